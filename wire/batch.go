@@ -1,0 +1,120 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"iter"
+)
+
+// A batch is the body of POST /v1/apply:
+//
+//	 0  u8   layout version
+//	 1  u8   flags: 1 takeover
+//	 2  u16  zero
+//	 4  u32  operations
+//	 8  u64  epoch
+//	16  operations × (u8 region, 3 zero, u32 index, u32 length, record)
+//
+// It is applied whole and in order, or not at all: not if it is malformed, and not if
+// shared memory holds another epoch, unless it takes over. The answer is the state
+// record as it is then: 200 if the batch was applied, 409 if the epoch was another (an
+// empty answer: there is no state), 400 with a line of text if it was malformed.
+const (
+	batchSize    = 16
+	opSize       = 12
+	flagTakeover = 1
+)
+
+// Batch is a sequence of records to write, parsed or being built.
+type Batch struct {
+	Epoch    uint64
+	Takeover bool // apply whatever epoch the memory holds
+	count    uint32
+	ops      []byte
+}
+
+// BeginBatch starts a batch in dst; [AppendOp] adds to it.
+func BeginBatch(dst []byte, epoch uint64, takeover bool) []byte {
+	var flags byte
+	if takeover {
+		flags = flagTakeover
+	}
+	dst = append(dst, Layout, flags, 0, 0, 0, 0, 0, 0)
+	return binary.LittleEndian.AppendUint64(dst, epoch)
+}
+
+// AppendOp adds one record to the batch that fills b from its start. write appends the
+// record to what it is given and returns it.
+func AppendOp(b []byte, region Region, index uint32, write func(dst []byte) []byte) []byte {
+	b = append(b, byte(region), 0, 0, 0)
+	b = binary.LittleEndian.AppendUint32(b, index)
+	b = append(b, 0, 0, 0, 0)
+	at := len(b)
+	b = write(b)
+	binary.LittleEndian.PutUint32(b[at-4:], uint32(len(b)-at))
+	binary.LittleEndian.PutUint32(b[4:], binary.LittleEndian.Uint32(b[4:])+1)
+	return b
+}
+
+// ParseBatch checks a whole batch, each record's header included. The batch refers to b.
+func ParseBatch(b []byte) (Batch, error) {
+	if len(b) < batchSize {
+		return Batch{}, fmt.Errorf("batch of %d bytes, want at least %d: %w", len(b), batchSize, ErrMalformed)
+	}
+	if b[0] != Layout {
+		return Batch{}, fmt.Errorf("batch of layout version %d, want %d: run sidecar and module of one release: %w", b[0], Layout, ErrLayout)
+	}
+	batch := Batch{
+		Epoch:    binary.LittleEndian.Uint64(b[8:]),
+		Takeover: b[1]&flagTakeover != 0,
+		count:    binary.LittleEndian.Uint32(b[4:]),
+		ops:      b[batchSize:],
+	}
+	rest := batch.ops
+	for i := range batch.count {
+		if len(rest) < opSize {
+			return Batch{}, fmt.Errorf("operation %d of %d: truncated header: %w", i, batch.count, ErrMalformed)
+		}
+		region, length := Region(rest[0]), binary.LittleEndian.Uint32(rest[8:])
+		if region >= regions {
+			return Batch{}, fmt.Errorf("operation %d: unknown region %d: %w", i, rest[0], ErrMalformed)
+		}
+		if uint64(length) > uint64(len(rest)-opSize) {
+			return Batch{}, fmt.Errorf("operation %d: %d bytes of record, %d are left: %w", i, length, len(rest)-opSize, ErrMalformed)
+		}
+		record := rest[opSize : opSize+int(length)]
+		if err := checkEpoch(record, region, batch.Epoch); err != nil {
+			return Batch{}, fmt.Errorf("operation %d: %s record: %w", i, region, err)
+		}
+		rest = rest[opSize+int(length):]
+	}
+	if len(rest) != 0 {
+		return Batch{}, fmt.Errorf("%d bytes after the last operation: %w", len(rest), ErrMalformed)
+	}
+	return batch, nil
+}
+
+// Len is the number of operations.
+func (b *Batch) Len() int { return int(b.count) }
+
+// Op is one record and its place. The record refers to the batch.
+type Op struct {
+	Region Region
+	Index  uint32
+	Record []byte
+}
+
+// Ops are the operations of a parsed batch, in order.
+func (b *Batch) Ops() iter.Seq[Op] {
+	return func(yield func(Op) bool) {
+		rest := b.ops
+		for range b.count {
+			length := binary.LittleEndian.Uint32(rest[8:])
+			op := Op{Region(rest[0]), binary.LittleEndian.Uint32(rest[4:]), rest[opSize : opSize+int(length)]}
+			if !yield(op) {
+				return
+			}
+			rest = rest[opSize+int(length):]
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// VerifyRequest is the body of POST /v1/verify: the credential to verify.
+//
+//	0  u8  layout version
+//	1  u8  length of the device id
+//	2  u8  length of the secret
+//	3  u8  zero
+//	4      device id, secret
+type VerifyRequest struct {
+	DeviceID string // at most MaxDeviceID bytes
+	Secret   string // at most MaxSecret bytes
+}
+
+// AppendVerifyRequest appends the request to dst.
+func AppendVerifyRequest(dst []byte, r *VerifyRequest) []byte {
+	dst = append(dst, Layout, byte(len(r.DeviceID)), byte(len(r.Secret)), 0)
+	return append(append(dst, r.DeviceID...), r.Secret...)
+}
+
+// ParseVerifyRequest reads a request; nothing in it refers to b.
+func ParseVerifyRequest(b []byte) (VerifyRequest, error) {
+	if err := checkMessage("verify request", b, 4); err != nil {
+		return VerifyRequest{}, err
+	}
+	id, secret := int(b[1]), int(b[2])
+	if len(b) != 4+id+secret || id > MaxDeviceID || secret > MaxSecret {
+		return VerifyRequest{}, fmt.Errorf("verify request of %d bytes with an id of %d and a secret of %d: %w", len(b), id, secret, ErrMalformed)
+	}
+	return VerifyRequest{DeviceID: string(b[4 : 4+id]), Secret: string(b[4+id:])}, nil
+}
+
+// VerifyResponse answers POST /v1/verify.
+//
+//	 0  u8   layout version
+//	 1  u8   outcome: 1 allow, 2 deny, 3 unavailable
+//	 2  u16  retry after, seconds (unavailable only)
+//	 4  u32  zero
+//	 8  u64  permissions, a bit per name of the state
+//	16  u64  epoch of that state
+type VerifyResponse struct {
+	Outcome     Outcome
+	RetryAfterS uint16
+	Permissions uint64
+	Epoch       uint64
+}
+
+const verifyResponseSize = 24
+
+// AppendVerifyResponse appends the response to dst.
+func AppendVerifyResponse(dst []byte, r *VerifyResponse) []byte {
+	dst = append(dst, Layout, byte(r.Outcome))
+	dst = binary.LittleEndian.AppendUint16(dst, r.RetryAfterS)
+	dst = append(dst, 0, 0, 0, 0)
+	dst = binary.LittleEndian.AppendUint64(dst, r.Permissions)
+	return binary.LittleEndian.AppendUint64(dst, r.Epoch)
+}
+
+// ParseVerifyResponse reads a response.
+func ParseVerifyResponse(b []byte) (VerifyResponse, error) {
+	if err := checkMessage("verify response", b, verifyResponseSize); err != nil {
+		return VerifyResponse{}, err
+	}
+	r := VerifyResponse{
+		Outcome:     Outcome(b[1]),
+		RetryAfterS: binary.LittleEndian.Uint16(b[2:]),
+		Permissions: binary.LittleEndian.Uint64(b[8:]),
+		Epoch:       binary.LittleEndian.Uint64(b[16:]),
+	}
+	if len(b) != verifyResponseSize || r.Outcome < Allow || r.Outcome > Unavailable {
+		return VerifyResponse{}, fmt.Errorf("verify response of %d bytes with outcome %d: %w", len(b), b[1], ErrMalformed)
+	}
+	return r, nil
+}
+
+// FetchResponse answers POST /v1/fetch, whose body is a cache key: the object as an
+// objects record of one entry, or of none if Redis doesn't have it, and its bodies.
+//
+//	0  u8   layout version
+//	1  3    zero
+//	4  u32  length of the record
+//	8       the record, then the bodies in the order of its variants
+type FetchResponse struct {
+	Epoch  uint64 // of Record
+	Record []byte // for [FindObject]
+	bodies []byte
+}
+
+const fetchResponseSize = 8
+
+// AppendFetchResponse appends the response to dst; nil o means that there is no such
+// object. bodies are in the order of o's variants, whose lengths they have. The entry's
+// tag is 0: the edge that asks may know another placement key.
+func AppendFetchResponse(dst []byte, epoch uint64, o *Object, bodies [][]byte) []byte {
+	dst = append(dst, Layout, 0, 0, 0, 0, 0, 0, 0)
+	start := len(dst)
+	if o == nil {
+		dst = AppendObjectsHeader(dst, epoch, 0)
+	} else {
+		dst = AppendObject(AppendObjectsHeader(dst, epoch, 1), 0, o)
+	}
+	dst = FinishRecord(dst, start)
+	binary.LittleEndian.PutUint32(dst[start-4:], uint32(len(dst)-start))
+	for _, body := range bodies {
+		dst = append(dst, body...)
+	}
+	return dst
+}
+
+// ParseFetchResponse reads a response, which refers to b.
+func ParseFetchResponse(b []byte) (FetchResponse, error) {
+	if err := checkMessage("fetch response", b, fetchResponseSize); err != nil {
+		return FetchResponse{}, err
+	}
+	length := binary.LittleEndian.Uint32(b[4:])
+	if uint64(length) > uint64(len(b)-fetchResponseSize) {
+		return FetchResponse{}, fmt.Errorf("fetch response: %d bytes of record, %d are left: %w", length, len(b)-fetchResponseSize, ErrMalformed)
+	}
+	r := FetchResponse{Record: b[fetchResponseSize : fetchResponseSize+int(length)], bodies: b[fetchResponseSize+int(length):]}
+	epoch, err := RecordEpoch(r.Record, RegionObjects)
+	if err != nil {
+		return FetchResponse{}, fmt.Errorf("fetch response: objects record: %w", err)
+	}
+	r.Epoch = epoch
+	return r, nil
+}
+
+// Body is the bytes of the i-th variant of o, the object that Record holds, or nil if
+// the response is too short for it. They refer to the response.
+func (r *FetchResponse) Body(o *Object, i int) []byte {
+	at := uint64(0)
+	for _, v := range o.Variants()[:i] {
+		at += uint64(v.Length)
+	}
+	end := at + uint64(o.Variants()[i].Length)
+	if end > uint64(len(r.bodies)) {
+		return nil
+	}
+	return r.bodies[at:end]
+}
+
+func checkMessage(name string, b []byte, least int) error {
+	if len(b) < least {
+		return fmt.Errorf("%s of %d bytes, want at least %d: %w", name, len(b), least, ErrMalformed)
+	}
+	if b[0] != Layout {
+		return fmt.Errorf("%s of layout version %d, want %d: run sidecar and module of one release: %w", name, b[0], Layout, ErrLayout)
+	}
+	return nil
+}

@@ -1,0 +1,56 @@
+package wire
+
+import (
+	"encoding/binary"
+
+	"github.com/dchest/siphash"
+)
+
+// Keys are an epoch's two secrets. They exist in the sidecar and in shared memory only.
+type Keys struct {
+	// Placement seeds the hash that places objects, so that nobody who chooses keys
+	// can crowd a bucket.
+	Placement [16]byte
+	// Credential keys the digest by which verdicts are found.
+	Credential [16]byte
+}
+
+// Place is where an object of this cache key lives among buckets buckets, and the tag
+// by which its entry is recognised before the keys are compared.
+func (k *Keys) Place(key string, buckets uint32) (bucket, tag uint32) {
+	h := siphash.Hash(half(k.Placement, 0), half(k.Placement, 8), bytesOf(key))
+	return reduce(uint32(h), buckets), uint32(h >> 32)
+}
+
+// Digest is a keyed digest of a device id and the secret shown for it.
+type Digest [16]byte
+
+// Digest is SipHash-2-4-128 of u32 length of id, id, secret, under the epoch's random
+// credential key. The key makes it a pseudo-random function, which is all that is
+// needed here: who doesn't hold the key can't find two credentials with one digest, or
+// tell anything of a digest. It panics if id or secret are over their limits, which
+// callers check when they read them.
+func (k *Keys) Digest(id, secret string) Digest {
+	if len(id) > MaxDeviceID || len(secret) > MaxSecret {
+		panic("wire: credential over its limits")
+	}
+	var buf [4 + MaxDeviceID + MaxSecret]byte
+	b := binary.LittleEndian.AppendUint32(buf[:0], uint32(len(id)))
+	b = append(append(b, id...), secret...)
+	lo, hi := siphash.Hash128(half(k.Credential, 0), half(k.Credential, 8), b)
+	var d Digest
+	binary.LittleEndian.PutUint64(d[:8], lo)
+	binary.LittleEndian.PutUint64(d[8:], hi)
+	return d
+}
+
+// Bucket is where the verdict for this credential lives among buckets buckets.
+func (d *Digest) Bucket(buckets uint32) uint32 {
+	return reduce(binary.LittleEndian.Uint32(d[:]), buckets)
+}
+
+// reduce maps a uniform h to [0, n) without a division (Lemire, "Fast random integer
+// generation in an interval", 2019); n of 0 gives 0.
+func reduce(h, n uint32) uint32 { return uint32(uint64(h) * uint64(n) >> 32) }
+
+func half(key [16]byte, at int) uint64 { return binary.LittleEndian.Uint64(key[at:]) }

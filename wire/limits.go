@@ -1,0 +1,126 @@
+package wire
+
+import (
+	"slices"
+	"strings"
+)
+
+// Limits that writers, the sidecar and the edge share. A value over its limit is
+// refused where it enters, with the limit in the message.
+const (
+	// MaxKey bounds a cache key in bytes: path, query and device id together.
+	MaxKey = 2048
+	// MaxDeviceID bounds a device id in bytes.
+	MaxDeviceID = 128
+	// MaxSecret bounds a secret in bytes; bcrypt reads no more than 72.
+	MaxSecret = 72
+	// MaxETag bounds an entity-tag in bytes, its quotes included.
+	MaxETag = 128
+	// MaxContentType bounds a Content-Type in bytes.
+	MaxContentType = 255
+	// MaxBody bounds one encoding of an object in bytes.
+	MaxBody = 1 << 20
+	// MaxPermissions bounds how many distinct permission names one edge knows:
+	// each is a bit of a 64-bit set.
+	MaxPermissions = 64
+	// MaxPermissionName bounds a permission name in bytes.
+	MaxPermissionName = 64
+	// MaxVersion bounds an object's or credential's version: Redis scripts count in
+	// doubles, which are exact up to here.
+	MaxVersion = 1<<53 - 1
+)
+
+// ValidDeviceID reports whether id can name a device: 1 to [MaxDeviceID] bytes of
+// visible ASCII without '/', which ends the id in a device-scoped key, ',', which
+// joins folded header lines, and '"'.
+func ValidDeviceID(id string) bool {
+	if len(id) == 0 || len(id) > MaxDeviceID {
+		return false
+	}
+	for i := range len(id) {
+		if c := id[i]; c <= ' ' || c >= 0x7f || c == '/' || c == ',' || c == '"' {
+			return false
+		}
+	}
+	return true
+}
+
+// ValidKey reports whether key can name an object: 2 to [MaxKey] bytes of visible ASCII,
+// "/path", "/path?query", or "@device/path" for a payload of one device.
+func ValidKey(key string) bool {
+	if len(key) == 0 || len(key) > MaxKey {
+		return false
+	}
+	for i := range len(key) {
+		if c := key[i]; c <= ' ' || c >= 0x7f {
+			return false
+		}
+	}
+	if key[0] == '@' {
+		id, _, found := strings.Cut(key[1:], "/")
+		return found && ValidDeviceID(id)
+	}
+	return key[0] == '/'
+}
+
+// ValidETag reports whether etag is a strong entity-tag (RFC 9110, section 8.8.3):
+// a quoted string of at most [MaxETag] bytes of visible ASCII without quotes inside.
+func ValidETag(etag string) bool {
+	if len(etag) < 2 || len(etag) > MaxETag || etag[0] != '"' || etag[len(etag)-1] != '"' {
+		return false
+	}
+	for i := 1; i < len(etag)-1; i++ {
+		if c := etag[i]; c <= ' ' || c >= 0x7f || c == '"' {
+			return false
+		}
+	}
+	return true
+}
+
+// ValidContentType reports whether s can be sent as a Content-Type: 1 to
+// [MaxContentType] bytes of printable ASCII.
+func ValidContentType(s string) bool {
+	if len(s) == 0 || len(s) > MaxContentType {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c >= 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// ValidPermission reports whether name can be a permission: 1 to [MaxPermissionName]
+// bytes of letters, digits and ". _ : -", so that a comma can separate names.
+func ValidPermission(name string) bool {
+	if len(name) == 0 || len(name) > MaxPermissionName {
+		return false
+	}
+	for i := range len(name) {
+		c := name[i]
+		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		if !letter && c != '.' && c != '_' && c != ':' && c != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+// DeviceKey is the key of the payload that only device id gets for key.
+func DeviceKey(id, key string) string { return "@" + id + key }
+
+// CanonicalQuery is the part of a query that belongs to a cache key: its pairs in
+// bytewise order, joined by '&', without empty ones. With only != nil the pairs of
+// other names are dropped; names are compared as they are sent, not decoded.
+func CanonicalQuery(query string, only []string) string {
+	if query == "" {
+		return ""
+	}
+	pairs := slices.DeleteFunc(strings.Split(query, "&"), func(pair string) bool {
+		name, _, _ := strings.Cut(pair, "=")
+		return pair == "" || only != nil && !slices.Contains(only, name)
+	})
+	slices.Sort(pairs)
+	return strings.Join(pairs, "&")
+}

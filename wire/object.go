@@ -1,0 +1,182 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Encoding is a content coding that a publisher can store (RFC 9110, section 8.4.1).
+type Encoding uint8
+
+// The content codings of stored bodies.
+const (
+	Identity Encoding = iota
+	Gzip
+	Brotli
+	Zstd
+	// Encodings is how many there are.
+	Encodings
+)
+
+var codings = [Encodings]string{"identity", "gzip", "br", "zstd"}
+
+// String is the coding's token in Content-Encoding and Accept-Encoding.
+func (e Encoding) String() string {
+	if e < Encodings {
+		return codings[e]
+	}
+	return fmt.Sprintf("encoding(%d)", uint8(e))
+}
+
+// Variant is where one encoding of an object lies.
+type Variant struct {
+	Encoding Encoding
+	Slot     uint32
+	Length   uint32 // of the encoded body, bytes
+	Stamp    uint64 // of the body record
+}
+
+// Object is what a bucket says of one object. Parsed, its strings refer to the record.
+type Object struct {
+	Key         string
+	Version     uint64
+	PublishedMS int64 // unix ms
+	// TTLMS is the freshness lifetime counted from PublishedMS, ms; 0 means that the
+	// object is fresh until it changes.
+	TTLMS       uint64
+	ETag        string // strong, with its quotes
+	ContentType string
+	variants    [Encodings]Variant
+	count       int
+}
+
+// Variants are the stored encodings, 1 to 4; the slice belongs to the object.
+func (o *Object) Variants() []Variant { return o.variants[:o.count] }
+
+// AddVariant adds one encoding; it panics on more than there are codings.
+func (o *Object) AddVariant(v Variant) {
+	o.variants[o.count] = v
+	o.count++
+}
+
+const (
+	objectSize  = 40
+	variantSize = 20
+)
+
+// AppendObjectsHeader begins a bucket of count entries; [AppendObject] adds each, then
+// [FinishRecord] ends it. A bucket of none is a tombstone.
+func AppendObjectsHeader(dst []byte, epoch uint64, count int) []byte {
+	return appendHeader(dst, RegionObjects, count, 0, epoch)
+}
+
+// AppendObject appends an entry to a bucket. The object's strings must be within their limits.
+func AppendObject(dst []byte, tag uint32, o *Object) []byte {
+	size := objectSize + o.count*variantSize + len(o.Key) + len(o.ETag) + len(o.ContentType)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(size))
+	dst = binary.LittleEndian.AppendUint32(dst, tag)
+	dst = binary.LittleEndian.AppendUint64(dst, o.Version)
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(o.PublishedMS))
+	dst = binary.LittleEndian.AppendUint64(dst, o.TTLMS)
+	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(o.Key)))
+	dst = append(dst, byte(len(o.ETag)), byte(len(o.ContentType)), byte(o.count), 0, 0, 0)
+	for _, v := range o.Variants() {
+		dst = append(dst, byte(v.Encoding), 0, 0, 0)
+		dst = binary.LittleEndian.AppendUint32(dst, v.Slot)
+		dst = binary.LittleEndian.AppendUint32(dst, v.Length)
+		dst = binary.LittleEndian.AppendUint64(dst, v.Stamp)
+	}
+	return append(append(append(dst, o.Key...), o.ETag...), o.ContentType...)
+}
+
+// FinishRecord pads the record that starts at start to [MinRecord].
+func FinishRecord(dst []byte, start int) []byte { return pad(dst, start) }
+
+// FindObject looks key up in a bucket. It allocates nothing; the object refers to rec.
+// A nil rec, which the store gives for a place never written, is [ErrNotFound].
+func FindObject(rec []byte, epoch uint64, tag uint32, key string) (Object, error) {
+	if rec == nil {
+		return Object{}, ErrNotFound
+	}
+	if err := checkEpoch(rec, RegionObjects, epoch); err != nil {
+		return Object{}, err
+	}
+	rest := rec[headerSize:]
+	for range binary.LittleEndian.Uint16(rec[2:]) {
+		if len(rest) < objectSize {
+			return Object{}, ErrMalformed
+		}
+		size := binary.LittleEndian.Uint32(rest)
+		if size < objectSize || uint64(size) > uint64(len(rest)) {
+			return Object{}, ErrMalformed
+		}
+		if binary.LittleEndian.Uint32(rest[4:]) == tag {
+			o, err := parseObject(rest[:size])
+			if err != nil || o.Key == key {
+				return o, err
+			}
+		}
+		rest = rest[size:]
+	}
+	return Object{}, ErrNotFound
+}
+
+// parseObject reads one entry, at least objectSize long.
+func parseObject(b []byte) (Object, error) {
+	o := Object{
+		Version:     binary.LittleEndian.Uint64(b[8:]),
+		PublishedMS: int64(binary.LittleEndian.Uint64(b[16:])),
+		TTLMS:       binary.LittleEndian.Uint64(b[24:]),
+	}
+	key, etag, ctype := int(binary.LittleEndian.Uint16(b[32:])), int(b[34]), int(b[35])
+	count := int(b[36])
+	if count < 1 || count > int(Encodings) || len(b) != objectSize+count*variantSize+key+etag+ctype {
+		return Object{}, ErrMalformed
+	}
+	b = b[objectSize:]
+	for range count {
+		v := Variant{
+			Encoding: Encoding(b[0]),
+			Slot:     binary.LittleEndian.Uint32(b[4:]),
+			Length:   binary.LittleEndian.Uint32(b[8:]),
+			Stamp:    binary.LittleEndian.Uint64(b[12:]),
+		}
+		if v.Encoding >= Encodings || v.Length > MaxBody {
+			return Object{}, ErrMalformed
+		}
+		o.AddVariant(v)
+		b = b[variantSize:]
+	}
+	o.Key, o.ETag, o.ContentType = alias(b[:key]), alias(b[key:key+etag]), alias(b[key+etag:])
+	return o, nil
+}
+
+// bodySize is what a body record adds to its bytes.
+const bodySize = 24
+
+// AppendBody appends the record of one encoding to dst; a stamp of 0 and no bytes is a
+// tombstone. body is copied.
+func AppendBody(dst []byte, epoch, stamp uint64, body []byte) []byte {
+	start := len(dst)
+	dst = appendHeader(dst, RegionBodies, 0, uint32(len(body)), epoch)
+	dst = binary.LittleEndian.AppendUint64(dst, stamp)
+	return pad(append(dst, body...), start)
+}
+
+// FindBody is the bytes of v, or an error if the slot holds anything else. They refer to rec.
+func FindBody(rec []byte, epoch uint64, v Variant) ([]byte, error) {
+	if rec == nil {
+		return nil, ErrNotFound
+	}
+	if err := checkEpoch(rec, RegionBodies, epoch); err != nil {
+		return nil, err
+	}
+	length := binary.LittleEndian.Uint32(rec[4:])
+	if uint64(length) > uint64(len(rec)-bodySize) {
+		return nil, ErrMalformed
+	}
+	if binary.LittleEndian.Uint64(rec[16:]) != v.Stamp || length != v.Length {
+		return nil, ErrNotFound
+	}
+	return rec[bodySize : bodySize+int(length)], nil
+}

@@ -1,0 +1,71 @@
+package wire
+
+import "encoding/binary"
+
+const stateSize = 72
+
+// State is the record that tells the edge how to read the others.
+type State struct {
+	Epoch uint64 // never 0
+	// InStepMS is when the edge was last known to be in step with Redis, unix ms.
+	InStepMS int64
+	// HeartbeatMS is when the sidecar sent this state, unix ms.
+	HeartbeatMS    int64
+	ObjectBuckets  uint32
+	VerdictBuckets uint32
+	// BodySlots is how many slots were ever written in this memory, so that a new
+	// sidecar can blank those that it doesn't use itself.
+	BodySlots   uint32
+	Keys        Keys
+	Permissions []string // at most MaxPermissions; the index is the bit
+}
+
+// AppendState appends the state record to dst.
+func AppendState(dst []byte, s *State) []byte {
+	dst = appendHeader(dst, RegionState, len(s.Permissions), s.ObjectBuckets, s.Epoch)
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(s.InStepMS))
+	dst = binary.LittleEndian.AppendUint32(dst, s.VerdictBuckets)
+	dst = binary.LittleEndian.AppendUint32(dst, s.BodySlots)
+	dst = append(dst, s.Keys.Placement[:]...)
+	dst = append(dst, s.Keys.Credential[:]...)
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(s.HeartbeatMS))
+	for _, name := range s.Permissions {
+		dst = append(append(dst, byte(len(name))), name...)
+	}
+	return dst
+}
+
+// ParseState reads a state record; nothing in it refers to rec.
+func ParseState(rec []byte) (State, error) {
+	epoch, err := RecordEpoch(rec, RegionState)
+	if err != nil {
+		return State{}, err
+	}
+	if len(rec) < stateSize || epoch == 0 {
+		return State{}, ErrMalformed
+	}
+	count := int(binary.LittleEndian.Uint16(rec[2:]))
+	if count > MaxPermissions {
+		return State{}, ErrMalformed
+	}
+	s := State{
+		Epoch:          epoch,
+		InStepMS:       int64(binary.LittleEndian.Uint64(rec[16:])),
+		HeartbeatMS:    int64(binary.LittleEndian.Uint64(rec[64:])),
+		ObjectBuckets:  binary.LittleEndian.Uint32(rec[4:]),
+		VerdictBuckets: binary.LittleEndian.Uint32(rec[24:]),
+		BodySlots:      binary.LittleEndian.Uint32(rec[28:]),
+		Permissions:    make([]string, 0, count),
+	}
+	copy(s.Keys.Placement[:], rec[32:])
+	copy(s.Keys.Credential[:], rec[48:])
+	for rest := rec[stateSize:]; len(s.Permissions) < count; {
+		if len(rest) == 0 || len(rest) < 1+int(rest[0]) {
+			return State{}, ErrMalformed
+		}
+		n := int(rest[0])
+		s.Permissions = append(s.Permissions, string(rest[1:1+n]))
+		rest = rest[1+n:]
+	}
+	return s, nil
+}

@@ -1,0 +1,167 @@
+// Package wire is the bytes that the sidecar and the edge agree on: the records in the
+// proxy's shared memory, the batches that write them, and the calls from the edge to
+// the sidecar. It knows nothing of a particular proxy.
+//
+// # Records
+//
+// Shared memory is a set of records. A record has a place, region and index, and the
+// store's key is five bytes made of both (see [AppendPlace]). All integers are
+// little-endian; every record begins with the same sixteen bytes and is at least
+// [MinRecord] long (zeroes pad it), so that blanking never stores an empty value:
+//
+//	0  u8   layout version, [Layout]
+//	1  u8   region
+//	2  u16  count: of permission names, or of entries
+//	4  u32  object buckets (state), body length (bodies), else 0
+//	8  u64  epoch: random, never 0, drawn by the sidecar at each full push
+//
+// A record of another epoch is as good as absent: its place was not yet rewritten.
+//
+// State, one record at index 0, written last-to-first by every heartbeat:
+//
+//	16  i64  in step: unix ms at which the edge was known to be in step with Redis
+//	24  u32  verdict buckets
+//	28  u32  body slots: how many were ever written in this memory, by any epoch
+//	32  16   placement key (SipHash-2-4, see [Keys])
+//	48  16   digest key (SipHash-2-4-128)
+//	64  i64  heartbeat: unix ms at which the sidecar sent this record
+//	72  count × (u8 length, name): permission names; a name's position is its bit
+//
+// Objects, one bucket a record, count entries:
+//
+//	 0  u32  size of the entry, this field included
+//	 4  u32  tag, see [Keys.Place]
+//	 8  u64  version, 1 to [MaxVersion]
+//	16  i64  published, unix ms
+//	24  u64  ttl: freshness lifetime counted from published, ms; 0: fresh until changed
+//	32  u16  length of the key
+//	34  u8   length of the entity-tag
+//	35  u8   length of the content type
+//	36  u8   variants, 1 to 4
+//	37  3    zero
+//	40  variants × (u8 encoding, 3 zero, u32 body slot, u32 length, u64 stamp)
+//	    key, entity-tag, content type
+//
+// Bodies, one encoding of one version of an object a record:
+//
+//	16  u64  stamp: unique within the epoch, repeated by the entry that names the slot
+//	24       the bytes
+//
+// Verdicts, one bucket a record, count entries of [verdictSize] bytes:
+//
+//	 0  16   digest of device id and secret, see [Keys.Digest]
+//	16  u64  permissions, a bit each
+//	24  i64  expires, unix ms
+//	32  i64  refresh after, unix ms; 0: never
+//	40  u8   outcome: 1 allow, 2 deny
+//	41  7    zero
+//
+// The layout version changes whenever a byte above changes its meaning; programs of
+// different layouts refuse each other's records and batches.
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"unsafe"
+)
+
+// Layout is the version of everything in this package.
+const Layout = 1
+
+// MinRecord is the least length of a record in bytes.
+const MinRecord = 32
+
+const headerSize = 16
+
+// Region tells what kind of record a place holds.
+type Region uint8
+
+// The regions of shared memory.
+const (
+	RegionState Region = iota
+	RegionObjects
+	RegionBodies
+	RegionVerdicts
+	regions
+)
+
+// String is the region's name as logs show it.
+func (r Region) String() string {
+	names := [...]string{"state", "objects", "bodies", "verdicts"}
+	if int(r) < len(names) {
+		return names[r]
+	}
+	return fmt.Sprintf("region(%d)", uint8(r))
+}
+
+// The reasons why a record or a message is not usable. They are plain values, so that
+// a lookup that fails allocates nothing.
+var (
+	// ErrNotFound says that the record holds no such entry.
+	ErrNotFound = errors.New("not found")
+	// ErrEpoch says that the record was written under another epoch.
+	ErrEpoch = errors.New("another epoch")
+	// ErrLayout says that the bytes follow another layout version.
+	ErrLayout = errors.New("another layout version")
+	// ErrMalformed says that the bytes are truncated or contradict themselves.
+	ErrMalformed = errors.New("malformed")
+)
+
+// PlaceSize is the length of a store key in bytes.
+const PlaceSize = 5
+
+// AppendPlace appends the store's key of a record to dst: u8 region, u32 index.
+func AppendPlace(dst []byte, region Region, index uint32) []byte {
+	return binary.LittleEndian.AppendUint32(append(dst, byte(region)), index)
+}
+
+// RecordEpoch is the epoch of any record, or an error if rec is not a record of region
+// in this layout.
+func RecordEpoch(rec []byte, region Region) (uint64, error) {
+	if len(rec) < MinRecord {
+		return 0, ErrMalformed
+	}
+	if rec[0] != Layout {
+		return 0, ErrLayout
+	}
+	if rec[1] != byte(region) {
+		return 0, ErrMalformed
+	}
+	return binary.LittleEndian.Uint64(rec[8:]), nil
+}
+
+// checkEpoch is RecordEpoch with the comparison that every lookup begins with.
+func checkEpoch(rec []byte, region Region, epoch uint64) error {
+	got, err := RecordEpoch(rec, region)
+	if err != nil {
+		return err
+	}
+	if got != epoch {
+		return ErrEpoch
+	}
+	return nil
+}
+
+// appendHeader appends the sixteen bytes that every record begins with.
+func appendHeader(dst []byte, region Region, count int, extra uint32, epoch uint64) []byte {
+	dst = append(dst, Layout, byte(region))
+	dst = binary.LittleEndian.AppendUint16(dst, uint16(count))
+	dst = binary.LittleEndian.AppendUint32(dst, extra)
+	return binary.LittleEndian.AppendUint64(dst, epoch)
+}
+
+// pad lengthens the record that starts at start to at least MinRecord bytes.
+func pad(dst []byte, start int) []byte {
+	for len(dst)-start < MinRecord {
+		dst = append(dst, 0)
+	}
+	return dst
+}
+
+// alias views b as a string without copying: it lives and changes with b.
+func alias(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// bytesOf views s as bytes that must not be written.
+func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
