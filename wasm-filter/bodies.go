@@ -1,0 +1,49 @@
+package main
+
+import "github.com/gatehouse/gatehouse/wire"
+
+// maxBodies bounds the bodies that a VM keeps, bytes.
+const maxBodies = 16 << 20
+
+// bodyCache keeps the bodies that this VM has read (L1), so that a body is copied out of
+// shared memory once per worker and version. An entry is used only if the stamp that
+// the object's metadata names right now is its own. The zero value is ready to use.
+type bodyCache struct {
+	entries map[uint32]bodyEntry // by slot
+	size    int                  // of all bodies, bytes
+}
+
+type bodyEntry struct {
+	epoch, stamp uint64
+	bytes        []byte
+}
+
+func (c *bodyCache) get(epoch uint64, v wire.Variant) []byte {
+	e, ok := c.entries[v.Slot]
+	if !ok || e.epoch != epoch || e.stamp != v.Stamp || len(e.bytes) != int(v.Length) {
+		return nil
+	}
+	return e.bytes
+}
+
+// put keeps body, which the cache owns from now on, and drops others at random (the
+// order of a map) until they fit: enough where the hot set fits, harmless where it doesn't.
+func (c *bodyCache) put(epoch uint64, v wire.Variant, body []byte) {
+	if c.entries == nil {
+		c.entries = map[uint32]bodyEntry{}
+	}
+	c.drop(v.Slot)
+	for slot := range c.entries {
+		if c.size+len(body) <= maxBodies {
+			break
+		}
+		c.drop(slot)
+	}
+	c.entries[v.Slot] = bodyEntry{epoch, v.Stamp, body}
+	c.size += len(body)
+}
+
+func (c *bodyCache) drop(slot uint32) {
+	c.size -= len(c.entries[slot].bytes)
+	delete(c.entries, slot)
+}

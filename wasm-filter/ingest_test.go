@@ -1,0 +1,88 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/gatehouse/gatehouse/wire"
+	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/proxytest"
+)
+
+// push sends a batch in pieces and returns the answer.
+func push(e proxytest.HostEmulator, method, path string, batch []byte) *proxytest.LocalHttpResponse {
+	id := e.InitializeHttpContext()
+	e.CallOnRequestHeaders(id, [][2]string{{":method", method}, {":path", path}}, len(batch) == 0)
+	if e.GetSentLocalResponse(id) == nil && len(batch) > 0 {
+		half := len(batch) / 2
+		e.CallOnRequestBody(id, batch[:half], false)
+		e.CallOnRequestBody(id, batch[half:], true)
+	}
+	return e.GetSentLocalResponse(id)
+}
+
+// batch is one that writes the state of an epoch and a body.
+func batch(epoch uint64, takeover bool) []byte {
+	b := wire.BeginBatch(nil, epoch, takeover)
+	b = wire.AppendOp(b, wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &wire.State{Epoch: epoch}) })
+	return wire.AppendOp(b, wire.RegionBodies, 3, func(dst []byte) []byte { return wire.AppendBody(dst, epoch, 1, []byte("hello")) })
+}
+
+func TestIngest(t *testing.T) {
+	truncated := batch(7, false)[:40]
+	foreign := batch(7, false)
+	foreign[0] = wire.Layout + 1
+	record := batch(7, false)
+	record[16+12+8]++ // the state record's own epoch
+	tests := []struct {
+		name, method, path string
+		batch              []byte
+		status             uint32
+		want               string // in the answer
+		applied            bool
+	}{
+		{"same epoch", "POST", "/v1/apply", batch(7, false), 200, "", true},
+		{"another epoch", "POST", "/v1/apply", batch(8, false), 409, "", false},
+		{"takeover", "POST", "/v1/apply", batch(8, true), 200, "", true},
+		{"truncated", "POST", "/v1/apply", truncated, 400, "operation 0", false},
+		{"another layout", "POST", "/v1/apply", foreign, 400, "layout version 2, want 1", false},
+		{"record of another epoch", "POST", "/v1/apply", record, 400, "state record: another epoch", false},
+		{"empty", "POST", "/v1/apply", nil, 400, "batch of 0 bytes", false},
+		{"too large", "POST", "/v1/apply", make([]byte, 2*maxBatch+2), 413, "batch of more than", false},
+		{"another path", "POST", "/v1/products/1", batch(7, false), 404, "only POST /v1/apply", false},
+		{"another method", "GET", "/v1/apply", nil, 404, "only POST /v1/apply", false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			e := emulate(t, `{"push_listener": true}`)
+			h := newSDKHost()
+			before := wire.AppendState(nil, &wire.State{Epoch: 7})
+			if err := h.setRecord(wire.RegionState, 0, before); err != nil {
+				t.Fatal(err)
+			}
+			got := push(e, tt.method, tt.path, tt.batch)
+			if got == nil || got.StatusCode != tt.status || !strings.Contains(string(got.Data), tt.want) {
+				t.Fatalf("got %+v, want %d with %q", got, tt.status, tt.want)
+			}
+			if applied := h.record(wire.RegionBodies, 3) != nil; applied != tt.applied {
+				t.Errorf("applied: got %v, want %v", applied, tt.applied)
+			}
+			if (tt.status == 200 || tt.status == 409) && !bytes.Equal(got.Data, h.record(wire.RegionState, 0)) {
+				t.Errorf("got answer %x, want the state as it is", got.Data)
+			}
+		})
+	}
+}
+
+func TestIngestWithoutState(t *testing.T) {
+	e := emulate(t, `{"push_listener": true}`)
+	if got := push(e, "POST", "/v1/apply", batch(7, false)); got.StatusCode != 409 || len(got.Data) != 0 {
+		t.Errorf("got %d with %x, want 409 with nothing: there is no state", got.StatusCode, got.Data)
+	}
+	if got := push(e, "POST", "/v1/apply", batch(7, true)); got.StatusCode != 200 {
+		t.Errorf("takeover: got %d, want 200", got.StatusCode)
+	}
+	if got := push(e, "POST", "/v1/apply", batch(7, false)); got.StatusCode != 200 {
+		t.Errorf("after it: got %d, want 200", got.StatusCode)
+	}
+}

@@ -1,0 +1,141 @@
+package policy
+
+import (
+	"errors"
+	"strconv"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// answer fills in the cache's part of a decision that would otherwise pass.
+func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memory, answers *Answers) {
+	pass := func(counter Counter, why string) {
+		d.CacheStatus, d.Cache = "gatehouse; fwd="+why, counter
+	}
+	if r.Method != "GET" && r.Method != "HEAD" {
+		pass(CacheBypass, "method")
+		return
+	}
+	key, ok := r.key(rule.Cache, d.Device)
+	if !ok || r.ifMatch {
+		pass(CacheBypass, "bypass")
+		return
+	}
+	if e.state.Epoch == 0 {
+		d.Outdated = true
+		pass(CacheStale, "stale; detail=no-state")
+		return
+	}
+	if nowMS-e.state.InStepMS > e.config.MaxStaleness.Milliseconds() {
+		pass(CacheStale, "stale; detail=not-in-step")
+		return
+	}
+	source := source{mem: mem, fetched: answers.Fetch}
+	o, err := source.find(&e.state, key)
+	if err == nil && o.TTLMS != 0 && nowMS >= o.PublishedMS+int64(o.TTLMS) {
+		err = errExpired
+	}
+	if err == nil {
+		err = e.serve(d, nowMS, rule, r, &source, &o)
+	}
+	switch {
+	case err == nil:
+	case errors.Is(err, errNotAcceptable):
+		pass(CacheBypass, "bypass; detail=not-acceptable")
+	case rule.Cache.Fetch && answers.Fetch == nil:
+		d.Action, d.Key, d.Cache, d.Outdated = Fetch, key, CacheFetch, d.Outdated || outdated(err)
+	case errors.Is(err, errExpired):
+		pass(CacheStale, "stale; detail=expired")
+	default:
+		d.Outdated = d.Outdated || outdated(err)
+		pass(CacheMiss, "uri-miss")
+	}
+}
+
+var (
+	errExpired       = errors.New("past its ttl")
+	errNotAcceptable = errors.New("no stored encoding is acceptable")
+)
+
+// serve makes d a 304 or a 200 of o, or says why it can't.
+func (e *Edge) serve(d *Decision, nowMS int64, rule *Rule, r *Request, s *source, o *wire.Object) error {
+	i := choose(o.Variants(), r.acceptEncoding, r.hasAccept)
+	if i < 0 {
+		return errNotAcceptable
+	}
+	encoding := o.Variants()[i].Encoding
+	etag := o.ETag
+	if encoding != wire.Identity {
+		etag = "W/" + etag // one opaque tag for all encodings: strong only for the bytes it was made of
+	}
+	headers := make([][2]string, 0, 8)
+	headers = append(headers, [2]string{"etag", etag}, [2]string{"cache-control", cacheControl(rule, o)},
+		[2]string{"age", strconv.FormatInt(max(nowMS-o.PublishedMS, 0)/1000, 10)},
+		[2]string{"cache-status", cacheStatus(nowMS, o)})
+	if len(o.Variants()) > 1 {
+		headers = append(headers, [2]string{"vary", "accept-encoding"})
+	}
+	if noneMatch(r.ifNoneMatch, o.ETag) {
+		d.Action, d.Status, d.Headers, d.Cache = Reply, 304, headers, CacheNotModified
+		return nil
+	}
+	body := s.body(o, i)
+	if body == nil {
+		return wire.ErrNotFound
+	}
+	headers = append(headers, [2]string{"content-type", o.ContentType})
+	if encoding != wire.Identity {
+		headers = append(headers, [2]string{"content-encoding", encoding.String()})
+	}
+	d.Action, d.Status, d.Headers, d.Body, d.Cache = Reply, 200, headers, body, CacheHit
+	return nil
+}
+
+// source finds an object in what the sidecar fetched, or else in shared memory.
+type source struct {
+	mem     Memory
+	fetched *wire.FetchResponse
+	epoch   uint64
+}
+
+func (s *source) find(state *wire.State, key string) (wire.Object, error) {
+	if s.fetched != nil {
+		if s.fetched.Epoch == 0 {
+			return wire.Object{}, wire.ErrNotFound
+		}
+		return wire.FindObject(s.fetched.Record, s.fetched.Epoch, 0, key)
+	}
+	s.epoch = state.Epoch
+	bucket, tag := state.Keys.Place(key, state.ObjectBuckets)
+	return wire.FindObject(s.mem.Record(wire.RegionObjects, bucket), state.Epoch, tag, key)
+}
+
+func (s *source) body(o *wire.Object, i int) []byte {
+	if s.fetched != nil {
+		return s.fetched.Body(o, i)
+	}
+	return s.mem.Body(s.epoch, o.Variants()[i])
+}
+
+// cacheControl lets clients and caches keep an answer for its ttl, and otherwise keep it
+// but ask each time, which is what a 304 is for. What needs a credential is private.
+func cacheControl(rule *Rule, o *wire.Object) string {
+	switch {
+	case o.TTLMS != 0 && rule.Auth != nil:
+		return "private, max-age=" + strconv.FormatUint(o.TTLMS/1000, 10)
+	case o.TTLMS != 0:
+		return "max-age=" + strconv.FormatUint(o.TTLMS/1000, 10)
+	case rule.Auth != nil:
+		return "private, no-cache"
+	default:
+		return "no-cache"
+	}
+}
+
+// cacheStatus is the Cache-Status of a hit (RFC 9211).
+func cacheStatus(nowMS int64, o *wire.Object) string {
+	if o.TTLMS == 0 {
+		return "gatehouse; hit"
+	}
+	return "gatehouse; hit; ttl=" + strconv.FormatInt((o.PublishedMS+int64(o.TTLMS)-nowMS)/1000, 10)
+}

@@ -1,0 +1,235 @@
+// Package policy is what the filter decides, without the proxy it runs in: rules and
+// their strict decoding, and the pure function from a request and a few lookups to an
+// answer. It imports no SDK, so that it is tested natively and shared with gatehousectl.
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Config is the plugin configuration, checked and complete.
+type Config struct {
+	// PushListener marks the plugin that applies the sidecar's batches; nothing else
+	// is set then.
+	PushListener bool
+	// SidecarCluster is the cluster that verify and fetch calls go to.
+	SidecarCluster string
+	// SidecarTimeout bounds a call, and so how long a request waits for one.
+	SidecarTimeout time.Duration
+	Credentials    Credentials
+	// MaxStaleness is how long cached answers are given while the sidecar can't show
+	// that the edge is in step with Redis.
+	MaxStaleness time.Duration
+	Rules        []Rule
+	// DenyByDefault refuses a request that no rule matches; otherwise it passes.
+	DenyByDefault bool
+}
+
+// Credentials says where a request carries its device id and secret: in two headers or,
+// if Basic, as HTTP Basic (RFC 7617).
+type Credentials struct {
+	IDHeader, SecretHeader string // lower case
+	Basic                  bool
+}
+
+// Rule is what happens to the requests that it matches. Without Auth and Cache they pass.
+type Rule struct {
+	Match Match
+	Auth  *Auth
+	Cache *Cache
+}
+
+// Match selects requests by path and method; see [Rule.matches] for what a path covers.
+type Match struct {
+	Path, Prefix string   // exactly one is set
+	Methods      []string // nil: all
+}
+
+// Auth asks for a device whose credential is good and that has all Permissions.
+type Auth struct {
+	Permissions []string
+}
+
+// Cache lets GET and HEAD be answered from shared memory.
+type Cache struct {
+	// Query names the parameters that are part of the key; nil: all of them.
+	Query []string
+	// Fetch asks the sidecar before a miss goes upstream.
+	Fetch bool
+	// PerDevice makes the authenticated device id part of the key.
+	PerDevice bool
+}
+
+// Cluster is the cluster that the configuration calls, or "" for a push listener.
+func (c *Config) Cluster() string { return c.SidecarCluster }
+
+// Bounds and defaults of the configuration, as the README gives them.
+const (
+	defaultCluster      = "gatehouse-sidecar"
+	defaultTimeout      = 2 * time.Second
+	minTimeout          = 10 * time.Millisecond
+	maxTimeout          = time.Minute
+	defaultMaxStaleness = 30 * time.Second
+	minMaxStaleness     = time.Second
+	maxMaxStaleness     = 24 * time.Hour
+	maxRules            = 1000
+)
+
+// Parse decodes a configuration from the tree that JSON gives (maps, slices, strings,
+// float64, bool, nil). The error names every problem on a line of its own, each with
+// the path of its field.
+func Parse(tree any) (*Config, error) {
+	d := &decoder{}
+	c := d.config(tree)
+	if len(d.problems) > 0 {
+		return nil, errors.New(strings.Join(d.problems, "\n"))
+	}
+	return c, nil
+}
+
+func (d *decoder) config(tree any) *Config {
+	c := &Config{}
+	m := d.fields("", tree, "push_listener", "sidecar", "credentials", "max_staleness", "rules", "default")
+	if m == nil {
+		return c
+	}
+	if c.PushListener = d.boolean("push_listener", m["push_listener"]); c.PushListener {
+		if len(m) > 1 {
+			d.problem("push_listener", "stands alone: a push listener has no rules; remove the other fields")
+		}
+		return c
+	}
+	d.sidecar(c, m["sidecar"])
+	c.MaxStaleness = d.duration("max_staleness", m["max_staleness"], defaultMaxStaleness, minMaxStaleness, maxMaxStaleness)
+	c.DenyByDefault = d.oneOf("default", m["default"], "pass", "deny") == "deny"
+	c.Credentials = d.credentials(m["credentials"])
+	rules := d.list("rules", m["rules"])
+	if len(rules) > maxRules {
+		d.problem("rules", "%d rules, at most %d", len(rules), maxRules)
+		return c
+	}
+	for i, rule := range rules {
+		c.Rules = append(c.Rules, d.rule(fmt.Sprintf("rules[%d]", i), rule))
+	}
+	d.crossCheck(c)
+	return c
+}
+
+func (d *decoder) sidecar(c *Config, v any) {
+	c.SidecarCluster, c.SidecarTimeout = defaultCluster, defaultTimeout
+	if v == nil {
+		return
+	}
+	m := d.fields("sidecar", v, "cluster", "timeout")
+	if cluster, ok := m["cluster"]; ok {
+		c.SidecarCluster = d.text("sidecar.cluster", cluster)
+	}
+	c.SidecarTimeout = d.duration("sidecar.timeout", m["timeout"], defaultTimeout, minTimeout, maxTimeout)
+}
+
+func (d *decoder) credentials(v any) Credentials {
+	if v == nil {
+		return Credentials{}
+	}
+	m := d.fields("credentials", v, "id_header", "secret_header", "basic")
+	c := Credentials{Basic: d.boolean("credentials.basic", m["basic"])}
+	if c.Basic {
+		if m["id_header"] != nil || m["secret_header"] != nil {
+			d.problem("credentials.basic", "is given with headers: take one of the two")
+		}
+		return c
+	}
+	c.IDHeader = d.header("credentials.id_header", m["id_header"])
+	c.SecretHeader = d.header("credentials.secret_header", m["secret_header"])
+	if c.IDHeader != "" && c.IDHeader == c.SecretHeader {
+		d.problem("credentials.secret_header", "%q is also the id_header", c.SecretHeader)
+	}
+	return c
+}
+
+func (d *decoder) rule(at string, v any) Rule {
+	r := Rule{}
+	m := d.fields(at, v, "match", "auth", "cache")
+	if m == nil {
+		return r
+	}
+	r.Match = d.match(at+".match", m["match"])
+	if auth, ok := m["auth"]; ok {
+		r.Auth = &Auth{}
+		am := d.fields(at+".auth", auth, "permissions")
+		for i, p := range d.list(at+".auth.permissions", am["permissions"]) {
+			r.Auth.Permissions = append(r.Auth.Permissions, d.permission(fmt.Sprintf("%s.auth.permissions[%d]", at, i), p))
+		}
+	}
+	if cache, ok := m["cache"]; ok {
+		r.Cache = d.cache(at+".cache", cache)
+		if r.Cache.PerDevice && r.Auth == nil {
+			d.problem(at+".cache.scope", "device needs auth in the same rule: without it there is no device id")
+		}
+		if !r.Match.reads() {
+			d.problem(at+".cache", "needs GET or HEAD among the methods of its match: nothing else is answered from the cache")
+		}
+	}
+	return r
+}
+
+func (d *decoder) match(at string, v any) Match {
+	m := d.fields(at, v, "path", "prefix", "methods")
+	var match Match
+	if m == nil {
+		return match
+	}
+	if (m["path"] == nil) == (m["prefix"] == nil) {
+		d.problem(at, "needs either path or prefix")
+	}
+	if p, ok := m["path"]; ok {
+		match.Path = d.path(at+".path", p)
+	}
+	if p, ok := m["prefix"]; ok {
+		match.Prefix = d.path(at+".prefix", p)
+	}
+	if methods, ok := m["methods"]; ok {
+		list := d.list(at+".methods", methods)
+		if len(list) == 0 {
+			d.problem(at+".methods", "is empty: name a method, or remove the field for all of them")
+		}
+		for i, v := range list {
+			match.Methods = append(match.Methods, d.method(fmt.Sprintf("%s.methods[%d]", at, i), v))
+		}
+	}
+	return match
+}
+
+func (d *decoder) cache(at string, v any) *Cache {
+	c := &Cache{}
+	m := d.fields(at, v, "query", "on_miss", "scope")
+	if query, ok := m["query"]; ok {
+		c.Query = []string{}
+		for i, name := range d.list(at+".query", query) {
+			c.Query = append(c.Query, d.text(fmt.Sprintf("%s.query[%d]", at, i), name))
+		}
+	}
+	c.Fetch = d.oneOf(at+".on_miss", m["on_miss"], "pass", "fetch") == "fetch"
+	c.PerDevice = d.oneOf(at+".scope", m["scope"], "shared", "device") == "device"
+	return c
+}
+
+// crossCheck finds what no single rule shows.
+func (d *decoder) crossCheck(c *Config) {
+	missing := c.Credentials == Credentials{}
+	for j := range c.Rules {
+		at := fmt.Sprintf("rules[%d]", j)
+		if c.Rules[j].Auth != nil && missing {
+			d.problem(at+".auth", "needs credentials: say where a request carries them, e.g. credentials: {id_header: x-device-id, secret_header: x-device-token}")
+		}
+		for i := range j {
+			if c.Rules[i].Match.covers(&c.Rules[j].Match) {
+				d.problem(at+".match", "is never reached: rules[%d] matches all that it does; move it up or remove it", i)
+				break
+			}
+		}
+	}
+}

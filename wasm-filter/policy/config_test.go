@@ -1,0 +1,142 @@
+package policy
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// full is a configuration that uses every field, in JSON as the proxy hands it over.
+const full = `{
+	"sidecar": {"cluster": "side", "timeout": "500ms"},
+	"credentials": {"id_header": "X-Device-Id", "secret_header": "x-device-token"},
+	"max_staleness": "1m",
+	"default": "deny",
+	"rules": [
+		{"match": {"prefix": "/v1/telemetry", "methods": ["POST"]}, "auth": {"permissions": ["telemetry.write"]}},
+		{"match": {"prefix": "/v1/products/"}, "cache": {"query": ["lang"]}},
+		{"match": {"path": "/v1/fleet/config"}, "auth": {"permissions": ["config.read"]}, "cache": {"on_miss": "fetch"}},
+		{"match": {"path": "/v1/me/config"}, "auth": {}, "cache": {"scope": "device"}},
+		{"match": {"path": "/healthz"}}
+	]}`
+
+func parseJSON(t testing.TB, text string) (*Config, error) {
+	t.Helper()
+	var tree any
+	if err := json.Unmarshal([]byte(text), &tree); err != nil {
+		t.Fatalf("test configuration: %v", err)
+	}
+	return Parse(tree)
+}
+
+func TestParse(t *testing.T) {
+	got, err := parseJSON(t, full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &Config{
+		SidecarCluster: "side",
+		SidecarTimeout: 500 * time.Millisecond,
+		Credentials:    Credentials{IDHeader: "x-device-id", SecretHeader: "x-device-token"},
+		MaxStaleness:   time.Minute,
+		DenyByDefault:  true,
+		Rules: []Rule{
+			{Match: Match{Prefix: "/v1/telemetry", Methods: []string{"POST"}}, Auth: &Auth{Permissions: []string{"telemetry.write"}}},
+			{Match: Match{Prefix: "/v1/products/"}, Cache: &Cache{Query: []string{"lang"}}},
+			{Match: Match{Path: "/v1/fleet/config"}, Auth: &Auth{Permissions: []string{"config.read"}}, Cache: &Cache{Fetch: true}},
+			{Match: Match{Path: "/v1/me/config"}, Auth: &Auth{}, Cache: &Cache{PerDevice: true}},
+			{Match: Match{Path: "/healthz"}},
+		},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+}
+
+func TestParseDefaults(t *testing.T) {
+	got, err := parseJSON(t, `{}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &Config{SidecarCluster: "gatehouse-sidecar", SidecarTimeout: 2 * time.Second, MaxStaleness: 30 * time.Second}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	push, err := parseJSON(t, `{"push_listener": true}`)
+	if err != nil || !push.PushListener || push.Cluster() != "" {
+		t.Errorf("push listener: got %+v, %v", push, err)
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	const creds = `"credentials": {"id_header": "a", "secret_header": "b"}, `
+	tests := []struct {
+		name, config string
+		want         []string // the problems, each a line's beginning
+	}{
+		{"not an object", `[]`, []string{`is a list, want an object`}},
+		{"unknown field", `{"rulez": []}`, []string{`rulez: unknown field; known are`}},
+		{"unknown field deep", `{"rules": [{"match": {"path": "/a"}, "cache": {"on_mis": "fetch"}}]}`,
+			[]string{`rules[0].cache.on_mis: unknown field; known are query, on_miss, scope`}},
+		{"every problem", `{"max_staleness": "soon", "default": "maybe", "x": 1}`,
+			[]string{`x: unknown field`, `max_staleness: is "soon", want a duration such as "30s"`, `default: is "maybe", want pass or deny`}},
+		{"duration as a number", `{"max_staleness": 30}`, []string{`max_staleness: is 30, want a duration such as "30s"`}},
+		{"duration out of bounds", `{"sidecar": {"timeout": "0s"}}`, []string{`sidecar.timeout: is 0s, want 10ms to 1m0s`}},
+		{"empty cluster", `{"sidecar": {"cluster": ""}}`, []string{`sidecar.cluster: is empty`}},
+		{"no credentials", `{"rules": [{"match": {"path": "/a"}, "auth": {}}]}`, []string{`rules[0].auth: needs credentials`}},
+		{"half of the credentials", `{"credentials": {"id_header": "a"}}`, []string{`credentials.secret_header: is missing`}},
+		{"one header for both", `{"credentials": {"id_header": "a", "secret_header": "A"}}`, []string{`credentials.secret_header: "a" is also the id_header`}},
+		{"reserved header", `{"credentials": {"id_header": "X-Gatehouse-Device", "secret_header": "b"}}`, []string{`credentials.id_header: "x-gatehouse-device" is what Gatehouse tells`}},
+		{"pseudo-header", `{"credentials": {"id_header": ":path", "secret_header": "b"}}`, []string{`credentials.id_header: ":path" is not a header name`}},
+		{"basic and headers", `{"credentials": {"basic": true, "id_header": "a"}}`, []string{`credentials.basic: is given with headers`}},
+		{"basic as text", `{"credentials": {"basic": "yes"}}`, []string{`credentials.basic: is "yes", want true or false`, `credentials.id_header`, `credentials.secret_header`}},
+		{"no match", `{"rules": [{"cache": {}}]}`, []string{`rules[0].match: is missing, want an object`}},
+		{"path and prefix", `{"rules": [{"match": {"path": "/a", "prefix": "/b"}}]}`, []string{`rules[0].match: needs either path or prefix`}},
+		{"relative path", `{"rules": [{"match": {"path": "a"}}]}`, []string{`rules[0].match.path: "a": want a path that begins with /`}},
+		{"path with a query", `{"rules": [{"match": {"path": "/a?b"}}]}`, []string{`rules[0].match.path: "/a?b": want a path`}},
+		{"path that is never seen", `{"rules": [{"match": {"prefix": "/a/%62//c"}}]}`, []string{`rules[0].match.prefix: "/a/%62//c" is matched by nothing: rules see decoded, normalised paths, such as "/a/b/c"`}},
+		{"method in lower case", `{"rules": [{"match": {"path": "/a", "methods": ["get"]}}]}`, []string{`rules[0].match.methods[0]: "get" is not a method`}},
+		{"no methods", `{"rules": [{"match": {"path": "/a", "methods": []}}]}`, []string{`rules[0].match.methods: is empty`}},
+		{"permission with a comma", `{` + creds + `"rules": [{"match": {"path": "/a"}, "auth": {"permissions": ["a,b"]}}]}`, []string{`rules[0].auth.permissions[0]: "a,b": want at most 64`}},
+		{"device scope without auth", `{"rules": [{"match": {"path": "/a"}, "cache": {"scope": "device"}}]}`, []string{`rules[0].cache.scope: device needs auth in the same rule`}},
+		{"cache for POST only", `{"rules": [{"match": {"path": "/a", "methods": ["POST"]}, "cache": {}}]}`, []string{`rules[0].cache: needs GET or HEAD`}},
+		{"hidden rule", `{"rules": [{"match": {"prefix": "/"}}, {"match": {"path": "/a"}}]}`, []string{`rules[1].match: is never reached: rules[0] matches all that it does`}},
+		{"push listener with rules", `{"push_listener": true, "rules": []}`, []string{`push_listener: stands alone`}},
+		{"rules as an object", `{"rules": {"a": 1}}`, []string{`rules: is an object, want a list`}},
+		{"null rule", `{"rules": [null]}`, []string{`rules[0]: is missing, want an object`}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := parseJSON(t, tt.config)
+			if err == nil {
+				t.Fatal("got no error")
+			}
+			lines := strings.Split(err.Error(), "\n")
+			if len(lines) != len(tt.want) {
+				t.Fatalf("got %q, want %d problems", lines, len(tt.want))
+			}
+			for i, want := range tt.want {
+				if !strings.HasPrefix(lines[i], want) {
+					t.Errorf("got %q, want %q…", lines[i], want)
+				}
+			}
+		})
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(full))
+	f.Add([]byte(`{"push_listener": true}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		var tree any
+		if json.Unmarshal(raw, &tree) != nil {
+			return
+		}
+		c, err := Parse(tree)
+		if (c == nil) == (err == nil) {
+			t.Errorf("got %v and %v, want one of them", c, err)
+		}
+	})
+}

@@ -1,0 +1,48 @@
+package policy
+
+// Counter is something that a request counts as; its name is that of an Envoy counter.
+type Counter uint8
+
+// The counters of the filter.
+const (
+	None Counter = iota
+	CacheHit
+	CacheNotModified
+	CacheMiss
+	CacheStale
+	CacheBypass
+	CacheFetch
+	AuthAllow
+	AuthDeny
+	AuthForbidden
+	AuthUnavailable
+	AuthVerify
+	AuthRefresh
+	CallFailed
+	BatchApplied
+	BatchRefused
+	// Counters is how many there are, None included.
+	Counters
+)
+
+var counterNames = [Counters]string{
+	None:             "",
+	CacheHit:         "gatehouse.cache_hit",
+	CacheNotModified: "gatehouse.cache_not_modified",
+	CacheMiss:        "gatehouse.cache_miss",
+	CacheStale:       "gatehouse.cache_stale",
+	CacheBypass:      "gatehouse.cache_bypass",
+	CacheFetch:       "gatehouse.cache_fetch",
+	AuthAllow:        "gatehouse.auth_allow",
+	AuthDeny:         "gatehouse.auth_deny",
+	AuthForbidden:    "gatehouse.auth_forbidden",
+	AuthUnavailable:  "gatehouse.auth_unavailable",
+	AuthVerify:       "gatehouse.auth_verify",
+	AuthRefresh:      "gatehouse.auth_refresh",
+	CallFailed:       "gatehouse.call_failed",
+	BatchApplied:     "gatehouse.batch_applied",
+	BatchRefused:     "gatehouse.batch_refused",
+}
+
+// String is the counter's name in Envoy, after the prefix "wasmcustom.".
+func (c Counter) String() string { return counterNames[c] }

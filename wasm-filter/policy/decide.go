@@ -1,0 +1,234 @@
+package policy
+
+import (
+	"errors"
+	"math/bits"
+	"strconv"
+	"strings"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// Action is what the filter does with a request.
+type Action uint8
+
+// The actions.
+const (
+	Pass   Action = iota // send it upstream
+	Reply                // answer it
+	Verify               // hold it, ask the sidecar for a verdict, decide again
+	Fetch                // hold it, ask the sidecar for the object, decide again
+)
+
+// Decision is what to do with one request, and what it counts as.
+type Decision struct {
+	Action Action
+
+	Status  int         // Reply
+	Headers [][2]string // Reply
+	Body    []byte      // Reply; belongs to Memory
+
+	// Credential is what to verify: now (Verify), or behind a request that is answered (Refresh).
+	Credential Credential
+	Digest     wire.Digest
+	Refresh    bool
+
+	Key string // Fetch: the cache key
+
+	CacheStatus string // Pass: for the response, "" if no cache rule applies
+	Device      string // Pass: who was let through, "" if no auth rule applies
+	Permissions string // Pass: its permissions, comma separated
+
+	// Outdated says that shared memory showed another epoch, or a permission that this
+	// state doesn't know: read the state again and, if it changed, decide again.
+	Outdated bool
+	Auth     Counter // what the request counts as, 0 if nothing
+	Cache    Counter
+}
+
+// Memory is shared memory as one request reads it. What it returns is not changed and
+// stays valid until the request is answered.
+type Memory interface {
+	// Record is the record at a place, nil if none was ever written.
+	Record(region wire.Region, index uint32) []byte
+	// Body is the bytes of v, nil if its slot holds something else by now.
+	Body(epoch uint64, v wire.Variant) []byte
+}
+
+// Answers is what the sidecar said of this request so far.
+type Answers struct {
+	Verify *wire.VerifyResponse // nil: not asked
+	// Fetch is nil if the sidecar wasn't asked, and of epoch 0 if it gave no answer.
+	Fetch *wire.FetchResponse
+}
+
+// Edge decides requests by one configuration and the newest state that the VM has read.
+// It is not safe for concurrent use.
+type Edge struct {
+	config *Config
+	state  wire.State // Epoch 0: none yet
+	// needs and unknown say, per rule, which permission bits it asks for, and whether
+	// it asks for a name that no device has.
+	needs   []uint64
+	unknown []bool
+}
+
+// NewEdge is an edge that has not read a state yet.
+func NewEdge(c *Config) *Edge {
+	return &Edge{config: c, needs: make([]uint64, len(c.Rules)), unknown: make([]bool, len(c.Rules))}
+}
+
+// Config is the edge's configuration.
+func (e *Edge) Config() *Config { return e.config }
+
+// State is the newest state; its epoch is 0 before there is one.
+func (e *Edge) State() *wire.State { return &e.state }
+
+// SetState takes over a newly read state.
+func (e *Edge) SetState(s wire.State) {
+	e.state = s
+	for i := range e.config.Rules {
+		e.needs[i], e.unknown[i] = 0, false
+		if e.config.Rules[i].Auth == nil {
+			continue
+		}
+		for _, name := range e.config.Rules[i].Auth.Permissions {
+			bit := indexOf(s.Permissions, name)
+			if bit < 0 {
+				e.unknown[i] = true
+				continue
+			}
+			e.needs[i] |= 1 << bit
+		}
+	}
+}
+
+// Decide decides one request at nowMS, unix ms. It is a pure function of its arguments
+// and the edge's state; the decision refers to the request and to what mem returned.
+func (e *Edge) Decide(nowMS int64, r *Request, mem Memory, answers *Answers) Decision {
+	rule, i := e.config.match(r)
+	if rule == nil {
+		if e.config.DenyByDefault {
+			return e.refuse(403, AuthForbidden)
+		}
+		return Decision{}
+	}
+	var d Decision
+	if rule.Auth != nil {
+		if d = e.authorize(nowMS, i, r, mem, answers); d.Action != Pass {
+			return d
+		}
+	}
+	if rule.Cache != nil {
+		e.answer(&d, nowMS, rule, r, mem, answers)
+	}
+	return d
+}
+
+// authorize passes a device that a rule lets in, with its identity in the decision.
+func (e *Edge) authorize(nowMS int64, rule int, r *Request, mem Memory, answers *Answers) Decision {
+	cred, ok := r.credential(&e.config.Credentials)
+	if !ok {
+		return e.refuse(401, AuthDeny)
+	}
+	if e.state.Epoch == 0 {
+		d := unavailable(1)
+		d.Outdated = true
+		return d
+	}
+	if v := answers.Verify; v != nil {
+		if v.Outcome == wire.Unavailable {
+			return unavailable(v.RetryAfterS)
+		}
+		if v.Epoch != e.state.Epoch { // its bits are names of another state
+			d := unavailable(1)
+			d.Outdated = true
+			return d
+		}
+		return e.judge(rule, cred, v.Outcome, v.Permissions)
+	}
+	digest := e.state.Keys.Digest(cred.ID, cred.Secret)
+	rec := mem.Record(wire.RegionVerdicts, digest.Bucket(e.state.VerdictBuckets))
+	v, err := wire.FindVerdict(rec, e.state.Epoch, &digest)
+	if err != nil || nowMS >= v.ExpiresMS {
+		return Decision{Action: Verify, Credential: cred, Digest: digest, Auth: AuthVerify, Outdated: outdated(err)}
+	}
+	d := e.judge(rule, cred, v.Outcome, v.Permissions)
+	if v.RefreshAfterMS != 0 && nowMS >= v.RefreshAfterMS {
+		d.Refresh, d.Credential, d.Digest = true, cred, digest
+	}
+	return d
+}
+
+// judge turns a verdict into a decision under a rule.
+func (e *Edge) judge(rule int, cred Credential, outcome wire.Outcome, permissions uint64) Decision {
+	if outcome != wire.Allow {
+		return e.refuse(401, AuthDeny)
+	}
+	newer := bits.Len64(permissions) > len(e.state.Permissions)
+	if e.unknown[rule] || permissions&e.needs[rule] != e.needs[rule] {
+		d := e.refuse(403, AuthForbidden)
+		d.Outdated = newer
+		return d
+	}
+	return Decision{Device: cred.ID, Permissions: e.names(permissions), Auth: AuthAllow, Outdated: newer}
+}
+
+// refuse is a 401 or 403 that doesn't say what was wrong.
+func (e *Edge) refuse(status int, counter Counter) Decision {
+	d := problem(status)
+	d.Auth = counter
+	if status == 401 {
+		challenge := `Device realm="gatehouse"`
+		if e.config.Credentials.Basic {
+			challenge = `Basic realm="gatehouse", charset="UTF-8"`
+		}
+		d.Headers = append(d.Headers, [2]string{"www-authenticate", challenge})
+	}
+	return d
+}
+
+// unavailable is a 503 for a credential that can't be judged now.
+func unavailable(retryAfterS uint16) Decision {
+	d := problem(503)
+	d.Auth = AuthUnavailable
+	d.Headers = append(d.Headers, [2]string{"retry-after", strconv.Itoa(int(max(retryAfterS, 1)))})
+	return d
+}
+
+func problem(status int) Decision {
+	text := "try again\n"
+	switch status {
+	case 401:
+		text = "unauthorized\n"
+	case 403:
+		text = "forbidden\n"
+	}
+	return Decision{Action: Reply, Status: status, Body: []byte(text),
+		Headers: [][2]string{{"content-type", "text/plain"}, {"cache-control", "no-store"}}}
+}
+
+// names are the permissions of a set, in the state's order.
+func (e *Edge) names(permissions uint64) string {
+	var b strings.Builder
+	for i, name := range e.state.Permissions {
+		if permissions&(1<<i) != 0 {
+			if b.Len() > 0 {
+				b.WriteByte(',')
+			}
+			b.WriteString(name)
+		}
+	}
+	return b.String()
+}
+
+func outdated(err error) bool { return errors.Is(err, wire.ErrEpoch) || errors.Is(err, wire.ErrLayout) }
+
+func indexOf(names []string, name string) int {
+	for i := range names {
+		if names[i] == name {
+			return i
+		}
+	}
+	return -1
+}

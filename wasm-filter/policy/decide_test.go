@@ -1,0 +1,333 @@
+package policy
+
+import (
+	"encoding/base64"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+const (
+	now   = int64(1_700_000_000_000)
+	epoch = uint64(7)
+)
+
+// memory is shared memory as a test fills it, with the codec that the sidecar uses.
+type memory struct {
+	state    wire.State
+	records  map[[2]uint32][]byte
+	bodyGone bool
+}
+
+func newMemory() *memory {
+	return &memory{
+		state: wire.State{Epoch: epoch, InStepMS: now - 1000, ObjectBuckets: 1 << 20, VerdictBuckets: 1 << 20,
+			Keys: wire.Keys{Placement: [16]byte{1}, Credential: [16]byte{2}}, Permissions: []string{"config.read", "telemetry.write"}},
+		records: map[[2]uint32][]byte{},
+	}
+}
+
+func (m *memory) Record(region wire.Region, index uint32) []byte {
+	return m.records[[2]uint32{uint32(region), index}]
+}
+
+func (m *memory) Body(epoch uint64, v wire.Variant) []byte {
+	body, err := wire.FindBody(m.Record(wire.RegionBodies, v.Slot), epoch, v)
+	if err != nil || m.bodyGone {
+		return nil
+	}
+	return body
+}
+
+// put stores an object of version 1 with an identity and a gzip body.
+func (m *memory) put(key string, ttlMS uint64) {
+	o := wire.Object{Key: key, Version: 1, PublishedMS: now - 5000, TTLMS: ttlMS, ETag: `"v1"`, ContentType: "application/json"}
+	for i, text := range []string{`{"key":"` + key + `"}`, "gz:" + key} {
+		slot := uint32(len(m.records))
+		o.AddVariant(wire.Variant{Encoding: wire.Encoding(i), Slot: slot, Length: uint32(len(text)), Stamp: uint64(slot + 1)})
+		m.records[[2]uint32{uint32(wire.RegionBodies), slot}] = wire.AppendBody(nil, epoch, uint64(slot+1), []byte(text))
+	}
+	bucket, tag := m.state.Keys.Place(key, m.state.ObjectBuckets)
+	m.records[[2]uint32{uint32(wire.RegionObjects), bucket}] = wire.FinishRecord(wire.AppendObject(wire.AppendObjectsHeader(nil, epoch, 1), tag, &o), 0)
+}
+
+// verdict stores a verdict for a credential.
+func (m *memory) verdict(id, secret string, v wire.Verdict) {
+	v.Digest = m.state.Keys.Digest(id, secret)
+	m.records[[2]uint32{uint32(wire.RegionVerdicts), v.Digest.Bucket(m.state.VerdictBuckets)}] = wire.AppendVerdicts(nil, epoch, []wire.Verdict{v})
+}
+
+// request is headers from "METHOD target" and "name: value" lines.
+func request(lines ...string) [][2]string {
+	method, target, _ := strings.Cut(lines[0], " ")
+	headers := [][2]string{{":method", method}, {":path", target}, {":authority", "edge"}}
+	for _, line := range lines[1:] {
+		name, value, _ := strings.Cut(line, ": ")
+		headers = append(headers, [2]string{name, value})
+	}
+	return headers
+}
+
+func decide(t *testing.T, m *memory, config string, answers Answers, lines ...string) Decision {
+	t.Helper()
+	c, err := parseJSON(t, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := NewEdge(c)
+	if m.state.Epoch != 0 {
+		e.SetState(m.state)
+	}
+	r := c.ReadRequest(request(lines...))
+	return e.Decide(now, &r, m, &answers)
+}
+
+func TestDecideCache(t *testing.T) {
+	tests := []struct {
+		name    string
+		setup   func(m *memory)
+		request []string
+		action  Action
+		status  int
+		body    string
+		want    map[string]string // response headers, or cache-status of a pass
+		counter Counter
+	}{
+		{name: "hit", request: []string{"GET /v1/products/1"}, action: Reply, status: 200, body: `{"key":"/v1/products/1"}`, counter: CacheHit,
+			want: map[string]string{"etag": `"v1"`, "content-type": "application/json", "cache-control": "no-cache", "age": "5", "vary": "accept-encoding", "cache-status": "gatehouse; hit"}},
+		{name: "hit, gzip", request: []string{"GET /v1/products/1", "accept-encoding: gzip"}, action: Reply, status: 200, body: "gz:/v1/products/1", counter: CacheHit,
+			want: map[string]string{"etag": `W/"v1"`, "content-type": "application/json", "content-encoding": "gzip", "cache-control": "no-cache", "age": "5", "vary": "accept-encoding", "cache-status": "gatehouse; hit"}},
+		{name: "hit, HEAD", request: []string{"HEAD /v1/products/1"}, action: Reply, status: 200, body: `{"key":"/v1/products/1"}`, counter: CacheHit},
+		{name: "hit, other parameters don't count", request: []string{"GET /v1/products/1?utm=x"}, action: Reply, status: 200, body: `{"key":"/v1/products/1"}`, counter: CacheHit},
+		{name: "hit, its parameter counts", request: []string{"GET /v1/products/1?b=1&lang=de"}, action: Reply, status: 200, body: `{"key":"/v1/products/1?lang=de"}`, counter: CacheHit},
+		{name: "not modified", request: []string{"GET /v1/products/1", `if-none-match: "x", W/"v1"`}, action: Reply, status: 304, counter: CacheNotModified,
+			want: map[string]string{"etag": `"v1"`, "cache-control": "no-cache", "age": "5", "vary": "accept-encoding", "cache-status": "gatehouse; hit"}},
+		{name: "not modified, two lines", request: []string{"GET /v1/products/1", `if-none-match: "x"`, `if-none-match: "v1"`}, action: Reply, status: 304, counter: CacheNotModified},
+		{name: "not modified needs no body", setup: func(m *memory) { m.bodyGone = true }, request: []string{"GET /v1/products/1", `if-none-match: *`}, action: Reply, status: 304, counter: CacheNotModified},
+		{name: "ttl", request: []string{"GET /v1/products/ttl"}, action: Reply, status: 200, body: `{"key":"/v1/products/ttl"}`, counter: CacheHit,
+			want: map[string]string{"etag": `"v1"`, "content-type": "application/json", "cache-control": "max-age=60", "age": "5", "vary": "accept-encoding", "cache-status": "gatehouse; hit; ttl=55"}},
+		{name: "past its ttl", request: []string{"GET /v1/products/old"}, counter: CacheStale, want: map[string]string{"cache-status": "gatehouse; fwd=stale; detail=expired"}},
+		{name: "miss", request: []string{"GET /v1/products/2"}, counter: CacheMiss, want: map[string]string{"cache-status": "gatehouse; fwd=uri-miss"}},
+		{name: "unusual spelling is a miss", request: []string{"GET /v1/products//1"}, counter: CacheMiss, want: map[string]string{"cache-status": "gatehouse; fwd=uri-miss"}},
+		{name: "body of another version is a miss", setup: func(m *memory) { m.bodyGone = true }, request: []string{"GET /v1/products/1"}, counter: CacheMiss, want: map[string]string{"cache-status": "gatehouse; fwd=uri-miss"}},
+		{name: "method", request: []string{"POST /v1/products/1"}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=method"}},
+		{name: "if-match", request: []string{"GET /v1/products/1", `if-match: "v1"`}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
+		{name: "nothing acceptable", request: []string{"GET /v1/products/1", "accept-encoding: identity;q=0"}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass; detail=not-acceptable"}},
+		{name: "key too long", request: []string{"GET /v1/products/" + strings.Repeat("x", wire.MaxKey)}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
+		{name: "not in step", setup: func(m *memory) { m.state.InStepMS = now - 30_001 }, request: []string{"GET /v1/products/1"}, counter: CacheStale, want: map[string]string{"cache-status": "gatehouse; fwd=stale; detail=not-in-step"}},
+		{name: "just in step", setup: func(m *memory) { m.state.InStepMS = now - 30_000 }, request: []string{"GET /v1/products/1"}, action: Reply, status: 200, body: `{"key":"/v1/products/1"}`, counter: CacheHit},
+		{name: "no state", setup: func(m *memory) { m.state = wire.State{} }, request: []string{"GET /v1/products/1"}, counter: CacheStale, want: map[string]string{"cache-status": "gatehouse; fwd=stale; detail=no-state"}},
+		{name: "another epoch", setup: func(m *memory) { m.state.Epoch++ }, request: []string{"GET /v1/products/1"}, counter: CacheMiss, want: map[string]string{"cache-status": "gatehouse; fwd=uri-miss"}},
+		{name: "no rule", request: []string{"GET /other"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m := newMemory()
+			m.put("/v1/products/1", 0)
+			m.put("/v1/products/1?lang=de", 0)
+			m.put("/v1/products/ttl", 60_000)
+			m.put("/v1/products/old", 5000)
+			if tt.setup != nil {
+				tt.setup(m)
+			}
+			d := decide(t, m, `{"rules": [{"match": {"prefix": "/v1/products/"}, "cache": {"query": ["lang"]}}]}`, Answers{}, tt.request...)
+			if d.Action != tt.action || d.Status != tt.status || string(d.Body) != tt.body || d.Cache != tt.counter {
+				t.Errorf("got action %d, status %d, body %q, %q; want %d, %d, %q, %q", d.Action, d.Status, d.Body, d.Cache, tt.action, tt.status, tt.body, tt.counter)
+			}
+			got := map[string]string{}
+			for _, h := range d.Headers {
+				got[h[0]] = h[1]
+			}
+			if d.CacheStatus != "" {
+				got["cache-status"] = d.CacheStatus
+			}
+			if tt.want != nil && !maps.Equal(got, tt.want) {
+				t.Errorf("got headers %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+const authRules = `{
+	"credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"},
+	"rules": [
+		{"match": {"prefix": "/t"}, "auth": {"permissions": ["telemetry.write"]}},
+		{"match": {"prefix": "/any"}, "auth": {}},
+		{"match": {"prefix": "/nobody"}, "auth": {"permissions": ["unheard.of"]}},
+		{"match": {"prefix": "/me"}, "auth": {}, "cache": {"scope": "device"}},
+		{"match": {"prefix": "/fetch"}, "cache": {"on_miss": "fetch"}}]}`
+
+func TestDecideAuth(t *testing.T) {
+	const read, write = 1, 2
+	good := []string{"x-device-id: dev", "x-device-token: s3cret"}
+	with := func(first string, more ...string) []string { return append([]string{first}, more...) }
+	allow := wire.Verdict{Outcome: wire.Allow, Permissions: read | write, ExpiresMS: now + 1000}
+	verdict := func(v wire.Verdict) func(*memory) { return func(m *memory) { m.verdict("dev", "s3cret", v) } }
+	tests := []struct {
+		name    string
+		setup   func(m *memory)
+		answers Answers
+		request []string
+		action  Action
+		status  int
+		counter Counter
+		check   func(d Decision) bool
+	}{
+		{name: "allow", setup: verdict(allow), request: with("POST /t", good...), counter: AuthAllow,
+			check: func(d Decision) bool { return d.Device == "dev" && d.Permissions == "config.read,telemetry.write" }},
+		{name: "allow without permissions asked", setup: verdict(wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1}), request: with("POST /any", good...), counter: AuthAllow,
+			check: func(d Decision) bool { return d.Device == "dev" && d.Permissions == "" }},
+		{name: "a permission is missing", setup: verdict(wire.Verdict{Outcome: wire.Allow, Permissions: read, ExpiresMS: now + 1}), request: with("POST /t", good...), action: Reply, status: 403, counter: AuthForbidden},
+		{name: "a permission that nobody has", setup: verdict(allow), request: with("POST /nobody", good...), action: Reply, status: 403, counter: AuthForbidden},
+		{name: "deny", setup: verdict(wire.Verdict{Outcome: wire.Deny, ExpiresMS: now + 1}), request: with("POST /t", good...), action: Reply, status: 401, counter: AuthDeny},
+		{name: "expired", setup: verdict(wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now}), request: with("POST /t", good...), action: Verify, counter: AuthVerify},
+		{name: "expired deny", setup: verdict(wire.Verdict{Outcome: wire.Deny, ExpiresMS: now}), request: with("POST /t", good...), action: Verify, counter: AuthVerify},
+		{name: "refresh", setup: verdict(wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now + 1, RefreshAfterMS: now}), request: with("POST /t", good...), counter: AuthAllow,
+			check: func(d Decision) bool { return d.Refresh && d.Credential == Credential{"dev", "s3cret"} }},
+		{name: "no refresh yet", setup: verdict(wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now + 2, RefreshAfterMS: now + 1}), request: with("POST /t", good...), counter: AuthAllow,
+			check: func(d Decision) bool { return !d.Refresh }},
+		{name: "unknown", request: with("POST /t", good...), action: Verify, counter: AuthVerify,
+			check: func(d Decision) bool { return d.Credential == Credential{"dev", "s3cret"} }},
+		{name: "a permission newer than the state", setup: verdict(wire.Verdict{Outcome: wire.Allow, Permissions: 1 << 5, ExpiresMS: now + 1}), request: with("POST /nobody", good...), action: Reply, status: 403, counter: AuthForbidden,
+			check: func(d Decision) bool { return d.Outdated }},
+		{name: "verdict of another epoch", setup: func(m *memory) { verdict(allow)(m); m.state.Epoch++ }, request: with("POST /t", good...), action: Verify, counter: AuthVerify,
+			check: func(d Decision) bool { return d.Outdated }},
+		{name: "no state", setup: func(m *memory) { m.state = wire.State{} }, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable,
+			check: func(d Decision) bool { return d.Outdated }},
+		{name: "verified", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Allow, Permissions: write, Epoch: epoch}}, request: with("POST /t", good...), counter: AuthAllow},
+		{name: "verified, refused", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Deny, Epoch: epoch}}, request: with("POST /t", good...), action: Reply, status: 401, counter: AuthDeny},
+		{name: "verified, overloaded", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 3}}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable,
+			check: func(d Decision) bool { return slices.Contains(d.Headers, [2]string{"retry-after", "3"}) }},
+		{name: "verified under another epoch", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Allow, Permissions: write, Epoch: epoch + 1}}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable,
+			check: func(d Decision) bool { return d.Outdated }},
+		{name: "no id", setup: verdict(allow), request: with("POST /t", good[1]), action: Reply, status: 401, counter: AuthDeny},
+		{name: "no secret", setup: verdict(allow), request: with("POST /t", good[0]), action: Reply, status: 401, counter: AuthDeny},
+		{name: "empty secret", request: with("POST /t", good[0], "x-device-token: "), action: Reply, status: 401, counter: AuthDeny},
+		{name: "two ids", setup: verdict(allow), request: with("POST /t", good[0], good[0], good[1]), action: Reply, status: 401, counter: AuthDeny},
+		{name: "two secrets", setup: verdict(allow), request: with("POST /t", good[0], good[1], "x-device-token: other"), action: Reply, status: 401, counter: AuthDeny},
+		{name: "folded ids", request: with("POST /t", "x-device-id: dev, dev", good[1]), action: Reply, status: 401, counter: AuthDeny},
+		{name: "id with a slash", request: with("POST /t", "x-device-id: dev/x", good[1]), action: Reply, status: 401, counter: AuthDeny},
+		{name: "swapped", setup: verdict(allow), request: with("POST /t", "x-device-id: s3cret", "x-device-token: dev"), action: Verify, counter: AuthVerify},
+		{name: "secret of 72 bytes", request: with("POST /t", good[0], "x-device-token: "+strings.Repeat("s", 72)), action: Verify, counter: AuthVerify},
+		{name: "secret of 73 bytes", request: with("POST /t", good[0], "x-device-token: "+strings.Repeat("s", 73)), action: Reply, status: 401, counter: AuthDeny},
+		{name: "payload of the device", setup: func(m *memory) { verdict(allow)(m); m.put("@dev/me", 0) }, request: with("GET /me", good...), action: Reply, status: 200, counter: AuthAllow,
+			check: func(d Decision) bool {
+				return string(d.Body) == `{"key":"@dev/me"}` && slices.Contains(d.Headers, [2]string{"cache-control", "private, no-cache"})
+			}},
+		{name: "payload of another device", setup: func(m *memory) { verdict(allow)(m); m.put("@dev2/me", 0); m.put("/me", 0) }, request: with("GET /me", good...), counter: AuthAllow,
+			check: func(d Decision) bool { return d.Cache == CacheMiss && d.Device == "dev" }},
+		{name: "payload needs the credential", setup: func(m *memory) { m.put("@dev/me", 0) }, request: with("GET /me", good[0]), action: Reply, status: 401, counter: AuthDeny},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m := newMemory()
+			if tt.setup != nil {
+				tt.setup(m)
+			}
+			d := decide(t, m, authRules, tt.answers, tt.request...)
+			if d.Action != tt.action || d.Status != tt.status || d.Auth != tt.counter {
+				t.Errorf("got action %d, status %d, %q; want %d, %d, %q", d.Action, d.Status, d.Auth, tt.action, tt.status, tt.counter)
+			}
+			if tt.check != nil && !tt.check(d) {
+				t.Errorf("got %+v", d)
+			}
+		})
+	}
+}
+
+func TestDecideBasic(t *testing.T) {
+	const rules = `{"credentials": {"basic": true}, "rules": [{"match": {"prefix": "/"}, "auth": {}}]}`
+	basic := func(s string) string { return "authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(s)) }
+	tests := []struct {
+		name   string
+		lines  []string
+		action Action
+		want   Credential
+	}{
+		{"good", []string{basic("dev:s3cret")}, Verify, Credential{"dev", "s3cret"}},
+		{"colon in the secret", []string{basic("dev:s:3")}, Verify, Credential{"dev", "s:3"}},
+		{"scheme in another case", []string{"authorization: bAsIc ZGV2OnM="}, Verify, Credential{"dev", "s"}},
+		{"no colon", []string{basic("dev")}, Reply, Credential{}},
+		{"empty secret", []string{basic("dev:")}, Reply, Credential{}},
+		{"NUL", []string{basic("dev:a\x00b")}, Reply, Credential{}},
+		{"not UTF-8", []string{basic("dev:\xff\xfe")}, Verify, Credential{"dev", "\xff\xfe"}},
+		{"twice", []string{basic("dev:s"), basic("dev:s")}, Reply, Credential{}},
+		{"folded", []string{basic("dev:s") + ", Basic ZGV2OnM="}, Reply, Credential{}},
+		{"not base64", []string{"authorization: Basic !!!"}, Reply, Credential{}},
+		{"other scheme", []string{"authorization: Bearer ZGV2OnM="}, Reply, Credential{}},
+		{"none", nil, Reply, Credential{}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			d := decide(t, newMemory(), rules, Answers{}, append([]string{"GET /"}, tt.lines...)...)
+			if d.Action != tt.action || d.Credential != tt.want {
+				t.Errorf("got action %d, credential %+v; want %d, %+v", d.Action, d.Credential, tt.action, tt.want)
+			}
+			if tt.action == Reply && (d.Status != 401 || !slices.Contains(d.Headers, [2]string{"www-authenticate", `Basic realm="gatehouse", charset="UTF-8"`})) {
+				t.Errorf("got %d %v, want a 401 with its challenge", d.Status, d.Headers)
+			}
+		})
+	}
+}
+
+func TestDecideFetch(t *testing.T) {
+	object := wire.Object{Key: "/fetch", Version: 3, ETag: `"v3"`, ContentType: "text/plain"}
+	object.AddVariant(wire.Variant{Encoding: wire.Identity, Length: 2})
+	object.AddVariant(wire.Variant{Encoding: wire.Gzip, Length: 1})
+	fetched := func(o *wire.Object, bodies ...string) Answers {
+		var raw [][]byte
+		for _, b := range bodies {
+			raw = append(raw, []byte(b))
+		}
+		r, err := wire.ParseFetchResponse(wire.AppendFetchResponse(nil, epoch+9, o, raw))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return Answers{Fetch: &r}
+	}
+	tests := []struct {
+		name    string
+		answers Answers
+		lines   []string
+		action  Action
+		status  int
+		body    string
+	}{
+		{"asks", Answers{}, []string{"GET /fetch?b&a"}, Fetch, 0, ""},
+		{"found", fetched(&object, "id", "g"), []string{"GET /fetch"}, Reply, 200, "id"},
+		{"found, gzip", fetched(&object, "id", "g"), []string{"GET /fetch", "accept-encoding: gzip"}, Reply, 200, "g"},
+		{"found, not modified", fetched(&object, "id", "g"), []string{"GET /fetch", `if-none-match: "v3"`}, Reply, 304, ""},
+		{"truncated", fetched(&object, "i"), []string{"GET /fetch"}, Pass, 0, ""},
+		{"not found", fetched(nil), []string{"GET /fetch"}, Pass, 0, ""},
+		{"another key", fetched(&object, "id", "g"), []string{"GET /fetch/x"}, Pass, 0, ""},
+		{"no answer", Answers{Fetch: &wire.FetchResponse{}}, []string{"GET /fetch"}, Pass, 0, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			d := decide(t, newMemory(), authRules, tt.answers, tt.lines...)
+			if d.Action != tt.action || d.Status != tt.status || string(d.Body) != tt.body {
+				t.Errorf("got action %d, status %d, body %q; want %d, %d, %q", d.Action, d.Status, d.Body, tt.action, tt.status, tt.body)
+			}
+			if tt.action == Fetch && d.Key != "/fetch?a&b" {
+				t.Errorf("got key %q, want /fetch?a&b", d.Key)
+			}
+		})
+	}
+}
+
+func TestReadRequestForged(t *testing.T) {
+	c, err := parseJSON(t, `{"default": "deny"}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := c.ReadRequest(request("GET /", "x-gatehouse-device: me", "x-gatehouse-permissions: all"))
+	if want := []string{DeviceHeader, PermissionsHeader}; !slices.Equal(r.Forged, want) {
+		t.Errorf("got %v, want %v", r.Forged, want)
+	}
+	if d := NewEdge(c).Decide(now, &r, newMemory(), &Answers{}); d.Action != Reply || d.Status != 403 {
+		t.Errorf("default deny: got action %d, status %d; want a 403", d.Action, d.Status)
+	}
+}

@@ -1,0 +1,183 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// decoder reads a tree field by field and collects what is wrong with it.
+type decoder struct {
+	problems []string
+}
+
+func (d *decoder) problem(path, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if path != "" {
+		text = path + ": " + text
+	}
+	d.problems = append(d.problems, text)
+}
+
+// fields is v as an object that has no other fields than known, or nil.
+func (d *decoder) fields(at string, v any, known ...string) map[string]any {
+	m, ok := v.(map[string]any)
+	if !ok {
+		d.problem(at, "is %s, want an object with the fields %s", kind(v), strings.Join(known, ", "))
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		if !slices.Contains(known, name) {
+			d.problem(join(at, name), "unknown field; known are %s", strings.Join(known, ", "))
+		}
+	}
+	return m
+}
+
+// list is v as a list; absent is an empty one.
+func (d *decoder) list(at string, v any) []any {
+	if v == nil {
+		return nil
+	}
+	list, ok := v.([]any)
+	if !ok {
+		d.problem(at, "is %s, want a list", kind(v))
+	}
+	return list
+}
+
+// text is v as a string that is not empty.
+func (d *decoder) text(at string, v any) string {
+	s, ok := v.(string)
+	if !ok {
+		d.problem(at, "is %s, want text", kind(v))
+	} else if s == "" {
+		d.problem(at, "is empty")
+	}
+	return s
+}
+
+// boolean is v as true or false; absent is false.
+func (d *decoder) boolean(at string, v any) bool {
+	b, ok := v.(bool)
+	if !ok && v != nil {
+		d.problem(at, "is %s, want true or false", kind(v))
+	}
+	return b
+}
+
+// oneOf is v as one of words; absent is the first.
+func (d *decoder) oneOf(at string, v any, words ...string) string {
+	if v == nil {
+		return words[0]
+	}
+	s, _ := v.(string)
+	if !slices.Contains(words, s) {
+		d.problem(at, "is %s, want %s", kind(v), strings.Join(words, " or "))
+	}
+	return s
+}
+
+// duration is v as a duration such as "30s" within bounds; absent is preset.
+func (d *decoder) duration(at string, v any, preset, least, most time.Duration) time.Duration {
+	if v == nil {
+		return preset
+	}
+	s, _ := v.(string)
+	t, err := time.ParseDuration(s)
+	if err != nil {
+		d.problem(at, "is %s, want a duration such as %q", kind(v), preset)
+	} else if t < least || t > most {
+		d.problem(at, "is %s, want %s to %s", t, least, most)
+	}
+	return t
+}
+
+// header is v as the name of a header that may carry a credential.
+func (d *decoder) header(at string, v any) string {
+	if v == nil {
+		d.problem(at, "is missing")
+		return ""
+	}
+	name := strings.ToLower(d.text(at, v))
+	if name == "" {
+		return ""
+	}
+	if !token(name) {
+		d.problem(at, "%q is not a header name (RFC 9110, section 5.1)", name)
+	} else if name == DeviceHeader || name == PermissionsHeader {
+		d.problem(at, "%q is what Gatehouse tells the upstream; take another", name)
+	}
+	return name
+}
+
+// permission is v as a permission name.
+func (d *decoder) permission(at string, v any) string {
+	name := d.text(at, v)
+	if name != "" && !wire.ValidPermission(name) {
+		d.problem(at, "%q: want at most %d letters, digits and . _ : -", name, wire.MaxPermissionName)
+	}
+	return name
+}
+
+// method is v as a request method.
+func (d *decoder) method(at string, v any) string {
+	name := d.text(at, v)
+	if name != "" && (!token(name) || name != strings.ToUpper(name)) {
+		d.problem(at, "%q is not a method: methods are case-sensitive, such as GET", name)
+	}
+	return name
+}
+
+// path is v as a path that a request can have once it is normalised.
+func (d *decoder) path(at string, v any) string {
+	p := d.text(at, v)
+	if p == "" {
+		return p
+	}
+	if p[0] != '/' || strings.ContainsAny(p, "?# ") {
+		d.problem(at, "%q: want a path that begins with / and has no query", p)
+	} else if got := canonicalPath(p); got != p {
+		d.problem(at, "%q is matched by nothing: rules see decoded, normalised paths, such as %q", p, got)
+	}
+	return p
+}
+
+// token reports whether s is a token (RFC 9110, section 5.6.2).
+func token(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		alnum := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		if !alnum && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func join(at, name string) string {
+	if at == "" {
+		return name
+	}
+	return at + "." + name
+}
+
+// kind is v as an error message shows it.
+func kind(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "missing"
+	case string:
+		return fmt.Sprintf("%q", v)
+	case []any:
+		return "a list"
+	case map[string]any:
+		return "an object"
+	default:
+		return fmt.Sprint(v)
+	}
+}

@@ -1,0 +1,93 @@
+package policy
+
+import (
+	"strings"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// weights are a client's preferences for the codings that we can store, in thousandths,
+// by RFC 9110, section 12.5.3.
+type weights [wire.Encodings]int
+
+// fallback is what identity weighs for a client that doesn't name it, in halves of a
+// thousandth: it takes it, but less gladly than anything that it names.
+const fallback = 1
+
+// choose is the position of the variant that the client likes best, the shorter one of
+// two that it likes alike, or -1 if it refuses them all.
+func choose(variants []wire.Variant, acceptEncoding string, present bool) int {
+	best, bestWeight := -1, 0
+	var w weights
+	w.parse(acceptEncoding)
+	for i := range variants {
+		weight := 2 * w[variants[i].Encoding]
+		if weight < 0 { // not named
+			weight = 0
+			if variants[i].Encoding == wire.Identity {
+				weight = fallback
+			}
+		}
+		if !present && variants[i].Encoding != wire.Identity {
+			continue // no header: any coding would do, and identity is sure to
+		}
+		if weight > bestWeight || weight == bestWeight && best >= 0 && variants[i].Length < variants[best].Length {
+			best, bestWeight = i, weight
+		}
+	}
+	return best
+}
+
+// parse sets the weight of each coding, -1 for one that is neither named nor covered by "*".
+func (w *weights) parse(list string) {
+	const unset = -1
+	star := unset
+	for i := range w {
+		w[i] = unset
+	}
+	for list != "" {
+		var item string
+		item, list, _ = strings.Cut(list, ",")
+		name, params, _ := strings.Cut(item, ";")
+		name = strings.Trim(name, " \t")
+		weight := quality(params)
+		if name == "*" {
+			star = weight
+			continue
+		}
+		for e := range wire.Encodings {
+			if strings.EqualFold(name, e.String()) || e == wire.Gzip && strings.EqualFold(name, "x-gzip") {
+				w[e] = weight
+			}
+		}
+	}
+	for i := range w {
+		if w[i] == unset {
+			w[i] = star
+		}
+	}
+}
+
+// quality is the q parameter in thousandths; absent is 1000, malformed is 0.
+func quality(params string) int {
+	params = strings.Trim(params, " \t")
+	if params == "" {
+		return 1000
+	}
+	if len(params) < 3 || params[0] != 'q' && params[0] != 'Q' || params[1] != '=' {
+		return 0
+	}
+	value := params[2:]
+	if value[0] != '0' && value[0] != '1' || len(value) > 5 || len(value) > 1 && value[1] != '.' {
+		return 0
+	}
+	weight, scale := int(value[0]-'0')*1000, 100
+	for i := 2; i < len(value); i++ {
+		if value[i] < '0' || value[i] > '9' {
+			return 0
+		}
+		weight += int(value[i]-'0') * scale
+		scale /= 10
+	}
+	return min(weight, 1000)
+}

@@ -1,0 +1,145 @@
+package policy
+
+import (
+	"slices"
+	"strings"
+)
+
+// match is the first rule that the request falls under and its position, or nil.
+func (c *Config) match(r *Request) (*Rule, int) {
+	path := canonicalPath(r.path())
+	for i := range c.Rules {
+		if c.Rules[i].Match.matches(r.Method, path) {
+			return &c.Rules[i], i
+		}
+	}
+	return nil, -1
+}
+
+// matches says whether a rule covers a request. A path covers itself with or without a
+// slash at its end; a prefix covers what begins with it and, if it ends with a slash,
+// the path before the slash: upstreams commonly take these for one resource.
+func (m *Match) matches(method, path string) bool {
+	if m.Methods != nil && !slices.Contains(m.Methods, method) {
+		return false
+	}
+	if m.Prefix != "" {
+		return coveredBy(path, m.Prefix)
+	}
+	return bare(path) == bare(m.Path)
+}
+
+// covers says whether every request that other matches is matched by m.
+func (m *Match) covers(other *Match) bool {
+	if m.Methods != nil {
+		if other.Methods == nil {
+			return false
+		}
+		for _, method := range other.Methods {
+			if !slices.Contains(m.Methods, method) {
+				return false
+			}
+		}
+	}
+	if m.Prefix == "" {
+		return m.Path != "" && other.Path != "" && bare(m.Path) == bare(other.Path)
+	}
+	if other.Prefix != "" {
+		return strings.HasPrefix(other.Prefix, m.Prefix)
+	}
+	return other.Path != "" && coveredBy(bare(other.Path), m.Prefix)
+}
+
+// reads reports whether GET or HEAD is among the methods.
+func (m *Match) reads() bool {
+	return m.Methods == nil || slices.Contains(m.Methods, "GET") || slices.Contains(m.Methods, "HEAD")
+}
+
+func coveredBy(path, prefix string) bool {
+	return strings.HasPrefix(path, prefix) || len(prefix) > 1 && path+"/" == prefix
+}
+
+// bare is path without slashes at its end.
+func bare(path string) string {
+	for len(path) > 1 && path[len(path)-1] == '/' {
+		path = path[:len(path)-1]
+	}
+	return path
+}
+
+// canonicalPath is the path that rules are matched with: percent-encoding decoded once,
+// parameters (";…") dropped from its segments, repeated slashes merged, dot segments
+// resolved, backslashes taken for slashes. Envoy does part of this before the filter;
+// doing all of it here keeps a rule from being walked around by a spelling that an
+// upstream understands, whatever the listener is set to. Cache keys keep the path as it
+// came: an unusual spelling is a miss.
+func canonicalPath(path string) string {
+	if !unusual(path) {
+		return path
+	}
+	path = strings.ReplaceAll(percentDecode(path), `\`, "/")
+	segments := strings.Split(path, "/")
+	kept := segments[:0:0]
+	for i, s := range segments {
+		s, _, _ = strings.Cut(s, ";")
+		last := i == len(segments)-1
+		switch {
+		case s == "..":
+			kept = kept[:max(len(kept)-1, 0)]
+		case s != "." && s != "":
+			kept = append(kept, s)
+			continue
+		}
+		if last { // "/a/", "/a/." and "/a/b/.." all name the directory
+			kept = append(kept, "")
+		}
+	}
+	return "/" + strings.Join(kept, "/")
+}
+
+// unusual reports whether canonicalPath would change path, or might.
+func unusual(path string) bool {
+	for i := range len(path) {
+		switch c := path[i]; c {
+		case '%', ';', '\\':
+			return true
+		case '/':
+			if i+1 < len(path) && (path[i+1] == '/' || path[i+1] == '.') {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// percentDecode decodes every escape that is well-formed and keeps the others.
+func percentDecode(s string) string {
+	if strings.IndexByte(s, '%') < 0 {
+		return s
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] == '%' && i+2 < len(s) {
+			hi, lo := unhex(s[i+1]), unhex(s[i+2])
+			if hi >= 0 && lo >= 0 {
+				b = append(b, byte(hi<<4|lo))
+				i += 2
+				continue
+			}
+		}
+		b = append(b, s[i])
+	}
+	return string(b)
+}
+
+func unhex(c byte) int {
+	switch {
+	case '0' <= c && c <= '9':
+		return int(c - '0')
+	case 'a' <= c && c <= 'f':
+		return int(c-'a') + 10
+	case 'A' <= c && c <= 'F':
+		return int(c-'A') + 10
+	}
+	return -1
+}

@@ -1,0 +1,116 @@
+package policy
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestCanonicalPath(t *testing.T) {
+	tests := []struct{ path, want string }{
+		{"/", "/"},
+		{"/v1/telemetry", "/v1/telemetry"},
+		{"/v1/telemetry/", "/v1/telemetry/"},
+		{"//v1/telemetry", "/v1/telemetry"},
+		{"/v1//telemetry", "/v1/telemetry"},
+		{"/v1/./telemetry", "/v1/telemetry"},
+		{"/v1/x/../telemetry", "/v1/telemetry"},
+		{"/../../v1/telemetry", "/v1/telemetry"},
+		{"/v1/%74elemetry", "/v1/telemetry"},
+		{"/v1%2Ftelemetry", "/v1/telemetry"},
+		{"/v1/%2e%2E/v1/telemetry", "/v1/telemetry"},
+		{"/v1/telemetry;a=b", "/v1/telemetry"},
+		{"/v1;a/telemetry", "/v1/telemetry"},
+		{"/v1/x/..;a/telemetry", "/v1/telemetry"},
+		{`/v1\telemetry`, "/v1/telemetry"},
+		{"/v1/telemetry%3Ba", "/v1/telemetry"},
+		{"/v1/telemetry/.", "/v1/telemetry/"},
+		{"/v1/telemetry/x/..", "/v1/telemetry/"},
+		{"/V1/telemetry", "/V1/telemetry"},
+		{"/v1/%zz", "/v1/%zz"},
+		{"/v1/%", "/v1/%"},
+		{"/v1/%2574elemetry", "/v1/%74elemetry"}, // decoded once, as an upstream does
+		{"/.well-known/x", "/.well-known/x"},
+		{"*", "*"},
+		{"", ""},
+	}
+	for _, tt := range tests {
+		if got := canonicalPath(tt.path); got != tt.want {
+			t.Errorf("canonicalPath(%q): got %q, want %q", tt.path, got, tt.want)
+		}
+	}
+}
+
+func FuzzCanonicalPath(f *testing.F) {
+	f.Add("/a/%2e%2e/;b//c\\d")
+	f.Fuzz(func(t *testing.T, path string) {
+		got := canonicalPath(path)
+		if path != "" && path[0] == '/' && (got == "" || got[0] != '/') {
+			t.Errorf("canonicalPath(%q): got %q, want a path that begins with /", path, got)
+		}
+		if !unusual(path) && got != path {
+			t.Errorf("canonicalPath(%q): got %q for a usual path", path, got)
+		}
+	})
+}
+
+func TestMatches(t *testing.T) {
+	post := []string{"POST"}
+	tests := []struct {
+		name         string
+		match        Match
+		method, path string
+		want         bool
+	}{
+		{"path", Match{Path: "/a/b"}, "GET", "/a/b", true},
+		{"path, slash at the end", Match{Path: "/a/b"}, "GET", "/a/b/", true},
+		{"path with a slash, without", Match{Path: "/a/b/"}, "GET", "/a/b", true},
+		{"path, longer", Match{Path: "/a/b"}, "GET", "/a/bc", false},
+		{"path, below", Match{Path: "/a/b"}, "GET", "/a/b/c", false},
+		{"path, other case", Match{Path: "/a/b"}, "GET", "/A/b", false},
+		{"root", Match{Path: "/"}, "GET", "/", true},
+		{"root only", Match{Path: "/"}, "GET", "/a", false},
+		{"prefix", Match{Prefix: "/a/"}, "GET", "/a/b", true},
+		{"prefix itself", Match{Prefix: "/a/"}, "GET", "/a/", true},
+		{"prefix without its slash", Match{Prefix: "/a/"}, "GET", "/a", true},
+		{"prefix, other", Match{Prefix: "/a/"}, "GET", "/ab", false},
+		{"prefix without slash is plain", Match{Prefix: "/a"}, "GET", "/ab", true},
+		{"prefix of all", Match{Prefix: "/"}, "GET", "/x", true},
+		{"prefix of all, no path", Match{Prefix: "/"}, "OPTIONS", "*", false},
+		{"method", Match{Prefix: "/", Methods: post}, "POST", "/x", true},
+		{"other method", Match{Prefix: "/", Methods: post}, "GET", "/x", false},
+		{"methods are case-sensitive", Match{Prefix: "/", Methods: post}, "post", "/x", false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := tt.match.matches(tt.method, tt.path); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestCovers compares covers with what matches says of many requests: a rule is hidden
+// exactly if no request tells the two apart.
+func TestCovers(t *testing.T) {
+	paths := []string{"/", "/a", "/a/", "/a/b", "/a/b/", "/a/b/c", "/ab", "/b", "/b/"}
+	methods := []string{"GET", "POST", "PUT"}
+	var matches []Match
+	for _, m := range [][]string{nil, {"GET"}, {"POST", "GET"}} {
+		for _, p := range []string{"/", "/a", "/a/", "/a/b", "/b"} {
+			matches = append(matches, Match{Path: p, Methods: m}, Match{Prefix: p, Methods: m})
+		}
+	}
+	for _, a := range matches {
+		for _, b := range matches {
+			want := true
+			for _, path := range append(slices.Clone(paths), "/a/zz", "/azz", "/zz", "/b/zz", "/bzz", "/a/bzz") {
+				for _, method := range methods {
+					want = want && (!b.matches(method, path) || a.matches(method, path))
+				}
+			}
+			if got := a.covers(&b); got != want {
+				t.Errorf("%+v covers %+v: got %v, want %v", a, b, got, want)
+			}
+		}
+	}
+}
