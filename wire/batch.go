@@ -25,7 +25,7 @@ const (
 	flagTakeover = 1
 )
 
-// Batch is a sequence of records to write, parsed or being built.
+// Batch is a parsed sequence of records to write.
 type Batch struct {
 	Epoch    uint64
 	Takeover bool // apply whatever epoch the memory holds
@@ -64,6 +64,9 @@ func ParseBatch(b []byte) (Batch, error) {
 	if b[0] != Layout {
 		return Batch{}, fmt.Errorf("batch of layout version %d, want %d: run sidecar and module of one release: %w", b[0], Layout, ErrLayout)
 	}
+	if b[1]&^flagTakeover != 0 {
+		return Batch{}, fmt.Errorf("batch with unknown flags %#x: %w", b[1], ErrMalformed)
+	}
 	batch := Batch{
 		Epoch:    binary.LittleEndian.Uint64(b[8:]),
 		Takeover: b[1]&flagTakeover != 0,
@@ -83,7 +86,7 @@ func ParseBatch(b []byte) (Batch, error) {
 			return Batch{}, fmt.Errorf("operation %d: %d bytes of record, %d are left: %w", i, length, len(rest)-opSize, ErrMalformed)
 		}
 		record := rest[opSize : opSize+int(length)]
-		if err := checkEpoch(record, region, batch.Epoch); err != nil {
+		if err := checkOp(region, binary.LittleEndian.Uint32(rest[4:]), record, batch.Epoch); err != nil {
 			return Batch{}, fmt.Errorf("operation %d: %s record: %w", i, region, err)
 		}
 		rest = rest[opSize+int(length):]
@@ -92,6 +95,19 @@ func ParseBatch(b []byte) (Batch, error) {
 		return Batch{}, fmt.Errorf("%d bytes after the last operation: %w", len(rest), ErrMalformed)
 	}
 	return batch, nil
+}
+
+// checkOp refuses a record that no reader could use. A state record is read whole: if
+// it were bad, the edge would go on with an old one for ever.
+func checkOp(region Region, index uint32, record []byte, epoch uint64) error {
+	if err := checkEpoch(record, region, epoch); err != nil || region != RegionState {
+		return err
+	}
+	if index != 0 {
+		return fmt.Errorf("at index %d, want 0: %w", index, ErrMalformed)
+	}
+	_, err := ParseState(record)
+	return err
 }
 
 // Len is the number of operations.

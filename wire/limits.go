@@ -31,21 +31,21 @@ const (
 )
 
 // ValidDeviceID reports whether id can name a device: 1 to [MaxDeviceID] bytes of
-// visible ASCII without '/', which ends the id in a device-scoped key, ',', which
-// joins folded header lines, and '"'.
+// visible ASCII without '/', which ends the id in a device-scoped key, '?', which
+// begins a query, ',', which joins folded header lines, and '"'.
 func ValidDeviceID(id string) bool {
 	if len(id) == 0 || len(id) > MaxDeviceID {
 		return false
 	}
 	for i := range len(id) {
-		if c := id[i]; c <= ' ' || c >= 0x7f || c == '/' || c == ',' || c == '"' {
+		if c := id[i]; c <= ' ' || c >= 0x7f || c == '/' || c == '?' || c == ',' || c == '"' {
 			return false
 		}
 	}
 	return true
 }
 
-// ValidKey reports whether key can name an object: 2 to [MaxKey] bytes of visible ASCII,
+// ValidKey reports whether key can name an object: 1 to [MaxKey] bytes of visible ASCII,
 // "/path", "/path?query", or "@device/path" for a payload of one device.
 func ValidKey(key string) bool {
 	if len(key) == 0 || len(key) > MaxKey {
@@ -111,8 +111,9 @@ func ValidPermission(name string) bool {
 func DeviceKey(id, key string) string { return "@" + id + key }
 
 // CanonicalQuery is the part of a query that belongs to a cache key: its pairs in
-// bytewise order, joined by '&', without empty ones. With only != nil the pairs of
-// other names are dropped; names are compared as they are sent, not decoded.
+// bytewise order of their names, joined by '&', without empty ones. Pairs of one name
+// keep their order, which can mean something. With only != nil the pairs of other names
+// are dropped; names are compared as they are sent, not decoded.
 func CanonicalQuery(query string, only []string) string {
 	if query == "" {
 		return ""
@@ -121,6 +122,10 @@ func CanonicalQuery(query string, only []string) string {
 		name, _, _ := strings.Cut(pair, "=")
 		return pair == "" || only != nil && !slices.Contains(only, name)
 	})
-	slices.Sort(pairs)
+	slices.SortStableFunc(pairs, func(a, b string) int {
+		nameA, _, _ := strings.Cut(a, "=")
+		nameB, _, _ := strings.Cut(b, "=")
+		return strings.Compare(nameA, nameB)
+	})
 	return strings.Join(pairs, "&")
 }

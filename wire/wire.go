@@ -17,7 +17,7 @@
 //
 // A record of another epoch is as good as absent: its place was not yet rewritten.
 //
-// State, one record at index 0, written last-to-first by every heartbeat:
+// State, one record at index 0, written by every heartbeat:
 //
 //	16  i64  in step: unix ms at which the edge was known to be in step with Redis
 //	24  u32  verdict buckets
@@ -44,7 +44,7 @@
 //
 // Bodies, one encoding of one version of an object a record:
 //
-//	16  u64  stamp: unique within the epoch, repeated by the entry that names the slot
+//	16  u64  stamp: unique within the epoch, 0 for none, repeated by the entry that names the slot
 //	24       the bytes
 //
 // Verdicts, one bucket a record, count entries of [verdictSize] bytes:

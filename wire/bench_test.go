@@ -1,0 +1,115 @@
+package wire
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"strings"
+	"testing"
+)
+
+// The lookups of a request: a bucket of four, the mean that tables are sized for, whose
+// last entry is looked for.
+type lookups struct {
+	objects, verdicts, body []byte
+	object                  Object
+	tag                     uint32
+	variant                 Variant
+	digest                  Digest
+}
+
+func newLookups() *lookups {
+	l := &lookups{object: productObject, variant: Variant{Identity, 1, 1024, 9}}
+	all := append(objects(3), productObject)
+	tags := make([]uint32, len(all))
+	for i := range all {
+		_, tags[i] = testKeys.Place(all[i].Key, 4096)
+	}
+	l.tag = tags[3]
+	l.objects = bucket(tags, all)
+	l.body = AppendBody(nil, testEpoch, 9, make([]byte, 1024))
+	l.verdicts = AppendVerdicts(nil, testEpoch, append(verdicts(3), testVerdicts[0]))
+	l.digest = testVerdicts[0].Digest
+	return l
+}
+
+// Sinks, so that no compiler finds a lookup useless.
+var (
+	sinkErr    error
+	sinkBody   []byte
+	sinkObject Object
+	sinkU32    uint32
+	sinkDigest Digest
+	sinkAllow  bool
+)
+
+// hot are the steps of a request that must not allocate.
+func hot() map[string]func() {
+	l := newLookups()
+	longest := strings.Repeat("d", MaxDeviceID)
+	k := testKeys
+	return map[string]func(){
+		"FindObject":        func() { sinkObject, sinkErr = FindObject(l.objects, testEpoch, l.tag, l.object.Key) },
+		"FindObject/absent": func() { sinkObject, sinkErr = FindObject(l.objects, testEpoch, l.tag, "/absent") },
+		"FindObject/epoch":  func() { sinkObject, sinkErr = FindObject(l.objects, 1, l.tag, l.object.Key) },
+		"FindBody":          func() { sinkBody, sinkErr = FindBody(l.body, testEpoch, l.variant) },
+		"FindBody/absent":   func() { sinkBody, sinkErr = FindBody(l.body, testEpoch, Variant{}) },
+		"FindVerdict": func() {
+			v, err := FindVerdict(l.verdicts, testEpoch, &l.digest)
+			sinkAllow, sinkErr = v.Outcome == Allow, err
+		},
+		"FindVerdict/absent": func() { _, sinkErr = FindVerdict(l.verdicts, testEpoch, &Digest{}) },
+		"Place":              func() { sinkU32, _ = k.Place(l.object.Key, 4096) },
+		"Digest":             func() { sinkDigest = k.Digest("demo-device", "demo-secret") },
+		"Digest/longest":     func() { sinkDigest = k.Digest(longest, longest[:MaxSecret]) },
+	}
+}
+
+func TestNoAllocation(t *testing.T) {
+	for name, step := range hot() {
+		if got := testing.AllocsPerRun(100, step); got != 0 {
+			t.Errorf("%s: got %v allocations, want 0", name, got)
+		}
+	}
+}
+
+func BenchmarkLookup(b *testing.B) {
+	steps := hot()
+	for _, name := range []string{"FindObject", "FindObject/absent", "FindBody", "FindVerdict", "FindVerdict/absent", "Place"} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				steps[name]()
+			}
+		})
+	}
+}
+
+// BenchmarkDigest compares the credential digest with what it could be, SHA-256 of the
+// key and the same input.
+func BenchmarkDigest(b *testing.B) {
+	for _, c := range []struct{ name, id, secret string }{
+		{"short", "demo-device", "demo-secret"},
+		{"long", strings.Repeat("d", MaxDeviceID), strings.Repeat("s", MaxSecret)},
+	} {
+		b.Run("SipHash-2-4-128/"+c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				sinkDigest = testKeys.Digest(c.id, c.secret)
+			}
+		})
+		b.Run("SHA-256/"+c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				sinkDigest = sha(&testKeys.Credential, c.id, c.secret)
+			}
+		})
+	}
+}
+
+// sha is the digest by SHA-256 of key, u32 length of id, id, secret.
+func sha(key *[16]byte, id, secret string) Digest {
+	var buf [16 + 4 + MaxDeviceID + MaxSecret]byte
+	b := binary.LittleEndian.AppendUint32(append(buf[:0], key[:]...), uint32(len(id)))
+	sum := sha256.Sum256(append(append(b, id...), secret...))
+	return Digest(sum[:16])
+}

@@ -1,0 +1,192 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+)
+
+func TestVerifyRequestRoundTrip(t *testing.T) {
+	tests := []struct {
+		name    string
+		request VerifyRequest
+	}{
+		{"sample", VerifyRequest{"demo-device", "demo-secret"}},
+		{"none of both", VerifyRequest{}},
+		{"no secret", VerifyRequest{"demo-device", ""}},
+		{"no id", VerifyRequest{"", "demo-secret"}},
+		{"at the limits", VerifyRequest{strings.Repeat("d", MaxDeviceID), strings.Repeat("s", MaxSecret)}},
+		{"any bytes", VerifyRequest{"\x00\xff", "\n\x00,\""}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			b := AppendVerifyRequest(nil, &tt.request)
+			got, err := ParseVerifyRequest(b)
+			clear(b) // nothing in a request refers to its bytes
+			if err != nil || got != tt.request {
+				t.Errorf("got %+v, %v, want %+v", got, err, tt.request)
+			}
+		})
+	}
+}
+
+func TestParseVerifyRequestRefused(t *testing.T) {
+	good := AppendVerifyRequest(nil, &VerifyRequest{"demo-device", "demo-secret"})
+	long := func(id, secret int) []byte {
+		return AppendVerifyRequest(nil, &VerifyRequest{strings.Repeat("d", id), strings.Repeat("s", secret)})
+	}
+	tests := []struct {
+		name string
+		b    []byte
+		want error
+	}{
+		{"empty", nil, ErrMalformed},
+		{"cut in its header", edited(good, cut(3)), ErrMalformed},
+		{"layout before this", edited(good, set8(0, Layout-1)), ErrLayout},
+		{"layout after this", edited(good, set8(0, Layout+1)), ErrLayout},
+		{"cut", edited(good, cut(len(good)-1)), ErrMalformed},
+		{"a byte more", edited(good, add(0)), ErrMalformed},
+		{"id over its limit", long(MaxDeviceID+1, 1), ErrMalformed},
+		{"secret over its limit", long(1, MaxSecret+1), ErrMalformed},
+		{"id whose length doesn't fit a byte", long(256+3, 3), ErrMalformed},
+		{"secret whose length doesn't fit a byte", long(3, 256+3), ErrMalformed},
+		{"both lengths don't fit a byte", long(256, 256), ErrMalformed},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got, err := ParseVerifyRequest(tt.b); !errors.Is(err, tt.want) || got != (VerifyRequest{}) {
+				t.Errorf("got %+v, %v, want %v", got, err, tt.want)
+			}
+			sameBeyond(t, tt.b, readVerifyRequest)
+		})
+	}
+}
+
+func TestVerifyResponseRoundTrip(t *testing.T) {
+	tests := []struct {
+		name     string
+		response VerifyResponse
+	}{
+		{"allow", VerifyResponse{Outcome: Allow, Permissions: 5, Epoch: 1}},
+		{"deny", VerifyResponse{Outcome: Deny, Epoch: testEpoch}},
+		{"unavailable", VerifyResponse{Outcome: Unavailable, RetryAfterS: 30}},
+		{"every number at its end", VerifyResponse{Allow, math.MaxUint16, math.MaxUint64, math.MaxUint64}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := ParseVerifyResponse(AppendVerifyResponse(nil, &tt.response))
+			if err != nil || got != tt.response {
+				t.Errorf("got %+v, %v, want %+v", got, err, tt.response)
+			}
+		})
+	}
+}
+
+// TestParseVerifyResponseRefused checks that whatever is not an outcome is an error:
+// authentication fails closed.
+func TestParseVerifyResponseRefused(t *testing.T) {
+	good := AppendVerifyResponse(nil, &VerifyResponse{Outcome: Allow, Permissions: 1, Epoch: 1})
+	tests := []struct {
+		name string
+		b    []byte
+		want error
+	}{
+		{"empty", nil, ErrMalformed},
+		{"cut", edited(good, cut(23)), ErrMalformed},
+		{"a byte more", edited(good, add(0)), ErrMalformed},
+		{"layout before this", edited(good, set8(0, Layout-1)), ErrLayout},
+		{"layout after this", edited(good, set8(0, Layout+1)), ErrLayout},
+		{"outcome 0", edited(good, set8(1, 0)), ErrMalformed},
+		{"outcome 4", edited(good, set8(1, 4)), ErrMalformed},
+		{"outcome 255", edited(good, set8(1, 255)), ErrMalformed},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got, err := ParseVerifyResponse(tt.b); !errors.Is(err, tt.want) || got != (VerifyResponse{}) {
+				t.Errorf("got %+v, %v, want %v", got, err, tt.want)
+			}
+			sameBeyond(t, tt.b, readVerifyResponse)
+		})
+	}
+}
+
+func TestFetchResponseRoundTrip(t *testing.T) {
+	empty := object(Object{Key: "/empty", Version: 1}, Variant{Length: 0})
+	large := object(Object{Key: "/large", Version: 1}, Variant{Identity, 0, MaxBody, 1}, Variant{Gzip, 0, 0, 2}, Variant{Zstd, 0, 3, 3})
+	tests := []struct {
+		name   string
+		object Object
+		bodies [][]byte
+	}{
+		{"four encodings", productObject, productBodies},
+		{"an empty body", empty, [][]byte{{}}},
+		{"a large body, an empty one, a small one", large, [][]byte{make([]byte, MaxBody), {}, []byte("abc")}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r, err := ParseFetchResponse(AppendFetchResponse(nil, testEpoch, &tt.object, tt.bodies))
+			if err != nil || r.Epoch != testEpoch {
+				t.Fatalf("got epoch %x, %v, want %x", r.Epoch, err, uint64(testEpoch))
+			}
+			o, err := FindObject(r.Record, r.Epoch, 0, tt.object.Key)
+			if err != nil || o != tt.object {
+				t.Fatalf("got %+v, %v, want %+v", o, err, tt.object)
+			}
+			for i, want := range tt.bodies {
+				if got := r.Body(&o, i); got == nil || !bytes.Equal(got, want) {
+					t.Errorf("body %d: got %d bytes (nil %t), want %d", i, len(got), got == nil, len(want))
+				}
+			}
+		})
+	}
+}
+
+func TestParseFetchResponseRefused(t *testing.T) {
+	good := AppendFetchResponse(nil, testEpoch, nil, nil)
+	tests := []struct {
+		name string
+		b    []byte
+		want error
+	}{
+		{"empty", nil, ErrMalformed},
+		{"cut in its header", edited(good, cut(7)), ErrMalformed},
+		{"header only", edited(good, cut(8)), ErrMalformed},
+		{"cut in the record", edited(good, cut(len(good)-1)), ErrMalformed},
+		{"layout before this", edited(good, set8(0, Layout-1)), ErrLayout},
+		{"layout after this", edited(good, set8(0, Layout+1)), ErrLayout},
+		{"record of a layout after this", edited(good, set8(8, Layout+1)), ErrLayout},
+		{"record of another region", edited(good, set8(9, byte(RegionBodies))), ErrMalformed},
+		{"record below the least", edited(good, set32(4, MinRecord-1)), ErrMalformed},
+		{"record of none", edited(good, set32(4, 0)), ErrMalformed},
+		{"length one more than is left", edited(good, set32(4, MinRecord+1)), ErrMalformed},
+		{"the greatest length", edited(good, set32(4, math.MaxUint32)), ErrMalformed},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got, err := ParseFetchResponse(tt.b); !errors.Is(err, tt.want) || got.Record != nil {
+				t.Errorf("got %+v, %v, want %v", got, err, tt.want)
+			}
+			sameBeyond(t, tt.b, readFetchResponse)
+		})
+	}
+}
+
+// TestFetchResponseShort checks that a body which is not all there is none.
+func TestFetchResponseShort(t *testing.T) {
+	good := AppendFetchResponse(nil, testEpoch, &productObject, productBodies)
+	for missing := 0; missing <= 14; missing++ {
+		r, err := ParseFetchResponse(edited(good, cut(len(good)-missing)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		left := 14 - missing
+		for i, end := range []int{5, 9, 12, 14} {
+			got := r.Body(&productObject, i)
+			if (got != nil) != (end <= left) || got != nil && !bytes.Equal(got, productBodies[i]) {
+				t.Errorf("%d bytes missing: got body %d %q, want it: %t", missing, i, got, end <= left)
+			}
+		}
+	}
+}

@@ -1,0 +1,255 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Whatever a reader accepts, the writers write again byte by byte, save for the bytes
+// that are reserved: readers don't look at those. The fuzz targets zero them first.
+
+// seed adds every golden, so that each target also starts from what it must refuse.
+func seed(f *testing.F, add func(b []byte)) {
+	for _, s := range samples() {
+		add(goldenBytes(f, s.name))
+	}
+	add(nil)
+	add(make([]byte, MinRecord))
+}
+
+// epochOf is the epoch that a record claims, so that lookups get past the comparison.
+func epochOf(rec []byte) uint64 {
+	if len(rec) < 16 {
+		return 0
+	}
+	return binary.LittleEndian.Uint64(rec[8:])
+}
+
+// zeroed is b with the stretches of (offset, size) zeroed.
+func zeroed(b []byte, stretches ...[2]int) []byte {
+	b = slices.Clone(b)
+	for _, s := range stretches {
+		clear(b[s[0] : s[0]+s[1]])
+	}
+	return b
+}
+
+func FuzzParseState(f *testing.F) {
+	seed(f, func(b []byte) { f.Add(b) })
+	f.Fuzz(func(t *testing.T, rec []byte) {
+		sameBeyond(t, rec, readState)
+		s, err := ParseState(rec)
+		if err != nil {
+			return
+		}
+		if got := AppendState(nil, &s); !bytes.HasPrefix(rec, got) {
+			t.Errorf("got % x, want the first bytes of % x", got, rec)
+		}
+	})
+}
+
+// entries are the entries of a bucket as far as their sizes make sense.
+func entries(rec []byte) [][]byte {
+	var all [][]byte
+	if len(rec) < 16 {
+		return nil
+	}
+	for rest := rec[16:]; len(rest) >= 40; {
+		size := uint64(binary.LittleEndian.Uint32(rest))
+		if size < 40 || size > uint64(len(rest)) {
+			break
+		}
+		all, rest = append(all, rest[:size]), rest[size:]
+	}
+	return all
+}
+
+func FuzzFindObject(f *testing.F) {
+	seed(f, func(b []byte) { f.Add(b, uint32(testTag), productObject.Key) })
+	f.Fuzz(func(t *testing.T, rec []byte, tag uint32, key string) {
+		sameBeyond(t, rec, func(b []byte) string { return line(FindObject(b, epochOf(b), tag, key)) })
+		all := entries(rec)
+		if o, err := FindObject(rec, epochOf(rec), tag, key); err == nil && (o.Key != key || !slices.ContainsFunc(all, rewrites(tag, &o))) {
+			t.Errorf("got %+v for %q, which is no entry of % x", o, key, rec)
+		}
+		for _, e := range all[:min(len(all), 100)] {
+			// Look for the key that the entry would have if its lengths make sense.
+			at, n := 40+20*int(e[36]), int(binary.LittleEndian.Uint16(e[32:]))
+			if at+n > len(e) {
+				continue
+			}
+			tag, key := binary.LittleEndian.Uint32(e[4:]), string(e[at:at+n])
+			if o, err := FindObject(rec, epochOf(rec), tag, key); err == nil && (o.Key != key || !slices.ContainsFunc(all, rewrites(tag, &o))) {
+				t.Errorf("got %+v for %q, which is no entry of % x", o, key, rec)
+			}
+		}
+	})
+}
+
+// rewrites says whether an entry is what the writer makes of o.
+func rewrites(tag uint32, o *Object) func(entry []byte) bool {
+	want := AppendObject(nil, tag, o)
+	return func(e []byte) bool {
+		reserved := [][2]int{{37, 3}}
+		for i := range min(int(e[36]), (len(e)-40)/20) {
+			reserved = append(reserved, [2]int{40 + 20*i + 1, 3})
+		}
+		return bytes.Equal(zeroed(e, reserved...), want)
+	}
+}
+
+func FuzzFindBody(f *testing.F) {
+	seed(f, func(b []byte) { f.Add(b, uint64(101), uint32(5)) })
+	f.Fuzz(func(t *testing.T, rec []byte, stamp uint64, length uint32) {
+		// What the test asks for, and what the record claims to hold.
+		asked := []Variant{{Stamp: stamp, Length: length}}
+		if len(rec) >= 24 {
+			asked = append(asked, Variant{Stamp: binary.LittleEndian.Uint64(rec[16:]), Length: binary.LittleEndian.Uint32(rec[4:])})
+		}
+		for _, v := range asked {
+			sameBeyond(t, rec, func(b []byte) string {
+				body, err := FindBody(b, epochOf(b), v)
+				return line(string(body), err)
+			})
+			body, err := FindBody(rec, epochOf(rec), v)
+			if err != nil {
+				continue
+			}
+			got := AppendBody(nil, epochOf(rec), v.Stamp, body)
+			if want := zeroed(rec, [2]int{2, 2}); !bytes.HasPrefix(want, got[:24+len(body)]) || uint32(len(body)) != v.Length {
+				t.Errorf("got % x for %+v, want the first bytes of % x", got, v, want)
+			}
+		}
+	})
+}
+
+func FuzzFindVerdict(f *testing.F) {
+	seed(f, func(b []byte) { f.Add(b, testVerdicts[1].Digest[:]) })
+	f.Fuzz(func(t *testing.T, rec, digest []byte) {
+		var asked []Digest
+		if len(digest) >= 16 {
+			asked = append(asked, Digest(digest[:16]))
+		}
+		for at := 16; at+48 <= len(rec) && len(asked) < 100; at += 48 {
+			asked = append(asked, Digest(rec[at:at+16]))
+		}
+		for _, d := range asked {
+			sameBeyond(t, rec, func(b []byte) string { return line(FindVerdict(b, epochOf(b), &d)) })
+			v, err := FindVerdict(rec, epochOf(rec), &d)
+			if err != nil {
+				continue
+			}
+			got, found := AppendVerdicts(nil, 0, []Verdict{v})[16:], false
+			for at := 16; at+48 <= len(rec); at += 48 {
+				found = found || bytes.Equal(zeroed(rec[at:at+48], [2]int{41, 7}), got)
+			}
+			if !found || v.Digest != d {
+				t.Errorf("got %+v for %x, which is no entry of % x", v, d, rec)
+			}
+		}
+	})
+}
+
+func FuzzParseBatch(f *testing.F) {
+	seed(f, func(b []byte) { f.Add(b) })
+	f.Fuzz(func(t *testing.T, b []byte) {
+		sameBeyond(t, b, readBatch)
+		batch, err := ParseBatch(b)
+		if err != nil {
+			return
+		}
+		got, want := BeginBatch(nil, batch.Epoch, batch.Takeover), zeroed(b, [2]int{2, 2})
+		want[1] &= 1
+		for op := range batch.Ops() {
+			if epoch, err := RecordEpoch(op.Record, op.Region); err != nil || epoch != batch.Epoch {
+				t.Errorf("%s %d: got epoch %x, %v in a batch of %x", op.Region, op.Index, epoch, err, batch.Epoch)
+			}
+			clear(want[len(got)+1 : len(got)+4])
+			got = AppendOp(got, op.Region, op.Index, raw(op.Record))
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("got % x, want % x", got, want)
+		}
+	})
+}
+
+func FuzzParseVerifyRequest(f *testing.F) {
+	seed(f, func(b []byte) { f.Add(b) })
+	f.Fuzz(func(t *testing.T, b []byte) {
+		sameBeyond(t, b, readVerifyRequest)
+		r, err := ParseVerifyRequest(b)
+		if err != nil {
+			return
+		}
+		if got, want := AppendVerifyRequest(nil, &r), zeroed(b, [2]int{3, 1}); !bytes.Equal(got, want) {
+			t.Errorf("got % x, want % x", got, want)
+		}
+		testKeys.Digest(r.DeviceID, r.Secret) // whatever is accepted has a digest
+	})
+}
+
+func FuzzParseVerifyResponse(f *testing.F) {
+	seed(f, func(b []byte) { f.Add(b) })
+	f.Fuzz(func(t *testing.T, b []byte) {
+		sameBeyond(t, b, readVerifyResponse)
+		r, err := ParseVerifyResponse(b)
+		if err != nil {
+			return
+		}
+		if got, want := AppendVerifyResponse(nil, &r), zeroed(b, [2]int{4, 4}); !bytes.Equal(got, want) {
+			t.Errorf("got % x, want % x", got, want)
+		}
+	})
+}
+
+func FuzzParseFetchResponse(f *testing.F) {
+	seed(f, func(b []byte) { f.Add(b) })
+	f.Fuzz(func(t *testing.T, b []byte) {
+		sameBeyond(t, b, readFetchResponse)
+		r, err := ParseFetchResponse(b)
+		if err != nil {
+			return
+		}
+		o, err := FindObject(r.Record, r.Epoch, 0, productObject.Key)
+		if err != nil {
+			return
+		}
+		var bodies []byte
+		for i, v := range o.Variants() {
+			body := r.Body(&o, i)
+			if body != nil && uint32(len(body)) != v.Length {
+				t.Errorf("variant %d: got %d bytes, want %d", i, len(body), v.Length)
+			}
+			bodies = append(bodies, body...)
+		}
+		if rest := b[8+len(r.Record):]; !bytes.HasPrefix(rest, bodies) {
+			t.Errorf("got bodies %q, want the first bytes of %q", bodies, rest)
+		}
+	})
+}
+
+func FuzzCanonicalQuery(f *testing.F) {
+	for _, query := range []string{"", "a=1", "b=2&a=1&&c", "%61=1&a&=&a=1", "&", "lang=de&utm=x"} {
+		f.Add(query, "a,lang")
+	}
+	f.Fuzz(func(t *testing.T, query, names string) {
+		for _, only := range [][]string{nil, strings.Split(names, ",")} {
+			got := CanonicalQuery(query, only)
+			if again := CanonicalQuery(got, only); again != got {
+				t.Errorf("%q: got %q, and of that %q", query, got, again)
+			}
+			// A name of its own in front of each half makes their order not matter.
+			half := len(query) / 2
+			a, b := "x="+query[:half], "y="+query[half:]
+			if strings.ContainsRune(query, '&') {
+				continue
+			}
+			if one, other := CanonicalQuery(a+"&"+b, only), CanonicalQuery(b+"&"+a, only); one != other {
+				t.Errorf("got %q for %q & %q, and %q the other way round", one, a, b, other)
+			}
+		}
+	})
+}

@@ -1,0 +1,191 @@
+package wire
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dchest/siphash"
+)
+
+// vectors are a file of the SipHash reference vectors: line n is the output for the
+// input 00 01 02 … of n bytes under the key 00 01 … 0f. They are never regenerated.
+func vectors(t *testing.T, name string) [][]byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all [][]byte
+	for l := range strings.Lines(string(text)) {
+		if strings.HasPrefix(l, "#") {
+			continue
+		}
+		b, err := hex.DecodeString(strings.TrimSpace(l))
+		if err != nil {
+			t.Fatalf("%s: %q: %v", name, l, err)
+		}
+		all = append(all, b)
+	}
+	if len(all) != 64 {
+		t.Fatalf("%s: got %d vectors, want 64", name, len(all))
+	}
+	return all
+}
+
+func counting(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i)
+	}
+	return b
+}
+
+func TestSipHash64(t *testing.T) {
+	k := Keys{Placement: [16]byte(counting(16))}
+	for n, vector := range vectors(t, "siphash-2-4-64.txt") {
+		want := binary.LittleEndian.Uint64(vector)
+		if got := siphash.Hash(half(k.Placement, 0), half(k.Placement, 8), counting(n)); got != want {
+			t.Errorf("%d bytes: got %016x, want %016x", n, got, want)
+		}
+		// Over 2^31 buckets a place shows all bits of the hash but one.
+		bucket, tag := k.Place(string(counting(n)), 1<<31)
+		if got := uint64(tag)<<31 | uint64(bucket); got != want>>32<<31|want&0xffffffff>>1 {
+			t.Errorf("%d bytes: got bucket %08x, tag %08x, want those of %016x", n, bucket, tag, want)
+		}
+	}
+}
+
+func TestSipHash128(t *testing.T) {
+	k := Keys{Credential: [16]byte(counting(16))}
+	for n, want := range vectors(t, "siphash-2-4-128.txt") {
+		lo, hi := siphash.Hash128(half(k.Credential, 0), half(k.Credential, 8), counting(n))
+		got := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, lo), hi)
+		if string(got) != string(want) {
+			t.Errorf("%d bytes: got % x, want % x", n, got, want)
+		}
+	}
+}
+
+var places = []struct {
+	key     string
+	buckets uint32
+}{
+	{"/", 1}, {"/", 4096}, {"/v1/products/1", 4096}, {"/v1/products/2", 4096}, {"/v1/products/1?lang=de", 4096},
+	{"@demo-device/v1/me/config", 4096}, {"/v1/products/1", 1000}, {"/v1/products/1", 1<<32 - 1}, {"/v1/products/1", 0},
+	{"/" + strings.Repeat("x", 60), 4096},
+}
+
+// TestPlaceGolden fixes where objects live, for writers of other edges.
+func TestPlaceGolden(t *testing.T) {
+	var s strings.Builder
+	fmt.Fprintf(&s, "# h = SipHash-2-4(placement key %x, key)\n", testKeys.Placement)
+	s.WriteString("# bucket = (h mod 2^32) * buckets div 2^32; tag = h div 2^32\n# bucket of buckets, tag, key\n")
+	for _, p := range places {
+		bucket, tag := testKeys.Place(p.key, p.buckets)
+		fmt.Fprintf(&s, "%d of %d, %08x, %q\n", bucket, p.buckets, tag, p.key)
+	}
+	golden(t, "place", s.String())
+}
+
+var credentials = []struct{ id, secret string }{
+	{"demo-device", "demo-secret"}, {"demo-device", "wrong"}, {"demo-devic", "edemo-secret"}, {"a", "bc"}, {"ab", "c"},
+	{"", ""}, {"demo-device", ""}, {"demo-device", "sécret\x00"},
+	{strings.Repeat("d", MaxDeviceID), strings.Repeat("s", MaxSecret)},
+}
+
+// TestDigestGolden fixes the digest of a credential and where its verdict lives.
+func TestDigestGolden(t *testing.T) {
+	var s strings.Builder
+	fmt.Fprintf(&s, "# digest = SipHash-2-4-128(digest key %x, u32 length of id, id, secret)\n", testKeys.Credential)
+	s.WriteString("# bucket = (first u32 of digest) * 1024 div 2^32\n# digest, bucket of 1024, id, secret\n")
+	seen := map[Digest]string{}
+	for _, c := range credentials {
+		d := testKeys.Digest(c.id, c.secret)
+		fmt.Fprintf(&s, "%x, %d of 1024, %q, %q\n", d[:], d.Bucket(1024), c.id, c.secret)
+		if other, dup := seen[d]; dup {
+			t.Errorf("%q %q: got the digest of %s", c.id, c.secret, other)
+		}
+		seen[d] = fmt.Sprintf("%q %q", c.id, c.secret)
+	}
+	golden(t, "digest", s.String())
+}
+
+// TestDigestInput recomputes digests from the documented input.
+func TestDigestInput(t *testing.T) {
+	for _, c := range credentials {
+		input := binary.LittleEndian.AppendUint32(nil, uint32(len(c.id)))
+		input = append(append(input, c.id...), c.secret...)
+		lo, hi := siphash.Hash128(0x1716151413121110, 0x1f1e1d1c1b1a1918, input)
+		var want Digest
+		binary.LittleEndian.PutUint64(want[:], lo)
+		binary.LittleEndian.PutUint64(want[8:], hi)
+		if got := testKeys.Digest(c.id, c.secret); got != want {
+			t.Errorf("%q %q: got %x, want %x", c.id, c.secret, got, want)
+		}
+	}
+}
+
+func TestDigestOverLimits(t *testing.T) {
+	for _, c := range []struct{ name, id, secret string }{
+		{"id", strings.Repeat("d", MaxDeviceID+1), "s"},
+		{"secret", "d", strings.Repeat("s", MaxSecret+1)},
+		{"id that fits with its secret", strings.Repeat("d", MaxDeviceID+1), ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			defer func() {
+				if recover() == nil {
+					t.Error("got a digest, want a panic")
+				}
+			}()
+			testKeys.Digest(c.id, c.secret)
+		})
+	}
+}
+
+// TestKeysApart checks that each key is used for its own purpose only, whole.
+func TestKeysApart(t *testing.T) {
+	bucket, tag := testKeys.Place("/v1/products/1", 1<<31)
+	digest := testKeys.Digest("demo-device", "demo-secret")
+	for i := range 16 {
+		k := testKeys
+		k.Placement[i] ^= 0x80
+		if b, g := k.Place("/v1/products/1", 1<<31); b == bucket && g == tag {
+			t.Errorf("placement key, byte %d changed: got the same place", i)
+		}
+		if k.Digest("demo-device", "demo-secret") != digest {
+			t.Errorf("placement key, byte %d changed: got another digest", i)
+		}
+		k = testKeys
+		k.Credential[i] ^= 0x80
+		if k.Digest("demo-device", "demo-secret") == digest {
+			t.Errorf("credential key, byte %d changed: got the same digest", i)
+		}
+		if b, g := k.Place("/v1/products/1", 1<<31); b != bucket || g != tag {
+			t.Errorf("credential key, byte %d changed: got another place", i)
+		}
+	}
+}
+
+// TestSpread checks that places stay below the number of buckets and fill it evenly: a
+// mean of 4 an object leaves no bucket of more than 20 in tables of any shape.
+func TestSpread(t *testing.T) {
+	for _, buckets := range []uint32{1, 3, 256, 1000, 1024} {
+		objects, verdicts := make([]int, buckets), make([]int, buckets)
+		for i := range 4 * buckets {
+			bucket, _ := testKeys.Place(fmt.Sprintf("/v1/products/%d", i), buckets)
+			objects[bucket]++
+			d := testKeys.Digest(fmt.Sprintf("device-%d", i), "secret")
+			verdicts[d.Bucket(buckets)]++
+		}
+		for i := range objects {
+			if objects[i] > 20 || verdicts[i] > 20 {
+				t.Errorf("bucket %d of %d: got %d objects and %d verdicts, want at most 20", i, buckets, objects[i], verdicts[i])
+			}
+		}
+	}
+}

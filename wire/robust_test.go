@@ -1,0 +1,96 @@
+package wire
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestEveryBitCounts flips each bit of each sample: readers must say something else,
+// unless the bit is of a byte that is written as zero and not read.
+func TestEveryBitCounts(t *testing.T) {
+	for _, s := range samples() {
+		t.Run(s.name, func(t *testing.T) {
+			b := s.append(nil)
+			at := 0
+			for _, f := range s.fields {
+				for i := range f.size * 8 {
+					flipped := slices.Clone(b)
+					flipped[at+i/8] ^= 1 << (i % 8)
+					same := s.read(flipped) == s.want
+					if want := f.name == zero; same != want && !unread(s.name, f.name) {
+						t.Errorf("%s: bit %d of byte %d flipped: got the same answer %t, want %t", f.name, i%8, at+i/8, same, want)
+					}
+				}
+				at += f.size
+			}
+		})
+	}
+}
+
+// unread says which fields may make no difference to the one reader that a sample has:
+// of a batch only the headers of its records are read, its unknown flags are not, the
+// count of a body means nothing, and a tombstone is not found whatever its stamp.
+func unread(sample, name string) bool {
+	switch sample {
+	case "batch", "batch-none":
+		return !slices.Contains([]string{"layout", zero, "operations", "epoch", "op: region", "index", "record length", "region"}, name)
+	case "body":
+		return name == "count"
+	case "body-none":
+		return name == "count" || name == "body length" || name == "stamp"
+	}
+	return false
+}
+
+// TestTruncated cuts each sample at each length.
+func TestTruncated(t *testing.T) {
+	for _, s := range samples() {
+		t.Run(s.name, func(t *testing.T) {
+			b := s.append(nil)
+			for n := range b {
+				if got := s.read(slices.Clip(b[:n])); !strings.Contains(got, "error: ") {
+					t.Errorf("%d of %d bytes: got %q, want an error", n, len(b), got)
+				}
+				sameBeyond(t, b[:n], s.read)
+			}
+		})
+	}
+}
+
+// sameBeyond fails if what read says of b depends on bytes beyond its end. A slice
+// expression may reach up to the capacity without a panic, so cutting alone would not
+// show a bound that is checked too late.
+func sameBeyond(t *testing.T, b []byte, read func([]byte) string) {
+	t.Helper()
+	want := read(slices.Clip(append([]byte{}, b...)))
+	for _, beyond := range []byte{0x00, 0x01, 0xff} {
+		buf := append(append([]byte{}, b...), bytes.Repeat([]byte{beyond}, 4096)...)
+		if got := read(buf[:len(b)]); got != want {
+			t.Fatalf("% x, followed by %02x: got %q, want %q", b, beyond, got, want)
+		}
+	}
+}
+
+// TestAppend checks that every writer leaves what is in dst alone, and writes the same
+// after it as at the start of a slice.
+func TestAppend(t *testing.T) {
+	for _, s := range samples() {
+		t.Run(s.name, func(t *testing.T) {
+			want := append([]byte("before"), s.append(nil)...)
+			if got := s.append([]byte("before")); !bytes.Equal(got, want) {
+				t.Errorf("got % x, want % x", got, want)
+			}
+		})
+	}
+}
+
+// TestMinRecord checks that no record is shorter than the least.
+func TestMinRecord(t *testing.T) {
+	for _, s := range recordSamples() {
+		if got := len(s.append(nil)); got < MinRecord {
+			t.Errorf("%s: got %d bytes, want at least %d", s.name, got, MinRecord)
+		}
+	}
+}

@@ -1,0 +1,240 @@
+package wire
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A sample is one record or message with everything that the tests need to know of it.
+type sample struct {
+	name   string // of its golden
+	about  string
+	append func(dst []byte) []byte
+	fields []field
+	// read is all that readers say of the bytes, errors included, as text.
+	read func(b []byte) string
+	want string // read of what append appends to nil
+}
+
+const testEpoch = 0x8877665544332211
+
+var (
+	testKeys = Keys{
+		Placement:  [16]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
+		Credential: [16]byte{16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31},
+	}
+	testState = State{
+		Epoch: testEpoch, InStepMS: 1763690400123, HeartbeatMS: 1763690400456,
+		ObjectBuckets: 4096, VerdictBuckets: 1024, BodySlots: 777,
+		Keys: testKeys, Permissions: []string{"config.read", "telemetry.write"},
+	}
+	testVerdicts = []Verdict{
+		{Digest: testKeys.Digest("demo-device", "demo-secret"), Permissions: 3, ExpiresMS: 1763690430000, RefreshAfterMS: 1763690420000, Outcome: Allow},
+		{Digest: testKeys.Digest("demo-device", "wrong"), ExpiresMS: 1763690405000, Outcome: Deny},
+	}
+)
+
+// object is an Object with variants.
+func object(o Object, variants ...Variant) Object {
+	for _, v := range variants {
+		o.AddVariant(v)
+	}
+	return o
+}
+
+var (
+	productObject = object(
+		Object{Key: "/v1/products/42?lang=de", Version: 7, PublishedMS: 1763690399000, TTLMS: 60000, ETag: `"5d41402abc4b2a76"`, ContentType: "application/json"},
+		Variant{Identity, 11, 5, 101}, Variant{Gzip, 12, 4, 102}, Variant{Brotli, 13, 3, 103}, Variant{Zstd, 14, 2, 104})
+	deviceObject = object(
+		Object{Key: "@demo-device/v1/me/config", Version: MaxVersion, PublishedMS: 1763690398000, ETag: `""`, ContentType: "text/plain"},
+		Variant{Identity, 0xfffffffe, MaxBody, 1 << 63})
+	productBodies = [][]byte{[]byte("hello"), []byte("gzip"), []byte("br!"), []byte("zs")}
+)
+
+// testTag is the tag of both objects of the sample bucket, as if they collided.
+const testTag = 0xa1b2c3d4
+
+func appendBucket(dst []byte) []byte {
+	start := len(dst)
+	dst = AppendObjectsHeader(dst, testEpoch, 2)
+	dst = AppendObject(dst, testTag, &productObject)
+	return FinishRecord(AppendObject(dst, testTag, &deviceObject), start)
+}
+
+func appendBatch(dst []byte) []byte {
+	b := BeginBatch(nil, testEpoch, true)
+	b = AppendOp(b, RegionBodies, 11, func(dst []byte) []byte { return AppendBody(dst, testEpoch, 101, productBodies[0]) })
+	b = AppendOp(b, RegionObjects, 4095, func(dst []byte) []byte { return FinishRecord(AppendObjectsHeader(dst, testEpoch, 0), len(dst)) })
+	b = AppendOp(b, RegionVerdicts, 1, func(dst []byte) []byte { return AppendVerdicts(dst, testEpoch, nil) })
+	b = AppendOp(b, RegionState, 0, func(dst []byte) []byte { return AppendState(dst, &State{Epoch: testEpoch}) })
+	return append(dst, b...)
+}
+
+// samples are every record and message, full and empty.
+func samples() []sample {
+	return slices.Concat(recordSamples(), messageSamples())
+}
+
+func recordSamples() []sample {
+	bare := State{Epoch: 1, Permissions: []string{}}
+	return []sample{
+		{"state", "state record: two permissions", func(dst []byte) []byte { return AppendState(dst, &testState) },
+			stateFields("config.read", "telemetry.write"), readState, ok(testState)},
+		{"state-bare", "state record: no tables, no permissions", func(dst []byte) []byte { return AppendState(dst, &bare) },
+			stateFields(), readState, ok(bare)},
+		{"objects", "objects record: two entries of one tag", appendBucket,
+			slices.Concat(header(zero), entryFields(&productObject), entryFields(&deviceObject)),
+			readObjects, ok(productObject) + ok(deviceObject) + notFound},
+		{"objects-none", "objects record: tombstone", func(dst []byte) []byte { return FinishRecord(AppendObjectsHeader(dst, testEpoch, 0), len(dst)) },
+			append(header(zero), field{zero, 16}), readObjects, notFound + notFound + notFound},
+		{"body", "bodies record: stamp 101, five bytes, padded", func(dst []byte) []byte { return AppendBody(dst, testEpoch, 101, productBodies[0]) },
+			append(header("body length"), field{"stamp", 8}, field{"text body", 5}, field{zero, 3}), readBody, ok("hello")},
+		{"body-none", "bodies record: tombstone", func(dst []byte) []byte { return AppendBody(dst, testEpoch, 0, nil) },
+			append(header("body length"), field{"stamp", 8}, field{zero, 8}), readBody, notFound},
+		{"verdicts", "verdicts record: allow, deny", func(dst []byte) []byte { return AppendVerdicts(dst, testEpoch, testVerdicts) },
+			slices.Concat(header(zero), verdictFields(), verdictFields()), readVerdicts, ok(testVerdicts[0]) + ok(testVerdicts[1]) + notFound},
+		{"verdicts-none", "verdicts record: tombstone", func(dst []byte) []byte { return AppendVerdicts(dst, testEpoch, nil) },
+			append(header(zero), field{zero, 16}), readVerdicts, notFound + notFound + notFound},
+	}
+}
+
+func messageSamples() []sample {
+	request := VerifyRequest{DeviceID: "demo-device", Secret: "demo-secret"}
+	allow := VerifyResponse{Outcome: Allow, Permissions: 3, Epoch: testEpoch}
+	busy := VerifyResponse{Outcome: Unavailable, RetryAfterS: 0x0201, Epoch: 1}
+	return []sample{
+		{"batch", "batch: takeover, a record of each region", appendBatch, batchFields(), readBatch,
+			ok("8877665544332211 true") + opLine(RegionBodies, 11, 32) + opLine(RegionObjects, 4095, 32) + opLine(RegionVerdicts, 1, 32) + opLine(RegionState, 0, 72)},
+		{"batch-none", "batch: no operations, no takeover", func(dst []byte) []byte { return append(dst, BeginBatch(nil, testEpoch, false)...) },
+			batchHeader(), readBatch, ok("8877665544332211 false")},
+		{"verify-request", "verify request", func(dst []byte) []byte { return AppendVerifyRequest(dst, &request) },
+			[]field{{"layout", 1}, {"id length", 1}, {"secret length", 1}, {zero, 1}, {"text id", 11}, {"text secret", 11}}, readVerifyRequest, ok(request)},
+		{"verify-response", "verify response: allow", func(dst []byte) []byte { return AppendVerifyResponse(dst, &allow) },
+			verifyResponseFields(), readVerifyResponse, ok(allow)},
+		{"verify-response-busy", "verify response: unavailable", func(dst []byte) []byte { return AppendVerifyResponse(dst, &busy) },
+			verifyResponseFields(), readVerifyResponse, ok(busy)},
+		{"fetch-response", "fetch response: an object and its bodies", func(dst []byte) []byte { return AppendFetchResponse(dst, testEpoch, &productObject, productBodies) },
+			slices.Concat(fetchHeader(), header(zero), entryFields(&productObject), []field{{"text identity", 5}, {"text gzip", 4}, {"text br", 3}, {"text zstd", 2}}),
+			readFetchResponse, ok(uint64(testEpoch)) + notFound + ok(productObject) + ok("hello") + ok("gzip") + ok("br!") + ok("zs")},
+		{"fetch-response-none", "fetch response: no such object", func(dst []byte) []byte { return AppendFetchResponse(dst, testEpoch, nil, nil) },
+			slices.Concat(fetchHeader(), header(zero), []field{{zero, 16}}), readFetchResponse, ok(uint64(testEpoch)) + notFound + notFound},
+	}
+}
+
+// Layouts, as the package comment and the comments of the messages have them.
+
+func header(extra string) []field {
+	return []field{{"layout", 1}, {"region", 1}, {"count", 2}, {extra, 4}, {"epoch", 8}}
+}
+
+func stateFields(permissions ...string) []field {
+	f := append(header("object buckets"), field{"in step, ms", 8}, field{"verdict buckets", 4}, field{"body slots", 4},
+		field{"placement key", 16}, field{"digest key", 16}, field{"heartbeat, ms", 8})
+	for i, name := range permissions {
+		f = append(f, field{"name length", 1}, field{fmt.Sprintf("text bit %d", i), len(name)})
+	}
+	return f
+}
+
+func entryFields(o *Object) []field {
+	f := []field{{"entry: size", 4}, {"tag", 4}, {"version", 8}, {"published, ms", 8}, {"ttl, ms", 8},
+		{"key length", 2}, {"etag length", 1}, {"content type length", 1}, {"variants", 1}, {zero, 3}}
+	for range o.Variants() {
+		f = append(f, field{"variant: encoding", 1}, field{zero, 3}, field{"slot", 4}, field{"length", 4}, field{"stamp", 8})
+	}
+	return append(f, field{"text key", len(o.Key)}, field{"text etag", len(o.ETag)}, field{"text content type", len(o.ContentType)})
+}
+
+func verdictFields() []field {
+	return []field{{"verdict: digest", 16}, {"permissions", 8}, {"expires, ms", 8}, {"refresh after, ms", 8}, {"outcome", 1}, {zero, 7}}
+}
+
+func verifyResponseFields() []field {
+	return []field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {zero, 4}, {"permissions", 8}, {"epoch", 8}}
+}
+
+func fetchHeader() []field { return []field{{"layout", 1}, {zero, 3}, {"record length", 4}} }
+
+func batchHeader() []field {
+	return []field{{"layout", 1}, {"flags", 1}, {zero, 2}, {"operations", 4}, {"epoch", 8}}
+}
+
+func batchFields() []field {
+	op := []field{{"op: region", 1}, {zero, 3}, {"index", 4}, {"record length", 4}}
+	return slices.Concat(batchHeader(),
+		op, header("body length"), []field{{"stamp", 8}, {"text body", 5}, {zero, 3}},
+		op, header(zero), []field{{zero, 16}},
+		op, header(zero), []field{{zero, 16}},
+		op, stateFields())
+}
+
+// Transcripts: what readers say, a line each. They copy, so they outlive the bytes.
+
+var notFound = failed(ErrNotFound)
+
+func ok(v any) string         { return fmt.Sprintf("%+v\n", v) }
+func failed(err error) string { return fmt.Sprintf("error: %v\n", err) }
+
+func line(v any, err error) string {
+	if err != nil {
+		return failed(err)
+	}
+	return ok(v)
+}
+
+func opLine(region Region, index uint32, size int) string {
+	return fmt.Sprintf("%s %d: %d bytes\n", region, index, size)
+}
+
+func readState(b []byte) string { return line(ParseState(b)) }
+
+// readObjects looks up both keys, and one that is not there, so that all is scanned.
+func readObjects(b []byte) string {
+	return line(FindObject(b, testEpoch, testTag, productObject.Key)) +
+		line(FindObject(b, testEpoch, testTag, deviceObject.Key)) +
+		line(FindObject(b, testEpoch, testTag, "/absent"))
+}
+
+func readBody(b []byte) string {
+	body, err := FindBody(b, testEpoch, productObject.Variants()[0])
+	return line(string(body), err)
+}
+
+func readVerdicts(b []byte) string {
+	return line(FindVerdict(b, testEpoch, &testVerdicts[0].Digest)) +
+		line(FindVerdict(b, testEpoch, &testVerdicts[1].Digest)) +
+		line(FindVerdict(b, testEpoch, &Digest{}))
+}
+
+func readBatch(b []byte) string {
+	batch, err := ParseBatch(b)
+	var s strings.Builder
+	s.WriteString(line(fmt.Sprintf("%x %t", batch.Epoch, batch.Takeover), err))
+	for op := range batch.Ops() {
+		s.WriteString(opLine(op.Region, op.Index, len(op.Record)))
+	}
+	return s.String()
+}
+
+func readVerifyRequest(b []byte) string  { return line(ParseVerifyRequest(b)) }
+func readVerifyResponse(b []byte) string { return line(ParseVerifyResponse(b)) }
+
+func readFetchResponse(b []byte) string {
+	r, err := ParseFetchResponse(b)
+	if err != nil {
+		return failed(err)
+	}
+	s := ok(r.Epoch) + line(FindObject(r.Record, testEpoch, 0, "/absent"))
+	o, err := FindObject(r.Record, testEpoch, 0, productObject.Key)
+	s += line(o, err)
+	for i := range o.Variants() {
+		if body := r.Body(&o, i); body == nil {
+			s += failed(ErrMalformed)
+		} else {
+			s += ok(string(body))
+		}
+	}
+	return s
+}
