@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -74,11 +73,7 @@ func pluginConfig() (*policy.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuration: none is given: %w", err)
 	}
-	var tree any
-	if err := json.Unmarshal(raw, &tree); err != nil {
-		return nil, fmt.Errorf("configuration: not JSON: give it as a google.protobuf.Struct: %w", err)
-	}
-	return policy.Parse(tree)
+	return policy.ParseBytes(raw)
 }
 
 // OnTick implements types.PluginContext.

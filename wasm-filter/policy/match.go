@@ -74,7 +74,7 @@ func bare(path string) string {
 // upstream understands, whatever the listener is set to. Cache keys keep the path as it
 // came: an unusual spelling is a miss.
 func canonicalPath(path string) string {
-	if !unusual(path) {
+	if !unusual(path) || path[0] != '/' { // "*" and authorities are no paths: no rule matches them
 		return path
 	}
 	path = strings.ReplaceAll(percentDecode(path), `\`, "/")

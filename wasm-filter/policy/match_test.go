@@ -31,6 +31,7 @@ func TestCanonicalPath(t *testing.T) {
 		{"/v1/%2574elemetry", "/v1/%74elemetry"}, // decoded once, as an upstream does
 		{"/.well-known/x", "/.well-known/x"},
 		{"*", "*"},
+		{"@dev/me;x", "@dev/me;x"}, // never the key of a device's payload
 		{"", ""},
 	}
 	for _, tt := range tests {

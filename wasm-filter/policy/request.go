@@ -82,8 +82,12 @@ func (r *Request) path() string {
 	return path
 }
 
-// key is the cache key of the request under a rule, and whether it is short enough.
+// key is the cache key of the request under a rule, and false if it would be too long,
+// or the target so long that taking it apart is not worth it.
 func (r *Request) key(c *Cache, device string) (string, bool) {
+	if len(r.Target) > 2*wire.MaxKey {
+		return "", false
+	}
 	path, query, _ := strings.Cut(r.Target, "?")
 	key := path
 	if query != "" {
