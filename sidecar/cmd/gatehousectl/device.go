@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+type devicePutCmd struct {
+	ID          string    `arg:"" help:"The device's id."`
+	SecretFile  string    `required:"" placeholder:"F" help:"The secret, 1 to 72 bytes; one line end after it is not part of it. - is standard input."`
+	Permissions []string  `sep:"," placeholder:"NAME" help:"Permissions of the device."`
+	Cost        int       `default:"12" help:"bcrypt cost, 4 to 15: each step doubles the time of a verification."`
+	NotAfter    time.Time `placeholder:"TIME" help:"Refuse the device from then on, such as 2030-01-31T00:00:00Z."`
+}
+
+// Run registers the device.
+func (cmd *devicePutCmd) Run(c *console) error {
+	if cmd.Cost < contract.MinCost || cmd.Cost > contract.MaxCost {
+		return usagef("--cost %d: is out of %d to %d", cmd.Cost, contract.MinCost, contract.MaxCost)
+	}
+	const maxFile = 4096 // up to here a secret is refused with its own size
+	secret, err := c.read(cmd.SecretFile, maxFile, fmt.Sprintf("a secret (at most %d)", wire.MaxSecret))
+	if err != nil {
+		return err
+	}
+	if line, found := bytes.CutSuffix(secret, []byte("\n")); found {
+		secret = bytes.TrimSuffix(line, []byte("\r"))
+	}
+	if len(secret) == 0 {
+		return usagef("--secret-file %s: is empty, want a secret of 1 to %d bytes", cmd.SecretFile, wire.MaxSecret)
+	}
+	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+		receipt, err := p.PutDevice(ctx, publish.Device{
+			ID: cmd.ID, Secret: string(secret), Permissions: cmd.Permissions, NotAfter: cmd.NotAfter, Cost: cmd.Cost,
+		})
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(c.stdout, "%s: version %d\n", cmd.ID, receipt.Version)
+		return nil
+	})
+}
+
+type deviceRevokeCmd struct {
+	ID string `arg:"" help:"The device's id."`
+}
+
+// Run revokes the device.
+func (cmd *deviceRevokeCmd) Run(c *console) error {
+	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+		receipt, err := p.RevokeDevice(ctx, cmd.ID)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(c.stdout, "%s: revoked, version %d\n", cmd.ID, receipt.Version)
+		return nil
+	})
+}
+
+type deviceListCmd struct{}
+
+// Run lists the devices; a damaged record has its own state, and fails the command.
+func (cmd *deviceListCmd) Run(c *console) error {
+	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+		devices := map[string]contract.Credential{} // by id: one may come twice
+		damaged := map[string]error{}
+		for device, err := range p.ListDevices(ctx) {
+			if err != nil && !errors.Is(err, publish.ErrCorrupt) {
+				return err
+			}
+			devices[device.ID] = device
+			delete(damaged, device.ID)
+			if err != nil {
+				damaged[device.ID] = err
+			}
+		}
+		w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "ID\tVERSION\tSTATE\tNOT-AFTER\tPERMISSIONS")
+		var errs []error
+		for _, id := range slices.Sorted(maps.Keys(devices)) {
+			d := devices[id]
+			state, notAfter := "enabled", "-"
+			if d.NotAfterMS != 0 {
+				notAfter = timestamp(d.NotAfterMS)
+			}
+			switch {
+			case damaged[id] != nil:
+				state = "corrupt"
+				errs = append(errs, damaged[id])
+			case d.Disabled:
+				state = "revoked"
+			case d.NotAfterMS != 0 && d.NotAfterMS <= time.Now().UnixMilli():
+				state = "expired"
+			}
+			fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", id, d.Version, state, notAfter, strings.Join(d.Permissions, ","))
+		}
+		return errors.Join(append(errs, w.Flush())...)
+	})
+}

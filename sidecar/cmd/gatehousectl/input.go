@@ -1,0 +1,28 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+)
+
+// read reads the file, or standard input for "-". Over limit bytes are too many for what.
+func (c *console) read(name string, limit int64, what string) ([]byte, error) {
+	r := c.stdin
+	if name != "-" {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		defer file.Close()
+		r = file
+	}
+	content, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	if int64(len(content)) > limit {
+		return nil, usagef("%s: over %d bytes, too large for %s", name, limit, what)
+	}
+	return content, nil
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"mime"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+type putCmd struct {
+	Key         string        `arg:"" help:"Path, with the sorted query if there is one; @DEVICE/path for one device only."`
+	File        string        `required:"" placeholder:"F" help:"The body, at most 1 MiB; - is standard input."`
+	ContentType string        `placeholder:"T" help:"Content type; guessed from the file's or key's extension, or the body, when absent."`
+	Version     uint64        `placeholder:"N" help:"Version, which must exceed the stored one; the next one when absent."`
+	TTL         time.Duration `name:"ttl" placeholder:"D" help:"How long the object is fresh, such as 90s; until it changes when absent."`
+}
+
+// Run publishes the object.
+func (cmd *putCmd) Run(c *console) error {
+	body, err := c.read(cmd.File, wire.MaxBody, "an object")
+	if err != nil {
+		return err
+	}
+	object := publish.Object{Key: cmd.Key, Body: body, ContentType: cmd.ContentType, TTL: cmd.TTL, Version: cmd.Version}
+	if object.ContentType == "" {
+		object.ContentType = guessType(cmd.File, cmd.Key, body)
+	}
+	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+		receipt, err := p.Put(ctx, object)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(c.stdout, "%s: version %d, etag %s, %s\n", cmd.Key, receipt.Version, publish.ETag(body), object.ContentType)
+		return nil
+	})
+}
+
+// guessType goes by the extension of the file, then of the key, then by the body.
+func guessType(file, key string, body []byte) string {
+	keyPath, _, _ := strings.Cut(key, "?")
+	for _, name := range []string{file, keyPath} {
+		if t := mime.TypeByExtension(path.Ext(name)); t != "" {
+			return t
+		}
+	}
+	if start := bytes.TrimSpace(body); len(start) > 0 && (start[0] == '{' || start[0] == '[') && json.Valid(start) {
+		return "application/json" // DetectContentType takes it for plain text
+	}
+	return http.DetectContentType(body)
+}
+
+type getCmd struct {
+	Key      string `arg:"" help:"The object's key."`
+	Encoding string `default:"identity" enum:"identity,gzip,br,zstd" help:"Which encoding: identity, gzip, br or zstd."`
+	Head     bool   `help:"Print what is known of the object instead of its body."`
+}
+
+// Run prints the body's bytes and nothing else, or with --head all but them.
+func (cmd *getCmd) Run(c *console) error {
+	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+		o, err := p.Get(ctx, cmd.Key)
+		if err != nil {
+			return err
+		}
+		if cmd.Head {
+			return printHead(c, o)
+		}
+		var has []string
+		for _, b := range o.Bodies {
+			if b.Encoding.String() == cmd.Encoding {
+				_, err := c.stdout.Write(b.Bytes)
+				return err
+			}
+			has = append(has, b.Encoding.String())
+		}
+		return fmt.Errorf("get %q: has no encoding %s (has: %s)", cmd.Key, cmd.Encoding, strings.Join(has, ", "))
+	})
+}
+
+func printHead(c *console, o contract.Object) error {
+	fresh := "until changed"
+	if o.TTLMS != 0 {
+		fresh = (time.Duration(o.TTLMS) * time.Millisecond).String()
+	}
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "key:\t%s\nversion:\t%d\npublished:\t%s\netag:\t%s\ncontent-type:\t%s\nfresh:\t%s\n",
+		o.Key, o.Version, timestamp(o.PublishedMS), o.ETag, o.ContentType, fresh)
+	for _, b := range o.Bodies {
+		fmt.Fprintf(w, "%s:\t%d bytes\n", b.Encoding, len(b.Bytes))
+	}
+	return w.Flush()
+}
+
+// timestamp shows unix milliseconds.
+func timestamp(ms int64) string {
+	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z07:00")
+}
+
+type deleteCmd struct {
+	Key     string `arg:"" help:"The object's key."`
+	Version uint64 `placeholder:"N" help:"Version, which must exceed the stored one; the next one when absent."`
+}
+
+// Run deletes the object.
+func (cmd *deleteCmd) Run(c *console) error {
+	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+		receipt, err := p.Delete(ctx, cmd.Key, cmd.Version)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(c.stdout, "%s: deleted, version %d\n", cmd.Key, receipt.Version)
+		return nil
+	})
+}
+
+type listCmd struct {
+	Prefix string `arg:"" optional:"" help:"Only the keys that start with this."`
+	JSON   bool   `name:"json" help:"One JSON object a line."`
+}
+
+// Run lists the objects.
+func (cmd *listCmd) Run(c *console) error {
+	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+		entries := map[string]publish.Entry{} // by key: one may come twice
+		for entry, err := range p.List(ctx, cmd.Prefix) {
+			if err != nil {
+				return err
+			}
+			entries[entry.Key] = entry
+		}
+		w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+		lines := json.NewEncoder(c.stdout)
+		if !cmd.JSON {
+			fmt.Fprintln(w, "KEY\tVERSION\tSIZE\tPUBLISHED\tTYPE")
+		}
+		for _, key := range slices.Sorted(maps.Keys(entries)) {
+			e := entries[key]
+			if cmd.JSON {
+				if err := lines.Encode(e); err != nil {
+					return err
+				}
+				continue
+			}
+			if !wire.ValidContentType(e.ContentType) {
+				e.ContentType = fmt.Sprintf("%q", e.ContentType) // not to be shown to a terminal as it is
+			}
+			fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\n", e.Key, e.Version, e.Size, timestamp(e.PublishedMS), e.ContentType)
+		}
+		return w.Flush()
+	})
+}

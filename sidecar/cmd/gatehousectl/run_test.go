@@ -1,0 +1,265 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+var keys contract.Keys
+
+// shell runs the program against one miniredis.
+type shell struct {
+	t     *testing.T
+	redis *miniredis.Miniredis
+	env   map[string]string
+}
+
+func newShell(t *testing.T) *shell {
+	server := miniredis.RunT(t)
+	return &shell{t, server, map[string]string{"GATEHOUSE_REDIS": "redis://" + server.Addr()}}
+}
+
+// result is what one run did.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+func (s *shell) run(stdin string, args ...string) result {
+	s.t.Helper()
+	var stdout, stderr bytes.Buffer
+	code := run(args, strings.NewReader(stdin), &stdout, &stderr, func(name string) string { return s.env[name] })
+	return result{code, stdout.String(), stderr.String()}
+}
+
+// ok runs what must go well, in silence but for its output.
+func (s *shell) ok(stdin string, args ...string) string {
+	s.t.Helper()
+	r := s.run(stdin, args...)
+	if r.code != 0 || r.stderr != "" {
+		s.t.Fatalf("%v: %+v, want exit code 0", args, r)
+	}
+	return r.stdout
+}
+
+// fails runs what must fail with code, and say want.
+func (s *shell) fails(code int, want, stdin string, args ...string) {
+	s.t.Helper()
+	r := s.run(stdin, args...)
+	if r.code != code || !strings.Contains(r.stderr, want) {
+		s.t.Errorf("%v: %+v, want exit code %d with %q", args, r, code, want)
+	}
+	if r.stdout != "" {
+		s.t.Errorf("%v: stdout %q, want none", args, r.stdout)
+	}
+}
+
+func (s *shell) file(name, content string) string {
+	s.t.Helper()
+	path := filepath.Join(s.t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	return path
+}
+
+func TestObjects(t *testing.T) {
+	s := newShell(t)
+	body := strings.Repeat("<p>hello</p>", 100)
+	got := s.ok("", "put", "/a", "--file", s.file("a.html", body), "--ttl", "90s")
+	if want := "/a: version 1, etag " + publish.ETag([]byte(body)) + ", text/html; charset=utf-8\n"; got != want {
+		t.Errorf("put: got %q, want %q", got, want)
+	}
+	if got := s.ok("", "get", "/a"); got != body {
+		t.Errorf("get: got %.20q…, want the body", got)
+	}
+	if got := s.ok("", "get", "/a", "--encoding", "gzip"); !strings.HasPrefix(got, "\x1f\x8b") {
+		t.Errorf("get gzip: got %.20q", got)
+	}
+	head := s.ok("", "get", "/a", "--head")
+	for _, want := range []string{"version:       1\n", "fresh:         1m30s\n", "identity:      1200 bytes\n", "zstd: "} {
+		if !strings.Contains(head, want) {
+			t.Errorf("head has no %q:\n%s", want, head)
+		}
+	}
+	s.ok("{}", "put", "/b", "--file", "-", "--version", "7", "--content-type", "text/x")
+	s.fails(1, "no encoding gzip (has: identity)", "", "get", "/b", "--encoding", "gzip")
+	s.fails(1, "stale version", "", "put", "/b", "--file", "-", "--version", "7")
+	s.fails(1, "stale version", "", "delete", "/b", "--version", "6")
+
+	list := strings.Split(s.ok("", "list"), "\n")
+	if len(list) != 4 || !strings.HasPrefix(list[1], "/a   1        1200  2") || !strings.HasSuffix(list[2], "text/x") {
+		t.Errorf("list: %q", list)
+	}
+	var entry publish.Entry
+	if err := json.Unmarshal([]byte(s.ok("", "list", "/b", "--json")), &entry); err != nil || entry.Key != "/b" || entry.Version != 7 {
+		t.Errorf("list --json: %+v, %v", entry, err)
+	}
+	if got := s.ok("", "delete", "/b"); got != "/b: deleted, version 8\n" {
+		t.Errorf("delete: %q", got)
+	}
+	s.fails(1, "not found", "", "get", "/b")
+	if got := s.ok("", "list", "/b", "--json"); got != "" {
+		t.Errorf("list after delete: %q", got)
+	}
+}
+
+func TestDevices(t *testing.T) {
+	s := newShell(t)
+	secret := func(content string) string { return s.file("secret", content) }
+	s.ok("", "device", "put", "demo", "--secret-file", secret("demo-secret\n"), "--permissions", "b,a", "--cost", "4", "--not-after", "2001-02-03T04:05:06Z")
+	c, err := contract.ParseCredential(hash(s, "demo"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := bcrypt.CompareHashAndPassword([]byte(c.Hashes[0]), []byte("demo-secret")); err != nil {
+		t.Errorf("the stored hash is not that of the file's first line: %v", err)
+	}
+	s.ok("other\r\n", "device", "put", "other", "--secret-file", "-", "--cost", "4")
+	c, err = contract.ParseCredential(hash(s, "other"))
+	if err != nil || bcrypt.CompareHashAndPassword([]byte(c.Hashes[0]), []byte("other")) != nil {
+		t.Errorf("line end CRLF: %+v, %v", c, err)
+	}
+	s.ok("x", "device", "put", "third", "--secret-file", "-", "--cost", "4")
+	if got := s.ok("", "device", "revoke", "third"); got != "third: revoked, version 2\n" {
+		t.Errorf("revoke: %q", got)
+	}
+	want := `ID     VERSION  STATE    NOT-AFTER                 PERMISSIONS
+demo   1        expired  2001-02-03T04:05:06.000Z  a,b
+other  1        enabled  -                         
+third  2        revoked  -                         
+`
+	if got := s.ok("", "device", "list"); got != want {
+		t.Errorf("list:\n%s\nwant:\n%s", got, want)
+	}
+	s.redis.HSet(keys.CredentialKey("other"), "disabled", "yes")
+	if r := s.run("", "device", "list"); r.code != 1 || !strings.Contains(r.stdout, "other  0        corrupt") || !strings.Contains(r.stderr, `device "other"`) {
+		t.Errorf("list with a damaged record: %+v", r)
+	}
+}
+
+func hash(s *shell, id string) map[string]string {
+	fields := map[string]string{}
+	names, _ := s.redis.HKeys(keys.CredentialKey(id))
+	for _, name := range names {
+		fields[name] = s.redis.HGet(keys.CredentialKey(id), name)
+	}
+	return fields
+}
+
+func TestRefuses(t *testing.T) {
+	s := newShell(t)
+	tests := []struct {
+		name, want, stdin string
+		code              int
+		args              []string
+	}{
+		{"no command", "--help", "", 2, nil},
+		{"unknown command", "unexpected argument", "", 2, []string{"pot"}},
+		{"unknown flag", "unknown flag", "", 2, []string{"list", "--colour"}},
+		{"put without a file", "--file", "", 2, []string{"put", "/a"}},
+		{"missing file", "no such file", "", 1, []string{"put", "/a", "--file", filepath.Join(t.TempDir(), "none")}},
+		{"large object", "-: over 1048576 bytes, too large for an object", strings.Repeat("x", 1<<20+1), 2, []string{"put", "/a", "--file", "-"}},
+		{"bad key", `invalid member "o:a"`, "", 2, []string{"put", "a", "--file", "-"}},
+		{"bad ttl", "--ttl", "", 2, []string{"put", "/a", "--file", "-", "--ttl", "soon"}},
+		{"negative version", "--version", "", 2, []string{"put", "/a", "--file", "-", "--version", "-1"}},
+		{"unknown encoding", "--encoding", "", 2, []string{"get", "/a", "--encoding", "lz4"}},
+		{"low cost", "--cost 3: is out of 4 to 15", "s", 2, []string{"device", "put", "d", "--secret-file", "-", "--cost", "3"}},
+		{"cost 0", "--cost 0: is out of 4 to 15", "s", 2, []string{"device", "put", "d", "--secret-file", "-", "--cost", "0"}},
+		{"high cost", "--cost 16", "s", 2, []string{"device", "put", "d", "--secret-file", "-", "--cost", "16"}},
+		{"empty secret", "is empty", "\n", 2, []string{"device", "put", "d", "--secret-file", "-"}},
+		{"long secret", "73 bytes, at most 72", strings.Repeat("s", 73), 2, []string{"device", "put", "d", "--secret-file", "-"}},
+		{"huge secret", "too large for a secret (at most 72)", strings.Repeat("s", 5000), 2, []string{"device", "put", "d", "--secret-file", "-"}},
+		{"NUL in secret", "NUL", "a\x00b", 2, []string{"device", "put", "d", "--secret-file", "-"}},
+		{"two lines", "line end", "a\n\n", 2, []string{"device", "put", "d", "--secret-file", "-"}},
+		{"bad time", "--not-after", "s", 2, []string{"device", "put", "d", "--secret-file", "-", "--not-after", "tomorrow"}},
+		{"bad permission", `permission "a b"`, "s", 2, []string{"device", "put", "d", "--secret-file", "-", "--permissions", "a b"}},
+		{"revoke nobody", "not found", "", 1, []string{"device", "revoke", "nobody"}},
+		{"delete a bad key", "invalid", "", 2, []string{"delete", "a"}},
+		{"URL scheme", "--redis", "", 2, []string{"list", "--redis", "http://127.0.0.1"}},
+		{"nobody listens", "connection refused", "", 1, []string{"list", "--redis", "redis://127.0.0.1:1"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			s.t = t
+			s.fails(test.code, test.want, test.stdin, test.args...)
+		})
+	}
+	if n := len(s.redis.Keys()); n != 0 {
+		t.Errorf("%d keys in Redis, want 0", n)
+	}
+}
+
+func TestPasswordIsNotShown(t *testing.T) {
+	s := newShell(t)
+	for _, url := range []string{"redis://u:hunter2/x@127.0.0.1:1", "redis://u:hunter2%zz@127.0.0.1:1", "redis://u:hunter2@127.0.0.1:1", "redis://u:hunter2@127.0.0.1:1/x", "no://u:hunter2@h"} {
+		s.env["GATEHOUSE_REDIS"] = url
+		for _, args := range [][]string{{"list"}, {"list", "--redis", url}, {"--help"}} {
+			if r := s.run("", args...); strings.Contains(r.stdout+r.stderr, "hunter2") {
+				t.Errorf("%v with %s: shows the password: %+v", args, url, r)
+			}
+		}
+	}
+}
+
+func TestRedisAddress(t *testing.T) {
+	s := newShell(t)
+	other := newShell(t)
+	other.redis.RequireUserAuth("user", "secret")
+	s.ok("x", "put", "/a", "--file", "-", "--redis", "redis://user:secret@"+other.redis.Addr()) // the flag comes before the environment
+	if len(s.redis.Keys()) != 0 || len(other.redis.Keys()) == 0 {
+		t.Errorf("keys: %v and %v, want them in the second", s.redis.Keys(), other.redis.Keys())
+	}
+}
+
+func TestHelp(t *testing.T) {
+	s := newShell(t)
+	for _, args := range [][]string{{"--help"}, {"put", "--help"}, {"device", "--help"}, {"device", "put", "-h"}} {
+		if got := s.ok("", args...); !strings.Contains(got, "$GATEHOUSE_REDIS") {
+			t.Errorf("%v: %s", args, got)
+		}
+	}
+}
+
+func TestGuessType(t *testing.T) {
+	tests := []struct{ file, key, body, want string }{
+		{"a.json", "/x.html", "x", "application/json"},
+		{"-", "/x.svg?v=1.js", "x", "image/svg+xml"},
+		{"-", "/x", ` {"a": 1}`, "application/json"},
+		{"-", "/x", `{"a"`, "text/plain; charset=utf-8"},
+		{"-", "/x", "\x89PNG\r\n\x1a\n", "image/png"},
+		{"-", "/x", "", "text/plain; charset=utf-8"},
+	}
+	for _, test := range tests {
+		if got := guessType(test.file, test.key, []byte(test.body)); got != test.want {
+			t.Errorf("%s as %s: got %s, want %s", test.file, test.key, got, test.want)
+		}
+	}
+}
+
+func TestCheckFile(t *testing.T) {
+	s := newShell(t)
+	const shipped = "../../../envoy/envoy.yaml"
+	if got := s.ok("", "check", shipped); got != shipped+": ok, 4 rules\n" {
+		t.Errorf("got %q", got)
+	}
+	content, err := os.ReadFile(shipped)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := s.file("bad.yaml", strings.NewReplacer("on_miss: fetch", "on_mis: fetch").Replace(string(content)))
+	s.fails(2, bad+": listener edge: rules[2].cache.on_mis: unknown field", "", "check", bad)
+	s.fails(2, "problems found: 1", "", "check", bad)
+	other := strings.NewReplacer("cluster: gatehouse-sidecar, timeout", "cluster: elsewhere, timeout").Replace(string(content))
+	s.fails(2, `-: listener edge: sidecar.cluster: "elsewhere" is not a cluster of this file (has: gatehouse-sidecar, upstream)`, other, "check", "-")
+}

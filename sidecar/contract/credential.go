@@ -1,0 +1,161 @@
+package contract
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+const (
+	// MaxHashes bounds the hashes of one credential: each is a bcrypt run for every
+	// wrong secret. Two are enough to change a secret without a gap.
+	MaxHashes = 4
+	// MinCost and MaxCost bound a hash's bcrypt cost. Each step doubles the time of a
+	// run; 15 is some seconds, and a hash of 31 would hold a worker for a day.
+	MinCost = 4
+	// MaxCost is the other bound.
+	MaxCost = 15
+	// hashSize is the size of a bcrypt hash: "$2b$12$", 22 characters of salt, 31 of digest.
+	hashSize = 60
+)
+
+// Credential is what a credential's hash says. A tombstone has ID, Version and Deleted
+// only. A record that [ParseCredential] refuses should refuse the device, because what
+// it was to take away is not known.
+type Credential struct {
+	// ID is the device id; it is not in the hash, the caller of [ParseCredential] sets it.
+	ID string
+	// Version grows with every write of the record.
+	Version uint64
+	// Deleted marks a tombstone.
+	Deleted bool
+	// Disabled says to refuse the device whatever it shows.
+	Disabled bool
+	// Hashes are bcrypt hashes; a secret that matches any of them is right.
+	Hashes []string
+	// Permissions are names in bytewise order, each once.
+	Permissions []string
+	// NotAfterMS is when the device is refused from, in unix milliseconds; 0 means never.
+	NotAfterMS int64
+}
+
+// ParseCredential reads a credential's hash, as HGETALL or an event gives it. A key
+// that is not there gives no fields, which is an error: ask first.
+func ParseCredential(fields map[string]string) (Credential, error) {
+	h, err := parseHead(fields, credentialField)
+	if err != nil {
+		return Credential{}, err
+	}
+	c := Credential{Version: h.version, Deleted: h.deleted}
+	if c.Deleted {
+		return c, nil
+	}
+	if c.Disabled, err = parseFlag(fields, FieldDisabled); err != nil {
+		return Credential{}, err
+	}
+	if hashes, found := fields[FieldHash]; found {
+		if c.Hashes, err = parseHashes(hashes); err != nil {
+			return Credential{}, err
+		}
+	} else if !c.Disabled {
+		return Credential{}, refuse(ReasonMissing, "%s: missing", FieldHash)
+	}
+	if c.Permissions, err = parsePermissions(fields[FieldPermissions]); err != nil {
+		return Credential{}, err
+	}
+	if notAfter, found := fields[FieldNotAfter]; found {
+		if c.NotAfterMS, err = parseMillis(FieldNotAfter, notAfter, 1); err != nil {
+			return Credential{}, err
+		}
+	}
+	return c, nil
+}
+
+func parseHashes(text string) ([]string, error) {
+	if n := strings.Count(text, "\n") + 1; n > MaxHashes {
+		return nil, refuse(ReasonLimit, "hash: %d lines, at most %d are allowed", n, MaxHashes)
+	}
+	hashes := strings.Split(strings.Clone(text), "\n")
+	for i, hash := range hashes {
+		if err := CheckHash(hash); err != nil {
+			return nil, fmt.Errorf("hash: line %d: %w", i+1, err)
+		}
+	}
+	return hashes, nil
+}
+
+// CheckHash says what is wrong with a bcrypt hash, without repeating it.
+func CheckHash(hash string) error {
+	if len(hash) != hashSize || hash[:2] != "$2" || !strings.Contains("aby", hash[2:3]) || hash[3] != '$' || hash[6] != '$' {
+		return refuse(ReasonMalformed, "%d bytes that are not a bcrypt hash ($2b$<cost>$…, %d bytes)", len(hash), hashSize)
+	}
+	for i := 7; i < hashSize; i++ {
+		c := hash[i]
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '/') {
+			return refuse(ReasonMalformed, "byte %d is not of the bcrypt alphabet ./A-Za-z0-9", i)
+		}
+	}
+	tens, ones := hash[4]-'0', hash[5]-'0'
+	if tens > 9 || ones > 9 {
+		return refuse(ReasonMalformed, "cost %q is not a number of two digits", hash[4:6])
+	}
+	if cost := int(10*tens + ones); cost < MinCost || cost > MaxCost {
+		return refuse(ReasonLimit, "cost %d is out of %d to %d", cost, MinCost, MaxCost)
+	}
+	return nil
+}
+
+// parsePermissions is lenient about order and repetition, which change nothing.
+func parsePermissions(text string) ([]string, error) {
+	if text == "" {
+		return nil, nil
+	}
+	if most := wire.MaxPermissions * (wire.MaxPermissionName + 1); len(text) > most {
+		return nil, refuse(ReasonLimit, "permissions: %d bytes, at most %d are allowed", len(text), most)
+	}
+	names := strings.Split(strings.Clone(text), ",")
+	for _, name := range names {
+		if !wire.ValidPermission(name) {
+			return nil, refuse(ReasonMalformed, "permissions: name %s: want 1 to %d of letters, digits and . _ : -", quote(name), wire.MaxPermissionName)
+		}
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if len(names) > wire.MaxPermissions {
+		return nil, refuse(ReasonLimit, "permissions: %d names, at most %d are allowed", len(names), wire.MaxPermissions)
+	}
+	return names, nil
+}
+
+func credentialField(field string) bool {
+	switch field {
+	case FieldHash, FieldPermissions, FieldDisabled, FieldNotAfter:
+		return true
+	}
+	return false
+}
+
+// Fields is the hash of c, which [ParseCredential] reads, with publishedMS as its
+// publish time in unix milliseconds.
+func (c Credential) Fields(publishedMS int64) map[string]string {
+	fields := head{c.Version, publishedMS, c.Deleted}.fields()
+	if c.Deleted {
+		return fields
+	}
+	if c.Disabled {
+		fields[FieldDisabled] = "1"
+	}
+	if len(c.Hashes) > 0 {
+		fields[FieldHash] = strings.Join(c.Hashes, "\n")
+	}
+	if len(c.Permissions) > 0 {
+		fields[FieldPermissions] = strings.Join(c.Permissions, ",")
+	}
+	if c.NotAfterMS != 0 {
+		fields[FieldNotAfter] = strconv.FormatInt(c.NotAfterMS, 10)
+	}
+	return fields
+}

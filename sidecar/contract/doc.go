@@ -1,0 +1,78 @@
+// Package contract is the Redis contract between writers and sidecars: key names, the
+// fields of the hashes, and the bytes of an event. Package publish writes it and the
+// sidecar reads it; a writer in any language needs no more than this page.
+//
+// # Keys
+//
+// A shard S is a name without braces; "0" while there is one. The hash tag
+// {gatehouse:S} keeps a shard's keys in one slot of a Redis Cluster.
+//
+//	{gatehouse:S}:o:<cache key>  hash     an object, or its tombstone
+//	{gatehouse:S}:c:<device id>  hash     a credential, or its tombstone
+//	{gatehouse:S}:seq            integer  the shard's last sequence number, from 1
+//	{gatehouse:S}:log            zset     member "o:<cache key>" or "c:<device id>", score its last sequence number
+//	{gatehouse:S}:epoch          string   1 to 64 lowercase hex digits, random, set once: the data epoch
+//	{gatehouse:S}:events         channel  one message a write
+//
+// Cache keys and device ids obey wire.ValidKey and wire.ValidDeviceID.
+//
+// # Hashes
+//
+// Numbers are decimal, without sign, leading zeros or fraction, and below 2^53, because
+// Redis scripts count in doubles. A field that is not listed makes the record corrupt:
+// upgrade the sidecars before the writers. In every hash:
+//
+//	version    from 1; grows with every write of the key, its deletion included
+//	published  unix milliseconds by the clock of Redis (TIME)
+//	deleted    "1" in a tombstone, which has these three fields only and expires after
+//	           24 hours; otherwise absent
+//
+// An object, besides:
+//
+//	etag          a strong entity-tag with its quotes; unless the publisher chose one, the
+//	              first 16 bytes of the SHA-256 of body in lowercase hex
+//	content-type  1 to 255 bytes of printable ASCII
+//	ttl           freshness lifetime in milliseconds, from published; absent: fresh until
+//	              the object changes
+//	body          the identity encoding, 0 bytes to 1 MiB
+//	body.gzip     the same in these content codings, 1 byte to 1 MiB each. A writer leaves
+//	body.br       out one that is not smaller than body.
+//	body.zstd
+//
+// A credential, besides:
+//
+//	hash         1 to 4 bcrypt hashes of 60 bytes, "$2a$", "$2b$" or "$2y$", cost 4 to 15,
+//	             joined by "\n"; may be absent where disabled is set
+//	permissions  names (wire.ValidPermission), sorted, joined by ","; absent: none
+//	disabled     "1": refuse the device; otherwise absent
+//	not-after    unix milliseconds, from 1; refuse the device from then on; absent: no end
+//
+// # Events
+//
+// The payload is a sequence of netstrings, each <length>:<bytes>, with a decimal length:
+//
+//	"1"         the format
+//	epoch       the data epoch
+//	seq         the sequence number of this write
+//	member      as in the log
+//	field value, field value, …   the new content of the hash, in any order, each field once
+//
+// For example, the deletion of /a as write number 7:
+//
+//	1:1,4:beef,1:7,4:o:/a,7:version,1:3,9:published,13:1735689600000,7:deleted,1:1,
+//
+// # Writing
+//
+// One script does all of a write or nothing (publish/write.lua): refuse a version that is
+// not newer than the stored one, with an error that starts with "STALE "; SET epoch NX;
+// INCR seq; ZADD log; DEL and HSET the whole hash, PEXPIRE it if it is a tombstone; PUBLISH.
+// A writer that does not count versions takes the stored one + 1, and where none is stored
+// any more, the member's score in the log + 1.
+//
+// # Reading
+//
+// SUBSCRIBE and wait for the acknowledgement; GET epoch and seq; page through the log with
+// ZRANGE BYSCORE; HGETALL each member; then apply the events that came meanwhile. All is
+// applied by version, so that order and repetition do no harm. A member whose hash is gone
+// is a deletion whose tombstone has expired.
+package contract

@@ -1,0 +1,55 @@
+package contract
+
+import "github.com/gatehouse/gatehouse/wire"
+
+// Kinds of a [Member].
+const (
+	// KindObject marks an object; the id is its cache key.
+	KindObject = 'o'
+	// KindCredential marks a credential; the id is the device's.
+	KindCredential = 'c'
+)
+
+// Member names what was changed, in the log and in events.
+type Member struct {
+	// Kind is [KindObject] or [KindCredential].
+	Kind byte
+	// ID is the cache key or the device id.
+	ID string
+}
+
+// ObjectMember names the object at key.
+func ObjectMember(key string) Member { return Member{KindObject, key} }
+
+// CredentialMember names the credential of device id.
+func CredentialMember(id string) Member { return Member{KindCredential, id} }
+
+// String is the member as the log has it: "o:/path" or "c:device".
+func (m Member) String() string { return string([]byte{m.Kind, ':'}) + m.ID }
+
+// ParseMember reads what [Member.String] writes. The ID shares s's memory.
+func ParseMember(s string) (Member, error) {
+	if len(s) < 2 || s[1] != ':' {
+		return Member{}, refuse(ReasonMalformed, `member %s: want "o:<key>" or "c:<device id>"`, quote(s))
+	}
+	m := Member{Kind: s[0], ID: s[2:]}
+	switch m.Kind {
+	case KindObject:
+		if len(m.ID) > wire.MaxKey {
+			return Member{}, refuse(ReasonLimit, "member %s: key of %d bytes, at most %d are allowed", quote(s), len(m.ID), wire.MaxKey)
+		}
+		if !wire.ValidKey(m.ID) {
+			return Member{}, refuse(ReasonMalformed, `member %s: a key is "/path" or "@device/path" in visible ASCII`, quote(s))
+		}
+	case KindCredential:
+		if len(m.ID) > wire.MaxDeviceID {
+			return Member{}, refuse(ReasonLimit, "member %s: device id of %d bytes, at most %d are allowed", quote(s), len(m.ID), wire.MaxDeviceID)
+		}
+		if !wire.ValidDeviceID(m.ID) {
+			return Member{}, refuse(ReasonMalformed, `member %s: a device id is visible ASCII without '/', ',' and '"'`, quote(s))
+		}
+	default:
+		return Member{}, refuse(ReasonUnknown, `member %s: kind %q, want 'o' or 'c'`, quote(s), m.Kind)
+	}
+	return m, nil
+}

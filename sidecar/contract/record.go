@@ -1,0 +1,74 @@
+package contract
+
+import (
+	"strconv"
+)
+
+// head is what every record has.
+type head struct {
+	version   uint64
+	published int64 // unix milliseconds
+	deleted   bool
+}
+
+// parseHead reads the fields that every record has, checks a tombstone to have no
+// others, and refuses a field that known does not.
+func parseHead(fields map[string]string, known func(field string) bool) (head, error) {
+	var h head
+	text, found := fields[FieldVersion]
+	if !found {
+		return h, refuse(ReasonMissing, "%s: missing", FieldVersion)
+	}
+	var err error
+	if h.version, err = parseNumber(FieldVersion, text, 1); err != nil {
+		return h, err
+	}
+	if text, found = fields[FieldPublished]; !found {
+		return h, refuse(ReasonMissing, "%s: missing", FieldPublished)
+	}
+	if h.published, err = parseMillis(FieldPublished, text, 0); err != nil {
+		return h, err
+	}
+	if h.deleted, err = parseFlag(fields, FieldDeleted); err != nil {
+		return h, err
+	}
+	for field := range fields {
+		switch field {
+		case FieldVersion, FieldPublished, FieldDeleted:
+			continue
+		}
+		if !known(field) {
+			return h, refuse(ReasonUnknown, "%s: unknown field", quote(field))
+		}
+		if h.deleted {
+			return h, refuse(ReasonConflict, "%s: not allowed beside %s", field, FieldDeleted)
+		}
+	}
+	return h, nil
+}
+
+func (h head) fields() map[string]string {
+	fields := map[string]string{
+		FieldVersion:   strconv.FormatUint(h.version, 10),
+		FieldPublished: strconv.FormatInt(h.published, 10),
+	}
+	if h.deleted {
+		fields[FieldDeleted] = "1"
+	}
+	return fields
+}
+
+func parseMillis(field, text string, lowest uint64) (int64, error) {
+	n, err := parseNumber(field, text, lowest)
+	return int64(n), err // below 2^53
+}
+
+// parseFlag reads a field that is "1" or absent. Anything else could mean either, so it
+// is refused: a "disabled" of "true" must not let a device in.
+func parseFlag(fields map[string]string, field string) (bool, error) {
+	value, found := fields[field]
+	if found && value != "1" {
+		return false, refuse(ReasonMalformed, `%s: %s, want "1" or no such field`, field, quote(value))
+	}
+	return found, nil
+}

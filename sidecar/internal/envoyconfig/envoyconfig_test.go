@@ -1,0 +1,125 @@
+package envoyconfig
+
+import (
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// bootstrap is a file with one listener "edge" whose Wasm filter has plugin as its config.
+func bootstrap(plugin string) string {
+	return fmt.Sprintf(`
+static_resources:
+  listeners:
+  - name: edge
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          http_filters:
+          - name: any
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
+              config: %s
+  clusters: [{name: gatehouse-sidecar}, {name: upstream}]
+`, plugin)
+}
+
+const (
+	vm    = `vm_config: {vm_id: gatehouse}`
+	st    = `"@type": type.googleapis.com/google.protobuf.Struct`
+	rules = `rules: [{match: {prefix: /a/}, cache: {query: [lang]}}, {match: {path: /b}, cache: {}}]`
+)
+
+func TestCheck(t *testing.T) {
+	tests := []struct {
+		name, file string
+		rules      int
+		problems   []string // each a part of a line
+	}{
+		{"good", bootstrap(`{` + vm + `, configuration: {` + st + `, value: {` + rules + `}}}`), 2, nil},
+		{"JSON", `{"static_resources": {"listeners": [{"name": "edge", "filterChains": [{"typedConfig":
+			{"@type": "x/envoy.extensions.filters.http.wasm.v3.Wasm", "config": {"vmConfig": {"vmId": "gatehouse"},
+			"configuration": {"@type": "x/google.protobuf.Struct", "value": {"rules": [{"match": {"path": "/b"}}]}}}}}]}],
+			"clusters": [{"name": "gatehouse-sidecar"}]}}`, 1, nil},
+		{"known by its rules", bootstrap(`{vm_config: {vm_id: mesh}, configuration: {` + st + `, value: {` + rules + `, colour: red}}}`), 0,
+			[]string{"listener edge: colour: unknown field"}},
+		{"another plugin beside ours", strings.Replace(
+			bootstrap(`{`+vm+`, configuration: {`+st+`, value: {`+rules+`}}}`), "          - name: any",
+			`          - typed_config: {"@type": x/`+wasmType+`, config: {vm_config: {vm_id: other}, configuration: {`+st+`, value: {colour: red}}}}
+          - name: any`, 1), 2, nil},
+		{"push listener", bootstrap(`{` + vm + `, configuration: {` + st + `, value: {push_listener: true}}}`), 0, nil},
+		{"several problems", bootstrap(`{` + vm + `, configuration: {` + st + `, value: {max_staleness: 3, rules: [{match: {path: /a}, cache: {on_mis: fetch}}]}}}`), 0,
+			[]string{"listener edge: max_staleness: is 3", "listener edge: rules[0].cache.on_mis: unknown field"}},
+		{"cluster", bootstrap(`{` + vm + `, configuration: {` + st + `, value: {sidecar: {cluster: x}, ` + rules + `}}}`), 2,
+			[]string{`listener edge: sidecar.cluster: "x" is not a cluster of this file (has: gatehouse-sidecar, upstream)`}},
+		{"cluster from elsewhere", bootstrap(`{`+vm+`, configuration: {`+st+`, value: {sidecar: {cluster: x}, `+rules+`}}}`) +
+			"dynamic_resources: {cds_config: {ads: {}}}", 2, nil},
+		{"cluster of a listener resource", `{name: l, filter_chains: [{"@type": x/` + wasmType + `, config: {configuration: {` + st + `, value: {sidecar: {cluster: x}, ` + rules + `}}}}]}`, 2, nil},
+		{"string value", bootstrap(`{` + vm + `, configuration: {"@type": x/google.protobuf.StringValue, value: '{"rules": [{"match": {"path": "/b"}}]}'}}`), 1, nil},
+		{"string value that is no JSON", bootstrap(`{` + vm + `, configuration: {"@type": x/google.protobuf.StringValue, value: 'rules: []'}}`), 0,
+			[]string{"listener edge: configuration.value: is no JSON"}},
+		{"typed struct", `{name: l, filter_chains: [{"@type": x/xds.type.v3.TypedStruct, type_url: x/` + wasmType + `, value: {config: {` + vm + `, configuration: {` + st + `, value: {colour: red}}}}}]}`, 0,
+			[]string{"listener l: colour: unknown field"}},
+		{"no configuration", bootstrap(`{` + vm + `}`), 0, []string{"listener edge: configuration: is missing"}},
+		{"no type", bootstrap(`{` + vm + `, configuration: {` + rules + `}}`), 0, []string{"listener edge: configuration: has no @type"}},
+		{"other type", bootstrap(`{` + vm + `, configuration: {"@type": x/google.protobuf.Duration, value: 3s}}`), 0, []string{`configuration.@type: "x/google.protobuf.Duration"`}},
+		{"YAML date and number", bootstrap(`{` + vm + `, configuration: {` + st + `, value: {max_staleness: 2020-01-01, default: 0x10, 1: x}}}`), 0,
+			[]string{"1: unknown field", `max_staleness: is "2020-01-01T00:00:00Z"`, "default: is 16"}},
+		{"no filter", bootstrap(`{vm_config: {vm_id: other}}`), 0, []string{"has no Gatehouse filter"}},
+		{"no YAML", "a: [", 0, []string{"yaml: "}},
+		{"field twice", "a: 1\na: 2", 0, []string{`"a" already defined`}},
+		{"empty", "# nothing", 0, []string{"is empty"}},
+		{"two documents", "a: 1\n---\nb: 2", 0, []string{"more than one YAML document"}},
+		{"scalar", "hello", 0, []string{"has no Gatehouse filter"}},
+		{"alias that grows", "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\n" +
+			"e: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\ng: &g [*f,*f,*f,*f,*f,*f,*f,*f,*f]", 0, []string{"excessive aliasing"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			rules, problems := Check([]byte(test.file))
+			if rules != test.rules || len(problems) != len(test.problems) {
+				t.Fatalf("got %d rules, problems %q; want %d, %q", rules, problems, test.rules, test.problems)
+			}
+			for i, want := range test.problems {
+				if !strings.Contains(problems[i], want) {
+					t.Errorf("problem %q, want %q", problems[i], want)
+				}
+			}
+		})
+	}
+}
+
+// The file that Gatehouse ships is good, and has the rules of its README.
+func TestShippedFile(t *testing.T) {
+	file, err := os.ReadFile("../../../envoy/envoy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rules, problems := Check(file); rules != 4 || problems != nil {
+		t.Errorf("got %d rules, problems %q; want 4, none", rules, problems)
+	}
+}
+
+func TestField(t *testing.T) {
+	m := map[string]any{"a_b": 1, "vmId": 2, "x": nil}
+	for name, want := range map[string]any{"a_b": 1, "vm_id": 2, "x": nil, "none": nil, "_": nil} {
+		if got := field(m, name); !reflect.DeepEqual(got, want) {
+			t.Errorf("field %q is %v, want %v", name, got, want)
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	got, err := parse([]byte("{1: [2, -3, 1.5, 18446744073709551615, 2020-01-01], a: {true: null, b: yes, c: &x {d: 0x10}, e: *x}}"))
+	want := map[string]any{
+		"1": []any{2.0, -3.0, 1.5, 18446744073709551615.0, "2020-01-01T00:00:00Z"},
+		"a": map[string]any{"true": nil, "b": "yes", "c": map[string]any{"d": 16.0}, "e": map[string]any{"d": 16.0}},
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %#v, %v; want %#v", got, err, want)
+	}
+}

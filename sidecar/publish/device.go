@@ -1,0 +1,172 @@
+package publish
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// DefaultCost is the bcrypt cost of a secret's hash unless the writer chooses one.
+const DefaultCost = 12
+
+// Device is a device's credential. Secret or Hashes is required, not both.
+type Device struct {
+	// ID is the device id (wire.ValidDeviceID).
+	ID string
+	// Secret is hashed with bcrypt: 1 to wire.MaxSecret bytes without control
+	// characters, which no header could carry.
+	Secret string
+	// Hashes are bcrypt hashes made elsewhere, 1 to contract.MaxHashes.
+	Hashes []string
+	// Permissions are names (wire.ValidPermission), at most wire.MaxPermissions.
+	Permissions []string
+	// NotAfter is when the device is refused from; zero means never. Milliseconds count.
+	NotAfter time.Time
+	// Version must exceed the stored one; 0 means the next one.
+	Version uint64
+	// Cost is the bcrypt cost of Secret, contract.MinCost to contract.MaxCost; 0 means [DefaultCost].
+	Cost int
+}
+
+// PutDevice registers d, or replaces what is stored, a revocation included.
+func (p *Publisher) PutDevice(ctx context.Context, d Device) (Receipt, error) {
+	if err := d.check(); err != nil {
+		return Receipt{}, fmt.Errorf("put device: %w", err)
+	}
+	record := contract.Credential{Version: d.Version, Hashes: d.Hashes, Permissions: slices.Clone(d.Permissions)}
+	slices.Sort(record.Permissions)
+	record.Permissions = slices.Compact(record.Permissions)
+	if !d.NotAfter.IsZero() {
+		record.NotAfterMS = d.NotAfter.UnixMilli()
+	}
+	if d.Secret != "" {
+		cost := d.Cost
+		if cost == 0 {
+			cost = DefaultCost
+		}
+		hash, err := bcrypt.GenerateFromPassword([]byte(d.Secret), cost)
+		if err != nil {
+			return Receipt{}, fmt.Errorf("put device %q: %w", d.ID, err)
+		}
+		record.Hashes = []string{string(hash)}
+	}
+	receipt, err := p.write(ctx, replace, contract.CredentialMember(d.ID), record.Fields(0))
+	if err != nil {
+		return Receipt{}, fmt.Errorf("put device %q: %w", d.ID, err)
+	}
+	return receipt, nil
+}
+
+func (d Device) check() error {
+	if err := checkMember(contract.CredentialMember(d.ID)); err != nil {
+		return err
+	}
+	switch {
+	case (d.Secret == "") == (len(d.Hashes) == 0):
+		return refuse("device %q: give a secret of 1 to %d bytes, or hashes", d.ID, wire.MaxSecret)
+	case len(d.Secret) > wire.MaxSecret:
+		return refuse("secret of %q: %d bytes, at most %d are allowed: bcrypt reads no more", d.ID, len(d.Secret), wire.MaxSecret)
+	case strings.ContainsFunc(d.Secret, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return refuse("secret of %q: has a NUL, line end or other control character, which no header can carry", d.ID)
+	case d.Cost != 0 && (d.Cost < contract.MinCost || d.Cost > contract.MaxCost):
+		return refuse("cost %d of %q: is out of %d to %d", d.Cost, d.ID, contract.MinCost, contract.MaxCost)
+	case len(d.Hashes) > contract.MaxHashes:
+		return refuse("hashes of %q: %d, at most %d are allowed", d.ID, len(d.Hashes), contract.MaxHashes)
+	case !d.NotAfter.IsZero() && (d.NotAfter.UnixMilli() < 1 || d.NotAfter.UnixMilli() > wire.MaxVersion):
+		return refuse("not-after %v of %q: want a time after 1970", d.NotAfter, d.ID)
+	}
+	for i, hash := range d.Hashes {
+		if err := contract.CheckHash(hash); err != nil {
+			return refuse("hash %d of %q: %w", i+1, d.ID, err)
+		}
+	}
+	for _, name := range d.Permissions {
+		if !wire.ValidPermission(name) {
+			return refuse("permission %q of %q: want 1 to %d of letters, digits and . _ : -", name, d.ID, wire.MaxPermissionName)
+		}
+	}
+	if n := len(d.Permissions); n > wire.MaxPermissions {
+		return refuse("permissions of %q: %d names, at most %d are allowed", d.ID, n, wire.MaxPermissions)
+	}
+	return checkVersion(d.Version)
+}
+
+// RevokeDevice disables a device, whatever else its record says, and keeps the record;
+// [ErrNotFound] if there is none. It is one script, so no write of the record that comes
+// at the same time can make it fail; of the two, the later one holds.
+func (p *Publisher) RevokeDevice(ctx context.Context, id string) (Receipt, error) {
+	m := contract.CredentialMember(id)
+	if err := checkMember(m); err != nil {
+		return Receipt{}, fmt.Errorf("revoke device: %w", err)
+	}
+	fields := map[string]string{contract.FieldVersion: "0", contract.FieldDisabled: "1"}
+	receipt, err := p.write(ctx, merge, m, fields)
+	if err != nil {
+		return Receipt{}, fmt.Errorf("revoke device %q: %w", id, err)
+	}
+	return receipt, nil
+}
+
+// ListDevices yields the credentials of all devices, the oldest write first. One that is
+// written meanwhile may come twice, the newer one later. A record that the contract does
+// not allow comes as its ID with an [ErrCorrupt], and the list goes on; any other error ends it.
+func (p *Publisher) ListDevices(ctx context.Context) iter.Seq2[contract.Credential, error] {
+	return func(yield func(contract.Credential, error) bool) {
+		var failed error
+		err := p.members(ctx, contract.KindCredential, func(members []contract.Member) bool {
+			var records []*redis.MapStringStringCmd
+			if records, failed = p.records(ctx, members); failed != nil {
+				return false
+			}
+			for i, record := range records {
+				c, err := parseDevice(members[i].ID, record.Val())
+				if !c.Deleted && !yield(c, err) {
+					return false
+				}
+			}
+			return true
+		})
+		if err == nil {
+			err = failed
+		}
+		if err != nil {
+			yield(contract.Credential{}, fmt.Errorf("list devices: %w", err))
+		}
+	}
+}
+
+// records reads the hashes of members in one round trip.
+func (p *Publisher) records(ctx context.Context, members []contract.Member) ([]*redis.MapStringStringCmd, error) {
+	if len(members) == 0 {
+		return nil, nil
+	}
+	pipe := p.client.Pipeline()
+	records := make([]*redis.MapStringStringCmd, len(members))
+	for i, m := range members {
+		records[i] = pipe.HGetAll(ctx, p.keys.RecordKey(m))
+	}
+	_, err := pipe.Exec(ctx)
+	return records, err
+}
+
+// parseDevice takes a record that is gone for its own tombstone.
+func parseDevice(id string, fields map[string]string) (contract.Credential, error) {
+	if len(fields) == 0 {
+		return contract.Credential{ID: id, Deleted: true}, nil
+	}
+	c, err := contract.ParseCredential(fields)
+	c.ID = id
+	if err != nil {
+		return c, fmt.Errorf("device %q: %w: %w", id, ErrCorrupt, err)
+	}
+	return c, nil
+}

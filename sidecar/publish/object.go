@@ -1,0 +1,219 @@
+package publish
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"iter"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// Object is a response that the edges are to give for a key.
+type Object struct {
+	// Key is the path, and after '?' the canonical query (wire.CanonicalQuery); or
+	// "@device/path" for what only one device gets (wire.DeviceKey).
+	Key string
+	// Body is the identity encoding, at most wire.MaxBody bytes. Put does not keep it.
+	Body []byte
+	// ContentType is sent as it is; required.
+	ContentType string
+	// ETag is a strong entity-tag with its quotes; empty means one made from Body.
+	ETag string
+	// TTL is how long the object is fresh, in whole milliseconds; 0 means until it changes.
+	TTL time.Duration
+	// Version must exceed the stored one; 0 means the next one.
+	Version uint64
+}
+
+// Put publishes o, in every encoding that makes it smaller.
+func (p *Publisher) Put(ctx context.Context, o Object) (Receipt, error) {
+	if err := o.check(); err != nil {
+		return Receipt{}, fmt.Errorf("put object: %w", err)
+	}
+	if o.ETag == "" {
+		o.ETag = ETag(o.Body)
+	}
+	bodies, err := encode(o.Body, o.ContentType)
+	if err != nil {
+		return Receipt{}, fmt.Errorf("put %q: %w", o.Key, err)
+	}
+	record := contract.Object{
+		Version:     o.Version,
+		ETag:        o.ETag,
+		ContentType: o.ContentType,
+		TTLMS:       o.TTL.Milliseconds(),
+		Bodies:      bodies,
+	}
+	receipt, err := p.write(ctx, replace, contract.ObjectMember(o.Key), record.Fields())
+	if err != nil {
+		return Receipt{}, fmt.Errorf("put %q: %w", o.Key, err)
+	}
+	return receipt, nil
+}
+
+// ETag is the entity-tag of a body unless its publisher chooses one: the first 128 bits of its SHA-256.
+func ETag(body []byte) string {
+	sum := sha256.Sum256(body)
+	return `"` + hex.EncodeToString(sum[:16]) + `"`
+}
+
+func (o Object) check() error {
+	if err := checkMember(contract.ObjectMember(o.Key)); err != nil {
+		return err
+	}
+	canonical, query, _ := strings.Cut(o.Key, "?")
+	if query = wire.CanonicalQuery(query, nil); query != "" {
+		canonical += "?" + query
+	}
+	switch {
+	case o.Key != canonical:
+		return refuse("key %q: the edge looks up sorted queries only, want %q", o.Key, canonical)
+	case len(o.Body) > wire.MaxBody:
+		return refuse("body of %q: %d bytes, at most %d are allowed", o.Key, len(o.Body), wire.MaxBody)
+	case !wire.ValidContentType(o.ContentType):
+		return refuse("content type %q of %q: want 1 to %d bytes of printable ASCII", o.ContentType, o.Key, wire.MaxContentType)
+	case o.ETag != "" && !wire.ValidETag(o.ETag):
+		return refuse(`etag %q of %q: want a strong entity-tag, a quoted string of at most %d bytes of visible ASCII`, o.ETag, o.Key, wire.MaxETag)
+	case o.TTL < 0 || o.TTL%time.Millisecond != 0:
+		return refuse("ttl %v of %q: want whole milliseconds, or 0 for fresh until changed", o.TTL, o.Key)
+	}
+	return checkVersion(o.Version)
+}
+
+// Delete makes the edges forget key, if version is newer than the stored one; 0 means
+// the next one. A key that is not there gets its tombstone too: a put that is on its
+// way with an older version must not bring the object back.
+func (p *Publisher) Delete(ctx context.Context, key string, version uint64) (Receipt, error) {
+	m := contract.ObjectMember(key)
+	if err := checkMember(m); err != nil {
+		return Receipt{}, fmt.Errorf("delete object: %w", err)
+	}
+	if err := checkVersion(version); err != nil {
+		return Receipt{}, fmt.Errorf("delete %q: %w", key, err)
+	}
+	receipt, err := p.write(ctx, replace, m, contract.Object{Version: version, Deleted: true}.Fields())
+	if err != nil {
+		return Receipt{}, fmt.Errorf("delete %q: %w", key, err)
+	}
+	return receipt, nil
+}
+
+// Get reads the object at key; [ErrNotFound] if there is none, [ErrCorrupt] if what is
+// stored is not an object of the contract.
+func (p *Publisher) Get(ctx context.Context, key string) (contract.Object, error) {
+	if err := checkMember(contract.ObjectMember(key)); err != nil {
+		return contract.Object{}, fmt.Errorf("get object: %w", err)
+	}
+	fields, err := p.client.HGetAll(ctx, p.keys.ObjectKey(key)).Result()
+	if err != nil {
+		return contract.Object{}, fmt.Errorf("get %q: %w", key, err)
+	}
+	if len(fields) == 0 {
+		return contract.Object{}, fmt.Errorf("get %q: %w", key, ErrNotFound)
+	}
+	o, err := contract.ParseObject(fields)
+	if err != nil {
+		return contract.Object{}, fmt.Errorf("get %q: %w: %w", key, ErrCorrupt, err)
+	}
+	if o.Deleted {
+		return contract.Object{}, fmt.Errorf("get %q: %w", key, ErrNotFound)
+	}
+	o.Key = key
+	return o, nil
+}
+
+// Entry is an object in a listing. Its fields are as stored, not checked.
+type Entry struct {
+	// Key is the cache key.
+	Key string `json:"key"`
+	// Version is the stored version.
+	Version uint64 `json:"version"`
+	// PublishedMS is when it was published, in unix milliseconds.
+	PublishedMS int64 `json:"published_ms"`
+	// ETag is the entity-tag with its quotes.
+	ETag string `json:"etag"`
+	// ContentType is the content type.
+	ContentType string `json:"content_type"`
+	// TTLMS is the freshness lifetime in milliseconds, 0 if there is no end.
+	TTLMS int64 `json:"ttl_ms,omitempty"`
+	// Size is the size of the identity encoding in bytes.
+	Size int64 `json:"size"`
+}
+
+// List yields the objects whose keys start with prefix, the oldest write first, without
+// their bodies. An object that is written meanwhile may come twice, the newer one later.
+// An error ends the list.
+func (p *Publisher) List(ctx context.Context, prefix string) iter.Seq2[Entry, error] {
+	return func(yield func(Entry, error) bool) {
+		var failed error
+		err := p.members(ctx, contract.KindObject, func(members []contract.Member) bool {
+			var entries []Entry
+			if entries, failed = p.entries(ctx, members, prefix); failed != nil {
+				return false
+			}
+			for _, entry := range entries {
+				if !yield(entry, nil) {
+					return false
+				}
+			}
+			return true
+		})
+		if err == nil {
+			err = failed
+		}
+		if err != nil {
+			yield(Entry{}, fmt.Errorf("list objects: %w", err))
+		}
+	}
+}
+
+// entries reads all but the bodies of members in one round trip.
+func (p *Publisher) entries(ctx context.Context, members []contract.Member, prefix string) ([]Entry, error) {
+	type query struct {
+		key   string
+		heads *redis.SliceCmd
+		size  *redis.IntCmd
+	}
+	var queries []query
+	pipe := p.client.Pipeline()
+	for _, m := range members {
+		if strings.HasPrefix(m.ID, prefix) {
+			key := p.keys.RecordKey(m)
+			queries = append(queries, query{
+				m.ID,
+				pipe.HMGet(ctx, key, contract.FieldVersion, contract.FieldPublished, contract.FieldETag, contract.FieldContentType, contract.FieldTTL),
+				pipe.HStrLen(ctx, key, contract.FieldBody),
+			})
+		}
+	}
+	if len(queries) == 0 {
+		return nil, nil
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return nil, err
+	}
+	var entries []Entry
+	for _, q := range queries {
+		var text [5]string
+		for i, value := range q.heads.Val() {
+			text[i], _ = value.(string)
+		}
+		if text[2] == "" { // every object has an entity-tag, a tombstone has none
+			continue
+		}
+		entry := Entry{Key: q.key, ETag: text[2], ContentType: text[3], Size: q.size.Val()}
+		entry.Version, _ = strconv.ParseUint(text[0], 10, 64)
+		entry.PublishedMS, _ = strconv.ParseInt(text[1], 10, 64)
+		entry.TTLMS, _ = strconv.ParseInt(text[4], 10, 64)
+		entries = append(entries, entry)
+	}
+	return entries, nil
+}

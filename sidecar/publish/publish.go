@@ -1,0 +1,163 @@
+// Package publish writes objects and device credentials to Redis for every Gatehouse
+// edge to serve and check. What it writes is fixed in package contract.
+//
+//	p := publish.New(redis.NewClient(options))
+//	_, err := p.Put(ctx, publish.Object{Key: "/v1/products/42", Body: body, ContentType: "application/json"})
+package publish
+
+import (
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// Errors that callers tell apart with [errors.Is].
+var (
+	// ErrStale is a write whose version is not newer than the stored one; nothing was
+	// written. Who counts versions should read the newer one before trying again.
+	ErrStale = errors.New("stale version")
+	// ErrNotFound is an object or device that is not there, or was deleted.
+	ErrNotFound = errors.New("not found")
+	// ErrInvalid is an argument that the contract does not allow.
+	ErrInvalid = errors.New("invalid")
+	// ErrCorrupt is a stored record that the contract does not allow; a new write replaces it.
+	ErrCorrupt = errors.New("corrupt record")
+)
+
+//go:embed write.lua
+var writeSource string
+
+var writeScript = redis.NewScript(writeSource)
+
+// Publisher writes to one shard. It is safe for concurrent use.
+type Publisher struct {
+	client redis.UniversalClient
+	keys   contract.Keys
+}
+
+// New publishes through client, which stays the caller's to close.
+func New(client redis.UniversalClient) *Publisher {
+	return &Publisher{client: client}
+}
+
+// Receipt says how a write is recorded.
+type Receipt struct {
+	// Version is the version of the object or credential from now on.
+	Version uint64
+	// Seq is the write's sequence number in its shard.
+	Seq uint64
+}
+
+// Modes of the write script.
+const (
+	replace = "replace"
+	merge   = "merge"
+)
+
+// write runs the script for m. The fields' version counts, 0 for the next one;
+// their publish time does not.
+func (p *Publisher) write(ctx context.Context, mode string, m contract.Member, fields map[string]string) (Receipt, error) {
+	expiryMS := int64(0)
+	if fields[contract.FieldDeleted] != "" {
+		expiryMS = contract.TombstoneLife.Milliseconds()
+	}
+	keys := []string{p.keys.RecordKey(m), p.keys.SeqKey(), p.keys.LogKey(), p.keys.EpochKey()}
+	args := []any{mode, fields[contract.FieldVersion], newEpoch(), m.String(), expiryMS, p.keys.EventsChannel()}
+	for field, value := range fields {
+		if field != contract.FieldVersion && field != contract.FieldPublished {
+			args = append(args, field, value)
+		}
+	}
+	reply, err := writeScript.Run(ctx, p.client, keys, args...).Int64Slice()
+	if err != nil {
+		return Receipt{}, scriptError(err)
+	}
+	if len(reply) != 2 {
+		return Receipt{}, fmt.Errorf("the write script answered %d numbers, want 2", len(reply))
+	}
+	return Receipt{Version: uint64(reply[0]), Seq: uint64(reply[1])}, nil
+}
+
+// newEpoch is a data epoch for a Redis that has none yet.
+func newEpoch() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// scriptError turns the script's own errors into this package's.
+func scriptError(err error) error {
+	if _, ours := errors.AsType[redis.Error](err); !ours {
+		return err
+	}
+	code, text, _ := strings.Cut(err.Error(), " ")
+	switch code {
+	case "STALE":
+		return fmt.Errorf("%w: %s", ErrStale, text)
+	case "ABSENT":
+		return ErrNotFound
+	case "INVALID":
+		return fmt.Errorf("%w: %s", ErrInvalid, text)
+	}
+	return err
+}
+
+// refuse is an [ErrInvalid] that names the value and the limit.
+func refuse(format string, args ...any) error {
+	return fmt.Errorf("%w "+format, append([]any{ErrInvalid}, args...)...)
+}
+
+func checkVersion(version uint64) error {
+	if version > wire.MaxVersion {
+		return refuse("version %d: at most %d is allowed, 0 is the next one", version, uint64(wire.MaxVersion))
+	}
+	return nil
+}
+
+// checkMember has contract's own checks of keys and ids.
+func checkMember(m contract.Member) error {
+	if _, err := contract.ParseMember(m.String()); err != nil {
+		return fmt.Errorf("%w %w", ErrInvalid, err)
+	}
+	return nil
+}
+
+// members yields the log's members of a kind, oldest write first. One that is written
+// meanwhile may come twice.
+func (p *Publisher) members(ctx context.Context, kind byte, page func([]contract.Member) bool) error {
+	const pageSize = 256
+	start := "-inf"
+	for {
+		entries, err := p.client.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
+			Key: p.keys.LogKey(), Start: start, Stop: "+inf", ByScore: true, Count: pageSize,
+		}).Result()
+		if err != nil {
+			return fmt.Errorf("read %s: %w", p.keys.LogKey(), err)
+		}
+		if len(entries) == 0 {
+			return nil
+		}
+		var members []contract.Member
+		for _, entry := range entries {
+			name, _ := entry.Member.(string)
+			if m, err := contract.ParseMember(name); err == nil && m.Kind == kind { // another writer's slip is the sidecar's to count
+				members = append(members, m)
+			}
+		}
+		if !page(members) {
+			return nil
+		}
+		// Scores are sequence numbers: unique, and exact in a double.
+		start = "(" + strconv.FormatFloat(entries[len(entries)-1].Score, 'f', -1, 64)
+	}
+}
