@@ -1,0 +1,48 @@
+# The addresses of `make run`, and what else can be set: make run EDGE=127.0.0.1:9000 STACK=second
+EDGE ?= 127.0.0.1:8080
+ENVOY_ADMIN ?= 127.0.0.1:9901
+SIDECAR_ADMIN ?= 127.0.0.1:9090
+UPSTREAM ?= 127.0.0.1:8081
+REDIS ?= 127.0.0.1:6380
+REDIS_URL ?=
+CONCURRENCY ?= 2
+STACK ?= demo
+ENVOY ?=
+DETACH ?=
+export EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK ENVOY
+
+GO ?= go
+DEMO := build/gatehouse-demo
+# For a background start: DETACH=1.
+detach := $(if $(filter-out 0 no false,$(DETACH)),--detach)
+
+.DEFAULT_GOAL := help
+.PHONY: help run stop build test check clean
+
+help: ## show this
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
+	  printf '  make %-7s %s\n' "$$target" "$$text"; done
+	@echo
+	@echo '  Variables of make run, with their values now:'
+	@for v in EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK ENVOY; do \
+	  printf '  %-14s %s\n' "$$v" "$$(printenv "$$v")"; done
+
+run: build ## start Redis, sidecar, upstream and Envoy with demo data; DETACH=1: in the background
+	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(DEMO) run $(detach)
+
+stop: ## end what make run started
+	@if [ -x $(DEMO) ]; then exec $(DEMO) stop; else echo "nothing is built, so nothing runs"; fi
+
+build: ## build the filter and the programs into build/
+	@mkdir -p build
+	GOOS=wasip1 GOARCH=wasm $(GO) build -buildmode=c-shared -trimpath -ldflags='-s -w' -o build/gatehouse.wasm ./wasm-filter
+	$(GO) build -trimpath -o build/ ./sidecar/cmd/... ./e2e/cmd/...
+
+test: ## unit tests with -race, wasm build, end-to-end suite
+	@scripts/test.sh
+
+check: ## format, lint, module files
+	@scripts/check.sh
+
+clean: ## remove what was built; .venv stays
+	rm -rf build

@@ -1,0 +1,99 @@
+package stack
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"syscall"
+)
+
+// ErrUsage is wrapped by every error that the caller can mend by other options: bad
+// addresses, names and paths. What goes wrong with good options doesn't wrap it.
+var ErrUsage = errors.New("usage")
+
+// AddressError says that an address of the stack can't be listened on.
+type AddressError struct {
+	Variable string // as passed to make, for example "EDGE"
+	Address  string // HOST:PORT
+	Err      error
+}
+
+// Error names the variable, the address, the reason and the way out.
+func (e *AddressError) Error() string {
+	reason := e.Err.Error()
+	if errno := syscall.Errno(0); errors.As(e.Err, &errno) {
+		reason = errno.Error() // without the address, which is there already
+	}
+	host, _, err := net.SplitHostPort(e.Address)
+	if err != nil {
+		host = "127.0.0.1"
+	}
+	return fmt.Sprintf("%s %s: %s; choose another: make run %s=%s",
+		e.Variable, e.Address, reason, e.Variable, net.JoinHostPort(host, "PORT"))
+}
+
+// Unwrap returns the reason.
+func (e *AddressError) Unwrap() error { return e.Err }
+
+// resolve turns HOST:PORT into IP:PORT, which is what Envoy takes. An empty address or
+// port 0 becomes a free port; an empty host is all addresses.
+func resolve(variable, address string) (string, error) {
+	if address == "" {
+		address = "127.0.0.1:0"
+	}
+	bad := func(err error) error {
+		return fmt.Errorf("%w: %s %q: %w; want HOST:PORT, for example 127.0.0.1:8080", ErrUsage, variable, address, err)
+	}
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return "", bad(err)
+	}
+	tcp, err := net.ResolveTCPAddr("tcp", address)
+	if err != nil {
+		return "", bad(err)
+	}
+	if tcp.IP == nil {
+		tcp.IP = net.IPv4zero
+	}
+	if tcp.Port == 0 {
+		if tcp.Port, err = freePort(tcp.IP.String()); err != nil {
+			return "", &AddressError{Variable: variable, Address: address, Err: err}
+		}
+	}
+	return tcp.String(), nil
+}
+
+// freePort finds a port that nothing listens on. It stays below 32768, where Linux starts
+// to number outgoing connections: a port from there could be taken by one while the
+// program that owned it restarts.
+func freePort(host string) (int, error) {
+	const low, high, attempts = 20000, 32768, 100
+	var last error
+	for range attempts {
+		port := low + rand.IntN(high-low)
+		if last = probe(net.JoinHostPort(host, strconv.Itoa(port))); last == nil {
+			return port, nil
+		}
+	}
+	return 0, fmt.Errorf("no free port in %d to %d after %d attempts: %w", low, high-1, attempts, last)
+}
+
+// probe reports why nothing can listen on address. Envoy wouldn't always say: it sets
+// SO_REUSEPORT on its listeners, so that two of one user share a port in silence.
+func probe(address string) error {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	return listener.Close()
+}
+
+// reachable is the address by which a client on this host reaches a listener on address.
+func reachable(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if ip := net.ParseIP(host); err == nil && ip.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return address
+}

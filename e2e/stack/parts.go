@@ -1,0 +1,151 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// EdgeURL is where clients reach the edge, without a final slash, like all of these.
+func (s *Stack) EdgeURL() string { return "http://" + reachable(s.opts.Edge) }
+
+// EnvoyAdminURL is Envoy's admin address.
+func (s *Stack) EnvoyAdminURL() string { return "http://" + reachable(s.opts.EnvoyAdmin) }
+
+// SidecarAdminURL is the sidecar's admin address.
+func (s *Stack) SidecarAdminURL() string { return "http://" + reachable(s.opts.SidecarAdmin) }
+
+// UpstreamURL is where the demo upstream is reached without Envoy.
+func (s *Stack) UpstreamURL() string { return "http://" + reachable(s.opts.Upstream) }
+
+// UpstreamRequests is how many requests the demo upstream has seen.
+func (s *Stack) UpstreamRequests() int64 { return s.upstream.Requests() }
+
+// RedisURL is the stack's Redis, for redis.ParseURL or `gatehousectl --redis`.
+func (s *Stack) RedisURL() string {
+	if s.opts.RedisURL != "" {
+		return s.opts.RedisURL
+	}
+	return "redis://" + reachable(s.opts.Redis)
+}
+
+// Dir is where the stack keeps its configuration and logs: envoy.log, sidecar.log, redis.log.
+func (s *Stack) Dir() string { return s.opts.Dir }
+
+// ConfigPath is the configuration that Envoy runs with.
+func (s *Stack) ConfigPath() string { return s.path("envoy.yaml") }
+
+// PushSocket is the unix socket on which Envoy takes the sidecar's batches.
+func (s *Stack) PushSocket() string { return filepath.Join(s.sockets, "push.sock") }
+
+// APISocket is the unix socket on which the sidecar answers verify and fetch calls.
+func (s *Stack) APISocket() string { return filepath.Join(s.sockets, "api.sock") }
+
+// EnvoyPID is the process id of the last Envoy that was started, 0 before the first.
+func (s *Stack) EnvoyPID() int { return s.pid(envoyName) }
+
+// SidecarPID is the process id of the last sidecar that was started, 0 before the first.
+func (s *Stack) SidecarPID() int { return s.pid(sidecarName) }
+
+func (s *Stack) pid(name string) int {
+	if child := s.child(name); child != nil {
+		return child.pid
+	}
+	return 0
+}
+
+func (s *Stack) envoyProgram() program {
+	args := []string{
+		"--config-path", s.ConfigPath(),
+		"--concurrency", strconv.Itoa(s.opts.Concurrency),
+		"--disable-hot-restart", // it needs an id that no other Envoy on the host has
+		"--log-level", "warn",
+	}
+	return program{
+		name: envoyName, path: s.opts.EnvoyPath, args: append(args, s.opts.EnvoyArgs...), log: s.path("envoy.log"),
+	}
+}
+
+func (s *Stack) sidecarProgram() program {
+	args := []string{
+		"--redis.url", s.RedisURL(),
+		"--push.socket", s.PushSocket(),
+		"--api.socket", s.APISocket(),
+		"--admin.address", s.opts.SidecarAdmin,
+	}
+	return program{
+		name: sidecarName, path: s.opts.SidecarPath, args: append(args, s.opts.SidecarArgs...),
+		env: s.opts.SidecarEnv, log: s.path("sidecar.log"),
+	}
+}
+
+// awaitOK waits until a GET of url is answered 200.
+func (s *Stack) awaitOK(ctx context.Context, child *process, url string) error {
+	return s.await(ctx, child, url, func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		req.Close = true // no connection is kept to a part that a test will kill
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = res.Body.Close() }()
+		if res.StatusCode == http.StatusOK {
+			return nil
+		}
+		body, err := io.ReadAll(io.LimitReader(res.Body, 512))
+		if err != nil {
+			return err
+		}
+		return fmt.Errorf("%s: %s", res.Status, strings.TrimSpace(string(body)))
+	})
+}
+
+// await calls check until it returns nil. It gives up with what check said last when the
+// ready timeout or ctx ends, and with the child's own words when child, which may be nil,
+// ends.
+func (s *Stack) await(ctx context.Context, child *process, what string, check func(context.Context) error) error {
+	const interval, attempt = 20 * time.Millisecond, time.Second
+	ctx, cancel := context.WithTimeout(ctx, s.opts.ReadyTimeout)
+	defer cancel()
+	var ended <-chan struct{} // nil: never ready to receive
+	if child != nil {
+		ended = child.done
+	}
+	begin := time.Now()
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	var last error // a reason is worth more than that the next check was cut short
+	for {
+		once, cancel := context.WithTimeout(ctx, attempt)
+		err := check(once)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if last == nil || !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) {
+			last = err
+		}
+		select {
+		case <-ended:
+			return child.exitError()
+		case <-ctx.Done():
+			waited := time.Since(begin).Round(time.Millisecond)
+			err = fmt.Errorf("%s: not ready after %s: %w (last: %w)", what, waited, ctx.Err(), last)
+			if child != nil {
+				err = fmt.Errorf("%w; last lines of %s:\n%s", err, child.log, tail(child.log, child.logStart))
+			}
+			return err
+		case <-ticker.C:
+		}
+	}
+}

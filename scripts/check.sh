@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Format, lint, module files: everything about the sources that needs no run of the programs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+stage() {
+  local name=$1 begin=$SECONDS
+  shift
+  if ! "$@"; then
+    echo "check: $name failed" >&2
+    exit 1
+  fi
+  echo "check: $name ok ($((SECONDS - begin)) s)"
+}
+
+formatted() {
+  local files
+  files=$(gofmt -l .)
+  [[ -z $files ]] || { echo "not formatted, run gofmt -w:" >&2; echo "$files" >&2; return 1; }
+}
+
+# The filter is another platform's program: its host calls exist only there.
+for_wasm() { GOOS=wasip1 GOARCH=wasm "$@"; }
+
+stage gofmt formatted
+stage "go mod tidy" go mod tidy -diff
+stage "go vet" go vet ./...
+stage "go vet, wasm" for_wasm go vet ./wasm-filter/... ./wire/...
+stage staticcheck go run "$staticcheck" ./...
+stage shellcheck bash -c 'scripts/need.sh shellcheck shellcheck "it checks the scripts" && shellcheck -x scripts/*.sh .ci/run'

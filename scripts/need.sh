@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# need.sh TOOL PACKAGE WHY: makes sure that TOOL is there. Where it is missing, PACKAGE is
+# installed by apt if this is root on a machine with apt; else this fails and says what to do.
+set -euo pipefail
+tool=$1 package=$2 why=$3
+
+command -v "$tool" >/dev/null && exit
+
+if ! command -v apt-get >/dev/null; then
+  echo "$tool is missing: $why; install it with your system's package manager" >&2
+  exit 1
+fi
+if [[ $(id -u) != 0 ]]; then
+  echo "$tool is missing: $why; run: sudo apt-get install $package" >&2
+  exit 1
+fi
+
+echo "installing $package: $why ..." >&2
+# A package that brings a service would start it, and take its port. This stops that.
+policy=/usr/sbin/policy-rc.d
+if [[ ! -e $policy ]]; then
+  trap 'rm -f "$policy"' EXIT
+  printf '#!/bin/sh\nexit 101\n' >"$policy"
+  chmod 755 "$policy"
+fi
+export DEBIAN_FRONTEND=noninteractive
+install=(apt-get install --yes -qq --no-install-recommends "$package")
+# The first attempt fails where the lists of packages are old or were never fetched.
+"${install[@]}" >/dev/null 2>&1 || { apt-get update -qq >/dev/null && "${install[@]}" >/dev/null; } || true
+if ! command -v "$tool" >/dev/null; then
+  echo "$tool is missing: $why; apt-get could not install $package, see above" >&2
+  exit 1
+fi

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Unit tests, the wasm build, and the end-to-end suite against a real Envoy and redis-server.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+scripts/need.sh gcc gcc "the race detector of go test needs a C compiler"
+scripts/need.sh redis-server redis-server "the tests run against a real Redis"
+ENVOY=$(scripts/install-envoy.sh)
+export ENVOY
+
+begin=$SECONDS
+make --no-print-directory build
+echo "test: build ok ($((SECONDS - begin)) s)"
+
+begin=$SECONDS
+mapfile -t packages < <(go list ./... | grep -v '/e2e$')
+go test -race "${packages[@]}"
+echo "test: unit tests ok ($((SECONDS - begin)) s)"
+
+begin=$SECONDS
+go test -race -count=1 -timeout=15m ./e2e
+echo "test: end-to-end suite ok ($((SECONDS - begin)) s)"
