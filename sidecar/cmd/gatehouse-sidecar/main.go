@@ -1,0 +1,12 @@
+// Gatehouse-sidecar keeps an Envoy's shared memory in step with Redis, and verifies
+// credentials for it. See sidecar/README.md.
+package main
+
+import (
+	"context"
+	"os"
+)
+
+func main() {
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+}

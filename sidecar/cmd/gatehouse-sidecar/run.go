@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/admin"
+	"github.com/gatehouse/gatehouse/sidecar/internal/api"
+	"github.com/gatehouse/gatehouse/sidecar/internal/config"
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/sidecar/internal/events"
+	"github.com/gatehouse/gatehouse/sidecar/internal/image"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/mirror"
+	"github.com/gatehouse/gatehouse/sidecar/internal/push"
+)
+
+// Exit codes.
+const (
+	exitOK = iota
+	exitRuntime
+	exitUsage
+)
+
+// drainTimeout bounds how long the sidecar takes to stop.
+const drainTimeout = 10 * time.Second
+
+// version is set by the linker; a build without it is named after its commit.
+var version string
+
+// component is a part of the sidecar that runs until its context ends.
+type component interface {
+	Run(ctx context.Context) error
+}
+
+// run is the program, with everything of the process given.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	c, err := config.Load(args)
+	switch {
+	case c == nil: // err says why
+	case c.Help:
+		if err := config.Usage(stdout); err != nil {
+			fmt.Fprintln(stderr, err)
+			return exitRuntime
+		}
+		return exitOK
+	case c.Version:
+		fmt.Fprintln(stdout, "gatehouse-sidecar", versionName())
+		return exitOK
+	}
+	if problems := config.Problems(err, c); len(problems) > 0 {
+		for _, problem := range problems {
+			fmt.Fprintln(stderr, "gatehouse-sidecar:", problem)
+		}
+		return exitUsage
+	}
+	if c.Check {
+		fmt.Fprintln(stdout, "ok")
+		return exitOK
+	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
+	log := c.Logger(stderr)
+	log.Info("gatehouse sidecar starts", "version", versionName())
+	if err := serve(ctx, c, log); err != nil {
+		log.Error("gatehouse sidecar failed", "error", err)
+		return exitRuntime
+	}
+	log.Info("gatehouse sidecar stopped")
+	return exitOK
+}
+
+func versionName() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				return s.Value
+			}
+		}
+	}
+	return "unknown"
+}
+
+// serve runs all components until ctx ends or one of them fails.
+func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
+	redis.SetLogger(redisLogger{log})
+	client, err := connect(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	components, err := assemble(c, client, log)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, part := range components {
+		group.Go(func() error { return part.Run(ctx) })
+	}
+	done := make(chan error, 1)
+	go func() { done <- group.Wait() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(drainTimeout):
+		return fmt.Errorf("not stopped after %v: calls or connections hang", drainTimeout)
+	}
+}
+
+// assemble makes the components and connects them.
+func assemble(c *config.Config, client redis.UniversalClient, log *slog.Logger) ([]component, error) {
+	m := metrics.New()
+	keys := contract.Keys{}
+	im := image.New(image.Config{Objects: c.Memory.Objects, Verdicts: c.Memory.Verdicts})
+	m.WatchImage(im.Stats)
+	objects, err := mirror.New(mirror.Config{Bytes: int64(c.Memory.Bytes), Objects: c.Memory.Objects}, im, m, log)
+	if err != nil {
+		return nil, err
+	}
+	verifier := credential.New(credential.Config{
+		Workers: c.BcryptWorkers(), Queue: c.Bcrypt.Queue, MaxCost: c.Bcrypt.MaxCost,
+		AllowTTL: c.Verdict.AllowTTL, DenyTTL: c.Verdict.DenyTTL, PinTTL: c.Verdict.PinTTL,
+	}, im, m, log)
+	subscriber := events.New(events.Config{Keys: keys, Objects: objects, Credentials: verifier, Clock: im}, client, m, log)
+	pusher := push.New(im, c.Push.Socket, subscriber.Synced(), m, log)
+	fetcher, err := api.NewRedis(objects, client, keys, m)
+	if err != nil {
+		return nil, err
+	}
+	checks := []admin.Check{{Name: "push", Ready: pusher.Ready}}
+	return []component{
+		im, objects, subscriber, pusher,
+		api.New(c.API.Socket, verifier, fetcher, im, m, log),
+		admin.New(c.Admin.Address, m.Registry, checks, log),
+	}, nil
+}

@@ -1,0 +1,102 @@
+// Package admin serves what operators and their machines ask: metrics, health,
+// readiness, profiles. It must not be reachable for others.
+package admin
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+const drainTimeout = 2 * time.Second
+
+// Check is one condition of readiness: nil, or why not.
+type Check struct {
+	// Name begins the line that says why not.
+	Name string
+	// Ready is called at each request.
+	Ready func() error
+}
+
+// Server serves the admin address.
+type Server struct {
+	address  string
+	registry *prometheus.Registry
+	checks   []Check
+	log      *slog.Logger
+}
+
+// New is a Server for address, host:port.
+func New(address string, registry *prometheus.Registry, checks []Check, log *slog.Logger) *Server {
+	return &Server{address, registry, checks, log}
+}
+
+// Handler serves the endpoints.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{Registry: s.registry}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", s.ready)
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+// ready answers 200, or 503 with a line for each reason why not.
+func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+	var reasons []string
+	for _, check := range s.checks {
+		if err := check.Ready(); err != nil {
+			reasons = append(reasons, check.Name+": "+err.Error())
+		}
+	}
+	if len(reasons) == 0 {
+		fmt.Fprintln(w, "ok")
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(http.StatusServiceUnavailable)
+	for _, reason := range reasons {
+		fmt.Fprintln(w, reason)
+	}
+}
+
+// Run serves until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	listener, err := net.Listen("tcp", s.address)
+	if err != nil {
+		return fmt.Errorf("admin: %w", err)
+	}
+	server := &http.Server{
+		Handler:           s.Handler(),
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+		defer cancel()
+		if server.Shutdown(ctx) != nil {
+			server.Close() // a profile may take long
+		}
+	})
+	s.log.Info("admin is listening", "address", listener.Addr().String())
+	err = server.Serve(listener)
+	if stop() { // it ended by itself
+		return fmt.Errorf("admin: serve %s: %w", s.address, err)
+	}
+	<-stopped
+	return nil
+}

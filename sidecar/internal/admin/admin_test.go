@@ -1,0 +1,64 @@
+package admin_test
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/admin"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+)
+
+func TestEndpoints(t *testing.T) {
+	var one, two error
+	checks := []admin.Check{{Name: "push", Ready: func() error { return one }}, {Name: "other", Ready: func() error { return two }}}
+	server := httptest.NewServer(admin.New("", metrics.New().Registry, checks, slog.New(slog.DiscardHandler)).Handler())
+	defer server.Close()
+	get := func(path string) (int, string) {
+		r, err := http.Get(server.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.StatusCode, string(body)
+	}
+	for _, test := range []struct {
+		path   string
+		status int
+		say    string
+	}{
+		{"/healthz", 200, "ok"},
+		{"/readyz", 200, "ok"},
+		{"/metrics", 200, "gatehouse_bcrypt_total{result=\"match\"} 0"},
+		{"/metrics", 200, "go_goroutines"},
+		{"/debug/pprof/", 200, "goroutine"},
+		{"/debug/pprof/heap", 200, ""},
+		{"/else", 404, ""},
+	} {
+		if status, body := get(test.path); status != test.status || !strings.Contains(body, test.say) {
+			t.Errorf("GET %s: %d, want %d and %q", test.path, status, test.status, test.say)
+		}
+	}
+	one, two = errors.New("not yet"), errors.New("nor this")
+	if status, body := get("/readyz"); status != 503 || body != "push: not yet\nother: nor this\n" {
+		t.Errorf("GET /readyz: %d %q", status, body)
+	}
+	if status, _ := get("/healthz"); status != 200 {
+		t.Errorf("GET /healthz: %d while not ready, want 200", status)
+	}
+}
+
+func TestRunSaysWhichAddress(t *testing.T) {
+	err := admin.New("127.0.0.1:99999", metrics.New().Registry, nil, slog.New(slog.DiscardHandler)).Run(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "99999") {
+		t.Errorf("Run = %v, want an error that names the address", err)
+	}
+}

@@ -1,0 +1,283 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/api"
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/sidecar/internal/image"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/sidecar/internal/mirror"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+var discard = slog.New(slog.DiscardHandler)
+
+// verdicts answers by device id.
+type verdicts map[string]credential.Result
+
+func (v verdicts) Verify(_ context.Context, id, secret string) credential.Result {
+	r, found := v[id+" "+secret]
+	if !found {
+		return credential.Result{Outcome: wire.Deny}
+	}
+	return r
+}
+
+// known is an edge that knows the permissions in its bits.
+type known uint64
+
+func (k known) Epoch() uint64 { return 77 }
+func (k known) Await(ctx context.Context, bits uint64) (uint64, error) {
+	if bits&^uint64(k) != 0 {
+		<-ctx.Done()
+		return 77, ctx.Err()
+	}
+	return 77, nil
+}
+
+// fixture is an API on a socket, with a mirror and a Redis behind it.
+type fixture struct {
+	socket  string
+	redis   *miniredis.Miniredis
+	publish *publish.Publisher
+	mirror  *mirror.Mirror
+	metrics *metrics.Metrics
+	stop    func() error
+}
+
+func start(t *testing.T, v api.Verifier) fixture {
+	t.Helper()
+	f := fixture{socket: filepath.Join(t.TempDir(), "api.sock"), redis: miniredis.RunT(t), metrics: metrics.New()}
+	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
+	t.Cleanup(func() { client.Close() })
+	f.publish = publish.New(client)
+	var err error
+	if f.mirror, err = mirror.New(mirror.Config{Bytes: 1 << 20, Objects: 100}, image.New(image.Config{}), f.metrics, discard); err != nil {
+		t.Fatal(err)
+	}
+	fetcher, err := api.NewRedis(f.mirror, client, contract.Keys{}, f.metrics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := api.New(f.socket, v, fetcher, known(1), f.metrics, discard)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- server.Run(ctx) }()
+	f.stop = sync.OnceValue(func() error { cancel(); return <-done })
+	t.Cleanup(func() { f.stop() })
+	for end := time.Now().Add(10 * time.Second); ; {
+		c, err := net.Dial("unix", f.socket)
+		if err == nil {
+			c.Close()
+			return f
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+func (f fixture) post(t *testing.T, path string, body []byte) (int, []byte) {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", f.socket)
+		},
+	}}
+	r, err := client.Post("http://sidecar"+path, "application/octet-stream", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	answer, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.StatusCode, answer
+}
+
+func TestVerify(t *testing.T) {
+	f := start(t, verdicts{
+		"good s": {Outcome: wire.Allow, Permissions: 1},
+		"new s":  {Outcome: wire.Allow, Permissions: 2}, // of which the edge is never told
+		"busy s": {Outcome: wire.Unavailable, RetryAfter: 1500 * time.Millisecond},
+	})
+	for _, test := range []struct {
+		id, secret string
+		want       wire.VerifyResponse
+	}{
+		{"good", "s", wire.VerifyResponse{Outcome: wire.Allow, Permissions: 1, Epoch: 77}},
+		{"new", "s", wire.VerifyResponse{Outcome: wire.Allow, Permissions: 2, Epoch: 77}},
+		{"good", "t", wire.VerifyResponse{Outcome: wire.Deny, Epoch: 77}},
+		{"busy", "s", wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 2, Epoch: 77}},
+	} {
+		status, answer := f.post(t, "/v1/verify", wire.AppendVerifyRequest(nil, &wire.VerifyRequest{DeviceID: test.id, Secret: test.secret}))
+		got, err := wire.ParseVerifyResponse(answer)
+		if status != http.StatusOK || err != nil || got != test.want {
+			t.Errorf("%s %s: %d %+v, %v; want %+v", test.id, test.secret, status, got, err, test.want)
+		}
+	}
+}
+
+func TestMalformedCalls(t *testing.T) {
+	f := start(t, verdicts{})
+	for _, test := range []struct {
+		name, path string
+		body       []byte
+		status     int
+		say        string
+	}{
+		{"empty verify", "/v1/verify", nil, 400, "want at least"},
+		{"another layout", "/v1/verify", []byte{99, 1, 1, 0, 'a', 'b'}, 400, "layout version 99"},
+		{"truncated verify", "/v1/verify", []byte{wire.Layout, 9, 9, 0, 'a'}, 400, "id of 9"},
+		{"large verify", "/v1/verify", make([]byte, 5000), 413, "too large"},
+		{"empty key", "/v1/fetch", nil, 400, "cache key of 0 bytes"},
+		{"bad key", "/v1/fetch", []byte("no slash"), 400, "cache key"},
+		{"large key", "/v1/fetch", bytes.Repeat([]byte("/"), wire.MaxKey+1), 413, "too large"},
+		{"no such call", "/v1/else", nil, 404, "not found"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			status, answer := f.post(t, test.path, test.body)
+			if status != test.status || !strings.Contains(string(answer), test.say) {
+				t.Errorf("%d %q, want %d and %q", status, answer, test.status, test.say)
+			}
+		})
+	}
+	if got := metricstest.Value(t, f.metrics, "gatehouse_api_requests_total", "result", "malformed"); got != 7 {
+		t.Errorf("%v malformed calls counted, want 7", got)
+	}
+}
+
+// fetch is the version and the bodies of the answer, 0 for none.
+func (f fixture) fetch(t *testing.T, key string) (uint64, []string) {
+	t.Helper()
+	status, answer := f.post(t, "/v1/fetch", []byte(key))
+	if status != http.StatusOK {
+		t.Fatalf("fetch %s: %d %s", key, status, answer)
+	}
+	r, err := wire.ParseFetchResponse(answer)
+	if err != nil || r.Epoch != 77 {
+		t.Fatalf("fetch %s: %+v, %v", key, r, err)
+	}
+	o, err := wire.FindObject(r.Record, r.Epoch, 0, key)
+	if errors.Is(err, wire.ErrNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bodies []string
+	for i := range o.Variants() {
+		bodies = append(bodies, string(r.Body(&o, i)))
+	}
+	return o.Version, bodies
+}
+
+func TestFetch(t *testing.T) {
+	f := start(t, verdicts{})
+	body := strings.Repeat("hello ", 100)
+	put := func(key string) {
+		if _, err := f.publish.Put(t.Context(), publish.Object{Key: key, Body: []byte(body), ContentType: "text/plain"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	count := func(result string) float64 {
+		return metricstest.Value(t, f.metrics, "gatehouse_fetches_total", "result", result)
+	}
+	put("/a")
+	version, bodies := f.fetch(t, "/a")
+	if version != 1 || len(bodies) < 2 || bodies[0] != body {
+		t.Errorf("version %d, %d bodies", version, len(bodies))
+	}
+	if version, _ := f.fetch(t, "/a"); version != 1 || count("redis") != 1 || count("mirror") != 1 {
+		t.Errorf("version %d, %v from redis, %v from the mirror", version, count("redis"), count("mirror"))
+	}
+	for range 3 {
+		if version, _ := f.fetch(t, "/absent"); version != 0 {
+			t.Errorf("/absent in version %d", version)
+		}
+	}
+	if count("absent") != 1 || count("remembered_absent") != 2 {
+		t.Errorf("redis was asked %v times for what it does not have, want 1", count("absent"))
+	}
+
+	// What an event has brought meanwhile is never replaced by something older.
+	put("/b")
+	f.mirror.Apply(contract.Object{Key: "/b", Version: 5, Deleted: true, PublishedMS: time.Now().UnixMilli()})
+	if version, _ := f.fetch(t, "/b"); version != 0 {
+		t.Errorf("/b in version %d although it was deleted in version 5", version)
+	}
+	put("/c")
+	f.redis.HDel(contract.Keys{}.ObjectKey("/c"), "etag")
+	if status, _ := f.post(t, "/v1/fetch", []byte("/c")); status != http.StatusServiceUnavailable {
+		t.Errorf("a corrupt object: %d, want 503", status)
+	}
+	f.redis.Close()
+	if status, _ := f.post(t, "/v1/fetch", []byte("/d")); status != http.StatusServiceUnavailable {
+		t.Errorf("without redis: %d, want 503", status)
+	}
+	if version, _ := f.fetch(t, "/a"); version != 1 {
+		t.Error("the mirror answers without redis")
+	}
+}
+
+func TestSocket(t *testing.T) {
+	f := start(t, verdicts{})
+	info, err := os.Stat(f.socket)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v; want 0600", info.Mode(), err)
+	}
+	if _, err := api.Listen(f.socket); err == nil || !strings.Contains(err.Error(), "already") {
+		t.Errorf("a second listener: %v, want that somebody listens already", err)
+	}
+	if err := f.stop(); err != nil {
+		t.Errorf("Run = %v", err)
+	}
+
+	stale := filepath.Join(t.TempDir(), "stale.sock")
+	l, err := net.Listen("unix", stale)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close()
+	if l, err = api.Listen(stale); err != nil {
+		t.Fatalf("a stale socket file: %v", err)
+	}
+	l.Close()
+
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("precious"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := api.Listen(file); err == nil || !strings.Contains(err.Error(), "not a socket") {
+		t.Errorf("a file in the way: %v", err)
+	}
+	if b, _ := os.ReadFile(file); string(b) != "precious" {
+		t.Error("the file is gone")
+	}
+	if _, err := api.Listen("/tmp/" + strings.Repeat("x", 200)); err == nil || !strings.Contains(err.Error(), "at most 103") {
+		t.Errorf("a long path: %v", err)
+	}
+}

@@ -1,0 +1,134 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/maypok86/otter/v2"
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/mirror"
+)
+
+const (
+	// absentFor is how long Redis is not asked again for what it did not have.
+	absentFor = time.Second
+	// maxAbsent bounds the keys remembered.
+	maxAbsent = 10000
+	// fetchTimeout bounds a call to Redis, which goes on when its caller has left.
+	fetchTimeout = 5 * time.Second
+)
+
+// Mirror is where objects are, and go.
+type Mirror interface {
+	Get(key string) (contract.Object, bool)
+	Generation() uint64
+	ApplyRead(o contract.Object, generation uint64) mirror.Result
+}
+
+// Redis is a [Fetcher] that asks the mirror, and Redis for what the mirror doesn't hold.
+type Redis struct {
+	mirror  Mirror
+	client  redis.UniversalClient
+	keys    contract.Keys
+	metrics *metrics.Metrics
+	flights singleflight.Group
+	absent  *otter.Cache[string, struct{}]
+}
+
+// NewRedis is a Redis that reads through client.
+func NewRedis(m Mirror, client redis.UniversalClient, keys contract.Keys, mm *metrics.Metrics) (*Redis, error) {
+	absent, err := otter.New(&otter.Options[string, struct{}]{
+		MaximumSize:      maxAbsent,
+		ExpiryCalculator: otter.ExpiryWriting[string, struct{}](absentFor),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("memory of absent keys: %w", err)
+	}
+	return &Redis{mirror: m, client: client, keys: keys, metrics: mm, absent: absent}, nil
+}
+
+// fetched is the outcome of one call to Redis.
+type fetched struct {
+	object contract.Object
+	found  bool
+}
+
+// Fetch finds the object at key.
+func (r *Redis) Fetch(ctx context.Context, key string) (contract.Object, bool, error) {
+	if o, found := r.mirror.Get(key); found {
+		r.metrics.Fetches.WithLabelValues("mirror").Inc()
+		return o, true, nil
+	}
+	if _, found := r.absent.GetIfPresent(key); found {
+		r.metrics.Fetches.WithLabelValues("remembered_absent").Inc()
+		return contract.Object{}, false, nil
+	}
+	flight := r.flights.DoChan(key, func() (any, error) { return r.read(key) })
+	select {
+	case done := <-flight:
+		f, _ := done.Val.(fetched)
+		return r.count(f, done.Err)
+	case <-ctx.Done():
+		return r.count(fetched{}, ctx.Err())
+	}
+}
+
+func (r *Redis) count(f fetched, err error) (contract.Object, bool, error) {
+	result := "redis"
+	switch {
+	case err != nil:
+		result = "error"
+	case !f.found:
+		result = "absent"
+	}
+	r.metrics.Fetches.WithLabelValues(result).Inc()
+	return f.object, f.found, err
+}
+
+// read asks Redis and applies what it says, by version: if an event has brought a newer
+// one meanwhile, that one is the answer.
+func (r *Redis) read(key string) (fetched, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), fetchTimeout)
+	defer cancel()
+	generation := r.mirror.Generation()
+	fields, err := r.client.HGetAll(ctx, r.keys.ObjectKey(key)).Result()
+	if err != nil {
+		return fetched{}, fmt.Errorf("read %q: %w", key, err)
+	}
+	if len(fields) == 0 {
+		return r.gone(key), nil
+	}
+	o, err := contract.ParseObject(fields)
+	if err != nil {
+		return r.gone(key), r.corrupt(key, err)
+	}
+	o.Key = key
+	switch r.mirror.ApplyRead(o, generation) {
+	case mirror.Stored, mirror.NotAdmitted, mirror.TooLarge, mirror.Unchanged:
+		return fetched{o, true}, nil
+	}
+	newer, found := r.mirror.Get(key)
+	if !found {
+		return r.gone(key), nil
+	}
+	return fetched{newer, true}, nil
+}
+
+func (r *Redis) gone(key string) fetched {
+	r.absent.Set(key, struct{}{})
+	return fetched{}
+}
+
+func (r *Redis) corrupt(key string, err error) error {
+	reason := contract.ReasonOf(err)
+	if reason == "" {
+		reason = contract.ReasonMalformed
+	}
+	r.metrics.Corrupt.WithLabelValues("object", string(reason)).Inc()
+	return fmt.Errorf("object %q in redis: %w", key, err)
+}

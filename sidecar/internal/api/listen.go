@@ -1,0 +1,61 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// maxPath is the longest path of a unix socket that every system takes.
+const maxPath = 103
+
+// umask protects the process's file mode mask, which is the only way to a socket that is
+// never open to others, not even for a moment.
+var umask sync.Mutex
+
+// Listen listens on a unix socket that only this user can connect to. A socket file that
+// nobody listens on any more is replaced.
+func Listen(path string) (net.Listener, error) {
+	if err := removeStale(path); err != nil {
+		return nil, err
+	}
+	return listen(path)
+}
+
+func listen(path string) (net.Listener, error) {
+	if len(path) > maxPath {
+		return nil, fmt.Errorf("socket path %q has %d bytes, at most %d are allowed", path, len(path), maxPath)
+	}
+	umask.Lock()
+	defer umask.Unlock()
+	before := syscall.Umask(0o177) // 0600 is what remains
+	defer syscall.Umask(before)
+	return net.Listen("unix", path)
+}
+
+// removeStale removes the socket file at path if nobody listens on it.
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("%s is there and is not a socket: remove it, or listen elsewhere", path)
+	}
+	c, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		c.Close()
+		return fmt.Errorf("somebody listens on %s already: another sidecar? Stop it, or listen elsewhere", path)
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("is anybody listening on %s? %w", path, err)
+	}
+	return os.Remove(path)
+}

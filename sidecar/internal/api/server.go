@@ -1,0 +1,185 @@
+// Package api answers the edge's calls over a unix socket: verify and fetch.
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+const (
+	// drainTimeout bounds how long calls under way may take when the sidecar stops.
+	drainTimeout = 5 * time.Second
+	// awaitTimeout bounds how long an answer waits for the edge to know its permissions.
+	awaitTimeout = 250 * time.Millisecond
+	maxVerify    = 4 + wire.MaxDeviceID + wire.MaxSecret
+)
+
+// Verifier decides on credentials.
+type Verifier interface {
+	Verify(ctx context.Context, id, secret string) credential.Result
+}
+
+// Fetcher finds objects; the object's bodies are not to be changed.
+type Fetcher interface {
+	Fetch(ctx context.Context, key string) (o contract.Object, found bool, err error)
+}
+
+// Image is what the edge knows.
+type Image interface {
+	Epoch() uint64
+	Await(ctx context.Context, bits uint64) (uint64, error)
+}
+
+// Server serves the API.
+type Server struct {
+	socket   string
+	verifier Verifier
+	fetcher  Fetcher
+	image    Image
+	metrics  *metrics.Metrics
+	log      *slog.Logger
+}
+
+// New is a Server for the unix socket at path.
+func New(path string, v Verifier, f Fetcher, im Image, m *metrics.Metrics, log *slog.Logger) *Server {
+	return &Server{path, v, f, im, m, log}
+}
+
+// Handler serves the calls.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/verify", s.verify)
+	mux.HandleFunc("POST /v1/fetch", s.fetch)
+	return mux
+}
+
+// Run serves until ctx ends, and then finishes the calls under way.
+func (s *Server) Run(ctx context.Context) error {
+	listener, err := Listen(s.socket)
+	if err != nil {
+		return fmt.Errorf("api: %w", err)
+	}
+	server := &http.Server{
+		Handler:           s.Handler(),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      60 * time.Second, // a verification may wait for a worker
+		IdleTimeout:       10 * time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	stopped := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+		defer cancel()
+		stopped <- server.Shutdown(ctx)
+	})
+	s.log.Info("api is listening", "socket", s.socket)
+	err = server.Serve(listener)
+	if stop() { // it ended by itself
+		return fmt.Errorf("api: serve %s: %w", s.socket, err)
+	}
+	if err := <-stopped; err != nil {
+		server.Close()
+		s.log.Warn("calls were cut off when the sidecar stopped", "error", err)
+	}
+	return nil
+}
+
+// malformed answers a call that can't be read.
+func (s *Server) malformed(w http.ResponseWriter, call string, err error) {
+	s.metrics.Requests.WithLabelValues(call, "malformed").Inc()
+	s.log.Debug("malformed call", "call", call, "error", err)
+	status := http.StatusBadRequest
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		status = http.StatusRequestEntityTooLarge
+	}
+	http.Error(w, err.Error(), status)
+}
+
+func (s *Server) answer(w http.ResponseWriter, call, result string, body []byte) {
+	s.metrics.Requests.WithLabelValues(call, result).Inc()
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", fmt.Sprint(len(body)))
+	if _, err := w.Write(body); err != nil {
+		s.log.Debug("answer not delivered", "call", call, "error", err)
+	}
+}
+
+func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxVerify))
+	if err != nil {
+		s.malformed(w, "verify", err)
+		return
+	}
+	request, err := wire.ParseVerifyRequest(body)
+	if err != nil {
+		s.malformed(w, "verify", err)
+		return
+	}
+	result := s.verifier.Verify(r.Context(), request.DeviceID, request.Secret)
+	response := wire.VerifyResponse{Outcome: result.Outcome, Permissions: result.Permissions}
+	label := "ok"
+	if result.Outcome == wire.Unavailable {
+		label = "unavailable"
+		response.RetryAfterS = uint16((result.RetryAfter + time.Second - 1) / time.Second)
+	}
+	// The bits mean something only to an edge that knows their names, which it is told by
+	// a push; a name is new once in its life, so this seldom waits. If the edge is not told
+	// in time it sees an epoch or bits that it does not know.
+	ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
+	defer cancel()
+	if result.Outcome == wire.Allow {
+		response.Epoch, _ = s.image.Await(ctx, result.Permissions)
+	} else {
+		response.Epoch = s.image.Epoch()
+	}
+	s.answer(w, "verify", label, wire.AppendVerifyResponse(nil, &response))
+}
+
+func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, wire.MaxKey))
+	if err != nil {
+		s.malformed(w, "fetch", err)
+		return
+	}
+	key := string(body)
+	if !wire.ValidKey(key) {
+		s.malformed(w, "fetch", fmt.Errorf("cache key of %d bytes: want \"/path\" or \"@device/path\" in visible ASCII", len(key)))
+		return
+	}
+	o, found, err := s.fetcher.Fetch(r.Context(), key)
+	if err != nil {
+		s.metrics.Requests.WithLabelValues("fetch", "unavailable").Inc()
+		s.log.Debug("fetch failed", "error", err)
+		http.Error(w, "redis can't be asked now", http.StatusServiceUnavailable)
+		return
+	}
+	s.answer(w, "fetch", "ok", appendFetchResponse(s.image.Epoch(), &o, found))
+}
+
+func appendFetchResponse(epoch uint64, o *contract.Object, found bool) []byte {
+	if !found {
+		return wire.AppendFetchResponse(nil, epoch, nil, nil)
+	}
+	object := wire.Object{
+		Key: o.Key, Version: o.Version, PublishedMS: o.PublishedMS, TTLMS: uint64(o.TTLMS),
+		ETag: o.ETag, ContentType: o.ContentType,
+	}
+	bodies := make([][]byte, len(o.Bodies))
+	for i, body := range o.Bodies {
+		object.AddVariant(wire.Variant{Encoding: body.Encoding, Length: uint32(len(body.Bytes))})
+		bodies[i] = body.Bytes
+	}
+	return wire.AppendFetchResponse(nil, epoch, &object, bodies)
+}

@@ -1,0 +1,161 @@
+// Package config is the sidecar's configuration: flags over environment over YAML file
+// over defaults.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"runtime"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Config is every setting. A flag --a.b-c is GATEHOUSE_A_B_C in the environment and
+// a: {b_c: …} in the file.
+type Config struct {
+	File    string `name:"config" placeholder:"FILE" env:"GATEHOUSE_CONFIG" help:"YAML file with these settings."`
+	Check   bool   `name:"check-config" help:"Check the configuration and exit: 0 if it is good, 2 if not."`
+	Version bool   `help:"Print the version and exit."`
+	Help    bool   `short:"h" help:"Print this and exit."`
+
+	Redis   Redis   `embed:"" prefix:"redis." envprefix:"GATEHOUSE_REDIS_"`
+	Push    Push    `embed:"" prefix:"push." envprefix:"GATEHOUSE_PUSH_"`
+	API     API     `embed:"" prefix:"api." envprefix:"GATEHOUSE_API_"`
+	Admin   Admin   `embed:"" prefix:"admin." envprefix:"GATEHOUSE_ADMIN_"`
+	Memory  Memory  `embed:"" prefix:"memory." envprefix:"GATEHOUSE_MEMORY_"`
+	Bcrypt  Bcrypt  `embed:"" prefix:"bcrypt." envprefix:"GATEHOUSE_BCRYPT_"`
+	Verdict Verdict `embed:"" prefix:"verdict." envprefix:"GATEHOUSE_VERDICT_"`
+	Log     Log     `embed:"" prefix:"log." envprefix:"GATEHOUSE_LOG_"`
+}
+
+// Redis is where records come from.
+type Redis struct {
+	URL string `env:"URL" default:"redis://127.0.0.1:6379/0" placeholder:"URL" help:"Redis server: redis://[user:password@]host:port/db, rediss:// for TLS, unix:///path. Default: redis://127.0.0.1:6379/0."`
+}
+
+// Push is where they go.
+type Push struct {
+	Socket string `env:"SOCKET" default:"/run/gatehouse/push.sock" placeholder:"PATH" help:"Unix socket that Envoy's push listener listens on. Default: ${default}."`
+}
+
+// API is where the edge calls.
+type API struct {
+	Socket string `env:"SOCKET" default:"/run/gatehouse/api.sock" placeholder:"PATH" help:"Unix socket to listen on for Envoy's calls. Default: ${default}."`
+}
+
+// Admin is where operators look.
+type Admin struct {
+	Address string `env:"ADDRESS" default:"127.0.0.1:9090" placeholder:"HOST:PORT" help:"Address to serve metrics, health and profiles on. Default: ${default}."`
+}
+
+// Memory bounds what the edge holds.
+type Memory struct {
+	Bytes    Bytes `env:"BYTES" default:"256MiB" placeholder:"SIZE" help:"Shared memory for objects. Default: ${default}."`
+	Objects  int   `env:"OBJECTS" default:"100000" placeholder:"N" help:"Most objects. Default: ${default}."`
+	Verdicts int   `env:"VERDICTS" default:"100000" placeholder:"N" help:"Most allow verdicts, and most deny verdicts. Default: ${default}."`
+}
+
+// Bcrypt bounds its cost.
+type Bcrypt struct {
+	Workers int `env:"WORKERS" default:"0" placeholder:"N" help:"Runs of bcrypt at a time. Default: 0, half of the processors."`
+	Queue   int `env:"QUEUE" default:"1024" placeholder:"N" help:"Verifications that may wait for a worker; one more is answered 503. Default: ${default}."`
+	MaxCost int `env:"MAX_COST" default:"14" placeholder:"N" help:"Highest bcrypt cost; a record with a higher one is refused. Default: ${default}."`
+}
+
+// Verdict is how long verdicts live.
+type Verdict struct {
+	AllowTTL time.Duration `env:"ALLOW_TTL" default:"30s" placeholder:"D" help:"How long an allow verdict lives, ± 10 percent. Default: ${default}."`
+	DenyTTL  time.Duration `env:"DENY_TTL" default:"5s" placeholder:"D" help:"How long a deny verdict lives. Default: ${default}."`
+	PinTTL   time.Duration `env:"PIN_TTL" default:"1h" placeholder:"D" help:"How long a right secret is confirmed without bcrypt; 0: not at all. Default: ${default}."`
+}
+
+// Log is what is logged, and how.
+type Log struct {
+	Level  string `env:"LEVEL" default:"info" placeholder:"LEVEL" help:"debug, info, warn or error. Default: ${default}."`
+	Format string `env:"FORMAT" default:"text" placeholder:"FORMAT" help:"text or json. Default: ${default}."`
+}
+
+// maxSocket is the longest path of a unix socket that every system takes.
+const maxSocket = 103
+
+// validate lists all that is wrong with the values, one error each, joined. It is not
+// exported because the flag parser would call it before the file is read.
+func (c *Config) validate() error {
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	if _, err := c.RedisOptions(); err != nil {
+		errs = append(errs, err)
+	}
+	for _, s := range []struct{ name, path string }{{"push.socket", c.Push.Socket}, {"api.socket", c.API.Socket}} {
+		check(s.path != "", "%s: empty, want the path of a unix socket", s.name)
+		check(len(s.path) <= maxSocket, "%s: %q has %d bytes, at most %d are allowed", s.name, s.path, len(s.path), maxSocket)
+	}
+	check(c.Push.Socket != c.API.Socket, "api.socket: %q is push.socket too; each needs its own", c.API.Socket)
+	_, _, err := net.SplitHostPort(c.Admin.Address)
+	check(err == nil, "admin.address: %q: want host:port", c.Admin.Address)
+	check(c.Memory.Bytes >= 1<<20 && c.Memory.Bytes <= 1<<40, "memory.bytes: %d is out of 1MiB to 1TiB", c.Memory.Bytes)
+	for _, n := range []struct {
+		name                  string
+		value, lowest, higest int
+	}{
+		{"memory.objects", c.Memory.Objects, 1, 1 << 24},
+		{"memory.verdicts", c.Memory.Verdicts, 1, 1 << 24},
+		{"bcrypt.workers", c.Bcrypt.Workers, 0, 1024},
+		{"bcrypt.queue", c.Bcrypt.Queue, 1, 1 << 20},
+		{"bcrypt.max_cost", c.Bcrypt.MaxCost, 4, 15},
+	} {
+		check(n.value >= n.lowest && n.value <= n.higest, "%s: %d is out of %d to %d", n.name, n.value, n.lowest, n.higest)
+	}
+	for _, d := range []struct {
+		name   string
+		value  time.Duration
+		lowest time.Duration
+	}{
+		{"verdict.allow_ttl", c.Verdict.AllowTTL, time.Second},
+		{"verdict.deny_ttl", c.Verdict.DenyTTL, 0},
+		{"verdict.pin_ttl", c.Verdict.PinTTL, 0},
+	} {
+		check(d.value >= d.lowest && d.value <= 30*24*time.Hour, "%s: %v is out of %v to 720h", d.name, d.value, d.lowest)
+	}
+	var level slog.Level
+	check(level.UnmarshalText([]byte(c.Log.Level)) == nil, "log.level: %q: want debug, info, warn or error", c.Log.Level)
+	check(c.Log.Format == "text" || c.Log.Format == "json", "log.format: %q: want text or json", c.Log.Format)
+	return errors.Join(errs...)
+}
+
+// RedisOptions is how to connect. The error says little, because any part of a URL that
+// can't be read may be of a password.
+func (c *Config) RedisOptions() (*redis.Options, error) {
+	options, err := redis.ParseURL(c.Redis.URL)
+	if err != nil {
+		return nil, errors.New("redis.url: not of the form redis://[user:password@]host:port/db; in a password, write @ / : # ? % as %40 %2F %3A %23 %3F %25")
+	}
+	return options, nil
+}
+
+// BcryptWorkers is how many runs of bcrypt there may be at a time.
+func (c *Config) BcryptWorkers() int {
+	if c.Bcrypt.Workers > 0 {
+		return c.Bcrypt.Workers
+	}
+	return max(runtime.GOMAXPROCS(0)/2, 1)
+}
+
+// Logger logs to w as configured.
+func (c *Config) Logger(w io.Writer) *slog.Logger {
+	var level slog.Level
+	level.UnmarshalText([]byte(c.Log.Level)) // validate has seen it
+	options := &slog.HandlerOptions{Level: level}
+	if c.Log.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}

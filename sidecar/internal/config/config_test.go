@@ -1,0 +1,135 @@
+package config_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/config"
+)
+
+// file writes a YAML file and gives its path.
+func file(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "sidecar.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestDefaultsAreValid(t *testing.T) {
+	c, err := config.Load(nil)
+	if problems := config.Problems(err, c); len(problems) != 0 {
+		t.Fatalf("problems: %v", problems)
+	}
+	if c.Memory.Bytes != 256<<20 || c.Memory.Objects != 100000 || c.Bcrypt.MaxCost != 14 || c.Bcrypt.Queue != 1024 ||
+		c.Verdict.AllowTTL != 30*time.Second || c.Verdict.DenyTTL != 5*time.Second || c.Verdict.PinTTL != time.Hour {
+		t.Errorf("defaults: %+v", c)
+	}
+	if c.BcryptWorkers() < 1 {
+		t.Errorf("%d workers", c.BcryptWorkers())
+	}
+}
+
+func TestPrecedence(t *testing.T) {
+	path := file(t, "memory: {bytes: 1MiB, objects: 1, verdicts: 1}\nverdict:\n  pin_ttl: 0s\nlog: {format: json}\n")
+	t.Setenv("GATEHOUSE_CONFIG", path)
+	t.Setenv("GATEHOUSE_MEMORY_OBJECTS", "2")
+	t.Setenv("GATEHOUSE_MEMORY_VERDICTS", "2")
+	c, err := config.Load([]string{"--memory.verdicts", "3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Memory.Bytes != 1<<20 || c.Memory.Objects != 2 || c.Memory.Verdicts != 3 || c.Verdict.PinTTL != 0 || c.Log.Format != "json" || c.Log.Level != "info" {
+		t.Errorf("got %+v, %+v, %+v", c.Memory, c.Verdict, c.Log)
+	}
+}
+
+func TestProblems(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		yaml string
+		args []string
+		want []string // parts of one problem each, in order
+	}{
+		{"empty file", "", nil, nil},
+		{"comment only", "# nothing\n", nil, nil},
+		{"unknown keys", "redis: {urls: x}\nmemroy:\n  bytes: 1MiB\n", nil, []string{"yaml:1: redis.urls: unknown", "yaml:3: memroy.bytes: unknown"}},
+		{"flag's spelling", "bcrypt: {max-cost: 9}\n", nil, []string{"yaml:1: bcrypt.max-cost: unknown"}},
+		{"flag that is no setting", "check_config: true\n", nil, []string{"yaml:1: check_config: unknown"}},
+		{"bad values", "memory:\n  bytes: 2XB\n  objects: many\nverdict: {allow_ttl: 30}\n", nil, []string{"yaml:2: memory.bytes", "yaml:3: memory.objects", "yaml:4: verdict.allow_ttl"}},
+		{"bad value where a flag counts", "memory: {bytes: 2XB}\n", []string{"--memory.bytes=1MiB"}, []string{"yaml:1: memory.bytes"}},
+		{"twice", "log: {level: info}\nmemory:\n  objects: 5\n  objects: 6\n", nil, []string{"yaml:4: memory.objects: set in line 3"}},
+		{"list", "redis:\n- url\n", nil, []string{"yaml:2: redis: want one value"}},
+		{"no value", "redis:\n  url:\n", nil, []string{"yaml:2: redis.url: no value"}},
+		{"not a mapping", "hello\n", nil, []string{"want a mapping"}},
+		{"two documents", "log: {level: info}\n---\nlog: {level: warn}\n", nil, []string{"more than one"}},
+		{"alias", "log: &a\n  level: *a\n", nil, []string{"aliases"}},
+		{"not YAML", "a: [\n", nil, []string{"yaml: line"}},
+		{"all values at once", "", []string{
+			"--redis.url=mysql://x", "--push.socket=", "--api.socket=" + strings.Repeat("x", 104), "--admin.address=9090", "--memory.bytes=1KiB",
+			"--memory.objects=0", "--memory.verdicts=-1", "--bcrypt.workers=-1", "--bcrypt.queue=0", "--bcrypt.max-cost=16",
+			"--verdict.allow-ttl=1ms", "--verdict.deny-ttl=-1s", "--verdict.pin-ttl=10000h", "--log.level=loud", "--log.format=xml",
+		}, []string{
+			"redis.url", "push.socket", "api.socket", "admin.address", "memory.bytes", "memory.objects", "memory.verdicts",
+			"bcrypt.workers", "bcrypt.queue", "bcrypt.max_cost: 16 is out of 4 to 15", "verdict.allow_ttl", "verdict.deny_ttl", "verdict.pin_ttl", "log.level", "log.format",
+		}},
+		{"one socket for two", "", []string{"--api.socket=/a", "--push.socket=/a"}, []string{"api.socket"}},
+		{"unknown flag", "", []string{"--redis.urls=x"}, []string{"unknown flag --redis.urls"}},
+		{"argument", "", []string{"x"}, []string{"unexpected argument x"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c, err := config.Load(append([]string{"--config", file(t, test.yaml)}, test.args...))
+			problems := config.Problems(err, c)
+			if len(problems) != len(test.want) {
+				t.Fatalf("got %d problems, want %d:\n%v", len(problems), len(test.want), problems)
+			}
+			for i, want := range test.want {
+				if !strings.Contains(problems[i].Error(), want) {
+					t.Errorf("problem %d: %q, want %q in it", i, problems[i], want)
+				}
+			}
+		})
+	}
+	if c, err := config.Load([]string{"--config", "/no/such/file"}); !strings.Contains(fmt.Sprint(config.Problems(err, c)), "/no/such/file") {
+		t.Errorf("a file that is not there: %v", err)
+	}
+}
+
+func TestPasswordIsNeverShown(t *testing.T) {
+	for _, url := range []string{
+		"redis://:hunter2@host:bad", "redis://u:hunt/er2@host", "redis://u:hunter2@host/db/x", "redis://:1/hunter2@host", "hunter2", "redis://u:hunter2%zz@h",
+	} {
+		t.Setenv("GATEHOUSE_REDIS_URL", url)
+		c, err := config.Load(nil)
+		problems := config.Problems(err, c)
+		if len(problems) == 0 {
+			t.Errorf("%s: no problem", url)
+		}
+		if said := fmt.Sprint(problems); strings.Contains(said, "hunt") || strings.Contains(said, "er2") {
+			t.Errorf("%s: the password is in %q", url, said)
+		}
+	}
+}
+
+func TestBytes(t *testing.T) {
+	for text, want := range map[string]config.Bytes{"0": 0, "7": 7, "7B": 7, "3KiB": 3 << 10, "256MiB": 256 << 20, "2GiB": 2 << 30, "1TiB": 1 << 40} {
+		var got config.Bytes
+		if err := got.UnmarshalText([]byte(text)); err != nil || got != want {
+			t.Errorf("%q: %d, %v; want %d", text, got, err, want)
+		}
+		var again config.Bytes
+		if err := again.UnmarshalText([]byte(got.String())); err != nil || again != got {
+			t.Errorf("%q: written as %q, which is %d, %v", text, got, again, err)
+		}
+	}
+	for _, text := range []string{"", "MiB", "1MB", "-1", "1.5MiB", "1 MiB", "9999999999TiB", "99999999999999999999"} {
+		if err := new(config.Bytes).UnmarshalText([]byte(text)); err == nil {
+			t.Errorf("%q: no error", text)
+		}
+	}
+}

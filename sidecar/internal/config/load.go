@@ -1,0 +1,119 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// Load reads the flags in args, the environment, and the file that they name. The
+// values are not validated yet, so that all problems can be listed together: the
+// error has those of the file. There is no configuration if the flags can't be read.
+func Load(args []string) (*Config, error) {
+	c := new(Config)
+	k, err := parser(c)
+	if err != nil {
+		return nil, err
+	}
+	flags, err := k.Parse(args)
+	if err != nil {
+		return nil, fmt.Errorf("%w; --help lists the flags", err)
+	}
+	if c.File == "" || c.Help || c.Version {
+		return c, nil
+	}
+	source, err := os.ReadFile(c.File)
+	if err != nil {
+		return c, fmt.Errorf("--config: %w", err)
+	}
+	return c, c.merge(flags, source)
+}
+
+// Usage writes what flags there are.
+func Usage(w io.Writer) error {
+	k, err := parser(new(Config))
+	if err != nil {
+		return err
+	}
+	k.Stdout = w
+	ctx, err := kong.Trace(k, nil)
+	if err != nil {
+		return err
+	}
+	return ctx.PrintUsage(false)
+}
+
+func parser(c *Config) (*kong.Kong, error) {
+	return kong.New(c,
+		kong.Name("gatehouse-sidecar"),
+		kong.Description("Keeps an Envoy's shared memory in step with Redis, and verifies credentials for it."),
+		kong.NoDefaultHelp(),
+	)
+}
+
+// merge takes the values of the file that neither a flag nor the environment sets.
+func (c *Config) merge(flags *kong.Context, source []byte) error {
+	settings, errs := parseYAML(c.File, source)
+	given := make(map[*kong.Flag]bool)
+	for _, path := range flags.Path {
+		if path.Flag != nil {
+			given[path.Flag] = true
+		}
+	}
+	known := make(map[string]*kong.Flag)
+	for _, flag := range flags.Model.Flags {
+		if strings.Contains(flag.Name, ".") {
+			known[strings.ReplaceAll(flag.Name, "-", "_")] = flag
+		}
+	}
+	for _, s := range settings {
+		flag := known[s.path]
+		if flag == nil {
+			errs = append(errs, fmt.Errorf("%s:%d: %s: unknown setting", c.File, s.line, s.path))
+			continue
+		}
+		// The value is checked even where it does not count.
+		value := reflect.New(flag.Target.Type()).Elem()
+		scan := kong.Scan().PushTyped(s.value, kong.FlagValueToken)
+		if err := flag.Mapper.Decode(&kong.DecodeContext{Value: flag.Value, Scan: scan}, value); err != nil {
+			errs = append(errs, fmt.Errorf("%s:%d: %s: %w", c.File, s.line, s.path, err))
+			continue
+		}
+		if !given[flag] && !inEnvironment(flag) {
+			flag.Target.Set(value)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func inEnvironment(flag *kong.Flag) bool {
+	for _, name := range flag.Envs {
+		if _, found := os.LookupEnv(name); found {
+			return true
+		}
+	}
+	return false
+}
+
+// Problems lists what Load said, if it said anything, and what is wrong with the values.
+func Problems(loading error, c *Config) []error {
+	if c == nil {
+		return unjoin(loading)
+	}
+	return append(unjoin(loading), unjoin(c.validate())...)
+}
+
+func unjoin(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { // of errors.Join
+		return joined.Unwrap()
+	}
+	return []error{err}
+}

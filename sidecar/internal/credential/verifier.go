@@ -1,0 +1,227 @@
+// Package credential verifies what devices show. bcrypt runs as seldom as possible: once
+// for each stored hash and right secret, never for a device that can't be let in, and
+// never for a wrong secret once the right one is known.
+//
+// # Revocation
+//
+// Every record that is applied gets a generation of its own. A verification reads record
+// and generation under the lock, runs bcrypt without it, and takes the lock again to
+// store the verdict and to answer; if the generation has changed it starts over. The
+// verdicts of a device are dropped under the same lock under which its new record takes
+// effect. So a verification that was under way when a device was revoked can neither
+// store nor answer allow.
+package credential
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+const (
+	// retryAfter is for the device, when a verification can't be done now.
+	retryAfter = time.Second
+	// hashTimeout bounds how long a verification waits for a worker. It goes on when its
+	// caller has left, because others may wait for it.
+	hashTimeout = 30 * time.Second
+	// maxRestarts bounds how often a verification starts over because the record changed.
+	maxRestarts = 8
+)
+
+// Edge is where verdicts go and where permission names get their bits.
+type Edge interface {
+	PutVerdict(device, secret string, v wire.Verdict)
+	DropVerdicts(device string)
+	Permissions(names []string) (uint64, error)
+}
+
+// Config says how long verdicts live and how much bcrypt may run.
+type Config struct {
+	Workers  int           // runs of bcrypt at a time
+	Queue    int           // verifications that wait for a worker
+	MaxCost  int           // a hash of a higher cost is refused
+	AllowTTL time.Duration // ± 10 %
+	DenyTTL  time.Duration
+	PinTTL   time.Duration // how long a secret that matched is confirmed without bcrypt; 0: not
+}
+
+// Result is the answer to a verification.
+type Result struct {
+	Outcome     wire.Outcome
+	Reason      string // what decided, as metrics show it; not for the device
+	Permissions uint64 // allow: a bit per name
+	RetryAfter  time.Duration
+}
+
+// Verifier is safe for concurrent use.
+type Verifier struct {
+	Config
+	edge    Edge
+	metrics *metrics.Metrics
+	log     *slog.Logger
+	secret  [32]byte // keys the digests of secrets; random, of this process
+	pool    *pool
+	flights singleflight.Group
+
+	mu         sync.Mutex // protects all below; held while the edge is called
+	records    map[string]*record
+	live       int    // records that are not tombstones
+	generation uint64 // last given out
+	resync     uint64
+	synced     bool // all records were read once: a device without one is unknown
+}
+
+// New is a Verifier that knows no device and answers unavailable until
+// [Verifier.EndResync].
+func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) *Verifier {
+	v := &Verifier{
+		Config: c, edge: edge, metrics: m, log: log,
+		pool: newPool(c.Workers, c.Queue, m), records: make(map[string]*record),
+	}
+	rand.Read(v.secret[:]) // never fails
+	return v
+}
+
+// digest is of a device and a secret, for this process only.
+type digest [sha256.Size]byte
+
+func (v *Verifier) digest(id, secret string) digest {
+	mac := hmac.New(sha256.New, v.secret[:])
+	mac.Write([]byte{byte(len(id))})
+	mac.Write([]byte(id))
+	mac.Write([]byte(secret))
+	return digest(mac.Sum(nil))
+}
+
+// attempt is one credential to verify, against one generation of its record.
+type attempt struct {
+	id, secret string
+	digest     digest
+	generation uint64
+	toTry      []string // hashes that only bcrypt can decide on
+}
+
+// Verify decides whether device id may come in with secret, and stores the verdict for
+// the edge. ctx ends the waiting, not the work.
+func (v *Verifier) Verify(ctx context.Context, id, secret string) Result {
+	r := v.verify(ctx, id, secret)
+	v.metrics.Verifications.WithLabelValues(r.Outcome.String(), r.Reason).Inc()
+	return r
+}
+
+func (v *Verifier) verify(ctx context.Context, id, secret string) Result {
+	if !wire.ValidDeviceID(id) || secret == "" || len(secret) > wire.MaxSecret || strings.IndexByte(secret, 0) >= 0 {
+		// No verdict: the edge refuses these by itself, and their digest may not exist.
+		return Result{Outcome: wire.Deny, Reason: "malformed"}
+	}
+	a := attempt{id: id, secret: secret, digest: v.digest(id, secret)}
+	for range maxRestarts {
+		if r, done := v.decide(&a); done {
+			return r
+		}
+		// The same secret against the same hashes: one run for all who ask. A wrong secret
+		// has another digest, so that it never shares a right one's answer.
+		flight := v.flights.DoChan(a.key(), func() (any, error) { return v.hash(a), nil })
+		select {
+		case done := <-flight:
+			r := done.Val.(Result)
+			if v.current(&a) {
+				return r
+			}
+		case <-ctx.Done():
+			return unavailable("timeout")
+		}
+	}
+	return unavailable("timeout")
+}
+
+// key tells attempts apart that must not share an answer.
+func (a *attempt) key() string {
+	b := make([]byte, 0, 8+len(a.digest)+len(a.id))
+	for shift := 0; shift < 64; shift += 8 {
+		b = append(b, byte(a.generation>>shift))
+	}
+	return string(append(append(b, a.digest[:]...), a.id...))
+}
+
+func unavailable(reason string) Result {
+	return Result{Outcome: wire.Unavailable, Reason: reason, RetryAfter: retryAfter}
+}
+
+// current reports whether the record that the attempt was made against still counts.
+func (v *Verifier) current(a *attempt) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	r := v.records[a.id]
+	return r != nil && r.generation == a.generation
+}
+
+// decide answers what can be answered without bcrypt. If it can't, it says in a what
+// is to be tried.
+func (v *Verifier) decide(a *attempt) (Result, bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := time.Now()
+	r := v.records[a.id]
+	switch {
+	case !v.synced:
+		return unavailable("starting"), true
+	case r == nil:
+		return v.deny(a, now, "unknown"), true
+	case r.refusal != "":
+		return v.deny(a, now, r.refusal), true
+	case !r.notAfter.IsZero() && !now.Before(r.notAfter):
+		return v.deny(a, now, "expired"), true
+	}
+	a.generation, a.toTry = r.generation, nil
+	for i := range r.hashes {
+		h := &r.hashes[i]
+		switch {
+		case !h.resolved:
+			a.toTry = append(a.toTry, h.bcrypt)
+		case !hmac.Equal(h.digest[:], a.digest[:]):
+			// Another secret is the right one for this hash.
+		case now.Before(h.pinnedUntil):
+			return v.allow(a, r, now, "pin"), true
+		default:
+			a.toTry = []string{h.bcrypt}
+			return Result{}, false
+		}
+	}
+	if len(a.toTry) == 0 {
+		return v.deny(a, now, "resolved"), true
+	}
+	return Result{}, false
+}
+
+// allow stores the verdict and is the answer; mu is held.
+func (v *Verifier) allow(a *attempt, r *record, now time.Time, reason string) Result {
+	// Devices that came at one time don't come back at one time.
+	life := time.Duration(float64(v.AllowTTL) * (0.9 + 0.2*mathrand.Float64()))
+	verdict := wire.Verdict{
+		Outcome: wire.Allow, Permissions: r.permissions,
+		ExpiresMS: now.Add(life).UnixMilli(), RefreshAfterMS: now.Add(life * 2 / 3).UnixMilli(),
+	}
+	if !r.notAfter.IsZero() {
+		verdict.ExpiresMS = min(verdict.ExpiresMS, r.notAfter.UnixMilli())
+	}
+	v.edge.PutVerdict(a.id, a.secret, verdict)
+	return Result{Outcome: wire.Allow, Reason: reason, Permissions: r.permissions}
+}
+
+// deny stores the verdict and is the answer; mu is held.
+func (v *Verifier) deny(a *attempt, now time.Time, reason string) Result {
+	v.edge.PutVerdict(a.id, a.secret, wire.Verdict{Outcome: wire.Deny, ExpiresMS: now.Add(v.DenyTTL).UnixMilli()})
+	return Result{Outcome: wire.Deny, Reason: reason}
+}

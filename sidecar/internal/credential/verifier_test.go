@@ -1,0 +1,447 @@
+package credential_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/sidecar/internal/image"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// edge remembers verdicts as an image does, by device and secret.
+type edge struct {
+	*image.Image // for permissions
+	mu           sync.Mutex
+	verdicts     map[string]map[string]wire.Verdict
+}
+
+func (e *edge) PutVerdict(device, secret string, v wire.Verdict) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.verdicts[device] == nil {
+		e.verdicts[device] = map[string]wire.Verdict{}
+	}
+	e.verdicts[device][secret] = v
+}
+
+func (e *edge) DropVerdicts(device string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.verdicts, device)
+}
+
+func (e *edge) verdict(device, secret string) (wire.Verdict, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	v, found := e.verdicts[device][secret]
+	return v, found
+}
+
+type fixture struct {
+	*credential.Verifier
+	edge    *edge
+	metrics *metrics.Metrics
+}
+
+func start(c credential.Config) fixture {
+	if c.Workers == 0 {
+		c.Workers = 2
+	}
+	if c.Queue == 0 {
+		c.Queue = 2000
+	}
+	if c.MaxCost == 0 {
+		c.MaxCost = 14
+	}
+	if c.AllowTTL == 0 {
+		c.AllowTTL, c.DenyTTL = 30*time.Second, 5*time.Second
+	}
+	e := &edge{Image: image.New(image.Config{}), verdicts: map[string]map[string]wire.Verdict{}}
+	m := metrics.New()
+	v := credential.New(c, e, m, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	v.BeginResync()
+	v.EndResync()
+	return fixture{v, e, m}
+}
+
+var pinned = credential.Config{PinTTL: time.Hour}
+
+func hashed(secret string, cost int) string {
+	h, err := bcrypt.GenerateFromPassword([]byte(secret), cost)
+	if err != nil {
+		panic(err)
+	}
+	return string(h)
+}
+
+func device(id string, version uint64, secrets ...string) contract.Credential {
+	c := contract.Credential{ID: id, Version: version, Permissions: []string{"config.read", "telemetry.write"}}
+	for _, secret := range secrets {
+		c.Hashes = append(c.Hashes, hashed(secret, bcrypt.MinCost))
+	}
+	return c
+}
+
+func (f fixture) runs(t *testing.T) int {
+	return int(metricstest.Value(t, f.metrics, "gatehouse_bcrypt_total"))
+}
+
+func (f fixture) expect(t *testing.T, id, secret string, outcome wire.Outcome, reason string, runs int) {
+	t.Helper()
+	before := f.runs(t)
+	r := f.Verify(t.Context(), id, secret)
+	if r.Outcome != outcome || r.Reason != reason {
+		t.Errorf("Verify(%q, %q) = %v because of %s, want %v because of %s", id, secret, r.Outcome, r.Reason, outcome, reason)
+	}
+	if got := f.runs(t) - before; got != runs {
+		t.Errorf("Verify(%q, %q): %d runs of bcrypt, want %d", id, secret, got, runs)
+	}
+}
+
+func TestVerify(t *testing.T) {
+	f := start(pinned)
+	past, future := time.Now().Add(-time.Minute).UnixMilli(), time.Now().Add(time.Minute).UnixMilli()
+	with := func(c contract.Credential, change func(*contract.Credential)) contract.Credential {
+		change(&c)
+		return c
+	}
+	y := strings.Replace(hashed("s", 4), "$2a$", "$2y$", 1)
+	for _, c := range []contract.Credential{
+		device("good", 1, "s"),
+		device("rotating", 1, "old", "new"),
+		with(device("disabled", 1, "s"), func(c *contract.Credential) { c.Disabled = true }),
+		{ID: "deleted", Version: 2, Deleted: true},
+		with(device("over", 1, "s"), func(c *contract.Credential) { c.NotAfterMS = past }),
+		with(device("ending", 1, "s"), func(c *contract.Credential) { c.NotAfterMS = future }),
+		with(device("costly", 1, "s"), func(c *contract.Credential) { c.Hashes = []string{strings.Replace(y, "$04$", "$15$", 1)} }),
+		with(device("2y", 1, "s"), func(c *contract.Credential) { c.Hashes = []string{y} }),
+		with(device("2b", 1, "s"), func(c *contract.Credential) { c.Hashes = []string{strings.Replace(y, "$2y$", "$2b$", 1)} }),
+	} {
+		f.Apply(c)
+	}
+	f.Apply(device("good", 1, "not newer"))
+	long := strings.Repeat("x", 72)
+	f.Apply(device("long", 1, long))
+	for _, test := range []struct {
+		name, id, secret string
+		outcome          wire.Outcome
+		reason           string
+		runs             int
+	}{
+		{"unknown", "nobody", "s", wire.Deny, "unknown", 0},
+		{"disabled", "disabled", "s", wire.Deny, "disabled", 0},
+		{"revoked", "deleted", "s", wire.Deny, "revoked", 0},
+		{"past its end", "over", "s", wire.Deny, "expired", 0},
+		{"before its end", "ending", "s", wire.Allow, "bcrypt", 1},
+		{"cost over the limit", "costly", "s", wire.Deny, "refused_record", 0},
+		{"$2y$", "2y", "s", wire.Allow, "bcrypt", 1},
+		{"$2b$", "2b", "s", wire.Allow, "bcrypt", 1},
+		{"empty secret", "good", "", wire.Deny, "malformed", 0},
+		{"secret over the limit", "long", long + "x", wire.Deny, "malformed", 0},
+		{"secret at the limit", "long", long, wire.Allow, "bcrypt", 1},
+		{"NUL that bcrypt would take for the end", "good", "s\x00s", wire.Deny, "malformed", 0},
+		{"bad id", "a/b", "s", wire.Deny, "malformed", 0},
+		{"wrong before the right one is known", "good", "t", wire.Deny, "bcrypt", 1},
+		{"wrong again", "good", "t", wire.Deny, "bcrypt", 1},
+		{"right", "good", "s", wire.Allow, "bcrypt", 1},
+		{"right again", "good", "s", wire.Allow, "pin", 0},
+		{"wrong after it", "good", "t", wire.Deny, "resolved", 0},
+		{"one of two", "rotating", "new", wire.Allow, "bcrypt", 2},
+		{"wrong when one of two is resolved", "rotating", "t", wire.Deny, "bcrypt", 1},
+		{"the other", "rotating", "old", wire.Allow, "bcrypt", 1},
+		{"the first again", "rotating", "new", wire.Allow, "pin", 0},
+		{"wrong when both are resolved", "rotating", "t", wire.Deny, "resolved", 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f.expect(t, test.id, test.secret, test.outcome, test.reason, test.runs)
+			v, found := f.edge.verdict(test.id, test.secret)
+			if test.reason == "malformed" {
+				if found {
+					t.Error("a verdict was stored for what the edge refuses by itself")
+				}
+				return
+			}
+			if !found || v.Outcome != test.outcome {
+				t.Errorf("stored %v, %v; want %v", v.Outcome, found, test.outcome)
+			}
+			life := time.UnixMilli(v.ExpiresMS).Sub(time.Now())
+			refresh := time.UnixMilli(v.RefreshAfterMS).Sub(time.Now())
+			if test.outcome == wire.Allow && (life < 26*time.Second || life > 33*time.Second || refresh < 17*time.Second || refresh > 23*time.Second || v.Permissions != 3) {
+				t.Errorf("allow for %v, refreshed after %v, permissions %b", life, refresh, v.Permissions)
+			}
+			if test.outcome == wire.Deny && (life <= 4*time.Second || life > 5*time.Second || v.Permissions != 0) {
+				t.Errorf("deny for %v, permissions %b", life, v.Permissions)
+			}
+		})
+	}
+}
+
+func TestUnavailableBeforeTheFirstSync(t *testing.T) {
+	m := metrics.New()
+	e := &edge{Image: image.New(image.Config{}), verdicts: map[string]map[string]wire.Verdict{}}
+	v := credential.New(credential.Config{Workers: 1, Queue: 1, MaxCost: 14}, e, m, slog.New(slog.DiscardHandler))
+	if r := v.Verify(t.Context(), "d", "s"); r.Outcome != wire.Unavailable || r.RetryAfter != time.Second {
+		t.Errorf("Verify = %+v, want unavailable", r)
+	}
+	if _, found := e.verdict("d", "s"); found {
+		t.Error("a verdict was stored")
+	}
+}
+
+func TestNotAfterEndsAVerdict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(pinned)
+		end := time.Now().Add(10 * time.Second)
+		c := device("d", 1, "s")
+		c.NotAfterMS = end.UnixMilli()
+		f.Apply(c)
+		f.expect(t, "d", "s", wire.Allow, "bcrypt", 1)
+		if v, _ := f.edge.verdict("d", "s"); v.ExpiresMS != end.UnixMilli() {
+			t.Errorf("verdict until %v, want %v", time.UnixMilli(v.ExpiresMS), end)
+		}
+		time.Sleep(10 * time.Second)
+		f.expect(t, "d", "s", wire.Deny, "expired", 0)
+	})
+}
+
+func TestPins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, test := range []struct {
+			name   string
+			pin    time.Duration
+			after  time.Duration
+			reason string
+			runs   int
+		}{
+			{"before its end", time.Hour, 59 * time.Minute, "pin", 0},
+			{"after its end", time.Hour, time.Hour, "bcrypt", 1},
+			{"none", 0, 0, "bcrypt", 1},
+		} {
+			f := start(credential.Config{PinTTL: test.pin})
+			f.Apply(device("d", 1, "s"))
+			f.expect(t, "d", "s", wire.Allow, "bcrypt", 1)
+			time.Sleep(test.after)
+			f.expect(t, "d", "t", wire.Deny, "resolved", 0)
+			f.expect(t, "d", "s", wire.Allow, test.reason, test.runs)
+		}
+	})
+}
+
+func TestNewRecordForgetsPins(t *testing.T) {
+	f := start(pinned)
+	f.Apply(device("d", 1, "s"))
+	f.expect(t, "d", "s", wire.Allow, "bcrypt", 1)
+	f.Apply(device("d", 2, "t"))
+	if _, found := f.edge.verdict("d", "s"); found {
+		t.Error("the verdict outlived its record")
+	}
+	f.expect(t, "d", "s", wire.Deny, "bcrypt", 1)
+	f.expect(t, "d", "t", wire.Allow, "bcrypt", 1)
+	f.Remove("d")
+	f.expect(t, "d", "t", wire.Deny, "unknown", 0)
+}
+
+func TestPermissionsOverTheLimit(t *testing.T) {
+	f := start(pinned)
+	c := device("d", 1, "s")
+	f.Apply(c)
+	var names []string
+	for i := range wire.MaxPermissions {
+		names = append(names, fmt.Sprint("p", i))
+	}
+	c.Version, c.Permissions = 2, names
+	f.Apply(c)
+	f.expect(t, "d", "s", wire.Deny, "refused_record", 0)
+	if got := metricstest.Value(t, f.metrics, "gatehouse_credentials_refused_total", "reason", "permissions"); got != 1 {
+		t.Errorf("%v refusals counted, want 1", got)
+	}
+}
+
+func TestResync(t *testing.T) {
+	f := start(pinned)
+	c := device("kept", 5, "s")
+	f.Apply(c)
+	f.Apply(device("gone", 5, "s"))
+	f.Apply(device("older", 5, "s"))
+	f.expect(t, "kept", "s", wire.Allow, "bcrypt", 1)
+	f.expect(t, "gone", "s", wire.Allow, "bcrypt", 1)
+	f.BeginResync()
+	f.Apply(c)
+	f.Apply(device("older", 1, "t"))
+	f.Apply(device("older", 1, "u")) // not newer in this resync
+	f.EndResync()
+	f.expect(t, "kept", "s", wire.Allow, "pin", 0)
+	f.expect(t, "gone", "s", wire.Deny, "unknown", 0)
+	f.expect(t, "older", "s", wire.Deny, "bcrypt", 1)
+	f.expect(t, "older", "t", wire.Allow, "bcrypt", 1)
+	if got := metricstest.Value(t, f.metrics, "gatehouse_credentials"); got != 2 {
+		t.Errorf("%v credentials, want 2", got)
+	}
+}
+
+// TestOneBcrypt is 1,000 first requests with the right secret, and wrong ones in between.
+func TestOneBcrypt(t *testing.T) {
+	const callers, wrong = 1000, 20
+	f := start(credential.Config{PinTTL: time.Hour, Workers: 1})
+	c := contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("right", 7)}}
+	f.Apply(c)
+	var wg sync.WaitGroup
+	var allowed, denied atomic.Int64
+	begin := make(chan struct{})
+	for i := range callers + wrong {
+		secret, outcome, count := "right", wire.Allow, &allowed
+		if i >= callers {
+			secret, outcome, count = fmt.Sprint("wrong", i), wire.Deny, &denied
+		}
+		wg.Go(func() {
+			<-begin
+			if r := f.Verify(t.Context(), "d", secret); r.Outcome != outcome {
+				t.Errorf("%s: %+v, want %v", secret, r, outcome)
+			}
+			count.Add(1)
+		})
+	}
+	close(begin)
+	wg.Wait()
+	if got := metricstest.Value(t, f.metrics, "gatehouse_bcrypt_total", "result", "match"); got != 1 {
+		t.Errorf("%v runs of bcrypt with the right secret, want 1", got)
+	}
+	if allowed.Load() != callers || denied.Load() != wrong {
+		t.Errorf("%d allowed, %d denied", allowed.Load(), denied.Load())
+	}
+}
+
+func TestOverload(t *testing.T) {
+	f := start(credential.Config{Workers: 1, Queue: 2})
+	f.Apply(contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("right", 9)}})
+	var wg sync.WaitGroup
+	results := make(chan credential.Result, 20)
+	for i := range cap(results) {
+		wg.Go(func() { results <- f.Verify(t.Context(), "d", fmt.Sprint("wrong", i)) })
+	}
+	wg.Wait()
+	close(results)
+	count := map[string]int{}
+	for r := range results {
+		count[r.Reason]++
+		if r.Reason == "overload" && (r.Outcome != wire.Unavailable || r.RetryAfter != time.Second) {
+			t.Errorf("overload: %+v", r)
+		}
+	}
+	if count["overload"] == 0 || count["bcrypt"] < 3 || count["overload"]+count["bcrypt"] != 20 {
+		t.Errorf("results %v, want at least 3 by bcrypt and the rest overload", count)
+	}
+	if got := metricstest.Value(t, f.metrics, "gatehouse_bcrypt_running"); got != 0 {
+		t.Errorf("%v runs under way at the end", got)
+	}
+	if got := metricstest.Value(t, f.metrics, "gatehouse_bcrypt_queued"); got != 0 {
+		t.Errorf("%v queued at the end", got)
+	}
+}
+
+// TestCallerLeaves shows that a run goes on for those who wait when its caller has left.
+func TestCallerLeaves(t *testing.T) {
+	f := start(credential.Config{PinTTL: time.Hour})
+	f.Apply(contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("s", 7)}})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if r := f.Verify(ctx, "d", "s"); r.Outcome != wire.Unavailable || r.Reason != "timeout" {
+		t.Fatalf("Verify = %+v, want unavailable", r)
+	}
+	f.expectAllowed(t)
+	if got := f.runs(t); got != 1 {
+		t.Errorf("%d runs of bcrypt, want 1", got)
+	}
+}
+
+func (f fixture) expectAllowed(t *testing.T) {
+	t.Helper()
+	if r := f.Verify(t.Context(), "d", "s"); r.Outcome != wire.Allow {
+		t.Errorf("Verify = %+v, want allow", r)
+	}
+}
+
+// TestRevocationWins revokes and restores a device while it is being verified. Nothing that
+// began before a revocation may say allow, or leave an allow, after it.
+func TestRevocationWins(t *testing.T) {
+	f := start(credential.Config{PinTTL: time.Hour})
+	good := device("d", 0, "s")
+	var version uint64
+	apply := func(revoked bool) {
+		version++
+		c := good
+		c.Version, c.Disabled = version, revoked
+		f.Apply(c)
+	}
+	apply(false)
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	// clock orders answers and revocations: odd while the device is revoked.
+	var clock atomic.Int64
+	for range 4 {
+		wg.Go(func() {
+			for !stop.Load() {
+				before := clock.Load()
+				r := f.Verify(t.Context(), "d", "s")
+				if after := clock.Load(); before == after && before%2 == 1 && r.Outcome == wire.Allow {
+					t.Errorf("allowed while revoked: %+v", r)
+				}
+			}
+		})
+	}
+	for range 60 {
+		apply(true)
+		clock.Add(1)
+		for range 3 {
+			if r := f.Verify(t.Context(), "d", "s"); r.Outcome != wire.Deny {
+				t.Fatalf("revoked: %+v", r)
+			}
+			if v, found := f.edge.verdict("d", "s"); found && v.Outcome == wire.Allow {
+				t.Fatal("an allow was stored after the revocation")
+			}
+		}
+		clock.Add(1)
+		apply(false)
+		if r := f.Verify(t.Context(), "d", "s"); r.Outcome != wire.Allow {
+			t.Fatalf("restored: %+v", r)
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+}
+
+// TestRevocationDuringBcrypt is the same race, once, with bcrypt surely under way.
+func TestRevocationDuringBcrypt(t *testing.T) {
+	f := start(credential.Config{PinTTL: time.Hour})
+	c := contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("s", 10)}}
+	f.Apply(c)
+	result := make(chan credential.Result)
+	go func() { result <- f.Verify(t.Context(), "d", "s") }()
+	for metricstest.Value(t, f.metrics, "gatehouse_bcrypt_running") == 0 {
+		if t.Context().Err() != nil {
+			t.Fatal("bcrypt never ran")
+		}
+	}
+	c.Version, c.Disabled = 2, true
+	f.Apply(c)
+	if r := <-result; r.Outcome != wire.Deny || r.Reason != "disabled" {
+		t.Errorf("Verify = %+v, want deny", r)
+	}
+	if v, found := f.edge.verdict("d", "s"); found && v.Outcome == wire.Allow {
+		t.Error("an allow was stored after the revocation")
+	}
+}

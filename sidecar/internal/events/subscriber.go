@@ -1,0 +1,228 @@
+// Package events follows Redis: it subscribes, catches up with the change log, and then
+// applies event by event. Whatever may have been missed leads to the same catch-up.
+package events
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+)
+
+const (
+	// compareEvery is how often the position of Redis is compared with ours.
+	compareEvery = time.Second
+	// callTimeout bounds one call to Redis.
+	callTimeout = 5 * time.Second
+	minBackoff  = 50 * time.Millisecond
+	maxBackoff  = 2 * time.Second
+)
+
+// Sink takes what Redis says of one kind of record. It compares versions itself.
+type Sink[T any] interface {
+	// Apply takes a record that may be newer than the known one.
+	Apply(record T)
+	// Remove says that Redis has no record of this id, or none that can be read.
+	Remove(id string)
+	// BeginResync says that all records follow, and that versions start over.
+	BeginResync()
+	// EndResync says that what did not follow is gone.
+	EndResync()
+}
+
+// Clock takes times at which everything that Redis held had been applied.
+type Clock interface {
+	SetInStep(t time.Time)
+}
+
+// Config says where records go.
+type Config struct {
+	Keys        contract.Keys
+	Objects     Sink[contract.Object]
+	Credentials Sink[contract.Credential]
+	Clock       Clock
+}
+
+// Subscriber follows one shard.
+type Subscriber struct {
+	Config
+	client  redis.UniversalClient
+	metrics *metrics.Metrics
+	log     *slog.Logger
+
+	first     chan struct{} // closed when caught up for the first time
+	firstOnce sync.Once
+	connected atomic.Bool
+
+	// Of the goroutine that runs Run.
+	epoch     string // data epoch that seq counts in; "" before the first write
+	seq       uint64 // last applied
+	synced    bool   // all up to seq was applied
+	catchups  uint64
+	ahead     position // Redis was ahead of us there; its seq is 0 if it was not
+	comparing bool     // a comparison is under way
+}
+
+// New is a Subscriber that reads through client, which stays the caller's to close.
+func New(c Config, client redis.UniversalClient, m *metrics.Metrics, log *slog.Logger) *Subscriber {
+	return &Subscriber{Config: c, client: client, metrics: m, log: log, first: make(chan struct{})}
+}
+
+// Synced is closed when everything in Redis has been applied once.
+func (s *Subscriber) Synced() <-chan struct{} { return s.first }
+
+// Connected reports whether the events are being followed.
+func (s *Subscriber) Connected() bool { return s.connected.Load() }
+
+// Run follows the events until ctx ends.
+func (s *Subscriber) Run(ctx context.Context) error {
+	backoff := minBackoff
+	for failing := false; ; {
+		err := s.session(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		s.metrics.RedisErrors.Inc()
+		if s.connected.Load() {
+			backoff, failing = minBackoff, false
+		}
+		s.setConnected(false)
+		if failing {
+			s.log.Debug("redis is still not followed", "error", err)
+		} else {
+			s.log.Warn("redis is not followed any more: the edge serves what it has", "error", err)
+		}
+		failing = true
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(backoff):
+			backoff = min(2*backoff, maxBackoff)
+		}
+	}
+}
+
+func (s *Subscriber) setConnected(connected bool) {
+	s.connected.Store(connected)
+	s.metrics.Connected.Set(map[bool]float64{true: 1}[connected])
+}
+
+var errResubscribed = errors.New("the subscription was made anew: events may be missing")
+
+// session subscribes, catches up, and applies events until something fails. The order
+// matters: what is written after the subscription is acknowledged comes as an event,
+// what was written before is in the log.
+func (s *Subscriber) session(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	channel := s.Keys.EventsChannel()
+	sub := s.client.Subscribe(ctx, channel)
+	var running sync.WaitGroup
+	defer running.Wait()
+	stop := context.AfterFunc(ctx, func() { sub.Close() }) // ends a read
+	defer stop()
+	defer cancel()
+	if err := awaitSubscription(ctx, sub, channel); err != nil {
+		sub.Close()
+		return err
+	}
+	in := newInbox()
+	running.Go(func() { in.fail(receive(ctx, sub, in)) })
+	defer sub.Close()
+	if err := s.catchUp(ctx, "connected"); err != nil {
+		return err
+	}
+	s.setConnected(true)
+	s.log.Info("in step with redis", "epoch", s.epoch, "seq", s.seq)
+	return s.follow(ctx, in, &running)
+}
+
+// follow applies what comes in and compares positions.
+func (s *Subscriber) follow(ctx context.Context, in *inbox, running *sync.WaitGroup) error {
+	tick := time.NewTicker(compareEvery)
+	defer tick.Stop()
+	compared := make(chan position, 1)
+	s.ahead, s.comparing = position{}, false
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-in.wake:
+			payloads, lost, err := in.take()
+			if lost {
+				// The connection may be fine: what was dropped is in the log.
+				if err := s.catchUp(ctx, "overflow"); err != nil {
+					return err
+				}
+			}
+			for _, payload := range payloads {
+				if err := s.receive(ctx, payload); err != nil {
+					return err
+				}
+			}
+			if err != nil {
+				return err
+			}
+		case <-tick.C:
+			if s.comparing {
+				continue
+			}
+			s.comparing = true
+			asked := position{epoch: s.epoch, seq: s.seq, catchups: s.catchups, at: time.Now()}
+			running.Go(func() { compared <- s.ask(ctx, asked) })
+		case p := <-compared:
+			s.comparing = false
+			if err := s.compare(ctx, p); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// receive applies one event, or catches up if it does not follow the last one.
+func (s *Subscriber) receive(ctx context.Context, payload string) error {
+	e, err := contract.ParseEvent(payload)
+	if err != nil {
+		s.metrics.Events.WithLabelValues("corrupt").Inc()
+		s.refuse("event", e.Member.ID, err)
+		if e.Seq == 0 {
+			return nil // the hole that it leaves will be noticed
+		}
+	}
+	switch {
+	case e.Epoch != s.epoch:
+		s.metrics.Events.WithLabelValues("foreign").Inc()
+		return s.catchUp(ctx, "epoch")
+	case e.Seq <= s.seq:
+		s.metrics.Events.WithLabelValues("duplicate").Inc()
+		return nil
+	case e.Seq > s.seq+1:
+		s.metrics.Events.WithLabelValues("gap").Inc()
+		s.log.Info("events are missing", "seq", s.seq, "event_seq", e.Seq)
+		return s.catchUp(ctx, "gap")
+	}
+	s.seq = e.Seq
+	s.metrics.Seq.Set(float64(s.seq))
+	if err != nil {
+		s.remove(e.Member)
+	} else {
+		s.metrics.Events.WithLabelValues("applied").Inc()
+		s.apply(e.Member, e.Fields)
+	}
+	if s.ahead.seq != 0 && s.seq >= s.ahead.seq {
+		s.setInStep(s.ahead.at)
+		s.ahead = position{}
+	}
+	return nil
+}
+
+func (s *Subscriber) setInStep(t time.Time) {
+	s.Clock.SetInStep(t)
+	s.metrics.InStep.Set(float64(t.UnixMilli()) / 1000)
+}

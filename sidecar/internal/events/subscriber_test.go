@@ -1,0 +1,551 @@
+package events_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/e2e/redistest"
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/events"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+var keys contract.Keys
+
+const deadline = 30 * time.Second
+
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(deadline); !condition(); {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", deadline, what)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+// sink keeps versions as mirror and verifier do.
+type sink struct {
+	mu         sync.Mutex
+	versions   map[string]uint64 // those that are there
+	known      map[string]uint64 // also of tombstones
+	seen       map[string]bool   // in the resync under way
+	resyncs    int
+	applied    int
+	backwards  int
+	beforeNext func() // called once, before the next record is applied
+}
+
+func newSink() *sink { return &sink{versions: map[string]uint64{}, known: map[string]uint64{}} }
+
+func (s *sink) put(id string, version uint64, deleted bool) {
+	s.mu.Lock()
+	hook := s.beforeNext
+	s.beforeNext = nil
+	s.mu.Unlock()
+	if hook != nil {
+		hook()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.applied++
+	if s.seen != nil {
+		s.seen[id] = true
+	} else if version <= s.known[id] {
+		s.backwards++
+		return
+	}
+	s.known[id] = version
+	if s.versions[id] = version; deleted {
+		delete(s.versions, id)
+	}
+}
+
+func (s *sink) Remove(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.versions, id)
+	delete(s.known, id)
+}
+
+func (s *sink) BeginResync() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.resyncs++
+	s.seen = map[string]bool{}
+}
+
+func (s *sink) EndResync() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.versions, func(id string, _ uint64) bool { return !s.seen[id] })
+	maps.DeleteFunc(s.known, func(id string, _ uint64) bool { return !s.seen[id] })
+	s.seen = nil
+}
+
+func (s *sink) version(id string) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.versions[id]
+}
+
+func (s *sink) len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.versions)
+}
+
+type objects struct{ *sink }
+
+func (o objects) Apply(r contract.Object) { o.put(r.Key, r.Version, r.Deleted) }
+
+type credentials struct{ *sink }
+
+func (c credentials) Apply(r contract.Credential) { c.put(r.ID, r.Version, r.Deleted) }
+
+type clock struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func (c *clock) SetInStep(t time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = t
+}
+
+func (c *clock) inStep() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
+}
+
+// server is a Redis behind a proxy that can cut connections.
+type server struct {
+	*redis.Client // direct
+	publish       *publish.Publisher
+	line          *line
+}
+
+// line forwards connections until it is cut.
+type line struct {
+	listener net.Listener
+	to       string
+
+	mu   sync.Mutex
+	open map[net.Conn]bool
+	down bool
+}
+
+func newLine(t *testing.T, to string) *line {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &line{listener: l, to: to, open: map[net.Conn]bool{}}
+	t.Cleanup(func() { l.Close(); w.set(true) })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go w.forward(c)
+		}
+	}()
+	return w
+}
+
+func (w *line) forward(c net.Conn) {
+	d, err := net.Dial("tcp", w.to)
+	if err != nil {
+		c.Close()
+		return
+	}
+	w.mu.Lock()
+	down := w.down
+	w.open[c], w.open[d] = true, true
+	w.mu.Unlock()
+	if !down {
+		go func() { io.Copy(d, c); d.Close() }()
+		io.Copy(c, d)
+	}
+	c.Close()
+	d.Close()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.open, c)
+	delete(w.open, d)
+}
+
+// set cuts all connections, and refuses new ones while down.
+func (w *line) set(down bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.down = down
+	for c := range w.open {
+		c.Close()
+	}
+}
+
+func (s server) put(t *testing.T, key string) uint64 {
+	t.Helper()
+	r, err := s.publish.Put(context.WithoutCancel(t.Context()), publish.Object{Key: key, Body: []byte(key), ContentType: "text/plain"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Version
+}
+
+func (s server) do(t *testing.T, args ...any) {
+	t.Helper()
+	if err := s.Do(t.Context(), args...).Err(); err != nil {
+		t.Fatalf("%v: %v", args, err)
+	}
+}
+
+type follower struct {
+	*events.Subscriber
+	objects, credentials *sink
+	clock                *clock
+	metrics              *metrics.Metrics
+	log                  *bytes.Buffer
+	stop                 func()
+}
+
+func follow(t *testing.T, s server) *follower {
+	t.Helper()
+	f := &follower{objects: newSink(), credentials: newSink(), clock: new(clock), metrics: metrics.New(), log: new(bytes.Buffer)}
+	client := redis.NewClient(&redis.Options{Addr: s.line.listener.Addr().String(), MaxRetries: -1, DialTimeout: time.Second})
+	f.Subscriber = events.New(events.Config{
+		Keys: keys, Objects: objects{f.objects}, Credentials: credentials{f.credentials}, Clock: f.clock,
+	}, client, f.metrics, slog.New(slog.NewTextHandler(f.log, nil)))
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := f.Run(ctx); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	f.stop = func() {
+		cancel()
+		wg.Wait()
+		client.Close()
+		if f.objects.backwards > 0 && t.Failed() {
+			t.Logf("%d versions were not newer", f.objects.backwards)
+		}
+	}
+	t.Cleanup(f.stop)
+	return f
+}
+
+func (f *follower) count(t *testing.T, name string, labels ...string) float64 {
+	return metricstest.Value(t, f.metrics, name, labels...)
+}
+
+// onBoth runs test against a miniredis and a redis-server.
+func onBoth(t *testing.T, test func(t *testing.T, s server)) {
+	for name, start := range map[string]func(t *testing.T) string{
+		"miniredis":    func(t *testing.T) string { return miniredis.RunT(t).Addr() },
+		"redis-server": func(t *testing.T) string { return strings.TrimPrefix(redistest.Start(t), "redis://") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			addr := start(t)
+			client := redis.NewClient(&redis.Options{Addr: addr})
+			t.Cleanup(func() { client.Close() })
+			test(t, server{client, publish.New(client), newLine(t, addr)})
+		})
+	}
+}
+
+func TestSnapshotThenEvents(t *testing.T) {
+	onBoth(t, func(t *testing.T, s server) {
+		s.put(t, "/first") // sets the data epoch
+		pipe := s.Pipeline()
+		for i := range 2498 { // three pages
+			record := contract.Object{Version: 1, PublishedMS: 1, ETag: `"x"`, ContentType: "a", Bodies: []contract.Body{{}}}
+			pipe.HSet(t.Context(), keys.ObjectKey(fmt.Sprint("/", i)), record.Fields())
+			pipe.ZAdd(t.Context(), keys.LogKey(), redis.Z{Score: float64(i + 2), Member: fmt.Sprint("o:/", i)})
+		}
+		pipe.IncrBy(t.Context(), keys.SeqKey(), 2498)
+		if _, err := pipe.Exec(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.put(t, "/7")
+		if _, err := s.publish.Delete(t.Context(), "/8", 0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.publish.PutDevice(t.Context(), publish.Device{ID: "d", Secret: "s", Cost: 4}); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		f := follow(t, s)
+		<-f.Synced()
+		if f.objects.len() != 2498 || f.objects.version("/7") != 2 || f.objects.version("/8") != 0 || f.credentials.version("d") != 1 {
+			t.Errorf("%d objects, /7 in version %d, /8 in %d, device in %d", f.objects.len(), f.objects.version("/7"), f.objects.version("/8"), f.credentials.version("d"))
+		}
+		if f.clock.inStep().Before(began) || f.clock.inStep().After(time.Now()) {
+			t.Errorf("in step at %v", f.clock.inStep())
+		}
+		s.put(t, "/7")
+		eventually(t, "version 3", func() bool { return f.objects.version("/7") == 3 })
+		if _, err := s.publish.RevokeDevice(t.Context(), "d"); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the revocation", func() bool { return f.credentials.version("d") != 1 })
+		now := time.Now()
+		eventually(t, "in step again by comparison", func() bool { return f.clock.inStep().After(now) })
+		if got := f.count(t, "gatehouse_catchups_total"); got != 1 {
+			t.Errorf("%v catch-ups, want 1", got)
+		}
+		if f.objects.resyncs != 1 || f.objects.backwards != 0 {
+			t.Errorf("%d resyncs, %d versions that were not newer", f.objects.resyncs, f.objects.backwards)
+		}
+	})
+}
+
+func TestEventsDuringTheSnapshot(t *testing.T) {
+	onBoth(t, func(t *testing.T, s server) {
+		for i := range 50 {
+			s.put(t, fmt.Sprint("/", i))
+		}
+		f := newFollowerWithHook(t, s, func() {
+			for i := range 20 {
+				s.put(t, fmt.Sprint("/", i))
+			}
+			s.put(t, "/new")
+		})
+		eventually(t, "all", func() bool {
+			for i := range 20 {
+				if f.objects.version(fmt.Sprint("/", i)) != 2 {
+					return false
+				}
+			}
+			return f.objects.len() == 51
+		})
+	})
+}
+
+// newFollowerWithHook calls hook before the first record is applied.
+func newFollowerWithHook(t *testing.T, s server, hook func()) *follower {
+	t.Helper()
+	s.line.set(true)
+	f := follow(t, s)
+	f.objects.mu.Lock()
+	f.objects.beforeNext = hook
+	f.objects.mu.Unlock()
+	s.line.set(false)
+	return f
+}
+
+func TestReconnectCatchesUp(t *testing.T) {
+	onBoth(t, func(t *testing.T, s server) {
+		s.put(t, "/a")
+		s.put(t, "/b")
+		f := follow(t, s)
+		<-f.Synced()
+		for i := range 3 {
+			s.line.set(true)
+			eventually(t, "the loss to be noticed", func() bool { return !f.Connected() })
+			s.put(t, "/a")
+			if i == 1 {
+				if _, err := s.publish.Delete(t.Context(), "/b", 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.line.set(false)
+			eventually(t, "the catch-up", func() bool { return f.objects.version("/a") == uint64(i+2) && f.Connected() })
+		}
+		if f.objects.version("/b") != 0 {
+			t.Error("the deletion was missed")
+		}
+		if f.objects.resyncs != 1 {
+			t.Errorf("%d full resyncs, want 1: a reconnect reads only what changed", f.objects.resyncs)
+		}
+	})
+}
+
+// TestHole removes an event from the stream: what follows shows the hole.
+func TestHole(t *testing.T) {
+	onBoth(t, func(t *testing.T, s server) {
+		s.put(t, "/a")
+		f := follow(t, s)
+		<-f.Synced()
+		s.silently(t, "/a", 2)
+		s.put(t, "/b")
+		eventually(t, "both", func() bool { return f.objects.version("/a") == 2 && f.objects.version("/b") == 1 })
+	})
+}
+
+// silently writes a version of key without its event.
+func (s server) silently(t *testing.T, key string, version uint64) {
+	t.Helper()
+	fields := contract.Object{Version: version, PublishedMS: 1, ETag: `"x"`, ContentType: "a", Bodies: []contract.Body{{}}}.Fields()
+	s.HSet(t.Context(), keys.ObjectKey(key), fields)
+	seq := s.Incr(t.Context(), keys.SeqKey()).Val()
+	s.do(t, "ZADD", keys.LogKey(), seq, contract.ObjectMember(key).String())
+}
+
+func TestComparisonFindsALostLastEvent(t *testing.T) {
+	onBoth(t, func(t *testing.T, s server) {
+		s.put(t, "/a")
+		f := follow(t, s)
+		<-f.Synced()
+		s.silently(t, "/a", 2)
+		before := f.clock.inStep()
+		eventually(t, "version 2", func() bool { return f.objects.version("/a") == 2 })
+		eventually(t, "in step", func() bool { return f.clock.inStep().After(before) })
+		if got := f.count(t, "gatehouse_catchups_total", "reason", "comparison"); got == 0 {
+			t.Error("no catch-up by comparison was counted")
+		}
+	})
+}
+
+func TestNotInStepWhileBehind(t *testing.T) {
+	onBoth(t, func(t *testing.T, s server) {
+		s.put(t, "/a")
+		f := follow(t, s)
+		<-f.Synced()
+		s.line.set(true)
+		eventually(t, "the loss to be noticed", func() bool { return !f.Connected() })
+		at := f.clock.inStep()
+		errors := f.count(t, "gatehouse_redis_errors_total")
+		eventually(t, "more attempts", func() bool { return f.count(t, "gatehouse_redis_errors_total") > errors+3 })
+		if f.clock.inStep() != at {
+			t.Error("in step moved while Redis could not be asked")
+		}
+	})
+}
+
+func TestRedisLosesData(t *testing.T) {
+	onBoth(t, func(t *testing.T, s server) {
+		for range 5 {
+			s.put(t, "/a")
+		}
+		s.put(t, "/gone")
+		f := follow(t, s)
+		<-f.Synced()
+		s.do(t, "FLUSHALL")
+		eventually(t, "nothing is left", func() bool { return f.objects.len() == 0 })
+		s.put(t, "/a")
+		eventually(t, "version 1", func() bool { return f.objects.version("/a") == 1 })
+
+		// Another epoch under way, with a seq that happens to be higher.
+		s.do(t, "FLUSHALL")
+		for range 9 {
+			s.put(t, "/b")
+		}
+		eventually(t, "the new data", func() bool { return f.objects.version("/b") == 9 && f.objects.version("/a") == 0 })
+
+		// The same epoch, gone back: a failover to an older replica.
+		s.put(t, "/c")
+		eventually(t, "/c", func() bool { return f.objects.version("/c") == 1 })
+		s.do(t, "DEL", keys.ObjectKey("/c"))
+		s.do(t, "ZREM", keys.LogKey(), "o:/c")
+		s.do(t, "DECR", keys.SeqKey())
+		eventually(t, "/c is gone", func() bool { return f.objects.version("/c") == 0 })
+		if f.objects.version("/b") != 9 {
+			t.Error("/b went too")
+		}
+	})
+}
+
+func TestCorrupt(t *testing.T) {
+	onBoth(t, func(t *testing.T, s server) {
+		s.put(t, "/good")
+		s.put(t, "/bad")
+		s.put(t, "/type")
+		s.put(t, "/expired")
+		if _, err := s.publish.PutDevice(t.Context(), publish.Device{ID: "bad", Secret: "s", Cost: 4}); err != nil {
+			t.Fatal(err)
+		}
+		s.do(t, "HDEL", keys.ObjectKey("/bad"), "etag")
+		s.do(t, "SET", keys.ObjectKey("/type"), "x")
+		s.do(t, "DEL", keys.ObjectKey("/expired"))
+		s.do(t, "HSET", keys.CredentialKey("bad"), "disabled", "true")
+		s.do(t, "ZADD", keys.LogKey(), 1.5, "what is this")
+		f := follow(t, s)
+		<-f.Synced()
+		if f.objects.len() != 1 || f.objects.version("/good") != 1 || f.credentials.len() != 0 {
+			t.Errorf("%d objects, %d credentials; want only /good", f.objects.len(), f.credentials.len())
+		}
+		// By events: one that can't be read at all, and one whose record can't.
+		s.do(t, "PUBLISH", keys.EventsChannel(), "garbage")
+		epoch := s.Get(t.Context(), keys.EpochKey()).Val()
+		seq := uint64(s.Incr(t.Context(), keys.SeqKey()).Val())
+		s.do(t, "PUBLISH", keys.EventsChannel(), string(contract.AppendEvent(nil, contract.Event{
+			Epoch: epoch, Seq: seq, Member: contract.ObjectMember("/good"), Fields: map[string]string{"version": "nine"},
+		})))
+		eventually(t, "the record is gone", func() bool { return f.objects.len() == 0 })
+		s.put(t, "/next")
+		eventually(t, "the next event", func() bool { return f.objects.version("/next") == 1 })
+		for _, want := range []struct{ kind, reason string }{
+			{"object", "missing"}, {"object", "malformed"}, {"credential", "malformed"}, {"member", "malformed"}, {"event", "malformed"},
+		} {
+			if f.count(t, "gatehouse_corrupt_total", "kind", want.kind, "reason", want.reason) == 0 {
+				t.Errorf("no corrupt %s counted as %s", want.kind, want.reason)
+			}
+		}
+		f.stop()
+		for _, want := range []string{"/bad", "id=bad", "what is this"} {
+			if !strings.Contains(f.log.String(), want) {
+				t.Errorf("the log does not name %q", want)
+			}
+		}
+	})
+}
+
+// TestStress writes from several places while the line is cut again and again.
+func TestStress(t *testing.T) {
+	onBoth(t, func(t *testing.T, s server) {
+		f := follow(t, s)
+		<-f.Synced()
+		var wg sync.WaitGroup
+		last := make([]uint64, 40)
+		for writer := range 4 {
+			wg.Go(func() {
+				for i := range 150 {
+					k := writer*10 + i%10
+					last[k] = s.put(t, fmt.Sprint("/", k))
+				}
+			})
+		}
+		done := make(chan struct{})
+		go func() { wg.Wait(); close(done) }()
+		for cutting := true; cutting; {
+			select {
+			case <-done:
+				cutting = false
+			case <-time.After(20 * time.Millisecond):
+				s.line.set(false)
+			}
+		}
+		eventually(t, "all last versions", func() bool {
+			for k, version := range last {
+				if f.objects.version(fmt.Sprint("/", k)) != version {
+					return false
+				}
+			}
+			return true
+		})
+		f.stop()
+		if strings.Contains(f.log.String(), "lost data") {
+			t.Error("it was taken for a loss of data")
+		}
+	})
+}

@@ -1,0 +1,190 @@
+package image
+
+import (
+	"time"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// A batch stalls the worker that applies it for about a millisecond at most, so it is
+// bounded by bytes and by operations. One body over the bound goes alone.
+const (
+	maxBatch = 256 << 10
+	maxOps   = 512
+	// maxVerdictOps leaves room for objects when verdicts, which go first, keep coming.
+	maxVerdictOps = maxOps / 2
+)
+
+// What records add to what they hold, bytes.
+const (
+	opSize         = 12 // before each record of a batch
+	bodySize       = 24
+	bucketSize     = 16
+	objectSize     = 40
+	variantSize    = 20
+	verdictSize    = 48
+	recordOverhead = 96 // of a store's entry: its key, its string's header, its node
+)
+
+// batch is a batch being built.
+type batch struct {
+	bytes   []byte
+	ops     int
+	records int // operations that are not state records
+}
+
+// fits reports whether a record of size bytes can be added. The first always can.
+func (b *batch) fits(size int) bool {
+	return b.records == 0 || b.ops < maxOps && len(b.bytes)+opSize+size <= maxBatch
+}
+
+func (b *batch) add(region wire.Region, index uint32, write func(dst []byte) []byte) {
+	b.bytes = wire.AppendOp(b.bytes, region, index, write)
+	b.ops++
+	if region != wire.RegionState {
+		b.records++
+	}
+}
+
+// takeState adds the state record as it is now.
+func (m *Image) takeState(b *batch, now time.Time) {
+	s := wire.State{
+		Epoch:          m.epoch,
+		InStepMS:       m.claim.madeMS,
+		HeartbeatMS:    now.UnixMilli(),
+		ObjectBuckets:  uint32(len(m.buckets)),
+		VerdictBuckets: uint32(len(m.verdicts.buckets)),
+		BodySlots:      uint32(len(m.slots.filled)),
+		Keys:           m.keys,
+		Permissions:    m.permissions,
+	}
+	b.add(wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &s) })
+	m.taken = stateMark{m.epoch, len(m.permissions), len(m.slots.filled)}
+}
+
+// takeBucket adds the bodies that the bucket will name, as far as they fit, and then
+// the bucket. It reports whether all of it fit; if not, it is to be called again.
+func (m *Image) takeBucket(b *batch, index uint32) bool {
+	k := &m.buckets[index]
+	for _, e := range k.entries {
+		for i := range e.bodies {
+			at, bytes := &e.bodies[i], e.Bodies[i].Bytes
+			if at.written {
+				continue
+			}
+			if !b.fits(bodySize + len(bytes)) {
+				return false
+			}
+			b.add(wire.RegionBodies, at.slot, func(dst []byte) []byte {
+				return wire.AppendBody(dst, m.epoch, at.stamp, bytes)
+			})
+			at.written, m.slots.filled[at.slot] = true, true
+		}
+	}
+	if len(k.entries) == 0 && !k.written {
+		return true // came and went before it was ever written
+	}
+	if !b.fits(k.size()) {
+		return false
+	}
+	b.add(wire.RegionObjects, index, func(dst []byte) []byte { return k.append(dst, m.epoch) })
+	m.freed = append(m.freed, k.dropped...)
+	k.dropped, k.written = nil, true
+	return true
+}
+
+func (k *bucket) size() int {
+	size := bucketSize
+	for _, e := range k.entries {
+		size += objectSize + len(e.bodies)*variantSize + len(e.Key) + len(e.ETag) + len(e.ContentType)
+	}
+	return size
+}
+
+func (k *bucket) append(dst []byte, epoch uint64) []byte {
+	start := len(dst)
+	dst = wire.AppendObjectsHeader(dst, epoch, len(k.entries))
+	for _, e := range k.entries {
+		o := wire.Object{
+			Key: e.Key, Version: e.Version, PublishedMS: e.PublishedMS, TTLMS: uint64(e.TTLMS),
+			ETag: e.ETag, ContentType: e.ContentType,
+		}
+		for i, at := range e.bodies {
+			o.AddVariant(wire.Variant{
+				Encoding: e.Bodies[i].Encoding, Slot: at.slot, Length: uint32(len(e.Bodies[i].Bytes)), Stamp: at.stamp,
+			})
+		}
+		dst = wire.AppendObject(dst, e.tag, &o)
+	}
+	return wire.FinishRecord(dst, start)
+}
+
+// takeVerdicts adds a bucket of verdicts and reports whether it fit.
+func (m *Image) takeVerdicts(b *batch, index uint32) bool {
+	k := &m.verdicts.buckets[index]
+	m.expire(index, time.Now().UnixMilli())
+	if len(k.verdicts) == 0 && !k.written {
+		return true
+	}
+	if !b.fits(bucketSize + verdictSize*len(k.verdicts)) {
+		return false
+	}
+	b.add(wire.RegionVerdicts, index, func(dst []byte) []byte {
+		list := m.verdicts.scratch[:0]
+		for _, v := range k.verdicts {
+			list = append(list, v.Verdict)
+		}
+		m.verdicts.scratch = list
+		return wire.AppendVerdicts(dst, m.epoch, list)
+	})
+	k.written = true
+	return true
+}
+
+// takeBlanks adds tombstones for free slots and for an earlier epoch's buckets, whose
+// memory the proxy gets back by them, and for our buckets that hold nothing yet.
+func (m *Image) takeBlanks(b *batch, now time.Time) {
+	for b.fits(wire.MinRecord) {
+		slot, found := m.slots.nextBlank(now)
+		if !found {
+			break
+		}
+		b.add(wire.RegionBodies, slot, func(dst []byte) []byte { return wire.AppendBody(dst, m.epoch, 0, nil) })
+		m.slots.blank(slot)
+	}
+	for b.fits(wire.MinRecord) && len(m.blanks) > 0 {
+		r := &m.blanks[0]
+		if r.next == r.end {
+			m.blanks = m.blanks[1:]
+			continue
+		}
+		if !m.writtenSince(r.region, r.next) {
+			b.add(r.region, r.next, func(dst []byte) []byte { return emptyBucket(dst, r.region, m.epoch) })
+		}
+		r.next++
+	}
+}
+
+// writtenSince reports whether the bucket was written in this epoch, and that it is from now on.
+func (m *Image) writtenSince(region wire.Region, index uint32) bool {
+	var written *bool
+	switch {
+	case region == wire.RegionObjects && int(index) < len(m.buckets):
+		written = &m.buckets[index].written
+	case region == wire.RegionVerdicts && int(index) < len(m.verdicts.buckets):
+		written = &m.verdicts.buckets[index].written
+	default:
+		return false
+	}
+	before := *written
+	*written = true
+	return before
+}
+
+func emptyBucket(dst []byte, region wire.Region, epoch uint64) []byte {
+	if region == wire.RegionVerdicts {
+		return wire.AppendVerdicts(dst, epoch, nil)
+	}
+	start := len(dst)
+	return wire.FinishRecord(wire.AppendObjectsHeader(dst, epoch, 0), start)
+}

@@ -1,0 +1,199 @@
+// Package image is the edge's shared memory as it should be, and what of it the edge has
+// not been sent yet. It owns placement: which bucket an object lies in, which slot holds
+// which body, which bit a permission name is. It does not know who reads it, or how the
+// batches that it makes get there.
+//
+// # Order of writes
+//
+// A body is written before the bucket that names it, and a slot that a bucket still
+// names is never written: a new version's bodies go to other slots, and a slot that a
+// bucket no longer names is free only when the batch with that bucket was acknowledged.
+// So at any point between two operations a reader finds of every object one whole
+// version or nothing, and a reader that holds an older copy of a bucket finds a slot
+// whose stamp has changed, which is a miss.
+package image
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"sync"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// meanEntries is how many entries a bucket holds on average when a table is as full as
+// it was sized for.
+const meanEntries = 4
+
+// maxTable bounds table sizes, ours and those that another sidecar's state claims.
+const maxTable = 1 << 24
+
+// Config sizes the tables; they keep their size as long as the sidecar runs.
+type Config struct {
+	// Objects is how many objects the table is sized for. More still fit: lookups get slower.
+	Objects int
+	// Verdicts bounds the allow verdicts; denies are bounded besides, to as many.
+	Verdicts int
+}
+
+// Image is safe for concurrent use, but for [Image.Take], [Image.Acked] and
+// [Image.Reset], which belong to one goroutine, the pusher.
+type Image struct {
+	maxAllows int
+	wake      chan struct{} // capacity 1: something is to be taken
+
+	mu    sync.Mutex // protects all below
+	epoch uint64
+	keys  wire.Keys
+	stamp uint64 // last stamp given out; never restarts
+
+	objects     map[string]*entry
+	buckets     []bucket
+	dirty       queue // of buckets
+	slots       slots
+	permissions []string
+	bits        map[string]uint // index into permissions
+
+	verdicts verdicts
+
+	// What the batches say. taken is of the state record last taken, acked of the last
+	// one acknowledged.
+	takeover  bool // the next batch begins the epoch
+	inStepMS  int64
+	claim     claim
+	taken     stateMark
+	acked     stateMark
+	ackedMore chan struct{} // closed and replaced when acked changes
+	freed     []uint32      // slots to free when what was taken is acknowledged
+	blanks    []indexRange  // buckets to blank unless they are written in this epoch
+}
+
+// entry is one object in its bucket.
+type entry struct {
+	contract.Object
+	tag    uint32
+	bucket uint32
+	bodies []stored // as Object.Bodies
+}
+
+// stored is where a body lies.
+type stored struct {
+	slot    uint32
+	stamp   uint64
+	written bool // was taken in this epoch
+}
+
+type bucket struct {
+	entries []*entry
+	dropped []uint32 // slots that the bucket as last taken may name and no longer does
+	written bool     // holds a record of this epoch
+}
+
+// New is an image of nothing, in an epoch that has not begun: call [Image.Reset] before
+// [Image.Take].
+func New(c Config) *Image {
+	buckets := tableSize(c.Objects)
+	m := &Image{
+		maxAllows: max(c.Verdicts, 1),
+		wake:      make(chan struct{}, 1),
+		objects:   make(map[string]*entry),
+		buckets:   make([]bucket, buckets),
+		dirty:     newQueue(buckets),
+		bits:      make(map[string]uint),
+		verdicts:  newVerdicts(tableSize(c.Verdicts)),
+		ackedMore: make(chan struct{}),
+	}
+	m.begin()
+	return m
+}
+
+func tableSize(entries int) int {
+	return min(max((entries+meanEntries-1)/meanEntries, 1), maxTable)
+}
+
+// begin draws the secrets of a new epoch.
+func (m *Image) begin() {
+	var b [8]byte
+	for m.epoch = 0; m.epoch == 0; m.epoch = binary.LittleEndian.Uint64(b[:]) {
+		rand.Read(b[:]) // never fails
+	}
+	rand.Read(m.keys.Placement[:])
+	rand.Read(m.keys.Credential[:])
+}
+
+// Wake gives a value when there may be something to take.
+func (m *Image) Wake() <-chan struct{} { return m.wake }
+
+// notify is called with mu held.
+func (m *Image) notify() {
+	select {
+	case m.wake <- struct{}{}:
+	default: // a wake-up is waiting already
+	}
+}
+
+// Epoch is the current epoch, never 0.
+func (m *Image) Epoch() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.epoch
+}
+
+// PutObject puts o in place of the object at its key, whatever its version. The image
+// keeps o's bodies without copying them, so nobody may change them from now on.
+func (m *Image) PutObject(o contract.Object) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.drop(o.Key)
+	e := &entry{Object: o, bodies: make([]stored, len(o.Bodies))}
+	for i := range e.bodies {
+		m.stamp++
+		e.bodies[i] = stored{slot: m.slots.take(), stamp: m.stamp}
+	}
+	m.objects[o.Key] = e
+	m.place(e)
+	m.notify()
+}
+
+// DeleteObject removes the object at key, if there is one.
+func (m *Image) DeleteObject(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.drop(key) {
+		m.notify()
+	}
+}
+
+// place puts e into its bucket of this epoch.
+func (m *Image) place(e *entry) {
+	e.bucket, e.tag = m.keys.Place(e.Key, uint32(len(m.buckets)))
+	b := &m.buckets[e.bucket]
+	b.entries = append(b.entries, e)
+	m.dirty.push(e.bucket)
+}
+
+// drop takes the object at key out of its bucket and reports whether there was one.
+func (m *Image) drop(key string) bool {
+	e, found := m.objects[key]
+	if !found {
+		return false
+	}
+	delete(m.objects, key)
+	b := &m.buckets[e.bucket]
+	for i := range b.entries {
+		if b.entries[i] == e {
+			b.entries = append(b.entries[:i], b.entries[i+1:]...)
+			break
+		}
+	}
+	for _, body := range e.bodies {
+		if body.written {
+			b.dropped = append(b.dropped, body.slot)
+		} else {
+			m.slots.release(body.slot) // no bucket can name what was never written
+		}
+	}
+	m.dirty.push(e.bucket)
+	return true
+}

@@ -1,0 +1,148 @@
+// Package imagetest is an edge's memory for tests: it applies batches as the edge does and
+// looks things up as the edge does.
+package imagetest
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// Memory is the shared memory of one proxy. It is safe for concurrent use.
+type Memory struct {
+	// AfterOp, if set, is called between any two operations with the memory locked; it may
+	// use the methods whose names begin with Locked.
+	AfterOp func()
+
+	mu      sync.Mutex
+	records map[string][]byte
+}
+
+// NewMemory is the memory of a proxy that has just started.
+func NewMemory() *Memory { return &Memory{records: make(map[string][]byte)} }
+
+// Apply does what POST /v1/apply does: status and answer are the response's.
+func (m *Memory) Apply(body []byte) (status int, answer []byte) {
+	batch, err := wire.ParseBatch(body)
+	if err != nil {
+		return http.StatusBadRequest, []byte(err.Error())
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	state, found := m.LockedState()
+	if !batch.Takeover && (!found || state.Epoch != batch.Epoch) {
+		return http.StatusConflict, m.record(wire.RegionState, 0)
+	}
+	for op := range batch.Ops() {
+		m.records[place(op.Region, op.Index)] = append([]byte(nil), op.Record...)
+		if m.AfterOp != nil {
+			m.AfterOp()
+		}
+	}
+	return http.StatusOK, m.record(wire.RegionState, 0)
+}
+
+func place(region wire.Region, index uint32) string {
+	return string(wire.AppendPlace(nil, region, index))
+}
+
+func (m *Memory) record(region wire.Region, index uint32) []byte {
+	return m.records[place(region, index)]
+}
+
+// Forget empties the memory, as a restart of the proxy does.
+func (m *Memory) Forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.records)
+}
+
+// Size is how many records the memory has, and how many bytes beyond the least they take.
+func (m *Memory) Size() (records, excess int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, record := range m.records {
+		excess += len(record) - wire.MinRecord
+	}
+	return len(m.records), excess
+}
+
+// State is the state record.
+func (m *Memory) State() (wire.State, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.LockedState()
+}
+
+// LockedState is State for AfterOp.
+func (m *Memory) LockedState() (wire.State, bool) {
+	record := m.record(wire.RegionState, 0)
+	if record == nil {
+		return wire.State{}, false
+	}
+	state, err := wire.ParseState(record)
+	if err != nil {
+		panic(fmt.Sprintf("the memory holds a bad state: %v", err))
+	}
+	return state, true
+}
+
+// Found is an object with its bodies.
+type Found struct {
+	wire.Object
+	Bodies [][]byte // as Variants
+}
+
+// ErrTorn is an entry of which a body is not there.
+var ErrTorn = errors.New("an entry names a body that is not there")
+
+// Object looks an object up as the edge does.
+func (m *Memory) Object(key string) (Found, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.LockedObject(key)
+}
+
+// LockedObject is Object for AfterOp.
+func (m *Memory) LockedObject(key string) (Found, error) {
+	state, found := m.LockedState()
+	if !found {
+		return Found{}, wire.ErrNotFound
+	}
+	bucket, tag := state.Keys.Place(key, state.ObjectBuckets)
+	o, err := wire.FindObject(m.record(wire.RegionObjects, bucket), state.Epoch, tag, key)
+	if errors.Is(err, wire.ErrEpoch) {
+		err = wire.ErrNotFound
+	}
+	if err != nil {
+		return Found{}, err
+	}
+	f := Found{Object: o}
+	for _, v := range o.Variants() {
+		body, err := wire.FindBody(m.record(wire.RegionBodies, v.Slot), state.Epoch, v)
+		if err != nil {
+			return f, fmt.Errorf("%w: %q version %d, %s in slot %d: %w", ErrTorn, key, o.Version, v.Encoding, v.Slot, err)
+		}
+		f.Bodies = append(f.Bodies, body)
+	}
+	return f, nil
+}
+
+// Verdict looks a verdict up as the edge does, whether it has expired or not.
+func (m *Memory) Verdict(device, secret string) (wire.Verdict, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	state, found := m.LockedState()
+	if !found {
+		return wire.Verdict{}, wire.ErrNotFound
+	}
+	d := state.Keys.Digest(device, secret)
+	v, err := wire.FindVerdict(m.record(wire.RegionVerdicts, d.Bucket(state.VerdictBuckets)), state.Epoch, &d)
+	if errors.Is(err, wire.ErrEpoch) {
+		err = wire.ErrNotFound
+	}
+	return v, err
+}

@@ -1,0 +1,179 @@
+package image
+
+import (
+	"context"
+	"time"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// Taken says what a batch is.
+type Taken struct {
+	// Ops is how many operations it has.
+	Ops int
+	// Takeover is set in the first batch of an epoch.
+	Takeover bool
+	// Drained says that the edge will hold all of the image once it has applied the batch.
+	Drained bool
+	// More says that another batch is worth sending at once.
+	More bool
+}
+
+// stateMark is of what a state record told the edge.
+type stateMark struct {
+	epoch       uint64
+	permissions int // how many names
+	slots       int // how many slots may be filled
+}
+
+// claim is a time at which the image was in step with its source. The edge may be told
+// so as soon as all that waited at that time was taken, which under steady load is
+// earlier than when nothing waits.
+type claim struct {
+	madeMS            int64 // the edge may be told this one
+	waitingMS         int64 // that one not yet; 0: none waits
+	objects, verdicts uint64
+}
+
+type indexRange struct {
+	region    wire.Region
+	next, end uint32
+}
+
+// SetInStep records that the image held all that its source held at t, when t lies
+// before the call.
+func (m *Image) SetInStep(t time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.inStepMS = t.UnixMilli()
+	if m.claim.waitingMS == 0 {
+		m.wait()
+	}
+}
+
+// wait makes the latest time the one that waits.
+func (m *Image) wait() {
+	m.claim.waitingMS, m.claim.objects, m.claim.verdicts = m.inStepMS, m.dirty.pushed, m.verdicts.dirty.pushed
+}
+
+// settle moves the time that the edge may be told.
+func (m *Image) settle(drained bool) {
+	c := &m.claim
+	switch {
+	case drained:
+		c.madeMS, c.waitingMS = m.inStepMS, 0
+	case c.waitingMS != 0 && m.dirty.popped >= c.objects && m.verdicts.dirty.popped >= c.verdicts:
+		c.madeMS, c.waitingMS = c.waitingMS, 0
+		if m.inStepMS != c.madeMS {
+			m.wait()
+		}
+	}
+}
+
+// Take writes the next batch over dst, a buffer of the caller's: the bodies and buckets
+// that changed, then the state. It counts as sent from now on, so the caller must
+// deliver it and call [Image.Acked], or call [Image.Reset].
+func (m *Image) Take(dst []byte) ([]byte, Taken) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	b := batch{bytes: wire.BeginBatch(dst[:0], m.epoch, m.takeover)}
+	t := Taken{Takeover: m.takeover}
+	// The edge must know of slots before they are filled, and of permission names before
+	// verdicts that have their bits.
+	if m.takeover || m.taken != (stateMark{m.epoch, len(m.permissions), len(m.slots.filled)}) {
+		m.takeState(&b, now)
+	}
+	m.takeover = false
+	for b.ops < maxVerdictOps {
+		index, found := m.verdicts.dirty.front()
+		if !found || !m.takeVerdicts(&b, index) {
+			break
+		}
+		m.verdicts.dirty.pop()
+	}
+	for {
+		index, found := m.dirty.front()
+		if !found || !m.takeBucket(&b, index) {
+			break
+		}
+		m.dirty.pop()
+	}
+	t.Drained = m.dirty.len() == 0 && m.verdicts.dirty.len() == 0
+	m.settle(t.Drained)
+	if t.Drained {
+		m.takeBlanks(&b, now)
+	}
+	m.takeState(&b, now)
+	_, due := m.slots.nextBlank(now)
+	t.Ops, t.More = b.ops, !t.Drained || due || len(m.blanks) > 0
+	return b.bytes, t
+}
+
+// Acked says that the edge has applied all batches taken so far.
+func (m *Image) Acked() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, slot := range m.freed {
+		m.slots.release(slot)
+	}
+	m.freed = m.freed[:0]
+	if m.acked != m.taken {
+		m.acked = m.taken
+		close(m.ackedMore)
+		m.ackedMore = make(chan struct{})
+	}
+}
+
+// Reset begins a new epoch, of which the edge holds nothing, and makes everything
+// dirty. before is the state that the memory holds, nil if it holds none: what lies
+// there and is not used again will be blanked. Verdicts are dropped, because their
+// digests were made with the old epoch's key.
+func (m *Image) Reset(before *wire.State) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.begin()
+	m.takeover, m.taken, m.freed = true, stateMark{}, nil
+	// What is written from now on is at least as new as what the image holds now.
+	m.claim = claim{madeMS: m.inStepMS}
+	var earlier wire.State
+	if before != nil {
+		earlier = *before
+	}
+	filled := min(earlier.BodySlots, maxTable)
+	// Our own empty buckets are written as well: what a bucket costs the proxy is spent at
+	// once, and no traffic can make its memory grow by keys any more.
+	m.blanks = []indexRange{
+		{wire.RegionObjects, 0, max(min(earlier.ObjectBuckets, maxTable), uint32(len(m.buckets)))},
+		{wire.RegionVerdicts, 0, max(min(earlier.VerdictBuckets, maxTable), uint32(len(m.verdicts.buckets)))},
+	}
+	m.slots.restart(filled)
+	m.dirty.clear()
+	clear(m.buckets)
+	m.resetVerdicts()
+	for _, e := range m.objects {
+		for i := range e.bodies {
+			e.bodies[i].slot, e.bodies[i].written = m.slots.take(), false
+		}
+		m.place(e)
+	}
+	m.notify()
+}
+
+// Await waits until the edge holds a state of the current epoch that names all the
+// permissions in bits, and returns that epoch; or the current epoch and ctx's error.
+func (m *Image) Await(ctx context.Context, bits uint64) (uint64, error) {
+	for {
+		m.mu.Lock()
+		epoch, acked, more := m.epoch, m.acked, m.ackedMore
+		m.mu.Unlock()
+		if acked.epoch == epoch && bits>>acked.permissions == 0 {
+			return epoch, nil
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return epoch, ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,214 @@
+package image
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// Bounds of one bucket of verdicts.
+const (
+	maxDenies = meanEntries // so that denies in total are as many as allows
+	maxAllows = 64
+)
+
+// sweepEvery is how often a part of the table is searched for expired verdicts, and
+// sweepParts is how many parts there are.
+const (
+	sweepEvery = 100 * time.Millisecond
+	sweepParts = 64
+)
+
+// verdicts are the credentials that were verified lately.
+type verdicts struct {
+	buckets []verdictBucket
+	dirty   queue
+	devices map[string]*verdict // a device's latest; the others follow it
+	allows  int
+	denies  int
+	evicted uint64 // that had not expired
+	cursor  uint32 // where sweep and eviction go on
+	scratch []wire.Verdict
+}
+
+type verdictBucket struct {
+	verdicts []*verdict // oldest first
+	written  bool       // holds a record of this epoch
+}
+
+type verdict struct {
+	wire.Verdict
+	device string
+	bucket uint32
+	// The device's other verdicts.
+	next, prev *verdict
+}
+
+func newVerdicts(buckets int) verdicts {
+	return verdicts{
+		buckets: make([]verdictBucket, buckets),
+		dirty:   newQueue(buckets),
+		devices: make(map[string]*verdict),
+	}
+}
+
+// PutVerdict stores what is known of device and secret, both within their limits; the
+// image makes v's digest. Denies never evict allows.
+func (m *Image) PutVerdict(device, secret string, v wire.Verdict) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now().UnixMilli()
+	if v.ExpiresMS <= now {
+		return
+	}
+	v.Digest = m.keys.Digest(device, secret)
+	index := v.Digest.Bucket(uint32(len(m.verdicts.buckets)))
+	m.expire(index, now)
+	for _, other := range m.verdicts.buckets[index].verdicts {
+		if other.Digest == v.Digest {
+			m.forget(other)
+			break
+		}
+	}
+	m.makeRoom(index, v.Outcome)
+	m.remember(&verdict{Verdict: v, device: device, bucket: index})
+	m.notify()
+}
+
+// DropVerdicts removes all that is known of device.
+func (m *Image) DropVerdicts(device string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for v := m.verdicts.devices[device]; v != nil; v = m.verdicts.devices[device] {
+		m.forget(v)
+		m.notify()
+	}
+}
+
+// makeRoom evicts verdicts until one more of outcome can go into the bucket.
+func (m *Image) makeRoom(index uint32, outcome wire.Outcome) {
+	if outcome != wire.Allow {
+		if oldest, count := m.verdicts.buckets[index].first(outcome); count >= maxDenies {
+			m.evict(oldest)
+		}
+		return
+	}
+	if oldest, count := m.verdicts.buckets[index].first(outcome); count >= maxAllows {
+		m.evict(oldest)
+	}
+	// The table is full: some bucket near the cursor has an allow. Those that expire
+	// next are as good as any, since all live about as long.
+	for m.verdicts.allows >= m.maxAllows {
+		if oldest, count := m.verdicts.buckets[m.verdicts.cursor].first(outcome); count > 0 {
+			m.evict(oldest)
+		}
+		m.verdicts.advance()
+	}
+}
+
+// first is the verdict of this outcome that expires first, and how many there are.
+func (k *verdictBucket) first(outcome wire.Outcome) (first *verdict, count int) {
+	for _, v := range k.verdicts {
+		if v.Outcome == outcome {
+			if first == nil || v.ExpiresMS < first.ExpiresMS {
+				first = v
+			}
+			count++
+		}
+	}
+	return first, count
+}
+
+func (s *verdicts) advance() { s.cursor = (s.cursor + 1) % uint32(len(s.buckets)) }
+
+func (m *Image) evict(v *verdict) {
+	m.forget(v)
+	m.verdicts.evicted++
+}
+
+func (m *Image) remember(v *verdict) {
+	s := &m.verdicts
+	if v.next = s.devices[v.device]; v.next != nil {
+		v.next.prev = v
+	}
+	s.devices[v.device] = v
+	s.buckets[v.bucket].verdicts = append(s.buckets[v.bucket].verdicts, v)
+	s.dirty.push(v.bucket)
+	if v.Outcome == wire.Allow {
+		s.allows++
+	} else {
+		s.denies++
+	}
+}
+
+func (m *Image) forget(v *verdict) {
+	s := &m.verdicts
+	switch {
+	case v.prev != nil:
+		v.prev.next = v.next
+	case v.next != nil:
+		s.devices[v.device] = v.next
+	default:
+		delete(s.devices, v.device)
+	}
+	if v.next != nil {
+		v.next.prev = v.prev
+	}
+	k := &s.buckets[v.bucket]
+	k.verdicts = slices.DeleteFunc(k.verdicts, func(other *verdict) bool { return other == v })
+	s.dirty.push(v.bucket)
+	if v.Outcome == wire.Allow {
+		s.allows--
+	} else {
+		s.denies--
+	}
+}
+
+// expire drops a bucket's expired verdicts.
+func (m *Image) expire(index uint32, nowMS int64) {
+	for i := 0; i < len(m.verdicts.buckets[index].verdicts); {
+		if v := m.verdicts.buckets[index].verdicts[i]; v.ExpiresMS <= nowMS {
+			m.forget(v)
+		} else {
+			i++
+		}
+	}
+}
+
+// Sweep drops the expired verdicts of the next part of the table.
+func (m *Image) Sweep() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now().UnixMilli()
+	for range len(m.verdicts.buckets)/sweepParts + 1 {
+		m.expire(m.verdicts.cursor, now)
+		m.verdicts.advance()
+	}
+	if m.verdicts.dirty.len() > 0 {
+		m.notify()
+	}
+}
+
+// Run sweeps until ctx ends.
+func (m *Image) Run(ctx context.Context) error {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			m.Sweep()
+		}
+	}
+}
+
+func (m *Image) resetVerdicts() {
+	s := &m.verdicts
+	s.dirty.clear()
+	clear(s.buckets)
+	clear(s.devices)
+	s.allows, s.denies = 0, 0
+}

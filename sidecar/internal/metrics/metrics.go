@@ -1,0 +1,193 @@
+// Package metrics is every metric of the sidecar, in one place. Label sets are closed and
+// all their series exist from the start, so that a rate is right from the first event on.
+// sidecar/README.md lists them for operators; a test compares.
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/image"
+)
+
+// Metrics are the sidecar's metrics, in a registry of their own.
+type Metrics struct {
+	// Registry has them all, and those of Go's runtime and of the process.
+	Registry *prometheus.Registry
+
+	// Events: what came from Redis.
+	Events      *prometheus.CounterVec // result
+	Corrupt     *prometheus.CounterVec // kind, reason
+	Catchups    *prometheus.CounterVec // reason
+	Members     prometheus.Counter
+	Resyncs     prometheus.Counter
+	RedisErrors prometheus.Counter
+	Connected   prometheus.Gauge
+	Seq         prometheus.Gauge
+	InStep      prometheus.Gauge
+
+	// The mirror.
+	Applied       *prometheus.CounterVec // result
+	Evicted       *prometheus.CounterVec // reason
+	MirrorObjects prometheus.Gauge
+	MirrorBytes   prometheus.Gauge
+	MirrorBudget  prometheus.Gauge
+
+	// Credentials.
+	Credentials   prometheus.Gauge
+	Refused       *prometheus.CounterVec // reason
+	Bcrypt        *prometheus.CounterVec // result
+	BcryptSeconds prometheus.Histogram
+	BcryptRunning prometheus.Gauge
+	BcryptQueued  prometheus.Gauge
+	Verifications *prometheus.CounterVec // outcome, reason
+
+	// The push.
+	Pushes      *prometheus.CounterVec // result
+	PushOps     prometheus.Counter
+	PushBytes   prometheus.Counter
+	PushSeconds prometheus.Histogram
+	Epochs      *prometheus.CounterVec // reason
+	PushAcked   prometheus.Gauge
+
+	// The API.
+	Requests *prometheus.CounterVec // call, result
+	Fetches  *prometheus.CounterVec // result
+}
+
+// New makes them.
+func New() *Metrics {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	f := factory{r}
+	return &Metrics{
+		Registry: r,
+
+		Events:      f.vector("gatehouse_events_total", "Events received from Redis.", "result", "applied", "duplicate", "gap", "corrupt", "foreign"),
+		Corrupt:     f.corrupt(),
+		Catchups:    f.vector("gatehouse_catchups_total", "Catch-ups with the change log, by what they were started for.", "reason", "connected", "gap", "overflow", "epoch", "comparison"),
+		Members:     f.counter("gatehouse_catchup_members_total", "Members of the change log read by catch-ups."),
+		Resyncs:     f.counter("gatehouse_full_resyncs_total", "Catch-ups that read everything: at start, and when Redis lost data."),
+		RedisErrors: f.counter("gatehouse_redis_errors_total", "Failed calls to Redis and lost subscriptions."),
+		Connected:   f.gauge("gatehouse_redis_connected", "1 while subscribed to Redis and caught up."),
+		Seq:         f.gauge("gatehouse_redis_seq", "The last sequence number applied."),
+		InStep:      f.gauge("gatehouse_in_step_timestamp_seconds", "When the sidecar was last in step with Redis, unix time."),
+
+		Applied:       f.vector("gatehouse_objects_applied_total", "Versions of objects, by what became of them.", "result", "stored", "deleted", "not_newer", "unchanged", "not_admitted", "too_large", "expired"),
+		Evicted:       f.vector("gatehouse_evictions_total", "Objects removed from the edge although Redis has them.", "reason", "budget", "expired"),
+		MirrorObjects: f.gauge("gatehouse_mirror_objects", "Objects that the edge should hold."),
+		MirrorBytes:   f.gauge("gatehouse_mirror_bytes", "What they take of the memory budget."),
+		MirrorBudget:  f.gauge("gatehouse_mirror_budget_bytes", "The memory budget, --memory.bytes."),
+
+		Credentials:   f.gauge("gatehouse_credentials", "Credential records, without tombstones."),
+		Refused:       f.vector("gatehouse_credentials_refused_total", "Credential records that can let nobody in.", "reason", "corrupt", "cost", "permissions"),
+		Bcrypt:        f.vector("gatehouse_bcrypt_total", "Runs of bcrypt.", "result", "match", "mismatch", "error"),
+		BcryptSeconds: f.histogram("gatehouse_bcrypt_seconds", "Time of one run of bcrypt.", .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5),
+		BcryptRunning: f.gauge("gatehouse_bcrypt_running", "Runs of bcrypt under way."),
+		BcryptQueued:  f.gauge("gatehouse_bcrypt_queued", "Verifications that wait for a worker."),
+		Verifications: f.verifications(),
+
+		Pushes:      f.vector("gatehouse_pushes_total", "Batches sent to the edge.", "result", "ok", "conflict", "refused", "error"),
+		PushOps:     f.counter("gatehouse_push_operations_total", "Records in acknowledged batches."),
+		PushBytes:   f.counter("gatehouse_push_bytes_total", "Bytes of acknowledged batches."),
+		PushSeconds: f.histogram("gatehouse_push_seconds", "Time from sending a batch to its acknowledgement.", .0002, .0005, .001, .002, .005, .01, .02, .05, .1, .5, 1, 5, 30),
+		Epochs:      f.vector("gatehouse_epochs_total", "Epochs begun: everything is pushed again.", "reason", "start", "empty", "rival", "error"),
+		PushAcked:   f.gauge("gatehouse_push_acknowledged_timestamp_seconds", "When the edge last acknowledged a batch, unix time."),
+
+		Requests: f.requests(),
+		Fetches:  f.vector("gatehouse_fetches_total", "Fetch calls, by where the answer came from.", "result", "mirror", "redis", "absent", "remembered_absent", "error"),
+	}
+}
+
+// WatchImage adds what there is to say of the image.
+func (m *Metrics) WatchImage(stats func() image.Stats) {
+	f := factory{m.Registry}
+	f.watch("gatehouse_image_objects", "Objects in the image of the edge's memory.", func() float64 { return float64(stats().Objects) })
+	f.watch("gatehouse_image_dirty_buckets", "Buckets that changed and were not sent yet.", func() float64 { return float64(stats().DirtyBuckets) })
+	f.watch("gatehouse_image_body_slots", "Body slots that this memory has ever had.", func() float64 { return float64(stats().Slots) })
+	f.watch("gatehouse_image_free_body_slots", "Body slots that wait to be used again.", func() float64 { return float64(stats().FreeSlots) })
+	f.watch("gatehouse_image_places", "Keys of shared memory that were written; fixed soon after start, but for body slots.", func() float64 { return float64(stats().Places) })
+	f.watch("gatehouse_image_permissions", "Permission names that the edge knows, at most 64.", func() float64 { return float64(stats().Permissions) })
+	f.watch("gatehouse_image_allow_verdicts", "Allow verdicts stored at the edge.", func() float64 { return float64(stats().Allows) })
+	f.watch("gatehouse_image_deny_verdicts", "Deny verdicts stored at the edge.", func() float64 { return float64(stats().Denies) })
+	m.Registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "gatehouse_image_verdicts_evicted_total", Help: "Verdicts dropped before they expired, for lack of room.",
+	}, func() float64 { return float64(stats().EvictedVerdicts) }))
+}
+
+type factory struct{ r *prometheus.Registry }
+
+func (f factory) counter(name, help string) prometheus.Counter {
+	c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	f.r.MustRegister(c)
+	return c
+}
+
+func (f factory) gauge(name, help string) prometheus.Gauge {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	f.r.MustRegister(g)
+	return g
+}
+
+func (f factory) watch(name, help string, value func() float64) {
+	f.r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
+}
+
+// vector is a counter with one label, whose values are all given.
+func (f factory) vector(name, help, label string, values ...string) *prometheus.CounterVec {
+	v := f.vectors(name, help, label)
+	for _, value := range values {
+		v.WithLabelValues(value)
+	}
+	return v
+}
+
+func (f factory) vectors(name, help string, labels ...string) *prometheus.CounterVec {
+	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	f.r.MustRegister(v)
+	return v
+}
+
+func (f factory) histogram(name, help string, buckets ...float64) prometheus.Histogram {
+	h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
+	f.r.MustRegister(h)
+	return h
+}
+
+func (f factory) corrupt() *prometheus.CounterVec {
+	v := f.vectors("gatehouse_corrupt_total", "Records and events from Redis that were refused.", "kind", "reason")
+	for _, kind := range []string{"object", "credential", "event", "member"} {
+		for _, reason := range []contract.Reason{
+			contract.ReasonMissing, contract.ReasonUnknown, contract.ReasonMalformed,
+			contract.ReasonLimit, contract.ReasonConflict, contract.ReasonFormat,
+		} {
+			v.WithLabelValues(kind, string(reason))
+		}
+	}
+	return v
+}
+
+func (f factory) verifications() *prometheus.CounterVec {
+	v := f.vectors("gatehouse_verifications_total", "Verifications, by outcome and by what decided.", "outcome", "reason")
+	for outcome, reasons := range map[string][]string{
+		"allow":       {"bcrypt", "pin"},
+		"deny":        {"unknown", "revoked", "disabled", "expired", "malformed", "refused_record", "bcrypt", "resolved"},
+		"unavailable": {"starting", "overload", "timeout"},
+	} {
+		for _, reason := range reasons {
+			v.WithLabelValues(outcome, reason)
+		}
+	}
+	return v
+}
+
+func (f factory) requests() *prometheus.CounterVec {
+	v := f.vectors("gatehouse_api_requests_total", "Calls from the edge.", "call", "result")
+	for _, call := range []string{"verify", "fetch"} {
+		for _, result := range []string{"ok", "malformed", "unavailable"} {
+			v.WithLabelValues(call, result)
+		}
+	}
+	return v
+}

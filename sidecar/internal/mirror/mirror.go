@@ -1,0 +1,301 @@
+// Package mirror holds the objects that the edge should hold, as many as fit a byte
+// budget. All that changes an object at the edge goes through it, so that versions are
+// compared in one place.
+package mirror
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/maypok86/otter/v2"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/image"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+)
+
+// sweepEvery is how often expired objects and forgotten tombstones are looked for.
+const sweepEvery = 10 * time.Second
+
+// expiryGrace is how long after its end of life an object keeps its memory: the edge
+// checks the lifetime itself.
+const expiryGrace = 10 * time.Second
+
+// maxLeast keeps weights within what the cache counts them in, 32 bits.
+const maxLeast = 1 << 30
+
+// Edge is where the mirror's objects go.
+type Edge interface {
+	PutObject(o contract.Object)
+	DeleteObject(key string)
+}
+
+// Config bounds the mirror.
+type Config struct {
+	// Bytes is the budget for what the objects take at the edge, see [image.Footprint].
+	Bytes int64
+	// Objects is the most objects. An object counts for Bytes/Objects at least.
+	Objects int
+}
+
+// Result is what became of an object.
+type Result string
+
+// The results.
+const (
+	Stored      Result = "stored"
+	Deleted     Result = "deleted"
+	NotNewer    Result = "not_newer"    // a version that is not newer than the known one
+	Unchanged   Result = "unchanged"    // a full resync met what the mirror has
+	NotAdmitted Result = "not_admitted" // the budget went to objects used more
+	TooLarge    Result = "too_large"    // more than the whole budget
+	Expired     Result = "expired"      // its lifetime had ended
+)
+
+// Mirror is safe for concurrent use.
+type Mirror struct {
+	edge    Edge
+	metrics *metrics.Metrics
+	log     *slog.Logger
+	budget  int64
+	least   int64 // weight of the smallest object
+
+	mu         sync.Mutex // protects all below; held while the edge is called, so that it sees one order
+	cache      *otter.Cache[string, *contract.Object]
+	evicted    []string // by the cache, while Apply runs
+	known      map[string]known
+	generation uint64
+	lifetimes  lifetimes
+	bytes      int64
+	held       int
+}
+
+// known is the newest version of a key, whether the mirror holds it or not.
+type known struct {
+	version     uint64
+	generation  uint64 // in which it was last seen in Redis
+	held        bool   // the edge has it too
+	deleted     bool
+	publishedMS int64
+}
+
+// New is an empty mirror.
+func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) (*Mirror, error) {
+	mirror := &Mirror{
+		edge: edge, metrics: m, log: log,
+		budget: c.Bytes, least: min(max(c.Bytes/int64(max(c.Objects, 1)), 1), maxLeast),
+		known: make(map[string]known), lifetimes: newLifetimes(),
+	}
+	var err error
+	mirror.cache, err = otter.New(&otter.Options[string, *contract.Object]{
+		MaximumWeight: uint64(c.Bytes),
+		Weigher:       func(_ string, o *contract.Object) uint32 { return uint32(mirror.weight(o)) },
+		// Evictions happen within the call that causes them, under mu.
+		Executor: func(task func()) { task() },
+		OnDeletion: func(e otter.DeletionEvent[string, *contract.Object]) {
+			if e.WasEvicted() {
+				mirror.evicted = append(mirror.evicted, e.Key)
+			}
+			mirror.bytes -= mirror.weight(e.Value)
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("memory budget of %d bytes: %w", c.Bytes, err)
+	}
+	m.MirrorBudget.Set(float64(c.Bytes))
+	return mirror, nil
+}
+
+// weight is what o takes of the budget; an object at its limits weighs some 4 MiB.
+func (m *Mirror) weight(o *contract.Object) int64 { return max(int64(image.Footprint(o)), m.least) }
+
+// Generation counts full resyncs. Who reads Redis on their own account takes it before
+// they read, for [Mirror.ApplyRead].
+func (m *Mirror) Generation() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.generation
+}
+
+// ApplyRead applies what was read from Redis by someone who does not follow the events:
+// not if a full resync has begun since, when the version may be of data that Redis has lost.
+func (m *Mirror) ApplyRead(o contract.Object, generation uint64) Result {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if generation != m.generation {
+		return NotNewer
+	}
+	return m.apply(o)
+}
+
+// Apply makes o the version of its key, if it is newer than the known one. It keeps o's
+// bodies, which nobody may change from now on.
+func (m *Mirror) Apply(o contract.Object) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.apply(o)
+}
+
+func (m *Mirror) apply(o contract.Object) Result {
+	result := m.decide(&o)
+	m.metrics.Applied.WithLabelValues(string(result)).Inc()
+	m.report()
+	return result
+}
+
+func (m *Mirror) report() {
+	m.metrics.MirrorObjects.Set(float64(m.held))
+	m.metrics.MirrorBytes.Set(float64(m.bytes))
+}
+
+func (m *Mirror) decide(o *contract.Object) Result {
+	before, found := m.known[o.Key]
+	if found && before.generation == m.generation {
+		// The same version again is of use only if it was evicted.
+		if o.Version < before.version || o.Version == before.version && (before.held || before.deleted) {
+			return NotNewer
+		}
+	}
+	unchanged := before.generation != m.generation && before.held && m.has(o)
+	m.known[o.Key] = known{
+		version: o.Version, generation: m.generation, held: before.held, deleted: o.Deleted, publishedMS: o.PublishedMS,
+	}
+	switch {
+	case unchanged:
+		return Unchanged
+	case o.Deleted:
+		m.release(o.Key)
+		m.lifetimes.watch(o.Key, o.PublishedMS+contract.TombstoneLife.Milliseconds())
+		return Deleted
+	case ended(o, time.Now()):
+		m.release(o.Key)
+		return Expired
+	case m.weight(o) > m.budget:
+		m.log.Warn("object over the memory budget skipped", "key", o.Key, "version", o.Version,
+			"bytes", m.weight(o), "budget_bytes", m.budget)
+		m.release(o.Key)
+		return TooLarge
+	case !m.store(o):
+		return NotAdmitted
+	}
+	return Stored
+}
+
+// has reports whether the mirror holds just this write.
+func (m *Mirror) has(o *contract.Object) bool {
+	held, found := m.cache.GetEntryQuietly(o.Key)
+	return found && !o.Deleted && equal(held.Value, o)
+}
+
+// store puts o into the cache, and what the cache makes of it to the edge. It reports
+// whether o stayed.
+func (m *Mirror) store(o *contract.Object) bool {
+	m.cache.Set(o.Key, o)
+	m.bytes += m.weight(o)
+	// A pass of the cache's maintenance may leave work undone.
+	for m.cache.CleanUp(); m.cache.WeightedSize() > uint64(m.budget); {
+		m.cache.CleanUp()
+	}
+	for _, key := range m.evicted {
+		if key != o.Key {
+			m.metrics.Evicted.WithLabelValues("budget").Inc()
+		}
+		m.hold(key, false)
+		m.edge.DeleteObject(key)
+	}
+	stays := !slices.Contains(m.evicted, o.Key)
+	m.evicted = m.evicted[:0]
+	if stays {
+		m.hold(o.Key, true)
+		m.edge.PutObject(*o)
+		if o.TTLMS > 0 {
+			m.lifetimes.watch(o.Key, o.PublishedMS+o.TTLMS+expiryGrace.Milliseconds())
+		}
+	}
+	return stays
+}
+
+// release takes the object at key from the cache and the edge, if it is there.
+func (m *Mirror) release(key string) {
+	if k := m.known[key]; !k.held {
+		return
+	}
+	m.cache.Invalidate(key)
+	m.hold(key, false)
+	m.edge.DeleteObject(key)
+}
+
+func (m *Mirror) hold(key string, held bool) {
+	k := m.known[key]
+	if k.held != held {
+		k.held = held
+		m.known[key] = k
+		if held {
+			m.held++
+		} else {
+			m.held--
+		}
+	}
+}
+
+// Remove takes the object at key away, and its version is forgotten: Redis no longer has
+// the key, or nothing that can be read.
+func (m *Mirror) Remove(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.release(key)
+	delete(m.known, key)
+	m.report()
+}
+
+// BeginResync begins a full resync: versions start over, because Redis is the truth, and
+// what is not applied again until [Mirror.EndResync] is gone. A resync that was begun
+// and not ended is begun anew.
+func (m *Mirror) BeginResync() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.generation++
+}
+
+// EndResync removes what Redis no longer has.
+func (m *Mirror) EndResync() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for key, k := range m.known {
+		if k.generation != m.generation {
+			m.release(key)
+			delete(m.known, key)
+		}
+	}
+	m.report()
+}
+
+// Get is the object at key, if the mirror holds it and its lifetime has not ended. Its
+// bodies belong to the mirror. It counts as a use.
+func (m *Mirror) Get(key string) (contract.Object, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	o, found := m.cache.GetIfPresent(key)
+	if !found || ended(o, time.Now()) {
+		return contract.Object{}, false
+	}
+	return *o, true
+}
+
+// Run sweeps until ctx ends.
+func (m *Mirror) Run(ctx context.Context) error {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			m.Sweep()
+		}
+	}
+}

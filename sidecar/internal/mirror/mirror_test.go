@@ -1,0 +1,235 @@
+package mirror_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/image"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/sidecar/internal/mirror"
+)
+
+// edge is what the mirror has sent.
+type edge map[string]contract.Object
+
+func (e edge) PutObject(o contract.Object) { e[o.Key] = o }
+func (e edge) DeleteObject(key string)     { delete(e, key) }
+
+type fixture struct {
+	*mirror.Mirror
+	edge    edge
+	metrics *metrics.Metrics
+}
+
+func start(t *testing.T, c mirror.Config) fixture {
+	t.Helper()
+	if c.Objects == 0 {
+		c.Objects = 1000
+	}
+	if c.Bytes == 0 {
+		c.Bytes = 1 << 20
+	}
+	e, m := edge{}, metrics.New()
+	mi, err := mirror.New(c, e, m, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fixture{mi, e, m}
+}
+
+func object(key string, version uint64, size int) contract.Object {
+	return contract.Object{
+		Key: key, Version: version, ETag: `"x"`, ContentType: "text/plain", PublishedMS: time.Now().UnixMilli(),
+		Bodies: []contract.Body{{Bytes: bytes.Repeat([]byte{byte(version)}, size)}},
+	}
+}
+
+func tombstone(key string, version uint64) contract.Object {
+	return contract.Object{Key: key, Version: version, Deleted: true, PublishedMS: time.Now().UnixMilli()}
+}
+
+// expect checks what edge and mirror hold at key, 0 for nothing.
+func (f fixture) expect(t *testing.T, key string, version uint64) {
+	t.Helper()
+	if got := f.edge[key].Version; got != version {
+		t.Errorf("%s: the edge has version %d, want %d", key, got, version)
+	}
+	if o, found := f.Get(key); o.Version != version || found != (version != 0) {
+		t.Errorf("%s: the mirror has version %d, %v; want %d", key, o.Version, found, version)
+	}
+}
+
+func (f fixture) apply(t *testing.T, o contract.Object, want mirror.Result) {
+	t.Helper()
+	if got := f.ApplyRead(o, f.Generation()); got != want {
+		t.Errorf("%s version %d: %s, want %s", o.Key, o.Version, got, want)
+	}
+}
+
+func TestVersions(t *testing.T) {
+	f := start(t, mirror.Config{})
+	f.apply(t, object("/a", 5, 10), mirror.Stored)
+	f.apply(t, object("/a", 5, 10), mirror.NotNewer)
+	f.apply(t, object("/a", 4, 10), mirror.NotNewer)
+	f.expect(t, "/a", 5)
+	f.apply(t, tombstone("/a", 7), mirror.Deleted)
+	f.expect(t, "/a", 0)
+	f.apply(t, object("/a", 6, 10), mirror.NotNewer)
+	f.apply(t, object("/a", 7, 10), mirror.NotNewer)
+	f.expect(t, "/a", 0)
+	f.apply(t, object("/a", 8, 10), mirror.Stored)
+	f.expect(t, "/a", 8)
+	f.apply(t, tombstone("/never", 3), mirror.Deleted)
+	f.apply(t, object("/never", 2, 10), mirror.NotNewer)
+	f.Remove("/a")
+	f.expect(t, "/a", 0)
+	f.apply(t, object("/a", 1, 10), mirror.Stored)
+	f.expect(t, "/a", 1)
+}
+
+func TestResync(t *testing.T) {
+	f := start(t, mirror.Config{})
+	same := object("/same", 5, 10)
+	f.Apply(same)
+	f.Apply(object("/older", 5, 10))
+	f.Apply(object("/gone", 5, 10))
+	f.Apply(tombstone("/back", 5))
+	before := f.Generation()
+	f.BeginResync()
+	if got := f.ApplyRead(object("/gone", 6, 10), before); got != mirror.NotNewer {
+		t.Errorf("a read from before the resync: %s", got)
+	}
+	f.expect(t, "/gone", 5) // until the end, better than nothing
+	f.apply(t, same, mirror.Unchanged)
+	f.apply(t, object("/older", 2, 10), mirror.Stored)
+	f.apply(t, object("/older", 1, 10), mirror.NotNewer)
+	f.apply(t, object("/back", 1, 10), mirror.Stored)
+	f.EndResync()
+	f.expect(t, "/same", 5)
+	f.expect(t, "/older", 2)
+	f.expect(t, "/gone", 0)
+	f.expect(t, "/back", 1)
+	f.apply(t, object("/gone", 1, 10), mirror.Stored)
+}
+
+// TestBudget does random things and checks the budget after each.
+func TestBudget(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	const budget, most = 1 << 20, 100
+	f := start(t, mirror.Config{Bytes: budget, Objects: most})
+	version := uint64(0)
+	for i := range 5000 {
+		key := fmt.Sprint("/", r.IntN(300))
+		version++
+		switch r.IntN(10) {
+		case 0:
+			f.Apply(tombstone(key, version))
+		case 1:
+			f.Get(key)
+		default:
+			f.Apply(object(key, version, r.IntN(60000)))
+		}
+		sum := 0
+		for _, o := range f.edge {
+			sum += image.Footprint(&o)
+		}
+		if sum > budget || len(f.edge) > most {
+			t.Fatalf("%d bytes in %d objects, want at most %d in %d", sum, len(f.edge), budget, most)
+		}
+		if i%100 != 0 {
+			continue
+		}
+		for key, o := range f.edge {
+			if got, found := f.Get(key); !found || got.Version != o.Version {
+				t.Fatalf("%s: the edge has version %d, the mirror %d, %v", key, o.Version, got.Version, found)
+			}
+		}
+		if got := int(metricstest.Value(t, f.metrics, "gatehouse_mirror_objects")); got != len(f.edge) {
+			t.Fatalf("%d objects counted, %d at the edge", got, len(f.edge))
+		}
+		if got := int(metricstest.Value(t, f.metrics, "gatehouse_mirror_bytes")); got < sum || got > budget {
+			t.Fatalf("%d bytes counted, %d at the edge", got, sum)
+		}
+	}
+	if got := metricstest.Value(t, f.metrics, "gatehouse_evictions_total", "reason", "budget"); got == 0 || len(f.edge) < 10 {
+		t.Errorf("%v evictions, %d objects left: the test shows nothing", got, len(f.edge))
+	}
+}
+
+func TestEvictedObjectCanComeBack(t *testing.T) {
+	f := start(t, mirror.Config{Bytes: 1 << 20, Objects: 4})
+	for i := range 5 {
+		f.Apply(object(fmt.Sprint("/", i), 3, 1000))
+	}
+	var evicted string
+	for i := range 5 {
+		if key := fmt.Sprint("/", i); f.edge[key].Version == 0 {
+			evicted = key
+		}
+	}
+	if evicted == "" {
+		t.Fatal("nothing was evicted")
+	}
+	f.apply(t, object(evicted, 2, 1000), mirror.NotNewer)
+	if got := f.ApplyRead(object(evicted, 3, 1000), f.Generation()); got != mirror.Stored && got != mirror.NotAdmitted {
+		t.Errorf("the evicted version again: %s, want it stored or weighed against others", got)
+	}
+}
+
+func TestTooLarge(t *testing.T) {
+	f := start(t, mirror.Config{Bytes: 1 << 20})
+	f.Apply(object("/a", 1, 10))
+	f.Apply(object("/b", 1, 10))
+	f.apply(t, object("/a", 2, 1<<20), mirror.TooLarge)
+	f.expect(t, "/a", 0) // version 1 is outdated
+	f.expect(t, "/b", 1) // and nobody else had to go
+	f.apply(t, object("/a", 1, 10), mirror.NotNewer)
+	f.apply(t, object("/a", 3, 10), mirror.Stored)
+}
+
+func TestLifetimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, mirror.Config{})
+		o := object("/a", 1, 10)
+		o.TTLMS = 5000
+		f.Apply(o)
+		f.Apply(tombstone("/gone", 9))
+		f.expect(t, "/a", 1)
+		time.Sleep(5 * time.Second)
+		if _, found := f.Get("/a"); found {
+			t.Error("an object that ended was given out")
+		}
+		if f.edge["/a"].Version != 1 {
+			t.Error("the edge checks lifetimes itself: memory returns later")
+		}
+		time.Sleep(10 * time.Second)
+		f.Sweep()
+		if _, found := f.edge["/a"]; found {
+			t.Error("the object's memory was not freed")
+		}
+		f.apply(t, o, mirror.Expired)
+		o.Version, o.PublishedMS = 2, time.Now().UnixMilli()
+		f.apply(t, o, mirror.Stored)
+		o.Version, o.PublishedMS = 3, o.PublishedMS+3000
+		f.apply(t, o, mirror.Stored)
+		time.Sleep(16 * time.Second)
+		f.Sweep()
+		if f.edge["/a"].Version != 3 {
+			t.Error("the end of version 2 ended version 3")
+		}
+		f.apply(t, object("/gone", 1, 10), mirror.NotNewer)
+		time.Sleep(24 * time.Hour)
+		f.Sweep()
+		f.apply(t, object("/gone", 1, 10), mirror.Stored)
+		if _, found := f.edge["/a"]; found {
+			t.Error("version 3's memory was not freed")
+		}
+	})
+}

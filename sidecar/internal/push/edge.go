@@ -1,0 +1,121 @@
+package push
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+const (
+	// pushTimeout bounds one push.
+	pushTimeout = 30 * time.Second
+	// maxAnswer bounds what we read of an answer; a state record has at most some 4 KiB.
+	maxAnswer = 64 << 10
+)
+
+// edge is the push listener of a proxy, over one connection that is kept.
+type edge struct {
+	client    http.Client
+	transport *http.Transport
+}
+
+func newEdge(socket string) *edge {
+	transport := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		},
+		MaxConnsPerHost:    1,
+		DisableCompression: true,
+	}
+	return &edge{http.Client{Transport: transport}, transport}
+}
+
+func (e *edge) close() { e.transport.CloseIdleConnections() }
+
+// conflictError says that the edge's memory is not of the batch's epoch.
+type conflictError struct {
+	state *wire.State // what it is of; nil if it is empty
+}
+
+func (e *conflictError) Error() string {
+	if e.state == nil {
+		return "the edge's memory is empty"
+	}
+	return "the edge's memory is of epoch " + hex(e.state.Epoch)
+}
+
+// refusedError says that the edge could make nothing of a batch.
+type refusedError struct {
+	status int
+	text   string
+}
+
+func (e *refusedError) Error() string {
+	text := fmt.Sprintf("the edge answered %d %q", e.status, e.text)
+	if e.status == http.StatusRequestEntityTooLarge {
+		text += fmt.Sprintf(": per_connection_buffer_limit_bytes of the push listener must be at least %d", wire.MaxBody+64<<10)
+	}
+	return text
+}
+
+// apply pushes a batch.
+func (e *edge) apply(ctx context.Context, batch []byte) error {
+	_, err := e.post(ctx, batch)
+	return err
+}
+
+// state asks for the state, nil if there is none, by a batch of nothing under an epoch of nobody.
+func (e *edge) state(ctx context.Context) (*wire.State, error) {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	state, err := e.post(ctx, wire.BeginBatch(nil, binary.LittleEndian.Uint64(b[:])|1, false))
+	if conflict, ok := err.(*conflictError); ok {
+		return conflict.state, nil
+	}
+	return state, err
+}
+
+func (e *edge) post(ctx context.Context, batch []byte) (*wire.State, error) {
+	ctx, cancel := context.WithTimeout(ctx, pushTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://gatehouse-push/v1/apply", bytes.NewReader(batch))
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Content-Type", "application/octet-stream")
+	response, err := e.client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if err != nil {
+		return nil, fmt.Errorf("read the answer: %w", err)
+	}
+	switch response.StatusCode {
+	case http.StatusOK, http.StatusConflict:
+	default:
+		text := strings.TrimSpace(string(answer[:min(len(answer), 300)]))
+		return nil, &refusedError{response.StatusCode, text}
+	}
+	var state *wire.State
+	if len(answer) > 0 {
+		// A state that can't be read is as good as none: we take over from it.
+		if s, err := wire.ParseState(answer); err == nil {
+			state = &s
+		}
+	}
+	if response.StatusCode == http.StatusConflict {
+		return nil, &conflictError{state}
+	}
+	return state, nil
+}

@@ -1,0 +1,244 @@
+// Package push brings the image to the edge: batch after batch over a unix socket, each
+// with all that has changed since the last one.
+package push
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/image"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+const (
+	// heartbeatEvery is how often a batch is sent although nothing has changed.
+	heartbeatEvery = 200 * time.Millisecond
+	// rivalGone is how old another sidecar's heartbeat has to be before we take over from
+	// one that took over from us.
+	rivalGone = 5 * time.Second
+	// rivalEvery is how often we look whether it still pushes.
+	rivalEvery = time.Second
+	minBackoff = 50 * time.Millisecond
+	maxBackoff = time.Second
+	// maxOwn bounds the epochs that we remember as ours. A push that timed out may still be
+	// applied after the next one, so more than one counts.
+	maxOwn = 1000
+)
+
+// Image is what is to be pushed.
+type Image interface {
+	Wake() <-chan struct{}
+	Take(dst []byte) ([]byte, image.Taken)
+	Acked()
+	Reset(before *wire.State)
+}
+
+// Pusher pushes to one edge.
+type Pusher struct {
+	image   Image
+	edge    *edge
+	socket  string
+	synced  <-chan struct{}
+	metrics *metrics.Metrics
+	log     *slog.Logger
+
+	status atomic.Pointer[string] // why the edge is not ready; empty: it is
+
+	// Of the goroutine that runs Run.
+	epoch  uint64          // being pushed
+	own    map[uint64]bool // epochs that were ours
+	rival  uint64          // epoch of the sidecar that took over from us, or 0
+	silent bool            // the failure was logged
+	buf    []byte
+}
+
+// New is a Pusher to the edge that listens on socket. It waits for synced to be closed
+// before it takes over: until then the edge's answers are better than ours.
+func New(im Image, socket string, synced <-chan struct{}, m *metrics.Metrics, log *slog.Logger) *Pusher {
+	p := &Pusher{
+		image: im, edge: newEdge(socket), socket: socket, synced: synced,
+		metrics: m, log: log, own: make(map[uint64]bool),
+	}
+	p.setStatus("redis was not read yet")
+	return p
+}
+
+func (p *Pusher) setStatus(why string) { p.status.Store(&why) }
+
+// Ready is nil if the edge has acknowledged everything of the current epoch once, or says why not.
+func (p *Pusher) Ready() error {
+	if why := *p.status.Load(); why != "" {
+		return errors.New(why)
+	}
+	return nil
+}
+
+// Run pushes until ctx ends. Whatever fails leads to the same: a new epoch, in which
+// everything is pushed.
+func (p *Pusher) Run(ctx context.Context) error {
+	defer p.edge.close()
+	select {
+	case <-p.synced:
+	case <-ctx.Done():
+		return nil
+	}
+	p.setStatus("nothing was pushed yet")
+	reason, wait := "start", time.Duration(0)
+	for backoff := minBackoff; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+		upToDate := false
+		err := p.takeOver(ctx, reason)
+		if err == nil {
+			upToDate, err = p.push(ctx)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if upToDate {
+			backoff, p.silent = minBackoff, false
+		}
+		reason = p.explain(err)
+		switch {
+		case reason == "rival":
+			wait = rivalEvery
+		case upToDate:
+			wait = 0
+		default:
+			wait, backoff = backoff, min(2*backoff, maxBackoff)
+		}
+	}
+}
+
+// takeOver begins a new epoch, unless a rival's is alive.
+func (p *Pusher) takeOver(ctx context.Context, reason string) error {
+	before, err := p.edge.state(ctx)
+	if err != nil {
+		return err
+	}
+	if p.rival != 0 && before != nil && !p.own[before.Epoch] && fresh(before) {
+		return &rivalError{before.Epoch}
+	}
+	if p.rival != 0 {
+		p.log.Info("the other sidecar is gone: taking over", "socket", p.socket)
+		p.rival = 0
+	}
+	p.image.Reset(before)
+	p.metrics.Epochs.WithLabelValues(reason).Inc()
+	return nil
+}
+
+func fresh(s *wire.State) bool {
+	return time.Since(time.UnixMilli(s.HeartbeatMS)).Abs() < rivalGone
+}
+
+// rivalError says that the edge follows another sidecar.
+type rivalError struct{ epoch uint64 }
+
+func (e *rivalError) Error() string {
+	return fmt.Sprintf("another sidecar pushes to this edge under epoch %016x", e.epoch)
+}
+
+// push sends batches until one fails. It reports whether the edge was up to date once.
+func (p *Pusher) push(ctx context.Context) (upToDate bool, err error) {
+	heartbeat := time.NewTimer(heartbeatEvery)
+	defer heartbeat.Stop()
+	for {
+		batch, taken := p.image.Take(p.buf)
+		p.buf = batch
+		if taken.Takeover {
+			p.begin(batch)
+		}
+		started := time.Now()
+		if err := p.edge.apply(ctx, batch); err != nil {
+			return upToDate, err
+		}
+		p.image.Acked()
+		p.count(len(batch), taken.Ops, started)
+		if taken.Drained && !upToDate {
+			upToDate = true
+			p.setStatus("")
+			p.log.Info("edge is up to date", "socket", p.socket, "epoch", hex(p.epoch))
+		}
+		if taken.More {
+			continue
+		}
+		heartbeat.Reset(heartbeatEvery)
+		select {
+		case <-p.image.Wake():
+		case <-heartbeat.C:
+		case <-ctx.Done():
+			return upToDate, ctx.Err()
+		}
+	}
+}
+
+// begin notes the epoch of a batch that takes over.
+func (p *Pusher) begin(batch []byte) {
+	b, err := wire.ParseBatch(batch)
+	if err != nil {
+		panic(fmt.Sprintf("push: the image made a bad batch: %v", err))
+	}
+	p.epoch = b.Epoch
+	if len(p.own) >= maxOwn {
+		clear(p.own)
+	}
+	p.own[p.epoch] = true
+}
+
+func (p *Pusher) count(bytes, ops int, started time.Time) {
+	now := time.Now()
+	p.metrics.Pushes.WithLabelValues("ok").Inc()
+	p.metrics.PushOps.Add(float64(ops))
+	p.metrics.PushBytes.Add(float64(bytes))
+	p.metrics.PushSeconds.Observe(now.Sub(started).Seconds())
+	p.metrics.PushAcked.Set(float64(now.UnixMilli()) / 1000)
+}
+
+func hex(epoch uint64) string { return fmt.Sprintf("%016x", epoch) }
+
+// explain counts and logs why a push ended, once for each change of state, and is the
+// reason of the epoch that follows.
+func (p *Pusher) explain(err error) string {
+	conflict, _ := errors.AsType[*conflictError](err)
+	rival, _ := errors.AsType[*rivalError](err)
+	switch {
+	case rival != nil: // still
+		return "rival"
+	case conflict != nil && conflict.state != nil && !p.own[conflict.state.Epoch] && fresh(conflict.state):
+		p.metrics.Pushes.WithLabelValues("conflict").Inc()
+		p.rival = conflict.state.Epoch
+		why := fmt.Sprintf("another sidecar has taken over the edge at %s (its epoch %s, ours %s): run one sidecar for each edge and stop one of the two",
+			p.socket, hex(p.rival), hex(p.epoch))
+		p.setStatus(why)
+		p.log.Error("another sidecar has taken over this edge: not pushing until it is gone; run one sidecar for each edge and stop one of the two",
+			"socket", p.socket, "epoch", hex(p.epoch), "rival_epoch", hex(p.rival))
+		return "rival"
+	case conflict != nil:
+		p.metrics.Pushes.WithLabelValues("conflict").Inc()
+		p.setStatus("the edge's memory was empty: pushing everything")
+		p.log.Info("the edge's memory was not ours any more: pushing everything", "socket", p.socket, "epoch", hex(p.epoch))
+		return "empty"
+	}
+	result := "error"
+	if _, refused := errors.AsType[*refusedError](err); refused {
+		result = "refused"
+	}
+	p.metrics.Pushes.WithLabelValues(result).Inc()
+	p.setStatus(fmt.Sprintf("push to %s: %v", p.socket, err))
+	if p.silent {
+		p.log.Debug("push still fails", "socket", p.socket, "error", err)
+	} else {
+		p.log.Warn("push failed: trying again until the edge answers", "socket", p.socket, "error", err)
+	}
+	p.silent = true
+	return "error"
+}

@@ -1,0 +1,335 @@
+package push_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/image"
+	"github.com/gatehouse/gatehouse/sidecar/internal/image/imagetest"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/sidecar/internal/push"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// deadline is how long a condition may take to come true.
+const deadline = 30 * time.Second
+
+// eventually waits until condition is true.
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(deadline); !condition(); {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", deadline, what)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+// proxy is a push listener over a memory.
+type proxy struct {
+	*imagetest.Memory
+	socket string
+	// fault, if set, may answer in place of the memory, before or after it has applied.
+	fault  func(w http.ResponseWriter, apply func() (int, []byte)) (answered bool)
+	server *http.Server
+}
+
+func newProxy(t *testing.T) *proxy {
+	t.Helper()
+	p := &proxy{Memory: imagetest.NewMemory(), socket: filepath.Join(t.TempDir(), "push.sock")}
+	p.start(t)
+	t.Cleanup(func() { p.server.Close() })
+	return p
+}
+
+func (p *proxy) start(t *testing.T) {
+	t.Helper()
+	l, err := net.Listen("unix", p.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.server = &http.Server{Handler: p, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
+	go p.server.Serve(l)
+}
+
+func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil || r.Method != http.MethodPost || r.URL.Path != "/v1/apply" {
+		http.Error(w, "bad request", http.StatusBadRequest)
+		return
+	}
+	apply := func() (int, []byte) { return p.Apply(body) }
+	if p.fault != nil && p.fault(w, apply) {
+		return
+	}
+	status, answer := apply()
+	w.WriteHeader(status)
+	w.Write(answer)
+}
+
+// log collects what is logged.
+type log struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *log) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *log) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.b.String(), text)
+}
+
+type sidecar struct {
+	*image.Image
+	*push.Pusher
+	metrics *metrics.Metrics
+	log     *log
+	stop    func()
+}
+
+func start(t *testing.T, socket string) *sidecar {
+	t.Helper()
+	s := &sidecar{Image: image.New(image.Config{Objects: 100, Verdicts: 100}), metrics: metrics.New(), log: new(log)}
+	synced := make(chan struct{})
+	close(synced)
+	s.Pusher = push.New(s.Image, socket, synced, s.metrics, slog.New(slog.NewTextHandler(s.log, nil)))
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s.Pusher.Run(ctx); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	s.stop = func() { cancel(); wg.Wait() }
+	t.Cleanup(s.stop)
+	return s
+}
+
+func object(key string, version uint64) contract.Object {
+	return contract.Object{
+		Key: key, Version: version, ETag: `"x"`, ContentType: "text/plain",
+		Bodies: []contract.Body{{Bytes: fmt.Appendf(nil, "%s %d", key, version)}},
+	}
+}
+
+func (p *proxy) version(key string) uint64 {
+	f, err := p.Object(key)
+	if err != nil {
+		return 0
+	}
+	return f.Version
+}
+
+func TestPush(t *testing.T) {
+	p := newProxy(t)
+	s := start(t, p.socket)
+	eventually(t, "ready", func() bool { return s.Ready() == nil })
+	s.PutObject(object("/a", 1))
+	eventually(t, "version 1", func() bool { return p.version("/a") == 1 })
+	first, _ := p.State()
+	eventually(t, "a heartbeat", func() bool { state, _ := p.State(); return state.HeartbeatMS > first.HeartbeatMS })
+	s.DeleteObject("/a")
+	eventually(t, "the deletion", func() bool { return p.version("/a") == 0 })
+	if got, _ := p.State(); got.Epoch != first.Epoch || got.Epoch != s.Epoch() {
+		t.Errorf("epoch %x, then %x, the image's is %x", first.Epoch, got.Epoch, s.Epoch())
+	}
+	if got := metricstest.Value(t, s.metrics, "gatehouse_epochs_total"); got != 1 {
+		t.Errorf("%v epochs, want 1", got)
+	}
+}
+
+func TestWaitsForTheFirstSync(t *testing.T) {
+	p := newProxy(t)
+	before := start(t, p.socket)
+	before.PutObject(object("/a", 1))
+	eventually(t, "version 1", func() bool { return p.version("/a") == 1 })
+	before.stop()
+
+	im, synced := image.New(image.Config{}), make(chan struct{})
+	after := push.New(im, p.socket, synced, metrics.New(), slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { after.Run(ctx) })
+	defer wg.Wait()
+	defer cancel()
+	if err := after.Ready(); err == nil || !strings.Contains(err.Error(), "redis") {
+		t.Errorf("Ready = %v, want that redis was not read", err)
+	}
+	if p.version("/a") != 1 {
+		t.Error("a sidecar that knows nothing took over")
+	}
+	close(synced)
+	eventually(t, "the takeover", func() bool { return after.Ready() == nil && p.version("/a") == 0 })
+}
+
+func TestEdgeRestart(t *testing.T) {
+	p := newProxy(t)
+	s := start(t, p.socket)
+	s.PutObject(object("/a", 1))
+	eventually(t, "version 1", func() bool { return s.Ready() == nil && p.version("/a") == 1 })
+	p.server.Close()
+	p.Forget()
+	eventually(t, "not ready", func() bool { return s.Ready() != nil })
+	s.PutObject(object("/a", 2))
+	s.PutObject(object("/b", 1))
+	p.start(t)
+	eventually(t, "everything again", func() bool { return s.Ready() == nil && p.version("/a") == 2 && p.version("/b") == 1 })
+	if got := s.log.count("level=WARN"); got != 1 {
+		t.Errorf("%d warnings, want 1 for one change of state:\n%s", got, s.log.b.String())
+	}
+	// A memory that is empty although the connection was never lost.
+	p.Forget()
+	eventually(t, "everything again", func() bool { return p.version("/a") == 2 && p.version("/b") == 1 })
+	if got := metricstest.Value(t, s.metrics, "gatehouse_epochs_total", "reason", "empty"); got != 1 {
+		t.Errorf("%v epochs because the memory was empty, want 1", got)
+	}
+}
+
+func TestRival(t *testing.T) {
+	p := newProxy(t)
+	first := start(t, p.socket)
+	first.PutObject(object("/first", 1))
+	eventually(t, "the first one's object", func() bool { return p.version("/first") == 1 })
+	second := start(t, p.socket)
+	second.PutObject(object("/second", 1))
+	eventually(t, "the second to take over", func() bool { return p.version("/second") == 1 && p.version("/first") == 0 })
+	eventually(t, "the first to notice", func() bool {
+		err := first.Ready()
+		return err != nil && strings.Contains(err.Error(), "another sidecar")
+	})
+	if second.Ready() != nil {
+		t.Errorf("the second is not ready: %v", second.Ready())
+	}
+	epochs := func(s *sidecar) string { return fmt.Sprintf("%016x", s.Epoch()) }
+	if first.log.count("level=ERROR") != 1 || first.log.count(epochs(first)) == 0 || first.log.count(epochs(second)) == 0 || first.log.count(p.socket) == 0 {
+		t.Errorf("want one error that names both epochs and the socket:\n%s", first.log.b.String())
+	}
+	pushed := metricstest.Value(t, first.metrics, "gatehouse_pushes_total", "result", "ok")
+	state, _ := p.State()
+	eventually(t, "more heartbeats", func() bool { now, _ := p.State(); return now.HeartbeatMS > state.HeartbeatMS+1500 })
+	if got := metricstest.Value(t, first.metrics, "gatehouse_pushes_total", "result", "ok"); got != pushed {
+		t.Error("the first went on pushing")
+	}
+	second.stop()
+	eventually(t, "the first to take over again", func() bool { return first.Ready() == nil && p.version("/first") == 1 && p.version("/second") == 0 })
+}
+
+func TestRefusedBatchIsSaidWithItsReason(t *testing.T) {
+	p := newProxy(t)
+	p.fault = func(w http.ResponseWriter, _ func() (int, []byte)) bool {
+		http.Error(w, "batch of layout version 1, want 2", http.StatusBadRequest)
+		return true
+	}
+	s := start(t, p.socket)
+	eventually(t, "the reason", func() bool { return s.Ready() != nil && strings.Contains(s.Ready().Error(), "want 2") })
+}
+
+// TestModel changes an image while pushes are lost, answered wrongly, applied without an
+// answer, and memories emptied. Between any two operations every object is whole and no
+// older than before; at rest the memory is the image.
+func TestModel(t *testing.T) {
+	for seed := range uint64(2) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { model(t, seed) })
+	}
+}
+
+func model(t *testing.T, seed uint64) {
+	const keys = 30
+	key := func(i int) string { return fmt.Sprint("/", i) }
+	p := newProxy(t)
+	var seen [keys]uint64
+	p.AfterOp = func() {
+		for i := range keys {
+			f, err := p.LockedObject(key(i))
+			switch {
+			case err == nil && string(f.Bodies[0]) != fmt.Sprintf("%s %d", key(i), f.Version):
+				t.Errorf("%s version %d has body %q", key(i), f.Version, f.Bodies[0])
+			case err == nil && f.Version < seen[i]:
+				t.Errorf("%s went from version %d to %d", key(i), seen[i], f.Version)
+			case err == nil:
+				seen[i] = f.Version
+			case !errors.Is(err, wire.ErrNotFound) || errors.Is(err, imagetest.ErrTorn):
+				t.Errorf("%s: %v", key(i), err)
+			}
+		}
+	}
+	var mu sync.Mutex
+	faults := rand.New(rand.NewPCG(seed, 1))
+	calm := false
+	p.fault = func(w http.ResponseWriter, apply func() (int, []byte)) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if calm {
+			return false
+		}
+		switch faults.IntN(16) {
+		case 0: // lost
+			panic(http.ErrAbortHandler)
+		case 1: // applied, but the answer is lost
+			apply()
+			panic(http.ErrAbortHandler)
+		case 2:
+			http.Error(w, "no worker", http.StatusServiceUnavailable)
+			return true
+		case 3:
+			p.Forget()
+		}
+		return false
+	}
+	s := start(t, p.socket)
+	r := rand.New(rand.NewPCG(seed, 2))
+	want := map[int]uint64{}
+	for version := uint64(1); version < 3000; version++ {
+		i := r.IntN(keys)
+		switch r.IntN(8) {
+		case 0:
+			s.DeleteObject(key(i))
+			delete(want, i)
+		case 1:
+			s.PutVerdict(key(i), "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()})
+		case 2:
+			s.DropVerdicts(key(i))
+		default:
+			s.PutObject(object(key(i), version))
+			want[i] = version
+		}
+		if version%100 == 0 {
+			pushed := metricstest.Value(t, s.metrics, "gatehouse_pushes_total")
+			eventually(t, "pushes go on", func() bool { return metricstest.Value(t, s.metrics, "gatehouse_pushes_total") > pushed })
+		}
+	}
+	mu.Lock()
+	calm = true
+	mu.Unlock()
+	eventually(t, "the memory is the image", func() bool {
+		for i := range keys {
+			if p.version(key(i)) != want[i] {
+				return false
+			}
+		}
+		return s.Ready() == nil
+	})
+	if metricstest.Value(t, s.metrics, "gatehouse_epochs_total") < 3 {
+		t.Error("hardly any failures: the test shows nothing")
+	}
+}
