@@ -51,6 +51,9 @@ func (s *stream) proceed() types.Action {
 		}
 		switch d.Action {
 		case policy.Reply:
+			if d.Key != "" {
+				p.hits.hit(d.Key)
+			}
 			return s.reply(&d)
 		case policy.Pass:
 			s.pass(&d, &request)

@@ -257,6 +257,29 @@ func TestRefreshRunsBehind(t *testing.T) {
 	}
 }
 
+// TestHitsAreReported answers a fetched object many times: a sample of the hits is sent
+// after a second of ticks, and nothing more when there are none.
+func TestHitsAreReported(t *testing.T) {
+	object := wire.Object{Key: "/v1/products/1", Version: 1, ETag: `"a"`, ContentType: "text/plain"}
+	object.AddVariant(wire.Variant{Encoding: wire.Identity, Length: 4})
+	e := emulate(t, rules)
+	for range 5 * sampleEvery {
+		id, _ := send(e, "/v1/products/1")
+		e.CallOnHttpCallResponse(callouts(e, id)[0].CalloutID, ok, nil, wire.AppendFetchResponse(nil, 9, &object, [][]byte{[]byte("body")}))
+	}
+	for range 3 * reportTicks {
+		e.Tick()
+	}
+	calls := callouts(e, proxytest.PluginContextID)
+	if len(calls) != 1 {
+		t.Fatalf("got %d reports, want 1", len(calls))
+	}
+	keys, err := wire.ParseHits(calls[0].Body)
+	if want := slices.Repeat([]string{"/v1/products/1"}, 5); err != nil || !slices.Equal(keys, want) {
+		t.Errorf("got %q, %v; want %q", keys, err, want)
+	}
+}
+
 func TestBadConfiguration(t *testing.T) {
 	opt := proxytest.NewEmulatorOption().WithVMContext(newVM(newSDKHost())).WithPluginConfiguration([]byte(`{"rules": [{"match": {"path": "/a"}, "cash": {}}]}`))
 	e, reset := proxytest.NewHostEmulator(opt)

@@ -49,6 +49,7 @@ type plugin struct {
 	id    uint32
 	edge  *policy.Edge
 	calls calls
+	hits  hits
 }
 
 // OnPluginStart implements types.PluginContext. It reads the configuration and has no
@@ -82,6 +83,7 @@ func (p *plugin) OnTick() {
 	if !p.edge.Config().PushListener {
 		p.readState()
 		p.calls.tick()
+		p.hits.tick(p.vm.host, p.edge.Config())
 	}
 }
 

@@ -144,6 +144,39 @@ func (r *FetchResponse) Body(o *Object, i int) []byte {
 	return r.bodies[at:end]
 }
 
+// A hit report is the body of POST /v1/hits: keys that were answered from shared memory,
+// each as often as it was sampled, so that the sidecar knows what is worth its memory.
+//
+//	0  u8  layout version
+//	1  3   zero
+//	4      keys × (u16 length, key)
+const hitsSize = 4
+
+// BeginHits starts a hit report in dst; [AppendHit] adds to it.
+func BeginHits(dst []byte) []byte { return append(dst, Layout, 0, 0, 0) }
+
+// AppendHit adds a key, at most MaxKey bytes, to a report.
+func AppendHit(b []byte, key string) []byte {
+	return append(binary.LittleEndian.AppendUint16(b, uint16(len(key))), key...)
+}
+
+// ParseHits reads a report; the keys refer to b.
+func ParseHits(b []byte) ([]string, error) {
+	if err := checkMessage("hit report", b, hitsSize); err != nil {
+		return nil, err
+	}
+	var keys []string
+	for rest := b[hitsSize:]; len(rest) > 0; {
+		if len(rest) < 2 || len(rest)-2 < int(binary.LittleEndian.Uint16(rest)) {
+			return nil, fmt.Errorf("hit report: key %d is truncated: %w", len(keys), ErrMalformed)
+		}
+		n := int(binary.LittleEndian.Uint16(rest))
+		keys = append(keys, alias(rest[2:2+n]))
+		rest = rest[2+n:]
+	}
+	return keys, nil
+}
+
 func checkMessage(name string, b []byte, least int) error {
 	if len(b) < least {
 		return fmt.Errorf("%s of %d bytes, want at least %d: %w", name, len(b), least, ErrMalformed)

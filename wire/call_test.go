@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -189,4 +190,45 @@ func TestFetchResponseShort(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestHits(t *testing.T) {
+	report := BeginHits(nil)
+	for _, key := range []string{"/a", "/", "/a"} {
+		report = AppendHit(report, key)
+	}
+	keys, err := ParseHits(report)
+	if want := []string{"/a", "/", "/a"}; err != nil || !slices.Equal(keys, want) {
+		t.Errorf("got %q, %v; want %q", keys, err, want)
+	}
+	if keys, err := ParseHits(BeginHits(nil)); err != nil || len(keys) != 0 {
+		t.Errorf("empty: got %q, %v; want none", keys, err)
+	}
+	for n := range len(report) {
+		whole := n == 4 || n == 8 || n == 11 // ends with its header, or with a key
+		if got, err := ParseHits(report[:n]); (err == nil) != whole {
+			t.Errorf("cut to %d bytes: got %q, %v", n, got, err)
+		}
+	}
+	report[0]++
+	if _, err := ParseHits(report); !errors.Is(err, ErrLayout) {
+		t.Errorf("another layout: got %v, want %v", err, ErrLayout)
+	}
+}
+
+func FuzzParseHits(f *testing.F) {
+	f.Add(AppendHit(AppendHit(BeginHits(nil), "/a"), "/b?c=d"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		keys, err := ParseHits(b)
+		if err != nil {
+			return
+		}
+		again := BeginHits(nil)
+		for _, key := range keys {
+			again = AppendHit(again, key)
+		}
+		if !bytes.Equal(again[hitsSize:], b[hitsSize:]) {
+			t.Errorf("got %x, want %x", again, b)
+		}
+	})
 }

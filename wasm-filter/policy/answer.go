@@ -26,7 +26,8 @@ func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memo
 		pass(CacheStale, "stale; detail=no-state")
 		return
 	}
-	if nowMS-e.state.InStepMS > e.config.MaxStaleness.Milliseconds() {
+	stale := nowMS-e.state.InStepMS > e.config.MaxStaleness.Milliseconds()
+	if stale && !e.config.ServeStale {
 		pass(CacheStale, "stale; detail=not-in-step")
 		return
 	}
@@ -39,7 +40,11 @@ func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memo
 		err = e.serve(d, nowMS, rule, r, &source, &o)
 	}
 	switch {
+	case err == nil && stale:
+		d.Cache = CacheStaleServed
+		d.Headers[cacheStatusAt][1] += "; detail=not-in-step"
 	case err == nil:
+		d.Key = key
 	case errors.Is(err, errNotAcceptable):
 		pass(CacheBypass, "bypass; detail=not-acceptable")
 	case rule.Cache.Fetch && answers.Fetch == nil:
@@ -57,6 +62,9 @@ var (
 	errNotAcceptable = errors.New("no stored encoding is acceptable")
 )
 
+// cacheStatusAt is where serve puts Cache-Status among the headers.
+const cacheStatusAt = 0
+
 // serve makes d a 304 or a 200 of o, or says why it can't.
 func (e *Edge) serve(d *Decision, nowMS int64, rule *Rule, r *Request, s *source, o *wire.Object) error {
 	i := choose(o.Variants(), r.acceptEncoding, r.hasAccept)
@@ -69,9 +77,9 @@ func (e *Edge) serve(d *Decision, nowMS int64, rule *Rule, r *Request, s *source
 		etag = "W/" + etag // one opaque tag for all encodings: strong only for the bytes it was made of
 	}
 	headers := make([][2]string, 0, 8)
-	headers = append(headers, [2]string{"etag", etag}, [2]string{"cache-control", cacheControl(rule, o)},
-		[2]string{"age", strconv.FormatInt(max(nowMS-o.PublishedMS, 0)/1000, 10)},
-		[2]string{"cache-status", cacheStatus(nowMS, o)})
+	headers = append(headers, [2]string{"cache-status", cacheStatus(nowMS, o)}, [2]string{"etag", etag},
+		[2]string{"cache-control", cacheControl(rule, o)},
+		[2]string{"age", strconv.FormatInt(max(nowMS-o.PublishedMS, 0)/1000, 10)})
 	if len(o.Variants()) > 1 {
 		headers = append(headers, [2]string{"vary", "accept-encoding"})
 	}

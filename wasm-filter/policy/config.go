@@ -23,7 +23,10 @@ type Config struct {
 	// MaxStaleness is how long cached answers are given while the sidecar can't show
 	// that the edge is in step with Redis.
 	MaxStaleness time.Duration
-	Rules        []Rule
+	// ServeStale gives cached answers also beyond MaxStaleness, and says so in them;
+	// otherwise requests go upstream then.
+	ServeStale bool
+	Rules      []Rule
 	// DenyByDefault refuses a request that no rule matches; otherwise it passes.
 	DenyByDefault bool
 }
@@ -92,7 +95,7 @@ func Parse(tree any) (*Config, error) {
 
 func (d *decoder) config(tree any) *Config {
 	c := &Config{}
-	m := d.fields("", tree, "push_listener", "sidecar", "credentials", "max_staleness", "rules", "default")
+	m := d.fields("", tree, "push_listener", "sidecar", "credentials", "max_staleness", "stale", "rules", "default")
 	if m == nil {
 		return c
 	}
@@ -104,6 +107,7 @@ func (d *decoder) config(tree any) *Config {
 	}
 	d.sidecar(c, m["sidecar"])
 	c.MaxStaleness = d.duration("max_staleness", m["max_staleness"], defaultMaxStaleness, minMaxStaleness, maxMaxStaleness)
+	c.ServeStale = d.oneOf("stale", m["stale"], "bypass", "serve") == "serve"
 	c.DenyByDefault = d.oneOf("default", m["default"], "pass", "deny") == "deny"
 	c.Credentials = d.credentials(m["credentials"])
 	rules := d.list("rules", m["rules"])

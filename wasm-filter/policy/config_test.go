@@ -13,6 +13,7 @@ const full = `{
 	"sidecar": {"cluster": "side", "timeout": "500ms"},
 	"credentials": {"id_header": "X-Device-Id", "secret_header": "x-device-token"},
 	"max_staleness": "1m",
+	"stale": "serve",
 	"default": "deny",
 	"rules": [
 		{"match": {"prefix": "/v1/telemetry", "methods": ["POST"]}, "auth": {"permissions": ["telemetry.write"]}},
@@ -41,6 +42,7 @@ func TestParse(t *testing.T) {
 		SidecarTimeout: 500 * time.Millisecond,
 		Credentials:    Credentials{IDHeader: "x-device-id", SecretHeader: "x-device-token"},
 		MaxStaleness:   time.Minute,
+		ServeStale:     true,
 		DenyByDefault:  true,
 		Rules: []Rule{
 			{Match: Match{Prefix: "/v1/telemetry", Methods: []string{"POST"}}, Auth: &Auth{Permissions: []string{"telemetry.write"}}},

@@ -10,6 +10,7 @@ const (
 	CacheNotModified
 	CacheMiss
 	CacheStale
+	CacheStaleServed
 	CacheBypass
 	CacheFetch
 	AuthAllow
@@ -31,6 +32,7 @@ var counterNames = [Counters]string{
 	CacheNotModified: "gatehouse.cache_not_modified",
 	CacheMiss:        "gatehouse.cache_miss",
 	CacheStale:       "gatehouse.cache_stale",
+	CacheStaleServed: "gatehouse.cache_stale_served",
 	CacheBypass:      "gatehouse.cache_bypass",
 	CacheFetch:       "gatehouse.cache_fetch",
 	AuthAllow:        "gatehouse.auth_allow",

@@ -33,7 +33,7 @@ type Decision struct {
 	Digest     wire.Digest
 	Refresh    bool
 
-	Key string // Fetch: the cache key
+	Key string // Fetch, or a Reply from the cache: the cache key
 
 	CacheStatus string // Pass: for the response, "" if no cache rule applies
 	Device      string // Pass: who was let through, "" if no auth rule applies

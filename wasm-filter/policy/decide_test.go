@@ -151,6 +151,27 @@ func TestDecideCache(t *testing.T) {
 	}
 }
 
+func TestDecideServeStale(t *testing.T) {
+	const config = `{"stale": "serve", "rules": [{"match": {"prefix": "/"}, "cache": {}}]}`
+	m := newMemory()
+	m.put("/a", 0)
+	for name, tt := range map[string]struct {
+		age     int64
+		status  string
+		counter Counter
+	}{
+		"in step":  {30_000, "gatehouse; hit", CacheHit},
+		"too old":  {30_001, "gatehouse; hit; detail=not-in-step", CacheStaleServed},
+		"very old": {1 << 40, "gatehouse; hit; detail=not-in-step", CacheStaleServed},
+	} {
+		m.state.InStepMS = now - tt.age
+		d := decide(t, m, config, Answers{}, "GET /a")
+		if d.Status != 200 || d.Cache != tt.counter || !slices.Contains(d.Headers, [2]string{"cache-status", tt.status}) {
+			t.Errorf("%s: got %d %v %q, want 200 with %q, %q", name, d.Status, d.Headers, d.Cache, tt.status, tt.counter)
+		}
+	}
+}
+
 const authRules = `{
 	"credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"},
 	"rules": [

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+const (
+	// sampleEvery is how many hits one in the report stands for.
+	sampleEvery = 8
+	// maxReport bounds a report, bytes: a few hundred keys.
+	maxReport = 32 << 10
+	// reportTicks is how many ticks a report covers: one second.
+	reportTicks = 1000 / tickMS
+	hitsPath    = "/v1/hits"
+)
+
+// hits samples what is answered from shared memory, for the sidecar, which decides what
+// stays there. Nothing depends on a report getting through.
+type hits struct {
+	since  uint // the last sample
+	ticks  int  // since the last report
+	report []byte
+}
+
+func (h *hits) hit(key string) {
+	if h.since++; h.since < sampleEvery {
+		return
+	}
+	h.since = 0
+	if h.report == nil {
+		h.report = wire.BeginHits(nil)
+	}
+	if len(h.report)+2+len(key) <= maxReport {
+		h.report = wire.AppendHit(h.report, key)
+	}
+}
+
+// tick sends the report of a second, if there was a hit in it.
+func (h *hits) tick(host host, config *policy.Config) {
+	if h.ticks++; h.ticks < reportTicks || h.report == nil {
+		return
+	}
+	h.ticks = 0
+	// A failure is that of every call, and verifications or fetches say so if it matters.
+	_ = host.call(config.SidecarCluster, hitsPath, h.report, config.SidecarTimeout, func([]byte) {})
+	h.report = nil
+}
