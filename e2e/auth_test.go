@@ -1,0 +1,203 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/e2e/stack"
+)
+
+func TestAuth(t *testing.T) {
+	e := start(t, stack.Options{})
+	e.device("demo-device", "demo-secret", 4, "telemetry.write", "config.read")
+	e.device("read-only", "read-only-secret", 4, "config.read")
+	e.device("other", "other-secret", 4, "telemetry.write")
+	e.put("@read-only/v1/me/config", "for read-only")
+	e.put("/v1/me/config", "for nobody")
+	good := credential("demo-device", "demo-secret")
+	await(t, "device", patience, func() error {
+		return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.status == 200 }, "POST /v1/telemetry", good...)
+	})
+
+	seen := e.send("POST /v1/telemetry", append(good, "X-Gatehouse-Device: forged", "x-gatehouse-permissions: all")...).seen(t)
+	if got := seen.Headers["x-gatehouse-device"]; !slices.Equal(got, []string{"demo-device"}) {
+		t.Errorf("the upstream saw devices %q, want demo-device", got)
+	}
+	got := strings.Split(strings.Join(seen.Headers["x-gatehouse-permissions"], ","), ",")
+	slices.Sort(got)
+	if !slices.Equal(got, []string{"config.read", "telemetry.write"}) {
+		t.Errorf("the upstream saw permissions %q, want both", got)
+	}
+	open := e.send("GET /open", "x-gatehouse-device: forged", "x-gatehouse-permissions: all").seen(t)
+	if len(open.Headers["x-gatehouse-device"])+len(open.Headers["x-gatehouse-permissions"]) != 0 {
+		t.Errorf("without a rule the upstream saw a forged identity: %v", open.Headers)
+	}
+
+	before := e.UpstreamRequests()
+	long := strings.Repeat("x", 73)
+	tests := []struct {
+		name   string
+		lines  []string
+		status int
+	}{
+		{"wrong secret", credential("demo-device", "wrong"), 401},
+		{"wrong secret again", credential("demo-device", "wrong"), 401},
+		{"unknown device", credential("nobody", "demo-secret"), 401},
+		{"another device's secret", credential("demo-device", "other-secret"), 401},
+		{"swapped", credential("demo-secret", "demo-device"), 401},
+		{"no headers", nil, 401},
+		{"no id", good[1:], 401},
+		{"no secret", good[:1], 401},
+		{"empty id", credential("", "demo-secret"), 401},
+		{"empty secret", credential("demo-device", ""), 401},
+		{"two ids", append(slices.Clone(good), "x-device-id: demo-device"), 401},
+		{"two secrets", append(slices.Clone(good), "x-device-token: demo-secret"), 401},
+		{"folded ids", credential("demo-device, demo-device", "demo-secret"), 401},
+		{"over-long secret", credential("demo-device", long), 401},
+		{"over-long id", credential(strings.Repeat("d", 129), "demo-secret"), 401},
+		{"not UTF-8", credential("demo-device", "\xff\xfe"), 401},
+		{"id with a slash", credential("demo/device", "demo-secret"), 401},
+		{"no permission", credential("read-only", "read-only-secret"), 403},
+	}
+	var refused []answer
+	for _, tt := range tests {
+		a := e.send("POST /v1/telemetry", tt.lines...)
+		if a.status != tt.status {
+			t.Errorf("%s: got %d %q, want %d", tt.name, a.status, a.body, tt.status)
+		}
+		if a.status == 401 {
+			refused = append(refused, a)
+		}
+	}
+	for _, a := range refused[1:] {
+		if a.body != refused[0].body || a.header.Get("Www-Authenticate") != refused[0].header.Get("Www-Authenticate") || len(a.header) != len(refused[0].header) {
+			t.Errorf("two refusals differ: %v %q and %v %q", a.header, a.body, refused[0].header, refused[0].body)
+		}
+	}
+	if a := e.send("GET /v1/me/config", credential("read-only", "read-only-secret")...); a.body != "for read-only" || a.header.Get("Cache-Control") != "private, no-cache" {
+		t.Errorf("got %q %v, want the device's own payload, private", a.body, a.header)
+	}
+	if got := e.UpstreamRequests() - before; got != 0 {
+		t.Errorf("the upstream saw %d requests, want none", got)
+	}
+	if a := e.send("GET /v1/me/config", good...); a.seen(t).Path != "/v1/me/config" {
+		t.Errorf("got %q, want the upstream: there is no payload for this device", a.body)
+	}
+}
+
+// TestOneBcrypt sends the first thousand requests of a device at once, and wrong secrets
+// for it meanwhile.
+func TestOneBcrypt(t *testing.T) {
+	const requests = 1000
+	e := start(t, stack.Options{})
+	e.device("first", "right", 12, "telemetry.write")
+	await(t, "device is known", patience, func() error {
+		if n := e.metric("gatehouse_credentials"); n != 1 {
+			return fmt.Errorf("%v credentials", n)
+		}
+		return nil
+	})
+	burst := func(secret string, n int) map[int]int {
+		client := newClient()
+		client.Timeout = time.Minute
+		var mu sync.Mutex
+		statuses := map[int]int{}
+		var wg sync.WaitGroup
+		begin := make(chan struct{})
+		for range n {
+			wg.Go(func() {
+				<-begin
+				a, err := e.try(client, "POST /v1/telemetry", credential("first", secret)...)
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil {
+					a.status = -1
+				}
+				statuses[a.status]++
+			})
+		}
+		close(begin)
+		wg.Wait()
+		return statuses
+	}
+	if got := burst("right", requests); got[200] != requests {
+		t.Errorf("got %v, want 200 for all %d", got, requests)
+	}
+	if got := e.metric("gatehouse_bcrypt_total"); got != 1 {
+		t.Errorf("got %v bcrypt runs, want 1", got)
+	}
+
+	e.device("first", "right again", 12, "telemetry.write")
+	await(t, "device has a new secret", patience, func() error {
+		if a := e.send("POST /v1/telemetry", credential("first", "right")...); a.status != 401 {
+			return fmt.Errorf("got %d for the old secret", a.status)
+		}
+		return nil
+	})
+	var wg sync.WaitGroup
+	var right, wrong map[int]int
+	wg.Go(func() { right = burst("right again", 100) })
+	wg.Go(func() { wrong = burst("wrong", 100) })
+	wg.Wait()
+	if right[200] != 100 || wrong[401] != 100 {
+		t.Errorf("together: got %v for the right secret and %v for a wrong one, want 200 and 401 each time", right, wrong)
+	}
+}
+
+// TestRevocation revokes a device whose verdict has long to live.
+func TestRevocation(t *testing.T) {
+	const limit = 100 * time.Millisecond
+	e := start(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}})
+	clients := e.workers()
+	const rounds = 7
+	var took []time.Duration
+	for i := range rounds {
+		id := fmt.Sprintf("device-%d", i)
+		e.device(id, "secret", 4, "telemetry.write")
+		await(t, "device is let in", patience, func() error {
+			return e.everyone(clients, func(a answer) bool { return a.status == 200 }, "POST /v1/telemetry", credential(id, "secret")...)
+		})
+		e.ctl("device", "revoke", id)
+		took = append(took, await(t, "revocation", patience, func() error {
+			return e.everyone(clients, func(a answer) bool { return a.status == 401 }, "POST /v1/telemetry", credential(id, "secret")...)
+		}))
+	}
+	slices.Sort(took)
+	t.Logf("from the command's return to a 401 on %d connections over both workers: median %s, max %s of %d", len(clients), took[rounds/2], took[rounds-1], rounds)
+	if took[rounds/2] > limit {
+		t.Errorf("median: got %s, want at most %s", took[rounds/2], limit)
+	}
+}
+
+// TestLargeBodyWaitsForItsVerdict holds back a request body of several MiB while its
+// credential is verified.
+func TestLargeBodyWaitsForItsVerdict(t *testing.T) {
+	e := start(t, stack.Options{})
+	e.device("uploader", "secret", 10, "telemetry.write")
+	await(t, "device is known", patience, func() error {
+		if n := e.metric("gatehouse_credentials"); n != 1 {
+			return fmt.Errorf("%v credentials", n)
+		}
+		return nil
+	})
+	body := strings.NewReader(strings.Repeat("x", 5<<20))
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, e.EdgeURL()+"/v1/telemetry", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("x-device-id", "uploader")
+	request.Header.Set("x-device-token", "secret")
+	response, err := newClient().Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != 200 {
+		t.Errorf("got %d, want 200", response.StatusCode)
+	}
+}

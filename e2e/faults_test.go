@@ -1,0 +1,212 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// TestEnvoyRestart kills Envoy and starts it again: nobody does anything else.
+func TestEnvoyRestart(t *testing.T) {
+	const limit = 2 * time.Second
+	e := start(t, stack.Options{})
+	e.put("/v1/products/42", "body")
+	e.device("dev", "secret", 4, "telemetry.write")
+	answers := func() error {
+		client := newClient()
+		if err := e.everyone([]*http.Client{client}, func(a answer) bool { return a.body == "body" }, "GET /v1/products/42"); err != nil {
+			return err
+		}
+		return e.everyone([]*http.Client{client}, func(a answer) bool { return a.status == 200 }, "POST /v1/telemetry", credential("dev", "secret")...)
+	}
+	await(t, "first answers", patience, answers)
+	if err := e.KillEnvoy(); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.StartEnvoy(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	took := await(t, "the same answers", patience, answers)
+	t.Logf("the same answers %s after Envoy accepted connections again", took)
+	if took > limit {
+		t.Errorf("got %s, want at most %s", took, limit)
+	}
+}
+
+// TestSidecarAway kills the sidecar: what the edge knows goes on, what it doesn't is 503.
+func TestSidecarAway(t *testing.T) {
+	e := start(t, stack.Options{})
+	e.put("/v1/products/42", "body")
+	e.device("known", "secret", 4, "telemetry.write")
+	e.device("new", "secret", 4, "telemetry.write")
+	clients := e.workers()
+	hit := func(a answer) bool { return a.body == "body" }
+	let := func(a answer) bool { return a.status == 200 }
+	await(t, "known", patience, func() error {
+		if err := e.everyone(clients, hit, "GET /v1/products/42"); err != nil {
+			return err
+		}
+		return e.everyone(clients, let, "POST /v1/telemetry", credential("known", "secret")...)
+	})
+	awaitVerdict(t, e)
+	if err := e.KillSidecar(); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.everyone(clients, hit, "GET /v1/products/42"); err != nil {
+		t.Errorf("cached answer without the sidecar: %v", err)
+	}
+	if err := e.everyone(clients, let, "POST /v1/telemetry", credential("known", "secret")...); err != nil {
+		t.Errorf("unexpired verdict without the sidecar: %v", err)
+	}
+	if a := e.send("POST /v1/telemetry", credential("new", "secret")...); a.status != 503 || a.header.Get("Retry-After") == "" {
+		t.Errorf("new device without the sidecar: got %d %v, want 503 with Retry-After", a.status, a.header)
+	}
+	if !strings.Contains(e.log("envoy"), `calls to cluster "gatehouse-sidecar" failed`) {
+		await(t, "Envoy's log says so", patience, func() error {
+			if !strings.Contains(e.log("envoy"), `calls to cluster "gatehouse-sidecar" failed`) {
+				return fmt.Errorf("not yet")
+			}
+			return nil
+		})
+	}
+	if err := e.StartSidecar(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "new device is let in", patience, func() error {
+		return e.everyone(clients, let, "POST /v1/telemetry", credential("new", "secret")...)
+	})
+	e.put("/v1/products/42", "newer")
+	await(t, "updates arrive again", patience, func() error {
+		return e.everyone(clients, func(a answer) bool { return a.body == "newer" }, "GET /v1/products/42")
+	})
+}
+
+// awaitVerdict waits until the sidecar's pushes are acknowledged, so that the verdicts
+// behind earlier answers are in shared memory.
+func awaitVerdict(t *testing.T, e *edge) {
+	t.Helper()
+	before := e.stat("wasmcustom.gatehouse.auth_verify")
+	await(t, "verdict in shared memory", patience, func() error {
+		clients := e.workers()
+		if err := e.everyone(clients, func(a answer) bool { return a.status == 200 }, "POST /v1/telemetry", credential("known", "secret")...); err != nil {
+			return err
+		}
+		if now := e.stat("wasmcustom.gatehouse.auth_verify"); now != before {
+			before = now
+			return fmt.Errorf("%d requests have waited for a verification", now)
+		}
+		return nil
+	})
+}
+
+// TestCorruptRecords writes hashes into Redis that no publisher would: they are skipped,
+// counted and logged, and everything else is served.
+func TestCorruptRecords(t *testing.T) {
+	keys := contract.Keys{}
+	e := start(t, stack.Options{Seed: func(ctx context.Context, url string) error { return seedCorrupt(ctx, url, keys) }})
+	await(t, "the good one", patience, func() error {
+		return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.body == "good" }, "GET /v1/products/good")
+	})
+	if a := e.send("GET /v1/products/bad"); a.header.Get("Cache-Status") != "gatehouse; fwd=uri-miss" {
+		t.Errorf("got %v, want a miss for the corrupt one", a.header)
+	}
+	if a := e.send("POST /v1/telemetry", credential("bad", "secret")...); a.status != 401 {
+		t.Errorf("got %d for a device with a corrupt record, want 401", a.status)
+	}
+	// A corrupt event, after the snapshot.
+	if err := e.redis.Publish(t.Context(), keys.EventsChannel(), "5:hello").Err(); err != nil {
+		t.Fatal(err)
+	}
+	e.put("/v1/products/after", "after")
+	await(t, "events go on", patience, func() error {
+		return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.body == "after" }, "GET /v1/products/after")
+	})
+	for _, want := range []string{"kind=object id=/v1/products/bad", "kind=credential id=bad", "kind=event"} {
+		if !strings.Contains(e.log("sidecar"), want) {
+			t.Errorf("the sidecar's log doesn't name %s:\n%s", want, e.log("sidecar"))
+		}
+	}
+	if got := e.metric("gatehouse_corrupt_total"); got < 3 {
+		t.Errorf("got %v skipped records, want at least 3", got)
+	}
+}
+
+// TestPushSocket talks to the push listener as somebody who is not the sidecar of this
+// release: nothing is lost, and the answer says what was wrong.
+func TestPushSocket(t *testing.T) {
+	e := start(t, stack.Options{})
+	e.put("/v1/products/42", "body")
+	await(t, "published", patience, func() error {
+		return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.body == "body" }, "GET /v1/products/42")
+	})
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", e.PushSocket())
+	}}}
+	push := func(path string, batch []byte) (int, string) {
+		response, err := client.Post("http://push"+path, "application/octet-stream", bytes.NewReader(batch))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = response.Body.Close() }()
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response.StatusCode, string(body)
+	}
+	whole := wire.AppendOp(wire.BeginBatch(nil, 7, false), wire.RegionState, 0, func(dst []byte) []byte {
+		return wire.AppendState(dst, &wire.State{Epoch: 7})
+	})
+	foreign := bytes.Clone(whole)
+	foreign[0] = wire.Layout + 1
+	tests := []struct {
+		name, path string
+		batch      []byte
+		status     int
+		want       string
+	}{
+		{"truncated", "/v1/apply", whole[:50], 400, "operation 0"},
+		{"another layout", "/v1/apply", foreign, 400, "run sidecar and module of one release"},
+		{"empty", "/v1/apply", nil, 400, "batch of 0 bytes"},
+		{"another epoch", "/v1/apply", whole, 409, ""},
+		{"too large", "/v1/apply", make([]byte, 3<<20), 413, "batch of more than"},
+		{"another path", "/v1/products/42", whole, 404, "only POST /v1/apply"},
+	}
+	for _, tt := range tests {
+		if status, body := push(tt.path, tt.batch); status != tt.status || !strings.Contains(body, tt.want) {
+			t.Errorf("%s: got %d %.200q, want %d %q", tt.name, status, body, tt.status, tt.want)
+		}
+	}
+	if a := e.send("GET /v1/products/42"); a.body != "body" {
+		t.Errorf("got %d %q, want the object as before", a.status, a.body)
+	}
+}
+
+// TestLimits publishes what is too large.
+func TestLimits(t *testing.T) {
+	e := start(t, stack.Options{})
+	for _, tt := range []struct{ name, key, file, want string }{
+		{"body", "/v1/products/big", strings.Repeat("x", wire.MaxBody+1), "1048576"},
+		{"key", "/v1/products/" + strings.Repeat("x", wire.MaxKey), "x", "2048"},
+	} {
+		out, err := gatehousectl(t, "put", tt.key, "--file", writeFile(t, "f.txt", tt.file), "--redis", e.RedisURL())
+		if err == nil || !strings.Contains(out, tt.want) {
+			t.Errorf("%s: got %v %.300q, want an error with the limit, %s", tt.name, err, out, tt.want)
+		}
+	}
+	body := strings.Repeat("0123456789abcdef", wire.MaxBody/16)
+	e.ctl("put", "/v1/products/largest", "--file", writeFile(t, "f.txt", body))
+	await(t, "the largest body", patience, func() error {
+		return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.body == body }, "GET /v1/products/largest")
+	})
+}

@@ -1,0 +1,309 @@
+// Package e2e tests Gatehouse as its users run it: the compiled module in a real Envoy,
+// the built sidecar and gatehousectl, a real redis-server.
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/e2e/upstream"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+// patience bounds every wait for something that must come.
+const patience = 20 * time.Second
+
+// edge is a running stack with what tests ask of it.
+type edge struct {
+	*stack.Stack
+	t         *testing.T
+	redis     *redis.Client
+	publisher *publish.Publisher
+}
+
+// start runs a stack with its own redis-server until the test ends.
+func start(t *testing.T, opts stack.Options) *edge {
+	t.Helper()
+	if opts.RedisURL == "" && opts.RedisServerPath == "" {
+		path, err := exec.LookPath("redis-server")
+		if err != nil {
+			t.Fatalf("%v: these tests run against a real Redis; see scripts/need.sh", err)
+		}
+		opts.RedisServerPath = path
+	}
+	opts.Dir = t.TempDir()
+	s, err := stack.Start(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			showLogs(t, s.Dir())
+		}
+	})
+	options, err := redis.ParseURL(s.RedisURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := redis.NewClient(options)
+	t.Cleanup(func() { _ = client.Close() })
+	return &edge{Stack: s, t: t, redis: client, publisher: publish.New(client)}
+}
+
+// showLogs prints the end of each part's log.
+func showLogs(t *testing.T, dir string) {
+	logs, _ := filepath.Glob(filepath.Join(dir, "*.log"))
+	for _, path := range logs {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Error(err)
+		}
+		t.Logf("the end of %s:\n%s", filepath.Base(path), text[max(0, len(text)-4000):])
+	}
+}
+
+// log is what a part has logged so far: "envoy" or "sidecar".
+func (e *edge) log(part string) string {
+	e.t.Helper()
+	text, err := os.ReadFile(filepath.Join(e.Dir(), part+".log"))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// put publishes an object.
+func (e *edge) put(key, body string) {
+	e.t.Helper()
+	if _, err := e.publisher.Put(e.t.Context(), publish.Object{Key: key, Body: []byte(body), ContentType: "application/json"}); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// device registers a device. Cost 4 keeps tests fast where bcrypt is not their subject.
+func (e *edge) device(id, secret string, cost int, permissions ...string) {
+	e.t.Helper()
+	if _, err := e.publisher.PutDevice(e.t.Context(), publish.Device{ID: id, Secret: secret, Permissions: permissions, Cost: cost}); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// ctl runs gatehousectl and returns what it prints.
+func (e *edge) ctl(args ...string) string {
+	e.t.Helper()
+	out, err := gatehousectl(e.t, append(args, "--redis", e.RedisURL())...)
+	if err != nil {
+		e.t.Fatalf("gatehousectl %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+func gatehousectl(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "../build/gatehousectl", args...).CombinedOutput()
+	return string(out), err
+}
+
+// answer is a response, read whole.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// seen is what the upstream saw of the request, if it was the upstream that answered.
+func (a answer) seen(t *testing.T) upstream.Seen {
+	t.Helper()
+	var s upstream.Seen
+	if err := json.Unmarshal([]byte(a.body), &s); err != nil || s.Method == "" {
+		t.Fatalf("got %d %q, want the upstream's answer", a.status, a.body)
+	}
+	return s
+}
+
+// newClient is a client with connections of its own that adds nothing to a request.
+func newClient() *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 1024},
+		Timeout:   patience,
+	}
+}
+
+var shared = newClient()
+
+// try sends a request: "METHOD path" and "name: value" lines, in which a name may repeat.
+// The path goes out as it is written.
+func (e *edge) try(client *http.Client, first string, lines ...string) (answer, error) {
+	method, path, _ := strings.Cut(first, " ")
+	request, err := http.NewRequestWithContext(e.t.Context(), method, e.EdgeURL(), nil)
+	if err != nil {
+		return answer{}, err
+	}
+	request.URL.Opaque = "//" + request.URL.Host + path
+	request.Header.Set("User-Agent", "")
+	for _, line := range lines {
+		name, value, _ := strings.Cut(line, ": ")
+		request.Header.Add(name, value)
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	return answer{response.StatusCode, response.Header, string(body)}, err
+}
+
+// send is try with the shared client, and fails the test if there is no answer.
+func (e *edge) send(first string, lines ...string) answer {
+	e.t.Helper()
+	a, err := e.try(shared, first, lines...)
+	if err != nil {
+		e.t.Fatalf("%s: %v", first, err)
+	}
+	return a
+}
+
+// credential is the header lines of a device.
+func credential(id, secret string) []string {
+	return []string{"x-device-id: " + id, "x-device-token: " + secret}
+}
+
+// await waits until check returns nil.
+func await(t *testing.T, what string, limit time.Duration, check func() error) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	for {
+		err := check()
+		if err == nil {
+			return time.Since(begin)
+		}
+		if time.Since(begin) > limit {
+			t.Fatalf("%s: not within %s: %v", what, limit, err)
+		}
+		// Yields the processor between two looks at a condition; nothing depends on how long.
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// metric is one of the sidecar's, summed over its labels.
+func (e *edge) metric(name string) float64 {
+	e.t.Helper()
+	text := e.fetch(e.SidecarAdminURL() + "/metrics")
+	sum, found := 0.0, false
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, name); ok && (rest[0] == ' ' || rest[0] == '{') {
+			value, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndexByte(rest, ' '):]), 64)
+			if err != nil {
+				e.t.Fatalf("metric %q: %v", line, err)
+			}
+			sum, found = sum+value, true
+		}
+	}
+	if !found {
+		e.t.Fatalf("the sidecar has no metric %s", name)
+	}
+	return sum
+}
+
+// stat is one of Envoy's counters or gauges, 0 if it was never used.
+func (e *edge) stat(name string) int {
+	e.t.Helper()
+	for line := range strings.Lines(e.fetch(e.EnvoyAdminURL() + "/stats?filter=^" + name + "$")) {
+		if rest, ok := strings.CutPrefix(line, name+": "); ok {
+			n, err := strconv.Atoi(strings.TrimSpace(rest))
+			if err != nil {
+				e.t.Fatal(err)
+			}
+			return n
+		}
+	}
+	return 0
+}
+
+func (e *edge) fetch(url string) string {
+	e.t.Helper()
+	request, err := http.NewRequestWithContext(e.t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	response, err := shared.Do(request)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return string(body)
+}
+
+// workers are clients with a connection each, so many that every worker of Envoy serves some.
+func (e *edge) workers() []*http.Client {
+	e.t.Helper()
+	clients := make([]*http.Client, 16)
+	for i := range clients {
+		clients[i] = newClient()
+		if _, err := e.try(clients[i], "GET /warm"); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+	for worker := range 2 {
+		pattern := fmt.Sprintf("listener.127.0.0.1_%s.worker_%d.downstream_cx_active", e.EdgeURL()[strings.LastIndexByte(e.EdgeURL(), ':')+1:], worker)
+		if e.stat(pattern) == 0 {
+			e.t.Fatalf("worker %d has none of %d connections", worker, len(clients))
+		}
+	}
+	return clients
+}
+
+// everyone asks the same of all clients and returns an error unless ok likes each answer.
+func (e *edge) everyone(clients []*http.Client, ok func(answer) bool, first string, lines ...string) error {
+	for i, client := range clients {
+		a, err := e.try(client, first, lines...)
+		if err != nil {
+			return err
+		}
+		if !ok(a) {
+			return fmt.Errorf("connection %d: %s: got %d %s %.200q", i, first, a.status, a.header, a.body)
+		}
+	}
+	return nil
+}
+
+func writeFile(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// pretty is about n bytes of JSON that compress well.
+func pretty(n int, mark string) string {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, `{"mark":%q,"text":"`, mark)
+	for b.Len() < n {
+		b.WriteString("the quick brown fox jumps over the lazy dog; ")
+	}
+	b.WriteString(`"}`)
+	return b.String()
+}

@@ -1,0 +1,139 @@
+package e2e
+
+import (
+	"errors"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/gatehouse/gatehouse/e2e/stack"
+)
+
+// TestPathTricks spells the path of a protected resource in every way that comes to mind.
+// Each spelling is either refused, or is under the rule, or reaches the upstream as a
+// path that names another resource.
+func TestPathTricks(t *testing.T) {
+	e := start(t, stack.Options{})
+	const (
+		covered = "401 by the rule"
+		refused = "400 by Envoy"
+		other   = "another resource"
+	)
+	tests := []struct{ path, want string }{
+		{"/v1/telemetry", covered},
+		{"//v1/telemetry", covered},
+		{"/v1//telemetry", covered},
+		{"/v1/./telemetry", covered},
+		{"/./v1/telemetry", covered},
+		{"/v1/x/../telemetry", covered},
+		{"/v1/telemetry/../telemetry", covered},
+		{"/v1/%74elemetry", covered},
+		{"/%76%31/%74%65%6c%65%6d%65%74%72%79", covered},
+		{"/v1/%2e/telemetry", covered},
+		{"/v1/x/%2e%2e/telemetry", covered},
+		{"/v1/x/.%2E/telemetry", covered},
+		{`/v1\telemetry`, covered},
+		{"/v1/telemetry/", covered},
+		{"/v1/telemetry//", covered},
+		{"/v1/telemetry;a=b", covered},
+		{"/v1;a=b/telemetry", covered},
+		{"/v1/x/..;a/telemetry", covered},
+		{"/v1/telemetry%3Ba=b", covered},
+		{"/v1/telemetry?x=1", covered},
+		{"/v1/telemetry?", covered},
+		{"/v1/telemetry/x", covered},
+		{"/v1/telemetryx", covered}, // a prefix is plain
+		{"/v1%2Ftelemetry", refused},
+		{"/v1%2ftelemetry", refused},
+		{"/v1%5Ctelemetry", refused},
+		{"/v1/telemetry%00", refused},
+		{"/v1/telemetry#x", refused},
+		{"/V1/telemetry", other}, // paths are case-sensitive
+		{"/v1/Telemetry", other},
+		{"/v1/%54elemetry", other},
+		{"/v1/%2574elemetry", other}, // decoded once: %74elemetry
+		{"/x/v1/telemetry", other},
+		{"/v1/telemetr", other},
+		{"/v1/ſtelemetry", refused}, // not ASCII
+	}
+	for _, tt := range tests {
+		a, err := e.try(newClient(), "POST "+tt.path)
+		if err != nil {
+			t.Errorf("%s: %v", tt.path, err)
+			continue
+		}
+		switch a.status {
+		case 401:
+			if tt.want != covered {
+				t.Errorf("%s: got 401, want %s", tt.path, tt.want)
+			}
+		case 400:
+			if tt.want != refused {
+				t.Errorf("%s: got 400, want %s", tt.path, tt.want)
+			}
+		default:
+			seen := a.seen(t).Path
+			if tt.want != other {
+				t.Errorf("%s: the upstream saw %s, want %s", tt.path, seen, tt.want)
+			}
+			if strings.HasPrefix(seen, "/v1/telemetry") {
+				t.Errorf("%s: reached the upstream as %s", tt.path, seen)
+			}
+		}
+	}
+	// An exact path covers its spellings, too; another prefix must not open a way around.
+	for _, path := range []string{"/v1/fleet/config", "/v1/fleet/config/", "/v1/fleet/config;x", "/v1/fleet/%63onfig", "/v1/products/../fleet/config", "/v1/products/..;/fleet/config"} {
+		if a, err := e.try(newClient(), "GET "+path); err != nil || a.status != 401 {
+			t.Errorf("%s: got %d, %v; want 401", path, a.status, err)
+		}
+	}
+	if a := e.send("GET /open", "x_gatehouse_device: forged"); a.status != 400 {
+		t.Errorf("a header with underscores: got %d, want 400", a.status)
+	}
+}
+
+// TestBadRules gives Envoy and gatehousectl the same mistakes, and wants the same words.
+func TestBadRules(t *testing.T) {
+	tests := []struct{ name, rules, want string }{
+		{"unknown field", "rules: [{match: {prefix: /v1/}, cache: {on_mis: fetch}}]", "rules[0].cache.on_mis: unknown field; known are query, on_miss, scope"},
+		{"bad duration", "max_staleness: soon", `max_staleness: is "soon", want a duration such as "30s"`},
+		{"hidden rule", "rules: [{match: {prefix: /v1/}}, {match: {path: /v1/a}}]", "rules[1].match: is never reached: rules[0] matches all that it does; move it up or remove it"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			s, err := stack.Start(t.Context(), stack.Options{Dir: dir, Rules: tt.rules})
+			if err == nil {
+				t.Fatal(errors.Join(errors.New("Envoy took the rules"), s.Stop()))
+			}
+			log, readErr := os.ReadFile(dir + "/envoy.log")
+			if readErr != nil {
+				t.Fatal(readErr)
+			}
+			if !strings.Contains(string(log), tt.want) {
+				t.Errorf("Envoy's log has no %q:\n%s", tt.want, log)
+			}
+			out, err := gatehousectl(t, "check", dir+"/envoy.yaml")
+			if err == nil || !strings.Contains(out, tt.want) {
+				t.Errorf("gatehousectl check: got %v %q, want %q", err, out, tt.want)
+			}
+		})
+	}
+}
+
+func TestCheckShippedConfig(t *testing.T) {
+	const path = "../envoy/envoy.yaml"
+	if out, err := gatehousectl(t, "check", path); err != nil || !strings.Contains(out, "ok") {
+		t.Errorf("got %v %q, want ok", err, out)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken := regexp.MustCompile(`\{cluster: gatehouse-sidecar,`).ReplaceAll(text, []byte("{cluster: gatehouse-sidekick,"))
+	out, err := gatehousectl(t, "check", writeFile(t, "envoy.yaml", string(broken)))
+	if err == nil || !strings.Contains(out, `sidecar.cluster`) || !strings.Contains(out, "gatehouse-sidekick") {
+		t.Errorf("got %v %q, want that the cluster doesn't exist", err, out)
+	}
+}
