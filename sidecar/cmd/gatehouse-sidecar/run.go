@@ -149,7 +149,7 @@ func assemble(c *config.Config, client redis.UniversalClient, log *slog.Logger) 
 	checks := []admin.Check{{Name: "push", Ready: pusher.Ready}}
 	return []component{
 		im, objects, subscriber, pusher,
-		api.New(c.API.Socket, verifier, fetcher, im, m, log),
+		api.New(c.API.Socket, verifier, fetcher, objects, im, m, log),
 		admin.New(c.Admin.Address, m.Registry, checks, log),
 	}, nil
 }

@@ -61,12 +61,18 @@ type fixture struct {
 	publish *publish.Publisher
 	mirror  *mirror.Mirror
 	metrics *metrics.Metrics
+	used    used
 	stop    func() error
 }
 
+// used collects what was used.
+type used chan []string
+
+func (u used) Used(keys []string) { u <- keys }
+
 func start(t *testing.T, v api.Verifier) fixture {
 	t.Helper()
-	f := fixture{socket: filepath.Join(t.TempDir(), "api.sock"), redis: miniredis.RunT(t), metrics: metrics.New()}
+	f := fixture{socket: filepath.Join(t.TempDir(), "api.sock"), redis: miniredis.RunT(t), metrics: metrics.New(), used: make(used, 1)}
 	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
 	t.Cleanup(func() { client.Close() })
 	f.publish = publish.New(client)
@@ -78,7 +84,7 @@ func start(t *testing.T, v api.Verifier) fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := api.New(f.socket, v, fetcher, known(1), f.metrics, discard)
+	server := api.New(f.socket, v, fetcher, f.used, known(1), f.metrics, discard)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- server.Run(ctx) }()
@@ -279,5 +285,28 @@ func TestSocket(t *testing.T) {
 	}
 	if _, err := api.Listen("/tmp/" + strings.Repeat("x", 200)); err == nil || !strings.Contains(err.Error(), "at most 103") {
 		t.Errorf("a long path: %v", err)
+	}
+}
+
+func TestHits(t *testing.T) {
+	f := start(t, verdicts{})
+	report := wire.AppendHit(wire.AppendHit(wire.BeginHits(nil), "/a"), "/b")
+	if status, _ := f.post(t, "/v1/hits", report); status != http.StatusOK {
+		t.Errorf("status %d, want 200", status)
+	}
+	if got := <-f.used; len(got) != 2 || got[0] != "/a" || got[1] != "/b" {
+		t.Errorf("used %q, want /a and /b", got)
+	}
+	for name, tt := range map[string]struct {
+		body []byte
+		want int
+	}{
+		"truncated": {report[:len(report)-1], http.StatusBadRequest},
+		"empty":     {nil, http.StatusBadRequest},
+		"too large": {make([]byte, 65<<10), http.StatusRequestEntityTooLarge},
+	} {
+		if status, _ := f.post(t, "/v1/hits", tt.body); status != tt.want {
+			t.Errorf("%s: status %d, want %d", name, status, tt.want)
+		}
 	}
 }

@@ -1,4 +1,4 @@
-// Package api answers the edge's calls over a unix socket: verify and fetch.
+// Package api answers the edge's calls over a unix socket: verify, fetch and hits.
 package api
 
 import (
@@ -22,6 +22,7 @@ const (
 	// awaitTimeout bounds how long an answer waits for the edge to know its permissions.
 	awaitTimeout = 250 * time.Millisecond
 	maxVerify    = 4 + wire.MaxDeviceID + wire.MaxSecret
+	maxHits      = 64 << 10
 )
 
 // Verifier decides on credentials.
@@ -32,6 +33,11 @@ type Verifier interface {
 // Fetcher finds objects; the object's bodies are not to be changed.
 type Fetcher interface {
 	Fetch(ctx context.Context, key string) (o contract.Object, found bool, err error)
+}
+
+// Uses hears which objects the edge has served, a key for each hit that it sampled.
+type Uses interface {
+	Used(keys []string)
 }
 
 // Image is what the edge knows.
@@ -45,14 +51,15 @@ type Server struct {
 	socket   string
 	verifier Verifier
 	fetcher  Fetcher
+	uses     Uses
 	image    Image
 	metrics  *metrics.Metrics
 	log      *slog.Logger
 }
 
 // New is a Server for the unix socket at path.
-func New(path string, v Verifier, f Fetcher, im Image, m *metrics.Metrics, log *slog.Logger) *Server {
-	return &Server{path, v, f, im, m, log}
+func New(path string, v Verifier, f Fetcher, u Uses, im Image, m *metrics.Metrics, log *slog.Logger) *Server {
+	return &Server{path, v, f, u, im, m, log}
 }
 
 // Handler serves the calls.
@@ -60,6 +67,7 @@ func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/verify", s.verify)
 	mux.HandleFunc("POST /v1/fetch", s.fetch)
+	mux.HandleFunc("POST /v1/hits", s.hits)
 	return mux
 }
 
@@ -166,6 +174,21 @@ func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.answer(w, "fetch", "ok", appendFetchResponse(s.image.Epoch(), &o, found))
+}
+
+func (s *Server) hits(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxHits))
+	if err != nil {
+		s.malformed(w, "hits", err)
+		return
+	}
+	keys, err := wire.ParseHits(body)
+	if err != nil {
+		s.malformed(w, "hits", err)
+		return
+	}
+	s.uses.Used(keys)
+	s.answer(w, "hits", "ok", nil)
 }
 
 func appendFetchResponse(epoch uint64, o *contract.Object, found bool) []byte {

@@ -184,7 +184,7 @@ func (f factory) verifications() *prometheus.CounterVec {
 
 func (f factory) requests() *prometheus.CounterVec {
 	v := f.vectors("gatehouse_api_requests_total", "Calls from the edge.", "call", "result")
-	for _, call := range []string{"verify", "fetch"} {
+	for _, call := range []string{"verify", "fetch", "hits"} {
 		for _, result := range []string{"ok", "malformed", "unavailable"} {
 			v.WithLabelValues(call, result)
 		}

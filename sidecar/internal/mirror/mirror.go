@@ -286,6 +286,16 @@ func (m *Mirror) Get(key string) (contract.Object, bool) {
 	return *o, true
 }
 
+// Used counts a use of each key, as often as it is named: the edge served them without
+// asking. It is what decides which objects stay when the budget is full.
+func (m *Mirror) Used(keys []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, key := range keys {
+		m.cache.GetIfPresent(key)
+	}
+}
+
 // Run sweeps until ctx ends.
 func (m *Mirror) Run(ctx context.Context) error {
 	tick := time.NewTicker(sweepEvery)

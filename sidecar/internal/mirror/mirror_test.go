@@ -233,3 +233,31 @@ func TestLifetimes(t *testing.T) {
 		}
 	})
 }
+
+// TestEvictionFollowsUse fills the budget many times over while some keys are used: they stay.
+func TestEvictionFollowsUse(t *testing.T) {
+	const size, hot = 10 << 10, 20
+	f := start(t, mirror.Config{}) // room for about 100
+	for i := range hot {
+		f.Apply(object(fmt.Sprint("/hot/", i), 1, size))
+	}
+	hotKeys := make([]string, hot)
+	for i := range hot {
+		hotKeys[i] = fmt.Sprint("/hot/", i)
+	}
+	for i := range 2000 {
+		f.Apply(object(fmt.Sprint("/cold/", i), 1, size))
+		if i%10 == 0 {
+			f.Used(hotKeys)
+		}
+	}
+	stayed := 0
+	for _, key := range hotKeys {
+		if _, found := f.edge[key]; found {
+			stayed++
+		}
+	}
+	if stayed < hot*9/10 {
+		t.Errorf("%d of %d used objects stayed, want nearly all", stayed, hot)
+	}
+}
