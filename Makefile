@@ -17,11 +17,11 @@ DEMO := build/gatehouse-demo
 detach := $(if $(filter-out 0 no false,$(DETACH)),--detach)
 
 .DEFAULT_GOAL := help
-.PHONY: help run stop build test check clean
+.PHONY: help run stop build test loadtest check clean
 
 help: ## show this
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
-	  printf '  make %-7s %s\n' "$$target" "$$text"; done
+	  printf '  make %-9s %s\n' "$$target" "$$text"; done
 	@echo
 	@echo '  Variables of make run, with their values now:'
 	@for v in EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK ENVOY; do \
@@ -40,6 +40,9 @@ build: ## build the filter and the programs into build/
 
 test: ## unit tests with -race, wasm build, end-to-end suite
 	@scripts/test.sh
+
+loadtest: build ## measure on this machine: SCENARIO=propagation, coldstart, catchup or all
+	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) run ./loadtest
 
 check: ## format, lint, module files
 	@scripts/check.sh
