@@ -1,12 +1,15 @@
 package main
 
 import (
+	"math/rand/v2"
+
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
 const (
-	// sampleEvery is how many hits one in the report stands for.
+	// sampleEvery is how many hits one in the report stands for, on average: one in eight
+	// at random, because requests may come in an order that a fixed step would follow.
 	sampleEvery = 8
 	// maxReport bounds a report, bytes: a few hundred keys.
 	maxReport = 32 << 10
@@ -18,16 +21,14 @@ const (
 // hits samples what is answered from shared memory, for the sidecar, which decides what
 // stays there. Nothing depends on a report getting through.
 type hits struct {
-	since  uint // the last sample
-	ticks  int  // since the last report
+	ticks  int // since the last report
 	report []byte
 }
 
 func (h *hits) hit(key string) {
-	if h.since++; h.since < sampleEvery {
+	if rand.Uint32()%sampleEvery != 0 {
 		return
 	}
-	h.since = 0
 	if h.report == nil {
 		h.report = wire.BeginHits(nil)
 	}

@@ -160,7 +160,7 @@ func (s *Stack) StartSidecar(ctx context.Context) error {
 }
 
 // StartRedis starts the stack's own Redis again after KillRedis. An embedded one has kept
-// its data, a redis-server has none.
+// its data, a redis-server has none unless RedisArgs make it persistent.
 func (s *Stack) StartRedis(ctx context.Context) error { return s.startRedis(ctx) }
 
 // AwaitReady waits until the sidecar reports that it is in step with Redis and Envoy.
@@ -189,6 +189,13 @@ func (s *Stack) SignalEnvoy(signal syscall.Signal) error { return s.signal(envoy
 
 // SignalSidecar sends the sidecar a signal, for example SIGSTOP.
 func (s *Stack) SignalSidecar(signal syscall.Signal) error { return s.signal(sidecarName, signal) }
+
+// SignalRedis sends the stack's own redis-server a signal, for example SIGSTOP.
+func (s *Stack) SignalRedis(signal syscall.Signal) error { return s.signal(redisName, signal) }
+
+// SignalRedis sends the stack's redis-server a signal, for example SIGSTOP. An embedded
+// Redis is no process.
+func (s *Stack) SignalRedis(signal syscall.Signal) error { return s.signal(redisName, signal) }
 
 // startChild runs p as name and waits until ready says so.
 func (s *Stack) startChild(ctx context.Context, name string, p program, ready func(context.Context, *process) error) error {

@@ -1,0 +1,196 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+// TestTwoSidecars points a second sidecar at the same Envoy: it wins, the first one says
+// so and waits, and takes over again when the second one is gone.
+func TestTwoSidecars(t *testing.T) {
+	e := start(t, stack.Options{})
+	e.put("/v1/products/42", "first")
+	body := func(want string) func() error {
+		return func() error {
+			return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.body == want }, "GET /v1/products/42")
+		}
+	}
+	await(t, "published", patience, body("first"))
+	dir := t.TempDir()
+	second := exec.Command("../build/gatehouse-sidecar", "--redis.url", e.RedisURL(),
+		"--push.socket", e.PushSocket(), "--api.socket", filepath.Join(dir, "api.sock"), "--admin.address", "127.0.0.1:0")
+	if err := second.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = second.Process.Kill(); _ = second.Wait() })
+	await(t, "the first one says so", patience, func() error {
+		if !strings.Contains(e.log("sidecar"), "another sidecar has taken over this edge") {
+			return fmt.Errorf("not yet")
+		}
+		return nil
+	})
+	if ready := e.fetch(e.SidecarAdminURL() + "/readyz"); !strings.Contains(ready, "another sidecar") {
+		t.Errorf("/readyz of the first one: got %q, want the reason", ready)
+	}
+	e.put("/v1/products/42", "second")
+	await(t, "the second one goes on", patience, body("second"))
+	if epochs := e.metric("gatehouse_epochs_total"); epochs != 1 {
+		t.Errorf("the first one began %v epochs, want 1: the two fight", epochs)
+	}
+	if err := second.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	e.put("/v1/products/42", "third")
+	took := await(t, "the first one takes over", patience, body("third"))
+	t.Logf("the first one took over %s after the second was gone", took)
+	await(t, "ready again", patience, func() error {
+		if ready := e.fetch(e.SidecarAdminURL() + "/readyz"); strings.TrimSpace(ready) != "ok" {
+			return fmt.Errorf("%s", ready)
+		}
+		return nil
+	})
+}
+
+// TestRedisLosesItsData empties Redis: what is gone there goes from the edge, too, and
+// versions start over.
+func TestRedisLosesItsData(t *testing.T) {
+	e := start(t, stack.Options{})
+	for range 5 {
+		e.put("/v1/products/kept", "old")
+	}
+	e.put("/v1/products/gone", "old")
+	e.device("dev", "secret", 4, "telemetry.write")
+	await(t, "published", patience, func() error {
+		if err := e.everyone([]*http.Client{shared}, func(a answer) bool { return a.body == "old" }, "GET /v1/products/gone"); err != nil {
+			return err
+		}
+		return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.status == 200 }, "POST /v1/telemetry", credential("dev", "secret")...)
+	})
+	if err := e.redis.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.publisher.Put(t.Context(), publish.Object{Key: "/v1/products/kept", Body: []byte("new"), ContentType: "text/plain", Version: 1}); err != nil {
+		t.Fatal(err)
+	}
+	took := await(t, "the edge follows", patience, func() error {
+		if err := e.everyone([]*http.Client{shared}, func(a answer) bool { return a.body == "new" }, "GET /v1/products/kept"); err != nil {
+			return err
+		}
+		if err := e.everyone([]*http.Client{shared}, func(a answer) bool { return a.header.Get("Cache-Status") == "gatehouse; fwd=uri-miss" }, "GET /v1/products/gone"); err != nil {
+			return err
+		}
+		return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.status == 401 }, "POST /v1/telemetry", credential("dev", "secret")...)
+	})
+	t.Logf("the edge followed within %s", took)
+	// At start, at the first write into an empty Redis, and now.
+	if resyncs := e.metric("gatehouse_full_resyncs_total"); resyncs != 3 || !strings.Contains(e.log("sidecar"), "redis has lost data") {
+		t.Errorf("got %v full resyncs, want 3 and the loss logged", resyncs)
+	}
+}
+
+// TestBoundedStaleness stops Redis: cached answers go on until max_staleness, then follow
+// the rules, and come back by themselves.
+func TestBoundedStaleness(t *testing.T) {
+	for _, tt := range []struct{ stale, beyond string }{
+		{"bypass", "gatehouse; fwd=stale; detail=not-in-step"},
+		{"serve", "gatehouse; hit; detail=not-in-step"},
+	} {
+		t.Run(tt.stale, func(t *testing.T) {
+			const maxStaleness = 3 * time.Second
+			e := start(t, stack.Options{Rules: fmt.Sprintf("{max_staleness: %s, stale: %s, rules: [{match: {prefix: /v1/}, cache: {}}]}", maxStaleness, tt.stale)})
+			e.put("/v1/a", "body")
+			status := func(want string) func() error {
+				return func() error {
+					return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.header.Get("Cache-Status") == want }, "GET /v1/a")
+				}
+			}
+			await(t, "published", patience, status("gatehouse; hit"))
+			if err := e.SignalRedis(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			stopped := time.Now()
+			await(t, "beyond max_staleness", patience, status(tt.beyond))
+			if took := time.Since(stopped); took < maxStaleness-2*time.Second || took > maxStaleness+time.Second {
+				t.Errorf("beyond max_staleness after %s, want about %s", took, maxStaleness)
+			}
+			if err := e.SignalRedis(syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			await(t, "recovered", patience, status("gatehouse; hit"))
+		})
+	}
+}
+
+// TestEvictionFollowsUse reads some objects through the edge and publishes many others,
+// more than fit: those that are read stay.
+func TestEvictionFollowsUse(t *testing.T) {
+	const (
+		size, hot = 20 << 10, 10
+		cold      = 300
+	)
+	e := start(t, stack.Options{SidecarArgs: []string{"--memory.bytes=2MiB", "--memory.objects=1000"}})
+	random := rand.NewChaCha8([32]byte{})
+	put := func(key string) {
+		body := make([]byte, size)
+		if _, err := random.Read(body); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := e.publisher.Put(t.Context(), publish.Object{Key: key, Body: body, ContentType: "image/png"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hits := func() (n int) {
+		for i := range hot {
+			if e.send(fmt.Sprint("GET /v1/products/hot-", i)).header.Get("Cache-Status") == "gatehouse; hit" {
+				n++
+			}
+		}
+		return n
+	}
+	for i := range hot {
+		put(fmt.Sprint("/v1/products/hot-", i))
+	}
+	for i := range 60 { // the cache counts uses as soon as it is more than half full
+		put(fmt.Sprint("/v1/products/filler-", i))
+	}
+	await(t, "published", patience, func() error {
+		if n := hits(); n != hot {
+			return fmt.Errorf("%d of %d at the edge", n, hot)
+		}
+		return nil
+	})
+	before := e.metric("gatehouse_api_requests_total")
+	await(t, "hits are reported", patience, func() error {
+		hits()
+		if e.metric("gatehouse_api_requests_total") < before+4 {
+			return fmt.Errorf("not yet")
+		}
+		return nil
+	})
+	for i := range cold {
+		put(fmt.Sprint("/v1/products/cold-", i))
+	}
+	await(t, "evictions", patience, func() error {
+		if e.metric("gatehouse_evictions_total")+e.metric("gatehouse_objects_applied_total") < cold {
+			return fmt.Errorf("not yet")
+		}
+		return nil
+	})
+	if n := hits(); n < hot*8/10 {
+		t.Errorf("%d of %d objects in use stayed at the edge, want nearly all", n, hot)
+	}
+	held, budget := e.metric("gatehouse_mirror_bytes"), e.metric("gatehouse_mirror_budget_bytes")
+	if held > budget {
+		t.Errorf("the edge holds %v bytes, the budget is %v", held, budget)
+	}
+}

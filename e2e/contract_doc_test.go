@@ -1,0 +1,236 @@
+package e2e
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/gatehouse/gatehouse/e2e/redistest"
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+const (
+	contractDoc   = "../docs/redis-contract.md"
+	pythonExample = "testdata/publish_example.py"
+)
+
+// TestContractDocument compares the document with the code.
+func TestContractDocument(t *testing.T) {
+	example, err := os.ReadFile(pythonExample)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if block(t, section(t, "A writer in Python"), "python") != strings.TrimSuffix(string(example), "\n") {
+		t.Errorf("the program in %s is not %s", contractDoc, pythonExample)
+	}
+
+	limits := map[string]int64{
+		"key": wire.MaxKey, "device id": wire.MaxDeviceID, "secret": wire.MaxSecret, "entity-tag": wire.MaxETag,
+		"content type": wire.MaxContentType, "body": wire.MaxBody, "hashes": contract.MaxHashes,
+		"lowest cost": contract.MinCost, "highest cost": contract.MaxCost, "permissions": wire.MaxPermissions,
+		"permission": wire.MaxPermissionName, "number": wire.MaxVersion,
+		"tombstone": contract.TombstoneLife.Milliseconds(), "data epoch": longestEpoch(),
+	}
+	documented := map[string]int64{}
+	for _, row := range regexp.MustCompile(`(?m)^\| ([a-z -]+) \| (\d+) \|`).FindAllStringSubmatch(section(t, "Limits"), -1) {
+		if documented[row[1]], err = strconv.ParseInt(row[2], 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !maps.Equal(documented, limits) {
+		t.Errorf("limits: got  %v\nwant %v", documented, limits)
+	}
+	out, err := python(t, "", "-c", "import sys; sys.path.insert(0, 'testdata'); from publish_example import *; print(MAX_KEY, MAX_BODY, MAX_SECRET, TOMBSTONE_LIFE_MS)")
+	if want := fmt.Sprint(limits["key"], limits["body"], limits["secret"], limits["tombstone"]); err != nil || out != want {
+		t.Errorf("the example's limits: got %s, %v, want %s", out, err, want)
+	}
+	documentedFields(t)
+	documentedForms(t, limits)
+}
+
+// documentedFields compares the tables of fields with what the parsers know.
+func documentedFields(t *testing.T) {
+	t.Helper()
+	records := section(t, "Records")
+	head, rest, _ := strings.Cut(records, "An object besides:")
+	object, credential, _ := strings.Cut(rest, "A credential besides:")
+	var all []string
+	for text, of := range map[string][2]bool{head: {true, true}, object: {true, false}, credential: {false, true}} {
+		for _, row := range regexp.MustCompile("(?m)^\\| `([a-z.-]+)` \\|").FindAllStringSubmatch(text, -1) {
+			fields := map[string]string{contract.FieldVersion: "1", contract.FieldPublished: "1", row[1]: "1"}
+			_, objectErr := contract.ParseObject(fields)
+			_, credentialErr := contract.ParseCredential(fields)
+			for i, err := range []error{objectErr, credentialErr} {
+				if known := contract.ReasonOf(err) != contract.ReasonUnknown; known != of[i] {
+					t.Errorf("field %s: documented %v, error %v", row[1], of[i], err)
+				}
+			}
+			all = append(all, row[1])
+		}
+	}
+	source, err := os.ReadFile("../sidecar/contract/keys.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{contract.BodyField(wire.Gzip), contract.BodyField(wire.Brotli), contract.BodyField(wire.Zstd)}
+	for _, constant := range regexp.MustCompile(`Field\w+\s+= "([^"]+)"`).FindAllStringSubmatch(string(source), -1) {
+		want = append(want, constant[1])
+	}
+	slices.Sort(all)
+	slices.Sort(want)
+	if !slices.Equal(all, want) {
+		t.Errorf("fields: got %v, want %v", all, want)
+	}
+}
+
+// documentedForms compares the regular expressions with the checks of the code.
+func documentedForms(t *testing.T, limits map[string]int64) {
+	t.Helper()
+	hash := "$2b$12$" + strings.Repeat("a", 53)
+	forms := map[string]struct {
+		valid   func(string) bool
+		samples []string
+	}{
+		"device id":    {wire.ValidDeviceID, []string{"dev", strings.Repeat("d", 128)}},
+		"key":          {wire.ValidKey, []string{"/a?b", "@dev/a", "@dev", "@/a", "/" + strings.Repeat("a", 2047)}},
+		"entity-tag":   {wire.ValidETag, []string{`"ab"`, `"` + strings.Repeat("e", 126) + `"`, `W/"a"`}},
+		"content type": {wire.ValidContentType, []string{"text/plain; a=b", strings.Repeat("c", 255)}},
+		"permission":   {wire.ValidPermission, []string{"a.b", strings.Repeat("p", 64)}},
+		"data epoch":   {contract.ValidEpoch, []string{"beef", strings.Repeat("0", 64)}},
+		"bcrypt hash": {func(s string) bool { return contract.CheckHash(s) == nil }, []string{
+			hash, "$2a$04" + hash[6:], "$2y$15" + hash[6:], "$2x$12" + hash[6:], "$2b$16" + hash[6:], "$2b$03" + hash[6:],
+		}},
+		"number": {validNumber, []string{"0", "10", "9007199254740991", "9007199254740992"}},
+	}
+	for line := range strings.Lines(block(t, section(t, "Records"), "text")) {
+		name, expression, _ := strings.Cut(line, "  ")
+		form, known := forms[name]
+		if !known {
+			t.Errorf("form %s is documented, but not compared", name)
+			continue
+		}
+		delete(forms, name)
+		re := regexp.MustCompile(`\A(?:` + strings.TrimSpace(expression) + `)\z`)
+		for _, s := range variants(form.samples) {
+			matches := re.MatchString(s)
+			if n, err := strconv.ParseUint(s, 10, 64); name == "number" && err == nil {
+				matches = matches && n <= uint64(limits[name])
+			} else if limit := limits[name]; name != "number" && limit != 0 {
+				matches = matches && int64(len(s)) <= limit
+			}
+			if matches != form.valid(s) {
+				t.Errorf("%s %.100q: documented %v, the code says %v", name, s, matches, form.valid(s))
+			}
+		}
+	}
+	for name := range forms {
+		t.Errorf("form %s is not documented", name)
+	}
+}
+
+// variants are samples, and each with any one byte more, in three places.
+func variants(samples []string) []string {
+	all := append([]string{""}, samples...)
+	for _, s := range samples {
+		for b := range 256 {
+			for _, at := range []int{0, len(s) / 2, len(s)} {
+				all = append(all, s[:at]+string([]byte{byte(b)})+s[at:])
+			}
+		}
+	}
+	return all
+}
+
+func validNumber(s string) bool {
+	_, err := contract.ParseObject(map[string]string{"version": "1", "published": s, "deleted": "1"})
+	return err == nil
+}
+
+func longestEpoch() (n int64) {
+	for contract.ValidEpoch(strings.Repeat("0", int(n)+1)) {
+		n++
+	}
+	return n
+}
+
+// TestDocumentedEvent makes the event of the document, and reads it.
+func TestDocumentedEvent(t *testing.T) {
+	dump := block(t, section(t, "Events"), "text")
+	var payload []byte
+	for line := range strings.Lines(dump) {
+		raw, err := hex.DecodeString(strings.ReplaceAll(line[6:6+16*3], " ", ""))
+		if err != nil || line[:4] != fmt.Sprintf("%04x", len(payload)) {
+			t.Fatalf("line %q: %v", line, err)
+		}
+		shown := strings.Map(func(r rune) rune { return cmp.Or(map[bool]rune{r < ' ' || r > '~': '.'}[true], r) }, string(raw))
+		if strings.TrimSuffix(line[6+16*3+1:], "\n") != shown {
+			t.Errorf("line %q: want %q at its end", line, shown)
+		}
+		payload = append(payload, raw...)
+	}
+	if want := fmt.Sprintf("The message has %d bytes", len(payload)); !strings.Contains(section(t, "Events"), want) {
+		t.Errorf("the document does not say: %s", want)
+	}
+
+	url := redistest.Start(t)
+	admin := client(t, url)
+	if err := admin.MSet(t.Context(), contract.Keys{}.EpochKey(), "beef", contract.Keys{}.SeqKey(), "6").Err(); err != nil {
+		t.Fatal(err)
+	}
+	got := newWriter(t, url, admin).write(contract.ObjectMember("/a"), "", "put", "/a", writeFile(t, "a.txt", "hi\n"), "text/plain", "3")
+	now := regexp.MustCompile(`9:published,13:\d{13},$`) // by the clock of Redis
+	if got = now.ReplaceAllString(got, "9:published,13:1735689600000,"); got != string(payload) {
+		t.Errorf("got  %q\nwant %q", got, payload)
+	}
+
+	// Where each netstring lies.
+	var want []string
+	for rest := payload; len(rest) > 0; {
+		digits, after, _ := bytes.Cut(rest, []byte(":"))
+		n, err := strconv.Atoi(string(digits))
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := len(payload) - len(rest)
+		rest = after[n+1:]
+		want = append(want, fmt.Sprintf("%04x–%04x", begin, len(payload)-len(rest)-1))
+	}
+	if ranges := regexp.MustCompile(`[0-9a-f]{4}–[0-9a-f]{4}`).FindAllString(section(t, "Events"), -1); !slices.Equal(ranges, want) {
+		t.Errorf("the document has netstrings at %v, want %v", ranges, want)
+	}
+}
+
+// section is the text of the document under a heading.
+func section(t *testing.T, heading string) string {
+	t.Helper()
+	text, err := os.ReadFile(contractDoc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(text), "\n## "+heading+"\n")
+	if !found {
+		t.Fatalf("no section %q in %s", heading, contractDoc)
+	}
+	rest, _, _ = strings.Cut(rest, "\n## ")
+	return rest
+}
+
+// block is the first block of code of a language in a section, without its last line end.
+func block(t *testing.T, section, language string) string {
+	t.Helper()
+	_, rest, _ := strings.Cut(section, "\n```"+language+"\n")
+	code, _, found := strings.Cut(rest, "\n```")
+	if !found {
+		t.Fatalf("no block of %s in %s", language, contractDoc)
+	}
+	return code
+}

@@ -1,0 +1,224 @@
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/e2e/redistest"
+	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+// python runs the interpreter of .venv, with the packages of testdata/requirements.txt.
+func python(t *testing.T, stdin string, args ...string) (string, error) {
+	t.Helper()
+	const interpreter = "../.venv/bin/python"
+	if out, err := exec.CommandContext(t.Context(), interpreter, "-c", "import redis, bcrypt").CombinedOutput(); err != nil {
+		t.Fatalf("python3 with redis-py and bcrypt in .venv: %v: %s; run scripts/install-python.sh e2e/testdata/requirements.txt ''", err, out)
+	}
+	cmd := exec.CommandContext(t.Context(), interpreter, append([]string{"-B"}, args...)...)
+	cmd.Stdin = strings.NewReader(stdin)
+	out, err := cmd.CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+// writer publishes with the example, and reads the events.
+type writer struct {
+	t     *testing.T
+	url   string
+	redis *redis.Client
+	sub   *redis.PubSub
+}
+
+// newWriter publishes to url; admin may do everything there.
+func newWriter(t *testing.T, url string, admin *redis.Client) *writer {
+	t.Helper()
+	sub := admin.Subscribe(t.Context(), contract.Keys{}.EventsChannel())
+	t.Cleanup(func() { _ = sub.Close() })
+	if _, err := sub.Receive(t.Context()); err != nil { // the acknowledgement
+		t.Fatal(err)
+	}
+	return &writer{t, url, admin, sub}
+}
+
+func (w *writer) run(stdin string, args ...string) (string, error) {
+	w.t.Helper()
+	return python(w.t, stdin, append([]string{pythonExample, w.url}, args...)...)
+}
+
+// write runs the example and returns the payload of its event, after comparing it with
+// what the example printed and what Redis holds.
+func (w *writer) write(m contract.Member, stdin string, args ...string) string {
+	w.t.Helper()
+	out, err := w.run(stdin, args...)
+	if err != nil {
+		w.t.Fatalf("%s %s: %v: %s", pythonExample, args[0], err, out)
+	}
+	message, err := w.sub.ReceiveMessage(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	e, err := contract.ParseEvent(message.Payload)
+	if err != nil {
+		w.t.Fatalf("%s: event %q: %v", args[0], message.Payload, err)
+	}
+	if receipt := fmt.Sprintf("%s %d", e.Fields[contract.FieldVersion], e.Seq); out != receipt || e.Member != m {
+		w.t.Errorf("%s: printed %q, the event says %q of %s, want %s", args[0], out, receipt, e.Member, m)
+	}
+	stored, err := w.redis.HGetAll(w.t.Context(), contract.Keys{}.RecordKey(m)).Result()
+	if err != nil || !maps.Equal(stored, e.Fields) {
+		w.t.Errorf("%s: the event has %q, redis %q, %v", args[0], e.Fields, stored, err)
+	}
+	if epoch := w.redis.Get(w.t.Context(), contract.Keys{}.EpochKey()).Val(); e.Epoch != epoch {
+		w.t.Errorf("%s: the event is of epoch %q, redis has %q", args[0], e.Epoch, epoch)
+	}
+	if ours := contract.AppendEvent(nil, e); len(ours) != len(message.Payload) {
+		w.t.Errorf("%s: got an event of %d bytes, want %d", args[0], len(message.Payload), len(ours))
+	}
+	return message.Payload
+}
+
+// TestPythonWriter publishes with the documented example to a real edge, both with the
+// documented permissions.
+func TestPythonWriter(t *testing.T) {
+	url := redistest.Start(t)
+	admin := client(t, url)
+	for _, line := range strings.Split(block(t, section(t, "Redis itself"), "text"), "\n") {
+		var args []any
+		for _, arg := range strings.Fields(line) {
+			args = append(args, arg)
+		}
+		if err := admin.Do(t.Context(), args...).Err(); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+	}
+	as := func(user string) string {
+		return strings.Replace(url, "redis://", "redis://"+user+":"+user+"-password@", 1)
+	}
+	e := start(t, stack.Options{RedisURL: as("reader")})
+	w := newWriter(t, as("writer"), admin)
+	one := []*http.Client{shared}
+
+	const key = "/v1/products/42?lang=de"
+	object, body := contract.ObjectMember(key), pretty(1024, "python")
+	file := writeFile(t, "body.json", body)
+	w.write(object, "", "put", key, file, "application/json", "41")
+	await(t, "published", patience, func() error {
+		return e.everyone(one, func(a answer) bool { return a.body == body }, "GET "+key)
+	})
+	zipped := e.send("GET /v1/products/42?b=2&lang=de", "accept-encoding: gzip")
+	if zipped.status != 200 || zipped.header.Get("Content-Encoding") != "gzip" || decode(t, zipped) != body {
+		t.Errorf("got %d %v, want the object in gzip", zipped.status, zipped.header)
+	}
+	if got, want := zipped.header.Get("ETag"), "W/"+publish.ETag([]byte(body)); got != want {
+		t.Errorf("got entity-tag %s, want %s", got, want)
+	}
+	if out, err := w.run("", "put", key, file, "application/json", "41"); err == nil || !strings.Contains(out, "STALE") {
+		t.Errorf("the same version again: got %v: %s, want STALE", err, out)
+	}
+	w.write(object, "", "delete", key)
+	await(t, "deleted", patience, func() error {
+		return e.everyone(one, func(a answer) bool { return a.header.Get("Cache-Status") == "gatehouse; fwd=uri-miss" }, "GET "+key)
+	})
+
+	const device, secret = "thermostat-7", "python's secret"
+	member, shows := contract.CredentialMember(device), credential(device, secret)
+	if a := e.send("POST /v1/telemetry", shows...); a.status != 401 {
+		t.Errorf("unknown: got %d, want 401", a.status)
+	}
+	w.write(member, secret+"\n", "register", device, "telemetry.write", "config.read")
+	await(t, "let in", patience, func() error {
+		return e.everyone(one, func(a answer) bool { return a.status == 200 }, "POST /v1/telemetry", shows...)
+	})
+	w.write(member, "", "revoke", device)
+	await(t, "refused", patience, func() error {
+		return e.everyone(one, func(a answer) bool { return a.status == 401 }, "POST /v1/telemetry", shows...)
+	})
+	if got := e.metric("gatehouse_corrupt_total"); got != 0 {
+		t.Errorf("the sidecar refused %v records", got)
+	}
+}
+
+// TestWriteScriptRefusesSlips passes the script what another language's writer may get
+// wrong; the record that is there must stay, and no event may go out.
+func TestWriteScriptRefusesSlips(t *testing.T) {
+	source, err := os.ReadFile("../sidecar/publish/write.lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := client(t, redistest.Start(t))
+	write := func(keys []string, args ...any) error {
+		return admin.Eval(t.Context(), string(source), keys, args...).Err()
+	}
+	keys := []string{"{gatehouse:0}:o:/a", "{gatehouse:0}:seq", "{gatehouse:0}:log", "{gatehouse:0}:epoch"}
+	good := []any{"replace", "0", "beef", "o:/a", "0", "{gatehouse:0}:events", "etag", `""`, "content-type", "a", "body", ""}
+	if err := write(keys, good...); err != nil {
+		t.Fatal(err)
+	}
+	with := func(i int, value string) []any {
+		args := slices.Clone(good)
+		args[i] = value
+		return args
+	}
+	many := slices.Clone(good)
+	for i := range 40 {
+		many = append(many, "field-"+strconv.Itoa(i), "")
+	}
+	tests := []struct {
+		name string
+		keys []string
+		args []any
+		says string // besides INVALID
+	}{
+		{"no arguments", keys, nil, "0 arguments"},
+		{"no field", keys, good[:6], "6 arguments"},
+		{"a field without its value", keys, good[:11], "11 arguments"},
+		{"too many fields", keys, many, "1 to 32 fields"},
+		{"a key too few", keys[:3], good, "3 keys"},
+		{"mode", keys, with(0, "put"), "mode put"},
+		{"version", keys, with(1, "-1"), "version -1"},
+		{"epoch", keys, with(2, "BEEF"), "epoch BEEF"},
+		{"member of another key", keys, with(3, "o:/b"), "member o:/b"},
+		{"member without its kind", keys, with(3, "/a"), "member /a"},
+		{"expiry without deletion", keys, with(4, "86400000"), "expiry 86400000"},
+		{"deletion without expiry", keys, append(slices.Clone(good[:6]), "deleted", "1"), "expiry 0"},
+		{"expiry", keys, append(with(4, "24h")[:6], "deleted", "1"), "expiry 24h"},
+		{"version as a field", keys, with(6, "version"), "field version"},
+		{"a field twice", keys, with(8, "etag"), "field etag"},
+	}
+	for _, tt := range tests {
+		err := write(tt.keys, tt.args...)
+		if err == nil || !strings.HasPrefix(err.Error(), "INVALID ") || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: got %v, want INVALID … %s", tt.name, err, tt.says)
+		}
+	}
+	fields, err := admin.HGetAll(t.Context(), keys[0]).Result()
+	if o, parseErr := contract.ParseObject(fields); err != nil || parseErr != nil || o.Version != 1 {
+		t.Errorf("got %v, %v, want the first record: %v", fields, parseErr, err)
+	}
+	if seq := admin.Get(t.Context(), keys[1]).Val(); seq != "1" {
+		t.Errorf("got seq %s, want 1", seq)
+	}
+}
+
+// client connects to url until the test ends.
+func client(t *testing.T, url string) *redis.Client {
+	t.Helper()
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := redis.NewClient(options)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
