@@ -7,6 +7,7 @@ scripts/need.sh gcc gcc "the race detector of go test needs a C compiler"
 scripts/need.sh redis-server redis-server "the tests run against a real Redis"
 ENVOY=$(scripts/install-envoy.sh)
 export ENVOY
+scripts/install-python.sh e2e/testdata/requirements.txt ""
 
 begin=$SECONDS
 make --no-print-directory build

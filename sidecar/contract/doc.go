@@ -1,6 +1,7 @@
 // Package contract is the Redis contract between writers and sidecars: key names, the
 // fields of the hashes, and the bytes of an event. Package publish writes it and the
-// sidecar reads it; a writer in any language needs no more than this page.
+// sidecar reads it. docs/redis-contract.md is the same for other languages: the script's
+// arguments, its errors, an example in Python, and what is guaranteed.
 //
 // # Keys
 //

@@ -1,0 +1,117 @@
+"""Publishes objects and device credentials for Gatehouse: the worked example of
+docs/redis-contract.md. Its packages are in requirements.txt beside it.
+
+    publish_example.py REDIS_URL put KEY FILE CONTENT_TYPE [VERSION [TTL_MS]]
+    publish_example.py REDIS_URL delete KEY [VERSION]
+    publish_example.py REDIS_URL register DEVICE [PERMISSION ...]   (the secret on standard input)
+    publish_example.py REDIS_URL revoke DEVICE
+
+Prints the version and the sequence number of the write.
+"""
+
+import gzip
+import hashlib
+import pathlib
+import re
+import secrets
+import sys
+
+import bcrypt
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+# The one script of every write. A program outside the repository brings a copy of it.
+WRITE_LUA = pathlib.Path(__file__).parents[2] / "sidecar" / "publish" / "write.lua"
+DEVICE = "[!#-+.0->@-~-]{1,128}"
+MEMBER = re.compile(f"o:(/|@{DEVICE}/)[!-~]*|c:{DEVICE}")
+CONTENT_TYPE = re.compile("[ -~]{1,255}")
+MAX_KEY = 2048
+MAX_BODY = 1 << 20
+MAX_SECRET = 72
+TOMBSTONE_LIFE_MS = 24 * 60 * 60 * 1000
+
+
+class Publisher:
+    """Writes to one shard."""
+
+    def __init__(self, client, shard="0"):
+        self.prefix = "{gatehouse:%s}:" % shard
+        self.script = client.register_script(WRITE_LUA.read_text())
+
+    def write(self, mode, member, fields, version=0):
+        """Runs the script: all of the write, or nothing. Gives (version, seq)."""
+        if not MEMBER.fullmatch(member) or len(member) > len("o:") + MAX_KEY:
+            raise ValueError(f"{member!r}: want o:/path, o:@device/path or c:device, at most {MAX_KEY} bytes")
+        expiry_ms = TOMBSTONE_LIFE_MS if "deleted" in fields else 0
+        keys = [self.prefix + name for name in (member, "seq", "log", "epoch")]
+        args = [mode, version, secrets.token_hex(16), member, expiry_ms, self.prefix + "events"]
+        for field, value in fields.items():
+            args += [field, value]
+        return tuple(self.script(keys=keys, args=args))
+
+    def put(self, key, body, content_type, version=0, ttl_ms=0):
+        """Publishes an object in the encodings that make it smaller; here that is gzip."""
+        if key != canonical_key(key):
+            raise ValueError(f"key {key!r}: the edge looks up {canonical_key(key)!r}")
+        if not CONTENT_TYPE.fullmatch(content_type):
+            raise ValueError(f"content type {content_type!r}: want 1 to 255 bytes of printable ASCII")
+        if len(body) > MAX_BODY:
+            raise ValueError(f"body of {key!r}: {len(body)} bytes, at most {MAX_BODY} are allowed")
+        etag = '"' + hashlib.sha256(body).digest()[:16].hex() + '"'
+        fields = {"etag": etag, "content-type": content_type, "body": body}
+        zipped = gzip.compress(body, mtime=0)
+        if len(zipped) < len(body):
+            fields["body.gzip"] = zipped
+        if ttl_ms:
+            fields["ttl"] = ttl_ms
+        return self.write("replace", "o:" + key, fields, version)
+
+    def delete(self, key, version=0):
+        """Makes the edges forget an object."""
+        return self.write("replace", "o:" + key, {"deleted": 1}, version)
+
+    def register(self, device, secret, permissions=()):
+        """Registers a device, or replaces its credential."""
+        if not 1 <= len(secret) <= MAX_SECRET:
+            raise ValueError(f"secret of {device!r}: {len(secret)} bytes, want 1 to {MAX_SECRET}")
+        fields = {"hash": bcrypt.hashpw(secret, bcrypt.gensalt(12))}
+        if permissions:
+            fields["permissions"] = ",".join(sorted(set(permissions)))
+        return self.write("replace", "c:" + device, fields)
+
+    def revoke(self, device):
+        """Refuses a device from now on; the rest of its record stays."""
+        return self.write("merge", "c:" + device, {"disabled": 1})
+
+
+def canonical_key(key):
+    """A key whose query is as the edge looks it up: sorted by name, without empty pairs."""
+    path, _, query = key.partition("?")
+    pairs = sorted(filter(None, query.split("&")), key=lambda pair: pair.partition("=")[0])
+    return path + ("?" + "&".join(pairs) if pairs else "")
+
+
+def main(url, command, name, *rest):
+    # Without retries: a write that was applied, but not answered, would meet its own version.
+    client = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0))
+    publisher = Publisher(client)
+    if command == "put" and len(rest) >= 2:
+        file, content_type, *numbers = rest
+        return publisher.put(name, pathlib.Path(file).read_bytes(), content_type, *map(int, numbers))
+    if command == "delete":
+        return publisher.delete(name, *map(int, rest))
+    if command == "register":
+        return publisher.register(name, sys.stdin.buffer.readline().rstrip(b"\r\n"), rest)
+    if command == "revoke":
+        return publisher.revoke(name)
+    sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 4:
+        sys.exit(__doc__)
+    try:
+        print(*main(*sys.argv[1:]))
+    except (redis.RedisError, ValueError, OSError) as error:
+        sys.exit(f"publish_example.py: {error}")
