@@ -42,7 +42,7 @@ type call struct {
 func (c *calls) join(s *stream, d *policy.Decision) bool {
 	pending := c.find(d)
 	if pending == nil {
-		pending = newCall(d)
+		pending = newCall(d, c.plugin.vm.host.source())
 		if len(c.inFlight) >= maxCalls || !c.dispatch(pending) {
 			c.fail(fmt.Sprintf("no call to %s: %d calls are in flight, at most %d", pending.path, len(c.inFlight), maxCalls))
 			s.answer(pending, nil)
@@ -62,7 +62,7 @@ func (c *calls) refresh(d *policy.Decision) {
 		return
 	}
 	c.plugin.vm.count(policy.AuthRefresh)
-	pending := newCall(&verify)
+	pending := newCall(&verify, c.plugin.vm.host.source())
 	pending.due = true
 	c.inFlight[pending.key] = pending
 }
@@ -156,11 +156,11 @@ func callKey(d *policy.Decision) string {
 	return fetchPath + d.Key
 }
 
-// newCall is the question that a decision raises.
-func newCall(d *policy.Decision) *call {
+// newCall is the question that a decision raises for a request from source.
+func newCall(d *policy.Decision, source string) *call {
 	pending := &call{key: callKey(d), path: fetchPath, body: []byte(d.Key)}
 	if d.Action == policy.Verify {
-		request := wire.VerifyRequest{DeviceID: d.Credential.ID, Secret: d.Credential.Secret}
+		request := wire.VerifyRequest{DeviceID: d.Credential.ID, Secret: d.Credential.Secret, Source: source}
 		pending.path, pending.body = verifyPath, wire.AppendVerifyRequest(nil, &request)
 	}
 	return pending
@@ -178,7 +178,8 @@ func (s *stream) answer(to *call, body []byte) {
 	}
 	verified, err := wire.ParseVerifyResponse(body)
 	if err != nil {
-		verified = wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 1}
+		s.answers.Unreachable = true
+		return
 	}
 	s.answers.Verify = &verified
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
@@ -22,6 +23,8 @@ type host interface {
 	requestHeaders() [][2]string
 	// requestBody is the first size bytes of the buffered request body.
 	requestBody(size int) []byte
+	// source is the client's address without its port, as the proxy trusts it; "" if unknown.
+	source() string
 	removeRequestHeader(name string)
 	addRequestHeader(name, value string)
 	addResponseHeader(name, value string)
@@ -78,6 +81,18 @@ func (sdkHost) requestBody(size int) []byte {
 		return nil
 	}
 	return body
+}
+
+func (sdkHost) source() string {
+	address, err := proxywasm.GetProperty([]string{"source", "address"})
+	if err != nil {
+		return ""
+	}
+	ap, err := netip.ParseAddrPort(string(address))
+	if err != nil {
+		return "" // not an IP address: a unix socket
+	}
+	return ap.Addr().WithZone("").Unmap().String()
 }
 
 func (sdkHost) removeRequestHeader(name string) {

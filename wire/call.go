@@ -10,17 +10,22 @@ import (
 //	0  u8  layout version
 //	1  u8  length of the device id
 //	2  u8  length of the secret
-//	3  u8  zero
-//	4      device id, secret
+//	3  u8  length of the source
+//	4      device id, secret, source
 type VerifyRequest struct {
 	DeviceID string // at most MaxDeviceID bytes
 	Secret   string // at most MaxSecret bytes
+	// Source is the client's IP address as text, "" if the edge doesn't know it.
+	Source string
 }
+
+// MaxSource is the longest IP address as text: an IPv6 one that ends in an IPv4 one.
+const MaxSource = 45
 
 // AppendVerifyRequest appends the request to dst.
 func AppendVerifyRequest(dst []byte, r *VerifyRequest) []byte {
-	dst = append(dst, Layout, byte(len(r.DeviceID)), byte(len(r.Secret)), 0)
-	return append(append(dst, r.DeviceID...), r.Secret...)
+	dst = append(dst, Layout, byte(len(r.DeviceID)), byte(len(r.Secret)), byte(len(r.Source)))
+	return append(append(append(dst, r.DeviceID...), r.Secret...), r.Source...)
 }
 
 // ParseVerifyRequest reads a request; nothing in it refers to b.
@@ -28,11 +33,12 @@ func ParseVerifyRequest(b []byte) (VerifyRequest, error) {
 	if err := checkMessage("verify request", b, 4); err != nil {
 		return VerifyRequest{}, err
 	}
-	id, secret := int(b[1]), int(b[2])
-	if len(b) != 4+id+secret || id > MaxDeviceID || secret > MaxSecret {
-		return VerifyRequest{}, fmt.Errorf("verify request of %d bytes with an id of %d and a secret of %d: %w", len(b), id, secret, ErrMalformed)
+	id, secret, source := int(b[1]), int(b[2]), int(b[3])
+	if len(b) != 4+id+secret+source || id > MaxDeviceID || secret > MaxSecret || source > MaxSource {
+		return VerifyRequest{}, fmt.Errorf("verify request of %d bytes with an id of %d, a secret of %d and a source of %d: %w", len(b), id, secret, source, ErrMalformed)
 	}
-	return VerifyRequest{DeviceID: string(b[4 : 4+id]), Secret: string(b[4+id:])}, nil
+	text := string(b[4:])
+	return VerifyRequest{DeviceID: text[:id], Secret: text[id : id+secret], Source: text[id+secret:]}, nil
 }
 
 // VerifyResponse answers POST /v1/verify.

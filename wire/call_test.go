@@ -14,12 +14,12 @@ func TestVerifyRequestRoundTrip(t *testing.T) {
 		name    string
 		request VerifyRequest
 	}{
-		{"sample", VerifyRequest{"demo-device", "demo-secret"}},
+		{"sample", VerifyRequest{"demo-device", "demo-secret", "203.0.113.7"}},
 		{"none of both", VerifyRequest{}},
-		{"no secret", VerifyRequest{"demo-device", ""}},
-		{"no id", VerifyRequest{"", "demo-secret"}},
-		{"at the limits", VerifyRequest{strings.Repeat("d", MaxDeviceID), strings.Repeat("s", MaxSecret)}},
-		{"any bytes", VerifyRequest{"\x00\xff", "\n\x00,\""}},
+		{"no secret", VerifyRequest{"demo-device", "", "::1"}},
+		{"no id", VerifyRequest{"", "demo-secret", ""}},
+		{"at the limits", VerifyRequest{strings.Repeat("d", MaxDeviceID), strings.Repeat("s", MaxSecret), strings.Repeat("1", MaxSource)}},
+		{"any bytes", VerifyRequest{"\x00\xff", "\n\x00,\"", "\xff"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -34,9 +34,9 @@ func TestVerifyRequestRoundTrip(t *testing.T) {
 }
 
 func TestParseVerifyRequestRefused(t *testing.T) {
-	good := AppendVerifyRequest(nil, &VerifyRequest{"demo-device", "demo-secret"})
-	long := func(id, secret int) []byte {
-		return AppendVerifyRequest(nil, &VerifyRequest{strings.Repeat("d", id), strings.Repeat("s", secret)})
+	good := AppendVerifyRequest(nil, &VerifyRequest{"demo-device", "demo-secret", "203.0.113.7"})
+	long := func(id, secret, source int) []byte {
+		return AppendVerifyRequest(nil, &VerifyRequest{strings.Repeat("d", id), strings.Repeat("s", secret), strings.Repeat("1", source)})
 	}
 	tests := []struct {
 		name string
@@ -49,11 +49,12 @@ func TestParseVerifyRequestRefused(t *testing.T) {
 		{"layout after this", edited(good, set8(0, Layout+1)), ErrLayout},
 		{"cut", edited(good, cut(len(good)-1)), ErrMalformed},
 		{"a byte more", edited(good, add(0)), ErrMalformed},
-		{"id over its limit", long(MaxDeviceID+1, 1), ErrMalformed},
-		{"secret over its limit", long(1, MaxSecret+1), ErrMalformed},
-		{"id whose length doesn't fit a byte", long(256+3, 3), ErrMalformed},
-		{"secret whose length doesn't fit a byte", long(3, 256+3), ErrMalformed},
-		{"both lengths don't fit a byte", long(256, 256), ErrMalformed},
+		{"id over its limit", long(MaxDeviceID+1, 1, 1), ErrMalformed},
+		{"secret over its limit", long(1, MaxSecret+1, 1), ErrMalformed},
+		{"source over its limit", long(1, 1, MaxSource+1), ErrMalformed},
+		{"id whose length doesn't fit a byte", long(256+3, 3, 0), ErrMalformed},
+		{"secret whose length doesn't fit a byte", long(3, 256+3, 0), ErrMalformed},
+		{"both lengths don't fit a byte", long(256, 256, 0), ErrMalformed},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

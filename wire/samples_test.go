@@ -101,7 +101,7 @@ func recordSamples() []sample {
 }
 
 func messageSamples() []sample {
-	request := VerifyRequest{DeviceID: "demo-device", Secret: "demo-secret"}
+	request := VerifyRequest{DeviceID: "demo-device", Secret: "demo-secret", Source: "203.0.113.7"}
 	allow := VerifyResponse{Outcome: Allow, Permissions: 3, Epoch: testEpoch}
 	busy := VerifyResponse{Outcome: Unavailable, RetryAfterS: 0x0201, Epoch: 1}
 	return []sample{
@@ -110,7 +110,7 @@ func messageSamples() []sample {
 		{"batch-none", "batch: no operations, no takeover", func(dst []byte) []byte { return append(dst, BeginBatch(nil, testEpoch, false)...) },
 			batchHeader(), readBatch, ok("8877665544332211 false")},
 		{"verify-request", "verify request", func(dst []byte) []byte { return AppendVerifyRequest(dst, &request) },
-			[]field{{"layout", 1}, {"id length", 1}, {"secret length", 1}, {zero, 1}, {"text id", 11}, {"text secret", 11}}, readVerifyRequest, ok(request)},
+			[]field{{"layout", 1}, {"id length", 1}, {"secret length", 1}, {"source length", 1}, {"text id", 11}, {"text secret", 11}, {"text source", 11}}, readVerifyRequest, ok(request)},
 		{"verify-response", "verify response: allow", func(dst []byte) []byte { return AppendVerifyResponse(dst, &allow) },
 			verifyResponseFields(), readVerifyResponse, ok(allow)},
 		{"verify-response-busy", "verify response: unavailable", func(dst []byte) []byte { return AppendVerifyResponse(dst, &busy) },

@@ -20,6 +20,9 @@ type Config struct {
 	// SidecarTimeout bounds a call, and so how long a request waits for one.
 	SidecarTimeout time.Duration
 	Credentials    Credentials
+	// VerdictGrace is how long an expired allow verdict stands while the sidecar can't be
+	// reached; 0: not at all.
+	VerdictGrace time.Duration
 	// MaxStaleness is how long cached answers are given while the sidecar can't show
 	// that the edge is in step with Redis.
 	MaxStaleness time.Duration
@@ -78,6 +81,7 @@ const (
 	defaultMaxStaleness = 30 * time.Second
 	minMaxStaleness     = time.Second
 	maxMaxStaleness     = 24 * time.Hour
+	maxVerdictGrace     = 24 * time.Hour
 	maxRules            = 1000
 )
 
@@ -95,7 +99,7 @@ func Parse(tree any) (*Config, error) {
 
 func (d *decoder) config(tree any) *Config {
 	c := &Config{}
-	m := d.fields("", tree, "push_listener", "sidecar", "credentials", "max_staleness", "stale", "rules", "default")
+	m := d.fields("", tree, "push_listener", "sidecar", "credentials", "verdict_grace", "max_staleness", "stale", "rules", "default")
 	if m == nil {
 		return c
 	}
@@ -107,6 +111,7 @@ func (d *decoder) config(tree any) *Config {
 	}
 	d.sidecar(c, m["sidecar"])
 	c.MaxStaleness = d.duration("max_staleness", m["max_staleness"], defaultMaxStaleness, minMaxStaleness, maxMaxStaleness)
+	c.VerdictGrace = d.duration("verdict_grace", m["verdict_grace"], 0, 0, maxVerdictGrace)
 	c.ServeStale = d.oneOf("stale", m["stale"], "bypass", "serve") == "serve"
 	c.DenyByDefault = d.oneOf("default", m["default"], "pass", "deny") == "deny"
 	c.Credentials = d.credentials(m["credentials"])

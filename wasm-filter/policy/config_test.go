@@ -14,6 +14,7 @@ const full = `{
 	"credentials": {"id_header": "X-Device-Id", "secret_header": "x-device-token"},
 	"max_staleness": "1m",
 	"stale": "serve",
+	"verdict_grace": "90s",
 	"default": "deny",
 	"rules": [
 		{"match": {"prefix": "/v1/telemetry", "methods": ["POST"]}, "auth": {"permissions": ["telemetry.write"]}},
@@ -43,6 +44,7 @@ func TestParse(t *testing.T) {
 		Credentials:    Credentials{IDHeader: "x-device-id", SecretHeader: "x-device-token"},
 		MaxStaleness:   time.Minute,
 		ServeStale:     true,
+		VerdictGrace:   90 * time.Second,
 		DenyByDefault:  true,
 		Rules: []Rule{
 			{Match: Match{Prefix: "/v1/telemetry", Methods: []string{"POST"}}, Auth: &Auth{Permissions: []string{"telemetry.write"}}},

@@ -14,6 +14,7 @@ const (
 	CacheBypass
 	CacheFetch
 	AuthAllow
+	AuthGrace
 	AuthDeny
 	AuthForbidden
 	AuthUnavailable
@@ -36,6 +37,7 @@ var counterNames = [Counters]string{
 	CacheBypass:      "gatehouse.cache_bypass",
 	CacheFetch:       "gatehouse.cache_fetch",
 	AuthAllow:        "gatehouse.auth_allow",
+	AuthGrace:        "gatehouse.auth_grace",
 	AuthDeny:         "gatehouse.auth_deny",
 	AuthForbidden:    "gatehouse.auth_forbidden",
 	AuthUnavailable:  "gatehouse.auth_unavailable",

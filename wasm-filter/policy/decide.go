@@ -57,7 +57,9 @@ type Memory interface {
 
 // Answers is what the sidecar said of this request so far.
 type Answers struct {
-	Verify *wire.VerifyResponse // nil: not asked
+	Verify *wire.VerifyResponse // nil: not asked, or no answer
+	// Unreachable says that the sidecar was asked for a verdict and gave no answer.
+	Unreachable bool
 	// Fetch is nil if the sidecar wasn't asked, and of epoch 0 if it gave no answer.
 	Fetch *wire.FetchResponse
 }
@@ -151,7 +153,17 @@ func (e *Edge) authorize(nowMS int64, rule int, r *Request, mem Memory, answers 
 	rec := mem.Record(wire.RegionVerdicts, digest.Bucket(e.state.VerdictBuckets))
 	v, err := wire.FindVerdict(rec, e.state.Epoch, &digest)
 	if err != nil || nowMS >= v.ExpiresMS {
-		return Decision{Action: Verify, Credential: cred, Digest: digest, Auth: AuthVerify, Outdated: outdated(err)}
+		switch {
+		case !answers.Unreachable:
+			return Decision{Action: Verify, Credential: cred, Digest: digest, Auth: AuthVerify, Outdated: outdated(err)}
+		case err != nil || v.Outcome != wire.Allow || nowMS >= v.ExpiresMS+e.config.VerdictGrace.Milliseconds():
+			return unavailable(1)
+		}
+		d := e.judge(rule, cred, v.Outcome, v.Permissions)
+		if d.Auth == AuthAllow {
+			d.Auth = AuthGrace
+		}
+		return d
 	}
 	d := e.judge(rule, cred, v.Outcome, v.Permissions)
 	if v.RefreshAfterMS != 0 && nowMS >= v.RefreshAfterMS {

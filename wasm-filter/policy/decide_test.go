@@ -224,6 +224,8 @@ func TestDecideAuth(t *testing.T) {
 			check: func(d Decision) bool { return slices.Contains(d.Headers, [2]string{"retry-after", "3"}) }},
 		{name: "verified under another epoch", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Allow, Permissions: write, Epoch: epoch + 1}}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable,
 			check: func(d Decision) bool { return d.Outdated }},
+		{name: "unreachable", answers: Answers{Unreachable: true}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable},
+		{name: "unreachable, expired", setup: verdict(wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now}), answers: Answers{Unreachable: true}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable},
 		{name: "no id", setup: verdict(allow), request: with("POST /t", good[1]), action: Reply, status: 401, counter: AuthDeny},
 		{name: "no secret", setup: verdict(allow), request: with("POST /t", good[0]), action: Reply, status: 401, counter: AuthDeny},
 		{name: "empty secret", request: with("POST /t", good[0], "x-device-token: "), action: Reply, status: 401, counter: AuthDeny},
@@ -254,6 +256,38 @@ func TestDecideAuth(t *testing.T) {
 			}
 			if tt.check != nil && !tt.check(d) {
 				t.Errorf("got %+v", d)
+			}
+		})
+	}
+}
+
+// TestVerdictGrace lets an expired verdict stand while the sidecar can't be reached.
+func TestVerdictGrace(t *testing.T) {
+	const config = `{"verdict_grace": "1m", "credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"},
+		"rules": [{"match": {"prefix": "/"}, "auth": {"permissions": ["telemetry.write"]}}]}`
+	const write, minute = 2, 60_000
+	tests := []struct {
+		name    string
+		verdict wire.Verdict
+		answers Answers
+		action  Action
+		status  int
+		counter Counter
+	}{
+		{"reachable", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now}, Answers{}, Verify, 0, AuthVerify},
+		{"within it", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now - minute + 1}, Answers{Unreachable: true}, Pass, 0, AuthGrace},
+		{"past it", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now - minute}, Answers{Unreachable: true}, Reply, 503, AuthUnavailable},
+		{"without the permission", wire.Verdict{Outcome: wire.Allow, ExpiresMS: now - 1}, Answers{Unreachable: true}, Reply, 403, AuthForbidden},
+		{"a deny has no grace", wire.Verdict{Outcome: wire.Deny, ExpiresMS: now - 1}, Answers{Unreachable: true}, Reply, 503, AuthUnavailable},
+		{"overloaded is not unreachable", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now - 1}, Answers{Verify: &wire.VerifyResponse{Outcome: wire.Unavailable}}, Reply, 503, AuthUnavailable},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m := newMemory()
+			m.verdict("dev", "s3cret", tt.verdict)
+			d := decide(t, m, config, tt.answers, "POST /t", "x-device-id: dev", "x-device-token: s3cret")
+			if d.Action != tt.action || d.Status != tt.status || d.Auth != tt.counter {
+				t.Errorf("got action %d, status %d, %q; want %d, %d, %q", d.Action, d.Status, d.Auth, tt.action, tt.status, tt.counter)
 			}
 		})
 	}

@@ -21,7 +21,7 @@ const (
 	drainTimeout = 5 * time.Second
 	// awaitTimeout bounds how long an answer waits for the edge to know its permissions.
 	awaitTimeout = 250 * time.Millisecond
-	maxVerify    = 4 + wire.MaxDeviceID + wire.MaxSecret
+	maxVerify    = 4 + wire.MaxDeviceID + wire.MaxSecret + wire.MaxSource
 	maxHits      = 64 << 10
 )
 
