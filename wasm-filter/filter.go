@@ -38,7 +38,12 @@ func (s *stream) OnHttpStreamDone() { s.plugin.calls.leave(s) }
 // proceed decides the request as far as it can with what is known now.
 func (s *stream) proceed() types.Action {
 	p := s.plugin
-	request := p.edge.Config().ReadRequest(p.vm.host.requestHeaders())
+	headers := p.vm.host.requestHeaders()
+	if headers == nil { // a request that can't be read is one that no rule has let through
+		d := policy.Unreadable()
+		return s.reply(&d)
+	}
+	request := p.edge.Config().ReadRequest(headers)
 	for {
 		d := p.edge.Decide(p.vm.host.now(), &request, p.vm, &s.answers)
 		if d.Outdated && p.readState() {

@@ -46,7 +46,11 @@ func (h emulated) setRecord(region wire.Region, index uint32, value []byte) erro
 // configuration is a push listener's.
 func emulate(t *testing.T, config string) proxytest.HostEmulator {
 	t.Helper()
-	h := emulated{newSDKHost()}
+	return emulateHost(t, config, emulated{newSDKHost()})
+}
+
+func emulateHost(t *testing.T, config string, h host) proxytest.HostEmulator {
+	t.Helper()
 	opt := proxytest.NewEmulatorOption().WithVMContext(newVM(h)).WithPluginConfiguration([]byte(config))
 	emulator, reset := proxytest.NewHostEmulator(opt)
 	t.Cleanup(reset)
@@ -112,6 +116,19 @@ func TestVerifyIsCoalesced(t *testing.T) {
 		if !slices.Contains(headers, [2]string{policy.DeviceHeader, "dev"}) || slices.Contains(headers, [2]string{policy.DeviceHeader, "forged"}) {
 			t.Errorf("request %d: got headers %v, want the device's identity and no other", id, headers)
 		}
+	}
+}
+
+// mute is a host that can't read headers.
+type mute struct{ emulated }
+
+func (mute) requestHeaders() [][2]string { return nil }
+
+func TestUnreadableHeaders(t *testing.T) {
+	e := emulateHost(t, `{}`, mute{emulated{newSDKHost()}}) // rules that let everything pass
+	id, action := send(e, "/open")
+	if got := e.GetSentLocalResponse(id); action != types.ActionPause || got == nil || got.StatusCode != 503 {
+		t.Errorf("got action %v and %+v, want a 503", action, got)
 	}
 }
 

@@ -208,6 +208,9 @@ func unavailable(retryAfterS uint16) Decision {
 	return d
 }
 
+// Unreadable is the decision on a request whose headers can't be read.
+func Unreadable() Decision { return unavailable(1) }
+
 func problem(status int) Decision {
 	text := "try again\n"
 	switch status {

@@ -378,8 +378,8 @@ func TestReadRequestForged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := c.ReadRequest(request("GET /", "x-gatehouse-device: me", "x-gatehouse-permissions: all"))
-	if want := []string{DeviceHeader, PermissionsHeader}; !slices.Equal(r.Forged, want) {
+	r := c.ReadRequest(request("GET /", "x-gatehouse-device: me", "x-gatehouse-permissions: all", "x_gatehouse-device: me", "x_gatehouse_permissions: all", "x-gatehouse-devices: 1"))
+	if want := []string{DeviceHeader, PermissionsHeader, "x_gatehouse-device", "x_gatehouse_permissions"}; !slices.Equal(r.Forged, want) {
 		t.Errorf("got %v, want %v", r.Forged, want)
 	}
 	if d := NewEdge(c).Decide(now, &r, newMemory(), &Answers{}); d.Action != Reply || d.Status != 403 {

@@ -54,7 +54,8 @@ func (c *Config) ReadRequest(headers [][2]string) Request {
 			r.acceptEncoding, r.hasAccept = joinLines(r.acceptEncoding, value), true
 		case "if-match", "if-unmodified-since":
 			r.ifMatch = true
-		case DeviceHeader, PermissionsHeader:
+		}
+		if isIdentity(name) {
 			r.Forged = append(r.Forged, name)
 		}
 		switch {
@@ -67,6 +68,16 @@ func (c *Config) ReadRequest(headers [][2]string) Request {
 		}
 	}
 	return r
+}
+
+// isIdentity reports whether an upstream may take name for one of our headers: many
+// frameworks make no difference between '-' and '_' in names.
+func isIdentity(name string) bool {
+	if len(name) != len(DeviceHeader) && len(name) != len(PermissionsHeader) || name[0] != 'x' {
+		return false
+	}
+	name = strings.ReplaceAll(name, "_", "-")
+	return name == DeviceHeader || name == PermissionsHeader
 }
 
 // joinLines joins the lines of a list header (RFC 9110, section 5.3).
