@@ -22,14 +22,16 @@ const (
 	hashSize = 60
 )
 
-// Credential is what a credential's hash says. A tombstone has ID, Version and Deleted
-// only. A record that [ParseCredential] refuses should refuse the device, because what
+// Credential is what a credential's hash says. A tombstone has ID, Version, PublishedMS
+// and Deleted only. A record that [ParseCredential] refuses should refuse the device, because what
 // it was to take away is not known.
 type Credential struct {
 	// ID is the device id; it is not in the hash, the caller of [ParseCredential] sets it.
 	ID string
 	// Version grows with every write of the record.
 	Version uint64
+	// PublishedMS is when it was written, in unix milliseconds of Redis.
+	PublishedMS int64
 	// Deleted marks a tombstone.
 	Deleted bool
 	// Disabled says to refuse the device whatever it shows.
@@ -49,7 +51,7 @@ func ParseCredential(fields map[string]string) (Credential, error) {
 	if err != nil {
 		return Credential{}, err
 	}
-	c := Credential{Version: h.version, Deleted: h.deleted}
+	c := Credential{Version: h.version, PublishedMS: h.published, Deleted: h.deleted}
 	if c.Deleted {
 		return c, nil
 	}

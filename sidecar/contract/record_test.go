@@ -68,6 +68,7 @@ func TestCredentialRoundTrip(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
+			test.want.PublishedMS = test.published
 			got, err := ParseCredential(test.fields)
 			if err != nil || !reflect.DeepEqual(got, test.want) {
 				t.Fatalf("got %+v, %v; want %+v", got, err, test.want)

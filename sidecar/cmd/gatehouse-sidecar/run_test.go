@@ -8,8 +8,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,10 +16,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/gatehouse/gatehouse/sidecar/internal/config"
-	"github.com/gatehouse/gatehouse/sidecar/internal/image"
 	"github.com/gatehouse/gatehouse/sidecar/internal/image/imagetest"
-	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/wire"
 )
@@ -105,14 +100,25 @@ func unixClient(socket string) *http.Client {
 	}}
 }
 
-// TestWholeProgram runs the sidecar between a Redis and an edge.
-func TestWholeProgram(t *testing.T) {
-	dir, memory := t.TempDir(), imagetest.NewMemory()
-	l, err := net.Listen("unix", filepath.Join(dir, "push.sock"))
+// program is a sidecar between a Redis and an edge.
+type program struct {
+	memory     *imagetest.Memory
+	publish    *publish.Publisher
+	api, admin string
+	stderr     buffer
+	code       chan int
+	stop       func()
+}
+
+// startEdge is a push listener over a memory.
+func startEdge(t *testing.T, socket string) *imagetest.Memory {
+	t.Helper()
+	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	edge := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	memory := imagetest.NewMemory()
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return
@@ -121,157 +127,103 @@ func TestWholeProgram(t *testing.T) {
 		w.WriteHeader(status)
 		w.Write(answer)
 	})}
-	go edge.Serve(l)
-	defer edge.Close()
-	client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
-	defer client.Close()
-	p := publish.New(client)
-	if _, err := p.Put(t.Context(), publish.Object{Key: "/a", Body: []byte("hello"), ContentType: "text/plain"}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.PutDevice(t.Context(), publish.Device{ID: "d", Secret: "s", Cost: 4, Permissions: []string{"read", "write"}}); err != nil {
-		t.Fatal(err)
-	}
+	go server.Serve(l)
+	t.Cleanup(func() { server.Close() })
+	return memory
+}
 
+func startProgram(t *testing.T) *program {
+	t.Helper()
+	dir := t.TempDir()
+	push := filepath.Join(dir, "push.sock")
+	client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
+	t.Cleanup(func() { client.Close() })
+	p := &program{
+		memory: startEdge(t, push), publish: publish.New(client),
+		api: filepath.Join(dir, "api.sock"), admin: freeAddress(t), code: make(chan int, 1),
+	}
 	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	api, admin := filepath.Join(dir, "api.sock"), freeAddress(t)
-	var stderr buffer
-	code := make(chan int, 1)
+	t.Cleanup(cancel)
+	p.stop = cancel
 	go func() {
-		code <- run(ctx, []string{
-			"--redis.url=redis://" + client.Options().Addr, "--push.socket=" + filepath.Join(dir, "push.sock"),
-			"--api.socket=" + api, "--admin.address=" + admin, "--log.level=debug",
-		}, io.Discard, &stderr)
+		p.code <- run(ctx, []string{
+			"--redis.url=redis://" + client.Options().Addr, "--push.socket=" + push,
+			"--api.socket=" + p.api, "--admin.address=" + p.admin, "--log.level=debug",
+		}, io.Discard, &p.stderr)
 	}()
-	eventually(t, "ready", func() bool {
-		r, err := http.Get("http://" + admin + "/readyz")
-		if err != nil {
-			return false
-		}
-		r.Body.Close()
-		return r.StatusCode == http.StatusOK
-	})
-	if f, err := memory.Object("/a"); err != nil || string(f.Bodies[0]) != "hello" {
-		t.Errorf("/a: %v", err)
+	return p
+}
+
+func (p *program) verify(t *testing.T, secret string) wire.VerifyResponse {
+	t.Helper()
+	request := wire.AppendVerifyRequest(nil, &wire.VerifyRequest{DeviceID: "d", Secret: secret})
+	r, err := unixClient(p.api).Post("http://sidecar/v1/verify", "", bytes.NewReader(request))
+	if err != nil {
+		t.Fatal(err)
 	}
-	verify := func(secret string) wire.VerifyResponse {
-		r, err := unixClient(api).Post("http://x/v1/verify", "", bytes.NewReader(wire.AppendVerifyRequest(nil, &wire.VerifyRequest{DeviceID: "d", Secret: secret})))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer r.Body.Close()
-		answer, _ := io.ReadAll(r.Body)
-		response, err := wire.ParseVerifyResponse(answer)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return response
+	defer r.Body.Close()
+	answer, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if got, epoch := verify("s"), epochOf(memory); got.Outcome != wire.Allow || got.Epoch != epoch || got.Permissions != 3 {
-		t.Errorf("verify = %+v, want allow with both permissions under epoch %x", got, epoch)
+	response, err := wire.ParseVerifyResponse(answer)
+	if err != nil {
+		t.Fatal(err)
 	}
-	eventually(t, "the verdict", func() bool { v, err := memory.Verdict("d", "s"); return err == nil && v.Outcome == wire.Allow })
-	if got := verify("t"); got.Outcome != wire.Deny {
+	return response
+}
+
+func (p *program) ready() bool {
+	r, err := http.Get("http://" + p.admin + "/readyz")
+	if err != nil {
+		return false
+	}
+	r.Body.Close()
+	return r.StatusCode == http.StatusOK
+}
+
+func TestWholeProgram(t *testing.T) {
+	p := startProgram(t)
+	eventually(t, "ready", p.ready)
+	if _, err := p.publish.Put(t.Context(), publish.Object{Key: "/a", Body: []byte("hello"), ContentType: "text/plain"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.publish.PutDevice(t.Context(), publish.Device{ID: "d", Secret: "s", Cost: 4, Permissions: []string{"read", "write"}}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the object", func() bool { f, err := p.memory.Object("/a"); return err == nil && string(f.Bodies[0]) == "hello" })
+	eventually(t, "the permissions", func() bool { state, _ := p.memory.State(); return len(state.Permissions) == 2 })
+	state, _ := p.memory.State()
+	if got := p.verify(t, "s"); got.Outcome != wire.Allow || got.Epoch != state.Epoch || got.Permissions != 3 {
+		t.Errorf("verify = %+v, want allow with both permissions under epoch %x", got, state.Epoch)
+	}
+	eventually(t, "the verdict", func() bool { v, err := p.memory.Verdict("d", "s"); return err == nil && v.Outcome == wire.Allow })
+	if got := p.verify(t, "t"); got.Outcome != wire.Deny {
 		t.Errorf("verify of a wrong secret = %+v", got)
 	}
-	if _, err := p.RevokeDevice(t.Context(), "d"); err != nil {
+	if _, err := p.publish.RevokeDevice(t.Context(), "d"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the revocation", func() bool { v, err := memory.Verdict("d", "s"); return err != nil || v.Outcome == wire.Deny })
-	if got := verify("s"); got.Outcome != wire.Deny {
+	eventually(t, "the revocation", func() bool { v, err := p.memory.Verdict("d", "s"); return err != nil || v.Outcome == wire.Deny })
+	if got := p.verify(t, "s"); got.Outcome != wire.Deny {
 		t.Errorf("verify after the revocation = %+v", got)
 	}
-	state, _ := memory.State()
-	if age := time.Since(time.UnixMilli(state.InStepMS)); age > 10*time.Second {
+	if age := time.Since(time.UnixMilli(state.InStepMS)); age > deadline {
 		t.Errorf("in step %v ago", age)
 	}
-	cancel()
+	p.stop()
 	select {
-	case got := <-code:
+	case got := <-p.code:
 		if got != exitOK {
-			t.Errorf("exit code %d, want 0:\n%s", got, stderr.String())
+			t.Errorf("exit code %d, want 0:\n%s", got, p.stderr.String())
 		}
 	case <-time.After(deadline):
 		t.Fatalf("still running after %v", deadline)
 	}
-	if _, err := os.Stat(api); !os.IsNotExist(err) {
+	if _, err := os.Stat(p.api); !os.IsNotExist(err) {
 		t.Errorf("the socket is still there: %v", err)
 	}
-	if strings.Contains(stderr.String(), "level=ERROR") {
-		t.Errorf("errors were logged:\n%s", stderr.String())
+	if strings.Contains(p.stderr.String(), "level=ERROR") {
+		t.Errorf("errors were logged:\n%s", p.stderr.String())
 	}
-}
-
-func epochOf(m *imagetest.Memory) uint64 {
-	state, _ := m.State()
-	return state.Epoch
-}
-
-// TestReadme compares what sidecar/README.md lists with what there is.
-func TestReadme(t *testing.T) {
-	text, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	listed := func(pattern string) []string {
-		var names []string
-		for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(text), -1) {
-			names = append(names, match[1])
-		}
-		slices.Sort(names)
-		return slices.Compact(names)
-	}
-	equal := func(what string, got, want []string) {
-		t.Helper()
-		slices.Sort(want)
-		if got, want := strings.Join(got, "\n"), strings.Join(slices.Compact(want), "\n"); got != want {
-			t.Errorf("%s listed:\n%s\nwant:\n%s", what, got, want)
-		}
-	}
-
-	m := metrics.New()
-	m.WatchImage(image.New(image.Config{}).Stats)
-	families, err := m.Registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, family := range families {
-		if !strings.HasPrefix(family.GetName(), "gatehouse_") {
-			continue
-		}
-		labels := map[string]bool{}
-		name := family.GetName()
-		for _, pair := range family.GetMetric()[0].GetLabel() {
-			labels[pair.GetName()] = true
-			name += " " + pair.GetName()
-		}
-		names = append(names, name)
-	}
-	var documented []string
-	for _, row := range regexp.MustCompile("(?m)^\\| `(gatehouse_\\w+)` \\|[^|]*\\| ([^|]*) \\|").FindAllStringSubmatch(string(text), -1) {
-		labels := regexp.MustCompile("`(\\w+)`:").FindAllStringSubmatch(row[2], -1)
-		name := row[1]
-		for _, label := range labels {
-			name += " " + label[1]
-		}
-		documented = append(documented, name)
-	}
-	slices.Sort(documented)
-	equal("metrics", documented, names)
-
-	var usage bytes.Buffer
-	if err := config.Usage(&usage); err != nil {
-		t.Fatal(err)
-	}
-	var flags, variables, settings []string
-	for _, match := range regexp.MustCompile(`--([a-z-]+\.[a-z-]+)=`).FindAllStringSubmatch(usage.String(), -1) {
-		flags = append(flags, match[1])
-		variables = append(variables, "GATEHOUSE_"+strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(match[1])))
-		settings = append(settings, strings.ReplaceAll(match[1], "-", "_"))
-	}
-	equal("flags", listed("(?m)^\\| `--([a-z-]+\\.[a-z-]+)`"), flags)
-	equal("variables", listed("(?m)^\\| `--[a-z-]+\\.[a-z-]+` \\| `(GATEHOUSE_[A-Z_]+)`"), variables)
-	equal("settings", listed("(?m)^\\| `--[a-z-]+\\.[a-z-]+` \\| `GATEHOUSE_[A-Z_]+` \\| `([a-z_.]+)`"), settings)
 }

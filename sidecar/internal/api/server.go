@@ -19,7 +19,8 @@ import (
 const (
 	// drainTimeout bounds how long calls under way may take when the sidecar stops.
 	drainTimeout = 5 * time.Second
-	// awaitTimeout bounds how long an answer waits for the edge to know its permissions.
+	// awaitTimeout bounds how long an answer waits for the edge to know its permissions, or
+	// to hold no epoch but the current one.
 	awaitTimeout = 250 * time.Millisecond
 	maxVerify    = 4 + wire.MaxDeviceID + wire.MaxSecret + wire.MaxSource
 	maxHits      = 64 << 10
@@ -44,6 +45,7 @@ type Uses interface {
 type Image interface {
 	Epoch() uint64
 	Await(ctx context.Context, bits uint64) (uint64, error)
+	AwaitAlone(ctx context.Context) error
 }
 
 // Server serves the API.
@@ -166,11 +168,20 @@ func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
 		s.malformed(w, "fetch", fmt.Errorf("cache key of %d bytes: want \"/path\" or \"@device/path\" in visible ASCII", len(key)))
 		return
 	}
-	o, found, err := s.fetcher.Fetch(r.Context(), key)
-	if err != nil {
+	unavailable := func(why string, err error) {
 		s.metrics.Requests.WithLabelValues("fetch", "unavailable").Inc()
 		s.log.Debug("fetch failed", "error", err)
-		http.Error(w, "redis can't be asked now", http.StatusServiceUnavailable)
+		http.Error(w, why, http.StatusServiceUnavailable)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
+	defer cancel()
+	if err := s.image.AwaitAlone(ctx); err != nil {
+		unavailable("the edge still holds an earlier epoch's objects", err)
+		return
+	}
+	o, found, err := s.fetcher.Fetch(r.Context(), key)
+	if err != nil {
+		unavailable("redis can't be asked now", err)
 		return
 	}
 	s.answer(w, "fetch", "ok", appendFetchResponse(s.image.Epoch(), &o, found))

@@ -1,13 +1,11 @@
 package credential_test
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -112,7 +110,8 @@ func (f fixture) expect(t *testing.T, id, secret string, outcome wire.Outcome, r
 	}
 }
 
-func TestVerify(t *testing.T) {
+// registered is a verifier that knows a device of each kind.
+func registered() fixture {
 	f := start(pinned)
 	past, future := time.Now().Add(-time.Minute).UnixMilli(), time.Now().Add(time.Minute).UnixMilli()
 	with := func(c contract.Credential, change func(*contract.Credential)) contract.Credential {
@@ -134,8 +133,15 @@ func TestVerify(t *testing.T) {
 		f.Apply(c)
 	}
 	f.Apply(device("good", 1, "not newer"))
-	long := strings.Repeat("x", 72)
 	f.Apply(device("long", 1, long))
+	return f
+}
+
+// long is a secret at the limit.
+var long = strings.Repeat("x", wire.MaxSecret)
+
+func TestVerify(t *testing.T) {
+	f := registered()
 	for _, test := range []struct {
 		name, id, secret string
 		outcome          wire.Outcome
@@ -168,25 +174,31 @@ func TestVerify(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f.expect(t, test.id, test.secret, test.outcome, test.reason, test.runs)
-			v, found := f.edge.verdict(test.id, test.secret)
-			if test.reason == "malformed" {
-				if found {
-					t.Error("a verdict was stored for what the edge refuses by itself")
-				}
-				return
-			}
-			if !found || v.Outcome != test.outcome {
-				t.Errorf("stored %v, %v; want %v", v.Outcome, found, test.outcome)
-			}
-			life := time.UnixMilli(v.ExpiresMS).Sub(time.Now())
-			refresh := time.UnixMilli(v.RefreshAfterMS).Sub(time.Now())
-			if test.outcome == wire.Allow && (life < 26*time.Second || life > 33*time.Second || refresh < 17*time.Second || refresh > 23*time.Second || v.Permissions != 3) {
-				t.Errorf("allow for %v, refreshed after %v, permissions %b", life, refresh, v.Permissions)
-			}
-			if test.outcome == wire.Deny && (life <= 4*time.Second || life > 5*time.Second || v.Permissions != 0) {
-				t.Errorf("deny for %v, permissions %b", life, v.Permissions)
-			}
+			f.expectVerdict(t, test.id, test.secret, test.outcome, test.reason)
 		})
+	}
+}
+
+// expectVerdict checks what was stored for the edge.
+func (f fixture) expectVerdict(t *testing.T, id, secret string, outcome wire.Outcome, reason string) {
+	t.Helper()
+	v, found := f.edge.verdict(id, secret)
+	if reason == "malformed" {
+		if found {
+			t.Error("a verdict was stored for what the edge refuses by itself")
+		}
+		return
+	}
+	if !found || v.Outcome != outcome {
+		t.Errorf("stored %v, %v; want %v", v.Outcome, found, outcome)
+	}
+	life := time.UnixMilli(v.ExpiresMS).Sub(time.Now())
+	refresh := time.UnixMilli(v.RefreshAfterMS).Sub(time.Now())
+	if outcome == wire.Allow && (life < 26*time.Second || life > 33*time.Second || refresh < 17*time.Second || refresh > 23*time.Second || v.Permissions != 3) {
+		t.Errorf("allow for %v, refreshed after %v, permissions %b", life, refresh, v.Permissions)
+	}
+	if outcome == wire.Deny && (life <= 4*time.Second || life > 5*time.Second || v.Permissions != 0) {
+		t.Errorf("deny for %v, permissions %b", life, v.Permissions)
 	}
 }
 
@@ -290,158 +302,5 @@ func TestResync(t *testing.T) {
 	f.expect(t, "older", "t", wire.Allow, "bcrypt", 1)
 	if got := metricstest.Value(t, f.metrics, "gatehouse_credentials"); got != 2 {
 		t.Errorf("%v credentials, want 2", got)
-	}
-}
-
-// TestOneBcrypt is 1,000 first requests with the right secret, and wrong ones in between.
-func TestOneBcrypt(t *testing.T) {
-	const callers, wrong = 1000, 20
-	f := start(credential.Config{PinTTL: time.Hour, Workers: 1})
-	c := contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("right", 7)}}
-	f.Apply(c)
-	var wg sync.WaitGroup
-	var allowed, denied atomic.Int64
-	begin := make(chan struct{})
-	for i := range callers + wrong {
-		secret, outcome, count := "right", wire.Allow, &allowed
-		if i >= callers {
-			secret, outcome, count = fmt.Sprint("wrong", i), wire.Deny, &denied
-		}
-		wg.Go(func() {
-			<-begin
-			if r := f.Verify(t.Context(), "d", secret); r.Outcome != outcome {
-				t.Errorf("%s: %+v, want %v", secret, r, outcome)
-			}
-			count.Add(1)
-		})
-	}
-	close(begin)
-	wg.Wait()
-	if got := metricstest.Value(t, f.metrics, "gatehouse_bcrypt_total", "result", "match"); got != 1 {
-		t.Errorf("%v runs of bcrypt with the right secret, want 1", got)
-	}
-	if allowed.Load() != callers || denied.Load() != wrong {
-		t.Errorf("%d allowed, %d denied", allowed.Load(), denied.Load())
-	}
-}
-
-func TestOverload(t *testing.T) {
-	f := start(credential.Config{Workers: 1, Queue: 2})
-	f.Apply(contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("right", 9)}})
-	var wg sync.WaitGroup
-	results := make(chan credential.Result, 20)
-	for i := range cap(results) {
-		wg.Go(func() { results <- f.Verify(t.Context(), "d", fmt.Sprint("wrong", i)) })
-	}
-	wg.Wait()
-	close(results)
-	count := map[string]int{}
-	for r := range results {
-		count[r.Reason]++
-		if r.Reason == "overload" && (r.Outcome != wire.Unavailable || r.RetryAfter != time.Second) {
-			t.Errorf("overload: %+v", r)
-		}
-	}
-	if count["overload"] == 0 || count["bcrypt"] < 3 || count["overload"]+count["bcrypt"] != 20 {
-		t.Errorf("results %v, want at least 3 by bcrypt and the rest overload", count)
-	}
-	if got := metricstest.Value(t, f.metrics, "gatehouse_bcrypt_running"); got != 0 {
-		t.Errorf("%v runs under way at the end", got)
-	}
-	if got := metricstest.Value(t, f.metrics, "gatehouse_bcrypt_queued"); got != 0 {
-		t.Errorf("%v queued at the end", got)
-	}
-}
-
-// TestCallerLeaves shows that a run goes on for those who wait when its caller has left.
-func TestCallerLeaves(t *testing.T) {
-	f := start(credential.Config{PinTTL: time.Hour})
-	f.Apply(contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("s", 7)}})
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if r := f.Verify(ctx, "d", "s"); r.Outcome != wire.Unavailable || r.Reason != "timeout" {
-		t.Fatalf("Verify = %+v, want unavailable", r)
-	}
-	f.expectAllowed(t)
-	if got := f.runs(t); got != 1 {
-		t.Errorf("%d runs of bcrypt, want 1", got)
-	}
-}
-
-func (f fixture) expectAllowed(t *testing.T) {
-	t.Helper()
-	if r := f.Verify(t.Context(), "d", "s"); r.Outcome != wire.Allow {
-		t.Errorf("Verify = %+v, want allow", r)
-	}
-}
-
-// TestRevocationWins revokes and restores a device while it is being verified. Nothing that
-// began before a revocation may say allow, or leave an allow, after it.
-func TestRevocationWins(t *testing.T) {
-	f := start(credential.Config{PinTTL: time.Hour})
-	good := device("d", 0, "s")
-	var version uint64
-	apply := func(revoked bool) {
-		version++
-		c := good
-		c.Version, c.Disabled = version, revoked
-		f.Apply(c)
-	}
-	apply(false)
-	var stop atomic.Bool
-	var wg sync.WaitGroup
-	// clock orders answers and revocations: odd while the device is revoked.
-	var clock atomic.Int64
-	for range 4 {
-		wg.Go(func() {
-			for !stop.Load() {
-				before := clock.Load()
-				r := f.Verify(t.Context(), "d", "s")
-				if after := clock.Load(); before == after && before%2 == 1 && r.Outcome == wire.Allow {
-					t.Errorf("allowed while revoked: %+v", r)
-				}
-			}
-		})
-	}
-	for range 60 {
-		apply(true)
-		clock.Add(1)
-		for range 3 {
-			if r := f.Verify(t.Context(), "d", "s"); r.Outcome != wire.Deny {
-				t.Fatalf("revoked: %+v", r)
-			}
-			if v, found := f.edge.verdict("d", "s"); found && v.Outcome == wire.Allow {
-				t.Fatal("an allow was stored after the revocation")
-			}
-		}
-		clock.Add(1)
-		apply(false)
-		if r := f.Verify(t.Context(), "d", "s"); r.Outcome != wire.Allow {
-			t.Fatalf("restored: %+v", r)
-		}
-	}
-	stop.Store(true)
-	wg.Wait()
-}
-
-// TestRevocationDuringBcrypt is the same race, once, with bcrypt surely under way.
-func TestRevocationDuringBcrypt(t *testing.T) {
-	f := start(credential.Config{PinTTL: time.Hour})
-	c := contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("s", 10)}}
-	f.Apply(c)
-	result := make(chan credential.Result)
-	go func() { result <- f.Verify(t.Context(), "d", "s") }()
-	for metricstest.Value(t, f.metrics, "gatehouse_bcrypt_running") == 0 {
-		if t.Context().Err() != nil {
-			t.Fatal("bcrypt never ran")
-		}
-	}
-	c.Version, c.Disabled = 2, true
-	f.Apply(c)
-	if r := <-result; r.Outcome != wire.Deny || r.Reason != "disabled" {
-		t.Errorf("Verify = %+v, want deny", r)
-	}
-	if v, found := f.edge.verdict("d", "s"); found && v.Outcome == wire.Allow {
-		t.Error("an allow was stored after the revocation")
 	}
 }

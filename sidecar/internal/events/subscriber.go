@@ -22,7 +22,8 @@ const (
 	// callTimeout bounds one call to Redis.
 	callTimeout = 5 * time.Second
 	minBackoff  = 50 * time.Millisecond
-	maxBackoff  = 2 * time.Second
+	// maxBackoff is part of how long the edge takes to catch up when Redis is back.
+	maxBackoff = 500 * time.Millisecond
 )
 
 // Sink takes what Redis says of one kind of record. It compares versions itself.

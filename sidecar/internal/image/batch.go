@@ -59,7 +59,7 @@ func (m *Image) takeState(b *batch, now time.Time) {
 		Permissions:    m.permissions,
 	}
 	b.add(wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &s) })
-	m.taken = stateMark{m.epoch, len(m.permissions), len(m.slots.filled)}
+	m.taken = m.mark()
 }
 
 // takeBucket adds the bodies that the bucket will name, as far as they fit, and then
@@ -154,7 +154,7 @@ func (m *Image) takeBlanks(b *batch, now time.Time) {
 	}
 	for b.fits(wire.MinRecord) && len(m.blanks) > 0 {
 		r := &m.blanks[0]
-		if r.next == r.end {
+		if r.empty() {
 			m.blanks = m.blanks[1:]
 			continue
 		}
@@ -163,6 +163,19 @@ func (m *Image) takeBlanks(b *batch, now time.Time) {
 		}
 		r.next++
 	}
+}
+
+// takeOutdated adds tombstones for an earlier epoch's buckets of objects and reports whether
+// none are left.
+func (m *Image) takeOutdated(b *batch) bool {
+	for r := &m.outdated; !r.empty(); r.next++ {
+		if !b.fits(wire.MinRecord) {
+			return false
+		}
+		m.writtenSince(r.region, r.next)
+		b.add(r.region, r.next, func(dst []byte) []byte { return emptyBucket(dst, r.region, m.epoch) })
+	}
+	return true
 }
 
 // writtenSince reports whether the bucket was written in this epoch, and that it is from now on.

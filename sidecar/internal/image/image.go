@@ -11,6 +11,11 @@
 // So at any point between two operations a reader finds of every object one whole
 // version or nothing, and a reader that holds an older copy of a bucket finds a slot
 // whose stamp has changed, which is a miss.
+//
+// The edge's workers read the state now and then, not for each request, so in a new epoch
+// some look for objects by the old one while others look by the new one. Before any
+// object of the new epoch is written, all buckets of the old one are blanked: else a
+// worker could still serve a version when another has shown a newer one.
 package image
 
 import (
@@ -66,6 +71,7 @@ type Image struct {
 	acked     stateMark
 	ackedMore chan struct{} // closed and replaced when acked changes
 	freed     []uint32      // slots to free when what was taken is acknowledged
+	outdated  indexRange    // an earlier epoch's buckets of objects, to blank before any object is written
 	blanks    []indexRange  // buckets to blank unless they are written in this epoch
 }
 

@@ -22,8 +22,9 @@ type Taken struct {
 // stateMark is of what a state record told the edge.
 type stateMark struct {
 	epoch       uint64
-	permissions int // how many names
-	slots       int // how many slots may be filled
+	permissions int  // how many names
+	slots       int  // how many slots may be filled
+	outdated    bool // objects of an earlier epoch may still be found
 }
 
 // claim is a time at which the image was in step with its source. The edge may be told
@@ -39,6 +40,8 @@ type indexRange struct {
 	region    wire.Region
 	next, end uint32
 }
+
+func (r *indexRange) empty() bool { return r.next >= r.end }
 
 // SetInStep records that the image held all that its source held at t, when t lies
 // before the call.
@@ -62,7 +65,7 @@ func (m *Image) settle(drained bool) {
 	switch {
 	case drained:
 		c.madeMS, c.waitingMS = m.inStepMS, 0
-	case c.waitingMS != 0 && m.dirty.popped >= c.objects && m.verdicts.dirty.popped >= c.verdicts:
+	case c.waitingMS != 0 && m.outdated.empty() && m.dirty.popped >= c.objects && m.verdicts.dirty.popped >= c.verdicts:
 		c.madeMS, c.waitingMS = c.waitingMS, 0
 		if m.inStepMS != c.madeMS {
 			m.wait()
@@ -81,7 +84,7 @@ func (m *Image) Take(dst []byte) ([]byte, Taken) {
 	t := Taken{Takeover: m.takeover}
 	// The edge must know of slots before they are filled, and of permission names before
 	// verdicts that have their bits.
-	if m.takeover || m.taken != (stateMark{m.epoch, len(m.permissions), len(m.slots.filled)}) {
+	if m.takeover || m.taken != m.mark() {
 		m.takeState(&b, now)
 	}
 	m.takeover = false
@@ -92,14 +95,14 @@ func (m *Image) Take(dst []byte) ([]byte, Taken) {
 		}
 		m.verdicts.dirty.pop()
 	}
-	for {
+	for m.takeOutdated(&b) {
 		index, found := m.dirty.front()
 		if !found || !m.takeBucket(&b, index) {
 			break
 		}
 		m.dirty.pop()
 	}
-	t.Drained = m.dirty.len() == 0 && m.verdicts.dirty.len() == 0
+	t.Drained = m.outdated.empty() && m.dirty.len() == 0 && m.verdicts.dirty.len() == 0
 	m.settle(t.Drained)
 	if t.Drained {
 		m.takeBlanks(&b, now)
@@ -143,8 +146,10 @@ func (m *Image) Reset(before *wire.State) {
 	filled := min(earlier.BodySlots, maxTable)
 	// Our own empty buckets are written as well: what a bucket costs the proxy is spent at
 	// once, and no traffic can make its memory grow by keys any more.
+	objects := min(earlier.ObjectBuckets, maxTable)
+	m.outdated = indexRange{wire.RegionObjects, 0, objects}
 	m.blanks = []indexRange{
-		{wire.RegionObjects, 0, max(min(earlier.ObjectBuckets, maxTable), uint32(len(m.buckets)))},
+		{wire.RegionObjects, objects, max(objects, uint32(len(m.buckets)))},
 		{wire.RegionVerdicts, 0, max(min(earlier.VerdictBuckets, maxTable), uint32(len(m.verdicts.buckets)))},
 	}
 	m.slots.restart(filled)
@@ -158,6 +163,31 @@ func (m *Image) Reset(before *wire.State) {
 		m.place(e)
 	}
 	m.notify()
+}
+
+func (m *Image) mark() stateMark {
+	return stateMark{m.epoch, len(m.permissions), len(m.slots.filled), !m.outdated.empty()}
+}
+
+// AwaitAlone waits while the edge may hold objects both of an epoch that has begun and of
+// the one before, or returns ctx's error. Meanwhile a worker that gets an object from us
+// may be ahead of one that still finds an older version in its memory.
+func (m *Image) AwaitAlone(ctx context.Context) error {
+	for {
+		m.mu.Lock()
+		begun := m.taken.epoch == m.epoch
+		alone := m.acked.epoch == m.epoch && !m.acked.outdated
+		more := m.ackedMore
+		m.mu.Unlock()
+		if !begun || alone {
+			return nil
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // Await waits until the edge holds a state of the current epoch that names all the

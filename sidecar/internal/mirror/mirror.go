@@ -85,9 +85,10 @@ type known struct {
 
 // New is an empty mirror.
 func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) (*Mirror, error) {
+	most := int64(max(c.Objects, 1))
 	mirror := &Mirror{
 		edge: edge, metrics: m, log: log,
-		budget: c.Bytes, least: min(max(c.Bytes/int64(max(c.Objects, 1)), 1), maxLeast),
+		budget: c.Bytes, least: min((c.Bytes+most-1)/most, maxLeast), // rounded up: never one object more
 		known: make(map[string]known), lifetimes: newLifetimes(),
 	}
 	var err error

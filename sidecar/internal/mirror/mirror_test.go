@@ -163,6 +163,16 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+func TestMostObjects(t *testing.T) {
+	f := start(t, mirror.Config{Bytes: 1<<20 + 7, Objects: 1000})
+	for i := range 2000 {
+		f.Apply(object(fmt.Sprint("/", i), 1, 10))
+	}
+	if len(f.edge) > 1000 || len(f.edge) < 990 {
+		t.Errorf("%d objects, want 1000 at most and hardly fewer", len(f.edge))
+	}
+}
+
 func TestEvictedObjectCanComeBack(t *testing.T) {
 	f := start(t, mirror.Config{Bytes: 1 << 20, Objects: 4})
 	for i := range 5 {

@@ -112,6 +112,11 @@ func (m *Memory) LockedObject(key string) (Found, error) {
 	if !found {
 		return Found{}, wire.ErrNotFound
 	}
+	return m.LockedObjectBy(&state, key)
+}
+
+// LockedObjectBy is LockedObject for a worker whose newest state this is.
+func (m *Memory) LockedObjectBy(state *wire.State, key string) (Found, error) {
 	bucket, tag := state.Keys.Place(key, state.ObjectBuckets)
 	o, err := wire.FindObject(m.record(wire.RegionObjects, bucket), state.Epoch, tag, key)
 	if errors.Is(err, wire.ErrEpoch) {

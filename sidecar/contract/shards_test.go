@@ -1,0 +1,83 @@
+package contract
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// The goldens are what zlib.crc32 of Python gives: writers in other languages count so.
+func TestShardOf(t *testing.T) {
+	for _, test := range []struct {
+		id                  string
+		of1, of2, of8, of64 int
+	}{
+		{"/", 0, 0, 4, 20},
+		{"/v1/products/42", 0, 1, 1, 57},
+		{"/v1/products/42?lang=de", 0, 1, 5, 45},
+		{"@thermostat-7/v1/me/config", 0, 1, 3, 11},
+		{"thermostat-7", 0, 0, 2, 50},
+		{strings.Repeat("a", 128), 0, 0, 4, 12},
+	} {
+		for n, want := range map[Shards]int{0: 0, 1: test.of1, 2: test.of2, 8: test.of8, 64: test.of64} {
+			if got := n.Of(test.id); got != want {
+				t.Errorf("%q in %d shards: %d, want %d", test.id, n, got, want)
+			}
+			if got, want := n.KeysOf(test.id), ShardKeys(want); got != want {
+				t.Errorf("%q in %d shards: keys of %q, want %q", test.id, n, got.Shard, want.Shard)
+			}
+		}
+	}
+}
+
+func TestShardsOfManyKeysAreEven(t *testing.T) {
+	const shards, keys = 8, 8000
+	var counts [shards]int
+	for i := range keys {
+		counts[Shards(shards).Of("/v1/products/"+strings.Repeat("x", i%7)+string(rune('a'+i%26))+strings.Repeat("1", i%101))]++
+	}
+	for i, n := range counts {
+		if n < keys/shards/2 || n > keys/shards*2 {
+			t.Errorf("shard %d has %d of %d keys: %v", i, n, keys, counts)
+		}
+	}
+}
+
+func TestShardsAgree(t *testing.T) {
+	for _, test := range []struct {
+		ours   Shards
+		stored string
+		want   string // in the error, empty for none
+	}{
+		{0, "", ""}, {0, "1", ""}, {1, "1", ""}, {8, "", ""}, {8, "8", ""},
+		{1, "8", "is 8, this program is set to 1"},
+		{8, "1", "is 1, this program is set to 8"},
+		{8, "eight", "delete it"},
+		{8, "08", "delete it"},
+	} {
+		err := test.ours.Agree(test.stored)
+		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%d with %q: %v, want %q", test.ours, test.stored, err, test.want)
+		}
+		if _, ok := errors.AsType[*ShardsError](err); ok != (strings.Contains(test.want, "is set to")) {
+			t.Errorf("%d with %q: %T", test.ours, test.stored, err)
+		}
+	}
+	for n, ok := range map[Shards]bool{-1: false, 0: true, 1: true, 64: true, 65: false} {
+		if err := n.Check(); (err == nil) != ok {
+			t.Errorf("%d shards: %v", n, err)
+		}
+	}
+}
+
+func TestMemberBelongs(t *testing.T) {
+	m := ObjectMember("/v1/products/42")
+	of := Shards(8).Of(m.ID)
+	if err := Shards(8).Belongs(m, of); err != nil {
+		t.Error(err)
+	}
+	err := Shards(8).Belongs(m, of+1)
+	if ReasonOf(err) != ReasonConflict || !strings.Contains(err.Error(), m.String()) {
+		t.Errorf("got %v, want a conflict that names %s", err, m)
+	}
+}

@@ -1,0 +1,216 @@
+package credential_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// TestOneBcrypt is 1,000 first requests with the right secret, and wrong ones in between.
+func TestOneBcrypt(t *testing.T) {
+	const callers, wrong = 1000, 20
+	f := start(credential.Config{PinTTL: time.Hour, Workers: 1})
+	c := contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("right", 7)}}
+	f.Apply(c)
+	var wg sync.WaitGroup
+	var allowed, denied atomic.Int64
+	begin := make(chan struct{})
+	for i := range callers + wrong {
+		secret, outcome, count := "right", wire.Allow, &allowed
+		if i >= callers {
+			secret, outcome, count = fmt.Sprint("wrong", i), wire.Deny, &denied
+		}
+		wg.Go(func() {
+			<-begin
+			if r := f.Verify(t.Context(), "d", secret); r.Outcome != outcome {
+				t.Errorf("%s: %+v, want %v", secret, r, outcome)
+			}
+			count.Add(1)
+		})
+	}
+	close(begin)
+	wg.Wait()
+	if got := metricstest.Value(t, f.metrics, "gatehouse_bcrypt_total", "result", "match"); got != 1 {
+		t.Errorf("%v runs of bcrypt with the right secret, want 1", got)
+	}
+	if allowed.Load() != callers || denied.Load() != wrong {
+		t.Errorf("%d allowed, %d denied", allowed.Load(), denied.Load())
+	}
+}
+
+func TestOverload(t *testing.T) {
+	f := start(credential.Config{Workers: 1, Queue: 2})
+	f.Apply(contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("right", 9)}})
+	var wg sync.WaitGroup
+	results := make(chan credential.Result, 20)
+	for i := range cap(results) {
+		wg.Go(func() { results <- f.Verify(t.Context(), "d", fmt.Sprint("wrong", i)) })
+	}
+	wg.Wait()
+	close(results)
+	count := map[string]int{}
+	for r := range results {
+		count[r.Reason]++
+		if r.Reason == "overload" && (r.Outcome != wire.Unavailable || r.RetryAfter != time.Second) {
+			t.Errorf("overload: %+v", r)
+		}
+	}
+	if count["overload"] == 0 || count["bcrypt"] < 3 || count["overload"]+count["bcrypt"] != 20 {
+		t.Errorf("results %v, want at least 3 by bcrypt and the rest overload", count)
+	}
+	if got := metricstest.Value(t, f.metrics, "gatehouse_bcrypt_running"); got != 0 {
+		t.Errorf("%v runs under way at the end", got)
+	}
+	if got := metricstest.Value(t, f.metrics, "gatehouse_bcrypt_queued"); got != 0 {
+		t.Errorf("%v queued at the end", got)
+	}
+}
+
+// TestCallerLeaves shows that a run goes on for those who wait when its caller has left.
+func TestCallerLeaves(t *testing.T) {
+	f := start(credential.Config{PinTTL: time.Hour})
+	f.Apply(contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("s", 7)}})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if r := f.Verify(ctx, "d", "s"); r.Outcome != wire.Unavailable || r.Reason != "timeout" {
+		t.Fatalf("Verify = %+v, want unavailable", r)
+	}
+	f.expectAllowed(t)
+	if got := f.runs(t); got != 1 {
+		t.Errorf("%d runs of bcrypt, want 1", got)
+	}
+}
+
+func (f fixture) expectAllowed(t *testing.T) {
+	t.Helper()
+	if r := f.Verify(t.Context(), "d", "s"); r.Outcome != wire.Allow {
+		t.Errorf("Verify = %+v, want allow", r)
+	}
+}
+
+// TestRevocationWins revokes and restores a device while it is being verified. Nothing that
+// began before a revocation may say allow, or leave an allow, after it.
+func TestRevocationWins(t *testing.T) {
+	f := start(credential.Config{PinTTL: time.Hour})
+	good := device("d", 0, "s")
+	var version uint64
+	apply := func(revoked bool) {
+		version++
+		c := good
+		c.Version, c.Disabled = version, revoked
+		f.Apply(c)
+	}
+	apply(false)
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	// clock orders answers and revocations: odd while the device is revoked.
+	var clock atomic.Int64
+	for range 4 {
+		wg.Go(func() {
+			for !stop.Load() {
+				before := clock.Load()
+				r := f.Verify(t.Context(), "d", "s")
+				if after := clock.Load(); before == after && before%2 == 1 && r.Outcome == wire.Allow {
+					t.Errorf("allowed while revoked: %+v", r)
+				}
+			}
+		})
+	}
+	for range 60 {
+		apply(true)
+		clock.Add(1)
+		for range 3 {
+			if r := f.Verify(t.Context(), "d", "s"); r.Outcome != wire.Deny {
+				t.Fatalf("revoked: %+v", r)
+			}
+			if v, found := f.edge.verdict("d", "s"); found && v.Outcome == wire.Allow {
+				t.Fatal("an allow was stored after the revocation")
+			}
+		}
+		clock.Add(1)
+		apply(false)
+		if r := f.Verify(t.Context(), "d", "s"); r.Outcome != wire.Allow {
+			t.Fatalf("restored: %+v", r)
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+}
+
+// TestRevocationDuringBcrypt is the same race, once, with bcrypt surely under way.
+func TestRevocationDuringBcrypt(t *testing.T) {
+	f := start(credential.Config{PinTTL: time.Hour})
+	c := contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("s", 10)}}
+	f.Apply(c)
+	result := make(chan credential.Result)
+	go func() { result <- f.Verify(t.Context(), "d", "s") }()
+	f.awaitRunning(t)
+	c.Version, c.Disabled = 2, true
+	f.Apply(c)
+	if r := <-result; r.Outcome != wire.Deny || r.Reason != "disabled" {
+		t.Errorf("Verify = %+v, want deny", r)
+	}
+	if v, found := f.edge.verdict("d", "s"); found && v.Outcome == wire.Allow {
+		t.Error("an allow was stored after the revocation")
+	}
+}
+
+// TestRevocationDuringBcryptOfNobody is that race when the caller has left, so that
+// nobody asks again: what bcrypt found must not be stored.
+func TestRevocationDuringBcryptOfNobody(t *testing.T) {
+	f := start(credential.Config{PinTTL: time.Hour})
+	c := contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("s", 10)}}
+	f.Apply(c)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	f.Verify(ctx, "d", "s")
+	f.awaitRunning(t)
+	c.Version, c.Disabled = 2, true
+	f.Apply(c)
+	for f.runs(t) == 0 || metricstest.Value(t, f.metrics, "gatehouse_bcrypt_running") != 0 {
+		if t.Context().Err() != nil {
+			t.Fatal("bcrypt never ended")
+		}
+	}
+	if v, found := f.edge.verdict("d", "s"); found {
+		t.Errorf("%v was stored after the revocation", v.Outcome)
+	}
+}
+
+func (f fixture) awaitRunning(t *testing.T) {
+	t.Helper()
+	for metricstest.Value(t, f.metrics, "gatehouse_bcrypt_running") == 0 {
+		if t.Context().Err() != nil {
+			t.Fatal("bcrypt never ran")
+		}
+	}
+}
+
+// TestQueueIsEmptiedByTheRightSecret shows that wrong secrets that wait for a worker
+// don't cost bcrypt once the right one is known.
+func TestQueueIsEmptiedByTheRightSecret(t *testing.T) {
+	f := start(credential.Config{PinTTL: time.Hour, Workers: 1})
+	f.Apply(contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("right", 11)}})
+	var wg sync.WaitGroup
+	wg.Go(func() { f.Verify(t.Context(), "d", "right") })
+	f.awaitRunning(t)
+	for i := range 20 {
+		wg.Go(func() {
+			if r := f.Verify(t.Context(), "d", fmt.Sprint("wrong", i)); r.Outcome != wire.Deny || r.Reason != "resolved" {
+				t.Errorf("wrong secret: %+v, want deny because the hash is resolved", r)
+			}
+		})
+	}
+	wg.Wait()
+	if got := f.runs(t); got != 1 {
+		t.Errorf("%d runs of bcrypt, want 1", got)
+	}
+}

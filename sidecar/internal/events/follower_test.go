@@ -1,0 +1,273 @@
+package events_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/e2e/redistest"
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/events"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+var keys contract.Keys
+
+const deadline = 30 * time.Second
+
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(deadline); !condition(); {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", deadline, what)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+// sink keeps versions as mirror and verifier do.
+type sink struct {
+	mu         sync.Mutex
+	versions   map[string]uint64 // those that are there
+	known      map[string]uint64 // also of tombstones
+	seen       map[string]bool   // in the resync under way
+	resyncs    int
+	applied    int
+	backwards  int
+	beforeNext func() // called once, before the next record is applied
+}
+
+func newSink() *sink { return &sink{versions: map[string]uint64{}, known: map[string]uint64{}} }
+
+func (s *sink) put(id string, version uint64, deleted bool) {
+	s.mu.Lock()
+	hook := s.beforeNext
+	s.beforeNext = nil
+	s.mu.Unlock()
+	if hook != nil {
+		hook()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.applied++
+	if s.seen != nil {
+		s.seen[id] = true
+	} else if version <= s.known[id] {
+		s.backwards++
+		return
+	}
+	s.known[id] = version
+	if s.versions[id] = version; deleted {
+		delete(s.versions, id)
+	}
+}
+
+func (s *sink) Remove(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.versions, id)
+	delete(s.known, id)
+}
+
+func (s *sink) BeginResync() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.resyncs++
+	s.seen = map[string]bool{}
+}
+
+func (s *sink) EndResync() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.versions, func(id string, _ uint64) bool { return !s.seen[id] })
+	maps.DeleteFunc(s.known, func(id string, _ uint64) bool { return !s.seen[id] })
+	s.seen = nil
+}
+
+func (s *sink) version(id string) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.versions[id]
+}
+
+func (s *sink) len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.versions)
+}
+
+type objects struct{ *sink }
+
+func (o objects) Apply(r contract.Object) { o.put(r.Key, r.Version, r.Deleted) }
+
+type credentials struct{ *sink }
+
+func (c credentials) Apply(r contract.Credential) { c.put(r.ID, r.Version, r.Deleted) }
+
+type clock struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func (c *clock) SetInStep(t time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = t
+}
+
+func (c *clock) inStep() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
+}
+
+// server is a Redis behind a proxy that can cut connections.
+type server struct {
+	*redis.Client // direct
+	publish       *publish.Publisher
+	line          *line
+}
+
+// line forwards connections until it is cut.
+type line struct {
+	listener net.Listener
+	to       string
+
+	mu   sync.Mutex
+	open map[net.Conn]bool
+	down bool
+}
+
+func newLine(t *testing.T, to string) *line {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &line{listener: l, to: to, open: map[net.Conn]bool{}}
+	t.Cleanup(func() { l.Close(); w.set(true) })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go w.forward(c)
+		}
+	}()
+	return w
+}
+
+func (w *line) forward(c net.Conn) {
+	d, err := net.Dial("tcp", w.to)
+	if err != nil {
+		c.Close()
+		return
+	}
+	w.mu.Lock()
+	down := w.down
+	w.open[c], w.open[d] = true, true
+	w.mu.Unlock()
+	if !down {
+		go func() { io.Copy(d, c); d.Close() }()
+		io.Copy(c, d)
+	}
+	c.Close()
+	d.Close()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.open, c)
+	delete(w.open, d)
+}
+
+// set cuts all connections, and refuses new ones while down.
+func (w *line) set(down bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.down = down
+	for c := range w.open {
+		c.Close()
+	}
+}
+
+func (s server) put(t *testing.T, key string) uint64 {
+	t.Helper()
+	r, err := s.publish.Put(context.WithoutCancel(t.Context()), publish.Object{Key: key, Body: []byte(key), ContentType: "text/plain"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Version
+}
+
+func (s server) do(t *testing.T, args ...any) {
+	t.Helper()
+	if err := s.Do(t.Context(), args...).Err(); err != nil {
+		t.Fatalf("%v: %v", args, err)
+	}
+}
+
+type follower struct {
+	*events.Subscriber
+	objects, credentials *sink
+	clock                *clock
+	metrics              *metrics.Metrics
+	log                  *bytes.Buffer
+	stop                 func()
+}
+
+func follow(t *testing.T, s server) *follower {
+	t.Helper()
+	f := &follower{objects: newSink(), credentials: newSink(), clock: new(clock), metrics: metrics.New(), log: new(bytes.Buffer)}
+	client := redis.NewClient(&redis.Options{Addr: s.line.listener.Addr().String(), MaxRetries: -1, DialTimeout: time.Second})
+	f.Subscriber = events.New(events.Config{
+		Keys: keys, Objects: objects{f.objects}, Credentials: credentials{f.credentials}, Clock: f.clock,
+	}, client, f.metrics, slog.New(slog.NewTextHandler(f.log, nil)))
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := f.Run(ctx); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	f.stop = func() {
+		cancel()
+		wg.Wait()
+		client.Close()
+		if f.objects.backwards > 0 && t.Failed() {
+			t.Logf("%d versions were not newer", f.objects.backwards)
+		}
+	}
+	t.Cleanup(f.stop)
+	return f
+}
+
+func (f *follower) count(t *testing.T, name string, labels ...string) float64 {
+	return metricstest.Value(t, f.metrics, name, labels...)
+}
+
+// onBoth runs test against a miniredis and a redis-server.
+func onBoth(t *testing.T, test func(t *testing.T, s server)) {
+	for name, start := range map[string]func(t *testing.T) string{
+		"miniredis":    func(t *testing.T) string { return miniredis.RunT(t).Addr() },
+		"redis-server": func(t *testing.T) string { return strings.TrimPrefix(redistest.Start(t), "redis://") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			addr := start(t)
+			client := redis.NewClient(&redis.Options{Addr: addr})
+			t.Cleanup(func() { client.Close() })
+			test(t, server{client, publish.New(client), newLine(t, addr)})
+		})
+	}
+}

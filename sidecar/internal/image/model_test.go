@@ -1,0 +1,184 @@
+package image_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/image"
+	"github.com/gatehouse/gatehouse/sidecar/internal/image/imagetest"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// TestModel does random things to an image and a memory. Between any two operations each
+// object of the epoch is found whole, in a version that exists and not older than before;
+// at rest the memory is exactly the image.
+func TestModel(t *testing.T) {
+	for seed := range uint64(16) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newModel(t, rand.New(rand.NewPCG(seed, 1)))
+				for range 400 {
+					m.step()
+				}
+				m.finish()
+			})
+		})
+	}
+}
+
+const modelKeys = 24
+
+// model is an image, a memory, and what is known of both.
+type model struct {
+	*testing.T
+	r      *rand.Rand
+	image  *image.Image
+	memory *imagetest.Memory
+	size   int // of bodies, about
+
+	want    map[int]uint64    // versions, as the image should have them
+	last    [modelKeys]uint64 // versions given out
+	seen    [modelKeys]uint64 // versions that the reader saw
+	gone    [modelKeys]uint64 // newest version whose deletion was acknowledged
+	checked map[*byte]bool    // first bytes of bodies: the memory never changes one in place
+}
+
+func newModel(t *testing.T, r *rand.Rand) *model {
+	m := &model{
+		T: t, r: r, memory: imagetest.NewMemory(),
+		image: image.New(image.Config{Objects: 1 + r.IntN(modelKeys), Verdicts: 1 + r.IntN(64)}),
+		size:  []int{10, 1500, 20000}[r.IntN(3)],
+		want:  map[int]uint64{}, checked: map[*byte]bool{},
+	}
+	m.image.Reset(nil)
+	m.memory.AfterOp = m.read
+	return m
+}
+
+func (m *model) key(i int) string { return fmt.Sprintf("/k/%d", i) }
+
+// read looks everything up, as a reader might between any two operations.
+func (m *model) read() {
+	for i := range modelKeys {
+		f, err := m.memory.LockedObject(m.key(i))
+		if errors.Is(err, wire.ErrNotFound) && !errors.Is(err, imagetest.ErrTorn) {
+			continue
+		}
+		if err == nil && !m.checked[&f.Bodies[0][0]] {
+			m.checked[&f.Bodies[0][0]] = true
+			err = check(f, m.key(i), m.size)
+		}
+		if err == nil && (f.Version < m.seen[i] || f.Version <= m.gone[i]) {
+			err = fmt.Errorf("%q: version %d after %d, deleted up to %d", m.key(i), f.Version, m.seen[i], m.gone[i])
+		}
+		if err != nil {
+			m.Fatal(err)
+		}
+		m.seen[i] = f.Version
+	}
+}
+
+// step changes the image, the memory or the time, or delivers a batch.
+func (m *model) step() {
+	i := m.r.IntN(modelKeys)
+	expires := time.Now().Add(time.Second).UnixMilli()
+	switch m.r.IntN(12) {
+	case 0, 1, 2, 3:
+		m.last[i]++
+		m.want[i] = m.last[i]
+		m.image.PutObject(object(m.key(i), m.last[i], m.size))
+	case 4:
+		delete(m.want, i)
+		m.image.DeleteObject(m.key(i))
+	case 5:
+		m.image.PutVerdict(m.key(i), "secret", wire.Verdict{Outcome: wire.Outcome(1 + m.r.IntN(2)), ExpiresMS: expires})
+	case 6:
+		m.image.DropVerdicts(m.key(i))
+	case 7:
+		time.Sleep(time.Duration(m.r.IntN(800)) * time.Millisecond)
+	case 8:
+		if m.r.IntN(10) == 0 {
+			m.memory.Forget()
+		}
+	default:
+		m.deliver()
+	}
+}
+
+// deliver takes a batch to the memory; now and then it is lost, or its answer is.
+func (m *model) deliver() {
+	batch, taken := m.image.Take(nil)
+	if len(batch) > 320<<10 || taken.Ops > 514 {
+		m.Fatalf("batch of %d bytes, %d operations", len(batch), taken.Ops)
+	}
+	fate := m.r.IntN(12)
+	if fate == 0 {
+		reset(m.image, m.memory)
+		return
+	}
+	status, answer := m.memory.Apply(batch)
+	if status != http.StatusOK && status != http.StatusConflict {
+		m.Fatalf("apply: %d %s", status, answer)
+	}
+	if status == http.StatusConflict || fate == 1 {
+		reset(m.image, m.memory)
+		return
+	}
+	m.image.Acked()
+	for i := range modelKeys {
+		if _, found := m.want[i]; taken.Drained && !found {
+			m.gone[i] = m.last[i]
+		}
+	}
+}
+
+// finish pushes all there is, and compares.
+func (m *model) finish() {
+	quiesce(m.T, m.image, m.memory)
+	if state, _ := m.memory.State(); state.Epoch != m.image.Epoch() {
+		m.Errorf("the memory is of epoch %x, want %x", state.Epoch, m.image.Epoch())
+	}
+	live := 0
+	for i := range modelKeys {
+		f, err := m.memory.Object(m.key(i))
+		version, found := m.want[i]
+		if found != (err == nil) || f.Version != version {
+			m.Errorf("%q: found version %d, %v; want %d", m.key(i), f.Version, err, version)
+		}
+		for _, b := range f.Bodies {
+			live += len(b)
+		}
+	}
+	// Entries, the state, and padding are all that may come on top.
+	if records, excess := m.memory.Size(); excess > live+modelKeys*300+500 {
+		m.Errorf("%d bytes in %d records for %d live ones: free slots or old buckets were not blanked", excess, records, live)
+	}
+}
+
+// reset does what the pusher does after a failure.
+func reset(m *image.Image, memory *imagetest.Memory) {
+	if state, found := memory.State(); found {
+		m.Reset(&state)
+		return
+	}
+	m.Reset(nil)
+}
+
+// quiesce pushes until nothing is left, blanks included, with no failures.
+func quiesce(t *testing.T, m *image.Image, memory *imagetest.Memory) {
+	t.Helper()
+	batch, _ := m.Take(nil)
+	if status, _ := memory.Apply(batch); status != http.StatusOK {
+		reset(m, memory)
+	} else {
+		m.Acked()
+	}
+	push(t, m, memory)
+	time.Sleep(2 * time.Second)
+	push(t, m, memory)
+}

@@ -1,0 +1,79 @@
+package image_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/image"
+	"github.com/gatehouse/gatehouse/sidecar/internal/image/imagetest"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+func TestVerdictBounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := image.New(image.Config{Verdicts: 8}) // two buckets
+		m.Reset(nil)
+		put := func(device string, outcome wire.Outcome, life time.Duration) {
+			m.PutVerdict(device, "s", wire.Verdict{Outcome: outcome, ExpiresMS: time.Now().Add(life).UnixMilli()})
+		}
+		for i := range 8 {
+			put(fmt.Sprint("good", i), wire.Allow, time.Minute)
+		}
+		for i := range 1000 {
+			put(fmt.Sprint("bad", i), wire.Deny, time.Second)
+		}
+		if s := m.Stats(); s.Allows != 8 || s.Denies != 8 {
+			t.Errorf("%d allows and %d denies after a flood, want 8 and 8", s.Allows, s.Denies)
+		}
+		memory := imagetest.NewMemory()
+		push(t, m, memory)
+		for i := range 8 {
+			if v, err := memory.Verdict(fmt.Sprint("good", i), "s"); err != nil || v.Outcome != wire.Allow {
+				t.Errorf("good%d: %v, %v", i, v.Outcome, err)
+			}
+		}
+		put("one more", wire.Allow, time.Minute)
+		if s := m.Stats(); s.Allows != 8 {
+			t.Errorf("%d allows, want 8", s.Allows)
+		}
+		time.Sleep(2 * time.Second)
+		m.Sweep()
+		m.Sweep()
+		if s := m.Stats(); s.Allows != 8 || s.Denies != 0 {
+			t.Errorf("%d allows and %d denies after the denies expired, want 8 and 0", s.Allows, s.Denies)
+		}
+		for i := range 8 {
+			m.DropVerdicts(fmt.Sprint("good", i))
+		}
+		m.DropVerdicts("one more")
+		push(t, m, memory)
+		if s := m.Stats(); s.Allows != 0 {
+			t.Errorf("%d allows after all were dropped", s.Allows)
+		}
+		if _, err := memory.Verdict("one more", "s"); !errors.Is(err, wire.ErrNotFound) {
+			t.Errorf("dropped verdict: %v, want not found", err)
+		}
+	})
+}
+
+func TestLastVerdictOfACredentialCounts(t *testing.T) {
+	m, memory := image.New(image.Config{}), imagetest.NewMemory()
+	m.Reset(nil)
+	expires := time.Now().Add(time.Hour).UnixMilli()
+	m.PutVerdict("d", "s", wire.Verdict{Outcome: wire.Deny, ExpiresMS: expires})
+	m.PutVerdict("d", "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: expires})
+	push(t, m, memory)
+	if v, err := memory.Verdict("d", "s"); err != nil || v.Outcome != wire.Allow {
+		t.Errorf("Verdict = %v, %v; want allow", v.Outcome, err)
+	}
+	if s := m.Stats(); s.Allows != 1 || s.Denies != 0 {
+		t.Errorf("%d allows, %d denies; want 1, 0", s.Allows, s.Denies)
+	}
+	m.PutVerdict("d", "t", wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(-time.Hour).UnixMilli()})
+	if s := m.Stats(); s.Allows != 1 {
+		t.Errorf("an expired verdict was stored")
+	}
+}

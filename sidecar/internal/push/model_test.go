@@ -1,0 +1,137 @@
+package push_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/image/imagetest"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// TestModel changes an image while pushes are lost, answered wrongly, applied without an
+// answer, and memories emptied. Between any two operations every object is whole and no
+// older than before; at rest the memory is the image.
+func TestModel(t *testing.T) {
+	for seed := range uint64(2) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			m := newModel(t, seed)
+			for version := uint64(1); version < 3000; version++ {
+				m.step(version)
+			}
+			m.finish()
+		})
+	}
+}
+
+const modelKeys = 30
+
+func key(i int) string { return fmt.Sprint("/", i) }
+
+// model is a sidecar, a proxy that fails, and what the image should hold.
+type model struct {
+	*testing.T
+	proxy   *proxy
+	sidecar *sidecar
+	r       *rand.Rand
+	want    map[int]uint64    // versions
+	seen    [modelKeys]uint64 // versions that the reader saw
+
+	mu     sync.Mutex // protects all below
+	faults *rand.Rand
+	calm   bool
+}
+
+func newModel(t *testing.T, seed uint64) *model {
+	m := &model{
+		T: t, proxy: newProxy(t), want: map[int]uint64{},
+		r: rand.New(rand.NewPCG(seed, 1)), faults: rand.New(rand.NewPCG(seed, 2)),
+	}
+	m.proxy.AfterOp, m.proxy.fault = m.read, m.fault
+	m.sidecar = start(t, m.proxy.socket)
+	return m
+}
+
+// read looks everything up, as a reader might between any two operations.
+func (m *model) read() {
+	for i := range modelKeys {
+		f, err := m.proxy.LockedObject(key(i))
+		switch {
+		case err == nil && string(f.Bodies[0]) != fmt.Sprintf("%s %d", key(i), f.Version):
+			m.Errorf("%s version %d has body %q", key(i), f.Version, f.Bodies[0])
+		case err == nil && f.Version < m.seen[i]:
+			m.Errorf("%s went from version %d to %d", key(i), m.seen[i], f.Version)
+		case err == nil:
+			m.seen[i] = f.Version
+		case !errors.Is(err, wire.ErrNotFound) || errors.Is(err, imagetest.ErrTorn):
+			m.Errorf("%s: %v", key(i), err)
+		}
+	}
+}
+
+// fault makes about one push in three fail.
+func (m *model) fault(w http.ResponseWriter, apply func() (int, []byte)) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.calm {
+		return false
+	}
+	switch m.faults.IntN(12) {
+	case 0: // lost
+		panic(http.ErrAbortHandler)
+	case 1: // applied, but the answer is lost
+		apply()
+		panic(http.ErrAbortHandler)
+	case 2:
+		http.Error(w, "no worker", http.StatusServiceUnavailable)
+		return true
+	case 3:
+		m.proxy.Forget()
+	}
+	return false
+}
+
+// step changes the image, and waits for the pusher now and then.
+func (m *model) step(version uint64) {
+	i := m.r.IntN(modelKeys)
+	switch m.r.IntN(8) {
+	case 0:
+		m.sidecar.DeleteObject(key(i))
+		delete(m.want, i)
+	case 1:
+		m.sidecar.PutVerdict(key(i), "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()})
+	case 2:
+		m.sidecar.DropVerdicts(key(i))
+	default:
+		m.sidecar.PutObject(object(key(i), version))
+		m.want[i] = version
+	}
+	if version%100 == 0 {
+		pushes := func() float64 { return metricstest.Value(m, m.sidecar.metrics, "gatehouse_pushes_total") }
+		before := pushes()
+		eventually(m.T, "pushes go on", func() bool { return pushes() > before })
+	}
+}
+
+// finish lets pushes through, and compares.
+func (m *model) finish() {
+	m.mu.Lock()
+	m.calm = true
+	m.mu.Unlock()
+	eventually(m.T, "the memory is the image", func() bool {
+		for i := range modelKeys {
+			if m.proxy.version(key(i)) != m.want[i] {
+				return false
+			}
+		}
+		return m.sidecar.Ready() == nil
+	})
+	if metricstest.Value(m, m.sidecar.metrics, "gatehouse_epochs_total") < 3 {
+		m.Error("hardly any failures: the test shows nothing")
+	}
+}
