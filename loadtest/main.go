@@ -23,11 +23,12 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // options is the command line.
 type options struct {
-	Scenario string `env:"SCENARIO" default:"all" enum:"all,propagation,coldstart,catchup" help:"propagation, coldstart, catchup or all."`
+	Scenario string `env:"SCENARIO" default:"all" enum:"all,propagation,coldstart,catchup,ratio" help:"propagation, coldstart, catchup, ratio or all."`
 	Updates  int    `env:"UPDATES" default:"10000" help:"Updates that propagation measures."`
 	Reads    int    `env:"READS" default:"5000" help:"Reads per second meanwhile."`
 	Objects  int    `env:"OBJECTS" default:"100000" help:"Objects of 1 KiB for coldstart and catchup."`
 	Changes  int    `env:"CHANGES" default:"1000" help:"Changes that catchup misses."`
+	Pairs    int    `env:"PAIRS" default:"8" help:"Pairs of slices that ratio measures, for each workload."`
 }
 
 // scenario measures one thing and prints it.
@@ -49,7 +50,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	for _, s := range []struct {
 		name    string
 		measure scenario
-	}{{"propagation", propagation}, {"coldstart", coldstart}, {"catchup", catchup}} {
+	}{{"propagation", propagation}, {"coldstart", coldstart}, {"catchup", catchup}, {"ratio", ratio}} {
 		if o.Scenario != "all" && o.Scenario != s.name {
 			continue
 		}
