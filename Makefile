@@ -10,6 +10,10 @@ STACK ?= demo
 ENVOY ?=
 DETACH ?=
 export EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK ENVOY
+# Of make chaos: how long, and the seed of a run to repeat (empty: one is drawn and printed).
+CHAOS_SECONDS ?= 60
+CHAOS_SEED ?=
+export CHAOS_SECONDS CHAOS_SEED
 
 GO ?= go
 DEMO := build/gatehouse-demo
@@ -17,7 +21,7 @@ DEMO := build/gatehouse-demo
 detach := $(if $(filter-out 0 no false,$(DETACH)),--detach)
 
 .DEFAULT_GOAL := help
-.PHONY: help run stop build test loadtest check clean
+.PHONY: help run stop build test chaos mutation loadtest check clean
 
 help: ## show this
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -40,6 +44,12 @@ build: ## build the filter and the programs into build/
 
 test: ## unit tests with -race, wasm build, end-to-end suite
 	@scripts/test.sh
+
+chaos: build ## kill, pause and cut everything under load and check each answer: CHAOS_SECONDS, CHAOS_SEED
+	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec build/gatehouse-chaos
+
+mutation: ## take out each check that consistency rests on, and see a test fail; CHAOS=1: and the checker
+	@scripts/mutation.sh
 
 loadtest: build ## measure on this machine: SCENARIO=propagation, coldstart, catchup or all
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) run ./loadtest

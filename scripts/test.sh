@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Unit tests, the wasm build, and the end-to-end suite against a real Envoy and redis-server.
+# Unit tests, the wasm build, the end-to-end suite against a real Envoy and redis-server, a
+# minute of chaos, and the mutation check.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,3 +22,11 @@ echo "test: unit tests ok ($((SECONDS - begin)) s)"
 begin=$SECONDS
 go test -race -count=1 -timeout=15m ./e2e
 echo "test: end-to-end suite ok ($((SECONDS - begin)) s)"
+
+begin=$SECONDS
+build/gatehouse-chaos
+echo "test: chaos ok ($((SECONDS - begin)) s)"
+
+begin=$SECONDS
+scripts/mutation.sh
+echo "test: mutation check ok ($((SECONDS - begin)) s)"

@@ -64,6 +64,17 @@ func resolve(variable, address string) (string, error) {
 	return tcp.String(), nil
 }
 
+// FreeAddress is a loopback address that nothing listens on, for what is to run beside a
+// stack or must be known before it runs.
+func FreeAddress() (string, error) {
+	const host = "127.0.0.1"
+	port, err := freePort(host)
+	if err != nil {
+		return "", fmt.Errorf("free address: %w", err)
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port)), nil
+}
+
 // freePort finds a port that nothing listens on. It stays below 32768, where Linux starts
 // to number outgoing connections: a port from there could be taken by one while the
 // program that owned it restarts.

@@ -30,6 +30,10 @@ type Options struct {
 	// RedisArgs are appended to redis-server's.
 	RedisArgs []string
 
+	// SidecarRedisURL is where the sidecar finds Redis if not at its own address: the URL
+	// of a proxy in front of it.
+	SidecarRedisURL string
+
 	// Concurrency is how many workers Envoy has, 2 by default.
 	Concurrency int
 

@@ -28,7 +28,7 @@ func (s *Stack) UpstreamURL() string { return "http://" + reachable(s.opts.Upstr
 // UpstreamRequests is how many requests the demo upstream has seen.
 func (s *Stack) UpstreamRequests() int64 { return s.upstream.Requests() }
 
-// RedisURL is the stack's Redis, for redis.ParseURL or `gatehousectl --redis`.
+// RedisURL is the stack's Redis, for package redisurl or `gatehousectl --redis`.
 func (s *Stack) RedisURL() string {
 	if s.opts.RedisURL != "" {
 		return s.opts.RedisURL
@@ -75,7 +75,7 @@ func (s *Stack) envoyProgram() program {
 
 func (s *Stack) sidecarProgram() program {
 	args := []string{
-		"--redis.url", s.RedisURL(),
+		"--redis.url", orDefault(s.opts.SidecarRedisURL, s.RedisURL()),
 		"--push.socket", s.PushSocket(),
 		"--api.socket", s.APISocket(),
 		"--admin.address", s.opts.SidecarAdmin,

@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
 // startRedis starts the stack's own Redis, unless it uses one that runs already.
@@ -55,8 +56,8 @@ func expire(ctx context.Context, server *miniredis.Miniredis) {
 	}
 }
 
-// startRedisServer runs redis-server without persistence: what it loses when it is killed
-// is what a test wants to see lost.
+// startRedisServer runs redis-server without persistence, unless RedisArgs ask for it: what
+// it loses when it is killed is what a test wants to see lost.
 func (s *Stack) startRedisServer(ctx context.Context) error {
 	host, port, err := net.SplitHostPort(s.opts.Redis)
 	if err != nil {
@@ -70,20 +71,24 @@ func (s *Stack) startRedisServer(ctx context.Context) error {
 
 // pingRedis waits until Redis answers.
 func (s *Stack) pingRedis(ctx context.Context, child *process) error {
-	options, err := redis.ParseURL(s.RedisURL())
+	client, err := redisurl.Settings{URL: s.RedisURL(), Once: true}.Connect() // await tries again
 	if err != nil {
-		return fmt.Errorf("%w: REDIS_URL: %w; want redis://HOST:PORT", ErrUsage, err)
+		return fmt.Errorf("%w: REDIS_URL: %w", ErrUsage, err)
 	}
-	options.MaxRetries = -1 // await tries again
-	client := redis.NewClient(options)
 	defer func() { _ = client.Close() }()
-	return s.await(ctx, child, "redis "+options.Addr, func(ctx context.Context) error {
-		// The client would write to stderr about every dial that fails.
-		conn, err := new(net.Dialer).DialContext(ctx, options.Network, options.Addr)
-		if err != nil {
-			return err
+	what := "redis at REDIS_URL"
+	if s.opts.RedisURL == "" {
+		what = "redis " + reachable(s.opts.Redis)
+	}
+	return s.await(ctx, child, what, func(ctx context.Context) error {
+		if s.opts.RedisURL == "" {
+			// The client would write to stderr about every dial that fails.
+			conn, err := new(net.Dialer).DialContext(ctx, "tcp", reachable(s.opts.Redis))
+			if err != nil {
+				return err
+			}
+			_ = conn.Close()
 		}
-		_ = conn.Close()
 		if err := client.Ping(ctx).Err(); err != nil && !errors.Is(err, context.Canceled) {
 			return fmt.Errorf("PING: %w", err)
 		}

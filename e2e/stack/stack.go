@@ -193,10 +193,6 @@ func (s *Stack) SignalSidecar(signal syscall.Signal) error { return s.signal(sid
 // SignalRedis sends the stack's own redis-server a signal, for example SIGSTOP.
 func (s *Stack) SignalRedis(signal syscall.Signal) error { return s.signal(redisName, signal) }
 
-// SignalRedis sends the stack's redis-server a signal, for example SIGSTOP. An embedded
-// Redis is no process.
-func (s *Stack) SignalRedis(signal syscall.Signal) error { return s.signal(redisName, signal) }
-
 // startChild runs p as name and waits until ready says so.
 func (s *Stack) startChild(ctx context.Context, name string, p program, ready func(context.Context, *process) error) error {
 	if child := s.child(name); child != nil {

@@ -162,7 +162,7 @@ func TestStackThatCannotStart(t *testing.T) {
 		}, []string{"render ", "envoy.yaml: ", `"/none"`}},
 		{"Redis is elsewhere, but not there", func(o *Options) {
 			o.RedisURL, o.ReadyTimeout = "redis://127.0.0.1:1", time.Second
-		}, []string{"redis 127.0.0.1:1: not ready after ", "connection refused"}},
+		}, []string{"redis at REDIS_URL: not ready after ", "connection refused"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			opts := helperOptions(t)

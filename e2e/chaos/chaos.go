@@ -1,0 +1,50 @@
+// Package chaos checks what Gatehouse promises of consistency and recovery while its parts
+// are killed, paused and cut off from each other: writers publish increasing versions, readers
+// ask the edge, a seeded schedule breaks and mends, and a checker that knows all three holds
+// every answer against what may be seen.
+//
+// # What is checked
+//
+//   - wrong body: a hit is exactly one version that was published under its key, in body,
+//     entity-tag and length.
+//   - backwards, came back: through one Envoy process, no version below one that was seen;
+//     no version that was seen to be gone.
+//   - too old: no version that was replaced more than max_staleness + 1 s before the request.
+//   - late, not converged: 2 s after a fault has ended, or after an acknowledgement when there
+//     was none, every key has at least the last acknowledged version.
+//   - lost: when Redis goes away, every cached answer goes on within max_staleness.
+//   - error: no answer is an error, but while Envoy itself is down.
+//
+// # What readers and writers know
+//
+// A write is in force at one instant for all workers of an Envoy, because their shared memory
+// is one. But a reader knows only that an answer was decided between its beginning and its end,
+// so two answers are compared only if one began after the other had ended.
+//
+// Redis runs with appendfsync always: it syncs before it answers or publishes, so what was
+// acknowledged, or seen by a subscriber, survives kill -9, and the data epoch stays. A write
+// whose acknowledgement got lost may have happened or not, until a later one is acknowledged.
+//
+// A miss shows that an object is gone or was replaced, but not after the edge's memory was
+// emptied, by a new Envoy or a new sidecar, until all of it was seen again.
+package chaos
+
+import (
+	"fmt"
+	"time"
+)
+
+// overdue is the violation that an answer shows which has not caught up with target, if it
+// was asked for more than limit after since.
+func overdue(r Read, target uint64, since, limit time.Duration) (Violation, bool) {
+	if r.Start <= since+limit {
+		return Violation{}, false
+	}
+	got := r.Detail
+	if r.Answer == Hit {
+		got = fmt.Sprintf("version %d", r.Version)
+	}
+	return Violation{"not converged", r.Key, r.End, fmt.Sprintf(
+		"%s, asked for %.3f s after the fault had ended at %.3f s; version %d was acknowledged by then",
+		got, (r.Start - since).Seconds(), since.Seconds(), target)}, true
+}

@@ -1,0 +1,281 @@
+package chaos
+
+import (
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Limits are what the checker holds answers to.
+type Limits struct {
+	// MaxStaleness is the edge's, and Slack what an answer may be older than that.
+	MaxStaleness, Slack time.Duration
+	// Converge is how soon after a fault, or after an acknowledgement when there is no
+	// fault, the edge must have every write.
+	Converge time.Duration
+	// Hold is how long after Redis has gone away every cached answer must go on.
+	Hold time.Duration
+}
+
+// Answer says what kind of answer a read got.
+type Answer uint8
+
+// The answers.
+const (
+	Hit         Answer = iota // from the edge: a version
+	Miss                      // from the upstream: the edge has no such object
+	Stale                     // from the upstream: the edge may not be in step
+	Bypass                    // from the upstream for another reason
+	WrongBody                 // from the edge, but nothing that was published under the key
+	Unavailable               // none, or one with an error status
+)
+
+// Read is one request and its answer. Times are since the run began.
+type Read struct {
+	Key        int
+	Start, End time.Duration
+	// Edge numbers the Envoy process that answered; 0 if it isn't certain which one did.
+	Edge int
+	// Refilling says that the edge's memory may have been emptied and not yet filled
+	// again, so that a miss says nothing.
+	Refilling bool
+	Answer    Answer
+	Version   uint64 // Hit
+	Detail    string // Cache-Status, or what was wrong
+}
+
+// Violation is something that must never happen.
+type Violation struct {
+	Rule string
+	Key  int
+	At   time.Duration
+	Text string
+}
+
+// String is the violation in one line.
+func (v Violation) String() string {
+	return fmt.Sprintf("%s: %s at %.3f s: %s", v.Rule, path(v.Key), v.At.Seconds(), v.Text)
+}
+
+// Checker knows what was written and judges what is read. It is safe for concurrent use.
+type Checker struct {
+	limits Limits
+
+	mu        sync.Mutex // protects all below
+	histories []history
+	seen      []seen // by key
+	lost      []int  // by key: answers in a row that should have been hits
+	faults    []fault
+	oldest    time.Duration
+	strange   int // misses of keys that were seen and not written since
+	inert     int // answers of no certain edge
+}
+
+// seen is what was seen of a key through one edge.
+type seen struct {
+	edge int
+	floor
+}
+
+// fault is a time during which something was broken.
+type fault struct {
+	begin, end time.Duration // end 0: it lasts
+	redisDown  bool          // and nothing else
+}
+
+// NewChecker is a checker of keys that were never written.
+func NewChecker(keys int, limits Limits) *Checker {
+	return &Checker{limits: limits, histories: make([]history, keys), seen: make([]seen, keys), lost: make([]int, keys)}
+}
+
+// Newest is the last write to key, and false before the first.
+func (c *Checker) Newest(key int) (Kind, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.histories[key].newest()
+}
+
+// Begin notes a write that is about to be sent and gives it a version. A key has one
+// writer, which ends a write before it begins another.
+func (c *Checker) Begin(key int, kind Kind, at time.Duration) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.histories[key].begin(kind, at)
+}
+
+// End notes what became of a write.
+func (c *Checker) End(key int, version uint64, outcome Outcome, at time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.histories[key].end(version, outcome, at)
+}
+
+// BeginFault notes that something is about to be broken. redisDown says that it is Redis,
+// or the way to it, and nothing else.
+func (c *Checker) BeginFault(at time.Duration, redisDown bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.faults = append(c.faults, fault{begin: at, redisDown: redisDown})
+	clear(c.lost)
+}
+
+// EndFault notes that all is mended.
+func (c *Checker) EndFault(at time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.faults[len(c.faults)-1].end = at
+}
+
+// Targets are, by key, the newest versions acknowledged at t.
+func (c *Checker) Targets(t time.Duration) []uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	targets := make([]uint64, len(c.histories))
+	for i := range targets {
+		targets[i] = c.histories[i].ackedAt(t)
+	}
+	return targets
+}
+
+// Reached reports whether r shows that target, a version of its key, is in force.
+func (c *Checker) Reached(target uint64, r Read) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch r.Answer {
+	case Hit:
+		return c.histories[r.Key].reached(target, r.Version, r.End)
+	case Miss:
+		return c.histories[r.Key].reached(target, 0, r.End)
+	}
+	return false
+}
+
+// Read judges one answer.
+func (c *Checker) Read(r Read) []Violation {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var found []Violation
+	report := func(rule, format string, args ...any) {
+		found = append(found, Violation{rule, r.Key, r.End, fmt.Sprintf(format, args...)})
+	}
+	if r.Edge == 0 {
+		c.inert++
+	}
+	switch r.Answer {
+	case Hit:
+		c.hit(&r, report)
+	case Miss:
+		c.miss(&r)
+	case WrongBody:
+		report("wrong body", "%s", r.Detail)
+	case Unavailable:
+		if r.Edge != 0 {
+			report("error", "%s", r.Detail)
+		}
+	}
+	c.hold(&r, report)
+	return found
+}
+
+// hit holds a version against what was published and what was seen.
+func (c *Checker) hit(r *Read, report func(rule, format string, args ...any)) {
+	h := &c.histories[r.Key]
+	if !h.published(r.Version, r.End) {
+		report("wrong body", "version %d was never published", r.Version)
+		return
+	}
+	age := h.age(r.Version, r.Start)
+	c.oldest = max(c.oldest, age)
+	switch newest := h.ackedAt(r.Start); {
+	case age > c.limits.MaxStaleness+c.limits.Slack:
+		report("too old", "version %d was replaced %.3f s before the request at %.3f s, by now %d is acknowledged; max_staleness is %v",
+			r.Version, age.Seconds(), r.Start.Seconds(), newest, c.limits.MaxStaleness)
+	case age > c.limits.Converge && quiet(c.faults, r.Start-c.limits.Converge, r.Start):
+		report("late", "version %d was replaced %.3f s before the request at %.3f s, by now %d is acknowledged; nothing was broken",
+			r.Version, age.Seconds(), r.Start.Seconds(), newest)
+	}
+	if r.Edge == 0 {
+		return
+	}
+	f := c.floor(r)
+	if seen := f.before(r.Start); seen.gone && r.Version < seen.version {
+		report("came back", "version %d, asked for at %.3f s; at %.3f s it was seen to be gone", r.Version, r.Start.Seconds(), seen.end.Seconds())
+	} else if r.Version < seen.version {
+		report("backwards", "version %d, asked for at %.3f s; version %d was seen at %.3f s", r.Version, r.Start.Seconds(), seen.version, seen.end.Seconds())
+	}
+	f.add(step{end: r.End, version: r.Version})
+}
+
+// miss takes note of what a miss shows: an object that was there is gone, or replaced by
+// one whose body could not be read any more, so whatever was seen before is over.
+func (c *Checker) miss(r *Read) {
+	if r.Edge == 0 || r.Refilling {
+		return
+	}
+	f := c.floor(r)
+	seen := f.before(r.Start)
+	if seen.version == 0 || seen.gone {
+		return
+	}
+	if h := &c.histories[r.Key]; int(seen.version) == len(h.writes) || h.writes[seen.version].begun > r.End {
+		c.strange++ // nothing was written that could explain it
+		return
+	}
+	f.add(step{end: r.End, version: seen.version + 1, gone: true})
+}
+
+// hold asks for a hit where Redis has just gone away, which must change nothing. One miss
+// can come of a write that was under way; two in a row can't.
+func (c *Checker) hold(r *Read, report func(rule, format string, args ...any)) {
+	if len(c.faults) == 0 || r.Edge == 0 || r.Refilling {
+		return
+	}
+	now := c.faults[len(c.faults)-1]
+	if !now.redisDown || r.Start < now.begin || r.End > now.begin+c.limits.Hold || now.end != 0 && r.End > now.end ||
+		!quiet(c.faults[:len(c.faults)-1], now.begin-c.limits.Converge, now.begin) {
+		return
+	}
+	h := &c.histories[r.Key]
+	if r.Answer == Hit || h.mayBeAbsent(h.ackedAt(now.begin-c.limits.Converge), r.End) {
+		c.lost[r.Key] = 0
+		return
+	}
+	if c.lost[r.Key]++; c.lost[r.Key] == 2 {
+		report("lost", "%q, asked for at %.3f s, %.3f s after Redis had gone away", r.Detail, r.Start.Seconds(), (r.Start - now.begin).Seconds())
+	}
+}
+
+// floor is what was seen through r's edge, which ends what was seen through an earlier one.
+func (c *Checker) floor(r *Read) *floor {
+	if s := &c.seen[r.Key]; s.edge != r.Edge {
+		*s = seen{edge: r.Edge}
+	}
+	return &c.seen[r.Key].floor
+}
+
+// quiet reports whether nothing was broken from begin to end.
+func quiet(faults []fault, begin, end time.Duration) bool {
+	for i := len(faults) - 1; i >= 0; i-- {
+		if f := faults[i]; f.begin <= end && (f.end == 0 || f.end >= begin) {
+			return false
+		}
+	}
+	return true
+}
+
+// Summary is what the answers had in common.
+type Summary struct {
+	// Oldest is the age of the oldest answer: for how long it had been replaced.
+	Oldest time.Duration
+	// Strange counts misses of keys that were seen and not written since.
+	Strange int
+	// Inert counts answers of which it isn't certain which Envoy gave them.
+	Inert int
+}
+
+// Summary sums up.
+func (c *Checker) Summary() Summary {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return Summary{c.oldest, c.strange, c.inert}
+}

@@ -1,0 +1,221 @@
+package chaos
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// at is a time in a run, in ms.
+func at(ms int) time.Duration { return time.Duration(ms) * time.Millisecond }
+
+// event is what happens in a run, in the order in which the checker hears of it.
+type event struct {
+	do   func(*Checker) []Violation
+	want string // the rule that is violated, "" if none
+}
+
+func put(version uint64, begun, acked int) event { return wrote(Put, version, begun, acked, Acked) }
+
+func del(version uint64, begun, acked int) event { return wrote(Delete, version, begun, acked, Acked) }
+
+func wrote(kind Kind, version uint64, begun, ended int, outcome Outcome) event {
+	return event{do: func(c *Checker) []Violation {
+		if got := c.Begin(0, kind, at(begun)); got != version {
+			panic("a test counts versions wrongly")
+		}
+		c.End(0, version, outcome, at(ended))
+		return nil
+	}}
+}
+
+func began(ms int, redisDown bool) event {
+	return event{do: func(c *Checker) []Violation { c.BeginFault(at(ms), redisDown); return nil }}
+}
+
+func ended(ms int) event {
+	return event{do: func(c *Checker) []Violation { c.EndFault(at(ms)); return nil }}
+}
+
+func read(r Read) event {
+	if r.Edge == 0 {
+		r.Edge = 1
+	}
+	return event{do: func(c *Checker) []Violation { return c.Read(r) }}
+}
+
+func hit(version uint64, start, end int) event {
+	return read(Read{Answer: Hit, Version: version, Start: at(start), End: at(end)})
+}
+
+func missed(start, end int) event {
+	return read(Read{Answer: Miss, Start: at(start), End: at(end), Detail: "gatehouse; fwd=uri-miss"})
+}
+
+// but makes an event one that violates a rule.
+func but(e event, rule string) event {
+	e.want = rule
+	return e
+}
+
+// through makes a read one of another edge; 0: of none that is certain.
+func through(edge int, answer Answer, version uint64, start, end int) event {
+	r := Read{Answer: answer, Version: version, Start: at(start), End: at(end), Edge: edge, Detail: "refused"}
+	return event{do: func(c *Checker) []Violation { return c.Read(r) }}
+}
+
+var testLimits = Limits{MaxStaleness: 3 * time.Second, Slack: time.Second, Converge: 2 * time.Second, Hold: 1200 * time.Millisecond}
+
+func TestChecker(t *testing.T) {
+	refilling := read(Read{Answer: Miss, Start: at(30), End: at(31), Refilling: true})
+	for _, tt := range []struct {
+		name   string
+		events []event
+	}{
+		{"as it should be", []event{put(1, 0, 2), hit(1, 3, 4), put(2, 5, 7), hit(1, 6, 8), hit(2, 9, 10), del(3, 11, 12), missed(13, 14), put(4, 15, 17), hit(4, 16, 18)}},
+		{"before it is acknowledged", []event{wrote(Put, 1, 0, 0, Unknown), hit(1, 1, 2)}},
+		{"never published", []event{put(1, 0, 1), but(hit(2, 2, 3), "wrong body")}},
+		{"never sent", []event{wrote(Put, 1, 0, 1, Failed), but(hit(1, 2, 3), "wrong body")}},
+		{"published only later", []event{put(1, 5, 6), but(hit(1, 2, 3), "wrong body")}},
+		{"the version of a delete", []event{del(1, 0, 1), but(hit(1, 2, 3), "wrong body")}},
+		{"version 0", []event{put(1, 0, 1), but(hit(0, 2, 3), "wrong body")}},
+		{"not what was published", []event{put(1, 0, 1), but(read(Read{Answer: WrongBody, Start: at(2), End: at(3)}), "wrong body")}},
+
+		{"backwards", []event{put(1, 0, 1), put(2, 2, 3), hit(2, 4, 5), but(hit(1, 6, 7), "backwards")}},
+		{"backwards, overlapping", []event{put(1, 0, 1), put(2, 2, 3), hit(2, 4, 6), hit(1, 5, 7), hit(1, 6, 8)}},
+		{"backwards, and of an answer that came late", []event{put(1, 0, 1), put(2, 2, 3), hit(2, 4, 9), hit(1, 5, 6), but(hit(1, 10, 11), "backwards")}},
+		{"backwards in another Envoy", []event{put(1, 0, 1), put(2, 2, 3), hit(2, 4, 5), through(2, Hit, 1, 6, 7), through(2, Hit, 2, 8, 9), but(through(2, Hit, 1, 10, 11), "backwards")}},
+		{"backwards while Envoy restarts", []event{put(1, 0, 1), put(2, 2, 3), hit(2, 4, 5), through(0, Hit, 1, 6, 7)}},
+
+		{"came back", []event{put(1, 0, 1), hit(1, 2, 3), del(2, 4, 5), missed(6, 7), but(hit(1, 8, 9), "came back")}},
+		{"came back, and the delete is not acknowledged", []event{put(1, 0, 1), hit(1, 2, 3), wrote(Delete, 2, 4, 5, Unknown), missed(6, 7), but(hit(1, 8, 9), "came back")}},
+		{"goes while it is asked for", []event{put(1, 0, 1), hit(1, 2, 3), del(2, 4, 5), missed(6, 8), hit(1, 7, 9)}},
+		{"written again", []event{put(1, 0, 1), hit(1, 2, 3), del(2, 4, 5), missed(6, 7), put(3, 8, 9), hit(3, 10, 11)}},
+		{"a miss that nothing explains", []event{put(1, 0, 1), hit(1, 2, 3), missed(4, 5), hit(1, 6, 7)}},
+		{"a miss of an empty memory", []event{put(1, 0, 1), hit(1, 2, 3), del(2, 24, 25), refilling, hit(1, 32, 33)}},
+
+		{"too old", []event{began(0, false), put(1, 0, 1), put(2, 9, 10), hit(1, 4010, 4011), but(hit(1, 4011, 4012), "too old")}},
+		{"too old, deleted", []event{began(0, false), put(1, 0, 1), del(2, 9, 10), hit(1, 4010, 4011), but(hit(1, 4011, 4012), "too old")}},
+		{"the newer write is of unknown outcome", []event{put(1, 0, 1), wrote(Put, 2, 9, 10, Unknown), hit(1, 9000, 9001)}},
+		{"late", []event{put(1, 0, 1), put(2, 9, 10), hit(1, 2010, 2011), but(hit(1, 2011, 2012), "late")}},
+		{"late, during a fault", []event{put(1, 0, 1), put(2, 9, 10), began(1000, false), hit(1, 2011, 2012)}},
+		{"late, just after a fault", []event{put(1, 0, 1), put(2, 9, 10), began(100, false), ended(1000), hit(1, 2999, 3000), but(hit(1, 3001, 3002), "late")}},
+
+		{"an error", []event{but(through(1, Unavailable, 0, 1, 2), "error")}},
+		{"an error while Envoy restarts", []event{through(0, Unavailable, 0, 1, 2)}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := NewChecker(1, testLimits)
+			for i, e := range tt.events {
+				checkEvent(t, c, i, e)
+			}
+		})
+	}
+}
+
+func checkEvent(t *testing.T, c *Checker, i int, e event) {
+	t.Helper()
+	var rules []string
+	for _, v := range e.do(c) {
+		rules = append(rules, v.Rule)
+	}
+	var want []string
+	if e.want != "" {
+		want = []string{e.want}
+	}
+	if !slices.Equal(rules, want) {
+		t.Errorf("event %d: got %q, want %q", i, rules, want)
+	}
+}
+
+func TestCheckerHold(t *testing.T) {
+	const second = 1000
+	stale := func(start int) event {
+		return read(Read{Answer: Stale, Start: at(start), End: at(start + 1)})
+	}
+	for _, tt := range []struct {
+		name   string
+		events []event
+	}{
+		{"held", []event{put(1, 0, 1), began(5*second, true), hit(1, 5100, 5101), stale(6300), stale(6400)}},
+		{"one miss", []event{put(1, 0, 1), began(5*second, true), missed(5100, 5101), hit(1, 5102, 5103), missed(5104, 5105)}},
+		{"two misses", []event{put(1, 0, 1), began(5*second, true), missed(5100, 5101), but(missed(5102, 5103), "lost")}},
+		{"not in step too early", []event{put(1, 0, 1), began(5*second, true), stale(5100), but(stale(5102), "lost")}},
+		{"not a fault of Redis", []event{put(1, 0, 1), began(5*second, false), stale(5100), stale(5102)}},
+		{"maybe deleted", []event{put(1, 0, 1), wrote(Delete, 2, 4990, 4999, Unknown), began(5*second, true), missed(5100, 5101), missed(5102, 5103)}},
+		{"written just before", []event{put(1, 4990, 4991), began(5*second, true), missed(5100, 5101), missed(5102, 5103)}},
+		{"just after another fault", []event{put(1, 0, 1), began(3*second, false), ended(4 * second), began(5*second, true), stale(5100), stale(5102)}},
+		{"mended", []event{put(1, 0, 1), began(5*second, true), stale(5100), ended(5101), stale(5102)}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := NewChecker(1, testLimits)
+			for i, e := range tt.events {
+				checkEvent(t, c, i, e)
+			}
+		})
+	}
+}
+
+func TestReached(t *testing.T) {
+	history := []event{put(1, 0, 1), del(2, 2, 3), put(3, 4, 5), wrote(Delete, 4, 6, 7, Unknown)}
+	read := func(a Answer, version uint64, end int) Read {
+		return Read{Answer: a, Version: version, Start: at(end - 1), End: at(end)}
+	}
+	for _, tt := range []struct {
+		name   string
+		target uint64
+		read   Read
+		want   bool
+	}{
+		{"that version", 1, read(Hit, 1, 10), true},
+		{"a newer one", 1, read(Hit, 3, 10), true},
+		{"an older one", 3, read(Hit, 1, 10), false},
+		{"deleted", 2, read(Miss, 0, 10), true},
+		{"older than the delete", 2, read(Hit, 1, 10), false},
+		{"maybe deleted", 3, read(Miss, 0, 10), true},
+		{"deleted only later", 3, read(Miss, 0, 5), false},
+		{"never written", 0, read(Miss, 0, 10), true},
+		{"not in step", 1, read(Stale, 0, 10), false},
+		{"no answer", 2, read(Unavailable, 0, 10), false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := NewChecker(1, testLimits)
+			for _, e := range history {
+				e.do(c)
+			}
+			if got := c.Reached(tt.target, tt.read); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestTargetsAndSummary(t *testing.T) {
+	c := NewChecker(2, testLimits)
+	for _, e := range []event{put(1, 0, 1), put(2, 2, 3), wrote(Put, 3, 4, 5, Unknown), hit(1, 20, 21), through(0, Unavailable, 0, 1, 2), hit(2, 22, 23), missed(24, 25)} {
+		e.do(c)
+	}
+	for _, tt := range []struct {
+		ms   int
+		want []uint64
+	}{{0, []uint64{0, 0}}, {1, []uint64{1, 0}}, {2, []uint64{1, 0}}, {9, []uint64{2, 0}}} {
+		if got := c.Targets(at(tt.ms)); !slices.Equal(got, tt.want) {
+			t.Errorf("at %d ms: got %v, want %v", tt.ms, got, tt.want)
+		}
+	}
+	if got, want := c.Summary(), (Summary{Oldest: at(17), Inert: 1}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestOverdue(t *testing.T) {
+	for _, tt := range []struct {
+		start int
+		want  bool
+	}{{100, false}, {2100, false}, {2101, true}} {
+		_, got := overdue(Read{Start: at(tt.start)}, 1, at(100), 2*time.Second)
+		if got != tt.want {
+			t.Errorf("asked at %d ms: got %v, want %v", tt.start, got, tt.want)
+		}
+	}
+}

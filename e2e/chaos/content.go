@@ -1,0 +1,109 @@
+package chaos
+
+import (
+	"bytes"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+)
+
+// sizes of bodies in bytes. There are few on purpose: a body that comes out of another
+// object's place must be caught by what it says, not by how long it is.
+var sizes = [...]int{256, 1024, 1024, 4096}
+
+// large is the size of one body in sixtyFour, more than what a connection's window or a
+// buffer of 64 KiB holds.
+const (
+	large      = 96 << 10
+	sixtyFour  = 64
+	headerSize = 64
+)
+
+// Content makes what is published: every version of every key has one body, which names
+// both, so that a reader can tell from the bytes alone whether they are right.
+type Content struct {
+	Seed uint64
+}
+
+// path is the path of a key, 0 to 999. Every second key is under a rule that fetches.
+func path(key int) string {
+	if key%2 == 0 {
+		return fmt.Sprintf("/chaos/%03d", key)
+	}
+	return fmt.Sprintf("/chaos/fetch/%03d", key)
+}
+
+// contentType is of the key's bodies. Every tenth key's are text, which is published in
+// all encodings; an image is published as it is.
+func contentType(key int) string {
+	if key%10 == 0 {
+		return "text/plain"
+	}
+	return "image/x-chaos"
+}
+
+// etag names key and version, for the answers that have no body.
+func etag(key int, version uint64) string { return fmt.Sprintf(`"k%03d.v%d"`, key, version) }
+
+// parseETag is the version in an entity-tag of key's, strong or weak.
+func parseETag(key int, tag string) (uint64, error) {
+	text, found := strings.CutPrefix(strings.TrimPrefix(tag, "W/"), fmt.Sprintf(`"k%03d.v`, key))
+	if version, err := strconv.ParseUint(strings.TrimSuffix(text, `"`), 10, 64); found && err == nil {
+		return version, nil
+	}
+	return 0, fmt.Errorf("entity-tag %.80q is not of %s", tag, path(key))
+}
+
+// Body is the body of a version.
+func (c Content) Body(key int, version uint64) []byte {
+	random := rand.New(rand.NewPCG(c.Seed^uint64(key), version))
+	size := sizes[random.IntN(len(sizes))]
+	if random.IntN(sixtyFour) == 0 {
+		size = large
+	}
+	fill := make([]byte, 0, size-headerSize+8)
+	for len(fill) < size-headerSize {
+		word := random.Uint64()
+		for range 8 {
+			fill = append(fill, 'a'+byte(word&15))
+			word >>= 8
+		}
+	}
+	fill = fill[:size-headerSize]
+	sum := fnv.New64a()
+	sum.Write(fill)
+	body := make([]byte, 0, size)
+	body = fmt.Appendf(body, "%-20s %012d %016x", path(key), version, sum.Sum64())
+	for len(body) < headerSize-1 {
+		body = append(body, '.')
+	}
+	return append(append(body, '\n'), fill...)
+}
+
+// Parse is the version of a body that was published under key, or says why there is none.
+func (c Content) Parse(key int, body []byte) (uint64, error) {
+	var where string
+	var version, sum uint64
+	if _, err := fmt.Sscanf(string(body[:min(len(body), headerSize)]), "%s %d %x", &where, &version, &sum); err != nil {
+		return 0, fmt.Errorf("a body of %d bytes that names no key and version: %.80q", len(body), body)
+	}
+	if where != path(key) {
+		return 0, fmt.Errorf("the body of %s version %d", where, version)
+	}
+	if want := c.Body(key, version); !bytes.Equal(body, want) {
+		return 0, fmt.Errorf("not the body of version %d: %d bytes, want %d, the first difference is at %d",
+			version, len(body), len(want), difference(body, want))
+	}
+	return version, nil
+}
+
+func difference(a, b []byte) int {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return min(len(a), len(b))
+}

@@ -1,0 +1,79 @@
+package chaos
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+const (
+	// probes is how many connections ask after a fault; each must see every key.
+	probes = 4
+	// giveUp bounds how long we go on asking for a key that is late, to know how late.
+	giveUp = 15 * time.Second
+)
+
+// convergence is how the edge caught up after a fault.
+type convergence struct {
+	// took is from the end of the fault to the end of the last answer that did not have
+	// the last write acknowledged by then, 0 if there was none.
+	took time.Duration
+	// never counts keys that were not seen to catch up before we gave up.
+	never int
+}
+
+// converge asks for every key until it is seen to have the last write acknowledged at
+// since, when the fault ended.
+func (r *run) converge(ctx context.Context, since time.Duration) convergence {
+	targets := r.checker.Targets(since)
+	var running sync.WaitGroup
+	var mu sync.Mutex // protects the rest
+	var total convergence
+	late := map[int]bool{} // reported
+	for i := range probes {
+		running.Go(func() {
+			probe := newReader(r.world, r.content, r.url)
+			defer probe.close()
+			got := probeAll(ctx, r, probe, i*len(targets)/probes, targets, since, func(v Violation) {
+				mu.Lock()
+				defer mu.Unlock()
+				if !late[v.Key] {
+					late[v.Key] = true
+					r.report(v)
+				}
+			})
+			mu.Lock()
+			defer mu.Unlock()
+			total.took = max(total.took, got.took)
+			total.never = max(total.never, got.never)
+		})
+	}
+	running.Wait()
+	return total
+}
+
+// probeAll asks through one connection, beginning with one of the keys.
+func probeAll(ctx context.Context, r *run, probe *reader, first int, targets []uint64, since time.Duration, late func(Violation)) convergence {
+	var got convergence
+	waiting := make([]int, len(targets))
+	for i := range waiting {
+		waiting[i] = (first + i) % len(targets)
+	}
+	for len(waiting) > 0 && ctx.Err() == nil && r.world.now() < since+giveUp {
+		left := waiting[:0]
+		for _, key := range waiting {
+			read := r.read(ctx, probe, key)
+			if r.checker.Reached(targets[key], read) {
+				continue
+			}
+			left = append(left, key)
+			got.took = max(got.took, read.End-since)
+			if v, is := overdue(read, targets[key], since, r.limits.Converge); is {
+				late(v)
+			}
+		}
+		waiting = left
+	}
+	got.never = len(waiting)
+	return got
+}

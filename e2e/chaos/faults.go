@@ -1,0 +1,89 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/gatehouse/gatehouse/e2e/stack"
+)
+
+// breaker breaks and mends the parts of a stack.
+type breaker struct {
+	stack *stack.Stack
+	link  *link
+	world *world
+}
+
+// breakIt begins a fault of one kind.
+func (b *breaker) breakIt(kind FaultKind, rate int64) error {
+	switch kind {
+	case KillRedis:
+		return b.stack.KillRedis()
+	case PauseRedis:
+		return b.stack.SignalRedis(syscall.SIGSTOP)
+	case CutLink:
+		return b.link.cut()
+	case HangLink:
+		return b.link.hang()
+	case DelayLink:
+		by := time.Duration(rate) * time.Millisecond
+		return b.link.delay(by, by/2)
+	case LoseMessages:
+		return b.link.lose(rate)
+	case KillSidecar:
+		set(&b.world.refills, true)
+		return b.stack.KillSidecar()
+	case PauseSidecar:
+		return b.stack.SignalSidecar(syscall.SIGSTOP)
+	case KillEnvoy:
+		set(&b.world.refills, true)
+		set(&b.world.edges, true)
+		return b.stack.KillEnvoy()
+	case PauseEnvoy:
+		return b.stack.SignalEnvoy(syscall.SIGSTOP)
+	}
+	return fmt.Errorf("unknown fault %q", kind)
+}
+
+// mend ends a fault and returns when all is as before. As soon as it knows, it tells the
+// time from which on the edge has to catch up: at once where a process or a link only has to
+// go on, and for the sidecar, whose start is part of catching up; Redis and Envoy count from
+// when they answer again.
+func (b *breaker) mend(ctx context.Context, kind FaultKind, ended func(at time.Duration)) error {
+	var act func() error
+	answering := false // ended is when act has returned, not before
+	switch kind {
+	case KillRedis:
+		act, answering = func() error { return b.stack.StartRedis(ctx) }, true
+	case PauseRedis:
+		act = func() error { return b.stack.SignalRedis(syscall.SIGCONT) }
+	case CutLink:
+		act = b.link.mend
+	case HangLink, DelayLink:
+		act, answering = b.link.clear, true
+	case LoseMessages:
+		act = func() error { return b.link.lose(0) }
+	case KillSidecar:
+		act = func() error { return b.stack.StartSidecar(ctx) }
+	case PauseSidecar:
+		act = func() error { return b.stack.SignalSidecar(syscall.SIGCONT) }
+	case KillEnvoy:
+		act, answering = func() error { return b.stack.StartEnvoy(ctx) }, true
+	case PauseEnvoy:
+		act = func() error { return b.stack.SignalEnvoy(syscall.SIGCONT) }
+	default:
+		return fmt.Errorf("unknown fault %q", kind)
+	}
+	if !answering {
+		ended(b.world.now())
+		return act()
+	}
+	err := act()
+	if kind == KillEnvoy {
+		set(&b.world.edges, false)
+	}
+	ended(b.world.now())
+	return err
+}

@@ -1,0 +1,54 @@
+package chaos
+
+import (
+	"slices"
+	"time"
+)
+
+// floor is what was seen of one key through one edge: below which version it may not fall
+// again. Answers overlap, and which of two was decided first is known only if one began
+// after the other had ended. So it is a staircase over the times at which answers ended.
+type floor struct {
+	steps []step // ascending in both
+}
+
+type step struct {
+	end     time.Duration
+	version uint64
+	gone    bool // it was seen that the version before this one was gone
+}
+
+// keep bounds the steps: what ended that long before the newest step is over, no request
+// takes so long.
+const keep = time.Minute
+
+// before is the highest step that ended before start.
+func (f *floor) before(start time.Duration) step {
+	for i := len(f.steps) - 1; i >= 0; i-- {
+		if f.steps[i].end < start {
+			return f.steps[i]
+		}
+	}
+	return step{}
+}
+
+// add notes what an answer has shown. Answers are added about in the order of their ends.
+func (f *floor) add(s step) {
+	at := len(f.steps)
+	for at > 0 && f.steps[at-1].end > s.end {
+		at--
+	}
+	if at > 0 && f.steps[at-1].version >= s.version {
+		return
+	}
+	after := at // those that ended later and say less
+	for after < len(f.steps) && f.steps[after].version <= s.version {
+		after++
+	}
+	f.steps = slices.Replace(f.steps, at, after, s)
+	old := 0
+	for old+1 < len(f.steps) && f.steps[old+1].end < s.end-keep {
+		old++
+	}
+	f.steps = slices.Delete(f.steps, 0, old)
+}

@@ -1,0 +1,43 @@
+package chaos
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// TestFloor compares the staircase with all that was ever added, scanned.
+func TestFloor(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	var f floor
+	var all []step
+	for i := range 5000 {
+		// Answers are added a little out of order.
+		s := step{end: at(i*3 + random.IntN(20)), version: uint64(i/10 + random.IntN(8))}
+		f.add(s)
+		all = append(all, s)
+		start := at(i*3 - random.IntN(200))
+		want := uint64(0)
+		for _, s := range all {
+			if s.end < start {
+				want = max(want, s.version)
+			}
+		}
+		if got := f.before(start).version; got != want {
+			t.Fatalf("after %d answers, before %v: got version %d, want %d", i+1, start, got, want)
+		}
+	}
+}
+
+func TestFloorIsBounded(t *testing.T) {
+	var f floor
+	for i := range uint64(1000) {
+		f.add(step{end: time.Duration(i) * time.Second, version: i})
+	}
+	if len(f.steps) > 70 {
+		t.Errorf("got %d steps, want what the last minute has", len(f.steps))
+	}
+	if got := f.before(time.Hour).version; got != 999 {
+		t.Errorf("got version %d, want 999", got)
+	}
+}

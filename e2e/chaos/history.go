@@ -1,0 +1,123 @@
+package chaos
+
+import (
+	"sort"
+	"time"
+)
+
+// Kind is what a write does.
+type Kind uint8
+
+// The kinds.
+const (
+	Put Kind = iota
+	Delete
+)
+
+// String is the kind's name.
+func (k Kind) String() string { return [...]string{"put", "delete"}[k] }
+
+// Outcome is what the writer knows of a write.
+type Outcome uint8
+
+// The outcomes.
+const (
+	// Unknown is of a write that is under way, or whose acknowledgement was lost: it may
+	// have happened, or may happen as long as no later one was acknowledged.
+	Unknown Outcome = iota
+	// Acked is of a write that happened.
+	Acked
+	// Failed is of a write that was never sent.
+	Failed
+)
+
+// history is all writes of one key, by its one writer, one after the other. The writes'
+// versions are 1, 2, 3 and so on; times are since the run began.
+type history struct {
+	writes []write // by version-1
+	acks   []ack   // ascending in both
+}
+
+type write struct {
+	kind    Kind
+	begun   time.Duration
+	outcome Outcome
+}
+
+type ack struct {
+	version uint64
+	at      time.Duration
+}
+
+// begin notes a write that is about to be sent, and gives its version.
+func (h *history) begin(kind Kind, at time.Duration) uint64 {
+	h.writes = append(h.writes, write{kind: kind, begun: at})
+	return uint64(len(h.writes))
+}
+
+// end notes what became of it.
+func (h *history) end(version uint64, outcome Outcome, at time.Duration) {
+	h.writes[version-1].outcome = outcome
+	if outcome == Acked {
+		h.acks = append(h.acks, ack{version, at})
+	}
+}
+
+// newest is the last write, and false before the first.
+func (h *history) newest() (Kind, bool) {
+	if len(h.writes) == 0 {
+		return Put, false
+	}
+	return h.writes[len(h.writes)-1].kind, true
+}
+
+// published reports whether an answer that ended at t can have the body of version.
+func (h *history) published(version uint64, t time.Duration) bool {
+	if version < 1 || version > uint64(len(h.writes)) {
+		return false
+	}
+	w := h.writes[version-1]
+	return w.kind == Put && w.outcome != Failed && w.begun <= t
+}
+
+// ackedAt is the newest version acknowledged at t, 0 if none was.
+func (h *history) ackedAt(t time.Duration) uint64 {
+	i := sort.Search(len(h.acks), func(i int) bool { return h.acks[i].at > t })
+	if i == 0 {
+		return 0
+	}
+	return h.acks[i-1].version
+}
+
+// age is for how long, at t, a version newer than this one had been acknowledged: how old
+// an answer with this version is. It is negative if there was none.
+func (h *history) age(version uint64, t time.Duration) time.Duration {
+	i := sort.Search(len(h.acks), func(i int) bool { return h.acks[i].version > version })
+	if i == len(h.acks) {
+		return -1
+	}
+	return t - h.acks[i].at
+}
+
+// mayBeAbsent reports whether the key may be without an object at t, when from, or what
+// came after it, is in force.
+func (h *history) mayBeAbsent(from uint64, t time.Duration) bool {
+	if from == 0 {
+		return true
+	}
+	for _, w := range h.writes[from-1:] {
+		if w.kind == Delete && w.outcome != Failed && w.begun <= t {
+			return true
+		}
+	}
+	return false
+}
+
+// reached reports whether an answer says that a write is in force: version is the
+// answer's, 0 if it has no object; t is when it ended.
+func (h *history) reached(target, version uint64, t time.Duration) bool {
+	if version != 0 {
+		return version >= target
+	}
+	return h.mayBeAbsent(target, t)
+}

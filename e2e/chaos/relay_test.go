@@ -1,0 +1,112 @@
+package chaos
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/e2e/redistest"
+)
+
+func TestReadReply(t *testing.T) {
+	for _, tt := range []struct {
+		name, reply string
+		message     bool
+	}{
+		{"simple", "+OK\r\n", false},
+		{"error", "-ERR no\r\n", false},
+		{"integer", ":1\r\n", false},
+		{"bulk", "$5\r\na\r\nbc\r\n", false},
+		{"empty bulk", "$0\r\n\r\n", false},
+		{"null bulk", "$-1\r\n", false},
+		{"null array", "*-1\r\n", false},
+		{"nested array", "*2\r\n*1\r\n:1\r\n$1\r\nx\r\n", false},
+		{"map", "%1\r\n+a\r\n*1\r\n:2\r\n", false},
+		{"attribute", "|1\r\n+a\r\n:1\r\n+OK\r\n", false},
+		{"subscription", ">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n", false},
+		{"message", ">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$3\r\n\r\n\n\r\n", true},
+		{"message, RESP2", "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			in := bufio.NewReader(strings.NewReader(tt.reply + "+next\r\n"))
+			got, err := readReply(in, nil)
+			if err != nil || string(got) != tt.reply {
+				t.Fatalf("got %q, %v; want %q", got, err, tt.reply)
+			}
+			if isMessage(got) != tt.message {
+				t.Errorf("is a message: got %v, want %v", !tt.message, tt.message)
+			}
+			if next, err := readReply(in, nil); err != nil || string(next) != "+next\r\n" {
+				t.Errorf("the next one: got %q, %v", next, err)
+			}
+			if _, err := readReply(bufio.NewReader(strings.NewReader(tt.reply[:len(tt.reply)-1])), nil); err == nil {
+				t.Error("a truncated reply was taken for one")
+			}
+		})
+	}
+}
+
+func TestFilterLosesMessagesOnly(t *testing.T) {
+	const replies = "+OK\r\n>3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n:1\r\n"
+	for rate, want := range map[int64]string{0: replies, 1000: "+OK\r\n:1\r\n"} {
+		var r relay
+		r.perMille.Store(rate)
+		var out bytes.Buffer
+		if err := r.filter(&out, strings.NewReader(replies)); err == nil || !strings.Contains(err.Error(), io.EOF.Error()) {
+			t.Errorf("got %v, want the end", err)
+		}
+		if out.String() != want {
+			t.Errorf("%d of thousand: got %q, want %q", rate, out.String(), want)
+		}
+	}
+}
+
+// TestLink breaks a link to a real Redis in every way.
+func TestLink(t *testing.T) {
+	address := strings.TrimPrefix(redistest.Start(t), "redis://")
+	l, err := newLink("127.0.0.1:0", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.close)
+	client := redis.NewClient(&redis.Options{Addr: l.proxy.Listen, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = client.Close() })
+	redis.SetLogger(quietLogger{})
+	ping := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		return client.Ping(ctx).Err()
+	}
+	must := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	must("ping", ping())
+	for _, tt := range []struct {
+		name        string
+		begin, mend func() error
+	}{
+		{"cut", l.cut, l.mend},
+		{"hang", l.hang, l.clear},
+		{"delay", func() error { return l.delay(400*time.Millisecond, 0) }, l.clear},
+	} {
+		must(tt.name, tt.begin())
+		if ping() == nil {
+			t.Errorf("%s: Redis still answers", tt.name)
+		}
+		must("mend "+tt.name, tt.mend())
+		for end := time.Now().Add(10 * time.Second); ping() != nil; {
+			if time.Now().After(end) {
+				t.Fatalf("%s: Redis doesn't answer any more", tt.name)
+			}
+		}
+	}
+}

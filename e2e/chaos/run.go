@@ -1,0 +1,337 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+// Config says what to run.
+type Config struct {
+	// Seed decides the schedule of faults and the bodies.
+	Seed uint64
+	// Duration is how long faults go on; the run ends when the last one has.
+	Duration time.Duration
+	// Keys are written, at Writes a second by Writers, and read, at Reads a second by Readers.
+	Keys, Writes, Writers, Reads, Readers int
+	// RedisServerPath is the redis-server to run.
+	RedisServerPath string
+	// Stack has the paths of what is tested; addresses and the rest are the run's own.
+	Stack stack.Options
+	// Only limits the faults to these kinds, alone and in pairs; empty: all.
+	Only []FaultKind
+	// Out takes the run's report.
+	Out io.Writer
+}
+
+const (
+	// maxStaleness is short, so that every longer cut exceeds it.
+	maxStaleness = 3 * time.Second
+	rules        = `
+sidecar: {cluster: gatehouse-sidecar, timeout: 1s}
+max_staleness: 3s
+rules:
+- match: {prefix: /chaos/fetch/}
+  cache: {on_miss: fetch}
+- match: {prefix: /chaos/}
+  cache: {}
+`
+	// maxPrinted bounds the violations that are printed; all are counted.
+	maxPrinted = 20
+)
+
+// limits are what the issue of this product promises. A position of Redis is asked for
+// once a second and then has to reach the edge, so Hold leaves that much of max_staleness.
+var limits = Limits{MaxStaleness: maxStaleness, Slack: time.Second, Converge: 2 * time.Second, Hold: maxStaleness - 1800*time.Millisecond}
+
+// run is one run.
+type run struct {
+	Config
+	limits  Limits
+	world   *world
+	content Content
+	checker *Checker
+	breaker breaker
+	url     string
+	counts  counts
+	faults  map[FaultKind]int
+	longest convergence
+	slowest string // the fault that took longest to recover from
+
+	mu         sync.Mutex // protects Out and the rest
+	violations int
+}
+
+// Run runs a stack under load and faults and returns how many violations there were. An
+// error says that the run itself failed, or that a part ended by itself.
+func Run(ctx context.Context, c Config) (violations int, err error) {
+	r := &run{
+		Config: c, limits: limits, content: Content{c.Seed},
+		checker: NewChecker(c.Keys, limits), faults: map[FaultKind]int{},
+	}
+	running, link, err := r.start(ctx)
+	if err != nil {
+		return 0, err
+	}
+	r.world = newWorld()
+	r.breaker = breaker{running, link, r.world}
+	r.url = running.EdgeURL()
+	ctx, cancel := context.WithCancelCause(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { // a part that ends by itself ends the run
+		if err := running.Wait(ctx); err != nil {
+			cancel(err)
+		}
+	})
+	err = r.load(ctx, running.RedisURL())
+	if cause := context.Cause(ctx); err == nil && cause != nil {
+		err = cause
+	}
+	cancel(nil)
+	watching.Wait()
+	err = errors.Join(err, running.Stop())
+	link.close()
+	if err == nil {
+		r.summary()
+	}
+	return r.violations, err
+}
+
+// start starts the stack, with a Redis whose acknowledged writes survive kill -9, and the
+// sidecar behind a link of its own.
+func (r *run) start(ctx context.Context) (*stack.Stack, *link, error) {
+	redisAddress, err := stack.FreeAddress()
+	if err != nil {
+		return nil, nil, err
+	}
+	linkAddress, err := stack.FreeAddress()
+	if err != nil {
+		return nil, nil, err
+	}
+	link, err := newLink(linkAddress, redisAddress)
+	if err != nil {
+		return nil, nil, err
+	}
+	opts := r.Stack
+	opts.Redis, opts.SidecarRedisURL, opts.Rules = redisAddress, "redis://"+linkAddress, rules
+	opts.RedisServerPath = r.RedisServerPath
+	opts.RedisArgs = append(opts.RedisArgs, "--appendonly", "yes", "--appendfsync", "always")
+	running, err := stack.Start(ctx, opts)
+	if err != nil {
+		link.close()
+		return nil, nil, err
+	}
+	return running, link, nil
+}
+
+// load writes, reads and breaks things until the time is over, and waits once more for
+// the edge to have the last write to every key.
+func (r *run) load(ctx context.Context, redisURL string) error {
+	client, err := newRedis(redisURL)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	writing, stopWriting := context.WithCancel(ctx)
+	reading, stopReading := context.WithCancel(ctx)
+	var writers, readers sync.WaitGroup
+	for _, w := range r.writers(publish.New(client)) {
+		for _, key := range w.keys {
+			w.write(key)
+		}
+		writers.Go(func() { w.run(writing, time.Duration(r.Writers)*time.Second/time.Duration(r.Writes)) })
+	}
+	for range r.Readers {
+		readers.Go(func() { r.readAll(reading) })
+	}
+	err = r.faultsUntil(ctx, r.world.now()+r.Duration)
+	stopWriting()
+	writers.Wait()
+	if err == nil {
+		r.settle(ctx, "the end", r.world.now())
+	}
+	stopReading()
+	readers.Wait()
+	return err
+}
+
+// writers share the keys among them.
+func (r *run) writers(publisher *publish.Publisher) []*writer {
+	writers := make([]*writer, r.Writers)
+	for i := range writers {
+		writers[i] = &writer{
+			world: r.world, checker: r.checker, content: r.content, publisher: publisher, counts: &r.counts, report: r.report,
+		}
+	}
+	for key := range r.Keys {
+		w := writers[key%len(writers)]
+		w.keys = append(w.keys, key)
+	}
+	return writers
+}
+
+// readAll asks for keys at random until ctx ends.
+func (r *run) readAll(ctx context.Context) {
+	reader := newReader(r.world, r.content, r.url)
+	defer reader.close()
+	tick := time.NewTicker(time.Duration(r.Readers) * time.Second / time.Duration(r.Reads))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			r.read(ctx, reader, rand.IntN(r.Keys))
+		}
+	}
+}
+
+// read asks once and has the answer judged.
+func (r *run) read(ctx context.Context, through *reader, key int) Read {
+	got := through.read(ctx, key)
+	if ctx.Err() != nil {
+		return got // the run is over
+	}
+	r.counts.answers[got.Answer].Add(1)
+	for _, v := range r.checker.Read(got) {
+		r.report(v)
+	}
+	return got
+}
+
+// faultsUntil breaks and mends things by the schedule.
+func (r *run) faultsUntil(ctx context.Context, end time.Duration) error {
+	r.settle(ctx, "the start", r.world.now())
+	schedule := NewSchedule(r.Seed, r.Only)
+	for {
+		f := schedule.Next()
+		if r.world.now()+f.Wait > end || !wait(ctx, f.Wait) {
+			return nil
+		}
+		r.checker.BeginFault(r.world.now(), len(f.Kinds) == 1 && redisDown[f.Kinds[0]])
+		if err := r.breakAll(ctx, f); err != nil {
+			return fmt.Errorf("%s: %w", f, err)
+		}
+		wait(ctx, f.Last)
+		if err := r.mendAll(ctx, f); err != nil {
+			return fmt.Errorf("%s: %w", f, err)
+		}
+	}
+}
+
+func (r *run) breakAll(ctx context.Context, f Fault) error {
+	for i, kind := range f.Kinds {
+		if i > 0 {
+			wait(ctx, f.Between)
+		}
+		r.faults[kind]++
+		if err := r.breaker.breakIt(kind, f.Rate); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mendAll mends all kinds, at a time because a part may need the other one to become
+// ready, and watches the edge catch up from the last one's end on.
+func (r *run) mendAll(ctx context.Context, f Fault) error {
+	var mending, ending sync.WaitGroup
+	ended := make([]time.Duration, len(f.Kinds))
+	errs := make([]error, len(f.Kinds))
+	for i, kind := range f.Kinds {
+		if i > 0 {
+			wait(ctx, f.Between)
+		}
+		ending.Add(1)
+		mending.Go(func() {
+			errs[i] = r.breaker.mend(ctx, kind, func(at time.Duration) {
+				ended[i] = at
+				ending.Done()
+			})
+		})
+	}
+	ending.Wait()
+	latest := slices.Max(ended)
+	r.checker.EndFault(latest)
+	if ctx.Err() == nil {
+		r.settle(ctx, f.String(), latest)
+	}
+	mending.Wait()
+	return errors.Join(errs...)
+}
+
+// settle waits until the edge has caught up with what was acknowledged at since.
+func (r *run) settle(ctx context.Context, after string, since time.Duration) {
+	got := r.converge(ctx, since)
+	if ctx.Err() != nil {
+		return
+	}
+	set(&r.world.refills, false)
+	text := fmt.Sprintf("caught up in %.3f s", got.took.Seconds())
+	if got.never > 0 {
+		text = fmt.Sprintf("%d keys did not catch up in %v", got.never, giveUp)
+	}
+	if got.took > r.longest.took {
+		r.longest, r.slowest = got, after
+	}
+	r.printf("%8.3f s  %s: %s\n", since.Seconds(), after, text)
+}
+
+// report prints a violation and counts it.
+func (r *run) report(v Violation) {
+	r.mu.Lock()
+	r.violations++
+	print := r.violations <= maxPrinted
+	r.mu.Unlock()
+	if print {
+		r.printf("VIOLATION %s (seed %d)\n", v, r.Seed)
+	}
+}
+
+func (r *run) printf(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, _ = fmt.Fprintf(r.Out, format, args...)
+}
+
+// summary is the end of the report.
+func (r *run) summary() {
+	var faults []string
+	for _, kind := range FaultKinds {
+		faults = append(faults, fmt.Sprintf("%s %d", kind, r.faults[kind]))
+	}
+	count := func(n *atomic.Int64) int64 { return n.Load() }
+	w, a := &r.counts.writes, &r.counts.answers
+	seconds := r.world.now().Seconds()
+	s := r.checker.Summary()
+	r.printf("faults: %s (%d messages)\n", strings.Join(faults, ", "), r.breaker.link.relay.lost.Load())
+	r.printf("operations: %d acknowledged (%.0f/s), %d of unknown outcome, %d not sent\n",
+		count(&w[Acked]), float64(count(&w[Acked]))/seconds, count(&w[Unknown]), count(&w[Failed]))
+	r.printf("reads: %d (%.0f/s): %d hits, %d misses, %d stale to upstream, %d others to upstream, %d without an answer while Envoy was down; %d answers of no certain Envoy, %d misses without a write\n",
+		r.counts.reads(), float64(r.counts.reads())/seconds, count(&a[Hit]), count(&a[Miss]), count(&a[Stale]), count(&a[Bypass]), count(&a[Unavailable]), s.Inert, s.Strange)
+	r.printf("oldest answer: %.3f s (max_staleness %v)\n", s.Oldest.Seconds(), maxStaleness)
+	r.printf("longest convergence: %.3f s (%s)\n", r.longest.took.Seconds(), r.slowest)
+	r.printf("violations: %d\n", r.violations)
+}
+
+// wait waits, and reports whether ctx goes on.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,71 @@
+package chaos
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestScheduleIsTheSeeds(t *testing.T) {
+	take := func(seed uint64) (faults []Fault) {
+		s := NewSchedule(seed, nil)
+		for range 100 {
+			faults = append(faults, s.Next())
+		}
+		return faults
+	}
+	if !reflect.DeepEqual(take(1), take(1)) {
+		t.Error("one seed makes two schedules")
+	}
+	if reflect.DeepEqual(take(1), take(2)) {
+		t.Error("two seeds make one schedule")
+	}
+}
+
+func TestScheduleHasAll(t *testing.T) {
+	for seed := range uint64(50) {
+		s := NewSchedule(seed, nil)
+		seen := map[FaultKind]bool{}
+		longCut := false
+		for range deck {
+			f := s.Next()
+			for _, kind := range f.Kinds {
+				seen[kind] = true
+			}
+			if len(f.Kinds) == 2 && f.Kinds[0] == f.Kinds[1] {
+				t.Errorf("seed %d: a pair of one kind: %v", seed, f)
+			}
+			if f.Last > 6*time.Second || f.Wait > 3*time.Second {
+				t.Errorf("seed %d: %v after %v is too long", seed, f, f.Wait)
+			}
+			longCut = longCut || f.Kinds[0] == CutLink && len(f.Kinds) == 1 && f.Last > maxStaleness+limits.Slack
+		}
+		for _, kind := range FaultKinds {
+			if !seen[kind] {
+				t.Errorf("seed %d: no %q in one round", seed, kind)
+			}
+		}
+		if !longCut {
+			t.Errorf("seed %d: the link is never cut for longer than max_staleness", seed)
+		}
+	}
+}
+
+func TestScheduleOnly(t *testing.T) {
+	only := []FaultKind{KillSidecar, PauseEnvoy}
+	s := NewSchedule(1, only)
+	pairs := 0
+	for range 100 {
+		f := s.Next()
+		for _, kind := range f.Kinds {
+			if !slices.Contains(only, kind) {
+				t.Fatalf("got %v, want only %q", f, only)
+			}
+		}
+		pairs += len(f.Kinds) - 1
+	}
+	if pairs == 0 {
+		t.Error("no pair of the two")
+	}
+}

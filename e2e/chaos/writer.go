@@ -1,0 +1,115 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+const (
+	// deletes is how many of hundred writes to an object delete it.
+	deletes = 10
+	// cold is how many of hundred writes go to the one half of a writer's keys: a lost
+	// update must not always be healed by the next one.
+	cold = 4
+)
+
+// newRedis is a client of the writers. It sends nothing twice: what became of a write
+// must be known, or known to be unknown.
+func newRedis(url string) (*redis.Client, error) {
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		return nil, fmt.Errorf("address of Redis: %w", err)
+	}
+	options.MaxRetries = -1
+	options.DialerRetries = 1
+	options.DialTimeout = time.Second
+	options.ReadTimeout = 2 * time.Second
+	options.WriteTimeout = 2 * time.Second
+	options.PoolSize = 64
+	redis.SetLogger(quietLogger{})
+	return redis.NewClient(options), nil
+}
+
+// quietLogger drops what the client says of every dial that fails: errors come back from
+// the calls anyway.
+type quietLogger struct{}
+
+// Printf implements the client's logger.
+func (quietLogger) Printf(context.Context, string, ...any) {}
+
+// writer writes to keys that nobody else writes to.
+type writer struct {
+	world     *world
+	checker   *Checker
+	content   Content
+	publisher *publish.Publisher
+	keys      []int
+	counts    *counts
+	report    func(Violation)
+}
+
+// run writes at every tick until ctx ends. A write that has begun is ended.
+func (w *writer) run(ctx context.Context, every time.Duration) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			w.write(w.pick())
+		}
+	}
+}
+
+func (w *writer) pick() int {
+	half := len(w.keys) / 2
+	if half > 0 && rand.IntN(100) < cold {
+		return w.keys[rand.IntN(half)]
+	}
+	return w.keys[half+rand.IntN(len(w.keys)-half)]
+}
+
+// write makes the next version of key: an object, or nothing.
+func (w *writer) write(key int) {
+	kind := Put
+	if newest, found := w.checker.Newest(key); found && newest == Put && rand.IntN(100) < deletes {
+		kind = Delete
+	}
+	// It ends by the client's timeouts, not with the run: it may happen in any case.
+	ctx := context.Background()
+	version := w.checker.Begin(key, kind, w.world.now())
+	var err error
+	if kind == Delete {
+		_, err = w.publisher.Delete(ctx, path(key), version)
+	} else {
+		_, err = w.publisher.Put(ctx, publish.Object{
+			Key: path(key), Body: w.content.Body(key, version), ContentType: contentType(key), ETag: etag(key, version), Version: version,
+		})
+	}
+	outcome := outcomeOf(err)
+	now := w.world.now()
+	w.checker.End(key, version, outcome, now)
+	w.counts.writes[outcome].Add(1)
+	if errors.Is(err, publish.ErrStale) || errors.Is(err, publish.ErrInvalid) {
+		w.report(Violation{"write refused", key, now, fmt.Sprintf("%s of version %d: %v", kind, version, err)})
+	}
+}
+
+func outcomeOf(err error) Outcome {
+	if err == nil {
+		return Acked
+	}
+	if network, _ := errors.AsType[*net.OpError](err); network != nil && network.Op == "dial" {
+		return Failed
+	}
+	return Unknown
+}

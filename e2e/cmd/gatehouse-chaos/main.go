@@ -1,0 +1,134 @@
+// Command gatehouse-chaos runs a whole Gatehouse under load while its parts are killed,
+// paused and cut off, and checks every answer: what `make chaos` calls. See package chaos.
+//
+// Exit status: 0 without a violation, 1 with one or when something failed, 2 for usage.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/gatehouse/gatehouse/e2e/chaos"
+	"github.com/gatehouse/gatehouse/e2e/stack"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+type commandLine struct {
+	Seconds int               `env:"CHAOS_SECONDS" default:"60" help:"How long to break things."`
+	Seed    string            `env:"CHAOS_SEED" help:"Repeats the schedule of a run; without it, one is drawn and printed."`
+	Keys    int               `default:"200" help:"Keys that are written and read."`
+	Writes  int               `default:"800" help:"Writes a second."`
+	Reads   int               `default:"2000" help:"Reads a second."`
+	Readers int               `default:"16" help:"Connections that read."`
+	Only    []chaos.FaultKind `help:"Break only these, for example 'sidecar killed'."`
+	Workers int               `default:"2" help:"Envoy's worker count."`
+	Envoy   string            `env:"ENVOY" help:"Envoy's binary (default: the one in .venv)."`
+	Sidecar string            `help:"The sidecar's binary (default: build/gatehouse-sidecar)."`
+	Wasm    string            `help:"The filter (default: build/gatehouse.wasm)."`
+}
+
+// run is the program without its process: the exit status is its result.
+func run(args []string, stdout, stderr io.Writer) int {
+	var cli commandLine
+	exited := -1 // set by --help
+	parser, err := kong.New(&cli, kong.Name("gatehouse-chaos"), kong.Writers(stdout, stderr),
+		kong.Exit(func(status int) { exited = status }))
+	if err != nil {
+		return fail(stderr, err)
+	}
+	_, err = parser.Parse(args)
+	if exited >= 0 {
+		return exited
+	}
+	if err != nil {
+		return fail(stderr, fmt.Errorf("%w: %w; see gatehouse-chaos --help", stack.ErrUsage, err))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	violations, err := cli.run(ctx, stdout)
+	if err != nil {
+		return fail(stderr, err)
+	}
+	if violations > 0 {
+		return 1
+	}
+	return 0
+}
+
+func fail(stderr io.Writer, err error) int {
+	_, _ = fmt.Fprintf(stderr, "gatehouse-chaos: %v\n", err)
+	if errors.Is(err, stack.ErrUsage) {
+		return 2
+	}
+	return 1
+}
+
+func (c *commandLine) check() error {
+	for _, n := range []struct {
+		name                string
+		value, low, highest int
+	}{
+		{"CHAOS_SECONDS", c.Seconds, 1, 24 * 3600}, {"--keys", c.Keys, 16, 1000}, {"--writes", c.Writes, 16, 10000},
+		{"--reads", c.Reads, 16, 100000}, {"--readers", c.Readers, 1, 256},
+	} {
+		if n.value < n.low || n.value > n.highest {
+			return fmt.Errorf("%w: %s %d: want %d to %d", stack.ErrUsage, n.name, n.value, n.low, n.highest)
+		}
+	}
+	for _, kind := range c.Only {
+		if !slices.Contains(chaos.FaultKinds, kind) {
+			return fmt.Errorf("%w: --only %q: want some of %q", stack.ErrUsage, kind, chaos.FaultKinds)
+		}
+	}
+	return nil
+}
+
+// run runs the chaos. The stack's directory stays for inspection if anything was wrong.
+func (c *commandLine) run(ctx context.Context, stdout io.Writer) (violations int, err error) {
+	if err := c.check(); err != nil {
+		return 0, err
+	}
+	seed := rand.Uint64N(1 << 32)
+	if c.Seed != "" {
+		if seed, err = strconv.ParseUint(c.Seed, 10, 64); err != nil {
+			return 0, fmt.Errorf("%w: CHAOS_SEED %q: want a decimal number", stack.ErrUsage, c.Seed)
+		}
+	}
+	server, err := exec.LookPath("redis-server")
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w; install it (apt-get install redis-server)", stack.ErrUsage, err)
+	}
+	dir, err := os.MkdirTemp("", "gatehouse-chaos-")
+	if err != nil {
+		return 0, fmt.Errorf("directory for the run: %w", err)
+	}
+	_, _ = fmt.Fprintf(stdout, "CHAOS_SEED=%d CHAOS_SECONDS=%d, logs in %s until all is well\n", seed, c.Seconds, dir)
+	const writers = 16
+	violations, err = chaos.Run(ctx, chaos.Config{
+		Seed: seed, Duration: time.Duration(c.Seconds) * time.Second,
+		Keys: c.Keys, Writes: c.Writes, Writers: writers, Reads: c.Reads, Readers: c.Readers,
+		RedisServerPath: server, Only: c.Only, Out: stdout,
+		Stack: stack.Options{
+			Name: "chaos", Dir: dir, Concurrency: c.Workers, EnvoyPath: c.Envoy, SidecarPath: c.Sidecar, WasmPath: c.Wasm,
+		},
+	})
+	if err != nil || violations > 0 {
+		return violations, err
+	}
+	return 0, os.RemoveAll(dir)
+}

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Takes out, one at a time, the checks that consistency rests on, and shows that a named test
+# fails without each: a check that no test misses can get lost. Sources are replaced for the
+# compiler only (go test -overlay); the tree stays as it is. With CHAOS=1, a minute of chaos
+# also runs against each mutant, and says how many violations its checker finds.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+# mutate NAME FILE BEFORE AFTER: writes an overlay that replaces BEFORE, which FILE must have
+# once, by AFTER.
+mutate() {
+  local name=$1 file=$2 before=$3 after=$4 text
+  text=$(<"$file")
+  local rest=${text#*"$before"}
+  if [[ $rest == "$text" || $rest == *"$before"* ]]; then
+    echo "mutation: $name: want \"$before\" once in $file; bring scripts/mutation.sh up to date" >&2
+    return 1
+  fi
+  printf '%s\n' "${text/"$before"/"$after"}" >"$work/$name.go"
+  printf '{"Replace": {"%s": "%s"}}\n' "$PWD/$file" "$work/$name.go" >"$work/$name.json"
+}
+
+# red NAME PACKAGE TEST: TEST passes as the tree is and fails with the overlay. A mutant that
+# doesn't compile shows nothing.
+red() {
+  local name=$1 package=$2 test=$3
+  go test -c -o "$work/$name.test" -overlay "$work/$name.json" "$package" || return 1
+  if ! go test -timeout 2m -run "^$test\$" "$package" >"$work/$name.log" 2>&1 || grep -q 'no tests to run' "$work/$name.log"; then
+    cat "$work/$name.log" >&2
+    echo "mutation: $name: $test of $package doesn't pass as it is" >&2
+    return 1
+  fi
+  # A test that waits for ever for what the mutant never does is red, too.
+  if (cd "$package" && "$work/$name.test" -test.timeout 20s -test.run "^$test\$") >"$work/$name.log" 2>&1; then
+    echo "mutation: $name: $test of $package passes without it" >&2
+    return 1
+  fi
+  echo "mutation: $name: $test of $package fails without it"
+}
+
+# chaos NAME: a minute of chaos against programs built with the overlay.
+chaos() {
+  local name=$1
+  local out=$work/$name
+  mkdir "$out"
+  go build -overlay "$work/$name.json" -o "$out/" ./sidecar/cmd/gatehouse-sidecar
+  GOOS=wasip1 GOARCH=wasm go build -overlay "$work/$name.json" -buildmode=c-shared -trimpath -ldflags='-s -w' \
+    -o "$out/gatehouse.wasm" ./wasm-filter
+  build/gatehouse-chaos --sidecar "$out/gatehouse-sidecar" --wasm "$out/gatehouse.wasm" >"$out/log" 2>&1 || true
+  echo "mutation: $name: chaos: $(tail -n 1 "$out/log")"
+}
+
+# check NAME FILE BEFORE AFTER PACKAGE TEST
+check() {
+  if ! mutate "$1" "$2" "$3" "$4" || ! red "$1" "$5" "$6"; then
+    failed=1
+    return
+  fi
+  if [[ -n ${CHAOS:-} ]]; then chaos "$1"; fi
+}
+
+if [[ -n ${CHAOS:-} ]]; then
+  ENVOY=$(scripts/install-envoy.sh)
+  export ENVOY
+  make --no-print-directory build
+fi
+
+check gap-detection sidecar/internal/events/subscriber.go \
+  'case e.Seq > s.seq+1:' 'case false:' ./sidecar/internal/events TestHole
+check version-compare sidecar/internal/mirror/mirror.go \
+  'o.Version < before.version ||' 'false ||' ./sidecar/internal/mirror TestVersions
+check in-flight-fetch-guard sidecar/internal/mirror/resync.go \
+  'if generation != m.generations' 'if false && generation != m.generations' ./sidecar/internal/mirror TestResync
+check fetch-not-ahead-of-the-edge sidecar/internal/api/server.go \
+  'AwaitObject(ctx, key); err != nil' 'AwaitObject(ctx, key); false && err != nil' ./sidecar/internal/api TestFetchIsNotAheadOfTheEdge
+check epoch-compare wire/wire.go \
+  'if got != epoch {' 'if false && got != epoch {' ./wire TestEpoch
+check old-epoch-hidden-first sidecar/internal/image/take.go \
+  'indexRange{wire.RegionObjects, 0, objects}' 'indexRange{wire.RegionObjects, objects, objects}' ./sidecar/internal/image TestNewEpochHidesOldVersions
+check torn-read-check wire/object.go \
+  'stamp != v.Stamp ||' 'false ||' ./wire TestFindBodyNeverAnother
+
+exit "$failed"
