@@ -49,25 +49,31 @@ func put(ctx context.Context, p *publish.Publisher, key string, body []byte) err
 
 // metric is one of the sidecar's.
 func (b *bench) metric(ctx context.Context, name string) (float64, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, b.SidecarAdminURL()+"/metrics", nil)
+	text, err := b.metrics(ctx)
 	if err != nil {
 		return 0, err
 	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, name+" "); ok {
 			return strconv.ParseFloat(strings.TrimSpace(value), 64)
 		}
 	}
 	return 0, fmt.Errorf("the sidecar has no metric %s", name)
+}
+
+// metrics are all of the sidecar's, as text.
+func (b *bench) metrics(ctx context.Context) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, b.SidecarAdminURL()+"/metrics", nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	return string(text), err
 }
 
 // coldstart measures a sidecar that starts with nothing: until the edge has acknowledged

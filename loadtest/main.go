@@ -17,18 +17,23 @@ import (
 
 	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // options is the command line.
 type options struct {
-	Scenario string `env:"SCENARIO" default:"all" enum:"all,propagation,coldstart,catchup,ratio" help:"propagation, coldstart, catchup, ratio or all."`
+	Scenario string `env:"SCENARIO" default:"all" enum:"all,propagation,coldstart,catchup,ratio,steady,flood,revocation" help:"propagation, coldstart, catchup, ratio, steady, flood, revocation or all."`
 	Updates  int    `env:"UPDATES" default:"10000" help:"Updates that propagation measures."`
 	Reads    int    `env:"READS" default:"5000" help:"Reads per second meanwhile."`
 	Objects  int    `env:"OBJECTS" default:"100000" help:"Objects of 1 KiB for coldstart and catchup."`
 	Changes  int    `env:"CHANGES" default:"1000" help:"Changes that catchup misses."`
 	Pairs    int    `env:"PAIRS" default:"8" help:"Pairs of slices that ratio measures, for each workload."`
+	Devices  int    `env:"DEVICES" default:"1000" help:"Devices of steady and flood, 1 request per second each."`
+	Seconds  int    `env:"SECONDS" default:"120" help:"How long steady measures; each part of flood takes a quarter of it."`
+	Flood    int    `env:"FLOOD" default:"5000" help:"Wrong credentials per second of flood."`
+	Cost     int    `env:"COST" default:"12" help:"bcrypt cost of steady; flood takes at most 8."`
 }
 
 // scenario measures one thing and prints it.
@@ -50,7 +55,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	for _, s := range []struct {
 		name    string
 		measure scenario
-	}{{"propagation", propagation}, {"coldstart", coldstart}, {"catchup", catchup}, {"ratio", ratio}} {
+	}{{"propagation", propagation}, {"coldstart", coldstart}, {"catchup", catchup}, {"ratio", ratio}, {"steady", steady}, {"flood", flood}, {"revocation", revocation}} {
 		if o.Scenario != "all" && o.Scenario != s.name {
 			continue
 		}
@@ -65,7 +70,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 // bench is a stack with a client of its Redis.
 type bench struct {
 	*stack.Stack
-	client    *redis.Client
+	client    redis.UniversalClient
 	publisher *publish.Publisher
 	dir       string
 }
@@ -83,11 +88,10 @@ func start(ctx context.Context, o stack.Options, seed func(ctx context.Context, 
 	}
 	o.Dir, o.RedisServerPath = b.dir, path
 	o.Seed = func(ctx context.Context, url string) error {
-		parsed, err := redis.ParseURL(url)
-		if err != nil {
+		var err error
+		if b.client, err = redisurl.Connect(url); err != nil {
 			return err
 		}
-		b.client = redis.NewClient(parsed)
 		b.publisher = publish.New(b.client)
 		if seed == nil {
 			return nil

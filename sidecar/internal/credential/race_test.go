@@ -16,7 +16,7 @@ import (
 
 // TestOneBcrypt is 1,000 first requests with the right secret, and wrong ones in between.
 func TestOneBcrypt(t *testing.T) {
-	const callers, wrong = 1000, 20
+	const callers, wrong = 1000, 7 // more of one device don't wait
 	f := start(credential.Config{PinTTL: time.Hour, Workers: 1})
 	c := contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("right", 7)}}
 	f.Apply(c)
@@ -24,13 +24,13 @@ func TestOneBcrypt(t *testing.T) {
 	var allowed, denied atomic.Int64
 	begin := make(chan struct{})
 	for i := range callers + wrong {
-		secret, outcome, count := "right", wire.Allow, &allowed
+		secret, from, outcome, count := "right", "192.0.2.1", wire.Allow, &allowed
 		if i >= callers {
-			secret, outcome, count = fmt.Sprint("wrong", i), wire.Deny, &denied
+			secret, from, outcome, count = fmt.Sprint("wrong", i), fmt.Sprint("198.51.100.", i-callers), wire.Deny, &denied
 		}
 		wg.Go(func() {
 			<-begin
-			if r := f.Verify(t.Context(), "d", secret); r.Outcome != outcome {
+			if r := f.Verifier.Verify(t.Context(), "d", secret, from); r.Outcome != outcome {
 				t.Errorf("%s: %+v, want %v", secret, r, outcome)
 			}
 			count.Add(1)
@@ -202,9 +202,9 @@ func TestQueueIsEmptiedByTheRightSecret(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { f.Verify(t.Context(), "d", "right") })
 	f.awaitRunning(t)
-	for i := range 20 {
+	for i := range 8 {
 		wg.Go(func() {
-			if r := f.Verify(t.Context(), "d", fmt.Sprint("wrong", i)); r.Outcome != wire.Deny || r.Reason != "resolved" {
+			if r := f.Verifier.Verify(t.Context(), "d", fmt.Sprint("wrong", i), fmt.Sprint("198.51.100.", i)); r.Outcome != wire.Deny || r.Reason != "resolved" {
 				t.Errorf("wrong secret: %+v, want deny because the hash is resolved", r)
 			}
 		})

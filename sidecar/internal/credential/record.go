@@ -3,6 +3,7 @@ package credential
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
@@ -14,12 +15,44 @@ import (
 type record struct {
 	version     uint64
 	generation  uint64 // unique to this record
-	resync      uint64 // the full resync in which it was last seen
+	shard       int
+	resync      uint64 // the full resync of the shard in which it was last seen
 	refusal     string // why it lets nobody in, or empty
 	tombstone   bool
+	publishedMS int64
 	permissions uint64
 	notAfter    time.Time // zero: no end
 	hashes      []hash
+	// refuted are the last wrong secrets, at most maxRefuted, oldest first: they stay wrong
+	// as long as the record is the same.
+	refuted []digest
+	// sources are the last maxSources from which the device was let in, under this record or
+	// an earlier one, oldest first. They are few, and only registered devices have any: no
+	// flood makes this grow, or forget.
+	sources []source
+}
+
+// Bounds of what a record remembers.
+const (
+	maxRefuted = 4
+	maxSources = 4
+)
+
+// refute remembers a secret that matches none of the hashes.
+func (r *record) refute(d digest) { r.refuted = remember(r.refuted, d, maxRefuted) }
+
+// meet remembers a source from which the device was let in.
+func (r *record) meet(from source) { r.sources = remember(r.sources, from, maxSources) }
+
+// remember is list with value as its newest element, and at most n elements.
+func remember[T comparable](list []T, value T, n int) []T {
+	if i := slices.Index(list, value); i >= 0 {
+		list = slices.Delete(list, i, i+1)
+	}
+	if len(list) >= n {
+		list = slices.Delete(list, 0, 1)
+	}
+	return append(list, value)
 }
 
 // hash is one of the record's hashes, and what is known of it.
@@ -35,14 +68,15 @@ type hash struct {
 func (v *Verifier) Apply(c contract.Credential) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	shard := v.Shards.Of(c.ID)
 	before := v.records[c.ID]
-	if before != nil && before.resync == v.resync && before.version >= c.Version {
+	if before != nil && before.resync == v.resyncs[shard] && before.version >= c.Version && !before.expiring(time.Now()) {
 		return
 	}
-	r := &record{version: c.Version, resync: v.resync, tombstone: c.Deleted}
+	r := &record{version: c.Version, shard: shard, resync: v.resyncs[shard], tombstone: c.Deleted, publishedMS: c.PublishedMS}
 	r.refusal = v.read(r, &c)
 	if before != nil && before.version == c.Version && before.same(r) {
-		before.resync = v.resync // a full resync met what is known
+		before.resync = v.resyncs[shard] // a full resync met what is known
 		return
 	}
 	v.replace(c.ID, r)
@@ -100,7 +134,8 @@ func (r *record) same(other *record) bool {
 
 // replace makes r, nil for none, what is known of the device; mu is held.
 func (v *Verifier) replace(id string, r *record) {
-	if before := v.records[id]; before != nil && !before.tombstone {
+	before := v.records[id]
+	if before != nil && !before.tombstone {
 		v.live--
 	}
 	if r == nil {
@@ -108,6 +143,9 @@ func (v *Verifier) replace(id string, r *record) {
 	} else {
 		v.generation++
 		r.generation = v.generation
+		if before != nil {
+			r.sources = before.sources // a device is not new because its secret is
+		}
 		v.records[id] = r
 		if !r.tombstone {
 			v.live++
@@ -124,25 +162,4 @@ func (v *Verifier) Remove(id string) {
 	if v.records[id] != nil {
 		v.replace(id, nil)
 	}
-}
-
-// BeginResync begins a full resync: versions start over, and a device whose record is
-// not applied again until [Verifier.EndResync] is unknown then.
-func (v *Verifier) BeginResync() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.resync++
-}
-
-// EndResync makes devices unknown that Redis no longer has. From the first one on,
-// verifications are answered.
-func (v *Verifier) EndResync() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	for id, r := range v.records {
-		if r.resync != v.resync {
-			v.replace(id, nil)
-		}
-	}
-	v.synced = true
 }

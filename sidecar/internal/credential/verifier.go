@@ -19,12 +19,12 @@ import (
 	"crypto/sha256"
 	"log/slog"
 	mathrand "math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"golang.org/x/sync/singleflight"
-
+	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/wire"
 )
@@ -32,9 +32,8 @@ import (
 const (
 	// retryAfter is for the device, when a verification can't be done now.
 	retryAfter = time.Second
-	// hashTimeout bounds how long a verification waits for a worker. It goes on when its
-	// caller has left, because others may wait for it.
-	hashTimeout = 30 * time.Second
+	// pinJitter is by how much of itself a pin may be shorter than PinTTL.
+	pinJitter = 0.25
 	// maxRestarts bounds how often a verification starts over because the record changed.
 	maxRestarts = 8
 )
@@ -50,10 +49,20 @@ type Edge interface {
 type Config struct {
 	Workers  int           // runs of bcrypt at a time
 	Queue    int           // verifications that wait for a worker
+	Wait     time.Duration // how long a caller waits for its verification, which goes on without it
 	MaxCost  int           // a hash of a higher cost is refused
 	AllowTTL time.Duration // ± 10 %
 	DenyTTL  time.Duration
-	PinTTL   time.Duration // how long a secret that matched is confirmed without bcrypt; 0: not
+	PinTTL   time.Duration // how long, at most, a secret that matched is confirmed without bcrypt; 0: not
+	Limits
+	Shards contract.Shards // of Redis: each has its own full resyncs
+}
+
+// Limits bound wrong secrets that cost bcrypt; a number of 0 is no limit.
+type Limits struct {
+	DeviceFailures int           // of one source for one device, within Window
+	SourceFailures int           // of one source for all devices, within Window
+	Window         time.Duration // one is forgiven each part of it
 }
 
 // Result is the answer to a verification.
@@ -71,23 +80,30 @@ type Verifier struct {
 	metrics *metrics.Metrics
 	log     *slog.Logger
 	secret  [32]byte // keys the digests of secrets; random, of this process
+	sources sources
 	pool    *pool
-	flights singleflight.Group
+	flights flights
+
+	byPair, bySource *failures
 
 	mu         sync.Mutex // protects all below; held while the edge is called
 	records    map[string]*record
-	live       int    // records that are not tombstones
-	generation uint64 // last given out
-	resync     uint64
-	synced     bool // all records were read once: a device without one is unknown
+	live       int      // records that are not tombstones
+	generation uint64   // last given out
+	resyncs    []uint64 // of each shard: its full resyncs
+	denies     denies
+	synced     []bool // of each shard: all records were read once, a device without one is unknown
 }
 
 // New is a Verifier that knows no device and answers unavailable until
-// [Verifier.EndResync].
+// [Shard.EndResync].
 func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) *Verifier {
 	v := &Verifier{
 		Config: c, edge: edge, metrics: m, log: log,
-		pool: newPool(c.Workers, c.Queue, m), records: make(map[string]*record),
+		sources: newSources(), pool: newPool(c.Workers, c.Queue, m), flights: flights{all: make(map[string]*flight)},
+		byPair: newFailures(c.DeviceFailures, c.Window), bySource: newFailures(c.SourceFailures, c.Window),
+		records: make(map[string]*record),
+		resyncs: make([]uint64, c.Shards.Count()), synced: make([]bool, c.Shards.Count()),
 	}
 	rand.Read(v.secret[:]) // never fails
 	return v
@@ -107,40 +123,54 @@ func (v *Verifier) digest(id, secret string) digest {
 // attempt is one credential to verify, against one generation of its record.
 type attempt struct {
 	id, secret string
+	source     source
 	digest     digest
 	generation uint64
+	known      bool     // the device was let in from source before
 	toTry      []string // hashes that only bcrypt can decide on
 }
 
 // Verify decides whether device id may come in with secret, and stores the verdict for
-// the edge. ctx ends the waiting, not the work.
-func (v *Verifier) Verify(ctx context.Context, id, secret string) Result {
-	r := v.verify(ctx, id, secret)
+// the edge. from is the address of the client, "" if unknown. The wait ends with ctx or
+// after the configured time, the work does not.
+func (v *Verifier) Verify(ctx context.Context, id, secret, from string) Result {
+	r := v.verify(ctx, id, secret, from)
 	v.metrics.Verifications.WithLabelValues(r.Outcome.String(), r.Reason).Inc()
 	return r
 }
 
-func (v *Verifier) verify(ctx context.Context, id, secret string) Result {
+func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
 	if !wire.ValidDeviceID(id) || secret == "" || len(secret) > wire.MaxSecret || strings.IndexByte(secret, 0) >= 0 {
 		// No verdict: the edge refuses these by itself, and their digest may not exist.
 		return Result{Outcome: wire.Deny, Reason: "malformed"}
 	}
-	a := attempt{id: id, secret: secret, digest: v.digest(id, secret)}
+	a := attempt{id: id, secret: secret, source: v.sources.of(from), digest: v.digest(id, secret)}
+	if r, done := v.decide(&a); done {
+		return r
+	}
+	ctx, cancel := context.WithTimeout(ctx, v.Wait)
+	defer cancel()
 	for range maxRestarts {
-		if r, done := v.decide(&a); done {
-			return r
-		}
 		// The same secret against the same hashes: one run for all who ask. A wrong secret
 		// has another digest, so that it never shares a right one's answer.
-		flight := v.flights.DoChan(a.key(), func() (any, error) { return v.hash(a), nil })
+		key := a.key()
+		f := v.flights.join(key)
+		if f == nil {
+			if wait := v.limited(&a); wait > 0 {
+				return Result{Outcome: wire.Unavailable, Reason: "limited", RetryAfter: max(wait, retryAfter)}
+			}
+			f = v.flights.start(key, func(f *flight) Result { return v.hash(a, f) })
+		}
 		select {
-		case done := <-flight:
-			r := done.Val.(Result)
+		case <-f.done:
 			if v.current(&a) {
-				return r
+				return f.result
 			}
 		case <-ctx.Done():
 			return unavailable("timeout")
+		}
+		if r, done := v.decide(&a); done {
+			return r
 		}
 	}
 	return unavailable("timeout")
@@ -175,7 +205,7 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 	now := time.Now()
 	r := v.records[a.id]
 	switch {
-	case !v.synced:
+	case !v.synced[v.Shards.Of(a.id)]:
 		return unavailable("starting"), true
 	case r == nil:
 		return v.deny(a, now, "unknown"), true
@@ -185,6 +215,7 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 		return v.deny(a, now, "expired"), true
 	}
 	a.generation, a.toTry = r.generation, nil
+	a.known = slices.Contains(r.sources, a.source)
 	for i := range r.hashes {
 		h := &r.hashes[i]
 		switch {
@@ -193,6 +224,7 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 		case !hmac.Equal(h.digest[:], a.digest[:]):
 			// Another secret is the right one for this hash.
 		case now.Before(h.pinnedUntil):
+			r.meet(a.source)
 			return v.allow(a, r, now, "pin"), true
 		default:
 			a.toTry = []string{h.bcrypt}
@@ -201,6 +233,11 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 	}
 	if len(a.toTry) == 0 {
 		return v.deny(a, now, "resolved"), true
+	}
+	for i := range r.refuted {
+		if hmac.Equal(r.refuted[i][:], a.digest[:]) {
+			return v.deny(a, now, "refuted"), true
+		}
 	}
 	return Result{}, false
 }
@@ -220,8 +257,12 @@ func (v *Verifier) allow(a *attempt, r *record, now time.Time, reason string) Re
 	return Result{Outcome: wire.Allow, Reason: reason, Permissions: r.permissions}
 }
 
-// deny stores the verdict and is the answer; mu is held.
+// deny is the answer; the verdict is stored if it is worth it. mu is held.
 func (v *Verifier) deny(a *attempt, now time.Time, reason string) Result {
-	v.edge.PutVerdict(a.id, a.secret, wire.Verdict{Outcome: wire.Deny, ExpiresMS: now.Add(v.DenyTTL).UnixMilli()})
+	result := v.denies.judge(a.digest, now, reason == "bcrypt")
+	v.metrics.Denies.WithLabelValues(result).Inc()
+	if result == "stored" {
+		v.edge.PutVerdict(a.id, a.secret, wire.Verdict{Outcome: wire.Deny, ExpiresMS: now.Add(v.DenyTTL).UnixMilli()})
+	}
 	return Result{Outcome: wire.Deny, Reason: reason}
 }

@@ -1,0 +1,309 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/e2e/stack"
+)
+
+func let(a answer) bool     { return a.status == 200 }
+func refused(a answer) bool { return a.status == 401 }
+
+// known waits until the sidecar has n credential records.
+func (e *edge) known(n int) {
+	e.t.Helper()
+	await(e.t, "devices are known", patience, func() error {
+		if got := e.metric("gatehouse_credentials"); got != float64(n) {
+			return fmt.Errorf("%v credentials", got)
+		}
+		return nil
+	})
+}
+
+// from is a client whose address is 127.0.0.n.
+func from(n int) *http.Client {
+	c := newClient()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(n))}}
+	c.Transport.(*http.Transport).DialContext = dialer.DialContext
+	return c
+}
+
+// flood sends wrong credentials from 127.0.0.2 on until stop is called, which says how
+// many were sent, on so many connections from each address. Nobody may be let in.
+func (e *edge) flood(addresses, connections int, next func() []string) (stop func() int) {
+	var done atomic.Bool
+	var sent atomic.Int64
+	var wg sync.WaitGroup
+	for i := range addresses * connections {
+		client := from(2 + i%addresses)
+		wg.Go(func() {
+			for !done.Load() {
+				a, err := e.try(client, "POST /v1/telemetry", next()...)
+				if err != nil || a.status != 401 && a.status != 503 || a.status == 503 && a.header.Get("Retry-After") == "" {
+					e.t.Errorf("wrong credential: got %d, %v", a.status, err)
+				}
+				sent.Add(1)
+			}
+		})
+	}
+	return func() int {
+		done.Store(true)
+		wg.Wait()
+		return int(sent.Load())
+	}
+}
+
+func random() string { return fmt.Sprint("wrong", rand.Uint64()) }
+
+// TestLockout hammers a device's id with wrong secrets from many addresses. The device,
+// which was never here, gets in; so does it with a new secret.
+func TestLockout(t *testing.T) {
+	const addresses, limit = 24, 10 * time.Second
+	e := start(t, stack.Options{})
+	e.device("target", "right", 8, "telemetry.write")
+	e.known(1)
+	stop := e.flood(addresses, 2, func() []string { return credential("target", random()) })
+	await(t, "the flood is here", patience, func() error {
+		if n := e.metric("gatehouse_bcrypt_total"); n < 3 {
+			return fmt.Errorf("%v runs of bcrypt", n)
+		}
+		return nil
+	})
+	in := func(what, secret string) {
+		t.Helper()
+		took := await(t, what, limit, func() error {
+			return e.everyone([]*http.Client{shared}, let, "POST /v1/telemetry", credential("target", secret)...)
+		})
+		t.Logf("%s: %s, after %v runs of bcrypt", what, took, e.metric("gatehouse_bcrypt_total"))
+	}
+	in("new device is let in", "right")
+	for range 200 {
+		if a := e.send("POST /v1/telemetry", credential("target", "right")...); !let(a) {
+			t.Fatalf("a device that was let in: got %d", a.status)
+		}
+	}
+	e.device("target", "changed", 8, "telemetry.write")
+	in("device with a new secret is let in", "changed")
+	t.Logf("%d wrong secrets meanwhile", stop())
+}
+
+// TestFlood sends random credentials for known and unknown devices from many addresses
+// while good devices work.
+func TestFlood(t *testing.T) {
+	const (
+		devices, addresses, rounds = 20, 40, 50
+		limit                      = 64 << 20 // growth of the sidecar, bytes
+	)
+	e := start(t, stack.Options{SidecarArgs: []string{"--bcrypt.workers=1"}})
+	for i := range devices {
+		e.device(fmt.Sprint("good", i), "right", 6, "telemetry.write")
+		e.device(fmt.Sprint("idle", i), "right", 10, "telemetry.write") // never comes
+	}
+	e.known(2 * devices)
+	round := func() {
+		for i := range devices {
+			if a := e.send("POST /v1/telemetry", credential(fmt.Sprint("good", i), "right")...); !let(a) {
+				t.Errorf("good device: got %d %q", a.status, a.body)
+			}
+		}
+	}
+	round()
+	before, pushed := e.sidecarRSS(), e.metric("gatehouse_push_operations_total")
+	begin := time.Now()
+	stop := e.flood(addresses, 8, func() []string {
+		switch n := rand.IntN(20); {
+		case n < 10:
+			return credential(random(), random())
+		case n < 19:
+			return credential(fmt.Sprint("good", rand.IntN(devices)), random())
+		default: // only these need bcrypt, and wait
+			return credential(fmt.Sprint("idle", rand.IntN(devices)), random())
+		}
+	})
+	for range rounds {
+		round()
+		if n := e.metric("gatehouse_bcrypt_running"); n > 1 {
+			t.Errorf("%v runs of bcrypt at once, want at most 1", n)
+		}
+	}
+	sent, took, after := stop(), time.Since(begin), e.sidecarRSS()
+	t.Logf("%d wrong credentials in %s (%.0f/s): %v runs of bcrypt, %v push operations, sidecar's RSS %d KiB before, %d KiB after",
+		sent, took.Round(time.Millisecond), float64(sent)/took.Seconds(), e.metric("gatehouse_bcrypt_total"),
+		e.metric("gatehouse_push_operations_total")-pushed, before>>10, after>>10)
+	if after-before > limit {
+		t.Errorf("the sidecar's RSS grew by %d KiB, want at most %d", (after-before)>>10, limit>>10)
+	}
+}
+
+// sidecarRSS is the sidecar's resident set, bytes.
+func (e *edge) sidecarRSS() int { return int(e.metric("process_resident_memory_bytes")) }
+
+// TestRevocationDuringVerification revokes a device while bcrypt runs for it.
+func TestRevocationDuringVerification(t *testing.T) {
+	e := start(t, stack.Options{})
+	e.device("dev", "right", 13, "telemetry.write")
+	e.known(1)
+	status := make(chan int, 1)
+	go func() {
+		a, err := e.try(newClient(), "POST /v1/telemetry", credential("dev", "right")...)
+		if err != nil {
+			a.status = -1
+		}
+		status <- a.status
+	}()
+	await(t, "bcrypt runs", patience, func() error {
+		if e.metric("gatehouse_bcrypt_running") == 0 {
+			return fmt.Errorf("it doesn't")
+		}
+		return nil
+	})
+	e.ctl("device", "revoke", "dev")
+	running := e.metric("gatehouse_bcrypt_running")
+	if got := <-status; got != 401 {
+		t.Errorf("the request that waited: got %d, want 401", got)
+	}
+	if running == 0 {
+		t.Error("bcrypt ended before the revocation was there: nothing was shown")
+	}
+	if err := e.everyone(e.workers(), refused, "POST /v1/telemetry", credential("dev", "right")...); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRevokeAll revokes all devices by one command.
+func TestRevokeAll(t *testing.T) {
+	const devices = 300
+	e := start(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}})
+	for i := range devices {
+		e.device(fmt.Sprint("dev", i), "right", 4, "telemetry.write")
+	}
+	e.known(devices)
+	each := func(ok func(answer) bool) error {
+		for i := range devices {
+			if err := e.everyone([]*http.Client{shared}, ok, "POST /v1/telemetry", credential(fmt.Sprint("dev", i), "right")...); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := each(let); err != nil {
+		t.Fatal(err)
+	}
+	if out := e.ctl("device", "revoke", "--all"); out != "all devices: 300 revoked\n" {
+		t.Errorf("got %q, want the count", out)
+	}
+	await(t, "nobody is let in", patience, func() error { return each(refused) })
+}
+
+// TestPermissionChange takes a permission away, and gives it back, while a verdict that
+// has it has long to live.
+func TestPermissionChange(t *testing.T) {
+	const limit = time.Second
+	e := start(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}})
+	clients := e.workers()
+	all := func(status int) func() error {
+		return func() error {
+			return e.everyone(clients, func(a answer) bool { return a.status == status }, "POST /v1/telemetry", credential("dev", "right")...)
+		}
+	}
+	e.device("dev", "right", 4, "telemetry.write", "config.read")
+	await(t, "device is let in", patience, all(200))
+	for range 3 {
+		e.device("dev", "right", 4, "config.read")
+		t.Logf("permission taken away: 403 everywhere after %s", await(t, "permission is gone", limit, all(403)))
+		e.device("dev", "right", 4, "telemetry.write", "brand.new")
+		t.Logf("permission given: 200 everywhere after %s", await(t, "permission is back", limit, all(200)))
+	}
+}
+
+// TestVerdictGrace kills the sidecar: by verdict_grace an expired verdict stands, and
+// nothing else does.
+func TestVerdictGrace(t *testing.T) {
+	e := start(t, stack.Options{
+		SidecarArgs: []string{"--verdict.allow-ttl=1s"},
+		Rules:       "verdict_grace: 60s\n" + strings.ReplaceAll(basicRules, "{basic: true}", "{id_header: x-device-id, secret_header: x-device-token}"),
+	})
+	e.device("known", "secret", 4, "telemetry.write")
+	e.device("new", "secret", 4, "telemetry.write")
+	e.known(2)
+	good := credential("known", "secret")
+	await(t, "device is let in", patience, func() error { return e.everyone([]*http.Client{shared}, let, "POST /v1/telemetry", good...) })
+	awaitVerdict(t, e)
+	if err := e.KillSidecar(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the verdict has expired and stands", patience, func() error {
+		if a := e.send("POST /v1/telemetry", good...); a.status != 200 {
+			t.Fatalf("got %d %q, want 200 by verdict_grace", a.status, a.body)
+		}
+		if e.stat("wasmcustom.gatehouse.auth_grace") < 10 {
+			return fmt.Errorf("not yet")
+		}
+		return nil
+	})
+	for name, lines := range map[string][]string{
+		"new device": credential("new", "secret"), "wrong secret": credential("known", "wrong"), "unknown device": credential("nobody", "secret"),
+	} {
+		if a := e.send("POST /v1/telemetry", lines...); a.status != 503 || a.header.Get("Retry-After") == "" {
+			t.Errorf("%s without the sidecar: got %d, want 503 with Retry-After", name, a.status)
+		}
+	}
+	e.ctl("device", "revoke", "known")
+	if a := e.send("POST /v1/telemetry", good...); a.status != 200 {
+		t.Errorf("revoked while the sidecar is away: got %d; the docs say that it stands", a.status)
+	}
+	if err := e.StartSidecar(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the revocation holds", patience, func() error { return e.everyone(e.workers(), refused, "POST /v1/telemetry", good...) })
+}
+
+// TestRefreshAhead goes through several lives of a verdict: no request waits for the next one.
+func TestRefreshAhead(t *testing.T) {
+	const lives = 3
+	for _, pin := range []string{"1h", "0s"} {
+		t.Run("pin "+pin, func(t *testing.T) {
+			e := start(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=3s", "--verdict.pin-ttl=" + pin}})
+			e.device("known", "secret", 8, "telemetry.write")
+			e.known(1)
+			good := credential("known", "secret")
+			await(t, "device is let in", patience, func() error { return e.everyone([]*http.Client{shared}, let, "POST /v1/telemetry", good...) })
+			awaitVerdict(t, e)
+			clients := e.workers()
+			verified := e.metric("gatehouse_verifications_total")
+			renewed := func(times float64) {
+				t.Helper()
+				await(t, "verdict is renewed", patience, func() error {
+					if err := e.everyone(clients, let, "POST /v1/telemetry", good...); err != nil {
+						t.Fatal(err)
+					}
+					if got := e.metric("gatehouse_verifications_total") - verified; got < times {
+						return fmt.Errorf("%v verifications", got)
+					}
+					return nil
+				})
+			}
+			renewed(1) // by then Envoy's counters have all of the beginning, too
+			waited := e.stat("wasmcustom.gatehouse.auth_verify")
+			renewed(1 + lives)
+			if got := e.stat("wasmcustom.gatehouse.auth_verify"); got != waited {
+				t.Errorf("%d requests have waited for a verification, want none", got-waited)
+			}
+			want := 1.0
+			if pin == "0s" {
+				want += e.metric("gatehouse_verifications_total") - verified
+			}
+			if got := e.metric("gatehouse_bcrypt_total"); got < 1 || got > want {
+				t.Errorf("got %v runs of bcrypt, want at most %v", got, want)
+			}
+		})
+	}
+}

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+// secret is that of every device: hashing is the sidecar's work to measure, not ours. Each
+// device has its own record, so each costs the sidecar a run of bcrypt.
+const secret = "secret-of-32-characters-for-all-d"
+
+// register publishes n devices, named after prefix, with one hash.
+func register(ctx context.Context, p *publish.Publisher, prefix string, n, cost int) error {
+	hash, err := bcrypt.GenerateFromPassword([]byte(secret), cost)
+	if err != nil {
+		return err
+	}
+	for i := range n {
+		d := publish.Device{ID: fmt.Sprint(prefix, i), Hashes: []string{string(hash)}, Permissions: []string{"telemetry.write"}}
+		if _, err := p.PutDevice(ctx, d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dialFrom connects from an address of this machine: 127.net.x.y for host number i.
+func dialFrom(ctx context.Context, url string, network, i int) (*conn, error) {
+	host := strings.TrimPrefix(url, "http://")
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, byte(network), byte(i/250), byte(1+i%250))}}
+	c, err := dialer.DialContext(ctx, "tcp", host)
+	if err != nil {
+		return nil, err
+	}
+	return &conn{Conn: c, reader: bufio.NewReaderSize(c, 2<<10), host: host}, nil
+}
+
+// show posts telemetry with a credential and returns the status of the answer.
+func (c *conn) show(id, secret string) (int, error) {
+	c.buf = fmt.Appendf(c.buf[:0], "POST /v1/telemetry HTTP/1.1\r\nHost: %s\r\nx-device-id: %s\r\nx-device-token: %s\r\nContent-Length: 0\r\n\r\n", c.host, id, secret)
+	if _, err := c.Write(c.buf); err != nil {
+		return 0, err
+	}
+	response, err := http.ReadResponse(c.reader, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	_, err = io.Copy(io.Discard, response.Body)
+	return response.StatusCode, err
+}
+
+// sample is one request of a device.
+type sample struct {
+	at     time.Time
+	took   time.Duration
+	status int
+}
+
+// fleet is devices that send a request each second, each on a connection and from an
+// address of its own, evenly spread over the second.
+type fleet struct {
+	wg      sync.WaitGroup
+	cancel  context.CancelFunc
+	mu      sync.Mutex // protects what follows
+	samples []sample
+	in      map[string]time.Time // when a device got its first 200
+	failed  error
+}
+
+// startFleet starts n devices.
+func startFleet(ctx context.Context, url, prefix string, n int) *fleet {
+	ctx, cancel := context.WithCancel(ctx)
+	f := &fleet{cancel: cancel, in: make(map[string]time.Time)}
+	for i := range n {
+		f.wg.Go(func() {
+			if err := f.device(ctx, url, fmt.Sprint(prefix, i), i, time.Second*time.Duration(i)/time.Duration(n)); err != nil && ctx.Err() == nil {
+				f.mu.Lock()
+				f.failed = err
+				f.mu.Unlock()
+			}
+		})
+	}
+	return f
+}
+
+func (f *fleet) device(ctx context.Context, url, id string, i int, offset time.Duration) error {
+	c, err := dialFrom(ctx, url, 1, i)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	stop := context.AfterFunc(ctx, c.close)
+	defer stop()
+	next := time.Now().Add(offset)
+	timer := time.NewTimer(time.Until(next))
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		begin := time.Now()
+		status, err := c.show(id, secret)
+		if err != nil {
+			return err
+		}
+		f.add(id, sample{begin, time.Since(begin), status})
+		for next = next.Add(time.Second); time.Until(next) < 0; { // a late answer makes a device skip, not hurry
+			next = next.Add(time.Second)
+		}
+		timer.Reset(time.Until(next))
+	}
+}
+
+func (f *fleet) add(id string, s sample) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.samples = append(f.samples, s)
+	if s.status == http.StatusOK && f.in[id].IsZero() {
+		f.in[id] = s.at.Add(s.took)
+	}
+}
+
+// awaitIn waits until n devices were let in, and returns when the last one was.
+func (f *fleet) awaitIn(ctx context.Context, n int) (time.Time, error) {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		f.mu.Lock()
+		in, failed := len(f.in), f.failed
+		var last time.Time
+		for _, t := range f.in {
+			if t.After(last) {
+				last = t
+			}
+		}
+		f.mu.Unlock()
+		if in >= n || failed != nil {
+			return last, failed
+		}
+		select {
+		case <-ctx.Done():
+			return last, fmt.Errorf("%d of %d devices were let in: %w", in, n, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// take returns the samples so far and forgets them.
+func (f *fleet) take() []sample {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.samples
+	f.samples = nil
+	return s
+}
+
+func (f *fleet) stop() error {
+	f.cancel()
+	f.wg.Wait()
+	if f.failed != nil && !errors.Is(f.failed, net.ErrClosed) {
+		return fmt.Errorf("device: %w", f.failed)
+	}
+	return nil
+}
+
+// quantile is of the times of samples that keep accepts, 0 if there are none.
+func quantile(samples []sample, q float64, keep func(sample) bool) time.Duration {
+	var took []time.Duration
+	for _, s := range samples {
+		if keep == nil || keep(s) {
+			took = append(took, s.took)
+		}
+	}
+	if len(took) == 0 {
+		return 0
+	}
+	slices.Sort(took)
+	return took[min(int(q*float64(len(took))), len(took)-1)].Round(time.Microsecond)
+}
+
+// bad counts answers other than 200.
+func bad(samples []sample) int {
+	n := 0
+	for _, s := range samples {
+		if s.status != http.StatusOK {
+			n++
+		}
+	}
+	return n
+}
+
+// wait lets time pass.
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+// revoked is how many devices revocation revokes, one after the other.
+const revoked = 200
+
+// revocation measures how long after a revocation has returned its device is refused for
+// the first time, while it sends 200 requests a second on four connections, over both
+// workers; and looks for answers of 200 after that.
+func revocation(ctx context.Context, o *options, out io.Writer) (err error) {
+	b, err := start(ctx, stack.Options{Name: "revocation", SidecarArgs: []string{"--verdict.allow-ttl=10m"}}, func(ctx context.Context, p *publish.Publisher) error {
+		return register(ctx, p, "good", revoked, 4)
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.stop()) }()
+	var took []time.Duration
+	var later, requests int
+	for i := range revoked {
+		s := &stream{id: fmt.Sprint("good", i)}
+		if err := s.run(ctx, b); err != nil {
+			return fmt.Errorf("device %d: %w", i, err)
+		}
+		took = append(took, max(s.first.Sub(s.returned), 0))
+		later, requests = later+s.later(), requests+len(s.samples)
+	}
+	slices.Sort(took)
+	at := func(q float64) time.Duration {
+		return took[min(int(q*float64(len(took))), len(took)-1)].Round(10 * time.Microsecond)
+	}
+	fmt.Fprintf(out, "revocation: %d devices one by one, 200 requests/s each on 4 connections, %d requests\n", revoked, requests)
+	fmt.Fprintf(out, "revocation returned → first 401: p50 %s, p90 %s, p99 %s, max %s; answers of 200 to requests sent after it: %d\n", at(.5), at(.9), at(.99), at(1), later)
+	return nil
+}
+
+// stream is what one device sends and gets.
+type stream struct {
+	id              string
+	returned, first time.Time // when the revocation returned; when the first 401 came
+
+	mu      sync.Mutex // protects samples, and first while requests are made
+	samples []sample
+}
+
+// run lets the device in, revokes it and goes on for some time.
+func (s *stream) run(ctx context.Context, b *bench) error {
+	const conns, interval = 4, 20 * time.Millisecond // of one connection: 200/s together
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	in := make(chan struct{}, conns)
+	errs := make(chan error, conns)
+	for i := range conns {
+		go func() { errs <- s.send(ctx, b.EdgeURL(), interval, interval*time.Duration(i)/conns, in) }()
+	}
+	for range conns {
+		select {
+		case <-in:
+		case err := <-errs:
+			return err
+		}
+	}
+	_, err := b.publisher.RevokeDevice(ctx, s.id)
+	s.returned = time.Now()
+	if err = errors.Join(err, wait(ctx, 150*time.Millisecond)); err != nil {
+		return err
+	}
+	cancel()
+	for range conns {
+		if err := <-errs; err != nil {
+			return err
+		}
+	}
+	if s.first.IsZero() {
+		return errors.New("not refused within 150 ms")
+	}
+	return nil
+}
+
+// send sends a request each interval on one connection. It says in when it was let in twice.
+func (s *stream) send(ctx context.Context, url string, interval, offset time.Duration, in chan<- struct{}) error {
+	c, err := dialFrom(ctx, url, 1, 0)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	timer := time.NewTimer(offset)
+	defer timer.Stop()
+	for let := 0; ; timer.Reset(interval) {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		begin := time.Now()
+		status, err := c.show(s.id, secret)
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.samples = append(s.samples, sample{begin, time.Since(begin), status})
+		if status == http.StatusUnauthorized && s.first.IsZero() {
+			s.first = time.Now()
+		}
+		s.mu.Unlock()
+		if let++; let == 2 {
+			in <- struct{}{}
+		}
+	}
+}
+
+// later counts answers of 200 to requests that were sent after the first 401 had come.
+func (s *stream) later() int {
+	n := 0
+	for _, r := range s.samples {
+		if r.status == http.StatusOK && r.at.After(s.first) {
+			n++
+		}
+	}
+	return n
+}

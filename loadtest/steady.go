@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+// steady measures devices at work over several lives of their verdicts: bcrypt runs once
+// for each, and no answer waits for a verdict to be renewed. So that there are times at
+// which many are renewed at once, Envoy is started again when all devices are in: all
+// verdicts are made again within a second, by pins, and the lives of all are alike, ± 10 %.
+func steady(ctx context.Context, o *options, out io.Writer) (err error) {
+	const life = 30 // of a verdict, s
+	b, err := start(ctx, stack.Options{Name: "steady", SidecarArgs: []string{"--bcrypt.workers=2"}}, func(ctx context.Context, p *publish.Publisher) error {
+		return register(ctx, p, "good", o.Devices, o.Cost)
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.stop()) }()
+	begin := time.Now()
+	f := startFleet(ctx, b.EdgeURL(), "good", o.Devices)
+	last, err := f.awaitIn(ctx, o.Devices)
+	if err = errors.Join(err, f.stop()); err != nil {
+		return err
+	}
+	warm := last.Sub(begin)
+	runs, err := b.sum(ctx, "gatehouse_bcrypt_total")
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(b.KillEnvoy(), b.StartEnvoy(ctx), b.AwaitReady(ctx)); err != nil {
+		return err
+	}
+	f = startFleet(ctx, b.EdgeURL(), "good", o.Devices)
+	if begin, err = f.awaitIn(ctx, o.Devices); err != nil {
+		return errors.Join(err, f.stop())
+	}
+	f.take()
+	if err := errors.Join(wait(ctx, time.Duration(o.Seconds)*time.Second), f.stop()); err != nil {
+		return err
+	}
+	samples := f.take()
+	again, err := b.sum(ctx, "gatehouse_bcrypt_total")
+	if err != nil {
+		return err
+	}
+	// The k-th renewal comes after k times two thirds of a life, ± 10 %, the end of a life
+	// that is not renewed after a whole one.
+	within := func(s sample, first float64) bool {
+		t := s.at.Sub(begin).Seconds()
+		k := math.Max(1, math.Round(t/first))
+		return t >= k*first*0.9 && t <= k*first*1.1+1
+	}
+	renewal := func(s sample) bool { return within(s, life*2/3.) }
+	expiry := func(s sample) bool { return within(s, life) && !renewal(s) }
+	elsewhere := func(s sample) bool { return !renewal(s) && !expiry(s) }
+	fmt.Fprintf(out, "steady: %d devices, 1 request/s each, %d s, verdicts of %d s ± 10 %%, cost %d; all in after %.0f s\n", o.Devices, o.Seconds, life, o.Cost, warm.Seconds())
+	fmt.Fprintf(out, "bcrypt runs: %.0f when all were in, %.0f at the end; %d requests, %d errors\n", runs, again, len(samples), bad(samples))
+	for _, w := range []struct {
+		name string
+		keep func(sample) bool
+	}{{"around renewals", renewal}, {"around expiries", expiry}, {"elsewhere", elsewhere}} {
+		fmt.Fprintf(out, "%-16s p50 %s, p99 %s, p99.9 %s\n", w.name, quantile(samples, .5, w.keep), quantile(samples, .99, w.keep), quantile(samples, .999, w.keep))
+	}
+	return nil
+}
+
+// sum is a metric of the sidecar over all its labels.
+func (b *bench) sum(ctx context.Context, name string) (float64, error) {
+	text, err := b.metrics(ctx)
+	if err != nil {
+		return 0, err
+	}
+	sum, found := 0.0, false
+	for line := range strings.Lines(text) {
+		var value float64
+		if rest, ok := strings.CutPrefix(line, name); ok && (rest[0] == ' ' || rest[0] == '{') {
+			if _, err := fmt.Sscan(rest[strings.LastIndexByte(strings.TrimSpace(rest), ' ')+1:], &value); err != nil {
+				return 0, fmt.Errorf("metric %q: %w", line, err)
+			}
+			sum, found = sum+value, true
+		}
+	}
+	if !found {
+		return 0, fmt.Errorf("the sidecar has no metric %s", name)
+	}
+	return sum, nil
+}

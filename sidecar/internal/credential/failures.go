@@ -1,0 +1,107 @@
+package credential
+
+import (
+	"sync"
+	"time"
+)
+
+// The table of failures: 65,536 places of 24 bytes.
+const (
+	failureSets = 1 << 14
+	failureWays = 4
+	// suspectFor is how long after its last failure a key is suspect.
+	suspectFor = 10 * time.Minute
+)
+
+// failures limits failed attempts per key: limit of them at once, then one each interval
+// (GCRA). Its memory is fixed. Who makes failures under very many keys can only push out
+// keys with fewer failures than his: what is known of good devices is kept elsewhere, in
+// their records.
+type failures struct {
+	limit    int64         // 0: none
+	interval time.Duration // in which one failure is forgiven
+
+	mu   sync.Mutex // protects sets
+	sets [][failureWays]failure
+}
+
+// failure is one key's place; key 0 is none.
+type failure struct {
+	key    uint64
+	tatMS  int64 // GCRA's theoretical arrival time, unix ms: all is forgiven from then on
+	lastMS int64 // the last failure, unix ms
+}
+
+// newFailures limits failures to limit per window; a limit of 0 is none.
+func newFailures(limit int, window time.Duration) *failures {
+	f := &failures{limit: int64(limit), sets: make([][failureWays]failure, failureSets)}
+	if limit > 0 {
+		f.interval = max(window/time.Duration(limit), time.Millisecond)
+	}
+	return f
+}
+
+// wait is how long key has to wait before it may make another attempt, 0 for not at all.
+func (f *failures) wait(key uint64) time.Duration {
+	if f.limit == 0 {
+		return 0
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at := f.find(key)
+	if at == nil {
+		return 0
+	}
+	wait := time.Duration(at.tatMS-time.Now().UnixMilli())*time.Millisecond - time.Duration(f.limit-1)*f.interval
+	return max(wait, 0)
+}
+
+// suspect reports whether key has failed lately.
+func (f *failures) suspect(key uint64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at := f.find(key)
+	return at != nil && time.Now().UnixMilli()-at.lastMS < suspectFor.Milliseconds()
+}
+
+// add counts a failure of key.
+func (f *failures) add(key uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now().UnixMilli()
+	at := f.find(key)
+	if at == nil {
+		at = f.place(key, now)
+		*at = failure{key: key}
+	}
+	// Attempts that ran at one time may exceed the limit; nobody waits longer for that.
+	most := now + (time.Duration(f.limit) * f.interval).Milliseconds()
+	at.tatMS = min(max(at.tatMS, now)+f.interval.Milliseconds(), most)
+	at.lastMS = now
+}
+
+func (f *failures) find(key uint64) *failure {
+	set := &f.sets[key%failureSets]
+	for i := range set {
+		if set[i].key == key {
+			return &set[i]
+		}
+	}
+	return nil
+}
+
+// place is a place for key: a free one, else that of the key with the fewest failures.
+func (f *failures) place(key uint64, nowMS int64) *failure {
+	set := &f.sets[key%failureSets]
+	least := &set[0]
+	for i := range set {
+		at := &set[i]
+		if at.key == 0 || nowMS-at.lastMS >= suspectFor.Milliseconds() {
+			return at
+		}
+		if at.tatMS < least.tatMS || at.tatMS == least.tatMS && at.lastMS < least.lastMS {
+			least = at
+		}
+	}
+	return least
+}

@@ -1,0 +1,92 @@
+package credential
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFailures(3, time.Minute)
+		expect := func(key uint64, want time.Duration) {
+			t.Helper()
+			if got := f.wait(key); got != want {
+				t.Errorf("wait of %d: got %v, want %v", key, got, want)
+			}
+		}
+		for range 3 {
+			expect(1, 0)
+			f.add(1)
+		}
+		expect(1, 20*time.Second)
+		expect(2, 0)
+		f.add(1) // ran at the same time as the third
+		expect(1, 20*time.Second)
+		time.Sleep(20 * time.Second)
+		expect(1, 0)
+		f.add(1)
+		expect(1, 20*time.Second)
+		time.Sleep(time.Minute)
+		expect(1, 0)
+		if !f.suspect(1) || f.suspect(2) {
+			t.Error("suspect is not who has failed")
+		}
+		time.Sleep(suspectFor)
+		if f.suspect(1) {
+			t.Error("still suspect")
+		}
+		none := newFailures(0, time.Minute)
+		for range 100 {
+			none.add(1)
+		}
+		if got := none.wait(1); got != 0 || !none.suspect(1) {
+			t.Errorf("without a limit: wait %v, suspect %v", got, none.suspect(1))
+		}
+	})
+}
+
+// TestFailuresAreBounded floods the table with keys that fail once each: it keeps its
+// size, and keeps those that fail often.
+func TestFailuresAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // no time passes
+		f := newFailures(5, time.Minute)
+		const often = 7
+		for range 5 {
+			f.add(often)
+		}
+		for key := range uint64(500_000) {
+			f.add(key*2654435761 + 1)
+		}
+		if got := f.wait(often); got != 12*time.Second {
+			t.Errorf("wait %v, want 12s: the flood made it forget", got)
+		}
+		if len(f.sets) != failureSets {
+			t.Errorf("%d sets, want %d", len(f.sets), failureSets)
+		}
+	})
+}
+
+func TestDenies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s denies
+		d := func(i int) digest { return digest{0: byte(i), 1: byte(i >> 8), 8: byte(i), 9: byte(i >> 8), 15: 1} }
+		expect := func(i int, costly bool, want string) {
+			t.Helper()
+			if got := s.judge(d(i), time.Now(), costly); got != want {
+				t.Errorf("deny of %d: %s, want %s", i, got, want)
+			}
+		}
+		expect(1, false, "first")
+		expect(1, false, "stored")
+		expect(2, true, "stored")
+		for i := range denyRate - 2 {
+			expect(1000+i, true, "stored")
+		}
+		expect(3, true, "limited")
+		expect(4, false, "first")
+		expect(4, false, "limited")
+		time.Sleep(time.Second)
+		expect(4, false, "stored")
+	})
+}

@@ -1,0 +1,237 @@
+package credential_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+var limits = credential.Limits{DeviceFailures: 5, SourceFailures: 12, Window: time.Minute}
+
+// show verifies from an address.
+func (f fixture) show(t *testing.T, id, secret, from string, outcome wire.Outcome, reason string) credential.Result {
+	t.Helper()
+	r := f.Verifier.Verify(t.Context(), id, secret, from)
+	if r.Outcome != outcome || r.Reason != reason {
+		t.Errorf("Verify(%q, %q) from %q = %v because of %s, want %v because of %s", id, secret, from, r.Outcome, r.Reason, outcome, reason)
+	}
+	return r
+}
+
+func TestLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(credential.Config{PinTTL: time.Hour, Limits: limits})
+		for _, id := range []string{"a", "b", "c", "d"} {
+			f.Apply(device(id, 1, "right"))
+		}
+		wrong := 0
+		guess := func(n int, id, from string, outcome wire.Outcome, reason string) (last credential.Result) {
+			t.Helper()
+			for range n {
+				wrong++
+				last = f.show(t, id, fmt.Sprint("wrong", wrong), from, outcome, reason)
+				if _, found := f.edge.verdict(id, fmt.Sprint("wrong", wrong)); found != (outcome == wire.Deny) {
+					t.Errorf("%v: a verdict is stored: %v", outcome, found)
+				}
+			}
+			return last
+		}
+		const bad, other = "2001:db8:0:1::1", "192.0.2.1"
+		guess(5, "a", bad, wire.Deny, "bcrypt")
+		before := f.runs(t)
+		if r := guess(20, "a", bad, wire.Unavailable, "limited"); r.RetryAfter != 12*time.Second {
+			t.Errorf("try again after %v, want 12s", r.RetryAfter)
+		}
+		guess(1, "a", "2001:db8:0:1:2::3", wire.Unavailable, "limited")
+		f.show(t, "a", "right", bad, wire.Unavailable, "limited")
+		if got := f.runs(t); got != before {
+			t.Errorf("%d runs of bcrypt beyond the limit", got-before)
+		}
+		guess(1, "a", other, wire.Deny, "bcrypt")
+		f.show(t, "a", "right", other, wire.Allow, "bcrypt")
+		f.show(t, "a", "right", bad, wire.Allow, "pin") // costs nothing, so nothing limits it
+		f.show(t, "a", "wrong", bad, wire.Deny, "resolved")
+
+		guess(5, "b", bad, wire.Deny, "bcrypt")
+		guess(2, "c", bad, wire.Deny, "bcrypt")
+		guess(1, "c", bad, wire.Unavailable, "limited") // by the source's limit
+		guess(1, "d", bad, wire.Unavailable, "limited")
+		guess(1, "d", "2001:db8:0:2::1", wire.Deny, "bcrypt")
+		time.Sleep(5 * time.Second)
+		guess(1, "c", bad, wire.Deny, "bcrypt")
+		guess(1, "b", bad, wire.Unavailable, "limited")
+	})
+}
+
+// TestNoLimitForWhoWasGood changes a device's secret: it may show wrong ones from where it
+// was good before, and from nowhere else.
+func TestNoLimitForWhoWasGood(t *testing.T) {
+	f := start(credential.Config{PinTTL: time.Hour, Limits: limits})
+	f.Apply(device("d", 1, "old"))
+	const own, other = "192.0.2.1", "192.0.2.2"
+	f.show(t, "d", "old", own, wire.Allow, "bcrypt")
+	f.Apply(device("d", 2, "new"))
+	for i := range 30 {
+		f.show(t, "d", fmt.Sprint("wrong", i), own, wire.Deny, "bcrypt")
+		if i >= 5 {
+			f.show(t, "d", "new", other, wire.Unavailable, "limited")
+		} else {
+			f.show(t, "d", fmt.Sprint("other", i), other, wire.Deny, "bcrypt")
+		}
+	}
+	f.show(t, "d", "wrong29", own, wire.Deny, "refuted")
+	f.show(t, "d", "new", own, wire.Allow, "bcrypt")
+}
+
+func TestUnknownSourceHasNoLimit(t *testing.T) {
+	f := start(credential.Config{Limits: limits})
+	f.Apply(device("d", 1, "s"))
+	for i := range 30 {
+		f.show(t, "d", fmt.Sprint("wrong", i), "", wire.Deny, "bcrypt")
+	}
+	f.show(t, "d", "s", "", wire.Allow, "bcrypt")
+}
+
+// TestNoLockout hammers the id of a new device, which tries now and then, from many
+// addresses, and ids of all others as well.
+func TestNoLockout(t *testing.T) {
+	const addresses = 40
+	f := start(credential.Config{PinTTL: time.Hour, Workers: 1, Queue: 16, Wait: 50 * time.Millisecond, Limits: limits})
+	hash := hashed("right", 5)
+	for _, id := range []string{"d", "e", "f", "g"} {
+		f.Apply(contract.Credential{ID: id, Version: 1, Hashes: []string{hash}})
+	}
+	var stop atomic.Bool
+	var tries atomic.Int64
+	var wg sync.WaitGroup
+	for i := range addresses {
+		wg.Go(func() {
+			for n := 0; !stop.Load(); n++ {
+				id := "d"
+				if n%4 == 3 {
+					id = string(rune('e' + n%3))
+				}
+				if r := f.Verifier.Verify(t.Context(), id, fmt.Sprint(i, "-", n), fmt.Sprint("198.51.100.", i)); r.Outcome == wire.Allow {
+					t.Error("a wrong secret was let in")
+				}
+				tries.Add(1)
+			}
+		})
+	}
+	f.awaitRunning(t)
+	let := false
+	for end := time.Now().Add(20 * time.Second); !let && time.Now().Before(end); {
+		let = f.Verifier.Verify(t.Context(), "d", "right", "192.0.2.1").Outcome == wire.Allow
+	}
+	runs := f.runs(t)
+	stop.Store(true)
+	wg.Wait()
+	t.Logf("in after %d runs of bcrypt and %d tries of others", runs, tries.Load())
+	if most := (addresses + 1) * 4 / 3 * 2; !let || runs > most {
+		t.Errorf("in: %v after %d runs, want at most %d", let, runs, most)
+	}
+}
+
+// TestWaitEndsAndWorkGoesOn gives up waiting, and finds the answer when it asks again.
+func TestWaitEndsAndWorkGoesOn(t *testing.T) {
+	f := start(credential.Config{PinTTL: time.Hour, Workers: 1, Wait: time.Millisecond})
+	f.Apply(contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("s", 9)}})
+	tries := 0
+	for r := f.Verify(t.Context(), "d", "s"); r.Outcome != wire.Allow; r = f.Verify(t.Context(), "d", "s") {
+		if r.Reason != "timeout" || r.RetryAfter != time.Second {
+			t.Fatalf("Verify = %+v", r)
+		}
+		tries++
+	}
+	if got := f.runs(t); got != 1 || tries == 0 {
+		t.Errorf("%d runs of bcrypt for %d tries in vain, want 1 run", got, tries)
+	}
+}
+
+// TestFloodOfUnknownIsCheap counts what reaches the edge of credentials that come once.
+func TestFloodOfUnknownIsCheap(t *testing.T) {
+	f := start(credential.Config{PinTTL: time.Hour, Limits: limits})
+	f.Apply(device("d", 1, "s"))
+	f.expect(t, "d", "s", wire.Allow, "bcrypt", 1)
+	for i := range 5000 {
+		f.Verify(context.Background(), fmt.Sprint("nobody", i), "s")
+		f.Verify(context.Background(), "d", fmt.Sprint("wrong", i))
+	}
+	stored := metricstest.Value(t, f.metrics, "gatehouse_deny_verdicts_total", "result", "stored")
+	first := metricstest.Value(t, f.metrics, "gatehouse_deny_verdicts_total", "result", "first")
+	if stored != 0 || first != 10000 || f.runs(t) != 1 {
+		t.Errorf("%v deny verdicts stored, %v not, %d runs of bcrypt", stored, first, f.runs(t))
+	}
+	for range 3 {
+		f.expect(t, "nobody", "s", wire.Deny, "unknown", 0)
+	}
+	if _, found := f.edge.verdict("nobody", "s"); !found {
+		t.Error("the verdict of a credential that comes again is not stored")
+	}
+}
+
+// line lets verifications wait behind one that runs, in the order given, each a device
+// and an address, and returns the order in which they are served.
+func (f fixture) line(t *testing.T, waiters ...[2]string) []string {
+	t.Helper()
+	f.Apply(contract.Credential{ID: "busy", Version: uint64(time.Now().UnixNano()), Hashes: []string{hashed("right", 11)}})
+	var wg sync.WaitGroup
+	wg.Go(func() { f.Verify(t.Context(), "busy", "right") })
+	f.awaitRunning(t)
+	for i, w := range waiters {
+		wg.Go(func() { f.Verifier.Verify(t.Context(), w[0], fmt.Sprint("wrong", i, w), w[1]) })
+		for metricstest.Value(t, f.metrics, "gatehouse_bcrypt_queued") != float64(i+1) {
+			if t.Context().Err() != nil || metricstest.Value(t, f.metrics, "gatehouse_bcrypt_running") == 0 {
+				t.Fatal("it doesn't wait")
+			}
+		}
+	}
+	wg.Wait()
+	return f.edge.stored[len(f.edge.stored)-len(waiters):]
+}
+
+// TestOrder has devices of each class wait for one worker.
+func TestOrder(t *testing.T) {
+	f := start(credential.Config{PinTTL: time.Hour, Workers: 1, Limits: limits})
+	for _, id := range []string{"known", "clean", "late", "bad", "bad2"} {
+		f.Apply(device(id, 1, "right"))
+	}
+	f.show(t, "known", "right", "192.0.2.1", wire.Allow, "bcrypt")
+	f.Apply(device("known", 2, "new"))
+	f.show(t, "bad", "wrong", "198.51.100.1", wire.Deny, "bcrypt")
+	for _, test := range []struct {
+		name    string
+		waiters [][2]string
+		want    string
+	}{
+		{"classes", [][2]string{{"bad", "198.51.100.1"}, {"clean", "192.0.2.2"}, {"known", "192.0.2.1"}}, "known clean bad"},
+		{"a device is known where it was let in", [][2]string{{"clean", "192.0.2.5"}, {"known", "192.0.2.3"}}, "clean known"},
+		{"the second of a source that fails now", [][2]string{{"bad", "198.51.100.2"}, {"bad2", "198.51.100.2"}, {"late", "192.0.2.4"}}, "bad late bad2"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got := strings.Join(f.line(t, test.waiters...), " "); got != test.want {
+				t.Errorf("served %s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+// TestRefutedIsOfOneRecord lets a secret in that was wrong under an earlier record.
+func TestRefutedIsOfOneRecord(t *testing.T) {
+	f := start(credential.Config{PinTTL: time.Hour})
+	f.Apply(device("d", 1, "s"))
+	f.expect(t, "d", "t", wire.Deny, "bcrypt", 1)
+	f.expect(t, "d", "t", wire.Deny, "refuted", 0)
+	f.Apply(device("d", 2, "t"))
+	f.expect(t, "d", "t", wire.Allow, "bcrypt", 1)
+}

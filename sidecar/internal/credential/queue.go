@@ -1,0 +1,229 @@
+package credential
+
+import "slices"
+
+// class is how much an attempt deserves a worker, best first.
+type class uint8
+
+const (
+	known   class = iota // the device was let in from this source before
+	clean                // nothing is known against the source
+	suspect              // the source has failed lately
+	classes
+)
+
+// turns is how many attempts of a class go before one of a worse class that waits: known
+// devices go first, and yet nobody waits for ever.
+var turns = [classes]int{8, 3, 0}
+
+// Bounds of what waits in one class. They keep a flood for one id from filling the queue.
+const (
+	maxPerPair   = 2 // of one device and source
+	maxPerDevice = 8
+)
+
+// waiter is an attempt that waits for a worker.
+type waiter struct {
+	device string
+	source source
+	class  class
+	// wanted reports whether somebody still asks; without it no worker is spent.
+	wanted func() bool
+	// ready gets nil when the attempt has a worker, or why it never will. Capacity 1.
+	ready chan error
+
+	rank int // how many of its source are before it in its line
+}
+
+// queue is who waits, in the order in which they will be served: class by class as turns
+// says, within a class round robin over devices, within a device round robin over
+// sources, within a source first in, first out. It is not safe for concurrent use.
+type queue struct {
+	limit  int
+	count  int
+	served [classes]int // in a row, while a worse class waits
+	lines  [classes]lines
+}
+
+// lines are the devices that wait in one class.
+type lines struct {
+	ring    []*line // in the order in which they are served
+	devices map[string]*line
+	lengths [maxPerDevice + 1]int // how many lines there are of each length
+}
+
+// line is what waits of one device.
+type line struct {
+	device  string
+	waiters []*waiter
+}
+
+func newQueue(limit int) queue {
+	q := queue{limit: limit}
+	for c := range q.lines {
+		q.lines[c].devices = make(map[string]*line)
+	}
+	return q
+}
+
+// add lets w wait. The answer is who is refused for it, nil for nobody: w itself, or, if
+// the queue is full, the newest of the longest line of the worst class.
+func (q *queue) add(w *waiter) (refused *waiter) {
+	s := &q.lines[w.class]
+	length := 0
+	if l := s.devices[w.device]; l != nil {
+		length = len(l.waiters)
+		w.rank = l.of(w.source)
+	}
+	if length >= maxPerDevice || w.rank >= maxPerPair {
+		return w
+	}
+	if q.count >= q.limit {
+		if refused = q.displace(w.class, length+1); refused == nil {
+			return w
+		}
+	}
+	s.insert(w)
+	q.count++
+	return refused
+}
+
+// displace removes one for a newcomer of class c whose line would have a length of length.
+// nil: nobody deserves the place less than the newcomer.
+func (q *queue) displace(c class, length int) *waiter {
+	for worst := classes - 1; ; worst-- {
+		s := &q.lines[worst]
+		longest := s.longest()
+		switch {
+		case worst == c && longest <= length:
+			return nil
+		case longest > 0:
+			i := slices.IndexFunc(s.ring, func(l *line) bool { return len(l.waiters) == longest })
+			l := s.ring[i]
+			q.count--
+			return s.remove(l, len(l.waiters)-1)
+		case worst == c:
+			return nil
+		}
+	}
+}
+
+// next removes who is served next, nil if nobody waits.
+func (q *queue) next() *waiter {
+	for c := range q.lines {
+		s := &q.lines[c]
+		if len(s.ring) == 0 {
+			continue
+		}
+		if !q.waits(c + 1) {
+			q.served[c] = 0
+		} else if q.served[c]++; q.served[c] > turns[c] {
+			q.served[c] = 0
+			continue
+		}
+		q.count--
+		return s.next()
+	}
+	return nil
+}
+
+func (q *queue) waits(from int) bool {
+	for c := from; c < int(classes); c++ {
+		if len(q.lines[c].ring) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// demote makes what waits of a clean source suspect. The answer is who is refused
+// because there is no room.
+func (q *queue) demote(from source) (refused []*waiter) {
+	s := &q.lines[clean]
+	for _, l := range slices.Clone(s.ring) {
+		for i := len(l.waiters) - 1; i >= 0; i-- {
+			if l.waiters[i].source != from {
+				continue
+			}
+			w := s.remove(l, i)
+			q.count--
+			w.class, w.rank = suspect, 0
+			if r := q.add(w); r != nil {
+				refused = append(refused, r)
+			}
+		}
+	}
+	return refused
+}
+
+// insert puts w behind all who have at most as many of their source before them.
+func (s *lines) insert(w *waiter) {
+	l := s.devices[w.device]
+	if l == nil {
+		l = &line{device: w.device}
+		s.devices[w.device] = l
+		s.ring = append(s.ring, l)
+		s.lengths[0]++
+	}
+	at := slices.IndexFunc(l.waiters, func(other *waiter) bool { return other.rank > w.rank })
+	if at < 0 {
+		at = len(l.waiters)
+	}
+	s.lengths[len(l.waiters)]--
+	l.waiters = slices.Insert(l.waiters, at, w)
+	s.lengths[len(l.waiters)]++
+}
+
+// next removes the first of the first line, which becomes the last one.
+func (s *lines) next() *waiter {
+	l := s.ring[0]
+	w := s.remove(l, 0)
+	if len(l.waiters) > 0 {
+		s.ring = append(s.ring[1:], l)
+	}
+	return w
+}
+
+// remove removes the i-th of a line.
+func (s *lines) remove(l *line, i int) *waiter {
+	w := l.waiters[i]
+	s.lengths[len(l.waiters)]--
+	l.waiters = slices.Delete(l.waiters, i, i+1)
+	for _, other := range l.waiters[i:] {
+		if other.source == w.source {
+			other.rank--
+		}
+	}
+	if len(l.waiters) > 0 {
+		s.lengths[len(l.waiters)]++
+		return w
+	}
+	delete(s.devices, l.device)
+	if s.ring[0] == l {
+		s.ring = s.ring[1:]
+	} else {
+		s.ring = slices.DeleteFunc(s.ring, func(other *line) bool { return other == l })
+	}
+	return w
+}
+
+// longest is the length of the longest line.
+func (s *lines) longest() int {
+	for n := maxPerDevice; n > 0; n-- {
+		if s.lengths[n] > 0 {
+			return n
+		}
+	}
+	return 0
+}
+
+// of is how many of a source wait in the line.
+func (l *line) of(from source) int {
+	n := 0
+	for _, w := range l.waiters {
+		if w.source == from {
+			n++
+		}
+	}
+	return n
+}

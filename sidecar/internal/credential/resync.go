@@ -1,0 +1,44 @@
+package credential
+
+import (
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+)
+
+// Shard is the verifier for the reader of one shard.
+type Shard struct {
+	*Verifier
+	shard int
+}
+
+// Shard is the verifier for the reader of shard i.
+func (v *Verifier) Shard(i int) Shard { return Shard{v, i} }
+
+// BeginResync begins a full resync of the shard: its versions start over, and a device
+// whose record is not applied again until [Shard.EndResync] is unknown then.
+func (s Shard) BeginResync() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.resyncs[s.shard]++
+}
+
+// EndResync makes devices unknown that the shard no longer has; those of others stay.
+// From the first one on, verifications of the shard's devices are answered.
+func (s Shard) EndResync() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, r := range s.records {
+		if r.shard == s.shard && r.resync != s.resyncs[s.shard] {
+			s.replace(id, nil)
+		}
+	}
+	s.synced[s.shard] = true
+}
+
+// expiring reports whether r is a tombstone that Redis has forgotten or, as clocks differ,
+// may have: then a version that is not newer is of a writer that has started over.
+func (r *record) expiring(now time.Time) bool {
+	const clocksDiffer = time.Minute
+	return r.tombstone && now.UnixMilli() > r.publishedMS+(contract.TombstoneLife-clocksDiffer).Milliseconds()
+}

@@ -1,0 +1,69 @@
+package credential_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// A full resync of one shard takes no device of the others, and only those whose shard
+// was read are unknown.
+func TestResyncOfOneShard(t *testing.T) {
+	const shards = contract.Shards(4)
+	f := start(credential.Config{Shards: shards}) // shard 0 is read
+	var ids []string
+	for i := range 20 {
+		ids = append(ids, fmt.Sprint("d", i))
+		want := wire.Unavailable
+		if shards.Of(ids[i]) == 0 {
+			want = wire.Deny
+		}
+		if r := f.Verify(t.Context(), ids[i], "s"); r.Outcome != want {
+			t.Errorf("%s of shard %d: %s because of %s, want %s", ids[i], shards.Of(ids[i]), r.Outcome, r.Reason, want)
+		}
+	}
+	for i := range shards.Count() {
+		f.Shard(i).BeginResync()
+		for _, id := range ids {
+			if shards.Of(id) == i {
+				f.Apply(contract.Credential{ID: id, Version: 5, Hashes: []string{hashed("s", 4)}})
+			}
+		}
+		f.Shard(i).EndResync()
+	}
+	f.Shard(2).BeginResync()
+	f.Shard(2).EndResync()
+	for _, id := range ids {
+		want := wire.Allow
+		if shards.Of(id) == 2 {
+			want = wire.Deny
+		}
+		if r := f.Verify(t.Context(), id, "s"); r.Outcome != want {
+			t.Errorf("%s of shard %d: %s because of %s, want %s", id, shards.Of(id), r.Outcome, r.Reason, want)
+		}
+	}
+}
+
+// A writer that starts over when its tombstone has expired in Redis is heard.
+func TestTombstoneThatExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(credential.Config{})
+		f.Apply(contract.Credential{ID: "d", Version: 7, Deleted: true, PublishedMS: time.Now().UnixMilli()})
+		again := contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("s", 4)}}
+		time.Sleep(contract.TombstoneLife - 2*time.Minute)
+		f.Apply(again)
+		if r := f.Verify(t.Context(), "d", "s"); r.Outcome != wire.Deny {
+			t.Errorf("while the tombstone counts: %s because of %s", r.Outcome, r.Reason)
+		}
+		time.Sleep(time.Minute + time.Millisecond)
+		f.Apply(again)
+		if r := f.Verify(t.Context(), "d", "s"); r.Outcome != wire.Allow {
+			t.Errorf("when it may have expired: %s because of %s", r.Outcome, r.Reason)
+		}
+	})
+}

@@ -1,0 +1,75 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+)
+
+// revokeParallel is how many devices RevokeAll revokes at a time.
+const revokeParallel = 16
+
+// RevokeAll revokes every device that is not revoked yet, each as [Publisher.RevokeDevice]
+// does, and returns how many. When it returns without an error, every device that was
+// registered when it was called is revoked; one that is registered meanwhile may be. After
+// an error it can be called again, and goes on where it was.
+func (p *Publisher) RevokeAll(ctx context.Context) (revoked int, err error) {
+	var count atomic.Int64
+	var failed error
+	// What is revoked moves to the end of the log and comes once more, revoked. So does a
+	// device that was written meanwhile, before its turn.
+	err = p.members(ctx, contract.KindCredential, func(page []contract.Member) bool {
+		var enabled []contract.Member
+		if enabled, failed = p.enabled(ctx, page); failed != nil {
+			return false
+		}
+		group, ctx := errgroup.WithContext(ctx)
+		group.SetLimit(revokeParallel)
+		for _, m := range enabled {
+			group.Go(func() error {
+				_, err := p.RevokeDevice(ctx, m.ID)
+				if errors.Is(err, ErrNotFound) { // deleted meanwhile
+					return nil
+				}
+				if err == nil {
+					count.Add(1)
+				}
+				return err
+			})
+		}
+		failed = group.Wait()
+		return failed == nil
+	})
+	if err = errors.Join(err, failed); err != nil {
+		err = fmt.Errorf("revoke all devices, after %d: %w", count.Load(), err)
+	}
+	return int(count.Load()), err
+}
+
+// enabled are those of members that are neither deleted nor revoked.
+func (p *Publisher) enabled(ctx context.Context, members []contract.Member) ([]contract.Member, error) {
+	if len(members) == 0 {
+		return nil, nil
+	}
+	pipe := p.client.Pipeline()
+	states := make([]*redis.SliceCmd, len(members))
+	for i, m := range members {
+		states[i] = pipe.HMGet(ctx, p.shards.KeysOf(m.ID).RecordKey(m), contract.FieldDeleted, contract.FieldDisabled)
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return nil, err
+	}
+	var enabled []contract.Member
+	for i, m := range members {
+		if state := states[i].Val(); state[0] == nil && state[1] != "1" {
+			enabled = append(enabled, m)
+		}
+	}
+	return enabled, nil
+}
