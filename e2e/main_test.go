@@ -21,6 +21,7 @@ import (
 	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/e2e/upstream"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
 // patience bounds every wait for something that must come.
@@ -30,7 +31,7 @@ const patience = 20 * time.Second
 type edge struct {
 	*stack.Stack
 	t         *testing.T
-	redis     *redis.Client
+	redis     redis.UniversalClient
 	publisher *publish.Publisher
 }
 
@@ -57,11 +58,10 @@ func start(t *testing.T, opts stack.Options) *edge {
 			showLogs(t, s.Dir())
 		}
 	})
-	options, err := redis.ParseURL(s.RedisURL())
+	client, err := redisurl.Connect(s.RedisURL())
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := redis.NewClient(options)
 	t.Cleanup(func() { _ = client.Close() })
 	return &edge{Stack: s, t: t, redis: client, publisher: publish.New(client)}
 }

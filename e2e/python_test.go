@@ -93,15 +93,7 @@ func (w *writer) write(m contract.Member, stdin string, args ...string) string {
 func TestPythonWriter(t *testing.T) {
 	url := redistest.Start(t)
 	admin := client(t, url)
-	for _, line := range strings.Split(block(t, section(t, "Redis itself"), "text"), "\n") {
-		var args []any
-		for _, arg := range strings.Fields(line) {
-			args = append(args, arg)
-		}
-		if err := admin.Do(t.Context(), args...).Err(); err != nil {
-			t.Fatalf("%s: %v", line, err)
-		}
-	}
+	documentedUsers(t, admin)
 	as := func(user string) string {
 		return strings.Replace(url, "redis://", "redis://"+user+":"+user+"-password@", 1)
 	}
@@ -161,7 +153,7 @@ func TestWriteScriptRefusesSlips(t *testing.T) {
 		return admin.Eval(t.Context(), string(source), keys, args...).Err()
 	}
 	keys := []string{"{gatehouse:0}:o:/a", "{gatehouse:0}:seq", "{gatehouse:0}:log", "{gatehouse:0}:epoch"}
-	good := []any{"replace", "0", "beef", "o:/a", "0", "{gatehouse:0}:events", "etag", `""`, "content-type", "a", "body", ""}
+	good := []any{"replace", "0", "beef", "o:/a", "0", "{gatehouse:0}:events", "PUBLISH", "etag", `""`, "content-type", "a", "body", ""}
 	if err := write(keys, good...); err != nil {
 		t.Fatal(err)
 	}
@@ -181,8 +173,8 @@ func TestWriteScriptRefusesSlips(t *testing.T) {
 		says string // besides INVALID
 	}{
 		{"no arguments", keys, nil, "0 arguments"},
-		{"no field", keys, good[:6], "6 arguments"},
-		{"a field without its value", keys, good[:11], "11 arguments"},
+		{"no field", keys, good[:7], "7 arguments"},
+		{"a field without its value", keys, good[:12], "12 arguments"},
 		{"too many fields", keys, many, "1 to 32 fields"},
 		{"a key too few", keys[:3], good, "3 keys"},
 		{"mode", keys, with(0, "put"), "mode put"},
@@ -191,10 +183,11 @@ func TestWriteScriptRefusesSlips(t *testing.T) {
 		{"member of another key", keys, with(3, "o:/b"), "member o:/b"},
 		{"member without its kind", keys, with(3, "/a"), "member /a"},
 		{"expiry without deletion", keys, with(4, "86400000"), "expiry 86400000"},
-		{"deletion without expiry", keys, append(slices.Clone(good[:6]), "deleted", "1"), "expiry 0"},
-		{"expiry", keys, append(with(4, "24h")[:6], "deleted", "1"), "expiry 24h"},
-		{"version as a field", keys, with(6, "version"), "field version"},
-		{"a field twice", keys, with(8, "etag"), "field etag"},
+		{"deletion without expiry", keys, append(slices.Clone(good[:7]), "deleted", "1"), "expiry 0"},
+		{"expiry", keys, append(with(4, "24h")[:7], "deleted", "1"), "expiry 24h"},
+		{"publishing", keys, with(6, "publish"), "publishing by publish"},
+		{"version as a field", keys, with(7, "version"), "field version"},
+		{"a field twice", keys, with(9, "etag"), "field etag"},
 	}
 	for _, tt := range tests {
 		err := write(tt.keys, tt.args...)

@@ -1,4 +1,5 @@
-// Package redistest starts a real redis-server for a test.
+// Package redistest starts real Redis servers for a test: one, a Cluster, a master with
+// its replica and sentinels. All are on free loopback ports and end with the test.
 package redistest
 
 import (
@@ -8,36 +9,55 @@ import (
 	"net"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 )
 
 // attempts bounds how often a port that was free a moment ago may be taken by another.
 const attempts = 5
 
-// Start runs an empty redis-server, without persistence, on a free loopback port until
-// the test ends, and gives its URL. It fails the test if there is no redis-server.
+// Start runs an empty redis-server, without persistence, until the test ends, and gives
+// its URL. It fails the test if there is no redis-server.
 func Start(t testing.TB) (url string) {
 	t.Helper()
-	binary, err := exec.LookPath("redis-server")
-	if err != nil {
-		t.Fatalf("redis-server: %v; install it (apt-get install redis-server)", err)
-	}
+	return "redis://" + StartServer(t).Address
+}
+
+// Server is a redis-server that can be killed and started again. Its methods are for the
+// test's goroutine.
+type Server struct {
+	// Address is where it listens, host:port.
+	Address string
+	// Dir holds its files.
+	Dir string
+
+	t       testing.TB
+	args    []string
+	cmd     *exec.Cmd // nil while it doesn't run
+	drained chan struct{}
+}
+
+// StartServer runs a redis-server with args until the test ends.
+func StartServer(t testing.TB, args ...string) *Server {
+	t.Helper()
+	s := &Server{t: t, Dir: t.TempDir(), args: args}
+	t.Cleanup(s.stop)
 	for range attempts {
-		address := freeAddress(t)
-		output, ok := start(t, binary, address)
+		s.Address = FreeAddress(t)
+		output, ok := s.start()
 		if ok {
-			return "redis://" + address
+			return s
 		}
 		if !strings.Contains(output, "Address already in use") {
-			t.Fatalf("redis-server on %s ended before it was ready:\n%s", address, output)
+			t.Fatalf("redis-server on %s ended before it was ready:\n%s", s.Address, output)
 		}
 	}
 	t.Fatalf("redis-server: found no free port in %d attempts", attempts)
-	return ""
+	return nil
 }
 
-// freeAddress is a loopback address that nothing listens on just now.
-func freeAddress(t testing.TB) string {
+// FreeAddress is a loopback address that nothing listens on just now.
+func FreeAddress(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -47,38 +67,84 @@ func freeAddress(t testing.TB) string {
 	return l.Addr().String()
 }
 
+// Port is where it listens.
+func (s *Server) Port() string {
+	_, port, _ := net.SplitHostPort(s.Address)
+	return port
+}
+
+// Kill ends the server by SIGKILL.
+func (s *Server) Kill() {
+	s.t.Helper()
+	if s.cmd == nil {
+		s.t.Fatalf("redis-server on %s does not run", s.Address)
+	}
+	s.stop()
+}
+
+// Restart starts the server again after Kill, with the files that it left.
+func (s *Server) Restart() {
+	s.t.Helper()
+	if output, ok := s.start(); !ok {
+		s.t.Fatalf("redis-server on %s ended before it was ready again:\n%s", s.Address, output)
+	}
+}
+
+// Signal sends the server a signal.
+func (s *Server) Signal(signal syscall.Signal) {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(signal); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 // start waits until the server says that it is ready, or gives what it said instead.
-func start(t testing.TB, binary, address string) (output string, ok bool) {
-	t.Helper()
-	host, port, _ := net.SplitHostPort(address)
-	cmd := exec.Command(binary, "--bind", host, "--port", port, "--dir", t.TempDir(), "--save", "", "--appendonly", "no")
+func (s *Server) start() (output string, ok bool) {
+	s.t.Helper()
+	binary, err := exec.LookPath("redis-server")
+	if err != nil {
+		s.t.Fatalf("redis-server: %v; install it (apt-get install redis-server)", err)
+	}
+	host, port, _ := net.SplitHostPort(s.Address)
+	args := []string{"--bind", host, "--port", port, "--dir", s.Dir, "--save", "", "--appendonly", "no"}
+	if strings.Contains(strings.Join(s.args, " "), "--sentinel") {
+		args = []string{s.args[0], "--bind", host, "--port", port, "--dir", s.Dir, "--sentinel"}
+	} else {
+		args = append(args, s.args...)
+	}
+	cmd := exec.Command(binary, args...)
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	cmd.Stderr = cmd.Stdout
 	if err := cmd.Start(); err != nil {
-		t.Fatalf("start %s: %v", binary, err)
+		s.t.Fatalf("start %s: %v", binary, err)
 	}
 	var said strings.Builder
 	lines := bufio.NewScanner(stdout)
 	for lines.Scan() {
 		fmt.Fprintln(&said, lines.Text())
-		if strings.Contains(lines.Text(), "Ready to accept connections") {
-			drained := make(chan struct{})
+		if strings.Contains(lines.Text(), "Ready to accept connections") || strings.Contains(lines.Text(), "+monitor master") {
+			s.cmd, s.drained = cmd, make(chan struct{})
 			go func() { // a full pipe would stop the server
-				defer close(drained)
+				defer close(s.drained)
 				io.Copy(io.Discard, stdout)
 			}()
-			t.Cleanup(func() {
-				cmd.Process.Kill()
-				<-drained // Wait closes the pipe, so the reader has to be done first
-				cmd.Wait()
-			})
 			return "", true
 		}
 	}
 	cmd.Process.Kill()
 	cmd.Wait()
 	return said.String(), false
+}
+
+func (s *Server) stop() {
+	if s.cmd == nil {
+		return
+	}
+	s.cmd.Process.Kill()
+	<-s.drained // Wait closes the pipe, so the reader has to be done first
+	s.cmd.Wait()
+	s.cmd = nil
 }

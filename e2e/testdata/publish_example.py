@@ -15,6 +15,7 @@ import pathlib
 import re
 import secrets
 import sys
+import zlib
 
 import bcrypt
 import redis
@@ -33,10 +34,15 @@ TOMBSTONE_LIFE_MS = 24 * 60 * 60 * 1000
 
 
 class Publisher:
-    """Writes to one shard."""
+    """Writes to all shards, whose number is the same for all writers and sidecars."""
 
-    def __init__(self, client, shard="0"):
-        self.prefix = "{gatehouse:%s}:" % shard
+    def __init__(self, client, shards=1, cluster=False):
+        client.set("{gatehouse:0}:shards", shards, nx=True)
+        stored = int(client.get("{gatehouse:0}:shards"))
+        if stored != shards:
+            raise ValueError(f"Redis has {stored} shards, this program is set to {shards}")
+        self.shards = shards
+        self.publish = "SPUBLISH" if cluster else "PUBLISH"
         self.script = client.register_script(WRITE_LUA.read_text())
 
     def write(self, mode, member, fields, version=0):
@@ -44,8 +50,10 @@ class Publisher:
         if not MEMBER.fullmatch(member) or len(member) > len("o:") + MAX_KEY:
             raise ValueError(f"{member!r}: want o:/path, o:@device/path or c:device, at most {MAX_KEY} bytes")
         expiry_ms = TOMBSTONE_LIFE_MS if "deleted" in fields else 0
-        keys = [self.prefix + name for name in (member, "seq", "log", "epoch")]
-        args = [mode, version, secrets.token_hex(16), member, expiry_ms, self.prefix + "events"]
+        shard = zlib.crc32(member[2:].encode()) % self.shards
+        prefix = "{gatehouse:%d}:" % shard
+        keys = [prefix + name for name in (member, "seq", "log", "epoch")]
+        args = [mode, version, secrets.token_hex(16), member, expiry_ms, prefix + "events", self.publish]
         for field, value in fields.items():
             args += [field, value]
         return tuple(self.script(keys=keys, args=args))

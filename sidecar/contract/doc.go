@@ -5,8 +5,10 @@
 //
 // # Keys
 //
-// A shard S is a name without braces; "0" while there is one. The hash tag
-// {gatehouse:S} keeps a shard's keys in one slot of a Redis Cluster.
+// A shard S is a number from 0; there are N of them, 1 unless writers and readers agree
+// on more. The hash tag {gatehouse:S} keeps a shard's keys in one slot of a Redis Cluster.
+// A record belongs to the shard that the CRC-32 (IEEE) of its cache key or device id
+// modulo N says.
 //
 //	{gatehouse:S}:o:<cache key>  hash     an object, or its tombstone
 //	{gatehouse:S}:c:<device id>  hash     a credential, or its tombstone
@@ -14,6 +16,7 @@
 //	{gatehouse:S}:log            zset     member "o:<cache key>" or "c:<device id>", score its last sequence number
 //	{gatehouse:S}:epoch          string   1 to 64 lowercase hex digits, random, set once: the data epoch
 //	{gatehouse:S}:events         channel  one message a write
+//	{gatehouse:0}:shards         string   N, set by the first writer and never changed
 //
 // Cache keys and device ids obey wire.ValidKey and wire.ValidDeviceID.
 //
@@ -66,13 +69,15 @@
 //
 // One script does all of a write or nothing (publish/write.lua): refuse a version that is
 // not newer than the stored one, with an error that starts with "STALE "; SET epoch NX;
-// INCR seq; ZADD log; DEL and HSET the whole hash, PEXPIRE it if it is a tombstone; PUBLISH.
+// INCR seq; ZADD log; DEL and HSET the whole hash, PEXPIRE it if it is a tombstone; PUBLISH,
+// on a Redis Cluster SPUBLISH.
 // A writer that does not count versions takes the stored one + 1, and where none is stored
 // any more, the member's score in the log + 1.
 //
 // # Reading
 //
-// SUBSCRIBE and wait for the acknowledgement; GET epoch and seq; page through the log with
+// SUBSCRIBE, on a Redis Cluster SSUBSCRIBE, at the master and wait for the acknowledgement;
+// GET epoch and seq, with INFO to see that it is a master and which; page through the log with
 // ZRANGE BYSCORE; HGETALL each member; then apply the events that came meanwhile. All is
 // applied by version, so that order and repetition do no harm. A member whose hash is gone
 // is a deletion whose tombstone has expired.

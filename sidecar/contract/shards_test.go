@@ -2,6 +2,7 @@ package contract
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -34,7 +35,7 @@ func TestShardsOfManyKeysAreEven(t *testing.T) {
 	const shards, keys = 8, 8000
 	var counts [shards]int
 	for i := range keys {
-		counts[Shards(shards).Of("/v1/products/"+strings.Repeat("x", i%7)+string(rune('a'+i%26))+strings.Repeat("1", i%101))]++
+		counts[Shards(shards).Of(fmt.Sprint("/v1/products/", i))]++
 	}
 	for i, n := range counts {
 		if n < keys/shards/2 || n > keys/shards*2 {

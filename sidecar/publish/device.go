@@ -116,7 +116,7 @@ func (p *Publisher) RevokeDevice(ctx context.Context, id string) (Receipt, error
 	return receipt, nil
 }
 
-// ListDevices yields the credentials of all devices, the oldest write first. One that is
+// ListDevices yields the credentials of all devices, in each shard the oldest write first. One that is
 // written meanwhile may come twice, the newer one later. A record that the contract does
 // not allow comes as its ID with an [ErrCorrupt], and the list goes on; any other error ends it.
 func (p *Publisher) ListDevices(ctx context.Context) iter.Seq2[contract.Credential, error] {
@@ -152,7 +152,7 @@ func (p *Publisher) records(ctx context.Context, members []contract.Member) ([]*
 	pipe := p.client.Pipeline()
 	records := make([]*redis.MapStringStringCmd, len(members))
 	for i, m := range members {
-		records[i] = pipe.HGetAll(ctx, p.keys.RecordKey(m))
+		records[i] = pipe.HGetAll(ctx, p.shards.KeysOf(m.ID).RecordKey(m))
 	}
 	_, err := pipe.Exec(ctx)
 	return records, err

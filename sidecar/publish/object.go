@@ -112,7 +112,7 @@ func (p *Publisher) Get(ctx context.Context, key string) (contract.Object, error
 	if err := checkMember(contract.ObjectMember(key)); err != nil {
 		return contract.Object{}, fmt.Errorf("get object: %w", err)
 	}
-	fields, err := p.client.HGetAll(ctx, p.keys.ObjectKey(key)).Result()
+	fields, err := p.client.HGetAll(ctx, p.shards.KeysOf(key).ObjectKey(key)).Result()
 	if err != nil {
 		return contract.Object{}, fmt.Errorf("get %q: %w", key, err)
 	}
@@ -148,8 +148,8 @@ type Entry struct {
 	Size int64 `json:"size"`
 }
 
-// List yields the objects whose keys start with prefix, the oldest write first, without
-// their bodies. An object that is written meanwhile may come twice, the newer one later.
+// List yields the objects whose keys start with prefix, in each shard the oldest write
+// first, without their bodies. An object that is written meanwhile may come twice, the newer one later.
 // An error ends the list.
 func (p *Publisher) List(ctx context.Context, prefix string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
@@ -186,7 +186,7 @@ func (p *Publisher) entries(ctx context.Context, members []contract.Member, pref
 	pipe := p.client.Pipeline()
 	for _, m := range members {
 		if strings.HasPrefix(m.ID, prefix) {
-			key := p.keys.RecordKey(m)
+			key := p.shards.KeysOf(m.ID).RecordKey(m)
 			queries = append(queries, query{
 				m.ID,
 				pipe.HMGet(ctx, key, contract.FieldVersion, contract.FieldPublished, contract.FieldETag, contract.FieldContentType, contract.FieldTTL),

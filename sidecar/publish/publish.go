@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 
@@ -39,15 +40,32 @@ var writeSource string
 
 var writeScript = redis.NewScript(writeSource)
 
-// Publisher writes to one shard. It is safe for concurrent use.
+// Publisher writes to all shards. It is safe for concurrent use.
 type Publisher struct {
 	client redis.UniversalClient
-	keys   contract.Keys
+	shards contract.Shards
+	by     string      // the command that publishes events
+	agreed atomic.Bool // Redis has the same number of shards
 }
 
-// New publishes through client, which stays the caller's to close.
-func New(client redis.UniversalClient) *Publisher {
-	return &Publisher{client: client}
+// Option changes what a Publisher does.
+type Option func(*Publisher)
+
+// Shards is the number of shards, 1 unless given. All writers and sidecars of a Redis
+// have the same; a write to a Redis with another number fails with a [contract.ShardsError].
+func Shards(n int) Option { return func(p *Publisher) { p.shards = contract.Shards(n) } }
+
+// New publishes through client, which stays the caller's to close. Package redisurl makes
+// one for a single server, Sentinel or a Cluster.
+func New(client redis.UniversalClient, options ...Option) *Publisher {
+	p := &Publisher{client: client, by: "PUBLISH"}
+	if _, cluster := client.(*redis.ClusterClient); cluster {
+		p.by = "SPUBLISH" // the other would go to every node of the Cluster
+	}
+	for _, option := range options {
+		option(p)
+	}
+	return p
 }
 
 // Receipt says how a write is recorded.
@@ -67,12 +85,16 @@ const (
 // write runs the script for m. The fields' version counts, 0 for the next one;
 // their publish time does not.
 func (p *Publisher) write(ctx context.Context, mode string, m contract.Member, fields map[string]string) (Receipt, error) {
+	if err := p.agree(ctx); err != nil {
+		return Receipt{}, err
+	}
 	expiryMS := int64(0)
 	if fields[contract.FieldDeleted] != "" {
 		expiryMS = contract.TombstoneLife.Milliseconds()
 	}
-	keys := []string{p.keys.RecordKey(m), p.keys.SeqKey(), p.keys.LogKey(), p.keys.EpochKey()}
-	args := []any{mode, fields[contract.FieldVersion], newEpoch(), m.String(), expiryMS, p.keys.EventsChannel()}
+	shard := p.shards.KeysOf(m.ID)
+	keys := []string{shard.RecordKey(m), shard.SeqKey(), shard.LogKey(), shard.EpochKey()}
+	args := []any{mode, fields[contract.FieldVersion], newEpoch(), m.String(), expiryMS, shard.EventsChannel(), p.by}
 	for field, value := range fields {
 		if field != contract.FieldVersion && field != contract.FieldPublished {
 			args = append(args, field, value)
@@ -80,12 +102,48 @@ func (p *Publisher) write(ctx context.Context, mode string, m contract.Member, f
 	}
 	reply, err := writeScript.Run(ctx, p.client, keys, args...).Int64Slice()
 	if err != nil {
-		return Receipt{}, scriptError(err)
+		return Receipt{}, p.failed(ctx, err)
 	}
 	if len(reply) != 2 {
 		return Receipt{}, fmt.Errorf("the write script answered %d numbers, want 2", len(reply))
 	}
+	if reply[1] == 1 {
+		p.agreed.Store(false) // the shard was empty: what Redis had may be gone, the number of shards with it
+	}
 	return Receipt{Version: uint64(reply[0]), Seq: uint64(reply[1])}, nil
+}
+
+// agree compares the number of shards with Redis's before the first write, and sets it
+// there if nobody has.
+func (p *Publisher) agree(ctx context.Context) error {
+	if p.agreed.Load() {
+		return nil
+	}
+	if err := p.shards.Check(); err != nil {
+		return fmt.Errorf("%w %w", ErrInvalid, err)
+	}
+	if err := p.client.SetNX(ctx, contract.ShardsKey, p.shards.Count(), 0).Err(); err != nil {
+		return fmt.Errorf("set %s: %w", contract.ShardsKey, err)
+	}
+	stored, err := p.client.Get(ctx, contract.ShardsKey).Result()
+	if err != nil {
+		return fmt.Errorf("read %s: %w", contract.ShardsKey, err)
+	}
+	if err := p.shards.Agree(stored); err != nil {
+		return err
+	}
+	p.agreed.Store(true)
+	return nil
+}
+
+// failed is what became of a write. A Cluster may have another master for the shard, which
+// its client would not look for as long as the old one does not answer.
+func (p *Publisher) failed(ctx context.Context, err error) error {
+	cluster, ok := p.client.(*redis.ClusterClient)
+	if _, answered := errors.AsType[redis.Error](err); ok && !answered {
+		cluster.ReloadState(ctx)
+	}
+	return scriptError(err)
 }
 
 // newEpoch is a data epoch for a Redis that has none yet.
@@ -132,20 +190,35 @@ func checkMember(m contract.Member) error {
 	return nil
 }
 
-// members yields the log's members of a kind, oldest write first. One that is written
-// meanwhile may come twice.
+// members yields the members of a kind in the logs of all shards, in each the oldest
+// write first. One that is written meanwhile may come twice.
 func (p *Publisher) members(ctx context.Context, kind byte, page func([]contract.Member) bool) error {
+	if stored, err := p.client.Get(ctx, contract.ShardsKey).Result(); err == nil {
+		if err := p.shards.Agree(stored); err != nil {
+			return err
+		}
+	}
+	for i := range p.shards.Count() {
+		if more, err := p.membersOf(ctx, contract.ShardKeys(i), kind, page); err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// membersOf is members of one shard. It reports whether page wants more.
+func (p *Publisher) membersOf(ctx context.Context, shard contract.Keys, kind byte, page func([]contract.Member) bool) (more bool, err error) {
 	const pageSize = 256
 	start := "-inf"
 	for {
 		entries, err := p.client.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
-			Key: p.keys.LogKey(), Start: start, Stop: "+inf", ByScore: true, Count: pageSize,
+			Key: shard.LogKey(), Start: start, Stop: "+inf", ByScore: true, Count: pageSize,
 		}).Result()
 		if err != nil {
-			return fmt.Errorf("read %s: %w", p.keys.LogKey(), err)
+			return false, fmt.Errorf("read %s: %w", shard.LogKey(), err)
 		}
 		if len(entries) == 0 {
-			return nil
+			return true, nil
 		}
 		var members []contract.Member
 		for _, entry := range entries {
@@ -155,7 +228,7 @@ func (p *Publisher) members(ctx context.Context, kind byte, page func([]contract
 			}
 		}
 		if !page(members) {
-			return nil
+			return false, nil
 		}
 		// Scores are sequence numbers: unique, and exact in a double.
 		start = "(" + strconv.FormatFloat(entries[len(entries)-1].Score, 'f', -1, 64)

@@ -9,7 +9,8 @@
 --       4 member
 --       5 milliseconds until the record expires; "0", for never, unless it is a tombstone
 --       6 channel
---       7 field, 8 value, and so on, without version and published
+--       7 how to publish: "SPUBLISH" on a Redis Cluster, elsewhere "PUBLISH"
+--       8 field, 9 value, and so on, without version and published
 --
 -- Returns {version, seq}, or an error that starts with "STALE ", "ABSENT " or "INVALID ".
 -- docs/redis-contract.md has it all for writers in other languages.
@@ -38,8 +39,8 @@ end
 -- would be lost, and a record that readers refuse is gone from the edges. The limits of
 -- keys and values are the writer's to keep.
 local most = 32 -- fields; over some thousands unpack fails
-if #KEYS ~= 4 or #ARGV < 8 or #ARGV % 2 == 1 or #ARGV > 6 + 2 * most then
-  return invalid(#KEYS .. ' keys and ' .. #ARGV .. ' arguments: want 4 keys, 6 arguments, then 1 to '
+if #KEYS ~= 4 or #ARGV < 9 or #ARGV % 2 == 0 or #ARGV > 7 + 2 * most then
+  return invalid(#KEYS .. ' keys and ' .. #ARGV .. ' arguments: want 4 keys, 7 arguments, then 1 to '
     .. most .. ' fields with a value each')
 end
 local mode, member, expiry = ARGV[1], ARGV[4], version_of(ARGV[5])
@@ -52,10 +53,13 @@ end
 if not string.find(member, '^[oc]:.') or string.sub(KEYS[1], -#member - 2) ~= '}:' .. member then
   return invalid('member ' .. member .. ' of ' .. KEYS[1] .. ': want o:KEY or c:DEVICE, and the same at the end of the key')
 end
+if ARGV[7] ~= 'PUBLISH' and ARGV[7] ~= 'SPUBLISH' then
+  return invalid('publishing by ' .. ARGV[7] .. ': want SPUBLISH on a Redis Cluster, elsewhere PUBLISH')
+end
 
 local record = {}
 local given = { version = true, published = true }
-for i = 7, #ARGV, 2 do
+for i = 8, #ARGV, 2 do
   if given[ARGV[i]] then
     return invalid('field ' .. ARGV[i] .. ' of ' .. member .. ': version and published are set here, every other field comes once')
   end
@@ -123,5 +127,5 @@ local event = {
 for i = 1, #record do
   event[#event + 1] = netstring(record[i])
 end
-redis.call('PUBLISH', ARGV[6], table.concat(event))
+redis.call(ARGV[7], ARGV[6], table.concat(event))
 return { version, seq }

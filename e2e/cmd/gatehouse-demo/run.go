@@ -20,7 +20,7 @@ type runCommand struct {
 	SidecarAdmin string `env:"SIDECAR_ADMIN" default:"127.0.0.1:9090" help:"The sidecar's metrics and health."`
 	Upstream     string `env:"UPSTREAM" default:"127.0.0.1:8081" help:"The demo upstream."`
 	Redis        string `env:"REDIS" default:"127.0.0.1:6380" help:"The embedded Redis."`
-	RedisURL     string `env:"REDIS_URL" help:"A Redis to use instead of the embedded one, redis://HOST:PORT."`
+	RedisURL     string `env:"REDIS_URL" help:"A Redis to use instead of the embedded one: redis://HOST:PORT, redis+sentinel://…, redis+cluster://…."`
 	Concurrency  int    `env:"CONCURRENCY" default:"2" help:"Envoy's worker count."`
 	Envoy        string `env:"ENVOY" help:"Envoy's binary (default: the one in .venv)."`
 	Detach       bool   `help:"Start in the background and return when it is ready."`

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"runtime"
 
-	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
 // The demo's devices, and how many products there are.
@@ -46,11 +46,10 @@ type fleetConfig struct {
 
 // seed publishes the demo data. It is the same at every start; only versions grow.
 func seed(ctx context.Context, redisURL string) error {
-	options, err := redis.ParseURL(redisURL)
+	client, err := redisurl.Connect(redisURL)
 	if err != nil {
-		return fmt.Errorf("parse Redis URL: %w", err)
+		return err
 	}
-	client := redis.NewClient(options)
 	defer func() { _ = client.Close() }()
 	publisher := publish.New(client)
 

@@ -98,9 +98,9 @@ func versionName() string {
 // serve runs all components until ctx ends or one of them fails.
 func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	redis.SetLogger(redisLogger{log})
-	client, err := connect(c)
+	client, err := c.Redis.Settings().Connect()
 	if err != nil {
-		return err
+		return fmt.Errorf("redis: %w", err)
 	}
 	defer client.Close()
 	components, err := assemble(c, client, log)
@@ -129,26 +129,30 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 // assemble makes the components and connects them.
 func assemble(c *config.Config, client redis.UniversalClient, log *slog.Logger) ([]component, error) {
 	m := metrics.New()
-	keys := contract.Keys{}
+	shards := contract.Shards(c.Redis.Shards)
 	im := image.New(image.Config{Objects: c.Memory.Objects, Verdicts: c.Memory.Verdicts})
 	m.WatchImage(im.Stats)
-	objects, err := mirror.New(mirror.Config{Bytes: int64(c.Memory.Bytes), Objects: c.Memory.Objects}, im, m, log)
+	objects, err := mirror.New(mirror.Config{Bytes: int64(c.Memory.Bytes), Objects: c.Memory.Objects, Shards: shards}, im, m, log)
 	if err != nil {
 		return nil, err
 	}
 	verifier := credential.New(credential.Config{
-		Workers: c.BcryptWorkers(), Queue: c.Bcrypt.Queue, MaxCost: c.Bcrypt.MaxCost,
+		Workers: c.BcryptWorkers(), Queue: c.Bcrypt.Queue, Wait: c.Bcrypt.Wait, MaxCost: c.Bcrypt.MaxCost,
 		AllowTTL: c.Verdict.AllowTTL, DenyTTL: c.Verdict.DenyTTL, PinTTL: c.Verdict.PinTTL,
+		Limits: credential.Limits{DeviceFailures: c.Limit.Device, SourceFailures: c.Limit.Source, Window: c.Limit.Window},
+		Shards: shards,
 	}, im, m, log)
-	subscriber := events.New(events.Config{Keys: keys, Objects: objects, Credentials: verifier, Clock: im}, client, m, log)
-	pusher := push.New(im, c.Push.Socket, subscriber.Synced(), m, log)
-	fetcher, err := api.NewRedis(objects, client, keys, m)
+	followers := events.NewGroup(shards, func(i int) events.Config {
+		return events.Config{Objects: objects.Shard(i), Credentials: verifier.Shard(i)}
+	}, im, client, m, log)
+	pusher := push.New(im, c.Push.Socket, followers.Synced(), m, log)
+	fetcher, err := api.NewRedis(objects, client, shards, m)
 	if err != nil {
 		return nil, err
 	}
 	checks := []admin.Check{{Name: "push", Ready: pusher.Ready}}
 	return []component{
-		im, objects, subscriber, pusher,
+		im, objects, followers, pusher,
 		api.New(c.API.Socket, verifier, fetcher, objects, im, m, log),
 		admin.New(c.Admin.Address, m.Registry, checks, log),
 	}, nil

@@ -53,12 +53,24 @@ func (cmd *devicePutCmd) Run(c *console) error {
 }
 
 type deviceRevokeCmd struct {
-	ID string `arg:"" help:"The device's id."`
+	ID  string `arg:"" optional:"" help:"The device's id."`
+	All bool   `help:"Every device. Prints how many were revoked; those that were before don't count."`
 }
 
-// Run revokes the device.
+// Run revokes the device, or all.
 func (cmd *deviceRevokeCmd) Run(c *console) error {
+	if cmd.All == (cmd.ID != "") {
+		return usagef("device revoke: give a device's id, or --all for every device")
+	}
 	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+		if cmd.All {
+			count, err := p.RevokeAll(ctx)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(c.stdout, "all devices: %d revoked\n", count)
+			return nil
+		}
 		receipt, err := p.RevokeDevice(ctx, cmd.ID)
 		if err != nil {
 			return err

@@ -148,6 +148,25 @@ third  2        revoked  -
 	}
 }
 
+func TestRevokeAll(t *testing.T) {
+	s := newShell(t)
+	for _, id := range []string{"a", "b", "c"} {
+		s.ok("x", "device", "put", id, "--secret-file", "-", "--cost", "4")
+	}
+	s.ok("", "device", "revoke", "b")
+	for _, args := range [][]string{{"device", "revoke"}, {"device", "revoke", "a", "--all"}} {
+		s.fails(2, "give a device's id, or --all", "", args...)
+	}
+	for _, want := range []string{"all devices: 2 revoked\n", "all devices: 0 revoked\n"} {
+		if got := s.ok("", "device", "revoke", "--all"); got != want {
+			t.Errorf("revoke --all: got %q, want %q", got, want)
+		}
+	}
+	if got := s.ok("", "device", "list"); strings.Count(got, "revoked") != 3 {
+		t.Errorf("list:\n%s", got)
+	}
+}
+
 func hash(s *shell, id string) map[string]string {
 	fields := map[string]string{}
 	names, _ := s.redis.HKeys(keys.CredentialKey(id))
@@ -195,8 +214,8 @@ func TestRefuses(t *testing.T) {
 			s.fails(test.code, test.want, test.stdin, test.args...)
 		})
 	}
-	if n := len(s.redis.Keys()); n != 0 {
-		t.Errorf("%d keys in Redis, want 0", n)
+	if got := s.redis.Keys(); len(got) > 1 || len(got) == 1 && got[0] != contract.ShardsKey {
+		t.Errorf("keys %q in Redis, want at most the number of shards", got)
 	}
 }
 

@@ -34,8 +34,8 @@ var discard = slog.New(slog.DiscardHandler)
 // verdicts answers by device id.
 type verdicts map[string]credential.Result
 
-func (v verdicts) Verify(_ context.Context, id, secret string) credential.Result {
-	r, found := v[id+" "+secret]
+func (v verdicts) Verify(_ context.Context, id, secret, source string) credential.Result {
+	r, found := v[strings.TrimSpace(id+" "+secret+" "+source)]
 	if !found {
 		return credential.Result{Outcome: wire.Deny}
 	}
@@ -47,7 +47,7 @@ type known uint64
 
 func (k known) Epoch() uint64 { return 77 }
 
-func (k known) AwaitAlone(context.Context) error { return k.mixed }
+func (k known) AwaitObject(context.Context, string) error { return nil }
 
 func (k known) Await(ctx context.Context, bits uint64) (uint64, error) {
 	if bits&^uint64(k) != 0 {
@@ -83,7 +83,7 @@ func start(t *testing.T, v api.Verifier) fixture {
 	if f.mirror, err = mirror.New(mirror.Config{Bytes: 1 << 20, Objects: 100}, image.New(image.Config{}), f.metrics, discard); err != nil {
 		t.Fatal(err)
 	}
-	fetcher, err := api.NewRedis(f.mirror, client, contract.Keys{}, f.metrics)
+	fetcher, err := api.NewRedis(f.mirror, client, 1, f.metrics)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,20 +128,22 @@ func (f fixture) post(t *testing.T, path string, body []byte) (int, []byte) {
 
 func TestVerify(t *testing.T) {
 	f := start(t, verdicts{
-		"good s": {Outcome: wire.Allow, Permissions: 1},
-		"new s":  {Outcome: wire.Allow, Permissions: 2}, // of which the edge is never told
-		"busy s": {Outcome: wire.Unavailable, RetryAfter: 1500 * time.Millisecond},
+		"good s":           {Outcome: wire.Allow, Permissions: 1},
+		"new s":            {Outcome: wire.Allow, Permissions: 2}, // of which the edge is never told
+		"away s 192.0.2.1": {Outcome: wire.Allow, Permissions: 1},
+		"busy s":           {Outcome: wire.Unavailable, RetryAfter: 1500 * time.Millisecond},
 	})
 	for _, test := range []struct {
-		id, secret string
-		want       wire.VerifyResponse
+		id, secret, source string
+		want               wire.VerifyResponse
 	}{
-		{"good", "s", wire.VerifyResponse{Outcome: wire.Allow, Permissions: 1, Epoch: 77}},
-		{"new", "s", wire.VerifyResponse{Outcome: wire.Allow, Permissions: 2, Epoch: 77}},
-		{"good", "t", wire.VerifyResponse{Outcome: wire.Deny, Epoch: 77}},
-		{"busy", "s", wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 2, Epoch: 77}},
+		{"good", "s", "", wire.VerifyResponse{Outcome: wire.Allow, Permissions: 1, Epoch: 77}},
+		{"new", "s", "", wire.VerifyResponse{Outcome: wire.Allow, Permissions: 2, Epoch: 77}},
+		{"good", "t", "", wire.VerifyResponse{Outcome: wire.Deny, Epoch: 77}},
+		{"busy", "s", "", wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 2, Epoch: 77}},
+		{"away", "s", "192.0.2.1", wire.VerifyResponse{Outcome: wire.Allow, Permissions: 1, Epoch: 77}},
 	} {
-		status, answer := f.post(t, "/v1/verify", wire.AppendVerifyRequest(nil, &wire.VerifyRequest{DeviceID: test.id, Secret: test.secret}))
+		status, answer := f.post(t, "/v1/verify", wire.AppendVerifyRequest(nil, &wire.VerifyRequest{DeviceID: test.id, Secret: test.secret, Source: test.source}))
 		got, err := wire.ParseVerifyResponse(answer)
 		if status != http.StatusOK || err != nil || got != test.want {
 			t.Errorf("%s %s: %d %+v, %v; want %+v", test.id, test.secret, status, got, err, test.want)

@@ -26,7 +26,7 @@ const (
 // Mirror is where objects are, and go.
 type Mirror interface {
 	Get(key string) (contract.Object, bool)
-	Generation() uint64
+	Generation(key string) uint64
 	ApplyRead(o contract.Object, generation uint64) mirror.Result
 }
 
@@ -34,14 +34,14 @@ type Mirror interface {
 type Redis struct {
 	mirror  Mirror
 	client  redis.UniversalClient
-	keys    contract.Keys
+	shards  contract.Shards
 	metrics *metrics.Metrics
 	flights singleflight.Group
 	absent  *otter.Cache[string, struct{}]
 }
 
-// NewRedis is a Redis that reads through client.
-func NewRedis(m Mirror, client redis.UniversalClient, keys contract.Keys, mm *metrics.Metrics) (*Redis, error) {
+// NewRedis is a Redis that reads through client, which must not read from replicas.
+func NewRedis(m Mirror, client redis.UniversalClient, shards contract.Shards, mm *metrics.Metrics) (*Redis, error) {
 	absent, err := otter.New(&otter.Options[string, struct{}]{
 		MaximumSize:      maxAbsent,
 		ExpiryCalculator: otter.ExpiryWriting[string, struct{}](absentFor),
@@ -49,7 +49,7 @@ func NewRedis(m Mirror, client redis.UniversalClient, keys contract.Keys, mm *me
 	if err != nil {
 		return nil, fmt.Errorf("memory of absent keys: %w", err)
 	}
-	return &Redis{mirror: m, client: client, keys: keys, metrics: mm, absent: absent}, nil
+	return &Redis{mirror: m, client: client, shards: shards, metrics: mm, absent: absent}, nil
 }
 
 // fetched is the outcome of one call to Redis.
@@ -95,8 +95,8 @@ func (r *Redis) count(f fetched, err error) (contract.Object, bool, error) {
 func (r *Redis) read(key string) (fetched, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), fetchTimeout)
 	defer cancel()
-	generation := r.mirror.Generation()
-	fields, err := r.client.HGetAll(ctx, r.keys.ObjectKey(key)).Result()
+	generation := r.mirror.Generation(key)
+	fields, err := r.client.HGetAll(ctx, r.shards.KeysOf(key).ObjectKey(key)).Result()
 	if err != nil {
 		return fetched{}, fmt.Errorf("read %q: %w", key, err)
 	}

@@ -20,7 +20,7 @@ const (
 	// drainTimeout bounds how long calls under way may take when the sidecar stops.
 	drainTimeout = 5 * time.Second
 	// awaitTimeout bounds how long an answer waits for the edge to know its permissions, or
-	// to hold no epoch but the current one.
+	// to hold no older version of an object.
 	awaitTimeout = 250 * time.Millisecond
 	maxVerify    = 4 + wire.MaxDeviceID + wire.MaxSecret + wire.MaxSource
 	maxHits      = 64 << 10
@@ -28,7 +28,7 @@ const (
 
 // Verifier decides on credentials.
 type Verifier interface {
-	Verify(ctx context.Context, id, secret string) credential.Result
+	Verify(ctx context.Context, id, secret, source string) credential.Result
 }
 
 // Fetcher finds objects; the object's bodies are not to be changed.
@@ -45,7 +45,7 @@ type Uses interface {
 type Image interface {
 	Epoch() uint64
 	Await(ctx context.Context, bits uint64) (uint64, error)
-	AwaitAlone(ctx context.Context) error
+	AwaitObject(ctx context.Context, key string) error
 }
 
 // Server serves the API.
@@ -137,7 +137,7 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 		s.malformed(w, "verify", err)
 		return
 	}
-	result := s.verifier.Verify(r.Context(), request.DeviceID, request.Secret)
+	result := s.verifier.Verify(r.Context(), request.DeviceID, request.Secret, request.Source)
 	response := wire.VerifyResponse{Outcome: result.Outcome, Permissions: result.Permissions}
 	label := "ok"
 	if result.Outcome == wire.Unavailable {
@@ -173,16 +173,20 @@ func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
 		s.log.Debug("fetch failed", "error", err)
 		http.Error(w, why, http.StatusServiceUnavailable)
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
-	defer cancel()
-	if err := s.image.AwaitAlone(ctx); err != nil {
-		unavailable("the edge still holds an earlier epoch's objects", err)
-		return
-	}
 	o, found, err := s.fetcher.Fetch(r.Context(), key)
 	if err != nil {
 		unavailable("redis can't be asked now", err)
 		return
+	}
+	if found {
+		// What we know may be on its way to the edge. If this answer came first, a client that
+		// got it could be given an older version next, out of shared memory.
+		ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
+		defer cancel()
+		if err := s.image.AwaitObject(ctx, key); err != nil {
+			unavailable("the edge still holds an older version", err)
+			return
+		}
 	}
 	s.answer(w, "fetch", "ok", appendFetchResponse(s.image.Epoch(), &o, found))
 }

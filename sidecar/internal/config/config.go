@@ -10,8 +10,6 @@ import (
 	"net"
 	"runtime"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // Config is every setting. A flag --a.b-c is GATEHOUSE_A_B_C in the environment and
@@ -29,12 +27,8 @@ type Config struct {
 	Memory  Memory  `embed:"" prefix:"memory." envprefix:"GATEHOUSE_MEMORY_"`
 	Bcrypt  Bcrypt  `embed:"" prefix:"bcrypt." envprefix:"GATEHOUSE_BCRYPT_"`
 	Verdict Verdict `embed:"" prefix:"verdict." envprefix:"GATEHOUSE_VERDICT_"`
+	Limit   Limit   `embed:"" prefix:"limit." envprefix:"GATEHOUSE_LIMIT_"`
 	Log     Log     `embed:"" prefix:"log." envprefix:"GATEHOUSE_LOG_"`
-}
-
-// Redis is where records come from.
-type Redis struct {
-	URL string `env:"URL" default:"redis://127.0.0.1:6379/0" placeholder:"URL" help:"Redis server: redis://[user:password@]host:port/db, rediss:// for TLS, unix:///path. Default: redis://127.0.0.1:6379/0."`
 }
 
 // Push is where they go.
@@ -61,16 +55,24 @@ type Memory struct {
 
 // Bcrypt bounds its cost.
 type Bcrypt struct {
-	Workers int `env:"WORKERS" default:"0" placeholder:"N" help:"Runs of bcrypt at a time. Default: 0, half of the processors."`
-	Queue   int `env:"QUEUE" default:"1024" placeholder:"N" help:"Verifications that may wait for a worker; one more is answered 503. Default: ${default}."`
-	MaxCost int `env:"MAX_COST" default:"14" placeholder:"N" help:"Highest bcrypt cost; a record with a higher one is refused. Default: ${default}."`
+	Workers int           `env:"WORKERS" default:"0" placeholder:"N" help:"Runs of bcrypt at a time. Default: 0, half of the processors."`
+	Queue   int           `env:"QUEUE" default:"1024" placeholder:"N" help:"Verifications that may wait for a worker; one more is answered 503. Default: ${default}."`
+	Wait    time.Duration `env:"WAIT" default:"1500ms" placeholder:"D" help:"How long a request waits for its verification, less than sidecar.timeout of the filter. Default: ${default}."`
+	MaxCost int           `env:"MAX_COST" default:"14" placeholder:"N" help:"Highest bcrypt cost; a record with a higher one is refused. Default: ${default}."`
 }
 
 // Verdict is how long verdicts live.
 type Verdict struct {
 	AllowTTL time.Duration `env:"ALLOW_TTL" default:"30s" placeholder:"D" help:"How long an allow verdict lives, ± 10 percent. Default: ${default}."`
 	DenyTTL  time.Duration `env:"DENY_TTL" default:"5s" placeholder:"D" help:"How long a deny verdict lives. Default: ${default}."`
-	PinTTL   time.Duration `env:"PIN_TTL" default:"1h" placeholder:"D" help:"How long a right secret is confirmed without bcrypt; 0: not at all. Default: ${default}."`
+	PinTTL   time.Duration `env:"PIN_TTL" default:"1h" placeholder:"D" help:"How long a right secret is confirmed without bcrypt, at most; 0: not at all. Default: ${default}."`
+}
+
+// Limit bounds wrong secrets that cost bcrypt.
+type Limit struct {
+	Device int           `env:"DEVICE" default:"5" placeholder:"N" help:"Wrong secrets for one device from one address in the window; 0: no limit. Default: ${default}."`
+	Source int           `env:"SOURCE" default:"100" placeholder:"N" help:"Wrong secrets from one address in the window; 0: no limit. Default: ${default}."`
+	Window time.Duration `env:"WINDOW" default:"1m" placeholder:"D" help:"The window of the limits. Default: ${default}."`
 }
 
 // Log is what is logged, and how.
@@ -91,9 +93,7 @@ func (c *Config) validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	if _, err := c.RedisOptions(); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, c.Redis.validate()...)
 	for _, s := range []struct{ name, path string }{{"push.socket", c.Push.Socket}, {"api.socket", c.API.Socket}} {
 		check(s.path != "", "%s: empty, want the path of a unix socket", s.name)
 		check(len(s.path) <= maxSocket, "%s: %q has %d bytes, at most %d are allowed", s.name, s.path, len(s.path), maxSocket)
@@ -111,6 +111,8 @@ func (c *Config) validate() error {
 		{"bcrypt.workers", c.Bcrypt.Workers, 0, 1024},
 		{"bcrypt.queue", c.Bcrypt.Queue, 1, 1 << 20},
 		{"bcrypt.max_cost", c.Bcrypt.MaxCost, 4, 15},
+		{"limit.device", c.Limit.Device, 0, 1 << 20},
+		{"limit.source", c.Limit.Source, 0, 1 << 20},
 	} {
 		check(n.value >= n.lowest && n.value <= n.higest, "%s: %d is out of %d to %d", n.name, n.value, n.lowest, n.higest)
 	}
@@ -119,9 +121,11 @@ func (c *Config) validate() error {
 		value  time.Duration
 		lowest time.Duration
 	}{
+		{"bcrypt.wait", c.Bcrypt.Wait, time.Millisecond},
 		{"verdict.allow_ttl", c.Verdict.AllowTTL, time.Second},
 		{"verdict.deny_ttl", c.Verdict.DenyTTL, 0},
 		{"verdict.pin_ttl", c.Verdict.PinTTL, 0},
+		{"limit.window", c.Limit.Window, time.Second},
 	} {
 		check(d.value >= d.lowest && d.value <= 30*24*time.Hour, "%s: %v is out of %v to 720h", d.name, d.value, d.lowest)
 	}
@@ -129,16 +133,6 @@ func (c *Config) validate() error {
 	check(level.UnmarshalText([]byte(c.Log.Level)) == nil, "log.level: %q: want debug, info, warn or error", c.Log.Level)
 	check(c.Log.Format == "text" || c.Log.Format == "json", "log.format: %q: want text or json", c.Log.Format)
 	return errors.Join(errs...)
-}
-
-// RedisOptions is how to connect. The error says little, because any part of a URL that
-// can't be read may be of a password.
-func (c *Config) RedisOptions() (*redis.Options, error) {
-	options, err := redis.ParseURL(c.Redis.URL)
-	if err != nil {
-		return nil, errors.New("redis.url: not of the form redis://[user:password@]host:port/db; in a password, write @ / : # ? % as %40 %2F %3A %23 %3F %25")
-	}
-	return options, nil
 }
 
 // BcryptWorkers is how many runs of bcrypt there may be at a time.

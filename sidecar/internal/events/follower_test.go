@@ -232,7 +232,7 @@ func follow(t *testing.T, s server) *follower {
 	f := &follower{objects: newSink(), credentials: newSink(), clock: new(clock), metrics: metrics.New(), log: new(bytes.Buffer)}
 	client := redis.NewClient(&redis.Options{Addr: s.line.listener.Addr().String(), MaxRetries: -1, DialTimeout: time.Second})
 	f.Subscriber = events.New(events.Config{
-		Keys: keys, Objects: objects{f.objects}, Credentials: credentials{f.credentials}, Clock: f.clock,
+		Objects: objects{f.objects}, Credentials: credentials{f.credentials}, Clock: f.clock,
 	}, client, f.metrics, slog.New(slog.NewTextHandler(f.log, nil)))
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup

@@ -23,7 +23,7 @@ const (
 	callTimeout = 5 * time.Second
 	minBackoff  = 50 * time.Millisecond
 	// maxBackoff is part of how long the edge takes to catch up when Redis is back.
-	maxBackoff = 500 * time.Millisecond
+	maxBackoff = 250 * time.Millisecond
 )
 
 // Sink takes what Redis says of one kind of record. It compares versions itself.
@@ -45,7 +45,9 @@ type Clock interface {
 
 // Config says where records go.
 type Config struct {
-	Keys        contract.Keys
+	// Shards is their number, and Shard the one to follow.
+	Shards      contract.Shards
+	Shard       int
 	Objects     Sink[contract.Object]
 	Credentials Sink[contract.Credential]
 	Clock       Clock
@@ -54,6 +56,8 @@ type Config struct {
 // Subscriber follows one shard.
 type Subscriber struct {
 	Config
+	keys    contract.Keys
+	board   *board
 	client  redis.UniversalClient
 	metrics *metrics.Metrics
 	log     *slog.Logger
@@ -61,19 +65,30 @@ type Subscriber struct {
 	first     chan struct{} // closed when caught up for the first time
 	firstOnce sync.Once
 	connected atomic.Bool
+	noInfo    atomic.Bool // in this session, the server refuses INFO
 
 	// Of the goroutine that runs Run.
 	epoch     string // data epoch that seq counts in; "" before the first write
 	seq       uint64 // last applied
+	history   string // of the server that seq is of
 	synced    bool   // all up to seq was applied
 	catchups  uint64
 	ahead     position // Redis was ahead of us there; its seq is 0 if it was not
 	comparing bool     // a comparison is under way
 }
 
-// New is a Subscriber that reads through client, which stays the caller's to close.
+// New is a Subscriber that reads through client, which stays the caller's to close. To
+// follow more than one shard, see [NewGroup].
 func New(c Config, client redis.UniversalClient, m *metrics.Metrics, log *slog.Logger) *Subscriber {
-	return &Subscriber{Config: c, client: client, metrics: m, log: log, first: make(chan struct{})}
+	c.Shards, c.Shard = 1, 0
+	return newSubscriber(c, newBoard(1, c.Clock, m), client, m, log)
+}
+
+func newSubscriber(c Config, b *board, client redis.UniversalClient, m *metrics.Metrics, log *slog.Logger) *Subscriber {
+	return &Subscriber{
+		Config: c, keys: contract.ShardKeys(c.Shard), board: b,
+		client: client, metrics: m, log: log, first: make(chan struct{}),
+	}
 }
 
 // Synced is closed when everything in Redis has been applied once.
@@ -85,6 +100,7 @@ func (s *Subscriber) Connected() bool { return s.connected.Load() }
 // Run follows the events until ctx ends.
 func (s *Subscriber) Run(ctx context.Context) error {
 	backoff := minBackoff
+	refused := "" // what was said last
 	for failing := false; ; {
 		err := s.session(ctx)
 		if ctx.Err() != nil {
@@ -95,9 +111,16 @@ func (s *Subscriber) Run(ctx context.Context) error {
 			backoff, failing = minBackoff, false
 		}
 		s.setConnected(false)
-		if failing {
+		if cluster, ok := s.client.(*redis.ClusterClient); ok {
+			cluster.ReloadState(ctx) // another server may have the shard
+		}
+		switch {
+		case refusal(err) && err.Error() != refused:
+			refused = err.Error()
+			s.log.Error("redis can't be followed: the edge serves what it has", "error", err)
+		case failing:
 			s.log.Debug("redis is still not followed", "error", err)
-		} else {
+		default:
 			s.log.Warn("redis is not followed any more: the edge serves what it has", "error", err)
 		}
 		failing = true
@@ -111,19 +134,24 @@ func (s *Subscriber) Run(ctx context.Context) error {
 }
 
 func (s *Subscriber) setConnected(connected bool) {
-	s.connected.Store(connected)
-	s.metrics.Connected.Set(map[bool]float64{true: 1}[connected])
+	if s.connected.Swap(connected) != connected {
+		s.board.connect(map[bool]int{true: 1, false: -1}[connected])
+	}
 }
 
-var errResubscribed = errors.New("the subscription was made anew: events may be missing")
+var (
+	errResubscribed = errors.New("the subscription was made anew: events may be missing")
+	errOtherServer  = errors.New("redis was restarted, or another server has taken over: the subscription may be of the old one")
+)
 
 // session subscribes, catches up, and applies events until something fails. The order
 // matters: what is written after the subscription is acknowledged comes as an event,
 // what was written before is in the log.
 func (s *Subscriber) session(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
-	channel := s.Keys.EventsChannel()
-	sub := s.client.Subscribe(ctx, channel)
+	s.noInfo.Store(false)
+	channel := s.keys.EventsChannel()
+	sub := s.subscribe(ctx, channel)
 	var running sync.WaitGroup
 	defer running.Wait()
 	stop := context.AfterFunc(ctx, func() { sub.Close() }) // ends a read
@@ -142,6 +170,14 @@ func (s *Subscriber) session(ctx context.Context) error {
 	s.setConnected(true)
 	s.log.Info("in step with redis", "epoch", s.epoch, "seq", s.seq)
 	return s.follow(ctx, in, &running)
+}
+
+// subscribe subscribes to the channel: of a Cluster at the server that has the shard.
+func (s *Subscriber) subscribe(ctx context.Context, channel string) *redis.PubSub {
+	if cluster, ok := s.client.(*redis.ClusterClient); ok {
+		return cluster.SSubscribe(ctx, channel)
+	}
+	return s.client.Subscribe(ctx, channel)
 }
 
 // follow applies what comes in and compares positions.
@@ -208,11 +244,14 @@ func (s *Subscriber) receive(ctx context.Context, payload string) error {
 		s.log.Info("events are missing", "seq", s.seq, "event_seq", e.Seq)
 		return s.catchUp(ctx, "gap")
 	}
-	s.seq = e.Seq
-	s.metrics.Seq.Set(float64(s.seq))
-	if err != nil {
+	s.setSeq(e.Seq)
+	switch stray := s.Shards.Belongs(e.Member, s.Shard); {
+	case err != nil:
 		s.remove(e.Member)
-	} else {
+	case stray != nil:
+		s.metrics.Events.WithLabelValues("corrupt").Inc()
+		s.refuse("member", e.Member.ID, stray)
+	default:
 		s.metrics.Events.WithLabelValues("applied").Inc()
 		s.apply(e.Member, e.Fields)
 	}
@@ -223,7 +262,10 @@ func (s *Subscriber) receive(ctx context.Context, payload string) error {
 	return nil
 }
 
-func (s *Subscriber) setInStep(t time.Time) {
-	s.Clock.SetInStep(t)
-	s.metrics.InStep.Set(float64(t.UnixMilli()) / 1000)
+// setSeq sets the last number applied, and counts it in the sum of all shards.
+func (s *Subscriber) setSeq(seq uint64) {
+	s.metrics.Seq.Add(float64(seq) - float64(s.seq))
+	s.seq = seq
 }
+
+func (s *Subscriber) setInStep(t time.Time) { s.board.setInStep(s.Shard, t) }

@@ -90,6 +90,7 @@ func (m *Image) takeBucket(b *batch, index uint32) bool {
 	b.add(wire.RegionObjects, index, func(dst []byte) []byte { return k.append(dst, m.epoch) })
 	m.freed = append(m.freed, k.dropped...)
 	k.dropped, k.written = nil, true
+	k.listing, k.batch = len(k.entries) > 0, m.batch
 	return true
 }
 

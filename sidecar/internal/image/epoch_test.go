@@ -1,7 +1,9 @@
 package image_test
 
 import (
+	"context"
 	"fmt"
+	"net/http"
 	"testing"
 
 	"github.com/gatehouse/gatehouse/sidecar/internal/image"
@@ -46,4 +48,62 @@ func TestNewEpochHidesOldVersions(t *testing.T) {
 	if !seen {
 		t.Error("no object of the new epoch was found")
 	}
+}
+
+// TestAwaitObject waits while an older version may be found, and no longer.
+func TestAwaitObject(t *testing.T) {
+	memory := imagetest.NewMemory()
+	before := image.New(image.Config{Objects: 8000, Verdicts: 4}) // more buckets than a batch blanks
+	before.Reset(nil)
+	before.PutObject(object("/a", 1, 100))
+	push(t, before, memory)
+	old, _ := memory.State()
+
+	after := image.New(image.Config{Objects: 4, Verdicts: 4}) // one bucket
+	now, cancel := context.WithCancel(t.Context())
+	cancel()
+	check := func(when string, current bool) {
+		t.Helper()
+		if got := after.AwaitObject(now, "/a") == nil; got != current {
+			t.Errorf("%s: got current %v, want %v", when, got, current)
+		}
+	}
+	send := func(batch []byte) {
+		t.Helper()
+		if status, answer := memory.Apply(batch); status != http.StatusOK {
+			t.Fatalf("apply: %d %s", status, answer)
+		}
+		after.Acked()
+	}
+	check("before the epoch", true)
+	after.Reset(&old)
+	check("before the first batch", true)
+	batch, _ := after.Take(nil)
+	check("the first batch was taken", false)
+	done := make(chan error)
+	go func() { done <- after.AwaitObject(t.Context(), "/a") }()
+	send(batch)
+	check("some of the old buckets are blank", false)
+	push(t, after, memory)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	check("all of the old buckets are blank", true)
+
+	after.PutObject(object("/a", 2, 100))
+	check("the edge has no version yet", true)
+	first, _ := after.Take(nil)
+	check("version 2 is on its way", false)
+	send(first)
+	check("the edge has version 2", true)
+	after.PutObject(object("/a", 3, 100))
+	check("the edge has version 2, we have 3", false)
+	second, _ := after.Take(nil)
+	check("version 3 is on its way", false)
+	send(second)
+	check("the edge has version 3", true)
+	after.DeleteObject("/a")
+	check("the edge has what was deleted", false)
+	push(t, after, memory)
+	check("the edge has nothing", true)
 }

@@ -64,15 +64,17 @@ type Image struct {
 
 	// What the batches say. taken is of the state record last taken, acked of the last
 	// one acknowledged.
-	takeover  bool // the next batch begins the epoch
-	inStepMS  int64
-	claim     claim
-	taken     stateMark
-	acked     stateMark
-	ackedMore chan struct{} // closed and replaced when acked changes
-	freed     []uint32      // slots to free when what was taken is acknowledged
-	outdated  indexRange    // an earlier epoch's buckets of objects, to blank before any object is written
-	blanks    []indexRange  // buckets to blank unless they are written in this epoch
+	takeover   bool // the next batch begins the epoch
+	inStepMS   int64
+	claim      claim
+	taken      stateMark
+	acked      stateMark
+	batch      uint64        // the last one taken; never restarts
+	ackedBatch uint64        // the last one acknowledged
+	ackedMore  chan struct{} // closed and replaced at each acknowledgement
+	freed      []uint32      // slots to free when what was taken is acknowledged
+	outdated   indexRange    // an earlier epoch's buckets of objects, to blank before any object is written
+	blanks     []indexRange  // buckets to blank unless they are written in this epoch
 }
 
 // entry is one object in its bucket.
@@ -94,6 +96,8 @@ type bucket struct {
 	entries []*entry
 	dropped []uint32 // slots that the bucket as last taken may name and no longer does
 	written bool     // holds a record of this epoch
+	listing bool     // that record, as last taken, has entries
+	batch   uint64   // in which it was last taken
 }
 
 // New is an image of nothing, in an epoch that has not begun: call [Image.Reset] before

@@ -80,6 +80,7 @@ func (m *Image) Take(dst []byte) ([]byte, Taken) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
+	m.batch++
 	b := batch{bytes: wire.BeginBatch(dst[:0], m.epoch, m.takeover)}
 	t := Taken{Takeover: m.takeover}
 	// The edge must know of slots before they are filled, and of permission names before
@@ -121,11 +122,9 @@ func (m *Image) Acked() {
 		m.slots.release(slot)
 	}
 	m.freed = m.freed[:0]
-	if m.acked != m.taken {
-		m.acked = m.taken
-		close(m.ackedMore)
-		m.ackedMore = make(chan struct{})
-	}
+	m.acked, m.ackedBatch = m.taken, m.batch
+	close(m.ackedMore)
+	m.ackedMore = make(chan struct{})
 }
 
 // Reset begins a new epoch, of which the edge holds nothing, and makes everything
@@ -169,17 +168,15 @@ func (m *Image) mark() stateMark {
 	return stateMark{m.epoch, len(m.permissions), len(m.slots.filled), !m.outdated.empty()}
 }
 
-// AwaitAlone waits while the edge may hold objects both of an epoch that has begun and of
-// the one before, or returns ctx's error. Meanwhile a worker that gets an object from us
-// may be ahead of one that still finds an older version in its memory.
-func (m *Image) AwaitAlone(ctx context.Context) error {
+// AwaitObject waits while the edge may still find an older version of the object at key
+// than the image has, or returns ctx's error. Who answers for the edge calls it before
+// they give the image's version away: else the next reader may find the older one.
+func (m *Image) AwaitObject(ctx context.Context, key string) error {
 	for {
 		m.mu.Lock()
-		begun := m.taken.epoch == m.epoch
-		alone := m.acked.epoch == m.epoch && !m.acked.outdated
-		more := m.ackedMore
+		current, more := m.current(key), m.ackedMore
 		m.mu.Unlock()
-		if !begun || alone {
+		if current {
 			return nil
 		}
 		select {
@@ -188,6 +185,20 @@ func (m *Image) AwaitAlone(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// current reports whether nobody can find an older version of the object at key. A bucket
+// that is not in the edge's memory yet holds no version.
+func (m *Image) current(key string) bool {
+	if m.taken.epoch != m.epoch {
+		return true // nothing of this epoch was sent, so nobody knows more than the old one says
+	}
+	if m.acked.epoch != m.epoch || m.acked.outdated {
+		return false // a worker may look in the old one's buckets
+	}
+	index, _ := m.keys.Place(key, uint32(len(m.buckets)))
+	b := &m.buckets[index]
+	return b.batch <= m.ackedBatch && !(b.listing && m.dirty.queued[index])
 }
 
 // Await waits until the edge holds a state of the current epoch that names all the

@@ -42,6 +42,7 @@ type Metrics struct {
 	BcryptRunning prometheus.Gauge
 	BcryptQueued  prometheus.Gauge
 	Verifications *prometheus.CounterVec // outcome, reason
+	Denies        *prometheus.CounterVec // result
 
 	// The push.
 	Pushes      *prometheus.CounterVec // result
@@ -68,10 +69,10 @@ func New() *Metrics {
 		Corrupt:     f.corrupt(),
 		Catchups:    f.vector("gatehouse_catchups_total", "Catch-ups with the change log, by what they were started for.", "reason", "connected", "gap", "overflow", "epoch", "comparison"),
 		Members:     f.counter("gatehouse_catchup_members_total", "Members of the change log read by catch-ups."),
-		Resyncs:     f.counter("gatehouse_full_resyncs_total", "Catch-ups that read everything: at start, and when Redis lost data."),
+		Resyncs:     f.counter("gatehouse_full_resyncs_total", "Catch-ups that read everything: at start, and when Redis lost data, was restarted or failed over."),
 		RedisErrors: f.counter("gatehouse_redis_errors_total", "Failed calls to Redis and lost subscriptions."),
-		Connected:   f.gauge("gatehouse_redis_connected", "1 while subscribed to Redis and caught up."),
-		Seq:         f.gauge("gatehouse_redis_seq", "The last sequence number applied."),
+		Connected:   f.gauge("gatehouse_redis_connected", "1 while subscribed to Redis and caught up, with every shard."),
+		Seq:         f.gauge("gatehouse_redis_seq", "The last sequence number applied; of several shards, their sum."),
 		InStep:      f.gauge("gatehouse_in_step_timestamp_seconds", "When the sidecar was last in step with Redis, unix time."),
 
 		Applied:       f.vector("gatehouse_objects_applied_total", "Versions of objects, by what became of them.", "result", "stored", "deleted", "not_newer", "unchanged", "not_admitted", "too_large", "expired"),
@@ -87,6 +88,7 @@ func New() *Metrics {
 		BcryptRunning: f.gauge("gatehouse_bcrypt_running", "Runs of bcrypt under way."),
 		BcryptQueued:  f.gauge("gatehouse_bcrypt_queued", "Verifications that wait for a worker."),
 		Verifications: f.verifications(),
+		Denies:        f.vector("gatehouse_deny_verdicts_total", "Deny verdicts, by what became of them.", "result", "stored", "first", "limited"),
 
 		Pushes:      f.vector("gatehouse_pushes_total", "Batches sent to the edge.", "result", "ok", "conflict", "refused", "error"),
 		PushOps:     f.counter("gatehouse_push_operations_total", "Records in acknowledged batches."),
@@ -172,8 +174,8 @@ func (f factory) verifications() *prometheus.CounterVec {
 	v := f.vectors("gatehouse_verifications_total", "Verifications, by outcome and by what decided.", "outcome", "reason")
 	for outcome, reasons := range map[string][]string{
 		"allow":       {"bcrypt", "pin"},
-		"deny":        {"unknown", "revoked", "disabled", "expired", "malformed", "refused_record", "bcrypt", "resolved"},
-		"unavailable": {"starting", "overload", "timeout"},
+		"deny":        {"unknown", "revoked", "disabled", "expired", "malformed", "refused_record", "bcrypt", "resolved", "refuted"},
+		"unavailable": {"starting", "overload", "limited", "timeout"},
 	} {
 		for _, reason := range reasons {
 			v.WithLabelValues(outcome, reason)

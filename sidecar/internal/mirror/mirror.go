@@ -40,6 +40,8 @@ type Config struct {
 	Bytes int64
 	// Objects is the most objects. An object counts for Bytes/Objects at least.
 	Objects int
+	// Shards is the number of shards of Redis: each has its own full resyncs.
+	Shards contract.Shards
 }
 
 // Result is what became of an object.
@@ -63,22 +65,24 @@ type Mirror struct {
 	log     *slog.Logger
 	budget  int64
 	least   int64 // weight of the smallest object
+	shards  contract.Shards
 
-	mu         sync.Mutex // protects all below; held while the edge is called, so that it sees one order
-	cache      *otter.Cache[string, *contract.Object]
-	evicted    []string // by the cache, while Apply runs
-	known      map[string]known
-	generation uint64
-	lifetimes  lifetimes
-	bytes      int64
-	held       int
+	mu          sync.Mutex // protects all below; held while the edge is called, so that it sees one order
+	cache       *otter.Cache[string, *contract.Object]
+	evicted     []string // by the cache, while Apply runs
+	known       map[string]known
+	generations []uint64 // of each shard: its full resyncs
+	lifetimes   lifetimes
+	bytes       int64
+	held        int
 }
 
 // known is the newest version of a key, whether the mirror holds it or not.
 type known struct {
 	version     uint64
-	generation  uint64 // in which it was last seen in Redis
-	held        bool   // the edge has it too
+	generation  uint64 // of its shard, in which it was last seen in Redis
+	shard       int
+	held        bool // the edge has it too
 	deleted     bool
 	publishedMS int64
 }
@@ -89,7 +93,7 @@ func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) (*Mirror, er
 	mirror := &Mirror{
 		edge: edge, metrics: m, log: log,
 		budget: c.Bytes, least: min((c.Bytes+most-1)/most, maxLeast), // rounded up: never one object more
-		known: make(map[string]known), lifetimes: newLifetimes(),
+		shards: c.Shards, known: make(map[string]known), generations: make([]uint64, c.Shards.Count()), lifetimes: newLifetimes(),
 	}
 	var err error
 	mirror.cache, err = otter.New(&otter.Options[string, *contract.Object]{
@@ -114,25 +118,6 @@ func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) (*Mirror, er
 // weight is what o takes of the budget; an object at its limits weighs some 4 MiB.
 func (m *Mirror) weight(o *contract.Object) int64 { return max(int64(image.Footprint(o)), m.least) }
 
-// Generation counts full resyncs. Who reads Redis on their own account takes it before
-// they read, for [Mirror.ApplyRead].
-func (m *Mirror) Generation() uint64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.generation
-}
-
-// ApplyRead applies what was read from Redis by someone who does not follow the events:
-// not if a full resync has begun since, when the version may be of data that Redis has lost.
-func (m *Mirror) ApplyRead(o contract.Object, generation uint64) Result {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if generation != m.generation {
-		return NotNewer
-	}
-	return m.apply(o)
-}
-
 // Apply makes o the version of its key, if it is newer than the known one. It keeps o's
 // bodies, which nobody may change from now on.
 func (m *Mirror) Apply(o contract.Object) {
@@ -154,16 +139,18 @@ func (m *Mirror) report() {
 }
 
 func (m *Mirror) decide(o *contract.Object) Result {
+	shard := m.shards.Of(o.Key)
+	generation := m.generations[shard]
 	before, found := m.known[o.Key]
-	if found && before.generation == m.generation {
+	if found && before.generation == generation && !before.expiring(time.Now()) {
 		// The same version again is of use only if it was evicted.
 		if o.Version < before.version || o.Version == before.version && (before.held || before.deleted) {
 			return NotNewer
 		}
 	}
-	unchanged := before.generation != m.generation && before.held && m.has(o)
+	unchanged := before.generation != generation && before.held && m.has(o)
 	m.known[o.Key] = known{
-		version: o.Version, generation: m.generation, held: before.held, deleted: o.Deleted, publishedMS: o.PublishedMS,
+		version: o.Version, generation: generation, shard: shard, held: before.held, deleted: o.Deleted, publishedMS: o.PublishedMS,
 	}
 	switch {
 	case unchanged:
@@ -250,28 +237,6 @@ func (m *Mirror) Remove(key string) {
 	defer m.mu.Unlock()
 	m.release(key)
 	delete(m.known, key)
-	m.report()
-}
-
-// BeginResync begins a full resync: versions start over, because Redis is the truth, and
-// what is not applied again until [Mirror.EndResync] is gone. A resync that was begun
-// and not ended is begun anew.
-func (m *Mirror) BeginResync() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.generation++
-}
-
-// EndResync removes what Redis no longer has.
-func (m *Mirror) EndResync() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for key, k := range m.known {
-		if k.generation != m.generation {
-			m.release(key)
-			delete(m.known, key)
-		}
-	}
 	m.report()
 }
 

@@ -68,7 +68,7 @@ func (f fixture) expect(t *testing.T, key string, version uint64) {
 
 func (f fixture) apply(t *testing.T, o contract.Object, want mirror.Result) {
 	t.Helper()
-	if got := f.ApplyRead(o, f.Generation()); got != want {
+	if got := f.ApplyRead(o, f.Generation(o.Key)); got != want {
 		t.Errorf("%s version %d: %s, want %s", o.Key, o.Version, got, want)
 	}
 }
@@ -101,8 +101,8 @@ func TestResync(t *testing.T) {
 	f.Apply(object("/older", 5, 10))
 	f.Apply(object("/gone", 5, 10))
 	f.Apply(tombstone("/back", 5))
-	before := f.Generation()
-	f.BeginResync()
+	before := f.Generation("/gone")
+	f.Shard(0).BeginResync()
 	if got := f.ApplyRead(object("/gone", 6, 10), before); got != mirror.NotNewer {
 		t.Errorf("a read from before the resync: %s", got)
 	}
@@ -111,7 +111,7 @@ func TestResync(t *testing.T) {
 	f.apply(t, object("/older", 2, 10), mirror.Stored)
 	f.apply(t, object("/older", 1, 10), mirror.NotNewer)
 	f.apply(t, object("/back", 1, 10), mirror.Stored)
-	f.EndResync()
+	f.Shard(0).EndResync()
 	f.expect(t, "/same", 5)
 	f.expect(t, "/older", 2)
 	f.expect(t, "/gone", 0)
@@ -188,7 +188,7 @@ func TestEvictedObjectCanComeBack(t *testing.T) {
 		t.Fatal("nothing was evicted")
 	}
 	f.apply(t, object(evicted, 2, 1000), mirror.NotNewer)
-	if got := f.ApplyRead(object(evicted, 3, 1000), f.Generation()); got != mirror.Stored && got != mirror.NotAdmitted {
+	if got := f.ApplyRead(object(evicted, 3, 1000), f.Generation(evicted)); got != mirror.Stored && got != mirror.NotAdmitted {
 		t.Errorf("the evicted version again: %s, want it stored or weighed against others", got)
 	}
 }

@@ -1,0 +1,203 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/e2e/redistest"
+	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+// clusterEdge is an edge of a Redis Cluster with eight shards.
+type clusterEdge struct {
+	*edge
+	cluster *redistest.Cluster
+	shards  contract.Shards
+	bodies  map[string]string // of each object
+}
+
+// set publishes objects until the Cluster takes them: a failover may be under way.
+func (c *clusterEdge) set(key, body string) {
+	c.t.Helper()
+	await(c.t, "published "+key, patience, func() error {
+		_, err := c.publisher.Put(c.t.Context(), publish.Object{Key: key, Body: []byte(body), ContentType: "text/plain"})
+		return err
+	})
+	c.bodies[key] = body
+}
+
+// served waits until the edge gives all objects as they were published.
+func (c *clusterEdge) served(when string) {
+	c.t.Helper()
+	took := await(c.t, when, patience, func() error {
+		for key, body := range c.bodies {
+			if a := c.send("GET " + key); a.body != body || a.header.Get("Cache-Status") != "gatehouse; hit" {
+				return fmt.Errorf("%s: got %d %q %s, want %q", key, a.status, a.body, a.header.Get("Cache-Status"), body)
+			}
+		}
+		return nil
+	})
+	c.t.Logf("%s: all %d objects within %s", when, len(c.bodies), took)
+}
+
+// of are the shards that the master has, and a key of each.
+func (c *clusterEdge) of(master *redistest.Server) map[int]string {
+	c.t.Helper()
+	keys := map[int]string{}
+	for key := range c.bodies {
+		shard := c.shards.KeysOf(key)
+		node, err := c.redis.(*redis.ClusterClient).MasterForKey(c.t.Context(), shard.SeqKey())
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if node.Options().Addr == master.Address {
+			keys[c.shards.Of(key)] = key
+		}
+	}
+	if len(keys) == 0 {
+		c.t.Fatalf("no shard is on %s", master.Address)
+	}
+	return keys
+}
+
+// TestCluster serves from all masters of a real Redis Cluster, one of which is killed and
+// comes back, and another of which is killed and replaced by its replica.
+func TestCluster(t *testing.T) {
+	cluster := redistest.StartCluster(t)
+	c := &clusterEdge{
+		edge:    start(t, stack.Options{RedisURL: cluster.URL, SidecarArgs: []string{"--redis.shards=8"}}),
+		cluster: cluster, shards: 8, bodies: map[string]string{},
+	}
+	c.publisher = publish.New(c.redis, publish.Shards(int(c.shards)))
+	for i := range 48 {
+		c.set(fmt.Sprint("/v1/products/", i), fmt.Sprint("first ", i))
+	}
+	const devices = 16
+	allowed := func(i, status int) func() error {
+		return func() error {
+			return c.everyone([]*http.Client{shared}, func(a answer) bool { return a.status == status }, "POST /v1/telemetry", credential(fmt.Sprint("dev-", i), "secret")...)
+		}
+	}
+	for i := range devices {
+		c.device(fmt.Sprint("dev-", i), "secret", 4, "telemetry.write")
+	}
+	c.served("first")
+	for i := range devices {
+		await(t, "devices of all shards", patience, allowed(i, 200))
+		if i%2 == 0 {
+			if _, err := c.publisher.RevokeDevice(t.Context(), fmt.Sprint("dev-", i)); err != nil {
+				t.Fatal(err)
+			}
+			await(t, "revoked", patience, allowed(i, 401))
+		}
+	}
+	if catchups := c.metric("gatehouse_catchups_total"); catchups != 8+8 { // at start, and at the first write to each shard
+		t.Errorf("%v catch-ups, want 16: events are missing", catchups)
+	}
+	c.usesShardedPubSub()
+	c.takesGatehousectl()
+	c.restartedMaster(cluster.Masters[1])
+	c.failover(cluster.Masters[0])
+}
+
+// usesShardedPubSub looks at who is subscribed to what.
+func (c *clusterEdge) usesShardedPubSub() {
+	c.t.Helper()
+	for _, master := range c.cluster.Masters {
+		client := master.Client(c.t)
+		for shard := range c.of(master) {
+			channel := contract.ShardKeys(shard).EventsChannel()
+			if n := client.PubSubShardNumSub(c.t.Context(), channel).Val()[channel]; n != 1 {
+				c.t.Errorf("%s: %d subscribed to %s at its master, want the sidecar", master.Address, n, channel)
+			}
+		}
+		if channels := client.PubSubChannels(c.t.Context(), "*").Val(); len(channels) != 0 {
+			c.t.Errorf("%s: channels %q are subscribed to without shards", master.Address, channels)
+		}
+	}
+}
+
+func (c *clusterEdge) takesGatehousectl() {
+	c.t.Helper()
+	body := writeFile(c.t, "a.txt", "by gatehousectl")
+	for i := range 8 {
+		key := fmt.Sprint("/v1/products/ctl-", i)
+		c.ctl("put", key, "--file", body, "--shards", "8")
+		c.bodies[key] = "by gatehousectl"
+		if got := c.ctl("get", key, "--shards", "8"); got != "by gatehousectl" {
+			c.t.Errorf("get %s: %q", key, got)
+		}
+	}
+	if got := strings.Count(c.ctl("list", "/v1/products/", "--shards", "8"), "/v1/"); got != len(c.bodies) {
+		c.t.Errorf("listed %d objects, want %d", got, len(c.bodies))
+	}
+	out, err := gatehousectl(c.t, "put", "/v1/x", "--file", body, "--redis", c.RedisURL())
+	if err == nil || !strings.Contains(out, "is 8, this program is set to 1") {
+		c.t.Errorf("another number of shards: %v, %s", err, out)
+	}
+	c.served("by gatehousectl")
+}
+
+// restartedMaster kills a master, which comes back with what it wrote to its file.
+func (c *clusterEdge) restartedMaster(master *redistest.Server) {
+	c.t.Helper()
+	before, its := c.metric("gatehouse_full_resyncs_total"), c.of(master)
+	var gone string
+	for _, gone = range its {
+		break
+	}
+	if _, err := c.publisher.Delete(c.t.Context(), gone, 0); err != nil {
+		c.t.Fatal(err)
+	}
+	delete(c.bodies, gone)
+	master.Kill()
+	for key := range c.bodies {
+		if _, down := its[c.shards.Of(key)]; !down {
+			c.set(key, "while one was down")
+		}
+	}
+	c.served("while a master is down")
+	master.Restart()
+	for shard, key := range its {
+		if key == gone {
+			key = fmt.Sprint("/v1/products/again-", shard)
+			for i := 0; c.shards.Of(key) != shard; i++ {
+				key = fmt.Sprint("/v1/products/again-", i)
+			}
+		}
+		c.set(key, "after the restart")
+	}
+	c.served("after a master was restarted")
+	if a := c.send("GET " + gone); a.header.Get("Cache-Status") != "gatehouse; fwd=uri-miss" {
+		c.t.Errorf("deleted before the restart: got %s", a.header.Get("Cache-Status"))
+	}
+	if n := c.metric("gatehouse_full_resyncs_total") - before; n != float64(len(its)) {
+		c.t.Errorf("%v full resyncs, want %d: those of its shards", n, len(its))
+	}
+}
+
+// failover kills a master for good: its replica takes over.
+func (c *clusterEdge) failover(master *redistest.Server) {
+	c.t.Helper()
+	its := c.of(master)
+	master.Kill()
+	for _, key := range its {
+		c.set(key, "after the failover")
+	}
+	c.served("after the failover")
+	if !strings.Contains(c.log("sidecar"), "another server has taken over") {
+		c.t.Error("the sidecar does not say that another server has taken over")
+	}
+	for shard := range its {
+		channel := contract.ShardKeys(shard).EventsChannel()
+		if n := c.cluster.Replica.Client(c.t).PubSubShardNumSub(c.t.Context(), channel).Val()[channel]; n != 1 {
+			c.t.Errorf("%d subscribed to %s at the new master, want the sidecar", n, channel)
+		}
+	}
+}

@@ -1,0 +1,47 @@
+package config
+
+import (
+	"fmt"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+)
+
+// Redis is where records come from.
+type Redis struct {
+	URL                  string `env:"URL" default:"redis://127.0.0.1:6379/0" placeholder:"URL" help:"Redis: redis://[user:password@]host:port/db, unix:///path, redis+sentinel://host:26379,host/MASTER, redis+cluster://host:port,host; rediss… for TLS. Default: redis://127.0.0.1:6379/0."`
+	Shards               int    `env:"SHARDS" default:"1" placeholder:"N" help:"Shards of the records, as writers count them, 1 to 64. Default: ${default}."`
+	Username             string `env:"USERNAME" placeholder:"NAME" help:"User, instead of one in the URL."`
+	PasswordFile         string `env:"PASSWORD_FILE" placeholder:"FILE" help:"Password, read at each connection, instead of one in the URL."`
+	SentinelUsername     string `env:"SENTINEL_USERNAME" placeholder:"NAME" help:"User for the sentinels."`
+	SentinelPasswordFile string `env:"SENTINEL_PASSWORD_FILE" placeholder:"FILE" help:"Password for the sentinels, read at start."`
+	TLSCAFile            string `name:"tls-ca-file" env:"TLS_CA_FILE" placeholder:"FILE" help:"Certificates, PEM, to verify servers by; default: the system's."`
+	TLSCertFile          string `name:"tls-cert-file" env:"TLS_CERT_FILE" placeholder:"FILE" help:"Certificate, PEM, to show to servers; read at each connection."`
+	TLSKeyFile           string `name:"tls-key-file" env:"TLS_KEY_FILE" placeholder:"FILE" help:"Its key."`
+	TLSServerName        string `name:"tls-server-name" env:"TLS_SERVER_NAME" placeholder:"NAME" help:"What servers' certificates must be for; default: their hosts."`
+	PoolSize             int    `env:"POOL_SIZE" default:"16" placeholder:"N" help:"Most connections to one server, besides a subscription for each shard. Default: ${default}."`
+}
+
+// Settings is how to connect.
+func (r *Redis) Settings() redisurl.Settings {
+	return redisurl.Settings{
+		URL: r.URL, Username: r.Username, PasswordFile: r.PasswordFile,
+		SentinelUsername: r.SentinelUsername, SentinelPasswordFile: r.SentinelPasswordFile,
+		TLSCAFile: r.TLSCAFile, TLSCertFile: r.TLSCertFile, TLSKeyFile: r.TLSKeyFile, TLSServerName: r.TLSServerName,
+		PoolSize: r.PoolSize, ClientName: "gatehouse-sidecar",
+	}
+}
+
+// validate lists what is wrong; no part of the URL is shown.
+func (r *Redis) validate() (errs []error) {
+	for _, err := range r.Settings().Check() {
+		errs = append(errs, fmt.Errorf("redis.%s: %w", err.Setting, err))
+	}
+	if r.PoolSize == 0 {
+		errs = append(errs, fmt.Errorf("redis.pool_size: 0 is out of 1 to %d", redisurl.MaxPoolSize))
+	}
+	if r.Shards < 1 || r.Shards > contract.MaxShards {
+		errs = append(errs, fmt.Errorf("redis.shards: %d is out of 1 to %d", r.Shards, contract.MaxShards))
+	}
+	return errs
+}

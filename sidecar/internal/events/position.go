@@ -1,0 +1,155 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+)
+
+// position is where Redis is, or was.
+type position struct {
+	epoch string
+	seq   uint64
+	// history is the process of the server and the line of its data: another one may have
+	// lost writes although its seq is higher than ours. "" where it can't be known.
+	history  string
+	at       time.Time // before Redis was asked
+	catchups uint64    // how many we had made by then
+	ours     uint64    // our seq by then
+	err      error
+}
+
+// replicaError refuses to read from a server.
+type replicaError struct{ server, role, master string }
+
+// Error names the server and the ways out.
+func (e *replicaError) Error() string {
+	return fmt.Sprintf("redis %s is a replica (role %s, of %s), which may be behind: "+
+		"point redis.url at the master, or let the sentinels name it, redis+sentinel://host:26379/MASTER", e.server, e.role, e.master)
+}
+
+// refusal reports whether err is for an operator to change, not for time to heal.
+func refusal(err error) bool {
+	_, replica := errors.AsType[*replicaError](err)
+	_, shards := errors.AsType[*contract.ShardsError](err)
+	return replica || shards
+}
+
+// master is the client of the server that has the shard. On a Cluster all of a catch-up
+// goes to one server: if that is the wrong one meanwhile, it says so.
+func (s *Subscriber) master(ctx context.Context) (redis.UniversalClient, error) {
+	cluster, ok := s.client.(*redis.ClusterClient)
+	if !ok {
+		return s.client, nil
+	}
+	node, err := cluster.MasterForKey(ctx, s.keys.SeqKey())
+	if err != nil {
+		return nil, fmt.Errorf("find the master of %s: %w", s.keys.SeqKey(), err)
+	}
+	return node, nil
+}
+
+// position asks the master. A Redis that was never written to has no epoch and no seq.
+func (s *Subscriber) position(ctx context.Context, master redis.UniversalClient) (position, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if !s.noInfo.Load() {
+		p, withheld, err := s.read(ctx, master, true)
+		if withheld == nil {
+			return p, err
+		}
+		s.noInfo.Store(true)
+		s.board.infoOnce.Do(func() {
+			s.log.Warn("redis does not tell its role and history: a replica, or a failover to an older one, may go unnoticed; permit INFO (+info)", "error", withheld)
+		})
+	}
+	p, _, err := s.read(ctx, master, false)
+	return p, err
+}
+
+// read is position with INFO or without; withheld is why there was none.
+func (s *Subscriber) read(ctx context.Context, master redis.UniversalClient, withInfo bool) (p position, withheld, err error) {
+	p.at = time.Now()
+	// One transaction, so that the sequence number is of that epoch and of that server.
+	tx := master.TxPipeline()
+	epoch, seq := tx.Get(ctx, s.keys.EpochKey()), tx.Get(ctx, s.keys.SeqKey())
+	asked := []*redis.StringCmd{epoch, seq}
+	shards := redis.NewStringCmd(ctx)
+	if s.Shard == 0 {
+		shards = tx.Get(ctx, contract.ShardsKey)
+		asked = append(asked, shards)
+	}
+	info := redis.NewStringCmd(ctx)
+	if withInfo {
+		info = tx.Info(ctx, "server", "replication")
+	}
+	tx.Exec(ctx) // its error is one of theirs
+	if infoWithheld(info.Err(), epoch.Err()) {
+		return p, info.Err(), nil
+	}
+	for _, cmd := range append(asked, info) {
+		if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
+			return p, nil, fmt.Errorf("read the position of redis: %w", err)
+		}
+	}
+	if err := s.Shards.Agree(shards.Val()); err != nil {
+		return p, nil, err
+	}
+	if p.history, err = history(info.Val(), address(master)); err != nil {
+		return p, nil, err
+	}
+	p.epoch = epoch.Val()
+	if p.epoch != "" && !contract.ValidEpoch(p.epoch) {
+		return p, nil, fmt.Errorf("%s holds %.80q, which is no data epoch: delete it, and the next write sets one", s.keys.EpochKey(), p.epoch)
+	}
+	if text := seq.Val(); text != "" {
+		if p.seq, err = strconv.ParseUint(text, 10, 64); err != nil {
+			return p, nil, fmt.Errorf("%s holds %.80q, which is no sequence number", s.keys.SeqKey(), text)
+		}
+	}
+	return p, nil, nil
+}
+
+// infoWithheld reports whether the server refuses INFO, and INFO only: it has no such
+// command, or no permission for it.
+func infoWithheld(info, epoch error) bool {
+	_, refused := errors.AsType[redis.Error](info)
+	return refused && (epoch == nil || errors.Is(epoch, redis.Nil) || redis.HasErrorPrefix(epoch, "EXECABORT"))
+}
+
+// history reads what INFO says of the server; "" for nothing. A server that is no master
+// is refused.
+func history(info, server string) (string, error) {
+	if info == "" {
+		return "", nil
+	}
+	fields := map[string]string{}
+	for line := range strings.Lines(info) {
+		if name, value, found := strings.Cut(strings.TrimSpace(line), ":"); found {
+			fields[name] = value
+		}
+	}
+	if role := fields["role"]; role != "master" {
+		if server == "" {
+			server = "at port " + fields["tcp_port"]
+		}
+		return "", &replicaError{server, role, fields["master_host"] + ":" + fields["master_port"]}
+	}
+	// A process that was demoted and promoted again is the same, its line of data is not.
+	return fields["run_id"] + "/" + fields["master_replid"], nil
+}
+
+// address is where the client connects to, "" if others tell it.
+func address(client redis.UniversalClient) string {
+	if c, ok := client.(*redis.Client); ok && c.Options().Addr != "FailoverClient" {
+		return c.Options().Addr
+	}
+	return ""
+}

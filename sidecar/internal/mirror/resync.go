@@ -1,0 +1,64 @@
+package mirror
+
+import (
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+)
+
+// Shard is the mirror for the reader of one shard.
+type Shard struct {
+	*Mirror
+	shard int
+}
+
+// Shard is the mirror for the reader of shard i.
+func (m *Mirror) Shard(i int) Shard { return Shard{m, i} }
+
+// BeginResync begins a full resync of the shard: its versions start over, because Redis is
+// the truth, and what is not applied again until [Shard.EndResync] is gone. A resync that
+// was begun and not ended is begun anew.
+func (s Shard) BeginResync() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.generations[s.shard]++
+}
+
+// EndResync removes what the shard no longer has; the objects of others stay.
+func (s Shard) EndResync() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, k := range s.known {
+		if k.shard == s.shard && k.generation != s.generations[s.shard] {
+			s.release(key)
+			delete(s.known, key)
+		}
+	}
+	s.report()
+}
+
+// Generation counts the full resyncs of the key's shard. Who reads Redis on their own
+// account takes it before they read, for [Mirror.ApplyRead].
+func (m *Mirror) Generation(key string) uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.generations[m.shards.Of(key)]
+}
+
+// ApplyRead applies what was read from Redis by someone who does not follow the events:
+// not if a full resync has begun since, when the version may be of data that Redis has lost.
+func (m *Mirror) ApplyRead(o contract.Object, generation uint64) Result {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if generation != m.generations[m.shards.Of(o.Key)] {
+		return NotNewer
+	}
+	return m.apply(o)
+}
+
+// expiring reports whether k is a tombstone that Redis has forgotten or, as clocks differ,
+// may have: then a version that is not newer is of a writer that has started over.
+func (k known) expiring(now time.Time) bool {
+	const clocksDiffer = time.Minute
+	return k.deleted && now.UnixMilli() > k.publishedMS+(contract.TombstoneLife-clocksDiffer).Milliseconds()
+}

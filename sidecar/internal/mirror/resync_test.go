@@ -1,0 +1,68 @@
+package mirror_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/mirror"
+)
+
+// A full resync of one shard takes nothing from the others.
+func TestResyncOfOneShard(t *testing.T) {
+	const shards = contract.Shards(4)
+	f := start(t, mirror.Config{Shards: shards})
+	var keys []string
+	for i := range 40 {
+		keys = append(keys, fmt.Sprint("/", i))
+		f.apply(t, object(keys[i], 5, 10), mirror.Stored)
+	}
+	before := map[string]uint64{}
+	for _, key := range keys {
+		before[key] = f.Generation(key)
+	}
+	const resynced = 2
+	f.Shard(resynced).BeginResync()
+	kept := ""
+	for _, key := range keys {
+		if shards.Of(key) == resynced && kept == "" {
+			kept = key
+			f.Shard(resynced).Apply(object(key, 1, 10)) // versions start over
+		}
+	}
+	f.Shard(resynced).EndResync()
+	for _, key := range keys {
+		switch {
+		case key == kept:
+			f.expect(t, key, 1)
+		case shards.Of(key) == resynced:
+			f.expect(t, key, 0)
+			if got := f.ApplyRead(object(key, 6, 10), before[key]); got != mirror.NotNewer {
+				t.Errorf("%s read before the resync: %s", key, got)
+			}
+		default:
+			f.expect(t, key, 5)
+			if got := f.ApplyRead(object(key, 6, 10), before[key]); got != mirror.Stored {
+				t.Errorf("%s of another shard, read before the resync: %s", key, got)
+			}
+		}
+	}
+}
+
+// A writer that starts over when its tombstone has expired in Redis is heard, although the
+// mirror may not have forgotten the tombstone yet.
+func TestTombstoneThatExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, mirror.Config{})
+		f.apply(t, tombstone("/a", 7), mirror.Deleted)
+		time.Sleep(contract.TombstoneLife - 2*time.Minute)
+		f.apply(t, object("/a", 1, 10), mirror.NotNewer)
+		f.expect(t, "/a", 0)
+		time.Sleep(time.Minute + time.Millisecond)
+		f.apply(t, object("/a", 1, 10), mirror.Stored)
+		f.expect(t, "/a", 1)
+		f.apply(t, object("/a", 1, 10), mirror.NotNewer)
+	})
+}
