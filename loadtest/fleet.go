@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
@@ -28,13 +29,16 @@ func register(ctx context.Context, p *publish.Publisher, prefix string, n, cost 
 	if err != nil {
 		return err
 	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(8)
 	for i := range n {
-		d := publish.Device{ID: fmt.Sprint(prefix, i), Hashes: []string{string(hash)}, Permissions: []string{"telemetry.write"}}
-		if _, err := p.PutDevice(ctx, d); err != nil {
+		group.Go(func() error {
+			d := publish.Device{ID: fmt.Sprint(prefix, i), Hashes: []string{string(hash)}, Permissions: []string{"telemetry.write"}}
+			_, err := p.PutDevice(ctx, d)
 			return err
-		}
+		})
 	}
-	return nil
+	return group.Wait()
 }
 
 // dialFrom connects from an address of this machine: 127.net.x.y for host number i.

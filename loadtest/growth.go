@@ -63,7 +63,12 @@ func (b *bench) metric(ctx context.Context, name string) (float64, error) {
 
 // metrics are all of the sidecar's, as text.
 func (b *bench) metrics(ctx context.Context) (string, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, b.SidecarAdminURL()+"/metrics", nil)
+	return fetch(ctx, b.SidecarAdminURL()+"/metrics")
+}
+
+// fetch is the body of an answer.
+func fetch(ctx context.Context, url string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", err
 	}

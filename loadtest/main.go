@@ -27,7 +27,7 @@ type options struct {
 	Scenario string `env:"SCENARIO" default:"all" enum:"all,propagation,coldstart,catchup,ratio,steady,flood,revocation" help:"propagation, coldstart, catchup, ratio, steady, flood, revocation or all."`
 	Updates  int    `env:"UPDATES" default:"10000" help:"Updates that propagation measures."`
 	Reads    int    `env:"READS" default:"5000" help:"Reads per second meanwhile."`
-	Objects  int    `env:"OBJECTS" default:"100000" help:"Objects of 1 KiB for coldstart and catchup."`
+	Objects  int    `env:"OBJECTS" default:"100000" help:"Objects of 1 KiB for coldstart and catchup, devices that revocation revokes at once."`
 	Changes  int    `env:"CHANGES" default:"1000" help:"Changes that catchup misses."`
 	Pairs    int    `env:"PAIRS" default:"8" help:"Pairs of slices that ratio measures, for each workload."`
 	Devices  int    `env:"DEVICES" default:"1000" help:"Devices of steady and flood, 1 request per second each."`

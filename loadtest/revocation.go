@@ -44,6 +44,35 @@ func revocation(ctx context.Context, o *options, out io.Writer) (err error) {
 	}
 	fmt.Fprintf(out, "revocation: %d devices one by one, 200 requests/s each on 4 connections, %d requests\n", revoked, requests)
 	fmt.Fprintf(out, "revocation returned → first 401: p50 %s, p90 %s, p99 %s, max %s; answers of 200 to requests sent after it: %d\n", at(.5), at(.9), at(.99), at(1), later)
+	return b.revokeAll(ctx, o, out)
+}
+
+// revokeAll measures one operation that revokes many devices, until the sidecar has
+// applied the last event.
+func (b *bench) revokeAll(ctx context.Context, o *options, out io.Writer) error {
+	if err := register(ctx, b.publisher, "many", o.Objects, 4); err != nil {
+		return err
+	}
+	applied := func() error {
+		seq, err := b.client.Get(ctx, "{gatehouse:0}:seq").Float64()
+		for got := 0.0; err == nil && got < seq; {
+			got, err = b.metric(ctx, "gatehouse_redis_seq")
+		}
+		return err
+	}
+	if err := applied(); err != nil {
+		return err
+	}
+	begin := time.Now()
+	n, err := b.publisher.RevokeAll(ctx)
+	if err != nil {
+		return err
+	}
+	returned := time.Since(begin)
+	if err := applied(); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "all: %d devices revoked in %.1f s; the sidecar had applied all %.0f ms later\n", n, returned.Seconds(), 1000*(time.Since(begin)-returned).Seconds())
 	return nil
 }
 

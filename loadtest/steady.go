@@ -45,11 +45,22 @@ func steady(ctx context.Context, o *options, out io.Writer) (err error) {
 		return errors.Join(err, f.stop())
 	}
 	f.take()
+	if err := wait(ctx, time.Second); err != nil { // Envoy's counters are late
+		return errors.Join(err, f.stop())
+	}
+	waited, err := b.stat(ctx, "wasmcustom.gatehouse.auth_verify")
+	if err != nil {
+		return errors.Join(err, f.stop())
+	}
 	if err := errors.Join(wait(ctx, time.Duration(o.Seconds)*time.Second), f.stop()); err != nil {
 		return err
 	}
 	samples := f.take()
 	again, err := b.sum(ctx, "gatehouse_bcrypt_total")
+	if err != nil {
+		return err
+	}
+	waitedNow, err := b.stat(ctx, "wasmcustom.gatehouse.auth_verify")
 	if err != nil {
 		return err
 	}
@@ -64,7 +75,7 @@ func steady(ctx context.Context, o *options, out io.Writer) (err error) {
 	expiry := func(s sample) bool { return within(s, life) && !renewal(s) }
 	elsewhere := func(s sample) bool { return !renewal(s) && !expiry(s) }
 	fmt.Fprintf(out, "steady: %d devices, 1 request/s each, %d s, verdicts of %d s ± 10 %%, cost %d; all in after %.0f s\n", o.Devices, o.Seconds, life, o.Cost, warm.Seconds())
-	fmt.Fprintf(out, "bcrypt runs: %.0f when all were in, %.0f at the end; %d requests, %d errors\n", runs, again, len(samples), bad(samples))
+	fmt.Fprintf(out, "bcrypt runs: %.0f when all were in, %.0f at the end; %d requests, %d errors, %d waited for a verification\n", runs, again, len(samples), bad(samples), waitedNow-waited)
 	for _, w := range []struct {
 		name string
 		keep func(sample) bool
@@ -72,6 +83,15 @@ func steady(ctx context.Context, o *options, out io.Writer) (err error) {
 		fmt.Fprintf(out, "%-16s p50 %s, p99 %s, p99.9 %s\n", w.name, quantile(samples, .5, w.keep), quantile(samples, .99, w.keep), quantile(samples, .999, w.keep))
 	}
 	return nil
+}
+
+// stat is a counter of Envoy's, 0 if it was never used.
+func (b *bench) stat(ctx context.Context, name string) (n int, err error) {
+	text, err := fetch(ctx, b.EnvoyAdminURL()+"/stats?filter=^"+name+"$")
+	if _, value, found := strings.Cut(text, name+": "); found && err == nil {
+		_, err = fmt.Sscan(value, &n)
+	}
+	return n, err
 }
 
 // sum is a metric of the sidecar over all its labels.

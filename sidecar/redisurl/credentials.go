@@ -13,9 +13,10 @@ import (
 const maxPassword = 4096
 
 func (s Settings) checkCredentials(t *target) (errs []*Error) {
-	switch {
-	case s.PasswordFile != "" && t.password != "":
+	if s.PasswordFile != "" && t.password != "" {
 		errs = append(errs, refuse("password_file", "the url has a password too: give one of them"))
+	}
+	switch {
 	case s.Username != "" && t.username != "":
 		errs = append(errs, refuse("username", "the url has a user too: give one of them"))
 	case s.Username != "" && s.PasswordFile == "" && t.password == "":

@@ -206,6 +206,9 @@ func TestRefuses(t *testing.T) {
 		{"revoke nobody", "not found", "", 1, []string{"device", "revoke", "nobody"}},
 		{"delete a bad key", "invalid", "", 2, []string{"delete", "a"}},
 		{"URL scheme", "--redis", "", 2, []string{"list", "--redis", "http://127.0.0.1"}},
+		{"shards", "--shards, GATEHOUSE_REDIS_SHARDS: shards: 65 is out of 1 to 64", "", 2, []string{"list", "--shards", "65"}},
+		{"password file", "--redis-password-file: open /no/such", "", 2, []string{"list", "--redis-password-file", "/no/such"}},
+		{"TLS without TLS", "--redis-tls-ca-file: the url is not of TLS", "", 2, []string{"list", "--redis-tls-ca-file", "x"}},
 		{"nobody listens", "connection refused", "", 1, []string{"list", "--redis", "redis://127.0.0.1:1"}},
 	}
 	for _, test := range tests {
@@ -217,6 +220,19 @@ func TestRefuses(t *testing.T) {
 	if got := s.redis.Keys(); len(got) > 1 || len(got) == 1 && got[0] != contract.ShardsKey {
 		t.Errorf("keys %q in Redis, want at most the number of shards", got)
 	}
+}
+
+func TestNumberOfShards(t *testing.T) {
+	s := newShell(t)
+	s.env["GATEHOUSE_REDIS_SHARDS"] = "8"
+	s.ok("x", "put", "/a", "--file", "-")
+	s.fails(2, "is 8, this program is set to 4", "x", "put", "/a", "--file", "-", "--shards", "4")
+	s.fails(2, "is 8, this program is set to 4", "", "list", "--shards", "4")
+	if got := s.ok("", "list"); !strings.Contains(got, "/a") {
+		t.Errorf("list: %q", got)
+	}
+	s.env["GATEHOUSE_REDIS_SHARDS"] = "many"
+	s.fails(2, `"many" is no number`, "", "list")
 }
 
 func TestPasswordIsNotShown(t *testing.T) {

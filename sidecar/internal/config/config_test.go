@@ -71,13 +71,17 @@ func TestProblems(t *testing.T) {
 		{"alias", "log: &a\n  level: *a\n", nil, []string{"aliases"}},
 		{"not YAML", "a: [\n", nil, []string{"yaml: line"}},
 		{"all values at once", "", []string{
-			"--redis.url=mysql://x", "--push.socket=", "--api.socket=" + strings.Repeat("x", 104), "--admin.address=9090", "--memory.bytes=1KiB",
+			"--redis.url=mysql://x", "--redis.pool-size=0", "--redis.shards=65", "--push.socket=", "--api.socket=" + strings.Repeat("x", 104), "--admin.address=9090", "--memory.bytes=1KiB",
 			"--memory.objects=0", "--memory.verdicts=-1", "--bcrypt.workers=-1", "--bcrypt.queue=0", "--bcrypt.max-cost=16",
 			"--verdict.allow-ttl=1ms", "--verdict.deny-ttl=-1s", "--verdict.pin-ttl=10000h", "--log.level=loud", "--log.format=xml",
 		}, []string{
-			"redis.url", "push.socket", "api.socket", "admin.address", "memory.bytes", "memory.objects", "memory.verdicts",
+			"redis.url", "redis.pool_size: 0 is out of 1 to 1024", "redis.shards: 65 is out of 1 to 64", "push.socket", "api.socket", "admin.address", "memory.bytes", "memory.objects", "memory.verdicts",
 			"bcrypt.workers", "bcrypt.queue", "bcrypt.max_cost: 16 is out of 4 to 15", "verdict.allow_ttl", "verdict.deny_ttl", "verdict.pin_ttl", "log.level", "log.format",
 		}},
+		{"password twice", "redis: {url: 'redis://u:hunter2@h', username: v}", []string{"--redis.password-file=/no/such"}, []string{
+			"redis.password_file: the url has a password too", "redis.username: the url has a user too", "redis.password_file: open /no/such",
+		}},
+		{"TLS files without TLS", "redis: {tls_ca_file: ca.pem}", nil, []string{"redis.tls_ca_file: the url is not of TLS"}},
 		{"one socket for two", "", []string{"--api.socket=/a", "--push.socket=/a"}, []string{"api.socket"}},
 		{"unknown flag", "", []string{"--redis.urls=x"}, []string{"unknown flag --redis.urls"}},
 		{"argument", "", []string{"x"}, []string{"unexpected argument x"}},

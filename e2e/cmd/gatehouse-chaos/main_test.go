@@ -1,0 +1,39 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+func TestUsage(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		env  map[string]string
+		args []string
+		want int
+		says string
+	}{
+		{"help", nil, []string{"--help"}, 0, "CHAOS_SECONDS"},
+		{"no time", map[string]string{"CHAOS_SECONDS": "0"}, nil, 2, "CHAOS_SECONDS 0: want 1 to"},
+		{"time is no number", map[string]string{"CHAOS_SECONDS": "x"}, nil, 2, "x"},
+		{"seed is no number", map[string]string{"CHAOS_SEED": "-1"}, nil, 2, `CHAOS_SEED "-1": want a decimal number`},
+		{"unknown fault", nil, []string{"--only", "coffee"}, 2, `--only "coffee": want some of`},
+		{"too few keys", nil, []string{"--keys", "1"}, 2, "--keys 1: want 16 to"},
+		{"unknown flag", nil, []string{"--what"}, 2, "see gatehouse-chaos --help"},
+		{"no sidecar", nil, []string{"--sidecar", "missing"}, 2, "missing"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Setenv("CHAOS_SECONDS", "60")
+			t.Setenv("CHAOS_SEED", "")
+			t.Setenv("TMPDIR", t.TempDir())
+			for name, value := range tt.env {
+				t.Setenv(name, value)
+			}
+			var out bytes.Buffer
+			if got := run(tt.args, &out, &out); got != tt.want || !strings.Contains(out.String(), tt.says) {
+				t.Errorf("got %d %q, want %d with %q", got, out.String(), tt.want, tt.says)
+			}
+		})
+	}
+}
