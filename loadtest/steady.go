@@ -64,6 +64,15 @@ func steady(ctx context.Context, o *options, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	fmt.Fprintf(out, "steady: %d devices, 1 request/s each, %d s, verdicts of %d s ± 10 %%, cost %d; all in after %.0f s\n", o.Devices, o.Seconds, life, o.Cost, warm.Seconds())
+	fmt.Fprintf(out, "bcrypt runs: %.0f when all were in, %.0f at the end; %d requests, %d errors, %d waited for a verification\n", runs, again, len(samples), bad(samples), waitedNow-waited)
+	printWindows(out, samples, begin, life)
+	return nil
+}
+
+// printWindows prints how long requests took at the times when verdicts of life seconds,
+// made at begin, are renewed or would expire, and at all others.
+func printWindows(out io.Writer, samples []sample, begin time.Time, life float64) {
 	// The k-th renewal comes after k times two thirds of a life, ± 10 %, the end of a life
 	// that is not renewed after a whole one.
 	within := func(s sample, first float64) bool {
@@ -74,15 +83,12 @@ func steady(ctx context.Context, o *options, out io.Writer) (err error) {
 	renewal := func(s sample) bool { return within(s, life*2/3.) }
 	expiry := func(s sample) bool { return within(s, life) && !renewal(s) }
 	elsewhere := func(s sample) bool { return !renewal(s) && !expiry(s) }
-	fmt.Fprintf(out, "steady: %d devices, 1 request/s each, %d s, verdicts of %d s ± 10 %%, cost %d; all in after %.0f s\n", o.Devices, o.Seconds, life, o.Cost, warm.Seconds())
-	fmt.Fprintf(out, "bcrypt runs: %.0f when all were in, %.0f at the end; %d requests, %d errors, %d waited for a verification\n", runs, again, len(samples), bad(samples), waitedNow-waited)
 	for _, w := range []struct {
 		name string
 		keep func(sample) bool
 	}{{"around renewals", renewal}, {"around expiries", expiry}, {"elsewhere", elsewhere}} {
 		fmt.Fprintf(out, "%-16s p50 %s, p99 %s, p99.9 %s\n", w.name, quantile(samples, .5, w.keep), quantile(samples, .99, w.keep), quantile(samples, .999, w.keep))
 	}
-	return nil
 }
 
 // stat is a counter of Envoy's, 0 if it was never used.

@@ -191,9 +191,17 @@ func (r *run) readAll(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			r.read(ctx, reader, rand.IntN(r.Keys))
+			r.read(ctx, reader, r.pick())
 		}
 	}
+}
+
+// pick is a key at random: every second time one of the writers' last ones.
+func (r *run) pick() int {
+	if rand.IntN(2) == 0 {
+		return r.Keys - 1 - rand.IntN(r.Writers)
+	}
+	return rand.IntN(r.Keys)
 }
 
 // read asks once and has the answer judged.

@@ -19,6 +19,9 @@ const (
 	// cold is how many of hundred writes go to the one half of a writer's keys: a lost
 	// update must not always be healed by the next one.
 	cold = 4
+	// hot is how many go to its last key, which readers ask for most: the short moments in
+	// which a version could go backwards must be seen.
+	hot = 40
 )
 
 // newRedis is a client of the writers. It sends nothing twice: what became of a write
@@ -72,8 +75,11 @@ func (w *writer) run(ctx context.Context, every time.Duration) {
 
 func (w *writer) pick() int {
 	half := len(w.keys) / 2
-	if half > 0 && rand.IntN(100) < cold {
+	switch n := rand.IntN(100); {
+	case n < cold && half > 0:
 		return w.keys[rand.IntN(half)]
+	case n < cold+hot:
+		return w.keys[len(w.keys)-1]
 	}
 	return w.keys[half+rand.IntN(len(w.keys)-half)]
 }

@@ -33,7 +33,7 @@ type commandLine struct {
 	Seed    string            `env:"CHAOS_SEED" help:"Repeats the schedule of a run; without it, one is drawn and printed."`
 	Keys    int               `default:"200" help:"Keys that are written and read."`
 	Writes  int               `default:"800" help:"Writes a second."`
-	Reads   int               `default:"2000" help:"Reads a second."`
+	Reads   int               `default:"3000" help:"Reads a second."`
 	Readers int               `default:"16" help:"Connections that read."`
 	Only    []chaos.FaultKind `help:"Break only these, for example 'sidecar killed'."`
 	Workers int               `default:"2" help:"Envoy's worker count."`

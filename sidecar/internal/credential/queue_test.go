@@ -202,7 +202,8 @@ func TestSources(t *testing.T) {
 	if seen[len(seen)-1] != 0 {
 		t.Error("what is no address has a source")
 	}
-	if s.pair("a", 1) == s.pair("a", 2) || s.pair("a", 1) == s.pair("b", 1) || s.pair("a", 1) != s.pair("a", 1) {
+	one, again := s.pair("a", 1), s.pair("a", 1)
+	if one == s.pair("a", 2) || one == s.pair("b", 1) || one != again {
 		t.Error("pairs are not told apart")
 	}
 }

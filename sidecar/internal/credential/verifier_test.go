@@ -207,8 +207,8 @@ func (f fixture) expectVerdict(t *testing.T, id, secret string, outcome wire.Out
 	if !found || v.Outcome != outcome {
 		t.Errorf("stored %v, %v; want %v", v.Outcome, found, outcome)
 	}
-	life := time.UnixMilli(v.ExpiresMS).Sub(time.Now())
-	refresh := time.UnixMilli(v.RefreshAfterMS).Sub(time.Now())
+	life := time.Until(time.UnixMilli(v.ExpiresMS))
+	refresh := time.Until(time.UnixMilli(v.RefreshAfterMS))
 	if outcome == wire.Allow && (life < 26*time.Second || life > 33*time.Second || refresh < 17*time.Second || refresh > 23*time.Second || v.Permissions != 3) {
 		t.Errorf("allow for %v, refreshed after %v, permissions %b", life, refresh, v.Permissions)
 	}
