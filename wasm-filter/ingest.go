@@ -16,7 +16,6 @@ const maxBatch = 2 << 20
 type ingest struct {
 	types.DefaultHttpContext
 	vm   *vm
-	size int // of the body so far, bytes
 	done bool
 }
 
@@ -45,13 +44,13 @@ func (i *ingest) OnHttpRequestBody(size int, endOfStream bool) types.Action {
 	if i.done {
 		return types.ActionPause
 	}
-	if i.size = size; i.size > maxBatch {
+	if size > maxBatch { // size is of the body so far, bytes
 		return i.refuse(413, fmt.Sprintf("batch of more than %d bytes: send smaller ones", maxBatch))
 	}
 	if !endOfStream {
 		return types.ActionPause
 	}
-	return i.apply(i.vm.host.requestBody(i.size))
+	return i.apply(i.vm.host.requestBody(size))
 }
 
 // apply writes a batch's records if memory holds the batch's epoch, or the batch takes over.

@@ -26,8 +26,8 @@ type vm struct {
 func newVM(h host) *vm { return &vm{host: h} }
 
 // NewPluginContext implements types.VMContext.
-func (v *vm) NewPluginContext(contextID uint32) types.PluginContext {
-	return &plugin{vm: v, id: contextID}
+func (v *vm) NewPluginContext(uint32) types.PluginContext {
+	return &plugin{vm: v}
 }
 
 func (v *vm) count(counter policy.Counter) { v.counts[counter]++ }
@@ -46,7 +46,6 @@ func (v *vm) flush() {
 type plugin struct {
 	types.DefaultPluginContext
 	vm    *vm
-	id    uint32
 	edge  *policy.Edge
 	calls calls
 	hits  hits

@@ -15,7 +15,7 @@ type Config struct {
 	// PushListener marks the plugin that applies the sidecar's batches; nothing else
 	// is set then.
 	PushListener bool
-	// SidecarCluster is the cluster that verify and fetch calls go to.
+	// SidecarCluster is the cluster that calls to the sidecar go to, "" for a push listener.
 	SidecarCluster string
 	// SidecarTimeout bounds a call, and so how long a request waits for one.
 	SidecarTimeout time.Duration
@@ -68,9 +68,6 @@ type Cache struct {
 	// PerDevice makes the authenticated device id part of the key.
 	PerDevice bool
 }
-
-// Cluster is the cluster that the configuration calls, or "" for a push listener.
-func (c *Config) Cluster() string { return c.SidecarCluster }
 
 // Bounds and defaults of the configuration, as the README gives them.
 const (

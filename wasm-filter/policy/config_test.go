@@ -69,7 +69,7 @@ func TestParseDefaults(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	push, err := parseJSON(t, `{"push_listener": true}`)
-	if err != nil || !push.PushListener || push.Cluster() != "" {
+	if err != nil || !push.PushListener || push.SidecarCluster != "" {
 		t.Errorf("push listener: got %+v, %v", push, err)
 	}
 }

@@ -61,7 +61,7 @@ func Check(file []byte) (rules int, problems []string) {
 			return
 		}
 		rules += len(config.Rules)
-		if name := config.Cluster(); name != "" && known && !slices.Contains(clusters, name) {
+		if name := config.SidecarCluster; name != "" && known && !slices.Contains(clusters, name) {
 			report(fmt.Errorf("sidecar.cluster: %q is not a cluster of this file (has: %s)", name, strings.Join(clusters, ", ")))
 		}
 	})
