@@ -27,19 +27,20 @@ func newLookups() *lookups {
 	l.tag = tags[3]
 	l.objects = bucket(tags, all)
 	l.body = AppendBody(nil, testEpoch, 9, make([]byte, 1024))
-	l.verdicts = AppendVerdicts(nil, testEpoch, append(verdicts(3), testVerdicts[0]))
+	l.verdicts = AppendVerdicts(nil, testEpoch, append(verdicts(3), testVerdicts[0]), []Mark{{Tag: 2}, {Tag: 4}, {Tag: 6}, testMarks[0]})
 	l.digest = testVerdicts[0].Digest
 	return l
 }
 
 // Sinks, so that no compiler finds a lookup useless.
 var (
-	sinkErr    error
-	sinkBody   []byte
-	sinkObject Object
-	sinkU32    uint32
-	sinkDigest Digest
-	sinkAllow  bool
+	sinkErr      error
+	sinkStanding Standing
+	sinkBody     []byte
+	sinkObject   Object
+	sinkU32      uint32
+	sinkDigest   Digest
+	sinkAllow    bool
 )
 
 // hot are the steps of a request that must not allocate.
@@ -54,11 +55,13 @@ func hot() map[string]func() {
 		"FindBody":          func() { sinkBody, sinkErr = FindBody(l.body, testEpoch, l.variant) },
 		"FindBody/absent":   func() { sinkBody, sinkErr = FindBody(l.body, testEpoch, Variant{}) },
 		"FindVerdict": func() {
-			v, err := FindVerdict(l.verdicts, testEpoch, &l.digest)
+			v, _, err := FindVerdict(l.verdicts, testEpoch, &l.digest, testMarks[0].Tag)
 			sinkAllow, sinkErr = v.Outcome == Allow, err
 		},
-		"FindVerdict/absent": func() { _, sinkErr = FindVerdict(l.verdicts, testEpoch, &Digest{}) },
+		"FindVerdict/closed": func() { _, sinkStanding, _ = FindVerdict(l.verdicts, testEpoch, &Digest{}, testMarks[0].Tag) },
+		"FindVerdict/absent": func() { _, sinkStanding, _ = FindVerdict(l.verdicts, testEpoch, &Digest{}, 8) },
 		"Place":              func() { sinkU32, _ = k.Place(l.object.Key, 4096) },
+		"Device":             func() { sinkU32, _ = k.Device("demo-device", 4096) },
 		"Digest":             func() { sinkDigest = k.Digest("demo-device", "demo-secret") },
 		"Digest/longest":     func() { sinkDigest = k.Digest(longest, longest[:MaxSecret]) },
 	}
@@ -74,7 +77,7 @@ func TestNoAllocation(t *testing.T) {
 
 func BenchmarkLookup(b *testing.B) {
 	steps := hot()
-	for _, name := range []string{"FindObject", "FindObject/absent", "FindBody", "FindVerdict", "FindVerdict/absent", "Place"} {
+	for _, name := range []string{"FindObject", "FindObject/absent", "FindBody", "FindVerdict", "FindVerdict/closed", "FindVerdict/absent", "Place", "Device", "Digest"} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

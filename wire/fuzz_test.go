@@ -127,8 +127,9 @@ func FuzzFindBody(f *testing.F) {
 }
 
 func FuzzFindVerdict(f *testing.F) {
-	seed(f, func(b []byte) { f.Add(b, testVerdicts[1].Digest[:]) })
-	f.Fuzz(func(t *testing.T, rec, digest []byte) {
+	seed(f, func(b []byte) { f.Add(b, testVerdicts[1].Digest[:], testMarks[1].Tag) })
+	f.Fuzz(func(t *testing.T, rec, digest []byte, device uint64) {
+		device &^= 1
 		var asked []Digest
 		if len(digest) >= 16 {
 			asked = append(asked, Digest(digest[:16]))
@@ -137,12 +138,15 @@ func FuzzFindVerdict(f *testing.F) {
 			asked = append(asked, Digest(rec[at:at+16]))
 		}
 		for _, d := range asked {
-			sameBeyond(t, rec, func(b []byte) string { return line(FindVerdict(b, epochOf(b), &d)) })
-			v, err := FindVerdict(rec, epochOf(rec), &d)
-			if err != nil {
+			sameBeyond(t, rec, func(b []byte) string { return lookup(b, epochOf(b), &d, device) })
+			v, standing, err := FindVerdict(rec, epochOf(rec), &d, device)
+			if err == nil && standing != Found {
+				checkStanding(t, rec, device, standing)
+			}
+			if standing != Found {
 				continue
 			}
-			got, found := AppendVerdicts(nil, 0, []Verdict{v})[16:], false
+			got, found := AppendVerdicts(nil, 0, []Verdict{v}, nil)[16:], false
 			for at := 16; at+48 <= len(rec); at += 48 {
 				found = found || bytes.Equal(zeroed(rec[at:at+48], [2]int{41, 7}), got)
 			}
@@ -151,6 +155,25 @@ func FuzzFindVerdict(f *testing.F) {
 			}
 		}
 	})
+}
+
+// checkStanding looks for the device's first mark from the end of a record's entries on.
+func checkStanding(t *testing.T, rec []byte, device uint64, got Standing) {
+	t.Helper()
+	at := 16 + 48*int(binary.LittleEndian.Uint16(rec[2:]))
+	for range binary.LittleEndian.Uint32(rec[4:]) {
+		bits := binary.LittleEndian.Uint64(rec[at:])
+		if at += 8; bits&^1 != device {
+			continue
+		}
+		if want := Marked - Standing(bits&1); got != want { // closed is the one before
+			t.Errorf("got standing %d for %x, want %d of % x", got, device, want, rec)
+		}
+		return
+	}
+	if got != Absent {
+		t.Errorf("got standing %d for %x, which has no mark in % x", got, device, rec)
+	}
 }
 
 func FuzzParseBatch(f *testing.F) {

@@ -132,7 +132,7 @@ func TestGoldenFiles(t *testing.T) {
 	if *update {
 		return // not all are written yet
 	}
-	known := map[string]bool{"place": true, "digest": true}
+	known := map[string]bool{"place": true, "digest": true, "device": true}
 	for _, s := range samples() {
 		known[s.name] = true
 	}

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"math"
 
 	"github.com/dchest/siphash"
 )
@@ -44,9 +45,19 @@ func (k *Keys) Digest(id, secret string) Digest {
 	return d
 }
 
-// Bucket is where the verdict for this credential lives among buckets buckets.
-func (d *Digest) Bucket(buckets uint32) uint32 {
-	return reduce(binary.LittleEndian.Uint32(d[:]), buckets)
+// Device is where all that is known of a device lives among buckets buckets, and the tag
+// of its mark. They are SipHash-2-4-128 of u32 2^32-1, id, under the credential key: no
+// id is so long, so nothing is said of a credential's digest. The bucket comes from the
+// second half, the tag from the first, without its lowest bit. It panics if id is over its
+// limit, which callers check when they read it.
+func (k *Keys) Device(id string, buckets uint32) (bucket uint32, tag uint64) {
+	if len(id) > MaxDeviceID {
+		panic("wire: device id over its limit")
+	}
+	var buf [4 + MaxDeviceID]byte
+	b := append(binary.LittleEndian.AppendUint32(buf[:0], math.MaxUint32), id...)
+	lo, hi := siphash.Hash128(half(k.Credential, 0), half(k.Credential, 8), b)
+	return reduce(uint32(hi), buckets), lo &^ closedBit
 }
 
 // reduce maps a uniform h to [0, n) without a division (Lemire, "Fast random integer

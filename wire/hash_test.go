@@ -98,21 +98,48 @@ var credentials = []struct{ id, secret string }{
 	{strings.Repeat("d", MaxDeviceID), strings.Repeat("s", MaxSecret)},
 }
 
-// TestDigestGolden fixes the digest of a credential and where its verdict lives.
+// TestDigestGolden fixes the digest of a credential.
 func TestDigestGolden(t *testing.T) {
 	var s strings.Builder
 	fmt.Fprintf(&s, "# digest = SipHash-2-4-128(digest key %x, u32 length of id, id, secret)\n", testKeys.Credential)
-	s.WriteString("# bucket = (first u32 of digest) * 1024 div 2^32\n# digest, bucket of 1024, id, secret\n")
+	s.WriteString("# digest, id, secret\n")
 	seen := map[Digest]string{}
 	for _, c := range credentials {
 		d := testKeys.Digest(c.id, c.secret)
-		fmt.Fprintf(&s, "%x, %d of 1024, %q, %q\n", d[:], d.Bucket(1024), c.id, c.secret)
+		fmt.Fprintf(&s, "%x, %q, %q\n", d[:], c.id, c.secret)
 		if other, dup := seen[d]; dup {
 			t.Errorf("%q %q: got the digest of %s", c.id, c.secret, other)
 		}
 		seen[d] = fmt.Sprintf("%q %q", c.id, c.secret)
 	}
 	golden(t, "digest", s.String())
+}
+
+// TestDeviceGolden fixes where devices live, and their tags.
+func TestDeviceGolden(t *testing.T) {
+	var s strings.Builder
+	fmt.Fprintf(&s, "# h = SipHash-2-4-128(digest key %x, u32 2^32-1, id)\n", testKeys.Credential)
+	s.WriteString("# bucket = (third u32 of h) * buckets div 2^32; tag = first u64 of h without bit 0\n# bucket of buckets, tag, id\n")
+	for _, d := range []struct {
+		id      string
+		buckets uint32
+	}{{"demo-device", 1}, {"demo-device", 1024}, {"demo-devicf", 1024}, {"", 1024}, {"demo-device", 1<<32 - 1}, {"demo-device", 0}, {strings.Repeat("d", MaxDeviceID), 1024}} {
+		bucket, tag := testKeys.Device(d.id, d.buckets)
+		fmt.Fprintf(&s, "%d of %d, %016x, %q\n", bucket, d.buckets, tag, d.id)
+	}
+	golden(t, "device", s.String())
+}
+
+// TestDeviceInput recomputes places and tags from the documented input, which no credential has.
+func TestDeviceInput(t *testing.T) {
+	for i := range 1000 {
+		id := fmt.Sprint("device-", i)
+		lo, hi := siphash.Hash128(0x1716151413121110, 0x1f1e1d1c1b1a1918, append([]byte{0xff, 0xff, 0xff, 0xff}, id...))
+		bucket, tag := testKeys.Device(id, 1<<31)
+		if bucket != uint32(hi)>>1 || tag != lo&^1 {
+			t.Errorf("%s: got bucket %d, tag %x, want %d, %x", id, bucket, tag, uint32(hi)>>1, lo&^1)
+		}
+	}
 }
 
 // TestDigestInput recomputes digests from the documented input.
@@ -145,12 +172,19 @@ func TestDigestOverLimits(t *testing.T) {
 			testKeys.Digest(c.id, c.secret)
 		})
 	}
+	defer func() {
+		if recover() == nil {
+			t.Error("got the place of a device whose id is over its limit, want a panic")
+		}
+	}()
+	testKeys.Device(strings.Repeat("d", MaxDeviceID+1), 1)
 }
 
 // TestKeysApart checks that each key is used for its own purpose only, whole.
 func TestKeysApart(t *testing.T) {
 	bucket, tag := testKeys.Place("/v1/products/1", 1<<31)
 	digest := testKeys.Digest("demo-device", "demo-secret")
+	home, mark := testKeys.Device("demo-device", 1<<31)
 	for i := range 16 {
 		k := testKeys
 		k.Placement[i] ^= 0x80
@@ -160,8 +194,14 @@ func TestKeysApart(t *testing.T) {
 		if k.Digest("demo-device", "demo-secret") != digest {
 			t.Errorf("placement key, byte %d changed: got another digest", i)
 		}
+		if b, g := k.Device("demo-device", 1<<31); b != home || g != mark {
+			t.Errorf("placement key, byte %d changed: got another place for a device", i)
+		}
 		k = testKeys
 		k.Credential[i] ^= 0x80
+		if b, g := k.Device("demo-device", 1<<31); b == home && g == mark {
+			t.Errorf("credential key, byte %d changed: got the same place for a device", i)
+		}
 		if k.Digest("demo-device", "demo-secret") == digest {
 			t.Errorf("credential key, byte %d changed: got the same digest", i)
 		}
@@ -175,16 +215,16 @@ func TestKeysApart(t *testing.T) {
 // mean of 4 an object leaves no bucket of more than 20 in tables of any shape.
 func TestSpread(t *testing.T) {
 	for _, buckets := range []uint32{1, 3, 256, 1000, 1024} {
-		objects, verdicts := make([]int, buckets), make([]int, buckets)
+		objects, devices := make([]int, buckets), make([]int, buckets)
 		for i := range 4 * buckets {
 			bucket, _ := testKeys.Place(fmt.Sprintf("/v1/products/%d", i), buckets)
 			objects[bucket]++
-			d := testKeys.Digest(fmt.Sprintf("device-%d", i), "secret")
-			verdicts[d.Bucket(buckets)]++
+			home, _ := testKeys.Device(fmt.Sprintf("device-%d", i), buckets)
+			devices[home]++
 		}
 		for i := range objects {
-			if objects[i] > 20 || verdicts[i] > 20 {
-				t.Errorf("bucket %d of %d: got %d objects and %d verdicts, want at most 20", i, buckets, objects[i], verdicts[i])
+			if objects[i] > 20 || devices[i] > 20 {
+				t.Errorf("bucket %d of %d: got %d objects and %d devices, want at most 20", i, buckets, objects[i], devices[i])
 			}
 		}
 	}

@@ -26,14 +26,21 @@ var (
 	}
 	testState = State{
 		Epoch: testEpoch, InStepMS: 1763690400123, HeartbeatMS: 1763690400456,
-		ObjectBuckets: 4096, VerdictBuckets: 1024, BodySlots: 777,
+		ObjectBuckets: 4096, VerdictBuckets: 1024, BodySlots: 777, DevicesComplete: true,
 		Keys: testKeys, Permissions: []string{"config.read", "telemetry.write"},
 	}
 	testVerdicts = []Verdict{
 		{Digest: testKeys.Digest("demo-device", "demo-secret"), Permissions: 3, ExpiresMS: 1763690430000, RefreshAfterMS: 1763690420000, Outcome: Allow},
 		{Digest: testKeys.Digest("demo-device", "wrong"), ExpiresMS: 1763690405000, Outcome: Deny},
 	}
+	testMarks = []Mark{{Tag: tagOf("demo-device"), Closed: true}, {Tag: tagOf("rotated-device")}}
 )
+
+// tagOf is the tag of a device.
+func tagOf(id string) uint64 {
+	_, tag := testKeys.Device(id, 1)
+	return tag
+}
 
 // object is an Object with variants.
 func object(o Object, variants ...Variant) Object {
@@ -67,7 +74,7 @@ func appendBatch(dst []byte) []byte {
 	b := BeginBatch(nil, testEpoch, true)
 	b = AppendOp(b, RegionBodies, 11, func(dst []byte) []byte { return AppendBody(dst, testEpoch, 101, productBodies[0]) })
 	b = AppendOp(b, RegionObjects, 4095, func(dst []byte) []byte { return FinishRecord(AppendObjectsHeader(dst, testEpoch, 0), len(dst)) })
-	b = AppendOp(b, RegionVerdicts, 1, func(dst []byte) []byte { return AppendVerdicts(dst, testEpoch, nil) })
+	b = AppendOp(b, RegionVerdicts, 1, func(dst []byte) []byte { return AppendVerdicts(dst, testEpoch, nil, nil) })
 	b = AppendOp(b, RegionState, 0, func(dst []byte) []byte { return AppendState(dst, &State{Epoch: testEpoch}) })
 	return append(dst, b...)
 }
@@ -93,10 +100,11 @@ func recordSamples() []sample {
 			append(header("body length"), field{"stamp", 8}, field{"text body", 5}, field{zero, 3}), readBody, ok("hello")},
 		{"body-none", "bodies record: tombstone", func(dst []byte) []byte { return AppendBody(dst, testEpoch, 0, nil) },
 			append(header("body length"), field{"stamp", 8}, field{zero, 8}), readBody, notFound},
-		{"verdicts", "verdicts record: allow, deny", func(dst []byte) []byte { return AppendVerdicts(dst, testEpoch, testVerdicts) },
-			slices.Concat(header(zero), verdictFields(), verdictFields()), readVerdicts, ok(testVerdicts[0]) + ok(testVerdicts[1]) + notFound},
-		{"verdicts-none", "verdicts record: tombstone", func(dst []byte) []byte { return AppendVerdicts(dst, testEpoch, nil) },
-			append(header(zero), field{zero, 16}), readVerdicts, notFound + notFound + notFound},
+		{"verdicts", "verdicts record: allow, deny, a closed mark, an open one", func(dst []byte) []byte { return AppendVerdicts(dst, testEpoch, testVerdicts, testMarks) },
+			slices.Concat(header("marks"), verdictFields(), verdictFields(), []field{{"mark: tag, closed", 8}, {"mark: tag", 8}}), readVerdicts,
+			ok(testVerdicts[0]) + ok(testVerdicts[1]) + ok(Closed) + ok(Marked) + ok(Absent)},
+		{"verdicts-none", "verdicts record: tombstone", func(dst []byte) []byte { return AppendVerdicts(dst, testEpoch, nil, nil) },
+			append(header("marks"), field{zero, 16}), readVerdicts, strings.Repeat(ok(Absent), 5)},
 	}
 }
 
@@ -106,7 +114,7 @@ func messageSamples() []sample {
 	busy := VerifyResponse{Outcome: Unavailable, RetryAfterS: 0x0201, Epoch: 1}
 	return []sample{
 		{"batch", "batch: takeover, a record of each region", appendBatch, batchFields(), readBatch,
-			ok("8877665544332211 true") + opLine(RegionBodies, 11, 32) + opLine(RegionObjects, 4095, 32) + opLine(RegionVerdicts, 1, 32) + opLine(RegionState, 0, 72)},
+			ok("8877665544332211 true") + opLine(RegionBodies, 11, 32) + opLine(RegionObjects, 4095, 32) + opLine(RegionVerdicts, 1, 32) + opLine(RegionState, 0, 80)},
 		{"batch-none", "batch: no operations, no takeover", func(dst []byte) []byte { return append(dst, BeginBatch(nil, testEpoch, false)...) },
 			batchHeader(), readBatch, ok("8877665544332211 false")},
 		{"verify-request", "verify request", func(dst []byte) []byte { return AppendVerifyRequest(dst, &request) },
@@ -131,7 +139,7 @@ func header(extra string) []field {
 
 func stateFields(permissions ...string) []field {
 	f := append(header("object buckets"), field{"in step, ms", 8}, field{"verdict buckets", 4}, field{"body slots", 4},
-		field{"placement key", 16}, field{"digest key", 16}, field{"heartbeat, ms", 8})
+		field{"placement key", 16}, field{"digest key", 16}, field{"heartbeat, ms", 8}, field{"flags", 1}, field{zero, 7})
 	for i, name := range permissions {
 		f = append(f, field{"name length", 1}, field{fmt.Sprintf("text bit %d", i), len(name)})
 	}
@@ -203,9 +211,23 @@ func readBody(b []byte) string {
 }
 
 func readVerdicts(b []byte) string {
-	return line(FindVerdict(b, testEpoch, &testVerdicts[0].Digest)) +
-		line(FindVerdict(b, testEpoch, &testVerdicts[1].Digest)) +
-		line(FindVerdict(b, testEpoch, &Digest{}))
+	return lookup(b, testEpoch, &testVerdicts[0].Digest, testMarks[0].Tag) +
+		lookup(b, testEpoch, &testVerdicts[1].Digest, testMarks[0].Tag) +
+		lookup(b, testEpoch, &Digest{}, testMarks[0].Tag) +
+		lookup(b, testEpoch, &Digest{}, testMarks[1].Tag) +
+		lookup(b, testEpoch, &Digest{}, tagOf("nobody"))
+}
+
+// lookup is what FindVerdict says: the verdict, or why there is none.
+func lookup(b []byte, epoch uint64, d *Digest, device uint64) string {
+	v, standing, err := FindVerdict(b, epoch, d, device)
+	if (standing == Unreadable) != (err != nil) {
+		return fmt.Sprintf("standing %d with error %v\n", standing, err)
+	}
+	if standing == Found {
+		return ok(v)
+	}
+	return line(standing, err)
 }
 
 func readBatch(b []byte) string {

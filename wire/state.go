@@ -2,7 +2,10 @@ package wire
 
 import "encoding/binary"
 
-const stateSize = 72
+const (
+	stateSize           = 80
+	flagDevicesComplete = 1
+)
 
 // State is the record that tells the edge how to read the others.
 type State struct {
@@ -15,9 +18,12 @@ type State struct {
 	VerdictBuckets uint32
 	// BodySlots is how many slots were ever written in this memory, so that a new
 	// sidecar can blank those that it doesn't use itself.
-	BodySlots   uint32
-	Keys        Keys
-	Permissions []string // at most MaxPermissions; the index is the bit
+	BodySlots uint32
+	// DevicesComplete says that every device that may come in has a mark in its bucket of
+	// this epoch: one without is unknown.
+	DevicesComplete bool
+	Keys            Keys
+	Permissions     []string // at most MaxPermissions; the index is the bit
 }
 
 // AppendState appends the state record to dst.
@@ -29,6 +35,11 @@ func AppendState(dst []byte, s *State) []byte {
 	dst = append(dst, s.Keys.Placement[:]...)
 	dst = append(dst, s.Keys.Credential[:]...)
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(s.HeartbeatMS))
+	var flags byte
+	if s.DevicesComplete {
+		flags = flagDevicesComplete
+	}
+	dst = append(dst, flags, 0, 0, 0, 0, 0, 0, 0)
 	for _, name := range s.Permissions {
 		dst = append(append(dst, byte(len(name))), name...)
 	}
@@ -45,7 +56,7 @@ func ParseState(rec []byte) (State, error) {
 		return State{}, ErrMalformed
 	}
 	count := int(binary.LittleEndian.Uint16(rec[2:]))
-	if count > MaxPermissions {
+	if count > MaxPermissions || rec[72]&^flagDevicesComplete != 0 {
 		return State{}, ErrMalformed
 	}
 	s := State{
@@ -56,6 +67,8 @@ func ParseState(rec []byte) (State, error) {
 		VerdictBuckets: binary.LittleEndian.Uint32(rec[24:]),
 		BodySlots:      binary.LittleEndian.Uint32(rec[28:]),
 		Permissions:    make([]string, 0, count),
+
+		DevicesComplete: rec[72]&flagDevicesComplete != 0,
 	}
 	copy(s.Keys.Placement[:], rec[32:])
 	copy(s.Keys.Credential[:], rec[48:])

@@ -29,6 +29,7 @@ func TestStateRoundTrip(t *testing.T) {
 			ObjectBuckets: math.MaxUint32, VerdictBuckets: math.MaxUint32 - 1, BodySlots: math.MaxUint32 - 2, Permissions: []string{},
 		}},
 		{"in step before 1970", State{Epoch: 1, InStepMS: -1, Permissions: []string{}}},
+		{"devices complete", State{Epoch: 1, DevicesComplete: true, Permissions: []string{}}},
 		{"one permission", State{Epoch: 1, Permissions: permissions(1)}},
 		{"all permissions", State{Epoch: 1, Permissions: permissions(MaxPermissions)}},
 		{"the longest permission", State{Epoch: 1, Permissions: []string{strings.Repeat("p", MaxPermissionName), "q"}}},
@@ -61,14 +62,16 @@ func TestParseStateMalformed(t *testing.T) {
 	}{
 		{"epoch 0", edited(good, set64(8, 0))},
 		{"cut in the heartbeat", edited(good, cut(71))},
+		{"cut after the flags", edited(good, cut(79))},
+		{"a flag that this layout doesn't know", edited(good, set8(72, 2))},
 		{"one permission more than the most", AppendState(nil, &State{Epoch: 1, Permissions: permissions(MaxPermissions + 1)})},
 		{"the greatest count", edited(good, set16(2, math.MaxUint16))},
 		{"a name more than are there", edited(good, set16(2, 3))},
-		{"first name longer than all that is left", edited(good, set8(72, 255))},
-		{"last name a byte longer than is left", edited(good, set8(84, byte(len("telemetry.write")+1)))},
+		{"first name longer than all that is left", edited(good, set8(80, 255))},
+		{"last name a byte longer than is left", edited(good, set8(92, byte(len("telemetry.write")+1)))},
 		{"cut in the last name", edited(good, cut(len(good)-1))},
-		{"cut before the last length", edited(good, cut(84))},
-		{"no names", edited(good, cut(72))},
+		{"cut before the last length", edited(good, cut(92))},
+		{"no names", edited(good, cut(80))},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

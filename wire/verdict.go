@@ -33,12 +33,23 @@ type Verdict struct {
 	Outcome        Outcome
 }
 
-const verdictSize = 48
+const (
+	verdictSize = 48
+	markSize    = 8
+	closedBit   = 1
+)
 
-// AppendVerdicts appends a bucket of verdicts to dst; none is a tombstone.
-func AppendVerdicts(dst []byte, epoch uint64, verdicts []Verdict) []byte {
+// Mark says that a device is registered.
+type Mark struct {
+	Tag uint64 // see [Keys.Device]
+	// Closed says that the verdict of the device's only right secret is in the same record.
+	Closed bool
+}
+
+// AppendVerdicts appends a bucket of verdicts and marks to dst; none is a tombstone.
+func AppendVerdicts(dst []byte, epoch uint64, verdicts []Verdict, marks []Mark) []byte {
 	start := len(dst)
-	dst = appendHeader(dst, RegionVerdicts, len(verdicts), 0, epoch)
+	dst = appendHeader(dst, RegionVerdicts, len(verdicts), uint32(len(marks)), epoch)
 	for i := range verdicts {
 		v := &verdicts[i]
 		dst = append(dst, v.Digest[:]...)
@@ -47,22 +58,42 @@ func AppendVerdicts(dst []byte, epoch uint64, verdicts []Verdict) []byte {
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(v.RefreshAfterMS))
 		dst = append(dst, byte(v.Outcome), 0, 0, 0, 0, 0, 0, 0)
 	}
+	for _, mark := range marks {
+		bits := mark.Tag &^ closedBit
+		if mark.Closed {
+			bits |= closedBit
+		}
+		dst = binary.LittleEndian.AppendUint64(dst, bits)
+	}
 	return pad(dst, start)
 }
 
-// FindVerdict looks a credential up in a bucket; the caller checks its expiry. It
+// Standing is what a bucket says of a credential.
+type Standing uint8
+
+// The standings.
+const (
+	Unreadable Standing = iota // nothing: there is no record, or none that can be used
+	Found                      // there is a verdict
+	Closed                     // none, and the device's only right secret is another one
+	Marked                     // none, and the device is registered
+	Absent                     // none, and the device has no mark
+)
+
+// FindVerdict looks a credential up in the bucket of its device, of which device is the
+// tag. The verdict is there if the standing is [Found]; the caller checks its expiry. It
 // allocates nothing. Digests are compared as they come: they are outputs of a keyed
 // function of the secret, so the time that a comparison takes tells nothing of one.
-func FindVerdict(rec []byte, epoch uint64, d *Digest) (Verdict, error) {
+func FindVerdict(rec []byte, epoch uint64, d *Digest, device uint64) (Verdict, Standing, error) {
 	if rec == nil {
-		return Verdict{}, ErrNotFound
+		return Verdict{}, Unreadable, ErrNotFound
 	}
 	if err := checkEpoch(rec, RegionVerdicts, epoch); err != nil {
-		return Verdict{}, err
+		return Verdict{}, Unreadable, err
 	}
-	count := int(binary.LittleEndian.Uint16(rec[2:]))
-	if len(rec)-headerSize < count*verdictSize {
-		return Verdict{}, ErrMalformed
+	count, marks := int(binary.LittleEndian.Uint16(rec[2:])), binary.LittleEndian.Uint32(rec[4:])
+	if uint64(len(rec)-headerSize) < uint64(count)*verdictSize+uint64(marks)*markSize {
+		return Verdict{}, Unreadable, ErrMalformed
 	}
 	for i := range count {
 		b := rec[headerSize+i*verdictSize:][:verdictSize]
@@ -77,9 +108,22 @@ func FindVerdict(rec []byte, epoch uint64, d *Digest) (Verdict, error) {
 			Outcome:        Outcome(b[40]),
 		}
 		if v.Outcome != Allow && v.Outcome != Deny {
-			return Verdict{}, ErrMalformed
+			return Verdict{}, Unreadable, ErrMalformed
 		}
-		return v, nil
+		return v, Found, nil
 	}
-	return Verdict{}, ErrNotFound
+	return Verdict{}, standing(rec[headerSize+count*verdictSize:][:int(marks)*markSize], device), nil
+}
+
+// standing is what a list of marks says of a device.
+func standing(marks []byte, device uint64) Standing {
+	for ; len(marks) > 0; marks = marks[markSize:] {
+		switch bits := binary.LittleEndian.Uint64(marks); bits {
+		case device | closedBit:
+			return Closed
+		case device:
+			return Marked
+		}
+	}
+	return Absent
 }

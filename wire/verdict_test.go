@@ -22,65 +22,97 @@ func TestVerdictRoundTrip(t *testing.T) {
 	tests := []struct {
 		name     string
 		verdicts []Verdict
+		marks    []Mark
 	}{
-		{"none", nil},
-		{"one", verdicts(1)},
-		{"sample", testVerdicts},
-		{"a crowded bucket", verdicts(300)},
+		{"none", nil, nil},
+		{"one", verdicts(1), nil},
+		{"a mark only", nil, testMarks[:1]},
+		{"sample", testVerdicts, testMarks},
+		{"a crowded bucket", verdicts(300), marks(3000)},
 		{"every number at its end", []Verdict{{
 			Digest: Digest{15: 1}, Permissions: math.MaxUint64, ExpiresMS: math.MaxInt64, RefreshAfterMS: math.MinInt64, Outcome: Deny,
-		}}},
+		}}, []Mark{{math.MaxUint64 &^ 1, true}, {0, true}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			rec := AppendVerdicts(nil, testEpoch, tt.verdicts)
+			rec := AppendVerdicts(nil, testEpoch, tt.verdicts, tt.marks)
 			for _, want := range tt.verdicts {
-				if got, err := FindVerdict(rec, testEpoch, &want.Digest); err != nil || got != want {
-					t.Errorf("got %+v, %v, want %+v", got, err, want)
+				if got, standing, err := FindVerdict(rec, testEpoch, &want.Digest, 8); err != nil || got != want || standing != Found {
+					t.Errorf("got %+v, %d, %v, want %+v", got, standing, err, want)
 				}
 			}
 			absent := testKeys.Digest("device-0", "another secret")
-			if got, err := FindVerdict(rec, testEpoch, &absent); !errors.Is(err, ErrNotFound) || got != (Verdict{}) {
-				t.Errorf("absent: got %+v, %v, want %v", got, err, ErrNotFound)
+			for _, mark := range tt.marks {
+				want := Marked
+				if mark.Closed {
+					want = Closed
+				}
+				if got, standing, err := FindVerdict(rec, testEpoch, &absent, mark.Tag); err != nil || standing != want || got != (Verdict{}) {
+					t.Errorf("mark %+v: got %+v, %d, %v, want %d", mark, got, standing, err, want)
+				}
+			}
+			if got, standing, err := FindVerdict(rec, testEpoch, &absent, tagOf("nobody")); err != nil || standing != Absent || got != (Verdict{}) {
+				t.Errorf("absent: got %+v, %d, %v, want %d", got, standing, err, Absent)
 			}
 		})
 	}
 }
 
+func marks(n int) []Mark {
+	all := make([]Mark, n)
+	for i := range all {
+		all[i] = Mark{Tag: tagOf(fmt.Sprint("device-", i)), Closed: i%2 == 0}
+	}
+	return all
+}
+
 // TestFindVerdictWholeDigest checks that a credential whose digest differs from a stored
-// one in a single bit doesn't get its verdict.
+// one in a single bit doesn't get its verdict, nor a device the mark of another.
 func TestFindVerdictWholeDigest(t *testing.T) {
-	rec := AppendVerdicts(nil, testEpoch, testVerdicts[:1])
+	rec := AppendVerdicts(nil, testEpoch, testVerdicts[:1], testMarks[:1])
 	for bit := range 128 {
 		d := testVerdicts[0].Digest
 		d[bit/8] ^= 1 << (bit % 8)
-		if got, err := FindVerdict(rec, testEpoch, &d); !errors.Is(err, ErrNotFound) {
-			t.Errorf("bit %d: got %+v, %v, want %v", bit, got, err, ErrNotFound)
+		if got, standing, err := FindVerdict(rec, testEpoch, &d, testMarks[0].Tag); err != nil || standing != Closed {
+			t.Errorf("bit %d: got %+v, %d, %v, want %d", bit, got, standing, err, Closed)
+		}
+		if bit == 0 || bit > 63 {
+			continue // a tag has 63
+		}
+		if _, standing, err := FindVerdict(rec, testEpoch, &d, testMarks[0].Tag^1<<bit); err != nil || standing != Absent {
+			t.Errorf("bit %d of the tag: got %d, %v, want %d", bit, standing, err, Absent)
 		}
 	}
 }
 
 func TestFindVerdictMalformed(t *testing.T) {
-	good := AppendVerdicts(nil, testEpoch, testVerdicts)
+	good := AppendVerdicts(nil, testEpoch, testVerdicts, testMarks)
+	none := AppendVerdicts(nil, testEpoch, nil, nil)
 	tests := []struct {
 		name string
 		rec  []byte
-		want error
+		want Standing
 	}{
-		{"cut in the last verdict", edited(good, cut(len(good)-1)), ErrMalformed},
-		{"a verdict more than are there", edited(good, set16(2, 3)), ErrMalformed},
-		{"the greatest count", edited(good, set16(2, math.MaxUint16)), ErrMalformed},
-		{"padding taken for a verdict", edited(AppendVerdicts(nil, testEpoch, nil), set16(2, 1)), ErrMalformed},
-		{"outcome 0", edited(good, set8(16+48+40, 0)), ErrMalformed},
-		{"outcome unavailable", edited(good, set8(16+48+40, byte(Unavailable))), ErrMalformed},
-		{"outcome 255", edited(good, set8(16+48+40, 255)), ErrMalformed},
-		{"fewer than are there", edited(good, set16(2, 1)), ErrNotFound},
-		{"none although they are there", edited(good, set16(2, 0)), ErrNotFound},
+		{"cut in the last mark", edited(good, cut(len(good)-1)), Unreadable},
+		{"cut in the last verdict", edited(good, cut(16+48+47)), Unreadable},
+		{"a verdict more than are there", edited(good, set16(2, 3)), Unreadable},
+		{"the greatest count", edited(good, set16(2, math.MaxUint16)), Unreadable},
+		{"a mark more than are there", edited(good, set32(4, 3)), Unreadable},
+		{"the greatest count of marks", edited(good, set32(4, math.MaxUint32)), Unreadable},
+		{"marks whose length is more than 32 bits", edited(good, set32(4, 1<<29+1)), Unreadable},
+		{"both counts at their ends", edited(good, set16(2, math.MaxUint16), set32(4, math.MaxUint32)), Unreadable},
+		{"padding taken for a verdict", edited(none, set16(2, 1)), Unreadable},
+		{"padding taken for marks", edited(none, set32(4, 3)), Unreadable},
+		{"outcome 0", edited(good, set8(16+48+40, 0)), Unreadable},
+		{"outcome unavailable", edited(good, set8(16+48+40, byte(Unavailable))), Unreadable},
+		{"outcome 255", edited(good, set8(16+48+40, 255)), Unreadable},
+		{"none although they are there", edited(good, set16(2, 0), set32(4, 0)), Absent},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got, err := FindVerdict(tt.rec, testEpoch, &testVerdicts[1].Digest); !errors.Is(err, tt.want) || got != (Verdict{}) {
-				t.Errorf("got %+v, %v, want %v", got, err, tt.want)
+			got, standing, err := FindVerdict(tt.rec, testEpoch, &testVerdicts[1].Digest, testMarks[0].Tag)
+			if standing != tt.want || errors.Is(err, ErrMalformed) != (tt.want == Unreadable) || got != (Verdict{}) {
+				t.Errorf("got %+v, %d, %v, want %d", got, standing, err, tt.want)
 			}
 			sameBeyond(t, tt.rec, readVerdicts)
 		})

@@ -12,7 +12,7 @@
 //	0  u8   layout version, [Layout]
 //	1  u8   region
 //	2  u16  count: of permission names, or of entries
-//	4  u32  object buckets (state), body length (bodies), else 0
+//	4  u32  object buckets (state), body length (bodies), marks (verdicts), else 0
 //	8  u64  epoch: random, never 0, drawn by the sidecar at each full push
 //
 // A record of another epoch is as good as absent: its place was not yet rewritten.
@@ -25,7 +25,9 @@
 //	32  16   placement key (SipHash-2-4, see [Keys])
 //	48  16   digest key (SipHash-2-4-128)
 //	64  i64  heartbeat: unix ms at which the sidecar sent this record
-//	72  count × (u8 length, name): permission names; a name's position is its bit
+//	72  u8   flags: 1 devices complete: every device that may come in has a mark
+//	73  7    zero
+//	80  count × (u8 length, name): permission names; a name's position is its bit
 //
 // Objects, one bucket a record, count entries:
 //
@@ -47,7 +49,8 @@
 //	16  u64  stamp: unique within the epoch, 0 for none, repeated by the entry that names the slot
 //	24       the bytes
 //
-// Verdicts, one bucket a record, count entries of [verdictSize] bytes:
+// Verdicts, one bucket a record, which has all that is known of the devices that
+// [Keys.Device] places there: count entries of 48 bytes, then marks of 8 bytes. An entry:
 //
 //	 0  16   digest of device id and secret, see [Keys.Digest]
 //	16  u64  permissions, a bit each
@@ -55,6 +58,12 @@
 //	32  i64  refresh after, unix ms; 0: never
 //	40  u8   outcome: 1 allow, 2 deny
 //	41  7    zero
+//
+// A mark says that a device is registered: that a secret of which there is no verdict may
+// be a right one.
+//
+//	0  u64  bits 1 to 63: the device's tag, see [Keys.Device]; bit 0, closed: the record
+//	        has the verdict of the device's only right secret, so that no other is right
 //
 // The layout version changes whenever a byte above changes its meaning; programs of
 // different layouts refuse each other's records and batches.

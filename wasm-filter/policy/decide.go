@@ -150,13 +150,16 @@ func (e *Edge) authorize(nowMS int64, rule int, r *Request, mem Memory, answers 
 		return e.judge(rule, cred, v.Outcome, v.Permissions)
 	}
 	digest := e.state.Keys.Digest(cred.ID, cred.Secret)
-	rec := mem.Record(wire.RegionVerdicts, digest.Bucket(e.state.VerdictBuckets))
-	v, err := wire.FindVerdict(rec, e.state.Epoch, &digest)
-	if err != nil || nowMS >= v.ExpiresMS {
+	bucket, device := e.state.Keys.Device(cred.ID, e.state.VerdictBuckets)
+	v, standing, err := wire.FindVerdict(mem.Record(wire.RegionVerdicts, bucket), e.state.Epoch, &digest, device)
+	if e.refutes(nowMS, standing) {
+		return e.refuse(401, AuthDeny)
+	}
+	if standing != wire.Found || nowMS >= v.ExpiresMS {
 		switch {
 		case !answers.Unreachable:
 			return Decision{Action: Verify, Credential: cred, Digest: digest, Auth: AuthVerify, Outdated: outdated(err)}
-		case err != nil || v.Outcome != wire.Allow || nowMS >= v.ExpiresMS+e.config.VerdictGrace.Milliseconds():
+		case standing != wire.Found || v.Outcome != wire.Allow || nowMS >= v.ExpiresMS+e.config.VerdictGrace.Milliseconds():
 			return unavailable(1)
 		}
 		d := e.judge(rule, cred, v.Outcome, v.Permissions)
@@ -170,6 +173,16 @@ func (e *Edge) authorize(nowMS int64, rule int, r *Request, mem Memory, answers 
 		d.Refresh, d.Credential, d.Digest = true, cred, digest
 	}
 	return d
+}
+
+// refutes reports whether shared memory shows that a secret of this standing can't be a
+// right one. It shows so only as long as the sidecar is heard from: who isn't told of new
+// devices and secrets must not refuse them for ever.
+func (e *Edge) refutes(nowMS int64, standing wire.Standing) bool {
+	if nowMS-e.state.HeartbeatMS > e.config.MaxStaleness.Milliseconds() {
+		return false
+	}
+	return standing == wire.Closed || standing == wire.Absent && e.state.DevicesComplete
 }
 
 // judge turns a verdict into a decision under a rule.
