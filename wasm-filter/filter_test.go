@@ -254,7 +254,8 @@ func TestRefreshRunsBehind(t *testing.T) {
 	h := newSDKHost()
 	digest := state.Keys.Digest("dev", "s3cret")
 	verdict := wire.Verdict{Digest: digest, Outcome: wire.Allow, Permissions: 1, ExpiresMS: h.now() + 60_000, RefreshAfterMS: 1}
-	if err := h.setRecord(wire.RegionVerdicts, digest.Bucket(state.VerdictBuckets), wire.AppendVerdicts(nil, state.Epoch, []wire.Verdict{verdict})); err != nil {
+	bucket, _ := state.Keys.Device("dev", state.VerdictBuckets)
+	if err := h.setRecord(wire.RegionVerdicts, bucket, wire.AppendVerdicts(nil, state.Epoch, []wire.Verdict{verdict}, nil)); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {

@@ -24,7 +24,7 @@ type memory struct {
 
 func newMemory() *memory {
 	return &memory{
-		state: wire.State{Epoch: epoch, InStepMS: now - 1000, ObjectBuckets: 1 << 20, VerdictBuckets: 1 << 20,
+		state: wire.State{Epoch: epoch, InStepMS: now - 1000, HeartbeatMS: now - 100, DevicesComplete: true, ObjectBuckets: 1 << 20, VerdictBuckets: 1 << 20,
 			Keys: wire.Keys{Placement: [16]byte{1}, Credential: [16]byte{2}}, Permissions: []string{"config.read", "telemetry.write"}},
 		records: map[[2]uint32][]byte{},
 	}
@@ -54,10 +54,16 @@ func (m *memory) put(key string, ttlMS uint64) {
 	m.records[[2]uint32{uint32(wire.RegionObjects), bucket}] = wire.FinishRecord(wire.AppendObject(wire.AppendObjectsHeader(nil, epoch, 1), tag, &o), 0)
 }
 
-// verdict stores a verdict for a credential.
+// verdict stores a verdict for a credential of a registered device.
 func (m *memory) verdict(id, secret string, v wire.Verdict) {
 	v.Digest = m.state.Keys.Digest(id, secret)
-	m.records[[2]uint32{uint32(wire.RegionVerdicts), v.Digest.Bucket(m.state.VerdictBuckets)}] = wire.AppendVerdicts(nil, epoch, []wire.Verdict{v})
+	m.device(id, false, v)
+}
+
+// device stores a registered device with its verdicts.
+func (m *memory) device(id string, closed bool, verdicts ...wire.Verdict) {
+	bucket, tag := m.state.Keys.Device(id, m.state.VerdictBuckets)
+	m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, epoch, verdicts, []wire.Mark{{Tag: tag, Closed: closed}})
 }
 
 // request is headers from "METHOD target" and "name: value" lines.
@@ -368,6 +374,73 @@ func TestDecideFetch(t *testing.T) {
 			}
 			if tt.action == Fetch && d.Key != "/fetch?a&b" {
 				t.Errorf("got key %q, want /fetch?a&b", d.Key)
+			}
+		})
+	}
+}
+
+// TestDecideWithoutACall shows which credentials shared memory refuses by itself.
+func TestDecideWithoutACall(t *testing.T) {
+	right := wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1000}
+	right.Digest = newMemory().state.Keys.Digest("dev", "right")
+	expired := right
+	expired.ExpiresMS = now
+	marked := func(m *memory) { m.device("dev", false, right) }
+	closed := func(m *memory) { m.device("dev", true, right) }
+	neighbour := func(m *memory) { // in the bucket of dev lies another device only
+		bucket, tag := m.state.Keys.Device("dev", m.state.VerdictBuckets)
+		m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, epoch, nil, []wire.Mark{{Tag: tag ^ 2, Closed: true}})
+	}
+	after := func(setup func(*memory), change func(s *wire.State)) func(*memory) {
+		return func(m *memory) { setup(m); change(&m.state) }
+	}
+	silent := func(s *wire.State) { s.HeartbeatMS = now - 30_001 }
+	tests := []struct {
+		name   string
+		setup  func(m *memory)
+		secret string
+		action Action
+		status int
+	}{
+		{"right secret", closed, "right", Pass, 0},
+		{"wrong secret, the right one is another", closed, "wrong", Reply, 401},
+		{"the same, its verdict has expired", func(m *memory) { m.device("dev", true, expired) }, "wrong", Reply, 401},
+		{"right secret, its verdict has expired", func(m *memory) { m.device("dev", true, expired) }, "right", Verify, 0},
+		{"the same, and the sidecar is silent", after(func(m *memory) { m.device("dev", true, expired) }, silent), "right", Verify, 0},
+		{"another secret, which may be right too", marked, "wrong", Verify, 0},
+		{"the same, of a device that was never let in", func(m *memory) { m.device("dev", false) }, "wrong", Verify, 0},
+		{"unknown device", neighbour, "right", Reply, 401},
+		{"unknown device in an empty bucket", func(m *memory) {
+			bucket, _ := m.state.Keys.Device("dev", m.state.VerdictBuckets)
+			m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, epoch, nil, nil)
+		}, "right", Reply, 401},
+		{"unknown device, not all have a mark", after(neighbour, func(s *wire.State) { s.DevicesComplete = false }), "right", Verify, 0},
+		{"wrong secret, not all have a mark", after(closed, func(s *wire.State) { s.DevicesComplete = false }), "wrong", Reply, 401},
+		{"bucket that was never written", func(*memory) {}, "right", Verify, 0},
+		{"bucket of another epoch", after(closed, func(s *wire.State) { s.Epoch++ }), "wrong", Verify, 0},
+		{"unknown device, the sidecar is silent", after(neighbour, silent), "right", Verify, 0},
+		{"wrong secret, the sidecar is silent", after(closed, silent), "wrong", Verify, 0},
+		{"unknown device, as long as it may be silent", after(neighbour, func(s *wire.State) { s.HeartbeatMS = now - 30_000 }), "right", Reply, 401},
+		{"wrong secret, as long as it may be silent", after(closed, func(s *wire.State) { s.HeartbeatMS = now - 30_000 }), "wrong", Reply, 401},
+		{"unknown device, a heartbeat ahead of the clock", after(neighbour, func(s *wire.State) { s.HeartbeatMS = now + 1000 }), "right", Reply, 401},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m := newMemory()
+			tt.setup(m)
+			lines := []string{"POST /any", "x-device-id: dev", "x-device-token: " + tt.secret}
+			d := decide(t, m, authRules, Answers{}, lines...)
+			if d.Action != tt.action || d.Status != tt.status {
+				t.Errorf("got action %d, status %d; want %d, %d", d.Action, d.Status, tt.action, tt.status)
+			}
+			if tt.action == Reply && d.Auth != AuthDeny {
+				t.Errorf("got %q, want %q", d.Auth, AuthDeny)
+			}
+			if tt.action != Verify {
+				return
+			}
+			if d := decide(t, m, authRules, Answers{Unreachable: true}, lines...); d.Status != 503 {
+				t.Errorf("unreachable: got %d, want 503", d.Status)
 			}
 		})
 	}

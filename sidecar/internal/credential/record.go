@@ -152,7 +152,29 @@ func (v *Verifier) replace(id string, r *record) {
 		}
 	}
 	v.edge.DropVerdicts(id)
+	v.mark(id, before, r)
 	v.metrics.Credentials.Set(float64(v.live))
+}
+
+// mark tells the edge whether the device may come in; mu is held.
+func (v *Verifier) mark(id string, before, after *record) {
+	was, is := before != nil && before.refusal == "", after != nil && after.refusal == ""
+	switch {
+	case was && !is:
+		v.edge.DropDevice(id)
+	case is && !was:
+		if err := v.edge.PutDevice(id); err != nil && v.crowded == nil {
+			v.crowded = err
+			v.warnCrowded()
+		}
+	}
+}
+
+// warnCrowded warns, once all records were read, so that it can say how many there are.
+func (v *Verifier) warnCrowded() {
+	if v.crowded != nil && !slices.Contains(v.synced, false) {
+		v.log.Warn("the edge does not know all devices: a flood of unknown ones costs a call each", "devices", v.live, "error", v.crowded)
+	}
 }
 
 // Remove makes the device unknown: Redis has no record of it, or none that can be read.

@@ -1,6 +1,7 @@
 package credential
 
 import (
+	"slices"
 	"time"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
@@ -33,7 +34,14 @@ func (s Shard) EndResync() {
 			s.replace(id, nil)
 		}
 	}
+	if s.synced[s.shard] {
+		return
+	}
 	s.synced[s.shard] = true
+	if !slices.Contains(s.synced, false) {
+		s.edge.SetDevicesComplete()
+		s.warnCrowded()
+	}
 }
 
 // expiring reports whether r is a tombstone that Redis has forgotten or, as clocks differ,

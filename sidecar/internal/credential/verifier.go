@@ -38,10 +38,17 @@ const (
 	maxRestarts = 8
 )
 
-// Edge is where verdicts go and where permission names get their bits.
+// Edge is where verdicts go, and which devices there are, and where permission names get
+// their bits.
 type Edge interface {
-	PutVerdict(device, secret string, v wire.Verdict)
+	// PutVerdict stores a verdict; only says that no other secret of the device is right.
+	PutVerdict(device, secret string, v wire.Verdict, only bool)
 	DropVerdicts(device string)
+	// PutDevice says that the device may come in, DropDevice that it no longer may.
+	PutDevice(device string) error
+	DropDevice(device string)
+	// SetDevicesComplete says that all others are unknown.
+	SetDevicesComplete()
 	Permissions(names []string) (uint64, error)
 }
 
@@ -92,6 +99,7 @@ type Verifier struct {
 	generation uint64   // last given out
 	resyncs    []uint64 // of each shard: its full resyncs
 	denies     denies
+	crowded    error  // why the edge doesn't know all devices; nil: it does
 	synced     []bool // of each shard: all records were read once, a device without one is unknown
 }
 
@@ -253,7 +261,8 @@ func (v *Verifier) allow(a *attempt, r *record, now time.Time, reason string) Re
 	if !r.notAfter.IsZero() {
 		verdict.ExpiresMS = min(verdict.ExpiresMS, r.notAfter.UnixMilli())
 	}
-	v.edge.PutVerdict(a.id, a.secret, verdict)
+	// The hash that the secret has matched is the only one: no other secret can be right.
+	v.edge.PutVerdict(a.id, a.secret, verdict, len(r.hashes) == 1)
 	return Result{Outcome: wire.Allow, Reason: reason, Permissions: r.permissions}
 }
 
@@ -262,7 +271,7 @@ func (v *Verifier) deny(a *attempt, now time.Time, reason string) Result {
 	result := v.denies.judge(a.digest, now, reason == "bcrypt")
 	v.metrics.Denies.WithLabelValues(result).Inc()
 	if result == "stored" {
-		v.edge.PutVerdict(a.id, a.secret, wire.Verdict{Outcome: wire.Deny, ExpiresMS: now.Add(v.DenyTTL).UnixMilli()})
+		v.edge.PutVerdict(a.id, a.secret, wire.Verdict{Outcome: wire.Deny, ExpiresMS: now.Add(v.DenyTTL).UnixMilli()}, false)
 	}
 	return Result{Outcome: wire.Deny, Reason: reason}
 }

@@ -27,11 +27,41 @@ type edge struct {
 	mu           sync.Mutex
 	verdicts     map[string]map[string]wire.Verdict
 	stored       []string // devices, in the order of their verdicts
+	only         bool     // of the last one
+	marks        map[string]bool
+	complete     bool
+	most         int // marks; 0: as many as come
 }
 
-func (e *edge) PutVerdict(device, secret string, v wire.Verdict) {
+func (e *edge) PutDevice(device string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.most > 0 && len(e.marks) >= e.most {
+		return &image.DevicesError{Most: e.most}
+	}
+	if e.marks == nil {
+		e.marks = map[string]bool{}
+	}
+	e.marks[device] = true
+	return nil
+}
+
+func (e *edge) DropDevice(device string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.marks, device)
+}
+
+func (e *edge) SetDevicesComplete() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.complete = true
+}
+
+func (e *edge) PutVerdict(device, secret string, v wire.Verdict, only bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.only = only
 	if e.verdicts[device] == nil {
 		e.verdicts[device] = map[string]wire.Verdict{}
 	}

@@ -23,6 +23,7 @@ const (
 	objectSize     = 40
 	variantSize    = 20
 	verdictSize    = 48
+	markSize       = 8
 	recordOverhead = 96 // of a store's entry: its key, its string's header, its node
 )
 
@@ -57,6 +58,8 @@ func (m *Image) takeState(b *batch, now time.Time) {
 		BodySlots:      uint32(len(m.slots.filled)),
 		Keys:           m.keys,
 		Permissions:    m.permissions,
+
+		DevicesComplete: m.verdicts.devices.complete,
 	}
 	b.add(wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &s) })
 	m.taken = m.mark()
@@ -124,20 +127,13 @@ func (k *bucket) append(dst []byte, epoch uint64) []byte {
 func (m *Image) takeVerdicts(b *batch, index uint32) bool {
 	k := &m.verdicts.buckets[index]
 	m.expire(index, time.Now().UnixMilli())
-	if len(k.verdicts) == 0 && !k.written {
+	if len(k.verdicts) == 0 && len(k.marks) == 0 && !k.written {
 		return true
 	}
-	if !b.fits(bucketSize + verdictSize*len(k.verdicts)) {
+	if !b.fits(k.size()) {
 		return false
 	}
-	b.add(wire.RegionVerdicts, index, func(dst []byte) []byte {
-		list := m.verdicts.scratch[:0]
-		for _, v := range k.verdicts {
-			list = append(list, v.Verdict)
-		}
-		m.verdicts.scratch = list
-		return wire.AppendVerdicts(dst, m.epoch, list)
-	})
+	b.add(wire.RegionVerdicts, index, func(dst []byte) []byte { return m.appendVerdicts(dst, k) })
 	k.written = true
 	return true
 }
@@ -166,15 +162,20 @@ func (m *Image) takeBlanks(b *batch, now time.Time) {
 	}
 }
 
-// takeOutdated adds tombstones for an earlier epoch's buckets of objects and reports whether
-// none are left.
+// takeOutdated adds tombstones for an earlier epoch's buckets and reports whether none are left.
 func (m *Image) takeOutdated(b *batch) bool {
-	for r := &m.outdated; !r.empty(); r.next++ {
+	for len(m.outdated) > 0 {
+		r := &m.outdated[0]
+		if r.empty() {
+			m.outdated = m.outdated[1:]
+			continue
+		}
 		if !b.fits(wire.MinRecord) {
 			return false
 		}
 		m.writtenSince(r.region, r.next)
 		b.add(r.region, r.next, func(dst []byte) []byte { return emptyBucket(dst, r.region, m.epoch) })
+		r.next++
 	}
 	return true
 }
@@ -197,7 +198,7 @@ func (m *Image) writtenSince(region wire.Region, index uint32) bool {
 
 func emptyBucket(dst []byte, region wire.Region, epoch uint64) []byte {
 	if region == wire.RegionVerdicts {
-		return wire.AppendVerdicts(dst, epoch, nil)
+		return wire.AppendVerdicts(dst, epoch, nil, nil)
 	}
 	start := len(dst)
 	return wire.FinishRecord(wire.AppendObjectsHeader(dst, epoch, 0), start)

@@ -5,33 +5,47 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/gatehouse/gatehouse/sidecar/internal/image"
 	"github.com/gatehouse/gatehouse/sidecar/internal/image/imagetest"
+	"github.com/gatehouse/gatehouse/wire"
 )
 
 // TestNewEpochHidesOldVersions watches a worker that has not read the new epoch's state yet
 // beside one that has: what the second finds, the first must not find in an older version,
-// nor anything when the second may already miss a deleted object.
+// nor anything when the second may already miss a deleted object; nor may the first let
+// a device in by a verdict that the second doesn't have.
 func TestNewEpochHidesOldVersions(t *testing.T) {
 	const objects = 200
 	memory := imagetest.NewMemory()
-	before := image.New(image.Config{Objects: 4000, Verdicts: 4})
+	before := image.New(image.Config{Objects: 4000, Verdicts: 4000})
 	before.Reset(nil)
 	key := func(i int) string { return fmt.Sprintf("/%d", i) }
 	for i := range objects {
 		before.PutObject(object(key(i), 1, 100))
 	}
+	hour := wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}
+	for i := range objects {
+		before.PutVerdict(key(i), "s", hour, false)
+	}
 	push(t, before, memory)
 	old, _ := memory.State()
 
-	after := image.New(image.Config{Objects: 1000, Verdicts: 4})
-	for i := range objects - 1 { // the last one was deleted
+	after := image.New(image.Config{Objects: 1000, Verdicts: 400})
+	after.PutVerdict(key(0), "s", hour, false) // goes with the reset
+	for i := range objects - 1 {               // the last one was deleted
 		after.PutObject(object(key(i), 2, 100))
 	}
 	after.Reset(&old)
+	if err := after.PutDevice("new"); err != nil {
+		t.Fatal(err)
+	}
+	after.PutVerdict("new", "s", hour, false)
 	seen := false // the new epoch's worker has found an object
 	memory.AfterOp = func() {
+		state, _ := memory.LockedState()
+		_, standing := memory.LockedCredentialBy(&state, "new", "s")
 		for i := range objects {
 			if _, err := memory.LockedObject(key(i)); err == nil {
 				seen = true
@@ -41,6 +55,9 @@ func TestNewEpochHidesOldVersions(t *testing.T) {
 		for i := range objects {
 			if found, err := memory.LockedObjectBy(&old, key(i)); seen && err == nil {
 				t.Fatalf("a worker with the old state finds version %d of %s beside the new epoch's objects", found.Version, key(i))
+			}
+			if _, stands := memory.LockedCredentialBy(&old, key(i), "s"); (seen || standing == wire.Found) && stands == wire.Found {
+				t.Fatalf("a worker with the old state lets %s in by the old epoch's verdict beside the new epoch's records", key(i))
 			}
 		}
 	}

@@ -13,9 +13,11 @@
 // whose stamp has changed, which is a miss.
 //
 // The edge's workers read the state now and then, not for each request, so in a new epoch
-// some look for objects by the old one while others look by the new one. Before any
-// object of the new epoch is written, all buckets of the old one are blanked: else a
-// worker could still serve a version when another has shown a newer one.
+// some look by the old one while others look by the new one. Before any bucket of the new
+// epoch is written, all of the old one are blanked, verdicts first: else a worker could
+// still serve a version when another has shown a newer one, or let a device in that was
+// revoked while no sidecar ran. The state says that the edge knows all devices only
+// behind the last of their marks.
 package image
 
 import (
@@ -73,7 +75,7 @@ type Image struct {
 	ackedBatch uint64        // the last one acknowledged
 	ackedMore  chan struct{} // closed and replaced at each acknowledgement
 	freed      []uint32      // slots to free when what was taken is acknowledged
-	outdated   indexRange    // an earlier epoch's buckets of objects, to blank before any object is written
+	outdated   []indexRange  // an earlier epoch's buckets, to blank before any is written in this one
 	blanks     []indexRange  // buckets to blank unless they are written in this epoch
 }
 

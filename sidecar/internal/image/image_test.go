@@ -70,7 +70,7 @@ func TestResetBlanksWhatAnotherEpochLeft(t *testing.T) {
 		before.Reset(nil)
 		for i := range 300 {
 			before.PutObject(object(fmt.Sprintf("/old/%d", i), 1, 2000))
-			before.PutVerdict(fmt.Sprint(i), "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()})
+			before.PutVerdict(fmt.Sprint(i), "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, false)
 		}
 		push(t, before, memory)
 		state, _ := memory.State()
@@ -169,7 +169,7 @@ func TestPermissions(t *testing.T) {
 	if len(state.Permissions) != 64 || state.Permissions[63] != "last" || state.Permissions[7] != "p7" {
 		t.Errorf("state has %q", state.Permissions)
 	}
-	m.PutVerdict("d", "s", wire.Verdict{Outcome: wire.Allow, Permissions: 1 << 63, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()})
+	m.PutVerdict("d", "s", wire.Verdict{Outcome: wire.Allow, Permissions: 1 << 63, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, false)
 	push(t, m, memory)
 	if v, err := memory.Verdict("d", "s"); err != nil || v.Permissions != 1<<63 || v.Outcome != wire.Allow {
 		t.Errorf("Verdict = %+v, %v", v, err)
@@ -186,7 +186,7 @@ func TestNewPermissionIsToldBeforeVerdicts(t *testing.T) {
 			t.Error("an operation came before the state with the new name")
 		}
 	}
-	m.PutVerdict("d", "s", wire.Verdict{Outcome: wire.Allow, Permissions: set, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()})
+	m.PutVerdict("d", "s", wire.Verdict{Outcome: wire.Allow, Permissions: set, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, false)
 	push(t, m, memory)
 }
 

@@ -45,6 +45,9 @@ type model struct {
 	last    [modelKeys]uint64 // versions given out
 	seen    [modelKeys]uint64 // versions that the reader saw
 	gone    [modelKeys]uint64 // newest version whose deletion was acknowledged
+	device  [modelKeys]bool   // has a mark
+	told    [modelKeys]bool   // has a mark that the memory must have when it says that it has all
+	crowded bool              // a device got no mark
 	checked map[*byte]bool    // first bytes of bodies: the memory never changes one in place
 }
 
@@ -56,6 +59,7 @@ func newModel(t *testing.T, r *rand.Rand) *model {
 		want:  map[int]uint64{}, checked: map[*byte]bool{},
 	}
 	m.image.Reset(nil)
+	m.image.SetDevicesComplete()
 	m.memory.AfterOp = m.read
 	return m
 }
@@ -81,13 +85,33 @@ func (m *model) read() {
 		}
 		m.seen[i] = f.Version
 	}
+	m.readDevices()
+}
+
+// readDevices checks that a mark is closed only beside the verdict that closed it, and that
+// the state says that all marks are there only if they are.
+func (m *model) readDevices() {
+	state, found := m.memory.LockedState()
+	for i := range modelKeys {
+		if !found {
+			return
+		}
+		_, right := m.memory.LockedCredentialBy(&state, m.key(i), "secret")
+		_, wrong := m.memory.LockedCredentialBy(&state, m.key(i), "wrong")
+		if wrong == wire.Closed && right != wire.Found {
+			m.Fatalf("%q: closed, and the right secret's standing is %d", m.key(i), right)
+		}
+		if state.DevicesComplete && m.told[i] && wrong != wire.Marked && wrong != wire.Closed {
+			m.Fatalf("%q: standing %d although the state says that all marks are there", m.key(i), wrong)
+		}
+	}
 }
 
 // step changes the image, the memory or the time, or delivers a batch.
 func (m *model) step() {
 	i := m.r.IntN(modelKeys)
 	expires := time.Now().Add(time.Second).UnixMilli()
-	switch m.r.IntN(12) {
+	switch m.r.IntN(13) {
 	case 0, 1, 2, 3:
 		m.last[i]++
 		m.want[i] = m.last[i]
@@ -96,12 +120,22 @@ func (m *model) step() {
 		delete(m.want, i)
 		m.image.DeleteObject(m.key(i))
 	case 5:
-		m.image.PutVerdict(m.key(i), "secret", wire.Verdict{Outcome: wire.Outcome(1 + m.r.IntN(2)), ExpiresMS: expires})
+		outcome := wire.Outcome(1 + m.r.IntN(2))
+		m.image.PutVerdict(m.key(i), "secret", wire.Verdict{Outcome: outcome, ExpiresMS: expires}, outcome == wire.Allow)
 	case 6:
 		m.image.DropVerdicts(m.key(i))
 	case 7:
-		time.Sleep(time.Duration(m.r.IntN(800)) * time.Millisecond)
+		if m.r.IntN(4) == 0 {
+			m.image.DropDevice(m.key(i))
+			m.device[i], m.told[i] = false, false
+		} else if m.image.PutDevice(m.key(i)) != nil {
+			m.crowded = true
+		} else {
+			m.device[i] = true
+		}
 	case 8:
+		time.Sleep(time.Duration(m.r.IntN(800)) * time.Millisecond)
+	case 9:
 		if m.r.IntN(10) == 0 {
 			m.memory.Forget()
 		}
@@ -118,7 +152,7 @@ func (m *model) deliver() {
 	}
 	fate := m.r.IntN(12)
 	if fate == 0 {
-		reset(m.image, m.memory)
+		m.reset()
 		return
 	}
 	status, answer := m.memory.Apply(batch)
@@ -126,10 +160,13 @@ func (m *model) deliver() {
 		m.Fatalf("apply: %d %s", status, answer)
 	}
 	if status == http.StatusConflict || fate == 1 {
-		reset(m.image, m.memory)
+		m.reset()
 		return
 	}
 	m.image.Acked()
+	if taken.Drained {
+		m.told = m.device
+	}
 	for i := range modelKeys {
 		if _, found := m.want[i]; taken.Drained && !found {
 			m.gone[i] = m.last[i]
@@ -142,6 +179,9 @@ func (m *model) finish() {
 	quiesce(m.T, m.image, m.memory)
 	if state, _ := m.memory.State(); state.Epoch != m.image.Epoch() {
 		m.Errorf("the memory is of epoch %x, want %x", state.Epoch, m.image.Epoch())
+	}
+	if state, _ := m.memory.State(); state.DevicesComplete == m.crowded {
+		m.Errorf("got complete %v at the end, want %v", state.DevicesComplete, !m.crowded)
 	}
 	live := 0
 	for i := range modelKeys {
@@ -158,6 +198,11 @@ func (m *model) finish() {
 	if records, excess := m.memory.Size(); excess > live+modelKeys*300+500 {
 		m.Errorf("%d bytes in %d records for %d live ones: free slots or old buckets were not blanked", excess, records, live)
 	}
+}
+
+func (m *model) reset() {
+	reset(m.image, m.memory)
+	m.told = m.device
 }
 
 // reset does what the pusher does after a failure.

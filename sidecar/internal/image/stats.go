@@ -16,6 +16,7 @@ func Footprint(o *contract.Object) int {
 type Stats struct {
 	Objects         int
 	Allows, Denies  int    // verdicts stored
+	Marks           int    // registered devices that the edge knows of
 	EvictedVerdicts uint64 // that had not expired, ever
 	DirtyBuckets    int    // of both tables, not yet taken
 	Slots           int    // that may be filled
@@ -45,6 +46,7 @@ func (m *Image) Stats() Stats {
 		Objects:         len(m.objects),
 		Allows:          m.verdicts.allows,
 		Denies:          m.verdicts.denies,
+		Marks:           m.verdicts.devices.marked,
 		EvictedVerdicts: m.verdicts.evicted,
 		DirtyBuckets:    m.dirty.len() + m.verdicts.dirty.len(),
 		Slots:           len(m.slots.filled),

@@ -24,7 +24,8 @@ type stateMark struct {
 	epoch       uint64
 	permissions int  // how many names
 	slots       int  // how many slots may be filled
-	outdated    bool // objects of an earlier epoch may still be found
+	outdated    bool // objects and verdicts of an earlier epoch may still be found
+	devices     bool // every device has a mark
 }
 
 // claim is a time at which the image was in step with its source. The edge may be told
@@ -65,7 +66,7 @@ func (m *Image) settle(drained bool) {
 	switch {
 	case drained:
 		c.madeMS, c.waitingMS = m.inStepMS, 0
-	case c.waitingMS != 0 && m.outdated.empty() && m.dirty.popped >= c.objects && m.verdicts.dirty.popped >= c.verdicts:
+	case c.waitingMS != 0 && len(m.outdated) == 0 && m.dirty.popped >= c.objects && m.verdicts.dirty.popped >= c.verdicts:
 		c.madeMS, c.waitingMS = c.waitingMS, 0
 		if m.inStepMS != c.madeMS {
 			m.wait()
@@ -89,22 +90,12 @@ func (m *Image) Take(dst []byte) ([]byte, Taken) {
 		m.takeState(&b, now)
 	}
 	m.takeover = false
-	for b.ops < maxVerdictOps {
-		index, found := m.verdicts.dirty.front()
-		if !found || !m.takeVerdicts(&b, index) {
-			break
-		}
-		m.verdicts.dirty.pop()
+	if m.takeOutdated(&b) {
+		m.takeDirty(&b)
 	}
-	for m.takeOutdated(&b) {
-		index, found := m.dirty.front()
-		if !found || !m.takeBucket(&b, index) {
-			break
-		}
-		m.dirty.pop()
-	}
-	t.Drained = m.outdated.empty() && m.dirty.len() == 0 && m.verdicts.dirty.len() == 0
+	t.Drained = len(m.outdated) == 0 && m.dirty.len() == 0 && m.verdicts.dirty.len() == 0
 	m.settle(t.Drained)
+	m.settleMarks()
 	if t.Drained {
 		m.takeBlanks(&b, now)
 	}
@@ -112,6 +103,24 @@ func (m *Image) Take(dst []byte) ([]byte, Taken) {
 	_, due := m.slots.nextBlank(now)
 	t.Ops, t.More = b.ops, !t.Drained || due || len(m.blanks) > 0
 	return b.bytes, t
+}
+
+// takeDirty adds buckets that have changed, those of verdicts first.
+func (m *Image) takeDirty(b *batch) {
+	for b.ops < maxVerdictOps {
+		index, found := m.verdicts.dirty.front()
+		if !found || !m.takeVerdicts(b, index) {
+			break
+		}
+		m.verdicts.dirty.pop()
+	}
+	for {
+		index, found := m.dirty.front()
+		if !found || !m.takeBucket(b, index) {
+			break
+		}
+		m.dirty.pop()
+	}
 }
 
 // Acked says that the edge has applied all batches taken so far.
@@ -146,10 +155,11 @@ func (m *Image) Reset(before *wire.State) {
 	// Our own empty buckets are written as well: what a bucket costs the proxy is spent at
 	// once, and no traffic can make its memory grow by keys any more.
 	objects := min(earlier.ObjectBuckets, maxTable)
-	m.outdated = indexRange{wire.RegionObjects, 0, objects}
+	verdicts := min(earlier.VerdictBuckets, maxTable)
+	m.outdated = []indexRange{{wire.RegionVerdicts, 0, verdicts}, {wire.RegionObjects, 0, objects}}
 	m.blanks = []indexRange{
 		{wire.RegionObjects, objects, max(objects, uint32(len(m.buckets)))},
-		{wire.RegionVerdicts, 0, max(min(earlier.VerdictBuckets, maxTable), uint32(len(m.verdicts.buckets)))},
+		{wire.RegionVerdicts, verdicts, max(verdicts, uint32(len(m.verdicts.buckets)))},
 	}
 	m.slots.restart(filled)
 	m.dirty.clear()
@@ -165,7 +175,7 @@ func (m *Image) Reset(before *wire.State) {
 }
 
 func (m *Image) mark() stateMark {
-	return stateMark{m.epoch, len(m.permissions), len(m.slots.filled), !m.outdated.empty()}
+	return stateMark{m.epoch, len(m.permissions), len(m.slots.filled), len(m.outdated) > 0, m.verdicts.devices.complete}
 }
 
 // AwaitObject waits while the edge may still find an older version of the object at key

@@ -25,38 +25,38 @@ const (
 type verdicts struct {
 	buckets []verdictBucket
 	dirty   queue
-	devices map[string]*verdict // a device's latest; the others follow it
 	allows  int
 	denies  int
 	evicted uint64 // that had not expired
 	cursor  uint32 // where sweep and eviction go on
-	scratch []wire.Verdict
+	devices devices
+	scratch struct { // of one record
+		verdicts []wire.Verdict
+		marks    []wire.Mark
+	}
 }
 
+// verdictBucket is all that is known of the devices that lie in it.
 type verdictBucket struct {
 	verdicts []*verdict // oldest first
-	written  bool       // holds a record of this epoch
+	marks    []mark
+	written  bool // holds a record of this epoch
 }
 
 type verdict struct {
 	wire.Verdict
 	device string
 	bucket uint32
-	// The device's other verdicts.
-	next, prev *verdict
 }
 
 func newVerdicts(buckets int) verdicts {
-	return verdicts{
-		buckets: make([]verdictBucket, buckets),
-		dirty:   newQueue(buckets),
-		devices: make(map[string]*verdict),
-	}
+	return verdicts{buckets: make([]verdictBucket, buckets), dirty: newQueue(buckets)}
 }
 
 // PutVerdict stores what is known of device and secret, both within their limits; the
-// image makes v's digest. Denies never evict allows.
-func (m *Image) PutVerdict(device, secret string, v wire.Verdict) {
+// image makes v's digest. only says that no other secret of the device is right: as long
+// as the verdict is there, the edge refuses others by itself. Denies never evict allows.
+func (m *Image) PutVerdict(device, secret string, v wire.Verdict, only bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now().UnixMilli()
@@ -64,7 +64,7 @@ func (m *Image) PutVerdict(device, secret string, v wire.Verdict) {
 		return
 	}
 	v.Digest = m.keys.Digest(device, secret)
-	index := v.Digest.Bucket(uint32(len(m.verdicts.buckets)))
+	index, _ := m.keys.Device(device, uint32(len(m.verdicts.buckets)))
 	m.expire(index, now)
 	for _, other := range m.verdicts.buckets[index].verdicts {
 		if other.Digest == v.Digest {
@@ -73,7 +73,11 @@ func (m *Image) PutVerdict(device, secret string, v wire.Verdict) {
 		}
 	}
 	m.makeRoom(index, v.Outcome)
-	m.remember(&verdict{Verdict: v, device: device, bucket: index})
+	stored := &verdict{Verdict: v, device: device, bucket: index}
+	m.remember(stored)
+	if only {
+		m.verdicts.buckets[index].close(stored)
+	}
 	m.notify()
 }
 
@@ -81,8 +85,8 @@ func (m *Image) PutVerdict(device, secret string, v wire.Verdict) {
 func (m *Image) DropVerdicts(device string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for v := m.verdicts.devices[device]; v != nil; v = m.verdicts.devices[device] {
-		m.forget(v)
+	index, _ := m.keys.Device(device, uint32(len(m.verdicts.buckets)))
+	if m.forgetAll(index, func(v *verdict) bool { return v.device == device }) {
 		m.notify()
 	}
 }
@@ -130,10 +134,6 @@ func (m *Image) evict(v *verdict) {
 
 func (m *Image) remember(v *verdict) {
 	s := &m.verdicts
-	if v.next = s.devices[v.device]; v.next != nil {
-		v.next.prev = v
-	}
-	s.devices[v.device] = v
 	s.buckets[v.bucket].verdicts = append(s.buckets[v.bucket].verdicts, v)
 	s.dirty.push(v.bucket)
 	if v.Outcome == wire.Allow {
@@ -145,19 +145,9 @@ func (m *Image) remember(v *verdict) {
 
 func (m *Image) forget(v *verdict) {
 	s := &m.verdicts
-	switch {
-	case v.prev != nil:
-		v.prev.next = v.next
-	case v.next != nil:
-		s.devices[v.device] = v.next
-	default:
-		delete(s.devices, v.device)
-	}
-	if v.next != nil {
-		v.next.prev = v.prev
-	}
 	k := &s.buckets[v.bucket]
 	k.verdicts = slices.DeleteFunc(k.verdicts, func(other *verdict) bool { return other == v })
+	k.open(v)
 	s.dirty.push(v.bucket)
 	if v.Outcome == wire.Allow {
 		s.allows--
@@ -168,13 +158,21 @@ func (m *Image) forget(v *verdict) {
 
 // expire drops a bucket's expired verdicts.
 func (m *Image) expire(index uint32, nowMS int64) {
+	m.forgetAll(index, func(v *verdict) bool { return v.ExpiresMS <= nowMS })
+}
+
+// forgetAll drops those of a bucket's verdicts that gone reports, and reports whether there
+// were any.
+func (m *Image) forgetAll(index uint32, gone func(*verdict) bool) (any bool) {
 	for i := 0; i < len(m.verdicts.buckets[index].verdicts); {
-		if v := m.verdicts.buckets[index].verdicts[i]; v.ExpiresMS <= nowMS {
+		if v := m.verdicts.buckets[index].verdicts[i]; gone(v) {
 			m.forget(v)
+			any = true
 		} else {
 			i++
 		}
 	}
+	return any
 }
 
 // Sweep drops the expired verdicts of the next part of the table.
@@ -208,7 +206,13 @@ func (m *Image) Run(ctx context.Context) error {
 func (m *Image) resetVerdicts() {
 	s := &m.verdicts
 	s.dirty.clear()
-	clear(s.buckets)
-	clear(s.devices)
+	before := s.buckets
+	s.buckets = make([]verdictBucket, len(before))
 	s.allows, s.denies = 0, 0
+	for i := range before {
+		for _, mark := range before[i].marks {
+			m.placeMark(mark.device)
+		}
+	}
+	m.awaitMarks()
 }

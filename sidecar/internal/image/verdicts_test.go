@@ -17,7 +17,7 @@ func TestVerdictBounds(t *testing.T) {
 		m := image.New(image.Config{Verdicts: 8}) // two buckets
 		m.Reset(nil)
 		put := func(device string, outcome wire.Outcome, life time.Duration) {
-			m.PutVerdict(device, "s", wire.Verdict{Outcome: outcome, ExpiresMS: time.Now().Add(life).UnixMilli()})
+			m.PutVerdict(device, "s", wire.Verdict{Outcome: outcome, ExpiresMS: time.Now().Add(life).UnixMilli()}, false)
 		}
 		for i := range 8 {
 			put(fmt.Sprint("good", i), wire.Allow, time.Minute)
@@ -63,8 +63,8 @@ func TestLastVerdictOfACredentialCounts(t *testing.T) {
 	m, memory := image.New(image.Config{}), imagetest.NewMemory()
 	m.Reset(nil)
 	expires := time.Now().Add(time.Hour).UnixMilli()
-	m.PutVerdict("d", "s", wire.Verdict{Outcome: wire.Deny, ExpiresMS: expires})
-	m.PutVerdict("d", "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: expires})
+	m.PutVerdict("d", "s", wire.Verdict{Outcome: wire.Deny, ExpiresMS: expires}, false)
+	m.PutVerdict("d", "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: expires}, false)
 	push(t, m, memory)
 	if v, err := memory.Verdict("d", "s"); err != nil || v.Outcome != wire.Allow {
 		t.Errorf("Verdict = %v, %v; want allow", v.Outcome, err)
@@ -72,7 +72,7 @@ func TestLastVerdictOfACredentialCounts(t *testing.T) {
 	if s := m.Stats(); s.Allows != 1 || s.Denies != 0 {
 		t.Errorf("%d allows, %d denies; want 1, 0", s.Allows, s.Denies)
 	}
-	m.PutVerdict("d", "t", wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(-time.Hour).UnixMilli()})
+	m.PutVerdict("d", "t", wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(-time.Hour).UnixMilli()}, false)
 	if s := m.Stats(); s.Allows != 1 {
 		t.Errorf("an expired verdict was stored")
 	}

@@ -111,6 +111,7 @@ func (m *Metrics) WatchImage(stats func() image.Stats) {
 	f.watch("gatehouse_image_free_body_slots", "Body slots that wait to be used again.", func() float64 { return float64(stats().FreeSlots) })
 	f.watch("gatehouse_image_places", "Keys of shared memory that were written; fixed soon after start, but for body slots.", func() float64 { return float64(stats().Places) })
 	f.watch("gatehouse_image_permissions", "Permission names that the edge knows, at most 64.", func() float64 { return float64(stats().Permissions) })
+	f.watch("gatehouse_image_devices", "Registered devices that the edge knows of; fewer than those that may come in if there are too many for memory.verdicts.", func() float64 { return float64(stats().Marks) })
 	f.watch("gatehouse_image_allow_verdicts", "Allow verdicts stored at the edge.", func() float64 { return float64(stats().Allows) })
 	f.watch("gatehouse_image_deny_verdicts", "Deny verdicts stored at the edge.", func() float64 { return float64(stats().Denies) })
 	m.Registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{

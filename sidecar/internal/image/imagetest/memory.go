@@ -144,10 +144,34 @@ func (m *Memory) Verdict(device, secret string) (wire.Verdict, error) {
 	if !found {
 		return wire.Verdict{}, wire.ErrNotFound
 	}
-	d := state.Keys.Digest(device, secret)
-	v, err := wire.FindVerdict(m.record(wire.RegionVerdicts, d.Bucket(state.VerdictBuckets)), state.Epoch, &d)
-	if errors.Is(err, wire.ErrEpoch) {
-		err = wire.ErrNotFound
+	v, standing := m.LockedCredentialBy(&state, device, secret)
+	if standing != wire.Found {
+		return v, wire.ErrNotFound
 	}
-	return v, err
+	return v, nil
+}
+
+// Standing is what the memory says of a credential, and whether it says that it knows all
+// devices.
+func (m *Memory) Standing(device, secret string) (standing wire.Standing, complete bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	state, found := m.LockedState()
+	if !found {
+		return wire.Unreadable, false
+	}
+	_, standing = m.LockedCredentialBy(&state, device, secret)
+	return standing, state.DevicesComplete
+}
+
+// LockedCredentialBy is, for AfterOp, what a worker finds of a credential whose newest state
+// this is.
+func (m *Memory) LockedCredentialBy(state *wire.State, device, secret string) (wire.Verdict, wire.Standing) {
+	d := state.Keys.Digest(device, secret)
+	bucket, tag := state.Keys.Device(device, state.VerdictBuckets)
+	v, standing, err := wire.FindVerdict(m.record(wire.RegionVerdicts, bucket), state.Epoch, &d, tag)
+	if err != nil && !errors.Is(err, wire.ErrEpoch) && !errors.Is(err, wire.ErrNotFound) {
+		panic(fmt.Sprintf("the memory holds a bad record: %v", err))
+	}
+	return v, standing
 }

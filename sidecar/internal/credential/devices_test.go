@@ -1,0 +1,135 @@
+package credential_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// marked are the devices that the edge knows of, in order.
+func (e *edge) marked() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Sorted(maps.Keys(e.marks))
+}
+
+// TestMarks changes a device's record: it has a mark exactly while it may come in.
+func TestMarks(t *testing.T) {
+	f := start(pinned)
+	revoked := contract.Credential{ID: "d", Deleted: true}
+	disabled := device("d", 0, "s")
+	disabled.Disabled = true
+	costly := contract.Credential{ID: "d", Hashes: []string{"$2a$15$" + strings.Repeat("a", 53)}}
+	steps := []struct {
+		name   string
+		record contract.Credential
+		marked bool
+	}{
+		{"registered", device("d", 0, "s"), true},
+		{"revoked", revoked, false},
+		{"registered again", device("d", 0, "s"), true},
+		{"given another secret", device("d", 0, "t"), true},
+		{"rotated", device("d", 0, "t", "u"), true},
+		{"disabled", disabled, false},
+		{"still disabled", disabled, false},
+		{"enabled", device("d", 0, "s"), true},
+		{"hashed at too high a cost", costly, false},
+		{"mended", device("d", 0, "s"), true},
+		{"without a hash", device("d", 0), false},
+	}
+	for i, step := range steps {
+		step.record.Version = uint64(i + 1)
+		f.Apply(step.record)
+		if got := len(f.edge.marked()) == 1; got != step.marked {
+			t.Errorf("%s: got a mark %v, want %v", step.name, got, step.marked)
+		}
+	}
+	f.Apply(device("d", 100, "s"))
+	f.Remove("d")
+	f.Remove("d")
+	f.Apply(device("kept", 1, "s"))
+	f.Apply(device("lost", 1, "s"))
+	f.Shard(0).BeginResync()
+	f.Apply(device("kept", 1, "s"))
+	f.Shard(0).EndResync()
+	if got := f.edge.marked(); !slices.Equal(got, []string{"kept"}) {
+		t.Errorf("after a full resync without it: got marks of %q, want kept only", got)
+	}
+}
+
+// TestOnlySecret verifies: a verdict says that no other secret is right only if that is so.
+func TestOnlySecret(t *testing.T) {
+	tests := []struct {
+		name    string
+		secrets []string
+		shown   string
+		outcome wire.Outcome
+		only    bool
+	}{
+		{"one secret", []string{"right"}, "right", wire.Allow, true},
+		{"one secret, another is shown", []string{"right"}, "wrong", wire.Deny, false},
+		{"two secrets, the first", []string{"right", "next"}, "right", wire.Allow, false},
+		{"two secrets, the second", []string{"right", "next"}, "next", wire.Allow, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f := start(pinned)
+			f.Apply(device("d", 1, tt.secrets...))
+			for _, how := range []string{"by bcrypt", "again"} {
+				if r := f.Verify(t.Context(), "d", tt.shown); r.Outcome != tt.outcome {
+					t.Errorf("%s: got %s because of %s", how, r.Outcome, r.Reason)
+				}
+				if f.edge.only != tt.only {
+					t.Errorf("%s: got only %v, want %v", how, f.edge.only, tt.only)
+				}
+			}
+		})
+	}
+}
+
+// TestDevicesComplete reads shard after shard: only with the last one all devices are known.
+func TestDevicesComplete(t *testing.T) {
+	const shards = contract.Shards(3)
+	f := start(credential.Config{Shards: shards}) // shard 0 is read
+	for i := range shards.Count() {
+		if f.edge.complete {
+			t.Errorf("complete before shard %d was read", i)
+		}
+		f.Shard(i).BeginResync()
+		f.Shard(i).EndResync()
+	}
+	if !f.edge.complete {
+		t.Error("not complete although all shards were read")
+	}
+}
+
+// TestTooManyDevices says once what is wrong, when it knows how many devices there are.
+func TestTooManyDevices(t *testing.T) {
+	var log bytes.Buffer
+	e := &edge{Image: start(pinned).edge.Image, verdicts: map[string]map[string]wire.Verdict{}, most: 3}
+	v := credential.New(credential.Config{MaxCost: 14}, e, metrics.New(), slog.New(slog.NewTextHandler(&log, nil)))
+	v.Shard(0).BeginResync()
+	for i := range 7 {
+		v.Apply(device(fmt.Sprint(i), 1, "s"))
+	}
+	if log.Len() > 0 {
+		t.Errorf("before all are known: %s", log.String())
+	}
+	v.Shard(0).EndResync()
+	v.Apply(device("one more", 1, "s"))
+	v.Shard(0).BeginResync()
+	v.Shard(0).EndResync()
+	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "level=WARN") ||
+		!strings.Contains(text, "devices=7") || !strings.Contains(text, "3 devices") || !strings.Contains(text, "--memory.verdicts") {
+		t.Errorf("got %q, want one warning with 7 devices, the limit of 3 and the setting", text)
+	}
+}

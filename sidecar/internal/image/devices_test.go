@@ -1,0 +1,159 @@
+package image_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/image"
+	"github.com/gatehouse/gatehouse/sidecar/internal/image/imagetest"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// TestStanding follows what the edge finds of a device's right secret and of another one.
+func TestStanding(t *testing.T) {
+	life := func(d time.Duration, outcome wire.Outcome) wire.Verdict {
+		return wire.Verdict{Outcome: outcome, ExpiresMS: time.Now().Add(d).UnixMilli()}
+	}
+	closed := func(m *image.Image) { m.PutVerdict("d", "right", life(time.Minute, wire.Allow), true) }
+	tests := []struct {
+		name         string
+		do           func(m *image.Image)
+		right, wrong wire.Standing
+	}{
+		{"registered", func(*image.Image) {}, wire.Marked, wire.Marked},
+		{"registered twice", func(m *image.Image) { m.PutDevice("d") }, wire.Marked, wire.Marked},
+		{"its only secret is in", closed, wire.Found, wire.Closed},
+		{"and again, refreshed", func(m *image.Image) { closed(m); closed(m) }, wire.Found, wire.Closed},
+		{"and another device's is wrong", func(m *image.Image) { closed(m); m.PutVerdict("e", "wrong", life(time.Minute, wire.Deny), false) }, wire.Found, wire.Closed},
+		{"one of two secrets is in", func(m *image.Image) { m.PutVerdict("d", "right", life(time.Minute, wire.Allow), false) }, wire.Found, wire.Marked},
+		{"refreshed as one of two", func(m *image.Image) { closed(m); m.PutVerdict("d", "right", life(time.Minute, wire.Allow), false) }, wire.Found, wire.Marked},
+		{"its verdict has expired", func(m *image.Image) {
+			m.PutVerdict("d", "right", life(time.Second, wire.Allow), true)
+			time.Sleep(2 * time.Second)
+		}, wire.Marked, wire.Marked},
+		{"its verdict was dropped", func(m *image.Image) { closed(m); m.DropVerdicts("d") }, wire.Marked, wire.Marked},
+		{"its verdict was evicted", func(m *image.Image) {
+			closed(m)
+			for i := range 4 {
+				m.PutVerdict(fmt.Sprint(i), "s", life(time.Hour, wire.Allow), false)
+			}
+		}, wire.Marked, wire.Marked},
+		{"it may no longer come in", func(m *image.Image) { closed(m); m.DropVerdicts("d"); m.DropDevice("d") }, wire.Absent, wire.Absent},
+		{"it never was there", func(m *image.Image) { m.DropDevice("d"); m.DropDevice("d") }, wire.Absent, wire.Absent},
+		{"a new epoch", func(m *image.Image) { closed(m); m.Reset(nil) }, wire.Marked, wire.Marked},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m, memory := image.New(image.Config{Verdicts: 4}), imagetest.NewMemory()
+				m.Reset(nil)
+				if err := errors.Join(m.PutDevice("d"), m.PutDevice("e")); err != nil {
+					t.Fatal(err)
+				}
+				m.SetDevicesComplete()
+				tt.do(m)
+				m.Sweep()
+				push(t, m, memory)
+				right, complete := memory.Standing("d", "right")
+				if wrong, _ := memory.Standing("d", "wrong"); right != tt.right || wrong != tt.wrong || !complete {
+					t.Errorf("got %d for the right secret, %d for another, complete %v; want %d, %d, true", right, wrong, complete, tt.right, tt.wrong)
+				}
+				if other, _ := memory.Standing("e", "s"); other != wire.Marked {
+					t.Errorf("another device: got %d, want %d", other, wire.Marked)
+				}
+			})
+		})
+	}
+}
+
+// TestCompleteComesBehindTheMarks reads between any two operations, in a first epoch and
+// in one that takes over: whenever the state says so, all marks are there.
+func TestCompleteComesBehindTheMarks(t *testing.T) {
+	const devices = 3000
+	m, memory := image.New(image.Config{Verdicts: 4 * devices}), imagetest.NewMemory()
+	ids := make([]string, devices)
+	for i := range ids {
+		ids[i] = fmt.Sprint("device", i)
+		if err := m.PutDevice(ids[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.Reset(nil)
+	push(t, m, memory)
+	if _, complete := memory.Standing("x", "s"); complete {
+		t.Error("complete before the sidecar knows all devices")
+	}
+	told := 0
+	memory.AfterOp = func() {
+		state, _ := memory.LockedState()
+		if !state.DevicesComplete {
+			return
+		}
+		told++
+		for _, id := range ids {
+			if _, standing := memory.LockedCredentialBy(&state, id, "s"); standing != wire.Marked {
+				t.Fatalf("%s: got standing %d when the state is complete, want %d", id, standing, wire.Marked)
+			}
+		}
+	}
+	m.SetDevicesComplete()
+	push(t, m, memory)
+	for _, id := range []string{"one more", "and another"} {
+		ids = append(ids, id)
+		if err := m.PutDevice(id); err != nil {
+			t.Fatal(err)
+		}
+		before, _ := memory.State()
+		m.Reset(&before)
+		push(t, m, memory)
+		if _, complete := memory.Standing(id, "s"); !complete {
+			t.Errorf("epoch of %s: not complete at its end", id)
+		}
+	}
+	if told < 3 {
+		t.Errorf("complete after %d operations, want at least one for each epoch", told)
+	}
+}
+
+// TestCrowded registers a device more than the edge can know of.
+func TestCrowded(t *testing.T) {
+	m, memory := image.New(image.Config{Verdicts: 4}), imagetest.NewMemory() // one bucket
+	m.Reset(nil)
+	m.SetDevicesComplete()
+	for i := range 16 {
+		if err := m.PutDevice(fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	push(t, m, memory)
+	if _, complete := memory.Standing("x", "s"); !complete {
+		t.Error("not complete with as many devices as there may be")
+	}
+	crowded := func(err error) bool {
+		e, ok := errors.AsType[*image.DevicesError](err)
+		return ok && e.Most == 16
+	}
+	if err := m.PutDevice("16"); !crowded(err) {
+		t.Errorf("got %v, want that 16 is the most", err)
+	}
+	m.PutVerdict("3", "right", wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, true)
+	m.DropDevice("5") // room for another one, but 16 has no mark still
+	m.DropDevice("16")
+	push(t, m, memory)
+	state, _ := memory.State()
+	m.Reset(&state)
+	m.PutVerdict("3", "right", wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, true)
+	push(t, m, memory)
+	if standing, complete := memory.Standing("16", "s"); standing != wire.Absent || complete {
+		t.Errorf("got standing %d, complete %v for the device without a mark, want %d, false", standing, complete, wire.Absent)
+	}
+	if standing, _ := memory.Standing("3", "wrong"); standing != wire.Closed {
+		t.Errorf("got standing %d for a device with a mark, want %d", standing, wire.Closed)
+	}
+	if got := m.Stats().Marks; got != 15 {
+		t.Errorf("got %d marks, want 15", got)
+	}
+}
