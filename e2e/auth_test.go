@@ -96,12 +96,7 @@ func TestOneBcrypt(t *testing.T) {
 	const requests = 1000
 	e := start(t, stack.Options{})
 	e.device("first", "right", 12, "telemetry.write")
-	await(t, "device is known", patience, func() error {
-		if n := e.metric("gatehouse_credentials"); n != 1 {
-			return fmt.Errorf("%v credentials", n)
-		}
-		return nil
-	})
+	e.known(1)
 	burst := func(secret string, n int) map[int]int {
 		client := newClient()
 		client.Timeout = time.Minute
@@ -179,12 +174,7 @@ func TestRevocation(t *testing.T) {
 func TestLargeBodyWaitsForItsVerdict(t *testing.T) {
 	e := start(t, stack.Options{})
 	e.device("uploader", "secret", 10, "telemetry.write")
-	await(t, "device is known", patience, func() error {
-		if n := e.metric("gatehouse_credentials"); n != 1 {
-			return fmt.Errorf("%v credentials", n)
-		}
-		return nil
-	})
+	e.known(1)
 	body := strings.NewReader(strings.Repeat("x", 5<<20))
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, e.EdgeURL()+"/v1/telemetry", body)
 	if err != nil {

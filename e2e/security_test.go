@@ -141,10 +141,10 @@ func (e *edge) raw(request string) int {
 	return response.StatusCode
 }
 
-// TestTimingOfRefusals logs how long refusals take. An unknown device is refused without
-// bcrypt, so that a flood costs nothing; who measures can tell it from a known device that
-// was never let in. Which devices are registered is no secret: docs say so. Of a device
-// whose secret is resolved a wrong secret takes as long as an unknown device.
+// TestTimingOfRefusals logs how long refusals take. The edge refuses an unknown device by
+// itself, so that a flood costs nothing; who measures can tell it from a known device that
+// was never let in. Which devices are registered is no secret: docs say so. A wrong secret
+// of a device that is in takes as long as an unknown device.
 func TestTimingOfRefusals(t *testing.T) {
 	const tries = 60
 	e := start(t, stack.Options{SidecarArgs: []string{"--limit.device=0", "--limit.source=0"}})

@@ -17,12 +17,31 @@ import (
 func let(a answer) bool     { return a.status == 200 }
 func refused(a answer) bool { return a.status == 401 }
 
-// known waits until the sidecar has n credential records.
+// known waits until the sidecar has n credential records, and the edge knows of them.
 func (e *edge) known(n int) {
 	e.t.Helper()
+	defer e.pushed()
 	await(e.t, "devices are known", patience, func() error {
 		if got := e.metric("gatehouse_credentials"); got != float64(n) {
 			return fmt.Errorf("%v credentials", got)
+		}
+		return nil
+	})
+}
+
+// pushed waits until all that the sidecar knows by now has been acknowledged by the edge.
+func (e *edge) pushed() {
+	e.t.Helper()
+	await(e.t, "nothing waits to be pushed", patience, func() error {
+		if n := e.metric("gatehouse_image_dirty_buckets"); n != 0 {
+			return fmt.Errorf("%v buckets", n)
+		}
+		return nil
+	})
+	before := e.metric("gatehouse_pushes_total") // the last of it may be on its way
+	await(e.t, "a push is acknowledged", patience, func() error {
+		if e.metric("gatehouse_pushes_total") == before {
+			return fmt.Errorf("none yet")
 		}
 		return nil
 	})
@@ -232,7 +251,7 @@ func TestPermissionChange(t *testing.T) {
 func TestVerdictGrace(t *testing.T) {
 	e := start(t, stack.Options{
 		SidecarArgs: []string{"--verdict.allow-ttl=1s"},
-		Rules:       "verdict_grace: 60s\n" + strings.ReplaceAll(basicRules, "{basic: true}", "{id_header: x-device-id, secret_header: x-device-token}"),
+		Rules:       "verdict_grace: 60s\nmax_staleness: 1s\n" + strings.ReplaceAll(basicRules, "{basic: true}", "{id_header: x-device-id, secret_header: x-device-token}"),
 	})
 	e.device("known", "secret", 4, "telemetry.write")
 	e.device("new", "secret", 4, "telemetry.write")
@@ -252,12 +271,21 @@ func TestVerdictGrace(t *testing.T) {
 		}
 		return nil
 	})
-	for name, lines := range map[string][]string{
-		"new device": credential("new", "secret"), "wrong secret": credential("known", "wrong"), "unknown device": credential("nobody", "secret"),
-	} {
-		if a := e.send("POST /v1/telemetry", lines...); a.status != 503 || a.header.Get("Retry-After") == "" {
-			t.Errorf("%s without the sidecar: got %d, want 503 with Retry-After", name, a.status)
-		}
+	if a := e.send("POST /v1/telemetry", credential("new", "secret")...); a.status != 503 || a.header.Get("Retry-After") == "" {
+		t.Errorf("new device without the sidecar: got %d, want 503 with Retry-After", a.status)
+	}
+	// What the edge refuses by itself may have changed when the sidecar is silent for max_staleness.
+	for name, lines := range map[string][]string{"wrong secret": credential("known", "wrong"), "unknown device": credential("nobody", "secret")} {
+		await(t, name+" is not refused any more", patience, func() error {
+			a := e.send("POST /v1/telemetry", lines...)
+			if a.status == 401 {
+				return fmt.Errorf("it is")
+			}
+			if a.status != 503 || a.header.Get("Retry-After") == "" {
+				t.Errorf("%s without the sidecar: got %d, want 503 with Retry-After", name, a.status)
+			}
+			return nil
+		})
 	}
 	e.ctl("device", "revoke", "known")
 	if a := e.send("POST /v1/telemetry", good...); a.status != 200 {

@@ -79,7 +79,23 @@ check fetch-not-ahead-of-the-edge sidecar/internal/api/server.go \
 check epoch-compare wire/wire.go \
   'if got != epoch {' 'if false && got != epoch {' ./wire TestEpoch
 check old-epoch-hidden-first sidecar/internal/image/take.go \
-  'indexRange{wire.RegionObjects, 0, objects}' 'indexRange{wire.RegionObjects, objects, objects}' ./sidecar/internal/image TestNewEpochHidesOldVersions
+  '{wire.RegionObjects, 0, objects}' '{wire.RegionObjects, objects, objects}' ./sidecar/internal/image TestNewEpochHidesOldVersions
+check old-verdicts-hidden-first sidecar/internal/image/take.go \
+  '{wire.RegionVerdicts, 0, verdicts}' '{wire.RegionVerdicts, verdicts, verdicts}' ./sidecar/internal/image TestNewEpochHidesOldVersions
+check complete-behind-the-marks sidecar/internal/image/devices.go \
+  '&& m.verdicts.dirty.popped >= d.after' '' ./sidecar/internal/image TestCompleteComesBehindTheMarks
+check complete-with-all-marks-only sidecar/internal/image/devices.go \
+  'd.known && !d.crowded &&' 'd.known &&' ./sidecar/internal/image TestCrowded
+check closed-goes-with-its-verdict sidecar/internal/image/devices.go \
+  'if k.marks[i].only == v {' 'if false && k.marks[i].only == v {' ./sidecar/internal/image TestStanding
+check closed-by-the-only-secret sidecar/internal/credential/verifier.go \
+  'len(r.hashes) == 1)' 'true)' ./sidecar/internal/credential TestOnlySecret
+check complete-with-all-shards sidecar/internal/credential/resync.go \
+  'if !slices.Contains(s.synced, false) {' 'if true || !slices.Contains(s.synced, false) {' ./sidecar/internal/credential TestDevicesComplete
+check no-refusal-when-silent wasm-filter/policy/decide.go \
+  'if nowMS-e.state.HeartbeatMS >' 'if false && nowMS-e.state.HeartbeatMS >' ./wasm-filter/policy TestDecideWithoutACall
+check absent-is-not-unknown-yet wasm-filter/policy/decide.go \
+  'standing == wire.Absent && e.state.DevicesComplete' 'standing == wire.Absent' ./wasm-filter/policy TestDecideWithoutACall
 check torn-read-check wire/object.go \
   'stamp != v.Stamp ||' 'false ||' ./wire TestFindBodyNeverAnother
 

@@ -1,0 +1,106 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+// TestRefusedWithoutACall shows what the edge refuses by itself, and that it lets in
+// whoever may come in meanwhile: one that is new, rotates, or has another secret, and all
+// of them when the sidecar was killed.
+func TestRefusedWithoutACall(t *testing.T) {
+	e := start(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}}) // no refresh, which is a call
+	clients := e.workers()
+	calls := func() float64 { return e.metric("gatehouse_api_requests_total") }
+	in := func(id, secret string) {
+		t.Helper()
+		await(t, id+" is let in with "+secret, patience, func() error {
+			return e.everyone(clients, let, "POST /v1/telemetry", credential(id, secret)...)
+		})
+	}
+	// free sends wrong credentials to both workers: they are refused, and once both have
+	// read the newest state, nobody is asked.
+	free := func(what string, wrong func(i int) []string) {
+		t.Helper()
+		e.pushed()
+		await(t, what+" cost no call", patience, func() error {
+			before := calls()
+			for i := range 20 {
+				if err := e.everyone(clients, refused, "POST /v1/telemetry", wrong(i)...); err != nil {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+			if n := calls() - before; n != 0 {
+				return fmt.Errorf("%v calls for %d requests", n, 20*len(clients))
+			}
+			return nil
+		})
+	}
+	random := func(id string) func(int) []string {
+		return func(i int) []string { return credential(id, fmt.Sprint("wrong", i)) }
+	}
+	unknown := func(i int) []string { return credential(fmt.Sprint("unknown", i), "right") }
+	all := func(when string) {
+		t.Helper()
+		free(when+", unknown devices", unknown)
+		free(when+", wrong secrets of a device that is in", random("in"))
+		free(when+", a re-keyed device's old secret", func(int) []string { return credential("changed", "before") })
+		free(when+", a revoked device", func(int) []string { return credential("revoked", "right") })
+	}
+
+	e.device("in", "right", 4, "telemetry.write")
+	e.device("changed", "before", 4, "telemetry.write")
+	e.device("revoked", "right", 4, "telemetry.write")
+	for id, secret := range map[string]string{"in": "right", "changed": "before", "revoked": "right"} {
+		in(id, secret)
+	}
+	free("at first, unknown devices", unknown)
+	free("at first, wrong secrets", random("in"))
+	e.device("changed", "after", 4, "telemetry.write")
+	in("changed", "after")
+	e.device("new", "right", 4, "telemetry.write")
+	in("new", "right")
+	free("wrong secrets of the new device", random("new"))
+	e.ctl("device", "revoke", "revoked")
+	e.rotate("rotated", "old", "next")
+	in("rotated", "old")
+	in("rotated", "next")
+	all("before")
+
+	if err := e.KillSidecar(); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.StartSidecar(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range [][2]string{{"in", "right"}, {"changed", "after"}, {"new", "right"}, {"rotated", "old"}, {"rotated", "next"}} {
+		in(c[0], c[1])
+	}
+	all("after the sidecar was killed")
+	free("the same, wrong secrets of the new device", random("new"))
+	if err := e.everyone([]*http.Client{shared}, refused, "POST /v1/telemetry", credential("rotated", "wrong")...); err != nil {
+		t.Error(err)
+	}
+}
+
+// rotate gives a device two secrets that count.
+func (e *edge) rotate(id string, secrets ...string) {
+	e.t.Helper()
+	d := publish.Device{ID: id, Permissions: []string{"telemetry.write"}}
+	for _, secret := range secrets {
+		hash, err := bcrypt.GenerateFromPassword([]byte(secret), 4)
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		d.Hashes = append(d.Hashes, string(hash))
+	}
+	if _, err := e.publisher.PutDevice(e.t.Context(), d); err != nil {
+		e.t.Fatal(err)
+	}
+}
