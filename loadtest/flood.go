@@ -30,8 +30,9 @@ type flooding struct {
 	begin  time.Time
 }
 
-// startFlood starts a flood of rate requests a second: half for unknown devices, half for
-// those of the fleet and for as many that never come.
+// startFlood starts a flood of rate requests a second: half for unknown devices, a quarter
+// for those of the fleet, which the edge refuses by itself once they are in, and a quarter
+// for as many that never come: each of these is a call to the sidecar.
 func startFlood(ctx context.Context, url string, devices, rate int) *flooding {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &flooding{cancel: cancel, begin: time.Now()}
@@ -155,20 +156,21 @@ func (b *bench) phase(ctx context.Context, o *options, f *fleet, out io.Writer, 
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%-8s %d requests, %d errors, p50 %s, p99 %s; bcrypt %.1f/s, push operations %.0f/s, sidecar's CPU %.2f, RSS %.0f → %.0f MiB\n", name, len(samples), bad(samples),
-		quantile(samples, .5, nil), quantile(samples, .99, nil), (after.runs-before.runs)/seconds, (after.ops-before.ops)/seconds,
+	fmt.Fprintf(out, "%-8s %d requests, %d errors, p50 %s, p99 %s; calls %.0f/s, bcrypt %.1f/s, push operations %.0f/s, sidecar's CPU %.2f, RSS %.0f → %.0f MiB\n", name, len(samples), bad(samples),
+		quantile(samples, .5, nil), quantile(samples, .99, nil), (after.calls-before.calls)/seconds, (after.runs-before.runs)/seconds, (after.ops-before.ops)/seconds,
 		(after.cpu-before.cpu)/seconds, before.rss/(1<<20), after.rss/(1<<20))
 	return nil
 }
 
 // figures are some of the sidecar's metrics.
-type figures struct{ runs, seconds, ops, cpu, rss float64 }
+type figures struct{ calls, runs, seconds, ops, cpu, rss float64 }
 
 func (b *bench) figures(ctx context.Context) (f figures, err error) {
 	for _, m := range []struct {
 		name string
 		to   *float64
 	}{
+		{"gatehouse_api_requests_total", &f.calls},
 		{"gatehouse_bcrypt_total", &f.runs}, {"gatehouse_bcrypt_seconds_sum", &f.seconds}, {"gatehouse_push_operations_total", &f.ops},
 		{"process_cpu_seconds_total", &f.cpu}, {"process_resident_memory_bytes", &f.rss},
 	} {
