@@ -40,7 +40,8 @@ const maxTable = 1 << 24
 type Config struct {
 	// Objects is how many objects the table is sized for. More still fit: lookups get slower.
 	Objects int
-	// Verdicts bounds the allow verdicts; denies are bounded besides, to as many.
+	// Verdicts bounds the allow verdicts; denies are bounded besides, to as many, and devices
+	// to four times as many.
 	Verdicts int
 }
 
