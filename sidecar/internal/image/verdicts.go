@@ -163,16 +163,16 @@ func (m *Image) expire(index uint32, nowMS int64) {
 
 // forgetAll drops those of a bucket's verdicts that gone reports, and reports whether there
 // were any.
-func (m *Image) forgetAll(index uint32, gone func(*verdict) bool) (any bool) {
+func (m *Image) forgetAll(index uint32, gone func(*verdict) bool) (found bool) {
 	for i := 0; i < len(m.verdicts.buckets[index].verdicts); {
 		if v := m.verdicts.buckets[index].verdicts[i]; gone(v) {
 			m.forget(v)
-			any = true
+			found = true
 		} else {
 			i++
 		}
 	}
-	return any
+	return found
 }
 
 // Sweep drops the expired verdicts of the next part of the table.
