@@ -58,3 +58,9 @@ func (k Keys) EpochKey() string { return k.name("epoch") }
 
 // EventsChannel is the channel of the events.
 func (k Keys) EventsChannel() string { return k.name("events") }
+
+// VerdictKey is the key of a verdict that sidecars share, by its name in hex.
+func (k Keys) VerdictKey(name string) string { return k.name("v:" + name) }
+
+// VerdictLockKey is the key that is there while a sidecar runs bcrypt for that verdict.
+func (k Keys) VerdictLockKey(name string) string { return k.name("v:" + name + ":lock") }

@@ -59,6 +59,9 @@ type Settings struct {
 	// Once sends no command again after an error: what became of a write must be known, or
 	// known to be unknown. A redirection of a Cluster is then an error too.
 	Once bool
+	// Deadlines makes the deadline of a call's context end it while it waits for the server;
+	// else the call ends by the limits of this package.
+	Deadlines bool
 }
 
 // Error is what is wrong with a setting. It never has a password in it, nor any part of
@@ -129,7 +132,7 @@ func (s Settings) options(t *target) (*redis.UniversalOptions, error) {
 		Addrs: t.addresses, MasterName: t.master, DB: t.db,
 		DialTimeout: dialTimeout, ReadTimeout: callTimeout, WriteTimeout: callTimeout,
 		DialerRetries: 1, MaxRetries: 1, // callers have their own patience
-		PoolSize: s.PoolSize, ConnMaxLifetime: connectionLife,
+		PoolSize: s.PoolSize, ConnMaxLifetime: connectionLife, ContextTimeoutEnabled: s.Deadlines,
 		// Hand-overs of a hosted Redis would make subscriptions anew behind our back.
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}

@@ -103,7 +103,13 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 		return fmt.Errorf("redis: %w", err)
 	}
 	defer client.Close()
-	components, err := assemble(c, client, log)
+	m := metrics.New()
+	others, leave, err := joinFleet(c, m, log)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	components, err := assemble(c, client, others, m, log)
 	if err != nil {
 		return err
 	}
@@ -127,8 +133,7 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 }
 
 // assemble makes the components and connects them.
-func assemble(c *config.Config, client redis.UniversalClient, log *slog.Logger) ([]component, error) {
-	m := metrics.New()
+func assemble(c *config.Config, client redis.UniversalClient, others credential.Fleet, m *metrics.Metrics, log *slog.Logger) ([]component, error) {
 	shards := contract.Shards(c.Redis.Shards)
 	im := image.New(image.Config{Objects: c.Memory.Objects, Verdicts: c.Memory.Verdicts})
 	m.WatchImage(im.Stats)
@@ -140,7 +145,7 @@ func assemble(c *config.Config, client redis.UniversalClient, log *slog.Logger) 
 		Workers: c.BcryptWorkers(), Queue: c.Bcrypt.Queue, Wait: c.Bcrypt.Wait, MaxCost: c.Bcrypt.MaxCost,
 		AllowTTL: c.Verdict.AllowTTL, DenyTTL: c.Verdict.DenyTTL, PinTTL: c.Verdict.PinTTL,
 		Limits: credential.Limits{DeviceFailures: c.Limit.Device, SourceFailures: c.Limit.Source, Window: c.Limit.Window},
-		Shards: shards,
+		Shards: shards, Fleet: others,
 	}, im, m, log)
 	followers := events.NewGroup(shards, func(i int) events.Config {
 		return events.Config{Objects: objects.Shard(i), Credentials: verifier.Shard(i)}

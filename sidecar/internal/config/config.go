@@ -61,11 +61,12 @@ type Bcrypt struct {
 	MaxCost int           `env:"MAX_COST" default:"14" placeholder:"N" help:"Highest bcrypt cost; a record with a higher one is refused. Default: ${default}."`
 }
 
-// Verdict is how long verdicts live.
+// Verdict is how long verdicts live, and who shares them.
 type Verdict struct {
-	AllowTTL time.Duration `env:"ALLOW_TTL" default:"30s" placeholder:"D" help:"How long an allow verdict lives, ± 10 percent. Default: ${default}."`
-	DenyTTL  time.Duration `env:"DENY_TTL" default:"5s" placeholder:"D" help:"How long a deny verdict lives. Default: ${default}."`
-	PinTTL   time.Duration `env:"PIN_TTL" default:"1h" placeholder:"D" help:"How long a right secret is confirmed without bcrypt, at most; 0: not at all. Default: ${default}."`
+	AllowTTL   time.Duration `env:"ALLOW_TTL" default:"30s" placeholder:"D" help:"How long an allow verdict lives, ± 10 percent. Default: ${default}."`
+	DenyTTL    time.Duration `env:"DENY_TTL" default:"5s" placeholder:"D" help:"How long a deny verdict lives. Default: ${default}."`
+	PinTTL     time.Duration `env:"PIN_TTL" default:"1h" placeholder:"D" help:"How long a right secret is confirmed without bcrypt, at most; 0: not at all. Default: ${default}."`
+	SecretFile string        `env:"SECRET_FILE" placeholder:"FILE" help:"Secret of the fleet, at least 32 bytes; with it, sidecars share through Redis which secrets are right. Read at start."`
 }
 
 // Limit bounds wrong secrets that cost bcrypt.
@@ -129,6 +130,7 @@ func (c *Config) validate() error {
 	} {
 		check(d.value >= d.lowest && d.value <= 30*24*time.Hour, "%s: %v is out of %v to 720h", d.name, d.value, d.lowest)
 	}
+	errs = append(errs, c.Verdict.validate()...)
 	var level slog.Level
 	check(level.UnmarshalText([]byte(c.Log.Level)) == nil, "log.level: %q: want debug, info, warn or error", c.Log.Level)
 	check(c.Log.Format == "text" || c.Log.Format == "json", "log.format: %q: want text or json", c.Log.Format)

@@ -1,39 +1,83 @@
 package credential
 
 import (
+	"context"
 	"errors"
-	mathrand "math/rand/v2"
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
 )
 
-// hash runs bcrypt for the attempt and answers it. It is the work of one flight: the
-// answer is for all who wait, each of whom checks that it still counts.
+// hash runs bcrypt for the attempt, unless another sidecar has or does, and answers it. It
+// is the work of one flight: the answer is for all who wait, each of whom checks that it
+// still counts.
 func (v *Verifier) hash(a attempt, f *flight) Result {
-	w := &waiter{device: a.id, source: a.source, class: v.class(&a), wanted: func() bool { return f.wanted() && v.current(&a) }}
+	c, ok := v.claim(&a)
+	if !ok {
+		return unavailable("timeout") // nobody takes it: the callers start over
+	}
+	if m := v.Fleet.Find(c); m != nil {
+		return v.settle(&a, m, "shared")
+	}
+	wanted := func() bool { return f.wanted() && v.current(&a) }
+	ctx, cancel := context.WithTimeout(context.Background(), maxAwait)
+	defer cancel()
+	for {
+		r, others := v.work(ctx, a, c, wanted)
+		if !others {
+			return r
+		}
+		// The worker is given back: who waits for others computes nothing.
+		if m := v.Fleet.Await(ctx, c, wanted); m != nil {
+			return v.settle(&a, m, "shared")
+		}
+		if !wanted() {
+			return unavailable("timeout") // nobody takes it: the callers have gone, or start over
+		}
+	}
+}
+
+// work waits for a worker and runs bcrypt. others: it did not, because another sidecar
+// does, and until ctx ends that is worth to wait for.
+func (v *Verifier) work(ctx context.Context, a attempt, c *Claim, wanted func() bool) (r Result, others bool) {
+	w := &waiter{device: a.id, source: a.source, class: v.class(&a), wanted: wanted}
 	if err := v.pool.enter(w); errors.Is(err, errOverload) {
-		return unavailable("overload")
+		return unavailable("overload"), false
 	} else if err != nil {
-		return unavailable("timeout")
+		return unavailable("timeout"), false
 	}
 	defer v.pool.leave()
 	// While this one waited, the record may have changed or another flight may have found
 	// the right secret.
 	waited := a
 	if r, done := v.decide(&waited); done {
-		return r
+		return r, false
 	}
 	if waited.generation != a.generation {
-		return unavailable("timeout") // nobody takes it: the callers start over
+		return unavailable("timeout"), false // nobody takes it: the callers start over
 	}
+	known, end := v.Fleet.Begin(c)
+	switch {
+	case known != nil:
+		return v.settle(&a, known, "shared"), false
+	case end == nil && ctx.Err() == nil:
+		return Result{}, true
+	case end == nil:
+		end = func(*Match) {}
+	}
+	var m *Match
 	for _, hash := range waited.toTry {
 		if v.matches(hash, a.secret) {
-			return v.settle(&a, hash)
+			m = v.match(hash)
+			break
 		}
 	}
-	v.failed(&a)
-	return v.settle(&a, "")
+	if m == nil {
+		v.failed(&a)
+	}
+	r = v.settle(&a, m, "bcrypt")
+	end(m)
+	return r, false
 }
 
 // class is what the attempt deserves. A device that was let in from its source goes
@@ -87,8 +131,8 @@ func (v *Verifier) matches(hash, secret string) bool {
 	return err == nil
 }
 
-// settle answers the attempt after bcrypt; matched is the hash that matched, or empty.
-func (v *Verifier) settle(a *attempt, matched string) Result {
+// settle answers the attempt by what it matches, nil for nothing, and who found that out.
+func (v *Verifier) settle(a *attempt, m *Match, reason string) Result {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
@@ -99,17 +143,19 @@ func (v *Verifier) settle(a *attempt, matched string) Result {
 	if !r.notAfter.IsZero() && !now.Before(r.notAfter) {
 		return v.deny(a, now, "expired")
 	}
-	if matched == "" {
+	if m == nil {
 		r.refute(a.digest)
-		return v.deny(a, now, "bcrypt")
+		return v.deny(a, now, reason)
 	}
 	r.meet(a.source)
-	// Secrets that were confirmed at one time are not all due at one time.
-	pinned := now.Add(time.Duration(float64(v.PinTTL) * (1 - pinJitter*mathrand.Float64())))
+	until := m.Until
+	if most := now.Add(v.PinTTL); until.After(most) { // of a sidecar with other settings, or another clock
+		until = most
+	}
 	for i := range r.hashes {
-		if h := &r.hashes[i]; h.bcrypt == matched {
-			h.resolved, h.digest, h.pinnedUntil = true, a.digest, pinned
+		if h := &r.hashes[i]; h.bcrypt == m.Hash {
+			h.resolved, h.digest, h.pinnedUntil = true, a.digest, until
 		}
 	}
-	return v.allow(a, r, now, "bcrypt")
+	return v.allow(a, r, now, reason)
 }

@@ -1,6 +1,6 @@
 // Package credential verifies what devices show. bcrypt runs as seldom as possible: once
-// for each stored hash and right secret, never for a device that can't be let in, and
-// never for a wrong secret once the right one is known.
+// for each stored hash and right secret, in one sidecar of those that share verdicts, never
+// for a device that can't be let in, and never for a wrong secret once the right one is known.
 //
 // # Revocation
 //
@@ -63,6 +63,7 @@ type Config struct {
 	PinTTL   time.Duration // how long, at most, a secret that matched is confirmed without bcrypt; 0: not
 	Limits
 	Shards contract.Shards // of Redis: each has its own full resyncs
+	Fleet  Fleet           // other sidecars; nil: nothing is shared
 }
 
 // Limits bound wrong secrets that cost bcrypt; a number of 0 is no limit.
@@ -114,6 +115,9 @@ func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) *Verifier {
 		resyncs: make([]uint64, c.Shards.Count()), synced: make([]bool, c.Shards.Count()),
 	}
 	rand.Read(v.secret[:]) // never fails
+	if v.Fleet == nil {
+		v.Fleet = alone{}
+	}
 	return v
 }
 

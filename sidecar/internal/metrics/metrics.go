@@ -43,6 +43,7 @@ type Metrics struct {
 	BcryptQueued  prometheus.Gauge
 	Verifications *prometheus.CounterVec // outcome, reason
 	Denies        *prometheus.CounterVec // result
+	Shared        *prometheus.CounterVec // result
 
 	// The push.
 	Pushes      *prometheus.CounterVec // result
@@ -89,6 +90,7 @@ func New() *Metrics {
 		BcryptQueued:  f.gauge("gatehouse_bcrypt_queued", "Verifications that wait for a worker."),
 		Verifications: f.verifications(),
 		Denies:        f.vector("gatehouse_deny_verdicts_total", "Deny verdicts, by what became of them.", "result", "stored", "first", "limited"),
+		Shared:        f.vector("gatehouse_shared_verdicts_total", "Verdicts shared with other sidecars, by what became of asking or telling.", "result", "hit", "miss", "waited", "stored", "invalid", "skipped", "error"),
 
 		Pushes:      f.vector("gatehouse_pushes_total", "Batches sent to the edge.", "result", "ok", "conflict", "refused", "error"),
 		PushOps:     f.counter("gatehouse_push_operations_total", "Records in acknowledged batches."),
@@ -174,7 +176,7 @@ func (f factory) corrupt() *prometheus.CounterVec {
 func (f factory) verifications() *prometheus.CounterVec {
 	v := f.vectors("gatehouse_verifications_total", "Verifications, by outcome and by what decided.", "outcome", "reason")
 	for outcome, reasons := range map[string][]string{
-		"allow":       {"bcrypt", "pin"},
+		"allow":       {"bcrypt", "pin", "shared"},
 		"deny":        {"unknown", "revoked", "disabled", "expired", "malformed", "refused_record", "bcrypt", "resolved", "refuted"},
 		"unavailable": {"starting", "overload", "limited", "timeout"},
 	} {

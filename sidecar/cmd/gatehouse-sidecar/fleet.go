@@ -1,0 +1,32 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/config"
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/sidecar/internal/fleet"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+)
+
+// joinFleet is who the sidecar shares verdicts with, nil for nobody; leave ends it. It has
+// connections of its own: its calls end soon, and don't take those of the followers.
+func joinFleet(c *config.Config, m *metrics.Metrics, log *slog.Logger) (others credential.Fleet, leave func(), err error) {
+	secret, err := c.Verdict.Secret()
+	if err != nil {
+		return nil, nil, fmt.Errorf("verdict.secret_file: %w", err)
+	}
+	if secret == nil {
+		return nil, func() {}, nil
+	}
+	settings := c.Redis.Settings()
+	settings.Deadlines = true
+	client, err := settings.Connect()
+	if err != nil {
+		return nil, nil, fmt.Errorf("redis: %w", err)
+	}
+	log.Info("verdicts are shared with the sidecars that have the same secret")
+	return fleet.New(secret, client, contract.Shards(c.Redis.Shards), m, log), func() { client.Close() }, nil
+}

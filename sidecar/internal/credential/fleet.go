@@ -1,0 +1,68 @@
+package credential
+
+import (
+	"context"
+	mathrand "math/rand/v2"
+	"time"
+)
+
+// maxAwait is how long a verification waits, in all, for runs of bcrypt in other sidecars;
+// then it makes its own.
+const maxAwait = 5 * time.Second
+
+// Fleet is the other sidecars of the same Redis: what bcrypt has found in one, others need
+// not find again. Only matches are shared. Its methods are safe for concurrent use, take
+// a fraction of a second at most, and know nothing when they can't find out.
+type Fleet interface {
+	// Find is the match that a sidecar has shared for c, nil if there is none.
+	Find(c *Claim) *Match
+	// Begin is for who has a worker and would run bcrypt now. The answer is a match that was
+	// shared meanwhile; or end, which takes what the run finds, nil for no match; or neither,
+	// if another sidecar runs bcrypt for c.
+	Begin(c *Claim) (known *Match, end func(*Match))
+	// Await waits while another sidecar runs bcrypt for c, until ctx ends or wanted says no.
+	Await(ctx context.Context, c *Claim, wanted func() bool) *Match
+}
+
+// Claim is that a secret is right by one version of a device's record. Another version, or
+// another hash, is another claim: what was found for a record says nothing of its successor.
+type Claim struct {
+	Device, Secret string
+	Version        uint64
+	Hashes         []string // all of the record, in its order
+}
+
+// Match is what makes a claim true.
+type Match struct {
+	Hash  string    // the one that the secret matches
+	Until time.Time // it counts without bcrypt until then
+}
+
+// claim is the attempt's; there is none if the record has changed.
+func (v *Verifier) claim(a *attempt) (*Claim, bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	r := v.records[a.id]
+	if r == nil || r.generation != a.generation {
+		return nil, false
+	}
+	c := &Claim{Device: a.id, Secret: a.secret, Version: r.version}
+	for i := range r.hashes {
+		c.Hashes = append(c.Hashes, r.hashes[i].bcrypt)
+	}
+	return c, true
+}
+
+// match is what bcrypt has just found. Secrets that were confirmed at one time are not all
+// due at one time.
+func (v *Verifier) match(hash string) *Match {
+	life := time.Duration(float64(v.PinTTL) * (1 - pinJitter*mathrand.Float64()))
+	return &Match{Hash: hash, Until: time.Now().Add(life)}
+}
+
+// alone is the fleet of a sidecar that shares nothing.
+type alone struct{}
+
+func (alone) Find(*Claim) *Match                                       { return nil }
+func (alone) Begin(*Claim) (*Match, func(*Match))                      { return nil, func(*Match) {} }
+func (alone) Await(context.Context, *Claim, func() bool) (none *Match) { return nil }

@@ -1,0 +1,227 @@
+package credential_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// others is a fleet that says what a test wants. A nil function knows nothing; without
+// begin, bcrypt runs here.
+type others struct {
+	find  func(*credential.Claim) *credential.Match
+	begin func(*credential.Claim) (known *credential.Match, theirs bool)
+	await func(context.Context, *credential.Claim, func() bool) *credential.Match
+
+	mu   sync.Mutex
+	told []*credential.Match // what runs of bcrypt found, in order
+}
+
+func (o *others) Find(c *credential.Claim) *credential.Match {
+	if o.find == nil {
+		return nil
+	}
+	return o.find(c)
+}
+
+func (o *others) Begin(c *credential.Claim) (*credential.Match, func(*credential.Match)) {
+	if o.begin != nil {
+		if known, theirs := o.begin(c); known != nil || theirs {
+			return known, nil
+		}
+	}
+	return nil, func(m *credential.Match) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.told = append(o.told, m)
+	}
+}
+
+func (o *others) Await(ctx context.Context, c *credential.Claim, wanted func() bool) *credential.Match {
+	return o.await(ctx, c, wanted)
+}
+
+// right is a match by the claim's first hash, for as long as it is good for.
+func right(c *credential.Claim, life time.Duration) *credential.Match {
+	return &credential.Match{Hash: c.Hashes[0], Until: time.Now().Add(life)}
+}
+
+// verifier is one in the fleet that knows device d with secret s.
+func (o *others) verifier() fixture {
+	f := start(credential.Config{PinTTL: time.Hour, Workers: 1, Fleet: o})
+	f.Apply(device("d", 7, "s"))
+	return f
+}
+
+func TestSharedVerdicts(t *testing.T) {
+	found := func(c *credential.Claim) *credential.Match { return right(c, time.Hour) }
+	theirs := func(*credential.Claim) (*credential.Match, bool) { return nil, true }
+	once := func() func(*credential.Claim) (*credential.Match, bool) {
+		asked := 0
+		return func(*credential.Claim) (*credential.Match, bool) { asked++; return nil, asked == 1 }
+	}
+	for _, test := range []struct {
+		name   string
+		fleet  *others
+		reason string
+		runs   int
+	}{
+		{"found before it waits for a worker", &others{find: found}, "shared", 0},
+		{"found when it has one", &others{begin: func(c *credential.Claim) (*credential.Match, bool) { return found(c), false }}, "shared", 0},
+		{"made by another meanwhile", &others{begin: theirs, await: func(_ context.Context, c *credential.Claim, _ func() bool) *credential.Match { return found(c) }}, "shared", 0},
+		{"another has failed", &others{begin: once(), await: func(context.Context, *credential.Claim, func() bool) *credential.Match { return nil }}, "bcrypt", 1},
+		{"nobody knows", &others{}, "bcrypt", 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := test.fleet.verifier()
+			f.expect(t, "d", "s", wire.Allow, test.reason, test.runs)
+			f.expectVerdict(t, "d", "s", wire.Allow, test.reason)
+			f.expect(t, "d", "s", wire.Allow, "pin", 0)
+			f.expect(t, "d", "wrong", wire.Deny, "resolved", 0)
+			if len(test.fleet.told) != test.runs {
+				t.Errorf("told of %d runs, want %d", len(test.fleet.told), test.runs)
+			}
+		})
+	}
+}
+
+// TestClaim checks what others are told, and asked for.
+func TestClaim(t *testing.T) {
+	var asked *credential.Claim
+	o := &others{find: func(c *credential.Claim) *credential.Match { asked = c; return nil }}
+	f := start(credential.Config{PinTTL: time.Hour, Fleet: o})
+	c := device("d", 7, "old", "new")
+	f.Apply(c)
+	f.expect(t, "d", "wrong", wire.Deny, "bcrypt", 2)
+	f.expect(t, "d", "new", wire.Allow, "bcrypt", 2)
+	if asked.Device != "d" || asked.Secret != "new" || asked.Version != 7 || fmt.Sprint(asked.Hashes) != fmt.Sprint(c.Hashes) {
+		t.Errorf("asked for %+v", asked)
+	}
+	if len(o.told) != 2 || o.told[0] != nil || o.told[1] == nil || o.told[1].Hash != c.Hashes[1] {
+		t.Fatalf("told %+v, want nothing of the wrong secret and the second hash of the right one", o.told)
+	}
+	if life := time.Until(o.told[1].Until); life < 44*time.Minute || life > time.Hour {
+		t.Errorf("told that it counts for %v, want 45 to 60 minutes", life)
+	}
+}
+
+// TestRevocationBeatsSharedVerdict changes the record in the last moment before a shared
+// match is taken.
+func TestRevocationBeatsSharedVerdict(t *testing.T) {
+	for _, when := range []string{"find", "begin", "await"} {
+		t.Run(when, func(t *testing.T) {
+			o := new(others)
+			f := o.verifier()
+			late := func(c *credential.Claim) *credential.Match {
+				if c.Version != 7 {
+					t.Errorf("asked for version %d", c.Version)
+				}
+				f.Apply(contract.Credential{ID: "d", Version: 8, Disabled: true})
+				return right(c, time.Hour)
+			}
+			switch when {
+			case "find":
+				o.find = late
+			case "begin":
+				o.begin = func(c *credential.Claim) (*credential.Match, bool) { return late(c), false }
+			case "await":
+				o.begin = func(*credential.Claim) (*credential.Match, bool) { return nil, true }
+				o.await = func(_ context.Context, c *credential.Claim, _ func() bool) *credential.Match { return late(c) }
+			}
+			f.expect(t, "d", "s", wire.Deny, "disabled", 0)
+			if v, found := f.edge.verdict("d", "s"); found && v.Outcome == wire.Allow {
+				t.Error("an allow verdict was stored after the revocation")
+			}
+		})
+	}
+}
+
+// TestAwaitHoldsNoWorker verifies a device with the only worker while another waits for the
+// fleet. When that one's record changes, it waits no more.
+func TestAwaitHoldsNoWorker(t *testing.T) {
+	waits := make(chan struct{})
+	o := &others{
+		begin: func(c *credential.Claim) (*credential.Match, bool) { return nil, c.Device == "d" },
+		await: func(ctx context.Context, _ *credential.Claim, wanted func() bool) *credential.Match {
+			close(waits)
+			for wanted() && ctx.Err() == nil {
+				time.Sleep(time.Millisecond) // yields the processor
+			}
+			return nil
+		},
+	}
+	f := o.verifier()
+	f.Apply(device("other", 1, "s"))
+	answer := make(chan credential.Result)
+	go func() { answer <- f.Verify(t.Context(), "d", "s") }()
+	<-waits
+	f.expect(t, "other", "s", wire.Allow, "bcrypt", 1)
+	f.Apply(contract.Credential{ID: "d", Version: 8, Deleted: true})
+	if r := <-answer; r.Outcome != wire.Deny || r.Reason != "revoked" {
+		t.Errorf("after the revocation: %+v", r)
+	}
+}
+
+// TestOthersNeverFinish is a lock that stays for ever: bcrypt runs here after a while.
+func TestOthersNeverFinish(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &others{
+			begin: func(*credential.Claim) (*credential.Match, bool) { return nil, true },
+			await: func(ctx context.Context, _ *credential.Claim, _ func() bool) *credential.Match {
+				<-ctx.Done()
+				return nil
+			},
+		}
+		f := o.verifier()
+		began := time.Now()
+		f.expect(t, "d", "s", wire.Allow, "bcrypt", 1)
+		if took := time.Since(began); took != 5*time.Second {
+			t.Errorf("waited for others for %v, want 5s", took)
+		}
+	})
+}
+
+// TestSharedPin is a match that counts for longer, and for shorter, than a pin here.
+func TestSharedPin(t *testing.T) {
+	for _, test := range []struct{ shared, pin time.Duration }{{10 * time.Minute, 10 * time.Minute}, {100 * time.Hour, time.Hour}} {
+		synctest.Test(t, func(t *testing.T) {
+			o := new(others)
+			asked := 0
+			o.find = func(c *credential.Claim) *credential.Match {
+				if asked++; asked > 1 {
+					return nil
+				}
+				return right(c, test.shared)
+			}
+			f := o.verifier()
+			f.expect(t, "d", "s", wire.Allow, "shared", 0)
+			time.Sleep(test.pin - time.Second)
+			f.expect(t, "d", "s", wire.Allow, "pin", 0)
+			time.Sleep(time.Second)
+			f.expect(t, "d", "s", wire.Allow, "bcrypt", 1)
+		})
+	}
+}
+
+// TestLimitBeforeFleet shows that who has shown too many wrong secrets doesn't reach Redis.
+func TestLimitBeforeFleet(t *testing.T) {
+	asked := 0
+	o := &others{find: func(*credential.Claim) *credential.Match { asked++; return nil }}
+	f := start(credential.Config{PinTTL: time.Hour, Fleet: o, Limits: credential.Limits{DeviceFailures: 2, SourceFailures: 100, Window: time.Hour}})
+	f.Apply(device("d", 1, "s"))
+	for i, want := range []string{"bcrypt", "bcrypt", "limited", "limited"} {
+		if r := f.Verifier.Verify(t.Context(), "d", fmt.Sprint("wrong", i), "192.0.2.1"); r.Reason != want {
+			t.Errorf("wrong secret %d: %+v, want %s", i, r, want)
+		}
+	}
+	if asked != 2 {
+		t.Errorf("the fleet was asked %d times, want 2", asked)
+	}
+}

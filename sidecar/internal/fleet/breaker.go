@@ -1,0 +1,43 @@
+package fleet
+
+import (
+	"sync"
+	"time"
+)
+
+// pause is how long Redis is not asked after a call has failed. Then one call tries: a
+// Redis that is away costs one callTimeout in each pause, not one in each verification.
+const pause = time.Second
+
+// breaker is the state of one kind of calls to one shard. It is safe for concurrent use.
+type breaker struct {
+	mu     sync.Mutex // protects all below
+	broken bool       // the last call failed
+	next   time.Time  // while broken: when the next call may be made
+}
+
+// try reports whether a call may be made now.
+func (b *breaker) try(now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.broken {
+		return true
+	}
+	if now.Before(b.next) {
+		return false
+	}
+	b.next = now.Add(pause) // this one tries, the others go on without
+	return true
+}
+
+// done hears how a call went. changed: earlier ones went otherwise.
+func (b *breaker) done(failed bool, now time.Time) (changed bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	changed = b.broken != failed
+	b.broken = failed
+	if failed {
+		b.next = now.Add(pause)
+	}
+	return changed
+}

@@ -1,0 +1,77 @@
+package fleet
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"hash"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+)
+
+// What an HMAC is of, so that none can be taken for one of the other kind.
+const (
+	nameDomain  = "gatehouse shared verdict, name, 1"
+	valueDomain = "gatehouse shared verdict, value, 1"
+)
+
+// A value is 41 bytes: which of the record's hashes matches, one byte, from 0; until when
+// that counts, 8 bytes, unix milliseconds, big endian; and the HMAC of domain, name and those.
+const (
+	untilAt   = 1
+	sealAt    = untilAt + 8
+	valueSize = sealAt + sha256.Size
+)
+
+// sealer makes names and values by the fleet's secret. Without it nobody can tell which
+// device a name is of, try secrets on it, or make a value that is believed.
+type sealer []byte
+
+// name is where the verdict on c is found. Each part has its length before it, so that no
+// two claims have one name.
+func (s sealer) name(c *credential.Claim) [sha256.Size]byte {
+	mac := hmac.New(sha256.New, s)
+	write(mac, nameDomain)
+	write(mac, c.Device)
+	write(mac, c.Secret)
+	mac.Write(binary.BigEndian.AppendUint64(nil, c.Version))
+	for _, h := range c.Hashes {
+		write(mac, h)
+	}
+	return [sha256.Size]byte(mac.Sum(nil))
+}
+
+func write(mac hash.Hash, part string) {
+	mac.Write(binary.BigEndian.AppendUint32(nil, uint32(len(part))))
+	mac.Write([]byte(part))
+}
+
+// seal is the value that says: the secret of the claim with this name matches the
+// record's hash of this index, which counts until then.
+func (s sealer) seal(name [sha256.Size]byte, index int, until time.Time) []byte {
+	b := append(make([]byte, 0, valueSize), byte(index))
+	b = binary.BigEndian.AppendUint64(b, uint64(until.UnixMilli()))
+	return append(b, s.sign(name, b)...)
+}
+
+func (s sealer) sign(name [sha256.Size]byte, said []byte) []byte {
+	mac := hmac.New(sha256.New, s)
+	write(mac, valueDomain)
+	mac.Write(name[:])
+	mac.Write(said)
+	return mac.Sum(nil)
+}
+
+// open is the match that a value says. ok: it was made by seal for this claim, and still counts.
+func (s sealer) open(c *credential.Claim, name [sha256.Size]byte, value string, now time.Time) (m *credential.Match, ok bool) {
+	b := []byte(value)
+	if len(b) != valueSize || !hmac.Equal(b[sealAt:], s.sign(name, b[:sealAt])) {
+		return nil, false
+	}
+	until := time.UnixMilli(int64(binary.BigEndian.Uint64(b[untilAt:])))
+	if int(b[0]) >= len(c.Hashes) || !now.Before(until) {
+		return nil, false
+	}
+	return &credential.Match{Hash: c.Hashes[b[0]], Until: until}, true
+}

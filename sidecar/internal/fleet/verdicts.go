@@ -1,0 +1,234 @@
+// Package fleet shares verdicts between the sidecars of one Redis: which secrets bcrypt has
+// found to be right, so that it runs once in the fleet and not once in each sidecar.
+//
+// A verdict is a key of the device's shard with a lifetime. Its name is an HMAC of device,
+// secret, and the record that it is about, its value is sealed by another, both by the
+// fleet's secret: Redis learns nothing of secrets that could be tried, and who can write
+// to it can't let anybody in. Beside it there is a lock while a sidecar runs bcrypt. The
+// lock is economy, not safety: without it bcrypt runs twice and finds the same.
+//
+// Whatever Redis does not answer at once is not known, and bcrypt runs here.
+package fleet
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+)
+
+const (
+	// callTimeout bounds a call to Redis: less than the run of bcrypt that it may save.
+	callTimeout = 200 * time.Millisecond
+	// pollInterval is how often a verdict is looked for that another sidecar is making.
+	pollInterval = 25 * time.Millisecond
+	// maxFinds bounds the calls of verifications that have no worker yet, so that a flood
+	// leaves connections to those that have one.
+	maxFinds = 8
+	// A lock lives for four times what bcrypt took on the machine of our measurements. Who
+	// holds it longer has company; when its holder has died, others wait as long.
+	lockPerRun = time.Second // at lockCost, twice that for each step above
+	lockCost   = 12
+	minLock    = time.Second
+	maxLock    = 30 * time.Second
+)
+
+// Verdicts is the [credential.Fleet] of a Redis.
+type Verdicts struct {
+	sealer  sealer
+	client  redis.UniversalClient
+	shards  contract.Shards
+	metrics *metrics.Metrics
+	log     *slog.Logger
+
+	finds         chan struct{} // one for each call of Find
+	reads, writes []breaker     // of each shard: a user may be permitted to read only
+}
+
+// New is the Verdicts of those who have the same secret. The client must obey deadlines of
+// contexts, and not read from replicas.
+func New(secret []byte, client redis.UniversalClient, shards contract.Shards, m *metrics.Metrics, log *slog.Logger) *Verdicts {
+	return &Verdicts{
+		sealer: secret, client: client, shards: shards, metrics: m, log: log,
+		finds: make(chan struct{}, maxFinds),
+		reads: make([]breaker, shards.Count()), writes: make([]breaker, shards.Count()),
+	}
+}
+
+// verdict is where one is in Redis.
+type verdict struct {
+	name      [sha256.Size]byte
+	shard     int
+	key, lock string
+}
+
+func (v *Verdicts) verdict(c *credential.Claim) verdict {
+	name := v.sealer.name(c)
+	text, keys := hex.EncodeToString(name[:]), v.shards.KeysOf(c.Device)
+	return verdict{name, v.shards.Of(c.Device), keys.VerdictKey(text), keys.VerdictLockKey(text)}
+}
+
+// Find looks for a verdict.
+func (v *Verdicts) Find(c *credential.Claim) *credential.Match {
+	timeout := time.NewTimer(callTimeout)
+	defer timeout.Stop()
+	select {
+	case v.finds <- struct{}{}:
+		defer func() { <-v.finds }()
+	case <-timeout.C:
+		v.count("skipped")
+		return nil
+	}
+	at := v.verdict(c)
+	var value *redis.StringCmd
+	if !v.call(v.reads, at.shard, "read", func(ctx context.Context, p redis.Pipeliner) {
+		value = p.Get(ctx, at.key)
+	}) {
+		return nil
+	}
+	if errors.Is(value.Err(), redis.Nil) {
+		v.count("miss")
+	}
+	return v.read(c, &at, value)
+}
+
+// Begin takes the lock, and then looks: who stores a verdict does so before the lock goes,
+// so that who has the lock sees it. A lock beside a verdict hinders nobody, and expires.
+func (v *Verdicts) Begin(c *credential.Claim) (*credential.Match, func(*credential.Match)) {
+	at, life, began := v.verdict(c), lockLife(c), time.Now()
+	var taken *redis.BoolCmd
+	var value *redis.StringCmd
+	if !v.call(v.writes, at.shard, "write", func(ctx context.Context, p redis.Pipeliner) {
+		taken = p.SetNX(ctx, at.lock, "1", life)
+		value = p.Get(ctx, at.key)
+	}) {
+		return nil, func(*credential.Match) {} // not told either: Redis has just failed
+	}
+	if m := v.read(c, &at, value); m != nil {
+		return m, nil
+	}
+	if !taken.Val() {
+		return nil, nil
+	}
+	return nil, func(m *credential.Match) { v.end(c, &at, m, time.Since(began) < life) }
+}
+
+// end stores a match, nil for none, and removes the lock if it is ours.
+func (v *Verdicts) end(c *credential.Claim, at *verdict, m *credential.Match, locked bool) {
+	life := time.Duration(0)
+	if m != nil {
+		life = time.Until(m.Until)
+	}
+	stores := life >= time.Millisecond
+	if !stores && !locked {
+		return
+	}
+	if v.call(v.writes, at.shard, "write", func(ctx context.Context, p redis.Pipeliner) {
+		if stores {
+			p.Set(ctx, at.key, v.sealer.seal(at.name, slices.Index(c.Hashes, m.Hash), m.Until), life)
+		}
+		if locked {
+			p.Del(ctx, at.lock)
+		}
+	}) && stores {
+		v.count("stored")
+	}
+}
+
+// Await looks for the verdict until it is there, the lock has gone, or Redis can't be asked.
+func (v *Verdicts) Await(ctx context.Context, c *credential.Claim, wanted func() bool) *credential.Match {
+	v.count("waited")
+	at := v.verdict(c)
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for wanted() {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		var lock, value *redis.StringCmd
+		if !v.call(v.reads, at.shard, "read", func(ctx context.Context, p redis.Pipeliner) {
+			lock = p.Get(ctx, at.lock) // before the verdict: when it has gone, the verdict is there
+			value = p.Get(ctx, at.key)
+		}) {
+			return nil
+		}
+		if m := v.read(c, &at, value); m != nil || errors.Is(lock.Err(), redis.Nil) {
+			return m
+		}
+	}
+	return nil
+}
+
+// call sends commands to a shard. It reports whether they were answered; if not, that was
+// counted, and logged if it is news.
+func (v *Verdicts) call(breakers []breaker, shard int, kind string, commands func(context.Context, redis.Pipeliner)) bool {
+	b := &breakers[shard]
+	if !b.try(time.Now()) {
+		v.count("skipped")
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	done, err := v.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		commands(ctx, p)
+		return nil
+	})
+	for _, command := range done { // err is of the first that failed, which may only have found nothing
+		if err == nil || errors.Is(err, redis.Nil) {
+			err = command.Err()
+		}
+	}
+	failed := err != nil && !errors.Is(err, redis.Nil)
+	changed := b.done(failed, time.Now())
+	if failed {
+		v.count("error")
+	}
+	switch {
+	case changed && failed:
+		v.log.Warn("shared verdicts can't be reached: bcrypt runs here for what others may know", "call", kind, "shard", shard, "error", err)
+	case changed:
+		v.log.Info("shared verdicts can be reached again", "call", kind, "shard", shard)
+	}
+	return !failed
+}
+
+// read is the match in a value that was found, if it can be believed.
+func (v *Verdicts) read(c *credential.Claim, at *verdict, value *redis.StringCmd) *credential.Match {
+	if value.Err() != nil {
+		return nil
+	}
+	m, ok := v.sealer.open(c, at.name, value.Val(), time.Now())
+	if !ok {
+		v.count("invalid")
+		return nil
+	}
+	v.count("hit")
+	return m
+}
+
+func (v *Verdicts) count(result string) { v.metrics.Shared.WithLabelValues(result).Inc() }
+
+// lockLife is how long a sidecar has for all hashes of a claim.
+func lockLife(c *credential.Claim) time.Duration {
+	life := time.Duration(0)
+	for _, hash := range c.Hashes {
+		cost, err := bcrypt.Cost([]byte(hash))
+		if err != nil {
+			continue // bcrypt will say so at once
+		}
+		life += lockPerRun << cost >> lockCost
+	}
+	return min(max(life, minLock), maxLock)
+}
