@@ -50,6 +50,13 @@ func TestPrecedence(t *testing.T) {
 }
 
 func TestProblems(t *testing.T) {
+	secret := func(text string) string {
+		path := filepath.Join(t.TempDir(), "short.secret")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
 	for _, test := range []struct {
 		name string
 		yaml string
@@ -82,6 +89,11 @@ func TestProblems(t *testing.T) {
 			"redis.password_file: the url has a password too", "redis.username: the url has a user too", "redis.password_file: open /no/such",
 		}},
 		{"TLS files without TLS", "redis: {tls_ca_file: ca.pem}", nil, []string{"redis.tls_ca_file: the url is not of TLS"}},
+		{"secret of the fleet", "verdict: {pin_ttl: 0s}", []string{"--verdict.secret-file=" + secret("short\n")}, []string{
+			"short.secret: a secret of 5 bytes, at least 32 are needed", "verdict.secret_file: has no use with verdict.pin_ttl 0",
+		}},
+		{"large secret", "", []string{"--verdict.secret-file=" + secret(strings.Repeat("x", 4097))}, []string{"over 4096 bytes, too large for a secret"}},
+		{"no secret", "verdict: {secret_file: /no/such}", nil, []string{"verdict.secret_file: open /no/such"}},
 		{"one socket for two", "", []string{"--api.socket=/a", "--push.socket=/a"}, []string{"api.socket"}},
 		{"unknown flag", "", []string{"--redis.urls=x"}, []string{"unknown flag --redis.urls"}},
 		{"argument", "", []string{"x"}, []string{"unexpected argument x"}},
@@ -101,6 +113,22 @@ func TestProblems(t *testing.T) {
 	}
 	if c, err := config.Load([]string{"--config", "/no/such/file"}); !strings.Contains(fmt.Sprint(config.Problems(err, c)), "/no/such/file") {
 		t.Errorf("a file that is not there: %v", err)
+	}
+}
+
+func TestSecret(t *testing.T) {
+	long := strings.Repeat("s", 32)
+	for text, want := range map[string]string{long: long, " \t" + long + "\r\n": long, long[:16] + " " + long[16:]: long[:16] + " " + long[16:]} {
+		got, err := (&config.Verdict{SecretFile: file(t, text)}).Secret()
+		if err != nil || string(got) != want {
+			t.Errorf("%q: %q, %v; want %q", text, got, err, want)
+		}
+	}
+	if got, err := (&config.Verdict{SecretFile: file(t, long[1:]+"\n")}).Secret(); err == nil || strings.Contains(err.Error(), "sss") {
+		t.Errorf("31 bytes: %q, %v; want an error that does not show them", got, err)
+	}
+	if got, err := new(config.Verdict).Secret(); got != nil || err != nil {
+		t.Errorf("no file: %q, %v; want none", got, err)
 	}
 }
 

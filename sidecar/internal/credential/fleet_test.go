@@ -225,3 +225,29 @@ func TestLimitBeforeFleet(t *testing.T) {
 		t.Errorf("the fleet was asked %d times, want 2", asked)
 	}
 }
+
+// TestPatienceIsNotForTheQueue lets a device wait long for the only worker, and then meet
+// another sidecar's run: it waits for that one as if it had come just now.
+func TestPatienceIsNotForTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const queued = 6 * time.Second
+		o := &others{
+			begin: func(c *credential.Claim) (*credential.Match, bool) {
+				if c.Device == "first" {
+					time.Sleep(queued)
+				}
+				return nil, c.Device == "d"
+			},
+			await: func(_ context.Context, c *credential.Claim, _ func() bool) *credential.Match {
+				return right(c, time.Hour)
+			},
+		}
+		f := o.verifier()
+		f.Apply(device("first", 1, "s"))
+		go f.Verify(t.Context(), "first", "s")
+		synctest.Wait()
+		if r := f.Verify(t.Context(), "d", "s"); r.Reason != "shared" {
+			t.Errorf("after %v in the queue: %+v, want shared", queued, r)
+		}
+	})
+}

@@ -20,17 +20,20 @@ func (v *Verifier) hash(a attempt, f *flight) Result {
 		return v.settle(&a, m, "shared")
 	}
 	wanted := func() bool { return f.wanted() && v.current(&a) }
-	ctx, cancel := context.WithTimeout(context.Background(), maxAwait)
-	defer cancel()
-	for {
-		r, others := v.work(ctx, a, c, wanted)
+	for patience := maxAwait; ; {
+		r, others := v.work(a, c, wanted, patience > 0)
 		if !others {
 			return r
 		}
-		// The worker is given back: who waits for others computes nothing.
-		if m := v.Fleet.Await(ctx, c, wanted); m != nil {
+		// The worker was given back: who waits for others computes nothing.
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		m := v.Fleet.Await(ctx, c, wanted)
+		cancel()
+		if m != nil {
 			return v.settle(&a, m, "shared")
 		}
+		patience -= time.Since(began) // without the time in our own queue
 		if !wanted() {
 			return unavailable("timeout") // nobody takes it: the callers have gone, or start over
 		}
@@ -38,8 +41,8 @@ func (v *Verifier) hash(a attempt, f *flight) Result {
 }
 
 // work waits for a worker and runs bcrypt. others: it did not, because another sidecar
-// does, and until ctx ends that is worth to wait for.
-func (v *Verifier) work(ctx context.Context, a attempt, c *Claim, wanted func() bool) (r Result, others bool) {
+// does, and the attempt is patient.
+func (v *Verifier) work(a attempt, c *Claim, wanted func() bool, patient bool) (r Result, others bool) {
 	w := &waiter{device: a.id, source: a.source, class: v.class(&a), wanted: wanted}
 	if err := v.pool.enter(w); errors.Is(err, errOverload) {
 		return unavailable("overload"), false
@@ -60,7 +63,7 @@ func (v *Verifier) work(ctx context.Context, a attempt, c *Claim, wanted func() 
 	switch {
 	case known != nil:
 		return v.settle(&a, known, "shared"), false
-	case end == nil && ctx.Err() == nil:
+	case end == nil && patient:
 		return Result{}, true
 	case end == nil:
 		end = func(*Match) {}

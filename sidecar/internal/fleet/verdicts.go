@@ -35,11 +35,11 @@ const (
 	// maxFinds bounds the calls of verifications that have no worker yet, so that a flood
 	// leaves connections to those that have one.
 	maxFinds = 8
-	// A lock lives for four times what bcrypt took on the machine of our measurements. Who
-	// holds it longer has company; when its holder has died, others wait as long.
-	lockPerRun = time.Second // at lockCost, twice that for each step above
+	// A lock lives for some eight runs of bcrypt, as a busy machine is slow. Who holds it
+	// longer has company; when its holder has died, others wait as long.
+	lockPerRun = 2 * time.Second // at lockCost, twice that for each step above
 	lockCost   = 12
-	minLock    = time.Second
+	minLock    = 2 * time.Second
 	maxLock    = 30 * time.Second
 )
 

@@ -266,8 +266,8 @@ func TestLockLife(t *testing.T) {
 		costs []int
 		want  time.Duration
 	}{
-		{[]int{4}, time.Second}, {[]int{10}, time.Second}, {[]int{12}, time.Second}, {[]int{12, 12}, 2 * time.Second},
-		{[]int{14}, 4 * time.Second}, {[]int{15}, 8 * time.Second}, {[]int{15, 15, 15, 15}, 30 * time.Second},
+		{[]int{4}, 2 * time.Second}, {[]int{10}, 2 * time.Second}, {[]int{12}, 2 * time.Second}, {[]int{12, 12}, 4 * time.Second},
+		{[]int{14}, 8 * time.Second}, {[]int{15}, 16 * time.Second}, {[]int{15, 15, 15, 15}, 30 * time.Second},
 	} {
 		var c credential.Claim
 		for _, cost := range test.costs {

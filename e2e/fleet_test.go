@@ -1,0 +1,376 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/gatehouse/gatehouse/e2e/redistest"
+	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+)
+
+const (
+	fleetSecret   = "the secret of the fleet, 32 bytes or more\n"
+	anotherSecret = "the secret of another fleet, also long enough\n"
+)
+
+// fleet is edges, each with its own sidecar, of one Redis.
+type fleet struct {
+	t     *testing.T
+	edges []*edge
+	admin redis.UniversalClient
+}
+
+// startFleet starts an edge for each secret, which is that of its sidecar.
+func startFleet(t *testing.T, url string, args []string, secrets ...string) *fleet {
+	t.Helper()
+	f := &fleet{t: t}
+	for i, secret := range secrets {
+		file := writeFile(t, "fleet", secret)
+		args := append([]string{"--bcrypt.workers=1", "--verdict.secret-file=" + file}, args...)
+		f.edges = append(f.edges, start(t, stack.Options{Name: fmt.Sprint("fleet", i), RedisURL: url, SidecarArgs: args, Concurrency: 1}))
+	}
+	f.admin = f.edges[0].redis
+	return f
+}
+
+// devices registers that many more, "prefix-0" and so on, and waits until all sidecars know
+// them. Their secret is "right".
+func (f *fleet) devices(prefix string, n, cost int) []string {
+	f.t.Helper()
+	before := f.edges[0].metric("gatehouse_credentials")
+	hash, err := bcrypt.GenerateFromPassword([]byte("right"), cost) // one for all: the race detector makes it slow
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	var ids []string
+	for i := range n {
+		ids = append(ids, fmt.Sprintf("%s-%d", prefix, i))
+		d := publish.Device{ID: ids[i], Hashes: []string{string(hash)}, Permissions: []string{"telemetry.write"}}
+		if _, err := f.edges[0].publisher.PutDevice(f.t.Context(), d); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	for _, e := range f.edges {
+		e.known(int(before) + n)
+	}
+	return ids
+}
+
+// letIn sends the first request of each device to each edge, all at once, and tries again
+// as a device does until it is let in. That is many runs of bcrypt, so it has more patience.
+func (f *fleet) letIn(edges []*edge, ids []string) time.Duration {
+	f.t.Helper()
+	const pause = 100 * time.Millisecond
+	began := time.Now()
+	var wg sync.WaitGroup
+	for _, e := range edges {
+		for _, id := range ids {
+			wg.Go(func() {
+				for {
+					a, err := e.try(shared, "POST /v1/telemetry", credential(id, "right")...)
+					if err == nil && a.status == 200 {
+						return
+					}
+					if err != nil || a.status != 503 || time.Since(began) > 9*patience {
+						f.t.Errorf("%s: got %d, %v after %v, want it let in", id, a.status, err, time.Since(began))
+						return
+					}
+					time.Sleep(pause) // less than Retry-After asks for
+				}
+			})
+		}
+	}
+	wg.Wait()
+	return time.Since(began)
+}
+
+// refused waits until no edge lets the device in with the secret.
+func (f *fleet) refused(id, secret string) {
+	f.t.Helper()
+	await(f.t, id+" is refused", patience, func() error {
+		for i, e := range f.edges {
+			if a := e.send("POST /v1/telemetry", credential(id, secret)...); a.status != 401 {
+				return fmt.Errorf("edge %d: got %d", i, a.status)
+			}
+		}
+		return nil
+	})
+}
+
+// runs is how often bcrypt has run, in each sidecar and in all.
+func (f *fleet) runs() (each []int, sum int) {
+	f.t.Helper()
+	for _, e := range f.edges {
+		n := int(e.metric("gatehouse_bcrypt_total"))
+		each, sum = append(each, n), sum+n
+	}
+	return each, sum
+}
+
+// result is one of the results of the shared verdicts, of one sidecar.
+func (e *edge) result(result string) int {
+	e.t.Helper()
+	return int(e.metric(`gatehouse_shared_verdicts_total{result="` + result + `"}`))
+}
+
+// missed is how many calls to Redis the machine was too busy for, in one sidecar: each may
+// cost a run of bcrypt.
+func (e *edge) missed() int {
+	e.t.Helper()
+	return e.result("error") + e.result("skipped")
+}
+
+var verdictKey = regexp.MustCompile(`^\{gatehouse:\d+\}:v:[0-9a-f]{64}$`)
+
+// verdicts are the keys of shared verdicts in Redis, sorted. Locks expire by themselves.
+func (f *fleet) verdicts() []string {
+	f.t.Helper()
+	keys, err := f.admin.Keys(f.t.Context(), "{gatehouse:*}:v:*").Result()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	keys = slices.DeleteFunc(keys, func(key string) bool { return strings.HasSuffix(key, ":lock") })
+	for _, key := range keys {
+		if ttl := f.admin.PTTL(f.t.Context(), key).Val(); !verdictKey.MatchString(key) || ttl <= 0 || ttl > time.Hour {
+			f.t.Errorf("key %s expires after %v, want a name in hex and at most an hour", key, ttl)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// TestFleetSharesVerdicts sends 300 devices to three edges at once: bcrypt runs once for
+// each. A sidecar that is killed knows them again when it is back.
+func TestFleetSharesVerdicts(t *testing.T) {
+	const devices = 300
+	f := startFleet(t, redistest.Start(t), nil, fleetSecret, fleetSecret, fleetSecret)
+	ids := f.devices("dev", devices, 10)
+	took := f.letIn(f.edges, ids)
+	each, sum := f.runs()
+	t.Logf("%d devices at %d edges: let in everywhere after %v, runs of bcrypt %v, in all %d", devices, len(f.edges), took.Round(time.Millisecond), each, sum)
+	missed := 0
+	for _, e := range f.edges {
+		missed += e.missed()
+	}
+	if sum < devices || sum > devices+missed {
+		t.Errorf("%d runs of bcrypt and %d calls to Redis that failed, want %d runs", sum, missed, devices)
+	}
+	if n := len(f.verdicts()); n != devices {
+		t.Errorf("%d verdicts in Redis, want %d", n, devices)
+	}
+
+	if err := f.edges[0].KillSidecar(); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.edges[0].StartSidecar(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	took = f.letIn(f.edges[:1], ids)
+	if n, missed := int(f.edges[0].metric("gatehouse_bcrypt_total")), f.edges[0].missed(); n > missed {
+		t.Errorf("%d runs of bcrypt in a sidecar that was killed, and %d calls to Redis that failed, want none", n, missed)
+	}
+	t.Logf("a sidecar that was killed: all let in after %v, %d by shared verdicts", took.Round(time.Millisecond), f.edges[0].result("hit"))
+}
+
+// TestFleetFollowsRecords revokes and changes credentials whose verdicts are shared, and
+// shows wrong ones.
+func TestFleetFollowsRecords(t *testing.T) {
+	f := startFleet(t, redistest.Start(t), nil, fleetSecret, fleetSecret)
+	ids := f.devices("dev", 4, 6)
+	f.letIn(f.edges, ids)
+	shared := f.verdicts()
+
+	e := f.edges[0]
+	if _, err := e.publisher.RevokeDevice(t.Context(), ids[0]); err != nil {
+		t.Fatal(err)
+	}
+	f.refused(ids[0], "right")
+	e.device(ids[1], "another", 6, "telemetry.write")
+	f.refused(ids[1], "right")
+	e.device("new", "never shown", 6, "telemetry.write")
+	for _, e := range f.edges {
+		e.known(5)
+	}
+	f.refused("new", "wrong")
+	f.refused(ids[2], "wrong")
+	if now := f.verdicts(); !slices.Equal(now, shared) {
+		t.Errorf("wrong and revoked credentials have changed the verdicts in Redis: %d, were %d", len(now), len(shared))
+	}
+
+	// A revoked record that is restored just as it was has another version.
+	_, before := f.runs()
+	e.device(ids[0], "right", 6, "telemetry.write")
+	f.letIn(f.edges, ids[:1])
+	if _, after := f.runs(); after != before+1 {
+		t.Errorf("%d runs of bcrypt for a restored device at two edges, want 1", after-before)
+	}
+	if n := len(f.verdicts()); n != len(shared)+1 {
+		t.Errorf("%d verdicts, want one more than %d", n, len(shared))
+	}
+}
+
+// TestFleetIgnoresForgedVerdicts writes to Redis all that who has no secret can write.
+func TestFleetIgnoresForgedVerdicts(t *testing.T) {
+	f := startFleet(t, redistest.Start(t), nil, fleetSecret, fleetSecret)
+	ids := f.devices("dev", 8, 6)
+	f.letIn(f.edges[:1], ids)
+	keys := f.verdicts()
+	values, err := f.admin.MGet(t.Context(), keys...).Result()
+	if err != nil || len(values) != len(ids) {
+		t.Fatalf("%d verdicts, %v", len(values), err)
+	}
+	for i, key := range keys {
+		// Another device's, a later end, garbage, nothing.
+		forged := []string{values[(i+1)%len(values)].(string), "\x00\xff" + values[i].(string)[2:], strings.Repeat("1", 41), ""}[i%4]
+		if err := f.admin.Set(t.Context(), key, forged, time.Hour).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.letIn(f.edges[1:], ids)
+	each, _ := f.runs()
+	if n := f.edges[1].result("invalid"); each[1] != len(ids) || n < len(ids) {
+		t.Errorf("%d runs of bcrypt and %d verdicts not believed, want %d each", each[1], n, len(ids))
+	}
+	f.refused(ids[0], "wrong")
+	for i, value := range f.admin.MGet(t.Context(), keys...).Val() {
+		if text, _ := value.(string); len(text) != 41 || text == values[i] {
+			t.Errorf("%s: %q, want the second sidecar's verdict", keys[i], text)
+		}
+	}
+}
+
+// TestFleetsOfTwoSecrets shows that they share nothing, and disturb nobody.
+func TestFleetsOfTwoSecrets(t *testing.T) {
+	f := startFleet(t, redistest.Start(t), nil, fleetSecret, anotherSecret, strings.TrimSpace(fleetSecret))
+	ids := f.devices("dev", 6, 6)
+	f.letIn(f.edges, ids)
+	each, _ := f.runs()
+	if each[1] != len(ids) || each[0]+each[2] != len(ids) {
+		t.Errorf("runs of bcrypt %v, want %d of the second and as many of the others together", each, len(ids))
+	}
+	for i, e := range f.edges {
+		if e.result("invalid") != 0 || e.result("error") != 0 {
+			t.Errorf("sidecar %d: %d invalid, %d errors", i, e.result("invalid"), e.result("error"))
+		}
+	}
+}
+
+// TestFleetWithoutRedis pauses Redis and kills it: credentials that are known are verified
+// by each sidecar alone, not much later than without a fleet.
+func TestFleetWithoutRedis(t *testing.T) {
+	server := redistest.StartServer(t)
+	f := startFleet(t, "redis://"+server.Address, nil, fleetSecret, fleetSecret)
+	first, second := f.devices("first", 20, 6), f.devices("second", 20, 6)
+	const limit = 5 * time.Second // 20 runs of bcrypt, and a few times 200 ms
+	for _, trouble := range []struct {
+		what string
+		ids  []string
+		make func()
+	}{
+		{"paused", first, func() { server.Signal(syscall.SIGSTOP) }},
+		{"killed", second, server.Kill},
+	} {
+		_, before := f.runs()
+		trouble.make()
+		took := f.letIn(f.edges, trouble.ids)
+		_, after := f.runs()
+		t.Logf("redis %s: %d devices let in at both edges after %v, %d runs of bcrypt", trouble.what, len(trouble.ids), took.Round(time.Millisecond), after-before)
+		if after-before != 2*len(trouble.ids) || took > limit {
+			t.Errorf("redis %s: %d runs of bcrypt, %v; want %d, within %v", trouble.what, after-before, took, 2*len(trouble.ids), limit)
+		}
+	}
+	for _, e := range f.edges {
+		if n := strings.Count(e.log("sidecar"), "shared verdicts can't be reached"); n != 2 {
+			t.Errorf("said %d times that Redis can't be reached, want once for each kind of call", n)
+		}
+	}
+}
+
+// TestFleetPermissions shares as a user with just the documented permissions, and then
+// without those that only sharing needs.
+func TestFleetPermissions(t *testing.T) {
+	server := redistest.StartServer(t)
+	admin := server.Client(t)
+	documentedUsers(t, admin)
+	args := []string{"--redis.username=reader", "--redis.password-file=" + writeFile(t, "reader", "reader-password")}
+	f := &fleet{t: t, admin: admin}
+	for _, text := range []string{fleetSecret, fleetSecret} {
+		f.edges = append(f.edges, start(t, stack.Options{
+			RedisURL: "redis://" + server.Address, SidecarArgs: append([]string{"--verdict.secret-file=" + writeFile(t, "fleet", text)}, args...), Concurrency: 1,
+		}))
+	}
+	first := f.devices("first", 5, 6)
+	f.letIn(f.edges, first)
+	if _, sum := f.runs(); sum != 2*len(first) {
+		t.Errorf("%d runs of bcrypt without permission to share, want %d", sum, 2*len(first))
+	}
+	if warned := strings.Count(f.edges[0].log("sidecar"), "shared verdicts can't be reached"); warned != 1 {
+		t.Errorf("warned %d times, want once: reading is permitted", warned)
+	}
+
+	acl(t, admin, strings.Fields(strings.TrimPrefix(block(t, section(t, "Shared verdicts"), "text"), "ACL SETUSER "))...)
+	await(t, "verdicts are shared", patience, func() error {
+		ids := f.devices(fmt.Sprint("more-", time.Now().UnixNano()), 1, 6)
+		f.letIn(f.edges[:1], ids)
+		if len(f.verdicts()) == 0 {
+			return fmt.Errorf("none in Redis")
+		}
+		return nil
+	})
+	reader, err := redisurl.Connect("redis://reader:reader-password@" + server.Address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	for key, permitted := range map[string]bool{
+		"{gatehouse:0}:v:x": true, "{gatehouse:63}:v:x": true, "{gatehouse:0}:o:/x}:v:y": false, "{gatehouse:0}:c:x": false, "other": false,
+	} {
+		if err := reader.Set(t.Context(), key, "x", time.Second).Err(); (err == nil) != permitted {
+			t.Errorf("SET %s: %v, want permitted %v", key, err, permitted)
+		}
+	}
+}
+
+// TestFleetOfCluster shares through the masters of a real Redis Cluster.
+func TestFleetOfCluster(t *testing.T) {
+	const shards = 8
+	cluster := redistest.StartCluster(t)
+	f := startFleet(t, cluster.URL, []string{fmt.Sprint("--redis.shards=", shards)}, fleetSecret, fleetSecret)
+	for _, e := range f.edges {
+		e.publisher = publish.New(e.redis, publish.Shards(shards))
+	}
+	ids := f.devices("dev", 40, 6)
+	f.letIn(f.edges, ids)
+	if each, sum := f.runs(); sum != len(ids) {
+		t.Errorf("runs of bcrypt %v, want %d", each, len(ids))
+	}
+	var mu sync.Mutex
+	masters := map[string]int{}
+	err := f.admin.(*redis.ClusterClient).ForEachMaster(t.Context(), func(ctx context.Context, c *redis.Client) error {
+		keys, err := c.Keys(ctx, "{gatehouse:*}:v:*").Result()
+		mu.Lock()
+		defer mu.Unlock()
+		masters[c.Options().Addr] = len(keys)
+		return err
+	})
+	if err != nil || len(masters) < 2 {
+		t.Errorf("masters %v, %v", masters, err)
+	}
+	for address, n := range masters {
+		if n == 0 {
+			t.Errorf("no verdict on %s: %v", address, masters)
+		}
+	}
+}
