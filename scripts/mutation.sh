@@ -98,5 +98,9 @@ check absent-is-not-unknown-yet wasm-filter/policy/decide.go \
   'standing == wire.Absent && e.state.DevicesComplete' 'standing == wire.Absent' ./wasm-filter/policy TestDecideWithoutACall
 check torn-read-check wire/object.go \
   'stamp != v.Stamp ||' 'false ||' ./wire TestFindBodyNeverAnother
+check shared-verdict-seal sidecar/internal/fleet/seal.go \
+  '!hmac.Equal(' 'false && !hmac.Equal(' ./sidecar/internal/fleet TestOpen
+check shared-verdict-of-an-old-record sidecar/internal/credential/hash.go \
+  'r == nil || r.generation != a.generation' 'r == nil' ./sidecar/internal/credential TestRevocationBeatsSharedVerdict
 
 exit "$failed"
