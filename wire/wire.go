@@ -49,7 +49,7 @@
 //
 // Verdicts, one bucket a record, count entries of [verdictSize] bytes:
 //
-//	 0  16   digest of device id and secret, see [Keys.Digest]
+//	 0  16   digest of device id and secret, see [Keys.Digest], or session, see [Keys.SessionDigest]
 //	16  u64  permissions, a bit each
 //	24  i64  expires, unix ms
 //	32  i64  refresh after, unix ms; 0: never
