@@ -82,6 +82,11 @@ func TestProblems(t *testing.T) {
 			"redis.password_file: the url has a password too", "redis.username: the url has a user too", "redis.password_file: open /no/such",
 		}},
 		{"TLS files without TLS", "redis: {tls_ca_file: ca.pem}", nil, []string{"redis.tls_ca_file: the url is not of TLS"}},
+		{"sessions", "session: {secret_file: /no/such, rotate: 1h, ttl: 2h, issuer: ''}", nil, []string{
+			"session.secret_file: open /no/such", "session.ttl: 2h0m0s is out of 1m0s to session.rotate, 1h0m0s", "session.issuer: 0 bytes",
+		}},
+		{"session times", "", []string{"--session.rotate=9m59s", "--session.ttl=59s"}, []string{"session.rotate: 9m59s, want whole seconds of 10m0s", "session.ttl: 59s"}},
+		{"session.rotate in parts of seconds", "", []string{"--session.rotate=1h0.5s"}, []string{"session.rotate: 1h0m0.5s"}},
 		{"one socket for two", "", []string{"--api.socket=/a", "--push.socket=/a"}, []string{"api.socket"}},
 		{"unknown flag", "", []string{"--redis.urls=x"}, []string{"unknown flag --redis.urls"}},
 		{"argument", "", []string{"x"}, []string{"unexpected argument x"}},
@@ -101,6 +106,29 @@ func TestProblems(t *testing.T) {
 	}
 	if c, err := config.Load([]string{"--config", "/no/such/file"}); !strings.Contains(fmt.Sprint(config.Problems(err, c)), "/no/such/file") {
 		t.Errorf("a file that is not there: %v", err)
+	}
+}
+
+// TestSessionSettings reads secrets from their file, and draws one where there is none.
+func TestSessionSettings(t *testing.T) {
+	secret := strings.Repeat("s", 32)
+	c, err := config.Load([]string{"--session.secret-file", file(t, secret+"\n"), "--session.ttl=5m", "--session.rotate=2h", "--session.issuer=edge"})
+	if problems := config.Problems(err, c); len(problems) != 0 {
+		t.Fatal(problems)
+	}
+	got, err := c.Session.Settings()
+	if err != nil || len(got.Secrets) != 1 || got.Secrets[0] != secret || got.TTL != 5*time.Minute || got.Rotate != 2*time.Hour || got.Issuer != "edge" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	c.Session.SecretFile = ""
+	one, _ := c.Session.Settings()
+	other, _ := c.Session.Settings()
+	if len(one.Secrets) != 1 || one.Secrets[0] == other.Secrets[0] {
+		t.Errorf("got %q and %q, want two that were drawn", one.Secrets, other.Secrets)
+	}
+	c.Session.SecretFile = "/no/such"
+	if _, err := c.Session.Settings(); err == nil || !strings.Contains(err.Error(), "session.secret_file") {
+		t.Errorf("got %v, want an error that names the setting", err)
 	}
 }
 

@@ -41,6 +41,7 @@ const (
 // Edge is where verdicts go and where permission names get their bits.
 type Edge interface {
 	PutVerdict(device, secret string, v wire.Verdict)
+	PutSession(device, session string, v wire.Verdict)
 	DropVerdicts(device string)
 	Permissions(names []string) (uint64, error)
 }
@@ -71,6 +72,8 @@ type Result struct {
 	Reason      string // what decided, as metrics show it; not for the device
 	Permissions uint64 // allow: a bit per name
 	RetryAfter  time.Duration
+	Session     string    // allow: what a token says of the record that let the device in
+	NotAfter    time.Time // allow: when that ends; zero: never
 }
 
 // Verifier is safe for concurrent use.
@@ -120,9 +123,11 @@ func (v *Verifier) digest(id, secret string) digest {
 	return digest(mac.Sum(nil))
 }
 
-// attempt is one credential to verify, against one generation of its record.
+// attempt is one credential, or session of a token, to verify, against one generation of
+// the device's record.
 type attempt struct {
 	id, secret string
+	session    string // of a token; "" of a credential
 	source     source
 	digest     digest
 	generation uint64
@@ -203,16 +208,9 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
-	r := v.records[a.id]
-	switch {
-	case !v.synced[v.Shards.Of(a.id)]:
-		return unavailable("starting"), true
-	case r == nil:
-		return v.deny(a, now, "unknown"), true
-	case r.refusal != "":
-		return v.deny(a, now, r.refusal), true
-	case !r.notAfter.IsZero() && !now.Before(r.notAfter):
-		return v.deny(a, now, "expired"), true
+	r, why := v.standing(a.id, now)
+	if why != "" {
+		return v.refused(a, now, why), true
 	}
 	a.generation, a.toTry = r.generation, nil
 	a.known = slices.Contains(r.sources, a.source)
@@ -242,6 +240,30 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 	return Result{}, false
 }
 
+// standing is the record of a device that may come in, or why it may not; mu is held.
+func (v *Verifier) standing(id string, now time.Time) (r *record, why string) {
+	r = v.records[id]
+	switch {
+	case !v.synced[v.Shards.Of(id)]:
+		return nil, "starting"
+	case r == nil:
+		return nil, "unknown"
+	case r.refusal != "":
+		return nil, r.refusal
+	case !r.notAfter.IsZero() && !now.Before(r.notAfter):
+		return nil, "expired"
+	}
+	return r, ""
+}
+
+// refused is the answer for a device that has no standing; mu is held.
+func (v *Verifier) refused(a *attempt, now time.Time, why string) Result {
+	if why == "starting" {
+		return unavailable(why)
+	}
+	return v.deny(a, now, why)
+}
+
 // allow stores the verdict and is the answer; mu is held.
 func (v *Verifier) allow(a *attempt, r *record, now time.Time, reason string) Result {
 	// Devices that came at one time don't come back at one time.
@@ -253,8 +275,8 @@ func (v *Verifier) allow(a *attempt, r *record, now time.Time, reason string) Re
 	if !r.notAfter.IsZero() {
 		verdict.ExpiresMS = min(verdict.ExpiresMS, r.notAfter.UnixMilli())
 	}
-	v.edge.PutVerdict(a.id, a.secret, verdict)
-	return Result{Outcome: wire.Allow, Reason: reason, Permissions: r.permissions}
+	v.store(a, verdict)
+	return Result{Outcome: wire.Allow, Reason: reason, Permissions: r.permissions, Session: r.session(), NotAfter: r.notAfter}
 }
 
 // deny is the answer; the verdict is stored if it is worth it. mu is held.
@@ -262,7 +284,15 @@ func (v *Verifier) deny(a *attempt, now time.Time, reason string) Result {
 	result := v.denies.judge(a.digest, now, reason == "bcrypt")
 	v.metrics.Denies.WithLabelValues(result).Inc()
 	if result == "stored" {
-		v.edge.PutVerdict(a.id, a.secret, wire.Verdict{Outcome: wire.Deny, ExpiresMS: now.Add(v.DenyTTL).UnixMilli()})
+		v.store(a, wire.Verdict{Outcome: wire.Deny, ExpiresMS: now.Add(v.DenyTTL).UnixMilli()})
 	}
 	return Result{Outcome: wire.Deny, Reason: reason}
+}
+
+func (v *Verifier) store(a *attempt, verdict wire.Verdict) {
+	if a.session != "" {
+		v.edge.PutSession(a.id, a.session, verdict)
+		return
+	}
+	v.edge.PutVerdict(a.id, a.secret, verdict)
 }

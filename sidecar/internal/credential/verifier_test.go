@@ -39,6 +39,11 @@ func (e *edge) PutVerdict(device, secret string, v wire.Verdict) {
 	e.stored = append(e.stored, device)
 }
 
+// PutSession keeps it as of a secret that none can be.
+func (e *edge) PutSession(device, session string, v wire.Verdict) {
+	e.PutVerdict(device, "\x00"+session, v)
+}
+
 func (e *edge) DropVerdicts(device string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

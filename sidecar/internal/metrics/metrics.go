@@ -43,6 +43,7 @@ type Metrics struct {
 	BcryptQueued  prometheus.Gauge
 	Verifications *prometheus.CounterVec // outcome, reason
 	Denies        *prometheus.CounterVec // result
+	Sessions      *prometheus.CounterVec // result
 
 	// The push.
 	Pushes      *prometheus.CounterVec // result
@@ -88,6 +89,7 @@ func New() *Metrics {
 		BcryptRunning: f.gauge("gatehouse_bcrypt_running", "Runs of bcrypt under way."),
 		BcryptQueued:  f.gauge("gatehouse_bcrypt_queued", "Verifications that wait for a worker."),
 		Verifications: f.verifications(),
+		Sessions:      f.vector("gatehouse_sessions_total", "Credentials shown for a token, by what they got.", "result", "issued", "refused", "unavailable"),
 		Denies:        f.vector("gatehouse_deny_verdicts_total", "Deny verdicts, by what became of them.", "result", "stored", "first", "limited"),
 
 		Pushes:      f.vector("gatehouse_pushes_total", "Batches sent to the edge.", "result", "ok", "conflict", "refused", "error"),
@@ -173,8 +175,8 @@ func (f factory) corrupt() *prometheus.CounterVec {
 func (f factory) verifications() *prometheus.CounterVec {
 	v := f.vectors("gatehouse_verifications_total", "Verifications, by outcome and by what decided.", "outcome", "reason")
 	for outcome, reasons := range map[string][]string{
-		"allow":       {"bcrypt", "pin"},
-		"deny":        {"unknown", "revoked", "disabled", "expired", "malformed", "refused_record", "bcrypt", "resolved", "refuted"},
+		"allow":       {"bcrypt", "pin", "session"},
+		"deny":        {"unknown", "revoked", "disabled", "expired", "malformed", "refused_record", "bcrypt", "resolved", "refuted", "session"},
 		"unavailable": {"starting", "overload", "limited", "timeout"},
 	} {
 		for _, reason := range reasons {
@@ -186,7 +188,7 @@ func (f factory) verifications() *prometheus.CounterVec {
 
 func (f factory) requests() *prometheus.CounterVec {
 	v := f.vectors("gatehouse_api_requests_total", "Calls from the edge.", "call", "result")
-	for _, call := range []string{"verify", "fetch", "hits"} {
+	for _, call := range []string{"verify", "session", "jwks", "fetch", "hits"} {
 		for _, result := range []string{"ok", "malformed", "unavailable"} {
 			v.WithLabelValues(call, result)
 		}

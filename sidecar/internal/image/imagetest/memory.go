@@ -138,13 +138,22 @@ func (m *Memory) LockedObjectBy(state *wire.State, key string) (Found, error) {
 
 // Verdict looks a verdict up as the edge does, whether it has expired or not.
 func (m *Memory) Verdict(device, secret string) (wire.Verdict, error) {
+	return m.verdict(func(k *wire.Keys) wire.Digest { return k.Digest(device, secret) })
+}
+
+// Session is likewise of a token's session.
+func (m *Memory) Session(device, session string) (wire.Verdict, error) {
+	return m.verdict(func(k *wire.Keys) wire.Digest { return k.SessionDigest(device, session) })
+}
+
+func (m *Memory) verdict(digest func(*wire.Keys) wire.Digest) (wire.Verdict, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	state, found := m.LockedState()
 	if !found {
 		return wire.Verdict{}, wire.ErrNotFound
 	}
-	d := state.Keys.Digest(device, secret)
+	d := digest(&state.Keys)
 	v, err := wire.FindVerdict(m.record(wire.RegionVerdicts, d.Bucket(state.VerdictBuckets)), state.Epoch, &d)
 	if errors.Is(err, wire.ErrEpoch) {
 		err = wire.ErrNotFound
