@@ -301,6 +301,15 @@ func TestForgedTokens(t *testing.T) {
 			t.Errorf("%s: got %d %q, want %d", tt.name, a.status, a.body, tt.status)
 		}
 	}
+	// Envoy remembers whose signature was good: that must not outlive the token. It gives ten
+	// seconds for clocks that differ.
+	ending := "authorization: Bearer " + ours("exp", seconds(-5*time.Second))
+	if a := e.send("POST /v1/telemetry", ending); a.status != 200 {
+		t.Errorf("token within the difference of clocks: got %d, want 200", a.status)
+	}
+	await(t, "the token's end", patience, func() error {
+		return e.everyone([]*http.Client{shared}, status(401), "POST /v1/telemetry", ending)
+	})
 	for _, tt := range []struct {
 		name   string
 		lines  []string
@@ -311,6 +320,9 @@ func TestForgedTokens(t *testing.T) {
 		{"token in a cookie", []string{"cookie: access_token=" + good.text}, "/v1/telemetry", 401},
 		{"token in another header", []string{"x-authorization: Bearer " + good.text}, "/v1/telemetry", 401},
 		{"token without its scheme", []string{"authorization: " + good.text}, "/v1/telemetry", 401},
+		{"a good token, then a bad one", []string{good.line(), "authorization: Bearer x"}, "/v1/telemetry", 200},
+		{"a bad token, then a good one", []string{"authorization: Bearer x", good.line()}, "/v1/telemetry", 401},
+		{"another scheme, then a good token", []string{"authorization: Basic eDp5", good.line()}, "/v1/telemetry", 200},
 		{"bad token on an open path", []string{"authorization: Bearer x"}, "/open", 401},
 		{"bad token beside a good credential", append(credential("dev", "secret"), "authorization: Bearer x"), "/v1/telemetry", 401},
 		{"other scheme beside a good credential", append(credential("dev", "secret"), "authorization: Basic eDp5"), "/v1/telemetry", 200},

@@ -105,6 +105,27 @@ func TestDecideToken(t *testing.T) {
 	}
 }
 
+// TestDecideTokenBasic has Authorization for both: jwt_authn takes a token's away, so that
+// what is there still is a credential, or nothing good.
+func TestDecideTokenBasic(t *testing.T) {
+	const config = `{"credentials": {"basic": true}, "session": {"metadata": "gatehouse"}, "rules": [{"match": {"prefix": "/"}, "auth": {}}]}`
+	for _, tt := range []struct {
+		name  string
+		lines []string
+		want  Credential
+	}{
+		{"token", nil, Credential{ID: "dev", Session: "7-1"}},
+		{"credential", []string{"authorization: Basic ZGV2OnM="}, Credential{ID: "dev", Secret: "s"}},
+		{"another scheme", []string{"authorization: Bearer a.b.c"}, Credential{}},
+		{"headers of the other kind are none", []string{"x-device-id: other"}, Credential{ID: "dev", Session: "7-1"}},
+	} {
+		d := decideToken(t, newMemory(), config, &claims{sub: "dev", ver: "7-1"}, Answers{}, append([]string{"GET /"}, tt.lines...)...)
+		if d.Credential != tt.want || (d.Action == Reply) != (tt.want == Credential{}) {
+			t.Errorf("%s: got action %d, %+v; want %+v", tt.name, d.Action, d.Credential, tt.want)
+		}
+	}
+}
+
 // TestTokenIsReadWhenWanted counts reads, which cost some microseconds each in a proxy.
 func TestTokenIsReadWhenWanted(t *testing.T) {
 	const off = `{"credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"}, "rules": [{"match": {"prefix": "/t"}, "auth": {}}]}`

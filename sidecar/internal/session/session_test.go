@@ -205,7 +205,7 @@ func TestSecrets(t *testing.T) {
 		if verifies(t, issue(t, old).Token, keys(t, another)) {
 			t.Error("a key of one period is one of another length, too")
 		}
-		if session.RandomSecret() == session.RandomSecret() || len(session.RandomSecret()) < 32 {
+		if one, other := session.RandomSecret(), session.RandomSecret(); one == other || len(one) < 32 {
 			t.Error("random secrets are short, or the same")
 		}
 	})
