@@ -51,7 +51,7 @@ chaos: build ## kill, pause and cut everything under load and check each answer:
 mutation: ## take out each check that consistency rests on, and see a test fail; CHAOS=1: and the checker
 	@scripts/mutation.sh
 
-loadtest: build ## measure on this machine: SCENARIO=propagation, coldstart, catchup, ratio, steady, flood, revocation or all
+loadtest: build ## measure on this machine: SCENARIO=propagation, coldstart, catchup, ratio, session, steady, flood, revocation or all
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) run ./loadtest
 
 check: ## format, lint, module files

@@ -24,12 +24,12 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // options is the command line.
 type options struct {
-	Scenario string `env:"SCENARIO" default:"all" enum:"all,propagation,coldstart,catchup,ratio,steady,flood,revocation" help:"propagation, coldstart, catchup, ratio, steady, flood, revocation or all."`
+	Scenario string `env:"SCENARIO" default:"all" enum:"all,propagation,coldstart,catchup,ratio,session,steady,flood,revocation" help:"propagation, coldstart, catchup, ratio, session, steady, flood, revocation or all."`
 	Updates  int    `env:"UPDATES" default:"10000" help:"Updates that propagation measures."`
 	Reads    int    `env:"READS" default:"5000" help:"Reads per second meanwhile."`
 	Objects  int    `env:"OBJECTS" default:"100000" help:"Objects of 1 KiB for coldstart and catchup, devices that revocation revokes at once."`
 	Changes  int    `env:"CHANGES" default:"1000" help:"Changes that catchup misses."`
-	Pairs    int    `env:"PAIRS" default:"8" help:"Pairs of slices that ratio measures, for each workload."`
+	Pairs    int    `env:"PAIRS" default:"8" help:"Pairs of slices that ratio and session measure, for each workload."`
 	Devices  int    `env:"DEVICES" default:"1000" help:"Devices of steady and flood, 1 request per second each."`
 	Seconds  int    `env:"SECONDS" default:"120" help:"How long steady measures; each part of flood takes a quarter of it."`
 	Flood    int    `env:"FLOOD" default:"5000" help:"Wrong credentials per second of flood."`
@@ -55,7 +55,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	for _, s := range []struct {
 		name    string
 		measure scenario
-	}{{"propagation", propagation}, {"coldstart", coldstart}, {"catchup", catchup}, {"ratio", ratio}, {"steady", steady}, {"flood", flood}, {"revocation", revocation}} {
+	}{{"propagation", propagation}, {"coldstart", coldstart}, {"catchup", catchup}, {"ratio", ratio}, {"session", session}, {"steady", steady}, {"flood", flood}, {"revocation", revocation}} {
 		if o.Scenario != "all" && o.Scenario != s.name {
 			continue
 		}

@@ -140,8 +140,9 @@ func (c *calls) fail(why string) {
 }
 
 const (
-	verifyPath = "/v1/verify"
-	fetchPath  = "/v1/fetch"
+	verifyPath  = "/v1/verify"
+	fetchPath   = "/v1/fetch"
+	sessionPath = "/v1/session"
 )
 
 func (c *calls) find(d *policy.Decision) *call {
@@ -150,18 +151,30 @@ func (c *calls) find(d *policy.Decision) *call {
 
 // callKey tells questions apart: two requests of one key need one answer.
 func callKey(d *policy.Decision) string {
-	if d.Action == policy.Verify {
-		return verifyPath + string(d.Digest[:])
+	if d.Action == policy.Fetch {
+		return fetchPath + d.Key
 	}
-	return fetchPath + d.Key
+	return path(d.Action) + string(d.Digest[:])
+}
+
+// path is where the sidecar answers what an action asks.
+func path(a policy.Action) string {
+	switch a {
+	case policy.Fetch:
+		return fetchPath
+	case policy.Exchange:
+		return sessionPath
+	}
+	return verifyPath
 }
 
 // newCall is the question that a decision raises for a request from source.
 func newCall(d *policy.Decision, source string) *call {
-	pending := &call{key: callKey(d), path: fetchPath, body: []byte(d.Key)}
-	if d.Action == policy.Verify {
-		request := wire.VerifyRequest{DeviceID: d.Credential.ID, Secret: d.Credential.Secret, Source: source}
-		pending.path, pending.body = verifyPath, wire.AppendVerifyRequest(nil, &request)
+	pending := &call{key: callKey(d), path: path(d.Action), body: []byte(d.Key)}
+	if d.Action != policy.Fetch {
+		shown := &d.Credential
+		request := wire.VerifyRequest{DeviceID: shown.ID, Secret: shown.Secret, Source: source, Session: shown.Session}
+		pending.body = wire.AppendVerifyRequest(nil, &request)
 	}
 	return pending
 }
@@ -174,6 +187,15 @@ func (s *stream) answer(to *call, body []byte) {
 			fetched = wire.FetchResponse{}
 		}
 		s.answers.Fetch = &fetched
+		return
+	}
+	if to.path == sessionPath {
+		issued, err := wire.ParseSessionResponse(body)
+		if err != nil {
+			s.answers.Unreachable = true
+			return
+		}
+		s.answers.Session = &issued
 		return
 	}
 	verified, err := wire.ParseVerifyResponse(body)

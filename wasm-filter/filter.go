@@ -44,6 +44,7 @@ func (s *stream) proceed() types.Action {
 		return s.reply(&d)
 	}
 	request := p.edge.Config().ReadRequest(headers)
+	request.Token = p.vm
 	for {
 		d := p.edge.Decide(p.vm.host.now(), &request, p.vm, &s.answers)
 		if d.Outdated && p.readState() {
@@ -63,7 +64,7 @@ func (s *stream) proceed() types.Action {
 		case policy.Pass:
 			s.pass(&d, &request)
 			return types.ActionContinue
-		case policy.Verify, policy.Fetch:
+		case policy.Verify, policy.Fetch, policy.Exchange:
 			if p.calls.join(s, &d) {
 				return types.ActionPause
 			}
@@ -102,6 +103,9 @@ func (s *stream) answered() {
 		s.plugin.vm.host.resume()
 	}
 }
+
+// Claim implements policy.Claims.
+func (v *vm) Claim(metadata, name string) string { return v.host.claim(metadata, name) }
 
 // Record implements policy.Memory.
 func (v *vm) Record(region wire.Region, index uint32) []byte { return v.host.record(region, index) }

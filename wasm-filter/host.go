@@ -25,6 +25,9 @@ type host interface {
 	requestBody(size int) []byte
 	// source is the client's address without its port, as the proxy trusts it; "" if unknown.
 	source() string
+	// claim is a claim of the token that the proxy's JWT filter has validated for the
+	// request and put aside as metadata; "" if there is none.
+	claim(metadata, name string) string
 	removeRequestHeader(name string)
 	addRequestHeader(name, value string)
 	addResponseHeader(name, value string)
@@ -93,6 +96,14 @@ func (sdkHost) source() string {
 		return "" // not an IP address: a unix socket
 	}
 	return ap.Addr().WithZone("").Unmap().String()
+}
+
+func (sdkHost) claim(metadata, name string) string {
+	value, err := proxywasm.GetProperty([]string{"metadata", "filter_metadata", "envoy.filters.http.jwt_authn", metadata, name})
+	if err != nil {
+		return ""
+	}
+	return string(value)
 }
 
 func (sdkHost) removeRequestHeader(name string) {

@@ -5,40 +5,50 @@ import (
 	"fmt"
 )
 
-// VerifyRequest is the body of POST /v1/verify: the credential to verify.
+// VerifyRequest is the body of POST /v1/verify: the credential to verify, or the session
+// of a token that the proxy has validated. It is also the body of POST /v1/session: the
+// credential to give a token for.
 //
 //	0  u8  layout version
 //	1  u8  length of the device id
 //	2  u8  length of the secret
 //	3  u8  length of the source
-//	4      device id, secret, source
+//	4  u8  length of the session
+//	5      device id, secret, source, session
 type VerifyRequest struct {
 	DeviceID string // at most MaxDeviceID bytes
-	Secret   string // at most MaxSecret bytes
+	Secret   string // at most MaxSecret bytes; "" of a session
 	// Source is the client's IP address as text, "" if the edge doesn't know it.
 	Source string
+	// Session is what a token says of the device's record, at most MaxSession bytes; ""
+	// of a credential.
+	Session string
 }
+
+const verifyRequestSize = 5
 
 // MaxSource is the longest IP address as text: an IPv6 one that ends in an IPv4 one.
 const MaxSource = 45
 
 // AppendVerifyRequest appends the request to dst.
 func AppendVerifyRequest(dst []byte, r *VerifyRequest) []byte {
-	dst = append(dst, Layout, byte(len(r.DeviceID)), byte(len(r.Secret)), byte(len(r.Source)))
-	return append(append(append(dst, r.DeviceID...), r.Secret...), r.Source...)
+	dst = append(dst, Layout, byte(len(r.DeviceID)), byte(len(r.Secret)), byte(len(r.Source)), byte(len(r.Session)))
+	return append(append(append(append(dst, r.DeviceID...), r.Secret...), r.Source...), r.Session...)
 }
 
 // ParseVerifyRequest reads a request; nothing in it refers to b.
 func ParseVerifyRequest(b []byte) (VerifyRequest, error) {
-	if err := checkMessage("verify request", b, 4); err != nil {
+	if err := checkMessage("verify request", b, verifyRequestSize); err != nil {
 		return VerifyRequest{}, err
 	}
-	id, secret, source := int(b[1]), int(b[2]), int(b[3])
-	if len(b) != 4+id+secret+source || id > MaxDeviceID || secret > MaxSecret || source > MaxSource {
-		return VerifyRequest{}, fmt.Errorf("verify request of %d bytes with an id of %d, a secret of %d and a source of %d: %w", len(b), id, secret, source, ErrMalformed)
+	id, secret, source, session := int(b[1]), int(b[2]), int(b[3]), int(b[4])
+	fits := id <= MaxDeviceID && secret <= MaxSecret && source <= MaxSource && session <= MaxSession
+	if len(b) != verifyRequestSize+id+secret+source+session || !fits || secret > 0 && session > 0 {
+		return VerifyRequest{}, fmt.Errorf("verify request of %d bytes with an id of %d, a secret of %d, a source of %d and a session of %d: %w",
+			len(b), id, secret, source, session, ErrMalformed)
 	}
-	text := string(b[4:])
-	return VerifyRequest{DeviceID: text[:id], Secret: text[id : id+secret], Source: text[id+secret:]}, nil
+	text := string(b[verifyRequestSize:])
+	return VerifyRequest{DeviceID: text[:id], Secret: text[id:][:secret], Source: text[id+secret:][:source], Session: text[id+secret+source:]}, nil
 }
 
 // VerifyResponse answers POST /v1/verify.
@@ -80,6 +90,42 @@ func ParseVerifyResponse(b []byte) (VerifyResponse, error) {
 	}
 	if len(b) != verifyResponseSize || r.Outcome < Allow || r.Outcome > Unavailable {
 		return VerifyResponse{}, fmt.Errorf("verify response of %d bytes with outcome %d: %w", len(b), b[1], ErrMalformed)
+	}
+	return r, nil
+}
+
+// SessionResponse answers POST /v1/session.
+//
+//	0  u8   layout version
+//	1  u8   outcome: 1 allow, 2 deny, 3 unavailable
+//	2  u16  retry after, seconds (unavailable only)
+//	4  u32  length of what follows
+//	8       what the device gets, JSON (allow only)
+type SessionResponse struct {
+	Outcome     Outcome
+	RetryAfterS uint16
+	Body        []byte
+}
+
+const sessionResponseSize = 8
+
+// AppendSessionResponse appends the response to dst.
+func AppendSessionResponse(dst []byte, r *SessionResponse) []byte {
+	dst = append(dst, Layout, byte(r.Outcome))
+	dst = binary.LittleEndian.AppendUint16(dst, r.RetryAfterS)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(r.Body)))
+	return append(dst, r.Body...)
+}
+
+// ParseSessionResponse reads a response, whose body refers to b.
+func ParseSessionResponse(b []byte) (SessionResponse, error) {
+	if err := checkMessage("session response", b, sessionResponseSize); err != nil {
+		return SessionResponse{}, err
+	}
+	r := SessionResponse{Outcome: Outcome(b[1]), RetryAfterS: binary.LittleEndian.Uint16(b[2:]), Body: b[sessionResponseSize:]}
+	whole := uint64(binary.LittleEndian.Uint32(b[4:])) == uint64(len(r.Body))
+	if r.Outcome < Allow || r.Outcome > Unavailable || !whole || (r.Outcome == Allow) != (len(r.Body) > 0) {
+		return SessionResponse{}, fmt.Errorf("session response of %d bytes with outcome %d: %w", len(b), b[1], ErrMalformed)
 	}
 	return r, nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -14,12 +15,14 @@ func TestVerifyRequestRoundTrip(t *testing.T) {
 		name    string
 		request VerifyRequest
 	}{
-		{"sample", VerifyRequest{"demo-device", "demo-secret", "203.0.113.7"}},
+		{"sample", VerifyRequest{"demo-device", "demo-secret", "203.0.113.7", ""}},
+		{"session", VerifyRequest{"demo-device", "", "203.0.113.7", "7-1763690399000"}},
 		{"none of both", VerifyRequest{}},
-		{"no secret", VerifyRequest{"demo-device", "", "::1"}},
-		{"no id", VerifyRequest{"", "demo-secret", ""}},
-		{"at the limits", VerifyRequest{strings.Repeat("d", MaxDeviceID), strings.Repeat("s", MaxSecret), strings.Repeat("1", MaxSource)}},
-		{"any bytes", VerifyRequest{"\x00\xff", "\n\x00,\"", "\xff"}},
+		{"no secret", VerifyRequest{"demo-device", "", "::1", ""}},
+		{"no id", VerifyRequest{"", "demo-secret", "", ""}},
+		{"at the limits", VerifyRequest{strings.Repeat("d", MaxDeviceID), strings.Repeat("s", MaxSecret), strings.Repeat("1", MaxSource), ""}},
+		{"session at the limits", VerifyRequest{strings.Repeat("d", MaxDeviceID), "", strings.Repeat("1", MaxSource), strings.Repeat("7", MaxSession)}},
+		{"any bytes", VerifyRequest{"\x00\xff", "\n\x00,\"", "\xff", ""}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -34,9 +37,9 @@ func TestVerifyRequestRoundTrip(t *testing.T) {
 }
 
 func TestParseVerifyRequestRefused(t *testing.T) {
-	good := AppendVerifyRequest(nil, &VerifyRequest{"demo-device", "demo-secret", "203.0.113.7"})
+	good := AppendVerifyRequest(nil, &VerifyRequest{"demo-device", "demo-secret", "203.0.113.7", ""})
 	long := func(id, secret, source int) []byte {
-		return AppendVerifyRequest(nil, &VerifyRequest{strings.Repeat("d", id), strings.Repeat("s", secret), strings.Repeat("1", source)})
+		return AppendVerifyRequest(nil, &VerifyRequest{strings.Repeat("d", id), strings.Repeat("s", secret), strings.Repeat("1", source), ""})
 	}
 	tests := []struct {
 		name string
@@ -44,7 +47,7 @@ func TestParseVerifyRequestRefused(t *testing.T) {
 		want error
 	}{
 		{"empty", nil, ErrMalformed},
-		{"cut in its header", edited(good, cut(3)), ErrMalformed},
+		{"cut in its header", edited(good, cut(4)), ErrMalformed},
 		{"layout before this", edited(good, set8(0, Layout-1)), ErrLayout},
 		{"layout after this", edited(good, set8(0, Layout+1)), ErrLayout},
 		{"cut", edited(good, cut(len(good)-1)), ErrMalformed},
@@ -52,6 +55,8 @@ func TestParseVerifyRequestRefused(t *testing.T) {
 		{"id over its limit", long(MaxDeviceID+1, 1, 1), ErrMalformed},
 		{"secret over its limit", long(1, MaxSecret+1, 1), ErrMalformed},
 		{"source over its limit", long(1, 1, MaxSource+1), ErrMalformed},
+		{"session over its limit", AppendVerifyRequest(nil, &VerifyRequest{"d", "", "", strings.Repeat("7", MaxSession+1)}), ErrMalformed},
+		{"secret and session", AppendVerifyRequest(nil, &VerifyRequest{"d", "s", "", "7-1"}), ErrMalformed},
 		{"id whose length doesn't fit a byte", long(256+3, 3, 0), ErrMalformed},
 		{"secret whose length doesn't fit a byte", long(3, 256+3, 0), ErrMalformed},
 		{"both lengths don't fit a byte", long(256, 256, 0), ErrMalformed},
@@ -62,6 +67,45 @@ func TestParseVerifyRequestRefused(t *testing.T) {
 				t.Errorf("got %+v, %v, want %v", got, err, tt.want)
 			}
 			sameBeyond(t, tt.b, readVerifyRequest)
+		})
+	}
+}
+
+func TestSessionResponseRoundTrip(t *testing.T) {
+	for _, response := range []SessionResponse{
+		{Outcome: Allow, Body: []byte("{}")},
+		{Outcome: Deny, Body: []byte{}},
+		{Outcome: Unavailable, RetryAfterS: math.MaxUint16, Body: []byte{}},
+	} {
+		got, err := ParseSessionResponse(AppendSessionResponse(nil, &response))
+		if err != nil || !reflect.DeepEqual(got, response) {
+			t.Errorf("got %+v, %v, want %+v", got, err, response)
+		}
+	}
+}
+
+func TestParseSessionResponseRefused(t *testing.T) {
+	good := AppendSessionResponse(nil, &SessionResponse{Outcome: Allow, Body: []byte("{}")})
+	for _, tt := range []struct {
+		name string
+		b    []byte
+		want error
+	}{
+		{"empty", nil, ErrMalformed},
+		{"cut in its header", edited(good, cut(7)), ErrMalformed},
+		{"cut", edited(good, cut(len(good)-1)), ErrMalformed},
+		{"a byte more", edited(good, add(0)), ErrMalformed},
+		{"layout after this", edited(good, set8(0, Layout+1)), ErrLayout},
+		{"outcome 0", edited(good, set8(1, 0)), ErrMalformed},
+		{"outcome 4", edited(good, set8(1, 4)), ErrMalformed},
+		{"deny with a token", edited(good, set8(1, byte(Deny))), ErrMalformed},
+		{"allow without a token", AppendSessionResponse(nil, &SessionResponse{Outcome: Allow}), ErrMalformed},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got, err := ParseSessionResponse(tt.b); !errors.Is(err, tt.want) || got.Body != nil {
+				t.Errorf("got %+v, %v, want %v", got, err, tt.want)
+			}
+			sameBeyond(t, tt.b, readSessionResponse)
 		})
 	}
 }

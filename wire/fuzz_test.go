@@ -211,6 +211,21 @@ func FuzzParseVerifyRequest(f *testing.F) {
 			t.Errorf("got % x, want % x", got, want)
 		}
 		testKeys.Digest(r.DeviceID, r.Secret) // whatever is accepted has a digest
+		testKeys.SessionDigest(r.DeviceID, r.Session)
+	})
+}
+
+func FuzzParseSessionResponse(f *testing.F) {
+	seed(f, func(b []byte) { f.Add(b) })
+	f.Fuzz(func(t *testing.T, b []byte) {
+		sameBeyond(t, b, readSessionResponse)
+		r, err := ParseSessionResponse(b)
+		if err != nil {
+			return
+		}
+		if got := AppendSessionResponse(nil, &r); !bytes.Equal(got, b) {
+			t.Errorf("got % x, want % x", got, b)
+		}
 	})
 }
 

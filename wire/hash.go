@@ -23,7 +23,7 @@ func (k *Keys) Place(key string, buckets uint32) (bucket, tag uint32) {
 	return reduce(uint32(h), buckets), uint32(h >> 32)
 }
 
-// Digest is a keyed digest of a device id and the secret shown for it.
+// Digest is a keyed digest of a device id and what was shown for it: a secret, or a token.
 type Digest [16]byte
 
 // Digest is SipHash-2-4-128 of u32 length of id, id, secret, under the epoch's random
@@ -32,12 +32,31 @@ type Digest [16]byte
 // tell anything of a digest. It panics if id or secret are over their limits, which
 // callers check when they read them.
 func (k *Keys) Digest(id, secret string) Digest {
-	if len(id) > MaxDeviceID || len(secret) > MaxSecret {
+	if len(secret) > MaxSecret {
 		panic("wire: credential over its limits")
 	}
-	var buf [4 + MaxDeviceID + MaxSecret]byte
-	b := binary.LittleEndian.AppendUint32(buf[:0], uint32(len(id)))
-	b = append(append(b, id...), secret...)
+	return k.digest(uint32(len(id)), id, secret)
+}
+
+// sessionMark is set in the length of the id, which is far shorter, where what follows it
+// is a session: no secret has the digest of a session, whatever its bytes.
+const sessionMark = 1 << 31
+
+// SessionDigest is likewise of a device id and a token's session; see [VerifyRequest].
+func (k *Keys) SessionDigest(id, session string) Digest {
+	if len(session) > MaxSession {
+		panic("wire: session over its limits")
+	}
+	return k.digest(sessionMark|uint32(len(id)), id, session)
+}
+
+func (k *Keys) digest(length uint32, id, shown string) Digest {
+	if len(id) > MaxDeviceID {
+		panic("wire: device id over its limits")
+	}
+	var buf [4 + MaxDeviceID + max(MaxSecret, MaxSession)]byte
+	b := binary.LittleEndian.AppendUint32(buf[:0], length)
+	b = append(append(b, id...), shown...)
 	lo, hi := siphash.Hash128(half(k.Credential, 0), half(k.Credential, 8), b)
 	var d Digest
 	binary.LittleEndian.PutUint64(d[:8], lo)

@@ -112,6 +112,15 @@ func TestDigestGolden(t *testing.T) {
 		}
 		seen[d] = fmt.Sprintf("%q %q", c.id, c.secret)
 	}
+	s.WriteString("# of a session: 2^31 + u32 length of id, id, session\n")
+	for _, c := range credentials[:7] {
+		d := testKeys.SessionDigest(c.id, c.secret)
+		fmt.Fprintf(&s, "%x, %q, session %q\n", d[:], c.id, c.secret)
+		if other, dup := seen[d]; dup {
+			t.Errorf("%q, session %q: got the digest of %s", c.id, c.secret, other)
+		}
+		seen[d] = fmt.Sprintf("%q, session %q", c.id, c.secret)
+	}
 	golden(t, "digest", s.String())
 }
 
@@ -155,6 +164,15 @@ func TestDigestInput(t *testing.T) {
 			t.Errorf("%q %q: got %x, want %x", c.id, c.secret, got, want)
 		}
 	}
+}
+
+func TestSessionDigestOverLimits(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("got a digest, want a panic")
+		}
+	}()
+	testKeys.SessionDigest("d", strings.Repeat("7", MaxSession+1))
 }
 
 func TestDigestOverLimits(t *testing.T) {

@@ -14,6 +14,9 @@ const (
 	MaxDeviceID = 128
 	// MaxSecret bounds a secret in bytes; bcrypt reads no more than 72.
 	MaxSecret = 72
+	// MaxSession bounds what a token says of a device's record in bytes: two numbers of at
+	// most 20 digits, and a dash.
+	MaxSession = 41
 	// MaxETag bounds an entity-tag in bytes, its quotes included.
 	MaxETag = 128
 	// MaxContentType bounds a Content-Type in bytes.

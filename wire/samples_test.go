@@ -110,6 +110,9 @@ func recordSamples() []sample {
 
 func messageSamples() []sample {
 	request := VerifyRequest{DeviceID: "demo-device", Secret: "demo-secret", Source: "203.0.113.7"}
+	session := VerifyRequest{DeviceID: "demo-device", Source: "203.0.113.7", Session: "7-1763690399000"}
+	token := SessionResponse{Outcome: Allow, Body: []byte(`{"token":"a.b.c"}`)}
+	later := SessionResponse{Outcome: Unavailable, RetryAfterS: 0x0201, Body: []byte{}}
 	allow := VerifyResponse{Outcome: Allow, Permissions: 3, Epoch: testEpoch}
 	busy := VerifyResponse{Outcome: Unavailable, RetryAfterS: 0x0201, Epoch: 1}
 	return []sample{
@@ -118,7 +121,13 @@ func messageSamples() []sample {
 		{"batch-none", "batch: no operations, no takeover", func(dst []byte) []byte { return append(dst, BeginBatch(nil, testEpoch, false)...) },
 			batchHeader(), readBatch, ok("8877665544332211 false")},
 		{"verify-request", "verify request", func(dst []byte) []byte { return AppendVerifyRequest(dst, &request) },
-			[]field{{"layout", 1}, {"id length", 1}, {"secret length", 1}, {"source length", 1}, {"text id", 11}, {"text secret", 11}, {"text source", 11}}, readVerifyRequest, ok(request)},
+			[]field{{"layout", 1}, {"id length", 1}, {"secret length", 1}, {"source length", 1}, {"session length", 1}, {"text id", 11}, {"text secret", 11}, {"text source", 11}}, readVerifyRequest, ok(request)},
+		{"verify-request-session", "verify request: a token's session", func(dst []byte) []byte { return AppendVerifyRequest(dst, &session) },
+			[]field{{"layout", 1}, {"id length", 1}, {"secret length", 1}, {"source length", 1}, {"session length", 1}, {"text id", 11}, {"text source", 11}, {"text session", 15}}, readVerifyRequest, ok(session)},
+		{"session-response", "session response: allow", func(dst []byte) []byte { return AppendSessionResponse(dst, &token) },
+			[]field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {"body length", 4}, {"text body", 17}}, readSessionResponse, ok(token)},
+		{"session-response-busy", "session response: unavailable", func(dst []byte) []byte { return AppendSessionResponse(dst, &later) },
+			[]field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {"body length", 4}}, readSessionResponse, ok(later)},
 		{"verify-response", "verify response: allow", func(dst []byte) []byte { return AppendVerifyResponse(dst, &allow) },
 			verifyResponseFields(), readVerifyResponse, ok(allow)},
 		{"verify-response-busy", "verify response: unavailable", func(dst []byte) []byte { return AppendVerifyResponse(dst, &busy) },
@@ -240,8 +249,9 @@ func readBatch(b []byte) string {
 	return s.String()
 }
 
-func readVerifyRequest(b []byte) string  { return line(ParseVerifyRequest(b)) }
-func readVerifyResponse(b []byte) string { return line(ParseVerifyResponse(b)) }
+func readVerifyRequest(b []byte) string   { return line(ParseVerifyRequest(b)) }
+func readVerifyResponse(b []byte) string  { return line(ParseVerifyResponse(b)) }
+func readSessionResponse(b []byte) string { return line(ParseSessionResponse(b)) }
 
 func readFetchResponse(b []byte) string {
 	r, err := ParseFetchResponse(b)

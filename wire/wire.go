@@ -52,7 +52,7 @@
 // Verdicts, one bucket a record, which has all that is known of the devices that
 // [Keys.Device] places there: count entries of 48 bytes, then marks of 8 bytes. An entry:
 //
-//	 0  16   digest of device id and secret, see [Keys.Digest]
+//	 0  16   digest of device id and secret, see [Keys.Digest], or session, see [Keys.SessionDigest]
 //	16  u64  permissions, a bit each
 //	24  i64  expires, unix ms
 //	32  i64  refresh after, unix ms; 0: never

@@ -6,6 +6,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -20,6 +21,9 @@ type Config struct {
 	// SidecarTimeout bounds a call, and so how long a request waits for one.
 	SidecarTimeout time.Duration
 	Credentials    Credentials
+	// SessionMetadata is where the proxy's JWT filter puts a token's claims, its
+	// payload_in_metadata; "": tokens count for nothing.
+	SessionMetadata string
 	// VerdictGrace is how long an expired allow verdict stands while the sidecar can't be
 	// reached; 0: not at all.
 	VerdictGrace time.Duration
@@ -41,11 +45,14 @@ type Credentials struct {
 	Basic                  bool
 }
 
-// Rule is what happens to the requests that it matches. Without Auth and Cache they pass.
+// Rule is what happens to the requests that it matches. Without anything else they pass.
 type Rule struct {
 	Match Match
 	Auth  *Auth
 	Cache *Cache
+	// IssueSession answers with a token for the credential that the request shows; Auth and
+	// Cache are nil then.
+	IssueSession bool
 }
 
 // Match selects requests by path and method; see [Rule.matches] for what a path covers.
@@ -96,7 +103,7 @@ func Parse(tree any) (*Config, error) {
 
 func (d *decoder) config(tree any) *Config {
 	c := &Config{}
-	m := d.fields("", tree, "push_listener", "sidecar", "credentials", "verdict_grace", "max_staleness", "stale", "rules", "default")
+	m := d.fields("", tree, "push_listener", "sidecar", "credentials", "session", "verdict_grace", "max_staleness", "stale", "rules", "default")
 	if m == nil {
 		return c
 	}
@@ -112,6 +119,11 @@ func (d *decoder) config(tree any) *Config {
 	c.ServeStale = d.oneOf("stale", m["stale"], "bypass", "serve") == "serve"
 	c.DenyByDefault = d.oneOf("default", m["default"], "pass", "deny") == "deny"
 	c.Credentials = d.credentials(m["credentials"])
+	if session, ok := m["session"]; ok {
+		if m := d.fields("session", session, "metadata"); m != nil {
+			c.SessionMetadata = d.text("session.metadata", m["metadata"])
+		}
+	}
 	rules := d.list("rules", m["rules"])
 	if len(rules) > maxRules {
 		d.problem("rules", "%d rules, at most %d", len(rules), maxRules)
@@ -158,7 +170,7 @@ func (d *decoder) credentials(v any) Credentials {
 
 func (d *decoder) rule(at string, v any) Rule {
 	r := Rule{}
-	m := d.fields(at, v, "match", "auth", "cache")
+	m := d.fields(at, v, "match", "auth", "cache", "session")
 	if m == nil {
 		return r
 	}
@@ -179,7 +191,24 @@ func (d *decoder) rule(at string, v any) Rule {
 			d.problem(at+".cache", "needs GET or HEAD among the methods of its match: nothing else is answered from the cache")
 		}
 	}
+	if session, ok := m["session"]; ok {
+		d.session(at, session, &r)
+	}
 	return r
+}
+
+// session reads what a rule says of tokens: it issues them, and does nothing else.
+func (d *decoder) session(at string, v any, r *Rule) {
+	if v != "issue" {
+		d.problem(at+".session", "is %s, want issue", kind(v))
+	}
+	r.IssueSession = true
+	if r.Auth != nil || r.Cache != nil {
+		d.problem(at+".session", "stands alone: the credential is checked in any case, and a token is not cached; remove auth and cache")
+	}
+	if !slices.Equal(r.Match.Methods, []string{"POST"}) {
+		d.problem(at+".session", "needs methods: [POST] in its match: nothing else may make a token")
+	}
 }
 
 func (d *decoder) match(at string, v any) Match {
@@ -228,8 +257,12 @@ func (d *decoder) crossCheck(c *Config) {
 	missing := c.Credentials == Credentials{}
 	for j := range c.Rules {
 		at := fmt.Sprintf("rules[%d]", j)
-		if c.Rules[j].Auth != nil && missing {
-			d.problem(at+".auth", "needs credentials: say where a request carries them, e.g. credentials: {id_header: x-device-id, secret_header: x-device-token}")
+		if (c.Rules[j].Auth != nil || c.Rules[j].IssueSession) && missing {
+			field := ".auth"
+			if c.Rules[j].IssueSession {
+				field = ".session"
+			}
+			d.problem(at+field, "needs credentials: say where a request carries them, e.g. credentials: {id_header: x-device-id, secret_header: x-device-token}")
 		}
 		for i := range j {
 			if c.Rules[i].Match.covers(&c.Rules[j].Match) {

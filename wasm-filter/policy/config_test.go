@@ -12,6 +12,7 @@ import (
 const full = `{
 	"sidecar": {"cluster": "side", "timeout": "500ms"},
 	"credentials": {"id_header": "X-Device-Id", "secret_header": "x-device-token"},
+	"session": {"metadata": "gatehouse"},
 	"max_staleness": "1m",
 	"stale": "serve",
 	"verdict_grace": "90s",
@@ -21,6 +22,7 @@ const full = `{
 		{"match": {"prefix": "/v1/products/"}, "cache": {"query": ["lang"]}},
 		{"match": {"path": "/v1/fleet/config"}, "auth": {"permissions": ["config.read"]}, "cache": {"on_miss": "fetch"}},
 		{"match": {"path": "/v1/me/config"}, "auth": {}, "cache": {"scope": "device"}},
+		{"match": {"path": "/v1/session", "methods": ["POST"]}, "session": "issue"},
 		{"match": {"path": "/healthz"}}
 	]}`
 
@@ -39,18 +41,20 @@ func TestParse(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &Config{
-		SidecarCluster: "side",
-		SidecarTimeout: 500 * time.Millisecond,
-		Credentials:    Credentials{IDHeader: "x-device-id", SecretHeader: "x-device-token"},
-		MaxStaleness:   time.Minute,
-		ServeStale:     true,
-		VerdictGrace:   90 * time.Second,
-		DenyByDefault:  true,
+		SidecarCluster:  "side",
+		SidecarTimeout:  500 * time.Millisecond,
+		Credentials:     Credentials{IDHeader: "x-device-id", SecretHeader: "x-device-token"},
+		SessionMetadata: "gatehouse",
+		MaxStaleness:    time.Minute,
+		ServeStale:      true,
+		VerdictGrace:    90 * time.Second,
+		DenyByDefault:   true,
 		Rules: []Rule{
 			{Match: Match{Prefix: "/v1/telemetry", Methods: []string{"POST"}}, Auth: &Auth{Permissions: []string{"telemetry.write"}}},
 			{Match: Match{Prefix: "/v1/products/"}, Cache: &Cache{Query: []string{"lang"}}},
 			{Match: Match{Path: "/v1/fleet/config"}, Auth: &Auth{Permissions: []string{"config.read"}}, Cache: &Cache{Fetch: true}},
 			{Match: Match{Path: "/v1/me/config"}, Auth: &Auth{}, Cache: &Cache{PerDevice: true}},
+			{Match: Match{Path: "/v1/session", Methods: []string{"POST"}}, IssueSession: true},
 			{Match: Match{Path: "/healthz"}},
 		},
 	}
@@ -106,6 +110,13 @@ func TestParseRefuses(t *testing.T) {
 		{"permission with a comma", `{` + creds + `"rules": [{"match": {"path": "/a"}, "auth": {"permissions": ["a,b"]}}]}`, []string{`rules[0].auth.permissions[0]: "a,b": want at most 64`}},
 		{"device scope without auth", `{"rules": [{"match": {"path": "/a"}, "cache": {"scope": "device"}}]}`, []string{`rules[0].cache.scope: device needs auth in the same rule`}},
 		{"cache for POST only", `{"rules": [{"match": {"path": "/a", "methods": ["POST"]}, "cache": {}}]}`, []string{`rules[0].cache: needs GET or HEAD`}},
+		{"session as text", `{"session": "gatehouse"}`, []string{`session: is "gatehouse", want an object with the fields metadata`}},
+		{"session without metadata", `{"session": {}}`, []string{`session.metadata: is missing, want text`}},
+		{"session with more", `{"session": {"metadata": "g", "header": "h"}}`, []string{`session.header: unknown field; known are metadata`}},
+		{"token for every method", `{` + creds + `"rules": [{"match": {"path": "/s"}, "session": "issue"}]}`, []string{`rules[0].session: needs methods: [POST]`}},
+		{"token and auth", `{` + creds + `"rules": [{"match": {"path": "/s", "methods": ["POST"]}, "auth": {}, "session": "issue"}]}`, []string{`rules[0].session: stands alone`}},
+		{"tokens refused", `{` + creds + `"rules": [{"match": {"path": "/s", "methods": ["POST"]}, "session": "refuse"}]}`, []string{`rules[0].session: is "refuse", want issue`}},
+		{"token for no credential", `{"rules": [{"match": {"path": "/s", "methods": ["POST"]}, "session": "issue"}]}`, []string{`rules[0].session: needs credentials`}},
 		{"hidden rule", `{"rules": [{"match": {"prefix": "/"}}, {"match": {"path": "/a"}}]}`, []string{`rules[1].match: is never reached: rules[0] matches all that it does`}},
 		{"push listener with rules", `{"push_listener": true, "rules": []}`, []string{`push_listener: stands alone`}},
 		{"rules as an object", `{"rules": {"a": 1}}`, []string{`rules: is an object, want a list`}},

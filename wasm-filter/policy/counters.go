@@ -20,6 +20,7 @@ const (
 	AuthUnavailable
 	AuthVerify
 	AuthRefresh
+	SessionIssued
 	CallFailed
 	BatchApplied
 	BatchRefused
@@ -43,6 +44,7 @@ var counterNames = [Counters]string{
 	AuthUnavailable:  "gatehouse.auth_unavailable",
 	AuthVerify:       "gatehouse.auth_verify",
 	AuthRefresh:      "gatehouse.auth_refresh",
+	SessionIssued:    "gatehouse.session_issued",
 	CallFailed:       "gatehouse.call_failed",
 	BatchApplied:     "gatehouse.batch_applied",
 	BatchRefused:     "gatehouse.batch_refused",

@@ -14,10 +14,11 @@ type Action uint8
 
 // The actions.
 const (
-	Pass   Action = iota // send it upstream
-	Reply                // answer it
-	Verify               // hold it, ask the sidecar for a verdict, decide again
-	Fetch                // hold it, ask the sidecar for the object, decide again
+	Pass     Action = iota // send it upstream
+	Reply                  // answer it
+	Verify                 // hold it, ask the sidecar for a verdict, decide again
+	Fetch                  // hold it, ask the sidecar for the object, decide again
+	Exchange               // hold it, ask the sidecar for a token, decide again
 )
 
 // Decision is what to do with one request, and what it counts as.
@@ -28,7 +29,8 @@ type Decision struct {
 	Headers [][2]string // Reply
 	Body    []byte      // Reply; belongs to Memory
 
-	// Credential is what to verify: now (Verify), or behind a request that is answered (Refresh).
+	// Credential is what to verify: now (Verify), for a token (Exchange), or behind a
+	// request that is answered (Refresh).
 	Credential Credential
 	Digest     wire.Digest
 	Refresh    bool
@@ -58,10 +60,12 @@ type Memory interface {
 // Answers is what the sidecar said of this request so far.
 type Answers struct {
 	Verify *wire.VerifyResponse // nil: not asked, or no answer
-	// Unreachable says that the sidecar was asked for a verdict and gave no answer.
+	// Unreachable says that the sidecar was asked for a verdict or token and gave no answer.
 	Unreachable bool
 	// Fetch is nil if the sidecar wasn't asked, and of epoch 0 if it gave no answer.
 	Fetch *wire.FetchResponse
+	// Session is nil if the sidecar wasn't asked for a token, or gave no answer.
+	Session *wire.SessionResponse
 }
 
 // Edge decides requests by one configuration and the newest state that the VM has read.
@@ -115,6 +119,9 @@ func (e *Edge) Decide(nowMS int64, r *Request, mem Memory, answers *Answers) Dec
 		}
 		return Decision{}
 	}
+	if rule.IssueSession {
+		return e.issue(nowMS, r, mem, answers)
+	}
 	var d Decision
 	if rule.Auth != nil {
 		if d = e.authorize(nowMS, i, r, mem, answers); d.Action != Pass {
@@ -129,7 +136,7 @@ func (e *Edge) Decide(nowMS int64, r *Request, mem Memory, answers *Answers) Dec
 
 // authorize passes a device that a rule lets in, with its identity in the decision.
 func (e *Edge) authorize(nowMS int64, rule int, r *Request, mem Memory, answers *Answers) Decision {
-	cred, ok := r.credential(&e.config.Credentials)
+	cred, ok := e.shown(r)
 	if !ok {
 		return e.refuse(401, AuthDeny)
 	}
@@ -149,10 +156,9 @@ func (e *Edge) authorize(nowMS int64, rule int, r *Request, mem Memory, answers 
 		}
 		return e.judge(rule, cred, v.Outcome, v.Permissions)
 	}
-	digest := e.state.Keys.Digest(cred.ID, cred.Secret)
-	bucket, device := e.state.Keys.Device(cred.ID, e.state.VerdictBuckets)
-	v, standing, err := wire.FindVerdict(mem.Record(wire.RegionVerdicts, bucket), e.state.Epoch, &digest, device)
-	if e.refutes(nowMS, standing) {
+	digest := cred.digest(&e.state.Keys)
+	v, standing, err := e.find(cred.ID, &digest, mem)
+	if e.refutes(nowMS, &cred, standing) {
 		return e.refuse(401, AuthDeny)
 	}
 	if standing != wire.Found || nowMS >= v.ExpiresMS {
@@ -175,14 +181,20 @@ func (e *Edge) authorize(nowMS int64, rule int, r *Request, mem Memory, answers 
 	return d
 }
 
-// refutes reports whether shared memory shows that a secret of this standing can't be a
-// right one. It shows so only as long as the sidecar is heard from: who isn't told of new
+// find looks a credential up in the bucket of its device.
+func (e *Edge) find(device string, digest *wire.Digest, mem Memory) (wire.Verdict, wire.Standing, error) {
+	bucket, tag := e.state.Keys.Device(device, e.state.VerdictBuckets)
+	return wire.FindVerdict(mem.Record(wire.RegionVerdicts, bucket), e.state.Epoch, digest, tag)
+}
+
+// refutes reports whether shared memory shows that a credential of this standing can't be
+// a right one; that the right secret is another one says nothing of a token. It shows so only as long as the sidecar is heard from: who isn't told of new
 // devices and secrets must not refuse them for ever.
-func (e *Edge) refutes(nowMS int64, standing wire.Standing) bool {
+func (e *Edge) refutes(nowMS int64, cred *Credential, standing wire.Standing) bool {
 	if nowMS-e.state.HeartbeatMS > e.config.MaxStaleness.Milliseconds() {
 		return false
 	}
-	return standing == wire.Closed || standing == wire.Absent && e.state.DevicesComplete
+	return standing == wire.Closed && cred.Session == "" || standing == wire.Absent && e.state.DevicesComplete
 }
 
 // judge turns a verdict into a decision under a rule.

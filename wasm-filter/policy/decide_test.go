@@ -66,6 +66,12 @@ func (m *memory) device(id string, closed bool, verdicts ...wire.Verdict) {
 	m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, epoch, verdicts, []wire.Mark{{Tag: tag, Closed: closed}})
 }
 
+// neighbour leaves only another device in the bucket of this one.
+func (m *memory) neighbour(id string) {
+	bucket, tag := m.state.Keys.Device(id, m.state.VerdictBuckets)
+	m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, epoch, nil, []wire.Mark{{Tag: tag ^ 2, Closed: true}})
+}
+
 // request is headers from "METHOD target" and "name: value" lines.
 func request(lines ...string) [][2]string {
 	method, target, _ := strings.Cut(lines[0], " ")
@@ -213,11 +219,11 @@ func TestDecideAuth(t *testing.T) {
 		{name: "expired", setup: verdict(wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now}), request: with("POST /t", good...), action: Verify, counter: AuthVerify},
 		{name: "expired deny", setup: verdict(wire.Verdict{Outcome: wire.Deny, ExpiresMS: now}), request: with("POST /t", good...), action: Verify, counter: AuthVerify},
 		{name: "refresh", setup: verdict(wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now + 1, RefreshAfterMS: now}), request: with("POST /t", good...), counter: AuthAllow,
-			check: func(d Decision) bool { return d.Refresh && d.Credential == Credential{"dev", "s3cret"} }},
+			check: func(d Decision) bool { return d.Refresh && d.Credential == Credential{ID: "dev", Secret: "s3cret"} }},
 		{name: "no refresh yet", setup: verdict(wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now + 2, RefreshAfterMS: now + 1}), request: with("POST /t", good...), counter: AuthAllow,
 			check: func(d Decision) bool { return !d.Refresh }},
 		{name: "unknown", request: with("POST /t", good...), action: Verify, counter: AuthVerify,
-			check: func(d Decision) bool { return d.Credential == Credential{"dev", "s3cret"} }},
+			check: func(d Decision) bool { return d.Credential == Credential{ID: "dev", Secret: "s3cret"} }},
 		{name: "a permission newer than the state", setup: verdict(wire.Verdict{Outcome: wire.Allow, Permissions: 1 << 5, ExpiresMS: now + 1}), request: with("POST /nobody", good...), action: Reply, status: 403, counter: AuthForbidden,
 			check: func(d Decision) bool { return d.Outdated }},
 		{name: "verdict of another epoch", setup: func(m *memory) { verdict(allow)(m); m.state.Epoch++ }, request: with("POST /t", good...), action: Verify, counter: AuthVerify,
@@ -308,13 +314,13 @@ func TestDecideBasic(t *testing.T) {
 		action Action
 		want   Credential
 	}{
-		{"good", []string{basic("dev:s3cret")}, Verify, Credential{"dev", "s3cret"}},
-		{"colon in the secret", []string{basic("dev:s:3")}, Verify, Credential{"dev", "s:3"}},
-		{"scheme in another case", []string{"authorization: bAsIc ZGV2OnM="}, Verify, Credential{"dev", "s"}},
+		{"good", []string{basic("dev:s3cret")}, Verify, Credential{ID: "dev", Secret: "s3cret"}},
+		{"colon in the secret", []string{basic("dev:s:3")}, Verify, Credential{ID: "dev", Secret: "s:3"}},
+		{"scheme in another case", []string{"authorization: bAsIc ZGV2OnM="}, Verify, Credential{ID: "dev", Secret: "s"}},
 		{"no colon", []string{basic("dev")}, Reply, Credential{}},
 		{"empty secret", []string{basic("dev:")}, Reply, Credential{}},
 		{"NUL", []string{basic("dev:a\x00b")}, Reply, Credential{}},
-		{"not UTF-8", []string{basic("dev:\xff\xfe")}, Verify, Credential{"dev", "\xff\xfe"}},
+		{"not UTF-8", []string{basic("dev:\xff\xfe")}, Verify, Credential{ID: "dev", Secret: "\xff\xfe"}},
 		{"twice", []string{basic("dev:s"), basic("dev:s")}, Reply, Credential{}},
 		{"folded", []string{basic("dev:s") + ", Basic ZGV2OnM="}, Reply, Credential{}},
 		{"not base64", []string{"authorization: Basic !!!"}, Reply, Credential{}},
@@ -387,10 +393,7 @@ func TestDecideWithoutACall(t *testing.T) {
 	expired.ExpiresMS = now
 	marked := func(m *memory) { m.device("dev", false, right) }
 	closed := func(m *memory) { m.device("dev", true, right) }
-	neighbour := func(m *memory) { // in the bucket of dev lies another device only
-		bucket, tag := m.state.Keys.Device("dev", m.state.VerdictBuckets)
-		m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, epoch, nil, []wire.Mark{{Tag: tag ^ 2, Closed: true}})
-	}
+	neighbour := func(m *memory) { m.neighbour("dev") }
 	after := func(setup func(*memory), change func(s *wire.State)) func(*memory) {
 		return func(m *memory) { setup(m); change(&m.state) }
 	}

@@ -20,6 +20,9 @@ type Request struct {
 	Target string // :path, with its query
 	// Forged names the identity headers that the client sent, to be removed.
 	Forged []string
+	// Token is what the proxy knows of the request's token, and asked only if a rule wants
+	// it; it may be nil where no session metadata is configured.
+	Token Claims
 
 	ifNoneMatch    string // all lines of it, joined by ", "; "" is none
 	acceptEncoding string
@@ -112,15 +115,16 @@ func (r *Request) key(c *Cache, device string) (string, bool) {
 	return key, len(key) <= wire.MaxKey
 }
 
-// Credential is a device id and the secret shown for it, within their limits.
+// Credential is a device id and what is shown for it, within their limits: a secret or,
+// of a token, its session.
 type Credential struct {
-	ID, Secret string
+	ID, Secret, Session string
 }
 
 // credential is what the request shows, and false if it shows none, more than one, or
 // one that can't be good.
 func (r *Request) credential(c *Credentials) (Credential, bool) {
-	cred := Credential{r.id.value, r.secret.value}
+	cred := Credential{ID: r.id.value, Secret: r.secret.value}
 	if c.Basic {
 		var ok bool
 		if cred, ok = parseBasic(&r.authorization); !ok {
@@ -145,5 +149,5 @@ func parseBasic(f *field) (Credential, bool) {
 		return Credential{}, false
 	}
 	id, secret, found := strings.Cut(string(decoded), ":")
-	return Credential{id, secret}, found
+	return Credential{ID: id, Secret: secret}, found
 }

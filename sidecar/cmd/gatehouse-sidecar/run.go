@@ -23,6 +23,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/mirror"
 	"github.com/gatehouse/gatehouse/sidecar/internal/push"
+	"github.com/gatehouse/gatehouse/sidecar/internal/session"
 )
 
 // Exit codes.
@@ -155,10 +156,14 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	if err != nil {
 		return nil, err
 	}
+	tokens, err := c.Session.Settings()
+	if err != nil {
+		return nil, err
+	}
 	checks := []admin.Check{{Name: "push", Ready: pusher.Ready}}
 	return []component{
 		im, objects, followers, pusher,
-		api.New(c.API.Socket, verifier, fetcher, objects, im, m, log),
+		api.New(c.API.Socket, verifier, fetcher, objects, im, session.New(tokens), m, log),
 		admin.New(c.Admin.Address, m.Registry, checks, log),
 	}, nil
 }

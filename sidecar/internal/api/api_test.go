@@ -25,6 +25,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/mirror"
+	"github.com/gatehouse/gatehouse/sidecar/internal/session"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/wire"
 )
@@ -47,6 +48,17 @@ type known uint64
 
 func (k known) Epoch() uint64 { return 77 }
 
+func (v verdicts) VerifySession(id, session string) credential.Result {
+	return v.Verify(context.Background(), id, "session", session)
+}
+
+func (k known) PermissionNames(bits uint64) []string {
+	if bits == 1 {
+		return []string{"telemetry.write"}
+	}
+	return nil
+}
+
 func (k known) AwaitObject(context.Context, string) error { return nil }
 
 func (k known) Await(ctx context.Context, bits uint64) (uint64, error) {
@@ -59,13 +71,15 @@ func (k known) Await(ctx context.Context, bits uint64) (uint64, error) {
 
 // fixture is an API on a socket, with a mirror and a Redis behind it.
 type fixture struct {
-	socket  string
-	redis   *miniredis.Miniredis
-	publish *publish.Publisher
-	mirror  *mirror.Mirror
-	metrics *metrics.Metrics
-	used    used
-	stop    func() error
+	socket   string
+	redis    *miniredis.Miniredis
+	publish  *publish.Publisher
+	mirror   *mirror.Mirror
+	metrics  *metrics.Metrics
+	sessions *session.Issuer
+	used     used
+	handler  http.Handler
+	stop     func() error
 }
 
 // used collects what was used.
@@ -75,7 +89,8 @@ func (u used) Used(keys []string) { u <- keys }
 
 func start(t *testing.T, v api.Verifier) fixture {
 	t.Helper()
-	f := fixture{socket: filepath.Join(t.TempDir(), "api.sock"), redis: miniredis.RunT(t), metrics: metrics.New(), used: make(used, 1)}
+	f := fixture{socket: filepath.Join(t.TempDir(), "api.sock"), redis: miniredis.RunT(t), metrics: metrics.New(), used: make(used, 1),
+		sessions: session.New(session.Config{Secrets: []string{strings.Repeat("s", 32)}, TTL: time.Minute, Rotate: time.Hour, Issuer: "test"})}
 	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
 	t.Cleanup(func() { client.Close() })
 	f.publish = publish.New(client)
@@ -87,10 +102,11 @@ func start(t *testing.T, v api.Verifier) fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := api.New(f.socket, v, fetcher, f.used, known(1), f.metrics, discard)
+	server := api.New(f.socket, v, fetcher, f.used, known(1), f.sessions, f.metrics, discard)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- server.Run(ctx) }()
+	f.handler = server.Handler()
 	f.stop = sync.OnceValue(func() error { cancel(); return <-done })
 	t.Cleanup(func() { f.stop() })
 	for end := time.Now().Add(10 * time.Second); ; {

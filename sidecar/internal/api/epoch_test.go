@@ -41,7 +41,7 @@ func TestFetchIsNotAheadOfTheEdge(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				server := api.New("", verdicts{}, newest{}, make(used), tt.image, metrics.New(), discard)
+				server := api.New("", verdicts{}, newest{}, make(used), tt.image, nil, metrics.New(), discard)
 				got := httptest.NewRecorder()
 				server.Handler().ServeHTTP(got, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/fetch", strings.NewReader("/a")))
 				if got.Code != tt.want {

@@ -1,4 +1,5 @@
-// Package api answers the edge's calls over a unix socket: verify, fetch and hits.
+// Package api answers the edge's calls over a unix socket: verify, session, its keys,
+// fetch and hits.
 package api
 
 import (
@@ -22,13 +23,14 @@ const (
 	// awaitTimeout bounds how long an answer waits for the edge to know its permissions, or
 	// to hold no older version of an object.
 	awaitTimeout = 250 * time.Millisecond
-	maxVerify    = 4 + wire.MaxDeviceID + wire.MaxSecret + wire.MaxSource
+	maxVerify    = 5 + wire.MaxDeviceID + wire.MaxSecret + wire.MaxSource
 	maxHits      = 64 << 10
 )
 
 // Verifier decides on credentials.
 type Verifier interface {
 	Verify(ctx context.Context, id, secret, source string) credential.Result
+	VerifySession(id, session string) credential.Result
 }
 
 // Fetcher finds objects; the object's bodies are not to be changed.
@@ -46,6 +48,7 @@ type Image interface {
 	Epoch() uint64
 	Await(ctx context.Context, bits uint64) (uint64, error)
 	AwaitObject(ctx context.Context, key string) error
+	PermissionNames(bits uint64) []string
 }
 
 // Server serves the API.
@@ -55,19 +58,22 @@ type Server struct {
 	fetcher  Fetcher
 	uses     Uses
 	image    Image
+	sessions Sessions
 	metrics  *metrics.Metrics
 	log      *slog.Logger
 }
 
 // New is a Server for the unix socket at path.
-func New(path string, v Verifier, f Fetcher, u Uses, im Image, m *metrics.Metrics, log *slog.Logger) *Server {
-	return &Server{path, v, f, u, im, m, log}
+func New(path string, v Verifier, f Fetcher, u Uses, im Image, se Sessions, m *metrics.Metrics, log *slog.Logger) *Server {
+	return &Server{path, v, f, u, im, se, m, log}
 }
 
 // Handler serves the calls.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/verify", s.verify)
+	mux.HandleFunc("POST /v1/session", s.session)
+	mux.HandleFunc("GET /v1/session/jwks", s.keys)
 	mux.HandleFunc("POST /v1/fetch", s.fetch)
 	mux.HandleFunc("POST /v1/hits", s.hits)
 	return mux
@@ -118,8 +124,12 @@ func (s *Server) malformed(w http.ResponseWriter, call string, err error) {
 }
 
 func (s *Server) answer(w http.ResponseWriter, call, result string, body []byte) {
+	s.write(w, call, result, "application/octet-stream", body)
+}
+
+func (s *Server) write(w http.ResponseWriter, call, result, contentType string, body []byte) {
 	s.metrics.Requests.WithLabelValues(call, result).Inc()
-	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Content-Length", fmt.Sprint(len(body)))
 	if _, err := w.Write(body); err != nil {
 		s.log.Debug("answer not delivered", "call", call, "error", err)
@@ -137,12 +147,17 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 		s.malformed(w, "verify", err)
 		return
 	}
-	result := s.verifier.Verify(r.Context(), request.DeviceID, request.Secret, request.Source)
+	var result credential.Result
+	if request.Session != "" {
+		result = s.verifier.VerifySession(request.DeviceID, request.Session)
+	} else {
+		result = s.verifier.Verify(r.Context(), request.DeviceID, request.Secret, request.Source)
+	}
 	response := wire.VerifyResponse{Outcome: result.Outcome, Permissions: result.Permissions}
 	label := "ok"
 	if result.Outcome == wire.Unavailable {
 		label = "unavailable"
-		response.RetryAfterS = uint16((result.RetryAfter + time.Second - 1) / time.Second)
+		response.RetryAfterS = seconds(result.RetryAfter)
 	}
 	// The bits mean something only to an edge that knows their names, which it is told by
 	// a push; a name is new once in its life, so this seldom waits. If the edge is not told
@@ -156,6 +171,9 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 	}
 	s.answer(w, "verify", label, wire.AppendVerifyResponse(nil, &response))
 }
+
+// seconds is d rounded up, for Retry-After.
+func seconds(d time.Duration) uint16 { return uint16((d + time.Second - 1) / time.Second) }
 
 func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, wire.MaxKey))

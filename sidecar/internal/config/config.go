@@ -27,6 +27,7 @@ type Config struct {
 	Memory  Memory  `embed:"" prefix:"memory." envprefix:"GATEHOUSE_MEMORY_"`
 	Bcrypt  Bcrypt  `embed:"" prefix:"bcrypt." envprefix:"GATEHOUSE_BCRYPT_"`
 	Verdict Verdict `embed:"" prefix:"verdict." envprefix:"GATEHOUSE_VERDICT_"`
+	Session Session `embed:"" prefix:"session." envprefix:"GATEHOUSE_SESSION_"`
 	Limit   Limit   `embed:"" prefix:"limit." envprefix:"GATEHOUSE_LIMIT_"`
 	Log     Log     `embed:"" prefix:"log." envprefix:"GATEHOUSE_LOG_"`
 }
@@ -133,6 +134,7 @@ func (c *Config) validate() error {
 	errs = append(errs, c.Verdict.validate()...)
 	var level slog.Level
 	check(level.UnmarshalText([]byte(c.Log.Level)) == nil, "log.level: %q: want debug, info, warn or error", c.Log.Level)
+	errs = append(errs, c.Session.validate()...)
 	check(c.Log.Format == "text" || c.Log.Format == "json", "log.format: %q: want text or json", c.Log.Format)
 	return errors.Join(errs...)
 }

@@ -94,6 +94,11 @@ func TestProblems(t *testing.T) {
 		}},
 		{"large secret", "", []string{"--verdict.secret-file=" + secret(strings.Repeat("x", 4097))}, []string{"over 4096 bytes, too large for a secret"}},
 		{"no secret", "verdict: {secret_file: /no/such}", nil, []string{"verdict.secret_file: open /no/such"}},
+		{"sessions", "session: {secret_file: /no/such, rotate: 1h, ttl: 2h, issuer: ''}", nil, []string{
+			"session.secret_file: open /no/such", "session.ttl: 2h0m0s is out of 1m0s to session.rotate, 1h0m0s", "session.issuer: 0 bytes",
+		}},
+		{"session times", "", []string{"--session.rotate=9m59s", "--session.ttl=59s"}, []string{"session.rotate: 9m59s, want whole seconds of 10m0s", "session.ttl: 59s"}},
+		{"session.rotate in parts of seconds", "", []string{"--session.rotate=1h0.5s"}, []string{"session.rotate: 1h0m0.5s"}},
 		{"one socket for two", "", []string{"--api.socket=/a", "--push.socket=/a"}, []string{"api.socket"}},
 		{"unknown flag", "", []string{"--redis.urls=x"}, []string{"unknown flag --redis.urls"}},
 		{"argument", "", []string{"x"}, []string{"unexpected argument x"}},
@@ -129,6 +134,29 @@ func TestSecret(t *testing.T) {
 	}
 	if got, err := new(config.Verdict).Secret(); got != nil || err != nil {
 		t.Errorf("no file: %q, %v; want none", got, err)
+	}
+}
+
+// TestSessionSettings reads secrets from their file, and draws one where there is none.
+func TestSessionSettings(t *testing.T) {
+	secret := strings.Repeat("s", 32)
+	c, err := config.Load([]string{"--session.secret-file", file(t, secret+"\n"), "--session.ttl=5m", "--session.rotate=2h", "--session.issuer=edge"})
+	if problems := config.Problems(err, c); len(problems) != 0 {
+		t.Fatal(problems)
+	}
+	got, err := c.Session.Settings()
+	if err != nil || len(got.Secrets) != 1 || got.Secrets[0] != secret || got.TTL != 5*time.Minute || got.Rotate != 2*time.Hour || got.Issuer != "edge" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	c.Session.SecretFile = ""
+	one, _ := c.Session.Settings()
+	other, _ := c.Session.Settings()
+	if len(one.Secrets) != 1 || one.Secrets[0] == other.Secrets[0] {
+		t.Errorf("got %q and %q, want two that were drawn", one.Secrets, other.Secrets)
+	}
+	c.Session.SecretFile = "/no/such"
+	if _, err := c.Session.Settings(); err == nil || !strings.Contains(err.Error(), "session.secret_file") {
+		t.Errorf("got %v, want an error that names the setting", err)
 	}
 }
 

@@ -118,9 +118,9 @@ func (v *Verifier) refuse(reason, id string, err error) string {
 	return "refused_record"
 }
 
-// same reports whether other was made of the same record.
+// same reports whether other was made of the same writing of the record.
 func (r *record) same(other *record) bool {
-	if r.refusal != other.refusal || r.permissions != other.permissions ||
+	if r.publishedMS != other.publishedMS || r.refusal != other.refusal || r.permissions != other.permissions ||
 		!r.notAfter.Equal(other.notAfter) || len(r.hashes) != len(other.hashes) {
 		return false
 	}

@@ -43,6 +43,7 @@ const (
 type Edge interface {
 	// PutVerdict stores a verdict; only says that no other secret of the device is right.
 	PutVerdict(device, secret string, v wire.Verdict, only bool)
+	PutSession(device, session string, v wire.Verdict)
 	DropVerdicts(device string)
 	// PutDevice says that the device may come in, DropDevice that it no longer may.
 	PutDevice(device string) error
@@ -79,6 +80,8 @@ type Result struct {
 	Reason      string // what decided, as metrics show it; not for the device
 	Permissions uint64 // allow: a bit per name
 	RetryAfter  time.Duration
+	Session     string    // allow: what a token says of the record that let the device in
+	NotAfter    time.Time // allow: when that ends; zero: never
 }
 
 // Verifier is safe for concurrent use.
@@ -132,9 +135,11 @@ func (v *Verifier) digest(id, secret string) digest {
 	return digest(mac.Sum(nil))
 }
 
-// attempt is one credential to verify, against one generation of its record.
+// attempt is one credential, or session of a token, to verify, against one generation of
+// the device's record.
 type attempt struct {
 	id, secret string
+	session    string // of a token; "" of a credential
 	source     source
 	digest     digest
 	generation uint64
@@ -215,16 +220,9 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
-	r := v.records[a.id]
-	switch {
-	case !v.synced[v.Shards.Of(a.id)]:
-		return unavailable("starting"), true
-	case r == nil:
-		return v.deny(a, now, "unknown"), true
-	case r.refusal != "":
-		return v.deny(a, now, r.refusal), true
-	case !r.notAfter.IsZero() && !now.Before(r.notAfter):
-		return v.deny(a, now, "expired"), true
+	r, why := v.standing(a.id, now)
+	if why != "" {
+		return v.refused(a, now, why), true
 	}
 	a.generation, a.toTry = r.generation, nil
 	a.known = slices.Contains(r.sources, a.source)
@@ -254,6 +252,30 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 	return Result{}, false
 }
 
+// standing is the record of a device that may come in, or why it may not; mu is held.
+func (v *Verifier) standing(id string, now time.Time) (r *record, why string) {
+	r = v.records[id]
+	switch {
+	case !v.synced[v.Shards.Of(id)]:
+		return nil, "starting"
+	case r == nil:
+		return nil, "unknown"
+	case r.refusal != "":
+		return nil, r.refusal
+	case !r.notAfter.IsZero() && !now.Before(r.notAfter):
+		return nil, "expired"
+	}
+	return r, ""
+}
+
+// refused is the answer for a device that has no standing; mu is held.
+func (v *Verifier) refused(a *attempt, now time.Time, why string) Result {
+	if why == "starting" {
+		return unavailable(why)
+	}
+	return v.deny(a, now, why)
+}
+
 // allow stores the verdict and is the answer; mu is held.
 func (v *Verifier) allow(a *attempt, r *record, now time.Time, reason string) Result {
 	// Devices that came at one time don't come back at one time.
@@ -266,8 +288,8 @@ func (v *Verifier) allow(a *attempt, r *record, now time.Time, reason string) Re
 		verdict.ExpiresMS = min(verdict.ExpiresMS, r.notAfter.UnixMilli())
 	}
 	// The hash that the secret has matched is the only one: no other secret can be right.
-	v.edge.PutVerdict(a.id, a.secret, verdict, len(r.hashes) == 1)
-	return Result{Outcome: wire.Allow, Reason: reason, Permissions: r.permissions}
+	v.store(a, verdict, len(r.hashes) == 1)
+	return Result{Outcome: wire.Allow, Reason: reason, Permissions: r.permissions, Session: r.session(), NotAfter: r.notAfter}
 }
 
 // deny is the answer; the verdict is stored if it is worth it. mu is held.
@@ -275,7 +297,15 @@ func (v *Verifier) deny(a *attempt, now time.Time, reason string) Result {
 	result := v.denies.judge(a.digest, now, reason == "bcrypt")
 	v.metrics.Denies.WithLabelValues(result).Inc()
 	if result == "stored" {
-		v.edge.PutVerdict(a.id, a.secret, wire.Verdict{Outcome: wire.Deny, ExpiresMS: now.Add(v.DenyTTL).UnixMilli()}, false)
+		v.store(a, wire.Verdict{Outcome: wire.Deny, ExpiresMS: now.Add(v.DenyTTL).UnixMilli()}, false)
 	}
 	return Result{Outcome: wire.Deny, Reason: reason}
+}
+
+func (v *Verifier) store(a *attempt, verdict wire.Verdict, only bool) {
+	if a.session != "" {
+		v.edge.PutSession(a.id, a.session, verdict)
+		return
+	}
+	v.edge.PutVerdict(a.id, a.secret, verdict, only)
 }

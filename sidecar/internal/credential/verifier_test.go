@@ -69,6 +69,11 @@ func (e *edge) PutVerdict(device, secret string, v wire.Verdict, only bool) {
 	e.stored = append(e.stored, device)
 }
 
+// PutSession keeps it as of a secret that none can be.
+func (e *edge) PutSession(device, session string, v wire.Verdict) {
+	e.PutVerdict(device, "\x00"+session, v, false)
+}
+
 func (e *edge) DropVerdicts(device string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

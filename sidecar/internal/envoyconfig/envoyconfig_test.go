@@ -1,6 +1,7 @@
 package envoyconfig
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"reflect"
@@ -101,6 +102,10 @@ func TestShippedFile(t *testing.T) {
 	}
 	if rules, problems := Check(file); rules != 4 || problems != nil {
 		t.Errorf("got %d rules, problems %q; want 4, none", rules, problems)
+	}
+	file = bytes.ReplaceAll(file, []byte("#session "), nil) // as its comment says
+	if rules, problems := Check(file); rules != 5 || problems != nil {
+		t.Errorf("with sessions: got %d rules, problems %q; want 5, none", rules, problems)
 	}
 }
 

@@ -2,6 +2,7 @@ package image
 
 import (
 	"fmt"
+	"math/bits"
 
 	"github.com/gatehouse/gatehouse/wire"
 )
@@ -16,6 +17,19 @@ type PermissionsError struct {
 func (e *PermissionsError) Error() string {
 	return fmt.Sprintf("permission %q would be one more than the %d distinct names that an edge knows: use fewer names, and restart the sidecar to forget those no longer in use",
 		e.Name, wire.MaxPermissions)
+}
+
+// PermissionNames are the names of a set, in the order of their bits.
+func (m *Image) PermissionNames(set uint64) []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	names := make([]string, 0, bits.OnesCount64(set))
+	for i, name := range m.permissions {
+		if set&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // Permissions is the set of these names as bits. A name keeps its bit as long as the

@@ -59,11 +59,24 @@ func newVerdicts(buckets int) verdicts {
 func (m *Image) PutVerdict(device, secret string, v wire.Verdict, only bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	v.Digest = m.keys.Digest(device, secret)
+	m.put(device, v, only)
+}
+
+// PutSession is likewise of a token's session.
+func (m *Image) PutSession(device, session string, v wire.Verdict) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v.Digest = m.keys.SessionDigest(device, session)
+	m.put(device, v, false)
+}
+
+// put stores a verdict of device; mu is held.
+func (m *Image) put(device string, v wire.Verdict, only bool) {
 	now := time.Now().UnixMilli()
 	if v.ExpiresMS <= now {
 		return
 	}
-	v.Digest = m.keys.Digest(device, secret)
 	index, _ := m.keys.Device(device, uint32(len(m.verdicts.buckets)))
 	m.expire(index, now)
 	for _, other := range m.verdicts.buckets[index].verdicts {

@@ -3,6 +3,7 @@ package image_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,47 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/image/imagetest"
 	"github.com/gatehouse/gatehouse/wire"
 )
+
+// TestSessionVerdict keeps verdicts of a secret and of a session apart, and drops both
+// with their device's.
+func TestSessionVerdict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := image.New(image.Config{Verdicts: 8})
+		m.Reset(nil)
+		memory := imagetest.NewMemory()
+		expires := time.Now().Add(time.Minute).UnixMilli()
+		m.PutSession("d", "7-1", wire.Verdict{Outcome: wire.Allow, Permissions: 1, ExpiresMS: expires})
+		m.PutVerdict("d", "7-1", wire.Verdict{Outcome: wire.Deny, ExpiresMS: expires}, false)
+		push(t, m, memory)
+		if v, err := memory.Session("d", "7-1"); err != nil || v.Outcome != wire.Allow || v.Permissions != 1 {
+			t.Errorf("session: got %+v, %v; want an allow", v, err)
+		}
+		if v, err := memory.Verdict("d", "7-1"); err != nil || v.Outcome != wire.Deny {
+			t.Errorf("secret: got %+v, %v; want a deny", v, err)
+		}
+		m.DropVerdicts("d")
+		push(t, m, memory)
+		if v, err := memory.Session("d", "7-1"); !errors.Is(err, wire.ErrNotFound) {
+			t.Errorf("dropped: got %+v, %v; want none", v, err)
+		}
+	})
+}
+
+func TestPermissionNames(t *testing.T) {
+	m := image.New(image.Config{})
+	for _, names := range [][]string{{"b", "a"}, {"c"}, {"c", "a"}, nil} {
+		set, err := m.Permissions(names)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := m.PermissionNames(set)
+		slices.Sort(got)
+		slices.Sort(names)
+		if !slices.Equal(got, names) {
+			t.Errorf("got %q, want %q", got, names)
+		}
+	}
+}
 
 func TestVerdictBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -44,6 +44,7 @@ type Metrics struct {
 	Verifications *prometheus.CounterVec // outcome, reason
 	Denies        *prometheus.CounterVec // result
 	Shared        *prometheus.CounterVec // result
+	Sessions      *prometheus.CounterVec // result
 
 	// The push.
 	Pushes      *prometheus.CounterVec // result
@@ -89,6 +90,7 @@ func New() *Metrics {
 		BcryptRunning: f.gauge("gatehouse_bcrypt_running", "Runs of bcrypt under way."),
 		BcryptQueued:  f.gauge("gatehouse_bcrypt_queued", "Verifications that wait for a worker."),
 		Verifications: f.verifications(),
+		Sessions:      f.vector("gatehouse_sessions_total", "Credentials shown for a token, by what they got.", "result", "issued", "refused", "unavailable"),
 		Denies:        f.vector("gatehouse_deny_verdicts_total", "Deny verdicts, by what became of them.", "result", "stored", "first", "limited"),
 		Shared:        f.vector("gatehouse_shared_verdicts_total", "Verdicts shared with other sidecars, by what became of asking or telling.", "result", "hit", "miss", "waited", "stored", "invalid", "skipped", "error"),
 
@@ -176,8 +178,8 @@ func (f factory) corrupt() *prometheus.CounterVec {
 func (f factory) verifications() *prometheus.CounterVec {
 	v := f.vectors("gatehouse_verifications_total", "Verifications, by outcome and by what decided.", "outcome", "reason")
 	for outcome, reasons := range map[string][]string{
-		"allow":       {"bcrypt", "pin", "shared"},
-		"deny":        {"unknown", "revoked", "disabled", "expired", "malformed", "refused_record", "bcrypt", "resolved", "refuted"},
+		"allow":       {"bcrypt", "pin", "shared", "session"},
+		"deny":        {"unknown", "revoked", "disabled", "expired", "malformed", "refused_record", "bcrypt", "resolved", "refuted", "session"},
 		"unavailable": {"starting", "overload", "limited", "timeout"},
 	} {
 		for _, reason := range reasons {
@@ -189,7 +191,7 @@ func (f factory) verifications() *prometheus.CounterVec {
 
 func (f factory) requests() *prometheus.CounterVec {
 	v := f.vectors("gatehouse_api_requests_total", "Calls from the edge.", "call", "result")
-	for _, call := range []string{"verify", "fetch", "hits"} {
+	for _, call := range []string{"verify", "session", "jwks", "fetch", "hits"} {
 		for _, result := range []string{"ok", "malformed", "unavailable"} {
 			v.WithLabelValues(call, result)
 		}

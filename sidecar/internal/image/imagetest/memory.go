@@ -138,13 +138,22 @@ func (m *Memory) LockedObjectBy(state *wire.State, key string) (Found, error) {
 
 // Verdict looks a verdict up as the edge does, whether it has expired or not.
 func (m *Memory) Verdict(device, secret string) (wire.Verdict, error) {
+	return m.verdict(device, func(k *wire.Keys) wire.Digest { return k.Digest(device, secret) })
+}
+
+// Session is likewise of a token's session.
+func (m *Memory) Session(device, session string) (wire.Verdict, error) {
+	return m.verdict(device, func(k *wire.Keys) wire.Digest { return k.SessionDigest(device, session) })
+}
+
+func (m *Memory) verdict(device string, digest func(*wire.Keys) wire.Digest) (wire.Verdict, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	state, found := m.LockedState()
 	if !found {
 		return wire.Verdict{}, wire.ErrNotFound
 	}
-	v, standing := m.LockedCredentialBy(&state, device, secret)
+	v, standing := m.credentialBy(&state, device, digest(&state.Keys))
 	if standing != wire.Found {
 		return v, wire.ErrNotFound
 	}
@@ -167,7 +176,10 @@ func (m *Memory) Standing(device, secret string) (standing wire.Standing, comple
 // LockedCredentialBy is, for AfterOp, what a worker finds of a credential whose newest state
 // this is.
 func (m *Memory) LockedCredentialBy(state *wire.State, device, secret string) (wire.Verdict, wire.Standing) {
-	d := state.Keys.Digest(device, secret)
+	return m.credentialBy(state, device, state.Keys.Digest(device, secret))
+}
+
+func (m *Memory) credentialBy(state *wire.State, device string, d wire.Digest) (wire.Verdict, wire.Standing) {
 	bucket, tag := state.Keys.Device(device, state.VerdictBuckets)
 	v, standing, err := wire.FindVerdict(m.record(wire.RegionVerdicts, bucket), state.Epoch, &d, tag)
 	if err != nil && !errors.Is(err, wire.ErrEpoch) && !errors.Is(err, wire.ErrNotFound) {

@@ -1,0 +1,77 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/session"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// Sessions gives out tokens, and the keys to validate them by.
+type Sessions interface {
+	Issue(device, record string, permissions []string, notAfter time.Time) (session.Token, error)
+	Keys() ([]byte, error)
+}
+
+var errTokenForToken = errors.New("a session is shown, want a device's secret: no token is given for a token")
+
+// session gives a token for a credential. It verifies the credential itself, and the token
+// names the very record that let the device in: a verdict at the edge, which may be a
+// moment behind, is not enough.
+func (s *Server) session(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxVerify))
+	if err != nil {
+		s.malformed(w, "session", err)
+		return
+	}
+	request, err := wire.ParseVerifyRequest(body)
+	if err == nil && request.Session != "" {
+		err = errTokenForToken
+	}
+	if err != nil {
+		s.malformed(w, "session", err)
+		return
+	}
+	result := s.verifier.Verify(r.Context(), request.DeviceID, request.Secret, request.Source)
+	response := wire.SessionResponse{Outcome: result.Outcome}
+	call, got := "ok", "refused"
+	switch result.Outcome {
+	case wire.Allow:
+		got = "issued"
+		response.Body, err = s.token(request.DeviceID, result.Session, result.Permissions, result.NotAfter)
+		if err != nil { // its secret is one that keys can be made of, so this doesn't happen
+			s.log.Error("no token could be made", "error", err)
+			http.Error(w, "no token could be made", http.StatusInternalServerError)
+			return
+		}
+	case wire.Unavailable:
+		call, got = "unavailable", "unavailable"
+		response.RetryAfterS = seconds(result.RetryAfter)
+	}
+	s.metrics.Sessions.WithLabelValues(got).Inc()
+	s.answer(w, "session", call, wire.AppendSessionResponse(nil, &response))
+}
+
+func (s *Server) token(device, record string, permissions uint64, notAfter time.Time) ([]byte, error) {
+	token, err := s.sessions.Issue(device, record, s.image.PermissionNames(permissions), notAfter)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(token)
+}
+
+// keys serves the set of public keys, which the proxy fetches again as often as it is told to.
+func (s *Server) keys(w http.ResponseWriter, _ *http.Request) {
+	keys, err := s.sessions.Keys()
+	if err != nil {
+		s.log.Error("no session keys could be made", "error", err)
+		http.Error(w, "no session keys could be made", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Cache-Control", "max-age=60")
+	s.write(w, "jwks", "ok", "application/jwk-set+json", keys)
+}

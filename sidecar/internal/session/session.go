@@ -1,0 +1,131 @@
+// Package session gives out the tokens that devices show instead of their secrets for a
+// while, and the keys that the proxy validates them by.
+//
+// A token is a JWT (RFC 7519) signed with Ed25519 (RFC 8037). Its keys are derived from a
+// secret and the time: each period of [Config.Rotate] has a key of its own, and the set
+// that is published holds those of the period before, of this one and of the next. So a
+// token outlives the end of its period, a proxy that fetched the set a while ago knows the
+// key that signs now, and clocks may differ. Sidecars with the same secret have the same
+// keys, and so has one that was restarted.
+package session
+
+import (
+	"crypto"
+	"crypto/ed25519"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+)
+
+// Config says how tokens are made.
+type Config struct {
+	// Secrets are what keys are derived from: the first one's sign, those of all are
+	// published. At least one, see [ReadSecrets] and [RandomSecret].
+	Secrets []string
+	TTL     time.Duration // lifetime of a token, at most Rotate
+	Rotate  time.Duration // how long a key signs, whole seconds
+	Issuer  string
+}
+
+// Issuer is safe for concurrent use.
+type Issuer struct{ Config }
+
+// New is an Issuer.
+func New(c Config) *Issuer { return &Issuer{c} }
+
+// RandomSecret is for one sidecar that runs alone: its tokens end with it.
+func RandomSecret() string { return rand.Text() + rand.Text() }
+
+// Token is what a device gets.
+type Token struct {
+	Token     string `json:"token"`
+	Type      string `json:"token_type"`
+	ExpiresIn int64  `json:"expires_in"` // seconds
+}
+
+type claims struct {
+	Issuer      string `json:"iss"`
+	Device      string `json:"sub"`
+	Permissions string `json:"permissions"` // names with spaces between
+	Record      string `json:"ver"`
+	IssuedAt    int64  `json:"iat"` // unix seconds, as is Expires
+	Expires     int64  `json:"exp"`
+	ID          string `json:"jti"`
+}
+
+// Issue is a token for device. record names the device's record as it is; permissions are
+// for those who read the token, since what counts is the record. notAfter is when the
+// device's time ends, zero for never.
+func (i *Issuer) Issue(device, record string, permissions []string, notAfter time.Time) (Token, error) {
+	now := time.Now()
+	expires := now.Add(i.TTL)
+	if !notAfter.IsZero() && notAfter.Before(expires) {
+		expires = notAfter
+	}
+	key, err := i.key(i.Secrets[0], i.period(now))
+	if err != nil {
+		return Token{}, err
+	}
+	options := (&jose.SignerOptions{}).WithType("JWT")
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.EdDSA, Key: key}, options)
+	if err != nil {
+		return Token{}, fmt.Errorf("sign a token: %w", err)
+	}
+	text, err := jwt.Signed(signer).Claims(claims{
+		Issuer: i.Issuer, Device: device, Permissions: strings.Join(permissions, " "), Record: record,
+		IssuedAt: now.Unix(), Expires: expires.Unix(), ID: rand.Text(),
+	}).Serialize()
+	if err != nil {
+		return Token{}, fmt.Errorf("sign a token: %w", err)
+	}
+	return Token{Token: text, Type: "Bearer", ExpiresIn: expires.Unix() - now.Unix()}, nil
+}
+
+// Keys is the set of public keys (RFC 7517) as JSON.
+func (i *Issuer) Keys() ([]byte, error) {
+	var set jose.JSONWebKeySet
+	now := i.period(time.Now())
+	rotate := int64(i.Rotate / time.Second)
+	for _, secret := range i.Secrets {
+		for _, start := range []int64{now - rotate, now, now + rotate} {
+			key, err := i.key(secret, start)
+			if err != nil {
+				return nil, err
+			}
+			set.Keys = append(set.Keys, key.Public())
+		}
+	}
+	return json.Marshal(set)
+}
+
+// period is when the one that t is in has begun, unix seconds.
+func (i *Issuer) period(t time.Time) int64 {
+	rotate := int64(i.Rotate / time.Second)
+	return t.Unix() / rotate * rotate
+}
+
+// key is the one of the period that begins at start, unix seconds. What else it depends
+// on are the secret and the period's length: sidecars that don't agree on that share none.
+func (i *Issuer) key(secret string, start int64) (jose.JSONWebKey, error) {
+	info := fmt.Sprintf("gatehouse session key %d %d", start, int64(i.Rotate/time.Second))
+	seed, err := hkdf.Key(sha256.New, []byte(secret), nil, info, ed25519.SeedSize)
+	if err != nil {
+		return jose.JSONWebKey{}, fmt.Errorf("derive a session key: %w", err)
+	}
+	key := jose.JSONWebKey{Key: ed25519.NewKeyFromSeed(seed), Algorithm: string(jose.EdDSA), Use: "sig"}
+	public := key.Public()
+	thumbprint, err := public.Thumbprint(crypto.SHA256)
+	if err != nil {
+		return jose.JSONWebKey{}, fmt.Errorf("name a session key: %w", err)
+	}
+	key.KeyID = base64.RawURLEncoding.EncodeToString(thumbprint)
+	return key, nil
+}
