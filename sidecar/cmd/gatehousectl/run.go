@@ -30,6 +30,9 @@ type cli struct {
 		List   deviceListCmd   `cmd:"" help:"List devices by id."`
 	} `cmd:"" help:"Manage device credentials."`
 	Check checkCmd `cmd:"" help:"Check the Gatehouse filters of an Envoy configuration, offline."`
+
+	Ready      readyCmd      `cmd:"" help:"Succeed if the sidecar here is ready, and say why not: for a probe."`
+	DrainEnvoy drainEnvoyCmd `cmd:"" help:"Have the Envoy here end each connection with its next answer: for a hook before its end."`
 }
 
 // console is what commands work with.
