@@ -74,3 +74,8 @@ gateway.envoyproxy.io/owning-gateway-name: {{ .Values.envoyGateway.gateway }}
 app.kubernetes.io/component: gateway
 {{- end }}
 {{- end }}
+
+{{/* Mode of the files of Secrets. Those of a mesh's workload have no group of ours. */}}
+{{- define "gatehouse.secretMode" -}}
+{{- if eq .Values.mode "istio" }}0444{{ else }}0440{{ end }}
+{{- end }}

@@ -61,12 +61,13 @@
   emptyDir: {sizeLimit: 64Mi}
 - name: gatehouse-sidecar
   configMap: {name: {{ include "gatehouse.fullname" . }}-sidecar}
+{{- $mode := include "gatehouse.secretMode" . }}
 {{- with .Values.redis }}
 {{- if .existingSecret }}
 - name: gatehouse-redis
   secret:
     secretName: {{ .existingSecret }}
-    defaultMode: 0440
+    defaultMode: {{ $mode }}
     items:
     {{- if .passwordKey }}
     - {key: {{ .passwordKey }}, path: password}
@@ -79,7 +80,7 @@
 - name: gatehouse-redis-tls
   secret:
     secretName: {{ .tls.existingSecret }}
-    defaultMode: 0440
+    defaultMode: {{ $mode }}
     items:
     {{- range $file, $key := dict "ca.crt" .tls.caKey "tls.crt" .tls.certKey "tls.key" .tls.keyKey }}
     {{- if $key }}
@@ -92,7 +93,7 @@
 - name: gatehouse-secret-{{ $i }}
   secret:
     secretName: {{ $file.secret }}
-    defaultMode: 0440
+    defaultMode: {{ $mode }}
     items: [{key: {{ $file.key }}, path: {{ $file.key }}}]
 {{- end }}
 {{- end }}

@@ -3,6 +3,14 @@
 {{- if .Values.redis.bundled.enabled }}redis://{{ include "gatehouse.fullname" . }}-redis:6379{{ else }}{{ .Values.redis.url }}{{ end }}
 {{- end }}
 
+{{/* Ports of Redis and sentinels, as a list in JSON: those of the URL, and redisPorts. */}}
+{{- define "gatehouse.redisPorts" -}}
+{{- $ports := list }}
+{{- range regexFindAll ":[0-9]+" .Values.redis.url -1 }}{{ $ports = append $ports (trimPrefix ":" . | int) }}{{ end }}
+{{- range .Values.networkPolicy.redisPorts }}{{ $ports = append $ports (int .) }}{{ end }}
+{{- $ports | uniq | toJson }}
+{{- end }}
+
 {{/* How to reach it, as environment: the sidecar and gatehousectl both read it. */}}
 {{- define "gatehouse.redisEnvironment" -}}
 {{- $redis := .Values.redis }}
