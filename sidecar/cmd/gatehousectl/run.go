@@ -33,6 +33,8 @@ type cli struct {
 
 	Ready      readyCmd      `cmd:"" help:"Succeed if the sidecar here is ready, and say why not: for a probe."`
 	DrainEnvoy drainEnvoyCmd `cmd:"" help:"Have the Envoy here end each connection with its next answer: for a hook before its end."`
+
+	InstallModule installModuleCmd `cmd:"" help:"Copy the filter's module into a volume: for an init container."`
 }
 
 // console is what commands work with.
