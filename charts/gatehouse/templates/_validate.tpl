@@ -19,6 +19,7 @@
 {{- if eq (int $v.envoy.port) (int $v.envoy.telemetryPort) }}
 {{- fail (printf "envoy.telemetryPort: %d is envoy.port, too" (int $v.envoy.port)) }}
 {{- end }}
+{{- include "gatehouse.validateHeap" $v.envoy }}
 {{- if and $v.autoscaling.enabled (lt (int $v.autoscaling.maxReplicas) (int $v.autoscaling.minReplicas)) }}
 {{- fail (printf "autoscaling.maxReplicas: %d is less than minReplicas, %d" (int $v.autoscaling.maxReplicas) (int $v.autoscaling.minReplicas)) }}
 {{- end }}
@@ -30,6 +31,9 @@
 {{- fail "envoyGateway.gateway: is empty: give the name of the Gateway" }}
 {{- end }}
 {{- range $i, $rule := $v.rules }}
+{{- if not (or (hasKey $rule.match "path") (hasKey $rule.match "prefix")) }}
+{{- fail (printf "rules[%d].match: has neither path nor prefix: give one of them" $i) }}
+{{- end }}
 {{- if and (hasKey $rule.match "path") (hasKey $rule.match "prefix") }}
 {{- fail (printf "rules[%d].match: has path and prefix: give one of them" $i) }}
 {{- end }}
@@ -63,5 +67,16 @@
 {{- end }}
 {{- if and .tls.certKey (not .tls.existingSecret) }}
 {{- fail "redis.tls.certKey: redis.tls.existingSecret is empty: give the Secret that has this key" }}
+{{- end }}
+{{- end }}
+
+{{/* The heap must be less than the limit, where that is in Mi or Gi. */}}
+{{- define "gatehouse.validateHeap" -}}
+{{- $limit := dig "limits" "memory" "" .resources | toString }}
+{{- $unit := ternary 1073741824 1048576 (hasSuffix "Gi" $limit) }}
+{{- if regexMatch "^[0-9]+[GM]i$" $limit }}
+{{- if ge (int64 .maxHeapBytes) (mul (regexFind "^[0-9]+" $limit) $unit) }}
+{{- fail (printf "envoy.maxHeapBytes: %d is not less than envoy.resources.limits.memory, %s" (int64 .maxHeapBytes) $limit) }}
+{{- end }}
 {{- end }}
 {{- end }}
