@@ -34,7 +34,7 @@ content() { sed -n "/^  $1: |\$/,/^[^ ]/p" | sed -e '1d' -e '/^---/d' -e 's/^   
 
 lint() {
   local values
-  for values in $chart/ci/*-values.yaml; do
+  for values in "$chart"/ci/*-values.yaml; do
     helm lint --quiet --strict $chart --values "$values" || return
   done
 }
@@ -49,13 +49,12 @@ patched() {
 schemas() {
   local values conform=(kubeconform -strict -kubernetes-version 1.36.3
     -schema-location "$tools/../schemas/{{.ResourceKind}}{{.KindSuffix}}.json")
-  for values in $chart/ci/*-values.yaml; do
-    render "$values" >"$work/rendered.yaml"
+  for values in "$chart"/ci/*-values.yaml; do
+    render "$values" >"$work/rendered.yaml" || return
     "${conform[@]}" "$work/rendered.yaml" || return
   done
-  patched >"$work/patched.yaml"
-  grep -q 'restartPolicy: Always' "$work/patched.yaml"
-  "${conform[@]}" "$work/patched.yaml"
+  patched >"$work/patched.yaml" && grep -q 'restartPolicy: Always' "$work/patched.yaml" &&
+    "${conform[@]}" "$work/patched.yaml"
 }
 
 wrong_values() {
@@ -77,7 +76,7 @@ wrong_values() {
 # What gatehousectl and Envoy say of a gateway's envoy.yaml.
 envoy() {
   local values
-  for values in $chart/ci/gateway*-values.yaml; do
+  for values in "$chart"/ci/gateway*-values.yaml; do
     render "$values" --show-only templates/gateway/envoy-config.yaml | content 'envoy\.yaml' >"$work/envoy.yaml"
     build/gatehousectl check "$work/envoy.yaml" || return
     sed -i "s#/etc/gatehouse/gatehouse.wasm#$PWD/$module#" "$work/envoy.yaml"
@@ -88,7 +87,7 @@ envoy() {
 # The sidecar takes the file and the environment that the chart gives it.
 sidecar() {
   local values
-  for values in $chart/ci/*-values.yaml; do
+  for values in "$chart"/ci/*-values.yaml; do
     render "$values" --show-only templates/sidecar-config.yaml | content 'sidecar\.yaml' >"$work/sidecar.yaml"
     build/gatehouse-sidecar --config "$work/sidecar.yaml" --check-config >/dev/null || return
   done
@@ -97,6 +96,7 @@ sidecar() {
 # Every metric of the alerts and the dashboard is one that a README lists.
 metrics() {
   local name documented
+  # shellcheck disable=SC2016 # the backquotes are Markdown's
   documented=$(sed -n 's/^| `\(gatehouse[._][a-z_]*\)`.*/\1/p' sidecar/README.md wasm-filter/README.md | tr . _)
   for name in $(render $chart/ci/gateway-values.yaml | grep -o '\bgatehouse_[a-z_]*' | sed 's/_bucket$//' | sort -u); do
     case $name in gatehouse_push | gatehouse_telemetry | gatehouse_redis) continue ;; esac # names of Envoy's statistics

@@ -1,4 +1,9 @@
-{{/* envoy.yaml of mode gateway. The settings and their reasons are those of envoy/envoy.yaml. */}}
+{{/* envoy.yaml of mode gateway: what the values say, or all of it as given. */}}
+{{- define "gatehouse.envoyConfig" -}}
+{{- if .Values.envoy.config }}{{ .Values.envoy.config }}{{ else }}{{ include "gatehouse.envoy" . }}{{ end }}
+{{- end }}
+
+{{/* The settings and their reasons are those of envoy/envoy.yaml. */}}
 {{- define "gatehouse.envoy" -}}
 static_resources:
   listeners:
