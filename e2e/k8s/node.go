@@ -89,6 +89,7 @@ func (n *node) network() error {
 	for _, args := range [][]string{
 		{"link", "set", "lo", "up"}, {"link", "add", bridge, "type", "bridge"},
 		{"addr", "add", Gateway + "/24", "dev", bridge}, {"link", "set", bridge, "up"},
+		{"route", "add", "default", "dev", bridge}, // without any route, nobody asks what the address of a service means
 	} {
 		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
 			return fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, out)
