@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Commands of a pod's probes and hooks: they talk to the two programs on loopback, whose
-// admin addresses are reachable by nobody else, in images that have no shell.
+// Commands of a pod's probes and hooks, for images that have no shell. The admin addresses of
+// both programs are on loopback, where nobody else reaches them.
 
 const (
 	podTimeout = 3 * time.Second
@@ -19,12 +19,12 @@ const (
 )
 
 type readyCmd struct {
-	Admin string `default:"127.0.0.1:9090" placeholder:"HOST:PORT" help:"Admin address of the sidecar. Default: ${default}."`
+	URL string `default:"http://127.0.0.1:9090/readyz" placeholder:"URL" help:"What to ask. Default: ${default}, the sidecar here."`
 }
 
-// Run succeeds if the sidecar is ready, and else says why not.
+// Run succeeds if the answer is 200, and else says what it is.
 func (cmd *readyCmd) Run(c *console) error {
-	return c.ask(http.MethodGet, "http://"+cmd.Admin+"/readyz")
+	return c.ask(http.MethodGet, cmd.URL)
 }
 
 type drainEnvoyCmd struct {
@@ -41,7 +41,7 @@ func (cmd *drainEnvoyCmd) Run(c *console) error {
 func (c *console) ask(method, url string) error {
 	request, err := http.NewRequest(method, url, nil)
 	if err != nil {
-		return usagef("--admin: %w", err)
+		return usagef("%w", err)
 	}
 	client := &http.Client{Timeout: podTimeout}
 	answer, err := client.Do(request)

@@ -23,16 +23,16 @@ func TestPod(t *testing.T) {
 	server := httptest.NewServer(mux)
 	address := strings.TrimPrefix(server.URL, "http://")
 	s := newShell(t)
-	if got := s.ok("", "ready", "--admin", address); got != "ok\n" {
+	if got := s.ok("", "ready", "--url", server.URL+"/readyz"); got != "ok\n" {
 		t.Errorf("ready printed %q, want ok", got)
 	}
 	if got := s.ok("", "drain-envoy", "--admin", address); got != "OK\n" {
 		t.Errorf("drain-envoy printed %q, want OK", got)
 	}
 	ready = false
-	s.fails(exitRuntime, "503 Service Unavailable: push: not yet", "", "ready", "--admin", address)
-	s.fails(exitUsage, "--admin", "", "ready", "--admin", "a b")
+	s.fails(exitRuntime, "503 Service Unavailable: push: not yet", "", "ready", "--url", server.URL+"/readyz")
+	s.fails(exitUsage, "invalid", "", "ready", "--url", "http://a b")
 	server.Close()
-	s.fails(exitRuntime, "refused", "", "ready", "--admin", address)
+	s.fails(exitRuntime, "refused", "", "ready", "--url", server.URL+"/readyz")
 	s.fails(exitRuntime, "refused", "", "drain-envoy", "--admin", address)
 }
