@@ -44,8 +44,8 @@ func TestGateway(t *testing.T) {
 }
 
 func (c *cluster) install(t *testing.T) {
-	c.run(t, "", "kubectl", "create", "namespace", namespace)
-	c.run(t, "", "kubectl", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted",
+	run(t, "", "kubectl", "create", "namespace", namespace)
+	run(t, "", "kubectl", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted",
 		"pod-security.kubernetes.io/enforce-version=latest")
 	c.helm(t, append([]string{"install", release, chartDir, "--wait", "--timeout", "120s"}, c.values...)...)
 }
@@ -197,11 +197,11 @@ func (c *cluster) gone(t *testing.T, pod string) {
 // uninstall must leave nothing that has the release's label, in the namespace or out of it.
 func (c *cluster) uninstall(t *testing.T) {
 	c.helm(t, "uninstall", release, "--wait", "--timeout", "120s")
-	kinds := strings.Fields(c.run(t, "", "kubectl", "api-resources", "--verbs=list", "--output=name"))
+	kinds := strings.Fields(run(t, "", "kubectl", "api-resources", "--verbs=list", "--output=name"))
 	await(t, "nothing is left", func() error {
 		args := []string{"get", strings.Join(kinds, ","), "--all-namespaces", "--ignore-not-found", "--output=name",
 			"--selector", "app.kubernetes.io/instance=" + release}
-		if left := strings.TrimSpace(c.run(t, "", "kubectl", args...)); left != "" {
+		if left := strings.TrimSpace(run(t, "", "kubectl", args...)); left != "" {
 			return errors.New("left: " + left)
 		}
 		return nil

@@ -79,7 +79,7 @@ func (c *cluster) startRedis() string {
 }
 
 // run runs a program to its end and gives what it printed to standard output.
-func (c *cluster) run(t *testing.T, stdin, name string, args ...string) string {
+func run(t *testing.T, stdin, name string, args ...string) string {
 	t.Helper()
 	out, err := try(t.Context(), stdin, name, args...)
 	if err != nil {
@@ -90,19 +90,19 @@ func (c *cluster) run(t *testing.T, stdin, name string, args ...string) string {
 
 func (c *cluster) kubectl(t *testing.T, args ...string) string {
 	t.Helper()
-	return c.run(t, "", "kubectl", append([]string{"--namespace", namespace}, args...)...)
+	return run(t, "", "kubectl", append([]string{"--namespace", namespace}, args...)...)
 }
 
 func (c *cluster) helm(t *testing.T, args ...string) string {
 	t.Helper()
-	return c.run(t, "", "helm", append([]string{"--namespace", namespace}, args...)...)
+	return run(t, "", "helm", append([]string{"--namespace", namespace}, args...)...)
 }
 
 // ctl runs gatehousectl as an operator does, in the sidecar's container.
 func (c *cluster) ctl(t *testing.T, stdin string, args ...string) string {
 	t.Helper()
 	exec := []string{"--namespace", namespace, "exec", "--stdin", c.pod(t), "--container", "gatehouse-sidecar", "--", "gatehousectl"}
-	return c.run(t, stdin, "kubectl", append(exec, args...)...)
+	return run(t, stdin, "kubectl", append(exec, args...)...)
 }
 
 // failure is an error with what the program said.

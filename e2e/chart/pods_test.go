@@ -91,7 +91,7 @@ func (c *cluster) kill(t *testing.T, container string) {
 	}
 	_, id, _ := strings.Cut(before.ContainerID, "://")
 	pid := 0
-	for line := range strings.Lines(c.run(t, "", "ctr", "tasks", "list")) {
+	for line := range strings.Lines(run(t, "", "ctr", "tasks", "list")) {
 		fmt.Sscanf(line, id+" %d", &pid)
 	}
 	if pid == 0 {
