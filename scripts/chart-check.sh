@@ -84,6 +84,18 @@ envoy() {
   done
 }
 
+# Each setting of envoy/envoy.yaml, which everything is tested with, is in the chart's, too. The
+# rules, addresses and heap are values.
+same_settings() {
+  local missing
+  settings() {
+    sed -e '/# ---- the rules/,/# -----/d' -e 's/ *#.*//' -e '/[-:] \*/d' -e 's/&[a-z_]\+ *//' -e 's/^[ -]*//' -e 's/ *$//' -e '/^$/d' | sort -u
+  }
+  missing=$(comm -13 <(render $chart/ci/gateway-values.yaml --show-only templates/gateway/envoy-config.yaml | settings) \
+    <(settings <envoy/envoy.yaml | grep -v -e '^socket_address: ' -e '^max_heap_size_bytes: '))
+  [[ -z $missing ]] || { printf '%s\n' "templates/_envoy.tpl or _filter.tpl lack what envoy/envoy.yaml has:" "$missing" >&2; return 1; }
+}
+
 # The sidecar takes the file and the environment that the chart gives it.
 sidecar() {
   local values
@@ -112,4 +124,5 @@ stage "schemas of Kubernetes and custom resources" schemas
 stage "wrong values" wrong_values
 stage "sidecar's configuration" sidecar
 stage "Envoy's configuration" envoy
+stage "settings of envoy/envoy.yaml" same_settings
 stage "metrics" metrics
