@@ -47,6 +47,10 @@ func (c *cluster) install(t *testing.T) {
 	run(t, "", "kubectl", "create", "namespace", namespace)
 	run(t, "", "kubectl", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted",
 		"pod-security.kubernetes.io/enforce-version=latest")
+	_, err := try(t.Context(), "", "kubectl", "--namespace", namespace, "run", "loose", "--image=localhost/pause:dev", "--dry-run=server")
+	if err == nil || !strings.Contains(err.Error(), "violates PodSecurity") {
+		t.Errorf("a pod that is not restricted: got %v, want it refused", err)
+	}
 	c.helm(t, append([]string{"install", release, chartDir, "--wait", "--timeout", "120s"}, c.values...)...)
 }
 

@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // gatewayPods selects the pods of the gateway, and its service.
@@ -112,5 +114,14 @@ func (c *cluster) kill(t *testing.T, container string) {
 			return errors.New("not ready")
 		}
 		return nil
+	})
+	// The pod is ready before the node's rules know.
+	edge := c.edge(t)
+	await(t, "the service leads to it", func() error {
+		conn, err := net.DialTimeout("tcp", edge, time.Second)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
 	})
 }
