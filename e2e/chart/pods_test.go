@@ -6,11 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
+	"net/http"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // gatewayPods selects the pods of the gateway, and its service.
@@ -115,13 +114,17 @@ func (c *cluster) kill(t *testing.T, container string) {
 		}
 		return nil
 	})
-	// The pod is ready before the node's rules know.
+	// The service's rules on the node, and the sidecar that fills Envoy anew, are a moment behind.
 	edge := c.edge(t)
-	await(t, "the service leads to it", func() error {
-		conn, err := net.DialTimeout("tcp", edge, time.Second)
+	await(t, "the object is at the edge again", func() error {
+		answer, err := http.Get("http://" + edge + "/products/1")
 		if err != nil {
 			return err
 		}
-		return conn.Close()
+		_ = answer.Body.Close()
+		if !hit(answer) {
+			return fmt.Errorf("Cache-Status %q", answer.Header.Get("Cache-Status"))
+		}
+		return nil
 	})
 }
