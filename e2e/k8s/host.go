@@ -13,37 +13,6 @@ import (
 	"time"
 )
 
-// sysctls are the settings of the kernel that kubelet changes and that no namespace holds.
-var sysctls = []string{
-	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
-	"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
-}
-
-// keepSysctls reads them, to be restored.
-func keepSysctls() (restore func() error, err error) {
-	kept := map[string][]byte{}
-	for _, name := range sysctls {
-		value, err := os.ReadFile("/proc/sys/" + name)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		kept[name] = value
-	}
-	return func() error {
-		var errs []error
-		for name, value := range kept {
-			if now, err := os.ReadFile("/proc/sys/" + name); err == nil && string(now) == string(value) {
-				continue
-			}
-			errs = append(errs, os.WriteFile("/proc/sys/"+name, value, 0))
-		}
-		return errors.Join(errs...)
-	}, nil
-}
-
 // removeCgroups removes what kubelet has made. A cgroup goes once the last process in it has
 // been reaped, which is soon after it was killed.
 func removeCgroups() error {

@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -79,6 +81,36 @@ func (n *node) mounts() error {
 	} {
 		if err := syscall.Mount(m.kind, m.target, m.kind, m.flags, m.data); err != nil {
 			return fmt.Errorf("mount %s on %s: %w", m.kind, m.target, err)
+		}
+	}
+	return n.hideSysctls()
+}
+
+// sysctls are the settings of the kernel that kubelet changes and that no namespace holds.
+var sysctls = []string{
+	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
+	"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
+}
+
+// hideSysctls puts files in their places, for kubelet to write to.
+func (n *node) hideSysctls() error {
+	for _, name := range sysctls {
+		file, setting := n.path("sysctl", filepath.Base(name)), "/proc/sys/"+name
+		value, err := os.ReadFile(setting)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(file), 0o755)
+		}
+		if err == nil {
+			err = os.WriteFile(file, value, 0o644)
+		}
+		if err == nil {
+			err = syscall.Mount(file, setting, "", syscall.MS_BIND, "")
+		}
+		if err != nil {
+			return fmt.Errorf("hide %s: %w", setting, err)
 		}
 	}
 	return nil

@@ -35,11 +35,7 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	restore, err := keepSysctls()
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, restore(), removeCgroups()) }()
+	defer func() { err = errors.Join(err, removeCgroups()) }()
 
 	self, err := os.Executable()
 	if err != nil {
