@@ -114,16 +114,28 @@ func (c *cluster) kill(t *testing.T, container string) {
 		}
 		return nil
 	})
-	// The service's rules on the node, and the sidecar that fills Envoy anew, are a moment behind.
-	edge := c.edge(t)
+	c.settled(t)
+}
+
+// settled waits until the object has been answered often in a row. The node's rules for the
+// service follow the pod's readiness, lost and gained, within about a second, and so does the
+// sidecar that fills Envoy anew.
+func (c *cluster) settled(t *testing.T) {
+	t.Helper()
+	const enough = 40 // two seconds
+	edge, row := c.edge(t), 0
 	await(t, "the object is at the edge again", func() error {
 		answer, err := http.Get("http://" + edge + "/products/1")
 		if err != nil {
+			row = 0
 			return err
 		}
 		_ = answer.Body.Close()
-		if !hit(answer) {
-			return fmt.Errorf("Cache-Status %q", answer.Header.Get("Cache-Status"))
+		if row++; !hit(answer) {
+			row = 0
+		}
+		if row < enough {
+			return fmt.Errorf("%d hits in a row, want %d", row, enough)
 		}
 		return nil
 	})
