@@ -21,11 +21,11 @@ DEMO := build/gatehouse-demo
 detach := $(if $(filter-out 0 no false,$(DETACH)),--detach)
 
 .DEFAULT_GOAL := help
-.PHONY: help run stop build test chaos mutation loadtest check clean
+.PHONY: help run stop build test chaos mutation loadtest check chart-check chart-readme images chart-e2e clean
 
 help: ## show this
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
-	  printf '  make %-9s %s\n' "$$target" "$$text"; done
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
+	  printf '  make %-11s %s\n' "$$target" "$$text"; done
 	@echo
 	@echo '  Variables of make run, with their values now:'
 	@for v in EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK ENVOY; do \
@@ -56,6 +56,18 @@ loadtest: build ## measure on this machine: SCENARIO=propagation, coldstart, cat
 
 check: ## format, lint, module files
 	@scripts/check.sh
+
+images: ## OCI archives of sidecar, Envoy and module into build/images, with bills of materials and digests
+	@scripts/images.sh
+
+chart-e2e: ## install, break and upgrade the chart in a real Kubernetes of this machine; status 77: it can't run one
+	@scripts/chart-e2e.sh
+
+chart-check: build ## lint, unit tests and schemas of the Helm chart, and the configurations that it renders
+	@scripts/chart-check.sh
+
+chart-readme:
+	@"$$(scripts/chart-tools.sh)"/readme charts/gatehouse
 
 clean: ## remove what was built; .venv stays
 	rm -rf build

@@ -5,6 +5,9 @@ package main
 import (
 	"context"
 	"os"
+
+	// Authorities for Redis over TLS where the system has none, as in an image from scratch.
+	_ "golang.org/x/crypto/x509roots/fallback"
 )
 
 func main() {

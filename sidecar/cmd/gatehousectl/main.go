@@ -6,6 +6,9 @@ import (
 	"os"
 
 	"github.com/redis/go-redis/v9/logging"
+
+	// Authorities for Redis over TLS where the system has none, as in an image from scratch.
+	_ "golang.org/x/crypto/x509roots/fallback"
 )
 
 func main() {

@@ -30,6 +30,11 @@ type cli struct {
 		List   deviceListCmd   `cmd:"" help:"List devices by id."`
 	} `cmd:"" help:"Manage device credentials."`
 	Check checkCmd `cmd:"" help:"Check the Gatehouse filters of an Envoy configuration, offline."`
+
+	Ready      readyCmd      `cmd:"" help:"Succeed if the sidecar here is ready, or what a URL names, and say why not: for a probe."`
+	DrainEnvoy drainEnvoyCmd `cmd:"" help:"Have the Envoy here end each connection with its next answer: for a hook before its end."`
+
+	InstallModule installModuleCmd `cmd:"" help:"Copy the filter's module into a volume: for an init container."`
 }
 
 // console is what commands work with.

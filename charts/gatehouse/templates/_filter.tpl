@@ -1,0 +1,172 @@
+{{/* Configuration of the edge filter, as in wasm-filter/README.md. */}}
+{{- define "gatehouse.filter" -}}
+sidecar: {cluster: gatehouse-sidecar, timeout: {{ .Values.sidecarTimeout }}}
+{{- with .Values.credentials }}
+credentials: {{ toJson . }}
+{{- end }}
+verdict_grace: {{ .Values.verdictGrace }}
+max_staleness: {{ .Values.maxStaleness }}
+stale: {{ .Values.stale }}
+{{- with .Values.rules }}
+rules:
+{{ toYaml . }}
+{{- end }}
+default: {{ .Values.default }}
+{{- end }}
+
+{{/* The VM of every plugin: the same everywhere, or the plugins share nothing. */}}
+{{- define "gatehouse.vm" -}}
+vm_config:
+  vm_id: {{ include "gatehouse.vmID" . }}
+  runtime: envoy.wasm.runtime.v8
+  code: {local: {filename: /etc/gatehouse/gatehouse.wasm}}
+# After a trap the worker gets a new VM and shared memory survives; until then 503. Never
+# FAIL_OPEN: it would let every request through unauthenticated.
+failure_policy: FAIL_RELOAD
+reload_config:
+  backoff: {base_interval: 0.25s, max_interval: 2s}
+{{- end }}
+
+{{/* The edge filter, for an HTTP connection manager. */}}
+{{- define "gatehouse.edgeFilter" -}}
+name: gatehouse
+typed_config:
+  "@type": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
+  config:
+    name: gatehouse
+    configuration:
+      "@type": type.googleapis.com/google.protobuf.Struct
+      value:
+        {{- include "gatehouse.filter" . | nindent 8 }}
+    {{- include "gatehouse.vm" . | nindent 4 }}
+{{- end }}
+
+{{/* The listener that the sidecar pushes to. */}}
+{{- define "gatehouse.pushListener" -}}
+name: gatehouse-push
+address:
+  pipe: {path: /run/gatehouse/push.sock, mode: 384} # 0600
+filter_chains:
+- filters:
+  - name: envoy.filters.network.http_connection_manager
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+      http_filters:
+      - name: gatehouse-push
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
+          config:
+            name: gatehouse-push
+            configuration:
+              "@type": type.googleapis.com/google.protobuf.Struct
+              value: {push_listener: true}
+            {{- include "gatehouse.vm" . | nindent 12 }}
+            # Lets the plugin gather a batch's body before it answers. Only here.
+            allow_on_headers_stop_iteration: true
+      - name: envoy.filters.http.router
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
+      route_config:
+        name: gatehouse-push
+        virtual_hosts:
+        - name: none
+          domains: ["*"]
+          routes: # the plugin answers everything itself
+          - match: {prefix: /}
+            direct_response: {status: 404}
+      stat_prefix: gatehouse_push
+      # The sidecar keeps its connection between heartbeats.
+      common_http_protocol_options: {idle_timeout: 3600s}
+      stream_idle_timeout: 10s
+      request_timeout: 10s
+# A batch is buffered whole: this must exceed the largest one (a body of 1 MiB and its record).
+per_connection_buffer_limit_bytes: 4194304
+# A flood at the edge must not lock the sidecar out: it brings revocations.
+ignore_global_conn_limit: true
+bypass_overload_manager: true
+{{- end }}
+
+{{/* The listener of probes and metrics: these paths only, and few at a time, so that who reads
+     them neither reaches the admin nor takes from the requests. */}}
+{{- define "gatehouse.telemetryListener" -}}
+name: gatehouse-telemetry
+address:
+  socket_address: {address: {{ .Values.envoy.address | quote }}, port_value: {{ .Values.envoy.telemetryPort }}}
+filter_chains:
+- filters:
+  - name: envoy.filters.network.http_connection_manager
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+      http_filters:
+      # 503 as soon as the pod drains.
+      - name: envoy.filters.http.health_check
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.http.health_check.v3.HealthCheck
+          pass_through_mode: false
+          headers: [{name: ":path", string_match: {exact: /ready}}]
+      - name: envoy.filters.http.router
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
+      route_config:
+        name: gatehouse-telemetry
+        virtual_hosts:
+        - name: telemetry
+          domains: ["*"]
+          routes:
+          - match: {path: /live}
+            direct_response: {status: 200}
+          - match: {path: /metrics, headers: [{name: ":method", string_match: {exact: GET}}]}
+            route: {cluster: gatehouse-admin, timeout: 10s}
+          {{- if eq .Values.mode "gateway" }}
+          - match: {path: /stats/prometheus, headers: [{name: ":method", string_match: {exact: GET}}]}
+            route: {cluster: envoy-admin, timeout: 10s}
+          {{- end }}
+      stat_prefix: gatehouse_telemetry
+      common_http_protocol_options: {idle_timeout: 60s}
+      stream_idle_timeout: 15s
+      request_timeout: 10s
+      request_headers_timeout: 5s
+per_connection_buffer_limit_bytes: 32768
+# Or a flood at the edge would have the pod restarted.
+ignore_global_conn_limit: true
+bypass_overload_manager: true
+{{- end }}
+
+{{/* The cluster of the sidecar's API: see envoy/envoy.yaml for the sizes. */}}
+{{- define "gatehouse.sidecarCluster" -}}
+name: gatehouse-sidecar
+type: STATIC
+connect_timeout: 0.25s
+load_assignment:
+  cluster_name: gatehouse-sidecar
+  endpoints:
+  - lb_endpoints:
+    - endpoint:
+        address: {pipe: {path: /run/gatehouse/api.sock}}
+circuit_breakers:
+  thresholds:
+  - {priority: DEFAULT, max_connections: 2048, max_pending_requests: 4096, max_requests: 4096}
+typed_extension_protocol_options:
+  envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+    "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+    # Shorter than the sidecar's own idle timeout, so that no call meets a connection being closed.
+    common_http_protocol_options: {idle_timeout: 30s}
+    explicit_http_config: {http_protocol_options: {}}
+{{- end }}
+
+{{/* An admin address of the pod, for the telemetry listener: of (dict "name" … "port" …). */}}
+{{- define "gatehouse.adminCluster" -}}
+name: {{ .name }}
+type: STATIC
+connect_timeout: 1s
+load_assignment:
+  cluster_name: {{ .name }}
+  endpoints:
+  - lb_endpoints:
+    - endpoint:
+        address:
+          socket_address: {address: 127.0.0.1, port_value: {{ .port }}}
+circuit_breakers:
+  thresholds:
+  - {priority: DEFAULT, max_connections: 2, max_pending_requests: 2, max_requests: 2}
+{{- end }}

@@ -1,0 +1,81 @@
+{{/* Name of the chart's objects. */}}
+{{- define "gatehouse.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" }}
+{{- else }}
+{{- $name := default .Chart.Name .Values.nameOverride }}
+{{- if contains $name .Release.Name }}
+{{- .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Labels that select pods: they never change. */}}
+{{- define "gatehouse.selectorLabels" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/* Labels of every object. */}}
+{{- define "gatehouse.labels" -}}
+{{ include "gatehouse.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: gatehouse
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.labels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* A reference to an image: of (dict "image" … "tag" default). */}}
+{{- define "gatehouse.image" -}}
+{{- with .image }}
+{{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ default $.tag .tag }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* User and group of the pods: that of the mode's Envoy. */}}
+{{- define "gatehouse.user" -}}
+{{- if .Values.runAsUser }}{{ int64 .Values.runAsUser }}{{ else if eq .Values.mode "istio" }}1337{{ else }}65532{{ end }}
+{{- end }}
+
+{{/* What the profile `restricted` asks of a container, and more. */}}
+{{- define "gatehouse.containerSecurity" -}}
+allowPrivilegeEscalation: false
+capabilities: {drop: [ALL]}
+privileged: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+runAsUser: {{ include "gatehouse.user" . }}
+runAsGroup: {{ include "gatehouse.user" . }}
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{/* vm_id of every plugin of Gatehouse in the mode's Envoys: it names the shared memory. */}}
+{{- define "gatehouse.vmID" -}}
+{{- if eq .Values.mode "envoy-gateway" -}}
+envoyextensionpolicy/{{ .Release.Namespace }}/{{ include "gatehouse.fullname" . }}/wasm/0
+{{- else -}}
+gatehouse
+{{- end }}
+{{- end }}
+
+{{/* Labels of the pods that have a sidecar. */}}
+{{- define "gatehouse.redisClients" -}}
+{{- if eq .Values.mode "istio" -}}
+{{ toYaml .Values.istio.workloadSelector }}
+{{- else if eq .Values.mode "envoy-gateway" -}}
+gateway.envoyproxy.io/owning-gateway-name: {{ .Values.envoyGateway.gateway }}
+{{- else -}}
+{{ include "gatehouse.selectorLabels" . }}
+app.kubernetes.io/component: gateway
+{{- end }}
+{{- end }}
+
+{{/* Mode of the files of Secrets. Those of a mesh's workload have no group of ours. */}}
+{{- define "gatehouse.secretMode" -}}
+{{- if eq .Values.mode "istio" }}0444{{ else }}0440{{ end }}
+{{- end }}

@@ -1,0 +1,227 @@
+//go:build linux
+
+package chart
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+const (
+	body   = `{"price": 42}`
+	device = "meter-1"
+	secret = "correct horse battery staple"
+)
+
+// TestGateway is the life of a release in mode gateway, in a namespace that takes restricted
+// pods only. Its steps build on each other.
+func TestGateway(t *testing.T) {
+	c := newCluster(t)
+	t.Cleanup(func() { c.explain(t) })
+	for _, step := range []struct {
+		name string
+		do   func(*testing.T)
+	}{
+		{"install", c.install},
+		{"publish and answer", c.answers},
+		{"helm test", c.helmTest},
+		{"sidecar killed", func(t *testing.T) { c.kill(t, "gatehouse-sidecar"); c.same(t) }},
+		{"envoy killed", func(t *testing.T) { c.kill(t, "envoy"); c.same(t) }},
+		{"upgrade under traffic", c.upgrade},
+		{"rollback under traffic", c.rollback},
+		{"scale under traffic", c.scale},
+		{"uninstall", c.uninstall},
+	} {
+		if !t.Run(step.name, step.do) {
+			return
+		}
+	}
+}
+
+func (c *cluster) install(t *testing.T) {
+	run(t, "", "kubectl", "create", "namespace", namespace)
+	run(t, "", "kubectl", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted",
+		"pod-security.kubernetes.io/enforce-version=latest")
+	_, err := try(t.Context(), "", "kubectl", "--namespace", namespace, "run", "loose", "--image=localhost/pause:dev", "--dry-run=server")
+	if err == nil || !strings.Contains(err.Error(), "violates PodSecurity") {
+		t.Errorf("a pod that is not restricted: got %v, want it refused", err)
+	}
+	c.helm(t, append([]string{"install", release, chartDir, "--wait", "--timeout", "120s"}, c.values...)...)
+}
+
+// helmTest runs the chart's own test. A chart without one passes it, too.
+func (c *cluster) helmTest(t *testing.T) {
+	if out := c.helm(t, "test", release, "--timeout", "60s"); !strings.Contains(out, "Phase:          Succeeded") {
+		t.Errorf("no test of the chart has succeeded: %s", out)
+	}
+}
+
+// edge is the address of the service.
+func (c *cluster) edge(t *testing.T) string {
+	t.Helper()
+	return c.kubectl(t, "get", "service", "--selector", gatewayPods,
+		"--output", "jsonpath={.items[0].spec.clusterIP}:{.items[0].spec.ports[0].port}")
+}
+
+var credential = http.Header{"X-Device-Id": {device}, "X-Device-Token": {secret}}
+
+// get sends a request to the service.
+func (c *cluster) get(t *testing.T, path string, header http.Header) (*http.Response, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+c.edge(t)+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header = header
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer, string(text)
+}
+
+// answers publishes from the sidecar's container and asks through the service.
+func (c *cluster) answers(t *testing.T) {
+	c.ctl(t, body, "put", "/products/1", "--file=-", "--content-type=application/json")
+	c.ctl(t, body, "put", "/config", "--file=-", "--content-type=application/json")
+	c.ctl(t, secret, "device", "put", device, "--secret-file=-", "--permissions=config.read")
+	await(t, "the object is at the edge", func() error {
+		if answer, _ := c.get(t, "/products/1", nil); !hit(answer) {
+			return fmt.Errorf("Cache-Status %q", answer.Header.Get("Cache-Status"))
+		}
+		return nil
+	})
+	c.same(t)
+}
+
+func hit(answer *http.Response) bool {
+	return strings.Contains(answer.Header.Get("Cache-Status"), "hit")
+}
+
+// same asks what must be answered the same at all times.
+func (c *cluster) same(t *testing.T) {
+	t.Helper()
+	upstream := c.upstream.Requests()
+	answer, text := c.get(t, "/products/1", nil)
+	if answer.StatusCode != http.StatusOK || text != body || !hit(answer) {
+		t.Errorf("object: got %d, %q, Cache-Status %q, want 200, %q, a hit", answer.StatusCode, text, answer.Header.Get("Cache-Status"), body)
+	}
+	answer, _ = c.get(t, "/products/1", http.Header{"If-None-Match": {answer.Header.Get("ETag")}})
+	if answer.StatusCode != http.StatusNotModified {
+		t.Errorf("object, as known: got %d, want 304", answer.StatusCode)
+	}
+	answer, _ = c.get(t, "/config", nil)
+	if answer.StatusCode != http.StatusUnauthorized {
+		t.Errorf("configuration, no credential: got %d, want 401", answer.StatusCode)
+	}
+	answer, text = c.get(t, "/config", credential)
+	if answer.StatusCode != http.StatusOK || text != body {
+		t.Errorf("configuration, device: got %d, %q, want 200, %q", answer.StatusCode, text, body)
+	}
+	if got := c.upstream.Requests() - upstream; got != 0 {
+		t.Errorf("the upstream saw %d of these requests, want none", got)
+	}
+	answer, text = c.get(t, "/other", nil)
+	if answer.StatusCode != http.StatusOK || !strings.Contains(text, `"path":"/other"`) {
+		t.Errorf("no rule: got %d, %q, want the upstream's answer", answer.StatusCode, text)
+	}
+}
+
+// load is what clients ask for while pods come and go.
+func (c *cluster) load(t *testing.T, f func()) {
+	t.Helper()
+	answer, _ := c.get(t, "/products/1", nil)
+	during(t, c.edge(t), []ask{
+		{"/products/1", nil, http.StatusOK},
+		{"/products/1", http.Header{"If-None-Match": {answer.Header.Get("ETag")}}, http.StatusNotModified},
+		{"/config", credential, http.StatusOK},
+		{"/other", nil, http.StatusOK},
+	}, f)
+}
+
+func (c *cluster) upgrade(t *testing.T) {
+	before := c.pod(t)
+	c.load(t, func() {
+		c.helm(t, append(append([]string{"upgrade", release, chartDir, "--wait", "--timeout", "120s"}, c.values...),
+			"--values", "testdata/upgrade.yaml")...)
+		c.gone(t, before)
+	})
+	if answer, _ := c.get(t, "/reports", nil); answer.StatusCode != http.StatusUnauthorized {
+		t.Errorf("/reports under the new rules: got %d, want 401", answer.StatusCode)
+	}
+	c.same(t)
+}
+
+func (c *cluster) rollback(t *testing.T) {
+	before := c.pod(t)
+	c.load(t, func() {
+		c.helm(t, "rollback", release, "--wait", "--timeout", "120s")
+		c.gone(t, before)
+	})
+	if answer, _ := c.get(t, "/reports", nil); answer.StatusCode != http.StatusOK {
+		t.Errorf("/reports under the old rules: got %d, want 200", answer.StatusCode)
+	}
+	c.same(t)
+}
+
+// scale goes to two pods and back to one.
+func (c *cluster) scale(t *testing.T) {
+	c.load(t, func() {
+		for _, replicas := range []string{"2", "1"} {
+			c.helm(t, append(append([]string{"upgrade", release, chartDir, "--wait", "--timeout", "120s"}, c.values...),
+				"--set", "replicas="+replicas)...)
+			await(t, replicas+" pods", func() error {
+				pods := strings.Fields(c.kubectl(t, "get", "pods", "--selector", gatewayPods, "--output", "name"))
+				if fmt.Sprint(len(pods)) != replicas { // those that end count, too
+					return fmt.Errorf("got %q", pods)
+				}
+				return nil
+			})
+		}
+	})
+	c.same(t)
+}
+
+// gone waits until a pod has ended.
+func (c *cluster) gone(t *testing.T, pod string) {
+	t.Helper()
+	c.kubectl(t, "wait", "--for=delete", "pod/"+pod, "--timeout=60s")
+}
+
+// uninstall must leave nothing that has the release's label, in the namespace or out of it.
+func (c *cluster) uninstall(t *testing.T) {
+	c.helm(t, "uninstall", release, "--wait", "--timeout", "120s")
+	kinds := strings.Fields(run(t, "", "kubectl", "api-resources", "--verbs=list", "--output=name"))
+	await(t, "nothing is left", func() error {
+		args := []string{"get", strings.Join(kinds, ","), "--all-namespaces", "--ignore-not-found", "--output=name",
+			"--selector", "app.kubernetes.io/instance=" + release}
+		if left := strings.TrimSpace(run(t, "", "kubectl", args...)); left != "" {
+			return errors.New("left: " + left)
+		}
+		return nil
+	})
+}
+
+// explain shows, after a failure, what the cluster says of it.
+func (c *cluster) explain(t *testing.T) {
+	if !t.Failed() {
+		return
+	}
+	for _, args := range [][]string{
+		{"get", "pods", "--output=wide"}, {"get", "events", "--sort-by=.lastTimestamp"},
+		{"logs", "--selector=" + gatewayPods, "--all-containers", "--tail=40", "--prefix"},
+	} {
+		out, err := try(context.Background(), "", "kubectl", append([]string{"--namespace", namespace}, args...)...)
+		t.Logf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}

@@ -1,0 +1,143 @@
+//go:build linux
+
+// Package chart installs the chart in a real cluster and breaks things there. It runs inside
+// one: scripts/chart-e2e.sh, which `make chart-e2e` calls, starts it.
+package chart
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/e2e/k8s"
+	"github.com/gatehouse/gatehouse/e2e/upstream"
+)
+
+const (
+	namespace = "gatehouse"
+	release   = "edge"
+	chartDir  = "../../charts/gatehouse"
+
+	// patience bounds every wait for something that must come.
+	patience = 60 * time.Second
+)
+
+// cluster is the one that the test runs in.
+type cluster struct {
+	t        *testing.T
+	upstream upstream.Handler
+	values   []string // of helm, for every installation
+}
+
+// newCluster starts what the chart needs besides the cluster.
+func newCluster(t *testing.T) *cluster {
+	if os.Getenv("KUBECONFIG") == "" || os.Getenv("CONTAINERD_ADDRESS") == "" {
+		t.Fatal("not in a cluster of its own: run make chart-e2e")
+	}
+	c := &cluster{t: t}
+	listener, err := net.Listen("tcp", k8s.Gateway+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: &c.upstream}
+	go server.Serve(listener)
+	t.Cleanup(func() { _ = server.Close() })
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.values = []string{
+		"--values", "testdata/values.yaml", "--set", "upstream.host=" + k8s.Gateway, "--set", "upstream.port=" + port,
+		"--set", "redis.url=redis://" + c.startRedis(),
+	}
+	return c
+}
+
+// startRedis runs a server at the address that pods reach.
+func (c *cluster) startRedis() string {
+	const port = "6379" // nothing else is in this network namespace
+	cmd := exec.Command("redis-server", "--bind", k8s.Gateway, "--port", port, "--protected-mode", "no", "--save", "")
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		c.t.Fatalf("%v: the test runs against a real Redis; see scripts/need.sh", err)
+	}
+	c.t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if c.t.Failed() {
+			c.t.Logf("redis-server: %s", &log)
+		}
+	})
+	return k8s.Gateway + ":" + port
+}
+
+// run runs a program to its end and gives what it printed to standard output.
+func run(t *testing.T, stdin, name string, args ...string) string {
+	t.Helper()
+	out, err := try(t.Context(), stdin, name, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func (c *cluster) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	return run(t, "", "kubectl", append([]string{"--namespace", namespace}, args...)...)
+}
+
+func (c *cluster) helm(t *testing.T, args ...string) string {
+	t.Helper()
+	return run(t, "", "helm", append([]string{"--namespace", namespace}, args...)...)
+}
+
+// ctl runs gatehousectl as an operator does, in the sidecar's container.
+func (c *cluster) ctl(t *testing.T, stdin string, args ...string) string {
+	t.Helper()
+	exec := []string{"--namespace", namespace, "exec", "--stdin", c.pod(t), "--container", "gatehouse-sidecar", "--", "gatehousectl"}
+	return run(t, stdin, "kubectl", append(exec, args...)...)
+}
+
+// failure is an error with what the program said.
+type failure struct {
+	command string
+	err     error
+	said    string
+}
+
+func (f *failure) Error() string {
+	return f.command + ": " + f.err.Error() + ": " + strings.TrimSpace(f.said)
+}
+
+func try(ctx context.Context, stdin, name string, args ...string) (string, error) {
+	var out, said bytes.Buffer
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &said
+	if err := cmd.Run(); err != nil {
+		return out.String(), &failure{name + " " + strings.Join(args, " "), err, out.String() + said.String()}
+	}
+	return out.String(), nil
+}
+
+// await asks until there is no error.
+func await(t *testing.T, what string, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %s: %v", what, patience, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}

@@ -1,0 +1,115 @@
+//go:build linux
+
+package chart
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const meshNamespace = "mesh"
+
+// mesh is a mode for the Envoys of a mesh.
+type mesh struct {
+	mode string
+	// patch does to an Envoy's configuration what the mesh's control plane does with the manifests.
+	patch func(*testing.T, *envoyConfig, []manifest)
+	// valid is a part of the manifests that the rules in CEL refuse when it is invalid.
+	valid, invalid, refusal string
+	values                  []string // besides those of the mode's example
+}
+
+var meshes = []mesh{
+	{"istio", patchAsIstio, "app: shop", `app: "*"`, "wildcard is not supported in selector",
+		[]string{"--set", "istio.workloadSelector.app=shop"}},
+	{"envoy-gateway", patchAsEnvoyGateway, "kind: Gateway", "kind: Service", "targetRefs",
+		[]string{"--set", "envoyGateway.gateway=eg", "--set", "envoyGateway.xdsListeners={" + gatewayListener + "}"}},
+}
+
+// definitions are the files with the kinds that the chart has.
+var definitions = []string{
+	"customresourcedefinitions.gen.yaml", "gateway.envoyproxy.io_envoyextensionpolicies.yaml",
+	"gateway.envoyproxy.io_envoypatchpolicies.yaml", "gateway.envoyproxy.io_envoyproxies.yaml",
+	"monitoring.coreos.com_podmonitors.yaml", "monitoring.coreos.com_prometheusrules.yaml",
+}
+
+// TestMesh is what can be tested of these modes without the control planes: the API server
+// takes the manifests by the real definitions, rules in CEL included, and a real Envoy serves
+// with what the manifests make of its configuration.
+func TestMesh(t *testing.T) {
+	apply := []string{"apply", "--server-side"}
+	for _, name := range definitions {
+		apply = append(apply, "--filename", filepath.Join(filepath.Dir(toolsDir(t)), "definitions", name))
+	}
+	run(t, "", "kubectl", apply...)
+	run(t, "", "kubectl", "wait", "--for=condition=Established", "customresourcedefinitions", "--all", "--timeout=60s")
+	run(t, "", "kubectl", "create", "namespace", meshNamespace)
+	for _, m := range meshes {
+		t.Run(m.mode, func(t *testing.T) {
+			t.Run("manifests", m.manifests)
+			t.Run("serves", m.serves)
+		})
+	}
+	t.Run("istio/workload", patchWorkload)
+}
+
+// toolsDir is where helm is; what else scripts/chart-tools.sh has made is beside it.
+func toolsDir(t *testing.T) string {
+	t.Helper()
+	helm, err := exec.LookPath("helm")
+	if err != nil {
+		t.Fatalf("%v: run make chart-e2e", err)
+	}
+	return filepath.Dir(helm)
+}
+
+func (m mesh) example() string { return filepath.Join(chartDir, "ci", m.mode+"-values.yaml") }
+
+// template renders the chart.
+func (m mesh) template(t *testing.T, args ...string) string {
+	t.Helper()
+	return run(t, "", "helm", append([]string{"template", release, chartDir, "--namespace", meshNamespace}, args...)...)
+}
+
+// manifests applies the example, and an invalid one.
+func (m mesh) manifests(t *testing.T) {
+	text := m.template(t, "--values", m.example())
+	apply := []string{"apply", "--server-side", "--validate=strict", "--namespace", meshNamespace, "--filename", "-"}
+	for line := range strings.Lines(run(t, text, "kubectl", apply...)) {
+		t.Log(strings.TrimSpace(line))
+	}
+	if !strings.Contains(text, m.valid) {
+		t.Fatalf("the manifests don't have %q", m.valid)
+	}
+	invalid := strings.ReplaceAll(text, m.valid, m.invalid)
+	if out, err := try(t.Context(), invalid, "kubectl", append(apply, "--dry-run=server")...); err == nil || !strings.Contains(err.Error(), m.refusal) {
+		t.Errorf("%s for %s: got %q, %v, want a refusal that says %q", m.invalid, m.valid, out, err, m.refusal)
+	}
+	run(t, text, "kubectl", "delete", "--namespace", meshNamespace, "--filename", "-")
+}
+
+// patchWorkload patches a Deployment as the notes of mode istio say.
+func patchWorkload(t *testing.T) {
+	patch := ""
+	for _, m := range parse(t, meshes[0].template(t, "--values", meshes[0].example())) {
+		if strings.HasSuffix(m.name(), "-workload-patch") {
+			patch = m.at("data")["patch.yaml"].(string)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "patch.yaml")
+	if err := os.WriteFile(path, []byte(patch), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kubectl := func(args ...string) string {
+		return run(t, "", "kubectl", append([]string{"--namespace", meshNamespace}, args...)...)
+	}
+	kubectl("create", "deployment", "shop", "--image=localhost/pause:dev", "--replicas=0")
+	kubectl("patch", "deployment", "shop", "--patch-file", path)
+	got := kubectl("get", "deployment", "shop", "--output", "jsonpath={.spec.template.spec.initContainers[*].name}")
+	if want := "gatehouse-module gatehouse-sidecar"; got != want {
+		t.Errorf("init containers of the patched workload: got %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,249 @@
+//go:build linux
+
+package chart
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+)
+
+const (
+	// gatewayListener is how Envoy Gateway names a listener of Gateway default/eg.
+	gatewayListener = "default/eg/http"
+	routerFilter    = "envoy.filters.http.router"
+)
+
+// object is a mapping of YAML.
+type object = map[string]any
+
+// manifest is an object of Kubernetes.
+type manifest object
+
+func parse(t *testing.T, text string) (manifests []manifest) {
+	t.Helper()
+	decoder := yaml.NewDecoder(strings.NewReader(text))
+	for {
+		var m object
+		err := decoder.Decode(&m)
+		if errors.Is(err, io.EOF) {
+			return manifests
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		manifests = append(manifests, m)
+	}
+}
+
+func (m manifest) name() string { return m.at("metadata")["name"].(string) }
+
+// at is the mapping at a path.
+func (m manifest) at(path ...string) object {
+	o := object(m)
+	for _, step := range path {
+		o = o[step].(object)
+	}
+	return o
+}
+
+// envoyConfig is a configuration of Envoy with one HTTP listener, as a mesh makes one.
+type envoyConfig struct {
+	listeners, clusters []any
+	filters             []any  // of the edge listener's HTTP connection manager
+	route               object // to the upstream
+}
+
+func newEnvoyConfig() *envoyConfig {
+	return &envoyConfig{
+		clusters: []any{object{"name": "upstream", "type": "STATIC", "load_assignment": object{
+			"cluster_name": "upstream", "endpoints": []any{object{"lb_endpoints": []any{object{"endpoint": object{
+				"address": socketAddress("127.0.0.1", 8081)}}}}},
+		}}},
+		filters: []any{object{"name": routerFilter, "typed_config": typed("extensions.filters.http.router.v3.Router", object{})}},
+		route:   object{"match": object{"prefix": "/"}, "route": object{"cluster": "upstream"}},
+	}
+}
+
+func socketAddress(host string, port int) object {
+	return object{"socket_address": object{"address": host, "port_value": port}}
+}
+
+// typed adds the type of a message of Envoy.
+func typed(message string, fields object) object {
+	fields["@type"] = "type.googleapis.com/envoy." + message
+	return fields
+}
+
+func (c *envoyConfig) marshal(t *testing.T) []byte {
+	t.Helper()
+	manager := typed("extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", object{
+		"stat_prefix": "edge", "http_filters": c.filters, "route_config": object{
+			"name": "edge", "virtual_hosts": []any{object{"name": "all", "domains": []any{"*"}, "routes": []any{c.route}}},
+		},
+	})
+	edge := object{"name": "edge", "address": socketAddress("127.0.0.1", 8080), "filter_chains": []any{
+		object{"filters": []any{object{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}}},
+	}}
+	text, err := yaml.Marshal(object{
+		"static_resources": object{"listeners": append([]any{edge}, c.listeners...), "clusters": c.clusters},
+		"admin":            object{"address": socketAddress("127.0.0.1", 9901)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// patchAsIstio applies the patches of an EnvoyFilter.
+func patchAsIstio(t *testing.T, c *envoyConfig, manifests []manifest) {
+	for _, m := range manifests {
+		if m["kind"] != "EnvoyFilter" {
+			continue
+		}
+		for _, p := range m.at("spec")["configPatches"].([]any) {
+			patch := manifest(p.(object))
+			value, operation := patch.at("patch")["value"], patch.at("patch")["operation"]
+			switch to := fmt.Sprint(patch["applyTo"], " ", operation); to {
+			case "CLUSTER ADD":
+				c.clusters = append(c.clusters, value)
+			case "LISTENER ADD":
+				c.listeners = append(c.listeners, value)
+			case "HTTP_FILTER INSERT_BEFORE":
+				before := patch.at("match", "listener", "filterChain", "filter", "subFilter")["name"]
+				i := slices.IndexFunc(c.filters, func(f any) bool { return f.(object)["name"] == before })
+				if i < 0 {
+					t.Fatalf("no filter %v to insert before", before)
+				}
+				c.filters = slices.Insert(c.filters, i, value)
+			default:
+				t.Fatalf("patch %s: this test can't apply it", to)
+			}
+		}
+	}
+}
+
+// patchAsEnvoyGateway makes a filter of an EnvoyExtensionPolicy, as Envoy Gateway's translator
+// does, and applies the patches of an EnvoyPatchPolicy.
+func patchAsEnvoyGateway(t *testing.T, c *envoyConfig, manifests []manifest) {
+	for _, m := range manifests {
+		if m["kind"] != "EnvoyExtensionPolicy" {
+			continue
+		}
+		wasm := manifest(m.at("spec")["wasm"].([]any)[0].(object))
+		settings, err := json.Marshal(wasm["config"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := "envoyextensionpolicy/" + meshNamespace + "/" + m.name() + "/wasm/0"
+		name := "envoy.filters.http.wasm/" + id
+		filter := typed("extensions.filters.http.wasm.v3.Wasm", object{"config": object{
+			"name":          wasm["name"],
+			"configuration": object{"@type": "type.googleapis.com/google.protobuf.StringValue", "value": string(settings)},
+			"vm_config": object{"vm_id": id, "runtime": "envoy.wasm.runtime.v8",
+				"code": object{"local": object{"filename": "/etc/gatehouse/gatehouse.wasm"}}}, // it fetches it over HTTP
+			"fail_open": wasm["failOpen"],
+		}})
+		c.filters = slices.Insert(c.filters, 0, any(object{"name": name, "disabled": true, "typed_config": filter}))
+		c.route["typed_per_filter_config"] = object{name: typed("config.route.v3.FilterConfig", object{"config": object{}})}
+	}
+	for _, m := range manifests {
+		if m["kind"] != "EnvoyPatchPolicy" {
+			continue
+		}
+		for _, p := range m.at("spec")["jsonPatches"].([]any) {
+			c.jsonPatch(t, p.(object))
+		}
+	}
+}
+
+// jsonPatch applies the two kinds of patches that the chart has: a resource is added whole, or
+// a field of the edge listener's filter with a name is.
+func (c *envoyConfig) jsonPatch(t *testing.T, patch object) {
+	t.Helper()
+	operation := patch["operation"].(object)
+	kind, path := patch["type"], operation["path"]
+	switch {
+	case operation["op"] != "add":
+		t.Fatalf("patch %v: this test can't apply it", patch)
+	case path == "" && kind == "type.googleapis.com/envoy.config.cluster.v3.Cluster":
+		c.clusters = append(c.clusters, operation["value"])
+	case path == "" && kind == "type.googleapis.com/envoy.config.listener.v3.Listener":
+		c.listeners = append(c.listeners, operation["value"])
+	case patch["name"] == gatewayListener:
+		for _, f := range c.filters {
+			filter := manifest(f.(object))
+			if fmt.Sprintf("..http_filters[?(@.name=='%s')].typed_config.config", filter["name"]) == operation["jsonPath"] {
+				filter.at("typed_config", "config")[strings.TrimPrefix(path.(string), "/")] = operation["value"]
+				return
+			}
+		}
+		t.Fatalf("patch %v: the listener has no such filter", patch)
+	default:
+		t.Fatalf("patch %v: this test can't apply it", patch)
+	}
+}
+
+// serves runs Envoy with what the mode makes of its configuration, the sidecar of the image
+// beside it, and asks for an object.
+func (m mesh) serves(t *testing.T) {
+	values := []string{"--values", "testdata/values.yaml", "--set", "mode=" + m.mode, "--set", "redis.url=redis://127.0.0.1"}
+	config := newEnvoyConfig()
+	m.patch(t, config, parse(t, m.template(t, append(values, m.values...)...)))
+	path := filepath.Join(t.TempDir(), "envoy.yaml")
+	if err := os.WriteFile(path, config.marshal(t), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server, err := exec.LookPath("redis-server")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const files = "../../build/images"
+	s, err := stack.Start(t.Context(), stack.Options{
+		Name: "mesh", Dir: t.TempDir(), RedisServerPath: server, ConfigPath: path, EnvoyPath: files + "/envoy/usr/local/bin/envoy",
+		SidecarPath: files + "/sidecar/usr/local/bin/gatehouse-sidecar", WasmPath: files + "/sidecar/etc/gatehouse/gatehouse.wasm",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	client, err := redisurl.Connect(s.RedisURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	object := publish.Object{Key: "/products/1", Body: []byte(body), ContentType: "application/json"}
+	if _, err := publish.New(client).Put(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the object is at the edge", func() error {
+		answer, err := http.Get(s.EdgeURL() + "/products/1")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = answer.Body.Close() }()
+		text, err := io.ReadAll(answer.Body)
+		if err != nil || !hit(answer) || string(text) != body {
+			return fmt.Errorf("got %s, Cache-Status %q, %q, %w", answer.Status, answer.Header.Get("Cache-Status"), text, err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,142 @@
+//go:build linux
+
+package chart
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// gatewayPods selects the pods of the gateway, and its service.
+const gatewayPods = "app.kubernetes.io/component=gateway"
+
+// podList is what is read of pods.
+type podList struct {
+	Items []pod
+}
+
+type pod struct {
+	Metadata struct {
+		Name              string
+		DeletionTimestamp string
+	}
+	Status struct {
+		Conditions                               []struct{ Type, Status string }
+		ContainerStatuses, InitContainerStatuses []containerStatus
+	}
+}
+
+type containerStatus struct {
+	Name, ContainerID string
+	RestartCount      int
+	Ready             bool
+}
+
+func (p *pod) ready() bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == "Ready" {
+			return c.Status == "True"
+		}
+	}
+	return false
+}
+
+// container is a container's status; the sidecar is among the init containers.
+func (p *pod) container(name string) (containerStatus, error) {
+	for _, c := range append(p.Status.ContainerStatuses, p.Status.InitContainerStatuses...) {
+		if c.Name == name {
+			return c, nil
+		}
+	}
+	return containerStatus{}, fmt.Errorf("pod %s has no container %s", p.Metadata.Name, name)
+}
+
+// pods are those of the gateway that are not about to go.
+func (c *cluster) pods(t *testing.T) []pod {
+	t.Helper()
+	var list podList
+	text := c.kubectl(t, "get", "pods", "--selector", gatewayPods, "--output", "json")
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		t.Fatal(err)
+	}
+	var pods []pod
+	for _, p := range list.Items {
+		if p.Metadata.DeletionTimestamp == "" {
+			pods = append(pods, p)
+		}
+	}
+	return pods
+}
+
+// pod is the name of the only one.
+func (c *cluster) pod(t *testing.T) string {
+	t.Helper()
+	pods := c.pods(t)
+	if len(pods) != 1 {
+		t.Fatalf("got %d pods, want one", len(pods))
+	}
+	return pods[0].Metadata.Name
+}
+
+// kill kills a container's first process, as a crash or the kernel would.
+func (c *cluster) kill(t *testing.T, container string) {
+	t.Helper()
+	before, err := c.pods(t)[0].container(container)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, id, _ := strings.Cut(before.ContainerID, "://")
+	pid := 0
+	for line := range strings.Lines(run(t, "", "ctr", "tasks", "list")) {
+		fmt.Sscanf(line, id+" %d", &pid)
+	}
+	if pid == 0 {
+		t.Fatalf("no process of container %s", id)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	await(t, container+" is there again", func() error {
+		pod := c.pods(t)[0]
+		after, err := pod.container(container)
+		switch {
+		case err != nil:
+			return err
+		case after.RestartCount != before.RestartCount+1:
+			return fmt.Errorf("restarted %d times, want %d", after.RestartCount, before.RestartCount+1)
+		case !after.Ready || !pod.ready():
+			return errors.New("not ready")
+		}
+		return nil
+	})
+	c.settled(t)
+}
+
+// settled waits until the object has been answered often in a row. The node's rules for the
+// service follow the pod's readiness, lost and gained, within about a second, and so does the
+// sidecar that fills Envoy anew.
+func (c *cluster) settled(t *testing.T) {
+	t.Helper()
+	const enough = 40 // two seconds
+	edge, row := c.edge(t), 0
+	await(t, "the object is at the edge again", func() error {
+		answer, err := http.Get("http://" + edge + "/products/1")
+		if err != nil {
+			row = 0
+			return err
+		}
+		_ = answer.Body.Close()
+		if row++; !hit(answer) {
+			row = 0
+		}
+		if row < enough {
+			return fmt.Errorf("%d hits in a row, want %d", row, enough)
+		}
+		return nil
+	})
+}

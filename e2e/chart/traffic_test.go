@@ -1,0 +1,143 @@
+//go:build linux
+
+package chart
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+)
+
+const (
+	requestsPerSecond = 200
+	connections       = 40 // so that each has 200 ms for a request
+	// answerTimeout is when a request without an answer has failed.
+	answerTimeout = 5 * time.Second
+)
+
+// ask is a request and the status of its answer.
+type ask struct {
+	path   string
+	header http.Header
+	want   int
+}
+
+// traffic sends requests at a fixed rate until it is stopped, and counts what went wrong.
+type traffic struct {
+	address string
+	asks    []ask
+
+	mu       sync.Mutex // protects what follows
+	sent     int
+	failures []string
+}
+
+// during sends the requests while f runs. Not one may fail.
+func during(t *testing.T, address string, asks []ask, f func()) {
+	t.Helper()
+	tr := &traffic{address: address, asks: asks}
+	ctx, stop := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	begin := time.Now()
+	for i := range connections {
+		group.Go(func() { tr.send(ctx, i) })
+	}
+	f()
+	stop()
+	group.Wait()
+	t.Logf("%d requests in %.1f s, %d failed", tr.sent, time.Since(begin).Seconds(), len(tr.failures))
+	for _, failure := range tr.failures[:min(len(tr.failures), 10)] {
+		t.Error(failure)
+	}
+	if want := int(time.Since(begin).Seconds() * requestsPerSecond * 0.8); tr.sent < want {
+		t.Errorf("sent %d requests, want %d at least: the rate was not kept", tr.sent, want)
+	}
+}
+
+// send is one connection's share of the requests. It speaks HTTP over a connection of its own
+// because net/http sends a request again whose connection was closed under it: here that is a
+// failure.
+func (tr *traffic) send(ctx context.Context, worker int) {
+	tick := time.NewTicker(time.Second * connections / requestsPerSecond)
+	defer tick.Stop()
+	var conn *connection
+	defer func() { conn.close() }()
+	for n := worker; ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		ask := tr.asks[n%len(tr.asks)]
+		var err error
+		conn, err = conn.do(tr.address, ask)
+		tr.mu.Lock()
+		tr.sent++
+		if err != nil {
+			tr.failures = append(tr.failures, fmt.Sprintf("%s %s: %v", time.Now().Format("15:04:05.000"), ask.path, err))
+		}
+		tr.mu.Unlock()
+	}
+}
+
+// connection is one to the edge; nil is none yet.
+type connection struct {
+	net.Conn
+	reader *bufio.Reader
+}
+
+func (c *connection) close() {
+	if c != nil {
+		_ = c.Conn.Close()
+	}
+}
+
+// do sends a request once. It gives the connection for the next one, nil if that needs a new one.
+func (c *connection) do(address string, ask ask) (*connection, error) {
+	if c == nil {
+		conn, err := net.DialTimeout("tcp", address, answerTimeout)
+		if err != nil {
+			return nil, err
+		}
+		c = &connection{conn, bufio.NewReader(conn)}
+	}
+	again, err := c.exchange(address, ask)
+	if !again {
+		c.close()
+		c = nil
+	}
+	return c, err
+}
+
+// exchange reports whether the connection can be used again.
+func (c *connection) exchange(address string, ask ask) (again bool, err error) {
+	if err := c.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
+		return false, err
+	}
+	request, err := http.NewRequest(http.MethodGet, "http://"+address+ask.path, nil)
+	if err != nil {
+		return false, err
+	}
+	if ask.header != nil {
+		request.Header = ask.header
+	}
+	if err := request.Write(c); err != nil {
+		return false, err
+	}
+	answer, err := http.ReadResponse(c.reader, request)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != ask.want {
+		err = fmt.Errorf("status %d, want %d: %.200s", answer.StatusCode, ask.want, body)
+	}
+	return err == nil && !answer.Close, err
+}

@@ -1,0 +1,181 @@
+//go:build linux
+
+package k8s
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+// bootPatience bounds how long a part of the cluster may take to come up.
+const bootPatience = 2 * time.Minute
+
+// boot starts all programs, loads the images meanwhile, and returns when the node is ready.
+func (n *node) boot(ctx context.Context, images []string) error {
+	if err := n.start("containerd", "containerd", "--config", n.path("containerd.toml")); err != nil {
+		return err
+	}
+	if err := n.startControl(); err != nil {
+		return err
+	}
+	if err := n.load(ctx, images); err != nil {
+		return err
+	}
+	if err := n.await(ctx, "the API server", n.apiReady); err != nil {
+		return err
+	}
+	if err := n.startRest(); err != nil {
+		return err
+	}
+	return n.await(ctx, "the node", func(ctx context.Context) error {
+		return n.command(ctx, "kubectl", "wait", "--for=condition=Ready", "node/"+nodeName, "--timeout=1s")
+	})
+}
+
+// startControl starts what holds the state.
+func (n *node) startControl() error {
+	const client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
+	err := n.start("etcd", "etcd", "--name", nodeName, "--data-dir", n.path("etcd"), "--unsafe-no-fsync",
+		"--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer,
+		"--initial-advertise-peer-urls", peer, "--initial-cluster", nodeName+"="+peer)
+	if err != nil {
+		return err
+	}
+	key := n.path("certs", "service-account.pem")
+	return n.start("apiserver", "kube-apiserver", "--etcd-servers="+client, "--bind-address=127.0.0.1",
+		"--advertise-address="+Gateway, "--secure-port=6443", "--cert-dir="+n.path("certs"),
+		"--service-account-key-file="+key, "--service-account-signing-key-file="+key,
+		"--service-account-issuer=https://kubernetes.default.svc", "--token-auth-file="+n.path("tokens.csv"),
+		"--authorization-mode=RBAC", "--service-cluster-ip-range="+serviceNet, "--endpoint-reconciler-type=none",
+		"--allow-privileged=true", "--kubelet-preferred-address-types=Hostname")
+}
+
+// startRest starts what needs the API server.
+func (n *node) startRest() error {
+	kubeconfig := "--kubeconfig=" + n.kubeconfig()
+	for _, p := range [][]string{
+		{"controller-manager", "kube-controller-manager", kubeconfig, "--bind-address=127.0.0.1", "--leader-elect=false",
+			"--service-account-private-key-file=" + n.path("certs", "service-account.pem"),
+			"--root-ca-file=" + n.path("certs", "apiserver.crt"), "--cert-dir=" + n.path("certs", "controller-manager")},
+		{"scheduler", "kube-scheduler", kubeconfig, "--bind-address=127.0.0.1", "--leader-elect=false",
+			"--cert-dir=" + n.path("certs", "scheduler")},
+		{"kubelet", "kubelet", kubeconfig, "--config=" + n.path("kubelet.yaml"), "--root-dir=" + n.path("kubelet"),
+			"--cert-dir=" + n.path("certs", "kubelet"), "--hostname-override=" + nodeName, "--node-ip=" + Gateway},
+		{"proxy", "kube-proxy", kubeconfig, "--proxy-mode=iptables", "--hostname-override=" + nodeName,
+			"--metrics-bind-address=127.0.0.1:10249", "--healthz-bind-address=127.0.0.1:10256", "--cluster-cidr=10.244.0.0/16",
+			// The kernel's table is the machine's, not the namespace's: left as it is.
+			"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0"},
+	} {
+		if err := n.start(p[0], p[1:]...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// load imports the images, and the one that holds a pod's namespaces.
+func (n *node) load(ctx context.Context, images []string) error {
+	pause := n.path("pause.tar")
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if err := writePauseImage(filepath.Join(filepath.Dir(self), "gatehouse-pause"), pause); err != nil {
+		return fmt.Errorf("image %s: %w", pauseImage, err)
+	}
+	err = n.await(ctx, "containerd", func(ctx context.Context) error { return n.command(ctx, "ctr", "version") })
+	if err != nil {
+		return err
+	}
+	for _, image := range append([]string{pause}, images...) {
+		if err := n.command(ctx, "ctr", "images", "import", image); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// start runs a program until the namespaces end, with its log in Dir.
+func (n *node) start(name string, command ...string) error {
+	log, err := os.Create(n.path("log", name+".log"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }() // the child has its own descriptor
+	cmd := exec.Command(n.find(command[0]), command[1:]...)
+	cmd.Stdout, cmd.Stderr, cmd.Env = log, log, n.environment()
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", name, err)
+	}
+	go func() {
+		err := cmd.Wait()
+		select {
+		case n.died <- fmt.Errorf("%s ended: %v; its log is %s", name, err, log.Name()):
+		default: // another one is the reason
+		}
+	}()
+	return nil
+}
+
+// command runs a program to its end; an error has what it said.
+func (n *node) command(ctx context.Context, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, n.find(name), args...)
+	cmd.Env = n.environment()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", cmd, err, out)
+	}
+	return nil
+}
+
+// find is the program's path in Bin if it is there; PATH is asked for others.
+func (n *node) find(name string) string {
+	path := filepath.Join(n.bin, name)
+	if _, err := os.Stat(path); err != nil {
+		return name
+	}
+	return path
+}
+
+// await asks until there is no error.
+func (n *node) await(ctx context.Context, what string, check func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, bootPatience)
+	defer cancel()
+	for {
+		err := check(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case died := <-n.died:
+			return died
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready after %s: %w", what, bootPatience, err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// apiReady asks the API server. Its certificate is one that it made itself.
+func (n *node) apiReady(ctx context.Context) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://127.0.0.1:6443/readyz", nil)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	answer, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	_ = answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("readyz: %s", answer.Status)
+	}
+	return nil
+}

@@ -1,0 +1,62 @@
+//go:build linux
+
+package k8s
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+)
+
+// removeCgroups removes what kubelet has made. A cgroup goes once the last process in it has
+// been reaped, which is soon after it was killed.
+func removeCgroups() error {
+	roots, err := filepath.Glob("/sys/fs/cgroup/*/kubepods") // version 1
+	if err != nil {
+		return err
+	}
+	for _, root := range append(roots, "/sys/fs/cgroup/kubepods") { // version 2
+		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			err := removeDirs(root)
+			if err == nil {
+				break
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("remove cgroup: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// removeDirs removes the directories below root and root: a cgroup's files can't be removed.
+func removeDirs(root string) error {
+	var dirs []string
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() {
+			dirs = append(dirs, path)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	})
+	slices.Reverse(dirs)
+	for _, dir := range dirs {
+		err = errors.Join(err, os.Remove(dir))
+	}
+	return err
+}
+
+// onOneThread runs f on a thread that stays: a child's parent-death signal comes when the
+// thread that started it ends, not the process.
+func onOneThread(f func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	return f()
+}

@@ -1,0 +1,101 @@
+//go:build linux
+
+package k8s
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+)
+
+// Options says what to run and with what.
+type Options struct {
+	Bin     string   // directory with the programs of scripts/k8s-build.sh
+	Images  []string // archives to load
+	Command []string // runs once the node is ready, with KUBECONFIG, PATH and CONTAINERD_ADDRESS set
+}
+
+// nodeVerb is what a program that calls [Run] is called with again; it must then call [Node].
+const nodeVerb = "node"
+
+// Run runs a command in a cluster that lives as long as it, and gives its exit status. What
+// it prints goes where the caller's prints go. On an error the logs stay, and the error says
+// where.
+func Run(ctx context.Context, o Options) (status int, err error) {
+	unlock, err := lock()
+	if err != nil {
+		return 0, err
+	}
+	defer unlock()
+	dir, err := os.MkdirTemp("", "gatehouse-k8s-")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, removeCgroups()) }()
+
+	self, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	args := []string{nodeVerb, "--dir", dir, "--bin", o.Bin}
+	for _, image := range o.Images {
+		args = append(args, "--image", image)
+	}
+	cmd := exec.CommandContext(ctx, self, append(args, o.Command...)...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = namespaces()
+	err = onOneThread(cmd.Run)
+	if exit, ended := errors.AsType[*exec.ExitError](err); ended && ctx.Err() == nil && exit.Exited() {
+		status, err = exit.ExitCode(), nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("cluster: %w", err)
+	}
+	if status != 0 {
+		fmt.Fprintf(os.Stderr, "cluster: logs are in %s\n", filepath.Join(dir, "log"))
+		return status, keepLogsOnly(dir)
+	}
+	return 0, os.RemoveAll(dir)
+}
+
+// namespaces are what a node lives in. It ends when the thread that started it ends.
+func namespaces() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+}
+
+// keepLogsOnly removes images and volumes, which are large.
+func keepLogsOnly(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if entry.Name() != "log" {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, entry.Name())))
+		}
+	}
+	return err
+}
+
+// lock waits until no other cluster runs on this machine: the kubelet's cgroups have fixed
+// names.
+func lock() (unlock func(), err error) {
+	file, err := os.OpenFile(filepath.Join(os.TempDir(), "gatehouse-k8s.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		fmt.Fprintf(os.Stderr, "cluster: waiting for another one to end, which holds %s\n", file.Name())
+		if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+			return nil, fmt.Errorf("lock %s: %w", file.Name(), err)
+		}
+	}
+	return func() { _ = file.Close() }, nil
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"runtime"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// nonRoot is the user of both programs; they are one user, since the sockets between them
+// have mode 0600. The number is that of distroless images.
+const nonRoot = "65532:65532"
+
+// image is one image, besides its files.
+type image struct {
+	name        string // directory of its files, and last part of its name
+	title       string
+	description string
+	config      v1.Config // without labels
+	contents    func(root string) ([]part, error)
+}
+
+// images are all of them. Dockerfiles say the same to docker build; TestDockerfiles compares.
+var images = []image{
+	{
+		name: "sidecar", title: "gatehouse-sidecar",
+		description: "Keeps an Envoy's shared memory in step with Redis and verifies credentials; with gatehousectl and the filter's module.",
+		config: v1.Config{
+			User: nonRoot, Env: []string{"PATH=/usr/local/bin"}, Entrypoint: []string{"/usr/local/bin/gatehouse-sidecar"},
+		},
+		contents: goParts(
+			target{"linux", runtime.GOARCH, "./sidecar/cmd/gatehouse-sidecar"},
+			target{"linux", runtime.GOARCH, "./sidecar/cmd/gatehousectl"},
+			target{"wasip1", "wasm", "./wasm-filter"},
+		),
+	},
+	{
+		name: "envoy", title: "gatehouse-envoy",
+		description: "Envoy as its wheel has it, for where the official image can't be pulled.",
+		config: v1.Config{
+			User: nonRoot, Env: []string{"PATH=/usr/local/bin"}, Entrypoint: []string{"/usr/local/bin/envoy"},
+		},
+		contents: envoyParts,
+	},
+	{
+		// What Istio and Envoy Gateway take for a module: one layer with /plugin.wasm, and
+		// nothing to run.
+		name: "module", title: "gatehouse-wasm",
+		description: "The filter's module as /plugin.wasm, for Istio's WasmPlugin and Envoy Gateway's EnvoyExtensionPolicy.",
+		contents:    goParts(target{"wasip1", "wasm", "./wasm-filter"}),
+	},
+}
+
+// reference is the name that an archive gives its image; whoever pushes it gives it another.
+func (img image) reference() string { return "localhost/" + img.title + ":dev" }
+
+func (img image) archive() string { return img.title + ".tar" }
+func (img image) bom() string     { return img.title + ".cdx.json" }
+
+// labels are the annotations that OCI defines.
+func (img image) labels(from source) map[string]string {
+	return map[string]string{
+		"org.opencontainers.image.title":       img.title,
+		"org.opencontainers.image.description": img.description,
+		"org.opencontainers.image.source":      "https://github.com/gatehouse/gatehouse",
+		"org.opencontainers.image.licenses":    "Apache-2.0",
+		"org.opencontainers.image.version":     from.version,
+		"org.opencontainers.image.revision":    from.revision,
+		"org.opencontainers.image.created":     from.created.Format("2006-01-02T15:04:05Z"),
+	}
+}
+
+func (img image) configFile(from source) (*v1.ConfigFile, error) {
+	base, err := emptyOCI().ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	file := base.DeepCopy()
+	file.OS, file.Architecture = "linux", runtime.GOARCH
+	file.Created = v1.Time{Time: from.created}
+	file.Config = *img.config.DeepCopy()
+	file.Config.Labels = img.labels(from)
+	return file, nil
+}
+
+func (img image) history(from source) v1.History {
+	return v1.History{Created: v1.Time{Time: from.created}, CreatedBy: "COPY " + img.name + " /"}
+}
+
+// emptyOCI is an image without layers whose manifest and configuration have OCI's media
+// types rather than Docker's.
+func emptyOCI() v1.Image {
+	return mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+}

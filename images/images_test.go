@@ -1,0 +1,205 @@
+package main
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	cdx "github.com/CycloneDX/cyclonedx-go"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// built are the images as `make images` makes them, twice: with other directories and umasks.
+func built(t *testing.T) (first, second string) {
+	t.Helper()
+	for i, dir := range []*string{&first, &second} {
+		*dir = filepath.Join(t.TempDir(), "images")
+		cmd := exec.Command("bash", "-c", "umask "+[]string{"022", "077"}[i]+" && exec ../scripts/images.sh \"$0\"", *dir)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("scripts/images.sh: %v: %s", err, out)
+		}
+	}
+	return first, second
+}
+
+func TestImages(t *testing.T) {
+	first, second := built(t)
+	for _, img := range images {
+		t.Run(img.name, func(t *testing.T) {
+			for _, name := range []string{img.archive(), img.bom()} {
+				if a, b := read(t, first, name), read(t, second, name); a != b {
+					t.Errorf("%s differs between two builds", name)
+				}
+			}
+			oci := unpack(t, filepath.Join(first, img.archive()))
+			checkConfig(t, img, oci)
+			checkFiles(t, oci, filepath.Join(first, img.name))
+			checkBOM(t, img, first, oci)
+			checkDockerfile(t, img)
+		})
+	}
+}
+
+func read(t *testing.T, path ...string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(path...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// unpack reads the one image of an archive.
+func unpack(t *testing.T, archive string) v1.Image {
+	t.Helper()
+	dir := t.TempDir()
+	if out, err := exec.Command("tar", "-xf", archive, "-C", dir).CombinedOutput(); err != nil {
+		t.Fatalf("tar: %v: %s", err, out)
+	}
+	index, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(manifest.Manifests) != 1 {
+		t.Fatalf("got %d images in %s, want one", len(manifest.Manifests), archive)
+	}
+	oci, err := index.Image(manifest.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return oci
+}
+
+// checkConfig checks what a runtime and a registry read.
+func checkConfig(t *testing.T, img image, oci v1.Image) {
+	t.Helper()
+	file, err := oci.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if img.config.User != file.Config.User || strings.Join(img.config.Entrypoint, " ") != strings.Join(file.Config.Entrypoint, " ") {
+		t.Errorf("configuration: got %+v, want %+v", file.Config, img.config)
+	}
+	if file.OS != "linux" || file.Architecture == "" {
+		t.Errorf("platform: got %q/%q", file.OS, file.Architecture)
+	}
+	for _, label := range []string{"title", "description", "source", "licenses", "version", "revision", "created"} {
+		if file.Config.Labels["org.opencontainers.image."+label] == "" {
+			t.Errorf("no label %s", label)
+		}
+	}
+}
+
+// checkFiles compares the one layer with the directory, and its owners and modes with what a
+// user who isn't root can't change.
+func checkFiles(t *testing.T, oci v1.Image, root string) {
+	t.Helper()
+	layers, err := oci.Layers()
+	if err != nil || len(layers) != 1 {
+		t.Fatalf("got %d layers, %v, want one", len(layers), err)
+	}
+	if kind, err := layers[0].MediaType(); err != nil || kind != types.OCILayer {
+		t.Errorf("media type: got %q, %v, want %q: what meshes fetch modules from", kind, err, types.OCILayer)
+	}
+	compressed, err := layers[0].Compressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := gzip.NewReader(compressed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := 0
+	for r := tar.NewReader(plain); ; {
+		header, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if header.Uid != 0 || header.Mode&0o022 != 0 || header.Mode&0o444 != 0o444 {
+			t.Errorf("%s: owner %d, mode %o: want root's, readable and not writable for others", header.Name, header.Uid, header.Mode)
+		}
+		if header.Typeflag == tar.TypeDir {
+			continue
+		}
+		files++
+		text, err := io.ReadAll(r)
+		if err != nil || string(text) != read(t, root, header.Name) {
+			t.Errorf("%s: not what the directory has: %v", header.Name, err)
+		}
+	}
+	if files == 0 {
+		t.Error("no files")
+	}
+}
+
+// checkBOM wants the image's digest, and of each image something that must be in it.
+func checkBOM(t *testing.T, img image, dir string, oci v1.Image) {
+	t.Helper()
+	var bom cdx.BOM
+	if err := json.Unmarshal([]byte(read(t, dir, img.bom())), &bom); err != nil {
+		t.Fatal(err)
+	}
+	digest, err := oci.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := (*bom.Metadata.Component.Hashes)[0].Value; got != digest.Hex {
+		t.Errorf("bill of materials of %s, want of %s", got, digest.Hex)
+	}
+	if line := digest.String() + "  " + img.reference(); !strings.Contains(read(t, dir, "digests.txt"), line) {
+		t.Errorf("digests.txt has no line %q", line)
+	}
+	named := map[string]bool{}
+	for _, component := range *bom.Components {
+		named[component.Name] = component.Version != "" || component.Hashes != nil
+	}
+	for _, want := range map[string][]string{
+		"sidecar": {"github.com/redis/go-redis/v9", "github.com/proxy-wasm/proxy-wasm-go-sdk", "golang.org/x/crypto/x509roots/fallback", "stdlib", "/usr/local/bin/gatehousectl", "/etc/gatehouse/gatehouse.wasm"},
+		"envoy":   {"envoy", "glibc", "/usr/local/bin/envoy"},
+		"module":  {"github.com/proxy-wasm/proxy-wasm-go-sdk", "stdlib", "/plugin.wasm"},
+	}[img.name] {
+		if !named[want] {
+			t.Errorf("the bill of materials doesn't have %s with a version or digest", want)
+		}
+	}
+}
+
+// checkDockerfile compares the image's Dockerfile with it. It is read, not built: its few
+// instructions have one meaning.
+func checkDockerfile(t *testing.T, img image) {
+	t.Helper()
+	want := []string{"FROM scratch", "COPY " + img.name + " /"}
+	for _, env := range img.config.Env {
+		want = append(want, "ENV "+env)
+	}
+	if img.config.User != "" {
+		want = append(want, "USER "+img.config.User)
+	}
+	if img.config.Entrypoint != nil {
+		want = append(want, `ENTRYPOINT ["`+strings.Join(img.config.Entrypoint, `", "`)+`"]`)
+	}
+	var got []string
+	for line := range strings.Lines(read(t, img.name+".Dockerfile")) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			got = append(got, line)
+		}
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("%s.Dockerfile: got %q, want %q", img.name, got, want)
+	}
+}

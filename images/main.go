@@ -1,0 +1,97 @@
+// Command images turns the directories that scripts/images.sh fills into OCI images, each as
+// an archive that docker, podman, buildah, skopeo and containerd read, with a bill of
+// materials. It needs no engine, no registry and no root.
+//
+//	images DIR    reads DIR/sidecar, DIR/envoy and DIR/module; writes DIR/*.tar, DIR/*.cdx.json and DIR/digests.txt
+//
+// The same files give the same bytes: every time in an image is SOURCE_DATE_EPOCH.
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, os.Getenv))
+}
+
+// run is the program without its process: the exit status is its result, 2 for usage.
+func run(args []string, stdout, stderr io.Writer, env func(string) string) int {
+	if len(args) != 1 {
+		fmt.Fprintln(stderr, "images: want one argument, the directory to work in; see scripts/images.sh")
+		return 2
+	}
+	seconds, err := strconv.ParseInt(env("SOURCE_DATE_EPOCH"), 10, 64)
+	if err != nil {
+		fmt.Fprintf(stderr, "images: SOURCE_DATE_EPOCH %q: want seconds since 1970, such as a commit's time\n", env("SOURCE_DATE_EPOCH"))
+		return 2
+	}
+	source := source{
+		created: time.Unix(seconds, 0).UTC(), version: env("VERSION"), revision: env("REVISION"),
+	}
+	if err := buildAll(args[0], source, stdout); err != nil {
+		fmt.Fprintln(stderr, "images:", err)
+		return 1
+	}
+	return 0
+}
+
+// source is what the images are made from.
+type source struct {
+	created           time.Time
+	version, revision string
+}
+
+// buildAll writes all images below dir, and prints a line for each.
+func buildAll(dir string, from source, stdout io.Writer) error {
+	var digests strings.Builder
+	for _, img := range images {
+		digest, err := img.build(dir, from)
+		if err != nil {
+			return fmt.Errorf("%s: %w", img.name, err)
+		}
+		fmt.Fprintf(&digests, "%s  %s\n", digest, img.reference())
+	}
+	if err := os.WriteFile(filepath.Join(dir, "digests.txt"), []byte(digests.String()), 0o644); err != nil {
+		return err
+	}
+	_, err := io.WriteString(stdout, digests.String())
+	return err
+}
+
+// build writes one image's archive and its bill of materials, and gives its digest.
+func (img image) build(dir string, from source) (digest string, err error) {
+	root := filepath.Join(dir, img.name)
+	layer, err := layerOf(root, from.created)
+	if err != nil {
+		return "", err
+	}
+	config, err := img.configFile(from)
+	if err != nil {
+		return "", err
+	}
+	oci, err := mutate.ConfigFile(emptyOCI(), config)
+	if err != nil {
+		return "", err
+	}
+	oci, err = mutate.Append(oci, mutate.Addendum{Layer: layer, History: img.history(from)})
+	if err != nil {
+		return "", err
+	}
+	if err := writeArchive(filepath.Join(dir, img.archive()), oci, img.reference(), from.created); err != nil {
+		return "", err
+	}
+	hash, err := oci.Digest()
+	if err != nil {
+		return "", err
+	}
+	return hash.String(), img.writeBOM(filepath.Join(dir, img.bom()), root, hash, from)
+}

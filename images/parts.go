@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+)
+
+// target is a Go program and what it was built for.
+type target struct {
+	goos, goarch string
+	dir          string // of its package, from the repository's root
+}
+
+// goParts are the modules whose packages are in the programs, and Go's own library. They are
+// asked from the go command: a module for Wasm holds no build information that could be read.
+func goParts(targets ...target) func(string) ([]part, error) {
+	return func(string) ([]part, error) {
+		parts := []part{{"stdlib", strings.TrimPrefix(runtime.Version(), "go"), "pkg:golang/stdlib@" + strings.TrimPrefix(runtime.Version(), "go")}}
+		for _, t := range targets {
+			const format = `{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}`
+			cmd := exec.Command("go", "list", "-deps", "-f", format, t.dir)
+			cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0", "GOOS="+t.goos, "GOARCH="+t.goarch)
+			out, err := cmd.Output()
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", cmd, err)
+			}
+			for line := range strings.Lines(string(out)) {
+				if module, version, found := strings.Cut(strings.TrimSpace(line), " "); found {
+					parts = append(parts, part{module, version, "pkg:golang/" + module + "@" + version})
+				}
+			}
+		}
+		return sorted(parts), nil
+	}
+}
+
+var envoyVersion = regexp.MustCompile(`version: ([0-9a-f]+)/([0-9.]+)/`)
+
+// envoyParts are Envoy and the C library that it was copied with.
+func envoyParts(root string) ([]part, error) {
+	out, err := exec.Command(filepath.Join(root, "usr/local/bin/envoy"), "--version").Output()
+	if err != nil {
+		return nil, fmt.Errorf("envoy --version: %w", err)
+	}
+	found := envoyVersion.FindSubmatch(out)
+	if found == nil {
+		return nil, fmt.Errorf("envoy --version: want COMMIT/VERSION/ in %q", out)
+	}
+	version := string(found[2])
+	out, err = exec.Command("getconf", "GNU_LIBC_VERSION").Output() // "glibc 2.36"
+	if err != nil {
+		return nil, fmt.Errorf("getconf GNU_LIBC_VERSION: %w; the image has the C library of this machine", err)
+	}
+	_, libc, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
+	return []part{
+		{"envoy", version, "pkg:github/envoyproxy/envoy@v" + version},
+		{"glibc", libc, "pkg:generic/glibc@" + libc},
+	}, nil
+}

@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# Checks the chart without a cluster: lint, unit tests, schemas of all that it renders, wrong
+# values, and that the programs accept the configurations that it renders.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+chart=charts/gatehouse
+module=build/gatehouse.wasm
+
+fail() {
+  echo "chart-check: $*" >&2
+  exit 1
+}
+
+tools=$(scripts/chart-tools.sh)
+export PATH=$tools:$PATH
+for built in $module build/gatehousectl build/gatehouse-sidecar; do
+  [[ -e $built ]] || fail "$built is missing; run: make build"
+done
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+stage() {
+  local name=$1 begin=$SECONDS
+  shift
+  "$@" || fail "$name failed"
+  echo "chart-check: $name ok ($((SECONDS - begin)) s)"
+}
+
+# render VALUES [ARGUMENT...]: what helm template makes of the file in ci/.
+render() { helm template demo $chart --namespace apps --values "$@"; }
+
+# content KEY: the text under this key of the one ConfigMap on standard input.
+content() { sed -n "/^  $1: |\$/,/^[^ ]/p" | sed -e '1d' -e '/^---/d' -e 's/^    //'; }
+
+lint() {
+  local values
+  for values in "$chart"/ci/*-values.yaml; do
+    helm lint --quiet --strict $chart --values "$values" || return
+  done
+}
+
+# A workload with the patch of mode istio, as a Deployment of which a schema knows all.
+patched() {
+  printf 'apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: workload}\n'
+  render $chart/ci/istio-values.yaml --show-only templates/istio/workload-patch.yaml | content 'patch\.yaml' |
+    sed -e 's/^spec:$/&\n  selector: {matchLabels: {app: shop}}/' -e 's/^    spec:$/&\n      containers: [{name: app, image: app}]/'
+}
+
+schemas() {
+  local values conform=(kubeconform -strict -kubernetes-version 1.36.3
+    -schema-location "$tools/../schemas/{{.ResourceKind}}{{.KindSuffix}}.json")
+  for values in "$chart"/ci/*-values.yaml; do
+    render "$values" >"$work/rendered.yaml" || return
+    "${conform[@]}" "$work/rendered.yaml" || return
+  done
+  patched >"$work/patched.yaml" && grep -q 'restartPolicy: Always' "$work/patched.yaml" &&
+    "${conform[@]}" "$work/patched.yaml"
+}
+
+wrong_values() {
+  local line arguments want output lines=0
+  while read -r line; do
+    [[ -n $line && $line != '#'* ]] || continue
+    read -ra arguments <<<"${line%% => *}"
+    want=${line#* => }
+    if output=$(helm template demo $chart --set upstream.host=backend --set redis.url=redis://redis "${arguments[@]}" 2>&1); then
+      echo "accepted: ${arguments[*]}, want an error with: $want" >&2
+      return 1
+    fi
+    [[ $output == *"$want"* ]] || { printf '%s\n' "${arguments[*]}: want an error with: $want; got:" "$output" >&2; return 1; }
+    lines=$((lines + 1))
+  done <$chart/tests/wrong-values.txt
+  echo "  $lines wrong values are refused by name"
+}
+
+# What gatehousectl and Envoy say of a gateway's envoy.yaml.
+envoy() {
+  local values
+  for values in "$chart"/ci/gateway*-values.yaml; do
+    render "$values" --show-only templates/gateway/envoy-config.yaml | content 'envoy\.yaml' >"$work/envoy.yaml"
+    build/gatehousectl check "$work/envoy.yaml" || return
+    sed -i "s#/etc/gatehouse/gatehouse.wasm#$PWD/$module#" "$work/envoy.yaml"
+    "$envoy_binary" --mode validate --log-level error --config-path "$work/envoy.yaml" || return
+  done
+}
+
+# Each setting of envoy/envoy.yaml, which everything is tested with, is in the chart's, too. The
+# rules, addresses and heap are values.
+same_settings() {
+  local missing
+  settings() {
+    sed -e '/# ---- the rules/,/# -----/d' -e 's/ *#.*//' -e '/[-:] \*/d' -e 's/&[a-z_]\+ *//' -e 's/^[ -]*//' -e 's/ *$//' -e '/^$/d' | sort -u
+  }
+  missing=$(comm -13 <(render $chart/ci/gateway-values.yaml --show-only templates/gateway/envoy-config.yaml | settings) \
+    <(settings <envoy/envoy.yaml | grep -v -e '^socket_address: ' -e '^max_heap_size_bytes: '))
+  [[ -z $missing ]] || { printf '%s\n' "templates/_envoy.tpl or _filter.tpl lack what envoy/envoy.yaml has:" "$missing" >&2; return 1; }
+}
+
+# The sidecar takes the file and the environment that the chart gives it.
+sidecar() {
+  local values
+  for values in "$chart"/ci/*-values.yaml; do
+    render "$values" --show-only templates/sidecar-config.yaml | content 'sidecar\.yaml' >"$work/sidecar.yaml"
+    build/gatehouse-sidecar --config "$work/sidecar.yaml" --check-config >/dev/null || return
+  done
+}
+
+# Every metric of the alerts and the dashboard is one that a README lists.
+metrics() {
+  local name documented
+  # shellcheck disable=SC2016 # the backquotes are Markdown's
+  documented=$(sed -n 's/^| `\(gatehouse[._][a-z_]*\)`.*/\1/p' sidecar/README.md wasm-filter/README.md | tr . _)
+  for name in $(render $chart/ci/gateway-values.yaml | grep -o '\bgatehouse_[a-z_]*' | sed 's/_bucket$//' | sort -u); do
+    case $name in gatehouse_push | gatehouse_telemetry | gatehouse_redis) continue ;; esac # names of Envoy's statistics
+    grep -qx "$name" <<<"$documented" || { echo "$name is in no README" >&2; return 1; }
+  done
+}
+
+envoy_binary=$(scripts/install-envoy.sh)
+stage "helm lint" lint
+stage "helm unittest" helm-unittest --strict $chart
+stage "README" readme -check $chart
+stage "schemas of Kubernetes and custom resources" schemas
+stage "wrong values" wrong_values
+stage "sidecar's configuration" sidecar
+stage "Envoy's configuration" envoy
+stage "settings of envoy/envoy.yaml" same_settings
+stage "metrics" metrics

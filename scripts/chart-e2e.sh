@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Tests the chart in a real Kubernetes of one node that is made for it: see e2e/k8s and e2e/chart.
+# Exit status 77: the machine can't run one, and nothing was tested.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+not_run() {
+  echo "chart-e2e: not run: the chart was not tested in a cluster, because this machine has" >&2
+  sed 's/^/chart-e2e:   /' >&2
+  exit 77
+}
+
+[[ $(uname -s) == Linux ]] || not_run <<<"no Linux kernel"
+if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
+  scripts/need.sh containerd containerd "it runs the cluster's containers"
+  scripts/need.sh runc runc "it runs the cluster's containers"
+  scripts/need.sh iptables iptables "services of the cluster are rules of it"
+  scripts/need.sh ip iproute2 "it makes the cluster's network"
+  scripts/need.sh /usr/lib/cni/bridge containernetworking-plugins "they connect the cluster's pods"
+fi
+scripts/need.sh gcc gcc "the race detector of go test needs a C compiler"
+scripts/need.sh redis-server redis-server "the chart is tested against a real Redis"
+go build -trimpath -o build/ ./e2e/cmd/gatehouse-cluster ./e2e/cmd/gatehouse-pause
+missing=$(build/gatehouse-cluster preflight) || not_run <<<"$missing"
+
+begin=$SECONDS
+stage() {
+  echo "chart-e2e: $* ($((SECONDS - begin)) s)"
+  begin=$SECONDS
+}
+
+bin=$(scripts/k8s-build.sh)
+tools=$(scripts/chart-tools.sh)
+stage "Kubernetes and the chart's tools are there"
+scripts/images.sh >/dev/null
+stage "images built"
+go test -race -c -o build/chart.test ./e2e/chart
+stage "test built"
+
+export PATH=$tools:$PATH
+run=(build/gatehouse-cluster run --bin "$bin")
+for image in sidecar envoy; do run+=(--image "build/images/gatehouse-$image.tar"); done
+# A test runs in its package's directory.
+"${run[@]}" env --chdir=e2e/chart "$PWD/build/chart.test" -test.v -test.failfast -test.timeout=10m "$@"
+stage "all steps passed"

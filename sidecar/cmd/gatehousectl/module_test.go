@@ -1,0 +1,49 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestInstallModule(t *testing.T) {
+	dir := t.TempDir()
+	from, to := filepath.Join(dir, "from.wasm"), filepath.Join(dir, "volume", "to.wasm")
+	if err := os.Mkdir(filepath.Dir(to), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	install := func(from, to string) (int, string) {
+		var out bytes.Buffer
+		return run([]string{"install-module", from, to}, nil, &out, &out, func(string) string { return "" }), out.String()
+	}
+	for _, text := range []string{"old module", "new"} { // the second replaces the first
+		if err := os.WriteFile(from, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if code, out := install(from, to); code != 0 {
+			t.Fatalf("exit code %d: %s", code, out)
+		}
+		if got, err := os.ReadFile(to); err != nil || string(got) != text {
+			t.Errorf("got %q, %v, want %q", got, err, text)
+		}
+	}
+	info, err := os.Stat(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := info.Mode().Perm(); got != 0o644 {
+		t.Errorf("mode %v: another user's Envoy must be able to read it", got)
+	}
+	for name, paths := range map[string][2]string{
+		"no source": {from + "x", to}, "no volume": {from, filepath.Join(dir, "none", "to.wasm")}, "directory": {dir, to},
+	} {
+		if code, out := install(paths[0], paths[1]); code != 1 || out == "" {
+			t.Errorf("%s: exit code %d, %q, want 1 and a reason", name, code, out)
+		}
+	}
+	left, err := os.ReadDir(filepath.Dir(to))
+	if err != nil || len(left) != 1 {
+		t.Errorf("left in the volume: %v, %v, want the module alone", left, err)
+	}
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Commands of a pod's probes and hooks, for images that have no shell. The admin addresses of
+// both programs are on loopback, where nobody else reaches them.
+
+const (
+	podTimeout = 3 * time.Second
+	// maxReason bounds what of an answer is shown, in bytes.
+	maxReason = 4096
+)
+
+type readyCmd struct {
+	URL string `default:"http://127.0.0.1:9090/readyz" placeholder:"URL" help:"What to ask. Default: ${default}, the sidecar here."`
+}
+
+// Run succeeds if the answer is 200, and else says what it is.
+func (cmd *readyCmd) Run(c *console) error {
+	return c.ask(http.MethodGet, cmd.URL)
+}
+
+type drainEnvoyCmd struct {
+	Admin string `default:"127.0.0.1:9901" placeholder:"HOST:PORT" help:"Admin address of Envoy. Default: ${default}."`
+}
+
+// Run has Envoy end each connection with its next answer, and fail its health check; it goes
+// on answering.
+func (cmd *drainEnvoyCmd) Run(c *console) error {
+	return c.ask(http.MethodPost, "http://"+cmd.Admin+"/healthcheck/fail")
+}
+
+// ask prints the answer; one that is not 200 is an error.
+func (c *console) ask(method, url string) error {
+	request, err := http.NewRequest(method, url, nil)
+	if err != nil {
+		return usagef("%w", err)
+	}
+	client := &http.Client{Timeout: podTimeout}
+	answer, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(answer.Body, maxReason))
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", method, url, err)
+	}
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s %s: %s: %s", method, url, answer.Status, strings.TrimSpace(string(body)))
+	}
+	_, err = fmt.Fprintf(c.stdout, "%s\n", bytes.TrimSpace(body))
+	return err
+}

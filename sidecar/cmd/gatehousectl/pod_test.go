@@ -1,0 +1,38 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+func TestPod(t *testing.T) {
+	ready := true
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if !ready {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			fmt.Fprintln(w, "push: not yet")
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	mux.HandleFunc("POST /healthcheck/fail", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "OK") })
+	server := httptest.NewServer(mux)
+	address := strings.TrimPrefix(server.URL, "http://")
+	s := newShell(t)
+	if got := s.ok("", "ready", "--url", server.URL+"/readyz"); got != "ok\n" {
+		t.Errorf("ready printed %q, want ok", got)
+	}
+	if got := s.ok("", "drain-envoy", "--admin", address); got != "OK\n" {
+		t.Errorf("drain-envoy printed %q, want OK", got)
+	}
+	ready = false
+	s.fails(exitRuntime, "503 Service Unavailable: push: not yet", "", "ready", "--url", server.URL+"/readyz")
+	s.fails(exitUsage, "invalid", "", "ready", "--url", "http://a b")
+	server.Close()
+	s.fails(exitRuntime, "refused", "", "ready", "--url", server.URL+"/readyz")
+	s.fails(exitRuntime, "refused", "", "drain-envoy", "--admin", address)
+}
