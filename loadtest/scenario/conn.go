@@ -1,4 +1,4 @@
-package main
+package scenario
 
 import (
 	"bufio"

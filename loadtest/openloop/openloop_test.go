@@ -1,0 +1,141 @@
+package openloop
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestParseHead(t *testing.T) {
+	for _, test := range []struct {
+		head         string
+		status, left int
+		ok           bool
+	}{
+		{"HTTP/1.1 200 OK\r\nContent-Length: 42\r\nx: y", 200, 42, true},
+		{"HTTP/1.1 200 OK\r\nx: y\r\ncontent-length:7", 200, 7, true},
+		{"HTTP/1.1 304 Not Modified\r\netag: x", 304, 0, true},
+		{"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0", 503, 0, true},
+		{"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked", 0, 0, false},
+		{"HTTP/1.1 100 Continue", 0, 0, false},
+		{"nonsense", 0, 0, false},
+	} {
+		status, left, err := parseHead([]byte(test.head))
+		if status != test.status || left != test.left || (err == nil) != test.ok {
+			t.Errorf("%q: got %d, %d, %v", test.head, status, left, err)
+		}
+	}
+}
+
+func run(t *testing.T, handler http.HandlerFunc, l Load) Result {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	var requests [][]byte
+	for _, path := range []string{"/a", "/b"} {
+		requests = append(requests, fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path))
+	}
+	result, err := Run(t.Context(), server.URL, requests, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+func TestRateIsHeldAndAnswersAreCounted(t *testing.T) {
+	body := strings.Repeat("x", 100<<10) // more than one read
+	var a, b atomic.Int64
+	got := run(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/a":
+			a.Add(1)
+			w.Header().Set("Content-Length", fmt.Sprint(len(body)))
+			_, _ = io.WriteString(w, body)
+		case "/b":
+			b.Add(1)
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}, Load{Rate: 500, Duration: time.Second, Connections: 8})
+	if got.Asked != 500 || got.Answered != 500 || a.Load() != 250 || b.Load() != 250 {
+		t.Errorf("got %d asked, %d answered, %d and %d by the server; want 500, 500, 250, 250", got.Asked, got.Answered, a.Load(), b.Load())
+	}
+	if got.Statuses[200] != 250 || got.Statuses[503] != 250 || len(got.Errors) != 0 || got.Bad(0) != 250 || got.Bad(503) != 250 {
+		t.Errorf("got %v, errors %v", got.Statuses, got.Errors)
+	}
+	if got.Bytes < int64(250*len(body)) || got.Latency.Total() != 500 || got.CPU == 0 {
+		t.Errorf("got %d bytes, %d latencies, %s of CPU", got.Bytes, got.Latency.Total(), got.CPU)
+	}
+}
+
+// TestWaitingCounts has one connection and a server that stops for half a second: the
+// requests that were due meanwhile waited for it.
+func TestWaitingCounts(t *testing.T) {
+	var n atomic.Int64
+	got := run(t, func(http.ResponseWriter, *http.Request) {
+		if n.Add(1) == 20 {
+			timer := time.NewTimer(500 * time.Millisecond)
+			<-timer.C
+		}
+	}, Load{Rate: 100, Duration: time.Second, Connections: 1})
+	if got.Answered != 100 {
+		t.Fatalf("got %d answers, want 100", got.Answered)
+	}
+	// 50 of 100 were due during the stop: a closed loop would have seen one slow answer.
+	if p := got.Latency.At(.80); p < 200*time.Millisecond {
+		t.Errorf("p80: got %s, want more than 200 ms", p)
+	}
+}
+
+func TestWhatIsNotAnsweredCounts(t *testing.T) {
+	hang := make(chan struct{})
+	defer close(hang)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	var dropped atomic.Bool
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = c.Read(make([]byte, 100))
+				if !dropped.Swap(true) {
+					_ = c.Close() // the first request loses its connection
+				}
+				<-hang
+				_ = c.Close()
+			}()
+		}
+	}()
+	got, err := Run(t.Context(), "http://"+listener.Addr().String(), [][]byte{[]byte("GET / HTTP/1.1\r\n\r\n")}, Load{Rate: 10, Duration: time.Second, Connections: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Asked != 10 || got.Answered != 0 || got.Errors["closed"] != 1 || got.Errors["timeout"] != 2 || got.Errors["unsent"] != 7 {
+		t.Errorf("got %d asked, %d answered, %v; want 10, 0, 1 closed, 2 timeouts, 7 unsent", got.Asked, got.Answered, got.Errors)
+	}
+	if got.Latency.Total() != 10 || got.Bad(200) != 10 {
+		t.Errorf("got %d latencies, %d bad; want 10 each", got.Latency.Total(), got.Bad(200))
+	}
+}
+
+func TestRunEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { cancel() }))
+	defer server.Close()
+	_, err := Run(ctx, server.URL, [][]byte{[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")}, Load{Rate: 100, Duration: time.Minute, Connections: 1})
+	if err == nil {
+		t.Error("got no error from a run that was ended")
+	}
+}

@@ -1,0 +1,7 @@
+package scenario
+
+import (
+	"context"
+)
+
+func beforeAfter(ctx context.Context, o *Options, out *Recorder) (err error) { return nil }
