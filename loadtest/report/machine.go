@@ -58,9 +58,9 @@ func ThisMachine(ctx context.Context, envoy, flags string) Machine {
 	return m
 }
 
-var versionPattern = regexp.MustCompile(`\d+\.\d+(\.\d+)?`)
+var versionPattern = regexp.MustCompile(`\d+\.\d+\.\d+`)
 
-// version is the first version number that a program prints. wrk exits with an error then.
+// version is the first version number of three parts that a program prints. wrk exits with an error then.
 func version(ctx context.Context, path string, args ...string) string {
 	text, _ := exec.CommandContext(ctx, path, args...).CombinedOutput()
 	return versionPattern.FindString(string(text))
