@@ -58,12 +58,12 @@ func (l Load) Bottleneck() string {
 		}
 	}
 	switch {
+	case l.Machine >= saturated && l.Others >= 0.1:
+		return fmt.Sprintf("machine (others: %.1f cores)", l.Others)
 	case l.Lost > 0.001:
 		return "network"
 	case l.Locked >= 0.2:
 		return fmt.Sprintf("lock (%.0f %% of samples)", 100*l.Locked)
-	case l.Machine >= saturated && l.Others >= 0.1:
-		return fmt.Sprintf("machine (others: %.1f cores)", l.Others)
 	case l.Machine >= saturated:
 		return "machine: client and servers share its cores"
 	}

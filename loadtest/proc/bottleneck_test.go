@@ -18,6 +18,7 @@ func TestBottleneck(t *testing.T) {
 		{"the second server busy", Load{Client: .4, Servers: map[string]float64{"envoy": .2, "sidecar": .99}}, "sidecar core", false},
 		{"segments lost", Load{Client: .4, Servers: idle, Lost: .01}, "network", false},
 		{"threads wait for each other", Load{Client: .4, Servers: idle, Locked: .25}, "lock (25 % of samples)", false},
+		{"somebody else's programs lose segments, too", Load{Client: .6, Servers: idle, Machine: .99, Others: .7, Lost: .1}, "machine (others: 0.7 cores)", false},
 		{"somebody else's programs", Load{Client: .6, Servers: idle, Machine: .99, Others: .7}, "machine (others: 0.7 cores)", false},
 		{"they share the cores", Load{Client: .9, Servers: map[string]float64{"envoy": .9}, Machine: .99}, "machine: client and servers share its cores", false},
 		{"nothing is busy", Load{Client: .1, Servers: idle, Machine: .3}, "waiting: nothing is busy", false},

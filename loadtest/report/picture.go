@@ -3,6 +3,7 @@ package report
 import (
 	_ "embed"
 	"fmt"
+	"html"
 	"math"
 	"regexp"
 	"slices"
@@ -128,5 +129,5 @@ func (r *Report) Picture() string {
 	}
 	facts := fmt.Sprintf("%s, %d × %s, Envoy %s", r.Machine.Commit, r.Machine.Cores, r.Machine.CPU, r.Machine.Versions["envoy"])
 	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d"><style>%s</style><rect class="back" width="100%%" height="100%%"/>%s<text class="tick" x="16" y="%d">%s</text></svg>`+"\n",
-		chartWidth, y+24, chartWidth, y+24, chartCSS, b.String(), y+10, facts)
+		chartWidth, y+24, chartWidth, y+24, chartCSS, b.String(), y+10, html.EscapeString(facts))
 }

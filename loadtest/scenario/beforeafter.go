@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -19,22 +20,24 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/wrk"
 )
 
-// bcryptConns is how many connections ask a service that runs bcrypt for every request: it
-// answers a few requests a second, and more connections would only wait longer.
-const bcryptConns = 8
+// bcryptConns is how many connections ask a service that runs bcrypt for every request: as
+// many as keep all cores busy. More would only wait longer, and what is begun but not
+// answered when a slice ends would count for the others.
+func bcryptConns() int { return runtime.NumCPU() }
 
 // stage is one way to check credentials, before or after.
 type stage struct {
 	target
 	load wrk.Load
-	// profiles is where the Go program of this stage has net/http/pprof; empty: nothing of its own to profile.
-	profiles string
+	// program is the Go program of this stage, and profiles where it has net/http/pprof;
+	// empty: it is that of another stage.
+	program, profiles string
 }
 
 // beforeAfter measures the same work, a credential and 1 KiB, done in the ways that
 // services come from: bcrypt on every request, a verdict cache in the service, Gatehouse.
 func beforeAfter(ctx context.Context, o *Options, out *Recorder) (err error) {
-	w, err := startWorld(ctx, o, worldOptions{name: "beforeafter", services: []string{service.Bcrypt, service.Cached}, listeners: []worldListener{
+	w, err := startWorld(ctx, o, worldOptions{name: "beforeafter", cost: o.Cost, services: []string{service.Bcrypt, service.Cached}, listeners: []worldListener{
 		{"bcrypt", service.Bcrypt, ""}, {"cached", service.Cached, ""},
 	}})
 	if err != nil {
@@ -49,7 +52,7 @@ func beforeAfter(ctx context.Context, o *Options, out *Recorder) (err error) {
 		}
 	}
 	fmt.Fprintf(out, "beforeafter: a credential and 1 KiB; bcrypt cost %d, %d connections where it runs for every request, %d elsewhere; %d rounds, each way in turn; rows are the rounds of median throughput\n",
-		o.Cost, bcryptConns, o.Connections, rounds)
+		o.Cost, bcryptConns(), o.Connections, rounds)
 	if err := o.stageRows(ctx, w, load, stages, out); err != nil {
 		return err
 	}
@@ -57,7 +60,7 @@ func beforeAfter(ctx context.Context, o *Options, out *Recorder) (err error) {
 		if s.profiles == "" {
 			continue
 		}
-		out.doing("profiles of %s", s.name)
+		out.doing("profiles of the %s", s.program)
 		found, err := o.profile(ctx, w, s, load)
 		if err != nil {
 			return err
@@ -72,14 +75,16 @@ const rounds = 3
 
 func (w *world) stages(o *Options) []stage {
 	fast, slow := o.wrkLoad(o.seconds(3)), o.wrkLoad(o.seconds(3))
-	slow.Connections, slow.Timeout = bcryptConns, 20*time.Second
+	slow.Connections, slow.Timeout = bcryptConns(), 20*time.Second
+	slow.Duration = max(slow.Duration, 5*time.Second)
 	bcrypt, cached := w.services[service.Bcrypt], w.services[service.Cached]
+	// What bcrypt still does when a slice ends must not count for the next one.
 	return []stage{
-		{alone("bcrypt on every request", bcrypt), slow, bcrypt.URL()},
-		{w.beside("bcrypt on every request, behind Envoy", "bcrypt", service.Bcrypt), slow, ""},
-		{alone("verdict cache in Go", cached), fast, cached.URL()},
-		{w.beside("verdict cache in Go, behind Envoy", "cached", service.Cached), fast, ""},
-		{w.gatehouse(), fast, w.SidecarAdminURL()},
+		{alone("bcrypt on every request", bcrypt), slow, "bcrypt service", bcrypt.URL()},
+		{alone("verdict cache in Go", cached), fast, "verdict cache service", cached.URL()},
+		{w.beside("bcrypt on every request, behind Envoy", "bcrypt", service.Bcrypt), slow, "", ""},
+		{w.beside("verdict cache in Go, behind Envoy", "cached", service.Cached), fast, "", ""},
+		{w.gatehouse(), fast, "sidecar", w.SidecarAdminURL()},
 	}
 }
 
@@ -135,7 +140,7 @@ func (o *Options) profile(ctx context.Context, w *world, s stage, load workload.
 			if err != nil {
 				return err
 			}
-			file := strings.NewReplacer(" ", "-", ",", "").Replace(s.name) + "." + kind.name + ".pprof"
+			file := strings.ReplaceAll(s.program, " ", "-") + "." + kind.name + ".pprof"
 			path := filepath.Join(o.Out, file)
 			if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 				return err
@@ -144,7 +149,7 @@ func (o *Options) profile(ctx context.Context, w *world, s stage, load workload.
 			if err != nil {
 				return err
 			}
-			found = append(found, report.Profile{Name: s.name + ", " + kind.name, File: file, Top: top})
+			found = append(found, report.Profile{Name: s.program + ", " + kind.name, File: file, Top: top})
 		}
 		return nil
 	})

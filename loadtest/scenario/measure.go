@@ -63,12 +63,13 @@ func measured(ctx context.Context, t target, row report.Row, load func(row *repo
 		row.Cores[name] = seconds / u.Seconds
 	}
 	row.Client, row.Others = c.cores, max(u.Machine-u.Total()/u.Seconds-c.cores, 0)
-	if c.answers > 0 {
-		row.MicrosPerRequest = u.Total() * 1e6 / float64(c.answers)
+	if c.answers == 0 {
+		return row, fmt.Errorf("%s on %s: no answer in %.1f s, errors %v", row.Workload, t.name, u.Seconds, row.Errors)
 	}
+	row.MicrosPerRequest = u.Total() * 1e6 / float64(c.answers)
 	l := proc.Load{
 		Client: c.busy, Servers: u.Busy, Machine: u.Machine / float64(runtime.NumCPU()), Others: row.Others,
-		Locked: locked, Lost: float64(u.Lost) / float64(max(c.answers, 1)), Held: c.held,
+		Locked: locked, Lost: float64(u.Lost) / float64(c.answers), Held: c.held,
 	}
 	row.Bottleneck, row.ClientBound = l.Bottleneck(), l.ClientBound()
 	row.HitRatio, err = hits(ctx)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"time"
 
 	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/loadtest/peers"
@@ -37,6 +38,7 @@ type world struct {
 type worldOptions struct {
 	name     string
 	services []string // kinds, besides the origin
+	cost     int      // bcrypt cost of the device's hash, 4 if it is 0: where a verdict is made once it doesn't matter
 	direct   bool     // what no rule matches is a direct_response
 	// listeners are added to Envoy: their names, and what they are made of, kinds of services.
 	listeners []worldListener
@@ -53,8 +55,9 @@ func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err
 			err = errors.Join(err, w.stop())
 		}
 	}()
+	wo.cost = max(wo.cost, 4)
 	for _, kind := range append([]string{service.Origin}, wo.services...) {
-		if w.services[kind], err = peers.StartGo(ctx, o.Out, kind, o.Cost); err != nil {
+		if w.services[kind], err = peers.StartGo(ctx, o.Out, kind, wo.cost); err != nil {
 			delete(w.services, kind)
 			return w, err
 		}
@@ -69,10 +72,10 @@ func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err
 		listeners = append(listeners, listener)
 	}
 	w.bench, err = start(ctx, stack.Options{
-		Name: wo.name, Concurrency: o.Workers, Rules: worldRules,
+		Name: wo.name, Concurrency: o.Workers, Rules: worldRules, ReadyTimeout: time.Minute,
 		ModifyConfig: func(c *stack.Config) error { return w.modify(c, listeners, wo.direct) },
 	}, func(ctx context.Context, p *publish.Publisher) error {
-		if err := seedSingles(ctx, p); err != nil || wo.seed == nil {
+		if err := seedSingles(ctx, p, wo.cost); err != nil || wo.seed == nil {
 			return err
 		}
 		return wo.seed(ctx, p)
@@ -146,13 +149,13 @@ func alone(name string, r *peers.Running, more ...*peers.Running) target {
 }
 
 // seedSingles publishes what the workloads of one request ask for.
-func seedSingles(ctx context.Context, p *publish.Publisher) error {
+func seedSingles(ctx context.Context, p *publish.Publisher, cost int) error {
 	for path, size := range workload.Sizes {
 		if _, err := p.Put(ctx, publish.Object{Key: path, Body: workload.Body(size), ContentType: "application/json"}); err != nil {
 			return err
 		}
 	}
-	_, err := p.PutDevice(ctx, publish.Device{ID: workload.Device, Secret: workload.Secret, Permissions: []string{"read", "telemetry.write"}, Cost: 4})
+	_, err := p.PutDevice(ctx, publish.Device{ID: workload.Device, Secret: workload.Secret, Permissions: []string{"read", "telemetry.write"}, Cost: cost})
 	return err
 }
 
