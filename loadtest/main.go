@@ -54,7 +54,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if strings.HasPrefix(parsed.Command(), "serve") {
 		err = c.Serve.Run(ctx)
 	} else {
-		err = measure(ctx, &c.Run, strings.Join(args, " "), stdout, stderr)
+		err = measure(ctx, &c.Run, stdout, stderr)
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "loadtest:", err)
@@ -64,7 +64,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 }
 
 // measure runs the scenarios and saves the report, also of a run that failed on its way.
-func measure(ctx context.Context, o *scenario.Options, flags string, stdout, stderr io.Writer) error {
+func measure(ctx context.Context, o *scenario.Options, stdout, stderr io.Writer) error {
 	bounds, err := scenario.ParseLimits(limits)
 	if err != nil {
 		return err
@@ -73,13 +73,14 @@ func measure(ctx context.Context, o *scenario.Options, flags string, stdout, std
 	if err != nil {
 		return err
 	}
+	flags := o.Flags()
 	if o.Out, err = filepath.Abs(o.Out); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(o.Out, 0o755); err != nil {
 		return err
 	}
-	r := &report.Report{Machine: report.ThisMachine(ctx, envoy, o.Flags(flags))}
+	r := &report.Report{Machine: report.ThisMachine(ctx, envoy, flags)}
 	for _, f := range r.Machine.Facts() {
 		fmt.Fprintf(stdout, "%s: %s\n", f[0], f[1])
 	}

@@ -6,7 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -137,15 +137,17 @@ func Run(ctx context.Context, o *Options, limits Limits, r *report.Report, out, 
 	return nil
 }
 
-// Flags is o as a report shows it: the command line, and what came from the environment.
-func (o *Options) Flags(args string) string {
-	flags := []string{"SCENARIO=" + o.Scenario, fmt.Sprint("WORKERS=", o.Workers)}
-	for _, name := range []string{"SECONDS", "PEERS", "CONNECTIONS", "RATE", "PAIRS", "P99", "UPDATES", "READS", "OBJECTS", "CHANGES", "DEVICES", "FLOOD", "COST"} {
-		if value := os.Getenv(name); value != "" {
-			flags = append(flags, name+"="+value)
+// Flags shows what of o is not the default, each by its variable.
+func (o *Options) Flags() string {
+	var flags []string
+	value := reflect.ValueOf(*o)
+	for _, field := range reflect.VisibleFields(value.Type()) {
+		name, flag := field.Tag.Lookup("env")
+		if text := fmt.Sprint(value.FieldByIndex(field.Index)); flag && text != field.Tag.Get("default") && text != "0" {
+			flags = append(flags, name+"="+text)
 		}
 	}
-	return strings.TrimSpace(strings.Join(flags, " ") + " " + args)
+	return strings.Join(flags, " ")
 }
 
 // seconds is how long a measurement takes that takes d seconds by default.
