@@ -46,11 +46,6 @@ func beforeAfter(ctx context.Context, o *Options, out *Recorder) (err error) {
 	defer func() { err = errors.Join(err, w.stop()) }()
 	load := workload.Singles(func(string) int { return -1 })["auth-200"][0]
 	stages := w.stages(o)
-	for _, s := range stages {
-		if err := warm(ctx, load, s.target); err != nil {
-			return err
-		}
-	}
 	fmt.Fprintf(out, "beforeafter: a credential and 1 KiB; bcrypt cost %d, %d connections where it runs for every request, %d elsewhere; %d rounds, each way in turn; rows are the rounds of median throughput\n",
 		o.Cost, bcryptConns(), o.Connections, rounds)
 	if err := o.stageRows(ctx, w, load, stages, out); err != nil {
@@ -95,6 +90,9 @@ func (o *Options) stageRows(ctx context.Context, w *world, load workload.Workloa
 	for round := range rounds {
 		for i, s := range stages {
 			out.doing("round %d of %d: %s", round+1, rounds, s.name)
+			if err := warm(ctx, load, s.target); err != nil { // a cached verdict lives as long as a round takes
+				return err
+			}
 			row, err := o.closed(ctx, s.target, load, s.load, w.dir)
 			if err != nil {
 				return err

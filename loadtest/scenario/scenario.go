@@ -17,7 +17,7 @@ import (
 
 // Options is what a run may choose, by flag or environment.
 type Options struct {
-	Scenario    string  `env:"SCENARIO" default:"all" help:"${scenarios} or all."`
+	Scenario    string  `env:"SCENARIO" default:"all" help:"${scenarios} or all; several with commas between."`
 	Seconds     float64 `env:"SECONDS" help:"How long one measurement takes; 0 is the scenario's own default."`
 	Peers       int     `env:"PEERS" help:"1: compare with what users have instead, too."`
 	Out         string  `env:"OUT" default:"build/loadtest" help:"Directory for the report."`
@@ -93,9 +93,10 @@ func (o *Options) Check() error {
 	if o.Workers == 0 {
 		o.Workers = max(1, runtime.NumCPU()/2)
 	}
-	known := func(s scenario) bool { return s.name == o.Scenario }
-	if o.Scenario != "all" && !slices.ContainsFunc(scenarios, known) {
-		return fmt.Errorf("scenario %q: want one of %s, or all", o.Scenario, Names())
+	for name := range strings.SplitSeq(o.Scenario, ",") {
+		if name != "all" && !slices.ContainsFunc(scenarios, func(s scenario) bool { return s.name == name }) {
+			return fmt.Errorf("scenario %q: want one of %s, or all", name, Names())
+		}
 	}
 	for _, f := range []struct {
 		name        string
@@ -120,7 +121,7 @@ func (o *Options) Check() error {
 func Run(ctx context.Context, o *Options, limits Limits, r *report.Report, out, progress io.Writer) error {
 	o.limits = limits
 	for _, s := range scenarios {
-		if o.Scenario != s.name && (o.Scenario != "all" || s.apart) {
+		if !o.wants(s) {
 			continue
 		}
 		rec := &Recorder{Section: report.Section{Scenario: s.name}, out: out, progress: progress}
@@ -135,6 +136,12 @@ func Run(ctx context.Context, o *Options, limits Limits, r *report.Report, out, 
 		}
 	}
 	return nil
+}
+
+// wants reports whether a run has a scenario.
+func (o *Options) wants(s scenario) bool {
+	names := strings.Split(o.Scenario, ",")
+	return slices.Contains(names, s.name) || slices.Contains(names, "all") && !s.apart
 }
 
 // Flags shows what of o is not the default, each by its variable.

@@ -109,3 +109,29 @@ func TestOptions(t *testing.T) {
 		t.Errorf("got %s, want the default", got)
 	}
 }
+
+func TestWants(t *testing.T) {
+	for _, test := range []struct {
+		chosen string
+		want   []string
+	}{
+		{"304", []string{"304"}},
+		{"ramp,304", []string{"304", "ramp"}},
+		{"304,check", []string{"304", "check"}},
+	} {
+		var got []string
+		for _, s := range scenarios {
+			if (&Options{Scenario: test.chosen}).wants(s) {
+				got = append(got, s.name)
+			}
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: got %q, want %q", test.chosen, got, test.want)
+		}
+	}
+	for _, s := range scenarios {
+		if got := (&Options{Scenario: "all"}).wants(s); got == s.apart {
+			t.Errorf("all has %s: got %v, want %v", s.name, got, !s.apart)
+		}
+	}
+}
