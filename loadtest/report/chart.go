@@ -106,7 +106,7 @@ func lines(title, xTitle, yTitle string, x, y scale, all []series) string {
 	fmt.Fprintf(&b, `<text class="axis" x="%d" y="%d" text-anchor="middle">%s</text>`, (left+chartWidth-right)/2, chartHeight-12, html.EscapeString(xTitle))
 	fmt.Fprintf(&b, `<text class="axis" x="%d" y="%d">%s</text>`, left, top-10, html.EscapeString(yTitle))
 	for i, s := range all {
-		color := i % colors
+		color := lineColors[i%len(lineColors)]
 		var path []string
 		for _, p := range s.points {
 			path = append(path, fmt.Sprintf("%.1f,%.1f", x.at(p[0]), y.at(p[1])))

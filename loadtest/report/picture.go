@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// colors is how many classes c0, c1, … the style has.
-const colors = 8
+// Classes of the style: c0 is Gatehouse's, c1 that of what it is compared with.
+const own, other = 0, 1
+
+// lineColors tells lines apart.
+var lineColors = []int{0, 2, 3, 4, 5, 6, 7}
 
 //go:embed chart.css
 var chartCSS string
-
-// maxSeries bounds the lines of a chart, so that they can be told apart.
-const maxSeries = colors
 
 // charts are those that the report's rows and pairs allow.
 func (r *Report) charts() []string {
@@ -38,7 +38,7 @@ func (r *Report) latency() string {
 	lo, hi := math.Inf(1), 0.0
 	for _, s := range r.Sections {
 		for _, row := range s.Rows {
-			if row.Loop != Open || s.Scenario == "breakpoint" || len(all) == maxSeries {
+			if row.Loop != Open || s.Scenario == "breakpoint" || len(all) == len(lineColors) {
 				continue
 			}
 			line := series{name: fmt.Sprintf("%s, %.0f/s", row.Workload, row.Asked)}
@@ -102,12 +102,12 @@ func (r *Report) perRequest() string {
 			}
 			i := slices.IndexFunc(groups, func(g group) bool { return g.name == p.Workload })
 			if i < 0 {
-				own := bar{"Gatehouse", fmt.Sprintf("%.0f µs", p.ReferenceMicros), p.ReferenceMicros, 0}
+				own := bar{"Gatehouse", fmt.Sprintf("%.0f µs", p.ReferenceMicros), p.ReferenceMicros, own}
 				i, groups = len(groups), append(groups, group{p.Workload, []bar{own}})
 			}
 			// What the pairs say holds between any two runs: the bar is as long as the ratio says.
 			value := p.Ratio.Median * groups[i].bars[0].value
-			groups[i].bars = append(groups[i].bars, bar{p.Subject, fmt.Sprintf("%.0f µs (× %.2g)", value, p.Ratio.Median), value, 1})
+			groups[i].bars = append(groups[i].bars, bar{p.Subject, fmt.Sprintf("%.0f µs (× %.2g)", value, p.Ratio.Median), value, other})
 		}
 	}
 	if len(groups) == 0 {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/gatehouse/gatehouse/e2e/stack"
@@ -32,6 +33,7 @@ type world struct {
 	// listeners are those of the same Envoy without Gatehouse, by name.
 	listeners map[string]peers.Listener
 	others    []*peers.Running // nginx, varnish
+	logs      string           // directory of the services' logs
 }
 
 // worldOptions is what of a world a scenario needs.
@@ -55,9 +57,12 @@ func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err
 			err = errors.Join(err, w.stop())
 		}
 	}()
+	if w.logs, err = os.MkdirTemp("", "gatehouse-loadtest-"); err != nil {
+		return w, err
+	}
 	wo.cost = max(wo.cost, 4)
 	for _, kind := range append([]string{service.Origin}, wo.services...) {
-		if w.services[kind], err = peers.StartGo(ctx, o.Out, kind, wo.cost); err != nil {
+		if w.services[kind], err = peers.StartGo(ctx, w.logs, kind, wo.cost); err != nil {
 			delete(w.services, kind)
 			return w, err
 		}
@@ -124,6 +129,7 @@ func (w *world) stop() error {
 	for _, r := range w.others {
 		errs = append(errs, r.Stop())
 	}
+	errs = append(errs, os.RemoveAll(w.logs))
 	return errors.Join(errs...)
 }
 
