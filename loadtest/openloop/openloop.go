@@ -45,6 +45,9 @@ type Result struct {
 	// Errors counts requests without an answer by reason: closed, timeout, unsent.
 	Errors map[string]int64
 	Bytes  int64
+	// Late is how late the client itself was at most, with a request that was due and a
+	// connection free: that much of the longest latency may be its own.
+	Late time.Duration
 	// CPU is what the client's thread used, Busy the share of a core that this is.
 	CPU  time.Duration
 	Busy float64
@@ -140,11 +143,15 @@ func (c *client) run(ctx context.Context, connections int) (err error) {
 func (c *client) loop(ctx context.Context) error {
 	end := time.Duration(float64(c.total)*c.interval) + drain
 	events := make([]unix.EpollEvent, 256)
+	free := true // a connection was, when this last looked
 	for ctx.Err() == nil {
 		now := time.Since(c.begin)
 		// When the last request is due nothing more is sent: what still waits for a connection then is unsent.
 		over := now >= c.due(c.total)
 		for !over && c.next < c.total && len(c.idle) > 0 && c.due(c.next) <= now {
+			if free {
+				c.result.Late = max(c.result.Late, now-c.due(c.next))
+			}
 			if err := c.send(); err != nil {
 				return err
 			}
@@ -152,6 +159,7 @@ func (c *client) loop(ctx context.Context) error {
 		if busy := len(c.conns) - len(c.idle); now >= end || busy == 0 && (c.next == c.total || over) {
 			return nil
 		}
+		free = len(c.idle) > 0
 		timeout := end - now
 		if !over {
 			timeout = c.due(c.total) - now

@@ -87,6 +87,9 @@ func TestWaitingCounts(t *testing.T) {
 	if got.Answered != 100 {
 		t.Fatalf("got %d answers, want 100", got.Answered)
 	}
+	if got.Late > 400*time.Millisecond {
+		t.Errorf("got %s late, want what the client was late, not the server", got.Late)
+	}
 	// 50 of 100 were due during the stop: a closed loop would have seen one slow answer.
 	if p := got.Latency.At(.80); p < 200*time.Millisecond {
 		t.Errorf("p80: got %s, want more than 200 ms", p)

@@ -61,6 +61,9 @@ type Row struct {
 	Client float64            `json:"client_cores"`
 	// Others is how many cores programs used that are no part of the measurement.
 	Others float64 `json:"others_cores"`
+	// ClientLate is how late the client of an open loop was itself at most, µs: that much of
+	// the longest latency may be its own.
+	ClientLate float64 `json:"client_late_us,omitempty"`
 	// MicrosPerRequest is the CPU of all servers for each request, µs.
 	MicrosPerRequest float64 `json:"us_per_request"`
 	Bottleneck       string  `json:"bottleneck"`

@@ -181,7 +181,7 @@ func (o *Options) open(ctx context.Context, t target, w workload.Workload, rate 
 			return client{}, err
 		}
 		row.Seconds, row.Achieved, row.Latency = r.Seconds, float64(r.Answered)/r.Seconds, report.Points(&r.Latency)
-		row.Errors = r.Errors
+		row.Errors, row.ClientLate = r.Errors, float64(r.Late)/float64(time.Microsecond)
 		for status, n := range r.Statuses {
 			if w.Status != 0 && status != w.Status || w.Status == 0 && status >= http.StatusBadRequest {
 				row.Errors[fmt.Sprint(status)] += n

@@ -137,7 +137,7 @@ func pauses(ctx context.Context, o *Options, out *Recorder) (err error) {
 	if out.row(row, err) != nil {
 		return err
 	}
-	fmt.Fprintf(out, "pauses: %.0f requests/s for %s: p99.9 %.2f ms, max %.2f ms\n", rate, d, row.At(99.9)/1000, row.At(100)/1000)
+	fmt.Fprintf(out, "pauses: %.0f requests/s for %s: p99.9 %.2f ms, max %.2f ms; the client itself was at most %.2f ms late\n", rate, d, row.At(99.9)/1000, row.At(100)/1000, row.ClientLate/1000)
 	return nil
 }
 
