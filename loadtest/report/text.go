@@ -22,7 +22,7 @@ func (r Row) Cells() []string {
 			peer += cores
 		}
 	}
-	achieved := fmt.Sprintf("%.0f", r.Achieved)
+	achieved := short(r.Achieved)
 	if r.ClientBound {
 		achieved = "≥ " + achieved
 	}
@@ -34,7 +34,7 @@ func (r Row) Cells() []string {
 		r.Workload, r.Server, r.Loop, orDash(r.Bytes >= 0, "%d", r.Bytes), fmt.Sprint(r.Connections), orDash(r.Asked > 0, "%.0f", r.Asked), achieved,
 		micros(r.At(50)), micros(r.At(90)), micros(r.At(99)), micros(r.At(99.9)), micros(r.At(100)), r.errors(),
 		orDash(r.HitRatio >= 0, "%.1f %%", 100*r.HitRatio), cores(r.Cores, "envoy"), cores(r.Cores, "sidecar"), cores(r.Cores, "redis"),
-		orDash(peer > 0, "%.2f", peer), fmt.Sprintf("%.2f", r.Client), fmt.Sprintf("%.2f", r.Others), fmt.Sprintf("%.1f", r.MicrosPerRequest), bottleneck,
+		orDash(peer > 0, "%.2f", peer), fmt.Sprintf("%.2f", r.Client), fmt.Sprintf("%.2f", r.Others), short(r.MicrosPerRequest), bottleneck,
 	}
 }
 
@@ -48,6 +48,14 @@ func (r Row) errors() string {
 		return "0"
 	}
 	return strings.Join(parts, " ")
+}
+
+// short is v with a decimal where it tells something.
+func short(v float64) string {
+	if v < 1000 {
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.0f", v)
 }
 
 func orDash(have bool, format string, value any) string {
@@ -92,7 +100,7 @@ func (p Pair) cells() []string {
 		}
 	}
 	return []string{
-		p.Workload, p.Subject, fmt.Sprintf("%.1f", p.SubjectMicros), p.Reference, fmt.Sprintf("%.1f", p.ReferenceMicros),
+		p.Workload, p.Subject, short(p.SubjectMicros), p.Reference, short(p.ReferenceMicros),
 		fmt.Sprintf("%.2f", p.Ratio.Median), fmt.Sprintf("%.2f – %.2f", p.Ratio.Min, p.Ratio.Max), fmt.Sprint(p.Ratio.N), limit,
 	}
 }

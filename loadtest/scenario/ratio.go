@@ -11,9 +11,9 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 )
 
-// sliceSeconds is how long each side of a pair is loaded. CPU is counted in ticks of
+// sliceTime is how long each side of a pair is loaded. CPU is counted in ticks of
 // 10 ms, so a slice is exact to about 1 %.
-const sliceSeconds = time.Second
+const sliceTime = time.Second
 
 // Limits is limits.json: what the ratios to direct_response may be.
 type Limits struct {

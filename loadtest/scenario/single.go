@@ -160,11 +160,11 @@ func (o *Options) comparePeers(ctx context.Context, w *world, load workload.Work
 func (o *Options) pair(ctx context.Context, subject, reference target, sw, rw workload.Workload, n int, dir string) (report.Pair, error) {
 	var pairs stats.Pairs
 	for range n {
-		s, err := o.slice(ctx, subject, sw, o.wrkLoad(sliceSeconds), dir)
+		s, err := o.slice(ctx, subject, sw, o.wrkLoad(sliceTime), dir)
 		if err != nil {
 			return report.Pair{}, err
 		}
-		r, err := o.slice(ctx, reference, rw, o.wrkLoad(sliceSeconds), dir)
+		r, err := o.slice(ctx, reference, rw, o.wrkLoad(sliceTime), dir)
 		if err != nil {
 			return report.Pair{}, err
 		}
