@@ -142,3 +142,17 @@ func TestRunEndsWithItsContext(t *testing.T) {
 		t.Error("got no error from a run that was ended")
 	}
 }
+
+// TestNothingIsSentLate has a server that can't keep up: what is due while its one
+// connection is busy is never sent once the time is up.
+func TestNothingIsSentLate(t *testing.T) {
+	var n atomic.Int64
+	got := run(t, func(http.ResponseWriter, *http.Request) {
+		n.Add(1)
+		timer := time.NewTimer(100 * time.Millisecond)
+		<-timer.C
+	}, Load{Rate: 100, Duration: time.Second, Connections: 1})
+	if n.Load() > 11 || got.Answered != n.Load() || got.Answered+got.Errors["unsent"] != 100 {
+		t.Errorf("got %d at the server, %d answered, %v; want at most 11, and all others unsent", n.Load(), got.Answered, got.Errors)
+	}
+}

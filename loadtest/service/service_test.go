@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
@@ -76,4 +77,23 @@ func TestVerdictsOfManyAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// TestBcryptRunsForEveryRequest relies on bcrypt being slow: cost 11 takes tens of
+// milliseconds on any machine.
+func TestBcryptRunsForEveryRequest(t *testing.T) {
+	handler, err := Handler(Bcrypt, 11)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		r := httptest.NewRequest(http.MethodGet, workload.Private1K, nil)
+		r.Header.Set("x-device-id", workload.Device)
+		r.Header.Set("x-device-token", workload.Secret)
+		begin := time.Now()
+		handler.ServeHTTP(httptest.NewRecorder(), r)
+		if took := time.Since(begin); took < 10*time.Millisecond {
+			t.Errorf("took %s, want what bcrypt takes", took)
+		}
+	}
 }
