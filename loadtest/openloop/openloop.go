@@ -201,15 +201,3 @@ func (c *client) fail(reason string, due, now time.Duration) {
 	c.result.Errors[reason]++
 	c.result.Latency.Add(max(now-due, 0))
 }
-
-// Bad is how many requests had no answer or one of another status than want, 0 for any
-// below 400.
-func (r Result) Bad(want int) int64 {
-	bad := r.Asked - r.Answered
-	for status, n := range r.Statuses {
-		if want == 0 && status >= 400 || want != 0 && status != want {
-			bad += n
-		}
-	}
-	return bad
-}
