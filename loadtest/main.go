@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command loadtest measures a whole Gatehouse on this machine, and what users have
 // instead. See README.md.
 package main

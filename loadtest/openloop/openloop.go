@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package openloop sends requests at a constant rate, whatever becomes of them. A
 // request's latency counts from the moment at which it was due, so that answers which are
 // late, and keep the next requests waiting for a connection, count with all the time that

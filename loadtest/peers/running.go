@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package peers starts what Gatehouse is compared with: services in Go, listeners of Envoy
 // without Gatehouse, nginx and Varnish. All listen on free loopback ports.
 package peers

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package proc runs the programs of a load test and reads from /proc what they use. It
 // is for Linux.
 package proc

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package scenario has what a load test can measure. Each scenario starts whole stacks
 // with a real Envoy and a real redis-server, loads them and records what it saw.
 package scenario
