@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/loadtest/peers"
 	"github.com/gatehouse/gatehouse/loadtest/report"
 )
 
@@ -135,5 +136,19 @@ func TestWants(t *testing.T) {
 		if got := (&Options{Scenario: "all"}).wants(s); got == s.apart {
 			t.Errorf("all has %s: got %v, want %v", s.name, got, !s.apart)
 		}
+	}
+}
+
+func TestPeerThatIsNotInstalledIsReported(t *testing.T) {
+	rec, w := &Recorder{}, &world{}
+	if err := w.started(nil, &peers.MissingError{Program: "nginx"}, rec); err != nil || len(w.others) != 0 {
+		t.Errorf("got %v and %d programs, want the run to go on without it", err, len(w.others))
+	}
+	if text := rec.Text(); !strings.Contains(text, "not run: nginx is not installed") {
+		t.Errorf("got %q, want it to say so", text)
+	}
+	broken := errors.New("broken")
+	if err := w.started(nil, broken, rec); !errors.Is(err, broken) {
+		t.Errorf("got %v, want what went wrong with a program that is there", err)
 	}
 }
