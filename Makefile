@@ -21,7 +21,7 @@ DEMO := build/gatehouse-demo
 detach := $(if $(filter-out 0 no false,$(DETACH)),--detach)
 
 .DEFAULT_GOAL := help
-.PHONY: help run stop build test chaos mutation loadtest check chart-check chart-readme images chart-e2e clean
+.PHONY: help run stop build test chaos mutation loadtest bench-check check chart-check chart-readme images chart-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -51,8 +51,11 @@ chaos: build ## kill, pause and cut everything under load and check each answer:
 mutation: ## take out each check that consistency rests on, and see a test fail; CHAOS=1: and the checker
 	@scripts/mutation.sh
 
-loadtest: build ## measure on this machine: SCENARIO=propagation, coldstart, catchup, ratio, session, steady, flood, revocation or all
-	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) run ./loadtest
+loadtest: build ## measure on this machine: SCENARIO=304 PEERS=1 SECONDS=10; see loadtest/README.md
+	@scripts/loadtest.sh $(if $(SECONDS),--seconds=$(SECONDS)) # bash counts in a variable of this name
+
+bench-check: build ## measure the ratios of loadtest/limits.json, about a minute, and fail beyond them
+	@scripts/loadtest.sh --scenario check --out build/bench-check
 
 check: ## format, lint, module files
 	@scripts/check.sh
