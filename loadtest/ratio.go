@@ -96,6 +96,9 @@ func ratio(ctx context.Context, o *options, out io.Writer) (err error) {
 	fmt.Fprintf(out, "ratio: Envoy's CPU per request against direct_response of 1 KiB; 1 worker, wrk -t1 -c%d, %d pairs of slices of %s, median (min – max)\n", wrkConns, o.Pairs, slice)
 	ref := workload{"direct_response", "/", workloads("")[0].headers}
 	for _, w := range workloads(publish.ETag(ratioBody(1 << 10))) {
+		if _, err := b.slice(ctx, b.EdgeURL(), w); err != nil { // V8 compiles what is hot while it runs
+			return err
+		}
 		var ratios, subject, base []float64
 		for range o.Pairs {
 			s, err := b.slice(ctx, b.EdgeURL(), w)
