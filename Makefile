@@ -39,7 +39,7 @@ stop: ## end what make run started
 
 build: ## build the filter and the programs into build/
 	@mkdir -p build
-	GOOS=wasip1 GOARCH=wasm $(GO) build -buildmode=c-shared -trimpath -ldflags='-s -w' -o build/gatehouse.wasm ./wasm-filter
+	GO=$(GO) scripts/build-wasm.sh build/gatehouse.wasm
 	$(GO) build -trimpath -o build/ ./sidecar/cmd/... ./e2e/cmd/...
 
 test: ## unit tests with -race, wasm build, end-to-end suite
