@@ -2,6 +2,6 @@
 # build-wasm.sh OUT [FLAG...]: builds the filter module to OUT; flags go to go build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-out=$(realpath "$1")
+out=$1
 shift
 GOOS=wasip1 GOARCH=wasm exec "${GO:-go}" build -buildmode=c-shared -trimpath -ldflags='-s -w' -o "$out" "$@" ./wasm-filter
