@@ -38,19 +38,19 @@ type flooding struct {
 func startFlood(ctx context.Context, url string, devices, rate int) *flooding {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &flooding{cancel: cancel, begin: time.Now()}
-	// Ten turns a second, each with its part of the rate: who waits for an answer leaves his
-	// turn to the others.
+	// Every millisecond as many turns as are due: who waits for an answer leaves his turn to
+	// the others.
 	turns := make(chan struct{}, rate)
 	f.wg.Go(func() {
-		tick := time.NewTicker(10 * time.Millisecond)
+		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()
-		for {
+		for given := 0; ; {
 			select {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
 			}
-			for range rate / 100 {
+			for ; given < int(time.Since(f.begin).Seconds()*float64(rate)); given++ {
 				select {
 				case turns <- struct{}{}:
 				default:

@@ -8,8 +8,13 @@ import (
 
 	// Authorities for Redis over TLS where the system has none, as in an image from scratch.
 	_ "golang.org/x/crypto/x509roots/fallback"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/hasher"
 )
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == hasher.Argument {
+		os.Exit(hasher.Main(os.Stdin, os.Stdout, os.Stderr))
+	}
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"os/signal"
 	"runtime/debug"
 	"syscall"
@@ -19,6 +20,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/config"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/events"
+	"github.com/gatehouse/gatehouse/sidecar/internal/hasher"
 	"github.com/gatehouse/gatehouse/sidecar/internal/image"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/mirror"
@@ -110,7 +112,13 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 		return err
 	}
 	defer leave()
-	components, err := assemble(c, client, others, m, log)
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	hashers := hasher.New(program, log)
+	defer hashers.Close()
+	components, err := assemble(c, client, others, hashers, m, log)
 	if err != nil {
 		return err
 	}
@@ -134,7 +142,7 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 }
 
 // assemble makes the components and connects them.
-func assemble(c *config.Config, client redis.UniversalClient, others credential.Fleet, m *metrics.Metrics, log *slog.Logger) ([]component, error) {
+func assemble(c *config.Config, client redis.UniversalClient, others credential.Fleet, hashers *hasher.Pool, m *metrics.Metrics, log *slog.Logger) ([]component, error) {
 	shards := contract.Shards(c.Redis.Shards)
 	im := image.New(image.Config{Objects: c.Memory.Objects, Verdicts: c.Memory.Verdicts})
 	m.WatchImage(im.Stats)
@@ -145,8 +153,8 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	verifier := credential.New(credential.Config{
 		Workers: c.BcryptWorkers(), Queue: c.Bcrypt.Queue, Wait: c.Bcrypt.Wait, MaxCost: c.Bcrypt.MaxCost,
 		AllowTTL: c.Verdict.AllowTTL, DenyTTL: c.Verdict.DenyTTL, PinTTL: c.Verdict.PinTTL,
-		Limits: credential.Limits{DeviceFailures: c.Limit.Device, SourceFailures: c.Limit.Source, Window: c.Limit.Window},
-		Shards: shards, Fleet: others,
+		Limits:  credential.Limits{DeviceFailures: c.Limit.Device, SourceFailures: c.Limit.Source, Window: c.Limit.Window},
+		Compare: hashers.Compare, Shards: shards, Fleet: others,
 	}, im, m, log)
 	followers := events.NewGroup(shards, func(i int) events.Config {
 		return events.Config{Objects: objects.Shard(i), Credentials: verifier.Shard(i)}

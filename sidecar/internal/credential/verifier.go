@@ -24,6 +24,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/crypto/bcrypt"
+
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/wire"
@@ -63,8 +65,11 @@ type Config struct {
 	DenyTTL  time.Duration
 	PinTTL   time.Duration // how long, at most, a secret that matched is confirmed without bcrypt; 0: not
 	Limits
-	Shards contract.Shards // of Redis: each has its own full resyncs
-	Fleet  Fleet           // other sidecars; nil: nothing is shared
+	// Compare is bcrypt: nil, bcrypt.ErrMismatchedHashAndPassword or another error. It is
+	// called by as many at a time as there are Workers. Without it bcrypt runs in this process.
+	Compare func(hash, secret string) error
+	Shards  contract.Shards // of Redis: each has its own full resyncs
+	Fleet   Fleet           // other sidecars; nil: nothing is shared
 }
 
 // Limits bound wrong secrets that cost bcrypt; a number of 0 is no limit.
@@ -118,6 +123,11 @@ func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) *Verifier {
 		resyncs: make([]uint64, c.Shards.Count()), synced: make([]bool, c.Shards.Count()),
 	}
 	rand.Read(v.secret[:]) // never fails
+	if v.Compare == nil {
+		v.Compare = func(hash, secret string) error {
+			return bcrypt.CompareHashAndPassword([]byte(hash), []byte(secret))
+		}
+	}
 	if v.Fleet == nil {
 		v.Fleet = alone{}
 	}

@@ -1,0 +1,146 @@
+package hasher
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/bcrypt"
+)
+
+// TestMain makes the test's own program a hasher where it is asked to be one.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == Argument {
+		os.Exit(Main(os.Stdin, os.Stdout, os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+func hashOf(t *testing.T, secret string) string {
+	t.Helper()
+	hash, err := bcrypt.GenerateFromPassword([]byte(secret), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(hash)
+}
+
+func newPool(t *testing.T) (*Pool, *bytes.Buffer) {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var logs bytes.Buffer
+	p := New(program, slog.New(slog.NewTextHandler(&logs, nil)))
+	t.Cleanup(p.Close)
+	return p, &logs
+}
+
+func TestCompare(t *testing.T) {
+	p, logs := newPool(t)
+	right := hashOf(t, "right")
+	tests := []struct {
+		name, hash, secret string
+		ok                 func(error) bool
+	}{
+		{"right", right, "right", func(err error) bool { return err == nil }},
+		{"wrong", right, "wrong", func(err error) bool { return errors.Is(err, bcrypt.ErrMismatchedHashAndPassword) }},
+		{"bytes", hashOf(t, "\xff\n\x01"), "\xff\n\x01", func(err error) bool { return err == nil }},
+		{"no secret", right, "", func(err error) bool { return errors.Is(err, bcrypt.ErrMismatchedHashAndPassword) }},
+		{"no hash", "hash", "secret", func(err error) bool { return err != nil && !errors.Is(err, bcrypt.ErrMismatchedHashAndPassword) }},
+		{"too long", right, strings.Repeat("s", maxText+1), func(err error) bool { return err != nil }},
+		{"and goes on", right, "right", func(err error) bool { return err == nil }},
+	}
+	for _, tt := range tests {
+		if err := p.Compare(tt.hash, tt.secret); !tt.ok(err) {
+			t.Errorf("%s: got %v", tt.name, err)
+		}
+	}
+	if len(p.idle) != 1 || logs.Len() > 0 {
+		t.Errorf("got %d hashers and logs %s, want one and none", len(p.idle), logs)
+	}
+}
+
+// TestConcurrent gives each its own answer.
+func TestConcurrent(t *testing.T) {
+	p, _ := newPool(t)
+	right := hashOf(t, "right")
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for range 20 {
+				secret := []string{"right", "wrong"}[i%2]
+				if err := p.Compare(right, secret); (err == nil) != (secret == "right") {
+					t.Errorf("%s: got %v", secret, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestKilled verifies nevertheless when its hasher dies, and with a new one after that.
+func TestKilled(t *testing.T) {
+	p, logs := newPool(t)
+	right := hashOf(t, "right")
+	if err := p.Compare(right, "right"); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.idle[0].command.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := p.Compare(right, "right"); err != nil {
+			t.Errorf("got %v, want the right secret to be right", err)
+		}
+	}
+	if !strings.Contains(logs.String(), "bcrypt runs in this process") || len(p.idle) != 1 {
+		t.Errorf("got %d hashers and logs %s, want one, and a word on the other", len(p.idle), logs)
+	}
+}
+
+// TestNoProgram verifies where there is no hasher at all.
+func TestNoProgram(t *testing.T) {
+	p := New("/no/such/program", slog.New(slog.DiscardHandler))
+	if err := p.Compare(hashOf(t, "right"), "right"); err != nil {
+		t.Errorf("got %v, want the right secret to be right", err)
+	}
+}
+
+// TestEndsWithItsInput sees a hasher end when nobody can ask it any more.
+func TestEndsWithItsInput(t *testing.T) {
+	p, _ := newPool(t)
+	h, err := start(p.program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.in.Close(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- h.command.Wait() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Errorf("got %v, want exit code 0", err)
+		}
+	case <-time.After(20 * time.Second):
+		_ = syscall.Kill(h.command.Process.Pid, syscall.SIGKILL)
+		t.Error("it is still there")
+	}
+}
+
+func TestMalformedQuestion(t *testing.T) {
+	for name, question := range map[string]string{"too long": "\xff\xff\x00\x00", "cut": "\x05\x00\x05\x00hash", "cut lengths": "\x05"} {
+		if err := serve(strings.NewReader(question), &bytes.Buffer{}); err == nil {
+			t.Errorf("%s: got no error", name)
+		}
+	}
+}
