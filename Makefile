@@ -21,7 +21,7 @@ DEMO := build/gatehouse-demo
 detach := $(if $(filter-out 0 no false,$(DETACH)),--detach)
 
 .DEFAULT_GOAL := help
-.PHONY: help run stop build test chaos mutation loadtest check chart-check chart-readme images chart-e2e clean
+.PHONY: help run stop build test chaos mutation loadtest bench-check check chart-check chart-readme images chart-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -39,7 +39,7 @@ stop: ## end what make run started
 
 build: ## build the filter and the programs into build/
 	@mkdir -p build
-	GOOS=wasip1 GOARCH=wasm $(GO) build -buildmode=c-shared -trimpath -ldflags='-s -w' -o build/gatehouse.wasm ./wasm-filter
+	GO=$(GO) scripts/build-wasm.sh build/gatehouse.wasm
 	$(GO) build -trimpath -o build/ ./sidecar/cmd/... ./e2e/cmd/...
 
 test: ## unit tests with -race, wasm build, end-to-end suite
@@ -51,8 +51,11 @@ chaos: build ## kill, pause and cut everything under load and check each answer:
 mutation: ## take out each check that consistency rests on, and see a test fail; CHAOS=1: and the checker
 	@scripts/mutation.sh
 
-loadtest: build ## measure on this machine: SCENARIO=propagation, coldstart, catchup, ratio, session, steady, flood, revocation or all
-	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) run ./loadtest
+loadtest: build ## measure on this machine: SCENARIO=304 PEERS=1 SECONDS=10; see loadtest/README.md
+	@scripts/loadtest.sh $(if $(SECONDS),--seconds=$(SECONDS)) # bash counts in a variable of this name
+
+bench-check: build ## measure the ratios of loadtest/limits.json, about a minute, and fail beyond them
+	@scripts/loadtest.sh --scenario check --out build/bench-check
 
 check: ## format, lint, module files
 	@scripts/check.sh

@@ -1,6 +1,6 @@
 // Command images turns the directories that scripts/images.sh fills into OCI images, each as
-// an archive that docker, podman, buildah, skopeo and containerd read, with a bill of
-// materials. It needs no engine, no registry and no root.
+// an archive that buildah, podman, skopeo and containerd read, with a bill of materials. It
+// needs no engine, no registry and no root.
 //
 //	images DIR    reads DIR/sidecar, DIR/envoy and DIR/module; writes DIR/*.tar, DIR/*.cdx.json and DIR/digests.txt
 //

@@ -17,7 +17,7 @@ mkdir -p "$out"/{sidecar/{etc/gatehouse,usr/local/bin},envoy/usr/local/bin,modul
 
 static=(go build -trimpath -buildvcs=false -ldflags="-s -w -X main.version=$VERSION")
 CGO_ENABLED=0 GOOS=linux "${static[@]}" -o "$out/sidecar/usr/local/bin/" ./sidecar/cmd/...
-GOOS=wasip1 GOARCH=wasm go build -buildmode=c-shared -trimpath -buildvcs=false -ldflags='-s -w' -o "$out/module/plugin.wasm" ./wasm-filter
+scripts/build-wasm.sh "$out/module/plugin.wasm" -buildvcs=false
 chmod 644 "$out/module/plugin.wasm"
 cp "$out/module/plugin.wasm" "$out/sidecar/etc/gatehouse/gatehouse.wasm"
 

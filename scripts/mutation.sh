@@ -47,8 +47,7 @@ chaos() {
   local out=$work/$name
   mkdir "$out"
   go build -overlay "$work/$name.json" -o "$out/" ./sidecar/cmd/gatehouse-sidecar
-  GOOS=wasip1 GOARCH=wasm go build -overlay "$work/$name.json" -buildmode=c-shared -trimpath -ldflags='-s -w' \
-    -o "$out/gatehouse.wasm" ./wasm-filter
+  scripts/build-wasm.sh "$out/gatehouse.wasm" -overlay "$work/$name.json"
   build/gatehouse-chaos --sidecar "$out/gatehouse-sidecar" --wasm "$out/gatehouse.wasm" >"$out/log" 2>&1 || true
   echo "mutation: $name: chaos: $(tail -n 1 "$out/log")"
 }

@@ -6,9 +6,11 @@ cd "$(dirname "$0")/.."
 
 scripts/need.sh gcc gcc "the race detector of go test needs a C compiler"
 scripts/need.sh redis-server redis-server "the tests run against a real Redis"
+scripts/need.sh wrk wrk "a test of the load test runs it"
 ENVOY=$(scripts/install-envoy.sh)
 export ENVOY
 scripts/install-python.sh e2e/testdata/requirements.txt ""
+scripts/install-k6.sh >/dev/null
 
 begin=$SECONDS
 make --no-print-directory build

@@ -1,54 +1,40 @@
 package main
 
 import (
+	"github.com/gatehouse/gatehouse/wasm-filter/abi"
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
-	"github.com/gatehouse/gatehouse/wire"
-	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
 )
 
 // stream is one request at an edge. It translates between the host's callbacks and
 // policy, and holds what the sidecar answered while the request is paused.
 type stream struct {
-	types.DefaultHttpContext
-	plugin      *plugin
-	id          uint32
-	answers     policy.Answers
-	waiting     *call   // that the request is paused for
-	made        []*call // that are booked on this stream
-	cacheStatus string
+	plugin  *plugin
+	id      uint32
+	answers policy.Answers
 }
-
-// OnHttpRequestHeaders implements types.HttpContext.
-func (s *stream) OnHttpRequestHeaders(int, bool) types.Action {
-	s.plugin.calls.active = s
-	return s.proceed()
-}
-
-// OnHttpResponseHeaders implements types.HttpContext.
-func (s *stream) OnHttpResponseHeaders(int, bool) types.Action {
-	if s.cacheStatus != "" {
-		s.plugin.vm.host.addResponseHeader("cache-status", s.cacheStatus)
-	}
-	return types.ActionContinue
-}
-
-// OnHttpStreamDone implements types.HttpContext.
-func (s *stream) OnHttpStreamDone() { s.plugin.calls.leave(s) }
 
 // proceed decides the request as far as it can with what is known now.
-func (s *stream) proceed() types.Action {
+func (s *stream) proceed() action {
 	p := s.plugin
-	headers := p.vm.host.requestHeaders()
-	if headers == nil { // a request that can't be read is one that no rule has let through
+	headers, ok := abi.ReadHeaders(p.vm.host.requestHeaders(), p.headers)
+	var request policy.Request
+	for headers.Next() {
+		p.edge.ReadHeader(&request, headers.Name, headers.Value)
+	}
+	if !ok || headers.Malformed { // a request that can't be read is one that no rule has let through
 		d := policy.Unreadable()
 		return s.reply(&d)
 	}
-	request := p.edge.Config().ReadRequest(headers)
 	request.Token = p.vm
+	governed := p.edge.Govern(&request)
 	for {
-		d := p.edge.Decide(p.vm.host.now(), &request, p.vm, &s.answers)
+		var now int64
+		if governed {
+			now = p.vm.host.now()
+		}
+		d := p.edge.Decide(now, &request, p.vm, &s.answers)
 		if d.Outdated && p.readState() {
-			d = p.edge.Decide(p.vm.host.now(), &request, p.vm, &s.answers)
+			d = p.edge.Decide(now, &request, p.vm, &s.answers)
 		}
 		p.vm.count(d.Auth)
 		p.vm.count(d.Cache)
@@ -63,62 +49,55 @@ func (s *stream) proceed() types.Action {
 			return s.reply(&d)
 		case policy.Pass:
 			s.pass(&d, &request)
-			return types.ActionContinue
+			return proceed
 		case policy.Verify, policy.Fetch, policy.Exchange:
 			if p.calls.join(s, &d) {
-				return types.ActionPause
+				return pause
 			}
 		}
 	}
 }
 
-func (s *stream) reply(d *policy.Decision) types.Action {
-	// The local reply runs through this filter's response callbacks: no second Cache-Status.
-	s.cacheStatus = ""
-	if err := s.plugin.vm.host.reply(d.Status, d.Headers, d.Body); err != nil {
-		s.plugin.vm.host.warn("gatehouse: local reply: " + err.Error())
-	}
-	return types.ActionPause
+func (s *stream) reply(d *policy.Decision) action {
+	s.plugin.vm.host.reply(d.Status, d.Headers, d.Body)
+	return pause
 }
 
 // pass sends a request upstream with the identity that was established, and no other.
 func (s *stream) pass(d *policy.Decision, r *policy.Request) {
-	h := s.plugin.vm.host
-	s.cacheStatus = d.CacheStatus
+	v := s.plugin.vm
+	if d.CacheStatus != "" {
+		v.passed[s.id] = d.CacheStatus
+	}
 	for _, name := range r.Forged {
-		h.removeRequestHeader(name)
+		v.host.removeRequestHeader(name)
 	}
 	if d.Device != "" {
-		h.addRequestHeader(policy.DeviceHeader, d.Device)
-		h.addRequestHeader(policy.PermissionsHeader, d.Permissions)
+		v.host.addRequestHeader(policy.DeviceHeader, d.Device)
+		v.host.addRequestHeader(policy.PermissionsHeader, d.Permissions)
 	}
+}
+
+// hold is the stream as it is kept while it waits.
+func (s *stream) hold() *stream {
+	v := s.plugin.vm
+	held := v.paused[s.id]
+	if held == nil {
+		held = new(stream)
+		v.paused[s.id] = held
+	}
+	*held = *s
+	return held
 }
 
 // answered continues a paused request when its call has come back.
 func (s *stream) answered() {
-	if !s.plugin.vm.host.enter(s.id) {
+	v := s.plugin.vm
+	delete(v.paused, s.id)
+	if !v.host.enter(s.id) {
 		return // gone in the meantime
 	}
-	if s.proceed() == types.ActionContinue {
-		s.plugin.vm.host.resume()
+	if s.proceed() == proceed {
+		v.host.resume()
 	}
-}
-
-// Claim implements policy.Claims.
-func (v *vm) Claim(metadata, name string) string { return v.host.claim(metadata, name) }
-
-// Record implements policy.Memory.
-func (v *vm) Record(region wire.Region, index uint32) []byte { return v.host.record(region, index) }
-
-// Body implements policy.Memory.
-func (v *vm) Body(epoch uint64, variant wire.Variant) []byte {
-	if body := v.bodies.get(epoch, variant); body != nil {
-		return body
-	}
-	body, err := wire.FindBody(v.host.record(wire.RegionBodies, variant.Slot), epoch, variant)
-	if err != nil {
-		return nil
-	}
-	v.bodies.put(epoch, variant, body)
-	return body
 }

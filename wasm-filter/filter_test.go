@@ -1,342 +1,294 @@
 package main
 
 import (
-	"io"
-	"log"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 	"github.com/gatehouse/gatehouse/wire"
-	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
-	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/proxytest"
-	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
 )
-
-func TestMain(m *testing.M) {
-	log.SetOutput(io.Discard) // the emulator logs every call
-	os.Exit(m.Run())
-}
 
 const rules = `{
 	"credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"},
 	"rules": [
 		{"match": {"prefix": "/v1/telemetry"}, "auth": {"permissions": ["telemetry.write"]}},
 		{"match": {"prefix": "/v1/both"}, "auth": {}, "cache": {"on_miss": "fetch"}},
+		{"match": {"prefix": "/v1/private/"}, "auth": {}, "cache": {"query": ["lang"]}},
 		{"match": {"prefix": "/v1/products/"}, "cache": {"on_miss": "fetch"}}]}`
 
 var state = wire.State{Epoch: 7, ObjectBuckets: 4, VerdictBuckets: 4, Permissions: []string{"telemetry.write"}}
 
-// emulated is the SDK's host with Envoy's meaning of a CAS of 0, which is to overwrite:
-// the emulator takes it for a mismatch.
-type emulated struct{ sdkHost }
-
-func (h emulated) setRecord(region wire.Region, index uint32, value []byte) error {
-	key := string(wire.AppendPlace(nil, region, index))
-	_, cas, err := proxywasm.GetSharedData(key)
-	if err != nil {
-		cas = 0
-	}
-	return proxywasm.SetSharedData(key, value, cas)
-}
-
-// emulate starts a plugin in the SDK's emulator, with a state in shared data unless the
-// configuration is a push listener's.
-func emulate(t *testing.T, config string) proxytest.HostEmulator {
-	t.Helper()
-	return emulateHost(t, config, emulated{newSDKHost()})
-}
-
-func emulateHost(t *testing.T, config string, h host) proxytest.HostEmulator {
-	t.Helper()
-	opt := proxytest.NewEmulatorOption().WithVMContext(newVM(h)).WithPluginConfiguration([]byte(config))
-	emulator, reset := proxytest.NewHostEmulator(opt)
-	t.Cleanup(reset)
-	if status := emulator.StartPlugin(); status != types.OnPluginStartStatusOK {
-		t.Fatalf("plugin start: %v: %v", status, emulator.GetCriticalLogs())
-	}
-	if !strings.Contains(config, "push_listener") {
-		s := state
-		s.InStepMS = h.now()
-		if err := h.setRecord(wire.RegionState, 0, wire.AppendState(nil, &s)); err != nil {
-			t.Fatal(err)
-		}
-		emulator.Tick()
-	}
-	return emulator
-}
-
 // send starts a request with the credential of device dev.
-func send(e proxytest.HostEmulator, path string, more ...[2]string) (id uint32, action types.Action) {
-	id = e.InitializeHttpContext()
-	headers := append([][2]string{{":method", "GET"}, {":path", path}, {"x-device-id", "dev"}, {"x-device-token", "s3cret"}}, more...)
-	return id, e.CallOnRequestHeaders(id, headers, true)
+func send(e *emulator, path string, more ...[2]string) uint32 {
+	headers := [][2]string{{":method", "GET"}, {":path", path}, {"x-device-id", "dev"}, {"x-device-token", "s3cret"}}
+	return e.begin(append(headers, more...), true)
 }
-
-var ok = [][2]string{{":status", "200"}}
 
 func allow() []byte {
 	return wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Permissions: 1, Epoch: state.Epoch})
-}
-
-// callouts are the calls booked on these contexts; the plugin itself is a context too.
-func callouts(e proxytest.HostEmulator, contexts ...uint32) (all []proxytest.HttpCalloutAttribute) {
-	for _, id := range contexts {
-		all = append(all, e.GetCalloutAttributesFromContext(id)...)
-	}
-	return all
 }
 
 func TestVerifyIsCoalesced(t *testing.T) {
 	e := emulate(t, rules)
 	var ids []uint32
 	for range 50 {
-		id, action := send(e, "/v1/telemetry", [2]string{"x-gatehouse-device", "forged"})
-		if action != types.ActionPause {
-			t.Fatalf("request %d: got action %v, want a pause", id, action)
+		id := send(e, "/v1/telemetry", [2]string{"x-gatehouse-device", "forged"})
+		if e.streams[id].action != pause {
+			t.Fatalf("request %d: got action %v, want a pause", id, e.streams[id].action)
 		}
 		ids = append(ids, id)
 	}
-	calls := callouts(e, ids...)
-	if len(calls) != 1 || calls[0].Upstream != "gatehouse-sidecar" {
-		t.Fatalf("got %d calls, want one to gatehouse-sidecar", len(calls))
+	if len(e.calls) != 1 || e.calls[0].cluster != "gatehouse-sidecar" || e.calls[0].path != verifyPath {
+		t.Fatalf("got calls %v, want one to gatehouse-sidecar", e.calls)
 	}
-	request, err := wire.ParseVerifyRequest(calls[0].Body)
-	if want := (wire.VerifyRequest{DeviceID: "dev", Secret: "s3cret"}); err != nil || request != want {
+	request, err := wire.ParseVerifyRequest(e.calls[0].body)
+	if want := (wire.VerifyRequest{DeviceID: "dev", Secret: "s3cret", Source: "203.0.113.7"}); err != nil || request != want {
 		t.Fatalf("got %+v, %v; want %+v", request, err, want)
 	}
-	e.CallOnHttpCallResponse(calls[0].CalloutID, ok, nil, allow())
+	e.answered(e.calls[0], allow())
 	for _, id := range ids {
-		if got := e.GetCurrentHttpStreamAction(id); got != types.ActionContinue {
-			t.Errorf("request %d: got action %v after the answer, want continue", id, got)
+		x := e.streams[id]
+		if !x.went() {
+			t.Errorf("request %d: didn't go on after the answer", id)
 		}
-		headers := e.GetCurrentRequestHeaders(id)
-		if !slices.Contains(headers, [2]string{policy.DeviceHeader, "dev"}) || slices.Contains(headers, [2]string{policy.DeviceHeader, "forged"}) {
-			t.Errorf("request %d: got headers %v, want the device's identity and no other", id, headers)
+		if !slices.Contains(x.request, [2]string{policy.DeviceHeader, "dev"}) || slices.Contains(x.request, [2]string{policy.DeviceHeader, "forged"}) {
+			t.Errorf("request %d: got headers %v, want the device's identity and no other", id, x.request)
 		}
+	}
+	if len(e.vm.paused)+len(e.vm.calls)+len(e.vm.plugins[0].calls.inFlight) != 0 {
+		t.Error("something is kept when all is answered")
 	}
 }
 
-// mute is a host that can't read headers.
-type mute struct{ emulated }
-
-func (mute) requestHeaders() [][2]string { return nil }
-
 func TestUnreadableHeaders(t *testing.T) {
-	e := emulateHost(t, `{}`, mute{emulated{newSDKHost()}}) // rules that let everything pass
-	id, action := send(e, "/open")
-	if got := e.GetSentLocalResponse(id); action != types.ActionPause || got == nil || got.StatusCode != 503 {
-		t.Errorf("got action %v and %+v, want a 503", action, got)
+	e := emulate(t, `{}`) // rules that let everything pass
+	e.mute = true
+	x := e.streams[send(e, "/open")]
+	if x.action != pause || x.reply == nil || x.reply.status != 503 {
+		t.Errorf("got action %v and %+v, want a 503", x.action, x.reply)
 	}
 }
 
 func TestVerifyAnswers(t *testing.T) {
 	tests := []struct {
-		name    string
-		headers [][2]string
-		body    []byte
-		want    uint32
+		name string
+		body []byte
+		want int
 	}{
-		{"deny", ok, wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Deny, Epoch: state.Epoch}), 401},
-		{"overloaded", ok, wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 2}), 503},
-		{"another epoch", ok, wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Permissions: 1, Epoch: 8}), 503},
-		{"without the permission", ok, wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Epoch: state.Epoch}), 403},
-		{"an error page", [][2]string{{":status", "503"}}, []byte("no healthy upstream"), 503},
-		{"reset", nil, nil, 503},
-		{"garbage", ok, []byte("garbage"), 503},
-		{"empty", ok, nil, 503},
+		{"deny", wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Deny, Epoch: state.Epoch}), 401},
+		{"overloaded", wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 2}), 503},
+		{"another epoch", wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Permissions: 1, Epoch: 8}), 503},
+		{"without the permission", wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Epoch: state.Epoch}), 403},
+		{"an error page or a reset", nil, 503},
+		{"garbage", []byte("garbage"), 503},
+		{"empty", []byte{}, 503},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			e := emulate(t, rules)
-			id, _ := send(e, "/v1/telemetry")
-			e.CallOnHttpCallResponse(callouts(e, id)[0].CalloutID, tt.headers, nil, tt.body)
-			got := e.GetSentLocalResponse(id)
-			if got == nil || got.StatusCode != tt.want {
+			id := send(e, "/v1/telemetry")
+			e.answered(e.calls[0], tt.body)
+			if got := e.streams[id].reply; got == nil || got.status != tt.want {
 				t.Errorf("got %+v, want a %d", got, tt.want)
 			}
 		})
 	}
 }
 
-// TestCallerGivesUp ends the stream that a call is booked on: the SDK drops its answer,
-// so the next tick has to ask again for those who wait.
+// TestCallerGivesUp ends the stream that asked first: who waits gets the answer all the same.
 func TestCallerGivesUp(t *testing.T) {
 	e := emulate(t, rules)
-	caller, _ := send(e, "/v1/telemetry")
-	waiter, _ := send(e, "/v1/telemetry")
-	first := callouts(e, caller)[0]
-	e.CompleteHttpContext(caller)
-	e.CallOnHttpCallResponse(first.CalloutID, ok, nil, allow())
-	if e.GetCurrentHttpStreamAction(waiter) != types.ActionPause {
-		t.Fatal("the SDK delivers answers of streams that are gone now: the tick's second call is not needed any more")
+	caller, waiter := send(e, "/v1/telemetry"), send(e, "/v1/telemetry")
+	e.end(caller)
+	e.answered(e.calls[0], allow())
+	if !e.streams[waiter].went() {
+		t.Error("the waiter hangs")
 	}
-	e.Tick()
-	again := callouts(e, proxytest.PluginContextID)
-	if len(again) != 1 {
-		t.Fatalf("got %d calls from the tick, want 1", len(again))
-	}
-	e.CallOnHttpCallResponse(again[0].CalloutID, ok, nil, allow())
-	if got := e.GetCurrentHttpStreamAction(waiter); got != types.ActionContinue {
-		t.Errorf("waiter: got action %v, want continue", got)
+	if len(e.calls) != 1 || len(e.vm.paused) != 0 {
+		t.Errorf("got %d calls, %d paused streams; want 1 and none", len(e.calls), len(e.vm.paused))
 	}
 }
 
-// TestNobodyWaits ends the only stream of a call: nothing is asked again, nothing is kept.
-func TestNobodyWaits(t *testing.T) {
+func TestNoCallCanBeMade(t *testing.T) {
 	e := emulate(t, rules)
-	id, _ := send(e, "/v1/telemetry")
-	e.CompleteHttpContext(id)
-	e.Tick()
-	if calls := callouts(e, proxytest.PluginContextID); len(calls) != 0 {
-		t.Errorf("got %d calls from the tick, want none", len(calls))
+	e.full = true
+	auth, fetch := send(e, "/v1/telemetry"), send(e, "/v1/products/1")
+	if got := e.streams[auth].reply; got == nil || got.status != 503 {
+		t.Errorf("auth: got %+v, want a 503", got)
 	}
-	again, _ := send(e, "/v1/telemetry")
-	if calls := callouts(e, again); len(calls) != 1 {
-		t.Errorf("got %d calls of the next request, want 1", len(calls))
+	if !e.streams[fetch].went() {
+		t.Error("cache: didn't go upstream")
+	}
+	e.tick()
+	if e.counts[policy.CallFailed] != 2 || len(e.logs) != 1 || !strings.Contains(e.logs[0], `2 calls to cluster "gatehouse-sidecar" failed`) {
+		t.Errorf("got %d failures and %q, want 2 and one line", e.counts[policy.CallFailed], e.logs)
 	}
 }
 
-// TestSecondCallOutlivesItsCaller lets a waiter go on to a second call while the callback
-// of another stream's call runs: the SDK books it on that stream, which then ends.
-func TestSecondCallOutlivesItsCaller(t *testing.T) {
+// TestVerifyAfterFetch lets a verdict expire while its request waits for an object: the
+// object is kept over the second wait, though its bytes came in a callback that is over.
+func TestVerifyAfterFetch(t *testing.T) {
 	e := emulate(t, rules)
-	caller, _ := send(e, "/v1/both/caller")
-	waiter, _ := send(e, "/v1/both/waiter")
-	e.CallOnHttpCallResponse(callouts(e, caller)[0].CalloutID, ok, nil, allow())
-	fetches := callouts(e, caller, waiter)[1:]
-	if len(fetches) != 2 {
-		t.Fatalf("got %d fetches, want 2", len(fetches))
+	putVerdict(e, e.clock+1000)
+	id := send(e, "/v1/both")
+	e.clock += 2000
+	object := newObject("/v1/both", 4)
+	e.answered(e.calls[0], wire.AppendFetchResponse(nil, 9, &object, [][]byte{[]byte("body")}))
+	if len(e.calls) != 2 || e.calls[1].path != verifyPath {
+		t.Fatalf("got calls %v, want a verification after the fetch", e.calls)
 	}
-	e.CompleteHttpContext(caller)
-	e.Tick()
-	again := callouts(e, proxytest.PluginContextID)
-	if len(again) != 1 || string(again[0].Body) != "/v1/both/waiter" {
-		t.Fatalf("got calls %v from the tick, want the waiter's fetch", again)
-	}
-	e.CallOnHttpCallResponse(again[0].CalloutID, ok, nil, wire.AppendFetchResponse(nil, 9, nil, nil))
-	if got := e.GetCurrentHttpStreamAction(waiter); got != types.ActionContinue {
-		t.Errorf("waiter: got action %v, want continue", got)
+	e.tick()
+	e.answered(e.calls[1], allow())
+	if got := e.streams[id].reply; got == nil || got.status != 200 || string(got.body) != "body" {
+		t.Errorf("got %+v, want the body", got)
 	}
 }
 
 func TestFetch(t *testing.T) {
-	object := wire.Object{Key: "/v1/products/1", Version: 1, ETag: `"a"`, ContentType: "text/plain"}
-	object.AddVariant(wire.Variant{Encoding: wire.Identity, Length: 4})
+	object := newObject("/v1/products/1", 4)
 	e := emulate(t, rules)
-	first, action := send(e, "/v1/products/1")
-	second, _ := send(e, "/v1/products/1")
-	other, _ := send(e, "/v1/products/2")
-	calls := callouts(e, first, second, other)
-	if action != types.ActionPause || len(calls) != 2 {
-		t.Fatalf("got action %v and %d calls, want a pause and 2", action, len(calls))
+	first, second, other := send(e, "/v1/products/1"), send(e, "/v1/products/1"), send(e, "/v1/products/2")
+	if e.streams[first].action != pause || len(e.calls) != 2 {
+		t.Fatalf("got action %v and %d calls, want a pause and 2", e.streams[first].action, len(e.calls))
 	}
-	e.CallOnHttpCallResponse(calls[0].CalloutID, ok, nil, wire.AppendFetchResponse(nil, 9, &object, [][]byte{[]byte("body")}))
+	e.answered(e.calls[0], wire.AppendFetchResponse(nil, 9, &object, [][]byte{[]byte("body")}))
 	for _, id := range []uint32{first, second} {
-		if got := e.GetSentLocalResponse(id); got == nil || got.StatusCode != 200 || string(got.Data) != "body" {
+		if got := e.streams[id].reply; got == nil || got.status != 200 || string(got.body) != "body" {
 			t.Errorf("request %d: got %+v, want the body", id, got)
 		}
 	}
-	e.CallOnHttpCallResponse(calls[1].CalloutID, ok, nil, wire.AppendFetchResponse(nil, 9, nil, nil))
-	if got := e.GetCurrentHttpStreamAction(other); got != types.ActionContinue {
-		t.Errorf("not found: got action %v, want continue", got)
+	e.answered(e.calls[1], wire.AppendFetchResponse(nil, 9, nil, nil))
+	if !e.streams[other].went() {
+		t.Error("not found: didn't go on")
 	}
-	e.CallOnResponseHeaders(other, ok, true)
-	if want := [2]string{"cache-status", "gatehouse; fwd=uri-miss"}; !slices.Contains(e.GetCurrentResponseHeaders(other), want) {
-		t.Errorf("got response headers %v, want %v", e.GetCurrentResponseHeaders(other), want)
+	e.respond(other, nil)
+	if got := fields(e.streams[other].response)["cache-status"]; got != "gatehouse; fwd=uri-miss" {
+		t.Errorf("got cache-status %q, want gatehouse; fwd=uri-miss", got)
 	}
 }
 
 func TestRefreshRunsBehind(t *testing.T) {
 	e := emulate(t, rules)
-	h := newSDKHost()
 	digest := state.Keys.Digest("dev", "s3cret")
-	verdict := wire.Verdict{Digest: digest, Outcome: wire.Allow, Permissions: 1, ExpiresMS: h.now() + 60_000, RefreshAfterMS: 1}
+	verdict := wire.Verdict{Digest: digest, Outcome: wire.Allow, Permissions: 1, ExpiresMS: e.clock + 60_000, RefreshAfterMS: 1}
 	bucket, _ := state.Keys.Device("dev", state.VerdictBuckets)
-	if err := h.setRecord(wire.RegionVerdicts, bucket, wire.AppendVerdicts(nil, state.Epoch, []wire.Verdict{verdict}, nil)); err != nil {
-		t.Fatal(err)
-	}
+	e.records[place(wire.RegionVerdicts, bucket)] = wire.AppendVerdicts(nil, state.Epoch, []wire.Verdict{verdict}, nil)
 	for range 3 {
-		id, action := send(e, "/v1/telemetry")
-		if action != types.ActionContinue || len(callouts(e, id)) != 0 {
-			t.Fatalf("got action %v and %d calls, want to continue without one", action, len(callouts(e, id)))
+		if x := e.streams[send(e, "/v1/telemetry")]; x.action != proceed {
+			t.Fatalf("got action %v, want to continue", x.action)
 		}
 	}
-	e.Tick()
-	if calls := callouts(e, proxytest.PluginContextID); len(calls) != 1 {
-		t.Fatalf("got %d calls from the tick, want 1", len(calls))
+	if len(e.calls) != 1 || e.calls[0].path != verifyPath {
+		t.Fatalf("got calls %v, want one verification", e.calls)
 	}
-	for counter, want := range map[policy.Counter]uint64{policy.AuthAllow: 3, policy.AuthRefresh: 1} {
-		if got, err := e.GetCounterMetric(counter.String()); err != nil || got != want {
-			t.Errorf("%s: got %d, %v; want %d", counter, got, err, want)
-		}
+	e.tick()
+	if e.counts[policy.AuthAllow] != 3 || e.counts[policy.AuthRefresh] != 1 {
+		t.Errorf("got counts %v, want 3 allowed and 1 refresh", e.counts)
+	}
+	e.answered(e.calls[0], nil)
+	send(e, "/v1/telemetry")
+	if len(e.calls) != 2 {
+		t.Errorf("got %d calls after a failed one, want 2", len(e.calls))
 	}
 }
 
-// TestHitsAreReported answers a fetched object many times: a sample of the hits is sent
-// after a second of ticks, and nothing more when there are none.
+// TestHitsAreReported answers an object many times: a sample of the hits is sent after a
+// second of ticks, and nothing more when there are none.
 func TestHitsAreReported(t *testing.T) {
-	object := wire.Object{Key: "/v1/products/1", Version: 1, ETag: `"a"`, ContentType: "text/plain"}
-	object.AddVariant(wire.Variant{Encoding: wire.Identity, Length: 4})
 	e := emulate(t, rules)
+	putObject(e, "/v1/products/1", 4)
 	for range 100 * sampleEvery {
-		id, _ := send(e, "/v1/products/1")
-		e.CallOnHttpCallResponse(callouts(e, id)[0].CalloutID, ok, nil, wire.AppendFetchResponse(nil, 9, &object, [][]byte{[]byte("body")}))
+		send(e, "/v1/products/1")
 	}
 	for range 3 * reportTicks {
-		e.Tick()
+		e.tick()
 	}
-	calls := callouts(e, proxytest.PluginContextID)
-	if len(calls) != 1 {
-		t.Fatalf("got %d reports, want 1", len(calls))
+	if len(e.calls) != 1 {
+		t.Fatalf("got %d reports, want 1", len(e.calls))
 	}
-	keys, err := wire.ParseHits(calls[0].Body)
+	keys, err := wire.ParseHits(e.calls[0].body)
 	// Fifty is five standard deviations away from a hundred.
 	if err != nil || len(keys) < 50 || len(keys) > 150 || slices.IndexFunc(keys, func(k string) bool { return k != "/v1/products/1" }) >= 0 {
 		t.Errorf("got %d keys, %.200q, %v; want about 100 times the object's", len(keys), keys, err)
 	}
 }
 
-func TestBadConfiguration(t *testing.T) {
-	opt := proxytest.NewEmulatorOption().WithVMContext(newVM(newSDKHost())).WithPluginConfiguration([]byte(`{"rules": [{"match": {"path": "/a"}, "cash": {}}]}`))
-	e, reset := proxytest.NewHostEmulator(opt)
-	defer reset()
-	if status := e.StartPlugin(); status != types.OnPluginStartStatusFailed {
-		t.Errorf("got %v, want failed", status)
+// TestSweep lets more streams go upstream than entries are kept, of which some never get
+// a response. Those that are still there keep theirs.
+func TestSweep(t *testing.T) {
+	e := emulate(t, rules)
+	var alive []uint32
+	for i := range 4 * sweepLeast {
+		id := send(e, "/v1/products/1", [2]string{"if-match", `"x"`})
+		if i%8 == 0 {
+			alive = append(alive, id)
+			continue
+		}
+		e.end(id)
+		if i%100 == 0 {
+			e.tick()
+		}
 	}
-	if logs := strings.Join(e.GetCriticalLogs(), ""); !strings.Contains(logs, "rules[0].cash: unknown field") {
+	if got, most := len(e.vm.passed), sweepLeast+2*len(alive)+100; got > most {
+		t.Errorf("got %d entries for %d streams, want at most %d", got, len(alive), most)
+	}
+	if most := 2 * 4 * sweepLeast; e.enters > most {
+		t.Errorf("got %d questions whether a stream is there, want at most %d", e.enters, most)
+	}
+	for _, id := range alive {
+		if e.respond(id, nil); fields(e.streams[id].response)["cache-status"] != "gatehouse; fwd=bypass" {
+			t.Fatalf("stream %d: got response %v, want a cache-status", id, e.streams[id].response)
+		}
+	}
+}
+
+// TestIDComesAgain gives a new stream the id of one that went away without a response.
+func TestIDComesAgain(t *testing.T) {
+	e := emulate(t, rules)
+	id := send(e, "/v1/products/1", [2]string{"if-match", `"x"`})
+	e.end(id)
+	e.nextID--
+	if again := send(e, "/open"); again != id {
+		t.Fatalf("got id %d, want %d", again, id)
+	}
+	if e.respond(id, nil); len(e.streams[id].response) != 0 {
+		t.Errorf("got response headers %v of another stream", e.streams[id].response)
+	}
+}
+
+func TestBadConfiguration(t *testing.T) {
+	e := emulate(t, `{}`)
+	e.config = []byte(`{"rules": [{"match": {"path": "/a"}, "cash": {}}]}`)
+	if e.vm.configure(pluginID, len(e.config)) {
+		t.Error("got true, want false")
+	}
+	if logs := strings.Join(e.logs, ""); !strings.Contains(logs, "rules[0].cash: unknown field") {
 		t.Errorf("got %q, want the path of the field", logs)
 	}
 }
 
-func TestBodyCache(t *testing.T) {
-	var c bodyCache
-	variant := func(slot uint32, length int) wire.Variant {
-		return wire.Variant{Slot: slot, Stamp: uint64(slot) + 1, Length: uint32(length)}
+// TestPluginsOfOneVM has two edges in one VM, of which one goes away.
+func TestPluginsOfOneVM(t *testing.T) {
+	e := emulate(t, `{}`)
+	const second = 1000
+	e.callback(second, func() { e.vm.createPlugin(second) })
+	e.config = []byte(`{"default": "deny"}`)
+	e.callback(second, func() { e.vm.configure(second, len(e.config)) })
+	for plugin, want := range map[uint32]action{pluginID: proceed, second: pause} {
+		e.nextID++
+		id := e.nextID
+		e.streams[id] = &exchange{request: [][2]string{{":method", "GET"}, {":path", "/"}}}
+		e.callback(id, func() { e.vm.createStream(id, plugin) })
+		e.callback(id, func() {
+			if got := e.vm.requestHeaders(id, true); got != want {
+				t.Errorf("plugin %d: got action %d, want %d", plugin, got, want)
+			}
+		})
 	}
-	c.put(1, variant(0, 4), []byte("body"))
-	if got := c.get(1, variant(0, 4)); string(got) != "body" {
-		t.Errorf("got %q, want body", got)
-	}
-	other := variant(0, 4)
-	other.Stamp = 99
-	if c.get(2, variant(0, 4)) != nil || c.get(1, other) != nil || c.get(1, variant(1, 4)) != nil {
-		t.Error("a body was given for another epoch, stamp or slot")
-	}
-	const length = 1 << 20
-	for slot := range uint32(3 * maxBodies / length) {
-		c.put(1, variant(slot, length), make([]byte, length))
-		if c.get(1, variant(slot, length)) == nil {
-			t.Fatalf("slot %d isn't there right after it was put", slot)
-		}
-	}
-	total := 0
-	for _, e := range c.entries {
-		total += len(e.bytes)
-	}
-	if c.size != total || c.size > maxBodies {
-		t.Errorf("got a size of %d for %d bytes, want them equal and at most %d", c.size, total, maxBodies)
+	e.vm.sweepAt = 0
+	e.tick()
+	if e.vm.plugin(second) != nil || e.vm.plugin(pluginID) == nil {
+		t.Errorf("got plugins %v, want only that of the one that is still there", e.vm.plugins)
 	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"math/rand/v2"
 
-	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -38,12 +37,12 @@ func (h *hits) hit(key string) {
 }
 
 // tick sends the report of a second, if there was a hit in it.
-func (h *hits) tick(host host, config *policy.Config) {
+func (h *hits) tick(p *plugin) {
 	if h.ticks++; h.ticks < reportTicks || h.report == nil {
 		return
 	}
 	h.ticks = 0
 	// A failure is that of every call, and verifications or fetches say so if it matters.
-	_ = host.call(config.SidecarCluster, hitsPath, h.report, config.SidecarTimeout, func([]byte) {})
+	_ = p.call(hitsPath, h.report, func([]byte) {})
 	h.report = nil
 }

@@ -3,9 +3,9 @@ package main
 import (
 	"fmt"
 
+	"github.com/gatehouse/gatehouse/wasm-filter/abi"
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 	"github.com/gatehouse/gatehouse/wire"
-	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
 )
 
 // maxBatch bounds a batch, bytes. The sidecar's are far smaller; the largest holds one body.
@@ -14,20 +14,18 @@ const maxBatch = 2 << 20
 // ingest is one request at the push listener: it applies a batch and answers with the
 // state record.
 type ingest struct {
-	types.DefaultHttpContext
 	vm   *vm
 	done bool
 }
 
-// OnHttpRequestHeaders implements types.HttpContext.
-func (i *ingest) OnHttpRequestHeaders(_ int, endOfStream bool) types.Action {
+func (i *ingest) headers(endOfStream bool) action {
 	var method, path string
-	for _, h := range i.vm.host.requestHeaders() {
-		switch h[0] {
+	for headers, _ := abi.ReadHeaders(i.vm.host.requestHeaders(), abi.AllLengths); headers.Next(); {
+		switch headers.Name {
 		case ":method":
-			method = h[1]
+			method = headers.Value
 		case ":path":
-			path = h[1]
+			path = headers.Value
 		}
 	}
 	if method != "POST" || path != "/v1/apply" {
@@ -36,25 +34,25 @@ func (i *ingest) OnHttpRequestHeaders(_ int, endOfStream bool) types.Action {
 	if endOfStream {
 		return i.apply(nil)
 	}
-	return types.ActionPause // the listener's allow_on_headers_stop_iteration lets the body come
+	return pause // the listener's allow_on_headers_stop_iteration lets the body come
 }
 
-// OnHttpRequestBody implements types.HttpContext.
-func (i *ingest) OnHttpRequestBody(size int, endOfStream bool) types.Action {
+// body is told of each piece of the body; size is of all so far, bytes.
+func (i *ingest) body(size int, endOfStream bool) action {
 	if i.done {
-		return types.ActionPause
+		return pause
 	}
-	if size > maxBatch { // size is of the body so far, bytes
+	if size > maxBatch {
 		return i.refuse(413, fmt.Sprintf("batch of more than %d bytes: send smaller ones", maxBatch))
 	}
 	if !endOfStream {
-		return types.ActionPause
+		return pause
 	}
 	return i.apply(i.vm.host.requestBody(size))
 }
 
 // apply writes a batch's records if memory holds the batch's epoch, or the batch takes over.
-func (i *ingest) apply(body []byte) types.Action {
+func (i *ingest) apply(body []byte) action {
 	h := i.vm.host
 	batch, err := wire.ParseBatch(body)
 	if err != nil {
@@ -74,16 +72,14 @@ func (i *ingest) apply(body []byte) types.Action {
 	return i.reply(200, "application/octet-stream", h.record(wire.RegionState, 0))
 }
 
-func (i *ingest) refuse(status int, why string) types.Action {
+func (i *ingest) refuse(status int, why string) action {
 	i.vm.count(policy.BatchRefused)
 	i.vm.host.warn("gatehouse: push refused: " + why)
 	return i.reply(status, "text/plain", []byte(why+"\n"))
 }
 
-func (i *ingest) reply(status int, contentType string, body []byte) types.Action {
+func (i *ingest) reply(status int, contentType string, body []byte) action {
 	i.done = true
-	if err := i.vm.host.reply(status, [][2]string{{"content-type", contentType}}, body); err != nil {
-		i.vm.host.warn("gatehouse: local reply: " + err.Error())
-	}
-	return types.ActionPause
+	i.vm.host.reply(status, [][2]string{{"content-type", contentType}}, body)
+	return pause
 }

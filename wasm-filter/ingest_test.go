@@ -6,19 +6,18 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/wire"
-	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/proxytest"
 )
 
 // push sends a batch in pieces and returns the answer.
-func push(e proxytest.HostEmulator, method, path string, batch []byte) *proxytest.LocalHttpResponse {
-	id := e.InitializeHttpContext()
-	e.CallOnRequestHeaders(id, [][2]string{{":method", method}, {":path", path}}, len(batch) == 0)
-	if e.GetSentLocalResponse(id) == nil && len(batch) > 0 {
-		half := len(batch) / 2
-		e.CallOnRequestBody(id, batch[:half], false)
-		e.CallOnRequestBody(id, batch[half:], true)
+func push(e *emulator, method, path string, batch []byte) *reply {
+	id := e.begin([][2]string{{":method", method}, {":path", path}}, len(batch) == 0)
+	for _, end := range []int{len(batch) / 2, len(batch)} {
+		if e.streams[id].reply == nil {
+			e.body = batch[:end]
+			e.callback(id, func() { e.vm.requestBody(id, end, end == len(batch)) })
+		}
 	}
-	return e.GetSentLocalResponse(id)
+	return e.streams[id].reply
 }
 
 // batch is one that writes the state of an epoch and a body.
@@ -37,7 +36,7 @@ func TestIngest(t *testing.T) {
 	tests := []struct {
 		name, method, path string
 		batch              []byte
-		status             uint32
+		status             int
 		want               string // in the answer
 		applied            bool
 	}{
@@ -55,20 +54,16 @@ func TestIngest(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			e := emulate(t, `{"push_listener": true}`)
-			h := newSDKHost()
-			before := wire.AppendState(nil, &wire.State{Epoch: 7})
-			if err := h.setRecord(wire.RegionState, 0, before); err != nil {
-				t.Fatal(err)
-			}
+			e.records[place(wire.RegionState, 0)] = wire.AppendState(nil, &wire.State{Epoch: 7})
 			got := push(e, tt.method, tt.path, tt.batch)
-			if got == nil || got.StatusCode != tt.status || !strings.Contains(string(got.Data), tt.want) {
+			if got == nil || got.status != tt.status || !strings.Contains(string(got.body), tt.want) {
 				t.Fatalf("got %+v, want %d with %q", got, tt.status, tt.want)
 			}
-			if applied := h.record(wire.RegionBodies, 3) != nil; applied != tt.applied {
+			if applied := e.records[place(wire.RegionBodies, 3)] != nil; applied != tt.applied {
 				t.Errorf("applied: got %v, want %v", applied, tt.applied)
 			}
-			if (tt.status == 200 || tt.status == 409) && !bytes.Equal(got.Data, h.record(wire.RegionState, 0)) {
-				t.Errorf("got answer %x, want the state as it is", got.Data)
+			if (tt.status == 200 || tt.status == 409) && !bytes.Equal(got.body, e.records[place(wire.RegionState, 0)]) {
+				t.Errorf("got answer %x, want the state as it is", got.body)
 			}
 		})
 	}
@@ -76,13 +71,13 @@ func TestIngest(t *testing.T) {
 
 func TestIngestWithoutState(t *testing.T) {
 	e := emulate(t, `{"push_listener": true}`)
-	if got := push(e, "POST", "/v1/apply", batch(7, false)); got.StatusCode != 409 || len(got.Data) != 0 {
-		t.Errorf("got %d with %x, want 409 with nothing: there is no state", got.StatusCode, got.Data)
+	if got := push(e, "POST", "/v1/apply", batch(7, false)); got.status != 409 || len(got.body) != 0 {
+		t.Errorf("got %d with %x, want 409 with nothing: there is no state", got.status, got.body)
 	}
-	if got := push(e, "POST", "/v1/apply", batch(7, true)); got.StatusCode != 200 {
-		t.Errorf("takeover: got %d, want 200", got.StatusCode)
+	if got := push(e, "POST", "/v1/apply", batch(7, true)); got.status != 200 {
+		t.Errorf("takeover: got %d, want 200", got.status)
 	}
-	if got := push(e, "POST", "/v1/apply", batch(7, false)); got.StatusCode != 200 {
-		t.Errorf("after it: got %d, want 200", got.StatusCode)
+	if got := push(e, "POST", "/v1/apply", batch(7, false)); got.status != 200 {
+		t.Errorf("after it: got %d, want 200", got.status)
 	}
 }

@@ -4,85 +4,54 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gatehouse/gatehouse/wasm-filter/abi"
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 	"github.com/gatehouse/gatehouse/wire"
-	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
-	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
 )
 
-// tickMS is how often a plugin reads the state, flushes its counters and takes care of
-// calls, ms.
+// tickMS is how often a plugin reads the state, flushes its counters and reports, ms.
 const tickMS = 200
-
-// vm is what all plugins of one VM share. Several plugin configurations can live in one
-// VM, so nothing in it depends on a configuration.
-type vm struct {
-	types.DefaultVMContext
-	host   host
-	bodies bodyCache
-	counts [policy.Counters]uint64 // since the last flush
-}
-
-func newVM(h host) *vm { return &vm{host: h} }
-
-// NewPluginContext implements types.VMContext.
-func (v *vm) NewPluginContext(uint32) types.PluginContext {
-	return &plugin{vm: v}
-}
-
-func (v *vm) count(counter policy.Counter) { v.counts[counter]++ }
-
-// flush adds what was counted to the proxy's counters.
-func (v *vm) flush() {
-	for c := policy.None + 1; c < policy.Counters; c++ {
-		if v.counts[c] != 0 {
-			v.host.count(c, v.counts[c])
-			v.counts[c] = 0
-		}
-	}
-}
 
 // plugin is one plugin configuration: an edge, or the push listener.
 type plugin struct {
-	types.DefaultPluginContext
-	vm    *vm
-	edge  *policy.Edge
-	calls calls
-	hits  hits
+	vm   *vm
+	id   uint32
+	edge *policy.Edge
+	// headers has the lengths of the names of those headers that the edge reads: most
+	// headers of a request have others.
+	headers uint64
+	calls   calls
+	hits    hits
 }
 
-// OnPluginStart implements types.PluginContext. It reads the configuration and has no
-// other effect: the proxy also starts plugins only to see whether they would.
-func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
-	config, err := pluginConfig()
+// configure reads the configuration and has no other effect: the proxy also starts plugins
+// only to see whether they would. false: it is refused.
+func (p *plugin) configure(size int) bool {
+	config, err := policy.ParseBytes(p.vm.host.configuration(size))
 	if err != nil {
-		proxywasm.LogCriticalf("gatehouse: the plugin configuration is refused:\n%s", indent(err.Error()))
-		return types.OnPluginStartStatusFailed
+		p.vm.host.critical("gatehouse: the plugin configuration is refused:\n" + indent(err.Error()))
+		return false
 	}
-	p.edge = policy.NewEdge(config)
+	p.edge, p.headers = policy.NewEdge(config), 0
+	for _, name := range config.HeadersRead() {
+		p.headers |= abi.LengthBit(name)
+	}
 	p.calls = calls{plugin: p, inFlight: map[string]*call{}}
-	if err := proxywasm.SetTickPeriodMilliSeconds(tickMS); err != nil {
-		proxywasm.LogCriticalf("gatehouse: set tick period of %d ms: %v", tickMS, err)
-		return types.OnPluginStartStatusFailed
+	if err := p.vm.host.setTickPeriod(tickMS); err != nil {
+		p.vm.host.critical(fmt.Sprintf("gatehouse: set tick period of %d ms: %v", tickMS, err))
+		return false
 	}
-	return types.OnPluginStartStatusOK
+	return true
 }
 
-func pluginConfig() (*policy.Config, error) {
-	raw, err := proxywasm.GetPluginConfiguration()
-	if err != nil {
-		return nil, fmt.Errorf("configuration: none is given: %w", err)
-	}
-	return policy.ParseBytes(raw)
-}
-
-// OnTick implements types.PluginContext.
-func (p *plugin) OnTick() {
+func (p *plugin) tick() {
 	p.vm.flush()
+	p.vm.sweep()
+	p.vm.host.enter(p.id)
 	if !p.edge.Config().PushListener {
 		p.readState()
-		p.calls.tick()
-		p.hits.tick(p.vm.host, p.edge.Config())
+		p.calls.report()
+		p.hits.tick(p)
 	}
 }
 
@@ -98,12 +67,15 @@ func (p *plugin) readState() bool {
 	return changed
 }
 
-// NewHttpContext implements types.PluginContext.
-func (p *plugin) NewHttpContext(contextID uint32) types.HttpContext {
-	if p.edge.Config().PushListener {
-		return &ingest{vm: p.vm}
+// call makes a call to the sidecar; done gets the answer's body, or nil for none that is
+// usable, which is the callback's as everything from the host.
+func (p *plugin) call(path string, body []byte, done func(body []byte)) error {
+	config := p.edge.Config()
+	token, err := p.vm.host.call(config.SidecarCluster, path, body, config.SidecarTimeout)
+	if err == nil {
+		p.vm.calls[token] = done
 	}
-	return &stream{plugin: p, id: contextID}
+	return err
 }
 
 func indent(text string) string { return "  " + strings.ReplaceAll(text, "\n", "\n  ") }

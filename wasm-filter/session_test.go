@@ -6,8 +6,6 @@ import (
 
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 	"github.com/gatehouse/gatehouse/wire"
-	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/proxytest"
-	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
 )
 
 const sessionRules = `{
@@ -16,89 +14,68 @@ const sessionRules = `{
 		{"match": {"path": "/v1/session", "methods": ["POST"]}, "session": "issue"},
 		{"match": {"prefix": "/v1/telemetry"}, "auth": {"permissions": ["telemetry.write"]}}]}`
 
-// validated sets what the proxy's JWT filter would have put aside of a token.
-func validated(t *testing.T, e proxytest.HostEmulator, claims map[string]string) {
-	t.Helper()
-	for name, value := range claims {
-		path := []string{"metadata", "filter_metadata", "envoy.filters.http.jwt_authn", "gatehouse", name}
-		if err := e.SetProperty(path, []byte(value)); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 func TestToken(t *testing.T) {
 	e := emulate(t, sessionRules)
-	validated(t, e, map[string]string{"sub": "dev", "ver": "7-1"})
-	id := e.InitializeHttpContext()
-	forged := [][2]string{{":method", "POST"}, {":path", "/v1/telemetry"}, {policy.DeviceHeader, "forged"}}
-	if action := e.CallOnRequestHeaders(id, forged, true); action != types.ActionPause {
-		t.Fatalf("got action %v, want a pause", action)
+	e.claims = map[string]string{"sub": "dev", "ver": "7-1"}
+	x := e.streams[e.begin([][2]string{{":method", "POST"}, {":path", "/v1/telemetry"}, {policy.DeviceHeader, "forged"}}, true)]
+	if x.action != pause || len(e.calls) != 1 {
+		t.Fatalf("got action %v and %d calls, want a pause and a call", x.action, len(e.calls))
 	}
-	calls := callouts(e, id)
-	if len(calls) != 1 {
-		t.Fatalf("got %d calls, want 1", len(calls))
-	}
-	request, err := wire.ParseVerifyRequest(calls[0].Body)
-	if want := (wire.VerifyRequest{DeviceID: "dev", Session: "7-1"}); err != nil || request != want {
+	request, err := wire.ParseVerifyRequest(e.calls[0].body)
+	if want := (wire.VerifyRequest{DeviceID: "dev", Session: "7-1", Source: "203.0.113.7"}); err != nil || request != want {
 		t.Errorf("got %+v, %v; want %+v", request, err, want)
 	}
-	e.CallOnHttpCallResponse(calls[0].CalloutID, ok, nil, allow())
-	headers := e.GetCurrentRequestHeaders(id)
-	if !slices.Contains(headers, [2]string{policy.DeviceHeader, "dev"}) || slices.Contains(headers, [2]string{policy.DeviceHeader, "forged"}) {
-		t.Errorf("got headers %v, want the token's device and no other", headers)
+	e.answered(e.calls[0], allow())
+	if !slices.Contains(x.request, [2]string{policy.DeviceHeader, "dev"}) || slices.Contains(x.request, [2]string{policy.DeviceHeader, "forged"}) {
+		t.Errorf("got headers %v, want the token's device and no other", x.request)
 	}
 }
 
 // TestNoToken has claims of another name, as another provider's would be.
 func TestNoToken(t *testing.T) {
 	e := emulate(t, sessionRules)
-	validated(t, e, map[string]string{"subject": "dev", "ver": "7-1"})
-	id := e.InitializeHttpContext()
-	e.CallOnRequestHeaders(id, [][2]string{{":method", "POST"}, {":path", "/v1/telemetry"}}, true)
-	if got := e.GetSentLocalResponse(id); got == nil || got.StatusCode != 401 {
-		t.Errorf("got %+v, want a 401", got)
+	e.claims = map[string]string{"subject": "dev", "ver": "7-1"}
+	x := e.streams[e.begin([][2]string{{":method", "POST"}, {":path", "/v1/telemetry"}}, true)]
+	if x.reply == nil || x.reply.status != 401 {
+		t.Errorf("got %+v, want a 401", x.reply)
 	}
 }
 
 func TestExchange(t *testing.T) {
 	const token = `{"token":"a.b.c"}`
 	tests := []struct {
-		name    string
-		headers [][2]string
-		body    []byte
-		want    uint32
+		name string
+		body []byte
+		want int
 	}{
-		{"issued", ok, wire.AppendSessionResponse(nil, &wire.SessionResponse{Outcome: wire.Allow, Body: []byte(token)}), 200},
-		{"refused", ok, wire.AppendSessionResponse(nil, &wire.SessionResponse{Outcome: wire.Deny}), 401},
-		{"busy", ok, wire.AppendSessionResponse(nil, &wire.SessionResponse{Outcome: wire.Unavailable, RetryAfterS: 1}), 503},
-		{"a verdict is no token", ok, allow(), 503},
-		{"garbage", ok, []byte("garbage"), 503},
-		{"no answer", [][2]string{{":status", "503"}}, nil, 503},
+		{"issued", wire.AppendSessionResponse(nil, &wire.SessionResponse{Outcome: wire.Allow, Body: []byte(token)}), 200},
+		{"refused", wire.AppendSessionResponse(nil, &wire.SessionResponse{Outcome: wire.Deny}), 401},
+		{"busy", wire.AppendSessionResponse(nil, &wire.SessionResponse{Outcome: wire.Unavailable, RetryAfterS: 1}), 503},
+		{"a verdict is no token", allow(), 503},
+		{"garbage", []byte("garbage"), 503},
+		{"no answer", nil, 503},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			e := emulate(t, sessionRules)
 			ids := make([]uint32, 2)
 			for i := range ids {
-				ids[i] = e.InitializeHttpContext()
-				e.CallOnRequestHeaders(ids[i], [][2]string{{":method", "POST"}, {":path", "/v1/session"}, {"x-device-id", "dev"}, {"x-device-token", "s3cret"}}, true)
+				ids[i] = e.begin([][2]string{{":method", "POST"}, {":path", "/v1/session"}, {"x-device-id", "dev"}, {"x-device-token", "s3cret"}}, true)
 			}
-			calls := callouts(e, ids...)
-			if len(calls) != 1 || !slices.Contains(calls[0].Headers, [2]string{":path", "/v1/session"}) {
-				t.Fatalf("got calls %+v, want one to /v1/session", calls)
+			if len(e.calls) != 1 || e.calls[0].path != "/v1/session" {
+				t.Fatalf("got calls %+v, want one to /v1/session", e.calls)
 			}
-			if request, err := wire.ParseVerifyRequest(calls[0].Body); err != nil || request != (wire.VerifyRequest{DeviceID: "dev", Secret: "s3cret"}) {
+			if request, err := wire.ParseVerifyRequest(e.calls[0].body); err != nil || request.DeviceID != "dev" || request.Secret != "s3cret" || request.Session != "" {
 				t.Errorf("got %+v, %v; want the credential", request, err)
 			}
-			e.CallOnHttpCallResponse(calls[0].CalloutID, tt.headers, nil, tt.body)
+			e.answered(e.calls[0], tt.body)
 			for _, id := range ids {
-				got := e.GetSentLocalResponse(id)
-				if got == nil || got.StatusCode != tt.want {
+				got := e.streams[id].reply
+				if got == nil || got.status != tt.want {
 					t.Fatalf("got %+v, want a %d", got, tt.want)
 				}
-				if tt.want == 200 && (string(got.Data) != token || !slices.Contains(got.Headers, [2]string{"cache-control", "no-store"})) {
-					t.Errorf("got %q %v, want the token, not to be stored", got.Data, got.Headers)
+				if tt.want == 200 && (string(got.body) != token || !slices.Contains(got.headers, [2]string{"cache-control", "no-store"})) {
+					t.Errorf("got %q %v, want the token, not to be stored", got.body, got.headers)
 				}
 			}
 		})

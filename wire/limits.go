@@ -113,22 +113,42 @@ func ValidPermission(name string) bool {
 // DeviceKey is the key of the payload that only device id gets for key.
 func DeviceKey(id, key string) string { return "@" + id + key }
 
+// AppendDeviceKey appends DeviceKey(id, key) to dst.
+func AppendDeviceKey(dst []byte, id, key string) []byte {
+	return append(append(append(dst, '@'), id...), key...)
+}
+
 // CanonicalQuery is the part of a query that belongs to a cache key: its pairs in
 // bytewise order of their names, joined by '&', without empty ones. Pairs of one name
 // keep their order, which can mean something. With only != nil the pairs of other names
 // are dropped; names are compared as they are sent, not decoded.
 func CanonicalQuery(query string, only []string) string {
-	if query == "" {
-		return ""
-	}
-	pairs := slices.DeleteFunc(strings.Split(query, "&"), func(pair string) bool {
+	return string(AppendCanonicalQuery(nil, query, only))
+}
+
+// AppendCanonicalQuery appends CanonicalQuery(query, only) to dst. It allocates nothing
+// else as long as not more than 16 pairs count.
+func AppendCanonicalQuery(dst []byte, query string, only []string) []byte {
+	var few [16]string
+	pairs := few[:0]
+	for query != "" {
+		var pair string
+		pair, query, _ = strings.Cut(query, "&")
 		name, _, _ := strings.Cut(pair, "=")
-		return pair == "" || only != nil && !slices.Contains(only, name)
-	})
+		if pair != "" && (only == nil || slices.Contains(only, name)) {
+			pairs = append(pairs, pair)
+		}
+	}
 	slices.SortStableFunc(pairs, func(a, b string) int {
 		nameA, _, _ := strings.Cut(a, "=")
 		nameB, _, _ := strings.Cut(b, "=")
 		return strings.Compare(nameA, nameB)
 	})
-	return strings.Join(pairs, "&")
+	for i, pair := range pairs {
+		if i > 0 {
+			dst = append(dst, '&')
+		}
+		dst = append(dst, pair...)
+	}
+	return dst
 }

@@ -54,6 +54,9 @@ func (s *Stack) EnvoyPID() int { return s.pid(envoyName) }
 // SidecarPID is the process id of the last sidecar that was started, 0 before the first.
 func (s *Stack) SidecarPID() int { return s.pid(sidecarName) }
 
+// RedisPID is the process id of the last redis-server that was started, 0 if the stack runs none.
+func (s *Stack) RedisPID() int { return s.pid(redisName) }
+
 func (s *Stack) pid(name string) int {
 	if child := s.child(name); child != nil {
 		return child.pid

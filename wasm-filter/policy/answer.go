@@ -3,32 +3,46 @@ package policy
 import (
 	"errors"
 	"strconv"
+	"unsafe"
 
 	"github.com/gatehouse/gatehouse/wire"
+)
+
+// The Cache-Status (RFC 9211) of what goes upstream, and of a hit.
+const (
+	forwarded           = "gatehouse; fwd="
+	statusMethod        = forwarded + "method"
+	statusBypass        = forwarded + "bypass"
+	statusNotAcceptable = forwarded + "bypass; detail=not-acceptable"
+	statusNoState       = forwarded + "stale; detail=no-state"
+	statusNotInStep     = forwarded + "stale; detail=not-in-step"
+	statusExpired       = forwarded + "stale; detail=expired"
+	statusMiss          = forwarded + "uri-miss"
+	statusHit           = "gatehouse; hit"
 )
 
 // answer fills in the cache's part of a decision that would otherwise pass.
 func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memory, answers *Answers) {
 	pass := func(counter Counter, why string) {
-		d.CacheStatus, d.Cache = "gatehouse; fwd="+why, counter
+		d.CacheStatus, d.Cache = why, counter
 	}
 	if r.Method != "GET" && r.Method != "HEAD" {
-		pass(CacheBypass, "method")
+		pass(CacheBypass, statusMethod)
 		return
 	}
-	key, ok := r.key(rule.Cache, d.Device)
+	key, ok := e.key(r, rule.Cache, d.Device)
 	if !ok || r.ifMatch {
-		pass(CacheBypass, "bypass")
+		pass(CacheBypass, statusBypass)
 		return
 	}
 	if e.state.Epoch == 0 {
 		d.Outdated = true
-		pass(CacheStale, "stale; detail=no-state")
+		pass(CacheStale, statusNoState)
 		return
 	}
 	stale := nowMS-e.state.InStepMS > e.config.MaxStaleness.Milliseconds()
 	if stale && !e.config.ServeStale {
-		pass(CacheStale, "stale; detail=not-in-step")
+		pass(CacheStale, statusNotInStep)
 		return
 	}
 	source := source{mem: mem, fetched: answers.Fetch}
@@ -46,14 +60,14 @@ func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memo
 	case err == nil:
 		d.Key = key
 	case errors.Is(err, errNotAcceptable):
-		pass(CacheBypass, "bypass; detail=not-acceptable")
+		pass(CacheBypass, statusNotAcceptable)
 	case rule.Cache.Fetch && answers.Fetch == nil:
 		d.Action, d.Key, d.Cache, d.Outdated = Fetch, key, CacheFetch, d.Outdated || outdated(err)
 	case errors.Is(err, errExpired):
-		pass(CacheStale, "stale; detail=expired")
+		pass(CacheStale, statusExpired)
 	default:
 		d.Outdated = d.Outdated || outdated(err)
-		pass(CacheMiss, "uri-miss")
+		pass(CacheMiss, statusMiss)
 	}
 }
 
@@ -74,12 +88,12 @@ func (e *Edge) serve(d *Decision, nowMS int64, rule *Rule, r *Request, s *source
 	encoding := o.Variants()[i].Encoding
 	etag := o.ETag
 	if encoding != wire.Identity {
-		etag = "W/" + etag // one opaque tag for all encodings: strong only for the bytes it was made of
+		// One opaque tag for all encodings: strong only for the bytes it was made of.
+		etag = e.compose(append(append(e.text, "W/"...), etag...))
 	}
-	headers := make([][2]string, 0, 8)
-	headers = append(headers, [2]string{"cache-status", cacheStatus(nowMS, o)}, [2]string{"etag", etag},
-		[2]string{"cache-control", cacheControl(rule, o)},
-		[2]string{"age", strconv.FormatInt(max(nowMS-o.PublishedMS, 0)/1000, 10)})
+	headers := append(e.headers[:0], [2]string{"cache-status", e.cacheStatus(nowMS, o)}, [2]string{"etag", etag},
+		[2]string{"cache-control", e.cacheControl(rule, o)},
+		[2]string{"age", e.decimal("", max(nowMS-o.PublishedMS, 0)/1000)})
 	if len(o.Variants()) > 1 {
 		headers = append(headers, [2]string{"vary", "accept-encoding"})
 	}
@@ -125,14 +139,33 @@ func (s *source) body(o *wire.Object, i int) []byte {
 	return s.mem.Body(s.epoch, o.Variants()[i])
 }
 
+// key is the cache key of r, see [Request.appendKey]; it is valid until the next decision.
+func (e *Edge) key(r *Request, c *Cache, device string) (string, bool) {
+	all, ok := r.appendKey(e.text, c, device)
+	return e.compose(all), ok
+}
+
+// decimal is prefix and n in decimal digits; it is valid until the next decision.
+func (e *Edge) decimal(prefix string, n int64) string {
+	return e.compose(strconv.AppendInt(append(e.text, prefix...), n, 10))
+}
+
+// compose is what all has beyond e.text, to which it was appended; it is valid until the
+// next decision, which writes over it.
+func (e *Edge) compose(all []byte) string {
+	added := all[len(e.text):]
+	e.text = all
+	return unsafe.String(unsafe.SliceData(added), len(added))
+}
+
 // cacheControl lets clients and caches keep an answer for its ttl, and otherwise keep it
 // but ask each time, which is what a 304 is for. What needs a credential is private.
-func cacheControl(rule *Rule, o *wire.Object) string {
+func (e *Edge) cacheControl(rule *Rule, o *wire.Object) string {
 	switch {
 	case o.TTLMS != 0 && rule.Auth != nil:
-		return "private, max-age=" + strconv.FormatUint(o.TTLMS/1000, 10)
+		return e.decimal("private, max-age=", int64(o.TTLMS/1000))
 	case o.TTLMS != 0:
-		return "max-age=" + strconv.FormatUint(o.TTLMS/1000, 10)
+		return e.decimal("max-age=", int64(o.TTLMS/1000))
 	case rule.Auth != nil:
 		return "private, no-cache"
 	default:
@@ -140,10 +173,10 @@ func cacheControl(rule *Rule, o *wire.Object) string {
 	}
 }
 
-// cacheStatus is the Cache-Status of a hit (RFC 9211).
-func cacheStatus(nowMS int64, o *wire.Object) string {
+// cacheStatus is the Cache-Status of a hit.
+func (e *Edge) cacheStatus(nowMS int64, o *wire.Object) string {
 	if o.TTLMS == 0 {
-		return "gatehouse; hit"
+		return statusHit
 	}
-	return "gatehouse; hit; ttl=" + strconv.FormatInt((o.PublishedMS+int64(o.TTLMS)-nowMS)/1000, 10)
+	return e.decimal(statusHit+"; ttl=", (o.PublishedMS+int64(o.TTLMS)-nowMS)/1000)
 }

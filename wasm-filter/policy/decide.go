@@ -77,11 +77,21 @@ type Edge struct {
 	// it asks for a name that no device has.
 	needs   []uint64
 	unknown []bool
+	// permissionNames are the names of sets of permissions that were asked for, at most maxSets.
+	permissionNames map[uint64]string
+
+	// Of the decision that was made last, which refers to them.
+	headers [8][2]string
+	text    []byte
 }
+
+// maxSets bounds how many sets of permissions an edge remembers the names of.
+const maxSets = 256
 
 // NewEdge is an edge that has not read a state yet.
 func NewEdge(c *Config) *Edge {
-	return &Edge{config: c, needs: make([]uint64, len(c.Rules)), unknown: make([]bool, len(c.Rules))}
+	return &Edge{config: c, needs: make([]uint64, len(c.Rules)), unknown: make([]bool, len(c.Rules)),
+		permissionNames: map[uint64]string{}}
 }
 
 // Config is the edge's configuration.
@@ -93,6 +103,7 @@ func (e *Edge) State() *wire.State { return &e.state }
 // SetState takes over a newly read state.
 func (e *Edge) SetState(s wire.State) {
 	e.state = s
+	clear(e.permissionNames)
 	for i := range e.config.Rules {
 		e.needs[i], e.unknown[i] = 0, false
 		if e.config.Rules[i].Auth == nil {
@@ -109,22 +120,25 @@ func (e *Edge) SetState(s wire.State) {
 	}
 }
 
-// Decide decides one request at nowMS, unix ms. It is a pure function of its arguments
-// and the edge's state; the decision refers to the request and to what mem returned.
+// Decide decides one request at nowMS, unix ms, which only a request that a rule governs
+// needs. It is a pure function of its arguments
+// and the edge's state. The decision refers to the request, to what mem returned and to
+// memory of the edge's, and so is valid until the next one.
 func (e *Edge) Decide(nowMS int64, r *Request, mem Memory, answers *Answers) Decision {
-	rule, i := e.config.match(r)
-	if rule == nil {
+	e.text = e.text[:0]
+	if r.rule < 0 {
 		if e.config.DenyByDefault {
 			return e.refuse(403, AuthForbidden)
 		}
 		return Decision{}
 	}
+	rule := &e.config.Rules[r.rule]
 	if rule.IssueSession {
 		return e.issue(nowMS, r, mem, answers)
 	}
 	var d Decision
 	if rule.Auth != nil {
-		if d = e.authorize(nowMS, i, r, mem, answers); d.Action != Pass {
+		if d = e.authorize(nowMS, r.rule, r, mem, answers); d.Action != Pass {
 			return d
 		}
 	}
@@ -248,8 +262,11 @@ func problem(status int) Decision {
 		Headers: [][2]string{{"content-type", "text/plain"}, {"cache-control", "no-store"}}}
 }
 
-// names are the permissions of a set, in the state's order.
+// names are the permissions of a set, in the state's order, comma separated.
 func (e *Edge) names(permissions uint64) string {
+	if names, ok := e.permissionNames[permissions]; ok {
+		return names
+	}
 	var b strings.Builder
 	for i, name := range e.state.Permissions {
 		if permissions&(1<<i) != 0 {
@@ -259,6 +276,10 @@ func (e *Edge) names(permissions uint64) string {
 			b.WriteString(name)
 		}
 	}
+	if len(e.permissionNames) == maxSets {
+		clear(e.permissionNames)
+	}
+	e.permissionNames[permissions] = b.String()
 	return b.String()
 }
 

@@ -83,6 +83,16 @@ func request(lines ...string) [][2]string {
 	return headers
 }
 
+// read is the request of these lines.
+func read(e *Edge, lines ...string) Request {
+	var r Request
+	for _, h := range request(lines...) {
+		e.ReadHeader(&r, h[0], h[1])
+	}
+	e.Govern(&r)
+	return r
+}
+
 func decide(t *testing.T, m *memory, config string, answers Answers, lines ...string) Decision {
 	t.Helper()
 	c, err := parseJSON(t, config)
@@ -93,7 +103,7 @@ func decide(t *testing.T, m *memory, config string, answers Answers, lines ...st
 	if m.state.Epoch != 0 {
 		e.SetState(m.state)
 	}
-	r := c.ReadRequest(request(lines...))
+	r := read(e, lines...)
 	return e.Decide(now, &r, m, &answers)
 }
 
@@ -454,11 +464,12 @@ func TestReadRequestForged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := c.ReadRequest(request("GET /", "x-gatehouse-device: me", "x-gatehouse-permissions: all", "x_gatehouse-device: me", "x_gatehouse_permissions: all", "x-gatehouse-devices: 1"))
+	e := NewEdge(c)
+	r := read(e, "GET /", "x-gatehouse-device: me", "x-gatehouse-permissions: all", "x_gatehouse-device: me", "x_gatehouse_permissions: all", "x-gatehouse-devices: 1")
 	if want := []string{DeviceHeader, PermissionsHeader, "x_gatehouse-device", "x_gatehouse_permissions"}; !slices.Equal(r.Forged, want) {
 		t.Errorf("got %v, want %v", r.Forged, want)
 	}
-	if d := NewEdge(c).Decide(now, &r, newMemory(), &Answers{}); d.Action != Reply || d.Status != 403 {
+	if d := e.Decide(now, &r, newMemory(), &Answers{}); d.Action != Reply || d.Status != 403 {
 		t.Errorf("default deny: got action %d, status %d; want a 403", d.Action, d.Status)
 	}
 }

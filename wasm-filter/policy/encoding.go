@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/gatehouse/gatehouse/wire"
@@ -17,6 +18,9 @@ const fallback = 1
 // choose is the position of the variant that the client likes best, the shorter one of
 // two that it likes alike, or -1 if it refuses them all.
 func choose(variants []wire.Variant, acceptEncoding string, present bool) int {
+	if !present { // any coding would do, and identity is sure to
+		return slices.IndexFunc(variants, func(v wire.Variant) bool { return v.Encoding == wire.Identity })
+	}
 	best, bestWeight := -1, 0
 	var w weights
 	w.parse(acceptEncoding)
@@ -27,9 +31,6 @@ func choose(variants []wire.Variant, acceptEncoding string, present bool) int {
 			if variants[i].Encoding == wire.Identity {
 				weight = fallback
 			}
-		}
-		if !present && variants[i].Encoding != wire.Identity {
-			continue // no header: any coding would do, and identity is sure to
 		}
 		if weight > bestWeight || weight == bestWeight && best >= 0 && variants[i].Length < variants[best].Length {
 			best, bestWeight = i, weight

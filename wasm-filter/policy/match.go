@@ -5,15 +5,17 @@ import (
 	"strings"
 )
 
-// match is the first rule that the request falls under and its position, or nil.
-func (c *Config) match(r *Request) (*Rule, int) {
+// Govern finds the first rule that the request falls under, when all its headers are
+// read; false if there is none.
+func (e *Edge) Govern(r *Request) bool {
 	path := canonicalPath(r.path())
-	for i := range c.Rules {
-		if c.Rules[i].Match.matches(r.Method, path) {
-			return &c.Rules[i], i
+	for r.rule = range e.config.Rules {
+		if e.config.Rules[r.rule].Match.matches(r.Method, path) {
+			return true
 		}
 	}
-	return nil, -1
+	r.rule = -1
+	return false
 }
 
 // matches says whether a rule covers a request. A path covers itself with or without a
@@ -56,7 +58,11 @@ func (m *Match) reads() bool {
 }
 
 func coveredBy(path, prefix string) bool {
-	return strings.HasPrefix(path, prefix) || len(prefix) > 1 && path+"/" == prefix
+	if strings.HasPrefix(path, prefix) {
+		return true
+	}
+	last := len(prefix) - 1
+	return last > 0 && prefix[last] == '/' && path == prefix[:last]
 }
 
 // bare is path without slashes at its end.

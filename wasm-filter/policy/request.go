@@ -18,6 +18,7 @@ const (
 type Request struct {
 	Method string
 	Target string // :path, with its query
+	rule   int    // that governs it, -1 if none does; see Govern
 	// Forged names the identity headers that the client sent, to be removed.
 	Forged []string
 	// Token is what the proxy knows of the request's token, and asked only if a rule wants
@@ -40,37 +41,40 @@ type field struct {
 
 func (f *field) add(value string) { f.value, f.lines = value, f.lines+1 }
 
-// ReadRequest picks what a decision needs from all request headers, whose names are in
-// lower case. The request refers to them.
-func (c *Config) ReadRequest(headers [][2]string) Request {
-	var r Request
-	for i := range headers {
-		name, value := headers[i][0], headers[i][1]
-		switch name {
-		case ":method":
-			r.Method = value
-		case ":path":
-			r.Target = value
-		case "if-none-match":
-			r.ifNoneMatch = joinLines(r.ifNoneMatch, value)
-		case "accept-encoding":
-			r.acceptEncoding, r.hasAccept = joinLines(r.acceptEncoding, value), true
-		case "if-match", "if-unmodified-since":
-			r.ifMatch = true
-		}
-		if isIdentity(name) {
-			r.Forged = append(r.Forged, name)
-		}
-		switch {
-		case c.Credentials.Basic && name == "authorization":
-			r.authorization.add(value)
-		case name == c.Credentials.IDHeader:
-			r.id.add(value)
-		case name == c.Credentials.SecretHeader:
-			r.secret.add(value)
-		}
+// ReadHeader takes over what a decision needs of one header, whose name is in lower case.
+// Each header of a request is read once, in their order; those that aren't among
+// [Config.HeadersRead] may be left out. The request refers to them.
+func (e *Edge) ReadHeader(r *Request, name, value string) {
+	switch name {
+	case ":method":
+		r.Method = value
+	case ":path":
+		r.Target = value
+	case "if-none-match":
+		r.ifNoneMatch = joinLines(r.ifNoneMatch, value)
+	case "accept-encoding":
+		r.acceptEncoding, r.hasAccept = joinLines(r.acceptEncoding, value), true
+	case "if-match", "if-unmodified-since":
+		r.ifMatch = true
 	}
-	return r
+	if isIdentity(name) {
+		r.Forged = append(r.Forged, name)
+	}
+	switch {
+	case e.config.Credentials.Basic && name == "authorization":
+		r.authorization.add(value)
+	case name == e.config.Credentials.IDHeader:
+		r.id.add(value)
+	case name == e.config.Credentials.SecretHeader:
+		r.secret.add(value)
+	}
+}
+
+// HeadersRead are the headers that ReadHeader takes something of. Of the identity headers
+// it takes each spelling, all as long as the one that is here.
+func (c *Config) HeadersRead() []string {
+	return []string{":method", ":path", "if-none-match", "accept-encoding", "if-match", "if-unmodified-since",
+		DeviceHeader, PermissionsHeader, "authorization", c.Credentials.IDHeader, c.Credentials.SecretHeader}
 }
 
 // isIdentity reports whether an upstream may take name for one of our headers: many
@@ -96,23 +100,27 @@ func (r *Request) path() string {
 	return path
 }
 
-// key is the cache key of the request under a rule, and false if it would be too long,
-// or the target so long that taking it apart is not worth it.
-func (r *Request) key(c *Cache, device string) (string, bool) {
+// appendKey appends the cache key of the request under a rule; false if it would be too
+// long, or the target so long that taking it apart is not worth it.
+func (r *Request) appendKey(dst []byte, c *Cache, device string) ([]byte, bool) {
 	if len(r.Target) > 2*wire.MaxKey {
-		return "", false
+		return dst, false
 	}
+	start := len(dst)
 	path, query, _ := strings.Cut(r.Target, "?")
-	key := path
+	if c.PerDevice {
+		dst = wire.AppendDeviceKey(dst, device, path)
+	} else {
+		dst = append(dst, path...)
+	}
 	if query != "" {
-		if query = wire.CanonicalQuery(query, c.Query); query != "" {
-			key += "?" + query
+		end := len(dst)
+		dst = wire.AppendCanonicalQuery(append(dst, '?'), query, c.Query)
+		if len(dst) == end+1 { // no parameter counts
+			dst = dst[:end]
 		}
 	}
-	if c.PerDevice {
-		key = wire.DeviceKey(device, key)
-	}
-	return key, len(key) <= wire.MaxKey
+	return dst, len(dst)-start <= wire.MaxKey
 }
 
 // Credential is a device id and what is shown for it, within their limits: a secret or,

@@ -36,7 +36,7 @@ func decideToken(t *testing.T, m *memory, config string, token *claims, answers 
 	if m.state.Epoch != 0 {
 		e.SetState(m.state)
 	}
-	r := c.ReadRequest(request(lines...))
+	r := read(e, lines...)
 	r.Token = token
 	return e.Decide(now, &r, m, &answers)
 }

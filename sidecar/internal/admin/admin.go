@@ -9,13 +9,20 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"runtime"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-const drainTimeout = 2 * time.Second
+const (
+	drainTimeout = 2 * time.Second
+	// blockRate is how long goroutines have to be blocked, on average, to be seen once in a
+	// block profile.
+	blockRate = 10 * time.Microsecond
+)
 
 // Check is one condition of readiness: nil, or why not.
 type Check struct {
@@ -31,11 +38,12 @@ type Server struct {
 	registry *prometheus.Registry
 	checks   []Check
 	log      *slog.Logger
+	blocking sync.Mutex // held while a block profile is taken
 }
 
 // New is a Server for address, host:port.
 func New(address string, registry *prometheus.Registry, checks []Check, log *slog.Logger) *Server {
-	return &Server{address, registry, checks, log}
+	return &Server{address: address, registry: registry, checks: checks, log: log}
 }
 
 // Handler serves the endpoints.
@@ -45,11 +53,23 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/block", s.block)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	return mux
+}
+
+// block answers with where goroutines were blocked in the seconds asked for (?seconds=).
+// Only then is it recorded, and one such profile at a time: recording costs every
+// verification.
+func (s *Server) block(w http.ResponseWriter, r *http.Request) {
+	s.blocking.Lock()
+	defer s.blocking.Unlock()
+	runtime.SetBlockProfileRate(int(blockRate.Nanoseconds()))
+	defer runtime.SetBlockProfileRate(0)
+	pprof.Handler("block").ServeHTTP(w, r)
 }
 
 // ready answers 200, or 503 with a line for each reason why not.

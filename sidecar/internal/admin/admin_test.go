@@ -1,6 +1,7 @@
 package admin_test
 
 import (
+	"compress/gzip"
 	"errors"
 	"io"
 	"log/slog"
@@ -8,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gatehouse/gatehouse/sidecar/internal/admin"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
@@ -60,5 +62,43 @@ func TestRunSaysWhichAddress(t *testing.T) {
 	err := admin.New("127.0.0.1:99999", metrics.New().Registry, nil, slog.New(slog.DiscardHandler)).Run(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "99999") {
 		t.Errorf("Run = %v, want an error that names the address", err)
+	}
+}
+
+// TestBlockProfile takes a profile while a goroutine of this test is blocked now and then.
+func TestBlockProfile(t *testing.T) {
+	server := httptest.NewServer(admin.New("", metrics.New().Registry, nil, slog.New(slog.DiscardHandler)).Handler())
+	defer server.Close()
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	blocked, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-done:
+				close(blocked)
+				return
+			case <-ticker.C:
+				blocked <- struct{}{}
+			}
+		}
+	}()
+	go func() {
+		for range blocked { // the name of this function is in the profile
+		}
+	}()
+	defer close(done)
+	r, err := http.Get(server.URL + "/debug/pprof/block?seconds=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	unzipped, err := gzip.NewReader(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	profile, err := io.ReadAll(unzipped)
+	if err != nil || !strings.Contains(string(profile), "TestBlockProfile") {
+		t.Errorf("got %d bytes (%v), want a profile with this test's function", len(profile), err)
 	}
 }

@@ -1,16 +1,19 @@
-package main
+//go:build linux
+
+package scenario
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+
 	"net/http"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
 
@@ -20,7 +23,7 @@ const revoked = 200
 // revocation measures how long after a revocation has returned its device is refused for
 // the first time, while it sends 200 requests a second on four connections, over both
 // workers; and looks for answers of 200 after that.
-func revocation(ctx context.Context, o *options, out io.Writer) (err error) {
+func revocation(ctx context.Context, o *Options, out *Recorder) (err error) {
 	b, err := start(ctx, stack.Options{Name: "revocation", SidecarArgs: []string{"--verdict.allow-ttl=10m"}}, func(ctx context.Context, p *publish.Publisher) error {
 		return register(ctx, p, "good", revoked, 4)
 	})
@@ -49,7 +52,7 @@ func revocation(ctx context.Context, o *options, out io.Writer) (err error) {
 
 // revokeAll measures one operation that revokes many devices, until the sidecar has
 // applied the last event.
-func (b *bench) revokeAll(ctx context.Context, o *options, out io.Writer) error {
+func (b *bench) revokeAll(ctx context.Context, o *Options, out *Recorder) error {
 	if err := register(ctx, b.publisher, "many", o.Objects, 4); err != nil {
 		return err
 	}
@@ -135,7 +138,7 @@ func (s *stream) send(ctx context.Context, url string, interval, offset time.Dur
 		case <-timer.C:
 		}
 		begin := time.Now()
-		status, err := c.show(s.id, secret)
+		status, err := c.show(s.id, workload.Secret)
 		if err != nil {
 			return err
 		}

@@ -1,10 +1,13 @@
-package main
+//go:build linux
+
+package scenario
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"io"
+
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -83,7 +86,7 @@ func fetch(ctx context.Context, url string) (string, error) {
 
 // coldstart measures a sidecar that starts with nothing: until the edge has acknowledged
 // everything that Redis has.
-func coldstart(ctx context.Context, o *options, out io.Writer) (err error) {
+func coldstart(ctx context.Context, o *Options, out *Recorder) (err error) {
 	b, err := start(ctx, stack.Options{Name: "coldstart", ReadyTimeout: time.Minute, SidecarArgs: []string{fmt.Sprint("--memory.objects=", o.Objects*5/4)}},
 		func(ctx context.Context, p *publish.Publisher) error { return fill(ctx, p, o.Objects) })
 	if err != nil {
@@ -112,7 +115,7 @@ func coldstart(ctx context.Context, o *options, out io.Writer) (err error) {
 
 // catchup measures a sidecar that has missed changes: paused so long that Redis has
 // closed its subscription, it catches up with what it missed.
-func catchup(ctx context.Context, o *options, out io.Writer) (err error) {
+func catchup(ctx context.Context, o *Options, out *Recorder) (err error) {
 	b, err := start(ctx, stack.Options{Name: "catchup", ReadyTimeout: time.Minute, SidecarArgs: []string{fmt.Sprint("--memory.objects=", o.Objects*5/4)}},
 		func(ctx context.Context, p *publish.Publisher) error { return fill(ctx, p, o.Objects) })
 	if err != nil {

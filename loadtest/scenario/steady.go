@@ -1,10 +1,12 @@
-package main
+//go:build linux
+
+package scenario
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+
 	"math"
 	"strings"
 	"time"
@@ -17,7 +19,7 @@ import (
 // for each, and no answer waits for a verdict to be renewed. So that there are times at
 // which many are renewed at once, Envoy is started again when all devices are in: all
 // verdicts are made again within a second, by pins, and the lives of all are alike, ± 10 %.
-func steady(ctx context.Context, o *options, out io.Writer) (err error) {
+func steady(ctx context.Context, o *Options, out *Recorder) (err error) {
 	const life = 30 // of a verdict, s
 	b, err := start(ctx, stack.Options{Name: "steady", SidecarArgs: []string{"--bcrypt.workers=2"}}, func(ctx context.Context, p *publish.Publisher) error {
 		return register(ctx, p, "good", o.Devices, o.Cost)
@@ -44,7 +46,6 @@ func steady(ctx context.Context, o *options, out io.Writer) (err error) {
 	if begin, err = f.awaitIn(ctx, o.Devices); err != nil {
 		return errors.Join(err, f.stop())
 	}
-	f.take()
 	if err := wait(ctx, time.Second); err != nil { // Envoy's counters are late
 		return errors.Join(err, f.stop())
 	}
@@ -52,10 +53,11 @@ func steady(ctx context.Context, o *options, out io.Writer) (err error) {
 	if err != nil {
 		return errors.Join(err, f.stop())
 	}
-	if err := errors.Join(wait(ctx, time.Duration(o.Seconds)*time.Second), f.stop()); err != nil {
+	out.doing("%s", o.seconds(120))
+	row, samples, err := f.row(ctx, b.gatehouse(), "telemetry of devices", o.Devices, o.seconds(120))
+	if err = errors.Join(err, f.stop()); out.row(row, err) != nil {
 		return err
 	}
-	samples := f.take()
 	again, err := b.sum(ctx, "gatehouse_bcrypt_total")
 	if err != nil {
 		return err
@@ -64,15 +66,15 @@ func steady(ctx context.Context, o *options, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "steady: %d devices, 1 request/s each, %d s, verdicts of %d s ± 10 %%, cost %d; all in after %.0f s\n", o.Devices, o.Seconds, life, o.Cost, warm.Seconds())
-	fmt.Fprintf(out, "bcrypt runs: %.0f when all were in, %.0f at the end; %d requests, %d errors, %d waited for a verification\n", runs, again, len(samples), bad(samples), waitedNow-waited)
+	fmt.Fprintf(out, "steady: %d devices, 1 request/s each, %.0f s, verdicts of %d s ± 10 %%, cost %d; all in after %.0f s\n", o.Devices, row.Seconds, life, o.Cost, warm.Seconds())
+	fmt.Fprintf(out, "bcrypt runs: %.0f when all were in, %.0f at the end; %d requests, %d waited for a verification\n", runs, again, len(samples), waitedNow-waited)
 	printWindows(out, samples, begin, life)
 	return nil
 }
 
 // printWindows prints how long requests took at the times when verdicts of life seconds,
 // made at begin, are renewed or would expire, and at all others.
-func printWindows(out io.Writer, samples []sample, begin time.Time, life float64) {
+func printWindows(out *Recorder, samples []sample, begin time.Time, life float64) {
 	// The k-th renewal comes after k times two thirds of a life, ± 10 %, the end of a life
 	// that is not renewed after a whole one.
 	within := func(s sample, first float64) bool {

@@ -1,4 +1,6 @@
-package main
+//go:build linux
+
+package scenario
 
 import (
 	"bufio"
@@ -8,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -16,16 +19,17 @@ import (
 	"golang.org/x/crypto/bcrypt"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/gatehouse/gatehouse/loadtest/report"
+	"github.com/gatehouse/gatehouse/loadtest/stats"
+	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
 
-// secret is that of every device: hashing is the sidecar's work to measure, not ours. Each
-// device has its own record, so each costs the sidecar a run of bcrypt.
-const secret = "secret-of-32-characters-for-all-d"
-
-// register publishes n devices, named after prefix, with one hash.
+// register publishes n devices, named after prefix, with one hash of one secret: hashing is
+// the sidecar's work to measure, not ours. Each device has a record of its own, so each
+// costs the sidecar a run of bcrypt.
 func register(ctx context.Context, p *publish.Publisher, prefix string, n, cost int) error {
-	hash, err := bcrypt.GenerateFromPassword([]byte(secret), cost)
+	hash, err := bcrypt.GenerateFromPassword([]byte(workload.Secret), cost)
 	if err != nil {
 		return err
 	}
@@ -119,7 +123,7 @@ func (f *fleet) device(ctx context.Context, url, id string, i int, offset time.D
 		case <-timer.C:
 		}
 		begin := time.Now()
-		status, err := c.show(id, secret)
+		status, err := c.show(id, workload.Secret)
 		if err != nil {
 			return err
 		}
@@ -183,6 +187,32 @@ func (f *fleet) stop() error {
 	return nil
 }
 
+// row measures the fleet for d, on t, which it asks. What the client uses is this process.
+func (f *fleet) row(ctx context.Context, t target, name string, devices int, d time.Duration) (row report.Row, samples []sample, err error) {
+	row = report.Row{Workload: name, Loop: report.Open, Bytes: -1, Connections: devices, Asked: float64(devices)}
+	row, err = measured(ctx, t, row, func(row *report.Row) (client, error) {
+		f.take()
+		begin, cpu := time.Now(), ownCPU()
+		if err := wait(ctx, d); err != nil {
+			return client{}, err
+		}
+		row.Seconds = time.Since(begin).Seconds()
+		samples = f.take()
+		var h stats.Histogram
+		row.Errors = map[string]int64{}
+		for _, s := range samples {
+			h.Add(s.took)
+			if s.status != http.StatusOK {
+				row.Errors[fmt.Sprint(s.status)]++
+			}
+		}
+		row.Achieved, row.Latency = float64(len(samples))/row.Seconds, report.Points(&h)
+		cores := (ownCPU() - cpu) / row.Seconds
+		return client{answers: int64(len(samples)), cores: cores, busy: cores / float64(runtime.NumCPU()), held: row.Achieved >= 0.99*row.Asked}, nil
+	})
+	return row, samples, err
+}
+
 // quantile is of the times of samples that keep accepts, 0 if there are none.
 func quantile(samples []sample, q float64, keep func(sample) bool) time.Duration {
 	var took []time.Duration
@@ -196,17 +226,6 @@ func quantile(samples []sample, q float64, keep func(sample) bool) time.Duration
 	}
 	slices.Sort(took)
 	return took[min(int(q*float64(len(took))), len(took)-1)].Round(time.Microsecond)
-}
-
-// bad counts answers other than 200.
-func bad(samples []sample) int {
-	n := 0
-	for _, s := range samples {
-		if s.status != http.StatusOK {
-			n++
-		}
-	}
-	return n
 }
 
 // wait lets time pass.

@@ -1,11 +1,13 @@
-package main
+//go:build linux
+
+package scenario
 
 import (
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
+
 	"slices"
 	"strings"
 	"sync"
@@ -22,7 +24,7 @@ const readers = 16
 // propagation measures how long after a publish has returned the edge gives the new
 // answer for the first time: one update at a time, one key of 100 after the other, under
 // a constant rate of reads of all of them.
-func propagation(ctx context.Context, o *options, out io.Writer) (err error) {
+func propagation(ctx context.Context, o *Options, out *Recorder) (err error) {
 	const keys = 100
 	b, err := start(ctx, stack.Options{Name: "propagation"}, func(ctx context.Context, p *publish.Publisher) error {
 		for i := range keys {

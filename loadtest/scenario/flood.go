@@ -1,10 +1,12 @@
-package main
+//go:build linux
+
+package scenario
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -107,7 +109,7 @@ func (f *flooding) rate() float64 { return float64(f.sent.Load()) / time.Since(f
 
 // flood measures devices at work without and with a flood, and then a sidecar that has
 // just started, to which every device is new, under the same flood.
-func flood(ctx context.Context, o *options, out io.Writer) (err error) {
+func flood(ctx context.Context, o *Options, out *Recorder) (err error) {
 	cost := min(o.Cost, 8) // at 12 all devices on one worker would take more than five minutes
 	b, err := start(ctx, stack.Options{Name: "flood", SidecarArgs: []string{"--bcrypt.workers=1"}}, func(ctx context.Context, p *publish.Publisher) error {
 		return errors.Join(register(ctx, p, "good", o.Devices, cost), register(ctx, p, "idle", o.Devices, cost))
@@ -138,7 +140,7 @@ func flood(ctx context.Context, o *options, out io.Writer) (err error) {
 }
 
 // phase lets time pass and prints what it was like.
-func (b *bench) phase(ctx context.Context, o *options, f *fleet, out io.Writer, name string) error {
+func (b *bench) phase(ctx context.Context, o *Options, f *fleet, out *Recorder, name string) error {
 	if err := wait(ctx, 3*time.Second); err != nil { // until it is as it stays
 		return err
 	}
@@ -146,24 +148,21 @@ func (b *bench) phase(ctx context.Context, o *options, f *fleet, out io.Writer, 
 	if err != nil {
 		return err
 	}
-	f.take()
-	seconds := float64(o.Seconds) / 4
-	if err := wait(ctx, time.Duration(seconds*float64(time.Second))); err != nil {
+	row, _, err := f.row(ctx, b.gatehouse(), "telemetry "+name+" the flood", o.Devices, o.seconds(120)/4)
+	if out.row(row, err) != nil {
 		return err
 	}
-	samples := f.take()
 	after, err := b.figures(ctx)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%-8s %d requests, %d errors, p50 %s, p99 %s; calls %.0f/s, bcrypt %.1f/s, push operations %.0f/s, sidecar's CPU %.2f, RSS %.0f → %.0f MiB\n", name, len(samples), bad(samples),
-		quantile(samples, .5, nil), quantile(samples, .99, nil), (after.calls-before.calls)/seconds, (after.runs-before.runs)/seconds, (after.ops-before.ops)/seconds,
-		(after.cpu-before.cpu)/seconds, before.rss/(1<<20), after.rss/(1<<20))
+	fmt.Fprintf(out, "%s the flood: calls %.0f/s, bcrypt %.1f/s, push operations %.0f/s, sidecar's RSS %.0f → %.0f MiB\n", name,
+		(after.calls-before.calls)/row.Seconds, (after.runs-before.runs)/row.Seconds, (after.ops-before.ops)/row.Seconds, before.rss/(1<<20), after.rss/(1<<20))
 	return nil
 }
 
 // figures are some of the sidecar's metrics.
-type figures struct{ calls, runs, seconds, ops, cpu, rss float64 }
+type figures struct{ calls, runs, seconds, ops, rss float64 }
 
 func (b *bench) figures(ctx context.Context) (f figures, err error) {
 	for _, m := range []struct {
@@ -172,7 +171,7 @@ func (b *bench) figures(ctx context.Context) (f figures, err error) {
 	}{
 		{"gatehouse_api_requests_total", &f.calls},
 		{"gatehouse_bcrypt_total", &f.runs}, {"gatehouse_bcrypt_seconds_sum", &f.seconds}, {"gatehouse_push_operations_total", &f.ops},
-		{"process_cpu_seconds_total", &f.cpu}, {"process_resident_memory_bytes", &f.rss},
+		{"process_resident_memory_bytes", &f.rss},
 	} {
 		if *m.to, err = b.sum(ctx, m.name); err != nil {
 			return f, err
@@ -186,7 +185,7 @@ func (b *bench) figures(ctx context.Context) (f figures, err error) {
 // Every device is new then. A run of bcrypt that isn't a good device's finds an address
 // of the flood, which is suspect from then on, and of four runs at most one goes to
 // suspects while others wait: all are in after (devices + addresses) × 4/3 runs.
-func (b *bench) coldFlood(ctx context.Context, o *options, out io.Writer) error {
+func (b *bench) coldFlood(ctx context.Context, o *Options, out *Recorder) error {
 	if err := errors.Join(b.KillSidecar(), b.StartSidecar(ctx)); err != nil {
 		return err
 	}

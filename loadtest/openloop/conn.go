@@ -1,0 +1,218 @@
+//go:build linux
+
+package openloop
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// conn is a connection with at most one request on its way.
+type conn struct {
+	fd     int
+	busy   bool
+	due    time.Duration // of the request on its way
+	buf    []byte        // the head of its answer, as far as it is here
+	status int           // of the answer, 0 while its head is not complete
+	left   int           // of its body, bytes
+}
+
+// connect adds an idle connection.
+func (c *client) connect() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	for {
+		if err = unix.Connect(fd, &c.address); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err == nil {
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	}
+	if err == nil {
+		err = unix.SetNonblock(fd, true)
+	}
+	if err == nil {
+		err = unix.EpollCtl(c.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return fmt.Errorf("connect to %v:%d: %w", c.address.Addr, c.address.Port, err)
+	}
+	conn := &conn{fd: fd, buf: make([]byte, 0, 64<<10)}
+	c.conns[int32(fd)] = conn
+	c.idle = append(c.idle, conn)
+	return nil
+}
+
+// send sends the next request on an idle connection.
+func (c *client) send() error {
+	last := len(c.idle) - 1
+	conn := c.idle[last]
+	c.idle = c.idle[:last]
+	conn.busy, conn.due = true, c.due(c.next)
+	request := c.requests[int(c.next)%len(c.requests)]
+	c.next++
+	for {
+		n, err := unix.Write(conn.fd, request)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n < len(request) { // the buffer of an idle connection takes any request
+			return c.lose(conn)
+		}
+		return nil
+	}
+}
+
+// receive takes what has come on a connection.
+func (c *client) receive(conn *conn) error {
+	if conn == nil {
+		return nil // lost while events were looked at
+	}
+	for {
+		n, err := unix.Read(conn.fd, conn.buf[len(conn.buf):cap(conn.buf)])
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EAGAIN):
+			return nil
+		case err != nil || n == 0 || !conn.busy:
+			return c.lose(conn)
+		}
+		c.result.Bytes += int64(n)
+		conn.buf = conn.buf[:len(conn.buf)+n]
+		done, err := conn.parse()
+		if err != nil {
+			return err
+		}
+		if done {
+			c.finish(conn)
+			return nil
+		}
+	}
+}
+
+// finish counts an answer; its connection is idle again.
+func (c *client) finish(conn *conn) {
+	c.result.Latency.Add(time.Since(c.begin) - conn.due)
+	c.result.Statuses[conn.status]++
+	c.result.Answered++
+	conn.busy, conn.status, conn.buf = false, 0, conn.buf[:0]
+	c.idle = append(c.idle, conn)
+}
+
+// lose counts the request that a lost connection had, and connects again.
+func (c *client) lose(lost *conn) error {
+	if lost.busy {
+		c.fail("closed", lost.due, time.Since(c.begin))
+	} else {
+		for i, conn := range c.idle {
+			if conn == lost {
+				c.idle = append(c.idle[:i], c.idle[i+1:]...)
+				break
+			}
+		}
+	}
+	delete(c.conns, int32(lost.fd))
+	if err := unix.Close(lost.fd); err != nil {
+		return err
+	}
+	return c.connect()
+}
+
+var (
+	headEnd = []byte("\r\n\r\n")
+	length  = []byte("\r\ncontent-length:")
+)
+
+// parse reads what is there of an answer, and reports whether it is complete. It knows
+// answers as this program's servers give them: HTTP/1.1, with a content-length unless
+// they have no body.
+func (conn *conn) parse() (done bool, err error) {
+	if conn.status == 0 {
+		head, body, found := bytes.Cut(conn.buf, headEnd)
+		if !found {
+			if len(conn.buf) == cap(conn.buf) {
+				return false, fmt.Errorf("open loop: a head of more than %d bytes", cap(conn.buf))
+			}
+			return false, nil
+		}
+		if conn.status, conn.left, err = parseHead(head); err != nil {
+			return false, err
+		}
+		conn.left -= len(body)
+	} else {
+		conn.left -= len(conn.buf)
+	}
+	conn.buf = conn.buf[:0]
+	if conn.left < 0 {
+		return false, fmt.Errorf("open loop: %d bytes after an answer of status %d", -conn.left, conn.status)
+	}
+	return conn.left == 0, nil
+}
+
+// parseHead is the status of an answer and the length of its body.
+func parseHead(head []byte) (status, left int, err error) {
+	if len(head) < len("HTTP/1.1 200") || !bytes.HasPrefix(head, []byte("HTTP/1.")) {
+		return 0, 0, fmt.Errorf("open loop: an answer that begins with %.40q", head)
+	}
+	status = digits(head[len("HTTP/1.1 "):])
+	if status < 200 {
+		return 0, 0, fmt.Errorf("open loop: an answer of status %d", status)
+	}
+	if status == 204 || status == 304 {
+		return status, 0, nil
+	}
+	for rest := head; ; {
+		i := bytes.IndexByte(rest, '\n')
+		if i < 1 {
+			return 0, 0, fmt.Errorf("open loop: an answer of status %d without content-length", status)
+		}
+		if line := rest[i-1:]; len(line) > len(length) && bytes.EqualFold(line[:len(length)], length) {
+			return status, digits(bytes.TrimLeft(line[len(length):], " ")), nil
+		}
+		rest = rest[i+1:]
+	}
+}
+
+// digits is the number that b begins with.
+func digits(b []byte) int {
+	n := 0
+	for _, c := range b {
+		if c < '0' || c > '9' {
+			break
+		}
+		n = n*10 + int(c-'0')
+	}
+	return n
+}
+
+// wait is epoll_pwait2(2), whose timeout is as precise as the timer; epoll_wait's is in milliseconds.
+func wait(epoll int, events []unix.EpollEvent, timeout time.Duration) (int, error) {
+	ts := unix.NsecToTimespec(max(timeout, 0).Nanoseconds())
+	n, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(epoll), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), uintptr(unsafe.Pointer(&ts)), 0, 0)
+	if errno == unix.EINTR {
+		return 0, nil
+	}
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), nil
+}
+
+// threadCPU is what this thread has used.
+func threadCPU() time.Duration {
+	var r unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_THREAD, &r); err != nil {
+		return 0
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}

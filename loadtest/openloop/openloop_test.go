@@ -1,0 +1,162 @@
+//go:build linux
+
+package openloop
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestParseHead(t *testing.T) {
+	for _, test := range []struct {
+		head         string
+		status, left int
+		ok           bool
+	}{
+		{"HTTP/1.1 200 OK\r\nContent-Length: 42\r\nx: y", 200, 42, true},
+		{"HTTP/1.1 200 OK\r\nx: y\r\ncontent-length:7", 200, 7, true},
+		{"HTTP/1.1 304 Not Modified\r\netag: x", 304, 0, true},
+		{"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0", 503, 0, true},
+		{"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked", 0, 0, false},
+		{"HTTP/1.1 100 Continue", 0, 0, false},
+		{"nonsense", 0, 0, false},
+	} {
+		status, left, err := parseHead([]byte(test.head))
+		if status != test.status || left != test.left || (err == nil) != test.ok {
+			t.Errorf("%q: got %d, %d, %v", test.head, status, left, err)
+		}
+	}
+}
+
+func run(t *testing.T, handler http.HandlerFunc, l Load) Result {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	var requests [][]byte
+	for _, path := range []string{"/a", "/b"} {
+		requests = append(requests, fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path))
+	}
+	result, err := Run(t.Context(), server.URL, requests, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+func TestRateIsHeldAndAnswersAreCounted(t *testing.T) {
+	body := strings.Repeat("x", 100<<10) // more than one read
+	var a, b atomic.Int64
+	got := run(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/a":
+			a.Add(1)
+			w.Header().Set("Content-Length", fmt.Sprint(len(body)))
+			_, _ = io.WriteString(w, body)
+		case "/b":
+			b.Add(1)
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}, Load{Rate: 500, Duration: time.Second, Connections: 8})
+	// On a machine that is busy elsewhere the last ones may find no connection in time.
+	unsent := got.Errors["unsent"]
+	if got.Asked != 500 || got.Answered+unsent != 500 || unsent > 250 || a.Load()+b.Load() != got.Answered || len(got.Errors) > 1 {
+		t.Errorf("got %d asked, %d answered, %v, %d and %d by the server; want 500, all answered", got.Asked, got.Answered, got.Errors, a.Load(), b.Load())
+	}
+	if got.Statuses[200] != a.Load() || got.Statuses[503] != b.Load() || max(a.Load()-b.Load(), b.Load()-a.Load()) > 1 {
+		t.Errorf("got %v, want as many of each as the server gave, %d and %d, in turn", got.Statuses, a.Load(), b.Load())
+	}
+	if got.Bytes < a.Load()*int64(len(body)) || got.Latency.Total() != 500 || got.CPU == 0 {
+		t.Errorf("got %d bytes, %d latencies, %s of CPU", got.Bytes, got.Latency.Total(), got.CPU)
+	}
+}
+
+// TestWaitingCounts has one connection and a server that stops for half a second: the
+// requests that were due meanwhile waited for it.
+func TestWaitingCounts(t *testing.T) {
+	var n atomic.Int64
+	got := run(t, func(http.ResponseWriter, *http.Request) {
+		if n.Add(1) == 20 {
+			timer := time.NewTimer(500 * time.Millisecond)
+			<-timer.C
+		}
+	}, Load{Rate: 100, Duration: time.Second, Connections: 1})
+	if got.Answered+got.Errors["unsent"] != 100 {
+		t.Fatalf("got %d answers and %v, want 100 in all", got.Answered, got.Errors)
+	}
+	if got.Late > 400*time.Millisecond {
+		t.Errorf("got %s late, want what the client was late, not the server", got.Late)
+	}
+	// 50 of 100 were due during the stop: a closed loop would have seen one slow answer.
+	if p := got.Latency.At(.80); p < 200*time.Millisecond {
+		t.Errorf("p80: got %s, want more than 200 ms", p)
+	}
+}
+
+func TestWhatIsNotAnsweredCounts(t *testing.T) {
+	hang := make(chan struct{})
+	defer close(hang)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	var dropped atomic.Bool
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = c.Read(make([]byte, 100))
+				if !dropped.Swap(true) {
+					_ = c.Close() // the first request loses its connection
+				}
+				<-hang
+				_ = c.Close()
+			}()
+		}
+	}()
+	got, err := Run(t.Context(), "http://"+listener.Addr().String(), [][]byte{[]byte("GET / HTTP/1.1\r\n\r\n")}, Load{Rate: 10, Duration: time.Second, Connections: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Asked != 10 || got.Answered != 0 || got.Errors["closed"] != 1 || got.Errors["timeout"] != 2 || got.Errors["unsent"] != 7 {
+		t.Errorf("got %d asked, %d answered, %v; want 10, 0, 1 closed, 2 timeouts, 7 unsent", got.Asked, got.Answered, got.Errors)
+	}
+	if got.Latency.Total() != 10 {
+		t.Errorf("got %d latencies, want 10", got.Latency.Total())
+	}
+}
+
+func TestRunEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { cancel() }))
+	defer server.Close()
+	_, err := Run(ctx, server.URL, [][]byte{[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")}, Load{Rate: 100, Duration: time.Minute, Connections: 1})
+	if err == nil {
+		t.Error("got no error from a run that was ended")
+	}
+}
+
+// TestNothingIsSentLate has a server that can't keep up: what is due while its one
+// connection is busy is never sent once the time is up.
+func TestNothingIsSentLate(t *testing.T) {
+	var n atomic.Int64
+	got := run(t, func(http.ResponseWriter, *http.Request) {
+		n.Add(1)
+		timer := time.NewTimer(100 * time.Millisecond)
+		<-timer.C
+	}, Load{Rate: 100, Duration: time.Second, Connections: 1})
+	if n.Load() > 11 || got.Answered != n.Load() || got.Answered+got.Errors["unsent"] != 100 {
+		t.Errorf("got %d at the server, %d answered, %v; want at most 11, and all others unsent", n.Load(), got.Answered, got.Errors)
+	}
+}

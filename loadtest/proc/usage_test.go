@@ -1,0 +1,71 @@
+//go:build linux
+
+package proc
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+)
+
+func TestUsageOfOneselfGrows(t *testing.T) {
+	servers := []Server{{Name: "self", PID: os.Getpid()}}
+	before, err := Read(servers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var u Usage
+	for deadline := time.Now().Add(20 * time.Second); u.CPU["self"] < .05 && time.Now().Before(deadline); {
+		after, err := Read(servers) // reading is work enough
+		if err != nil {
+			t.Fatal(err)
+		}
+		u = after.Since(before)
+	}
+	if u.CPU["self"] < .05 || u.Total() != u.CPU["self"] || u.Machine <= 0 || u.Busy["self"] <= 0 {
+		t.Errorf("got %+v, want 0.05 s of CPU, and a machine that was busy", u)
+	}
+}
+
+// TestChildrenCount runs a shell whose child does the work.
+func TestChildrenCount(t *testing.T) {
+	p, err := Start(Program{Name: "shell", Path: "/bin/sh", Args: []string{"-c", "(while :; do :; done) & wait"}, Log: filepath.Join(t.TempDir(), "log")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	servers := []Server{{Name: "shell", PID: p.PID(), Cores: 1}}
+	before, err := Read(servers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var u Usage
+	for deadline := time.Now().Add(20 * time.Second); u.CPU["shell"] < .05 && time.Now().Before(deadline); {
+		after, err := Read(servers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u = after.Since(before)
+	}
+	if u.CPU["shell"] < .05 {
+		t.Errorf("got %v s of CPU, want that of the child", u.CPU)
+	}
+	if err := p.Stop(); err != nil {
+		t.Error(err)
+	}
+	if left, err := filepath.Glob("/proc/[0-9]*/stat"); err == nil {
+		for _, path := range left {
+			if fields, err := stat(path); err == nil && fields[2] == strconv.Itoa(p.PID()) && fields[0] != "Z" {
+				t.Errorf("%s of the group is left", path)
+			}
+		}
+	}
+}
+
+func TestCountersPairNamesWithValues(t *testing.T) {
+	got := counters("Ip: A B\nIp: 1 2\nTcp: InSegs RetransSegs\nTcp: 10 7\n")
+	if got["Tcp.RetransSegs"] != 7 || got["Ip.A"] != 1 {
+		t.Errorf("got %v", got)
+	}
+}

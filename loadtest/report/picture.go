@@ -1,0 +1,133 @@
+package report
+
+import (
+	_ "embed"
+	"fmt"
+	"html"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Classes of the style: c0 is Gatehouse's, c1 that of what it is compared with.
+const own, other = 0, 1
+
+// lineColors tells lines apart.
+var lineColors = []int{0, 2, 3, 4, 5, 6, 7}
+
+//go:embed chart.css
+var chartCSS string
+
+// charts are those that the report's rows and pairs allow.
+func (r *Report) charts() []string {
+	var found []string
+	for _, chart := range []string{r.perRequest(), r.latency(), r.throughput()} {
+		if chart != "" {
+			found = append(found, chart)
+		}
+	}
+	return found
+}
+
+// latency shows percentiles of the open loop's rows, by how rare an answer is: each nine
+// takes the same room.
+func (r *Report) latency() string {
+	var all []series
+	lo, hi := math.Inf(1), 0.0
+	for _, s := range r.Sections {
+		for _, row := range s.Rows {
+			if row.Loop != Open || s.Scenario == "breakpoint" || len(all) == len(lineColors) {
+				continue
+			}
+			line := series{name: fmt.Sprintf("%s, %.0f/s", row.Workload, row.Asked)}
+			for _, p := range row.Latency {
+				if p.Percent < 100 && p.Micros > 0 {
+					line.points = append(line.points, [2]float64{1 / (1 - p.Percent/100), p.Micros})
+					lo, hi = min(lo, p.Micros), max(hi, p.Micros)
+				}
+			}
+			if len(line.points) > 0 {
+				all = append(all, line)
+			}
+		}
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	x := scale{log: true, min: 2, max: 1e4, from: left, to: chartWidth - right}
+	for _, p := range []float64{50, 90, 99, 99.9, 99.99} {
+		x.ticks = append(x.ticks, tick{1 / (1 - p/100), strconv.FormatFloat(p, 'f', -1, 64) + " %"})
+	}
+	y := logScale(lo, hi, chartHeight-bottom, top, micros)
+	return lines("Latency at a constant rate", "share of requests that took at most", "from when a request was due", x, y, all)
+}
+
+// throughput shows what the closed loop reached by connections.
+func (r *Report) throughput() string {
+	var all []series
+	most, hi := 1.0, 0.0
+	for _, s := range r.Sections {
+		if s.Scenario != "ramp" {
+			continue
+		}
+		for _, row := range s.Rows {
+			i := slices.IndexFunc(all, func(s series) bool { return s.name == row.Workload })
+			if i < 0 {
+				i, all = len(all), append(all, series{name: row.Workload})
+			}
+			all[i].points = append(all[i].points, [2]float64{float64(row.Connections), row.Achieved})
+			most, hi = max(most, float64(row.Connections)), max(hi, row.Achieved)
+		}
+	}
+	if hi == 0 {
+		return ""
+	}
+	x := scale{log: true, min: 1, max: most, from: left, to: chartWidth - right}
+	for c := 1.0; c <= most; c *= 2 {
+		x.ticks = append(x.ticks, tick{c, fmt.Sprint(c)})
+	}
+	y := linearScale(hi, chartHeight-bottom, top, func(v float64) string { return fmt.Sprintf("%.0f", v) })
+	return lines("Throughput by connections", "connections", "requests/s", x, y, all)
+}
+
+// perRequest shows the CPU of all processes for each request, by workload and peer.
+func (r *Report) perRequest() string {
+	var groups []group
+	for _, s := range r.Sections {
+		for _, p := range s.Pairs {
+			if p.Reference != "gatehouse" || s.Scenario == "beforeafter" {
+				continue
+			}
+			i := slices.IndexFunc(groups, func(g group) bool { return g.name == p.Workload })
+			if i < 0 {
+				own := bar{"Gatehouse", fmt.Sprintf("%.0f µs", p.ReferenceMicros), p.ReferenceMicros, own}
+				i, groups = len(groups), append(groups, group{p.Workload, []bar{own}})
+			}
+			// What the pairs say holds between any two runs: the bar is as long as the ratio says.
+			value := p.Ratio.Median * groups[i].bars[0].value
+			groups[i].bars = append(groups[i].bars, bar{p.Subject, fmt.Sprintf("%.0f µs (× %.2g)", value, p.Ratio.Median), value, other})
+		}
+	}
+	if len(groups) == 0 {
+		return ""
+	}
+	return bars("CPU per request", "µs of all processes on the way of a request", groups)
+}
+
+var heightPattern = regexp.MustCompile(`height="(\d+)"`)
+
+// Picture is all charts as one SVG, light or dark as its viewer prefers.
+func (r *Report) Picture() string {
+	var b strings.Builder
+	y := 0
+	for _, chart := range r.charts() {
+		height, _ := strconv.Atoi(heightPattern.FindStringSubmatch(chart)[1])
+		b.WriteString(strings.Replace(chart, "<svg ", fmt.Sprintf(`<svg y="%d" `, y), 1))
+		y += height + 16
+	}
+	facts := fmt.Sprintf("%s, %d × %s, Envoy %s", r.Machine.Commit, r.Machine.Cores, r.Machine.CPU, r.Machine.Versions["envoy"])
+	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d"><style>%s</style><rect class="back" width="100%%" height="100%%"/>%s<text class="tick" x="16" y="%d">%s</text></svg>`+"\n",
+		chartWidth, y+24, chartWidth, y+24, chartCSS, b.String(), y+10, html.EscapeString(facts))
+}

@@ -1,0 +1,73 @@
+//go:build linux
+
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/loadtest/proc"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+)
+
+// bench is a stack with a client of its Redis.
+type bench struct {
+	*stack.Stack
+	client    redis.UniversalClient
+	publisher *publish.Publisher
+	dir       string
+	workers   int // of Envoy
+}
+
+// start starts a stack with a redis-server of its own. seed may fill Redis before the
+// sidecar starts.
+func start(ctx context.Context, o stack.Options, seed func(ctx context.Context, p *publish.Publisher) error) (*bench, error) {
+	path, err := exec.LookPath("redis-server")
+	if err != nil {
+		return nil, fmt.Errorf("%w: it measures with a real Redis; install redis-server", err)
+	}
+	if o.Concurrency == 0 {
+		o.Concurrency = 2
+	}
+	b := &bench{workers: o.Concurrency}
+	if b.dir, err = os.MkdirTemp("", "gatehouse-loadtest-"); err != nil {
+		return nil, err
+	}
+	o.Dir, o.RedisServerPath = b.dir, path
+	o.Seed = func(ctx context.Context, url string) error {
+		var err error
+		if b.client, err = redisurl.Connect(url); err != nil {
+			return err
+		}
+		b.publisher = publish.New(b.client)
+		if seed == nil {
+			return nil
+		}
+		return seed(ctx, b.publisher)
+	}
+	if b.Stack, err = stack.Start(ctx, o); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(b.dir))
+	}
+	return b, nil
+}
+
+func (b *bench) stop() error {
+	return errors.Join(b.client.Close(), b.Stop(), os.RemoveAll(b.dir))
+}
+
+// envoy is what Envoy's CPU is measured by, whatever listener is loaded.
+func (b *bench) envoy() proc.Server {
+	return proc.Server{Name: "envoy", PID: b.EnvoyPID(), Cores: b.workers, Workers: "wrk:worker_"}
+}
+
+// servers are Gatehouse's processes.
+func (b *bench) servers() []proc.Server {
+	return []proc.Server{b.envoy(), {Name: "sidecar", PID: b.SidecarPID()}, {Name: "redis", PID: b.RedisPID(), Cores: 1}}
+}

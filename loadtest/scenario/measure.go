@@ -1,0 +1,239 @@
+//go:build linux
+
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/gatehouse/gatehouse/loadtest/openloop"
+	"github.com/gatehouse/gatehouse/loadtest/peers"
+	"github.com/gatehouse/gatehouse/loadtest/proc"
+	"github.com/gatehouse/gatehouse/loadtest/report"
+	"github.com/gatehouse/gatehouse/loadtest/workload"
+	"github.com/gatehouse/gatehouse/loadtest/wrk"
+)
+
+// target is a server under load.
+type target struct {
+	name    string
+	url     string
+	servers []proc.Server // every process on the way of a request
+	counted *bench        // whose counters tell hits, nil if it has none
+}
+
+// gatehouse is the edge of a stack as a target; more are the upstream's processes.
+func (b *bench) gatehouse(more ...proc.Server) target {
+	return target{"gatehouse", b.EdgeURL(), append(b.servers(), more...), b}
+}
+
+// client is what a generator of load reports.
+type client struct {
+	answers int64
+	cores   float64 // that it used
+	busy    float64 // share of the cores that it can use
+	held    bool    // it asked at a rate, and got answers at that rate
+}
+
+// measured fills in of row what the machine says, while load runs.
+func measured(ctx context.Context, t target, row report.Row, load func(row *report.Row) (client, error)) (report.Row, error) {
+	row.Server = t.name
+	row.Cores = map[string]float64{}
+	before, hits, err := begin(ctx, t)
+	if err != nil {
+		return row, err
+	}
+	locks := proc.WatchLocks(t.servers)
+	c, err := load(&row)
+	locked := locks.Stop()
+	if err != nil {
+		return row, err
+	}
+	after, err := proc.Read(t.servers)
+	if err != nil {
+		return row, err
+	}
+	u := after.Since(before)
+	for name, seconds := range u.CPU {
+		row.Cores[name] = seconds / u.Seconds
+	}
+	row.Client, row.Others = c.cores, max(u.Machine-u.Total()/u.Seconds-c.cores, 0)
+	if c.answers == 0 {
+		return row, fmt.Errorf("%s on %s: no answer in %.1f s, errors %v", row.Workload, t.name, u.Seconds, row.Errors)
+	}
+	row.MicrosPerRequest = u.Total() * 1e6 / float64(c.answers)
+	l := proc.Load{
+		Client: c.busy, Servers: u.Busy, Machine: u.Machine / float64(runtime.NumCPU()), Others: row.Others,
+		Locked: locked, Lost: float64(u.Lost) / float64(c.answers), Held: c.held,
+	}
+	row.Bottleneck, row.ClientBound = l.Bottleneck(), l.ClientBound()
+	row.HitRatio, err = hits(ctx)
+	return row, err
+}
+
+// begin reads what was used and counted so far; hits is the share of hits since then.
+func begin(ctx context.Context, t target) (before proc.Reading, hits func(context.Context) (float64, error), err error) {
+	hits = func(context.Context) (float64, error) { return -1, nil }
+	if t.counted != nil {
+		first, err := t.counted.cacheCounters(ctx)
+		if err != nil {
+			return before, nil, err
+		}
+		hits = func(ctx context.Context) (float64, error) {
+			last, err := t.counted.cacheCounters(ctx)
+			if err != nil {
+				return 0, err
+			}
+			return last.ratio(first), nil
+		}
+	}
+	before, err = proc.Read(t.servers)
+	return before, hits, err
+}
+
+// cacheCounts is Gatehouse's counters of cacheable requests.
+type cacheCounts struct{ hits, all int }
+
+// ratio is the share of hits since first, -1 if nothing was asked for.
+func (c cacheCounts) ratio(first cacheCounts) float64 {
+	if c.all == first.all {
+		return -1
+	}
+	return float64(c.hits-first.hits) / float64(c.all-first.all)
+}
+
+// cacheCounters waits until Envoy has flushed what the filter has counted: it is at most
+// 200 ms late.
+func (b *bench) cacheCounters(ctx context.Context) (c cacheCounts, err error) {
+	if err := wait(ctx, 300*time.Millisecond); err != nil {
+		return c, err
+	}
+	text, err := fetch(ctx, b.EnvoyAdminURL()+"/stats?filter=^wasmcustom.gatehouse.cache_")
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimPrefix(line, "wasmcustom.gatehouse.cache_"), ": ")
+		n := 0
+		if _, err := fmt.Sscan(value, &n); err != nil {
+			return c, fmt.Errorf("counter %q: %w", line, err)
+		}
+		switch name {
+		case "hit", "not_modified", "stale_served":
+			c.hits += n
+			c.all += n
+		case "miss", "stale", "bypass":
+			c.all += n
+		}
+	}
+	return c, err
+}
+
+// closed loads t as fast as it answers.
+func (o *Options) closed(ctx context.Context, t target, w workload.Workload, l wrk.Load, dir string) (report.Row, error) {
+	row := report.Row{Workload: w.Name, Loop: report.Closed, Bytes: w.Bytes, Connections: l.Connections}
+	return measured(ctx, t, row, func(row *report.Row) (client, error) {
+		r, err := wrk.Run(ctx, t.url, w, l, dir)
+		if err != nil {
+			return client{}, err
+		}
+		row.Seconds, row.Achieved, row.Errors = r.Seconds, float64(r.Requests)/r.Seconds, r.Errors
+		for i, q := range wrk.Quantiles {
+			row.Latency = append(row.Latency, report.Point{Percent: q, Micros: r.Percentiles[i]})
+		}
+		if n := r.Errors["status"]; n > 0 {
+			delete(r.Errors, "status")
+			r.Errors[badStatuses(ctx, t, w)] = n
+		}
+		cores := r.CPU.Seconds() / r.Seconds
+		return client{answers: r.Requests, cores: cores, busy: cores / float64(min(l.Threads, l.Connections))}, nil
+	})
+}
+
+// badStatuses names the codes behind wrk's count of bad statuses, by asking again for a
+// moment: having wrk tell them apart would cost it as much as half of its rate.
+func badStatuses(ctx context.Context, t target, w workload.Workload) string {
+	const asked = "≥400"
+	r, err := openloop.Run(ctx, t.url, w.Requests(strings.TrimPrefix(t.url, "http://")), openloop.Load{Rate: 200, Duration: time.Second, Connections: 4})
+	if err != nil {
+		return asked
+	}
+	var codes []string
+	for _, status := range slices.Sorted(maps.Keys(r.Statuses)) {
+		if status >= 400 {
+			codes = append(codes, fmt.Sprint(status))
+		}
+	}
+	if len(codes) == 0 {
+		return asked
+	}
+	return strings.Join(codes, "/")
+}
+
+// open loads t at a rate.
+func (o *Options) open(ctx context.Context, t target, w workload.Workload, rate float64, d time.Duration) (report.Row, error) {
+	row := report.Row{Workload: w.Name, Loop: report.Open, Bytes: w.Bytes, Connections: o.Connections, Asked: rate}
+	return measured(ctx, t, row, func(row *report.Row) (client, error) {
+		r, err := openloop.Run(ctx, t.url, w.Requests(strings.TrimPrefix(t.url, "http://")), openloop.Load{Rate: rate, Duration: d, Connections: o.Connections})
+		if err != nil {
+			return client{}, err
+		}
+		row.Seconds, row.Achieved, row.Latency = r.Seconds, float64(r.Answered)/r.Seconds, report.Points(&r.Latency)
+		row.Errors, row.ClientLate = r.Errors, float64(r.Late)/float64(time.Microsecond)
+		for status, n := range r.Statuses {
+			if w.Status != 0 && status != w.Status || w.Status == 0 && status >= http.StatusBadRequest {
+				row.Errors[fmt.Sprint(status)] += n
+			}
+		}
+		held := float64(r.Answered) >= 0.99*float64(r.Asked)
+		return client{answers: r.Answered, cores: r.CPU.Seconds() / r.Seconds, busy: r.Busy, held: held}, nil
+	})
+}
+
+// slice is the CPU of all of t's processes for each request in a slice of closed loop, µs.
+func (o *Options) slice(ctx context.Context, t target, w workload.Workload, l wrk.Load, dir string) (float64, error) {
+	before, err := proc.Read(t.servers)
+	if err != nil {
+		return 0, err
+	}
+	r, err := wrk.Run(ctx, t.url, w, l, dir)
+	if err != nil {
+		return 0, err
+	}
+	after, err := proc.Read(t.servers)
+	if err != nil {
+		return 0, err
+	}
+	if len(r.Errors) > 0 || r.Requests == 0 {
+		return 0, fmt.Errorf("%s on %s: %d requests, errors %v", w.Name, t.name, r.Requests, r.Errors)
+	}
+	return after.Since(before).Total() * 1e6 / float64(r.Requests), nil
+}
+
+// wrkLoad is a closed loop of the usual size.
+func (o *Options) wrkLoad(d time.Duration) wrk.Load {
+	return wrk.Load{Threads: max(1, runtime.NumCPU()-o.Workers), Connections: o.Connections, Duration: d}
+}
+
+// warm asks each of targets once, and checks that the answers are those that w wants.
+func warm(ctx context.Context, w workload.Workload, targets ...target) error {
+	for _, t := range targets {
+		if _, err := peers.Probe(ctx, t.url, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ownCPU is what this process has used so far.
+func ownCPU() float64 {
+	var r syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+		return 0
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano()).Seconds()
+}

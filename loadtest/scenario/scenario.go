@@ -1,0 +1,170 @@
+//go:build linux
+
+// Package scenario has what a load test can measure. Each scenario starts whole stacks
+// with a real Envoy and a real redis-server, loads them and records what it saw.
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gatehouse/gatehouse/loadtest/report"
+)
+
+// Options is what a run may choose, by flag or environment.
+type Options struct {
+	Scenario    string  `env:"SCENARIO" default:"all" help:"${scenarios} or all; several with commas between."`
+	Seconds     float64 `env:"SECONDS" help:"How long one measurement takes; 0 is the scenario's own default."`
+	Peers       int     `env:"PEERS" help:"1: compare with what users have instead, too."`
+	Out         string  `env:"OUT" default:"build/loadtest" help:"Directory for the report."`
+	Workers     int     `env:"WORKERS" help:"Envoy's workers, of nginx, too; 0 is half of the cores, at least 1."`
+	Connections int     `env:"CONNECTIONS" default:"32" help:"Connections of a closed loop, and at most of an open one."`
+	Rate        float64 `env:"RATE" help:"Requests a second of an open loop; 0 is half of what the closed loop reached."`
+	Pairs       int     `env:"PAIRS" default:"8" help:"Pairs of slices of a second for each ratio; peers take half as many."`
+	P99         float64 `env:"P99" default:"10" help:"Latency in ms that breakpoint allows one request in a hundred to exceed."`
+	Updates     int     `env:"UPDATES" default:"10000" help:"Updates that propagation measures."`
+	Reads       int     `env:"READS" default:"5000" help:"Reads a second meanwhile."`
+	Objects     int     `env:"OBJECTS" default:"100000" help:"Objects of 1 KiB of coldstart and catchup; devices that revocation revokes at once."`
+	Changes     int     `env:"CHANGES" default:"1000" help:"Changes that catchup misses."`
+	Devices     int     `env:"DEVICES" default:"1000" help:"Devices of steady, flood and mixed; in steady and flood each sends one request a second."`
+	Flood       int     `env:"FLOOD" default:"5000" help:"Wrong credentials a second of flood."`
+	Cost        int     `env:"COST" default:"12" help:"bcrypt cost of steady and beforeafter; flood takes at most 8."`
+
+	limits Limits
+}
+
+// scenario measures one thing.
+type scenario struct {
+	name    string
+	about   string
+	measure func(ctx context.Context, o *Options, out *Recorder) error
+	apart   bool // not part of all
+}
+
+// scenarios are all there are, in the order of all.
+var scenarios = []scenario{
+	{"304", "the client has the current version", single, false},
+	{"200", "1, 4.5 and 48 KiB, as they are and as gzip", single, false},
+	{"auth", "a credential, then the upstream", single, false},
+	{"auth-304", "a credential, and the client has the current version", single, false},
+	{"auth-200", "a credential, and 1 KiB", single, false},
+	{"miss", "an object that isn't there: the upstream answers", single, false},
+	{"pass", "no rule: the upstream answers", single, false},
+	{"mixed", "a fleet: 30 % telemetry, reads by popularity, 70 % of them conditional", mixed, false},
+	{"ramp", "throughput by connections", ramp, false},
+	{"breakpoint", "the highest rate that p99 and errors allow", breakpoint, false},
+	{"ratio", "CPU per request against direct_response", ratio, false},
+	{"session", "a token against the credential that it was given for", session, false},
+	{"lock", "the lock of shared data, on 2 threads, and what it means for 64 workers", lock, false},
+	{"beforeafter", "bcrypt on every request, a verdict cache in Go, Gatehouse", beforeAfter, false},
+	{"propagation", "publish to first new answer", propagation, false},
+	{"revocation", "revocation to first 401", revocation, false},
+	{"coldstart", "a sidecar that starts with nothing", coldstart, false},
+	{"catchup", "a sidecar that has missed changes", catchup, false},
+	{"steady", "devices at work over several lives of their verdicts", steady, false},
+	{"expiry", "another name of steady", steady, true},
+	{"flood", "devices at work under a flood of wrong credentials", flood, false},
+	{"pauses", "five minutes at half of the highest rate: p99.9 and max", pauses, false},
+	{"check", "the ratios of limits.json, which must hold", check, true},
+}
+
+// Names are the names of all scenarios.
+func Names() string {
+	names := make([]string, len(scenarios))
+	for i, s := range scenarios {
+		names[i] = s.name
+	}
+	return strings.Join(names, ", ")
+}
+
+// List is a line for each scenario.
+func List() string {
+	var b strings.Builder
+	for _, s := range scenarios {
+		fmt.Fprintf(&b, "  %-12s %s\n", s.name, s.about)
+	}
+	return b.String()
+}
+
+// Check refuses options that no run can have.
+func (o *Options) Check() error {
+	if o.Workers == 0 {
+		o.Workers = max(1, runtime.NumCPU()/2)
+	}
+	for name := range strings.SplitSeq(o.Scenario, ",") {
+		if name != "all" && !slices.ContainsFunc(scenarios, func(s scenario) bool { return s.name == name }) {
+			return fmt.Errorf("scenario %q: want one of %s, or all", name, Names())
+		}
+	}
+	for _, f := range []struct {
+		name        string
+		value, from float64
+	}{
+		{"seconds", o.Seconds, 0}, {"rate", o.Rate, 0}, {"p99", o.P99, 0}, {"workers", float64(o.Workers), 1}, {"connections", float64(o.Connections), 1},
+		{"pairs", float64(o.Pairs), 1}, {"updates", float64(o.Updates), 1}, {"reads", float64(o.Reads), 1}, {"objects", float64(o.Objects), 1},
+		{"changes", float64(o.Changes), 1}, {"devices", float64(o.Devices), 1}, {"flood", float64(o.Flood), 100}, {"cost", float64(o.Cost), 4},
+	} {
+		if f.value < f.from {
+			return fmt.Errorf("--%s=%v: want %v or more", f.name, f.value, f.from)
+		}
+	}
+	if o.Cost > 15 {
+		return fmt.Errorf("--cost=%d: want 15 or less, as the sidecar does", o.Cost)
+	}
+	return nil
+}
+
+// Run measures what o chooses, prints it to out as it goes, and adds it to r after each
+// scenario. Progress goes to progress.
+func Run(ctx context.Context, o *Options, limits Limits, r *report.Report, out, progress io.Writer) error {
+	o.limits = limits
+	for _, s := range scenarios {
+		if !o.wants(s) {
+			continue
+		}
+		rec := &Recorder{Section: report.Section{Scenario: s.name}, out: out, progress: progress}
+		begin := time.Now()
+		err := s.measure(ctx, o, rec)
+		r.Sections = append(r.Sections, rec.Section)
+		shown := rec.Section
+		shown.Notes = nil // they were printed
+		fmt.Fprintf(out, "%s(%s took %.0f s)\n\n", shown.Text(), s.name, time.Since(begin).Seconds())
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	return nil
+}
+
+// wants reports whether a run has a scenario.
+func (o *Options) wants(s scenario) bool {
+	names := strings.Split(o.Scenario, ",")
+	return slices.Contains(names, s.name) || slices.Contains(names, "all") && !s.apart
+}
+
+// Flags shows what of o is not the default, each by its variable.
+func (o *Options) Flags() string {
+	var flags []string
+	value := reflect.ValueOf(*o)
+	for _, field := range reflect.VisibleFields(value.Type()) {
+		name, flag := field.Tag.Lookup("env")
+		if text := fmt.Sprint(value.FieldByIndex(field.Index)); flag && text != field.Tag.Get("default") && text != "0" {
+			flags = append(flags, name+"="+text)
+		}
+	}
+	return strings.Join(flags, " ")
+}
+
+// seconds is how long a measurement takes that takes d seconds by default.
+func (o *Options) seconds(d float64) time.Duration {
+	if o.Seconds > 0 {
+		d = o.Seconds
+	}
+	return time.Duration(d * float64(time.Second))
+}

@@ -1,0 +1,154 @@
+//go:build linux
+
+package scenario
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/loadtest/peers"
+	"github.com/gatehouse/gatehouse/loadtest/report"
+)
+
+func TestParseLimits(t *testing.T) {
+	const good = `{"tolerance": 0.1, "pairs": 5, "retry_pairs": 12, "limits": [{"workload": "304", "must": 1.6}]}`
+	for _, test := range []struct {
+		name, text string
+		ok         bool
+	}{
+		{"good", good, true},
+		{"no JSON", "", false},
+		{"no pairs", strings.Replace(good, `"pairs": 5`, `"pairs": 0`, 1), false},
+		{"no retry", strings.Replace(good, "12", "0", 1), false},
+		{"tolerance that allows anything", strings.Replace(good, "0.1", "10", 1), false},
+		{"unknown workload", strings.Replace(good, `"304"`, `"none"`, 1), false},
+		{"no limit", strings.Replace(good, "1.6", "0", 1), false},
+		{"no limits", `{"tolerance": 0.1, "pairs": 5, "retry_pairs": 12}`, false},
+	} {
+		if _, err := ParseLimits([]byte(test.text)); (err == nil) != test.ok {
+			t.Errorf("%s: got %v", test.name, err)
+		}
+	}
+}
+
+func TestSearchFindsWhereItBreaks(t *testing.T) {
+	var tried []float64
+	good, bad, err := search(1000, func(rate float64) (bool, error) {
+		tried = append(tried, rate)
+		return rate <= 730, nil
+	})
+	if want := []float64{100, 200, 300, 400, 500, 600, 700, 800, 750, 725, 737.5}; err != nil || !slices.Equal(tried, want) || good != 725 || bad != 737.5 {
+		t.Errorf("got %v to %v (%v) after %v, want 725 to 737.5 after %v", good, bad, err, tried, want)
+	}
+	if _, _, err := search(1000, func(float64) (bool, error) { return true, nil }); err == nil {
+		t.Error("got no error where every rate holds")
+	}
+	broken := errors.New("broken")
+	if _, _, err := search(1000, func(float64) (bool, error) { return false, broken }); !errors.Is(err, broken) {
+		t.Errorf("got %v, want %v", err, broken)
+	}
+}
+
+func TestHolds(t *testing.T) {
+	o := &Options{P99: 10}
+	row := func(achieved, p99us float64, errors int64) report.Row {
+		return report.Row{Asked: 1000, Achieved: achieved, Seconds: 10, Latency: []report.Point{{Percent: 99, Micros: p99us}}, Errors: map[string]int64{"503": errors}}
+	}
+	for _, test := range []struct {
+		name string
+		row  report.Row
+		want bool
+	}{
+		{"well", row(1000, 9_000, 0), true},
+		{"at the limits", row(990, 10_000, 10), true},
+		{"too few answers", row(989, 9_000, 0), false},
+		{"too late", row(1000, 10_001, 0), false},
+		{"too many errors", row(1000, 9_000, 11), false},
+	} {
+		if got := o.holds(test.row); got != test.want {
+			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+func TestHitRatioIsOfWhatWasAskedSince(t *testing.T) {
+	first := cacheCounts{hits: 10, all: 20}
+	for _, test := range []struct {
+		last cacheCounts
+		want float64
+	}{{first, -1}, {cacheCounts{hits: 13, all: 24}, .75}, {cacheCounts{hits: 10, all: 24}, 0}} {
+		if got := test.last.ratio(first); got != test.want {
+			t.Errorf("%v: got %v, want %v", test.last, got, test.want)
+		}
+	}
+}
+
+func TestRecorderKeepsWholeLines(t *testing.T) {
+	var out bytes.Buffer
+	r := &Recorder{out: &out}
+	for _, part := range []string{"one\ntw", "o\nthree\n"} {
+		if _, err := r.Write([]byte(part)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []string{"one", "two", "three"}; !slices.Equal(r.Notes, want) || out.String() != "one\ntwo\nthree\n" {
+		t.Errorf("got %q and %q, want %q in both", r.Notes, out.String(), want)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	o := &Options{Scenario: "304", Seconds: 2, Peers: 1, Out: "elsewhere", Connections: 32, Workers: 3}
+	if got, want := o.Flags(), "SCENARIO=304 SECONDS=2 PEERS=1 OUT=elsewhere WORKERS=3"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := o.seconds(5); got != 2*time.Second {
+		t.Errorf("got %s, want what was asked for", got)
+	}
+	if got := (&Options{}).seconds(5); got != 5*time.Second {
+		t.Errorf("got %s, want the default", got)
+	}
+}
+
+func TestWants(t *testing.T) {
+	for _, test := range []struct {
+		chosen string
+		want   []string
+	}{
+		{"304", []string{"304"}},
+		{"ramp,304", []string{"304", "ramp"}},
+		{"304,check", []string{"304", "check"}},
+	} {
+		var got []string
+		for _, s := range scenarios {
+			if (&Options{Scenario: test.chosen}).wants(s) {
+				got = append(got, s.name)
+			}
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: got %q, want %q", test.chosen, got, test.want)
+		}
+	}
+	for _, s := range scenarios {
+		if got := (&Options{Scenario: "all"}).wants(s); got == s.apart {
+			t.Errorf("all has %s: got %v, want %v", s.name, got, !s.apart)
+		}
+	}
+}
+
+func TestPeerThatIsNotInstalledIsReported(t *testing.T) {
+	rec, w := &Recorder{}, &world{}
+	if err := w.started(nil, &peers.MissingError{Program: "nginx"}, rec); err != nil || len(w.others) != 0 {
+		t.Errorf("got %v and %d programs, want the run to go on without it", err, len(w.others))
+	}
+	if text := rec.Text(); !strings.Contains(text, "not run: nginx is not installed") {
+		t.Errorf("got %q, want it to say so", text)
+	}
+	broken := errors.New("broken")
+	if err := w.started(nil, broken, rec); !errors.Is(err, broken) {
+		t.Errorf("got %v, want what went wrong with a program that is there", err)
+	}
+}

@@ -1,0 +1,106 @@
+//go:build linux
+
+package scenario
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/loadtest/workload"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+// sessionRules are those of a session's world.
+const sessionRules = `{credentials: {id_header: x-device-id, secret_header: x-device-token}, session: {metadata: gatehouse}, rules: [
+	{match: {path: /v1/session, methods: [POST]}, session: issue}, {match: {prefix: /v1/private/}, auth: {permissions: [read]}, cache: {}}]}`
+
+// session measures the CPU for each request that is let in by a token, against the same
+// request with the device's credential: auth and a 304, in turn, slice by slice. Both have
+// the lines of the shipped envoy.yaml on that sessions need.
+func session(ctx context.Context, o *Options, out *Recorder) (err error) {
+	root, err := stack.Root()
+	if err != nil {
+		return err
+	}
+	shipped, err := os.ReadFile(filepath.Join(root, "envoy", "envoy.yaml"))
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "gatehouse-loadtest-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	config := filepath.Join(dir, "envoy.yaml")
+	if err := os.WriteFile(config, []byte(strings.ReplaceAll(string(shipped), "#session ", "")), 0o600); err != nil {
+		return err
+	}
+	b, err := start(ctx, stack.Options{Name: "session", Concurrency: o.Workers, ConfigPath: config, Rules: sessionRules},
+		func(ctx context.Context, p *publish.Publisher) error { return seedSingles(ctx, p, 4) })
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.stop()) }()
+	token, err := b.token(ctx)
+	if err != nil {
+		return err
+	}
+	credential := workload.Singles(func(string) int { return -1 })["auth-304"][0]
+	tokened := credential
+	tokened.Name = "auth by token + 304"
+	tokened.Headers = append(slices.DeleteFunc(slices.Clone(credential.Headers), func(h string) bool { return strings.HasPrefix(h, "x-device-") }), "Authorization: Bearer "+token)
+	subject, reference := b.gatehouse(), b.gatehouse()
+	reference.name = "credential"
+	pair, err := o.pair(ctx, subject, reference, tokened, credential, o.Pairs, dir)
+	if err != nil {
+		return err
+	}
+	out.Pairs = append(out.Pairs, pair)
+	return nil
+}
+
+// token is one that Envoy takes: it may still have to fetch the keys.
+func (b *bench) token(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	var answer struct{ Token string }
+	for {
+		if answer.Token == "" {
+			body, err := b.ask(ctx, http.MethodPost, "/v1/session", "x-device-id", workload.Device, "x-device-token", workload.Secret)
+			if err != nil {
+				return "", err
+			}
+			_ = json.Unmarshal(body, &answer) // nothing yet: the device may not be known
+		} else if body, err := b.ask(ctx, http.MethodGet, workload.Private1K, "authorization", "Bearer "+answer.Token); err != nil {
+			return "", err
+		} else if len(body) == workload.Sizes[workload.Private1K] {
+			return answer.Token, nil
+		}
+	}
+}
+
+// ask sends a request with headers, name and value each, and reads the answer's body.
+func (b *bench) ask(ctx context.Context, method, path string, headers ...string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, method, b.EdgeURL()+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	for i := 0; i < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	return io.ReadAll(response.Body)
+}

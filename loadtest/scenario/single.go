@@ -1,0 +1,187 @@
+//go:build linux
+
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/gatehouse/gatehouse/loadtest/peers"
+	"github.com/gatehouse/gatehouse/loadtest/report"
+	"github.com/gatehouse/gatehouse/loadtest/service"
+	"github.com/gatehouse/gatehouse/loadtest/stats"
+	"github.com/gatehouse/gatehouse/loadtest/workload"
+)
+
+// single measures the workloads of one request: the closed loop, then a constant rate,
+// then peers.
+func single(ctx context.Context, o *Options, out *Recorder) (err error) {
+	wo := worldOptions{name: "single"}
+	if o.Peers > 0 {
+		wo.services = []string{service.Auth, service.Cached}
+		wo.listeners = []worldListener{
+			{"origin", service.Origin, ""}, {"ext-authz", service.Origin, service.Auth}, {"ext-authz-direct", "", service.Auth},
+		}
+	}
+	w, err := startWorld(ctx, o, wo)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.stop()) }()
+	gzipped, err := w.gzipped(ctx)
+	if err != nil {
+		return err
+	}
+	var compared []peer
+	if o.Peers > 0 {
+		if compared, err = w.startPeers(ctx, o, out); err != nil {
+			return err
+		}
+	}
+	for _, load := range workload.Singles(gzipped)[out.Scenario] {
+		if err := o.singleRows(ctx, w, load, out); err != nil {
+			return err
+		}
+		if err := o.comparePeers(ctx, w, load, compared, out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// singleRows are those of Gatehouse itself.
+func (o *Options) singleRows(ctx context.Context, w *world, load workload.Workload, out *Recorder) error {
+	if err := warm(ctx, load, w.edge()); err != nil {
+		return err
+	}
+	return o.rowsOf(ctx, w, load, out)
+}
+
+// rowsOf measures the closed loop, and then a constant rate.
+func (o *Options) rowsOf(ctx context.Context, w *world, load workload.Workload, out *Recorder) error {
+	t := w.edge()
+	out.doing("%s, closed loop", load.Name)
+	row, err := o.closed(ctx, t, load, o.wrkLoad(o.seconds(5)), w.dir)
+	if out.row(row, err) != nil {
+		return err
+	}
+	rate := o.Rate
+	if rate == 0 {
+		rate = row.Achieved / 2
+	}
+	out.doing("%s, %.0f/s", load.Name, rate)
+	return out.row(o.open(ctx, t, load, rate, o.seconds(5)))
+}
+
+// peer is a target with the workloads that it can do.
+type peer struct {
+	target
+	serves map[string]bool // names of workloads
+	loose  bool            // its answers differ from Gatehouse's: the limit, not an alternative
+}
+
+func serves(names ...string) map[string]bool {
+	m := map[string]bool{}
+	for _, name := range names {
+		m[name] = true
+	}
+	return m
+}
+
+// startPeers starts the programs that are there, and notes those that aren't.
+func (w *world) startPeers(ctx context.Context, o *Options, out *Recorder) ([]peer, error) {
+	origin, auth, cached := w.services[service.Origin], w.services[service.Auth], w.services[service.Cached]
+	public := []string{"304", "200 1 KiB", "200 4.5 KiB", "200 48 KiB"}
+	private := []string{"auth + 304", "auth + 200 1 KiB"}
+	all := []peer{
+		{w.beside("Envoy direct_response", "direct"), serves("304", "200 1 KiB", "200 48 KiB", "pass", "auth + 304", "auth + 200 1 KiB"), true},
+		{w.beside("Envoy → Go service", "origin", service.Origin), serves(append(public, "pass", "miss")...), false},
+		{w.beside("Envoy ext_authz → Go service", "ext-authz", service.Origin, service.Auth), serves(append(private, "auth")...), false},
+		{w.beside("Envoy ext_authz, direct_response", "ext-authz-direct", service.Auth), serves("auth + 200 1 KiB"), true},
+		{alone("Go alone", origin), serves(public...), false},
+		{alone("Go alone, verdict cached", cached), serves(private...), false},
+	}
+	nginx, err := peers.StartNginx(ctx, w.dir, o.Workers, origin.Address, auth.Address)
+	if err = w.started(nginx, err, out); err != nil {
+		return nil, err
+	}
+	if nginx != nil {
+		all = append(all, peer{alone("nginx alone, proxy_cache", nginx, origin), serves(public...), false},
+			peer{alone("nginx alone, auth_request", nginx, origin, auth), serves(private...), false})
+	}
+	varnish, err := peers.StartVarnish(ctx, w.dir, origin.Address)
+	if err = w.started(varnish, err, out); err != nil {
+		return nil, err
+	}
+	if varnish != nil {
+		all = append(all, peer{alone("Varnish alone", varnish, origin), serves(public...), false})
+	}
+	return all, nil
+}
+
+// started keeps a program that runs, and notes one that isn't on this machine.
+func (w *world) started(r *peers.Running, err error, out *Recorder) error {
+	if _, missing := errors.AsType[*peers.MissingError](err); missing {
+		out.NotRun = append(out.NotRun, err.Error())
+		return nil
+	}
+	if err == nil {
+		w.others = append(w.others, r)
+	}
+	return err
+}
+
+// comparePeers measures each peer that can do the work: a row, and the CPU of all
+// processes for each request, in turn with Gatehouse.
+func (o *Options) comparePeers(ctx context.Context, w *world, load workload.Workload, compared []peer, out *Recorder) error {
+	for _, p := range compared {
+		if !p.serves[load.Name] {
+			continue
+		}
+		if !p.loose {
+			if err := warm(ctx, load, p.target); err != nil {
+				return err
+			}
+		}
+		out.doing("%s, %s", load.Name, p.name)
+		row, err := o.closed(ctx, p.target, load, o.wrkLoad(o.seconds(3)), w.dir)
+		if out.row(row, err) != nil {
+			return err
+		}
+		pair, err := o.pair(ctx, p.target, w.edge(), load, load, max(o.Pairs/2, 1), w.dir)
+		if err != nil {
+			return err
+		}
+		out.Pairs = append(out.Pairs, pair)
+	}
+	return nil
+}
+
+// pair measures the CPU of subject and reference for each request in n pairs of slices.
+func (o *Options) pair(ctx context.Context, subject, reference target, sw, rw workload.Workload, n int, dir string) (report.Pair, error) {
+	var pairs stats.Pairs
+	for range n {
+		s, err := o.slice(ctx, subject, sw, o.wrkLoad(sliceTime), dir)
+		if err != nil {
+			return report.Pair{}, err
+		}
+		r, err := o.slice(ctx, reference, rw, o.wrkLoad(sliceTime), dir)
+		if err != nil {
+			return report.Pair{}, err
+		}
+		pairs.Add(s, r)
+	}
+	return pairOf(sw.Name, subject.name, reference.name, pairs)
+}
+
+func pairOf(name, subject, reference string, pairs stats.Pairs) (report.Pair, error) {
+	p := report.Pair{
+		Workload: name, Subject: subject, Reference: reference, Ratio: pairs.Ratio(),
+		SubjectMicros: stats.SpreadOf(pairs.Subject).Median, ReferenceMicros: stats.SpreadOf(pairs.Reference).Median,
+	}
+	if !(p.ReferenceMicros > 0) {
+		return p, fmt.Errorf("%s: %s used no CPU that could be measured", name, reference)
+	}
+	return p, nil
+}

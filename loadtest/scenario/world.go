@@ -1,0 +1,202 @@
+//go:build linux
+
+package scenario
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/loadtest/peers"
+	"github.com/gatehouse/gatehouse/loadtest/proc"
+	"github.com/gatehouse/gatehouse/loadtest/service"
+	"github.com/gatehouse/gatehouse/loadtest/workload"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+// worldRules are the edge's, for every workload.
+const worldRules = `{credentials: {id_header: x-device-id, secret_header: x-device-token}, rules: [
+	{match: {prefix: /v1/telemetry, methods: [POST]}, auth: {permissions: [telemetry.write]}},
+	{match: {prefix: /v1/private/}, auth: {permissions: [read]}, cache: {}},
+	{match: {prefix: /v1/}, cache: {}}]}`
+
+// world is a stack whose upstream is a Go service with a process of its own, and beside it
+// whatever else a scenario compares with.
+type world struct {
+	*bench
+	services map[string]*peers.Running // by kind
+	// listeners are those of the same Envoy without Gatehouse, by name.
+	listeners map[string]peers.Listener
+	others    []*peers.Running // nginx, varnish
+	logs      string           // directory of the services' logs
+}
+
+// worldOptions is what of a world a scenario needs.
+type worldOptions struct {
+	name     string
+	services []string // kinds, besides the origin
+	cost     int      // bcrypt cost of the device's hash, 4 if it is 0: where a verdict is made once it doesn't matter
+	direct   bool     // what no rule matches is a direct_response
+	// listeners are added to Envoy: their names, and what they are made of, kinds of services.
+	listeners []worldListener
+	seed      func(ctx context.Context, p *publish.Publisher) error
+}
+
+type worldListener struct{ name, upstream, auth string }
+
+// startWorld starts a world. What was started when something fails is stopped.
+func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err error) {
+	w = &world{services: map[string]*peers.Running{}, listeners: map[string]peers.Listener{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.stop())
+		}
+	}()
+	if w.logs, err = os.MkdirTemp("", "gatehouse-loadtest-"); err != nil {
+		return w, err
+	}
+	wo.cost = max(wo.cost, 4)
+	for _, kind := range append([]string{service.Origin}, wo.services...) {
+		if w.services[kind], err = peers.StartGo(ctx, w.logs, kind, wo.cost); err != nil {
+			delete(w.services, kind)
+			return w, err
+		}
+	}
+	var listeners []peers.Listener
+	for _, l := range append([]worldListener{{name: "direct"}}, wo.listeners...) {
+		listener, err := w.listener(l)
+		if err != nil {
+			return w, err
+		}
+		w.listeners[l.name] = listener
+		listeners = append(listeners, listener)
+	}
+	w.bench, err = start(ctx, stack.Options{
+		Name: wo.name, Concurrency: o.Workers, Rules: worldRules, ReadyTimeout: time.Minute,
+		ModifyConfig: func(c *stack.Config) error { return w.modify(c, listeners, wo.direct) },
+	}, func(ctx context.Context, p *publish.Publisher) error {
+		if err := seedSingles(ctx, p, wo.cost); err != nil || wo.seed == nil {
+			return err
+		}
+		return wo.seed(ctx, p)
+	})
+	return w, err
+}
+
+func (w *world) listener(l worldListener) (peers.Listener, error) {
+	address, err := stack.FreeAddress()
+	if err != nil {
+		return peers.Listener{}, err
+	}
+	listener := peers.Listener{Name: l.name, Address: address}
+	if l.upstream != "" {
+		listener.Upstream = w.services[l.upstream].Address
+	}
+	if l.auth != "" {
+		listener.Auth = w.services[l.auth].Address
+	}
+	return listener, nil
+}
+
+func (w *world) modify(c *stack.Config, listeners []peers.Listener, direct bool) error {
+	err := c.SetAddress(w.services[service.Origin].Address, "static_resources", "clusters", "upstream",
+		"load_assignment", "endpoints", "0", "lb_endpoints", "0", "endpoint")
+	if err != nil {
+		return err
+	}
+	if direct {
+		if err := peers.DirectElsewhere(c); err != nil {
+			return err
+		}
+	}
+	return peers.AddListeners(c, listeners)
+}
+
+// stop ends everything.
+func (w *world) stop() error {
+	var errs []error
+	if w.bench != nil {
+		errs = append(errs, w.bench.stop())
+	}
+	for _, r := range w.services {
+		errs = append(errs, r.Stop())
+	}
+	for _, r := range w.others {
+		errs = append(errs, r.Stop())
+	}
+	errs = append(errs, os.RemoveAll(w.logs))
+	return errors.Join(errs...)
+}
+
+// edge is Gatehouse with its upstream.
+func (w *world) edge() target { return w.gatehouse(w.services[service.Origin].Server()) }
+
+// beside is a listener of the same Envoy, and the services behind it.
+func (w *world) beside(name, listener string, kinds ...string) target {
+	servers := []proc.Server{w.envoy()}
+	for _, kind := range kinds {
+		servers = append(servers, w.services[kind].Server())
+	}
+	return target{name, w.listeners[listener].URL(), servers, nil}
+}
+
+// alone is a program by itself, and those that it asks.
+func alone(name string, r *peers.Running, more ...*peers.Running) target {
+	servers := []proc.Server{r.Server()}
+	for _, m := range more {
+		servers = append(servers, m.Server())
+	}
+	return target{name, r.URL(), servers, nil}
+}
+
+// seedSingles publishes what the workloads of one request ask for.
+func seedSingles(ctx context.Context, p *publish.Publisher, cost int) error {
+	for path, size := range workload.Sizes {
+		if _, err := p.Put(ctx, publish.Object{Key: path, Body: workload.Body(size), ContentType: "application/json"}); err != nil {
+			return err
+		}
+	}
+	_, err := p.PutDevice(ctx, publish.Device{ID: workload.Device, Secret: workload.Secret, Permissions: []string{"read", "telemetry.write"}, Cost: cost})
+	return err
+}
+
+// gzipped asks the edge for the length of each object's gzip form, which the publisher made.
+func (w *world) gzipped(ctx context.Context) (func(path string) int, error) {
+	sizes := map[string]int{}
+	for path := range workload.Sizes {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.EdgeURL()+path, nil)
+		if err != nil {
+			return nil, err
+		}
+		request.Header = http.Header{"Accept-Encoding": {"gzip"}, "X-Device-Id": {workload.Device}, "X-Device-Token": {workload.Secret}}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return nil, err
+		}
+		body, err := io.ReadAll(response.Body)
+		if err = errors.Join(err, response.Body.Close()); err != nil {
+			return nil, err
+		}
+		plain, err := gunzip(body)
+		if err != nil || !bytes.Equal(plain, workload.Body(workload.Sizes[path])) {
+			return nil, fmt.Errorf("gzip form of %s: status %d, %d bytes that are not the object's (%v)", path, response.StatusCode, len(body), err)
+		}
+		sizes[path] = len(body)
+	}
+	return func(path string) int { return sizes[path] }, nil
+}
+
+func gunzip(body []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(r)
+}

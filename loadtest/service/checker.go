@@ -1,0 +1,45 @@
+package service
+
+import (
+	"crypto/sha256"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/bcrypt"
+	"golang.org/x/sync/singleflight"
+)
+
+// verdictLife is how long a verdict is kept, as long as Gatehouse's by default.
+const verdictLife = 30 * time.Second
+
+// checker checks credentials against stored hashes.
+type checker struct {
+	hashes   map[string][]byte // by device id; never written after the start
+	verdicts sync.Map          // [sha256.Size]byte → verdict
+	flight   singleflight.Group
+}
+
+type verdict struct {
+	allow bool
+	until time.Time
+}
+
+// compare runs bcrypt.
+func (c *checker) compare(id, secret string) bool {
+	hash := c.hashes[id]
+	return hash != nil && bcrypt.CompareHashAndPassword(hash, []byte(secret)) == nil
+}
+
+// cached runs bcrypt once for each credential and life of a verdict, however many ask.
+func (c *checker) cached(id, secret string) bool {
+	key := sha256.Sum256([]byte(id + "\x00" + secret))
+	if v, ok := c.verdicts.Load(key); ok && time.Now().Before(v.(verdict).until) {
+		return v.(verdict).allow
+	}
+	allow, _, _ := c.flight.Do(string(key[:]), func() (any, error) {
+		allow := c.compare(id, secret)
+		c.verdicts.Store(key, verdict{allow, time.Now().Add(verdictLife)})
+		return allow, nil
+	})
+	return allow.(bool)
+}

@@ -1,0 +1,144 @@
+// Package service has the Go services that users have instead of Gatehouse, and the origin
+// behind everything. Each runs as a process of its own: `loadtest serve KIND`.
+package service
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/gatehouse/gatehouse/loadtest/workload"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+// Kinds of service.
+const (
+	Origin = "origin" // objects with ETags, telemetry; asks for no credential
+	Auth   = "auth"   // 200 or 401 with a cached verdict, whatever the path: for ext_authz and auth_request
+	Cached = "cached" // Origin that asks for a credential itself, with a cached verdict
+	Bcrypt = "bcrypt" // likewise, with a run of bcrypt for every request
+)
+
+// Command is the command line of a service.
+type Command struct {
+	Kind    string `arg:"" enum:"origin,auth,cached,bcrypt" help:"origin, auth, cached or bcrypt."`
+	Address string `required:"" help:"Where to listen, host:port."`
+	Cost    int    `default:"12" help:"bcrypt cost of the device's hash."`
+}
+
+// Run serves until ctx ends.
+func (c Command) Run(ctx context.Context) error {
+	handler, err := Handler(c.Kind, c.Cost)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", c.Address)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, ErrorLog: log.New(os.Stderr, "", 0)}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Handler is a service of a kind. It knows one device, whose hash has the cost.
+func Handler(kind string, cost int) (http.Handler, error) {
+	objects, err := newObjects()
+	if err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	profiles(mux)
+	if kind == Origin {
+		mux.Handle("/", objects)
+		return mux, nil
+	}
+	hash, err := bcrypt.GenerateFromPassword([]byte(workload.Secret), cost)
+	if err != nil {
+		return nil, err
+	}
+	checker := &checker{hashes: map[string][]byte{workload.Device: hash}}
+	allowed := checker.cached
+	if kind == Bcrypt {
+		allowed = checker.compare
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if !allowed(r.Header.Get("x-device-id"), r.Header.Get("x-device-token")) {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		if kind == Auth {
+			// nginx keeps a verdict for as long as its own cache does, by this.
+			w.Header().Set("Cache-Control", "max-age=30")
+			return
+		}
+		objects.ServeHTTP(w, r)
+	})
+	return mux, nil
+}
+
+// objects answers from bytes in a map.
+type objects struct{ byPath map[string]object }
+
+type object struct {
+	etag          string
+	body, gzipped []byte
+}
+
+func newObjects() (*objects, error) {
+	o := &objects{map[string]object{}}
+	for path, size := range workload.Sizes {
+		body := workload.Body(size)
+		var b bytes.Buffer
+		w := gzip.NewWriter(&b)
+		_, err := w.Write(body)
+		if err = errors.Join(err, w.Close()); err != nil {
+			return nil, fmt.Errorf("gzip: %w", err)
+		}
+		o.byPath[path] = object{publish.ETag(body), body, b.Bytes()}
+	}
+	return o, nil
+}
+
+// elsewhere is the answer to any other path.
+var elsewhere = []byte(`{"ok":true}`)
+
+func (o *objects) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header["Content-Type"] = []string{"application/json"}
+	found, ok := o.byPath[r.URL.Path]
+	if !ok {
+		header["Content-Length"] = []string{strconv.Itoa(len(elsewhere))}
+		_, _ = w.Write(elsewhere) // an error means that the client is gone
+		return
+	}
+	header["Etag"] = []string{found.etag}
+	header["Cache-Control"] = []string{"max-age=3600"}
+	header["Vary"] = []string{"Accept-Encoding"}
+	if r.Header.Get("If-None-Match") == found.etag {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	body := found.body
+	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		body = found.gzipped
+		header["Content-Encoding"] = []string{"gzip"}
+	}
+	header["Content-Length"] = []string{strconv.Itoa(len(body))}
+	_, _ = w.Write(body)
+}

@@ -1,0 +1,99 @@
+package service
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/loadtest/workload"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+func TestHandler(t *testing.T) {
+	etag := publish.ETag(workload.Body(workload.Sizes[workload.Private1K]))
+	good := map[string]string{"x-device-id": workload.Device, "x-device-token": workload.Secret}
+	with := func(more map[string]string, name, value string) map[string]string {
+		headers := map[string]string{name: value}
+		for k, v := range more {
+			if k != name {
+				headers[k] = v
+			}
+		}
+		return headers
+	}
+	for _, test := range []struct {
+		name, kind, path string
+		headers          map[string]string
+		status, bytes    int
+	}{
+		{"object", Origin, workload.Public48K, nil, 200, 48 << 10},
+		{"object that the client has", Origin, workload.Private1K, map[string]string{"If-None-Match": etag}, 304, 0},
+		{"elsewhere", Origin, "/v2/x", nil, 200, len(elsewhere)},
+		{"auth lets in", Auth, "/any", good, 200, 0},
+		{"auth refuses", Auth, "/any", with(good, "x-device-token", "wrong"), 401, 0},
+		{"cached lets in", Cached, workload.Private1K, good, 200, 1024},
+		{"cached, the client has it", Cached, workload.Private1K, with(good, "If-None-Match", etag), 304, 0},
+		{"cached refuses a wrong secret", Cached, workload.Private1K, with(good, "x-device-token", "wrong"), 401, 0},
+		{"cached refuses an unknown device", Cached, workload.Private1K, with(good, "x-device-id", "other"), 401, 0},
+		{"bcrypt lets in", Bcrypt, workload.Private1K, good, 200, 1024},
+		{"bcrypt refuses", Bcrypt, workload.Private1K, nil, 401, 0},
+	} {
+		handler, err := Handler(test.kind, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // without and with a verdict
+			r := httptest.NewRequest(http.MethodGet, test.path, nil)
+			for name, value := range test.headers {
+				r.Header.Set(name, value)
+			}
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			if w.Code != test.status || w.Body.Len() != test.bytes {
+				t.Errorf("%s: got %d, %d bytes; want %d, %d", test.name, w.Code, w.Body.Len(), test.status, test.bytes)
+			}
+		}
+	}
+}
+
+func TestVerdictsOfManyAtOnce(t *testing.T) {
+	handler, err := Handler(Cached, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			r := httptest.NewRequest(http.MethodGet, workload.Private1K, nil)
+			r.Header.Set("x-device-id", workload.Device)
+			r.Header.Set("x-device-token", workload.Secret)
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			if w.Code != http.StatusOK {
+				t.Errorf("got %d, want 200", w.Code)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestBcryptRunsForEveryRequest relies on bcrypt being slow: cost 8 takes some
+// milliseconds on any machine.
+func TestBcryptRunsForEveryRequest(t *testing.T) {
+	handler, err := Handler(Bcrypt, 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		r := httptest.NewRequest(http.MethodGet, workload.Private1K, nil)
+		r.Header.Set("x-device-id", workload.Device)
+		r.Header.Set("x-device-token", workload.Secret)
+		begin := time.Now()
+		handler.ServeHTTP(httptest.NewRecorder(), r)
+		if took := time.Since(begin); took < 4*time.Millisecond {
+			t.Errorf("took %s, want what bcrypt takes", took)
+		}
+	}
+}

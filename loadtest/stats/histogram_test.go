@@ -1,0 +1,72 @@
+package stats
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestBucketsHoldTheirValues(t *testing.T) {
+	for _, v := range []time.Duration{0, 1, 127, 128, 255, 256, 257, 511, 512, 1000, 12345, time.Millisecond, time.Second, time.Hour, 1<<62 + 12345} {
+		i := bucket(v)
+		if got := upper(i); got < v || float64(got-v) > float64(v)/128+1 {
+			t.Errorf("%d is in bucket %d, which ends at %d; want at most 1/128 above", v, i, got)
+		}
+		if got := bucket(upper(i)); got != i {
+			t.Errorf("the end of bucket %d is in bucket %d", i, got)
+		}
+		if got := bucket(upper(i) + 1); got != i+1 {
+			t.Errorf("what follows bucket %d is in bucket %d", i, got)
+		}
+	}
+}
+
+func TestQuantilesAreThoseOfTheValues(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	var h Histogram
+	var values []time.Duration
+	for range 20_000 {
+		v := time.Duration(random.ExpFloat64() * float64(time.Millisecond))
+		h.Add(v)
+		values = append(values, v)
+	}
+	slices.Sort(values)
+	for _, q := range []float64{.01, .5, .9, .99, .999, 1} {
+		want := values[int(q*float64(len(values)))-1]
+		if got := h.At(q); got < want || float64(got-want) > float64(want)/128+1 {
+			t.Errorf("at %v: got %s, want %s", q, got, want)
+		}
+	}
+	if got := h.Max(); got != values[len(values)-1] {
+		t.Errorf("max: got %s, want %s", got, values[len(values)-1])
+	}
+}
+
+func TestFewValues(t *testing.T) {
+	var h Histogram
+	if got := h.At(.5); got != 0 {
+		t.Errorf("of none: got %s, want 0", got)
+	}
+	h.Add(10)
+	h.Add(20)
+	h.Add(30)
+	for _, test := range []struct {
+		q    float64
+		want time.Duration
+	}{{0, 10}, {.33, 10}, {.34, 20}, {.5, 20}, {.67, 30}, {.999, 30}, {1, 30}} {
+		if got := h.At(test.q); got != test.want {
+			t.Errorf("at %v: got %d, want %d", test.q, got, test.want)
+		}
+	}
+}
+
+func TestMergeKeepsEverything(t *testing.T) {
+	var a, b Histogram
+	a.Add(10)
+	b.AddN(time.Second, 3)
+	a.Merge(&b)
+	if a.Total() != 4 || a.Max() != time.Second || a.At(.25) != 10 || a.At(1) != time.Second {
+		t.Errorf("got %d values, max %s, first %s; want 4, 1s, 10ns", a.Total(), a.Max(), a.At(.25))
+	}
+}

@@ -1,0 +1,43 @@
+package stats
+
+import "slices"
+
+// Pairs is what slices of a subject and of a reference, measured in turn, have cost.
+// What disturbs the machine for longer than a slice disturbs both sides of a pair, so
+// the ratio of a pair is steadier than either side.
+type Pairs struct {
+	Subject, Reference []float64 // of each slice, in one unit
+}
+
+// Add adds a pair.
+func (p *Pairs) Add(subject, reference float64) {
+	p.Subject, p.Reference = append(p.Subject, subject), append(p.Reference, reference)
+}
+
+// Ratio is the spread of the pairs' ratios.
+func (p *Pairs) Ratio() Spread {
+	ratios := make([]float64, len(p.Subject))
+	for i, s := range p.Subject {
+		ratios[i] = s / p.Reference[i]
+	}
+	return SpreadOf(ratios)
+}
+
+// Spread is the middle and the ends of some values.
+type Spread struct {
+	Median float64 `json:"median"`
+	Min    float64 `json:"min"`
+	Max    float64 `json:"max"`
+	N      int     `json:"n"`
+}
+
+// SpreadOf is the spread of values; the zero Spread if there are none. The median of an
+// even number is the mean of the two in the middle.
+func SpreadOf(values []float64) Spread {
+	if len(values) == 0 {
+		return Spread{}
+	}
+	v := slices.Sorted(slices.Values(values))
+	n := len(v)
+	return Spread{Median: (v[(n-1)/2] + v[n/2]) / 2, Min: v[0], Max: v[n-1], N: n}
+}

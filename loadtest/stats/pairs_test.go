@@ -1,0 +1,31 @@
+package stats
+
+import "testing"
+
+func TestRatioIsOfPairsNotOfMedians(t *testing.T) {
+	var p Pairs
+	// Both sides of the second pair took ten times as long: the machine was busy.
+	p.Add(15, 10)
+	p.Add(150, 100)
+	p.Add(16, 10)
+	if got, want := p.Ratio(), (Spread{1.5, 1.5, 1.6, 3}); got != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestSpread(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		values []float64
+		want   Spread
+	}{
+		{"none", nil, Spread{}},
+		{"one", []float64{3}, Spread{3, 3, 3, 1}},
+		{"odd", []float64{9, 1, 3}, Spread{3, 1, 9, 3}},
+		{"even", []float64{4, 1, 2, 9}, Spread{3, 1, 9, 4}},
+	} {
+		if got := SpreadOf(test.values); got != test.want {
+			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+// Package workload has what clients ask for, in the form that every generator of load and
+// every server of it shares.
+package workload
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+// The device that single workloads come from.
+const (
+	Device = "bench-device"
+	Secret = "bench-secret-of-32-characters-ab"
+)
+
+// Workload is what one client asks for, again and again.
+type Workload struct {
+	Name   string
+	Method string
+	Path   string
+	// Headers are "Name: value" each.
+	Headers []string
+	// Status is what a right answer has, and Bytes the length of its body, -1 if it varies.
+	Status, Bytes int
+	// Mix are requests that are sent in turn instead; Method, Path and Headers are those of one of them.
+	Mix []Request
+}
+
+// Request is one of a mix.
+type Request struct {
+	Method, Path string
+	Headers      []string
+}
+
+// Requests are the bytes of what is sent to host, in turn.
+func (w Workload) Requests(host string) [][]byte {
+	mix := w.Mix
+	if len(mix) == 0 {
+		mix = []Request{{w.Method, w.Path, w.Headers}}
+	}
+	requests := make([][]byte, len(mix))
+	for i, r := range mix {
+		b := fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\n", r.Method, r.Path, host)
+		for _, h := range r.Headers {
+			b = append(append(b, h...), '\r', '\n')
+		}
+		if r.Method == http.MethodPost {
+			b = append(b, "Content-Length: 0\r\n"...)
+		}
+		requests[i] = append(b, '\r', '\n')
+	}
+	return requests
+}
+
+// Body is n bytes of JSON that compress as configurations do, the same at every call.
+func Body(n int) []byte {
+	random := rand.New(rand.NewPCG(uint64(n), 42))
+	b := []byte(`{"items":[`)
+	for i := 0; len(b) < n; i++ {
+		b = fmt.Appendf(b, `{"id":%d,"name":"sensor-%d","threshold":%.3f,"enabled":%v},`, i, random.IntN(1000), 100*random.Float64(), random.IntN(2) == 0)
+	}
+	return b[:n]
+}
+
+// headers are those that every device sends.
+func headers(more ...string) []string {
+	return append([]string{"User-Agent: device/1.0", "Accept: application/json", "x-device-id: " + Device, "x-device-token: " + Secret}, more...)
+}
+
+// Paths. What is under /v1/private/ needs a credential.
+const (
+	Public1K  = "/v1/products/1k"
+	Public4K  = "/v1/products/4k5"
+	Public48K = "/v1/products/48k"
+	Private1K = "/v1/private/1k"
+	Telemetry = "/v1/telemetry"
+)
+
+// Sizes of the objects, by path.
+var Sizes = map[string]int{Public1K: 1 << 10, Public4K: 4608, Public48K: 48 << 10, Private1K: 1 << 10}
+
+// Singles are the workloads of one request, by scenario; gzipped is the length of the
+// gzip form of a path's body.
+func Singles(gzipped func(path string) int) map[string][]Workload {
+	get := func(name, path string, status, size int, more ...string) Workload {
+		return Workload{Name: name, Method: http.MethodGet, Path: path, Headers: headers(more...), Status: status, Bytes: size}
+	}
+	conditional := "If-None-Match: " + publish.ETag(Body(Sizes[Public1K]))
+	var full []Workload
+	for _, o := range []struct{ name, path string }{{"1 KiB", Public1K}, {"4.5 KiB", Public4K}, {"48 KiB", Public48K}} {
+		full = append(full, get("200 "+o.name, o.path, 200, Sizes[o.path]),
+			get("200 "+o.name+" gzip", o.path, 200, gzipped(o.path), "Accept-Encoding: gzip"))
+	}
+	return map[string][]Workload{
+		"304":      {get("304", Public1K, 304, 0, conditional)},
+		"200":      full,
+		"auth":     {{Name: "auth", Method: http.MethodPost, Path: Telemetry, Headers: headers(), Status: 200, Bytes: -1}},
+		"auth-304": {get("auth + 304", Private1K, 304, 0, conditional)},
+		"auth-200": {get("auth + 200 1 KiB", Private1K, 200, Sizes[Private1K])},
+		"miss":     {get("miss", "/v1/products/none", 200, -1)},
+		"pass":     {get("pass", "/v2/elsewhere", 200, -1)},
+	}
+}
+
+// Fleet is the workload of many devices: of every hundred requests thirty post telemetry
+// with a credential, the others read objects, popular ones more often (Zipf, s = 1.1),
+// and of those 70 % have the current version already.
+func Fleet(devices, objects, n int) Workload {
+	random := rand.New(rand.NewPCG(7, 7))
+	zipf := rand.NewZipf(random, 1.1, 1, uint64(objects-1))
+	w := Workload{Name: "mixed fleet", Bytes: -1}
+	for range n {
+		device := []string{"User-Agent: device/1.0", "Accept: application/json", "x-device-id: " + FleetDevice(random.IntN(devices)), "x-device-token: " + Secret}
+		if random.IntN(100) < 30 {
+			w.Mix = append(w.Mix, Request{http.MethodPost, Telemetry, device})
+			continue
+		}
+		i := int(zipf.Uint64())
+		if random.IntN(100) < 70 {
+			device = append(device, "If-None-Match: "+publish.ETag(FleetBody(i)))
+		}
+		w.Mix = append(w.Mix, Request{http.MethodGet, FleetPath(i), device})
+	}
+	return w
+}
+
+// FleetDevice is the id of a fleet's device.
+func FleetDevice(i int) string { return fmt.Sprint("fleet", i) }
+
+// FleetPath is the path of one of the objects that a fleet reads.
+func FleetPath(i int) string { return fmt.Sprint("/v1/products/fleet/", i) }
+
+// FleetBody is its body, 1 KiB.
+func FleetBody(i int) []byte {
+	return slices.Concat(fmt.Appendf(nil, `{"object":%6d,`, i), bytes.TrimPrefix(Body(1<<10), []byte("{"))[:1024-17])
+}

@@ -1,0 +1,141 @@
+// Package wrk runs wrk, a closed loop: each of its connections sends a request as soon as
+// it has the answer to the last one. It finds how much a server can do; its latencies are
+// those at that load, and leave out what slow answers kept from being sent.
+package wrk
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gatehouse/gatehouse/loadtest/workload"
+)
+
+// Load is how hard to ask.
+type Load struct {
+	Threads, Connections int
+	Duration             time.Duration
+	// Timeout is how long an answer may take before it counts as an error.
+	Timeout time.Duration
+}
+
+// Result is what wrk saw.
+type Result struct {
+	Requests int64
+	Seconds  float64
+	Bytes    int64
+	// Percentiles are latencies in microseconds, of each of [Quantiles].
+	Percentiles []float64
+	// Errors by kind: connect, read, write, timeout, status (400 and above).
+	Errors map[string]int64
+	// CPU is what wrk itself used.
+	CPU time.Duration
+}
+
+// Quantiles of Result.Percentiles, in percent; the last one is the longest.
+var Quantiles = []float64{50, 75, 90, 95, 99, 99.5, 99.9, 99.99, 100}
+
+// marker begins the line in which report.lua says what was seen.
+const marker = "gatehouse-result "
+
+//go:embed report.lua
+var reportLua string
+
+// Run loads url with w. dir takes the script.
+func Run(ctx context.Context, url string, w workload.Workload, l Load, dir string) (Result, error) {
+	script := filepath.Join(dir, "wrk.lua")
+	if err := os.WriteFile(script, []byte(Script(w, strings.TrimPrefix(url, "http://"))), 0o600); err != nil {
+		return Result{}, err
+	}
+	args := []string{
+		"-t" + strconv.Itoa(min(l.Threads, l.Connections)), "-c" + strconv.Itoa(l.Connections), "-d" + fmt.Sprintf("%ds", int(max(l.Duration.Seconds(), 1))),
+		"--timeout", fmt.Sprintf("%ds", int(max(l.Timeout.Seconds(), 2))), "-s", script,
+	}
+	for _, h := range w.Headers {
+		args = append(args, "-H", h)
+	}
+	cmd := exec.CommandContext(ctx, "wrk", append(args, url+w.Path)...)
+	text, err := cmd.CombinedOutput()
+	if errors.Is(err, exec.ErrNotFound) {
+		return Result{}, fmt.Errorf("%w; install wrk (apt-get install wrk)", err)
+	}
+	if err != nil {
+		return Result{}, fmt.Errorf("wrk: %w: %s", err, text)
+	}
+	result, err := Parse(string(text))
+	result.CPU = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	return result, err
+}
+
+// Script is the Lua script for a workload: one request as wrk makes it, which costs the
+// client least, or those of a mix in turn.
+func Script(w workload.Workload, host string) string {
+	var b strings.Builder
+	if len(w.Mix) == 0 {
+		fmt.Fprintf(&b, "wrk.method = %s\n", quote(w.Method))
+	} else {
+		b.WriteString("local requests = {\n")
+		for _, r := range w.Requests(host) {
+			b.WriteString(quote(string(r)) + ",\n")
+		}
+		b.WriteString("}\nlocal threads, next = 0, 0\n" +
+			"function setup(thread) thread:set(\"number\", threads); threads = threads + 1 end\n" +
+			"function init() next = number * 1009 end\n" +
+			"function request() next = next % #requests + 1; return requests[next] end\n")
+	}
+	quantiles := make([]string, len(Quantiles))
+	for i, q := range Quantiles {
+		quantiles[i] = strconv.FormatFloat(q, 'f', -1, 64)
+	}
+	return b.String() + "local marker, quantiles = " + quote(marker) + ", {" + strings.Join(quantiles, ",") + "}\n" + reportLua
+}
+
+// quote is s as a Lua string.
+func quote(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, c := range []byte(s) {
+		if c < ' ' || c == '"' || c == '\\' || c > '~' {
+			fmt.Fprintf(&b, `\%03d`, c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String() + `"`
+}
+
+// Parse reads what wrk and report.lua printed.
+func Parse(text string) (Result, error) {
+	_, line, found := strings.Cut(text, marker)
+	if !found {
+		return Result{}, fmt.Errorf("wrk printed no result: %q", text)
+	}
+	line, _, _ = strings.Cut(line, "\n")
+	var raw struct {
+		Requests, Bytes, DurationUS int64
+		Percentiles                 []float64
+		Errors                      map[string]int64
+	}
+	if err := json.Unmarshal([]byte(line), &raw); err != nil {
+		return Result{}, fmt.Errorf("wrk's result %q: %w", line, err)
+	}
+	if len(raw.Percentiles) != len(Quantiles) || raw.DurationUS <= 0 {
+		return Result{}, fmt.Errorf("wrk's result %q: want %d percentiles and a duration", line, len(Quantiles))
+	}
+	for kind, n := range raw.Errors {
+		if n == 0 {
+			delete(raw.Errors, kind)
+		}
+	}
+	return Result{
+		Requests: raw.Requests, Seconds: float64(raw.DurationUS) / 1e6, Bytes: raw.Bytes, Percentiles: raw.Percentiles, Errors: raw.Errors,
+	}, nil
+}

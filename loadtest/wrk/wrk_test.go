@@ -1,0 +1,83 @@
+package wrk
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/loadtest/workload"
+)
+
+func TestParse(t *testing.T) {
+	const good = "Running 1s test @ http://127.0.0.1\n  2 threads and 10 connections\n" + marker +
+		`{"requests":1000,"bytes":5,"durationUS":2000000,"percentiles":[1,2,3,4,5,6,7,8,9],"errors":{"connect":0,"read":2,"write":0,"timeout":0,"status":7}}` + "\n"
+	for _, test := range []struct {
+		name, text string
+		ok         bool
+	}{
+		{"good", good, true},
+		{"nothing", "", false},
+		{"no result", "unable to connect to 127.0.0.1:1 Connection refused\n", false},
+		{"cut short", good[:len(good)-20], false},
+		{"too few percentiles", strings.Replace(good, "[1,2", "[2", 1), false},
+		{"no time", strings.Replace(good, "2000000", "0", 1), false},
+	} {
+		got, err := Parse(test.text)
+		if (err == nil) != test.ok {
+			t.Errorf("%s: got error %v", test.name, err)
+		}
+		if test.ok && (got.Requests != 1000 || got.Seconds != 2 || got.Percentiles[8] != 9 || len(got.Errors) != 2 || got.Errors["status"] != 7) {
+			t.Errorf("%s: got %+v", test.name, got)
+		}
+	}
+}
+
+// TestRunSendsTheWorkload runs wrk itself.
+func TestRunSendsTheWorkload(t *testing.T) {
+	var mu sync.Mutex
+	seen := map[string]int{}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		seen[r.Method+" "+r.URL.Path+" "+r.Header.Get("x-device-id")]++
+		mu.Unlock()
+		if r.URL.Path == "/bad" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	defer server.Close()
+	device := []string{"x-device-id: a"}
+	for _, test := range []struct {
+		name  string
+		w     workload.Workload
+		want  []string
+		wrong bool
+	}{
+		{"one", workload.Workload{Method: http.MethodPost, Path: "/one", Headers: device}, []string{"POST /one a"}, false},
+		{"mix", workload.Workload{Mix: []workload.Request{
+			{Method: http.MethodGet, Path: "/a", Headers: device}, {Method: http.MethodPost, Path: "/b", Headers: []string{`x-device-id: q"\`}}}}, []string{"GET /a a", `POST /b q"\`}, false},
+		{"errors", workload.Workload{Method: http.MethodGet, Path: "/bad"}, []string{"GET /bad "}, true},
+	} {
+		clear(seen)
+		got, err := Run(t.Context(), server.URL, test.w, Load{Threads: 1, Connections: 2, Duration: time.Second}, t.TempDir())
+		if err != nil {
+			t.Fatalf("%s: %v", test.name, err)
+		}
+		var asked []string
+		mu.Lock()
+		for s := range seen {
+			asked = append(asked, s)
+		}
+		mu.Unlock()
+		slices.Sort(asked)
+		if !slices.Equal(asked, test.want) {
+			t.Errorf("%s: got requests %q, want %q", test.name, asked, test.want)
+		}
+		if got.Requests == 0 || got.CPU == 0 || got.Percentiles[0] == 0 || (got.Errors["status"] > 0) != test.wrong {
+			t.Errorf("%s: got %+v", test.name, got)
+		}
+	}
+}

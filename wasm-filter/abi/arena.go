@@ -1,0 +1,49 @@
+// Package abi is Proxy-Wasm, ABI 0.2, as the filter uses it: the proxy's functions, the
+// memory that their results come in, and the form of header maps. It knows nothing of
+// Gatehouse, and allocates nothing per call.
+package abi
+
+// arenaSize is how much a callback's results may take before they cost an allocation,
+// bytes: all headers of a request (16 KiB in our envoy.yaml, 60 KiB by default) and the
+// records that decide it.
+const arenaSize = 128 << 10
+
+// Arena is the memory that the proxy puts its results into. What it hands out belongs to
+// the callback that runs: it is overwritten by the next one. The zero value is ready to use.
+type Arena struct {
+	block [arenaSize]byte
+	used  int
+	last  []byte
+	// spilled are the results that didn't fit, each with memory of its own. The proxy
+	// knows them by address only, so they are held here until the callback is over.
+	spilled [][]byte
+}
+
+// Reset takes back everything that was handed out. It is the first thing that a callback does.
+func (a *Arena) Reset() {
+	a.used, a.last = 0, nil
+	if a.spilled != nil {
+		a.spilled = nil
+	}
+}
+
+// Allocate hands out size bytes, aligned to 8, whatever was in them before.
+func (a *Arena) Allocate(size int) []byte {
+	if size > len(a.block)-a.used {
+		a.last = make([]byte, max(size, 1))
+		a.spilled = append(a.spilled, a.last)
+		return a.last
+	}
+	a.last = a.block[a.used : a.used+size : a.used+size]
+	a.used += (size + 7) &^ 7
+	return a.last
+}
+
+// Last is the first size bytes of what was handed out last, nil if that is less: where
+// the proxy has put the result of the call that has just returned.
+func (a *Arena) Last(size int) []byte {
+	if size > len(a.last) {
+		return nil
+	}
+	return a.last[:size:size]
+}

@@ -1,0 +1,223 @@
+package abi
+
+import (
+	"strconv"
+	"time"
+	"unsafe"
+)
+
+// Status is why the proxy refused a call.
+type Status uint32
+
+// Error implements error.
+func (s Status) Error() string {
+	switch s {
+	case 1:
+		return "the proxy says: not found"
+	case 2:
+		return "the proxy says: bad argument"
+	}
+	return "the proxy says: status " + strconv.Itoa(int(s))
+}
+
+func (s Status) err() error {
+	if s == 0 {
+		return nil
+	}
+	return s
+}
+
+// Level is the severity of a log line.
+type Level uint32
+
+// The severities in use.
+const (
+	LevelWarn Level = iota + 3
+	LevelError
+	LevelCritical
+)
+
+// HeaderMap names one of the header maps of a context.
+type HeaderMap uint32
+
+// The header maps in use.
+const (
+	RequestHeaders      HeaderMap = 0
+	ResponseHeaders     HeaderMap = 2
+	CallResponseHeaders HeaderMap = 6
+)
+
+// Buffer names one of the buffers of a context.
+type Buffer uint32
+
+// The buffers in use.
+const (
+	RequestBody         Buffer = 0
+	CallResponseBody    Buffer = 4
+	PluginConfiguration Buffer = 7
+)
+
+// results is what the proxy's results come in: one arena per VM, which runs one callback at a time.
+var results Arena
+
+// BeginCallback takes back the results that earlier callbacks got. Every exported
+// function that the proxy calls begins with it.
+func BeginCallback() { results.Reset() }
+
+// allocate is where the proxy gets memory for a result.
+//
+//go:wasmexport proxy_on_memory_allocate
+func allocate(size uint32) unsafe.Pointer {
+	return unsafe.Pointer(unsafe.SliceData(results.Allocate(int(size))))
+}
+
+// out is what the proxy writes through the pointers of a call. It is not on the stack,
+// because a call can come back into the module, whose stack then may move.
+var out struct {
+	address, size, number uint32
+	time                  uint64 // unix ns
+}
+
+// result is the value that the call which has just returned gave; it is the callback's.
+func result(s Status) ([]byte, error) {
+	if s != 0 {
+		return nil, s
+	}
+	return results.Last(int(out.size)), nil
+}
+
+// Log writes a line to the proxy's log.
+func Log(l Level, message string) { proxyLog(l, message) }
+
+// NowMS is the proxy's clock, unix ms.
+func NowMS() int64 {
+	proxyGetCurrentTime(unsafe.Pointer(&out.time))
+	return int64(out.time / 1e6)
+}
+
+// Pairs is a header map of the current context, for [ReadHeaders]. Names are in lower case.
+func Pairs(m HeaderMap) ([]byte, error) {
+	return result(proxyGetHeaderMapPairs(m, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size)))
+}
+
+// Header is the first value of a header.
+func Header(m HeaderMap, name string) (string, error) {
+	value, err := result(proxyGetHeaderMapValue(m, name, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size)))
+	return text(value), err
+}
+
+// AddHeader adds a header behind those of the same name.
+func AddHeader(m HeaderMap, name, value string) error {
+	return proxyAddHeaderMapValue(m, name, value).err()
+}
+
+// RemoveHeader removes all headers of a name.
+func RemoveHeader(m HeaderMap, name string) error { return proxyRemoveHeaderMapValue(m, name).err() }
+
+// BufferBytes is the first size bytes of a buffer.
+func BufferBytes(b Buffer, size int) ([]byte, error) {
+	return result(proxyGetBufferBytes(b, 0, uint32(size), unsafe.Pointer(&out.address), unsafe.Pointer(&out.size)))
+}
+
+// Property is an attribute of the current context; the parts of its path are joined by NUL.
+func Property(path string) ([]byte, error) {
+	return result(proxyGetProperty(path, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size)))
+}
+
+// SharedData is the value of a key.
+func SharedData(key string) ([]byte, error) {
+	return result(proxyGetSharedData(key, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size), unsafe.Pointer(&out.number)))
+}
+
+// SetSharedData sets the value of a key, which the proxy copies, whatever it was before.
+func SetSharedData(key string, value []byte) error {
+	return proxySetSharedData(key, text(value), 0).err()
+}
+
+// Reply answers the request of the current context, when the callback has returned.
+// headers is a header map; the proxy copies everything.
+func Reply(status int, headers, body []byte) error {
+	const noGRPCStatus = -1
+	return proxySendLocalResponse(uint32(status), "", text(body), text(headers), noGRPCStatus).err()
+}
+
+// ContinueRequest lets a paused request go on, when the callback has returned.
+func ContinueRequest() error {
+	const request = 0
+	return proxyContinueStream(request).err()
+}
+
+// Enter makes the context of this id the current one until the callback returns; it fails if it is gone.
+func Enter(contextID uint32) error { return proxySetEffectiveContext(contextID).err() }
+
+// Call sends a request to a cluster and is the token that proxy_on_http_call_response
+// will show. It is booked on the plugin, so the answer comes even if the current stream ends.
+func Call(cluster string, headers, body []byte, timeout time.Duration) (uint32, error) {
+	const noTrailers = ""
+	s := proxyHTTPCall(cluster, text(headers), text(body), noTrailers, uint32(timeout.Milliseconds()), unsafe.Pointer(&out.number))
+	return out.number, s.err()
+}
+
+// SetTickPeriod asks for proxy_on_tick.
+func SetTickPeriod(ms uint32) error { return proxySetTickPeriod(ms).err() }
+
+// DefineCounter is the id of the counter of this name.
+func DefineCounter(name string) (uint32, error) {
+	const counter = 0
+	s := proxyDefineMetric(counter, name, unsafe.Pointer(&out.number))
+	return out.number, s.err()
+}
+
+// AddToCounter adds to a counter.
+func AddToCounter(id uint32, n uint64) error { return proxyIncrementMetric(id, int64(n)).err() }
+
+//go:wasmimport env proxy_log
+func proxyLog(level Level, message string) Status
+
+//go:wasmimport env proxy_get_current_time_nanoseconds
+func proxyGetCurrentTime(time unsafe.Pointer) Status
+
+//go:wasmimport env proxy_get_header_map_pairs
+func proxyGetHeaderMapPairs(m HeaderMap, address, size unsafe.Pointer) Status
+
+//go:wasmimport env proxy_get_header_map_value
+func proxyGetHeaderMapValue(m HeaderMap, name string, address, size unsafe.Pointer) Status
+
+//go:wasmimport env proxy_add_header_map_value
+func proxyAddHeaderMapValue(m HeaderMap, name, value string) Status
+
+//go:wasmimport env proxy_remove_header_map_value
+func proxyRemoveHeaderMapValue(m HeaderMap, name string) Status
+
+//go:wasmimport env proxy_get_buffer_bytes
+func proxyGetBufferBytes(b Buffer, start, length uint32, address, size unsafe.Pointer) Status
+
+//go:wasmimport env proxy_get_property
+func proxyGetProperty(path string, address, size unsafe.Pointer) Status
+
+//go:wasmimport env proxy_get_shared_data
+func proxyGetSharedData(key string, address, size, cas unsafe.Pointer) Status
+
+//go:wasmimport env proxy_set_shared_data
+func proxySetSharedData(key, value string, cas uint32) Status
+
+//go:wasmimport env proxy_send_local_response
+func proxySendLocalResponse(status uint32, details, body, headers string, grpcStatus int32) Status
+
+//go:wasmimport env proxy_continue_stream
+func proxyContinueStream(stream uint32) Status
+
+//go:wasmimport env proxy_set_effective_context
+func proxySetEffectiveContext(contextID uint32) Status
+
+//go:wasmimport env proxy_http_call
+func proxyHTTPCall(cluster, headers, body, trailers string, timeoutMS uint32, token unsafe.Pointer) Status
+
+//go:wasmimport env proxy_set_tick_period_milliseconds
+func proxySetTickPeriod(ms uint32) Status
+
+//go:wasmimport env proxy_define_metric
+func proxyDefineMetric(kind uint32, name string, id unsafe.Pointer) Status
+
+//go:wasmimport env proxy_increment_metric
+func proxyIncrementMetric(id uint32, offset int64) Status

@@ -1,0 +1,253 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/gatehouse/gatehouse/wasm-filter/abi"
+	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// emulator is a proxy in memory: it calls the VM as Envoy does and keeps what the VM does.
+// Its results come in an arena that is filled with garbage before every callback, so that
+// what was kept for longer than a callback shows.
+type emulator struct {
+	vm      *vm
+	arena   abi.Arena
+	handed  [][]byte // by the arena, in the callback that runs
+	clock   int64
+	config  []byte
+	records map[string][]byte
+	streams map[uint32]*exchange
+	nextID  uint32
+	current uint32 // context
+	calls   []sent
+	counts  map[policy.Counter]uint64
+	logs    []string
+	claims  map[string]string // of a token of the metadata "gatehouse"
+	mute    bool              // request headers can't be read
+	full    bool              // no call can be made
+
+	answer []byte // to the call whose callback runs
+	body   []byte // of the request whose callback runs
+	buffer []byte // of a reply's headers, as proxy has it
+	enters int
+}
+
+// exchange is a stream as the proxy sees it.
+type exchange struct {
+	request, response [][2]string
+	action            action
+	reply             *reply
+	resumed           bool
+}
+
+type reply struct {
+	status  int
+	headers [][2]string
+	body    []byte
+}
+
+type sent struct {
+	token         uint32
+	cluster, path string
+	body          []byte
+}
+
+const pluginID = 1
+
+// emulate starts a plugin, with a state in shared data unless the configuration is a push
+// listener's.
+func emulate(t testing.TB, config string) *emulator {
+	t.Helper()
+	e := &emulator{clock: 1_700_000_000_000, config: []byte(config), records: map[string][]byte{},
+		streams: map[uint32]*exchange{}, nextID: pluginID, counts: map[policy.Counter]uint64{}}
+	e.vm = newVM(e)
+	e.callback(pluginID, func() { e.vm.createPlugin(pluginID) })
+	e.callback(pluginID, func() {
+		if !e.vm.configure(pluginID, len(e.config)) {
+			t.Fatalf("the configuration is refused: %v", e.logs)
+		}
+	})
+	if !e.vm.plugin(pluginID).edge.Config().PushListener {
+		s := state
+		s.InStepMS = e.clock
+		e.records[place(wire.RegionState, 0)] = wire.AppendState(nil, &s)
+		e.tick()
+	}
+	return e
+}
+
+func place(region wire.Region, index uint32) string {
+	return string(wire.AppendPlace(nil, region, index))
+}
+
+// callback runs one callback of a context.
+func (e *emulator) callback(id uint32, f func()) {
+	for _, b := range e.handed {
+		for i := range b {
+			b[i] = 0xdb
+		}
+	}
+	e.handed = e.handed[:0]
+	e.arena.Reset()
+	e.current = id
+	f()
+}
+
+func (e *emulator) result(value []byte) []byte {
+	b := e.arena.Allocate(len(value))
+	copy(b, value)
+	e.handed = append(e.handed, b)
+	return e.arena.Last(len(value))
+}
+
+// begin creates a stream and shows its headers.
+func (e *emulator) begin(headers [][2]string, endOfStream bool) uint32 {
+	e.nextID++
+	id, x := e.nextID, &exchange{request: headers}
+	e.streams[id] = x
+	e.callback(id, func() { e.vm.createStream(id, pluginID) })
+	e.callback(id, func() { x.action = e.vm.requestHeaders(id, endOfStream) })
+	return id
+}
+
+// respond shows the response of an upstream.
+func (e *emulator) respond(id uint32, headers [][2]string) {
+	e.streams[id].response = headers
+	e.callback(id, func() { e.vm.responseHeaders(id) })
+}
+
+// end ends a stream; the VM isn't told.
+func (e *emulator) end(id uint32) { delete(e.streams, id) }
+
+func (e *emulator) tick() { e.callback(pluginID, func() { e.vm.tick(pluginID) }) }
+
+// answered gives the answer to a call, nil for a failure.
+func (e *emulator) answered(c sent, body []byte) {
+	e.answer = body
+	e.callback(pluginID, func() { e.vm.callResponse(c.token, len(body)) })
+}
+
+func (e *emulator) now() int64 { return e.clock }
+
+func (e *emulator) configuration(size int) []byte { return e.result(e.config[:size]) }
+
+func (e *emulator) setTickPeriod(uint32) error { return nil }
+
+func (e *emulator) record(region wire.Region, index uint32) []byte {
+	var key [wire.PlaceSize]byte
+	record, ok := e.records[string(wire.AppendPlace(key[:0], region, index))]
+	if !ok {
+		return nil
+	}
+	return e.result(record)
+}
+
+func (e *emulator) setRecord(region wire.Region, index uint32, value []byte) error {
+	e.records[place(region, index)] = bytes.Clone(value)
+	return nil
+}
+
+func (e *emulator) requestHeaders() []byte {
+	if e.mute {
+		return nil
+	}
+	e.buffer = abi.AppendHeaders(e.buffer[:0], e.streams[e.current].request)
+	return e.result(e.buffer)
+}
+
+func (e *emulator) requestBody(size int) []byte { return e.result(e.body[:size]) }
+
+func (e *emulator) source() string { return "203.0.113.7" }
+
+func (e *emulator) claim(metadata, name string) string {
+	if metadata != "gatehouse" {
+		return ""
+	}
+	value := e.result([]byte(e.claims[name]))
+	return unsafe.String(unsafe.SliceData(value), len(value))
+}
+
+func (e *emulator) removeRequestHeader(name string) {
+	x := e.streams[e.current]
+	x.request = slices.DeleteFunc(x.request, func(h [2]string) bool { return h[0] == name })
+}
+
+func (e *emulator) addRequestHeader(name, value string) {
+	x := e.streams[e.current]
+	x.request = append(x.request, [2]string{clone(name), clone(value)})
+}
+
+func (e *emulator) addResponseHeader(name, value string) {
+	x := e.streams[e.current]
+	x.response = append(x.response, [2]string{clone(name), clone(value)})
+}
+
+func (e *emulator) reply(status int, headers [][2]string, body []byte) {
+	x := e.streams[e.current]
+	if x.reply != nil {
+		panic(fmt.Sprintf("a second reply to stream %d", e.current))
+	}
+	x.reply = &reply{status: status, body: bytes.Clone(body)}
+	for _, h := range headers {
+		x.reply.headers = append(x.reply.headers, [2]string{clone(h[0]), clone(h[1])})
+	}
+}
+
+func (e *emulator) resume() { e.streams[e.current].resumed = true }
+
+func (e *emulator) enter(id uint32) bool {
+	e.enters++
+	if _, ok := e.streams[id]; !ok && id != pluginID {
+		return false
+	}
+	e.current = id
+	return true
+}
+
+func (e *emulator) call(cluster, path string, body []byte, _ time.Duration) (uint32, error) {
+	if e.full {
+		return 0, errors.New("no cluster")
+	}
+	token := uint32(len(e.calls) + 1)
+	e.calls = append(e.calls, sent{token, cluster, path, bytes.Clone(body)})
+	return token, nil
+}
+
+func (e *emulator) callBody(int) []byte {
+	if e.answer == nil {
+		return nil
+	}
+	return e.result(e.answer)
+}
+
+func (e *emulator) count(counter policy.Counter, n uint64) { e.counts[counter] += n }
+
+func (e *emulator) warn(message string) { e.logs = append(e.logs, message) }
+
+func (e *emulator) critical(message string) { e.logs = append(e.logs, message) }
+
+// clone copies what belongs to the callback that runs.
+func clone(s string) string { return string([]byte(s)) }
+
+// went reports whether a stream went upstream.
+func (x *exchange) went() bool { return x.action == proceed || x.resumed }
+
+// header is the fields of a header list by name.
+func fields(headers [][2]string) map[string]string {
+	return maps.Collect(func(yield func(string, string) bool) {
+		for _, h := range headers {
+			if !yield(h[0], h[1]) {
+				return
+			}
+		}
+	})
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+	"unsafe"
+
+	"github.com/gatehouse/gatehouse/wasm-filter/abi"
+	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// proxy is the host that the module runs in. Its buffers are used by one call and free
+// when that returns: the proxy has copied what it needs.
+type proxy struct {
+	place    [wire.PlaceSize]byte
+	headers  []byte
+	counters [policy.Counters]uint32 // ids of those used so far, from 1
+}
+
+func (*proxy) now() int64 { return abi.NowMS() }
+
+func (*proxy) configuration(size int) []byte {
+	return orNil(abi.BufferBytes(abi.PluginConfiguration, size))
+}
+
+func (*proxy) setTickPeriod(ms uint32) error { return abi.SetTickPeriod(ms) }
+
+func (p *proxy) record(region wire.Region, index uint32) []byte {
+	return orNil(abi.SharedData(p.key(region, index)))
+}
+
+func (p *proxy) setRecord(region wire.Region, index uint32, value []byte) error {
+	return abi.SetSharedData(p.key(region, index), value)
+}
+
+// key is the shared-data key of a place; the next one overwrites it.
+func (p *proxy) key(region wire.Region, index uint32) string {
+	return unsafe.String(unsafe.SliceData(wire.AppendPlace(p.place[:0], region, index)), wire.PlaceSize)
+}
+
+func (*proxy) requestHeaders() []byte { return orNil(abi.Pairs(abi.RequestHeaders)) }
+
+func (*proxy) requestBody(size int) []byte { return orNil(abi.BufferBytes(abi.RequestBody, size)) }
+
+func (*proxy) source() string {
+	address, err := abi.Property("source\x00address")
+	if err != nil {
+		return ""
+	}
+	ap, err := netip.ParseAddrPort(string(address))
+	if err != nil {
+		return "" // not an IP address: a unix socket
+	}
+	return ap.Addr().WithZone("").Unmap().String()
+}
+
+func (*proxy) claim(metadata, name string) string {
+	value := orNil(abi.Property("metadata\x00filter_metadata\x00envoy.filters.http.jwt_authn\x00" + metadata + "\x00" + name))
+	return unsafe.String(unsafe.SliceData(value), len(value))
+}
+
+func (p *proxy) removeRequestHeader(name string) {
+	p.check(abi.RemoveHeader(abi.RequestHeaders, name), "remove request header", name)
+}
+
+func (p *proxy) addRequestHeader(name, value string) {
+	p.check(abi.AddHeader(abi.RequestHeaders, name, value), "add request header", name)
+}
+
+func (p *proxy) addResponseHeader(name, value string) {
+	p.check(abi.AddHeader(abi.ResponseHeaders, name, value), "add response header", name)
+}
+
+func (p *proxy) reply(status int, headers [][2]string, body []byte) {
+	p.headers = abi.AppendHeaders(p.headers[:0], headers)
+	p.check(abi.Reply(status, p.headers, body), "local reply", "")
+}
+
+func (p *proxy) resume() { p.check(abi.ContinueRequest(), "resume request", "") }
+
+func (*proxy) enter(stream uint32) bool { return abi.Enter(stream) == nil }
+
+func (*proxy) call(cluster, path string, body []byte, timeout time.Duration) (uint32, error) {
+	headers := abi.AppendHeaders(nil, [][2]string{{":method", "POST"}, {":path", path}, {":authority", "gatehouse"}})
+	return abi.Call(cluster, headers, body, timeout)
+}
+
+// callBody implements host. A call that was reset has no headers; one that couldn't
+// connect has those of a 503.
+func (*proxy) callBody(size int) []byte {
+	if status, err := abi.Header(abi.CallResponseHeaders, ":status"); err != nil || status != "200" {
+		return nil
+	}
+	return orNil(abi.BufferBytes(abi.CallResponseBody, size))
+}
+
+func (p *proxy) count(counter policy.Counter, n uint64) {
+	if p.counters[counter] == 0 {
+		id, err := abi.DefineCounter(counter.String())
+		if err != nil {
+			p.check(err, "define counter", counter.String())
+			return
+		}
+		p.counters[counter] = id
+	}
+	p.check(abi.AddToCounter(p.counters[counter], n), "add to counter", counter.String())
+}
+
+func (*proxy) warn(message string) { abi.Log(abi.LevelWarn, message) }
+
+func (*proxy) critical(message string) { abi.Log(abi.LevelCritical, message) }
+
+// check logs that the proxy refused what it can't refuse, as far as we know.
+func (*proxy) check(err error, what, of string) {
+	if err != nil {
+		abi.Log(abi.LevelError, fmt.Sprintf("gatehouse: %s %q: %v", what, of, err))
+	}
+}
+
+func orNil(value []byte, err error) []byte {
+	if err != nil {
+		return nil
+	}
+	return value
+}
