@@ -73,7 +73,8 @@ wrong_values() {
   echo "  $lines wrong values are refused by name"
 }
 
-# What gatehousectl and Envoy say of a gateway's envoy.yaml.
+# What gatehousectl and Envoy say of a gateway's envoy.yaml. Validating, Envoy has no clusters, so
+# with sessions it logs that it can't fetch the keys.
 envoy() {
   local values
   for values in "$chart"/ci/gateway*-values.yaml; do
@@ -84,23 +85,34 @@ envoy() {
   done
 }
 
-# Each setting of envoy/envoy.yaml, which everything is tested with, is in the chart's, too. The
-# rules, addresses and heap are values.
+# Each setting of envoy/envoy.yaml, which everything is tested with, is in the chart's, too, with its
+# lines for sessions and without them. The rules, addresses and heap are values.
 same_settings() {
   local missing
   settings() {
-    sed -e '/# ---- the rules/,/# -----/d' -e 's/ *#.*//' -e '/[-:] \*/d' -e 's/&[a-z_]\+ *//' -e 's/^[ -]*//' -e 's/ *$//' -e '/^$/d' | sort -u
+    sed -e '/# ---- the rules/,/# -----/d' -e 's/ *#.*//' -e '/[-:] \*/d' -e 's/&[a-z_]\+ *//' -e 's/^[ -]*//' -e 's/ *$//' -e 's/"//g' -e '/^$/d' | sort -u
   }
-  missing=$(comm -13 <(render $chart/ci/gateway-values.yaml --show-only templates/gateway/envoy-config.yaml | settings) \
-    <(settings <envoy/envoy.yaml | grep -v -e '^socket_address: ' -e '^max_heap_size_bytes: '))
-  [[ -z $missing ]] || { printf '%s\n' "templates/_envoy.tpl or _filter.tpl lack what envoy/envoy.yaml has:" "$missing" >&2; return 1; }
+  lacking() {
+    missing=$(comm -13 <(render "$1" --show-only templates/gateway/envoy-config.yaml | settings) \
+      <(settings | grep -v -e '^socket_address: ' -e '^max_heap_size_bytes: '))
+    [[ -z $missing ]] || { printf '%s\n' "$1: templates/_envoy.tpl or _filter.tpl lack what envoy/envoy.yaml has:" "$missing" >&2; return 1; }
+  }
+  grep -q '#session ' envoy/envoy.yaml || { echo "envoy/envoy.yaml has no lines for sessions" >&2; return 1; }
+  lacking $chart/ci/gateway-values.yaml <envoy/envoy.yaml &&
+    sed 's/#session //' envoy/envoy.yaml | lacking $chart/ci/gateway-sessions-values.yaml
 }
 
-# The sidecar takes the file and the environment that the chart gives it.
+# The sidecar takes the file and the environment that the chart gives it, and reads secrets where
+# the pod has them.
 sidecar() {
-  local values
+  local values section
+  for section in session verdict; do
+    mkdir -p "$work/secrets/$section"
+    echo "a secret of $section that is as long as one is" >"$work/secrets/$section/secret"
+  done
   for values in "$chart"/ci/*-values.yaml; do
-    render "$values" --show-only templates/sidecar-config.yaml | content 'sidecar\.yaml' >"$work/sidecar.yaml"
+    render "$values" --show-only templates/sidecar-config.yaml | content 'sidecar\.yaml' |
+      sed "s#/etc/gatehouse/secrets/#$work/secrets/#" >"$work/sidecar.yaml"
     build/gatehouse-sidecar --config "$work/sidecar.yaml" --check-config >/dev/null || return
   done
 }

@@ -72,6 +72,9 @@ filter_chains:
     typed_config:
       "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
       http_filters:
+      {{- if .Values.sessions.enabled }}
+      - {{- include "gatehouse.sessionFilter" . | nindent 8 }}
+      {{- end }}
       - {{- include "gatehouse.edgeFilter" . | nindent 8 }}
       - name: envoy.filters.http.router
         typed_config:

@@ -4,6 +4,9 @@ sidecar: {cluster: gatehouse-sidecar, timeout: {{ .Values.sidecarTimeout }}}
 {{- with .Values.credentials }}
 credentials: {{ toJson . }}
 {{- end }}
+{{- if .Values.sessions.enabled }}
+session: {metadata: gatehouse}
+{{- end }}
 verdict_grace: {{ .Values.verdictGrace }}
 max_staleness: {{ .Values.maxStaleness }}
 stale: {{ .Values.stale }}
@@ -39,6 +42,34 @@ typed_config:
       value:
         {{- include "gatehouse.filter" . | nindent 8 }}
     {{- include "gatehouse.vm" . | nindent 4 }}
+{{- end }}
+
+{{/* Envoy's own filter for tokens, which goes before the edge filter: see envoy/envoy.yaml. */}}
+{{- define "gatehouse.sessionFilter" -}}
+name: envoy.filters.http.jwt_authn
+typed_config:
+  "@type": type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication
+  providers:
+    gatehouse:
+      issuer: {{ .Values.sessions.issuer | quote }}
+      from_headers:
+      - {name: {{ .Values.sessions.header }}, value_prefix: "Bearer "}
+      forward: false
+      payload_in_metadata: gatehouse
+      require_expiration: true
+      clock_skew_seconds: 10
+      jwt_cache_config: {jwt_cache_size: 4096}
+      remote_jwks:
+        http_uri: {uri: "http://gatehouse/v1/session/jwks", cluster: gatehouse-sidecar, timeout: 2s}
+        cache_duration: 60s
+        async_fetch: {fast_listener: true, failed_refetch_duration: 1s}
+  rules:
+  - match: {prefix: /}
+    requires:
+      requires_any:
+        requirements:
+        - {provider_name: gatehouse}
+        - {allow_missing: {}}
 {{- end }}
 
 {{/* The listener that the sidecar pushes to. */}}

@@ -48,8 +48,8 @@
   {{- if .Values.redis.tls.existingSecret }}
   - {name: gatehouse-redis-tls, mountPath: /etc/gatehouse/redis-tls, readOnly: true}
   {{- end }}
-  {{- range $i, $file := .Values.sidecar.secretFiles }}
-  - {name: gatehouse-secret-{{ $i }}, mountPath: /etc/gatehouse/secrets/{{ $i }}, readOnly: true}
+  {{- range $section, $_ := include "gatehouse.secrets" . | fromJson }}
+  - {name: gatehouse-{{ $section }}-secret, mountPath: /etc/gatehouse/secrets/{{ $section }}, readOnly: true}
   {{- end }}
 {{- end }}
 
@@ -89,11 +89,11 @@
     {{- end }}
 {{- end }}
 {{- end }}
-{{- range $i, $file := .Values.sidecar.secretFiles }}
-- name: gatehouse-secret-{{ $i }}
+{{- range $section, $from := include "gatehouse.secrets" . | fromJson }}
+- name: gatehouse-{{ $section }}-secret
   secret:
-    secretName: {{ $file.secret }}
+    secretName: {{ $from.existingSecret }}
     defaultMode: {{ $mode }}
-    items: [{key: {{ $file.key }}, path: {{ $file.key }}}]
+    items: [{key: {{ $from.secretKey }}, path: secret}]
 {{- end }}
 {{- end }}

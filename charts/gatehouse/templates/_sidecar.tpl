@@ -42,15 +42,25 @@
 {{- end }}
 {{- end }}
 
-{{/* The sidecar's configuration file: its settings, with the files of Secrets. Sockets and admin
-     address are the defaults. */}}
+{{/* Secrets that the sidecars have in common, as JSON: the section of the setting secret_file, and
+     {existingSecret, secretKey}. */}}
+{{- define "gatehouse.secrets" -}}
+{{- $secrets := dict }}
+{{- if and .Values.sessions.enabled .Values.sessions.existingSecret }}{{ $_ := set $secrets "session" .Values.sessions }}{{ end }}
+{{- if .Values.sharedVerdicts.existingSecret }}{{ $_ := set $secrets "verdict" .Values.sharedVerdicts }}{{ end }}
+{{- $secrets | toJson }}
+{{- end }}
+
+{{/* The sidecar's configuration file. Sockets and admin address are the defaults. */}}
 {{- define "gatehouse.sidecarConfig" -}}
 {{- $config := deepCopy .Values.sidecar.settings }}
-{{- range $i, $file := .Values.sidecar.secretFiles }}
-{{- $parts := splitList "." $file.setting }}
-{{- $section := get $config (first $parts) | default dict }}
-{{- $_ := set $section (last $parts) (printf "/etc/gatehouse/secrets/%d/%s" $i $file.key) }}
-{{- $_ := set $config (first $parts) $section }}
+{{- if .Values.sessions.enabled }}
+{{- $_ := set $config "session" (pick .Values.sessions "issuer" "ttl" "rotate") }}
+{{- end }}
+{{- range $section, $_ := include "gatehouse.secrets" . | fromJson }}
+{{- $settings := get $config $section | default dict }}
+{{- $_ := set $settings "secret_file" (printf "/etc/gatehouse/secrets/%s/secret" $section) }}
+{{- $_ := set $config $section $settings }}
 {{- end }}
 {{- toYaml $config }}
 {{- end }}

@@ -1,6 +1,10 @@
 {{/* What the schema can't say: values that don't go together. */}}
 {{- define "gatehouse.validate" -}}
 {{- include "gatehouse.validateMode" . }}
+{{- include "gatehouse.validateRules" .Values }}
+{{- if .Values.sessions.enabled }}
+{{- include "gatehouse.validateSessions" .Values }}
+{{- end }}
 {{- include "gatehouse.validateRedis" .Values.redis }}
 {{- if and (not .Values.redis.url) (not .Values.redis.bundled.enabled) }}
 {{- fail "redis.url: is empty: give the URL of your Redis, or set redis.bundled.enabled for a trial" }}
@@ -30,15 +34,49 @@
 {{- else if not $v.envoyGateway.gateway }}
 {{- fail "envoyGateway.gateway: is empty: give the name of the Gateway" }}
 {{- end }}
-{{- range $i, $rule := $v.rules }}
+{{- end }}
+
+{{- define "gatehouse.validateRules" -}}
+{{- $v := . }}
+{{- range $i, $rule := .rules }}
 {{- if not (or (hasKey $rule.match "path") (hasKey $rule.match "prefix")) }}
 {{- fail (printf "rules[%d].match: has neither path nor prefix: give one of them" $i) }}
 {{- end }}
 {{- if and (hasKey $rule.match "path") (hasKey $rule.match "prefix") }}
 {{- fail (printf "rules[%d].match: has path and prefix: give one of them" $i) }}
 {{- end }}
-{{- if and (hasKey $rule "auth") (not $v.credentials) }}
-{{- fail (printf "rules[%d].auth: credentials is empty: say where a request carries its credential" $i) }}
+{{- range $field := list "auth" "session" }}
+{{- if and (hasKey $rule $field) (not $v.credentials) }}
+{{- fail (printf "rules[%d].%s: credentials is empty: say where a request carries its credential" $i $field) }}
+{{- end }}
+{{- end }}
+{{- if hasKey $rule "session" }}
+{{- if not $v.sessions.enabled }}
+{{- fail (printf "rules[%d].session: sessions.enabled is false, so nothing would validate its tokens: set it" $i) }}
+{{- end }}
+{{- if or (hasKey $rule "auth") (hasKey $rule "cache") }}
+{{- fail (printf "rules[%d].session: stands alone: remove auth and cache" $i) }}
+{{- end }}
+{{- if ne (toJson $rule.match.methods) "[\"POST\"]" }}
+{{- fail (printf "rules[%d].session: needs methods: [POST] in its match" $i) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Where there may be two pods, what one signs the other must know. */}}
+{{- define "gatehouse.validateSessions" -}}
+{{- if eq .mode "envoy-gateway" }}
+{{- fail "sessions.enabled: is for the modes gateway and istio: the chart has no jwt_authn before an Envoy Gateway's filter" }}
+{{- end }}
+{{- if not .sessions.existingSecret }}
+{{- if eq .mode "istio" }}
+{{- fail "sessions.existingSecret: is empty: the pods of a workload would refuse each other's tokens; give a Secret with openssl rand -hex 32" }}
+{{- end }}
+{{- $name := ternary "autoscaling.maxReplicas" "replicas" .autoscaling.enabled }}
+{{- $pods := ternary .autoscaling.maxReplicas .replicas .autoscaling.enabled }}
+{{- if gt (int $pods) 1 }}
+{{- fail (printf "sessions.existingSecret: is empty, and %s is %d: pods would refuse each other's tokens; give a Secret with openssl rand -hex 32" $name (int $pods)) }}
 {{- end }}
 {{- end }}
 {{- end }}
