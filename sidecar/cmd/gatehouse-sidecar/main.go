@@ -13,8 +13,8 @@ import (
 )
 
 func main() {
-	if len(os.Args) == 2 && os.Args[1] == hasher.Argument {
-		os.Exit(hasher.Main(os.Stdin, os.Stdout, os.Stderr))
+	if hasher.Asked(os.Args) {
+		os.Exit(hasher.Main(os.Args, os.Stdin, os.Stdout, os.Stderr))
 	}
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 }

@@ -66,8 +66,9 @@ type Config struct {
 	PinTTL   time.Duration // how long, at most, a secret that matched is confirmed without bcrypt; 0: not
 	Limits
 	// Compare is bcrypt: nil, bcrypt.ErrMismatchedHashAndPassword or another error. It is
-	// called by as many at a time as there are Workers. Without it bcrypt runs in this process.
-	Compare func(hash, secret string) error
+	// called by as many at a time as there are Workers. idle says that it is only worth what
+	// the processor has to spare. Without it bcrypt runs in this process.
+	Compare func(hash, secret string, idle bool) error
 	Shards  contract.Shards // of Redis: each has its own full resyncs
 	Fleet   Fleet           // other sidecars; nil: nothing is shared
 }
@@ -124,7 +125,7 @@ func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) *Verifier {
 	}
 	rand.Read(v.secret[:]) // never fails
 	if v.Compare == nil {
-		v.Compare = func(hash, secret string) error {
+		v.Compare = func(hash, secret string, _ bool) error {
 			return bcrypt.CompareHashAndPassword([]byte(hash), []byte(secret))
 		}
 	}

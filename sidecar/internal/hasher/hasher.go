@@ -13,13 +13,25 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"runtime"
 	"sync"
 
 	"golang.org/x/crypto/bcrypt"
 )
 
-// Argument is the only one of a program that is to be a hasher: its main calls [Main] then.
-const Argument = "bcrypt"
+// Priority is how much a hasher leaves to others, and the argument that makes a program one.
+type Priority string
+
+// The priorities.
+const (
+	Low  Priority = "bcrypt"      // about a tenth of what others get where all cores are busy
+	Idle Priority = "bcrypt-idle" // only what nobody else wants, at that moment
+)
+
+// Asked reports whether a program was called to be a hasher: its main calls [Main] then.
+func Asked(args []string) bool {
+	return len(args) == 2 && (Priority(args[1]) == Low || Priority(args[1]) == Idle)
+}
 
 // maxText bounds a hash and a secret, bytes; both are far shorter.
 const maxText = 1 << 10
@@ -38,17 +50,19 @@ type Pool struct {
 	log     *slog.Logger
 
 	mu     sync.Mutex // protects all below
-	idle   []*process
+	free   map[Priority][]*process
 	closed bool
 }
 
-// New is a Pool of hashers that are program, called with [Argument].
-func New(program string, log *slog.Logger) *Pool { return &Pool{program: program, log: log} }
+// New is a Pool of hashers that are program, called with their priority.
+func New(program string, log *slog.Logger) *Pool {
+	return &Pool{program: program, log: log, free: map[Priority][]*process{}}
+}
 
 // Compare returns nil if secret is what hash was made of, else an error as
 // [bcrypt.CompareHashAndPassword] does. Where no hasher can be had it runs bcrypt itself.
-func (p *Pool) Compare(hash, secret string) error {
-	h, err := p.take()
+func (p *Pool) Compare(hash, secret string, priority Priority) error {
+	h, err := p.take(priority)
 	if err == nil {
 		var answer byte
 		if answer, err = h.ask(hash, secret); err == nil {
@@ -71,15 +85,15 @@ func result(answer byte) error {
 	return errors.New("the hasher could not read the hash")
 }
 
-func (p *Pool) take() (*process, error) {
+func (p *Pool) take(priority Priority) (*process, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if n := len(p.idle); n > 0 {
-		h := p.idle[n-1]
-		p.idle = p.idle[:n-1]
-		return h, nil
+	if free := p.free[priority]; len(free) > 0 {
+		last := len(free) - 1
+		p.free[priority] = free[:last]
+		return free[last], nil
 	}
-	return start(p.program)
+	return start(p.program, priority)
 }
 
 func (p *Pool) give(h *process) {
@@ -89,7 +103,7 @@ func (p *Pool) give(h *process) {
 		h.end()
 		return
 	}
-	p.idle = append(p.idle, h)
+	p.free[h.priority] = append(p.free[h.priority], h)
 }
 
 // Close ends the hashers; those at work end after it.
@@ -97,22 +111,25 @@ func (p *Pool) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
-	for _, h := range p.idle {
-		h.end()
+	for _, free := range p.free {
+		for _, h := range free {
+			h.end()
+		}
 	}
-	p.idle = nil
+	clear(p.free)
 }
 
 // process is a running hasher. It ends by itself when nobody holds its standard input any
 // more, so also when this process is killed.
 type process struct {
-	command *exec.Cmd
-	in      io.WriteCloser
-	out     io.Reader
+	priority Priority
+	command  *exec.Cmd
+	in       io.WriteCloser
+	out      io.Reader
 }
 
-func start(program string) (*process, error) {
-	command := exec.Command(program, Argument)
+func start(program string, priority Priority) (*process, error) {
+	command := exec.Command(program, string(priority))
 	command.Env = append(os.Environ(), "GOMAXPROCS=1")
 	command.Stderr = os.Stderr
 	detach(command)
@@ -127,7 +144,7 @@ func start(program string) (*process, error) {
 	if err := command.Start(); err != nil {
 		return nil, err
 	}
-	return &process{command, in, out}, nil
+	return &process{priority, command, in, out}, nil
 }
 
 func (h *process) ask(hash, secret string) (byte, error) {
@@ -149,12 +166,14 @@ func (h *process) end() {
 	go func() { _ = h.command.Wait() }() // after the run that is under way
 }
 
-// Main is a hasher: it answers what comes from in until that ends, and returns an exit code.
+// Main is a hasher, called as args say: it answers what comes from in until that ends, and
+// returns an exit code.
 //
 // A question is u16 length of the hash, u16 length of the secret, hash, secret; an answer
 // is one byte.
-func Main(in io.Reader, out, stderr io.Writer) int {
-	beNice()
+func Main(args []string, in io.Reader, out, stderr io.Writer) int {
+	runtime.LockOSThread() // priorities are those of threads
+	leave(Priority(args[1]))
 	if err := serve(bufio.NewReader(in), out); err != nil {
 		fmt.Fprintln(stderr, "hasher:", err)
 		return 1

@@ -16,8 +16,8 @@ import (
 
 // TestMain makes the test's own program a hasher where it is asked to be one.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && os.Args[1] == Argument {
-		os.Exit(Main(os.Stdin, os.Stdout, os.Stderr))
+	if Asked(os.Args) {
+		os.Exit(Main(os.Args, os.Stdin, os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())
 }
@@ -59,12 +59,12 @@ func TestCompare(t *testing.T) {
 		{"and goes on", right, "right", func(err error) bool { return err == nil }},
 	}
 	for _, tt := range tests {
-		if err := p.Compare(tt.hash, tt.secret); !tt.ok(err) {
+		if err := p.Compare(tt.hash, tt.secret, Low); !tt.ok(err) {
 			t.Errorf("%s: got %v", tt.name, err)
 		}
 	}
-	if len(p.idle) != 1 || logs.Len() > 0 {
-		t.Errorf("got %d hashers and logs %s, want one and none", len(p.idle), logs)
+	if len(p.free[Low]) != 1 || logs.Len() > 0 {
+		t.Errorf("got %d hashers and logs %s, want one and none", len(p.free[Low]), logs)
 	}
 }
 
@@ -77,7 +77,7 @@ func TestConcurrent(t *testing.T) {
 		wg.Go(func() {
 			for range 20 {
 				secret := []string{"right", "wrong"}[i%2]
-				if err := p.Compare(right, secret); (err == nil) != (secret == "right") {
+				if err := p.Compare(right, secret, []Priority{Low, Idle}[i/2]); (err == nil) != (secret == "right") {
 					t.Errorf("%s: got %v", secret, err)
 				}
 			}
@@ -90,26 +90,26 @@ func TestConcurrent(t *testing.T) {
 func TestKilled(t *testing.T) {
 	p, logs := newPool(t)
 	right := hashOf(t, "right")
-	if err := p.Compare(right, "right"); err != nil {
+	if err := p.Compare(right, "right", Low); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.idle[0].command.Process.Kill(); err != nil {
+	if err := p.free[Low][0].command.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := p.Compare(right, "right"); err != nil {
+		if err := p.Compare(right, "right", Low); err != nil {
 			t.Errorf("got %v, want the right secret to be right", err)
 		}
 	}
-	if !strings.Contains(logs.String(), "bcrypt runs in this process") || len(p.idle) != 1 {
-		t.Errorf("got %d hashers and logs %s, want one, and a word on the other", len(p.idle), logs)
+	if !strings.Contains(logs.String(), "bcrypt runs in this process") || len(p.free[Low]) != 1 {
+		t.Errorf("got %d hashers and logs %s, want one, and a word on the other", len(p.free[Low]), logs)
 	}
 }
 
 // TestNoProgram verifies where there is no hasher at all.
 func TestNoProgram(t *testing.T) {
 	p := New("/no/such/program", slog.New(slog.DiscardHandler))
-	if err := p.Compare(hashOf(t, "right"), "right"); err != nil {
+	if err := p.Compare(hashOf(t, "right"), "right", Idle); err != nil {
 		t.Errorf("got %v, want the right secret to be right", err)
 	}
 }
@@ -117,7 +117,7 @@ func TestNoProgram(t *testing.T) {
 // TestEndsWithItsInput sees a hasher end when nobody can ask it any more.
 func TestEndsWithItsInput(t *testing.T) {
 	p, _ := newPool(t)
-	h, err := start(p.program)
+	h, err := start(p.program, Low)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,19 +7,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// niceness is by how much hashers are nicer than who starts them, 0 to 19 (setpriority(2)):
-// where all cores are busy, one gets about a tenth of what others do.
+// niceness is that of a hasher of low priority, 0 to 19 (setpriority(2)).
 const niceness = 10
 
-// detach makes the hasher a process group of its own: an interrupt from the terminal is for
-// who started it, and beNice for itself only.
+// detach keeps an interrupt from the terminal, which is for who started the hasher, from it.
 func detach(command *exec.Cmd) { command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
-// beNice makes all threads of this process group nicer, and so those that they start. It
-// is permitted to everybody; a hasher that can't is one all the same.
-func beNice() {
-	now, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
-	if err == nil {
-		_ = unix.Setpriority(unix.PRIO_PGRP, 0, min(20-now+niceness, 19)) // the kernel's getpriority counts from 40 down to 1
+// leave lets the calling thread leave the processor to others. It is permitted to
+// everybody; a hasher that can't is one all the same.
+//
+// Niceness alone is not enough for a hasher whose result is of no use to anybody: who
+// wakes up waits for a nicer thread's slice to end, up to 3 ms each time, but not for one
+// of SCHED_IDLE (sched(7)).
+func leave(p Priority) {
+	if p == Idle {
+		_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0)
+		return
 	}
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, niceness)
 }

@@ -6,5 +6,5 @@ import "os/exec"
 
 func detach(*exec.Cmd) {}
 
-// beNice does nothing: only Linux's priorities are known here.
-func beNice() {}
+// leave does nothing: only Linux's priorities are known here.
+func leave(Priority) {}
