@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -29,10 +30,18 @@ func TestTwoSidecars(t *testing.T) {
 	dir := t.TempDir()
 	second := exec.Command("../build/gatehouse-sidecar", "--redis.url", e.RedisURL(),
 		"--push.socket", e.PushSocket(), "--api.socket", filepath.Join(dir, "api.sock"), "--admin.address", "127.0.0.1:0")
+	var log bytes.Buffer
+	second.Stderr = &log
 	if err := second.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = second.Process.Kill(); _ = second.Wait() })
+	t.Cleanup(func() {
+		_ = second.Process.Kill()
+		_ = second.Wait()
+		if t.Failed() {
+			t.Logf("the second one's log:\n%s", &log)
+		}
+	})
 	await(t, "the first one says so", patience, func() error {
 		if !strings.Contains(e.log("sidecar"), "another sidecar has taken over this edge") {
 			return fmt.Errorf("not yet")

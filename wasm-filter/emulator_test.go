@@ -32,8 +32,12 @@ type emulator struct {
 	counts  map[policy.Counter]uint64
 	logs    []string
 	claims  map[string]string // of a token of the metadata "gatehouse"
-	mute    bool              // request headers can't be read
-	full    bool              // no call can be made
+	// beforeState, if it is set, is called before each writing of the state.
+	beforeState func()
+	stateCAS    uint32 // of the newest state
+
+	mute bool // request headers can't be read
+	full bool // no call can be made
 
 	answer []byte // to the call whose callback runs
 	body   []byte // of the request whose callback runs
@@ -67,7 +71,7 @@ const pluginID = 1
 // listener's.
 func emulate(t testing.TB, config string) *emulator {
 	t.Helper()
-	e := &emulator{clock: 1_700_000_000_000, config: []byte(config), records: map[string][]byte{},
+	e := &emulator{clock: 1_700_000_000_000, stateCAS: 1, config: []byte(config), records: map[string][]byte{},
 		streams: map[uint32]*exchange{}, nextID: pluginID, counts: map[policy.Counter]uint64{}}
 	e.vm = newVM(e)
 	e.callback(pluginID, func() { e.vm.createPlugin(pluginID) })
@@ -154,6 +158,22 @@ func (e *emulator) record(region wire.Region, index uint32) []byte {
 func (e *emulator) setRecord(region wire.Region, index uint32, value []byte) error {
 	e.records[place(region, index)] = bytes.Clone(value)
 	return nil
+}
+
+func (e *emulator) state() ([]byte, uint32) {
+	return e.record(wire.RegionState, 0), e.stateCAS
+}
+
+func (e *emulator) setState(value []byte, cas uint32) bool {
+	if e.beforeState != nil {
+		e.beforeState()
+	}
+	if cas != 0 && cas != e.stateCAS {
+		return false
+	}
+	e.stateCAS++
+	e.records[place(wire.RegionState, 0)] = bytes.Clone(value)
+	return true
 }
 
 func (e *emulator) requestHeaders() []byte {

@@ -21,6 +21,10 @@ type host interface {
 	// record is the shared-data record at a place, nil if there is none.
 	record(region wire.Region, index uint32) []byte
 	setRecord(region wire.Region, index uint32, value []byte) error
+	// state is the state record, nil if there is none, and the number of its writing.
+	state() (record []byte, cas uint32)
+	// setState writes the state record if it is still that of cas, or in any case if cas is 0.
+	setState(value []byte, cas uint32) bool
 	// requestHeaders are all request headers, for abi.ReadHeaders, names in lower case,
 	// pseudo-headers included; nil if they can't be read.
 	requestHeaders() []byte

@@ -52,24 +52,44 @@ func (i *ingest) body(size int, endOfStream bool) action {
 }
 
 // apply writes a batch's records if memory holds the batch's epoch, or the batch takes over.
+// Another sidecar may take over on another worker meanwhile: the state, which every batch
+// ends with, is written only if nobody else has written it since, so that of two sidecars
+// the one that was overtaken always hears of it.
 func (i *ingest) apply(body []byte) action {
 	h := i.vm.host
 	batch, err := wire.ParseBatch(body)
 	if err != nil {
 		return i.refuse(400, err.Error())
 	}
-	state := h.record(wire.RegionState, 0)
-	if epoch, err := wire.RecordEpoch(state, wire.RegionState); !batch.Takeover && (err != nil || epoch != batch.Epoch) {
-		i.vm.count(policy.BatchRefused)
-		return i.reply(409, "application/octet-stream", state)
+	cas, held := i.holds(batch.Epoch)
+	if batch.Takeover {
+		cas, held = 0, true
 	}
 	for op := range batch.Ops() {
-		if err := h.setRecord(op.Region, op.Index, op.Record); err != nil {
+		if !held {
+			break
+		}
+		if op.Region == wire.RegionState {
+			if held = h.setState(op.Record, cas); held {
+				cas, held = i.holds(batch.Epoch)
+			}
+		} else if err := h.setRecord(op.Region, op.Index, op.Record); err != nil {
 			return i.refuse(500, fmt.Sprintf("write %s record %d: %v", op.Region, op.Index, err))
 		}
 	}
+	if !held {
+		i.vm.count(policy.BatchRefused)
+		return i.reply(409, "application/octet-stream", h.record(wire.RegionState, 0))
+	}
 	i.vm.count(policy.BatchApplied)
 	return i.reply(200, "application/octet-stream", h.record(wire.RegionState, 0))
+}
+
+// holds reports whether memory is of this epoch, and the number of its state's writing.
+func (i *ingest) holds(epoch uint64) (cas uint32, held bool) {
+	state, cas := i.vm.host.state()
+	found, err := wire.RecordEpoch(state, wire.RegionState)
+	return cas, err == nil && found == epoch
 }
 
 func (i *ingest) refuse(status int, why string) action {

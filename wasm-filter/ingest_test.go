@@ -81,3 +81,40 @@ func TestIngestWithoutState(t *testing.T) {
 		t.Errorf("after it: got %d, want 200", got.status)
 	}
 }
+
+// TestIngestIsOvertaken has another sidecar take over, on another worker, while a batch is
+// applied: its state stays, and the batch's sidecar hears of it.
+func TestIngestIsOvertaken(t *testing.T) {
+	stateOp := func(b []byte, epoch uint64) []byte {
+		return wire.AppendOp(b, wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &wire.State{Epoch: epoch}) })
+	}
+	both := stateOp(stateOp(wire.BeginBatch(nil, 8, true), 8), 8)
+	tests := []struct {
+		name  string
+		batch []byte
+		at    int // writings of the state before
+	}{
+		{"a batch of its epoch", batch(7, false), 0},
+		{"a batch that takes over itself", both, 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			e := emulate(t, `{"push_listener": true}`)
+			e.records[place(wire.RegionState, 0)] = wire.AppendState(nil, &wire.State{Epoch: 7})
+			rival, writings := wire.AppendState(nil, &wire.State{Epoch: 9}), 0
+			e.beforeState = func() {
+				if writings == tt.at {
+					e.records[place(wire.RegionState, 0)] = rival
+					e.stateCAS++
+				}
+				writings++
+			}
+			if got := push(e, "POST", "/v1/apply", tt.batch); got.status != 409 || !bytes.Equal(got.body, rival) {
+				t.Errorf("got %d with %x, want 409 with the rival's state", got.status, got.body)
+			}
+			if got := e.records[place(wire.RegionState, 0)]; !bytes.Equal(got, rival) {
+				t.Errorf("got state %x, want the rival's", got)
+			}
+		})
+	}
+}

@@ -28,11 +28,21 @@ func (*proxy) configuration(size int) []byte {
 func (*proxy) setTickPeriod(ms uint32) error { return abi.SetTickPeriod(ms) }
 
 func (p *proxy) record(region wire.Region, index uint32) []byte {
-	return orNil(abi.SharedData(p.key(region, index)))
+	value, _, err := abi.SharedData(p.key(region, index))
+	return orNil(value, err)
 }
 
 func (p *proxy) setRecord(region wire.Region, index uint32, value []byte) error {
-	return abi.SetSharedData(p.key(region, index), value)
+	return abi.SetSharedData(p.key(region, index), value, 0)
+}
+
+func (p *proxy) state() ([]byte, uint32) {
+	value, cas, err := abi.SharedData(p.key(wire.RegionState, 0))
+	return orNil(value, err), cas
+}
+
+func (p *proxy) setState(value []byte, cas uint32) bool {
+	return abi.SetSharedData(p.key(wire.RegionState, 0), value, cas) == nil
 }
 
 // key is the shared-data key of a place; the next one overwrites it.

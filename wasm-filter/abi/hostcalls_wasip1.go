@@ -124,14 +124,16 @@ func Property(path string) ([]byte, error) {
 	return result(proxyGetProperty(path, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size)))
 }
 
-// SharedData is the value of a key.
-func SharedData(key string) ([]byte, error) {
-	return result(proxyGetSharedData(key, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size), unsafe.Pointer(&out.number)))
+// SharedData is the value of a key, and the number by which it can be compared and swapped.
+func SharedData(key string) (value []byte, cas uint32, err error) {
+	value, err = result(proxyGetSharedData(key, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size), unsafe.Pointer(&out.number)))
+	return value, out.number, err
 }
 
-// SetSharedData sets the value of a key, which the proxy copies, whatever it was before.
-func SetSharedData(key string, value []byte) error {
-	return proxySetSharedData(key, text(value), 0).err()
+// SetSharedData sets the value of a key, which the proxy copies: whatever it was before if
+// cas is 0, else only if it is still the one of that number.
+func SetSharedData(key string, value []byte, cas uint32) error {
+	return proxySetSharedData(key, text(value), cas).err()
 }
 
 // Reply answers the request of the current context, when the callback has returned.
