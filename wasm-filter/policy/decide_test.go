@@ -95,16 +95,7 @@ func read(e *Edge, lines ...string) Request {
 
 func decide(t *testing.T, m *memory, config string, answers Answers, lines ...string) Decision {
 	t.Helper()
-	c, err := parseJSON(t, config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := NewEdge(c)
-	if m.state.Epoch != 0 {
-		e.SetState(m.state)
-	}
-	r := read(e, lines...)
-	return e.Decide(now, &r, m, &answers)
+	return decideToken(t, m, config, nil, answers, lines...)
 }
 
 func TestDecideCache(t *testing.T) {

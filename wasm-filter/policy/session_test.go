@@ -26,7 +26,8 @@ const sessionRules = `{"credentials": {"id_header": "x-device-id", "secret_heade
 		{"match": {"prefix": "/me"}, "auth": {}, "cache": {"scope": "device"}},
 		{"match": {"prefix": "/open"}, "cache": {}}]}`
 
-func decideToken(t *testing.T, m *memory, config string, token *claims, answers Answers, lines ...string) Decision {
+// decideToken is decide for a request whose token the proxy has validated, nil for none.
+func decideToken(t *testing.T, m *memory, config string, token Claims, answers Answers, lines ...string) Decision {
 	t.Helper()
 	c, err := parseJSON(t, config)
 	if err != nil {
