@@ -31,6 +31,7 @@ var limits []byte
 type commandLine struct {
 	Run   scenario.Options `cmd:"" default:"withargs" help:"Measure (the default)."`
 	Serve service.Command  `cmd:"" help:"Run one of the services that are compared with; the scenarios start them."`
+	Flood scenario.Flooder `cmd:"" hidden:"" help:"Send wrong credentials until told to stop; the scenario flood starts it."`
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -53,9 +54,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if strings.HasPrefix(parsed.Command(), "serve") {
+	switch command, _, _ := strings.Cut(parsed.Command(), " "); command {
+	case "serve":
 		err = c.Serve.Run(ctx)
-	} else {
+	case "flood":
+		err = c.Flood.Run(ctx)
+	default:
 		err = measure(ctx, &c.Run, stdout, stderr)
 	}
 	if err != nil {
