@@ -34,6 +34,8 @@ type Load struct {
 	Connections int
 	// From is the local address of each connection; nil leaves it to the system.
 	From func(connection int) [4]byte
+	// Nice is the niceness of the loop's thread, 0 or more.
+	Nice int
 	// Own sends request i on connection i modulo Connections, as devices do: what is due
 	// while the one before is not answered is skipped. Else any idle connection will do.
 	Own bool
@@ -144,6 +146,11 @@ func (c *client) run(ctx context.Context) (err error) {
 	// Without this the kernel lets timers be 50 µs late.
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("timer slack: %w", err)
+	}
+	if c.load.Nice > 0 { // of this thread, as Linux has it
+		if err := unix.Setpriority(unix.PRIO_PROCESS, 0, c.load.Nice); err != nil {
+			return fmt.Errorf("niceness of %d: %w", c.load.Nice, err)
+		}
 	}
 	if c.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return fmt.Errorf("epoll: %w", err)

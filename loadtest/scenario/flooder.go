@@ -13,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gatehouse/gatehouse/loadtest/openloop"
 	"github.com/gatehouse/gatehouse/loadtest/proc"
 )
@@ -25,7 +23,7 @@ const (
 	floodConns = 1000
 )
 
-// floodNice is the niceness of a flood's process: a flood comes from other machines, whose
+// floodNice is the niceness of a flood: a flood comes from other machines, whose
 // processors are not those of the edge.
 const floodNice = 10
 
@@ -47,9 +45,6 @@ type flooded struct {
 
 // Run floods until ctx ends, and prints what came of it.
 func (f Flooder) Run(ctx context.Context) error {
-	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, floodNice); err != nil {
-		return fmt.Errorf("niceness of %d: %w", floodNice, err)
-	}
 	host := strings.TrimPrefix(f.URL, "http://")
 	next := func(dst []byte, _ int64) []byte {
 		id := "unknown"
@@ -63,7 +58,7 @@ func (f Flooder) Run(ctx context.Context) error {
 		return telemetry(dst, host, fmt.Sprint(id, n), fmt.Sprint("wrong", rand.Uint64()))
 	}
 	result, err := openloop.Run(ctx, f.URL, next, openloop.Load{
-		Rate: float64(f.Rate), Duration: time.Hour, Connections: floodConns,
+		Rate: float64(f.Rate), Duration: time.Hour, Connections: floodConns, Nice: floodNice,
 		From: func(i int) [4]byte { return host127(2, i%flooders) },
 	})
 	if err != nil && !errors.Is(err, context.Canceled) {

@@ -6,8 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"runtime"
 	"time"
 
+	"github.com/gatehouse/gatehouse/loadtest/proc"
 	"github.com/gatehouse/gatehouse/loadtest/report"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
@@ -123,30 +126,82 @@ func (o *Options) holds(row report.Row) bool {
 	return row.Achieved >= 0.99*row.Asked && float64(errors) <= 0.001*row.Asked*row.Seconds && row.At(99) <= o.P99*1000
 }
 
-// pauses looks for pauses, of a collector for example: half of the highest rate for long.
+// pauses looks for pauses, of a collector for example: half load for long. Envoy's workers
+// have cores of their own, so that nobody else's turn on a core is taken for a pause; what
+// pauses the machine itself has is what a direct_response shows at the same rate.
 func pauses(ctx context.Context, o *Options, out *Recorder) (err error) {
 	w, err := startWorld(ctx, o, worldOptions{name: "pauses"})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
+	free, err := w.separate(o.Workers)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, free()) }()
 	load := authorized()
 	rate := o.Rate
 	if rate == 0 {
-		highest, err := o.highest(ctx, w, load, out)
-		if err != nil {
+		if rate, err = o.halfLoad(ctx, w, load, out); err != nil {
 			return err
 		}
-		rate = highest / 2
 	}
 	d := o.seconds(300)
-	out.doing("%s, %.0f/s for %s", load.Name, rate, d)
-	row, err := o.open(ctx, w.edge(), load, rate, d)
-	if out.row(row, err) != nil {
-		return err
+	for _, m := range []struct {
+		target target
+		load   workload.Workload
+		d      time.Duration
+	}{{w.beside("direct_response", "direct"), ratioWorkloads()[3], d / 5}, {w.edge(), load, d}} {
+		out.doing("%s of %s, %.0f/s for %s", m.load.Name, m.target.name, rate, m.d)
+		row, err := o.open(ctx, m.target, m.load, rate, m.d)
+		if out.row(row, err) != nil {
+			return err
+		}
+		fmt.Fprintf(out, "pauses: %s of %s, %.0f requests/s for %s, Envoy's workers %.0f %% busy: p99.9 %.2f ms, max %.2f ms; the client itself was at most %.2f ms late\n",
+			m.load.Name, m.target.name, rate, m.d, 100*row.Cores["envoy"]/float64(o.Workers), row.At(99.9)/1000, row.At(100)/1000, row.ClientLate/1000)
 	}
-	fmt.Fprintf(out, "pauses: %.0f requests/s for %s: p99.9 %.2f ms, max %.2f ms; the client itself was at most %.2f ms late\n", rate, d, row.At(99.9)/1000, row.At(100)/1000, row.ClientLate/1000)
 	return nil
+}
+
+// halfLoad is about the rate at which Envoy's workers are busy half of the time. That is less
+// than half of what the closed loop reaches, because each request wakes a worker.
+func (o *Options) halfLoad(ctx context.Context, w *world, load workload.Workload, out *Recorder) (float64, error) {
+	rate, err := o.highest(ctx, w, load, out)
+	if err != nil {
+		return 0, err
+	}
+	rate /= 4
+	for range 3 {
+		out.doing("%s, %.0f/s", load.Name, rate)
+		row, err := o.open(ctx, w.edge(), load, rate, 3*time.Second)
+		if out.row(row, err) != nil {
+			return 0, err
+		}
+		rate *= 0.5 * float64(o.Workers) / row.Cores["envoy"]
+	}
+	return rate, nil
+}
+
+// separate gives Envoy's workers the first cores, and all other threads of the load test the rest,
+// if there is one. free gives all of them to all again.
+func (w *world) separate(workers int) (free func() error, err error) {
+	all := runtime.NumCPU()
+	if workers >= all {
+		return func() error { return nil }, nil
+	}
+	others := []int{os.Getpid()}
+	for _, s := range w.edge().servers {
+		others = append(others, s.PID)
+	}
+	for _, pid := range others {
+		if err := proc.Pin(pid, "", workers, all); err != nil {
+			return nil, err
+		}
+	}
+	free = func() error { return proc.Pin(os.Getpid(), "", 0, all) }
+	envoy := w.envoy()
+	return free, proc.Pin(envoy.PID, envoy.Workers, 0, workers)
 }
 
 // mixed measures a fleet of devices with credentials of their own.

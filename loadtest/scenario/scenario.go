@@ -70,7 +70,7 @@ var scenarios = []scenario{
 	{"steady", "devices at work over several lives of their verdicts", steady, false},
 	{"expiry", "another name of steady", steady, true},
 	{"flood", "devices at work under a flood of wrong credentials", flood, false},
-	{"pauses", "five minutes at half of the highest rate: p99.9 and max", pauses, false},
+	{"pauses", "five minutes at half load: p99.9 and max", pauses, false},
 	{"check", "the ratios of limits.json, which must hold", check, true},
 }
 
