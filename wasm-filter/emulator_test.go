@@ -47,10 +47,11 @@ type emulator struct {
 
 // exchange is a stream as the proxy sees it.
 type exchange struct {
-	request, response [][2]string
-	action            action
-	reply             *reply
-	resumed           bool
+	request     [][2]string
+	action      action
+	reply       *reply
+	resumed     bool
+	cacheStatus string
 }
 
 type reply struct {
@@ -121,12 +122,6 @@ func (e *emulator) begin(headers [][2]string, endOfStream bool) uint32 {
 	e.callback(id, func() { e.vm.createStream(id, pluginID) })
 	e.callback(id, func() { x.action = e.vm.requestHeaders(id, endOfStream) })
 	return id
-}
-
-// respond shows the response of an upstream.
-func (e *emulator) respond(id uint32, headers [][2]string) {
-	e.streams[id].response = headers
-	e.callback(id, func() { e.vm.responseHeaders(id) })
 }
 
 // end ends a stream; the VM isn't told.
@@ -206,10 +201,7 @@ func (e *emulator) addRequestHeader(name, value string) {
 	x.request = append(x.request, [2]string{clone(name), clone(value)})
 }
 
-func (e *emulator) addResponseHeader(name, value string) {
-	x := e.streams[e.current]
-	x.response = append(x.response, [2]string{clone(name), clone(value)})
-}
+func (e *emulator) setCacheStatus(value string) { e.streams[e.current].cacheStatus = clone(value) }
 
 func (e *emulator) reply(status int, headers [][2]string, body []byte) {
 	x := e.streams[e.current]

@@ -67,7 +67,7 @@ func (s *stream) reply(d *policy.Decision) action {
 func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 	v := s.plugin.vm
 	if d.CacheStatus != "" {
-		v.passed[s.id] = d.CacheStatus
+		v.host.setCacheStatus(d.CacheStatus)
 	}
 	for _, name := range r.Forged {
 		v.host.removeRequestHeader(name)

@@ -37,7 +37,9 @@ type host interface {
 	claim(metadata, name string) string
 	removeRequestHeader(name string)
 	addRequestHeader(name, value string)
-	addResponseHeader(name, value string)
+	// setCacheStatus lays the Cache-Status of a response from upstream where the route
+	// configuration takes it from: adding it here would be a callback for every response.
+	setCacheStatus(value string)
 	// reply answers the request; its context must pause and may not reply again.
 	reply(status int, headers [][2]string, body []byte)
 	// resume sends a paused request on.

@@ -79,8 +79,11 @@ func (p *proxy) addRequestHeader(name, value string) {
 	p.check(abi.AddHeader(abi.RequestHeaders, name, value), "add request header", name)
 }
 
-func (p *proxy) addResponseHeader(name, value string) {
-	p.check(abi.AddHeader(abi.ResponseHeaders, name, value), "add response header", name)
+// setCacheStatus implements host: Envoy keeps a property as filter state, under its name
+// behind "wasm.".
+func (p *proxy) setCacheStatus(value string) {
+	const property = "gatehouse_cache_status"
+	p.check(abi.SetProperty(property, value), "set property", property)
 }
 
 func (p *proxy) reply(status int, headers [][2]string, body []byte) {

@@ -43,7 +43,6 @@ type HeaderMap uint32
 // The header maps in use.
 const (
 	RequestHeaders      HeaderMap = 0
-	ResponseHeaders     HeaderMap = 2
 	CallResponseHeaders HeaderMap = 6
 )
 
@@ -124,6 +123,9 @@ func Property(path string) ([]byte, error) {
 	return result(proxyGetProperty(path, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size)))
 }
 
+// SetProperty sets an attribute of the current context, which the proxy copies.
+func SetProperty(path, value string) error { return proxySetProperty(path, value).err() }
+
 // SharedData is the value of a key, and the number by which it can be compared and swapped.
 func SharedData(key string) (value []byte, cas uint32, err error) {
 	value, err = result(proxyGetSharedData(key, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size), unsafe.Pointer(&out.number)))
@@ -196,6 +198,9 @@ func proxyGetBufferBytes(b Buffer, start, length uint32, address, size unsafe.Po
 
 //go:wasmimport env proxy_get_property
 func proxyGetProperty(path string, address, size unsafe.Pointer) Status
+
+//go:wasmimport env proxy_set_property
+func proxySetProperty(path, value string) Status
 
 //go:wasmimport env proxy_get_shared_data
 func proxyGetSharedData(key string, address, size, cas unsafe.Pointer) Status
