@@ -35,6 +35,8 @@ type emulator struct {
 	// beforeState, if it is set, is called before each writing of the state.
 	beforeState func()
 	stateCAS    uint32 // of the newest state
+	gauge       uint64 // the guard
+	reads       int    // of records of objects
 
 	mute bool // request headers can't be read
 	full bool // no call can be made
@@ -143,6 +145,9 @@ func (e *emulator) setTickPeriod(uint32) error { return nil }
 
 func (e *emulator) record(region wire.Region, index uint32) []byte {
 	var key [wire.PlaceSize]byte
+	if region == wire.RegionObjects {
+		e.reads++
+	}
 	record, ok := e.records[string(wire.AppendPlace(key[:0], region, index))]
 	if !ok {
 		return nil
@@ -169,6 +174,13 @@ func (e *emulator) setState(value []byte, cas uint32) bool {
 	e.stateCAS++
 	e.records[place(wire.RegionState, 0)] = bytes.Clone(value)
 	return true
+}
+
+func (e *emulator) guard() uint64 { return e.gauge }
+
+func (e *emulator) addGuard(n int64) error {
+	e.gauge += uint64(n)
+	return nil
 }
 
 func (e *emulator) requestHeaders() []byte {

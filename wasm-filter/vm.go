@@ -21,6 +21,7 @@ const (
 type vm struct {
 	host    host
 	plugins []*plugin
+	objects objectCache
 	bodies  bodyCache
 	counts  [policy.Counters]uint64 // since the last flush
 
@@ -137,6 +138,11 @@ func (v *vm) Claim(metadata, name string) string { return v.host.claim(metadata,
 
 // Record implements policy.Memory.
 func (v *vm) Record(region wire.Region, index uint32) []byte { return v.host.record(region, index) }
+
+// Object implements policy.Memory.
+func (v *vm) Object(state *wire.State, key string) (*wire.Object, error) {
+	return v.objects.find(v.host, state, key)
+}
 
 // Body implements policy.Memory.
 func (v *vm) Body(epoch uint64, variant wire.Variant) []byte {

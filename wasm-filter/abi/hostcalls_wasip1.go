@@ -75,6 +75,7 @@ func allocate(size uint32) unsafe.Pointer {
 var out struct {
 	address, size, number uint32
 	time                  uint64 // unix ns
+	metric                uint64
 }
 
 // result is the value that the call which has just returned gave; it is the callback's.
@@ -172,8 +173,21 @@ func DefineCounter(name string) (uint32, error) {
 	return out.number, s.err()
 }
 
-// AddToCounter adds to a counter.
-func AddToCounter(id uint32, n uint64) error { return proxyIncrementMetric(id, int64(n)).err() }
+// DefineGauge is the id of the gauge of this name.
+func DefineGauge(name string) (uint32, error) {
+	const gauge = 1
+	s := proxyDefineMetric(gauge, name, unsafe.Pointer(&out.number))
+	return out.number, s.err()
+}
+
+// Add adds to a counter or gauge.
+func Add(id uint32, n int64) error { return proxyIncrementMetric(id, n).err() }
+
+// Metric is the value of a counter or gauge.
+func Metric(id uint32) (uint64, error) {
+	s := proxyGetMetric(id, unsafe.Pointer(&out.metric))
+	return out.metric, s.err()
+}
 
 //go:wasmimport env proxy_log
 func proxyLog(level Level, message string) Status
@@ -225,6 +239,9 @@ func proxySetTickPeriod(ms uint32) Status
 
 //go:wasmimport env proxy_define_metric
 func proxyDefineMetric(kind uint32, name string, id unsafe.Pointer) Status
+
+//go:wasmimport env proxy_get_metric
+func proxyGetMetric(id uint32, value unsafe.Pointer) Status
 
 //go:wasmimport env proxy_increment_metric
 func proxyIncrementMetric(id uint32, offset int64) Status
