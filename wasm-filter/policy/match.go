@@ -106,7 +106,11 @@ func canonicalPath(path string) string {
 // unusual reports whether canonicalPath would change path, or might.
 func unusual(path string) bool {
 	for i := range len(path) {
-		switch c := path[i]; c {
+		c := path[i]
+		if c > ';' && c != '\\' { // nearly every byte
+			continue
+		}
+		switch c {
 		case '%', ';', '\\':
 			return true
 		case '/':
