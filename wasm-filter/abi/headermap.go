@@ -45,26 +45,22 @@ func ReadHeaders(raw []byte, lengths uint64) (Headers, bool) {
 
 // Next moves to the next field; false if there is none, or it reaches beyond the map.
 func (h *Headers) Next() bool {
-	// In variables of its own: the compiler keeps these out of memory, and not h's fields.
-	raw, sizes, end, left, wanted := h.raw, h.sizes, h.bytes, h.left, h.lengths
-	for left > 0 {
-		lengths := binary.LittleEndian.Uint64(raw[sizes:])
+	for h.left > 0 {
+		lengths := binary.LittleEndian.Uint64(h.raw[h.sizes:])
 		name, value := int(uint32(lengths)), int(lengths>>32)
-		field := end
-		sizes += 8
-		end += name + value + 2
-		left--
-		if end > len(raw) {
-			h.Malformed = true
-			break
+		field := h.bytes
+		h.sizes += 8
+		h.bytes += name + value + 2
+		h.left--
+		if h.bytes > len(h.raw) {
+			h.left, h.Malformed = 0, true
+			return false
 		}
-		if wanted>>min(name, 63)&1 != 0 {
-			h.Name, h.Value = text(raw[field:field+name]), text(raw[field+name+1:end-1])
-			h.sizes, h.bytes, h.left = sizes, end, left
+		if h.lengths>>min(name, 63)&1 != 0 {
+			h.Name, h.Value = text(h.raw[field:field+name]), text(h.raw[field+name+1:h.bytes-1])
 			return true
 		}
 	}
-	h.left = 0
 	return false
 }
 

@@ -106,11 +106,7 @@ func canonicalPath(path string) string {
 // unusual reports whether canonicalPath would change path, or might.
 func unusual(path string) bool {
 	for i := range len(path) {
-		c := path[i]
-		if c > ';' && c != '\\' { // nearly every byte
-			continue
-		}
-		switch c {
+		switch c := path[i]; c {
 		case '%', ';', '\\':
 			return true
 		case '/':

@@ -45,38 +45,27 @@ func (f *field) add(value string) { f.value, f.lines = value, f.lines+1 }
 // Each header of a request is read once, in their order; those that aren't among
 // [Config.HeadersRead] may be left out. The request refers to them.
 func (e *Edge) ReadHeader(r *Request, name, value string) {
-	// By length first: most headers share theirs with at most one that counts.
-	switch len(name) {
-	case len(":path"):
-		if name == ":path" {
-			r.Target = value
-		}
-	case len(":method"):
-		if name == ":method" {
-			r.Method = value
-		}
-	case len("if-match"):
-		r.ifMatch = r.ifMatch || name == "if-match"
-	case len("if-unmodified-since"):
-		r.ifMatch = r.ifMatch || name == "if-unmodified-since"
-	case len("if-none-match"): // and that of authorization
-		if name == "if-none-match" {
-			r.ifNoneMatch = joinLines(r.ifNoneMatch, value)
-		} else if e.config.Credentials.Basic && name == "authorization" {
-			r.authorization.add(value)
-		}
-	case len("accept-encoding"):
-		if name == "accept-encoding" {
-			r.acceptEncoding, r.hasAccept = joinLines(r.acceptEncoding, value), true
-		}
-	case len(DeviceHeader), len(PermissionsHeader):
-		if isIdentity(name) {
-			r.Forged = append(r.Forged, name)
-		}
+	switch name {
+	case ":method":
+		r.Method = value
+	case ":path":
+		r.Target = value
+	case "if-none-match":
+		r.ifNoneMatch = joinLines(r.ifNoneMatch, value)
+	case "accept-encoding":
+		r.acceptEncoding, r.hasAccept = joinLines(r.acceptEncoding, value), true
+	case "if-match", "if-unmodified-since":
+		r.ifMatch = true
 	}
-	if len(name) == len(e.config.Credentials.IDHeader) && name == e.config.Credentials.IDHeader {
+	if isIdentity(name) {
+		r.Forged = append(r.Forged, name)
+	}
+	switch {
+	case e.config.Credentials.Basic && name == "authorization":
+		r.authorization.add(value)
+	case name == e.config.Credentials.IDHeader:
 		r.id.add(value)
-	} else if len(name) == len(e.config.Credentials.SecretHeader) && name == e.config.Credentials.SecretHeader {
+	case name == e.config.Credentials.SecretHeader:
 		r.secret.add(value)
 	}
 }
@@ -88,10 +77,10 @@ func (c *Config) HeadersRead() []string {
 		DeviceHeader, PermissionsHeader, "authorization", c.Credentials.IDHeader, c.Credentials.SecretHeader}
 }
 
-// isIdentity reports whether an upstream may take name, which is as long as one of our
-// headers, for it: many frameworks make no difference between '-' and '_' in names.
+// isIdentity reports whether an upstream may take name for one of our headers: many
+// frameworks make no difference between '-' and '_' in names.
 func isIdentity(name string) bool {
-	if name[0] != 'x' {
+	if len(name) != len(DeviceHeader) && len(name) != len(PermissionsHeader) || name[0] != 'x' {
 		return false
 	}
 	name = strings.ReplaceAll(name, "_", "-")
