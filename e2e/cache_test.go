@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
@@ -84,6 +85,43 @@ func TestCache(t *testing.T) {
 		a.seen(t)
 		if got := a.header.Get("Cache-Status"); got != want {
 			t.Errorf("%s: got Cache-Status %q, want %q", first, got, want)
+		}
+	}
+}
+
+// TestCacheStatus looks at all members of Cache-Status: those of an upstream that is a cache
+// itself come first and stay, ours comes once, and nothing stands in for one that isn't there.
+func TestCacheStatus(t *testing.T) {
+	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Has("cached") {
+			w.Header().Set("Cache-Status", "origin; hit")
+		}
+	}))
+	t.Cleanup(origin.Close)
+	e := start(t, stack.Options{
+		Rules: `{credentials: {basic: true}, rules: [
+			{match: {prefix: /v1/fetched}, cache: {on_miss: fetch}}, {match: {path: /v1/mine}, auth: {}, cache: {}}, {match: {prefix: /v1/}, cache: {query: []}}]}`,
+		ModifyConfig: func(c *stack.Config) error {
+			return c.SetAddress(strings.TrimPrefix(origin.URL, "http://"), "static_resources", "clusters", "upstream",
+				"load_assignment", "endpoints", "0", "lb_endpoints", "0", "endpoint")
+		},
+	})
+	e.put("/v1/there", "there")
+	await(t, "published", patience, func() error {
+		return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.body == "there" }, "GET /v1/there")
+	})
+	for request, want := range map[string][]string{
+		"GET /v1/there":         {"gatehouse; hit"},
+		"GET /v1/none":          {"gatehouse; fwd=uri-miss"},
+		"GET /v1/none?cached":   {"origin; hit", "gatehouse; fwd=uri-miss"},
+		"POST /v1/there?cached": {"origin; hit", "gatehouse; fwd=method"},
+		"GET /v1/fetched/none":  {"gatehouse; fwd=uri-miss"},
+		"GET /v1/mine":          nil, // 401
+		"GET /elsewhere":        nil,
+		"GET /elsewhere?cached": {"origin; hit"},
+	} {
+		if got := e.send(request).header.Values("Cache-Status"); !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, want %q", request, got, want)
 		}
 	}
 }

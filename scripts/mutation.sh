@@ -101,5 +101,13 @@ check shared-verdict-seal sidecar/internal/fleet/seal.go \
   '!hmac.Equal(' 'false && !hmac.Equal(' ./sidecar/internal/fleet TestOpen
 check shared-verdict-of-an-old-record sidecar/internal/credential/hash.go \
   'r == nil || r.generation != a.generation' 'r == nil' ./sidecar/internal/credential TestRevocationBeatsSharedVerdict
+check kept-object-by-its-guard wasm-filter/objects.go \
+  'guard != 0 && guard == kept.guard' 'true' ./wasm-filter TestObjectsAreKept
+check guard-of-each-batch wasm-filter/ingest.go \
+  'if op.Region == wire.RegionObjects {' 'if false {' ./wasm-filter TestObjectsAreKept
+check nothing-kept-while-written wasm-filter/guard.go \
+  'value&guardUp == 0' 'true' ./wasm-filter TestNothingKeptWhileObjectsAreWritten
+check guard-of-the-push-listener wasm-filter/guard.go \
+  '== wire.MinRecord && binary.LittleEndian.Uint64(record) == value' '== wire.MinRecord' ./wasm-filter TestForeignGuard
 
 exit "$failed"

@@ -36,6 +36,8 @@ type emulator struct {
 	// beforeState, if it is set, is called before each writing of the state.
 	beforeState func()
 	stateCAS    uint32 // of the newest state
+	gauge       uint64 // the guard
+	reads       int    // of records of objects
 
 	mute bool // request headers can't be read
 	full bool // no call can be made
@@ -48,10 +50,11 @@ type emulator struct {
 
 // exchange is a stream as the proxy sees it.
 type exchange struct {
-	request, response [][2]string
-	action            action
-	reply             *reply
-	resumed           bool
+	request     [][2]string
+	action      action
+	reply       *reply
+	resumed     bool
+	cacheStatus string
 }
 
 type reply struct {
@@ -124,12 +127,6 @@ func (e *emulator) begin(headers [][2]string, endOfStream bool) uint32 {
 	return id
 }
 
-// respond shows the response of an upstream.
-func (e *emulator) respond(id uint32, headers [][2]string) {
-	e.streams[id].response = headers
-	e.callback(id, func() { e.vm.responseHeaders(id) })
-}
-
 // end ends a stream; the VM isn't told.
 func (e *emulator) end(id uint32) { delete(e.streams, id) }
 
@@ -149,6 +146,9 @@ func (e *emulator) setTickPeriod(uint32) error { return nil }
 
 func (e *emulator) record(region wire.Region, index uint32) []byte {
 	var key [wire.PlaceSize]byte
+	if region == wire.RegionObjects {
+		e.reads++
+	}
 	record, ok := e.records[string(wire.AppendPlace(key[:0], region, index))]
 	if !ok {
 		return nil
@@ -175,6 +175,13 @@ func (e *emulator) setState(value []byte, cas uint32) bool {
 	e.stateCAS++
 	e.records[place(wire.RegionState, 0)] = bytes.Clone(value)
 	return true
+}
+
+func (e *emulator) guard() uint64 { return e.gauge }
+
+func (e *emulator) addGuard(n int64) error {
+	e.gauge += uint64(n)
+	return nil
 }
 
 func (e *emulator) requestHeaders() []byte {
@@ -207,10 +214,7 @@ func (e *emulator) addRequestHeader(name, value string) {
 	x.request = append(x.request, [2]string{clone(name), clone(value)})
 }
 
-func (e *emulator) addResponseHeader(name, value string) {
-	x := e.streams[e.current]
-	x.response = append(x.response, [2]string{clone(name), clone(value)})
-}
+func (e *emulator) setCacheStatus(value string) { e.streams[e.current].cacheStatus = clone(value) }
 
 func (e *emulator) reply(status int, headers [][2]string, body []byte) {
 	x := e.streams[e.current]

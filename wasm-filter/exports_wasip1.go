@@ -46,13 +46,6 @@ func proxyOnRequestBody(id, size, endOfStream uint32) uint32 {
 	return uint32(module.requestBody(id, int(size), endOfStream != 0))
 }
 
-//go:wasmexport proxy_on_response_headers
-func proxyOnResponseHeaders(id, _, _ uint32) uint32 {
-	abi.BeginCallback()
-	module.responseHeaders(id)
-	return uint32(proceed)
-}
-
 //go:wasmexport proxy_on_http_call_response
 func proxyOnHTTPCallResponse(_, token, _, bodySize, _ uint32) {
 	abi.BeginCallback()

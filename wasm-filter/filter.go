@@ -27,14 +27,15 @@ func (s *stream) proceed() action {
 	}
 	request.Token = p.vm
 	governed := p.edge.Govern(&request)
+	var d policy.Decision
 	for {
 		var now int64
 		if governed {
 			now = p.vm.host.now()
 		}
-		d := p.edge.Decide(now, &request, p.vm, &s.answers)
+		p.edge.Decide(&d, now, &request, p.vm, &s.answers)
 		if d.Outdated && p.readState() {
-			d = p.edge.Decide(now, &request, p.vm, &s.answers)
+			p.edge.Decide(&d, now, &request, p.vm, &s.answers)
 		}
 		p.vm.count(d.Auth)
 		p.vm.count(d.Cache)
@@ -67,7 +68,7 @@ func (s *stream) reply(d *policy.Decision) action {
 func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 	v := s.plugin.vm
 	if d.CacheStatus != "" {
-		v.passed[s.id] = d.CacheStatus
+		v.host.setCacheStatus(d.CacheStatus)
 	}
 	for _, name := range r.Forged {
 		v.host.removeRequestHeader(name)

@@ -162,8 +162,7 @@ func TestFetch(t *testing.T) {
 	if !e.streams[other].went() {
 		t.Error("not found: didn't go on")
 	}
-	e.respond(other, nil)
-	if got := fields(e.streams[other].response)["cache-status"]; got != "gatehouse; fwd=uri-miss" {
+	if got := e.streams[other].cacheStatus; got != "gatehouse; fwd=uri-miss" {
 		t.Errorf("got cache-status %q, want gatehouse; fwd=uri-miss", got)
 	}
 }
@@ -214,13 +213,18 @@ func TestHitsAreReported(t *testing.T) {
 	}
 }
 
-// TestSweep lets more streams go upstream than entries are kept, of which some never get
-// a response. Those that are still there keep theirs.
+// unfinished is a push whose body doesn't come.
+func unfinished(e *emulator) uint32 {
+	return e.begin([][2]string{{":method", "POST"}, {":path", "/v1/apply"}}, false)
+}
+
+// TestSweep begins more pushes than entries are kept, of which most end without a body.
+// Those that are still there are still heard, and what is finished leaves nothing.
 func TestSweep(t *testing.T) {
-	e := emulate(t, rules)
+	e := emulate(t, `{"push_listener": true}`)
 	var alive []uint32
 	for i := range 4 * sweepLeast {
-		id := send(e, "/v1/products/1", [2]string{"if-match", `"x"`})
+		id := unfinished(e)
 		if i%8 == 0 {
 			alive = append(alive, id)
 			continue
@@ -230,30 +234,43 @@ func TestSweep(t *testing.T) {
 			e.tick()
 		}
 	}
-	if got, most := len(e.vm.passed), sweepLeast+2*len(alive)+100; got > most {
+	if got, most := len(e.vm.pushes), sweepLeast+2*len(alive)+100; got > most {
 		t.Errorf("got %d entries for %d streams, want at most %d", got, len(alive), most)
 	}
 	if most := 2 * 4 * sweepLeast; e.enters > most {
 		t.Errorf("got %d questions whether a stream is there, want at most %d", e.enters, most)
 	}
 	for _, id := range alive {
-		if e.respond(id, nil); fields(e.streams[id].response)["cache-status"] != "gatehouse; fwd=bypass" {
-			t.Fatalf("stream %d: got response %v, want a cache-status", id, e.streams[id].response)
+		e.body = batch(7, true)
+		if e.callback(id, func() { e.vm.requestBody(id, len(e.body), true) }); e.streams[id].reply == nil || e.streams[id].reply.status != 200 {
+			t.Fatalf("stream %d: got %+v, want 200", id, e.streams[id].reply)
+		}
+		if e.vm.pushes[id] != nil {
+			t.Fatalf("stream %d is finished and still kept", id)
 		}
 	}
 }
 
-// TestIDComesAgain gives a new stream the id of one that went away without a response.
+// TestIDComesAgain gives a stream at an edge the id of a push that went away without its body.
 func TestIDComesAgain(t *testing.T) {
-	e := emulate(t, rules)
-	id := send(e, "/v1/products/1", [2]string{"if-match", `"x"`})
+	e := emulate(t, `{"push_listener": true}`)
+	id := unfinished(e)
 	e.end(id)
-	e.nextID--
-	if again := send(e, "/open"); again != id {
-		t.Fatalf("got id %d, want %d", again, id)
-	}
-	if e.respond(id, nil); len(e.streams[id].response) != 0 {
-		t.Errorf("got response headers %v of another stream", e.streams[id].response)
+	const edge = 1000
+	e.callback(edge, func() { e.vm.createPlugin(edge) })
+	e.config = []byte(`{}`)
+	e.callback(edge, func() { e.vm.configure(edge, len(e.config)) })
+	e.streams[id] = &exchange{request: device("/open")}
+	e.callback(id, func() { e.vm.createStream(id, edge) })
+	e.callback(id, func() { e.vm.requestHeaders(id, false) })
+	e.body = batch(7, true)
+	e.callback(id, func() {
+		if got := e.vm.requestBody(id, len(e.body), true); got != proceed {
+			t.Errorf("got action %d for the body, want to continue", got)
+		}
+	})
+	if got := e.streams[id].reply; got != nil {
+		t.Errorf("got reply %+v to a request that passes", got)
 	}
 }
 

@@ -25,6 +25,10 @@ type host interface {
 	state() (record []byte, cas uint32)
 	// setState writes the state record if it is still that of cas, or in any case if cas is 0.
 	setState(value []byte, cas uint32) bool
+	// guard is the value of the gauge that guards kept objects, 0 if it can't be read.
+	guard() uint64
+	// addGuard adds to it, on all workers at once.
+	addGuard(n int64) error
 	// requestHeaders are all request headers, for abi.ReadHeaders, names in lower case,
 	// pseudo-headers included; nil if they can't be read.
 	requestHeaders() []byte
@@ -37,7 +41,9 @@ type host interface {
 	claim(metadata, name string) string
 	removeRequestHeader(name string)
 	addRequestHeader(name, value string)
-	addResponseHeader(name, value string)
+	// setCacheStatus lays the Cache-Status of a response from upstream where the route
+	// configuration takes it from: adding it here would be a callback for every response.
+	setCacheStatus(value string)
 	// reply answers the request; its context must pause and may not reply again.
 	reply(status int, headers [][2]string, body []byte)
 	// resume sends a paused request on.

@@ -65,6 +65,8 @@ func (i *ingest) apply(body []byte) action {
 	if batch.Takeover {
 		cas, held = 0, true
 	}
+	g := guard{host: h}
+	defer g.lower()
 	for op := range batch.Ops() {
 		if !held {
 			break
@@ -73,7 +75,7 @@ func (i *ingest) apply(body []byte) action {
 			if held = h.setState(op.Record, cas); held {
 				cas, held = i.holds(batch.Epoch)
 			}
-		} else if err := h.setRecord(op.Region, op.Index, op.Record); err != nil {
+		} else if err := write(h, &g, op); err != nil {
 			return i.refuse(500, fmt.Sprintf("write %s record %d: %v", op.Region, op.Index, err))
 		}
 	}
@@ -83,6 +85,15 @@ func (i *ingest) apply(body []byte) action {
 	}
 	i.vm.count(policy.BatchApplied)
 	return i.reply(200, "application/octet-stream", h.record(wire.RegionState, 0))
+}
+
+func write(h host, g *guard, op wire.Op) error {
+	if op.Region == wire.RegionObjects {
+		if err := g.raise(); err != nil {
+			return err
+		}
+	}
+	return h.setRecord(op.Region, op.Index, op.Record)
 }
 
 // holds reports whether memory is of this epoch, and the number of its state's writing.

@@ -47,6 +47,7 @@ func (p *plugin) configure(size int) bool {
 func (p *plugin) tick() {
 	p.vm.flush()
 	p.vm.sweep()
+	p.vm.objects.tick(p.vm.host)
 	p.vm.host.enter(p.id)
 	if !p.edge.Config().PushListener {
 		p.readState()

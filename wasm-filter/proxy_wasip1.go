@@ -16,7 +16,8 @@ import (
 type proxy struct {
 	place    [wire.PlaceSize]byte
 	headers  []byte
-	counters [policy.Counters]uint32 // ids of those used so far, from 1
+	gauge    uint32                  // id of the guard's, 0 before it is used
+	counters [policy.Counters]uint32 // likewise of counters
 }
 
 func (*proxy) now() int64 { return abi.NowMS() }
@@ -43,6 +44,27 @@ func (p *proxy) state() ([]byte, uint32) {
 
 func (p *proxy) setState(value []byte, cas uint32) bool {
 	return abi.SetSharedData(p.key(wire.RegionState, 0), value, cas) == nil
+}
+
+func (p *proxy) guard() uint64 {
+	if p.defineGuard() != nil {
+		return 0
+	}
+	return orZero(abi.Metric(p.gauge))
+}
+
+func (p *proxy) addGuard(n int64) error {
+	if err := p.defineGuard(); err != nil {
+		return err
+	}
+	return abi.Add(p.gauge, n)
+}
+
+func (p *proxy) defineGuard() (err error) {
+	if p.gauge == 0 {
+		p.gauge, err = abi.DefineGauge("gatehouse.guard")
+	}
+	return err
 }
 
 // key is the shared-data key of a place; the next one overwrites it.
@@ -79,8 +101,11 @@ func (p *proxy) addRequestHeader(name, value string) {
 	p.check(abi.AddHeader(abi.RequestHeaders, name, value), "add request header", name)
 }
 
-func (p *proxy) addResponseHeader(name, value string) {
-	p.check(abi.AddHeader(abi.ResponseHeaders, name, value), "add response header", name)
+// setCacheStatus implements host: Envoy keeps a property as filter state, under its name
+// behind "wasm.".
+func (p *proxy) setCacheStatus(value string) {
+	const property = "gatehouse_cache_status"
+	p.check(abi.SetProperty(property, value), "set property", property)
 }
 
 func (p *proxy) reply(status int, headers [][2]string, body []byte) {
@@ -115,7 +140,7 @@ func (p *proxy) count(counter policy.Counter, n uint64) {
 		}
 		p.counters[counter] = id
 	}
-	p.check(abi.AddToCounter(p.counters[counter], n), "add to counter", counter.String())
+	p.check(abi.Add(p.counters[counter], int64(n)), "add to counter", counter.String())
 }
 
 func (*proxy) warn(message string) { abi.Log(abi.LevelWarn, message) }
@@ -127,6 +152,13 @@ func (*proxy) check(err error, what, of string) {
 	if err != nil {
 		abi.Log(abi.LevelError, fmt.Sprintf("gatehouse: %s %q: %v", what, of, err))
 	}
+}
+
+func orZero(value uint64, err error) uint64 {
+	if err != nil {
+		return 0
+	}
+	return value
 }
 
 func orNil(value []byte, err error) []byte {

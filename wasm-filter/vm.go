@@ -21,6 +21,7 @@ const (
 type vm struct {
 	host    host
 	plugins []*plugin
+	objects objectCache
 	bodies  bodyCache
 	counts  [policy.Counters]uint64 // since the last flush
 
@@ -31,17 +32,15 @@ type vm struct {
 	paused map[uint32]*stream           // by id
 	calls  map[uint32]func(body []byte) // by token
 
-	// passed holds the Cache-Status for the responses to streams that went upstream, and
-	// pushes the streams of the push listener. Nobody tells when one of them is gone, since
-	// that would be a callback for every stream: see sweep.
-	passed  map[uint32]string
+	// pushes are the streams of the push listener. Nobody tells when one of them is gone,
+	// since that would be a callback for every stream: see sweep.
 	pushes  map[uint32]*ingest
-	sweepAt int // entries of both
+	sweepAt int // entries of it
 }
 
 func newVM(h host) *vm {
 	return &vm{host: h, paused: map[uint32]*stream{}, pushes: map[uint32]*ingest{},
-		passed: map[uint32]string{}, calls: map[uint32]func([]byte){}, sweepAt: sweepLeast}
+		calls: map[uint32]func([]byte){}, sweepAt: sweepLeast}
 }
 
 func (v *vm) createPlugin(id uint32) { v.plugins = append(v.plugins, &plugin{vm: v, id: id}) }
@@ -58,8 +57,9 @@ func (v *vm) plugin(id uint32) *plugin {
 
 // createStream precedes the request headers of the stream, with nothing in between.
 func (v *vm) createStream(id, plugin uint32) {
-	delete(v.passed, id) // ids come again after 2³² streams
-	delete(v.pushes, id)
+	if len(v.pushes) > 0 { // most of the time there is none, and this is every request's way
+		delete(v.pushes, id) // ids come again after 2³² streams
+	}
 	v.stream = stream{plugin: v.plugin(plugin), id: id}
 }
 
@@ -74,7 +74,9 @@ func (v *vm) requestHeaders(id uint32, endOfStream bool) action {
 	}
 	if s.plugin.edge.Config().PushListener {
 		i := &ingest{vm: v}
-		v.pushes[id] = i
+		if !endOfStream {
+			v.pushes[id] = i
+		}
 		return i.headers(endOfStream)
 	}
 	return s.proceed()
@@ -82,18 +84,14 @@ func (v *vm) requestHeaders(id uint32, endOfStream bool) action {
 
 // requestBody is of interest at the push listener only.
 func (v *vm) requestBody(id uint32, size int, endOfStream bool) action {
-	if i := v.pushes[id]; i != nil {
-		return i.body(size, endOfStream)
+	i := v.pushes[id]
+	if i == nil {
+		return proceed
 	}
-	return proceed
-}
-
-// responseHeaders is called for our own replies, too, which have their Cache-Status.
-func (v *vm) responseHeaders(id uint32) {
-	if status, ok := v.passed[id]; ok {
-		delete(v.passed, id)
-		v.host.addResponseHeader("cache-status", status)
+	if endOfStream {
+		delete(v.pushes, id)
 	}
+	return i.body(size, endOfStream)
 }
 
 // sweepLeast is how many entries of streams are kept before the first sweep.
@@ -103,13 +101,8 @@ const sweepLeast = 1024
 // have doubled since the last time, so that there are at most twice as many as there are
 // streams, and an entry is looked at twice on average.
 func (v *vm) sweep() {
-	if len(v.passed)+len(v.pushes) < v.sweepAt {
+	if len(v.pushes) < v.sweepAt {
 		return
-	}
-	for id := range v.passed {
-		if !v.host.enter(id) {
-			delete(v.passed, id)
-		}
 	}
 	for id := range v.pushes {
 		if !v.host.enter(id) {
@@ -117,7 +110,7 @@ func (v *vm) sweep() {
 		}
 	}
 	v.plugins = slices.DeleteFunc(v.plugins, func(p *plugin) bool { return !v.host.enter(p.id) })
-	v.sweepAt = sweepLeast + 2*(len(v.passed)+len(v.pushes))
+	v.sweepAt = sweepLeast + 2*len(v.pushes)
 }
 
 // callResponse hands the answer to a call to the plugin that made it.
@@ -145,6 +138,11 @@ func (v *vm) Claim(metadata, name string) string { return v.host.claim(metadata,
 
 // Record implements policy.Memory.
 func (v *vm) Record(region wire.Region, index uint32) []byte { return v.host.record(region, index) }
+
+// Object implements policy.Memory.
+func (v *vm) Object(state *wire.State, key string) (*wire.Object, error) {
+	return v.objects.find(v.host, state, key)
+}
 
 // Body implements policy.Memory.
 func (v *vm) Body(epoch uint64, variant wire.Variant) []byte {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -66,6 +67,7 @@ type envoyConfig struct {
 	listeners, clusters []any
 	filters             []any  // of the edge listener's HTTP connection manager
 	route               object // to the upstream
+	routes              object // the route configuration, but for its virtual hosts
 }
 
 func newEnvoyConfig() *envoyConfig {
@@ -76,6 +78,7 @@ func newEnvoyConfig() *envoyConfig {
 		}}},
 		filters: []any{object{"name": routerFilter, "typed_config": typed("extensions.filters.http.router.v3.Router", object{})}},
 		route:   object{"match": object{"prefix": "/"}, "route": object{"cluster": "upstream"}},
+		routes:  object{"name": "edge"},
 	}
 }
 
@@ -91,10 +94,9 @@ func typed(message string, fields object) object {
 
 func (c *envoyConfig) marshal(t *testing.T) []byte {
 	t.Helper()
+	c.routes["virtual_hosts"] = []any{object{"name": "all", "domains": []any{"*"}, "routes": []any{c.route}}}
 	manager := typed("extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", object{
-		"stat_prefix": "edge", "http_filters": c.filters, "route_config": object{
-			"name": "edge", "virtual_hosts": []any{object{"name": "all", "domains": []any{"*"}, "routes": []any{c.route}}},
-		},
+		"stat_prefix": "edge", "http_filters": c.filters, "route_config": c.routes,
 	})
 	edge := object{"name": "edge", "address": socketAddress("127.0.0.1", 8080), "filter_chains": []any{
 		object{"filters": []any{object{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}}},
@@ -130,6 +132,8 @@ func patchAsIstio(t *testing.T, c *envoyConfig, manifests []manifest) {
 					t.Fatalf("no filter %v to insert before", before)
 				}
 				c.filters = slices.Insert(c.filters, i, value)
+			case "ROUTE_CONFIGURATION MERGE":
+				maps.Copy(c.routes, value.(object)) // which has none of these fields yet
 			default:
 				t.Fatalf("patch %s: this test can't apply it", to)
 			}
@@ -171,8 +175,8 @@ func patchAsEnvoyGateway(t *testing.T, c *envoyConfig, manifests []manifest) {
 	}
 }
 
-// jsonPatch applies the two kinds of patches that the chart has: a resource is added whole, or
-// a field of the edge listener's filter with a name is.
+// jsonPatch applies the kinds of patches that the chart has: a resource is added whole, or
+// a field of the edge listener's filter with a name, or of its route configuration.
 func (c *envoyConfig) jsonPatch(t *testing.T, patch object) {
 	t.Helper()
 	operation := patch["operation"].(object)
@@ -184,6 +188,8 @@ func (c *envoyConfig) jsonPatch(t *testing.T, patch object) {
 		c.clusters = append(c.clusters, operation["value"])
 	case path == "" && kind == "type.googleapis.com/envoy.config.listener.v3.Listener":
 		c.listeners = append(c.listeners, operation["value"])
+	case patch["name"] == gatewayListener && kind == "type.googleapis.com/envoy.config.route.v3.RouteConfiguration":
+		c.routes[strings.TrimPrefix(path.(string), "/")] = operation["value"]
 	case patch["name"] == gatewayListener:
 		for _, f := range c.filters {
 			filter := manifest(f.(object))
@@ -246,4 +252,12 @@ func (m mesh) serves(t *testing.T) {
 		}
 		return nil
 	})
+	miss, err := http.Get(s.EdgeURL() + "/products/none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = miss.Body.Close()
+	if got := miss.Header.Values("Cache-Status"); !slices.Equal(got, []string{"gatehouse; fwd=uri-miss"}) {
+		t.Errorf("an object that isn't there: got Cache-Status %q, want a miss", got)
+	}
 }

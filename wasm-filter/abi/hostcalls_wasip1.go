@@ -43,7 +43,6 @@ type HeaderMap uint32
 // The header maps in use.
 const (
 	RequestHeaders      HeaderMap = 0
-	ResponseHeaders     HeaderMap = 2
 	CallResponseHeaders HeaderMap = 6
 )
 
@@ -76,6 +75,7 @@ func allocate(size uint32) unsafe.Pointer {
 var out struct {
 	address, size, number uint32
 	time                  uint64 // unix ns
+	metric                uint64
 }
 
 // result is the value that the call which has just returned gave; it is the callback's.
@@ -124,6 +124,9 @@ func Property(path string) ([]byte, error) {
 	return result(proxyGetProperty(path, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size)))
 }
 
+// SetProperty sets an attribute of the current context, which the proxy copies.
+func SetProperty(path, value string) error { return proxySetProperty(path, value).err() }
+
 // SharedData is the value of a key, and the number by which it can be compared and swapped.
 func SharedData(key string) (value []byte, cas uint32, err error) {
 	value, err = result(proxyGetSharedData(key, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size), unsafe.Pointer(&out.number)))
@@ -170,8 +173,21 @@ func DefineCounter(name string) (uint32, error) {
 	return out.number, s.err()
 }
 
-// AddToCounter adds to a counter.
-func AddToCounter(id uint32, n uint64) error { return proxyIncrementMetric(id, int64(n)).err() }
+// DefineGauge is the id of the gauge of this name.
+func DefineGauge(name string) (uint32, error) {
+	const gauge = 1
+	s := proxyDefineMetric(gauge, name, unsafe.Pointer(&out.number))
+	return out.number, s.err()
+}
+
+// Add adds to a counter or gauge.
+func Add(id uint32, n int64) error { return proxyIncrementMetric(id, n).err() }
+
+// Metric is the value of a counter or gauge.
+func Metric(id uint32) (uint64, error) {
+	s := proxyGetMetric(id, unsafe.Pointer(&out.metric))
+	return out.metric, s.err()
+}
 
 //go:wasmimport env proxy_log
 func proxyLog(level Level, message string) Status
@@ -197,6 +213,9 @@ func proxyGetBufferBytes(b Buffer, start, length uint32, address, size unsafe.Po
 //go:wasmimport env proxy_get_property
 func proxyGetProperty(path string, address, size unsafe.Pointer) Status
 
+//go:wasmimport env proxy_set_property
+func proxySetProperty(path, value string) Status
+
 //go:wasmimport env proxy_get_shared_data
 func proxyGetSharedData(key string, address, size, cas unsafe.Pointer) Status
 
@@ -220,6 +239,9 @@ func proxySetTickPeriod(ms uint32) Status
 
 //go:wasmimport env proxy_define_metric
 func proxyDefineMetric(kind uint32, name string, id unsafe.Pointer) Status
+
+//go:wasmimport env proxy_get_metric
+func proxyGetMetric(id uint32, value unsafe.Pointer) Status
 
 //go:wasmimport env proxy_increment_metric
 func proxyIncrementMetric(id uint32, offset int64) Status

@@ -23,26 +23,23 @@ const (
 
 // answer fills in the cache's part of a decision that would otherwise pass.
 func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memory, answers *Answers) {
-	pass := func(counter Counter, why string) {
-		d.CacheStatus, d.Cache = why, counter
-	}
 	if r.Method != "GET" && r.Method != "HEAD" {
-		pass(CacheBypass, statusMethod)
+		d.pass(CacheBypass, statusMethod)
 		return
 	}
 	key, ok := e.key(r, rule.Cache, d.Device)
 	if !ok || r.ifMatch {
-		pass(CacheBypass, statusBypass)
+		d.pass(CacheBypass, statusBypass)
 		return
 	}
 	if e.state.Epoch == 0 {
 		d.Outdated = true
-		pass(CacheStale, statusNoState)
+		d.pass(CacheStale, statusNoState)
 		return
 	}
 	stale := nowMS-e.state.InStepMS > e.config.MaxStaleness.Milliseconds()
 	if stale && !e.config.ServeStale {
-		pass(CacheStale, statusNotInStep)
+		d.pass(CacheStale, statusNotInStep)
 		return
 	}
 	source := source{mem: mem, fetched: answers.Fetch}
@@ -51,7 +48,7 @@ func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memo
 		err = errExpired
 	}
 	if err == nil {
-		err = e.serve(d, nowMS, rule, r, &source, &o)
+		err = e.serve(d, nowMS, rule, r, &source, o)
 	}
 	switch {
 	case err == nil && stale:
@@ -60,16 +57,18 @@ func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memo
 	case err == nil:
 		d.Key = key
 	case errors.Is(err, errNotAcceptable):
-		pass(CacheBypass, statusNotAcceptable)
+		d.pass(CacheBypass, statusNotAcceptable)
 	case rule.Cache.Fetch && answers.Fetch == nil:
 		d.Action, d.Key, d.Cache, d.Outdated = Fetch, key, CacheFetch, d.Outdated || outdated(err)
 	case errors.Is(err, errExpired):
-		pass(CacheStale, statusExpired)
+		d.pass(CacheStale, statusExpired)
 	default:
 		d.Outdated = d.Outdated || outdated(err)
-		pass(CacheMiss, statusMiss)
+		d.pass(CacheMiss, statusMiss)
 	}
 }
+
+func (d *Decision) pass(counter Counter, why string) { d.Cache, d.CacheStatus = counter, why }
 
 var (
 	errExpired       = errors.New("past its ttl")
@@ -120,16 +119,16 @@ type source struct {
 	epoch   uint64
 }
 
-func (s *source) find(state *wire.State, key string) (wire.Object, error) {
+func (s *source) find(state *wire.State, key string) (*wire.Object, error) {
 	if s.fetched != nil {
 		if s.fetched.Epoch == 0 {
-			return wire.Object{}, wire.ErrNotFound
+			return nil, wire.ErrNotFound
 		}
-		return wire.FindObject(s.fetched.Record, s.fetched.Epoch, 0, key)
+		o, err := wire.FindObject(s.fetched.Record, s.fetched.Epoch, 0, key)
+		return &o, err
 	}
 	s.epoch = state.Epoch
-	bucket, tag := state.Keys.Place(key, state.ObjectBuckets)
-	return wire.FindObject(s.mem.Record(wire.RegionObjects, bucket), state.Epoch, tag, key)
+	return s.mem.Object(state, key)
 }
 
 func (s *source) body(o *wire.Object, i int) []byte {

@@ -29,8 +29,8 @@ type Decision struct {
 	Headers [][2]string // Reply
 	Body    []byte      // Reply; belongs to Memory
 
-	// Credential is what to verify: now (Verify), for a token (Exchange), or behind a
-	// request that is answered (Refresh).
+	// Credential is what the request shows, if its rule asks for one. It is to be verified
+	// now (Verify), for a token (Exchange), or behind a request that is answered (Refresh).
 	Credential Credential
 	Digest     wire.Digest
 	Refresh    bool
@@ -54,6 +54,8 @@ type Decision struct {
 type Memory interface {
 	// Record is the record at a place, nil if none was ever written.
 	Record(region wire.Region, index uint32) []byte
+	// Object is the object of a key, in the layout of a state: see [wire.FindObject].
+	Object(state *wire.State, key string) (*wire.Object, error)
 	// Body is the bytes of v, nil if its slot holds something else by now.
 	Body(epoch uint64, v wire.Variant) []byte
 }
@@ -121,79 +123,77 @@ func (e *Edge) SetState(s wire.State) {
 	}
 }
 
-// Decide decides one request at nowMS, unix ms, which only a request that a rule governs
-// needs. It is a pure function of its arguments
-// and the edge's state. The decision refers to the request, to what mem returned and to
-// memory of the edge's, and so is valid until the next one.
-func (e *Edge) Decide(nowMS int64, r *Request, mem Memory, answers *Answers) Decision {
+// Decide makes d the decision on one request at nowMS, unix ms, which only a request that a
+// rule governs needs. It is a pure function of its arguments and the edge's state. The
+// decision refers to the request, to what mem returned and to memory of the edge's, and so
+// is valid until the next one. It is filled in in place, here and below, because it is large.
+func (e *Edge) Decide(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
+	*d = Decision{}
 	e.text = e.text[:0]
 	if r.rule < 0 {
 		if e.config.DenyByDefault {
-			return e.refuse(403, AuthForbidden)
+			e.refuse(d, 403, AuthForbidden)
 		}
-		return Decision{}
+		return
 	}
 	rule := &e.config.Rules[r.rule]
 	if rule.IssueSession {
-		return e.issue(nowMS, r, mem, answers)
+		e.issue(d, nowMS, r, mem, answers)
+		return
 	}
-	var d Decision
 	if rule.Auth != nil {
-		if d = e.authorize(nowMS, r.rule, r, mem, answers); d.Action != Pass {
-			return d
+		if e.authorize(d, nowMS, r, mem, answers); d.Action != Pass {
+			return
 		}
 	}
 	if rule.Cache != nil {
-		e.answer(&d, nowMS, rule, r, mem, answers)
+		e.answer(d, nowMS, rule, r, mem, answers)
 	}
-	return d
 }
 
 // authorize passes a device that a rule lets in, with its identity in the decision.
-func (e *Edge) authorize(nowMS int64, rule int, r *Request, mem Memory, answers *Answers) Decision {
-	cred, ok := e.shown(r)
-	if !ok {
-		return e.refuse(401, AuthDeny)
+func (e *Edge) authorize(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
+	cred := &d.Credential
+	if !e.shown(cred, r) {
+		*cred = Credential{}
+		e.refuse(d, 401, AuthDeny)
+		return
 	}
 	if e.state.Epoch == 0 {
-		d := unavailable(1)
+		d.unavailable(1)
 		d.Outdated = true
-		return d
+		return
 	}
 	if v := answers.Verify; v != nil {
-		if v.Outcome == wire.Unavailable {
-			return unavailable(v.RetryAfterS)
-		}
-		if v.Epoch != e.state.Epoch { // its bits are names of another state
-			d := unavailable(1)
-			d.Outdated = true
-			return d
-		}
-		return e.judge(rule, cred, v.Outcome, v.Permissions)
-	}
-	digest := cred.digest(&e.state.Keys)
-	v, standing, err := e.find(cred.ID, &digest, mem)
-	if e.refutes(nowMS, &cred, standing) {
-		return e.refuse(401, AuthDeny)
-	}
-	if standing != wire.Found || nowMS >= v.ExpiresMS {
 		switch {
-		case !answers.Unreachable:
-			return Decision{Action: Verify, Credential: cred, Digest: digest, New: standing == wire.New && e.heard(nowMS), Auth: AuthVerify, Outdated: outdated(err)}
-		case standing != wire.Found || v.Outcome != wire.Allow || nowMS >= v.ExpiresMS+e.config.VerdictGrace.Milliseconds():
-			return unavailable(1)
+		case v.Outcome == wire.Unavailable:
+			d.unavailable(v.RetryAfterS)
+		case v.Epoch != e.state.Epoch: // its bits are names of another state
+			d.unavailable(1)
+			d.Outdated = true
+		default:
+			e.judge(d, r.rule, v.Outcome, v.Permissions)
 		}
-		d := e.judge(rule, cred, v.Outcome, v.Permissions)
-		if d.Auth == AuthAllow {
+		return
+	}
+	d.Digest = cred.digest(&e.state.Keys)
+	v, standing, err := e.find(cred.ID, &d.Digest, mem)
+	switch {
+	case e.refutes(nowMS, cred, standing):
+		e.refuse(d, 401, AuthDeny)
+	case standing == wire.Found && nowMS < v.ExpiresMS:
+		e.judge(d, r.rule, v.Outcome, v.Permissions)
+		d.Refresh = v.RefreshAfterMS != 0 && nowMS >= v.RefreshAfterMS
+	case !answers.Unreachable:
+		d.Action, d.Auth, d.Outdated = Verify, AuthVerify, outdated(err)
+		d.New = standing == wire.New && e.heard(nowMS)
+	case standing == wire.Found && v.Outcome == wire.Allow && nowMS < v.ExpiresMS+e.config.VerdictGrace.Milliseconds():
+		if e.judge(d, r.rule, v.Outcome, v.Permissions); d.Auth == AuthAllow {
 			d.Auth = AuthGrace
 		}
-		return d
+	default:
+		d.unavailable(1)
 	}
-	d := e.judge(rule, cred, v.Outcome, v.Permissions)
-	if v.RefreshAfterMS != 0 && nowMS >= v.RefreshAfterMS {
-		d.Refresh, d.Credential, d.Digest = true, cred, digest
-	}
-	return d
 }
 
 // find looks a credential up in the bucket of its device.
@@ -203,8 +203,9 @@ func (e *Edge) find(device string, digest *wire.Digest, mem Memory) (wire.Verdic
 }
 
 // refutes reports whether shared memory shows that a credential of this standing can't be
-// a right one; that the right secret is another one says nothing of a token. It shows so only as long as the sidecar is heard from: who isn't told of new
-// devices and secrets must not refuse them for ever.
+// a right one; that the right secret is another one says nothing of a token. It shows so
+// only as long as the sidecar is heard from: who isn't told of new devices and secrets must
+// not refuse them for ever.
 func (e *Edge) refutes(nowMS int64, cred *Credential, standing wire.Standing) bool {
 	return e.heard(nowMS) && (standing == wire.Closed && cred.Session == "" || standing == wire.Absent && e.state.DevicesComplete)
 }
@@ -214,24 +215,23 @@ func (e *Edge) heard(nowMS int64) bool {
 	return nowMS-e.state.HeartbeatMS <= e.config.MaxStaleness.Milliseconds()
 }
 
-// judge turns a verdict into a decision under a rule.
-func (e *Edge) judge(rule int, cred Credential, outcome wire.Outcome, permissions uint64) Decision {
+// judge turns a verdict on the decision's credential into a decision under a rule.
+func (e *Edge) judge(d *Decision, rule int, outcome wire.Outcome, permissions uint64) {
 	if outcome != wire.Allow {
-		return e.refuse(401, AuthDeny)
+		e.refuse(d, 401, AuthDeny)
+		return
 	}
-	newer := bits.Len64(permissions) > len(e.state.Permissions)
+	d.Outdated = bits.Len64(permissions) > len(e.state.Permissions)
 	if e.unknown[rule] || permissions&e.needs[rule] != e.needs[rule] {
-		d := e.refuse(403, AuthForbidden)
-		d.Outdated = newer
-		return d
+		e.refuse(d, 403, AuthForbidden)
+		return
 	}
-	return Decision{Device: cred.ID, Permissions: e.names(permissions), Auth: AuthAllow, Outdated: newer}
+	d.Device, d.Permissions, d.Auth = d.Credential.ID, e.names(permissions), AuthAllow
 }
 
-// refuse is a 401 or 403 that doesn't say what was wrong.
-func (e *Edge) refuse(status int, counter Counter) Decision {
-	d := problem(status)
-	d.Auth = counter
+// refuse makes d a 401 or 403 that doesn't say what was wrong.
+func (e *Edge) refuse(d *Decision, status int, counter Counter) {
+	d.problem(status, counter)
 	if status == 401 {
 		challenge := `Device realm="gatehouse"`
 		if e.config.Credentials.Basic {
@@ -239,21 +239,21 @@ func (e *Edge) refuse(status int, counter Counter) Decision {
 		}
 		d.Headers = append(d.Headers, [2]string{"www-authenticate", challenge})
 	}
-	return d
 }
 
-// unavailable is a 503 for a credential that can't be judged now.
-func unavailable(retryAfterS uint16) Decision {
-	d := problem(503)
-	d.Auth = AuthUnavailable
+// unavailable makes d a 503 for a credential that can't be judged now.
+func (d *Decision) unavailable(retryAfterS uint16) {
+	d.problem(503, AuthUnavailable)
 	d.Headers = append(d.Headers, [2]string{"retry-after", strconv.Itoa(int(max(retryAfterS, 1)))})
-	return d
 }
 
 // Unreadable is the decision on a request whose headers can't be read.
-func Unreadable() Decision { return unavailable(1) }
+func Unreadable() (d Decision) {
+	d.unavailable(1)
+	return d
+}
 
-func problem(status int) Decision {
+func (d *Decision) problem(status int, counter Counter) {
 	text := "try again\n"
 	switch status {
 	case 401:
@@ -261,8 +261,8 @@ func problem(status int) Decision {
 	case 403:
 		text = "forbidden\n"
 	}
-	return Decision{Action: Reply, Status: status, Body: []byte(text),
-		Headers: [][2]string{{"content-type", "text/plain"}, {"cache-control", "no-store"}}}
+	d.Action, d.Status, d.Body, d.Auth = Reply, status, []byte(text), counter
+	d.Headers = [][2]string{{"content-type", "text/plain"}, {"cache-control", "no-store"}}
 }
 
 // names are the permissions of a set, in the state's order, comma separated.

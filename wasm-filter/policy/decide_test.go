@@ -34,6 +34,12 @@ func (m *memory) Record(region wire.Region, index uint32) []byte {
 	return m.records[[2]uint32{uint32(region), index}]
 }
 
+func (m *memory) Object(state *wire.State, key string) (*wire.Object, error) {
+	bucket, tag := state.Keys.Place(key, state.ObjectBuckets)
+	o, err := wire.FindObject(m.Record(wire.RegionObjects, bucket), state.Epoch, tag, key)
+	return &o, err
+}
+
 func (m *memory) Body(epoch uint64, v wire.Variant) []byte {
 	body, err := wire.FindBody(m.Record(wire.RegionBodies, v.Slot), epoch, v)
 	if err != nil || m.bodyGone {
@@ -466,7 +472,8 @@ func TestReadRequestForged(t *testing.T) {
 	if want := []string{DeviceHeader, PermissionsHeader, "x_gatehouse-device", "x_gatehouse_permissions"}; !slices.Equal(r.Forged, want) {
 		t.Errorf("got %v, want %v", r.Forged, want)
 	}
-	if d := e.Decide(now, &r, newMemory(), &Answers{}); d.Action != Reply || d.Status != 403 {
+	var d Decision
+	if e.Decide(&d, now, &r, newMemory(), &Answers{}); d.Action != Reply || d.Status != 403 {
 		t.Errorf("default deny: got action %d, status %d; want a 403", d.Action, d.Status)
 	}
 }

@@ -129,21 +129,22 @@ type Credential struct {
 	ID, Secret, Session string
 }
 
-// credential is what the request shows, and false if it shows none, more than one, or
+// credential makes cred what the request shows; false if it shows none, more than one, or
 // one that can't be good.
-func (r *Request) credential(c *Credentials) (Credential, bool) {
-	cred := Credential{ID: r.id.value, Secret: r.secret.value}
+func (r *Request) credential(cred *Credential, c *Credentials) bool {
 	if c.Basic {
 		var ok bool
-		if cred, ok = parseBasic(&r.authorization); !ok {
-			return Credential{}, false
+		if *cred, ok = parseBasic(&r.authorization); !ok {
+			return false
 		}
-	} else if r.id.lines != 1 || r.secret.lines != 1 {
-		return Credential{}, false
+	} else {
+		if r.id.lines != 1 || r.secret.lines != 1 {
+			return false
+		}
+		cred.ID, cred.Secret = r.id.value, r.secret.value
 	}
-	good := wire.ValidDeviceID(cred.ID) && cred.Secret != "" && len(cred.Secret) <= wire.MaxSecret &&
+	return wire.ValidDeviceID(cred.ID) && cred.Secret != "" && len(cred.Secret) <= wire.MaxSecret &&
 		strings.IndexByte(cred.Secret, 0) < 0 // bcrypt implementations differ on what follows a NUL
-	return cred, good
 }
 
 // parseBasic reads Authorization: Basic (RFC 7617, section 2): the id ends at the first colon.

@@ -15,17 +15,15 @@ const (
 	recordClaim  = "ver" // the version of its record, and when that was written
 )
 
-// shown is what a request shows: a credential or, without any part of one, the session of
-// its token. It is false if it shows nothing that can be good.
-func (e *Edge) shown(r *Request) (Credential, bool) {
+// shown makes c what a request shows: a credential or, without any part of one, the session
+// of its token. It is false if it shows nothing that can be good.
+func (e *Edge) shown(c *Credential, r *Request) bool {
 	if e.config.SessionMetadata == "" || r.id.lines+r.secret.lines+r.authorization.lines > 0 {
-		return r.credential(&e.config.Credentials)
+		return r.credential(c, &e.config.Credentials)
 	}
-	c := Credential{
-		ID:      r.Token.Claim(e.config.SessionMetadata, subjectClaim),
-		Session: r.Token.Claim(e.config.SessionMetadata, recordClaim),
-	}
-	return c, wire.ValidDeviceID(c.ID) && c.Session != "" && len(c.Session) <= wire.MaxSession
+	c.ID = r.Token.Claim(e.config.SessionMetadata, subjectClaim)
+	c.Session = r.Token.Claim(e.config.SessionMetadata, recordClaim)
+	return wire.ValidDeviceID(c.ID) && c.Session != "" && len(c.Session) <= wire.MaxSession
 }
 
 // digest is by which the verdict on the credential is found.
@@ -36,33 +34,37 @@ func (c *Credential) digest(k *wire.Keys) wire.Digest {
 	return k.Digest(c.ID, c.Secret)
 }
 
-// issue answers with a token for the credential that the request shows. A token is not
+// issue makes d an answer with a token for the credential that the request shows. A token is not
 // looked at: nobody gets one for another.
-func (e *Edge) issue(nowMS int64, r *Request, mem Memory, answers *Answers) Decision {
-	cred, ok := r.credential(&e.config.Credentials)
-	if !ok {
-		return e.refuse(401, AuthDeny)
+func (e *Edge) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
+	cred := &d.Credential
+	if !r.credential(cred, &e.config.Credentials) {
+		*cred = Credential{}
+		e.refuse(d, 401, AuthDeny)
+		return
 	}
 	if e.state.Epoch == 0 {
-		d := unavailable(1)
+		d.unavailable(1)
 		d.Outdated = true
-		return d
+		return
 	}
 	issued := answers.Session
 	switch {
 	case answers.Unreachable:
-		return unavailable(1)
+		d.unavailable(1)
 	case issued == nil:
-		digest := cred.digest(&e.state.Keys)
-		if _, standing, _ := e.find(cred.ID, &digest, mem); e.refutes(nowMS, &cred, standing) {
-			return e.refuse(401, AuthDeny)
+		d.Digest = cred.digest(&e.state.Keys)
+		if _, standing, _ := e.find(cred.ID, &d.Digest, mem); e.refutes(nowMS, cred, standing) {
+			e.refuse(d, 401, AuthDeny)
+			return
 		}
-		return Decision{Action: Exchange, Credential: cred, Digest: digest, Auth: AuthVerify}
+		d.Action, d.Auth = Exchange, AuthVerify
 	case issued.Outcome == wire.Deny:
-		return e.refuse(401, AuthDeny)
+		e.refuse(d, 401, AuthDeny)
 	case issued.Outcome != wire.Allow:
-		return unavailable(issued.RetryAfterS)
+		d.unavailable(issued.RetryAfterS)
+	default:
+		d.Action, d.Status, d.Body, d.Auth = Reply, 200, issued.Body, SessionIssued
+		d.Headers = [][2]string{{"content-type", "application/json"}, {"cache-control", "no-store"}}
 	}
-	return Decision{Action: Reply, Status: 200, Body: issued.Body, Auth: SessionIssued,
-		Headers: [][2]string{{"content-type", "application/json"}, {"cache-control", "no-store"}}}
 }

@@ -39,7 +39,9 @@ func decideToken(t *testing.T, m *memory, config string, token Claims, answers A
 	}
 	r := read(e, lines...)
 	r.Token = token
-	return e.Decide(now, &r, m, &answers)
+	var d Decision
+	e.Decide(&d, now, &r, m, &answers)
+	return d
 }
 
 // session stores a verdict for a token.

@@ -81,6 +81,7 @@ filter_chains:
           "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
       route_config:
         name: edge
+        {{- include "gatehouse.cacheStatus" . | nindent 8 }}
         virtual_hosts:
         - name: upstream
           domains: ["*"]

@@ -44,6 +44,13 @@ typed_config:
     {{- include "gatehouse.vm" . | nindent 4 }}
 {{- end }}
 
+{{/* What the edge filter says of a request that it has passed on, for a route configuration. */}}
+{{- define "gatehouse.cacheStatus" -}}
+response_headers_to_add:
+- header: {key: cache-status, value: "%FILTER_STATE(wasm.gatehouse_cache_status:PLAIN)%"}
+  append_action: APPEND_IF_EXISTS_OR_ADD
+{{- end }}
+
 {{/* Envoy's own filter for tokens, which goes before the edge filter: see envoy/envoy.yaml. */}}
 {{- define "gatehouse.sessionFilter" -}}
 name: envoy.filters.http.jwt_authn

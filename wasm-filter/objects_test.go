@@ -1,0 +1,189 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+const pushPlugin = 1000
+
+// emulateBoth starts an edge with a push listener in the same VM.
+func emulateBoth(t *testing.T) *emulator {
+	e := emulate(t, rules)
+	e.config = []byte(`{"push_listener": true}`)
+	e.callback(pushPlugin, func() { e.vm.createPlugin(pushPlugin) })
+	e.callback(pushPlugin, func() { e.vm.configure(pushPlugin, len(e.config)) })
+	return e
+}
+
+// version is an object as the tests tell its versions apart.
+func version(key, etag string) *wire.Object {
+	o := newObject(key, 4)
+	o.ETag = etag
+	return &o
+}
+
+// objects is the record of a bucket that has one object.
+func objects(s *wire.State, o *wire.Object) (bucket uint32, record []byte) {
+	bucket, tag := s.Keys.Place(o.Key, s.ObjectBuckets)
+	return bucket, wire.FinishRecord(wire.AppendObject(wire.AppendObjectsHeader(nil, s.Epoch, 1), tag, o), 0)
+}
+
+// pushObject applies a batch with an object, as the sidecar sends it.
+func pushObject(t *testing.T, e *emulator, s wire.State, o *wire.Object) {
+	t.Helper()
+	bucket, record := objects(&s, o)
+	s.InStepMS = e.clock
+	b := wire.BeginBatch(nil, s.Epoch, true)
+	b = wire.AppendOp(b, wire.RegionObjects, bucket, func(dst []byte) []byte { return append(dst, record...) })
+	b = wire.AppendOp(b, wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &s) })
+	e.nextID++
+	id := e.nextID
+	e.streams[id] = &exchange{request: [][2]string{{":method", "POST"}, {":path", "/v1/apply"}}}
+	e.callback(id, func() { e.vm.createStream(id, pushPlugin) })
+	e.callback(id, func() { e.vm.requestHeaders(id, false) })
+	e.body = b
+	e.callback(id, func() { e.vm.requestBody(id, len(b), true) })
+	if got := e.streams[id].reply; got == nil || got.status != 200 {
+		t.Fatalf("push: got %+v, want 200", got)
+	}
+}
+
+// etag asks for an object that the client has, whatever its version.
+func etag(e *emulator, key string) string {
+	x := e.streams[send(e, key, [2]string{"if-none-match", "*"})]
+	if x.reply == nil {
+		return ""
+	}
+	return fields(x.reply.headers)["etag"]
+}
+
+// TestObjectsAreKept counts the reads of shared memory: an object that is asked for again and
+// again is read twice, until it is written or a tick comes.
+func TestObjectsAreKept(t *testing.T) {
+	const key = "/v1/products/1"
+	e := emulateBoth(t)
+	ask := func(what, want string, reads int) {
+		t.Helper()
+		before := e.reads
+		for range 10 {
+			if got := etag(e, key); got != want {
+				t.Fatalf("%s: got %s, want %s", what, got, want)
+			}
+		}
+		if got := e.reads - before; got != reads {
+			t.Errorf("%s: got %d reads for 10 requests, want %d", what, got, reads)
+		}
+	}
+	pushObject(t, e, state, version(key, `"v1"`))
+	ask("before the guard is known", `"v1"`, 10)
+	e.tick()
+	ask("again and again", `"v1"`, 1) // it was asked for before
+	pushObject(t, e, state, version("/v1/products/2", `"other"`))
+	ask("another was written", `"v1"`, 1)
+	pushObject(t, e, state, version(key, `"v2"`))
+	ask("written", `"v2"`, 1)
+	e.tick()
+	ask("after a tick", `"v2"`, 1) // its bucket is remembered
+	later := state
+	later.Epoch++
+	pushObject(t, e, later, version(key, `"v3"`))
+	e.tick()
+	ask("another epoch", `"v3"`, 1)
+}
+
+// TestNothingKeptWhileObjectsAreWritten is what keeps versions in order: as long as a batch
+// writes, on any worker, each request reads what is there.
+func TestNothingKeptWhileObjectsAreWritten(t *testing.T) {
+	const key = "/v1/products/1"
+	e := emulateBoth(t)
+	pushObject(t, e, state, version(key, `"v1"`))
+	e.tick()
+	for range 3 {
+		etag(e, key)
+	}
+	for range 2 { // two batches at a time
+		if err := (&guard{host: e}).raise(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, want := range []string{`"v1"`, `"v2"`, `"v3"`} {
+		if i == 2 { // one has ended
+			(&guard{host: e, raised: true}).lower()
+		}
+		bucket, record := objects(&state, version(key, want))
+		e.records[place(wire.RegionObjects, bucket)] = record
+		for range 3 {
+			if got := etag(e, key); got != want {
+				t.Fatalf("got %s while objects are written, want %s", got, want)
+			}
+		}
+	}
+}
+
+// TestUnguardedWriteShowsAtTick has objects written by a module that knows no guard.
+func TestUnguardedWriteShowsAtTick(t *testing.T) {
+	const key = "/v1/products/1"
+	e := emulateBoth(t)
+	pushObject(t, e, state, version(key, `"v1"`))
+	e.tick()
+	for range 3 {
+		etag(e, key)
+	}
+	bucket, record := objects(&state, version(key, `"v2"`))
+	e.records[place(wire.RegionObjects, bucket)] = record
+	e.tick()
+	if got := etag(e, key); got != `"v2"` {
+		t.Errorf("got %s after a tick, want the newest", got)
+	}
+}
+
+// TestForeignGuard reads a gauge that isn't the push listener's: nothing is kept by it.
+func TestForeignGuard(t *testing.T) {
+	const key = "/v1/products/1"
+	e := emulateBoth(t)
+	pushObject(t, e, state, version(key, `"v1"`))
+	e.gauge += 1 << 8
+	e.tick()
+	for range 3 {
+		etag(e, key)
+	}
+	bucket, record := objects(&state, version(key, `"v2"`))
+	e.records[place(wire.RegionObjects, bucket)] = record
+	if got := etag(e, key); got != `"v2"` {
+		t.Errorf("got %s, want what is in shared memory", got)
+	}
+}
+
+// TestObjectsThatShareAnEntry asks for more objects than are kept, and for some that aren't
+// there: each gets its own.
+func TestObjectsThatShareAnEntry(t *testing.T) {
+	e := emulateBoth(t)
+	wide := state
+	wide.ObjectBuckets = 1 << 30
+	keys := make([]string, 2*keptObjects)
+	for i := range keys {
+		keys[i] = "/v1/private/" + string([]byte{'a' + byte(i%26), 'a' + byte(i/26%26), 'a' + byte(i/676)})
+	}
+	for _, key := range keys[:len(keys)/2] {
+		pushObject(t, e, wide, version(key, `"`+key+`"`))
+	}
+	e.tick()
+	putVerdict(e, e.clock+1000)
+	for range 3 {
+		for i, key := range keys {
+			want := ""
+			if i < len(keys)/2 {
+				want = `"` + key + `"`
+			}
+			if got := etag(e, key); got != want {
+				t.Fatalf("%s: got %s, want %s", key, got, want)
+			}
+		}
+	}
+	if e.vm.counts[policy.CacheMiss] == 0 {
+		t.Error("no miss was counted")
+	}
+}
