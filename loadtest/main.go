@@ -22,6 +22,7 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/report"
 	"github.com/gatehouse/gatehouse/loadtest/scenario"
 	"github.com/gatehouse/gatehouse/loadtest/service"
+	"github.com/gatehouse/gatehouse/loadtest/updates"
 )
 
 //go:embed limits.json
@@ -29,8 +30,9 @@ var limits []byte
 
 // commandLine is what loadtest can be told.
 type commandLine struct {
-	Run   scenario.Options `cmd:"" default:"withargs" help:"Measure (the default)."`
-	Serve service.Command  `cmd:"" help:"Run one of the services that are compared with; the scenarios start them."`
+	Run    scenario.Options `cmd:"" default:"withargs" help:"Measure (the default)."`
+	Serve  service.Command  `cmd:"" help:"Run one of the services that are compared with; the scenarios start them."`
+	Update updates.Command  `cmd:"" help:"Publish at a constant rate; growth starts it."`
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -53,9 +55,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if strings.HasPrefix(parsed.Command(), "serve") {
+	switch {
+	case strings.HasPrefix(parsed.Command(), "serve"):
 		err = c.Serve.Run(ctx)
-	} else {
+	case strings.HasPrefix(parsed.Command(), "update"):
+		err = c.Update.Run(ctx)
+	default:
 		err = measure(ctx, &c.Run, stdout, stderr)
 	}
 	if err != nil {

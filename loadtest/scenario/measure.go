@@ -221,6 +221,9 @@ func (o *Options) wrkLoad(d time.Duration) wrk.Load {
 
 // warm asks each of targets once, and checks that the answers are those that w wants.
 func warm(ctx context.Context, w workload.Workload, targets ...target) error {
+	if w.Count > 0 {
+		w = w.At(w.Count - 1)
+	}
 	for _, t := range targets {
 		if _, err := peers.Probe(ctx, t.url, w); err != nil {
 			return err
