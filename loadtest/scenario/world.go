@@ -46,6 +46,7 @@ type worldOptions struct {
 	direct   bool     // what no rule matches is a direct_response
 	// listeners are added to Envoy: their names, and what they are made of, kinds of services.
 	listeners []worldListener
+	sidecar   []string // arguments
 	seed      func(ctx context.Context, p *publish.Publisher) error
 }
 
@@ -79,7 +80,7 @@ func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err
 		listeners = append(listeners, listener)
 	}
 	w.bench, err = start(ctx, stack.Options{
-		Name: wo.name, Concurrency: o.Workers, Rules: worldRules, ReadyTimeout: time.Minute,
+		Name: wo.name, Concurrency: o.Workers, Rules: worldRules, ReadyTimeout: time.Minute, SidecarArgs: wo.sidecar,
 		ModifyConfig: func(c *stack.Config) error { return w.modify(c, listeners, wo.direct) },
 	}, func(ctx context.Context, p *publish.Publisher) error {
 		if err := seedSingles(ctx, p, wo.cost); err != nil || wo.seed == nil {
