@@ -63,7 +63,7 @@ var scenarios = []scenario{
 	{"ratio", "CPU per request against direct_response", ratio, false},
 	{"session", "a token against the credential that it was given for", session, false},
 	{"growth", "what objects, verdicts and updates cost", growth, false},
-	{"lock", "the lock of shared data, on 2 threads, and what it means for 64 workers", lock, false},
+	{"lock", "the lock of shared data: on 2 threads, for 64 workers, and in Envoy with 1 and 2", lock, false},
 	{"beforeafter", "bcrypt on every request, a verdict cache in Go, Gatehouse", beforeAfter, false},
 	{"propagation", "publish to first new answer", propagation, false},
 	{"revocation", "revocation to first 401", revocation, false},
@@ -73,6 +73,7 @@ var scenarios = []scenario{
 	{"expiry", "another name of steady", steady, true},
 	{"flood", "devices at work under a flood of wrong credentials", flood, false},
 	{"pauses", "five minutes at half of the highest rate: p99.9 and max", pauses, false},
+	{"tuning", "what docs/tuning.md says: workers, reuse_port, pinning, limits", tuning, false},
 	{"check", "the ratios of limits.json, which must hold", check, true},
 }
 
