@@ -153,8 +153,14 @@ func (g *growing) verdicts(ctx context.Context, n int) (err error) {
 }
 
 // point measures load, which is spread over all objects or devices: the closed loop, half
-// of that rate, and the CPU for each request against a direct_response of 1 KiB.
-func (g *growing) point(ctx context.Context, w *world, load workload.Workload, envoy, sidecar memory) error {
+// of that rate, and the CPU for each request against a direct_response of 1 KiB. A single
+// worker has a core of its own, or a p99 would be that of waiting for the scheduler.
+func (g *growing) point(ctx context.Context, w *world, load workload.Workload, envoy, sidecar memory) (err error) {
+	together, err := w.apart()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, together()) }()
 	edge, kind := w.edge(), load.Name
 	load.Name = fmt.Sprintf("%s, %d", kind, load.Count)
 	if err := warm(ctx, load, edge); err != nil {
@@ -170,11 +176,11 @@ func (g *growing) point(ctx context.Context, w *world, load workload.Workload, e
 	}
 	p := growthPoint{load: kind, n: load.Count, envoy: envoy, sidecar: sidecar}
 	g.doing("%s, closed loop", load.Name)
-	if p.closed, err = g.closed(ctx, edge, load, g.wrkLoad(g.seconds(3)), w.dir); g.row(p.closed, err) != nil {
+	if p.closed, err = g.closed(ctx, edge, load, g.wrkLoad(g.seconds(2)), w.dir); g.row(p.closed, err) != nil {
 		return err
 	}
 	g.doing("%s, %.0f/s", load.Name, p.closed.Achieved/2)
-	if p.open, err = g.open(ctx, edge, load, p.closed.Achieved/2, g.seconds(3)); g.row(p.open, err) != nil {
+	if p.open, err = g.open(ctx, edge, load, p.closed.Achieved/2, g.seconds(2)); g.row(p.open, err) != nil {
 		return err
 	}
 	calls, err := w.verifications(ctx)
@@ -185,7 +191,7 @@ func (g *growing) point(ctx context.Context, w *world, load workload.Workload, e
 	if err := w.resident(&p.envoy.read, &p.sidecar.read); err != nil {
 		return err
 	}
-	n := max(g.Options.Pairs/2, 1)
+	n := max(3*g.Options.Pairs/8, 1)
 	g.doing("%s, %d pairs", load.Name, n)
 	p.pair, err = g.pair(ctx, edge, w.beside("direct_response 1 KiB", "direct"), load, ratioWorkloads()[3], n, w.dir)
 	if err != nil {

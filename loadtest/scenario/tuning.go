@@ -83,7 +83,7 @@ func middle(rows []report.Row, value func(report.Row) float64) report.Row {
 	return sorted[len(sorted)/2]
 }
 
-// count reads how many connections each worker has, half a second after the load began.
+// count reads how many connections each worker has, when the load has begun.
 func (s *setting) count(ctx context.Context) error {
 	if err := wait(ctx, 800*time.Millisecond); err != nil {
 		return err

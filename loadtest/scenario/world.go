@@ -145,9 +145,12 @@ func (w *world) stop() error {
 // edge is Gatehouse with its upstream.
 func (w *world) edge() target { return w.gatehouse(w.services[service.Origin].Server()) }
 
-// apart gives Envoy's worker a core of its own, and all else that runs for the load test the
-// others, until together.
+// apart gives Envoy's worker, where it has one, a core of its own, and all else that runs
+// for the load test the others, until together.
 func (w *world) apart() (together func() error, err error) {
+	if w.workers > 1 {
+		return func() error { return nil }, nil
+	}
 	rest := []int{os.Getpid(), w.SidecarPID(), w.RedisPID()}
 	for _, r := range w.services {
 		rest = append(rest, r.Server().PID)
