@@ -48,15 +48,9 @@ func limited(ctx context.Context, name string, descriptors, connections int, out
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	envoy, err := stack.FindEnvoy()
+	envoy, err := envoyWith(dir, descriptors)
 	if err != nil {
 		return err
-	}
-	if descriptors > 0 {
-		script := fmt.Sprintf("#!/bin/sh\nulimit -n %d\nexec '%s' \"$@\"\n", descriptors, envoy)
-		if envoy = filepath.Join(dir, "envoy"); os.WriteFile(envoy, []byte(script), 0o700) != nil {
-			return fmt.Errorf("can't write %s", envoy)
-		}
 	}
 	b, err := start(ctx, stack.Options{Name: "limits", Concurrency: 1, Rules: worldRules, EnvoyPath: envoy, ModifyConfig: func(c *stack.Config) error {
 		return c.Set(connections, "overload_manager", "resource_monitors", "envoy.resource_monitors.global_downstream_max_connections", "typed_config", "max_active_downstream_connections")
@@ -74,23 +68,43 @@ func limited(ctx context.Context, name string, descriptors, connections int, out
 	if err != nil {
 		return err
 	}
-	overflow, err := fetchFresh(ctx, b.EnvoyAdminURL()+"/stats?filter=^listener.*downstream.*overflow$&usedonly")
+	used := after.Since(before)
+	if err := wait(ctx, 500*time.Millisecond); err != nil { // until Envoy sees that clients have gone
+		return err
+	}
+	counted, err := fetch(ctx, b.EnvoyAdminURL()+"/stats?filter=^listener.*overflow$&usedonly")
 	if err != nil {
-		overflow = "admin doesn't answer: " + err.Error()
+		return err
 	}
 	log, err := os.ReadFile(filepath.Join(b.Dir(), "envoy.log"))
 	if err != nil {
 		return err
 	}
-	last := ""
-	for line := range strings.Lines(string(log)) {
-		if strings.Contains(line, "open files") || strings.Contains(line, "accept") {
-			last = strings.TrimSpace(line)
+	fmt.Fprintf(out, "tuning: %s, %d clients at once: %d answered, %d closed without an answer, %d waited 2 s for either; Envoy used %.2f cores meanwhile; its statistics say %q, its log %q\n",
+		name, limitClients, answered, closed, silent, used.CPU["envoy"]/used.Seconds, strings.Join(strings.Fields(counted), " "), strings.Join(refusals(string(log)), "; "))
+	return nil
+}
+
+// envoyWith is the path of an Envoy that may have so many descriptors, 0 for as many as this
+// process.
+func envoyWith(dir string, descriptors int) (string, error) {
+	envoy, err := stack.FindEnvoy()
+	if err != nil || descriptors == 0 {
+		return envoy, err
+	}
+	path := filepath.Join(dir, "envoy")
+	script := fmt.Sprintf("#!/bin/sh\nulimit -n %d\nexec '%s' \"$@\"\n", descriptors, envoy)
+	return path, os.WriteFile(path, []byte(script), 0o700)
+}
+
+// refusals are the lines of Envoy's log that speak of connections or descriptors.
+func refusals(log string) (lines []string) {
+	for line := range strings.Lines(log) {
+		if lower := strings.ToLower(line); strings.Contains(lower, "open files") || strings.Contains(lower, "accept") || strings.Contains(lower, "connection") {
+			lines = append(lines, strings.TrimSpace(line))
 		}
 	}
-	fmt.Fprintf(out, "tuning: %s, %d clients at once: %d answered, %d closed without an answer, %d without either for 2 s; Envoy used %.2f cores meanwhile; its statistics: %s; its log: %q\n",
-		name, limitClients, answered, closed, silent, after.Since(before).CPU["envoy"]/after.Since(before).Seconds, strings.Join(strings.Fields(overflow), " "), last)
-	return nil
+	return lines
 }
 
 // crowd has clients come, ask, and stay, and counts what became of them.
@@ -126,12 +140,4 @@ func (b *bench) crowd(ctx context.Context) (answered, closed, silent int) {
 		c.close()
 	}
 	return counts[0], counts[1], counts[2]
-}
-
-// fetchFresh is fetch after a moment, in which Envoy sees that clients have gone.
-func fetchFresh(ctx context.Context, url string) (string, error) {
-	if err := wait(ctx, 500*time.Millisecond); err != nil {
-		return "", err
-	}
-	return fetch(ctx, url)
 }

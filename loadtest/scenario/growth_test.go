@@ -33,7 +33,8 @@ func TestDoubles(t *testing.T) {
 		{"at one", []float64{100, 110, 200, 900}, 1000, true},
 		{"at the first one", []float64{100, 300, 400, 900}, 100, true},
 		{"never", []float64{100, 110, 120, 199}, 0, false},
-		{"not for good", []float64{100, 110, 220, 100}, math.Pow(10, 2+math.Log(200./110)/math.Log(220./110)), true},
+		{"at first, but not for good", []float64{100, 250, 150, 400}, 1000 * math.Pow(10, math.Log(200./150)/math.Log(400./150)), true},
+		{"not at the end", []float64{100, 110, 220, 100}, 0, false},
 	} {
 		if got, found := doubles(x, test.y); found != test.found || math.Abs(got-test.want) > 1e-6*test.want {
 			t.Errorf("%s: got %v, %v; want %v, %v", test.name, got, found, test.want, test.found)

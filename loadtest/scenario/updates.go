@@ -164,27 +164,27 @@ func (g *growing) updatesText(all []updatesSeen) {
 			rates, at = append(rates, u.applied), append(at, u.row.At(q))
 		}
 		if rate, found := doubles(rates, at); found {
-			fmt.Fprintf(g, "growth: p%.0f is twice the %.0f µs without updates at about %.0f updates/s\n", q, at[0], rate)
+			fmt.Fprintf(g, "growth: p%.0f is twice the %.0f µs without updates from about %.0f updates/s on\n", q, at[0], rate)
 		} else {
-			fmt.Fprintf(g, "growth: p%.0f is less than twice the %.0f µs without updates up to %.0f updates/s\n", q, at[0], rates[len(rates)-1])
+			fmt.Fprintf(g, "growth: p%.0f is less than twice the %.0f µs without updates at %.0f updates/s\n", q, at[0], rates[len(rates)-1])
 		}
 	}
 }
 
-// doubles is the x at which y, of which the first is that of nothing, is twice that for the
-// first time, on a straight line between logarithms of points; the first point beyond if
-// that is the first one above 0.
+// doubles is the x from which on y, of which the first is that of nothing, stays twice that
+// or more, on a straight line between logarithms of points; the first point above 0 if it is
+// so at all of them.
 func doubles(x, y []float64) (at float64, found bool) {
-	limit := 2 * y[0]
-	for i := 1; i < len(x); i++ {
-		if y[i] < limit {
-			continue
-		}
-		if x[i-1] <= 0 || y[i] <= y[i-1] {
-			return x[i], true
-		}
-		share := math.Log(limit/y[i-1]) / math.Log(y[i]/y[i-1])
-		return x[i-1] * math.Pow(x[i]/x[i-1], share), true
+	limit, last := 2*y[0], len(y)-1
+	for last >= 0 && y[last] >= limit {
+		last--
 	}
-	return 0, false
+	switch {
+	case last == len(y)-1:
+		return 0, false
+	case x[last] <= 0:
+		return x[last+1], true
+	}
+	share := math.Log(limit/y[last]) / math.Log(y[last+1]/y[last])
+	return x[last] * math.Pow(x[last+1]/x[last], share), true
 }
