@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"testing"
 
 	"golang.org/x/crypto/bcrypt"
@@ -103,4 +105,51 @@ func (e *edge) rotate(id string, secrets ...string) {
 	if _, err := e.publisher.PutDevice(e.t.Context(), d); err != nil {
 		e.t.Fatal(err)
 	}
+}
+
+// TestHeldSource has an address show wrong secrets until the sidecar takes no more from it:
+// then the edge says so by itself, to that address and for devices that were never let in.
+// It forgets with the sidecar that said so.
+func TestHeldSource(t *testing.T) {
+	e := start(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m", "--limit.source=3", "--limit.window=1h"}})
+	const devices = 8
+	for i := range devices {
+		e.device(fmt.Sprint("new", i), "right", 4, "telemetry.write")
+	}
+	e.known(devices)
+	bad, good := from(9), from(10) // each has one connection, and so one worker
+	show := func(client *http.Client, device, secret string, status int) answer {
+		t.Helper()
+		a, err := e.try(client, "POST /v1/telemetry", credential(device, secret)...)
+		if err != nil || a.status != status {
+			t.Fatalf("%s, %q: got %d, %v; want %d", device, secret, a.status, err, status)
+		}
+		return a
+	}
+	for i := range 3 {
+		show(bad, fmt.Sprint("new", i), "wrong", 401)
+	}
+	show(bad, "new0", "wrong again", 503)
+	before := e.metric("gatehouse_api_requests_total")
+	for i := range 100 {
+		a := show(bad, fmt.Sprint("new", i%devices), fmt.Sprint("guess", i), 503)
+		if s, err := strconv.Atoi(a.header.Get("Retry-After")); err != nil || s < 1100 || s > 1200 {
+			t.Errorf("got Retry-After %q, want what is left of 20 minutes, s", a.header.Get("Retry-After"))
+		}
+	}
+	if n := e.metric("gatehouse_api_requests_total") - before; n != 0 {
+		t.Errorf("%v calls for 100 attempts from an address that is not listened to", n)
+	}
+	show(bad, "new5", "right", 503)
+	show(good, "new5", "right", 200) // from elsewhere it is a device like any other
+	e.pushed()
+	show(bad, "new5", "right", 200)
+	show(bad, "new5", "wrong", 401)
+	show(bad, "new6", "right", 503)
+	if err := errors.Join(e.KillSidecar(), e.StartSidecar(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the address is listened to again", patience, func() error {
+		return e.everyone([]*http.Client{bad}, let, "POST /v1/telemetry", credential("new6", "right")...)
+	})
 }

@@ -32,6 +32,7 @@ var limits []byte
 type commandLine struct {
 	Run    scenario.Options `cmd:"" default:"withargs" help:"Measure (the default)."`
 	Serve  service.Command  `cmd:"" help:"Run one of the services that are compared with; the scenarios start them."`
+	Flood  scenario.Flooder `cmd:"" hidden:"" help:"Send wrong credentials until told to stop; the scenario flood starts it."`
 	Update updates.Command  `cmd:"" help:"Publish at a constant rate; growth starts it."`
 }
 
@@ -55,10 +56,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	switch {
-	case strings.HasPrefix(parsed.Command(), "serve"):
+	switch command, _, _ := strings.Cut(parsed.Command(), " "); command {
+	case "serve":
 		err = c.Serve.Run(ctx)
-	case strings.HasPrefix(parsed.Command(), "update"):
+	case "flood":
+		err = c.Flood.Run(ctx)
+	case "update":
 		err = c.Update.Run(ctx)
 	default:
 		err = measure(ctx, &c.Run, stdout, stderr)

@@ -18,6 +18,7 @@ const maxCalls = 4096
 type calls struct {
 	plugin   *plugin
 	inFlight map[string]*call
+	holds    holds
 	failed   int    // since the last report
 	failure  string // one of them
 }
@@ -27,15 +28,23 @@ type call struct {
 	key     string
 	path    string
 	body    []byte
+	source  string    // of who asked first
 	waiting []*stream // some may be gone
 }
 
 // join lets a request wait for what it needs. It returns false if the sidecar can't be
-// asked; the request's answers say so then.
-func (c *calls) join(s *stream, d *policy.Decision) bool {
+// asked, or needn't be; the request's answers say so then.
+func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 	pending := c.inFlight[callKey(d)]
 	if pending == nil {
-		pending = newCall(d, c.plugin.vm.host.source())
+		source := c.plugin.vm.host.source()
+		if d.New {
+			if wait := c.holds.wait(source, nowMS); wait > 0 {
+				s.answers.Verify = &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: wait}
+				return false
+			}
+		}
+		pending = newCall(d, source)
 		if !c.dispatch(pending) {
 			s.answer(pending, nil)
 			return false
@@ -77,6 +86,11 @@ func (c *calls) dispatch(pending *call) bool {
 // deliver continues every request that waits.
 func (c *calls) deliver(pending *call, body []byte) {
 	body = bytes.Clone(body) // a request that goes on to a second call refers to it until then
+	if pending.path == verifyPath {
+		if verified, err := wire.ParseVerifyResponse(body); err == nil {
+			c.holds.add(pending.source, c.plugin.vm.host.now(), verified.HoldMS)
+		}
+	}
 	for _, s := range pending.waiting {
 		s.answer(pending, body)
 		s.answered()
@@ -125,7 +139,7 @@ func path(a policy.Action) string {
 
 // newCall is the question that a decision raises for a request from source.
 func newCall(d *policy.Decision, source string) *call {
-	pending := &call{key: callKey(d), path: path(d.Action), body: []byte(d.Key)}
+	pending := &call{key: callKey(d), path: path(d.Action), body: []byte(d.Key), source: source}
 	if d.Action != policy.Fetch {
 		shown := &d.Credential
 		request := wire.VerifyRequest{DeviceID: shown.ID, Secret: shown.Secret, Source: source, Session: shown.Session}

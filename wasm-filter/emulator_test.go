@@ -31,6 +31,7 @@ type emulator struct {
 	calls   []sent
 	counts  map[policy.Counter]uint64
 	logs    []string
+	from    string            // address of clients
 	claims  map[string]string // of a token of the metadata "gatehouse"
 	// beforeState, if it is set, is called before each writing of the state.
 	beforeState func()
@@ -71,7 +72,7 @@ const pluginID = 1
 // listener's.
 func emulate(t testing.TB, config string) *emulator {
 	t.Helper()
-	e := &emulator{clock: 1_700_000_000_000, stateCAS: 1, config: []byte(config), records: map[string][]byte{},
+	e := &emulator{clock: 1_700_000_000_000, from: "203.0.113.7", stateCAS: 1, config: []byte(config), records: map[string][]byte{},
 		streams: map[uint32]*exchange{}, nextID: pluginID, counts: map[policy.Counter]uint64{}}
 	e.vm = newVM(e)
 	e.callback(pluginID, func() { e.vm.createPlugin(pluginID) })
@@ -186,7 +187,7 @@ func (e *emulator) requestHeaders() []byte {
 
 func (e *emulator) requestBody(size int) []byte { return e.result(e.body[:size]) }
 
-func (e *emulator) source() string { return "203.0.113.7" }
+func (e *emulator) source() string { return e.from }
 
 func (e *emulator) claim(metadata, name string) string {
 	if metadata != "gatehouse" {

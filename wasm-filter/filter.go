@@ -51,7 +51,7 @@ func (s *stream) proceed() action {
 			s.pass(&d, &request)
 			return proceed
 		case policy.Verify, policy.Fetch, policy.Exchange:
-			if p.calls.join(s, &d) {
+			if p.calls.join(s, &d, now) {
 				return pause
 			}
 		}

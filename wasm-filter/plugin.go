@@ -36,7 +36,7 @@ func (p *plugin) configure(size int) bool {
 	for _, name := range config.HeadersRead() {
 		p.headers |= abi.LengthBit(name)
 	}
-	p.calls = calls{plugin: p, inFlight: map[string]*call{}}
+	p.calls = calls{plugin: p, inFlight: map[string]*call{}, holds: holds{}}
 	if err := p.vm.host.setTickPeriod(tickMS); err != nil {
 		p.vm.host.critical(fmt.Sprintf("gatehouse: set tick period of %d ms: %v", tickMS, err))
 		return false
@@ -51,6 +51,7 @@ func (p *plugin) tick() {
 	if !p.edge.Config().PushListener {
 		p.readState()
 		p.calls.report()
+		p.calls.holds.sweep(p.vm.host.now())
 		p.hits.tick(p)
 	}
 }
@@ -63,6 +64,9 @@ func (p *plugin) readState() bool {
 	}
 	before := p.edge.State()
 	changed := state.Epoch != before.Epoch || len(state.Permissions) != len(before.Permissions)
+	if state.Epoch != before.Epoch {
+		clear(p.calls.holds) // of a sidecar that may be another one
+	}
 	p.edge.SetState(state)
 	return changed
 }

@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 )
 
 // VerifyRequest is the body of POST /v1/verify: the credential to verify, or the session
@@ -51,17 +52,35 @@ func ParseVerifyRequest(b []byte) (VerifyRequest, error) {
 	return VerifyRequest{DeviceID: text[:id], Secret: text[id:][:secret], Source: text[id+secret:][:source], Session: text[id+secret+source:]}, nil
 }
 
+// Network is what of a source's address counts as one source: an IPv4 address, or the /64 of
+// an IPv6 one, within which a client chooses freely. false if text is no address.
+func Network(text string) (netip.Addr, bool) {
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	addr = addr.Unmap().WithZone("")
+	if addr.Is6() {
+		prefix, _ := addr.Prefix(64) // 64 bits are always there
+		addr = prefix.Addr()
+	}
+	return addr, true
+}
+
 // VerifyResponse answers POST /v1/verify.
 //
 //	 0  u8   layout version
 //	 1  u8   outcome: 1 allow, 2 deny, 3 unavailable
 //	 2  u16  retry after, seconds (unavailable only)
-//	 4  u32  zero
+//	 4  u32  hold, ms (unavailable only)
 //	 8  u64  permissions, a bit per name of the state
 //	16  u64  epoch of that state
 type VerifyResponse struct {
 	Outcome     Outcome
 	RetryAfterS uint16
+	// HoldMS is how long the sidecar takes no new device's credential from this source,
+	// see [Network]: the edge may refuse those in the same way by itself.
+	HoldMS      uint32
 	Permissions uint64
 	Epoch       uint64
 }
@@ -72,7 +91,7 @@ const verifyResponseSize = 24
 func AppendVerifyResponse(dst []byte, r *VerifyResponse) []byte {
 	dst = append(dst, Layout, byte(r.Outcome))
 	dst = binary.LittleEndian.AppendUint16(dst, r.RetryAfterS)
-	dst = append(dst, 0, 0, 0, 0)
+	dst = binary.LittleEndian.AppendUint32(dst, r.HoldMS)
 	dst = binary.LittleEndian.AppendUint64(dst, r.Permissions)
 	return binary.LittleEndian.AppendUint64(dst, r.Epoch)
 }
@@ -85,6 +104,7 @@ func ParseVerifyResponse(b []byte) (VerifyResponse, error) {
 	r := VerifyResponse{
 		Outcome:     Outcome(b[1]),
 		RetryAfterS: binary.LittleEndian.Uint16(b[2:]),
+		HoldMS:      binary.LittleEndian.Uint32(b[4:]),
 		Permissions: binary.LittleEndian.Uint64(b[8:]),
 		Epoch:       binary.LittleEndian.Uint64(b[16:]),
 	}

@@ -110,6 +110,26 @@ func TestParseSessionResponseRefused(t *testing.T) {
 	}
 }
 
+func TestNetwork(t *testing.T) {
+	tests := []struct{ source, network string }{
+		{"192.0.2.1", "192.0.2.1"},
+		{"::ffff:192.0.2.1", "192.0.2.1"},
+		{"2001:db8:0:1::1", "2001:db8:0:1::"},
+		{"2001:db8:0:1:ffff:ffff:ffff:ffff", "2001:db8:0:1::"},
+		{"fe80::1%eth0", "fe80::"},
+	}
+	for _, tt := range tests {
+		if got, ok := Network(tt.source); !ok || got.String() != tt.network {
+			t.Errorf("%s: got %v, %v, want %s", tt.source, got, ok, tt.network)
+		}
+	}
+	for _, source := range []string{"", "unix", "192.0.2.1:80", "192.0.2.256"} {
+		if got, ok := Network(source); ok {
+			t.Errorf("%q: got %v, want none", source, got)
+		}
+	}
+}
+
 func TestVerifyResponseRoundTrip(t *testing.T) {
 	tests := []struct {
 		name     string
@@ -118,7 +138,8 @@ func TestVerifyResponseRoundTrip(t *testing.T) {
 		{"allow", VerifyResponse{Outcome: Allow, Permissions: 5, Epoch: 1}},
 		{"deny", VerifyResponse{Outcome: Deny, Epoch: testEpoch}},
 		{"unavailable", VerifyResponse{Outcome: Unavailable, RetryAfterS: 30}},
-		{"every number at its end", VerifyResponse{Allow, math.MaxUint16, math.MaxUint64, math.MaxUint64}},
+		{"unavailable for a while", VerifyResponse{Outcome: Unavailable, RetryAfterS: 5, HoldMS: 5000}},
+		{"every number at its end", VerifyResponse{Allow, math.MaxUint16, math.MaxUint32, math.MaxUint64, math.MaxUint64}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

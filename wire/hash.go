@@ -67,7 +67,7 @@ func (k *Keys) digest(length uint32, id, shown string) Digest {
 // Device is where all that is known of a device lives among buckets buckets, and the tag
 // of its mark. They are SipHash-2-4-128 of u32 2^32-1, id, under the credential key: no
 // id is so long, so nothing is said of a credential's digest. The bucket comes from the
-// second half, the tag from the first, without its lowest bit. It panics if id is over its
+// second half, the tag from the first, without its two lowest bits. It panics if id is over its
 // limit, which callers check when they read it.
 func (k *Keys) Device(id string, buckets uint32) (bucket uint32, tag uint64) {
 	if len(id) > MaxDeviceID {
@@ -76,7 +76,7 @@ func (k *Keys) Device(id string, buckets uint32) (bucket uint32, tag uint64) {
 	var buf [4 + MaxDeviceID]byte
 	b := append(binary.LittleEndian.AppendUint32(buf[:0], math.MaxUint32), id...)
 	lo, hi := siphash.Hash128(half(k.Credential, 0), half(k.Credential, 8), b)
-	return reduce(uint32(hi), buckets), lo &^ closedBit
+	return reduce(uint32(hi), buckets), lo &^ (closedBit | newBit)
 }
 
 // reduce maps a uniform h to [0, n) without a division (Lemire, "Fast random integer

@@ -145,8 +145,8 @@ func TestDeviceInput(t *testing.T) {
 		id := fmt.Sprint("device-", i)
 		lo, hi := siphash.Hash128(0x1716151413121110, 0x1f1e1d1c1b1a1918, append([]byte{0xff, 0xff, 0xff, 0xff}, id...))
 		bucket, tag := testKeys.Device(id, 1<<31)
-		if bucket != uint32(hi)>>1 || tag != lo&^1 {
-			t.Errorf("%s: got bucket %d, tag %x, want %d, %x", id, bucket, tag, uint32(hi)>>1, lo&^1)
+		if bucket != uint32(hi)>>1 || tag != lo&^3 {
+			t.Errorf("%s: got bucket %d, tag %x, want %d, %x", id, bucket, tag, uint32(hi)>>1, lo&^3)
 		}
 	}
 }

@@ -33,7 +33,7 @@ var (
 		{Digest: testKeys.Digest("demo-device", "demo-secret"), Permissions: 3, ExpiresMS: 1763690430000, RefreshAfterMS: 1763690420000, Outcome: Allow},
 		{Digest: testKeys.Digest("demo-device", "wrong"), ExpiresMS: 1763690405000, Outcome: Deny},
 	}
-	testMarks = []Mark{{Tag: tagOf("demo-device"), Closed: true}, {Tag: tagOf("rotated-device")}}
+	testMarks = []Mark{{Tag: tagOf("demo-device"), Closed: true}, {Tag: tagOf("rotated-device")}, {Tag: tagOf("new-device"), New: true}}
 )
 
 // tagOf is the tag of a device.
@@ -100,11 +100,11 @@ func recordSamples() []sample {
 			append(header("body length"), field{"stamp", 8}, field{"text body", 5}, field{zero, 3}), readBody, ok("hello")},
 		{"body-none", "bodies record: tombstone", func(dst []byte) []byte { return AppendBody(dst, testEpoch, 0, nil) },
 			append(header("body length"), field{"stamp", 8}, field{zero, 8}), readBody, notFound},
-		{"verdicts", "verdicts record: allow, deny, a closed mark, an open one", func(dst []byte) []byte { return AppendVerdicts(dst, testEpoch, testVerdicts, testMarks) },
-			slices.Concat(header("marks"), verdictFields(), verdictFields(), []field{{"mark: tag, closed", 8}, {"mark: tag", 8}}), readVerdicts,
-			ok(testVerdicts[0]) + ok(testVerdicts[1]) + ok(Closed) + ok(Marked) + ok(Absent)},
+		{"verdicts", "verdicts record: allow, deny, a closed mark, an open one, a new one", func(dst []byte) []byte { return AppendVerdicts(dst, testEpoch, testVerdicts, testMarks) },
+			slices.Concat(header("marks"), verdictFields(), verdictFields(), []field{{"mark: tag, closed", 8}, {"mark: tag", 8}, {"mark: tag, new", 8}}), readVerdicts,
+			ok(testVerdicts[0]) + ok(testVerdicts[1]) + ok(Closed) + ok(Marked) + ok(New) + ok(Absent)},
 		{"verdicts-none", "verdicts record: tombstone", func(dst []byte) []byte { return AppendVerdicts(dst, testEpoch, nil, nil) },
-			append(header("marks"), field{zero, 16}), readVerdicts, strings.Repeat(ok(Absent), 5)},
+			append(header("marks"), field{zero, 16}), readVerdicts, strings.Repeat(ok(Absent), 6)},
 	}
 }
 
@@ -114,7 +114,7 @@ func messageSamples() []sample {
 	token := SessionResponse{Outcome: Allow, Body: []byte(`{"token":"a.b.c"}`)}
 	later := SessionResponse{Outcome: Unavailable, RetryAfterS: 0x0201, Body: []byte{}}
 	allow := VerifyResponse{Outcome: Allow, Permissions: 3, Epoch: testEpoch}
-	busy := VerifyResponse{Outcome: Unavailable, RetryAfterS: 0x0201, Epoch: 1}
+	busy := VerifyResponse{Outcome: Unavailable, RetryAfterS: 0x0201, HoldMS: 0x06050403, Epoch: 1}
 	return []sample{
 		{"batch", "batch: takeover, a record of each region", appendBatch, batchFields(), readBatch,
 			ok("8877665544332211 true") + opLine(RegionBodies, 11, 32) + opLine(RegionObjects, 4095, 32) + opLine(RegionVerdicts, 1, 32) + opLine(RegionState, 0, 80)},
@@ -169,7 +169,7 @@ func verdictFields() []field {
 }
 
 func verifyResponseFields() []field {
-	return []field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {zero, 4}, {"permissions", 8}, {"epoch", 8}}
+	return []field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {"hold, ms", 4}, {"permissions", 8}, {"epoch", 8}}
 }
 
 func fetchHeader() []field { return []field{{"layout", 1}, {zero, 3}, {"record length", 4}} }
@@ -224,6 +224,7 @@ func readVerdicts(b []byte) string {
 		lookup(b, testEpoch, &testVerdicts[1].Digest, testMarks[0].Tag) +
 		lookup(b, testEpoch, &Digest{}, testMarks[0].Tag) +
 		lookup(b, testEpoch, &Digest{}, testMarks[1].Tag) +
+		lookup(b, testEpoch, &Digest{}, testMarks[2].Tag) +
 		lookup(b, testEpoch, &Digest{}, tagOf("nobody"))
 }
 

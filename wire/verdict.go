@@ -37,6 +37,7 @@ const (
 	verdictSize = 48
 	markSize    = 8
 	closedBit   = 1
+	newBit      = 2
 )
 
 // Mark says that a device is registered.
@@ -44,6 +45,8 @@ type Mark struct {
 	Tag uint64 // see [Keys.Device]
 	// Closed says that the verdict of the device's only right secret is in the same record.
 	Closed bool
+	// New says that the device was never let in: its mark is not closed.
+	New bool
 }
 
 // AppendVerdicts appends a bucket of verdicts and marks to dst; none is a tombstone.
@@ -59,9 +62,12 @@ func AppendVerdicts(dst []byte, epoch uint64, verdicts []Verdict, marks []Mark) 
 		dst = append(dst, byte(v.Outcome), 0, 0, 0, 0, 0, 0, 0)
 	}
 	for _, mark := range marks {
-		bits := mark.Tag &^ closedBit
-		if mark.Closed {
+		bits := mark.Tag &^ (closedBit | newBit)
+		switch {
+		case mark.Closed:
 			bits |= closedBit
+		case mark.New:
+			bits |= newBit
 		}
 		dst = binary.LittleEndian.AppendUint64(dst, bits)
 	}
@@ -77,6 +83,7 @@ const (
 	Found                      // there is a verdict
 	Closed                     // none, and the device's only right secret is another one
 	Marked                     // none, and the device is registered
+	New                        // none, and the device is registered, but was never let in
 	Absent                     // none, and the device has no mark
 )
 
@@ -118,11 +125,13 @@ func FindVerdict(rec []byte, epoch uint64, d *Digest, device uint64) (Verdict, S
 // standing is what a list of marks says of a device.
 func standing(marks []byte, device uint64) Standing {
 	for ; len(marks) > 0; marks = marks[markSize:] {
-		switch bits := binary.LittleEndian.Uint64(marks); bits {
-		case device | closedBit:
-			return Closed
-		case device:
+		switch bits := binary.LittleEndian.Uint64(marks); bits ^ device {
+		case 0:
 			return Marked
+		case newBit:
+			return New
+		case closedBit:
+			return Closed
 		}
 	}
 	return Absent

@@ -15,23 +15,26 @@ import (
 // conn is a connection with at most one request on its way.
 type conn struct {
 	fd     int
+	number int // of Load.Connections
 	busy   bool
 	due    time.Duration // of the request on its way
+	sent   int64         // its number
 	buf    []byte        // the head of its answer, as far as it is here
 	status int           // of the answer, 0 while its head is not complete
 	left   int           // of its body, bytes
 }
 
 // connect adds an idle connection.
-func (c *client) connect() error {
+func (c *client) connect(number int) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("socket: %w", err)
 	}
-	for {
-		if err = unix.Connect(fd, &c.address); !errors.Is(err, unix.EINTR) {
-			break
-		}
+	if c.load.From != nil {
+		err = unix.Bind(fd, &unix.SockaddrInet4{Addr: c.load.From(number)})
+	}
+	if err == nil {
+		err = connect(fd, &c.address)
 	}
 	if err == nil {
 		err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
@@ -46,20 +49,40 @@ func (c *client) connect() error {
 		_ = unix.Close(fd)
 		return fmt.Errorf("connect to %v:%d: %w", c.address.Addr, c.address.Port, err)
 	}
-	conn := &conn{fd: fd, buf: make([]byte, 0, 64<<10)}
+	conn := &conn{fd: fd, number: number, buf: make([]byte, 0, 64<<10)}
 	c.conns[int32(fd)] = conn
-	c.idle = append(c.idle, conn)
+	if c.own[number] = conn; !c.load.Own {
+		c.idle = append(c.idle, conn)
+	}
 	return nil
 }
 
-// send sends the next request on an idle connection.
+// connect is connect(2), again if a signal interrupts it.
+func connect(fd int, address *unix.SockaddrInet4) error {
+	for {
+		if err := unix.Connect(fd, address); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// send sends the next request on an idle connection, or skips it.
 func (c *client) send() error {
-	last := len(c.idle) - 1
-	conn := c.idle[last]
-	c.idle = c.idle[:last]
-	conn.busy, conn.due = true, c.due(c.next)
-	request := c.requests[int(c.next)%len(c.requests)]
+	i := c.next
 	c.next++
+	conn := c.own[i%int64(len(c.own))]
+	if !c.load.Own {
+		last := len(c.idle) - 1
+		conn = c.idle[last]
+		c.idle = c.idle[:last]
+	} else if conn.busy {
+		c.result.Skipped++
+		return nil
+	}
+	conn.busy, conn.due, conn.sent = true, c.due(i), i
+	c.busy++
+	request := c.requests(c.buf[:0], i)
+	c.buf = request
 	for {
 		n, err := unix.Write(conn.fd, request)
 		if errors.Is(err, unix.EINTR) {
@@ -102,16 +125,24 @@ func (c *client) receive(conn *conn) error {
 
 // finish counts an answer; its connection is idle again.
 func (c *client) finish(conn *conn) {
-	c.result.Latency.Add(time.Since(c.begin) - conn.due)
+	took := time.Since(c.begin) - conn.due
+	c.result.Latency.Add(took)
 	c.result.Statuses[conn.status]++
 	c.result.Answered++
+	if c.load.Answered != nil {
+		c.load.Answered(Answer{conn.sent, c.begin.Add(conn.due), took, conn.status})
+	}
 	conn.busy, conn.status, conn.buf = false, 0, conn.buf[:0]
-	c.idle = append(c.idle, conn)
+	c.busy--
+	if !c.load.Own {
+		c.idle = append(c.idle, conn)
+	}
 }
 
 // lose counts the request that a lost connection had, and connects again.
 func (c *client) lose(lost *conn) error {
 	if lost.busy {
+		c.busy--
 		c.fail("closed", lost.due, time.Since(c.begin))
 	} else {
 		for i, conn := range c.idle {
@@ -125,7 +156,7 @@ func (c *client) lose(lost *conn) error {
 	if err := unix.Close(lost.fd); err != nil {
 		return err
 	}
-	return c.connect()
+	return c.connect(lost.number)
 }
 
 var (

@@ -32,6 +32,29 @@ type Load struct {
 	Rate        float64 // requests a second
 	Duration    time.Duration
 	Connections int
+	// From is the local address of each connection; nil leaves it to the system.
+	From func(connection int) [4]byte
+	// Own sends request i on connection i modulo Connections, as devices do: what is due
+	// while the one before is not answered is skipped. Else any idle connection will do.
+	Own bool
+	// Answered is told of each answer; nil: nobody wants to know. It holds the loop up.
+	Answered func(a Answer)
+}
+
+// Answer is one of them.
+type Answer struct {
+	Request int64
+	Due     time.Time
+	Took    time.Duration // from then
+	Status  int
+}
+
+// Requests is request i; it is sent before the next one is asked for, and may be in dst.
+type Requests func(dst []byte, i int64) []byte
+
+// InTurn repeats requests in their order.
+func InTurn(requests [][]byte) Requests {
+	return func(_ []byte, i int64) []byte { return requests[i%int64(len(requests))] }
 }
 
 // Result is what came of it.
@@ -46,7 +69,9 @@ type Result struct {
 	Statuses map[int]int64
 	// Errors counts requests without an answer by reason: closed, timeout, unsent.
 	Errors map[string]int64
-	Bytes  int64
+	// Skipped are requests that were due on a busy connection of their own.
+	Skipped int64
+	Bytes   int64
 	// Late is how late the client itself was at most, with a request that was due and a
 	// connection free: that much of the longest latency may be its own.
 	Late time.Duration
@@ -58,28 +83,34 @@ type Result struct {
 // client is the state of a run; it belongs to one thread.
 type client struct {
 	address  unix.SockaddrInet4
-	requests [][]byte
+	load     Load
+	requests Requests
 	interval float64 // between requests, ns
+	buf      []byte  // the last request
 	epoll    int
 	conns    map[int32]*conn
+	own      []*conn // by number, if connections have requests of their own; else:
 	idle     []*conn
+	busy     int // connections
 	begin    time.Time
 	next     int64 // number of the next request
 	total    int64
 	result   Result
 }
 
-// Run sends requests, in turn, to url until l.Duration has passed or ctx ends.
-func Run(ctx context.Context, url string, requests [][]byte, l Load) (Result, error) {
+// Run sends requests to url until l.Duration has passed or ctx ends. If ctx ends, the
+// result is what came until then.
+func Run(ctx context.Context, url string, requests Requests, l Load) (Result, error) {
 	address, err := parse(url)
 	if err != nil {
 		return Result{}, err
 	}
-	if l.Rate <= 0 || l.Connections < 1 || len(requests) == 0 {
-		return Result{}, fmt.Errorf("open loop of %v requests/s of %d kinds on %d connections: want at least one of each", l.Rate, len(requests), l.Connections)
+	if l.Rate <= 0 || l.Connections < 1 {
+		return Result{}, fmt.Errorf("open loop of %v requests/s on %d connections: want at least one of each", l.Rate, l.Connections)
 	}
 	c := &client{
-		address: address, requests: requests, interval: float64(time.Second) / l.Rate, conns: map[int32]*conn{},
+		address: address, load: l, requests: requests, interval: float64(time.Second) / l.Rate, conns: map[int32]*conn{},
+		own:    make([]*conn, l.Connections),
 		total:  int64(l.Rate * l.Duration.Seconds()),
 		result: Result{Statuses: map[int]int64{}, Errors: map[string]int64{}},
 	}
@@ -87,7 +118,7 @@ func Run(ctx context.Context, url string, requests [][]byte, l Load) (Result, er
 	go func() {
 		// The thread's CPU is what is measured, and its timers are precise: it ends with the run.
 		runtime.LockOSThread()
-		done <- c.run(ctx, l.Connections)
+		done <- c.run(ctx)
 	}()
 	err = <-done
 	return c.result, err
@@ -109,7 +140,7 @@ func parse(url string) (unix.SockaddrInet4, error) {
 	return address, err
 }
 
-func (c *client) run(ctx context.Context, connections int) (err error) {
+func (c *client) run(ctx context.Context) (err error) {
 	// Without this the kernel lets timers be 50 µs late.
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("timer slack: %w", err)
@@ -123,21 +154,21 @@ func (c *client) run(ctx context.Context, connections int) (err error) {
 		}
 		err = errors.Join(err, unix.Close(c.epoll))
 	}()
-	for range connections {
-		if err := c.connect(); err != nil {
+	for i := range c.load.Connections {
+		if err := c.connect(i); err != nil {
 			return err
 		}
 	}
 	before := threadCPU()
 	c.begin = time.Now()
-	if err := c.loop(ctx); err != nil {
-		return err
-	}
+	err = c.loop(ctx)
 	c.result.Seconds = min(time.Since(c.begin), time.Duration(float64(c.total)*c.interval)).Seconds()
 	c.result.CPU = threadCPU() - before
 	c.result.Busy = c.result.CPU.Seconds() / time.Since(c.begin).Seconds()
-	c.giveUp()
-	return nil
+	if err == nil {
+		c.giveUp()
+	}
+	return err
 }
 
 // loop sends what is due and takes what comes, until everything is answered or the time
@@ -150,7 +181,7 @@ func (c *client) loop(ctx context.Context) error {
 		now := time.Since(c.begin)
 		// When the last request is due nothing more is sent: what still waits for a connection then is unsent.
 		over := now >= c.due(c.total)
-		for !over && c.next < c.total && len(c.idle) > 0 && c.due(c.next) <= now {
+		for !over && c.next < c.total && c.free() && c.due(c.next) <= now {
 			if free {
 				c.result.Late = max(c.result.Late, now-c.due(c.next))
 			}
@@ -158,15 +189,15 @@ func (c *client) loop(ctx context.Context) error {
 				return err
 			}
 		}
-		if busy := len(c.conns) - len(c.idle); now >= end || busy == 0 && (c.next == c.total || over) {
+		if now >= end || c.busy == 0 && (c.next == c.total || over) {
 			return nil
 		}
-		free = len(c.idle) > 0
+		free = c.free()
 		timeout := end - now
 		if !over {
 			timeout = c.due(c.total) - now
 		}
-		if !over && len(c.idle) > 0 && c.next < c.total {
+		if !over && free && c.next < c.total {
 			timeout = c.due(c.next) - time.Since(c.begin)
 		}
 		n, err := wait(c.epoll, events, timeout)
@@ -181,6 +212,9 @@ func (c *client) loop(ctx context.Context) error {
 	}
 	return ctx.Err()
 }
+
+// free reports whether the next request needn't wait for a connection.
+func (c *client) free() bool { return c.load.Own || len(c.idle) > 0 }
 
 // due is when request i is due, from the beginning.
 func (c *client) due(i int64) time.Duration { return time.Duration(float64(i) * c.interval) }

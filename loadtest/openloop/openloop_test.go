@@ -44,7 +44,7 @@ func run(t *testing.T, handler http.HandlerFunc, l Load) Result {
 	for _, path := range []string{"/a", "/b"} {
 		requests = append(requests, fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path))
 	}
-	result, err := Run(t.Context(), server.URL, requests, l)
+	result, err := Run(t.Context(), server.URL, InTurn(requests), l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestWhatIsNotAnsweredCounts(t *testing.T) {
 			}()
 		}
 	}()
-	got, err := Run(t.Context(), "http://"+listener.Addr().String(), [][]byte{[]byte("GET / HTTP/1.1\r\n\r\n")}, Load{Rate: 10, Duration: time.Second, Connections: 2})
+	got, err := Run(t.Context(), "http://"+listener.Addr().String(), InTurn([][]byte{[]byte("GET / HTTP/1.1\r\n\r\n")}), Load{Rate: 10, Duration: time.Second, Connections: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { cancel() }))
 	defer server.Close()
-	_, err := Run(ctx, server.URL, [][]byte{[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")}, Load{Rate: 100, Duration: time.Minute, Connections: 1})
+	_, err := Run(ctx, server.URL, InTurn([][]byte{[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")}), Load{Rate: 100, Duration: time.Minute, Connections: 1})
 	if err == nil {
 		t.Error("got no error from a run that was ended")
 	}
@@ -158,5 +158,57 @@ func TestNothingIsSentLate(t *testing.T) {
 	}, Load{Rate: 100, Duration: time.Second, Connections: 1})
 	if n.Load() > 11 || got.Answered != n.Load() || got.Answered+got.Errors["unsent"] != 100 {
 		t.Errorf("got %d at the server, %d answered, %v; want at most 11, and all others unsent", n.Load(), got.Answered, got.Errors)
+	}
+}
+
+func TestConnectionsComeFromTheirAddresses(t *testing.T) {
+	addresses := make(chan string, 8)
+	run(t, func(w http.ResponseWriter, r *http.Request) {
+		addresses <- r.RemoteAddr
+		w.WriteHeader(http.StatusNoContent)
+	}, Load{Rate: 8, Duration: time.Second, Connections: 2, From: func(i int) [4]byte { return [4]byte{127, 3, 0, byte(1 + i)} }})
+	close(addresses)
+	for got := range addresses {
+		if !strings.HasPrefix(got, "127.3.0.") {
+			t.Errorf("got a request from %s, want 127.3.0.1 or 2", got)
+		}
+	}
+}
+
+// TestOwnRequests has two devices, one of which waits long for an answer: it skips what is
+// due meanwhile, and the other one doesn't wait with it.
+func TestOwnRequests(t *testing.T) {
+	release := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/0" {
+			<-release
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	defer server.Close()
+	var answers []Answer
+	got, err := Run(t.Context(), server.URL, func(dst []byte, i int64) []byte {
+		return fmt.Appendf(dst, "GET /%d HTTP/1.1\r\nHost: x\r\n\r\n", i%2)
+	}, Load{Rate: 40, Duration: time.Second, Connections: 2, Own: true, Answered: func(a Answer) {
+		if answers = append(answers, a); len(answers) == 10 {
+			close(release)
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Asked != 40 || got.Answered+got.Skipped != 40 || got.Skipped < 5 || len(got.Errors) != 0 {
+		t.Errorf("got %d asked, %d answered, %d skipped, errors %v; want 40, and those skipped that were due while one waited", got.Asked, got.Answered, got.Skipped, got.Errors)
+	}
+	if int64(len(answers)) != got.Answered {
+		t.Fatalf("told of %d answers of %d", len(answers), got.Answered)
+	}
+	for i, a := range answers[:9] {
+		if a.Request != int64(2*i+1) || a.Status != http.StatusNoContent {
+			t.Errorf("answer %d: got %+v, want that of request %d", i, a, 2*i+1)
+		}
+	}
+	if a := answers[10]; a.Request != 0 && answers[9].Request != 0 {
+		t.Errorf("got %+v and %+v, want the first request's answer when the server gives it", answers[9], a)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/gatehouse/gatehouse/loadtest/openloop"
 	"github.com/gatehouse/gatehouse/loadtest/report"
 	"github.com/gatehouse/gatehouse/loadtest/stats"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
@@ -87,10 +88,16 @@ func share(ctx context.Context, client redis.UniversalClient, n int, hash string
 	return nil
 }
 
-// dialFrom connects from an address of this machine: 127.net.x.y for host number i.
-func dialFrom(ctx context.Context, url string, network, i int) (*conn, error) {
+// host127 is an address of this machine: 127.net.x.y for host number i.
+func host127(network byte, i int) [4]byte {
+	return [4]byte{127, network, byte(i / 250), byte(1 + i%250)}
+}
+
+// dialFrom connects from [host127].
+func dialFrom(ctx context.Context, url string, network byte, i int) (*conn, error) {
 	host := strings.TrimPrefix(url, "http://")
-	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, byte(network), byte(i/250), byte(1+i%250))}}
+	from := host127(network, i)
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IP(from[:])}}
 	c, err := dialer.DialContext(ctx, "tcp", host)
 	if err != nil {
 		return nil, err
@@ -100,80 +107,64 @@ func dialFrom(ctx context.Context, url string, network, i int) (*conn, error) {
 
 // show posts telemetry with a credential and returns the status of the answer.
 func (c *conn) show(id, secret string) (int, error) {
-	c.buf = fmt.Appendf(c.buf[:0], "POST /v1/telemetry HTTP/1.1\r\nHost: %s\r\nx-device-id: %s\r\nx-device-token: %s\r\nContent-Length: 0\r\n\r\n", c.host, id, secret)
+	c.buf = telemetry(c.buf[:0], c.host, id, secret)
 	return c.send(c.buf)
+}
+
+// telemetry appends a request that posts telemetry with a credential.
+func telemetry(dst []byte, host, id, secret string) []byte {
+	return fmt.Appendf(dst, "POST /v1/telemetry HTTP/1.1\r\nHost: %s\r\nx-device-id: %s\r\nx-device-token: %s\r\nContent-Length: 0\r\n\r\n", host, id, secret)
 }
 
 // sample is one request of a device.
 type sample struct {
-	at     time.Time
+	at     time.Time // when it was due
 	took   time.Duration
 	status int
 }
 
 // fleet is devices that send a request each second, each on a connection and from an
-// address of its own, evenly spread over the second.
+// address of its own, evenly spread over the second. Who still waits for an answer skips a
+// second.
 type fleet struct {
-	wg      sync.WaitGroup
-	cancel  context.CancelFunc
+	cancel context.CancelFunc
+	done   chan error
+
 	mu      sync.Mutex // protects what follows
 	samples []sample
-	in      map[string]time.Time // when a device got its first 200
-	failed  error
+	in      map[int64]time.Time // when a device got its first 200
 }
 
 // startFleet starts n devices.
 func startFleet(ctx context.Context, url, prefix string, n int) *fleet {
 	ctx, cancel := context.WithCancel(ctx)
-	f := &fleet{cancel: cancel, in: make(map[string]time.Time)}
-	for i := range n {
-		f.wg.Go(func() {
-			if err := f.device(ctx, url, fmt.Sprint(prefix, i), i, time.Second*time.Duration(i)/time.Duration(n)); err != nil && ctx.Err() == nil {
-				f.mu.Lock()
-				f.failed = err
-				f.mu.Unlock()
-			}
-		})
+	f := &fleet{cancel: cancel, done: make(chan error, 1), in: make(map[int64]time.Time)}
+	host := strings.TrimPrefix(url, "http://")
+	next := func(dst []byte, i int64) []byte {
+		return telemetry(dst, host, fmt.Sprint(prefix, i%int64(n)), workload.Secret)
 	}
+	go func() {
+		result, err := openloop.Run(ctx, url, next, openloop.Load{
+			Rate: float64(n), Duration: time.Hour, Connections: n, Own: true, From: func(i int) [4]byte { return host127(1, i) },
+			Answered: func(a openloop.Answer) { f.add(a.Request%int64(n), sample{a.Due, a.Took, a.Status}) },
+		})
+		if errors.Is(err, context.Canceled) {
+			err = nil
+		}
+		if lost := result.Errors["closed"]; lost > 0 && err == nil {
+			err = fmt.Errorf("%d connections of devices were closed while they waited for an answer", lost)
+		}
+		f.done <- err
+	}()
 	return f
 }
 
-func (f *fleet) device(ctx context.Context, url, id string, i int, offset time.Duration) error {
-	c, err := dialFrom(ctx, url, 1, i)
-	if err != nil {
-		return err
-	}
-	defer c.close()
-	stop := context.AfterFunc(ctx, c.close)
-	defer stop()
-	next := time.Now().Add(offset)
-	timer := time.NewTimer(time.Until(next))
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-timer.C:
-		}
-		begin := time.Now()
-		status, err := c.show(id, workload.Secret)
-		if err != nil {
-			return err
-		}
-		f.add(id, sample{begin, time.Since(begin), status})
-		for next = next.Add(time.Second); time.Until(next) < 0; { // a late answer makes a device skip, not hurry
-			next = next.Add(time.Second)
-		}
-		timer.Reset(time.Until(next))
-	}
-}
-
-func (f *fleet) add(id string, s sample) {
+func (f *fleet) add(device int64, s sample) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.samples = append(f.samples, s)
-	if s.status == http.StatusOK && f.in[id].IsZero() {
-		f.in[id] = s.at.Add(s.took)
+	if s.status == http.StatusOK && f.in[device].IsZero() {
+		f.in[device] = s.at.Add(s.took)
 	}
 }
 
@@ -183,7 +174,7 @@ func (f *fleet) awaitIn(ctx context.Context, n int) (time.Time, error) {
 	defer tick.Stop()
 	for {
 		f.mu.Lock()
-		in, failed := len(f.in), f.failed
+		in := len(f.in)
 		var last time.Time
 		for _, t := range f.in {
 			if t.After(last) {
@@ -191,10 +182,13 @@ func (f *fleet) awaitIn(ctx context.Context, n int) (time.Time, error) {
 			}
 		}
 		f.mu.Unlock()
-		if in >= n || failed != nil {
-			return last, failed
+		if in >= n {
+			return last, nil
 		}
 		select {
+		case err := <-f.done:
+			f.done <- err
+			return last, errors.Join(errors.New("the devices have stopped"), err)
 		case <-ctx.Done():
 			return last, fmt.Errorf("%d of %d devices were let in: %w", in, n, ctx.Err())
 		case <-tick.C:
@@ -213,11 +207,7 @@ func (f *fleet) take() []sample {
 
 func (f *fleet) stop() error {
 	f.cancel()
-	f.wg.Wait()
-	if f.failed != nil && !errors.Is(f.failed, net.ErrClosed) {
-		return fmt.Errorf("device: %w", f.failed)
-	}
-	return nil
+	return <-f.done
 }
 
 // row measures the fleet for d, on t, which it asks. What the client uses is this process.

@@ -27,11 +27,12 @@ type target struct {
 	url     string
 	servers []proc.Server // every process on the way of a request
 	counted *bench        // whose counters tell hits, nil if it has none
+	clients []proc.Server // that load it besides the one that is measured
 }
 
 // gatehouse is the edge of a stack as a target; more are the upstream's processes.
 func (b *bench) gatehouse(more ...proc.Server) target {
-	return target{"gatehouse", b.EdgeURL(), append(b.servers(), more...), b}
+	return target{"gatehouse", b.EdgeURL(), append(b.servers(), more...), b, nil}
 }
 
 // client is what a generator of load reports.
@@ -50,6 +51,10 @@ func measured(ctx context.Context, t target, row report.Row, load func(row *repo
 	if err != nil {
 		return row, err
 	}
+	clients, err := proc.Read(t.clients)
+	if err != nil {
+		return row, err
+	}
 	locks := proc.WatchLocks(t.servers)
 	c, err := load(&row)
 	locked := locks.Stop()
@@ -60,7 +65,12 @@ func measured(ctx context.Context, t target, row report.Row, load func(row *repo
 	if err != nil {
 		return row, err
 	}
-	u := after.Since(before)
+	clientsAfter, err := proc.Read(t.clients)
+	if err != nil {
+		return row, err
+	}
+	u, more := after.Since(before), clientsAfter.Since(clients)
+	c.cores += more.Total() / more.Seconds
 	for name, seconds := range u.CPU {
 		row.Cores[name] = seconds / u.Seconds
 	}
@@ -158,7 +168,7 @@ func (o *Options) closed(ctx context.Context, t target, w workload.Workload, l w
 // moment: having wrk tell them apart would cost it as much as half of its rate.
 func badStatuses(ctx context.Context, t target, w workload.Workload) string {
 	const asked = "≥400"
-	r, err := openloop.Run(ctx, t.url, w.Requests(strings.TrimPrefix(t.url, "http://")), openloop.Load{Rate: 200, Duration: time.Second, Connections: 4})
+	r, err := openloop.Run(ctx, t.url, openloop.InTurn(w.Requests(strings.TrimPrefix(t.url, "http://"))), openloop.Load{Rate: 200, Duration: time.Second, Connections: 4})
 	if err != nil {
 		return asked
 	}
@@ -178,7 +188,7 @@ func badStatuses(ctx context.Context, t target, w workload.Workload) string {
 func (o *Options) open(ctx context.Context, t target, w workload.Workload, rate float64, d time.Duration) (report.Row, error) {
 	row := report.Row{Workload: w.Name, Loop: report.Open, Bytes: w.Bytes, Connections: o.Connections, Asked: rate}
 	return measured(ctx, t, row, func(row *report.Row) (client, error) {
-		r, err := openloop.Run(ctx, t.url, w.Requests(strings.TrimPrefix(t.url, "http://")), openloop.Load{Rate: rate, Duration: d, Connections: o.Connections})
+		r, err := openloop.Run(ctx, t.url, openloop.InTurn(w.Requests(strings.TrimPrefix(t.url, "http://"))), openloop.Load{Rate: rate, Duration: d, Connections: o.Connections})
 		if err != nil {
 			return client{}, err
 		}

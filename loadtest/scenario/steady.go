@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
 
@@ -21,48 +20,48 @@ import (
 // verdicts are made again within a second, by pins, and the lives of all are alike, ± 10 %.
 func steady(ctx context.Context, o *Options, out *Recorder) (err error) {
 	const life = 30 // of a verdict, s
-	b, err := start(ctx, stack.Options{Name: "steady", SidecarArgs: []string{"--bcrypt.workers=2"}}, func(ctx context.Context, p *publish.Publisher) error {
+	w, err := startWorld(ctx, o, worldOptions{name: "steady", workers: 2, sidecar: []string{"--bcrypt.workers=2"}, seed: func(ctx context.Context, p *publish.Publisher) error {
 		return register(ctx, p, "good", o.Devices, o.Cost)
-	})
+	}})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, b.stop()) }()
+	defer func() { err = errors.Join(err, w.stop()) }()
 	begin := time.Now()
-	f := startFleet(ctx, b.EdgeURL(), "good", o.Devices)
+	f := startFleet(ctx, w.EdgeURL(), "good", o.Devices)
 	last, err := f.awaitIn(ctx, o.Devices)
 	if err = errors.Join(err, f.stop()); err != nil {
 		return err
 	}
 	warm := last.Sub(begin)
-	runs, err := b.sum(ctx, "gatehouse_bcrypt_total")
+	runs, err := w.sum(ctx, "gatehouse_bcrypt_total")
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(b.KillEnvoy(), b.StartEnvoy(ctx), b.AwaitReady(ctx)); err != nil {
+	if err := errors.Join(w.KillEnvoy(), w.StartEnvoy(ctx), w.AwaitReady(ctx)); err != nil {
 		return err
 	}
-	f = startFleet(ctx, b.EdgeURL(), "good", o.Devices)
+	f = startFleet(ctx, w.EdgeURL(), "good", o.Devices)
 	if begin, err = f.awaitIn(ctx, o.Devices); err != nil {
 		return errors.Join(err, f.stop())
 	}
 	if err := wait(ctx, time.Second); err != nil { // Envoy's counters are late
 		return errors.Join(err, f.stop())
 	}
-	waited, err := b.stat(ctx, "wasmcustom.gatehouse.auth_verify")
+	waited, err := w.stat(ctx, "wasmcustom.gatehouse.auth_verify")
 	if err != nil {
 		return errors.Join(err, f.stop())
 	}
 	out.doing("%s", o.seconds(120))
-	row, samples, err := f.row(ctx, b.gatehouse(), "telemetry of devices", o.Devices, o.seconds(120))
+	row, samples, err := f.row(ctx, w.edge(), "telemetry of devices", o.Devices, o.seconds(120))
 	if err = errors.Join(err, f.stop()); out.row(row, err) != nil {
 		return err
 	}
-	again, err := b.sum(ctx, "gatehouse_bcrypt_total")
+	again, err := w.sum(ctx, "gatehouse_bcrypt_total")
 	if err != nil {
 		return err
 	}
-	waitedNow, err := b.stat(ctx, "wasmcustom.gatehouse.auth_verify")
+	waitedNow, err := w.stat(ctx, "wasmcustom.gatehouse.auth_verify")
 	if err != nil {
 		return err
 	}
@@ -94,8 +93,8 @@ func printWindows(out *Recorder, samples []sample, begin time.Time, life float64
 }
 
 // stat is a counter of Envoy's, 0 if it was never used.
-func (b *bench) stat(ctx context.Context, name string) (n int, err error) {
-	text, err := fetch(ctx, b.EnvoyAdminURL()+"/stats?filter=^"+name+"$")
+func (w *world) stat(ctx context.Context, name string) (n int, err error) {
+	text, err := fetch(ctx, w.EnvoyAdminURL()+"/stats?filter=^"+name+"$")
 	if _, value, found := strings.Cut(text, name+": "); found && err == nil {
 		_, err = fmt.Sscan(value, &n)
 	}
@@ -103,8 +102,8 @@ func (b *bench) stat(ctx context.Context, name string) (n int, err error) {
 }
 
 // sum is a metric of the sidecar over all its labels.
-func (b *bench) sum(ctx context.Context, name string) (float64, error) {
-	text, err := b.metrics(ctx)
+func (w *world) sum(ctx context.Context, name string) (float64, error) {
+	text, err := w.metrics(ctx)
 	if err != nil {
 		return 0, err
 	}

@@ -115,9 +115,7 @@ func startSettings(ctx context.Context, o *Options, settings []*setting, workers
 		return errors.Join(errs...)
 	}
 	for i, s := range settings {
-		some := *o
-		some.Workers = workers[i]
-		w, err := startWorld(ctx, &some, worldOptions{name: fmt.Sprint("tuning-", i), change: change[i]})
+		w, err := startWorld(ctx, o, worldOptions{name: fmt.Sprint("tuning-", i), workers: workers[i], change: change[i]})
 		if err != nil {
 			return nil, errors.Join(err, stop())
 		}
@@ -164,9 +162,7 @@ func tuneReusePort(ctx context.Context, o *Options, out *Recorder) (err error) {
 
 // tunePinning compares a worker with a core of its own with one that the scheduler places.
 func tunePinning(ctx context.Context, o *Options, out *Recorder) (err error) {
-	some := *o
-	some.Workers = 1
-	w, err := startWorld(ctx, &some, worldOptions{name: "tuning"})
+	w, err := startWorld(ctx, o, worldOptions{name: "tuning", workers: 1})
 	if err != nil {
 		return err
 	}

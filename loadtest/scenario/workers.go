@@ -27,9 +27,7 @@ const (
 func workers(ctx context.Context, o *Options, out *Recorder) (err error) {
 	worlds := make([]*world, 2)
 	for i := range worlds {
-		some := *o
-		some.Workers = i + 1
-		if worlds[i], err = startWorld(ctx, &some, worldOptions{name: fmt.Sprint("workers-", i+1), seed: large}); err != nil {
+		if worlds[i], err = startWorld(ctx, o, worldOptions{name: fmt.Sprint("workers-", i+1), workers: i + 1, seed: large}); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, worlds[i].stop()) }()

@@ -4,6 +4,7 @@ package scenario
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -41,13 +42,14 @@ type world struct {
 // worldOptions is what of a world a scenario needs.
 type worldOptions struct {
 	name     string
+	workers  int      // Envoy's, 0 for what the run says
+	sidecar  []string // its arguments
 	services []string // kinds, besides the origin
 	cost     int      // bcrypt cost of the device's hash, 4 if it is 0: where a verdict is made once it doesn't matter
 	direct   bool     // what no rule matches is a direct_response
 	// listeners are added to Envoy: their names, and what they are made of, kinds of services.
 	listeners []worldListener
-	sidecar   []string // arguments
-	change    func(*stack.Config) error
+	change    func(*stack.Config) error // of Envoy's configuration, nil for none
 	seed      func(ctx context.Context, p *publish.Publisher) error
 }
 
@@ -81,7 +83,7 @@ func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err
 		listeners = append(listeners, listener)
 	}
 	w.bench, err = start(ctx, stack.Options{
-		Name: wo.name, Concurrency: o.Workers, Rules: worldRules, ReadyTimeout: time.Minute, SidecarArgs: wo.sidecar,
+		Name: wo.name, Concurrency: cmp.Or(wo.workers, o.Workers), Rules: worldRules, SidecarArgs: wo.sidecar, ReadyTimeout: time.Minute,
 		ModifyConfig: func(c *stack.Config) error { return w.modify(c, listeners, wo.direct, wo.change) },
 	}, func(ctx context.Context, p *publish.Publisher) error {
 		if err := seedSingles(ctx, p, wo.cost); err != nil || wo.seed == nil {
@@ -164,7 +166,7 @@ func (w *world) beside(name, listener string, kinds ...string) target {
 	for _, kind := range kinds {
 		servers = append(servers, w.services[kind].Server())
 	}
-	return target{name, w.listeners[listener].URL(), servers, nil}
+	return target{name, w.listeners[listener].URL(), servers, nil, nil}
 }
 
 // alone is a program by itself, and those that it asks.
@@ -173,7 +175,7 @@ func alone(name string, r *peers.Running, more ...*peers.Running) target {
 	for _, m := range more {
 		servers = append(servers, m.Server())
 	}
-	return target{name, r.URL(), servers, nil}
+	return target{name, r.URL(), servers, nil, nil}
 }
 
 // seedSingles publishes what the workloads of one request ask for.

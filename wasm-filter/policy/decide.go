@@ -34,6 +34,7 @@ type Decision struct {
 	Credential Credential
 	Digest     wire.Digest
 	Refresh    bool
+	New        bool // Verify: the device was never let in
 
 	Key string // Fetch, or a Reply from the cache: the cache key
 
@@ -178,7 +179,7 @@ func (e *Edge) authorize(nowMS int64, rule int, r *Request, mem Memory, answers 
 	if standing != wire.Found || nowMS >= v.ExpiresMS {
 		switch {
 		case !answers.Unreachable:
-			return Decision{Action: Verify, Credential: cred, Digest: digest, Auth: AuthVerify, Outdated: outdated(err)}
+			return Decision{Action: Verify, Credential: cred, Digest: digest, New: standing == wire.New && e.heard(nowMS), Auth: AuthVerify, Outdated: outdated(err)}
 		case standing != wire.Found || v.Outcome != wire.Allow || nowMS >= v.ExpiresMS+e.config.VerdictGrace.Milliseconds():
 			return unavailable(1)
 		}
@@ -205,10 +206,12 @@ func (e *Edge) find(device string, digest *wire.Digest, mem Memory) (wire.Verdic
 // a right one; that the right secret is another one says nothing of a token. It shows so only as long as the sidecar is heard from: who isn't told of new
 // devices and secrets must not refuse them for ever.
 func (e *Edge) refutes(nowMS int64, cred *Credential, standing wire.Standing) bool {
-	if nowMS-e.state.HeartbeatMS > e.config.MaxStaleness.Milliseconds() {
-		return false
-	}
-	return standing == wire.Closed && cred.Session == "" || standing == wire.Absent && e.state.DevicesComplete
+	return e.heard(nowMS) && (standing == wire.Closed && cred.Session == "" || standing == wire.Absent && e.state.DevicesComplete)
+}
+
+// heard reports whether the sidecar was heard from lately.
+func (e *Edge) heard(nowMS int64) bool {
+	return nowMS-e.state.HeartbeatMS <= e.config.MaxStaleness.Milliseconds()
 }
 
 // judge turns a verdict into a decision under a rule.

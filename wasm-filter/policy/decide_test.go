@@ -60,16 +60,17 @@ func (m *memory) verdict(id, secret string, v wire.Verdict) {
 	m.device(id, false, v)
 }
 
-// device stores a registered device with its verdicts.
+// device stores a registered device with its verdicts; one without any is new.
 func (m *memory) device(id string, closed bool, verdicts ...wire.Verdict) {
 	bucket, tag := m.state.Keys.Device(id, m.state.VerdictBuckets)
-	m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, epoch, verdicts, []wire.Mark{{Tag: tag, Closed: closed}})
+	isNew := !closed && len(verdicts) == 0
+	m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, epoch, verdicts, []wire.Mark{{Tag: tag, Closed: closed, New: isNew}})
 }
 
 // neighbour leaves only another device in the bucket of this one.
 func (m *memory) neighbour(id string) {
 	bucket, tag := m.state.Keys.Device(id, m.state.VerdictBuckets)
-	m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, epoch, nil, []wire.Mark{{Tag: tag ^ 2, Closed: true}})
+	m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, epoch, nil, []wire.Mark{{Tag: tag ^ 4, Closed: true}})
 }
 
 // request is headers from "METHOD target" and "name: value" lines.
@@ -394,6 +395,7 @@ func TestDecideWithoutACall(t *testing.T) {
 	expired.ExpiresMS = now
 	marked := func(m *memory) { m.device("dev", false, right) }
 	closed := func(m *memory) { m.device("dev", true, right) }
+	isNew := func(m *memory) { m.device("dev", false) }
 	neighbour := func(m *memory) { m.neighbour("dev") }
 	after := func(setup func(*memory), change func(s *wire.State)) func(*memory) {
 		return func(m *memory) { setup(m); change(&m.state) }
@@ -412,7 +414,8 @@ func TestDecideWithoutACall(t *testing.T) {
 		{"right secret, its verdict has expired", func(m *memory) { m.device("dev", true, expired) }, "right", Verify, 0},
 		{"the same, and the sidecar is silent", after(func(m *memory) { m.device("dev", true, expired) }, silent), "right", Verify, 0},
 		{"another secret, which may be right too", marked, "wrong", Verify, 0},
-		{"the same, of a device that was never let in", func(m *memory) { m.device("dev", false) }, "wrong", Verify, 0},
+		{"the same, of a device that was never let in", isNew, "wrong", Verify, 0},
+		{"the same, and the sidecar is silent", after(isNew, silent), "wrong", Verify, 0},
 		{"unknown device", neighbour, "right", Reply, 401},
 		{"unknown device in an empty bucket", func(m *memory) {
 			bucket, _ := m.state.Keys.Device("dev", m.state.VerdictBuckets)
@@ -442,6 +445,9 @@ func TestDecideWithoutACall(t *testing.T) {
 			}
 			if tt.action != Verify {
 				return
+			}
+			if want := strings.HasSuffix(tt.name, "never let in"); d.New != want {
+				t.Errorf("got new %v, want %v", d.New, want)
 			}
 			if d := decide(t, m, authRules, Answers{Unreachable: true}, lines...); d.Status != 503 {
 				t.Errorf("unreachable: got %d, want 503", d.Status)

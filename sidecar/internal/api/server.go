@@ -158,6 +158,7 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 	if result.Outcome == wire.Unavailable {
 		label = "unavailable"
 		response.RetryAfterS = seconds(result.RetryAfter)
+		response.HoldMS = uint32(result.Hold.Milliseconds())
 	}
 	// The bits mean something only to an edge that knows their names, which it is told by
 	// a push; a name is new once in its life, so this seldom waits. If the edge is not told

@@ -49,7 +49,7 @@ func (v *Verifier) work(a attempt, c *Claim, wanted func() bool, patient bool) (
 	} else if err != nil {
 		return unavailable("timeout"), false
 	}
-	defer v.pool.leave()
+	defer v.pool.leave(w)
 	// While this one waited, the record may have changed or another flight may have found
 	// the right secret.
 	waited := a
@@ -69,12 +69,14 @@ func (v *Verifier) work(a attempt, c *Claim, wanted func() bool, patient bool) (
 		end = func(*Match) {}
 	}
 	var m *Match
+	began := time.Now()
 	for _, hash := range waited.toTry {
 		if v.matches(hash, a.secret, w.class == suspect) {
 			m = v.match(hash)
 			break
 		}
 	}
+	w.ran, w.matched = time.Since(began), m != nil
 	if m == nil {
 		v.failed(&a)
 	}

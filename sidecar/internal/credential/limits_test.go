@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/crypto/bcrypt"
+
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
@@ -91,6 +93,41 @@ func TestNoLimitForWhoWasGood(t *testing.T) {
 	}
 	f.show(t, "d", "wrong29", own, wire.Deny, "refuted")
 	f.show(t, "d", "new", own, wire.Allow, "bcrypt")
+}
+
+// TestHold asks for what the edge is told to answer by itself: only for a source that has
+// failed lately, and only of a device that was never let in from it.
+func TestHold(t *testing.T) {
+	release := make(chan struct{})
+	busy := func(_, secret string, _ bool) error {
+		if secret == "busy" {
+			<-release
+		}
+		return bcrypt.ErrMismatchedHashAndPassword
+	}
+	f := start(credential.Config{Workers: 1, Queue: 1, Wait: 10 * time.Millisecond, Compare: busy, Limits: credential.Limits{DeviceFailures: 2, SourceFailures: 3, Window: time.Hour}})
+	for _, id := range []string{"a", "b", "c", "d", "e", "f"} {
+		f.Apply(device(id, 1, "right"))
+	}
+	const clean, bad, worse = "192.0.2.1", "192.0.2.2", "192.0.2.3"
+	f.show(t, "a", "wrong", bad, wire.Deny, "bcrypt")
+	for _, id := range []string{"b", "c", "d"} {
+		f.show(t, id, "wrong", worse, wire.Deny, "bcrypt")
+	}
+	held := func(id, secret, from, reason string, least, most time.Duration) {
+		t.Helper()
+		r := f.show(t, id, secret, from, wire.Unavailable, reason)
+		if r.Hold < least || r.Hold > most || r.Hold > r.RetryAfter {
+			t.Errorf("%s from %s: got %v, and to try again after %v; want from %v to %v", id, from, r.Hold, r.RetryAfter, least, most)
+		}
+	}
+	f.show(t, "b", "busy", clean, wire.Unavailable, "timeout") // has the worker from now on
+	held("c", "other", clean, "timeout", 0, 0)                 // waits for it
+	held("e", "wrong", clean, "overload", 0, 0)
+	held("f", "wrong", bad, "overload", 5*time.Second, 5*time.Second)
+	held("f", "wrong", "", "overload", 0, 0)
+	held("f", "wrong", worse, "limited", 19*time.Minute, 20*time.Minute) // by its source's limit
+	close(release)
 }
 
 func TestUnknownSourceHasNoLimit(t *testing.T) {

@@ -1,6 +1,9 @@
 package credential
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // class is how much an attempt deserves a worker, best first.
 type class uint8
@@ -33,6 +36,10 @@ type waiter struct {
 	ready chan error
 
 	rank int // how many of its source are before it in its line
+
+	// When it leaves: how long bcrypt ran for it, 0 for not at all, and whether it matched.
+	ran     time.Duration
+	matched bool
 }
 
 // queue is who waits, in the order in which they will be served: class by class as turns
@@ -108,14 +115,14 @@ func (q *queue) displace(c class, length int) *waiter {
 	}
 }
 
-// next removes who is served next, nil if nobody waits.
-func (q *queue) next() *waiter {
-	for c := range q.lines {
+// next removes who is served next of the classes up to worst, nil if nobody of them waits.
+func (q *queue) next(worst class) *waiter {
+	for c := range worst + 1 {
 		s := &q.lines[c]
 		if len(s.ring) == 0 {
 			continue
 		}
-		if !q.waits(c + 1) {
+		if !q.waits(c+1, worst) {
 			q.served[c] = 0
 		} else if q.served[c]++; q.served[c] > turns[c] {
 			q.served[c] = 0
@@ -127,8 +134,8 @@ func (q *queue) next() *waiter {
 	return nil
 }
 
-func (q *queue) waits(from int) bool {
-	for c := from; c < int(classes); c++ {
+func (q *queue) waits(from, to class) bool {
+	for c := from; c <= to; c++ {
 		if len(q.lines[c].ring) > 0 {
 			return true
 		}

@@ -36,7 +36,7 @@ func (w *waiter) name() string { return fmt.Sprintf("%s/%d", w.device, w.source)
 
 // drain empties the queue.
 func (q *queue) drain() (order []string) {
-	for w := q.next(); w != nil; w = q.next() {
+	for w := q.next(suspect); w != nil; w = q.next(suspect) {
 		order = append(order, w.name())
 	}
 	return order
@@ -98,7 +98,7 @@ func TestQueueCounts(t *testing.T) {
 			waiting[w] = true
 			delete(waiting, q.add(w))
 		case n < 9:
-			delete(waiting, q.next())
+			delete(waiting, q.next(suspect))
 		default:
 			for _, w := range q.demote(source(1 + random.IntN(12))) {
 				delete(waiting, w)
@@ -163,7 +163,7 @@ func TestFloodIsFair(t *testing.T) {
 				}
 			}
 		}
-		w := q.next()
+		w := q.next(suspect)
 		if w.source >= 1000 {
 			in[w.device] = true
 			continue

@@ -163,7 +163,7 @@ func (v *Verifier) mark(id string, before, after *record) {
 	case was && !is:
 		v.edge.DropDevice(id)
 	case is && !was:
-		if err := v.edge.PutDevice(id); err != nil && v.crowded == nil {
+		if err := v.edge.PutDevice(id, len(after.sources) == 0); err != nil && v.crowded == nil {
 			v.crowded = err
 			v.warnCrowded()
 		}

@@ -2,11 +2,11 @@ package credential
 
 import (
 	"hash/maphash"
-	"net/netip"
+
+	"github.com/gatehouse/gatehouse/wire"
 )
 
-// source is where an attempt came from: a keyed hash of the client's IPv4 address, or of
-// the /64 of its IPv6 address, within which a client chooses freely. 0 is unknown.
+// source is where an attempt came from: a keyed hash of the client's [wire.Network]. 0 is unknown.
 type source uint64
 
 // sources makes sources, by a key of this process.
@@ -16,16 +16,11 @@ func newSources() sources { return sources{maphash.MakeSeed()} }
 
 // of is the source of an address as text.
 func (s sources) of(text string) source {
-	addr, err := netip.ParseAddr(text)
-	if err != nil {
+	network, ok := wire.Network(text)
+	if !ok {
 		return 0
 	}
-	addr = addr.Unmap().WithZone("")
-	if addr.Is6() {
-		prefix, _ := addr.Prefix(64) // 64 bits are always there
-		addr = prefix.Addr()
-	}
-	b := addr.As16()
+	b := network.As16()
 	return source(max(maphash.Bytes(s.seed, b[:]), 1))
 }
 

@@ -32,8 +32,11 @@ import (
 )
 
 const (
-	// retryAfter is for the device, when a verification can't be done now.
-	retryAfter = time.Second
+	// retryAfter is for the device, when a verification can't be done now, and suspectAfter
+	// when its source has failed lately: it is less than how long a verification waits for
+	// somebody to ask again.
+	retryAfter   = time.Second
+	suspectAfter = 5 * time.Second
 	// pinJitter is by how much of itself a pin may be shorter than PinTTL.
 	pinJitter = 0.25
 	// maxRestarts bounds how often a verification starts over because the record changed.
@@ -47,8 +50,9 @@ type Edge interface {
 	PutVerdict(device, secret string, v wire.Verdict, only bool)
 	PutSession(device, session string, v wire.Verdict)
 	DropVerdicts(device string)
-	// PutDevice says that the device may come in, DropDevice that it no longer may.
-	PutDevice(device string) error
+	// PutDevice says that the device may come in, and whether it never did; DropDevice that
+	// it no longer may.
+	PutDevice(device string, isNew bool) error
 	DropDevice(device string)
 	// SetDevicesComplete says that all others are unknown.
 	SetDevicesComplete()
@@ -86,8 +90,9 @@ type Result struct {
 	Reason      string // what decided, as metrics show it; not for the device
 	Permissions uint64 // allow: a bit per name
 	RetryAfter  time.Duration
-	Session     string    // allow: what a token says of the record that let the device in
-	NotAfter    time.Time // allow: when that ends; zero: never
+	Hold        time.Duration // how long no device that was never let in is taken from this source
+	Session     string        // allow: what a token says of the record that let the device in
+	NotAfter    time.Time     // allow: when that ends; zero: never
 }
 
 // Verifier is safe for concurrent use.
@@ -185,23 +190,32 @@ func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
 		f := v.flights.join(key)
 		if f == nil {
 			if wait := v.limited(&a); wait > 0 {
-				return Result{Outcome: wire.Unavailable, Reason: "limited", RetryAfter: max(wait, retryAfter)}
+				return Result{Outcome: wire.Unavailable, Reason: "limited", RetryAfter: max(wait, retryAfter), Hold: v.bySource.wait(uint64(a.source))}
 			}
 			f = v.flights.start(key, func(f *flight) Result { return v.hash(a, f) })
 		}
 		select {
 		case <-f.done:
 			if v.current(&a) {
-				return f.result
+				return v.held(&a, f.result)
 			}
 		case <-ctx.Done():
-			return unavailable("timeout")
+			return v.held(&a, unavailable("timeout"))
 		}
 		if r, done := v.decide(&a); done {
 			return r
 		}
 	}
 	return unavailable("timeout")
+}
+
+// held is what the attempt is told: who comes from a source that has failed lately is not
+// asked for again at once.
+func (v *Verifier) held(a *attempt, r Result) Result {
+	if r.Outcome == wire.Unavailable && !a.known && a.source != 0 && v.bySource.suspect(uint64(a.source)) {
+		r.RetryAfter, r.Hold = suspectAfter, suspectAfter
+	}
+	return r
 }
 
 // key tells attempts apart that must not share an answer.

@@ -33,7 +33,7 @@ type edge struct {
 	most         int // marks; 0: as many as come
 }
 
-func (e *edge) PutDevice(device string) error {
+func (e *edge) PutDevice(device string, isNew bool) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.most > 0 && len(e.marks) >= e.most {
@@ -42,7 +42,7 @@ func (e *edge) PutDevice(device string) error {
 	if e.marks == nil {
 		e.marks = map[string]bool{}
 	}
-	e.marks[device] = true
+	e.marks[device] = isNew
 	return nil
 }
 

@@ -27,6 +27,7 @@ type devices struct {
 type mark struct {
 	device string
 	tag    uint64
+	isNew  bool // never let in
 	// only is the verdict of the device's only right secret while the bucket has it: the mark
 	// is closed. So mark and verdict come and go by one write.
 	only *verdict
@@ -43,9 +44,10 @@ func (e *DevicesError) Error() string {
 	return fmt.Sprintf("the edge can know of %d devices only, so it asks about each unknown one: set --memory.verdicts to at least a quarter of the number of devices, and restart the sidecar", e.Most)
 }
 
-// PutDevice marks a device that may come in. Beyond the number that memory.verdicts allows
-// it is an error, and the device has no mark; nor is the edge told any more that it knows all.
-func (m *Image) PutDevice(id string) error {
+// PutDevice marks a device that may come in; isNew says that it never did, which is so until
+// [Image.PutVerdict] allows it. Beyond the number that memory.verdicts allows it is an error,
+// and the device has no mark; nor is the edge told any more that it knows all.
+func (m *Image) PutDevice(id string, isNew bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	d := &m.verdicts.devices
@@ -57,7 +59,7 @@ func (m *Image) PutDevice(id string) error {
 		m.notify()
 		return &DevicesError{most}
 	}
-	m.placeMark(id)
+	m.placeMark(id, isNew)
 	d.marked++
 	m.notify()
 	return nil
@@ -107,11 +109,20 @@ func (m *Image) settleMarks() {
 }
 
 // placeMark puts a device's mark into its bucket of this epoch.
-func (m *Image) placeMark(id string) {
+func (m *Image) placeMark(id string, isNew bool) {
 	index, tag := m.keys.Device(id, uint32(len(m.verdicts.buckets)))
 	k := &m.verdicts.buckets[index]
-	k.marks = append(k.marks, mark{device: id, tag: tag})
+	k.marks = append(k.marks, mark{device: id, tag: tag, isNew: isNew})
 	m.verdicts.dirty.push(index)
+}
+
+// meet says that a device was let in, if it has a mark.
+func (k *verdictBucket) meet(device string) {
+	for i := range k.marks {
+		if k.marks[i].device == device {
+			k.marks[i].isNew = false
+		}
+	}
 }
 
 // close closes the mark of v's device, if it has one: v is of its only right secret.
@@ -144,7 +155,7 @@ func (m *Image) appendVerdicts(dst []byte, k *verdictBucket) []byte {
 		s.verdicts = append(s.verdicts, v.Verdict)
 	}
 	for i := range k.marks {
-		s.marks = append(s.marks, wire.Mark{Tag: k.marks[i].tag, Closed: k.marks[i].only != nil})
+		s.marks = append(s.marks, wire.Mark{Tag: k.marks[i].tag, Closed: k.marks[i].only != nil, New: k.marks[i].isNew})
 	}
 	return wire.AppendVerdicts(dst, m.epoch, s.verdicts, s.marks)
 }

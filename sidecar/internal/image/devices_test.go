@@ -23,8 +23,11 @@ func TestStanding(t *testing.T) {
 		do           func(m *image.Image)
 		right, wrong wire.Standing
 	}{
-		{"registered", func(*image.Image) {}, wire.Marked, wire.Marked},
-		{"registered twice", func(m *image.Image) { m.PutDevice("d") }, wire.Marked, wire.Marked},
+		{"registered", func(*image.Image) {}, wire.New, wire.New},
+		{"registered twice", func(m *image.Image) { m.PutDevice("d", true) }, wire.New, wire.New},
+		{"only a wrong secret was shown", func(m *image.Image) { m.PutVerdict("d", "wrong", life(time.Minute, wire.Deny), false) }, wire.New, wire.Found},
+		{"registered again after it was in", func(m *image.Image) { m.DropDevice("d"); m.PutDevice("d", false) }, wire.Marked, wire.Marked},
+		{"new in a new epoch", func(m *image.Image) { m.Reset(nil) }, wire.New, wire.New},
 		{"its only secret is in", closed, wire.Found, wire.Closed},
 		{"and again, refreshed", func(m *image.Image) { closed(m); closed(m) }, wire.Found, wire.Closed},
 		{"and another device's is wrong", func(m *image.Image) { closed(m); m.PutVerdict("e", "wrong", life(time.Minute, wire.Deny), false) }, wire.Found, wire.Closed},
@@ -50,7 +53,7 @@ func TestStanding(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m, memory := image.New(image.Config{Verdicts: 4}), imagetest.NewMemory()
 				m.Reset(nil)
-				if err := errors.Join(m.PutDevice("d"), m.PutDevice("e")); err != nil {
+				if err := errors.Join(m.PutDevice("d", true), m.PutDevice("e", true)); err != nil {
 					t.Fatal(err)
 				}
 				m.SetDevicesComplete()
@@ -61,8 +64,8 @@ func TestStanding(t *testing.T) {
 				if wrong, _ := memory.Standing("d", "wrong"); right != tt.right || wrong != tt.wrong || !complete {
 					t.Errorf("got %d for the right secret, %d for another, complete %v; want %d, %d, true", right, wrong, complete, tt.right, tt.wrong)
 				}
-				if other, _ := memory.Standing("e", "s"); other != wire.Marked {
-					t.Errorf("another device: got %d, want %d", other, wire.Marked)
+				if other, _ := memory.Standing("e", "s"); other != wire.New {
+					t.Errorf("another device: got %d, want %d", other, wire.New)
 				}
 			})
 		})
@@ -77,7 +80,7 @@ func TestCompleteComesBehindTheMarks(t *testing.T) {
 	ids := make([]string, devices)
 	for i := range ids {
 		ids[i] = fmt.Sprint("device", i)
-		if err := m.PutDevice(ids[i]); err != nil {
+		if err := m.PutDevice(ids[i], true); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -94,8 +97,8 @@ func TestCompleteComesBehindTheMarks(t *testing.T) {
 		}
 		told++
 		for _, id := range ids {
-			if _, standing := memory.LockedCredentialBy(&state, id, "s"); standing != wire.Marked {
-				t.Fatalf("%s: got standing %d when the state is complete, want %d", id, standing, wire.Marked)
+			if _, standing := memory.LockedCredentialBy(&state, id, "s"); standing != wire.New {
+				t.Fatalf("%s: got standing %d when the state is complete, want %d", id, standing, wire.New)
 			}
 		}
 	}
@@ -103,7 +106,7 @@ func TestCompleteComesBehindTheMarks(t *testing.T) {
 	push(t, m, memory)
 	for _, id := range []string{"one more", "and another"} {
 		ids = append(ids, id)
-		if err := m.PutDevice(id); err != nil {
+		if err := m.PutDevice(id, true); err != nil {
 			t.Fatal(err)
 		}
 		before, _ := memory.State()
@@ -124,7 +127,7 @@ func TestCrowded(t *testing.T) {
 	m.Reset(nil)
 	m.SetDevicesComplete()
 	for i := range 16 {
-		if err := m.PutDevice(fmt.Sprint(i)); err != nil {
+		if err := m.PutDevice(fmt.Sprint(i), true); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -136,7 +139,7 @@ func TestCrowded(t *testing.T) {
 		e, ok := errors.AsType[*image.DevicesError](err)
 		return ok && e.Most == 16
 	}
-	if err := m.PutDevice("16"); !crowded(err) {
+	if err := m.PutDevice("16", true); !crowded(err) {
 		t.Errorf("got %v, want that 16 is the most", err)
 	}
 	m.PutVerdict("3", "right", wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, true)

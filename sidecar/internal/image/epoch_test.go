@@ -38,7 +38,7 @@ func TestNewEpochHidesOldVersions(t *testing.T) {
 		after.PutObject(object(key(i), 2, 100))
 	}
 	after.Reset(&old)
-	if err := after.PutDevice("new"); err != nil {
+	if err := after.PutDevice("new", true); err != nil {
 		t.Fatal(err)
 	}
 	after.PutVerdict("new", "s", hour, false)

@@ -101,7 +101,7 @@ func (m *model) readDevices() {
 		if wrong == wire.Closed && right != wire.Found {
 			m.Fatalf("%q: closed, and the right secret's standing is %d", m.key(i), right)
 		}
-		if state.DevicesComplete && m.told[i] && wrong != wire.Marked && wrong != wire.Closed {
+		if state.DevicesComplete && m.told[i] && wrong != wire.Marked && wrong != wire.New && wrong != wire.Closed {
 			m.Fatalf("%q: standing %d although the state says that all marks are there", m.key(i), wrong)
 		}
 	}
@@ -128,7 +128,7 @@ func (m *model) step() {
 		if m.r.IntN(4) == 0 {
 			m.image.DropDevice(m.key(i))
 			m.device[i], m.told[i] = false, false
-		} else if m.image.PutDevice(m.key(i)) != nil {
+		} else if m.image.PutDevice(m.key(i), m.r.IntN(2) == 0) != nil {
 			m.crowded = true
 		} else {
 			m.device[i] = true

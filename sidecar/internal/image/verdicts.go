@@ -88,6 +88,9 @@ func (m *Image) put(device string, v wire.Verdict, only bool) {
 	m.makeRoom(index, v.Outcome)
 	stored := &verdict{Verdict: v, device: device, bucket: index}
 	m.remember(stored)
+	if v.Outcome == wire.Allow {
+		m.verdicts.buckets[index].meet(device)
+	}
 	if only {
 		m.verdicts.buckets[index].close(stored)
 	}
@@ -224,7 +227,7 @@ func (m *Image) resetVerdicts() {
 	s.allows, s.denies = 0, 0
 	for i := range before {
 		for _, mark := range before[i].marks {
-			m.placeMark(mark.device)
+			m.placeMark(mark.device, mark.isNew)
 		}
 	}
 	m.awaitMarks()

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// heldEdge has a new device and one that was in, and a sidecar that holds e's source.
+func heldEdge(t *testing.T) *emulator {
+	t.Helper()
+	e := emulate(t, rules)
+	s := state
+	s.InStepMS, s.HeartbeatMS, s.VerdictBuckets = e.clock, e.clock, 1
+	e.records[place(wire.RegionState, 0)] = wire.AppendState(nil, &s)
+	e.tick()
+	_, isNew := s.Keys.Device("new", 1)
+	_, old := s.Keys.Device("old", 1)
+	e.records[place(wire.RegionVerdicts, 0)] = wire.AppendVerdicts(nil, s.Epoch, nil, []wire.Mark{{Tag: isNew, New: true}, {Tag: old}})
+	try(e, "new", "first")
+	if len(e.calls) != 1 {
+		t.Fatalf("got %d calls, want 1", len(e.calls))
+	}
+	e.answered(e.calls[0], wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 5, HoldMS: 4500, Epoch: s.Epoch}))
+	return e
+}
+
+// try shows a credential, and is the answer, nil if the request waits for the sidecar.
+func try(e *emulator, device, secret string) *reply {
+	id := e.begin([][2]string{{":method", "POST"}, {":path", "/v1/telemetry"}, {"x-device-id", device}, {"x-device-token", secret}}, true)
+	return e.streams[id].reply
+}
+
+func TestHeldSource(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(e *emulator)
+		device string
+		wait   string // Retry-After of an answer without a call, "" if there is a call
+	}{
+		{"a new device", func(*emulator) {}, "new", "5"},
+		{"later", func(e *emulator) { e.clock += 4499 }, "new", "1"},
+		{"when it is over", func(e *emulator) { e.clock += 4500 }, "new", ""},
+		{"when it is over and forgotten", func(e *emulator) { e.clock += 4500; e.tick() }, "new", ""},
+		{"still remembered after a tick", func(e *emulator) { e.tick() }, "new", "5"},
+		{"a device that was in before", func(*emulator) {}, "old", ""},
+		{"from elsewhere", func(e *emulator) { e.from = "203.0.113.8" }, "new", ""},
+		{"from nowhere", func(e *emulator) { e.from = "" }, "new", ""},
+		{"another epoch", func(e *emulator) {
+			s := state
+			s.Epoch, s.VerdictBuckets, s.InStepMS, s.HeartbeatMS = 8, 1, e.clock, e.clock
+			e.records[place(wire.RegionState, 0)] = wire.AppendState(nil, &s)
+			_, tag := s.Keys.Device("new", 1)
+			e.records[place(wire.RegionVerdicts, 0)] = wire.AppendVerdicts(nil, s.Epoch, nil, []wire.Mark{{Tag: tag, New: true}})
+			e.tick()
+		}, "new", ""},
+		{"a silent sidecar", func(e *emulator) {
+			e.vm.plugins[0].calls.holds.add(e.from, e.clock, uint32(time.Hour/time.Millisecond))
+			e.clock += 30_001
+		}, "new", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			e := heldEdge(t)
+			tt.change(e)
+			got := try(e, tt.device, "second")
+			if calls := len(e.calls) - 1; tt.wait == "" && (calls != 1 || got != nil) {
+				t.Fatalf("got %d calls, answer %+v; want a call", calls, got)
+			}
+			if tt.wait == "" {
+				return
+			}
+			if len(e.calls) != 1 || got == nil || got.status != 503 || !slices.Contains(got.headers, [2]string{"retry-after", tt.wait}) {
+				t.Errorf("got %d calls, answer %+v; want 503 with Retry-After: %s and no call", len(e.calls)-1, got, tt.wait)
+			}
+			e.tick()
+			if e.counts[policy.AuthUnavailable] != 2 { // with the one that was asked about
+				t.Errorf("got counts %v, want 2 unavailable", e.counts)
+			}
+		})
+	}
+}
+
+// TestHeldSourceJoins shows the credential that is being asked about already: that costs nothing.
+func TestHeldSourceJoins(t *testing.T) {
+	e := heldEdge(t)
+	e.from = "203.0.113.8"
+	try(e, "new", "right")
+	e.from = "203.0.113.7"
+	if got := try(e, "new", "right"); got != nil || len(e.calls) != 2 {
+		t.Errorf("got %+v and %d calls, want to wait for the one of the same credential", got, len(e.calls))
+	}
+}
+
+func TestHoldsAreBounded(t *testing.T) {
+	h := holds{}
+	for i := range maxHolds + 10 {
+		h.add(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}).String(), 1000, 5000)
+	}
+	if len(h) != maxHolds {
+		t.Errorf("got %d, want %d", len(h), maxHolds)
+	}
+	for _, source := range []string{"", "nonsense"} {
+		if h.add(source, 1000, 5000); h.wait(source, 1000) != 0 {
+			t.Errorf("%q is held", source)
+		}
+	}
+	h.add("10.0.0.0", 1000, 1<<32-1)
+	if got := h.wait("10.0.0.0", 1000); got != 1<<16-1 {
+		t.Errorf("got %d s, want the most that there is room for", got)
+	}
+	if h.sweep(6000); len(h) != 1 {
+		t.Errorf("got %d after all but one have ended, want 1", len(h))
+	}
+	if h.add("2001:db8:0:1::1", 1000, 2000); h.wait("2001:db8:0:1:2:3:4:5", 1500) != 2 {
+		t.Error("another address of the same /64 is not held")
+	}
+	if h.add("10.0.0.1", 1000, 0); h.wait("10.0.0.1", 1000) != 0 {
+		t.Error("held for no time")
+	}
+}
