@@ -22,6 +22,7 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/report"
 	"github.com/gatehouse/gatehouse/loadtest/scenario"
 	"github.com/gatehouse/gatehouse/loadtest/service"
+	"github.com/gatehouse/gatehouse/loadtest/updates"
 )
 
 //go:embed limits.json
@@ -29,9 +30,10 @@ var limits []byte
 
 // commandLine is what loadtest can be told.
 type commandLine struct {
-	Run   scenario.Options `cmd:"" default:"withargs" help:"Measure (the default)."`
-	Serve service.Command  `cmd:"" help:"Run one of the services that are compared with; the scenarios start them."`
-	Flood scenario.Flooder `cmd:"" hidden:"" help:"Send wrong credentials until told to stop; the scenario flood starts it."`
+	Run    scenario.Options `cmd:"" default:"withargs" help:"Measure (the default)."`
+	Serve  service.Command  `cmd:"" help:"Run one of the services that are compared with; the scenarios start them."`
+	Flood  scenario.Flooder `cmd:"" hidden:"" help:"Send wrong credentials until told to stop; the scenario flood starts it."`
+	Update updates.Command  `cmd:"" help:"Publish at a constant rate; growth starts it."`
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -59,6 +61,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		err = c.Serve.Run(ctx)
 	case "flood":
 		err = c.Flood.Run(ctx)
+	case "update":
+		err = c.Update.Run(ctx)
 	default:
 		err = measure(ctx, &c.Run, stdout, stderr)
 	}

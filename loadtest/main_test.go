@@ -70,6 +70,7 @@ func TestCommandLine(t *testing.T) {
 		{"a cost that the sidecar refuses", []string{"--cost=16"}, 2, "--cost=16"},
 		{"unknown flag", []string{"--nothing"}, 2, "unknown flag --nothing"},
 		{"unknown service", []string{"serve", "nothing", "--address=127.0.0.1:0"}, 2, "must be one of"},
+		{"updates without a Redis", []string{"update", "--rate=1", "--objects=1"}, 2, "missing flags: --redis"},
 		{"an address that can't be listened on", []string{"serve", "origin", "--address=127.0.0.1:99999"}, 1, "99999"},
 	} {
 		var stdout, stderr bytes.Buffer

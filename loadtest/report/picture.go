@@ -28,8 +28,56 @@ func (r *Report) charts() []string {
 			found = append(found, chart)
 		}
 	}
+	for _, s := range r.Sections {
+		for _, c := range s.Curves {
+			if chart := c.chart(); chart != "" {
+				found = append(found, chart)
+			}
+		}
+	}
 	return found
 }
+
+// chart is empty where the curve has no point that can be shown.
+func (c Curve) chart() string {
+	var all []series
+	loX, hiX, loY, hiY := math.Inf(1), 0.0, math.Inf(1), 0.0
+	for _, line := range c.Lines {
+		s := series{name: line.Name}
+		for _, p := range line.Points {
+			if p[0] > 0 && p[1] > 0 {
+				s.points = append(s.points, p)
+				loX, hiX, loY, hiY = min(loX, p[0]), max(hiX, p[0]), min(loY, p[1]), max(hiY, p[1])
+			}
+		}
+		if len(s.points) > 0 {
+			all = append(all, s)
+		}
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	x := logScale(loX, hiX, left, chartWidth-right, amount)
+	y := linearScale(hiY, chartHeight-bottom, top, amount)
+	if c.LogY {
+		y = logScale(loY, hiY, chartHeight-bottom, top, amount)
+	}
+	return lines(c.Title, c.X, c.Y, x, y, all)
+}
+
+// amount is v without more digits than a scale needs.
+func amount(v float64) string {
+	switch {
+	case v >= 1e6:
+		return strconv.FormatFloat(v/1e6, 'g', 3, 64) + " M"
+	case v >= 1e4:
+		return strconv.FormatFloat(v/1e3, 'g', 3, 64) + " k"
+	}
+	return strconv.FormatFloat(v, 'g', 4, 64)
+}
+
+// searches are scenarios whose many open loops have curves, or a line of text, of their own.
+var searches = []string{"breakpoint", "growth", "tuning"}
 
 // latency shows percentiles of the open loop's rows, by how rare an answer is: each nine
 // takes the same room.
@@ -38,7 +86,7 @@ func (r *Report) latency() string {
 	lo, hi := math.Inf(1), 0.0
 	for _, s := range r.Sections {
 		for _, row := range s.Rows {
-			if row.Loop != Open || s.Scenario == "breakpoint" || len(all) == len(lineColors) {
+			if row.Loop != Open || slices.Contains(searches, s.Scenario) || len(all) == len(lineColors) {
 				continue
 			}
 			line := series{name: fmt.Sprintf("%s, %.0f/s", row.Workload, row.Asked)}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/gatehouse/gatehouse/loadtest/stats"
@@ -28,6 +29,32 @@ type Section struct {
 	// NotRun are peers that were asked for, and why they weren't run.
 	NotRun   []string  `json:"not_run,omitempty"`
 	Profiles []Profile `json:"profiles,omitempty"`
+	Curves   []Curve   `json:"curves,omitempty"`
+}
+
+// Curve is a chart: what became of something while something else grew.
+type Curve struct {
+	Title string `json:"title"`
+	// X grows by factors, from above 0. Y begins at 0, or grows by factors, too, if LogY is set.
+	X     string `json:"x"`
+	Y     string `json:"y"`
+	LogY  bool   `json:"log_y,omitempty"`
+	Lines []Line `json:"lines"` // at most 7, or colors come twice
+}
+
+// Line is one of a curve, points of x and y in ascending order of x.
+type Line struct {
+	Name   string       `json:"name"`
+	Points [][2]float64 `json:"points"`
+}
+
+// Add adds a point to the line of a name, which is made if it isn't there.
+func (c *Curve) Add(line string, x, y float64) {
+	i := slices.IndexFunc(c.Lines, func(l Line) bool { return l.Name == line })
+	if i < 0 {
+		i, c.Lines = len(c.Lines), append(c.Lines, Line{Name: line})
+	}
+	c.Lines[i].Points = append(c.Lines[i].Points, [2]float64{x, y})
 }
 
 // Loops.

@@ -40,6 +40,11 @@ func example() *Report {
 				{Workload: "304", Subject: "gatehouse", Reference: "direct", Ratio: stats.Spread{Median: 1.7, Min: 1, Max: 2, N: 5}, Limit: 1.76},
 				{Workload: "pass", Subject: "gatehouse", Reference: "direct", Ratio: stats.Spread{Median: 1.7, Min: 1, Max: 2, N: 5}, Limit: 1.43},
 			}, Profiles: []Profile{{Name: "x, cpu", File: "x.cpu.pprof", Top: "flat flat%"}}},
+			{Scenario: "growth", Rows: []Row{open}, Curves: []Curve{
+				{Title: "CPU & objects", X: "objects", Y: "µs", Lines: []Line{{"304", [][2]float64{{1000, 30}, {100_000, 40}}}, {"<200>", [][2]float64{{1000, 0}, {1_000_000, 50}}}}},
+				{Title: "Latency by updates", X: "updates/s", Y: "µs", LogY: true, Lines: []Line{{"p99", [][2]float64{{100, 130}, {3000, 4100}}}}},
+				{Title: "Nothing", Lines: []Line{{"none", [][2]float64{{0, 0}}}}},
+			}},
 		},
 	}
 }
@@ -63,6 +68,16 @@ func TestCells(t *testing.T) {
 				t.Errorf("%s, %s of %s: got %q, want %q", test.row.Server, column, test.row.Workload, got, want)
 			}
 		}
+	}
+}
+
+func TestCurvesKeepTheirLinesApart(t *testing.T) {
+	var c Curve
+	c.Add("a", 1, 2)
+	c.Add("b", 1, 3)
+	c.Add("a", 2, 4)
+	if len(c.Lines) != 2 || len(c.Lines[0].Points) != 2 || c.Lines[0].Points[1] != [2]float64{2, 4} || c.Lines[1].Name != "b" {
+		t.Errorf("got %+v, want two points of a and one of b", c.Lines)
 	}
 }
 
@@ -98,7 +113,7 @@ func TestHTMLNeedsNothingElse(t *testing.T) {
 			t.Errorf("got %q in the page", never)
 		}
 	}
-	for _, want := range []string{"CPU per request", "Latency at a constant rate", "Throughput by connections", "prefers-color-scheme: dark", "&lt;b&gt;&amp;", "not run: nginx", "1.43 EXCEEDED"} {
+	for _, want := range []string{"CPU per request", "Latency at a constant rate", "Throughput by connections", "CPU &amp; objects", "&lt;200&gt;", "10 k", "1 M", "Latency by updates", "prefers-color-scheme: dark", "&lt;b&gt;&amp;", "not run: nginx", "1.43 EXCEEDED"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("got no %q in the page", want)
 		}
@@ -118,8 +133,8 @@ func TestPictureIsXML(t *testing.T) {
 			}
 		}
 	}
-	if picture := example().Picture(); strings.Contains(picture, "NaN") || strings.Contains(picture, "Inf") || strings.Count(picture, "<polyline") != 2 {
-		t.Errorf("got %d lines, want one of latency and one of throughput, and only numbers", strings.Count(picture, "<polyline"))
+	if picture := example().Picture(); strings.Contains(picture, "NaN") || strings.Contains(picture, "Inf") || strings.Count(picture, "<polyline") != 5 || strings.Contains(picture, "Nothing") {
+		t.Errorf("got %d lines, want one of latency, one of throughput and three of curves, and only numbers", strings.Count(picture, "<polyline"))
 	}
 }
 

@@ -55,4 +55,18 @@ func (c *conn) get(path string) ([]byte, error) {
 	return body, err
 }
 
+// send sends a request as it is and returns the status of the answer, whose body it drops.
+func (c *conn) send(request []byte) (int, error) {
+	if _, err := c.Write(request); err != nil {
+		return 0, err
+	}
+	response, err := http.ReadResponse(c.reader, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	_, err = io.Copy(io.Discard, response.Body)
+	return response.StatusCode, err
+}
+
 func (c *conn) close() { _ = c.Conn.Close() }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"runtime"
@@ -16,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/crypto/bcrypt"
 	"golang.org/x/sync/errgroup"
 
@@ -24,6 +24,7 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/stats"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/sidecar/sharedverdict"
 )
 
 // register publishes n devices, named after prefix, with one hash of one secret: hashing is
@@ -46,6 +47,47 @@ func register(ctx context.Context, p *publish.Publisher, prefix string, n, cost 
 	return group.Wait()
 }
 
+// registerShared publishes n devices of the fleet that may read, with one hash that costs as
+// little as is allowed, and returns that.
+func registerShared(ctx context.Context, b *bench, n int) (hash string, err error) {
+	made, err := bcrypt.GenerateFromPassword([]byte(workload.Secret), bcrypt.MinCost)
+	if err != nil {
+		return "", err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	const writers = 32
+	for i := range writers {
+		group.Go(func() error {
+			for j := i; j < n; j += writers {
+				// The version is given, since a verdict is on one.
+				d := publish.Device{ID: workload.FleetDevice(j), Hashes: []string{string(made)}, Permissions: []string{"read"}, Version: 1}
+				if _, err := b.publisher.PutDevice(ctx, d); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return string(made), group.Wait()
+}
+
+// share tells sidecars of the load test's fleet that n devices' secret matches the hash of
+// their records' first version.
+func share(ctx context.Context, client redis.UniversalClient, n int, hash string) error {
+	const batch = 1000
+	until := time.Now().Add(24 * time.Hour)
+	for from := 0; from < n; from += batch {
+		var verdicts []sharedverdict.Verdict
+		for i := from; i < min(from+batch, n); i++ {
+			verdicts = append(verdicts, sharedverdict.Verdict{Device: workload.FleetDevice(i), Secret: workload.Secret, Version: 1, Hash: hash, Until: until})
+		}
+		if err := sharedverdict.Put(ctx, client, []byte(fleetSecret), 1, verdicts); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // host127 is an address of this machine: 127.net.x.y for host number i.
 func host127(network byte, i int) [4]byte {
 	return [4]byte{127, network, byte(i / 250), byte(1 + i%250)}
@@ -66,16 +108,7 @@ func dialFrom(ctx context.Context, url string, network byte, i int) (*conn, erro
 // show posts telemetry with a credential and returns the status of the answer.
 func (c *conn) show(id, secret string) (int, error) {
 	c.buf = telemetry(c.buf[:0], c.host, id, secret)
-	if _, err := c.Write(c.buf); err != nil {
-		return 0, err
-	}
-	response, err := http.ReadResponse(c.reader, nil)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	_, err = io.Copy(io.Discard, response.Body)
-	return response.StatusCode, err
+	return c.send(c.buf)
 }
 
 // telemetry appends a request that posts telemetry with a credential.

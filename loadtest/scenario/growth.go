@@ -6,151 +6,303 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-
-	"math/rand/v2"
-	"net/http"
-	"strconv"
-	"strings"
-	"syscall"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
-	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/loadtest/proc"
+	"github.com/gatehouse/gatehouse/loadtest/report"
+	"github.com/gatehouse/gatehouse/loadtest/workload"
+	"github.com/gatehouse/gatehouse/loadtest/wrk"
 )
 
-// fill publishes objects of 1 KiB of random bytes.
-func fill(ctx context.Context, p *publish.Publisher, objects int) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(8)
-	const batch = 100
-	for from := 0; from < objects; from += batch {
+// fleetSecret is the verdict.secret_file of sidecars that growth starts.
+const fleetSecret = "the secret of a fleet in a load test"
+
+// growing is a run of growth: what it has seen so far.
+type growing struct {
+	*Options
+	*Recorder
+	points []growthPoint
+}
+
+// growthPoint is what a number of objects or verdicts cost.
+type growthPoint struct {
+	load           string
+	n              int
+	closed, open   report.Row
+	pair           report.Pair
+	hit            float64 // share of requests that the edge answered without asking the sidecar
+	envoy, sidecar memory
+}
+
+// memory is resident, bytes: of nothing but the tables, before what is counted, with it,
+// and after all of it was asked for.
+type memory struct{ before, filled, read int64 }
+
+// each is what one of n takes, bytes.
+func (m memory) each(n int) float64 { return float64(m.filled-m.before) / float64(n) }
+
+// growth measures what an answer costs, and what memory holds, by the number of objects
+// and of verdicts, and what updates do to those who read.
+func growth(ctx context.Context, o *Options, out *Recorder) error {
+	g := &growing{Options: o, Recorder: out}
+	for _, n := range sizes(o.Objects) {
+		if err := g.objects(ctx, n); err != nil {
+			return fmt.Errorf("%d objects: %w", n, err)
+		}
+	}
+	for _, n := range sizes(o.Verdicts) {
+		if err := g.verdicts(ctx, n); err != nil {
+			return fmt.Errorf("%d verdicts: %w", n, err)
+		}
+	}
+	g.table()
+	g.curves()
+	return g.updates(ctx)
+}
+
+// sizes are a hundredth, a tenth and all of most.
+func sizes(most int) []int { return []int{max(most/100, 1), max(most/10, 1), most} }
+
+// objects measures reads of n objects of 1 KiB.
+func (g *growing) objects(ctx context.Context, n int) (err error) {
+	w, err := startWorld(ctx, g.Options, worldOptions{name: "growth", sidecar: []string{fmt.Sprint("--memory.objects=", n*5/4+100), fmt.Sprint("--memory.bytes=", 4096*n+(64<<20))}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.stop()) }()
+	var envoy, sidecar memory
+	if err := w.resident(&envoy.before, &sidecar.before); err != nil {
+		return err
+	}
+	begin := time.Now()
+	if err := fill(ctx, w.publisher, n); err != nil {
+		return err
+	}
+	if err := w.await(ctx, "gatehouse_image_objects", n+len(workload.Sizes)); err != nil {
+		return err
+	}
+	fmt.Fprintf(g, "growth: %d objects of 1 KiB: published and at the edge in %.1f s\n", n, time.Since(begin).Seconds())
+	if err := w.resident(&envoy.filled, &sidecar.filled); err != nil {
+		return err
+	}
+	for _, conditional := range []bool{true, false} {
+		if err := g.point(ctx, w, workload.Objects(n, 1<<10, conditional), envoy, sidecar); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verdicts measures conditional reads by n devices, each of which has a verdict. bcrypt
+// for each would take longer than the measurement: what it would find is shared by the
+// fleet's secret, as by another sidecar.
+func (g *growing) verdicts(ctx context.Context, n int) (err error) {
+	dir, err := os.MkdirTemp("", "gatehouse-loadtest-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	secret := filepath.Join(dir, "fleet-secret")
+	if err := os.WriteFile(secret, []byte(fleetSecret), 0o600); err != nil {
+		return err
+	}
+	const life = "24h" // longer than any run
+	w, err := startWorld(ctx, g.Options, worldOptions{name: "growth", sidecar: []string{
+		fmt.Sprint("--memory.verdicts=", n+100), "--verdict.secret-file=" + secret, "--verdict.allow-ttl=" + life, "--verdict.pin-ttl=" + life}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.stop()) }()
+	var empty [2]int64
+	if err := w.resident(&empty[0], &empty[1]); err != nil {
+		return err
+	}
+	begin := time.Now()
+	hash, err := registerShared(ctx, w.bench, n)
+	if err != nil {
+		return err
+	}
+	if err := w.await(ctx, "gatehouse_image_devices", n+1); err != nil {
+		return err
+	}
+	registered := time.Since(begin)
+	var envoy, sidecar memory
+	if err := w.resident(&envoy.before, &sidecar.before); err != nil {
+		return err
+	}
+	fmt.Fprintf(g, "growth: %d devices: published and at the edge in %.1f s; Envoy %.0f → %.0f MiB, sidecar %.0f → %.0f MiB\n", n, registered.Seconds(),
+		mib(empty[0]), mib(envoy.before), mib(empty[1]), mib(sidecar.before))
+	begin = time.Now()
+	if err := share(ctx, w.client, n, hash); err != nil {
+		return err
+	}
+	shared := time.Since(begin)
+	if err := w.letIn(ctx, n); err != nil {
+		return err
+	}
+	fmt.Fprintf(g, "growth: %d verdicts: shared in %.1f s, each device let in by %.1f s later\n", n, shared.Seconds(), (time.Since(begin) - shared).Seconds())
+	if err := w.resident(&envoy.filled, &sidecar.filled); err != nil {
+		return err
+	}
+	return g.point(ctx, w, workload.Devices(n), envoy, sidecar)
+}
+
+// point measures load, which is spread over all objects or devices: the closed loop, half
+// of that rate, and the CPU for each request against a direct_response of 1 KiB. A single
+// worker has a core of its own, or a p99 would be that of waiting for the scheduler.
+func (g *growing) point(ctx context.Context, w *world, load workload.Workload, envoy, sidecar memory) (err error) {
+	together, err := w.apart()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, together()) }()
+	edge, kind := w.edge(), load.Name
+	load.Name = fmt.Sprintf("%s, %d", kind, load.Count)
+	if err := warm(ctx, load, edge); err != nil {
+		return err
+	}
+	// What a worker keeps is then as it is after a while.
+	if _, err := wrk.Run(ctx, edge.url, load, g.wrkLoad(time.Second), w.dir); err != nil {
+		return err
+	}
+	asked, err := w.verifications(ctx)
+	if err != nil {
+		return err
+	}
+	p := growthPoint{load: kind, n: load.Count, envoy: envoy, sidecar: sidecar}
+	g.doing("%s, closed loop", load.Name)
+	if p.closed, err = g.closed(ctx, edge, load, g.wrkLoad(g.seconds(2)), w.dir); g.row(p.closed, err) != nil {
+		return err
+	}
+	g.doing("%s, %.0f/s", load.Name, p.closed.Achieved/2)
+	if p.open, err = g.open(ctx, edge, load, p.closed.Achieved/2, g.seconds(2)); g.row(p.open, err) != nil {
+		return err
+	}
+	calls, err := w.verifications(ctx)
+	if err != nil {
+		return err
+	}
+	p.hit = p.closed.HitRatio * (1 - (calls-asked)/(p.closed.Achieved*p.closed.Seconds+p.open.Achieved*p.open.Seconds))
+	if err := w.resident(&p.envoy.read, &p.sidecar.read); err != nil {
+		return err
+	}
+	n := max(3*g.Options.Pairs/8, 1)
+	g.doing("%s, %d pairs", load.Name, n)
+	p.pair, err = g.pair(ctx, edge, w.beside("direct_response 1 KiB", "direct"), load, ratioWorkloads()[3], n, w.dir)
+	if err != nil {
+		return err
+	}
+	g.Recorder.Pairs = append(g.Recorder.Pairs, p.pair)
+	g.points = append(g.points, p)
+	return nil
+}
+
+// table says what each point cost.
+func (g *growing) table() {
+	t := tabwriter.NewWriter(g, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "growth\tof\tRPS\tp99 at half\tµs/req\tto direct\thit\tEnvoy, MiB\tbytes each\tonce read, MiB\tsidecar, MiB\tbytes each\t")
+	for _, p := range g.points {
+		fmt.Fprintf(t, "%s\t%d\t%.0f\t%.2f ms\t%.1f\t%.2f\t%.2f %%\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t\n", p.load, p.n, p.closed.Achieved, p.open.At(99)/1000, p.closed.MicrosPerRequest,
+			p.pair.Ratio.Median, 100*p.hit, mib(p.envoy.filled), p.envoy.each(p.n), mib(p.envoy.read), mib(p.sidecar.filled), p.sidecar.each(p.n))
+	}
+	_ = t.Flush() // a Recorder takes everything
+}
+
+// curves draws the points.
+func (g *growing) curves() {
+	const x = "objects of 1 KiB, or devices with a verdict"
+	cpu := report.Curve{Title: "CPU per request by what memory holds", X: x, Y: "to direct_response of 1 KiB"}
+	rps := report.Curve{Title: "Throughput by what memory holds", X: x, Y: "requests/s, closed loop"}
+	rss := report.Curve{Title: "Memory by what it holds", X: x, Y: "MiB, resident", LogY: true}
+	for _, p := range g.points {
+		n := float64(p.n)
+		cpu.Add(p.load, n, p.pair.Ratio.Median)
+		rps.Add(p.load, n, p.closed.Achieved)
+		if p.load != "200" { // the same memory as with 304
+			what := map[string]string{"304": "objects", "auth + 304": "verdicts"}[p.load]
+			rss.Add("Envoy, "+what, n, mib(p.envoy.filled))
+			rss.Add("sidecar, "+what, n, mib(p.sidecar.filled))
+		}
+	}
+	g.Curves = append(g.Curves, cpu, rps, rss)
+}
+
+func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
+
+// resident reads the memory of Envoy and of the sidecar, bytes.
+func (b *bench) resident(envoy, sidecar *int64) (err error) {
+	if *envoy, err = proc.RSS(b.EnvoyPID()); err != nil {
+		return err
+	}
+	*sidecar, err = proc.RSS(b.SidecarPID())
+	return err
+}
+
+// await waits until a metric of the sidecar's is at least want, and Envoy has acknowledged
+// everything.
+func (b *bench) await(ctx context.Context, name string, want int) error {
+	for deadline := time.Now().Add(5 * time.Minute); ; {
+		got, err := b.metric(ctx, name)
+		if err != nil {
+			return err
+		}
+		dirty, err := b.metric(ctx, "gatehouse_image_dirty_buckets")
+		if err != nil {
+			return err
+		}
+		if int(got) >= want && dirty == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s: %.0f after 5 minutes, want %d; %.0f buckets not pushed", name, got, want, dirty)
+		}
+		if err := wait(ctx, 50*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// verifications counts the calls for a verdict that the edge has made.
+func (b *bench) verifications(ctx context.Context) (float64, error) {
+	return b.metric(ctx, `gatehouse_api_requests_total{call="verify",result="ok"}`)
+}
+
+// letIn has each device of the fleet ask once, and checks that Envoy has a verdict on each
+// then, and that bcrypt did not run for them.
+func (w *world) letIn(ctx context.Context, n int) error {
+	const connections = 64
+	load := workload.Devices(n)
+	group, groupCtx := errgroup.WithContext(ctx)
+	for i := range connections {
 		group.Go(func() error {
-			random := rand.New(rand.NewPCG(uint64(from), 0))
-			body := make([]byte, 1024)
-			for i := from; i < min(from+batch, objects); i++ {
-				for j := range body {
-					body[j] = byte(random.Uint32())
-				}
-				if err := put(ctx, p, fmt.Sprint("/v1/products/", i), body); err != nil {
-					return err
+			c, err := dial(groupCtx, w.EdgeURL())
+			if err != nil {
+				return err
+			}
+			defer c.close()
+			for j := i; j < n && groupCtx.Err() == nil; j += connections {
+				status, err := c.send(load.At(j).Requests(c.host)[0])
+				if err != nil || status != load.Status {
+					return fmt.Errorf("device %s: status %d, want %d (%w)", workload.FleetDevice(j), status, load.Status, err)
 				}
 			}
 			return nil
 		})
 	}
-	return group.Wait()
-}
-
-// put publishes a body in one encoding only: that of a picture is not compressed.
-func put(ctx context.Context, p *publish.Publisher, key string, body []byte) error {
-	_, err := p.Put(ctx, publish.Object{Key: key, Body: body, ContentType: "image/png"})
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if err := w.await(ctx, "gatehouse_image_allow_verdicts", n); err != nil {
+		return err
+	}
+	ran, err := w.metric(ctx, `gatehouse_bcrypt_total{result="match"}`)
+	if err == nil && ran > float64(n)/1000 {
+		err = fmt.Errorf("bcrypt ran for %.0f of %d devices, want shared verdicts to be found", ran, n)
+	}
 	return err
-}
-
-// metric is one of the sidecar's.
-func (b *bench) metric(ctx context.Context, name string) (float64, error) {
-	text, err := b.metrics(ctx)
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(text) {
-		if value, ok := strings.CutPrefix(line, name+" "); ok {
-			return strconv.ParseFloat(strings.TrimSpace(value), 64)
-		}
-	}
-	return 0, fmt.Errorf("the sidecar has no metric %s", name)
-}
-
-// metrics are all of the sidecar's, as text.
-func (b *bench) metrics(ctx context.Context) (string, error) {
-	return fetch(ctx, b.SidecarAdminURL()+"/metrics")
-}
-
-// fetch is the body of an answer.
-func fetch(ctx context.Context, url string) (string, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return "", err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(response.Body)
-	return string(text), err
-}
-
-// coldstart measures a sidecar that starts with nothing: until the edge has acknowledged
-// everything that Redis has.
-func coldstart(ctx context.Context, o *Options, out *Recorder) (err error) {
-	b, err := start(ctx, stack.Options{Name: "coldstart", ReadyTimeout: time.Minute, SidecarArgs: []string{fmt.Sprint("--memory.objects=", o.Objects*5/4)}},
-		func(ctx context.Context, p *publish.Publisher) error { return fill(ctx, p, o.Objects) })
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.stop()) }()
-	var took []time.Duration
-	for range 3 {
-		if err := b.KillSidecar(); err != nil {
-			return err
-		}
-		begin := time.Now()
-		if err := b.StartSidecar(ctx); err != nil {
-			return err
-		}
-		took = append(took, time.Since(begin).Round(time.Millisecond))
-	}
-	held, err := b.metric(ctx, "gatehouse_image_objects")
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "coldstart: %d objects of 1 KiB in Redis; sidecar started → everything acknowledged by Envoy: %s, %s, %s (%.0f objects at the edge)\n",
-		o.Objects, took[0], took[1], took[2], held)
-	return nil
-}
-
-// catchup measures a sidecar that has missed changes: paused so long that Redis has
-// closed its subscription, it catches up with what it missed.
-func catchup(ctx context.Context, o *Options, out *Recorder) (err error) {
-	b, err := start(ctx, stack.Options{Name: "catchup", ReadyTimeout: time.Minute, SidecarArgs: []string{fmt.Sprint("--memory.objects=", o.Objects*5/4)}},
-		func(ctx context.Context, p *publish.Publisher) error { return fill(ctx, p, o.Objects) })
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.stop()) }()
-	var took []time.Duration
-	for range 5 {
-		if err := b.SignalSidecar(syscall.SIGSTOP); err != nil {
-			return err
-		}
-		// Its connections are gone before it can read what follows.
-		for _, kind := range []string{"pubsub", "normal"} {
-			if err := b.client.ClientKillByFilter(ctx, "TYPE", kind, "SKIPME", "yes").Err(); err != nil {
-				return err
-			}
-		}
-		if err := fill(ctx, b.publisher, o.Changes); err != nil {
-			return err
-		}
-		seq, err := b.client.Get(ctx, "{gatehouse:0}:seq").Float64()
-		if err != nil {
-			return err
-		}
-		if err := b.SignalSidecar(syscall.SIGCONT); err != nil {
-			return err
-		}
-		begin := time.Now()
-		for applied := 0.0; applied < seq; {
-			if applied, err = b.metric(ctx, "gatehouse_redis_seq"); err != nil {
-				return err
-			}
-		}
-		took = append(took, time.Since(begin).Round(time.Millisecond))
-	}
-	fmt.Fprintf(out, "catchup: %d changes of %d objects missed; connection back → all applied: %v (reconnecting included)\n", o.Changes, o.Objects, took)
-	return nil
 }

@@ -45,8 +45,17 @@ const (
 )
 
 // lock measures reads of a table like the proxy's shared data, from one thread and from two,
-// and says what that means for workers that this machine doesn't have.
-func lock(ctx context.Context, _ *Options, out *Recorder) (err error) {
+// and says what that means for workers that this machine doesn't have; then Envoy itself
+// with one worker and with two.
+func lock(ctx context.Context, o *Options, out *Recorder) error {
+	if err := lockAlone(ctx, out); err != nil {
+		return err
+	}
+	return workers(ctx, o, out)
+}
+
+// lockAlone measures the lock and nothing else.
+func lockAlone(ctx context.Context, out *Recorder) (err error) {
 	dir, err := os.MkdirTemp("", "gatehouse-lock-")
 	if err != nil {
 		return err

@@ -206,22 +206,28 @@ func (o *Options) open(ctx context.Context, t target, w workload.Workload, rate 
 
 // slice is the CPU of all of t's processes for each request in a slice of closed loop, µs.
 func (o *Options) slice(ctx context.Context, t target, w workload.Workload, l wrk.Load, dir string) (float64, error) {
+	micros, _, err := o.sliceOf(ctx, t, w, l, dir)
+	return micros, err
+}
+
+// sliceOf is likewise, and how many requests there were.
+func (o *Options) sliceOf(ctx context.Context, t target, w workload.Workload, l wrk.Load, dir string) (micros float64, requests int64, err error) {
 	before, err := proc.Read(t.servers)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	r, err := wrk.Run(ctx, t.url, w, l, dir)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	after, err := proc.Read(t.servers)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	if len(r.Errors) > 0 || r.Requests == 0 {
-		return 0, fmt.Errorf("%s on %s: %d requests, errors %v", w.Name, t.name, r.Requests, r.Errors)
+		return 0, 0, fmt.Errorf("%s on %s: %d requests, errors %v", w.Name, t.name, r.Requests, r.Errors)
 	}
-	return after.Since(before).Total() * 1e6 / float64(r.Requests), nil
+	return after.Since(before).Total() * 1e6 / float64(r.Requests), r.Requests, nil
 }
 
 // wrkLoad is a closed loop of the usual size.
@@ -231,6 +237,9 @@ func (o *Options) wrkLoad(d time.Duration) wrk.Load {
 
 // warm asks each of targets once, and checks that the answers are those that w wants.
 func warm(ctx context.Context, w workload.Workload, targets ...target) error {
+	if w.Count > 0 {
+		w = w.At(w.Count - 1)
+	}
 	for _, t := range targets {
 		if _, err := peers.Probe(ctx, t.url, w); err != nil {
 			return err

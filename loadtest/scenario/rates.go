@@ -6,11 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"runtime"
 	"time"
 
-	"github.com/gatehouse/gatehouse/loadtest/proc"
 	"github.com/gatehouse/gatehouse/loadtest/report"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
@@ -126,8 +123,8 @@ func (o *Options) holds(row report.Row) bool {
 	return row.Achieved >= 0.99*row.Asked && float64(errors) <= 0.001*row.Asked*row.Seconds && row.At(99) <= o.P99*1000
 }
 
-// pauses looks for pauses, of a collector for example: half load for long. Envoy's workers
-// have cores of their own, so that nobody else's turn on a core is taken for a pause; what
+// pauses looks for pauses, of a collector for example: half load for long. Envoy's worker
+// has a core of its own, so that nobody else's turn on a core is taken for a pause; what
 // pauses the machine itself has is what a direct_response shows at the same rate.
 func pauses(ctx context.Context, o *Options, out *Recorder) (err error) {
 	w, err := startWorld(ctx, o, worldOptions{name: "pauses"})
@@ -135,11 +132,11 @@ func pauses(ctx context.Context, o *Options, out *Recorder) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
-	free, err := w.separate(o.Workers)
+	together, err := w.apart()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, free()) }()
+	defer func() { err = errors.Join(err, together()) }()
 	load := authorized()
 	rate := o.Rate
 	if rate == 0 {
@@ -181,27 +178,6 @@ func (o *Options) halfLoad(ctx context.Context, w *world, load workload.Workload
 		rate *= 0.5 * float64(o.Workers) / row.Cores["envoy"]
 	}
 	return rate, nil
-}
-
-// separate gives Envoy's workers the first cores, and all other threads of the load test the rest,
-// if there is one. free gives all of them to all again.
-func (w *world) separate(workers int) (free func() error, err error) {
-	all := runtime.NumCPU()
-	if workers >= all {
-		return func() error { return nil }, nil
-	}
-	others := []int{os.Getpid()}
-	for _, s := range w.edge().servers {
-		others = append(others, s.PID)
-	}
-	for _, pid := range others {
-		if err := proc.Pin(pid, "", workers, all); err != nil {
-			return nil, err
-		}
-	}
-	free = func() error { return proc.Pin(os.Getpid(), "", 0, all) }
-	envoy := w.envoy()
-	return free, proc.Pin(envoy.PID, envoy.Workers, 0, workers)
 }
 
 // mixed measures a fleet of devices with credentials of their own.

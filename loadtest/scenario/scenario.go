@@ -25,12 +25,13 @@ type Options struct {
 	Out         string  `env:"OUT" default:"build/loadtest" help:"Directory for the report."`
 	Workers     int     `env:"WORKERS" help:"Envoy's workers, of nginx, too; 0 is half of the cores, at least 1."`
 	Connections int     `env:"CONNECTIONS" default:"32" help:"Connections of a closed loop, and at most of an open one."`
-	Rate        float64 `env:"RATE" help:"Requests a second of an open loop; 0 is half of what the closed loop reached."`
-	Pairs       int     `env:"PAIRS" default:"8" help:"Pairs of slices of a second for each ratio; peers take half as many."`
+	Rate        float64 `env:"RATE" help:"Requests a second of an open loop; 0 is half of what the closed loop reached, 9,000 of tuning."`
+	Pairs       int     `env:"PAIRS" default:"8" help:"Pairs of slices of a second for each ratio; peers take half as many, growth 3 of 8."`
 	P99         float64 `env:"P99" default:"10" help:"Latency in ms that breakpoint allows one request in a hundred to exceed."`
 	Updates     int     `env:"UPDATES" default:"10000" help:"Updates that propagation measures."`
 	Reads       int     `env:"READS" default:"5000" help:"Reads a second meanwhile."`
-	Objects     int     `env:"OBJECTS" default:"100000" help:"Objects of 1 KiB of coldstart and catchup; devices that revocation revokes at once."`
+	Objects     int     `env:"OBJECTS" default:"100000" help:"Objects of 1 KiB of coldstart, catchup and, at most, growth; devices that revocation revokes at once."`
+	Verdicts    int     `env:"VERDICTS" default:"100000" help:"Devices with a verdict, at most, of growth."`
 	Changes     int     `env:"CHANGES" default:"1000" help:"Changes that catchup misses."`
 	Devices     int     `env:"DEVICES" default:"1000" help:"Devices of steady, flood and mixed; in steady and flood each sends one request a second."`
 	Flood       int     `env:"FLOOD" default:"5000" help:"Wrong credentials a second of flood."`
@@ -61,7 +62,8 @@ var scenarios = []scenario{
 	{"breakpoint", "the highest rate that p99 and errors allow", breakpoint, false},
 	{"ratio", "CPU per request against direct_response", ratio, false},
 	{"session", "a token against the credential that it was given for", session, false},
-	{"lock", "the lock of shared data, on 2 threads, and what it means for 64 workers", lock, false},
+	{"growth", "what objects, verdicts and updates cost", growth, false},
+	{"lock", "the lock of shared data: on 2 threads, for 64 workers, and in Envoy with 1 and 2", lock, false},
 	{"beforeafter", "bcrypt on every request, a verdict cache in Go, Gatehouse", beforeAfter, false},
 	{"propagation", "publish to first new answer", propagation, false},
 	{"revocation", "revocation to first 401", revocation, false},
@@ -71,6 +73,7 @@ var scenarios = []scenario{
 	{"expiry", "another name of steady", steady, true},
 	{"flood", "devices at work under a flood of wrong credentials", flood, false},
 	{"pauses", "five minutes at half load: p99.9 and max", pauses, false},
+	{"tuning", "what docs/tuning.md says: workers, reuse_port, pinning, limits", tuning, false},
 	{"check", "the ratios of limits.json, which must hold", check, true},
 }
 
@@ -107,7 +110,7 @@ func (o *Options) Check() error {
 		value, from float64
 	}{
 		{"seconds", o.Seconds, 0}, {"rate", o.Rate, 0}, {"p99", o.P99, 0}, {"workers", float64(o.Workers), 1}, {"connections", float64(o.Connections), 1},
-		{"pairs", float64(o.Pairs), 1}, {"updates", float64(o.Updates), 1}, {"reads", float64(o.Reads), 1}, {"objects", float64(o.Objects), 1},
+		{"pairs", float64(o.Pairs), 1}, {"updates", float64(o.Updates), 1}, {"reads", float64(o.Reads), 1}, {"objects", float64(o.Objects), 1}, {"verdicts", float64(o.Verdicts), 1},
 		{"changes", float64(o.Changes), 1}, {"devices", float64(o.Devices), 1}, {"flood", float64(o.Flood), 100}, {"cost", float64(o.Cost), 4},
 	} {
 		if f.value < f.from {

@@ -49,6 +49,7 @@ type worldOptions struct {
 	direct   bool     // what no rule matches is a direct_response
 	// listeners are added to Envoy: their names, and what they are made of, kinds of services.
 	listeners []worldListener
+	change    func(*stack.Config) error // of Envoy's configuration, nil for none
 	seed      func(ctx context.Context, p *publish.Publisher) error
 }
 
@@ -83,7 +84,7 @@ func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err
 	}
 	w.bench, err = start(ctx, stack.Options{
 		Name: wo.name, Concurrency: cmp.Or(wo.workers, o.Workers), Rules: worldRules, SidecarArgs: wo.sidecar, ReadyTimeout: time.Minute,
-		ModifyConfig: func(c *stack.Config) error { return w.modify(c, listeners, wo.direct) },
+		ModifyConfig: func(c *stack.Config) error { return w.modify(c, listeners, wo.direct, wo.change) },
 	}, func(ctx context.Context, p *publish.Publisher) error {
 		if err := seedSingles(ctx, p, wo.cost); err != nil || wo.seed == nil {
 			return err
@@ -108,11 +109,16 @@ func (w *world) listener(l worldListener) (peers.Listener, error) {
 	return listener, nil
 }
 
-func (w *world) modify(c *stack.Config, listeners []peers.Listener, direct bool) error {
+func (w *world) modify(c *stack.Config, listeners []peers.Listener, direct bool, change func(*stack.Config) error) error {
 	err := c.SetAddress(w.services[service.Origin].Address, "static_resources", "clusters", "upstream",
 		"load_assignment", "endpoints", "0", "lb_endpoints", "0", "endpoint")
 	if err != nil {
 		return err
+	}
+	if change != nil {
+		if err := change(c); err != nil {
+			return err
+		}
 	}
 	if direct {
 		if err := peers.DirectElsewhere(c); err != nil {
@@ -140,6 +146,19 @@ func (w *world) stop() error {
 
 // edge is Gatehouse with its upstream.
 func (w *world) edge() target { return w.gatehouse(w.services[service.Origin].Server()) }
+
+// apart gives Envoy's worker, where it has one, a core of its own, and all else that runs
+// for the load test the others, until together.
+func (w *world) apart() (together func() error, err error) {
+	if w.workers > 1 {
+		return func() error { return nil }, nil
+	}
+	rest := []int{os.Getpid(), w.SidecarPID(), w.RedisPID()}
+	for _, r := range w.services {
+		rest = append(rest, r.Server().PID)
+	}
+	return proc.Apart(w.envoy(), rest...)
+}
 
 // beside is a listener of the same Envoy, and the services behind it.
 func (w *world) beside(name, listener string, kinds ...string) target {

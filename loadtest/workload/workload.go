@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
@@ -29,6 +31,22 @@ type Workload struct {
 	Status, Bytes int
 	// Mix are requests that are sent in turn instead; Method, Path and Headers are those of one of them.
 	Mix []Request
+	// Count is of requests that differ by a number only, sent in turn: from 0 to Count-1,
+	// wherever Path and Headers have [Number]. 0: there is one.
+	Count int
+}
+
+// Number stands for a request's number.
+const Number = "{n}"
+
+// At is the request of a number.
+func (w Workload) At(i int) Workload {
+	number := strconv.Itoa(i)
+	w.Path, w.Headers, w.Count = strings.ReplaceAll(w.Path, Number, number), slices.Clone(w.Headers), 0
+	for j := range w.Headers {
+		w.Headers[j] = strings.ReplaceAll(w.Headers[j], Number, number)
+	}
+	return w
 }
 
 // Request is one of a mix.
@@ -39,6 +57,16 @@ type Request struct {
 
 // Requests are the bytes of what is sent to host, in turn.
 func (w Workload) Requests(host string) [][]byte {
+	if w.Count > 0 {
+		one := w
+		one.Count = 0
+		pattern := one.Requests(host)[0]
+		requests := make([][]byte, w.Count)
+		for i := range requests {
+			requests[i] = bytes.ReplaceAll(pattern, []byte(Number), strconv.AppendInt(nil, int64(i), 10))
+		}
+		return requests
+	}
 	mix := w.Mix
 	if len(mix) == 0 {
 		mix = []Request{{w.Method, w.Path, w.Headers}}
@@ -129,8 +157,10 @@ func Fleet(devices, objects, n int) Workload {
 	return w
 }
 
+const fleetPrefix = "fleet"
+
 // FleetDevice is the id of a fleet's device.
-func FleetDevice(i int) string { return fmt.Sprint("fleet", i) }
+func FleetDevice(i int) string { return fmt.Sprint(fleetPrefix, i) }
 
 // FleetPath is the path of one of the objects that a fleet reads.
 func FleetPath(i int) string { return fmt.Sprint("/v1/products/fleet/", i) }
@@ -138,4 +168,30 @@ func FleetPath(i int) string { return fmt.Sprint("/v1/products/fleet/", i) }
 // FleetBody is its body, 1 KiB.
 func FleetBody(i int) []byte {
 	return slices.Concat(fmt.Appendf(nil, `{"object":%6d,`, i), bytes.TrimPrefix(Body(1<<10), []byte("{"))[:1024-17])
+}
+
+// objectETag is of one of many objects, as long as one that the publisher makes.
+const objectETag = `"9f86d081884c7d659a2feaa0c5` + Number + `"`
+
+// ObjectPath is the path of one of many objects of 1 KiB, ObjectETag its entity-tag.
+func ObjectPath(i int) string { return fmt.Sprint("/v1/products/", i) }
+
+// ObjectETag is chosen, so that a client that can't hash knows it.
+func ObjectETag(i int) string { return strings.ReplaceAll(objectETag, Number, strconv.Itoa(i)) }
+
+// Objects are reads of n objects of a size, in turn, each with the current version if
+// conditional.
+func Objects(n, size int, conditional bool) Workload {
+	w := Workload{Name: "200", Method: http.MethodGet, Path: "/v1/products/" + Number, Headers: headers(), Status: 200, Bytes: size, Count: n}
+	if conditional {
+		w.Name, w.Headers, w.Status, w.Bytes = "304", headers("If-None-Match: "+objectETag), 304, 0
+	}
+	return w
+}
+
+// Devices are conditional reads of one object, by each of n devices of a fleet in turn.
+func Devices(n int) Workload {
+	return Workload{Name: "auth + 304", Method: http.MethodGet, Path: Private1K, Status: 304, Count: n, Headers: []string{
+		"User-Agent: device/1.0", "Accept: application/json", "x-device-id: " + fleetPrefix + Number, "x-device-token: " + Secret,
+		"If-None-Match: " + publish.ETag(Body(Sizes[Private1K]))}}
 }

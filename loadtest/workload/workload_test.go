@@ -21,6 +21,7 @@ func TestBodiesHaveTheirSizeAndStay(t *testing.T) {
 func TestEveryRequestIsADevices(t *testing.T) {
 	all := Singles(func(string) int { return 1 })
 	all["mixed"] = []Workload{Fleet(10, 10, 100)}
+	all["growth"] = []Workload{Objects(10, 1024, false), Objects(10, 1024, true), Devices(10)}
 	for scenario, workloads := range all {
 		for _, w := range workloads {
 			for _, r := range w.Requests("host:1") {
@@ -57,5 +58,25 @@ func TestFleetIsMixedAsItSays(t *testing.T) {
 	}
 	if first < gets/10 {
 		t.Errorf("got %d of %d reads for the most popular object, want more than a tenth", first, gets)
+	}
+}
+
+func TestNumberedRequests(t *testing.T) {
+	for _, w := range []Workload{Objects(12, 1024, true), Devices(12)} {
+		all := w.Requests("host:1")
+		if len(all) != 12 {
+			t.Fatalf("%s: got %d requests, want 12", w.Name, len(all))
+		}
+		for i, request := range all {
+			if one := w.At(i).Requests("host:1"); len(one) != 1 || !bytes.Equal(request, one[0]) || bytes.Contains(request, []byte(Number)) {
+				t.Errorf("%s: request %d is %q, by itself %q", w.Name, i, request, one)
+			}
+		}
+	}
+	if got := string(Objects(12, 1024, true).Requests("h")[11]); !strings.HasPrefix(got, "GET "+ObjectPath(11)+" ") || !strings.Contains(got, "\r\nIf-None-Match: "+ObjectETag(11)+"\r\n") {
+		t.Errorf("got %q, want it to be for object 11 and its entity-tag", got)
+	}
+	if got := string(Devices(12).Requests("h")[11]); !strings.Contains(got, "\r\nx-device-id: "+FleetDevice(11)+"\r\n") {
+		t.Errorf("got %q, want it to be of device 11", got)
 	}
 }

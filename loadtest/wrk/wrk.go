@@ -59,6 +59,9 @@ func Run(ctx context.Context, url string, w workload.Workload, l Load, dir strin
 		"-t" + strconv.Itoa(min(l.Threads, l.Connections)), "-c" + strconv.Itoa(l.Connections), "-d" + fmt.Sprintf("%ds", int(max(l.Duration.Seconds(), 1))),
 		"--timeout", fmt.Sprintf("%ds", int(max(l.Timeout.Seconds(), 2))), "-s", script,
 	}
+	if w.Count > 0 {
+		w.Path, w.Headers = "/", nil // the script makes the requests
+	}
 	for _, h := range w.Headers {
 		args = append(args, "-H", h)
 	}
@@ -76,12 +79,25 @@ func Run(ctx context.Context, url string, w workload.Workload, l Load, dir strin
 }
 
 // Script is the Lua script for a workload: one request as wrk makes it, which costs the
-// client least, or those of a mix in turn.
+// client least, or those of a mix or of a number of requests in turn.
 func Script(w workload.Workload, host string) string {
 	var b strings.Builder
-	if len(w.Mix) == 0 {
+	switch {
+	case w.Count > 0:
+		count := w.Count
+		w.Count = 0
+		parts := strings.Split(string(w.Requests(host)[0]), workload.Number)
+		for i := range parts {
+			parts[i] = quote(parts[i])
+		}
+		// Threads and runs begin apart, spread by the golden ratio: short runs must not all ask for the same.
+		fmt.Fprintf(&b, "local count, next, threads = %d, 0, 0\n"+
+			"function setup(thread) thread:set(\"number\", threads); threads = threads + 1 end\n"+
+			"function init() next = math.floor((os.time() * 0.6180339887 + number * 0.41) %% 1 * count) end\n"+
+			"function request() next = (next + 1) %% count; return %s end\n", count, strings.Join(parts, " .. next .. "))
+	case len(w.Mix) == 0:
 		fmt.Fprintf(&b, "wrk.method = %s\n", quote(w.Method))
-	} else {
+	default:
 		b.WriteString("local requests = {\n")
 		for _, r := range w.Requests(host) {
 			b.WriteString(quote(string(r)) + ",\n")

@@ -59,6 +59,7 @@ func TestRunSendsTheWorkload(t *testing.T) {
 		{"one", workload.Workload{Method: http.MethodPost, Path: "/one", Headers: device}, []string{"POST /one a"}, false},
 		{"mix", workload.Workload{Mix: []workload.Request{
 			{Method: http.MethodGet, Path: "/a", Headers: device}, {Method: http.MethodPost, Path: "/b", Headers: []string{`x-device-id: q"\`}}}}, []string{"GET /a a", `POST /b q"\`}, false},
+		{"numbered", workload.Workload{Method: http.MethodGet, Path: "/n/{n}", Headers: []string{"x-device-id: d{n}"}, Count: 3}, []string{"GET /n/0 d0", "GET /n/1 d1", "GET /n/2 d2"}, false},
 		{"errors", workload.Workload{Method: http.MethodGet, Path: "/bad"}, []string{"GET /bad "}, true},
 	} {
 		clear(seen)

@@ -72,10 +72,26 @@ type verdict struct {
 	key, lock string
 }
 
-func (v *Verdicts) verdict(c *credential.Claim) verdict {
-	name := v.sealer.name(c)
-	text, keys := hex.EncodeToString(name[:]), v.shards.KeysOf(c.Device)
-	return verdict{name, v.shards.Of(c.Device), keys.VerdictKey(text), keys.VerdictLockKey(text)}
+func (v *Verdicts) verdict(c *credential.Claim) verdict { return v.sealer.verdict(c, v.shards) }
+
+func (s sealer) verdict(c *credential.Claim, shards contract.Shards) verdict {
+	name := s.name(c)
+	text, keys := hex.EncodeToString(name[:]), shards.KeysOf(c.Device)
+	return verdict{name, shards.Of(c.Device), keys.VerdictKey(text), keys.VerdictLockKey(text)}
+}
+
+// put adds the command that stores m for c, where it stays for life.
+func (s sealer) put(ctx context.Context, p redis.Pipeliner, c *credential.Claim, at *verdict, m *credential.Match, life time.Duration) {
+	p.Set(ctx, at.key, s.seal(at.name, slices.Index(c.Hashes, m.Hash), m.Until), life)
+}
+
+// Put adds to a pipeline the command by which a sidecar that has the secret, and that has
+// found m for c, tells others; none if m is over.
+func Put(ctx context.Context, p redis.Pipeliner, secret []byte, shards contract.Shards, c *credential.Claim, m *credential.Match) {
+	at := sealer(secret).verdict(c, shards)
+	if life := time.Until(m.Until); life >= time.Millisecond {
+		sealer(secret).put(ctx, p, c, &at, m, life)
+	}
 }
 
 // Find looks for a verdict.
@@ -135,7 +151,7 @@ func (v *Verdicts) end(c *credential.Claim, at *verdict, m *credential.Match, lo
 	}
 	if v.call(v.writes, at.shard, "write", func(ctx context.Context, p redis.Pipeliner) {
 		if stores {
-			p.Set(ctx, at.key, v.sealer.seal(at.name, slices.Index(c.Hashes, m.Hash), m.Until), life)
+			v.sealer.put(ctx, p, c, at, m, life)
 		}
 		if locked {
 			p.Del(ctx, at.lock)

@@ -1,0 +1,53 @@
+//go:build linux
+
+package proc
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestApart has two children: one that serves, and one that does not.
+func TestApart(t *testing.T) {
+	if runtime.NumCPU() < 2 {
+		if _, err := Apart(Server{PID: os.Getpid()}); err == nil {
+			t.Error("got no error on a machine with one core")
+		}
+		return
+	}
+	var pids []int
+	for range 2 {
+		child := exec.Command("sleep", "60")
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = child.Process.Kill(); _ = child.Wait() })
+		pids = append(pids, child.Process.Pid)
+	}
+	cores := func(pid int) string {
+		var set unix.CPUSet
+		if err := unix.SchedGetaffinity(pid, &set); err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(set.Count(), set.IsSet(0))
+	}
+	serving := Server{PID: pids[0], Workers: "sleep"}
+	if _, err := Apart(Server{PID: pids[0], Workers: "nobody"}, pids[1]); err == nil || cores(pids[1]) != fmt.Sprint(runtime.NumCPU(), true) {
+		t.Errorf("no thread of that name: got %v, and the other on %s", err, cores(pids[1]))
+	}
+	undo, err := Apart(serving, pids[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := cores(pids[0]), cores(pids[1]); a != "1 true" || b != fmt.Sprint(runtime.NumCPU()-1, false) {
+		t.Errorf("got the one on %s and the other on %s, want core 0, and all but that", a, b)
+	}
+	if err := undo(); err != nil || cores(pids[0]) != cores(pids[1]) || cores(pids[0]) != fmt.Sprint(runtime.NumCPU(), true) {
+		t.Errorf("undone: got %s and %s (%v), want all cores", cores(pids[0]), cores(pids[1]), err)
+	}
+}

@@ -1,0 +1,190 @@
+//go:build linux
+
+package scenario
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/gatehouse/gatehouse/loadtest/proc"
+	"github.com/gatehouse/gatehouse/loadtest/report"
+	"github.com/gatehouse/gatehouse/loadtest/workload"
+)
+
+// Updates under which reads are measured.
+const (
+	updatedObjects = 1000 // of 1 KiB, read and updated in turn
+	updatePasses   = 3    // over all rates; of each rate the one with the median p99 counts
+	updateReads    = 0.3  // of what the closed loop reached
+)
+
+// updateRates are updates a second.
+var updateRates = []float64{0, 100, 300, 1000, 3000, 10_000}
+
+// updatesSeen is what reads saw under updates at a rate.
+type updatesSeen struct {
+	rate      float64 // asked for
+	published float64 // a second
+	applied   float64 // a second, by the sidecar
+	row       report.Row
+}
+
+// updates measures reads at a constant rate, well below what could be served, while
+// more and more updates come through Redis.
+func (g *growing) updates(ctx context.Context) (err error) {
+	w, err := startWorld(ctx, g.Options, worldOptions{name: "growth"})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.stop()) }()
+	if err := fill(ctx, w.publisher, updatedObjects); err != nil {
+		return err
+	}
+	if err := w.await(ctx, "gatehouse_image_objects", updatedObjects); err != nil {
+		return err
+	}
+	load := workload.Objects(updatedObjects, 1<<10, false)
+	highest, err := g.highest(ctx, w, load, g.Recorder)
+	if err != nil {
+		return err
+	}
+	together, err := w.apart()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, together()) }()
+	passes := make([][]updatesSeen, len(updateRates))
+	for range updatePasses {
+		for i, rate := range updateRates {
+			g.doing("%.0f updates/s", rate)
+			seen, err := g.underUpdates(ctx, w, load, updateReads*highest, rate)
+			if err != nil {
+				return fmt.Errorf("%.0f updates/s: %w", rate, err)
+			}
+			passes[i] = append(passes[i], seen)
+		}
+	}
+	all := make([]updatesSeen, len(updateRates))
+	for i, pass := range passes {
+		slices.SortFunc(pass, func(a, b updatesSeen) int { return cmp.Compare(a.row.At(99), b.row.At(99)) })
+		all[i] = pass[len(pass)/2]
+		g.Rows = append(g.Rows, all[i].row)
+	}
+	g.updatesText(all)
+	return nil
+}
+
+// underUpdates measures one rate of updates.
+func (g *growing) underUpdates(ctx context.Context, w *world, load workload.Workload, reads, rate float64) (u updatesSeen, err error) {
+	u.rate = rate
+	t := w.edge()
+	if rate > 0 {
+		self, err := os.Executable()
+		if err != nil {
+			return u, err
+		}
+		publisher, err := proc.Start(proc.Program{Name: "publisher", Path: self, Log: filepath.Join(w.dir, "publisher.log"), Args: []string{
+			"update", "--redis=" + w.RedisURL(), fmt.Sprint("--rate=", rate), fmt.Sprint("--objects=", updatedObjects)}})
+		if err != nil {
+			return u, err
+		}
+		defer func() {
+			if err = errors.Join(err, publisher.Stop()); err == nil {
+				err = w.inStep(ctx)
+			}
+		}()
+		t.servers = append(t.servers, proc.Server{Name: "publisher", PID: publisher.PID()})
+		if err := wait(ctx, 500*time.Millisecond); err != nil { // until it is at work
+			return u, err
+		}
+	}
+	begin := time.Now()
+	published, applied, err := w.sequence(ctx)
+	if err != nil {
+		return u, err
+	}
+	load.Name = fmt.Sprintf("%s, %.0f updates/s", load.Name, rate)
+	if u.row, err = g.open(ctx, t, load, reads, g.seconds(3)); err != nil {
+		return u, err
+	}
+	publishedThen, appliedThen, err := w.sequence(ctx)
+	seconds := time.Since(begin).Seconds()
+	u.published, u.applied = (publishedThen-published)/seconds, (appliedThen-applied)/seconds
+	return u, err
+}
+
+// sequence is how far Redis is, and how far the sidecar has followed.
+func (b *bench) sequence(ctx context.Context) (published, applied float64, err error) {
+	if published, err = b.client.Get(ctx, "{gatehouse:0}:seq").Float64(); err != nil {
+		return 0, 0, err
+	}
+	applied, err = b.metric(ctx, "gatehouse_redis_seq")
+	return published, applied, err
+}
+
+// inStep waits until the sidecar has applied, and Envoy has, what was published.
+func (b *bench) inStep(ctx context.Context) error {
+	published, _, err := b.sequence(ctx)
+	if err != nil {
+		return err
+	}
+	return b.await(ctx, "gatehouse_redis_seq", int(published))
+}
+
+// updatesText says what was seen, and draws it.
+func (g *growing) updatesText(all []updatesSeen) {
+	fmt.Fprintf(g, "growth: %.0f reads/s of %d objects of 1 KiB while they are updated; median by p99 of %d passes of %s\n", all[0].row.Asked, updatedObjects, updatePasses, g.seconds(3))
+	t := tabwriter.NewWriter(g, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "updates/s\tpublished/s\tapplied/s\tp50\tp90\tp99\tp99.9\tEnvoy, cores\tsidecar\tRedis\tpublisher\t")
+	latency := report.Curve{Title: "Latency of reads by updates", X: "updates/s, applied", Y: "µs, at 30 % of the highest rate of reads", LogY: true}
+	cores := report.Curve{Title: "CPU by updates", X: "updates/s, applied", Y: "cores"}
+	for _, u := range all {
+		fmt.Fprintf(t, "%.0f\t%.0f\t%.0f\t%.0f µs\t%.0f µs\t%.0f µs\t%.0f µs\t%.2f\t%.2f\t%.2f\t%.2f\t\n", u.rate, u.published, u.applied,
+			u.row.At(50), u.row.At(90), u.row.At(99), u.row.At(99.9), u.row.Cores["envoy"], u.row.Cores["sidecar"], u.row.Cores["redis"], u.row.Cores["publisher"])
+		for _, q := range []float64{50, 90, 99} {
+			latency.Add(fmt.Sprintf("p%.0f", q), u.applied, u.row.At(q))
+		}
+		for _, name := range []string{"envoy", "sidecar", "redis", "publisher"} {
+			cores.Add(name, u.applied, u.row.Cores[name])
+		}
+	}
+	_ = t.Flush() // a Recorder takes everything
+	g.Curves = append(g.Curves, latency, cores)
+	for _, q := range []float64{50, 90, 99} {
+		var rates, at []float64
+		for _, u := range all {
+			rates, at = append(rates, u.applied), append(at, u.row.At(q))
+		}
+		if rate, found := doubles(rates, at); found {
+			fmt.Fprintf(g, "growth: p%.0f is twice the %.0f µs without updates from about %.0f updates/s on\n", q, at[0], rate)
+		} else {
+			fmt.Fprintf(g, "growth: p%.0f is less than twice the %.0f µs without updates at %.0f updates/s\n", q, at[0], rates[len(rates)-1])
+		}
+	}
+}
+
+// doubles is the x from which on y, of which the first is that of nothing, stays twice that
+// or more, on a straight line between logarithms of points; the first point above 0 if it is
+// so at all of them.
+func doubles(x, y []float64) (at float64, found bool) {
+	limit, last := 2*y[0], len(y)-1
+	for last >= 0 && y[last] >= limit {
+		last--
+	}
+	switch {
+	case last == len(y)-1:
+		return 0, false
+	case x[last] <= 0:
+		return x[last+1], true
+	}
+	share := math.Log(limit/y[last]) / math.Log(y[last+1]/y[last])
+	return x[last] * math.Pow(x[last+1]/x[last], share), true
+}

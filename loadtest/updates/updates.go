@@ -1,0 +1,78 @@
+// Package updates publishes at a constant rate, as a process of its own: `loadtest update`.
+// Beside a client in one process it would keep that from seeing its answers in time.
+package updates
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/loadtest/workload"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+)
+
+// writers is how many publish at a time.
+const writers = 16
+
+// Command is the command line.
+type Command struct {
+	Redis   string  `required:"" help:"Its URL."`
+	Rate    float64 `required:"" help:"Updates a second."`
+	Objects int     `required:"" help:"How many objects are updated, in turn."`
+}
+
+// Run publishes until ctx ends.
+func (c Command) Run(ctx context.Context) error {
+	client, err := redisurl.Connect(c.Redis)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	return c.run(ctx, client)
+}
+
+func (c Command) run(ctx context.Context, client redis.UniversalClient) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	p := publish.New(client)
+	var wg sync.WaitGroup
+	for i := range writers {
+		wg.Go(func() {
+			if err := c.write(ctx, p, i); err != nil && ctx.Err() == nil {
+				cancel(err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); err != ctx.Err() {
+		return err
+	}
+	return nil
+}
+
+// write publishes each update of number i, i+writers, … when it is due, or as soon as it can.
+func (c Command) write(ctx context.Context, p *publish.Publisher, i int) error {
+	random := rand.New(rand.NewPCG(uint64(i), uint64(time.Now().UnixNano())))
+	body := make([]byte, 1024)
+	begin := time.Now()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ; ; i += writers {
+		timer.Reset(time.Duration(float64(i)/c.Rate*float64(time.Second)) - time.Since(begin))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		for j := range body {
+			body[j] = byte(random.Uint32())
+		}
+		if _, err := p.Put(ctx, publish.Object{Key: workload.ObjectPath(i % c.Objects), Body: body, ContentType: "image/png"}); err != nil {
+			return err
+		}
+	}
+}
