@@ -67,25 +67,29 @@ func ratioWorkload(name string) (workload.Workload, error) {
 }
 
 // startRatio starts a world in which a request that is passed on costs nothing more: it is
-// answered by a direct_response.
-func startRatio(ctx context.Context, o *Options, name string) (w *world, subject, reference target, err error) {
+// answered by a direct_response. Envoy's worker has a core of its own.
+func startRatio(ctx context.Context, o *Options, name string) (w *world, stop func() error, err error) {
 	w, err = startWorld(ctx, o, worldOptions{name: name, direct: true})
 	if err != nil {
-		return nil, subject, reference, err
+		return nil, nil, err
 	}
-	return w, w.gatehouse(), w.beside("direct_response 1 KiB", "direct"), nil
+	together, err := w.apart()
+	if err != nil {
+		return nil, nil, errors.Join(err, w.stop())
+	}
+	return w, func() error { return errors.Join(together(), w.stop()) }, nil
 }
 
 // ratio measures the CPU for each request against an answer of 1 KiB by Envoy's
 // direct_response, the least that an answer of Envoy's costs.
 func ratio(ctx context.Context, o *Options, out *Recorder) (err error) {
-	w, subject, reference, err := startRatio(ctx, o, "ratio")
+	w, stop, err := startRatio(ctx, o, "ratio")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, w.stop()) }()
+	defer func() { err = errors.Join(err, stop()) }()
 	for _, load := range ratioWorkloads() {
-		pair, err := o.ratioOf(ctx, w, subject, reference, load, o.Pairs, out)
+		pair, err := o.ratioOf(ctx, w, load, o.Pairs, out)
 		if err != nil {
 			return err
 		}
@@ -94,7 +98,8 @@ func ratio(ctx context.Context, o *Options, out *Recorder) (err error) {
 	return nil
 }
 
-func (o *Options) ratioOf(ctx context.Context, w *world, subject, reference target, load workload.Workload, n int, out *Recorder) (report.Pair, error) {
+func (o *Options) ratioOf(ctx context.Context, w *world, load workload.Workload, n int, out *Recorder) (report.Pair, error) {
+	subject, reference := w.gatehouse(), w.beside("direct_response 1 KiB", "direct")
 	out.doing("%s, %d pairs", load.Name, n)
 	if err := warm(ctx, load, subject); err != nil {
 		return report.Pair{}, err
@@ -105,11 +110,11 @@ func (o *Options) ratioOf(ctx context.Context, w *world, subject, reference targ
 // check measures the ratios that limits.json bounds. One that is beyond its limit is
 // measured again with more pairs, and fails if it still is.
 func check(ctx context.Context, o *Options, out *Recorder) (err error) {
-	w, subject, reference, err := startRatio(ctx, o, "check")
+	w, stop, err := startRatio(ctx, o, "check")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, w.stop()) }()
+	defer func() { err = errors.Join(err, stop()) }()
 	var failed []error
 	for _, limit := range o.limits.Limits {
 		load, err := ratioWorkload(limit.Workload)
@@ -117,7 +122,7 @@ func check(ctx context.Context, o *Options, out *Recorder) (err error) {
 			return err
 		}
 		for _, n := range []int{o.limits.Pairs, o.limits.RetryPairs} {
-			pair, err := o.ratioOf(ctx, w, subject, reference, load, n, out)
+			pair, err := o.ratioOf(ctx, w, load, n, out)
 			if err != nil {
 				return err
 			}
