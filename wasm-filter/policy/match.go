@@ -8,7 +8,10 @@ import (
 // Govern finds the first rule that the request falls under, when all its headers are
 // read; false if there is none.
 func (e *Edge) Govern(r *Request) bool {
-	path := canonicalPath(r.path())
+	path, usual := plainPath(r.Target)
+	if !usual {
+		path = canonicalPath(path)
+	}
 	for r.rule = range e.config.Rules {
 		if e.config.Rules[r.rule].Match.matches(r.Method, path) {
 			return true
@@ -80,7 +83,7 @@ func bare(path string) string {
 // upstream understands, whatever the listener is set to. Cache keys keep the path as it
 // came: an unusual spelling is a miss.
 func canonicalPath(path string) string {
-	if !unusual(path) || path[0] != '/' { // "*" and authorities are no paths: no rule matches them
+	if path == "" || path[0] != '/' { // "*" and authorities are no paths: no rule matches them
 		return path
 	}
 	path = strings.ReplaceAll(percentDecode(path), `\`, "/")
@@ -103,19 +106,28 @@ func canonicalPath(path string) string {
 	return "/" + strings.Join(kept, "/")
 }
 
-// unusual reports whether canonicalPath would change path, or might.
-func unusual(path string) bool {
-	for i := range len(path) {
-		switch c := path[i]; c {
-		case '%', ';', '\\':
-			return true
-		case '/':
-			if i+1 < len(path) && (path[i+1] == '/' || path[i+1] == '.') {
-				return true
-			}
+// plainPath is the path of a target, without its query, and whether canonicalPath leaves it
+// as it is for sure, which it costs less to see than to do.
+func plainPath(target string) (path string, usual bool) {
+	usual = true
+	var before byte
+	for i := range len(target) {
+		c := target[i]
+		if c > ';' && c != '?' && c != '\\' { // most are letters
+			before = c
+			continue
 		}
+		switch c {
+		case '?':
+			return target[:i], usual
+		case '%', ';', '\\':
+			usual = false
+		case '/', '.':
+			usual = usual && before != '/'
+		}
+		before = c
 	}
-	return false
+	return target, usual
 }
 
 // percentDecode decodes every escape that is well-formed and keeps the others.

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -48,8 +49,12 @@ func FuzzCanonicalPath(f *testing.F) {
 		if path != "" && path[0] == '/' && (got == "" || got[0] != '/') {
 			t.Errorf("canonicalPath(%q): got %q, want a path that begins with /", path, got)
 		}
-		if !unusual(path) && got != path {
-			t.Errorf("canonicalPath(%q): got %q for a usual path", path, got)
+		plain, usual := plainPath(path)
+		if want, _, _ := strings.Cut(path, "?"); plain != want {
+			t.Errorf("plainPath(%q): got %q, want %q", path, plain, want)
+		}
+		if got := canonicalPath(plain); usual && got != plain {
+			t.Errorf("canonicalPath(%q): got %q for a usual path", plain, got)
 		}
 	})
 }

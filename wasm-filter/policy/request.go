@@ -48,8 +48,10 @@ func (e *Edge) ReadHeader(r *Request, name, value string) {
 	switch name {
 	case ":method":
 		r.Method = value
+		return
 	case ":path":
 		r.Target = value
+		return
 	case "if-none-match":
 		r.ifNoneMatch = joinLines(r.ifNoneMatch, value)
 	case "accept-encoding":
@@ -93,11 +95,6 @@ func joinLines(list, line string) string {
 		return line
 	}
 	return list + ", " + line
-}
-
-func (r *Request) path() string {
-	path, _, _ := strings.Cut(r.Target, "?")
-	return path
 }
 
 // appendKey appends the cache key of the request under a rule; false if it would be too
