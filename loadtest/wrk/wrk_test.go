@@ -1,6 +1,7 @@
 package wrk
 
 import (
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -39,16 +40,15 @@ func TestParse(t *testing.T) {
 // TestRunSendsTheWorkload runs wrk itself.
 func TestRunSendsTheWorkload(t *testing.T) {
 	var mu sync.Mutex
-	seen := map[string]int{}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	var seen map[string]int
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		seen[r.Method+" "+r.URL.Path+" "+r.Header.Get("x-device-id")]++
 		mu.Unlock()
 		if r.URL.Path == "/bad" {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-	}))
-	defer server.Close()
+	})
 	device := []string{"x-device-id: a"}
 	for _, test := range []struct {
 		name  string
@@ -62,18 +62,14 @@ func TestRunSendsTheWorkload(t *testing.T) {
 		{"numbered", workload.Workload{Method: http.MethodGet, Path: "/n/{n}", Headers: []string{"x-device-id: d{n}"}, Count: 3}, []string{"GET /n/0 d0", "GET /n/1 d1", "GET /n/2 d2"}, false},
 		{"errors", workload.Workload{Method: http.MethodGet, Path: "/bad"}, []string{"GET /bad "}, true},
 	} {
-		clear(seen)
+		seen = map[string]int{}
+		server := httptest.NewServer(handler)
 		got, err := Run(t.Context(), server.URL, test.w, Load{Threads: 1, Connections: 2, Duration: time.Second}, t.TempDir())
+		server.Close() // waits for the last requests of a wrk that has gone
 		if err != nil {
 			t.Fatalf("%s: %v", test.name, err)
 		}
-		var asked []string
-		mu.Lock()
-		for s := range seen {
-			asked = append(asked, s)
-		}
-		mu.Unlock()
-		slices.Sort(asked)
+		asked := slices.Sorted(maps.Keys(seen))
 		if !slices.Equal(asked, test.want) {
 			t.Errorf("%s: got requests %q, want %q", test.name, asked, test.want)
 		}
