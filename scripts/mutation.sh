@@ -92,7 +92,7 @@ check closed-by-the-only-secret sidecar/internal/credential/verifier.go \
 check complete-with-all-shards sidecar/internal/credential/resync.go \
   'if !slices.Contains(s.synced, false) {' 'if true || !slices.Contains(s.synced, false) {' ./sidecar/internal/credential TestDevicesComplete
 check no-refusal-when-silent wasm-filter/policy/decide.go \
-  'if nowMS-e.state.HeartbeatMS >' 'if false && nowMS-e.state.HeartbeatMS >' ./wasm-filter/policy TestDecideWithoutACall
+  'return e.heard(nowMS) && (standing' 'return (standing' ./wasm-filter/policy TestDecideWithoutACall
 check absent-is-not-unknown-yet wasm-filter/policy/decide.go \
   'standing == wire.Absent && e.state.DevicesComplete' 'standing == wire.Absent' ./wasm-filter/policy TestDecideWithoutACall
 check torn-read-check wire/object.go \
