@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -75,6 +76,12 @@ func FreeAddress() (string, error) {
 	return net.JoinHostPort(host, strconv.Itoa(port)), nil
 }
 
+// lastPort counts up from anywhere, so that a process gives no port twice before it has
+// given all: drawn anew each time, two of a stack's ports were the same in one of a thousand stacks.
+var lastPort atomic.Uint32
+
+func init() { lastPort.Store(rand.Uint32()) }
+
 // freePort finds a port that nothing listens on. It stays below 32768, where Linux starts
 // to number outgoing connections: a port from there could be taken by one while the
 // program that owned it restarts.
@@ -82,7 +89,7 @@ func freePort(host string) (int, error) {
 	const low, high, attempts = 20000, 32768, 100
 	var last error
 	for range attempts {
-		port := low + rand.IntN(high-low)
+		port := low + int(lastPort.Add(1)%(high-low))
 		if last = probe(net.JoinHostPort(host, strconv.Itoa(port))); last == nil {
 			return port, nil
 		}

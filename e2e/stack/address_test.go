@@ -103,3 +103,18 @@ func TestReachable(t *testing.T) {
 		}
 	}
 }
+
+// TestFreeAddressesDiffer asks for as many as a test run needs: none comes twice.
+func TestFreeAddressesDiffer(t *testing.T) {
+	seen := map[string]bool{}
+	for range 1000 {
+		address, err := FreeAddress()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[address] {
+			t.Fatalf("%s came twice", address)
+		}
+		seen[address] = true
+	}
+}
