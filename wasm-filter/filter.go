@@ -26,17 +26,13 @@ func (s *stream) proceed() action {
 		return s.reply(&d)
 	}
 	request.Token = p.vm
-	governed := p.edge.Govern(&request)
-	if !governed && !p.edge.Config().DenyByDefault { // as Decide would say, at a fraction of its cost
+	if !p.edge.Govern(&request) {
 		s.disown(&request)
 		return proceed
 	}
 	var d policy.Decision
 	for {
-		var now int64
-		if governed {
-			now = p.vm.host.now()
-		}
+		now := p.vm.host.now()
 		p.edge.Decide(&d, now, &request, p.vm, &s.answers)
 		if d.Outdated && p.readState() {
 			p.edge.Decide(&d, now, &request, p.vm, &s.answers)

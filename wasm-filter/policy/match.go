@@ -6,7 +6,7 @@ import (
 )
 
 // Govern finds the first rule that the request falls under, when all its headers are
-// read; false if there is none.
+// read. It is false if the request needs no decision: no rule covers it, and such pass.
 func (e *Edge) Govern(r *Request) bool {
 	path, usual := plainPath(r.Target)
 	if !usual {
@@ -18,7 +18,7 @@ func (e *Edge) Govern(r *Request) bool {
 		}
 	}
 	r.rule = -1
-	return false
+	return e.config.DenyByDefault
 }
 
 // matches says whether a rule covers a request. A path covers itself with or without a
