@@ -12,11 +12,11 @@ import (
 // as if the sidecar had not.
 const maxCalls = 4096
 
-// calls coalesces the calls to the sidecar of one plugin: for each credential or key one
+// calls coalesces the calls to the sidecar of one VM: for each credential or key one
 // is in flight, and every request that needs its answer waits for it. The answer comes
 // even if the stream that asked first is gone by then.
 type calls struct {
-	plugin   *plugin
+	vm       *vm
 	inFlight map[string]*call
 	holds    holds
 	failed   int    // since the last report
@@ -37,7 +37,7 @@ type call struct {
 func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 	pending := c.inFlight[callKey(d)]
 	if pending == nil {
-		source := c.plugin.vm.host.source()
+		source := c.vm.host.source()
 		if d.New {
 			if wait := c.holds.wait(source, nowMS); wait > 0 {
 				s.answers.Verify = &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: wait}
@@ -57,8 +57,8 @@ func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 // refresh verifies a credential behind the request that it was good for.
 func (c *calls) refresh(d *policy.Decision) {
 	verify := policy.Decision{Action: policy.Verify, Credential: d.Credential, Digest: d.Digest}
-	if c.inFlight[callKey(&verify)] == nil && c.dispatch(newCall(&verify, c.plugin.vm.host.source())) {
-		c.plugin.vm.count(policy.AuthRefresh)
+	if c.inFlight[callKey(&verify)] == nil && c.dispatch(newCall(&verify, c.vm.host.source())) {
+		c.vm.count(policy.AuthRefresh)
 	}
 }
 
@@ -68,7 +68,7 @@ func (c *calls) dispatch(pending *call) bool {
 		c.fail(fmt.Sprintf("no call to %s: %d are in flight, the most there may be", pending.path, maxCalls))
 		return false
 	}
-	err := c.plugin.call(pending.path, pending.body, func(body []byte) {
+	err := c.vm.call(pending.path, pending.body, func(body []byte) {
 		delete(c.inFlight, pending.key)
 		if body == nil {
 			c.fail(pending.path + ": no answer of status 200 in time")
@@ -88,7 +88,7 @@ func (c *calls) deliver(pending *call, body []byte) {
 	body = bytes.Clone(body) // a request that goes on to a second call refers to it until then
 	if pending.path == verifyPath {
 		if verified, err := wire.ParseVerifyResponse(body); err == nil {
-			c.holds.add(pending.source, c.plugin.vm.host.now(), verified.HoldMS)
+			c.holds.add(pending.source, c.vm.host.now(), verified.HoldMS)
 		}
 	}
 	for _, s := range pending.waiting {
@@ -100,14 +100,14 @@ func (c *calls) deliver(pending *call, body []byte) {
 func (c *calls) fail(why string) {
 	c.failed++
 	c.failure = why
-	c.plugin.vm.count(policy.CallFailed)
+	c.vm.count(policy.CallFailed)
 }
 
 // report says what has failed since the last tick.
 func (c *calls) report() {
 	if c.failed > 0 {
-		c.plugin.vm.host.warn(fmt.Sprintf("gatehouse: %d calls to cluster %q failed in the last %d ms, e.g. %s: is the sidecar running, and its socket the one that the cluster names?",
-			c.failed, c.plugin.edge.Config().SidecarCluster, tickMS, c.failure))
+		c.vm.host.warn(fmt.Sprintf("gatehouse: %d calls to cluster %q failed in the last %d ms, e.g. %s: is the sidecar running, and its socket the one that the cluster names?",
+			c.failed, c.vm.edge.Config().SidecarCluster, tickMS, c.failure))
 		c.failed = 0
 	}
 }

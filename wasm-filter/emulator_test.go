@@ -15,11 +15,12 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// emulator is a proxy in memory: it calls the VM as Envoy does and keeps what the VM does.
+// emulator is a proxy in memory: it calls its VM as Envoy does and keeps what the VM does.
 // Its results come in an arena that is filled with garbage before every callback, so that
 // what was kept for longer than a callback shows.
 type emulator struct {
 	vm      *vm
+	push    *vm // of emulateBoth
 	arena   abi.Arena
 	handed  [][]byte // by the arena, in the callback that runs
 	clock   int64
@@ -71,26 +72,31 @@ type sent struct {
 
 const pluginID = 1
 
-// emulate starts a plugin, with a state in shared data unless the configuration is a push
+// emulate starts a VM, with a state in shared data unless the configuration is a push
 // listener's.
 func emulate(t testing.TB, config string) *emulator {
 	t.Helper()
 	e := &emulator{clock: 1_700_000_000_000, from: "203.0.113.7", stateCAS: 1, config: []byte(config), records: map[string][]byte{},
 		streams: map[uint32]*exchange{}, nextID: pluginID, counts: map[policy.Counter]uint64{}}
-	e.vm = newVM(e)
-	e.callback(pluginID, func() { e.vm.createPlugin(pluginID) })
-	e.callback(pluginID, func() {
-		if !e.vm.configure(pluginID, len(e.config)) {
-			t.Fatalf("the configuration is refused: %v", e.logs)
-		}
-	})
-	if !e.vm.plugin(pluginID).edge.Config().PushListener {
+	e.start(t)
+	if !e.vm.edge.Config().PushListener {
 		s := state
 		s.InStepMS = e.clock
 		e.records[place(wire.RegionState, 0)] = wire.AppendState(nil, &s)
 		e.tick()
 	}
 	return e
+}
+
+// start starts a VM of the configuration, beside the one that there is, if there is one.
+func (e *emulator) start(t testing.TB) {
+	t.Helper()
+	e.vm = newVM(e)
+	e.callback(pluginID, func() {
+		if !e.vm.configure(0) {
+			t.Fatalf("the configuration is refused: %v", e.logs)
+		}
+	})
 }
 
 func place(region wire.Region, index uint32) string {
@@ -122,7 +128,6 @@ func (e *emulator) begin(headers [][2]string, endOfStream bool) uint32 {
 	e.nextID++
 	id, x := e.nextID, &exchange{request: headers}
 	e.streams[id] = x
-	e.callback(id, func() { e.vm.createStream(id, pluginID) })
 	e.callback(id, func() { x.action = e.vm.requestHeaders(id, endOfStream) })
 	return id
 }
@@ -130,7 +135,7 @@ func (e *emulator) begin(headers [][2]string, endOfStream bool) uint32 {
 // end ends a stream; the VM isn't told.
 func (e *emulator) end(id uint32) { delete(e.streams, id) }
 
-func (e *emulator) tick() { e.callback(pluginID, func() { e.vm.tick(pluginID) }) }
+func (e *emulator) tick() { e.callback(pluginID, func() { e.vm.tick() }) }
 
 // answered gives the answer to a call, nil for a failure.
 func (e *emulator) answered(c sent, body []byte) {
@@ -140,7 +145,7 @@ func (e *emulator) answered(c sent, body []byte) {
 
 func (e *emulator) now() int64 { return e.clock }
 
-func (e *emulator) configuration(size int) []byte { return e.result(e.config[:size]) }
+func (e *emulator) configuration() []byte { return e.result(e.config) }
 
 func (e *emulator) setTickPeriod(uint32) error { return nil }
 

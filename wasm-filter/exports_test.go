@@ -23,7 +23,7 @@ func TestExports(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := exports(t, module)
-	want := []string{"_initialize", "memory", "proxy_abi_version_0_2_0", "proxy_on_configure", "proxy_on_context_create",
+	want := []string{"_initialize", "memory", "proxy_abi_version_0_2_0", "proxy_on_configure",
 		"proxy_on_http_call_response", "proxy_on_memory_allocate", "proxy_on_request_body", "proxy_on_request_headers",
 		"proxy_on_tick"}
 	if slices.Sort(got); !slices.Equal(got, want) {

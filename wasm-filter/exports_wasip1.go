@@ -12,26 +12,16 @@ var module = newVM(&proxy{})
 //go:wasmexport proxy_abi_version_0_2_0
 func proxyABIVersion() {}
 
-//go:wasmexport proxy_on_context_create
-func proxyOnContextCreate(id, plugin uint32) {
-	abi.BeginCallback()
-	if plugin == 0 {
-		module.createPlugin(id)
-	} else {
-		module.createStream(id, plugin)
-	}
-}
-
 //go:wasmexport proxy_on_configure
-func proxyOnConfigure(plugin, size uint32) uint32 {
+func proxyOnConfigure(_, size uint32) uint32 {
 	abi.BeginCallback()
-	return truth(module.configure(plugin, int(size)))
+	return truth(module.configure(int(size)))
 }
 
 //go:wasmexport proxy_on_tick
-func proxyOnTick(plugin uint32) {
+func proxyOnTick(uint32) {
 	abi.BeginCallback()
-	module.tick(plugin)
+	module.tick()
 }
 
 //go:wasmexport proxy_on_request_headers

@@ -8,51 +8,51 @@ import (
 // stream is one request at an edge. It translates between the host's callbacks and
 // policy, and holds what the sidecar answered while the request is paused.
 type stream struct {
-	plugin  *plugin
+	vm      *vm
 	id      uint32
 	answers policy.Answers
 }
 
 // proceed decides the request as far as it can with what is known now.
 func (s *stream) proceed() action {
-	p := s.plugin
-	headers, ok := abi.ReadHeaders(p.vm.host.requestHeaders(), p.headers)
+	v := s.vm
+	headers, ok := abi.ReadHeaders(v.host.requestHeaders(), v.headers)
 	var request policy.Request
 	for headers.Next() {
-		p.edge.ReadHeader(&request, headers.Name, headers.Value)
+		v.edge.ReadHeader(&request, headers.Name, headers.Value)
 	}
 	if !ok || headers.Malformed { // a request that can't be read is one that no rule has let through
 		d := policy.Unreadable()
 		return s.reply(&d)
 	}
-	request.Token = p.vm
-	if !p.edge.Govern(&request) {
+	request.Token = v
+	if !v.edge.Govern(&request) {
 		s.disown(&request)
 		return proceed
 	}
 	var d policy.Decision
 	for {
-		now := p.vm.host.now()
-		p.edge.Decide(&d, now, &request, p.vm, &s.answers)
-		if d.Outdated && p.readState() {
-			p.edge.Decide(&d, now, &request, p.vm, &s.answers)
+		now := v.host.now()
+		v.edge.Decide(&d, now, &request, v, &s.answers)
+		if d.Outdated && v.readState() {
+			v.edge.Decide(&d, now, &request, v, &s.answers)
 		}
-		p.vm.count(d.Auth)
-		p.vm.count(d.Cache)
+		v.count(d.Auth)
+		v.count(d.Cache)
 		if d.Refresh {
-			p.calls.refresh(&d)
+			v.calls.refresh(&d)
 		}
 		switch d.Action {
 		case policy.Reply:
 			if d.Key != "" {
-				p.hits.hit(d.Key)
+				v.hits.hit(d.Key)
 			}
 			return s.reply(&d)
 		case policy.Pass:
 			s.pass(&d, &request)
 			return proceed
 		case policy.Verify, policy.Fetch, policy.Exchange:
-			if p.calls.join(s, &d, now) {
+			if v.calls.join(s, &d, now) {
 				return pause
 			}
 		}
@@ -60,13 +60,13 @@ func (s *stream) proceed() action {
 }
 
 func (s *stream) reply(d *policy.Decision) action {
-	s.plugin.vm.host.reply(d.Status, d.Headers, d.Body)
+	s.vm.host.reply(d.Status, d.Headers, d.Body)
 	return pause
 }
 
 // pass sends a request upstream with the identity that was established, and no other.
 func (s *stream) pass(d *policy.Decision, r *policy.Request) {
-	v := s.plugin.vm
+	v := s.vm
 	if d.CacheStatus != "" {
 		v.host.setCacheStatus(d.CacheStatus)
 	}
@@ -80,13 +80,13 @@ func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 // disown removes what a client has said of its identity.
 func (s *stream) disown(r *policy.Request) {
 	for _, name := range r.Forged {
-		s.plugin.vm.host.removeRequestHeader(name)
+		s.vm.host.removeRequestHeader(name)
 	}
 }
 
 // hold is the stream as it is kept while it waits.
 func (s *stream) hold() *stream {
-	v := s.plugin.vm
+	v := s.vm
 	held := v.paused[s.id]
 	if held == nil {
 		held = new(stream)
@@ -98,7 +98,7 @@ func (s *stream) hold() *stream {
 
 // answered continues a paused request when its call has come back.
 func (s *stream) answered() {
-	v := s.plugin.vm
+	v := s.vm
 	delete(v.paused, s.id)
 	if !v.host.enter(s.id) {
 		return // gone in the meantime

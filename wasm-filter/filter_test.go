@@ -56,7 +56,7 @@ func TestVerifyIsCoalesced(t *testing.T) {
 			t.Errorf("request %d: got headers %v, want the device's identity and no other", id, x.request)
 		}
 	}
-	if len(e.vm.paused)+len(e.vm.calls)+len(e.vm.plugins[0].calls.inFlight) != 0 {
+	if len(e.vm.paused)+len(e.vm.awaited)+len(e.vm.calls.inFlight) != 0 {
 		t.Error("something is kept when all is answered")
 	}
 }
@@ -251,61 +251,61 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestIDComesAgain gives a stream at an edge the id of a push that went away without its body.
+// TestIDComesAgain gives a stream the id of a push that went away without its body.
 func TestIDComesAgain(t *testing.T) {
-	e := emulate(t, `{"push_listener": true}`)
-	id := unfinished(e)
-	e.end(id)
-	const edge = 1000
-	e.callback(edge, func() { e.vm.createPlugin(edge) })
-	e.config = []byte(`{}`)
-	e.callback(edge, func() { e.vm.configure(edge, len(e.config)) })
-	e.streams[id] = &exchange{request: device("/open")}
-	e.callback(id, func() { e.vm.createStream(id, edge) })
-	e.callback(id, func() { e.vm.requestHeaders(id, false) })
-	e.body = batch(7, true)
-	e.callback(id, func() {
-		if got := e.vm.requestBody(id, len(e.body), true); got != proceed {
-			t.Errorf("got action %d for the body, want to continue", got)
+	for _, endOfStream := range []bool{false, true} {
+		e := emulate(t, `{"push_listener": true}`)
+		id := unfinished(e)
+		e.end(id)
+		e.streams[id] = &exchange{request: [][2]string{{":method", "GET"}, {":path", "/"}}}
+		e.callback(id, func() { e.vm.requestHeaders(id, endOfStream) })
+		if got := e.streams[id].reply; got == nil || got.status != 404 {
+			t.Fatalf("got %+v, want 404", got)
 		}
-	})
-	if got := e.streams[id].reply; got != nil {
-		t.Errorf("got reply %+v to a request that passes", got)
+		e.body = batch(7, true)
+		e.callback(id, func() { e.vm.requestBody(id, len(e.body), true) }) // a second reply would be a panic
+		if len(e.vm.pushes) != 0 {
+			t.Errorf("got %d entries, want none", len(e.vm.pushes))
+		}
 	}
 }
 
 func TestBadConfiguration(t *testing.T) {
-	e := emulate(t, `{}`)
-	e.config = []byte(`{"rules": [{"match": {"path": "/a"}, "cash": {}}]}`)
-	if e.vm.configure(pluginID, len(e.config)) {
-		t.Error("got true, want false")
+	tests := []struct {
+		name, config string
+		plugin       int // bytes of the plugin's own
+		want         string
+	}{
+		{"unknown field", `{"rules": [{"match": {"path": "/a"}, "cash": {}}]}`, 0, "rules[0].cash: unknown field"},
+		{"none", "", 0, "vm_config.configuration is refused"},
+		{"the plugin's own", `{}`, 17, "configuration has 17 bytes: move what is in it to vm_config.configuration"},
 	}
-	if logs := strings.Join(e.logs, ""); !strings.Contains(logs, "rules[0].cash: unknown field") {
-		t.Errorf("got %q, want the path of the field", logs)
-	}
-}
-
-// TestPluginsOfOneVM has two edges in one VM, of which one goes away.
-func TestPluginsOfOneVM(t *testing.T) {
-	e := emulate(t, `{}`)
-	const second = 1000
-	e.callback(second, func() { e.vm.createPlugin(second) })
-	e.config = []byte(`{"default": "deny"}`)
-	e.callback(second, func() { e.vm.configure(second, len(e.config)) })
-	for plugin, want := range map[uint32]action{pluginID: proceed, second: pause} {
-		e.nextID++
-		id := e.nextID
-		e.streams[id] = &exchange{request: [][2]string{{":method", "GET"}, {":path", "/"}}}
-		e.callback(id, func() { e.vm.createStream(id, plugin) })
-		e.callback(id, func() {
-			if got := e.vm.requestHeaders(id, true); got != want {
-				t.Errorf("plugin %d: got action %d, want %d", plugin, got, want)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			e := emulate(t, `{}`)
+			e.config, e.vm = []byte(tt.config), newVM(e)
+			if e.vm.configure(tt.plugin) {
+				t.Error("got true, want false")
+			}
+			if logs := strings.Join(e.logs, ""); !strings.Contains(logs, tt.want) {
+				t.Errorf("got %q, want %q", logs, tt.want)
 			}
 		})
 	}
-	e.vm.sweepAt = 0
-	e.tick()
-	if e.vm.plugin(second) != nil || e.vm.plugin(pluginID) == nil {
-		t.Errorf("got plugins %v, want only that of the one that is still there", e.vm.plugins)
+}
+
+// TestSecondPlugin has another listener with the same rules, and so the same VM, come while a
+// request waits.
+func TestSecondPlugin(t *testing.T) {
+	e := emulate(t, rules)
+	id := send(e, "/v1/telemetry")
+	e.callback(pluginID+1000, func() {
+		if !e.vm.configure(0) {
+			t.Fatalf("refused: %v", e.logs)
+		}
+	})
+	e.answered(e.calls[0], allow())
+	if !e.streams[id].went() {
+		t.Error("the request that waited was not sent on")
 	}
 }

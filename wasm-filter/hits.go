@@ -37,12 +37,12 @@ func (h *hits) hit(key string) {
 }
 
 // tick sends the report of a second, if there was a hit in it.
-func (h *hits) tick(p *plugin) {
+func (h *hits) tick(v *vm) {
 	if h.ticks++; h.ticks < reportTicks || h.report == nil {
 		return
 	}
 	h.ticks = 0
 	// A failure is that of every call, and verifications or fetches say so if it matters.
-	_ = p.call(hitsPath, h.report, func([]byte) {})
+	_ = v.call(hitsPath, h.report, func([]byte) {})
 	h.report = nil
 }

@@ -59,7 +59,7 @@ func TestHeldSource(t *testing.T) {
 			e.tick()
 		}, "new", ""},
 		{"a silent sidecar", func(e *emulator) {
-			e.vm.plugins[0].calls.holds.add(e.from, e.clock, uint32(time.Hour/time.Millisecond))
+			e.vm.calls.holds.add(e.from, e.clock, uint32(time.Hour/time.Millisecond))
 			e.clock += 30_001
 		}, "new", ""},
 	}

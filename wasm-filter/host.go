@@ -15,8 +15,8 @@ import (
 type host interface {
 	// now is the proxy's clock, unix ms.
 	now() int64
-	// configuration is the first size bytes of the plugin's configuration.
-	configuration(size int) []byte
+	// configuration is the VM's, during configure.
+	configuration() []byte
 	setTickPeriod(ms uint32) error
 	// record is the shared-data record at a place, nil if there is none.
 	record(region wire.Region, index uint32) []byte

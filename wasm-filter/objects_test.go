@@ -7,14 +7,13 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-const pushPlugin = 1000
-
-// emulateBoth starts an edge with a push listener in the same VM.
+// emulateBoth starts an edge beside a push listener.
 func emulateBoth(t *testing.T) *emulator {
 	e := emulate(t, rules)
+	edge := e.vm
 	e.config = []byte(`{"push_listener": true}`)
-	e.callback(pushPlugin, func() { e.vm.createPlugin(pushPlugin) })
-	e.callback(pushPlugin, func() { e.vm.configure(pushPlugin, len(e.config)) })
+	e.start(t)
+	e.vm, e.push = edge, e.vm
 	return e
 }
 
@@ -42,10 +41,9 @@ func pushObject(t *testing.T, e *emulator, s wire.State, o *wire.Object) {
 	e.nextID++
 	id := e.nextID
 	e.streams[id] = &exchange{request: [][2]string{{":method", "POST"}, {":path", "/v1/apply"}}}
-	e.callback(id, func() { e.vm.createStream(id, pushPlugin) })
-	e.callback(id, func() { e.vm.requestHeaders(id, false) })
+	e.callback(id, func() { e.push.requestHeaders(id, false) })
 	e.body = b
-	e.callback(id, func() { e.vm.requestBody(id, len(b), true) })
+	e.callback(id, func() { e.push.requestBody(id, len(b), true) })
 	if got := e.streams[id].reply; got == nil || got.status != 200 {
 		t.Fatalf("push: got %+v, want 200", got)
 	}

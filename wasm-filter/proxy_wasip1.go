@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"time"
 	"unsafe"
@@ -22,8 +23,8 @@ type proxy struct {
 
 func (*proxy) now() int64 { return abi.NowMS() }
 
-func (*proxy) configuration(size int) []byte {
-	return orNil(abi.BufferBytes(abi.PluginConfiguration, size))
+func (*proxy) configuration() []byte {
+	return orNil(abi.BufferBytes(abi.VMConfiguration, math.MaxInt32))
 }
 
 func (*proxy) setTickPeriod(ms uint32) error { return abi.SetTickPeriod(ms) }

@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
-	"slices"
+	"fmt"
+	"strings"
 
+	"github.com/gatehouse/gatehouse/wasm-filter/abi"
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 	"github.com/gatehouse/gatehouse/wire"
 )
@@ -16,21 +18,26 @@ const (
 	pause   action = 1
 )
 
-// vm is what all plugins of one VM share. Several plugin configurations can live in one
-// VM, so nothing in it depends on a configuration.
+// vm is one VM of the proxy, of an edge or of the push listener: its configuration is part
+// of what tells VMs apart, so all streams of one are decided by the same rules, whatever
+// listener they came to.
 type vm struct {
-	host    host
-	plugins []*plugin
+	host host
+	edge *policy.Edge // nil until the VM is configured
+	// headers has the lengths of the names of those headers that the edge reads: most
+	// headers of a request have others.
+	headers uint64
+	calls   calls
+	hits    hits
 	objects objectCache
 	bodies  bodyCache
 	counts  [policy.Counters]uint64 // since the last flush
 
-	// stream is the one that was created last. Most streams are answered or passed by
-	// their first callback, which follows at once, and leave nothing behind: they all use
-	// this one. Who has to wait is copied to paused.
-	stream stream
-	paused map[uint32]*stream           // by id
-	calls  map[uint32]func(body []byte) // by token
+	// stream is the one whose headers came last. Most streams are answered or passed at
+	// once and leave nothing behind: they all use this one. Who has to wait is copied to paused.
+	stream  stream
+	paused  map[uint32]*stream           // by id
+	awaited map[uint32]func(body []byte) // what takes the answers to calls, by token
 
 	// pushes are the streams of the push listener. Nobody tells when one of them is gone,
 	// since that would be a callback for every stream: see sweep.
@@ -40,49 +47,96 @@ type vm struct {
 
 func newVM(h host) *vm {
 	return &vm{host: h, paused: map[uint32]*stream{}, pushes: map[uint32]*ingest{},
-		calls: map[uint32]func([]byte){}, sweepAt: sweepLeast}
+		awaited: map[uint32]func([]byte){}, sweepAt: sweepLeast}
 }
 
-func (v *vm) createPlugin(id uint32) { v.plugins = append(v.plugins, &plugin{vm: v, id: id}) }
+// tickMS is how often a VM reads the state, flushes its counters and reports, ms.
+const tickMS = 200
 
-// plugin is the one of an id, nil if there is none.
-func (v *vm) plugin(id uint32) *plugin {
-	for _, p := range v.plugins {
-		if p.id == id {
-			return p
+// configure is called for each plugin of the VM, mostly one. It reads the VM's configuration
+// and has no other effect: the proxy also starts VMs only to see whether they would. size is
+// of the plugin's own configuration, which must be empty: rules of different plugins in one
+// VM could not be told apart. false: it is refused.
+func (v *vm) configure(size int) bool {
+	if size > 0 {
+		v.host.critical(fmt.Sprintf("gatehouse: refused: configuration has %d bytes: move what is in it to vm_config.configuration, and remove it", size))
+		return false
+	}
+	if v.edge == nil {
+		config, err := policy.ParseBytes(v.host.configuration())
+		if err != nil {
+			v.host.critical("gatehouse: vm_config.configuration is refused:\n" + indent(err.Error()))
+			return false
 		}
+		v.edge = policy.NewEdge(config)
+		for _, name := range config.HeadersRead() {
+			v.headers |= abi.LengthBit(name)
+		}
+		v.calls = calls{vm: v, inFlight: map[string]*call{}, holds: holds{}}
 	}
-	return nil
+	if err := v.host.setTickPeriod(tickMS); err != nil {
+		v.host.critical(fmt.Sprintf("gatehouse: set tick period of %d ms: %v", tickMS, err))
+		return false
+	}
+	return true
 }
 
-// createStream precedes the request headers of the stream, with nothing in between.
-func (v *vm) createStream(id, plugin uint32) {
-	if len(v.pushes) > 0 { // most of the time there is none, and this is every request's way
-		delete(v.pushes, id) // ids come again after 2³² streams
+// tick is called for each plugin of the VM, in its context, on which calls are booked.
+func (v *vm) tick() {
+	v.flush()
+	if v.edge.Config().PushListener {
+		v.sweep()
+		return
 	}
-	v.stream = stream{plugin: v.plugin(plugin), id: id}
+	v.objects.tick(v.host)
+	v.readState()
+	v.calls.report()
+	v.calls.holds.sweep(v.host.now())
+	v.hits.tick(v)
 }
 
-func (v *vm) configure(plugin uint32, size int) bool { return v.plugin(plugin).configure(size) }
+// readState reads the state record and reports whether another one is in force now than before.
+func (v *vm) readState() bool {
+	state, err := wire.ParseState(v.host.record(wire.RegionState, 0))
+	if err != nil {
+		return false // none yet, or of another release: what was read before stays
+	}
+	before := v.edge.State()
+	changed := state.Epoch != before.Epoch || len(state.Permissions) != len(before.Permissions)
+	if state.Epoch != before.Epoch {
+		clear(v.calls.holds) // of a sidecar that may be another one
+	}
+	v.edge.SetState(state)
+	return changed
+}
 
-func (v *vm) tick(plugin uint32) { v.plugin(plugin).tick() }
+// call makes a call to the sidecar; done gets the answer's body, or nil for none that is
+// usable, which is the callback's as everything from the host.
+func (v *vm) call(path string, body []byte, done func(body []byte)) error {
+	config := v.edge.Config()
+	token, err := v.host.call(config.SidecarCluster, path, body, config.SidecarTimeout)
+	if err == nil {
+		v.awaited[token] = done
+	}
+	return err
+}
 
+// requestHeaders begins a stream.
 func (v *vm) requestHeaders(id uint32, endOfStream bool) action {
-	s := &v.stream
-	if s.id != id || s.plugin == nil {
-		panic("gatehouse: the proxy shows request headers of a stream that it hasn't just created")
-	}
-	if s.plugin.edge.Config().PushListener {
+	if v.edge.Config().PushListener {
 		i := &ingest{vm: v}
-		if !endOfStream {
+		if endOfStream {
+			delete(v.pushes, id) // ids come again after 2³² streams
+		} else {
 			v.pushes[id] = i
 		}
 		return i.headers(endOfStream)
 	}
-	return s.proceed()
+	v.stream = stream{vm: v, id: id}
+	return v.stream.proceed()
 }
 
-// requestBody is of interest at the push listener only.
+// requestBody is of interest at the push listener only: what is paused at an edge gets none.
 func (v *vm) requestBody(id uint32, size int, endOfStream bool) action {
 	i := v.pushes[id]
 	if i == nil {
@@ -97,9 +151,9 @@ func (v *vm) requestBody(id uint32, size int, endOfStream bool) action {
 // sweepLeast is how many entries of streams are kept before the first sweep.
 const sweepLeast = 1024
 
-// sweep forgets streams and plugins that are gone. It waits until the entries of streams
-// have doubled since the last time, so that there are at most twice as many as there are
-// streams, and an entry is looked at twice on average.
+// sweep forgets pushes that are gone. It waits until their entries have doubled since the
+// last time, so that there are at most twice as many as there are streams, and an entry is
+// looked at twice on average.
 func (v *vm) sweep() {
 	if len(v.pushes) < v.sweepAt {
 		return
@@ -109,14 +163,13 @@ func (v *vm) sweep() {
 			delete(v.pushes, id)
 		}
 	}
-	v.plugins = slices.DeleteFunc(v.plugins, func(p *plugin) bool { return !v.host.enter(p.id) })
 	v.sweepAt = sweepLeast + 2*len(v.pushes)
 }
 
-// callResponse hands the answer to a call to the plugin that made it.
+// callResponse hands the answer to a call to who made it.
 func (v *vm) callResponse(token uint32, size int) {
-	if done, ok := v.calls[token]; ok {
-		delete(v.calls, token)
+	if done, ok := v.awaited[token]; ok {
+		delete(v.awaited, token)
 		done(v.host.callBody(size))
 	}
 }
@@ -156,3 +209,5 @@ func (v *vm) Body(epoch uint64, variant wire.Variant) []byte {
 	v.bodies.put(epoch, variant, bytes.Clone(body))
 	return body
 }
+
+func indent(text string) string { return "  " + strings.ReplaceAll(text, "\n", "\n  ") }

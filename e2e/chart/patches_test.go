@@ -3,7 +3,6 @@
 package chart
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -149,15 +148,11 @@ func patchAsEnvoyGateway(t *testing.T, c *envoyConfig, manifests []manifest) {
 			continue
 		}
 		wasm := manifest(m.at("spec")["wasm"].([]any)[0].(object))
-		settings, err := json.Marshal(wasm["config"])
-		if err != nil {
-			t.Fatal(err)
-		}
 		id := "envoyextensionpolicy/" + meshNamespace + "/" + m.name() + "/wasm/0"
 		name := "envoy.filters.http.wasm/" + id
 		filter := typed("extensions.filters.http.wasm.v3.Wasm", object{"config": object{
 			"name":          wasm["name"],
-			"configuration": object{"@type": "type.googleapis.com/google.protobuf.StringValue", "value": string(settings)},
+			"configuration": object{"@type": "type.googleapis.com/google.protobuf.StringValue", "value": ""},
 			"vm_config": object{"vm_id": id, "runtime": "envoy.wasm.runtime.v8",
 				"code": object{"local": object{"filename": "/etc/gatehouse/gatehouse.wasm"}}}, // it fetches it over HTTP
 			"fail_open": wasm["failOpen"],
@@ -193,8 +188,9 @@ func (c *envoyConfig) jsonPatch(t *testing.T, patch object) {
 	case patch["name"] == gatewayListener:
 		for _, f := range c.filters {
 			filter := manifest(f.(object))
-			if fmt.Sprintf("..http_filters[?(@.name=='%s')].typed_config.config", filter["name"]) == operation["jsonPath"] {
-				filter.at("typed_config", "config")[strings.TrimPrefix(path.(string), "/")] = operation["value"]
+			within, ok := strings.CutPrefix(operation["jsonPath"].(string), fmt.Sprintf("..http_filters[?(@.name=='%s')].", filter["name"]))
+			if ok {
+				filter.at(strings.Split(within, ".")...)[strings.TrimPrefix(path.(string), "/")] = operation["value"]
 				return
 			}
 		}

@@ -94,7 +94,7 @@ func (c *Config) SetAddress(address string, path ...string) error {
 	return c.Set(port, append(path, "port_value")...)
 }
 
-// SetRules replaces the whole plugin configuration of the edge filter, from "sidecar" to
+// SetRules replaces the whole configuration of the edge filter, from "sidecar" to
 // "default", by the YAML mapping in text.
 func (c *Config) SetRules(text string) error {
 	var doc yaml.Node
@@ -112,10 +112,10 @@ func (c *Config) SetRules(text string) error {
 	return nil
 }
 
-// rulesPath is where the edge filter's plugin configuration stands in envoy.yaml.
+// rulesPath is where the edge filter's configuration stands in envoy.yaml.
 var rulesPath = []string{
 	"static_resources", "listeners", "edge", "filter_chains", "0", "filters", "0", "typed_config",
-	"http_filters", "gatehouse", "typed_config", "config", "configuration", "value",
+	"http_filters", "gatehouse", "typed_config", "config", "vm_config", "configuration", "value",
 }
 
 // Replace sets every string value that equals before to after, and fails if there is none.

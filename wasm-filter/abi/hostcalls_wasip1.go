@@ -51,9 +51,9 @@ type Buffer uint32
 
 // The buffers in use.
 const (
-	RequestBody         Buffer = 0
-	CallResponseBody    Buffer = 4
-	PluginConfiguration Buffer = 7
+	RequestBody      Buffer = 0
+	CallResponseBody Buffer = 4
+	VMConfiguration  Buffer = 6
 )
 
 // results is what the proxy's results come in: one arena per VM, which runs one callback at a time.

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// Config is the plugin configuration, checked and complete.
+// Config is the configuration of an edge or a push listener, checked and complete.
 type Config struct {
-	// PushListener marks the plugin that applies the sidecar's batches; nothing else
+	// PushListener marks the one that applies the sidecar's batches; nothing else
 	// is set then.
 	PushListener bool
 	// SidecarCluster is the cluster that calls to the sidecar go to, "" for a push listener.

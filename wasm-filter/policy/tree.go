@@ -9,9 +9,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// ParseBytes decodes a plugin configuration as a proxy hands it over: JSON (Istio, Envoy
-// Gateway, a google.protobuf.StringValue) or, for a google.protobuf.Struct in Envoy's
-// own configuration, that message in protobuf's binary form.
+// ParseBytes decodes a configuration as a proxy hands it over: JSON for a
+// google.protobuf.StringValue or, for a google.protobuf.Struct, that message in protobuf's
+// binary form.
 func ParseBytes(raw []byte) (*Config, error) {
 	if len(raw) == 0 {
 		return nil, errors.New("configuration: is empty; for the listener that the sidecar pushes to, give push_listener: true")

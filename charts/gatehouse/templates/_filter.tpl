@@ -17,12 +17,17 @@ rules:
 default: {{ .Values.default }}
 {{- end }}
 
-{{/* The VM of every plugin: the same everywhere, or the plugins share nothing. */}}
+{{/* The VM of every plugin: the same everywhere but for its configuration, or the plugins
+     share nothing. Of (list context configuration). */}}
 {{- define "gatehouse.vm" -}}
 vm_config:
-  vm_id: {{ include "gatehouse.vmID" . }}
+  vm_id: {{ include "gatehouse.vmID" (index . 0) }}
   runtime: envoy.wasm.runtime.v8
   code: {local: {filename: /etc/gatehouse/gatehouse.wasm}}
+  configuration:
+    "@type": type.googleapis.com/google.protobuf.Struct
+    value:
+      {{- index . 1 | nindent 6 }}
 # After a trap the worker gets a new VM and shared memory survives; until then 503. Never
 # FAIL_OPEN: it would let every request through unauthenticated.
 failure_policy: FAIL_RELOAD
@@ -37,11 +42,7 @@ typed_config:
   "@type": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
   config:
     name: gatehouse
-    configuration:
-      "@type": type.googleapis.com/google.protobuf.Struct
-      value:
-        {{- include "gatehouse.filter" . | nindent 8 }}
-    {{- include "gatehouse.vm" . | nindent 4 }}
+    {{- include "gatehouse.vm" (list . (include "gatehouse.filter" .)) | nindent 4 }}
 {{- end }}
 
 {{/* What the edge filter says of a request that it has passed on, for a route configuration. */}}
@@ -95,10 +96,7 @@ filter_chains:
           "@type": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
           config:
             name: gatehouse-push
-            configuration:
-              "@type": type.googleapis.com/google.protobuf.Struct
-              value: {push_listener: true}
-            {{- include "gatehouse.vm" . | nindent 12 }}
+            {{- include "gatehouse.vm" (list . "push_listener: true") | nindent 12 }}
             # Lets the plugin gather a batch's body before it answers. Only here.
             allow_on_headers_stop_iteration: true
       - name: envoy.filters.http.router

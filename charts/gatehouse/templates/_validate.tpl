@@ -33,6 +33,8 @@
 {{- end }}
 {{- else if not $v.envoyGateway.gateway }}
 {{- fail "envoyGateway.gateway: is empty: give the name of the Gateway" }}
+{{- else if not $v.envoyGateway.xdsListeners }}
+{{- fail "envoyGateway.xdsListeners: is empty: name the Gateway's listeners, NAMESPACE/GATEWAY/LISTENER, or none of them gets the rules" }}
 {{- end }}
 {{- end }}
 

@@ -32,10 +32,11 @@ func Check(file []byte) (rules int, problems []string) {
 	found := false
 	walk(tree, "", func(listener string, filter map[string]any) {
 		plugin := object(filter, "config")
-		configuration, err := pluginConfiguration(plugin)
+		vm := object(plugin, "vm_config")
+		configuration, err := vmConfiguration(vm)
 		m, _ := configuration.(map[string]any)
 		_, hasRules := m["rules"]
-		if text(object(plugin, "vm_config"), "vm_id") != vmID && !hasRules {
+		if text(vm, "vm_id") != vmID && !hasRules {
 			return // another plugin's
 		}
 		found = true
@@ -48,6 +49,9 @@ func Check(file []byte) (rules int, problems []string) {
 				problems = append(problems, at+strings.TrimSuffix(line, "\n"))
 			}
 		}
+		if own := object(plugin, "configuration"); own != nil && field(own, "value") != "" { // Envoy Gateway always sets one, at least ""
+			err = errors.New("configuration: move what is in it to vm_config.configuration, and remove it")
+		}
 		if err != nil {
 			report(err)
 			return
@@ -55,7 +59,7 @@ func Check(file []byte) (rules int, problems []string) {
 		config, err := policy.Parse(configuration)
 		if err != nil {
 			if m == nil { // there is no field to name
-				err = fmt.Errorf("configuration: %w", err)
+				err = fmt.Errorf("vm_config.configuration: %w", err)
 			}
 			report(err)
 			return
@@ -71,10 +75,9 @@ func Check(file []byte) (rules int, problems []string) {
 	return rules, problems
 }
 
-// pluginConfiguration is the tree that the filter will see: Envoy hands a Struct to it as
-// JSON, and a StringValue as it stands.
-func pluginConfiguration(plugin map[string]any) (any, error) {
-	configuration := object(plugin, "configuration")
+// vmConfiguration is the tree that the filter will see, of a Struct, or of the JSON in a StringValue.
+func vmConfiguration(vm map[string]any) (any, error) {
+	configuration := object(vm, "configuration")
 	switch kind := text(configuration, "@type"); {
 	case configuration == nil:
 		return nil, nil
@@ -83,13 +86,13 @@ func pluginConfiguration(plugin map[string]any) (any, error) {
 	case isType(kind, stringType):
 		var tree any
 		if err := json.Unmarshal([]byte(text(configuration, "value")), &tree); err != nil {
-			return nil, fmt.Errorf("configuration.value: is no JSON: %w", err)
+			return nil, fmt.Errorf("vm_config.configuration.value: is no JSON: %w", err)
 		}
 		return tree, nil
 	case kind == "":
-		return nil, errors.New("configuration: has no @type: want type.googleapis.com/" + structType + " and the rules under value")
+		return nil, errors.New("vm_config.configuration: has no @type: want type.googleapis.com/" + structType + " and the rules under value")
 	default:
-		return nil, fmt.Errorf("configuration.@type: %q, want type.googleapis.com/%s", kind, structType)
+		return nil, fmt.Errorf("vm_config.configuration.@type: %q, want type.googleapis.com/%s", kind, structType)
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// bootstrap is a file with one listener "edge" whose Wasm filter has plugin as its config.
-func bootstrap(plugin string) string {
+// bootstrap is a file with one listener "edge" whose Wasm filter has vm as its vm_config.
+func bootstrap(vm string) string {
 	return fmt.Sprintf(`
 static_resources:
   listeners:
@@ -24,13 +24,13 @@ static_resources:
           - name: any
             typed_config:
               "@type": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
-              config: %s
+              config: {vm_config: %s}
   clusters: [{name: gatehouse-sidecar}, {name: upstream}]
-`, plugin)
+`, vm)
 }
 
 const (
-	vm    = `vm_config: {vm_id: gatehouse}`
+	vm    = `vm_id: gatehouse`
 	st    = `"@type": type.googleapis.com/google.protobuf.Struct`
 	rules = `rules: [{match: {prefix: /a/}, cache: {query: [lang]}}, {match: {path: /b}, cache: {}}]`
 )
@@ -43,14 +43,14 @@ func TestCheck(t *testing.T) {
 	}{
 		{"good", bootstrap(`{` + vm + `, configuration: {` + st + `, value: {` + rules + `}}}`), 2, nil},
 		{"JSON", `{"static_resources": {"listeners": [{"name": "edge", "filterChains": [{"typedConfig":
-			{"@type": "x/envoy.extensions.filters.http.wasm.v3.Wasm", "config": {"vmConfig": {"vmId": "gatehouse"},
-			"configuration": {"@type": "x/google.protobuf.Struct", "value": {"rules": [{"match": {"path": "/b"}}]}}}}}]}],
+			{"@type": "x/envoy.extensions.filters.http.wasm.v3.Wasm", "config": {"vmConfig": {"vmId": "gatehouse",
+			"configuration": {"@type": "x/google.protobuf.Struct", "value": {"rules": [{"match": {"path": "/b"}}]}}}}}}]}],
 			"clusters": [{"name": "gatehouse-sidecar"}]}}`, 1, nil},
-		{"known by its rules", bootstrap(`{vm_config: {vm_id: mesh}, configuration: {` + st + `, value: {` + rules + `, colour: red}}}`), 0,
+		{"known by its rules", bootstrap(`{vm_id: mesh, configuration: {` + st + `, value: {` + rules + `, colour: red}}}`), 0,
 			[]string{"listener edge: colour: unknown field"}},
 		{"another plugin beside ours", strings.Replace(
 			bootstrap(`{`+vm+`, configuration: {`+st+`, value: {`+rules+`}}}`), "          - name: any",
-			`          - typed_config: {"@type": x/`+wasmType+`, config: {vm_config: {vm_id: other}, configuration: {`+st+`, value: {colour: red}}}}
+			`          - typed_config: {"@type": x/`+wasmType+`, config: {vm_config: {vm_id: other, configuration: {`+st+`, value: {colour: red}}}}}
           - name: any`, 1), 2, nil},
 		{"push listener", bootstrap(`{` + vm + `, configuration: {` + st + `, value: {push_listener: true}}}`), 0, nil},
 		{"several problems", bootstrap(`{` + vm + `, configuration: {` + st + `, value: {max_staleness: 3, rules: [{match: {path: /a}, cache: {on_mis: fetch}}]}}}`), 0,
@@ -59,18 +59,22 @@ func TestCheck(t *testing.T) {
 			[]string{`listener edge: sidecar.cluster: "x" is not a cluster of this file (has: gatehouse-sidecar, upstream)`}},
 		{"cluster from elsewhere", bootstrap(`{`+vm+`, configuration: {`+st+`, value: {sidecar: {cluster: x}, `+rules+`}}}`) +
 			"dynamic_resources: {cds_config: {ads: {}}}", 2, nil},
-		{"cluster of a listener resource", `{name: l, filter_chains: [{"@type": x/` + wasmType + `, config: {configuration: {` + st + `, value: {sidecar: {cluster: x}, ` + rules + `}}}}]}`, 2, nil},
+		{"cluster of a listener resource", `{name: l, filter_chains: [{"@type": x/` + wasmType + `, config: {vm_config: {configuration: {` + st + `, value: {sidecar: {cluster: x}, ` + rules + `}}}}}]}`, 2, nil},
 		{"string value", bootstrap(`{` + vm + `, configuration: {"@type": x/google.protobuf.StringValue, value: '{"rules": [{"match": {"path": "/b"}}]}'}}`), 1, nil},
 		{"string value that is no JSON", bootstrap(`{` + vm + `, configuration: {"@type": x/google.protobuf.StringValue, value: 'rules: []'}}`), 0,
-			[]string{"listener edge: configuration.value: is no JSON"}},
-		{"typed struct", `{name: l, filter_chains: [{"@type": x/xds.type.v3.TypedStruct, type_url: x/` + wasmType + `, value: {config: {` + vm + `, configuration: {` + st + `, value: {colour: red}}}}}]}`, 0,
+			[]string{"listener edge: vm_config.configuration.value: is no JSON"}},
+		{"typed struct", `{name: l, filter_chains: [{"@type": x/xds.type.v3.TypedStruct, type_url: x/` + wasmType + `, value: {config: {vm_config: {` + vm + `, configuration: {` + st + `, value: {colour: red}}}}}}]}`, 0,
 			[]string{"listener l: colour: unknown field"}},
-		{"no configuration", bootstrap(`{` + vm + `}`), 0, []string{"listener edge: configuration: is missing"}},
-		{"no type", bootstrap(`{` + vm + `, configuration: {` + rules + `}}`), 0, []string{"listener edge: configuration: has no @type"}},
-		{"other type", bootstrap(`{` + vm + `, configuration: {"@type": x/google.protobuf.Duration, value: 3s}}`), 0, []string{`configuration.@type: "x/google.protobuf.Duration"`}},
+		{"no configuration", bootstrap(`{` + vm + `}`), 0, []string{"listener edge: vm_config.configuration: is missing"}},
+		{"in the plugin's place", strings.Replace(bootstrap(`{`+vm+`}`), "config: {", "config: {configuration: {"+st+", value: {"+rules+"}}, ", 1), 0,
+			[]string{"listener edge: configuration: move what is in it to vm_config.configuration"}},
+		{"as Envoy Gateway makes it", strings.Replace(bootstrap(`{`+vm+`, configuration: {`+st+`, value: {`+rules+`}}}`), "config: {",
+			`config: {configuration: {"@type": x/google.protobuf.StringValue, value: ""}, `, 1), 2, nil},
+		{"no type", bootstrap(`{` + vm + `, configuration: {` + rules + `}}`), 0, []string{"listener edge: vm_config.configuration: has no @type"}},
+		{"other type", bootstrap(`{` + vm + `, configuration: {"@type": x/google.protobuf.Duration, value: 3s}}`), 0, []string{`vm_config.configuration.@type: "x/google.protobuf.Duration"`}},
 		{"YAML date and number", bootstrap(`{` + vm + `, configuration: {` + st + `, value: {max_staleness: 2020-01-01, default: 0x10, 1: x}}}`), 0,
 			[]string{"1: unknown field", `max_staleness: is "2020-01-01T00:00:00Z"`, "default: is 16"}},
-		{"no filter", bootstrap(`{vm_config: {vm_id: other}}`), 0, []string{"has no Gatehouse filter"}},
+		{"no filter", bootstrap(`{vm_id: other}`), 0, []string{"has no Gatehouse filter"}},
 		{"no YAML", "a: [", 0, []string{"yaml: "}},
 		{"field twice", "a: 1\na: 2", 0, []string{`"a" already defined`}},
 		{"empty", "# nothing", 0, []string{"is empty"}},
