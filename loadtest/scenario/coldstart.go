@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-
 	"math/rand/v2"
 	"net/http"
 	"strconv"
