@@ -80,11 +80,16 @@ func fetch(ctx context.Context, url string) (string, error) {
 	return string(text), err
 }
 
+// startFilled starts a stack with so many objects, for all of which the edge has room.
+func startFilled(ctx context.Context, name string, objects int) (*bench, error) {
+	return start(ctx, stack.Options{Name: name, ReadyTimeout: time.Minute, SidecarArgs: []string{fmt.Sprint("--memory.objects=", objects*5/4)}},
+		func(ctx context.Context, p *publish.Publisher) error { return fill(ctx, p, objects) })
+}
+
 // coldstart measures a sidecar that starts with nothing: until the edge has acknowledged
 // everything that Redis has.
 func coldstart(ctx context.Context, o *Options, out *Recorder) (err error) {
-	b, err := start(ctx, stack.Options{Name: "coldstart", ReadyTimeout: time.Minute, SidecarArgs: []string{fmt.Sprint("--memory.objects=", o.Objects*5/4)}},
-		func(ctx context.Context, p *publish.Publisher) error { return fill(ctx, p, o.Objects) })
+	b, err := startFilled(ctx, "coldstart", o.Objects)
 	if err != nil {
 		return err
 	}
@@ -112,8 +117,7 @@ func coldstart(ctx context.Context, o *Options, out *Recorder) (err error) {
 // catchup measures a sidecar that has missed changes: paused so long that Redis has
 // closed its subscription, it catches up with what it missed.
 func catchup(ctx context.Context, o *Options, out *Recorder) (err error) {
-	b, err := start(ctx, stack.Options{Name: "catchup", ReadyTimeout: time.Minute, SidecarArgs: []string{fmt.Sprint("--memory.objects=", o.Objects*5/4)}},
-		func(ctx context.Context, p *publish.Publisher) error { return fill(ctx, p, o.Objects) })
+	b, err := startFilled(ctx, "catchup", o.Objects)
 	if err != nil {
 		return err
 	}
