@@ -3,11 +3,9 @@
 package scenario
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"runtime"
 	"slices"
@@ -88,21 +86,9 @@ func share(ctx context.Context, client redis.UniversalClient, n int, hash string
 	return nil
 }
 
-// host127 is an address of this machine: 127.net.x.y for host number i.
+// host127 is an address of this machine: 127.network.x.y for host number i.
 func host127(network byte, i int) [4]byte {
 	return [4]byte{127, network, byte(i / 250), byte(1 + i%250)}
-}
-
-// dialFrom connects from [host127].
-func dialFrom(ctx context.Context, url string, network byte, i int) (*conn, error) {
-	host := strings.TrimPrefix(url, "http://")
-	from := host127(network, i)
-	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IP(from[:])}}
-	c, err := dialer.DialContext(ctx, "tcp", host)
-	if err != nil {
-		return nil, err
-	}
-	return &conn{Conn: c, reader: bufio.NewReaderSize(c, 2<<10), host: host}, nil
 }
 
 // show posts telemetry with a credential and returns the status of the answer.
