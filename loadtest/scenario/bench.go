@@ -6,13 +6,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/loadtest/proc"
+	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
@@ -70,4 +73,29 @@ func (b *bench) envoy() proc.Server {
 // servers are Gatehouse's processes.
 func (b *bench) servers() []proc.Server {
 	return []proc.Server{b.envoy(), {Name: "sidecar", PID: b.SidecarPID()}, {Name: "redis", PID: b.RedisPID(), Cores: 1}}
+}
+
+// fill publishes n objects of size random bytes, which [workload.Objects] asks for.
+func fill(ctx context.Context, p *publish.Publisher, n, size int) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(8)
+	const batch = 100
+	for from := 0; from < n; from += batch {
+		group.Go(func() error {
+			random := rand.New(rand.NewPCG(uint64(from), 0))
+			body := make([]byte, size)
+			for i := from; i < min(from+batch, n); i++ {
+				for j := range body {
+					body[j] = byte(random.Uint32())
+				}
+				// A picture is not compressed: one encoding, of this size.
+				o := publish.Object{Key: workload.ObjectPath(i), Body: body, ContentType: "image/png", ETag: workload.ObjectETag(i)}
+				if _, err := p.Put(ctx, o); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return group.Wait()
 }

@@ -7,44 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/gatehouse/gatehouse/e2e/stack"
-	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
-
-// fill publishes objects of 1 KiB of random bytes.
-func fill(ctx context.Context, p *publish.Publisher, objects int) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(8)
-	const batch = 100
-	for from := 0; from < objects; from += batch {
-		group.Go(func() error {
-			random := rand.New(rand.NewPCG(uint64(from), 0))
-			body := make([]byte, 1024)
-			for i := from; i < min(from+batch, objects); i++ {
-				for j := range body {
-					body[j] = byte(random.Uint32())
-				}
-				// A picture is not compressed: one encoding, of 1 KiB.
-				o := publish.Object{Key: workload.ObjectPath(i), Body: body, ContentType: "image/png", ETag: workload.ObjectETag(i)}
-				if _, err := p.Put(ctx, o); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	return group.Wait()
-}
 
 // metric is one of the sidecar's.
 func (b *bench) metric(ctx context.Context, name string) (float64, error) {
@@ -83,7 +54,7 @@ func fetch(ctx context.Context, url string) (string, error) {
 // startFilled starts a stack with so many objects, for all of which the edge has room.
 func startFilled(ctx context.Context, name string, objects int) (*bench, error) {
 	return start(ctx, stack.Options{Name: name, ReadyTimeout: time.Minute, SidecarArgs: []string{fmt.Sprint("--memory.objects=", objects*5/4)}},
-		func(ctx context.Context, p *publish.Publisher) error { return fill(ctx, p, objects) })
+		func(ctx context.Context, p *publish.Publisher) error { return fill(ctx, p, objects, 1<<10) })
 }
 
 // coldstart measures a sidecar that starts with nothing: until the edge has acknowledged
@@ -133,7 +104,7 @@ func catchup(ctx context.Context, o *Options, out *Recorder) (err error) {
 				return err
 			}
 		}
-		if err := fill(ctx, b.publisher, o.Changes); err != nil {
+		if err := fill(ctx, b.publisher, o.Changes, 1<<10); err != nil {
 			return err
 		}
 		seq, err := b.client.Get(ctx, "{gatehouse:0}:seq").Float64()

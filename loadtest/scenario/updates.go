@@ -45,7 +45,7 @@ func (g *growing) updates(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
-	if err := fill(ctx, w.publisher, updatedObjects); err != nil {
+	if err := fill(ctx, w.publisher, updatedObjects, 1<<10); err != nil {
 		return err
 	}
 	if err := w.await(ctx, "gatehouse_image_objects", updatedObjects); err != nil {
