@@ -3,6 +3,7 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -246,6 +247,13 @@ func warm(ctx context.Context, w workload.Workload, targets ...target) error {
 		}
 	}
 	return nil
+}
+
+// middle is the one of rows whose value is the median.
+func middle[T any](rows []T, value func(T) float64) T {
+	sorted := slices.Clone(rows)
+	slices.SortFunc(sorted, func(a, b T) int { return cmp.Compare(value(a), value(b)) })
+	return sorted[len(sorted)/2]
 }
 
 // ownCPU is what this process has used so far.

@@ -3,14 +3,12 @@
 package scenario
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -74,8 +72,7 @@ func (g *growing) updates(ctx context.Context) (err error) {
 	}
 	all := make([]updatesSeen, len(updateRates))
 	for i, pass := range passes {
-		slices.SortFunc(pass, func(a, b updatesSeen) int { return cmp.Compare(a.row.At(99), b.row.At(99)) })
-		all[i] = pass[len(pass)/2]
+		all[i] = middle(pass, func(u updatesSeen) float64 { return u.row.At(99) })
 		g.Rows = append(g.Rows, all[i].row)
 	}
 	g.updatesText(all)
