@@ -41,7 +41,7 @@ const floodRounds = 5
 
 // inTurn measures the fleet without and with the flood.
 func (w *world) inTurn(ctx context.Context, o *Options, f *fleet, out *Recorder) error {
-	var p50, p99 []float64
+	var p50, p99 stats.Pairs
 	for range floodRounds {
 		without, err := w.phase(ctx, o, f, out, w.edge(), "without")
 		if err != nil {
@@ -52,15 +52,15 @@ func (w *world) inTurn(ctx context.Context, o *Options, f *fleet, out *Recorder)
 			t.clients = []proc.Server{storm.client()}
 			with, err := w.phase(ctx, o, f, out, t, "with")
 			if err == nil {
-				p50 = append(p50, with.At(50)/without.At(50))
-				p99 = append(p99, with.At(99)/without.At(99))
+				p50.Add(with.At(50), without.At(50))
+				p99.Add(with.At(99), without.At(99))
 			}
 			return err
 		}); err != nil {
 			return err
 		}
 	}
-	half, most := stats.SpreadOf(p50), stats.SpreadOf(p99)
+	half, most := p50.Ratio(), p99.Ratio()
 	fmt.Fprintf(out, "latency of devices with the flood, over that without it, %d rounds: p50 %.2f (%.2f – %.2f), p99 %.2f (%.2f – %.2f)\n",
 		floodRounds, half.Median, half.Min, half.Max, most.Median, most.Min, most.Max)
 	return nil
