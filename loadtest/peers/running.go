@@ -49,15 +49,11 @@ func (r *Running) Stop() error { return r.process.Stop() }
 
 // StartGo runs a service of this program itself.
 func StartGo(ctx context.Context, dir, kind string, cost int) (*Running, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
 	address, err := stack.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
-	return start(ctx, dir, kind, self, address, "serve", kind, "--address", address, fmt.Sprint("--cost=", cost))
+	return start(ctx, dir, address, proc.Program{Name: kind, Args: []string{"serve", kind, "--address", address, fmt.Sprint("--cost=", cost)}})
 }
 
 // find is the path of a program, also where only root's PATH has it.
@@ -70,17 +66,17 @@ func find(program string) (string, error) {
 	return "", &MissingError{program}
 }
 
-// start runs a program and waits until it answers.
-func start(ctx context.Context, dir, name, path, address string, args ...string) (*Running, error) {
-	log := filepath.Join(dir, name+".log")
-	process, err := proc.Start(proc.Program{Name: name, Path: path, Args: args, Log: log})
+// start runs p, which logs to dir, and waits until it answers.
+func start(ctx context.Context, dir, address string, p proc.Program) (*Running, error) {
+	p.Log = filepath.Join(dir, p.Name+".log")
+	process, err := proc.Start(p)
 	if err != nil {
 		return nil, err
 	}
-	r := &Running{name, address, process}
+	r := &Running{p.Name, address, process}
 	if err := r.await(ctx); err != nil {
-		text, _ := os.ReadFile(log) // a reason to show, if there is one
-		return nil, errors.Join(fmt.Errorf("%s on %s: %w; it said:\n%s", name, address, err, text), r.Stop())
+		text, _ := os.ReadFile(p.Log) // a reason to show, if there is one
+		return nil, errors.Join(fmt.Errorf("%s on %s: %w; it said:\n%s", p.Name, address, err, text), r.Stop())
 	}
 	return r, nil
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"text/tabwriter"
 	"time"
@@ -84,11 +83,7 @@ func (g *growing) underUpdates(ctx context.Context, w *world, load workload.Work
 	u.rate = rate
 	t := w.edge()
 	if rate > 0 {
-		self, err := os.Executable()
-		if err != nil {
-			return u, err
-		}
-		publisher, err := proc.Start(proc.Program{Name: "publisher", Path: self, Log: filepath.Join(w.dir, "publisher.log"), Args: []string{
+		publisher, err := proc.Start(proc.Program{Name: "publisher", Log: filepath.Join(w.dir, "publisher.log"), Args: []string{
 			"update", "--redis=" + w.RedisURL(), fmt.Sprint("--rate=", rate), fmt.Sprint("--objects=", updatedObjects)}})
 		if err != nil {
 			return u, err
