@@ -6,9 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
@@ -73,6 +77,40 @@ func (b *bench) envoy() proc.Server {
 // servers are Gatehouse's processes.
 func (b *bench) servers() []proc.Server {
 	return []proc.Server{b.envoy(), {Name: "sidecar", PID: b.SidecarPID()}, {Name: "redis", PID: b.RedisPID(), Cores: 1}}
+}
+
+// metric is one of the sidecar's.
+func (b *bench) metric(ctx context.Context, name string) (float64, error) {
+	text, err := b.metrics(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(text) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(value), 64)
+		}
+	}
+	return 0, fmt.Errorf("the sidecar has no metric %s", name)
+}
+
+// metrics are all of the sidecar's, as text.
+func (b *bench) metrics(ctx context.Context) (string, error) {
+	return fetch(ctx, b.SidecarAdminURL()+"/metrics")
+}
+
+// fetch is the body of an answer.
+func fetch(ctx context.Context, url string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	return string(text), err
 }
 
 // fill publishes n objects of size random bytes, which [workload.Objects] asks for.

@@ -6,50 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
-
-// metric is one of the sidecar's.
-func (b *bench) metric(ctx context.Context, name string) (float64, error) {
-	text, err := b.metrics(ctx)
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(text) {
-		if value, ok := strings.CutPrefix(line, name+" "); ok {
-			return strconv.ParseFloat(strings.TrimSpace(value), 64)
-		}
-	}
-	return 0, fmt.Errorf("the sidecar has no metric %s", name)
-}
-
-// metrics are all of the sidecar's, as text.
-func (b *bench) metrics(ctx context.Context) (string, error) {
-	return fetch(ctx, b.SidecarAdminURL()+"/metrics")
-}
-
-// fetch is the body of an answer.
-func fetch(ctx context.Context, url string) (string, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return "", err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(response.Body)
-	return string(text), err
-}
 
 // startFilled starts a stack with so many objects, for all of which the edge has room.
 func startFilled(ctx context.Context, name string, objects int) (*bench, error) {
