@@ -121,13 +121,13 @@ type fleet struct {
 	in      map[int64]time.Time // when a device got its first 200
 }
 
-// startFleet starts n devices.
-func startFleet(ctx context.Context, url, prefix string, n int) *fleet {
+// startFleet starts n devices, which are registered as good0, good1, ….
+func startFleet(ctx context.Context, url string, n int) *fleet {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &fleet{cancel: cancel, done: make(chan error, 1), in: make(map[int64]time.Time)}
 	host := strings.TrimPrefix(url, "http://")
 	next := func(dst []byte, i int64) []byte {
-		return telemetry(dst, host, fmt.Sprint(prefix, i%int64(n)), workload.Secret)
+		return telemetry(dst, host, fmt.Sprint("good", i%int64(n)), workload.Secret)
 	}
 	go func() {
 		result, err := openloop.Run(ctx, url, next, openloop.Load{

@@ -25,7 +25,7 @@ func flood(ctx context.Context, o *Options, out *Recorder) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
-	fleet := startFleet(ctx, w.EdgeURL(), "good", o.Devices)
+	fleet := startFleet(ctx, w.EdgeURL(), o.Devices)
 	if _, err := fleet.awaitIn(ctx, o.Devices); err != nil {
 		return errors.Join(err, fleet.stop())
 	}
@@ -33,7 +33,7 @@ func flood(ctx context.Context, o *Options, out *Recorder) (err error) {
 	if err := errors.Join(w.inTurn(ctx, o, fleet, out), fleet.stop()); err != nil {
 		return err
 	}
-	return w.underFlood(ctx, o, out, func(*flooding) error { return w.coldFlood(ctx, o, out) })
+	return w.underFlood(o, out, func(*flooding) error { return w.coldFlood(ctx, o, out) })
 }
 
 // floodRounds is how often the fleet is measured without and with the flood, in turn.
@@ -47,7 +47,7 @@ func (w *world) inTurn(ctx context.Context, o *Options, f *fleet, out *Recorder)
 		if err != nil {
 			return err
 		}
-		if err := w.underFlood(ctx, o, out, func(storm *flooding) error {
+		if err := w.underFlood(o, out, func(storm *flooding) error {
 			t := w.edge()
 			t.clients = []proc.Server{storm.client()}
 			with, err := w.phase(ctx, o, f, out, t, "with")
@@ -67,7 +67,7 @@ func (w *world) inTurn(ctx context.Context, o *Options, f *fleet, out *Recorder)
 }
 
 // underFlood does something under a flood, and prints what the flood was.
-func (w *world) underFlood(ctx context.Context, o *Options, out *Recorder, do func(*flooding) error) error {
+func (w *world) underFlood(o *Options, out *Recorder, do func(*flooding) error) error {
 	storm, err := startFlood(w.dir, w.EdgeURL(), o.Devices, o.Flood)
 	if err != nil {
 		return err
@@ -136,7 +136,7 @@ func (w *world) coldFlood(ctx context.Context, o *Options, out *Recorder) error 
 		return err
 	}
 	begin := time.Now()
-	f := startFleet(ctx, w.EdgeURL(), "good", o.Devices)
+	f := startFleet(ctx, w.EdgeURL(), o.Devices)
 	last, err := f.awaitIn(ctx, o.Devices)
 	if err = errors.Join(err, f.stop()); err != nil {
 		return err

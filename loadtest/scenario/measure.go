@@ -242,7 +242,7 @@ func warm(ctx context.Context, w workload.Workload, targets ...target) error {
 		w = w.At(w.Count - 1)
 	}
 	for _, t := range targets {
-		if _, err := peers.Probe(ctx, t.url, w); err != nil {
+		if err := peers.Probe(ctx, t.url, w); err != nil {
 			return err
 		}
 	}
