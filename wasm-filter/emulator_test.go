@@ -271,7 +271,7 @@ func clone(s string) string { return string([]byte(s)) }
 // went reports whether a stream went upstream.
 func (x *exchange) went() bool { return x.action == proceed || x.resumed }
 
-// header is the fields of a header list by name.
+// fields are those of a header list, by name.
 func fields(headers [][2]string) map[string]string {
 	return maps.Collect(func(yield func(string, string) bool) {
 		for _, h := range headers {

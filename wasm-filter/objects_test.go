@@ -58,6 +58,25 @@ func etag(e *emulator, key string) string {
 	return fields(x.reply.headers)["etag"]
 }
 
+// emulateKept starts an edge that keeps version 1 of an object, which was asked for more than
+// once.
+func emulateKept(t *testing.T, key string) *emulator {
+	t.Helper()
+	e := emulateBoth(t)
+	pushObject(t, e, state, version(key, `"v1"`))
+	e.tick()
+	for range 3 {
+		etag(e, key)
+	}
+	return e
+}
+
+// overwrite puts an object into shared memory and leaves the guard as it is.
+func overwrite(e *emulator, o *wire.Object) {
+	bucket, record := objects(&state, o)
+	e.records[place(wire.RegionObjects, bucket)] = record
+}
+
 // TestObjectsAreKept counts the reads of shared memory: an object that is asked for again and
 // again is read twice, until it is written or a tick comes.
 func TestObjectsAreKept(t *testing.T) {
@@ -96,12 +115,7 @@ func TestObjectsAreKept(t *testing.T) {
 // writes, on any worker, each request reads what is there.
 func TestNothingKeptWhileObjectsAreWritten(t *testing.T) {
 	const key = "/v1/products/1"
-	e := emulateBoth(t)
-	pushObject(t, e, state, version(key, `"v1"`))
-	e.tick()
-	for range 3 {
-		etag(e, key)
-	}
+	e := emulateKept(t, key)
 	for range 2 { // two batches at a time
 		if err := (&guard{host: e}).raise(); err != nil {
 			t.Fatal(err)
@@ -111,8 +125,7 @@ func TestNothingKeptWhileObjectsAreWritten(t *testing.T) {
 		if i == 2 { // one has ended
 			(&guard{host: e, raised: true}).lower()
 		}
-		bucket, record := objects(&state, version(key, want))
-		e.records[place(wire.RegionObjects, bucket)] = record
+		overwrite(e, version(key, want))
 		for range 3 {
 			if got := etag(e, key); got != want {
 				t.Fatalf("got %s while objects are written, want %s", got, want)
@@ -124,14 +137,8 @@ func TestNothingKeptWhileObjectsAreWritten(t *testing.T) {
 // TestUnguardedWriteShowsAtTick has objects written by a module that knows no guard.
 func TestUnguardedWriteShowsAtTick(t *testing.T) {
 	const key = "/v1/products/1"
-	e := emulateBoth(t)
-	pushObject(t, e, state, version(key, `"v1"`))
-	e.tick()
-	for range 3 {
-		etag(e, key)
-	}
-	bucket, record := objects(&state, version(key, `"v2"`))
-	e.records[place(wire.RegionObjects, bucket)] = record
+	e := emulateKept(t, key)
+	overwrite(e, version(key, `"v2"`))
 	e.tick()
 	if got := etag(e, key); got != `"v2"` {
 		t.Errorf("got %s after a tick, want the newest", got)
@@ -148,8 +155,7 @@ func TestForeignGuard(t *testing.T) {
 	for range 3 {
 		etag(e, key)
 	}
-	bucket, record := objects(&state, version(key, `"v2"`))
-	e.records[place(wire.RegionObjects, bucket)] = record
+	overwrite(e, version(key, `"v2"`))
 	if got := etag(e, key); got != `"v2"` {
 		t.Errorf("got %s, want what is in shared memory", got)
 	}

@@ -151,14 +151,14 @@ func TestBodyRoundTrip(t *testing.T) {
 	}
 }
 
-// TestFindBodyNeverAnother checks that a slot which holds another body than the entry
-// names, because one of the two was written since, is not an answer.
 func TestFindBodyTombstone(t *testing.T) {
 	if got, err := FindBody(AppendBody(nil, testEpoch, 0, nil), testEpoch, Variant{}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("got %q, %v; want %v", got, err, ErrNotFound)
 	}
 }
 
+// TestFindBodyNeverAnother checks that a slot which holds another body than the entry
+// names, because one of the two was written since, is not an answer.
 func TestFindBodyNeverAnother(t *testing.T) {
 	good := AppendBody(nil, testEpoch, 101, []byte("hello"))
 	named := Variant{Identity, 11, 5, 101}

@@ -99,10 +99,10 @@ func (c *cluster) helm(t *testing.T, args ...string) string {
 }
 
 // ctl runs gatehousectl as an operator does, in the sidecar's container.
-func (c *cluster) ctl(t *testing.T, stdin string, args ...string) string {
+func (c *cluster) ctl(t *testing.T, stdin string, args ...string) {
 	t.Helper()
 	exec := []string{"--namespace", namespace, "exec", "--stdin", c.pod(t), "--container", "gatehouse-sidecar", "--", "gatehousectl"}
-	return run(t, stdin, "kubectl", append(exec, args...)...)
+	run(t, stdin, "kubectl", append(exec, args...)...)
 }
 
 // failure is an error with what the program said.

@@ -12,6 +12,7 @@ import (
 	"text/template"
 
 	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/loadtest/proc"
 )
 
 //go:embed nginx.conf.tmpl
@@ -41,7 +42,7 @@ func StartNginx(ctx context.Context, dir string, workers int, origin, auth strin
 	if err := os.WriteFile(file, conf.Bytes(), 0o600); err != nil {
 		return nil, err
 	}
-	return start(ctx, dir, "nginx", path, address, "-c", file, "-p", dir, "-e", filepath.Join(dir, "nginx-error.log"))
+	return start(ctx, dir, address, proc.Program{Name: "nginx", Path: path, Args: []string{"-c", file, "-p", dir, "-e", filepath.Join(dir, "nginx-error.log")}})
 }
 
 // StartVarnish runs varnishd as a cache in front of origin.
@@ -55,6 +56,6 @@ func StartVarnish(ctx context.Context, dir, origin string) (*Running, error) {
 		return nil, err
 	}
 	// Its own gzip support would store compressed and inflate for each client.
-	return start(ctx, dir, "varnish", path, address, "-F", "-j", "none", "-a", address, "-b", origin,
-		"-n", filepath.Join(dir, "varnish"), "-s", "malloc,64m", "-p", "http_gzip_support=off")
+	return start(ctx, dir, address, proc.Program{Name: "varnish", Path: path, Args: []string{"-F", "-j", "none", "-a", address, "-b", origin,
+		"-n", filepath.Join(dir, "varnish"), "-s", "malloc,64m", "-p", "http_gzip_support=off"}})
 }

@@ -49,15 +49,11 @@ func (r *Running) Stop() error { return r.process.Stop() }
 
 // StartGo runs a service of this program itself.
 func StartGo(ctx context.Context, dir, kind string, cost int) (*Running, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
 	address, err := stack.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
-	return start(ctx, dir, kind, self, address, "serve", kind, "--address", address, fmt.Sprint("--cost=", cost))
+	return start(ctx, dir, address, proc.Program{Name: kind, Args: []string{"serve", kind, "--address", address, fmt.Sprint("--cost=", cost)}})
 }
 
 // find is the path of a program, also where only root's PATH has it.
@@ -70,17 +66,17 @@ func find(program string) (string, error) {
 	return "", &MissingError{program}
 }
 
-// start runs a program and waits until it answers.
-func start(ctx context.Context, dir, name, path, address string, args ...string) (*Running, error) {
-	log := filepath.Join(dir, name+".log")
-	process, err := proc.Start(proc.Program{Name: name, Path: path, Args: args, Log: log})
+// start runs p, which logs to dir, and waits until it answers.
+func start(ctx context.Context, dir, address string, p proc.Program) (*Running, error) {
+	p.Log = filepath.Join(dir, p.Name+".log")
+	process, err := proc.Start(p)
 	if err != nil {
 		return nil, err
 	}
-	r := &Running{name, address, process}
+	r := &Running{p.Name, address, process}
 	if err := r.await(ctx); err != nil {
-		text, _ := os.ReadFile(log) // a reason to show, if there is one
-		return nil, errors.Join(fmt.Errorf("%s on %s: %w; it said:\n%s", name, address, err, text), r.Stop())
+		text, _ := os.ReadFile(p.Log) // a reason to show, if there is one
+		return nil, errors.Join(fmt.Errorf("%s on %s: %w; it said:\n%s", p.Name, address, err, text), r.Stop())
 	}
 	return r, nil
 }
@@ -92,7 +88,7 @@ func (r *Running) await(ctx context.Context) error {
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	for {
-		_, err := Probe(ctx, r.URL(), workload.Workload{Method: http.MethodGet, Path: workload.Private1K, Status: http.StatusOK, Bytes: -1,
+		err := Probe(ctx, r.URL(), workload.Workload{Method: http.MethodGet, Path: workload.Private1K, Status: http.StatusOK, Bytes: -1,
 			Headers: []string{"x-device-id: " + workload.Device, "x-device-token: " + workload.Secret}})
 		if err == nil {
 			return nil
@@ -107,12 +103,12 @@ func (r *Running) await(ctx context.Context) error {
 	}
 }
 
-// Probe asks once for what w asks for, and is the length of the answer's body. It is an
-// error if the answer isn't the one that w wants: wrk would take a 401 for a 304.
-func Probe(ctx context.Context, url string, w workload.Workload) (int, error) {
+// Probe asks once for what w asks for. It is an error if the answer isn't the one that w
+// wants: wrk would take a 401 for a 304.
+func Probe(ctx context.Context, url string, w workload.Workload) error {
 	request, err := http.NewRequestWithContext(ctx, w.Method, url+w.Path, nil)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	request.Close = true
 	request.Header.Set("Accept-Encoding", "identity") // or the client asks for gzip
@@ -122,15 +118,15 @@ func Probe(ctx context.Context, url string, w workload.Workload) (int, error) {
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if response.StatusCode != w.Status || w.Bytes >= 0 && len(body) != w.Bytes {
-		return 0, fmt.Errorf("%s %s on %s: got %d with %d bytes, want %d with %d", w.Method, w.Path, url, response.StatusCode, len(body), w.Status, w.Bytes)
+		return fmt.Errorf("%s %s on %s: got %d with %d bytes, want %d with %d", w.Method, w.Path, url, response.StatusCode, len(body), w.Status, w.Bytes)
 	}
-	return len(body), nil
+	return nil
 }

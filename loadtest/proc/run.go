@@ -20,7 +20,7 @@ const grace = 5 * time.Second
 // Program is what to run.
 type Program struct {
 	Name string // in errors
-	Path string
+	Path string // empty: this very program
 	Args []string
 	Log  string // file that its output goes to
 }
@@ -34,6 +34,13 @@ type Process struct {
 
 // Start runs p until Stop, or until this process dies.
 func Start(p Program) (*Process, error) {
+	if p.Path == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("start %s: %w", p.Name, err)
+		}
+		p.Path = self
+	}
 	log, err := os.Create(p.Log)
 	if err != nil {
 		return nil, fmt.Errorf("log of %s: %w", p.Name, err)

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"time"
 
@@ -115,8 +114,7 @@ func (o *Options) stageRows(ctx context.Context, w *world, load workload.Workloa
 			}
 			out.Pairs = append(out.Pairs, pair)
 		}
-		slices.SortFunc(rows[i], func(a, b report.Row) int { return int(a.Achieved - b.Achieved) })
-		out.Rows = append(out.Rows, rows[i][rounds/2])
+		out.Rows = append(out.Rows, middle(rows[i], func(r report.Row) float64 { return r.Achieved }))
 	}
 	return nil
 }

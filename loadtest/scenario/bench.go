@@ -6,13 +6,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/loadtest/proc"
+	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
@@ -70,4 +77,63 @@ func (b *bench) envoy() proc.Server {
 // servers are Gatehouse's processes.
 func (b *bench) servers() []proc.Server {
 	return []proc.Server{b.envoy(), {Name: "sidecar", PID: b.SidecarPID()}, {Name: "redis", PID: b.RedisPID(), Cores: 1}}
+}
+
+// metric is one of the sidecar's.
+func (b *bench) metric(ctx context.Context, name string) (float64, error) {
+	text, err := b.metrics(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(text) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(value), 64)
+		}
+	}
+	return 0, fmt.Errorf("the sidecar has no metric %s", name)
+}
+
+// metrics are all of the sidecar's, as text.
+func (b *bench) metrics(ctx context.Context) (string, error) {
+	return fetch(ctx, b.SidecarAdminURL()+"/metrics")
+}
+
+// fetch is the body of an answer.
+func fetch(ctx context.Context, url string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	return string(text), err
+}
+
+// fill publishes n objects of size random bytes, which [workload.Objects] asks for.
+func fill(ctx context.Context, p *publish.Publisher, n, size int) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(8)
+	const batch = 100
+	for from := 0; from < n; from += batch {
+		group.Go(func() error {
+			random := rand.New(rand.NewPCG(uint64(from), 0))
+			body := make([]byte, size)
+			for i := from; i < min(from+batch, n); i++ {
+				for j := range body {
+					body[j] = byte(random.Uint32())
+				}
+				// A picture is not compressed: one encoding, of this size.
+				o := publish.Object{Key: workload.ObjectPath(i), Body: body, ContentType: "image/png", ETag: workload.ObjectETag(i)}
+				if _, err := p.Put(ctx, o); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return group.Wait()
 }

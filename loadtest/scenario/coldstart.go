@@ -6,86 +6,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-
-	"math/rand/v2"
-	"net/http"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/gatehouse/gatehouse/e2e/stack"
-	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
 
-// fill publishes objects of 1 KiB of random bytes.
-func fill(ctx context.Context, p *publish.Publisher, objects int) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(8)
-	const batch = 100
-	for from := 0; from < objects; from += batch {
-		group.Go(func() error {
-			random := rand.New(rand.NewPCG(uint64(from), 0))
-			body := make([]byte, 1024)
-			for i := from; i < min(from+batch, objects); i++ {
-				for j := range body {
-					body[j] = byte(random.Uint32())
-				}
-				// A picture is not compressed: one encoding, of 1 KiB.
-				o := publish.Object{Key: workload.ObjectPath(i), Body: body, ContentType: "image/png", ETag: workload.ObjectETag(i)}
-				if _, err := p.Put(ctx, o); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	return group.Wait()
-}
-
-// metric is one of the sidecar's.
-func (b *bench) metric(ctx context.Context, name string) (float64, error) {
-	text, err := b.metrics(ctx)
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(text) {
-		if value, ok := strings.CutPrefix(line, name+" "); ok {
-			return strconv.ParseFloat(strings.TrimSpace(value), 64)
-		}
-	}
-	return 0, fmt.Errorf("the sidecar has no metric %s", name)
-}
-
-// metrics are all of the sidecar's, as text.
-func (b *bench) metrics(ctx context.Context) (string, error) {
-	return fetch(ctx, b.SidecarAdminURL()+"/metrics")
-}
-
-// fetch is the body of an answer.
-func fetch(ctx context.Context, url string) (string, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return "", err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(response.Body)
-	return string(text), err
+// startFilled starts a stack with so many objects, for all of which the edge has room.
+func startFilled(ctx context.Context, name string, objects int) (*bench, error) {
+	return start(ctx, stack.Options{Name: name, ReadyTimeout: time.Minute, SidecarArgs: []string{fmt.Sprint("--memory.objects=", objects*5/4)}},
+		func(ctx context.Context, p *publish.Publisher) error { return fill(ctx, p, objects, 1<<10) })
 }
 
 // coldstart measures a sidecar that starts with nothing: until the edge has acknowledged
 // everything that Redis has.
 func coldstart(ctx context.Context, o *Options, out *Recorder) (err error) {
-	b, err := start(ctx, stack.Options{Name: "coldstart", ReadyTimeout: time.Minute, SidecarArgs: []string{fmt.Sprint("--memory.objects=", o.Objects*5/4)}},
-		func(ctx context.Context, p *publish.Publisher) error { return fill(ctx, p, o.Objects) })
+	b, err := startFilled(ctx, "coldstart", o.Objects)
 	if err != nil {
 		return err
 	}
@@ -113,8 +50,7 @@ func coldstart(ctx context.Context, o *Options, out *Recorder) (err error) {
 // catchup measures a sidecar that has missed changes: paused so long that Redis has
 // closed its subscription, it catches up with what it missed.
 func catchup(ctx context.Context, o *Options, out *Recorder) (err error) {
-	b, err := start(ctx, stack.Options{Name: "catchup", ReadyTimeout: time.Minute, SidecarArgs: []string{fmt.Sprint("--memory.objects=", o.Objects*5/4)}},
-		func(ctx context.Context, p *publish.Publisher) error { return fill(ctx, p, o.Objects) })
+	b, err := startFilled(ctx, "catchup", o.Objects)
 	if err != nil {
 		return err
 	}
@@ -130,7 +66,7 @@ func catchup(ctx context.Context, o *Options, out *Recorder) (err error) {
 				return err
 			}
 		}
-		if err := fill(ctx, b.publisher, o.Changes); err != nil {
+		if err := fill(ctx, b.publisher, o.Changes, 1<<10); err != nil {
 			return err
 		}
 		seq, err := b.client.Get(ctx, "{gatehouse:0}:seq").Float64()

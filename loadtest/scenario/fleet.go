@@ -3,11 +3,9 @@
 package scenario
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"runtime"
 	"slices"
@@ -88,21 +86,9 @@ func share(ctx context.Context, client redis.UniversalClient, n int, hash string
 	return nil
 }
 
-// host127 is an address of this machine: 127.net.x.y for host number i.
+// host127 is an address of this machine: 127.network.x.y for host number i.
 func host127(network byte, i int) [4]byte {
 	return [4]byte{127, network, byte(i / 250), byte(1 + i%250)}
-}
-
-// dialFrom connects from [host127].
-func dialFrom(ctx context.Context, url string, network byte, i int) (*conn, error) {
-	host := strings.TrimPrefix(url, "http://")
-	from := host127(network, i)
-	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IP(from[:])}}
-	c, err := dialer.DialContext(ctx, "tcp", host)
-	if err != nil {
-		return nil, err
-	}
-	return &conn{Conn: c, reader: bufio.NewReaderSize(c, 2<<10), host: host}, nil
 }
 
 // show posts telemetry with a credential and returns the status of the answer.
@@ -135,13 +121,13 @@ type fleet struct {
 	in      map[int64]time.Time // when a device got its first 200
 }
 
-// startFleet starts n devices.
-func startFleet(ctx context.Context, url, prefix string, n int) *fleet {
+// startFleet starts n devices, which are registered as good0, good1, ….
+func startFleet(ctx context.Context, url string, n int) *fleet {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &fleet{cancel: cancel, done: make(chan error, 1), in: make(map[int64]time.Time)}
 	host := strings.TrimPrefix(url, "http://")
 	next := func(dst []byte, i int64) []byte {
-		return telemetry(dst, host, fmt.Sprint(prefix, i%int64(n)), workload.Secret)
+		return telemetry(dst, host, fmt.Sprint("good", i%int64(n)), workload.Secret)
 	}
 	go func() {
 		result, err := openloop.Run(ctx, url, next, openloop.Load{

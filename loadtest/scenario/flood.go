@@ -25,7 +25,7 @@ func flood(ctx context.Context, o *Options, out *Recorder) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
-	fleet := startFleet(ctx, w.EdgeURL(), "good", o.Devices)
+	fleet := startFleet(ctx, w.EdgeURL(), o.Devices)
 	if _, err := fleet.awaitIn(ctx, o.Devices); err != nil {
 		return errors.Join(err, fleet.stop())
 	}
@@ -33,7 +33,7 @@ func flood(ctx context.Context, o *Options, out *Recorder) (err error) {
 	if err := errors.Join(w.inTurn(ctx, o, fleet, out), fleet.stop()); err != nil {
 		return err
 	}
-	return w.underFlood(ctx, o, out, func(*flooding) error { return w.coldFlood(ctx, o, out) })
+	return w.underFlood(o, out, func(*flooding) error { return w.coldFlood(ctx, o, out) })
 }
 
 // floodRounds is how often the fleet is measured without and with the flood, in turn.
@@ -41,33 +41,33 @@ const floodRounds = 5
 
 // inTurn measures the fleet without and with the flood.
 func (w *world) inTurn(ctx context.Context, o *Options, f *fleet, out *Recorder) error {
-	var p50, p99 []float64
+	var p50, p99 stats.Pairs
 	for range floodRounds {
 		without, err := w.phase(ctx, o, f, out, w.edge(), "without")
 		if err != nil {
 			return err
 		}
-		if err := w.underFlood(ctx, o, out, func(storm *flooding) error {
+		if err := w.underFlood(o, out, func(storm *flooding) error {
 			t := w.edge()
 			t.clients = []proc.Server{storm.client()}
 			with, err := w.phase(ctx, o, f, out, t, "with")
 			if err == nil {
-				p50 = append(p50, with.At(50)/without.At(50))
-				p99 = append(p99, with.At(99)/without.At(99))
+				p50.Add(with.At(50), without.At(50))
+				p99.Add(with.At(99), without.At(99))
 			}
 			return err
 		}); err != nil {
 			return err
 		}
 	}
-	half, most := stats.SpreadOf(p50), stats.SpreadOf(p99)
+	half, most := p50.Ratio(), p99.Ratio()
 	fmt.Fprintf(out, "latency of devices with the flood, over that without it, %d rounds: p50 %.2f (%.2f – %.2f), p99 %.2f (%.2f – %.2f)\n",
 		floodRounds, half.Median, half.Min, half.Max, most.Median, most.Min, most.Max)
 	return nil
 }
 
 // underFlood does something under a flood, and prints what the flood was.
-func (w *world) underFlood(ctx context.Context, o *Options, out *Recorder, do func(*flooding) error) error {
+func (w *world) underFlood(o *Options, out *Recorder, do func(*flooding) error) error {
 	storm, err := startFlood(w.dir, w.EdgeURL(), o.Devices, o.Flood)
 	if err != nil {
 		return err
@@ -136,7 +136,7 @@ func (w *world) coldFlood(ctx context.Context, o *Options, out *Recorder) error 
 		return err
 	}
 	begin := time.Now()
-	f := startFleet(ctx, w.EdgeURL(), "good", o.Devices)
+	f := startFleet(ctx, w.EdgeURL(), o.Devices)
 	last, err := f.awaitIn(ctx, o.Devices)
 	if err = errors.Join(err, f.stop()); err != nil {
 		return err

@@ -75,12 +75,9 @@ type flooding struct {
 
 // startFlood starts a flood as a process of its own.
 func startFlood(dir, url string, devices, rate int) (*flooding, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
 	f := &flooding{log: filepath.Join(dir, "flood.json")}
-	f.process, err = proc.Start(proc.Program{Name: "flood", Path: self, Log: f.log,
+	var err error
+	f.process, err = proc.Start(proc.Program{Name: "flood", Log: f.log,
 		Args: []string{"flood", "--url", url, fmt.Sprint("--rate=", rate), fmt.Sprint("--devices=", devices)}})
 	return f, err
 }

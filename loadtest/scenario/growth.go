@@ -80,7 +80,7 @@ func (g *growing) objects(ctx context.Context, n int) (err error) {
 		return err
 	}
 	begin := time.Now()
-	if err := fill(ctx, w.publisher, n); err != nil {
+	if err := fill(ctx, w.publisher, n, 1<<10); err != nil {
 		return err
 	}
 	if err := w.await(ctx, "gatehouse_image_objects", n+len(workload.Sizes)); err != nil {

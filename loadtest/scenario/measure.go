@@ -3,6 +3,7 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -241,11 +242,18 @@ func warm(ctx context.Context, w workload.Workload, targets ...target) error {
 		w = w.At(w.Count - 1)
 	}
 	for _, t := range targets {
-		if _, err := peers.Probe(ctx, t.url, w); err != nil {
+		if err := peers.Probe(ctx, t.url, w); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// middle is the one of rows whose value is the median.
+func middle[T any](rows []T, value func(T) float64) T {
+	sorted := slices.Clone(rows)
+	slices.SortFunc(sorted, func(a, b T) int { return cmp.Compare(value(a), value(b)) })
+	return sorted[len(sorted)/2]
 }
 
 // ownCPU is what this process has used so far.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
 	"net/http"
 	"slices"
 	"sync"
@@ -124,7 +123,7 @@ func (s *stream) run(ctx context.Context, b *bench) error {
 
 // send sends a request each interval on one connection. It says in when it was let in twice.
 func (s *stream) send(ctx context.Context, url string, interval, offset time.Duration, in chan<- struct{}) error {
-	c, err := dialFrom(ctx, url, 1, 0)
+	c, err := dial(ctx, url)
 	if err != nil {
 		return err
 	}

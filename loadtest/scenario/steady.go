@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
 	"math"
 	"strings"
 	"time"
@@ -28,7 +27,7 @@ func steady(ctx context.Context, o *Options, out *Recorder) (err error) {
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
 	begin := time.Now()
-	f := startFleet(ctx, w.EdgeURL(), "good", o.Devices)
+	f := startFleet(ctx, w.EdgeURL(), o.Devices)
 	last, err := f.awaitIn(ctx, o.Devices)
 	if err = errors.Join(err, f.stop()); err != nil {
 		return err
@@ -41,7 +40,7 @@ func steady(ctx context.Context, o *Options, out *Recorder) (err error) {
 	if err := errors.Join(w.KillEnvoy(), w.StartEnvoy(ctx), w.AwaitReady(ctx)); err != nil {
 		return err
 	}
-	f = startFleet(ctx, w.EdgeURL(), "good", o.Devices)
+	f = startFleet(ctx, w.EdgeURL(), o.Devices)
 	if begin, err = f.awaitIn(ctx, o.Devices); err != nil {
 		return errors.Join(err, f.stop())
 	}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -74,13 +73,6 @@ func (o *Options) compare(ctx context.Context, settings []*setting, closed bool,
 		out.Rows = append(out.Rows, middle(s.open, func(r report.Row) float64 { return r.At(99) }))
 	}
 	return nil
-}
-
-// middle is the row whose value is the median.
-func middle(rows []report.Row, value func(report.Row) float64) report.Row {
-	sorted := slices.Clone(rows)
-	slices.SortFunc(sorted, func(a, b report.Row) int { return cmp.Compare(value(a), value(b)) })
-	return sorted[len(sorted)/2]
 }
 
 // count reads how many connections each worker has, when the load has begun.

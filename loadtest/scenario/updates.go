@@ -3,14 +3,11 @@
 package scenario
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
-	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -45,7 +42,7 @@ func (g *growing) updates(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
-	if err := fill(ctx, w.publisher, updatedObjects); err != nil {
+	if err := fill(ctx, w.publisher, updatedObjects, 1<<10); err != nil {
 		return err
 	}
 	if err := w.await(ctx, "gatehouse_image_objects", updatedObjects); err != nil {
@@ -74,8 +71,7 @@ func (g *growing) updates(ctx context.Context) (err error) {
 	}
 	all := make([]updatesSeen, len(updateRates))
 	for i, pass := range passes {
-		slices.SortFunc(pass, func(a, b updatesSeen) int { return cmp.Compare(a.row.At(99), b.row.At(99)) })
-		all[i] = pass[len(pass)/2]
+		all[i] = middle(pass, func(u updatesSeen) float64 { return u.row.At(99) })
 		g.Rows = append(g.Rows, all[i].row)
 	}
 	g.updatesText(all)
@@ -87,11 +83,7 @@ func (g *growing) underUpdates(ctx context.Context, w *world, load workload.Work
 	u.rate = rate
 	t := w.edge()
 	if rate > 0 {
-		self, err := os.Executable()
-		if err != nil {
-			return u, err
-		}
-		publisher, err := proc.Start(proc.Program{Name: "publisher", Path: self, Log: filepath.Join(w.dir, "publisher.log"), Args: []string{
+		publisher, err := proc.Start(proc.Program{Name: "publisher", Log: filepath.Join(w.dir, "publisher.log"), Args: []string{
 			"update", "--redis=" + w.RedisURL(), fmt.Sprint("--rate=", rate), fmt.Sprint("--objects=", updatedObjects)}})
 		if err != nil {
 			return u, err

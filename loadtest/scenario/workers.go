@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"text/tabwriter"
 
 	"github.com/gatehouse/gatehouse/loadtest/proc"
@@ -26,6 +25,7 @@ const (
 // for each request, and how its workers waited.
 func workers(ctx context.Context, o *Options, out *Recorder) (err error) {
 	worlds := make([]*world, 2)
+	large := func(ctx context.Context, p *publish.Publisher) error { return fill(ctx, p, largeObjects, largeBytes) }
 	for i := range worlds {
 		if worlds[i], err = startWorld(ctx, o, worldOptions{name: fmt.Sprint("workers-", i+1), workers: i + 1, seed: large}); err != nil {
 			return err
@@ -61,21 +61,6 @@ func workers(ctx context.Context, o *Options, out *Recorder) (err error) {
 		fmt.Fprintf(t, "%s\t%.1f\t%.1f\t%.2f %%\t%.2f %%\t%s\t%s\n", load.Name, pair.ReferenceMicros, pair.SubjectMicros, 100*a.locked(), 100*b.locked(), a.switches(), b.switches())
 	}
 	return t.Flush()
-}
-
-// large publishes bodies that no worker keeps all of.
-func large(ctx context.Context, p *publish.Publisher) error {
-	random := rand.New(rand.NewPCG(48, 0))
-	body := make([]byte, largeBytes)
-	for i := range largeObjects {
-		for j := range body {
-			body[j] = byte(random.Uint32())
-		}
-		if _, err := p.Put(ctx, publish.Object{Key: workload.ObjectPath(i), Body: body, ContentType: "image/png"}); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // waiting is how an Envoy's workers waited over some slices.

@@ -33,27 +33,15 @@ func upper(i int) time.Duration {
 	return time.Duration((uint64(i-shift<<subBits)+1)<<shift - 1)
 }
 
-// Add counts d, once.
-func (h *Histogram) Add(d time.Duration) { h.AddN(d, 1) }
-
-// AddN counts d n times.
-func (h *Histogram) AddN(d time.Duration, n uint64) {
+// Add counts d.
+func (h *Histogram) Add(d time.Duration) {
 	i := bucket(d)
 	if i >= len(h.counts) {
 		h.counts = append(h.counts, make([]uint64, i+1-len(h.counts))...)
 	}
-	h.counts[i] += n
-	h.total += n
+	h.counts[i]++
+	h.total++
 	h.max = max(h.max, d)
-}
-
-// Merge adds all of other.
-func (h *Histogram) Merge(other *Histogram) {
-	for i, n := range other.counts {
-		if n > 0 {
-			h.AddN(min(upper(i), other.max), n)
-		}
-	}
 }
 
 // Total is how many durations were counted.

@@ -60,13 +60,3 @@ func TestFewValues(t *testing.T) {
 		}
 	}
 }
-
-func TestMergeKeepsEverything(t *testing.T) {
-	var a, b Histogram
-	a.Add(10)
-	b.AddN(time.Second, 3)
-	a.Merge(&b)
-	if a.Total() != 4 || a.Max() != time.Second || a.At(.25) != 10 || a.At(1) != time.Second {
-		t.Errorf("got %d values, max %s, first %s; want 4, 1s, 10ns", a.Total(), a.Max(), a.At(.25))
-	}
-}

@@ -173,7 +173,7 @@ func FleetBody(i int) []byte {
 // objectETag is of one of many objects, as long as one that the publisher makes.
 const objectETag = `"9f86d081884c7d659a2feaa0c5` + Number + `"`
 
-// ObjectPath is the path of one of many objects of 1 KiB, ObjectETag its entity-tag.
+// ObjectPath is the path of one of many objects, ObjectETag its entity-tag.
 func ObjectPath(i int) string { return fmt.Sprint("/v1/products/", i) }
 
 // ObjectETag is chosen, so that a client that can't hash knows it.
