@@ -2,10 +2,15 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/gatehouse/gatehouse/e2e/stack"
 )
@@ -120,6 +125,146 @@ func TestBadRules(t *testing.T) {
 			}
 		})
 	}
+}
+
+// listeners are two listeners of an edge, in a file that Envoy reads again when it is replaced,
+// as a mesh's control plane would change them. All else of their plugins is the same.
+type listeners struct {
+	t      *testing.T
+	file   string
+	static struct {
+		Listeners []map[string]any `yaml:"listeners"`
+	}
+	second string // its address
+}
+
+func (l *listeners) modify(c *stack.Config) error {
+	static, err := c.Find("static_resources")
+	if err != nil {
+		return err
+	}
+	if err := static.Decode(&l.static); err != nil {
+		return err
+	}
+	l.replace("{default: pass}", "{default: deny}")
+	return errors.Join(
+		c.Set(l.static.Listeners[1:], "static_resources", "listeners"),
+		c.Set(map[string]any{"id": "edge", "cluster": "edge"}, "node"),
+		c.Set(map[string]any{"lds_config": map[string]any{"path_config_source": map[string]any{"path": l.file}}}, "dynamic_resources"))
+}
+
+// replace gives each listener other rules.
+func (l *listeners) replace(rules ...string) {
+	l.t.Helper()
+	var resources []any
+	for i, text := range rules {
+		raw, err := yaml.Marshal(map[string]any{"static_resources": map[string]any{"listeners": l.static.Listeners[:1]}})
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		c, err := stack.LoadConfig(writeFile(l.t, "edge.yaml", string(raw)))
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		if err := c.SetRules(text); err != nil {
+			l.t.Fatal(err)
+		}
+		if i == 1 {
+			err = errors.Join(c.SetAddress(l.second, "static_resources", "listeners", "edge"), c.Set("second", "static_resources", "listeners", "edge", "name"))
+		}
+		var listener map[string]any
+		node, findErr := c.Find("static_resources", "listeners", "0")
+		if err = errors.Join(err, findErr); err == nil {
+			err = node.Decode(&listener)
+		}
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		listener["@type"] = "type.googleapis.com/envoy.config.listener.v3.Listener"
+		resources = append(resources, listener)
+	}
+	text, err := yaml.Marshal(map[string]any{"resources": resources})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if err := os.Rename(writeFile(l.t, "next.yaml", string(text)), l.file); err != nil { // Envoy looks for this
+		l.t.Fatal(err)
+	}
+}
+
+// TestRulesOfListeners has two listeners with other rules, and changes them while requests go
+// on: each is decided by the rules of its own listener, before or after.
+func TestRulesOfListeners(t *testing.T) {
+	second, err := stack.FreeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &listeners{t: t, file: filepath.Join(t.TempDir(), "listeners.yaml"), second: second}
+	e := start(t, stack.Options{ModifyConfig: l.modify})
+	status := func(url string) int {
+		response, err := newClient().Get(url + "/open")
+		if err != nil {
+			return 0
+		}
+		_ = response.Body.Close()
+		return response.StatusCode
+	}
+	want := func(what string, first, other int) {
+		t.Helper()
+		await(t, what, patience, func() error {
+			if a, b := status(e.EdgeURL()), status("http://"+second); a != first || b != other {
+				return fmt.Errorf("got %d and %d, want %d and %d", a, b, first, other)
+			}
+			return nil
+		})
+	}
+	want("both listeners", 200, 403)
+
+	var slowest time.Duration
+	seen := map[int]int{}
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		client := newClient()
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			begin := time.Now()
+			a, err := e.try(client, "GET /open")
+			slowest = max(slowest, time.Since(begin))
+			if err != nil {
+				t.Errorf("while rules change: %v", err)
+				return
+			}
+			seen[a.status]++
+		}
+	}()
+	l.replace("{default: deny}", "{default: pass}")
+	want("the new rules", 403, 200)
+	for range 50 {
+		if a, b := status(e.EdgeURL()), status("http://"+second); a != 403 || b != 200 {
+			t.Fatalf("after the change: got %d and %d", a, b)
+		}
+	}
+	l.replace("{default: deny}", "{default: maybe}")
+	await(t, "Envoy refuses wrong rules", patience, func() error {
+		if !strings.Contains(e.log("envoy"), `default: is "maybe"`) {
+			return errors.New("its log doesn't say so")
+		}
+		return nil
+	})
+	want("the rules before", 403, 200)
+	close(done)
+	<-ended
+	for status := range seen {
+		if status != 200 && status != 403 {
+			t.Errorf("got %d while rules changed, want 200 or 403", status)
+		}
+	}
+	t.Logf("answers %v while rules changed, the slowest after %v", seen, slowest)
 }
 
 func TestCheckShippedConfig(t *testing.T) {
