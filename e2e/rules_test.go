@@ -3,10 +3,13 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -128,10 +131,13 @@ func TestBadRules(t *testing.T) {
 }
 
 // listeners are two listeners of an edge, in a file that Envoy reads again when it is replaced,
-// as a mesh's control plane would change them. All else of their plugins is the same.
+// as a mesh's control plane would change them. But for their names, all else of their plugins
+// is the same. Rules are JSON: of two equal Structs Envoy makes bytes in different orders, and
+// so two VMs.
 type listeners struct {
 	t      *testing.T
 	file   string
+	first  []string // rules of each
 	static struct {
 		Listeners []map[string]any `yaml:"listeners"`
 	}
@@ -146,14 +152,18 @@ func (l *listeners) modify(c *stack.Config) error {
 	if err := static.Decode(&l.static); err != nil {
 		return err
 	}
-	l.replace("{default: pass}", "{default: deny}")
+	l.replace(l.first...)
 	return errors.Join(
 		c.Set(l.static.Listeners[1:], "static_resources", "listeners"),
 		c.Set(map[string]any{"id": "edge", "cluster": "edge"}, "node"),
 		c.Set(map[string]any{"lds_config": map[string]any{"path_config_source": map[string]any{"path": l.file}}}, "dynamic_resources"))
 }
 
-// replace gives each listener other rules.
+// filterPath is where the settings of the edge's plugin are.
+var filterPath = []string{"static_resources", "listeners", "edge", "filter_chains", "0", "filters", "0", "typed_config",
+	"http_filters", "gatehouse", "typed_config", "config"}
+
+// replace gives each listener other rules, and takes those away that get none.
 func (l *listeners) replace(rules ...string) {
 	l.t.Helper()
 	var resources []any
@@ -166,11 +176,13 @@ func (l *listeners) replace(rules ...string) {
 		if err != nil {
 			l.t.Fatal(err)
 		}
-		if err := c.SetRules(text); err != nil {
+		configuration := map[string]any{"@type": "type.googleapis.com/google.protobuf.StringValue", "value": text}
+		if err := c.Set(configuration, append(filterPath, "vm_config", "configuration")...); err != nil {
 			l.t.Fatal(err)
 		}
 		if i == 1 {
-			err = errors.Join(c.SetAddress(l.second, "static_resources", "listeners", "edge"), c.Set("second", "static_resources", "listeners", "edge", "name"))
+			err = errors.Join(c.SetAddress(l.second, "static_resources", "listeners", "edge"), c.Set("second", append(filterPath, "name")...),
+				c.Set("second", "static_resources", "listeners", "edge", "name"))
 		}
 		var listener map[string]any
 		node, findErr := c.Find("static_resources", "listeners", "0")
@@ -199,7 +211,7 @@ func TestRulesOfListeners(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &listeners{t: t, file: filepath.Join(t.TempDir(), "listeners.yaml"), second: second}
+	l := &listeners{t: t, file: filepath.Join(t.TempDir(), "listeners.yaml"), second: second, first: []string{`{"default": "pass"}`, `{"default": "deny"}`}}
 	e := start(t, stack.Options{ModifyConfig: l.modify})
 	status := func(url string) int {
 		response, err := newClient().Get(url + "/open")
@@ -242,14 +254,19 @@ func TestRulesOfListeners(t *testing.T) {
 			seen[a.status]++
 		}
 	}()
-	l.replace("{default: deny}", "{default: pass}")
+	stop := sync.OnceFunc(func() {
+		close(done)
+		<-ended
+	})
+	t.Cleanup(stop) // before the stack's
+	l.replace(`{"default": "deny"}`, `{"default": "pass"}`)
 	want("the new rules", 403, 200)
 	for range 50 {
 		if a, b := status(e.EdgeURL()), status("http://"+second); a != 403 || b != 200 {
 			t.Fatalf("after the change: got %d and %d", a, b)
 		}
 	}
-	l.replace("{default: deny}", "{default: maybe}")
+	l.replace(`{"default": "deny"}`, `{"default": "maybe"}`)
 	await(t, "Envoy refuses wrong rules", patience, func() error {
 		if !strings.Contains(e.log("envoy"), `default: is "maybe"`) {
 			return errors.New("its log doesn't say so")
@@ -257,14 +274,86 @@ func TestRulesOfListeners(t *testing.T) {
 		return nil
 	})
 	want("the rules before", 403, 200)
-	close(done)
-	<-ended
+	stop()
 	for status := range seen {
 		if status != 200 && status != 403 {
 			t.Errorf("got %d while rules changed, want 200 or 403", status)
 		}
 	}
 	t.Logf("answers %v while rules changed, the slowest after %v", seen, slowest)
+}
+
+// TestListenerGoes has a listener go away with a call of one of its requests, while a request of
+// another listener with the same rules, and so in the same VM, waits for the same answer.
+func TestListenerGoes(t *testing.T) {
+	second, err := stack.FreeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const rules = `{"sidecar": {"timeout": "3s"}, "credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"}, "rules": [{"match": {"path": "/who"}, "auth": {}}]}`
+	l := &listeners{t: t, file: filepath.Join(t.TempDir(), "listeners.yaml"), second: second, first: []string{rules, rules}}
+	e := start(t, stack.Options{ModifyConfig: l.modify, Concurrency: 1, EnvoyArgs: []string{"--drain-time-s", "1"}})
+	ask := func(url string) chan int {
+		status := make(chan int, 1)
+		go func() {
+			request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/who", nil)
+			request.Header = http.Header{"X-Device-Id": {"dev"}, "X-Device-Token": {"secret"}}
+			response, err := newClient().Do(request)
+			if err != nil {
+				status <- 0
+				return
+			}
+			_ = response.Body.Close()
+			status <- response.StatusCode
+		}()
+		return status
+	}
+	e.device("dev", "secret", 4)
+	await(t, "the second listener", patience, func() error {
+		response, err := newClient().Get("http://" + second + "/open")
+		if err == nil {
+			err = response.Body.Close()
+		}
+		return err
+	})
+	if err := e.SignalSidecar(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	made := e.stat("cluster.gatehouse-sidecar.upstream_rq_total")
+	gone := ask("http://" + second)
+	await(t, "the call", patience, func() error {
+		if e.stat("cluster.gatehouse-sidecar.upstream_rq_total") == made {
+			return errors.New("not made")
+		}
+		return nil
+	})
+	waits := ask(e.EdgeURL())
+	await(t, "both wait", patience, func() error {
+		if got := e.stat("wasmcustom.gatehouse.auth_verify"); got < 2 {
+			return fmt.Errorf("%d of 2", got)
+		}
+		return nil
+	})
+	if got := e.stat("cluster.gatehouse-sidecar.upstream_rq_total"); got != made+1 {
+		t.Fatalf("got %d calls, want one: the listeners have different VMs", got-made)
+	}
+	l.replace(rules)
+	if got := <-gone; got != 0 {
+		t.Fatalf("the listener that goes answered %d", got)
+	}
+	begin := time.Now()
+	if got := <-waits; got != 503 {
+		t.Errorf("got %d after %v, want 503", got, time.Since(begin))
+	}
+	if err := e.SignalSidecar(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the device is let in again", patience, func() error {
+		if got := <-ask(e.EdgeURL()); got != 200 {
+			return fmt.Errorf("got %d", got)
+		}
+		return nil
+	})
 }
 
 func TestCheckShippedConfig(t *testing.T) {

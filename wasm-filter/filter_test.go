@@ -309,3 +309,33 @@ func TestSecondPlugin(t *testing.T) {
 		t.Error("the request that waited was not sent on")
 	}
 }
+
+// TestPluginGoes has a listener go away with the calls that its streams made, while another of
+// the same VM has a request that waits for one of them.
+func TestPluginGoes(t *testing.T) {
+	e := emulate(t, rules)
+	e.end(send(e, "/v1/telemetry"))
+	id := send(e, "/v1/telemetry")
+	if len(e.calls) != 1 {
+		t.Fatalf("got %d calls, want one for both requests", len(e.calls))
+	}
+	e.clock += 2000 + lateMS
+	e.tick()
+	if got := e.streams[id].reply; got != nil {
+		t.Fatalf("got %+v while the answer may come", got)
+	}
+	e.clock++
+	e.tick()
+	if got := e.streams[id].reply; got == nil || got.status != 503 {
+		t.Fatalf("got %+v, want 503", got)
+	}
+	if len(e.vm.paused)+len(e.vm.awaited)+len(e.vm.calls.inFlight) != 0 {
+		t.Error("something is kept when nobody waits")
+	}
+	id = send(e, "/v1/telemetry")
+	e.answered(e.calls[1], allow())
+	if !e.streams[id].went() {
+		t.Error("the next request was not sent on")
+	}
+	e.answered(e.calls[0], allow()) // nobody waits for it any more
+}

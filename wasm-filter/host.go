@@ -50,8 +50,8 @@ type host interface {
 	resume()
 	// enter makes a stream the current context; false if it is gone.
 	enter(stream uint32) bool
-	// call posts body to path at cluster. The token comes back with the answer, which
-	// always comes, be the stream that is current now still there or not.
+	// call posts body to path at cluster. The token comes back with the answer, which comes
+	// be the stream that is current now still there or not, but not if its plugin is gone.
 	call(cluster, path string, body []byte, timeout time.Duration) (token uint32, err error)
 	// callBody is the first size bytes of the answer whose callback runs, nil unless its
 	// status is 200.

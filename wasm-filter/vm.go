@@ -36,8 +36,8 @@ type vm struct {
 	// stream is the one whose headers came last. Most streams are answered or passed at
 	// once and leave nothing behind: they all use this one. Who has to wait is copied to paused.
 	stream  stream
-	paused  map[uint32]*stream           // by id
-	awaited map[uint32]func(body []byte) // what takes the answers to calls, by token
+	paused  map[uint32]*stream // by id
+	awaited map[uint32]awaited // answers to calls, by token
 
 	// pushes are the streams of the push listener. Nobody tells when one of them is gone,
 	// since that would be a callback for every stream: see sweep.
@@ -47,7 +47,7 @@ type vm struct {
 
 func newVM(h host) *vm {
 	return &vm{host: h, paused: map[uint32]*stream{}, pushes: map[uint32]*ingest{},
-		awaited: map[uint32]func([]byte){}, sweepAt: sweepLeast}
+		awaited: map[uint32]awaited{}, sweepAt: sweepLeast}
 }
 
 // tickMS is how often a VM reads the state, flushes its counters and reports, ms.
@@ -93,6 +93,7 @@ func (v *vm) tick() {
 	v.calls.report()
 	v.calls.holds.sweep(v.host.now())
 	v.hits.tick(v)
+	v.giveUp() // last: it enters streams
 }
 
 // readState reads the state record and reports whether another one is in force now than before.
@@ -110,13 +111,23 @@ func (v *vm) readState() bool {
 	return changed
 }
 
+// awaited is the answer to a call that was made.
+type awaited struct {
+	done    func(body []byte)
+	untilMS int64 // unix ms
+}
+
+// lateMS is how much later than the call's timeout an answer is taken for lost, ms: more than
+// a clock is usually set by.
+const lateMS = 5000
+
 // call makes a call to the sidecar; done gets the answer's body, or nil for none that is
 // usable, which is the callback's as everything from the host.
 func (v *vm) call(path string, body []byte, done func(body []byte)) error {
 	config := v.edge.Config()
 	token, err := v.host.call(config.SidecarCluster, path, body, config.SidecarTimeout)
 	if err == nil {
-		v.awaited[token] = done
+		v.awaited[token] = awaited{done, v.host.now() + config.SidecarTimeout.Milliseconds() + lateMS}
 	}
 	return err
 }
@@ -168,9 +179,22 @@ func (v *vm) sweep() {
 
 // callResponse hands the answer to a call to who made it.
 func (v *vm) callResponse(token uint32, size int) {
-	if done, ok := v.awaited[token]; ok {
+	if a, ok := v.awaited[token]; ok {
 		delete(v.awaited, token)
-		done(v.host.callBody(size))
+		a.done(v.host.callBody(size))
+	}
+}
+
+// giveUp takes calls for failed whose answer won't come: the proxy drops those of a plugin
+// that goes away with its listener, while the VM stays for a listener with the same rules,
+// whose requests may wait for them.
+func (v *vm) giveUp() {
+	now := v.host.now()
+	for token, a := range v.awaited {
+		if now > a.untilMS {
+			delete(v.awaited, token)
+			a.done(nil)
+		}
 	}
 }
 

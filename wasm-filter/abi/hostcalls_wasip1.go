@@ -156,7 +156,8 @@ func ContinueRequest() error {
 func Enter(contextID uint32) error { return proxySetEffectiveContext(contextID).err() }
 
 // Call sends a request to a cluster and is the token that proxy_on_http_call_response
-// will show. It is booked on the plugin, so the answer comes even if the current stream ends.
+// will show. It is booked on the plugin of the current context, so the answer comes even if
+// the stream ends, and never if the plugin does.
 func Call(cluster string, headers, body []byte, timeout time.Duration) (uint32, error) {
 	const noTrailers = ""
 	s := proxyHTTPCall(cluster, text(headers), text(body), noTrailers, uint32(timeout.Milliseconds()), unsafe.Pointer(&out.number))
