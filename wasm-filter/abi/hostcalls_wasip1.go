@@ -114,8 +114,9 @@ func AddHeader(m HeaderMap, name, value string) error {
 // RemoveHeader removes all headers of a name.
 func RemoveHeader(m HeaderMap, name string) error { return proxyRemoveHeaderMapValue(m, name).err() }
 
-// BufferBytes is the first size bytes of a buffer.
+// BufferBytes is the first size bytes of a buffer, or all if there are fewer.
 func BufferBytes(b Buffer, size int) ([]byte, error) {
+	out.size = 0 // the proxy leaves it alone if there are none
 	return result(proxyGetBufferBytes(b, 0, uint32(size), unsafe.Pointer(&out.address), unsafe.Pointer(&out.size)))
 }
 
