@@ -70,7 +70,7 @@ func Check(file []byte) (rules int, problems []string) {
 		}
 	})
 	if !found {
-		problems = append(problems, fmt.Sprintf("has no Gatehouse filter: want an http_filter of type %s with vm_id %q", wasmType, vmID))
+		problems = append(problems, fmt.Sprintf("has no Gatehouse filter: want an http_filter of type %s with vm_id %q, or with rules in vm_config.configuration", wasmType, vmID))
 	}
 	return rules, problems
 }

@@ -70,6 +70,8 @@ func TestCheck(t *testing.T) {
 			[]string{"listener edge: configuration: move what is in it to vm_config.configuration"}},
 		{"as Envoy Gateway makes it", strings.Replace(bootstrap(`{`+vm+`, configuration: {`+st+`, value: {`+rules+`}}}`), "config: {",
 			`config: {configuration: {"@type": x/google.protobuf.StringValue, value: ""}, `, 1), 2, nil},
+		{"in the plugin's place, of another VM", strings.Replace(bootstrap(`{vm_id: mesh}`), "config: {", "config: {configuration: {"+st+", value: {"+rules+"}}, ", 1), 0,
+			[]string{"has no Gatehouse filter: want an http_filter of type envoy.extensions.filters.http.wasm.v3.Wasm with vm_id \"gatehouse\", or with rules in vm_config.configuration"}},
 		{"no type", bootstrap(`{` + vm + `, configuration: {` + rules + `}}`), 0, []string{"listener edge: vm_config.configuration: has no @type"}},
 		{"other type", bootstrap(`{` + vm + `, configuration: {"@type": x/google.protobuf.Duration, value: 3s}}`), 0, []string{`vm_config.configuration.@type: "x/google.protobuf.Duration"`}},
 		{"YAML date and number", bootstrap(`{` + vm + `, configuration: {` + st + `, value: {max_staleness: 2020-01-01, default: 0x10, 1: x}}}`), 0,
