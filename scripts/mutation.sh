@@ -110,5 +110,7 @@ check nothing-kept-while-written wasm-filter/guard.go \
   'value&guardUp == 0' 'true' ./wasm-filter TestNothingKeptWhileObjectsAreWritten
 check guard-of-the-push-listener wasm-filter/guard.go \
   '== wire.MinRecord && binary.LittleEndian.Uint64(record) == value' '== wire.MinRecord' ./wasm-filter TestForeignGuard
+check deny-by-default wasm-filter/policy/match.go \
+  'return e.config.DenyByDefault' 'return false' ./wasm-filter TestDefault
 
 exit "$failed"

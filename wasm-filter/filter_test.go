@@ -270,6 +270,17 @@ func TestIDComesAgain(t *testing.T) {
 	}
 }
 
+// TestDefault has no rule for the request.
+func TestDefault(t *testing.T) {
+	for config, want := range map[string]int{`{}`: 0, `{"default": "pass"}`: 0, `{"default": "deny"}`: 403} {
+		e := emulate(t, config)
+		x := e.streams[send(e, "/open")]
+		if got := x.reply; want == 0 && !x.went() || want != 0 && (got == nil || got.status != want) {
+			t.Errorf("%s: got action %d, reply %+v; want status %d, 0 for upstream", config, x.action, got, want)
+		}
+	}
+}
+
 func TestBadConfiguration(t *testing.T) {
 	tests := []struct {
 		name, config string

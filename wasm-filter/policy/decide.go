@@ -123,8 +123,8 @@ func (e *Edge) SetState(s wire.State) {
 	}
 }
 
-// Decide makes d the decision on one request at nowMS, unix ms, which only those that
-// [Edge.Govern] says so of need. It is a pure function of its arguments and the edge's state. The
+// Decide makes d the decision on one request at nowMS, unix ms; see [Edge.Govern] for which need
+// one. It is a pure function of its arguments and the edge's state. The
 // decision refers to the request, to what mem returned and to memory of the edge's, and so
 // is valid until the next one. It is filled in in place, here and below, because it is large.
 func (e *Edge) Decide(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
