@@ -51,6 +51,7 @@ func TestChildrenCount(t *testing.T) {
 	if u.CPU["shell"] < .05 {
 		t.Errorf("got %v s of CPU, want that of the child", u.CPU)
 	}
+	checkClock(t, servers)
 	if err := p.Stop(); err != nil {
 		t.Error(err)
 	}
@@ -60,6 +61,37 @@ func TestChildrenCount(t *testing.T) {
 				t.Errorf("%s of the group is left", path)
 			}
 		}
+	}
+}
+
+// checkClock compares the clock of servers that compute with what Read says of them.
+func checkClock(t *testing.T, servers []Server) {
+	clock, err := NewClock(servers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin, err := clock.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := Read(servers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ticked, took time.Duration
+	for deadline := time.Now().Add(20 * time.Second); took < 200*time.Millisecond && time.Now().Before(deadline); {
+		after, err := Read(servers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		end, err := clock.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticked, took = time.Duration(after.Since(before).Total()*float64(time.Second)), end-begin
+	}
+	if off := took - ticked; took < 200*time.Millisecond || off.Abs() > 100*time.Millisecond {
+		t.Errorf("the clock says %v, the ticks %v", took, ticked)
 	}
 }
 

@@ -193,7 +193,7 @@ func (g *growing) point(ctx context.Context, w *world, load workload.Workload, e
 	}
 	n := max(3*g.Options.Pairs/8, 1)
 	g.doing("%s, %d pairs", load.Name, n)
-	p.pair, err = g.pair(ctx, edge, w.beside("direct_response 1 KiB", "direct"), load, ratioWorkloads()[3], n, w.dir)
+	p.pair, err = g.pair(ctx, edge, w.beside(directResponse, "direct"), load, ratioWorkloads()[3], n, w.dir)
 	if err != nil {
 		return err
 	}

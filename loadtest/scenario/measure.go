@@ -205,14 +205,9 @@ func (o *Options) open(ctx context.Context, t target, w workload.Workload, rate 
 	})
 }
 
-// slice is the CPU of all of t's processes for each request in a slice of closed loop, µs.
-func (o *Options) slice(ctx context.Context, t target, w workload.Workload, l wrk.Load, dir string) (float64, error) {
-	micros, _, err := o.sliceOf(ctx, t, w, l, dir)
-	return micros, err
-}
-
-// sliceOf is likewise, and how many requests there were.
-func (o *Options) sliceOf(ctx context.Context, t target, w workload.Workload, l wrk.Load, dir string) (micros float64, requests int64, err error) {
+// slice is the CPU of all of t's processes for each request in a closed loop, µs, and how
+// many requests there were.
+func (o *Options) slice(ctx context.Context, t target, w workload.Workload, l wrk.Load, dir string) (micros float64, requests int64, err error) {
 	before, err := proc.Read(t.servers)
 	if err != nil {
 		return 0, 0, err

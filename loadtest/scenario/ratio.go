@@ -7,15 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/gatehouse/gatehouse/loadtest/report"
+	"github.com/gatehouse/gatehouse/loadtest/stats"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 )
-
-// sliceTime is how long each side of a pair is loaded. CPU is counted in ticks of
-// 10 ms, so a slice is exact to about 1 %.
-const sliceTime = time.Second
 
 // Limits is limits.json: what the ratios to direct_response may be.
 type Limits struct {
@@ -66,78 +62,92 @@ func ratioWorkload(name string) (workload.Workload, error) {
 	return workload.Workload{}, fmt.Errorf("no ratio is measured of %q", name)
 }
 
-// startRatio starts a world in which a request that is passed on costs nothing more: it is
-// answered by a direct_response. Envoy's worker has a core of its own.
-func startRatio(ctx context.Context, o *Options, name string) (w *world, stop func() error, err error) {
-	w, err = startWorld(ctx, o, worldOptions{name: name, direct: true})
-	if err != nil {
-		return nil, nil, err
+// pairsOfEnvoy is how many pairs one Envoy is loaded with. The same module costs some
+// hundredths more or less in the next process.
+const pairsOfEnvoy = 2
+
+// ratios measures n pairs of each of loads against an answer of 1 KiB by Envoy's
+// direct_response, the least that an answer of Envoy's costs. A request that is passed on is
+// answered by one, too, so that it costs nothing more. Envoy's worker has a core of its own.
+func (o *Options) ratios(ctx context.Context, n int, loads []workload.Workload, out *Recorder) ([]report.Pair, error) {
+	pairs := make([]stats.Pairs, len(loads))
+	for done := 0; done < n; done += pairsOfEnvoy {
+		out.doing("pairs %d of %d", done+1, n)
+		if err := o.addRatios(ctx, pairs, min(n-done, pairsOfEnvoy), loads); err != nil {
+			return nil, err
+		}
 	}
-	together, err := w.apart()
-	if err != nil {
-		return nil, nil, errors.Join(err, w.stop())
+	all := make([]report.Pair, len(loads))
+	for i := range loads {
+		var err error
+		if all[i], err = pairOf(loads[i].Name, "gatehouse", directResponse, pairs[i]); err != nil {
+			return nil, err
+		}
 	}
-	return w, func() error { return errors.Join(together(), w.stop()) }, nil
+	return all, nil
 }
 
-// ratio measures the CPU for each request against an answer of 1 KiB by Envoy's
-// direct_response, the least that an answer of Envoy's costs.
-func ratio(ctx context.Context, o *Options, out *Recorder) (err error) {
-	w, stop, err := startRatio(ctx, o, "ratio")
+// addRatios adds n pairs of each of loads, by an Envoy of their own.
+func (o *Options) addRatios(ctx context.Context, pairs []stats.Pairs, n int, loads []workload.Workload) (err error) {
+	w, err := startWorld(ctx, o, worldOptions{name: "ratio", direct: true})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stop()) }()
-	for _, load := range ratioWorkloads() {
-		pair, err := o.ratioOf(ctx, w, load, o.Pairs, out)
-		if err != nil {
+	defer func() { err = errors.Join(err, w.stop()) }()
+	together, err := w.apart()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, together()) }()
+	subject, reference := w.gatehouse(), w.beside(directResponse, "direct")
+	for i, load := range loads {
+		if err := warm(ctx, load, subject); err != nil {
 			return err
 		}
-		out.Pairs = append(out.Pairs, pair)
+		if err := o.addPairs(ctx, &pairs[i], subject, reference, load, ratioWorkloads()[3], n, w.dir); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-func (o *Options) ratioOf(ctx context.Context, w *world, load workload.Workload, n int, out *Recorder) (report.Pair, error) {
-	subject, reference := w.gatehouse(), w.beside("direct_response 1 KiB", "direct")
-	out.doing("%s, %d pairs", load.Name, n)
-	if err := warm(ctx, load, subject); err != nil {
-		return report.Pair{}, err
-	}
-	return o.pair(ctx, subject, reference, load, ratioWorkloads()[3], n, w.dir)
+const directResponse = "direct_response 1 KiB"
+
+func ratio(ctx context.Context, o *Options, out *Recorder) (err error) {
+	out.Pairs, err = o.ratios(ctx, o.Pairs, ratioWorkloads(), out)
+	return err
 }
 
-// check measures the ratios that limits.json bounds. One that is beyond its limit is
-// measured again with more pairs, and fails if it still is.
-func check(ctx context.Context, o *Options, out *Recorder) (err error) {
-	w, stop, err := startRatio(ctx, o, "check")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stop()) }()
-	var failed []error
-	for _, limit := range o.limits.Limits {
-		load, err := ratioWorkload(limit.Workload)
+// check measures the ratios that limits.json bounds. Those beyond their limits are
+// measured again with more pairs, and fail if they still are.
+func check(ctx context.Context, o *Options, out *Recorder) error {
+	limits, failed := o.limits.Limits, error(nil)
+	for _, n := range []int{o.limits.Pairs, o.limits.RetryPairs} {
+		loads := make([]workload.Workload, len(limits))
+		for i, limit := range limits {
+			var err error
+			if loads[i], err = ratioWorkload(limit.Workload); err != nil {
+				return err
+			}
+		}
+		pairs, err := o.ratios(ctx, n, loads, out)
 		if err != nil {
 			return err
 		}
-		for _, n := range []int{o.limits.Pairs, o.limits.RetryPairs} {
-			pair, err := o.ratioOf(ctx, w, load, n, out)
-			if err != nil {
-				return err
+		var beyond []Limit
+		failed = nil
+		for i, pair := range pairs {
+			pair.Limit = limits[i].Must * (1 + o.limits.Tolerance)
+			if pair.Ratio.Median > pair.Limit {
+				beyond = append(beyond, limits[i])
+				failed = errors.Join(failed, fmt.Errorf("%s: the ratio is %.2f, more than %.2f = %.2f and a tolerance of %.0f %%",
+					pair.Workload, pair.Ratio.Median, pair.Limit, limits[i].Must, 100*o.limits.Tolerance))
 			}
-			if pair.Limit = limit.Must * (1 + o.limits.Tolerance); pair.Ratio.Median <= pair.Limit {
-				out.Pairs = append(out.Pairs, pair)
-				break
-			}
-			if n == o.limits.RetryPairs {
-				out.Pairs = append(out.Pairs, pair)
-				failed = append(failed, fmt.Errorf("%s: the ratio is %.2f, more than %.2f = %.2f and a tolerance of %.0f %%",
-					load.Name, pair.Ratio.Median, pair.Limit, limit.Must, 100*o.limits.Tolerance))
-				break
-			}
-			out.doing("%s: %.2f is beyond %.2f: once more", load.Name, pair.Ratio.Median, pair.Limit)
+			out.Pairs = append(out.Pairs, pair)
+		}
+		if limits = beyond; len(beyond) == 0 {
+			break
 		}
 	}
-	return errors.Join(failed...)
+	return failed
 }

@@ -26,7 +26,7 @@ type Options struct {
 	Workers     int     `env:"WORKERS" help:"Envoy's workers, of nginx, too; 0 is half of the cores, at least 1."`
 	Connections int     `env:"CONNECTIONS" default:"32" help:"Connections of a closed loop, and at most of an open one."`
 	Rate        float64 `env:"RATE" help:"Requests a second of an open loop; 0 is half of what the closed loop reached, 9,000 of tuning."`
-	Pairs       int     `env:"PAIRS" default:"8" help:"Pairs of slices of a second for each ratio; peers take half as many, growth 3 of 8."`
+	Pairs       int     `env:"PAIRS" default:"8" help:"Pairs of seconds for each ratio; peers take half as many, growth 3 of 8."`
 	P99         float64 `env:"P99" default:"10" help:"Latency in ms that breakpoint allows one request in a hundred to exceed."`
 	Updates     int     `env:"UPDATES" default:"10000" help:"Updates that propagation measures."`
 	Reads       int     `env:"READS" default:"5000" help:"Reads a second meanwhile."`

@@ -5,12 +5,9 @@ package scenario
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/gatehouse/gatehouse/loadtest/peers"
-	"github.com/gatehouse/gatehouse/loadtest/report"
 	"github.com/gatehouse/gatehouse/loadtest/service"
-	"github.com/gatehouse/gatehouse/loadtest/stats"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 )
 
@@ -156,32 +153,4 @@ func (o *Options) comparePeers(ctx context.Context, w *world, load workload.Work
 		out.Pairs = append(out.Pairs, pair)
 	}
 	return nil
-}
-
-// pair measures the CPU of subject and reference for each request in n pairs of slices.
-func (o *Options) pair(ctx context.Context, subject, reference target, sw, rw workload.Workload, n int, dir string) (report.Pair, error) {
-	var pairs stats.Pairs
-	for range n {
-		s, err := o.slice(ctx, subject, sw, o.wrkLoad(sliceTime), dir)
-		if err != nil {
-			return report.Pair{}, err
-		}
-		r, err := o.slice(ctx, reference, rw, o.wrkLoad(sliceTime), dir)
-		if err != nil {
-			return report.Pair{}, err
-		}
-		pairs.Add(s, r)
-	}
-	return pairOf(sw.Name, subject.name, reference.name, pairs)
-}
-
-func pairOf(name, subject, reference string, pairs stats.Pairs) (report.Pair, error) {
-	p := report.Pair{
-		Workload: name, Subject: subject, Reference: reference, Ratio: pairs.Ratio(),
-		SubjectMicros: stats.SpreadOf(pairs.Subject).Median, ReferenceMicros: stats.SpreadOf(pairs.Reference).Median,
-	}
-	if !(p.ReferenceMicros > 0) {
-		return p, fmt.Errorf("%s: %s used no CPU that could be measured", name, reference)
-	}
-	return p, nil
 }

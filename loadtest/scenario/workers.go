@@ -83,7 +83,7 @@ func (s *waiting) slice(ctx context.Context, o *Options, w *world, load workload
 	}
 	locks := proc.WatchLocks(t.servers)
 	// One thread of the client, whatever Envoy has: the same load on both.
-	micros, requests, err := o.sliceOf(ctx, t, load, wrk.Load{Threads: 1, Connections: o.Connections, Duration: sliceTime}, w.dir)
+	micros, requests, err := o.slice(ctx, t, load, wrk.Load{Threads: 1, Connections: o.Connections, Duration: sideTime}, w.dir)
 	locked := locks.Stop()
 	if err != nil || !counts {
 		return micros, err

@@ -4,6 +4,7 @@
 package wrk
 
 import (
+	"bytes"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -11,9 +12,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gatehouse/gatehouse/loadtest/workload"
@@ -51,13 +52,34 @@ var reportLua string
 
 // Run loads url with w. dir takes the script.
 func Run(ctx context.Context, url string, w workload.Workload, l Load, dir string) (Result, error) {
-	script := filepath.Join(dir, "wrk.lua")
-	if err := os.WriteFile(script, []byte(Script(w, strings.TrimPrefix(url, "http://"))), 0o600); err != nil {
+	p, err := Start(ctx, url, w, l, dir)
+	if err != nil {
 		return Result{}, err
+	}
+	return p.Result()
+}
+
+// Process is a wrk that runs. It ends by itself, or with its context, be it held or not.
+type Process struct {
+	cmd    *exec.Cmd
+	output bytes.Buffer
+	done   chan struct{}
+	err    error // when done
+}
+
+// Start begins to load url with w.
+func Start(ctx context.Context, url string, w workload.Workload, l Load, dir string) (*Process, error) {
+	script, err := os.CreateTemp(dir, "wrk-*.lua")
+	if err == nil {
+		_, err = script.WriteString(Script(w, strings.TrimPrefix(url, "http://")))
+		err = errors.Join(err, script.Close())
+	}
+	if err != nil {
+		return nil, err
 	}
 	args := []string{
 		"-t" + strconv.Itoa(min(l.Threads, l.Connections)), "-c" + strconv.Itoa(l.Connections), "-d" + fmt.Sprintf("%ds", int(max(l.Duration.Seconds(), 1))),
-		"--timeout", fmt.Sprintf("%ds", int(max(l.Timeout.Seconds(), 2))), "-s", script,
+		"--timeout", fmt.Sprintf("%ds", int(max(l.Timeout.Seconds(), 2))), "-s", script.Name(),
 	}
 	if w.Count > 0 {
 		w.Path, w.Headers = "/", nil // the script makes the requests
@@ -65,16 +87,46 @@ func Run(ctx context.Context, url string, w workload.Workload, l Load, dir strin
 	for _, h := range w.Headers {
 		args = append(args, "-H", h)
 	}
-	cmd := exec.CommandContext(ctx, "wrk", append(args, url+w.Path)...)
-	text, err := cmd.CombinedOutput()
-	if errors.Is(err, exec.ErrNotFound) {
-		return Result{}, fmt.Errorf("%w; install wrk (apt-get install wrk)", err)
+	p := &Process{cmd: exec.CommandContext(ctx, "wrk", append(args, url+w.Path)...), done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
+	if err := p.cmd.Start(); err != nil {
+		if errors.Is(err, exec.ErrNotFound) {
+			err = fmt.Errorf("%w; install wrk (apt-get install wrk)", err)
+		}
+		return nil, err
 	}
-	if err != nil {
-		return Result{}, fmt.Errorf("wrk: %w: %s", err, text)
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// Hold stops it where it is: requests that are on their way get their answers, and nothing more is
+// sent until Resume.
+func (p *Process) Hold() error { return p.signal(syscall.SIGSTOP) }
+
+// Resume lets it go on.
+func (p *Process) Resume() error { return p.signal(syscall.SIGCONT) }
+
+func (p *Process) signal(s syscall.Signal) error {
+	if err := p.cmd.Process.Signal(s); !errors.Is(err, os.ErrProcessDone) {
+		return err
 	}
-	result, err := Parse(string(text))
-	result.CPU = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	return nil
+}
+
+// Done is closed when it has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Result is what it saw, when it has ended. Its rate and latencies mean nothing if it was held.
+func (p *Process) Result() (Result, error) {
+	<-p.done
+	if p.err != nil {
+		return Result{}, fmt.Errorf("wrk: %w: %s", p.err, &p.output)
+	}
+	result, err := Parse(p.output.String())
+	result.CPU = p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
 	return result, err
 }
 

@@ -1,12 +1,15 @@
 package wrk
 
 import (
+	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,5 +79,43 @@ func TestRunSendsTheWorkload(t *testing.T) {
 		if got.Requests == 0 || got.CPU == 0 || got.Percentiles[0] == 0 || (got.Errors["status"] > 0) != test.wrong {
 			t.Errorf("%s: got %+v", test.name, got)
 		}
+	}
+}
+
+// TestHold stops wrk between two requests, and lets it go on.
+func TestHold(t *testing.T) {
+	var requests atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { requests.Add(1) }))
+	defer server.Close()
+	p, err := Start(t.Context(), server.URL, workload.Workload{Method: http.MethodGet, Path: "/"}, Load{Threads: 1, Connections: 2, Duration: 2 * time.Second}, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	until := func(what string, f func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); !f(); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("not %s after 20 s", what)
+			}
+		}
+	}
+	until("at work", func() bool { return requests.Load() > 0 })
+	if err := p.Hold(); err != nil {
+		t.Fatal(err)
+	}
+	until("held", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+		return err == nil && strings.Contains(string(stat), ") T ")
+	})
+	before := requests.Load() + 2 // those on their way
+	if err := p.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	until("at work again", func() bool { return requests.Load() > before })
+	if r, err := p.Result(); err != nil || len(r.Errors) > 0 || r.Requests > requests.Load() {
+		t.Errorf("got %+v, %v after %d requests", r, err, requests.Load())
+	}
+	if err := p.Hold(); err != nil { // it may end just before it is held
+		t.Errorf("when it has ended: %v", err)
 	}
 }

@@ -1,0 +1,134 @@
+//go:build linux
+
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gatehouse/gatehouse/loadtest/proc"
+	"github.com/gatehouse/gatehouse/loadtest/report"
+	"github.com/gatehouse/gatehouse/loadtest/stats"
+	"github.com/gatehouse/gatehouse/loadtest/workload"
+	"github.com/gatehouse/gatehouse/loadtest/wrk"
+)
+
+const (
+	// sideTime is how long each side of a pair is loaded in all.
+	sideTime = time.Second
+	// turnTime is for how long at a time. Neighbours on a machine that is shared disturb it
+	// for longer, and so both sides alike.
+	turnTime = 50 * time.Millisecond
+	// settleTime is how long after its turn a side's answers to what is on its way still count as its own.
+	settleTime = 2 * time.Millisecond
+)
+
+// pair measures the CPU of subject and reference for each request in n pairs.
+func (o *Options) pair(ctx context.Context, subject, reference target, sw, rw workload.Workload, n int, dir string) (report.Pair, error) {
+	var pairs stats.Pairs
+	if err := o.addPairs(ctx, &pairs, subject, reference, sw, rw, n, dir); err != nil {
+		return report.Pair{}, err
+	}
+	return pairOf(sw.Name, subject.name, reference.name, pairs)
+}
+
+func pairOf(name, subject, reference string, pairs stats.Pairs) (report.Pair, error) {
+	p := report.Pair{
+		Workload: name, Subject: subject, Reference: reference, Ratio: pairs.Ratio(),
+		SubjectMicros: stats.SpreadOf(pairs.Subject).Median, ReferenceMicros: stats.SpreadOf(pairs.Reference).Median,
+	}
+	if !(p.ReferenceMicros > 0) {
+		return p, fmt.Errorf("%s: %s used no CPU that could be measured", name, reference)
+	}
+	return p, nil
+}
+
+// addPairs adds n pairs to pairs.
+func (o *Options) addPairs(ctx context.Context, pairs *stats.Pairs, subject, reference target, sw, rw workload.Workload, n int, dir string) error {
+	for range n {
+		s, r := &side{target: subject, load: sw}, &side{target: reference, load: rw}
+		if err := o.takeTurns(ctx, dir, s, r); err != nil {
+			return err
+		}
+		pairs.Add(s.micros, r.micros)
+	}
+	return nil
+}
+
+// side is one of a pair.
+type side struct {
+	target target
+	load   workload.Workload
+	wrk    *wrk.Process
+	clock  proc.Clock
+	used   time.Duration // by its servers in its turns
+	over   bool
+	micros float64 // of CPU for each request, when it is over
+}
+
+// takeTurns loads sides in closed loops, of which one runs at a time, until all are over.
+func (o *Options) takeTurns(ctx context.Context, dir string, sides ...*side) error {
+	ctx, cancel := context.WithCancel(ctx) // ends those that are left if one fails
+	defer cancel()
+	for slices.ContainsFunc(sides, func(s *side) bool { return !s.over }) {
+		for _, s := range sides {
+			if s.over {
+				continue
+			}
+			if err := s.turn(ctx, o.wrkLoad(time.Duration(len(sides))*sideTime), dir); err != nil {
+				return fmt.Errorf("%s on %s: %w", s.load.Name, s.target.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// turn loads a side for a moment; the last time, until it is over.
+func (s *side) turn(ctx context.Context, l wrk.Load, dir string) (err error) {
+	if s.wrk == nil {
+		if s.clock, err = proc.NewClock(s.target.servers); err != nil {
+			return err
+		}
+	}
+	before, err := s.clock.Read()
+	if err != nil {
+		return err
+	}
+	if s.wrk == nil {
+		s.wrk, err = wrk.Start(ctx, s.target.url, s.load, l, dir)
+	} else {
+		err = s.wrk.Resume()
+	}
+	if err != nil {
+		return err
+	}
+	end := time.NewTimer(turnTime)
+	defer end.Stop()
+	select {
+	case <-s.wrk.Done():
+		s.over = true
+	case <-end.C:
+		err = s.wrk.Hold()
+	}
+	if err = errors.Join(err, wait(ctx, settleTime)); err != nil {
+		return err
+	}
+	after, err := s.clock.Read()
+	if err != nil {
+		return err
+	}
+	if s.used += after - before; !s.over {
+		return nil
+	}
+	r, err := s.wrk.Result()
+	if err == nil && (len(r.Errors) > 0 || r.Requests == 0) {
+		err = fmt.Errorf("%d requests, errors %v", r.Requests, r.Errors)
+	}
+	if err == nil {
+		s.micros = float64(s.used.Nanoseconds()) / 1e3 / float64(r.Requests)
+	}
+	return err
+}
