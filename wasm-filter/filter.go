@@ -16,26 +16,28 @@ type stream struct {
 // proceed decides the request as far as it can with what is known now.
 func (s *stream) proceed() action {
 	v := s.vm
-	headers, ok := abi.ReadHeaders(v.host.requestHeaders(), v.headers)
-	var request policy.Request
-	for headers.Next() {
-		v.edge.ReadHeader(&request, headers.Name, headers.Value)
-	}
-	if !ok || headers.Malformed { // a request that can't be read is one that no rule has let through
-		d := policy.Unreadable()
+	var ok bool
+	if v.headers, ok = abi.ParseHeaders(v.headers[:0], v.host.requestHeaders(), v.lengths); !ok {
+		d := policy.Unreadable() // what can't be read no rule has let through
 		return s.reply(&d)
 	}
-	request.Token = v
-	if !v.edge.Govern(&request) {
+	request := policy.Request{Token: v}
+	if !v.edge.Govern(&request, v.headers) {
 		s.disown(&request)
 		return proceed
 	}
+	return s.decide(&request)
+}
+
+// decide decides a request that a rule covers.
+func (s *stream) decide(request *policy.Request) action {
+	v := s.vm
 	var d policy.Decision
 	for {
 		now := v.host.now()
-		v.edge.Decide(&d, now, &request, v, &s.answers)
+		v.edge.Decide(&d, now, request, v, &s.answers)
 		if d.Outdated && v.readState() {
-			v.edge.Decide(&d, now, &request, v, &s.answers)
+			v.edge.Decide(&d, now, request, v, &s.answers)
 		}
 		v.count(d.Auth)
 		v.count(d.Cache)
@@ -49,7 +51,7 @@ func (s *stream) proceed() action {
 			}
 			return s.reply(&d)
 		case policy.Pass:
-			s.pass(&d, &request)
+			s.pass(&d, request)
 			return proceed
 		case policy.Verify, policy.Fetch, policy.Exchange:
 			if v.calls.join(s, &d, now) {

@@ -29,7 +29,7 @@ type host interface {
 	guard() uint64
 	// addGuard adds to it, on all workers at once.
 	addGuard(n int64) error
-	// requestHeaders are all request headers, for abi.ReadHeaders, names in lower case,
+	// requestHeaders are all request headers, for abi.ParseHeaders, names in lower case,
 	// pseudo-headers included; nil if they can't be read.
 	requestHeaders() []byte
 	// requestBody is the first size bytes of the buffered request body.

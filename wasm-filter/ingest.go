@@ -20,12 +20,13 @@ type ingest struct {
 
 func (i *ingest) headers(endOfStream bool) action {
 	var method, path string
-	for headers, _ := abi.ReadHeaders(i.vm.host.requestHeaders(), abi.AllLengths); headers.Next(); {
-		switch headers.Name {
+	headers, _ := abi.ParseHeaders(nil, i.vm.host.requestHeaders(), abi.AllLengths)
+	for _, h := range headers {
+		switch h[0] {
 		case ":method":
-			method = headers.Value
+			method = h[1]
 		case ":path":
-			path = headers.Value
+			path = h[1]
 		}
 	}
 	if method != "POST" || path != "/v1/apply" {

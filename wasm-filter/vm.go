@@ -24,9 +24,10 @@ const (
 type vm struct {
 	host host
 	edge *policy.Edge // nil until the VM is configured
-	// headers has the lengths of the names of those headers that the edge reads: most
-	// headers of a request have others.
-	headers uint64
+	// lengths are those of the names of the headers that the edge reads: most headers of a
+	// request have others.
+	lengths uint64
+	headers [][2]string // of the request whose headers came last
 	calls   calls
 	hits    hits
 	objects objectCache
@@ -70,7 +71,7 @@ func (v *vm) configure(size int) bool {
 		}
 		v.edge = policy.NewEdge(config)
 		for _, name := range config.HeadersRead() {
-			v.headers |= abi.LengthBit(name)
+			v.lengths |= abi.LengthBit(name)
 		}
 		v.calls = calls{vm: v, inFlight: map[string]*call{}, holds: holds{}}
 	}

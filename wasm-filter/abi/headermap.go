@@ -11,57 +11,35 @@ import (
 //	4  count × (u32 length of the name, u32 length of the value)
 //	   count × (name, 0, value, 0)
 
-// Headers reads a header map field by field, in place.
-type Headers struct {
-	// Name and Value are the field that Next has moved to. They refer to the map.
-	Name, Value string
-	// Malformed says that Next has ended before the last field.
-	Malformed bool
-
-	raw          []byte
-	sizes, bytes int // where the next field's lengths and its name are
-	left         uint32
-	lengths      uint64
-}
-
-// LengthBit is the bit of a name's length among those that [ReadHeaders] takes.
+// LengthBit is the bit of a name's length among those that [ParseHeaders] takes.
 func LengthBit(name string) uint64 { return 1 << min(len(name), 63) }
 
 // AllLengths takes every name.
 const AllLengths = ^uint64(0)
 
-// ReadHeaders begins to read raw; false if it is too short for what it says it holds. Fields
-// whose names' lengths are not among lengths are passed over, which costs next to nothing.
-func ReadHeaders(raw []byte, lengths uint64) (Headers, bool) {
+// ParseHeaders appends the fields of raw to dst, names and values, which refer to raw; false if
+// raw is shorter than what it says it holds. Fields whose names' lengths are not among
+// lengths are left out.
+func ParseHeaders(dst [][2]string, raw []byte, lengths uint64) ([][2]string, bool) {
 	if len(raw) < 4 {
-		return Headers{}, false
+		return dst, false
 	}
 	count := binary.LittleEndian.Uint32(raw)
 	if uint64(count)*8 > uint64(len(raw)-4) {
-		return Headers{}, false
+		return dst, false
 	}
-	return Headers{raw: raw, sizes: 4, bytes: 4 + int(count)*8, left: count, lengths: lengths}, true
-}
-
-// Next moves to the next field; false if there is none, or it reaches beyond the map.
-func (h *Headers) Next() bool {
-	for h.left > 0 {
-		lengths := binary.LittleEndian.Uint64(h.raw[h.sizes:])
-		name, value := int(uint32(lengths)), int(lengths>>32)
-		field := h.bytes
-		h.sizes += 8
-		h.bytes += name + value + 2
-		h.left--
-		if h.bytes > len(h.raw) {
-			h.left, h.Malformed = 0, true
-			return false
+	end := 4 + int(count)*8
+	for sizes := raw[4:end]; len(sizes) >= 8; sizes = sizes[8:] {
+		both := binary.LittleEndian.Uint64(sizes)
+		name, start := int(uint32(both)), end
+		if end += name + int(both>>32) + 2; end > len(raw) {
+			return dst, false
 		}
-		if h.lengths>>min(name, 63)&1 != 0 {
-			h.Name, h.Value = text(h.raw[field:field+name]), text(h.raw[field+name+1:h.bytes-1])
-			return true
+		if lengths>>min(name, 63)&1 != 0 {
+			dst = append(dst, [2]string{text(raw[start : start+name]), text(raw[start+name+1 : end-1])})
 		}
 	}
-	return false
+	return dst, true
 }
 
 // AppendHeaders appends headers as a header map.

@@ -93,10 +93,7 @@ func request(lines ...string) [][2]string {
 // read is the request of these lines.
 func read(e *Edge, lines ...string) Request {
 	var r Request
-	for _, h := range request(lines...) {
-		e.ReadHeader(&r, h[0], h[1])
-	}
-	e.Govern(&r)
+	e.Govern(&r, request(lines...))
 	return r
 }
 

@@ -5,20 +5,47 @@ import (
 	"strings"
 )
 
-// Govern finds the first rule that the request falls under, when all its headers are
-// read. It is false if the request needs no decision: no rule covers it, and such pass.
-func (e *Edge) Govern(r *Request) bool {
+// Govern makes r the request that has these headers, whose names are in lower case, and finds the
+// first rule that it falls under. It is false if the request needs no decision: no rule
+// covers it, and such pass. r refers to headers, which may leave out those that aren't among [Config.HeadersRead].
+func (e *Edge) Govern(r *Request, headers [][2]string) bool {
+	for i := range headers {
+		switch name := headers[i][0]; {
+		case name == ":method":
+			r.Method = headers[i][1]
+		case name == ":path":
+			r.Target = headers[i][1]
+		case isIdentity(name):
+			r.Forged = append(r.Forged, name)
+		}
+	}
+	if r.rule = e.ruleOf(r); r.rule < 0 {
+		return e.config.DenyByDefault
+	}
+	rule := &e.config.Rules[r.rule]
+	for i := range headers {
+		if rule.Cache != nil {
+			r.readConditions(headers[i][0], headers[i][1])
+		}
+		if rule.Auth != nil || rule.IssueSession {
+			r.readCredential(headers[i][0], headers[i][1], &e.config.Credentials)
+		}
+	}
+	return true
+}
+
+// ruleOf is the first rule that r falls under, -1 if there is none.
+func (e *Edge) ruleOf(r *Request) int {
 	path, usual := plainPath(r.Target)
 	if !usual {
 		path = canonicalPath(path)
 	}
-	for r.rule = range e.config.Rules {
-		if e.config.Rules[r.rule].Match.matches(r.Method, path) {
-			return true
+	for i := range e.config.Rules {
+		if e.config.Rules[i].Match.matches(r.Method, path) {
+			return i
 		}
 	}
-	r.rule = -1
-	return e.config.DenyByDefault
+	return -1
 }
 
 // matches says whether a rule covers a request. A path covers itself with or without a

@@ -41,17 +41,9 @@ type field struct {
 
 func (f *field) add(value string) { f.value, f.lines = value, f.lines+1 }
 
-// ReadHeader takes over what a decision needs of one header, whose name is in lower case.
-// Each header of a request is read once, in their order; those that aren't among
-// [Config.HeadersRead] may be left out. The request refers to them.
-func (e *Edge) ReadHeader(r *Request, name, value string) {
+// readConditions takes over what a cache rule needs of one header.
+func (r *Request) readConditions(name, value string) {
 	switch name {
-	case ":method":
-		r.Method = value
-		return
-	case ":path":
-		r.Target = value
-		return
 	case "if-none-match":
 		r.ifNoneMatch = joinLines(r.ifNoneMatch, value)
 	case "accept-encoding":
@@ -59,20 +51,21 @@ func (e *Edge) ReadHeader(r *Request, name, value string) {
 	case "if-match", "if-unmodified-since":
 		r.ifMatch = true
 	}
-	if isIdentity(name) {
-		r.Forged = append(r.Forged, name)
-	}
+}
+
+// readCredential takes over what an auth rule needs of one header.
+func (r *Request) readCredential(name, value string, c *Credentials) {
 	switch {
-	case e.config.Credentials.Basic && name == "authorization":
+	case c.Basic && name == "authorization":
 		r.authorization.add(value)
-	case name == e.config.Credentials.IDHeader:
+	case name == c.IDHeader:
 		r.id.add(value)
-	case name == e.config.Credentials.SecretHeader:
+	case name == c.SecretHeader:
 		r.secret.add(value)
 	}
 }
 
-// HeadersRead are the headers that ReadHeader takes something of. Of the identity headers
+// HeadersRead are the headers that [Edge.Govern] takes something of. Of the identity headers
 // it takes each spelling, all as long as the one that is here.
 func (c *Config) HeadersRead() []string {
 	return []string{":method", ":path", "if-none-match", "accept-encoding", "if-match", "if-unmodified-since",
