@@ -49,7 +49,14 @@ func pairOf(name, subject, reference string, pairs stats.Pairs) (report.Pair, er
 // addPairs adds n pairs to pairs.
 func (o *Options) addPairs(ctx context.Context, pairs *stats.Pairs, subject, reference target, sw, rw workload.Workload, n int, dir string) error {
 	for range n {
-		s, r := &side{target: subject, load: sw}, &side{target: reference, load: rw}
+		s, err := newSide(subject, sw)
+		if err != nil {
+			return err
+		}
+		r, err := newSide(reference, rw)
+		if err != nil {
+			return err
+		}
 		if err := o.takeTurns(ctx, dir, s, r); err != nil {
 			return err
 		}
@@ -62,11 +69,16 @@ func (o *Options) addPairs(ctx context.Context, pairs *stats.Pairs, subject, ref
 type side struct {
 	target target
 	load   workload.Workload
-	wrk    *wrk.Process
 	clock  proc.Clock
+	wrk    *wrk.Process  // nil before its first turn
 	used   time.Duration // by its servers in its turns
 	over   bool
 	micros float64 // of CPU for each request, when it is over
+}
+
+func newSide(t target, load workload.Workload) (*side, error) {
+	clock, err := proc.NewClock(t.servers)
+	return &side{target: t, load: load, clock: clock}, err
 }
 
 // takeTurns loads sides in closed loops, of which one runs at a time, until all are over.
@@ -87,12 +99,7 @@ func (o *Options) takeTurns(ctx context.Context, dir string, sides ...*side) err
 }
 
 // turn loads a side for a moment; the last time, until it is over.
-func (s *side) turn(ctx context.Context, l wrk.Load, dir string) (err error) {
-	if s.wrk == nil {
-		if s.clock, err = proc.NewClock(s.target.servers); err != nil {
-			return err
-		}
-	}
+func (s *side) turn(ctx context.Context, l wrk.Load, dir string) error {
 	before, err := s.clock.Read()
 	if err != nil {
 		return err
