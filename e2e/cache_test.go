@@ -124,6 +124,12 @@ func TestCacheStatus(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", request, got, want)
 		}
 	}
+	if err := e.KillSidecar(); err != nil {
+		t.Fatal(err)
+	}
+	if got := e.send("GET /v1/fetched/none").header.Get("Cache-Status"); got != "gatehouse; fwd=uri-miss; detail=fetch-failed" {
+		t.Errorf("without a sidecar: got %q, want that the fetch failed", got)
+	}
 }
 
 // decode undoes the content coding of an answer.

@@ -76,6 +76,8 @@ check in-flight-fetch-guard sidecar/internal/mirror/resync.go \
   'if generation != m.generations' 'if false && generation != m.generations' ./sidecar/internal/mirror TestResync
 check fetch-not-ahead-of-the-edge sidecar/internal/api/server.go \
   'AwaitObject(ctx, key); err != nil' 'AwaitObject(ctx, key); false && err != nil' ./sidecar/internal/api TestFetchIsNotAheadOfTheEdge
+check fetch-not-behind-the-request wasm-filter/calls.go \
+  'int32(s.id-c.newest) > 0' 'false' ./wasm-filter TestFetchedBeforeItCame
 check epoch-compare wire/wire.go \
   'if got != epoch {' 'if false && got != epoch {' ./wire TestEpoch
 check old-epoch-hidden-first sidecar/internal/image/take.go \

@@ -29,6 +29,7 @@ type call struct {
 	path    string
 	body    []byte
 	source  string    // of who asked first
+	newest  uint32    // the stream that had come last when it was made
 	waiting []*stream // some may be gone
 }
 
@@ -44,7 +45,7 @@ func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 				return false
 			}
 		}
-		pending = newCall(d, source)
+		pending = c.newCall(d, source)
 		if !c.dispatch(pending) {
 			s.answer(pending, nil)
 			return false
@@ -57,7 +58,7 @@ func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 // refresh verifies a credential behind the request that it was good for.
 func (c *calls) refresh(d *policy.Decision) {
 	verify := policy.Decision{Action: policy.Verify, Credential: d.Credential, Digest: d.Digest}
-	if c.inFlight[callKey(&verify)] == nil && c.dispatch(newCall(&verify, c.vm.host.source())) {
+	if c.inFlight[callKey(&verify)] == nil && c.dispatch(c.newCall(&verify, c.vm.host.source())) {
 		c.vm.count(policy.AuthRefresh)
 	}
 }
@@ -138,8 +139,8 @@ func path(a policy.Action) string {
 }
 
 // newCall is the question that a decision raises for a request from source.
-func newCall(d *policy.Decision, source string) *call {
-	pending := &call{key: callKey(d), path: path(d.Action), body: []byte(d.Key), source: source}
+func (c *calls) newCall(d *policy.Decision, source string) *call {
+	pending := &call{key: callKey(d), path: path(d.Action), body: []byte(d.Key), source: source, newest: c.vm.stream.id}
 	if d.Action != policy.Fetch {
 		shown := &d.Credential
 		request := wire.VerifyRequest{DeviceID: shown.ID, Secret: shown.Secret, Source: source, Session: shown.Session}
@@ -154,6 +155,8 @@ func (s *stream) answer(to *call, body []byte) {
 		fetched, err := wire.ParseFetchResponse(body)
 		if err != nil {
 			fetched = wire.FetchResponse{}
+		} else if s.cameAfter(to) {
+			return
 		}
 		s.answers.Fetch = &fetched
 		return
@@ -174,3 +177,9 @@ func (s *stream) answer(to *call, body []byte) {
 	}
 	s.answers.Verify = &verified
 }
+
+// cameAfter reports whether a request had not come yet when a call was made. The object that
+// such a call brings may be older than one that this request's client has seen before, through
+// another worker. So the request is decided as if it came now: by shared memory, which mostly
+// has the object by then, or by a second call, which all that waited for the first have come before.
+func (s *stream) cameAfter(c *call) bool { return int32(s.id-c.newest) > 0 } // ids begin again after 2³²

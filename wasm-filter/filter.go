@@ -19,6 +19,7 @@ func (s *stream) proceed() action {
 	var ok bool
 	if v.headers, ok = abi.ParseHeaders(v.headers[:0], v.host.requestHeaders(), v.lengths); !ok {
 		d := policy.Unreadable() // what can't be read no rule has let through
+		v.count(d.Auth)
 		return s.reply(&d)
 	}
 	request := policy.Request{Token: v}

@@ -68,6 +68,9 @@ func TestUnreadableHeaders(t *testing.T) {
 	if x.action != pause || x.reply == nil || x.reply.status != 503 {
 		t.Errorf("got action %v and %+v, want a 503", x.action, x.reply)
 	}
+	if e.tick(); e.counts[policy.AuthUnavailable] != 1 {
+		t.Errorf("got counts %v, want one that could not be verified", e.counts)
+	}
 }
 
 func TestVerifyAnswers(t *testing.T) {
@@ -148,23 +151,76 @@ func TestVerifyAfterFetch(t *testing.T) {
 func TestFetch(t *testing.T) {
 	object := newObject("/v1/products/1", 4)
 	e := emulate(t, rules)
-	first, second, other := send(e, "/v1/products/1"), send(e, "/v1/products/1"), send(e, "/v1/products/2")
-	if e.streams[first].action != pause || len(e.calls) != 2 {
-		t.Fatalf("got action %v and %d calls, want a pause and 2", e.streams[first].action, len(e.calls))
+	found, absent := send(e, "/v1/products/1"), send(e, "/v1/products/2")
+	if e.streams[found].action != pause || len(e.calls) != 2 {
+		t.Fatalf("got action %v and %d calls, want a pause and 2", e.streams[found].action, len(e.calls))
 	}
 	e.answered(e.calls[0], wire.AppendFetchResponse(nil, 9, &object, [][]byte{[]byte("body")}))
-	for _, id := range []uint32{first, second} {
-		if got := e.streams[id].reply; got == nil || got.status != 200 || string(got.body) != "body" {
-			t.Errorf("request %d: got %+v, want the body", id, got)
-		}
+	if got := e.streams[found].reply; got == nil || got.status != 200 || string(got.body) != "body" {
+		t.Errorf("got %+v, want the body", got)
 	}
 	e.answered(e.calls[1], wire.AppendFetchResponse(nil, 9, nil, nil))
-	if !e.streams[other].went() {
+	if !e.streams[absent].went() {
 		t.Error("not found: didn't go on")
 	}
-	if got := e.streams[other].cacheStatus; got != "gatehouse; fwd=uri-miss" {
+	if got := e.streams[absent].cacheStatus; got != "gatehouse; fwd=uri-miss" {
 		t.Errorf("got cache-status %q, want gatehouse; fwd=uri-miss", got)
 	}
+}
+
+// TestFetchedBeforeItCame has requests come while a call is in flight whose answer may be older
+// than what their clients have seen: they are answered by shared memory, or else by one call
+// more, whatever comes while that is in flight.
+func TestFetchedBeforeItCame(t *testing.T) {
+	const path = "/v1/products/1"
+	object := newObject(path, 4)
+	one := wire.AppendFetchResponse(nil, 9, &object, [][]byte{[]byte("v  1")})
+	two := wire.AppendFetchResponse(nil, 9, &object, [][]byte{[]byte("v  2")})
+	body := func(e *emulator, id uint32) string {
+		if got := e.streams[id].reply; got != nil && got.status == 200 {
+			return string(got.body)
+		}
+		return ""
+	}
+	t.Run("shared memory has it", func(t *testing.T) {
+		e := emulate(t, rules)
+		first, late := send(e, path), send(e, path)
+		putObject(e, path, 4)
+		e.answered(e.calls[0], one)
+		if got := body(e, first); got != "v  1" {
+			t.Errorf("got %q, want what its call brought", got)
+		}
+		if got := body(e, late); got != "bbbb" || len(e.calls) != 1 {
+			t.Errorf("got %q and %d calls, want what shared memory has, and no other call", got, len(e.calls))
+		}
+	})
+	t.Run("shared memory hasn't", func(t *testing.T) {
+		e := emulate(t, rules)
+		send(e, path)
+		late := []uint32{send(e, path), send(e, path)}
+		e.answered(e.calls[0], one)
+		if len(e.calls) != 2 {
+			t.Fatalf("got %d calls, want a second one for all that came late", len(e.calls))
+		}
+		later := send(e, path)
+		e.answered(e.calls[1], two)
+		for _, id := range late {
+			if got := body(e, id); got != "v  2" {
+				t.Errorf("request %d: got %q, want what the second call brought", id, got)
+			}
+		}
+		if e.streams[later].reply != nil || len(e.calls) != 3 {
+			t.Errorf("got %+v and %d calls, want a third one for what came after the second", e.streams[later].reply, len(e.calls))
+		}
+	})
+	t.Run("no answer", func(t *testing.T) {
+		e := emulate(t, rules)
+		first, late := send(e, path), send(e, path)
+		e.answered(e.calls[0], nil)
+		if !e.streams[first].went() || !e.streams[late].went() || len(e.calls) != 1 {
+			t.Errorf("got %d calls, want one, and both requests to have gone upstream", len(e.calls))
+		}
+	})
 }
 
 func TestRefreshRunsBehind(t *testing.T) {

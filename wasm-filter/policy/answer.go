@@ -18,6 +18,7 @@ const (
 	statusNotInStep     = forwarded + "stale; detail=not-in-step"
 	statusExpired       = forwarded + "stale; detail=expired"
 	statusMiss          = forwarded + "uri-miss"
+	statusFetchFailed   = forwarded + "uri-miss; detail=fetch-failed"
 	statusHit           = "gatehouse; hit"
 )
 
@@ -62,6 +63,8 @@ func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memo
 		d.Action, d.Key, d.Cache, d.Outdated = Fetch, key, CacheFetch, d.Outdated || outdated(err)
 	case errors.Is(err, errExpired):
 		d.pass(CacheStale, statusExpired)
+	case source.failed():
+		d.pass(CacheMiss, statusFetchFailed)
 	default:
 		d.Outdated = d.Outdated || outdated(err)
 		d.pass(CacheMiss, statusMiss)
@@ -119,9 +122,13 @@ type source struct {
 	epoch   uint64
 }
 
+// failed reports whether the sidecar was asked and gave no answer, so that nobody knows
+// whether there is an object.
+func (s *source) failed() bool { return s.fetched != nil && s.fetched.Epoch == 0 }
+
 func (s *source) find(state *wire.State, key string) (*wire.Object, error) {
 	if s.fetched != nil {
-		if s.fetched.Epoch == 0 {
+		if s.failed() {
 			return nil, wire.ErrNotFound
 		}
 		o, err := wire.FindObject(s.fetched.Record, s.fetched.Epoch, 0, key)

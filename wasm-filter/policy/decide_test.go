@@ -367,21 +367,22 @@ func TestDecideFetch(t *testing.T) {
 		action  Action
 		status  int
 		body    string
+		passes  string // Cache-Status of what goes upstream
 	}{
-		{"asks", Answers{}, []string{"GET /fetch?b&a"}, Fetch, 0, ""},
-		{"found", fetched(&object, "id", "g"), []string{"GET /fetch"}, Reply, 200, "id"},
-		{"found, gzip", fetched(&object, "id", "g"), []string{"GET /fetch", "accept-encoding: gzip"}, Reply, 200, "g"},
-		{"found, not modified", fetched(&object, "id", "g"), []string{"GET /fetch", `if-none-match: "v3"`}, Reply, 304, ""},
-		{"truncated", fetched(&object, "i"), []string{"GET /fetch"}, Pass, 0, ""},
-		{"not found", fetched(nil), []string{"GET /fetch"}, Pass, 0, ""},
-		{"another key", fetched(&object, "id", "g"), []string{"GET /fetch/x"}, Pass, 0, ""},
-		{"no answer", Answers{Fetch: &wire.FetchResponse{}}, []string{"GET /fetch"}, Pass, 0, ""},
+		{"asks", Answers{}, []string{"GET /fetch?b&a"}, Fetch, 0, "", ""},
+		{"found", fetched(&object, "id", "g"), []string{"GET /fetch"}, Reply, 200, "id", ""},
+		{"found, gzip", fetched(&object, "id", "g"), []string{"GET /fetch", "accept-encoding: gzip"}, Reply, 200, "g", ""},
+		{"found, not modified", fetched(&object, "id", "g"), []string{"GET /fetch", `if-none-match: "v3"`}, Reply, 304, "", ""},
+		{"truncated", fetched(&object, "i"), []string{"GET /fetch"}, Pass, 0, "", "gatehouse; fwd=uri-miss"},
+		{"not found", fetched(nil), []string{"GET /fetch"}, Pass, 0, "", "gatehouse; fwd=uri-miss"},
+		{"another key", fetched(&object, "id", "g"), []string{"GET /fetch/x"}, Pass, 0, "", "gatehouse; fwd=uri-miss"},
+		{"no answer", Answers{Fetch: &wire.FetchResponse{}}, []string{"GET /fetch"}, Pass, 0, "", "gatehouse; fwd=uri-miss; detail=fetch-failed"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			d := decide(t, newMemory(), authRules, tt.answers, tt.lines...)
-			if d.Action != tt.action || d.Status != tt.status || string(d.Body) != tt.body {
-				t.Errorf("got action %d, status %d, body %q; want %d, %d, %q", d.Action, d.Status, d.Body, tt.action, tt.status, tt.body)
+			if d.Action != tt.action || d.Status != tt.status || string(d.Body) != tt.body || d.CacheStatus != tt.passes {
+				t.Errorf("got action %d, status %d, body %q, %q; want %d, %d, %q, %q", d.Action, d.Status, d.Body, d.CacheStatus, tt.action, tt.status, tt.body, tt.passes)
 			}
 			if tt.action == Fetch && d.Key != "/fetch?a&b" {
 				t.Errorf("got key %q, want /fetch?a&b", d.Key)
