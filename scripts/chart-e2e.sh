@@ -16,6 +16,7 @@ if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
   why="it is part of the cluster that the chart is tested in"
   for package in containerd runc iptables; do scripts/need.sh $package $package "$why" || true; done
   scripts/need.sh ip iproute2 "$why" || true
+  scripts/need.sh dnsmasq dnsmasq-base "$why" || true
   scripts/need.sh /usr/lib/cni/bridge containernetworking-plugins "$why" || true
 fi
 scripts/need.sh gcc gcc "the race detector of go test needs a C compiler"

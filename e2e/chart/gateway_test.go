@@ -36,6 +36,10 @@ func TestGateway(t *testing.T) {
 		{"rollback under traffic", c.rollback},
 		{"scale under traffic", c.scale},
 		{"uninstall", c.uninstall},
+		{"install with a Redis of its own", c.installTrial},
+		{"publish and answer with that", c.answers},
+		{"that Redis replaced", c.replaceRedis},
+		{"uninstall with that", c.uninstall},
 	} {
 		if !t.Run(step.name, step.do) {
 			return
@@ -52,6 +56,25 @@ func (c *cluster) install(t *testing.T) {
 		t.Errorf("a pod that is not restricted: got %v, want it refused", err)
 	}
 	c.helm(t, append([]string{"install", release, chartDir, "--wait", "--timeout", "120s"}, c.values...)...)
+}
+
+// installTrial installs what the chart's README calls a trial.
+func (c *cluster) installTrial(t *testing.T) {
+	c.helm(t, append(append([]string{"install", release, chartDir, "--wait", "--timeout", "120s"}, c.values...),
+		"--values", "testdata/trial.yaml", "--set", "redis.url=")...)
+}
+
+// replaceRedis ends the trial's Redis, whose data go with its pod: what was published is no
+// longer answered, and can be published again.
+func (c *cluster) replaceRedis(t *testing.T) {
+	c.kubectl(t, "delete", "pod", "--selector", "app.kubernetes.io/component=redis", "--wait")
+	await(t, "the object is gone", func() error {
+		if answer, _ := c.get(t, "/products/1", nil); answer.Header.Get("Cache-Status") != "gatehouse; fwd=uri-miss" {
+			return fmt.Errorf("Cache-Status %q", answer.Header.Get("Cache-Status"))
+		}
+		return nil
+	})
+	c.answers(t)
 }
 
 // helmTest runs the chart's own test. A chart without one passes it, too.

@@ -33,6 +33,9 @@ func (n *node) boot(ctx context.Context, images []string) error {
 	if err := n.startRest(); err != nil {
 		return err
 	}
+	if err := n.startDNS(ctx); err != nil {
+		return err
+	}
 	return n.await(ctx, "the node", func(ctx context.Context) error {
 		return n.command(ctx, "kubectl", "wait", "--for=condition=Ready", "node/"+nodeName, "--timeout=1s")
 	})
@@ -79,21 +82,31 @@ func (n *node) startRest() error {
 	return nil
 }
 
-// load imports the images, and the one that holds a pod's namespaces.
+// load imports the images, and those that are made of programs of this machine: the one that
+// holds a pod's namespaces, and Redis.
 func (n *node) load(ctx context.Context, images []string) error {
-	pause := n.path("pause.tar")
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	if err := writePauseImage(filepath.Join(filepath.Dir(self), "gatehouse-pause"), pause); err != nil {
-		return fmt.Errorf("image %s: %w", pauseImage, err)
+	redis, err := exec.LookPath("redis-server")
+	if err != nil {
+		return err
+	}
+	for reference, program := range map[string]string{
+		pauseImage: filepath.Join(filepath.Dir(self), "gatehouse-pause"), redisImage: redis,
+	} {
+		archive := n.path(filepath.Base(program) + ".tar")
+		if err := writeImage(archive, reference, program); err != nil {
+			return fmt.Errorf("image %s: %w", reference, err)
+		}
+		images = append(images, archive)
 	}
 	err = n.await(ctx, "containerd", func(ctx context.Context) error { return n.command(ctx, "ctr", "version") })
 	if err != nil {
 		return err
 	}
-	for _, image := range append([]string{pause}, images...) {
+	for _, image := range images {
 		if err := n.command(ctx, "ctr", "images", "import", image); err != nil {
 			return err
 		}
@@ -114,13 +127,17 @@ func (n *node) start(name string, command ...string) error {
 		return fmt.Errorf("start %s: %w", name, err)
 	}
 	go func() {
-		err := cmd.Wait()
-		select {
-		case n.died <- fmt.Errorf("%s ended: %v; its log is %s", name, err, log.Name()):
-		default: // another one is the reason
-		}
+		n.die(fmt.Errorf("%s ended: %v; its log is %s", name, cmd.Wait(), log.Name()))
 	}()
 	return nil
+}
+
+// die ends the cluster for this reason, unless there is one already.
+func (n *node) die(reason error) {
+	select {
+	case n.died <- reason:
+	default:
+	}
 }
 
 // command runs a program to its end; an error has what it said.

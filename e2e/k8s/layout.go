@@ -1,7 +1,8 @@
 //go:build linux
 
 // Package k8s runs one node of a real Kubernetes on this machine, for the time of one
-// command: etcd, API server, controllers, scheduler, kubelet with containerd, kube-proxy.
+// command: etcd, API server, controllers, scheduler, kubelet with containerd, kube-proxy,
+// DNS.
 //
 // All of it lives in namespaces of its own for processes, mounts and network, and the
 // command does too. When the command ends, the kernel ends every process, mount, address and
@@ -32,6 +33,7 @@ const (
 	nodeName   = "localhost"
 	token      = "admin" // nobody but the command reaches the API server
 	pauseImage = "localhost/pause:dev"
+	redisImage = "localhost/redis:dev"
 	cniPlugins = "/usr/lib/cni" // where Debian has them
 )
 
@@ -46,6 +48,8 @@ type layout struct {
 // What the files ask for.
 func (layout) PauseImage() string   { return pauseImage }
 func (layout) Bridge() string       { return bridge }
+func (layout) DNS() string          { return Gateway }
+func (layout) Zone() string         { return zone }
 func (layout) PodNet() string       { return podNet }
 func (layout) Token() string        { return token }
 func (layout) CNI() string          { return cniPlugins }
@@ -56,7 +60,7 @@ func (l layout) path(name ...string) string { return filepath.Join(l.Dir, filepa
 
 // write fills Dir.
 func (l layout) write() error {
-	for _, dir := range []string{"cni", "certs", "kubelet", "log"} {
+	for _, dir := range []string{"cni", "certs", "kubelet", "log", "names"} {
 		if err := os.MkdirAll(l.path(dir), 0o755); err != nil {
 			return err
 		}

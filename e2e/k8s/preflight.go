@@ -24,6 +24,7 @@ func Preflight() (missing []string) {
 	}
 	for _, p := range []struct{ program, pkg string }{
 		{"containerd", "containerd"}, {"ctr", "containerd"}, {"runc", "runc"}, {"iptables", "iptables"}, {"ip", "iproute2"},
+		{"dnsmasq", "dnsmasq-base"}, {"redis-server", "redis-server"},
 	} {
 		if _, err := exec.LookPath(p.program); err != nil {
 			missing = append(missing, fmt.Sprintf("no %s: apt-get install %s", p.program, p.pkg))

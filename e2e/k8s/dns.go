@@ -1,0 +1,57 @@
+//go:build linux
+
+package k8s
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// zone is what the names of services end with.
+const zone = "cluster.local"
+
+// startDNS serves the names of services to pods, as a cluster's DNS does, and no others.
+func (n *node) startDNS(ctx context.Context) error {
+	err := n.start("dns", "dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=root", "--log-facility=-",
+		"--listen-address="+Gateway, "--bind-interfaces", "--no-resolv", "--no-hosts", "--local=/"+zone+"/", "--hostsdir="+n.path("names"))
+	if err != nil {
+		return err
+	}
+	watch := exec.CommandContext(ctx, n.find("kubectl"), "get", "services", "--all-namespaces", "--watch",
+		"--output", `jsonpath={.spec.clusterIP} {.metadata.name}.{.metadata.namespace}.svc.`+zone+`{"\n"}`)
+	var said bytes.Buffer
+	watch.Env, watch.Stderr = n.environment(), &said
+	services, err := watch.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := watch.Start(); err != nil {
+		return fmt.Errorf("watch services: %w", err)
+	}
+	go func() {
+		for lines := bufio.NewScanner(services); lines.Scan(); {
+			if err := n.addName(lines.Text()); err != nil {
+				n.die(err)
+				return
+			}
+		}
+		n.die(fmt.Errorf("the watch of services ended: %v: %s", watch.Wait(), &said))
+	}()
+	return nil
+}
+
+// addName has the DNS know a service, a line of its address and its name. Nobody takes names
+// away: who asks for a service that is gone gets an address at which nothing answers.
+func (n *node) addName(service string) error {
+	address, name, _ := strings.Cut(service, " ")
+	if _, err := netip.ParseAddr(address); err != nil {
+		return nil // none of its own, as the API server's before it has one, or a headless service's
+	}
+	return os.WriteFile(n.path("names", name), []byte(service+"\n"), 0o644)
+}
