@@ -269,6 +269,65 @@ func TestFetch(t *testing.T) {
 	}
 }
 
+// overtaken is a mirror to which something happens between a read of Redis and its application.
+type overtaken struct {
+	*mirror.Mirror
+	during func()
+}
+
+func (m *overtaken) ApplyRead(o contract.Object, generation uint64) mirror.Result {
+	if during := m.during; during != nil {
+		m.during = nil
+		during()
+	}
+	return m.Mirror.ApplyRead(o, generation)
+}
+
+// TestFetchIsOvertaken has what a fetch has read be out of date when it is applied, by something
+// after which the mirror doesn't hold the object: Redis still has one.
+func TestFetchIsOvertaken(t *testing.T) {
+	f := start(t, verdicts{})
+	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
+	t.Cleanup(func() { client.Close() })
+	put := func(version uint64) {
+		_, err := f.publish.Put(t.Context(), publish.Object{Key: "/a", Body: []byte("body"), ContentType: "text/plain", Version: version})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, tt := range map[string]struct {
+		budget int64
+		during func(*mirror.Mirror)
+		want   uint64
+	}{
+		"by a version that the mirror has no room for": {1, func(m *mirror.Mirror) {
+			put(3)
+			m.Apply(contract.Object{Key: "/a", Version: 3})
+		}, 3},
+		"by a full resync": {1 << 20, func(m *mirror.Mirror) { m.Shard(0).BeginResync() }, 2},
+		"by a deletion": {1 << 20, func(m *mirror.Mirror) {
+			m.Apply(contract.Object{Key: "/a", Version: 3, Deleted: true, PublishedMS: time.Now().UnixMilli()})
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f.redis.FlushAll()
+			put(2)
+			m, err := mirror.New(mirror.Config{Bytes: tt.budget, Objects: 1, Shards: 1}, image.New(image.Config{}), metrics.New(), discard)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fetcher, err := api.NewRedis(&overtaken{m, func() { tt.during(m) }}, client, 1, metrics.New())
+			if err != nil {
+				t.Fatal(err)
+			}
+			o, found, err := fetcher.Fetch(t.Context(), "/a")
+			if err != nil || found != (tt.want > 0) || o.Version != tt.want {
+				t.Errorf("got version %d, %v, %v; want %d", o.Version, found, err, tt.want)
+			}
+		})
+	}
+}
+
 func TestSocket(t *testing.T) {
 	f := start(t, verdicts{})
 	info, err := os.Stat(f.socket)

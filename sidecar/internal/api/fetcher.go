@@ -90,33 +90,39 @@ func (r *Redis) count(f fetched, err error) (contract.Object, bool, error) {
 	return f.object, f.found, err
 }
 
-// read asks Redis and applies what it says, by version: if an event has brought a newer
-// one meanwhile, that one is the answer.
+// read asks Redis and applies what it says, by version. If an event has brought a newer one
+// meanwhile, or a full resync has begun, the mirror's is the answer. A mirror that holds none
+// doesn't say that there is none, so Redis is asked once more.
 func (r *Redis) read(key string) (fetched, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), fetchTimeout)
 	defer cancel()
-	generation := r.mirror.Generation(key)
-	fields, err := r.client.HGetAll(ctx, r.shards.KeysOf(key).ObjectKey(key)).Result()
-	if err != nil {
-		return fetched{}, fmt.Errorf("read %q: %w", key, err)
+	for range 2 {
+		generation := r.mirror.Generation(key)
+		fields, err := r.client.HGetAll(ctx, r.shards.KeysOf(key).ObjectKey(key)).Result()
+		if err != nil {
+			return fetched{}, fmt.Errorf("read %q: %w", key, err)
+		}
+		if len(fields) == 0 {
+			break
+		}
+		o, err := contract.ParseObject(fields)
+		if err != nil {
+			return r.gone(key), r.corrupt(key, err)
+		}
+		o.Key = key
+		result := r.mirror.ApplyRead(o, generation)
+		switch result {
+		case mirror.Stored, mirror.NotAdmitted, mirror.TooLarge, mirror.Unchanged:
+			return fetched{o, true}, nil
+		}
+		if newer, found := r.mirror.Get(key); found {
+			return fetched{newer, true}, nil
+		}
+		if result != mirror.NotNewer || o.Deleted {
+			break
+		}
 	}
-	if len(fields) == 0 {
-		return r.gone(key), nil
-	}
-	o, err := contract.ParseObject(fields)
-	if err != nil {
-		return r.gone(key), r.corrupt(key, err)
-	}
-	o.Key = key
-	switch r.mirror.ApplyRead(o, generation) {
-	case mirror.Stored, mirror.NotAdmitted, mirror.TooLarge, mirror.Unchanged:
-		return fetched{o, true}, nil
-	}
-	newer, found := r.mirror.Get(key)
-	if !found {
-		return r.gone(key), nil
-	}
-	return fetched{newer, true}, nil
+	return r.gone(key), nil
 }
 
 func (r *Redis) gone(key string) fetched {
