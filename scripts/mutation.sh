@@ -77,7 +77,19 @@ check in-flight-fetch-guard sidecar/internal/mirror/resync.go \
 check fetch-not-ahead-of-the-edge sidecar/internal/api/server.go \
   'AwaitObject(ctx, key); err != nil' 'AwaitObject(ctx, key); false && err != nil' ./sidecar/internal/api TestFetchIsNotAheadOfTheEdge
 check fetch-not-behind-the-request wasm-filter/calls.go \
-  'int32(s.id-c.newest) > 0' 'false' ./wasm-filter TestFetchedBeforeItCame
+  'return after(s.id, c.newest)' 'return false' ./wasm-filter TestFetchedBeforeItCame
+check newest-of-all-streams wasm-filter/vm.go \
+  'if after(id, v.newest) {' 'if true {' ./wasm-filter TestFetchedBeforeItCame
+check refusal-not-ahead-of-the-edge sidecar/internal/api/server.go \
+  '_ = s.image.AwaitTakeover(ctx)' '' ./sidecar/internal/api TestRefusalIsNotAheadOfTheEdge
+check resync-meets-what-moves-up sidecar/internal/events/catchup.go \
+  'to = math.MaxUint64' '_ = math.MaxInt' ./sidecar/internal/events TestWrittenDuringResync
+check read-before-a-removal sidecar/internal/mirror/mirror.go \
+  'm.removals++' '' ./sidecar/internal/mirror TestReadBeforeRemoval
+check path-as-it-came wasm-filter/policy/match.go \
+  'asCame == canonical || asCame < 0 &&' 'true ||' ./wasm-filter/policy TestRuleOf
+check path-that-climbs wasm-filter/policy/match.go \
+  'if climbs(path) {' 'if false && climbs(path) {' ./wasm-filter/policy TestRuleOf
 check epoch-compare wire/wire.go \
   'if got != epoch {' 'if false && got != epoch {' ./wire TestEpoch
 check old-epoch-hidden-first sidecar/internal/image/take.go \
@@ -113,6 +125,6 @@ check nothing-kept-while-written wasm-filter/guard.go \
 check guard-of-the-push-listener wasm-filter/guard.go \
   '== wire.MinRecord && binary.LittleEndian.Uint64(record) == value' '== wire.MinRecord' ./wasm-filter TestForeignGuard
 check deny-by-default wasm-filter/policy/match.go \
-  'return e.config.DenyByDefault' 'return false' ./wasm-filter TestDefault
+  'return r.ambiguous || e.config.DenyByDefault' 'return false' ./wasm-filter TestDefault
 
 exit "$failed"

@@ -29,7 +29,7 @@ type call struct {
 	path    string
 	body    []byte
 	source  string    // of who asked first
-	newest  uint32    // the stream that had come last when it was made
+	newest  uint32    // the newest stream that had come when it was made
 	waiting []*stream // some may be gone
 }
 
@@ -140,7 +140,7 @@ func path(a policy.Action) string {
 
 // newCall is the question that a decision raises for a request from source.
 func (c *calls) newCall(d *policy.Decision, source string) *call {
-	pending := &call{key: callKey(d), path: path(d.Action), body: []byte(d.Key), source: source, newest: c.vm.stream.id}
+	pending := &call{key: callKey(d), path: path(d.Action), body: []byte(d.Key), source: source, newest: c.vm.newest}
 	if d.Action != policy.Fetch {
 		shown := &d.Credential
 		request := wire.VerifyRequest{DeviceID: shown.ID, Secret: shown.Secret, Source: source, Session: shown.Session}
@@ -182,4 +182,8 @@ func (s *stream) answer(to *call, body []byte) {
 // such a call brings may be older than one that this request's client has seen before, through
 // another worker. So the request is decided as if it came now: by shared memory, which mostly
 // has the object by then, or by a second call, which all that waited for the first have come before.
-func (s *stream) cameAfter(c *call) bool { return int32(s.id-c.newest) > 0 } // ids begin again after 2³²
+func (s *stream) cameAfter(c *call) bool { return after(s.id, c.newest) }
+
+// after reports whether a stream of id a began after one of id b; ids begin again after 2³².
+// Headers may come in another order, where a filter before this one has held some.
+func after(a, b uint32) bool { return int32(a-b) > 0 }

@@ -213,6 +213,20 @@ func TestFetchedBeforeItCame(t *testing.T) {
 			t.Errorf("got %+v and %d calls, want a third one for what came after the second", e.streams[later].reply, len(e.calls))
 		}
 	})
+	t.Run("headers in another order", func(t *testing.T) { // than that of ids, as a filter before this one may hold some
+		e := emulate(t, rules)
+		held := uint32(pluginID + 1)
+		e.nextID = held
+		send(e, path)
+		late := send(e, path)
+		e.streams[held] = &exchange{request: [][2]string{{":method", "GET"}, {":path", "/elsewhere"}}}
+		e.callback(held, func() { e.vm.requestHeaders(held, true) })
+		e.answered(e.calls[0], one)
+		e.answered(e.calls[1], two)
+		if got := body(e, late); got != "v  2" || len(e.calls) != 2 {
+			t.Errorf("got %q and %d calls, want what the second call brought, and no third", got, len(e.calls))
+		}
+	})
 	t.Run("no answer", func(t *testing.T) {
 		e := emulate(t, rules)
 		first, late := send(e, path), send(e, path)

@@ -34,6 +34,8 @@ type vm struct {
 	bodies  bodyCache
 	counts  [policy.Counters]uint64 // since the last flush
 
+	newest uint32 // the greatest id of a stream whose headers have come
+
 	// stream is the one whose headers came last. Most streams are answered or passed at
 	// once and leave nothing behind: they all use this one. Who has to wait is copied to paused.
 	stream  stream
@@ -143,6 +145,9 @@ func (v *vm) requestHeaders(id uint32, endOfStream bool) action {
 			v.pushes[id] = i
 		}
 		return i.headers(endOfStream)
+	}
+	if after(id, v.newest) {
+		v.newest = id
 	}
 	v.stream = stream{vm: v, id: id}
 	return v.stream.proceed()

@@ -38,7 +38,7 @@ func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memo
 		d.pass(CacheStale, statusNoState)
 		return
 	}
-	stale := nowMS-e.state.InStepMS > e.config.MaxStaleness.Milliseconds()
+	stale := !e.recent(nowMS, e.state.InStepMS)
 	if stale && !e.config.ServeStale {
 		d.pass(CacheStale, statusNotInStep)
 		return

@@ -131,7 +131,7 @@ func (e *Edge) Decide(d *Decision, nowMS int64, r *Request, mem Memory, answers 
 	*d = Decision{}
 	e.text = e.text[:0]
 	if r.rule < 0 {
-		if e.config.DenyByDefault {
+		if r.ambiguous || e.config.DenyByDefault {
 			e.refuse(d, 403, AuthForbidden)
 		}
 		return
@@ -211,8 +211,14 @@ func (e *Edge) refutes(nowMS int64, cred *Credential, standing wire.Standing) bo
 }
 
 // heard reports whether the sidecar was heard from lately.
-func (e *Edge) heard(nowMS int64) bool {
-	return nowMS-e.state.HeartbeatMS <= e.config.MaxStaleness.Milliseconds()
+func (e *Edge) heard(nowMS int64) bool { return e.recent(nowMS, e.state.HeartbeatMS) }
+
+// recent reports whether t is at most max_staleness ago. One that lies ahead is of before the
+// clock was set back, and may be from any time.
+func (e *Edge) recent(nowMS, t int64) bool {
+	const sameClock = 1000 // the sidecar's time and the proxy's are of one clock
+	age := nowMS - t
+	return -sameClock <= age && age <= e.config.MaxStaleness.Milliseconds()
 }
 
 // judge turns a verdict on the decision's credential into a decision under a rule.

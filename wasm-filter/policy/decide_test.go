@@ -135,6 +135,7 @@ func TestDecideCache(t *testing.T) {
 		{name: "nothing acceptable", request: []string{"GET /v1/products/1", "accept-encoding: identity;q=0"}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass; detail=not-acceptable"}},
 		{name: "key too long", request: []string{"GET /v1/products/" + strings.Repeat("x", wire.MaxKey)}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
 		{name: "not in step", setup: func(m *memory) { m.state.InStepMS = now - 30_001 }, request: []string{"GET /v1/products/1"}, counter: CacheStale, want: map[string]string{"cache-status": "gatehouse; fwd=stale; detail=not-in-step"}},
+		{name: "in step in time to come", setup: func(m *memory) { m.state.InStepMS = now + 1_001 }, request: []string{"GET /v1/products/1"}, counter: CacheStale, want: map[string]string{"cache-status": "gatehouse; fwd=stale; detail=not-in-step"}},
 		{name: "just in step", setup: func(m *memory) { m.state.InStepMS = now - 30_000 }, request: []string{"GET /v1/products/1"}, action: Reply, status: 200, body: `{"key":"/v1/products/1"}`, counter: CacheHit},
 		{name: "no state", setup: func(m *memory) { m.state = wire.State{} }, request: []string{"GET /v1/products/1"}, counter: CacheStale, want: map[string]string{"cache-status": "gatehouse; fwd=stale; detail=no-state"}},
 		{name: "another epoch", setup: func(m *memory) { m.state.Epoch++ }, request: []string{"GET /v1/products/1"}, counter: CacheMiss, want: map[string]string{"cache-status": "gatehouse; fwd=uri-miss"}},

@@ -19,8 +19,8 @@ func (e *Edge) Govern(r *Request, headers [][2]string) bool {
 			r.Forged = append(r.Forged, name)
 		}
 	}
-	if r.rule = e.ruleOf(r); r.rule < 0 {
-		return e.config.DenyByDefault
+	if r.rule, r.ambiguous = e.ruleOf(r); r.rule < 0 {
+		return r.ambiguous || e.config.DenyByDefault
 	}
 	rule := &e.config.Rules[r.rule]
 	for i := range headers {
@@ -34,14 +34,33 @@ func (e *Edge) Govern(r *Request, headers [][2]string) bool {
 	return true
 }
 
-// ruleOf is the first rule that r falls under, -1 if there is none.
-func (e *Edge) ruleOf(r *Request) int {
+// ruleOf is the rule that governs r, -1 if there is none. Of a path that isn't canonical some
+// upstreams see the canonical one, others the one that came, so both must be permitted: by one
+// rule, or by one where the other has none. Else the path is ambiguous, as is one that climbs:
+// nobody knows where it leads.
+func (e *Edge) ruleOf(r *Request) (rule int, ambiguous bool) {
 	path, usual := plainPath(r.Target)
-	if !usual {
-		path = canonicalPath(path)
+	asCame := e.firstRule(r.Method, path)
+	if usual {
+		return asCame, false
 	}
+	if climbs(path) {
+		return -1, true
+	}
+	canonical := e.firstRule(r.Method, canonicalPath(path))
+	switch {
+	case asCame == canonical || asCame < 0 && !e.config.DenyByDefault:
+		return canonical, false
+	case canonical < 0 && !e.config.DenyByDefault:
+		return asCame, false
+	}
+	return -1, true
+}
+
+// firstRule is the first rule that covers a path, -1 if there is none.
+func (e *Edge) firstRule(method, path string) int {
 	for i := range e.config.Rules {
-		if e.config.Rules[i].Match.matches(r.Method, path) {
+		if e.config.Rules[i].Match.matches(method, path) {
 			return i
 		}
 	}
@@ -103,22 +122,33 @@ func bare(path string) string {
 	return path
 }
 
-// canonicalPath is the path that rules are matched with: percent-encoding decoded once,
-// parameters (";…") dropped from its segments, repeated slashes merged, dot segments
-// resolved, backslashes taken for slashes. Envoy does part of this before the filter;
-// doing all of it here keeps a rule from being walked around by a spelling that an
-// upstream understands, whatever the listener is set to. Cache keys keep the path as it
-// came: an unusual spelling is a miss.
+// segments are those of a path that begins with a slash, as an upstream may see them:
+// percent-encoding decoded once, parameters (";…") dropped, backslashes taken for slashes.
+func segments(path string) []string {
+	all := strings.Split(strings.ReplaceAll(percentDecode(path), `\`, "/"), "/")
+	for i, s := range all {
+		all[i], _, _ = strings.Cut(s, ";")
+	}
+	return all
+}
+
+// climbs reports whether a path has a segment that an upstream may take for "..". Envoy, if it
+// normalises paths, has resolved ".." and "..;", and left "..%3B".
+func climbs(path string) bool { return slices.Contains(segments(path), "..") }
+
+// canonicalPath is the path that rules are matched with besides the one that came: its
+// segments with repeated slashes merged and dot segments resolved. Envoy does part of this
+// before the filter; doing all of it here keeps a rule from being walked around by a spelling
+// that an upstream understands, whatever the listener is set to. Cache keys keep the path as
+// it came: an unusual spelling is a miss.
 func canonicalPath(path string) string {
 	if path == "" || path[0] != '/' { // "*" and authorities are no paths: no rule matches them
 		return path
 	}
-	path = strings.ReplaceAll(percentDecode(path), `\`, "/")
-	segments := strings.Split(path, "/")
-	kept := segments[:0:0]
-	for i, s := range segments {
-		s, _, _ = strings.Cut(s, ";")
-		last := i == len(segments)-1
+	all := segments(path)
+	kept := all[:0:0]
+	for i, s := range all {
+		last := i == len(all)-1
 		switch {
 		case s == "..":
 			kept = kept[:max(len(kept)-1, 0)]

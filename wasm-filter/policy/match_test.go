@@ -42,6 +42,59 @@ func TestCanonicalPath(t *testing.T) {
 	}
 }
 
+// TestRuleOf spells paths so that upstreams differ about them: Go's ServeMux and nginx take most
+// of it literally, servlets drop parameters and then climb.
+func TestRuleOf(t *testing.T) {
+	const none, refused = -1, -2
+	rules := `"credentials": {"basic": true}, "rules": [
+		{"match": {"prefix": "/v1/admin/"}, "auth": {"permissions": ["admin"]}},
+		{"match": {"prefix": "/v1/public/"}, "cache": {}},
+		{"match": {"prefix": "/v1/"}, "auth": {}}]`
+	tests := []struct {
+		target     string
+		pass, deny int
+	}{
+		{"/v1/admin/x", 0, 0},
+		{"/v1/public/x", 1, 1},
+		{"/v1/x", 2, 2},
+		{"/x", none, none},
+		{"/v1/admin/..;/x", refused, refused},
+		{"/v1/admin/..%3Bjsession/x", refused, refused},
+		{"/v1/admin/%2e%2e/x", refused, refused},
+		{"/v1/admin/x%2f..%2f..%2fx", refused, refused},
+		{`/v1/admin/x\..\..\x`, refused, refused},
+		{"/v1/admin/../x", refused, refused}, // where the listener doesn't normalise
+		{"/x/..;/y", refused, refused},
+		{"/v1/admin/..x/y", 0, 0},
+		{"/v1/admin/x;v=1", 0, 0},
+		{"/v1/admin/%41", 0, 0},
+		{"/v1/public;x/y", refused, refused}, // literally it falls under the last rule
+		{"/v1/public/.;/y", 1, 1},
+		{"/v1/%70ublic/y", refused, refused},
+		{"/%761/x", 2, refused}, // literally it has no rule
+		{"/x;y", none, none},
+	}
+	for _, tt := range tests {
+		for fallback, want := range map[string]int{"pass": tt.pass, "deny": tt.deny} {
+			config, err := ParseBytes([]byte(`{"default": "` + fallback + `", ` + rules + `}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := read(NewEdge(config), "GET "+tt.target)
+			if r.ambiguous && r.rule == none {
+				r.rule = refused
+			}
+			if r.rule != want {
+				t.Errorf("%s, default %s: got rule %d, want %d", tt.target, fallback, r.rule, want)
+			}
+		}
+	}
+	m := newMemory()
+	if d := decide(t, m, `{`+rules+`}`, Answers{}, "GET /v1/admin/..;/x"); d.Action != Reply || d.Status != 403 || d.Auth != AuthForbidden {
+		t.Errorf("got action %d, status %d, %q; want a 403", d.Action, d.Status, d.Auth)
+	}
+}
+
 func FuzzCanonicalPath(f *testing.F) {
 	f.Add("/a/%2e%2e/;b//c\\d")
 	f.Fuzz(func(t *testing.T, path string) {

@@ -19,6 +19,8 @@ type Request struct {
 	Method string
 	Target string // :path, with its query
 	rule   int    // that governs it, -1 if none does; see Govern
+	// ambiguous says that upstreams may read the path in ways that not one rule governs.
+	ambiguous bool
 	// Forged names the identity headers that the client sent, to be removed.
 	Forged []string
 	// Token is what the proxy knows of the request's token, and asked only if a rule wants

@@ -61,6 +61,8 @@ func (k known) PermissionNames(bits uint64) []string {
 
 func (k known) AwaitObject(context.Context, string) error { return nil }
 
+func (k known) AwaitTakeover(context.Context) error { return nil }
+
 func (k known) Await(ctx context.Context, bits uint64) (uint64, error) {
 	if bits&^uint64(k) != 0 {
 		<-ctx.Done()

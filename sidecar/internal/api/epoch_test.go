@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"bytes"
 	"context"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +12,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/api"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/wire"
 )
 
 // behind is an edge that still holds an older version of everything.
@@ -21,27 +23,77 @@ func (behind) AwaitObject(ctx context.Context, _ string) error {
 	return ctx.Err()
 }
 
-// newest finds every object.
-type newest struct{}
+// takeover is an edge in which some workers go by an earlier epoch for a while.
+type takeover struct {
+	known
+	over chan struct{}
+}
 
-func (newest) Fetch(context.Context, string) (contract.Object, bool, error) {
-	return contract.Object{Version: 2, ETag: `"2"`, ContentType: "text/plain", Bodies: []contract.Body{{}}}, true, nil
+func (e takeover) AwaitTakeover(ctx context.Context) error {
+	select {
+	case <-e.over:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// newest finds every object, or none.
+type newest bool
+
+func (found newest) Fetch(context.Context, string) (contract.Object, bool, error) {
+	return contract.Object{Version: 2, ETag: `"2"`, ContentType: "text/plain", Bodies: []contract.Body{{}}}, bool(found), nil
+}
+
+// TestRefusalIsNotAheadOfTheEdge verifies a wrong credential while a worker may still let it in,
+// by what an earlier epoch says: then, a client that was refused could be let in next.
+func TestRefusalIsNotAheadOfTheEdge(t *testing.T) {
+	for name, over := range map[string]bool{"over in time": true, "not over": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				edge := takeover{known(0), make(chan struct{})}
+				server := api.New("", verdicts{}, newest(true), make(used), edge, nil, metrics.New(), discard)
+				body := wire.AppendVerifyRequest(nil, &wire.VerifyRequest{DeviceID: "dev", Secret: "wrong"})
+				got, answered := httptest.NewRecorder(), make(chan struct{})
+				go func() {
+					server.Handler().ServeHTTP(got, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/verify", bytes.NewReader(body)))
+					close(answered)
+				}()
+				synctest.Wait()
+				select {
+				case <-answered:
+					t.Error("answered while a worker may let it in")
+				default:
+				}
+				if over {
+					close(edge.over)
+				}
+				<-answered
+				if response, err := wire.ParseVerifyResponse(got.Body.Bytes()); err != nil || response.Outcome != wire.Deny {
+					t.Errorf("got %+v, %v; want that it is refused", response, err)
+				}
+			})
+		})
+	}
 }
 
 // TestFetchIsNotAheadOfTheEdge asks for an object of which the edge still holds an older
-// version: the next answer would be that one.
+// version, be there a newer one or none any more: the next answer would be that one.
 func TestFetchIsNotAheadOfTheEdge(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
+		found newest
 		image api.Image
 		want  int
 	}{
-		{"behind", behind{}, http.StatusServiceUnavailable},
-		{"up to date", known(0), http.StatusOK},
+		{"behind", true, behind{}, http.StatusServiceUnavailable},
+		{"behind a deletion", false, behind{}, http.StatusServiceUnavailable},
+		{"up to date", true, known(0), http.StatusOK},
+		{"up to date, and there is none", false, known(0), http.StatusOK},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				server := api.New("", verdicts{}, newest{}, make(used), tt.image, nil, metrics.New(), discard)
+				server := api.New("", verdicts{}, tt.found, make(used), tt.image, nil, metrics.New(), discard)
 				got := httptest.NewRecorder()
 				server.Handler().ServeHTTP(got, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/fetch", strings.NewReader("/a")))
 				if got.Code != tt.want {

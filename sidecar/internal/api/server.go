@@ -48,6 +48,7 @@ type Image interface {
 	Epoch() uint64
 	Await(ctx context.Context, bits uint64) (uint64, error)
 	AwaitObject(ctx context.Context, key string) error
+	AwaitTakeover(ctx context.Context) error
 	PermissionNames(bits uint64) []string
 }
 
@@ -165,9 +166,14 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 	// in time it sees an epoch or bits that it does not know.
 	ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
 	defer cancel()
-	if result.Outcome == wire.Allow {
+	switch result.Outcome {
+	case wire.Allow:
 		response.Epoch, _ = s.image.Await(ctx, result.Permissions)
-	} else {
+	case wire.Deny:
+		// Else a worker that still goes by an earlier epoch could let in who was just refused.
+		_ = s.image.AwaitTakeover(ctx)
+		response.Epoch = s.image.Epoch()
+	default:
 		response.Epoch = s.image.Epoch()
 	}
 	s.answer(w, "verify", label, wire.AppendVerifyResponse(nil, &response))
@@ -197,15 +203,13 @@ func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
 		unavailable("redis can't be asked now", err)
 		return
 	}
-	if found {
-		// What we know may be on its way to the edge. If this answer came first, a client that
-		// got it could be given an older version next, out of shared memory.
-		ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
-		defer cancel()
-		if err := s.image.AwaitObject(ctx, key); err != nil {
-			unavailable("the edge still holds an older version", err)
-			return
-		}
+	// What we know may be on its way to the edge, be it that there is nothing. If this answer came
+	// first, a client that got it could be given an older version next, out of shared memory.
+	ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
+	defer cancel()
+	if err := s.image.AwaitObject(ctx, key); err != nil {
+		unavailable("the edge still holds an older version", err)
+		return
 	}
 	s.answer(w, "fetch", "ok", appendFetchResponse(s.image.Epoch(), &o, found))
 }

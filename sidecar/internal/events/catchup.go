@@ -3,6 +3,7 @@ package events
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -93,7 +94,13 @@ func (s *Subscriber) catchUp(ctx context.Context, reason string) error {
 		s.Objects.BeginResync()
 		s.Credentials.BeginResync()
 	}
-	count, err := s.readLog(ctx, master, from, p.seq)
+	to := p.seq
+	if full {
+		// What is written meanwhile moves up in the log. It is met further on, or it would seem
+		// gone when the resync ends; its event comes later and finds its version known.
+		to = math.MaxUint64
+	}
+	count, err := s.readLog(ctx, master, from, to)
 	if err != nil {
 		return fmt.Errorf("catch up from %d to %d: %w", from, p.seq, err)
 	}
@@ -110,7 +117,7 @@ func (s *Subscriber) catchUp(ctx context.Context, reason string) error {
 }
 
 // readLog applies the records of all members with from < score <= to, in that order. A
-// member that moves up meanwhile is announced by an event.
+// member that moves beyond to meanwhile is announced by an event.
 func (s *Subscriber) readLog(ctx context.Context, master redis.UniversalClient, from, to uint64) (count int, err error) {
 	logged := time.Now()
 	for from < to {

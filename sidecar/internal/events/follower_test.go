@@ -47,6 +47,7 @@ type sink struct {
 	applied    int
 	backwards  int
 	beforeNext func() // called once, before the next record is applied
+	kept       int    // by the last resync
 }
 
 func newSink() *sink { return &sink{versions: map[string]uint64{}, known: map[string]uint64{}} }
@@ -94,6 +95,7 @@ func (s *sink) EndResync() {
 	maps.DeleteFunc(s.versions, func(id string, _ uint64) bool { return !s.seen[id] })
 	maps.DeleteFunc(s.known, func(id string, _ uint64) bool { return !s.seen[id] })
 	s.seen = nil
+	s.kept = len(s.versions)
 }
 
 func (s *sink) version(id string) uint64 {
@@ -257,6 +259,14 @@ func (f *follower) count(t *testing.T, name string, labels ...string) float64 {
 	return metricstest.Value(t, f.metrics, name, labels...)
 }
 
+func miniredisServer(t *testing.T) server { return serverAt(t, miniredis.RunT(t).Addr()) }
+
+func serverAt(t *testing.T, addr string) server {
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() { client.Close() })
+	return server{client, publish.New(client), newLine(t, addr)}
+}
+
 // onBoth runs test against a miniredis and a redis-server.
 func onBoth(t *testing.T, test func(t *testing.T, s server)) {
 	for name, start := range map[string]func(t *testing.T) string{
@@ -264,10 +274,7 @@ func onBoth(t *testing.T, test func(t *testing.T, s server)) {
 		"redis-server": func(t *testing.T) string { return strings.TrimPrefix(redistest.Start(t), "redis://") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			addr := start(t)
-			client := redis.NewClient(&redis.Options{Addr: addr})
-			t.Cleanup(func() { client.Close() })
-			test(t, server{client, publish.New(client), newLine(t, addr)})
+			test(t, serverAt(t, start(t)))
 		})
 	}
 }

@@ -93,6 +93,23 @@ func newFollowerWithHook(t *testing.T, s server, hook func()) *follower {
 	return f
 }
 
+// TestWrittenDuringResync writes what a full resync has not reached yet: it is not taken for gone.
+func TestWrittenDuringResync(t *testing.T) {
+	const objects = 1100 // more than a page of the log
+	s := miniredisServer(t)
+	for i := range objects {
+		s.put(t, fmt.Sprint("/", i))
+	}
+	last := fmt.Sprint("/", objects-1)
+	f := newFollowerWithHook(t, s, func() { s.put(t, last) })
+	<-f.Synced()
+	f.objects.mu.Lock()
+	defer f.objects.mu.Unlock()
+	if f.objects.kept != objects {
+		t.Errorf("got %d objects after the resync, want %d", f.objects.kept, objects)
+	}
+}
+
 func TestReconnectCatchesUp(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		s.put(t, "/a")

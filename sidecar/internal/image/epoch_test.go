@@ -85,6 +85,12 @@ func TestAwaitObject(t *testing.T) {
 			t.Errorf("%s: got current %v, want %v", when, got, current)
 		}
 	}
+	checkTakeover := func(when string, over bool) {
+		t.Helper()
+		if got := after.AwaitTakeover(now) == nil; got != over {
+			t.Errorf("%s: got that the takeover is over: %v, want %v", when, got, over)
+		}
+	}
 	send := func(batch []byte) {
 		t.Helper()
 		if status, answer := memory.Apply(batch); status != http.StatusOK {
@@ -95,17 +101,20 @@ func TestAwaitObject(t *testing.T) {
 	check("before the epoch", true)
 	after.Reset(&old)
 	check("before the first batch", true)
+	checkTakeover("before the first batch", true)
 	batch, _ := after.Take(nil)
 	check("the first batch was taken", false)
 	done := make(chan error)
 	go func() { done <- after.AwaitObject(t.Context(), "/a") }()
 	send(batch)
 	check("some of the old buckets are blank", false)
+	checkTakeover("some of the old buckets are blank", false)
 	push(t, after, memory)
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
 	check("all of the old buckets are blank", true)
+	checkTakeover("all of the old buckets are blank", true)
 
 	after.PutObject(object("/a", 2, 100))
 	check("the edge has no version yet", true)

@@ -182,11 +182,20 @@ func (m *Image) mark() stateMark {
 // than the image has, or returns ctx's error. Who answers for the edge calls it before
 // they give the image's version away: else the next reader may find the older one.
 func (m *Image) AwaitObject(ctx context.Context, key string) error {
+	return m.await(ctx, func() bool { return m.current(key) })
+}
+
+// AwaitTakeover waits while a worker of the edge may still go by records of an earlier epoch
+// although this one has begun there, or returns ctx's error.
+func (m *Image) AwaitTakeover(ctx context.Context) error { return m.await(ctx, m.takenOver) }
+
+// await waits until the edge has acknowledged what makes done true; mu is held while that runs.
+func (m *Image) await(ctx context.Context, done func() bool) error {
 	for {
 		m.mu.Lock()
-		current, more := m.current(key), m.ackedMore
+		over, more := done(), m.ackedMore
 		m.mu.Unlock()
-		if current {
+		if over {
 			return nil
 		}
 		select {
@@ -203,12 +212,17 @@ func (m *Image) current(key string) bool {
 	if m.taken.epoch != m.epoch {
 		return true // nothing of this epoch was sent, so nobody knows more than the old one says
 	}
-	if m.acked.epoch != m.epoch || m.acked.outdated {
-		return false // a worker may look in the old one's buckets
+	if !m.takenOver() {
+		return false
 	}
 	index, _ := m.keys.Place(key, uint32(len(m.buckets)))
 	b := &m.buckets[index]
 	return b.batch <= m.ackedBatch && !(b.listing && m.dirty.queued[index])
+}
+
+// takenOver reports whether no worker looks in an earlier epoch's buckets any more, or all still do.
+func (m *Image) takenOver() bool {
+	return m.taken.epoch != m.epoch || m.acked.epoch == m.epoch && !m.acked.outdated
 }
 
 // Await waits until the edge holds a state of the current epoch that names all the

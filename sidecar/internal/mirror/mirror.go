@@ -72,6 +72,7 @@ type Mirror struct {
 	evicted     []string // by the cache, while Apply runs
 	known       map[string]known
 	generations []uint64 // of each shard: its full resyncs
+	removals    uint64   // how often a version was forgotten by Remove
 	lifetimes   lifetimes
 	bytes       int64
 	held        int
@@ -237,6 +238,7 @@ func (m *Mirror) Remove(key string) {
 	defer m.mu.Unlock()
 	m.release(key)
 	delete(m.known, key)
+	m.removals++
 	m.report()
 }
 

@@ -37,20 +37,21 @@ func (s Shard) EndResync() {
 	s.report()
 }
 
-// Generation counts the full resyncs of the key's shard. Who reads Redis on their own
-// account takes it before they read, for [Mirror.ApplyRead].
+// Generation changes with each full resync of the key's shard, and when versions are
+// forgotten. Who reads Redis on their own account takes it before they read, for [Mirror.ApplyRead].
 func (m *Mirror) Generation(key string) uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.generations[m.shards.Of(key)]
+	return m.generations[m.shards.Of(key)] + m.removals
 }
 
 // ApplyRead applies what was read from Redis by someone who does not follow the events:
-// not if a full resync has begun since, when the version may be of data that Redis has lost.
+// not if a full resync has begun since, when the version may be of data that Redis has lost,
+// or a version was forgotten, which may be the one that this is older than.
 func (m *Mirror) ApplyRead(o contract.Object, generation uint64) Result {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if generation != m.generations[m.shards.Of(o.Key)] {
+	if generation != m.generations[m.shards.Of(o.Key)]+m.removals {
 		return NotNewer
 	}
 	return m.apply(o)

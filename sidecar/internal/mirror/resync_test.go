@@ -51,6 +51,21 @@ func TestResyncOfOneShard(t *testing.T) {
 	}
 }
 
+// TestReadBeforeRemoval reads an object whose next version can't be read: the old one doesn't
+// come back.
+func TestReadBeforeRemoval(t *testing.T) {
+	f := start(t, mirror.Config{})
+	before := f.Generation("/a")
+	f.Remove("/a")
+	if got := f.ApplyRead(object("/a", 1, 10), before); got != mirror.NotNewer {
+		t.Errorf("got %s, want %s", got, mirror.NotNewer)
+	}
+	f.expect(t, "/a", 0)
+	if got := f.ApplyRead(object("/a", 3, 10), f.Generation("/a")); got != mirror.Stored {
+		t.Errorf("read after it: got %s, want %s", got, mirror.Stored)
+	}
+}
+
 // A writer that starts over when its tombstone has expired in Redis is heard, although the
 // mirror may not have forgotten the tombstone yet.
 func TestTombstoneThatExpires(t *testing.T) {
