@@ -7,9 +7,10 @@ REDIS ?= 127.0.0.1:6380
 REDIS_URL ?=
 CONCURRENCY ?= 2
 STACK ?= demo
+CONFIG ?=
 ENVOY ?=
 DETACH ?=
-export EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK ENVOY
+export EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY
 # Of make chaos: how long, and the seed of a run to repeat (empty: one is drawn and printed).
 CHAOS_SECONDS ?= 60
 CHAOS_SEED ?=
@@ -28,7 +29,7 @@ help: ## show this
 	  printf '  make %-11s %s\n' "$$target" "$$text"; done
 	@echo
 	@echo '  Variables of make run, with their values now:'
-	@for v in EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK ENVOY; do \
+	@for v in EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY; do \
 	  printf '  %-14s %s\n' "$$v" "$$(printenv "$$v")"; done
 
 run: build ## start Redis, sidecar, upstream and Envoy with demo data; DETACH=1: in the background

@@ -57,6 +57,13 @@ schemas() {
     "${conform[@]}" "$work/patched.yaml"
 }
 
+# What to do on each alert is in docs/install.md, and nothing else is there.
+alerts() {
+  diff <(sed -n 's/^ *- alert: //p' $chart/templates/monitoring/prometheusrule.yaml | sort) \
+    <(sed -n '/^## What to do/,$p' docs/install.md | grep -o 'Gatehouse[A-Z][A-Za-z]*' | sort -u) ||
+    { echo "alerts of the chart (<) and of docs/install.md (>) differ" >&2; return 1; }
+}
+
 wrong_values() {
   local line arguments want output lines=0
   while read -r line; do
@@ -139,3 +146,4 @@ stage "sidecar's configuration" sidecar
 stage "Envoy's configuration" envoy
 stage "settings of envoy/envoy.yaml" same_settings
 stage "metrics" metrics
+stage "alerts" alerts

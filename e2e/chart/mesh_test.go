@@ -3,6 +3,7 @@
 package chart
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -91,25 +92,36 @@ func (m mesh) manifests(t *testing.T) {
 	run(t, text, "kubectl", "delete", "--namespace", meshNamespace, "--filename", "-")
 }
 
-// patchWorkload patches a Deployment as the notes of mode istio say.
+// patchWorkload patches a Deployment as the notes of mode istio say: of a workload, whose istio-proxy
+// Istio adds, and of an Istio gateway, which has one to be merged with.
 func patchWorkload(t *testing.T) {
-	patch := ""
-	for _, m := range parse(t, meshes[0].template(t, "--values", meshes[0].example())) {
-		if strings.HasSuffix(m.name(), "-workload-patch") {
-			patch = m.at("data")["patch.yaml"].(string)
+	for _, tt := range []struct{ context, container, get, want string }{
+		{"sidecar", "shop", `{.metadata.annotations.sidecar\.istio\.io/nativeSidecar}`, "false"},
+		{"gateway", "istio-proxy", "{.spec.containers[*].volumeMounts[*].name}", "gatehouse-run gatehouse-module"},
+	} {
+		patch := ""
+		for _, m := range parse(t, meshes[0].template(t, "--values", meshes[0].example(), "--set", "istio.context="+tt.context)) {
+			if strings.HasSuffix(m.name(), "-workload-patch") {
+				patch = m.at("data")["patch.yaml"].(string)
+			}
 		}
-	}
-	path := filepath.Join(t.TempDir(), "patch.yaml")
-	if err := os.WriteFile(path, []byte(patch), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	kubectl := func(args ...string) string {
-		return run(t, "", "kubectl", append([]string{"--namespace", meshNamespace}, args...)...)
-	}
-	kubectl("create", "deployment", "shop", "--image=localhost/pause:dev", "--replicas=0")
-	kubectl("patch", "deployment", "shop", "--patch-file", path)
-	got := kubectl("get", "deployment", "shop", "--output", "jsonpath={.spec.template.spec.initContainers[*].name}")
-	if want := "gatehouse-module gatehouse-sidecar"; got != want {
-		t.Errorf("init containers of the patched workload: got %q, want %q", got, want)
+		path := filepath.Join(t.TempDir(), "patch.yaml")
+		if err := os.WriteFile(path, []byte(patch), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		kubectl := func(stdin string, args ...string) string {
+			return run(t, stdin, "kubectl", append([]string{"--namespace", meshNamespace}, args...)...)
+		}
+		deployment := fmt.Sprintf(`{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": %[1]q}, "spec": {"replicas": 0,
+			"selector": {"matchLabels": {"app": %[1]q}}, "template": {"metadata": {"labels": {"app": %[1]q}},
+			"spec": {"containers": [{"name": %[1]q, "image": "localhost/pause:dev"}]}}}}`, tt.container)
+		kubectl(deployment, "apply", "--filename", "-")
+		kubectl("", "patch", "deployment", tt.container, "--patch-file", path)
+		for get, want := range map[string]string{"{.spec.initContainers[*].name}": "gatehouse-module gatehouse-sidecar", tt.get: tt.want} {
+			get = strings.Replace(get, "{", "{.spec.template", 1)
+			if got := kubectl("", "get", "deployment", tt.container, "--output", "jsonpath="+get); got != want {
+				t.Errorf("%s of the patched %s: got %q, want %q", get, tt.context, got, want)
+			}
+		}
 	}
 }

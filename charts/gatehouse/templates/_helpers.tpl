@@ -79,3 +79,8 @@ app.kubernetes.io/component: gateway
 {{- define "gatehouse.secretMode" -}}
 {{- if eq .Values.mode "istio" }}0444{{ else }}0440{{ end }}
 {{- end }}
+
+{{/* The job of the monitors' series, as the Prometheus operator names it: after the service, or the PodMonitor. */}}
+{{- define "gatehouse.job" -}}
+{{- if eq .Values.mode "gateway" }}{{ include "gatehouse.fullname" . }}-telemetry{{ else }}{{ .Release.Namespace }}/{{ include "gatehouse.fullname" . }}{{ end }}
+{{- end }}

@@ -22,6 +22,7 @@ type runCommand struct {
 	Redis        string `env:"REDIS" default:"127.0.0.1:6380" help:"The embedded Redis."`
 	RedisURL     string `env:"REDIS_URL" help:"A Redis to use instead of the embedded one: redis://HOST:PORT, redis+sentinel://…, redis+cluster://…."`
 	Concurrency  int    `env:"CONCURRENCY" default:"2" help:"Envoy's worker count."`
+	Config       string `env:"CONFIG" help:"Envoy's configuration instead of envoy/envoy.yaml: a copy of that with rules of yours."`
 	Envoy        string `env:"ENVOY" help:"Envoy's binary (default: the one in .venv)."`
 	Detach       bool   `help:"Start in the background and return when it is ready."`
 	ReadyFD      int    `name:"ready-fd" hidden:"" help:"Where a background process tells its parent that it is ready."`
@@ -66,7 +67,7 @@ func (c *runCommand) foreground(ctx context.Context, stdout io.Writer) error {
 	running, err := stack.Start(ctx, stack.Options{
 		Name: c.Stack, Dir: dir,
 		Edge: c.Edge, EnvoyAdmin: c.EnvoyAdmin, SidecarAdmin: c.SidecarAdmin, Upstream: c.Upstream,
-		Redis: c.Redis, RedisURL: c.RedisURL, Concurrency: c.Concurrency, EnvoyPath: c.Envoy, Seed: seed,
+		Redis: c.Redis, RedisURL: c.RedisURL, Concurrency: c.Concurrency, ConfigPath: c.Config, EnvoyPath: c.Envoy, Seed: seed,
 	})
 	if ctx.Err() != nil {
 		if running != nil {

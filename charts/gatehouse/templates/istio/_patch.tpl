@@ -5,9 +5,21 @@ spec:
     metadata:
       annotations:
         checksum/gatehouse: {{ include "gatehouse.sidecarConfig" . | sha256sum }}
+        {{- if ne .Values.istio.context "gateway" }}
+        # As a native sidecar istio-proxy would start before the module is there, refuse its listeners for
+        # that, and so keep whatever brings the module from ever starting.
+        sidecar.istio.io/nativeSidecar: "false"
         sidecar.istio.io/userVolumeMount: '[{"name": "gatehouse-run", "mountPath": "/run/gatehouse"}, {"name": "gatehouse-module", "mountPath": "/etc/gatehouse", "readonly": true}]'
         traffic.sidecar.istio.io/excludeInboundPorts: {{ .Values.envoy.telemetryPort | quote }}
+        {{- end }}
     spec:
+      {{- if eq .Values.istio.context "gateway" }}
+      containers:
+        - name: istio-proxy # which the injected one is merged with
+          volumeMounts:
+            - {name: gatehouse-run, mountPath: /run/gatehouse}
+            - {name: gatehouse-module, mountPath: /etc/gatehouse, readOnly: true}
+      {{- end }}
       initContainers:
         {{- include "gatehouse.initContainers" . | nindent 8 }}
       volumes:
