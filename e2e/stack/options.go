@@ -122,7 +122,7 @@ func (o *Options) defaultPaths() error {
 	for _, need := range []struct{ path, remedy string }{
 		{o.SidecarPath, "run: make build"},
 		{o.WasmPath, "run: make build"},
-		{o.ConfigPath, "it is part of the repository"},
+		{o.ConfigPath, "envoy/envoy.yaml is part of the repository"},
 		{o.EnvoyPath, "set ENVOY to Envoy's binary, or run: scripts/install-envoy.sh"},
 	} {
 		if _, err := os.Stat(need.path); err != nil {
