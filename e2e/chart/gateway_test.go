@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 )
 
 const (
@@ -55,13 +57,26 @@ func (c *cluster) install(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "violates PodSecurity") {
 		t.Errorf("a pod that is not restricted: got %v, want it refused", err)
 	}
-	c.helm(t, append([]string{"install", release, chartDir, "--wait", "--timeout", "120s"}, c.values...)...)
+	c.helmInstall(t)
+}
+
+// helmInstall installs the release, and waits until its service is one: pods are ready before
+// kube-proxy knows what the address of a new service means.
+func (c *cluster) helmInstall(t *testing.T, values ...string) {
+	t.Helper()
+	c.helm(t, append(append([]string{"install", release, chartDir, "--wait", "--timeout", "120s"}, c.values...), values...)...)
+	await(t, "connected to the service", func() error {
+		conn, err := net.DialTimeout("tcp", c.edge(t), time.Second)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err
+	})
 }
 
 // installTrial installs what the chart's README calls a trial.
 func (c *cluster) installTrial(t *testing.T) {
-	c.helm(t, append(append([]string{"install", release, chartDir, "--wait", "--timeout", "120s"}, c.values...),
-		"--values", "testdata/trial.yaml", "--set", "redis.url=")...)
+	c.helmInstall(t, "--values", "testdata/trial.yaml", "--set", "redis.url=")
 }
 
 // replaceRedis ends the trial's Redis, whose data go with its pod: what was published is no
