@@ -82,6 +82,8 @@ check newest-of-all-streams wasm-filter/vm.go \
   'if after(id, v.newest) {' 'if true {' ./wasm-filter TestFetchedBeforeItCame
 check refusal-not-ahead-of-the-edge sidecar/internal/api/server.go \
   '_ = s.image.AwaitTakeover(ctx)' '' ./sidecar/internal/api TestRefusalIsNotAheadOfTheEdge
+check allow-behind-its-names sidecar/internal/image/take.go \
+  ' && bits>>m.acked.permissions == 0' '' ./sidecar/internal/image TestAwait
 check resync-meets-what-moves-up sidecar/internal/events/catchup.go \
   'to = math.MaxUint64' '_ = math.MaxInt' ./sidecar/internal/events TestWrittenDuringResync
 check read-before-a-removal sidecar/internal/mirror/mirror.go \

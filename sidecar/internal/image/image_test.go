@@ -215,28 +215,32 @@ func TestBodyOverTheBoundGoesAlone(t *testing.T) {
 	}
 }
 
+// TestAwait waits for the names of permissions to be at the edge, in an epoch that it knows
+// nothing of, and then for one name more.
 func TestAwait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, memory := image.New(image.Config{}), imagetest.NewMemory()
 		m.Reset(nil)
-		set, _ := m.Permissions([]string{"a"})
-		done := make(chan uint64)
-		go func() {
-			epoch, err := m.Await(t.Context(), set)
-			if err != nil {
-				t.Error(err)
+		for _, name := range []string{"a", "b"} {
+			set, _ := m.Permissions([]string{name})
+			done := make(chan uint64)
+			go func() {
+				epoch, err := m.Await(t.Context(), set)
+				if err != nil {
+					t.Error(err)
+				}
+				done <- epoch
+			}()
+			synctest.Wait()
+			select {
+			case <-done:
+				t.Fatalf("Await returned before the name %q was acknowledged", name)
+			default:
 			}
-			done <- epoch
-		}()
-		synctest.Wait()
-		select {
-		case <-done:
-			t.Fatal("Await returned before anything was acknowledged")
-		default:
-		}
-		push(t, m, memory)
-		if got := <-done; got != m.Epoch() {
-			t.Errorf("Await = %x, want %x", got, m.Epoch())
+			push(t, m, memory)
+			if got := <-done; got != m.Epoch() {
+				t.Errorf("Await = %x, want %x", got, m.Epoch())
+			}
 		}
 	})
 }

@@ -227,18 +227,10 @@ func (m *Image) takenOver() bool {
 
 // Await waits until the edge holds a state of the current epoch that names all the
 // permissions in bits, and returns that epoch; or the current epoch and ctx's error.
-func (m *Image) Await(ctx context.Context, bits uint64) (uint64, error) {
-	for {
-		m.mu.Lock()
-		epoch, acked, more := m.epoch, m.acked, m.ackedMore
-		m.mu.Unlock()
-		if acked.epoch == epoch && bits>>acked.permissions == 0 {
-			return epoch, nil
-		}
-		select {
-		case <-more:
-		case <-ctx.Done():
-			return epoch, ctx.Err()
-		}
-	}
+func (m *Image) Await(ctx context.Context, bits uint64) (epoch uint64, err error) {
+	err = m.await(ctx, func() bool {
+		epoch = m.epoch
+		return m.acked.epoch == epoch && bits>>m.acked.permissions == 0
+	})
+	return epoch, err
 }
