@@ -81,6 +81,8 @@ func (d Device) check() error {
 		return refuse("cost %d of %q: is out of %d to %d", d.Cost, d.ID, contract.MinCost, contract.MaxCost)
 	case len(d.Hashes) > contract.MaxHashes:
 		return refuse("hashes of %q: %d, at most %d are allowed", d.ID, len(d.Hashes), contract.MaxHashes)
+	case d.Version == wire.MaxVersion:
+		return refuse("version %d of %q: leave one for its revocation", d.Version, d.ID)
 	case !d.NotAfter.IsZero() && (d.NotAfter.UnixMilli() < 1 || d.NotAfter.UnixMilli() > wire.MaxVersion):
 		return refuse("not-after %v of %q: want a time after 1970", d.NotAfter, d.ID)
 	}

@@ -117,6 +117,9 @@ func (p *Publisher) Get(ctx context.Context, key string) (contract.Object, error
 		return contract.Object{}, fmt.Errorf("get %q: %w", key, err)
 	}
 	if len(fields) == 0 {
+		if err := p.reads(ctx); err != nil {
+			return contract.Object{}, fmt.Errorf("get %q: %w", key, err)
+		}
 		return contract.Object{}, fmt.Errorf("get %q: %w", key, ErrNotFound)
 	}
 	o, err := contract.ParseObject(fields)

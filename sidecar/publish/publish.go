@@ -190,13 +190,20 @@ func checkMember(m contract.Member) error {
 	return nil
 }
 
+// reads refuses a Redis whose records are in another number of shards.
+func (p *Publisher) reads(ctx context.Context) error {
+	stored, err := p.client.Get(ctx, contract.ShardsKey).Result()
+	if err != nil {
+		return nil // there is none yet, or the next call says what is wrong
+	}
+	return p.shards.Agree(stored)
+}
+
 // members yields the members of a kind in the logs of all shards, in each the oldest
 // write first. One that is written meanwhile may come twice.
 func (p *Publisher) members(ctx context.Context, kind byte, page func([]contract.Member) bool) error {
-	if stored, err := p.client.Get(ctx, contract.ShardsKey).Result(); err == nil {
-		if err := p.shards.Agree(stored); err != nil {
-			return err
-		}
+	if err := p.reads(ctx); err != nil {
+		return err
 	}
 	for i := range p.shards.Count() {
 		if more, err := p.membersOf(ctx, contract.ShardKeys(i), kind, page); err != nil || !more {

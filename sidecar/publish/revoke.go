@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
@@ -17,11 +18,13 @@ const revokeParallel = 16
 
 // RevokeAll revokes every device that is not revoked yet, each as [Publisher.RevokeDevice]
 // does, and returns how many. When it returns without an error, every device that was
-// registered when it was called is revoked; one that is registered meanwhile may be. After
-// an error it can be called again, and goes on where it was.
+// registered when it was called is revoked; one that is registered meanwhile may be. A device
+// that can't be revoked, such as one whose record is of another type, holds up no other: the
+// error names it. After an error it can be called again, and goes on where it was.
 func (p *Publisher) RevokeAll(ctx context.Context) (revoked int, err error) {
 	var count atomic.Int64
 	var failed error
+	var odd failures
 	// What is revoked moves to the end of the log and comes once more, revoked. So does a
 	// device that was written meanwhile, before its turn.
 	err = p.members(ctx, contract.KindCredential, func(page []contract.Member) bool {
@@ -40,19 +43,44 @@ func (p *Publisher) RevokeAll(ctx context.Context) (revoked int, err error) {
 				if err == nil {
 					count.Add(1)
 				}
-				return err
+				return odd.keep(err)
 			})
 		}
 		failed = group.Wait()
 		return failed == nil
 	})
-	if err = errors.Join(err, failed); err != nil {
+	if err = errors.Join(append(odd.errs, err, failed)...); err != nil {
 		err = fmt.Errorf("revoke all devices, after %d: %w", count.Load(), err)
 	}
 	return int(count.Load()), err
 }
 
-// enabled are those of members that are neither deleted nor revoked.
+// failures are what Redis says of single devices.
+type failures struct {
+	mu   sync.Mutex // protects errs
+	errs []error
+}
+
+// maxFailures bounds those that are told of.
+const maxFailures = 100
+
+// keep keeps an error that is of one device only, and returns any other.
+func (f *failures) keep(err error) error {
+	_, answered := errors.AsType[redis.Error](err)
+	if err == nil || !answered && !errors.Is(err, ErrStale) && !errors.Is(err, ErrCorrupt) {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.errs) == maxFailures {
+		return fmt.Errorf("too many devices can't be revoked: %w", err)
+	}
+	f.errs = append(f.errs, err)
+	return nil
+}
+
+// enabled are those of members that are neither deleted nor revoked, and those of which Redis
+// can't tell.
 func (p *Publisher) enabled(ctx context.Context, members []contract.Member) ([]contract.Member, error) {
 	if len(members) == 0 {
 		return nil, nil
@@ -63,11 +91,13 @@ func (p *Publisher) enabled(ctx context.Context, members []contract.Member) ([]c
 		states[i] = pipe.HMGet(ctx, p.shards.KeysOf(m.ID).RecordKey(m), contract.FieldDeleted, contract.FieldDisabled)
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
-		return nil, err
+		if _, answered := errors.AsType[redis.Error](err); !answered {
+			return nil, err
+		}
 	}
 	var enabled []contract.Member
 	for i, m := range members {
-		if state := states[i].Val(); state[0] == nil && state[1] != "1" {
+		if state := states[i].Val(); len(state) < 2 || state[0] == nil && state[1] != "1" {
 			enabled = append(enabled, m)
 		}
 	}

@@ -2,6 +2,7 @@ package publish
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"golang.org/x/crypto/bcrypt"
@@ -62,9 +63,12 @@ func TestRevokeAll(t *testing.T) {
 		if n, err := s.p.RevokeAll(ctx); n != 1 || err != nil {
 			t.Errorf("after one was registered again: %d, %v", n, err)
 		}
-		s.Set(ctx, keys.CredentialKey("d4"), "not a hash", 0)
-		if _, err := s.p.RevokeAll(ctx); err == nil {
-			t.Error("no error although a record can't be read")
+		s.Set(ctx, keys.CredentialKey("d4"), "not a hash", 0) // before all others in the log
+		for i := range 300 {
+			put(fmt.Sprint("d", 100+i))
+		}
+		if n, err := s.p.RevokeAll(ctx); n != 300 || err == nil || !strings.Contains(err.Error(), `"d4"`) {
+			t.Errorf("with one that can't be revoked: %d, %v; want 300, and an error that names it", n, err)
 		}
 	})
 }

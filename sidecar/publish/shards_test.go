@@ -58,6 +58,11 @@ func TestShards(t *testing.T) {
 	})
 }
 
+func isShards(err error) bool {
+	_, ok := errors.AsType[*contract.ShardsError](err)
+	return ok
+}
+
 func TestAnotherNumberOfShards(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		put := func(p *Publisher) error {
@@ -73,8 +78,11 @@ func TestAnotherNumberOfShards(t *testing.T) {
 			if e, ok := errors.AsType[*contract.ShardsError](err); !ok || e.Stored != "4" || e.Ours != shards {
 				t.Errorf("%d shards: %v, want both numbers", shards, err)
 			}
+			if _, err := p.Get(t.Context(), "/b"); !isShards(err) {
+				t.Errorf("get with %d shards: %v", shards, err)
+			}
 			for _, err := range p.List(t.Context(), "") {
-				if _, ok := errors.AsType[*contract.ShardsError](err); !ok {
+				if !isShards(err) {
 					t.Errorf("list with %d shards: %v", shards, err)
 				}
 			}

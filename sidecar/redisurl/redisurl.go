@@ -31,7 +31,7 @@ const (
 	callTimeout = 5 * time.Second
 	// connectionLife is after how long a connection is made anew, so that a name that has
 	// moved to another server and a password that has changed are followed.
-	connectionLife = time.Minute
+	connectionLife = 15 * time.Second
 	// topologyLife is how old the known masters of a Cluster may be when one is used. The
 	// client looks for another only when it is told so by the old one, which may be dead.
 	topologyLife = time.Second

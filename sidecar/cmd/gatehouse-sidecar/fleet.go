@@ -21,9 +21,7 @@ func joinFleet(c *config.Config, m *metrics.Metrics, log *slog.Logger) (others c
 	if secret == nil {
 		return nil, func() {}, nil
 	}
-	settings := c.Redis.Settings()
-	settings.Deadlines = true
-	client, err := settings.Connect()
+	client, err := c.Redis.Settings().Connect()
 	if err != nil {
 		return nil, nil, fmt.Errorf("redis: %w", err)
 	}

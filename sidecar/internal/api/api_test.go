@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -275,12 +277,13 @@ func TestFetch(t *testing.T) {
 type overtaken struct {
 	*mirror.Mirror
 	during func()
+	times  int
 }
 
 func (m *overtaken) ApplyRead(o contract.Object, generation uint64) mirror.Result {
-	if during := m.during; during != nil {
-		m.during = nil
-		during()
+	if m.times > 0 {
+		m.times--
+		m.during()
 	}
 	return m.Mirror.ApplyRead(o, generation)
 }
@@ -318,7 +321,7 @@ func TestFetchIsOvertaken(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			fetcher, err := api.NewRedis(&overtaken{m, func() { tt.during(m) }}, client, 1, metrics.New())
+			fetcher, err := api.NewRedis(&overtaken{m, func() { tt.during(m) }, 1}, client, 1, metrics.New())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -328,6 +331,98 @@ func TestFetchIsOvertaken(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFetchIsOvertakenAgain has a removal overtake each read: nobody knows then whether there is an
+// object. What is removed of other keys overtakes nothing.
+func TestFetchIsOvertakenAgain(t *testing.T) {
+	f := start(t, verdicts{})
+	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
+	t.Cleanup(func() { client.Close() })
+	if _, err := f.publish.Put(t.Context(), publish.Object{Key: "/a", Body: []byte("body"), ContentType: "text/plain"}); err != nil {
+		t.Fatal(err)
+	}
+	fetch := func(removed string) (bool, error) {
+		m, err := mirror.New(mirror.Config{Bytes: 1 << 20, Objects: 1, Shards: 1}, image.New(image.Config{}), metrics.New(), discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fetcher, err := api.NewRedis(&overtaken{m, func() { m.Remove(removed) }, 2}, client, 1, metrics.New())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, found, err := fetcher.Fetch(t.Context(), "/a")
+		return found, err
+	}
+	if found, err := fetch("/a"); found || err == nil {
+		t.Errorf("got %v, %v; want an error", found, err)
+	}
+	others := 0 // of which one in a thousand lies in the same stripe
+	for _, key := range []string{"/b", "/c", "/d"} {
+		if found, err := fetch(key); found && err == nil {
+			others++
+		}
+	}
+	if others < 2 {
+		t.Errorf("got the object %d times of 3, want it in spite of what else was removed", others)
+	}
+}
+
+// TestReadsLeaveRoom has Redis hang: who follows the events still gets connections to it.
+func TestReadsLeaveRoom(t *testing.T) {
+	f := start(t, verdicts{})
+	var reading, most atomic.Int64
+	release := make(chan struct{})
+	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr()})
+	t.Cleanup(func() { client.Close() })
+	client.AddHook(hanging(func() {
+		now := reading.Add(1)
+		for before := most.Load(); now > before && !most.CompareAndSwap(before, now); before = most.Load() {
+		}
+		<-release
+		reading.Add(-1)
+	}))
+	fetcher, err := api.NewRedis(f.mirror, client, 1, metrics.New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fetches sync.WaitGroup
+	var asked atomic.Int64
+	for i := range 50 {
+		fetches.Go(func() {
+			asked.Add(1)
+			if _, _, err := fetcher.Fetch(t.Context(), fmt.Sprint("/", i)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for end := time.Now().Add(10 * time.Second); asked.Load() < 50 || reading.Load() < 8; {
+		if time.Now().After(end) {
+			t.Fatalf("%d fetches are asked for and %d read, want 50 and 8", asked.Load(), reading.Load())
+		}
+		<-time.After(time.Millisecond)
+	}
+	close(release)
+	fetches.Wait()
+	if got := most.Load(); got != 8 {
+		t.Errorf("got %d reads at a time, want 8", got)
+	}
+}
+
+// hanging runs before each command.
+type hanging func()
+
+func (h hanging) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h hanging) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		h()
+		return next(ctx, cmd)
+	}
+}
+
+func (h hanging) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }
 
 func TestSocket(t *testing.T) {

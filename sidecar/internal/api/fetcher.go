@@ -21,6 +21,9 @@ const (
 	maxAbsent = 10000
 	// fetchTimeout bounds a call to Redis, which goes on when its caller has left.
 	fetchTimeout = 5 * time.Second
+	// maxReads is how many calls to Redis are under way at a time, fewer than its client has
+	// connections: who follows the events needs some.
+	maxReads = 8
 )
 
 // Mirror is where objects are, and go.
@@ -38,6 +41,7 @@ type Redis struct {
 	metrics *metrics.Metrics
 	flights singleflight.Group
 	absent  *otter.Cache[string, struct{}]
+	reads   chan struct{} // has one for each call under way
 }
 
 // NewRedis is a Redis that reads through client, which must not read from replicas.
@@ -49,7 +53,7 @@ func NewRedis(m Mirror, client redis.UniversalClient, shards contract.Shards, mm
 	if err != nil {
 		return nil, fmt.Errorf("memory of absent keys: %w", err)
 	}
-	return &Redis{mirror: m, client: client, shards: shards, metrics: mm, absent: absent}, nil
+	return &Redis{mirror: m, client: client, shards: shards, metrics: mm, absent: absent, reads: make(chan struct{}, maxReads)}, nil
 }
 
 // fetched is the outcome of one call to Redis.
@@ -96,6 +100,13 @@ func (r *Redis) count(f fetched, err error) (contract.Object, bool, error) {
 func (r *Redis) read(key string) (fetched, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), fetchTimeout)
 	defer cancel()
+	select {
+	case r.reads <- struct{}{}:
+		defer func() { <-r.reads }()
+	case <-ctx.Done():
+		return fetched{}, fmt.Errorf("read %q: %d other reads are under way, the most there may be: %w", key, maxReads, ctx.Err())
+	}
+	var result mirror.Result
 	for range 2 {
 		generation := r.mirror.Generation(key)
 		fields, err := r.client.HGetAll(ctx, r.shards.KeysOf(key).ObjectKey(key)).Result()
@@ -103,14 +114,14 @@ func (r *Redis) read(key string) (fetched, error) {
 			return fetched{}, fmt.Errorf("read %q: %w", key, err)
 		}
 		if len(fields) == 0 {
-			break
+			return r.gone(key), nil
 		}
 		o, err := contract.ParseObject(fields)
 		if err != nil {
 			return r.gone(key), r.corrupt(key, err)
 		}
 		o.Key = key
-		result := r.mirror.ApplyRead(o, generation)
+		result = r.mirror.ApplyRead(o, generation)
 		switch result {
 		case mirror.Stored, mirror.NotAdmitted, mirror.TooLarge, mirror.Unchanged:
 			return fetched{o, true}, nil
@@ -118,9 +129,12 @@ func (r *Redis) read(key string) (fetched, error) {
 		if newer, found := r.mirror.Get(key); found {
 			return fetched{newer, true}, nil
 		}
-		if result != mirror.NotNewer || o.Deleted {
-			break
+		if result != mirror.NotNewer && result != mirror.Overtaken || o.Deleted {
+			return r.gone(key), nil
 		}
+	}
+	if result == mirror.Overtaken {
+		return fetched{}, fmt.Errorf("read %q: overtaken twice by what was removed meanwhile", key)
 	}
 	return r.gone(key), nil
 }

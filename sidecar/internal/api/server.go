@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"time"
 
@@ -180,7 +181,9 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 }
 
 // seconds is d rounded up, for Retry-After.
-func seconds(d time.Duration) uint16 { return uint16((d + time.Second - 1) / time.Second) }
+func seconds(d time.Duration) uint16 {
+	return uint16(min((d+time.Second-1)/time.Second, math.MaxUint16))
+}
 
 func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, wire.MaxKey))

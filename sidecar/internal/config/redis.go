@@ -28,7 +28,7 @@ func (r *Redis) Settings() redisurl.Settings {
 		URL: r.URL, Username: r.Username, PasswordFile: r.PasswordFile,
 		SentinelUsername: r.SentinelUsername, SentinelPasswordFile: r.SentinelPasswordFile,
 		TLSCAFile: r.TLSCAFile, TLSCertFile: r.TLSCertFile, TLSKeyFile: r.TLSKeyFile, TLSServerName: r.TLSServerName,
-		PoolSize: r.PoolSize, ClientName: "gatehouse-sidecar",
+		PoolSize: r.PoolSize, ClientName: "gatehouse-sidecar", Deadlines: true,
 	}
 }
 

@@ -53,7 +53,7 @@ func (f *failures) wait(key uint64) time.Duration {
 		return 0
 	}
 	wait := time.Duration(at.tatMS-time.Now().UnixMilli())*time.Millisecond - time.Duration(f.limit-1)*f.interval
-	return max(wait, 0)
+	return min(max(wait, 0), f.interval) // never more, unless the clock was set back
 }
 
 // suspect reports whether key has failed lately.
@@ -61,7 +61,11 @@ func (f *failures) suspect(key uint64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	at := f.find(key)
-	return at != nil && time.Now().UnixMilli()-at.lastMS < suspectFor.Milliseconds()
+	if at == nil {
+		return false
+	}
+	since := time.Now().UnixMilli() - at.lastMS
+	return 0 <= since && since < suspectFor.Milliseconds()
 }
 
 // add counts a failure of key.

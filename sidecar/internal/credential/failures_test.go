@@ -36,6 +36,12 @@ func TestFailures(t *testing.T) {
 		if f.suspect(1) {
 			t.Error("still suspect")
 		}
+		f.add(1)
+		set := f.find(1) // by a clock that was two hours ahead
+		set.tatMS, set.lastMS = set.tatMS+2*time.Hour.Milliseconds(), set.lastMS+2*time.Hour.Milliseconds()
+		if expect(1, 20*time.Second); f.suspect(1) {
+			t.Error("suspect of a failure to come")
+		}
 		none := newFailures(0, time.Minute)
 		for range 100 {
 			none.add(1)

@@ -91,10 +91,16 @@ func (v *Verifier) class(a *attempt) class {
 	switch {
 	case a.known && v.byPair.wait(v.sources.pair(a.id, a.source)) == 0:
 		return known
-	case a.known || a.source != 0 && v.bySource.suspect(uint64(a.source)):
+	case a.known || v.suspect(a):
 		return suspect
 	}
 	return clean
+}
+
+// suspect reports whether the attempt comes from where wrong secrets came from lately. Without a
+// limit for sources they say nothing: all devices may come from one.
+func (v *Verifier) suspect(a *attempt) bool {
+	return a.source != 0 && v.SourceFailures > 0 && v.bySource.suspect(uint64(a.source))
 }
 
 // limited is how long the attempt has to wait for other reasons than a busy pool. A device
@@ -113,7 +119,7 @@ func (v *Verifier) failed(a *attempt) {
 		return
 	}
 	v.byPair.add(v.sources.pair(a.id, a.source))
-	if !a.known {
+	if !a.known && v.SourceFailures > 0 {
 		v.bySource.add(uint64(a.source))
 		v.pool.demote(a.source)
 	}

@@ -130,6 +130,30 @@ func TestHold(t *testing.T) {
 	close(release)
 }
 
+// TestNoLimitOfSources has one address for all devices: what one of them does says nothing of the
+// others.
+func TestNoLimitOfSources(t *testing.T) {
+	release := make(chan struct{})
+	busy := func(_, secret string, _ bool) error {
+		if secret == "busy" {
+			<-release
+		}
+		return bcrypt.ErrMismatchedHashAndPassword
+	}
+	f := start(credential.Config{Workers: 1, Queue: 1, Wait: 10 * time.Millisecond, Compare: busy, Limits: credential.Limits{DeviceFailures: 2, Window: time.Hour}})
+	for _, id := range []string{"a", "b", "c", "d"} {
+		f.Apply(device(id, 1, "right"))
+	}
+	const all = "192.0.2.1"
+	f.show(t, "a", "wrong", all, wire.Deny, "bcrypt")
+	f.show(t, "b", "busy", all, wire.Unavailable, "timeout") // has the worker from now on
+	f.show(t, "c", "other", all, wire.Unavailable, "timeout")
+	if r := f.show(t, "d", "wrong", all, wire.Unavailable, "overload"); r.Hold != 0 {
+		t.Errorf("got a hold of %v for the address of all devices, want none", r.Hold)
+	}
+	close(release)
+}
+
 func TestUnknownSourceHasNoLimit(t *testing.T) {
 	f := start(credential.Config{Limits: limits})
 	f.Apply(device("d", 1, "s"))

@@ -2,8 +2,10 @@ package events
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
+	"os"
 	"strconv"
 	"time"
 
@@ -15,8 +17,13 @@ import (
 const (
 	// pageSize is how many members of the log are read at once.
 	pageSize = 1000
-	// pipelineSize is how many records are read at once; one may have 4 MiB.
-	pipelineSize = 100
+	// pipelineSize is how many records are read at once; one may have 4 MiB. Where they don't come
+	// within recordsTimeout, half as many are, until a catch-up has ended well.
+	pipelineSize   = 100
+	recordsTimeout = 4 * callTimeout
+	// unknownFor is after how long without a position it is said, and unknownAgain for how long not again.
+	unknownFor   = 5 * time.Second
+	unknownAgain = time.Minute
 	// progressEvery is how often a long catch-up is logged.
 	progressEvery = 5 * time.Second
 )
@@ -26,7 +33,7 @@ func (s *Subscriber) ask(ctx context.Context, asked position) position {
 	master, err := s.master(ctx)
 	var p position
 	if err == nil {
-		p, err = s.position(ctx, master)
+		p, err = s.position(ctx, server{master, address(master)})
 	}
 	p.at, p.catchups, p.ours, p.err = asked.at, asked.catchups, asked.seq, err
 	return p
@@ -40,14 +47,21 @@ func (s *Subscriber) compare(ctx context.Context, p position) error {
 	case p.err != nil:
 		if ctx.Err() == nil {
 			s.metrics.RedisErrors.Inc()
-			s.log.Debug("position of redis not known", "error", p.err)
+			s.unknown(p.err)
 		}
 		return nil // the subscription may work; if not, its end will say so
+	}
+	s.unknownAt = time.Time{}
+	switch {
 	case p.catchups != s.catchups:
 		return nil // of before a catch-up
 	case p.history != s.history:
 		return errOtherServer
-	case p.epoch != s.epoch || p.seq < p.ours:
+	case p.epoch != s.epoch:
+		return s.catchUp(ctx, "epoch")
+	case p.seq < p.ours: // though writes may pass our number before it is asked for again
+		s.lost(p)
+		s.synced = false
 		return s.catchUp(ctx, "epoch")
 	case p.seq <= s.seq:
 		s.setInStep(p.at)
@@ -68,10 +82,14 @@ func (s *Subscriber) catchUp(ctx context.Context, reason string) error {
 	s.metrics.Catchups.WithLabelValues(reason).Inc()
 	s.catchups++
 	s.ahead = position{}
-	master, err := s.master(ctx)
+	client, err := s.master(ctx)
 	if err != nil {
 		return err
 	}
+	// All of it over one connection, and so from one server, also while a name moves to another.
+	conn := client.WithTimeout(recordsTimeout).Conn()
+	defer conn.Close()
+	master := server{conn, address(client)}
 	p, err := s.position(ctx, master)
 	if err != nil {
 		return err
@@ -85,7 +103,7 @@ func (s *Subscriber) catchUp(ctx context.Context, reason string) error {
 		switch {
 		case !s.synced || s.epoch == "": // it was empty, and has been written to
 		case p.epoch != s.epoch || p.seq < s.seq:
-			s.log.Warn("redis has lost data: the edge follows", "epoch", s.epoch, "seq", s.seq, "redis_epoch", p.epoch, "redis_seq", p.seq)
+			s.lost(p)
 		default:
 			s.log.Info("redis was restarted, or another server has taken over: everything is read again", "seq", s.seq, "redis_seq", p.seq)
 		}
@@ -100,7 +118,7 @@ func (s *Subscriber) catchUp(ctx context.Context, reason string) error {
 		// gone when the resync ends; its event comes later and finds its version known.
 		to = math.MaxUint64
 	}
-	count, err := s.readLog(ctx, master, from, to)
+	count, err := s.readLog(ctx, master, from, to, full)
 	if err != nil {
 		return fmt.Errorf("catch up from %d to %d: %w", from, p.seq, err)
 	}
@@ -110,15 +128,36 @@ func (s *Subscriber) catchUp(ctx context.Context, reason string) error {
 	}
 	s.setSeq(p.seq)
 	s.epoch, s.history, s.synced = p.epoch, p.history, true
+	s.batch, s.unknownAt = pipelineSize, time.Time{}
 	s.setInStep(p.at)
 	s.firstOnce.Do(func() { close(s.first) })
 	s.log.Info("caught up with redis", "reason", reason, "full", full, "members", count, "seq", s.seq, "duration", time.Since(p.at))
 	return nil
 }
 
+// unknown tells of a position that can't be read though events may come, if that lasts.
+func (s *Subscriber) unknown(err error) {
+	now := time.Now()
+	switch {
+	case s.unknownAt.IsZero():
+		s.unknownAt = now
+	case now.Sub(s.unknownAt) > unknownFor:
+		s.unknownAt = now.Add(unknownAgain)
+		s.log.Warn("events come, but the position of redis can't be read: whether any are missing is not known, so the edge is not in step", "error", err)
+		return
+	}
+	s.log.Debug("position of redis not known", "error", err)
+}
+
+// lost says that Redis is behind what it was.
+func (s *Subscriber) lost(p position) {
+	s.log.Warn("redis has lost data: the edge follows", "epoch", s.epoch, "seq", s.seq, "redis_epoch", p.epoch, "redis_seq", p.seq)
+}
+
 // readLog applies the records of all members with from < score <= to, in that order. A
-// member that moves beyond to meanwhile is announced by an event.
-func (s *Subscriber) readLog(ctx context.Context, master redis.UniversalClient, from, to uint64) (count int, err error) {
+// member that moves beyond to meanwhile is announced by an event. What is read counts page by
+// page, so that a catch-up that fails goes on there; one that is full begins again.
+func (s *Subscriber) readLog(ctx context.Context, master server, from, to uint64, full bool) (count int, err error) {
 	logged := time.Now()
 	for from < to {
 		page, err := s.page(ctx, master, from, to)
@@ -139,8 +178,13 @@ func (s *Subscriber) readLog(ctx context.Context, master redis.UniversalClient, 
 			members = append(members, m)
 		}
 		for len(members) > 0 {
-			n := min(len(members), pipelineSize)
-			if err := s.readRecords(ctx, master, members[:n]); err != nil {
+			n := min(len(members), s.batch)
+			err := s.readRecords(ctx, master, members[:n])
+			if err != nil {
+				if n > 1 && errors.Is(err, os.ErrDeadlineExceeded) {
+					s.batch = n / 2
+					s.log.Warn("records don't come in time: the next catch-up asks for fewer at once", "records", n, "next", s.batch, "timeout", recordsTimeout)
+				}
 				return count, err
 			}
 			members = members[n:]
@@ -151,6 +195,9 @@ func (s *Subscriber) readLog(ctx context.Context, master redis.UniversalClient, 
 			break
 		}
 		from = uint64(page[len(page)-1].Score)
+		if !full {
+			s.setSeq(from)
+		}
 		if time.Since(logged) > progressEvery {
 			logged = time.Now()
 			s.log.Info("catching up with redis", "members", count, "seq", from, "redis_seq", to)
@@ -159,7 +206,7 @@ func (s *Subscriber) readLog(ctx context.Context, master redis.UniversalClient, 
 	return count, nil
 }
 
-func (s *Subscriber) page(ctx context.Context, master redis.UniversalClient, from, to uint64) ([]redis.Z, error) {
+func (s *Subscriber) page(ctx context.Context, master server, from, to uint64) ([]redis.Z, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return master.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
@@ -168,15 +215,17 @@ func (s *Subscriber) page(ctx context.Context, master redis.UniversalClient, fro
 	}).Result()
 }
 
-func (s *Subscriber) readRecords(ctx context.Context, master redis.UniversalClient, members []contract.Member) error {
-	ctx, cancel := context.WithTimeout(ctx, 4*callTimeout) // up to some 400 MiB
+func (s *Subscriber) readRecords(ctx context.Context, master server, members []contract.Member) error {
+	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
 	defer cancel()
 	pipe := master.Pipeline()
 	replies := make([]*redis.MapStringStringCmd, len(members))
 	for i, m := range members {
 		replies[i] = pipe.HGetAll(ctx, s.keys.RecordKey(m))
 	}
-	pipe.Exec(ctx) // its error is one of theirs
+	if err := unsent(pipe.Exec(ctx)); err != nil {
+		return err
+	}
 	for i, m := range members {
 		fields, failed := replies[i].Result()
 		switch {

@@ -108,6 +108,14 @@ func TestGroupFollowsAllShards(t *testing.T) {
 		eventually(t, "the stray", func() bool {
 			return metricstest.Value(t, g.metrics, "gatehouse_corrupt_total", "kind", "member", "reason", "conflict") == 1
 		})
+		// Nor does one that can't be read.
+		s.do(t, "PUBLISH", other.EventsChannel(), string(contract.AppendEvent(nil, contract.Event{
+			Epoch: s.Get(t.Context(), other.EpochKey()).Val(), Seq: uint64(s.Incr(t.Context(), other.SeqKey()).Val()),
+			Member: contract.ObjectMember(stray), Fields: map[string]string{"version": "9", "published": "1", "deleted": "1"},
+		}))+"cut off")
+		eventually(t, "the stray that can't be read", func() bool {
+			return metricstest.Value(t, g.metrics, "gatehouse_corrupt_total", "kind", "member", "reason", "conflict") == 2
+		})
 		if version(stray) != 2 {
 			t.Errorf("%s is version %d, want 2", stray, version(stray))
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -44,20 +45,37 @@ func refusal(err error) bool {
 
 // master is the client of the server that has the shard. On a Cluster all of a catch-up
 // goes to one server: if that is the wrong one meanwhile, it says so.
-func (s *Subscriber) master(ctx context.Context) (redis.UniversalClient, error) {
-	cluster, ok := s.client.(*redis.ClusterClient)
-	if !ok {
-		return s.client, nil
+func (s *Subscriber) master(ctx context.Context) (*redis.Client, error) {
+	switch client := s.client.(type) {
+	case *redis.Client:
+		return client, nil
+	case *redis.ClusterClient:
+		node, err := client.MasterForKey(ctx, s.keys.SeqKey())
+		if err != nil {
+			return nil, fmt.Errorf("find the master of %s: %w", s.keys.SeqKey(), err)
+		}
+		return node, nil
 	}
-	node, err := cluster.MasterForKey(ctx, s.keys.SeqKey())
-	if err != nil {
-		return nil, fmt.Errorf("find the master of %s: %w", s.keys.SeqKey(), err)
+	return nil, fmt.Errorf("%T is no client of one server or a Cluster", s.client)
+}
+
+// server is what is asked: a client of a server, or one connection to it.
+type server struct {
+	redis.Cmdable
+	address string // where the client connects to, "" if others tell it
+}
+
+// unsent is the error of a pipeline that never reached the server, such as one of the login: none
+// of its commands has it, and what they seem to say is nothing.
+func unsent(commands []redis.Cmder, err error) error {
+	if slices.ContainsFunc(commands, func(c redis.Cmder) bool { return c.Err() != nil }) {
+		return nil
 	}
-	return node, nil
+	return err
 }
 
 // position asks the master. A Redis that was never written to has no epoch and no seq.
-func (s *Subscriber) position(ctx context.Context, master redis.UniversalClient) (position, error) {
+func (s *Subscriber) position(ctx context.Context, master server) (position, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if !s.noInfo.Load() {
@@ -75,7 +93,7 @@ func (s *Subscriber) position(ctx context.Context, master redis.UniversalClient)
 }
 
 // read is position with INFO or without; withheld is why there was none.
-func (s *Subscriber) read(ctx context.Context, master redis.UniversalClient, withInfo bool) (p position, withheld, err error) {
+func (s *Subscriber) read(ctx context.Context, master server, withInfo bool) (p position, withheld, err error) {
 	p.at = time.Now()
 	// One transaction, so that the sequence number is of that epoch and of that server.
 	tx := master.TxPipeline()
@@ -90,7 +108,9 @@ func (s *Subscriber) read(ctx context.Context, master redis.UniversalClient, wit
 	if withInfo {
 		info = tx.Info(ctx, "server", "replication")
 	}
-	tx.Exec(ctx) // its error is one of theirs
+	if err := unsent(tx.Exec(ctx)); err != nil {
+		return p, nil, fmt.Errorf("read the position of redis: %w", err)
+	}
 	if infoWithheld(info.Err(), epoch.Err()) {
 		return p, info.Err(), nil
 	}
@@ -102,7 +122,7 @@ func (s *Subscriber) read(ctx context.Context, master redis.UniversalClient, wit
 	if err := s.Shards.Agree(shards.Val()); err != nil {
 		return p, nil, err
 	}
-	if p.history, err = history(info.Val(), address(master)); err != nil {
+	if p.history, err = history(info.Val(), master.address); err != nil {
 		return p, nil, err
 	}
 	p.epoch = epoch.Val()
@@ -147,9 +167,9 @@ func history(info, server string) (string, error) {
 }
 
 // address is where the client connects to, "" if others tell it.
-func address(client redis.UniversalClient) string {
-	if c, ok := client.(*redis.Client); ok && c.Options().Addr != "FailoverClient" {
-		return c.Options().Addr
+func address(client *redis.Client) string {
+	if address := client.Options().Addr; address != "FailoverClient" {
+		return address
 	}
 	return ""
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -73,8 +74,10 @@ type Subscriber struct {
 	history   string // of the server that seq is of
 	synced    bool   // all up to seq was applied
 	catchups  uint64
-	ahead     position // Redis was ahead of us there; its seq is 0 if it was not
-	comparing bool     // a comparison is under way
+	ahead     position  // Redis was ahead of us there; its seq is 0 if it was not
+	comparing bool      // a comparison is under way
+	batch     int       // records that are read at once
+	unknownAt time.Time // since when the position can't be read; zero: it can
 }
 
 // New is a Subscriber that reads through client, which stays the caller's to close. To
@@ -87,7 +90,7 @@ func New(c Config, client redis.UniversalClient, m *metrics.Metrics, log *slog.L
 func newSubscriber(c Config, b *board, client redis.UniversalClient, m *metrics.Metrics, log *slog.Logger) *Subscriber {
 	return &Subscriber{
 		Config: c, keys: contract.ShardKeys(c.Shard), board: b,
-		client: client, metrics: m, log: log, first: make(chan struct{}),
+		client: client, metrics: m, log: log, first: make(chan struct{}), batch: pipelineSize,
 	}
 }
 
@@ -100,30 +103,33 @@ func (s *Subscriber) Connected() bool { return s.connected.Load() }
 // Run follows the events until ctx ends.
 func (s *Subscriber) Run(ctx context.Context) error {
 	backoff := minBackoff
-	refused := "" // what was said last
-	for failing := false; ; {
+	said := "" // why, last
+	for {
 		err := s.session(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		s.metrics.RedisErrors.Inc()
 		if s.connected.Load() {
-			backoff, failing = minBackoff, false
+			backoff, said = minBackoff, ""
 		}
 		s.setConnected(false)
 		if cluster, ok := s.client.(*redis.ClusterClient); ok {
 			cluster.ReloadState(ctx) // another server may have the shard
 		}
-		switch {
-		case refusal(err) && err.Error() != refused:
-			refused = err.Error()
-			s.log.Error("redis can't be followed: the edge serves what it has", "error", err)
-		case failing:
+		switch why := cause(err); {
+		case why == said:
 			s.log.Debug("redis is still not followed", "error", err)
+		case refusal(err):
+			s.log.Error("redis can't be followed: the edge serves what it has", "error", err)
+			said = why
+		case said != "":
+			s.log.Warn("redis is still not followed, for another reason", "error", err)
+			said = why
 		default:
 			s.log.Warn("redis is not followed any more: the edge serves what it has", "error", err)
+			said = why
 		}
-		failing = true
 		select {
 		case <-ctx.Done():
 			return nil
@@ -131,6 +137,15 @@ func (s *Subscriber) Run(ctx context.Context) error {
 			backoff = min(2*backoff, maxBackoff)
 		}
 	}
+}
+
+// cause is what an error says without the ports of the connection that it is of, which are
+// others each time.
+func cause(err error) string {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return op.Op + ": " + op.Err.Error()
+	}
+	return err.Error()
 }
 
 func (s *Subscriber) setConnected(connected bool) {
@@ -246,11 +261,11 @@ func (s *Subscriber) receive(ctx context.Context, payload string) error {
 	}
 	s.setSeq(e.Seq)
 	switch stray := s.Shards.Belongs(e.Member, s.Shard); {
-	case err != nil:
-		s.remove(e.Member)
 	case stray != nil:
 		s.metrics.Events.WithLabelValues("corrupt").Inc()
 		s.refuse("member", e.Member.ID, stray)
+	case err != nil:
+		s.remove(e.Member)
 	default:
 		s.metrics.Events.WithLabelValues("applied").Inc()
 		s.apply(e.Member, e.Fields)

@@ -6,6 +6,7 @@ package mirror
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"slices"
 	"sync"
@@ -56,6 +57,7 @@ const (
 	NotAdmitted Result = "not_admitted" // the budget went to objects used more
 	TooLarge    Result = "too_large"    // more than the whole budget
 	Expired     Result = "expired"      // its lifetime had ended
+	Overtaken   Result = "overtaken"    // see ApplyRead
 )
 
 // Mirror is safe for concurrent use.
@@ -66,13 +68,14 @@ type Mirror struct {
 	budget  int64
 	least   int64 // weight of the smallest object
 	shards  contract.Shards
+	seed    maphash.Seed
 
 	mu          sync.Mutex // protects all below; held while the edge is called, so that it sees one order
 	cache       *otter.Cache[string, *contract.Object]
 	evicted     []string // by the cache, while Apply runs
 	known       map[string]known
-	generations []uint64 // of each shard: its full resyncs
-	removals    uint64   // how often a version was forgotten by Remove
+	generations []uint64               // of each shard: its full resyncs
+	removals    [removalStripes]uint64 // how often a version was forgotten by Remove, of keys by their hash
 	lifetimes   lifetimes
 	bytes       int64
 	held        int
@@ -94,7 +97,7 @@ func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) (*Mirror, er
 	mirror := &Mirror{
 		edge: edge, metrics: m, log: log,
 		budget: c.Bytes, least: min((c.Bytes+most-1)/most, maxLeast), // rounded up: never one object more
-		shards: c.Shards, known: make(map[string]known), generations: make([]uint64, c.Shards.Count()), lifetimes: newLifetimes(),
+		shards: c.Shards, seed: maphash.MakeSeed(), known: make(map[string]known), generations: make([]uint64, c.Shards.Count()), lifetimes: newLifetimes(),
 	}
 	var err error
 	mirror.cache, err = otter.New(&otter.Options[string, *contract.Object]{
@@ -238,7 +241,7 @@ func (m *Mirror) Remove(key string) {
 	defer m.mu.Unlock()
 	m.release(key)
 	delete(m.known, key)
-	m.removals++
+	m.removals[m.stripe(key)]++
 	m.report()
 }
 

@@ -103,7 +103,7 @@ func TestResync(t *testing.T) {
 	f.Apply(tombstone("/back", 5))
 	before := f.Generation("/gone")
 	f.Shard(0).BeginResync()
-	if got := f.ApplyRead(object("/gone", 6, 10), before); got != mirror.NotNewer {
+	if got := f.ApplyRead(object("/gone", 6, 10), before); got != mirror.Overtaken {
 		t.Errorf("a read from before the resync: %s", got)
 	}
 	f.expect(t, "/gone", 5) // until the end, better than nothing

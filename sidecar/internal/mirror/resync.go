@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"hash/maphash"
 	"time"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
@@ -37,22 +38,28 @@ func (s Shard) EndResync() {
 	s.report()
 }
 
+// removalStripes is how many keys' removals are told apart, so that a catch-up with a log of much
+// that is gone doesn't overtake each read.
+const removalStripes = 1024
+
+func (m *Mirror) stripe(key string) uint64 { return maphash.String(m.seed, key) % removalStripes }
+
 // Generation changes with each full resync of the key's shard, and when versions are
 // forgotten. Who reads Redis on their own account takes it before they read, for [Mirror.ApplyRead].
 func (m *Mirror) Generation(key string) uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.generations[m.shards.Of(key)] + m.removals
+	return m.generations[m.shards.Of(key)] + m.removals[m.stripe(key)]
 }
 
 // ApplyRead applies what was read from Redis by someone who does not follow the events:
-// not if a full resync has begun since, when the version may be of data that Redis has lost,
+// it is [Overtaken] if a full resync has begun since, when the version may be of data that Redis has lost,
 // or a version was forgotten, which may be the one that this is older than.
 func (m *Mirror) ApplyRead(o contract.Object, generation uint64) Result {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if generation != m.generations[m.shards.Of(o.Key)]+m.removals {
-		return NotNewer
+	if generation != m.generations[m.shards.Of(o.Key)]+m.removals[m.stripe(o.Key)] {
+		return Overtaken
 	}
 	return m.apply(o)
 }

@@ -39,7 +39,7 @@ func TestResyncOfOneShard(t *testing.T) {
 			f.expect(t, key, 1)
 		case shards.Of(key) == resynced:
 			f.expect(t, key, 0)
-			if got := f.ApplyRead(object(key, 6, 10), before[key]); got != mirror.NotNewer {
+			if got := f.ApplyRead(object(key, 6, 10), before[key]); got != mirror.Overtaken {
 				t.Errorf("%s read before the resync: %s", key, got)
 			}
 		default:
@@ -57,8 +57,8 @@ func TestReadBeforeRemoval(t *testing.T) {
 	f := start(t, mirror.Config{})
 	before := f.Generation("/a")
 	f.Remove("/a")
-	if got := f.ApplyRead(object("/a", 1, 10), before); got != mirror.NotNewer {
-		t.Errorf("got %s, want %s", got, mirror.NotNewer)
+	if got := f.ApplyRead(object("/a", 1, 10), before); got != mirror.Overtaken {
+		t.Errorf("got %s, want %s", got, mirror.Overtaken)
 	}
 	f.expect(t, "/a", 0)
 	if got := f.ApplyRead(object("/a", 3, 10), f.Generation("/a")); got != mirror.Stored {

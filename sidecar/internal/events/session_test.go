@@ -1,0 +1,174 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+)
+
+// removed is a sink that keeps what is removed.
+type removed[T any] struct{ ids []string }
+
+func (r *removed[T]) Apply(T)          {}
+func (r *removed[T]) Remove(id string) { r.ids = append(r.ids, id) }
+func (r *removed[T]) BeginResync()     {}
+func (r *removed[T]) EndResync()       {}
+
+type noClock struct{}
+
+func (noClock) SetInStep(time.Time) {}
+
+// idle is a subscriber of the server at address that doesn't run, with what it logs.
+func idle(t *testing.T, options *redis.Options) (*Subscriber, *removed[contract.Credential], *strings.Builder) {
+	t.Helper()
+	options.MaxRetries = -1
+	client := redis.NewClient(options)
+	t.Cleanup(func() { client.Close() })
+	devices, log := new(removed[contract.Credential]), new(strings.Builder)
+	c := Config{Objects: new(removed[contract.Object]), Credentials: devices, Clock: noClock{}}
+	return New(c, client, metrics.New(), slog.New(slog.NewTextHandler(log, nil))), devices, log
+}
+
+// TestLoginRefused has a server that refuses the login of a connection: that says nothing of what
+// is there.
+func TestLoginRefused(t *testing.T) {
+	m := miniredis.RunT(t)
+	m.RequireAuth("right")
+	s, devices, _ := idle(t, &redis.Options{Addr: m.Addr(), Password: "wrong"})
+	client, err := s.master(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err := s.position(t.Context(), server{client, ""}); err == nil {
+		t.Errorf("position: got %+v, want an error", p)
+	}
+	if err := s.readRecords(t.Context(), server{client, ""}, []contract.Member{contract.CredentialMember("d")}); err == nil || len(devices.ids) != 0 {
+		t.Errorf("records: got %v, and %q removed; want an error and nothing removed", err, devices.ids)
+	}
+}
+
+// TestOneServer moves a name to another server while a catch-up is under way: all of it is read
+// from the server that it has begun with.
+func TestOneServer(t *testing.T) {
+	old, other := miniredis.RunT(t), miniredis.RunT(t)
+	at := old.Addr()
+	s, _, _ := idle(t, &redis.Options{Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, at)
+	}})
+	old.Set(s.keys.EpochKey(), strings.Repeat("a", 32))
+	old.Set(s.keys.SeqKey(), "1")
+	old.ZAdd(s.keys.LogKey(), 1, contract.CredentialMember("d").String())
+	old.HSet(s.keys.CredentialKey("d"), contract.FieldVersion, "1")
+	at = other.Addr() // of connections that are made from now on
+	first, err := s.master(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at = old.Addr()
+	if err := first.Ping(t.Context()).Err(); err != nil { // has a connection to the old one
+		t.Fatal(err)
+	}
+	at = other.Addr()
+	if err := s.catchUp(t.Context(), "connected"); err != nil {
+		t.Fatal(err)
+	}
+	if other.CommandCount() != 0 || s.seq != 1 {
+		t.Errorf("got %d commands at the other server and seq %d, want all of the first one", other.CommandCount(), s.seq)
+	}
+}
+
+// TestLostIsRemembered has Redis behind us when it is compared, and past our number when it is asked
+// again.
+func TestLostIsRemembered(t *testing.T) {
+	m := miniredis.RunT(t)
+	s, _, log := idle(t, &redis.Options{Addr: m.Addr()})
+	m.Set(s.keys.EpochKey(), strings.Repeat("a", 32))
+	m.Set(s.keys.SeqKey(), "7")
+	if err := s.catchUp(t.Context(), "connected"); err != nil {
+		t.Fatal(err)
+	}
+	p := position{epoch: s.epoch, history: s.history, seq: 5, ours: 7, catchups: s.catchups}
+	m.Set(s.keys.SeqKey(), "9")
+	before := log.Len()
+	if err := s.compare(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if said := log.String()[before:]; !strings.Contains(said, "redis has lost data") || !strings.Contains(said, "full=true") {
+		t.Errorf("got %s, want the loss, and all read again", said)
+	}
+}
+
+// TestSlowRecords asks for fewer at once when they don't come in time.
+func TestSlowRecords(t *testing.T) {
+	m := miniredis.RunT(t)
+	s, _, _ := idle(t, &redis.Options{Addr: m.Addr()})
+	client, err := s.master(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Set(s.keys.EpochKey(), strings.Repeat("a", 32))
+	m.Set(s.keys.SeqKey(), "300")
+	for i := range 300 {
+		m.ZAdd(s.keys.LogKey(), float64(i+1), contract.CredentialMember(strings.Repeat("d", i/10+1)+string(rune('0'+i%10))).String())
+	}
+	client.AddHook(slowFrom(30))
+	for tries := 1; ; tries++ {
+		err := s.catchUp(t.Context(), "connected")
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) || tries == 3 {
+			t.Fatalf("try %d: %v, and %d at once", tries, err, s.batch)
+		}
+	}
+	if s.batch != pipelineSize {
+		t.Errorf("got %d at once after it went well, want %d", s.batch, pipelineSize)
+	}
+}
+
+// slowFrom lets pipelines of so many commands and more time out.
+type slowFrom int
+
+func (slowFrom) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (slowFrom) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (n slowFrom) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, commands []redis.Cmder) error {
+		if len(commands) < int(n) {
+			return next(ctx, commands)
+		}
+		err := &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded}
+		for _, c := range commands {
+			c.SetErr(err)
+		}
+		return err
+	}
+}
+
+// TestUnknownPosition has a position that can't be read: that is said when it lasts, and not each time.
+func TestUnknownPosition(t *testing.T) {
+	s, _, log := idle(t, &redis.Options{Addr: "127.0.0.1:1"})
+	refused := errors.New("NOPERM")
+	s.unknown(refused)
+	if log.Len() != 0 {
+		t.Errorf("got %s, want nothing yet", log)
+	}
+	s.unknownAt = s.unknownAt.Add(-unknownFor)
+	for range 3 {
+		s.unknown(refused)
+	}
+	if got := strings.Count(log.String(), "level=WARN"); got != 1 {
+		t.Errorf("got %d lines, want 1: %s", got, log)
+	}
+}
