@@ -76,6 +76,12 @@ func TestCache(t *testing.T) {
 	if got := e.UpstreamRequests() - before; got != 0 {
 		t.Errorf("the upstream saw %d requests, want none", got)
 	}
+	// Envoy would make any answer of a filter's one of gRPC, with the body in a header.
+	grpc := e.send("GET /v1/products/42", "content-type: application/grpc")
+	grpc.seen(t)
+	if grpc.header.Get("Grpc-Message") != "" || grpc.header.Get("Cache-Status") != "gatehouse; fwd=bypass" {
+		t.Errorf("gRPC: got %v, want it to go upstream", grpc.header)
+	}
 	for first, want := range map[string]string{
 		"GET /v1/products/none": "gatehouse; fwd=uri-miss",
 		"PUT /v1/products/42":   "gatehouse; fwd=method",

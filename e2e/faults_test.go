@@ -164,7 +164,7 @@ func TestPushSocket(t *testing.T) {
 		}
 		return response.StatusCode, string(body)
 	}
-	whole := wire.AppendOp(wire.BeginBatch(nil, 7, false), wire.RegionState, 0, func(dst []byte) []byte {
+	whole := wire.AppendOp(wire.BeginBatch(nil, 7, 7), wire.RegionState, 0, func(dst []byte) []byte {
 		return wire.AppendState(dst, &wire.State{Epoch: 7})
 	})
 	foreign := bytes.Clone(whole)
@@ -175,7 +175,7 @@ func TestPushSocket(t *testing.T) {
 		status     int
 		want       string
 	}{
-		{"truncated", "/v1/apply", whole[:50], 400, "operation 0"},
+		{"truncated", "/v1/apply", whole[:58], 400, "operation 0"},
 		{"another layout", "/v1/apply", foreign, 400, "run sidecar and module of one release"},
 		{"empty", "/v1/apply", nil, 400, "batch of 0 bytes"},
 		{"another epoch", "/v1/apply", whole, 409, ""},

@@ -8,9 +8,13 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// maxCalls bounds the calls of one VM that are in flight. What comes beyond is answered
-// as if the sidecar had not.
-const maxCalls = 4096
+// maxCalls and maxFetches bound the calls of one VM that are in flight, the latter those among
+// them that wait for Redis: while that hangs, verifications must not, which don't need it. What
+// comes beyond is answered as if the sidecar had not.
+const (
+	maxCalls   = 4096
+	maxFetches = 256
+)
 
 // calls coalesces the calls to the sidecar of one VM: for each credential or key one
 // is in flight, and every request that needs its answer waits for it. The answer comes
@@ -18,6 +22,7 @@ const maxCalls = 4096
 type calls struct {
 	vm       *vm
 	inFlight map[string]*call
+	fetches  int // of those in flight
 	holds    holds
 	failed   int    // since the last report
 	failure  string // one of them
@@ -41,7 +46,7 @@ func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 		source := c.vm.host.source()
 		if d.New {
 			if wait := c.holds.wait(source, nowMS); wait > 0 {
-				s.answers.Verify = &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: wait}
+				s.held(d.Action, wait)
 				return false
 			}
 		}
@@ -51,8 +56,23 @@ func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 			return false
 		}
 	}
+	if d.Action == policy.Fetch {
+		// By the time that the object is there, what was said of the credential may have been
+		// revoked. Shared memory says so, and mostly has what was said.
+		s.answers.Verify = nil
+	}
 	pending.waiting = append(pending.waiting, s.hold())
 	return true
+}
+
+// held answers a request as the sidecar would, which takes no credential like this one for
+// some seconds.
+func (s *stream) held(a policy.Action, seconds uint16) {
+	if a == policy.Exchange {
+		s.answers.Session = &wire.SessionResponse{Outcome: wire.Unavailable, RetryAfterS: seconds}
+		return
+	}
+	s.answers.Verify = &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: seconds}
 }
 
 // refresh verifies a credential behind the request that it was good for.
@@ -65,12 +85,18 @@ func (c *calls) refresh(d *policy.Decision) {
 
 // dispatch makes a call. false: it can't be made.
 func (c *calls) dispatch(pending *call) bool {
-	if len(c.inFlight) >= maxCalls {
-		c.fail(fmt.Sprintf("no call to %s: %d are in flight, the most there may be", pending.path, maxCalls))
+	fetches := 0
+	if pending.path == fetchPath {
+		fetches = 1
+	}
+	if len(c.inFlight) >= maxCalls || c.fetches+fetches > maxFetches {
+		c.fail(fmt.Sprintf("no call to %s: %d are in flight, %d to %s, the most there may be (%d, %d)",
+			pending.path, len(c.inFlight), c.fetches, fetchPath, maxCalls, maxFetches))
 		return false
 	}
 	err := c.vm.call(pending.path, pending.body, func(body []byte) {
 		delete(c.inFlight, pending.key)
+		c.fetches -= fetches
 		if body == nil {
 			c.fail(pending.path + ": no answer of status 200 in time")
 		}
@@ -81,21 +107,31 @@ func (c *calls) dispatch(pending *call) bool {
 		return false
 	}
 	c.inFlight[pending.key] = pending
+	c.fetches += fetches
 	return true
 }
 
 // deliver continues every request that waits.
 func (c *calls) deliver(pending *call, body []byte) {
 	body = bytes.Clone(body) // a request that goes on to a second call refers to it until then
-	if pending.path == verifyPath {
-		if verified, err := wire.ParseVerifyResponse(body); err == nil {
-			c.holds.add(pending.source, c.vm.host.now(), verified.HoldMS)
-		}
-	}
+	c.holds.add(pending.source, c.vm.host.now(), holdMS(pending.path, body))
 	for _, s := range pending.waiting {
 		s.answer(pending, body)
 		s.answered()
 	}
+}
+
+// holdMS is how long an answer says that the source is held, ms.
+func holdMS(path string, body []byte) uint32 {
+	switch path {
+	case verifyPath:
+		verified, _ := wire.ParseVerifyResponse(body) // of an error there is none
+		return verified.HoldMS
+	case sessionPath:
+		issued, _ := wire.ParseSessionResponse(body)
+		return issued.HoldMS
+	}
+	return 0
 }
 
 func (c *calls) fail(why string) {

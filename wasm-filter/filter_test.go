@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -145,6 +146,50 @@ func TestVerifyAfterFetch(t *testing.T) {
 	e.answered(e.calls[1], allow())
 	if got := e.streams[id].reply; got == nil || got.status != 200 || string(got.body) != "body" {
 		t.Errorf("got %+v, want the body", got)
+	}
+}
+
+// TestRevokedWhileFetching revokes a device while its request, let in by the sidecar, waits for an
+// object: the verdict was of before.
+func TestRevokedWhileFetching(t *testing.T) {
+	e := emulate(t, rules)
+	s := state
+	s.InStepMS, s.HeartbeatMS, s.DevicesComplete = e.clock, e.clock, true
+	e.records[place(wire.RegionState, 0)] = wire.AppendState(nil, &s)
+	e.tick()
+	id := send(e, "/v1/both")
+	e.answered(e.calls[0], allow())
+	if len(e.calls) != 2 || e.calls[1].path != fetchPath {
+		t.Fatalf("got calls %v, want a fetch after the verification", e.calls)
+	}
+	bucket, _ := s.Keys.Device("dev", s.VerdictBuckets)
+	e.records[place(wire.RegionVerdicts, bucket)] = wire.AppendVerdicts(nil, s.Epoch, nil, nil)
+	object := newObject("/v1/both", 4)
+	e.answered(e.calls[1], wire.AppendFetchResponse(nil, 9, &object, [][]byte{[]byte("body")}))
+	if got := e.streams[id].reply; got == nil || got.status != 401 {
+		t.Errorf("got %+v, want a 401", got)
+	}
+}
+
+// TestFetchesLeaveRoom has as many fetches in flight as there may be: the next one fails, and
+// verifications go on.
+func TestFetchesLeaveRoom(t *testing.T) {
+	e := emulate(t, rules)
+	for i := range maxFetches + 1 {
+		send(e, fmt.Sprint("/v1/products/", i))
+	}
+	if len(e.calls) != maxFetches {
+		t.Errorf("got %d fetches, want %d", len(e.calls), maxFetches)
+	}
+	if last := e.streams[e.nextID]; !last.went() || last.cacheStatus != "gatehouse; fwd=uri-miss; detail=fetch-failed" {
+		t.Errorf("one more: got %+v, want it to go upstream", last)
+	}
+	if send(e, "/v1/telemetry"); len(e.calls) != maxFetches+1 {
+		t.Error("a verification was not asked for")
+	}
+	e.answered(e.calls[0], nil)
+	if send(e, "/v1/products/later"); len(e.calls) != maxFetches+2 {
+		t.Error("there is no room when a fetch has come back")
 	}
 }
 
@@ -310,8 +355,9 @@ func TestSweep(t *testing.T) {
 	if most := 2 * 4 * sweepLeast; e.enters > most {
 		t.Errorf("got %d questions whether a stream is there, want at most %d", e.enters, most)
 	}
+	e.records[place(wire.RegionState, 0)] = wire.AppendState(nil, &wire.State{Epoch: 7})
 	for _, id := range alive {
-		e.body = batch(7, true)
+		e.body = batch(7, 7)
 		if e.callback(id, func() { e.vm.requestBody(id, len(e.body), true) }); e.streams[id].reply == nil || e.streams[id].reply.status != 200 {
 			t.Fatalf("stream %d: got %+v, want 200", id, e.streams[id].reply)
 		}
@@ -332,7 +378,7 @@ func TestIDComesAgain(t *testing.T) {
 		if got := e.streams[id].reply; got == nil || got.status != 404 {
 			t.Fatalf("got %+v, want 404", got)
 		}
-		e.body = batch(7, true)
+		e.body = batch(7, 0)
 		e.callback(id, func() { e.vm.requestBody(id, len(e.body), true) }) // a second reply would be a panic
 		if len(e.vm.pushes) != 0 {
 			t.Errorf("got %d entries, want none", len(e.vm.pushes))

@@ -96,6 +96,30 @@ func TestHeldSourceJoins(t *testing.T) {
 	}
 }
 
+// TestHeldSourceOfSessions exchanges credentials instead: what is held is the same, and is learnt
+// from these answers, too.
+func TestHeldSourceOfSessions(t *testing.T) {
+	e := emulate(t, sessionRules)
+	s := state
+	s.InStepMS, s.HeartbeatMS, s.VerdictBuckets = e.clock, e.clock, 1
+	e.records[place(wire.RegionState, 0)] = wire.AppendState(nil, &s)
+	e.tick()
+	_, tag := s.Keys.Device("new", 1)
+	e.records[place(wire.RegionVerdicts, 0)] = wire.AppendVerdicts(nil, s.Epoch, nil, []wire.Mark{{Tag: tag, New: true}})
+	exchange := func(secret string) *reply {
+		id := e.begin([][2]string{{":method", "POST"}, {":path", "/v1/session"}, {"x-device-id", "new"}, {"x-device-token", secret}}, true)
+		return e.streams[id].reply
+	}
+	if exchange("first"); len(e.calls) != 1 {
+		t.Fatalf("got %d calls, want 1", len(e.calls))
+	}
+	e.answered(e.calls[0], wire.AppendSessionResponse(nil, &wire.SessionResponse{Outcome: wire.Unavailable, RetryAfterS: 5, HoldMS: 4500}))
+	got := exchange("second")
+	if len(e.calls) != 1 || got == nil || got.status != 503 || !slices.Contains(got.headers, [2]string{"retry-after", "5"}) {
+		t.Errorf("got %d calls, answer %+v; want 503 with Retry-After: 5 and no call", len(e.calls)-1, got)
+	}
+}
+
 func TestHoldsAreBounded(t *testing.T) {
 	h := holds{}
 	for i := range maxHolds + 10 {

@@ -52,22 +52,22 @@ func (i *ingest) body(size int, endOfStream bool) action {
 	return i.apply(i.vm.host.requestBody(size))
 }
 
-// apply writes a batch's records if memory holds the batch's epoch, or the batch takes over.
+// apply writes a batch's records if memory holds the epoch that the batch replaces.
 // Another sidecar may take over on another worker meanwhile: the state, which every batch
 // ends with, is written only if nobody else has written it since, so that of two sidecars
-// the one that was overtaken always hears of it.
+// the one that was overtaken always hears of it. What its batch has written by then may lie over
+// what the other one wrote, so the state is blanked, by which that one hears of it, too, and
+// pushes everything.
 func (i *ingest) apply(body []byte) action {
 	h := i.vm.host
 	batch, err := wire.ParseBatch(body)
 	if err != nil {
 		return i.refuse(400, err.Error())
 	}
-	cas, held := i.holds(batch.Epoch)
-	if batch.Takeover {
-		cas, held = 0, true
-	}
+	cas, held := i.holds(batch.Replaces)
 	g := guard{host: h}
 	defer g.lower()
+	wrote := false
 	for op := range batch.Ops() {
 		if !held {
 			break
@@ -76,13 +76,20 @@ func (i *ingest) apply(body []byte) action {
 			if held = h.setState(op.Record, cas); held {
 				cas, held = i.holds(batch.Epoch)
 			}
-		} else if err := write(h, &g, op); err != nil {
+			continue
+		}
+		wrote = true
+		if err := write(h, &g, op); err != nil {
 			return i.refuse(500, fmt.Sprintf("write %s record %d: %v", op.Region, op.Index, err))
 		}
 	}
 	if !held {
 		i.vm.count(policy.BatchRefused)
-		return i.reply(409, "application/octet-stream", h.record(wire.RegionState, 0))
+		state := h.record(wire.RegionState, 0)
+		if wrote {
+			h.setState(make([]byte, wire.MinRecord), 0)
+		}
+		return i.reply(409, "application/octet-stream", state)
 	}
 	i.vm.count(policy.BatchApplied)
 	return i.reply(200, "application/octet-stream", h.record(wire.RegionState, 0))
@@ -97,11 +104,14 @@ func write(h host, g *guard, op wire.Op) error {
 	return h.setRecord(op.Region, op.Index, op.Record)
 }
 
-// holds reports whether memory is of this epoch, and the number of its state's writing.
+// holds reports whether memory is of this epoch, 0 for none, and the number of its state's writing.
 func (i *ingest) holds(epoch uint64) (cas uint32, held bool) {
 	state, cas := i.vm.host.state()
 	found, err := wire.RecordEpoch(state, wire.RegionState)
-	return cas, err == nil && found == epoch
+	if err != nil {
+		found = 0
+	}
+	return cas, found == epoch
 }
 
 func (i *ingest) refuse(status int, why string) action {

@@ -21,18 +21,18 @@ func push(e *emulator, method, path string, batch []byte) *reply {
 }
 
 // batch is one that writes the state of an epoch and a body.
-func batch(epoch uint64, takeover bool) []byte {
-	b := wire.BeginBatch(nil, epoch, takeover)
+func batch(epoch, replaces uint64) []byte {
+	b := wire.BeginBatch(nil, epoch, replaces)
 	b = wire.AppendOp(b, wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &wire.State{Epoch: epoch}) })
 	return wire.AppendOp(b, wire.RegionBodies, 3, func(dst []byte) []byte { return wire.AppendBody(dst, epoch, 1, []byte("hello")) })
 }
 
 func TestIngest(t *testing.T) {
-	truncated := batch(7, false)[:40]
-	foreign := batch(7, false)
+	truncated := batch(7, 7)[:48]
+	foreign := batch(7, 7)
 	foreign[0] = wire.Layout + 1
-	record := batch(7, false)
-	record[16+12+8]++ // the state record's own epoch
+	record := batch(7, 7)
+	record[24+12+8]++ // the state record's own epoch
 	tests := []struct {
 		name, method, path string
 		batch              []byte
@@ -40,15 +40,17 @@ func TestIngest(t *testing.T) {
 		want               string // in the answer
 		applied            bool
 	}{
-		{"same epoch", "POST", "/v1/apply", batch(7, false), 200, "", true},
-		{"another epoch", "POST", "/v1/apply", batch(8, false), 409, "", false},
-		{"takeover", "POST", "/v1/apply", batch(8, true), 200, "", true},
+		{"same epoch", "POST", "/v1/apply", batch(7, 7), 200, "", true},
+		{"another epoch", "POST", "/v1/apply", batch(8, 8), 409, "", false},
+		{"takeover", "POST", "/v1/apply", batch(8, 7), 200, "", true},
+		{"takeover from another epoch", "POST", "/v1/apply", batch(8, 6), 409, "", false},
+		{"takeover from none", "POST", "/v1/apply", batch(8, 0), 409, "", false},
 		{"truncated", "POST", "/v1/apply", truncated, 400, "operation 0", false},
-		{"another layout", "POST", "/v1/apply", foreign, 400, "layout version 2, want 1", false},
+		{"another layout", "POST", "/v1/apply", foreign, 400, "layout version 3, want 2", false},
 		{"record of another epoch", "POST", "/v1/apply", record, 400, "state record: another epoch", false},
 		{"empty", "POST", "/v1/apply", nil, 400, "batch of 0 bytes", false},
 		{"too large", "POST", "/v1/apply", make([]byte, 2*maxBatch+2), 413, "batch of more than", false},
-		{"another path", "POST", "/v1/products/1", batch(7, false), 404, "only POST /v1/apply", false},
+		{"another path", "POST", "/v1/products/1", batch(7, 7), 404, "only POST /v1/apply", false},
 		{"another method", "GET", "/v1/apply", nil, 404, "only POST /v1/apply", false},
 	}
 	for _, tt := range tests {
@@ -71,31 +73,38 @@ func TestIngest(t *testing.T) {
 
 func TestIngestWithoutState(t *testing.T) {
 	e := emulate(t, `{"push_listener": true}`)
-	if got := push(e, "POST", "/v1/apply", batch(7, false)); got.status != 409 || len(got.body) != 0 {
+	if got := push(e, "POST", "/v1/apply", batch(7, 7)); got.status != 409 || len(got.body) != 0 {
 		t.Errorf("got %d with %x, want 409 with nothing: there is no state", got.status, got.body)
 	}
-	if got := push(e, "POST", "/v1/apply", batch(7, true)); got.status != 200 {
+	if got := push(e, "POST", "/v1/apply", batch(7, 6)); got.status != 409 || len(got.body) != 0 {
+		t.Errorf("takeover from another: got %d with %x, want 409 with nothing", got.status, got.body)
+	}
+	if got := push(e, "POST", "/v1/apply", batch(7, 0)); got.status != 200 {
 		t.Errorf("takeover: got %d, want 200", got.status)
 	}
-	if got := push(e, "POST", "/v1/apply", batch(7, false)); got.status != 200 {
+	if got := push(e, "POST", "/v1/apply", batch(7, 7)); got.status != 200 {
 		t.Errorf("after it: got %d, want 200", got.status)
 	}
 }
 
 // TestIngestIsOvertaken has another sidecar take over, on another worker, while a batch is
-// applied: its state stays, and the batch's sidecar hears of it.
+// applied: the batch's sidecar hears of it, and the other one, too, if the batch may have written
+// over its records.
 func TestIngestIsOvertaken(t *testing.T) {
 	stateOp := func(b []byte, epoch uint64) []byte {
 		return wire.AppendOp(b, wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &wire.State{Epoch: epoch}) })
 	}
-	both := stateOp(stateOp(wire.BeginBatch(nil, 8, true), 8), 8)
+	both := stateOp(stateOp(wire.BeginBatch(nil, 8, 7), 8), 8)
+	body := wire.AppendOp(wire.BeginBatch(nil, 7, 7), wire.RegionBodies, 3, func(dst []byte) []byte { return wire.AppendBody(dst, 7, 1, nil) })
 	tests := []struct {
 		name  string
 		batch []byte
 		at    int // writings of the state before
+		stays bool
 	}{
-		{"a batch of its epoch", batch(7, false), 0},
-		{"a batch that takes over itself", both, 1},
+		{"a batch of its epoch", batch(7, 7), 0, true},
+		{"a batch that takes over itself", both, 1, true},
+		{"a batch that has written by then", stateOp(body, 7), 0, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -112,8 +121,9 @@ func TestIngestIsOvertaken(t *testing.T) {
 			if got := push(e, "POST", "/v1/apply", tt.batch); got.status != 409 || !bytes.Equal(got.body, rival) {
 				t.Errorf("got %d with %x, want 409 with the rival's state", got.status, got.body)
 			}
-			if got := e.records[place(wire.RegionState, 0)]; !bytes.Equal(got, rival) {
-				t.Errorf("got state %x, want the rival's", got)
+			got := e.records[place(wire.RegionState, 0)]
+			if _, err := wire.RecordEpoch(got, wire.RegionState); bytes.Equal(got, rival) != tt.stays || (err == nil) != tt.stays {
+				t.Errorf("got state %x, want the rival's: %v", got, tt.stays)
 			}
 		})
 	}

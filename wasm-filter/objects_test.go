@@ -35,7 +35,8 @@ func pushObject(t *testing.T, e *emulator, s wire.State, o *wire.Object) {
 	t.Helper()
 	bucket, record := objects(&s, o)
 	s.InStepMS = e.clock
-	b := wire.BeginBatch(nil, s.Epoch, true)
+	held, _ := wire.RecordEpoch(e.records[place(wire.RegionState, 0)], wire.RegionState) // 0 of none
+	b := wire.BeginBatch(nil, s.Epoch, held)
 	b = wire.AppendOp(b, wire.RegionObjects, bucket, func(dst []byte) []byte { return append(dst, record...) })
 	b = wire.AppendOp(b, wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &s) })
 	e.nextID++

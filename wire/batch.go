@@ -9,38 +9,36 @@ import (
 // A batch is the body of POST /v1/apply:
 //
 //	 0  u8   layout version
-//	 1  u8   flags: 1 takeover
-//	 2  u16  zero
+//	 1  3    zero
 //	 4  u32  operations
 //	 8  u64  epoch
-//	16  operations × (u8 region, 3 zero, u32 index, u32 length, record)
+//	16  u64  replaces: the epoch that shared memory must hold, 0 for none; mostly the same one
+//	24  operations × (u8 region, 3 zero, u32 index, u32 length, record)
 //
 // It is applied whole and in order, or not at all: not if it is malformed, and not if
-// shared memory holds another epoch, unless it takes over. The answer is the state
+// shared memory holds another epoch than it replaces. So one that takes over and comes late, when
+// somebody else has taken over, changes nothing. The answer is the state
 // record as it is then: 200 if the batch was applied, 409 if the epoch was another (an
 // empty answer: there is no state), 400 with a line of text if it was malformed.
 const (
-	batchSize    = 16
-	opSize       = 12
-	flagTakeover = 1
+	batchSize = 24
+	opSize    = 12
 )
 
 // Batch is a parsed sequence of records to write.
 type Batch struct {
 	Epoch    uint64
-	Takeover bool // apply whatever epoch the memory holds
+	Replaces uint64 // the epoch that the memory must hold, 0 for none
 	count    uint32
 	ops      []byte
 }
 
-// BeginBatch starts a batch in dst; [AppendOp] adds to it.
-func BeginBatch(dst []byte, epoch uint64, takeover bool) []byte {
-	var flags byte
-	if takeover {
-		flags = flagTakeover
-	}
-	dst = append(dst, Layout, flags, 0, 0, 0, 0, 0, 0)
-	return binary.LittleEndian.AppendUint64(dst, epoch)
+// BeginBatch starts a batch in dst, for a memory that holds the epoch that it replaces;
+// [AppendOp] adds to it.
+func BeginBatch(dst []byte, epoch, replaces uint64) []byte {
+	dst = append(dst, Layout, 0, 0, 0, 0, 0, 0, 0)
+	dst = binary.LittleEndian.AppendUint64(dst, epoch)
+	return binary.LittleEndian.AppendUint64(dst, replaces)
 }
 
 // AppendOp adds one record to the batch that fills b from its start. write appends the
@@ -64,12 +62,9 @@ func ParseBatch(b []byte) (Batch, error) {
 	if b[0] != Layout {
 		return Batch{}, fmt.Errorf("batch of layout version %d, want %d: run sidecar and module of one release: %w", b[0], Layout, ErrLayout)
 	}
-	if b[1]&^flagTakeover != 0 {
-		return Batch{}, fmt.Errorf("batch with unknown flags %#x: %w", b[1], ErrMalformed)
-	}
 	batch := Batch{
 		Epoch:    binary.LittleEndian.Uint64(b[8:]),
-		Takeover: b[1]&flagTakeover != 0,
+		Replaces: binary.LittleEndian.Uint64(b[16:]),
 		count:    binary.LittleEndian.Uint32(b[4:]),
 		ops:      b[batchSize:],
 	}

@@ -38,20 +38,20 @@ func sameOp(a, b Op) bool {
 func TestBatchRoundTrip(t *testing.T) {
 	tests := []struct {
 		name     string
-		takeover bool
+		replaces uint64
 		ops      []Op
 	}{
-		{"none", false, nil},
-		{"none, takeover", true, nil},
-		{"one", false, sampleOps()[:1]},
-		{"each region", true, sampleOps()},
-		{"many", false, slices.Repeat(sampleOps(), 1000)},
+		{"none", testEpoch, nil},
+		{"none, takes over", 1, nil},
+		{"one", testEpoch, sampleOps()[:1]},
+		{"each region", 0, sampleOps()},
+		{"many", testEpoch, slices.Repeat(sampleOps(), 1000)},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := ParseBatch(appendOps(BeginBatch(nil, testEpoch, tt.takeover), tt.ops))
-			if err != nil || got.Epoch != testEpoch || got.Takeover != tt.takeover || got.Len() != len(tt.ops) {
-				t.Fatalf("got epoch %x, takeover %t, %d operations, %v, want %x, %t, %d", got.Epoch, got.Takeover, got.Len(), err, uint64(testEpoch), tt.takeover, len(tt.ops))
+			got, err := ParseBatch(appendOps(BeginBatch(nil, testEpoch, tt.replaces), tt.ops))
+			if err != nil || got.Epoch != testEpoch || got.Replaces != tt.replaces || got.Len() != len(tt.ops) {
+				t.Fatalf("got epoch %x, replaces %x, %d operations, %v, want %x, %x, %d", got.Epoch, got.Replaces, got.Len(), err, uint64(testEpoch), tt.replaces, len(tt.ops))
 			}
 			if ops := slices.Collect(got.Ops()); !slices.EqualFunc(ops, tt.ops, sameOp) {
 				t.Errorf("got %v, want %v", ops, tt.ops)
@@ -61,7 +61,7 @@ func TestBatchRoundTrip(t *testing.T) {
 }
 
 func TestBatchOpsStops(t *testing.T) {
-	batch, err := ParseBatch(appendOps(BeginBatch(nil, testEpoch, false), sampleOps()))
+	batch, err := ParseBatch(appendOps(BeginBatch(nil, testEpoch, testEpoch), sampleOps()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,11 +77,11 @@ func TestBatchOpsStops(t *testing.T) {
 }
 
 func TestParseBatchRefused(t *testing.T) {
-	// One operation: the batch's header is at 0, the operation's at 16, its record at 28.
+	// One operation: the batch's header is at 0, the operation's at 24, its record at 36.
 	body := AppendBody(nil, testEpoch, 1, []byte("hello"))
-	good := AppendOp(BeginBatch(nil, testEpoch, false), RegionBodies, 3, raw(body))
+	good := AppendOp(BeginBatch(nil, testEpoch, testEpoch), RegionBodies, 3, raw(body))
 	two := AppendOp(slices.Clone(good), RegionBodies, 4, raw(body))
-	stateBatch := AppendOp(BeginBatch(nil, testEpoch, true), RegionState, 0, func(dst []byte) []byte {
+	stateBatch := AppendOp(BeginBatch(nil, testEpoch, 0), RegionState, 0, func(dst []byte) []byte {
 		return AppendState(dst, &State{Epoch: testEpoch})
 	})
 	if _, err := ParseBatch(stateBatch); err != nil {
@@ -94,29 +94,28 @@ func TestParseBatchRefused(t *testing.T) {
 	}{
 		{"good", good, nil},
 		{"empty", nil, ErrMalformed},
-		{"cut in its header", edited(good, cut(15)), ErrMalformed},
-		{"header only, though it counts one", edited(good, cut(16)), ErrMalformed},
+		{"cut in its header", edited(good, cut(23)), ErrMalformed},
+		{"header only, though it counts one", edited(good, cut(24)), ErrMalformed},
 		{"layout before this", edited(good, set8(0, Layout-1)), ErrLayout},
 		{"layout after this", edited(good, set8(0, Layout+1)), ErrLayout},
-		{"record of a layout after this", edited(good, set8(28, Layout+1)), ErrLayout},
+		{"record of a layout after this", edited(good, set8(36, Layout+1)), ErrLayout},
 		{"second record of a layout after this", edited(two, set8(len(good)+12, Layout+1)), ErrLayout},
 		{"epoch of the batch is another", edited(good, set64(8, testEpoch+1)), ErrEpoch},
-		{"epoch of a record is another", edited(good, set64(36, testEpoch^1<<63)), ErrEpoch},
-		{"no such region", edited(good, set8(16, byte(regions)), set8(29, byte(regions))), ErrMalformed},
-		{"region is not the record's", edited(good, set8(16, byte(RegionObjects))), ErrMalformed},
-		{"cut in an operation's header", edited(good, cut(27)), ErrMalformed},
+		{"epoch of a record is another", edited(good, set64(44, testEpoch^1<<63)), ErrEpoch},
+		{"no such region", edited(good, set8(24, byte(regions)), set8(37, byte(regions))), ErrMalformed},
+		{"region is not the record's", edited(good, set8(24, byte(RegionObjects))), ErrMalformed},
+		{"cut in an operation's header", edited(good, cut(35)), ErrMalformed},
 		{"cut in a record", edited(good, cut(len(good)-1)), ErrMalformed},
-		{"length one more than is left", edited(good, set32(24, 33)), ErrMalformed},
-		{"the greatest length", edited(good, set32(24, math.MaxUint32)), ErrMalformed},
-		{"a negative length", edited(good, set32(24, 1<<31)), ErrMalformed},
-		{"record below the least", edited(good, set32(24, 31), cut(len(good)-1)), ErrMalformed},
-		{"record of none", edited(good, set32(24, 0), cut(28)), ErrMalformed},
+		{"length one more than is left", edited(good, set32(32, 33)), ErrMalformed},
+		{"the greatest length", edited(good, set32(32, math.MaxUint32)), ErrMalformed},
+		{"a negative length", edited(good, set32(32, 1<<31)), ErrMalformed},
+		{"record below the least", edited(good, set32(32, 31), cut(len(good)-1)), ErrMalformed},
+		{"record of none", edited(good, set32(32, 0), cut(36)), ErrMalformed},
 		{"counts one more", edited(good, set32(4, 2)), ErrMalformed},
 		{"counts one less", edited(good, set32(4, 0)), ErrMalformed},
 		{"the greatest count", edited(good, set32(4, math.MaxUint32)), ErrMalformed},
-		{"a flag that this layout doesn't know", edited(good, set8(1, 2)), ErrMalformed},
-		{"state at another place", edited(stateBatch, set32(20, 1)), ErrMalformed},
-		{"state that can't be read", edited(stateBatch, set8(30, 9)), ErrMalformed},
+		{"state at another place", edited(stateBatch, set32(28, 1)), ErrMalformed},
+		{"state that can't be read", edited(stateBatch, set8(38, 9)), ErrMalformed},
 		{"a byte after the last operation", edited(good, add(0)), ErrMalformed},
 	}
 	for _, tt := range tests {
@@ -132,17 +131,17 @@ func TestParseBatchRefused(t *testing.T) {
 
 // TestParseBatchMessages checks that an error names the thing, the value and the limit.
 func TestParseBatchMessages(t *testing.T) {
-	good := AppendOp(BeginBatch(nil, testEpoch, false), RegionBodies, 3, raw(AppendBody(nil, testEpoch, 1, nil)))
+	good := AppendOp(BeginBatch(nil, testEpoch, testEpoch), RegionBodies, 3, raw(AppendBody(nil, testEpoch, 1, nil)))
 	tests := []struct {
 		b    []byte
 		want string
 	}{
-		{good[:3], "batch of 3 bytes, want at least 16: malformed"},
-		{edited(good, set8(0, 9)), "batch of layout version 9, want 1: run sidecar and module of one release: another layout version"},
-		{edited(good, set8(16, 9)), "operation 0: unknown region 9: malformed"},
-		{edited(good, set32(24, 40)), "operation 0: 40 bytes of record, 32 are left: malformed"},
+		{good[:3], "batch of 3 bytes, want at least 24: malformed"},
+		{edited(good, set8(0, 9)), "batch of layout version 9, want 2: run sidecar and module of one release: another layout version"},
+		{edited(good, set8(24, 9)), "operation 0: unknown region 9: malformed"},
+		{edited(good, set32(32, 40)), "operation 0: 40 bytes of record, 32 are left: malformed"},
 		{edited(good, set32(4, 2)), "operation 1 of 2: truncated header: malformed"},
-		{edited(good, set64(36, 1)), "operation 0: bodies record: another epoch"},
+		{edited(good, set64(44, 1)), "operation 0: bodies record: another epoch"},
 		{edited(good, add(0, 0)), "2 bytes after the last operation: malformed"},
 	}
 	for _, tt := range tests {

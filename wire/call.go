@@ -119,20 +119,23 @@ func ParseVerifyResponse(b []byte) (VerifyResponse, error) {
 //	0  u8   layout version
 //	1  u8   outcome: 1 allow, 2 deny, 3 unavailable
 //	2  u16  retry after, seconds (unavailable only)
-//	4  u32  length of what follows
-//	8       what the device gets, JSON (allow only)
+//	4  u32  hold, ms (unavailable only)
+//	8  u32  length of what follows
+//	12      what the device gets, JSON (allow only)
 type SessionResponse struct {
 	Outcome     Outcome
 	RetryAfterS uint16
+	HoldMS      uint32 // as in a VerifyResponse
 	Body        []byte
 }
 
-const sessionResponseSize = 8
+const sessionResponseSize = 12
 
 // AppendSessionResponse appends the response to dst.
 func AppendSessionResponse(dst []byte, r *SessionResponse) []byte {
 	dst = append(dst, Layout, byte(r.Outcome))
 	dst = binary.LittleEndian.AppendUint16(dst, r.RetryAfterS)
+	dst = binary.LittleEndian.AppendUint32(dst, r.HoldMS)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(r.Body)))
 	return append(dst, r.Body...)
 }
@@ -142,8 +145,11 @@ func ParseSessionResponse(b []byte) (SessionResponse, error) {
 	if err := checkMessage("session response", b, sessionResponseSize); err != nil {
 		return SessionResponse{}, err
 	}
-	r := SessionResponse{Outcome: Outcome(b[1]), RetryAfterS: binary.LittleEndian.Uint16(b[2:]), Body: b[sessionResponseSize:]}
-	whole := uint64(binary.LittleEndian.Uint32(b[4:])) == uint64(len(r.Body))
+	r := SessionResponse{
+		Outcome: Outcome(b[1]), RetryAfterS: binary.LittleEndian.Uint16(b[2:]),
+		HoldMS: binary.LittleEndian.Uint32(b[4:]), Body: b[sessionResponseSize:],
+	}
+	whole := uint64(binary.LittleEndian.Uint32(b[8:])) == uint64(len(r.Body))
 	if r.Outcome < Allow || r.Outcome > Unavailable || !whole || (r.Outcome == Allow) != (len(r.Body) > 0) {
 		return SessionResponse{}, fmt.Errorf("session response of %d bytes with outcome %d: %w", len(b), b[1], ErrMalformed)
 	}

@@ -17,6 +17,8 @@ const (
 	// MaxSession bounds what a token says of a device's record in bytes: two numbers of at
 	// most 20 digits, and a dash.
 	MaxSession = 41
+	// MaxPairs bounds the pairs of a key's query.
+	MaxPairs = 64
 	// MaxETag bounds an entity-tag in bytes, its quotes included.
 	MaxETag = 128
 	// MaxContentType bounds a Content-Type in bytes.
@@ -49,9 +51,12 @@ func ValidDeviceID(id string) bool {
 }
 
 // ValidKey reports whether key can name an object: 1 to [MaxKey] bytes of visible ASCII,
-// "/path", "/path?query", or "@device/path" for a payload of one device.
+// "/path", "/path?query" with at most [MaxPairs] pairs, or "@device/path" for a payload of one device.
 func ValidKey(key string) bool {
 	if len(key) == 0 || len(key) > MaxKey {
+		return false
+	}
+	if _, query, _ := strings.Cut(key, "?"); strings.Count(query, "&") >= MaxPairs {
 		return false
 	}
 	for i := range len(key) {

@@ -30,7 +30,7 @@ var (
 		Keys: testKeys, Permissions: []string{"config.read", "telemetry.write"},
 	}
 	testVerdicts = []Verdict{
-		{Digest: testKeys.Digest("demo-device", "demo-secret"), Permissions: 3, ExpiresMS: 1763690430000, RefreshAfterMS: 1763690420000, Outcome: Allow},
+		{Digest: testKeys.Digest("demo-device", "demo-secret"), Permissions: 3, ExpiresMS: 1763690430000, RefreshAfterMS: 1763690420000, NotAfterMS: 1763697600000, Outcome: Allow},
 		{Digest: testKeys.Digest("demo-device", "wrong"), ExpiresMS: 1763690405000, Outcome: Deny},
 	}
 	testMarks = []Mark{{Tag: tagOf("demo-device"), Closed: true}, {Tag: tagOf("rotated-device")}, {Tag: tagOf("new-device"), New: true}}
@@ -71,7 +71,7 @@ func appendBucket(dst []byte) []byte {
 }
 
 func appendBatch(dst []byte) []byte {
-	b := BeginBatch(nil, testEpoch, true)
+	b := BeginBatch(nil, testEpoch, 0x1817161514131211)
 	b = AppendOp(b, RegionBodies, 11, func(dst []byte) []byte { return AppendBody(dst, testEpoch, 101, productBodies[0]) })
 	b = AppendOp(b, RegionObjects, 4095, func(dst []byte) []byte { return FinishRecord(AppendObjectsHeader(dst, testEpoch, 0), len(dst)) })
 	b = AppendOp(b, RegionVerdicts, 1, func(dst []byte) []byte { return AppendVerdicts(dst, testEpoch, nil, nil) })
@@ -112,22 +112,22 @@ func messageSamples() []sample {
 	request := VerifyRequest{DeviceID: "demo-device", Secret: "demo-secret", Source: "203.0.113.7"}
 	session := VerifyRequest{DeviceID: "demo-device", Source: "203.0.113.7", Session: "7-1763690399000"}
 	token := SessionResponse{Outcome: Allow, Body: []byte(`{"token":"a.b.c"}`)}
-	later := SessionResponse{Outcome: Unavailable, RetryAfterS: 0x0201, Body: []byte{}}
+	later := SessionResponse{Outcome: Unavailable, RetryAfterS: 0x0201, HoldMS: 0x06050403, Body: []byte{}}
 	allow := VerifyResponse{Outcome: Allow, Permissions: 3, Epoch: testEpoch}
 	busy := VerifyResponse{Outcome: Unavailable, RetryAfterS: 0x0201, HoldMS: 0x06050403, Epoch: 1}
 	return []sample{
-		{"batch", "batch: takeover, a record of each region", appendBatch, batchFields(), readBatch,
-			ok("8877665544332211 true") + opLine(RegionBodies, 11, 32) + opLine(RegionObjects, 4095, 32) + opLine(RegionVerdicts, 1, 32) + opLine(RegionState, 0, 80)},
-		{"batch-none", "batch: no operations, no takeover", func(dst []byte) []byte { return append(dst, BeginBatch(nil, testEpoch, false)...) },
-			batchHeader(), readBatch, ok("8877665544332211 false")},
+		{"batch", "batch: takes over, a record of each region", appendBatch, batchFields(), readBatch,
+			ok("8877665544332211 1817161514131211") + opLine(RegionBodies, 11, 32) + opLine(RegionObjects, 4095, 32) + opLine(RegionVerdicts, 1, 32) + opLine(RegionState, 0, 80)},
+		{"batch-none", "batch: no operations", func(dst []byte) []byte { return append(dst, BeginBatch(nil, testEpoch, testEpoch)...) },
+			batchHeader(), readBatch, ok("8877665544332211 8877665544332211")},
 		{"verify-request", "verify request", func(dst []byte) []byte { return AppendVerifyRequest(dst, &request) },
 			[]field{{"layout", 1}, {"id length", 1}, {"secret length", 1}, {"source length", 1}, {"session length", 1}, {"text id", 11}, {"text secret", 11}, {"text source", 11}}, readVerifyRequest, ok(request)},
 		{"verify-request-session", "verify request: a token's session", func(dst []byte) []byte { return AppendVerifyRequest(dst, &session) },
 			[]field{{"layout", 1}, {"id length", 1}, {"secret length", 1}, {"source length", 1}, {"session length", 1}, {"text id", 11}, {"text source", 11}, {"text session", 15}}, readVerifyRequest, ok(session)},
 		{"session-response", "session response: allow", func(dst []byte) []byte { return AppendSessionResponse(dst, &token) },
-			[]field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {"body length", 4}, {"text body", 17}}, readSessionResponse, ok(token)},
+			[]field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {"hold, ms", 4}, {"body length", 4}, {"text body", 17}}, readSessionResponse, ok(token)},
 		{"session-response-busy", "session response: unavailable", func(dst []byte) []byte { return AppendSessionResponse(dst, &later) },
-			[]field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {"body length", 4}}, readSessionResponse, ok(later)},
+			[]field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {"hold, ms", 4}, {"body length", 4}}, readSessionResponse, ok(later)},
 		{"verify-response", "verify response: allow", func(dst []byte) []byte { return AppendVerifyResponse(dst, &allow) },
 			verifyResponseFields(), readVerifyResponse, ok(allow)},
 		{"verify-response-busy", "verify response: unavailable", func(dst []byte) []byte { return AppendVerifyResponse(dst, &busy) },
@@ -165,7 +165,7 @@ func entryFields(o *Object) []field {
 }
 
 func verdictFields() []field {
-	return []field{{"verdict: digest", 16}, {"permissions", 8}, {"expires, ms", 8}, {"refresh after, ms", 8}, {"outcome", 1}, {zero, 7}}
+	return []field{{"verdict: digest", 16}, {"permissions", 8}, {"expires, ms", 8}, {"refresh after, ms", 8}, {"outcome", 1}, {zero, 1}, {"not after, ms", 6}}
 }
 
 func verifyResponseFields() []field {
@@ -175,7 +175,7 @@ func verifyResponseFields() []field {
 func fetchHeader() []field { return []field{{"layout", 1}, {zero, 3}, {"record length", 4}} }
 
 func batchHeader() []field {
-	return []field{{"layout", 1}, {"flags", 1}, {zero, 2}, {"operations", 4}, {"epoch", 8}}
+	return []field{{"layout", 1}, {zero, 3}, {"operations", 4}, {"epoch", 8}, {"replaces", 8}}
 }
 
 func batchFields() []field {
@@ -243,7 +243,7 @@ func lookup(b []byte, epoch uint64, d *Digest, device uint64) string {
 func readBatch(b []byte) string {
 	batch, err := ParseBatch(b)
 	var s strings.Builder
-	s.WriteString(line(fmt.Sprintf("%x %t", batch.Epoch, batch.Takeover), err))
+	s.WriteString(line(fmt.Sprintf("%x %x", batch.Epoch, batch.Replaces), err))
 	for op := range batch.Ops() {
 		s.WriteString(opLine(op.Region, op.Index, len(op.Record)))
 	}

@@ -30,6 +30,7 @@ type Verdict struct {
 	Permissions    uint64 // a bit per name of State.Permissions
 	ExpiresMS      int64  // unix ms; from then on the verdict is worth nothing
 	RefreshAfterMS int64  // unix ms; from then on one verification runs behind; 0 never
+	NotAfterMS     int64  // unix ms, below 2^48; from then on nothing lets the device in; 0 never
 	Outcome        Outcome
 }
 
@@ -59,7 +60,7 @@ func AppendVerdicts(dst []byte, epoch uint64, verdicts []Verdict, marks []Mark) 
 		dst = binary.LittleEndian.AppendUint64(dst, v.Permissions)
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(v.ExpiresMS))
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(v.RefreshAfterMS))
-		dst = append(dst, byte(v.Outcome), 0, 0, 0, 0, 0, 0, 0)
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(v.Outcome)|uint64(v.NotAfterMS)<<16)
 	}
 	for _, mark := range marks {
 		bits := mark.Tag &^ (closedBit | newBit)
@@ -112,6 +113,7 @@ func FindVerdict(rec []byte, epoch uint64, d *Digest, device uint64) (Verdict, S
 			Permissions:    binary.LittleEndian.Uint64(b[16:]),
 			ExpiresMS:      int64(binary.LittleEndian.Uint64(b[24:])),
 			RefreshAfterMS: int64(binary.LittleEndian.Uint64(b[32:])),
+			NotAfterMS:     int64(binary.LittleEndian.Uint64(b[40:]) >> 16),
 			Outcome:        Outcome(b[40]),
 		}
 		if v.Outcome != Allow && v.Outcome != Deny {

@@ -30,7 +30,7 @@ func TestVerdictRoundTrip(t *testing.T) {
 		{"sample", testVerdicts, testMarks},
 		{"a crowded bucket", verdicts(300), marks(3000)},
 		{"every number at its end", []Verdict{{
-			Digest: Digest{15: 1}, Permissions: math.MaxUint64, ExpiresMS: math.MaxInt64, RefreshAfterMS: math.MinInt64, Outcome: Deny,
+			Digest: Digest{15: 1}, Permissions: math.MaxUint64, ExpiresMS: math.MaxInt64, RefreshAfterMS: math.MinInt64, NotAfterMS: 1<<48 - 1, Outcome: Deny,
 		}}, []Mark{{math.MaxUint64 &^ 3, true, true}, {0, true, false}, {4, false, true}}},
 	}
 	for _, tt := range tests {

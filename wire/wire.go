@@ -57,7 +57,8 @@
 //	24  i64  expires, unix ms
 //	32  i64  refresh after, unix ms; 0: never
 //	40  u8   outcome: 1 allow, 2 deny
-//	41  7    zero
+//	41  1    zero
+//	42  u48  not after: unix ms from which the device is refused in any case; 0: never
 //
 // A mark says that a device is registered: that a secret of which there is no verdict may
 // be a right one.
@@ -77,7 +78,7 @@ import (
 )
 
 // Layout is the version of everything in this package.
-const Layout = 1
+const Layout = 2
 
 // MinRecord is the least length of a record in bytes.
 const MinRecord = 32

@@ -22,6 +22,9 @@ const (
 	statusHit           = "gatehouse; hit"
 )
 
+// maxAcceptEncoding bounds an Accept-Encoding that is taken apart, bytes.
+const maxAcceptEncoding = 512
+
 // answer fills in the cache's part of a decision that would otherwise pass.
 func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memory, answers *Answers) {
 	if r.Method != "GET" && r.Method != "HEAD" {
@@ -29,7 +32,7 @@ func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memo
 		return
 	}
 	key, ok := e.key(r, rule.Cache, d.Device)
-	if !ok || r.ifMatch {
+	if !ok || r.ifMatch || r.grpc || len(r.acceptEncoding) > maxAcceptEncoding {
 		d.pass(CacheBypass, statusBypass)
 		return
 	}
@@ -59,6 +62,8 @@ func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memo
 		d.Key = key
 	case errors.Is(err, errNotAcceptable):
 		d.pass(CacheBypass, statusNotAcceptable)
+	case rule.Cache.Fetch && !wire.ValidKey(key): // nobody can have published it
+		d.pass(CacheBypass, statusBypass)
 	case rule.Cache.Fetch && answers.Fetch == nil:
 		d.Action, d.Key, d.Cache, d.Outdated = Fetch, key, CacheFetch, d.Outdated || outdated(err)
 	case errors.Is(err, errExpired):
@@ -96,8 +101,8 @@ func (e *Edge) serve(d *Decision, nowMS int64, rule *Rule, r *Request, s *source
 	headers := append(e.headers[:0], [2]string{"cache-status", e.cacheStatus(nowMS, o)}, [2]string{"etag", etag},
 		[2]string{"cache-control", e.cacheControl(rule, o)},
 		[2]string{"age", e.decimal("", max(nowMS-o.PublishedMS, 0)/1000)})
-	if len(o.Variants()) > 1 {
-		headers = append(headers, [2]string{"vary", "accept-encoding"})
+	if vary := e.vary(rule, o); vary != "" {
+		headers = append(headers, [2]string{"vary", vary})
 	}
 	if noneMatch(r.ifNoneMatch, o.ETag) {
 		d.Action, d.Status, d.Headers, d.Cache = Reply, 304, headers, CacheNotModified
@@ -177,6 +182,21 @@ func (e *Edge) cacheControl(rule *Rule, o *wire.Object) string {
 	default:
 		return "no-cache"
 	}
+}
+
+// vary names what an answer depends on besides its URL: a cache of one client may serve several
+// devices, and what one of them may see is not for the next one (RFC 9110, section 12.5.5).
+func (e *Edge) vary(rule *Rule, o *wire.Object) string {
+	encoded := len(o.Variants()) > 1
+	switch {
+	case rule.Auth != nil && encoded:
+		return e.varyEncodedCredential
+	case rule.Auth != nil:
+		return e.varyCredential
+	case encoded:
+		return varyEncoding
+	}
+	return ""
 }
 
 // cacheStatus is the Cache-Status of a hit.

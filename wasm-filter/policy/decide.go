@@ -34,7 +34,7 @@ type Decision struct {
 	Credential Credential
 	Digest     wire.Digest
 	Refresh    bool
-	New        bool // Verify: the device was never let in
+	New        bool // Verify, Exchange: the device was never let in
 
 	Key string // Fetch, or a Reply from the cache: the cache key
 
@@ -80,6 +80,8 @@ type Edge struct {
 	// it asks for a name that no device has.
 	needs   []uint64
 	unknown []bool
+	// varyCredential and varyEncodedCredential are Vary where a credential decides what is answered.
+	varyCredential, varyEncodedCredential string
 	// permissionNames are the names of sets of permissions that were asked for, at most maxSets.
 	permissionNames map[uint64]string
 
@@ -93,9 +95,12 @@ const maxSets = 256
 
 // NewEdge is an edge that has not read a state yet.
 func NewEdge(c *Config) *Edge {
+	vary := strings.Join(c.credentialHeaders(), ", ")
 	return &Edge{config: c, needs: make([]uint64, len(c.Rules)), unknown: make([]bool, len(c.Rules)),
-		permissionNames: map[uint64]string{}}
+		varyCredential: vary, varyEncodedCredential: varyEncoding + ", " + vary, permissionNames: map[uint64]string{}}
 }
+
+const varyEncoding = "accept-encoding"
 
 // Config is the edge's configuration.
 func (e *Edge) Config() *Config { return e.config }
@@ -187,7 +192,8 @@ func (e *Edge) authorize(d *Decision, nowMS int64, r *Request, mem Memory, answe
 	case !answers.Unreachable:
 		d.Action, d.Auth, d.Outdated = Verify, AuthVerify, outdated(err)
 		d.New = standing == wire.New && e.heard(nowMS)
-	case standing == wire.Found && v.Outcome == wire.Allow && nowMS < v.ExpiresMS+e.config.VerdictGrace.Milliseconds():
+	case standing == wire.Found && v.Outcome == wire.Allow && nowMS < v.ExpiresMS+e.config.VerdictGrace.Milliseconds() &&
+		(v.NotAfterMS == 0 || nowMS < v.NotAfterMS):
 		if e.judge(d, r.rule, v.Outcome, v.Permissions); d.Auth == AuthAllow {
 			d.Auth = AuthGrace
 		}

@@ -132,6 +132,12 @@ func TestDecideCache(t *testing.T) {
 		{name: "body of another version is a miss", setup: func(m *memory) { m.bodyGone = true }, request: []string{"GET /v1/products/1"}, counter: CacheMiss, want: map[string]string{"cache-status": "gatehouse; fwd=uri-miss"}},
 		{name: "method", request: []string{"POST /v1/products/1"}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=method"}},
 		{name: "if-match", request: []string{"GET /v1/products/1", `if-match: "v1"`}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
+		{name: "gRPC, whatever the method", request: []string{"GET /v1/products/1", "content-type: application/grpc+proto"}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
+		{name: "another content type", request: []string{"GET /v1/products/1", "content-type: application/json"}, action: Reply, status: 200, body: `{"key":"/v1/products/1"}`, counter: CacheHit},
+		{name: "the longest accept-encoding", request: []string{"GET /v1/products/1", "accept-encoding: gzip" + strings.Repeat(",", maxAcceptEncoding-4)}, action: Reply, status: 200, body: "gz:/v1/products/1", counter: CacheHit},
+		{name: "accept-encoding too long", request: []string{"GET /v1/products/1", "accept-encoding: gzip" + strings.Repeat(",", maxAcceptEncoding-3)}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
+		{name: "the most parameters", request: []string{"GET /v1/products/1?lang=de" + strings.Repeat("&x", wire.MaxPairs-1)}, action: Reply, status: 200, body: `{"key":"/v1/products/1?lang=de"}`, counter: CacheHit},
+		{name: "too many parameters", request: []string{"GET /v1/products/1?lang=de" + strings.Repeat("&x", wire.MaxPairs)}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
 		{name: "nothing acceptable", request: []string{"GET /v1/products/1", "accept-encoding: identity;q=0"}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass; detail=not-acceptable"}},
 		{name: "key too long", request: []string{"GET /v1/products/" + strings.Repeat("x", wire.MaxKey)}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
 		{name: "not in step", setup: func(m *memory) { m.state.InStepMS = now - 30_001 }, request: []string{"GET /v1/products/1"}, counter: CacheStale, want: map[string]string{"cache-status": "gatehouse; fwd=stale; detail=not-in-step"}},
@@ -256,10 +262,13 @@ func TestDecideAuth(t *testing.T) {
 		{name: "secret of 73 bytes", request: with("POST /t", good[0], "x-device-token: "+strings.Repeat("s", 73)), action: Reply, status: 401, counter: AuthDeny},
 		{name: "payload of the device", setup: func(m *memory) { verdict(allow)(m); m.put("@dev/me", 0) }, request: with("GET /me", good...), action: Reply, status: 200, counter: AuthAllow,
 			check: func(d Decision) bool {
-				return string(d.Body) == `{"key":"@dev/me"}` && slices.Contains(d.Headers, [2]string{"cache-control", "private, no-cache"})
+				return string(d.Body) == `{"key":"@dev/me"}` && slices.Contains(d.Headers, [2]string{"cache-control", "private, no-cache"}) &&
+					slices.Contains(d.Headers, [2]string{"vary", "accept-encoding, x-device-id, x-device-token"})
 			}},
 		{name: "payload of another device", setup: func(m *memory) { verdict(allow)(m); m.put("@dev2/me", 0); m.put("/me", 0) }, request: with("GET /me", good...), counter: AuthAllow,
 			check: func(d Decision) bool { return d.Cache == CacheMiss && d.Device == "dev" }},
+		{name: "no key that could have been published", request: []string{"GET /fetch?\f"},
+			check: func(d Decision) bool { return d.CacheStatus == statusBypass }},
 		{name: "payload needs the credential", setup: func(m *memory) { m.put("@dev/me", 0) }, request: with("GET /me", good[0]), action: Reply, status: 401, counter: AuthDeny},
 	}
 	for _, tt := range tests {
@@ -296,6 +305,8 @@ func TestVerdictGrace(t *testing.T) {
 		{"within it", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now - minute + 1}, Answers{Unreachable: true}, Pass, 0, AuthGrace},
 		{"past it", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now - minute}, Answers{Unreachable: true}, Reply, 503, AuthUnavailable},
 		{"without the permission", wire.Verdict{Outcome: wire.Allow, ExpiresMS: now - 1}, Answers{Unreachable: true}, Reply, 403, AuthForbidden},
+		{"before not-after", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now - 1, NotAfterMS: now + 1}, Answers{Unreachable: true}, Pass, 0, AuthGrace},
+		{"not after that", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now - 1, NotAfterMS: now}, Answers{Unreachable: true}, Reply, 503, AuthUnavailable},
 		{"a deny has no grace", wire.Verdict{Outcome: wire.Deny, ExpiresMS: now - 1}, Answers{Unreachable: true}, Reply, 503, AuthUnavailable},
 		{"overloaded is not unreachable", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now - 1}, Answers{Verify: &wire.VerifyResponse{Outcome: wire.Unavailable}}, Reply, 503, AuthUnavailable},
 	}
@@ -467,8 +478,8 @@ func TestReadRequestForged(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := NewEdge(c)
-	r := read(e, "GET /", "x-gatehouse-device: me", "x-gatehouse-permissions: all", "x_gatehouse-device: me", "x_gatehouse_permissions: all", "x-gatehouse-devices: 1")
-	if want := []string{DeviceHeader, PermissionsHeader, "x_gatehouse-device", "x_gatehouse_permissions"}; !slices.Equal(r.Forged, want) {
+	r := read(e, "GET /", "x-gatehouse-device: me", "x-gatehouse-permissions: all", "x_gatehouse-device: me", "x_gatehouse_permissions: all", "x.gatehouse~device: me", "x-gatehouse-devices: 1", "xegatehouse-device: 1", "y-gatehouse-device: 1", "x-gatehouse-devicf: 1")
+	if want := []string{DeviceHeader, PermissionsHeader, "x_gatehouse-device", "x_gatehouse_permissions", "x.gatehouse~device"}; !slices.Equal(r.Forged, want) {
 		t.Errorf("got %v, want %v", r.Forged, want)
 	}
 	var d Decision

@@ -71,13 +71,19 @@ func (e *Edge) firstRule(method, path string) int {
 // slash at its end; a prefix covers what begins with it and, if it ends with a slash,
 // the path before the slash: upstreams commonly take these for one resource.
 func (m *Match) matches(method, path string) bool {
-	if m.Methods != nil && !slices.Contains(m.Methods, method) {
+	if m.Methods != nil && !m.permits(method) {
 		return false
 	}
 	if m.Prefix != "" {
 		return coveredBy(path, m.Prefix)
 	}
 	return bare(path) == bare(m.Path)
+}
+
+// permits reports whether a method is among Methods. Upstreams commonly answer HEAD as they do
+// GET (RFC 9110, section 9.3.2), so what is said of GET counts for HEAD.
+func (m *Match) permits(method string) bool {
+	return slices.Contains(m.Methods, method) || method == "HEAD" && slices.Contains(m.Methods, "GET")
 }
 
 // covers says whether every request that other matches is matched by m.
@@ -87,7 +93,7 @@ func (m *Match) covers(other *Match) bool {
 			return false
 		}
 		for _, method := range other.Methods {
-			if !slices.Contains(m.Methods, method) {
+			if !m.permits(method) {
 				return false
 			}
 		}

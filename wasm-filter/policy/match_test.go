@@ -137,6 +137,8 @@ func TestMatches(t *testing.T) {
 		{"prefix of all, no path", Match{Prefix: "/"}, "OPTIONS", "*", false},
 		{"method", Match{Prefix: "/", Methods: post}, "POST", "/x", true},
 		{"other method", Match{Prefix: "/", Methods: post}, "GET", "/x", false},
+		{"GET covers HEAD", Match{Prefix: "/", Methods: []string{"POST", "GET"}}, "HEAD", "/x", true},
+		{"HEAD doesn't cover GET", Match{Prefix: "/", Methods: []string{"HEAD"}}, "GET", "/x", false},
 		{"methods are case-sensitive", Match{Prefix: "/", Methods: post}, "post", "/x", false},
 	}
 	for _, tt := range tests {
@@ -152,9 +154,9 @@ func TestMatches(t *testing.T) {
 // exactly if no request tells the two apart.
 func TestCovers(t *testing.T) {
 	paths := []string{"/", "/a", "/a/", "/a/b", "/a/b/", "/a/b/c", "/ab", "/b", "/b/"}
-	methods := []string{"GET", "POST", "PUT"}
+	methods := []string{"GET", "HEAD", "POST", "PUT"}
 	var matches []Match
-	for _, m := range [][]string{nil, {"GET"}, {"POST", "GET"}} {
+	for _, m := range [][]string{nil, {"GET"}, {"HEAD"}, {"POST", "GET"}} {
 		for _, p := range []string{"/", "/a", "/a/", "/a/b", "/b"} {
 			matches = append(matches, Match{Path: p, Methods: m}, Match{Prefix: p, Methods: m})
 		}

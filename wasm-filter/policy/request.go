@@ -31,6 +31,7 @@ type Request struct {
 	acceptEncoding string
 	hasAccept      bool // an Accept-Encoding header is there, be it empty
 	ifMatch        bool
+	grpc           bool // the proxy makes each answer of its own one of gRPC, whatever the method
 	id, secret     field
 	authorization  field
 }
@@ -52,6 +53,8 @@ func (r *Request) readConditions(name, value string) {
 		r.acceptEncoding, r.hasAccept = joinLines(r.acceptEncoding, value), true
 	case "if-match", "if-unmodified-since":
 		r.ifMatch = true
+	case "content-type":
+		r.grpc = r.grpc || strings.HasPrefix(value, "application/grpc")
 	}
 }
 
@@ -70,18 +73,41 @@ func (r *Request) readCredential(name, value string, c *Credentials) {
 // HeadersRead are the headers that [Edge.Govern] takes something of. Of the identity headers
 // it takes each spelling, all as long as the one that is here.
 func (c *Config) HeadersRead() []string {
-	return []string{":method", ":path", "if-none-match", "accept-encoding", "if-match", "if-unmodified-since",
-		DeviceHeader, PermissionsHeader, "authorization", c.Credentials.IDHeader, c.Credentials.SecretHeader}
+	return append(c.credentialHeaders(), ":method", ":path", "if-none-match", "accept-encoding", "if-match", "if-unmodified-since",
+		"content-type", DeviceHeader, PermissionsHeader, "authorization")
 }
 
-// isIdentity reports whether an upstream may take name for one of our headers: many
-// frameworks make no difference between '-' and '_' in names.
+// credentialHeaders are those that a credential or a token comes in, of which the latter's is
+// another one where the proxy's JWT filter is told so.
+func (c *Config) credentialHeaders() []string {
+	var names []string
+	if !c.Credentials.Basic {
+		names = []string{c.Credentials.IDHeader, c.Credentials.SecretHeader}
+	}
+	if c.Credentials.Basic || c.SessionMetadata != "" {
+		names = append(names, "authorization")
+	}
+	return names
+}
+
+// isIdentity reports whether an upstream may take name, in lower case, for one of our headers.
 func isIdentity(name string) bool {
-	if len(name) != len(DeviceHeader) && len(name) != len(PermissionsHeader) || name[0] != 'x' {
+	return spells(name, DeviceHeader) || spells(name, PermissionsHeader)
+}
+
+// spells reports whether an upstream may take name for header: many make no difference between
+// '-' and '_', and some (CGI) between any of what is neither letter nor digit.
+func spells(name, header string) bool {
+	if len(name) != len(header) || name[0] != header[0] {
 		return false
 	}
-	name = strings.ReplaceAll(name, "_", "-")
-	return name == DeviceHeader || name == PermissionsHeader
+	for i := range len(name) {
+		c := name[i]
+		if c != header[i] && (header[i] != '-' || 'a' <= c && c <= 'z' || '0' <= c && c <= '9') {
+			return false
+		}
+	}
+	return true
 }
 
 // joinLines joins the lines of a list header (RFC 9110, section 5.3).
@@ -100,6 +126,9 @@ func (r *Request) appendKey(dst []byte, c *Cache, device string) ([]byte, bool) 
 	}
 	start := len(dst)
 	path, query, _ := strings.Cut(r.Target, "?")
+	if strings.Count(query, "&") >= wire.MaxPairs {
+		return dst, false
+	}
 	if c.PerDevice {
 		dst = wire.AppendDeviceKey(dst, device, path)
 	} else {

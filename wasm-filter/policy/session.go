@@ -54,11 +54,13 @@ func (e *Edge) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers *
 		d.unavailable(1)
 	case issued == nil:
 		d.Digest = cred.digest(&e.state.Keys)
-		if _, standing, _ := e.find(cred.ID, &d.Digest, mem); e.refutes(nowMS, cred, standing) {
+		_, standing, _ := e.find(cred.ID, &d.Digest, mem)
+		if e.refutes(nowMS, cred, standing) {
 			e.refuse(d, 401, AuthDeny)
 			return
 		}
 		d.Action, d.Auth = Exchange, AuthVerify
+		d.New = standing == wire.New && e.heard(nowMS)
 	case issued.Outcome == wire.Deny:
 		e.refuse(d, 401, AuthDeny)
 	case issued.Outcome != wire.Allow:

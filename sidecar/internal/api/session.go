@@ -51,6 +51,7 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 	case wire.Unavailable:
 		call, got = "unavailable", "unavailable"
 		response.RetryAfterS = seconds(result.RetryAfter)
+		response.HoldMS = uint32(result.Hold.Milliseconds())
 	}
 	s.metrics.Sessions.WithLabelValues(got).Inc()
 	s.answer(w, "session", call, wire.AppendSessionResponse(nil, &response))

@@ -28,7 +28,7 @@ func (f fixture) exchange(t *testing.T, r wire.VerifyRequest) wire.SessionRespon
 func TestSession(t *testing.T) {
 	f := start(t, verdicts{
 		"good s 192.0.2.1": {Outcome: wire.Allow, Permissions: 1, Session: "7-1", NotAfter: time.Now().Add(30 * time.Second)},
-		"busy s":           {Outcome: wire.Unavailable, RetryAfter: 1500 * time.Millisecond},
+		"busy s":           {Outcome: wire.Unavailable, RetryAfter: 1500 * time.Millisecond, Hold: 4500 * time.Millisecond},
 	})
 	got := f.exchange(t, wire.VerifyRequest{DeviceID: "good", Secret: "s", Source: "192.0.2.1"})
 	var token session.Token
@@ -44,8 +44,8 @@ func TestSession(t *testing.T) {
 	if got := f.exchange(t, wire.VerifyRequest{DeviceID: "good", Secret: "wrong"}); got.Outcome != wire.Deny {
 		t.Errorf("wrong secret: got %+v, want deny", got)
 	}
-	if got := f.exchange(t, wire.VerifyRequest{DeviceID: "busy", Secret: "s"}); got.Outcome != wire.Unavailable || got.RetryAfterS != 2 {
-		t.Errorf("busy: got %+v, want unavailable, and 2 s", got)
+	if got := f.exchange(t, wire.VerifyRequest{DeviceID: "busy", Secret: "s"}); got.Outcome != wire.Unavailable || got.RetryAfterS != 2 || got.HoldMS != 4500 {
+		t.Errorf("busy: got %+v, want unavailable, 2 s, and held for 4.5 s", got)
 	}
 	for _, result := range []string{"issued", "refused", "unavailable"} {
 		if got := metricstest.Value(t, f.metrics, "gatehouse_sessions_total", "result", result); got != 1 {

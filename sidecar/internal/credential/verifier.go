@@ -212,7 +212,7 @@ func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
 // held is what the attempt is told: who comes from a source that has failed lately is not
 // asked for again at once.
 func (v *Verifier) held(a *attempt, r Result) Result {
-	if r.Outcome == wire.Unavailable && !a.known && a.source != 0 && v.bySource.suspect(uint64(a.source)) {
+	if r.Outcome == wire.Unavailable && !a.known && v.suspect(a) {
 		r.RetryAfter, r.Hold = suspectAfter, suspectAfter
 	}
 	return r
@@ -310,7 +310,8 @@ func (v *Verifier) allow(a *attempt, r *record, now time.Time, reason string) Re
 		ExpiresMS: now.Add(life).UnixMilli(), RefreshAfterMS: now.Add(life * 2 / 3).UnixMilli(),
 	}
 	if !r.notAfter.IsZero() {
-		verdict.ExpiresMS = min(verdict.ExpiresMS, r.notAfter.UnixMilli())
+		verdict.NotAfterMS = min(r.notAfter.UnixMilli(), 1<<48-1)
+		verdict.ExpiresMS = min(verdict.ExpiresMS, verdict.NotAfterMS)
 	}
 	// The hash that the secret has matched is the only one: no other secret can be right.
 	v.store(a, verdict, len(r.hashes) == 1)

@@ -272,8 +272,8 @@ func TestNotAfterEndsAVerdict(t *testing.T) {
 		c.NotAfterMS = end.UnixMilli()
 		f.Apply(c)
 		f.expect(t, "d", "s", wire.Allow, "bcrypt", 1)
-		if v, _ := f.edge.verdict("d", "s"); v.ExpiresMS != end.UnixMilli() {
-			t.Errorf("verdict until %v, want %v", time.UnixMilli(v.ExpiresMS), end)
+		if v, _ := f.edge.verdict("d", "s"); v.ExpiresMS != end.UnixMilli() || v.NotAfterMS != end.UnixMilli() {
+			t.Errorf("verdict until %v and %v, want %v", time.UnixMilli(v.ExpiresMS), time.UnixMilli(v.NotAfterMS), end)
 		}
 		time.Sleep(10 * time.Second)
 		f.expect(t, "d", "s", wire.Deny, "expired", 0)

@@ -67,7 +67,7 @@ type Image struct {
 
 	// What the batches say. taken is of the state record last taken, acked of the last
 	// one acknowledged.
-	takeover   bool // the next batch begins the epoch
+	replaces   uint64 // the epoch that the edge holds when the next batch comes: ours, but for the first one
 	inStepMS   int64
 	claim      claim
 	taken      stateMark

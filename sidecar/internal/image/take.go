@@ -82,14 +82,14 @@ func (m *Image) Take(dst []byte) ([]byte, Taken) {
 	defer m.mu.Unlock()
 	now := time.Now()
 	m.batch++
-	b := batch{bytes: wire.BeginBatch(dst[:0], m.epoch, m.takeover)}
-	t := Taken{Takeover: m.takeover}
+	b := batch{bytes: wire.BeginBatch(dst[:0], m.epoch, m.replaces)}
+	t := Taken{Takeover: m.replaces != m.epoch}
 	// The edge must know of slots before they are filled, and of permission names before
 	// verdicts that have their bits.
-	if m.takeover || m.taken != m.mark() {
+	if t.Takeover || m.taken != m.mark() {
 		m.takeState(&b, now)
 	}
-	m.takeover = false
+	m.replaces = m.epoch
 	if m.takeOutdated(&b) {
 		m.takeDirty(&b)
 	}
@@ -144,13 +144,14 @@ func (m *Image) Reset(before *wire.State) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.begin()
-	m.takeover, m.taken, m.freed = true, stateMark{}, nil
+	m.taken, m.freed = stateMark{}, nil
 	// What is written from now on is at least as new as what the image holds now.
 	m.claim = claim{madeMS: m.inStepMS}
 	var earlier wire.State
 	if before != nil {
 		earlier = *before
 	}
+	m.replaces = earlier.Epoch
 	filled := min(earlier.BodySlots, maxTable)
 	// Our own empty buckets are written as well: what a bucket costs the proxy is spent at
 	// once, and no traffic can make its memory grow by keys any more.

@@ -94,7 +94,7 @@ func New() *Metrics {
 		Denies:        f.vector("gatehouse_deny_verdicts_total", "Deny verdicts, by what became of them.", "result", "stored", "first", "limited"),
 		Shared:        f.vector("gatehouse_shared_verdicts_total", "Verdicts shared with other sidecars, by what became of asking or telling.", "result", "hit", "miss", "waited", "stored", "invalid", "skipped", "error"),
 
-		Pushes:      f.vector("gatehouse_pushes_total", "Batches sent to the edge.", "result", "ok", "conflict", "refused", "error"),
+		Pushes:      f.vector("gatehouse_pushes_total", "Batches sent to the edge.", "result", "ok", "conflict", "rival", "refused", "error"),
 		PushOps:     f.counter("gatehouse_push_operations_total", "Records in acknowledged batches."),
 		PushBytes:   f.counter("gatehouse_push_bytes_total", "Bytes of acknowledged batches."),
 		PushSeconds: f.histogram("gatehouse_push_seconds", "Time from sending a batch to its acknowledgement.", .0002, .0005, .001, .002, .005, .01, .02, .05, .1, .5, 1, 5, 30),

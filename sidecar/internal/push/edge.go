@@ -77,7 +77,8 @@ func (e *edge) apply(ctx context.Context, batch []byte) error {
 func (e *edge) state(ctx context.Context) (*wire.State, error) {
 	var b [8]byte
 	rand.Read(b[:]) // never fails
-	state, err := e.post(ctx, wire.BeginBatch(nil, binary.LittleEndian.Uint64(b[:])|1, false))
+	nobodys := binary.LittleEndian.Uint64(b[:]) | 1
+	state, err := e.post(ctx, wire.BeginBatch(nil, nobodys, nobodys))
 	if conflict, ok := err.(*conflictError); ok {
 		return conflict.state, nil
 	}
@@ -109,9 +110,11 @@ func (e *edge) post(ctx context.Context, batch []byte) (*wire.State, error) {
 	}
 	var state *wire.State
 	if len(answer) > 0 {
-		// A state that can't be read is as good as none: we take over from it.
+		// A state that can't be read is as good as none, but for its epoch: we take over from it.
 		if s, err := wire.ParseState(answer); err == nil {
 			state = &s
+		} else if epoch, err := wire.RecordEpoch(answer, wire.RegionState); err == nil {
+			state = &wire.State{Epoch: epoch}
 		}
 	}
 	if response.StatusCode == http.StatusConflict {

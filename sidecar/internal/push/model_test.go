@@ -15,7 +15,7 @@ import (
 )
 
 // TestModel changes an image while pushes are lost, answered wrongly, applied without an
-// answer, and memories emptied. Between any two operations every object is whole and no
+// answer or long after it was given up, and memories emptied. Between any two operations every object is whole and no
 // older than before; at rest the memory is the image.
 func TestModel(t *testing.T) {
 	for seed := range uint64(2) {
@@ -45,6 +45,7 @@ type model struct {
 	mu     sync.Mutex // protects all below
 	faults *rand.Rand
 	calm   bool
+	late   func() (int, []byte) // a push that was given up and is still to be applied
 }
 
 func newModel(t *testing.T, seed uint64) *model {
@@ -81,6 +82,10 @@ func (m *model) fault(w http.ResponseWriter, apply func() (int, []byte)) bool {
 	if m.calm {
 		return false
 	}
+	if m.late != nil && m.faults.IntN(8) == 0 {
+		m.late()
+		m.late = nil
+	}
 	switch m.faults.IntN(12) {
 	case 0: // lost
 		panic(http.ErrAbortHandler)
@@ -92,6 +97,9 @@ func (m *model) fault(w http.ResponseWriter, apply func() (int, []byte)) bool {
 		return true
 	case 3:
 		m.proxy.Forget()
+	case 4:
+		m.late = apply
+		panic(http.ErrAbortHandler)
 	}
 	return false
 }

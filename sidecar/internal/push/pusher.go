@@ -212,9 +212,10 @@ func (p *Pusher) explain(err error) string {
 	rival, _ := errors.AsType[*rivalError](err)
 	switch {
 	case rival != nil: // still
+		p.metrics.Pushes.WithLabelValues("rival").Inc()
 		return "rival"
 	case conflict != nil && conflict.state != nil && !p.own[conflict.state.Epoch] && fresh(conflict.state):
-		p.metrics.Pushes.WithLabelValues("conflict").Inc()
+		p.metrics.Pushes.WithLabelValues("rival").Inc()
 		p.rival = conflict.state.Epoch
 		why := fmt.Sprintf("another sidecar has taken over the edge at %s (its epoch %s, ours %s): run one sidecar for each edge and stop one of the two",
 			p.socket, hex(p.rival), hex(p.epoch))

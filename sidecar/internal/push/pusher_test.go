@@ -231,6 +231,10 @@ func TestRival(t *testing.T) {
 	if got := metricstest.Value(t, first.metrics, "gatehouse_pushes_total", "result", "ok"); got != pushed {
 		t.Error("the first went on pushing")
 	}
+	seen := metricstest.Value(t, first.metrics, "gatehouse_pushes_total", "result", "rival")
+	eventually(t, "the rival to be counted for as long as it is there", func() bool {
+		return seen > 0 && metricstest.Value(t, first.metrics, "gatehouse_pushes_total", "result", "rival") > seen
+	})
 	second.stop()
 	eventually(t, "the first to take over again", func() bool { return first.Ready() == nil && p.version("/first") == 1 && p.version("/second") == 0 })
 }

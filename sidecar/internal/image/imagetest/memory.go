@@ -32,8 +32,7 @@ func (m *Memory) Apply(body []byte) (status int, answer []byte) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	state, found := m.LockedState()
-	if !batch.Takeover && (!found || state.Epoch != batch.Epoch) {
+	if state, _ := m.LockedState(); state.Epoch != batch.Replaces {
 		return http.StatusConflict, m.record(wire.RegionState, 0)
 	}
 	for op := range batch.Ops() {
