@@ -5,6 +5,7 @@
 
 {{/* The settings and their reasons are those of envoy/envoy.yaml. */}}
 {{- define "gatehouse.envoy" -}}
+node: {id: {{ include "gatehouse.fullname" . }}, cluster: {{ include "gatehouse.fullname" . }}} # asked for where a certificate comes by a file
 static_resources:
   listeners:
   - {{- include "gatehouse.edgeListener" . | nindent 4 }}
@@ -51,7 +52,21 @@ overload_manager:
     typed_config:
       "@type": type.googleapis.com/envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig
       max_active_downstream_connections: {{ int64 .Values.envoy.maxConnections }}
+  buffer_factory_config: {minimum_account_to_track_power_of_two: 15}
   actions:
+  - name: envoy.overload_actions.reduce_timeouts
+    triggers:
+    - name: envoy.resource_monitors.fixed_heap
+      scaled: {scaling_threshold: 0.5, saturation_threshold: 0.9}
+    typed_config:
+      "@type": type.googleapis.com/envoy.config.overload.v3.ScaleTimersOverloadActionConfig
+      timer_scale_factors:
+      - {timer: HTTP_DOWNSTREAM_STREAM_FLUSH, min_timeout: 0.5s}
+      - {timer: HTTP_DOWNSTREAM_CONNECTION_IDLE, min_timeout: 2s}
+  - name: envoy.overload_actions.reset_high_memory_stream
+    triggers:
+    - name: envoy.resource_monitors.fixed_heap
+      scaled: {scaling_threshold: 0.5, saturation_threshold: 0.95}
   - name: envoy.overload_actions.shrink_heap
     triggers:
     - name: envoy.resource_monitors.fixed_heap
@@ -62,12 +77,34 @@ overload_manager:
       threshold: {value: 0.98}
 {{- end }}
 
+{{/* The certificate of the edge listener, which Envoy reads again when the Secret changes. */}}
+{{- define "gatehouse.tls" -}}
+resources:
+- "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret
+  name: edge
+  tls_certificate:
+    certificate_chain: {filename: /etc/gatehouse-tls/tls.crt}
+    private_key: {filename: /etc/gatehouse-tls/tls.key}
+    watched_directory: {path: /etc/gatehouse-tls}
+{{- end }}
+
 {{- define "gatehouse.edgeListener" -}}
 name: edge
 address:
   socket_address: {address: {{ .Values.envoy.address | quote }}, port_value: {{ .Values.envoy.port }}}
 filter_chains:
-- filters:
+- {{- if .Values.envoy.tls.existingSecret }}
+  transport_socket:
+    name: envoy.transport_sockets.tls
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext
+      common_tls_context:
+        alpn_protocols: [h2, http/1.1]
+        tls_certificate_sds_secret_configs:
+        - name: edge
+          sds_config: {resource_api_version: V3, path_config_source: {path: /etc/envoy/tls.yaml}}
+  {{- end }}
+  filters:
   - name: envoy.filters.network.http_connection_manager
     typed_config:
       "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
@@ -104,6 +141,7 @@ filter_chains:
       xff_num_trusted_hops: {{ .Values.envoy.trustedHops }}
       # More than the route's timeout. It also ends what waits in a VM that traps.
       stream_idle_timeout: {{ add .Values.upstream.timeoutSeconds 5 }}s
+      stream_flush_timeout: 10s
       request_timeout: 60s
       request_headers_timeout: 10s
       max_request_headers_kb: 16
