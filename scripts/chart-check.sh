@@ -30,7 +30,7 @@ stage() {
 render() { helm template demo $chart --namespace apps --values "$@"; }
 
 # content KEY: the text under this key of the one ConfigMap on standard input.
-content() { sed -n "/^  $1: |\$/,/^[^ ]/p" | sed -e '1d' -e '/^---/d' -e 's/^    //'; }
+content() { sed -n "/^  $1: |\$/,/^ \{0,2\}[^ ]/p" | sed -e '/^ \{0,2\}[^ ]/d' -e 's/^    //'; }
 
 lint() {
   local values
@@ -43,7 +43,7 @@ lint() {
 patched() {
   printf 'apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: workload}\n'
   render $chart/ci/istio-values.yaml --show-only templates/istio/workload-patch.yaml | content 'patch\.yaml' |
-    sed -e 's/^spec:$/&\n  selector: {matchLabels: {app: shop}}/' -e 's/^    spec:$/&\n      containers: [{name: app, image: app}]/'
+    sed -e '/patch: delete/d' -e 's/^spec:$/&\n  selector: {matchLabels: {app: shop}}/' -e 's/^    spec:$/&\n      containers: [{name: app, image: app}]/'
 }
 
 schemas() {
@@ -85,9 +85,11 @@ wrong_values() {
 envoy() {
   local values
   for values in "$chart"/ci/gateway*-values.yaml; do
-    render "$values" --show-only templates/gateway/envoy-config.yaml | content 'envoy\.yaml' >"$work/envoy.yaml"
+    render "$values" --show-only templates/gateway/envoy-config.yaml >"$work/config.yaml"
+    content 'envoy\.yaml' <"$work/config.yaml" >"$work/envoy.yaml"
+    content 'tls\.yaml' <"$work/config.yaml" >"$work/tls.yaml"
     build/gatehousectl check "$work/envoy.yaml" || return
-    sed -i "s#/etc/gatehouse/gatehouse.wasm#$PWD/$module#" "$work/envoy.yaml"
+    sed -i -e "s#/etc/gatehouse/gatehouse.wasm#$PWD/$module#" -e "s#/etc/envoy/tls.yaml#$work/tls.yaml#" "$work/envoy.yaml"
     "$envoy_binary" --mode validate --log-level error --config-path "$work/envoy.yaml" || return
   done
 }

@@ -4,11 +4,21 @@ package chart
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +47,7 @@ func TestGateway(t *testing.T) {
 		{"upgrade under traffic", c.upgrade},
 		{"rollback under traffic", c.rollback},
 		{"scale under traffic", c.scale},
+		{"TLS, and another certificate", c.tls},
 		{"uninstall", c.uninstall},
 		{"install with a Redis of its own", c.installTrial},
 		{"publish and answer with that", c.answers},
@@ -228,6 +239,83 @@ func (c *cluster) scale(t *testing.T) {
 		}
 	})
 	c.same(t)
+}
+
+// tls has the edge speak TLS by a Secret, and changes that: the pods stay, and their Envoys take
+// what is new.
+func (c *cluster) tls(t *testing.T) {
+	const secretName = "edge-tls"
+	first, second := newCertificate(t, "first"), newCertificate(t, "second")
+	apply := func(pair certificate) {
+		t.Helper()
+		manifest := run(t, "", "kubectl", "--namespace", namespace, "create", "secret", "tls", secretName,
+			"--cert", pair.cert, "--key", pair.key, "--dry-run=client", "--output=yaml")
+		run(t, manifest, "kubectl", "--namespace", namespace, "apply", "--filename", "-")
+	}
+	apply(first)
+	c.helm(t, append(append([]string{"upgrade", release, chartDir, "--wait", "--timeout", "120s"}, c.values...),
+		"--set", "envoy.tls.existingSecret="+secretName)...)
+	c.shows(t, "first")
+	pod := c.pod(t)
+	apply(second)
+	// The kubelet looks at a pod's Secrets when something of it changes, else once in a minute or so.
+	c.kubectl(t, "annotate", "pod", pod, "example.com/look=again")
+	c.shows(t, "second")
+	if got := c.pod(t); got != pod {
+		t.Errorf("got another pod, %s for %s", got, pod)
+	}
+	c.helm(t, append([]string{"upgrade", release, chartDir, "--wait", "--timeout", "120s"}, c.values...)...)
+	c.kubectl(t, "delete", "secret", secretName)
+}
+
+// shows waits until the edge answers by HTTP/2 with the certificate of this name.
+func (c *cluster) shows(t *testing.T, name string) {
+	t.Helper()
+	address := c.edge(t)
+	await(t, "certificate "+name, func() error {
+		client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+		defer client.CloseIdleConnections()
+		answer, err := client.Get("https://" + address + "/products/1")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = answer.Body.Close() }()
+		if got := answer.TLS.PeerCertificates[0].Subject.CommonName; got != name || answer.ProtoMajor != 2 || !hit(answer) {
+			return fmt.Errorf("got certificate %q, %s, Cache-Status %q", got, answer.Proto, answer.Header.Get("Cache-Status"))
+		}
+		return nil
+	})
+}
+
+// certificate is the files of one and its key.
+type certificate struct{ cert, key string }
+
+// newCertificate makes one that signs itself.
+func newCertificate(t *testing.T, name string) certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := certificate{filepath.Join(t.TempDir(), "tls.crt"), filepath.Join(t.TempDir(), "tls.key")}
+	for path, block := range map[string]*pem.Block{files.cert: {Type: "CERTIFICATE", Bytes: cert}, files.key: {Type: "PRIVATE KEY", Bytes: private}} {
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return files
 }
 
 // gone waits until a pod has ended.

@@ -93,22 +93,13 @@ func (m mesh) manifests(t *testing.T) {
 }
 
 // patchWorkload patches a Deployment as the notes of mode istio say: of a workload, whose istio-proxy
-// Istio adds, and of an Istio gateway, which has one to be merged with.
+// Istio adds, and of an Istio gateway, which has one to be merged with. Then it patches it again, for
+// values that need less.
 func patchWorkload(t *testing.T) {
 	for _, tt := range []struct{ context, container, get, want string }{
 		{"sidecar", "shop", `{.metadata.annotations.sidecar\.istio\.io/nativeSidecar}`, "false"},
 		{"gateway", "istio-proxy", "{.spec.containers[*].volumeMounts[*].name}", "gatehouse-run gatehouse-module"},
 	} {
-		patch := ""
-		for _, m := range parse(t, meshes[0].template(t, "--values", meshes[0].example(), "--set", "istio.context="+tt.context)) {
-			if strings.HasSuffix(m.name(), "-workload-patch") {
-				patch = m.at("data")["patch.yaml"].(string)
-			}
-		}
-		path := filepath.Join(t.TempDir(), "patch.yaml")
-		if err := os.WriteFile(path, []byte(patch), 0o600); err != nil {
-			t.Fatal(err)
-		}
 		kubectl := func(stdin string, args ...string) string {
 			return run(t, stdin, "kubectl", append([]string{"--namespace", meshNamespace}, args...)...)
 		}
@@ -116,7 +107,36 @@ func patchWorkload(t *testing.T) {
 			"selector": {"matchLabels": {"app": %[1]q}}, "template": {"metadata": {"labels": {"app": %[1]q}},
 			"spec": {"containers": [{"name": %[1]q, "image": "localhost/pause:dev"}]}}}}`, tt.container)
 		kubectl(deployment, "apply", "--filename", "-")
-		kubectl("", "patch", "deployment", tt.container, "--patch-file", path)
+		patch := func(values ...string) {
+			text := ""
+			for _, m := range parse(t, meshes[0].template(t, append([]string{"--values", meshes[0].example(), "--set", "istio.context=" + tt.context}, values...)...)) {
+				if strings.HasSuffix(m.name(), "-workload-patch") {
+					text = m.at("data")["patch.yaml"].(string)
+				}
+			}
+			path := filepath.Join(t.TempDir(), "patch.yaml")
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			kubectl("", "patch", "deployment", tt.container, "--patch-file", path)
+		}
+		names := func() string {
+			const pod = "{.spec.template.spec"
+			return kubectl("", "get", "deployment", tt.container, "--output",
+				"jsonpath="+pod+".volumes[*].name} "+pod+".initContainers[*].env[*].name} "+pod+".initContainers[*].volumeMounts[*].name}")
+		}
+		patch()
+		all := names()
+		patch("--values", "testdata/less-redis.yaml")
+		for _, gone := range []string{"gatehouse-redis", "GATEHOUSE_REDIS_USERNAME"} {
+			if got := names(); !strings.Contains(all, gone) || strings.Contains(got, gone) {
+				t.Errorf("%s: got %s, then %s; want it there, and gone when the values have none", gone, all, got)
+			}
+		}
+		patch()
+		if got := names(); got != all {
+			t.Errorf("patched once more: got %s, want %s", got, all)
+		}
 		for get, want := range map[string]string{"{.spec.initContainers[*].name}": "gatehouse-module gatehouse-sidecar", tt.get: tt.want} {
 			get = strings.Replace(get, "{", "{.spec.template", 1)
 			if got := kubectl("", "get", "deployment", tt.container, "--output", "jsonpath="+get); got != want {

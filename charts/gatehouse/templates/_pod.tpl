@@ -34,6 +34,9 @@
     # Runs when the pod's end begins, beside Envoy's own hook.
     preStop:
       exec: {command: [gatehousectl, drain-envoy]}
+  {{- else }}
+  ports: # Envoy's, for the PodMonitor: a mesh's Envoy doesn't name it
+  - {name: gh-telemetry, containerPort: {{ .Values.envoy.telemetryPort }}}
   {{- end }}
   resources:
     {{- toYaml .Values.sidecar.resources | nindent 4 }}

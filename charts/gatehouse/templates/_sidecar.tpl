@@ -6,7 +6,7 @@
 {{/* Ports of Redis and sentinels, as a list in JSON: those of the URL, and redisPorts. */}}
 {{- define "gatehouse.redisPorts" -}}
 {{- $ports := list }}
-{{- range regexFindAll ":[0-9]+" .Values.redis.url -1 }}{{ $ports = append $ports (trimPrefix ":" . | int) }}{{ end }}
+{{- range regexFindAll ":[0-9]+([,/?]|$)" .Values.redis.url -1 }}{{ $ports = append $ports (regexFind "[0-9]+" . | int) }}{{ end }}
 {{- range .Values.networkPolicy.redisPorts }}{{ $ports = append $ports (int .) }}{{ end }}
 {{- $ports | uniq | toJson }}
 {{- end }}

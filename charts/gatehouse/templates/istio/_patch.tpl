@@ -1,4 +1,5 @@
-{{/* A strategic merge patch of a workload's Deployment. */}}
+{{/* A strategic merge patch of a workload's Deployment. What an earlier one has put in is taken out
+     first: a merge would keep of it what this one no longer has. */}}
 {{- define "gatehouse.workloadPatch" -}}
 spec:
   template:
@@ -21,7 +22,12 @@ spec:
             - {name: gatehouse-module, mountPath: /etc/gatehouse, readOnly: true}
       {{- end }}
       initContainers:
+        - {$patch: delete, name: gatehouse-module}
+        - {$patch: delete, name: gatehouse-sidecar}
         {{- include "gatehouse.initContainers" . | nindent 8 }}
       volumes:
+        {{- range $name := list "redis" "redis-tls" "session-secret" "verdict-secret" }}
+        - {$patch: delete, name: gatehouse-{{ $name }}}
+        {{- end }}
         {{- include "gatehouse.volumes" . | nindent 8 }}
 {{- end }}
