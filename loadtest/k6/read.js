@@ -50,7 +50,7 @@ export default function () {
   if (asked) headers['If-None-Match'] = asked;
   const answer = http.get(base + path, { headers, tags: { name: asked ? 'conditional' : 'plain' } });
   tags[path] = answer.headers['Etag'];
-  hits.add((answer.headers['Cache-Status'] || '').includes('; hit'));
+  hits.add((answer.headers['Cache-Status'] || '').includes('gatehouse; hit'));
   check(answer, {
     '200, or 304 to a validator': (r) => r.status === 200 || (r.status === 304 && asked !== undefined),
     'has an entity tag': (r) => r.headers['Etag'] !== undefined,
