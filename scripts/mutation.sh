@@ -87,7 +87,7 @@ check allow-behind-its-names sidecar/internal/image/take.go \
 check resync-meets-what-moves-up sidecar/internal/events/catchup.go \
   'to = math.MaxUint64' '_ = math.MaxInt' ./sidecar/internal/events TestWrittenDuringResync
 check read-before-a-removal sidecar/internal/mirror/mirror.go \
-  'm.removals++' '' ./sidecar/internal/mirror TestReadBeforeRemoval
+  'm.removals[m.stripe(key)]++' '' ./sidecar/internal/mirror TestReadBeforeRemoval
 check path-as-it-came wasm-filter/policy/match.go \
   'asCame == canonical || asCame < 0 &&' 'true ||' ./wasm-filter/policy TestRuleOf
 check path-that-climbs wasm-filter/policy/match.go \
@@ -126,6 +126,31 @@ check nothing-kept-while-written wasm-filter/guard.go \
   'value&guardUp == 0' 'true' ./wasm-filter TestNothingKeptWhileObjectsAreWritten
 check guard-of-the-push-listener wasm-filter/guard.go \
   '== wire.MinRecord && binary.LittleEndian.Uint64(record) == value' '== wire.MinRecord' ./wasm-filter TestForeignGuard
+check late-takeover wasm-filter/ingest.go \
+  'cas, held := i.holds(batch.Replaces)' 'cas, held := i.holds(batch.Replaces); held = held || batch.Replaces != batch.Epoch' ./wasm-filter TestIngest
+check overtaken-batch-is-made-good wasm-filter/ingest.go \
+  'if wrote {' 'if false && wrote {' ./wasm-filter TestIngestIsOvertaken
+check revoked-while-fetching wasm-filter/calls.go \
+  's.answers.Verify = nil' '' ./wasm-filter TestRevokedWhileFetching
+check room-for-verifications wasm-filter/calls.go \
+  '|| c.fetches+fetches > maxFetches' '' ./wasm-filter TestFetchesLeaveRoom
+check room-for-the-follower sidecar/internal/api/fetcher.go \
+  'maxReads = 8' 'maxReads = 100' ./sidecar/internal/api TestReadsLeaveRoom
+check hold-of-sessions wasm-filter/policy/session.go \
+  'd.New = standing == wire.New && e.heard(nowMS)' '' ./wasm-filter TestHeldSourceOfSessions
+check head-as-get wasm-filter/policy/match.go \
+  '|| method == "HEAD" && slices.Contains(m.Methods, "GET")' '' ./wasm-filter/policy TestMatches
+check no-grace-after-not-after wasm-filter/policy/decide.go \
+  '(v.NotAfterMS == 0 || nowMS < v.NotAfterMS)' 'true' ./wasm-filter/policy TestVerdictGrace
+check no-grpc-from-the-cache wasm-filter/policy/answer.go \
+  'r.ifMatch || r.grpc ||' 'r.ifMatch ||' ./wasm-filter/policy TestDecideCache
+check refused-login sidecar/internal/events/position.go \
+  'return c.Err() != nil' 'return true' ./sidecar/internal/events TestLoginRefused
+check catch-up-from-one-server sidecar/internal/events/catchup.go \
+  'server{conn, address(client)}' 'server{client, address(client)}' ./sidecar/internal/events TestOneServer
+check loss-is-remembered sidecar/internal/events/catchup.go \
+  's.synced = false
+		return' 'return' ./sidecar/internal/events TestLostIsRemembered
 check deny-by-default wasm-filter/policy/match.go \
   'return r.ambiguous || e.config.DenyByDefault' 'return false' ./wasm-filter TestDefault
 
