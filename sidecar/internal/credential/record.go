@@ -68,6 +68,7 @@ type hash struct {
 func (v *Verifier) Apply(c contract.Credential) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.forget(time.Now())
 	shard := v.Shards.Of(c.ID)
 	before := v.records[c.ID]
 	if before != nil && before.resync == v.resyncs[shard] && before.version >= c.Version && !before.expiring(time.Now()) {
@@ -80,6 +81,30 @@ func (v *Verifier) Apply(c contract.Credential) {
 		return
 	}
 	v.replace(c.ID, r)
+	if r.tombstone {
+		v.tombstones = append(v.tombstones, tombstone{c.ID, r})
+	}
+}
+
+// tombstone is a record that may still be that of its device.
+type tombstone struct {
+	id     string
+	record *record
+}
+
+// forget makes devices unknown whose tombstones Redis has forgotten: else those whose ids don't come
+// again would stay for ever. mu is held.
+func (v *Verifier) forget(now time.Time) {
+	for len(v.tombstones) > 0 {
+		first := v.tombstones[0]
+		if v.records[first.id] == first.record {
+			if !first.record.expiring(now) {
+				return
+			}
+			v.replace(first.id, nil)
+		}
+		v.tombstones = v.tombstones[1:]
+	}
 }
 
 // read fills r from c; the answer is why nobody can be let in, or empty.

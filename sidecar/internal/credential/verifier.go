@@ -110,9 +110,10 @@ type Verifier struct {
 
 	mu         sync.Mutex // protects all below; held while the edge is called
 	records    map[string]*record
-	live       int      // records that are not tombstones
-	generation uint64   // last given out
-	resyncs    []uint64 // of each shard: its full resyncs
+	live       int         // records that are not tombstones
+	tombstones []tombstone // as they came
+	generation uint64      // last given out
+	resyncs    []uint64    // of each shard: its full resyncs
 	denies     denies
 	crowded    error  // why the edge doesn't know all devices; nil: it does
 	synced     []bool // of each shard: all records were read once, a device without one is unknown

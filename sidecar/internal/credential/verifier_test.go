@@ -169,7 +169,7 @@ func registered() fixture {
 		device("good", 1, "s"),
 		device("rotating", 1, "old", "new"),
 		with(device("disabled", 1, "s"), func(c *contract.Credential) { c.Disabled = true }),
-		{ID: "deleted", Version: 2, Deleted: true},
+		{ID: "deleted", Version: 2, Deleted: true, PublishedMS: time.Now().UnixMilli()},
 		with(device("over", 1, "s"), func(c *contract.Credential) { c.NotAfterMS = past }),
 		with(device("ending", 1, "s"), func(c *contract.Credential) { c.NotAfterMS = future }),
 		with(device("costly", 1, "s"), func(c *contract.Credential) { c.Hashes = []string{strings.Replace(y, "$04$", "$15$", 1)} }),

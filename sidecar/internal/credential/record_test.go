@@ -1,0 +1,42 @@
+package credential
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/image"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+)
+
+// TestTombstonesEnd deletes devices whose ids don't come again: they leave nothing behind when Redis
+// has forgotten them, too.
+func TestTombstonesEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := New(Config{Shards: 1}, image.New(image.Config{Objects: 1, Verdicts: 1}), metrics.New(), slog.New(slog.DiscardHandler))
+		apply := func(id string, version uint64, deleted bool) {
+			v.Apply(contract.Credential{ID: id, Version: version, Deleted: deleted, Disabled: !deleted, PublishedMS: time.Now().UnixMilli()})
+		}
+		for i := range 100 {
+			apply(fmt.Sprint("d", i), 1, false)
+			apply(fmt.Sprint("d", i), 2, true)
+		}
+		time.Sleep(time.Hour)
+		apply("d7", 3, false) // is there again
+		apply("d8", 3, true)  // is deleted later
+		if len(v.records) != 100 {
+			t.Errorf("got %d records, want 100: Redis has them still", len(v.records))
+		}
+		time.Sleep(contract.TombstoneLife - time.Hour)
+		if apply("other", 1, false); len(v.records) != 3 || v.records["d7"] == nil || v.records["d8"] == nil {
+			t.Errorf("got %d records, want d7, d8 and other", len(v.records))
+		}
+		time.Sleep(time.Hour)
+		if apply("other", 2, false); len(v.records) != 2 || len(v.tombstones) != 0 {
+			t.Errorf("got %d records, %d tombstones; want 2 and none", len(v.records), len(v.tombstones))
+		}
+	})
+}
