@@ -34,7 +34,7 @@ func TestContractDocument(t *testing.T) {
 	}
 
 	limits := map[string]int64{
-		"key": wire.MaxKey, "device id": wire.MaxDeviceID, "secret": wire.MaxSecret, "entity-tag": wire.MaxETag,
+		"key": wire.MaxKey, "query": wire.MaxPairs, "device id": wire.MaxDeviceID, "secret": wire.MaxSecret, "entity-tag": wire.MaxETag,
 		"content type": wire.MaxContentType, "body": wire.MaxBody, "hashes": contract.MaxHashes,
 		"lowest cost": contract.MinCost, "highest cost": contract.MaxCost, "permissions": wire.MaxPermissions,
 		"permission": wire.MaxPermissionName, "number": wire.MaxVersion,
@@ -49,8 +49,8 @@ func TestContractDocument(t *testing.T) {
 	if !maps.Equal(documented, limits) {
 		t.Errorf("limits: got  %v\nwant %v", documented, limits)
 	}
-	out, err := python(t, "", "-c", "import sys; sys.path.insert(0, 'testdata'); from publish_example import *; print(MAX_KEY, MAX_BODY, MAX_SECRET, TOMBSTONE_LIFE_MS)")
-	if want := fmt.Sprint(limits["key"], limits["body"], limits["secret"], limits["tombstone"]); err != nil || out != want {
+	out, err := python(t, "", "-c", "import sys; sys.path.insert(0, 'testdata'); from publish_example import *; print(MAX_KEY, MAX_PAIRS, MAX_BODY, MAX_SECRET, TOMBSTONE_LIFE_MS)")
+	if want := fmt.Sprint(limits["key"], limits["query"], limits["body"], limits["secret"], limits["tombstone"]); err != nil || out != want {
 		t.Errorf("the example's limits: got %s, %v, want %s", out, err, want)
 	}
 	documentedFields(t)

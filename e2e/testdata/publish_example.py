@@ -28,6 +28,7 @@ DEVICE = "[!#-+.0->@-~-]{1,128}"
 MEMBER = re.compile(f"o:(/|@{DEVICE}/)[!-~]*|c:{DEVICE}")
 CONTENT_TYPE = re.compile("[ -~]{1,255}")
 MAX_KEY = 2048
+MAX_PAIRS = 64
 MAX_BODY = 1 << 20
 MAX_SECRET = 72
 TOMBSTONE_LIFE_MS = 24 * 60 * 60 * 1000
@@ -62,6 +63,8 @@ class Publisher:
         """Publishes an object in the encodings that make it smaller; here that is gzip."""
         if key != canonical_key(key):
             raise ValueError(f"key {key!r}: the edge looks up {canonical_key(key)!r}")
+        if key.partition("?")[2].count("&") >= MAX_PAIRS:
+            raise ValueError(f"key {key!r}: more than {MAX_PAIRS} parameters, which the edge doesn't look up")
         if not CONTENT_TYPE.fullmatch(content_type):
             raise ValueError(f"content type {content_type!r}: want 1 to 255 bytes of printable ASCII")
         if len(body) > MAX_BODY:
