@@ -17,8 +17,11 @@ type holds map[netip.Addr]int64
 
 // add holds a source for ms milliseconds.
 func (h holds) add(source string, nowMS int64, ms uint32) {
+	if ms == 0 {
+		return
+	}
 	network, ok := wire.Network(source)
-	if !ok || ms == 0 {
+	if !ok {
 		return
 	}
 	if _, held := h[network]; held || len(h) < maxHolds {

@@ -1,6 +1,10 @@
 package contract
 
-import "github.com/gatehouse/gatehouse/wire"
+import (
+	"strings"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
 
 // Kinds of a [Member].
 const (
@@ -37,6 +41,9 @@ func ParseMember(s string) (Member, error) {
 	case KindObject:
 		if len(m.ID) > wire.MaxKey {
 			return Member{}, refuse(ReasonLimit, "member %s: key of %d bytes, at most %d are allowed", quote(s), len(m.ID), wire.MaxKey)
+		}
+		if _, query, _ := strings.Cut(m.ID, "?"); strings.Count(query, "&") >= wire.MaxPairs {
+			return Member{}, refuse(ReasonLimit, "member %s: key of more than %d parameters", quote(s), wire.MaxPairs)
 		}
 		if !wire.ValidKey(m.ID) {
 			return Member{}, refuse(ReasonMalformed, `member %s: a key is "/path" or "@device/path" in visible ASCII`, quote(s))

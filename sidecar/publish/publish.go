@@ -194,7 +194,7 @@ func checkMember(m contract.Member) error {
 func (p *Publisher) reads(ctx context.Context) error {
 	stored, err := p.client.Get(ctx, contract.ShardsKey).Result()
 	if err != nil {
-		return nil // there is none yet, or the next call says what is wrong
+		return nil // there is none yet; or Redis has just answered another call, and will soon again
 	}
 	return p.shards.Agree(stored)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -66,8 +67,7 @@ const maxFailures = 100
 
 // keep keeps an error that is of one device only, and returns any other.
 func (f *failures) keep(err error) error {
-	_, answered := errors.AsType[redis.Error](err)
-	if err == nil || !answered && !errors.Is(err, ErrStale) && !errors.Is(err, ErrCorrupt) {
+	if err == nil || !errors.Is(err, ErrStale) && !strings.Contains(err.Error(), "WRONGTYPE") {
 		return err
 	}
 	f.mu.Lock()

@@ -92,15 +92,18 @@ func (c *Config) credentialHeaders() []string {
 
 // isIdentity reports whether an upstream may take name, in lower case, for one of our headers.
 func isIdentity(name string) bool {
-	return spells(name, DeviceHeader) || spells(name, PermissionsHeader)
+	switch len(name) {
+	case len(DeviceHeader):
+		return spells(name, DeviceHeader)
+	case len(PermissionsHeader):
+		return spells(name, PermissionsHeader)
+	}
+	return false
 }
 
-// spells reports whether an upstream may take name for header: many make no difference between
-// '-' and '_', and some (CGI) between any of what is neither letter nor digit.
+// spells reports whether an upstream may take name for header, which is as long: many make no
+// difference between '-' and '_', and some (CGI) between any of what is neither letter nor digit.
 func spells(name, header string) bool {
-	if len(name) != len(header) || name[0] != header[0] {
-		return false
-	}
 	for i := range len(name) {
 		c := name[i]
 		if c != header[i] && (header[i] != '-' || 'a' <= c && c <= 'z' || '0' <= c && c <= '9') {

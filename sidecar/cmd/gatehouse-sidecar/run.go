@@ -26,6 +26,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/mirror"
 	"github.com/gatehouse/gatehouse/sidecar/internal/push"
 	"github.com/gatehouse/gatehouse/sidecar/internal/session"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
 // Exit codes.
@@ -101,7 +102,9 @@ func versionName() string {
 // serve runs all components until ctx ends or one of them fails.
 func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	redis.SetLogger(redisLogger{log})
-	client, err := c.Redis.Settings().Connect()
+	settings := c.Redis.Settings()
+	settings.PoolSize = min(settings.PoolSize+c.Redis.Shards, redisurl.MaxPoolSize) // a catch-up holds one
+	client, err := settings.Connect()
 	if err != nil {
 		return fmt.Errorf("redis: %w", err)
 	}
@@ -172,7 +175,7 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 		return events.Config{Objects: objects.Shard(i), Credentials: verifier.Shard(i)}
 	}, im, client, m, log)
 	pusher := push.New(im, c.Push.Socket, followers.Synced(), m, log)
-	fetcher, err := api.NewRedis(objects, client, shards, m)
+	fetcher, err := api.NewRedis(objects, client, c.Redis.PoolSize, shards, m)
 	if err != nil {
 		return nil, err
 	}

@@ -102,7 +102,7 @@ func start(t *testing.T, v api.Verifier) fixture {
 	if f.mirror, err = mirror.New(mirror.Config{Bytes: 1 << 20, Objects: 100}, image.New(image.Config{}), f.metrics, discard); err != nil {
 		t.Fatal(err)
 	}
-	fetcher, err := api.NewRedis(f.mirror, client, 1, f.metrics)
+	fetcher, err := api.NewRedis(f.mirror, client, 16, 1, f.metrics)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -321,7 +321,7 @@ func TestFetchIsOvertaken(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			fetcher, err := api.NewRedis(&overtaken{m, func() { tt.during(m) }, 1}, client, 1, metrics.New())
+			fetcher, err := api.NewRedis(&overtaken{m, func() { tt.during(m) }, 1}, client, 16, 1, metrics.New())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -347,7 +347,7 @@ func TestFetchIsOvertakenAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fetcher, err := api.NewRedis(&overtaken{m, func() { m.Remove(removed) }, 2}, client, 1, metrics.New())
+		fetcher, err := api.NewRedis(&overtaken{m, func() { m.Remove(removed) }, 2}, client, 16, 1, metrics.New())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -382,7 +382,7 @@ func TestReadsLeaveRoom(t *testing.T) {
 		<-release
 		reading.Add(-1)
 	}))
-	fetcher, err := api.NewRedis(f.mirror, client, 1, metrics.New())
+	fetcher, err := api.NewRedis(f.mirror, client, 16, 1, metrics.New())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,8 +21,7 @@ const (
 	maxAbsent = 10000
 	// fetchTimeout bounds a call to Redis, which goes on when its caller has left.
 	fetchTimeout = 5 * time.Second
-	// maxReads is how many calls to Redis are under way at a time, fewer than its client has
-	// connections: who follows the events needs some.
+	// maxReads is how many calls to a server are under way at a time, at most.
 	maxReads = 8
 )
 
@@ -41,11 +40,12 @@ type Redis struct {
 	metrics *metrics.Metrics
 	flights singleflight.Group
 	absent  *otter.Cache[string, struct{}]
-	reads   chan struct{} // has one for each call under way
+	reads   []chan struct{} // of each server: one for each call under way
 }
 
-// NewRedis is a Redis that reads through client, which must not read from replicas.
-func NewRedis(m Mirror, client redis.UniversalClient, shards contract.Shards, mm *metrics.Metrics) (*Redis, error) {
+// NewRedis is a Redis that reads through client, which must not read from replicas, and uses at
+// most half of its connections to a server: who follows the events needs some.
+func NewRedis(m Mirror, client redis.UniversalClient, connections int, shards contract.Shards, mm *metrics.Metrics) (*Redis, error) {
 	absent, err := otter.New(&otter.Options[string, struct{}]{
 		MaximumSize:      maxAbsent,
 		ExpiryCalculator: otter.ExpiryWriting[string, struct{}](absentFor),
@@ -53,7 +53,15 @@ func NewRedis(m Mirror, client redis.UniversalClient, shards contract.Shards, mm
 	if err != nil {
 		return nil, fmt.Errorf("memory of absent keys: %w", err)
 	}
-	return &Redis{mirror: m, client: client, shards: shards, metrics: mm, absent: absent, reads: make(chan struct{}, maxReads)}, nil
+	servers := 1
+	if _, ok := client.(*redis.ClusterClient); ok {
+		servers = shards.Count() // at most: a server may have several shards
+	}
+	reads := make([]chan struct{}, servers)
+	for i := range reads {
+		reads[i] = make(chan struct{}, max(1, min(connections/2, maxReads)))
+	}
+	return &Redis{mirror: m, client: client, shards: shards, metrics: mm, absent: absent, reads: reads}, nil
 }
 
 // fetched is the outcome of one call to Redis.
@@ -100,11 +108,12 @@ func (r *Redis) count(f fetched, err error) (contract.Object, bool, error) {
 func (r *Redis) read(key string) (fetched, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), fetchTimeout)
 	defer cancel()
+	reads := r.reads[r.shards.Of(key)%len(r.reads)]
 	select {
-	case r.reads <- struct{}{}:
-		defer func() { <-r.reads }()
+	case reads <- struct{}{}:
+		defer func() { <-reads }()
 	case <-ctx.Done():
-		return fetched{}, fmt.Errorf("read %q: %d other reads are under way, the most there may be: %w", key, maxReads, ctx.Err())
+		return fetched{}, fmt.Errorf("read %q: %d other reads are under way, the most there may be: %w", key, cap(reads), ctx.Err())
 	}
 	var result mirror.Result
 	for range 2 {
@@ -134,7 +143,7 @@ func (r *Redis) read(key string) (fetched, error) {
 		}
 	}
 	if result == mirror.Overtaken {
-		return fetched{}, fmt.Errorf("read %q: overtaken twice by what was removed meanwhile", key)
+		return fetched{}, fmt.Errorf("read %q: overtaken twice by what was removed or read anew meanwhile", key)
 	}
 	return r.gone(key), nil
 }

@@ -140,7 +140,7 @@ func TestNoLimitOfSources(t *testing.T) {
 		}
 		return bcrypt.ErrMismatchedHashAndPassword
 	}
-	f := start(credential.Config{Workers: 1, Queue: 1, Wait: 10 * time.Millisecond, Compare: busy, Limits: credential.Limits{DeviceFailures: 2, Window: time.Hour}})
+	f := start(credential.Config{Workers: 1, Queue: 1, Wait: 300 * time.Millisecond, Compare: busy, Limits: credential.Limits{DeviceFailures: 2, Window: time.Hour}})
 	for _, id := range []string{"a", "b", "c", "d"} {
 		f.Apply(device(id, 1, "right"))
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
+	"net"
 	"strconv"
 	"time"
 
@@ -181,7 +181,7 @@ func (s *Subscriber) readLog(ctx context.Context, master server, from, to uint64
 			n := min(len(members), s.batch)
 			err := s.readRecords(ctx, master, members[:n])
 			if err != nil {
-				if n > 1 && errors.Is(err, os.ErrDeadlineExceeded) {
+				if timeout, ok := errors.AsType[net.Error](err); n > 1 && ok && timeout.Timeout() {
 					s.batch = n / 2
 					s.log.Warn("records don't come in time: the next catch-up asks for fewer at once", "records", n, "next", s.batch, "timeout", recordsTimeout)
 				}

@@ -114,7 +114,7 @@ func TestGroupFollowsAllShards(t *testing.T) {
 			Member: contract.ObjectMember(stray), Fields: map[string]string{"version": "9", "published": "1", "deleted": "1"},
 		}))+"cut off")
 		eventually(t, "the stray that can't be read", func() bool {
-			return metricstest.Value(t, g.metrics, "gatehouse_corrupt_total", "kind", "member", "reason", "conflict") == 2
+			return metricstest.Value(t, g.metrics, "gatehouse_events_total", "result", "corrupt") == 2
 		})
 		if version(stray) != 2 {
 			t.Errorf("%s is version %d, want 2", stray, version(stray))

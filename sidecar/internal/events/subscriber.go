@@ -139,11 +139,13 @@ func (s *Subscriber) Run(ctx context.Context) error {
 	}
 }
 
-// cause is what an error says without the ports of the connection that it is of, which are
-// others each time.
+// cause is what an error says at its root, without ports and numbers that are others each time.
 func cause(err error) string {
-	if op, ok := errors.AsType[*net.OpError](err); ok {
-		return op.Op + ": " + op.Err.Error()
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
+		return "lookup " + dns.Name
+	}
+	for inner := err; inner != nil; inner = errors.Unwrap(inner) {
+		err = inner
 	}
 	return err.Error()
 }
@@ -261,6 +263,7 @@ func (s *Subscriber) receive(ctx context.Context, payload string) error {
 	}
 	s.setSeq(e.Seq)
 	switch stray := s.Shards.Belongs(e.Member, s.Shard); {
+	case err != nil && stray != nil: // was refused above, and takes nothing of this shard away
 	case stray != nil:
 		s.metrics.Events.WithLabelValues("corrupt").Inc()
 		s.refuse("member", e.Member.ID, stray)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/push"
+	"github.com/gatehouse/gatehouse/wire"
 )
 
 // deadline is how long a condition may take to come true.
@@ -237,6 +239,35 @@ func TestRival(t *testing.T) {
 	})
 	second.stop()
 	eventually(t, "the first to take over again", func() bool { return first.Ready() == nil && p.version("/first") == 1 && p.version("/second") == 0 })
+}
+
+// TestTakesOverFromWhateverIsThere starts at memories that hold no state, a blanked one, and one of
+// which only the epoch can be read.
+func TestTakesOverFromWhateverIsThere(t *testing.T) {
+	good := wire.AppendState(nil, &wire.State{Epoch: 7, Permissions: []string{"p"}})
+	for name, told := range map[string][]byte{"none": nil, "blanked": make([]byte, wire.MinRecord), "broken": good[:len(good)-1]} {
+		t.Run(name, func(t *testing.T) {
+			p := newProxy(t)
+			if name == "broken" { // as far as this memory knows, it isn't
+				p.Apply(wire.AppendOp(wire.BeginBatch(nil, 7, 0), wire.RegionState, 0, func(dst []byte) []byte { return append(dst, good...) }))
+			}
+			var asked atomic.Bool
+			p.fault = func(w http.ResponseWriter, _ func() (int, []byte)) bool {
+				if asked.Swap(true) {
+					return false
+				}
+				w.WriteHeader(http.StatusConflict)
+				w.Write(told)
+				return true
+			}
+			s := start(t, p.socket)
+			s.PutObject(object("/a", 1))
+			eventually(t, "the object", func() bool { return p.version("/a") == 1 })
+			if got := metricstest.Value(t, s.metrics, "gatehouse_epochs_total"); got != 1 {
+				t.Errorf("got %v takeovers, want one that succeeds", got)
+			}
+		})
+	}
 }
 
 func TestRefusedBatchIsSaidWithItsReason(t *testing.T) {
