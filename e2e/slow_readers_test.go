@@ -47,6 +47,8 @@ func TestSlowReaders(t *testing.T) {
 			request, err := http.NewRequestWithContext(ctx, http.MethodGet, e.EdgeURL()+"/v1/products/large", nil)
 			if err != nil {
 				t.Error(err)
+				asked.Done()
+				return
 			}
 			answer, err := transport.RoundTrip(request)
 			asked.Done()

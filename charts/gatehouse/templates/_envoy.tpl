@@ -57,7 +57,7 @@ overload_manager:
   - name: envoy.overload_actions.reduce_timeouts
     triggers:
     - name: envoy.resource_monitors.fixed_heap
-      scaled: {scaling_threshold: 0.5, saturation_threshold: 0.9}
+      scaled: {scaling_threshold: 0.75, saturation_threshold: 0.95}
     typed_config:
       "@type": type.googleapis.com/envoy.config.overload.v3.ScaleTimersOverloadActionConfig
       timer_scale_factors:
@@ -66,7 +66,7 @@ overload_manager:
   - name: envoy.overload_actions.reset_high_memory_stream
     triggers:
     - name: envoy.resource_monitors.fixed_heap
-      scaled: {scaling_threshold: 0.5, saturation_threshold: 0.95}
+      scaled: {scaling_threshold: 0.8, saturation_threshold: 0.95}
   - name: envoy.overload_actions.shrink_heap
     triggers:
     - name: envoy.resource_monitors.fixed_heap
@@ -93,7 +93,7 @@ name: edge
 address:
   socket_address: {address: {{ .Values.envoy.address | quote }}, port_value: {{ .Values.envoy.port }}}
 filter_chains:
-- {{- if .Values.envoy.tls.existingSecret }}
+- {{- if (.Values.envoy.tls).existingSecret }}
   transport_socket:
     name: envoy.transport_sockets.tls
     typed_config:
@@ -141,7 +141,7 @@ filter_chains:
       xff_num_trusted_hops: {{ .Values.envoy.trustedHops }}
       # More than the route's timeout. It also ends what waits in a VM that traps.
       stream_idle_timeout: {{ add .Values.upstream.timeoutSeconds 5 }}s
-      stream_flush_timeout: 10s
+      stream_flush_timeout: 60s
       request_timeout: 60s
       request_headers_timeout: 10s
       max_request_headers_kb: 16

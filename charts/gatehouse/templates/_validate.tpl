@@ -24,6 +24,13 @@
 {{- fail (printf "envoy.telemetryPort: %d is envoy.port, too" (int $v.envoy.port)) }}
 {{- end }}
 {{- include "gatehouse.validateHeap" $v.envoy }}
+{{- include "gatehouse.validateCache" . }}
+{{- if and $v.envoy.config ($v.envoy.tls).existingSecret }}
+{{- fail "envoy.tls.existingSecret: envoy.config is set, too, and says by itself what the edge speaks: remove one" }}
+{{- end }}
+{{- if and $v.service.externalTrafficPolicy (eq $v.service.type "ClusterIP") }}
+{{- fail "service.externalTrafficPolicy: service.type is ClusterIP: it is for NodePort and LoadBalancer" }}
+{{- end }}
 {{- if and $v.autoscaling.enabled (lt (int $v.autoscaling.maxReplicas) (int $v.autoscaling.minReplicas)) }}
 {{- fail (printf "autoscaling.maxReplicas: %d is less than minReplicas, %d" (int $v.autoscaling.maxReplicas) (int $v.autoscaling.minReplicas)) }}
 {{- end }}
@@ -107,6 +114,17 @@
 {{- end }}
 {{- if and .tls.certKey (not .tls.existingSecret) }}
 {{- fail "redis.tls.certKey: redis.tls.existingSecret is empty: give the Secret that has this key" }}
+{{- end }}
+{{- end }}
+
+{{/* What is cached must fit into the heap, where it is in MiB or GiB. */}}
+{{- define "gatehouse.validateCache" -}}
+{{- $bytes := dig "memory" "bytes" "" .Values.sidecar.settings | toString }}
+{{- if regexMatch "^[0-9]+[GM]iB$" $bytes }}
+{{- $cached := mul (regexFind "^[0-9]+" $bytes) (ternary 1073741824 1048576 (hasSuffix "GiB" $bytes)) }}
+{{- if gt (mul $cached 4) (mul 3 (int64 .Values.envoy.maxHeapBytes)) }}
+{{- fail (printf "sidecar.settings.memory.bytes: %s is more than three quarters of envoy.maxHeapBytes, %d: raise that, and envoy.resources.limits.memory" $bytes (int64 .Values.envoy.maxHeapBytes)) }}
+{{- end }}
 {{- end }}
 {{- end }}
 

@@ -43,7 +43,7 @@
     - {name: gatehouse-envoy, mountPath: /etc/envoy, readOnly: true}
     - {name: gatehouse-module, mountPath: /etc/gatehouse, readOnly: true}
     - {name: gatehouse-run, mountPath: /run/gatehouse}
-    {{- if .Values.envoy.tls.existingSecret }}
+    {{- if (.Values.envoy.tls).existingSecret }}
     - {name: gatehouse-tls, mountPath: /etc/gatehouse-tls, readOnly: true}
     {{- end }}
 {{- end }}
