@@ -142,6 +142,8 @@ check head-as-get wasm-filter/policy/match.go \
   '|| method == "HEAD" && slices.Contains(m.Methods, "GET")' '' ./wasm-filter/policy TestMatches
 check no-grace-after-not-after wasm-filter/policy/decide.go \
   '(v.NotAfterMS == 0 || nowMS < v.NotAfterMS)' 'true' ./wasm-filter/policy TestVerdictGrace
+check no-401-out-of-step wasm-filter/policy/decide.go \
+  'if !e.recent(nowMS, e.state.InStepMS) {' 'if false {' ./wasm-filter/policy TestDecideWithoutACall
 check no-grpc-from-the-cache wasm-filter/policy/answer.go \
   'r.ifMatch || r.grpc ||' 'r.ifMatch ||' ./wasm-filter/policy TestDecideCache
 check refused-login sidecar/internal/events/position.go \

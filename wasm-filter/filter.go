@@ -40,7 +40,9 @@ func (s *stream) decide(request *policy.Request) action {
 		if d.Outdated && v.readState() {
 			v.edge.Decide(&d, now, request, v, &s.answers)
 		}
-		v.count(d.Auth)
+		if d.Action != policy.Fetch { // after which the credential is judged again
+			v.count(d.Auth)
+		}
 		v.count(d.Cache)
 		if d.Refresh {
 			v.calls.refresh(&d)

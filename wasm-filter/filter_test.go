@@ -147,6 +147,9 @@ func TestVerifyAfterFetch(t *testing.T) {
 	if got := e.streams[id].reply; got == nil || got.status != 200 || string(got.body) != "body" {
 		t.Errorf("got %+v, want the body", got)
 	}
+	if e.tick(); e.counts[policy.AuthAllow] != 1 {
+		t.Errorf("got counts %v, want one that was let in", e.counts)
+	}
 }
 
 // TestRevokedWhileFetching revokes a device while its request, let in by the sidecar, waits for an

@@ -177,7 +177,7 @@ func (e *Edge) authorize(d *Decision, nowMS int64, r *Request, mem Memory, answe
 			d.unavailable(1)
 			d.Outdated = true
 		default:
-			e.judge(d, r.rule, v.Outcome, v.Permissions)
+			e.judge(d, nowMS, r.rule, v.Outcome, v.Permissions)
 		}
 		return
 	}
@@ -185,16 +185,16 @@ func (e *Edge) authorize(d *Decision, nowMS int64, r *Request, mem Memory, answe
 	v, standing, err := e.find(cred.ID, &d.Digest, mem)
 	switch {
 	case e.refutes(nowMS, cred, standing):
-		e.refuse(d, 401, AuthDeny)
+		e.deny(d, nowMS)
 	case standing == wire.Found && nowMS < v.ExpiresMS:
-		e.judge(d, r.rule, v.Outcome, v.Permissions)
+		e.judge(d, nowMS, r.rule, v.Outcome, v.Permissions)
 		d.Refresh = v.RefreshAfterMS != 0 && nowMS >= v.RefreshAfterMS
 	case !answers.Unreachable:
 		d.Action, d.Auth, d.Outdated = Verify, AuthVerify, outdated(err)
 		d.New = standing == wire.New && e.heard(nowMS)
 	case standing == wire.Found && v.Outcome == wire.Allow && nowMS < v.ExpiresMS+e.config.VerdictGrace.Milliseconds() &&
 		(v.NotAfterMS == 0 || nowMS < v.NotAfterMS):
-		if e.judge(d, r.rule, v.Outcome, v.Permissions); d.Auth == AuthAllow {
+		if e.judge(d, nowMS, r.rule, v.Outcome, v.Permissions); d.Auth == AuthAllow {
 			d.Auth = AuthGrace
 		}
 	default:
@@ -228,9 +228,9 @@ func (e *Edge) recent(nowMS, t int64) bool {
 }
 
 // judge turns a verdict on the decision's credential into a decision under a rule.
-func (e *Edge) judge(d *Decision, rule int, outcome wire.Outcome, permissions uint64) {
+func (e *Edge) judge(d *Decision, nowMS int64, rule int, outcome wire.Outcome, permissions uint64) {
 	if outcome != wire.Allow {
-		e.refuse(d, 401, AuthDeny)
+		e.deny(d, nowMS)
 		return
 	}
 	d.Outdated = bits.Len64(permissions) > len(e.state.Permissions)
@@ -239,6 +239,16 @@ func (e *Edge) judge(d *Decision, rule int, outcome wire.Outcome, permissions ui
 		return
 	}
 	d.Device, d.Permissions, d.Auth = d.Credential.ID, e.names(permissions), AuthAllow
+}
+
+// deny refuses a credential that was shown. While nobody is in step with Redis, it may have become a
+// right one there, and the device is told to come again instead.
+func (e *Edge) deny(d *Decision, nowMS int64) {
+	if !e.recent(nowMS, e.state.InStepMS) {
+		d.unavailable(1)
+		return
+	}
+	e.refuse(d, 401, AuthDeny)
 }
 
 // refuse makes d a 401 or 403 that doesn't say what was wrong.

@@ -443,6 +443,9 @@ func TestDecideWithoutACall(t *testing.T) {
 		{"bucket of another epoch", after(closed, func(s *wire.State) { s.Epoch++ }), "wrong", Verify, 0},
 		{"unknown device, the sidecar is silent", after(neighbour, silent), "right", Verify, 0},
 		{"wrong secret, the sidecar is silent", after(closed, silent), "wrong", Verify, 0},
+		{"unknown device, not in step with Redis", after(neighbour, func(s *wire.State) { s.InStepMS = now - 30_001 }), "right", Reply, 503},
+		{"wrong secret, not in step with Redis", after(closed, func(s *wire.State) { s.InStepMS = now - 30_001 }), "wrong", Reply, 503},
+		{"right secret, not in step with Redis", after(closed, func(s *wire.State) { s.InStepMS = now - 30_001 }), "right", Pass, 0},
 		{"unknown device, as long as it may be silent", after(neighbour, func(s *wire.State) { s.HeartbeatMS = now - 30_000 }), "right", Reply, 401},
 		{"wrong secret, as long as it may be silent", after(closed, func(s *wire.State) { s.HeartbeatMS = now - 30_000 }), "wrong", Reply, 401},
 		{"unknown device, a heartbeat ahead of the clock", after(neighbour, func(s *wire.State) { s.HeartbeatMS = now + 1000 }), "right", Reply, 401},
@@ -456,8 +459,8 @@ func TestDecideWithoutACall(t *testing.T) {
 			if d.Action != tt.action || d.Status != tt.status {
 				t.Errorf("got action %d, status %d; want %d, %d", d.Action, d.Status, tt.action, tt.status)
 			}
-			if tt.action == Reply && d.Auth != AuthDeny {
-				t.Errorf("got %q, want %q", d.Auth, AuthDeny)
+			if want := map[int]Counter{401: AuthDeny, 503: AuthUnavailable}[tt.status]; tt.action == Reply && d.Auth != want {
+				t.Errorf("got %q, want %q", d.Auth, want)
 			}
 			if tt.action != Verify {
 				return

@@ -56,13 +56,13 @@ func (e *Edge) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers *
 		d.Digest = cred.digest(&e.state.Keys)
 		_, standing, _ := e.find(cred.ID, &d.Digest, mem)
 		if e.refutes(nowMS, cred, standing) {
-			e.refuse(d, 401, AuthDeny)
+			e.deny(d, nowMS)
 			return
 		}
 		d.Action, d.Auth = Exchange, AuthVerify
 		d.New = standing == wire.New && e.heard(nowMS)
 	case issued.Outcome == wire.Deny:
-		e.refuse(d, 401, AuthDeny)
+		e.deny(d, nowMS)
 	case issued.Outcome != wire.Allow:
 		d.unavailable(issued.RetryAfterS)
 	default:
