@@ -220,6 +220,7 @@ func TestTokenOfChangedDevice(t *testing.T) {
 func TestTokenOutlivesItsSidecar(t *testing.T) {
 	e := withSessions(t)
 	k := e.letIn("dev", "secret", "telemetry.write")
+	e.pushed() // its verdict is at the edge
 	if err := e.KillSidecar(); err != nil {
 		t.Fatal(err)
 	}

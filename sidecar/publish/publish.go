@@ -193,8 +193,11 @@ func checkMember(m contract.Member) error {
 // reads refuses a Redis whose records are in another number of shards.
 func (p *Publisher) reads(ctx context.Context) error {
 	stored, err := p.client.Get(ctx, contract.ShardsKey).Result()
+	if errors.Is(err, redis.Nil) {
+		return nil // nobody has written yet
+	}
 	if err != nil {
-		return nil // there is none yet; or Redis has just answered another call, and will soon again
+		return fmt.Errorf("read %s: %w", contract.ShardsKey, err)
 	}
 	return p.shards.Agree(stored)
 }

@@ -20,8 +20,8 @@ const revokeParallel = 16
 // RevokeAll revokes every device that is not revoked yet, each as [Publisher.RevokeDevice]
 // does, and returns how many. When it returns without an error, every device that was
 // registered when it was called is revoked; one that is registered meanwhile may be. A device
-// that can't be revoked, such as one whose record is of another type, holds up no other: the
-// error names it. After an error it can be called again, and goes on where it was.
+// whose record is of another type, or whose version can't grow, holds up no other: the error
+// names it. After an error it can be called again, and goes on where it was.
 func (p *Publisher) RevokeAll(ctx context.Context) (revoked int, err error) {
 	var count atomic.Int64
 	var failed error
@@ -67,7 +67,8 @@ const maxFailures = 100
 
 // keep keeps an error that is of one device only, and returns any other.
 func (f *failures) keep(err error) error {
-	if err == nil || !errors.Is(err, ErrStale) && !strings.Contains(err.Error(), "WRONGTYPE") {
+	answer, answered := errors.AsType[redis.Error](err)
+	if err == nil || !errors.Is(err, ErrStale) && !(answered && strings.Contains(answer.Error(), "WRONGTYPE")) {
 		return err
 	}
 	f.mu.Lock()

@@ -244,6 +244,7 @@ func TestDecideAuth(t *testing.T) {
 			check: func(d Decision) bool { return d.Outdated }},
 		{name: "verified", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Allow, Permissions: write, Epoch: epoch}}, request: with("POST /t", good...), counter: AuthAllow},
 		{name: "verified, refused", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Deny, Epoch: epoch}}, request: with("POST /t", good...), action: Reply, status: 401, counter: AuthDeny},
+		{name: "verified, refused by who isn't in step", setup: func(m *memory) { m.state.InStepMS = now - 30_001 }, answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Deny, Epoch: epoch}}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable},
 		{name: "verified, overloaded", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 3}}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable,
 			check: func(d Decision) bool { return slices.Contains(d.Headers, [2]string{"retry-after", "3"}) }},
 		{name: "verified under another epoch", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Allow, Permissions: write, Epoch: epoch + 1}}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable,

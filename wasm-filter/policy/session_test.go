@@ -175,6 +175,11 @@ func TestDecideIssue(t *testing.T) {
 		}, request: good, action: Reply, status: 401, counter: AuthDeny},
 		{name: "issued", answers: Answers{Session: &wire.SessionResponse{Outcome: wire.Allow, Body: body}}, request: good, action: Reply, status: 200, counter: SessionIssued, header: [2]string{"cache-control", "no-store"}},
 		{name: "refused", answers: Answers{Session: &wire.SessionResponse{Outcome: wire.Deny}}, request: good, action: Reply, status: 401, counter: AuthDeny},
+		{name: "refused by who isn't in step", setup: func(m *memory) { m.state.InStepMS = now - 30_001 }, answers: Answers{Session: &wire.SessionResponse{Outcome: wire.Deny}}, request: good, action: Reply, status: 503, counter: AuthUnavailable},
+		{name: "a wrong secret, and nobody is in step", setup: func(m *memory) {
+			m.device("dev", true, wire.Verdict{Digest: m.state.Keys.Digest("dev", "another"), Outcome: wire.Allow, ExpiresMS: now + 1})
+			m.state.InStepMS = now - 30_001
+		}, request: good, action: Reply, status: 503, counter: AuthUnavailable},
 		{name: "busy", answers: Answers{Session: &wire.SessionResponse{Outcome: wire.Unavailable, RetryAfterS: 3}}, request: good, action: Reply, status: 503, counter: AuthUnavailable, header: [2]string{"retry-after", "3"}},
 		{name: "unreachable", answers: Answers{Unreachable: true}, request: good, action: Reply, status: 503, counter: AuthUnavailable},
 		{name: "no state", setup: func(m *memory) { m.state = wire.State{} }, request: good, action: Reply, status: 503, counter: AuthUnavailable},

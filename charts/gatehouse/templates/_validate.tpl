@@ -24,9 +24,11 @@
 {{- fail (printf "envoy.telemetryPort: %d is envoy.port, too" (int $v.envoy.port)) }}
 {{- end }}
 {{- include "gatehouse.validateHeap" $v.envoy }}
+{{- if not $v.envoy.config }}
 {{- include "gatehouse.validateCache" . }}
-{{- if and $v.envoy.config ($v.envoy.tls).existingSecret }}
-{{- fail "envoy.tls.existingSecret: envoy.config is set, too, and says by itself what the edge speaks: remove one" }}
+{{- end }}
+{{- if and $v.envoy.config ($v.envoy.tls).existingSecret (not (contains "/etc/gatehouse-tls" $v.envoy.config)) (not (contains "/etc/envoy/tls.yaml" $v.envoy.config)) }}
+{{- fail "envoy.tls.existingSecret: envoy.config is set, too, and doesn't use it: have it read /etc/envoy/tls.yaml or /etc/gatehouse-tls/, or remove one" }}
 {{- end }}
 {{- if and $v.service.externalTrafficPolicy (eq $v.service.type "ClusterIP") }}
 {{- fail "service.externalTrafficPolicy: service.type is ClusterIP: it is for NodePort and LoadBalancer" }}

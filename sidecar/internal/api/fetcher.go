@@ -55,11 +55,11 @@ func NewRedis(m Mirror, client redis.UniversalClient, connections int, shards co
 	}
 	servers := 1
 	if _, ok := client.(*redis.ClusterClient); ok {
-		servers = shards.Count() // at most: a server may have several shards
+		servers = shards.Count() // at most: one may have them all
 	}
 	reads := make([]chan struct{}, servers)
 	for i := range reads {
-		reads[i] = make(chan struct{}, max(1, min(connections/2, maxReads)))
+		reads[i] = make(chan struct{}, max(1, min(connections/2, maxReads)/servers))
 	}
 	return &Redis{mirror: m, client: client, shards: shards, metrics: mm, absent: absent, reads: reads}, nil
 }

@@ -19,7 +19,7 @@ type Redis struct {
 	TLSCertFile          string `name:"tls-cert-file" env:"TLS_CERT_FILE" placeholder:"FILE" help:"Certificate, PEM, to show to servers; read at each connection."`
 	TLSKeyFile           string `name:"tls-key-file" env:"TLS_KEY_FILE" placeholder:"FILE" help:"Its key."`
 	TLSServerName        string `name:"tls-server-name" env:"TLS_SERVER_NAME" placeholder:"NAME" help:"What servers' certificates must be for; default: their hosts."`
-	PoolSize             int    `env:"POOL_SIZE" default:"16" placeholder:"N" help:"Most connections to one server, besides a subscription for each shard. Default: ${default}."`
+	PoolSize             int    `env:"POOL_SIZE" default:"16" placeholder:"N" help:"Most connections to one server, besides a subscription and a catch-up for each shard. Default: ${default}."`
 }
 
 // Settings is how to connect.

@@ -2,6 +2,7 @@ package events
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -165,7 +166,16 @@ func TestCause(t *testing.T) {
 		return &net.OpError{Op: "dial", Err: &net.DNSError{Name: "redis", Err: "read udp 10.0.0.1:" + port + ": refused"}}
 	}
 	page := func(to int) error { return fmt.Errorf("catch up from 0 to %d: %w", to, errors.New("NOPERM")) }
-	for _, same := range [][2]error{{refused("1"), refused("22")}, {lookup("1"), lookup("2")}, {page(1), page(2)}} {
+	sentinels := func(first, second error) error {
+		return fmt.Errorf("all sentinels are unreachable: %w", errors.Join(first, second))
+	}
+	expired := func(at string) error {
+		return fmt.Errorf("tls: %w", x509.CertificateInvalidError{Reason: x509.Expired, Detail: "current time " + at})
+	}
+	for _, same := range [][2]error{
+		{refused("1"), refused("22")}, {lookup("1"), lookup("2")}, {page(1), page(2)}, {expired("1"), expired("2")},
+		{sentinels(refused("1"), lookup("1")), sentinels(lookup("2"), refused("22"))},
+	} {
 		if a, b := cause(same[0]), cause(same[1]); a != b {
 			t.Errorf("got %q and %q, want one cause", a, b)
 		}

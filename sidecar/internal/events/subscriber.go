@@ -4,9 +4,12 @@ package events
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -139,13 +142,24 @@ func (s *Subscriber) Run(ctx context.Context) error {
 	}
 }
 
-// cause is what an error says at its root, without ports and numbers that are others each time.
+// cause is what an error says at its root, without ports, times and numbers that are others each time.
 func cause(err error) string {
-	if dns, ok := errors.AsType[*net.DNSError](err); ok {
-		return "lookup " + dns.Name
+	switch e := err.(type) {
+	case *net.DNSError:
+		return "lookup " + e.Name
+	case x509.CertificateInvalidError:
+		e.Detail = "" // has the time
+		return e.Error()
+	case interface{ Unwrap() []error }: // of sentinels, in the order in which they answered
+		var causes []string
+		for _, inner := range e.Unwrap() {
+			causes = append(causes, cause(inner))
+		}
+		slices.Sort(causes)
+		return strings.Join(slices.Compact(causes), "; ")
 	}
-	for inner := err; inner != nil; inner = errors.Unwrap(inner) {
-		err = inner
+	if inner := errors.Unwrap(err); inner != nil {
+		return cause(inner)
 	}
 	return err.Error()
 }
