@@ -20,12 +20,13 @@ const (
 // is in flight, and every request that needs its answer waits for it. The answer comes
 // even if the stream that asked first is gone by then.
 type calls struct {
-	vm       *vm
-	inFlight map[string]*call
-	fetches  int // of those in flight
-	holds    holds
-	failed   int    // since the last report
-	failure  string // one of them
+	vm         *vm
+	inFlight   map[string]*call
+	fetches    int // of those in flight
+	holds      holds
+	failed     int    // since the last report
+	failure    string // one of them
+	reportedMS int64  // when that was, unix ms
 }
 
 // call is one question to the sidecar.
@@ -140,13 +141,17 @@ func (c *calls) fail(why string) {
 	c.vm.count(policy.CallFailed)
 }
 
-// report says what has failed since the last tick.
-func (c *calls) report() {
-	if c.failed > 0 {
-		c.vm.host.warn(fmt.Sprintf("gatehouse: %d calls to cluster %q failed in the last %d ms, e.g. %s: is the sidecar running, and its socket the one that the cluster names?",
-			c.failed, c.vm.edge.Config().SidecarCluster, tickMS, c.failure))
-		c.failed = 0
+// reportEveryMS is how often failures are told of while they go on, ms.
+const reportEveryMS = 60_000
+
+// report says what has failed since the last time, at once after some time without failures.
+func (c *calls) report(nowMS int64) {
+	if since := nowMS - c.reportedMS; c.failed == 0 || 0 <= since && since < reportEveryMS {
+		return
 	}
+	c.vm.host.warn(fmt.Sprintf("gatehouse: %d calls to cluster %q failed since this was last said, e.g. %s: is the sidecar running, and its socket the one that the cluster names?",
+		c.failed, c.vm.edge.Config().SidecarCluster, c.failure))
+	c.failed, c.reportedMS = 0, nowMS
 }
 
 const (

@@ -128,6 +128,14 @@ func TestNoCallCanBeMade(t *testing.T) {
 	if e.counts[policy.CallFailed] != 2 || len(e.logs) != 1 || !strings.Contains(e.logs[0], `2 calls to cluster "gatehouse-sidecar" failed`) {
 		t.Errorf("got %d failures and %q, want 2 and one line", e.counts[policy.CallFailed], e.logs)
 	}
+	for range reportEveryMS/tickMS + 1 {
+		e.clock += tickMS
+		send(e, "/v1/telemetry")
+		e.tick()
+	}
+	if len(e.logs) != 2 || !strings.Contains(e.logs[1], fmt.Sprint(reportEveryMS/tickMS, " calls")) {
+		t.Errorf("got %q after a minute of failures, want one line more with their number", e.logs)
+	}
 }
 
 // TestVerifyAfterFetch lets a verdict expire while its request waits for an object: the

@@ -11,9 +11,21 @@ import (
 const maxHolds = 8192
 
 // holds are the sources, by [wire.Network], from which the sidecar takes no credential of a
-// new device now, and until when, unix ms. In a flood each such call would get the same
-// answer, and costs more than the answer.
-type holds map[netip.Addr]int64
+// new device now. In a flood each such call would get the same answer, and costs more than the
+// answer.
+type holds map[netip.Addr]hold
+
+// hold ends at a time, unix ms, and is of a length, ms: more than that is left only if the clock was
+// set back, and then it is over.
+type hold struct{ untilMS, ms int64 }
+
+func (h hold) leftMS(nowMS int64) int64 {
+	left := h.untilMS - nowMS
+	if left < 0 || left > h.ms {
+		return 0
+	}
+	return left
+}
 
 // add holds a source for ms milliseconds.
 func (h holds) add(source string, nowMS int64, ms uint32) {
@@ -25,7 +37,7 @@ func (h holds) add(source string, nowMS int64, ms uint32) {
 		return
 	}
 	if _, held := h[network]; held || len(h) < maxHolds {
-		h[network] = nowMS + int64(ms)
+		h[network] = hold{nowMS + int64(ms), int64(ms)}
 	}
 }
 
@@ -38,14 +50,13 @@ func (h holds) wait(source string, nowMS int64) uint16 {
 	if !ok {
 		return 0
 	}
-	left := max(h[network]-nowMS, 0)
-	return uint16(min((left+999)/1000, 1<<16-1))
+	return uint16(min((h[network].leftMS(nowMS)+999)/1000, 1<<16-1))
 }
 
 // sweep forgets those that are held no longer.
 func (h holds) sweep(nowMS int64) {
-	for network, untilMS := range h {
-		if untilMS <= nowMS {
+	for network, held := range h {
+		if held.leftMS(nowMS) == 0 {
 			delete(h, network)
 		}
 	}

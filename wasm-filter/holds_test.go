@@ -143,6 +143,9 @@ func TestHoldsAreBounded(t *testing.T) {
 	if h.add("2001:db8:0:1::1", 1000, 2000); h.wait("2001:db8:0:1:2:3:4:5", 1500) != 2 {
 		t.Error("another address of the same /64 is not held")
 	}
+	if h.wait("2001:db8:0:1::1", 999) != 0 {
+		t.Error("still held though the clock was set back")
+	}
 	if h.add("10.0.0.1", 1000, 0); h.wait("10.0.0.1", 1000) != 0 {
 		t.Error("held for no time")
 	}

@@ -93,7 +93,7 @@ func (v *vm) tick() {
 	}
 	v.objects.tick(v.host)
 	v.readState()
-	v.calls.report()
+	v.calls.report(v.host.now())
 	v.calls.holds.sweep(v.host.now())
 	v.hits.tick(v)
 	v.giveUp() // last: it enters streams

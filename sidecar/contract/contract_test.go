@@ -2,6 +2,7 @@ package contract
 
 import (
 	"testing"
+	"unsafe"
 )
 
 func TestKeys(t *testing.T) {
@@ -51,5 +52,16 @@ func TestParseMember(t *testing.T) {
 		if err == nil && got.String() != test.in {
 			t.Errorf("String() = %q, want %q", got.String(), test.in)
 		}
+	}
+}
+
+// TestMemberIsACopy keeps the id of a member: what it was cut out of, which may be an event of some MiB,
+// isn't kept with it.
+func TestMemberIsACopy(t *testing.T) {
+	payload := []byte("o:/a")
+	m, err := ParseMember(unsafe.String(&payload[0], len(payload)))
+	payload[3] = 'b'
+	if err != nil || m.ID != "/a" {
+		t.Errorf("got %q, %v; want /a", m.ID, err)
 	}
 }

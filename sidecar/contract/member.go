@@ -31,12 +31,13 @@ func CredentialMember(id string) Member { return Member{KindCredential, id} }
 // String is the member as the log has it: "o:/path" or "c:device".
 func (m Member) String() string { return string([]byte{m.Kind, ':'}) + m.ID }
 
-// ParseMember reads what [Member.String] writes. The ID shares s's memory.
+// ParseMember reads what [Member.String] writes. The ID doesn't share s's memory, which may be a whole
+// event's payload.
 func ParseMember(s string) (Member, error) {
 	if len(s) < 2 || s[1] != ':' {
 		return Member{}, refuse(ReasonMalformed, `member %s: want "o:<key>" or "c:<device id>"`, quote(s))
 	}
-	m := Member{Kind: s[0], ID: s[2:]}
+	m := Member{Kind: s[0], ID: strings.Clone(s[2:])}
 	switch m.Kind {
 	case KindObject:
 		if len(m.ID) > wire.MaxKey {

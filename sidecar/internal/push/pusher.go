@@ -50,11 +50,11 @@ type Pusher struct {
 	status atomic.Pointer[string] // why the edge is not ready; empty: it is
 
 	// Of the goroutine that runs Run.
-	epoch  uint64          // being pushed
-	own    map[uint64]bool // epochs that were ours
-	rival  uint64          // epoch of the sidecar that took over from us, or 0
-	silent bool            // the failure was logged
-	buf    []byte
+	epoch uint64          // being pushed
+	own   map[uint64]bool // epochs that were ours
+	rival uint64          // epoch of the sidecar that took over from us, or 0
+	said  string          // why a push failed, as it was logged last; empty: none has since
+	buf   []byte
 }
 
 // New is a Pusher to the edge that listens on socket. It waits for synced to be closed
@@ -104,7 +104,7 @@ func (p *Pusher) Run(ctx context.Context) error {
 			return nil
 		}
 		if upToDate {
-			backoff, p.silent = minBackoff, false
+			backoff, p.said = minBackoff, ""
 		}
 		reason = p.explain(err)
 		switch {
@@ -235,11 +235,11 @@ func (p *Pusher) explain(err error) string {
 	}
 	p.metrics.Pushes.WithLabelValues(result).Inc()
 	p.setStatus(fmt.Sprintf("push to %s: %v", p.socket, err))
-	if p.silent {
+	if err.Error() == p.said {
 		p.log.Debug("push still fails", "socket", p.socket, "error", err)
 	} else {
 		p.log.Warn("push failed: trying again until the edge answers", "socket", p.socket, "error", err)
 	}
-	p.silent = true
+	p.said = err.Error()
 	return "error"
 }
