@@ -112,13 +112,12 @@ func (s *Subscriber) catchUp(ctx context.Context, reason string) error {
 		s.Objects.BeginResync()
 		s.Credentials.BeginResync()
 	}
-	to := p.seq
+	var count int
 	if full {
-		// What is written meanwhile moves up in the log. It is met further on, or it would seem
-		// gone when the resync ends; its event comes later and finds its version known.
-		to = math.MaxUint64
+		count, err = s.readAll(ctx, master)
+	} else {
+		count, err = s.readLog(ctx, master, from, p.seq, "")
 	}
-	count, err := s.readLog(ctx, master, from, to, full)
 	if err != nil {
 		return fmt.Errorf("catch up from %d to %d: %w", from, p.seq, err)
 	}
@@ -154,10 +153,23 @@ func (s *Subscriber) lost(p position) {
 	s.log.Warn("redis has lost data: the edge follows", "epoch", s.epoch, "seq", s.seq, "redis_epoch", p.epoch, "redis_seq", p.seq)
 }
 
-// readLog applies the records of all members with from < score <= to, in that order. A
-// member that moves beyond to meanwhile is announced by an event. What is read counts page by
-// page, so that a catch-up that fails goes on there; one that is full begins again.
-func (s *Subscriber) readLog(ctx context.Context, master server, from, to uint64, full bool) (count int, err error) {
+// readAll applies all records, those of devices first: a revocation matters more than an object, and
+// they are soon read. What is written meanwhile moves up in the log. It is met further on, or it would
+// seem gone when the resync ends; its event comes later and finds its version known.
+func (s *Subscriber) readAll(ctx context.Context, master server) (count int, err error) {
+	for _, kind := range []byte{contract.KindCredential, contract.KindObject} {
+		n, err := s.readLog(ctx, master, 0, math.MaxUint64, string(kind))
+		if count += n; err != nil {
+			return count, err
+		}
+	}
+	return count, nil
+}
+
+// readLog applies the records of all members with from < score <= to, in that order, or of those of
+// one kind only. A member that moves beyond to meanwhile is announced by an event. What is read of
+// all kinds counts page by page, so that a catch-up that fails goes on there.
+func (s *Subscriber) readLog(ctx context.Context, master server, from, to uint64, kind string) (count int, err error) {
 	logged := time.Now()
 	for from < to {
 		page, err := s.page(ctx, master, from, to)
@@ -171,12 +183,15 @@ func (s *Subscriber) readLog(ctx context.Context, master server, from, to uint64
 			if err == nil {
 				err = s.Shards.Belongs(m, s.Shard)
 			}
-			if err != nil {
+			switch {
+			case err != nil && kind == string(contract.KindObject): // was refused when devices were read
+			case err != nil:
 				s.refuse("member", text, err)
-				continue
+			case kind == "" || kind == string(m.Kind):
+				members = append(members, m)
 			}
-			members = append(members, m)
 		}
+		n := len(members)
 		for len(members) > 0 {
 			n := min(len(members), s.batch)
 			err := s.readRecords(ctx, master, members[:n])
@@ -189,13 +204,13 @@ func (s *Subscriber) readLog(ctx context.Context, master server, from, to uint64
 			}
 			members = members[n:]
 		}
-		count += len(page)
-		s.metrics.Members.Add(float64(len(page)))
+		count += n
+		s.metrics.Members.Add(float64(n))
 		if len(page) < pageSize {
 			break
 		}
 		from = uint64(page[len(page)-1].Score)
-		if !full {
+		if kind == "" {
 			s.setSeq(from)
 		}
 		if time.Since(logged) > progressEvery {

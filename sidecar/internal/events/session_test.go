@@ -88,6 +88,38 @@ func TestOneServer(t *testing.T) {
 	}
 }
 
+// ordered is a sink that notes when a record of its kind comes.
+type ordered[T any] struct {
+	removed[T]
+	kind  string
+	order *[]string
+}
+
+func (o ordered[T]) Apply(T) { *o.order = append(*o.order, o.kind) }
+
+// TestDevicesFirst reads everything: what is said of devices is known before any object.
+func TestDevicesFirst(t *testing.T) {
+	m := miniredis.RunT(t)
+	s, _, _ := idle(t, &redis.Options{Addr: m.Addr()})
+	var order []string
+	s.Objects = &ordered[contract.Object]{kind: "o", order: &order}
+	s.Credentials = &ordered[contract.Credential]{kind: "c", order: &order}
+	m.Set(s.keys.EpochKey(), strings.Repeat("a", 32))
+	m.Set(s.keys.SeqKey(), "4")
+	for i, member := range []contract.Member{contract.ObjectMember("/a"), contract.CredentialMember("a"), contract.ObjectMember("/b"), contract.CredentialMember("b")} {
+		m.ZAdd(s.keys.LogKey(), float64(i+1), member.String())
+		for field, value := range map[string]string{"version": "1", "published": "1", "deleted": "1"} {
+			m.HSet(s.keys.RecordKey(member), field, value)
+		}
+	}
+	if err := s.catchUp(t.Context(), "connected"); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(order, ""); got != "ccoo" || s.seq != 4 {
+		t.Errorf("got %q and seq %d, want ccoo and 4", got, s.seq)
+	}
+}
+
 // TestLostIsRemembered has Redis behind us when it is compared, and past our number when it is asked
 // again.
 func TestLostIsRemembered(t *testing.T) {
