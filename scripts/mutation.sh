@@ -135,7 +135,7 @@ check revoked-while-fetching wasm-filter/calls.go \
 check room-for-verifications wasm-filter/calls.go \
   '|| c.fetches+fetches > maxFetches' '' ./wasm-filter TestFetchesLeaveRoom
 check room-for-the-follower sidecar/internal/api/fetcher.go \
-  'maxReads = 8' 'maxReads = 100' ./sidecar/internal/api TestReadsLeaveRoom
+  'min(connections/2, maxReads)/servers' '100*connections/servers' ./sidecar/internal/api TestReadsLeaveRoom
 check hold-of-sessions wasm-filter/policy/session.go \
   'd.New = standing == wire.New && e.heard(nowMS)' '' ./wasm-filter TestHeldSourceOfSessions
 check head-as-get wasm-filter/policy/match.go \
