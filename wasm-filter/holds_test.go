@@ -10,8 +10,8 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// heldEdge has a new device and one that was in, and a sidecar that holds e's source.
-func heldEdge(t *testing.T) *emulator {
+// newDeviceEdge has a new device and one that was in.
+func newDeviceEdge(t *testing.T, rules string) *emulator {
 	t.Helper()
 	e := emulate(t, rules)
 	s := state
@@ -21,11 +21,18 @@ func heldEdge(t *testing.T) *emulator {
 	_, isNew := s.Keys.Device("new", 1)
 	_, old := s.Keys.Device("old", 1)
 	e.records[place(wire.RegionVerdicts, 0)] = wire.AppendVerdicts(nil, s.Epoch, nil, []wire.Mark{{Tag: isNew, New: true}, {Tag: old}})
+	return e
+}
+
+// heldEdge is one whose sidecar holds e's source.
+func heldEdge(t *testing.T) *emulator {
+	t.Helper()
+	e := newDeviceEdge(t, rules)
 	try(e, "new", "first")
 	if len(e.calls) != 1 {
 		t.Fatalf("got %d calls, want 1", len(e.calls))
 	}
-	e.answered(e.calls[0], wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 5, HoldMS: 4500, Epoch: s.Epoch}))
+	e.answered(e.calls[0], wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 5, HoldMS: 4500, Epoch: state.Epoch}))
 	return e
 }
 
@@ -99,13 +106,7 @@ func TestHeldSourceJoins(t *testing.T) {
 // TestHeldSourceOfSessions exchanges credentials instead: what is held is the same, and is learnt
 // from these answers, too.
 func TestHeldSourceOfSessions(t *testing.T) {
-	e := emulate(t, sessionRules)
-	s := state
-	s.InStepMS, s.HeartbeatMS, s.VerdictBuckets = e.clock, e.clock, 1
-	e.records[place(wire.RegionState, 0)] = wire.AppendState(nil, &s)
-	e.tick()
-	_, tag := s.Keys.Device("new", 1)
-	e.records[place(wire.RegionVerdicts, 0)] = wire.AppendVerdicts(nil, s.Epoch, nil, []wire.Mark{{Tag: tag, New: true}})
+	e := newDeviceEdge(t, sessionRules)
 	exchange := func(secret string) *reply {
 		id := e.begin([][2]string{{":method", "POST"}, {":path", "/v1/session"}, {"x-device-id", "new"}, {"x-device-token", secret}}, true)
 		return e.streams[id].reply

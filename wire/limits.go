@@ -50,13 +50,16 @@ func ValidDeviceID(id string) bool {
 	return true
 }
 
+// ValidQuery reports whether query, without its '?', has at most [MaxPairs] pairs, empty ones included.
+func ValidQuery(query string) bool { return strings.Count(query, "&") < MaxPairs }
+
 // ValidKey reports whether key can name an object: 1 to [MaxKey] bytes of visible ASCII,
 // "/path", "/path?query" with at most [MaxPairs] pairs, or "@device/path" for a payload of one device.
 func ValidKey(key string) bool {
 	if len(key) == 0 || len(key) > MaxKey {
 		return false
 	}
-	if _, query, _ := strings.Cut(key, "?"); strings.Count(query, "&") >= MaxPairs {
+	if _, query, _ := strings.Cut(key, "?"); !ValidQuery(query) {
 		return false
 	}
 	for i := range len(key) {

@@ -43,7 +43,7 @@ func ParseMember(s string) (Member, error) {
 		if len(m.ID) > wire.MaxKey {
 			return Member{}, refuse(ReasonLimit, "member %s: key of %d bytes, at most %d are allowed", quote(s), len(m.ID), wire.MaxKey)
 		}
-		if _, query, _ := strings.Cut(m.ID, "?"); strings.Count(query, "&") >= wire.MaxPairs {
+		if _, query, _ := strings.Cut(m.ID, "?"); !wire.ValidQuery(query) {
 			return Member{}, refuse(ReasonLimit, "member %s: key of more than %d parameters", quote(s), wire.MaxPairs)
 		}
 		if !wire.ValidKey(m.ID) {

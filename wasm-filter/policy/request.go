@@ -129,7 +129,7 @@ func (r *Request) appendKey(dst []byte, c *Cache, device string) ([]byte, bool) 
 	}
 	start := len(dst)
 	path, query, _ := strings.Cut(r.Target, "?")
-	if strings.Count(query, "&") >= wire.MaxPairs {
+	if !wire.ValidQuery(query) {
 		return dst, false
 	}
 	if c.PerDevice {

@@ -119,13 +119,17 @@
 {{- end }}
 {{- end }}
 
+{{/* The bytes of a size in Mi or Gi, empty for any other. */}}
+{{- define "gatehouse.bytes" -}}
+{{- if regexMatch "^[0-9]+[GM]i$" . }}{{ mul (regexFind "^[0-9]+" .) (ternary 1073741824 1048576 (hasSuffix "Gi" .)) }}{{ end }}
+{{- end }}
+
 {{/* What is cached must fit into the heap, where it is in MiB or GiB. */}}
 {{- define "gatehouse.validateCache" -}}
 {{- $bytes := dig "memory" "bytes" "" .Values.sidecar.settings | toString }}
-{{- if regexMatch "^[0-9]+[GM]iB$" $bytes }}
-{{- $cached := mul (regexFind "^[0-9]+" $bytes) (ternary 1073741824 1048576 (hasSuffix "GiB" $bytes)) }}
-{{- if gt (mul $cached 4) (mul 3 (int64 .Values.envoy.maxHeapBytes)) }}
-{{- fail (printf "sidecar.settings.memory.bytes: %s is more than three quarters of envoy.maxHeapBytes, %d: raise that, and envoy.resources.limits.memory" $bytes (int64 .Values.envoy.maxHeapBytes)) }}
+{{- with include "gatehouse.bytes" (trimSuffix "B" $bytes) }}
+{{- if gt (mul . 4) (mul 3 (int64 $.Values.envoy.maxHeapBytes)) }}
+{{- fail (printf "sidecar.settings.memory.bytes: %s is more than three quarters of envoy.maxHeapBytes, %d: raise that, and envoy.resources.limits.memory" $bytes (int64 $.Values.envoy.maxHeapBytes)) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -133,10 +137,9 @@
 {{/* The heap must be less than the limit, where that is in Mi or Gi. */}}
 {{- define "gatehouse.validateHeap" -}}
 {{- $limit := dig "limits" "memory" "" .resources | toString }}
-{{- $unit := ternary 1073741824 1048576 (hasSuffix "Gi" $limit) }}
-{{- if regexMatch "^[0-9]+[GM]i$" $limit }}
-{{- if ge (int64 .maxHeapBytes) (mul (regexFind "^[0-9]+" $limit) $unit) }}
-{{- fail (printf "envoy.maxHeapBytes: %d is not less than envoy.resources.limits.memory, %s" (int64 .maxHeapBytes) $limit) }}
+{{- with include "gatehouse.bytes" $limit }}
+{{- if ge (int64 $.maxHeapBytes) (int64 .) }}
+{{- fail (printf "envoy.maxHeapBytes: %d is not less than envoy.resources.limits.memory, %s" (int64 $.maxHeapBytes) $limit) }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -288,6 +288,20 @@ func (m *overtaken) ApplyRead(o contract.Object, generation uint64) mirror.Resul
 	return m.Mirror.ApplyRead(o, generation)
 }
 
+// fetchOvertaken fetches /a while something happens to the mirror, so many times.
+func fetchOvertaken(t *testing.T, client redis.UniversalClient, budget int64, times int, during func(*mirror.Mirror)) (contract.Object, bool, error) {
+	t.Helper()
+	m, err := mirror.New(mirror.Config{Bytes: budget, Objects: 1, Shards: 1}, image.New(image.Config{}), metrics.New(), discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fetcher, err := api.NewRedis(&overtaken{m, func() { during(m) }, times}, client, 16, 1, metrics.New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fetcher.Fetch(t.Context(), "/a")
+}
+
 // TestFetchIsOvertaken has what a fetch has read be out of date when it is applied, by something
 // after which the mirror doesn't hold the object: Redis still has one.
 func TestFetchIsOvertaken(t *testing.T) {
@@ -317,15 +331,7 @@ func TestFetchIsOvertaken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f.redis.FlushAll()
 			put(2)
-			m, err := mirror.New(mirror.Config{Bytes: tt.budget, Objects: 1, Shards: 1}, image.New(image.Config{}), metrics.New(), discard)
-			if err != nil {
-				t.Fatal(err)
-			}
-			fetcher, err := api.NewRedis(&overtaken{m, func() { tt.during(m) }, 1}, client, 16, 1, metrics.New())
-			if err != nil {
-				t.Fatal(err)
-			}
-			o, found, err := fetcher.Fetch(t.Context(), "/a")
+			o, found, err := fetchOvertaken(t, client, tt.budget, 1, tt.during)
 			if err != nil || found != (tt.want > 0) || o.Version != tt.want {
 				t.Errorf("got version %d, %v, %v; want %d", o.Version, found, err, tt.want)
 			}
@@ -343,15 +349,7 @@ func TestFetchIsOvertakenAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	fetch := func(removed string) (bool, error) {
-		m, err := mirror.New(mirror.Config{Bytes: 1 << 20, Objects: 1, Shards: 1}, image.New(image.Config{}), metrics.New(), discard)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fetcher, err := api.NewRedis(&overtaken{m, func() { m.Remove(removed) }, 2}, client, 16, 1, metrics.New())
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, found, err := fetcher.Fetch(t.Context(), "/a")
+		_, found, err := fetchOvertaken(t, client, 1<<20, 2, func(m *mirror.Mirror) { m.Remove(removed) })
 		return found, err
 	}
 	if found, err := fetch("/a"); found || err == nil {

@@ -95,17 +95,21 @@ func TestNoLimitForWhoWasGood(t *testing.T) {
 	f.show(t, "d", "new", own, wire.Allow, "bcrypt")
 }
 
-// TestHold asks for what the edge is told to answer by itself: only for a source that has
-// failed lately, and only of a device that was never let in from it.
-func TestHold(t *testing.T) {
-	release := make(chan struct{})
-	busy := func(_, secret string, _ bool) error {
+// busyUntil compares as if no secret were right, and with the secret "busy" only when release is closed.
+func busyUntil(release <-chan struct{}) func(hash, secret string, idle bool) error {
+	return func(_, secret string, _ bool) error {
 		if secret == "busy" {
 			<-release
 		}
 		return bcrypt.ErrMismatchedHashAndPassword
 	}
-	f := start(credential.Config{Workers: 1, Queue: 1, Wait: 10 * time.Millisecond, Compare: busy, Limits: credential.Limits{DeviceFailures: 2, SourceFailures: 3, Window: time.Hour}})
+}
+
+// TestHold asks for what the edge is told to answer by itself: only for a source that has
+// failed lately, and only of a device that was never let in from it.
+func TestHold(t *testing.T) {
+	release := make(chan struct{})
+	f := start(credential.Config{Workers: 1, Queue: 1, Wait: 10 * time.Millisecond, Compare: busyUntil(release), Limits: credential.Limits{DeviceFailures: 2, SourceFailures: 3, Window: time.Hour}})
 	for _, id := range []string{"a", "b", "c", "d", "e", "f"} {
 		f.Apply(device(id, 1, "right"))
 	}
@@ -134,13 +138,7 @@ func TestHold(t *testing.T) {
 // others.
 func TestNoLimitOfSources(t *testing.T) {
 	release := make(chan struct{})
-	busy := func(_, secret string, _ bool) error {
-		if secret == "busy" {
-			<-release
-		}
-		return bcrypt.ErrMismatchedHashAndPassword
-	}
-	f := start(credential.Config{Workers: 1, Queue: 1, Wait: 300 * time.Millisecond, Compare: busy, Limits: credential.Limits{DeviceFailures: 2, Window: time.Hour}})
+	f := start(credential.Config{Workers: 1, Queue: 1, Wait: 300 * time.Millisecond, Compare: busyUntil(release), Limits: credential.Limits{DeviceFailures: 2, Window: time.Hour}})
 	for _, id := range []string{"a", "b", "c", "d"} {
 		f.Apply(device(id, 1, "right"))
 	}

@@ -116,7 +116,7 @@ func (s *Subscriber) catchUp(ctx context.Context, reason string) error {
 	if full {
 		count, err = s.readAll(ctx, master)
 	} else {
-		count, err = s.readLog(ctx, master, from, p.seq, "")
+		count, err = s.readLog(ctx, master, from, p.seq, allKinds)
 	}
 	if err != nil {
 		return fmt.Errorf("catch up from %d to %d: %w", from, p.seq, err)
@@ -158,7 +158,7 @@ func (s *Subscriber) lost(p position) {
 // seem gone when the resync ends; its event comes later and finds its version known.
 func (s *Subscriber) readAll(ctx context.Context, master server) (count int, err error) {
 	for _, kind := range []byte{contract.KindCredential, contract.KindObject} {
-		n, err := s.readLog(ctx, master, 0, math.MaxUint64, string(kind))
+		n, err := s.readLog(ctx, master, 0, math.MaxUint64, kind)
 		if count += n; err != nil {
 			return count, err
 		}
@@ -166,10 +166,13 @@ func (s *Subscriber) readAll(ctx context.Context, master server) (count int, err
 	return count, nil
 }
 
+// allKinds has readLog apply the records of every kind.
+const allKinds byte = 0
+
 // readLog applies the records of all members with from < score <= to, in that order, or of those of
 // one kind only. A member that moves beyond to meanwhile is announced by an event. What is read of
 // all kinds counts page by page, so that a catch-up that fails goes on there.
-func (s *Subscriber) readLog(ctx context.Context, master server, from, to uint64, kind string) (count int, err error) {
+func (s *Subscriber) readLog(ctx context.Context, master server, from, to uint64, kind byte) (count int, err error) {
 	logged := time.Now()
 	for from < to {
 		page, err := s.page(ctx, master, from, to)
@@ -184,10 +187,10 @@ func (s *Subscriber) readLog(ctx context.Context, master server, from, to uint64
 				err = s.Shards.Belongs(m, s.Shard)
 			}
 			switch {
-			case err != nil && kind == string(contract.KindObject): // was refused when devices were read
+			case err != nil && kind == contract.KindObject: // was refused when devices were read
 			case err != nil:
 				s.refuse("member", text, err)
-			case kind == "" || kind == string(m.Kind):
+			case kind == allKinds || kind == m.Kind:
 				members = append(members, m)
 			}
 		}
@@ -210,7 +213,7 @@ func (s *Subscriber) readLog(ctx context.Context, master server, from, to uint64
 			break
 		}
 		from = uint64(page[len(page)-1].Score)
-		if kind == "" {
+		if kind == allKinds {
 			s.setSeq(from)
 		}
 		if time.Since(logged) > progressEvery {

@@ -120,19 +120,18 @@ func (s *Subscriber) Run(ctx context.Context) error {
 		if cluster, ok := s.client.(*redis.ClusterClient); ok {
 			cluster.ReloadState(ctx) // another server may have the shard
 		}
-		switch why := cause(err); {
+		why := cause(err)
+		switch {
 		case why == said:
 			s.log.Debug("redis is still not followed", "error", err)
 		case refusal(err):
 			s.log.Error("redis can't be followed: the edge serves what it has", "error", err)
-			said = why
 		case said != "":
 			s.log.Warn("redis is still not followed, for another reason", "error", err)
-			said = why
 		default:
 			s.log.Warn("redis is not followed any more: the edge serves what it has", "error", err)
-			said = why
 		}
+		said = why
 		select {
 		case <-ctx.Done():
 			return nil
