@@ -153,6 +153,10 @@ check catch-up-from-one-server sidecar/internal/events/catchup.go \
 check loss-is-remembered sidecar/internal/events/catchup.go \
   's.synced = false
 		return' 'return' ./sidecar/internal/events TestLostIsRemembered
+check confirmed-by-time sidecar/internal/mirror/mirror.go \
+  'k.publishedMS != o.PublishedMS ||' '' ./sidecar/internal/mirror TestConfirm
+check history-of-a-promoted-replica sidecar/internal/events/position.go \
+  'h.own && h.run == known.run' 'h.run == known.run' ./sidecar/internal/events TestDemotedAndPromoted
 check deny-by-default wasm-filter/policy/match.go \
   'return r.ambiguous || e.config.DenyByDefault' 'return false' ./wasm-filter TestDefault
 

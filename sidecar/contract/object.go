@@ -50,6 +50,26 @@ func BodyField(e wire.Encoding) string {
 // ParseObject reads an object's hash, as HGETALL or an event gives it. All that it
 // returns is a copy, so that an object kept does not hold a whole event's payload. A key that is not there gives no fields, which is an error: ask first.
 func ParseObject(fields map[string]string) (Object, error) {
+	o, err := ParseObjectHead(fields)
+	if err != nil || o.Deleted {
+		return o, err
+	}
+	if _, found := fields[FieldBody]; !found {
+		return Object{}, refuse(ReasonMissing, "%s: missing", FieldBody)
+	}
+	if o.Bodies, err = parseBodies(fields); err != nil {
+		return Object{}, err
+	}
+	return o, nil
+}
+
+// HeadFields are the fields of an object's hash that [ParseObjectHead] reads, all but the bodies.
+func HeadFields() []string {
+	return []string{FieldVersion, FieldPublished, FieldDeleted, FieldETag, FieldContentType, FieldTTL}
+}
+
+// ParseObjectHead is [ParseObject] without the bodies, whether they are among fields or not.
+func ParseObjectHead(fields map[string]string) (Object, error) {
 	h, err := parseHead(fields, objectField)
 	if err != nil {
 		return Object{}, err
@@ -58,7 +78,7 @@ func ParseObject(fields map[string]string) (Object, error) {
 	if o.Deleted {
 		return o, nil
 	}
-	for _, field := range []string{FieldETag, FieldContentType, FieldBody} {
+	for _, field := range []string{FieldETag, FieldContentType} {
 		if _, found := fields[field]; !found {
 			return Object{}, refuse(ReasonMissing, "%s: missing", field)
 		}
@@ -73,10 +93,6 @@ func ParseObject(fields map[string]string) (Object, error) {
 		if o.TTLMS, err = parseMillis(FieldTTL, ttl, 1); err != nil {
 			return Object{}, err
 		}
-	}
-	o.Bodies, err = parseBodies(fields)
-	if err != nil {
-		return Object{}, err
 	}
 	return o, nil
 }

@@ -55,8 +55,11 @@ func (s *Subscriber) compare(ctx context.Context, p position) error {
 	switch {
 	case p.catchups != s.catchups:
 		return nil // of before a catch-up
-	case p.history != s.history:
+	case !p.history.continues(s.history):
 		return errOtherServer
+	}
+	s.history = p.history
+	switch {
 	case p.epoch != s.epoch:
 		return s.catchUp(ctx, "epoch")
 	case p.seq < p.ours: // though writes may pass our number before it is asked for again
@@ -94,11 +97,14 @@ func (s *Subscriber) catchUp(ctx context.Context, reason string) error {
 	if err != nil {
 		return err
 	}
-	if reason != "connected" && p.history != s.history {
-		return errOtherServer
+	follows := p.history.same(s.history)
+	if reason != "connected" {
+		if follows = p.history.continues(s.history); !follows {
+			return errOtherServer
+		}
 	}
 	from := s.seq
-	full := !s.synced || p.epoch != s.epoch || p.seq < s.seq || p.history != s.history
+	full := !s.synced || p.epoch != s.epoch || p.seq < s.seq || !follows
 	if full {
 		switch {
 		case !s.synced || s.epoch == "": // it was empty, and has been written to
@@ -115,6 +121,7 @@ func (s *Subscriber) catchUp(ctx context.Context, reason string) error {
 	var count int
 	if full {
 		count, err = s.readAll(ctx, master)
+		s.resynced = true
 	} else {
 		count, err = s.readLog(ctx, master, from, p.seq, allKinds)
 	}
@@ -195,6 +202,11 @@ func (s *Subscriber) readLog(ctx context.Context, master server, from, to uint64
 			}
 		}
 		n := len(members)
+		if kind == contract.KindObject && s.resynced {
+			if members, err = s.unconfirmed(ctx, master, members); err != nil {
+				return count, err
+			}
+		}
 		for len(members) > 0 {
 			n := min(len(members), s.batch)
 			err := s.readRecords(ctx, master, members[:n])
@@ -231,6 +243,45 @@ func (s *Subscriber) page(ctx context.Context, master server, from, to uint64) (
 		Key: s.keys.LogKey(), Start: "(" + strconv.FormatUint(from, 10), Stop: strconv.FormatUint(to, 10),
 		ByScore: true, Count: pageSize,
 	}).Result()
+}
+
+// unconfirmed is members without the objects that are known as they are in Redis, of which all but the
+// bodies are read. What can't be told so is left to [Subscriber.readRecords].
+func (s *Subscriber) unconfirmed(ctx context.Context, master server, members []contract.Member) ([]contract.Member, error) {
+	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
+	defer cancel()
+	fields := contract.HeadFields()
+	pipe := master.Pipeline()
+	replies := make([]*redis.SliceCmd, len(members))
+	for i, m := range members {
+		replies[i] = pipe.HMGet(ctx, s.keys.RecordKey(m), fields...)
+	}
+	if err := unsent(pipe.Exec(ctx)); err != nil {
+		return nil, err
+	}
+	var unconfirmed []contract.Member
+	for i, m := range members {
+		values, err := replies[i].Result()
+		if _, refused := errors.AsType[redis.Error](err); err != nil && !refused {
+			return nil, err
+		}
+		if redis.HasErrorPrefix(err, "NOPERM") {
+			s.board.headOnce.Do(func() {
+				s.log.Warn("redis does not let parts of records be read: after each restart and failover of it whole ones are; permit HMGET (+hmget)", "error", err)
+			})
+		}
+		head := make(map[string]string, len(fields))
+		for j, value := range values {
+			if text, found := value.(string); found {
+				head[fields[j]] = text
+			}
+		}
+		o, err := contract.ParseObjectHead(head)
+		if o.Key = m.ID; err != nil || !s.Objects.Confirm(o) {
+			unconfirmed = append(unconfirmed, m)
+		}
+	}
+	return unconfirmed, nil
 }
 
 func (s *Subscriber) readRecords(ctx context.Context, master server, members []contract.Member) error {

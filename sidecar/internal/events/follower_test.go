@@ -45,6 +45,7 @@ type sink struct {
 	seen       map[string]bool   // in the resync under way
 	resyncs    int
 	applied    int
+	confirmed  int
 	backwards  int
 	beforeNext func() // called once, before the next record is applied
 	kept       int    // by the last resync
@@ -73,6 +74,17 @@ func (s *sink) put(id string, version uint64, deleted bool) {
 	if s.versions[id] = version; deleted {
 		delete(s.versions, id)
 	}
+}
+
+func (s *sink) confirm(id string, version uint64, deleted bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, held := s.versions[id]; s.known[id] != version || held == deleted {
+		return false
+	}
+	s.confirmed++
+	s.seen[id] = true
+	return true
 }
 
 func (s *sink) Remove(id string) {
@@ -113,6 +125,8 @@ func (s *sink) len() int {
 type objects struct{ *sink }
 
 func (o objects) Apply(r contract.Object) { o.put(r.Key, r.Version, r.Deleted) }
+
+func (o objects) Confirm(r contract.Object) bool { return o.confirm(r.Key, r.Version, r.Deleted) }
 
 type credentials struct{ *sink }
 

@@ -59,9 +59,9 @@ func (g *Group) Run(ctx context.Context) error {
 
 // board puts together what the subscribers of all shards report.
 type board struct {
-	clock    Clock
-	metrics  *metrics.Metrics
-	infoOnce sync.Once // for the log
+	clock              Clock
+	metrics            *metrics.Metrics
+	infoOnce, headOnce sync.Once // for the log
 
 	mu        sync.Mutex // protects all below
 	inStep    []time.Time

@@ -1,8 +1,11 @@
 package events_test
 
 import (
+	"fmt"
+	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -41,4 +44,74 @@ func TestDemotedAndPromoted(t *testing.T) {
 	s.put(t, "/a")
 	eventually(t, "what was lost to go", func() bool { return g.objects[0].version("/lost") == 0 && g.objects[0].version("/a") == 3 })
 	eventually(t, "the third full resync", func() bool { return strings.Count(g.log.String(), "full=true") == 3 })
+}
+
+// TestWhatIsKnown reads everything again, but of objects that are known no bodies.
+func TestWhatIsKnown(t *testing.T) {
+	address := strings.TrimPrefix(redistest.Start(t), "redis://")
+	s := serverAt(t, address)
+	for i := range 1100 { // more than a page of the log
+		s.put(t, fmt.Sprint("/", i))
+	}
+	if _, err := s.publish.Delete(t.Context(), "/7", 0); err != nil {
+		t.Fatal(err)
+	}
+	g := followShards(t, s, 1)
+	<-g.Synced()
+	got := g.objects[0]
+	again := func(n int) {
+		t.Helper()
+		tx := s.TxPipeline()
+		tx.ConfigResetStat(t.Context())
+		tx.Do(t.Context(), "REPLICAOF", "127.0.0.1", "1")
+		tx.Do(t.Context(), "REPLICAOF", "NO", "ONE")
+		tx.Del(t.Context(), keys.ObjectKey("/8")) // lost
+		tx.HSet(t.Context(), keys.ObjectKey("/9"), contract.FieldVersion, 9)
+		if _, err := tx.Exec(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "a full resync", func() bool { return strings.Count(g.log.String(), "full=true") == n })
+		if got.version("/8") != 0 || got.version("/9") != 9 || got.version("/1099") != 1 || got.len() != 1098 {
+			t.Errorf("got version %d, %d, %d and %d objects, want 0, 9, 1 and 1,098", got.version("/8"), got.version("/9"), got.version("/1099"), got.len())
+		}
+	}
+	again(2)
+	if stats := s.Info(t.Context(), "commandstats").Val(); !strings.Contains(stats, "cmdstat_hgetall:calls=2,") || got.confirmed != 1098 {
+		t.Errorf("got %d confirmed, and %s; want 1,098, and 2 HGETALL", got.confirmed, stats)
+	}
+	s.do(t, "ACL", "SETUSER", "default", "-hmget")
+	again(3)
+	if stats := s.Info(t.Context(), "commandstats").Val(); !strings.Contains(stats, "cmdstat_hgetall:calls=1100,") || !strings.Contains(g.log.String(), "permit HMGET (+hmget)") {
+		t.Errorf("without permission: got %s and %s; want 1,100 HGETALL and a warning", stats, g.log)
+	}
+}
+
+// TestFirstReplica has Redis begin another line of its data because a replica comes: nothing is lost.
+func TestFirstReplica(t *testing.T) {
+	address := strings.TrimPrefix(redistest.Start(t), "redis://")
+	s := serverAt(t, address)
+	s.put(t, "/a")
+	g := followShards(t, s, 1)
+	<-g.Synced()
+	line := func() string {
+		_, after, _ := strings.Cut(s.Info(t.Context(), "replication").Val(), "master_replid:")
+		return after[:40]
+	}
+	before := line()
+	replica := redis.NewClient(&redis.Options{Addr: strings.TrimPrefix(redistest.Start(t), "redis://")})
+	t.Cleanup(func() { replica.Close() })
+	host, port, _ := net.SplitHostPort(address)
+	if err := replica.ReplicaOf(t.Context(), host, port).Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "another line", func() bool { return line() != before })
+	s.put(t, "/a")
+	eventually(t, "the event", func() bool { return g.objects[0].version("/a") == 2 })
+	for range 2 { // comparisons
+		now := time.Now()
+		eventually(t, "in step", func() bool { return g.clock.inStep().After(now) })
+	}
+	if log := g.log.String(); strings.Count(log, "full=true") != 1 || strings.Contains(log, "not followed") {
+		t.Errorf("got %s, want no second full resync, and no reconnection", log)
+	}
 }

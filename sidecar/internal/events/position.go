@@ -16,15 +16,31 @@ import (
 
 // position is where Redis is, or was.
 type position struct {
-	epoch string
-	seq   uint64
-	// history is the process of the server and the line of its data: another one may have
-	// lost writes although its seq is higher than ours. "" where it can't be known.
-	history  string
+	epoch    string
+	seq      uint64
+	history  history
 	at       time.Time // before Redis was asked
 	catchups uint64    // how many we had made by then
 	ours     uint64    // our seq by then
 	err      error
+}
+
+// history is the process of a server and the line of its data: another one may have lost writes
+// although its seq is higher than ours. The zero value where it can't be known.
+type history struct {
+	run, line string
+	// own says that the line was begun by this process and goes on from no other server's.
+	own bool
+}
+
+// same reports whether h is known, which was seen at any time before.
+func (h history) same(known history) bool { return h.run == known.run && h.line == known.line }
+
+// continues reports whether h is known, seen a moment ago, or what has become of it without a loss: Redis
+// begins another line when a first replica comes, and again when the last one has been gone for long. A replica
+// that is promoted begins one, too, but says whose its own goes on from, until it has been a master for as long.
+func (h history) continues(known history) bool {
+	return h.same(known) || h.own && h.run == known.run && h.run != ""
 }
 
 // replicaError refuses to read from a server.
@@ -122,7 +138,7 @@ func (s *Subscriber) read(ctx context.Context, master server, withInfo bool) (p 
 	if err := s.Shards.Agree(shards.Val()); err != nil {
 		return p, nil, err
 	}
-	if p.history, err = history(info.Val(), master.address); err != nil {
+	if p.history, err = parseHistory(info.Val(), master.address); err != nil {
 		return p, nil, err
 	}
 	p.epoch = epoch.Val()
@@ -144,11 +160,11 @@ func infoWithheld(info, epoch error) bool {
 	return refused && (epoch == nil || errors.Is(epoch, redis.Nil) || redis.HasErrorPrefix(epoch, "EXECABORT"))
 }
 
-// history reads what INFO says of the server; "" for nothing. A server that is no master
-// is refused.
-func history(info, server string) (string, error) {
+// parseHistory reads what INFO says of the server; the zero history for nothing. A server that is
+// no master is refused.
+func parseHistory(info, server string) (history, error) {
 	if info == "" {
-		return "", nil
+		return history{}, nil
 	}
 	fields := map[string]string{}
 	for line := range strings.Lines(info) {
@@ -160,10 +176,11 @@ func history(info, server string) (string, error) {
 		if server == "" {
 			server = "at port " + fields["tcp_port"]
 		}
-		return "", &replicaError{server, role, fields["master_host"] + ":" + fields["master_port"]}
+		return history{}, &replicaError{server, role, fields["master_host"] + ":" + fields["master_port"]}
 	}
 	// A process that was demoted and promoted again is the same, its line of data is not.
-	return fields["run_id"] + "/" + fields["master_replid"], nil
+	const none = "0000000000000000000000000000000000000000"
+	return history{fields["run_id"], fields["master_replid"], fields["master_replid2"] == none}, nil
 }
 
 // address is where the client connects to, "" if others tell it.

@@ -10,15 +10,21 @@ import (
 
 func TestHistory(t *testing.T) {
 	const master = "# Server\r\nrun_id:abc\r\ntcp_port:7000\r\n# Replication\r\nrole:master\r\nmaster_replid:def\r\n"
-	if got, err := history(master, ""); got != "abc/def" || err != nil {
-		t.Errorf("got %q, %v", got, err)
+	for second, want := range map[string]history{
+		"master_replid2:fed\r\n":                             {"abc", "def", false}, // it was a replica of one of that line
+		"master_replid2:" + strings.Repeat("0", 40) + "\r\n": {"abc", "def", true},
+		"": {"abc", "def", false}, // a server that doesn't say
+	} {
+		if got, err := parseHistory(master+second, ""); got != want || err != nil {
+			t.Errorf("%q: got %v, %v, want %v", second, got, err, want)
+		}
 	}
-	if got, err := history("", "x"); got != "" || err != nil {
-		t.Errorf("nothing: got %q, %v", got, err)
+	if got, err := parseHistory("", "x"); got != (history{}) || err != nil {
+		t.Errorf("nothing: got %v, %v", got, err)
 	}
 	replica := strings.Replace(master, "role:master", "role:slave\r\nmaster_host:10.0.0.1\r\nmaster_port:7001", 1)
 	for server, named := range map[string]string{"": "at port 7000", "10.0.0.2:7000": "10.0.0.2:7000"} {
-		_, err := history(replica, server)
+		_, err := parseHistory(replica, server)
 		if !refusal(err) {
 			t.Fatalf("a replica: %v", err)
 		}
@@ -27,6 +33,29 @@ func TestHistory(t *testing.T) {
 				t.Errorf("%v: want %q", err, want)
 			}
 		}
+	}
+}
+
+func TestContinues(t *testing.T) {
+	known := history{"abc", "def", true}
+	for _, test := range []struct {
+		name            string
+		h               history
+		same, continues bool
+	}{
+		{"the same", history{"abc", "def", false}, true, true},
+		{"another line, begun there", history{"abc", "xyz", true}, false, true},
+		{"another line, of a promoted replica", history{"abc", "xyz", false}, false, false},
+		{"another process", history{"abd", "xyz", true}, false, false},
+		{"another process of the same line", history{"abd", "def", true}, false, false},
+		{"not told", history{}, false, false},
+	} {
+		if same, continues := test.h.same(known), test.h.continues(known); same != test.same || continues != test.continues {
+			t.Errorf("%s: got %v, %v, want %v, %v", test.name, same, continues, test.same, test.continues)
+		}
+	}
+	if never := (history{}); !never.same(never) || (history{"", "x", true}).continues(history{"", "y", true}) {
+		t.Error("without INFO all are the same, and without a process none continues another")
 	}
 }
 

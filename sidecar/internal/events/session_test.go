@@ -15,14 +15,17 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/gatehouse/gatehouse/e2e/redistest"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/wire"
 )
 
 // removed is a sink that keeps what is removed.
 type removed[T any] struct{ ids []string }
 
 func (r *removed[T]) Apply(T)          {}
+func (r *removed[T]) Confirm(T) bool   { return false }
 func (r *removed[T]) Remove(id string) { r.ids = append(r.ids, id) }
 func (r *removed[T]) BeginResync()     {}
 func (r *removed[T]) EndResync()       {}
@@ -188,6 +191,55 @@ func (n slowFrom) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 		return late
 	}
 }
+
+// BenchmarkResync reads 10,000 objects of 1 KiB and its gzip form again, of which nothing has changed:
+// by what says that, and all of each.
+func BenchmarkResync(b *testing.B) {
+	client := redis.NewClient(&redis.Options{Addr: strings.TrimPrefix(redistest.Start(b), "redis://")})
+	b.Cleanup(func() { client.Close() })
+	const n = 10_000
+	body := make([]byte, 1<<10)
+	o := contract.Object{Version: 1, PublishedMS: 1, ETag: `"0123456789abcdef0123456789abcdef"`, ContentType: "application/json",
+		Bodies: []contract.Body{{Encoding: wire.Identity, Bytes: body}, {Encoding: wire.Gzip, Bytes: body[:400]}}}
+	pipe := client.Pipeline()
+	pipe.Set(b.Context(), contract.Keys{}.EpochKey(), strings.Repeat("a", 32), 0)
+	pipe.Set(b.Context(), contract.Keys{}.SeqKey(), n, 0)
+	for i := range n {
+		m := contract.ObjectMember(fmt.Sprint("/v1/products/", i))
+		pipe.HSet(b.Context(), contract.Keys{}.RecordKey(m), o.Fields())
+		pipe.ZAdd(b.Context(), contract.Keys{}.LogKey(), redis.Z{Score: float64(i + 1), Member: m.String()})
+	}
+	if _, err := pipe.Exec(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	for name, resynced := range map[string]bool{"known": true, "whole": false} {
+		b.Run(name, func(b *testing.B) {
+			s := New(Config{Objects: knowing{new(removed[contract.Object])}, Credentials: new(removed[contract.Credential]), Clock: noClock{}}, client, metrics.New(), slog.New(slog.DiscardHandler))
+			usage := func(section, name string) (n float64) {
+				_, after, _ := strings.Cut(client.Info(b.Context(), section).Val(), "\n"+name+":")
+				fmt.Sscan(after, &n)
+				return n
+			}
+			sent := func() float64 { return usage("stats", "total_net_output_bytes") }
+			cpu := func() float64 { return usage("cpu", "used_cpu_user") + usage("cpu", "used_cpu_sys") }
+			sentBefore, cpuBefore := sent(), cpu()
+			for b.Loop() {
+				s.synced, s.resynced = false, resynced
+				if err := s.catchUp(b.Context(), "connected"); err != nil {
+					b.Fatal(err)
+				}
+			}
+			read := float64(b.N * n)
+			b.ReportMetric((sent()-sentBefore)/read, "bytes/object")
+			b.ReportMetric((cpu()-cpuBefore)/read*1e6, "redis-µs/object")
+		})
+	}
+}
+
+// knowing is a sink that has everything.
+type knowing struct{ *removed[contract.Object] }
+
+func (knowing) Confirm(contract.Object) bool { return true }
 
 // TestCause has errors that say the same each time, in other words.
 func TestCause(t *testing.T) {

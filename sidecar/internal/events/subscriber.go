@@ -42,6 +42,14 @@ type Sink[T any] interface {
 	EndResync()
 }
 
+// Objects is a Sink that keeps what it took.
+type Objects interface {
+	Sink[contract.Object]
+	// Confirm reports whether o, but for its bodies, is what was taken last of its key. Then it counts
+	// as if it followed.
+	Confirm(o contract.Object) bool
+}
+
 // Clock takes times at which everything that Redis held had been applied.
 type Clock interface {
 	SetInStep(t time.Time)
@@ -52,7 +60,7 @@ type Config struct {
 	// Shards is their number, and Shard the one to follow.
 	Shards      contract.Shards
 	Shard       int
-	Objects     Sink[contract.Object]
+	Objects     Objects
 	Credentials Sink[contract.Credential]
 	Clock       Clock
 }
@@ -72,10 +80,11 @@ type Subscriber struct {
 	noInfo    atomic.Bool // in this session, the server refuses INFO
 
 	// Of the goroutine that runs Run.
-	epoch     string // data epoch that seq counts in; "" before the first write
-	seq       uint64 // last applied
-	history   string // of the server that seq is of
-	synced    bool   // all up to seq was applied
+	epoch     string  // data epoch that seq counts in; "" before the first write
+	seq       uint64  // last applied
+	history   history // of the server that seq is of
+	synced    bool    // all up to seq was applied
+	resynced  bool    // a full resync was made or tried, so that the next one may meet what is known
 	catchups  uint64
 	ahead     position  // Redis was ahead of us there; its seq is 0 if it was not
 	comparing bool      // a comparison is under way

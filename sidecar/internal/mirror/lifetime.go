@@ -65,10 +65,14 @@ func ended(o *contract.Object, now time.Time) bool {
 	return o.TTLMS > 0 && o.PublishedMS+o.TTLMS <= now.UnixMilli()
 }
 
+// sameHead reports whether a and b are the same write but for their bodies.
+func sameHead(a, b *contract.Object) bool {
+	return a.Version == b.Version && a.PublishedMS == b.PublishedMS && a.TTLMS == b.TTLMS && a.ETag == b.ETag && a.ContentType == b.ContentType
+}
+
 // equal reports whether a and b are the same write.
 func equal(a, b *contract.Object) bool {
-	return a.Version == b.Version && a.PublishedMS == b.PublishedMS && a.TTLMS == b.TTLMS &&
-		a.ETag == b.ETag && a.ContentType == b.ContentType &&
+	return sameHead(a, b) &&
 		slices.EqualFunc(a.Bodies, b.Bodies, func(a, b contract.Body) bool {
 			return a.Encoding == b.Encoding && bytes.Equal(a.Bytes, b.Bytes)
 		})

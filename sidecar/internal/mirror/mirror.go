@@ -177,6 +177,26 @@ func (m *Mirror) decide(o *contract.Object) Result {
 	return Stored
 }
 
+// Confirm reports whether what is known of o's key is just this write; then it is met by a full
+// resync. o needs no bodies: two writes of one version, time and entity-tag would have the same.
+func (m *Mirror) Confirm(o contract.Object) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k, found := m.known[o.Key]
+	if !found || k.version != o.Version || k.publishedMS != o.PublishedMS || k.deleted != o.Deleted || k.expiring(time.Now()) {
+		return false
+	}
+	if k.held {
+		if held, found := m.cache.GetEntryQuietly(o.Key); !found || !sameHead(held.Value, &o) {
+			return false
+		}
+	}
+	k.generation = m.generations[k.shard]
+	m.known[o.Key] = k
+	m.metrics.Applied.WithLabelValues(string(Unchanged)).Inc()
+	return true
+}
+
 // has reports whether the mirror holds just this write.
 func (m *Mirror) has(o *contract.Object) bool {
 	held, found := m.cache.GetEntryQuietly(o.Key)

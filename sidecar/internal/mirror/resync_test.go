@@ -51,6 +51,51 @@ func TestResyncOfOneShard(t *testing.T) {
 	}
 }
 
+// TestConfirm resyncs without bodies: what is known as it is in Redis stays, all else is to be read.
+func TestConfirm(t *testing.T) {
+	f := start(t, mirror.Config{Bytes: 1 << 16})
+	held, large, gone := object("/held", 5, 10), object("/large", 5, 1<<17), tombstone("/gone", 5)
+	f.apply(t, held, mirror.Stored)
+	f.apply(t, large, mirror.TooLarge)
+	f.apply(t, gone, mirror.Deleted)
+	s := f.Shard(0)
+	s.BeginResync()
+	for name, change := range map[string]func(o *contract.Object){
+		"another key":          func(o *contract.Object) { o.Key = "/never" },
+		"another version":      func(o *contract.Object) { o.Version-- },
+		"another time":         func(o *contract.Object) { o.PublishedMS++ },
+		"another entity-tag":   func(o *contract.Object) { o.ETag = `"y"` },
+		"another content type": func(o *contract.Object) { o.ContentType = "a/b" },
+		"another lifetime":     func(o *contract.Object) { o.TTLMS = 1 },
+		"deleted":              func(o *contract.Object) { o.Deleted = true },
+	} {
+		o := held
+		if change(&o); s.Confirm(o) {
+			t.Errorf("%s was confirmed", name)
+		}
+	}
+	for _, o := range []contract.Object{large, gone} {
+		if o.PublishedMS++; s.Confirm(o) {
+			t.Errorf("%s of another time was confirmed", o.Key)
+		}
+	}
+	for _, o := range []contract.Object{held, large, gone} {
+		if o.Bodies = nil; !s.Confirm(o) {
+			t.Errorf("%s was not confirmed", o.Key)
+		}
+	}
+	s.EndResync()
+	f.expect(t, "/held", 5)
+	f.apply(t, object("/held", 5, 10), mirror.NotNewer)
+	f.apply(t, object("/gone", 4, 10), mirror.NotNewer)
+	f.apply(t, object("/large", 4, 10), mirror.NotNewer)
+
+	s.BeginResync() // nothing is confirmed
+	s.EndResync()
+	f.expect(t, "/held", 0)
+	f.apply(t, object("/gone", 1, 10), mirror.Stored)
+}
+
 // TestReadBeforeRemoval reads an object whose next version can't be read: the old one doesn't
 // come back.
 func TestReadBeforeRemoval(t *testing.T) {
