@@ -33,6 +33,10 @@ func TestSlowReaders(t *testing.T) {
 	await(t, "published", patience, func() error {
 		return e.everyone(e.workers(), func(a answer) bool { return a.body == "small" }, "GET /v1/products/small")
 	})
+	// The alert GatehouseHeapFull looks at it.
+	if full := e.stat("overload.envoy.resource_monitors.fixed_heap.pressure"); full < 1 || full > 75 {
+		t.Errorf("at rest the heap is %d %% full, as Envoy says: want more than 0, and no alert", full)
+	}
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
 	transport := &http.Transport{Protocols: protocols, HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10}}
