@@ -26,7 +26,7 @@ detach := $(if $(filter-out 0 no false,$(DETACH)),--detach)
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
-	  printf '  make %-11s %s\n' "$$target" "$$text"; done
+	  printf '  make %-12s %s\n' "$$target" "$$text"; done
 	@echo
 	@echo '  Variables of make run, with their values now:'
 	@for v in EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY; do \
@@ -43,7 +43,7 @@ build: ## build the filter and the programs into build/
 	GO=$(GO) scripts/build-wasm.sh build/gatehouse.wasm
 	$(GO) build -trimpath -o build/ ./sidecar/cmd/... ./e2e/cmd/...
 
-test: ## unit tests with -race, wasm build, end-to-end suite
+test: ## unit tests with -race, end-to-end suite, a minute of chaos, mutation check
 	@scripts/test.sh
 
 chaos: build ## kill, pause and cut everything under load and check each answer: CHAOS_SECONDS, CHAOS_SEED
@@ -70,7 +70,7 @@ chart-e2e: ## install, break and upgrade the chart in a real Kubernetes of this 
 chart-check: build ## lint, unit tests and schemas of the Helm chart, and the configurations that it renders
 	@scripts/chart-check.sh
 
-chart-readme:
+chart-readme: ## write the chart's table of values anew
 	@"$$(scripts/chart-tools.sh)"/readme charts/gatehouse
 
 clean: ## remove what was built; .venv stays

@@ -47,7 +47,7 @@ var images = []image{
 	{
 		// What Istio and Envoy Gateway take for a module: one layer with /plugin.wasm, and
 		// nothing to run.
-		name: "module", title: "gatehouse-wasm",
+		name: "module", title: "gatehouse-module",
 		description: "The filter's module as /plugin.wasm, for Istio's WasmPlugin and Envoy Gateway's EnvoyExtensionPolicy.",
 		contents:    goParts(target{"wasip1", "wasm", "./wasm-filter"}),
 	},

@@ -33,7 +33,7 @@ type commandLine struct {
 	Run    scenario.Options `cmd:"" default:"withargs" help:"Measure (the default)."`
 	Serve  service.Command  `cmd:"" help:"Run one of the services that are compared with; the scenarios start them."`
 	Flood  scenario.Flooder `cmd:"" hidden:"" help:"Send wrong credentials until told to stop; the scenario flood starts it."`
-	Update updates.Command  `cmd:"" help:"Publish at a constant rate; growth starts it."`
+	Update updates.Command  `cmd:"" hidden:"" help:"Publish at a constant rate; growth starts it."`
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }

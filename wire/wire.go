@@ -63,8 +63,9 @@
 // A mark says that a device is registered: that a secret of which there is no verdict may
 // be a right one.
 //
-//	0  u64  bits 1 to 63: the device's tag, see [Keys.Device]; bit 0, closed: the record
-//	        has the verdict of the device's only right secret, so that no other is right
+//	0  u64  bits 2 to 63: the device's tag, see [Keys.Device]; bit 0, closed: the record
+//	        has the verdict of the device's only right secret, so that no other is right;
+//	        bit 1, new: the device was never let in. At most one of the two is set
 //
 // The layout version changes whenever a byte above changes its meaning; programs of
 // different layouts refuse each other's records and batches.

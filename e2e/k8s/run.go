@@ -53,7 +53,7 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 		status, err = exit.ExitCode(), nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("cluster: %w", err)
+		return 0, errors.Join(fmt.Errorf("cluster: %w; logs are in %s", err, filepath.Join(dir, "log")), keepLogsOnly(dir))
 	}
 	if status != 0 {
 		fmt.Fprintf(os.Stderr, "cluster: logs are in %s\n", filepath.Join(dir, "log"))

@@ -207,7 +207,7 @@ func machineCPU() (time.Duration, error) {
 	}
 	line, _, _ := strings.Cut(string(text), "\n")
 	fields := strings.Fields(line)
-	if len(fields) < 8 || fields[0] != "cpu" {
+	if len(fields) < 9 || fields[0] != "cpu" {
 		return 0, fmt.Errorf("/proc/stat begins with %q", line)
 	}
 	var sum time.Duration

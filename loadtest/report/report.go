@@ -104,13 +104,13 @@ type Point struct {
 	Micros  float64 `json:"us"`
 }
 
-// Percents are the percentiles of a row that is made from a histogram.
-var Percents = []float64{50, 75, 90, 95, 99, 99.5, 99.9, 99.99, 100}
+// percents are the percentiles of a row that is made from a histogram.
+var percents = []float64{50, 75, 90, 95, 99, 99.5, 99.9, 99.99, 100}
 
 // Points are the percentiles of a histogram.
 func Points(h *stats.Histogram) []Point {
-	points := make([]Point, len(Percents))
-	for i, p := range Percents {
+	points := make([]Point, len(percents))
+	for i, p := range percents {
 		points[i] = Point{p, float64(h.At(p/100)) / float64(time.Microsecond)}
 	}
 	return points

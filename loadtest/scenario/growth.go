@@ -193,7 +193,7 @@ func (g *growing) point(ctx context.Context, w *world, load workload.Workload, e
 	}
 	n := max(3*g.Options.Pairs/8, 1)
 	g.doing("%s, %d pairs", load.Name, n)
-	p.pair, err = g.pair(ctx, edge, w.beside(directResponse, "direct"), load, ratioWorkloads()[3], n, w.dir)
+	p.pair, err = g.pair(ctx, edge, w.beside(directResponse, "direct"), load, oneKiB(), n, w.dir)
 	if err != nil {
 		return err
 	}
@@ -287,8 +287,11 @@ func (w *world) letIn(ctx context.Context, n int) error {
 			defer c.close()
 			for j := i; j < n && groupCtx.Err() == nil; j += connections {
 				status, err := c.send(load.At(j).Requests(c.host)[0])
-				if err != nil || status != load.Status {
-					return fmt.Errorf("device %s: status %d, want %d (%w)", workload.FleetDevice(j), status, load.Status, err)
+				if err != nil {
+					return fmt.Errorf("device %s: %w", workload.FleetDevice(j), err)
+				}
+				if status != load.Status {
+					return fmt.Errorf("device %s: status %d, want %d", workload.FleetDevice(j), status, load.Status)
 				}
 			}
 			return nil

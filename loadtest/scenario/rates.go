@@ -149,7 +149,7 @@ func pauses(ctx context.Context, o *Options, out *Recorder) (err error) {
 		target target
 		load   workload.Workload
 		d      time.Duration
-	}{{w.beside("direct_response", "direct"), ratioWorkloads()[3], d / 5}, {w.edge(), load, d}} {
+	}{{w.beside("direct_response", "direct"), oneKiB(), d / 5}, {w.edge(), load, d}} {
 		out.doing("%s of %s, %.0f/s for %s", m.load.Name, m.target.name, rate, m.d)
 		row, err := o.open(ctx, m.target, m.load, rate, m.d)
 		if out.row(row, err) != nil {
@@ -211,8 +211,11 @@ func (w *world) admit(ctx context.Context, devices int) error {
 	defer c.close()
 	for i := range devices {
 		status, err := c.show(workload.FleetDevice(i), workload.Secret)
-		if err != nil || status != 200 {
-			return fmt.Errorf("device %s: status %d, %w", workload.FleetDevice(i), status, err)
+		if err != nil {
+			return fmt.Errorf("device %s: %w", workload.FleetDevice(i), err)
+		}
+		if status != 200 {
+			return fmt.Errorf("device %s: status %d, want 200", workload.FleetDevice(i), status)
 		}
 	}
 	return nil

@@ -53,6 +53,9 @@ func ratioWorkloads() []workload.Workload {
 	return []workload.Workload{all["pass"][0], all["304"][0], all["auth-304"][0], full[0], all["auth-200"][0], full[4]}
 }
 
+// oneKiB is the 200 of 1 KiB, which direct_response answers, too.
+func oneKiB() workload.Workload { return ratioWorkloads()[3] }
+
 func ratioWorkload(name string) (workload.Workload, error) {
 	for _, w := range ratioWorkloads() {
 		if w.Name == name {
@@ -104,7 +107,7 @@ func (o *Options) addRatios(ctx context.Context, pairs []stats.Pairs, n int, loa
 		if err := warm(ctx, load, subject); err != nil {
 			return err
 		}
-		if err := o.addPairs(ctx, &pairs[i], subject, reference, load, ratioWorkloads()[3], n, w.dir); err != nil {
+		if err := o.addPairs(ctx, &pairs[i], subject, reference, load, oneKiB(), n, w.dir); err != nil {
 			return err
 		}
 	}

@@ -54,7 +54,7 @@ func session(ctx context.Context, o *Options, out *Recorder) (err error) {
 	if err != nil {
 		return err
 	}
-	credential := workload.Singles(func(string) int { return -1 })["auth-304"][0]
+	credential := authorized()
 	tokened := credential
 	tokened.Name = "auth by token + 304"
 	tokened.Headers = append(slices.DeleteFunc(slices.Clone(credential.Headers), func(h string) bool { return strings.HasPrefix(h, "x-device-") }), "Authorization: Bearer "+token)
@@ -84,6 +84,9 @@ func (b *bench) token(ctx context.Context) (string, error) {
 			return "", err
 		} else if len(body) == workload.Sizes[workload.Private1K] {
 			return answer.Token, nil
+		}
+		if err := wait(ctx, 20*time.Millisecond); err != nil {
+			return "", err
 		}
 	}
 }

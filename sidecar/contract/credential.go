@@ -140,10 +140,9 @@ func credentialField(field string) bool {
 	return false
 }
 
-// Fields is the hash of c, which [ParseCredential] reads, with publishedMS as its
-// publish time in unix milliseconds.
-func (c Credential) Fields(publishedMS int64) map[string]string {
-	fields := head{c.Version, publishedMS, c.Deleted}.fields()
+// Fields is the hash of c, which [ParseCredential] reads.
+func (c Credential) Fields() map[string]string {
+	fields := head{c.Version, c.PublishedMS, c.Deleted}.fields()
 	if c.Deleted {
 		return fields
 	}

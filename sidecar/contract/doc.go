@@ -16,6 +16,7 @@
 //	{gatehouse:S}:log            zset     member "o:<cache key>" or "c:<device id>", score its last sequence number
 //	{gatehouse:S}:epoch          string   1 to 64 lowercase hex digits, random, set once: the data epoch
 //	{gatehouse:S}:events         channel  one message a write
+//	{gatehouse:S}:v:<name>       string   a verdict that sidecars share, with a lock beside it; no business of writers
 //	{gatehouse:0}:shards         string   N, set by the first writer and never changed
 //
 // Cache keys and device ids obey wire.ValidKey and wire.ValidDeviceID.

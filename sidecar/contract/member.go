@@ -54,7 +54,7 @@ func ParseMember(s string) (Member, error) {
 			return Member{}, refuse(ReasonLimit, "member %s: device id of %d bytes, at most %d are allowed", quote(s), len(m.ID), wire.MaxDeviceID)
 		}
 		if !wire.ValidDeviceID(m.ID) {
-			return Member{}, refuse(ReasonMalformed, `member %s: a device id is visible ASCII without '/', ',' and '"'`, quote(s))
+			return Member{}, refuse(ReasonMalformed, `member %s: a device id is visible ASCII without '/', '?', ',' and '"'`, quote(s))
 		}
 	default:
 		return Member{}, refuse(ReasonUnknown, `member %s: kind %q, want 'o' or 'c'`, quote(s), m.Kind)

@@ -48,7 +48,8 @@ func BodyField(e wire.Encoding) string {
 }
 
 // ParseObject reads an object's hash, as HGETALL or an event gives it. All that it
-// returns is a copy, so that an object kept does not hold a whole event's payload. A key that is not there gives no fields, which is an error: ask first.
+// returns is a copy, so that an object kept does not hold a whole event's payload. A key
+// that is not there gives no fields, which is an error: ask first.
 func ParseObject(fields map[string]string) (Object, error) {
 	o, err := ParseObjectHead(fields)
 	if err != nil || o.Deleted {

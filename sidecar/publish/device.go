@@ -59,7 +59,7 @@ func (p *Publisher) PutDevice(ctx context.Context, d Device) (Receipt, error) {
 		}
 		record.Hashes = []string{string(hash)}
 	}
-	receipt, err := p.write(ctx, replace, contract.CredentialMember(d.ID), record.Fields(0))
+	receipt, err := p.write(ctx, replace, contract.CredentialMember(d.ID), record.Fields())
 	if err != nil {
 		return Receipt{}, fmt.Errorf("put device %q: %w", d.ID, err)
 	}

@@ -100,7 +100,7 @@ func TestRevokeDevice(t *testing.T) {
 func TestRevokeOddRecords(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		ctx := t.Context()
-		s.HSet(ctx, keys.CredentialKey("gone"), contract.Credential{Version: 1, Deleted: true}.Fields(1))
+		s.HSet(ctx, keys.CredentialKey("gone"), contract.Credential{Version: 1, PublishedMS: 1, Deleted: true}.Fields())
 		if _, err := s.p.RevokeDevice(ctx, "gone"); !errors.Is(err, ErrNotFound) {
 			t.Errorf("tombstone: %v, want ErrNotFound", err)
 		}
@@ -131,7 +131,7 @@ func TestListDevices(t *testing.T) {
 		}
 		s.HSet(ctx, keys.CredentialKey("damaged"), "disabled", "true")
 		s.Del(ctx, keys.CredentialKey("gone"), keys.CredentialKey("expired"))
-		s.HSet(ctx, keys.CredentialKey("gone"), contract.Credential{Version: 2, Deleted: true}.Fields(1))
+		s.HSet(ctx, keys.CredentialKey("gone"), contract.Credential{Version: 2, PublishedMS: 1, Deleted: true}.Fields())
 		if _, err := s.p.RevokeDevice(ctx, "a"); err != nil {
 			t.Fatal(err)
 		}

@@ -35,7 +35,7 @@ func TestRevokeAll(t *testing.T) {
 		}
 		s.HSet(ctx, keys.CredentialKey("d8"), "disabled", "no") // damaged
 		s.Del(ctx, keys.CredentialKey("d9"))
-		s.HSet(ctx, keys.CredentialKey("d9"), contract.Credential{Version: 2, Deleted: true}.Fields(1))
+		s.HSet(ctx, keys.CredentialKey("d9"), contract.Credential{Version: 2, PublishedMS: 1, Deleted: true}.Fields())
 		s.Del(ctx, keys.CredentialKey("d10"))
 
 		next := s.events(t)

@@ -55,7 +55,7 @@ type Rule struct {
 	IssueSession bool
 }
 
-// Match selects requests by path and method; see [Rule.matches] for what a path covers.
+// Match selects requests by path and method; see [Match.matches] for what a path covers.
 type Match struct {
 	Path, Prefix string   // exactly one is set
 	Methods      []string // nil: all

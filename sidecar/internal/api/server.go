@@ -192,8 +192,8 @@ func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	key := string(body)
-	if !wire.ValidKey(key) {
-		s.malformed(w, "fetch", fmt.Errorf("cache key of %d bytes: want \"/path\" or \"@device/path\" in visible ASCII", len(key)))
+	if _, err := contract.ParseMember(contract.ObjectMember(key).String()); err != nil {
+		s.malformed(w, "fetch", err)
 		return
 	}
 	unavailable := func(why string, err error) {
@@ -203,7 +203,7 @@ func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
 	}
 	o, found, err := s.fetcher.Fetch(r.Context(), key)
 	if err != nil {
-		unavailable("redis can't be asked now", err)
+		unavailable("redis can't be asked now, or what it has can't be read", err)
 		return
 	}
 	// What we know may be on its way to the edge, be it that there is nothing. If this answer came

@@ -32,7 +32,7 @@ type Config struct {
 	Log     Log     `embed:"" prefix:"log." envprefix:"GATEHOUSE_LOG_"`
 }
 
-// Push is where they go.
+// Push is where batches go.
 type Push struct {
 	Socket string `env:"SOCKET" default:"/run/gatehouse/push.sock" placeholder:"PATH" help:"Unix socket that Envoy's push listener listens on. Default: ${default}."`
 }
@@ -103,10 +103,10 @@ func (c *Config) validate() error {
 	check(c.Push.Socket != c.API.Socket, "api.socket: %q is push.socket too; each needs its own", c.API.Socket)
 	_, _, err := net.SplitHostPort(c.Admin.Address)
 	check(err == nil, "admin.address: %q: want host:port", c.Admin.Address)
-	check(c.Memory.Bytes >= 1<<20 && c.Memory.Bytes <= 1<<40, "memory.bytes: %d is out of 1MiB to 1TiB", c.Memory.Bytes)
+	check(c.Memory.Bytes >= 1<<20 && c.Memory.Bytes <= 1<<40, "memory.bytes: %v is out of 1MiB to 1TiB", c.Memory.Bytes)
 	for _, n := range []struct {
-		name                  string
-		value, lowest, higest int
+		name                   string
+		value, lowest, highest int
 	}{
 		{"memory.objects", c.Memory.Objects, 1, 1 << 24},
 		{"memory.verdicts", c.Memory.Verdicts, 1, 1 << 24},
@@ -116,7 +116,7 @@ func (c *Config) validate() error {
 		{"limit.device", c.Limit.Device, 0, 1 << 20},
 		{"limit.source", c.Limit.Source, 0, 1 << 20},
 	} {
-		check(n.value >= n.lowest && n.value <= n.higest, "%s: %d is out of %d to %d", n.name, n.value, n.lowest, n.higest)
+		check(n.value >= n.lowest && n.value <= n.highest, "%s: %d is out of %d to %d", n.name, n.value, n.lowest, n.highest)
 	}
 	for _, d := range []struct {
 		name   string

@@ -147,7 +147,7 @@ func (s *Subscriber) read(ctx context.Context, master server, withInfo bool) (p 
 	}
 	if text := seq.Val(); text != "" {
 		if p.seq, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return p, nil, fmt.Errorf("%s holds %.80q, which is no sequence number", s.keys.SeqKey(), text)
+			return p, nil, fmt.Errorf("%s holds %.80q, which is no sequence number: delete all keys of the shard, and publish its records again", s.keys.SeqKey(), text)
 		}
 	}
 	return p, nil, nil

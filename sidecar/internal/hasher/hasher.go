@@ -6,6 +6,7 @@ package hasher
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -52,6 +53,7 @@ type Pool struct {
 	mu     sync.Mutex // protects all below
 	free   map[Priority][]*process
 	closed bool
+	said   string // why there was no hasher, last
 }
 
 // New is a Pool of hashers that are program, called with their priority.
@@ -71,8 +73,19 @@ func (p *Pool) Compare(hash, secret string, priority Priority) error {
 		}
 		h.end()
 	}
-	p.log.Warn("bcrypt runs in this process: it has no hasher", "program", p.program, "error", err)
+	p.tell(err)
 	return bcrypt.CompareHashAndPassword([]byte(hash), []byte(secret))
+}
+
+// tell logs each new reason why there is no hasher, as each secret would meet it.
+func (p *Pool) tell(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	level := slog.LevelDebug
+	if err.Error() != p.said {
+		level, p.said = slog.LevelWarn, err.Error()
+	}
+	p.log.Log(context.Background(), level, "bcrypt runs in this process: it has no hasher", "program", p.program, "error", err)
 }
 
 func result(answer byte) error {
@@ -99,6 +112,7 @@ func (p *Pool) take(priority Priority) (*process, error) {
 func (p *Pool) give(h *process) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.said = ""
 	if p.closed {
 		h.end()
 		return

@@ -106,11 +106,17 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestNoProgram verifies where there is no hasher at all.
+// TestNoProgram verifies where there is no hasher at all, which is said once.
 func TestNoProgram(t *testing.T) {
-	p := New("/no/such/program", slog.New(slog.DiscardHandler))
-	if err := p.Compare(hashOf(t, "right"), "right", Idle); err != nil {
-		t.Errorf("got %v, want the right secret to be right", err)
+	var logs bytes.Buffer
+	p := New("/no/such/program", slog.New(slog.NewTextHandler(&logs, nil)))
+	for range 2 {
+		if err := p.Compare(hashOf(t, "right"), "right", Idle); err != nil {
+			t.Errorf("got %v, want the right secret to be right", err)
+		}
+	}
+	if got := strings.Count(logs.String(), "/no/such/program"); got != 2 { // its name, and why, of one line
+		t.Errorf("got %s, want one line", &logs)
 	}
 }
 

@@ -23,7 +23,6 @@ type Stats struct {
 	FreeSlots       int    // of those
 	Places          int    // of shared memory that hold a record of this epoch, slots included
 	Permissions     int    // names
-	Epoch           uint64
 }
 
 // Stats counts.
@@ -52,6 +51,5 @@ func (m *Image) Stats() Stats {
 		Slots:           len(m.slots.filled),
 		FreeSlots:       m.slots.freeCount(),
 		Permissions:     len(m.permissions),
-		Epoch:           m.epoch,
 	}
 }

@@ -106,21 +106,56 @@ func New() *Metrics {
 	}
 }
 
-// WatchImage adds what there is to say of the image.
+// WatchImage adds what there is to say of the image, which is asked once for all of it.
 func (m *Metrics) WatchImage(stats func() image.Stats) {
-	f := factory{m.Registry}
-	f.watch("gatehouse_image_objects", "Objects in the image of the edge's memory.", func() float64 { return float64(stats().Objects) })
-	f.watch("gatehouse_image_dirty_buckets", "Buckets that changed and were not sent yet.", func() float64 { return float64(stats().DirtyBuckets) })
-	f.watch("gatehouse_image_body_slots", "Body slots that this memory has ever had.", func() float64 { return float64(stats().Slots) })
-	f.watch("gatehouse_image_free_body_slots", "Body slots that wait to be used again.", func() float64 { return float64(stats().FreeSlots) })
-	f.watch("gatehouse_image_places", "Keys of shared memory that were written; fixed soon after start, but for body slots.", func() float64 { return float64(stats().Places) })
-	f.watch("gatehouse_image_permissions", "Permission names that the edge knows, at most 64.", func() float64 { return float64(stats().Permissions) })
-	f.watch("gatehouse_image_devices", "Registered devices that the edge knows of; fewer than those that may come in if there are too many for memory.verdicts.", func() float64 { return float64(stats().Marks) })
-	f.watch("gatehouse_image_allow_verdicts", "Allow verdicts stored at the edge.", func() float64 { return float64(stats().Allows) })
-	f.watch("gatehouse_image_deny_verdicts", "Deny verdicts stored at the edge.", func() float64 { return float64(stats().Denies) })
-	m.Registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "gatehouse_image_verdicts_evicted_total", Help: "Verdicts dropped before they expired, for lack of room.",
-	}, func() float64 { return float64(stats().EvictedVerdicts) }))
+	m.Registry.MustRegister(imageCollector(stats))
+}
+
+// imageCollector is the counts of an image as metrics.
+type imageCollector func() image.Stats
+
+type imageMetric struct {
+	description *prometheus.Desc
+	kind        prometheus.ValueType
+	value       func(s *image.Stats) float64
+}
+
+var imageMetrics = []imageMetric{
+	imageGauge("objects", "Objects in the image of the edge's memory.", func(s *image.Stats) int { return s.Objects }),
+	imageGauge("dirty_buckets", "Buckets that changed and were not sent yet.", func(s *image.Stats) int { return s.DirtyBuckets }),
+	imageGauge("body_slots", "Body slots that this memory has ever had.", func(s *image.Stats) int { return s.Slots }),
+	imageGauge("free_body_slots", "Body slots that wait to be used again.", func(s *image.Stats) int { return s.FreeSlots }),
+	imageGauge("places", "Keys of shared memory that were written; fixed soon after start, but for body slots.", func(s *image.Stats) int { return s.Places }),
+	imageGauge("permissions", "Permission names that the edge knows, at most 64.", func(s *image.Stats) int { return s.Permissions }),
+	imageGauge("devices", "Registered devices that the edge knows of; fewer than those that may come in if there are too many for memory.verdicts.", func(s *image.Stats) int { return s.Marks }),
+	imageGauge("allow_verdicts", "Allow verdicts stored at the edge.", func(s *image.Stats) int { return s.Allows }),
+	imageGauge("deny_verdicts", "Deny verdicts stored at the edge.", func(s *image.Stats) int { return s.Denies }),
+	{
+		prometheus.NewDesc("gatehouse_image_verdicts_evicted_total", "Verdicts dropped before they expired, for lack of room.", nil, nil),
+		prometheus.CounterValue, func(s *image.Stats) float64 { return float64(s.EvictedVerdicts) },
+	},
+}
+
+func imageGauge(name, help string, value func(s *image.Stats) int) imageMetric {
+	return imageMetric{
+		prometheus.NewDesc("gatehouse_image_"+name, help, nil, nil),
+		prometheus.GaugeValue, func(s *image.Stats) float64 { return float64(value(s)) },
+	}
+}
+
+// Describe implements [prometheus.Collector].
+func (imageCollector) Describe(descriptions chan<- *prometheus.Desc) {
+	for _, m := range imageMetrics {
+		descriptions <- m.description
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (c imageCollector) Collect(metrics chan<- prometheus.Metric) {
+	s := c()
+	for _, m := range imageMetrics {
+		metrics <- prometheus.MustNewConstMetric(m.description, m.kind, m.value(&s))
+	}
 }
 
 type factory struct{ r *prometheus.Registry }
@@ -135,10 +170,6 @@ func (f factory) gauge(name, help string) prometheus.Gauge {
 	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	f.r.MustRegister(g)
 	return g
-}
-
-func (f factory) watch(name, help string, value func() float64) {
-	f.r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 }
 
 // vector is a counter with one label, whose values are all given.

@@ -125,7 +125,7 @@ func (p *Pusher) takeOver(ctx context.Context, reason string) error {
 		return err
 	}
 	if p.rival != 0 && before != nil && !p.own[before.Epoch] && fresh(before) {
-		return &rivalError{before.Epoch}
+		return errRival
 	}
 	if p.rival != 0 {
 		p.log.Info("the other sidecar is gone: taking over", "socket", p.socket)
@@ -140,12 +140,7 @@ func fresh(s *wire.State) bool {
 	return time.Since(time.UnixMilli(s.HeartbeatMS)).Abs() < rivalGone
 }
 
-// rivalError says that the edge follows another sidecar.
-type rivalError struct{ epoch uint64 }
-
-func (e *rivalError) Error() string {
-	return fmt.Sprintf("another sidecar pushes to this edge under epoch %016x", e.epoch)
-}
+var errRival = errors.New("another sidecar pushes to this edge")
 
 // push sends batches until one fails. It reports whether the edge was up to date once.
 func (p *Pusher) push(ctx context.Context) (upToDate bool, err error) {
@@ -209,9 +204,8 @@ func hex(epoch uint64) string { return fmt.Sprintf("%016x", epoch) }
 // reason of the epoch that follows.
 func (p *Pusher) explain(err error) string {
 	conflict, _ := errors.AsType[*conflictError](err)
-	rival, _ := errors.AsType[*rivalError](err)
 	switch {
-	case rival != nil: // still
+	case errors.Is(err, errRival): // still
 		p.metrics.Pushes.WithLabelValues("rival").Inc()
 		return "rival"
 	case conflict != nil && conflict.state != nil && !p.own[conflict.state.Epoch] && fresh(conflict.state):
@@ -225,8 +219,8 @@ func (p *Pusher) explain(err error) string {
 		return "rival"
 	case conflict != nil:
 		p.metrics.Pushes.WithLabelValues("conflict").Inc()
-		p.setStatus("the edge's memory was empty: pushing everything")
-		p.log.Info("the edge's memory was not ours any more: pushing everything", "socket", p.socket, "epoch", hex(p.epoch))
+		p.setStatus(conflict.Error() + ": pushing everything")
+		p.log.Info("the edge's memory was not ours any more: pushing everything", "socket", p.socket, "epoch", hex(p.epoch), "error", conflict)
 		return "empty"
 	}
 	result := "error"
