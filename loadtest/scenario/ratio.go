@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/gatehouse/gatehouse/loadtest/proc"
 	"github.com/gatehouse/gatehouse/loadtest/report"
 	"github.com/gatehouse/gatehouse/loadtest/stats"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
@@ -70,8 +71,10 @@ func ratioWorkload(name string) (workload.Workload, error) {
 const pairsOfEnvoy = 2
 
 // ratios measures n pairs of each of loads against an answer of 1 KiB by Envoy's
-// direct_response, the least that an answer of Envoy's costs. A request that is passed on is
-// answered by one, too, so that it costs nothing more. Envoy's worker has a core of its own.
+// direct_response, the least that an answer of Envoy's costs. Only Envoy's CPU counts: nothing
+// else is on the way of these requests, and what sidecar and Redis do all the time would weigh the
+// more the fewer there are. A request that is passed on is answered by a direct_response, too, so
+// that it costs nothing more. Envoy's worker has a core of its own.
 func (o *Options) ratios(ctx context.Context, n int, loads []workload.Workload, out *Recorder) ([]report.Pair, error) {
 	pairs := make([]stats.Pairs, len(loads))
 	for done := 0; done < n; done += pairsOfEnvoy {
@@ -102,7 +105,7 @@ func (o *Options) addRatios(ctx context.Context, pairs []stats.Pairs, n int, loa
 		return err
 	}
 	defer func() { err = errors.Join(err, together()) }()
-	subject, reference := w.gatehouse(), w.beside(directResponse, "direct")
+	subject, reference := target{"gatehouse", w.EdgeURL(), []proc.Server{w.envoy()}, nil, nil}, w.beside(directResponse, "direct")
 	for i, load := range loads {
 		if err := warm(ctx, load, subject); err != nil {
 			return err

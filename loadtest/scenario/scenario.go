@@ -60,7 +60,7 @@ var scenarios = []scenario{
 	{"mixed", "a fleet: 30 % telemetry, reads by popularity, 70 % of them conditional", mixed, false},
 	{"ramp", "throughput by connections", ramp, false},
 	{"breakpoint", "the highest rate that p99 and errors allow", breakpoint, false},
-	{"ratio", "CPU per request against direct_response", ratio, false},
+	{"ratio", "Envoy's CPU per request against direct_response", ratio, false},
 	{"session", "a token against the credential that it was given for", session, false},
 	{"growth", "what objects, verdicts and updates cost", growth, false},
 	{"lock", "the lock of shared data: on 2 threads, for 64 workers, and in Envoy with 1 and 2", lock, false},
