@@ -121,6 +121,42 @@ func TestRawHeaders(t *testing.T) {
 	}
 }
 
+// TestMethodInLowerCase sends methods over HTTP/2, which has them in any case: Envoy passes them on as they
+// are, and there are upstreams to which "post" is POST.
+func TestMethodInLowerCase(t *testing.T) {
+	e := start(t, stack.Options{})
+	e.device("dev", "secret", 4, "telemetry.write")
+	await(t, "device", patience, func() error {
+		return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.status == 200 }, "POST /v1/telemetry", credential("dev", "secret")...)
+	})
+	transport := &http.Transport{Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	client := &http.Client{Transport: transport, Timeout: patience}
+	defer client.CloseIdleConnections()
+	before := e.UpstreamRequests()
+	for _, tt := range []struct {
+		method string
+		lines  []string
+		status int
+	}{
+		{"POST", nil, 401},
+		{"post", nil, 401},
+		{"Post", credential("dev", "wrong"), 401},
+		{"post", credential("dev", "secret"), 200},
+	} {
+		a, err := e.try(client, tt.method+" /v1/telemetry", tt.lines...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.status != tt.status {
+			t.Errorf("%s: got %d, want %d", tt.method, a.status, tt.status)
+		}
+	}
+	if got := e.UpstreamRequests() - before; got != 1 {
+		t.Errorf("the upstream saw %d requests, want the last one only", got)
+	}
+}
+
 // raw sends a request as it is, and returns the status of the answer.
 func (e *edge) raw(request string) int {
 	e.t.Helper()

@@ -157,6 +157,18 @@ check confirmed-by-time sidecar/internal/mirror/mirror.go \
   'k.publishedMS != o.PublishedMS ||' '' ./sidecar/internal/mirror TestConfirm
 check history-of-a-promoted-replica sidecar/internal/events/position.go \
   'h.own && h.run == known.run' 'h.run == known.run' ./sidecar/internal/events TestDemotedAndPromoted
+check method-in-any-case wasm-filter/policy/match.go \
+  'if upper == r.Method || ambiguous {' 'if true {' ./wasm-filter/policy TestRuleOfMethod
+check turn-of-objects sidecar/internal/image/take.go \
+  'm.crowdedOut = m.dirty.len() > 0' 'm.crowdedOut = m.dirty.len() < 0' ./sidecar/internal/image TestBodyOverTheBoundIsNotCrowdedOut
+check waiters-are-bounded wasm-filter/calls.go \
+  'len(c.vm.paused) >= maxWaiting' 'false' ./wasm-filter TestWaitersAreBounded
+check delivered-is-bounded wasm-filter/calls.go \
+  'i*len(body) > maxDelivered' 'i < 0' ./wasm-filter TestDeliveredIsBounded
+check known-denial-of-sessions wasm-filter/policy/session.go \
+  '|| standing == wire.Found && v.Outcome == wire.Deny && nowMS < v.ExpiresMS' '|| v.Outcome == 99' ./wasm-filter/policy TestDecideToken
+check revoked-while-told-of-names sidecar/internal/api/server.go \
+  'if !s.verifier.Stands(' 'if false && !s.verifier.Stands(' ./sidecar/internal/api TestVerify
 check deny-by-default wasm-filter/policy/match.go \
   'return r.ambiguous || e.config.DenyByDefault' 'return false' ./wasm-filter TestDefault
 

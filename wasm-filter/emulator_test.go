@@ -105,6 +105,13 @@ func place(region wire.Region, index uint32) string {
 
 // callback runs one callback of a context.
 func (e *emulator) callback(id uint32, f func()) {
+	e.overwrite()
+	e.current = id
+	f()
+}
+
+// overwrite makes what was handed out useless.
+func (e *emulator) overwrite() {
 	for _, b := range e.handed {
 		for i := range b {
 			b[i] = 0xdb
@@ -112,8 +119,6 @@ func (e *emulator) callback(id uint32, f func()) {
 	}
 	e.handed = e.handed[:0]
 	e.arena.Reset()
-	e.current = id
-	f()
 }
 
 func (e *emulator) result(value []byte) []byte {
@@ -236,6 +241,7 @@ func (e *emulator) resume() { e.streams[e.current].resumed = true }
 
 func (e *emulator) enter(id uint32) bool {
 	e.enters++
+	e.overwrite()
 	if _, ok := e.streams[id]; !ok && id != pluginID {
 		return false
 	}

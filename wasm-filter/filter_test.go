@@ -204,6 +204,50 @@ func TestFetchesLeaveRoom(t *testing.T) {
 	}
 }
 
+// TestWaitersAreBounded has more requests wait for one answer than may, which are answered as if the
+// sidecar had not.
+func TestWaitersAreBounded(t *testing.T) {
+	e := emulate(t, rules)
+	for range maxWaiting + 1 {
+		send(e, "/v1/telemetry")
+	}
+	if last := e.streams[e.nextID]; len(e.calls) != 1 || last.reply == nil || last.reply.status != 503 {
+		t.Errorf("got %d calls and %+v, want one and a 503", len(e.calls), last)
+	}
+	if id := send(e, "/v1/products/1"); len(e.calls) != 1 || !e.streams[id].went() {
+		t.Errorf("got %d calls and %+v, want no fetch, and the request upstream", len(e.calls), e.streams[id])
+	}
+	e.answered(e.calls[0], wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Deny, Epoch: 9}))
+	if id := send(e, "/v1/telemetry"); len(e.calls) != 2 || e.streams[id].reply != nil {
+		t.Error("there is no place when the answer has come")
+	}
+}
+
+// TestDeliveredIsBounded has many wait for a large object: not all get a copy at once.
+func TestDeliveredIsBounded(t *testing.T) {
+	const waiting = 100
+	object := newObject("/v1/products/1", wire.MaxBody)
+	e := emulate(t, rules)
+	for range waiting {
+		send(e, "/v1/products/1")
+	}
+	for i := range 2 { // the second one is for those that came after the first
+		e.answered(e.calls[i], wire.AppendFetchResponse(nil, 9, &object, [][]byte{make([]byte, wire.MaxBody)}))
+	}
+	got, upstream := 0, 0
+	for _, x := range e.streams {
+		switch {
+		case x.reply != nil && len(x.reply.body) == wire.MaxBody:
+			got++
+		case x.went() && x.cacheStatus == "gatehouse; fwd=uri-miss; detail=fetch-failed":
+			upstream++
+		}
+	}
+	if most := maxDelivered>>20 + 1; got < most-2 || got > most || got+upstream != waiting {
+		t.Errorf("got %d answers and %d upstream, want about %d, and %d in all", got, upstream, most, waiting)
+	}
+}
+
 func TestFetch(t *testing.T) {
 	object := newObject("/v1/products/1", 4)
 	e := emulate(t, rules)

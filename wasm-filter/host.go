@@ -48,7 +48,8 @@ type host interface {
 	reply(status int, headers [][2]string, body []byte)
 	// resume sends a paused request on.
 	resume()
-	// enter makes a stream the current context; false if it is gone.
+	// enter makes a stream the current context; false if it is gone. What was returned before is
+	// overwritten, as by another callback.
 	enter(stream uint32) bool
 	// call posts body to path at cluster. The token comes back with the answer, which comes
 	// be the stream that is current now still there or not, but not if its plugin is gone.

@@ -116,7 +116,10 @@ func (p *proxy) reply(status int, headers [][2]string, body []byte) {
 
 func (p *proxy) resume() { p.check(abi.ContinueRequest(), "resume request", "") }
 
-func (*proxy) enter(stream uint32) bool { return abi.Enter(stream) == nil }
+func (*proxy) enter(stream uint32) bool {
+	abi.BeginCallback() // one answer may be many streams'
+	return abi.Enter(stream) == nil
+}
 
 func (*proxy) call(cluster, path string, body []byte, timeout time.Duration) (uint32, error) {
 	headers := abi.AppendHeaders(nil, [][2]string{{":method", "POST"}, {":path", path}, {":authority", "gatehouse"}})

@@ -60,7 +60,7 @@ const (
 var results Arena
 
 // BeginCallback takes back the results that earlier callbacks got. Every exported
-// function that the proxy calls begins with it.
+// function that the proxy calls begins with it, and what it does for each of many streams.
 func BeginCallback() { results.Reset() }
 
 // allocate is where the proxy gets memory for a result.

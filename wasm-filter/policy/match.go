@@ -34,25 +34,45 @@ func (e *Edge) Govern(r *Request, headers [][2]string) bool {
 	return true
 }
 
-// ruleOf is the rule that governs r, -1 if there is none. Of a path that isn't canonical some
-// upstreams see the canonical one, others the one that came, so both must be permitted: by one
-// rule, or by one where the other has none. Else the path is ambiguous, as is one that climbs:
-// nobody knows where it leads.
+// ruleOf is the rule that governs r, -1 if there is none. Methods are case-sensitive (RFC 9110, section
+// 9.1), and HTTP/2 brings them in any case, but some upstreams take "post" for POST. So what came and
+// what it may be taken for must both be permitted, see [Edge.both].
 func (e *Edge) ruleOf(r *Request) (rule int, ambiguous bool) {
-	path, usual := plainPath(r.Target)
-	asCame := e.firstRule(r.Method, path)
+	rule, ambiguous = e.ruleOfPath(r.Method, r.Target)
+	upper := strings.ToUpper(r.Method)
+	if upper == r.Method || ambiguous {
+		return rule, ambiguous
+	}
+	other, ambiguous := e.ruleOfPath(upper, r.Target)
+	if ambiguous {
+		return -1, true
+	}
+	return e.both(rule, other)
+}
+
+// ruleOfPath is ruleOf for one spelling of the method. Of a path that isn't canonical some upstreams
+// see the canonical one, others the one that came. One that climbs is ambiguous: nobody knows where it
+// leads.
+func (e *Edge) ruleOfPath(method, target string) (rule int, ambiguous bool) {
+	path, usual := plainPath(target)
+	asCame := e.firstRule(method, path)
 	if usual {
 		return asCame, false
 	}
 	if climbs(path) {
 		return -1, true
 	}
-	canonical := e.firstRule(r.Method, canonicalPath(path))
+	return e.both(asCame, e.firstRule(method, canonicalPath(path)))
+}
+
+// both is the rule of a request that upstreams may read in two ways, which have these rules. Both ways
+// must be permitted: by one rule, or by one where the other has none. Else it is ambiguous.
+func (e *Edge) both(a, b int) (rule int, ambiguous bool) {
 	switch {
-	case asCame == canonical || asCame < 0 && !e.config.DenyByDefault:
-		return canonical, false
-	case canonical < 0 && !e.config.DenyByDefault:
-		return asCame, false
+	case a == b || a < 0 && !e.config.DenyByDefault:
+		return b, false
+	case b < 0 && !e.config.DenyByDefault:
+		return a, false
 	}
 	return -1, true
 }

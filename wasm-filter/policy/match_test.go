@@ -95,6 +95,40 @@ func TestRuleOf(t *testing.T) {
 	}
 }
 
+// TestRuleOfMethod spells methods as HTTP/2 can bring them: to some upstreams "post" is POST.
+func TestRuleOfMethod(t *testing.T) {
+	const none, refused = -1, -2
+	rules := `"credentials": {"basic": true}, "rules": [
+		{"match": {"prefix": "/t", "methods": ["POST"]}, "auth": {}},
+		{"match": {"prefix": "/p", "methods": ["GET"]}, "cache": {}},
+		{"match": {"prefix": "/p"}, "auth": {}}]`
+	for request, want := range map[string][2]int{ // by default: pass, deny
+		"POST /t":    {0, 0},
+		"post /t":    {0, refused}, // literally it has no rule
+		"Post /t":    {0, refused},
+		"get /t":     {none, none},
+		"get /p":     {refused, refused}, // literally it falls under the last rule
+		"head /p":    {refused, refused},
+		"put /p":     {2, 2},
+		"post /t;x":  {0, refused},
+		"post /t/..": {refused, refused},
+	} {
+		for i, fallback := range []string{"pass", "deny"} {
+			config, err := ParseBytes([]byte(`{"default": "` + fallback + `", ` + rules + `}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := read(NewEdge(config), request)
+			if r.ambiguous && r.rule == none {
+				r.rule = refused
+			}
+			if r.rule != want[i] {
+				t.Errorf("%s, default %s: got rule %d, want %d", request, fallback, r.rule, want[i])
+			}
+		}
+	}
+}
+
 func FuzzCanonicalPath(f *testing.F) {
 	f.Add("/a/%2e%2e/;b//c\\d")
 	f.Fuzz(func(t *testing.T, path string) {
@@ -139,7 +173,7 @@ func TestMatches(t *testing.T) {
 		{"other method", Match{Prefix: "/", Methods: post}, "GET", "/x", false},
 		{"GET covers HEAD", Match{Prefix: "/", Methods: []string{"POST", "GET"}}, "HEAD", "/x", true},
 		{"HEAD doesn't cover GET", Match{Prefix: "/", Methods: []string{"HEAD"}}, "GET", "/x", false},
-		{"methods are case-sensitive", Match{Prefix: "/", Methods: post}, "post", "/x", false},
+		{"methods are case-sensitive; but see ruleOf", Match{Prefix: "/", Methods: post}, "post", "/x", false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

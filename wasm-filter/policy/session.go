@@ -54,8 +54,8 @@ func (e *Edge) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers *
 		d.unavailable(1)
 	case issued == nil:
 		d.Digest = cred.digest(&e.state.Keys)
-		_, standing, _ := e.find(cred.ID, &d.Digest, mem)
-		if e.refutes(nowMS, cred, standing) {
+		v, standing, _ := e.find(cred.ID, &d.Digest, mem)
+		if e.refutes(nowMS, cred, standing) || standing == wire.Found && v.Outcome == wire.Deny && nowMS < v.ExpiresMS {
 			e.deny(d, nowMS)
 			return
 		}

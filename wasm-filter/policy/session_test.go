@@ -91,6 +91,12 @@ func TestDecideToken(t *testing.T) {
 		{name: "half a credential counts too", setup: known(allow), token: good, request: []string{"POST /t", "x-device-id: dev"}, action: Reply, status: 401, counter: AuthDeny},
 		{name: "that the only right secret is another one says nothing of a token", setup: func(m *memory) { m.device("dev", true, allow) }, token: good, request: []string{"POST /t"}, action: Verify, counter: AuthVerify},
 		{name: "of a device that is unknown", setup: func(m *memory) { m.neighbour("dev") }, token: good, request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
+		{name: "no token for a wrong secret, as is known", setup: func(m *memory) { m.verdict("dev", "s", wire.Verdict{Outcome: wire.Deny, ExpiresMS: now + 1}) },
+			request: []string{"POST /v1/session", "x-device-id: dev", "x-device-token: s"}, action: Reply, status: 401, counter: AuthDeny},
+		{name: "that a secret was wrong is not known for ever", setup: func(m *memory) { m.verdict("dev", "s", wire.Verdict{Outcome: wire.Deny, ExpiresMS: now}) },
+			request: []string{"POST /v1/session", "x-device-id: dev", "x-device-token: s"}, action: Exchange, counter: AuthVerify},
+		{name: "a token for a right secret", setup: func(m *memory) { m.verdict("dev", "s", allow) },
+			request: []string{"POST /v1/session", "x-device-id: dev", "x-device-token: s"}, action: Exchange, counter: AuthVerify},
 		{name: "no token for a token", setup: known(allow), token: good, request: []string{"POST /v1/session"}, action: Reply, status: 401, counter: AuthDeny},
 	}
 	for _, tt := range tests {

@@ -54,6 +54,12 @@ func (v verdicts) VerifySession(id, session string) credential.Result {
 	return v.Verify(context.Background(), id, "session", session)
 }
 
+// Stands is true but for who has an entry that says "gone".
+func (v verdicts) Stands(id, _ string) bool {
+	_, gone := v[id+" gone"]
+	return !gone
+}
+
 func (k known) PermissionNames(bits uint64) []string {
 	if bits == 1 {
 		return []string{"telemetry.write"}
@@ -151,6 +157,8 @@ func TestVerify(t *testing.T) {
 		"good s":           {Outcome: wire.Allow, Permissions: 1},
 		"new s":            {Outcome: wire.Allow, Permissions: 2}, // of which the edge is never told
 		"away s 192.0.2.1": {Outcome: wire.Allow, Permissions: 1},
+		"revoked s":        {Outcome: wire.Allow, Permissions: 2}, // while the edge is told of names
+		"revoked gone":     {},
 		"busy s":           {Outcome: wire.Unavailable, RetryAfter: 1500 * time.Millisecond},
 	})
 	for _, test := range []struct {
@@ -159,6 +167,7 @@ func TestVerify(t *testing.T) {
 	}{
 		{"good", "s", "", wire.VerifyResponse{Outcome: wire.Allow, Permissions: 1, Epoch: 77}},
 		{"new", "s", "", wire.VerifyResponse{Outcome: wire.Allow, Permissions: 2, Epoch: 77}},
+		{"revoked", "s", "", wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 1, Epoch: 77}},
 		{"good", "t", "", wire.VerifyResponse{Outcome: wire.Deny, Epoch: 77}},
 		{"busy", "s", "", wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 2, Epoch: 77}},
 		{"away", "s", "192.0.2.1", wire.VerifyResponse{Outcome: wire.Allow, Permissions: 1, Epoch: 77}},

@@ -32,6 +32,8 @@ const (
 type Verifier interface {
 	Verify(ctx context.Context, id, secret, source string) credential.Result
 	VerifySession(id, session string) credential.Result
+	// Stands reports whether a device is let in by the writing of its record that a session names.
+	Stands(id, session string) bool
 }
 
 // Fetcher finds objects; the object's bodies are not to be changed.
@@ -170,6 +172,10 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 	switch result.Outcome {
 	case wire.Allow:
 		response.Epoch, _ = s.image.Await(ctx, result.Permissions)
+		if !s.verifier.Stands(request.DeviceID, result.Session) { // any more: it may have been revoked while this waited
+			label = "unavailable"
+			response = wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 1, Epoch: response.Epoch}
+		}
 	case wire.Deny:
 		// Else a worker that still goes by an earlier epoch could let in who was just refused.
 		_ = s.image.AwaitTakeover(ctx)

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -48,6 +49,11 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "no token could be made", http.StatusInternalServerError)
 			return
 		}
+	case wire.Deny:
+		// As in verify.
+		ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
+		defer cancel()
+		_ = s.image.AwaitTakeover(ctx)
 	case wire.Unavailable:
 		call, got = "unavailable", "unavailable"
 		response.RetryAfterS = seconds(result.RetryAfter)

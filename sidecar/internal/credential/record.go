@@ -75,6 +75,9 @@ func (v *Verifier) Apply(c contract.Credential) {
 		return
 	}
 	r := &record{version: c.Version, shard: shard, resync: v.resyncs[shard], tombstone: c.Deleted, publishedMS: c.PublishedMS}
+	if r.tombstone { // a time to come would keep it, and those that came after it, until then
+		r.publishedMS = min(r.publishedMS, time.Now().UnixMilli())
+	}
 	r.refusal = v.read(r, &c)
 	if before != nil && before.version == c.Version && before.same(r) {
 		before.resync = v.resyncs[shard] // a full resync met what is known
@@ -83,8 +86,15 @@ func (v *Verifier) Apply(c contract.Credential) {
 	v.replace(c.ID, r)
 	if r.tombstone {
 		v.tombstones = append(v.tombstones, tombstone{c.ID, r})
+		// A device that is deleted again and again has one that counts.
+		if count := len(v.records) - v.live; len(v.tombstones) > 2*count+maxStale {
+			v.tombstones = slices.DeleteFunc(v.tombstones, func(t tombstone) bool { return v.records[t.id] != t.record })
+		}
 	}
 }
+
+// maxStale is how many tombstones that no longer count may be kept besides as many as count.
+const maxStale = 1000
 
 // tombstone is a record that may still be that of its device.
 type tombstone struct {

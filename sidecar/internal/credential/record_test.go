@@ -38,5 +38,17 @@ func TestTombstonesEnd(t *testing.T) {
 		if apply("other", 2, false); len(v.records) != 2 || len(v.tombstones) != 0 {
 			t.Errorf("got %d records, %d tombstones; want 2 and none", len(v.records), len(v.tombstones))
 		}
+
+		// One device again and again, and one whose time lies ahead.
+		v.Apply(contract.Credential{ID: "ahead", Version: 1, Deleted: true, PublishedMS: 1<<53 - 1})
+		for i := range uint64(10 * maxStale) {
+			if apply("d7", 4+i, true); len(v.tombstones) > maxStale+4 {
+				t.Fatalf("got %d tombstones of 2 devices", len(v.tombstones))
+			}
+		}
+		time.Sleep(contract.TombstoneLife)
+		if apply("other", 3, false); len(v.records) != 1 || len(v.tombstones) != 0 {
+			t.Errorf("got %d records, %d tombstones; want 1 and none", len(v.records), len(v.tombstones))
+		}
 	})
 }

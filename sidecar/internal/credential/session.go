@@ -26,6 +26,14 @@ func (v *Verifier) VerifySession(id, session string) Result {
 	return r
 }
 
+// Stands reports whether the device's record is still the one that a session names, and lets it in.
+func (v *Verifier) Stands(id, session string) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	r, why := v.standing(id, time.Now())
+	return why == "" && r.session() == session
+}
+
 func (v *Verifier) verifySession(id, session string) Result {
 	if !wire.ValidDeviceID(id) || session == "" || len(session) > wire.MaxSession {
 		return Result{Outcome: wire.Deny, Reason: "malformed"}

@@ -78,6 +78,7 @@ type Image struct {
 	freed      []uint32      // slots to free when what was taken is acknowledged
 	outdated   []indexRange  // an earlier epoch's buckets, to blank before any is written in this one
 	blanks     []indexRange  // buckets to blank unless they are written in this epoch
+	crowdedOut bool          // the last batch had no room for any object, though some wait
 }
 
 // entry is one object in its bucket.

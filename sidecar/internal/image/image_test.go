@@ -215,6 +215,40 @@ func TestBodyOverTheBoundGoesAlone(t *testing.T) {
 	}
 }
 
+// TestBodyOverTheBoundIsNotCrowdedOut has verdicts to send in each batch, which go first: an object that
+// needs a batch for itself has its turn, and so has what the edge is told of being in step.
+func TestBodyOverTheBoundIsNotCrowdedOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := image.New(image.Config{Verdicts: 1 << 10})
+		m.Reset(nil)
+		memory := imagetest.NewMemory()
+		push(t, m, memory)
+		big := object("/big", 1, 10)
+		big.Bodies[0].Bytes = bytes.Repeat([]byte{'x'}, wire.MaxBody)
+		m.PutObject(big)
+		m.PutObject(object("/behind", 1, 10))
+		inStep := time.Now()
+		m.SetInStep(inStep)
+		for i := 0; ; i++ {
+			state, _ := memory.State()
+			_, err := memory.Object("/behind")
+			if err == nil && state.InStepMS == inStep.UnixMilli() {
+				return
+			}
+			if i == 20 {
+				t.Fatalf("%d batches, the edge is told of %d, and the object behind: %v", i, state.InStepMS, err)
+			}
+			m.PutVerdict(fmt.Sprint("d", i), "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Minute).UnixMilli()}, false)
+			batch, _ := m.Take(nil)
+			memory.Apply(batch)
+			m.Acked()
+			if _, err := memory.Verdict(fmt.Sprint("d", i-1), "s"); i > 0 && err != nil {
+				t.Errorf("a verdict waits for more than two batches: %v", err)
+			}
+		}
+	})
+}
+
 // TestAwait waits for the names of permissions to be at the edge, in an epoch that it knows
 // nothing of, and then for one name more.
 func TestAwait(t *testing.T) {

@@ -23,6 +23,7 @@ type Stats struct {
 	FreeSlots       int    // of those
 	Places          int    // of shared memory that hold a record of this epoch, slots included
 	Permissions     int    // names
+	InStepMS        int64  // as of when the edge is told that it is in step, unix ms
 }
 
 // Stats counts.
@@ -51,5 +52,6 @@ func (m *Image) Stats() Stats {
 		Slots:           len(m.slots.filled),
 		FreeSlots:       m.slots.freeCount(),
 		Permissions:     len(m.permissions),
+		InStepMS:        m.claim.madeMS,
 	}
 }

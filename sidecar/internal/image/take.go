@@ -105,8 +105,12 @@ func (m *Image) Take(dst []byte) ([]byte, Taken) {
 	return b.bytes, t
 }
 
-// takeDirty adds buckets that have changed, those of verdicts first.
+// takeDirty adds buckets that have changed, those of verdicts first: but for a batch behind one that
+// had no room left for any object, as a body over the bound finds none while verdicts keep changing.
 func (m *Image) takeDirty(b *batch) {
+	if m.crowdedOut {
+		m.takeDirtyObjects(b)
+	}
 	for b.ops < maxVerdictOps {
 		index, found := m.verdicts.dirty.front()
 		if !found || !m.takeVerdicts(b, index) {
@@ -114,6 +118,16 @@ func (m *Image) takeDirty(b *batch) {
 		}
 		m.verdicts.dirty.pop()
 	}
+	if m.crowdedOut {
+		m.crowdedOut = false
+		return
+	}
+	before := b.records
+	m.takeDirtyObjects(b)
+	m.crowdedOut = m.dirty.len() > 0 && b.records == before
+}
+
+func (m *Image) takeDirtyObjects(b *batch) {
 	for {
 		index, found := m.dirty.front()
 		if !found || !m.takeBucket(b, index) {

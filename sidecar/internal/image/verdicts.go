@@ -81,6 +81,9 @@ func (m *Image) put(device string, v wire.Verdict, only bool) {
 	m.expire(index, now)
 	for _, other := range m.verdicts.buckets[index].verdicts {
 		if other.Digest == v.Digest {
+			if m.verdicts.buckets[index].saysSo(other, &v, only, now) {
+				return // a credential that is shown again and again, for tokens, is no reason to push
+			}
 			m.forget(other)
 			break
 		}
@@ -95,6 +98,20 @@ func (m *Image) put(device string, v wire.Verdict, only bool) {
 		m.verdicts.buckets[index].close(stored)
 	}
 	m.notify()
+}
+
+// saysSo reports whether other and its device's mark say all that v is to say, and need no renewal yet.
+func (k *verdictBucket) saysSo(other *verdict, v *wire.Verdict, only bool, nowMS int64) bool {
+	if other.Outcome != v.Outcome || other.Permissions != v.Permissions || other.NotAfterMS != v.NotAfterMS ||
+		v.Outcome == wire.Allow && nowMS >= other.RefreshAfterMS {
+		return false
+	}
+	for i := range k.marks {
+		if mark := &k.marks[i]; mark.device == other.device {
+			return (mark.only == other) == only && !(mark.isNew && v.Outcome == wire.Allow)
+		}
+	}
+	return true
 }
 
 // DropVerdicts removes all that is known of device.

@@ -38,6 +38,50 @@ func TestSessionVerdict(t *testing.T) {
 	})
 }
 
+// TestSameVerdictAgain has a credential verified again and again, as for tokens: only what changes or is due
+// is pushed.
+func TestSameVerdictAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := image.New(image.Config{Verdicts: 8})
+		m.Reset(nil)
+		if err := m.PutDevice("d", true); err != nil {
+			t.Fatal(err)
+		}
+		memory := imagetest.NewMemory()
+		verdict := func() wire.Verdict {
+			return wire.Verdict{Outcome: wire.Allow, Permissions: 1,
+				ExpiresMS: time.Now().Add(30 * time.Second).UnixMilli(), RefreshAfterMS: time.Now().Add(20 * time.Second).UnixMilli()}
+		}
+		put := func(v wire.Verdict, only, want bool) {
+			t.Helper()
+			push(t, m, memory)
+			m.PutVerdict("d", "s", v, only)
+			if got := m.Stats().DirtyBuckets > 0; got != want {
+				t.Errorf("got a bucket to push: %v, want %v", got, want)
+			}
+		}
+		put(verdict(), true, true)
+		time.Sleep(time.Second)
+		put(verdict(), true, false)
+		put(verdict(), false, true) // another secret may be right, too
+		put(verdict(), false, false)
+		other := verdict()
+		other.Permissions = 3
+		put(other, false, true)
+		ends := other
+		ends.NotAfterMS = ends.ExpiresMS
+		put(ends, false, true)
+		deny := wire.Verdict{Outcome: wire.Deny, ExpiresMS: other.ExpiresMS}
+		put(deny, false, true)
+		put(deny, false, false)
+		put(verdict(), true, true)
+		time.Sleep(20 * time.Second) // due
+		put(verdict(), true, true)
+		m.DropVerdicts("d")
+		put(verdict(), true, true)
+	})
+}
+
 func TestPermissionNames(t *testing.T) {
 	m := image.New(image.Config{})
 	for _, names := range [][]string{{"b", "a"}, {"c"}, {"c", "a"}, nil} {

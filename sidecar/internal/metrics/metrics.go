@@ -131,6 +131,10 @@ var imageMetrics = []imageMetric{
 	imageGauge("allow_verdicts", "Allow verdicts stored at the edge.", func(s *image.Stats) int { return s.Allows }),
 	imageGauge("deny_verdicts", "Deny verdicts stored at the edge.", func(s *image.Stats) int { return s.Denies }),
 	{
+		prometheus.NewDesc("gatehouse_image_in_step_timestamp_seconds", "As of when the edge is told that it is in step with Redis, unix time.", nil, nil),
+		prometheus.GaugeValue, func(s *image.Stats) float64 { return float64(s.InStepMS) / 1000 },
+	},
+	{
 		prometheus.NewDesc("gatehouse_image_verdicts_evicted_total", "Verdicts dropped before they expired, for lack of room.", nil, nil),
 		prometheus.CounterValue, func(s *image.Stats) float64 { return float64(s.EvictedVerdicts) },
 	},

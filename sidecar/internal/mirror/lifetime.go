@@ -29,7 +29,15 @@ func (l *lifetimes) watch(key string, atMS int64) {
 	}
 	l.of[key] = atMS
 	heap.Push(&l.next, due{atMS, key})
+	// A key that is watched for ever earlier times leaves a due behind each time.
+	if len(l.next) > 2*len(l.of)+maxStale {
+		l.next = slices.DeleteFunc(l.next, func(d due) bool { return l.of[d.key] != d.atMS })
+		heap.Init(&l.next)
+	}
 }
+
+// maxStale is how many dues that mean nothing may be kept besides as many as mean something.
+const maxStale = 1000
 
 // due is the next key whose time has come, once.
 func (l *lifetimes) due(nowMS int64) (string, bool) {
