@@ -162,9 +162,15 @@ check method-in-any-case wasm-filter/policy/match.go \
 check turn-of-objects sidecar/internal/image/take.go \
   'm.crowdedOut = m.dirty.len() > 0' 'm.crowdedOut = m.dirty.len() < 0' ./sidecar/internal/image TestBodyOverTheBoundIsNotCrowdedOut
 check waiters-are-bounded wasm-filter/calls.go \
-  'len(c.vm.paused) >= maxWaiting' 'false' ./wasm-filter TestWaitersAreBounded
-check delivered-is-bounded wasm-filter/calls.go \
-  'i*len(body) > maxDelivered' 'i < 0' ./wasm-filter TestDeliveredIsBounded
+  'len(c.vm.paused) >= most' 'false' ./wasm-filter TestWaitersAreBounded
+check places-for-verifications wasm-filter/calls.go \
+  'most /= 2' '' ./wasm-filter TestFetchesLeavePlaces
+check replies-are-bounded wasm-filter/filter.go \
+  'v.replied > maxReplied {' 'false {' ./wasm-filter TestRepliesAreBounded
+check session-of-another-record sidecar/internal/credential/session.go \
+  'why == "" && r.session() == session' 'why == ""' ./sidecar/internal/credential TestSessionEnds
+check refused-token-not-ahead-of-the-edge sidecar/internal/api/session.go \
+  '_ = s.image.AwaitTakeover(ctx)' '_ = ctx' ./sidecar/internal/api TestRefusalIsNotAheadOfTheEdge
 check known-denial-of-sessions wasm-filter/policy/session.go \
   '|| standing == wire.Found && v.Outcome == wire.Deny && nowMS < v.ExpiresMS' '|| v.Outcome == 99' ./wasm-filter/policy TestDecideToken
 check revoked-while-told-of-names sidecar/internal/api/server.go \

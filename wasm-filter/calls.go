@@ -14,11 +14,9 @@ import (
 const (
 	maxCalls   = 4096
 	maxFetches = 256
-	// maxWaiting bounds the requests that wait for calls: those of one call are all answered at once.
+	// maxWaiting bounds the requests of one VM that wait for calls, since those of one call are all
+	// answered at once. To wait for a fetch there must be room for as many again.
 	maxWaiting = 8192
-	// maxDelivered is how much of one fetched object, bytes, is given to those that waited for it: the
-	// proxy keeps a copy for each until all have theirs. The others go upstream.
-	maxDelivered = 64 << 20
 )
 
 // calls coalesces the calls to the sidecar of one VM: for each credential or key one
@@ -48,8 +46,12 @@ type call struct {
 // asked, or needn't be; the request's answers say so then.
 func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 	pending := c.inFlight[callKey(d)]
-	if len(c.vm.paused) >= maxWaiting {
-		c.fail(fmt.Sprintf("no place for one more request that waits for %s: %d do, the most there may be", path(d.Action), maxWaiting))
+	most := maxWaiting
+	if d.Action == policy.Fetch {
+		most /= 2
+	}
+	if len(c.vm.paused) >= most {
+		c.fail(fmt.Sprintf("no place for one more request that waits for %s: %d do, the most there may be then", path(d.Action), most))
 		s.answer(&call{path: path(d.Action)}, nil)
 		return false
 	}
@@ -126,10 +128,7 @@ func (c *calls) dispatch(pending *call) bool {
 func (c *calls) deliver(pending *call, body []byte) {
 	body = bytes.Clone(body) // a request that goes on to a second call refers to it until then
 	c.holds.add(pending.source, c.vm.host.now(), holdMS(pending.path, body))
-	for i, s := range pending.waiting {
-		if pending.path == fetchPath && i*len(body) > maxDelivered {
-			body = nil
-		}
+	for _, s := range pending.waiting {
 		s.answer(pending, body)
 		s.answered()
 	}

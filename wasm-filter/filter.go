@@ -30,6 +30,10 @@ func (s *stream) proceed() action {
 	return s.decide(&request)
 }
 
+// maxReplied bounds the bodies, bytes, that one callback answers with: the proxy keeps a copy of each until
+// the callback is over, and one answer of the sidecar's may be thousands of requests'.
+const maxReplied = 64 << 20
+
 // decide decides a request that a rule covers.
 func (s *stream) decide(request *policy.Request) action {
 	v := s.vm
@@ -39,6 +43,10 @@ func (s *stream) decide(request *policy.Request) action {
 		v.edge.Decide(&d, now, request, v, &s.answers)
 		if d.Outdated && v.readState() {
 			v.edge.Decide(&d, now, request, v, &s.answers)
+		}
+		if v.replied += len(d.Body); v.replied > maxReplied {
+			v.replied -= len(d.Body)
+			d.Withhold()
 		}
 		if d.Action != policy.Fetch { // after which the credential is judged again
 			v.count(d.Auth)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -223,28 +224,48 @@ func TestWaitersAreBounded(t *testing.T) {
 	}
 }
 
-// TestDeliveredIsBounded has many wait for a large object: not all get a copy at once.
-func TestDeliveredIsBounded(t *testing.T) {
+// TestFetchesLeavePlaces has requests wait for a fetch: those that wait for a verification have places still.
+func TestFetchesLeavePlaces(t *testing.T) {
+	e := emulate(t, rules)
+	for range maxWaiting {
+		send(e, "/v1/products/1")
+	}
+	if last := e.streams[e.nextID]; !last.went() || len(e.vm.paused) != maxWaiting/2 {
+		t.Errorf("got %d that wait and %+v, want %d, and the last one upstream", len(e.vm.paused), last, maxWaiting/2)
+	}
+	if id := send(e, "/v1/telemetry"); len(e.calls) != 2 || e.streams[id].reply != nil {
+		t.Errorf("got %d calls and %+v, want a verification that is asked for", len(e.calls), e.streams[id])
+	}
+}
+
+// TestReplies is bounded in one callback: not all who wait for a large object get a copy at once, but all who have it
+// already are told so.
+func TestRepliesAreBounded(t *testing.T) {
 	const waiting = 100
 	object := newObject("/v1/products/1", wire.MaxBody)
 	e := emulate(t, rules)
 	for range waiting {
 		send(e, "/v1/products/1")
+		send(e, "/v1/products/1", [2]string{"if-none-match", object.ETag})
 	}
 	for i := range 2 { // the second one is for those that came after the first
 		e.answered(e.calls[i], wire.AppendFetchResponse(nil, 9, &object, [][]byte{make([]byte, wire.MaxBody)}))
 	}
-	got, upstream := 0, 0
+	got := map[string]int{}
 	for _, x := range e.streams {
 		switch {
-		case x.reply != nil && len(x.reply.body) == wire.MaxBody:
-			got++
-		case x.went() && x.cacheStatus == "gatehouse; fwd=uri-miss; detail=fetch-failed":
-			upstream++
+		case x.reply != nil:
+			got[fmt.Sprint(x.reply.status)]++
+		case x.went():
+			got[x.cacheStatus]++
 		}
 	}
-	if most := maxDelivered>>20 + 1; got < most-2 || got > most || got+upstream != waiting {
-		t.Errorf("got %d answers and %d upstream, want about %d, and %d in all", got, upstream, most, waiting)
+	const most = maxReplied/wire.MaxBody + 1 // of which one was answered by the first call
+	if want := map[string]int{"200": most, "304": waiting, "gatehouse; fwd=bypass; detail=crowded": waiting - most}; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if id := send(e, "/v1/products/1"); e.streams[id].action != pause {
+		t.Errorf("later: got %+v, want another fetch", e.streams[id])
 	}
 }
 

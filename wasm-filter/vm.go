@@ -36,6 +36,8 @@ type vm struct {
 
 	newest uint32 // the greatest id of a stream whose headers have come
 
+	replied int // bytes of bodies that the callback that runs has answered with
+
 	// stream is the one whose headers came last. Most streams are answered or passed at
 	// once and leave nothing behind: they all use this one. Who has to wait is copied to paused.
 	stream  stream
@@ -149,7 +151,7 @@ func (v *vm) requestHeaders(id uint32, endOfStream bool) action {
 	if after(id, v.newest) {
 		v.newest = id
 	}
-	v.stream = stream{vm: v, id: id}
+	v.stream, v.replied = stream{vm: v, id: id}, 0
 	return v.stream.proceed()
 }
 
@@ -185,6 +187,7 @@ func (v *vm) sweep() {
 
 // callResponse hands the answer to a call to who made it.
 func (v *vm) callResponse(token uint32, size int) {
+	v.replied = 0
 	if a, ok := v.awaited[token]; ok {
 		delete(v.awaited, token)
 		a.done(v.host.callBody(size))
@@ -195,6 +198,7 @@ func (v *vm) callResponse(token uint32, size int) {
 // that goes away with its listener, while the VM stays for a listener with the same rules,
 // whose requests may wait for them.
 func (v *vm) giveUp() {
+	v.replied = 0
 	now := v.host.now()
 	for token, a := range v.awaited {
 		if now > a.untilMS {

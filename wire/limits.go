@@ -129,9 +129,46 @@ func AppendDeviceKey(dst []byte, id, key string) []byte {
 // CanonicalQuery is the part of a query that belongs to a cache key: its pairs in
 // bytewise order of their names, joined by '&', without empty ones. Pairs of one name
 // keep their order, which can mean something. With only != nil the pairs of other names
-// are dropped; names are compared as they are sent, not decoded.
+// are dropped. Nothing is decoded, but a pair whose name is one of only when it is decoded stays, as
+// it was sent: to the upstream it counts, and dropped it would get the answer for none.
 func CanonicalQuery(query string, only []string) string {
 	return string(AppendCanonicalQuery(nil, query, only))
+}
+
+// named reports whether name is one of names, as it is or decoded as a form's (percent-encoding, and '+'
+// for a space).
+func named(name string, names []string) bool {
+	return slices.Contains(names, name) || strings.ContainsAny(name, "%+") &&
+		slices.ContainsFunc(names, func(other string) bool { return decodesTo(name, other) })
+}
+
+// decodesTo reports whether a form's name decodes to text. It allocates nothing.
+func decodesTo(name, text string) bool {
+	for ; name != "" && text != ""; text = text[1:] {
+		c, size := name[0], 1
+		switch {
+		case c == '+':
+			c = ' '
+		case c == '%' && len(name) > 2 && isHex(name[1]) && isHex(name[2]):
+			c, size = unhex(name[1])<<4|unhex(name[2]), 3
+		}
+		if c != text[0] {
+			return false
+		}
+		name = name[size:]
+	}
+	return name == text // both are at their ends
+}
+
+func isHex(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'f'
+}
+
+func unhex(c byte) byte {
+	if c <= '9' {
+		return c - '0'
+	}
+	return c | 0x20 - 'a' + 10
 }
 
 // AppendCanonicalQuery appends CanonicalQuery(query, only) to dst. It allocates nothing
@@ -143,7 +180,7 @@ func AppendCanonicalQuery(dst []byte, query string, only []string) []byte {
 		var pair string
 		pair, query, _ = strings.Cut(query, "&")
 		name, _, _ := strings.Cut(pair, "=")
-		if pair != "" && (only == nil || slices.Contains(only, name)) {
+		if pair != "" && (only == nil || named(name, only)) {
 			pairs = append(pairs, pair)
 		}
 	}

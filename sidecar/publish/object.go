@@ -65,17 +65,26 @@ func ETag(body []byte) string {
 	return `"` + hex.EncodeToString(sum[:16]) + `"`
 }
 
-func (o Object) check() error {
-	if err := checkMember(contract.ObjectMember(o.Key)); err != nil {
+// checkKey refuses a key that no edge looks up.
+func checkKey(key string) error {
+	if err := checkMember(contract.ObjectMember(key)); err != nil {
 		return err
 	}
-	canonical, query, _ := strings.Cut(o.Key, "?")
+	canonical, query, _ := strings.Cut(key, "?")
 	if query = wire.CanonicalQuery(query, nil); query != "" {
 		canonical += "?" + query
 	}
+	if key != canonical {
+		return refuse("key %q: the edge looks up sorted queries only, want %q", key, canonical)
+	}
+	return nil
+}
+
+func (o Object) check() error {
+	if err := checkKey(o.Key); err != nil {
+		return err
+	}
 	switch {
-	case o.Key != canonical:
-		return refuse("key %q: the edge looks up sorted queries only, want %q", o.Key, canonical)
 	case len(o.Body) > wire.MaxBody:
 		return refuse("body of %q: %d bytes, at most %d are allowed", o.Key, len(o.Body), wire.MaxBody)
 	case !wire.ValidContentType(o.ContentType):
@@ -93,7 +102,7 @@ func (o Object) check() error {
 // way with an older version must not bring the object back.
 func (p *Publisher) Delete(ctx context.Context, key string, version uint64) (Receipt, error) {
 	m := contract.ObjectMember(key)
-	if err := checkMember(m); err != nil {
+	if err := checkKey(key); err != nil {
 		return Receipt{}, fmt.Errorf("delete object: %w", err)
 	}
 	if err := checkVersion(version); err != nil {
@@ -109,7 +118,7 @@ func (p *Publisher) Delete(ctx context.Context, key string, version uint64) (Rec
 // Get reads the object at key; [ErrNotFound] if there is none, [ErrCorrupt] if what is
 // stored is not an object of the contract.
 func (p *Publisher) Get(ctx context.Context, key string) (contract.Object, error) {
-	if err := checkMember(contract.ObjectMember(key)); err != nil {
+	if err := checkKey(key); err != nil {
 		return contract.Object{}, fmt.Errorf("get object: %w", err)
 	}
 	fields, err := p.client.HGetAll(ctx, p.shards.KeysOf(key).ObjectKey(key)).Result()

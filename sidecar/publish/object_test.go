@@ -191,6 +191,12 @@ func TestList(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		if _, err := s.p.Delete(ctx, "/other?b=1&a=2", 0); err == nil || !strings.Contains(err.Error(), `want "/other?a=2&b=1"`) {
+			t.Errorf("a key that no edge looks up was deleted: %v", err)
+		}
+		if _, err := s.p.Get(ctx, "/other?b=1&a=2"); err == nil || !strings.Contains(err.Error(), `want "/other?a=2&b=1"`) {
+			t.Errorf("a key that no edge looks up was read: %v", err)
+		}
 		if _, err := s.p.Delete(ctx, "/other", 0); err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ const (
 	forwarded           = "gatehouse; fwd="
 	statusMethod        = forwarded + "method"
 	statusBypass        = forwarded + "bypass"
+	statusCrowded       = forwarded + "bypass; detail=crowded"
 	statusNotAcceptable = forwarded + "bypass; detail=not-acceptable"
 	statusNoState       = forwarded + "stale; detail=no-state"
 	statusNotInStep     = forwarded + "stale; detail=not-in-step"
@@ -73,6 +74,14 @@ func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memo
 	default:
 		d.Outdated = d.Outdated || outdated(err)
 		d.pass(CacheMiss, statusMiss)
+	}
+}
+
+// Withhold makes d, if it is an answer from the cache with a body, one that goes upstream.
+func (d *Decision) Withhold() {
+	if d.Cache == CacheHit || d.Cache == CacheStaleServed {
+		d.Action, d.Key = Pass, ""
+		d.pass(CacheBypass, statusCrowded)
 	}
 }
 

@@ -244,12 +244,32 @@ func (d *decoder) cache(at string, v any) *Cache {
 	if query, ok := m["query"]; ok {
 		c.Query = []string{}
 		for i, name := range d.list(at+".query", query) {
-			c.Query = append(c.Query, d.text(fmt.Sprintf("%s.query[%d]", at, i), name))
+			text := d.text(fmt.Sprintf("%s.query[%d]", at, i), name)
+			if strings.ContainsAny(text, "&=") {
+				d.problem(fmt.Sprintf("%s.query[%d]", at, i), "%q: is no parameter's name: want one without & and =", text)
+			}
+			c.Query = append(c.Query, text)
 		}
 	}
 	c.Fetch = d.oneOf(at+".on_miss", m["on_miss"], "pass", "fetch") == "fetch"
 	c.PerDevice = d.oneOf(at+".scope", m["scope"], "shared", "device") == "device"
 	return c
+}
+
+// Warnings says what is permitted, but hardly meant.
+func (c *Config) Warnings() (warnings []string) {
+	for i := range c.Rules {
+		if c.Rules[i].Cache == nil || c.Rules[i].Auth != nil || c.Rules[i].Match.Methods != nil {
+			continue
+		}
+		for j := i + 1; j < len(c.Rules); j++ {
+			if wide := c.Rules[j].Match; c.Rules[j].Auth != nil && (&Match{Path: wide.Path, Prefix: wide.Prefix}).covers(&c.Rules[i].Match) {
+				warnings = append(warnings, fmt.Sprintf("rules[%d].match: has no methods, so what is no GET goes upstream without a credential, and never reaches rules[%d], which asks for one: add methods: [GET]", i, j))
+				break
+			}
+		}
+	}
+	return warnings
 }
 
 // crossCheck finds what no single rule shows.

@@ -103,6 +103,7 @@ func TestParseRefuses(t *testing.T) {
 		{"no match", `{"rules": [{"cache": {}}]}`, []string{`rules[0].match: is missing, want an object`}},
 		{"path and prefix", `{"rules": [{"match": {"path": "/a", "prefix": "/b"}}]}`, []string{`rules[0].match: needs either path or prefix`}},
 		{"relative path", `{"rules": [{"match": {"path": "a"}}]}`, []string{`rules[0].match.path: "a": want a path that begins with /`}},
+		{"no parameter's name", `{"rules": [{"match": {"path": "/a"}, "cache": {"query": ["a", "b=1"]}}]}`, []string{`rules[0].cache.query[1]: "b=1": is no parameter's name`}},
 		{"path with a query", `{"rules": [{"match": {"path": "/a?b"}}]}`, []string{`rules[0].match.path: "/a?b": want a path`}},
 		{"path that is never seen", `{"rules": [{"match": {"prefix": "/a/%62//c"}}]}`, []string{`rules[0].match.prefix: "/a/%62//c" is matched by nothing: rules see decoded, normalised paths, such as "/a/b/c"`}},
 		{"method in lower case", `{"rules": [{"match": {"path": "/a", "methods": ["get"]}}]}`, []string{`rules[0].match.methods[0]: "get" is not a method`}},

@@ -15,7 +15,6 @@
 {{- define "gatehouse.redisEnvironment" -}}
 {{- $redis := .Values.redis }}
 {{- $tls := $redis.tls }}
-- {name: GATEHOUSE_REDIS, value: {{ include "gatehouse.redisURL" . | quote }}} # gatehousectl's
 - {name: GATEHOUSE_REDIS_URL, value: {{ include "gatehouse.redisURL" . | quote }}}
 - {name: GATEHOUSE_REDIS_SHARDS, value: {{ $redis.shards | quote }}}
 {{- with $redis.username }}

@@ -19,7 +19,10 @@ func (cmd *checkCmd) Run(c *console) error {
 	if err != nil {
 		return err
 	}
-	rules, problems := envoyconfig.Check(file)
+	rules, problems, warnings := envoyconfig.Check(file)
+	for _, warning := range warnings {
+		fmt.Fprintf(c.stderr, "%s: warning: %s\n", cmd.File, warning)
+	}
 	for _, problem := range problems {
 		fmt.Fprintf(c.stderr, "%s: %s\n", cmd.File, problem)
 	}

@@ -19,9 +19,9 @@ import (
 type devicePutCmd struct {
 	ID          string    `arg:"" help:"The device's id."`
 	SecretFile  string    `required:"" placeholder:"F" help:"The secret, 1 to 72 bytes; one line end after it is not part of it. - is standard input."`
-	Permissions []string  `sep:"," placeholder:"NAME" help:"Permissions of the device."`
+	Permissions []string  `sep:"," placeholder:"NAME" help:"Permissions of the device: just these, whatever it had before."`
 	Cost        int       `default:"12" help:"bcrypt cost, 4 to 15: each step doubles the time of a verification."`
-	NotAfter    time.Time `placeholder:"TIME" help:"Refuse the device from then on, such as 2030-01-31T00:00:00Z."`
+	NotAfter    time.Time `placeholder:"TIME" help:"Refuse the device from then on, such as 2030-01-31T00:00:00Z; without it never, whatever held before."`
 }
 
 // Run registers the device.
@@ -54,7 +54,7 @@ func (cmd *devicePutCmd) Run(c *console) error {
 
 type deviceRevokeCmd struct {
 	ID  string `arg:"" optional:"" help:"The device's id."`
-	All bool   `help:"Every device. Prints how many were revoked; those that were before don't count."`
+	All bool   `help:"Every device. Prints how many were revoked; those that were before don't count. Only device put, with its secret, lets a device in again."`
 }
 
 // Run revokes the device, or all.

@@ -14,9 +14,9 @@ import (
 
 const defaultRedis = "redis://127.0.0.1:6379"
 
-// redisFlags say which Redis. But for the URL, the variables are the sidecar's.
+// redisFlags say which Redis. The variables are the sidecar's, and for the URL one more, which goes first.
 type redisFlags struct {
-	URL                  string `name:"redis" placeholder:"URL" help:"Redis to write to and read from: redis://[user:password@]host:port[/db], unix:///path, redis+sentinel://host:26379,host/MASTER, redis+cluster://host:port,host; rediss… for TLS. Default: $$GATEHOUSE_REDIS, then redis://127.0.0.1:6379."`
+	URL                  string `name:"redis" placeholder:"URL" help:"Redis to write to and read from: redis://[user:password@]host:port[/db], unix:///path, redis+sentinel://host:26379,host/MASTER, redis+cluster://host:port,host; rediss… for TLS. Default: $$GATEHOUSE_REDIS, then $$GATEHOUSE_REDIS_URL, then redis://127.0.0.1:6379."`
 	Shards               int    `name:"shards" placeholder:"N" help:"Shards of the records, as all writers and sidecars count them. Default: $$GATEHOUSE_REDIS_SHARDS, then 1."`
 	Username             string `name:"redis-username" placeholder:"NAME" help:"User, instead of one in the URL. Default: $$GATEHOUSE_REDIS_USERNAME."`
 	PasswordFile         string `name:"redis-password-file" placeholder:"F" help:"Password, instead of one in the URL. Default: $$GATEHOUSE_REDIS_PASSWORD_FILE."`
@@ -34,7 +34,7 @@ func (r *redisFlags) complete(env func(string) string) error {
 		value    *string
 		variable string
 	}{
-		{&r.URL, "GATEHOUSE_REDIS"}, {&r.Username, "GATEHOUSE_REDIS_USERNAME"}, {&r.PasswordFile, "GATEHOUSE_REDIS_PASSWORD_FILE"},
+		{&r.URL, "GATEHOUSE_REDIS"}, {&r.URL, "GATEHOUSE_REDIS_URL"}, {&r.Username, "GATEHOUSE_REDIS_USERNAME"}, {&r.PasswordFile, "GATEHOUSE_REDIS_PASSWORD_FILE"},
 		{&r.SentinelUsername, "GATEHOUSE_REDIS_SENTINEL_USERNAME"}, {&r.SentinelPasswordFile, "GATEHOUSE_REDIS_SENTINEL_PASSWORD_FILE"},
 		{&r.TLSCAFile, "GATEHOUSE_REDIS_TLS_CA_FILE"}, {&r.TLSCertFile, "GATEHOUSE_REDIS_TLS_CERT_FILE"},
 		{&r.TLSKeyFile, "GATEHOUSE_REDIS_TLS_KEY_FILE"}, {&r.TLSServerName, "GATEHOUSE_REDIS_TLS_SERVER_NAME"},

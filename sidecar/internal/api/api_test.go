@@ -54,9 +54,9 @@ func (v verdicts) VerifySession(id, session string) credential.Result {
 	return v.Verify(context.Background(), id, "session", session)
 }
 
-// Stands is true but for who has an entry that says "gone".
-func (v verdicts) Stands(id, _ string) bool {
-	_, gone := v[id+" gone"]
+// Stands is true but for a session that has an entry.
+func (v verdicts) Stands(id, session string) bool {
+	_, gone := v[id+" gone "+session]
 	return !gone
 }
 
@@ -157,8 +157,8 @@ func TestVerify(t *testing.T) {
 		"good s":           {Outcome: wire.Allow, Permissions: 1},
 		"new s":            {Outcome: wire.Allow, Permissions: 2}, // of which the edge is never told
 		"away s 192.0.2.1": {Outcome: wire.Allow, Permissions: 1},
-		"revoked s":        {Outcome: wire.Allow, Permissions: 2}, // while the edge is told of names
-		"revoked gone":     {},
+		"revoked s":        {Outcome: wire.Allow, Permissions: 2, Session: "7-1"}, // while the edge is told of names
+		"revoked gone 7-1": {},
 		"busy s":           {Outcome: wire.Unavailable, RetryAfter: 1500 * time.Millisecond},
 	})
 	for _, test := range []struct {

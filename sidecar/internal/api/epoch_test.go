@@ -48,32 +48,43 @@ func (found newest) Fetch(context.Context, string) (contract.Object, bool, error
 // TestRefusalIsNotAheadOfTheEdge verifies a wrong credential while a worker may still let it in,
 // by what an earlier epoch says: then, a client that was refused could be let in next.
 func TestRefusalIsNotAheadOfTheEdge(t *testing.T) {
-	for name, over := range map[string]bool{"over in time": true, "not over": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				edge := takeover{known(0), make(chan struct{})}
-				server := api.New("", verdicts{}, newest(true), make(used), edge, nil, metrics.New(), discard)
-				body := wire.AppendVerifyRequest(nil, &wire.VerifyRequest{DeviceID: "dev", Secret: "wrong"})
-				got, answered := httptest.NewRecorder(), make(chan struct{})
-				go func() {
-					server.Handler().ServeHTTP(got, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/verify", bytes.NewReader(body)))
-					close(answered)
-				}()
-				synctest.Wait()
-				select {
-				case <-answered:
-					t.Error("answered while a worker may let it in")
-				default:
-				}
-				if over {
-					close(edge.over)
-				}
-				<-answered
-				if response, err := wire.ParseVerifyResponse(got.Body.Bytes()); err != nil || response.Outcome != wire.Deny {
-					t.Errorf("got %+v, %v; want that it is refused", response, err)
-				}
+	for path, outcome := range map[string]func(body []byte) (wire.Outcome, error){
+		"/v1/verify": func(body []byte) (wire.Outcome, error) {
+			r, err := wire.ParseVerifyResponse(body)
+			return r.Outcome, err
+		},
+		"/v1/session": func(body []byte) (wire.Outcome, error) {
+			r, err := wire.ParseSessionResponse(body)
+			return r.Outcome, err
+		},
+	} {
+		for name, over := range map[string]bool{"over in time": true, "not over": false} {
+			t.Run(path+" "+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					edge := takeover{known(0), make(chan struct{})}
+					server := api.New("", verdicts{}, newest(true), make(used), edge, nil, metrics.New(), discard)
+					body := wire.AppendVerifyRequest(nil, &wire.VerifyRequest{DeviceID: "dev", Secret: "wrong"})
+					got, answered := httptest.NewRecorder(), make(chan struct{})
+					go func() {
+						server.Handler().ServeHTTP(got, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, bytes.NewReader(body)))
+						close(answered)
+					}()
+					synctest.Wait()
+					select {
+					case <-answered:
+						t.Error("answered while a worker may let it in")
+					default:
+					}
+					if over {
+						close(edge.over)
+					}
+					<-answered
+					if got, err := outcome(got.Body.Bytes()); err != nil || got != wire.Deny {
+						t.Errorf("got %v, %v; want that it is refused", got, err)
+					}
+				})
 			})
-		})
+		}
 	}
 }
 

@@ -172,7 +172,7 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 	switch result.Outcome {
 	case wire.Allow:
 		response.Epoch, _ = s.image.Await(ctx, result.Permissions)
-		if !s.verifier.Stands(request.DeviceID, result.Session) { // any more: it may have been revoked while this waited
+		if !s.verifier.Stands(request.DeviceID, result.Session) { // any more: its record has changed while this waited
 			label = "unavailable"
 			response = wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 1, Epoch: response.Epoch}
 		}

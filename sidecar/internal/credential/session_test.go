@@ -91,7 +91,13 @@ func TestSessionEnds(t *testing.T) {
 			f.Apply(device("d", 7, "s"))
 			session := f.session(t, "d", "s")
 			f.expectSession(t, "d", session, wire.Allow, "session")
+			if !f.Stands("d", session) || f.Stands("d", session+"0") || f.Stands("e", session) {
+				t.Error("its record stands, and no other")
+			}
 			f.Apply(test.change())
+			if f.Stands("d", session) {
+				t.Error("its record stands still")
+			}
 			if _, found := f.edge.verdict("d", "\x00"+session); found {
 				t.Error("the edge still has the token's verdict")
 			}

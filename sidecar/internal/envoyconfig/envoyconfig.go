@@ -21,12 +21,13 @@ const (
 )
 
 // Check reads an Envoy configuration, YAML or JSON: a bootstrap file, or a resource with
-// listeners. It gives the number of Gatehouse's rules, and every problem as a line that
-// starts with the listener's name and the path of the field.
-func Check(file []byte) (rules int, problems []string) {
+// listeners. It gives the number of Gatehouse's rules, every problem as a line that
+// starts with the listener's name and the path of the field, and likewise what Envoy takes
+// but is hardly meant.
+func Check(file []byte) (rules int, problems, warnings []string) {
 	tree, err := parse(file)
 	if err != nil {
-		return 0, []string{err.Error()}
+		return 0, []string{err.Error()}, nil
 	}
 	clusters, known := staticClusters(tree)
 	found := false
@@ -65,6 +66,9 @@ func Check(file []byte) (rules int, problems []string) {
 			return
 		}
 		rules += len(config.Rules)
+		for _, warning := range config.Warnings() {
+			warnings = append(warnings, at+warning)
+		}
 		if name := config.SidecarCluster; name != "" && known && !slices.Contains(clusters, name) {
 			report(fmt.Errorf("sidecar.cluster: %q is not a cluster of this file (has: %s)", name, strings.Join(clusters, ", ")))
 		}
@@ -72,7 +76,7 @@ func Check(file []byte) (rules int, problems []string) {
 	if !found {
 		problems = append(problems, fmt.Sprintf("has no Gatehouse filter: want an http_filter of type %s with vm_id %q, or with rules in vm_config.configuration", wasmType, vmID))
 	}
-	return rules, problems
+	return rules, problems, warnings
 }
 
 // vmConfiguration is the tree that the filter will see, of a Struct, or of the JSON in a StringValue.

@@ -87,7 +87,7 @@ func TestCheck(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			rules, problems := Check([]byte(test.file))
+			rules, problems, _ := Check([]byte(test.file))
 			if rules != test.rules || len(problems) != len(test.problems) {
 				t.Fatalf("got %d rules, problems %q; want %d, %q", rules, problems, test.rules, test.problems)
 			}
@@ -106,12 +106,21 @@ func TestShippedFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rules, problems := Check(file); rules != 4 || problems != nil {
-		t.Errorf("got %d rules, problems %q; want 4, none", rules, problems)
+	if rules, problems, warnings := Check(file); rules != 4 || problems != nil || warnings != nil {
+		t.Errorf("got %d rules, problems %q, warnings %q; want 4, none, none", rules, problems, warnings)
 	}
 	file = bytes.ReplaceAll(file, []byte("#session "), nil) // as its comment says
-	if rules, problems := Check(file); rules != 5 || problems != nil {
-		t.Errorf("with sessions: got %d rules, problems %q; want 5, none", rules, problems)
+	if rules, problems, warnings := Check(file); rules != 5 || problems != nil || warnings != nil {
+		t.Errorf("with sessions: got %d rules, problems %q, warnings %q; want 5, none, none", rules, problems, warnings)
+	}
+	// A rule that asks for a credential behind one that caches part of what it covers.
+	file = bytes.Replace(file, []byte("default: pass"), []byte("- match: {prefix: /v1/}\n                        auth: {}\n                      default: pass"), 1)
+	if _, problems, warnings := Check(file); problems != nil || len(warnings) != 1 || !strings.HasPrefix(warnings[0], "listener edge: rules[2].match: has no methods, so") {
+		t.Errorf("got problems %q, warnings %q; want none, and one of rules[2]", problems, warnings)
+	}
+	file = bytes.Replace(file, []byte("prefix: /v1/products/"), []byte("prefix: /v1/products/, methods: [GET]"), 1)
+	if _, problems, warnings := Check(file); problems != nil || warnings != nil {
+		t.Errorf("with methods: got problems %q, warnings %q; want none", problems, warnings)
 	}
 }
 

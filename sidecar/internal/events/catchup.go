@@ -55,10 +55,10 @@ func (s *Subscriber) compare(ctx context.Context, p position) error {
 	switch {
 	case p.catchups != s.catchups:
 		return nil // of before a catch-up
-	case !p.history.continues(s.history):
+	case !s.continues(p):
 		return errOtherServer
 	}
-	s.history = p.history
+	s.history, s.historyAt = p.history, p.at
 	switch {
 	case p.epoch != s.epoch:
 		return s.catchUp(ctx, "epoch")
@@ -99,7 +99,7 @@ func (s *Subscriber) catchUp(ctx context.Context, reason string) error {
 	}
 	follows := p.history.same(s.history)
 	if reason != "connected" {
-		if follows = p.history.continues(s.history); !follows {
+		if follows = s.continues(p); !follows {
 			return errOtherServer
 		}
 	}
@@ -133,7 +133,7 @@ func (s *Subscriber) catchUp(ctx context.Context, reason string) error {
 		s.Credentials.EndResync()
 	}
 	s.setSeq(p.seq)
-	s.epoch, s.history, s.synced = p.epoch, p.history, true
+	s.epoch, s.history, s.historyAt, s.synced = p.epoch, p.history, p.at, true
 	s.batch, s.unknownAt = pipelineSize, time.Time{}
 	s.setInStep(p.at)
 	s.firstOnce.Do(func() { close(s.first) })

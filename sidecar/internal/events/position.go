@@ -25,6 +25,10 @@ type position struct {
 	err      error
 }
 
+// momentAgo is for how long a history that was seen says what goes on from it. It must be far less than
+// Redis's repl-backlog-ttl, an hour by default, after which a promoted replica no longer tells that it is one.
+const momentAgo = time.Minute
+
 // history is the process of a server and the line of its data: another one may have lost writes
 // although its seq is higher than ours. The zero value where it can't be known.
 type history struct {
@@ -41,6 +45,11 @@ func (h history) same(known history) bool { return h.run == known.run && h.line 
 // that is promoted begins one, too, but says whose its own goes on from, until it has been a master for as long.
 func (h history) continues(known history) bool {
 	return h.same(known) || h.own && h.run == known.run && h.run != ""
+}
+
+// continues reports whether p is of the history that is known, or of one that goes on from it.
+func (s *Subscriber) continues(p position) bool {
+	return p.history.same(s.history) || p.at.Sub(s.historyAt) < momentAgo && p.history.continues(s.history)
 }
 
 // replicaError refuses to read from a server.

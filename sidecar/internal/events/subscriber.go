@@ -80,11 +80,12 @@ type Subscriber struct {
 	noInfo    atomic.Bool // in this session, the server refuses INFO
 
 	// Of the goroutine that runs Run.
-	epoch     string  // data epoch that seq counts in; "" before the first write
-	seq       uint64  // last applied
-	history   history // of the server that seq is of
-	synced    bool    // all up to seq was applied
-	resynced  bool    // a full resync was made or tried, so that the next one may meet what is known
+	epoch     string    // data epoch that seq counts in; "" before the first write
+	seq       uint64    // last applied
+	history   history   // of the server that seq is of
+	historyAt time.Time // when that was seen
+	synced    bool      // all up to seq was applied
+	resynced  bool      // a full resync was made or tried, so that the next one may meet what is known
 	catchups  uint64
 	ahead     position  // Redis was ahead of us there; its seq is 0 if it was not
 	comparing bool      // a comparison is under way

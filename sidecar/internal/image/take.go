@@ -158,7 +158,7 @@ func (m *Image) Reset(before *wire.State) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.begin()
-	m.taken, m.freed = stateMark{}, nil
+	m.taken, m.freed, m.crowdedOut = stateMark{}, nil, false
 	// What is written from now on is at least as new as what the image holds now.
 	m.claim = claim{madeMS: m.inStepMS}
 	var earlier wire.State

@@ -53,7 +53,7 @@ const (
 	Stored      Result = "stored"
 	Deleted     Result = "deleted"
 	NotNewer    Result = "not_newer"    // a version that is not newer than the known one
-	Unchanged   Result = "unchanged"    // a full resync met what the mirror has
+	Unchanged   Result = "unchanged"    // a full resync met what the mirror knows
 	NotAdmitted Result = "not_admitted" // the budget went to objects used more
 	TooLarge    Result = "too_large"    // more than the whole budget
 	Expired     Result = "expired"      // its lifetime had ended
@@ -186,10 +186,11 @@ func (m *Mirror) Confirm(o contract.Object) bool {
 	if !found || k.version != o.Version || k.publishedMS != o.PublishedMS || k.deleted != o.Deleted || k.expiring(time.Now()) {
 		return false
 	}
-	if k.held {
-		if held, found := m.cache.GetEntryQuietly(o.Key); !found || !sameHead(held.Value, &o) {
-			return false
-		}
+	switch held, found := m.cache.GetEntryQuietly(o.Key); {
+	case k.held && (!found || !sameHead(held.Value, &o)):
+		return false
+	case !k.held && !k.deleted && m.bytes < m.budget-m.budget/10:
+		return false // there may be room for it by now
 	}
 	k.generation = m.generations[k.shard]
 	m.known[o.Key] = k

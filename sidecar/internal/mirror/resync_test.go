@@ -79,6 +79,10 @@ func TestConfirm(t *testing.T) {
 			t.Errorf("%s of another time was confirmed", o.Key)
 		}
 	}
+	if o := large; s.Confirm(o) {
+		t.Errorf("%s, which may fit now, was confirmed", o.Key)
+	}
+	f.apply(t, object("/most", 5, 60<<10), mirror.Stored)
 	for _, o := range []contract.Object{held, large, gone} {
 		if o.Bodies = nil; !s.Confirm(o) {
 			t.Errorf("%s was not confirmed", o.Key)
