@@ -168,13 +168,15 @@ check places-for-verifications wasm-filter/calls.go \
 check replies-are-bounded wasm-filter/filter.go \
   'v.replied > maxReplied {' 'false {' ./wasm-filter TestRepliesAreBounded
 check session-of-another-record sidecar/internal/credential/session.go \
-  'why == "" && r.session() == session' 'why == ""' ./sidecar/internal/credential TestSessionEnds
+  'why == "" && r.session() == session' 'why == "" && r != nil' ./sidecar/internal/credential TestSessionEnds
 check refused-token-not-ahead-of-the-edge sidecar/internal/api/session.go \
   '_ = s.image.AwaitTakeover(ctx)' '_ = ctx' ./sidecar/internal/api TestRefusalIsNotAheadOfTheEdge
 check known-denial-of-sessions wasm-filter/policy/session.go \
   '|| standing == wire.Found && v.Outcome == wire.Deny && nowMS < v.ExpiresMS' '|| v.Outcome == 99' ./wasm-filter/policy TestDecideToken
 check revoked-while-told-of-names sidecar/internal/api/server.go \
   'if !s.verifier.Stands(' 'if false && !s.verifier.Stands(' ./sidecar/internal/api TestVerify
+check revoked-while-objects-are-read sidecar/internal/events/catchup.go \
+  's.applyDevices(epoch) })' '})' ./sidecar/internal/events TestRevokedWhileObjectsAreRead
 check deny-by-default wasm-filter/policy/match.go \
   'return r.ambiguous || e.config.DenyByDefault' 'return false' ./wasm-filter TestDefault
 

@@ -53,7 +53,10 @@ func (f *failures) wait(key uint64) time.Duration {
 		return 0
 	}
 	wait := time.Duration(at.tatMS-time.Now().UnixMilli())*time.Millisecond - time.Duration(f.limit-1)*f.interval
-	return min(max(wait, 0), f.interval) // never more, unless the clock was set back
+	if wait > 2*f.interval {
+		return 0 // it was never more than one: the clock was set back, and nobody knows by how much
+	}
+	return min(max(wait, 0), f.interval)
 }
 
 // suspect reports whether key has failed lately.

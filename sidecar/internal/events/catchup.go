@@ -120,10 +120,10 @@ func (s *Subscriber) catchUp(ctx context.Context, reason string) error {
 	}
 	var count int
 	if full {
-		count, err = s.readAll(ctx, master)
+		count, err = s.readAll(ctx, master, p.epoch)
 		s.resynced = true
 	} else {
-		count, err = s.readLog(ctx, master, from, p.seq, allKinds)
+		count, err = s.readLog(ctx, master, from, p.seq, allKinds, func() {})
 	}
 	if err != nil {
 		return fmt.Errorf("catch up from %d to %d: %w", from, p.seq, err)
@@ -163,14 +163,27 @@ func (s *Subscriber) lost(p position) {
 // readAll applies all records, those of devices first: a revocation matters more than an object, and
 // they are soon read. What is written meanwhile moves up in the log. It is met further on, or it would
 // seem gone when the resync ends; its event comes later and finds its version known.
-func (s *Subscriber) readAll(ctx context.Context, master server) (count int, err error) {
-	for _, kind := range []byte{contract.KindCredential, contract.KindObject} {
-		n, err := s.readLog(ctx, master, 0, math.MaxUint64, kind)
-		if count += n; err != nil {
-			return count, err
+func (s *Subscriber) readAll(ctx context.Context, master server, epoch string) (count int, err error) {
+	count, err = s.readLog(ctx, master, 0, math.MaxUint64, contract.KindCredential, func() {})
+	if err != nil {
+		return count, err
+	}
+	n, err := s.readLog(ctx, master, 0, math.MaxUint64, contract.KindObject, func() { s.applyDevices(epoch) })
+	return count + n, err
+}
+
+// applyDevices applies what has come of devices while objects are read, for that may take minutes, and
+// a revocation must not wait so long. It has its turn again later, when its version is known.
+func (s *Subscriber) applyDevices(epoch string) {
+	if s.in == nil {
+		return
+	}
+	for _, payload := range s.in.unseen() {
+		e, err := contract.ParseEvent(payload)
+		if err == nil && e.Epoch == epoch && e.Member.Kind == contract.KindCredential && s.Shards.Belongs(e.Member, s.Shard) == nil {
+			s.apply(e.Member, e.Fields)
 		}
 	}
-	return count, nil
 }
 
 // allKinds has readLog apply the records of every kind.
@@ -178,8 +191,9 @@ const allKinds byte = 0
 
 // readLog applies the records of all members with from < score <= to, in that order, or of those of
 // one kind only. A member that moves beyond to meanwhile is announced by an event. What is read of
-// all kinds counts page by page, so that a catch-up that fails goes on there.
-func (s *Subscriber) readLog(ctx context.Context, master server, from, to uint64, kind byte) (count int, err error) {
+// all kinds counts page by page, so that a catch-up that fails goes on there. between is called whenever some
+// were applied.
+func (s *Subscriber) readLog(ctx context.Context, master server, from, to uint64, kind byte, between func()) (count int, err error) {
 	logged := time.Now()
 	for from < to {
 		page, err := s.page(ctx, master, from, to)
@@ -218,7 +232,9 @@ func (s *Subscriber) readLog(ctx context.Context, master server, from, to uint64
 				return count, err
 			}
 			members = members[n:]
+			between()
 		}
+		between()
 		count += n
 		s.metrics.Members.Add(float64(n))
 		if len(page) < pageSize {

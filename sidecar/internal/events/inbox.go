@@ -11,9 +11,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// inboxBytes bounds the payloads that wait while a catch-up runs. Redis would close the
-// connection of a subscriber that does not read.
-const inboxBytes = 64 << 20
+// inboxBytes bounds the payloads that wait while catch-ups of all shards run, and inboxLeast is what one
+// shard may have in any case: some of the largest records. Redis would close the connection of a subscriber that does not read.
+const (
+	inboxBytes = 64 << 20
+	inboxLeast = 16 << 20
+)
 
 // quiet is how long the channel may say nothing before we ask whether it is still there,
 // and then how long the answer may take.
@@ -23,21 +26,26 @@ const quiet = 5 * time.Second
 // applies them.
 type inbox struct {
 	wake chan struct{} // capacity 1
+	most int           // bytes
 
 	mu       sync.Mutex // protects all below
 	payloads []string
+	seen     int // of them
 	bytes    int
 	lost     bool // some were dropped
 	err      error
 }
 
-func newInbox() *inbox { return &inbox{wake: make(chan struct{}, 1)} }
+// newInbox is the inbox of one of so many shards.
+func newInbox(shards int) *inbox {
+	return &inbox{wake: make(chan struct{}, 1), most: max(inboxBytes/shards, inboxLeast)}
+}
 
 func (b *inbox) put(payload string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.bytes+len(payload) > inboxBytes {
-		b.payloads, b.bytes, b.lost = nil, 0, true
+	if b.bytes+len(payload) > b.most {
+		b.payloads, b.seen, b.bytes, b.lost = nil, 0, 0, true
 	} else {
 		b.payloads, b.bytes = append(b.payloads, payload), b.bytes+len(payload)
 	}
@@ -64,8 +72,17 @@ func (b *inbox) take() (payloads []string, lost bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	payloads, lost = b.payloads, b.lost
-	b.payloads, b.bytes, b.lost = nil, 0, false
+	b.payloads, b.seen, b.bytes, b.lost = nil, 0, 0, false
 	return payloads, lost, b.err
+}
+
+// unseen gives what has come in since the last time, and leaves it to take.
+func (b *inbox) unseen() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	payloads := b.payloads[b.seen:len(b.payloads):len(b.payloads)]
+	b.seen = len(b.payloads)
+	return payloads
 }
 
 func awaitSubscription(ctx context.Context, sub *redis.PubSub, channel string) error {

@@ -166,6 +166,7 @@ func (s *Subscriber) read(ctx context.Context, master server, withInfo bool) (p 
 // command, or no permission for it.
 func infoWithheld(info, epoch error) bool {
 	_, refused := errors.AsType[redis.Error](info)
+	refused = refused && !redis.HasErrorPrefix(info, "EXECABORT") // because of another command
 	return refused && (epoch == nil || errors.Is(epoch, redis.Nil) || redis.HasErrorPrefix(epoch, "EXECABORT"))
 }
 

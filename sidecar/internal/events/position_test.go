@@ -75,6 +75,7 @@ func TestInfoWithheld(t *testing.T) {
 		{"no permission", answer("NOPERM this user"), answer("EXECABORT Transaction discarded"), true},
 		{"no such section", answer("section (server) is not supported"), redis.Nil, true},
 		{"loading", answer("EXECABORT Transaction discarded"), answer("LOADING Redis is loading"), false},
+		{"another key is elsewhere", answer("EXECABORT Transaction discarded"), answer("EXECABORT Transaction discarded"), false},
 		{"moved", answer("EXECABORT Transaction discarded"), answer("MOVED 1 b:1"), false},
 		{"cut", errors.New("EOF"), errors.New("EOF"), false},
 	} {

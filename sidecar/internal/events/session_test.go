@@ -123,6 +123,45 @@ func TestDevicesFirst(t *testing.T) {
 	}
 }
 
+// TestRevokedWhileObjectsAreRead has a device revoked while all objects are read again: that doesn't wait
+// for the end.
+func TestRevokedWhileObjectsAreRead(t *testing.T) {
+	m := miniredis.RunT(t)
+	s, _, _ := idle(t, &redis.Options{Addr: m.Addr()})
+	var order []string
+	s.Objects = &ordered[contract.Object]{kind: "o", order: &order}
+	s.Credentials = &ordered[contract.Credential]{kind: "c", order: &order}
+	epoch, tombstone := strings.Repeat("a", 32), map[string]string{"version": "1", "published": "1", "deleted": "1"}
+	m.Set(s.keys.EpochKey(), epoch)
+	m.Set(s.keys.SeqKey(), "300")
+	for i := range 300 { // of which some are read at once
+		member := contract.ObjectMember(fmt.Sprint("/", i))
+		m.ZAdd(s.keys.LogKey(), float64(i+1), member.String())
+		for field, value := range tombstone {
+			m.HSet(s.keys.RecordKey(member), field, value)
+		}
+	}
+	s.in = newInbox(1)
+	for _, e := range []contract.Event{
+		{Epoch: epoch, Seq: 301, Member: contract.CredentialMember("d"), Fields: tombstone},
+		{Epoch: epoch, Seq: 302, Member: contract.ObjectMember("/new"), Fields: tombstone},
+		{Epoch: strings.Repeat("b", 32), Seq: 303, Member: contract.CredentialMember("foreign"), Fields: tombstone},
+	} {
+		s.in.put(string(contract.AppendEvent(nil, e)))
+	}
+	if err := s.catchUp(t.Context(), "connected"); err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(order, "")
+	if at := strings.Index(got, "c"); at < 0 || at > pipelineSize || strings.Count(got, "c") != 1 || strings.Count(got, "o") != 300 {
+		t.Errorf("got %d of objects and %d of devices, the first one after %d; want 300, and 1 after at most %d",
+			strings.Count(got, "o"), strings.Count(got, "c"), at, pipelineSize)
+	}
+	if payloads, _, _ := s.in.take(); len(payloads) != 3 {
+		t.Errorf("got %d events left for their turn, want 3", len(payloads))
+	}
+}
+
 // TestLostIsRemembered has Redis behind us when it is compared, and past our number when it is asked
 // again.
 func TestLostIsRemembered(t *testing.T) {

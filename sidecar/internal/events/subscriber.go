@@ -84,6 +84,7 @@ type Subscriber struct {
 	seq       uint64    // last applied
 	history   history   // of the server that seq is of
 	historyAt time.Time // when that was seen
+	in        *inbox    // of the session; nil before the first one
 	synced    bool      // all up to seq was applied
 	resynced  bool      // a full resync was made or tried, so that the next one may meet what is known
 	catchups  uint64
@@ -201,7 +202,8 @@ func (s *Subscriber) session(ctx context.Context) error {
 		sub.Close()
 		return err
 	}
-	in := newInbox()
+	in := newInbox(s.Shards.Count())
+	s.in = in
 	running.Go(func() { in.fail(receive(ctx, sub, in)) })
 	defer sub.Close()
 	if err := s.catchUp(ctx, "connected"); err != nil {
