@@ -149,7 +149,9 @@ func (v *Verifier) read(r *record, c *contract.Credential) string {
 
 func (v *Verifier) refuse(reason, id string, err error) string {
 	v.metrics.Refused.WithLabelValues(reason).Inc()
-	v.log.Warn("credential record refused: the device is let in nowhere", "device", id, "error", err)
+	v.tell.Do(func() {
+		v.log.Warn("credential record refused: the device is let in nowhere", "device", id, "error", err)
+	})
 	return "refused_record"
 }
 

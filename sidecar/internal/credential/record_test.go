@@ -1,8 +1,10 @@
 package credential
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/image"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 )
 
 // TestTombstonesEnd deletes devices whose ids don't come again: they leave nothing behind when Redis
@@ -49,6 +52,32 @@ func TestTombstonesEnd(t *testing.T) {
 		time.Sleep(contract.TombstoneLife)
 		if apply("other", 3, false); len(v.records) != 1 || len(v.tombstones) != 0 {
 			t.Errorf("got %d records, %d tombstones; want 1 and none", len(v.records), len(v.tombstones))
+		}
+	})
+}
+
+// TestRefusedRecordsAreNotAllLogged refuses many, as after a setting that is too low: that doesn't fill the log.
+func TestRefusedRecordsAreNotAllLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		m := metrics.New()
+		v := New(Config{Shards: 1, MaxCost: 4}, image.New(image.Config{Objects: 1, Verdicts: 1}), m, slog.New(slog.NewTextHandler(&log, nil)))
+		version := uint64(0)
+		refuse := func(n int) {
+			for range n {
+				version++
+				v.Apply(contract.Credential{ID: "d", Version: version, Hashes: []string{"no hash"}})
+			}
+		}
+		refuse(100)
+		refuse(1)
+		time.Sleep(time.Minute)
+		refuse(1)
+		if got := strings.Count(log.String(), "level=WARN"); got != 101 {
+			t.Errorf("got %d lines, want the first 100, and one later", got)
+		}
+		if got := metricstest.Value(t, m, "gatehouse_credentials_refused_total"); got != 102 {
+			t.Errorf("%v are counted, want all 102", got)
 		}
 	})
 }

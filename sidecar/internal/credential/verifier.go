@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
+	"golang.org/x/time/rate"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
@@ -101,7 +102,8 @@ type Verifier struct {
 	edge    Edge
 	metrics *metrics.Metrics
 	log     *slog.Logger
-	secret  [32]byte // keys the digests of secrets; random, of this process
+	tell    rate.Sometimes // bounds what is logged of records that are
+	secret  [32]byte       // keys the digests of secrets; random, of this process
 	sources sources
 	pool    *pool
 	flights flights
@@ -123,7 +125,7 @@ type Verifier struct {
 // [Shard.EndResync].
 func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) *Verifier {
 	v := &Verifier{
-		Config: c, edge: edge, metrics: m, log: log,
+		Config: c, edge: edge, metrics: m, log: log, tell: rate.Sometimes{First: 100, Interval: time.Second},
 		sources: newSources(), pool: newPool(c.Workers, c.Queue, m), flights: flights{all: make(map[string]*flight)},
 		byPair: newFailures(c.DeviceFailures, c.Window), bySource: newFailures(c.SourceFailures, c.Window),
 		records: make(map[string]*record),

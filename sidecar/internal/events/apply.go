@@ -49,12 +49,14 @@ func kind(m contract.Member) string {
 	return "object"
 }
 
-// refuse counts and logs what can't be read; the rest goes on.
+// refuse counts what can't be read, and logs it as long as it isn't many; the rest goes on.
 func (s *Subscriber) refuse(kind, id string, err error) {
 	reason := contract.ReasonOf(err)
 	if reason == "" {
 		reason = contract.ReasonMalformed
 	}
 	s.metrics.Corrupt.WithLabelValues(kind, string(reason)).Inc()
-	s.log.Warn("unreadable record from redis skipped", "kind", kind, "id", id, "error", err)
+	s.board.refused.Do(func() {
+		s.log.Warn("unreadable record from redis skipped", "kind", kind, "id", id, "error", err)
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/time/rate"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
@@ -61,7 +62,8 @@ func (g *Group) Run(ctx context.Context) error {
 type board struct {
 	clock              Clock
 	metrics            *metrics.Metrics
-	infoOnce, headOnce sync.Once // for the log
+	infoOnce, headOnce sync.Once      // for the log
+	refused            rate.Sometimes // likewise, of records
 
 	mu        sync.Mutex // protects all below
 	inStep    []time.Time
@@ -69,7 +71,7 @@ type board struct {
 }
 
 func newBoard(shards int, clock Clock, m *metrics.Metrics) *board {
-	return &board{clock: clock, metrics: m, inStep: make([]time.Time, shards)}
+	return &board{clock: clock, metrics: m, refused: rate.Sometimes{First: 100, Interval: time.Second}, inStep: make([]time.Time, shards)}
 }
 
 // setInStep says that the shard was in step at t: all are, as of the oldest.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/maypok86/otter/v2"
+	"golang.org/x/time/rate"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/image"
@@ -69,6 +70,8 @@ type Mirror struct {
 	least   int64 // weight of the smallest object
 	shards  contract.Shards
 	seed    maphash.Seed
+	// tooLarge bounds what is logged of objects that are.
+	tooLarge rate.Sometimes
 
 	mu          sync.Mutex // protects all below; held while the edge is called, so that it sees one order
 	cache       *otter.Cache[string, *contract.Object]
@@ -95,7 +98,7 @@ type known struct {
 func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) (*Mirror, error) {
 	most := int64(max(c.Objects, 1))
 	mirror := &Mirror{
-		edge: edge, metrics: m, log: log,
+		edge: edge, metrics: m, log: log, tooLarge: rate.Sometimes{First: 100, Interval: time.Second},
 		budget: c.Bytes, least: min((c.Bytes+most-1)/most, maxLeast), // rounded up: never one object more
 		shards: c.Shards, seed: maphash.MakeSeed(), known: make(map[string]known), generations: make([]uint64, c.Shards.Count()), lifetimes: newLifetimes(),
 	}
@@ -167,8 +170,10 @@ func (m *Mirror) decide(o *contract.Object) Result {
 		m.release(o.Key)
 		return Expired
 	case m.weight(o) > m.budget:
-		m.log.Warn("object over the memory budget skipped", "key", o.Key, "version", o.Version,
-			"bytes", m.weight(o), "budget_bytes", m.budget)
+		m.tooLarge.Do(func() {
+			m.log.Warn("object over the memory budget skipped", "key", o.Key, "version", o.Version,
+				"bytes", m.weight(o), "budget_bytes", m.budget)
+		})
 		m.release(o.Key)
 		return TooLarge
 	case !m.store(o):
