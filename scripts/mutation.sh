@@ -85,11 +85,11 @@ check refusal-not-ahead-of-the-edge sidecar/internal/api/server.go \
 check allow-behind-its-names sidecar/internal/image/take.go \
   ' && bits>>m.acked.permissions == 0' '' ./sidecar/internal/image TestAwait
 check resync-meets-what-moves-up sidecar/internal/events/catchup.go \
-  'master, 0, math.MaxUint64, kind)' 'master, 0, min(1100, math.MaxUint64), kind)' ./sidecar/internal/events TestWrittenDuringResync
+  'master, 0, math.MaxUint64, contract.KindObject' 'master, 0, min(1100, math.MaxUint64), contract.KindObject' ./sidecar/internal/events TestWrittenDuringResync
 check read-before-a-removal sidecar/internal/mirror/mirror.go \
   'm.removals[m.stripe(key)]++' '' ./sidecar/internal/mirror TestReadBeforeRemoval
 check path-as-it-came wasm-filter/policy/match.go \
-  'asCame == canonical || asCame < 0 &&' 'true ||' ./wasm-filter/policy TestRuleOf
+  'case a == b || a < 0 &&' 'case true ||' ./wasm-filter/policy TestRuleOf
 check path-that-climbs wasm-filter/policy/match.go \
   'if climbs(path) {' 'if false && climbs(path) {' ./wasm-filter/policy TestRuleOf
 check epoch-compare wire/wire.go \
