@@ -238,7 +238,7 @@ func TestFetchesLeavePlaces(t *testing.T) {
 	}
 }
 
-// TestReplies is bounded in one callback: not all who wait for a large object get a copy at once, but all who have it
+// TestRepliesAreBounded looks at one callback: not all who wait for a large object get a copy at once, but all who have it
 // already are told so.
 func TestRepliesAreBounded(t *testing.T) {
 	const waiting = 100

@@ -138,41 +138,44 @@ func CanonicalQuery(query string, only []string) string {
 // named reports whether name is one of names, as it is or decoded as a form's (percent-encoding, and '+'
 // for a space).
 func named(name string, names []string) bool {
-	return slices.Contains(names, name) || strings.ContainsAny(name, "%+") &&
-		slices.ContainsFunc(names, func(other string) bool { return decodesTo(name, other) })
+	return slices.Contains(names, name) ||
+		strings.ContainsAny(name, "%+") && slices.Contains(names, PercentDecode(strings.ReplaceAll(name, "+", " ")))
 }
 
-// decodesTo reports whether a form's name decodes to text. It allocates nothing.
-func decodesTo(name, text string) bool {
-	for ; name != "" && text != ""; text = text[1:] {
-		c, size := name[0], 1
-		switch {
-		case c == '+':
-			c = ' '
-		case c == '%' && len(name) > 2 && isHex(name[1]) && isHex(name[2]):
-			c, size = unhex(name[1])<<4|unhex(name[2]), 3
-		}
-		if c != text[0] {
-			return false
-		}
-		name = name[size:]
+// PercentDecode decodes every escape that is well-formed and keeps the others.
+func PercentDecode(s string) string {
+	if strings.IndexByte(s, '%') < 0 {
+		return s
 	}
-	return name == text // both are at their ends
-}
-
-func isHex(c byte) bool {
-	return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'f'
-}
-
-func unhex(c byte) byte {
-	if c <= '9' {
-		return c - '0'
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] == '%' && i+2 < len(s) {
+			hi, lo := unhex(s[i+1]), unhex(s[i+2])
+			if hi >= 0 && lo >= 0 {
+				b = append(b, byte(hi<<4|lo))
+				i += 2
+				continue
+			}
+		}
+		b = append(b, s[i])
 	}
-	return c | 0x20 - 'a' + 10
+	return string(b)
+}
+
+func unhex(c byte) int {
+	switch {
+	case '0' <= c && c <= '9':
+		return int(c - '0')
+	case 'a' <= c && c <= 'f':
+		return int(c-'a') + 10
+	case 'A' <= c && c <= 'F':
+		return int(c-'A') + 10
+	}
+	return -1
 }
 
 // AppendCanonicalQuery appends CanonicalQuery(query, only) to dst. It allocates nothing
-// else as long as not more than 16 pairs count.
+// else as long as not more than 16 pairs count and, where only some do, no other's name has escapes.
 func AppendCanonicalQuery(dst []byte, query string, only []string) []byte {
 	var few [16]string
 	pairs := few[:0]

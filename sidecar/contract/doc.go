@@ -80,6 +80,6 @@
 // SUBSCRIBE, on a Redis Cluster SSUBSCRIBE, at the master and wait for the acknowledgement;
 // GET epoch and seq, with INFO to see that it is a master and which; page through the log with
 // ZRANGE BYSCORE; HGETALL each member, but HMGET first of objects that may be known; then apply
-// the events that came meanwhile. All is applied by version, so that order and repetition do no harm. A member whose hash is gone
-// is a deletion whose tombstone has expired.
+// the events that came meanwhile. All is applied by version, so that order and repetition
+// do no harm. A member whose hash is gone is a deletion whose tombstone has expired.
 package contract

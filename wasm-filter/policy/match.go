@@ -3,6 +3,8 @@ package policy
 import (
 	"slices"
 	"strings"
+
+	"github.com/gatehouse/gatehouse/wire"
 )
 
 // Govern makes r the request that has these headers, whose names are in lower case, and finds the
@@ -151,7 +153,7 @@ func bare(path string) string {
 // segments are those of a path that begins with a slash, as an upstream may see them:
 // percent-encoding decoded once, parameters (";…") dropped, backslashes taken for slashes.
 func segments(path string) []string {
-	all := strings.Split(strings.ReplaceAll(percentDecode(path), `\`, "/"), "/")
+	all := strings.Split(strings.ReplaceAll(wire.PercentDecode(path), `\`, "/"), "/")
 	for i, s := range all {
 		all[i], _, _ = strings.Cut(s, ";")
 	}
@@ -211,36 +213,4 @@ func plainPath(target string) (path string, usual bool) {
 		before = c
 	}
 	return target, usual
-}
-
-// percentDecode decodes every escape that is well-formed and keeps the others.
-func percentDecode(s string) string {
-	if strings.IndexByte(s, '%') < 0 {
-		return s
-	}
-	b := make([]byte, 0, len(s))
-	for i := 0; i < len(s); i++ {
-		if s[i] == '%' && i+2 < len(s) {
-			hi, lo := unhex(s[i+1]), unhex(s[i+2])
-			if hi >= 0 && lo >= 0 {
-				b = append(b, byte(hi<<4|lo))
-				i += 2
-				continue
-			}
-		}
-		b = append(b, s[i])
-	}
-	return string(b)
-}
-
-func unhex(c byte) int {
-	switch {
-	case '0' <= c && c <= '9':
-		return int(c - '0')
-	case 'a' <= c && c <= 'f':
-		return int(c-'a') + 10
-	case 'A' <= c && c <= 'F':
-		return int(c-'A') + 10
-	}
-	return -1
 }

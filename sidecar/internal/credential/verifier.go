@@ -102,7 +102,7 @@ type Verifier struct {
 	edge    Edge
 	metrics *metrics.Metrics
 	log     *slog.Logger
-	tell    rate.Sometimes // bounds what is logged of records that are
+	tell    rate.Sometimes // bounds what is logged of refused records
 	secret  [32]byte       // keys the digests of secrets; random, of this process
 	sources sources
 	pool    *pool

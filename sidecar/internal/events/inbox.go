@@ -12,7 +12,8 @@ import (
 )
 
 // inboxBytes bounds the payloads that wait while catch-ups of all shards run, and inboxLeast is what one
-// shard may have in any case: some of the largest records. Redis would close the connection of a subscriber that does not read.
+// shard may have in any case: some of the largest records. Redis would close the connection of a
+// subscriber that does not read.
 const (
 	inboxBytes = 64 << 20
 	inboxLeast = 16 << 20

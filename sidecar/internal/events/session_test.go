@@ -100,25 +100,36 @@ type ordered[T any] struct {
 
 func (o ordered[T]) Apply(T) { *o.order = append(*o.order, o.kind) }
 
-// TestDevicesFirst reads everything: what is said of devices is known before any object.
-func TestDevicesFirst(t *testing.T) {
+// tombstone is a record of either kind.
+var tombstone = map[string]string{"version": "1", "published": "1", "deleted": "1"}
+
+// inOrder is an idle subscriber of a Redis that has tombstones of members, in this order, in the data epoch "aaa…",
+// and the kinds of the records that it has applied.
+func inOrder(t *testing.T, members ...contract.Member) (*Subscriber, *[]string) {
+	t.Helper()
 	m := miniredis.RunT(t)
 	s, _, _ := idle(t, &redis.Options{Addr: m.Addr()})
 	var order []string
 	s.Objects = &ordered[contract.Object]{kind: "o", order: &order}
 	s.Credentials = &ordered[contract.Credential]{kind: "c", order: &order}
 	m.Set(s.keys.EpochKey(), strings.Repeat("a", 32))
-	m.Set(s.keys.SeqKey(), "4")
-	for i, member := range []contract.Member{contract.ObjectMember("/a"), contract.CredentialMember("a"), contract.ObjectMember("/b"), contract.CredentialMember("b")} {
+	m.Set(s.keys.SeqKey(), fmt.Sprint(len(members)))
+	for i, member := range members {
 		m.ZAdd(s.keys.LogKey(), float64(i+1), member.String())
-		for field, value := range map[string]string{"version": "1", "published": "1", "deleted": "1"} {
+		for field, value := range tombstone {
 			m.HSet(s.keys.RecordKey(member), field, value)
 		}
 	}
+	return s, &order
+}
+
+// TestDevicesFirst reads everything: what is said of devices is known before any object.
+func TestDevicesFirst(t *testing.T) {
+	s, order := inOrder(t, contract.ObjectMember("/a"), contract.CredentialMember("a"), contract.ObjectMember("/b"), contract.CredentialMember("b"))
 	if err := s.catchUp(t.Context(), "connected"); err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(order, ""); got != "ccoo" || s.seq != 4 {
+	if got := strings.Join(*order, ""); got != "ccoo" || s.seq != 4 {
 		t.Errorf("got %q and seq %d, want ccoo and 4", got, s.seq)
 	}
 }
@@ -126,21 +137,12 @@ func TestDevicesFirst(t *testing.T) {
 // TestRevokedWhileObjectsAreRead has a device revoked while all objects are read again: that doesn't wait
 // for the end.
 func TestRevokedWhileObjectsAreRead(t *testing.T) {
-	m := miniredis.RunT(t)
-	s, _, _ := idle(t, &redis.Options{Addr: m.Addr()})
-	var order []string
-	s.Objects = &ordered[contract.Object]{kind: "o", order: &order}
-	s.Credentials = &ordered[contract.Credential]{kind: "c", order: &order}
-	epoch, tombstone := strings.Repeat("a", 32), map[string]string{"version": "1", "published": "1", "deleted": "1"}
-	m.Set(s.keys.EpochKey(), epoch)
-	m.Set(s.keys.SeqKey(), "300")
+	var objects []contract.Member
 	for i := range 300 { // of which some are read at once
-		member := contract.ObjectMember(fmt.Sprint("/", i))
-		m.ZAdd(s.keys.LogKey(), float64(i+1), member.String())
-		for field, value := range tombstone {
-			m.HSet(s.keys.RecordKey(member), field, value)
-		}
+		objects = append(objects, contract.ObjectMember(fmt.Sprint("/", i)))
 	}
+	s, order := inOrder(t, objects...)
+	epoch := strings.Repeat("a", 32)
 	s.in = newInbox(1)
 	for _, e := range []contract.Event{
 		{Epoch: epoch, Seq: 301, Member: contract.CredentialMember("d"), Fields: tombstone},
@@ -152,7 +154,7 @@ func TestRevokedWhileObjectsAreRead(t *testing.T) {
 	if err := s.catchUp(t.Context(), "connected"); err != nil {
 		t.Fatal(err)
 	}
-	got := strings.Join(order, "")
+	got := strings.Join(*order, "")
 	if at := strings.Index(got, "c"); at < 0 || at > pipelineSize || strings.Count(got, "c") != 1 || strings.Count(got, "o") != 300 {
 		t.Errorf("got %d of objects and %d of devices, the first one after %d; want 300, and 1 after at most %d",
 			strings.Count(got, "o"), strings.Count(got, "c"), at, pipelineSize)
