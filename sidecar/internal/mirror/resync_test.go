@@ -75,8 +75,14 @@ func TestConfirm(t *testing.T) {
 		}
 	}
 	for _, o := range []contract.Object{large, gone} {
-		if o.PublishedMS++; s.Confirm(o) {
-			t.Errorf("%s of another time was confirmed", o.Key)
+		later, newer, other := o, o, o
+		later.PublishedMS++
+		newer.Version++
+		other.Deleted = !o.Deleted
+		for _, o := range []contract.Object{later, newer, other} {
+			if s.Confirm(o) {
+				t.Errorf("%s was confirmed as version %d of %d, deleted: %v", o.Key, o.Version, o.PublishedMS, o.Deleted)
+			}
 		}
 	}
 	if o := large; s.Confirm(o) {
