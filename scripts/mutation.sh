@@ -179,5 +179,11 @@ check revoked-while-objects-are-read sidecar/internal/events/catchup.go \
   's.applyDevices(epoch) })' '})' ./sidecar/internal/events TestRevokedWhileObjectsAreRead
 check deny-by-default wasm-filter/policy/match.go \
   'return r.ambiguous || e.config.DenyByDefault' 'return false' ./wasm-filter TestDefault
+check identity-of-what-passes wasm-filter/vm.go \
+  'case policy.IsIdentity(name):' 'case false && policy.IsIdentity(name):' ./wasm-filter TestForgedIdentity
+check spelling-of-what-passes wasm-filter/policy/match.go \
+  'if !usual {' 'if false && !usual {' ./wasm-filter/policy TestElsewhere
+check default-of-what-passes wasm-filter/policy/match.go \
+  'if e.config.DenyByDefault {' 'if false {' ./wasm-filter TestDefault
 
 exit "$failed"

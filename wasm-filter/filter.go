@@ -14,10 +14,10 @@ type stream struct {
 }
 
 // proceed decides the request as far as it can with what is known now.
-func (s *stream) proceed() action {
+func (s *stream) proceed(headers []byte) action {
 	v := s.vm
 	var ok bool
-	if v.headers, ok = abi.ParseHeaders(v.headers[:0], v.host.requestHeaders(), v.lengths); !ok {
+	if v.headers, ok = abi.ParseHeaders(v.headers[:0], headers, v.lengths); !ok {
 		d := policy.Unreadable() // what can't be read no rule has let through
 		v.count(d.Auth)
 		return s.reply(&d)
@@ -86,7 +86,7 @@ func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 	s.disown(r)
 	if d.Device != "" {
 		v.host.addRequestHeader(policy.DeviceHeader, d.Device)
-		v.host.addRequestHeader(policy.PermissionsHeader, d.Permissions)
+		v.host.addRequestHeader(policy.PermissionsHeader, v.edge.Names(d.Permissions))
 	}
 }
 
@@ -116,7 +116,7 @@ func (s *stream) answered() {
 	if !v.host.enter(s.id) {
 		return // gone in the meantime
 	}
-	if s.proceed() == proceed {
+	if s.proceed(v.host.requestHeaders()) == proceed {
 		v.host.resume()
 	}
 }

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// sampleEvery is how many hits one in the report stands for, on average: one in eight
-	// at random, because requests may come in an order that a fixed step would follow.
+	// sampleEvery is how many hits one in the report stands for, on average. Steps are random,
+	// because requests may come in an order that a fixed one would follow.
 	sampleEvery = 8
 	// maxReport bounds a report, bytes: a few hundred keys.
 	maxReport = 32 << 10
@@ -21,13 +21,16 @@ const (
 // stays there. Nothing depends on a report getting through.
 type hits struct {
 	ticks  int // since the last report
+	skip   int // hits until one is reported
 	report []byte
 }
 
 func (h *hits) hit(key string) {
-	if rand.Uint32()%sampleEvery != 0 {
+	if h.skip > 0 {
+		h.skip--
 		return
 	}
+	h.skip = rand.IntN(2*sampleEvery - 1) // sampleEvery - 1 on average
 	if h.report == nil {
 		h.report = wire.BeginHits(nil)
 	}

@@ -38,8 +38,8 @@ type vm struct {
 
 	replied int // bytes of bodies that the callback that runs has answered with
 
-	// stream is the one whose headers came last. Most streams are answered or passed at
-	// once and leave nothing behind: they all use this one. Who has to wait is copied to paused.
+	// stream is the one that was decided last. Most streams are answered or passed at once and
+	// leave nothing behind: they all use this one. Who has to wait is copied to paused.
 	stream  stream
 	paused  map[uint32]*stream // by id
 	awaited map[uint32]awaited // answers to calls, by token
@@ -151,8 +151,32 @@ func (v *vm) requestHeaders(id uint32, endOfStream bool) action {
 	if after(id, v.newest) {
 		v.newest = id
 	}
+	headers := v.host.requestHeaders()
+	if v.passes(headers) {
+		return proceed
+	}
 	v.stream, v.replied = stream{vm: v, id: id}, 0
-	return v.stream.proceed()
+	return v.stream.proceed(headers)
+}
+
+// passes reports whether a request with these headers surely passes as it came: no rule covers
+// it, and no identity must be removed. It says so of most that do, by nothing but one look at each header.
+func (v *vm) passes(headers []byte) bool {
+	fields, ok := abi.ParseFields(headers)
+	elsewhere := false
+	for ok && fields.More() {
+		var name, value string
+		name, value, ok = fields.Next()
+		switch {
+		case name == ":path":
+			if elsewhere = v.edge.Elsewhere(value); !elsewhere {
+				return false
+			}
+		case policy.IsIdentity(name):
+			return false
+		}
+	}
+	return ok && elsewhere
 }
 
 // requestBody is of interest at the push listener only: what is paused at an edge gets none.

@@ -17,29 +17,53 @@ func LengthBit(name string) uint64 { return 1 << min(len(name), 63) }
 // AllLengths takes every name.
 const AllLengths = ^uint64(0)
 
+// Fields are those of a header map that were not taken yet.
+type Fields struct {
+	lengths []byte // of names and values
+	bytes   []byte // names and values
+}
+
+// ParseFields is all fields of raw; false if raw is too short for their lengths.
+func ParseFields(raw []byte) (Fields, bool) {
+	if len(raw) < 4 {
+		return Fields{}, false
+	}
+	count, rest := binary.LittleEndian.Uint32(raw), raw[4:]
+	if uint64(count)*8 > uint64(len(rest)) {
+		return Fields{}, false
+	}
+	return Fields{rest[:count*8], rest[count*8:]}, true
+}
+
+// More reports whether there is another field.
+func (f *Fields) More() bool { return len(f.lengths) > 0 }
+
+// Next takes the next field, whose name and value refer to the header map; false if that is
+// shorter than it says.
+func (f *Fields) Next() (name, value string, ok bool) {
+	both := binary.LittleEndian.Uint64(f.lengths)
+	end := int(uint32(both))
+	size := end + int(both>>32) + 2
+	if size > len(f.bytes) {
+		return "", "", false
+	}
+	name, value = text(f.bytes[:end]), text(f.bytes[end+1:size-1])
+	f.lengths, f.bytes = f.lengths[8:], f.bytes[size:]
+	return name, value, true
+}
+
 // ParseHeaders appends the fields of raw to dst, names and values, which refer to raw; false if
 // raw is shorter than what it says it holds. Fields whose names' lengths are not among
 // lengths are left out.
 func ParseHeaders(dst [][2]string, raw []byte, lengths uint64) ([][2]string, bool) {
-	if len(raw) < 4 {
-		return dst, false
-	}
-	count := binary.LittleEndian.Uint32(raw)
-	if uint64(count)*8 > uint64(len(raw)-4) {
-		return dst, false
-	}
-	end := 4 + int(count)*8
-	for sizes := raw[4:end]; len(sizes) >= 8; sizes = sizes[8:] {
-		both := binary.LittleEndian.Uint64(sizes)
-		name, start := int(uint32(both)), end
-		if end += name + int(both>>32) + 2; end > len(raw) {
-			return dst, false
-		}
-		if lengths>>min(name, 63)&1 != 0 {
-			dst = append(dst, [2]string{text(raw[start : start+name]), text(raw[start+name+1 : end-1])})
+	fields, ok := ParseFields(raw)
+	for ok && fields.More() {
+		var name, value string
+		if name, value, ok = fields.Next(); ok && lengths&(1<<min(len(name), 63)) != 0 {
+			dst = append(dst, [2]string{name, value})
 		}
 	}
-	return dst, true
+	return dst, ok
 }
 
 // AppendHeaders appends headers as a header map.

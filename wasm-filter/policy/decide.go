@@ -40,7 +40,7 @@ type Decision struct {
 
 	CacheStatus string // Pass: for the response, "" if no cache rule applies
 	Device      string // Pass: who was let through, "" if no auth rule applies
-	Permissions string // Pass: its permissions, comma separated
+	Permissions uint64 // Pass: its permissions, see [Edge.Names]
 
 	// Outdated says that shared memory showed another epoch, or a permission that this
 	// state doesn't know: read the state again and, if it changed, decide again.
@@ -76,6 +76,8 @@ type Answers struct {
 type Edge struct {
 	config *Config
 	state  wire.State // Epoch 0: none yet
+	// begins is, for each rule, what all paths that it covers begin with.
+	begins []string
 	// needs and unknown say, per rule, which permission bits it asks for, and whether
 	// it asks for a name that no device has.
 	needs   []uint64
@@ -96,8 +98,12 @@ const maxSets = 256
 // NewEdge is an edge that has not read a state yet.
 func NewEdge(c *Config) *Edge {
 	vary := strings.Join(c.credentialHeaders(), ", ")
-	return &Edge{config: c, needs: make([]uint64, len(c.Rules)), unknown: make([]bool, len(c.Rules)),
+	e := &Edge{config: c, needs: make([]uint64, len(c.Rules)), unknown: make([]bool, len(c.Rules)),
 		varyCredential: vary, varyEncodedCredential: varyEncoding + ", " + vary, permissionNames: map[uint64]string{}}
+	for i := range c.Rules {
+		e.begins = append(e.begins, bare(c.Rules[i].Match.Prefix+c.Rules[i].Match.Path))
+	}
+	return e
 }
 
 const varyEncoding = "accept-encoding"
@@ -238,7 +244,7 @@ func (e *Edge) judge(d *Decision, nowMS int64, rule int, outcome wire.Outcome, p
 		e.refuse(d, 403, AuthForbidden)
 		return
 	}
-	d.Device, d.Permissions, d.Auth = d.Credential.ID, e.names(permissions), AuthAllow
+	d.Device, d.Permissions, d.Auth = d.Credential.ID, permissions, AuthAllow
 }
 
 // deny refuses a credential that was shown. While nobody is in step with Redis, it may have become a
@@ -287,8 +293,8 @@ func (d *Decision) problem(status int, counter Counter) {
 	d.Headers = [][2]string{{"content-type", "text/plain"}, {"cache-control", "no-store"}}
 }
 
-// names are the permissions of a set, in the state's order, comma separated.
-func (e *Edge) names(permissions uint64) string {
+// Names are the permissions of a set, in the state's order, comma separated.
+func (e *Edge) Names(permissions uint64) string {
 	if names, ok := e.permissionNames[permissions]; ok {
 		return names
 	}

@@ -93,13 +93,31 @@ func request(lines ...string) [][2]string {
 // read is the request of these lines.
 func read(e *Edge, lines ...string) Request {
 	var r Request
-	e.Govern(&r, request(lines...))
+	if e.Govern(&r, request(lines...)) && e.Elsewhere(r.Target) {
+		panic("said to pass: " + lines[0])
+	}
 	return r
 }
 
 func decide(t *testing.T, m *memory, config string, answers Answers, lines ...string) Decision {
 	t.Helper()
 	return decideToken(t, m, config, nil, answers, lines...)
+}
+
+// TestNames: names are in the state's order, and of the state that is in force.
+func TestNames(t *testing.T) {
+	e := NewEdge(&Config{})
+	for _, state := range [][]string{{"a", "b", "c"}, {"c", "b"}} {
+		e.SetState(wire.State{Epoch: 1, Permissions: state})
+		for range 2 {
+			if got, want := e.Names(1|2), strings.Join(state[:2], ","); got != want {
+				t.Errorf("of %q: got %q, want %q", state, got, want)
+			}
+		}
+	}
+	if got := e.Names(0); got != "" {
+		t.Errorf("of none: got %q, want none", got)
+	}
 }
 
 func TestDecideCache(t *testing.T) {
@@ -222,9 +240,9 @@ func TestDecideAuth(t *testing.T) {
 		check   func(d Decision) bool
 	}{
 		{name: "allow", setup: verdict(allow), request: with("POST /t", good...), counter: AuthAllow,
-			check: func(d Decision) bool { return d.Device == "dev" && d.Permissions == "config.read,telemetry.write" }},
+			check: func(d Decision) bool { return d.Device == "dev" && d.Permissions == read|write }},
 		{name: "allow without permissions asked", setup: verdict(wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1}), request: with("POST /any", good...), counter: AuthAllow,
-			check: func(d Decision) bool { return d.Device == "dev" && d.Permissions == "" }},
+			check: func(d Decision) bool { return d.Device == "dev" && d.Permissions == 0 }},
 		{name: "a permission is missing", setup: verdict(wire.Verdict{Outcome: wire.Allow, Permissions: read, ExpiresMS: now + 1}), request: with("POST /t", good...), action: Reply, status: 403, counter: AuthForbidden},
 		{name: "a permission that nobody has", setup: verdict(allow), request: with("POST /nobody", good...), action: Reply, status: 403, counter: AuthForbidden},
 		{name: "deny", setup: verdict(wire.Verdict{Outcome: wire.Deny, ExpiresMS: now + 1}), request: with("POST /t", good...), action: Reply, status: 401, counter: AuthDeny},

@@ -7,6 +7,28 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
+// Elsewhere reports whether surely no rule covers a target, whatever the method, and such pass. It is
+// short, because it comes first: what a request runs through costs by its length.
+func (e *Edge) Elsewhere(target string) bool {
+	if e.config.DenyByDefault {
+		return false
+	}
+	path, usual := plainPath(target)
+	if !usual {
+		return false
+	}
+	for _, begin := range e.begins {
+		i := 0
+		for i < len(begin) && i < len(path) && begin[i] == path[i] {
+			i++
+		}
+		if i == len(begin) {
+			return false
+		}
+	}
+	return true
+}
+
 // Govern makes r the request that has these headers, whose names are in lower case, and finds the
 // first rule that it falls under. It is false if the request needs no decision: no rule
 // covers it, and such pass. r refers to headers, which may leave out those that aren't among [Config.HeadersRead].
@@ -17,7 +39,7 @@ func (e *Edge) Govern(r *Request, headers [][2]string) bool {
 			r.Method = headers[i][1]
 		case name == ":path":
 			r.Target = headers[i][1]
-		case isIdentity(name):
+		case IsIdentity(name):
 			r.Forged = append(r.Forged, name)
 		}
 	}

@@ -57,7 +57,10 @@ func TestRuleOf(t *testing.T) {
 		{"/v1/admin/x", 0, 0},
 		{"/v1/public/x", 1, 1},
 		{"/v1/x", 2, 2},
+		{"/v1", 2, 2},
 		{"/x", none, none},
+		{"/v2/admin/x", none, none},
+		{"//v1/admin/x", 0, refused}, // where the listener doesn't merge slashes
 		{"/v1/admin/..;/x", refused, refused},
 		{"/v1/admin/..%3Bjsession/x", refused, refused},
 		{"/v1/admin/%2e%2e/x", refused, refused},
@@ -180,7 +183,51 @@ func TestMatches(t *testing.T) {
 			if got := tt.match.matches(tt.method, tt.path); got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
+			if e := NewEdge(&Config{Rules: []Rule{{Match: tt.match}}}); tt.want && e.Elsewhere(tt.path) {
+				t.Error("the path is said to be elsewhere")
+			}
 		})
+	}
+}
+
+// TestElsewhere: what is elsewhere no rule covers, and most of that must be seen.
+func TestElsewhere(t *testing.T) {
+	const rules = `"credentials": {"basic": true}, "rules": [
+		{"match": {"prefix": "/v1/admin/"}, "auth": {}},
+		{"match": {"path": "/v1/me/", "methods": ["GET"]}, "auth": {}}]}`
+	tests := []struct {
+		target string
+		want   bool
+	}{
+		{"/v2/x", true},
+		{"/v2/x?a=/v1/admin", true},
+		{"*", true},
+		{"", true},
+		{"/v1/adm", true},
+		{"/v1/admin", false},
+		{"/v1/admin?x", false},
+		{"/v1/admin/x", false},
+		{"/v1/me", false},
+		{"/v2/%76", false},
+		{"//v1/admin/x", false},
+		{"/v2/..;/x", false},
+		{`/v2\x`, false},
+	}
+	pass, err := parseJSON(t, `{`+rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	deny, err := parseJSON(t, `{"default": "deny", `+rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range tests {
+		if got := NewEdge(pass).Elsewhere(tt.target); got != tt.want {
+			t.Errorf("%s: got %v, want %v", tt.target, got, tt.want)
+		}
+		if NewEdge(deny).Elsewhere(tt.target) {
+			t.Errorf("%s: is said to pass where the default is to deny", tt.target)
+		}
 	}
 }
 

@@ -90,8 +90,8 @@ func (c *Config) credentialHeaders() []string {
 	return names
 }
 
-// isIdentity reports whether an upstream may take name, in lower case, for one of our headers.
-func isIdentity(name string) bool {
+// IsIdentity reports whether an upstream may take name, in lower case, for one of our headers.
+func IsIdentity(name string) bool {
 	switch len(name) {
 	case len(DeviceHeader):
 		return spells(name, DeviceHeader)

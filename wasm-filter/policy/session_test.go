@@ -68,7 +68,7 @@ func TestDecideToken(t *testing.T) {
 		check   func(d Decision) bool
 	}{
 		{name: "allow", setup: known(allow), token: good, request: []string{"POST /t"}, counter: AuthAllow,
-			check: func(d Decision) bool { return d.Device == "dev" && d.Permissions == "telemetry.write" }},
+			check: func(d Decision) bool { return d.Device == "dev" && d.Permissions == write }},
 		{name: "a permission is missing", setup: known(wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1}), token: good, request: []string{"POST /t"}, action: Reply, status: 403, counter: AuthForbidden},
 		{name: "revoked", setup: known(wire.Verdict{Outcome: wire.Deny, ExpiresMS: now + 1}), token: good, request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
 		{name: "unknown", token: good, request: []string{"POST /t"}, action: Verify, counter: AuthVerify,
