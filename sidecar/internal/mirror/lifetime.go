@@ -102,6 +102,14 @@ func (m *Mirror) Sweep() {
 			}
 			continue
 		}
+		if k.leftOut && k.ttlMS > 0 {
+			if end := k.publishedMS + k.ttlMS; end > now {
+				m.lifetimes.watch(key, end)
+			} else {
+				m.leaveOut(key, false)
+			}
+			continue
+		}
 		held, found := m.cache.GetEntryQuietly(key)
 		if !found || held.Value.TTLMS == 0 {
 			continue

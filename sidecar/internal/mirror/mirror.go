@@ -82,6 +82,7 @@ type Mirror struct {
 	lifetimes   lifetimes
 	bytes       int64
 	held        int
+	leftOut     int
 }
 
 // known is the newest version of a key, whether the mirror holds it or not.
@@ -90,8 +91,10 @@ type known struct {
 	generation  uint64 // of its shard, in which it was last seen in Redis
 	shard       int
 	held        bool // the edge has it too
+	leftOut     bool // the edge hasn't, for lack of room
 	deleted     bool
 	publishedMS int64
+	ttlMS       int64 // 0: it never ends
 }
 
 // New is an empty mirror.
@@ -135,6 +138,9 @@ func (m *Mirror) Apply(o contract.Object) {
 
 func (m *Mirror) apply(o contract.Object) Result {
 	result := m.decide(&o)
+	if result != NotNewer {
+		m.leaveOut(o.Key, result == NotAdmitted || result == TooLarge)
+	}
 	m.metrics.Applied.WithLabelValues(string(result)).Inc()
 	m.report()
 	return result
@@ -142,6 +148,7 @@ func (m *Mirror) apply(o contract.Object) Result {
 
 func (m *Mirror) report() {
 	m.metrics.MirrorObjects.Set(float64(m.held))
+	m.metrics.MirrorLeftOut.Set(float64(m.leftOut))
 	m.metrics.MirrorBytes.Set(float64(m.bytes))
 }
 
@@ -157,7 +164,8 @@ func (m *Mirror) decide(o *contract.Object) Result {
 	}
 	unchanged := before.generation != generation && before.held && m.has(o)
 	m.known[o.Key] = known{
-		version: o.Version, generation: generation, shard: shard, held: before.held, deleted: o.Deleted, publishedMS: o.PublishedMS,
+		version: o.Version, generation: generation, shard: shard, held: before.held, leftOut: before.leftOut,
+		deleted: o.Deleted, publishedMS: o.PublishedMS, ttlMS: o.TTLMS,
 	}
 	switch {
 	case unchanged:
@@ -221,6 +229,7 @@ func (m *Mirror) store(o *contract.Object) bool {
 	for _, key := range m.evicted {
 		if key != o.Key {
 			m.metrics.Evicted.WithLabelValues("budget").Inc()
+			m.leaveOut(key, true)
 		}
 		m.hold(key, false)
 		m.edge.DeleteObject(key)
@@ -260,13 +269,39 @@ func (m *Mirror) hold(key string, held bool) {
 	}
 }
 
+// leaveOut says whether key, which is known, is left out.
+func (m *Mirror) leaveOut(key string, out bool) {
+	k := m.known[key]
+	if k.leftOut == out {
+		return
+	}
+	k.leftOut = out
+	m.known[key] = k
+	if !out {
+		m.leftOut--
+		return
+	}
+	m.leftOut++
+	if k.ttlMS > 0 {
+		m.lifetimes.watch(key, k.publishedMS+k.ttlMS)
+	}
+}
+
+// forget drops what is known of key.
+func (m *Mirror) forget(key string) {
+	m.release(key)
+	if _, found := m.known[key]; found {
+		m.leaveOut(key, false)
+	}
+	delete(m.known, key)
+}
+
 // Remove takes the object at key away, and its version is forgotten: Redis no longer has
 // the key, or nothing that can be read.
 func (m *Mirror) Remove(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.release(key)
-	delete(m.known, key)
+	m.forget(key)
 	m.removals[m.stripe(key)]++
 	m.report()
 }

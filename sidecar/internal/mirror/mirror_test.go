@@ -66,6 +66,12 @@ func (f fixture) expect(t *testing.T, key string, version uint64) {
 	}
 }
 
+// leftOut is how many objects are said to be left out for lack of room.
+func (f fixture) leftOut(t *testing.T) int {
+	t.Helper()
+	return int(metricstest.Value(t, f.metrics, "gatehouse_mirror_left_out_objects"))
+}
+
 func (f fixture) apply(t *testing.T, o contract.Object, want mirror.Result) {
 	t.Helper()
 	if got := f.ApplyRead(o, f.Generation(o.Key)); got != want {
@@ -125,16 +131,19 @@ func TestBudget(t *testing.T) {
 	const budget, most = 1 << 20, 100
 	f := start(t, mirror.Config{Bytes: budget, Objects: most})
 	version := uint64(0)
+	live := map[string]bool{}
 	for i := range 5000 {
 		key := fmt.Sprint("/", r.IntN(300))
 		version++
 		switch r.IntN(10) {
 		case 0:
 			f.Apply(tombstone(key, version))
+			delete(live, key)
 		case 1:
 			f.Get(key)
 		default:
 			f.Apply(object(key, version, r.IntN(60000)))
+			live[key] = true
 		}
 		sum := 0
 		for _, o := range f.edge {
@@ -153,6 +162,9 @@ func TestBudget(t *testing.T) {
 		}
 		if got := int(metricstest.Value(t, f.metrics, "gatehouse_mirror_objects")); got != len(f.edge) {
 			t.Fatalf("%d objects counted, %d at the edge", got, len(f.edge))
+		}
+		if got := f.leftOut(t); got != len(live)-len(f.edge) {
+			t.Fatalf("%d objects counted as left out, of %d live ones %d at the edge", got, len(live), len(f.edge))
 		}
 		if got := int(metricstest.Value(t, f.metrics, "gatehouse_mirror_bytes")); got < sum || got > budget {
 			t.Fatalf("%d bytes counted, %d at the edge", got, sum)
@@ -202,6 +214,43 @@ func TestTooLarge(t *testing.T) {
 	f.expect(t, "/b", 1) // and nobody else had to go
 	f.apply(t, object("/a", 1, 10), mirror.NotNewer)
 	f.apply(t, object("/a", 3, 10), mirror.Stored)
+}
+
+// TestLeftOut: what there is no room for counts for as long as Redis has it.
+func TestLeftOut(t *testing.T) {
+	tooLarge := func(key string, ttl time.Duration) contract.Object {
+		o := object(key, 1, 1<<20)
+		o.TTLMS = ttl.Milliseconds()
+		return o
+	}
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, mirror.Config{Bytes: 1 << 20})
+		expect := func(when string, want int) {
+			t.Helper()
+			if got := f.leftOut(t); got != want {
+				t.Errorf("%s: %d are left out, want %d", when, got, want)
+			}
+		}
+		for _, key := range []string{"/deleted", "/removed", "/small", "/gone", "/stays"} {
+			f.Apply(tooLarge(key, 0))
+		}
+		f.Apply(tooLarge("/ends", time.Minute))
+		f.Apply(tooLarge("/ends", time.Minute)) // the same once more
+		expect("at first", 6)
+		f.Apply(tombstone("/deleted", 2))
+		f.Remove("/removed")
+		f.Remove("/never")
+		f.Apply(object("/small", 2, 10))
+		expect("after a tombstone, a removal and a smaller version", 3)
+		f.Shard(0).BeginResync()
+		f.Apply(tooLarge("/stays", 0))
+		f.Apply(tooLarge("/ends", time.Minute))
+		f.Shard(0).EndResync()
+		expect("after a full resync without one of them", 2)
+		time.Sleep(time.Minute + time.Second)
+		f.Sweep()
+		expect("when a lifetime has ended", 1)
+	})
 }
 
 func TestLifetimes(t *testing.T) {

@@ -31,8 +31,7 @@ func (s Shard) EndResync() {
 	defer s.mu.Unlock()
 	for key, k := range s.known {
 		if k.shard == s.shard && k.generation != s.generations[s.shard] {
-			s.release(key)
-			delete(s.known, key)
+			s.forget(key)
 		}
 	}
 	s.report()
