@@ -4,6 +4,7 @@ package peers
 
 import (
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -38,6 +39,43 @@ func TestListenersAreAddedWithTheirClusters(t *testing.T) {
 	}
 	if err := AddListeners(config, []Listener{{Name: "bad", Address: "nowhere"}}); err == nil {
 		t.Error("got no error for an address without a port")
+	}
+}
+
+// TestReferenceIsSetUpAsTheEdge: what a ratio compares differs in Gatehouse alone.
+func TestReferenceIsSetUpAsTheEdge(t *testing.T) {
+	config, err := stack.LoadConfig("../../envoy/envoy.yaml")
+	if err == nil {
+		err = AddListeners(config, []Listener{{Name: "direct", Address: "127.0.0.1:1"}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings := func(name string) map[string]any {
+		node, err := config.Find("static_resources", "listeners", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var listener struct {
+			Limit  any `yaml:"per_connection_buffer_limit_bytes"`
+			Chains []struct {
+				Filters []struct {
+					Config map[string]any `yaml:"typed_config"`
+				}
+			} `yaml:"filter_chains"`
+		}
+		if err := node.Decode(&listener); err != nil {
+			t.Fatal(err)
+		}
+		settings := listener.Chains[0].Filters[0].Config
+		settings["per_connection_buffer_limit_bytes"] = listener.Limit
+		for _, own := range []string{"stat_prefix", "http_filters", "route_config"} {
+			delete(settings, own)
+		}
+		return settings
+	}
+	if got, want := settings("direct"), settings("edge"); !reflect.DeepEqual(got, want) {
+		t.Errorf("got settings %v\nwant %v", got, want)
 	}
 }
 
