@@ -86,8 +86,9 @@ func equal(a, b *contract.Object) bool {
 		})
 }
 
-// Sweep frees the memory of objects that ended a while ago, and forgets the versions of
-// tombstones that Redis has forgotten too: a writer may start over from version 1.
+// Sweep frees the memory of objects that ended a while ago, or no longer counts them as left
+// out, and forgets the versions of tombstones that Redis has forgotten too: a writer may start
+// over from version 1.
 func (m *Mirror) Sweep() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -102,24 +103,18 @@ func (m *Mirror) Sweep() {
 			}
 			continue
 		}
-		if k.leftOut && k.ttlMS > 0 {
-			if end := k.publishedMS + k.ttlMS; end > now {
-				m.lifetimes.watch(key, end)
-			} else {
-				m.leaveOut(key, false)
-			}
+		if k.ttlMS == 0 {
 			continue
 		}
-		held, found := m.cache.GetEntryQuietly(key)
-		if !found || held.Value.TTLMS == 0 {
-			continue
-		}
-		if end := held.Value.PublishedMS + held.Value.TTLMS + expiryGrace.Milliseconds(); end > now {
+		if end := k.publishedMS + k.ttlMS + expiryGrace.Milliseconds(); end > now {
 			m.lifetimes.watch(key, end)
 			continue
 		}
-		m.release(key)
-		m.metrics.Evicted.WithLabelValues("expired").Inc()
+		if k.held {
+			m.release(key)
+			m.metrics.Evicted.WithLabelValues("expired").Inc()
+		}
+		m.leaveOut(key, false)
 	}
 	m.report()
 }

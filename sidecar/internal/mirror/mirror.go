@@ -177,6 +177,11 @@ func (m *Mirror) decide(o *contract.Object) Result {
 	case ended(o, time.Now()):
 		m.release(o.Key)
 		return Expired
+	}
+	if o.TTLMS > 0 {
+		m.lifetimes.watch(o.Key, o.PublishedMS+o.TTLMS+expiryGrace.Milliseconds())
+	}
+	switch {
 	case m.weight(o) > m.budget:
 		m.tooLarge.Do(func() {
 			m.log.Warn("object over the memory budget skipped", "key", o.Key, "version", o.Version,
@@ -239,9 +244,6 @@ func (m *Mirror) store(o *contract.Object) bool {
 	if stays {
 		m.hold(o.Key, true)
 		m.edge.PutObject(*o)
-		if o.TTLMS > 0 {
-			m.lifetimes.watch(o.Key, o.PublishedMS+o.TTLMS+expiryGrace.Milliseconds())
-		}
 	}
 	return stays
 }
@@ -269,7 +271,7 @@ func (m *Mirror) hold(key string, held bool) {
 	}
 }
 
-// leaveOut says whether key, which is known, is left out.
+// leaveOut says whether the edge has no room for the object at key.
 func (m *Mirror) leaveOut(key string, out bool) {
 	k := m.known[key]
 	if k.leftOut == out {
@@ -277,22 +279,17 @@ func (m *Mirror) leaveOut(key string, out bool) {
 	}
 	k.leftOut = out
 	m.known[key] = k
-	if !out {
+	if out {
+		m.leftOut++
+	} else {
 		m.leftOut--
-		return
-	}
-	m.leftOut++
-	if k.ttlMS > 0 {
-		m.lifetimes.watch(key, k.publishedMS+k.ttlMS)
 	}
 }
 
 // forget drops what is known of key.
 func (m *Mirror) forget(key string) {
 	m.release(key)
-	if _, found := m.known[key]; found {
-		m.leaveOut(key, false)
-	}
+	m.leaveOut(key, false)
 	delete(m.known, key)
 }
 

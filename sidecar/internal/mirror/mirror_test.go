@@ -236,18 +236,24 @@ func TestLeftOut(t *testing.T) {
 		}
 		f.Apply(tooLarge("/ends", time.Minute))
 		f.Apply(tooLarge("/ends", time.Minute)) // the same once more
-		expect("at first", 6)
+		for version, ttl := range []time.Duration{0, time.Hour, time.Minute} {
+			o := tooLarge("/ends/sooner", ttl)
+			o.Version = uint64(version + 1)
+			f.Apply(o)
+		}
+		expect("at first", 7)
 		f.Apply(tombstone("/deleted", 2))
 		f.Remove("/removed")
 		f.Remove("/never")
 		f.Apply(object("/small", 2, 10))
-		expect("after a tombstone, a removal and a smaller version", 3)
+		expect("after a tombstone, a removal and a smaller version", 4)
 		f.Shard(0).BeginResync()
 		f.Apply(tooLarge("/stays", 0))
 		f.Apply(tooLarge("/ends", time.Minute))
+		f.Apply(tooLarge("/ends/sooner", time.Minute))
 		f.Shard(0).EndResync()
-		expect("after a full resync without one of them", 2)
-		time.Sleep(time.Minute + time.Second)
+		expect("after a full resync without one of them", 3)
+		time.Sleep(time.Minute + 11*time.Second)
 		f.Sweep()
 		expect("when a lifetime has ended", 1)
 	})
