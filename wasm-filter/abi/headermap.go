@@ -59,7 +59,7 @@ func ParseHeaders(dst [][2]string, raw []byte, lengths uint64) ([][2]string, boo
 	fields, ok := ParseFields(raw)
 	for ok && fields.More() {
 		var name, value string
-		if name, value, ok = fields.Next(); ok && lengths&(1<<min(len(name), 63)) != 0 {
+		if name, value, ok = fields.Next(); ok && lengths&LengthBit(name) != 0 {
 			dst = append(dst, [2]string{name, value})
 		}
 	}

@@ -81,7 +81,7 @@ func New() *Metrics {
 		Applied:       f.vector("gatehouse_objects_applied_total", "Versions of objects, by what became of them.", "result", "stored", "deleted", "not_newer", "unchanged", "not_admitted", "too_large", "expired"),
 		Evicted:       f.vector("gatehouse_evictions_total", "Objects removed from the edge although Redis has them.", "reason", "budget", "expired"),
 		MirrorObjects: f.gauge("gatehouse_mirror_objects", "Objects that the edge should hold."),
-		MirrorLeftOut: f.gauge("gatehouse_mirror_left_out_objects", "Objects that Redis has and the edge has no room for."),
+		MirrorLeftOut: f.gauge("gatehouse_mirror_left_out_objects", "Objects that Redis has and the edge had no room for."),
 		MirrorBytes:   f.gauge("gatehouse_mirror_bytes", "What they take of the memory budget."),
 		MirrorBudget:  f.gauge("gatehouse_mirror_budget_bytes", "The memory budget, --memory.bytes."),
 

@@ -110,11 +110,10 @@ func (m *Mirror) Sweep() {
 			m.lifetimes.watch(key, end)
 			continue
 		}
-		if k.held {
-			m.release(key)
+		if k.place == held {
 			m.metrics.Evicted.WithLabelValues("expired").Inc()
 		}
-		m.leaveOut(key, false)
+		m.release(key)
 	}
 	m.report()
 }

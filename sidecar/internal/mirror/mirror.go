@@ -81,17 +81,25 @@ type Mirror struct {
 	removals    [removalStripes]uint64 // how often a version was forgotten by Remove, of keys by their hash
 	lifetimes   lifetimes
 	bytes       int64
-	held        int
-	leftOut     int
+	counts      [places]int // of known, by their places; nowhere's means nothing
 }
+
+// place is where the newest version of a key is.
+type place uint8
+
+const (
+	nowhere place = iota // of no use at the edge: deleted, or ended
+	held                 // the mirror and the edge have it
+	leftOut              // neither has, for lack of room
+	places
+)
 
 // known is the newest version of a key, whether the mirror holds it or not.
 type known struct {
 	version     uint64
 	generation  uint64 // of its shard, in which it was last seen in Redis
 	shard       int
-	held        bool // the edge has it too
-	leftOut     bool // the edge hasn't, for lack of room
+	place       place
 	deleted     bool
 	publishedMS int64
 	ttlMS       int64 // 0: it never ends
@@ -138,17 +146,14 @@ func (m *Mirror) Apply(o contract.Object) {
 
 func (m *Mirror) apply(o contract.Object) Result {
 	result := m.decide(&o)
-	if result != NotNewer {
-		m.leaveOut(o.Key, result == NotAdmitted || result == TooLarge)
-	}
 	m.metrics.Applied.WithLabelValues(string(result)).Inc()
 	m.report()
 	return result
 }
 
 func (m *Mirror) report() {
-	m.metrics.MirrorObjects.Set(float64(m.held))
-	m.metrics.MirrorLeftOut.Set(float64(m.leftOut))
+	m.metrics.MirrorObjects.Set(float64(m.counts[held]))
+	m.metrics.MirrorLeftOut.Set(float64(m.counts[leftOut]))
 	m.metrics.MirrorBytes.Set(float64(m.bytes))
 }
 
@@ -158,13 +163,13 @@ func (m *Mirror) decide(o *contract.Object) Result {
 	before, found := m.known[o.Key]
 	if found && before.generation == generation && !before.expiring(time.Now()) {
 		// The same version again is of use only if it was evicted.
-		if o.Version < before.version || o.Version == before.version && (before.held || before.deleted) {
+		if o.Version < before.version || o.Version == before.version && (before.place == held || before.deleted) {
 			return NotNewer
 		}
 	}
-	unchanged := before.generation != generation && before.held && m.has(o)
+	unchanged := before.generation != generation && before.place == held && m.has(o)
 	m.known[o.Key] = known{
-		version: o.Version, generation: generation, shard: shard, held: before.held, leftOut: before.leftOut,
+		version: o.Version, generation: generation, shard: shard, place: before.place,
 		deleted: o.Deleted, publishedMS: o.PublishedMS, ttlMS: o.TTLMS,
 	}
 	switch {
@@ -188,6 +193,7 @@ func (m *Mirror) decide(o *contract.Object) Result {
 				"bytes", m.weight(o), "budget_bytes", m.budget)
 		})
 		m.release(o.Key)
+		m.put(o.Key, leftOut)
 		return TooLarge
 	case !m.store(o):
 		return NotAdmitted
@@ -204,10 +210,10 @@ func (m *Mirror) Confirm(o contract.Object) bool {
 	if !found || k.version != o.Version || k.publishedMS != o.PublishedMS || k.deleted != o.Deleted || k.expiring(time.Now()) {
 		return false
 	}
-	switch held, found := m.cache.GetEntryQuietly(o.Key); {
-	case k.held && (!found || !sameHead(held.Value, &o)):
+	switch entry, found := m.cache.GetEntryQuietly(o.Key); {
+	case k.place == held && (!found || !sameHead(entry.Value, &o)):
 		return false
-	case !k.held && !k.deleted && m.bytes < m.budget-m.budget/10:
+	case k.place != held && !k.deleted && m.bytes < m.budget-m.budget/10:
 		return false // there may be room for it by now
 	}
 	k.generation = m.generations[k.shard]
@@ -218,8 +224,8 @@ func (m *Mirror) Confirm(o contract.Object) bool {
 
 // has reports whether the mirror holds just this write.
 func (m *Mirror) has(o *contract.Object) bool {
-	held, found := m.cache.GetEntryQuietly(o.Key)
-	return found && !o.Deleted && equal(held.Value, o)
+	entry, found := m.cache.GetEntryQuietly(o.Key)
+	return found && !o.Deleted && equal(entry.Value, o)
 }
 
 // store puts o into the cache, and what the cache makes of it to the edge. It reports
@@ -234,15 +240,14 @@ func (m *Mirror) store(o *contract.Object) bool {
 	for _, key := range m.evicted {
 		if key != o.Key {
 			m.metrics.Evicted.WithLabelValues("budget").Inc()
-			m.leaveOut(key, true)
 		}
-		m.hold(key, false)
+		m.put(key, leftOut)
 		m.edge.DeleteObject(key)
 	}
 	stays := !slices.Contains(m.evicted, o.Key)
 	m.evicted = m.evicted[:0]
 	if stays {
-		m.hold(o.Key, true)
+		m.put(o.Key, held)
 		m.edge.PutObject(*o)
 	}
 	return stays
@@ -250,46 +255,28 @@ func (m *Mirror) store(o *contract.Object) bool {
 
 // release takes the object at key from the cache and the edge, if it is there.
 func (m *Mirror) release(key string) {
-	if k := m.known[key]; !k.held {
-		return
+	if m.known[key].place == held {
+		m.cache.Invalidate(key)
+		m.edge.DeleteObject(key)
 	}
-	m.cache.Invalidate(key)
-	m.hold(key, false)
-	m.edge.DeleteObject(key)
+	m.put(key, nowhere)
 }
 
-func (m *Mirror) hold(key string, held bool) {
+// put says where the object at key is.
+func (m *Mirror) put(key string, at place) {
 	k := m.known[key]
-	if k.held != held {
-		k.held = held
-		m.known[key] = k
-		if held {
-			m.held++
-		} else {
-			m.held--
-		}
-	}
-}
-
-// leaveOut says whether the edge has no room for the object at key.
-func (m *Mirror) leaveOut(key string, out bool) {
-	k := m.known[key]
-	if k.leftOut == out {
+	if k.place == at {
 		return
 	}
-	k.leftOut = out
+	m.counts[k.place]--
+	m.counts[at]++
+	k.place = at
 	m.known[key] = k
-	if out {
-		m.leftOut++
-	} else {
-		m.leftOut--
-	}
 }
 
 // forget drops what is known of key.
 func (m *Mirror) forget(key string) {
 	m.release(key)
-	m.leaveOut(key, false)
 	delete(m.known, key)
 }
 
