@@ -118,8 +118,16 @@ check shared-verdict-seal sidecar/internal/fleet/seal.go \
   '!hmac.Equal(' 'false && !hmac.Equal(' ./sidecar/internal/fleet TestOpen
 check shared-verdict-of-an-old-record sidecar/internal/credential/hash.go \
   'r == nil || r.generation != a.generation' 'r == nil' ./sidecar/internal/credential TestRevocationBeatsSharedVerdict
-check kept-object-by-its-guard wasm-filter/objects.go \
-  'guard != 0 && guard == kept.guard' 'true' ./wasm-filter TestObjectsAreKept
+check kept-answer-by-its-guard wasm-filter/policy/kept.go \
+  '&& mem.Guard() == k.guard' '' ./wasm-filter TestObjectsAreKept
+check kept-answer-of-its-time wasm-filter/policy/kept.go \
+  'nowMS < k.untilMS &&' 'k.untilMS != 0 &&' ./wasm-filter/policy TestKeptByTheMillisecond
+check kept-answer-of-its-device wasm-filter/policy/answer.go \
+  'q.device = d.Device' '' ./wasm-filter/policy TestKeptIsOfOneDevice
+check kept-answer-of-a-body-that-is-kept wasm-filter/policy/kept.go \
+  '(k.body == nil || k.body.Bytes != nil)' 'true' ./wasm-filter/policy TestKeptWithoutItsBody
+check guard-before-the-object wasm-filter/policy/answer.go \
+  'validity{e.state.Epoch, guard,' 'validity{e.state.Epoch, mem.Guard(),' ./wasm-filter/policy TestGuardIsReadFirst
 check guard-of-each-batch wasm-filter/ingest.go \
   'if op.Region == wire.RegionObjects {' 'if false {' ./wasm-filter TestObjectsAreKept
 check nothing-kept-while-written wasm-filter/guard.go \
@@ -145,7 +153,7 @@ check no-grace-after-not-after wasm-filter/policy/decide.go \
 check no-401-out-of-step wasm-filter/policy/decide.go \
   'if !e.recent(nowMS, e.state.InStepMS) {' 'if false {' ./wasm-filter/policy TestDecideWithoutACall
 check no-grpc-from-the-cache wasm-filter/policy/answer.go \
-  'r.ifMatch || r.grpc ||' 'r.ifMatch ||' ./wasm-filter/policy TestDecideCache
+  '|| r.grpc() ||' '||' ./wasm-filter/policy TestDecideCache
 check refused-login sidecar/internal/events/position.go \
   'return c.Err() != nil' 'return true' ./sidecar/internal/events TestLoginRefused
 check catch-up-from-one-server sidecar/internal/events/catchup.go \
@@ -158,7 +166,7 @@ check confirmed-by-time sidecar/internal/mirror/mirror.go \
 check history-of-a-promoted-replica sidecar/internal/events/position.go \
   'h.own && h.run == known.run' 'h.run == known.run' ./sidecar/internal/events TestDemotedAndPromoted
 check method-in-any-case wasm-filter/policy/match.go \
-  'if upper == r.Method || ambiguous {' 'if true {' ./wasm-filter/policy TestRuleOfMethod
+  'if upper == r.fields[headerMethod].value || ambiguous {' 'if true {' ./wasm-filter/policy TestRuleOfMethod
 check turn-of-objects sidecar/internal/image/take.go \
   'm.crowdedOut = m.dirty.len() > 0' 'm.crowdedOut = m.dirty.len() < 0' ./sidecar/internal/image TestBodyOverTheBoundIsNotCrowdedOut
 check waiters-are-bounded wasm-filter/calls.go \
@@ -178,12 +186,14 @@ check revoked-while-told-of-names sidecar/internal/api/server.go \
 check revoked-while-objects-are-read sidecar/internal/events/catchup.go \
   's.applyDevices(epoch) })' '})' ./sidecar/internal/events TestRevokedWhileObjectsAreRead
 check deny-by-default wasm-filter/policy/match.go \
-  'return r.ambiguous || e.config.DenyByDefault' 'return false' ./wasm-filter TestDefault
-check identity-of-what-passes wasm-filter/vm.go \
-  'case policy.IsIdentity(name):' 'case false && policy.IsIdentity(name):' ./wasm-filter TestForgedIdentity
+  'return r.rule >= 0 || e.config.DenyByDefault' 'return r.rule >= 0' ./wasm-filter TestDefault
+check identity-of-what-passes wasm-filter/policy/match.go \
+  'all.Lengths&identityLengths == 0 ||' 'true ||' ./wasm-filter TestForgedIdentity
 check spelling-of-what-passes wasm-filter/policy/match.go \
-  'if !usual {' 'if false && !usual {' ./wasm-filter/policy TestElsewhere
+  'l.Passes = l.usual &&' 'l.Passes =' ./wasm-filter/policy TestLocate
 check default-of-what-passes wasm-filter/policy/match.go \
-  'if e.config.DenyByDefault {' 'if false {' ./wasm-filter TestDefault
+  '!e.config.DenyByDefault && (all' '(all' ./wasm-filter TestDefault
+check method-of-what-is-plain wasm-filter/policy/match.go \
+  'if at.usual && inUpperCase(r.fields[headerMethod].value) {' 'if at.usual {' ./wasm-filter/policy TestRuleOfMethod
 
 exit "$failed"

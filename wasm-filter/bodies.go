@@ -1,6 +1,9 @@
 package main
 
-import "github.com/gatehouse/gatehouse/wire"
+import (
+	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+	"github.com/gatehouse/gatehouse/wire"
+)
 
 // maxBodies bounds the bodies that a VM keeps, bytes.
 const maxBodies = 16 << 20
@@ -15,20 +18,20 @@ type bodyCache struct {
 
 type bodyEntry struct {
 	epoch, stamp uint64
-	bytes        []byte
+	body         *policy.Body
 }
 
-func (c *bodyCache) get(epoch uint64, v wire.Variant) []byte {
+func (c *bodyCache) get(epoch uint64, v wire.Variant) *policy.Body {
 	e, ok := c.entries[v.Slot]
-	if !ok || e.epoch != epoch || e.stamp != v.Stamp || len(e.bytes) != int(v.Length) {
+	if !ok || e.epoch != epoch || e.stamp != v.Stamp || len(e.body.Bytes) != int(v.Length) {
 		return nil
 	}
-	return e.bytes
+	return e.body
 }
 
 // put keeps body, which the cache owns from now on, and drops others at random (the
 // order of a map) until they fit: enough where the hot set fits, harmless where it doesn't.
-func (c *bodyCache) put(epoch uint64, v wire.Variant, body []byte) {
+func (c *bodyCache) put(epoch uint64, v wire.Variant, body []byte) *policy.Body {
 	if c.entries == nil {
 		c.entries = map[uint32]bodyEntry{}
 	}
@@ -39,11 +42,16 @@ func (c *bodyCache) put(epoch uint64, v wire.Variant, body []byte) {
 		}
 		c.drop(slot)
 	}
-	c.entries[v.Slot] = bodyEntry{epoch, v.Stamp, body}
+	kept := &policy.Body{Bytes: body}
+	c.entries[v.Slot] = bodyEntry{epoch, v.Stamp, kept}
 	c.size += len(body)
+	return kept
 }
 
 func (c *bodyCache) drop(slot uint32) {
-	c.size -= len(c.entries[slot].bytes)
-	delete(c.entries, slot)
+	if e, ok := c.entries[slot]; ok {
+		c.size -= len(e.body.Bytes)
+		e.body.Bytes = nil
+		delete(c.entries, slot)
+	}
 }

@@ -45,7 +45,7 @@ type emulator struct {
 
 	answer []byte // to the call whose callback runs
 	body   []byte // of the request whose callback runs
-	buffer []byte // of a reply's headers, as proxy has it
+	buffer []byte // of request headers
 	enters int
 }
 
@@ -226,15 +226,16 @@ func (e *emulator) addRequestHeader(name, value string) {
 
 func (e *emulator) setCacheStatus(value string) { e.streams[e.current].cacheStatus = clone(value) }
 
-func (e *emulator) reply(status int, headers [][2]string, body []byte) {
+func (e *emulator) reply(status int, headers, body []byte) {
 	x := e.streams[e.current]
 	if x.reply != nil {
 		panic(fmt.Sprintf("a second reply to stream %d", e.current))
 	}
-	x.reply = &reply{status: status, body: bytes.Clone(body)}
-	for _, h := range headers {
-		x.reply.headers = append(x.reply.headers, [2]string{clone(h[0]), clone(h[1])})
+	all, ok := abi.ParseHeaders(bytes.Clone(headers))
+	if !ok {
+		panic(fmt.Sprintf("a reply to stream %d with malformed headers %q", e.current, headers))
 	}
+	x.reply = &reply{status: status, headers: all, body: bytes.Clone(body)}
 }
 
 func (e *emulator) resume() { e.streams[e.current].resumed = true }

@@ -16,14 +16,18 @@ type stream struct {
 // proceed decides the request as far as it can with what is known now.
 func (s *stream) proceed(headers []byte) action {
 	v := s.vm
-	var ok bool
-	if v.headers, ok = abi.ParseHeaders(v.headers[:0], headers, v.lengths); !ok {
+	fields, ok := abi.ParseFields(headers)
+	if !ok {
 		d := policy.Unreadable() // what can't be read no rule has let through
 		v.count(d.Auth)
 		return s.reply(&d)
 	}
-	request := policy.Request{Token: v}
-	if !v.edge.Govern(&request, v.headers) {
+	at := v.edge.Locate(fields)
+	if at.Passes {
+		return proceed
+	}
+	request := v.edge.Read(fields, v)
+	if !v.edge.Govern(&request, &at) {
 		s.disown(&request)
 		return proceed
 	}

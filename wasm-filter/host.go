@@ -29,7 +29,7 @@ type host interface {
 	guard() uint64
 	// addGuard adds to it, on all workers at once.
 	addGuard(n int64) error
-	// requestHeaders are all request headers, for abi.ParseHeaders, names in lower case,
+	// requestHeaders are all request headers, for abi.ParseFields, names in lower case,
 	// pseudo-headers included; nil if they can't be read.
 	requestHeaders() []byte
 	// requestBody is the first size bytes of the buffered request body.
@@ -44,8 +44,9 @@ type host interface {
 	// setCacheStatus lays the Cache-Status of a response from upstream where the route
 	// configuration takes it from: adding it here would be a callback for every response.
 	setCacheStatus(value string)
-	// reply answers the request; its context must pause and may not reply again.
-	reply(status int, headers [][2]string, body []byte)
+	// reply answers the request, with headers of abi.AppendHeaders; its context must pause and may
+	// not reply again.
+	reply(status int, headers, body []byte)
 	// resume sends a paused request on.
 	resume()
 	// enter makes a stream the current context; false if it is gone. What was returned before is

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -38,6 +39,16 @@ func device(path string, more ...[2]string) [][2]string {
 		{"user-agent", "device/1.0"}, {"accept", "application/json"}, {"accept-encoding", "gzip, br"},
 		{"x-device-id", "dev"}, {"x-device-token", "s3cret"}, {"x-forwarded-for", "203.0.113.7"},
 		{"x-forwarded-proto", "https"}, {"x-request-id", "8a4e5a2b-6d0f-4b7f-a2bb-4c6a7e3b3f10"}}, more...)
+}
+
+// raiseGuard makes the guard known to the VM, which keeps answers by it from then on.
+func raiseGuard(e *emulator) {
+	g := guard{host: e}
+	if err := g.raise(); err != nil {
+		panic(err)
+	}
+	g.lower()
+	e.tick()
 }
 
 // TestHotPathAllocatesNothing is why the collector has nothing to do while requests are
@@ -90,6 +101,7 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 func BenchmarkHotPath(b *testing.B) {
 	inm := [2]string{"if-none-match", `"x", "a"`}
 	e := emulate(b, rules)
+	raiseGuard(e)
 	putVerdict(e, e.clock+1000)
 	putObject(e, "/v1/private/1", 1024)
 	for i, headers := range [][][2]string{device("/none"), device("/v1/telemetry"), device("/v1/private/1"), device("/v1/private/1", inm), device("/v1/private/2", inm)} {
@@ -118,10 +130,10 @@ func (q *quiet) show(id uint32) {
 	q.vm.requestHeaders(id, true)
 }
 
-func (q *quiet) reply(status int, _ [][2]string, _ []byte) { q.status = status }
-func (*quiet) removeRequestHeader(string)                  {}
-func (*quiet) addRequestHeader(string, string)             {}
-func (*quiet) setCacheStatus(string)                       {}
+func (q *quiet) reply(status int, _, _ []byte) { q.status = status }
+func (*quiet) removeRequestHeader(string)      {}
+func (*quiet) addRequestHeader(string, string) {}
+func (*quiet) setCacheStatus(string)           {}
 
 // TestHostileRequests sends what a client can send at the limits of the proxy, and beyond
 // the arena. Each gets an answer, and the next good request its own.
@@ -190,9 +202,9 @@ func TestBodyCache(t *testing.T) {
 	variant := func(slot uint32, length int) wire.Variant {
 		return wire.Variant{Slot: slot, Stamp: uint64(slot) + 1, Length: uint32(length)}
 	}
-	c.put(1, variant(0, 4), []byte("body"))
-	if got := c.get(1, variant(0, 4)); string(got) != "body" {
-		t.Errorf("got %q, want body", got)
+	first := c.put(1, variant(0, 4), []byte("body"))
+	if got := c.get(1, variant(0, 4)); got != first || string(got.Bytes) != "body" {
+		t.Errorf("got %+v, want body", got)
 	}
 	other := variant(0, 4)
 	other.Stamp = 99
@@ -200,15 +212,22 @@ func TestBodyCache(t *testing.T) {
 		t.Error("a body was given for another epoch, stamp or slot")
 	}
 	const length = 1 << 20
+	var put []*policy.Body
 	for slot := range uint32(3 * maxBodies / length) {
-		c.put(1, variant(slot, length), make([]byte, length))
+		put = append(put, c.put(1, variant(slot, length), make([]byte, length)))
 		if c.get(1, variant(slot, length)) == nil {
 			t.Fatalf("slot %d isn't there right after it was put", slot)
 		}
 	}
-	total := 0
+	total, left := 0, 0
 	for _, e := range c.entries {
-		total += len(e.bytes)
+		total += len(e.body.Bytes)
+	}
+	for _, body := range put {
+		left += len(body.Bytes)
+	}
+	if first.Bytes != nil || left != total {
+		t.Errorf("got %d bytes of bodies that were put, want those of the %d that are kept", left, total)
 	}
 	if c.size != total || c.size > maxBodies {
 		t.Errorf("got a size of %d for %d bytes, want them equal and at most %d", c.size, total, maxBodies)

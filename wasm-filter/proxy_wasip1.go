@@ -16,7 +16,6 @@ import (
 // when that returns: the proxy has copied what it needs.
 type proxy struct {
 	place    [wire.PlaceSize]byte
-	headers  []byte
 	gauge    uint32                  // id of the guard's, 0 before it is used
 	counters [policy.Counters]uint32 // likewise of counters
 }
@@ -109,9 +108,8 @@ func (p *proxy) setCacheStatus(value string) {
 	p.check(abi.SetProperty(property, value), "set property", property)
 }
 
-func (p *proxy) reply(status int, headers [][2]string, body []byte) {
-	p.headers = abi.AppendHeaders(p.headers[:0], headers)
-	p.check(abi.Reply(status, p.headers, body), "local reply", "")
+func (p *proxy) reply(status int, headers, body []byte) {
+	p.check(abi.Reply(status, headers, body), "local reply", "")
 }
 
 func (p *proxy) resume() { p.check(abi.ContinueRequest(), "resume request", "") }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/gatehouse/gatehouse/wasm-filter/abi"
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 	"github.com/gatehouse/gatehouse/wire"
 )
@@ -22,17 +21,13 @@ const (
 // of what tells VMs apart, so all streams of one are decided by the same rules, whatever
 // listener they came to.
 type vm struct {
-	host host
-	edge *policy.Edge // nil until the VM is configured
-	// lengths are those of the names of the headers that the edge reads: most headers of a
-	// request have others.
-	lengths uint64
-	headers [][2]string // of the request whose headers came last
-	calls   calls
-	hits    hits
-	objects objectCache
-	bodies  bodyCache
-	counts  [policy.Counters]uint64 // since the last flush
+	host   host
+	edge   *policy.Edge // nil until the VM is configured
+	calls  calls
+	hits   hits
+	guard  guardSeen
+	bodies bodyCache
+	counts [policy.Counters]uint64 // since the last flush
 
 	newest uint32 // the greatest id of a stream whose headers have come
 
@@ -74,9 +69,6 @@ func (v *vm) configure(size int) bool {
 			return false
 		}
 		v.edge = policy.NewEdge(config)
-		for _, name := range config.HeadersRead() {
-			v.lengths |= abi.LengthBit(name)
-		}
 		v.calls = calls{vm: v, inFlight: map[string]*call{}, holds: holds{}}
 	}
 	if err := v.host.setTickPeriod(tickMS); err != nil {
@@ -93,7 +85,10 @@ func (v *vm) tick() {
 		v.sweep()
 		return
 	}
-	v.objects.tick(v.host)
+	v.guard.check(v.host)
+	// While one release replaces another, the push listener can be served by a module that knows no
+	// guard, and what is kept is then wrong until here.
+	v.edge.Forget()
 	v.readState()
 	v.calls.report(v.host.now())
 	v.calls.holds.sweep(v.host.now())
@@ -151,32 +146,8 @@ func (v *vm) requestHeaders(id uint32, endOfStream bool) action {
 	if after(id, v.newest) {
 		v.newest = id
 	}
-	headers := v.host.requestHeaders()
-	if v.passes(headers) {
-		return proceed
-	}
 	v.stream, v.replied = stream{vm: v, id: id}, 0
-	return v.stream.proceed(headers)
-}
-
-// passes reports whether a request with these headers surely passes as it came: no rule covers
-// it, and no identity must be removed. It says so of most that do, by nothing but one look at each header.
-func (v *vm) passes(headers []byte) bool {
-	fields, ok := abi.ParseFields(headers)
-	elsewhere := false
-	for ok && fields.More() {
-		var name, value string
-		name, value, ok = fields.Next()
-		switch {
-		case name == ":path":
-			if elsewhere = v.edge.Elsewhere(value); !elsewhere {
-				return false
-			}
-		case policy.IsIdentity(name):
-			return false
-		}
-	}
-	return ok && elsewhere
+	return v.stream.proceed(v.host.requestHeaders())
 }
 
 // requestBody is of interest at the push listener only: what is paused at an edge gets none.
@@ -250,13 +221,11 @@ func (v *vm) Claim(metadata, name string) string { return v.host.claim(metadata,
 // Record implements policy.Memory.
 func (v *vm) Record(region wire.Region, index uint32) []byte { return v.host.record(region, index) }
 
-// Object implements policy.Memory.
-func (v *vm) Object(state *wire.State, key string) (*wire.Object, error) {
-	return v.objects.find(v.host, state, key)
-}
+// Guard implements policy.Memory.
+func (v *vm) Guard() uint64 { return v.guard.read(v.host) }
 
 // Body implements policy.Memory.
-func (v *vm) Body(epoch uint64, variant wire.Variant) []byte {
+func (v *vm) Body(epoch uint64, variant wire.Variant) *policy.Body {
 	if body := v.bodies.get(epoch, variant); body != nil {
 		return body
 	}
@@ -264,8 +233,7 @@ func (v *vm) Body(epoch uint64, variant wire.Variant) []byte {
 	if err != nil {
 		return nil
 	}
-	v.bodies.put(epoch, variant, bytes.Clone(body))
-	return body
+	return v.bodies.put(epoch, variant, bytes.Clone(body))
 }
 
 func indent(text string) string { return "  " + strings.ReplaceAll(text, "\n", "\n  ") }

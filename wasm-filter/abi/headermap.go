@@ -11,59 +11,66 @@ import (
 //	4  count × (u32 length of the name, u32 length of the value)
 //	   count × (name, 0, value, 0)
 
-// LengthBit is the bit of a name's length among those that [ParseHeaders] takes.
-func LengthBit(name string) uint64 { return 1 << min(len(name), 63) }
-
-// AllLengths takes every name.
-const AllLengths = ^uint64(0)
+// LengthBit is the bit of a name of n bytes in a set of lengths. All from 63 share one.
+func LengthBit(n uint32) uint64 { return 1 << min(n, 63) }
 
 // Fields are those of a header map that were not taken yet.
 type Fields struct {
-	lengths []byte // of names and values
-	bytes   []byte // names and values
+	// Lengths are those of all names, see [LengthBit].
+	Lengths uint64
+
+	base        unsafe.Pointer
+	next, count uint32 // of fields
+	at          uint32 // where the next one's name is, from base
 }
 
-// ParseFields is all fields of raw; false if raw is too short for their lengths.
+// ParseFields is all fields of raw, which they refer to; false if raw is shorter than what it says it holds.
+// All lengths are added up here, so that Next needs no check: it runs for each header of each request.
 func ParseFields(raw []byte) (Fields, bool) {
 	if len(raw) < 4 {
 		return Fields{}, false
 	}
-	count, rest := binary.LittleEndian.Uint32(raw), raw[4:]
-	if uint64(count)*8 > uint64(len(rest)) {
+	count := binary.LittleEndian.Uint32(raw)
+	size := 4 + 8*uint64(count)
+	if size > uint64(len(raw)) {
 		return Fields{}, false
 	}
-	return Fields{rest[:count*8], rest[count*8:]}, true
+	f := Fields{base: unsafe.Pointer(unsafe.SliceData(raw)), count: count, at: uint32(size)}
+	for i := range count {
+		both := *(*uint64)(unsafe.Add(f.base, 4+8*i))
+		size += uint64(uint32(both)) + both>>32 + 2
+		f.Lengths |= LengthBit(uint32(both))
+	}
+	if size > uint64(len(raw)) {
+		return Fields{}, false
+	}
+	return f, true
 }
 
 // More reports whether there is another field.
-func (f *Fields) More() bool { return len(f.lengths) > 0 }
+func (f *Fields) More() bool { return f.next < f.count }
 
-// Next takes the next field, whose name and value refer to the header map; false if that is
-// shorter than it says.
-func (f *Fields) Next() (name, value string, ok bool) {
-	both := binary.LittleEndian.Uint64(f.lengths)
-	end := int(uint32(both))
-	size := end + int(both>>32) + 2
-	if size > len(f.bytes) {
-		return "", "", false
-	}
-	name, value = text(f.bytes[:end]), text(f.bytes[end+1:size-1])
-	f.lengths, f.bytes = f.lengths[8:], f.bytes[size:]
-	return name, value, true
+// Next takes the next field, whose name and value refer to the header map.
+func (f *Fields) Next() (name, value string) {
+	both := *(*uint64)(unsafe.Add(f.base, 4+8*f.next))
+	nameLength, valueLength := uint32(both), uint32(both>>32)
+	name = unsafe.String((*byte)(unsafe.Add(f.base, f.at)), nameLength)
+	f.at += nameLength + 1
+	value = unsafe.String((*byte)(unsafe.Add(f.base, f.at)), valueLength)
+	f.at += valueLength + 1
+	f.next++
+	return name, value
 }
 
-// ParseHeaders appends the fields of raw to dst, names and values, which refer to raw; false if
-// raw is shorter than what it says it holds. Fields whose names' lengths are not among
-// lengths are left out.
-func ParseHeaders(dst [][2]string, raw []byte, lengths uint64) ([][2]string, bool) {
+// ParseHeaders is all fields of raw, names and values, which refer to raw; false if raw is shorter
+// than what it says it holds.
+func ParseHeaders(raw []byte) (headers [][2]string, ok bool) {
 	fields, ok := ParseFields(raw)
 	for ok && fields.More() {
-		var name, value string
-		if name, value, ok = fields.Next(); ok && lengths&LengthBit(name) != 0 {
-			dst = append(dst, [2]string{name, value})
-		}
+		name, value := fields.Next()
+		headers = append(headers, [2]string{name, value})
 	}
-	return dst, ok
+	return headers, ok
 }
 
 // AppendHeaders appends headers as a header map.
@@ -79,6 +86,3 @@ func AppendHeaders(dst []byte, headers [][2]string) []byte {
 	}
 	return dst
 }
-
-// text views b as a string without copying: it lives and changes with b.
-func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

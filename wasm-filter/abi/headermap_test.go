@@ -9,7 +9,7 @@ import (
 func TestMalformed(t *testing.T) {
 	good := AppendHeaders(nil, [][2]string{{"a", "b"}, {"c", "d"}})
 	for end := range len(good) {
-		if got, ok := ParseHeaders(nil, good[:end:end], AllLengths); ok {
+		if got, ok := ParseHeaders(good[:end:end]); ok {
 			t.Errorf("cut at %d of %d: got %q, want it to be malformed", end, len(good), got)
 		}
 	}
@@ -26,7 +26,7 @@ func TestHeaders(t *testing.T) {
 	}
 	for name, headers := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got, ok := ParseHeaders(nil, AppendHeaders(nil, headers), AllLengths); !ok || !slices.Equal(got, headers) {
+			if got, ok := ParseHeaders(AppendHeaders(nil, headers)); !ok || !slices.Equal(got, headers) {
 				t.Errorf("got %q, %v; want %q", got, ok, headers)
 			}
 		})
@@ -35,10 +35,9 @@ func TestHeaders(t *testing.T) {
 
 func TestLengths(t *testing.T) {
 	long := strings.Repeat("x", 100)
-	raw := AppendHeaders(nil, [][2]string{{"a", "1"}, {"bb", "2"}, {long, "3"}, {"d", "4"}})
-	got, ok := ParseHeaders([][2]string{{"0", "0"}}, raw, LengthBit("a")|LengthBit(long))
-	if want := [][2]string{{"0", "0"}, {"a", "1"}, {long, "3"}, {"d", "4"}}; !ok || !slices.Equal(got, want) {
-		t.Errorf("got %q, %v; want %q", got, ok, want)
+	fields, ok := ParseFields(AppendHeaders(nil, [][2]string{{"a", "1"}, {"bb", "2"}, {long, "3"}, {"d", "4"}}))
+	if want := LengthBit(1) | LengthBit(2) | LengthBit(63); !ok || fields.Lengths != want {
+		t.Errorf("got %b, want %b", fields.Lengths, want)
 	}
 }
 
@@ -56,8 +55,8 @@ func FuzzHeaders(f *testing.F) {
 	f.Add([]byte("\x01\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00"))
 	f.Add(AppendHeaders(nil, [][2]string{{"a", "b"}, {"c", "d"}}))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		all, ok := ParseHeaders(nil, raw, AllLengths) // doesn't panic
-		if again, _ := ParseHeaders(nil, AppendHeaders(nil, all), AllLengths); ok && !slices.Equal(again, all) {
+		all, ok := ParseHeaders(raw) // doesn't panic
+		if again, _ := ParseHeaders(AppendHeaders(nil, all)); ok && !slices.Equal(again, all) {
 			t.Errorf("got %q, want %q", again, all)
 		}
 	})

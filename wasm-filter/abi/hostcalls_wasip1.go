@@ -95,7 +95,7 @@ func NowMS() int64 {
 	return int64(out.time / 1e6)
 }
 
-// Pairs is a header map of the current context, for [ParseHeaders]. Names are in lower case.
+// Pairs is a header map of the current context, for [ParseFields]. Names are in lower case.
 func Pairs(m HeaderMap) ([]byte, error) {
 	return result(proxyGetHeaderMapPairs(m, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size)))
 }
@@ -247,3 +247,6 @@ func proxyGetMetric(id uint32, value unsafe.Pointer) Status
 
 //go:wasmimport env proxy_increment_metric
 func proxyIncrementMetric(id uint32, offset int64) Status
+
+// text views b as a string without copying: it lives and changes with b.
+func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

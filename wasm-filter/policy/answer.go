@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"unsafe"
 
+	"github.com/gatehouse/gatehouse/wasm-filter/abi"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -28,12 +29,34 @@ const maxAcceptEncoding = 512
 
 // answer fills in the cache's part of a decision that would otherwise pass.
 func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memory, answers *Answers) {
-	if r.Method != "GET" && r.Method != "HEAD" {
+	if method := r.fields[headerMethod].value; method != "GET" && method != "HEAD" {
 		d.pass(CacheBypass, statusMethod)
 		return
 	}
+	q := question{rule: r.rule, target: r.fields[headerTarget].value, ifNoneMatch: r.list(headerIfNoneMatch),
+		acceptEncoding: r.list(headerAcceptEncoding), accepts: r.has(headerAcceptEncoding)}
+	if r.has(headerIfMatch) || r.has(headerIfUnmodifiedSince) || r.grpc() || len(q.acceptEncoding) > maxAcceptEncoding {
+		d.pass(CacheBypass, statusBypass)
+		return
+	}
+	if rule.Cache.PerDevice {
+		q.device = d.Device
+	}
+	q.hash = q.sum()
+	k := &e.kept[q.hash>>(32-keptBits)]
+	if answers.Fetch == nil && k.answers(&q, nowMS, e.state.Epoch, mem) {
+		k.give(d)
+		return
+	}
+	e.answerAnew(d, nowMS, rule, r, &q, k, mem, answers)
+}
+
+// answerAnew is answer for what no answer is kept of. If it is asked for again, the answer is kept in k.
+//
+//go:noinline
+func (e *Edge) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q *question, k *kept, mem Memory, answers *Answers) {
 	key, ok := e.key(r, rule.Cache, d.Device)
-	if !ok || r.ifMatch || r.grpc || len(r.acceptEncoding) > maxAcceptEncoding {
+	if !ok {
 		d.pass(CacheBypass, statusBypass)
 		return
 	}
@@ -47,20 +70,28 @@ func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memo
 		d.pass(CacheStale, statusNotInStep)
 		return
 	}
+	var guard uint64
+	if answers.Fetch == nil && !stale && (k.asked == q.hash || k.question == *q) {
+		guard = mem.Guard() // before the object is read: a change in between shows at the next look
+	}
+	k.asked = q.hash
 	source := source{mem: mem, fetched: answers.Fetch}
 	o, err := source.find(&e.state, key)
 	if err == nil && o.TTLMS != 0 && nowMS >= o.PublishedMS+int64(o.TTLMS) {
 		err = errExpired
 	}
+	var body *Body
 	if err == nil {
-		err = e.serve(d, nowMS, rule, r, &source, o)
+		body, err = e.serve(d, nowMS, rule, q, &source, &o, stale)
 	}
 	switch {
 	case err == nil && stale:
 		d.Cache = CacheStaleServed
-		d.Headers[cacheStatusAt][1] += "; detail=not-in-step"
 	case err == nil:
 		d.Key = key
+		if guard != 0 {
+			k.keep(q, d, body, validity{e.state.Epoch, guard, nowMS, e.unchangedUntil(nowMS, &o)})
+		}
 	case errors.Is(err, errNotAcceptable):
 		d.pass(CacheBypass, statusNotAcceptable)
 	case rule.Cache.Fetch && !wire.ValidKey(key): // nobody can have published it
@@ -92,14 +123,11 @@ var (
 	errNotAcceptable = errors.New("no stored encoding is acceptable")
 )
 
-// cacheStatusAt is where serve puts Cache-Status among the headers.
-const cacheStatusAt = 0
-
-// serve makes d a 304 or a 200 of o, or says why it can't.
-func (e *Edge) serve(d *Decision, nowMS int64, rule *Rule, r *Request, s *source, o *wire.Object) error {
-	i := choose(o.Variants(), r.acceptEncoding, r.hasAccept)
+// serve makes d a 304 or a 200 of o, with the body that it returns, or says why it can't.
+func (e *Edge) serve(d *Decision, nowMS int64, rule *Rule, q *question, s *source, o *wire.Object, stale bool) (*Body, error) {
+	i := choose(o.Variants(), q.acceptEncoding, q.accepts)
 	if i < 0 {
-		return errNotAcceptable
+		return nil, errNotAcceptable
 	}
 	encoding := o.Variants()[i].Encoding
 	etag := o.ETag
@@ -107,26 +135,44 @@ func (e *Edge) serve(d *Decision, nowMS int64, rule *Rule, r *Request, s *source
 		// One opaque tag for all encodings: strong only for the bytes it was made of.
 		etag = e.compose(append(append(e.text, "W/"...), etag...))
 	}
-	headers := append(e.headers[:0], [2]string{"cache-status", e.cacheStatus(nowMS, o)}, [2]string{"etag", etag},
+	headers := append(e.fields[:0], [2]string{"cache-status", e.cacheStatus(nowMS, o, stale)}, [2]string{"etag", etag},
 		[2]string{"cache-control", e.cacheControl(rule, o)},
 		[2]string{"age", e.decimal("", max(nowMS-o.PublishedMS, 0)/1000)})
 	if vary := e.vary(rule, o); vary != "" {
 		headers = append(headers, [2]string{"vary", vary})
 	}
-	if noneMatch(r.ifNoneMatch, o.ETag) {
-		d.Action, d.Status, d.Headers, d.Cache = Reply, 304, headers, CacheNotModified
-		return nil
+	if noneMatch(q.ifNoneMatch, o.ETag) {
+		d.Action, d.Status, d.Headers, d.Cache = Reply, 304, e.headerMap(headers), CacheNotModified
+		return nil, nil
 	}
 	body := s.body(o, i)
 	if body == nil {
-		return wire.ErrNotFound
+		return nil, wire.ErrNotFound
 	}
 	headers = append(headers, [2]string{"content-type", o.ContentType})
 	if encoding != wire.Identity {
 		headers = append(headers, [2]string{"content-encoding", encoding.String()})
 	}
-	d.Action, d.Status, d.Headers, d.Body, d.Cache = Reply, 200, headers, body, CacheHit
-	return nil
+	d.Action, d.Status, d.Headers, d.Body, d.Cache = Reply, 200, e.headerMap(headers), body.Bytes, CacheHit
+	return body, nil
+}
+
+// headerMap is headers as a header map; it is valid until the next decision.
+func (e *Edge) headerMap(headers [][2]string) []byte {
+	e.headers = abi.AppendHeaders(e.headers[:0], headers)
+	return e.headers
+}
+
+// unchangedUntil is when serve would say something else of an object that hasn't changed, unix ms: when
+// its age or what is left of its lifetime has another number of seconds, it has expired, or the state is stale.
+func (e *Edge) unchangedUntil(nowMS int64, o *wire.Object) int64 {
+	age := max(nowMS-o.PublishedMS, 0) / 1000
+	until := min(o.PublishedMS+(age+1)*1000, e.state.InStepMS+e.config.MaxStaleness.Milliseconds()+1)
+	if o.TTLMS != 0 {
+		expires := o.PublishedMS + int64(o.TTLMS)
+		until = min(until, expires, expires-(expires-nowMS)/1000*1000+1)
+	}
+	return until
 }
 
 // source finds an object in what the sidecar fetched, or else in shared memory.
@@ -140,21 +186,24 @@ type source struct {
 // whether there is an object.
 func (s *source) failed() bool { return s.fetched != nil && s.fetched.Epoch == 0 }
 
-func (s *source) find(state *wire.State, key string) (*wire.Object, error) {
+func (s *source) find(state *wire.State, key string) (wire.Object, error) {
 	if s.fetched != nil {
 		if s.failed() {
-			return nil, wire.ErrNotFound
+			return wire.Object{}, wire.ErrNotFound
 		}
-		o, err := wire.FindObject(s.fetched.Record, s.fetched.Epoch, 0, key)
-		return &o, err
+		return wire.FindObject(s.fetched.Record, s.fetched.Epoch, 0, key)
 	}
 	s.epoch = state.Epoch
-	return s.mem.Object(state, key)
+	bucket, tag := state.Keys.Place(key, state.ObjectBuckets)
+	return wire.FindObject(s.mem.Record(wire.RegionObjects, bucket), state.Epoch, tag, key)
 }
 
-func (s *source) body(o *wire.Object, i int) []byte {
+func (s *source) body(o *wire.Object, i int) *Body {
 	if s.fetched != nil {
-		return s.fetched.Body(o, i)
+		if body := s.fetched.Body(o, i); body != nil {
+			return &Body{body}
+		}
+		return nil
 	}
 	return s.mem.Body(s.epoch, o.Variants()[i])
 }
@@ -209,9 +258,13 @@ func (e *Edge) vary(rule *Rule, o *wire.Object) string {
 }
 
 // cacheStatus is the Cache-Status of a hit.
-func (e *Edge) cacheStatus(nowMS int64, o *wire.Object) string {
-	if o.TTLMS == 0 {
-		return statusHit
+func (e *Edge) cacheStatus(nowMS int64, o *wire.Object, stale bool) string {
+	status := statusHit
+	if o.TTLMS != 0 {
+		status = e.decimal(statusHit+"; ttl=", (o.PublishedMS+int64(o.TTLMS)-nowMS)/1000)
 	}
-	return e.decimal(statusHit+"; ttl=", (o.PublishedMS+int64(o.TTLMS)-nowMS)/1000)
+	if stale {
+		status += "; detail=not-in-step"
+	}
+	return status
 }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gatehouse/gatehouse/wasm-filter/abi"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -25,9 +26,9 @@ const (
 type Decision struct {
 	Action Action
 
-	Status  int         // Reply
-	Headers [][2]string // Reply
-	Body    []byte      // Reply; belongs to Memory
+	Status  int    // Reply
+	Headers []byte // Reply; as [abi.AppendHeaders] has them
+	Body    []byte // Reply; belongs to Memory
 
 	// Credential is what the request shows, if its rule asks for one. It is to be verified
 	// now (Verify), for a token (Exchange), or behind a request that is answered (Refresh).
@@ -54,11 +55,14 @@ type Decision struct {
 type Memory interface {
 	// Record is the record at a place, nil if none was ever written.
 	Record(region wire.Region, index uint32) []byte
-	// Object is the object of a key, in the layout of a state: see [wire.FindObject].
-	Object(state *wire.State, key string) (*wire.Object, error)
 	// Body is the bytes of v, nil if its slot holds something else by now.
-	Body(epoch uint64, v wire.Variant) []byte
+	Body(epoch uint64, v wire.Variant) *Body
+	// Guard is another number whenever an object may have changed, 0 if that isn't known now.
+	Guard() uint64
 }
+
+// Body is a body as Memory keeps it, longer than for one request: Bytes is nil once it does no longer.
+type Body struct{ Bytes []byte }
 
 // Answers is what the sidecar said of this request so far.
 type Answers struct {
@@ -78,6 +82,7 @@ type Edge struct {
 	state  wire.State // Epoch 0: none yet
 	// begins is, for each rule, what all paths that it covers begin with.
 	begins []string
+	known  knownHeaders
 	// needs and unknown say, per rule, which permission bits it asks for, and whether
 	// it asks for a name that no device has.
 	needs   []uint64
@@ -87,8 +92,11 @@ type Edge struct {
 	// permissionNames are the names of sets of permissions that were asked for, at most maxSets.
 	permissionNames map[uint64]string
 
+	kept [keptAnswers]kept
+
 	// Of the decision that was made last, which refers to them.
-	headers [8][2]string
+	fields  [8][2]string
+	headers []byte
 	text    []byte
 }
 
@@ -99,7 +107,7 @@ const maxSets = 256
 func NewEdge(c *Config) *Edge {
 	vary := strings.Join(c.credentialHeaders(), ", ")
 	e := &Edge{config: c, needs: make([]uint64, len(c.Rules)), unknown: make([]bool, len(c.Rules)),
-		varyCredential: vary, varyEncodedCredential: varyEncoding + ", " + vary, permissionNames: map[uint64]string{}}
+		varyCredential: vary, varyEncodedCredential: varyEncoding + ", " + vary, permissionNames: map[uint64]string{}, known: c.knownHeaders()}
 	for i := range c.Rules {
 		e.begins = append(e.begins, bare(c.Rules[i].Match.Prefix+c.Rules[i].Match.Path))
 	}
@@ -117,6 +125,7 @@ func (e *Edge) State() *wire.State { return &e.state }
 // SetState takes over a newly read state.
 func (e *Edge) SetState(s wire.State) {
 	e.state = s
+	e.Forget()
 	clear(e.permissionNames)
 	for i := range e.config.Rules {
 		e.needs[i], e.unknown[i] = 0, false
@@ -259,20 +268,20 @@ func (e *Edge) deny(d *Decision, nowMS int64) {
 
 // refuse makes d a 401 or 403 that doesn't say what was wrong.
 func (e *Edge) refuse(d *Decision, status int, counter Counter) {
-	d.problem(status, counter)
-	if status == 401 {
-		challenge := `Device realm="gatehouse"`
-		if e.config.Credentials.Basic {
-			challenge = `Basic realm="gatehouse", charset="UTF-8"`
-		}
-		d.Headers = append(d.Headers, [2]string{"www-authenticate", challenge})
+	if status != 401 {
+		d.problem(status, counter)
+		return
 	}
+	challenge := `Device realm="gatehouse"`
+	if e.config.Credentials.Basic {
+		challenge = `Basic realm="gatehouse", charset="UTF-8"`
+	}
+	d.problem(status, counter, [2]string{"www-authenticate", challenge})
 }
 
 // unavailable makes d a 503 for a credential that can't be judged now.
 func (d *Decision) unavailable(retryAfterS uint16) {
-	d.problem(503, AuthUnavailable)
-	d.Headers = append(d.Headers, [2]string{"retry-after", strconv.Itoa(int(max(retryAfterS, 1)))})
+	d.problem(503, AuthUnavailable, [2]string{"retry-after", strconv.Itoa(int(max(retryAfterS, 1)))})
 }
 
 // Unreadable is the decision on a request whose headers can't be read.
@@ -281,7 +290,7 @@ func Unreadable() (d Decision) {
 	return d
 }
 
-func (d *Decision) problem(status int, counter Counter) {
+func (d *Decision) problem(status int, counter Counter, more ...[2]string) {
 	text := "try again\n"
 	switch status {
 	case 401:
@@ -290,7 +299,7 @@ func (d *Decision) problem(status int, counter Counter) {
 		text = "forbidden\n"
 	}
 	d.Action, d.Status, d.Body, d.Auth = Reply, status, []byte(text), counter
-	d.Headers = [][2]string{{"content-type", "text/plain"}, {"cache-control", "no-store"}}
+	d.Headers = abi.AppendHeaders(nil, append([][2]string{{"content-type", "text/plain"}, {"cache-control", "no-store"}}, more...))
 }
 
 // Names are the permissions of a set, in the state's order, comma separated.

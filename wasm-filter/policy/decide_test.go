@@ -2,11 +2,13 @@ package policy
 
 import (
 	"encoding/base64"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/wasm-filter/abi"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -19,7 +21,9 @@ const (
 type memory struct {
 	state    wire.State
 	records  map[[2]uint32][]byte
+	guard    uint64
 	bodyGone bool
+	given    []*Body
 }
 
 func newMemory() *memory {
@@ -34,30 +38,51 @@ func (m *memory) Record(region wire.Region, index uint32) []byte {
 	return m.records[[2]uint32{uint32(region), index}]
 }
 
-func (m *memory) Object(state *wire.State, key string) (*wire.Object, error) {
-	bucket, tag := state.Keys.Place(key, state.ObjectBuckets)
-	o, err := wire.FindObject(m.Record(wire.RegionObjects, bucket), state.Epoch, tag, key)
-	return &o, err
-}
+func (m *memory) Guard() uint64 { return m.guard }
 
-func (m *memory) Body(epoch uint64, v wire.Variant) []byte {
+func (m *memory) Body(epoch uint64, v wire.Variant) *Body {
 	body, err := wire.FindBody(m.Record(wire.RegionBodies, v.Slot), epoch, v)
 	if err != nil || m.bodyGone {
 		return nil
 	}
-	return body
+	given := &Body{body}
+	m.given = append(m.given, given)
+	return given
+}
+
+// fieldsOf are the headers of a reply.
+func fieldsOf(d Decision) [][2]string {
+	all, ok := abi.ParseHeaders(d.Headers)
+	if !ok && d.Headers != nil {
+		panic(fmt.Sprintf("malformed headers: %q", d.Headers))
+	}
+	return all
 }
 
 // put stores an object of version 1 with an identity and a gzip body.
-func (m *memory) put(key string, ttlMS uint64) {
-	o := wire.Object{Key: key, Version: 1, PublishedMS: now - 5000, TTLMS: ttlMS, ETag: `"v1"`, ContentType: "application/json"}
+func (m *memory) put(key string, ttlMS uint64) { m.putVersion(key, now-5000, ttlMS, `"v1"`, true) }
+
+// putVersion stores an object with an identity body and, if it is encoded, with a gzip one.
+func (m *memory) putVersion(key string, publishedMS int64, ttlMS uint64, etag string, encoded bool) {
+	o := wire.Object{Key: key, Version: 1, PublishedMS: publishedMS, TTLMS: ttlMS, ETag: etag, ContentType: "application/json"}
 	for i, text := range []string{`{"key":"` + key + `"}`, "gz:" + key} {
+		if i > 0 && !encoded {
+			break
+		}
 		slot := uint32(len(m.records))
 		o.AddVariant(wire.Variant{Encoding: wire.Encoding(i), Slot: slot, Length: uint32(len(text)), Stamp: uint64(slot + 1)})
-		m.records[[2]uint32{uint32(wire.RegionBodies), slot}] = wire.AppendBody(nil, epoch, uint64(slot+1), []byte(text))
+		m.records[[2]uint32{uint32(wire.RegionBodies), slot}] = wire.AppendBody(nil, m.state.Epoch, uint64(slot+1), []byte(text))
 	}
 	bucket, tag := m.state.Keys.Place(key, m.state.ObjectBuckets)
-	m.records[[2]uint32{uint32(wire.RegionObjects), bucket}] = wire.FinishRecord(wire.AppendObject(wire.AppendObjectsHeader(nil, epoch, 1), tag, &o), 0)
+	m.records[[2]uint32{uint32(wire.RegionObjects), bucket}] = wire.FinishRecord(wire.AppendObject(wire.AppendObjectsHeader(nil, m.state.Epoch, 1), tag, &o), 0)
+}
+
+// drop drops the bodies that it has given, as a cache does it that has no room for them.
+func (m *memory) drop() {
+	for _, body := range m.given {
+		body.Bytes = nil
+	}
+	m.given = nil
 }
 
 // verdict stores a verdict for a credential of a registered device.
@@ -70,13 +95,13 @@ func (m *memory) verdict(id, secret string, v wire.Verdict) {
 func (m *memory) device(id string, closed bool, verdicts ...wire.Verdict) {
 	bucket, tag := m.state.Keys.Device(id, m.state.VerdictBuckets)
 	isNew := !closed && len(verdicts) == 0
-	m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, epoch, verdicts, []wire.Mark{{Tag: tag, Closed: closed, New: isNew}})
+	m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, m.state.Epoch, verdicts, []wire.Mark{{Tag: tag, Closed: closed, New: isNew}})
 }
 
 // neighbour leaves only another device in the bucket of this one.
 func (m *memory) neighbour(id string) {
 	bucket, tag := m.state.Keys.Device(id, m.state.VerdictBuckets)
-	m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, epoch, nil, []wire.Mark{{Tag: tag ^ 4, Closed: true}})
+	m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, m.state.Epoch, nil, []wire.Mark{{Tag: tag ^ 4, Closed: true}})
 }
 
 // request is headers from "METHOD target" and "name: value" lines.
@@ -92,8 +117,12 @@ func request(lines ...string) [][2]string {
 
 // read is the request of these lines.
 func read(e *Edge, lines ...string) Request {
-	var r Request
-	if e.Govern(&r, request(lines...)) && e.Elsewhere(r.Target) {
+	fields, ok := abi.ParseFields(abi.AppendHeaders(nil, request(lines...)))
+	if !ok {
+		panic("malformed headers")
+	}
+	at, r := e.Locate(fields), e.Read(fields, nil)
+	if e.Govern(&r, &at) && at.Passes {
 		panic("said to pass: " + lines[0])
 	}
 	return r
@@ -180,7 +209,7 @@ func TestDecideCache(t *testing.T) {
 				t.Errorf("got action %d, status %d, body %q, %q; want %d, %d, %q, %q", d.Action, d.Status, d.Body, d.Cache, tt.action, tt.status, tt.body, tt.counter)
 			}
 			got := map[string]string{}
-			for _, h := range d.Headers {
+			for _, h := range fieldsOf(d) {
 				got[h[0]] = h[1]
 			}
 			if d.CacheStatus != "" {
@@ -208,8 +237,8 @@ func TestDecideServeStale(t *testing.T) {
 	} {
 		m.state.InStepMS = now - tt.age
 		d := decide(t, m, config, Answers{}, "GET /a")
-		if d.Status != 200 || d.Cache != tt.counter || !slices.Contains(d.Headers, [2]string{"cache-status", tt.status}) {
-			t.Errorf("%s: got %d %v %q, want 200 with %q, %q", name, d.Status, d.Headers, d.Cache, tt.status, tt.counter)
+		if d.Status != 200 || d.Cache != tt.counter || !slices.Contains(fieldsOf(d), [2]string{"cache-status", tt.status}) {
+			t.Errorf("%s: got %d %v %q, want 200 with %q, %q", name, d.Status, fieldsOf(d), d.Cache, tt.status, tt.counter)
 		}
 	}
 }
@@ -264,7 +293,7 @@ func TestDecideAuth(t *testing.T) {
 		{name: "verified, refused", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Deny, Epoch: epoch}}, request: with("POST /t", good...), action: Reply, status: 401, counter: AuthDeny},
 		{name: "verified, refused by who isn't in step", setup: func(m *memory) { m.state.InStepMS = now - 30_001 }, answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Deny, Epoch: epoch}}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable},
 		{name: "verified, overloaded", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 3}}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable,
-			check: func(d Decision) bool { return slices.Contains(d.Headers, [2]string{"retry-after", "3"}) }},
+			check: func(d Decision) bool { return slices.Contains(fieldsOf(d), [2]string{"retry-after", "3"}) }},
 		{name: "verified under another epoch", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Allow, Permissions: write, Epoch: epoch + 1}}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable,
 			check: func(d Decision) bool { return d.Outdated }},
 		{name: "unreachable", answers: Answers{Unreachable: true}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable},
@@ -281,8 +310,8 @@ func TestDecideAuth(t *testing.T) {
 		{name: "secret of 73 bytes", request: with("POST /t", good[0], "x-device-token: "+strings.Repeat("s", 73)), action: Reply, status: 401, counter: AuthDeny},
 		{name: "payload of the device", setup: func(m *memory) { verdict(allow)(m); m.put("@dev/me", 0) }, request: with("GET /me", good...), action: Reply, status: 200, counter: AuthAllow,
 			check: func(d Decision) bool {
-				return string(d.Body) == `{"key":"@dev/me"}` && slices.Contains(d.Headers, [2]string{"cache-control", "private, no-cache"}) &&
-					slices.Contains(d.Headers, [2]string{"vary", "accept-encoding, x-device-id, x-device-token"})
+				return string(d.Body) == `{"key":"@dev/me"}` && slices.Contains(fieldsOf(d), [2]string{"cache-control", "private, no-cache"}) &&
+					slices.Contains(fieldsOf(d), [2]string{"vary", "accept-encoding, x-device-id, x-device-token"})
 			}},
 		{name: "payload of another device", setup: func(m *memory) { verdict(allow)(m); m.put("@dev2/me", 0); m.put("/me", 0) }, request: with("GET /me", good...), counter: AuthAllow,
 			check: func(d Decision) bool { return d.Cache == CacheMiss && d.Device == "dev" }},
@@ -369,8 +398,8 @@ func TestDecideBasic(t *testing.T) {
 			if d.Action != tt.action || d.Credential != tt.want {
 				t.Errorf("got action %d, credential %+v; want %d, %+v", d.Action, d.Credential, tt.action, tt.want)
 			}
-			if tt.action == Reply && (d.Status != 401 || !slices.Contains(d.Headers, [2]string{"www-authenticate", `Basic realm="gatehouse", charset="UTF-8"`})) {
-				t.Errorf("got %d %v, want a 401 with its challenge", d.Status, d.Headers)
+			if tt.action == Reply && (d.Status != 401 || !slices.Contains(fieldsOf(d), [2]string{"www-authenticate", `Basic realm="gatehouse", charset="UTF-8"`})) {
+				t.Errorf("got %d %v, want a 401 with its challenge", d.Status, fieldsOf(d))
 			}
 		})
 	}

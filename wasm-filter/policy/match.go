@@ -4,55 +4,67 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gatehouse/gatehouse/wasm-filter/abi"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// Elsewhere reports whether surely no rule covers a target, whatever the method, and such pass. It is
-// short, because it comes first: what a request runs through costs by its length.
-func (e *Edge) Elsewhere(target string) bool {
-	if e.config.DenyByDefault {
-		return false
-	}
-	path, usual := plainPath(target)
-	if !usual {
-		return false
-	}
-	for _, begin := range e.begins {
-		i := 0
-		for i < len(begin) && i < len(path) && begin[i] == path[i] {
-			i++
-		}
-		if i == len(begin) {
-			return false
-		}
-	}
-	return true
+// Location is where the path of a request lies among those of the rules.
+type Location struct {
+	// Passes says that the request surely passes as it came, whatever its method: no rule covers it, and
+	// no identity must be removed.
+	Passes bool
+
+	path  string // without its query
+	usual bool   // canonicalPath leaves it as it is for sure
+	begun int    // the first rule whose paths all begin as this one does, -1 if there is none
 }
 
-// Govern makes r the request that has these headers, whose names are in lower case, and finds the
-// first rule that it falls under. It is false if the request needs no decision: no rule
-// covers it, and such pass. r refers to headers, which may leave out those that aren't among [Config.HeadersRead].
-func (e *Edge) Govern(r *Request, headers [][2]string) bool {
-	for i := range headers {
-		switch name := headers[i][0]; {
-		case name == ":method":
-			r.Method = headers[i][1]
-		case name == ":path":
-			r.Target = headers[i][1]
-		case IsIdentity(name):
-			r.Forged = append(r.Forged, name)
+// Locate finds the path of a request among those of the rules. It is all that most requests need which pass,
+// and so is short: what a request runs through costs by its length.
+func (e *Edge) Locate(fields abi.Fields) (l Location) {
+	all := fields
+	for fields.More() {
+		if name, value := fields.Next(); name == ":path" {
+			l.path, l.usual = plainPath(value)
+			l.begun = e.begun(l.path, 0)
+			l.Passes = l.usual && l.begun < 0 && !e.config.DenyByDefault && (all.Lengths&identityLengths == 0 || !anyIdentity(all))
+			break
 		}
 	}
-	if r.rule, r.ambiguous = e.ruleOf(r); r.rule < 0 {
-		return r.ambiguous || e.config.DenyByDefault
-	}
-	rule := &e.config.Rules[r.rule]
-	for i := range headers {
-		if rule.Cache != nil {
-			r.readConditions(headers[i][0], headers[i][1])
+	return l
+}
+
+//go:noinline
+func anyIdentity(fields abi.Fields) bool {
+	for fields.More() {
+		if name, _ := fields.Next(); isIdentity(name) {
+			return true
 		}
-		if rule.Auth != nil || rule.IssueSession {
-			r.readCredential(headers[i][0], headers[i][1], &e.config.Credentials)
+	}
+	return false
+}
+
+// Govern finds the first rule that a request falls under whose path lies there. It is false if the request
+// needs no decision: no rule covers it, and such pass.
+func (e *Edge) Govern(r *Request, at *Location) bool {
+	if at.usual && inUpperCase(r.fields[headerMethod].value) {
+		r.rule = e.firstRule(r.fields[headerMethod].value, at.path, at.begun)
+		return r.rule >= 0 || e.config.DenyByDefault
+	}
+	return e.governUnusual(r)
+}
+
+//go:noinline
+func (e *Edge) governUnusual(r *Request) bool {
+	r.rule, r.ambiguous = e.ruleOf(r)
+	return r.rule >= 0 || r.ambiguous || e.config.DenyByDefault
+}
+
+// inUpperCase reports whether method is as any upstream takes it, see ruleOf.
+func inUpperCase(method string) bool {
+	for i := range len(method) {
+		if c := method[i]; c < 'A' || c > 'Z' {
+			return false
 		}
 	}
 	return true
@@ -62,12 +74,12 @@ func (e *Edge) Govern(r *Request, headers [][2]string) bool {
 // 9.1), and HTTP/2 brings them in any case, but some upstreams take "post" for POST. So what came and
 // what it may be taken for must both be permitted, see [Edge.both].
 func (e *Edge) ruleOf(r *Request) (rule int, ambiguous bool) {
-	rule, ambiguous = e.ruleOfPath(r.Method, r.Target)
-	upper := strings.ToUpper(r.Method)
-	if upper == r.Method || ambiguous {
+	rule, ambiguous = e.ruleOfPath(r.fields[headerMethod].value, r.fields[headerTarget].value)
+	upper := strings.ToUpper(r.fields[headerMethod].value)
+	if upper == r.fields[headerMethod].value || ambiguous {
 		return rule, ambiguous
 	}
-	other, ambiguous := e.ruleOfPath(upper, r.Target)
+	other, ambiguous := e.ruleOfPath(upper, r.fields[headerTarget].value)
 	if ambiguous {
 		return -1, true
 	}
@@ -79,14 +91,15 @@ func (e *Edge) ruleOf(r *Request) (rule int, ambiguous bool) {
 // leads.
 func (e *Edge) ruleOfPath(method, target string) (rule int, ambiguous bool) {
 	path, usual := plainPath(target)
-	asCame := e.firstRule(method, path)
+	asCame := e.firstRule(method, path, e.begun(path, 0))
 	if usual {
 		return asCame, false
 	}
 	if climbs(path) {
 		return -1, true
 	}
-	return e.both(asCame, e.firstRule(method, canonicalPath(path)))
+	canonical := canonicalPath(path)
+	return e.both(asCame, e.firstRule(method, canonical, e.begun(canonical, 0)))
 }
 
 // both is the rule of a request that upstreams may read in two ways, which have these rules. Both ways
@@ -101,11 +114,25 @@ func (e *Edge) both(a, b int) (rule int, ambiguous bool) {
 	return -1, true
 }
 
-// firstRule is the first rule that covers a path, -1 if there is none.
-func (e *Edge) firstRule(method, path string) int {
-	for i := range e.config.Rules {
-		if e.config.Rules[i].Match.matches(method, path) {
-			return i
+// firstRule is the first rule from begun on that covers a path, -1 if there is none.
+func (e *Edge) firstRule(method, path string, begun int) int {
+	for begun >= 0 && !e.config.Rules[begun].Match.matches(method, path) {
+		begun = e.begun(path, begun+1)
+	}
+	return begun
+}
+
+// begun is the first rule from one on whose paths all begin as path does, -1 if there is none.
+//
+//go:noinline
+func (e *Edge) begun(path string, from int) int {
+	for rule := from; rule < len(e.begins); rule++ {
+		begin, at := e.begins[rule], 0
+		for at < len(begin) && at < len(path) && begin[at] == path[at] {
+			at++
+		}
+		if at == len(begin) {
+			return rule
 		}
 	}
 	return -1
@@ -114,6 +141,8 @@ func (e *Edge) firstRule(method, path string) int {
 // matches says whether a rule covers a request. A path covers itself with or without a
 // slash at its end; a prefix covers what begins with it and, if it ends with a slash,
 // the path before the slash: upstreams commonly take these for one resource.
+//
+//go:noinline
 func (m *Match) matches(method, path string) bool {
 	if m.Methods != nil && !m.permits(method) {
 		return false

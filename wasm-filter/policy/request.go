@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"strings"
 
+	"github.com/gatehouse/gatehouse/wasm-filter/abi"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -14,11 +15,29 @@ const (
 	PermissionsHeader = "x-gatehouse-permissions"
 )
 
+// header is a header that decisions depend on.
+type header uint8
+
+const (
+	headerMethod header = iota
+	headerTarget        // :path, with its query
+	headerIfNoneMatch
+	headerAcceptEncoding
+	headerIfMatch
+	headerIfUnmodifiedSince
+	headerContentType
+	headerID
+	headerSecret
+	headerAuthorization
+	headerCount
+)
+
 // Request is what a decision needs of a request.
 type Request struct {
-	Method string
-	Target string // :path, with its query
-	rule   int    // that governs it, -1 if none does; see Govern
+	fields [headerCount]field
+	more   []line // beyond the first one of each header, in their order
+
+	rule int // that governs it, -1 if none does; see Govern
 	// ambiguous says that upstreams may read the path in ways that not one rule governs.
 	ambiguous bool
 	// Forged names the identity headers that the client sent, to be removed.
@@ -26,55 +45,112 @@ type Request struct {
 	// Token is what the proxy knows of the request's token, and asked only if a rule wants
 	// it; it may be nil where no session metadata is configured.
 	Token Claims
-
-	ifNoneMatch    string // all lines of it, joined by ", "; "" is none
-	acceptEncoding string
-	hasAccept      bool // an Accept-Encoding header is there, be it empty
-	ifMatch        bool
-	grpc           bool // the proxy makes each answer of its own one of gRPC, whatever the method
-	id, secret     field
-	authorization  field
 }
 
-// field is a header that must come once.
+// field is a header as its first line has it.
 type field struct {
 	value string
 	lines int
 }
 
-func (f *field) add(value string) { f.value, f.lines = value, f.lines+1 }
+type line struct {
+	header header
+	value  string
+}
 
-// readConditions takes over what a cache rule needs of one header.
-func (r *Request) readConditions(name, value string) {
-	switch name {
-	case "if-none-match":
-		r.ifNoneMatch = joinLines(r.ifNoneMatch, value)
-	case "accept-encoding":
-		r.acceptEncoding, r.hasAccept = joinLines(r.acceptEncoding, value), true
-	case "if-match", "if-unmodified-since":
-		r.ifMatch = true
-	case "content-type":
-		r.grpc = r.grpc || strings.HasPrefix(value, "application/grpc")
+// has reports whether a header is there, be it empty.
+func (r *Request) has(h header) bool { return r.fields[h].lines > 0 }
+
+// grpc reports whether the proxy makes each answer of its own one of gRPC, whatever the method.
+func (r *Request) grpc() bool {
+	return strings.HasPrefix(r.fields[headerContentType].value, "application/grpc")
+}
+
+// list is all lines of a header as one list (RFC 9110, section 5.3), "" if there is none.
+func (r *Request) list(h header) string {
+	if r.more == nil {
+		return r.fields[h].value
+	}
+	return r.join(h)
+}
+
+//go:noinline
+func (r *Request) join(h header) string {
+	lines := []string{r.fields[h].value}
+	for _, l := range r.more {
+		if l.header == h {
+			lines = append(lines, l.value)
+		}
+	}
+	return strings.Join(lines, ", ")
+}
+
+// Read is what decisions need of a request's headers, whose names are in lower case. It refers to them.
+func (e *Edge) Read(fields abi.Fields, token Claims) (r Request) {
+	r.Token = token
+	for fields.More() {
+		name, value := fields.Next()
+		for _, known := range e.known[min(len(name), lastLength)] {
+			if known.name != name {
+				continue
+			}
+			if f := &r.fields[known.header]; f.lines == 0 {
+				f.value, f.lines = value, 1
+			} else {
+				r.addLine(known.header, value)
+			}
+		}
+		if abi.LengthBit(uint32(len(name)))&identityLengths != 0 {
+			r.addIdentity(name)
+		}
+	}
+	return r
+}
+
+//go:noinline
+func (r *Request) addLine(h header, value string) {
+	r.fields[h].lines++
+	r.more = append(r.more, line{h, value})
+}
+
+//go:noinline
+func (r *Request) addIdentity(name string) {
+	if isIdentity(name) {
+		r.Forged = append(r.Forged, name)
 	}
 }
 
-// readCredential takes over what an auth rule needs of one header.
-func (r *Request) readCredential(name, value string, c *Credentials) {
-	switch {
-	case c.Basic && name == "authorization":
-		r.authorization.add(value)
-	case name == c.IDHeader:
-		r.id.add(value)
-	case name == c.SecretHeader:
-		r.secret.add(value)
-	}
+// knownHeaders are the headers that decisions depend on by the length of their names, from lastLength on in one list.
+type knownHeaders [lastLength + 1][]knownHeader
+
+const lastLength = 31
+
+type knownHeader struct {
+	name   string
+	header header
 }
 
-// HeadersRead are the headers that [Edge.Govern] takes something of. Of the identity headers
-// it takes each spelling, all as long as the one that is here.
-func (c *Config) HeadersRead() []string {
-	return append(c.credentialHeaders(), ":method", ":path", "if-none-match", "accept-encoding", "if-match", "if-unmodified-since",
-		"content-type", DeviceHeader, PermissionsHeader, "authorization")
+func (k *knownHeaders) add(name string, h header) {
+	at := &k[min(len(name), lastLength)]
+	*at = append(*at, knownHeader{name, h})
+}
+
+// knownHeaders are those of a configuration. A credential may come in any header, in one of the others, too.
+func (c *Config) knownHeaders() (k knownHeaders) {
+	k.add(":method", headerMethod)
+	k.add(":path", headerTarget)
+	k.add("if-none-match", headerIfNoneMatch)
+	k.add("accept-encoding", headerAcceptEncoding)
+	k.add("if-match", headerIfMatch)
+	k.add("if-unmodified-since", headerIfUnmodifiedSince)
+	k.add("content-type", headerContentType)
+	if c.Credentials.Basic {
+		k.add("authorization", headerAuthorization)
+	} else {
+		k.add(c.Credentials.IDHeader, headerID)
+		k.add(c.Credentials.SecretHeader, headerSecret)
+	}
+	return k
 }
 
 // credentialHeaders are those that a credential or a token comes in, of which the latter's is
@@ -90,8 +166,11 @@ func (c *Config) credentialHeaders() []string {
 	return names
 }
 
-// IsIdentity reports whether an upstream may take name, in lower case, for one of our headers.
-func IsIdentity(name string) bool {
+// identityLengths are those of the names that isIdentity is true of, see [abi.LengthBit].
+const identityLengths = 1<<len(DeviceHeader) | 1<<len(PermissionsHeader)
+
+// isIdentity reports whether an upstream may take name, in lower case, for one of our headers.
+func isIdentity(name string) bool {
 	switch len(name) {
 	case len(DeviceHeader):
 		return spells(name, DeviceHeader)
@@ -113,22 +192,14 @@ func spells(name, header string) bool {
 	return true
 }
 
-// joinLines joins the lines of a list header (RFC 9110, section 5.3).
-func joinLines(list, line string) string {
-	if list == "" {
-		return line
-	}
-	return list + ", " + line
-}
-
 // appendKey appends the cache key of the request under a rule; false if it would be too
 // long, or the target so long that taking it apart is not worth it.
 func (r *Request) appendKey(dst []byte, c *Cache, device string) ([]byte, bool) {
-	if len(r.Target) > 2*wire.MaxKey {
+	if len(r.fields[headerTarget].value) > 2*wire.MaxKey {
 		return dst, false
 	}
 	start := len(dst)
-	path, query, _ := strings.Cut(r.Target, "?")
+	path, query, _ := strings.Cut(r.fields[headerTarget].value, "?")
 	if !wire.ValidQuery(query) {
 		return dst, false
 	}
@@ -158,14 +229,15 @@ type Credential struct {
 func (r *Request) credential(cred *Credential, c *Credentials) bool {
 	if c.Basic {
 		var ok bool
-		if *cred, ok = parseBasic(&r.authorization); !ok {
+		if *cred, ok = parseBasic(&r.fields[headerAuthorization]); !ok {
 			return false
 		}
 	} else {
-		if r.id.lines != 1 || r.secret.lines != 1 {
+		id, secret := &r.fields[headerID], &r.fields[headerSecret]
+		if id.lines != 1 || secret.lines != 1 {
 			return false
 		}
-		cred.ID, cred.Secret = r.id.value, r.secret.value
+		cred.ID, cred.Secret = id.value, secret.value
 	}
 	return wire.ValidDeviceID(cred.ID) && cred.Secret != "" && len(cred.Secret) <= wire.MaxSecret &&
 		strings.IndexByte(cred.Secret, 0) < 0 // bcrypt implementations differ on what follows a NUL

@@ -1,6 +1,9 @@
 package policy
 
-import "github.com/gatehouse/gatehouse/wire"
+import (
+	"github.com/gatehouse/gatehouse/wasm-filter/abi"
+	"github.com/gatehouse/gatehouse/wire"
+)
 
 // Claims are those of the token that the proxy's own JWT filter has validated for a
 // request. They never come from a header: a client could write that.
@@ -18,7 +21,7 @@ const (
 // shown makes c what a request shows: a credential or, without any part of one, the session
 // of its token. It is false if it shows nothing that can be good.
 func (e *Edge) shown(c *Credential, r *Request) bool {
-	if e.config.SessionMetadata == "" || r.id.lines+r.secret.lines+r.authorization.lines > 0 {
+	if e.config.SessionMetadata == "" || r.fields[headerID].lines+r.fields[headerSecret].lines+r.fields[headerAuthorization].lines > 0 {
 		return r.credential(c, &e.config.Credentials)
 	}
 	c.ID = r.Token.Claim(e.config.SessionMetadata, subjectClaim)
@@ -67,6 +70,6 @@ func (e *Edge) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers *
 		d.unavailable(issued.RetryAfterS)
 	default:
 		d.Action, d.Status, d.Body, d.Auth = Reply, 200, issued.Body, SessionIssued
-		d.Headers = [][2]string{{"content-type", "application/json"}, {"cache-control", "no-store"}}
+		d.Headers = abi.AppendHeaders(nil, [][2]string{{"content-type", "application/json"}, {"cache-control", "no-store"}})
 	}
 }

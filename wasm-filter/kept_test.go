@@ -168,7 +168,7 @@ func TestObjectsThatShareAnEntry(t *testing.T) {
 	e := emulateBoth(t)
 	wide := state
 	wide.ObjectBuckets = 1 << 30
-	keys := make([]string, 2*keptObjects)
+	keys := make([]string, 2048)
 	for i := range keys {
 		keys[i] = "/v1/private/" + string([]byte{'a' + byte(i%26), 'a' + byte(i/26%26), 'a' + byte(i/676)})
 	}

@@ -1,0 +1,279 @@
+package policy
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+const keptRules = `{"credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"}, "rules": [
+	{"match": {"prefix": "/me"}, "auth": {}, "cache": {"scope": "device"}},
+	{"match": {"prefix": "/private/"}, "auth": {}, "cache": {}},
+	{"match": {"prefix": "/"}, "cache": {"query": ["lang"]}}]}`
+
+// counted is shared memory that counts the reads of objects.
+type counted struct {
+	*memory
+	reads int
+}
+
+func (c *counted) Record(region wire.Region, index uint32) []byte {
+	if region == wire.RegionObjects {
+		c.reads++
+	}
+	return c.memory.Record(region, index)
+}
+
+// twins are two edges with the same rules and memory, one of which keeps answers. They are asked the same.
+type twins struct {
+	*counted
+	keeps, composes *Edge
+}
+
+func newTwins(t *testing.T) *twins {
+	t.Helper()
+	c, err := parseJSON(t, keptRules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &twins{&counted{memory: newMemory()}, NewEdge(c), NewEdge(c)}
+}
+
+// ask gives what both decide, as text, and how many objects the one that keeps answers has read.
+func (w *twins) ask(nowMS int64, lines ...string) (kept, composed string, reads int) {
+	for i, e := range []*Edge{w.keeps, w.composes} {
+		guard := w.guard
+		if i == 1 {
+			w.guard = 0 // it isn't known
+		}
+		before := w.reads
+		if state := e.State(); state.Epoch != w.state.Epoch || state.InStepMS != w.state.InStepMS {
+			e.SetState(w.state)
+		}
+		r := read(e, lines...)
+		var d Decision
+		e.Decide(&d, nowMS, &r, w, &Answers{})
+		text := fmt.Sprintf("%d %d %q %q %q %q %q %q %q", d.Action, d.Status, fieldsOf(d), d.Body, d.Key, d.Device, d.CacheStatus, d.Auth, d.Cache)
+		if w.guard = guard; i == 1 {
+			return kept, text, reads
+		}
+		kept, reads = text, w.reads-before
+	}
+	return
+}
+
+// publish puts a version of an object, as the push listener does it, which may be of no encoding but identity.
+func (w *twins) publish(key string, publishedMS int64, ttlMS uint64, version string, encoded bool) {
+	w.guard += 1 << 8
+	w.putVersion(key, publishedMS, ttlMS, version, encoded)
+}
+
+// TestKeptIsWhatWouldBeComposed asks at random while objects, time and state go on: whoever keeps
+// answers must give the very ones that are composed each time.
+func TestKeptIsWhatWouldBeComposed(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	pick := func(of ...string) string { return of[random.IntN(len(of))] }
+	w := newTwins(t)
+	w.guard = 1 << 8
+	for _, device := range []string{"one", "two"} {
+		w.verdict(device, "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1<<40})
+	}
+	clock, saved, asked := now, 0, 0
+	for i := range 15_000 {
+		switch random.IntN(30) {
+		case 0, 7, 8, 9:
+			key := pick("/a", "/a?lang=de", "/b", "/private/a", "/private/b", "@one/me", "@two/me", "/a?lang=")
+			w.publish(key, clock-random.Int64N(4000), uint64(random.IntN(2)*random.IntN(6000)), fmt.Sprintf(`"v%d"`, random.IntN(3)), random.IntN(2) == 0)
+		case 1:
+			clock += random.Int64N(3000)
+		case 2:
+			clock -= random.Int64N(1500)
+		case 3:
+			w.state.InStepMS = clock - random.Int64N(32_000) // in step for 30 s
+		case 4:
+			if random.IntN(20) == 0 { // another sidecar, which puts other things in other places
+				w.state.Epoch++
+				w.state.Keys.Placement[0]++
+				clear(w.records)
+				w.verdict("one", "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1<<40})
+			}
+		case 5:
+			w.drop()
+			w.bodyGone = random.IntN(4) == 0
+		case 6:
+			w.keeps.Forget()
+		}
+		lines := []string{pick("GET", "GET", "HEAD", "POST") + " " + pick("/a", "/a?lang=de", "/a?x=1", "/a?x=2&lang=de", "/b", "/private/a", "/private/b", "/me", "/none", "/%61")}
+		lines = append(lines, "x-device-id: "+pick("one", "two"), "x-device-token: "+pick("s", "s", "s", "wrong"))
+		for range random.IntN(3) {
+			lines = append(lines, pick(`if-none-match: "v0"`, `if-none-match: "v1"`, `if-none-match: W/"v1"`, "if-none-match: *", "if-none-match: ",
+				"accept-encoding: gzip", "accept-encoding: ", "accept-encoding: identity;q=0", "accept-encoding: br", `if-match: "v1"`,
+				"content-type: application/json"))
+		}
+		for range 5 {
+			kept, composed, reads := w.ask(clock, lines...)
+			if kept != composed {
+				t.Fatalf("request %d, %q at %d, in step at %d, guard %x:\ngot  %s\nwant %s", i, lines, clock, w.state.InStepMS, w.guard, kept, composed)
+			}
+			if strings.Contains(kept, "gatehouse; hit") {
+				if asked++; reads == 0 {
+					saved++
+				}
+			}
+			clock += random.Int64N(2) * random.Int64N(400)
+		}
+	}
+	if saved < 3000 {
+		t.Errorf("%d of %d answers were given without reading an object: too few to tell anything", saved, asked)
+	}
+}
+
+// written is shared memory that an object is written to while it is read.
+type written struct {
+	*memory
+	write func()
+}
+
+func (w *written) Record(region wire.Region, index uint32) []byte {
+	record := w.memory.Record(region, index)
+	if region == wire.RegionObjects && w.write != nil {
+		w.write()
+	}
+	return record
+}
+
+// TestGuardIsReadFirst: what was read before a change must not be kept as if it had been read after it.
+func TestGuardIsReadFirst(t *testing.T) {
+	c, err := parseJSON(t, keptRules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, m := NewEdge(c), &written{memory: newMemory()}
+	m.guard = 1 << 8
+	e.SetState(m.state)
+	m.putVersion("/a", now, 0, `"v1"`, false)
+	ask := func() string {
+		r := read(e, "GET /a")
+		var d Decision
+		e.Decide(&d, now, &r, m, &Answers{})
+		return fmt.Sprint(fieldsOf(d))
+	}
+	ask()
+	m.write = func() {
+		m.guard += 1 << 8
+		m.putVersion("/a", now, 0, `"v2"`, false)
+		m.write = nil
+	}
+	if got := ask(); !strings.Contains(got, "v1") {
+		t.Fatalf("got %s, want what was read", got)
+	}
+	if got := ask(); !strings.Contains(got, "v2") {
+		t.Errorf("got %s, want the version that was written since", got)
+	}
+}
+
+// TestKeptByTheMillisecond asks every millisecond: age, lifetime, expiry and the end of being in step
+// come exactly when they would without what is kept.
+func TestKeptByTheMillisecond(t *testing.T) {
+	w := newTwins(t)
+	w.guard = 1 << 8
+	w.state.InStepMS = now - 30_000 + 2500 // in step until 2500 from now
+	w.publish("/forever", now-5123, 0, `"v1"`, true)
+	w.publish("/ttl", now-1234, 3210, `"v1"`, true)
+	w.publish("/ahead", now+1500, 3000, `"v1"`, true) // by a clock that is ahead
+	saved := 0
+	for at := now; at < now+4000; at++ {
+		for _, key := range []string{"/forever", "/ttl", "/ahead"} {
+			kept, composed, reads := w.ask(at, "GET "+key)
+			if kept != composed {
+				t.Fatalf("%s after %d ms:\ngot  %s\nwant %s", key, at-now, kept, composed)
+			}
+			if reads == 0 {
+				saved++
+			}
+		}
+	}
+	if saved < 10_000 {
+		t.Errorf("%d of 12000 answers were given without reading an object: too few to tell anything", saved)
+	}
+}
+
+// TestKeptIsOfOneDevice: what one device may see isn't given to another one, whose id looks the same at its end.
+func TestKeptIsOfOneDevice(t *testing.T) {
+	w := newTwins(t)
+	w.guard = 1 << 8
+	devices := []string{"one-12345678", "two-12345678"}
+	for i, device := range devices {
+		w.verdict(device, "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1000})
+		w.publish("@"+device+"/me", now, 0, fmt.Sprintf(`"v%d"`, i), false)
+	}
+	saved := 0
+	for i := range 12 {
+		kept, composed, reads := w.ask(now, "GET /me", "x-device-id: "+devices[i/3%2], "x-device-token: s")
+		if kept != composed || !strings.Contains(kept, devices[i/3%2]) {
+			t.Errorf("request %d: got %s, want %s", i, kept, composed)
+		}
+		saved += 1 - reads
+	}
+	if saved < 5 {
+		t.Errorf("%d of 12 answers were given without reading an object: too few to tell anything", saved)
+	}
+}
+
+// TestKeptWithoutItsBody: an answer whose body isn't there any more isn't given without it.
+func TestKeptWithoutItsBody(t *testing.T) {
+	w := newTwins(t)
+	w.guard = 1 << 8
+	w.publish("/a", now, 0, `"v1"`, false)
+	for i, want := range []int{1, 1, 0, 1, 0} {
+		if i == 3 {
+			w.drop()
+		}
+		if kept, composed, reads := w.ask(now, "GET /a"); kept != composed || reads != want {
+			t.Errorf("request %d: got %d reads, want %d; and %s, want %s", i, reads, want, kept, composed)
+		}
+	}
+}
+
+// TestKeptIsBounded: what a client makes long isn't kept.
+func TestKeptIsBounded(t *testing.T) {
+	for _, tt := range []struct {
+		list  int
+		reads int // of the third request for the same
+	}{{1500, 0}, {maxKept, 1}} {
+		w := newTwins(t)
+		w.guard = 1 << 8
+		w.publish("/a", now, 0, `"v1"`, false)
+		list := `if-none-match: "` + strings.Repeat("x", tt.list) + `"`
+		for i, want := range []int{1, 1, tt.reads} {
+			if kept, composed, reads := w.ask(now, "GET /a", list); kept != composed || reads != want {
+				t.Errorf("If-None-Match of %d bytes, request %d: got %d reads, want %d; and %s, want %s", tt.list, i, reads, want, kept, composed)
+			}
+		}
+	}
+}
+
+// TestKeptOfOneHash: questions that share a hash have answers of their own.
+func TestKeptOfOneHash(t *testing.T) {
+	w := newTwins(t)
+	w.guard = 1 << 8
+	paths := []string{"/aaaa/12345678", "/bbbb/12345678"}
+	for i, path := range paths {
+		w.publish(path, now, 0, fmt.Sprintf(`"v%d"`, i), false)
+	}
+	var read []int
+	for _, path := range []int{0, 0, 0, 1, 0, 1, 1, 1, 0} {
+		kept, composed, reads := w.ask(now, "GET "+paths[path])
+		if kept != composed {
+			t.Fatalf("%s: got %s, want %s", paths[path], kept, composed)
+		}
+		read = append(read, reads)
+	}
+	if want := []int{1, 1, 0, 1, 1, 1, 0, 0, 1}; !slices.Equal(read, want) { // each takes the other's place
+		t.Errorf("got reads %v, want %v", read, want)
+	}
+}
