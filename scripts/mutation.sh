@@ -127,7 +127,13 @@ check kept-answer-of-its-device wasm-filter/policy/answer.go \
 check kept-answer-of-a-body-that-is-kept wasm-filter/policy/kept.go \
   '(k.body == nil || k.body.Bytes != nil)' 'true' ./wasm-filter/policy TestKeptWithoutItsBody
 check guard-before-the-object wasm-filter/policy/answer.go \
-  'validity{e.state.Epoch, guard,' 'validity{e.state.Epoch, mem.Guard(),' ./wasm-filter/policy TestGuardIsReadFirst
+  'validity{guard,' 'validity{mem.Guard(),' ./wasm-filter/policy TestGuardIsReadFirst
+check kept-answer-of-its-clock wasm-filter/policy/kept.go \
+  'k.fromMS <= nowMS &&' '' ./wasm-filter/policy TestKeptByTheMillisecond
+check kept-answer-of-its-rule wasm-filter/policy/answer.go \
+  'question{rule: r.rule,' 'question{' ./wasm-filter/policy TestKeptIsOfOneRule
+check kept-answer-of-its-state wasm-filter/policy/decide.go \
+  'e.Forget()' '' ./wasm-filter/policy TestKeptIsOfOneState
 check guard-of-each-batch wasm-filter/ingest.go \
   'if op.Region == wire.RegionObjects {' 'if false {' ./wasm-filter TestObjectsAreKept
 check nothing-kept-while-written wasm-filter/guard.go \

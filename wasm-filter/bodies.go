@@ -9,7 +9,7 @@ import (
 const maxBodies = 16 << 20
 
 // bodyCache keeps the bodies that this VM has read (L1), so that a body is copied out of
-// shared memory once per worker and version. An entry is used only if the stamp that
+// shared memory once per worker and version. An entry is given only if the stamp that
 // the object's metadata names right now is its own. The zero value is ready to use.
 type bodyCache struct {
 	entries map[uint32]bodyEntry // by slot

@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/gatehouse/gatehouse/wasm-filter/abi"
+	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 	"github.com/gatehouse/gatehouse/wire"
 )
@@ -198,7 +199,7 @@ func (e *emulator) requestHeaders() []byte {
 	if e.mute {
 		return nil
 	}
-	e.buffer = abi.AppendHeaders(e.buffer[:0], e.streams[e.current].request)
+	e.buffer = headermap.Append(e.buffer[:0], e.streams[e.current].request)
 	return e.result(e.buffer)
 }
 
@@ -231,7 +232,7 @@ func (e *emulator) reply(status int, headers, body []byte) {
 	if x.reply != nil {
 		panic(fmt.Sprintf("a second reply to stream %d", e.current))
 	}
-	all, ok := abi.ParseHeaders(bytes.Clone(headers))
+	all, ok := headermap.Parse(bytes.Clone(headers))
 	if !ok {
 		panic(fmt.Sprintf("a reply to stream %d with malformed headers %q", e.current, headers))
 	}

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"github.com/gatehouse/gatehouse/wasm-filter/abi"
+	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 )
 
@@ -16,7 +16,7 @@ type stream struct {
 // proceed decides the request as far as it can with what is known now.
 func (s *stream) proceed(headers []byte) action {
 	v := s.vm
-	fields, ok := abi.ParseFields(headers)
+	fields, ok := headermap.ParseFields(headers)
 	if !ok {
 		d := policy.Unreadable() // what can't be read no rule has let through
 		v.count(d.Auth)

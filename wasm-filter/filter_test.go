@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gatehouse/gatehouse/wasm-filter/abi"
+	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 	"github.com/gatehouse/gatehouse/wire"
 )
@@ -84,14 +84,14 @@ func TestPasses(t *testing.T) {
 	e := emulate(t, rules)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			raw := abi.AppendHeaders(nil, append([][2]string{{":method", "PUT"}, {":path", tt.path}}, tt.headers...))
-			fields, ok := abi.ParseFields(raw)
+			raw := headermap.Append(nil, append([][2]string{{":method", "PUT"}, {":path", tt.path}}, tt.headers...))
+			fields, ok := headermap.ParseFields(raw)
 			if got := e.vm.edge.Locate(fields).Passes; !ok || got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})
 	}
-	if fields, ok := abi.ParseFields(abi.AppendHeaders(nil, [][2]string{{":method", "CONNECT"}})); !ok || e.vm.edge.Locate(fields).Passes {
+	if fields, ok := headermap.ParseFields(headermap.Append(nil, [][2]string{{":method", "CONNECT"}})); !ok || e.vm.edge.Locate(fields).Passes {
 		t.Error("passes without a path")
 	}
 }
@@ -108,7 +108,7 @@ func FuzzPasses(f *testing.F) {
 	f.Fuzz(func(t *testing.T, method, target, name string) {
 		headers := [][2]string{{":method", method}, {":path", target}, {strings.ToLower(name), "value"}}
 		for _, v := range vms {
-			fields, _ := abi.ParseFields(abi.AppendHeaders(nil, headers))
+			fields, _ := headermap.ParseFields(headermap.Append(nil, headers))
 			at, r := v.edge.Locate(fields), v.edge.Read(fields, nil)
 			if at.Passes && (v.edge.Govern(&r, &at) || r.Forged != nil) {
 				t.Errorf("%q is said to pass, but something is to be done: %+v", headers, r)

@@ -25,11 +25,11 @@ type host interface {
 	state() (record []byte, cas uint32)
 	// setState writes the state record if it is still that of cas, or in any case if cas is 0.
 	setState(value []byte, cas uint32) bool
-	// guard is the value of the gauge that guards kept objects, 0 if it can't be read.
+	// guard is the value of the gauge that guards kept answers, 0 if it can't be read.
 	guard() uint64
 	// addGuard adds to it, on all workers at once.
 	addGuard(n int64) error
-	// requestHeaders are all request headers, for abi.ParseFields, names in lower case,
+	// requestHeaders are all request headers, for headermap.ParseFields, names in lower case,
 	// pseudo-headers included; nil if they can't be read.
 	requestHeaders() []byte
 	// requestBody is the first size bytes of the buffered request body.
@@ -44,7 +44,7 @@ type host interface {
 	// setCacheStatus lays the Cache-Status of a response from upstream where the route
 	// configuration takes it from: adding it here would be a callback for every response.
 	setCacheStatus(value string)
-	// reply answers the request, with headers of abi.AppendHeaders; its context must pause and may
+	// reply answers the request, with headers of headermap.Append; its context must pause and may
 	// not reply again.
 	reply(status int, headers, body []byte)
 	// resume sends a paused request on.

@@ -70,28 +70,39 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 		{"auth + 200, query", device("/v1/private/1?b=1&lang=de&a"), 200},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			e := emulate(t, rules)
-			putVerdict(e, e.clock+1000)
-			path, _, _ := strings.Cut(tt.headers[1][1], "?")
-			if strings.Contains(tt.headers[1][1], "lang") {
-				path += "?lang=de"
-			}
-			if tt.status != 0 {
-				putObject(e, path, 1024)
-			}
-			q := &quiet{emulator: e}
-			e.vm.host = q
-			e.streams[2] = &exchange{request: tt.headers}
-			run := func() { q.show(2) }
-			e.vm.hits.report = make([]byte, 0, maxReport) // as after its first second
-			if got := testing.AllocsPerRun(100, run); got != 0 {
-				t.Errorf("got %v allocations per request, want 0", got)
-			}
-			if q.status != tt.status {
-				t.Errorf("got status %d, want %d", q.status, tt.status)
-			}
-		})
+		for _, answers := range []string{"composed", "kept", "kept for a moment"} {
+			t.Run(tt.name+", "+answers, func(t *testing.T) {
+				e := emulate(t, rules)
+				if answers != "composed" {
+					raiseGuard(e)
+				}
+				putVerdict(e, e.clock+60_000)
+				path, _, _ := strings.Cut(tt.headers[1][1], "?")
+				if strings.Contains(tt.headers[1][1], "lang") {
+					path += "?lang=de"
+				}
+				if tt.status != 0 {
+					putObject(e, path, 1024)
+				}
+				q := &quiet{emulator: e}
+				e.vm.host = q
+				e.streams[2] = &exchange{request: tt.headers}
+				run := func() {
+					q.show(2)
+					if answers == "kept for a moment" {
+						e.clock += 250
+					}
+				}
+				e.vm.hits.report = make([]byte, 0, maxReport) // as after its first second
+				run()                                         // and what is kept was asked for before
+				if got := testing.AllocsPerRun(100, run); got != 0 {
+					t.Errorf("got %v allocations per request, want 0", got)
+				}
+				if q.status != tt.status {
+					t.Errorf("got status %d, want %d", q.status, tt.status)
+				}
+			})
+		}
 	}
 }
 

@@ -3,7 +3,7 @@ package main
 import (
 	"fmt"
 
-	"github.com/gatehouse/gatehouse/wasm-filter/abi"
+	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 	"github.com/gatehouse/gatehouse/wire"
 )
@@ -20,7 +20,7 @@ type ingest struct {
 
 func (i *ingest) headers(endOfStream bool) action {
 	var method, path string
-	headers, _ := abi.ParseHeaders(i.vm.host.requestHeaders())
+	headers, _ := headermap.Parse(i.vm.host.requestHeaders())
 	for _, h := range headers {
 		switch h[0] {
 		case ":method":
@@ -122,6 +122,6 @@ func (i *ingest) refuse(status int, why string) action {
 
 func (i *ingest) reply(status int, contentType string, body []byte) action {
 	i.done = true
-	i.vm.host.reply(status, abi.AppendHeaders(nil, [][2]string{{"content-type", contentType}}), body)
+	i.vm.host.reply(status, headermap.Append(nil, [][2]string{{"content-type", contentType}}), body)
 	return pause
 }

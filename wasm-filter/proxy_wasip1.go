@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/gatehouse/gatehouse/wasm-filter/abi"
+	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 	"github.com/gatehouse/gatehouse/wire"
 )
@@ -120,7 +121,7 @@ func (*proxy) enter(stream uint32) bool {
 }
 
 func (*proxy) call(cluster, path string, body []byte, timeout time.Duration) (uint32, error) {
-	headers := abi.AppendHeaders(nil, [][2]string{{":method", "POST"}, {":path", path}, {":authority", "gatehouse"}})
+	headers := headermap.Append(nil, [][2]string{{":method", "POST"}, {":path", path}, {":authority", "gatehouse"}})
 	return abi.Call(cluster, headers, body, timeout)
 }
 

@@ -95,7 +95,7 @@ func NowMS() int64 {
 	return int64(out.time / 1e6)
 }
 
-// Pairs is a header map of the current context, for [ParseFields]. Names are in lower case.
+// Pairs is a header map of the current context, in the form of package headermap. Names are in lower case.
 func Pairs(m HeaderMap) ([]byte, error) {
 	return result(proxyGetHeaderMapPairs(m, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size)))
 }

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"unsafe"
 
-	"github.com/gatehouse/gatehouse/wasm-filter/abi"
+	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -43,8 +43,8 @@ func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memo
 		q.device = d.Device
 	}
 	q.hash = q.sum()
-	k := &e.kept[q.hash>>(32-keptBits)]
-	if answers.Fetch == nil && k.answers(&q, nowMS, e.state.Epoch, mem) {
+	k := &e.kept[q.hash>>(64-keptBits)]
+	if answers.Fetch == nil && k.answers(&q, nowMS, mem) {
 		k.give(d)
 		return
 	}
@@ -90,7 +90,7 @@ func (e *Edge) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q *q
 	case err == nil:
 		d.Key = key
 		if guard != 0 {
-			k.keep(q, d, body, validity{e.state.Epoch, guard, nowMS, e.unchangedUntil(nowMS, &o)})
+			k.keep(q, d, body, validity{guard, nowMS, e.unchangedUntil(nowMS, &o)})
 		}
 	case errors.Is(err, errNotAcceptable):
 		d.pass(CacheBypass, statusNotAcceptable)
@@ -159,7 +159,7 @@ func (e *Edge) serve(d *Decision, nowMS int64, rule *Rule, q *question, s *sourc
 
 // headerMap is headers as a header map; it is valid until the next decision.
 func (e *Edge) headerMap(headers [][2]string) []byte {
-	e.headers = abi.AppendHeaders(e.headers[:0], headers)
+	e.headers = headermap.Append(e.headers[:0], headers)
 	return e.headers
 }
 

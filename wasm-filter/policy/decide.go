@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gatehouse/gatehouse/wasm-filter/abi"
+	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -27,8 +27,8 @@ type Decision struct {
 	Action Action
 
 	Status  int    // Reply
-	Headers []byte // Reply; as [abi.AppendHeaders] has them
-	Body    []byte // Reply; belongs to Memory
+	Headers []byte // Reply; as [headermap.Append] has them; may belong to the edge
+	Body    []byte // Reply; may belong to Memory
 
 	// Credential is what the request shows, if its rule asks for one. It is to be verified
 	// now (Verify), for a token (Exchange), or behind a request that is answered (Refresh).
@@ -50,8 +50,7 @@ type Decision struct {
 	Cache    Counter
 }
 
-// Memory is shared memory as one request reads it. What it returns is not changed and
-// stays valid until the request is answered.
+// Memory is shared memory as one request reads it. What it returns stays valid until the request is answered.
 type Memory interface {
 	// Record is the record at a place, nil if none was ever written.
 	Record(region wire.Region, index uint32) []byte
@@ -144,9 +143,9 @@ func (e *Edge) SetState(s wire.State) {
 }
 
 // Decide makes d the decision on one request at nowMS, unix ms; see [Edge.Govern] for which need
-// one. It is a pure function of its arguments and the edge's state. The
-// decision refers to the request, to what mem returned and to memory of the edge's, and so
-// is valid until the next one. It is filled in in place, here and below, because it is large.
+// one. It is a function of its arguments and the edge's state: answers that are kept show in nothing but
+// what mem is asked for. The decision refers to the request, to what mem returned and to memory of the edge's,
+// and so is valid until the next one. It is filled in in place, here and below, because it is large.
 func (e *Edge) Decide(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
 	*d = Decision{}
 	e.text = e.text[:0]
@@ -299,7 +298,7 @@ func (d *Decision) problem(status int, counter Counter, more ...[2]string) {
 		text = "forbidden\n"
 	}
 	d.Action, d.Status, d.Body, d.Auth = Reply, status, []byte(text), counter
-	d.Headers = abi.AppendHeaders(nil, append([][2]string{{"content-type", "text/plain"}, {"cache-control", "no-store"}}, more...))
+	d.Headers = headermap.Append(nil, append([][2]string{{"content-type", "text/plain"}, {"cache-control", "no-store"}}, more...))
 }
 
 // Names are the permissions of a set, in the state's order, comma separated.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gatehouse/gatehouse/wasm-filter/abi"
+	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -22,6 +22,7 @@ type memory struct {
 	state    wire.State
 	records  map[[2]uint32][]byte
 	guard    uint64
+	guardUp  bool // objects are being written
 	bodyGone bool
 	given    []*Body
 }
@@ -38,7 +39,12 @@ func (m *memory) Record(region wire.Region, index uint32) []byte {
 	return m.records[[2]uint32{uint32(region), index}]
 }
 
-func (m *memory) Guard() uint64 { return m.guard }
+func (m *memory) Guard() uint64 {
+	if m.guardUp {
+		return 0
+	}
+	return m.guard
+}
 
 func (m *memory) Body(epoch uint64, v wire.Variant) *Body {
 	body, err := wire.FindBody(m.Record(wire.RegionBodies, v.Slot), epoch, v)
@@ -52,7 +58,7 @@ func (m *memory) Body(epoch uint64, v wire.Variant) *Body {
 
 // fieldsOf are the headers of a reply.
 func fieldsOf(d Decision) [][2]string {
-	all, ok := abi.ParseHeaders(d.Headers)
+	all, ok := headermap.Parse(d.Headers)
 	if !ok && d.Headers != nil {
 		panic(fmt.Sprintf("malformed headers: %q", d.Headers))
 	}
@@ -117,7 +123,7 @@ func request(lines ...string) [][2]string {
 
 // read is the request of these lines.
 func read(e *Edge, lines ...string) Request {
-	fields, ok := abi.ParseFields(abi.AppendHeaders(nil, request(lines...)))
+	fields, ok := headermap.ParseFields(headermap.Append(nil, request(lines...)))
 	if !ok {
 		panic("malformed headers")
 	}

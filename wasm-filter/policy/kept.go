@@ -1,18 +1,21 @@
 package policy
 
-import "unsafe"
+import (
+	"math/bits"
+	"unsafe"
+)
 
 // keptAnswers bounds the answers that an edge keeps. It is a power of two.
 const keptAnswers = 1 << keptBits
 
 const keptBits = 10
 
-// maxKept bounds what is kept of a question and of its answer without the body, bytes.
-const maxKept = 2 << 10
+// maxKept bounds what is kept of a question and of the headers of its answer, bytes.
+const maxKept = 1 << 10
 
 // question is what an answer from the cache depends on, besides the object and the time.
 type question struct {
-	hash           uint32
+	hash           uint64
 	rule           int
 	target         string
 	device         string // "" unless the rule's objects are per device
@@ -21,16 +24,22 @@ type question struct {
 	accepts        bool // an Accept-Encoding header is there, be it empty
 }
 
-// sum is the hash, of the ends of the parts, in which they differ most. Who chooses them can
-// make two questions share an entry, which takes their gain and no more.
-func (q *question) sum() uint32 {
-	h := uint32(len(q.acceptEncoding))
-	for _, s := range [...]string{q.target, q.device, q.ifNoneMatch} {
-		for i := max(len(s)-8, 0); i < len(s); i++ {
-			h = h*31 + uint32(s[i])
+// sum is the hash. Who chooses the parts can make two questions share an entry, which takes
+// their gain and no more.
+func (q *question) sum() uint64 {
+	const odd = 0x9e3779b97f4a7c15 // 2⁶⁴ by the golden ratio
+	h := uint64(q.rule)
+	for _, s := range [...]string{q.target, q.device, q.ifNoneMatch, q.acceptEncoding} {
+		h ^= uint64(len(s))
+		i := 0
+		for ; i+8 <= len(s); i += 8 {
+			h = bits.RotateLeft64((h^*(*uint64)(unsafe.Pointer(unsafe.StringData(s[i:]))))*odd, 32)
+		}
+		for ; i < len(s); i++ {
+			h = (h ^ uint64(s[i])) * odd
 		}
 	}
-	return h * 0x9e3779b1
+	return h * odd
 }
 
 // kept is an answer that was given before, to be given to the same question again: that costs far
@@ -44,22 +53,20 @@ type kept struct {
 	counter Counter
 	key     string // refers to text
 
-	asked uint32 // the hash of what was asked for here last
+	asked uint64 // the hash of what was asked for here last
 	text  []byte
 }
 
-// validity is when an answer would be composed of the same bytes.
+// validity is when an answer would be composed of the same bytes, as long as the state is the same.
 type validity struct {
-	epoch  uint64
-	guard  uint64 // before the object was read
-	fromMS int64  // unix ms
-	// untilMS is exclusive; it is 0 of what was forgotten.
-	untilMS int64
+	guard   uint64 // before the object was read
+	fromMS  int64  // unix ms
+	untilMS int64  // likewise, exclusive; 0 of what was forgotten
 }
 
 // answers reports whether k answers q now.
-func (k *kept) answers(q *question, nowMS int64, epoch uint64, mem Memory) bool {
-	return k.question == *q && k.epoch == epoch && k.fromMS <= nowMS && nowMS < k.untilMS &&
+func (k *kept) answers(q *question, nowMS int64, mem Memory) bool {
+	return k.question == *q && k.fromMS <= nowMS && nowMS < k.untilMS &&
 		(k.body == nil || k.body.Bytes != nil) && mem.Guard() == k.guard
 }
 

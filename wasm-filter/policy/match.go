@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gatehouse/gatehouse/wasm-filter/abi"
+	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -21,7 +21,7 @@ type Location struct {
 
 // Locate finds the path of a request among those of the rules. It is all that most requests need which pass,
 // and so is short: what a request runs through costs by its length.
-func (e *Edge) Locate(fields abi.Fields) (l Location) {
+func (e *Edge) Locate(fields headermap.Fields) (l Location) {
 	all := fields
 	for fields.More() {
 		if name, value := fields.Next(); name == ":path" {
@@ -35,7 +35,7 @@ func (e *Edge) Locate(fields abi.Fields) (l Location) {
 }
 
 //go:noinline
-func anyIdentity(fields abi.Fields) bool {
+func anyIdentity(fields headermap.Fields) bool {
 	for fields.More() {
 		if name, _ := fields.Next(); isIdentity(name) {
 			return true

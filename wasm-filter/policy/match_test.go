@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gatehouse/gatehouse/wasm-filter/abi"
+	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 )
 
 func TestCanonicalPath(t *testing.T) {
@@ -194,7 +194,7 @@ func TestMatches(t *testing.T) {
 
 // passes is what Locate says of a target.
 func passes(e *Edge, target string) bool {
-	fields, ok := abi.ParseFields(abi.AppendHeaders(nil, [][2]string{{":path", target}}))
+	fields, ok := headermap.ParseFields(headermap.Append(nil, [][2]string{{":path", target}}))
 	return ok && e.Locate(fields).Passes
 }
 

@@ -4,7 +4,7 @@ import (
 	"encoding/base64"
 	"strings"
 
-	"github.com/gatehouse/gatehouse/wasm-filter/abi"
+	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -76,9 +76,9 @@ func (r *Request) list(h header) string {
 
 //go:noinline
 func (r *Request) join(h header) string {
-	lines := []string{r.fields[h].value}
-	for _, l := range r.more {
-		if l.header == h {
+	var lines []string
+	for _, l := range append([]line{{h, r.fields[h].value}}, r.more...) {
+		if l.header == h && l.value != "" {
 			lines = append(lines, l.value)
 		}
 	}
@@ -86,7 +86,7 @@ func (r *Request) join(h header) string {
 }
 
 // Read is what decisions need of a request's headers, whose names are in lower case. It refers to them.
-func (e *Edge) Read(fields abi.Fields, token Claims) (r Request) {
+func (e *Edge) Read(fields headermap.Fields, token Claims) (r Request) {
 	r.Token = token
 	for fields.More() {
 		name, value := fields.Next()
@@ -100,7 +100,7 @@ func (e *Edge) Read(fields abi.Fields, token Claims) (r Request) {
 				r.addLine(known.header, value)
 			}
 		}
-		if abi.LengthBit(uint32(len(name)))&identityLengths != 0 {
+		if headermap.LengthBit(uint32(len(name)))&identityLengths != 0 {
 			r.addIdentity(name)
 		}
 	}
@@ -146,7 +146,7 @@ func (c *Config) knownHeaders() (k knownHeaders) {
 	k.add("content-type", headerContentType)
 	if c.Credentials.Basic {
 		k.add("authorization", headerAuthorization)
-	} else {
+	} else if c.Credentials != (Credentials{}) {
 		k.add(c.Credentials.IDHeader, headerID)
 		k.add(c.Credentials.SecretHeader, headerSecret)
 	}
@@ -166,7 +166,7 @@ func (c *Config) credentialHeaders() []string {
 	return names
 }
 
-// identityLengths are those of the names that isIdentity is true of, see [abi.LengthBit].
+// identityLengths are those of the names that isIdentity is true of, see [headermap.LengthBit].
 const identityLengths = 1<<len(DeviceHeader) | 1<<len(PermissionsHeader)
 
 // isIdentity reports whether an upstream may take name, in lower case, for one of our headers.

@@ -1,7 +1,7 @@
 package policy
 
 import (
-	"github.com/gatehouse/gatehouse/wasm-filter/abi"
+	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -70,6 +70,6 @@ func (e *Edge) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers *
 		d.unavailable(issued.RetryAfterS)
 	default:
 		d.Action, d.Status, d.Body, d.Auth = Reply, 200, issued.Body, SessionIssued
-		d.Headers = abi.AppendHeaders(nil, [][2]string{{"content-type", "application/json"}, {"cache-control", "no-store"}})
+		d.Headers = headermap.Append(nil, [][2]string{{"content-type", "application/json"}, {"cache-control", "no-store"}})
 	}
 }

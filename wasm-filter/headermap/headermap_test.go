@@ -1,4 +1,4 @@
-package abi
+package headermap
 
 import (
 	"slices"
@@ -7,9 +7,9 @@ import (
 )
 
 func TestMalformed(t *testing.T) {
-	good := AppendHeaders(nil, [][2]string{{"a", "b"}, {"c", "d"}})
+	good := Append(nil, [][2]string{{"a", "b"}, {"c", "d"}})
 	for end := range len(good) {
-		if got, ok := ParseHeaders(good[:end:end]); ok {
+		if got, ok := Parse(good[:end:end]); ok {
 			t.Errorf("cut at %d of %d: got %q, want it to be malformed", end, len(good), got)
 		}
 	}
@@ -26,7 +26,7 @@ func TestHeaders(t *testing.T) {
 	}
 	for name, headers := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got, ok := ParseHeaders(AppendHeaders(nil, headers)); !ok || !slices.Equal(got, headers) {
+			if got, ok := Parse(Append(nil, headers)); !ok || !slices.Equal(got, headers) {
 				t.Errorf("got %q, %v; want %q", got, ok, headers)
 			}
 		})
@@ -35,7 +35,7 @@ func TestHeaders(t *testing.T) {
 
 func TestLengths(t *testing.T) {
 	long := strings.Repeat("x", 100)
-	fields, ok := ParseFields(AppendHeaders(nil, [][2]string{{"a", "1"}, {"bb", "2"}, {long, "3"}, {"d", "4"}}))
+	fields, ok := ParseFields(Append(nil, [][2]string{{"a", "1"}, {"bb", "2"}, {long, "3"}, {"d", "4"}}))
 	if want := LengthBit(1) | LengthBit(2) | LengthBit(63); !ok || fields.Lengths != want {
 		t.Errorf("got %b, want %b", fields.Lengths, want)
 	}
@@ -44,7 +44,7 @@ func TestLengths(t *testing.T) {
 // TestGolden is the form that the proxy reads and writes.
 func TestGolden(t *testing.T) {
 	const want = "\x02\x00\x00\x00" + "\x01\x00\x00\x00\x02\x00\x00\x00" + "\x02\x00\x00\x00\x00\x00\x00\x00" + "a\x00bc\x00" + "de\x00\x00"
-	if got := AppendHeaders(nil, [][2]string{{"a", "bc"}, {"de", ""}}); string(got) != want {
+	if got := Append(nil, [][2]string{{"a", "bc"}, {"de", ""}}); string(got) != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -53,10 +53,10 @@ func FuzzHeaders(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte("\xff\xff\xff\xff"))
 	f.Add([]byte("\x01\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00"))
-	f.Add(AppendHeaders(nil, [][2]string{{"a", "b"}, {"c", "d"}}))
+	f.Add(Append(nil, [][2]string{{"a", "b"}, {"c", "d"}}))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		all, ok := ParseHeaders(raw) // doesn't panic
-		if again, _ := ParseHeaders(AppendHeaders(nil, all)); ok && !slices.Equal(again, all) {
+		all, ok := Parse(raw) // doesn't panic
+		if again, _ := Parse(Append(nil, all)); ok && !slices.Equal(again, all) {
 			t.Errorf("got %q, want %q", again, all)
 		}
 	})

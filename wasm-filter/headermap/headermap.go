@@ -1,4 +1,6 @@
-package abi
+// Package headermap is the form in which Proxy-Wasm, ABI 0.2, exchanges header maps. It is as short as can be,
+// because what each request runs through costs by its length.
+package headermap
 
 import (
 	"encoding/binary"
@@ -62,9 +64,9 @@ func (f *Fields) Next() (name, value string) {
 	return name, value
 }
 
-// ParseHeaders is all fields of raw, names and values, which refer to raw; false if raw is shorter
+// Parse is all fields of raw, names and values, which refer to raw; false if raw is shorter
 // than what it says it holds.
-func ParseHeaders(raw []byte) (headers [][2]string, ok bool) {
+func Parse(raw []byte) (headers [][2]string, ok bool) {
 	fields, ok := ParseFields(raw)
 	for ok && fields.More() {
 		name, value := fields.Next()
@@ -73,8 +75,8 @@ func ParseHeaders(raw []byte) (headers [][2]string, ok bool) {
 	return headers, ok
 }
 
-// AppendHeaders appends headers as a header map.
-func AppendHeaders(dst []byte, headers [][2]string) []byte {
+// Append appends headers as a header map.
+func Append(dst []byte, headers [][2]string) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(headers)))
 	for i := range headers {
 		dst = binary.LittleEndian.AppendUint32(dst, uint32(len(headers[i][0])))
