@@ -119,7 +119,7 @@ check shared-verdict-seal sidecar/internal/fleet/seal.go \
 check shared-verdict-of-an-old-record sidecar/internal/credential/hash.go \
   'r == nil || r.generation != a.generation' 'r == nil' ./sidecar/internal/credential TestRevocationBeatsSharedVerdict
 check kept-answer-by-its-guard wasm-filter/policy/kept.go \
-  '&& mem.Guard() == k.guard' '' ./wasm-filter TestObjectsAreKept
+  '&& mem.Guard() == k.guard' '' ./wasm-filter TestAnswersAreKept
 check kept-answer-of-its-time wasm-filter/policy/kept.go \
   'nowMS < k.untilMS &&' 'k.untilMS != 0 &&' ./wasm-filter/policy TestKeptByTheMillisecond
 check kept-answer-of-its-device wasm-filter/policy/answer.go \
@@ -128,6 +128,10 @@ check kept-answer-of-a-body-that-is-kept wasm-filter/policy/kept.go \
   '(k.body == nil || k.body.Bytes != nil)' 'true' ./wasm-filter/policy TestKeptWithoutItsBody
 check guard-before-the-object wasm-filter/policy/answer.go \
   'validity{guard,' 'validity{mem.Guard(),' ./wasm-filter/policy TestGuardIsReadFirst
+check kept-answers-end-with-each-tick wasm-filter/vm.go \
+  'v.edge.Forget()' '' ./wasm-filter TestUnguardedWriteShowsAtTick
+check fetched-is-not-kept wasm-filter/policy/answer.go \
+  'if answers.Fetch == nil && !stale' 'if !stale' ./wasm-filter/policy TestFetchedIsNotKept
 check kept-answer-of-its-clock wasm-filter/policy/kept.go \
   'k.fromMS <= nowMS &&' '' ./wasm-filter/policy TestKeptByTheMillisecond
 check kept-answer-of-its-rule wasm-filter/policy/answer.go \
@@ -135,7 +139,7 @@ check kept-answer-of-its-rule wasm-filter/policy/answer.go \
 check kept-answer-of-its-state wasm-filter/policy/decide.go \
   'e.Forget()' '' ./wasm-filter/policy TestKeptIsOfOneState
 check guard-of-each-batch wasm-filter/ingest.go \
-  'if op.Region == wire.RegionObjects {' 'if false {' ./wasm-filter TestObjectsAreKept
+  'if op.Region == wire.RegionObjects {' 'if false {' ./wasm-filter TestAnswersAreKept
 check nothing-kept-while-written wasm-filter/guard.go \
   'value&guardUp == 0' 'true' ./wasm-filter TestNothingKeptWhileObjectsAreWritten
 check guard-of-the-push-listener wasm-filter/guard.go \
@@ -172,7 +176,7 @@ check confirmed-by-time sidecar/internal/mirror/mirror.go \
 check history-of-a-promoted-replica sidecar/internal/events/position.go \
   'h.own && h.run == known.run' 'h.run == known.run' ./sidecar/internal/events TestDemotedAndPromoted
 check method-in-any-case wasm-filter/policy/match.go \
-  'if upper == r.fields[headerMethod].value || ambiguous {' 'if true {' ./wasm-filter/policy TestRuleOfMethod
+  'if upper == r.method() || ambiguous {' 'if true {' ./wasm-filter/policy TestRuleOfMethod
 check turn-of-objects sidecar/internal/image/take.go \
   'm.crowdedOut = m.dirty.len() > 0' 'm.crowdedOut = m.dirty.len() < 0' ./sidecar/internal/image TestBodyOverTheBoundIsNotCrowdedOut
 check waiters-are-bounded wasm-filter/calls.go \
@@ -192,7 +196,7 @@ check revoked-while-told-of-names sidecar/internal/api/server.go \
 check revoked-while-objects-are-read sidecar/internal/events/catchup.go \
   's.applyDevices(epoch) })' '})' ./sidecar/internal/events TestRevokedWhileObjectsAreRead
 check deny-by-default wasm-filter/policy/match.go \
-  'return r.rule >= 0 || e.config.DenyByDefault' 'return r.rule >= 0' ./wasm-filter TestDefault
+  'return r.rule >= 0 || r.ambiguous || e.config.DenyByDefault' 'return r.rule >= 0 || r.ambiguous' ./wasm-filter TestDefault
 check identity-of-what-passes wasm-filter/policy/match.go \
   'all.Lengths&identityLengths == 0 ||' 'true ||' ./wasm-filter TestForgedIdentity
 check spelling-of-what-passes wasm-filter/policy/match.go \
@@ -200,6 +204,6 @@ check spelling-of-what-passes wasm-filter/policy/match.go \
 check default-of-what-passes wasm-filter/policy/match.go \
   '!e.config.DenyByDefault && (all' '(all' ./wasm-filter TestDefault
 check method-of-what-is-plain wasm-filter/policy/match.go \
-  'if at.usual && inUpperCase(r.fields[headerMethod].value) {' 'if at.usual {' ./wasm-filter/policy TestRuleOfMethod
+  'if at.usual && inUpperCase(r.method()) {' 'if at.usual {' ./wasm-filter/policy TestRuleOfMethod
 
 exit "$failed"

@@ -51,7 +51,7 @@ func (c *bodyCache) put(epoch uint64, v wire.Variant, body []byte) *policy.Body 
 func (c *bodyCache) drop(slot uint32) {
 	if e, ok := c.entries[slot]; ok {
 		c.size -= len(e.body.Bytes)
-		e.body.Bytes = nil
+		e.body.Bytes = nil // answers that are kept refer to it
 		delete(c.entries, slot)
 	}
 }

@@ -106,6 +106,17 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 	}
 }
 
+// TestRefusalAllocatesLittle bounds what a flood of wrong credentials leaves to the collector.
+func TestRefusalAllocatesLittle(t *testing.T) {
+	e := emulate(t, rules)
+	q := &quiet{emulator: e}
+	e.vm.host = q
+	e.streams[2] = &exchange{request: device("/v1/private/1", [2]string{"x-device-id", "dev"})} // twice
+	if got := testing.AllocsPerRun(100, func() { q.show(2) }); got > 4 || q.status != 401 {
+		t.Errorf("got %v allocations for a %d, want at most 4 for a 401", got, q.status)
+	}
+}
+
 // BenchmarkHotPath is what default.pgo is made of, the profile by which the compiler lays the module out:
 //
 //	go test ./wasm-filter -run '^$' -bench HotPath -benchtime 5s -cpuprofile wasm-filter/default.pgo

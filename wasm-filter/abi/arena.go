@@ -1,5 +1,5 @@
-// Package abi is Proxy-Wasm, ABI 0.2, as the filter uses it: the proxy's functions, the
-// memory that their results come in, and the form of header maps. It knows nothing of
+// Package abi is Proxy-Wasm, ABI 0.2, as the filter uses it: the proxy's functions, and the
+// memory that their results come in. It knows nothing of
 // Gatehouse, and allocates nothing per call.
 package abi
 

@@ -1,5 +1,5 @@
 // Package headermap is the form in which Proxy-Wasm, ABI 0.2, exchanges header maps. It is as short as can be,
-// because what each request runs through costs by its length.
+// because what each request runs through costs by its length. It reads as little-endian machines do.
 package headermap
 
 import (
@@ -16,7 +16,7 @@ import (
 // LengthBit is the bit of a name of n bytes in a set of lengths. All from 63 share one.
 func LengthBit(n uint32) uint64 { return 1 << min(n, 63) }
 
-// Fields are those of a header map that were not taken yet.
+// Fields are what Next has not taken yet of a header map, which stays as ParseFields saw it.
 type Fields struct {
 	// Lengths are those of all names, see [LengthBit].
 	Lengths uint64
@@ -52,7 +52,7 @@ func ParseFields(raw []byte) (Fields, bool) {
 // More reports whether there is another field.
 func (f *Fields) More() bool { return f.next < f.count }
 
-// Next takes the next field, whose name and value refer to the header map.
+// Next takes the next field, whose name and value refer to the header map. There must be one, see More.
 func (f *Fields) Next() (name, value string) {
 	both := *(*uint64)(unsafe.Add(f.base, 4+8*f.next))
 	nameLength, valueLength := uint32(both), uint32(both>>32)

@@ -29,12 +29,11 @@ const maxAcceptEncoding = 512
 
 // answer fills in the cache's part of a decision that would otherwise pass.
 func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memory, answers *Answers) {
-	if method := r.fields[headerMethod].value; method != "GET" && method != "HEAD" {
+	if r.method() != "GET" && r.method() != "HEAD" {
 		d.pass(CacheBypass, statusMethod)
 		return
 	}
-	q := question{rule: r.rule, target: r.fields[headerTarget].value, ifNoneMatch: r.list(headerIfNoneMatch),
-		acceptEncoding: r.list(headerAcceptEncoding), accepts: r.has(headerAcceptEncoding)}
+	q := question{rule: r.rule, target: r.target(), ifNoneMatch: r.list(headerIfNoneMatch), acceptEncoding: r.list(headerAcceptEncoding)}
 	if r.has(headerIfMatch) || r.has(headerIfUnmodifiedSince) || r.grpc() || len(q.acceptEncoding) > maxAcceptEncoding {
 		d.pass(CacheBypass, statusBypass)
 		return
@@ -42,8 +41,13 @@ func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memo
 	if rule.Cache.PerDevice {
 		q.device = d.Device
 	}
-	q.hash = q.sum()
-	k := &e.kept[q.hash>>(64-keptBits)]
+	if rule.Cache.Query != nil {
+		q.target = rule.Cache.counts(q.target)
+	}
+	if q.size() <= maxKept { // others aren't kept
+		q.hash = q.sum()
+	}
+	k := &e.kept[q.entry()]
 	if answers.Fetch == nil && k.answers(&q, nowMS, mem) {
 		k.give(d)
 		return
@@ -71,7 +75,7 @@ func (e *Edge) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q *q
 		return
 	}
 	var guard uint64
-	if answers.Fetch == nil && !stale && (k.asked == q.hash || k.question == *q) {
+	if answers.Fetch == nil && !stale && (k.asked == q.hash || k.hash == q.hash) {
 		guard = mem.Guard() // before the object is read: a change in between shows at the next look
 	}
 	k.asked = q.hash
@@ -125,7 +129,7 @@ var (
 
 // serve makes d a 304 or a 200 of o, with the body that it returns, or says why it can't.
 func (e *Edge) serve(d *Decision, nowMS int64, rule *Rule, q *question, s *source, o *wire.Object, stale bool) (*Body, error) {
-	i := choose(o.Variants(), q.acceptEncoding, q.accepts)
+	i := choose(o.Variants(), q.acceptEncoding)
 	if i < 0 {
 		return nil, errNotAcceptable
 	}
@@ -161,18 +165,6 @@ func (e *Edge) serve(d *Decision, nowMS int64, rule *Rule, q *question, s *sourc
 func (e *Edge) headerMap(headers [][2]string) []byte {
 	e.headers = headermap.Append(e.headers[:0], headers)
 	return e.headers
-}
-
-// unchangedUntil is when serve would say something else of an object that hasn't changed, unix ms: when
-// its age or what is left of its lifetime has another number of seconds, it has expired, or the state is stale.
-func (e *Edge) unchangedUntil(nowMS int64, o *wire.Object) int64 {
-	age := max(nowMS-o.PublishedMS, 0) / 1000
-	until := min(o.PublishedMS+(age+1)*1000, e.state.InStepMS+e.config.MaxStaleness.Milliseconds()+1)
-	if o.TTLMS != 0 {
-		expires := o.PublishedMS + int64(o.TTLMS)
-		until = min(until, expires, expires-(expires-nowMS)/1000*1000+1)
-	}
-	return until
 }
 
 // source finds an object in what the sidecar fetched, or else in shared memory.

@@ -1,6 +1,7 @@
 // Package policy is what the filter decides, without the proxy it runs in: rules and
 // their strict decoding, and the pure function from a request and a few lookups to an
-// answer. It knows nothing of the proxy, so that it is tested natively and shared with gatehousectl.
+// answer. It knows nothing of the proxy but the form of header maps, so that it is tested
+// natively and shared with gatehousectl.
 package policy
 
 import (

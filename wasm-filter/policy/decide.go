@@ -60,7 +60,7 @@ type Memory interface {
 	Guard() uint64
 }
 
-// Body is a body as Memory keeps it, longer than for one request: Bytes is nil once it does no longer.
+// Body is a body as Memory keeps it, longer than for one request: Bytes is nil once it no longer does.
 type Body struct{ Bytes []byte }
 
 // Answers is what the sidecar said of this request so far.
@@ -121,7 +121,7 @@ func (e *Edge) Config() *Config { return e.config }
 // State is the newest state; its epoch is 0 before there is one.
 func (e *Edge) State() *wire.State { return &e.state }
 
-// SetState takes over a newly read state.
+// SetState takes over a newly read state, and forgets the answers that are kept.
 func (e *Edge) SetState(s wire.State) {
 	e.state = s
 	e.Forget()
@@ -298,7 +298,7 @@ func (d *Decision) problem(status int, counter Counter, more ...[2]string) {
 		text = "forbidden\n"
 	}
 	d.Action, d.Status, d.Body, d.Auth = Reply, status, []byte(text), counter
-	d.Headers = headermap.Append(nil, append([][2]string{{"content-type", "text/plain"}, {"cache-control", "no-store"}}, more...))
+	d.Headers = headermap.Append(make([]byte, 0, 160), append([][2]string{{"content-type", "text/plain"}, {"cache-control", "no-store"}}, more...))
 }
 
 // Names are the permissions of a set, in the state's order, comma separated.

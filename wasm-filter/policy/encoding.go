@@ -17,8 +17,8 @@ const fallback = 1
 
 // choose is the position of the variant that the client likes best, the shorter one of
 // two that it likes alike, or -1 if it refuses them all.
-func choose(variants []wire.Variant, acceptEncoding string, present bool) int {
-	if !present { // any coding would do, and identity is sure to
+func choose(variants []wire.Variant, acceptEncoding string) int {
+	if acceptEncoding == "" { // any coding would do, or none, and identity is sure to
 		return slices.IndexFunc(variants, func(v wire.Variant) bool { return v.Encoding == wire.Identity })
 	}
 	best, bestWeight := -1, 0

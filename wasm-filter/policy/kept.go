@@ -3,6 +3,8 @@ package policy
 import (
 	"math/bits"
 	"unsafe"
+
+	"github.com/gatehouse/gatehouse/wire"
 )
 
 // keptAnswers bounds the answers that an edge keeps. It is a power of two.
@@ -17,15 +19,19 @@ const maxKept = 1 << 10
 type question struct {
 	hash           uint64
 	rule           int
-	target         string
+	target         string // as far as it counts
 	device         string // "" unless the rule's objects are per device
 	ifNoneMatch    string
 	acceptEncoding string
-	accepts        bool // an Accept-Encoding header is there, be it empty
 }
 
-// sum is the hash. Who chooses the parts can make two questions share an entry, which takes
-// their gain and no more.
+// size is that of all parts, bytes.
+func (q *question) size() int {
+	return len(q.target) + len(q.device) + len(q.ifNoneMatch) + len(q.acceptEncoding)
+}
+
+// sum is the hash, which has all parts. Who chooses them can make two questions share an entry, which takes
+// their gain and no more. It is written for being short: see RATIONALE.md on what requests run through.
 func (q *question) sum() uint64 {
 	const odd = 0x9e3779b97f4a7c15 // 2⁶⁴ by the golden ratio
 	h := uint64(q.rule)
@@ -41,6 +47,9 @@ func (q *question) sum() uint64 {
 	}
 	return h * odd
 }
+
+// entry is where the question's answer is kept.
+func (q *question) entry() int { return int(q.hash >> (64 - keptBits)) }
 
 // kept is an answer that was given before, to be given to the same question again: that costs far
 // less than composing it. What is asked for once leaves no more than its hash.
@@ -80,7 +89,7 @@ func (k *kept) give(d *Decision) {
 
 // keep copies q and the answer to it.
 func (k *kept) keep(q *question, d *Decision, body *Body, v validity) {
-	size := len(q.target) + len(q.device) + len(q.ifNoneMatch) + len(q.acceptEncoding) + len(d.Key)
+	size := q.size() + len(d.Key)
 	if size+len(d.Headers) > maxKept {
 		return
 	}
@@ -102,6 +111,18 @@ func (k *kept) own(s string) string {
 	start := len(k.text)
 	k.text = append(k.text, s...)
 	return unsafe.String(unsafe.SliceData(k.text[start:]), len(s))
+}
+
+// unchangedUntil is when another answer would be composed of an object that hasn't changed, unix ms: when
+// its age or what is left of its lifetime has another number of seconds, it has expired, or the state is stale.
+func (e *Edge) unchangedUntil(nowMS int64, o *wire.Object) int64 {
+	age := max(nowMS-o.PublishedMS, 0) / 1000
+	until := min(o.PublishedMS+(age+1)*1000, e.state.InStepMS+e.config.MaxStaleness.Milliseconds()+1)
+	if o.TTLMS != 0 {
+		expires := o.PublishedMS + int64(o.TTLMS)
+		until = min(until, expires, expires-(expires-nowMS)/1000*1000+1)
+	}
+	return until
 }
 
 // Forget drops all answers that are kept.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -14,6 +15,8 @@ const keptRules = `{"credentials": {"id_header": "x-device-id", "secret_header":
 	{"match": {"prefix": "/me"}, "auth": {}, "cache": {"scope": "device"}},
 	{"match": {"path": "/head", "methods": ["HEAD"]}, "auth": {}, "cache": {}},
 	{"match": {"prefix": "/private/"}, "auth": {}, "cache": {}},
+	{"match": {"prefix": "/q"}, "cache": {"query": []}},
+	{"match": {"prefix": "/fetch"}, "cache": {"on_miss": "fetch"}},
 	{"match": {"prefix": "/"}, "cache": {"query": ["lang"]}}]}`
 
 // counted is shared memory that counts the reads of objects.
@@ -33,6 +36,7 @@ func (c *counted) Record(region wire.Region, index uint32) []byte {
 type twins struct {
 	*counted
 	keeps, composes *Edge
+	headers         []byte // of the request that is asked, as in a proxy whose memory is used again
 }
 
 func newTwins(t *testing.T) *twins {
@@ -41,7 +45,7 @@ func newTwins(t *testing.T) *twins {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &twins{&counted{memory: newMemory()}, NewEdge(c), NewEdge(c)}
+	return &twins{&counted{memory: newMemory()}, NewEdge(c), NewEdge(c), nil}
 }
 
 // ask gives what both decide, as text, and how many objects the one that keeps answers has read.
@@ -53,7 +57,10 @@ func (w *twins) ask(nowMS int64, lines ...string) (kept, composed string, reads 
 		if state := e.State(); state.Epoch != w.state.Epoch || state.InStepMS != w.state.InStepMS {
 			e.SetState(w.state)
 		}
-		r := read(e, lines...)
+		w.headers = headermap.Append(w.headers[:0], request(lines...))
+		fields, _ := headermap.ParseFields(w.headers)
+		at, r := e.Locate(fields), e.Read(fields, nil)
+		e.Govern(&r, &at)
 		var d Decision
 		e.Decide(&d, nowMS, &r, w, &Answers{})
 		text := fmt.Sprintf("%d %d %q %q %q %q %x %v %v %q %q %q", d.Action, d.Status, fieldsOf(d), d.Body, d.Key, d.Device, d.Permissions,
@@ -86,7 +93,7 @@ func TestKeptIsWhatWouldBeComposed(t *testing.T) {
 	for i := range 15_000 {
 		switch random.IntN(30) {
 		case 0, 7, 8, 9:
-			key := pick("/a", "/a?lang=de", "/b", "/private/a", "/private/b", "/head", "@one/me", "@two/me", "/a?lang=")
+			key := pick("/a", "/a?lang=de", "/b", "/private/a", "/private/b", "/head", "@one/me", "@two/me", "/a?lang=", "/q")
 			w.publish(key, clock-random.Int64N(4000), uint64(random.IntN(2)*random.IntN(6000)), fmt.Sprintf(`"v%d"`, random.IntN(3)), random.IntN(2) == 0)
 		case 1:
 			clock += random.Int64N(3000)
@@ -109,7 +116,7 @@ func TestKeptIsWhatWouldBeComposed(t *testing.T) {
 		case 6:
 			w.keeps.Forget()
 		}
-		lines := []string{pick("GET", "GET", "HEAD", "POST") + " " + pick("/a", "/a?lang=de", "/a?x=1", "/a?x=2&lang=de", "/b", "/private/a", "/private/b", "/head", "/me", "/none", "/%61")}
+		lines := []string{pick("GET", "GET", "HEAD", "POST") + " " + pick("/a", "/a?lang=de", "/a?x=1", "/a?x=2&lang=de", "/b", "/private/a", "/private/b", "/head", "/me", "/none", "/%61", "/q?x", "/q?y", "/q?"+strings.Repeat("&", wire.MaxPairs))}
 		lines = append(lines, "x-device-id: "+pick("one", "two"), "x-device-token: "+pick("s", "s", "s", "wrong"))
 		for range random.IntN(3) {
 			lines = append(lines, pick(`if-none-match: "v0"`, `if-none-match: "v1"`, `if-none-match: W/"v1"`, "if-none-match: *", "if-none-match: ",
@@ -283,17 +290,63 @@ func TestKeptIsOfOneRule(t *testing.T) {
 	}
 }
 
-// TestHashSpreads: targets that differ in the middle only have entries of their own, as far as
+// TestKeptWithoutItsQuery: where no parameter counts, one answer is of all queries but those that none is given to.
+func TestKeptWithoutItsQuery(t *testing.T) {
+	w := newTwins(t)
+	w.guard = 1 << 8
+	w.publish("/q", now, 0, `"v1"`, false)
+	for i, query := range []string{"a", "b", "c", strings.Repeat("&", wire.MaxPairs), strings.Repeat("x", 2*wire.MaxKey)} {
+		kept, composed, reads := w.ask(now, "GET /q?"+query)
+		if want := []int{1, 1, 0, 0, 0}[i]; kept != composed || reads != want {
+			t.Errorf("request %d: got %d reads, want %d; and %s, want %s", i, reads, want, kept, composed)
+		}
+	}
+}
+
+// TestHashSpreads: questions that differ in one part, be it in its middle, have entries of their own as far as
 // numbers at random would.
 func TestHashSpreads(t *testing.T) {
-	for _, format := range []string{"/v1/devices/%d/config", "/v1/products/%d?lang=en-US", "/%d/manifest.json", "/v1/products/%d"} {
-		places := map[uint64]bool{}
+	for name, ask := range map[string]func(i int) question{
+		"rule":                func(i int) question { return question{rule: i, target: "/v1/products/1"} },
+		"end of the target":   func(i int) question { return question{target: fmt.Sprint("/v1/products/", i)} },
+		"middle":              func(i int) question { return question{target: fmt.Sprintf("/v1/devices/%d/config", i)} },
+		"before a query":      func(i int) question { return question{target: fmt.Sprintf("/v1/products/%d?lang=en-US", i)} },
+		"device":              func(i int) question { return question{target: "/me", device: fmt.Sprint("device-", i)} },
+		"if-none-match":       func(i int) question { return question{target: "/a", ifNoneMatch: fmt.Sprintf(`"%d"`, i)} },
+		"accept-encoding":     func(i int) question { return question{target: "/a", acceptEncoding: fmt.Sprintf("br;q=0.%d", i)} },
+		"which part it is in": func(i int) question { return [2]question{{device: fmt.Sprint(i)}, {ifNoneMatch: fmt.Sprint(i)}}[i%2] },
+	} {
+		entries := map[int]bool{}
 		for i := range keptAnswers {
-			q := question{target: fmt.Sprintf(format, i)}
-			places[q.sum()>>(64-keptBits)] = true
+			q := ask(i)
+			q.hash = q.sum()
+			entries[q.entry()] = true
 		}
-		if len(places) < keptAnswers/2 { // 63 % of numbers at random
-			t.Errorf("%s: %d targets have %d entries", format, keptAnswers, len(places))
+		if len(entries) < keptAnswers/2 { // 63 % of numbers at random
+			t.Errorf("%s: %d questions have %d entries", name, keptAnswers, len(entries))
+		}
+	}
+}
+
+// TestFetchedIsNotKept: no guard tells when what the sidecar fetched is written.
+func TestFetchedIsNotKept(t *testing.T) {
+	w := newTwins(t)
+	w.guard = 1 << 8
+	object := wire.Object{Key: "/fetch", Version: 1, ETag: `"v1"`, ContentType: "text/plain"}
+	object.AddVariant(wire.Variant{Encoding: wire.Identity, Length: 4, Stamp: 1})
+	fetched, err := wire.ParseFetchResponse(wire.AppendFetchResponse(nil, epoch, &object, [][]byte{[]byte("body")}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.keeps.SetState(w.state)
+	for range 3 {
+		for _, answers := range []Answers{{}, {Fetch: &fetched}} {
+			r := read(w.keeps, "GET /fetch")
+			var d Decision
+			w.keeps.Decide(&d, now, &r, w, &answers)
+			if want := [...]Action{Fetch, Reply}; d.Action != want[0] && answers.Fetch == nil || d.Action != want[1] && answers.Fetch != nil {
+				t.Errorf("fetched %v: got action %d, want %v in turn", answers.Fetch != nil, d.Action, want)
+			}
 		}
 	}
 }
@@ -303,7 +356,7 @@ func TestKeptIsBounded(t *testing.T) {
 	for _, tt := range []struct {
 		list  int
 		reads int // of the third request for the same
-	}{{maxKept / 2, 0}, {maxKept, 1}} {
+	}{{maxKept / 2, 0}, {maxKept - 100, 1}, {maxKept, 1}} { // with the headers of the answer it is too long
 		w := newTwins(t)
 		w.guard = 1 << 8
 		w.publish("/a", now, 0, `"v1"`, false)
@@ -321,9 +374,10 @@ func TestKeptInOneEntry(t *testing.T) {
 	w := newTwins(t)
 	w.guard = 1 << 8
 	paths := []string{"/0"}
-	entry := func(target string) uint64 {
-		q := question{rule: 3, target: target}
-		return q.sum() >> (64 - keptBits)
+	entry := func(target string) int {
+		q := question{rule: 5, target: target}
+		q.hash = q.sum()
+		return q.entry()
 	}
 	for i := 1; len(paths) < 2; i++ {
 		if path := fmt.Sprint("/", i); entry(path) == entry(paths[0]) {

@@ -14,9 +14,9 @@ type Location struct {
 	// no identity must be removed.
 	Passes bool
 
-	path  string // without its query
-	usual bool   // canonicalPath leaves it as it is for sure
-	begun int    // the first rule whose paths all begin as this one does, -1 if there is none
+	path      string // without its query
+	usual     bool   // canonicalPath leaves it as it is for sure
+	candidate int    // the first rule that may cover it, -1 if there is none
 }
 
 // Locate finds the path of a request among those of the rules. It is all that most requests need which pass,
@@ -26,8 +26,8 @@ func (e *Edge) Locate(fields headermap.Fields) (l Location) {
 	for fields.More() {
 		if name, value := fields.Next(); name == ":path" {
 			l.path, l.usual = plainPath(value)
-			l.begun = e.begun(l.path, 0)
-			l.Passes = l.usual && l.begun < 0 && !e.config.DenyByDefault && (all.Lengths&identityLengths == 0 || !anyIdentity(all))
+			l.candidate = e.candidate(l.path, 0)
+			l.Passes = l.usual && l.candidate < 0 && !e.config.DenyByDefault && (all.Lengths&identityLengths == 0 || !anyIdentity(all))
 			break
 		}
 	}
@@ -47,16 +47,11 @@ func anyIdentity(fields headermap.Fields) bool {
 // Govern finds the first rule that a request falls under whose path lies there. It is false if the request
 // needs no decision: no rule covers it, and such pass.
 func (e *Edge) Govern(r *Request, at *Location) bool {
-	if at.usual && inUpperCase(r.fields[headerMethod].value) {
-		r.rule = e.firstRule(r.fields[headerMethod].value, at.path, at.begun)
-		return r.rule >= 0 || e.config.DenyByDefault
+	if at.usual && inUpperCase(r.method()) {
+		r.rule = e.firstRule(r.method(), at.path, at.candidate)
+	} else {
+		r.rule, r.ambiguous = e.ruleOf(r)
 	}
-	return e.governUnusual(r)
-}
-
-//go:noinline
-func (e *Edge) governUnusual(r *Request) bool {
-	r.rule, r.ambiguous = e.ruleOf(r)
 	return r.rule >= 0 || r.ambiguous || e.config.DenyByDefault
 }
 
@@ -73,13 +68,15 @@ func inUpperCase(method string) bool {
 // ruleOf is the rule that governs r, -1 if there is none. Methods are case-sensitive (RFC 9110, section
 // 9.1), and HTTP/2 brings them in any case, but some upstreams take "post" for POST. So what came and
 // what it may be taken for must both be permitted, see [Edge.both].
+//
+//go:noinline
 func (e *Edge) ruleOf(r *Request) (rule int, ambiguous bool) {
-	rule, ambiguous = e.ruleOfPath(r.fields[headerMethod].value, r.fields[headerTarget].value)
-	upper := strings.ToUpper(r.fields[headerMethod].value)
-	if upper == r.fields[headerMethod].value || ambiguous {
+	rule, ambiguous = e.ruleOfPath(r.method(), r.target())
+	upper := strings.ToUpper(r.method())
+	if upper == r.method() || ambiguous {
 		return rule, ambiguous
 	}
-	other, ambiguous := e.ruleOfPath(upper, r.fields[headerTarget].value)
+	other, ambiguous := e.ruleOfPath(upper, r.target())
 	if ambiguous {
 		return -1, true
 	}
@@ -91,7 +88,7 @@ func (e *Edge) ruleOf(r *Request) (rule int, ambiguous bool) {
 // leads.
 func (e *Edge) ruleOfPath(method, target string) (rule int, ambiguous bool) {
 	path, usual := plainPath(target)
-	asCame := e.firstRule(method, path, e.begun(path, 0))
+	asCame := e.firstRule(method, path, e.candidate(path, 0))
 	if usual {
 		return asCame, false
 	}
@@ -99,7 +96,7 @@ func (e *Edge) ruleOfPath(method, target string) (rule int, ambiguous bool) {
 		return -1, true
 	}
 	canonical := canonicalPath(path)
-	return e.both(asCame, e.firstRule(method, canonical, e.begun(canonical, 0)))
+	return e.both(asCame, e.firstRule(method, canonical, e.candidate(canonical, 0)))
 }
 
 // both is the rule of a request that upstreams may read in two ways, which have these rules. Both ways
@@ -114,18 +111,19 @@ func (e *Edge) both(a, b int) (rule int, ambiguous bool) {
 	return -1, true
 }
 
-// firstRule is the first rule from begun on that covers a path, -1 if there is none.
-func (e *Edge) firstRule(method, path string, begun int) int {
-	for begun >= 0 && !e.config.Rules[begun].Match.matches(method, path) {
-		begun = e.begun(path, begun+1)
+// firstRule is the first rule from a candidate on that covers a path, -1 if there is none.
+func (e *Edge) firstRule(method, path string, candidate int) int {
+	for candidate >= 0 && !e.config.Rules[candidate].Match.matches(method, path) {
+		candidate = e.candidate(path, candidate+1)
 	}
-	return begun
+	return candidate
 }
 
-// begun is the first rule from one on whose paths all begin as path does, -1 if there is none.
+// candidate is the first rule from one on that may cover a path, by what all that it covers begin with, -1 if
+// there is none. There is one copy of it, as of matches, for all who ask.
 //
 //go:noinline
-func (e *Edge) begun(path string, from int) int {
+func (e *Edge) candidate(path string, from int) int {
 	for rule := from; rule < len(e.begins); rule++ {
 		begin, at := e.begins[rule], 0
 		for at < len(begin) && at < len(path) && begin[at] == path[at] {

@@ -58,6 +58,10 @@ type line struct {
 	value  string
 }
 
+func (r *Request) method() string { return r.fields[headerMethod].value }
+
+func (r *Request) target() string { return r.fields[headerTarget].value }
+
 // has reports whether a header is there, be it empty.
 func (r *Request) has(h header) bool { return r.fields[h].lines > 0 }
 
@@ -85,7 +89,8 @@ func (r *Request) join(h header) string {
 	return strings.Join(lines, ", ")
 }
 
-// Read is what decisions need of a request's headers, whose names are in lower case. It refers to them.
+// Read is what decisions need of a request's headers, whose names are in lower case. It refers to them. It is
+// returned rather than filled in: each string that is stored through a pointer is some code for the collector.
 func (e *Edge) Read(fields headermap.Fields, token Claims) (r Request) {
 	r.Token = token
 	for fields.More() {
@@ -195,11 +200,11 @@ func spells(name, header string) bool {
 // appendKey appends the cache key of the request under a rule; false if it would be too
 // long, or the target so long that taking it apart is not worth it.
 func (r *Request) appendKey(dst []byte, c *Cache, device string) ([]byte, bool) {
-	if len(r.fields[headerTarget].value) > 2*wire.MaxKey {
+	if len(r.target()) > 2*wire.MaxKey {
 		return dst, false
 	}
 	start := len(dst)
-	path, query, _ := strings.Cut(r.fields[headerTarget].value, "?")
+	path, query, _ := strings.Cut(r.target(), "?")
 	if !wire.ValidQuery(query) {
 		return dst, false
 	}
@@ -216,6 +221,17 @@ func (r *Request) appendKey(dst []byte, c *Cache, device string) ([]byte, bool) 
 		}
 	}
 	return dst, len(dst)-start <= wire.MaxKey
+}
+
+// counts is what of a target the key depends on, at most: without its query if none of that counts.
+//
+//go:noinline
+func (c *Cache) counts(target string) string {
+	path, query, _ := strings.Cut(target, "?")
+	if len(c.Query) > 0 || len(target) > 2*wire.MaxKey || !wire.ValidQuery(query) { // see appendKey
+		return target
+	}
+	return path
 }
 
 // Credential is a device id and what is shown for it, within their limits: a secret or,

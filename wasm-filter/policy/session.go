@@ -21,7 +21,7 @@ const (
 // shown makes c what a request shows: a credential or, without any part of one, the session
 // of its token. It is false if it shows nothing that can be good.
 func (e *Edge) shown(c *Credential, r *Request) bool {
-	if e.config.SessionMetadata == "" || r.fields[headerID].lines+r.fields[headerSecret].lines+r.fields[headerAuthorization].lines > 0 {
+	if e.config.SessionMetadata == "" || r.has(headerID) || r.has(headerSecret) || r.has(headerAuthorization) {
 		return r.credential(c, &e.config.Credentials)
 	}
 	c.ID = r.Token.Claim(e.config.SessionMetadata, subjectClaim)
