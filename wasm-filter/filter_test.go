@@ -89,6 +89,11 @@ func TestPasses(t *testing.T) {
 			if got := e.vm.edge.Locate(fields).Passes; !ok || got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
+			for end := range raw {
+				if _, ok := headermap.ParseFields(raw[:end:end]); ok {
+					t.Errorf("can be read when cut at %d of %d", end, len(raw))
+				}
+			}
 		})
 	}
 	if fields, ok := headermap.ParseFields(headermap.Append(nil, [][2]string{{":method", "CONNECT"}})); !ok || e.vm.edge.Locate(fields).Passes {

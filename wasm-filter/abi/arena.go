@@ -1,6 +1,5 @@
 // Package abi is Proxy-Wasm, ABI 0.2, as the filter uses it: the proxy's functions, and the
-// memory that their results come in. It knows nothing of
-// Gatehouse, and allocates nothing per call.
+// memory that their results come in. It knows nothing of Gatehouse, and allocates nothing per call.
 package abi
 
 // arenaSize is how much a callback's results may take before they cost an allocation,

@@ -300,6 +300,9 @@ func TestKeptWithoutItsQuery(t *testing.T) {
 		if want := []int{1, 1, 0, 0, 0}[i]; kept != composed || reads != want {
 			t.Errorf("request %d: got %d reads, want %d; and %s, want %s", i, reads, want, kept, composed)
 		}
+		if bypassed := strings.Contains(kept, statusBypass); bypassed != (i > 2) {
+			t.Errorf("request %d: got %s; want the last two to be left to the upstream", i, kept)
+		}
 	}
 }
 

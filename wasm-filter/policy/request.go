@@ -200,14 +200,11 @@ func spells(name, header string) bool {
 // appendKey appends the cache key of the request under a rule; false if it would be too
 // long, or the target so long that taking it apart is not worth it.
 func (r *Request) appendKey(dst []byte, c *Cache, device string) ([]byte, bool) {
-	if len(r.target()) > 2*wire.MaxKey {
+	path, query, ok := split(r.target())
+	if !ok {
 		return dst, false
 	}
 	start := len(dst)
-	path, query, _ := strings.Cut(r.target(), "?")
-	if !wire.ValidQuery(query) {
-		return dst, false
-	}
 	if c.PerDevice {
 		dst = wire.AppendDeviceKey(dst, device, path)
 	} else {
@@ -227,11 +224,19 @@ func (r *Request) appendKey(dst []byte, c *Cache, device string) ([]byte, bool) 
 //
 //go:noinline
 func (c *Cache) counts(target string) string {
-	path, query, _ := strings.Cut(target, "?")
-	if len(c.Query) > 0 || len(target) > 2*wire.MaxKey || !wire.ValidQuery(query) { // see appendKey
-		return target
+	if path, _, ok := split(target); ok && len(c.Query) == 0 {
+		return path
 	}
-	return path
+	return target
+}
+
+// split is path and query of a target; false if it is too long to be taken apart, or has too many parameters.
+func split(target string) (path, query string, ok bool) {
+	if len(target) > 2*wire.MaxKey {
+		return "", "", false
+	}
+	path, query, _ = strings.Cut(target, "?")
+	return path, query, wire.ValidQuery(query)
 }
 
 // Credential is a device id and what is shown for it, within their limits: a secret or,
