@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -133,6 +134,37 @@ func TestBadRules(t *testing.T) {
 			out, err := gatehousectl(t, "check", dir+"/envoy.yaml")
 			if err == nil || !strings.Contains(out, tt.want) {
 				t.Errorf("gatehousectl check: got %v %q, want %q", err, out, tt.want)
+			}
+		})
+	}
+}
+
+// TestCheckOfConfigDump has gatehousectl analyse what a running Envoy says of itself.
+func TestCheckOfConfigDump(t *testing.T) {
+	unprotected := func(c *stack.Config) error {
+		off := map[string]any{"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "disabled": true}
+		return c.Set(map[string]any{"gatehouse": off}, "static_resources", "listeners", "edge", "filter_chains", "0", "filters", "0", "typed_config",
+			"route_config", "virtual_hosts", "upstream", "routes", "0", "typed_per_filter_config")
+	}
+	tests := []struct {
+		name, want string
+		modify     func(*stack.Config) error
+	}{
+		{"as shipped", "ok, 4 rules", nil},
+		{"a route without the filter", "[GH0601] -: listener edge: virtual host upstream: routes[0]", unprotected}}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			e := start(t, stack.Options{ModifyConfig: tt.modify})
+			dump, err := http.Get(e.EnvoyAdminURL() + "/config_dump")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer dump.Body.Close()
+			cmd := exec.CommandContext(t.Context(), "../build/gatehousectl", "check", "-")
+			cmd.Stdin = dump.Body
+			out, _ := cmd.CombinedOutput()
+			if !strings.Contains(string(out), tt.want) {
+				t.Errorf("got %s, want %q", out, tt.want)
 			}
 		})
 	}

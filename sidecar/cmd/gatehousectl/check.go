@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 
 	"github.com/gatehouse/gatehouse/sidecar/internal/envoyconfig"
@@ -10,25 +11,45 @@ import (
 const maxConfig = 64 << 20
 
 type checkCmd struct {
-	File string `arg:"" help:"Envoy configuration, YAML or JSON; - is standard input."`
+	File string `arg:"" help:"Envoy configuration, YAML or JSON, or what an Envoy's /config_dump prints; - is standard input."`
+	JSON bool   `name:"json" help:"Print the report as JSON."`
 }
 
-// Run checks the file; it needs no Redis.
+// Run analyses the file; it needs no Redis.
 func (cmd *checkCmd) Run(c *console) error {
 	file, err := c.read(cmd.File, maxConfig, "a configuration")
 	if err != nil {
 		return err
 	}
-	rules, problems, warnings := envoyconfig.Check(file)
-	for _, warning := range warnings {
-		fmt.Fprintf(c.stderr, "%s: warning: %s\n", cmd.File, warning)
+	report := envoyconfig.Analyze(file)
+	if cmd.JSON {
+		if err := cmd.print(c, &report); err != nil {
+			return err
+		}
+	} else {
+		for _, f := range report.Findings {
+			at := cmd.File
+			if place := f.Place(); place != "" {
+				at += ": " + place
+			}
+			fmt.Fprintf(c.stderr, "%s [%s] %s: %s\n  fix: %s\n", f.Severity, f.Code, at, f.Message, f.Fix)
+		}
 	}
-	for _, problem := range problems {
-		fmt.Fprintf(c.stderr, "%s: %s\n", cmd.File, problem)
+	if n := report.Errors(); n > 0 {
+		return usagef("%s: errors found: %d", cmd.File, n)
 	}
-	if n := len(problems); n > 0 {
-		return usagef("%s: problems found: %d", cmd.File, n)
+	if !cmd.JSON {
+		fmt.Fprintf(c.stdout, "%s: ok, %d rules\n", cmd.File, report.Rules)
 	}
-	fmt.Fprintf(c.stdout, "%s: ok, %d rules\n", cmd.File, rules)
 	return nil
+}
+
+func (cmd *checkCmd) print(c *console, report *envoyconfig.Report) error {
+	if report.Findings == nil {
+		report.Findings = []envoyconfig.Finding{} // a list, also an empty one
+	}
+	encoder := json.NewEncoder(c.stdout)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(report)
 }

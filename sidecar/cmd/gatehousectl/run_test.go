@@ -12,6 +12,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/envoyconfig"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
 
@@ -293,8 +294,18 @@ func TestCheckFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	bad := s.file("bad.yaml", strings.NewReplacer("on_miss: fetch", "on_mis: fetch").Replace(string(content)))
-	s.fails(2, bad+": listener edge: rules[2].cache.on_mis: unknown field", "", "check", bad)
-	s.fails(2, "problems found: 1", "", "check", bad)
+	s.fails(2, "error [GH0104] "+bad+": listener edge: rules[2].cache.on_mis: unknown field", "", "check", bad)
+	s.fails(2, "errors found: 1", "", "check", bad)
+	warned := s.file("warned.yaml", strings.NewReplacer("mode: 384", "mode: 438").Replace(string(content)))
+	if got := s.run("", "check", warned); got.code != 0 || got.stdout != warned+": ok, 4 rules\n" ||
+		!strings.HasPrefix(got.stderr, "warning [GH0403] "+warned+": listener gatehouse-push: address.pipe.mode: ") {
+		t.Errorf("of a warning, got %+v", got)
+	}
+	var report envoyconfig.Report
+	if err := json.Unmarshal([]byte(s.ok("", "check", "--json", warned)), &report); err != nil || report.Rules != 4 ||
+		len(report.Findings) != 1 || report.Findings[0].Severity != envoyconfig.Warning || report.Findings[0].Path != "address.pipe.mode" {
+		t.Errorf("as JSON, got %+v, %v", report, err)
+	}
 	other := strings.NewReplacer("cluster: gatehouse-sidecar, timeout", "cluster: elsewhere, timeout").Replace(string(content))
 	s.fails(2, `-: listener edge: sidecar.cluster: "elsewhere" is not a cluster of this file (has: gatehouse-sidecar, upstream)`, other, "check", "-")
 }

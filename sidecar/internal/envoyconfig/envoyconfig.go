@@ -1,12 +1,10 @@
-// Package envoyconfig checks the Gatehouse filters of an Envoy configuration offline, as
-// Envoy does when it loads them.
+// Package envoyconfig analyses an Envoy configuration offline: the rules as Envoy decodes them when it loads
+// them, and the settings around the filter that its promises rest on.
 package envoyconfig
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
@@ -15,99 +13,149 @@ import (
 const (
 	vmID        = "gatehouse"
 	wasmType    = "envoy.extensions.filters.http.wasm.v3.Wasm"
+	managerType = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 	typedStruct = "xds.type.v3.TypedStruct"
 	structType  = "google.protobuf.Struct"
 	stringType  = "google.protobuf.StringValue"
 )
 
-// Check reads an Envoy configuration, YAML or JSON: a bootstrap file, or a resource with
-// listeners. It gives the number of Gatehouse's rules, every problem as a line that
-// starts with the listener's name and the path of the field, and likewise what Envoy takes
-// but is hardly meant.
-func Check(file []byte) (rules int, problems, warnings []string) {
+// plugin is one of Gatehouse's, where it stands in the file.
+type plugin struct {
+	listener object // zero outside of a listener
+	manager  object // likewise, of a connection manager
+	filters  []object
+	index    int // among filters
+	config   object
+	vm       object
+	rules    *policy.Config // nil if they can't be read
+	auth     bool           // some rule wants a credential
+	raw      object         // the rules as they stand
+}
+
+func (p *plugin) name() string { return p.listener.text("name") }
+
+// analysis is one under way.
+type analysis struct {
+	resources
+	report  Report
+	plugins []*plugin
+}
+
+// Analyze reads an Envoy configuration, YAML or JSON: a bootstrap file, a resource with listeners, or what an
+// Envoy's /config_dump says.
+func Analyze(file []byte) Report {
+	a := &analysis{}
 	tree, err := parse(file)
 	if err != nil {
-		return 0, []string{err.Error()}, nil
+		a.report.add(&unreadable, "", "", "%s", err)
+		return a.report
 	}
-	clusters, known := staticClusters(tree)
-	found := false
-	walk(tree, "", func(listener string, filter map[string]any) {
-		plugin := object(filter, "config")
-		vm := object(plugin, "vm_config")
-		configuration, err := vmConfiguration(vm)
-		m, _ := configuration.(map[string]any)
-		_, hasRules := m["rules"]
-		if text(vm, "vm_id") != vmID && !hasRules {
-			return // another plugin's
+	a.collect(tree)
+	a.walk(tree, plugin{})
+	if len(a.plugins) == 0 {
+		a.report.add(&noFilter, "", "", "has no Gatehouse filter: want an http_filter of type %s with vm_id %q, or with rules in vm_config.configuration", wasmType, vmID)
+	}
+	for _, p := range a.plugins {
+		a.plugin(p)
+		if p.rules == nil {
+			continue
 		}
-		found = true
-		at := ""
-		if listener != "" {
-			at = "listener " + listener + ": "
+		if p.rules.PushListener {
+			a.push(p)
+		} else {
+			a.edge(p)
 		}
-		report := func(err error) {
-			for line := range strings.Lines(err.Error()) {
-				problems = append(problems, at+strings.TrimSuffix(line, "\n"))
+	}
+	a.together()
+	a.report.sort()
+	return a.report
+}
+
+// walk finds Gatehouse's plugins below v; at says where v is.
+func (a *analysis) walk(v any, at plugin) {
+	switch v := v.(type) {
+	case []any:
+		for _, item := range v {
+			a.walk(item, at)
+		}
+	case map[string]any:
+		o := object(v)
+		if o.has("filter_chains") || o.has("default_filter_chain") {
+			at.listener = o
+		}
+		kind, inner := o.typed()
+		switch {
+		case isType(kind, wasmType):
+			at.config = inner.object("config")
+			a.found(at)
+			return
+		case isType(kind, managerType):
+			at.manager = inner
+			at.filters = inner.list("http_filters")
+			for i, filter := range at.filters {
+				at.index = i
+				a.walk(map[string]any(a.discovered(filter)), at)
 			}
-		}
-		if own := object(plugin, "configuration"); own != nil && field(own, "value") != "" { // Envoy Gateway always sets one, at least ""
-			err = errors.New("configuration: move what is in it to vm_config.configuration, and remove it")
-		}
-		if err != nil {
-			report(err)
 			return
 		}
-		config, err := policy.Parse(configuration)
-		if err != nil {
+		for _, key := range o.keys() { // findings in the same order each time
+			if !skipped(o, key) {
+				a.walk(o[key], at)
+			}
+		}
+	}
+}
+
+// found takes a Wasm plugin if it is Gatehouse's.
+func (a *analysis) found(p plugin) {
+	p.vm = p.config.object("vm_config")
+	configuration, problem := vmConfiguration(p.vm)
+	m, _ := configuration.(map[string]any)
+	p.raw = m
+	if p.vm.text("vm_id") != vmID && !p.raw.has("rules") && !p.raw.has("push_listener") {
+		return // another plugin's
+	}
+	a.plugins = append(a.plugins, &p)
+	if own := p.config.object("configuration"); own != nil && own.field("value") != "" { // Envoy Gateway always sets one, at least ""
+		problem = "configuration: the filter reads its rules from vm_config.configuration, and nothing from here"
+	}
+	if problem != "" {
+		path, message, _ := strings.Cut(problem, ": ")
+		a.report.add(&misplaced, p.name(), path, "%s", message)
+		return
+	}
+	config, err := policy.Parse(configuration)
+	if err != nil {
+		for line := range strings.Lines(err.Error()) {
+			path, message, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
 			if m == nil { // there is no field to name
-				err = fmt.Errorf("vm_config.configuration: %w", err)
+				path, message = "vm_config.configuration", strings.TrimSuffix(line, "\n")
 			}
-			report(err)
-			return
+			a.report.add(&badRules, p.name(), path, "%s", message)
 		}
-		rules += len(config.Rules)
-		for _, warning := range config.Warnings() {
-			warnings = append(warnings, at+warning)
-		}
-		if name := config.SidecarCluster; name != "" && known && !slices.Contains(clusters, name) {
-			report(fmt.Errorf("sidecar.cluster: %q is not a cluster of this file (has: %s)", name, strings.Join(clusters, ", ")))
-		}
-	})
-	if !found {
-		problems = append(problems, fmt.Sprintf("has no Gatehouse filter: want an http_filter of type %s with vm_id %q, or with rules in vm_config.configuration", wasmType, vmID))
+		return
 	}
-	return rules, problems, warnings
+	p.rules = config
+	a.report.Rules += len(config.Rules)
 }
 
-// vmConfiguration is the tree that the filter will see, of a Struct, or of the JSON in a StringValue.
-func vmConfiguration(vm map[string]any) (any, error) {
-	configuration := object(vm, "configuration")
-	switch kind := text(configuration, "@type"); {
+// vmConfiguration is the tree that the filter will see, of a Struct, or of the JSON in a StringValue. A
+// problem begins with the path of its field.
+func vmConfiguration(vm object) (tree any, problem string) {
+	configuration := vm.object("configuration")
+	switch kind := configuration.text("@type"); {
 	case configuration == nil:
-		return nil, nil
+		return nil, ""
 	case isType(kind, structType):
-		return configuration["value"], nil
+		return configuration["value"], ""
 	case isType(kind, stringType):
-		var tree any
-		if err := json.Unmarshal([]byte(text(configuration, "value")), &tree); err != nil {
-			return nil, fmt.Errorf("vm_config.configuration.value: is no JSON: %w", err)
+		if err := json.Unmarshal([]byte(configuration.text("value")), &tree); err != nil {
+			return nil, fmt.Sprintf("vm_config.configuration.value: is no JSON: %s", err)
 		}
-		return tree, nil
+		return tree, ""
 	case kind == "":
-		return nil, errors.New("vm_config.configuration: has no @type: want type.googleapis.com/" + structType + " and the rules under value")
+		return nil, "vm_config.configuration: has no @type: want type.googleapis.com/" + structType + " and the rules under value"
 	default:
-		return nil, fmt.Errorf("vm_config.configuration.@type: %q, want type.googleapis.com/%s", kind, structType)
+		return nil, fmt.Sprintf("vm_config.configuration.@type: %q, want type.googleapis.com/%s", kind, structType)
 	}
-}
-
-// staticClusters are the names of the file's clusters; known is false if others may come from elsewhere.
-func staticClusters(tree any) (names []string, known bool) {
-	bootstrap, _ := tree.(map[string]any)
-	resources := object(bootstrap, "static_resources")
-	list, _ := field(resources, "clusters").([]any)
-	for _, item := range list {
-		cluster, _ := item.(map[string]any)
-		names = append(names, text(cluster, "name"))
-	}
-	return names, resources != nil && field(object(bootstrap, "dynamic_resources"), "cds_config") == nil
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -60,40 +61,16 @@ func jsonTree(v any) any {
 	return v
 }
 
-// walk calls visit for every Wasm filter below v, with the name of the listener it is in.
-func walk(v any, listener string, visit func(listener string, filter map[string]any)) {
-	switch v := v.(type) {
-	case []any:
-		for _, item := range v {
-			walk(item, listener, visit)
-		}
-	case map[string]any:
-		if field(v, "filter_chains") != nil || field(v, "default_filter_chain") != nil {
-			listener = text(v, "name")
-		}
-		kind := text(v, "@type")
-		switch {
-		case isType(kind, wasmType):
-			visit(listener, v)
-			return
-		case isType(kind, typedStruct) && isType(text(v, "type_url"), wasmType):
-			visit(listener, object(v, "value"))
-			return
-		}
-		for _, key := range slices.Sorted(maps.Keys(v)) { // problems in the same order each time
-			walk(v[key], listener, visit)
-		}
-	}
-}
-
 // isType compares a type URL, whose host does not count.
 func isType(url, name string) bool {
 	return url[strings.LastIndexByte(url, '/')+1:] == name
 }
 
-// field is m's field of a snake_case name; protobuf's JSON also allows lowerCamelCase.
-func field(m map[string]any, name string) any {
-	if v, found := m[name]; found {
+// object is a message. Its fields have snake_case names; protobuf's JSON also allows lowerCamelCase.
+type object map[string]any
+
+func (o object) field(name string) any {
+	if v, found := o[name]; found {
 		return v
 	}
 	words := strings.Split(name, "_")
@@ -102,15 +79,132 @@ func field(m map[string]any, name string) any {
 			words[i+1] = strings.ToUpper(word[:1]) + word[1:]
 		}
 	}
-	return m[strings.Join(words, "")]
+	return o[strings.Join(words, "")]
 }
 
-func object(m map[string]any, name string) map[string]any {
-	o, _ := field(m, name).(map[string]any)
-	return o
+func (o object) has(name string) bool { return o.field(name) != nil }
+
+func (o object) object(name string) object {
+	m, _ := o.field(name).(map[string]any)
+	return m
 }
 
-func text(m map[string]any, name string) string {
-	s, _ := field(m, name).(string)
+// list is a field's objects; what is none counts as an empty one.
+func (o object) list(name string) []object {
+	items, _ := o.field(name).([]any)
+	objects := make([]object, len(items))
+	for i, item := range items {
+		m, _ := item.(map[string]any)
+		objects[i] = m
+	}
+	return objects
+}
+
+func (o object) text(name string) string {
+	s, _ := o.field(name).(string)
 	return s
+}
+
+// flag is a bool or a google.protobuf.BoolValue.
+func (o object) flag(name string) bool {
+	b, _ := o.field(name).(bool)
+	return b
+}
+
+// number is a field's number, preset if there is none. protobuf's JSON has those of 64 bits as text.
+func (o object) number(name string, preset float64) float64 {
+	switch v := o.field(name).(type) {
+	case float64:
+		return v
+	case string:
+		if n, err := strconv.ParseFloat(v, 64); err == nil {
+			return n
+		}
+	}
+	return preset
+}
+
+func (o object) keys() []string { return slices.Sorted(maps.Keys(o)) }
+
+// typed is the type of an Any and the message in it, which a TypedStruct has under value.
+func (o object) typed() (string, object) {
+	kind := o.text("@type")
+	if isType(kind, typedStruct) {
+		return o.text("type_url"), o.object("value")
+	}
+	return kind, o
+}
+
+// skipped reports whether a field of a /config_dump is what runs no more, or stands elsewhere in it again.
+func skipped(o object, key string) bool {
+	switch key {
+	case "draining_state", "error_state", "warming_state":
+		return true
+	}
+	return key == "bootstrap" && strings.HasSuffix(o.text("@type"), ".BootstrapConfigDump")
+}
+
+// resources are what listeners refer to by name.
+type resources struct {
+	clusters map[string]object
+	// complete says that there are no other clusters and listeners than those of the file.
+	complete   bool
+	routes     map[string]object
+	extensions map[string]object
+}
+
+// collect finds the resources of a file.
+func (r *resources) collect(tree any) {
+	r.clusters, r.routes, r.extensions = map[string]object{}, map[string]object{}, map[string]object{}
+	m, _ := tree.(map[string]any)
+	bootstrap := object(m)
+	dynamic := bootstrap.object("dynamic_resources")
+	r.complete = bootstrap.has("static_resources") && !dynamic.has("cds_config") && !dynamic.has("lds_config") && !dynamic.has("ads_config")
+	if r.complete || bootstrap.has("static_resources") {
+		for _, cluster := range bootstrap.object("static_resources").list("clusters") {
+			r.clusters[cluster.text("name")] = cluster
+		}
+	}
+	for _, dump := range bootstrap.list("configs") {
+		r.complete = true // of an Envoy that runs
+		r.dumped(dump)
+	}
+}
+
+func (r *resources) dumped(dump object) {
+	for _, kind := range []string{"static_clusters", "dynamic_active_clusters"} {
+		for _, item := range dump.list(kind) {
+			cluster := item.object("cluster")
+			r.clusters[cluster.text("name")] = cluster
+		}
+	}
+	for _, kind := range []string{"static_route_configs", "dynamic_route_configs"} {
+		for _, item := range dump.list(kind) {
+			route := item.object("route_config")
+			r.routes[route.text("name")] = route
+		}
+	}
+	for _, item := range dump.list("ecds_filters") {
+		extension := item.object("ecds_filter")
+		r.extensions[extension.text("name")] = extension
+	}
+}
+
+// discovered is a filter with its configuration, also where that comes by discovery.
+func (r *resources) discovered(filter object) object {
+	extension, found := r.extensions[filter.text("name")]
+	if !filter.has("config_discovery") || !found {
+		return filter
+	}
+	whole := maps.Clone(filter)
+	whole["typed_config"] = extension.field("typed_config")
+	return whole
+}
+
+// routing is the route configuration of a connection manager, nil if it isn't known.
+func (r *resources) routing(manager object) object {
+	if inline := manager.object("route_config"); inline != nil {
+		return inline
+	}
+	return r.routes[manager.object("rds").text("route_config_name")]
 }

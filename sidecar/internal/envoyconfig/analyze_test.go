@@ -1,0 +1,147 @@
+package envoyconfig
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// shipped is the file that Gatehouse ships, with each old text, which it must have, replaced by the new one.
+func shipped(t *testing.T, replace ...string) []byte {
+	t.Helper()
+	file, err := os.ReadFile("../../../envoy/envoy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(file)
+	for i := 0; i < len(replace); i += 2 {
+		if !strings.Contains(text, replace[i]) {
+			t.Fatalf("envoy.yaml has no %q: bring the test up to date", replace[i])
+		}
+		text = strings.ReplaceAll(text, replace[i], replace[i+1])
+	}
+	return []byte(text)
+}
+
+func codes(r Report) (codes []string) {
+	for _, f := range r.Findings {
+		codes = append(codes, f.Code)
+	}
+	return codes
+}
+
+// Each setting that the edge rests on is missed when it is gone, and nothing is found in the file as it is.
+func TestAnalyze(t *testing.T) {
+	const session, jwt = "#session ", "payload_in_metadata: gatehouse"
+	disable := func(indent string) string {
+		return indent + `typed_per_filter_config: {gatehouse: {"@type": type.googleapis.com/envoy.config.route.v3.FilterConfig, disabled: true}}`
+	}
+	const routes = "              routes:\n              - match: {prefix: /}\n                route: {cluster: upstream, timeout: 15s}"
+	tests := []struct {
+		name    string
+		replace []string
+		want    []string // codes
+		at      string   // is part of the first finding's place
+	}{
+		{"as shipped", nil, nil, ""},
+		{"with sessions", []string{session, ""}, nil, ""},
+		{"no YAML", []string{"static_resources:", "static_resources: ["}, []string{unreadable.Code}, ""},
+		{"no filter", []string{"vm_id: gatehouse", "vm_id: other", "\n                      rules:", "\n                      regeln:",
+			"push_listener: true", "lauscher: true"}, []string{noFilter.Code}, ""},
+		{"configuration without a type", []string{`"@type": type.googleapis.com/google.protobuf.Struct`, "x: y"},
+			[]string{misplaced.Code, misplaced.Code}, "listener edge: vm_config.configuration"},
+		{"unknown field", []string{"on_miss:", "on_mis:"}, []string{badRules.Code}, "listener edge: rules[2].cache.on_mis"},
+		{"a rule behind one that caches part of it", []string{"default: pass", "- match: {prefix: /v1/}\n                        auth: {}\n                      default: pass"},
+			[]string{openMethod.Code}, "listener edge: rules[1].match"},
+		{"braces", []string{"path: /v1/me/config", "path: '/v1/{id}/config'"}, []string{wildcard.Code}, "listener edge: rules[3].match"},
+		{"star", []string{"prefix: /v1/products/", "prefix: /v1/*/"}, []string{wildcard.Code}, "rules[1].match"},
+		{"vm_id of the push listener", []string{"vm_id: gatehouse # the edge's", "vm_id: gatehouse2"}, []string{otherVM.Code}, "listener gatehouse-push: filter gatehouse-push: vm_config.vm_id"},
+		{"fail open", []string{"&failure_policy FAIL_RELOAD", "FAIL_OPEN", "*failure_policy", "FAIL_RELOAD"}, []string{failOpen.Code}, "listener edge: filter gatehouse: failure_policy"},
+		{"fail open, the old way", []string{"failure_policy: &failure_policy FAIL_RELOAD", "fail_open: true", "*failure_policy", "FAIL_RELOAD"}, []string{failOpen.Code}, "fail_open"},
+		{"fail closed", []string{"&failure_policy FAIL_RELOAD", "&failure_policy FAIL_CLOSED"}, []string{noReload.Code, noReload.Code}, "failure_policy"},
+		{"another module", []string{"code: *code", "code: {local: {filename: /other.wasm}}"}, []string{otherCode.Code}, "gatehouse-push"},
+		{"push waits", []string{"allow_on_headers_stop_iteration: true", "allow_on_headers_stop_iteration: false"}, []string{pushWaits.Code}, "gatehouse-push"},
+		{"edge buffers", []string{"failure_policy: &failure_policy", "allow_on_headers_stop_iteration: true\n                failure_policy: &failure_policy"}, []string{edgeBuffers.Code}, "edge"},
+		{"filter off", []string{"          - name: gatehouse\n", "          - name: gatehouse\n            disabled: true\n"}, []string{filterOff.Code}, "http_filters[0].disabled"},
+		{"paths as they come", []string{"normalize_path: true", "normalize_path: false"}, []string{notNormalized.Code}, "normalize_path"},
+		{"slashes as they come", []string{"merge_slashes: true", "merge_slashes: false"}, []string{manySpellings.Code}, ""},
+		{"escaped slashes", []string{"action: REJECT_REQUEST\n          common", "action: KEEP_UNCHANGED\n          common"}, []string{manySpellings.Code}, "path_with_escaped_slashes_action"},
+		{"underscores", []string{"headers_with_underscores_action: REJECT_REQUEST", "headers_with_underscores_action: ALLOW"}, []string{underscores.Code}, "headers_with_underscores_action"},
+		{"sources of the client's", []string{"use_remote_address: true", "use_remote_address: false"}, []string{forgedSource.Code}, "listener edge: use_remote_address"},
+		{"sources count for credentials only", []string{"use_remote_address: true", "use_remote_address: false",
+			"\n                        auth: {permissions: [telemetry.write]}", "", "\n                        auth: {permissions: [config.read]}", "",
+			"prefix: /v1/telemetry, methods: [POST]", "prefix: /v1/telemetry", "cache: {scope: device}", "cache: {}"}, nil, ""},
+		{"behind the router", []string{"          http_filters:\n          # Order", `          http_filters:
+          - {name: r, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}
+          # Order`}, []string{behindRouter.Code}, "http_filters[1]"},
+		{"tokens written elsewhere", []string{session, "", jwt, "payload_in_metadata: other"}, []string{noJWT.Code}, "session.metadata"},
+		{"no idle timeout", []string{"stream_idle_timeout: 20s", "stream_idle_timeout: 0s"}, []string{noIdleTimeout.Code}, ""},
+		{"no push listener", []string{"push_listener: true", "max_staleness: 30s", "name: gatehouse-push", "name: second", "allow_on_headers_stop_iteration: true", ""},
+			[]string{notNormalized.Code, noPush.Code, manySpellings.Code, underscores.Code}, ""},
+		{"push by TCP", []string{"pipe: {path: /run/gatehouse/push.sock, mode: 384}", "socket_address: {address: 127.0.0.1, port_value: 9}"}, []string{openPush.Code}, "listener gatehouse-push: address"},
+		{"a socket for all", []string{", mode: 384}", "}"}, []string{pushMode.Code}, "address.pipe.mode"},
+		{"small pushes", []string{"per_connection_buffer_limit_bytes: 4194304", "per_connection_buffer_limit_bytes: 32768"}, []string{smallPush.Code}, "listener gatehouse-push: per_connection_buffer_limit_bytes"},
+		{"pushes with Envoy's own limit", []string{"per_connection_buffer_limit_bytes: 4194304", "x: 1"}, []string{smallPush.Code}, ""},
+		{"pushes limited", []string{"bypass_overload_manager: true", "bypass_overload_manager: false"}, []string{pushLimited.Code}, ""},
+		{"no such cluster", []string{"sidecar: {cluster: gatehouse-sidecar", "sidecar: {cluster: elsewhere"}, []string{noCluster.Code}, "sidecar.cluster"},
+		{"few calls", []string{"max_connections: 2048", "max_connections: 100"}, []string{fewCalls.Code}, "cluster gatehouse-sidecar: circuit_breakers"},
+		{"a route without the filter", []string{"              routes:\n              - match: {prefix: /}\n                route", "              routes:\n              - match: {path: /v1/fleet/config}\n                route: {cluster: upstream}\n" +
+			disable("                ") + "\n              - match: {prefix: /}\n                route"}, []string{routeOff.Code}, "listener edge: virtual host upstream: routes[0]"},
+		{"another route without the filter", []string{"              routes:\n              - match: {prefix: /}\n                route", "              routes:\n              - match: {prefix: /v1/products/}\n                route: {cluster: upstream}\n" +
+			disable("                ") + "\n              - match: {prefix: /}\n                route"}, nil, ""},
+		{"all routes without the filter", []string{"            name: edge\n            # What", "            name: edge\n" + disable("            ") + "\n            # What"}, []string{routeOff.Code}, "route_config"},
+		{"a part of a route without the filter", []string{routes, `              routes:
+              - match: {prefix: /v1/}
+                route: {weighted_clusters: {clusters: [{name: upstream, weight: 1, typed_per_filter_config: {gatehouse: {disabled: true}}}]}}`},
+			[]string{routeOff.Code}, "routes[0].route.weighted_clusters[0]"},
+		{"deny by default, a route without the filter", []string{"default: pass", "default: deny", "              routes:\n              - match: {prefix: /}\n                route", "              routes:\n              - match: {path: /open}\n                route: {cluster: upstream}\n" +
+			disable("                ") + "\n              - match: {prefix: /}\n                route"}, []string{routeOff.Code}, ""},
+		{"rewritten behind the filter", []string{routes, `              routes:
+              - match: {prefix: /public/}
+                route: {cluster: upstream, prefix_rewrite: /v1/}`}, []string{rewriteIn.Code}, "routes[0].route.prefix_rewrite"},
+		{"rewritten elsewhere", []string{routes, `              routes:
+              - match: {prefix: /public/}
+                route: {cluster: upstream, prefix_rewrite: /v2/}`}, nil, ""},
+	}
+	seen := map[string]bool{}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			report := Analyze(shipped(t, test.replace...))
+			got := codes(report)
+			if !slices.Equal(got, test.want) {
+				t.Fatalf("got %+v, want %q", report.Findings, test.want)
+			}
+			for _, code := range got {
+				seen[code] = true
+			}
+			if len(got) > 0 && !strings.Contains(report.Findings[0].Place(), test.at) {
+				t.Errorf("found at %q, want %q", report.Findings[0].Place(), test.at)
+			}
+		})
+	}
+	for _, kind := range Kinds() {
+		if !seen[kind.Code] {
+			t.Errorf("no case finds %s", kind.Code)
+		}
+	}
+}
+
+// The page lists every kind with its severity and what to change, and no other.
+func TestPage(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/analysis.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed, want []string
+	for _, row := range regexp.MustCompile(`(?m)^\| (GH\d{4}) \| (error|warning) \|[^|]+\| ([^|]+) \|$`).FindAllStringSubmatch(string(page), -1) {
+		listed = append(listed, row[1]+" "+row[2]+" "+strings.ReplaceAll(row[3], "`", ""))
+	}
+	for _, kind := range Kinds() {
+		want = append(want, kind.Code+" "+string(kind.Severity)+" "+kind.Fix)
+	}
+	if !slices.Equal(listed, want) {
+		t.Errorf("docs/analysis.md lists\n%s\nwant\n%s", strings.Join(listed, "\n"), strings.Join(want, "\n"))
+	}
+}

@@ -1,0 +1,196 @@
+package envoyconfig
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+)
+
+const (
+	routerType = "envoy.extensions.filters.http.router.v3.Router"
+	jwtType    = "envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication"
+	// minPushBuffer is what a batch may have in bytes, a body of 1 MiB and the records around it, rounded up.
+	minPushBuffer = 2 << 20
+	// defaultBuffer is Envoy's limit of a connection's buffer in bytes.
+	defaultBuffer = 1 << 20
+	// verifyQueue is what waits in the sidecar at most, by default (--bcrypt.queue).
+	verifyQueue = 1024
+)
+
+// plugin checks what the edge's and the push listener's plugins have in common.
+func (a *analysis) plugin(p *plugin) {
+	add := func(k *Kind, path, format string, args ...any) {
+		a.report.add(k, p.name(), p.at(path), format, args...)
+	}
+	switch p.config.text("failure_policy") {
+	case "FAIL_RELOAD":
+	case "FAIL_OPEN":
+		add(&failOpen, "failure_policy", "is FAIL_OPEN: after a trap of the module every request goes upstream without a credential")
+	default:
+		if p.config.flag("fail_open") {
+			add(&failOpen, "fail_open", "is true: after a trap of the module every request goes upstream without a credential")
+		} else {
+			add(&noReload, "failure_policy", "is not FAIL_RELOAD: after a trap of the module a worker answers 503 until Envoy is restarted")
+		}
+	}
+	if p.filter().flag("disabled") {
+		a.report.add(&filterOff, p.name(), fmt.Sprintf("http_filters[%d].disabled", p.index), "is true: no request is judged but on routes that switch the filter on")
+	}
+}
+
+// at is the path of a field of the plugin's configuration.
+func (p *plugin) at(field string) string {
+	if name := p.filter().text("name"); name != "" {
+		return "filter " + name + ": " + field
+	}
+	return field
+}
+
+// filter is the plugin's entry in http_filters, nil if it stands in none.
+func (p *plugin) filter() object {
+	if p.index < len(p.filters) {
+		return p.filters[p.index]
+	}
+	return nil
+}
+
+// edge checks a plugin with rules.
+func (a *analysis) edge(p *plugin) {
+	for _, warning := range p.rules.Warnings() {
+		path, message, _ := strings.Cut(warning, ": ")
+		a.report.add(&openMethod, p.name(), path, "%s", message)
+	}
+	for i, rule := range p.rules.Rules {
+		p.auth = p.auth || protects(&rule)
+		if path := rule.Match.Path + rule.Match.Prefix; strings.ContainsAny(path, "*{}") {
+			a.report.add(&wildcard, p.name(), fmt.Sprintf("rules[%d].match", i), "%q: rules know no wildcards, so this one covers only requests that spell it so", path)
+		}
+	}
+	if p.config.flag("allow_on_headers_stop_iteration") {
+		a.report.add(&edgeBuffers, p.name(), p.at("allow_on_headers_stop_iteration"), "is true at the edge: bodies of requests that wait for a verdict are buffered whole, and beyond the limit answered 413")
+	}
+	a.sidecarCluster(p)
+	if p.manager != nil {
+		a.manager(p)
+		a.order(p)
+		a.routesOf(p)
+	}
+}
+
+// protects reports whether a rule wants a credential.
+func protects(r *policy.Rule) bool { return r.Auth != nil || r.IssueSession }
+
+func (a *analysis) sidecarCluster(p *plugin) {
+	name := p.rules.SidecarCluster
+	cluster, found := a.clusters[name]
+	if !found {
+		if name != "" && a.complete {
+			names := object{}
+			for known := range a.clusters {
+				names[known] = true
+			}
+			a.report.add(&noCluster, p.name(), "sidecar.cluster", "%q is not a cluster of this file (has: %s)", name, strings.Join(names.keys(), ", "))
+		}
+		return
+	}
+	connections := 1024.0 // Envoy's default
+	for _, t := range cluster.object("circuit_breakers").list("thresholds") {
+		if priority := t.text("priority"); priority == "" || priority == "DEFAULT" {
+			connections = t.number("max_connections", connections)
+		}
+	}
+	if p.auth && connections <= verifyQueue {
+		a.report.add(&fewCalls, "", "cluster "+name+": circuit_breakers", "%g connections: calls beyond them wait in Envoy, first come, first served, and not in the sidecar's fair queue of %d", connections, verifyQueue)
+	}
+}
+
+// manager checks the connection manager of an edge.
+func (a *analysis) manager(p *plugin) {
+	add := func(k *Kind, path, format string, args ...any) { a.report.add(k, p.name(), path, format, args...) }
+	m := p.manager
+	if !m.flag("normalize_path") {
+		add(&notNormalized, "normalize_path", "is not true: rules and upstream see paths in the client's spelling, so cached answers are missed and paths with dots are refused")
+	}
+	if action := m.text("path_with_escaped_slashes_action"); !m.flag("merge_slashes") || action == "" || action == "IMPLEMENTATION_SPECIFIC_DEFAULT" || action == "KEEP_UNCHANGED" {
+		add(&manySpellings, "path_with_escaped_slashes_action", "merge_slashes is not true, or escaped slashes (%%2F, %%5C) are kept: a path has several spellings, of which all but one are misses")
+	}
+	if action := m.object("common_http_protocol_options").text("headers_with_underscores_action"); action == "" || action == "ALLOW" {
+		add(&underscores, "common_http_protocol_options.headers_with_underscores_action", "is ALLOW: an upstream that takes '_' for '-' may read a client's header as another one than the edge judged")
+	}
+	if p.auth && !m.flag("use_remote_address") && !p.raw.has("source") {
+		add(&forgedSource, "use_remote_address", "is not true, and source is not set: a request's source is what the client writes into x-forwarded-for, so wrong secrets are limited for whom it names")
+	}
+	if timeout := m.text("stream_idle_timeout"); timeout == "0s" || timeout == "0" {
+		add(&noIdleTimeout, "stream_idle_timeout", "is 0: a request that waits in a VM when that VM traps waits for ever")
+	}
+}
+
+// order checks what stands before the filter and behind it.
+func (a *analysis) order(p *plugin) {
+	tokens := false
+	for i, filter := range p.filters {
+		kind, config := a.discovered(filter).object("typed_config").typed()
+		switch {
+		case isType(kind, routerType) && i < p.index:
+			a.report.add(&behindRouter, p.name(), fmt.Sprintf("http_filters[%d]", p.index), "stands behind the router, which ends the chain: no request is judged")
+		case isType(kind, jwtType) && i < p.index:
+			providers := config.object("providers")
+			for _, name := range providers.keys() {
+				tokens = tokens || providers.object(name).text("payload_in_metadata") == p.rules.SessionMetadata
+			}
+		}
+	}
+	if p.rules.SessionMetadata != "" && !tokens {
+		a.report.add(&noJWT, p.name(), "session.metadata", "%q: no jwt_authn filter before this one writes there, so no token counts", p.rules.SessionMetadata)
+	}
+}
+
+// push checks the listener that the sidecar pushes to.
+func (a *analysis) push(p *plugin) {
+	add := func(k *Kind, path, format string, args ...any) { a.report.add(k, p.name(), path, format, args...) }
+	if !p.config.flag("allow_on_headers_stop_iteration") {
+		add(&pushWaits, p.at("allow_on_headers_stop_iteration"), "is not true: each push waits for a body that never comes, so the edge gets nothing")
+	}
+	if p.listener == nil {
+		return
+	}
+	address := p.listener.object("address")
+	if pipe := address.object("pipe"); pipe == nil {
+		add(&openPush, "address", "is no unix socket: whoever reaches it can write the cache and the verdicts")
+	} else if pipe.number("mode", 0) != 0o600 {
+		add(&pushMode, "address.pipe.mode", "is not 384 (0600): whoever may open the socket can write the cache and the verdicts")
+	}
+	if limit := p.listener.number("per_connection_buffer_limit_bytes", defaultBuffer); limit < minPushBuffer {
+		add(&smallPush, "per_connection_buffer_limit_bytes", "%g: a batch has up to %d bytes, and is answered 413 beyond the limit", limit, minPushBuffer)
+	}
+	if !p.listener.flag("ignore_global_conn_limit") || !p.listener.flag("bypass_overload_manager") {
+		add(&pushLimited, "ignore_global_conn_limit", "limits of the edge count here, too: a flood at the edge delays revocations")
+	}
+}
+
+// together checks that the plugins fit each other.
+func (a *analysis) together() {
+	if slices.ContainsFunc(a.plugins, func(p *plugin) bool { return p.rules == nil }) {
+		return // what it is can't be told
+	}
+	edges := slices.DeleteFunc(slices.Clone(a.plugins), func(p *plugin) bool { return p.rules.PushListener })
+	pushes := slices.DeleteFunc(slices.Clone(a.plugins), func(p *plugin) bool { return !p.rules.PushListener })
+	if len(edges) > 0 && len(pushes) == 0 && a.complete {
+		a.report.add(&noPush, "", "", "has no push listener: the sidecar can't bring anything to the edge, so every request goes upstream or is answered 503")
+	}
+	for _, push := range pushes {
+		for _, edge := range edges {
+			if got, want := push.vm.text("vm_id"), edge.vm.text("vm_id"); got != want {
+				a.report.add(&otherVM, push.name(), push.at("vm_config.vm_id"), "%q, but listener %s has %q: what is pushed is in another shared memory than what the edge reads", got, edge.name(), want)
+				break
+			}
+			if !reflect.DeepEqual(push.vm.field("code"), edge.vm.field("code")) {
+				a.report.add(&otherCode, push.name(), push.at("vm_config.code"), "is another module than that of listener %s: they may not agree on the layout of shared memory", edge.name())
+				break
+			}
+		}
+	}
+}
