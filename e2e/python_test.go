@@ -82,6 +82,9 @@ func (w *writer) write(m contract.Member, stdin string, args ...string) string {
 	if epoch := w.redis.Get(w.t.Context(), contract.Keys{}.EpochKey()).Val(); e.Epoch != epoch {
 		w.t.Errorf("%s: the event is of epoch %q, redis has %q", args[0], e.Epoch, epoch)
 	}
+	if link := w.redis.HGet(w.t.Context(), contract.Keys{}.ChainKey(), contract.ChainHead).Val(); link != (contract.Link{Seq: e.Seq, Digest: e.Digest}).String() {
+		w.t.Errorf("%s: the event has digest %s, the chain %q", args[0], e.Digest, link)
+	}
 	if ours := contract.AppendEvent(nil, e); len(ours) != len(message.Payload) {
 		w.t.Errorf("%s: got an event of %d bytes, want %d", args[0], len(message.Payload), len(ours))
 	}
@@ -152,8 +155,8 @@ func TestWriteScriptRefusesSlips(t *testing.T) {
 	write := func(keys []string, args ...any) error {
 		return admin.Eval(t.Context(), string(source), keys, args...).Err()
 	}
-	keys := []string{"{gatehouse:0}:o:/a", "{gatehouse:0}:seq", "{gatehouse:0}:log", "{gatehouse:0}:epoch"}
-	good := []any{"replace", "0", "beef", "o:/a", "0", "{gatehouse:0}:events", "PUBLISH", "etag", `""`, "content-type", "a", "body", ""}
+	keys := []string{"{gatehouse:0}:o:/a", "{gatehouse:0}:seq", "{gatehouse:0}:log", "{gatehouse:0}:epoch", "{gatehouse:0}:chain"}
+	good := []any{"replace", "0", "beef", "o:/a", "0", "{gatehouse:0}:events", "PUBLISH", "", "etag", `""`, "content-type", "a", "body", ""}
 	if err := write(keys, good...); err != nil {
 		t.Fatal(err)
 	}
@@ -173,21 +176,25 @@ func TestWriteScriptRefusesSlips(t *testing.T) {
 		says string // besides INVALID
 	}{
 		{"no arguments", keys, nil, "0 arguments"},
-		{"no field", keys, good[:7], "7 arguments"},
-		{"a field without its value", keys, good[:12], "12 arguments"},
+		{"no field", keys, good[:8], "8 arguments"},
+		{"a field without its value", keys, good[:13], "13 arguments"},
 		{"too many fields", keys, many, "1 to 32 fields"},
-		{"a key too few", keys[:3], good, "3 keys"},
+		{"a key too few", keys[:4], good, "4 keys"},
+		{"keys in another order", []string{keys[0], keys[2], keys[1], keys[3], keys[4]}, good, "want {gatehouse:0}:seq"},
+		{"a key of another shard", []string{keys[0], keys[1], keys[2], keys[3], "{gatehouse:1}:chain"}, good, "want {gatehouse:0}:chain"},
+		{"channel of another shard", keys, with(5, "{gatehouse:1}:events"), "channel {gatehouse:1}:events"},
+		{"traceparent", keys, with(7, "00-beef"), "traceparent 00-beef"},
 		{"mode", keys, with(0, "put"), "mode put"},
 		{"version", keys, with(1, "-1"), "version -1"},
 		{"epoch", keys, with(2, "BEEF"), "epoch BEEF"},
 		{"member of another key", keys, with(3, "o:/b"), "member o:/b"},
 		{"member without its kind", keys, with(3, "/a"), "member /a"},
 		{"expiry without deletion", keys, with(4, "86400000"), "expiry 86400000"},
-		{"deletion without expiry", keys, append(slices.Clone(good[:7]), "deleted", "1"), "expiry 0"},
-		{"expiry", keys, append(with(4, "24h")[:7], "deleted", "1"), "expiry 24h"},
+		{"deletion without expiry", keys, append(slices.Clone(good[:8]), "deleted", "1"), "expiry 0"},
+		{"expiry", keys, append(with(4, "24h")[:8], "deleted", "1"), "expiry 24h"},
 		{"publishing", keys, with(6, "publish"), "publishing by publish"},
-		{"version as a field", keys, with(7, "version"), "field version"},
-		{"a field twice", keys, with(9, "etag"), "field etag"},
+		{"version as a field", keys, with(8, "version"), "field version"},
+		{"a field twice", keys, with(10, "etag"), "field etag"},
 	}
 	for _, tt := range tests {
 		err := write(tt.keys, tt.args...)

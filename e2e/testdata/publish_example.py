@@ -53,8 +53,9 @@ class Publisher:
         expiry_ms = TOMBSTONE_LIFE_MS if "deleted" in fields else 0
         shard = zlib.crc32(member[2:].encode()) % self.shards
         prefix = "{gatehouse:%d}:" % shard
-        keys = [prefix + name for name in (member, "seq", "log", "epoch")]
-        args = [mode, version, secrets.token_hex(16), member, expiry_ms, prefix + "events", self.publish]
+        keys = [prefix + name for name in (member, "seq", "log", "epoch", "chain")]
+        traceparent = ""
+        args = [mode, version, secrets.token_hex(16), member, expiry_ms, prefix + "events", self.publish, traceparent]
         for field, value in fields.items():
             args += [field, value]
         return tuple(self.script(keys=keys, args=args))

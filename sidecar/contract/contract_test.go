@@ -15,6 +15,7 @@ func TestKeys(t *testing.T) {
 		{Keys{}.SeqKey(), "{gatehouse:0}:seq"},
 		{Keys{}.LogKey(), "{gatehouse:0}:log"},
 		{Keys{}.EpochKey(), "{gatehouse:0}:epoch"},
+		{Keys{}.ChainKey(), "{gatehouse:0}:chain"},
 		{Keys{}.EventsChannel(), "{gatehouse:0}:events"},
 	}
 	for _, test := range tests {

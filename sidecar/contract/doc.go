@@ -15,6 +15,8 @@
 //	{gatehouse:S}:seq            integer  the shard's last sequence number, from 1
 //	{gatehouse:S}:log            zset     member "o:<cache key>" or "c:<device id>", score its last sequence number
 //	{gatehouse:S}:epoch          string   1 to 64 lowercase hex digits, random, set once: the data epoch
+//	{gatehouse:S}:chain          hash     "head", and for each of the last 65,536 writes the field seq modulo
+//	                                      65,536: sequence number, a space, digest. "floor": see [ChainFloor]
 //	{gatehouse:S}:events         channel  one message a write
 //	{gatehouse:S}:v:<name>       string   a verdict that sidecars share, with a lock beside it; no business of writers
 //	{gatehouse:0}:shards         string   N, set by the first writer and never changed
@@ -56,24 +58,32 @@
 //
 // The payload is a sequence of netstrings, each <length>:<bytes>, with a decimal length:
 //
-//	"1"         the format
-//	epoch       the data epoch
-//	seq         the sequence number of this write
-//	member      as in the log
+//	"2"          the format
+//	digest       40 lowercase hex digits, see below
+//	epoch        the data epoch
+//	seq          the sequence number of this write
+//	member       as in the log
+//	traceparent  the trace that the write belongs to (W3C Trace Context), or empty
 //	field value, field value, …   the new content of the hash, in any order, each field once
 //
-// For example, the deletion of /a as write number 7:
+// For example, the deletion of /a as write number 7, where a chain begins:
 //
-//	1:1,4:beef,1:7,4:o:/a,7:version,1:3,9:published,13:1735689600000,7:deleted,1:1,
+//	1:2,40:4aa923dfb271b11dc01c7bf9f1afb80e0c88a931,4:beef,1:7,4:o:/a,0:,7:deleted,1:1,9:published,13:1735689600000,7:version,1:3,
+//
+// The digest chains the event to the one before: it is the SHA-1 of the netstring of the digest
+// before, and of all netstrings after the digest, but of each body (body, body.gzip, …) the value is
+// its decimal length. The digest before is that of write seq-1 as the chain's head has it, and empty
+// if the head is not of seq-1. In format 1, of older writers, there is "1", and neither digest nor
+// traceparent.
 //
 // # Writing
 //
 // One script does all of a write or nothing (publish/write.lua): refuse a version that is
-// not newer than the stored one, with an error that starts with "STALE "; SET epoch NX;
-// INCR seq; ZADD log; DEL and HSET the whole hash, PEXPIRE it if it is a tombstone; PUBLISH,
-// on a Redis Cluster SPUBLISH.
+// not newer than the stored one, with an error that starts with "STALE "; check all that can fail;
+// SET epoch NX; INCR seq; ZADD log; HSET the record, HDEL what it has no more, PEXPIRE it if it is
+// a tombstone, otherwise PERSIST it; HSET the chain; PUBLISH, on a Redis Cluster SPUBLISH.
 // A writer that does not count versions takes the stored one + 1, and where none is stored
-// any more, the member's score in the log + 1.
+// any more, the higher one of the member's score in the log and the chain's floor, + 1.
 //
 // # Reading
 //

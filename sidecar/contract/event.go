@@ -11,10 +11,13 @@ import (
 )
 
 const (
-	eventFormat = "1"
+	plainFormat   = "1" // of writers before 2, without a digest
+	chainedFormat = "2"
 	// maxLengthDigits bounds a netstring's length prefix: far over any field, far under overflow.
 	maxLengthDigits = 9
 	maxEpoch        = 64
+	// maxTraceparent is the size of a traceparent of version 00 (W3C Trace Context, 3.2.2).
+	maxTraceparent = 55
 )
 
 // Event is one write as the events channel announces it.
@@ -23,18 +26,31 @@ type Event struct {
 	Epoch string
 	// Seq is the write's sequence number, from 1.
 	Seq uint64
+	// Digest chains the event to the one before ([Follows]); empty in format 1, which had none.
+	Digest string
 	// Member names what was written.
 	Member Member
+	// Traceparent is the trace that the write belongs to (W3C Trace Context); empty: none, or format 1.
+	Traceparent string
 	// Fields is the hash as it is now, for [ParseObject] or [ParseCredential].
 	Fields map[string]string
 }
 
-// AppendEvent appends the payload of e to dst, its fields in bytewise order.
+// AppendEvent appends the payload of e to dst, its fields in bytewise order: in format 2 if e has a
+// digest, which is taken as it is, otherwise in format 1.
 func AppendEvent(dst []byte, e Event) []byte {
-	dst = appendNetstring(dst, eventFormat)
+	if e.Digest == "" {
+		dst = appendNetstring(dst, plainFormat)
+	} else {
+		dst = appendNetstring(dst, chainedFormat)
+		dst = appendNetstring(dst, e.Digest)
+	}
 	dst = appendNetstring(dst, e.Epoch)
 	dst = appendNetstring(dst, strconv.FormatUint(e.Seq, 10))
 	dst = appendNetstring(dst, e.Member.String())
+	if e.Digest != "" {
+		dst = appendNetstring(dst, e.Traceparent)
+	}
 	for _, field := range slices.Sorted(maps.Keys(e.Fields)) {
 		dst = appendNetstring(dst, field)
 		dst = appendNetstring(dst, e.Fields[field])
@@ -59,8 +75,13 @@ func ParseEvent(payload string) (Event, error) {
 	if err != nil {
 		return e, err
 	}
-	if format != eventFormat {
-		return e, refuse(ReasonFormat, "event: format %s, this program reads %q", quote(format), eventFormat)
+	if format != plainFormat && format != chainedFormat {
+		return e, refuse(ReasonFormat, "event: format %s, this program reads %q and %q", quote(format), plainFormat, chainedFormat)
+	}
+	if format == chainedFormat {
+		if e.Digest, err = r.digest(); err != nil {
+			return e, err
+		}
 	}
 	epoch, err := r.next("epoch")
 	if err != nil {
@@ -84,13 +105,30 @@ func ParseEvent(payload string) (Event, error) {
 	if e.Member, err = ParseMember(member); err != nil {
 		return e, err
 	}
+	if format == chainedFormat {
+		if e.Traceparent, err = r.next("traceparent"); err != nil {
+			return e, err
+		}
+		if e.Traceparent != "" && !ValidTraceparent(e.Traceparent) {
+			return e, refuse(ReasonMalformed, "event: traceparent %s: want none, or %d bytes as W3C Trace Context has it", quote(e.Traceparent), maxTraceparent)
+		}
+	}
 	e.Fields, err = r.fields()
 	return e, err
 }
 
+// ValidTraceparent reports whether s is a traceparent of version 00 (W3C Trace Context, 3.2.2), as the
+// write script takes it: "00-", 32 hex digits, "-", 16, "-", 2.
+func ValidTraceparent(s string) bool {
+	return len(s) == maxTraceparent && s[:3] == "00-" && s[35] == '-' && s[52] == '-' &&
+		lowercaseHex(s[3:35]) && lowercaseHex(s[36:52]) && lowercaseHex(s[53:])
+}
+
+func lowercaseHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }
+
 // ValidEpoch reports whether s can be a data epoch: 1 to 64 lowercase hex digits.
 func ValidEpoch(s string) bool {
-	return s != "" && len(s) <= maxEpoch && strings.Trim(s, "0123456789abcdef") == ""
+	return s != "" && len(s) <= maxEpoch && lowercaseHex(s)
 }
 
 // netstrings reads a payload from its start.
@@ -122,14 +160,27 @@ func (r *netstrings) next(what string) (string, error) {
 	return body[:length], nil
 }
 
+func (r *netstrings) digest() (string, error) {
+	digest, err := r.next("digest")
+	if err == nil && !ValidDigest(digest) {
+		err = refuse(ReasonMalformed, "event: digest %s: want %d lowercase hex digits", quote(digest), digestSize)
+	}
+	return digest, err
+}
+
+// field takes the name and the value of one field off the rest.
+func (r *netstrings) field() (name, value string, err error) {
+	if name, err = r.next("a field name"); err != nil {
+		return "", "", err
+	}
+	value, err = r.next("field " + quote(name))
+	return name, value, err
+}
+
 func (r *netstrings) fields() (map[string]string, error) {
 	fields := make(map[string]string, 12)
 	for r.rest != "" {
-		name, err := r.next("a field name")
-		if err != nil {
-			return nil, err
-		}
-		value, err := r.next("field " + quote(name))
+		name, value, err := r.field()
 		if err != nil {
 			return nil, err
 		}

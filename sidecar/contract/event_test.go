@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// deletion is the example of the package comment, with its fields in AppendEvent's order.
+// deletion is an event of format 1.
 const deletion = "1:1,4:beef,1:7,4:o:/a,7:deleted,1:1,9:published,13:1735689600000,7:version,1:3,"
 
 func TestEventGolden(t *testing.T) {
@@ -42,7 +42,7 @@ func TestParseEventRefuses(t *testing.T) {
 		text     string
 	}{
 		{"empty", "", ReasonMalformed, 0, "no length of format"},
-		{"other format", "1:2,4:beef,", ReasonFormat, 0, `format "2"`},
+		{"other format", "1:3,4:beef,", ReasonFormat, 0, `format "3"`},
 		{"epoch upper case", "1:1,4:BEEF,1:7,", ReasonMalformed, 0, `epoch "BEEF"`},
 		{"epoch empty", "1:1,0:,1:7,", ReasonMalformed, 0, `epoch ""`},
 		{"epoch long", "1:1,65:" + strings.Repeat("a", 65) + ",1:7,", ReasonMalformed, 0, "epoch"},
@@ -88,10 +88,19 @@ func TestParseEventTruncated(t *testing.T) {
 			t.Errorf("%q: error %v", deletion[:n], err)
 		}
 	}
+	// In format 2 the digest knows a cut one from a shorter one.
+	for n := range len(chainedDeletion) + 1 {
+		_, err := ParseEvent(chainedDeletion[:n])
+		if follows := Follows("", chainedDeletion[:n]); follows != (n == len(chainedDeletion)) || follows && err != nil {
+			t.Errorf("%q: follows %v, error %v", chainedDeletion[:n], follows, err)
+		}
+	}
 }
 
 func FuzzParseEvent(f *testing.F) {
 	f.Add(deletion)
+	f.Add(chainedDeletion)
+	f.Add(chainedPut)
 	f.Add("1:1,1:a,1:1,3:c:d,0:,2:\x00,,")
 	f.Add("1:1,1:a,1:1,3:c:d,999999999:")
 	f.Fuzz(func(t *testing.T, payload string) {

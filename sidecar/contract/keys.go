@@ -56,6 +56,10 @@ func (k Keys) LogKey() string { return k.name("log") }
 // EpochKey is the key of the data epoch.
 func (k Keys) EpochKey() string { return k.name("epoch") }
 
+// ChainKey is the key of the hash that has the [Link] of the last writes ([ChainHead], [ChainField])
+// and [ChainFloor].
+func (k Keys) ChainKey() string { return k.name("chain") }
+
 // EventsChannel is the channel of the events.
 func (k Keys) EventsChannel() string { return k.name("events") }
 

@@ -93,8 +93,9 @@ func (p *Publisher) write(ctx context.Context, mode string, m contract.Member, f
 		expiryMS = contract.TombstoneLife.Milliseconds()
 	}
 	shard := p.shards.KeysOf(m.ID)
-	keys := []string{shard.RecordKey(m), shard.SeqKey(), shard.LogKey(), shard.EpochKey()}
-	args := []any{mode, fields[contract.FieldVersion], newEpoch(), m.String(), expiryMS, shard.EventsChannel(), p.by}
+	keys := []string{shard.RecordKey(m), shard.SeqKey(), shard.LogKey(), shard.EpochKey(), shard.ChainKey()}
+	const traceparent = ""
+	args := []any{mode, fields[contract.FieldVersion], newEpoch(), m.String(), expiryMS, shard.EventsChannel(), p.by, traceparent}
 	for field, value := range fields {
 		if field != contract.FieldVersion && field != contract.FieldPublished {
 			args = append(args, field, value)

@@ -18,6 +18,12 @@ import (
 
 var keys contract.Keys
 
+// event is one with its payload.
+type event struct {
+	contract.Event
+	payload string
+}
+
 // server is one of the two kinds of Redis that every test runs on.
 type server struct {
 	*redis.Client
@@ -44,14 +50,14 @@ func onBoth(t *testing.T, test func(t *testing.T, s server)) {
 }
 
 // events subscribes, and gives a function that waits for the next event.
-func (s server) events(t *testing.T) func() contract.Event {
+func (s server) events(t *testing.T) func() event {
 	t.Helper()
 	subscription := s.Subscribe(t.Context(), keys.EventsChannel())
 	t.Cleanup(func() { subscription.Close() })
 	if _, err := subscription.Receive(t.Context()); err != nil { // the acknowledgement
 		t.Fatal(err)
 	}
-	return func() contract.Event {
+	return func() event {
 		t.Helper()
 		message, err := subscription.ReceiveMessage(t.Context())
 		if err != nil {
@@ -61,7 +67,7 @@ func (s server) events(t *testing.T) func() contract.Event {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return e
+		return event{e, message.Payload}
 	}
 }
 

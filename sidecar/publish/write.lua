@@ -1,7 +1,7 @@
 -- One write of the Redis contract (package contract): all of it, or nothing.
 -- Runs on Redis 7.0 and later and on miniredis.
 --
--- KEYS  1 the record's hash  2 seq  3 log  4 epoch
+-- KEYS  1 the record's hash  2 seq  3 log  4 epoch  5 chain
 -- ARGV  1 mode: "replace" writes a record of just these fields; "merge" keeps the other
 --         fields of a record that is there and is no tombstone
 --       2 version, "0" for the next one
@@ -10,7 +10,8 @@
 --       5 milliseconds until the record expires; "0", for never, unless it is a tombstone
 --       6 channel
 --       7 how to publish: "SPUBLISH" on a Redis Cluster, elsewhere "PUBLISH"
---       8 field, 9 value, and so on, without version and published
+--       8 traceparent (W3C Trace Context), "" for none
+--       9 field, 10 value, and so on, without version and published
 --
 -- Returns {version, seq}, or an error that starts with "STALE ", "ABSENT " or "INVALID ".
 -- docs/redis-contract.md has it all for writers in other languages.
@@ -24,9 +25,10 @@ local function netstring(s)
 end
 
 local newest = 9007199254740991 -- 2^53 - 1: doubles count exactly up to here
+local ring = 65536 -- links that the chain keeps
 
--- A stored version that cannot be read is as good as none, so that a write heals it.
-local function version_of(text)
+-- A stored number that cannot be read is as good as none, so that a write heals it.
+local function number_of(text)
   local n = text and string.find(text, '^%d+$') and tonumber(text)
   return n and n <= newest and n
 end
@@ -35,31 +37,44 @@ local function invalid(text)
   return redis.error_reply('INVALID ' .. text)
 end
 
--- A slip of a writer is refused before it costs anything: what Redis refuses after DEL
--- would be lost, and a record that readers refuse is gone from the edges. The limits of
--- keys and values are the writer's to keep.
+-- A slip of a writer is refused before it costs anything: a record that readers refuse is
+-- gone from the edges. The limits of keys and values are the writer's to keep.
 local most = 32 -- fields; over some thousands unpack fails
-if #KEYS ~= 4 or #ARGV < 9 or #ARGV % 2 == 0 or #ARGV > 7 + 2 * most then
-  return invalid(#KEYS .. ' keys and ' .. #ARGV .. ' arguments: want 4 keys, 7 arguments, then 1 to '
+if #KEYS ~= 5 or #ARGV < 10 or #ARGV % 2 == 1 or #ARGV > 8 + 2 * most then
+  return invalid(#KEYS .. ' keys and ' .. #ARGV .. ' arguments: want 5 keys, 8 arguments, then 1 to '
     .. most .. ' fields with a value each')
 end
-local mode, member, expiry = ARGV[1], ARGV[4], version_of(ARGV[5])
+local mode, member, expiry, trace = ARGV[1], ARGV[4], number_of(ARGV[5]), ARGV[8]
 if mode ~= 'replace' and mode ~= 'merge' then
   return invalid('mode ' .. mode .. ': want replace or merge')
 end
 if not string.find(ARGV[3], '^[0-9a-f]+$') or #ARGV[3] > 64 then
   return invalid('epoch ' .. ARGV[3] .. ': want 1 to 64 lowercase hex digits')
 end
-if not string.find(member, '^[oc]:.') or string.sub(KEYS[1], -#member - 2) ~= '}:' .. member then
+local prefix = string.sub(KEYS[1], 1, -#member - 1)
+if not string.find(member, '^[oc]:.') or prefix .. member ~= KEYS[1] or string.sub(prefix, -2) ~= '}:' then
   return invalid('member ' .. member .. ' of ' .. KEYS[1] .. ': want o:KEY or c:DEVICE, and the same at the end of the key')
+end
+for i, name in ipairs({ 'seq', 'log', 'epoch', 'chain' }) do
+  if KEYS[i + 1] ~= prefix .. name then
+    return invalid('key ' .. KEYS[i + 1] .. ': want ' .. prefix .. name)
+  end
+end
+if ARGV[6] ~= prefix .. 'events' then
+  return invalid('channel ' .. ARGV[6] .. ': want ' .. prefix .. 'events')
 end
 if ARGV[7] ~= 'PUBLISH' and ARGV[7] ~= 'SPUBLISH' then
   return invalid('publishing by ' .. ARGV[7] .. ': want SPUBLISH on a Redis Cluster, elsewhere PUBLISH')
 end
+local hex = '[0-9a-f]'
+local traceparent = '^00%-' .. string.rep(hex, 32) .. '%-' .. string.rep(hex, 16) .. '%-' .. string.rep(hex, 2) .. '$'
+if trace ~= '' and not string.find(trace, traceparent) then
+  return invalid('traceparent ' .. trace .. ': want none, or 00-, 32 hex digits, -, 16, -, 2')
+end
 
 local record = {}
 local given = { version = true, published = true }
-for i = 8, #ARGV, 2 do
+for i = 9, #ARGV, 2 do
   if given[ARGV[i]] then
     return invalid('field ' .. ARGV[i] .. ' of ' .. member .. ': version and published are set here, every other field comes once')
   end
@@ -71,15 +86,27 @@ if not expiry or (given['deleted'] ~= nil) ~= (expiry > 0) then
   return invalid('expiry ' .. ARGV[5] .. ' of ' .. member .. ': want milliseconds for a tombstone, 0 for any other record')
 end
 
-local stored = version_of(redis.call('HGET', KEYS[1], 'version')) or 0
-local version = version_of(ARGV[2])
+-- Reading finds keys of another type, too.
+local stored = number_of(redis.call('HGET', KEYS[1], 'version')) or 0
+local before = redis.call('GET', KEYS[2])
+local score = redis.call('ZSCORE', KEYS[3], member)
+local epoch = redis.call('GET', KEYS[4]) or ARGV[3]
+local head = redis.call('HGET', KEYS[5], 'head')
+local seq = number_of(before or '0')
+if not seq or seq == newest or before and before ~= decimal(seq) then -- as INCR takes it
+  return redis.error_reply('ERR ' .. KEYS[2] .. ' is ' .. before .. ', want a number below ' .. decimal(newest))
+end
+seq = seq + 1
+
+local version = number_of(ARGV[2])
 if not version then
   return invalid('version ' .. ARGV[2] .. ' of ' .. member .. ' is out of 0 to ' .. decimal(newest))
 end
 if version == 0 and stored == 0 then
   -- The tombstone has expired, or the hash is damaged. The member's last sequence number is
-  -- at least as high as any version that was counted here, so versions go on from there.
-  version = tonumber(redis.call('ZSCORE', KEYS[3], member) or '0') + 1
+  -- at least as high as any version that was counted here, and where its entry was trimmed
+  -- the floor is, so versions go on from there.
+  version = math.max(tonumber(score or '0'), number_of(redis.call('HGET', KEYS[5], 'floor')) or 0) + 1
 elseif version == 0 then
   version = stored + 1
 end
@@ -88,6 +115,7 @@ if version <= stored or version > newest then
     .. decimal(stored) .. ' (at most ' .. decimal(newest) .. ')')
 end
 
+local stale = {}
 if mode == 'merge' then
   local old = redis.call('HGETALL', KEYS[1])
   if #old == 0 or redis.call('HEXISTS', KEYS[1], 'deleted') == 1 then
@@ -99,6 +127,12 @@ if mode == 'merge' then
       record[#record + 1] = old[i + 1]
     end
   end
+else
+  for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+    if not given[field] then
+      stale[#stale + 1] = field
+    end
+  end
 end
 
 local now = redis.call('TIME')
@@ -107,25 +141,55 @@ record[#record + 1] = decimal(version)
 record[#record + 1] = 'published'
 record[#record + 1] = decimal(tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000))
 
--- What can fail comes before anything is lost: SET is refused when memory is used up (DEL
--- is not, and would let all that follows pass), INCR and ZADD on a key of another type.
-redis.call('SET', KEYS[4], ARGV[3], 'NX')
-local seq = redis.call('INCR', KEYS[2])
-redis.call('ZADD', KEYS[3], decimal(seq), member)
-redis.call('DEL', KEYS[1])
-redis.call('HSET', KEYS[1], unpack(record))
-if expiry > 0 then
-  redis.call('PEXPIRE', KEYS[1], decimal(expiry))
+-- The event. Its digest covers the digest before and all that follows it here, but of each
+-- body its length only: hashing megabytes would hold Redis up.
+local event = { netstring(epoch), netstring(decimal(seq)), netstring(member), netstring(trace) }
+local chained = { unpack(event) }
+for i = 1, #record, 2 do
+  local field, value = record[i], record[i + 1]
+  event[#event + 1] = netstring(field)
+  event[#event + 1] = netstring(value)
+  chained[#chained + 1] = netstring(field)
+  if field == 'body' or string.sub(field, 1, 5) == 'body.' then
+    value = tostring(#value)
+  end
+  chained[#chained + 1] = netstring(value)
 end
+-- After a writer of format 1, or where the chain is gone, it begins anew.
+local previous = ''
+if head and string.sub(head, 1, -42) == decimal(seq - 1) then
+  previous = string.sub(head, -40)
+end
+local digest = redis.sha1hex(netstring(previous) .. table.concat(chained))
+local link = decimal(seq) .. ' ' .. digest
 
-local event = {
-  netstring('1'),
-  netstring(redis.call('GET', KEYS[4])),
-  netstring(decimal(seq)),
-  netstring(member),
+local writes = {
+  { 'SET', KEYS[4], ARGV[3], 'NX' }, -- refused when memory is used up, and let through no more after it
+  { 'INCR', KEYS[2] },
+  { 'ZADD', KEYS[3], decimal(seq), member },
+  { 'HSET', KEYS[1], unpack(record) },
 }
-for i = 1, #record do
-  event[#event + 1] = netstring(record[i])
+for i = 1, #stale, 1000 do -- a damaged record may have more than unpack takes
+  writes[#writes + 1] = { 'HDEL', KEYS[1], unpack(stale, i, math.min(i + 999, #stale)) }
 end
-redis.call(ARGV[7], ARGV[6], table.concat(event))
+if expiry > 0 then
+  writes[#writes + 1] = { 'PEXPIRE', KEYS[1], decimal(expiry) }
+else
+  writes[#writes + 1] = { 'PERSIST', KEYS[1] }
+end
+writes[#writes + 1] = { 'HSET', KEYS[5], decimal(seq % ring), link, 'head', link }
+writes[#writes + 1] = { ARGV[7], ARGV[6], netstring('2') .. netstring(digest) .. table.concat(event) }
+
+-- Nothing is written before all that can fail has been checked: Redis takes nothing back. In a
+-- slot of a Cluster that is on its way elsewhere no key may vanish in between: no DEL.
+if redis.acl_check_cmd then -- since Redis 7
+  for _, write in ipairs(writes) do
+    if not redis.acl_check_cmd(unpack(write)) then
+      return redis.error_reply('NOPERM nothing was written: this user lacks permission for ' .. write[1] .. ' of ' .. write[2])
+    end
+  end
+end
+for _, write in ipairs(writes) do
+  redis.call(unpack(write))
+end
 return { version, seq }
