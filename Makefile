@@ -49,8 +49,8 @@ test: ## unit tests with -race, end-to-end suite, a minute of chaos, mutation ch
 chaos: build ## kill, pause and cut everything under load and check each answer: CHAOS_SECONDS, CHAOS_SEED
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec build/gatehouse-chaos
 
-mutation: ## take out each check that consistency rests on, and see a test fail; CHAOS=1: and the checker
-	@scripts/mutation.sh
+mutation: ## take out each check that is marked in the code, and see its test fail: MUTANT=events/
+	@$(GO) run ./scripts/mutation $(MUTANT)
 
 loadtest: build ## measure on this machine: SCENARIO=304 PEERS=1 SECONDS=10; see loadtest/README.md
 	@scripts/loadtest.sh $(if $(SECONDS),--seconds=$(SECONDS)) # bash counts in a variable of this name

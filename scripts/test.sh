@@ -30,5 +30,5 @@ build/gatehouse-chaos
 echo "test: chaos ok ($((SECONDS - begin)) s)"
 
 begin=$SECONDS
-scripts/mutation.sh
+make --no-print-directory mutation
 echo "test: mutation check ok ($((SECONDS - begin)) s)"

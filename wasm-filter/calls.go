@@ -48,9 +48,9 @@ func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 	pending := c.inFlight[callKey(d)]
 	most := maxWaiting
 	if d.Action == policy.Fetch {
-		most /= 2
+		most /= 2 //mutant:TestFetchesLeavePlaces deleted
 	}
-	if len(c.vm.paused) >= most {
+	if len(c.vm.paused) >= most { //mutant:TestWaitersAreBounded false
 		c.fail(fmt.Sprintf("no place for one more request that waits for %s: %d do, the most there may be then", path(d.Action), most))
 		s.answer(&call{path: path(d.Action)}, nil)
 		return false
@@ -72,7 +72,7 @@ func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 	if d.Action == policy.Fetch {
 		// By the time that the object is there, what was said of the credential may have been
 		// revoked. Shared memory says so, and mostly has what was said.
-		s.answers.Verify = nil
+		s.answers.Verify = nil //mutant:TestRevokedWhileFetching deleted
 	}
 	pending.waiting = append(pending.waiting, s.hold())
 	return true
@@ -102,7 +102,8 @@ func (c *calls) dispatch(pending *call) bool {
 	if pending.path == fetchPath {
 		fetches = 1
 	}
-	if len(c.inFlight) >= maxCalls || c.fetches+fetches > maxFetches {
+	if len(c.inFlight) >= maxCalls ||
+		c.fetches+fetches > maxFetches { //mutant:TestFetchesLeaveRoom false
 		c.fail(fmt.Sprintf("no call to %s: %d are in flight, %d to %s, the most there may be (%d, %d)",
 			pending.path, len(c.inFlight), c.fetches, fetchPath, maxCalls, maxFetches))
 		return false
@@ -235,7 +236,7 @@ func (s *stream) answer(to *call, body []byte) {
 // such a call brings may be older than one that this request's client has seen before, through
 // another worker. So the request is decided as if it came now: by shared memory, which mostly
 // has the object by then, or by a second call, which all that waited for the first have come before.
-func (s *stream) cameAfter(c *call) bool { return after(s.id, c.newest) }
+func (s *stream) cameAfter(c *call) bool { return after(s.id, c.newest) } //mutant:TestFetchedBeforeItCame false
 
 // after reports whether a stream of id a began after one of id b; ids begin again after 2³².
 // Headers may come in another order, where a filter before this one has held some.

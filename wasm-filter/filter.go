@@ -48,7 +48,7 @@ func (s *stream) decide(request *policy.Request) action {
 		if d.Outdated && v.readState() {
 			v.edge.Decide(&d, now, request, v, &s.answers)
 		}
-		if v.replied += len(d.Body); v.replied > maxReplied {
+		if v.replied += len(d.Body); v.replied > maxReplied { //mutant:TestRepliesAreBounded false
 			v.replied -= len(d.Body)
 			d.Withhold()
 		}

@@ -64,7 +64,7 @@ func (g *guardSeen) read(h host) uint64 {
 	if !g.known {
 		return 0
 	}
-	if value := h.guard(); value&guardUp == 0 {
+	if value := h.guard(); value&guardUp == 0 { //mutant:TestNothingKeptWhileObjectsAreWritten true
 		return value
 	}
 	return 0
@@ -77,5 +77,6 @@ func (g *guardSeen) check(h host) {
 	}
 	value := h.guard()
 	record := h.record(guardRegion, 0)
-	g.known = value != 0 && len(record) == wire.MinRecord && binary.LittleEndian.Uint64(record) == value
+	g.known = value != 0 && len(record) == wire.MinRecord &&
+		binary.LittleEndian.Uint64(record) == value //mutant:TestForeignGuard true
 }

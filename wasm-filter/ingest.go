@@ -86,7 +86,7 @@ func (i *ingest) apply(body []byte) action {
 	if !held {
 		i.vm.count(policy.BatchRefused)
 		state := h.record(wire.RegionState, 0)
-		if wrote {
+		if wrote { //mutant:TestIngestIsOvertaken false
 			h.setState(make([]byte, wire.MinRecord), 0)
 		}
 		return i.reply(409, "application/octet-stream", state)
@@ -96,7 +96,7 @@ func (i *ingest) apply(body []byte) action {
 }
 
 func write(h host, g *guard, op wire.Op) error {
-	if op.Region == wire.RegionObjects {
+	if op.Region == wire.RegionObjects { //mutant:TestAnswersAreKept false
 		if err := g.raise(); err != nil {
 			return err
 		}
@@ -111,7 +111,7 @@ func (i *ingest) holds(epoch uint64) (cas uint32, held bool) {
 	if err != nil {
 		found = 0
 	}
-	return cas, found == epoch
+	return cas, found == epoch //mutant:TestIngest true
 }
 
 func (i *ingest) refuse(status int, why string) action {

@@ -88,7 +88,7 @@ func (v *vm) tick() {
 	v.guard.check(v.host)
 	// While one release replaces another, the push listener can be served by a module that knows no
 	// guard, and what is kept is then wrong until here.
-	v.edge.Forget()
+	v.edge.Forget() //mutant:TestUnguardedWriteShowsAtTick deleted
 	v.readState()
 	v.calls.report(v.host.now())
 	v.calls.holds.sweep(v.host.now())
@@ -143,7 +143,7 @@ func (v *vm) requestHeaders(id uint32, endOfStream bool) action {
 		}
 		return i.headers(endOfStream)
 	}
-	if after(id, v.newest) {
+	if after(id, v.newest) { //mutant:TestFetchedBeforeItCame true
 		v.newest = id
 	}
 	v.stream, v.replied = stream{vm: v, id: id}, 0

@@ -149,7 +149,7 @@ func checkEpoch(rec []byte, region Region, epoch uint64) error {
 	if err != nil {
 		return err
 	}
-	if got != epoch {
+	if got != epoch { //mutant:TestEpoch false
 		return ErrEpoch
 	}
 	return nil

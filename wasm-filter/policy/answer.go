@@ -33,13 +33,16 @@ func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memo
 		d.pass(CacheBypass, statusMethod)
 		return
 	}
-	q := question{rule: r.rule, target: r.target(), ifNoneMatch: r.list(headerIfNoneMatch), acceptEncoding: r.list(headerAcceptEncoding)}
-	if r.has(headerIfMatch) || r.has(headerIfUnmodifiedSince) || r.grpc() || len(q.acceptEncoding) > maxAcceptEncoding {
+	q := question{rule: r.rule, //mutant:TestKeptIsOfOneRule 0
+		target: r.target(), ifNoneMatch: r.list(headerIfNoneMatch), acceptEncoding: r.list(headerAcceptEncoding)}
+	if r.has(headerIfMatch) || r.has(headerIfUnmodifiedSince) ||
+		r.grpc() || //mutant:TestDecideCache false
+		len(q.acceptEncoding) > maxAcceptEncoding {
 		d.pass(CacheBypass, statusBypass)
 		return
 	}
 	if rule.Cache.PerDevice {
-		q.device = d.Device
+		q.device = d.Device //mutant:TestKeptIsOfOneDevice deleted
 	}
 	if rule.Cache.Query != nil {
 		q.target = rule.Cache.counts(q.target)
@@ -75,7 +78,8 @@ func (e *Edge) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q *q
 		return
 	}
 	var guard uint64
-	if answers.Fetch == nil && !stale && (k.asked == q.hash || k.hash == q.hash) {
+	if answers.Fetch == nil && //mutant:TestFetchedIsNotKept true
+		!stale && (k.asked == q.hash || k.hash == q.hash) {
 		guard = mem.Guard() // before the object is read: a change in between shows at the next look
 	}
 	k.asked = q.hash
@@ -94,7 +98,10 @@ func (e *Edge) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q *q
 	case err == nil:
 		d.Key = key
 		if guard != 0 {
-			k.keep(q, d, body, validity{guard, nowMS, e.unchangedUntil(nowMS, &o)})
+			k.keep(q, d, body, validity{
+				guard, //mutant:TestGuardIsReadFirst mem.Guard()
+				nowMS, e.unchangedUntil(nowMS, &o),
+			})
 		}
 	case errors.Is(err, errNotAcceptable):
 		d.pass(CacheBypass, statusNotAcceptable)

@@ -124,7 +124,7 @@ func (e *Edge) State() *wire.State { return &e.state }
 // SetState takes over a newly read state, and forgets the answers that are kept.
 func (e *Edge) SetState(s wire.State) {
 	e.state = s
-	e.Forget()
+	e.Forget() //mutant:TestKeptIsOfOneState deleted
 	clear(e.permissionNames)
 	for i := range e.config.Rules {
 		e.needs[i], e.unknown[i] = 0, false
@@ -207,7 +207,7 @@ func (e *Edge) authorize(d *Decision, nowMS int64, r *Request, mem Memory, answe
 		d.Action, d.Auth, d.Outdated = Verify, AuthVerify, outdated(err)
 		d.New = standing == wire.New && e.heard(nowMS)
 	case standing == wire.Found && v.Outcome == wire.Allow && nowMS < v.ExpiresMS+e.config.VerdictGrace.Milliseconds() &&
-		(v.NotAfterMS == 0 || nowMS < v.NotAfterMS):
+		(v.NotAfterMS == 0 || nowMS < v.NotAfterMS): //mutant:TestVerdictGrace true
 		if e.judge(d, nowMS, r.rule, v.Outcome, v.Permissions); d.Auth == AuthAllow {
 			d.Auth = AuthGrace
 		}
@@ -227,7 +227,9 @@ func (e *Edge) find(device string, digest *wire.Digest, mem Memory) (wire.Verdic
 // only as long as the sidecar is heard from: who isn't told of new devices and secrets must
 // not refuse them for ever.
 func (e *Edge) refutes(nowMS int64, cred *Credential, standing wire.Standing) bool {
-	return e.heard(nowMS) && (standing == wire.Closed && cred.Session == "" || standing == wire.Absent && e.state.DevicesComplete)
+	return e.heard(nowMS) && //mutant:TestDecideWithoutACall true
+		(standing == wire.Closed && cred.Session == "" || standing == wire.Absent &&
+			e.state.DevicesComplete) //mutant:TestDecideWithoutACall true
 }
 
 // heard reports whether the sidecar was heard from lately.
@@ -258,7 +260,7 @@ func (e *Edge) judge(d *Decision, nowMS int64, rule int, outcome wire.Outcome, p
 // deny refuses a credential that was shown. While nobody is in step with Redis, it may have become a
 // right one there, and the device is told to come again instead.
 func (e *Edge) deny(d *Decision, nowMS int64) {
-	if !e.recent(nowMS, e.state.InStepMS) {
+	if !e.recent(nowMS, e.state.InStepMS) { //mutant:TestDecideWithoutACall false
 		d.unavailable(1)
 		return
 	}

@@ -75,8 +75,11 @@ type validity struct {
 
 // answers reports whether k answers q now.
 func (k *kept) answers(q *question, nowMS int64, mem Memory) bool {
-	return k.question == *q && k.fromMS <= nowMS && nowMS < k.untilMS &&
-		(k.body == nil || k.body.Bytes != nil) && mem.Guard() == k.guard
+	return k.question == *q &&
+		k.fromMS <= nowMS && //mutant:TestKeptByTheMillisecond true
+		nowMS < k.untilMS && //mutant:TestKeptByTheMillisecond k.untilMS != 0
+		(k.body == nil || k.body.Bytes != nil) && //mutant:TestKeptWithoutItsBody true
+		mem.Guard() == k.guard //mutant:wasm-filter/TestAnswersAreKept true
 }
 
 // give makes d the answer.

@@ -27,7 +27,10 @@ func (e *Edge) Locate(fields headermap.Fields) (l Location) {
 		if name, value := fields.Next(); name == ":path" {
 			l.path, l.usual = plainPath(value)
 			l.candidate = e.candidate(l.path, 0)
-			l.Passes = l.usual && l.candidate < 0 && !e.config.DenyByDefault && (all.Lengths&identityLengths == 0 || !anyIdentity(all))
+			l.Passes = l.usual && //mutant:TestLocate true
+				l.candidate < 0 &&
+				!e.config.DenyByDefault && //mutant:wasm-filter/TestDefault true
+				(all.Lengths&identityLengths == 0 || !anyIdentity(all)) //mutant:wasm-filter/TestForgedIdentity true
 			break
 		}
 	}
@@ -47,12 +50,13 @@ func anyIdentity(fields headermap.Fields) bool {
 // Govern finds the first rule that a request falls under whose path lies there. It is false if the request
 // needs no decision: no rule covers it, and such pass.
 func (e *Edge) Govern(r *Request, at *Location) bool {
-	if at.usual && inUpperCase(r.method()) {
+	if at.usual && inUpperCase(r.method()) { //mutant:TestRuleOfMethod at.usual
 		r.rule = e.firstRule(r.method(), at.path, at.candidate)
 	} else {
 		r.rule, r.ambiguous = e.ruleOf(r)
 	}
-	return r.rule >= 0 || r.ambiguous || e.config.DenyByDefault
+	return r.rule >= 0 || r.ambiguous ||
+		e.config.DenyByDefault //mutant:wasm-filter/TestDefault false
 }
 
 // inUpperCase reports whether method is as any upstream takes it, see ruleOf.
@@ -73,7 +77,7 @@ func inUpperCase(method string) bool {
 func (e *Edge) ruleOf(r *Request) (rule int, ambiguous bool) {
 	rule, ambiguous = e.ruleOfPath(r.method(), r.target())
 	upper := strings.ToUpper(r.method())
-	if upper == r.method() || ambiguous {
+	if upper == r.method() || ambiguous { //mutant:TestRuleOfMethod true
 		return rule, ambiguous
 	}
 	other, ambiguous := e.ruleOfPath(upper, r.target())
@@ -92,7 +96,7 @@ func (e *Edge) ruleOfPath(method, target string) (rule int, ambiguous bool) {
 	if usual {
 		return asCame, false
 	}
-	if climbs(path) {
+	if climbs(path) { //mutant:TestRuleOf false
 		return -1, true
 	}
 	canonical := canonicalPath(path)
@@ -103,7 +107,7 @@ func (e *Edge) ruleOfPath(method, target string) (rule int, ambiguous bool) {
 // must be permitted: by one rule, or by one where the other has none. Else it is ambiguous.
 func (e *Edge) both(a, b int) (rule int, ambiguous bool) {
 	switch {
-	case a == b || a < 0 && !e.config.DenyByDefault:
+	case a == b || a < 0 && !e.config.DenyByDefault: //mutant:TestRuleOf true
 		return b, false
 	case b < 0 && !e.config.DenyByDefault:
 		return a, false
@@ -154,7 +158,8 @@ func (m *Match) matches(method, path string) bool {
 // permits reports whether a method is among Methods. Upstreams commonly answer HEAD as they do
 // GET (RFC 9110, section 9.3.2), so what is said of GET counts for HEAD.
 func (m *Match) permits(method string) bool {
-	return slices.Contains(m.Methods, method) || method == "HEAD" && slices.Contains(m.Methods, "GET")
+	return slices.Contains(m.Methods, method) ||
+		(method == "HEAD" && slices.Contains(m.Methods, "GET")) //mutant:TestMatches false
 }
 
 // covers says whether every request that other matches is matched by m.

@@ -58,12 +58,13 @@ func (e *Edge) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers *
 	case issued == nil:
 		d.Digest = cred.digest(&e.state.Keys)
 		v, standing, _ := e.find(cred.ID, &d.Digest, mem)
-		if e.refutes(nowMS, cred, standing) || standing == wire.Found && v.Outcome == wire.Deny && nowMS < v.ExpiresMS {
+		if e.refutes(nowMS, cred, standing) ||
+			(standing == wire.Found && v.Outcome == wire.Deny && nowMS < v.ExpiresMS) { //mutant:TestDecideToken false
 			e.deny(d, nowMS)
 			return
 		}
 		d.Action, d.Auth = Exchange, AuthVerify
-		d.New = standing == wire.New && e.heard(nowMS)
+		d.New = standing == wire.New && e.heard(nowMS) //mutant:wasm-filter/TestHeldSourceOfSessions deleted
 	case issued.Outcome == wire.Deny:
 		e.deny(d, nowMS)
 	case issued.Outcome != wire.Allow:

@@ -59,7 +59,9 @@ func NewRedis(m Mirror, client redis.UniversalClient, connections int, shards co
 	}
 	reads := make([]chan struct{}, servers)
 	for i := range reads {
-		reads[i] = make(chan struct{}, max(1, min(connections/2, maxReads)/servers))
+		reads[i] = make(chan struct{}, max(1,
+			min(connections/2, maxReads)/servers, //mutant:TestReadsLeaveRoom 100*connections/servers
+		))
 	}
 	return &Redis{mirror: m, client: client, shards: shards, metrics: mm, absent: absent, reads: reads}, nil
 }

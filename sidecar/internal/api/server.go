@@ -172,13 +172,14 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 	switch result.Outcome {
 	case wire.Allow:
 		response.Epoch, _ = s.image.Await(ctx, result.Permissions)
-		if !s.verifier.Stands(request.DeviceID, result.Session) { // any more: its record has changed while this waited
+		// Its record may have changed while this waited.
+		if !s.verifier.Stands(request.DeviceID, result.Session) { //mutant:TestVerify false
 			label = "unavailable"
 			response = wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 1, Epoch: response.Epoch}
 		}
 	case wire.Deny:
 		// Else a worker that still goes by an earlier epoch could let in who was just refused.
-		_ = s.image.AwaitTakeover(ctx)
+		_ = s.image.AwaitTakeover(ctx) //mutant:TestRefusalIsNotAheadOfTheEdge deleted
 		response.Epoch = s.image.Epoch()
 	default:
 		response.Epoch = s.image.Epoch()
@@ -216,7 +217,7 @@ func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
 	// first, a client that got it could be given an older version next, out of shared memory.
 	ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
 	defer cancel()
-	if err := s.image.AwaitObject(ctx, key); err != nil {
+	if err := s.image.AwaitObject(ctx, key); err != nil { //mutant:TestFetchIsNotAheadOfTheEdge false
 		unavailable("the edge still holds an older version", err)
 		return
 	}

@@ -53,7 +53,7 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 		// As in verify.
 		ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
 		defer cancel()
-		_ = s.image.AwaitTakeover(ctx)
+		_ = s.image.AwaitTakeover(ctx) //mutant:TestRefusalIsNotAheadOfTheEdge deleted
 	case wire.Unavailable:
 		call, got = "unavailable", "unavailable"
 		response.RetryAfterS = seconds(result.RetryAfter)

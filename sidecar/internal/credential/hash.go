@@ -148,7 +148,8 @@ func (v *Verifier) settle(a *attempt, m *Match, reason string) Result {
 	defer v.mu.Unlock()
 	now := time.Now()
 	r := v.records[a.id]
-	if r == nil || r.generation != a.generation {
+	if r == nil ||
+		r.generation != a.generation { //mutant:TestRevocationBeatsSharedVerdict false
 		return unavailable("timeout") // nobody takes it: the callers start over
 	}
 	if !r.notAfter.IsZero() && !now.Before(r.notAfter) {

@@ -38,7 +38,7 @@ func (s Shard) EndResync() {
 		return
 	}
 	s.synced[s.shard] = true
-	if !slices.Contains(s.synced, false) {
+	if !slices.Contains(s.synced, false) { //mutant:TestDevicesComplete true
 		s.edge.SetDevicesComplete()
 		s.warnCrowded()
 	}

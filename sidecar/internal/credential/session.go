@@ -31,7 +31,8 @@ func (v *Verifier) Stands(id, session string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	r, why := v.standing(id, time.Now())
-	return why == "" && r.session() == session
+	return why == "" &&
+		r.session() == session //mutant:TestSessionEnds true
 }
 
 func (v *Verifier) verifySession(id, session string) Result {

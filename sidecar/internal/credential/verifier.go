@@ -317,7 +317,8 @@ func (v *Verifier) allow(a *attempt, r *record, now time.Time, reason string) Re
 		verdict.ExpiresMS = min(verdict.ExpiresMS, verdict.NotAfterMS)
 	}
 	// The hash that the secret has matched is the only one: no other secret can be right.
-	v.store(a, verdict, len(r.hashes) == 1)
+	only := len(r.hashes) == 1 //mutant:TestOnlySecret true
+	v.store(a, verdict, only)
 	return Result{Outcome: wire.Allow, Reason: reason, Permissions: r.permissions, Session: r.session(), NotAfter: r.notAfter}
 }
 

@@ -64,7 +64,7 @@ func (s *Subscriber) compare(ctx context.Context, p position) error {
 		return s.catchUp(ctx, "epoch")
 	case p.seq < p.ours: // though writes may pass our number before it is asked for again
 		s.lost(p)
-		s.synced = false
+		s.synced = false //mutant:TestLostIsRemembered deleted
 		return s.catchUp(ctx, "epoch")
 	case p.seq <= s.seq:
 		s.setInStep(p.at)
@@ -92,7 +92,7 @@ func (s *Subscriber) catchUp(ctx context.Context, reason string) error {
 	// All of it over one connection, and so from one server, also while a name moves to another.
 	conn := client.WithTimeout(recordsTimeout).Conn()
 	defer conn.Close()
-	master := server{conn, address(client)}
+	master := server{conn, address(client)} //mutant:TestOneServer server{client, address(client)}
 	p, err := s.position(ctx, master)
 	if err != nil {
 		return err
@@ -168,7 +168,11 @@ func (s *Subscriber) readAll(ctx context.Context, master server, epoch string) (
 	if err != nil {
 		return count, err
 	}
-	n, err := s.readLog(ctx, master, 0, math.MaxUint64, contract.KindObject, func() { s.applyDevices(epoch) })
+	n, err := s.readLog(ctx, master, 0,
+		math.MaxUint64, //mutant:TestWrittenDuringResync uint64(1100)
+		contract.KindObject,
+		func() { s.applyDevices(epoch) }, //mutant:TestRevokedWhileObjectsAreRead func() {}
+	)
 	return count + n, err
 }
 

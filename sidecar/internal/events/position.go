@@ -44,7 +44,9 @@ func (h history) same(known history) bool { return h.run == known.run && h.line 
 // begins another line when a first replica comes, and again when the last one has been gone for long. A replica
 // that is promoted begins one, too, but says whose its own goes on from, until it has been a master for as long.
 func (h history) continues(known history) bool {
-	return h.same(known) || h.own && h.run == known.run && h.run != ""
+	return h.same(known) ||
+		h.own && //mutant:TestDemotedAndPromoted true
+			h.run == known.run && h.run != ""
 }
 
 // continues reports whether p is of the history that is known, or of one that goes on from it.
@@ -93,7 +95,7 @@ type server struct {
 // unsent is the error of a pipeline that never reached the server, such as one of the login: none
 // of its commands has it, and what they seem to say is nothing.
 func unsent(commands []redis.Cmder, err error) error {
-	if slices.ContainsFunc(commands, func(c redis.Cmder) bool { return c.Err() != nil }) {
+	if slices.ContainsFunc(commands, func(c redis.Cmder) bool { return c.Err() != nil }) { //mutant:TestLoginRefused true
 		return nil
 	}
 	return err

@@ -105,7 +105,9 @@ func (m *Image) awaitMarks() {
 // settleMarks finds out whether the edge may be told, in the batch that is being taken.
 func (m *Image) settleMarks() {
 	d := &m.verdicts.devices
-	d.complete = d.known && !d.crowded && m.verdicts.dirty.popped >= d.after
+	d.complete = d.known &&
+		!d.crowded && //mutant:TestCrowded true
+		m.verdicts.dirty.popped >= d.after //mutant:TestCompleteComesBehindTheMarks true
 }
 
 // placeMark puts a device's mark into its bucket of this epoch.
@@ -137,7 +139,7 @@ func (k *verdictBucket) close(v *verdict) {
 // open opens the mark that v closed, if it did.
 func (k *verdictBucket) open(v *verdict) {
 	for i := range k.marks {
-		if k.marks[i].only == v {
+		if k.marks[i].only == v { //mutant:TestStanding false
 			k.marks[i].only = nil
 		}
 	}

@@ -124,7 +124,7 @@ func (m *Image) takeDirty(b *batch) {
 	}
 	before := b.records
 	m.takeDirtyObjects(b)
-	m.crowdedOut = m.dirty.len() > 0 && b.records == before
+	m.crowdedOut = m.dirty.len() > 0 && b.records == before //mutant:TestBodyOverTheBoundIsNotCrowdedOut false
 }
 
 func (m *Image) takeDirtyObjects(b *batch) {
@@ -171,7 +171,10 @@ func (m *Image) Reset(before *wire.State) {
 	// once, and no traffic can make its memory grow by keys any more.
 	objects := min(earlier.ObjectBuckets, maxTable)
 	verdicts := min(earlier.VerdictBuckets, maxTable)
-	m.outdated = []indexRange{{wire.RegionVerdicts, 0, verdicts}, {wire.RegionObjects, 0, objects}}
+	m.outdated = []indexRange{
+		indexRange{wire.RegionVerdicts, 0, verdicts}, //mutant:TestNewEpochHidesOldVersions indexRange{}
+		indexRange{wire.RegionObjects, 0, objects},   //mutant:TestNewEpochHidesOldVersions indexRange{}
+	}
 	m.blanks = []indexRange{
 		{wire.RegionObjects, objects, max(objects, uint32(len(m.buckets)))},
 		{wire.RegionVerdicts, verdicts, max(verdicts, uint32(len(m.verdicts.buckets)))},
@@ -245,7 +248,8 @@ func (m *Image) takenOver() bool {
 func (m *Image) Await(ctx context.Context, bits uint64) (epoch uint64, err error) {
 	err = m.await(ctx, func() bool {
 		epoch = m.epoch
-		return m.acked.epoch == epoch && bits>>m.acked.permissions == 0
+		return m.acked.epoch == epoch &&
+			bits>>m.acked.permissions == 0 //mutant:TestAwait true
 	})
 	return epoch, err
 }

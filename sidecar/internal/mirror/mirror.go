@@ -163,7 +163,8 @@ func (m *Mirror) decide(o *contract.Object) Result {
 	before, found := m.known[o.Key]
 	if found && before.generation == generation && !before.expiring(time.Now()) {
 		// The same version again is of use only if it was evicted.
-		if o.Version < before.version || o.Version == before.version && (before.place == held || before.deleted) {
+		if o.Version < before.version || //mutant:TestVersions false
+			o.Version == before.version && (before.place == held || before.deleted) {
 			return NotNewer
 		}
 	}
@@ -207,7 +208,9 @@ func (m *Mirror) Confirm(o contract.Object) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k, found := m.known[o.Key]
-	if !found || k.version != o.Version || k.publishedMS != o.PublishedMS || k.deleted != o.Deleted || k.expiring(time.Now()) {
+	if !found || k.version != o.Version ||
+		k.publishedMS != o.PublishedMS || //mutant:TestConfirm false
+		k.deleted != o.Deleted || k.expiring(time.Now()) {
 		return false
 	}
 	switch entry, found := m.cache.GetEntryQuietly(o.Key); {
@@ -286,7 +289,7 @@ func (m *Mirror) Remove(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.forget(key)
-	m.removals[m.stripe(key)]++
+	m.removals[m.stripe(key)]++ //mutant:TestReadBeforeRemoval deleted
 	m.report()
 }
 

@@ -57,7 +57,7 @@ func (m *Mirror) Generation(key string) uint64 {
 func (m *Mirror) ApplyRead(o contract.Object, generation uint64) Result {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if generation != m.generations[m.shards.Of(o.Key)]+m.removals[m.stripe(o.Key)] {
+	if generation != m.generations[m.shards.Of(o.Key)]+m.removals[m.stripe(o.Key)] { //mutant:TestResync false
 		return Overtaken
 	}
 	return m.apply(o)

@@ -1,0 +1,96 @@
+// Mutation shows that the tests miss the checks that consistency rests on: it takes each of them out, one at a time,
+// and a named test must fail. A check that no test misses can get lost.
+//
+// The check is marked at the end of its line, with the test and with what it becomes:
+//
+//	case e.Seq > s.seq+1: //mutant:TestHole false
+//	m.removals[m.stripe(key)]++ //mutant:TestReadBeforeRemoval deleted
+//	return limit/2 //mutant:wasm-filter/TestRoom 100*limit
+//
+// A mark is about the last of the largest expressions that begin and end on its line: to take one operand of a
+// condition out, give it a line of its own. "deleted" takes the statement out that begins on the line. The test is
+// of the same package, or of the one whose directory comes before its name. Where a mutant is neither true nor false,
+// the expression that it replaces is evaluated, too.
+//
+// Each test binary is built once, with all mutants in it, all of them off; GATEHOUSE_MUTANT, the file and line of
+// one, turns it on. Sources are replaced for the compiler only (go build -overlay).
+//
+//	go run ./scripts/mutation                          all
+//	go run ./scripts/mutation events/ TestHole         those whose place or test has one of these in it
+//	go run ./scripts/mutation --overlay DIR FILE:LINE  an overlay for go build that has this one on
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "mutation:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("mutation", flag.ContinueOnError)
+	dir := flags.String("overlay", "", "only write an overlay for go build to this directory, and print its `path`")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *dir != "" {
+		return write(*dir, flags.Arg(0))
+	}
+	begin := time.Now()
+	work, err := os.MkdirTemp("", "mutation-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	marks, overlay, err := find(work, "")
+	if err != nil {
+		return err
+	}
+	all := len(marks)
+	marks = slices.DeleteFunc(marks, func(m mark) bool { return !m.chosen(flags.Args()) })
+	if len(marks) == 0 {
+		return fmt.Errorf("none of %d marks is of %q", all, flags.Args())
+	}
+	r := &runner{dir: work, overlay: overlay}
+	if err := r.build(ctx, marks); err != nil {
+		return err
+	}
+	fmt.Printf("mutation: built in %.0f s\n", time.Since(begin).Seconds())
+	if failed := r.all(ctx, marks); failed > 0 {
+		return fmt.Errorf("%d of %d checks are missed by no test, see above", failed, len(marks))
+	}
+	fmt.Printf("mutation: ok: each of %d checks of %d, taken out, is missed by its test (%.0f s)\n", len(marks), all, time.Since(begin).Seconds())
+	return nil
+}
+
+func write(dir, id string) error {
+	marks, overlay, err := find(dir, id)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(marks, func(m mark) bool { return m.id == id }) {
+		return fmt.Errorf("no mark at %q, want FILE:LINE", id)
+	}
+	fmt.Println(overlay)
+	return nil
+}
+
+// chosen reports whether the mark's place or test has one of some strings in it; without any, all are chosen.
+func (m *mark) chosen(by []string) bool {
+	return len(by) == 0 || slices.ContainsFunc(by, func(s string) bool { return strings.Contains(m.id+" "+m.test, s) })
+}

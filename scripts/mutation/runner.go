@@ -1,0 +1,97 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// patience bounds a test that waits for ever for what the mutant never does.
+const patience = 20 * time.Second
+
+// runner builds the test binaries and runs tests of them.
+type runner struct {
+	dir, overlay string
+	asItIs       sync.Map // package and test → func() error: whether it passes without a mutant
+}
+
+// build compiles each package's tests once.
+func (r *runner) build(ctx context.Context, marks []mark) error {
+	args := []string{"test", "-c", "-overlay", r.overlay, "-o", r.dir + string(filepath.Separator)}
+	packages := make(map[string]bool)
+	for _, m := range marks {
+		if !packages[m.pkg] {
+			packages[m.pkg] = true
+			args = append(args, "./"+m.pkg)
+		}
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("go test -c with the mutants built in: %w", err)
+	}
+	return nil
+}
+
+// all returns how many mutants no test has noticed. It says of each as soon as it is known.
+func (r *runner) all(ctx context.Context, marks []mark) (failed int) {
+	var done, bad atomic.Int64
+	var group errgroup.Group
+	// Tests mostly wait: for deadlines, and the mutants' for what doesn't happen.
+	group.SetLimit(2 * runtime.GOMAXPROCS(0))
+	for _, m := range marks {
+		group.Go(func() error {
+			begin := time.Now()
+			err := r.red(ctx, &m)
+			what := "red"
+			if err != nil {
+				bad.Add(1)
+				what = "FAILED: " + err.Error()
+			}
+			fmt.Printf("mutation: %d/%d %s %s (%.1f s): %s\n", done.Add(1), len(marks), m.id, m.test, time.Since(begin).Seconds(), what)
+			return nil
+		})
+	}
+	_ = group.Wait()
+	return int(bad.Load())
+}
+
+// red returns an error unless the mark's test passes as the tree is and fails with the mutant on.
+func (r *runner) red(ctx context.Context, m *mark) error {
+	once, _ := r.asItIs.LoadOrStore(m.pkg+" "+m.test, sync.OnceValue(func() error {
+		out, err := r.test(ctx, m, "")
+		if err != nil || !bytes.Contains(out, []byte("--- PASS: "+m.test+" ")) {
+			return errors.Join(fmt.Errorf("%s of %s doesn't pass as it is: %s", m.test, m.pkg, out), err)
+		}
+		return nil
+	}))
+	if err := once.(func() error)(); err != nil {
+		return err
+	}
+	if _, err := r.test(ctx, m, m.id); err == nil {
+		return fmt.Errorf("%s of %s passes with %s for %s", m.test, m.pkg, m.with, m.was)
+	}
+	return ctx.Err()
+}
+
+// test runs the mark's test with a mutant on, or none. Servers that it started end with it.
+func (r *runner) test(ctx context.Context, m *mark, mutant string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	binary := filepath.Join(r.dir, path.Base(m.pkg)+".test")
+	cmd := exec.CommandContext(ctx, binary, "-test.v", "-test.run", "^"+m.test+"$")
+	cmd.Dir, cmd.Env = m.pkg, append(os.Environ(), variable+"="+mutant)
+	cmd.WaitDelay = time.Second // a process of the test's may hold its output open
+	return cmd.CombinedOutput()
+}
