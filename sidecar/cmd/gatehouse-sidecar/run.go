@@ -119,7 +119,7 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	hashers := hasher.New(program, log)
+	hashers := hasher.New(program, m, log)
 	defer hashers.Close()
 	components, err := assemble(c, client, others, hashers, m, log)
 	if err != nil {
@@ -144,18 +144,6 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 }
 
-// compare runs bcrypt in hashers: what is only tried, because its source has failed before,
-// in those that get what nobody else wants.
-func compare(hashers *hasher.Pool) func(hash, secret string, idle bool) error {
-	return func(hash, secret string, idle bool) error {
-		priority := hasher.Low
-		if idle {
-			priority = hasher.Idle
-		}
-		return hashers.Compare(hash, secret, priority)
-	}
-}
-
 // assemble makes the components and connects them.
 func assemble(c *config.Config, client redis.UniversalClient, others credential.Fleet, hashers *hasher.Pool, m *metrics.Metrics, log *slog.Logger) ([]component, error) {
 	shards := contract.Shards(c.Redis.Shards)
@@ -169,7 +157,7 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 		Workers: c.BcryptWorkers(), Queue: c.Bcrypt.Queue, Wait: c.Bcrypt.Wait, MaxCost: c.Bcrypt.MaxCost,
 		AllowTTL: c.Verdict.AllowTTL, DenyTTL: c.Verdict.DenyTTL, PinTTL: c.Verdict.PinTTL,
 		Limits:  credential.Limits{DeviceFailures: c.Limit.Device, SourceFailures: c.Limit.Source, Window: c.Limit.Window},
-		Compare: compare(hashers), Shards: shards, Fleet: others,
+		Compare: hashers.Compare, Shards: shards, Fleet: others,
 	}, im, m, log)
 	followers := events.NewGroup(shards, func(i int) events.Config {
 		return events.Config{Objects: objects.Shard(i), Credentials: verifier.Shard(i)}

@@ -71,7 +71,7 @@ func (v *Verifier) work(a attempt, c *Claim, wanted func() bool, patient bool) (
 	var m *Match
 	began := time.Now()
 	for _, hash := range waited.toTry {
-		if v.matches(hash, a.secret, w.class == suspect) {
+		if v.matches(hash, a.secret, w.pace) {
 			m = v.match(hash)
 			break
 		}
@@ -125,10 +125,10 @@ func (v *Verifier) failed(a *attempt) {
 	}
 }
 
-// matches runs bcrypt once. idle: at the cost of nobody else.
-func (v *Verifier) matches(hash, secret string, idle bool) bool {
+// matches runs bcrypt once; pace is nil, or as Compare takes it.
+func (v *Verifier) matches(hash, secret string, pace <-chan bool) bool {
 	started := time.Now()
-	err := v.Compare(hash, secret, idle)
+	err := v.Compare(hash, secret, pace)
 	v.metrics.BcryptSeconds.Observe(time.Since(started).Seconds())
 	result := "match"
 	switch {

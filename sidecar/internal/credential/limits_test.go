@@ -96,8 +96,8 @@ func TestNoLimitForWhoWasGood(t *testing.T) {
 }
 
 // busyUntil compares as if no secret were right, and with the secret "busy" only when release is closed.
-func busyUntil(release <-chan struct{}) func(hash, secret string, idle bool) error {
-	return func(_, secret string, _ bool) error {
+func busyUntil(release <-chan struct{}) func(hash, secret string, pace <-chan bool) error {
+	return func(_, secret string, _ <-chan bool) error {
 		if secret == "busy" {
 			<-release
 		}

@@ -2,6 +2,7 @@ package credential
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,15 +17,24 @@ var (
 
 // After restAfter runs for suspects that matched nothing, each further one is followed by a
 // rest as long as the run, after twice as many by one twice as long, and so on up to restMost.
+// A run counts for restRun at most: one that got no processor takes far longer.
 const (
 	restAfter = 8
 	restMost  = 8
+	restRun   = time.Second
 )
+
+// slice is how long a run for a suspect keeps its worker while others wait: about as long as
+// a run at cost 12 takes that gets a processor.
+const slice = 250 * time.Millisecond
 
 // pool bounds how much bcrypt runs at a time and how much waits for it; [queue] has the
 // order. Suspects whose attempts come to nothing are let in with rests between, since even
 // the processor that nobody needs isn't free: who wakes up next to a run of bcrypt is served
-// later than beside an idle processor. It is safe for concurrent use.
+// later than beside an idle processor. And since their runs may get no processor at all, one
+// is paused when its slice is over and others wait; it goes on when it is its turn again, before
+// another one is begun, so that there are never more under way than workers. It is safe for
+// concurrent use.
 type pool struct {
 	metrics *metrics.Metrics
 	workers int
@@ -32,9 +42,11 @@ type pool struct {
 	mu       sync.Mutex // protects all below
 	free     int        // workers; while there are any, nobody waits but suspects that rest
 	queue    queue
+	running  []*waiter   // suspects that have a worker, as they got it
 	inVain   int         // runs for suspects since one of them matched
 	restEnds time.Time   // until then no suspect gets a worker
-	timer    *time.Timer // when the rest ends; nil: nobody waits for that
+	timer    *time.Timer // for when the rest or a slice ends; nil: nobody waits for that
+	timerAt  time.Time
 }
 
 func newPool(workers, limit int, m *metrics.Metrics) *pool {
@@ -60,7 +72,7 @@ func (p *pool) enter(w *waiter) error {
 	return <-w.ready
 }
 
-// leave gives w's worker to who is next.
+// leave gives w's worker, if it has not lost it, to who is next.
 func (p *pool) leave(w *waiter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -69,40 +81,110 @@ func (p *pool) leave(w *waiter) {
 		if w.matched {
 			p.inVain = 0
 		}
-		p.restEnds = time.Now().Add(w.ran * time.Duration(min(p.inVain/restAfter, restMost)))
+		p.restEnds = time.Now().Add(min(w.ran, restRun) * time.Duration(min(p.inVain/restAfter, restMost)))
 	}
-	p.free++
+	if !without(&p.queue.paused, w) {
+		without(&p.running, w)
+		p.free++
+	}
 	p.serve()
 }
 
-// serve gives free workers to who waits for one; mu is held.
+// without removes w from a list and reports whether it was there.
+func without(list *[]*waiter, w *waiter) bool {
+	i := slices.Index(*list, w)
+	if i >= 0 {
+		*list = slices.Delete(*list, i, i+1)
+	}
+	return i >= 0
+}
+
+// serve gives free workers to who waits for one, and those of suspects whose slice is over to
+// others; mu is held.
 func (p *pool) serve() {
 	defer p.observe()
-	rest := time.Until(p.restEnds)
+	now := time.Now()
 	worst := suspect
-	if rest > 0 {
+	if now.Before(p.restEnds) {
 		worst = clean
 	}
+	p.admit(worst, now)
+	for p.queue.waits(known, clean) && p.pause(now) {
+		p.admit(clean, now)
+	}
+	p.admit(worst, now) // if none of them was wanted
+	p.wake(now)
+}
+
+// admit gives free workers to who waits of the classes up to worst.
+func (p *pool) admit(worst class, now time.Time) {
 	for p.free > 0 {
 		w := p.queue.next(worst)
-		if w == nil {
-			break
-		}
-		if !w.wanted() {
+		switch {
+		case w == nil:
+			return
+		case w.pace != nil:
+			p.run(w, now)
+			w.setPace(false)
+		case !w.wanted():
 			w.ready <- errUnwanted
-			continue
+		default:
+			p.run(w, now)
+			w.ready <- nil
 		}
-		p.free--
-		w.ready <- nil
 	}
-	if rest > 0 && p.queue.count > 0 && p.timer == nil {
-		p.timer = time.AfterFunc(rest, func() {
-			p.mu.Lock()
-			defer p.mu.Unlock()
+}
+
+// run notes that w has a worker.
+func (p *pool) run(w *waiter, now time.Time) {
+	p.free--
+	if w.class == suspect {
+		if w.pace == nil {
+			w.pace = make(chan bool, 1)
+		}
+		w.sliceEnds = now.Add(slice)
+		p.running = append(p.running, w)
+	}
+}
+
+// pause takes the worker from the suspect that has had it longest, if its slice is over.
+func (p *pool) pause(now time.Time) bool {
+	if len(p.running) == 0 || now.Before(p.running[0].sliceEnds) {
+		return false
+	}
+	w := p.running[0]
+	p.running = slices.Delete(p.running, 0, 1)
+	p.queue.paused = append(p.queue.paused, w)
+	w.setPace(true)
+	p.free++
+	return true
+}
+
+// wake has the pool serve when the rest is over, or a slice, if somebody waits for that.
+func (p *pool) wake(now time.Time) {
+	var next time.Time
+	if p.free > 0 && p.queue.waits(suspect, suspect) && now.Before(p.restEnds) {
+		next = p.restEnds
+	}
+	if p.free == 0 && p.queue.waits(known, clean) && len(p.running) > 0 {
+		next = p.running[0].sliceEnds
+	}
+	if next.IsZero() || p.timer != nil && !next.Before(p.timerAt) {
+		return
+	}
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	var timer *time.Timer
+	timer = time.AfterFunc(next.Sub(now), func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.timer == timer {
 			p.timer = nil
-			p.serve()
-		})
-	}
+		}
+		p.serve()
+	})
+	p.timer, p.timerAt = timer, next
 }
 
 // demote puts what waits of a source that has failed behind what waits of others.

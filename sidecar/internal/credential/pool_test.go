@@ -3,6 +3,7 @@ package credential
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -113,6 +114,135 @@ func TestRestEndsForAll(t *testing.T) {
 		wg.Wait()
 		if p.free != 2 || p.queue.count != 0 {
 			t.Errorf("%d workers free, %d wait, want 2 and none", p.free, p.queue.count)
+		}
+	})
+}
+
+// TestSuspectsHoldNobodyUp has suspects' runs get no processor while others wait: each of those
+// waits for a slice and a run at most, the suspects' runs are paused, not begun anew, never more of
+// them than workers, and end when there is a processor for them.
+func TestSuspectsHoldNobodyUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const run = 200 * time.Millisecond
+		for _, workers := range []int{1, 2} {
+			p := newPool(workers, 100, metrics.New())
+			var started, running, ended atomic.Int32
+			var busy atomic.Bool
+			enter := func(c class, device string) *waiter {
+				w := &waiter{device: device, class: c, wanted: func() bool { return true }}
+				if err := p.enter(w); err != nil {
+					t.Error(err)
+				}
+				return w
+			}
+			busy.Store(true)
+			var suspects sync.WaitGroup
+			for i := range 5 {
+				suspects.Go(func() {
+					w := enter(suspect, string(rune('a'+i)))
+					if under := started.Add(1) - ended.Load(); int(under) > workers {
+						t.Errorf("%d runs of suspects are under way, want at most %d", under, workers)
+					}
+					running.Add(1)
+					for left, paused := run, false; left > 0; {
+						select {
+						case paused = <-w.pace:
+							if paused {
+								running.Add(-1)
+							} else {
+								running.Add(1)
+							}
+						case <-time.After(10 * time.Millisecond):
+							if !busy.Load() && !paused {
+								left -= 10 * time.Millisecond
+							}
+						}
+					}
+					running.Add(-1)
+					ended.Add(1)
+					w.ran = run
+					p.leave(w)
+				})
+			}
+			synctest.Wait()
+			if int(started.Load()) != workers {
+				t.Fatalf("%d suspects have %d workers", started.Load(), workers)
+			}
+			for i := range 50 {
+				began := time.Now()
+				w := enter(clean, "clean")
+				if waited := time.Since(began); waited > slice {
+					t.Errorf("%d: a clean device waited %v, want at most %v", i, waited, slice)
+				}
+				time.Sleep(run)
+				synctest.Wait()
+				if int(running.Load()) > workers-1 {
+					t.Errorf("%d: %d suspects run beside a clean device on %d workers", i, running.Load(), workers)
+				}
+				w.ran = run
+				p.leave(w)
+				if i%2 == 0 {
+					time.Sleep(10 * time.Millisecond)
+				}
+			}
+			if ended.Load() != 0 {
+				t.Fatalf("%d runs have ended without a processor", ended.Load())
+			}
+			busy.Store(false)
+			suspects.Wait()
+			if p.free != workers || p.queue.count != 0 || len(p.running)+len(p.queue.paused) > 0 {
+				t.Errorf("%d workers free, %d wait, %d run, %d are paused; want %d and none", p.free, p.queue.count, len(p.running), len(p.queue.paused), workers)
+			}
+		}
+	})
+}
+
+// TestPausedGoOn keeps the only worker busy with clean devices, some of which always wait: the
+// suspect's run gets its turns nevertheless.
+func TestPausedGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const run = 200 * time.Millisecond
+		p := newPool(1, 100, metrics.New())
+		done := make(chan struct{})
+		var others sync.WaitGroup
+		for i := range 3 {
+			others.Go(func() {
+				for {
+					select {
+					case <-done:
+						return
+					default:
+					}
+					w := &waiter{device: string(rune('a' + i)), class: clean, wanted: func() bool { return true }}
+					if err := p.enter(w); err != nil {
+						t.Error(err)
+					}
+					time.Sleep(run)
+					p.leave(w)
+				}
+			})
+		}
+		w := &waiter{device: "suspect", class: suspect, wanted: func() bool { return true }}
+		if err := p.enter(w); err != nil {
+			t.Fatal(err)
+		}
+		began, paused, pauses := time.Now(), false, 0
+		for left := 4 * slice; left > 0; {
+			select {
+			case paused = <-w.pace:
+				pauses++
+			case <-time.After(10 * time.Millisecond):
+				if !paused {
+					left -= 10 * time.Millisecond
+				}
+			}
+		}
+		took := time.Since(began)
+		p.leave(w)
+		close(done)
+		others.Wait()
+		if most := 4*slice + 4*4*run; pauses < 4 || took > most {
+			t.Errorf("%d pauses, and %v for %v of work, want some and at most %v", pauses, took, 4*slice, most)
 		}
 	})
 }

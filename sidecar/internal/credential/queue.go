@@ -37,9 +37,24 @@ type waiter struct {
 
 	rank int // how many of its source are before it in its line
 
+	// Of a suspect that was given a worker: its run is told whether to pause, capacity 1, and
+	// until when it keeps the worker while others wait.
+	pace      chan bool
+	sliceEnds time.Time
+
 	// When it leaves: how long bcrypt ran for it, 0 for not at all, and whether it matched.
 	ran     time.Duration
 	matched bool
+}
+
+// setPace tells the run whether to pause; what it was not told yet doesn't count any more.
+// The pool's lock is held, so that there is one who tells.
+func (w *waiter) setPace(pause bool) {
+	select {
+	case <-w.pace:
+	default:
+	}
+	w.pace <- pause
 }
 
 // queue is who waits, in the order in which they will be served: class by class as turns
@@ -50,6 +65,7 @@ type queue struct {
 	count  int
 	served [classes]int // in a row, while a worse class waits
 	lines  [classes]lines
+	paused []*waiter // suspects whose run is to go on before another one is begun; not counted
 }
 
 // lines are the devices that wait in one class.
@@ -119,7 +135,7 @@ func (q *queue) displace(c class, length int) *waiter {
 func (q *queue) next(worst class) *waiter {
 	for c := range worst + 1 {
 		s := &q.lines[c]
-		if len(s.ring) == 0 {
+		if !q.waits(c, c) {
 			continue
 		}
 		if !q.waits(c+1, worst) {
@@ -127,6 +143,11 @@ func (q *queue) next(worst class) *waiter {
 		} else if q.served[c]++; q.served[c] > turns[c] {
 			q.served[c] = 0
 			continue
+		}
+		if c == suspect && len(q.paused) > 0 {
+			w := q.paused[0]
+			q.paused = slices.Delete(q.paused, 0, 1)
+			return w
 		}
 		q.count--
 		return s.next()
@@ -140,7 +161,7 @@ func (q *queue) waits(from, to class) bool {
 			return true
 		}
 	}
-	return false
+	return from <= suspect && suspect <= to && len(q.paused) > 0
 }
 
 // demote makes what waits of a clean source suspect. The answer is who is refused

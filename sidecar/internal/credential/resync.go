@@ -24,14 +24,22 @@ func (s Shard) BeginResync() {
 	s.resyncs[s.shard]++
 }
 
+// maxLooked is how many records are looked at in one go: verifications wait for that.
+const maxLooked = 4096
+
 // EndResync makes devices unknown that the shard no longer has; those of others stay.
 // From the first one on, verifications of the shard's devices are answered.
 func (s Shard) EndResync() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for id, r := range s.records {
+	looked := 0
+	for id, r := range s.records { // which may change while the lock is given up: what comes is of this resync
 		if r.shard == s.shard && r.resync != s.resyncs[s.shard] {
 			s.replace(id, nil)
+		}
+		if looked++; looked%maxLooked == 0 {
+			s.mu.Unlock()
+			s.mu.Lock()
 		}
 	}
 	if s.synced[s.shard] {

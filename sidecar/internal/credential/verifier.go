@@ -71,9 +71,10 @@ type Config struct {
 	PinTTL   time.Duration // how long, at most, a secret that matched is confirmed without bcrypt; 0: not
 	Limits
 	// Compare is bcrypt: nil, bcrypt.ErrMismatchedHashAndPassword or another error. It is
-	// called by as many at a time as there are Workers. idle says that it is only worth what
-	// the processor has to spare. Without it bcrypt runs in this process.
-	Compare func(hash, secret string, idle bool) error
+	// called by as many at a time as there are Workers. With a pace the run is only worth what
+	// the processor has to spare, and pauses, beyond the number of Workers, while the last value
+	// of it was true. Without Compare bcrypt runs in this process.
+	Compare func(hash, secret string, pace <-chan bool) error
 	Shards  contract.Shards // of Redis: each has its own full resyncs
 	Fleet   Fleet           // other sidecars; nil: nothing is shared
 }
@@ -133,7 +134,7 @@ func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) *Verifier {
 	}
 	rand.Read(v.secret[:]) // never fails
 	if v.Compare == nil {
-		v.Compare = func(hash, secret string, _ bool) error {
+		v.Compare = func(hash, secret string, _ <-chan bool) error {
 			return bcrypt.CompareHashAndPassword([]byte(hash), []byte(secret))
 		}
 	}

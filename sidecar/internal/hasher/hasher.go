@@ -2,6 +2,9 @@
 // a flood of wrong secrets takes what is left over. Threads of this process with a low
 // priority would not do, because a collection of garbage waits for every thread, and so
 // the whole program for those that don't get to run.
+//
+// A hasher that gives no answer in time is killed, and what it was asked is found out
+// elsewhere: never is a right secret refused because of it.
 package hasher
 
 import (
@@ -16,8 +19,11 @@ import (
 	"os/exec"
 	"runtime"
 	"sync"
+	"time"
 
 	"golang.org/x/crypto/bcrypt"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 )
 
 // Priority is how much a hasher leaves to others, and the argument that makes a program one.
@@ -44,48 +50,95 @@ const (
 	failed
 )
 
+// maxDying is how many hashers may have been killed and be there still, as one that waits
+// for a broken disk is: beyond it none is started.
+const maxDying = 8
+
 // Pool runs hashers, each when it is first needed and as many as are needed at a time. It
 // is safe for concurrent use.
 type Pool struct {
 	program string
+	metrics *metrics.Metrics
 	log     *slog.Logger
+	// deadline is how long a hasher has for an answer, other than in tests [deadline].
+	deadline func(hash string, p Priority) time.Duration
 
 	mu     sync.Mutex // protects all below
 	free   map[Priority][]*process
+	dying  int
 	closed bool
 	said   string // why there was no hasher, last
 }
 
 // New is a Pool of hashers that are program, called with their priority.
-func New(program string, log *slog.Logger) *Pool {
-	return &Pool{program: program, log: log, free: map[Priority][]*process{}}
+func New(program string, m *metrics.Metrics, log *slog.Logger) *Pool {
+	return &Pool{program: program, metrics: m, log: log, deadline: deadline, free: map[Priority][]*process{}}
 }
 
 // Compare returns nil if secret is what hash was made of, else an error as
-// [bcrypt.CompareHashAndPassword] does. Where no hasher can be had it runs bcrypt itself.
-func (p *Pool) Compare(hash, secret string, priority Priority) error {
-	h, err := p.take(priority)
-	if err == nil {
-		var answer byte
-		if answer, err = h.ask(hash, secret); err == nil {
-			p.give(h)
+// [bcrypt.CompareHashAndPassword] does. With a pace, a hasher of [Idle] priority runs it and
+// is stopped while the last value of pace was true. Where that one fails, one of [Low] does,
+// and where that one fails or can't be had, this process.
+func (p *Pool) Compare(hash, secret string, pace <-chan bool) error {
+	if pace != nil {
+		if answer, err := p.ask(hash, secret, Idle, pace); err == nil {
 			return result(answer)
 		}
-		h.end()
 	}
-	p.tell(err)
+	answer, err := p.ask(hash, secret, Low, nil)
+	if err == nil {
+		return result(answer)
+	}
 	return bcrypt.CompareHashAndPassword([]byte(hash), []byte(secret))
 }
 
+// ask has a hasher answer, or says why none has.
+func (p *Pool) ask(hash, secret string, priority Priority, pace <-chan bool) (answer byte, err error) {
+	h, err := p.take(priority)
+	if err == nil {
+		if answer, err = h.ask(hash, secret, pace, p.deadline(hash, priority)); err == nil {
+			p.give(h)
+			return answer, nil
+		}
+		if p.kill(h, err) {
+			return 0, err
+		}
+	}
+	p.tell(err, priority)
+	return 0, err
+}
+
+// kill ends a hasher that has failed, whatever it does. late: it took too long, which was logged.
+func (p *Pool) kill(h *process, why error) (late bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if took, ok := errors.AsType[*lateError](why); ok {
+		late = true
+		p.metrics.HashersKilled.Inc()
+		p.log.Warn("a hasher gave no answer in time: killed, and bcrypt runs elsewhere", "pid", h.command.Process.Pid,
+			"priority", h.priority, "deadline", took.after)
+	}
+	p.dying++
+	_ = h.command.Process.Kill()
+	_ = h.in.Close()
+	go func() {
+		_ = h.command.Wait()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.dying--
+	}()
+	return late
+}
+
 // tell logs each new reason why there is no hasher, as each secret would meet it.
-func (p *Pool) tell(err error) {
+func (p *Pool) tell(err error, priority Priority) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	level := slog.LevelDebug
 	if err.Error() != p.said {
 		level, p.said = slog.LevelWarn, err.Error()
 	}
-	p.log.Log(context.Background(), level, "bcrypt runs in this process: it has no hasher", "program", p.program, "error", err)
+	p.log.Log(context.Background(), level, "bcrypt runs elsewhere: it has no hasher of its priority", "program", p.program, "priority", priority, "error", err)
 }
 
 func result(answer byte) error {
@@ -105,6 +158,9 @@ func (p *Pool) take(priority Priority) (*process, error) {
 		last := len(free) - 1
 		p.free[priority] = free[:last]
 		return free[last], nil
+	}
+	if p.dying >= maxDying {
+		return nil, fmt.Errorf("%d hashers were killed and are there still", p.dying)
 	}
 	return start(p.program, priority)
 }
@@ -161,18 +217,72 @@ func start(program string, priority Priority) (*process, error) {
 	return &process{priority, command, in, out}, nil
 }
 
-func (h *process) ask(hash, secret string) (byte, error) {
+func (h *process) ask(hash, secret string, pace <-chan bool, deadline time.Duration) (byte, error) {
 	if len(hash) > maxText || len(secret) > maxText {
 		return failed, nil
 	}
 	b := binary.LittleEndian.AppendUint16(nil, uint16(len(hash)))
 	b = append(binary.LittleEndian.AppendUint16(b, uint16(len(secret))), hash...)
-	if _, err := h.in.Write(append(b, secret...)); err != nil {
+	if _, err := h.in.Write(append(b, secret...)); err != nil { // a pipe has room for it
 		return 0, err
 	}
-	var answer [1]byte
-	_, err := io.ReadFull(h.out, answer[:])
-	return answer[0], err
+	type read struct {
+		answer byte
+		err    error
+	}
+	answered := make(chan read, 1)
+	go func() {
+		var answer [1]byte
+		_, err := io.ReadFull(h.out, answer[:])
+		answered <- read{answer[0], err}
+	}()
+	left := deadline
+	timer, since, paused := time.NewTimer(left), time.Now(), false
+	defer timer.Stop()
+	for {
+		select {
+		case r := <-answered: // also if it was stopped too late
+			if paused {
+				h.pause(false)
+			}
+			return r.answer, r.err
+		case <-timer.C:
+			return 0, &lateError{deadline}
+		case pause := <-pace:
+			if pause == paused {
+				break
+			}
+			paused = pause
+			h.pause(pause)
+			if pause { // a hasher needs no time while it is stopped
+				timer.Stop()
+				left -= time.Since(since)
+			} else {
+				since = time.Now()
+				timer.Reset(max(left, 0))
+			}
+		}
+	}
+}
+
+// lateError says that a hasher gave no answer within a time.
+type lateError struct{ after time.Duration }
+
+func (e *lateError) Error() string { return fmt.Sprintf("no answer within %v", e.after) }
+
+// deadline is how long a hasher has for an answer: 9 s at cost 12, and 60 s where it only gets
+// what nobody else wants, twice that for each step above, half of it for all below.
+func deadline(hash string, p Priority) time.Duration {
+	const at = 12
+	cost, err := bcrypt.Cost([]byte(hash))
+	if err != nil {
+		cost = 0 // it will say so at once
+	}
+	times := 9 * time.Second
+	if p == Idle {
+		times = 60 * time.Second
+	}
+	return times << max(cost, at-1) >> at
 }
 
 func (h *process) end() {

@@ -3,6 +3,7 @@ package hasher
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"strings"
@@ -12,6 +13,9 @@ import (
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 )
 
 // TestMain makes the test's own program a hasher where it is asked to be one.
@@ -38,7 +42,7 @@ func newPool(t *testing.T) (*Pool, *bytes.Buffer) {
 		t.Fatal(err)
 	}
 	var logs bytes.Buffer
-	p := New(program, slog.New(slog.NewTextHandler(&logs, nil)))
+	p := New(program, metrics.New(), slog.New(slog.NewTextHandler(&logs, nil)))
 	t.Cleanup(p.Close)
 	return p, &logs
 }
@@ -59,7 +63,7 @@ func TestCompare(t *testing.T) {
 		{"and goes on", right, "right", func(err error) bool { return err == nil }},
 	}
 	for _, tt := range tests {
-		if err := p.Compare(tt.hash, tt.secret, Low); !tt.ok(err) {
+		if err := p.Compare(tt.hash, tt.secret, nil); !tt.ok(err) {
 			t.Errorf("%s: got %v", tt.name, err)
 		}
 	}
@@ -77,7 +81,7 @@ func TestConcurrent(t *testing.T) {
 		wg.Go(func() {
 			for range 20 {
 				secret := []string{"right", "wrong"}[i%2]
-				if err := p.Compare(right, secret, []Priority{Low, Idle}[i/2]); (err == nil) != (secret == "right") {
+				if err := p.Compare(right, secret, []chan bool{nil, make(chan bool)}[i/2]); (err == nil) != (secret == "right") {
 					t.Errorf("%s: got %v", secret, err)
 				}
 			}
@@ -90,18 +94,18 @@ func TestConcurrent(t *testing.T) {
 func TestKilled(t *testing.T) {
 	p, logs := newPool(t)
 	right := hashOf(t, "right")
-	if err := p.Compare(right, "right", Low); err != nil {
+	if err := p.Compare(right, "right", nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.free[Low][0].command.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := p.Compare(right, "right", Low); err != nil {
+		if err := p.Compare(right, "right", nil); err != nil {
 			t.Errorf("got %v, want the right secret to be right", err)
 		}
 	}
-	if !strings.Contains(logs.String(), "bcrypt runs in this process") || len(p.free[Low]) != 1 {
+	if !strings.Contains(logs.String(), "bcrypt runs elsewhere") || len(p.free[Low]) != 1 {
 		t.Errorf("got %d hashers and logs %s, want one, and a word on the other", len(p.free[Low]), logs)
 	}
 }
@@ -109,9 +113,9 @@ func TestKilled(t *testing.T) {
 // TestNoProgram verifies where there is no hasher at all, which is said once.
 func TestNoProgram(t *testing.T) {
 	var logs bytes.Buffer
-	p := New("/no/such/program", slog.New(slog.NewTextHandler(&logs, nil)))
+	p := New("/no/such/program", metrics.New(), slog.New(slog.NewTextHandler(&logs, nil)))
 	for range 2 {
-		if err := p.Compare(hashOf(t, "right"), "right", Idle); err != nil {
+		if err := p.Compare(hashOf(t, "right"), "right", make(chan bool)); err != nil {
 			t.Errorf("got %v, want the right secret to be right", err)
 		}
 	}
@@ -147,6 +151,67 @@ func TestMalformedQuestion(t *testing.T) {
 	for name, question := range map[string]string{"too long": "\xff\xff\x00\x00", "cut": "\x05\x00\x05\x00hash", "cut lengths": "\x05"} {
 		if err := serve(strings.NewReader(question), &bytes.Buffer{}); err == nil {
 			t.Errorf("%s: got no error", name)
+		}
+	}
+}
+
+// TestNoAnswer stops hashers, as a frozen machine or a broken disk does: they are killed, the right secret is
+// right all the same, and the next one has a new hasher.
+func TestNoAnswer(t *testing.T) {
+	for name, pace := range map[string]chan bool{"low": nil, "idle": make(chan bool)} {
+		t.Run(name, func(t *testing.T) {
+			p, logs := newPool(t)
+			right := hashOf(t, "right")
+			if err := p.Compare(right, "right", pace); err != nil {
+				t.Fatal(err)
+			}
+			priority := Low
+			if pace != nil {
+				priority = Idle
+			}
+			stuck := p.free[priority][0]
+			if err := stuck.command.Process.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			p.deadline = func(string, Priority) time.Duration { return 100 * time.Millisecond }
+			done := make(chan error, 1)
+			go func() { done <- p.Compare(right, "right", pace) }()
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Errorf("got %v, want the right secret to be right", err)
+				}
+			case <-time.After(20 * time.Second):
+				t.Fatal("no answer, long after the deadline")
+			}
+			p.deadline = deadline
+			if n := metricstest.Value(t, p.metrics, "gatehouse_hashers_killed_total"); n == 0 || !strings.Contains(logs.String(), "no answer in time") {
+				t.Errorf("got %v killed and logs %s, want at least one, and a word on it", n, logs)
+			}
+			if err := p.Compare(right, "right", pace); err != nil || len(p.free[priority]) != 1 || p.free[priority][0] == stuck {
+				t.Errorf("got %v and hashers %v, want a new one", err, p.free[priority])
+			}
+		})
+	}
+}
+
+// TestManyDying starts no more hashers while those that were killed stay.
+func TestManyDying(t *testing.T) {
+	p, logs := newPool(t)
+	p.dying = maxDying
+	if err := p.Compare(hashOf(t, "right"), "right", nil); err != nil || len(p.free[Low]) != 0 || !strings.Contains(logs.String(), "8 hashers were killed") {
+		t.Errorf("got %v, %d hashers and logs %s", err, len(p.free[Low]), logs)
+	}
+}
+
+func TestDeadline(t *testing.T) {
+	for cost, want := range map[int][2]time.Duration{
+		4: {4500 * time.Millisecond, 30 * time.Second}, 11: {4500 * time.Millisecond, 30 * time.Second},
+		12: {9 * time.Second, time.Minute}, 14: {36 * time.Second, 4 * time.Minute},
+	} {
+		hash := fmt.Sprintf("$2a$%02d$%s", cost, strings.Repeat("a", 53))
+		if low, idle := deadline(hash, Low), deadline(hash, Idle); low != want[0] || idle != want[1] {
+			t.Errorf("cost %d: got %v and %v, want %v", cost, low, idle, want)
 		}
 	}
 }

@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/crypto/bcrypt"
 )
 
 // TestPriority looks for the thread that hashes among those of a hasher: fields 19 and 41 of
@@ -13,7 +16,7 @@ import (
 func TestPriority(t *testing.T) {
 	p, _ := newPool(t)
 	for priority, want := range map[Priority]string{Low: "10 0", Idle: "0 5"} {
-		if err := p.Compare(hashOf(t, "right"), "right", priority); err != nil {
+		if err := p.Compare(hashOf(t, "right"), "right", map[Priority]chan bool{Idle: make(chan bool)}[priority]); err != nil {
 			t.Fatal(err)
 		}
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.free[priority][0].command.Process.Pid))
@@ -34,5 +37,52 @@ func TestPriority(t *testing.T) {
 		if len(got) != 1 || got[0] != want {
 			t.Errorf("%s: got threads of niceness and policy %q, want one of %q", priority, got, want)
 		}
+	}
+}
+
+// state is the state of a process, field 3 of its stat: T is stopped.
+func state(t *testing.T, pid int) string {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))[0]
+}
+
+// TestPause stops a hasher for longer than it has for an answer, which it gives when it may go on.
+func TestPause(t *testing.T) {
+	p, _ := newPool(t)
+	right := hashOf(t, "right")
+	if err := p.Compare(right, "right", make(chan bool)); err != nil {
+		t.Fatal(err)
+	}
+	long, err := bcrypt.GenerateFromPassword([]byte("right"), 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := p.free[Idle][0].command.Process.Pid
+	const short = 2 * time.Second
+	p.deadline = func(string, Priority) time.Duration { return short }
+	pace, done := make(chan bool, 1), make(chan error, 1)
+	pace <- true
+	go func() { done <- p.Compare(string(long), "right", pace) }()
+	for end := time.Now().Add(20 * time.Second); state(t, pid) != "T"; {
+		if time.Now().After(end) {
+			t.Fatalf("state %s, want T", state(t, pid))
+		}
+	}
+	select {
+	case err := <-done:
+		t.Fatalf("got %v while it pauses", err)
+	case <-time.After(short + time.Second):
+	}
+	if got := state(t, pid); got != "T" {
+		t.Errorf("state %s, want T", got)
+	}
+	p.deadline = deadline
+	pace <- false
+	if err := <-done; err != nil { // where it gets no processor for long, by another one
+		t.Errorf("got %v, want that the right secret is right", err)
 	}
 }

@@ -8,3 +8,5 @@ func detach(*exec.Cmd) {}
 
 // leave does nothing: only Linux's priorities are known here.
 func leave(Priority) {}
+
+func (h *process) pause(bool) {}

@@ -42,6 +42,7 @@ type Metrics struct {
 	BcryptSeconds prometheus.Histogram
 	BcryptRunning prometheus.Gauge
 	BcryptQueued  prometheus.Gauge
+	HashersKilled prometheus.Counter
 	Verifications *prometheus.CounterVec // outcome, reason
 	Denies        *prometheus.CounterVec // result
 	Shared        *prometheus.CounterVec // result
@@ -91,6 +92,7 @@ func New() *Metrics {
 		BcryptSeconds: f.histogram("gatehouse_bcrypt_seconds", "Time of one run of bcrypt.", .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5),
 		BcryptRunning: f.gauge("gatehouse_bcrypt_running", "Runs of bcrypt under way."),
 		BcryptQueued:  f.gauge("gatehouse_bcrypt_queued", "Verifications that wait for a worker."),
+		HashersKilled: f.counter("gatehouse_hashers_killed_total", "Processes of bcrypt that gave no answer in time, and were killed."),
 		Verifications: f.verifications(),
 		Sessions:      f.vector("gatehouse_sessions_total", "Credentials shown for a token, by what they got.", "result", "issued", "refused", "unavailable"),
 		Denies:        f.vector("gatehouse_deny_verdicts_total", "Deny verdicts, by what became of them.", "result", "stored", "first", "limited"),
