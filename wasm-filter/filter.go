@@ -81,7 +81,8 @@ func (s *stream) reply(d *policy.Decision) action {
 	return pause
 }
 
-// pass sends a request upstream with the identity that was established, and no other.
+// pass sends a request upstream with the identity that was established, and no other, and without the secret that
+// has established it.
 func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 	v := s.vm
 	if d.CacheStatus != "" {
@@ -89,14 +90,17 @@ func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 	}
 	s.disown(r)
 	if d.Device != "" {
+		for _, name := range v.edge.SecretHeaders(r) {
+			v.host.removeRequestHeader(name) //mutant:TestSecretStaysHere deleted
+		}
 		v.host.addRequestHeader(policy.DeviceHeader, d.Device)
 		v.host.addRequestHeader(policy.PermissionsHeader, v.edge.Names(d.Permissions))
 	}
 }
 
-// disown removes what a client has said of its identity.
+// disown removes what a client has said of its identity, and that its request is another one.
 func (s *stream) disown(r *policy.Request) {
-	for _, name := range r.Forged {
+	for _, name := range r.Removed {
 		s.vm.host.removeRequestHeader(name)
 	}
 }

@@ -79,6 +79,8 @@ func TestPasses(t *testing.T) {
 		{"not its method, but its path", "/v1/telemetry", nil, false},
 		{"forged", "/none", [][2]string{{"x-gatehouse-device", "dev"}}, false},
 		{"forged permissions", "/none", [][2]string{{"x-gatehouse-permissions", "all"}}, false},
+		{"another method", "/none", [][2]string{{"x-method-override", "DELETE"}}, false},
+		{"another target", "/none", [][2]string{{"x_rewrite_url", "/v1/private/1"}}, false},
 		{"forged in another spelling", "/none", [][2]string{{"x.gatehouse_device", "dev"}}, false},
 	}
 	e := emulate(t, rules)
@@ -115,7 +117,7 @@ func FuzzPasses(f *testing.F) {
 		for _, v := range vms {
 			fields, _ := headermap.ParseFields(headermap.Append(nil, headers))
 			at, r := v.edge.Locate(fields), v.edge.Read(fields, nil)
-			if at.Passes && (v.edge.Govern(&r, &at) || r.Forged != nil) {
+			if at.Passes && (v.edge.Govern(&r, &at) || r.Removed != nil) {
 				t.Errorf("%q is said to pass, but something is to be done: %+v", headers, r)
 			}
 		}
@@ -129,6 +131,44 @@ func TestForgedIdentity(t *testing.T) {
 	want := [][2]string{{":method", "GET"}, {":path", "/open"}, {"x-device-id", "dev"}, {"x-device-token", "s3cret"}}
 	if !x.went() || !slices.Equal(x.request, want) {
 		t.Errorf("got %v, want it to go on with %v", x.request, want)
+	}
+}
+
+// TestSecretStaysHere: what goes upstream under an auth rule goes without the secret, at once and after a call, and elsewhere as it came.
+func TestSecretStaysHere(t *testing.T) {
+	for _, tt := range []struct {
+		name, config, path string
+		want               bool // it goes upstream
+	}{
+		{"an auth rule", rules, "/v1/telemetry", false},
+		{"an auth rule, a spelling that it judges", rules, "/v1/%74elemetry", false},
+		{"a miss under an auth rule", rules, "/v1/private/1", false},
+		{"a rule without auth", rules, "/v1/products/1", true},
+		{"no rule", rules, "/open", true},
+		{"forwarded", strings.Replace(rules, `"secret_header"`, `"forward": true, "secret_header"`, 1), "/v1/telemetry", true},
+	} {
+		for _, verdict := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, verdict %v", tt.name, verdict), func(t *testing.T) {
+				e := emulate(t, tt.config)
+				if verdict {
+					putVerdict(e, e.clock+1000)
+				}
+				x := e.streams[send(e, tt.path)]
+				for range 2 { // a verification, and a fetch
+					if x.action == pause && !x.resumed {
+						body := allow()
+						if c := e.calls[len(e.calls)-1]; c.path == fetchPath {
+							body = nil
+						}
+						e.answered(e.calls[len(e.calls)-1], body)
+					}
+				}
+				_, got := fields(x.request)["x-device-token"]
+				if !x.went() || got != tt.want || fields(x.request)["x-device-id"] != "dev" {
+					t.Errorf("got %v (upstream: %v), want the secret in it: %v", x.request, x.went(), tt.want)
+				}
+			})
+		}
 	}
 }
 

@@ -33,11 +33,22 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-func TestLengths(t *testing.T) {
-	long := strings.Repeat("x", 100)
-	fields, ok := ParseFields(Append(nil, [][2]string{{"a", "1"}, {"bb", "2"}, {long, "3"}, {"d", "4"}}))
-	if want := LengthBit(1) | LengthBit(2) | LengthBit(63); !ok || fields.Lengths != want {
-		t.Errorf("got %b, want %b", fields.Lengths, want)
+func TestMarks(t *testing.T) {
+	names := []string{"abcdef", "x-gatehouse-device", strings.Repeat("x", 100)}
+	var headers [][2]string
+	var want uint64
+	for _, name := range names {
+		headers = append(headers, [2]string{name, ""})
+		want |= Mark(name)
+	}
+	for range names {
+		if fields, ok := ParseFields(Append(nil, headers)); !ok || fields.Marks != want {
+			t.Errorf("%q: got %b, want %b", headers, fields.Marks, want)
+		}
+		headers = append(headers[1:], headers[0]) // each is the last one once
+	}
+	if Mark("x-gatehouse-device") == Mark("x-hatehouse-device") {
+		t.Error("two names with other letters have one mark")
 	}
 }
 

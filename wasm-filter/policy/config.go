@@ -37,6 +37,8 @@ type Config struct {
 	Rules      []Rule
 	// DenyByDefault refuses a request that no rule matches; otherwise it passes.
 	DenyByDefault bool
+	// KeepOverrides lets clients send upstream what some take for another method or target than was judged.
+	KeepOverrides bool
 }
 
 // Credentials says where a request carries its device id and secret: in two headers or,
@@ -44,6 +46,8 @@ type Config struct {
 type Credentials struct {
 	IDHeader, SecretHeader string // lower case
 	Basic                  bool
+	// Forward sends the secret upstream also where it has let a device in.
+	Forward bool
 }
 
 // Rule is what happens to the requests that it matches. Without anything else they pass.
@@ -104,11 +108,11 @@ func Parse(tree any) (*Config, error) {
 
 func (d *decoder) config(tree any) *Config {
 	c := &Config{}
-	m := d.fields("", tree, "push_listener", "sidecar", "credentials", "session", "verdict_grace", "max_staleness", "stale", "rules", "default")
+	m := d.fields("", tree, "push_listener", "sidecar", "credentials", "session", "verdict_grace", "max_staleness", "stale", "rules", "default", "strip_override_headers")
 	if m == nil {
 		return c
 	}
-	if c.PushListener = d.boolean("push_listener", m["push_listener"]); c.PushListener {
+	if c.PushListener = d.boolean("push_listener", m["push_listener"], false); c.PushListener {
 		if len(m) > 1 {
 			d.problem("push_listener", "stands alone: a push listener has no rules; remove the other fields")
 		}
@@ -119,6 +123,7 @@ func (d *decoder) config(tree any) *Config {
 	c.VerdictGrace = d.duration("verdict_grace", m["verdict_grace"], 0, 0, maxVerdictGrace)
 	c.ServeStale = d.oneOf("stale", m["stale"], "bypass", "serve") == "serve"
 	c.DenyByDefault = d.oneOf("default", m["default"], "pass", "deny") == "deny"
+	c.KeepOverrides = !d.boolean("strip_override_headers", m["strip_override_headers"], true)
 	c.Credentials = d.credentials(m["credentials"])
 	if session, ok := m["session"]; ok {
 		if m := d.fields("session", session, "metadata"); m != nil {
@@ -153,8 +158,8 @@ func (d *decoder) credentials(v any) Credentials {
 	if v == nil {
 		return Credentials{}
 	}
-	m := d.fields("credentials", v, "id_header", "secret_header", "basic")
-	c := Credentials{Basic: d.boolean("credentials.basic", m["basic"])}
+	m := d.fields("credentials", v, "id_header", "secret_header", "basic", "forward")
+	c := Credentials{Basic: d.boolean("credentials.basic", m["basic"], false), Forward: d.boolean("credentials.forward", m["forward"], false)}
 	if c.Basic {
 		if m["id_header"] != nil || m["secret_header"] != nil {
 			d.problem("credentials.basic", "is given with headers: take one of the two")

@@ -11,7 +11,8 @@ import (
 // full is a configuration that uses every field, in JSON as the proxy hands it over.
 const full = `{
 	"sidecar": {"cluster": "side", "timeout": "500ms"},
-	"credentials": {"id_header": "X-Device-Id", "secret_header": "x-device-token"},
+	"credentials": {"id_header": "X-Device-Id", "secret_header": "x-device-token", "forward": true},
+	"strip_override_headers": false,
 	"session": {"metadata": "gatehouse"},
 	"max_staleness": "1m",
 	"stale": "serve",
@@ -43,7 +44,8 @@ func TestParse(t *testing.T) {
 	want := &Config{
 		SidecarCluster:  "side",
 		SidecarTimeout:  500 * time.Millisecond,
-		Credentials:     Credentials{IDHeader: "x-device-id", SecretHeader: "x-device-token"},
+		Credentials:     Credentials{IDHeader: "x-device-id", SecretHeader: "x-device-token", Forward: true},
+		KeepOverrides:   true,
 		SessionMetadata: "gatehouse",
 		MaxStaleness:    time.Minute,
 		ServeStale:      true,
@@ -100,6 +102,7 @@ func TestParseRefuses(t *testing.T) {
 		{"pseudo-header", `{"credentials": {"id_header": ":path", "secret_header": "b"}}`, []string{`credentials.id_header: ":path" is not a header name`}},
 		{"basic and headers", `{"credentials": {"basic": true, "id_header": "a"}}`, []string{`credentials.basic: is given with headers`}},
 		{"basic as text", `{"credentials": {"basic": "yes"}}`, []string{`credentials.basic: is "yes", want true or false`, `credentials.id_header`, `credentials.secret_header`}},
+		{"forward as text", `{"credentials": {"basic": true, "forward": "no"}, "strip_override_headers": 1}`, []string{`strip_override_headers: is 1, want true or false`, `credentials.forward: is "no", want true or false`}},
 		{"no match", `{"rules": [{"cache": {}}]}`, []string{`rules[0].match: is missing, want an object`}},
 		{"path and prefix", `{"rules": [{"match": {"path": "/a", "prefix": "/b"}}]}`, []string{`rules[0].match: needs either path or prefix`}},
 		{"relative path", `{"rules": [{"match": {"path": "a"}}]}`, []string{`rules[0].match.path: "a": want a path that begins with /`}},

@@ -82,6 +82,10 @@ type Edge struct {
 	// begins is, for each rule, what all paths that it covers begin with.
 	begins []string
 	known  knownHeaders
+	// removed are the headers that no upstream gets from a client, marks those of their names, and secret is the
+	// header with the secret, which stays here as well once it was good.
+	removed, secret []string
+	marks           uint64
 	// needs and unknown say, per rule, which permission bits it asks for, and whether
 	// it asks for a name that no device has.
 	needs   []uint64
@@ -107,6 +111,14 @@ func NewEdge(c *Config) *Edge {
 	vary := strings.Join(c.credentialHeaders(), ", ")
 	e := &Edge{config: c, needs: make([]uint64, len(c.Rules)), unknown: make([]bool, len(c.Rules)),
 		varyCredential: vary, varyEncodedCredential: varyEncoding + ", " + vary, permissionNames: map[uint64]string{}, known: c.knownHeaders()}
+	e.removes(identityHeaders) //mutant:TestReadRequestForged deleted
+	if !c.KeepOverrides {
+		e.removes(overrideHeaders) //mutant:TestRemoved deleted
+	}
+	e.secret = []string{c.Credentials.SecretHeader}
+	if c.Credentials.Basic {
+		e.secret[0] = "authorization"
+	}
 	for i := range c.Rules {
 		e.begins = append(e.begins, bare(c.Rules[i].Match.Prefix+c.Rules[i].Match.Path))
 	}

@@ -61,10 +61,13 @@ func (d *decoder) text(at string, v any) string {
 	return s
 }
 
-// boolean is v as true or false; absent is false.
-func (d *decoder) boolean(at string, v any) bool {
+// boolean is v as true or false; absent is preset.
+func (d *decoder) boolean(at string, v any, preset bool) bool {
+	if v == nil {
+		return preset
+	}
 	b, ok := v.(bool)
-	if !ok && v != nil {
+	if !ok {
 		d.problem(at, "is %s, want true or false", kind(v))
 	}
 	return b
@@ -109,7 +112,7 @@ func (d *decoder) header(at string, v any) string {
 	}
 	if !token(name) {
 		d.problem(at, "%q is not a header name (RFC 9110, section 5.1)", name)
-	} else if name == DeviceHeader || name == PermissionsHeader {
+	} else if slices.Contains(identityHeaders, name) {
 		d.problem(at, "%q is what Gatehouse tells the upstream; take another", name)
 	}
 	return name

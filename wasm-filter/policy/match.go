@@ -11,7 +11,7 @@ import (
 // Location is where the path of a request lies among those of the rules.
 type Location struct {
 	// Passes says that the request surely passes as it came, whatever its method: no rule covers it, and
-	// no identity must be removed.
+	// no header must be removed.
 	Passes bool
 
 	path      string // without its query
@@ -30,21 +30,11 @@ func (e *Edge) Locate(fields headermap.Fields) (l Location) {
 			l.Passes = l.usual && //mutant:TestLocate true
 				l.candidate < 0 &&
 				!e.config.DenyByDefault && //mutant:wasm-filter/TestDefault true
-				(all.Lengths&identityLengths == 0 || !anyIdentity(all)) //mutant:wasm-filter/TestForgedIdentity true
+				(all.Marks&e.marks == 0 || e.removedOf(all) == nil) //mutant:wasm-filter/TestForgedIdentity true
 			break
 		}
 	}
 	return l
-}
-
-//go:noinline
-func anyIdentity(fields headermap.Fields) bool {
-	for fields.More() {
-		if name, _ := fields.Next(); isIdentity(name) {
-			return true
-		}
-	}
-	return false
 }
 
 // Govern finds the first rule that a request falls under whose path lies there. It is false if the request

@@ -30,6 +30,8 @@ const (
 	headerSecret
 	headerAuthorization
 	headerCount
+	// headerSpelled is a name in another spelling of the secret's, as a line of which it is the value.
+	headerSpelled = headerCount
 )
 
 // Request is what a decision needs of a request.
@@ -40,8 +42,8 @@ type Request struct {
 	rule int // that governs it, -1 if none does; see Govern
 	// ambiguous says that upstreams may read the path in ways that not one rule governs.
 	ambiguous bool
-	// Forged names the identity headers that the client sent, to be removed.
-	Forged []string
+	// Removed names the headers that the client sent and no upstream gets, see [Edge.removes].
+	Removed []string
 	// Token is what the proxy knows of the request's token, and asked only if a rule wants
 	// it; it may be nil where no session metadata is configured.
 	Token Claims
@@ -93,10 +95,16 @@ func (r *Request) join(h header) string {
 // returned rather than filled in: each string that is stored through a pointer is some code for the collector.
 func (e *Edge) Read(fields headermap.Fields, token Claims) (r Request) {
 	r.Token = token
+	if fields.Marks&e.marks != 0 {
+		r.Removed = e.removedOf(fields)
+	}
 	for fields.More() {
 		name, value := fields.Next()
 		for _, known := range e.known[min(len(name), lastLength)] {
 			if known.name != name {
+				if known.header == headerSecret {
+					r.addSpelled(name, known.name) //mutant:TestSecretHeaders deleted
+				}
 				continue
 			}
 			if f := &r.fields[known.header]; f.lines == 0 {
@@ -104,9 +112,6 @@ func (e *Edge) Read(fields headermap.Fields, token Claims) (r Request) {
 			} else {
 				r.addLine(known.header, value)
 			}
-		}
-		if headermap.LengthBit(uint32(len(name)))&identityLengths != 0 {
-			r.addIdentity(name)
 		}
 	}
 	return r
@@ -119,9 +124,9 @@ func (r *Request) addLine(h header, value string) {
 }
 
 //go:noinline
-func (r *Request) addIdentity(name string) {
-	if isIdentity(name) {
-		r.Forged = append(r.Forged, name)
+func (r *Request) addSpelled(name, secret string) {
+	if len(name) == len(secret) && spells(name, secret) {
+		r.more = append(r.more, line{headerSpelled, name})
 	}
 }
 
@@ -169,20 +174,6 @@ func (c *Config) credentialHeaders() []string {
 		names = append(names, "authorization")
 	}
 	return names
-}
-
-// identityLengths are those of the names that isIdentity is true of, see [headermap.LengthBit].
-const identityLengths = 1<<len(DeviceHeader) | 1<<len(PermissionsHeader)
-
-// isIdentity reports whether an upstream may take name, in lower case, for one of our headers.
-func isIdentity(name string) bool {
-	switch len(name) {
-	case len(DeviceHeader):
-		return spells(name, DeviceHeader)
-	case len(PermissionsHeader):
-		return spells(name, PermissionsHeader)
-	}
-	return false
 }
 
 // spells reports whether an upstream may take name for header, which is as long: many make no
