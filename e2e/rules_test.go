@@ -65,7 +65,16 @@ func TestPathTricks(t *testing.T) {
 		{"/V1/telemetry", other}, // paths are case-sensitive
 		{"/v1/Telemetry", other},
 		{"/v1/%54elemetry", other},
-		{"/v1/%2574elemetry", other}, // decoded once: %74elemetry
+		{"/v1/%2574elemetry", covered}, // decoded twice, as by two routers one behind the other
+		{"/v1/%2554elemetry", other},
+		{"/v1/telemetry%0A", covered},
+		{"/v1/tele%0D%0Ametry", covered},
+		{"/v1/telemetr%79%20", covered},
+		{"/v1./telemetry", covered},
+		{"/v1%3F/telemetry", covered},
+		{"/v1%C0%AFtelemetry", covered},
+		{"/x/%c0%ae%c0%ae/y", ambiguous},
+		{"/x/a%20b%C3%A9.txt", other},
 		{"/x/v1/telemetry", other},
 		{"/v1/telemetr", other},
 		{"/v1/ſtelemetry", refused}, // not ASCII
@@ -100,7 +109,9 @@ func TestPathTricks(t *testing.T) {
 		}
 	}
 	// An exact path covers its spellings, too; another prefix must not open a way around.
-	for _, path := range []string{"/v1/fleet/config", "/v1/fleet/config/", "/v1/fleet/config;x", "/v1/fleet/%63onfig", "/v1/products/../fleet/config"} {
+	for _, path := range []string{"/v1/fleet/config", "/v1/fleet/config/", "/v1/fleet/config;x", "/v1/fleet/%63onfig", "/v1/products/../fleet/config",
+		"/v1/fleet/config%0A", "/v1/fleet/config%0d%0a", "/v1/fleet/config%09", "/v1/fleet/config%20", "/v1/fleet/config%3Fx", "/v1/fleet/config%23",
+		"/v1/fleet/config.", "/v1/fleet/config%c0%af"} {
 		if a, err := e.try(newClient(), "GET "+path); err != nil || a.status != 401 {
 			t.Errorf("%s: got %d, %v; want 401", path, a.status, err)
 		}

@@ -147,19 +147,24 @@ func PercentDecode(s string) string {
 	if strings.IndexByte(s, '%') < 0 {
 		return s
 	}
-	b := make([]byte, 0, len(s))
-	for i := 0; i < len(s); i++ {
-		if s[i] == '%' && i+2 < len(s) {
-			hi, lo := unhex(s[i+1]), unhex(s[i+2])
-			if hi >= 0 && lo >= 0 {
-				b = append(b, byte(hi<<4|lo))
-				i += 2
-				continue
-			}
+	return string(AppendPercentDecode(make([]byte, 0, len(s)), s))
+}
+
+// AppendPercentDecode appends PercentDecode(s) to dst.
+func AppendPercentDecode(dst []byte, s string) []byte {
+	for {
+		i := strings.IndexByte(s, '%')
+		if i < 0 || i+2 >= len(s) {
+			return append(dst, s...)
 		}
-		b = append(b, s[i])
+		dst = append(dst, s[:i]...)
+		hi, lo := unhex(s[i+1]), unhex(s[i+2])
+		if hi < 0 || lo < 0 {
+			dst, s = append(dst, '%'), s[i+1:]
+			continue
+		}
+		dst, s = append(dst, byte(hi<<4|lo)), s[i+3:]
 	}
-	return string(b)
 }
 
 func unhex(c byte) int {

@@ -92,6 +92,7 @@ const (
 	maxMaxStaleness     = 24 * time.Hour
 	maxVerdictGrace     = 24 * time.Hour
 	maxRules            = 1000
+	maxRulePath         = 1024
 )
 
 // Parse decodes a configuration from the tree that JSON gives (maps, slices, strings,

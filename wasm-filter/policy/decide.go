@@ -80,8 +80,9 @@ type Edge struct {
 	config *Config
 	state  wire.State // Epoch 0: none yet
 	// begins is, for each rule, what all paths that it covers begin with.
-	begins []string
-	known  knownHeaders
+	begins   []string
+	readings readings // of the last path that isn't plain
+	known    knownHeaders
 	// removed are the headers that no upstream gets from a client, marks those of their names, and secret is the
 	// header with the secret, which stays here as well once it was good.
 	removed, secret []string
@@ -110,7 +111,8 @@ const maxSets = 256
 func NewEdge(c *Config) *Edge {
 	vary := strings.Join(c.credentialHeaders(), ", ")
 	e := &Edge{config: c, needs: make([]uint64, len(c.Rules)), unknown: make([]bool, len(c.Rules)),
-		varyCredential: vary, varyEncodedCredential: varyEncoding + ", " + vary, permissionNames: map[uint64]string{}, known: c.knownHeaders()}
+		varyCredential: vary, varyEncodedCredential: varyEncoding + ", " + vary, permissionNames: map[uint64]string{}, known: c.knownHeaders(),
+		readings: newReadings(c.Rules)}
 	e.removes(identityHeaders) //mutant:TestReadRequestForged deleted
 	if !c.KeepOverrides {
 		e.removes(overrideHeaders) //mutant:TestRemoved deleted

@@ -144,10 +144,45 @@ func (d *decoder) path(at string, v any) string {
 	}
 	if p[0] != '/' || strings.ContainsAny(p, "?# ") {
 		d.problem(at, "%q: want a path that begins with / and has no query", p)
+	} else if len(p) > maxRulePath {
+		d.problem(at, "has %d bytes, at most %d", len(p), maxRulePath)
 	} else if got := canonicalPath(p); got != p {
 		d.problem(at, "%q is matched by nothing: rules see decoded, normalised paths, such as %q", p, got)
+	} else if !standsAlone(p) {
+		d.problem(at, "%q: want no spaces and control characters: routers read them in different ways", p)
 	}
 	return p
+}
+
+// segments are those of a path that begins with a slash, as an upstream may see them:
+// percent-encoding decoded once, parameters (";…") dropped, backslashes taken for slashes.
+func segments(path string) []string {
+	all := strings.Split(strings.ReplaceAll(wire.PercentDecode(path), `\`, "/"), "/")
+	for i, s := range all {
+		all[i], _, _ = strings.Cut(s, ";")
+	}
+	return all
+}
+
+// canonicalPath is what a rule must name instead of path: its segments decoded and without parameters, with
+// repeated slashes merged and dot segments resolved.
+func canonicalPath(path string) string {
+	all := segments(path)
+	kept := all[:0:0]
+	for i, s := range all {
+		last := i == len(all)-1
+		switch {
+		case s == "..":
+			kept = kept[:max(len(kept)-1, 0)]
+		case s != "." && s != "":
+			kept = append(kept, s)
+			continue
+		}
+		if last { // "/a/", "/a/." and "/a/b/.." all name the directory
+			kept = append(kept, "")
+		}
+	}
+	return "/" + strings.Join(kept, "/")
 }
 
 // token reports whether s is a token (RFC 9110, section 5.6.2).

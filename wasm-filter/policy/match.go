@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 // Location is where the path of a request lies among those of the rules.
@@ -15,7 +14,7 @@ type Location struct {
 	Passes bool
 
 	path      string // without its query
-	usual     bool   // canonicalPath leaves it as it is for sure
+	plain     bool   // see plainPath
 	candidate int    // the first rule that may cover it, -1 if there is none
 }
 
@@ -25,9 +24,9 @@ func (e *Edge) Locate(fields headermap.Fields) (l Location) {
 	all := fields
 	for fields.More() {
 		if name, value := fields.Next(); name == ":path" {
-			l.path, l.usual = plainPath(value)
+			l.path, l.plain = plainPath(value)
 			l.candidate = e.candidate(l.path, 0)
-			l.Passes = l.usual && //mutant:TestLocate true
+			l.Passes = l.plain && //mutant:TestLocate true
 				l.candidate < 0 &&
 				!e.config.DenyByDefault && //mutant:wasm-filter/TestDefault true
 				(all.Marks&e.marks == 0 || e.removedOf(all) == nil) //mutant:wasm-filter/TestForgedIdentity true
@@ -40,7 +39,7 @@ func (e *Edge) Locate(fields headermap.Fields) (l Location) {
 // Govern finds the first rule that a request falls under whose path lies there. It is false if the request
 // needs no decision: no rule covers it, and such pass.
 func (e *Edge) Govern(r *Request, at *Location) bool {
-	if at.usual && inUpperCase(r.method()) { //mutant:TestRuleOfMethod at.usual
+	if at.plain && inUpperCase(r.method()) { //mutant:TestRuleOfMethod at.plain
 		r.rule = e.firstRule(r.method(), at.path, at.candidate)
 	} else {
 		r.rule, r.ambiguous = e.ruleOf(r)
@@ -59,38 +58,46 @@ func inUpperCase(method string) bool {
 	return true
 }
 
-// ruleOf is the rule that governs r, -1 if there is none. Methods are case-sensitive (RFC 9110, section
-// 9.1), and HTTP/2 brings them in any case, but some upstreams take "post" for POST. So what came and
-// what it may be taken for must both be permitted, see [Edge.both].
+// maxMethod bounds a method that isn't plain, bytes: nobody has one so long, and it is ambiguous.
+const maxMethod = 64
+
+// ruleOf is the rule that governs r, -1 if there is none: of each reading of its path with each of its method.
+// Methods are case-sensitive (RFC 9110, section 9.1), and HTTP/2 brings them in any case, but some upstreams
+// take "post" for POST. So what came and what it may be taken for must both be permitted, see [Edge.both].
 //
 //go:noinline
 func (e *Edge) ruleOf(r *Request) (rule int, ambiguous bool) {
-	rule, ambiguous = e.ruleOfPath(r.method(), r.target())
-	upper := strings.ToUpper(r.method())
-	if upper == r.method() || ambiguous { //mutant:TestRuleOfMethod true
-		return rule, ambiguous
+	method := r.method()
+	if len(method) > maxMethod { //mutant:TestTooManyParts false
+		return -1, true
 	}
-	other, ambiguous := e.ruleOfPath(upper, r.target())
+	upper := strings.ToUpper(strings.TrimSpace(method))
+	first := true
+	add := func(path string) bool {
+		candidate := e.candidate(path, 0)
+		found := e.firstRule(method, path, candidate)
+		if upper != method && candidate >= 0 { //mutant:TestRuleOfMethod upper == ""
+			if found, ambiguous = e.both(found, e.firstRule(upper, path, candidate)); ambiguous {
+				return false
+			}
+		}
+		if first {
+			rule, first = found, false
+			return true
+		}
+		rule, ambiguous = e.both(rule, found)
+		return !ambiguous
+	}
+	path, plain := plainPath(r.target())
+	if plain || path == "" || path == "*" { // which no router takes for a path
+		add(path)
+	} else if ambiguous = !e.readings.read(path); !ambiguous {
+		e.readings.each(add)
+	}
 	if ambiguous {
 		return -1, true
 	}
-	return e.both(rule, other)
-}
-
-// ruleOfPath is ruleOf for one spelling of the method. Of a path that isn't canonical some upstreams
-// see the canonical one, others the one that came. One that climbs is ambiguous: nobody knows where it
-// leads.
-func (e *Edge) ruleOfPath(method, target string) (rule int, ambiguous bool) {
-	path, usual := plainPath(target)
-	asCame := e.firstRule(method, path, e.candidate(path, 0))
-	if usual {
-		return asCame, false
-	}
-	if climbs(path) { //mutant:TestRuleOf false
-		return -1, true
-	}
-	canonical := canonicalPath(path)
-	return e.both(asCame, e.firstRule(method, canonical, e.candidate(canonical, 0)))
+	return rule, false
 }
 
 // both is the rule of a request that upstreams may read in two ways, which have these rules. Both ways
@@ -194,67 +201,26 @@ func bare(path string) string {
 	return path
 }
 
-// segments are those of a path that begins with a slash, as an upstream may see them:
-// percent-encoding decoded once, parameters (";…") dropped, backslashes taken for slashes.
-func segments(path string) []string {
-	all := strings.Split(strings.ReplaceAll(wire.PercentDecode(path), `\`, "/"), "/")
-	for i, s := range all {
-		all[i], _, _ = strings.Cut(s, ";")
-	}
-	return all
-}
-
-// climbs reports whether a path has a segment that an upstream may take for "..". Envoy, if it
-// normalises paths, has resolved ".." and "..;", and left "..%3B".
-func climbs(path string) bool { return slices.Contains(segments(path), "..") }
-
-// canonicalPath is the path that rules are matched with besides the one that came: its
-// segments with repeated slashes merged and dot segments resolved. Envoy does part of this
-// before the filter; doing all of it here keeps a rule from being walked around by a spelling
-// that an upstream understands, whatever the listener is set to. Cache keys keep the path as
-// it came: an unusual spelling is a miss.
-func canonicalPath(path string) string {
-	if path == "" || path[0] != '/' { // "*" and authorities are no paths: no rule matches them
-		return path
-	}
-	all := segments(path)
-	kept := all[:0:0]
-	for i, s := range all {
-		last := i == len(all)-1
-		switch {
-		case s == "..":
-			kept = kept[:max(len(kept)-1, 0)]
-		case s != "." && s != "":
-			kept = append(kept, s)
-			continue
-		}
-		if last { // "/a/", "/a/." and "/a/b/.." all name the directory
-			kept = append(kept, "")
-		}
-	}
-	return "/" + strings.Join(kept, "/")
-}
-
-// plainPath is the path of a target, without its query, and whether canonicalPath leaves it
-// as it is for sure, which it costs less to see than to do.
-func plainPath(target string) (path string, usual bool) {
-	usual = true
+// plainPath is the path of a target, without its query, and whether all routers see in it what it is for sure:
+// one reading, see [readings]. That costs less to see than to follow.
+func plainPath(target string) (path string, plain bool) {
+	plain = target != "" && target[0] == '/'
 	var before byte
 	for i := range len(target) {
 		c := target[i]
-		if c > ';' && c != '?' && c != '\\' { // most are letters
-			before = c
-			continue
-		}
-		switch c {
-		case '?':
-			return target[:i], usual
-		case '%', ';', '\\':
-			usual = false
-		case '/', '.':
-			usual = usual && before != '/'
+		if k := classes[c]; k != letter {
+			if c == '?' {
+				target = target[:i]
+				break
+			}
+			if k >= odd || c == '\\' || before == '/' || before == '.' {
+				plain = false
+			}
 		}
 		before = c
 	}
-	return target, usual
+	// One that is shorter has no more than maxParts segments.
+	return target, plain &&
+		before != '.' && //mutant:TestReadings true
+		len(target) <= 2*maxParts //mutant:TestTooManyParts true
 }

@@ -1,0 +1,393 @@
+package policy
+
+import (
+	"slices"
+	"unicode/utf8"
+	"unsafe"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+const (
+	// maxParts bounds the segments and parameters of a path. One that has more is ambiguous, rule or not.
+	maxParts = 256
+	// maxChoices bounds what in a path routers read in different ways while a rule may still be met, and maxLines
+	// how many lines. Beyond it the path is ambiguous.
+	maxChoices = 256
+	maxLines   = 4
+)
+
+// maxDecoded is how often a path is decoded: as it came, once, and again by a second router behind the first.
+const maxDecoded = 2
+
+// class is what a byte of a path may be to a router, decoded or not.
+type class uint8
+
+const (
+	letter class = iota // stands for itself alone
+	dot
+	slash  // and a backslash
+	odd    // may end the path or a segment, or be left out
+	high   // part of a UTF-8 sequence, or of none
+	escape // stands for itself where nothing is decoded any more
+)
+
+var classes = func() (all [256]class) {
+	for c := range all {
+		switch {
+		case c <= ' ' || c == 0x7f || c == '?' || c == '#' || c == ';':
+			all[c] = odd
+		case c >= utf8.RuneSelf:
+			all[c] = high
+		}
+	}
+	all['.'], all['/'], all['\\'], all['%'] = dot, slash, slash, escape
+	return all
+}()
+
+// readings follows all that routers may take a path for, at once and byte by byte, among the paths that rules
+// name. Routers differ in each of these, so that any mixture of them is a reading:
+//
+//   - escapes stay, or are decoded once or twice;
+//   - an odd byte stands for itself, is left out, or ends the path or its segment; after one that ends a line
+//     a path begins (where ^ of an expression means a line's begin);
+//   - a backslash is a slash or not; slashes are merged or not; after two at the beginning comes a host;
+//   - dots at a segment's end are left out (so "." is no segment), or not;
+//   - an overlong sequence is the ASCII character that it encodes, a byte that belongs to no sequence is odd, or
+//     a character of ISO 8859-1.
+//
+// What a reading has in common with no rule's path any more is followed no further, so there are only as many at
+// a time as rules allow. One that climbs (a segment "..") leads nobody knows where.
+type readings struct {
+	texts []string // what rules name, sorted; see newReadings
+
+	front
+	found   spots // where a reading ended, or left the paths of the rules
+	parts   int   // of the path as it is decoded now
+	choices int
+	lines   int
+	lost    bool // the path climbs, or has too much of something
+
+	decoded [maxDecoded][]byte
+	text    []byte
+}
+
+// front is where all readings are.
+type front struct {
+	live    spots // what was read so far counts
+	waiting spots // likewise, but the rest of this segment is left out
+	dots    uint8 // bit n: the segment may be n dots so far
+}
+
+// climbing is the bit of dots for a segment "..".
+const climbing = 1 << 2
+
+// idle reports whether nothing that comes can make a reading meet a rule.
+func (f *front) idle() bool { return f.live.count+f.waiting.count == 0 }
+
+// spot is where a reading is: it is the first n bytes of texts[from:to], which have these in common. It has no
+// padding, so that two are compared at once.
+type spot struct {
+	from, to, n uint16
+	dots        bool // it has left out dots: the segment must end now
+	// more says that what comes after the n bytes is in no rule's path: of those found whatever it was, of others
+	// slashes, which don't count at the path's end.
+	more bool
+}
+
+// spots is a set, of so few that looking through it is fastest.
+type spots struct {
+	all   [12]spot
+	count int
+}
+
+func (s *spots) list() []spot { return s.all[:s.count] }
+
+// standsAlone reports whether a rule can name path: nothing in it may be left out, or be another character.
+func standsAlone(path string) bool {
+	for _, c := range path {
+		if c == utf8.RuneError || c >= utf8.RuneSelf && blank(c) || c < utf8.RuneSelf && classes[c] == odd {
+			return false
+		}
+	}
+	return true
+}
+
+// newReadings is for the paths of these rules.
+func newReadings(rules []Rule) (r readings) {
+	for i := range rules {
+		m := &rules[i].Match
+		if m.Prefix != "" {
+			r.texts = append(r.texts, m.Prefix)
+			continue
+		}
+		r.texts = append(r.texts, bare(m.Path))
+		if bare(m.Path) != "/" {
+			r.texts = append(r.texts, bare(m.Path)+"/")
+		}
+	}
+	slices.Sort(r.texts)
+	r.texts = slices.Compact(r.texts)
+	return r
+}
+
+// read finds where all readings of path, which has no query, end; false if that can't be said.
+func (r *readings) read(path string) bool {
+	r.found.count, r.choices, r.lines, r.lost = 0, 0, 0, false
+	r.follow(path)
+	for i := 0; i < maxDecoded && !r.lost; i++ {
+		r.decoded[i] = wire.AppendPercentDecode(r.decoded[i][:0], path)
+		if len(r.decoded[i]) == len(path) {
+			break
+		}
+		path = view(r.decoded[i])
+		r.follow(path) //mutant:TestReadings deleted
+	}
+	return !r.lost
+}
+
+// each calls f with a path for every class of readings that was found, to which the same rules apply, until it
+// returns false.
+func (r *readings) each(f func(path string) bool) {
+	for _, s := range r.found.list() {
+		r.text = r.text[:0]
+		if s.n > 0 {
+			r.text = append(r.text, r.texts[s.from][:s.n]...)
+		}
+		if s.more {
+			r.text = append(r.text, 0) // which no rule has, see standsAlone
+		}
+		if !f(view(r.text)) {
+			return
+		}
+	}
+}
+
+// follow follows the readings of a path that is decoded as often as some router does.
+func (r *readings) follow(path string) {
+	root := spot{to: uint16(len(r.texts))}
+	r.live.count, r.waiting.count, r.dots, r.parts = 0, 0, 1, 0
+	r.add(&r.live, root)
+	if classes[path[0]] != slash { // a URL with scheme and host, or a path that some put a slash before
+		r.add(&r.waiting, root)
+		r.slash('/')
+		r.add(&r.live, root)
+		r.add(&r.waiting, root)
+	}
+	for i := 0; i < len(path) && !r.lost; i++ {
+		if r.idle() {
+			if i = r.skim(path, i); i == len(path) {
+				break
+			}
+		}
+		c := path[i]
+		k := classes[c]
+		if k == letter || k == escape {
+			r.letter(c)
+			continue
+		}
+		if k == slash || c == ';' {
+			r.parts++
+		} else if !r.idle() {
+			r.choices++
+		}
+		switch k {
+		case dot:
+			r.dot()
+		case slash:
+			r.slash(c)
+		case odd:
+			r.odd(rune(c))
+		case high:
+			i += r.high(path[i:]) - 1
+		}
+		r.lost = r.lost || r.parts > maxParts || r.choices > maxChoices || r.lines > maxLines
+	}
+	r.end()
+}
+
+// skim is follow from byte i on while no reading can meet a rule. It returns where that ends.
+func (r *readings) skim(path string, i int) int {
+	dots := r.dots
+	for ; i < len(path); i++ {
+		c := path[i]
+		k := classes[c]
+		if k == letter || k == escape {
+			dots = 0
+			continue
+		}
+		if k == dot {
+			dots <<= 1
+			continue
+		}
+		if k == high {
+			if dots == 0 && c != 0xc0 && c != 0xc1 && c != 0xe0 && c != 0xf0 { // surely nothing overlong
+				continue
+			}
+			r.dots = dots
+			i += r.high(path[i:]) - 1
+			dots = r.dots
+			continue
+		}
+		if dots&climbing != 0 || c == '\n' || c == '\r' {
+			break
+		}
+		if k == slash {
+			dots = 1
+			r.parts++
+		} else if c == ';' {
+			r.parts++
+		}
+		if r.parts > maxParts {
+			r.lost = true
+			return len(path)
+		}
+	}
+	r.dots = dots
+	return i
+}
+
+// letter goes on with c, in readings that may.
+func (r *readings) letter(c byte) {
+	if r.dots = 0; r.live.count == 0 {
+		return
+	}
+	was := r.live
+	r.live.count = 0
+	for _, s := range was.list() {
+		r.extend(s, c)
+	}
+}
+
+// extend goes on with c in one reading.
+func (r *readings) extend(s spot, c byte) {
+	if s.dots { // another reading has them
+		return
+	}
+	from, to := r.narrow(s, c)
+	if s.more || from == to {
+		r.leave(s)
+		return
+	}
+	r.add(&r.live, spot{from: from, to: to, n: s.n + 1})
+}
+
+// narrow is which texts of a spot go on with c.
+func (r *readings) narrow(s spot, c byte) (from, to uint16) {
+	next := func(i uint16) int { // the shortest comes first
+		if text := r.texts[i]; len(text) > int(s.n) {
+			return int(text[s.n])
+		}
+		return -1
+	}
+	first := func(from uint16, least int) uint16 {
+		to := s.to
+		for from < to {
+			if at := from + (to-from)/2; next(at) < least {
+				from = at + 1
+			} else {
+				to = at
+			}
+		}
+		return from
+	}
+	from = first(s.from, int(c))
+	return from, first(from, int(c)+1)
+}
+
+// dot is a dot that stands for itself, or is left out.
+func (r *readings) dot() {
+	r.dots <<= 1
+	was := r.live
+	r.live.count = 0
+	for _, s := range was.list() {
+		r.extend(s, '.')
+		s.dots = true
+		r.add(&r.live, s) //mutant:TestReadings deleted
+	}
+}
+
+// slash ends a segment with c, or does not if that is a backslash.
+func (r *readings) slash(c byte) {
+	r.climb()
+	r.dots = 1
+	if r.idle() {
+		return
+	}
+	was, waiting := r.live, r.waiting
+	if c == '\\' {
+		r.leaveAll()
+	} else {
+		r.waiting.count = 0
+	}
+	r.live.count = 0
+	for _, some := range [...]*spots{&was, &waiting} {
+		for _, s := range some.list() {
+			s.dots = false
+			if s.n == 0 || r.texts[s.from][s.n-1] != '/' {
+				r.extend(s, '/')
+				continue
+			}
+			if s.n == 1 { // as in //host/path
+				r.add(&r.waiting, spot{to: uint16(len(r.texts))})
+			}
+			r.add(&r.live, s) //mutant:TestReadings deleted
+			s.more = true
+			r.add(&r.live, s)
+		}
+	}
+}
+
+// odd is a character that stands for itself, which no rule has, is left out, or ends the path or its segment.
+func (r *readings) odd(c rune) {
+	r.end()
+	r.leaveAll()
+	for _, s := range r.live.list() {
+		r.add(&r.waiting, s) //mutant:TestReadings deleted
+	}
+	if c == '\n' || c == '\r' {
+		r.lines++ //mutant:TestTooManyParts deleted
+		r.add(&r.live, spot{to: uint16(len(r.texts))})
+	}
+}
+
+// end ends all readings here, which may be the path's end.
+func (r *readings) end() {
+	r.climb()
+	for _, s := range r.live.list() {
+		r.add(&r.found, spot{from: s.from, to: s.to, n: s.n}) //mutant:TestReadings deleted
+	}
+}
+
+// climb sees to it that the segment that ends here isn't "..".
+func (r *readings) climb() {
+	r.lost = r.lost || r.dots&climbing != 0 //mutant:TestRuleOf false
+}
+
+// leave ends a reading that goes on as no rule's path does.
+func (r *readings) leave(s spot) {
+	r.add(&r.found, spot{from: s.from, to: s.to, n: s.n, more: true}) //mutant:TestReadings deleted
+}
+
+// leaveAll ends readings with a character that stands for itself, and that no rule has.
+func (r *readings) leaveAll() {
+	for _, s := range r.live.list() {
+		if !s.dots {
+			r.leave(s)
+		}
+	}
+}
+
+func (r *readings) add(to *spots, s spot) {
+	switch {
+	case slices.Contains(to.list(), s):
+	case to.count == len(to.all):
+		r.lost = true
+	default:
+		to.all[to.count] = s
+		to.count++
+	}
+}
+
+// view is b as a string, as long as b isn't changed.
+func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

@@ -1,0 +1,93 @@
+package policy
+
+import (
+	"unicode"
+	"unicode/utf8"
+)
+
+// high goes on with what text begins with, which isn't ASCII, and returns how long that is.
+func (r *readings) high(text string) (size int) {
+	c, size := utf8.DecodeRuneInString(text)
+	switch {
+	case c == utf8.RuneError && size == 1:
+		return r.invalid(text)
+	case blank(c):
+		r.odd(c)
+	default:
+		for i := range size {
+			r.letter(text[i])
+		}
+	}
+	return size
+}
+
+// blank reports whether some trim c off a text, which isn't ASCII. U+FEFF is a space to JavaScript.
+func blank(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) || c == '\ufeff' }
+
+// invalid is high for what is no UTF-8.
+func (r *readings) invalid(text string) (size int) {
+	c, size := overlong(text)
+	if size == 0 {
+		c, size = rune(text[0]), 1
+	}
+	if r.idle() && c != '\n' && c != '\r' {
+		r.climb()
+		switch classes[c&0xff] {
+		case slash:
+			r.dots |= 1
+		case dot:
+			r.dots |= r.dots << 1
+		}
+		return size
+	}
+	was := r.front
+	r.odd(c)
+	without := r.front
+	r.front = was
+	switch {
+	case c >= utf8.RuneSelf:
+		for _, b := range utf8.AppendRune(make([]byte, 0, utf8.UTFMax), c) {
+			r.letter(b)
+		}
+	case classes[c] == slash:
+		r.slash('/')
+	case classes[c] == dot:
+		r.dot()
+	case classes[c] != odd:
+		r.letter(byte(c))
+	}
+	for _, s := range without.live.list() {
+		r.add(&r.live, s) //mutant:TestReadings deleted
+	}
+	for _, s := range without.waiting.list() {
+		r.add(&r.waiting, s)
+	}
+	r.dots |= without.dots
+	return size
+}
+
+// overlong is the ASCII character that text begins with in more bytes than it needs, and in how many; 0 if
+// there is none (RFC 3629, section 3).
+func overlong(text string) (c rune, size int) {
+	switch first := text[0]; {
+	case first == 0xc0 || first == 0xc1:
+		c, size = rune(first&1), 2
+	case first == 0xe0:
+		size = 3
+	case first == 0xf0:
+		size = 4
+	}
+	if len(text) < size {
+		return 0, 0
+	}
+	for i := 1; i < size; i++ {
+		if text[i]&0xc0 != 0x80 {
+			return 0, 0
+		}
+		c = c<<6 | rune(text[i]&0x3f)
+	}
+	if c >= utf8.RuneSelf {
+		return 0, 0
+	}
+	return c, size
+}
