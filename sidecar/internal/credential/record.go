@@ -71,7 +71,7 @@ func (v *Verifier) Apply(c contract.Credential) {
 	v.forget(time.Now())
 	shard := v.Shards.Of(c.ID)
 	before := v.records[c.ID]
-	if before != nil && before.resync == v.resyncs[shard] && before.version >= c.Version && !before.expiring(time.Now()) {
+	if before != nil && before.resync == v.resyncs[shard] && !before.expiring(time.Now()) && !before.precedes(&c) {
 		return
 	}
 	r := &record{version: c.Version, shard: shard, resync: v.resyncs[shard], tombstone: c.Deleted, publishedMS: c.PublishedMS}
@@ -91,6 +91,13 @@ func (v *Verifier) Apply(c contract.Credential) {
 			v.tombstones = slices.DeleteFunc(v.tombstones, func(t tombstone) bool { return v.records[t.id] != t.record })
 		}
 	}
+}
+
+// precedes reports whether c is newer than r. Of the same version it is a write of another server, which has
+// counted to the same number: the later one counts.
+func (r *record) precedes(c *contract.Credential) bool {
+	return c.Version > r.version ||
+		c.Version == r.version && c.PublishedMS > r.publishedMS //mutant:TestSameVersionOfAnotherServer false
 }
 
 // maxStale is how many tombstones that no longer count may be kept besides as many as count.

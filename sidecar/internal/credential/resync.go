@@ -27,6 +27,24 @@ func (s Shard) BeginResync() {
 // maxLooked is how many records are looked at in one go: verifications wait for that.
 const maxLooked = 4096
 
+// Unmet are the devices that the shard's resync has not met yet.
+func (s Shard) Unmet() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var ids []string
+	looked := 0
+	for id, r := range s.records { // which may change while the lock is given up: what comes was met
+		if r.shard == s.shard && r.resync != s.resyncs[s.shard] {
+			ids = append(ids, id)
+		}
+		if looked++; looked%maxLooked == 0 {
+			s.mu.Unlock()
+			s.mu.Lock()
+		}
+	}
+	return ids
+}
+
 // EndResync makes devices unknown that the shard no longer has; those of others stay.
 // From the first one on, verifications of the shard's devices are answered.
 func (s Shard) EndResync() {

@@ -67,3 +67,40 @@ func TestTombstoneThatExpires(t *testing.T) {
 		}
 	})
 }
+
+// TestSameVersionOfAnotherServer has two servers count to the same version, as before and after a failover that
+// lost writes: the later write counts, whichever comes first.
+func TestSameVersionOfAnotherServer(t *testing.T) {
+	f := start(credential.Config{})
+	old := contract.Credential{ID: "d", Version: 5, PublishedMS: 1000, Hashes: []string{hashed("lost", 4)}}
+	now := contract.Credential{ID: "d", Version: 5, PublishedMS: 2000, Hashes: []string{hashed("kept", 4)}}
+	for _, c := range []contract.Credential{old, now, old} {
+		f.Apply(c)
+	}
+	for secret, want := range map[string]wire.Outcome{"lost": wire.Deny, "kept": wire.Allow} {
+		if r := f.Verify(t.Context(), "d", secret); r.Outcome != want {
+			t.Errorf("%s: %s because of %s, want %s", secret, r.Outcome, r.Reason, want)
+		}
+	}
+	f.Apply(contract.Credential{ID: "d", Version: 5, PublishedMS: 3000, Disabled: true})
+	if r := f.Verify(t.Context(), "d", "kept"); r.Outcome != wire.Deny {
+		t.Errorf("disabled: %s because of %s", r.Outcome, r.Reason)
+	}
+}
+
+// TestUnmet names the devices that a resync has not met.
+func TestUnmet(t *testing.T) {
+	f := start(credential.Config{})
+	c := contract.Credential{ID: "d", Version: 5, PublishedMS: 1, Hashes: []string{hashed("s", 4)}}
+	f.Apply(c)
+	if got := f.Shard(0).Unmet(); len(got) != 0 {
+		t.Errorf("got %q without a resync", got)
+	}
+	f.Shard(0).BeginResync()
+	if got := f.Shard(0).Unmet(); len(got) != 1 || got[0] != "d" {
+		t.Errorf("got %q, want d", got)
+	}
+	if f.Apply(c); len(f.Shard(0).Unmet()) != 0 {
+		t.Error("d was met")
+	}
+}

@@ -1,9 +1,7 @@
 package events_test
 
 import (
-	"bytes"
 	"context"
-	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -47,13 +45,13 @@ type sink struct {
 	applied    int
 	confirmed  int
 	backwards  int
-	beforeNext func() // called once, before the next record is applied
+	beforeNext func() // called once, before the next record is applied or confirmed
 	kept       int    // by the last resync
 }
 
 func newSink() *sink { return &sink{versions: map[string]uint64{}, known: map[string]uint64{}} }
 
-func (s *sink) put(id string, version uint64, deleted bool) {
+func (s *sink) hook() {
 	s.mu.Lock()
 	hook := s.beforeNext
 	s.beforeNext = nil
@@ -61,6 +59,10 @@ func (s *sink) put(id string, version uint64, deleted bool) {
 	if hook != nil {
 		hook()
 	}
+}
+
+func (s *sink) put(id string, version uint64, deleted bool) {
+	s.hook()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.applied++
@@ -77,6 +79,7 @@ func (s *sink) put(id string, version uint64, deleted bool) {
 }
 
 func (s *sink) confirm(id string, version uint64, deleted bool) bool {
+	s.hook()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, held := s.versions[id]; s.known[id] != version || held == deleted {
@@ -99,6 +102,18 @@ func (s *sink) BeginResync() {
 	defer s.mu.Unlock()
 	s.resyncs++
 	s.seen = map[string]bool{}
+}
+
+func (s *sink) Unmet() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var ids []string
+	for id := range s.known {
+		if !s.seen[id] {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 func (s *sink) EndResync() {
@@ -160,6 +175,7 @@ type server struct {
 type line struct {
 	listener net.Listener
 	to       string
+	delay    time.Duration // one way; set before use
 
 	mu   sync.Mutex
 	open map[net.Conn]bool
@@ -197,8 +213,8 @@ func (w *line) forward(c net.Conn) {
 	w.open[c], w.open[d] = true, true
 	w.mu.Unlock()
 	if !down {
-		go func() { io.Copy(d, c); d.Close() }()
-		io.Copy(c, d)
+		go func() { w.copy(d, c); d.Close() }()
+		w.copy(c, d)
 	}
 	c.Close()
 	d.Close()
@@ -239,14 +255,20 @@ type follower struct {
 	objects, credentials *sink
 	clock                *clock
 	metrics              *metrics.Metrics
-	log                  *bytes.Buffer
+	log                  *lines
 	stop                 func()
 }
 
 func follow(t *testing.T, s server) *follower {
 	t.Helper()
-	f := &follower{objects: newSink(), credentials: newSink(), clock: new(clock), metrics: metrics.New(), log: new(bytes.Buffer)}
-	client := redis.NewClient(&redis.Options{Addr: s.line.listener.Addr().String(), MaxRetries: -1, DialTimeout: time.Second})
+	return followBy(t, &redis.Options{Addr: s.line.listener.Addr().String(), MaxRetries: -1, DialTimeout: time.Second})
+}
+
+// followBy is a follower whose client has these options.
+func followBy(t *testing.T, options *redis.Options) *follower {
+	t.Helper()
+	f := &follower{objects: newSink(), credentials: newSink(), clock: new(clock), metrics: metrics.New(), log: new(lines)}
+	client := redis.NewClient(options)
 	f.Subscriber = events.New(events.Config{
 		Objects: objects{f.objects}, Credentials: credentials{f.credentials}, Clock: f.clock,
 	}, client, f.metrics, slog.New(slog.NewTextHandler(f.log, nil)))

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
@@ -38,6 +39,8 @@ type Sink[T any] interface {
 	Remove(id string)
 	// BeginResync says that all records follow, and that versions start over.
 	BeginResync()
+	// Unmet are the ids of the records that are known and did not follow yet.
+	Unmet() []string
 	// EndResync says that what did not follow is gone.
 	EndResync()
 }
@@ -84,11 +87,12 @@ type Subscriber struct {
 	seq       uint64    // last applied
 	history   history   // of the server that seq is of
 	historyAt time.Time // when that was seen
-	in        *inbox    // of the session; nil before the first one
+	in        *inbox    // of the session
 	synced    bool      // all up to seq was applied
 	resynced  bool      // a full resync was made or tried, so that the next one may meet what is known
 	catchups  uint64
 	ahead     position  // Redis was ahead of us there; its seq is 0 if it was not
+	claim     position  // once all up to its seq is applied, we were in step at that time; 0: nothing is to be claimed
 	comparing bool      // a comparison is under way
 	batch     int       // records that are read at once
 	unknownAt time.Time // since when the position can't be read; zero: it can
@@ -104,12 +108,22 @@ func New(c Config, client redis.UniversalClient, m *metrics.Metrics, log *slog.L
 func newSubscriber(c Config, b *board, client redis.UniversalClient, m *metrics.Metrics, log *slog.Logger) *Subscriber {
 	return &Subscriber{
 		Config: c, keys: contract.ShardKeys(c.Shard), board: b,
-		client: client, metrics: m, log: log, first: make(chan struct{}), batch: pipelineSize,
+		client: client, metrics: m, log: log, first: make(chan struct{}), in: newInbox(c.Shards.Count()), batch: pipelineSize,
 	}
 }
 
 // Synced is closed when everything in Redis has been applied once.
 func (s *Subscriber) Synced() <-chan struct{} { return s.first }
+
+// caughtUp reports whether that is so.
+func (s *Subscriber) caughtUp() bool {
+	select {
+	case <-s.first:
+		return true
+	default:
+		return false
+	}
+}
 
 // Connected reports whether the events are being followed.
 func (s *Subscriber) Connected() bool { return s.connected.Load() }
@@ -139,6 +153,8 @@ func (s *Subscriber) Run(ctx context.Context) error {
 			s.log.Error("redis can't be followed: the edge serves what it has", "error", err)
 		case said != "":
 			s.log.Warn("redis is still not followed, for another reason", "error", err)
+		case !s.caughtUp():
+			s.log.Warn("redis can't be followed yet: nothing of it is known", "error", err)
 		default:
 			s.log.Warn("redis is not followed any more: the edge serves what it has", "error", err)
 		}
@@ -146,7 +162,7 @@ func (s *Subscriber) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(backoff):
+		case <-time.After(backoff/2 + rand.N(backoff/2)): // all sidecars have lost it at once
 			backoff = min(2*backoff, maxBackoff)
 		}
 	}
@@ -182,6 +198,7 @@ func (s *Subscriber) setConnected(connected bool) {
 
 var (
 	errResubscribed = errors.New("the subscription was made anew: events may be missing")
+	errSilent       = errors.New("redis is written to, and no events come: the subscription may be at another server")
 	errOtherServer  = errors.New("redis was restarted, or another server has taken over: the subscription may be of the old one")
 )
 
@@ -209,6 +226,10 @@ func (s *Subscriber) session(ctx context.Context) error {
 	if err := s.catchUp(ctx, "connected"); err != nil {
 		return err
 	}
+	if err := s.takeIn(ctx, in); err != nil {
+		return err
+	}
+	s.firstOnce.Do(func() { close(s.first) })
 	s.setConnected(true)
 	s.log.Info("in step with redis", "epoch", s.epoch, "seq", s.seq)
 	return s.follow(ctx, in, &running)
@@ -233,19 +254,7 @@ func (s *Subscriber) follow(ctx context.Context, in *inbox, running *sync.WaitGr
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-in.wake:
-			payloads, lost, err := in.take()
-			if lost {
-				// The connection may be fine: what was dropped is in the log.
-				if err := s.catchUp(ctx, "overflow"); err != nil {
-					return err
-				}
-			}
-			for _, payload := range payloads {
-				if err := s.receive(ctx, payload); err != nil {
-					return err
-				}
-			}
-			if err != nil {
+			if err := s.takeIn(ctx, in); err != nil {
 				return err
 			}
 		case <-tick.C:
@@ -262,6 +271,23 @@ func (s *Subscriber) follow(ctx context.Context, in *inbox, running *sync.WaitGr
 			}
 		}
 	}
+}
+
+// takeIn applies what has come in.
+func (s *Subscriber) takeIn(ctx context.Context, in *inbox) error {
+	payloads, lost, err := in.take()
+	if lost {
+		// The connection may be fine: what was dropped is in the log.
+		if err := s.catchUp(ctx, "overflow"); err != nil {
+			return err
+		}
+	}
+	for _, payload := range payloads {
+		if err := s.receive(ctx, payload); err != nil {
+			return err
+		}
+	}
+	return err
 }
 
 // receive applies one event, or catches up if it does not follow the last one.
@@ -298,11 +324,18 @@ func (s *Subscriber) receive(ctx context.Context, payload string) error {
 		s.metrics.Events.WithLabelValues("applied").Inc()
 		s.apply(e.Member, e.Fields)
 	}
-	if s.ahead.seq != 0 && s.seq >= s.ahead.seq {
-		s.setInStep(s.ahead.at)
-		s.ahead = position{}
-	}
+	s.moved()
 	return nil
+}
+
+// moved says that we are in step, as of when that was found to hold from this number on.
+func (s *Subscriber) moved() {
+	for _, then := range []*position{&s.claim, &s.ahead} {
+		if then.seq != 0 && s.seq >= then.seq {
+			s.setInStep(then.at)
+			*then = position{}
+		}
+	}
 }
 
 // setSeq sets the last number applied, and counts it in the sum of all shards.

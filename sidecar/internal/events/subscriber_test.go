@@ -93,7 +93,8 @@ func newFollowerWithHook(t *testing.T, s server, hook func()) *follower {
 	return f
 }
 
-// TestWrittenDuringResync writes what a full resync has not reached yet: it is not taken for gone.
+// TestWrittenDuringResync writes what a full resync has not reached yet, and so moves it beyond the resync's
+// end: what is known is not taken for gone, and what isn't comes with its event.
 func TestWrittenDuringResync(t *testing.T) {
 	const objects = 1100 // more than a page of the log
 	s := miniredisServer(t)
@@ -103,6 +104,12 @@ func TestWrittenDuringResync(t *testing.T) {
 	last := fmt.Sprint("/", objects-1)
 	f := newFollowerWithHook(t, s, func() { s.put(t, last) })
 	<-f.Synced()
+	eventually(t, "the event", func() bool { return f.objects.version(last) == 2 })
+	f.objects.mu.Lock()
+	f.objects.beforeNext = func() { s.put(t, last) }
+	f.objects.mu.Unlock()
+	s.do(t, "SET", keys.EpochKey(), "beef")
+	eventually(t, "another resync", func() bool { return f.count(t, "gatehouse_full_resyncs_total") == 2 && f.objects.version(last) == 3 })
 	f.objects.mu.Lock()
 	defer f.objects.mu.Unlock()
 	if f.objects.kept != objects {

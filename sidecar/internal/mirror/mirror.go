@@ -162,9 +162,8 @@ func (m *Mirror) decide(o *contract.Object) Result {
 	generation := m.generations[shard]
 	before, found := m.known[o.Key]
 	if found && before.generation == generation && !before.expiring(time.Now()) {
-		// The same version again is of use only if it was evicted.
 		if o.Version < before.version || //mutant:TestVersions false
-			o.Version == before.version && (before.place == held || before.deleted) {
+			o.Version == before.version && !m.replaces(o, before) {
 			return NotNewer
 		}
 	}
@@ -200,6 +199,15 @@ func (m *Mirror) decide(o *contract.Object) Result {
 		return NotAdmitted
 	}
 	return Stored
+}
+
+// replaces reports whether o, of the version that is known, counts: it was evicted, or it is a write of
+// another server that has counted to the same number later.
+func (m *Mirror) replaces(o *contract.Object, before known) bool {
+	if o.PublishedMS != before.publishedMS {
+		return o.PublishedMS > before.publishedMS //mutant:TestSameVersionOfAnotherServer false
+	}
+	return before.place != held && !before.deleted
 }
 
 // Confirm reports whether what is known of o's key is just this write; then it is met by a full

@@ -25,6 +25,19 @@ func (s Shard) BeginResync() {
 	s.generations[s.shard]++
 }
 
+// Unmet are the keys of what the shard's resync has not met yet. Deletions count, too.
+func (s Shard) Unmet() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var keys []string
+	for key, k := range s.known {
+		if k.shard == s.shard && k.generation != s.generations[s.shard] {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
 // EndResync removes what the shard no longer has; the objects of others stay.
 func (s Shard) EndResync() {
 	s.mu.Lock()

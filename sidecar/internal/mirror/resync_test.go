@@ -96,7 +96,7 @@ func TestConfirm(t *testing.T) {
 	}
 	s.EndResync()
 	f.expect(t, "/held", 5)
-	f.apply(t, object("/held", 5, 10), mirror.NotNewer)
+	f.apply(t, held, mirror.NotNewer)
 	f.apply(t, object("/gone", 4, 10), mirror.NotNewer)
 	f.apply(t, object("/large", 4, 10), mirror.NotNewer)
 
@@ -135,4 +135,60 @@ func TestTombstoneThatExpires(t *testing.T) {
 		f.expect(t, "/a", 1)
 		f.apply(t, object("/a", 1, 10), mirror.NotNewer)
 	})
+}
+
+// TestSameVersionOfAnotherServer has two servers count to the same version, as before and after a failover
+// that lost writes: the later write counts, whichever comes first.
+func TestSameVersionOfAnotherServer(t *testing.T) {
+	begin := time.Now()
+	at := func(version uint64, published time.Duration) contract.Object {
+		o := object("/a", version, 10)
+		o.PublishedMS = begin.Add(published).UnixMilli()
+		o.ETag = fmt.Sprintf(`"%v"`, published)
+		return o
+	}
+	f := start(t, mirror.Config{})
+	f.apply(t, at(5, 0), mirror.Stored) // fetched over a connection to the old server
+	f.apply(t, at(5, time.Second), mirror.Stored)
+	f.apply(t, at(5, 0), mirror.NotNewer)
+	f.apply(t, at(5, time.Second), mirror.NotNewer)
+	f.apply(t, at(4, time.Minute), mirror.NotNewer)
+	if got := f.edge["/a"].ETag; got != `"1s"` {
+		t.Errorf("the edge has the write of %s, want the later one", got)
+	}
+	deleted := at(5, 2*time.Second)
+	deleted.Deleted, deleted.Bodies = true, nil
+	f.apply(t, deleted, mirror.Deleted)
+	f.apply(t, at(5, time.Second), mirror.NotNewer)
+	f.apply(t, at(5, 2*time.Second), mirror.NotNewer)
+	f.expect(t, "/a", 0)
+}
+
+// TestUnmet names what a resync has not met: of this shard only, deletions included.
+func TestUnmet(t *testing.T) {
+	f := start(t, mirror.Config{Shards: 2})
+	shards := contract.Shards(2)
+	var key string
+	for i := 0; key == "" || shards.Of(key) != 0; i++ {
+		key = fmt.Sprint("/", i)
+		f.Apply(object(key, 1, 10))
+	}
+	var gone string
+	for i := 0; gone == "" || shards.Of(gone) != 0; i++ {
+		gone = fmt.Sprint("/gone/", i)
+		f.Apply(tombstone(gone, 1))
+	}
+	f.Shard(0).BeginResync()
+	if got := f.Shard(0).Unmet(); len(got) < 2 {
+		t.Errorf("got %q at first, want at least %s and %s", got, key, gone)
+	}
+	if got := f.Shard(1).Unmet(); len(got) != 0 {
+		t.Errorf("got %q of a shard without a resync", got)
+	}
+	f.Apply(object(key, 1, 10))
+	for _, unmet := range f.Shard(0).Unmet() {
+		if unmet == key {
+			t.Errorf("%s was met", key)
+		}
+	}
 }

@@ -1,0 +1,264 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+)
+
+const (
+	// pageSize is how many members of the log are read at once.
+	pageSize = 1000
+	// pipelineSize is how many records are read at once; one may have 4 MiB. Where they don't come
+	// within recordsTimeout, half as many are, until a catch-up has ended well.
+	pipelineSize   = 100
+	recordsTimeout = 4 * callTimeout
+	// progressEvery is how often a long catch-up is logged.
+	progressEvery = 5 * time.Second
+	// maxJitter is by how much sidecars that read everything again, because of one Redis, are spread.
+	maxJitter = 500 * time.Millisecond
+)
+
+// readChanges applies what changed from there to p, all records in a full resync, those of devices first: a
+// revocation matters more than an object, and they are soon read. The end is fixed when it begins, because
+// writes may be faster than reads. What moves beyond it meanwhile comes with its event: none of those is
+// missing once all up to end were applied.
+func (s *Subscriber) readChanges(ctx context.Context, master server, from uint64, p position, full bool) (count int, end uint64, err error) {
+	meanwhile := func() { s.applyDevices(p.epoch) } //mutant:TestRevokedWhileObjectsAreRead func() {}
+	if count, err = s.readLog(ctx, master, from, p.seq, contract.KindCredential, meanwhile); err != nil {
+		return count, 0, err
+	}
+	if full && s.caughtUp() {
+		s.spread(ctx, meanwhile)
+	}
+	n, err := s.readLog(ctx, master, from, p.seq, contract.KindObject, meanwhile)
+	if count += n; err != nil {
+		return count, 0, err
+	}
+	if end, err = s.lastSeq(ctx, master); err != nil || !full {
+		return count, end, err
+	}
+	// A device that was unknown and has moved would be refused when the resync ends.
+	n, err = s.readLog(ctx, master, p.seq, end, contract.KindCredential, meanwhile)
+	if count += n; err != nil {
+		return count, end, err
+	}
+	n, err = s.readUnmet(ctx, master) //mutant:TestWrittenDuringResync deleted
+	meanwhile()
+	return count + n, end, err
+}
+
+// spread waits for a while, so that not all sidecars of a Redis that was restarted read all objects at once.
+// What comes of devices doesn't wait.
+func (s *Subscriber) spread(ctx context.Context, meanwhile func()) {
+	defer s.in.notify() // what has come in still waits for its turn
+	over := time.After(rand.N(maxJitter))
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-over:
+			return
+		case <-s.in.wake:
+			meanwhile()
+		}
+	}
+}
+
+// applyDevices applies what has come of devices while records are read, for that may take minutes, and
+// a revocation must not wait so long. It has its turn again later, when its version is known.
+func (s *Subscriber) applyDevices(epoch string) {
+	for _, payload := range s.in.unseen() {
+		e, err := contract.ParseEvent(payload)
+		if err == nil && e.Epoch == epoch && e.Member.Kind == contract.KindCredential && s.Shards.Belongs(e.Member, s.Shard) == nil {
+			s.apply(e.Member, e.Fields)
+		}
+	}
+}
+
+// lastSeq is the number of the last write.
+func (s *Subscriber) lastSeq(ctx context.Context, master server) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	seq, err := master.Get(ctx, s.keys.SeqKey()).Uint64()
+	if errors.Is(err, redis.Nil) {
+		err = nil
+	}
+	return seq, err
+}
+
+// readUnmet reads in a full resync what was known and not met: it was written meanwhile and has moved
+// beyond the end, or it is gone.
+func (s *Subscriber) readUnmet(ctx context.Context, master server) (count int, err error) {
+	for kind, ids := range map[byte][]string{contract.KindCredential: s.Credentials.Unmet(), contract.KindObject: s.Objects.Unmet()} {
+		for len(ids) > 0 {
+			n := min(len(ids), pageSize)
+			members := make([]contract.Member, n)
+			for i, id := range ids[:n] {
+				members[i] = contract.Member{Kind: kind, ID: id}
+			}
+			if err := s.readMembers(ctx, master, members, func() { s.applyDevices(s.epoch) }); err != nil {
+				return count, err
+			}
+			ids, count = ids[n:], count+n
+		}
+	}
+	return count, nil
+}
+
+// readLog applies the records of all members of a kind with from < score <= to, in that order. What is
+// read of objects counts page by page, so that a catch-up that fails goes on there. meanwhile is called
+// whenever some were applied.
+func (s *Subscriber) readLog(ctx context.Context, master server, from, to uint64, kind byte, meanwhile func()) (count int, err error) {
+	logged := time.Now()
+	for from < to {
+		page, err := s.page(ctx, master, from, to)
+		if err != nil {
+			return count, err
+		}
+		members := s.members(page, kind)
+		if err := s.readMembers(ctx, master, members, meanwhile); err != nil {
+			return count, err
+		}
+		count += len(members)
+		s.metrics.Members.Add(float64(len(members)))
+		if len(page) < pageSize {
+			break
+		}
+		from = uint64(page[len(page)-1].Score)
+		if kind == contract.KindObject && s.synced {
+			s.setSeq(from)
+		}
+		if time.Since(logged) > progressEvery {
+			logged = time.Now()
+			s.log.Info("catching up with redis", "kind", string(kind), "members", count, "seq", from, "redis_seq", to)
+		}
+	}
+	return count, nil
+}
+
+// members are those of a kind on a page of the log. What is wrong there is refused when devices are read.
+func (s *Subscriber) members(page []redis.Z, kind byte) []contract.Member {
+	members := make([]contract.Member, 0, len(page))
+	for _, z := range page {
+		text, _ := z.Member.(string)
+		m, err := contract.ParseMember(text)
+		if err == nil {
+			err = s.Shards.Belongs(m, s.Shard)
+		}
+		switch {
+		case err != nil && kind == contract.KindCredential:
+			s.refuse("member", text, err)
+		case err == nil && kind == m.Kind:
+			members = append(members, m)
+		}
+	}
+	return members
+}
+
+// readMembers applies the records of members, which are of one kind and at most a page.
+func (s *Subscriber) readMembers(ctx context.Context, master server, members []contract.Member, meanwhile func()) (err error) {
+	meanwhile()
+	if len(members) > 0 && members[0].Kind == contract.KindObject && s.resynced && !s.synced {
+		if members, err = s.unconfirmed(ctx, master, members); err != nil {
+			return err
+		}
+	}
+	for len(members) > 0 {
+		meanwhile()
+		n := min(len(members), s.batch)
+		if err := s.readRecords(ctx, master, members[:n]); err != nil {
+			if timeout, ok := errors.AsType[net.Error](err); n > 1 && ok && timeout.Timeout() {
+				s.batch = n / 2
+				s.log.Warn("records don't come in time: the next catch-up asks for fewer at once", "records", n, "next", s.batch, "timeout", recordsTimeout)
+			}
+			return err
+		}
+		members = members[n:]
+	}
+	meanwhile()
+	return nil
+}
+
+func (s *Subscriber) page(ctx context.Context, master server, from, to uint64) ([]redis.Z, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return master.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
+		Key: s.keys.LogKey(), Start: "(" + strconv.FormatUint(from, 10), Stop: strconv.FormatUint(to, 10),
+		ByScore: true, Count: pageSize,
+	}).Result()
+}
+
+// unconfirmed is members without the objects that are known as they are in Redis, of which all but the
+// bodies are read. What can't be told so is left to [Subscriber.readRecords].
+func (s *Subscriber) unconfirmed(ctx context.Context, master server, members []contract.Member) ([]contract.Member, error) {
+	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
+	defer cancel()
+	fields := contract.HeadFields()
+	pipe := master.Pipeline()
+	replies := make([]*redis.SliceCmd, len(members))
+	for i, m := range members {
+		replies[i] = pipe.HMGet(ctx, s.keys.RecordKey(m), fields...)
+	}
+	if err := unsent(pipe.Exec(ctx)); err != nil {
+		return nil, err
+	}
+	var unconfirmed []contract.Member
+	for i, m := range members {
+		values, err := replies[i].Result()
+		if _, refused := errors.AsType[redis.Error](err); err != nil && !refused {
+			return nil, err
+		}
+		if redis.HasErrorPrefix(err, "NOPERM") {
+			s.board.headOnce.Do(func() {
+				s.log.Warn("redis does not let parts of records be read: after each restart and failover of it whole ones are; permit HMGET (+hmget)", "error", err)
+			})
+		}
+		head := make(map[string]string, len(fields))
+		for j, value := range values {
+			if text, found := value.(string); found {
+				head[fields[j]] = text
+			}
+		}
+		o, err := contract.ParseObjectHead(head)
+		if o.Key = m.ID; err != nil || !s.Objects.Confirm(o) {
+			unconfirmed = append(unconfirmed, m)
+		}
+	}
+	return unconfirmed, nil
+}
+
+func (s *Subscriber) readRecords(ctx context.Context, master server, members []contract.Member) error {
+	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
+	defer cancel()
+	pipe := master.Pipeline()
+	replies := make([]*redis.MapStringStringCmd, len(members))
+	for i, m := range members {
+		replies[i] = pipe.HGetAll(ctx, s.keys.RecordKey(m))
+	}
+	if err := unsent(pipe.Exec(ctx)); err != nil {
+		return err
+	}
+	for i, m := range members {
+		fields, failed := replies[i].Result()
+		switch {
+		case failed == nil && len(fields) == 0:
+			s.remove(m) // its tombstone has expired
+		case failed == nil:
+			s.apply(m, fields)
+		case redis.HasErrorPrefix(failed, "WRONGTYPE"):
+			s.refuse(kind(m), m.ID, errWrongType)
+			s.remove(m)
+		default:
+			return failed
+		}
+	}
+	return nil
+}
