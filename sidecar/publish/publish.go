@@ -38,7 +38,7 @@ var (
 //go:embed write.lua
 var writeSource string
 
-var writeScript = redis.NewScript(writeSource)
+var writeScript = newScript(writeSource)
 
 // Publisher writes to all shards. It is safe for concurrent use.
 type Publisher struct {
@@ -101,7 +101,7 @@ func (p *Publisher) write(ctx context.Context, mode string, m contract.Member, f
 			args = append(args, field, value)
 		}
 	}
-	reply, err := writeScript.Run(ctx, p.client, keys, args...).Int64Slice()
+	reply, err := p.run(ctx, writeScript, keys, args...)
 	if err != nil {
 		return Receipt{}, p.failed(ctx, err)
 	}

@@ -86,12 +86,24 @@ if not expiry or (given['deleted'] ~= nil) ~= (expiry > 0) then
   return invalid('expiry ' .. ARGV[5] .. ' of ' .. member .. ': want milliseconds for a tombstone, 0 for any other record')
 end
 
+-- permit ends the script where this user may not run a command; Redis 7 can tell.
+local function permit(command, ...)
+  if redis.acl_check_cmd and not redis.acl_check_cmd(command, ...) then
+    error({ err = 'NOPERM nothing was written: this user lacks permission for ' .. command .. ' ' .. (... or '') })
+  end
+end
+
+local function read(...)
+  permit(...)
+  return redis.call(...)
+end
+
 -- Reading finds keys of another type, too.
-local stored = number_of(redis.call('HGET', KEYS[1], 'version')) or 0
-local before = redis.call('GET', KEYS[2])
-local score = redis.call('ZSCORE', KEYS[3], member)
-local epoch = redis.call('GET', KEYS[4]) or ARGV[3]
-local head = redis.call('HGET', KEYS[5], 'head')
+local stored = number_of(read('HGET', KEYS[1], 'version')) or 0
+local before = read('GET', KEYS[2])
+local score = read('ZSCORE', KEYS[3], member)
+local epoch = read('GET', KEYS[4]) or ARGV[3]
+local head = read('HGET', KEYS[5], 'head')
 local seq = number_of(before or '0')
 if not seq or seq == newest or before and before ~= decimal(seq) then -- as INCR takes it
   return redis.error_reply('ERR ' .. KEYS[2] .. ' is ' .. before .. ', want a number below ' .. decimal(newest))
@@ -106,7 +118,7 @@ if version == 0 and stored == 0 then
   -- The tombstone has expired, or the hash is damaged. The member's last sequence number is
   -- at least as high as any version that was counted here, and where its entry was trimmed
   -- the floor is, so versions go on from there.
-  version = math.max(tonumber(score or '0'), number_of(redis.call('HGET', KEYS[5], 'floor')) or 0) + 1
+  version = math.max(tonumber(score or '0'), number_of(read('HGET', KEYS[5], 'floor')) or 0) + 1
 elseif version == 0 then
   version = stored + 1
 end
@@ -117,8 +129,8 @@ end
 
 local stale = {}
 if mode == 'merge' then
-  local old = redis.call('HGETALL', KEYS[1])
-  if #old == 0 or redis.call('HEXISTS', KEYS[1], 'deleted') == 1 then
+  local old = read('HGETALL', KEYS[1])
+  if #old == 0 or read('HEXISTS', KEYS[1], 'deleted') == 1 then
     return redis.error_reply('ABSENT ' .. member)
   end
   for i = 1, #old, 2 do
@@ -128,14 +140,14 @@ if mode == 'merge' then
     end
   end
 else
-  for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+  for _, field in ipairs(read('HKEYS', KEYS[1])) do
     if not given[field] then
       stale[#stale + 1] = field
     end
   end
 end
 
-local now = redis.call('TIME')
+local now = read('TIME')
 record[#record + 1] = 'version'
 record[#record + 1] = decimal(version)
 record[#record + 1] = 'published'
@@ -182,12 +194,8 @@ writes[#writes + 1] = { ARGV[7], ARGV[6], netstring('2') .. netstring(digest) ..
 
 -- Nothing is written before all that can fail has been checked: Redis takes nothing back. In a
 -- slot of a Cluster that is on its way elsewhere no key may vanish in between: no DEL.
-if redis.acl_check_cmd then -- since Redis 7
-  for _, write in ipairs(writes) do
-    if not redis.acl_check_cmd(unpack(write)) then
-      return redis.error_reply('NOPERM nothing was written: this user lacks permission for ' .. write[1] .. ' of ' .. write[2])
-    end
-  end
+for _, write in ipairs(writes) do
+  permit(unpack(write))
 end
 for _, write in ipairs(writes) do
   redis.call(unpack(write))

@@ -57,7 +57,8 @@ type Settings struct {
 	// ClientName is shown by CLIENT LIST, where the server permits to set it.
 	ClientName string
 	// Once sends no command again after an error: what became of a write must be known, or
-	// known to be unknown. A redirection of a Cluster is then an error too.
+	// known to be unknown. Redirections of a Cluster are followed, and there the client sends
+	// what isn't marked otherwise (package publish does that) again.
 	Once bool
 	// Deadlines makes the deadline of a call's context end it while it waits for the server;
 	// else the call ends by the limits of this package.
@@ -140,7 +141,7 @@ func (s Settings) options(t *target) (*redis.UniversalOptions, error) {
 		o.PoolSize = DefaultPoolSize
 	}
 	if s.Once {
-		o.MaxRetries, o.MaxRedirects = -1, -1
+		o.MaxRetries = -1
 	} else if t.kind == cluster {
 		o.MaxRetries = 0 // redirections do it
 	}
