@@ -3,6 +3,7 @@ package redistest
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -16,13 +17,14 @@ func (c *Cluster) MoveSlot(ctx context.Context, slot, to int, pause func(moved i
 	for i, server := range c.Masters {
 		clients[i] = redis.NewClient(&redis.Options{Addr: server.Address, MaxRetries: -1})
 		defer clients[i].Close()
-		shards, err := clients[i].ClusterSlots(ctx).Result()
+		shards, err := clients[i].ClusterShards(ctx).Result()
 		if err != nil {
 			return err
 		}
 		ids[i] = clients[i].Do(ctx, "CLUSTER", "MYID").Val().(string)
 		for _, s := range shards {
-			if s.Start <= slot && slot <= s.End && s.Nodes[0].ID == ids[i] {
+			ours := slices.ContainsFunc(s.Nodes, func(n redis.Node) bool { return n.ID == ids[i] })
+			if ours && slices.ContainsFunc(s.Slots, func(r redis.SlotRange) bool { return r.Start <= int64(slot) && int64(slot) <= r.End }) {
 				from = i
 			}
 		}
