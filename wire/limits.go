@@ -152,32 +152,40 @@ func PercentDecode(s string) string {
 
 // AppendPercentDecode appends PercentDecode(s) to dst.
 func AppendPercentDecode(dst []byte, s string) []byte {
-	for {
-		i := strings.IndexByte(s, '%')
-		if i < 0 || i+2 >= len(s) {
-			return append(dst, s...)
+	start := len(dst)
+	dst = slices.Grow(dst, len(s))[:start+len(s)]
+	to := dst[start:]
+	n := 0
+	for i := 0; i < len(s) && n < len(to); i, n = i+1, n+1 {
+		c := s[i]
+		if c == '%' && i+2 < len(s) {
+			hi, lo := unhex[s[i+1]], unhex[s[i+2]]
+			if hi|lo < 16 {
+				c = hi<<4 | lo
+				i += 2
+			}
 		}
-		dst = append(dst, s[:i]...)
-		hi, lo := unhex(s[i+1]), unhex(s[i+2])
-		if hi < 0 || lo < 0 {
-			dst, s = append(dst, '%'), s[i+1:]
-			continue
-		}
-		dst, s = append(dst, byte(hi<<4|lo)), s[i+3:]
+		to[n] = c
 	}
+	return dst[:start+n]
 }
 
-func unhex(c byte) int {
-	switch {
-	case '0' <= c && c <= '9':
-		return int(c - '0')
-	case 'a' <= c && c <= 'f':
-		return int(c-'a') + 10
-	case 'A' <= c && c <= 'F':
-		return int(c-'A') + 10
+// unhex is what a byte is worth as a hexadecimal digit, 16 if it is none.
+var unhex = func() (all [256]byte) {
+	for c := range all {
+		switch {
+		case '0' <= c && c <= '9':
+			all[c] = byte(c - '0')
+		case 'a' <= c && c <= 'f':
+			all[c] = byte(c - 'a' + 10)
+		case 'A' <= c && c <= 'F':
+			all[c] = byte(c - 'A' + 10)
+		default:
+			all[c] = 16
+		}
 	}
-	return -1
-}
+	return all
+}()
 
 // AppendCanonicalQuery appends CanonicalQuery(query, only) to dst. It allocates nothing
 // else as long as not more than 16 pairs count and, where only some do, no other's name has escapes.

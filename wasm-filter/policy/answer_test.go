@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/gatehouse/gatehouse/wire"
@@ -19,6 +20,9 @@ func TestNoneMatch(t *testing.T) {
 		{`"x", "abc"`, true},
 		{`"x",W/"abc" , "y"`, true},
 		{`,, "abc"`, true},
+		{strings.Repeat(`"x",`, maxTags-1) + `"abc"`, true},
+		{strings.Repeat(`"x",`, maxTags) + `"abc"`, false}, // a 200 is always right
+		{strings.Repeat(",", maxTags+1) + `"abc"`, false},
 		{`"a,b", "abc"`, true},
 		{``, false},
 		{`"abd"`, false},

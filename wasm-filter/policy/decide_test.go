@@ -394,6 +394,8 @@ func TestDecideBasic(t *testing.T) {
 		{"not UTF-8", []string{basic("dev:\xff\xfe")}, Verify, Credential{ID: "dev", Secret: "\xff\xfe"}},
 		{"twice", []string{basic("dev:s"), basic("dev:s")}, Reply, Credential{}},
 		{"folded", []string{basic("dev:s") + ", Basic ZGV2OnM="}, Reply, Credential{}},
+		{"spaces", []string{"authorization: Basic   ZGV2OnM="}, Verify, Credential{ID: "dev", Secret: "s"}},
+		{"too many spaces", []string{"authorization: Basic" + strings.Repeat(" ", 1000) + "ZGV2OnM="}, Reply, Credential{}},
 		{"not base64", []string{"authorization: Basic !!!"}, Reply, Credential{}},
 		{"other scheme", []string{"authorization: Bearer ZGV2OnM="}, Reply, Credential{}},
 		{"none", nil, Reply, Credential{}},

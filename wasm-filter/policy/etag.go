@@ -2,7 +2,11 @@ package policy
 
 import "strings"
 
-// noneMatch reports whether an If-None-Match list names etag, a strong entity-tag with
+// maxTags bounds the entity-tags of a list that are looked at, and the separators between two: a server may always
+// answer as if nothing had matched.
+const maxTags = 64
+
+// noneMatch reports whether the first maxTags of an If-None-Match list name etag, a strong entity-tag with
 // its quotes, by weak comparison (RFC 9110, sections 8.8.3.2 and 13.1.2). What is not
 // an entity-tag ends the list.
 func noneMatch(list, etag string) bool {
@@ -10,8 +14,12 @@ func noneMatch(list, etag string) bool {
 	if list == "*" {
 		return true
 	}
-	for {
-		list = strings.TrimLeft(list, " \t,")
+	for range maxTags {
+		for separators := 0; list != "" && (list[0] == ' ' || list[0] == '\t' || list[0] == ','); separators++ {
+			if list = list[1:]; separators == maxTags {
+				return false
+			}
+		}
 		list = strings.TrimPrefix(list, "W/")
 		if len(list) < 2 || list[0] != '"' {
 			return false
@@ -25,4 +33,5 @@ func noneMatch(list, etag string) bool {
 		}
 		list = list[end+2:]
 	}
+	return false
 }

@@ -42,7 +42,7 @@ func (e *Edge) Govern(r *Request, at *Location) bool {
 	if at.plain && inUpperCase(r.method()) { //mutant:TestRuleOfMethod at.plain
 		r.rule = e.firstRule(r.method(), at.path, at.candidate)
 	} else {
-		r.rule, r.ambiguous = e.ruleOf(r)
+		r.rule, r.ambiguous = e.ruleOf(r.method(), at)
 	}
 	return r.rule >= 0 || r.ambiguous ||
 		e.config.DenyByDefault //mutant:wasm-filter/TestDefault false
@@ -61,13 +61,12 @@ func inUpperCase(method string) bool {
 // maxMethod bounds a method that isn't plain, bytes: nobody has one so long, and it is ambiguous.
 const maxMethod = 64
 
-// ruleOf is the rule that governs r, -1 if there is none: of each reading of its path with each of its method.
+// ruleOf is the rule that governs a request, -1 if there is none: of each reading of its path with each of its method.
 // Methods are case-sensitive (RFC 9110, section 9.1), and HTTP/2 brings them in any case, but some upstreams
 // take "post" for POST. So what came and what it may be taken for must both be permitted, see [Edge.both].
 //
 //go:noinline
-func (e *Edge) ruleOf(r *Request) (rule int, ambiguous bool) {
-	method := r.method()
+func (e *Edge) ruleOf(method string, at *Location) (rule int, ambiguous bool) {
 	if len(method) > maxMethod { //mutant:TestTooManyParts false
 		return -1, true
 	}
@@ -88,10 +87,9 @@ func (e *Edge) ruleOf(r *Request) (rule int, ambiguous bool) {
 		rule, ambiguous = e.both(rule, found)
 		return !ambiguous
 	}
-	path, plain := plainPath(r.target())
-	if plain || path == "" || path == "*" { // which no router takes for a path
-		add(path)
-	} else if ambiguous = !e.readings.read(path); !ambiguous {
+	if at.plain || at.path == "" || at.path == "*" { // which no router takes for a path
+		add(at.path)
+	} else if ambiguous = !e.readings.read(at.path); !ambiguous {
 		e.readings.each(add)
 	}
 	if ambiguous {
@@ -204,6 +202,11 @@ func bare(path string) string {
 // plainPath is the path of a target, without its query, and whether all routers see in it what it is for sure:
 // one reading, see [readings]. That costs less to see than to follow.
 func plainPath(target string) (path string, plain bool) {
+	if len(target) > maxPlain {
+		if target = withoutQuery(target); len(target) > maxPlain { //mutant:TestTooManyParts false
+			return target, false
+		}
+	}
 	plain = target != "" && target[0] == '/'
 	var before byte
 	for i := range len(target) {
@@ -219,8 +222,15 @@ func plainPath(target string) (path string, plain bool) {
 		}
 		before = c
 	}
-	// One that is shorter has no more than maxParts segments.
 	return target, plain &&
-		before != '.' && //mutant:TestReadings true
-		len(target) <= 2*maxParts //mutant:TestTooManyParts true
+		before != '.' //mutant:TestReadings true
+}
+
+// maxPlain bounds a plain path, bytes: none within it has more than maxParts segments.
+const maxPlain = 2 * maxParts
+
+//go:noinline
+func withoutQuery(target string) string {
+	path, _, _ := strings.Cut(target, "?")
+	return path
 }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"slices"
+	"strings"
 	"unicode/utf8"
 	"unsafe"
 
@@ -11,10 +12,11 @@ import (
 const (
 	// maxParts bounds the segments and parameters of a path. One that has more is ambiguous, rule or not.
 	maxParts = 256
-	// maxChoices bounds what in a path routers read in different ways while a rule may still be met, and maxLines
-	// how many lines. Beyond it the path is ambiguous.
-	maxChoices = 256
+	// maxChoices bounds what in a path routers read in different ways while a rule may still be met, maxLines how
+	// many lines, and maxEscaped a path that is decoded, bytes. Beyond it the path is ambiguous.
+	maxChoices = 64
 	maxLines   = 4
+	maxEscaped = 4096
 )
 
 // maxDecoded is how often a path is decoded: as it came, once, and again by a second router behind the first.
@@ -60,6 +62,7 @@ var classes = func() (all [256]class) {
 // a time as rules allow. One that climbs (a segment "..") leads nobody knows where.
 type readings struct {
 	texts []string // what rules name, sorted; see newReadings
+	ascii bool     // they are ASCII
 
 	front
 	found   spots // where a reading ended, or left the paths of the rules
@@ -77,6 +80,7 @@ type front struct {
 	live    spots // what was read so far counts
 	waiting spots // likewise, but the rest of this segment is left out
 	dots    uint8 // bit n: the segment may be n dots so far
+	settled bool  // what came last was odd
 }
 
 // climbing is the bit of dots for a segment "..".
@@ -127,6 +131,7 @@ func newReadings(rules []Rule) (r readings) {
 		}
 	}
 	slices.Sort(r.texts)
+	r.ascii = !strings.ContainsFunc(strings.Join(r.texts, ""), func(c rune) bool { return c >= utf8.RuneSelf })
 	r.texts = slices.Compact(r.texts)
 	return r
 }
@@ -134,6 +139,10 @@ func newReadings(rules []Rule) (r readings) {
 // read finds where all readings of path, which has no query, end; false if that can't be said.
 func (r *readings) read(path string) bool {
 	r.found.count, r.choices, r.lines, r.lost = 0, 0, 0, false
+	if len(path) > maxEscaped && //mutant:TestTooManyParts false
+		strings.IndexByte(path, '%') >= 0 {
+		return false
+	}
 	r.follow(path)
 	for i := 0; i < maxDecoded && !r.lost; i++ {
 		r.decoded[i] = wire.AppendPercentDecode(r.decoded[i][:0], path)
@@ -166,7 +175,8 @@ func (r *readings) each(f func(path string) bool) {
 // follow follows the readings of a path that is decoded as often as some router does.
 func (r *readings) follow(path string) {
 	root := spot{to: uint16(len(r.texts))}
-	r.live.count, r.waiting.count, r.dots, r.parts = 0, 0, 1, 0
+	r.front = front{dots: 1}
+	r.parts = 0
 	r.add(&r.live, root)
 	if classes[path[0]] != slash { // a URL with scheme and host, or a path that some put a slash before
 		r.add(&r.waiting, root)
@@ -188,7 +198,7 @@ func (r *readings) follow(path string) {
 		}
 		if k == slash || c == ';' {
 			r.parts++
-		} else if !r.idle() {
+		} else if r.live.count > 0 && !(r.settled && k == odd) {
 			r.choices++
 		}
 		switch k {
@@ -206,49 +216,9 @@ func (r *readings) follow(path string) {
 	r.end()
 }
 
-// skim is follow from byte i on while no reading can meet a rule. It returns where that ends.
-func (r *readings) skim(path string, i int) int {
-	dots := r.dots
-	for ; i < len(path); i++ {
-		c := path[i]
-		k := classes[c]
-		if k == letter || k == escape {
-			dots = 0
-			continue
-		}
-		if k == dot {
-			dots <<= 1
-			continue
-		}
-		if k == high {
-			if dots == 0 && c != 0xc0 && c != 0xc1 && c != 0xe0 && c != 0xf0 { // surely nothing overlong
-				continue
-			}
-			r.dots = dots
-			i += r.high(path[i:]) - 1
-			dots = r.dots
-			continue
-		}
-		if dots&climbing != 0 || c == '\n' || c == '\r' {
-			break
-		}
-		if k == slash {
-			dots = 1
-			r.parts++
-		} else if c == ';' {
-			r.parts++
-		}
-		if r.parts > maxParts {
-			r.lost = true
-			return len(path)
-		}
-	}
-	r.dots = dots
-	return i
-}
-
 // letter goes on with c, in readings that may.
 func (r *readings) letter(c byte) {
+	r.settled = false
 	if r.dots = 0; r.live.count == 0 {
 		return
 	}
@@ -298,6 +268,7 @@ func (r *readings) narrow(s spot, c byte) (from, to uint16) {
 // dot is a dot that stands for itself, or is left out.
 func (r *readings) dot() {
 	r.dots <<= 1
+	r.settled = false
 	was := r.live
 	r.live.count = 0
 	for _, s := range was.list() {
@@ -310,7 +281,7 @@ func (r *readings) dot() {
 // slash ends a segment with c, or does not if that is a backslash.
 func (r *readings) slash(c byte) {
 	r.climb()
-	r.dots = 1
+	r.dots, r.settled = 1, false
 	if r.idle() {
 		return
 	}
@@ -339,7 +310,12 @@ func (r *readings) slash(c byte) {
 }
 
 // odd is a character that stands for itself, which no rule has, is left out, or ends the path or its segment.
+// Another one right after it changes nothing.
 func (r *readings) odd(c rune) {
+	if r.settled && c != '\n' && c != '\r' {
+		return
+	}
+	r.settled = true
 	r.end()
 	r.leaveAll()
 	for _, s := range r.live.list() {

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"encoding/binary"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -160,11 +161,17 @@ func TestTooManyParts(t *testing.T) {
 		{"too many parameters", "/a" + strings.Repeat(";", maxParts), refused},
 		{"too many parameters, escaped", "/a" + strings.Repeat("%3b", maxParts), refused},
 		{"too many lines", strings.Repeat("/%0a", maxLines+1), refused},
-		{"spaces", "/v1" + strings.Repeat("%20", maxChoices/2-1), none}, // they are read decoded once, and not twice
-		{"too many spaces where a rule may be met", "/v1" + strings.Repeat("%20", maxChoices+1), refused},
+		{"spaces where a rule may be met", "/v1" + strings.Repeat("%20", 4*maxChoices), none},
+		{"too many choices", "/v1" + strings.Repeat("%20.", maxChoices), refused},
+		{"too much that is overlong", "/v1" + strings.Repeat("%c1%a1", 20), refused},
+		{"no UTF-8 where a rule may be met", "/v1" + strings.Repeat("%ff", 4*maxChoices), refused}, // of rules that aren't ASCII
+		{"escaped", "/files/" + strings.Repeat("%41", (maxEscaped-7)/3), none},
+		{"escaped, too long", "/files/" + strings.Repeat("%41", (maxEscaped-7)/3+1), refused},
 		{"spaces elsewhere", "/files/" + strings.Repeat("%20a", 2*maxChoices), none},
 		{"long", "/" + strings.Repeat("a", 16<<10), none},
 		{"long, below a rule", "/v1/products/" + strings.Repeat("a", 16<<10), 1},
+		{"long, with dots", "/" + strings.Repeat("a.b", maxParts), none},
+		{"too long, with dots", "/" + strings.Repeat("aaaaaaaaaaaaaaaa.", maxParts+1), refused},
 		{"query", "/a?" + strings.Repeat("/", 2*maxParts), none},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -340,5 +347,19 @@ func TestNoRouterGetsAround(t *testing.T) {
 	}
 	if covered < 20_000 {
 		t.Errorf("only %d spellings were taken for a path that a rule covers", covered)
+	}
+}
+
+// TestLettersOnly compares eight bytes at a time with one at a time.
+func TestLettersOnly(t *testing.T) {
+	for at := range 8 {
+		for c := range 256 {
+			eight := []byte("aZ09-_~%")
+			eight[at] = byte(c)
+			want := classes[c] == letter || classes[c] == escape
+			if got := lettersOnly(binary.LittleEndian.Uint64(eight)); got != want {
+				t.Errorf("%q: got %v, want %v", eight, got, want)
+			}
+		}
 	}
 }

@@ -24,6 +24,9 @@ func (r *readings) high(text string) (size int) {
 // blank reports whether some trim c off a text, which isn't ASCII. U+FEFF is a space to JavaScript.
 func blank(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) || c == '\ufeff' }
 
+// overlongChoices is how many a sequence counts as that may be another character: no honest path has it.
+const overlongChoices = 7
+
 // invalid is high for what is no UTF-8.
 func (r *readings) invalid(text string) (size int) {
 	c, size := overlong(text)
@@ -40,7 +43,15 @@ func (r *readings) invalid(text string) (size int) {
 		}
 		return size
 	}
+	if c >= utf8.RuneSelf && r.ascii {
+		if r.settled {
+			r.choices--
+		}
+		r.odd(c)
+		return size
+	}
 	was := r.front
+	r.choices += overlongChoices
 	r.odd(c)
 	without := r.front
 	r.front = was

@@ -255,8 +255,14 @@ func (r *Request) credential(cred *Credential, c *Credentials) bool {
 		strings.IndexByte(cred.Secret, 0) < 0 // bcrypt implementations differ on what follows a NUL
 }
 
+// maxBasic bounds Authorization: Basic, bytes: any credential within its limits, and some spaces.
+var maxBasic = base64.StdEncoding.EncodedLen(wire.MaxDeviceID+1+wire.MaxSecret) + 64
+
 // parseBasic reads Authorization: Basic (RFC 7617, section 2): the id ends at the first colon.
 func parseBasic(f *field) (Credential, bool) {
+	if len(f.value) > maxBasic { //mutant:TestDecideBasic false
+		return Credential{}, false
+	}
 	scheme, encoded, found := strings.Cut(f.value, " ")
 	if f.lines != 1 || !found || !strings.EqualFold(scheme, "basic") {
 		return Credential{}, false

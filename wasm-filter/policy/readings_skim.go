@@ -1,0 +1,68 @@
+package policy
+
+import "unsafe"
+
+// skim is follow from byte i on while no reading can meet a rule. It returns where that ends.
+func (r *readings) skim(path string, i int) int {
+	dots := r.dots
+	for ; i < len(path); i++ {
+		for i+8 <= len(path) && lettersOnly(*(*uint64)(unsafe.Pointer(unsafe.StringData(path[i:])))) {
+			i += 8
+			dots = 0
+		}
+		if i == len(path) {
+			break
+		}
+		c := path[i]
+		k := classes[c]
+		if k == letter || k == escape {
+			dots = 0
+			continue
+		}
+		if k == dot {
+			dots <<= 1
+			if len(path) <= maxEscaped {
+				continue
+			}
+			r.parts++ //mutant:TestTooManyParts deleted
+		}
+		if k == high {
+			if dots == 0 && c != 0xc0 && c != 0xc1 && c != 0xe0 && c != 0xf0 { // surely nothing overlong
+				continue
+			}
+			r.dots = dots
+			i += r.high(path[i:]) - 1
+			dots = r.dots
+			continue
+		}
+		if k != dot && (dots&climbing != 0 || c == '\n' || c == '\r') {
+			break
+		}
+		if k == slash {
+			dots = 1
+			r.parts++
+		} else if c == ';' {
+			r.parts++
+		}
+		if r.parts > maxParts {
+			r.lost = true
+			return len(path)
+		}
+	}
+	r.dots = dots
+	return i
+}
+
+// lettersOnly reports whether eight bytes are each a letter or escape; it may be false if they are.
+func lettersOnly(eight uint64) bool {
+	const (
+		ones  = 0x0101010101010101
+		highs = ones << 7
+	)
+	// Where a byte is 0, the subtraction borrows from its highest bit, which it didn't have.
+	dots := (eight | ones) ^ ones*'/'    // and slashes
+	ends := (eight | ones<<2) ^ ones*'?' // and semicolons
+	hash, back, del := eight^ones*'#', eight^ones*'\\', eight^ones*0x7f
+	return (eight|(eight-ones*('\x20'+1))&^eight|(dots-ones)&^dots|(ends-ones)&^ends|
+		(hash-ones)&^hash|(back-ones)&^back|(del-ones)&^del)&highs == 0
+}
