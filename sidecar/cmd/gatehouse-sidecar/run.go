@@ -22,6 +22,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/events"
 	"github.com/gatehouse/gatehouse/sidecar/internal/hasher"
 	"github.com/gatehouse/gatehouse/sidecar/internal/image"
+	"github.com/gatehouse/gatehouse/sidecar/internal/known"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/mirror"
 	"github.com/gatehouse/gatehouse/sidecar/internal/push"
@@ -153,11 +154,12 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	if err != nil {
 		return nil, err
 	}
+	addresses := known.Open(c.API.Socket+".known", log)
 	verifier := credential.New(credential.Config{
 		Workers: c.BcryptWorkers(), Queue: c.Bcrypt.Queue, Wait: c.Bcrypt.Wait, MaxCost: c.Bcrypt.MaxCost,
 		AllowTTL: c.Verdict.AllowTTL, DenyTTL: c.Verdict.DenyTTL, PinTTL: c.Verdict.PinTTL,
 		Limits:  credential.Limits{DeviceFailures: c.Limit.Device, SourceFailures: c.Limit.Source, Window: c.Limit.Window},
-		Compare: hashers.Compare, Shards: shards, Fleet: others,
+		Compare: hashers.Compare, Shards: shards, Fleet: others, Known: addresses,
 	}, im, m, log)
 	followers := events.NewGroup(shards, func(i int) events.Config {
 		return events.Config{Objects: objects.Shard(i), Credentials: verifier.Shard(i)}
@@ -173,7 +175,7 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	}
 	checks := []admin.Check{{Name: "push", Ready: pusher.Ready}}
 	return []component{
-		im, objects, followers, pusher,
+		im, objects, followers, pusher, addresses,
 		api.New(c.API.Socket, verifier, fetcher, objects, im, session.New(tokens), m, log),
 		admin.New(c.Admin.Address, m.Registry, checks, log),
 	}, nil

@@ -210,22 +210,6 @@ func TestSharedPin(t *testing.T) {
 	}
 }
 
-// TestLimitBeforeFleet shows that who has shown too many wrong secrets doesn't reach Redis.
-func TestLimitBeforeFleet(t *testing.T) {
-	asked := 0
-	o := &others{find: func(*credential.Claim) *credential.Match { asked++; return nil }}
-	f := start(credential.Config{PinTTL: time.Hour, Fleet: o, Limits: credential.Limits{DeviceFailures: 2, SourceFailures: 100, Window: time.Hour}})
-	f.Apply(device("d", 1, "s"))
-	for i, want := range []string{"bcrypt", "bcrypt", "limited", "limited"} {
-		if r := f.Verifier.Verify(t.Context(), "d", fmt.Sprint("wrong", i), "192.0.2.1"); r.Reason != want {
-			t.Errorf("wrong secret %d: %+v, want %s", i, r, want)
-		}
-	}
-	if asked != 2 {
-		t.Errorf("the fleet was asked %d times, want 2", asked)
-	}
-}
-
 // TestPatienceIsNotForTheQueue lets a device wait long for the only worker, and then meet
 // another sidecar's run: it waits for that one as if it had come just now.
 func TestPatienceIsNotForTheQueue(t *testing.T) {

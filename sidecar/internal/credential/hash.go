@@ -103,6 +103,30 @@ func (v *Verifier) suspect(a *attempt) bool {
 	return a.source != 0 && v.SourceFailures > 0 && v.bySource.suspect(uint64(a.source))
 }
 
+// maxLookups is how many verdicts of the fleet are looked for in a second, for attempts from one
+// source that is beyond its limit.
+const maxLookups = 25
+
+// elsewhere looks for what others have found of an attempt that is beyond a limit: a limit is for
+// what costs bcrypt, and a good device behind a NAT is often known elsewhere, or was here before.
+func (v *Verifier) elsewhere(a *attempt) (Result, bool) {
+	key := uint64(a.source)
+	if v.lookups == nil ||
+		v.lookups.wait(key) > 0 { //mutant:TestFleetBeforeLimit false
+		return Result{}, false
+	}
+	v.lookups.add(key)
+	c, ok := v.claim(a)
+	if !ok {
+		return Result{}, false
+	}
+	m := v.Fleet.Find(c)
+	if m == nil {
+		return Result{}, false
+	}
+	return v.settle(a, m, "shared"), true
+}
+
 // limited is how long the attempt has to wait for other reasons than a busy pool. A device
 // that was let in from its source never has to, so that nobody can lock it out; nor has
 // who comes from nowhere, because that may be anybody.
@@ -159,7 +183,7 @@ func (v *Verifier) settle(a *attempt, m *Match, reason string) Result {
 		r.refute(a.digest)
 		return v.deny(a, now, reason)
 	}
-	r.meet(a.source)
+	v.meet(r, a.id, a.source)
 	until := m.Until
 	if most := now.Add(v.PinTTL); until.After(most) { // of a sidecar with other settings, or another clock
 		until = most

@@ -178,7 +178,7 @@ func TestFloodIsFair(t *testing.T) {
 }
 
 func TestSources(t *testing.T) {
-	s := newSources()
+	s := newSources([16]byte{})
 	same := [][]string{
 		{"192.0.2.1", "::ffff:192.0.2.1"},
 		{"2001:db8::1", "2001:db8::ffff:1:2:3", "2001:db8:0:0:1::"},

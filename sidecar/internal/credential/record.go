@@ -27,7 +27,7 @@ type record struct {
 	// as long as the record is the same.
 	refuted []digest
 	// sources are the last maxSources from which the device was let in, under this record or
-	// an earlier one, oldest first. They are few, and only registered devices have any: no
+	// an earlier one, or before a restart, oldest first. They are few, and only registered devices have any: no
 	// flood makes this grow, or forget.
 	sources []source
 }
@@ -41,8 +41,12 @@ const (
 // refute remembers a secret that matches none of the hashes.
 func (r *record) refute(d digest) { r.refuted = remember(r.refuted, d, maxRefuted) }
 
-// meet remembers a source from which the device was let in.
-func (r *record) meet(from source) { r.sources = remember(r.sources, from, maxSources) }
+// meet remembers a source from which the device was let in, and reports whether it is a new one.
+func (r *record) meet(from source) (isNew bool) {
+	isNew = !slices.Contains(r.sources, from)
+	r.sources = remember(r.sources, from, maxSources)
+	return isNew
+}
 
 // remember is list with value as its newest element, and at most n elements.
 func remember[T comparable](list []T, value T, n int) []T {
@@ -189,6 +193,9 @@ func (v *Verifier) replace(id string, r *record) {
 		r.generation = v.generation
 		if before != nil {
 			r.sources = before.sources // a device is not new because its secret is
+		} else {
+			// nor because this process is
+			r.sources = v.restore(id) //mutant:TestKnownAcrossRestart deleted
 		}
 		v.records[id] = r
 		if !r.tombstone {

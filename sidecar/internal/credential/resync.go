@@ -65,6 +65,8 @@ func (s Shard) EndResync() {
 	}
 	s.synced[s.shard] = true
 	if !slices.Contains(s.synced, false) { //mutant:TestDevicesComplete true
+		s.restored = true
+		s.Known.Restored()
 		s.edge.SetDevicesComplete()
 		s.warnCrowded()
 	}

@@ -77,6 +77,7 @@ type Config struct {
 	Compare func(hash, secret string, pace <-chan bool) error
 	Shards  contract.Shards // of Redis: each has its own full resyncs
 	Fleet   Fleet           // other sidecars; nil: nothing is shared
+	Known   Known           // nil: nothing outlives this process
 }
 
 // Limits bound wrong secrets that cost bcrypt; a number of 0 is no limit.
@@ -110,6 +111,7 @@ type Verifier struct {
 	flights flights
 
 	byPair, bySource *failures
+	lookups          *failures // of sources beyond a limit in the fleet's verdicts; nil: nothing is shared
 
 	mu         sync.Mutex // protects all below; held while the edge is called
 	records    map[string]*record
@@ -118,6 +120,7 @@ type Verifier struct {
 	generation uint64      // last given out
 	resyncs    []uint64    // of each shard: its full resyncs
 	denies     denies
+	restored   bool   // nothing of before this start is to come any more
 	crowded    error  // why the edge doesn't know all devices; nil: it does
 	synced     []bool // of each shard: all records were read once, a device without one is unknown
 }
@@ -125,9 +128,12 @@ type Verifier struct {
 // New is a Verifier that knows no device and answers unavailable until
 // [Shard.EndResync].
 func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) *Verifier {
+	if c.Known == nil {
+		c.Known = forgetful{}
+	}
 	v := &Verifier{
 		Config: c, edge: edge, metrics: m, log: log, tell: rate.Sometimes{First: 100, Interval: time.Second},
-		sources: newSources(), pool: newPool(c.Workers, c.Queue, m), flights: flights{all: make(map[string]*flight)},
+		sources: newSources(c.Known.Key()), pool: newPool(c.Workers, c.Queue, m), flights: flights{all: make(map[string]*flight)},
 		byPair: newFailures(c.DeviceFailures, c.Window), bySource: newFailures(c.SourceFailures, c.Window),
 		records: make(map[string]*record),
 		resyncs: make([]uint64, c.Shards.Count()), synced: make([]bool, c.Shards.Count()),
@@ -140,6 +146,8 @@ func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) *Verifier {
 	}
 	if v.Fleet == nil {
 		v.Fleet = alone{}
+	} else {
+		v.lookups = newFailures(maxLookups, time.Second)
 	}
 	return v
 }
@@ -194,7 +202,10 @@ func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
 		f := v.flights.join(key)
 		if f == nil {
 			if wait := v.limited(&a); wait > 0 {
-				return Result{Outcome: wire.Unavailable, Reason: "limited", RetryAfter: max(wait, retryAfter), Hold: v.bySource.wait(uint64(a.source))}
+				if r, found := v.elsewhere(&a); found {
+					return r
+				}
+				return Result{Outcome: wire.Unavailable, Reason: "limited", RetryAfter: max(wait, retryAfter), Hold: v.hold(&a, v.bySource.wait(uint64(a.source)))}
 			}
 			f = v.flights.start(key, func(f *flight) Result { return v.hash(a, f) })
 		}
@@ -217,9 +228,18 @@ func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
 // asked for again at once.
 func (v *Verifier) held(a *attempt, r Result) Result {
 	if r.Outcome == wire.Unavailable && !a.known && v.suspect(a) {
-		r.RetryAfter, r.Hold = suspectAfter, suspectAfter
+		r.RetryAfter, r.Hold = suspectAfter, v.hold(a, suspectAfter)
 	}
 	return r
+}
+
+// hold is for how long the edge need not ask about new devices from the attempt's source, of which
+// bcrypt would not run for most: what others have found out of one is worth a call.
+func (v *Verifier) hold(a *attempt, most time.Duration) time.Duration {
+	if v.lookups != nil {
+		return min(most, v.lookups.wait(uint64(a.source)))
+	}
+	return most
 }
 
 // key tells attempts apart that must not share an answer.
@@ -263,7 +283,7 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 		case !hmac.Equal(h.digest[:], a.digest[:]):
 			// Another secret is the right one for this hash.
 		case now.Before(h.pinnedUntil):
-			r.meet(a.source)
+			v.meet(r, a.id, a.source)
 			return v.allow(a, r, now, "pin"), true
 		default:
 			a.toTry = []string{h.bcrypt}

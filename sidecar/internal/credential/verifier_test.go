@@ -98,7 +98,15 @@ func (f fixture) Verify(ctx context.Context, id, secret string) credential.Resul
 	return f.Verifier.Verify(ctx, id, secret, "")
 }
 
+// start is a Verifier that has read everything: nothing.
 func start(c credential.Config) fixture {
+	f := starting(c)
+	f.Shard(0).EndResync()
+	return f
+}
+
+// starting is a Verifier that is reading shard 0.
+func starting(c credential.Config) fixture {
 	if c.Workers == 0 {
 		c.Workers = 2
 	}
@@ -118,7 +126,6 @@ func start(c credential.Config) fixture {
 	m := metrics.New()
 	v := credential.New(c, e, m, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	v.Shard(0).BeginResync()
-	v.Shard(0).EndResync()
 	return fixture{v, e, m}
 }
 

@@ -246,7 +246,7 @@ func (h *process) ask(hash, secret string, pace <-chan bool, deadline time.Durat
 				h.pause(false)
 			}
 			return r.answer, r.err
-		case <-timer.C:
+		case <-timer.C: //mutant:TestNoAnswer case <-(chan time.Time)(nil):
 			return 0, &lateError{deadline}
 		case pause := <-pace:
 			if pause == paused {

@@ -1,0 +1,97 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/e2e/stack"
+)
+
+// TestNATAcrossRestart kills the sidecar while a client behind the address of good devices shows 20 wrong secrets
+// a second, of an id of theirs and of others: when the sidecar is there again they are let in, each after a
+// few runs of bcrypt at most, while the address is beyond its limit; and without any by shared verdicts.
+func TestNATAcrossRestart(t *testing.T) {
+	for name, shared := range map[string]bool{"alone": false, "shared verdicts": true} {
+		t.Run(name, func(t *testing.T) { natAcrossRestart(t, shared) })
+	}
+}
+
+func natAcrossRestart(t *testing.T, sharing bool) {
+	const devices, cost, limit = 5, 10, 15 * time.Second
+	args := []string{"--bcrypt.workers=1", "--limit.source=10", "--limit.device=5"}
+	if sharing {
+		args = append(args, "--verdict.secret-file="+writeFile(t, "fleet", fleetSecret))
+	}
+	e := start(t, stack.Options{SidecarArgs: args})
+	for i := range devices {
+		e.device(fmt.Sprint("good", i), "right", cost, "telemetry.write")
+		e.device(fmt.Sprint("other", i), "right", cost, "telemetry.write")
+	}
+	e.known(2 * devices)
+	client := from(2)
+	in := func(id string) error {
+		a, err := e.try(client, "POST /v1/telemetry", credential(id, "right")...)
+		if err == nil && a.status != 200 {
+			err = fmt.Errorf("%s: got %d", id, a.status)
+		}
+		return err
+	}
+	all := func() error {
+		var failed []error
+		for i := range devices {
+			failed = append(failed, in(fmt.Sprint("good", i)))
+		}
+		return errors.Join(failed...)
+	}
+	await(t, "good devices are let in", patience, all)
+	stop := e.guess(from(2), func(n int) string {
+		return fmt.Sprint([]string{"good", "other", "nobody"}[n%3], n/3%devices)
+	})
+	defer stop()
+	exceeded := func() {
+		t.Helper()
+		await(t, "the address is beyond its limit", patience, func() error {
+			if n := e.metric(`gatehouse_verifications_total{outcome="unavailable",reason="limited"}`); n < 3 {
+				return fmt.Errorf("%v attempts were", n)
+			}
+			return nil
+		})
+	}
+	exceeded()
+	if err := e.KillSidecar(); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.StartSidecar(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	exceeded() // before any good device comes back
+	before := e.metric("gatehouse_bcrypt_total")
+	took := await(t, "good devices are let in again", limit, all)
+	runs := e.metric("gatehouse_bcrypt_total") - before
+	t.Logf("%d good devices are in after %v and %v runs of bcrypt", devices, took, runs)
+	if runs > 3*devices {
+		t.Errorf("%v runs of bcrypt, want at most %d", runs, 3*devices)
+	}
+}
+
+// guess shows a wrong secret 20 times a second, of the id that id says, until stop is called.
+func (e *edge) guess(client *http.Client, id func(n int) string) (stop func()) {
+	var done atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for n := 0; !done.Load(); n++ {
+			<-tick.C
+			if a, err := e.try(client, "POST /v1/telemetry", credential(id(n), random())...); err == nil && a.status != 401 && a.status != 503 {
+				e.t.Errorf("wrong credential: got %d", a.status)
+			}
+		}
+	})
+	return func() { done.Store(true); wg.Wait() }
+}

@@ -1,0 +1,288 @@
+// Package known keeps from which addresses devices were let in, in a file, so that a restart
+// of the sidecar makes no stranger of them. What limits wrong secrets exempts who was let in
+// from its address before; without the file, after a restart, one bad client behind a NAT would
+// have all others there refused.
+//
+// The file has no secret of a device, nor its id or address: it has keyed hashes of both, and their
+// key. Who can read it can find out whether a device that he thinks of was let in from an
+// address that he thinks of. Only who was let in adds to it. It is worth nothing but a place
+// in a queue, so it is not synced: what a crash of the machine loses is met again.
+package known
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+)
+
+// The file: magic, key, and pairs of a device and an address, u64 each, little-endian, oldest first.
+const (
+	magic    = "gatehouse known1"
+	keySize  = 16
+	pairSize = 16
+	head     = len(magic) + keySize
+)
+
+// Bounds.
+const (
+	// PerDevice is how many addresses of a device are kept, the newest.
+	PerDevice = 4
+	// maxPairs is how many pairs are kept in all, the newest.
+	maxPairs = 1 << 20
+	// slack is how many pairs more may be in the file, besides as many again, until those that no
+	// longer count are removed from it.
+	slack = 1 << 12
+	// maxPending is how many wait to be written.
+	maxPending = 1 << 16
+)
+
+type pair struct{ device, source uint64 }
+
+// Sources is the file. It is safe for concurrent use.
+type Sources struct {
+	path string
+	log  *slog.Logger
+	key  [keySize]byte
+	file *os.File // of Run after Open; nil: nothing is kept
+	kept int      // pairs in it that count, when it was written anew last
+	size int      // pairs in it
+
+	mu      sync.Mutex // protects all below
+	before  []pair     // what was in the file, by device, oldest first
+	pending []pair
+	wake    chan struct{} // capacity 1
+}
+
+// Open reads the file at path, or makes it. If that can't be done, or another process has it, the log says
+// so, and nothing outlives this process.
+func Open(path string, log *slog.Logger) *Sources {
+	s := &Sources{path: path, log: log, wake: make(chan struct{}, 1)}
+	if err := s.open(); err != nil {
+		log.Warn("from where devices were let in is not kept across a restart", "file", path, "error", err)
+		s.close()
+		s.before = nil
+		rand.Read(s.key[:]) // never fails
+	}
+	return s
+}
+
+func (s *Sources) open() error {
+	file, err := lock(s.path)
+	if err != nil {
+		return err
+	}
+	s.file = file
+	pairs, err := s.read()
+	if err != nil && !errors.Is(err, errForeign) {
+		return err
+	}
+	if errors.Is(err, errForeign) {
+		rand.Read(s.key[:])
+	}
+	s.before = newest(pairs)
+	return s.rewrite(s.before)
+}
+
+// lock opens a file that only this user can read, and that no other process has.
+func lock(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("lock %s, which another process may have: %w", path, err)
+	}
+	return file, nil
+}
+
+var errForeign = errors.New("no file of ours")
+
+// read is what the file holds, oldest first. One that was cut short is read as far as it goes.
+func (s *Sources) read() ([]pair, error) {
+	info, err := s.file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file", s.path)
+	}
+	if most := int64(head + 4*maxPairs*pairSize); info.Size() > most {
+		return nil, errForeign
+	}
+	b, err := io.ReadAll(io.NewSectionReader(s.file, 0, info.Size()))
+	if err != nil {
+		return nil, err
+	}
+	if len(b) < head || string(b[:len(magic)]) != magic {
+		return nil, errForeign
+	}
+	copy(s.key[:], b[len(magic):])
+	var pairs []pair
+	for b = b[head:]; len(b) >= pairSize; b = b[pairSize:] {
+		pairs = append(pairs, pair{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])})
+	}
+	return pairs, nil
+}
+
+// newest is those of pairs that count, by device; pairs is used up.
+func newest(pairs []pair) []pair {
+	if len(pairs) > maxPairs {
+		pairs = pairs[len(pairs)-maxPairs:]
+	}
+	slices.SortStableFunc(pairs, func(a, b pair) int {
+		switch {
+		case a.device < b.device:
+			return -1
+		case a.device > b.device:
+			return 1
+		}
+		return 0
+	})
+	kept := pairs[:0]
+	for len(pairs) > 0 {
+		n := 1
+		for n < len(pairs) && pairs[n].device == pairs[0].device {
+			n++
+		}
+		of := pairs[:n]
+		pairs = pairs[n:]
+		var last []pair
+		for i := len(of) - 1; i >= 0 && len(last) < PerDevice; i-- {
+			if !slices.Contains(last, of[i]) {
+				last = append(last, of[i])
+			}
+		}
+		slices.Reverse(last)
+		kept = append(kept, last...)
+	}
+	return kept
+}
+
+// rewrite puts a file with these pairs in the place of the one that is there.
+func (s *Sources) rewrite(pairs []pair) error {
+	next := s.path + ".new"
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	file, err := lock(next)
+	if err != nil {
+		return err
+	}
+	b := append(append(make([]byte, 0, head+len(pairs)*pairSize), magic...), s.key[:]...)
+	if _, err = file.Write(appendPairs(b, pairs)); err == nil {
+		err = os.Rename(next, s.path)
+	}
+	if err != nil {
+		file.Close()
+		return err
+	}
+	s.close()
+	s.file, s.kept, s.size = file, len(pairs), len(pairs)
+	return nil
+}
+
+func appendPairs(b []byte, pairs []pair) []byte {
+	for _, p := range pairs {
+		b = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, p.device), p.source)
+	}
+	return b
+}
+
+func (s *Sources) close() {
+	if s.file != nil {
+		s.file.Close()
+		s.file = nil
+	}
+}
+
+// Key keys the hashes of devices and addresses.
+func (s *Sources) Key() [keySize]byte { return s.key }
+
+// Of is the addresses of a device that were in the file when it was opened, oldest first, at most
+// PerDevice; none after [Sources.Restored].
+func (s *Sources) Of(device uint64) []uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, _ := slices.BinarySearchFunc(s.before, device, func(p pair, device uint64) int {
+		if p.device < device {
+			return -1
+		}
+		return 1 // and so the first of the device's
+	})
+	var of []uint64
+	for ; at < len(s.before) && s.before[at].device == device; at++ {
+		of = append(of, s.before[at].source)
+	}
+	return of
+}
+
+// Restored says that nobody will ask what was in the file any more.
+func (s *Sources) Restored() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before = nil
+}
+
+// Add keeps that a device was let in from an address. It doesn't wait for the disk.
+func (s *Sources) Add(device, source uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.pending) >= maxPending {
+		return
+	}
+	s.pending = append(s.pending, pair{device, source})
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run writes what is added until ctx ends.
+func (s *Sources) Run(ctx context.Context) error {
+	defer s.close()
+	for {
+		select {
+		case <-s.wake:
+			s.write()
+		case <-ctx.Done():
+			s.write()
+			return nil
+		}
+	}
+}
+
+// write adds what is pending to the file.
+func (s *Sources) write() {
+	s.mu.Lock()
+	pending := s.pending
+	s.pending = nil
+	s.mu.Unlock()
+	if s.file == nil || len(pending) == 0 {
+		return
+	}
+	// Not beyond what is whole: a write that failed half-way is written over.
+	_, err := s.file.WriteAt(appendPairs(nil, pending), int64(head+s.size*pairSize))
+	if err == nil {
+		s.size += len(pending)
+	}
+	if err == nil && s.size > 2*s.kept+slack {
+		var pairs []pair
+		if pairs, err = s.read(); err == nil {
+			err = s.rewrite(newest(pairs))
+		}
+	}
+	if err != nil {
+		s.log.Warn("from where devices were let in can't be kept any more, until the sidecar starts again", "file", s.path, "error", err)
+		s.close()
+	}
+}
