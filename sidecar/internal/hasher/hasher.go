@@ -236,7 +236,7 @@ func (h *process) ask(hash, secret string, pace <-chan bool, deadline time.Durat
 		_, err := io.ReadFull(h.out, answer[:])
 		answered <- read{answer[0], err}
 	}()
-	left := deadline
+	left := deadline //mutant:TestNoAnswer 24*time.Hour
 	timer, since, paused := time.NewTimer(left), time.Now(), false
 	defer timer.Stop()
 	for {
@@ -246,7 +246,7 @@ func (h *process) ask(hash, secret string, pace <-chan bool, deadline time.Durat
 				h.pause(false)
 			}
 			return r.answer, r.err
-		case <-timer.C: //mutant:TestNoAnswer case <-(chan time.Time)(nil):
+		case <-timer.C:
 			return 0, &lateError{deadline}
 		case pause := <-pace:
 			if pause == paused {
