@@ -49,6 +49,11 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "no token could be made", http.StatusInternalServerError)
 			return
 		}
+		// Else the bits of its permissions may have got other names before they were looked up.
+		if !s.verifier.Stands(request.DeviceID, result.Session) { //mutant:TestSession false
+			call, got = "unavailable", "unavailable"
+			response = wire.SessionResponse{Outcome: wire.Unavailable, RetryAfterS: 1}
+		}
 	case wire.Deny:
 		// As in verify.
 		ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)

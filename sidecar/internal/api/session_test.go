@@ -28,6 +28,8 @@ func (f fixture) exchange(t *testing.T, r wire.VerifyRequest) wire.SessionRespon
 func TestSession(t *testing.T) {
 	f := start(t, verdicts{
 		"good s 192.0.2.1": {Outcome: wire.Allow, Permissions: 1, Session: "7-1", NotAfter: time.Now().Add(30 * time.Second)},
+		"gone s":           {Outcome: wire.Allow, Permissions: 1, Session: "6-1"},
+		"gone gone 6-1":    {},
 		"busy s":           {Outcome: wire.Unavailable, RetryAfter: 1500 * time.Millisecond, Hold: 4500 * time.Millisecond},
 	})
 	got := f.exchange(t, wire.VerifyRequest{DeviceID: "good", Secret: "s", Source: "192.0.2.1"})
@@ -47,9 +49,12 @@ func TestSession(t *testing.T) {
 	if got := f.exchange(t, wire.VerifyRequest{DeviceID: "busy", Secret: "s"}); got.Outcome != wire.Unavailable || got.RetryAfterS != 2 || got.HoldMS != 4500 {
 		t.Errorf("busy: got %+v, want unavailable, 2 s, and held for 4.5 s", got)
 	}
-	for _, result := range []string{"issued", "refused", "unavailable"} {
-		if got := metricstest.Value(t, f.metrics, "gatehouse_sessions_total", "result", result); got != 1 {
-			t.Errorf("%v %s, want 1", got, result)
+	if got := f.exchange(t, wire.VerifyRequest{DeviceID: "gone", Secret: "s"}); got.Outcome != wire.Unavailable || got.RetryAfterS != 1 || len(got.Body) > 0 {
+		t.Errorf("its record has changed meanwhile: got %+v, want unavailable", got)
+	}
+	for result, want := range map[string]float64{"issued": 1, "refused": 1, "unavailable": 2} {
+		if got := metricstest.Value(t, f.metrics, "gatehouse_sessions_total", "result", result); got != want {
+			t.Errorf("%v %s, want %v", got, result, want)
 		}
 	}
 }

@@ -21,6 +21,7 @@ type record struct {
 	tombstone   bool
 	publishedMS int64
 	permissions uint64
+	wanted      []string  // permission names that have no bit, for which the record lets nobody in
 	notAfter    time.Time // zero: no end
 	hashes      []hash
 	// refuted are the last wrong secrets, at most maxRefuted, oldest first: they stay wrong
@@ -31,6 +32,16 @@ type record struct {
 	// flood makes this grow, or forget.
 	sources []source
 }
+
+// Why a record lets nobody in, of what isn't said of the device itself: it can't be read or used,
+// or can't be used yet.
+const (
+	refusedRecord = "refused_record"
+	notYet        = "permissions"
+)
+
+// registered reports whether the device of r, nil for none, may come in, or soon.
+func (r *record) registered() bool { return r != nil && (r.refusal == "" || r.refusal == notYet) }
 
 // Bounds of what a record remembers.
 const (
@@ -82,12 +93,27 @@ func (v *Verifier) Apply(c contract.Credential) {
 	if r.tombstone { // a time to come would keep it, and those that came after it, until then
 		r.publishedMS = min(r.publishedMS, time.Now().UnixMilli())
 	}
-	r.refusal = v.read(r, &c)
+	var crowded error
+	if r.refusal = v.read(r, &c); r.refusal == "" {
+		crowded = v.permit(r, c.ID, c.Permissions)
+	}
 	if before != nil && before.version == c.Version && before.same(r) {
+		v.release(r)
 		before.resync = v.resyncs[shard] // a full resync met what is known
 		return
 	}
+	if crowded != nil { // if not for this device's own names of before
+		v.release(before)
+		r.refusal, r.wanted = "", nil
+		crowded = v.permit(r, c.ID, c.Permissions)
+	}
 	v.replace(c.ID, r)
+	if crowded != nil {
+		v.wait(c.ID)
+		if r.refusal == refusedRecord {
+			v.refuse("permissions", c.ID, crowded)
+		}
+	}
 	if r.tombstone {
 		v.tombstones = append(v.tombstones, tombstone{c.ID, r})
 		// A device that is deleted again and again has one that counts.
@@ -148,10 +174,6 @@ func (v *Verifier) read(r *record, c *contract.Credential) string {
 	if len(r.hashes) == 0 {
 		return v.refuse("corrupt", c.ID, errors.New("no hash"))
 	}
-	var err error
-	if r.permissions, err = v.edge.Permissions(c.Permissions); err != nil {
-		return v.refuse("permissions", c.ID, err)
-	}
 	if c.NotAfterMS > 0 {
 		r.notAfter = time.UnixMilli(c.NotAfterMS)
 	}
@@ -163,7 +185,7 @@ func (v *Verifier) refuse(reason, id string, err error) string {
 	v.tell.Do(func() {
 		v.log.Warn("credential record refused: the device is let in nowhere", "device", id, "error", err)
 	})
-	return "refused_record"
+	return refusedRecord
 }
 
 // same reports whether other was made of the same writing of the record.
@@ -203,13 +225,14 @@ func (v *Verifier) replace(id string, r *record) {
 		}
 	}
 	v.edge.DropVerdicts(id)
+	v.release(before)
 	v.mark(id, before, r)
 	v.metrics.Credentials.Set(float64(v.live))
 }
 
 // mark tells the edge whether the device may come in; mu is held.
 func (v *Verifier) mark(id string, before, after *record) {
-	was, is := before != nil && before.refusal == "", after != nil && after.refusal == ""
+	was, is := before.registered(), after.registered()
 	switch {
 	case was && !is:
 		v.edge.DropDevice(id)

@@ -57,7 +57,10 @@ type Edge interface {
 	DropDevice(device string)
 	// SetDevicesComplete says that all others are unknown.
 	SetDevicesComplete()
+	// Permissions may fail with an error that has a method Later, whose answer is true if it is worth
+	// asking again soon. ReleasePermissions is for each that didn't fail, when a record is gone.
 	Permissions(names []string) (uint64, error)
+	ReleasePermissions(bits uint64)
 }
 
 // Config says how long verdicts live and how much bcrypt may run.
@@ -120,9 +123,11 @@ type Verifier struct {
 	generation uint64      // last given out
 	resyncs    []uint64    // of each shard: its full resyncs
 	denies     denies
-	restored   bool   // nothing of before this start is to come any more
-	crowded    error  // why the edge doesn't know all devices; nil: it does
-	synced     []bool // of each shard: all records were read once, a device without one is unknown
+	restored   bool                // nothing of before this start is to come any more
+	waiting    map[string]struct{} // devices whose permission names have no bit
+	retries    bool                // they will be looked at again
+	crowded    error               // why the edge doesn't know all devices; nil: it does
+	synced     []bool              // of each shard: all records were read once, a device without one is unknown
 }
 
 // New is a Verifier that knows no device and answers unavailable until
@@ -135,7 +140,7 @@ func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) *Verifier {
 		Config: c, edge: edge, metrics: m, log: log, tell: rate.Sometimes{First: 100, Interval: time.Second},
 		sources: newSources(c.Known.Key()), pool: newPool(c.Workers, c.Queue, m), flights: flights{all: make(map[string]*flight)},
 		byPair: newFailures(c.DeviceFailures, c.Window), bySource: newFailures(c.SourceFailures, c.Window),
-		records: make(map[string]*record),
+		records: make(map[string]*record), waiting: make(map[string]struct{}),
 		resyncs: make([]uint64, c.Shards.Count()), synced: make([]bool, c.Shards.Count()),
 	}
 	rand.Read(v.secret[:]) // never fails
@@ -319,7 +324,7 @@ func (v *Verifier) standing(id string, now time.Time) (r *record, why string) {
 
 // refused is the answer for a device that has no standing; mu is held.
 func (v *Verifier) refused(a *attempt, now time.Time, why string) Result {
-	if why == "starting" {
+	if why == "starting" || why == notYet {
 		return unavailable(why)
 	}
 	return v.deny(a, now, why)

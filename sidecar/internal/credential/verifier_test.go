@@ -2,7 +2,6 @@ package credential_test
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"strings"
@@ -322,22 +321,6 @@ func TestNewRecordForgetsPins(t *testing.T) {
 	f.expect(t, "d", "t", wire.Allow, "bcrypt", 1)
 	f.Remove("d")
 	f.expect(t, "d", "t", wire.Deny, "unknown", 0)
-}
-
-func TestPermissionsOverTheLimit(t *testing.T) {
-	f := start(pinned)
-	c := device("d", 1, "s")
-	f.Apply(c)
-	var names []string
-	for i := range wire.MaxPermissions {
-		names = append(names, fmt.Sprint("p", i))
-	}
-	c.Version, c.Permissions = 2, names
-	f.Apply(c)
-	f.expect(t, "d", "s", wire.Deny, "refused_record", 0)
-	if got := metricstest.Value(t, f.metrics, "gatehouse_credentials_refused_total", "reason", "permissions"); got != 1 {
-		t.Errorf("%v refusals counted, want 1", got)
-	}
 }
 
 func TestResync(t *testing.T) {

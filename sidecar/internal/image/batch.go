@@ -57,7 +57,7 @@ func (m *Image) takeState(b *batch, now time.Time) {
 		VerdictBuckets: uint32(len(m.verdicts.buckets)),
 		BodySlots:      uint32(len(m.slots.filled)),
 		Keys:           m.keys,
-		Permissions:    m.permissions,
+		Permissions:    m.permissions.names,
 
 		DevicesComplete: m.verdicts.devices.complete,
 	}

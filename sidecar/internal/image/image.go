@@ -60,8 +60,7 @@ type Image struct {
 	buckets     []bucket
 	dirty       queue // of buckets
 	slots       slots
-	permissions []string
-	bits        map[string]uint // index into permissions
+	permissions permissions
 
 	verdicts verdicts
 
@@ -109,14 +108,14 @@ type bucket struct {
 func New(c Config) *Image {
 	buckets := tableSize(c.Objects)
 	m := &Image{
-		maxAllows: max(c.Verdicts, 1),
-		wake:      make(chan struct{}, 1),
-		objects:   make(map[string]*entry),
-		buckets:   make([]bucket, buckets),
-		dirty:     newQueue(buckets),
-		bits:      make(map[string]uint),
-		verdicts:  newVerdicts(tableSize(c.Verdicts)),
-		ackedMore: make(chan struct{}),
+		maxAllows:   max(c.Verdicts, 1),
+		wake:        make(chan struct{}, 1),
+		objects:     make(map[string]*entry),
+		buckets:     make([]bucket, buckets),
+		dirty:       newQueue(buckets),
+		permissions: permissions{bits: make(map[string]uint)},
+		verdicts:    newVerdicts(tableSize(c.Verdicts)),
+		ackedMore:   make(chan struct{}),
 	}
 	m.begin()
 	return m

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -174,6 +175,67 @@ func TestPermissions(t *testing.T) {
 	if v, err := memory.Verdict("d", "s"); err != nil || v.Permissions != 1<<63 || v.Outcome != wire.Allow {
 		t.Errorf("Verdict = %+v, %v", v, err)
 	}
+}
+
+// TestPermissionIsUsedAgain lets names that nobody has any more give way: in an epoch a bit has one name
+// only, and those in use keep theirs.
+func TestPermissionIsUsedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, memory := image.New(image.Config{}), imagetest.NewMemory()
+		m.Reset(nil)
+		sets := map[string]uint64{}
+		for i := range wire.MaxPermissions {
+			name := fmt.Sprint("p", i)
+			sets[name], _ = m.Permissions([]string{name})
+		}
+		twice, _ := m.Permissions([]string{"p3", "p3", "p4"})
+		for _, name := range []string{"p3", "p5", "p62", "p63"} {
+			m.ReleasePermissions(sets[name])
+		}
+		push(t, m, memory)
+		before, _ := memory.State()
+		_, err := m.Permissions([]string{"p0", "new"})
+		if p, ok := errors.AsType[*image.PermissionsError](err); !ok || p.Name != "new" || !p.Later() {
+			t.Errorf("got %v, want that there is no bit yet", err)
+		}
+		if _, err := m.Permissions([]string{"a", "b", "c", "d"}); err == nil || err.(*image.PermissionsError).Later() {
+			t.Errorf("got %v, want that there never is one for all", err)
+		}
+		due := func() bool { batch, taken := m.Take(nil); memory.Apply(batch); m.Acked(); return taken.Renew }
+		if !due() {
+			t.Error("the epoch is not to end")
+		}
+		if now, _ := memory.State(); !slices.Equal(now.Permissions, before.Permissions) {
+			t.Errorf("the names have changed within the epoch: %q", now.Permissions)
+		}
+		state, _ := memory.State()
+		m.Reset(&state)
+		push(t, m, memory)
+		state, _ = memory.State()
+		if len(state.Permissions) != 62 || state.Permissions[5] != "new" || state.Permissions[3] != "p3" || state.Permissions[61] != "p61" {
+			t.Errorf("got %q, want new in the place of p5", state.Permissions)
+		}
+		if due() {
+			t.Error("another epoch is to begin, for nothing")
+		}
+		set, err := m.Permissions([]string{"p0", "new"})
+		if err != nil || set != 1|1<<5 {
+			t.Errorf("got %b, %v", set, err)
+		}
+		if got := m.PermissionNames(set | twice); !slices.Equal(got, []string{"p0", "p3", "p4", "new"}) {
+			t.Errorf("got %q", got)
+		}
+		m.ReleasePermissions(set)
+		more, _ := m.Permissions([]string{"a", "b"})
+		m.ReleasePermissions(more)
+		if _, err := m.Permissions([]string{"c"}); err == nil || due() {
+			t.Errorf("got %v, and an epoch is to begin: %v; want neither so soon", err, due())
+		}
+		time.Sleep(10 * time.Second)
+		if !due() {
+			t.Error("no epoch is to begin")
+		}
+	})
 }
 
 func TestNewPermissionIsToldBeforeVerdicts(t *testing.T) {

@@ -51,7 +51,7 @@ func (m *Image) Stats() Stats {
 		DirtyBuckets:    m.dirty.len() + m.verdicts.dirty.len(),
 		Slots:           len(m.slots.filled),
 		FreeSlots:       m.slots.freeCount(),
-		Permissions:     len(m.permissions),
+		Permissions:     len(m.permissions.bits),
 		InStepMS:        m.claim.madeMS,
 	}
 }

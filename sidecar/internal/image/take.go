@@ -17,6 +17,8 @@ type Taken struct {
 	Drained bool
 	// More says that another batch is worth sending at once.
 	More bool
+	// Renew says that the image waits for a new epoch: call [Image.Reset].
+	Renew bool
 }
 
 // stateMark is of what a state record told the edge.
@@ -101,6 +103,7 @@ func (m *Image) Take(dst []byte) ([]byte, Taken) {
 	}
 	m.takeState(&b, now)
 	_, due := m.slots.nextBlank(now)
+	t.Renew = m.permissions.due(now)
 	t.Ops, t.More = b.ops, !t.Drained || due || len(m.blanks) > 0
 	return b.bytes, t
 }
@@ -158,6 +161,7 @@ func (m *Image) Reset(before *wire.State) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.begin()
+	m.permissions.renew(time.Now())
 	m.taken, m.freed, m.crowdedOut = stateMark{}, nil, false
 	// What is written from now on is at least as new as what the image holds now.
 	m.claim = claim{madeMS: m.inStepMS}
@@ -193,7 +197,7 @@ func (m *Image) Reset(before *wire.State) {
 }
 
 func (m *Image) mark() stateMark {
-	return stateMark{m.epoch, len(m.permissions), len(m.slots.filled), len(m.outdated) > 0, m.verdicts.devices.complete}
+	return stateMark{m.epoch, len(m.permissions.names), len(m.slots.filled), len(m.outdated) > 0, m.verdicts.devices.complete}
 }
 
 // AwaitObject waits while the edge may still find an older version of the object at key

@@ -102,7 +102,7 @@ func New() *Metrics {
 		PushOps:     f.counter("gatehouse_push_operations_total", "Records in acknowledged batches."),
 		PushBytes:   f.counter("gatehouse_push_bytes_total", "Bytes of acknowledged batches."),
 		PushSeconds: f.histogram("gatehouse_push_seconds", "Time from sending a batch to its acknowledgement.", .0002, .0005, .001, .002, .005, .01, .02, .05, .1, .5, 1, 5, 30),
-		Epochs:      f.vector("gatehouse_epochs_total", "Epochs begun: everything is pushed again.", "reason", "start", "empty", "rival", "error"),
+		Epochs:      f.vector("gatehouse_epochs_total", "Epochs begun: everything is pushed again.", "reason", "start", "empty", "rival", "permissions", "error"),
 		PushAcked:   f.gauge("gatehouse_push_acknowledged_timestamp_seconds", "When the edge last acknowledged a batch, unix time."),
 
 		Requests: f.requests(),
@@ -219,7 +219,7 @@ func (f factory) verifications() *prometheus.CounterVec {
 	for outcome, reasons := range map[string][]string{
 		"allow":       {"bcrypt", "pin", "shared", "session"},
 		"deny":        {"unknown", "revoked", "disabled", "expired", "malformed", "refused_record", "bcrypt", "resolved", "refuted", "session"},
-		"unavailable": {"starting", "overload", "limited", "timeout"},
+		"unavailable": {"starting", "permissions", "overload", "limited", "timeout"},
 	} {
 		for _, reason := range reasons {
 			v.WithLabelValues(outcome, reason)

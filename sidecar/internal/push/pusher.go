@@ -140,6 +140,8 @@ func fresh(s *wire.State) bool {
 	return time.Since(time.UnixMilli(s.HeartbeatMS)).Abs() < rivalGone
 }
 
+var errRenew = errors.New("permission names need a new epoch")
+
 var errRival = errors.New("another sidecar pushes to this edge")
 
 // push sends batches until one fails. It reports whether the edge was up to date once.
@@ -162,6 +164,9 @@ func (p *Pusher) push(ctx context.Context) (upToDate bool, err error) {
 			upToDate = true
 			p.setStatus("")
 			p.log.Info("edge is up to date", "socket", p.socket, "epoch", hex(p.epoch))
+		}
+		if taken.Renew {
+			return upToDate, errRenew
 		}
 		if taken.More {
 			continue
@@ -205,6 +210,9 @@ func hex(epoch uint64) string { return fmt.Sprintf("%016x", epoch) }
 func (p *Pusher) explain(err error) string {
 	conflict, _ := errors.AsType[*conflictError](err)
 	switch {
+	case errors.Is(err, errRenew):
+		p.log.Info("permission names that no device has any more give way to new ones: pushing everything", "socket", p.socket)
+		return "permissions"
 	case errors.Is(err, errRival): // still
 		p.metrics.Pushes.WithLabelValues("rival").Inc()
 		return "rival"

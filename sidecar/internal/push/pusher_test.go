@@ -157,6 +157,32 @@ func TestPush(t *testing.T) {
 	}
 }
 
+// TestNewEpochForPermissions begins an epoch when a permission name needs the bit of another one.
+func TestNewEpochForPermissions(t *testing.T) {
+	p := newProxy(t)
+	s := start(t, p.socket)
+	eventually(t, "ready", func() bool { return s.Ready() == nil })
+	var names []string
+	for i := range wire.MaxPermissions {
+		names = append(names, fmt.Sprint("p", i))
+	}
+	set, err := s.Permissions(names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.ReleasePermissions(set &^ 1)
+	if _, err := s.Permissions([]string{"new"}); err == nil {
+		t.Fatal("a bit was given to another name within the epoch")
+	}
+	eventually(t, "the edge knows the new name", func() bool {
+		state, _ := p.State()
+		return len(state.Permissions) == 2 && state.Permissions[0] == "p0" && state.Permissions[1] == "new"
+	})
+	if n := metricstest.Value(t, s.metrics, "gatehouse_epochs_total", "reason", "permissions"); n != 1 || s.Ready() != nil {
+		t.Errorf("%v epochs, ready: %v", n, s.Ready())
+	}
+}
+
 func TestWaitsForTheFirstSync(t *testing.T) {
 	p := newProxy(t)
 	before := start(t, p.socket)

@@ -1,0 +1,69 @@
+package credential
+
+import (
+	"errors"
+	"time"
+)
+
+// retryEvery is how often records are looked at again whose permission names had no bit.
+const retryEvery = time.Second
+
+// permit gets bits for the record's permission names; mu is held. Where there are none, the device is told to come
+// again if there will be some soon, or refused; the names are asked for again until then.
+func (v *Verifier) permit(r *record, id string, names []string) error {
+	var err error
+	if r.permissions, err = v.edge.Permissions(names); err == nil {
+		return nil
+	}
+	r.wanted = names
+	var soon interface{ Later() bool }
+	if errors.As(err, &soon) && soon.Later() {
+		r.refusal = notYet
+	} else {
+		r.refusal = refusedRecord
+	}
+	return err
+}
+
+// release gives the bits of a record back that is none any more; mu is held.
+func (v *Verifier) release(r *record) {
+	if r != nil && r.permissions != 0 {
+		v.edge.ReleasePermissions(r.permissions)
+		r.permissions = 0
+	}
+}
+
+// wait has the record looked at again; mu is held.
+func (v *Verifier) wait(id string) {
+	v.waiting[id] = struct{}{}
+	if !v.retries {
+		v.retries = true
+		time.AfterFunc(retryEvery, v.retry)
+	}
+}
+
+// retry looks at those again whose permission names had no bit.
+func (v *Verifier) retry() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.retries = false
+	for id := range v.waiting {
+		r := v.records[id]
+		if r == nil || r.wanted == nil {
+			delete(v.waiting, id)
+			continue
+		}
+		next := *r
+		next.wanted, next.refusal = nil, ""
+		if v.permit(&next, id, r.wanted) == nil {
+			delete(v.waiting, id)
+			v.replace(id, &next)
+		} else if next.refusal != r.refusal {
+			v.replace(id, &next)
+		}
+	}
+	for id := range v.waiting {
+		v.wait(id)
+		return
+	}
+}
