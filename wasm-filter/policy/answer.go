@@ -35,6 +35,10 @@ func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memo
 	}
 	q := question{rule: r.rule, //mutant:TestKeptIsOfOneRule 0
 		target: r.target(), ifNoneMatch: r.list(headerIfNoneMatch), acceptEncoding: r.list(headerAcceptEncoding)}
+	if r.fields[headerIfModifiedSince].lines == 1 &&
+		!r.has(headerIfNoneMatch) { //mutant:TestModifiedSince true
+		q.ifModifiedSince = r.fields[headerIfModifiedSince].value
+	}
 	if r.has(headerIfMatch) || r.has(headerIfUnmodifiedSince) ||
 		r.grpc() || //mutant:TestDecideCache false
 		len(q.acceptEncoding) > maxAcceptEncoding {
@@ -147,12 +151,13 @@ func (e *Edge) serve(d *Decision, nowMS int64, rule *Rule, q *question, s *sourc
 		etag = e.compose(append(append(e.text, "W/"...), etag...))
 	}
 	headers := append(e.fields[:0], [2]string{"cache-status", e.cacheStatus(nowMS, o, stale)}, [2]string{"etag", etag},
-		[2]string{"cache-control", e.cacheControl(rule, o)},
-		[2]string{"age", e.decimal("", max(nowMS-o.PublishedMS, 0)/1000)})
+		[2]string{"cache-control", e.cacheControl(nowMS, rule, o)},
+		[2]string{"age", e.decimal("", max(nowMS-e.state.InStepMS, 0)/1000)})
 	if vary := e.vary(rule, o); vary != "" {
 		headers = append(headers, [2]string{"vary", vary})
 	}
-	if noneMatch(q.ifNoneMatch, o.ETag) {
+	modified, settled := e.lastModified(o)
+	if noneMatch(q.ifNoneMatch, o.ETag) || settled && notModifiedSince(q.ifModifiedSince, modified, nowMS) {
 		d.Action, d.Status, d.Headers, d.Cache = Reply, 304, e.headerMap(headers), CacheNotModified
 		return nil, nil
 	}
@@ -161,6 +166,9 @@ func (e *Edge) serve(d *Decision, nowMS int64, rule *Rule, q *question, s *sourc
 		return nil, wire.ErrNotFound
 	}
 	headers = append(headers, [2]string{"content-type", o.ContentType})
+	if settled {
+		headers = append(headers, [2]string{"last-modified", e.date(modified)})
+	}
 	if encoding != wire.Identity {
 		headers = append(headers, [2]string{"content-encoding", encoding.String()})
 	}
@@ -226,14 +234,16 @@ func (e *Edge) compose(all []byte) string {
 	return unsafe.String(unsafe.SliceData(added), len(added))
 }
 
-// cacheControl lets clients and caches keep an answer for its ttl, and otherwise keep it
-// but ask each time, which is what a 304 is for. What needs a credential is private.
-func (e *Edge) cacheControl(rule *Rule, o *wire.Object) string {
+// cacheControl lets clients and caches keep an answer for what is left of its ttl, and otherwise keep it
+// but ask each time, which is what a 304 is for. What needs a credential is private. Who subtracts Age from
+// max-age (RFC 9111, section 4.2.3) keeps it for shorter, and who doesn't for no longer than it lives.
+func (e *Edge) cacheControl(nowMS int64, rule *Rule, o *wire.Object) string {
+	left := min(o.PublishedMS+int64(o.TTLMS)-nowMS, int64(o.TTLMS)) / 1000 // more than the ttl by a clock that is ahead
 	switch {
 	case o.TTLMS != 0 && rule.Auth != nil:
-		return e.decimal("private, max-age=", int64(o.TTLMS/1000))
+		return e.decimal("private, max-age=", left)
 	case o.TTLMS != 0:
-		return e.decimal("max-age=", int64(o.TTLMS/1000))
+		return e.decimal("max-age=", left)
 	case rule.Auth != nil:
 		return "private, no-cache"
 	default:

@@ -23,6 +23,8 @@ type question struct {
 	device         string // "" unless the rule's objects are per device
 	ifNoneMatch    string
 	acceptEncoding string
+	// ifModifiedSince counts where there is no If-None-Match. An answer to it isn't kept.
+	ifModifiedSince string
 }
 
 // size is that of all parts, bytes.
@@ -93,7 +95,7 @@ func (k *kept) give(d *Decision) {
 // keep copies q and the answer to it.
 func (k *kept) keep(q *question, d *Decision, body *Body, v validity) {
 	size := q.size() + len(d.Key)
-	if size+len(d.Headers) > maxKept {
+	if size+len(d.Headers) > maxKept || q.ifModifiedSince != "" { //mutant:TestModifiedSince false
 		return
 	}
 	if size > cap(k.text) {
@@ -117,10 +119,11 @@ func (k *kept) own(s string) string {
 }
 
 // unchangedUntil is when another answer would be composed of an object that hasn't changed, unix ms: when
-// its age or what is left of its lifetime has another number of seconds, it has expired, or the state is stale.
+// the age of the state or what is left of its lifetime has another number of seconds, it has expired, or the state is
+// stale.
 func (e *Edge) unchangedUntil(nowMS int64, o *wire.Object) int64 {
-	age := max(nowMS-o.PublishedMS, 0) / 1000
-	until := min(o.PublishedMS+(age+1)*1000, e.state.InStepMS+e.config.MaxStaleness.Milliseconds()+1)
+	age := max(nowMS-e.state.InStepMS, 0) / 1000
+	until := min(e.state.InStepMS+(age+1)*1000, e.state.InStepMS+e.config.MaxStaleness.Milliseconds()+1)
 	if o.TTLMS != 0 {
 		expires := o.PublishedMS + int64(o.TTLMS)
 		until = min(until, expires, expires-(expires-nowMS)/1000*1000+1)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 	"github.com/gatehouse/gatehouse/wire"
@@ -121,7 +122,7 @@ func TestKeptIsWhatWouldBeComposed(t *testing.T) {
 		for range random.IntN(3) {
 			lines = append(lines, pick(`if-none-match: "v0"`, `if-none-match: "v1"`, `if-none-match: W/"v1"`, "if-none-match: *", "if-none-match: ",
 				"accept-encoding: gzip", "accept-encoding: ", "accept-encoding: identity;q=0", "accept-encoding: br", `if-match: "v1"`,
-				"content-type: application/json"))
+				"content-type: application/json", "if-modified-since: "+time.UnixMilli(clock-random.Int64N(9000)).UTC().Format(imfFixdate)))
 		}
 		for range 5 {
 			kept, composed, reads := w.ask(clock, lines...)

@@ -22,6 +22,7 @@ const (
 	headerMethod header = iota
 	headerTarget        // :path, with its query
 	headerIfNoneMatch
+	headerIfModifiedSince
 	headerAcceptEncoding
 	headerIfMatch
 	headerIfUnmodifiedSince
@@ -150,6 +151,7 @@ func (c *Config) knownHeaders() (k knownHeaders) {
 	k.add(":method", headerMethod)
 	k.add(":path", headerTarget)
 	k.add("if-none-match", headerIfNoneMatch)
+	k.add("if-modified-since", headerIfModifiedSince)
 	k.add("accept-encoding", headerAcceptEncoding)
 	k.add("if-match", headerIfMatch)
 	k.add("if-unmodified-since", headerIfUnmodifiedSince)

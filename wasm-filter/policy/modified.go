@@ -1,0 +1,47 @@
+package policy
+
+import (
+	"time"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// settleMS is how long after a second has ended, ms, the clocks of Redis and of the sidecar may still differ on that.
+const settleMS = 1000
+
+// lastModified is when o was published, in unix seconds, and whether that tells it from all that it ever was: two versions of
+// one second have the same, so it is given away only when the edge has all that was written in that second (RFC 9110,
+// section 8.8.2.2).
+func (e *Edge) lastModified(o *wire.Object) (unix int64, settled bool) {
+	unix = o.PublishedMS / 1000
+	return unix, e.state.InStepMS >= (unix+1)*1000+settleMS //mutant:TestModifiedSince true
+}
+
+// imfFixdate is the form of dates that is sent (RFC 9110, section 5.6.7), in UTC.
+const imfFixdate = "Mon, 02 Jan 2006 15:04:05 GMT"
+
+// date is a time in unix seconds as a header has it; it is valid until the next decision.
+func (e *Edge) date(unix int64) string {
+	return e.compose(time.Unix(unix, 0).UTC().AppendFormat(e.text, imfFixdate))
+}
+
+// notModifiedSince reports whether If-Modified-Since, "" for none, makes the answer on what was modified at a time, in
+// unix seconds, a 304 (RFC 9110, section 13.1.3). What is no date doesn't.
+func notModifiedSince(since string, modified, nowMS int64) bool {
+	return since != "" && notModified(since, modified, nowMS)
+}
+
+//go:noinline
+func notModified(since string, modified, nowMS int64) bool {
+	for _, form := range [...]string{imfFixdate, "Monday, 02-Jan-06 15:04:05 GMT", time.ANSIC} {
+		t, err := time.Parse(form, since)
+		if err != nil {
+			continue
+		}
+		if form[6] == ',' && t.UnixMilli() > nowMS+50*365*24*time.Hour.Milliseconds() {
+			t = t.AddDate(-100, 0, 0) // two digits of a year: of the past, if it would be more than 50 years ahead
+		}
+		return modified <= t.Unix()
+	}
+	return false
+}

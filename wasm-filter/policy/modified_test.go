@@ -1,0 +1,100 @@
+package policy
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestModifiedSince is of an object that was published at 22:13:15 (RFC 9110, section 13.1.3).
+func TestModifiedSince(t *testing.T) {
+	const published = "Tue, 14 Nov 2023 22:13:15 GMT"
+	tests := []struct {
+		name   string
+		inStep int64 // when, by the time of publishing, ms
+		lines  []string
+		status int
+	}{
+		{"as it was published", 4000, []string{"if-modified-since: " + published}, 304},
+		{"later", 4000, []string{"if-modified-since: Tue, 14 Nov 2023 22:13:16 GMT"}, 304},
+		{"earlier", 4000, []string{"if-modified-since: Tue, 14 Nov 2023 22:13:14 GMT"}, 200},
+		{"RFC 850", 4000, []string{"if-modified-since: Tuesday, 14-Nov-23 22:13:15 GMT"}, 304},
+		{"RFC 850, of a year that is past", 4000, []string{"if-modified-since: Monday, 14-Nov-94 22:13:15 GMT"}, 200},
+		{"RFC 850, of a year more than 50 years ahead", 4000, []string{"if-modified-since: Tuesday, 14-Nov-68 22:13:15 GMT"}, 304},
+		{"RFC 850, of a year that would be more than 50 years ahead once more", 4000, []string{"if-modified-since: Tuesday, 14-Dec-73 22:13:15 GMT"}, 200},
+		{"asctime", 4000, []string{"if-modified-since: Tue Nov 14 22:13:15 2023"}, 304},
+		{"another zone", 4000, []string{"if-modified-since: Tue, 14 Nov 2023 22:13:15 CET"}, 200},
+		{"no date", 4000, []string{"if-modified-since: yesterday"}, 200},
+		{"empty", 4000, []string{"if-modified-since: "}, 200},
+		{"two lines", 4000, []string{"if-modified-since: " + published, "if-modified-since: " + published}, 200},
+		{"If-None-Match counts, and doesn't match", 4000, []string{"if-modified-since: " + published, `if-none-match: "v0"`}, 200},
+		{"If-None-Match counts, be it empty", 4000, []string{"if-modified-since: " + published, "if-none-match: "}, 200},
+		{"If-None-Match counts, and matches", 4000, []string{"if-modified-since: Tue, 14 Nov 2023 22:13:14 GMT", `if-none-match: "v1"`}, 304},
+		{"another version of that second may be under way", 1999, []string{"if-modified-since: " + published}, 200},
+		{"none is under way", 2000, []string{"if-modified-since: " + published}, 304},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m := newMemory()
+			m.put("/a", 0)
+			m.guard = 1 << 8
+			m.state.InStepMS = now - 5000 + tt.inStep
+			e := newEdge(t, `{"rules": [{"match": {"path": "/a"}, "cache": {}}]}`)
+			e.SetState(m.state)
+			for range 3 { // composed, kept, and answered by what is kept
+				for _, with := range []bool{false, true} {
+					want, lines := 200, []string{"GET /a"}
+					if with {
+						want, lines = tt.status, append(lines, tt.lines...)
+					}
+					r := read(e, lines...)
+					var d Decision
+					e.Decide(&d, now, &r, m, &Answers{})
+					_, got := headerOf(d, "last-modified")
+					if wanted := d.Status == 200 && tt.inStep >= 2000; d.Status != want || got != wanted {
+						t.Errorf("%q: got %d with Last-Modified: %v; want %d, %v", lines, d.Status, got, want, wanted)
+					}
+					if slices.ContainsFunc(e.kept[:], func(k kept) bool { return k.ifModifiedSince != "" }) {
+						t.Error("what is kept refers to the header of a request")
+					}
+				}
+			}
+		})
+	}
+}
+
+func headerOf(d Decision, name string) (value string, ok bool) {
+	for _, h := range fieldsOf(d) {
+		if h[0] == name {
+			value, ok = strings.TrimPrefix(value+", "+h[1], ", "), true
+		}
+	}
+	return value, ok
+}
+
+// TestClientsKeepNoLongerThanItLives: whoever keeps an answer for max-age, less Age or not, must not have it when the object has ended.
+func TestClientsKeepNoLongerThanItLives(t *testing.T) {
+	for _, ttl := range []int64{1, 999, 1000, 1500, 60_000} {
+		m := newMemory()
+		m.put("/a", uint64(ttl))
+		for age := int64(-2500); age < min(ttl, 7000); age += 137 {
+			m.state.InStepMS = now - 5000 + age - 700
+			d := decideAt(t, m, now-5000+age, `{"rules": [{"match": {"path": "/a"}, "cache": {}}]}`, "GET /a")
+			control, _ := headerOf(d, "cache-control")
+			left, err := strconv.ParseInt(strings.TrimPrefix(control, "max-age="), 10, 64)
+			if err != nil || d.Status != 200 || left*1000 > ttl || left*1000 > ttl-age || left*1000 <= min(ttl-age, ttl)-1000 {
+				t.Errorf("ttl %d ms after %d ms: got %d with %q, want the whole seconds that are left", ttl, age, d.Status, control)
+			}
+		}
+	}
+}
+
+func decideAt(t *testing.T, m *memory, nowMS int64, config string, lines ...string) (d Decision) {
+	t.Helper()
+	e := newEdge(t, config)
+	e.SetState(m.state)
+	r := read(e, lines...)
+	e.Decide(&d, nowMS, &r, m, &Answers{})
+	return d
+}
