@@ -56,7 +56,7 @@ func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 		return false
 	}
 	if pending == nil {
-		source := c.vm.host.source()
+		source := c.vm.source()
 		if d.New {
 			if wait := c.holds.wait(source, nowMS); wait > 0 {
 				s.held(d.Action, wait)
@@ -91,7 +91,7 @@ func (s *stream) held(a policy.Action, seconds uint16) {
 // refresh verifies a credential behind the request that it was good for.
 func (c *calls) refresh(d *policy.Decision) {
 	verify := policy.Decision{Action: policy.Verify, Credential: d.Credential, Digest: d.Digest}
-	if c.inFlight[callKey(&verify)] == nil && c.dispatch(c.newCall(&verify, c.vm.host.source())) {
+	if c.inFlight[callKey(&verify)] == nil && c.dispatch(c.newCall(&verify, c.vm.source())) {
 		c.vm.count(policy.AuthRefresh)
 	}
 }

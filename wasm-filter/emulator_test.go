@@ -34,6 +34,7 @@ type emulator struct {
 	counts  map[policy.Counter]uint64
 	logs    []string
 	from    string            // address of clients
+	states  map[string]string // the filter state
 	claims  map[string]string // of a token of the metadata "gatehouse"
 	// beforeState, if it is set, is called before each writing of the state.
 	beforeState func()
@@ -205,7 +206,9 @@ func (e *emulator) requestHeaders() []byte {
 
 func (e *emulator) requestBody(size int) []byte { return e.result(e.body[:size]) }
 
-func (e *emulator) source() string { return e.from }
+func (e *emulator) source() []byte { return e.result([]byte(e.from)) }
+
+func (e *emulator) filterState(name string) []byte { return e.result([]byte(e.states[name])) }
 
 func (e *emulator) claim(metadata, name string) string {
 	if metadata != "gatehouse" {

@@ -172,6 +172,37 @@ func TestSecretStaysHere(t *testing.T) {
 	}
 }
 
+// TestSource: where a request comes from is what the configuration says, whatever else says another address.
+func TestSource(t *testing.T) {
+	with := func(source string) string { return strings.Replace(rules, "{", `{"source": `+source+`, `, 1) }
+	tests := []struct {
+		name, config string
+		lines        [][2]string
+		state, want  string
+	}{
+		{"envoy's", with(`"envoy"`), [][2]string{{"x-forwarded-for", "198.51.100.1"}}, "198.51.100.2", "203.0.113.7"},
+		{"by default", rules, [][2]string{{"x-forwarded-for", "198.51.100.1"}}, "198.51.100.2", "203.0.113.7"},
+		{"a header's", with(`{"header": "X-Real-IP"}`), [][2]string{{"x-real-ip", "198.51.100.1"}}, "", "198.51.100.1"},
+		{"the last of a header", with(`{"header": "x-forwarded-for"}`), [][2]string{{"x-forwarded-for", "192.0.2.1, 198.51.100.1"}}, "", "198.51.100.1"},
+		{"the last of several lines", with(`{"header": "x-forwarded-for"}`), [][2]string{{"x-forwarded-for", "192.0.2.1"}, {"x-forwarded-for", "198.51.100.1:80"}}, "", "198.51.100.1"},
+		{"no address last", with(`{"header": "x-forwarded-for"}`), [][2]string{{"x-forwarded-for", "192.0.2.1, unknown"}}, "", ""},
+		{"no header", with(`{"header": "x-real-ip"}`), nil, "", ""},
+		{"the filter state's", with(`{"filter_state": "gatehouse.source"}`), [][2]string{{"x-forwarded-for", "198.51.100.1"}}, "198.51.100.2", "198.51.100.2"},
+		{"no filter state", with(`{"filter_state": "other"}`), nil, "198.51.100.2", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			e := emulate(t, tt.config)
+			e.from, e.states = "203.0.113.7:4711", map[string]string{"gatehouse.source": tt.state}
+			send(e, "/v1/telemetry", tt.lines...)
+			request, err := wire.ParseVerifyRequest(e.calls[0].body)
+			if err != nil || request.Source != tt.want {
+				t.Errorf("got source %q, %v; want %q", request.Source, err, tt.want)
+			}
+		})
+	}
+}
+
 func TestUnreadableHeaders(t *testing.T) {
 	e := emulate(t, `{}`) // rules that let everything pass
 	e.mute = true

@@ -34,8 +34,10 @@ type host interface {
 	requestHeaders() []byte
 	// requestBody is the first size bytes of the buffered request body.
 	requestBody(size int) []byte
-	// source is the client's address without its port, as the proxy trusts it; "" if unknown.
-	source() string
+	// source is the client's address, with its port, as the proxy trusts it; nil if unknown.
+	source() []byte
+	// filterState is an object of the request's or its connection's filter state; nil if there is none.
+	filterState(name string) []byte
 	// claim is a claim of the token that the proxy's JWT filter has validated for the
 	// request and put aside as metadata; "" if there is none. It is the callback's, too.
 	claim(metadata, name string) string

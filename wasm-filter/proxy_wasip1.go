@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"math"
-	"net/netip"
 	"time"
 	"unsafe"
 
@@ -77,17 +76,9 @@ func (*proxy) requestHeaders() []byte { return orNil(abi.Pairs(abi.RequestHeader
 
 func (*proxy) requestBody(size int) []byte { return orNil(abi.BufferBytes(abi.RequestBody, size)) }
 
-func (*proxy) source() string {
-	address, err := abi.Property("source\x00address")
-	if err != nil {
-		return ""
-	}
-	ap, err := netip.ParseAddrPort(string(address))
-	if err != nil {
-		return "" // not an IP address: a unix socket
-	}
-	return ap.Addr().WithZone("").Unmap().String()
-}
+func (*proxy) source() []byte { return orNil(abi.Property("source\x00address")) }
+
+func (*proxy) filterState(name string) []byte { return orNil(abi.Property("filter_state\x00" + name)) }
 
 func (*proxy) claim(metadata, name string) string {
 	value := orNil(abi.Property("metadata\x00filter_metadata\x00envoy.filters.http.jwt_authn\x00" + metadata + "\x00" + name))

@@ -203,6 +203,17 @@ func (v *vm) giveUp() {
 	}
 }
 
+// source is the address that the request of the current context comes from, without its port; "" if unknown.
+func (v *vm) source() string {
+	switch from := &v.edge.Config().Source; {
+	case from.Header != "":
+		return policy.AddressIn(v.host.requestHeaders(), from.Header)
+	case from.FilterState != "":
+		return policy.Address(string(v.host.filterState(from.FilterState)))
+	}
+	return policy.Address(string(v.host.source()))
+}
+
 func (v *vm) count(counter policy.Counter) { v.counts[counter]++ }
 
 // flush adds what was counted to the proxy's counters.

@@ -22,6 +22,8 @@ type Config struct {
 	// SidecarTimeout bounds a call, and so how long a request waits for one.
 	SidecarTimeout time.Duration
 	Credentials    Credentials
+	// Source is where the client's address is found.
+	Source Source
 	// SessionMetadata is where the proxy's JWT filter puts a token's claims, its
 	// payload_in_metadata; "": tokens count for nothing.
 	SessionMetadata string
@@ -31,6 +33,9 @@ type Config struct {
 	// MaxStaleness is how long cached answers are given while the sidecar can't show
 	// that the edge is in step with Redis.
 	MaxStaleness time.Duration
+	// MaxAuthStaleness is how long devices are let in while the sidecar can't show that the edge is in step with
+	// Redis; 0: for as long as their verdicts last.
+	MaxAuthStaleness time.Duration
 	// ServeStale gives cached answers also beyond MaxStaleness, and says so in them;
 	// otherwise requests go upstream then.
 	ServeStale bool
@@ -48,6 +53,13 @@ type Credentials struct {
 	Basic                  bool
 	// Forward sends the secret upstream also where it has let a device in.
 	Forward bool
+}
+
+// Source says where the address is that a request comes from, by which the sidecar limits wrong secrets: in a header or in the
+// proxy's filter state or, if neither is named, where the proxy itself takes it from.
+type Source struct {
+	Header      string // lower case
+	FilterState string // the name of an object
 }
 
 // Rule is what happens to the requests that it matches. Without anything else they pass.
@@ -109,7 +121,7 @@ func Parse(tree any) (*Config, error) {
 
 func (d *decoder) config(tree any) *Config {
 	c := &Config{}
-	m := d.fields("", tree, "push_listener", "sidecar", "credentials", "session", "verdict_grace", "max_staleness", "stale", "rules", "default", "strip_override_headers")
+	m := d.fields("", tree, "push_listener", "sidecar", "credentials", "source", "session", "verdict_grace", "max_staleness", "max_auth_staleness", "stale", "rules", "default", "strip_override_headers")
 	if m == nil {
 		return c
 	}
@@ -122,6 +134,11 @@ func (d *decoder) config(tree any) *Config {
 	d.sidecar(c, m["sidecar"])
 	c.MaxStaleness = d.duration("max_staleness", m["max_staleness"], defaultMaxStaleness, minMaxStaleness, maxMaxStaleness)
 	c.VerdictGrace = d.duration("verdict_grace", m["verdict_grace"], 0, 0, maxVerdictGrace)
+	if c.MaxAuthStaleness = d.duration("max_auth_staleness", m["max_auth_staleness"], 0, 0, maxMaxStaleness); 0 < c.MaxAuthStaleness && c.MaxAuthStaleness < minMaxStaleness {
+		d.problem("max_auth_staleness", "is %s, want %s to %s, or 0s for no bound", c.MaxAuthStaleness, minMaxStaleness, maxMaxStaleness)
+	} else if c.MaxAuthStaleness > 0 && c.VerdictGrace > c.MaxAuthStaleness {
+		d.problem("verdict_grace", "is %s, and no verdict counts for longer than max_auth_staleness, %s, while the sidecar is away: want at most that", c.VerdictGrace, c.MaxAuthStaleness)
+	}
 	c.ServeStale = d.oneOf("stale", m["stale"], "bypass", "serve") == "serve"
 	c.DenyByDefault = d.oneOf("default", m["default"], "pass", "deny") == "deny"
 	c.KeepOverrides = !d.boolean("strip_override_headers", m["strip_override_headers"], true)
@@ -131,6 +148,7 @@ func (d *decoder) config(tree any) *Config {
 			c.SessionMetadata = d.text("session.metadata", m["metadata"])
 		}
 	}
+	c.Source = d.source(m["source"])
 	rules := d.list("rules", m["rules"])
 	if len(rules) > maxRules {
 		d.problem("rules", "%d rules, at most %d", len(rules), maxRules)
@@ -173,6 +191,29 @@ func (d *decoder) credentials(v any) Credentials {
 		d.problem("credentials.secret_header", "%q is also the id_header", c.SecretHeader)
 	}
 	return c
+}
+
+func (d *decoder) source(v any) (s Source) {
+	if v == nil || v == "envoy" {
+		return s
+	}
+	if _, ok := v.(map[string]any); !ok {
+		d.problem("source", "is %s, want envoy, {header: NAME} or {filter_state: NAME}", kind(v))
+		return s
+	}
+	m := d.fields("source", v, "header", "filter_state")
+	if (m["header"] == nil) == (m["filter_state"] == nil) {
+		d.problem("source", "needs either header or filter_state")
+		return s
+	}
+	if m["header"] != nil {
+		s.Header = d.header("source.header", m["header"])
+		return s
+	}
+	if s.FilterState = d.text("source.filter_state", m["filter_state"]); strings.IndexByte(s.FilterState, 0) >= 0 {
+		d.problem("source.filter_state", "%q has a NUL", s.FilterState)
+	}
+	return s
 }
 
 func (d *decoder) rule(at string, v any) Rule {

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 	"github.com/gatehouse/gatehouse/wire"
@@ -217,6 +218,8 @@ func (e *Edge) authorize(d *Decision, nowMS int64, r *Request, mem Memory, answe
 	case standing == wire.Found && nowMS < v.ExpiresMS:
 		e.judge(d, nowMS, r.rule, v.Outcome, v.Permissions)
 		d.Refresh = v.RefreshAfterMS != 0 && nowMS >= v.RefreshAfterMS
+	case !e.mayAllow(nowMS): // whatever the sidecar says
+		d.unavailable(1)
 	case !answers.Unreachable:
 		d.Action, d.Auth, d.Outdated = Verify, AuthVerify, outdated(err)
 		d.New = standing == wire.New && e.heard(nowMS)
@@ -251,16 +254,29 @@ func (e *Edge) heard(nowMS int64) bool { return e.recent(nowMS, e.state.Heartbea
 
 // recent reports whether t is at most max_staleness ago. One that lies ahead is of before the
 // clock was set back, and may be from any time.
-func (e *Edge) recent(nowMS, t int64) bool {
+func (e *Edge) recent(nowMS, t int64) bool { return within(nowMS, t, e.config.MaxStaleness) }
+
+// mayAllow reports whether what lets a device in counts: where that is bounded, only while the edge was in step with Redis
+// lately, since what was revoked later hasn't arrived.
+func (e *Edge) mayAllow(nowMS int64) bool {
+	return e.config.MaxAuthStaleness == 0 || within(nowMS, e.state.InStepMS, e.config.MaxAuthStaleness)
+}
+
+// within reports whether t is at most so long ago, unix ms each.
+func within(nowMS, t int64, most time.Duration) bool {
 	const sameClock = 1000 // the sidecar's time and the proxy's are of one clock
 	age := nowMS - t
-	return -sameClock <= age && age <= e.config.MaxStaleness.Milliseconds()
+	return -sameClock <= age && age <= most.Milliseconds()
 }
 
 // judge turns a verdict on the decision's credential into a decision under a rule.
 func (e *Edge) judge(d *Decision, nowMS int64, rule int, outcome wire.Outcome, permissions uint64) {
 	if outcome != wire.Allow {
 		e.deny(d, nowMS)
+		return
+	}
+	if !e.mayAllow(nowMS) { //mutant:TestMaxAuthStaleness false
+		d.unavailable(1)
 		return
 	}
 	d.Outdated = bits.Len64(permissions) > len(e.state.Permissions)

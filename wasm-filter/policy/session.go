@@ -55,6 +55,8 @@ func (e *Edge) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers *
 	switch {
 	case answers.Unreachable:
 		d.unavailable(1)
+	case !e.mayAllow(nowMS): //mutant:TestMaxAuthStaleness false
+		d.unavailable(1)
 	case issued == nil:
 		d.Digest = cred.digest(&e.state.Keys)
 		v, standing, _ := e.find(cred.ID, &d.Digest, mem)

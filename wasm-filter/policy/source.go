@@ -1,0 +1,35 @@
+package policy
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
+)
+
+// Address is text as an IP address, which may come with a port, in the form in which sources are compared; "" if it is none.
+func Address(text string) string {
+	text = strings.Trim(text, " \t")
+	if ap, err := netip.ParseAddrPort(text); err == nil {
+		return canonical(ap.Addr())
+	}
+	if a, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(text, "["), "]")); err == nil {
+		return canonical(a)
+	}
+	return ""
+}
+
+func canonical(a netip.Addr) string { return a.WithZone("").Unmap().String() }
+
+// AddressIn is the address in a header: of several the last one, which the nearest proxy has added. What comes before it the
+// client may have written.
+func AddressIn(headers []byte, name string) string {
+	fields, _ := headermap.ParseFields(headers)
+	last := ""
+	for fields.More() {
+		if n, value := fields.Next(); n == name {
+			last = value
+		}
+	}
+	return Address(last[strings.LastIndexByte(last, ',')+1:])
+}
