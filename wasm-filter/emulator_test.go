@@ -58,6 +58,7 @@ type exchange struct {
 	reply       *reply
 	resumed     bool
 	cacheStatus string
+	notes       []string // the others
 }
 
 type reply struct {
@@ -228,7 +229,14 @@ func (e *emulator) addRequestHeader(name, value string) {
 	x.request = append(x.request, [2]string{clone(name), clone(value)})
 }
 
-func (e *emulator) setCacheStatus(value string) { e.streams[e.current].cacheStatus = clone(value) }
+func (e *emulator) note(n policy.Note, value string) {
+	x := e.streams[e.current]
+	if n == policy.NoteCacheStatus {
+		x.cacheStatus = clone(value)
+		return
+	}
+	x.notes = append(x.notes, n.String()+": "+value)
+}
 
 func (e *emulator) reply(status int, headers, body []byte) {
 	x := e.streams[e.current]

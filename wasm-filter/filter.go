@@ -86,7 +86,7 @@ func (s *stream) reply(d *policy.Decision) action {
 func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 	v := s.vm
 	if d.CacheStatus != "" {
-		v.host.setCacheStatus(d.CacheStatus)
+		v.host.note(policy.NoteCacheStatus, d.CacheStatus)
 	}
 	s.disown(r)
 	if d.Device != "" {
@@ -95,6 +95,10 @@ func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 		}
 		v.host.addRequestHeader(policy.DeviceHeader, d.Device)
 		v.host.addRequestHeader(policy.PermissionsHeader, v.edge.Names(d.Permissions))
+		if vary := v.edge.Vary(r); vary != "" { //mutant:TestPrivacy false
+			v.host.note(policy.NoteVary, vary)
+			v.host.note(policy.NoteCacheControl, "private")
+		}
 	}
 }
 

@@ -172,6 +172,34 @@ func TestSecretStaysHere(t *testing.T) {
 	}
 }
 
+// TestPrivacy: what the upstream answers to a device says for whom it is.
+func TestPrivacy(t *testing.T) {
+	scoped := strings.Replace(rules, `{"query": ["lang"]}`, `{"scope": "device"}`, 1)
+	vary := "gatehouse_vary: x-device-id, x-device-token"
+	for _, tt := range []struct {
+		name, config, method, path string
+		want                       []string
+	}{
+		{"a miss", rules, "GET", "/v1/private/1", []string{vary, "gatehouse_cache_control: private"}},
+		{"a miss, HEAD", rules, "HEAD", "/v1/private/1", []string{vary, "gatehouse_cache_control: private"}},
+		{"a miss of a device", scoped, "GET", "/v1/private/1", []string{"gatehouse_vary: *", "gatehouse_cache_control: private"}},
+		{"auth without a cache", rules, "GET", "/v1/telemetry", []string{vary, "gatehouse_cache_control: private"}},
+		{"what is no read", rules, "POST", "/v1/telemetry", nil},
+		{"no auth", rules, "PUT", "/v1/products/1", nil},
+		{"a token's, too", strings.Replace(rules, "{", `{"session": {"metadata": "gatehouse"}, `, 1), "GET", "/v1/telemetry", []string{vary + ", authorization", "gatehouse_cache_control: private"}},
+		{"basic", strings.Replace(rules, `{"id_header": "x-device-id", "secret_header": "x-device-token"}`, `{"basic": true}`, 1), "GET", "/v1/telemetry", []string{"gatehouse_vary: authorization", "gatehouse_cache_control: private"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			e := emulate(t, tt.config)
+			putVerdict(e, e.clock+1000)
+			x := e.streams[e.begin([][2]string{{":method", tt.method}, {":path", tt.path}, {"x-device-id", "dev"}, {"x-device-token", "s3cret"}, {"authorization", "Basic ZGV2OnMzY3JldA=="}}, true)]
+			if !x.went() || !slices.Equal(x.notes, tt.want) {
+				t.Errorf("got %q (upstream: %v), want %q", x.notes, x.went(), tt.want)
+			}
+		})
+	}
+}
+
 // TestSource: where a request comes from is what the configuration says, whatever else says another address.
 func TestSource(t *testing.T) {
 	with := func(source string) string { return strings.Replace(rules, "{", `{"source": `+source+`, `, 1) }

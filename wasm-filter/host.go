@@ -43,9 +43,9 @@ type host interface {
 	claim(metadata, name string) string
 	removeRequestHeader(name string)
 	addRequestHeader(name, value string)
-	// setCacheStatus lays the Cache-Status of a response from upstream where the route
-	// configuration takes it from: adding it here would be a callback for every response.
-	setCacheStatus(value string)
+	// note lays down what the route configuration adds to the response from upstream: adding it here would be a
+	// callback for every response.
+	note(n policy.Note, value string)
 	// reply answers the request, with headers of headermap.Append; its context must pause and may
 	// not reply again.
 	reply(status int, headers, body []byte)

@@ -155,7 +155,7 @@ func (q *quiet) show(id uint32) {
 func (q *quiet) reply(status int, _, _ []byte) { q.status = status }
 func (*quiet) removeRequestHeader(string)      {}
 func (*quiet) addRequestHeader(string, string) {}
-func (*quiet) setCacheStatus(string)           {}
+func (*quiet) note(policy.Note, string)        {}
 
 // TestHostileRequests sends what a client can send at the limits of the proxy, and beyond
 // the arena. Each gets an answer, and the next good request its own.

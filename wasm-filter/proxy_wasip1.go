@@ -93,11 +93,9 @@ func (p *proxy) addRequestHeader(name, value string) {
 	p.check(abi.AddHeader(abi.RequestHeaders, name, value), "add request header", name)
 }
 
-// setCacheStatus implements host: Envoy keeps a property as filter state, under its name
-// behind "wasm.".
-func (p *proxy) setCacheStatus(value string) {
-	const property = "gatehouse_cache_status"
-	p.check(abi.SetProperty(property, value), "set property", property)
+// note implements host: Envoy keeps a property as filter state, under its name behind "wasm.".
+func (p *proxy) note(n policy.Note, value string) {
+	p.check(abi.SetProperty(n.String(), value), "set property", n.String())
 }
 
 func (p *proxy) reply(status int, headers, body []byte) {

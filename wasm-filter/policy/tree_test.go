@@ -45,7 +45,7 @@ func TestParseBytes(t *testing.T) {
 	}{
 		{"empty", nil, "configuration: is empty"},
 		{"text", []byte("rules: []"), "configuration: neither JSON"},
-		{"truncated Struct", structBytes(t, full)[:50], "configuration: neither JSON"},
+		{"truncated Struct", structBytes(t, full)[:len(structBytes(t, full))-1], "configuration: neither JSON"},
 		{"wrong types in a Struct", structBytes(t, `{"max_staleness": 30, "rules": true, "push_listener": null}`), "max_staleness: is 30, want a duration"},
 	}
 	for _, tt := range tests {

@@ -109,16 +109,15 @@ filter_chains:
     typed_config:
       "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
       http_filters:
-      {{- if .Values.sessions.enabled }}
-      - {{- include "gatehouse.sessionFilter" . | nindent 8 }}
+      {{- range $filter := include "gatehouse.filters" . | fromJsonArray }}
+      - {{- include $filter $ | nindent 8 }}
       {{- end }}
-      - {{- include "gatehouse.edgeFilter" . | nindent 8 }}
       - name: envoy.filters.http.router
         typed_config:
           "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
       route_config:
         name: edge
-        {{- include "gatehouse.cacheStatus" . | nindent 8 }}
+        {{- include "gatehouse.notes" . | nindent 8 }}
         virtual_hosts:
         - name: upstream
           domains: ["*"]

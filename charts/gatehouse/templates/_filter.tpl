@@ -4,17 +4,54 @@ sidecar: {cluster: gatehouse-sidecar, timeout: {{ .Values.sidecarTimeout }}}
 {{- with .Values.credentials }}
 credentials: {{ toJson . }}
 {{- end }}
+source: {{ include "gatehouse.source" . }}
 {{- if .Values.sessions.enabled }}
 session: {metadata: gatehouse}
 {{- end }}
 verdict_grace: {{ .Values.verdictGrace }}
 max_staleness: {{ .Values.maxStaleness }}
+max_auth_staleness: {{ .Values.maxAuthStaleness }}
 stale: {{ .Values.stale }}
 {{- with .Values.rules }}
 rules:
 {{ toYaml . }}
 {{- end }}
 default: {{ .Values.default }}
+strip_override_headers: {{ .Values.stripOverrideHeaders }}
+{{- end }}
+
+{{/* Where the address of a client is, as JSON. Istio's inbound listeners believe x-forwarded-for, which clients write. */}}
+{{- define "gatehouse.source" -}}
+{{- if .Values.source }}{{ toJson .Values.source }}
+{{- else if and (eq .Values.mode "istio") (eq .Values.istio.context "sidecar") }}{{ toJson (dict "filter_state" "gatehouse.source") }}
+{{- else }}envoy
+{{- end }}
+{{- end }}
+
+{{/* Lays down the address of the connection, for source: {filter_state: gatehouse.source}: see envoy/envoy.yaml. */}}
+{{- define "gatehouse.sourceFilter" -}}
+name: envoy.filters.http.set_filter_state
+typed_config:
+  "@type": type.googleapis.com/envoy.extensions.filters.http.set_filter_state.v3.Config
+  on_request_headers:
+  - object_key: gatehouse.source
+    factory_key: envoy.string
+    format_string: {text_format_source: {inline_string: "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%"}}
+{{- end }}
+
+{{/* The filters of a connection manager, in their order, as a JSON list of names of templates. */}}
+{{- define "gatehouse.filters" -}}
+{{- $filters := list }}
+{{- if .Values.sessions.enabled }}{{ $filters = append $filters "gatehouse.sessionFilter" }}{{ end }}
+{{- if eq (include "gatehouse.source" .) (toJson (dict "filter_state" "gatehouse.source")) }}{{ $filters = append $filters "gatehouse.sourceFilter" }}{{ end }}
+{{- toJson (append $filters "gatehouse.edgeFilter") }}
+{{- end }}
+
+{{/* Rules match paths, so a request must have one spelling: for a connection manager that others make. */}}
+{{- define "gatehouse.normalisation" -}}
+normalize_path: true
+merge_slashes: true
+path_with_escaped_slashes_action: REJECT_REQUEST
 {{- end }}
 
 {{/* The VM of every plugin: the same everywhere but for its configuration, or the plugins
@@ -46,10 +83,14 @@ typed_config:
 {{- end }}
 
 {{/* What the edge filter says of a request that it has passed on, for a route configuration. */}}
-{{- define "gatehouse.cacheStatus" -}}
+{{- define "gatehouse.notes" -}}
 response_headers_to_add:
 - header: {key: cache-status, value: "%FILTER_STATE(wasm.gatehouse_cache_status:PLAIN)%"}
   append_action: APPEND_IF_EXISTS_OR_ADD
+- header: {key: vary, value: "%FILTER_STATE(wasm.gatehouse_vary:PLAIN)%"}
+  append_action: APPEND_IF_EXISTS_OR_ADD
+- header: {key: cache-control, value: "%FILTER_STATE(wasm.gatehouse_cache_control:PLAIN)%"}
+  append_action: ADD_IF_ABSENT
 {{- end }}
 
 {{/* Envoy's own filter for tokens, which goes before the edge filter: see envoy/envoy.yaml. */}}
@@ -130,6 +171,12 @@ address:
   socket_address: {address: {{ .Values.envoy.address | quote }}, port_value: {{ .Values.envoy.telemetryPort }}}
 filter_chains:
 - filters:
+  # Instead of the limits below, which it is exempt from. Probes and Prometheus have a few connections.
+  - name: envoy.filters.network.connection_limit
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.filters.network.connection_limit.v3.ConnectionLimit
+      stat_prefix: gatehouse_telemetry
+      max_connections: 256
   - name: envoy.filters.network.http_connection_manager
     typed_config:
       "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
@@ -158,10 +205,19 @@ filter_chains:
             route: {cluster: envoy-admin, timeout: 10s}
           {{- end }}
       stat_prefix: gatehouse_telemetry
-      common_http_protocol_options: {idle_timeout: 60s}
+      common_http_protocol_options:
+        idle_timeout: 60s
+        max_connection_duration: 600s
+        max_headers_count: 50
+      max_request_headers_kb: 8
       stream_idle_timeout: 15s
+      stream_flush_timeout: 15s
       request_timeout: 10s
       request_headers_timeout: 5s
+      http2_protocol_options:
+        max_concurrent_streams: 10
+        initial_stream_window_size: 65536
+        initial_connection_window_size: 65536
 per_connection_buffer_limit_bytes: 32768
 # Or a flood at the edge would have the pod restarted.
 ignore_global_conn_limit: true

@@ -40,6 +40,8 @@
 {{- if not $v.istio.workloadSelector }}
 {{- fail "istio.workloadSelector: is empty: give the labels of the workload's pods, or the whole namespace would get the filter" }}
 {{- end }}
+{{- else if hasKey (ternary $v.source dict (kindIs "map" $v.source)) "filter_state" }}
+{{- fail "source.filter_state: nothing lays it down in mode envoy-gateway: leave source empty, and say by a ClientTrafficPolicy where the address is" }}
 {{- else if not $v.envoyGateway.gateway }}
 {{- fail "envoyGateway.gateway: is empty: give the name of the Gateway" }}
 {{- else if not $v.envoyGateway.xdsListeners }}
