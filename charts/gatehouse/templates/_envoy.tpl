@@ -144,6 +144,10 @@ filter_chains:
       request_timeout: 60s
       request_headers_timeout: 10s
       max_request_headers_kb: 16
+      # HTTP/1.0, nginx's default, would get 426.
+      http_protocol_options:
+        accept_http_10: true
+        default_host_for_http_10: upstream
       http2_protocol_options:
         max_concurrent_streams: 100
         initial_stream_window_size: 65536
