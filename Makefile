@@ -22,7 +22,7 @@ DEMO := build/gatehouse-demo
 detach := $(if $(filter-out 0 no false,$(DETACH)),--detach)
 
 .DEFAULT_GOAL := help
-.PHONY: help run stop build test chaos mutation loadtest bench-check check chart-check chart-readme images chart-e2e clean
+.PHONY: help run stop build test conformance chaos mutation loadtest bench-check check chart-check chart-readme images chart-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -45,6 +45,12 @@ build: ## build the filter and the programs into build/
 
 test: ## unit tests with -race, end-to-end suite, a minute of chaos, mutation check
 	@scripts/test.sh
+
+conformance: build ## ask the whole stack, octet by octet, what the specifications of HTTP ask for
+	@scripts/need.sh redis-server redis-server "the cases run against a real Redis"
+	@scripts/need.sh curl curl "it speaks HTTP/1.0 to the edge"
+	@PATH="$$PATH:/usr/sbin" scripts/need.sh nginx nginx-light "it speaks HTTP/1.0 to the edge"
+	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -race -count=1 -timeout=3m ./e2e/conformance
 
 chaos: build ## kill, pause and cut everything under load and check each answer: CHAOS_SECONDS, CHAOS_SEED
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec build/gatehouse-chaos

@@ -17,7 +17,7 @@ make --no-print-directory build
 echo "test: build ok ($((SECONDS - begin)) s)"
 
 begin=$SECONDS
-mapfile -t packages < <(go list ./... | grep -v -e '/e2e$' -e '/e2e/chart$') # chart: make chart-e2e
+mapfile -t packages < <(go list ./... | grep -v -e '/e2e$' -e '/e2e/chart$' -e '/e2e/conformance$') # make chart-e2e, make conformance
 go test -race "${packages[@]}"
 echo "test: unit tests ok ($((SECONDS - begin)) s)"
 

@@ -1,0 +1,208 @@
+package conformance
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A testCase is one rule of HTTP, a request that it is about, and the answer that it asks for.
+type testCase struct {
+	// section is where the rule stands: "9110 13.1.2" is section 13.1.2 of RFC 9110.
+	section string
+	name    string
+	// request is the request line without a version, field lines, and after an empty line the content.
+	request string
+	status  int
+	// from says who answers: "hit", the edge with a stored object; "fwd=…", the upstream, with that member of
+	// Cache-Status; "upstream", without such a member; "edge", the edge itself.
+	from string
+	// fields are lines that the answer has ("name: value"), has in this form ("name ~ regexp"), or hasn't ("!name").
+	// "content: text" is about its content, "trailer name: value" about a trailer field.
+	fields string
+}
+
+// run sends the case in every version of HTTP that has it, by its own method, and, where that is GET, by HEAD.
+func (c testCase) run(t *testing.T, s *server) {
+	t.Helper()
+	q := parse(c.request)
+	for _, version := range versions(q) {
+		get, err := s.exchange(version, q)
+		if err != nil {
+			t.Errorf("RFC %s: %s %s: %v", c.section, version, q.method, err)
+			continue
+		}
+		c.check(t, version, q, get)
+		s.strict(t, version, q, get)
+		if get.status == 304 && c.from == "hit" {
+			s.notModified(t, version, q, get)
+		}
+		if q.method != "GET" {
+			continue
+		}
+		h := q
+		h.method = "HEAD"
+		head, err := s.exchange(version, h)
+		if err != nil {
+			t.Errorf("RFC %s: %s HEAD: %v", c.section, version, err)
+			continue
+		}
+		c.check(t, version, h, head)
+		s.strict(t, version, h, head)
+		parity(t, version, q, get, head)
+	}
+}
+
+// versions is every version of HTTP in which q means the same.
+func versions(q request) []string {
+	out := []string{"HTTP/1.1"}
+	if !q.has("connection") && !q.has("expect") && !q.has("te") && !q.has("transfer-encoding") {
+		out = append(out, "HTTP/1.0")
+	}
+	if _, ok := q.section2(); ok {
+		out = append(out, "HTTP/2")
+	}
+	return out
+}
+
+// check compares the answer with what the case asks for.
+func (c testCase) check(t *testing.T, version string, q request, r *response) {
+	t.Helper()
+	failed := func(format string, args ...any) {
+		t.Helper()
+		t.Errorf("RFC %s: %s %s: %s\n%s", c.section, version, q.method, fmt.Sprintf(format, args...), r)
+	}
+	if r.status != c.status {
+		failed("got %d, want %d", r.status, c.status)
+		return
+	}
+	if got := r.from(); got != c.from {
+		failed("got an answer of %q, want of %q", got, c.from)
+	}
+	for line := range strings.SplitSeq(c.fields, "\n") {
+		if why := r.lacks(line, q.method); why != "" {
+			failed("%s", why)
+		}
+	}
+}
+
+// ttl is what a hit says of an object with a lifetime (RFC 9211, section 2.5).
+var ttl = regexp.MustCompile(`; ttl=\d+$`)
+
+// from says who gave the answer, as in testCase.
+func (r *response) from() string {
+	upstream := r.get("x-upstream") != ""
+	own := ""
+	for _, member := range r.lines("cache-status") {
+		if rest, ok := strings.CutPrefix(member, "gatehouse; "); ok {
+			own += strings.TrimSuffix(rest, ttl.FindString(rest))
+		}
+	}
+	switch {
+	case upstream == (own != "hit" && own != "") && own != "":
+		return own
+	case own != "":
+		return fmt.Sprintf("%s, upstream: %t", own, upstream)
+	case upstream:
+		return "upstream"
+	}
+	return "edge"
+}
+
+// lacks says what the answer lacks of an expectation's line, "" if nothing.
+func (r *response) lacks(line, method string) string {
+	fields := r.fields
+	if rest, ok := strings.CutPrefix(line, "trailer "); ok {
+		fields, line = r.trailers, rest
+	}
+	switch name, want, ok := strings.Cut(line, ": "); {
+	case line == "":
+	case strings.HasPrefix(line, "!"):
+		if got := valuesOf(fields, line[1:]); len(got) > 0 {
+			return fmt.Sprintf("got %s: %q, want none", line[1:], got)
+		}
+	case name == "content":
+		if method != "HEAD" && string(r.content) != want {
+			return fmt.Sprintf("got content %q, want %q", r.content, want)
+		}
+	case ok:
+		if got := strings.Join(valuesOf(fields, name), ", "); got != want {
+			return fmt.Sprintf("got %s: %q, want %q", name, got, want)
+		}
+	default:
+		name, pattern, _ := strings.Cut(line, " ~ ")
+		if got := strings.Join(valuesOf(fields, name), ", "); !regexp.MustCompile("^(?:" + pattern + ")$").MatchString(got) {
+			return fmt.Sprintf("got %s: %q, want %s", name, got, pattern)
+		}
+	}
+	return ""
+}
+
+// parity compares the answer to HEAD with that to GET (RFC 9110, section 9.3.2). Only what is known once the content has
+// been made may be missing, and that is for what an upstream made.
+func parity(t *testing.T, version string, q request, get, head *response) {
+	t.Helper()
+	drop := []string{"date", "x-envoy-upstream-service-time", "x-upstream", "connection"}
+	if get.from() != "hit" || len(get.content) == 0 { // of an empty one, see the README
+
+		drop = append(drop, "content-length", "transfer-encoding", "trailer")
+	}
+	got, want := sorted(head.fields, drop), sorted(get.fields, drop)
+	if get.status != head.status || !slices.Equal(got, want) {
+		t.Errorf("RFC 9110 9.3.2: %s %s: HEAD was answered\n%d %q, GET\n%d %q", version, q.target, head.status, got, get.status, want)
+	}
+}
+
+// notModified compares a 304 with the 200 that the request gets without its preconditions (RFC 9110, section 15.4.5).
+func (s *server) notModified(t *testing.T, version string, q request, got *response) {
+	t.Helper()
+	full, err := s.exchange(version, q.without("if-none-match", "if-modified-since"))
+	if err != nil || full.status != 200 {
+		t.Errorf("RFC 9110 15.4.5: %s: the same without preconditions: %v %v", q.target, full, err)
+		return
+	}
+	for _, name := range []string{"cache-control", "content-location", "etag", "expires", "vary", "last-modified"} {
+		if a, b := got.get(name), full.get(name); a != b && !lifetimes(a, b) {
+			t.Errorf("RFC 9110 15.4.5: %s %s: the 304 has %s: %q, the 200 %q", version, q.target, name, a, b)
+		}
+	}
+	for _, name := range []string{"content-type", "content-encoding", "content-language", "content-range", "transfer-encoding"} {
+		if value := got.get(name); value != "" {
+			t.Errorf("RFC 9110 15.4.5: %s %s: the 304 has %s: %q", version, q.target, name, value)
+		}
+	}
+	if n := got.get("content-length"); n != "" && n != full.get("content-length") {
+		t.Errorf("RFC 9110 8.6: %s %s: the 304 has content-length %s, the 200 %s", version, q.target, n, full.get("content-length"))
+	}
+}
+
+var maxAge = regexp.MustCompile(`max-age=[0-9]+`)
+
+// lifetimes reports whether two values of Cache-Control differ in the seconds only, which pass.
+func lifetimes(a, b string) bool {
+	return maxAge.MatchString(a) && maxAge.ReplaceAllString(a, "") == maxAge.ReplaceAllString(b, "")
+}
+
+// seconds are numbers that pass.
+var seconds = regexp.MustCompile(`(^age: |max-age=|ttl=)[0-9]+`)
+
+// sorted is the fields without those to drop, in an order that doesn't depend on their lines' order.
+func sorted(fields []field, drop []string) []string {
+	var lines []string
+	for _, f := range fields {
+		if name := strings.ToLower(f.name); !slices.Contains(drop, name) {
+			lines = append(lines, seconds.ReplaceAllString(name+": "+f.value, "$1"))
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+func (r *response) String() string {
+	if r == nil {
+		return "no answer"
+	}
+	return fmt.Sprintf("%s %d %q %.300q", r.version, r.status, r.fields, r.content)
+}

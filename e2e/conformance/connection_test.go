@@ -1,0 +1,114 @@
+package conformance
+
+import (
+	"strings"
+	"testing"
+)
+
+// A dialogue is what a client sends on one connection of HTTP/1 before it reads, and the statuses of the answers. Each
+// answer has the method of its request, and what is behind the last shows whether the connection stays.
+type dialogue struct {
+	section, name string
+	sends         []string
+	statuses      []int
+	stays         bool
+}
+
+const get42, post = "GET /p/42 HTTP/1.1\r\nhost: edge\r\n", "POST /w HTTP/1.1\r\nhost: edge\r\n"
+
+var good = "x-device-id: dev\r\nx-device-token: secret\r\n"
+
+// dialogues are about connections (RFC 9112, section 9).
+var dialogues = []dialogue{
+	{"9112 9.3", "a connection stays", []string{get42 + "\r\n", get42 + "\r\n"}, []int{200, 200}, true},
+	{"9112 9.3", "after a 304, too", []string{get42 + "if-none-match: *\r\n\r\n", get42 + "\r\n"}, []int{304, 200}, true},
+	{"9112 9.3", "after HEAD, too", []string{"HEAD /p/42 HTTP/1.1\r\nhost: edge\r\n\r\n", get42 + "\r\n"}, []int{200, 200}, true},
+	{"9112 9.3", "after a 401, too", []string{"GET /a/doc HTTP/1.1\r\nhost: edge\r\n\r\n", get42 + "\r\n"}, []int{401, 200}, true},
+	{"9112 9.3", "after a miss, too", []string{"GET /p/none HTTP/1.1\r\nhost: edge\r\n\r\n", get42 + "\r\n"}, []int{200, 200}, true},
+	{"9112 9.3", "of HTTP/1.0 it ends", []string{"GET /p/42 HTTP/1.0\r\nhost: edge\r\n\r\n"}, []int{200}, false},
+	{"9112 9.3", "of HTTP/1.0 it stays where both want it", []string{"GET /p/42 HTTP/1.0\r\nconnection: keep-alive\r\n\r\n", "GET /p/42 HTTP/1.0\r\nconnection: keep-alive\r\n\r\n"}, []int{200, 200}, true},
+	{"9112 3.2", "HTTP/1.0 needs no Host", []string{"GET /p/42 HTTP/1.0\r\n\r\n"}, []int{200}, false},
+	{"9112 3.2", "nor with a precondition", []string{"GET /p/42 HTTP/1.0\r\nif-none-match: \"42\"\r\n\r\n"}, []int{304}, false},
+	{"9112 9.6", "the client ends it", []string{get42 + "connection: close\r\n\r\n"}, []int{200}, false},
+	{"9112 9.6", "the client ends it, in upper case", []string{get42 + "Connection: CLOSE\r\n\r\n"}, []int{200}, false},
+	{"9112 9.6", "the client ends it with a 304", []string{get42 + "if-none-match: *\r\nconnection: close\r\n\r\n"}, []int{304}, false},
+	{"9112 9.6", "the client ends it with HEAD", []string{"HEAD /p/42 HTTP/1.1\r\nhost: edge\r\nconnection: close\r\n\r\n"}, []int{200}, false},
+	{"9112 9.6", "the client ends it with a 401", []string{"GET /a/doc HTTP/1.1\r\nhost: edge\r\nconnection: close\r\n\r\n"}, []int{401}, false},
+	{"9112 9.3.2", "two at once", []string{get42 + "\r\n" + get42 + "if-none-match: *\r\n\r\n"}, []int{200, 304}, true},
+	{"9112 9.3.2", "two at once, the first HEAD", []string{"HEAD /p/42 HTTP/1.1\r\nhost: edge\r\n\r\n" + get42 + "\r\n"}, []int{200, 200}, true},
+	{"9112 9.3.2", "ten at once that the upstream answers", []string{strings.Repeat("GET /u HTTP/1.1\r\nhost: edge\r\n\r\n", 10)}, []int{200, 200, 200, 200, 200, 200, 200, 200, 200, 200}, true},
+	// The edge answers before it has read the content, says that the connection ends, and reads no request from it.
+	{"9112 9.6", "content of a hit is not the next request", []string{get42 + "content-length: 32\r\n\r\nGET /a/doc HTTP/1.1\r\nhost: e\r\n\r\n"}, []int{200}, false},
+	{"9112 9.6", "chunks of a hit are not the next request", []string{get42 + "transfer-encoding: chunked\r\n\r\n5\r\nGET /\r\n0\r\n\r\n"}, []int{200}, false},
+	{"9112 9.6", "content of a refusal is not the next request", []string{post + "content-length: 32\r\n\r\nGET /p/42 HTTP/1.1\r\nhost: ed\r\n\r\n"}, []int{401}, false},
+	{"9112 6.3", "content that was let in", []string{post + good + "content-length: 3\r\n\r\nabc", get42 + "\r\n"}, []int{200, 200}, true},
+	{"9112 7.1", "chunks that were let in", []string{post + good + "transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", get42 + "\r\n"}, []int{200, 200}, true},
+	{"9110 10.1.1", "100 Continue of an upstream's request", []string{post + good + "content-length: 3\r\nexpect: 100-continue\r\n\r\n", "abc"}, []int{100, 200}, true},
+	{"9110 10.1.1", "100 Continue, in upper case", []string{post + good + "content-length: 3\r\nexpect: 100-CONTINUE\r\n\r\n", "abc"}, []int{100, 200}, true},
+	{"9110 10.1.1", "a refusal after 100 Continue", []string{post + "content-length: 3\r\nexpect: 100-continue\r\n\r\n", ""}, []int{100, 401}, false},
+	// A server must not, says the section: Envoy does, to a client of HTTP/1.0 that asks for what HTTP/1.0 hasn't.
+	{"9110 15.2", "100 Continue of HTTP/1.0", []string{"POST /w HTTP/1.0\r\n" + good + "content-length: 3\r\nexpect: 100-continue\r\n\r\n", "abc"}, []int{100, 200}, false},
+}
+
+func (d dialogue) run(t *testing.T, s *server) {
+	c, err := dial(s.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	for i, want := range d.statuses {
+		text := d.sends[min(i, len(d.sends)-1)]
+		if i < len(d.sends) && text != "" {
+			if err := c.send(text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		method, _, _ := strings.Cut(text, " ")
+		if len(d.sends) < len(d.statuses) && i > 0 {
+			method = "GET" // of those that were sent at once, only the first is another
+		}
+		r, err := c.readOne(method)
+		if err != nil || r.status != want {
+			t.Fatalf("RFC %s: answer %d: got %v %v, want %d", d.section, i+1, r, err, want)
+		}
+		if last := i == len(d.statuses)-1; last && (r.get("connection") == "close" || r.framing == "close") == d.stays {
+			t.Errorf("RFC %s: got connection: %q, want that it stays: %t", d.section, r.get("connection"), d.stays)
+		}
+	}
+	if !d.stays {
+		if err := c.ended(); err != nil {
+			t.Errorf("RFC %s: %v", d.section, err)
+		}
+		return
+	}
+	if err := c.send(sentinel.text("HTTP/1.1")); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := c.read("GET"); err != nil || string(r.content) != "sentinel" {
+		t.Errorf("RFC %s: the next answer: got %v %v, want the sentinel", d.section, r, err)
+	}
+}
+
+// pipelinedHits: Envoy ends a connection on which more than two answers of its own wait to be written, as those to
+// requests that came at once do (its protection from clients that don't read; stat http1.response_flood). The client has
+// whole answers or none, and asks the rest again (RFC 9112, section 9.3.2). wasm-filter/README.md says so.
+func pipelinedHits(t *testing.T, s *server) {
+	c, err := dial(s.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if err := c.send(strings.Repeat(get42+"\r\n", 6)); err != nil {
+		t.Fatal(err)
+	}
+	whole := 0
+	for ; whole < 6; whole++ {
+		if r, err := c.read("GET"); err != nil || r.status != 200 {
+			break
+		}
+	}
+	if whole < 2 {
+		t.Errorf("RFC 9112 9.3.2: got %d whole answers to 6 requests at once, want 2 at least", whole)
+	}
+	t.Logf("%d whole answers to 6 requests at once", whole)
+}

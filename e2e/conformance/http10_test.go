@@ -1,0 +1,97 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// olderClients are programs in wide use that speak HTTP/1.0 or begin with it.
+func olderClients(t *testing.T, s *server) {
+	t.Run("curl -0", func(t *testing.T) { curl(t, s) })
+	t.Run("nginx", func(t *testing.T) { nginx(t, s) })
+}
+
+// curl asks as `curl -0` does.
+func curl(t *testing.T, s *server) {
+	for target, want := range map[string]string{"/p/plain": "plain 200", "/p/empty": " 200", "/trailers": "with trailers 200", "/u": "GET /u  200", "/a/doc": "unauthorized\n 401"} {
+		out, err := exec.CommandContext(t.Context(), "curl", "-0", "-sS", "--max-time", "10",
+			"-w", " %{http_code}", s.EdgeURL()+target).CombinedOutput()
+		if err != nil || string(out) != want {
+			t.Errorf("curl -0 %s: got %q %v, want %q", target, out, err, want)
+		}
+	}
+}
+
+// front is nginx as it comes: without proxy_http_version it asks upstreams by HTTP/1.0.
+const front = `
+daemon off; pid %[1]s/nginx.pid; error_log %[1]s/nginx.log;
+events {}
+http {
+  access_log off;
+  client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy; fastcgi_temp_path %[1]s/fastcgi; uwsgi_temp_path %[1]s/uwsgi;
+  scgi_temp_path %[1]s/scgi;
+  server { listen %[2]s; location / { proxy_pass %[3]s; } }
+}
+`
+
+// nginx puts a real one in front of the edge.
+func nginx(t *testing.T, s *server) {
+	program, err := exec.LookPath("nginx")
+	if err != nil {
+		if program, err = exec.LookPath("/usr/sbin/nginx"); err != nil {
+			t.Fatalf("%v: this test puts nginx in front of the edge; see scripts/need.sh", err)
+		}
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	config := filepath.Join(dir, "nginx.conf")
+	if err := os.WriteFile(config, fmt.Appendf(nil, front, dir, address, s.EdgeURL()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	process := exec.CommandContext(ctx, program, "-p", dir, "-c", config)
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cancel(); _ = process.Wait() })
+	behind := &server{Stack: s.Stack, address: address, objects: s.objects}
+	behind.await(t, "GET /p/plain", func(r *response) bool { return r.status == http.StatusOK })
+	for _, c := range []testCase{
+		{"9110 7.7", "a hit", "GET /p/42", 200, "hit", `etag: "42"`},
+		{"9110 7.7", "a 304", "GET /p/42\nif-none-match: \"42\"", 304, "hit", `etag: "42"`},
+		{"9110 7.7", "a coding", "GET /p/42\naccept-encoding: gzip", 200, "hit", "content-encoding: gzip"},
+		{"9110 7.7", "HEAD", "HEAD /p/plain", 200, "hit", "content-length: 5"},
+		{"9110 7.7", "what is empty", "GET /p/empty", 200, "hit", "content: "},
+		{"9110 7.7", "a miss", "GET /u", 200, "upstream", "content: GET /u "},
+		{"9110 7.7", "content", "POST /u\n\nabc", 200, "upstream", "content: POST /u abc"},
+		{"9110 7.7", "a refusal", "GET /a/doc", 401, "edge", "www-authenticate ~ .+"},
+		{"9110 7.7", "a credential", "GET /a/doc\nx-device-id: dev\nx-device-token: secret", 200, "hit", `etag: "auth"`},
+	} {
+		q := parse(c.request)
+		r, err := behind.exchange("HTTP/1.1", q.plus(field{"connection", "close"}))
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		c.check(t, "nginx", q, r)
+	}
+}
+
+// plus is the request with a field more.
+func (q request) plus(f field) request {
+	q.fields = append(q.fields[:len(q.fields):len(q.fields)], f)
+	return q
+}

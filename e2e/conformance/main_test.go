@@ -1,0 +1,297 @@
+// Package conformance asks the whole stack, with a real Envoy and a real Redis, what the specifications of HTTP ask for:
+// RFC 9110 (semantics), 9111 (caching), 9112 (HTTP/1), 9113 (HTTP/2) and 9211 (Cache-Status). Its requests are written
+// and its answers read octet by octet, by the grammar. Each case names its section, and is sent in every version of HTTP
+// that has it, by GET and by HEAD.
+package conformance
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+)
+
+// object is what a test has published.
+type object struct {
+	publish.Object
+	private bool // needs a credential
+	coded   bool // is stored in other codings, too
+}
+
+// server is a running stack, and what it was given.
+type server struct {
+	*stack.Stack
+	address   string
+	publisher *publish.Publisher
+	objects   map[string]object // by entity-tag
+}
+
+// start runs a stack with these rules until the test ends.
+func start(t *testing.T, rules string, options ...func(*stack.Options)) *server {
+	t.Helper()
+	redisServer, err := exec.LookPath("redis-server")
+	if err != nil {
+		t.Fatalf("%v: these tests run against a real Redis; see scripts/need.sh", err)
+	}
+	origin := httptest.NewServer(http.HandlerFunc(upstream))
+	t.Cleanup(origin.Close)
+	opts := stack.Options{
+		Dir: t.TempDir(), RedisServerPath: redisServer, Rules: rules, ReadyTimeout: time.Minute,
+		ModifyConfig: func(c *stack.Config) error {
+			return c.SetAddress(strings.TrimPrefix(origin.URL, "http://"), "static_resources", "clusters", "upstream",
+				"load_assignment", "endpoints", "0", "lb_endpoints", "0", "endpoint")
+		},
+	}
+	for _, option := range options {
+		option(&opts)
+	}
+	s, err := stack.Start(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			text, _ := os.ReadFile(filepath.Join(s.Dir(), "envoy.log"))
+			t.Logf("the end of envoy.log:\n%s", text[max(0, len(text)-4000):])
+		}
+	})
+	client, err := redisurl.Connect(s.RedisURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return &server{s, strings.TrimPrefix(s.EdgeURL(), "http://"), publish.New(client), map[string]object{}}
+}
+
+// put publishes an object, and remembers it by its entity-tag.
+func (s *server) put(t *testing.T, o object) {
+	t.Helper()
+	if _, err := s.publisher.Put(t.Context(), o.Object); err != nil {
+		t.Fatal(err)
+	}
+	if o.ETag != "" {
+		s.objects[o.ETag] = o
+	}
+}
+
+// exchange sends q in a version of HTTP, on a connection of its own, and returns the answer.
+func (s *server) exchange(version string, q request) (*response, error) {
+	if version == "HTTP/2" {
+		return exchange2(s.address, q)
+	}
+	return exchange1(s.address, version, q)
+}
+
+// await waits until the request is answered like that.
+func (s *server) await(t *testing.T, text string, ok func(*response) bool) *response {
+	t.Helper()
+	for begin := time.Now(); ; {
+		r, err := s.exchange("HTTP/1.1", parse(text))
+		if err == nil && ok(r) {
+			return r
+		}
+		if time.Since(begin) > patience {
+			t.Fatalf("%q: not answered as expected within %s: %v %v", text, patience, r, err)
+		}
+		time.Sleep(time.Millisecond) // yields the processor; nothing depends on how long
+	}
+}
+
+// upstream is an origin server with something of everything, that marks its answers.
+func upstream(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-Upstream", "yes")
+	name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
+	switch name {
+	case "file":
+		w.Header().Set("ETag", `"upstream"`)
+		http.ServeContent(w, r, "file.txt", time.Unix(1735689600, 0), strings.NewReader("0123456789"))
+		return
+	case "aged":
+		w.Header().Set("Age", "100")
+		w.Header().Set("Cache-Control", "public, max-age=200")
+	case "cached":
+		w.Header().Set("Cache-Status", "origin; hit; ttl=10")
+	case "trailers":
+		w.Header().Set("Trailer", "X-Sum")
+		_, _ = w.Write([]byte("with trailers"))
+		w.Header().Set("X-Sum", "42")
+		return
+	case "hints":
+		w.Header().Set("Link", "</style.css>; rel=preload")
+		w.WriteHeader(http.StatusEarlyHints)
+	case "undated":
+		w.Header()["Date"] = nil
+	case "gone":
+		w.WriteHeader(http.StatusGone)
+		return
+	case "nothing":
+		w.WriteHeader(http.StatusNoContent)
+		return
+	case "unavailable":
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	case "sentinel":
+		_, _ = io.WriteString(w, "sentinel")
+		return
+	case "varied":
+		w.Header().Set("Vary", "Origin")
+	}
+	body := make([]byte, 0, 64)
+	buffer := make([]byte, 4096)
+	for {
+		n, err := r.Body.Read(buffer)
+		body = append(body, buffer[:n]...)
+		if err != nil {
+			break
+		}
+	}
+	w.Header().Set("Content-Type", "text/plain")
+	_, _ = fmt.Fprintf(w, "%s %s %s", r.Method, r.RequestURI, body)
+	for name, values := range r.Trailer {
+		_, _ = fmt.Fprintf(w, " %s=%s", name, values)
+	}
+}
+
+// rules are what the tables are about.
+const rules = `
+sidecar: {cluster: gatehouse-sidecar, timeout: 2s}
+credentials: {id_header: x-device-id, secret_header: x-device-token}
+max_staleness: 10s
+rules:
+- {match: {prefix: /p/}, cache: {query: [lang]}}
+- {match: {prefix: /q/}, cache: {}}
+- {match: {prefix: /f/}, cache: {on_miss: fetch}}
+- {match: {path: /w, methods: [POST]}, auth: {permissions: [write]}}
+- {match: {prefix: /a/}, auth: {permissions: [read]}, cache: {}}
+- {match: {prefix: /d/}, auth: {}, cache: {scope: device}}
+`
+
+// publishAll publishes what the tables are about, and waits until the edge has all of it.
+func (s *server) publishAll(t *testing.T) {
+	t.Helper()
+	for _, id := range []string{"dev", "poor"} {
+		device := publish.Device{ID: id, Secret: "secret", Cost: 4}
+		if id == "dev" {
+			device.Permissions = []string{"read", "write"}
+		}
+		if _, err := s.publisher.PutDevice(t.Context(), device); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The one that is awaited comes last: events come in order.
+	text := `{"text":"` + strings.Repeat("the quick brown fox jumps over the lazy dog; ", 30) + `"}`
+	for _, o := range []struct{ key, tag, body, kind string }{
+		{"/p/42", "42", text, "application/json"}, {"/p/42?lang=de", "de", "deutsch", "text/plain"},
+		{"/p/plain", "plain", "plain", "image/png"}, {"/p/empty", "empty", "", "text/plain"},
+		{"/p/AbC", "AbC", "AbC", `text/plain; charset="utf-8"`}, {"/p/comma", "a,b", "comma", "text/plain"},
+		{"/p/star", "*", "star", "text/plain"}, {"/p/blank", "", "blank", "text/plain"},
+		{"/p/weakish", "W/x", "weakish", "text/plain"}, {"/p/backslash", `a\`, "backslash", "text/plain"},
+		{"/p/ttl", "ttl", "ttl", "text/plain"},
+		{"/q/s", "q", "q", "text/plain"}, {"/q/s?a=1&b=2", "q-a1b2", "q-a1b2", "text/plain"},
+		{"/q/s?x=2&x=1", "q-x2x1", "q-x2x1", "text/plain"}, {"/q/s?a", "q-a", "q-a", "text/plain"},
+		{"/q/s?a=", "q-a=", "q-a=", "text/plain"}, {"/q/s?n=a+b", "q-plus", "q-plus", "text/plain"},
+		{"/q/s?n=a%20b", "q-space", "q-space", "text/plain"}, {"/q/s?n=%C3%A9", "q-escaped", "q-escaped", "text/plain"},
+		{"/q/s?n=a=b", "q-equals", "q-equals", "text/plain"}, {"/q/s?n=?", "q-question", "q-question", "text/plain"},
+		{"/q/s?n=/../x", "q-dots", "q-dots", "text/plain"}, {"/q/%C3%A9", "path-escaped", "path-escaped", "text/plain"},
+		{"/q/~me", "tilde", "tilde", "text/plain"}, {"/q/a:b@c!$'()*+,=", "signs", "signs", "text/plain"},
+		{"/f/doc", "fetched", "fetched", "text/plain"},
+		{"/a/doc", "auth", text, "application/json"}, {"@dev/d/me", "own", "own", "text/plain"},
+		{"/p/last", "last", "last", "text/plain"},
+	} {
+		object := object{
+			Object:  publish.Object{Key: o.key, ETag: `"` + o.tag + `"`, Body: []byte(o.body), ContentType: o.kind},
+			private: strings.HasPrefix(o.key, "/a/") || o.key[0] == '@',
+			coded:   o.body == text,
+		}
+		if o.tag == "ttl" {
+			object.TTL = time.Hour
+		}
+		s.put(t, object)
+	}
+	s.await(t, "GET /p/last", func(r *response) bool { return r.from() == "hit" })
+	for _, id := range []string{"dev", "poor"} { // verified once, so that no case waits for it
+		s.await(t, "GET /d/other\nx-device-id: "+id+"\nx-device-token: secret", func(r *response) bool { return r.status == 200 })
+	}
+}
+
+// tables are the cases of a stack that is well, by topic, and outages those of one that isn't.
+var (
+	tables = map[string][]testCase{
+		"preconditions": preconditions, "negotiation": negotiation, "caching": caching, "keys": keys, "refusals": refusals,
+	}
+	outages = map[string][]testCase{"lately": lately, "not in step": notInStep, "no state": noState}
+)
+
+// TestConformance runs all tables against one stack.
+func TestConformance(t *testing.T) {
+	s := start(t, rules)
+	s.publishAll(t)
+	for topic, cases := range tables {
+		t.Run(topic, func(t *testing.T) { each(t, s, cases, func(c testCase) string { return c.name }) })
+	}
+	t.Run("messages", func(t *testing.T) { each(t, s, messages, func(m message) string { return m.name }) })
+	t.Run("messages of HTTP/2", func(t *testing.T) { each(t, s, messages2, func(m message2) string { return m.name }) })
+	t.Run("connections", func(t *testing.T) { each(t, s, dialogues, func(d dialogue) string { return d.name }) })
+	t.Run("streams", func(t *testing.T) { streams(t, s) })
+	t.Run("pipelined hits", func(t *testing.T) { pipelinedHits(t, s) })
+	t.Run("older clients", func(t *testing.T) { olderClients(t, s) })
+	t.Run("without a sidecar", func(t *testing.T) { s.away(t) })
+}
+
+// each runs the cases of a table.
+func each[C interface{ run(*testing.T, *server) }](t *testing.T, s *server, cases []C, name func(C) string) {
+	for _, c := range cases {
+		t.Run(name(c), func(t *testing.T) { c.run(t, s) })
+	}
+}
+
+// enough is how many cases there must be.
+const enough = 250
+
+// TestCases: there are enough, each names a section, and no two are one.
+func TestCases(t *testing.T) {
+	section := regexp.MustCompile(`^(3986|6265|9110|9111|9112|9113|9211) [1-9][0-9]*(\.[1-9][0-9]*)*$`)
+	seen := map[string]bool{}
+	total := 0
+	check := func(topic, of, name string) {
+		total++
+		if key := topic + name; seen[key] || !section.MatchString(of) {
+			t.Errorf("%s, %q, of RFC %q: a second one of this name, or no section", topic, name, of)
+		} else {
+			seen[key] = true
+		}
+	}
+	for _, of := range []map[string][]testCase{tables, outages} {
+		for topic, cases := range of {
+			for _, c := range cases {
+				check(topic, c.section, c.name)
+			}
+		}
+	}
+	for _, m := range messages {
+		check("messages", m.section, m.name)
+	}
+	for _, m := range messages2 {
+		check("messages of HTTP/2", m.section, m.name)
+	}
+	for _, d := range dialogues {
+		check("connections", d.section, d.name)
+	}
+	if t.Logf("%d cases", total); total < enough {
+		t.Errorf("got %d cases, want %d", total, enough)
+	}
+}
