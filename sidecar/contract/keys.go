@@ -63,6 +63,9 @@ func (k Keys) ChainKey() string { return k.name("chain") }
 // EventsChannel is the channel of the events.
 func (k Keys) EventsChannel() string { return k.name("events") }
 
+// ResyncKey is the key that is there while a sidecar reads all objects again.
+func (k Keys) ResyncKey() string { return k.name("resync") }
+
 // VerdictKey is the key of a verdict that sidecars share, by its name in hex.
 func (k Keys) VerdictKey(name string) string { return k.name("v:" + name) }
 

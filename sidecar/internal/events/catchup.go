@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 )
 
 const (
@@ -17,9 +20,9 @@ func (s *Subscriber) ask(ctx context.Context, asked position) position {
 	master, err := s.master(ctx)
 	var p position
 	if err == nil {
-		p, err = s.position(ctx, server{master, address(master)})
+		p, err = s.position(ctx, server{master, address(master)}, asked)
 	}
-	p.at, p.catchups, p.ours, p.err = asked.at, asked.catchups, asked.seq, err
+	p.at, p.catchups, p.ours, p.link, p.unsure, p.err = asked.at, asked.catchups, asked.seq, asked.link, asked.unsure, err
 	return p
 }
 
@@ -43,6 +46,10 @@ func (s *Subscriber) compare(ctx context.Context, p position) error {
 		return errOtherServer
 	}
 	s.history, s.historyAt = p.history, p.at
+	s.board.setPolicy(s.Shard, p.policy, s.log)
+	if err := s.sure(ctx, p.unsure, p.links); err != nil || p.catchups != s.catchups {
+		return err
+	}
 	switch {
 	case p.epoch != s.epoch:
 		return s.catchUp(ctx, "epoch")
@@ -50,6 +57,11 @@ func (s *Subscriber) compare(ctx context.Context, p position) error {
 		s.lost(p)
 		s.synced = false //mutant:TestLostIsRemembered deleted
 		return s.catchUp(ctx, "epoch")
+	case p.differs(): //mutant:TestOtherDigest false
+		s.metrics.Breaks.WithLabelValues(string(metrics.BreakHistory)).Inc()
+		s.log.Warn("redis has another write than we at our number: events were forged, or it lost writes; everything is read again", "seq", p.ours)
+		s.synced = false
+		return s.catchUp(ctx, "chain")
 	case p.seq <= s.seq:
 		s.setInStep(p.at)
 		s.ahead = position{}
@@ -69,7 +81,8 @@ func (s *Subscriber) compare(ctx context.Context, p position) error {
 
 // catchUp reads what changed since the last number applied; everything, if Redis has
 // another data epoch or has gone back, which both mean that it lost data, or may have: it
-// was restarted, or a replica was promoted, and writes may have passed our number since.
+// was restarted, or a replica was promoted, and writes may have passed our number since. Where our last
+// write is in its chain, nothing was lost, whatever server that is.
 func (s *Subscriber) catchUp(ctx context.Context, reason string) error {
 	s.metrics.Catchups.WithLabelValues(reason).Inc()
 	s.catchups++
@@ -82,23 +95,24 @@ func (s *Subscriber) catchUp(ctx context.Context, reason string) error {
 	conn := client.WithTimeout(recordsTimeout).Conn()
 	defer conn.Close()
 	master := server{conn, address(client)} //mutant:TestOneServer server{client, address(client)}
-	p, err := s.position(ctx, master)
+	p, err := s.position(ctx, master, position{seq: s.seq})
 	if err != nil {
 		return err
 	}
-	follows := p.history.same(s.history)
-	if reason != "connected" {
-		if follows = s.continues(p); !follows {
-			return errOtherServer
-		}
+	p.link = contract.Link{Seq: s.seq, Digest: s.chain.digest}
+	if reason != "connected" && !s.continues(p) {
+		return errOtherServer
 	}
+	s.board.setPolicy(s.Shard, p.policy, s.log)
 	from := s.seq
-	full := !s.synced || p.epoch != s.epoch || p.seq < s.seq || !follows
+	full := !s.synced || p.epoch != s.epoch || p.seq < s.seq || s.seq < p.floor || !s.goesOn(p, reason)
 	if full {
 		switch {
 		case !s.synced || s.epoch == "": // it was empty, and has been written to
-		case p.epoch != s.epoch || p.seq < s.seq:
+		case p.epoch != s.epoch || p.seq < s.seq || p.differs():
 			s.lost(p)
+		case s.seq < p.floor:
+			s.log.Info("the log was trimmed beyond our position: everything is read again", "seq", s.seq, "floor", p.floor)
 		default:
 			s.log.Info("redis was restarted, or another server has taken over: everything is read again", "seq", s.seq, "redis_seq", p.seq)
 		}
@@ -115,8 +129,13 @@ func (s *Subscriber) catchUp(ctx context.Context, reason string) error {
 	if full {
 		s.Objects.EndResync()
 		s.Credentials.EndResync()
+		s.fullAt = time.Now()
+		s.chain = chain{}
 	}
 	s.setSeq(p.seq)
+	s.chain.known, s.chain.begun = p.chained, p.head.Digest != ""
+	s.chain.set(p.seq, p.digest())
+	s.doubt = ""
 	s.epoch, s.history, s.historyAt, s.synced = p.epoch, p.history, p.at, true
 	s.batch, s.unknownAt = pipelineSize, time.Time{}
 	switch {
@@ -124,6 +143,9 @@ func (s *Subscriber) catchUp(ctx context.Context, reason string) error {
 		s.setInStep(p.at)
 	case end > p.seq: // what has moved beyond p meanwhile comes with its event
 		s.claim = position{seq: end, at: p.at}
+	}
+	if len(s.again) > 0 {
+		s.later()
 	}
 	s.log.Info("caught up with redis", "reason", reason, "full", full, "members", count, "seq", s.seq, "duration", time.Since(p.at))
 	return nil

@@ -40,7 +40,9 @@ type sink struct {
 	mu         sync.Mutex
 	versions   map[string]uint64 // those that are there
 	known      map[string]uint64 // also of tombstones
-	seen       map[string]bool   // in the resync under way
+	ever       map[string]uint64 // the highest of each
+	removed    int
+	seen       map[string]bool // in the resync under way
 	resyncs    int
 	applied    int
 	confirmed  int
@@ -49,7 +51,9 @@ type sink struct {
 	kept       int    // by the last resync
 }
 
-func newSink() *sink { return &sink{versions: map[string]uint64{}, known: map[string]uint64{}} }
+func newSink() *sink {
+	return &sink{versions: map[string]uint64{}, known: map[string]uint64{}, ever: map[string]uint64{}}
+}
 
 func (s *sink) hook() {
 	s.mu.Lock()
@@ -66,6 +70,7 @@ func (s *sink) put(id string, version uint64, deleted bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.applied++
+	s.ever[id] = max(s.ever[id], version)
 	if s.seen != nil {
 		s.seen[id] = true
 	} else if version <= s.known[id] {
@@ -95,6 +100,21 @@ func (s *sink) Remove(id string) {
 	defer s.mu.Unlock()
 	delete(s.versions, id)
 	delete(s.known, id)
+	s.removed++
+}
+
+// removals is how often something was removed.
+func (s *sink) removals() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.removed
+}
+
+// highest is the highest version of id that ever came.
+func (s *sink) highest(id string) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ever[id]
 }
 
 func (s *sink) BeginResync() {
@@ -248,6 +268,30 @@ func (s server) do(t *testing.T, args ...any) {
 	if err := s.Do(t.Context(), args...).Err(); err != nil {
 		t.Fatalf("%v: %v", args, err)
 	}
+}
+
+// announce publishes an event of the next number as a writer does, without its record.
+func (s server) announce(t *testing.T, k contract.Keys, e contract.Event) {
+	t.Helper()
+	e.Epoch, e.Seq = s.Get(t.Context(), k.EpochKey()).Val(), uint64(s.Incr(t.Context(), k.SeqKey()).Val())
+	e = s.chained(t, k, e)
+	link := contract.Link{Seq: e.Seq, Digest: e.Digest}.String()
+	s.do(t, "HSET", k.ChainKey(), contract.ChainHead, link, contract.ChainField(e.Seq), link)
+	s.do(t, "PUBLISH", k.EventsChannel(), string(contract.AppendEvent(nil, e)))
+}
+
+// chained is e with the digest that it has behind the chain's head.
+func (s server) chained(t *testing.T, k contract.Keys, e contract.Event) contract.Event {
+	t.Helper()
+	head, err := contract.ParseLink(s.HGet(t.Context(), k.ChainKey(), contract.ChainHead).Val())
+	if err == nil && head.Seq != e.Seq-1 {
+		head.Digest = ""
+	}
+	e.Digest = strings.Repeat("0", 40)
+	if e.Digest, err = contract.Digest(head.Digest, string(contract.AppendEvent(nil, e))); err != nil {
+		t.Fatal(err)
+	}
+	return e
 }
 
 type follower struct {

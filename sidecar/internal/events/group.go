@@ -3,6 +3,8 @@ package events
 import (
 	"context"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -60,18 +62,24 @@ func (g *Group) Run(ctx context.Context) error {
 
 // board puts together what the subscribers of all shards report.
 type board struct {
-	clock              Clock
-	metrics            *metrics.Metrics
-	infoOnce, headOnce sync.Once      // for the log
-	refused            rate.Sometimes // likewise, of records
+	clock   Clock
+	metrics *metrics.Metrics
+	// For the log.
+	infoOnce, headOnce, chainOnce sync.Once
+	refused, breaks, gaps         rate.Sometimes
 
 	mu        sync.Mutex // protects all below
 	inStep    []time.Time
 	connected int
+	evicting  []string // of each shard: the maxmemory-policy of its Redis
 }
 
 func newBoard(shards int, clock Clock, m *metrics.Metrics) *board {
-	return &board{clock: clock, metrics: m, refused: rate.Sometimes{First: 100, Interval: time.Second}, inStep: make([]time.Time, shards)}
+	sometimes := func() rate.Sometimes { return rate.Sometimes{First: 100, Interval: time.Second} }
+	return &board{
+		clock: clock, metrics: m, refused: sometimes(), breaks: sometimes(), gaps: sometimes(),
+		inStep: make([]time.Time, shards), evicting: make([]string, shards),
+	}
 }
 
 // setInStep says that the shard was in step at t: all are, as of the oldest.
@@ -97,4 +105,26 @@ func (b *board) connect(change int) {
 	defer b.mu.Unlock()
 	b.connected += change
 	b.metrics.Connected.Set(map[bool]float64{true: 1}[b.connected == len(b.inStep)])
+}
+
+// setPolicy says what the Redis of a shard evicts where memory is short.
+func (b *board) setPolicy(shard int, policy string, log *slog.Logger) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.evicting[shard] == policy {
+		return
+	}
+	b.evicting[shard] = policy
+	of := func(prefix string) bool {
+		return slices.ContainsFunc(b.evicting, func(p string) bool { return strings.HasPrefix(p, prefix) })
+	}
+	for prefix, keys := range map[string]string{"allkeys-": "any", "volatile-": "expiring"} {
+		b.metrics.Evicts.WithLabelValues(keys).Set(map[bool]float64{true: 1}[of(prefix)])
+	}
+	switch {
+	case strings.HasPrefix(policy, "allkeys-"):
+		log.Error("redis may evict records, which says nothing to anyone: devices whose records are gone can't be revoked by theirs; set maxmemory-policy noeviction", "maxmemory_policy", policy)
+	case strings.HasPrefix(policy, "volatile-"):
+		log.Warn("redis may evict tombstones and shared verdicts: set maxmemory-policy noeviction", "maxmemory_policy", policy)
+	}
 }

@@ -101,10 +101,7 @@ func TestGroupFollowsAllShards(t *testing.T) {
 		stray := "/0"
 		other := contract.ShardKeys((shards.Of(stray) + 1) % 3)
 		s.do(t, "HSET", other.ObjectKey(stray), "version", "9", "published", "1", "deleted", "1")
-		s.do(t, "PUBLISH", other.EventsChannel(), string(contract.AppendEvent(nil, contract.Event{
-			Epoch: s.Get(t.Context(), other.EpochKey()).Val(), Seq: uint64(s.Incr(t.Context(), other.SeqKey()).Val()),
-			Member: contract.ObjectMember(stray), Fields: map[string]string{"version": "9", "published": "1", "deleted": "1"},
-		})))
+		s.announce(t, other, contract.Event{Member: contract.ObjectMember(stray), Fields: map[string]string{"version": "9", "published": "1", "deleted": "1"}})
 		eventually(t, "the stray", func() bool {
 			return metricstest.Value(t, g.metrics, "gatehouse_corrupt_total", "kind", "member", "reason", "conflict") == 1
 		})

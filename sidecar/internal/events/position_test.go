@@ -15,16 +15,16 @@ func TestHistory(t *testing.T) {
 		"master_replid2:" + strings.Repeat("0", 40) + "\r\n": {"abc", "def", true},
 		"": {"abc", "def", false}, // a server that doesn't say
 	} {
-		if got, err := parseHistory(master+second, ""); got != want || err != nil {
+		if got, _, err := parseInfo(master+second, ""); got != want || err != nil {
 			t.Errorf("%q: got %v, %v, want %v", second, got, err, want)
 		}
 	}
-	if got, err := parseHistory("", "x"); got != (history{}) || err != nil {
+	if got, _, err := parseInfo("", "x"); got != (history{}) || err != nil {
 		t.Errorf("nothing: got %v, %v", got, err)
 	}
 	replica := strings.Replace(master, "role:master", "role:slave\r\nmaster_host:10.0.0.1\r\nmaster_port:7001", 1)
 	for server, named := range map[string]string{"": "at port 7000", "10.0.0.2:7000": "10.0.0.2:7000"} {
-		_, err := parseHistory(replica, server)
+		_, _, err := parseInfo(replica, server)
 		if !refusal(err) {
 			t.Fatalf("a replica: %v", err)
 		}
@@ -64,7 +64,7 @@ type answer string
 func (a answer) Error() string { return string(a) }
 func (a answer) RedisError()   {}
 
-func TestInfoWithheld(t *testing.T) {
+func TestWithheld(t *testing.T) {
 	for _, test := range []struct {
 		name        string
 		info, epoch error
@@ -79,7 +79,7 @@ func TestInfoWithheld(t *testing.T) {
 		{"moved", answer("EXECABORT Transaction discarded"), answer("MOVED 1 b:1"), false},
 		{"cut", errors.New("EOF"), errors.New("EOF"), false},
 	} {
-		if got := infoWithheld(test.info, test.epoch); got != test.want {
+		if got := withheld(test.info, test.epoch); got != test.want {
 			t.Errorf("%s: %v, want %v", test.name, got, test.want)
 		}
 	}

@@ -3,7 +3,6 @@ package events
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net"
 	"strconv"
 	"time"
@@ -22,8 +21,6 @@ const (
 	recordsTimeout = 4 * callTimeout
 	// progressEvery is how often a long catch-up is logged.
 	progressEvery = 5 * time.Second
-	// maxJitter is by how much sidecars that read everything again, because of one Redis, are spread.
-	maxJitter = 500 * time.Millisecond
 )
 
 // readChanges applies what changed from there to p, all records in a full resync, those of devices first: a
@@ -31,12 +28,16 @@ const (
 // writes may be faster than reads. What moves beyond it meanwhile comes with its event: none of those is
 // missing once all up to end were applied.
 func (s *Subscriber) readChanges(ctx context.Context, master server, from uint64, p position, full bool) (count int, end uint64, err error) {
-	meanwhile := func() { s.applyDevices(p.epoch) } //mutant:TestRevokedWhileObjectsAreRead func() {}
+	meanwhile := func() error { return s.applyMeanwhile(ctx, master, p.epoch) } //mutant:TestRevokedWhileObjectsAreRead func() error { return nil }
 	if count, err = s.readLog(ctx, master, from, p.seq, contract.KindCredential, meanwhile); err != nil {
 		return count, 0, err
 	}
 	if full && s.caughtUp() {
-		s.spread(ctx, meanwhile)
+		release, err := s.takeTurn(ctx, master, meanwhile)
+		if err != nil {
+			return count, 0, err
+		}
+		defer release()
 	}
 	n, err := s.readLog(ctx, master, from, p.seq, contract.KindObject, meanwhile)
 	if count += n; err != nil {
@@ -50,37 +51,8 @@ func (s *Subscriber) readChanges(ctx context.Context, master server, from uint64
 	if count += n; err != nil {
 		return count, end, err
 	}
-	n, err = s.readUnmet(ctx, master) //mutant:TestWrittenDuringResync deleted
-	meanwhile()
+	n, err = s.readUnmet(ctx, master, meanwhile) //mutant:TestWrittenDuringResync deleted
 	return count + n, end, err
-}
-
-// spread waits for a while, so that not all sidecars of a Redis that was restarted read all objects at once.
-// What comes of devices doesn't wait.
-func (s *Subscriber) spread(ctx context.Context, meanwhile func()) {
-	defer s.in.notify() // what has come in still waits for its turn
-	over := time.After(rand.N(maxJitter))
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-over:
-			return
-		case <-s.in.wake:
-			meanwhile()
-		}
-	}
-}
-
-// applyDevices applies what has come of devices while records are read, for that may take minutes, and
-// a revocation must not wait so long. It has its turn again later, when its version is known.
-func (s *Subscriber) applyDevices(epoch string) {
-	for _, payload := range s.in.unseen() {
-		e, err := contract.ParseEvent(payload)
-		if err == nil && e.Epoch == epoch && e.Member.Kind == contract.KindCredential && s.Shards.Belongs(e.Member, s.Shard) == nil {
-			s.apply(e.Member, e.Fields)
-		}
-	}
 }
 
 // lastSeq is the number of the last write.
@@ -96,7 +68,7 @@ func (s *Subscriber) lastSeq(ctx context.Context, master server) (uint64, error)
 
 // readUnmet reads in a full resync what was known and not met: it was written meanwhile and has moved
 // beyond the end, or it is gone.
-func (s *Subscriber) readUnmet(ctx context.Context, master server) (count int, err error) {
+func (s *Subscriber) readUnmet(ctx context.Context, master server, meanwhile func() error) (count int, err error) {
 	for kind, ids := range map[byte][]string{contract.KindCredential: s.Credentials.Unmet(), contract.KindObject: s.Objects.Unmet()} {
 		for len(ids) > 0 {
 			n := min(len(ids), pageSize)
@@ -104,7 +76,7 @@ func (s *Subscriber) readUnmet(ctx context.Context, master server) (count int, e
 			for i, id := range ids[:n] {
 				members[i] = contract.Member{Kind: kind, ID: id}
 			}
-			if err := s.readMembers(ctx, master, members, func() { s.applyDevices(s.epoch) }); err != nil {
+			if err := s.readMembers(ctx, master, members, meanwhile); err != nil {
 				return count, err
 			}
 			ids, count = ids[n:], count+n
@@ -116,8 +88,11 @@ func (s *Subscriber) readUnmet(ctx context.Context, master server) (count int, e
 // readLog applies the records of all members of a kind with from < score <= to, in that order. What is
 // read of objects counts page by page, so that a catch-up that fails goes on there. meanwhile is called
 // whenever some were applied.
-func (s *Subscriber) readLog(ctx context.Context, master server, from, to uint64, kind byte, meanwhile func()) (count int, err error) {
+func (s *Subscriber) readLog(ctx context.Context, master server, from, to uint64, kind byte, meanwhile func() error) (count int, err error) {
 	logged := time.Now()
+	if err := meanwhile(); err != nil {
+		return 0, err
+	}
 	for from < to {
 		page, err := s.page(ctx, master, from, to)
 		if err != nil {
@@ -135,6 +110,7 @@ func (s *Subscriber) readLog(ctx context.Context, master server, from, to uint64
 		from = uint64(page[len(page)-1].Score)
 		if kind == contract.KindObject && s.synced {
 			s.setSeq(from)
+			s.chain.digest, s.chain.known = "", false
 		}
 		if time.Since(logged) > progressEvery {
 			logged = time.Now()
@@ -164,15 +140,16 @@ func (s *Subscriber) members(page []redis.Z, kind byte) []contract.Member {
 }
 
 // readMembers applies the records of members, which are of one kind and at most a page.
-func (s *Subscriber) readMembers(ctx context.Context, master server, members []contract.Member, meanwhile func()) (err error) {
-	meanwhile()
+func (s *Subscriber) readMembers(ctx context.Context, master server, members []contract.Member, meanwhile func() error) (err error) {
+	if err := meanwhile(); err != nil {
+		return err
+	}
 	if len(members) > 0 && members[0].Kind == contract.KindObject && s.resynced && !s.synced {
 		if members, err = s.unconfirmed(ctx, master, members); err != nil {
 			return err
 		}
 	}
 	for len(members) > 0 {
-		meanwhile()
 		n := min(len(members), s.batch)
 		if err := s.readRecords(ctx, master, members[:n]); err != nil {
 			if timeout, ok := errors.AsType[net.Error](err); n > 1 && ok && timeout.Timeout() {
@@ -182,8 +159,10 @@ func (s *Subscriber) readMembers(ctx context.Context, master server, members []c
 			return err
 		}
 		members = members[n:]
+		if err := meanwhile(); err != nil {
+			return err
+		}
 	}
-	meanwhile()
 	return nil
 }
 
@@ -236,29 +215,38 @@ func (s *Subscriber) unconfirmed(ctx context.Context, master server, members []c
 }
 
 func (s *Subscriber) readRecords(ctx context.Context, master server, members []contract.Member) error {
-	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
+	replies, err := s.fetch(ctx, master, members, recordsTimeout)
+	for i := 0; err == nil && i < len(members); i++ {
+		err = s.applyReply(members[i], replies[i])
+	}
+	return err
+}
+
+// fetch asks for records, as a pipeline.
+func (s *Subscriber) fetch(ctx context.Context, master redis.Cmdable, members []contract.Member, timeout time.Duration) ([]*redis.MapStringStringCmd, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	pipe := master.Pipeline()
 	replies := make([]*redis.MapStringStringCmd, len(members))
 	for i, m := range members {
 		replies[i] = pipe.HGetAll(ctx, s.keys.RecordKey(m))
 	}
-	if err := unsent(pipe.Exec(ctx)); err != nil {
+	return replies, unsent(pipe.Exec(ctx))
+}
+
+// applyReply applies a record as Redis has it.
+func (s *Subscriber) applyReply(m contract.Member, reply *redis.MapStringStringCmd) error {
+	fields, err := reply.Result()
+	switch {
+	case err == nil && len(fields) == 0:
+		s.remove(m) // its tombstone has expired
+	case err == nil:
+		s.apply(m, fields)
+	case redis.HasErrorPrefix(err, "WRONGTYPE"):
+		s.refuse(kind(m), m.ID, errWrongType)
+		s.remove(m)
+	default:
 		return err
-	}
-	for i, m := range members {
-		fields, failed := replies[i].Result()
-		switch {
-		case failed == nil && len(fields) == 0:
-			s.remove(m) // its tombstone has expired
-		case failed == nil:
-			s.apply(m, fields)
-		case redis.HasErrorPrefix(failed, "WRONGTYPE"):
-			s.refuse(kind(m), m.ID, errWrongType)
-			s.remove(m)
-		default:
-			return failed
-		}
 	}
 	return nil
 }

@@ -56,7 +56,7 @@ func TestLoginRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p, err := s.position(t.Context(), server{client, ""}); err == nil {
+	if p, err := s.position(t.Context(), server{client, ""}, position{}); err == nil {
 		t.Errorf("position: got %+v, want an error", p)
 	}
 	if err := s.readRecords(t.Context(), server{client, ""}, []contract.Member{contract.CredentialMember("d")}); err == nil || len(devices.ids) != 0 {
@@ -106,7 +106,7 @@ var tombstone = map[string]string{"version": "1", "published": "1", "deleted": "
 
 // inOrder is an idle subscriber of a Redis that has tombstones of members, in this order, in the data epoch "aaa…",
 // and the kinds of the records that it has applied.
-func inOrder(t *testing.T, members ...contract.Member) (*Subscriber, *[]string) {
+func inOrder(t *testing.T, members ...contract.Member) (*Subscriber, *[]string, *miniredis.Miniredis) {
 	t.Helper()
 	m := miniredis.RunT(t)
 	s, _, _ := idle(t, &redis.Options{Addr: m.Addr()})
@@ -121,12 +121,12 @@ func inOrder(t *testing.T, members ...contract.Member) (*Subscriber, *[]string) 
 			m.HSet(s.keys.RecordKey(member), field, value)
 		}
 	}
-	return s, &order
+	return s, &order, m
 }
 
 // TestDevicesFirst reads everything: what is said of devices is known before any object.
 func TestDevicesFirst(t *testing.T) {
-	s, order := inOrder(t, contract.ObjectMember("/a"), contract.CredentialMember("a"), contract.ObjectMember("/b"), contract.CredentialMember("b"))
+	s, order, _ := inOrder(t, contract.ObjectMember("/a"), contract.CredentialMember("a"), contract.ObjectMember("/b"), contract.CredentialMember("b"))
 	if err := s.catchUp(t.Context(), "connected"); err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,10 @@ func TestRevokedWhileObjectsAreRead(t *testing.T) {
 	for i := range 300 { // of which some are read at once
 		objects = append(objects, contract.ObjectMember(fmt.Sprint("/", i)))
 	}
-	s, order := inOrder(t, objects...)
+	s, order, m := inOrder(t, objects...)
+	for field, value := range tombstone {
+		m.HSet(s.keys.CredentialKey("d"), field, value)
+	}
 	epoch := strings.Repeat("a", 32)
 	s.in = newInbox(1)
 	for _, e := range []contract.Event{
@@ -325,5 +328,62 @@ func TestUnknownPosition(t *testing.T) {
 	}
 	if got := strings.Count(log.String(), "level=WARN"); got != 1 {
 		t.Errorf("got %d lines, want 1: %s", got, log)
+	}
+}
+
+// TestAnswerOfBefore has the record of a device read while an event takes the device away: that the record was
+// good before counts no more.
+func TestAnswerOfBefore(t *testing.T) {
+	m := miniredis.RunT(t)
+	s, _, _ := idle(t, &redis.Options{Addr: m.Addr()})
+	var order []string
+	s.Credentials = &ordered[contract.Credential]{kind: "c", order: &order}
+	d := contract.CredentialMember("d")
+	for field, value := range tombstone {
+		m.HSet(s.keys.RecordKey(d), field, value)
+	}
+	client, err := s.master(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	replies, err := s.fetch(t.Context(), client, []contract.Member{d}, grantTimeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int{"taken away": 0, "not": 1} {
+		s.reading = map[contract.Member]bool{d: true}
+		if order = nil; name == "taken away" {
+			s.takeAway(d)
+		}
+		if err := s.finish(granted{members: []contract.Member{d}, replies: replies}); err != nil {
+			t.Fatal(err)
+		}
+		if len(order) != want {
+			t.Errorf("%s: got %d records applied, want %d", name, len(order), want)
+		}
+	}
+}
+
+// TestInStepWhenRead holds back that we are in step until what events granted was read.
+func TestInStepWhenRead(t *testing.T) {
+	s, _, _ := idle(t, &redis.Options{Addr: "127.0.0.1:1"})
+	s.Credentials = new(removed[contract.Credential])
+	at := time.UnixMilli(1000)
+	s.waiting[contract.CredentialMember("d")] = true
+	s.setInStep(at)
+	if !s.board.inStep[0].IsZero() {
+		t.Error("in step while a device waits")
+	}
+	s.waiting, s.reading, s.rounds = map[contract.Member]bool{contract.CredentialMember("e"): true}, map[contract.Member]bool{}, 1
+	if err := s.finish(granted{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.board.inStep[0]; got != at {
+		t.Errorf("got %v when it was read, want %v, though another waits", got, at)
+	}
+	clear(s.waiting)
+	s.doubt = "chain"
+	if s.setInStep(at.Add(time.Second)); s.board.inStep[0] != at {
+		t.Error("in step while in doubt")
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/time/rate"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
@@ -81,10 +82,12 @@ type Subscriber struct {
 	firstOnce sync.Once
 	connected atomic.Bool
 	noInfo    atomic.Bool // in this session, the server refuses INFO
+	noChain   atomic.Bool // likewise, HMGET of the chain
 
 	// Of the goroutine that runs Run.
 	epoch     string    // data epoch that seq counts in; "" before the first write
 	seq       uint64    // last applied
+	chain     chain     // up to seq
 	history   history   // of the server that seq is of
 	historyAt time.Time // when that was seen
 	in        *inbox    // of the session
@@ -94,8 +97,25 @@ type Subscriber struct {
 	ahead     position  // Redis was ahead of us there; its seq is 0 if it was not
 	claim     position  // once all up to its seq is applied, we were in step at that time; 0: nothing is to be claimed
 	comparing bool      // a comparison is under way
+	fullAt    time.Time // when the last full resync ended
 	batch     int       // records that are read at once
 	unknownAt time.Time // since when the position can't be read; zero: it can
+
+	// What events ask to be read.
+	rereads   *rate.Limiter
+	rereading bool                     // due is to fire
+	due       *time.Timer              // for rereadDue
+	doubt     string                   // why Redis is to be read; "": it is not
+	again     map[contract.Member]bool // devices that the next catch-up reads in any case
+	unsure    []unsureEvent
+
+	// Devices that events have granted something, see applyDevice.
+	waiting map[contract.Member]bool
+	reading map[contract.Member]bool // true while the answer counts; nil: no round is under way
+	rounds  uint64                   // begun
+	held    position                 // in step at that time, when the round of the number seq has ended; 0: none is held
+	grants  chan granted             // of the session
+	running *sync.WaitGroup          // likewise
 }
 
 // New is a Subscriber that reads through client, which stays the caller's to close. To
@@ -106,7 +126,11 @@ func New(c Config, client redis.UniversalClient, m *metrics.Metrics, log *slog.L
 }
 
 func newSubscriber(c Config, b *board, client redis.UniversalClient, m *metrics.Metrics, log *slog.Logger) *Subscriber {
+	due := time.NewTimer(0)
+	due.Stop()
 	return &Subscriber{
+		rereads: rate.NewLimiter(rate.Every(rereadEvery), rereadBurst), due: due,
+		again: map[contract.Member]bool{}, waiting: map[contract.Member]bool{},
 		Config: c, keys: contract.ShardKeys(c.Shard), board: b,
 		client: client, metrics: m, log: log, first: make(chan struct{}), in: newInbox(c.Shards.Count()), batch: pipelineSize,
 	}
@@ -208,6 +232,7 @@ var (
 func (s *Subscriber) session(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	s.noInfo.Store(false)
+	s.noChain.Store(false)
 	channel := s.keys.EventsChannel()
 	sub := s.subscribe(ctx, channel)
 	var running sync.WaitGroup
@@ -220,7 +245,8 @@ func (s *Subscriber) session(ctx context.Context) error {
 		return err
 	}
 	in := newInbox(s.Shards.Count())
-	s.in = in
+	s.in, s.running, s.grants = in, &running, make(chan granted, 1)
+	defer s.abandon()
 	running.Go(func() { in.fail(receive(ctx, sub, in)) })
 	defer sub.Close()
 	if err := s.catchUp(ctx, "connected"); err != nil {
@@ -232,7 +258,7 @@ func (s *Subscriber) session(ctx context.Context) error {
 	s.firstOnce.Do(func() { close(s.first) })
 	s.setConnected(true)
 	s.log.Info("in step with redis", "epoch", s.epoch, "seq", s.seq)
-	return s.follow(ctx, in, &running)
+	return s.follow(ctx, in)
 }
 
 // subscribe subscribes to the channel: of a Cluster at the server that has the shard.
@@ -244,15 +270,24 @@ func (s *Subscriber) subscribe(ctx context.Context, channel string) *redis.PubSu
 }
 
 // follow applies what comes in and compares positions.
-func (s *Subscriber) follow(ctx context.Context, in *inbox, running *sync.WaitGroup) error {
+func (s *Subscriber) follow(ctx context.Context, in *inbox) error {
 	tick := time.NewTicker(compareEvery)
 	defer tick.Stop()
 	compared := make(chan position, 1)
 	s.ahead, s.comparing = position{}, false
 	for {
+		s.readGranted(ctx)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case g := <-s.grants:
+			if err := s.finish(g); err != nil {
+				return err
+			}
+		case <-s.due.C:
+			if err := s.rereadDue(ctx); err != nil {
+				return err
+			}
 		case <-in.wake:
 			if err := s.takeIn(ctx, in); err != nil {
 				return err
@@ -262,8 +297,9 @@ func (s *Subscriber) follow(ctx context.Context, in *inbox, running *sync.WaitGr
 				continue
 			}
 			s.comparing = true
-			asked := position{epoch: s.epoch, seq: s.seq, catchups: s.catchups, at: time.Now()}
-			running.Go(func() { compared <- s.ask(ctx, asked) })
+			asked := position{seq: s.seq, link: contract.Link{Seq: s.seq, Digest: s.chain.digest}, catchups: s.catchups, at: time.Now(), unsure: s.unsure}
+			s.unsure = nil
+			s.running.Go(func() { compared <- s.ask(ctx, asked) })
 		case p := <-compared:
 			s.comparing = false
 			if err := s.compare(ctx, p); err != nil {
@@ -290,7 +326,7 @@ func (s *Subscriber) takeIn(ctx context.Context, in *inbox) error {
 	return err
 }
 
-// receive applies one event, or catches up if it does not follow the last one.
+// receive applies one event that is the next one of our history, or catches up if it isn't.
 func (s *Subscriber) receive(ctx context.Context, payload string) error {
 	e, err := contract.ParseEvent(payload)
 	if err != nil {
@@ -300,32 +336,53 @@ func (s *Subscriber) receive(ctx context.Context, payload string) error {
 			return nil // the hole that it leaves will be noticed
 		}
 	}
-	switch {
-	case e.Epoch != s.epoch:
-		s.metrics.Events.WithLabelValues("foreign").Inc()
-		return s.catchUp(ctx, "epoch")
-	case e.Seq <= s.seq:
+	standing := s.judge(&e, payload)
+	switch standing {
+	case follows:
+		s.accept(&e, err)
+		return nil
+	case known:
 		s.metrics.Events.WithLabelValues("duplicate").Inc()
 		return nil
-	case e.Seq > s.seq+1: //mutant:TestHole false
-		s.metrics.Events.WithLabelValues("gap").Inc()
-		s.log.Info("events are missing", "seq", s.seq, "event_seq", e.Seq)
-		return s.catchUp(ctx, "gap")
+	case unsure:
+		s.metrics.Events.WithLabelValues("duplicate").Inc()
+		s.askLater(&e)
+		return nil
 	}
+	s.distrusted(&e, err != nil)
+	switch standing {
+	case otherEpoch:
+		s.metrics.Events.WithLabelValues("foreign").Inc()
+		return s.reread(ctx, "epoch")
+	case missing:
+		s.metrics.Events.WithLabelValues("gap").Inc()
+		s.board.gaps.Do(func() { s.log.Info("events are missing", "seq", s.seq, "event_seq", e.Seq) })
+		return s.reread(ctx, "gap")
+	}
+	s.metrics.Events.WithLabelValues("mistrusted").Inc()
+	return s.mistrust(ctx, &e, breakOf[standing])
+}
+
+// accept applies the next event; unreadable is what is wrong with it.
+func (s *Subscriber) accept(e *contract.Event, unreadable error) {
 	s.setSeq(e.Seq)
+	s.chain.set(e.Seq, e.Digest)
 	switch stray := s.Shards.Belongs(e.Member, s.Shard); {
-	case err != nil && stray != nil: // was refused above, and takes nothing of this shard away
+	case unreadable != nil && stray != nil: // was refused above, and takes nothing of this shard away
 	case stray != nil:
 		s.metrics.Events.WithLabelValues("corrupt").Inc()
 		s.refuse("member", e.Member.ID, stray)
-	case err != nil:
+	case unreadable != nil:
 		s.remove(e.Member)
 	default:
 		s.metrics.Events.WithLabelValues("applied").Inc()
-		s.apply(e.Member, e.Fields)
+		if e.Member.Kind == contract.KindCredential {
+			s.applyDevice(e)
+		} else {
+			s.apply(e.Member, e.Fields)
+		}
 	}
 	s.moved()
-	return nil
 }
 
 // moved says that we are in step, as of when that was found to hold from this number on.
@@ -343,5 +400,3 @@ func (s *Subscriber) setSeq(seq uint64) {
 	s.metrics.Seq.Add(float64(seq) - float64(s.seq))
 	s.seq = seq
 }
-
-func (s *Subscriber) setInStep(t time.Time) { s.board.setInStep(s.Shard, t) }

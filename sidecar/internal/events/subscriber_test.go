@@ -272,11 +272,7 @@ func TestCorrupt(t *testing.T) {
 		}
 		// By events: one that can't be read at all, and one whose record can't.
 		s.do(t, "PUBLISH", keys.EventsChannel(), "garbage")
-		epoch := s.Get(t.Context(), keys.EpochKey()).Val()
-		seq := uint64(s.Incr(t.Context(), keys.SeqKey()).Val())
-		s.do(t, "PUBLISH", keys.EventsChannel(), string(contract.AppendEvent(nil, contract.Event{
-			Epoch: epoch, Seq: seq, Member: contract.ObjectMember("/good"), Fields: map[string]string{"version": "nine"},
-		})))
+		s.announce(t, keys, contract.Event{Member: contract.ObjectMember("/good"), Fields: map[string]string{"version": "nine"}})
 		eventually(t, "the record is gone", func() bool { return f.objects.len() == 0 })
 		s.put(t, "/next")
 		eventually(t, "the next event", func() bool { return f.objects.version("/next") == 1 })

@@ -11,6 +11,19 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/image"
 )
 
+// BreakReason says what was of another history.
+type BreakReason string
+
+// The reasons.
+const (
+	// BreakDigest is an event whose digest is not that of the write with its number.
+	BreakDigest BreakReason = "digest"
+	// BreakFormat is an event of format 1 in a shard that has a chain: of an old writer, or forged.
+	BreakFormat BreakReason = "format"
+	// BreakHistory is a position of Redis that has another write at our number.
+	BreakHistory BreakReason = "history"
+)
+
 // Metrics are the sidecar's metrics, in a registry of their own.
 type Metrics struct {
 	// Registry has them all, and those of Go's runtime and of the process.
@@ -22,6 +35,8 @@ type Metrics struct {
 	Catchups    *prometheus.CounterVec // reason
 	Members     prometheus.Counter
 	Resyncs     prometheus.Counter
+	Breaks      *prometheus.CounterVec // reason: a BreakReason
+	Evicts      *prometheus.GaugeVec   // keys
 	RedisErrors prometheus.Counter
 	Connected   prometheus.Gauge
 	Seq         prometheus.Gauge
@@ -69,11 +84,13 @@ func New() *Metrics {
 	return &Metrics{
 		Registry: r,
 
-		Events:      f.vector("gatehouse_events_total", "Events received from Redis.", "result", "applied", "duplicate", "gap", "corrupt", "foreign"),
+		Events:      f.vector("gatehouse_events_total", "Events received from Redis.", "result", "applied", "duplicate", "gap", "corrupt", "foreign", "mistrusted"),
 		Corrupt:     f.corrupt(),
-		Catchups:    f.vector("gatehouse_catchups_total", "Catch-ups with the change log, by what they were started for.", "reason", "connected", "gap", "overflow", "epoch", "comparison"),
+		Catchups:    f.vector("gatehouse_catchups_total", "Catch-ups with the change log, by what they were started for.", "reason", "connected", "gap", "overflow", "epoch", "comparison", "chain"),
 		Members:     f.counter("gatehouse_catchup_members_total", "Members of the change log read by catch-ups."),
 		Resyncs:     f.counter("gatehouse_full_resyncs_total", "Catch-ups that read everything: at start, and when Redis lost data, was restarted or failed over."),
+		Breaks:      f.vector("gatehouse_chain_breaks_total", "What was of another history than ours: forged, or Redis lost writes. It was not believed.", "reason", string(BreakDigest), string(BreakFormat), string(BreakHistory)),
+		Evicts:      f.gauges("gatehouse_redis_evicts", "1 where the maxmemory-policy of Redis lets it evict such keys.", "keys", "any", "expiring"),
 		RedisErrors: f.counter("gatehouse_redis_errors_total", "Failed calls to Redis and lost subscriptions."),
 		Connected:   f.gauge("gatehouse_redis_connected", "1 while subscribed to Redis and caught up, with every shard."),
 		Seq:         f.gauge("gatehouse_redis_seq", "The last sequence number applied; of several shards, their sum."),
@@ -192,6 +209,15 @@ func (f factory) vector(name, help, label string, values ...string) *prometheus.
 func (f factory) vectors(name, help string, labels ...string) *prometheus.CounterVec {
 	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	f.r.MustRegister(v)
+	return v
+}
+
+func (f factory) gauges(name, help, label string, values ...string) *prometheus.GaugeVec {
+	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{label})
+	f.r.MustRegister(v)
+	for _, value := range values {
+		v.WithLabelValues(value)
+	}
 	return v
 }
 
