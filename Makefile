@@ -15,6 +15,12 @@ export EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK
 CHAOS_SECONDS ?= 60
 CHAOS_SEED ?=
 export CHAOS_SECONDS CHAOS_SEED
+# Of make routers: how many spellings, the seed of a run to repeat, the number of the only one to send, another filter.
+SPELLINGS ?=
+SEED ?=
+ONLY ?=
+WASM ?=
+SIDECAR ?=
 
 GO ?= go
 DEMO := build/gatehouse-demo
@@ -22,7 +28,7 @@ DEMO := build/gatehouse-demo
 detach := $(if $(filter-out 0 no false,$(DETACH)),--detach)
 
 .DEFAULT_GOAL := help
-.PHONY: help run stop build test conformance chaos mutation loadtest bench-check check chart-check chart-readme images chart-e2e clean
+.PHONY: help run stop build test conformance chaos routers mutation loadtest bench-check check chart-check chart-readme images chart-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -54,6 +60,9 @@ conformance: build ## ask the whole stack, octet by octet, what the specificatio
 
 chaos: build ## kill, pause and cut everything under load and check each answer: CHAOS_SECONDS, CHAOS_SEED
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec build/gatehouse-chaos
+
+routers: build ## spell protected paths to routers of other people behind the edge: SPELLINGS, SEED, ONLY
+	@scripts/routers.sh $(foreach v,SPELLINGS SEED ONLY WASM SIDECAR,$(if $($v),--$(shell echo $v | tr A-Z a-z)='$($v)'))
 
 mutation: ## take out each check that is marked in the code, and see its test fail: MUTANT=events/
 	@$(GO) run ./scripts/mutation $(MUTANT)

@@ -1,0 +1,117 @@
+package routers
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+)
+
+// An edge is a whole Gatehouse with routers behind it.
+type edge struct {
+	*stack.Stack
+	fallback string // what default is in its rules
+	address  string // HOST:PORT
+	routers  []string
+}
+
+// startEdge starts one with the given default. Envoy is the repository's envoy.yaml but for the
+// rules, and for routes that go by routerHeader. What the filter decides doesn't depend on that header.
+func startEdge(ctx context.Context, opts stack.Options, fallback string, names []string, address map[string]string) (*edge, error) {
+	opts.Name, opts.Dir = "routers-"+fallback, filepath.Join(opts.Dir, fallback)
+	opts.Rules, opts.Seed = rulesOf(fallback), seed
+	opts.ModifyConfig = func(c *stack.Config) error {
+		for _, name := range names {
+			if err := addCluster(c, name, address[name]); err != nil {
+				return err
+			}
+		}
+		if err := setRoutes(c, names); err != nil {
+			return err
+		}
+		// How long Envoy leaves a connection open that it can't go on with: nobody waits for it here.
+		return c.Set("0.02s", append(manager, "delayed_close_timeout")...)
+	}
+	s, err := stack.Start(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	return &edge{s, fallback, strings.TrimPrefix(s.EdgeURL(), "http://"), names}, nil
+}
+
+// seed registers the devices and publishes the objects.
+func seed(ctx context.Context, redisURL string) error {
+	redis, err := redisurl.Connect(redisURL)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = redis.Close() }()
+	p := publish.New(redis)
+	for _, who := range identities {
+		if who.device == "" {
+			continue
+		}
+		device := publish.Device{ID: who.id, Secret: who.secret, Permissions: who.permissions, Cost: 4}
+		if _, err := p.PutDevice(ctx, device); err != nil {
+			return fmt.Errorf("register %s: %w", who.name, err)
+		}
+	}
+	for _, o := range published {
+		object := publish.Object{Key: o.key, Body: []byte("published\n"), ContentType: "text/plain", ETag: `"` + o.tag + `"`}
+		if _, err := p.Put(ctx, object); err != nil {
+			return fmt.Errorf("publish %s: %w", o.key, err)
+		}
+	}
+	return nil
+}
+
+func addCluster(c *stack.Config, name, address string) error {
+	host, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	port, err := strconv.Atoi(text)
+	if err != nil {
+		return err
+	}
+	clusters, err := c.Find("static_resources", "clusters")
+	if err != nil {
+		return err
+	}
+	endpoint := dict{"endpoint": dict{"address": dict{"socket_address": dict{"address": host, "port_value": port}}}}
+	var cluster yaml.Node
+	if err := cluster.Encode(dict{
+		"name": name, "type": "STATIC", "connect_timeout": "1s",
+		"load_assignment": dict{"cluster_name": name, "endpoints": []dict{{"lb_endpoints": []dict{endpoint}}}},
+	}); err != nil {
+		return err
+	}
+	clusters.Content = append(clusters.Content, &cluster)
+	return nil
+}
+
+type dict = map[string]any
+
+func setRoutes(c *stack.Config, names []string) error {
+	routes := make([]dict, len(names))
+	for i, name := range names {
+		routes[i] = dict{
+			"match": dict{"prefix": "/", "headers": []dict{{"name": routerHeader, "string_match": dict{"exact": name}}}},
+			// Some servers close a connection when they can't read a request, or after some time.
+			"route": dict{"cluster": name, "timeout": "5s", "retry_policy": dict{"retry_on": "connect-failure,refused-stream,reset", "num_retries": 2}},
+		}
+	}
+	return c.Set(routes, append(manager, "route_config", "virtual_hosts", "upstream", "routes")...)
+}
+
+// manager is where the edge's connection manager stands in envoy.yaml.
+var manager = slices.Clip([]string{"static_resources", "listeners", "edge", "filter_chains", "0", "filters", "0", "typed_config"})

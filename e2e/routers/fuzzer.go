@@ -1,0 +1,118 @@
+package routers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// sample is of how many spellings one goes to all routers, even if the edge answers it.
+const sample = 64
+
+// A fuzzer sends spellings to edges and hands what comes back to a report.
+type fuzzer struct {
+	Config
+	edges  []*edge
+	died   <-chan error // the end of a router
+	report *report
+}
+
+// all sends the ordinary requests, the spellings, and the ordinary requests again.
+func (f *fuzzer) all(ctx context.Context) error {
+	if err := f.ordinary(ctx); err != nil {
+		return err
+	}
+	begin := time.Now()
+	var next atomic.Uint64
+	group, groupCtx := errgroup.WithContext(ctx)
+	for range f.Workers {
+		group.Go(func() error {
+			clients := f.clients()
+			defer clients.close()
+			for number := next.Add(1) - 1; number < f.Spellings; number = next.Add(1) - 1 {
+				if err := f.stopped(groupCtx); err != nil {
+					return err
+				}
+				for i, e := range f.edges {
+					if err := f.try(clients[i], e, newSpelling(f.Seed, number)); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+	}
+	err := group.Wait()
+	f.report.summary(min(next.Load(), f.Spellings), time.Since(begin))
+	if err != nil {
+		return err
+	}
+	return f.ordinary(ctx)
+}
+
+// stopped says why there is no going on, nil if there is.
+func (f *fuzzer) stopped(ctx context.Context) error {
+	select {
+	case err := <-f.died:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	default:
+		return nil
+	}
+}
+
+// try sends s for the edge's first router, and for the others if that one answered.
+func (f *fuzzer) try(c *client, e *edge, s spelling) error {
+	for i, router := range e.routers {
+		a, err := c.send(s, router)
+		if err != nil && !errors.Is(err, errNoAnswer) {
+			return err
+		}
+		f.report.add(e.fallback, router, s, a, err)
+		if i == 0 && !a.byRouter && s.number%sample != 0 {
+			break
+		}
+	}
+	return nil
+}
+
+// only sends one spelling to all routers and prints what each made of it.
+func (f *fuzzer) only(number uint64) error {
+	clients := f.clients()
+	defer clients.close()
+	s := newSpelling(f.Seed, number)
+	_, _ = fmt.Fprintf(f.Out, "spelling %d, as %s: %s\n", number, s.who.name, s)
+	for i, e := range f.edges {
+		for _, router := range e.routers {
+			a, err := clients[i].send(s, router)
+			if err != nil && !errors.Is(err, errNoAnswer) {
+				return err
+			}
+			_, _ = fmt.Fprintf(f.Out, "  default %s, %s: %s\n", e.fallback, router, describe(a, err))
+			f.report.add(e.fallback, router, s, a, err)
+		}
+	}
+	return nil
+}
+
+// clients are one for each edge.
+func (f *fuzzer) clients() clients {
+	list := make(clients, len(f.edges))
+	for i, e := range f.edges {
+		list[i] = &client{address: e.address}
+	}
+	return list
+}
+
+type clients []*client
+
+func (list clients) close() {
+	for _, c := range list {
+		c.close()
+	}
+}

@@ -1,0 +1,118 @@
+package routers
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"time"
+)
+
+// shownOfAKind is how many violations of one kind at one router are printed whole.
+const shownOfAKind = 3
+
+// A report judges answers and prints what is wrong. It is safe for concurrent use.
+type report struct {
+	out  io.Writer
+	seed uint64
+
+	mu         sync.Mutex     // protects all below
+	violations int            // how many
+	kinds      map[string]int // of each kind, by router
+	counts     map[string]int // answers, by what they are
+	unanswered int            // spellings without an answer in time
+	first      uint64         // the lowest number of a spelling that is a violation
+}
+
+func newReport(out io.Writer, seed uint64) *report {
+	return &report{out: out, seed: seed, kinds: map[string]int{}, counts: map[string]int{}, first: ^uint64(0)}
+}
+
+// add judges an answer, or that there was none.
+func (r *report) add(fallback, router string, s spelling, a answer, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.counts[kindOf(a, err)]++
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		if r.unanswered++; r.unanswered <= shownOfAKind {
+			_, _ = fmt.Fprintf(r.out, "no answer within %s: spelling %d, %s, default %s: %s\n", patience, s.number, router, fallback, s)
+		}
+	}
+	wrong := judge(s.who, a)
+	if wrong == "" {
+		return
+	}
+	r.first = min(r.first, s.number)
+	r.violation(router+": "+wrong, fmt.Sprintf(
+		"  request:  spelling %d, as %s: %s\n  router:   %s, default %s\n  answer:   %s\n  repeat:   make routers SEED=%d ONLY=%d\n",
+		s.number, s.who.name, s, router, fallback, describe(a, err), r.seed, s.number))
+}
+
+// violation counts one and prints it, unless it is one of many of its kind. r.mu must be held.
+func (r *report) violation(kind, text string) {
+	r.violations++
+	r.kinds[kind]++
+	if r.kinds[kind] <= shownOfAKind {
+		_, _ = fmt.Fprintf(r.out, "VIOLATION: %s\n%s", kind, text)
+	}
+}
+
+// kindOf sorts answers for the summary.
+func kindOf(a answer, err error) string {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return "no answer in time"
+	case err != nil:
+		return "connection or stream ended"
+	case a.cached != "":
+		return "answered from the cache"
+	case !a.byRouter && a.grpc:
+		return "refused by the edge: in gRPC"
+	case !a.byRouter:
+		return fmt.Sprintf("refused by the edge: %d", a.status)
+	case a.served == "":
+		return fmt.Sprintf("the router has no such resource: %d", a.status)
+	}
+	if found, _ := find(a.served); found.permission != "" {
+		return "protected resource served"
+	}
+	return "open resource served"
+}
+
+// describe is an answer in a line.
+func describe(a answer, err error) string {
+	switch {
+	case err != nil:
+		return err.Error()
+	case a.cached != "":
+		return fmt.Sprintf("%d from the edge's cache, %s", a.status, a.cached)
+	case !a.byRouter:
+		return fmt.Sprintf("%d from the edge", a.status)
+	case a.served == "":
+		return fmt.Sprintf("%d from the router", a.status)
+	}
+	return fmt.Sprintf("%d, %s served, the router saw %q of device %q", a.status, a.served, a.saw, a.sawDevice)
+}
+
+// summary prints what came back.
+func (r *report) summary(spellings uint64, took time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	requests := 0
+	for _, n := range r.counts {
+		requests += n
+	}
+	_, _ = fmt.Fprintf(r.out, "%d spellings in %.1f s: %d requests\n", spellings, took.Seconds(), requests)
+	for _, kind := range slices.Sorted(maps.Keys(r.counts)) {
+		_, _ = fmt.Fprintf(r.out, "%8d  %s\n", r.counts[kind], kind)
+	}
+	for _, kind := range slices.Sorted(maps.Keys(r.kinds)) {
+		_, _ = fmt.Fprintf(r.out, "%8d  VIOLATIONS %s\n", r.kinds[kind], kind)
+	}
+	if r.violations > 0 {
+		_, _ = fmt.Fprintf(r.out, "the first was spelling %d\n", r.first)
+	}
+}

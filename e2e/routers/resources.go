@@ -1,0 +1,123 @@
+package routers
+
+import "slices"
+
+// A resource is what every router serves under some paths and methods. Those with a
+// permission are protected: only a device that has it may reach them.
+type resource struct {
+	name       string
+	permission string
+	method     string // one by which it is reached
+	path       string // likewise
+}
+
+const (
+	readConfig     = "config.read"
+	writeTelemetry = "telemetry.write"
+	admin          = "admin"
+)
+
+// resources are the same in all routers: see apps and newGoRouters.
+var resources = []resource{
+	{"telemetry", writeTelemetry, "POST", "/v1/telemetry"},
+	{"telemetry", writeTelemetry, "POST", "/v1/telemetry/room"},
+	{"fleet-config", readConfig, "GET", "/v1/fleet/config"},
+	{"me-config", readConfig, "GET", "/v1/me/config"},
+	{"users", admin, "GET", "/v1/admin/users"},
+	{"users", admin, "POST", "/v1/admin/users/7"},
+	{"device", admin, "PUT", "/v1/devices/7"},
+	{"device", admin, "DELETE", "/v1/devices/7"},
+
+	{"telemetry-read", "", "GET", "/v1/telemetry"},
+	{"telemetry-read", "", "GET", "/v1/telemetry/room"},
+	{"products", "", "GET", "/v1/products/42"},
+	{"health", "", "GET", "/v1/admin/health"},
+	{"device-read", "", "GET", "/v1/devices/7"},
+	{"files", "", "GET", "/files/a"},
+}
+
+// protected are those that need a permission.
+var protected = slices.DeleteFunc(slices.Clone(resources), func(r resource) bool { return r.permission == "" })
+
+// find is the resource of a name, the first of several.
+func find(name string) (resource, bool) {
+	i := slices.IndexFunc(resources, func(r resource) bool { return r.name == name })
+	if i < 0 {
+		return resource{}, false
+	}
+	return resources[i], true
+}
+
+// rules are those of the edge for these resources: exact paths and prefixes, with and
+// without methods, open ones before protected ones, three permissions, all kinds of cache.
+const rules = `
+sidecar: {cluster: gatehouse-sidecar, timeout: 2s}
+credentials: {id_header: x-device-id, secret_header: x-device-token}
+max_staleness: 30s
+rules:
+- match: {path: /v1/admin/health}
+- match: {prefix: /v1/admin/}
+  auth: {permissions: [admin]}
+- match: {prefix: /v1/telemetry, methods: [POST]}
+  auth: {permissions: [telemetry.write]}
+- match: {prefix: /v1/products/, methods: [GET]}
+  cache: {query: [lang]}
+- match: {path: /v1/fleet/config}
+  auth: {permissions: [config.read]}
+  cache: {query: [rev], on_miss: fetch}
+- match: {path: /v1/me/config}
+  auth: {permissions: [config.read]}
+  cache: {scope: device}
+- match: {prefix: /v1/devices/, methods: [PUT, DELETE]}
+  auth: {permissions: [admin]}
+`
+
+// rulesOf adds what happens to a request that no rule matches. Where that is a refusal, rules
+// let the open resources pass.
+func rulesOf(fallback string) string {
+	open := ""
+	if fallback == "deny" {
+		open = `
+- match: {prefix: /v1/telemetry, methods: [GET]}
+- match: {prefix: /v1/devices/, methods: [GET]}
+- match: {prefix: /files/}
+`
+	}
+	return rules + open + "default: " + fallback + "\n"
+}
+
+// An identity is whose credential a request shows.
+type identity struct {
+	name        string
+	device      string // as the edge tells it the upstream; empty: it lets nobody in by this
+	permissions []string
+	id, secret  string // what is sent; empty: nothing
+}
+
+// Nobody shows no credential.
+var nobody = &identity{name: "nobody"}
+
+// identities are nobody, devices with a permission each, and wrong credentials of the mightiest.
+var identities = []*identity{
+	nobody,
+	{name: "half", id: "root"},
+	{name: "wrong", id: "root", secret: "guessed"},
+	{name: "reader", device: "reader", permissions: []string{readConfig}, id: "reader", secret: "reader-secret"},
+	{name: "writer", device: "writer", permissions: []string{writeTelemetry}, id: "writer", secret: "writer-secret"},
+	{name: "root", device: "root", permissions: []string{admin}, id: "root", secret: "root-secret"},
+}
+
+func identityOf(name string) *identity {
+	return identities[slices.IndexFunc(identities, func(i *identity) bool { return i.name == name })]
+}
+
+// published are objects that the edge answers itself. Their entity-tags say what they are, so
+// that an answer without a body tells it, too.
+var published = []struct{ key, tag string }{
+	{"/v1/products/published", cachedTag + "products"},
+	{"/v1/fleet/config?rev=1", cachedTag + "fleet-config"},
+	{"@reader/v1/me/config", cachedTag + "me-config:reader"},
+}
+
+// cachedTag begins the entity-tag of every published object.
+const cachedTag = "cached:"

@@ -1,0 +1,101 @@
+// Package routers looks at Gatehouse from outside: routers of other people stand behind the edge, and a
+// fuzzer spells the paths of protected resources in every way that one of them might understand.
+//
+// # What is checked
+//
+// All routers serve the same resources, in their own way of declaring routes, and each answer says
+// which resource served it and what the router saw. The oracle (judge) looks at that alone, so
+// it shares no idea of what a path means with the filter:
+//
+//   - No protected resource is served to who has not its permission: to nobody, to a wrong credential, to
+//     a device with another permission. The same holds for what the edge answers itself.
+//   - A protected resource that a router serves was judged: the edge has told the router a device.
+//   - No router is told a device that the request has no credential of.
+//
+// That alone would be met by an edge that refuses everything. So ordinary requests are sent before
+// and after, in the same way, and must be served: see ordinary.
+//
+// # The spellings
+//
+// The number of a spelling and the seed make it what it is, so that one can be repeated. The first ones
+// (systematicCount) are the same for all seeds: each byte at some places of each protected path, escaped,
+// escaped twice, and raw. The others are drawn: one to four changes of a path that servers have been seen
+// to undo, methods in other letters, headers that override path, method, prefix, host or identity.
+// Each goes out as it is, in bytes of HTTP/1 or frames of HTTP/2.
+//
+// A spelling goes to one router first. If the edge answers it, it would so for the others, too: what
+// the filter decides doesn't depend on the upstream. Only what it passes goes to all of them, and
+// one in 64 in any case.
+package routers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/gatehouse/gatehouse/e2e/stack"
+)
+
+// Config says what to run.
+type Config struct {
+	// Seed and Spellings say which spellings: those with the numbers from 0.
+	Seed, Spellings uint64
+	// Only is the number of the one to send, with all answers printed; nil: all.
+	Only *uint64
+	// Workers send at the same time, each on connections of its own.
+	Workers int
+	// Build is where scripts/routers.sh has put the routers that must be built.
+	Build string
+	// Stack is what each edge is made from. Its Dir takes the logs.
+	Stack stack.Options
+	// Out is where the report goes.
+	Out io.Writer
+}
+
+// Run runs the suite and returns how many violations it has found, and printed. On an error, it
+// has not looked at everything.
+func Run(ctx context.Context, c Config) (violations int, err error) {
+	root, err := stack.Root()
+	if err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	dir := filepath.Join(c.Stack.Dir, "apps")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return 0, err
+	}
+	a, err := startApps(root, c.Build, dir)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, a.stop()) }()
+
+	pass := slices.DeleteFunc(slices.Clone(routerNames), func(name string) bool { return name == insensitive })
+	var edges []*edge
+	for fallback, names := range map[string][]string{"pass": pass, "deny": {insensitive, "servemux"}} {
+		e, err := startEdge(ctx, c.Stack, fallback, names, a.address)
+		if err != nil {
+			return 0, err
+		}
+		defer func() { err = errors.Join(err, e.Stop()) }()
+		edges = append(edges, e)
+	}
+	slices.SortFunc(edges, func(a, b *edge) int { return len(b.routers) - len(a.routers) })
+	if err := a.await(ctx); err != nil {
+		return 0, err
+	}
+	_, _ = fmt.Fprintf(c.Out, "%d routers and 2 edges are up after %.1f s\n", len(routerNames), time.Since(begin).Seconds())
+
+	f := &fuzzer{Config: c, edges: edges, died: a.died, report: newReport(c.Out, c.Seed)}
+	if c.Only != nil {
+		err = f.only(*c.Only)
+	} else {
+		err = f.all(ctx)
+	}
+	return f.report.violations, err
+}

@@ -1,0 +1,150 @@
+package routers
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+)
+
+// A version of HTTP that a request is sent by.
+type protocol string
+
+const (
+	http10 protocol = "HTTP/1.0"
+	http11 protocol = "HTTP/1.1"
+	http2  protocol = "HTTP/2"
+)
+
+// A spelling is one request, of which every byte is as it is to be sent.
+type spelling struct {
+	number    uint64
+	protocol  protocol
+	method    string
+	path      string // request target, or :path
+	authority string
+	headers   []header
+	who       *identity
+}
+
+type header struct{ name, value string }
+
+// String is the request as it is sent, but for HTTP/2 in text.
+func (s spelling) String() string {
+	var b strings.Builder
+	if s.protocol == http2 {
+		fmt.Fprintf(&b, ":method: %q, :path: %q, :authority: %q", s.method, s.path, s.authority)
+	} else {
+		fmt.Fprintf(&b, "%q, host: %q", s.method+" "+s.path+" "+string(s.protocol), s.authority)
+	}
+	for _, h := range s.headers {
+		fmt.Fprintf(&b, ", %q", h.name+": "+h.value)
+	}
+	return fmt.Sprintf("%s [%s]", b.String(), s.protocol)
+}
+
+// splits says whether an HTTP/1 server may take the request for two.
+func (s spelling) splits() bool {
+	return s.protocol != http2 && strings.ContainsAny(s.method+s.path+s.authority, "\r\n")
+}
+
+// newSpelling makes spelling number of a seed. The first ones are the same for all seeds: each byte
+// at each of some places of each protected path. The others draw what they are made of.
+func newSpelling(seed, number uint64) spelling {
+	s, drawn := systematic(number)
+	if drawn {
+		s = random(rand.New(rand.NewPCG(seed, number)))
+	}
+	s.number = number
+	s.showCredential()
+	return s
+}
+
+// showCredential adds the credential of who asks.
+func (s *spelling) showCredential() {
+	if s.who.id != "" {
+		s.headers = append(s.headers, header{"x-device-id", s.who.id})
+	}
+	if s.who.secret != "" {
+		s.headers = append(s.headers, header{"x-device-token", s.who.secret})
+	}
+}
+
+// places are where systematic puts a byte, and how it writes it.
+var places = []struct {
+	protocol protocol
+	put      func(path string, b byte) string
+}{
+	{http11, func(path string, b byte) string { return path + escape(b) }},
+	{http2, func(path string, b byte) string { return path + escape(b) }},
+	{http11, func(path string, b byte) string { return path + escape(b) + "x" }},
+	{http11, func(path string, b byte) string { return path + "/" + escape(b) }},
+	{http11, func(path string, b byte) string { return beforeLast(path, escape(b)) }},
+	{http11, func(path string, b byte) string { return "/" + escape(b) + path }},
+	{http11, func(path string, b byte) string { return path + "%25" + escape(b)[1:] }},
+	{http11, func(path string, b byte) string { return path + string([]byte{b}) }},
+	{http2, func(path string, b byte) string { return path + string([]byte{b}) }},
+}
+
+// systematicCount is how many spellings don't depend on the seed.
+var systematicCount = uint64(256 * len(places) * len(protected))
+
+// systematic is one of these spellings. All bytes at one place of one path come before the next, and
+// the order of the paths is that of resources. It returns true for numbers beyond them.
+func systematic(number uint64) (s spelling, beyond bool) {
+	if number >= systematicCount {
+		return spelling{}, true
+	}
+	b, rest := byte(number%256), number/256
+	target, place := protected[rest%uint64(len(protected))], places[rest/uint64(len(protected))]
+	return spelling{
+		protocol: place.protocol, method: target.method, path: place.put(target.path, b), authority: "edge.example", who: nobody,
+	}, false
+}
+
+func escape(b byte) string { return fmt.Sprintf("%%%02x", b) }
+
+// beforeLast puts text before the last slash of path.
+func beforeLast(path, text string) string {
+	i := strings.LastIndexByte(path, '/')
+	return path[:i] + text + path[i:]
+}
+
+// random draws a spelling: a target, most often a protected one, and one to four changes of its path,
+// seldom of other parts.
+func random(r *rand.Rand) spelling {
+	target := pick(r, protected)
+	if r.IntN(8) == 0 {
+		target = pick(r, resources)
+	}
+	s := spelling{protocol: http11, method: target.method, path: target.path, authority: "edge.example", who: nobody}
+	switch n := r.IntN(100); {
+	case n < 35:
+		s.protocol = http2
+	case n < 37:
+		s.protocol = http10
+	}
+	if r.IntN(4) == 0 {
+		s.who = pick(r, identities)
+	}
+	if r.IntN(8) == 0 {
+		s.method = spellMethod(r, s.method)
+	}
+	disguised := r.IntN(6) == 0
+	if !disguised || r.IntN(2) == 0 {
+		for range 1 + r.IntN(1+r.IntN(4)) {
+			s.path = changePath(r, s.path)
+		}
+	}
+	if disguised {
+		disguise(r, &s)
+	}
+	if r.IntN(24) == 0 {
+		s.headers = append(s.headers, pick(r, sideHeaders))
+	}
+	if r.IntN(32) == 0 {
+		s.authority = pick(r, authorities)
+	}
+	return s
+}
+
+func pick[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }

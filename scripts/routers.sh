@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Installs and builds the routers of e2e/routers, pinned, and runs the suite: see that package.
+# Arguments go to build/gatehouse-routers.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+apps=e2e/routers/apps out=build/routers
+
+PATH=$PATH:/usr/sbin # nginx's place, which not every root has in its path
+for need in "redis-server redis-server" "nginx nginx-light" "node nodejs" "npm npm" "javac default-jdk-headless" "mvn maven"; do
+  read -r tool package <<<"$need"
+  scripts/need.sh "$tool" "$package" "make routers runs or builds a router with it"
+done
+ENVOY=$(scripts/install-envoy.sh)
+export ENVOY PATH
+scripts/install-python.sh $apps/python/requirements.txt ""
+mkdir -p $out
+
+fresh() { # STAMP SOURCE...: whether STAMP was made from these sources
+  local stamp=$1
+  shift
+  cmp -s <(cat "$@") "$stamp"
+}
+
+sources=($apps/express/package.json $apps/express/package-lock.json)
+if ! fresh $out/express.stamp "${sources[@]}"; then
+  echo "installing Express into $out ..." >&2
+  mkdir -p $out/express
+  cp "${sources[@]}" $out/express/
+  npm ci --prefix $out/express --ignore-scripts --no-audit --no-fund --silent
+  cat "${sources[@]}" >$out/express.stamp
+fi
+cp $apps/express/app.js $out/express/
+
+mapfile -t sources < <(find $apps/spring -type f | LC_ALL=C sort)
+if ! fresh $out/spring.stamp "${sources[@]}"; then
+  echo "building the Spring application into $out, about half a minute ..." >&2
+  rm -rf $out/spring
+  cp -r $apps/spring $out/spring
+  mvn --file $out/spring/pom.xml --batch-mode --quiet --strict-checksums -Dmaven.test.skip=true package >&2
+  mv $out/spring/target/routers-spring.jar $out/spring.jar
+  rm -rf $out/spring
+  cat "${sources[@]}" >$out/spring.stamp
+fi
+
+exec build/gatehouse-routers "$@"
