@@ -3,6 +3,7 @@ package contract
 import (
 	"strconv"
 	"strings"
+	"unique"
 
 	"github.com/gatehouse/gatehouse/wire"
 )
@@ -87,9 +88,10 @@ func ParseObjectHead(fields map[string]string) (Object, error) {
 	if o.ETag = strings.Clone(fields[FieldETag]); !wire.ValidETag(o.ETag) {
 		return Object{}, refuse(ReasonMalformed, "etag: %s: want a quoted string of at most %d bytes of visible ASCII", quote(o.ETag), wire.MaxETag)
 	}
-	if o.ContentType = strings.Clone(fields[FieldContentType]); !wire.ValidContentType(o.ContentType) {
+	if o.ContentType = fields[FieldContentType]; !wire.ValidContentType(o.ContentType) {
 		return Object{}, refuse(ReasonMalformed, "content-type: %s: want 1 to %d bytes of printable ASCII", quote(o.ContentType), wire.MaxContentType)
 	}
+	o.ContentType = unique.Make(o.ContentType).Value() // there are few, in many objects
 	if ttl, found := fields[FieldTTL]; found {
 		if o.TTLMS, err = parseMillis(FieldTTL, ttl, 1); err != nil {
 			return Object{}, err

@@ -175,7 +175,7 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	}
 	checks := []admin.Check{{Name: "push", Ready: pusher.Ready}}
 	return []component{
-		im, objects, followers, pusher, addresses,
+		im, objects, followers, pusher, collector{}, addresses,
 		api.New(c.API.Socket, verifier, fetcher, objects, im, session.New(tokens), m, log),
 		admin.New(c.Admin.Address, m.Registry, checks, log),
 	}, nil

@@ -23,7 +23,7 @@ func TestNewEpochHidesOldVersions(t *testing.T) {
 	before.Reset(nil)
 	key := func(i int) string { return fmt.Sprintf("/%d", i) }
 	for i := range objects {
-		before.PutObject(object(key(i), 1, 100))
+		before.PutObject(new(object(key(i), 1, 100)))
 	}
 	hour := wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}
 	for i := range objects {
@@ -35,7 +35,7 @@ func TestNewEpochHidesOldVersions(t *testing.T) {
 	after := image.New(image.Config{Objects: 1000, Verdicts: 400})
 	after.PutVerdict(key(0), "s", hour, false) // goes with the reset
 	for i := range objects - 1 {               // the last one was deleted
-		after.PutObject(object(key(i), 2, 100))
+		after.PutObject(new(object(key(i), 2, 100)))
 	}
 	after.Reset(&old)
 	if err := after.PutDevice("new", true); err != nil {
@@ -72,7 +72,7 @@ func TestAwaitObject(t *testing.T) {
 	memory := imagetest.NewMemory()
 	before := image.New(image.Config{Objects: 8000, Verdicts: 4}) // more buckets than a batch blanks
 	before.Reset(nil)
-	before.PutObject(object("/a", 1, 100))
+	before.PutObject(new(object("/a", 1, 100)))
 	push(t, before, memory)
 	old, _ := memory.State()
 
@@ -116,13 +116,13 @@ func TestAwaitObject(t *testing.T) {
 	check("all of the old buckets are blank", true)
 	checkTakeover("all of the old buckets are blank", true)
 
-	after.PutObject(object("/a", 2, 100))
+	after.PutObject(new(object("/a", 2, 100)))
 	check("the edge has no version yet", true)
 	first, _ := after.Take(nil)
 	check("version 2 is on its way", false)
 	send(first)
 	check("the edge has version 2", true)
-	after.PutObject(object("/a", 3, 100))
+	after.PutObject(new(object("/a", 3, 100)))
 	check("the edge has version 2, we have 3", false)
 	second, _ := after.Take(nil)
 	check("version 3 is on its way", false)

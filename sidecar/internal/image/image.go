@@ -82,7 +82,7 @@ type Image struct {
 
 // entry is one object in its bucket.
 type entry struct {
-	contract.Object
+	*contract.Object
 	tag    uint32
 	bucket uint32
 	bodies []stored // as Object.Bodies
@@ -154,8 +154,8 @@ func (m *Image) Epoch() uint64 {
 }
 
 // PutObject puts o in place of the object at its key, whatever its version. The image
-// keeps o's bodies without copying them, so nobody may change them from now on.
-func (m *Image) PutObject(o contract.Object) {
+// keeps o, so nobody may change it from now on.
+func (m *Image) PutObject(o *contract.Object) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.drop(o.Key)

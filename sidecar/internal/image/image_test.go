@@ -70,14 +70,14 @@ func TestResetBlanksWhatAnotherEpochLeft(t *testing.T) {
 		before := image.New(image.Config{Objects: 400, Verdicts: 400})
 		before.Reset(nil)
 		for i := range 300 {
-			before.PutObject(object(fmt.Sprintf("/old/%d", i), 1, 2000))
+			before.PutObject(new(object(fmt.Sprintf("/old/%d", i), 1, 2000)))
 			before.PutVerdict(fmt.Sprint(i), "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, false)
 		}
 		push(t, before, memory)
 		state, _ := memory.State()
 
 		after := image.New(image.Config{Objects: 4, Verdicts: 4})
-		after.PutObject(object("/new", 1, 10))
+		after.PutObject(new(object("/new", 1, 10)))
 		after.Reset(&state)
 		push(t, after, memory)
 		time.Sleep(2 * time.Second)
@@ -109,7 +109,7 @@ func TestInStepIsNeverAheadOfChanges(t *testing.T) {
 			m.Acked()
 		}
 		for i := range 3000 {
-			m.PutObject(object(fmt.Sprint("/", i), 1, 10))
+			m.PutObject(new(object(fmt.Sprint("/", i), 1, 10)))
 		}
 		m.SetInStep(start.Add(time.Second))
 		deliver()
@@ -120,7 +120,7 @@ func TestInStepIsNeverAheadOfChanges(t *testing.T) {
 		batches := 0
 		for version := uint64(2); inStep() < time.Second; version++ {
 			for i := range 400 {
-				m.PutObject(object(fmt.Sprint("/more/", i), version, 10))
+				m.PutObject(new(object(fmt.Sprint("/more/", i), version, 10)))
 			}
 			m.SetInStep(start.Add(time.Duration(version) * time.Second))
 			deliver()
@@ -259,7 +259,7 @@ func TestBodyOverTheBoundGoesAlone(t *testing.T) {
 	for i := range big.Bodies {
 		big.Bodies[i].Bytes = bytes.Repeat([]byte{'x'}, wire.MaxBody)
 	}
-	m.PutObject(big)
+	m.PutObject(new(big))
 	memory := imagetest.NewMemory()
 	for {
 		batch, taken := m.Take(nil)
@@ -287,8 +287,8 @@ func TestBodyOverTheBoundIsNotCrowdedOut(t *testing.T) {
 		push(t, m, memory)
 		big := object("/big", 1, 10)
 		big.Bodies[0].Bytes = bytes.Repeat([]byte{'x'}, wire.MaxBody)
-		m.PutObject(big)
-		m.PutObject(object("/behind", 1, 10))
+		m.PutObject(new(big))
+		m.PutObject(new(object("/behind", 1, 10)))
 		inStep := time.Now()
 		m.SetInStep(inStep)
 		for i := 0; ; i++ {
@@ -346,8 +346,8 @@ func TestStampsAreUnique(t *testing.T) {
 	m.Reset(nil)
 	stamps := map[uint64]bool{}
 	for version := range uint64(50) {
-		m.PutObject(object("/a", version+1, 10))
-		m.PutObject(object("/b", version+1, 10))
+		m.PutObject(new(object("/a", version+1, 10)))
+		m.PutObject(new(object("/b", version+1, 10)))
 		batch, _ := m.Take(nil)
 		parsed, err := wire.ParseBatch(batch)
 		if err != nil {
@@ -377,7 +377,7 @@ func BenchmarkPutTake(b *testing.B) {
 	var buf []byte
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		m.PutObject(objects[i%len(objects)])
+		m.PutObject(new(objects[i%len(objects)]))
 		if i%100 == 99 {
 			buf, _ = m.Take(buf)
 			m.Acked()

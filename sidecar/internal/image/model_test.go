@@ -115,7 +115,7 @@ func (m *model) step() {
 	case 0, 1, 2, 3:
 		m.last[i]++
 		m.want[i] = m.last[i]
-		m.image.PutObject(object(m.key(i), m.last[i], m.size))
+		m.image.PutObject(new(object(m.key(i), m.last[i], m.size)))
 	case 4:
 		delete(m.want, i)
 		m.image.DeleteObject(m.key(i))

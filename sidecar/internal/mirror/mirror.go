@@ -32,7 +32,8 @@ const maxLeast = 1 << 30
 
 // Edge is where the mirror's objects go.
 type Edge interface {
-	PutObject(o contract.Object)
+	// PutObject may keep o, which nobody changes from now on.
+	PutObject(o *contract.Object)
 	DeleteObject(key string)
 }
 
@@ -98,7 +99,7 @@ const (
 type known struct {
 	version     uint64
 	generation  uint64 // of its shard, in which it was last seen in Redis
-	shard       int
+	shard       uint8
 	place       place
 	deleted     bool
 	publishedMS int64
@@ -169,7 +170,7 @@ func (m *Mirror) decide(o *contract.Object) Result {
 	}
 	unchanged := before.generation != generation && before.place == held && m.has(o)
 	m.known[o.Key] = known{
-		version: o.Version, generation: generation, shard: shard, place: before.place,
+		version: o.Version, generation: generation, shard: uint8(shard), place: before.place,
 		deleted: o.Deleted, publishedMS: o.PublishedMS, ttlMS: o.TTLMS,
 	}
 	switch {
@@ -259,7 +260,7 @@ func (m *Mirror) store(o *contract.Object) bool {
 	m.evicted = m.evicted[:0]
 	if stays {
 		m.put(o.Key, held)
-		m.edge.PutObject(*o)
+		m.edge.PutObject(o)
 	}
 	return stays
 }

@@ -19,8 +19,8 @@ import (
 // edge is what the mirror has sent.
 type edge map[string]contract.Object
 
-func (e edge) PutObject(o contract.Object) { e[o.Key] = o }
-func (e edge) DeleteObject(key string)     { delete(e, key) }
+func (e edge) PutObject(o *contract.Object) { e[o.Key] = *o }
+func (e edge) DeleteObject(key string)      { delete(e, key) }
 
 type fixture struct {
 	*mirror.Mirror

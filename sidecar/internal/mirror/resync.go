@@ -31,7 +31,7 @@ func (s Shard) Unmet() []string {
 	defer s.mu.Unlock()
 	var keys []string
 	for key, k := range s.known {
-		if k.shard == s.shard && k.generation != s.generations[s.shard] {
+		if int(k.shard) == s.shard && k.generation != s.generations[s.shard] {
 			keys = append(keys, key)
 		}
 	}
@@ -43,7 +43,7 @@ func (s Shard) EndResync() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, k := range s.known {
-		if k.shard == s.shard && k.generation != s.generations[s.shard] {
+		if int(k.shard) == s.shard && k.generation != s.generations[s.shard] {
 			s.forget(key)
 		}
 	}

@@ -116,7 +116,7 @@ func (m *model) step(version uint64) {
 	case 2:
 		m.sidecar.DropVerdicts(key(i))
 	default:
-		m.sidecar.PutObject(object(key(i), version))
+		m.sidecar.PutObject(new(object(key(i), version)))
 		m.want[i] = version
 	}
 	if version%100 == 0 {

@@ -143,7 +143,7 @@ func TestPush(t *testing.T) {
 	p := newProxy(t)
 	s := start(t, p.socket)
 	eventually(t, "ready", func() bool { return s.Ready() == nil })
-	s.PutObject(object("/a", 1))
+	s.PutObject(new(object("/a", 1)))
 	eventually(t, "version 1", func() bool { return p.version("/a") == 1 })
 	first, _ := p.State()
 	eventually(t, "a heartbeat", func() bool { state, _ := p.State(); return state.HeartbeatMS > first.HeartbeatMS })
@@ -186,7 +186,7 @@ func TestNewEpochForPermissions(t *testing.T) {
 func TestWaitsForTheFirstSync(t *testing.T) {
 	p := newProxy(t)
 	before := start(t, p.socket)
-	before.PutObject(object("/a", 1))
+	before.PutObject(new(object("/a", 1)))
 	eventually(t, "version 1", func() bool { return p.version("/a") == 1 })
 
 	im, synced := image.New(image.Config{}), make(chan struct{})
@@ -214,13 +214,13 @@ func TestWaitsForTheFirstSync(t *testing.T) {
 func TestEdgeRestart(t *testing.T) {
 	p := newProxy(t)
 	s := start(t, p.socket)
-	s.PutObject(object("/a", 1))
+	s.PutObject(new(object("/a", 1)))
 	eventually(t, "version 1", func() bool { return s.Ready() == nil && p.version("/a") == 1 })
 	p.server.Close()
 	p.Forget()
 	eventually(t, "not ready", func() bool { return s.Ready() != nil })
-	s.PutObject(object("/a", 2))
-	s.PutObject(object("/b", 1))
+	s.PutObject(new(object("/a", 2)))
+	s.PutObject(new(object("/b", 1)))
 	p.start(t)
 	eventually(t, "everything again", func() bool { return s.Ready() == nil && p.version("/a") == 2 && p.version("/b") == 1 })
 	if got := s.log.count("level=WARN"); got != 1 {
@@ -237,10 +237,10 @@ func TestEdgeRestart(t *testing.T) {
 func TestRival(t *testing.T) {
 	p := newProxy(t)
 	first := start(t, p.socket)
-	first.PutObject(object("/first", 1))
+	first.PutObject(new(object("/first", 1)))
 	eventually(t, "the first one's object", func() bool { return p.version("/first") == 1 })
 	second := start(t, p.socket)
-	second.PutObject(object("/second", 1))
+	second.PutObject(new(object("/second", 1)))
 	eventually(t, "the second to take over", func() bool { return p.version("/second") == 1 && p.version("/first") == 0 })
 	eventually(t, "the first to notice", func() bool {
 		err := first.Ready()
@@ -287,7 +287,7 @@ func TestTakesOverFromWhateverIsThere(t *testing.T) {
 				return true
 			}
 			s := start(t, p.socket)
-			s.PutObject(object("/a", 1))
+			s.PutObject(new(object("/a", 1)))
 			eventually(t, "the object", func() bool { return p.version("/a") == 1 })
 			if got := metricstest.Value(t, s.metrics, "gatehouse_epochs_total"); got != 1 {
 				t.Errorf("got %v takeovers, want one that succeeds", got)
