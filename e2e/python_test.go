@@ -115,7 +115,7 @@ func TestPythonWriter(t *testing.T) {
 	if zipped.status != 200 || zipped.header.Get("Content-Encoding") != "gzip" || decode(t, zipped) != body {
 		t.Errorf("got %d %v, want the object in gzip", zipped.status, zipped.header)
 	}
-	if got, want := zipped.header.Get("ETag"), "W/"+publish.ETag([]byte(body)); got != want {
+	if got, want := zipped.header.Get("ETag"), "W/"+publish.ETag("application/json", []byte(body)); got != want {
 		t.Errorf("got entity-tag %s, want %s", got, want)
 	}
 	if out, err := w.run("", "put", key, file, "application/json", "41"); err == nil || !strings.Contains(out, "STALE") {

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 )
@@ -124,6 +125,50 @@ func DeviceKey(id, key string) string { return "@" + id + key }
 // AppendDeviceKey appends DeviceKey(id, key) to dst.
 func AppendDeviceKey(dst []byte, id, key string) []byte {
 	return append(append(append(dst, '@'), id...), key...)
+}
+
+// CanonicalKey is the key that the edge looks up for what is stored as key: the hex digits of escapes
+// are upper case (RFC 3986, section 6.2.2.1), and the query is as [CanonicalQuery] has it.
+func CanonicalKey(key string) string {
+	device := 0
+	if strings.HasPrefix(key, "@") {
+		if device = strings.IndexByte(key, '/'); device < 0 {
+			return key
+		}
+	}
+	target := key[device:]
+	if strings.IndexByte(target, '%') >= 0 {
+		target = string(AppendUpperEscapes(nil, target))
+	}
+	path, query, found := strings.Cut(target, "?")
+	if found {
+		if query = CanonicalQuery(query, nil); query != "" {
+			path += "?" + query
+		}
+	}
+	return key[:device] + path
+}
+
+// AppendUpperEscapes appends s to dst, with the hex digits of escapes in upper case.
+func AppendUpperEscapes(dst []byte, s string) []byte {
+	start := len(dst)
+	dst = append(dst, s...)
+	for b := dst[start:]; ; {
+		at := bytes.IndexByte(b, '%')
+		if at < 0 || at+2 >= len(b) {
+			return dst
+		}
+		b = b[at+1:]
+		if unhex(b[0]) < 0 || unhex(b[1]) < 0 {
+			continue
+		}
+		for i, c := range b[:2] {
+			if c >= 'a' {
+				b[i] = c - 'a' + 'A'
+			}
+		}
+		b = b[2:]
+	}
 }
 
 // CanonicalQuery is the part of a query that belongs to a cache key: its pairs in

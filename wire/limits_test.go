@@ -164,3 +164,15 @@ func TestCanonicalQuery(t *testing.T) {
 		})
 	}
 }
+
+func TestCanonicalKey(t *testing.T) {
+	for key, want := range map[string]string{
+		"/a": "/a", "/%c3%a9": "/%C3%A9", "/%C3%A9": "/%C3%A9", "/%": "/%", "/%a": "/%a", "/%ag%ab": "/%ag%AB", "/%%ab": "/%%AB",
+		"/a?b=%ab&%aa=1": "/a?%AA=1&b=%AB", "/a?b&a": "/a?a&b", "/a?": "/a",
+		"@d%aa/%ab": "@d%aa/%AB", "@%aa": "@%aa", "/abcdef%": "/abcdef%",
+	} {
+		if got := CanonicalKey(key); got != want || CanonicalKey(got) != want {
+			t.Errorf("%s: got %s, want %s", key, got, want)
+		}
+	}
+}

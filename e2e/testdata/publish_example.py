@@ -27,10 +27,12 @@ WRITE_LUA = pathlib.Path(__file__).parents[2] / "sidecar" / "publish" / "write.l
 DEVICE = "[!#-+.0->@-~-]{1,128}"
 MEMBER = re.compile(f"o:(/|@{DEVICE}/)[!-~]*|c:{DEVICE}")
 CONTENT_TYPE = re.compile("[ -~]{1,255}")
+PERMISSION = re.compile("[A-Za-z0-9._:-]{1,64}")
 MAX_KEY = 2048
 MAX_PAIRS = 64
 MAX_BODY = 1 << 20
 MAX_SECRET = 72
+MAX_PERMISSIONS = 64
 TOMBSTONE_LIFE_MS = 24 * 60 * 60 * 1000
 
 
@@ -62,6 +64,7 @@ class Publisher:
 
     def put(self, key, body, content_type, version=0, ttl_ms=0):
         """Publishes an object in the encodings that make it smaller; here that is gzip."""
+        key = upper_escapes(key)
         if key != canonical_key(key):
             raise ValueError(f"key {key!r}: the edge looks up {canonical_key(key)!r}")
         if key.partition("?")[2].count("&") >= MAX_PAIRS:
@@ -70,7 +73,8 @@ class Publisher:
             raise ValueError(f"content type {content_type!r}: want 1 to 255 bytes of printable ASCII")
         if len(body) > MAX_BODY:
             raise ValueError(f"body of {key!r}: {len(body)} bytes, at most {MAX_BODY} are allowed")
-        etag = '"' + hashlib.sha256(body).digest()[:16].hex() + '"'
+        # Over all that a 304 doesn't repeat, so that caches don't keep an old content type.
+        etag = '"' + hashlib.sha256(content_type.encode() + b"\n" + body).digest()[:16].hex() + '"'
         fields = {"etag": etag, "content-type": content_type, "body": body}
         zipped = gzip.compress(body, mtime=0)
         if len(zipped) < len(body):
@@ -80,13 +84,18 @@ class Publisher:
         return self.write("replace", "o:" + key, fields, version)
 
     def delete(self, key, version=0):
-        """Makes the edges forget an object."""
-        return self.write("replace", "o:" + key, {"deleted": 1}, version)
+        """Makes the edges forget an object, or keeps a late put of one that isn't there from bringing it back."""
+        return self.write("replace", "o:" + upper_escapes(key), {"deleted": 1}, version)
 
     def register(self, device, secret, permissions=()):
         """Registers a device, or replaces its credential."""
         if not 1 <= len(secret) <= MAX_SECRET:
             raise ValueError(f"secret of {device!r}: {len(secret)} bytes, want 1 to {MAX_SECRET}")
+        for name in permissions:
+            if not PERMISSION.fullmatch(name):
+                raise ValueError(f"permission {name!r} of {device!r}: want 1 to 64 of letters, digits and . _ : -")
+        if len(set(permissions)) > MAX_PERMISSIONS:
+            raise ValueError(f"permissions of {device!r}: {len(set(permissions))} names, at most {MAX_PERMISSIONS} are allowed")
         fields = {"hash": bcrypt.hashpw(secret, bcrypt.gensalt(12))}
         if permissions:
             fields["permissions"] = ",".join(sorted(set(permissions)))
@@ -97,11 +106,34 @@ class Publisher:
         return self.write("merge", "c:" + device, {"disabled": 1})
 
 
+def upper_escapes(key):
+    """A key whose path and query have the hex digits of their escapes in upper case."""
+    device, slash, target = key.partition("/")
+    return device + slash + re.sub("%[0-9A-Fa-f]{2}", lambda escape: escape[0].upper(), target)
+
+
 def canonical_key(key):
-    """A key whose query is as the edge looks it up: sorted by name, without empty pairs."""
-    path, _, query = key.partition("?")
+    """A key as the edge looks it up: what Envoy makes of a path, and the query sorted by name, without empty pairs."""
+    device, slash, target = key.partition("/")
+    path, _, query = (slash + target).partition("#")[0].partition("?")
+    path = re.sub("%[0-9A-F]{2}", lambda escape: decode(escape[0]), path).replace("\\", "/")
+    parts = []
+    segments = path.split("/")
+    for segment in segments:
+        if segment == "..":
+            del parts[-1:]
+        elif segment not in ("", "."):
+            parts.append(segment)
+    if parts and segments[-1] in ("", ".", ".."):
+        parts.append("")
     pairs = sorted(filter(None, query.split("&")), key=lambda pair: pair.partition("=")[0])
-    return path + ("?" + "&".join(pairs) if pairs else "")
+    return device + "/" + "/".join(parts) + ("?" + "&".join(pairs) if pairs else "")
+
+
+def decode(escape):
+    """What Envoy makes of an escape: it decodes those of letters, digits and -._~, and refuses those of slashes."""
+    char = chr(int(escape[1:], 16))
+    return char if re.fullmatch("[A-Za-z0-9._~/\\\\-]", char) else escape
 
 
 def main(url, command, name, *rest):

@@ -185,7 +185,7 @@ func mixed(ctx context.Context, o *Options, out *Recorder) (err error) {
 	const objects, requests = 1000, 20_000
 	w, err := startWorld(ctx, o, worldOptions{name: "mixed", seed: func(ctx context.Context, p *publish.Publisher) error {
 		for i := range objects {
-			if _, err := p.Put(ctx, publish.Object{Key: workload.FleetPath(i), Body: workload.FleetBody(i), ContentType: "application/json"}); err != nil {
+			if _, err := p.Put(ctx, publish.Object{Key: workload.FleetPath(i), Body: workload.FleetBody(i), ContentType: workload.ContentType}); err != nil {
 				return err
 			}
 		}

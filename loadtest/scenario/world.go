@@ -181,7 +181,7 @@ func alone(name string, r *peers.Running, more ...*peers.Running) target {
 // seedSingles publishes what the workloads of one request ask for.
 func seedSingles(ctx context.Context, p *publish.Publisher, cost int) error {
 	for path, size := range workload.Sizes {
-		if _, err := p.Put(ctx, publish.Object{Key: path, Body: workload.Body(size), ContentType: "application/json"}); err != nil {
+		if _, err := p.Put(ctx, publish.Object{Key: path, Body: workload.Body(size), ContentType: workload.ContentType}); err != nil {
 			return err
 		}
 	}

@@ -19,7 +19,6 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/gatehouse/gatehouse/loadtest/workload"
-	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
 
 // Kinds of service.
@@ -110,7 +109,7 @@ func newObjects() (*objects, error) {
 		if err = errors.Join(err, w.Close()); err != nil {
 			return nil, fmt.Errorf("gzip: %w", err)
 		}
-		o.byPath[path] = object{publish.ETag(body), body, b.Bytes()}
+		o.byPath[path] = object{workload.ETag(body), body, b.Bytes()}
 	}
 	return o, nil
 }
@@ -120,7 +119,7 @@ var elsewhere = []byte(`{"ok":true}`)
 
 func (o *objects) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
-	header["Content-Type"] = []string{"application/json"}
+	header["Content-Type"] = []string{workload.ContentType}
 	found, ok := o.byPath[r.URL.Path]
 	if !ok {
 		header["Content-Length"] = []string{strconv.Itoa(len(elsewhere))}

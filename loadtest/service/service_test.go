@@ -8,11 +8,10 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/loadtest/workload"
-	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
 
 func TestHandler(t *testing.T) {
-	etag := publish.ETag(workload.Body(workload.Sizes[workload.Private1K]))
+	etag := workload.ETag(workload.Body(workload.Sizes[workload.Private1K]))
 	good := map[string]string{"x-device-id": workload.Device, "x-device-token": workload.Secret}
 	with := func(more map[string]string, name, value string) map[string]string {
 		headers := map[string]string{name: value}

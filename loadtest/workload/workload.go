@@ -118,7 +118,7 @@ func Singles(gzipped func(path string) int) map[string][]Workload {
 	get := func(name, path string, status, size int, more ...string) Workload {
 		return Workload{Name: name, Method: http.MethodGet, Path: path, Headers: headers(more...), Status: status, Bytes: size}
 	}
-	conditional := "If-None-Match: " + publish.ETag(Body(Sizes[Public1K]))
+	conditional := "If-None-Match: " + ETag(Body(Sizes[Public1K]))
 	var full []Workload
 	for _, o := range []struct{ name, path string }{{"1 KiB", Public1K}, {"4.5 KiB", Public4K}, {"48 KiB", Public48K}} {
 		full = append(full, get("200 "+o.name, o.path, 200, Sizes[o.path]),
@@ -150,12 +150,18 @@ func Fleet(devices, objects, n int) Workload {
 		}
 		i := int(zipf.Uint64())
 		if random.IntN(100) < 70 {
-			device = append(device, "If-None-Match: "+publish.ETag(FleetBody(i)))
+			device = append(device, "If-None-Match: "+ETag(FleetBody(i)))
 		}
 		w.Mix = append(w.Mix, Request{http.MethodGet, FleetPath(i), device})
 	}
 	return w
 }
+
+// ContentType is that of the bodies.
+const ContentType = "application/json"
+
+// ETag is the entity-tag of a body.
+func ETag(body []byte) string { return publish.ETag(ContentType, body) }
 
 const fleetPrefix = "fleet"
 
@@ -193,5 +199,5 @@ func Objects(n, size int, conditional bool) Workload {
 func Devices(n int) Workload {
 	return Workload{Name: "auth + 304", Method: http.MethodGet, Path: Private1K, Status: 304, Count: n, Headers: []string{
 		"User-Agent: device/1.0", "Accept: application/json", "x-device-id: " + fleetPrefix + Number, "x-device-token: " + Secret,
-		"If-None-Match: " + publish.ETag(Body(Sizes[Private1K]))}}
+		"If-None-Match: " + ETag(Body(Sizes[Private1K]))}}
 }

@@ -37,7 +37,8 @@
 // An object, besides:
 //
 //	etag          a strong entity-tag with its quotes; unless the publisher chose one, the
-//	              first 16 bytes of the SHA-256 of body in lowercase hex
+//	              first 16 bytes of the SHA-256 of content-type, a line end and body in
+//	              lowercase hex, which covers all that a 304 doesn't repeat
 //	content-type  1 to 255 bytes of printable ASCII
 //	ttl           freshness lifetime in milliseconds, from published; absent: fresh until
 //	              the object changes

@@ -102,22 +102,6 @@ func (d Device) check() error {
 	return checkVersion(d.Version)
 }
 
-// RevokeDevice disables a device, whatever else its record says, and keeps the record;
-// [ErrNotFound] if there is none. It is one script, so no write of the record that comes
-// at the same time can make it fail; of the two, the later one holds.
-func (p *Publisher) RevokeDevice(ctx context.Context, id string) (Receipt, error) {
-	m := contract.CredentialMember(id)
-	if err := checkMember(m); err != nil {
-		return Receipt{}, fmt.Errorf("revoke device: %w", err)
-	}
-	fields := map[string]string{contract.FieldVersion: "0", contract.FieldDisabled: "1"}
-	receipt, err := p.write(ctx, merge, m, fields)
-	if err != nil {
-		return Receipt{}, fmt.Errorf("revoke device %q: %w", id, err)
-	}
-	return receipt, nil
-}
-
 // ListDevices yields the credentials of all devices, in each shard the oldest write first. One that is
 // written meanwhile may come twice, the newer one later. A record that the contract does
 // not allow comes as its ID with an [ErrCorrupt], and the list goes on; any other error ends it.

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"iter"
 	"strconv"
 	"strings"
@@ -25,7 +26,7 @@ type Object struct {
 	Body []byte
 	// ContentType is sent as it is; required.
 	ContentType string
-	// ETag is a strong entity-tag with its quotes; empty means one made from Body.
+	// ETag is a strong entity-tag with its quotes; empty means [ETag] of ContentType and Body.
 	ETag string
 	// TTL is how long the object is fresh, in whole milliseconds; 0 means until it changes.
 	TTL time.Duration
@@ -39,7 +40,7 @@ func (p *Publisher) Put(ctx context.Context, o Object) (Receipt, error) {
 		return Receipt{}, fmt.Errorf("put object: %w", err)
 	}
 	if o.ETag == "" {
-		o.ETag = ETag(o.Body)
+		o.ETag = ETag(o.ContentType, o.Body)
 	}
 	bodies, err := encode(o.Body, o.ContentType)
 	if err != nil {
@@ -59,29 +60,19 @@ func (p *Publisher) Put(ctx context.Context, o Object) (Receipt, error) {
 	return receipt, nil
 }
 
-// ETag is the entity-tag of a body unless its publisher chooses one: the first 128 bits of its SHA-256.
-func ETag(body []byte) string {
-	sum := sha256.Sum256(body)
-	return `"` + hex.EncodeToString(sum[:16]) + `"`
+// ETag is the entity-tag of an object unless its publisher chooses one: the first 128 bits of the SHA-256
+// of its content type, a line end and its body. It covers all that a 304 doesn't repeat (RFC 9110,
+// section 15.4.5), or caches would keep an old content type for ever.
+func ETag(contentType string, body []byte) string {
+	hash := sha256.New()
+	io.WriteString(hash, contentType+"\n") // never fails
+	hash.Write(body)
+	return `"` + hex.EncodeToString(hash.Sum(nil)[:16]) + `"`
 }
 
-// checkKey refuses a key that no edge looks up.
-func checkKey(key string) error {
-	if err := checkMember(contract.ObjectMember(key)); err != nil {
-		return err
-	}
-	canonical, query, _ := strings.Cut(key, "?")
-	if query = wire.CanonicalQuery(query, nil); query != "" {
-		canonical += "?" + query
-	}
-	if key != canonical {
-		return refuse("key %q: the edge looks up sorted queries only, want %q", key, canonical)
-	}
-	return nil
-}
-
-func (o Object) check() error {
-	if err := checkKey(o.Key); err != nil {
+// check makes o's key canonical.
+func (o *Object) check() (err error) {
+	if o.Key, err = canonical(o.Key); err != nil {
 		return err
 	}
 	switch {
@@ -99,26 +90,44 @@ func (o Object) check() error {
 
 // Delete makes the edges forget key, if version is newer than the stored one; 0 means
 // the next one. A key that is not there gets its tombstone too: a put that is on its
-// way with an older version must not bring the object back.
+// way with an older version must not bring the object back. [Publisher.Known] tells whether it is.
 func (p *Publisher) Delete(ctx context.Context, key string, version uint64) (Receipt, error) {
-	m := contract.ObjectMember(key)
-	if err := checkKey(key); err != nil {
+	key, err := canonical(key)
+	if err != nil {
 		return Receipt{}, fmt.Errorf("delete object: %w", err)
 	}
 	if err := checkVersion(version); err != nil {
 		return Receipt{}, fmt.Errorf("delete %q: %w", key, err)
 	}
-	receipt, err := p.write(ctx, replace, m, contract.Object{Version: version, Deleted: true}.Fields())
+	receipt, err := p.write(ctx, replace, contract.ObjectMember(key), contract.Object{Version: version, Deleted: true}.Fields())
 	if err != nil {
 		return Receipt{}, fmt.Errorf("delete %q: %w", key, err)
 	}
 	return receipt, nil
 }
 
+// Known reports whether an object may be at key: its record is there and no tombstone, or the log has it
+// though its record is gone, which Redis has evicted then, or which was a tombstone that has expired.
+func (p *Publisher) Known(ctx context.Context, key string) (bool, error) {
+	key, err := canonical(key)
+	if err == nil {
+		err = p.reads(ctx)
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for object: %w", err)
+	}
+	state, err := p.state(ctx, contract.ObjectMember(key))
+	if err != nil {
+		return false, fmt.Errorf("look for %q: %w", key, err)
+	}
+	return state.there || state.missing(), nil
+}
+
 // Get reads the object at key; [ErrNotFound] if there is none, [ErrCorrupt] if what is
 // stored is not an object of the contract.
 func (p *Publisher) Get(ctx context.Context, key string) (contract.Object, error) {
-	if err := checkKey(key); err != nil {
+	key, err := canonical(key)
+	if err != nil {
 		return contract.Object{}, fmt.Errorf("get object: %w", err)
 	}
 	fields, err := p.client.HGetAll(ctx, p.shards.KeysOf(key).ObjectKey(key)).Result()

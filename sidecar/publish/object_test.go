@@ -29,7 +29,7 @@ func TestPutGet(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.Key != "/p?a=1" || got.Version != 1 || got.ContentType != "application/json" || got.TTLMS != 60000 || got.ETag != ETag(body) {
+		if got.Key != "/p?a=1" || got.Version != 1 || got.ContentType != "application/json" || got.TTLMS != 60000 || got.ETag != ETag("application/json", body) {
 			t.Errorf("got %+v", got)
 		}
 		if got.PublishedMS < before-1 || got.PublishedMS > time.Now().UnixMilli()+1 {
@@ -80,9 +80,15 @@ func decode(t *testing.T, b contract.Body) []byte {
 }
 
 func TestETag(t *testing.T) {
-	const want = `"e3b0c44298fc1c149afbf4c8996fb924"` // the start of the SHA-256 of nothing
-	if got := ETag(nil); got != want {
-		t.Errorf("got %s, want %s", got, want)
+	// The goldens are what hashlib of Python gives.
+	for _, test := range []struct{ contentType, body, want string }{
+		{"text/plain", "", `"51a74e08056080b9d9bfc8b433479530"`},
+		{"text/plain", "hi\n", `"8f502701311f4189f32f2c1b4dd8d622"`},
+		{"text/html", "hi\n", `"91bc95f5c388d1803c37f597f5c6b76f"`}, // a 304 doesn't repeat the content type
+	} {
+		if got := ETag(test.contentType, []byte(test.body)); got != test.want {
+			t.Errorf("%s, %q: got %s, want %s", test.contentType, test.body, got, test.want)
+		}
 	}
 }
 
@@ -210,7 +216,7 @@ func TestList(t *testing.T) {
 					t.Fatal(err)
 				}
 				got++
-				if e.Key == "/x*" && (e.Version != 9 || e.TTLMS != 1000 || e.Size != 2 || e.ContentType != "b" || e.ETag != ETag([]byte("12")) || e.PublishedMS == 0) {
+				if e.Key == "/x*" && (e.Version != 9 || e.TTLMS != 1000 || e.Size != 2 || e.ContentType != "b" || e.ETag != ETag("b", []byte("12")) || e.PublishedMS == 0) {
 					t.Errorf("entry %+v", e)
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
@@ -14,11 +15,99 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
-// revokeParallel is how many devices RevokeAll revokes at a time.
-const revokeParallel = 16
+const (
+	// revokeParallel is how many devices RevokeAll revokes at a time.
+	revokeParallel = 16
+	// revokeAttempts bounds how often a revocation begins anew because the record is written meanwhile.
+	revokeAttempts = 10
+)
+
+// RevokeDevice disables a device, whatever else its record says, and keeps the record. Where the log
+// has the device, but the record is gone, edges may still have it: Redis has evicted it then, or its
+// tombstone has expired. So a tombstone is written. [ErrNotFound] if there is neither, or a tombstone already.
+// No write of the record that comes at the same time can make it fail; of the two, the later one holds.
+func (p *Publisher) RevokeDevice(ctx context.Context, id string) (Receipt, error) {
+	return p.revoke(ctx, id, false)
+}
+
+// ForceRevokeDevice is [Publisher.RevokeDevice], and writes a tombstone also where Redis knows nothing of the
+// device, as after a loss of data: edges that have it forget it.
+func (p *Publisher) ForceRevokeDevice(ctx context.Context, id string) (Receipt, error) {
+	return p.revoke(ctx, id, true)
+}
+
+func (p *Publisher) revoke(ctx context.Context, id string, force bool) (receipt Receipt, err error) {
+	m := contract.CredentialMember(id)
+	if err := checkMember(m); err != nil {
+		return Receipt{}, fmt.Errorf("revoke device: %w", err)
+	}
+	for range revokeAttempts {
+		fields := map[string]string{contract.FieldVersion: "0", contract.FieldDisabled: "1"}
+		if receipt, err = p.write(ctx, merge, m, fields); !errors.Is(err, ErrNotFound) {
+			break
+		}
+		if receipt, err = p.bury(ctx, m, force); !errors.Is(err, ErrStale) { // else it has been written in between
+			break
+		}
+	}
+	if err != nil {
+		return Receipt{}, fmt.Errorf("revoke device %q: %w", id, err)
+	}
+	return receipt, nil
+}
+
+// bury writes a tombstone where no record is. Its version exceeds those that were counted, and those that are a
+// time in milliseconds; it is STALE if a record has come meanwhile that edges would take for newer.
+func (p *Publisher) bury(ctx context.Context, m contract.Member, force bool) (Receipt, error) {
+	state, err := p.state(ctx, m)
+	if err != nil {
+		return Receipt{}, err
+	}
+	if state.there {
+		return Receipt{}, fmt.Errorf("%w: written meanwhile", ErrStale)
+	}
+	if state.deleted || !state.logged && !force {
+		return Receipt{}, ErrNotFound
+	}
+	version := max(state.last+1, uint64(time.Now().UnixMilli()))
+	return p.write(ctx, replace, m, contract.Credential{Version: version, Deleted: true}.Fields())
+}
+
+// state is what Redis knows of a member.
+type state struct {
+	there   bool   // its record is there, and no tombstone
+	deleted bool   // its record is a tombstone
+	logged  bool   // the log has it
+	last    uint64 // the highest version that may have been counted
+}
+
+// missing reports whether a record was written, and is gone.
+func (s state) missing() bool { return s.logged && !s.there && !s.deleted }
+
+func (p *Publisher) state(ctx context.Context, m contract.Member) (state, error) {
+	shard := p.shards.KeysOf(m.ID)
+	pipe := p.client.Pipeline()
+	record := pipe.HGet(ctx, shard.RecordKey(m), contract.FieldVersion)
+	deleted := pipe.HExists(ctx, shard.RecordKey(m), contract.FieldDeleted)
+	score := pipe.ZScore(ctx, shard.LogKey(), m.String())
+	floor := pipe.HGet(ctx, shard.ChainKey(), contract.ChainFloor)
+	_, _ = pipe.Exec(ctx) // the answers have the errors
+	for _, cmd := range []redis.Cmder{record, deleted, score, floor} {
+		if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
+			return state{}, err
+		}
+	}
+	trimmed, _ := floor.Uint64()
+	return state{
+		there:   record.Err() == nil && !deleted.Val(),
+		deleted: deleted.Val(),
+		logged:  score.Err() == nil,
+		last:    max(uint64(score.Val()), trimmed),
+	}, nil
+}
 
 // RevokeAll revokes every device that is not revoked yet, each as [Publisher.RevokeDevice]
-// does, and returns how many. When it returns without an error, every device that was
+// does, those included that the log has without a record, and returns how many. When it returns without an error, every device that was
 // registered when it was called is revoked; one that is registered meanwhile may be. A device
 // whose record is of another type, or whose version can't grow, holds up no other: the error
 // names it. After an error it can be called again, and goes on where it was.

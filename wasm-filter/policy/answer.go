@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"strconv"
+	"strings"
 	"unsafe"
 
 	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
@@ -215,10 +216,23 @@ func (s *source) body(o *wire.Object, i int) *Body {
 	return s.mem.Body(s.epoch, o.Variants()[i])
 }
 
-// key is the cache key of r, see [Request.appendKey]; it is valid until the next decision.
+// key is the cache key of r, see [appendKey]; it is valid until the next decision. "%c3%a9" and
+// "%C3%A9" are one, also where they are in a parameter's name, by which the query is sorted.
 func (e *Edge) key(r *Request, c *Cache, device string) (string, bool) {
-	all, ok := r.appendKey(e.text, c, device)
+	target := r.target()
+	if strings.IndexByte(target, '%') >= 0 { //mutant:TestKeyHasUpperEscapes false
+		target = e.upperEscapes(target)
+	}
+	all, ok := appendKey(e.text, target, c, device)
 	return e.compose(all), ok
+}
+
+//go:noinline
+func (e *Edge) upperEscapes(target string) string {
+	if len(target) > 2*wire.MaxKey {
+		return target // it has no key
+	}
+	return e.compose(wire.AppendUpperEscapes(e.text, target))
 }
 
 // decimal is prefix and n in decimal digits; it is valid until the next decision.

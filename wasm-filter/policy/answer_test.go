@@ -104,3 +104,25 @@ func FuzzChoose(f *testing.F) {
 		}
 	})
 }
+
+// Clients spell escapes in either case; what is stored has them in upper case.
+func TestKeyHasUpperEscapes(t *testing.T) {
+	var e Edge
+	for target, want := range map[string]string{
+		"/%c3%a9": "/%C3%A9", "/%C3%A9": "/%C3%A9", "/abc%": "/abc%", "/a?%fb=1&%Fa=%ff": "/a?%FA=%FF&%FB=1",
+	} {
+		var r Request
+		r.fields[headerTarget] = field{value: target, lines: 1}
+		if got, ok := e.key(&r, &Cache{}, ""); got != want || !ok {
+			t.Errorf("%s: got %s, %v; want %s", target, got, ok, want)
+		}
+		if got, ok := e.key(&r, &Cache{PerDevice: true}, "d%aa"); got != "@d%aa"+want || !ok {
+			t.Errorf("%s of a device: got %s, %v", target, got, ok)
+		}
+	}
+	var r Request
+	r.fields[headerTarget] = field{value: "/%aa" + strings.Repeat("a", 2*wire.MaxKey), lines: 1}
+	if _, ok := e.key(&r, &Cache{}, ""); ok {
+		t.Error("a target that is too long has a key")
+	}
+}

@@ -190,10 +190,10 @@ func spells(name, header string) bool {
 	return true
 }
 
-// appendKey appends the cache key of the request under a rule; false if it would be too
+// appendKey appends the cache key of a request for target under a rule; false if it would be too
 // long, or the target so long that taking it apart is not worth it.
-func (r *Request) appendKey(dst []byte, c *Cache, device string) ([]byte, bool) {
-	path, query, ok := split(r.target())
+func appendKey(dst []byte, target string, c *Cache, device string) ([]byte, bool) {
+	path, query, ok := split(target)
 	if !ok {
 		return dst, false
 	}

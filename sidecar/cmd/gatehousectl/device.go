@@ -53,14 +53,18 @@ func (cmd *devicePutCmd) Run(c *console) error {
 }
 
 type deviceRevokeCmd struct {
-	ID  string `arg:"" optional:"" help:"The device's id."`
-	All bool   `help:"Every device. Prints how many were revoked; those that were before don't count. Only device put, with its secret, lets a device in again."`
+	ID    string `arg:"" optional:"" help:"The device's id."`
+	Force bool   `help:"Also a device that Redis knows nothing of: edges that have it, as from before a loss of data, forget it."`
+	All   bool   `help:"Every device, those included that Redis has only an entry of the log of. Prints how many were revoked; those that were before don't count. Only device put, with its secret, lets a device in again."`
 }
 
 // Run revokes the device, or all.
 func (cmd *deviceRevokeCmd) Run(c *console) error {
 	if cmd.All == (cmd.ID != "") {
 		return usagef("device revoke: give a device's id, or --all for every device")
+	}
+	if cmd.All && cmd.Force {
+		return usagef("device revoke: --force is for a device's id; --all has no others to find")
 	}
 	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
 		if cmd.All {
@@ -71,7 +75,11 @@ func (cmd *deviceRevokeCmd) Run(c *console) error {
 			fmt.Fprintf(c.stdout, "all devices: %d revoked\n", count)
 			return nil
 		}
-		receipt, err := p.RevokeDevice(ctx, cmd.ID)
+		revoke := p.RevokeDevice
+		if cmd.Force {
+			revoke = p.ForceRevokeDevice
+		}
+		receipt, err := revoke(ctx, cmd.ID)
 		if err != nil {
 			return err
 		}

@@ -1,5 +1,5 @@
 // Command gatehousectl publishes objects and device credentials, and checks Envoy
-// configurations. Exit code: 0 ok, 1 runtime, 2 usage or configuration.
+// configurations. Exit code: 0 ok, 1 runtime, 2 usage or configuration, 3 no such object or device.
 package main
 
 import (

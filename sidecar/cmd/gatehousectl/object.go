@@ -42,7 +42,7 @@ func (cmd *putCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(c.stdout, "%s: version %d, etag %s, %s\n", cmd.Key, receipt.Version, publish.ETag(body), object.ContentType)
+		fmt.Fprintf(c.stdout, "%s: version %d, etag %s, %s\n", cmd.Key, receipt.Version, publish.ETag(object.ContentType, body), object.ContentType)
 		return nil
 	})
 }
@@ -110,12 +110,22 @@ func timestamp(ms int64) string {
 
 type deleteCmd struct {
 	Key     string `arg:"" help:"The object's key."`
+	Force   bool   `help:"Also a key that isn't there: a put that is on its way with an older version doesn't bring it back."`
 	Version uint64 `placeholder:"N" help:"Version, which must exceed the stored one; the next one when absent."`
 }
 
 // Run deletes the object.
 func (cmd *deleteCmd) Run(c *console) error {
 	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+		if !cmd.Force {
+			known, err := p.Known(ctx, cmd.Key)
+			if err != nil {
+				return err
+			}
+			if !known {
+				return fmt.Errorf("delete %q: %w; --force deletes it all the same", cmd.Key, publish.ErrNotFound)
+			}
+		}
 		receipt, err := p.Delete(ctx, cmd.Key, cmd.Version)
 		if err != nil {
 			return err

@@ -12,8 +12,9 @@ import (
 )
 
 const (
-	exitRuntime = 1
-	exitUsage   = 2
+	exitRuntime  = 1
+	exitUsage    = 2
+	exitNotFound = 3
 )
 
 // cli is the grammar.
@@ -88,6 +89,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, env func(stri
 		return 0
 	case shards, errors.Is(err, errUsage), errors.Is(err, publish.ErrInvalid):
 		code = exitUsage
+	case errors.Is(err, publish.ErrNotFound):
+		code = exitNotFound
 	default:
 		code = exitRuntime
 	}

@@ -78,7 +78,7 @@ func TestObjects(t *testing.T) {
 	s := newShell(t)
 	body := strings.Repeat("<p>hello</p>", 100)
 	got := s.ok("", "put", "/a", "--file", s.file("a.html", body), "--ttl", "90s")
-	if want := "/a: version 1, etag " + publish.ETag([]byte(body)) + ", text/html; charset=utf-8\n"; got != want {
+	if want := "/a: version 1, etag " + publish.ETag("text/html; charset=utf-8", []byte(body)) + ", text/html; charset=utf-8\n"; got != want {
 		t.Errorf("put: got %q, want %q", got, want)
 	}
 	if got := s.ok("", "get", "/a"); got != body {
@@ -109,7 +109,18 @@ func TestObjects(t *testing.T) {
 	if got := s.ok("", "delete", "/b"); got != "/b: deleted, version 8\n" {
 		t.Errorf("delete: %q", got)
 	}
-	s.fails(1, "not found", "", "get", "/b")
+	s.fails(3, "not found", "", "get", "/b")
+	members, _ := s.redis.ZMembers(keys.LogKey())
+	for _, key := range []string{"/b", "/v1/products/*", "/unknown"} {
+		s.fails(3, "--force", "", "delete", key)
+	}
+	if after, _ := s.redis.ZMembers(keys.LogKey()); len(after) != len(members) {
+		t.Errorf("log %q, was %q", after, members)
+	}
+	if got := s.ok("", "delete", "/unknown", "--force"); got != "/unknown: deleted, version 1\n" {
+		t.Errorf("delete --force: %q", got)
+	}
+	s.fails(2, `want "/a"`, "", "put", "//x/../a", "--file", "-")
 	if got := s.ok("", "list", "/b", "--json"); got != "" {
 		t.Errorf("list after delete: %q", got)
 	}
@@ -163,7 +174,17 @@ func TestRevokeAll(t *testing.T) {
 			t.Errorf("revoke --all: got %q, want %q", got, want)
 		}
 	}
-	if got := s.ok("", "device", "list"); strings.Count(got, "revoked") != 3 {
+	s.redis.Del(keys.CredentialKey("a"))
+	s.redis.Del(keys.CredentialKey("b"))
+	if got := s.ok("", "device", "revoke", "--all"); got != "all devices: 2 revoked\n" {
+		t.Errorf("revoke --all of evicted ones: %q", got)
+	}
+	s.fails(3, "not found", "", "device", "revoke", "nobody")
+	if got := s.ok("", "device", "revoke", "nobody", "--force"); !strings.HasPrefix(got, "nobody: revoked, version ") {
+		t.Errorf("revoke --force: %q", got)
+	}
+	s.fails(2, "--force", "", "device", "revoke", "--all", "--force")
+	if got := s.ok("", "device", "list"); strings.Count(got, "revoked") != 1 {
 		t.Errorf("list:\n%s", got)
 	}
 }
@@ -204,7 +225,7 @@ func TestRefuses(t *testing.T) {
 		{"two lines", "line end", "a\n\n", 2, []string{"device", "put", "d", "--secret-file", "-"}},
 		{"bad time", "--not-after", "s", 2, []string{"device", "put", "d", "--secret-file", "-", "--not-after", "tomorrow"}},
 		{"bad permission", `permission "a b"`, "s", 2, []string{"device", "put", "d", "--secret-file", "-", "--permissions", "a b"}},
-		{"revoke nobody", "not found", "", 1, []string{"device", "revoke", "nobody"}},
+		{"revoke nobody", "not found", "", 3, []string{"device", "revoke", "nobody"}},
 		{"delete a bad key", "invalid", "", 2, []string{"delete", "a"}},
 		{"URL scheme", "--redis", "", 2, []string{"list", "--redis", "http://127.0.0.1"}},
 		{"shards", "--shards, GATEHOUSE_REDIS_SHARDS: shards: 65 is out of 1 to 64", "", 2, []string{"list", "--shards", "65"}},
