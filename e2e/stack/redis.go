@@ -69,6 +69,9 @@ func (s *Stack) startRedisServer(ctx context.Context) error {
 	}, s.pingRedis)
 }
 
+// foreignPatience bounds how long a Redis that was there before may take to answer.
+const foreignPatience = 2 * time.Second
+
 // pingRedis waits until Redis answers.
 func (s *Stack) pingRedis(ctx context.Context, child *process) error {
 	client, err := redisurl.Settings{URL: s.RedisURL(), Once: true}.Connect() // await tries again
@@ -79,6 +82,10 @@ func (s *Stack) pingRedis(ctx context.Context, child *process) error {
 	what := "redis at REDIS_URL"
 	if s.opts.RedisURL == "" {
 		what = "redis " + reachable(s.opts.Redis)
+	} else { // it isn't started here, so there is nothing to wait for
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, foreignPatience)
+		defer cancel()
 	}
 	return s.await(ctx, child, what, func(ctx context.Context) error {
 		if s.opts.RedisURL == "" {

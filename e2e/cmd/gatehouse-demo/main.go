@@ -11,11 +11,13 @@ import (
 	"os"
 
 	"github.com/alecthomas/kong"
+	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/gatehouse/gatehouse/e2e/stack"
 )
 
 func main() {
+	logging.Disable() // errors are printed once
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 

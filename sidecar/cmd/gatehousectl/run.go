@@ -30,6 +30,8 @@ type cli struct {
 		Revoke deviceRevokeCmd `cmd:"" help:"Refuse a device, or all, from now on; their records stay."`
 		List   deviceListCmd   `cmd:"" help:"List devices by id."`
 	} `cmd:"" help:"Manage device credentials."`
+	Trim trimCmd `cmd:"" help:"Remove what Redis keeps of objects and devices deleted over 24 hours ago, and delete objects that expired as long ago."`
+
 	Check checkCmd `cmd:"" help:"Check the Gatehouse filters of an Envoy configuration, offline."`
 
 	Ready      readyCmd      `cmd:"" help:"Succeed if the sidecar here is ready, or what a URL names, and say why not: for a probe."`

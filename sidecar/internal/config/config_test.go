@@ -193,3 +193,17 @@ func TestBytes(t *testing.T) {
 		}
 	}
 }
+
+// A value below zero is a bad value like others, and hides none of them.
+func TestNegativeValues(t *testing.T) {
+	c, err := config.Load([]string{"--bcrypt.queue", "-1", "--memory.objects", "-7", "--bcrypt.max-cost=99"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	problems := fmt.Sprint(config.Problems(err, c))
+	for _, want := range []string{"bcrypt.queue: -1", "memory.objects: -7", "bcrypt.max_cost: 99"} {
+		if !strings.Contains(problems, want) {
+			t.Errorf("%s, want it to have %s", problems, want)
+		}
+	}
+}

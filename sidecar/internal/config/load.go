@@ -20,7 +20,7 @@ func Load(args []string) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	flags, err := k.Parse(args)
+	flags, err := k.Parse(joinNegative(args)) //mutant:TestNegativeValues k.Parse(args)
 	if err != nil {
 		return nil, fmt.Errorf("%w; --help lists the flags", err)
 	}
@@ -32,6 +32,24 @@ func Load(args []string) (*Config, error) {
 		return c, fmt.Errorf("--config: %w", err)
 	}
 	return c, c.merge(flags, source)
+}
+
+// joinNegative makes "--flag=-1" of "--flag", "-1", which the parser would take for two flags, and tell of that alone.
+func joinNegative(args []string) []string {
+	var joined []string
+	for _, arg := range args {
+		last := len(joined) - 1
+		if negative(arg) && last >= 0 && strings.HasPrefix(joined[last], "--") && !strings.Contains(joined[last], "=") {
+			joined[last] += "=" + arg
+			continue
+		}
+		joined = append(joined, arg)
+	}
+	return joined
+}
+
+func negative(arg string) bool {
+	return len(arg) > 1 && arg[0] == '-' && '0' <= arg[1] && arg[1] <= '9'
 }
 
 // Usage writes what flags there are.

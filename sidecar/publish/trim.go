@@ -1,0 +1,184 @@
+package publish
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+)
+
+//go:embed trim.lua
+var trimSource string
+
+var trimScript = newScript(trimSource)
+
+const (
+	// trimPage is how many entries of a log are looked at, and removed, at once.
+	trimPage = 256
+	// expiredFor is for how long an object must have been past its lifetime before it is deleted: clocks
+	// differ, and an edge may serve what is stale.
+	expiredFor = 24 * time.Hour
+)
+
+// ErrEvicts is a Redis that may evict records, so that a record that is gone needn't have been deleted.
+var ErrEvicts = errors.New("redis evicts records")
+
+// Trimmed is what [Publisher.Trim] did.
+type Trimmed struct {
+	// Members is how many the logs had, Removed how many of their entries went, Expired how many
+	// objects were deleted because their lifetimes had ended over a day ago.
+	Members, Removed, Expired int
+}
+
+// Trim removes the entries of the logs whose tombstones have expired, and deletes, as [Publisher.Delete] does,
+// objects that expired over 24 hours ago; their entries go a day later. It works in pages, so that Redis is never held
+// up, and may be ended at any time. Readers that were away since before an entry was written that is gone read everything
+// again. [ErrEvicts] if Redis evicts records: they were not deleted, and their entries are what revokes them.
+func (p *Publisher) Trim(ctx context.Context) (Trimmed, error) {
+	var done Trimmed
+	err := p.reads(ctx)
+	if err == nil {
+		err = p.neverEvicts(ctx)
+	}
+	for i := 0; err == nil && i < p.shards.Count(); i++ {
+		err = p.trimShard(ctx, contract.ShardKeys(i), &done)
+	}
+	if err != nil {
+		return done, fmt.Errorf("trim: %w", err)
+	}
+	return done, nil
+}
+
+var policyLine = regexp.MustCompile(`(?m)^maxmemory_policy:(\S+)`)
+
+// neverEvicts asks the server, of a Cluster each master.
+func (p *Publisher) neverEvicts(ctx context.Context) error {
+	check := func(ctx context.Context, client redis.Cmdable) error {
+		info, err := client.Info(ctx, "memory").Result()
+		if err != nil {
+			return fmt.Errorf("read maxmemory_policy: %w", err)
+		}
+		policy := policyLine.FindStringSubmatch(info)
+		if policy != nil && policy[1] != "noeviction" { //mutant:TestTrimRefuses false
+			return fmt.Errorf("%w: maxmemory_policy is %s, want noeviction", ErrEvicts, policy[1])
+		}
+		return nil
+	}
+	if cluster, ok := p.client.(*redis.ClusterClient); ok {
+		return cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return check(ctx, c) })
+	}
+	return check(ctx, p.client)
+}
+
+// trimShard goes through the log once, up to where it ended at the beginning: what is written meanwhile is newer.
+func (p *Publisher) trimShard(ctx context.Context, shard contract.Keys, done *Trimmed) error {
+	end, err := p.client.Get(ctx, shard.SeqKey()).Uint64()
+	if errors.Is(err, redis.Nil) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", shard.SeqKey(), err)
+	}
+	for from := "-inf"; ; {
+		page, err := p.client.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
+			Key: shard.LogKey(), Start: from, Stop: strconv.FormatUint(end, 10), ByScore: true, Count: trimPage,
+		}).Result()
+		if err != nil {
+			return fmt.Errorf("read %s: %w", shard.LogKey(), err)
+		}
+		if len(page) == 0 {
+			return nil
+		}
+		done.Members += len(page)
+		if err := p.trimMembers(ctx, shard, page, done); err != nil {
+			return err
+		}
+		from = "(" + score(page[len(page)-1].Score)
+	}
+}
+
+func score(s float64) string { return strconv.FormatFloat(s, 'f', -1, 64) }
+
+// trimMembers removes those of a page whose records are gone, and deletes objects that have expired.
+func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page []redis.Z, done *Trimmed) error {
+	pipe := p.client.Pipeline()
+	heads := make([]*redis.SliceCmd, len(page))
+	members := make([]contract.Member, len(page))
+	for i, z := range page {
+		name, _ := z.Member.(string)
+		m, err := contract.ParseMember(name)
+		if err != nil {
+			continue // another writer's slip is the sidecar's to count
+		}
+		members[i] = m
+		heads[i] = pipe.HMGet(ctx, shard.RecordKey(m), contract.FieldVersion, contract.FieldPublished, contract.FieldTTL)
+	}
+	_, _ = pipe.Exec(ctx) // the answers have the errors
+	keys := []string{shard.LogKey(), shard.ChainKey()}
+	var args []any
+	for i, head := range heads {
+		if head == nil || redis.HasErrorPrefix(head.Err(), "WRONGTYPE") {
+			continue
+		}
+		if err := head.Err(); err != nil {
+			return fmt.Errorf("read %s: %w", members[i], err)
+		}
+		version, _ := head.Val()[0].(string)
+		expired, err := p.deleteExpired(ctx, members[i], head.Val())
+		switch {
+		case err != nil:
+			return err
+		case expired:
+			done.Expired++
+		case version == "": // gone, if the script finds so, too
+			keys = append(keys, shard.RecordKey(members[i]))
+			args = append(args, score(page[i].Score), members[i].String())
+		}
+	}
+	if len(args) == 0 {
+		return nil
+	}
+	reply, err := p.run(ctx, trimScript, keys, args...)
+	if err != nil {
+		return err
+	}
+	if len(reply) == 1 {
+		done.Removed += int(reply[0])
+	}
+	return nil
+}
+
+// deleteExpired deletes an object whose lifetime ended over a day ago, unless it is written meanwhile. head is its
+// version, publish time and lifetime.
+func (p *Publisher) deleteExpired(ctx context.Context, m contract.Member, head []any) (bool, error) {
+	var numbers [3]uint64
+	for i := range numbers {
+		text, _ := head[i].(string)
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil || n > math.MaxInt64/2 {
+			return false, nil // it has no lifetime, or can't be read
+		}
+		numbers[i] = n
+	}
+	version, published, ttl := numbers[0], numbers[1], numbers[2]
+	if m.Kind != contract.KindObject || time.Now().Add(-expiredFor).UnixMilli() < int64(published+ttl) {
+		return false, nil
+	}
+	tombstone := contract.Object{Version: version + 1, Deleted: true}
+	_, err := p.write(ctx, replace, m, tombstone.Fields())
+	if errors.Is(err, ErrStale) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("delete %q: %w", m.ID, err)
+	}
+	return true, nil
+}

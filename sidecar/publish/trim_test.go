@@ -1,0 +1,133 @@
+package publish
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/e2e/redistest"
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+)
+
+// onServer runs test on a redis-server; miniredis can't say what it evicts.
+func onServer(t *testing.T, test func(t *testing.T, s server)) {
+	t.Helper()
+	client := redistest.StartServer(t).Client(t)
+	test(t, server{client, New(client)})
+}
+
+// What is gone for good leaves the log, and the floor says up to where; nothing else changes.
+func TestTrim(t *testing.T) {
+	onServer(t, func(t *testing.T, s server) {
+		ctx := t.Context()
+		put := func(key string, ttl time.Duration) {
+			t.Helper()
+			if _, err := s.p.Put(ctx, Object{Key: key, ContentType: "a", TTL: ttl}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		const many = 2*trimPage + 10
+		for i := range many {
+			put(fmt.Sprint("/gone/", i), 0)
+		}
+		put("/kept", 0)
+		put("/fresh", time.Hour)
+		put("/expired", time.Hour)
+		put("/expired-a-day-ago", time.Hour)
+		if _, err := s.p.PutDevice(ctx, Device{ID: "d", Secret: "s", Cost: 4}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.p.Delete(ctx, "/deleted", 0); err != nil { // its tombstone is there yet
+			t.Fatal(err)
+		}
+		s.Set(ctx, keys.ObjectKey("/odd"), "not a hash", 0)
+		s.ZAdd(ctx, keys.LogKey(), redis.Z{Score: 3.5, Member: "o:/odd"})
+		age := func(key string, by time.Duration) {
+			s.HSet(ctx, keys.ObjectKey(key), contract.FieldPublished, time.Now().Add(-by).UnixMilli())
+		}
+		age("/expired", 24*time.Hour)
+		age("/expired-a-day-ago", 26*time.Hour)
+		for i := range many {
+			s.Del(ctx, keys.ObjectKey(fmt.Sprint("/gone/", i))) // as its tombstone expires
+		}
+		members := s.ZCard(ctx, keys.LogKey()).Val()
+
+		done, err := s.p.Trim(ctx)
+		if want := (Trimmed{Members: int(members), Removed: many, Expired: 1}); err != nil || done != want {
+			t.Fatalf("got %+v, %v; want %+v", done, err, want)
+		}
+		if floor, _ := s.HGet(ctx, keys.ChainKey(), contract.ChainFloor).Uint64(); floor != many {
+			t.Errorf("floor %d, want the last number of those removed, %d", floor, many)
+		}
+		for _, member := range []string{"o:/kept", "o:/fresh", "o:/expired", "o:/expired-a-day-ago", "c:d", "o:/deleted", "o:/odd"} {
+			if err := s.ZScore(ctx, keys.LogKey(), member).Err(); err != nil {
+				t.Errorf("%s: %v", member, err)
+			}
+		}
+		if o := s.hash(t, contract.ObjectMember("/expired-a-day-ago")); o["deleted"] != "1" || o["version"] != "2" {
+			t.Errorf("expired: %v", o)
+		}
+		done, err = s.p.Trim(ctx)
+		if want := (Trimmed{Members: int(members) - many}); err != nil || done != want {
+			t.Errorf("again: %+v, %v; want %+v", done, err, want)
+		}
+		// Versions go on, above those of before.
+		if got, err := s.p.Put(ctx, Object{Key: "/gone/7", ContentType: "a"}); err != nil || got.Version != many+1 {
+			t.Errorf("written again: %+v, %v; want version %d", got, err, many+1)
+		}
+		// The floor never goes down.
+		s.HSet(ctx, keys.ChainKey(), contract.ChainFloor, 1<<40)
+		s.Del(ctx, keys.ObjectKey("/kept"))
+		if done, err := s.p.Trim(ctx); err != nil || done.Removed != 1 {
+			t.Errorf("one more: %+v, %v", done, err)
+		}
+		if floor, _ := s.HGet(ctx, keys.ChainKey(), contract.ChainFloor).Uint64(); floor != 1<<40 {
+			t.Errorf("floor %d, want %d", floor, 1<<40)
+		}
+	})
+}
+
+// An entry whose record comes back, or that moves on, while it is trimmed is left alone.
+func TestTrimLeavesWhatMovesOn(t *testing.T) {
+	onServer(t, func(t *testing.T, s server) {
+		ctx := t.Context()
+		for _, key := range []string{"/a", "/b"} {
+			if _, err := s.p.Put(ctx, Object{Key: key, ContentType: "a"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.Del(ctx, keys.ObjectKey("/b"))
+		reply, err := s.p.run(ctx, trimScript, []string{keys.LogKey(), keys.ChainKey(), keys.ObjectKey("/a"), keys.ObjectKey("/b")},
+			"1", "o:/a", "1", "o:/b") // the second one's score is another by now
+		if err != nil || len(reply) != 1 || reply[0] != 0 || s.ZCard(ctx, keys.LogKey()).Val() != 2 {
+			t.Errorf("got %v, %v, want nothing removed", reply, err)
+		}
+		if s.HExists(ctx, keys.ChainKey(), contract.ChainFloor).Val() {
+			t.Error("a floor although nothing is gone")
+		}
+	})
+}
+
+// Where Redis evicts, a record that is gone was not deleted: its entry is what revokes it.
+func TestTrimRefuses(t *testing.T) {
+	onServer(t, func(t *testing.T, s server) {
+		ctx := t.Context()
+		if err := s.ConfigSet(ctx, "maxmemory-policy", "allkeys-lru").Err(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.p.PutDevice(ctx, Device{ID: "d", Secret: "s", Cost: 4}); err != nil {
+			t.Fatal(err)
+		}
+		s.Del(ctx, keys.CredentialKey("d"))
+		if done, err := s.p.Trim(ctx); !errors.Is(err, ErrEvicts) || !strings.Contains(err.Error(), "allkeys-lru") || done != (Trimmed{}) {
+			t.Errorf("got %+v, %v; want ErrEvicts", done, err)
+		}
+		if n := s.ZCard(ctx, keys.LogKey()).Val(); n != 1 {
+			t.Errorf("%d entries", n)
+		}
+	})
+}
