@@ -6,7 +6,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"golang.org/x/crypto/bcrypt"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
@@ -46,32 +49,45 @@ func TestOneBcrypt(t *testing.T) {
 	}
 }
 
+// bcryptAfter is bcrypt whose runs end only when end is closed.
+func bcryptAfter(end <-chan struct{}) func(hash, secret string, pace <-chan bool) error {
+	return func(hash, secret string, _ <-chan bool) error {
+		<-end
+		return bcrypt.CompareHashAndPassword([]byte(hash), []byte(secret))
+	}
+}
+
 func TestOverload(t *testing.T) {
-	f := start(credential.Config{Workers: 1, Queue: 2})
-	f.Apply(contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("right", 9)}})
-	var wg sync.WaitGroup
-	results := make(chan credential.Result, 20)
-	for i := range cap(results) {
-		wg.Go(func() { results <- f.Verify(t.Context(), "d", fmt.Sprint("wrong", i)) })
-	}
-	wg.Wait()
-	close(results)
-	count := map[string]int{}
-	for r := range results {
-		count[r.Reason]++
-		if r.Reason == "overload" && (r.Outcome != wire.Unavailable || r.RetryAfter != time.Second) {
-			t.Errorf("overload: %+v", r)
+	synctest.Test(t, func(t *testing.T) {
+		end := make(chan struct{})
+		f := start(credential.Config{Workers: 1, Queue: 2, Compare: bcryptAfter(end)})
+		f.Apply(device("d", 1, "right"))
+		var wg sync.WaitGroup
+		results := make(chan credential.Result, 20)
+		for i := range cap(results) {
+			wg.Go(func() { results <- f.Verify(t.Context(), "d", fmt.Sprint("wrong", i)) })
 		}
-	}
-	if count["overload"] == 0 || count["bcrypt"] < 3 || count["overload"]+count["bcrypt"] != 20 {
-		t.Errorf("results %v, want at least 3 by bcrypt and the rest overload", count)
-	}
-	if got := metricstest.Value(t, f.metrics, "gatehouse_bcrypt_running"); got != 0 {
-		t.Errorf("%v runs under way at the end", got)
-	}
-	if got := metricstest.Value(t, f.metrics, "gatehouse_bcrypt_queued"); got != 0 {
-		t.Errorf("%v queued at the end", got)
-	}
+		synctest.Wait()
+		close(end)
+		wg.Wait()
+		close(results)
+		count := map[string]int{}
+		for r := range results {
+			count[r.Reason]++
+			if r.Reason == "overload" && (r.Outcome != wire.Unavailable || r.RetryAfter != time.Second) {
+				t.Errorf("overload: %+v", r)
+			}
+		}
+		if count["bcrypt"] != 3 || count["overload"] != 17 {
+			t.Errorf("results %v, want 3 by bcrypt, one that ran and two that waited, and 17 overload", count)
+		}
+		if got := metricstest.Value(t, f.metrics, "gatehouse_bcrypt_running"); got != 0 {
+			t.Errorf("%v runs under way at the end", got)
+		}
+		if got := metricstest.Value(t, f.metrics, "gatehouse_bcrypt_queued"); got != 0 {
+			t.Errorf("%v queued at the end", got)
+		}
+	})
 }
 
 // TestCallerLeaves shows that a run goes on for those who wait when its caller has left.
@@ -147,70 +163,93 @@ func TestRevocationWins(t *testing.T) {
 
 // TestRevocationDuringBcrypt is the same race, once, with bcrypt surely under way.
 func TestRevocationDuringBcrypt(t *testing.T) {
-	f := start(credential.Config{PinTTL: time.Hour})
-	c := contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("s", 10)}}
-	f.Apply(c)
-	result := make(chan credential.Result)
-	go func() { result <- f.Verify(t.Context(), "d", "s") }()
-	f.awaitRunning(t)
-	c.Version, c.Disabled = 2, true
-	f.Apply(c)
-	if r := <-result; r.Outcome != wire.Deny || r.Reason != "disabled" {
-		t.Errorf("Verify = %+v, want deny", r)
-	}
-	if v, found := f.edge.verdict("d", "s"); found && v.Outcome == wire.Allow {
-		t.Error("an allow was stored after the revocation")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		end := make(chan struct{})
+		f := start(credential.Config{PinTTL: time.Hour, Compare: bcryptAfter(end)})
+		c := device("d", 1, "s")
+		f.Apply(c)
+		result := make(chan credential.Result)
+		go func() { result <- f.Verify(t.Context(), "d", "s") }()
+		f.running(t)
+		c.Version, c.Disabled = 2, true
+		f.Apply(c)
+		close(end)
+		if r := <-result; r.Outcome != wire.Deny || r.Reason != "disabled" {
+			t.Errorf("Verify = %+v, want deny", r)
+		}
+		synctest.Wait()
+		if v, found := f.edge.verdict("d", "s"); found && v.Outcome == wire.Allow {
+			t.Error("an allow was stored after the revocation")
+		}
+	})
 }
 
 // TestRevocationDuringBcryptOfNobody is that race when the caller has left, so that
 // nobody asks again: what bcrypt found must not be stored.
 func TestRevocationDuringBcryptOfNobody(t *testing.T) {
-	f := start(credential.Config{PinTTL: time.Hour})
-	c := contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("s", 10)}}
-	f.Apply(c)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	f.Verify(ctx, "d", "s")
-	f.awaitRunning(t)
-	c.Version, c.Disabled = 2, true
-	f.Apply(c)
-	for f.runs(t) == 0 || metricstest.Value(t, f.metrics, "gatehouse_bcrypt_running") != 0 {
-		if t.Context().Err() != nil {
-			t.Fatal("bcrypt never ended")
+	synctest.Test(t, func(t *testing.T) {
+		end := make(chan struct{})
+		f := start(credential.Config{PinTTL: time.Hour, Compare: bcryptAfter(end)})
+		c := device("d", 1, "s")
+		f.Apply(c)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		f.Verify(ctx, "d", "s")
+		f.running(t)
+		c.Version, c.Disabled = 2, true
+		f.Apply(c)
+		close(end)
+		synctest.Wait()
+		if got := f.runs(t); got != 1 {
+			t.Errorf("%d runs of bcrypt, want 1", got)
 		}
-	}
-	if v, found := f.edge.verdict("d", "s"); found {
-		t.Errorf("%v was stored after the revocation", v.Outcome)
-	}
+		if v, found := f.edge.verdict("d", "s"); found {
+			t.Errorf("%v was stored after the revocation", v.Outcome)
+		}
+	})
 }
 
-func (f fixture) awaitRunning(t *testing.T) {
+// running makes sure that a run of bcrypt has begun. It is for the bubble of a synctest.
+func (f fixture) running(t *testing.T) {
 	t.Helper()
-	for metricstest.Value(t, f.metrics, "gatehouse_bcrypt_running") == 0 {
-		if t.Context().Err() != nil {
-			t.Fatal("bcrypt never ran")
-		}
+	synctest.Wait()
+	if got := metricstest.Value(t, f.metrics, "gatehouse_bcrypt_running"); got != 1 {
+		t.Fatalf("%v runs of bcrypt, want 1", got)
 	}
 }
 
 // TestQueueIsEmptiedByTheRightSecret shows that wrong secrets that wait for a worker
 // don't cost bcrypt once the right one is known.
 func TestQueueIsEmptiedByTheRightSecret(t *testing.T) {
-	f := start(credential.Config{PinTTL: time.Hour, Workers: 1})
-	f.Apply(contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("right", 11)}})
-	var wg sync.WaitGroup
-	wg.Go(func() { f.Verify(t.Context(), "d", "right") })
-	f.awaitRunning(t)
-	for i := range 8 {
-		wg.Go(func() {
-			if r := f.Verifier.Verify(t.Context(), "d", fmt.Sprint("wrong", i), fmt.Sprint("198.51.100.", i)); r.Outcome != wire.Deny || r.Reason != "resolved" {
-				t.Errorf("wrong secret: %+v, want deny because the hash is resolved", r)
-			}
-		})
-	}
-	wg.Wait()
-	if got := f.runs(t); got != 1 {
-		t.Errorf("%d runs of bcrypt, want 1", got)
+	synctest.Test(t, func(t *testing.T) {
+		end := make(chan struct{})
+		f := start(credential.Config{PinTTL: time.Hour, Workers: 1, Compare: bcryptAfter(end)})
+		f.Apply(device("d", 1, "right"))
+		var wg sync.WaitGroup
+		wg.Go(func() { f.Verify(t.Context(), "d", "right") })
+		f.running(t)
+		for i := range 8 {
+			wg.Go(func() {
+				if r := f.Verifier.Verify(t.Context(), "d", fmt.Sprint("wrong", i), fmt.Sprint("198.51.100.", i)); r.Outcome != wire.Deny || r.Reason != "resolved" {
+					t.Errorf("wrong secret: %+v, want deny because the hash is resolved", r)
+				}
+			})
+		}
+		synctest.Wait()
+		close(end)
+		wg.Wait()
+		if got := f.runs(t); got != 1 {
+			t.Errorf("%d runs of bcrypt, want 1", got)
+		}
+	})
+}
+
+// awaitRunning waits until a run of bcrypt has begun, outside of a bubble.
+func (f fixture) awaitRunning(t *testing.T) {
+	t.Helper()
+	for metricstest.Value(t, f.metrics, "gatehouse_bcrypt_running") == 0 {
+		if t.Context().Err() != nil {
+			t.Fatal("bcrypt never ran")
+		}
 	}
 }
