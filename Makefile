@@ -21,6 +21,11 @@ SEED ?=
 ONLY ?=
 WASM ?=
 SIDECAR ?=
+# Of make unit and make e2e: LONG=1 also runs the tests that call long(). Of make fuzz: seconds a target, and which.
+LONG ?=
+FUZZ_SECONDS ?= 60
+FUZZ ?=
+short := $(if $(filter-out 0 no false,$(LONG)),,-short)
 
 GO ?= go
 DEMO := build/gatehouse-demo
@@ -28,7 +33,8 @@ DEMO := build/gatehouse-demo
 detach := $(if $(filter-out 0 no false,$(DETACH)),--detach)
 
 .DEFAULT_GOAL := help
-.PHONY: help run stop build test conformance chaos routers mutation loadtest bench-check check chart-check chart-readme images chart-e2e clean
+SHELL := bash
+.PHONY: help run stop build test test-all unit e2e conformance fuzz chaos routers mutation loadtest bench-check check chart-check chart-readme images chart-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -49,8 +55,21 @@ build: ## build the filter and the programs into build/
 	GO=$(GO) scripts/build-wasm.sh build/gatehouse.wasm
 	$(GO) build -trimpath -o build/ ./sidecar/cmd/... ./e2e/cmd/...
 
-test: ## unit tests with -race, end-to-end suite, a minute of chaos, mutation check
+test: ## unit tests with -race and end-to-end suite, five minutes
 	@scripts/test.sh
+
+test-all: ## the same with all that is long: whole suites, mutation, ten minutes of chaos, fuzzing, images twice
+	@scripts/test.sh all
+
+unit: ## unit tests with -race; LONG=1: long ones, too
+	@$(GO) test -race $(short) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/e2e/chart$$' -e '/e2e/routers$$' -e '/e2e/conformance$$')
+
+e2e: ## end-to-end suite, after make build; LONG=1: long tests, too
+	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && set -o pipefail && \
+	  $(GO) test -race -count=1 -timeout=30m -v $(short) ./e2e 2>&1 | grep --line-buffered -v '^=== '
+
+fuzz: ## each fuzz target for a minute: FUZZ_SECONDS=60 FUZZ=FuzzParse
+	@scripts/fuzz.sh $(FUZZ_SECONDS) $(FUZZ)
 
 conformance: build ## ask the whole stack, octet by octet, what the specifications of HTTP ask for
 	@scripts/need.sh redis-server redis-server "the cases run against a real Redis"

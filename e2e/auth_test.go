@@ -13,6 +13,7 @@ import (
 )
 
 func TestAuth(t *testing.T) {
+	t.Parallel()
 	e := start(t, stack.Options{})
 	e.device("demo-device", "demo-secret", 4, "telemetry.write", "config.read")
 	e.device("read-only", "read-only-secret", 4, "config.read")
@@ -93,9 +94,11 @@ func TestAuth(t *testing.T) {
 // TestOneBcrypt sends the first thousand requests of a device at once, and wrong secrets
 // for it meanwhile.
 func TestOneBcrypt(t *testing.T) {
+	t.Parallel()
 	const requests = 1000
+	cost := sized(12, 10) // the race detector makes it slow to hash
 	e := start(t, stack.Options{})
-	e.device("first", "right", 12, "telemetry.write")
+	e.device("first", "right", cost, "telemetry.write")
 	e.known(1)
 	burst := func(secret string, n int) map[int]int {
 		client := newClient()
@@ -127,7 +130,7 @@ func TestOneBcrypt(t *testing.T) {
 		t.Errorf("got %v bcrypt runs, want 1", got)
 	}
 
-	e.device("first", "right again", 12, "telemetry.write")
+	e.device("first", "right again", cost, "telemetry.write")
 	await(t, "device has a new secret", patience, func() error {
 		if a := e.send("POST /v1/telemetry", credential("first", "right")...); a.status != 401 {
 			return fmt.Errorf("got %d for the old secret", a.status)
@@ -146,6 +149,7 @@ func TestOneBcrypt(t *testing.T) {
 
 // TestRevocation revokes a device whose verdict has long to live.
 func TestRevocation(t *testing.T) {
+	t.Parallel()
 	const limit = 100 * time.Millisecond
 	e := start(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}})
 	clients := e.workers()
@@ -172,6 +176,7 @@ func TestRevocation(t *testing.T) {
 // TestLargeBodyWaitsForItsVerdict holds back a request body of several MiB while its
 // credential is verified.
 func TestLargeBodyWaitsForItsVerdict(t *testing.T) {
+	t.Parallel()
 	e := start(t, stack.Options{})
 	e.device("uploader", "secret", 10, "telemetry.write")
 	e.known(1)

@@ -21,6 +21,7 @@ import (
 
 // TestCache asks for one object in every way; the upstream must not hear of any.
 func TestCache(t *testing.T) {
+	t.Parallel()
 	e := start(t, stack.Options{})
 	body := pretty(1024, "v1")
 	e.put("/v1/products/42", body)
@@ -98,6 +99,7 @@ func TestCache(t *testing.T) {
 // TestCacheStatus looks at all members of Cache-Status: those of an upstream that is a cache
 // itself come first and stay, ours comes once, and nothing stands in for one that isn't there.
 func TestCacheStatus(t *testing.T) {
+	t.Parallel()
 	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Has("cached") {
 			w.Header().Set("Cache-Status", "origin; hit")
@@ -167,6 +169,7 @@ func decode(t *testing.T, a answer) string {
 // TestUpdateReachesEveryWorker publishes through gatehousectl and watches connections to
 // both workers.
 func TestUpdateReachesEveryWorker(t *testing.T) {
+	t.Parallel()
 	const limit = 100 * time.Millisecond
 	e := start(t, stack.Options{})
 	e.put("/v1/products/42", "v0")
@@ -198,6 +201,7 @@ func TestUpdateReachesEveryWorker(t *testing.T) {
 
 // TestFetchOnMiss asks for an object that Redis has and the edge doesn't.
 func TestFetchOnMiss(t *testing.T) {
+	t.Parallel()
 	e := start(t, stack.Options{
 		SidecarArgs: []string{"--memory.bytes=1MiB"}, // room for few objects
 		Rules:       "rules: [{match: {prefix: /v1/}, cache: {on_miss: fetch}}]",
@@ -237,6 +241,7 @@ func TestFetchOnMiss(t *testing.T) {
 
 // TestTTL publishes an object that expires.
 func TestTTL(t *testing.T) {
+	t.Parallel()
 	e := start(t, stack.Options{})
 	e.ctl("put", "/v1/products/1", "--file", writeFile(t, "a.txt", "short-lived"), "--ttl", "1500ms")
 	await(t, "published", patience, func() error {

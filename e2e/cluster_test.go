@@ -69,6 +69,7 @@ func (c *clusterEdge) of(master *redistest.Server) map[int]string {
 // TestCluster serves from all masters of a real Redis Cluster, one of which is killed and
 // comes back, and another of which is killed and replaced by its replica.
 func TestCluster(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	c := &clusterEdge{
 		edge:    start(t, stack.Options{RedisURL: cluster.URL, SidecarArgs: []string{"--redis.shards=8"}}),

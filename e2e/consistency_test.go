@@ -20,6 +20,7 @@ import (
 // TestTwoSidecars points a second sidecar at the same Envoy: it wins, the first one says
 // so and waits, and takes over again when the second one is gone.
 func TestTwoSidecars(t *testing.T) {
+	t.Parallel()
 	e := start(t, stack.Options{})
 	e.put("/v1/products/42", "first")
 	body := func(want string) func() error {
@@ -87,6 +88,7 @@ func TestTwoSidecars(t *testing.T) {
 // TestRedisLosesItsData empties Redis: what is gone there goes from the edge, too, and
 // versions start over.
 func TestRedisLosesItsData(t *testing.T) {
+	t.Parallel()
 	e := start(t, stack.Options{})
 	for range 5 {
 		e.put("/v1/products/kept", "old")
@@ -129,6 +131,7 @@ func TestBoundedStaleness(t *testing.T) {
 		{"serve", "gatehouse; hit; detail=not-in-step"},
 	} {
 		t.Run(tt.stale, func(t *testing.T) {
+			t.Parallel()
 			const maxStaleness = 3 * time.Second
 			e := start(t, stack.Options{Rules: fmt.Sprintf("{max_staleness: %s, stale: %s, rules: [{match: {prefix: /v1/}, cache: {}}]}", maxStaleness, tt.stale)})
 			e.put("/v1/a", "body")
@@ -157,6 +160,7 @@ func TestBoundedStaleness(t *testing.T) {
 // TestEvictionFollowsUse reads some objects through the edge and publishes many others,
 // more than fit: those that are read stay.
 func TestEvictionFollowsUse(t *testing.T) {
+	t.Parallel()
 	const (
 		size, hot = 20 << 10, 10
 		cold      = 300

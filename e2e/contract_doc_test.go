@@ -25,6 +25,7 @@ const (
 
 // TestContractDocument compares the document with the code.
 func TestContractDocument(t *testing.T) {
+	t.Parallel()
 	example, err := os.ReadFile(pythonExample)
 	if err != nil {
 		t.Fatal(err)
@@ -164,6 +165,7 @@ func longestEpoch() (n int64) {
 
 // TestDocumentedEvent makes the event of the document, and reads it.
 func TestDocumentedEvent(t *testing.T) {
+	t.Parallel()
 	dump := block(t, section(t, "Events"), "text")
 	var payload []byte
 	for line := range strings.Lines(dump) {

@@ -18,6 +18,7 @@ import (
 
 // TestEnvoyRestart kills Envoy and starts it again: nobody does anything else.
 func TestEnvoyRestart(t *testing.T) {
+	t.Parallel()
 	const limit = 2 * time.Second
 	e := start(t, stack.Options{})
 	e.put("/v1/products/42", "body")
@@ -45,6 +46,7 @@ func TestEnvoyRestart(t *testing.T) {
 
 // TestSidecarAway kills the sidecar: what the edge knows goes on, what it doesn't is 503.
 func TestSidecarAway(t *testing.T) {
+	t.Parallel()
 	e := start(t, stack.Options{})
 	e.put("/v1/products/42", "body")
 	e.device("known", "secret", 4, "telemetry.write")
@@ -112,6 +114,7 @@ func awaitVerdict(t *testing.T, e *edge) {
 // TestCorruptRecords writes hashes into Redis that no publisher would: they are skipped,
 // counted and logged, and everything else is served.
 func TestCorruptRecords(t *testing.T) {
+	t.Parallel()
 	keys := contract.Keys{}
 	e := start(t, stack.Options{Seed: func(ctx context.Context, url string) error { return seedCorrupt(ctx, url, keys) }})
 	await(t, "the good one", patience, func() error {
@@ -144,6 +147,7 @@ func TestCorruptRecords(t *testing.T) {
 // TestPushSocket talks to the push listener as somebody who is not the sidecar of this
 // release: nothing is lost, and the answer says what was wrong.
 func TestPushSocket(t *testing.T) {
+	t.Parallel()
 	e := start(t, stack.Options{})
 	e.put("/v1/products/42", "body")
 	await(t, "published", patience, func() error {
@@ -194,6 +198,7 @@ func TestPushSocket(t *testing.T) {
 
 // TestLimits publishes what is too large.
 func TestLimits(t *testing.T) {
+	t.Parallel()
 	e := start(t, stack.Options{})
 	for _, tt := range []struct{ name, key, file, want string }{
 		{"body", "/v1/products/big", strings.Repeat("x", wire.MaxBody+1), "1048576"},

@@ -155,7 +155,8 @@ func (f *fleet) verdicts() []string {
 // TestFleetSharesVerdicts sends 300 devices to three edges at once: bcrypt runs once for
 // each. A sidecar that is killed knows them again when it is back.
 func TestFleetSharesVerdicts(t *testing.T) {
-	const devices = 300
+	t.Parallel()
+	devices := sized(300, 60)
 	f := startFleet(t, redistest.Start(t), nil, fleetSecret, fleetSecret, fleetSecret)
 	ids := f.devices("dev", devices, 10)
 	took := f.letIn(f.edges, ids)
@@ -188,6 +189,7 @@ func TestFleetSharesVerdicts(t *testing.T) {
 // TestFleetFollowsRecords revokes and changes credentials whose verdicts are shared, and
 // shows wrong ones.
 func TestFleetFollowsRecords(t *testing.T) {
+	t.Parallel()
 	f := startFleet(t, redistest.Start(t), nil, fleetSecret, fleetSecret)
 	ids := f.devices("dev", 4, 6)
 	f.letIn(f.edges, ids)
@@ -228,6 +230,7 @@ func TestFleetFollowsRecords(t *testing.T) {
 
 // TestFleetIgnoresForgedVerdicts writes to Redis all that who has no secret can write.
 func TestFleetIgnoresForgedVerdicts(t *testing.T) {
+	t.Parallel()
 	f := startFleet(t, redistest.Start(t), nil, fleetSecret, fleetSecret)
 	ids := f.devices("dev", 8, 6)
 	f.letIn(f.edges[:1], ids)
@@ -258,6 +261,8 @@ func TestFleetIgnoresForgedVerdicts(t *testing.T) {
 
 // TestFleetsOfTwoSecrets shows that they share nothing, and disturb nobody.
 func TestFleetsOfTwoSecrets(t *testing.T) {
+	long(t, "TestFleetIgnoresForgedVerdicts")
+	t.Parallel()
 	f := startFleet(t, redistest.Start(t), nil, fleetSecret, anotherSecret, strings.TrimSpace(fleetSecret))
 	ids := f.devices("dev", 6, 6)
 	f.letIn(f.edges, ids)
@@ -275,6 +280,7 @@ func TestFleetsOfTwoSecrets(t *testing.T) {
 // TestFleetWithoutRedis pauses Redis and kills it: credentials that are known are verified
 // by each sidecar alone, not much later than without a fleet.
 func TestFleetWithoutRedis(t *testing.T) {
+	t.Parallel()
 	server := redistest.StartServer(t)
 	f := startFleet(t, "redis://"+server.Address, nil, fleetSecret, fleetSecret)
 	first, second := f.devices("first", 20, 6), f.devices("second", 20, 6)
@@ -306,6 +312,8 @@ func TestFleetWithoutRedis(t *testing.T) {
 // TestFleetPermissions shares as a user with just the documented permissions, and then
 // without those that only sharing needs.
 func TestFleetPermissions(t *testing.T) {
+	long(t, "TestFleetFollowsRecords")
+	t.Parallel()
 	server := redistest.StartServer(t)
 	admin := server.Client(t)
 	documentedUsers(t, admin)
@@ -350,6 +358,8 @@ func TestFleetPermissions(t *testing.T) {
 
 // TestFleetOfCluster shares through the masters of a real Redis Cluster.
 func TestFleetOfCluster(t *testing.T) {
+	long(t, "TestFleetSharesVerdicts, TestCluster")
+	t.Parallel()
 	const shards = 8
 	cluster := redistest.StartCluster(t)
 	f := startFleet(t, cluster.URL, []string{fmt.Sprint("--redis.shards=", shards)}, fleetSecret, fleetSecret)

@@ -59,6 +59,7 @@ func forge(t *testing.T, header, claims map[string]any, sign func([]byte) []byte
 // TestForgedTokens sends tokens that nobody gave out: some with the right key, which an
 // attacker doesn't have, to see each check at work by itself.
 func TestForgedTokens(t *testing.T) {
+	t.Parallel()
 	e := withSessions(t, "--session.rotate="+rotate.String())
 	good := e.letIn("dev", "secret", "telemetry.write")
 	for _, tt := range slices.Concat(signatures(t, good), contents(t, good)) {

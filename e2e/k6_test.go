@@ -15,6 +15,7 @@ import (
 // TestK6 runs the scripts that operators run against their own clusters, and sees that
 // they fail where they should.
 func TestK6(t *testing.T) {
+	t.Parallel()
 	e := start(t, stack.Options{Name: "k6"})
 	e.put("/v1/products/1", `{"name":"one"}`)
 	e.put("/v1/fleet/config", `{}`)

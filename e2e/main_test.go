@@ -27,6 +27,23 @@ import (
 // patience bounds every wait for something that must come.
 const patience = 20 * time.Second
 
+// long leaves a test out of the short form of the suite, which make test runs; make test-all runs it, too. What it
+// is about must be seen by another test there.
+func long(t *testing.T, others string) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("long; in short: ", others)
+	}
+}
+
+// sized is a size of the suite's whole and short form.
+func sized(whole, short int) int {
+	if testing.Short() {
+		return short
+	}
+	return whole
+}
+
 // edge is a running stack with what tests ask of it.
 type edge struct {
 	*stack.Stack

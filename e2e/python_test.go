@@ -94,6 +94,7 @@ func (w *writer) write(m contract.Member, stdin string, args ...string) string {
 // TestPythonWriter publishes with the documented example to a real edge, both with the
 // documented permissions.
 func TestPythonWriter(t *testing.T) {
+	t.Parallel()
 	url := redistest.Start(t)
 	admin := client(t, url)
 	documentedUsers(t, admin)
@@ -147,6 +148,7 @@ func TestPythonWriter(t *testing.T) {
 // TestWriteScriptRefusesSlips passes the script what another language's writer may get
 // wrong; the record that is there must stay, and no event may go out.
 func TestWriteScriptRefusesSlips(t *testing.T) {
+	t.Parallel()
 	source, err := os.ReadFile("../sidecar/publish/write.lua")
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 // whoever may come in meanwhile: one that is new, rotates, or has another secret, and all
 // of them when the sidecar was killed.
 func TestRefusedWithoutACall(t *testing.T) {
+	t.Parallel()
 	e := start(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}}) // no refresh, which is a call
 	clients := e.workers()
 	calls := func() float64 { return e.metric("gatehouse_api_requests_total") }
@@ -111,6 +112,7 @@ func (e *edge) rotate(id string, secrets ...string) {
 // then the edge says so by itself, to that address and for devices that were never let in.
 // It forgets with the sidecar that said so.
 func TestHeldSource(t *testing.T) {
+	t.Parallel()
 	e := start(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m", "--limit.source=3", "--limit.window=1h"}})
 	const devices = 8
 	for i := range devices {

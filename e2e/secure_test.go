@@ -115,6 +115,7 @@ func (s secureEdge) served(body string) {
 // TestTLSAndACL reads over TLS as a user with just the documented permissions, whose
 // password comes from a file and changes.
 func TestTLSAndACL(t *testing.T) {
+	t.Parallel()
 	certs, address := certificates(t), redistest.FreeAddress(t)
 	ca, cert, key := filepath.Join(certs, "ca.pem"), filepath.Join(certs, "cert.pem"), filepath.Join(certs, "key.pem")
 	_, port, _ := net.SplitHostPort(address)

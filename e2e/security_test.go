@@ -28,6 +28,7 @@ func basic(credential string) string {
 
 // TestBasic sends credentials as HTTP Basic, in every shape that comes to mind.
 func TestBasic(t *testing.T) {
+	t.Parallel()
 	e := start(t, stack.Options{Rules: basicRules})
 	e.device("dev", "a:b::c", 4, "telemetry.write")
 	e.device("empty", ":", 4, "telemetry.write")
@@ -89,6 +90,7 @@ func spare(encoded string) string {
 
 // TestRawHeaders sends header lines that no HTTP client would.
 func TestRawHeaders(t *testing.T) {
+	t.Parallel()
 	e := start(t, stack.Options{})
 	e.device("dev", "secret", 4, "telemetry.write")
 	await(t, "device", patience, func() error {
@@ -124,6 +126,7 @@ func TestRawHeaders(t *testing.T) {
 // TestMethodInLowerCase sends methods over HTTP/2, which has them in any case: Envoy passes them on as they
 // are, and there are upstreams to which "post" is POST.
 func TestMethodInLowerCase(t *testing.T) {
+	t.Parallel()
 	e := start(t, stack.Options{})
 	e.device("dev", "secret", 4, "telemetry.write")
 	await(t, "device", patience, func() error {

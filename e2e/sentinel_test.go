@@ -92,6 +92,7 @@ func (w *written) inStep(when string) {
 // TestSentinel kills a master whose replica is behind: what only the old master had goes
 // from the edge, although the new one's numbers have passed those that the edge knew.
 func TestSentinel(t *testing.T) {
+	t.Parallel()
 	deployment := redistest.StartSentinels(t)
 	e := start(t, stack.Options{RedisURL: deployment.URL})
 	refusesReplica(t, deployment.Replica)

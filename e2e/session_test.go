@@ -86,6 +86,7 @@ func (e *edge) letIn(id, secret string, permissions ...string) token {
 func status(want int) func(answer) bool { return func(a answer) bool { return a.status == want } }
 
 func TestSession(t *testing.T) {
+	t.Parallel()
 	e := withSessions(t)
 	k := e.letIn("dev", "secret", "telemetry.write", "config.read")
 	runs := e.metric("gatehouse_bcrypt_total")
@@ -174,6 +175,7 @@ func sidecarIsNotReachable(t *testing.T, e *edge) {
 // TestTokenOfChangedDevice changes the record of a device whose token and verdict have long
 // to live: the token ends with the event, though Envoy finds nothing wrong with it.
 func TestTokenOfChangedDevice(t *testing.T) {
+	t.Parallel()
 	e := withSessions(t, "--verdict.allow-ttl=10m")
 	clients := e.workers()
 	denied := func() int { return e.stat("http.edge.jwt_authn.denied") }
@@ -218,6 +220,7 @@ func TestTokenOfChangedDevice(t *testing.T) {
 
 // TestTokenOutlivesItsSidecar kills the sidecar that made a token.
 func TestTokenOutlivesItsSidecar(t *testing.T) {
+	t.Parallel()
 	e := withSessions(t)
 	k := e.letIn("dev", "secret", "telemetry.write")
 	e.pushed() // its verdict is at the edge

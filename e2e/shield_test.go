@@ -170,6 +170,7 @@ func (e *edge) sidecarRSS() int { return int(e.metric("process_resident_memory_b
 
 // TestRevocationDuringVerification revokes a device while bcrypt runs for it.
 func TestRevocationDuringVerification(t *testing.T) {
+	t.Parallel()
 	e := start(t, stack.Options{})
 	e.device("dev", "right", 13, "telemetry.write")
 	e.known(1)
@@ -202,6 +203,7 @@ func TestRevocationDuringVerification(t *testing.T) {
 
 // TestRevokeAll revokes all devices by one command.
 func TestRevokeAll(t *testing.T) {
+	t.Parallel()
 	const devices = 300
 	e := start(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}})
 	for i := range devices {
@@ -228,6 +230,7 @@ func TestRevokeAll(t *testing.T) {
 // TestPermissionChange takes a permission away, and gives it back, while a verdict that
 // has it has long to live.
 func TestPermissionChange(t *testing.T) {
+	t.Parallel()
 	const limit = time.Second
 	e := start(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}})
 	clients := e.workers()
@@ -249,6 +252,7 @@ func TestPermissionChange(t *testing.T) {
 // TestVerdictGrace kills the sidecar: by verdict_grace an expired verdict stands, and
 // nothing else does.
 func TestVerdictGrace(t *testing.T) {
+	t.Parallel()
 	e := start(t, stack.Options{
 		SidecarArgs: []string{"--verdict.allow-ttl=1s"},
 		Rules:       "verdict_grace: 60s\nmax_staleness: 1s\n" + strings.ReplaceAll(basicRules, "{basic: true}", "{id_header: x-device-id, secret_header: x-device-token}"),
@@ -299,6 +303,7 @@ func TestVerdictGrace(t *testing.T) {
 
 // TestRefreshAhead goes through several lives of a verdict: no request waits for the next one.
 func TestRefreshAhead(t *testing.T) {
+	t.Parallel()
 	const lives = 3
 	for _, pin := range []string{"1h", "0s"} {
 		t.Run("pin "+pin, func(t *testing.T) {

@@ -34,6 +34,7 @@ func (e *edge) awaitDevice(id, secret string, lines ...string) {
 // TestSecretStaysAtTheEdge looks at what upstreams see of a credential: nothing that could be shown again, where an auth rule has
 // judged it.
 func TestSecretStaysAtTheEdge(t *testing.T) {
+	t.Parallel()
 	for _, forward := range []bool{false, true} {
 		rules := upstreamRules
 		if forward {
@@ -68,6 +69,7 @@ func TestSecretStaysAtTheEdge(t *testing.T) {
 
 // TestBasicStaysAtTheEdge is TestSecretStaysAtTheEdge for HTTP Basic.
 func TestBasicStaysAtTheEdge(t *testing.T) {
+	t.Parallel()
 	e := start(t, stack.Options{Rules: strings.Replace(upstreamRules, "{id_header: x-device-id, secret_header: x-device-token}", "{basic: true}", 1)})
 	basic := "authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("dev:s3cret"))
 	e.awaitDevice("dev", "s3cret", basic)
@@ -83,6 +85,7 @@ var edgeManager = []string{"static_resources", "listeners", "edge", "filter_chai
 
 // TestOverridesStayAtTheEdge sends what some frameworks take for another method or path than the request's.
 func TestOverridesStayAtTheEdge(t *testing.T) {
+	t.Parallel()
 	overrides := []string{"X-HTTP-Method-Override: DELETE", "X-HTTP-Method: DELETE", "X-Method-Override: DELETE", "X-Original-URL: /v1/telemetry",
 		"X-Rewrite-URL: /v1/telemetry", "X-Original-URI: /v1/telemetry", "X-Original-Method: POST"}
 	for _, strip := range []bool{true, false} {

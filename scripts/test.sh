@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Unit tests, the wasm build, the end-to-end suite against a real Envoy and redis-server, a
-# minute of chaos, and the mutation check.
+# test.sh [all]: builds, and runs the unit tests and the end-to-end suite against a real Envoy and redis-server. That
+# is the short form, in which tests that call long() are left out; with all they run, too, and all else that is long.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,23 +12,19 @@ export ENVOY
 scripts/install-python.sh e2e/testdata/requirements.txt ""
 scripts/install-k6.sh >/dev/null
 
-begin=$SECONDS
-make --no-print-directory build
-echo "test: build ok ($((SECONDS - begin)) s)"
-
-begin=$SECONDS
-mapfile -t packages < <(go list ./... | grep -v -e '/e2e$' -e '/e2e/chart$' -e '/e2e/conformance$') # make chart-e2e, make conformance
-go test -race "${packages[@]}"
-echo "test: unit tests ok ($((SECONDS - begin)) s)"
-
-begin=$SECONDS
-go test -race -count=1 -timeout=15m ./e2e
-echo "test: end-to-end suite ok ($((SECONDS - begin)) s)"
-
-begin=$SECONDS
-build/gatehouse-chaos
-echo "test: chaos ok ($((SECONDS - begin)) s)"
-
-begin=$SECONDS
-make --no-print-directory mutation
-echo "test: mutation check ok ($((SECONDS - begin)) s)"
+if [[ ${1:-} != all ]]; then
+  exec scripts/stages.sh test <<'STAGES'
+build  must  make --no-print-directory build
+unit   must  make --no-print-directory unit
+e2e    must  make --no-print-directory e2e
+STAGES
+fi
+exec scripts/stages.sh test-all <<'STAGES'
+build     must  make --no-print-directory build
+unit      must  make --no-print-directory unit LONG=1
+e2e       must  make --no-print-directory e2e LONG=1
+mutation  must  make --no-print-directory mutation
+fuzz      must  make --no-print-directory fuzz
+chaos     must  make --no-print-directory chaos CHAOS_SECONDS=600
+images    must  scripts/images-again.sh
+STAGES

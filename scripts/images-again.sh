@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Builds the images twice, and fails unless both times have the same digests.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+again=$(mktemp -d)
+trap 'rm -rf "$again"' EXIT
+scripts/images.sh
+scripts/images.sh "$again"
+diff -u build/images/digests.txt "$again/digests.txt"
+echo "images: two builds have the same digests"

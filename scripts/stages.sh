@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# stages.sh WHO: runs stages one after the other and says before each what comes next, and at the end how long each
+# took. Standard input lists them, one a line: NAME IF COMMAND. IF says what it means that the command fails:
+#   must   the run ends
+#   can    so it does, but status 77 means that this machine can't run it, which is said and is no failure
+#   told   it is said and is no failure: what else runs on the machine is not the fault of a change
+set -uo pipefail
+who=$1
+names=() policies=() commands=() results=()
+while read -r name policy command; do
+  [[ -z $name || $name == \#* ]] && continue
+  names+=("$name") policies+=("$policy") commands+=("$command")
+done
+
+summary() {
+  local i
+  echo
+  echo "$who: stage                seconds  share"
+  for i in "${!results[@]}"; do
+    read -r seconds result <<<"${results[i]}"
+    printf '%s: %-18s %9d %5d%%  %s\n' "$who" "${names[i]}" "$seconds" $((SECONDS ? 100 * seconds / SECONDS : 0)) "$result"
+  done
+  printf '%s: %-18s %9d\n' "$who" total "$SECONDS"
+}
+
+for i in "${!names[@]}"; do
+  echo
+  echo "$who: $((i + 1))/${#names[@]} ${names[i]}: ${commands[i]} (after $SECONDS s; next: ${names[i + 1]:-the summary})"
+  begin=$SECONDS status=0
+  bash -c "${commands[i]}" </dev/null || status=$?
+  case $status:${policies[i]} in
+    0:*) result=ok ;;
+    77:can) result="NOT RUN: this machine can't, see above" ;;
+    *:told) result="exceeded or not measured (status $status), see above; no failure" ;;
+    *) result="FAILED (status $status)" ;;
+  esac
+  results+=("$((SECONDS - begin)) $result")
+  echo "$who: ${names[i]} $result ($((SECONDS - begin)) s)"
+  if [[ $result == FAILED* ]]; then
+    summary
+    echo "$who: FAILED: ${names[i]}" >&2
+    exit "$status"
+  fi
+done
+summary
+echo "$who: ok"
