@@ -17,7 +17,7 @@ import (
 // nor anything when the second may already miss a deleted object; nor may the first let
 // a device in by a verdict that the second doesn't have.
 func TestNewEpochHidesOldVersions(t *testing.T) {
-	const objects = 200
+	const objects = 40
 	memory := imagetest.NewMemory()
 	before := image.New(image.Config{Objects: 4000, Verdicts: 4000})
 	before.Reset(nil)

@@ -18,7 +18,11 @@ import (
 // object of the epoch is found whole, in a version that exists and not older than before;
 // at rest the memory is exactly the image.
 func TestModel(t *testing.T) {
-	for seed := range uint64(16) {
+	seeds := uint64(16)
+	if testing.Short() {
+		seeds = 4
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newModel(t, rand.New(rand.NewPCG(seed, 1)))
