@@ -87,7 +87,7 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("%w: CONCURRENCY %d: want 1 to 256", ErrUsage, o.Concurrency)
 	}
 	if o.ReadyTimeout == 0 {
-		o.ReadyTimeout = 30 * time.Second
+		o.ReadyTimeout = time.Minute
 	}
 	if o.RedisURL != "" && o.RedisServerPath != "" {
 		return o, fmt.Errorf("%w: a Redis to use and a redis-server to run are both given: %s, %s",
