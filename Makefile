@@ -21,8 +21,10 @@ SEED ?=
 ONLY ?=
 WASM ?=
 SIDECAR ?=
-# Of make unit and make e2e: LONG=1 also runs the tests that call long(). Of make fuzz: seconds a target, and which.
+# Of make unit and make e2e: LONG=1 also runs what is left out for its length; RUN: tests of the latter by name, a
+# regular expression. Of make fuzz: seconds a target, and which.
 LONG ?=
+RUN ?=
 FUZZ_SECONDS ?= 60
 FUZZ ?=
 short := $(if $(filter-out 0 no false,$(LONG)),,-short)
@@ -64,9 +66,9 @@ test-all: ## the same with all that is long: whole suites, mutation, ten minutes
 unit: ## unit tests with -race, of all but the packages that need a stack; LONG=1: long ones, too
 	@$(GO) test -race $(short) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/e2e/chart$$' -e '/e2e/conformance$$')
 
-e2e: ## end-to-end suite, after make build; LONG=1: long tests, too
+e2e: ## end-to-end suite, after make build; LONG=1: long tests, too; RUN=^TestCache$$
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && set -o pipefail && \
-	  $(GO) test -race -count=1 -timeout=30m -v $(short) ./e2e 2>&1 | grep --line-buffered -v '^=== '
+	  $(GO) test -race -count=1 -timeout=30m -v $(short) $(if $(RUN),-run '$(RUN)') ./e2e 2>&1 | grep --line-buffered -v '^=== '
 
 fuzz: ## each fuzz target for a minute: FUZZ_SECONDS=60 FUZZ=FuzzParse
 	@scripts/fuzz.sh $(FUZZ_SECONDS) $(FUZZ)

@@ -15,6 +15,7 @@ import (
 // TestK6 runs the scripts that operators run against their own clusters, and sees that
 // they fail where they should.
 func TestK6(t *testing.T) {
+	long(t, "none; .ci/run has a stage for it, for k6 takes minutes to build")
 	t.Parallel()
 	e := start(t, stack.Options{Name: "k6"})
 	e.put("/v1/products/1", `{"name":"one"}`)

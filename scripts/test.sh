@@ -10,7 +10,6 @@ scripts/need.sh wrk wrk "a test of the load test runs it"
 ENVOY=$(scripts/install-envoy.sh)
 export ENVOY
 scripts/install-python.sh e2e/testdata/requirements.txt ""
-scripts/install-k6.sh >/dev/null
 
 if [[ ${1:-} != all ]]; then
   exec scripts/stages.sh test <<'STAGES'
@@ -19,6 +18,7 @@ unit   must  make --no-print-directory unit
 e2e    must  make --no-print-directory e2e
 STAGES
 fi
+scripts/install-k6.sh >/dev/null
 exec scripts/stages.sh test-all <<'STAGES'
 build     must  make --no-print-directory build
 unit      must  make --no-print-directory unit LONG=1

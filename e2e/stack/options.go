@@ -59,7 +59,8 @@ type Options struct {
 	// Seed is called once, when Redis runs and before the sidecar starts, so that what it
 	// publishes is in the first snapshot.
 	Seed func(ctx context.Context, redisURL string) error
-	// ReadyTimeout bounds every wait for a part to become ready, 30 s by default.
+	// ReadyTimeout bounds every wait for a part to become ready, a minute by default: Envoy
+	// compiles the module first.
 	ReadyTimeout time.Duration
 }
 
