@@ -24,6 +24,8 @@ build     must  make --no-print-directory build
 unit      must  make --no-print-directory unit LONG=1
 e2e       must  make --no-print-directory e2e LONG=1
 mutation  must  make --no-print-directory mutation
+conformance must make --no-print-directory conformance
+routers   must  make --no-print-directory routers SPELLINGS=1000000
 fuzz      must  make --no-print-directory fuzz
 chaos     must  make --no-print-directory chaos CHAOS_SECONDS=600
 images    must  scripts/images-again.sh
