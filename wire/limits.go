@@ -159,7 +159,7 @@ func AppendUpperEscapes(dst []byte, s string) []byte {
 			return dst
 		}
 		b = b[at+1:]
-		if unhex(b[0]) < 0 || unhex(b[1]) < 0 {
+		if unhex[b[0]]|unhex[b[1]] >= 16 {
 			continue
 		}
 		for i, c := range b[:2] {
