@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 )
@@ -28,6 +29,9 @@ const (
 	Bypass                    // from the upstream for another reason
 	WrongBody                 // from the edge, but nothing that was published under the key
 	Unavailable               // none, or one with an error status
+	Refused                   // of a device: 401
+	Unverified                // of a device: 503, it can't be told whether its credential is good
+	answers                   // their number
 )
 
 // Read is one request and its answer. Times are since the run began.
@@ -40,7 +44,8 @@ type Read struct {
 	// again, so that a miss says nothing.
 	Refilling bool
 	Answer    Answer
-	Version   uint64 // Hit
+	Version   uint64 // Hit; of a device, whose secret was shown
+	Token     bool   // of a device, a token was shown
 	Detail    string // Cache-Status, or what was wrong
 }
 
@@ -54,8 +59,18 @@ type Violation struct {
 
 // String is the violation in one line.
 func (v Violation) String() string {
-	return fmt.Sprintf("%s: %s at %.3f s: %s", v.Rule, path(v.Key), v.At.Seconds(), v.Text)
+	return fmt.Sprintf("%s: %s at %.3f s: %s", v.Rule, v.name(), v.At.Seconds(), v.Text)
 }
+
+func (v Violation) name() string {
+	if strings.HasPrefix(v.Rule, ofDevices) {
+		return deviceID(v.Key)
+	}
+	return path(v.Key)
+}
+
+// ofDevices begins the rules that are about devices.
+const ofDevices = "device: "
 
 // Checker knows what was written and judges what is read. It is safe for concurrent use.
 type Checker struct {
@@ -93,6 +108,21 @@ func (c *Checker) Newest(key int) (Kind, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.histories[key].newest()
+}
+
+// Secret is a device's newest version that is a secret, or with former one before it; 0 if there is none. newest says
+// that it is the newest of all.
+func (c *Checker) Secret(device int, former bool) (version uint64, newest bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := &c.histories[device]
+	last := uint64(len(h.writes))
+	for v := last; v > 0; v-- {
+		if h.writes[v-1].kind == Put && (!former || v < last) {
+			return v, v == last
+		}
+	}
+	return 0, false
 }
 
 // Begin notes a write that is about to be sent and gives it a version. A key has one
@@ -172,8 +202,16 @@ func (c *Checker) Read(r Read) []Violation {
 		if r.Edge != 0 {
 			report("error", "%s", r.Detail)
 		}
+	case Refused:
+		c.refused(&r, report)
+	case Unverified:
+		if r.Edge != 0 && c.wasGood(&r) && quiet(c.faults, r.Start-c.limits.Converge, r.End) {
+			report("not verified", "version %d, asked for at %.3f s; nothing was broken", r.Version, r.Start.Seconds())
+		}
 	}
-	c.hold(&r, report)
+	if r.Answer < Refused {
+		c.hold(&r, report)
+	}
 	return found
 }
 
@@ -222,6 +260,29 @@ func (c *Checker) miss(r *Read) {
 		return
 	}
 	f.add(step{end: r.End, version: seen.version + 1, gone: true})
+}
+
+// refused holds a 401 against what was written, and takes note of what it shows: a secret that was let in counts
+// no more. Tokens are refused, too, while Envoy has no keys, which it gets from the sidecar.
+func (c *Checker) refused(r *Read, report func(rule, format string, args ...any)) {
+	if c.wasGood(r) && (!r.Token || quiet(c.faults, r.Start-c.limits.Converge, r.End)) {
+		report("good one refused", "version %d, shown at %.3f s, is in force and nothing was broken when it came", r.Version, r.Start.Seconds())
+	}
+	if r.Edge == 0 || r.Token {
+		return
+	}
+	f := c.floor(r)
+	if seen := f.before(r.Start); seen.version == r.Version && !seen.gone && c.histories[r.Key].overtaken(r.Version, r.End) {
+		f.add(step{end: r.End, version: r.Version + 1, gone: true})
+	}
+}
+
+// wasGood reports whether the secret that was shown had come to the edge, since nothing was broken for long enough after
+// its acknowledgement, and nothing was written that ends it.
+func (c *Checker) wasGood(r *Read) bool {
+	h := &c.histories[r.Key]
+	at, found := h.ackOf(r.Version)
+	return found && r.Start > at+c.limits.Converge && quiet(c.faults, at, at+c.limits.Converge) && !h.overtaken(r.Version, r.End)
 }
 
 // hold asks for a hit where Redis has just gone away, which must change nothing. One miss

@@ -5,14 +5,16 @@ import "sync/atomic"
 // counts are of one run.
 type counts struct {
 	writes  [3]atomic.Int64 // by outcome
-	answers [6]atomic.Int64 // by answer
+	devices [3]atomic.Int64 // likewise, of devices
+	answers [answers]atomic.Int64
+	logins  [answers]atomic.Int64 // likewise, of devices
 }
 
-// reads is the sum of all answers.
-func (c *counts) reads() int64 {
+// sum is that of all answers.
+func sum(counts *[answers]atomic.Int64) int64 {
 	sum := int64(0)
-	for i := range c.answers {
-		sum += c.answers[i].Load()
+	for i := range counts {
+		sum += counts[i].Load()
 	}
 	return sum
 }

@@ -89,6 +89,25 @@ func (h *history) ackedAt(t time.Duration) uint64 {
 	return h.acks[i-1].version
 }
 
+// ackOf is when version was acknowledged, and false if it was not.
+func (h *history) ackOf(version uint64) (time.Duration, bool) {
+	i := sort.Search(len(h.acks), func(i int) bool { return h.acks[i].version >= version })
+	if i == len(h.acks) || h.acks[i].version != version {
+		return 0, false
+	}
+	return h.acks[i].at, true
+}
+
+// overtaken reports whether a newer write may be in force at t.
+func (h *history) overtaken(version uint64, t time.Duration) bool {
+	for _, w := range h.writes[version:] {
+		if w.outcome != Failed && w.begun <= t {
+			return true
+		}
+	}
+	return false
+}
+
 // age is for how long, at t, a version newer than this one had been acknowledged: how old
 // an answer with this version is. It is negative if there was none.
 func (h *history) age(version uint64, t time.Duration) time.Duration {

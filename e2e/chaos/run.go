@@ -1,11 +1,14 @@
 package chaos
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -24,6 +27,9 @@ type Config struct {
 	Duration time.Duration
 	// Keys are written, at Writes a second by Writers, and read, at Reads a second by Readers.
 	Keys, Writes, Writers, Reads, Readers int
+	// Devices get new secrets and are revoked, one of them every DeviceWrite, and show what they have every Login.
+	Devices            int
+	DeviceWrite, Login time.Duration
 	// RedisServerPath is the redis-server to run.
 	RedisServerPath string
 	// Stack has the paths of what is tested; addresses and the rest are the run's own.
@@ -40,7 +46,13 @@ const (
 	rules        = `
 sidecar: {cluster: gatehouse-sidecar, timeout: 1s}
 max_staleness: 3s
+credentials: {id_header: x-device-id, secret_header: x-device-token}
+session: {metadata: gatehouse}
 rules:
+- match: {path: /chaos/session, methods: [POST]}
+  session: issue
+- match: {prefix: /chaos/device/}
+  auth: {}
 - match: {prefix: /chaos/fetch/}
   cache: {on_miss: fetch}
 - match: {prefix: /chaos/}
@@ -61,6 +73,7 @@ type run struct {
 	world   *world
 	content Content
 	checker *Checker
+	devices *Checker // of devices
 	breaker breaker
 	url     string
 	counts  counts
@@ -77,7 +90,7 @@ type run struct {
 func Run(ctx context.Context, c Config) (violations int, err error) {
 	r := &run{
 		Config: c, limits: limits, content: Content{c.Seed},
-		checker: NewChecker(c.Keys, limits), faults: map[FaultKind]int{},
+		checker: NewChecker(c.Keys, limits), devices: NewChecker(c.Devices*generations, limits), faults: map[FaultKind]int{},
 	}
 	running, link, err := r.start(ctx)
 	if err != nil {
@@ -125,6 +138,10 @@ func (r *run) start(ctx context.Context) (*stack.Stack, *link, error) {
 	opts := r.Stack
 	opts.Redis, opts.SidecarRedisURL, opts.Rules = redisAddress, "redis://"+linkAddress, rules
 	opts.RedisServerPath = r.RedisServerPath
+	if err := sessions(&opts); err != nil {
+		link.close()
+		return nil, nil, err
+	}
 	opts.RedisArgs = append(opts.RedisArgs, "--appendonly", "yes", "--appendfsync", "always")
 	running, err := stack.Start(ctx, opts)
 	if err != nil {
@@ -132,6 +149,24 @@ func (r *run) start(ctx context.Context) (*stack.Stack, *link, error) {
 		return nil, nil, err
 	}
 	return running, link, nil
+}
+
+// sessions switches on the lines for sessions in the shipped configuration, with a secret that outlives the sidecar.
+func sessions(opts *stack.Options) error {
+	root, err := stack.Root()
+	if err != nil {
+		return err
+	}
+	shipped, err := os.ReadFile(filepath.Join(root, "envoy", "envoy.yaml"))
+	if err != nil {
+		return fmt.Errorf("read the configuration: %w", err)
+	}
+	opts.ConfigPath = filepath.Join(opts.Dir, "sessions.yaml")
+	secret := filepath.Join(opts.Dir, "session-secret")
+	opts.SidecarArgs = append(opts.SidecarArgs, "--session.secret-file", secret)
+	return errors.Join(
+		os.WriteFile(opts.ConfigPath, bytes.ReplaceAll(shipped, []byte("#session "), nil), 0o600),
+		os.WriteFile(secret, []byte("a secret of thirty-two bytes or more\n"), 0o600))
 }
 
 // load writes, reads and breaks things until the time is over, and waits once more for
@@ -154,6 +189,16 @@ func (r *run) load(ctx context.Context, redisURL string) error {
 	for range r.Readers {
 		readers.Go(func() { r.readAll(reading) })
 	}
+	registrar := &deviceWriter{
+		world: r.world, checker: r.devices, publisher: publish.New(client), places: make([]atomic.Int64, r.Devices), counts: &r.counts, report: r.report,
+	}
+	for i := range registrar.places {
+		place := &registrar.places[i]
+		place.Store(int64(i))
+		registrar.write(place)
+		readers.Go(func() { r.loginAll(reading, place) })
+	}
+	writers.Go(func() { registrar.run(writing, r.DeviceWrite) })
 	err = r.faultsUntil(ctx, r.world.now()+r.Duration)
 	stopWriting()
 	writers.Wait()
@@ -196,6 +241,39 @@ func (r *run) readAll(ctx context.Context) {
 	}
 }
 
+// loginAll has the device of a place show its secrets until ctx ends: mostly the newest, now and then one that it had
+// before.
+func (r *run) loginAll(ctx context.Context, place *atomic.Int64) {
+	login := newLogin(r.world, r.url, int(place.Load()))
+	defer func() { login.close() }()
+	tick := time.NewTicker(r.Login)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if device := int(place.Load()); device != login.device {
+			login.close()
+			login = newLogin(r.world, r.url, device)
+		}
+		version, newest := r.devices.Secret(login.device, rand.IntN(4) == 0)
+		if version == 0 {
+			continue
+		}
+		got := login.show(ctx, version, newest)
+		if ctx.Err() != nil {
+			return
+		}
+		r.counts.logins[got.Answer].Add(1)
+		for _, v := range r.devices.Read(got) {
+			v.Rule = ofDevices + v.Rule
+			r.report(v)
+		}
+	}
+}
+
 // pick is a key at random: every second time one of the writers' last ones.
 func (r *run) pick() int {
 	if rand.IntN(2) == 0 {
@@ -226,7 +304,9 @@ func (r *run) faultsUntil(ctx context.Context, end time.Duration) error {
 		if r.world.now()+f.Wait > end || !wait(ctx, f.Wait) {
 			return nil
 		}
-		r.checker.BeginFault(r.world.now(), len(f.Kinds) == 1 && redisDown[f.Kinds[0]])
+		now := r.world.now()
+		r.checker.BeginFault(now, len(f.Kinds) == 1 && redisDown[f.Kinds[0]])
+		r.devices.BeginFault(now, false)
 		if err := r.breakAll(ctx, f); err != nil {
 			return fmt.Errorf("%s: %w", f, err)
 		}
@@ -271,6 +351,7 @@ func (r *run) mendAll(ctx context.Context, f Fault) error {
 	ending.Wait()
 	latest := slices.Max(ended)
 	r.checker.EndFault(latest)
+	r.devices.EndFault(latest)
 	if ctx.Err() == nil {
 		r.settle(ctx, f.String(), latest)
 	}
@@ -326,7 +407,11 @@ func (r *run) summary() {
 	r.printf("operations: %d acknowledged (%.0f/s), %d of unknown outcome, %d not sent\n",
 		count(&w[Acked]), float64(count(&w[Acked]))/seconds, count(&w[Unknown]), count(&w[Failed]))
 	r.printf("reads: %d (%.0f/s): %d hits, %d misses, %d stale to upstream, %d others to upstream, %d without an answer while Envoy was down; %d answers of no certain Envoy, %d misses without a write\n",
-		r.counts.reads(), float64(r.counts.reads())/seconds, count(&a[Hit]), count(&a[Miss]), count(&a[Stale]), count(&a[Bypass]), count(&a[Unavailable]), s.Inert, s.Strange)
+		sum(a), float64(sum(a))/seconds, count(&a[Hit]), count(&a[Miss]), count(&a[Stale]), count(&a[Bypass]), count(&a[Unavailable]), s.Inert, s.Strange)
+	d, l := &r.counts.devices, &r.counts.logins
+	r.printf("devices: %d secrets and revocations acknowledged, %d of unknown outcome; shown %d times: %d let in, %d refused, %d not verified, %d without an answer while Envoy was down\n",
+		count(&d[Acked]), count(&d[Unknown]), sum(l), count(&l[Hit]), count(&l[Refused]), count(&l[Unverified]), count(&l[Unavailable]))
+	r.printf("longest use of a secret that had ended: %.3f s (max_auth_staleness %v)\n", r.devices.Summary().Oldest.Seconds(), maxStaleness)
 	r.printf("oldest answer: %.3f s (max_staleness %v)\n", s.Oldest.Seconds(), maxStaleness)
 	r.printf("longest convergence: %.3f s (%s)\n", r.longest.took.Seconds(), r.slowest)
 	r.printf("violations: %d\n", r.violations)

@@ -122,6 +122,7 @@ func (c *commandLine) run(ctx context.Context, stdout io.Writer) (violations int
 	violations, err = chaos.Run(ctx, chaos.Config{
 		Seed: seed, Duration: time.Duration(c.Seconds) * time.Second,
 		Keys: c.Keys, Writes: c.Writes, Writers: writers, Reads: c.Reads, Readers: c.Readers,
+		Devices: 48, DeviceWrite: 50 * time.Millisecond, Login: 150 * time.Millisecond,
 		RedisServerPath: server, Only: c.Only, Out: stdout,
 		Stack: stack.Options{
 			Name: "chaos", Dir: dir, Concurrency: c.Workers, EnvoyPath: c.Envoy, SidecarPath: c.Sidecar, WasmPath: c.Wasm,

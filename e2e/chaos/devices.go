@@ -1,0 +1,201 @@
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gatehouse/gatehouse/e2e/upstream"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+// A device's writes are counted like an object's: version n of it is its n-th write, a new secret (Put) or a
+// revocation (Delete). Who shows the secret of version n and is let in has seen that n was in force; who is
+// refused, that it was not, or not any more.
+
+// deviceID is the id of a device. Every third one does handshakes and shows a token.
+func deviceID(device int) string { return fmt.Sprintf("chaos-%03d", device) }
+
+func showsToken(device int) bool { return device%3 == 0 }
+
+// secretOf is a device's secret of a version.
+func secretOf(device int, version uint64) string {
+	return fmt.Sprintf("secret of %d, %d", device, version)
+}
+
+// secretCost is the cost of the bcrypt hashes: what is tested is not how long they take.
+const secretCost = 4
+
+// deviceWriter gives devices new secrets, and revokes them.
+type deviceWriter struct {
+	world     *world
+	checker   *Checker
+	publisher *publish.Publisher
+	places    []atomic.Int64 // the device that has each place
+	counts    *counts
+	report    func(Violation)
+}
+
+// generations is how many devices there may be for each place, one after the other.
+const generations = 64
+
+// run writes at every tick until ctx ends.
+func (w *deviceWriter) run(ctx context.Context, every time.Duration) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			w.write(&w.places[rand.IntN(len(w.places))])
+		}
+	}
+}
+
+// write makes the next version of the device that has a place. Versions are counted by Redis, since a revocation has
+// no other, so a write of unknown outcome could happen after a later one: then another device gets the place.
+func (w *deviceWriter) write(place *atomic.Int64) {
+	device := int(place.Load())
+	kind := Put
+	if newest, found := w.checker.Newest(device); found && newest == Put && rand.IntN(2) == 0 {
+		kind = Delete
+	}
+	ctx := context.Background() // it ends by the client's timeouts
+	version := w.checker.Begin(device, kind, w.world.now())
+	var err error
+	if kind == Delete {
+		_, err = w.publisher.RevokeDevice(ctx, deviceID(device))
+	} else {
+		_, err = w.publisher.PutDevice(ctx, publish.Device{ID: deviceID(device), Secret: secretOf(device, version), Cost: secretCost})
+	}
+	outcome := outcomeOf(err)
+	now := w.world.now()
+	w.checker.End(device, version, outcome, now)
+	w.counts.devices[outcome].Add(1)
+	if next := device + len(w.places); outcome != Acked && next < len(w.places)*generations {
+		place.Store(int64(next))
+	}
+	if errors.Is(err, publish.ErrInvalid) || errors.Is(err, publish.ErrNotFound) {
+		w.report(Violation{ofDevices + "write refused", device, now, fmt.Sprintf("%s of version %d: %v", kind, version, err)})
+	}
+}
+
+// login is how one device shows its secrets: the newest one from an address of its own, so that nobody's wrong
+// secrets count against it, and those that it had from another one.
+type login struct {
+	world   *world
+	device  int
+	url     string
+	clients [2]http.Client // by whether the secret is the newest
+
+	mu     sync.Mutex // protects the rest
+	token  string
+	issued uint64 // the version whose secret it was given for
+}
+
+func newLogin(w *world, url string, device int) *login {
+	l := &login{world: w, device: device, url: url}
+	for i := range l.clients {
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, byte(1+i), byte(device>>8), byte(device))}}
+		l.clients[i] = http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}, Timeout: requestTimeout}
+	}
+	return l
+}
+
+func (l *login) close() {
+	for i := range l.clients {
+		l.clients[i].CloseIdleConnections()
+	}
+}
+
+// show shows the secret of a version, or the token that it was given for.
+func (l *login) show(ctx context.Context, version uint64, newest bool) Read {
+	got := Read{Key: l.device, Version: version}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/chaos/device/%d", l.url, l.device), nil)
+	if err != nil {
+		panic(err) // the URL is ours
+	}
+	if token := l.tokenOf(version); newest && token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+		got.Token = true
+	} else {
+		l.credential(request, version)
+	}
+	client := &l.clients[0]
+	if newest {
+		client = &l.clients[1]
+	}
+	before := l.world.moment()
+	response, err := client.Do(request)
+	var seen upstream.Seen
+	if err == nil {
+		if response.StatusCode == http.StatusOK {
+			err = json.NewDecoder(response.Body).Decode(&seen)
+		}
+		_ = response.Body.Close()
+	}
+	l.world.stamp(&got, before)
+	switch {
+	case err != nil:
+		got.Answer, got.Detail = Unavailable, err.Error()
+	case response.StatusCode == http.StatusUnauthorized:
+		got.Answer, got.Detail = Refused, "401"
+	case response.StatusCode == http.StatusServiceUnavailable && response.Header.Get("Retry-After") != "":
+		got.Answer, got.Detail = Unverified, "503 with Retry-After"
+	case response.StatusCode != http.StatusOK:
+		got.Answer, got.Detail = Unavailable, response.Status
+	case len(seen.Headers["x-gatehouse-device"]) != 1 || seen.Headers["x-gatehouse-device"][0] != deviceID(l.device):
+		got.Answer, got.Detail = WrongBody, fmt.Sprintf("let in as %q", seen.Headers["x-gatehouse-device"])
+	default:
+		got.Answer = Hit
+		if newest && !got.Token && showsToken(l.device) {
+			l.handshake(ctx, client, version)
+		}
+	}
+	return got
+}
+
+func (l *login) credential(request *http.Request, version uint64) {
+	request.Header.Set("x-device-id", deviceID(l.device))
+	request.Header.Set("x-device-token", secretOf(l.device, version))
+}
+
+// tokenOf is the token that was given for a version's secret, "" if there is none. Now and then it is forgotten.
+func (l *login) tokenOf(version uint64) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.issued != version || rand.IntN(16) == 0 {
+		l.token = ""
+	}
+	return l.token
+}
+
+// handshake gets a token; without one the secret is shown again.
+func (l *login) handshake(ctx context.Context, client *http.Client, version uint64) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url+"/chaos/session", nil)
+	if err != nil {
+		panic(err)
+	}
+	l.credential(request, version)
+	response, err := client.Do(request)
+	if err != nil {
+		return
+	}
+	defer func() { _ = response.Body.Close() }()
+	var got struct {
+		Token string `json:"token"`
+	}
+	if response.StatusCode == http.StatusOK && json.NewDecoder(response.Body).Decode(&got) == nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.token, l.issued = got.Token, version
+	}
+}
