@@ -40,6 +40,10 @@ type Read struct {
 	Start, End time.Duration
 	// Edge numbers the Envoy process that answered; 0 if it isn't certain which one did.
 	Edge int
+	// Era numbers the times in which Redis lost nothing; BetweenEras says that it isn't certain which one it was, so
+	// that an older version may follow.
+	Era         int
+	BetweenEras bool
 	// Refilling says that the edge's memory may have been emptied and not yet filled
 	// again, so that a miss says nothing.
 	Refilling bool
@@ -88,7 +92,7 @@ type Checker struct {
 
 // seen is what was seen of a key through one edge.
 type seen struct {
-	edge int
+	edge, era int
 	floor
 }
 
@@ -138,6 +142,31 @@ func (c *Checker) End(key int, version uint64, outcome Outcome, at time.Duration
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.histories[key].end(version, outcome, at)
+}
+
+// Unsure takes back all acknowledgements from since on: Redis may have lost these writes. It returns the keys.
+func (c *Checker) Unsure(since time.Duration) (keys []int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key := range c.histories {
+		if c.histories[key].unsure(since) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// AckedSince is, by key, the newest version that was acknowledged from since on.
+func (c *Checker) AckedSince(since time.Duration) map[int]uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	acked := map[int]uint64{}
+	for key := range c.histories {
+		if acks := c.histories[key].acks; len(acks) > 0 && acks[len(acks)-1].at >= since {
+			acked[key] = acks[len(acks)-1].version
+		}
+	}
+	return acked
 }
 
 // BeginFault notes that something is about to be broken. redisDown says that it is Redis,
@@ -232,7 +261,7 @@ func (c *Checker) hit(r *Read, report func(rule, format string, args ...any)) {
 		report("late", "version %d was replaced %.3f s before the request at %.3f s, by now %d is acknowledged; nothing was broken",
 			r.Version, age.Seconds(), r.Start.Seconds(), newest)
 	}
-	if r.Edge == 0 {
+	if r.Edge == 0 || r.BetweenEras {
 		return
 	}
 	f := c.floor(r)
@@ -247,7 +276,7 @@ func (c *Checker) hit(r *Read, report func(rule, format string, args ...any)) {
 // miss takes note of what a miss shows: an object that was there is gone, or replaced by
 // one whose body could not be read any more, so whatever was seen before is over.
 func (c *Checker) miss(r *Read) {
-	if r.Edge == 0 || r.Refilling {
+	if r.Edge == 0 || r.Refilling || r.BetweenEras {
 		return
 	}
 	f := c.floor(r)
@@ -268,7 +297,7 @@ func (c *Checker) refused(r *Read, report func(rule, format string, args ...any)
 	if c.wasGood(r) && (!r.Token || quiet(c.faults, r.Start-c.limits.Converge, r.End)) {
 		report("good one refused", "version %d, shown at %.3f s, is in force and nothing was broken when it came", r.Version, r.Start.Seconds())
 	}
-	if r.Edge == 0 || r.Token {
+	if r.Edge == 0 || r.Token || r.BetweenEras {
 		return
 	}
 	f := c.floor(r)
@@ -308,8 +337,8 @@ func (c *Checker) hold(r *Read, report func(rule, format string, args ...any)) {
 
 // floor is what was seen through r's edge, which ends what was seen through an earlier one.
 func (c *Checker) floor(r *Read) *floor {
-	if s := &c.seen[r.Key]; s.edge != r.Edge {
-		*s = seen{edge: r.Edge}
+	if s := &c.seen[r.Key]; s.edge != r.Edge || s.era != r.Era {
+		*s = seen{edge: r.Edge, era: r.Era}
 	}
 	return &c.seen[r.Key].floor
 }

@@ -156,6 +156,62 @@ func TestCheckerHold(t *testing.T) {
 	}
 }
 
+// shown makes a read one of a device: the secret of a version, and what it got.
+func shown(version uint64, got Answer, start, end int) event {
+	return read(Read{Answer: got, Version: version, Start: at(start), End: at(end)})
+}
+
+func TestCheckerOfDevices(t *testing.T) {
+	const second = 1000
+	token := read(Read{Answer: Refused, Version: 1, Token: true, Start: at(6000), End: at(6001)})
+	between := read(Read{Answer: Hit, Version: 1, BetweenEras: true, Start: at(50), End: at(51)})
+	for _, tt := range []struct {
+		name   string
+		events []event
+	}{
+		{"as it should be", []event{put(1, 0, 1), shown(1, Hit, 2, 3), del(2, 4, 5), shown(1, Hit, 6, 7), shown(1, Refused, 8, 9), put(3, 10, 11), shown(3, Hit, 12, 13), shown(1, Refused, 14, 15)}},
+		{"let in with what was never given", []event{put(1, 0, 1), but(shown(2, Hit, 2, 3), "wrong body")}},
+		{"let in again", []event{put(1, 0, 1), shown(1, Hit, 2, 3), del(2, 4, 5), shown(1, Refused, 6, 7), but(shown(1, Hit, 8, 9), "came back")}},
+		{"let in again after another Envoy", []event{put(1, 0, 1), shown(1, Hit, 2, 3), del(2, 4, 5), shown(1, Refused, 6, 7), through(2, Hit, 1, 8, 9)}},
+		{"let in between two eras", []event{put(1, 0, 1), shown(1, Hit, 2, 3), del(2, 4, 5), shown(1, Refused, 6, 7), between}},
+		{"let in with an old secret after a new one", []event{put(1, 0, 1), put(2, 2, 3), shown(2, Hit, 4, 5), but(shown(1, Hit, 6, 7), "backwards")}},
+		{"revoked and let in late", []event{put(1, 0, 1), del(2, 9, 10), shown(1, Hit, 2010, 2011), but(shown(1, Hit, 2011, 2012), "late")}},
+		{"revoked and let in too late during a fault", []event{began(0, true), put(1, 0, 1), del(2, 9, 10), shown(1, Hit, 4010, 4011), but(shown(1, Hit, 4011, 4012), "too old")}},
+		{"a good one is refused", []event{put(1, 0, 1), but(shown(1, Refused, 2002, 2003), "good one refused")}},
+		{"a good one is refused in a fault", []event{put(1, 0, 1), began(3*second, true), but(shown(1, Refused, 4000, 4001), "good one refused")}},
+		{"refused before it is there", []event{put(1, 0, 1), shown(1, Refused, 2000, 2001)}},
+		{"refused because it came in a fault", []event{began(0, true), put(1, 10, 11), shown(1, Refused, 4000, 4001)}},
+		{"refused as it ends", []event{put(1, 0, 1), wrote(Delete, 2, 3000, 3001, Unknown), shown(1, Refused, 3002, 3003)}},
+		{"a token is refused while nothing is broken", []event{put(1, 0, 1), but(token, "good one refused")}},
+		{"a token is refused in a fault", []event{put(1, 0, 1), began(5*second, false), token}},
+		{"not verified while nothing is broken", []event{put(1, 0, 1), but(shown(1, Unverified, 3000, 3001), "not verified")}},
+		{"not verified in a fault", []event{put(1, 0, 1), began(3*second, false), shown(1, Unverified, 4000, 4001)}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := NewChecker(1, testLimits)
+			for i, e := range tt.events {
+				checkEvent(t, c, i, e)
+			}
+		})
+	}
+}
+
+// What was acknowledged just before a failover may be lost: then the version before it is not too old.
+func TestUnsure(t *testing.T) {
+	c := NewChecker(2, testLimits)
+	for i, e := range []event{began(0, false), put(1, 0, 1), put(2, 5000, 5001)} {
+		checkEvent(t, c, i, e)
+	}
+	if got := c.AckedSince(at(2000)); len(got) != 1 || got[0] != 2 {
+		t.Errorf("acknowledged since: got %v, want version 2 of key 0", got)
+	}
+	if got := c.Unsure(at(2000)); !slices.Equal(got, []int{0}) {
+		t.Errorf("unsure are %v, want key 0", got)
+	}
+	checkEvent(t, c, 0, hit(1, 20000, 20001))
+	checkEvent(t, c, 1, hit(2, 20002, 20003)) // or it is not lost
+}
+
 func TestReached(t *testing.T) {
 	history := []event{put(1, 0, 1), del(2, 2, 3), put(3, 4, 5), wrote(Delete, 4, 6, 7, Unknown)}
 	read := func(a Answer, version uint64, end int) Read {

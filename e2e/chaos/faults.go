@@ -11,9 +11,21 @@ import (
 
 // breaker breaks and mends the parts of a stack.
 type breaker struct {
-	stack *stack.Stack
-	link  *link
-	world *world
+	stack    *stack.Stack
+	link     *link // of a single server
+	world    *world
+	*servers            // of the other deployments
+	moved    chan error // what became of a slot that moves
+}
+
+// close ends what is around the stack.
+func (b *breaker) close() {
+	if b.link != nil {
+		b.link.close()
+	}
+	if b.servers != nil {
+		b.servers.close()
+	}
 }
 
 // breakIt begins a fault of one kind.
@@ -32,6 +44,13 @@ func (b *breaker) breakIt(kind FaultKind, rate int64) error {
 		return b.link.delay(by, by/2)
 	case LoseMessages:
 		return b.link.lose(rate)
+	case Failover:
+		set(&b.world.eras, true)
+		return b.try(func() { b.sentinels.Failover(b) })
+	case MoveSlot:
+		b.moved = make(chan error, 1)
+		go func() { b.moved <- b.moveSlot(b.ctx) }()
+		return nil
 	case KillSidecar:
 		set(&b.world.refills, true)
 		return b.stack.KillSidecar()
@@ -65,6 +84,10 @@ func (b *breaker) mend(ctx context.Context, kind FaultKind, ended func(at time.D
 		act, answering = b.link.clear, true
 	case LoseMessages:
 		act = func() error { return b.link.lose(0) }
+	case Failover:
+		act, answering = func() error { return b.try(func() { b.sentinels.Rejoin(b) }) }, true
+	case MoveSlot:
+		act, answering = func() error { return <-b.moved }, true
 	case KillSidecar:
 		act = func() error { return b.stack.StartSidecar(ctx) }
 	case PauseSidecar:
@@ -81,8 +104,11 @@ func (b *breaker) mend(ctx context.Context, kind FaultKind, ended func(at time.D
 		return act()
 	}
 	err := act()
-	if kind == KillEnvoy {
+	switch kind {
+	case KillEnvoy:
 		set(&b.world.edges, false)
+	case Failover:
+		set(&b.world.eras, false)
 	}
 	ended(b.world.now())
 	return err

@@ -63,6 +63,18 @@ func (h *history) end(version uint64, outcome Outcome, at time.Duration) {
 	}
 }
 
+// unsure makes the outcome of all writes that were acknowledged from since on unknown, and reports whether there were any.
+func (h *history) unsure(since time.Duration) bool {
+	last := len(h.acks)
+	for last > 0 && h.acks[last-1].at >= since {
+		last--
+		h.writes[h.acks[last].version-1].outcome = Unknown
+	}
+	taken := last < len(h.acks)
+	h.acks = h.acks[:last]
+	return taken
+}
+
 // newest is the last write, and false before the first.
 func (h *history) newest() (Kind, bool) {
 	if len(h.writes) == 0 {

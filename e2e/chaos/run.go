@@ -15,7 +15,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
 
@@ -34,6 +37,8 @@ type Config struct {
 	RedisServerPath string
 	// Stack has the paths of what is tested; addresses and the rest are the run's own.
 	Stack stack.Options
+	// Redis is the deployment.
+	Redis Deployment
 	// Only limits the faults to these kinds, alone and in pairs; empty: all.
 	Only []FaultKind
 	// Out takes the run's report.
@@ -69,17 +74,20 @@ var limits = Limits{MaxStaleness: maxStaleness, Slack: time.Second, Converge: 2 
 // run is one run.
 type run struct {
 	Config
-	limits  Limits
-	world   *world
-	content Content
-	checker *Checker
-	devices *Checker // of devices
-	breaker breaker
-	url     string
-	counts  counts
-	faults  map[FaultKind]int
-	longest convergence
-	slowest string // the fault that took longest to recover from
+	limits     Limits
+	world      *world
+	content    Content
+	checker    *Checker
+	devices    *Checker // of devices
+	breaker    breaker
+	url        string // of the edge
+	redisURL   string
+	places     []atomic.Int64 // of devices, see deviceWriter
+	lostWrites int            // by failovers
+	counts     counts
+	faults     map[FaultKind]int
+	longest    convergence
+	slowest    string // the fault that took longest to recover from
 
 	mu         sync.Mutex // protects Out and the rest
 	violations int
@@ -90,15 +98,17 @@ type run struct {
 func Run(ctx context.Context, c Config) (violations int, err error) {
 	r := &run{
 		Config: c, limits: limits, content: Content{c.Seed},
-		checker: NewChecker(c.Keys, limits), devices: NewChecker(c.Devices*generations, limits), faults: map[FaultKind]int{},
+		checker: NewChecker(c.Keys, limits), faults: map[FaultKind]int{},
+		devices: NewChecker(c.Devices*generations, limits), places: make([]atomic.Int64, c.Devices),
 	}
-	running, link, err := r.start(ctx)
+	redis.SetLogger(quietLogger{})
+	running, err := r.start(ctx)
 	if err != nil {
 		return 0, err
 	}
 	r.world = newWorld()
-	r.breaker = breaker{running, link, r.world}
-	r.url = running.EdgeURL()
+	r.breaker.stack, r.breaker.world = running, r.world
+	r.url, r.redisURL = running.EdgeURL(), running.RedisURL()
 	ctx, cancel := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() { // a part that ends by itself ends the run
@@ -106,49 +116,74 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 			cancel(err)
 		}
 	})
-	err = r.load(ctx, running.RedisURL())
+	err = r.load(ctx)
 	if cause := context.Cause(ctx); err == nil && cause != nil {
 		err = cause
 	}
 	cancel(nil)
 	watching.Wait()
 	err = errors.Join(err, running.Stop())
-	link.close()
+	r.breaker.close()
 	if err == nil {
 		r.summary()
 	}
 	return r.violations, err
 }
 
-// start starts the stack, with a Redis whose acknowledged writes survive kill -9, and the
-// sidecar behind a link of its own.
-func (r *run) start(ctx context.Context) (*stack.Stack, *link, error) {
+// start starts the stack and its Redis.
+func (r *run) start(ctx context.Context) (*stack.Stack, error) {
+	opts := r.Stack
+	opts.Rules = rules
+	if err := sessions(&opts); err != nil {
+		return nil, err
+	}
+	err := r.deploy(ctx, &opts)
+	var running *stack.Stack
+	if err == nil {
+		running, err = stack.Start(ctx, opts)
+	}
+	if err != nil {
+		r.breaker.close()
+	}
+	return running, err
+}
+
+// deploy has the stack use the deployment's Redis. A single server's acknowledged writes survive kill -9, and the
+// sidecar is behind a link of its own.
+func (r *run) deploy(ctx context.Context, opts *stack.Options) (err error) {
+	if r.Redis != Single {
+		random := rand.New(rand.NewPCG(r.Seed, 1))
+		r.breaker.servers, err = r.Redis.start(ctx, opts.Dir, random.IntN)
+		if err != nil {
+			return err
+		}
+		opts.RedisURL = r.breaker.url()
+		opts.SidecarArgs = append(opts.SidecarArgs, fmt.Sprintf("--redis.shards=%d", r.shards()))
+		return nil
+	}
 	redisAddress, err := stack.FreeAddress()
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	linkAddress, err := stack.FreeAddress()
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	link, err := newLink(linkAddress, redisAddress)
-	if err != nil {
-		return nil, nil, err
+	if r.breaker.link, err = newLink(linkAddress, redisAddress); err != nil {
+		return err
 	}
-	opts := r.Stack
-	opts.Redis, opts.SidecarRedisURL, opts.Rules = redisAddress, "redis://"+linkAddress, rules
+	opts.Redis, opts.SidecarRedisURL = redisAddress, "redis://"+linkAddress
 	opts.RedisServerPath = r.RedisServerPath
-	if err := sessions(&opts); err != nil {
-		link.close()
-		return nil, nil, err
-	}
 	opts.RedisArgs = append(opts.RedisArgs, "--appendonly", "yes", "--appendfsync", "always")
-	running, err := stack.Start(ctx, opts)
-	if err != nil {
-		link.close()
-		return nil, nil, err
+	return nil
+}
+
+// shards is their number.
+func (r *run) shards() contract.Shards {
+	if r.Redis == Cluster {
+		return clusterShards
 	}
-	return running, link, nil
+	return 1
 }
 
 // sessions switches on the lines for sessions in the shipped configuration, with a secret that outlives the sidecar.
@@ -171,16 +206,17 @@ func sessions(opts *stack.Options) error {
 
 // load writes, reads and breaks things until the time is over, and waits once more for
 // the edge to have the last write to every key.
-func (r *run) load(ctx context.Context, redisURL string) error {
-	client, err := newRedis(redisURL)
+func (r *run) load(ctx context.Context) error {
+	client, err := newRedis(r.redisURL)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = client.Close() }()
+	publisher := publish.New(client, publish.Shards(int(r.shards())))
 	writing, stopWriting := context.WithCancel(ctx)
 	reading, stopReading := context.WithCancel(ctx)
 	var writers, readers sync.WaitGroup
-	for _, w := range r.writers(publish.New(client)) {
+	for _, w := range r.writers(publisher) {
 		for _, key := range w.keys {
 			w.write(key)
 		}
@@ -190,10 +226,10 @@ func (r *run) load(ctx context.Context, redisURL string) error {
 		readers.Go(func() { r.readAll(reading) })
 	}
 	registrar := &deviceWriter{
-		world: r.world, checker: r.devices, publisher: publish.New(client), places: make([]atomic.Int64, r.Devices), counts: &r.counts, report: r.report,
+		world: r.world, checker: r.devices, publisher: publisher, places: r.places, counts: &r.counts, report: r.report,
 	}
-	for i := range registrar.places {
-		place := &registrar.places[i]
+	for i := range r.places {
+		place := &r.places[i]
 		place.Store(int64(i))
 		registrar.write(place)
 		readers.Go(func() { r.loginAll(reading, place) })
@@ -216,6 +252,7 @@ func (r *run) writers(publisher *publish.Publisher) []*writer {
 	for i := range writers {
 		writers[i] = &writer{
 			world: r.world, checker: r.checker, content: r.content, publisher: publisher, counts: &r.counts, report: r.report,
+			repeats: r.Redis == Cluster,
 		}
 	}
 	for key := range r.Keys {
@@ -298,7 +335,7 @@ func (r *run) read(ctx context.Context, through *reader, key int) Read {
 // faultsUntil breaks and mends things by the schedule.
 func (r *run) faultsUntil(ctx context.Context, end time.Duration) error {
 	r.settle(ctx, "the start", r.world.now())
-	schedule := NewSchedule(r.Seed, r.Only)
+	schedule := NewSchedule(r.Seed, r.Redis, r.Only)
 	for {
 		f := schedule.Next()
 		if r.world.now()+f.Wait > end || !wait(ctx, f.Wait) {
@@ -323,8 +360,31 @@ func (r *run) breakAll(ctx context.Context, f Fault) error {
 			wait(ctx, f.Between)
 		}
 		r.faults[kind]++
+		begin := r.world.now()
 		if err := r.breaker.breakIt(kind, f.Rate); err != nil {
 			return err
+		}
+		if kind == Failover {
+			if err := r.failedOver(ctx, begin); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// failedOver takes back what was acknowledged just before the master was killed at begin, and counts what is lost. A
+// device of which a write may be lost is written no more, because Redis counts its versions otherwise than we do.
+func (r *run) failedOver(ctx context.Context, begin time.Duration) error {
+	lost, err := r.lost(ctx, begin-lag)
+	if err != nil {
+		return err
+	}
+	r.lostWrites += lost
+	r.checker.Unsure(begin - lag)
+	for _, device := range r.devices.Unsure(begin - lag) {
+		for i := range r.places {
+			r.places[i].CompareAndSwap(int64(device), int64(device+len(r.places)))
 		}
 	}
 	return nil
@@ -397,15 +457,21 @@ func (r *run) printf(format string, args ...any) {
 func (r *run) summary() {
 	var faults []string
 	for _, kind := range FaultKinds {
+		if r.faults[kind] == 0 {
+			continue
+		}
 		faults = append(faults, fmt.Sprintf("%s %d", kind, r.faults[kind]))
 	}
 	count := func(n *atomic.Int64) int64 { return n.Load() }
 	w, a := &r.counts.writes, &r.counts.answers
 	seconds := r.world.now().Seconds()
 	s := r.checker.Summary()
-	r.printf("faults: %s (%d messages)\n", strings.Join(faults, ", "), r.breaker.link.relay.lost.Load())
-	r.printf("operations: %d acknowledged (%.0f/s), %d of unknown outcome, %d not sent\n",
-		count(&w[Acked]), float64(count(&w[Acked]))/seconds, count(&w[Unknown]), count(&w[Failed]))
+	if r.breaker.link != nil {
+		faults = append(faults, fmt.Sprintf("%d messages", r.breaker.link.relay.lost.Load()))
+	}
+	r.printf("faults: %s\n", strings.Join(faults, ", "))
+	r.printf("operations: %d acknowledged (%.0f/s), %d of unknown outcome, %d not sent, %d lost by Redis\n",
+		count(&w[Acked]), float64(count(&w[Acked]))/seconds, count(&w[Unknown]), count(&w[Failed]), r.lostWrites)
 	r.printf("reads: %d (%.0f/s): %d hits, %d misses, %d stale to upstream, %d others to upstream, %d without an answer while Envoy was down; %d answers of no certain Envoy, %d misses without a write\n",
 		sum(a), float64(sum(a))/seconds, count(&a[Hit]), count(&a[Miss]), count(&a[Stale]), count(&a[Bypass]), count(&a[Unavailable]), s.Inert, s.Strange)
 	d, l := &r.counts.devices, &r.counts.logins

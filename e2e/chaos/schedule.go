@@ -22,11 +22,14 @@ const (
 	PauseSidecar FaultKind = "sidecar paused"
 	KillEnvoy    FaultKind = "envoy killed"
 	PauseEnvoy   FaultKind = "envoy paused"
+	Failover     FaultKind = "redis failed over"
+	MoveSlot     FaultKind = "slot moved"
 )
 
 // FaultKinds are all of them.
 var FaultKinds = []FaultKind{
 	KillRedis, PauseRedis, CutLink, HangLink, DelayLink, LoseMessages, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy,
+	Failover, MoveSlot,
 }
 
 // both is a card of the deck: two kinds of faults at a time.
@@ -57,16 +60,28 @@ func (f Fault) String() string {
 	return fmt.Sprintf("%s for %.1f s", name, f.Last.Seconds())
 }
 
-// deck is what comes in one round, in any order. Where Redis goes on without the sidecar,
+// decks are what comes in one round, in any order. Where Redis goes on without the sidecar,
 // answers get old, so that is there twice: once for longer than max_staleness.
-var deck = []FaultKind{
-	KillRedis, PauseRedis, CutLink, CutLink, HangLink, DelayLink, LoseMessages,
-	KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, both, both,
+var decks = map[Deployment][]FaultKind{
+	Single: {
+		KillRedis, PauseRedis, CutLink, CutLink, HangLink, DelayLink, LoseMessages,
+		KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, both, both,
+	},
+	Sentinel: {Failover, Failover, Failover, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, both, both},
+	Cluster:  {MoveSlot, MoveSlot, MoveSlot, MoveSlot, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, both, both},
+}
+
+// ofRedis are the faults of Redis and of the way to it that come in a pair.
+var ofRedis = map[Deployment][]FaultKind{
+	Single:   {KillRedis, PauseRedis, CutLink, DelayLink, LoseMessages},
+	Sentinel: {Failover},
+	Cluster:  {MoveSlot},
 }
 
 // Schedule is a sequence of faults without an end, the same for the same seed.
 type Schedule struct {
 	random *rand.Rand
+	redis  Deployment
 	only   []FaultKind // empty: all
 	round  []FaultKind
 	long   bool // the next cut link is
@@ -74,8 +89,8 @@ type Schedule struct {
 
 // NewSchedule begins a schedule. Faults of other kinds than only are left out; if it is
 // empty, none are.
-func NewSchedule(seed uint64, only []FaultKind) *Schedule {
-	return &Schedule{random: rand.New(rand.NewPCG(seed, 0)), only: only}
+func NewSchedule(seed uint64, redis Deployment, only []FaultKind) *Schedule {
+	return &Schedule{random: rand.New(rand.NewPCG(seed, 0)), redis: redis, only: only}
 }
 
 // Next is the next fault.
@@ -90,7 +105,7 @@ func (s *Schedule) Next() Fault {
 
 func (s *Schedule) next() Fault {
 	if len(s.round) == 0 {
-		s.round = append(s.round, deck...)
+		s.round = append(s.round, decks[s.redis]...)
 		s.random.Shuffle(len(s.round), func(i, j int) { s.round[i], s.round[j] = s.round[j], s.round[i] })
 	}
 	kind := s.round[0]
@@ -119,7 +134,7 @@ func (s *Schedule) next() Fault {
 // pair is two kinds of faults of different parts.
 func (s *Schedule) pair() []FaultKind {
 	parts := [][]FaultKind{
-		{KillRedis, PauseRedis, CutLink, DelayLink, LoseMessages},
+		ofRedis[s.redis],
 		{KillSidecar, PauseSidecar},
 		{KillEnvoy, PauseEnvoy},
 	}

@@ -9,7 +9,7 @@ import (
 
 func TestScheduleIsTheSeeds(t *testing.T) {
 	take := func(seed uint64) (faults []Fault) {
-		s := NewSchedule(seed, nil)
+		s := NewSchedule(seed, Single, nil)
 		for range 100 {
 			faults = append(faults, s.Next())
 		}
@@ -24,37 +24,45 @@ func TestScheduleIsTheSeeds(t *testing.T) {
 }
 
 func TestScheduleHasAll(t *testing.T) {
-	for seed := range uint64(50) {
-		s := NewSchedule(seed, nil)
-		seen := map[FaultKind]bool{}
-		longCut := false
-		for range deck {
-			f := s.Next()
-			for _, kind := range f.Kinds {
-				seen[kind] = true
+	ever := map[FaultKind]bool{} // in any deployment
+	for _, redis := range Deployments {
+		for seed := range uint64(50) {
+			longCut := redis != Single
+			seen := map[FaultKind]bool{}
+			s := NewSchedule(seed, redis, nil)
+			for range decks[redis] {
+				f := s.Next()
+				for _, kind := range f.Kinds {
+					seen[kind], ever[kind] = true, true
+				}
+				if len(f.Kinds) == 2 && f.Kinds[0] == f.Kinds[1] {
+					t.Errorf("%s, seed %d: a pair of one kind: %v", redis, seed, f)
+				}
+				if f.Last > 6*time.Second || f.Wait > 3*time.Second {
+					t.Errorf("%s, seed %d: %v after %v is too long", redis, seed, f, f.Wait)
+				}
+				longCut = longCut || f.Kinds[0] == CutLink && len(f.Kinds) == 1 && f.Last > maxStaleness+limits.Slack
 			}
-			if len(f.Kinds) == 2 && f.Kinds[0] == f.Kinds[1] {
-				t.Errorf("seed %d: a pair of one kind: %v", seed, f)
+			for _, kind := range decks[redis] {
+				if kind != both && !seen[kind] {
+					t.Errorf("%s, seed %d: no %q in one round", redis, seed, kind)
+				}
 			}
-			if f.Last > 6*time.Second || f.Wait > 3*time.Second {
-				t.Errorf("seed %d: %v after %v is too long", seed, f, f.Wait)
+			if !longCut {
+				t.Errorf("seed %d: the link is never cut for longer than max_staleness", seed)
 			}
-			longCut = longCut || f.Kinds[0] == CutLink && len(f.Kinds) == 1 && f.Last > maxStaleness+limits.Slack
 		}
-		for _, kind := range FaultKinds {
-			if !seen[kind] {
-				t.Errorf("seed %d: no %q in one round", seed, kind)
-			}
-		}
-		if !longCut {
-			t.Errorf("seed %d: the link is never cut for longer than max_staleness", seed)
+	}
+	for _, kind := range FaultKinds {
+		if !ever[kind] {
+			t.Errorf("%q is in no deployment", kind)
 		}
 	}
 }
 
 func TestScheduleOnly(t *testing.T) {
 	only := []FaultKind{KillSidecar, PauseEnvoy}
-	s := NewSchedule(1, only)
+	s := NewSchedule(1, Single, only)
 	pairs := 0
 	for range 100 {
 		f := s.Next()

@@ -12,6 +12,8 @@ type world struct {
 	edges atomic.Int64
 	// refills is odd while the edge's memory may be empty or half full, likewise.
 	refills atomic.Int64
+	// eras is odd while another server takes the place of the one that has the data, likewise.
+	eras atomic.Int64
 }
 
 func newWorld() *world { return &world{began: time.Now()} }
@@ -21,12 +23,12 @@ func (w *world) now() time.Duration { return time.Since(w.began) }
 
 // moment is what is true at one time.
 type moment struct {
-	at             time.Duration
-	edges, refills int64
+	at                   time.Duration
+	edges, refills, eras int64
 }
 
 func (w *world) moment() moment {
-	return moment{edges: w.edges.Load(), refills: w.refills.Load(), at: w.now()}
+	return moment{edges: w.edges.Load(), refills: w.refills.Load(), eras: w.eras.Load(), at: w.now()}
 }
 
 // stamp completes a read with what was true from before, when it began, until now.
@@ -36,6 +38,8 @@ func (w *world) stamp(r *Read, before moment) {
 	if edges == before.edges && edges%2 == 0 {
 		r.Edge = int(edges/2) + 1
 	}
+	eras := w.eras.Load()
+	r.Era, r.BetweenEras = int(eras/2), eras != before.eras || eras%2 == 1
 	r.Refilling = refills != before.refills || refills%2 == 1
 }
 

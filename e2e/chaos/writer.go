@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
 const (
@@ -26,19 +28,13 @@ const (
 
 // newRedis is a client of the writers. It sends nothing twice: what became of a write
 // must be known, or known to be unknown.
-func newRedis(url string) (*redis.Client, error) {
-	options, err := redis.ParseURL(url)
+func newRedis(url string) (redis.UniversalClient, error) {
+	// A Cluster's own client follows the slots; each server is sent a write once all the same.
+	client, err := redisurl.Settings{URL: url, Once: !strings.Contains(url, "+cluster"), PoolSize: 64}.Connect()
 	if err != nil {
 		return nil, fmt.Errorf("address of Redis: %w", err)
 	}
-	options.MaxRetries = -1
-	options.DialerRetries = 1
-	options.DialTimeout = time.Second
-	options.ReadTimeout = 2 * time.Second
-	options.WriteTimeout = 2 * time.Second
-	options.PoolSize = 64
-	redis.SetLogger(quietLogger{})
-	return redis.NewClient(options), nil
+	return client, nil
 }
 
 // quietLogger drops what the client says of every dial that fails: errors come back from
@@ -57,6 +53,8 @@ type writer struct {
 	keys      []int
 	counts    *counts
 	report    func(Violation)
+	// repeats says that the client of a Cluster may send a write again, which is refused if the first one was applied.
+	repeats bool
 }
 
 // run writes at every tick until ctx ends. A write that has begun is ended.
@@ -105,7 +103,7 @@ func (w *writer) write(key int) {
 	now := w.world.now()
 	w.checker.End(key, version, outcome, now)
 	w.counts.writes[outcome].Add(1)
-	if errors.Is(err, publish.ErrStale) || errors.Is(err, publish.ErrInvalid) {
+	if errors.Is(err, publish.ErrStale) && !w.repeats || errors.Is(err, publish.ErrInvalid) {
 		w.report(Violation{"write refused", key, now, fmt.Sprintf("%s of version %d: %v", kind, version, err)})
 	}
 }

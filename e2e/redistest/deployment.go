@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -25,7 +24,7 @@ type Cluster struct {
 
 // StartCluster runs a Cluster until the test ends. Its servers append to a file, and
 // take another for dead after a second.
-func StartCluster(t testing.TB) *Cluster {
+func StartCluster(t T) *Cluster {
 	t.Helper()
 	const masters, slots = 3, 16384
 	c := &Cluster{}
@@ -67,6 +66,36 @@ func StartCluster(t testing.TB) *Cluster {
 	return c
 }
 
+// MoveSlot moves a slot from one master to another, key by key as redis-cli --cluster reshard does, and calls step
+// before each key, while the slot is in two places.
+func (c *Cluster) MoveSlot(t T, slot int, from, to *Server, step func()) {
+	t.Helper()
+	source, target := from.Client(t), to.Client(t)
+	id := func(client *redis.Client) any { return client.Do(t.Context(), "CLUSTER", "MYID").Val() }
+	must(t, target.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "IMPORTING", id(source)).Err())
+	must(t, source.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "MIGRATING", id(target)).Err())
+	for {
+		keys, err := source.ClusterGetKeysInSlot(t.Context(), slot, 10).Result()
+		must(t, err)
+		if len(keys) == 0 {
+			break
+		}
+		for _, key := range keys {
+			step()
+			must(t, source.Do(t.Context(), "MIGRATE", "127.0.0.1", to.Port(), key, 0, 5000).Err())
+		}
+	}
+	owner := id(target)
+	for _, server := range []*Server{to, from} { // first those whom it concerns
+		must(t, server.Client(t).Do(t.Context(), "CLUSTER", "SETSLOT", slot, "NODE", owner).Err())
+	}
+	for _, server := range c.Masters {
+		if server != to && server != from {
+			must(t, server.Client(t).Do(t.Context(), "CLUSTER", "SETSLOT", slot, "NODE", owner).Err())
+		}
+	}
+}
+
 // Sentinels are a master, its replica and three sentinels that watch them.
 type Sentinels struct {
 	// URL is for package redisurl.
@@ -76,7 +105,7 @@ type Sentinels struct {
 
 // StartSentinels runs them until the test ends. They take a master for dead after half a
 // second.
-func StartSentinels(t testing.TB) *Sentinels {
+func StartSentinels(t T) *Sentinels {
 	t.Helper()
 	const sentinels = 3
 	s := &Sentinels{Master: StartServer(t, "--repl-diskless-sync-delay", "0")}
@@ -108,8 +137,31 @@ func StartSentinels(t testing.TB) *Sentinels {
 	return s
 }
 
+// Failover kills the master and waits until the sentinels have the replica in its place. The two change roles.
+func (s *Sentinels) Failover(t T) {
+	t.Helper()
+	s.Master.Kill()
+	s.Master, s.Replica = s.Replica, s.Master
+	promoted := s.Master.Client(t)
+	await(t, "the replica to be promoted", func() error {
+		if info := promoted.Info(t.Context(), "replication").Val(); !strings.Contains(info, "role:master") {
+			return fmt.Errorf("%s", info)
+		}
+		return nil
+	})
+}
+
+// Rejoin starts the server that was killed as the replica of the other one.
+func (s *Sentinels) Rejoin(t T) {
+	t.Helper()
+	s.Replica.Restart()
+	replica := s.Replica.Client(t)
+	must(t, replica.ReplicaOf(t.Context(), "127.0.0.1", s.Master.Port()).Err())
+	await(t, "the replica to be in step", func() error { return linked(t, replica) })
+}
+
 // linked is nil if the replica follows its master.
-func linked(t testing.TB, replica *redis.Client) error {
+func linked(t T, replica *redis.Client) error {
 	info := replica.Info(t.Context(), "replication").Val()
 	if !strings.Contains(info, "master_link_status:up") {
 		return fmt.Errorf("%s", info)
@@ -118,21 +170,21 @@ func linked(t testing.TB, replica *redis.Client) error {
 }
 
 // Client is a client of this server alone, until the test ends.
-func (s *Server) Client(t testing.TB) *redis.Client {
+func (s *Server) Client(t T) *redis.Client {
 	t.Helper()
 	client := redis.NewClient(&redis.Options{Addr: s.Address, MaxRetries: -1})
 	t.Cleanup(func() { client.Close() })
 	return client
 }
 
-func must(t testing.TB, err error) {
+func must(t T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func await(t testing.TB, what string, check func() error) {
+func await(t T, what string, check func() error) {
 	t.Helper()
 	for begin := time.Now(); ; time.Sleep(5 * time.Millisecond) { // yields between two looks at a condition
 		err := check()

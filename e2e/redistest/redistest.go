@@ -4,21 +4,31 @@ package redistest
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
 	"os/exec"
 	"strings"
 	"syscall"
-	"testing"
 )
+
+// T is what is needed of a *testing.T, so that programs that test can have servers, too.
+type T interface {
+	Helper()
+	Cleanup(func())
+	TempDir() string
+	Context() context.Context
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
 
 // attempts bounds how often a port that was free a moment ago may be taken by another.
 const attempts = 5
 
 // Start runs an empty redis-server, without persistence, until the test ends, and gives
 // its URL. It fails the test if there is no redis-server.
-func Start(t testing.TB) (url string) {
+func Start(t T) (url string) {
 	t.Helper()
 	return "redis://" + StartServer(t).Address
 }
@@ -31,14 +41,14 @@ type Server struct {
 	// Dir holds its files.
 	Dir string
 
-	t       testing.TB
+	t       T
 	args    []string
 	cmd     *exec.Cmd // nil while it doesn't run
 	drained chan struct{}
 }
 
 // StartServer runs a redis-server with args until the test ends.
-func StartServer(t testing.TB, args ...string) *Server {
+func StartServer(t T, args ...string) *Server {
 	t.Helper()
 	s := &Server{t: t, Dir: t.TempDir(), args: args}
 	t.Cleanup(s.stop)
@@ -57,7 +67,7 @@ func StartServer(t testing.TB, args ...string) *Server {
 }
 
 // FreeAddress is a loopback address that nothing listens on just now.
-func FreeAddress(t testing.TB) string {
+func FreeAddress(t T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -35,6 +35,7 @@ type commandLine struct {
 	Writes  int               `default:"800" help:"Writes a second."`
 	Reads   int               `default:"3000" help:"Reads a second."`
 	Readers int               `default:"16" help:"Connections that read."`
+	Redis   chaos.Deployment  `env:"CHAOS_REDIS" default:"single" enum:"single,sentinel,cluster" help:"The Redis that is broken: ${enum}."`
 	Only    []chaos.FaultKind `help:"Break only these, for example 'sidecar killed'."`
 	Workers int               `default:"2" help:"Envoy's worker count."`
 	Envoy   string            `env:"ENVOY" help:"Envoy's binary (default: the one in .venv)."`
@@ -117,12 +118,12 @@ func (c *commandLine) run(ctx context.Context, stdout io.Writer) (violations int
 	if err != nil {
 		return 0, fmt.Errorf("directory for the run: %w", err)
 	}
-	_, _ = fmt.Fprintf(stdout, "CHAOS_SEED=%d CHAOS_SECONDS=%d, logs in %s until all is well\n", seed, c.Seconds, dir)
+	_, _ = fmt.Fprintf(stdout, "CHAOS_SEED=%d CHAOS_SECONDS=%d CHAOS_REDIS=%s, logs in %s until all is well\n", seed, c.Seconds, c.Redis, dir)
 	const writers = 16
 	violations, err = chaos.Run(ctx, chaos.Config{
 		Seed: seed, Duration: time.Duration(c.Seconds) * time.Second,
 		Keys: c.Keys, Writes: c.Writes, Writers: writers, Reads: c.Reads, Readers: c.Readers,
-		Devices: 48, DeviceWrite: 50 * time.Millisecond, Login: 150 * time.Millisecond,
+		Redis: c.Redis, Devices: 48, DeviceWrite: 50 * time.Millisecond, Login: 150 * time.Millisecond,
 		RedisServerPath: server, Only: c.Only, Out: stdout,
 		Stack: stack.Options{
 			Name: "chaos", Dir: dir, Concurrency: c.Workers, EnvoyPath: c.Envoy, SidecarPath: c.Sidecar, WasmPath: c.Wasm,

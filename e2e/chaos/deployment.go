@@ -1,0 +1,184 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/e2e/redistest"
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+)
+
+// Deployment is what kind of Redis there is.
+type Deployment string
+
+// The deployments.
+const (
+	// Single is one server, which survives kill -9 with all that it acknowledged, behind a link that can be broken.
+	Single Deployment = "single"
+	// Sentinel is a master with a replica, which may lack its last writes when it is promoted.
+	Sentinel Deployment = "sentinel"
+	// Cluster is three masters, between which slots move.
+	Cluster Deployment = "cluster"
+)
+
+// Deployments are all of them.
+var Deployments = []Deployment{Single, Sentinel, Cluster}
+
+// clusterShards is the number of shards in a Cluster.
+const clusterShards contract.Shards = 8
+
+// lag bounds how far the replica may be behind when it is promoted: what was acknowledged in this time before may be
+// lost.
+const lag = time.Second
+
+// servers are the Redis of a Sentinel or Cluster deployment.
+type servers struct {
+	*host
+	sentinels *redistest.Sentinels
+	cluster   *redistest.Cluster
+	random    func(n int) int
+}
+
+func (d Deployment) start(ctx context.Context, dir string, random func(n int) int) (s *servers, err error) {
+	s = &servers{host: &host{ctx: ctx, dir: dir}, random: random}
+	err = s.try(func() {
+		switch d {
+		case Sentinel:
+			s.sentinels = redistest.StartSentinels(s)
+		case Cluster:
+			s.cluster = redistest.StartCluster(s)
+		}
+	})
+	return s, err
+}
+
+func (s *servers) url() string {
+	if s.cluster != nil {
+		return s.cluster.URL
+	}
+	return s.sentinels.URL
+}
+
+// moveSlot moves the slot of a shard to another master, slowly, so that it is in two places for a while.
+func (s *servers) moveSlot(ctx context.Context) error {
+	return s.try(func() {
+		keys := contract.ShardKeys(s.random(int(clusterShards)))
+		slot, from, err := s.slotOf(keys.SeqKey())
+		if err != nil {
+			s.Fatal(err)
+		}
+		others := slices.DeleteFunc(slices.Clone(s.cluster.Masters), func(m *redistest.Server) bool { return m == from })
+		s.cluster.MoveSlot(s, slot, from, others[s.random(len(others))], func() { wait(ctx, 10*time.Millisecond) })
+	})
+}
+
+// slotOf is the slot of a key and the master that has it.
+func (s *servers) slotOf(key string) (int, *redistest.Server, error) {
+	for _, master := range s.cluster.Masters {
+		client := redis.NewClient(&redis.Options{Addr: master.Address, MaxRetries: -1})
+		slot, err := client.ClusterKeySlot(s.ctx, key).Result()
+		if err == nil {
+			err = client.Get(s.ctx, key).Err()
+		}
+		_ = client.Close()
+		if err == nil || err == redis.Nil {
+			return int(slot), master, nil
+		}
+		if !redis.HasErrorPrefix(err, "MOVED") {
+			return 0, nil, fmt.Errorf("ask %s for %s: %w", master.Address, key, err)
+		}
+	}
+	return 0, nil, fmt.Errorf("no master has %s", key)
+}
+
+// host is what package redistest needs to run servers outside of a test.
+type host struct {
+	ctx      context.Context
+	dir      string
+	cleanups []func()
+}
+
+// failure is what a panic of Fatal carries.
+type failure string
+
+// try runs f, in which Fatal may be called.
+func (h *host) try(f func()) (err error) {
+	defer func() {
+		switch v := recover().(type) {
+		case nil:
+		case failure:
+			err = fmt.Errorf("%s", string(v))
+		default:
+			panic(v)
+		}
+	}()
+	f()
+	return nil
+}
+
+// close ends the servers.
+func (h *host) close() {
+	for _, f := range slices.Backward(h.cleanups) {
+		f()
+	}
+}
+
+// Helper implements redistest.T.
+func (h *host) Helper() {}
+
+// Cleanup implements redistest.T.
+func (h *host) Cleanup(f func()) { h.cleanups = append(h.cleanups, f) }
+
+// Context implements redistest.T.
+func (h *host) Context() context.Context { return h.ctx }
+
+// TempDir implements redistest.T.
+func (h *host) TempDir() string {
+	dir, err := os.MkdirTemp(h.dir, "redis-")
+	if err != nil {
+		h.Fatal(err)
+	}
+	return dir
+}
+
+// Fatal implements redistest.T.
+func (h *host) Fatal(args ...any) { panic(failure(strings.TrimSuffix(fmt.Sprintln(args...), "\n"))) }
+
+// Fatalf implements redistest.T.
+func (h *host) Fatalf(format string, args ...any) { panic(failure(fmt.Sprintf(format, args...))) }
+
+// lost counts the writes that were acknowledged and that Redis doesn't have any more, by the records that it has, as soon
+// as the sentinels say which server it is.
+func (r *run) lost(ctx context.Context, since time.Duration) (lost int, err error) {
+	for begun := r.world.now(); r.world.now() < begun+giveUp && wait(ctx, 20*time.Millisecond); {
+		if lost, err = r.lostNow(ctx, since); err == nil {
+			break
+		}
+	}
+	return lost, err
+}
+
+func (r *run) lostNow(ctx context.Context, since time.Duration) (lost int, err error) {
+	client, err := redisurl.Settings{URL: r.redisURL, Once: true}.Connect()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = client.Close() }()
+	for key, version := range r.checker.AckedSince(since) {
+		stored, err := client.HGet(ctx, contract.ShardKeys(0).ObjectKey(path(key)), contract.FieldVersion).Uint64()
+		if err != nil && err != redis.Nil {
+			return lost, fmt.Errorf("look for what was lost: %w", err)
+		}
+		if stored < version {
+			lost++
+		}
+	}
+	return lost, nil
+}
