@@ -38,6 +38,8 @@ const (
 type Read struct {
 	Key        int
 	Start, End time.Duration
+	// Place is which of the edges was asked, from 0.
+	Place int
 	// Edge numbers the Envoy process that answered; 0 if it isn't certain which one did.
 	Edge int
 	// Era numbers the times in which Redis lost nothing; BetweenEras says that it isn't certain which one it was, so
@@ -82,13 +84,16 @@ type Checker struct {
 
 	mu        sync.Mutex // protects all below
 	histories []history
-	seen      []seen // by key
-	lost      []int  // by key: answers in a row that should have been hits
+	seen      [places][]seen // by key
+	lost      []int          // by key: answers in a row that should have been hits
 	faults    []fault
 	oldest    time.Duration
 	strange   int // misses of keys that were seen and not written since
 	inert     int // answers of no certain edge
 }
+
+// places is how many edges there are.
+const places = 2
 
 // seen is what was seen of a key through one edge.
 type seen struct {
@@ -104,7 +109,11 @@ type fault struct {
 
 // NewChecker is a checker of keys that were never written.
 func NewChecker(keys int, limits Limits) *Checker {
-	return &Checker{limits: limits, histories: make([]history, keys), seen: make([]seen, keys), lost: make([]int, keys)}
+	c := &Checker{limits: limits, histories: make([]history, keys), lost: make([]int, keys)}
+	for i := range c.seen {
+		c.seen[i] = make([]seen, keys)
+	}
+	return c
 }
 
 // Newest is the last write to key, and false before the first.
@@ -238,7 +247,7 @@ func (c *Checker) Read(r Read) []Violation {
 			report("not verified", "version %d, asked for at %.3f s; nothing was broken", r.Version, r.Start.Seconds())
 		}
 	}
-	if r.Answer < Refused {
+	if r.Answer < Refused && r.Place == 0 { // the other edge has a link of its own
 		c.hold(&r, report)
 	}
 	return found
@@ -337,10 +346,11 @@ func (c *Checker) hold(r *Read, report func(rule, format string, args ...any)) {
 
 // floor is what was seen through r's edge, which ends what was seen through an earlier one.
 func (c *Checker) floor(r *Read) *floor {
-	if s := &c.seen[r.Key]; s.edge != r.Edge || s.era != r.Era {
+	s := &c.seen[r.Place][r.Key]
+	if s.edge != r.Edge || s.era != r.Era {
 		*s = seen{edge: r.Edge, era: r.Era}
 	}
-	return &c.seen[r.Key].floor
+	return &s.floor
 }
 
 // quiet reports whether nothing was broken from begin to end.

@@ -32,7 +32,7 @@ func (r *run) converge(ctx context.Context, since time.Duration) convergence {
 	late := map[int]bool{} // reported
 	for i := range probes {
 		running.Go(func() {
-			probe := newReader(r.world, r.content, r.url)
+			probe := newReader(r.world, r.content, 0, r.urls[0])
 			defer probe.close()
 			got := probeAll(ctx, r, probe, i*len(targets)/probes, targets, since, func(v Violation) {
 				mu.Lock()

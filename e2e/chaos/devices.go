@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -88,21 +87,20 @@ func (w *deviceWriter) write(place *atomic.Int64) {
 	}
 }
 
-// login is how one device shows its secrets: the newest one from an address of its own, so that nobody's wrong
+// login is how one device shows its secrets, at any of the edges: the newest one from an address of its own, so that nobody's wrong
 // secrets count against it, and those that it had from another one.
 type login struct {
 	world   *world
 	device  int
-	url     string
+	urls    [places]string
 	clients [2]http.Client // by whether the secret is the newest
 
-	mu     sync.Mutex // protects the rest
 	token  string
 	issued uint64 // the version whose secret it was given for
 }
 
-func newLogin(w *world, url string, device int) *login {
-	l := &login{world: w, device: device, url: url}
+func newLogin(w *world, urls [places]string, device int) *login {
+	l := &login{world: w, device: device, urls: urls}
 	for i := range l.clients {
 		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, byte(1+i), byte(device>>8), byte(device))}}
 		l.clients[i] = http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}, Timeout: requestTimeout}
@@ -118,8 +116,8 @@ func (l *login) close() {
 
 // show shows the secret of a version, or the token that it was given for.
 func (l *login) show(ctx context.Context, version uint64, newest bool) Read {
-	got := Read{Key: l.device, Version: version}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/chaos/device/%d", l.url, l.device), nil)
+	got := Read{Key: l.device, Version: version, Place: rand.IntN(places)}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/chaos/device/%d", l.urls[got.Place], l.device), nil)
 	if err != nil {
 		panic(err) // the URL is ours
 	}
@@ -157,7 +155,7 @@ func (l *login) show(ctx context.Context, version uint64, newest bool) Read {
 	default:
 		got.Answer = Hit
 		if newest && !got.Token && showsToken(l.device) {
-			l.handshake(ctx, client, version)
+			l.handshake(ctx, client, got.Place, version)
 		}
 	}
 	return got
@@ -170,8 +168,6 @@ func (l *login) credential(request *http.Request, version uint64) {
 
 // tokenOf is the token that was given for a version's secret, "" if there is none. Now and then it is forgotten.
 func (l *login) tokenOf(version uint64) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.issued != version || rand.IntN(16) == 0 {
 		l.token = ""
 	}
@@ -179,8 +175,8 @@ func (l *login) tokenOf(version uint64) string {
 }
 
 // handshake gets a token; without one the secret is shown again.
-func (l *login) handshake(ctx context.Context, client *http.Client, version uint64) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url+"/chaos/session", nil)
+func (l *login) handshake(ctx context.Context, client *http.Client, place int, version uint64) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, l.urls[place]+"/chaos/session", nil)
 	if err != nil {
 		panic(err)
 	}
@@ -194,8 +190,6 @@ func (l *login) handshake(ctx context.Context, client *http.Client, version uint
 		Token string `json:"token"`
 	}
 	if response.StatusCode == http.StatusOK && json.NewDecoder(response.Body).Decode(&got) == nil {
-		l.mu.Lock()
-		defer l.mu.Unlock()
 		l.token, l.issued = got.Token, version
 	}
 }

@@ -11,11 +11,12 @@ import (
 
 // breaker breaks and mends the parts of a stack.
 type breaker struct {
-	stack    *stack.Stack
-	link     *link // of a single server
-	world    *world
-	*servers            // of the other deployments
-	moved    chan error // what became of a slot that moves
+	stack      *stack.Stack
+	link       *link // of a single server
+	world      *world
+	*servers              // of the other deployments
+	moved      chan error // what became of a slot that moves
+	endCorrupt func()
 }
 
 // close ends what is around the stack.
@@ -50,6 +51,12 @@ func (b *breaker) breakIt(kind FaultKind, rate int64) error {
 	case MoveSlot:
 		b.moved = make(chan error, 1)
 		go func() { b.moved <- b.moveSlot(b.ctx) }()
+		return nil
+	case BadBatches:
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { defer close(done); corrupt(ctx, b.stack.PushSocket()) }()
+		b.endCorrupt = func() { cancel(); <-done }
 		return nil
 	case KillSidecar:
 		set(&b.world.refills, true)
@@ -88,6 +95,8 @@ func (b *breaker) mend(ctx context.Context, kind FaultKind, ended func(at time.D
 		act, answering = func() error { return b.try(func() { b.sentinels.Rejoin(b) }) }, true
 	case MoveSlot:
 		act, answering = func() error { return <-b.moved }, true
+	case BadBatches:
+		act = func() error { b.endCorrupt(); return nil }
 	case KillSidecar:
 		act = func() error { return b.stack.StartSidecar(ctx) }
 	case PauseSidecar:

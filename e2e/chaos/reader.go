@@ -21,13 +21,14 @@ type reader struct {
 	world   *world
 	content Content
 	client  http.Client
+	place   int
 	url     string
 	tags    map[int]string // the entity-tag last seen, by key
 }
 
-func newReader(w *world, content Content, url string) *reader {
+func newReader(w *world, content Content, place int, url string) *reader {
 	return &reader{
-		world: w, content: content, url: url, tags: map[int]string{},
+		world: w, content: content, place: place, url: url, tags: map[int]string{},
 		client: http.Client{
 			Transport: &http.Transport{DisableCompression: true, MaxConnsPerHost: 1, MaxIdleConnsPerHost: 1},
 			Timeout:   requestTimeout,
@@ -39,7 +40,7 @@ func (r *reader) close() { r.client.CloseIdleConnections() }
 
 // read asks for a key, in one of the ways in which clients do.
 func (r *reader) read(ctx context.Context, key int) Read {
-	got := Read{Key: key}
+	got := Read{Key: key, Place: r.place}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url+path(key), nil)
 	if err != nil {
 		panic(err) // the URL is ours

@@ -80,7 +80,8 @@ type run struct {
 	checker    *Checker
 	devices    *Checker // of devices
 	breaker    breaker
-	url        string // of the edge
+	urls       [places]string // of the edges
+	second     *stack.Stack
 	redisURL   string
 	places     []atomic.Int64 // of devices, see deviceWriter
 	lostWrites int            // by failovers
@@ -108,21 +109,28 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 	}
 	r.world = newWorld()
 	r.breaker.stack, r.breaker.world = running, r.world
-	r.url, r.redisURL = running.EdgeURL(), running.RedisURL()
+	r.redisURL = running.RedisURL()
+	if r.second, err = r.startSecond(ctx); err != nil {
+		r.breaker.close()
+		return 0, errors.Join(err, running.Stop())
+	}
+	r.urls = [places]string{running.EdgeURL(), r.second.EdgeURL()}
 	ctx, cancel := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup
-	watching.Go(func() { // a part that ends by itself ends the run
-		if err := running.Wait(ctx); err != nil {
-			cancel(err)
-		}
-	})
+	for _, s := range []*stack.Stack{running, r.second} {
+		watching.Go(func() { // a part that ends by itself ends the run
+			if err := s.Wait(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
 	err = r.load(ctx)
 	if cause := context.Cause(ctx); err == nil && cause != nil {
 		err = cause
 	}
 	cancel(nil)
 	watching.Wait()
-	err = errors.Join(err, running.Stop())
+	err = errors.Join(err, r.second.Stop(), running.Stop())
 	r.breaker.close()
 	if err == nil {
 		r.summary()
@@ -134,7 +142,7 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 func (r *run) start(ctx context.Context) (*stack.Stack, error) {
 	opts := r.Stack
 	opts.Rules = rules
-	if err := sessions(&opts); err != nil {
+	if err := r.secrets(&opts); err != nil {
 		return nil, err
 	}
 	err := r.deploy(ctx, &opts)
@@ -148,6 +156,20 @@ func (r *run) start(ctx context.Context) (*stack.Stack, error) {
 	return running, err
 }
 
+// startSecond starts another edge with the same Redis, where nothing is broken but that. The sidecars share verdicts.
+func (r *run) startSecond(ctx context.Context) (*stack.Stack, error) {
+	opts := r.Stack
+	opts.Name, opts.Dir, opts.Rules = opts.Name+"-2", filepath.Join(opts.Dir, "second"), rules
+	opts.RedisURL, opts.Concurrency = r.redisURL, 1
+	if err := os.Mkdir(opts.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("directory of the second edge: %w", err)
+	}
+	if err := r.secrets(&opts); err != nil {
+		return nil, err
+	}
+	return stack.Start(ctx, opts)
+}
+
 // deploy has the stack use the deployment's Redis. A single server's acknowledged writes survive kill -9, and the
 // sidecar is behind a link of its own.
 func (r *run) deploy(ctx context.Context, opts *stack.Options) (err error) {
@@ -158,7 +180,6 @@ func (r *run) deploy(ctx context.Context, opts *stack.Options) (err error) {
 			return err
 		}
 		opts.RedisURL = r.breaker.url()
-		opts.SidecarArgs = append(opts.SidecarArgs, fmt.Sprintf("--redis.shards=%d", r.shards()))
 		return nil
 	}
 	redisAddress, err := stack.FreeAddress()
@@ -186,8 +207,9 @@ func (r *run) shards() contract.Shards {
 	return 1
 }
 
-// sessions switches on the lines for sessions in the shipped configuration, with a secret that outlives the sidecar.
-func sessions(opts *stack.Options) error {
+// secrets switches on the lines for sessions in the shipped configuration, and shared verdicts, with secrets that outlive
+// the sidecar.
+func (r *run) secrets(opts *stack.Options) error {
 	root, err := stack.Root()
 	if err != nil {
 		return err
@@ -197,8 +219,9 @@ func sessions(opts *stack.Options) error {
 		return fmt.Errorf("read the configuration: %w", err)
 	}
 	opts.ConfigPath = filepath.Join(opts.Dir, "sessions.yaml")
-	secret := filepath.Join(opts.Dir, "session-secret")
-	opts.SidecarArgs = append(opts.SidecarArgs, "--session.secret-file", secret)
+	secret := filepath.Join(opts.Dir, "secret")
+	opts.SidecarArgs = append(opts.SidecarArgs, "--session.secret-file", secret, "--verdict.secret-file", secret,
+		fmt.Sprintf("--redis.shards=%d", r.shards()))
 	return errors.Join(
 		os.WriteFile(opts.ConfigPath, bytes.ReplaceAll(shipped, []byte("#session "), nil), 0o600),
 		os.WriteFile(secret, []byte("a secret of thirty-two bytes or more\n"), 0o600))
@@ -222,8 +245,8 @@ func (r *run) load(ctx context.Context) error {
 		}
 		writers.Go(func() { w.run(writing, time.Duration(r.Writers)*time.Second/time.Duration(r.Writes)) })
 	}
-	for range r.Readers {
-		readers.Go(func() { r.readAll(reading) })
+	for i := range r.Readers {
+		readers.Go(func() { r.readAll(reading, min(i%4/3, 1)) }) // every fourth one at the other edge
 	}
 	registrar := &deviceWriter{
 		world: r.world, checker: r.devices, publisher: publisher, places: r.places, counts: &r.counts, report: r.report,
@@ -263,8 +286,8 @@ func (r *run) writers(publisher *publish.Publisher) []*writer {
 }
 
 // readAll asks for keys at random until ctx ends.
-func (r *run) readAll(ctx context.Context) {
-	reader := newReader(r.world, r.content, r.url)
+func (r *run) readAll(ctx context.Context, place int) {
+	reader := newReader(r.world, r.content, place, r.urls[place])
 	defer reader.close()
 	tick := time.NewTicker(time.Duration(r.Readers) * time.Second / time.Duration(r.Reads))
 	defer tick.Stop()
@@ -281,7 +304,7 @@ func (r *run) readAll(ctx context.Context) {
 // loginAll has the device of a place show its secrets until ctx ends: mostly the newest, now and then one that it had
 // before.
 func (r *run) loginAll(ctx context.Context, place *atomic.Int64) {
-	login := newLogin(r.world, r.url, int(place.Load()))
+	login := newLogin(r.world, r.urls, int(place.Load()))
 	defer func() { login.close() }()
 	tick := time.NewTicker(r.Login)
 	defer tick.Stop()
@@ -293,7 +316,7 @@ func (r *run) loginAll(ctx context.Context, place *atomic.Int64) {
 		}
 		if device := int(place.Load()); device != login.device {
 			login.close()
-			login = newLogin(r.world, r.url, device)
+			login = newLogin(r.world, r.urls, device)
 		}
 		version, newest := r.devices.Secret(login.device, rand.IntN(4) == 0)
 		if version == 0 {

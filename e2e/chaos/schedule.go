@@ -24,12 +24,13 @@ const (
 	PauseEnvoy   FaultKind = "envoy paused"
 	Failover     FaultKind = "redis failed over"
 	MoveSlot     FaultKind = "slot moved"
+	BadBatches   FaultKind = "bad batches"
 )
 
 // FaultKinds are all of them.
 var FaultKinds = []FaultKind{
 	KillRedis, PauseRedis, CutLink, HangLink, DelayLink, LoseMessages, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy,
-	Failover, MoveSlot,
+	Failover, MoveSlot, BadBatches,
 }
 
 // both is a card of the deck: two kinds of faults at a time.
@@ -65,7 +66,7 @@ func (f Fault) String() string {
 var decks = map[Deployment][]FaultKind{
 	Single: {
 		KillRedis, PauseRedis, CutLink, CutLink, HangLink, DelayLink, LoseMessages,
-		KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, both, both,
+		KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, BadBatches, both, both,
 	},
 	Sentinel: {Failover, Failover, Failover, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, both, both},
 	Cluster:  {MoveSlot, MoveSlot, MoveSlot, MoveSlot, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, both, both},

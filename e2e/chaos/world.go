@@ -34,12 +34,16 @@ func (w *world) moment() moment {
 // stamp completes a read with what was true from before, when it began, until now.
 func (w *world) stamp(r *Read, before moment) {
 	r.Start, r.End = before.at, w.now()
+	eras := w.eras.Load()
+	r.Era, r.BetweenEras = int(eras/2), eras != before.eras || eras%2 == 1
+	if r.Place > 0 { // nothing happens to the other edges
+		r.Edge = 1
+		return
+	}
 	edges, refills := w.edges.Load(), w.refills.Load()
 	if edges == before.edges && edges%2 == 0 {
 		r.Edge = int(edges/2) + 1
 	}
-	eras := w.eras.Load()
-	r.Era, r.BetweenEras = int(eras/2), eras != before.eras || eras%2 == 1
 	r.Refilling = refills != before.refills || refills%2 == 1
 }
 

@@ -1,0 +1,20 @@
+package chaos
+
+import (
+	"testing"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// A third of the bad batches are whole, and only their epoch keeps them out.
+func TestBadBatch(t *testing.T) {
+	whole := 0
+	for range 300 {
+		if _, err := wire.ParseBatch(badBatch()); err == nil {
+			whole++
+		}
+	}
+	if whole < 50 || whole > 150 {
+		t.Errorf("%d of 300 are whole, want about a third", whole)
+	}
+}
