@@ -11,10 +11,12 @@ CONFIG ?=
 ENVOY ?=
 DETACH ?=
 export EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY
-# Of make chaos: how long, and the seed of a run to repeat (empty: one is drawn and printed).
+# Of make chaos: how long, the seed of a run to repeat (empty: one is drawn and printed), and the Redis: single, sentinel or
+# cluster.
 CHAOS_SECONDS ?= 60
 CHAOS_SEED ?=
-export CHAOS_SECONDS CHAOS_SEED
+CHAOS_REDIS ?= single
+export CHAOS_SECONDS CHAOS_SEED CHAOS_REDIS
 # Of make routers: how many spellings, the seed of a run to repeat, the number of the only one to send, another filter.
 SPELLINGS ?=
 SEED ?=
@@ -79,7 +81,7 @@ conformance: build ## ask the whole stack, octet by octet, what the specificatio
 	@PATH="$$PATH:/usr/sbin" scripts/need.sh nginx nginx-light "it speaks HTTP/1.0 to the edge"
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -race -count=1 -timeout=3m ./e2e/conformance
 
-chaos: build ## kill, pause and cut everything under load and check each answer: CHAOS_SECONDS, CHAOS_SEED
+chaos: build ## kill, pause and cut everything under load and check each answer: CHAOS_SECONDS, CHAOS_SEED, CHAOS_REDIS
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec build/gatehouse-chaos
 
 routers: build ## spell protected paths to routers of other people behind the edge: SPELLINGS, SEED, ONLY

@@ -15,6 +15,19 @@
 //   - lost: when Redis goes away, every cached answer goes on within max_staleness.
 //   - error: no answer is an error, but while Envoy itself is down.
 //
+// Devices get new secrets and are revoked, and show what they have or had, every third one as a token, at two edges whose
+// sidecars share verdicts. Of them:
+//
+//   - let in with a secret that was never given; let in again after a refusal; let in 2 s after a revocation or a new secret
+//     while nothing is broken, and in any case max_auth_staleness + 1 s after it.
+//   - a good one refused (401) at any time, or not verified (503) while nothing is broken.
+//
+// # Deployments
+//
+// A single server is behind a link that can be cut. Behind Sentinel, the master is killed and its replica promoted: writes that
+// were acknowledged in the second before may be lost. They are counted, and no answer has to have them; an older version
+// may follow, once. In a Cluster, slots move between masters under writes, and nothing may be lost.
+//
 // # What readers and writers know
 //
 // A write is in force at one instant for all workers of an Envoy, because their shared memory

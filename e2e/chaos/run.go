@@ -51,6 +51,7 @@ const (
 	rules        = `
 sidecar: {cluster: gatehouse-sidecar, timeout: 1s}
 max_staleness: 3s
+max_auth_staleness: 3s
 credentials: {id_header: x-device-id, secret_header: x-device-token}
 session: {metadata: gatehouse}
 rules:

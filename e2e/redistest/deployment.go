@@ -66,36 +66,6 @@ func StartCluster(t T) *Cluster {
 	return c
 }
 
-// MoveSlot moves a slot from one master to another, key by key as redis-cli --cluster reshard does, and calls step
-// before each key, while the slot is in two places.
-func (c *Cluster) MoveSlot(t T, slot int, from, to *Server, step func()) {
-	t.Helper()
-	source, target := from.Client(t), to.Client(t)
-	id := func(client *redis.Client) any { return client.Do(t.Context(), "CLUSTER", "MYID").Val() }
-	must(t, target.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "IMPORTING", id(source)).Err())
-	must(t, source.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "MIGRATING", id(target)).Err())
-	for {
-		keys, err := source.ClusterGetKeysInSlot(t.Context(), slot, 10).Result()
-		must(t, err)
-		if len(keys) == 0 {
-			break
-		}
-		for _, key := range keys {
-			step()
-			must(t, source.Do(t.Context(), "MIGRATE", "127.0.0.1", to.Port(), key, 0, 5000).Err())
-		}
-	}
-	owner := id(target)
-	for _, server := range []*Server{to, from} { // first those whom it concerns
-		must(t, server.Client(t).Do(t.Context(), "CLUSTER", "SETSLOT", slot, "NODE", owner).Err())
-	}
-	for _, server := range c.Masters {
-		if server != to && server != from {
-			must(t, server.Client(t).Do(t.Context(), "CLUSTER", "SETSLOT", slot, "NODE", owner).Err())
-		}
-	}
-}
-
 // Sentinels are a master, its replica and three sentinels that watch them.
 type Sentinels struct {
 	// URL is for package redisurl.
