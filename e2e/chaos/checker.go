@@ -153,6 +153,17 @@ func (c *Checker) End(key int, version uint64, outcome Outcome, at time.Duration
 	c.histories[key].end(version, outcome, at)
 }
 
+// Emptied notes that all keys that were written are gone by at, and that nothing was being written.
+func (c *Checker) Emptied(at time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key := range c.histories {
+		if h := &c.histories[key]; len(h.writes) > 0 {
+			h.end(h.begin(Delete, at), Acked, at)
+		}
+	}
+}
+
 // Unsure takes back all acknowledgements from since on: Redis may have lost these writes. It returns the keys.
 func (c *Checker) Unsure(since time.Duration) (keys []int) {
 	c.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -36,6 +37,7 @@ const secretCost = 4
 type deviceWriter struct {
 	world     *world
 	checker   *Checker
+	writing   *sync.RWMutex // is locked while Redis is emptied
 	publisher *publish.Publisher
 	places    []atomic.Int64 // the device that has each place
 	counts    *counts
@@ -62,6 +64,8 @@ func (w *deviceWriter) run(ctx context.Context, every time.Duration) {
 // write makes the next version of the device that has a place. Versions are counted by Redis, since a revocation has
 // no other, so a write of unknown outcome could happen after a later one: then another device gets the place.
 func (w *deviceWriter) write(place *atomic.Int64) {
+	w.writing.RLock()
+	defer w.writing.RUnlock()
 	device := int(place.Load())
 	kind := Put
 	if newest, found := w.checker.Newest(device); found && newest == Put && rand.IntN(2) == 0 {

@@ -17,6 +17,7 @@ type breaker struct {
 	*servers              // of the other deployments
 	moved      chan error // what became of a slot that moves
 	endCorrupt func()
+	empty      func(context.Context) error
 }
 
 // close ends what is around the stack.
@@ -52,6 +53,8 @@ func (b *breaker) breakIt(kind FaultKind, rate int64) error {
 		b.moved = make(chan error, 1)
 		go func() { b.moved <- b.moveSlot(b.ctx) }()
 		return nil
+	case EmptyRedis:
+		return b.empty(context.Background())
 	case BadBatches:
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
@@ -95,6 +98,8 @@ func (b *breaker) mend(ctx context.Context, kind FaultKind, ended func(at time.D
 		act, answering = func() error { return b.try(func() { b.sentinels.Rejoin(b) }) }, true
 	case MoveSlot:
 		act, answering = func() error { return <-b.moved }, true
+	case EmptyRedis:
+		act = func() error { return nil } // it ended as it began
 	case BadBatches:
 		act = func() error { b.endCorrupt(); return nil }
 	case KillSidecar:

@@ -83,6 +83,7 @@ type run struct {
 	breaker    breaker
 	urls       [places]string // of the edges
 	second     *stack.Stack
+	writing    sync.RWMutex // see writer
 	redisURL   string
 	places     []atomic.Int64 // of devices, see deviceWriter
 	lostWrites int            // by failovers
@@ -110,6 +111,7 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 	}
 	r.world = newWorld()
 	r.breaker.stack, r.breaker.world = running, r.world
+	r.breaker.empty = r.empty
 	r.redisURL = running.RedisURL()
 	if r.second, err = r.startSecond(ctx); err != nil {
 		r.breaker.close()
@@ -250,7 +252,7 @@ func (r *run) load(ctx context.Context) error {
 		readers.Go(func() { r.readAll(reading, min(i%4/3, 1)) }) // every fourth one at the other edge
 	}
 	registrar := &deviceWriter{
-		world: r.world, checker: r.devices, publisher: publisher, places: r.places, counts: &r.counts, report: r.report,
+		world: r.world, checker: r.devices, writing: &r.writing, publisher: publisher, places: r.places, counts: &r.counts, report: r.report,
 	}
 	for i := range r.places {
 		place := &r.places[i]
@@ -275,7 +277,7 @@ func (r *run) writers(publisher *publish.Publisher) []*writer {
 	writers := make([]*writer, r.Writers)
 	for i := range writers {
 		writers[i] = &writer{
-			world: r.world, checker: r.checker, content: r.content, publisher: publisher, counts: &r.counts, report: r.report,
+			world: r.world, checker: r.checker, writing: &r.writing, content: r.content, publisher: publisher, counts: &r.counts, report: r.report,
 			repeats: r.Redis == Cluster,
 		}
 	}
@@ -394,6 +396,24 @@ func (r *run) breakAll(ctx context.Context, f Fault) error {
 			}
 		}
 	}
+	return nil
+}
+
+// empty has Redis lose everything while nobody writes.
+func (r *run) empty(ctx context.Context) error {
+	client, err := newRedis(r.redisURL)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	if err := client.FlushAll(ctx).Err(); err != nil {
+		return fmt.Errorf("empty Redis: %w", err)
+	}
+	now := r.world.now()
+	r.checker.Emptied(now)
+	r.devices.Emptied(now)
 	return nil
 }
 

@@ -25,12 +25,13 @@ const (
 	Failover     FaultKind = "redis failed over"
 	MoveSlot     FaultKind = "slot moved"
 	BadBatches   FaultKind = "bad batches"
+	EmptyRedis   FaultKind = "redis emptied"
 )
 
 // FaultKinds are all of them.
 var FaultKinds = []FaultKind{
 	KillRedis, PauseRedis, CutLink, HangLink, DelayLink, LoseMessages, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy,
-	Failover, MoveSlot, BadBatches,
+	Failover, MoveSlot, BadBatches, EmptyRedis,
 }
 
 // both is a card of the deck: two kinds of faults at a time.
@@ -66,9 +67,9 @@ func (f Fault) String() string {
 var decks = map[Deployment][]FaultKind{
 	Single: {
 		KillRedis, PauseRedis, CutLink, CutLink, HangLink, DelayLink, LoseMessages,
-		KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, BadBatches, both, both,
+		KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, BadBatches, EmptyRedis, both, both,
 	},
-	Sentinel: {Failover, Failover, Failover, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, both, both},
+	Sentinel: {Failover, Failover, Failover, EmptyRedis, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, both, both},
 	Cluster:  {MoveSlot, MoveSlot, MoveSlot, MoveSlot, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, both, both},
 }
 

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -48,6 +49,7 @@ func (quietLogger) Printf(context.Context, string, ...any) {}
 type writer struct {
 	world     *world
 	checker   *Checker
+	writing   *sync.RWMutex // is locked while Redis is emptied
 	content   Content
 	publisher *publish.Publisher
 	keys      []int
@@ -84,6 +86,8 @@ func (w *writer) pick() int {
 
 // write makes the next version of key: an object, or nothing.
 func (w *writer) write(key int) {
+	w.writing.RLock()
+	defer w.writing.RUnlock()
 	kind := Put
 	if newest, found := w.checker.Newest(key); found && newest == Put && rand.IntN(100) < deletes {
 		kind = Delete
