@@ -241,3 +241,20 @@ func block(t *testing.T, section, language string) string {
 	}
 	return code
 }
+
+// TestPythonRefuses gives the example what no edge takes: it writes nothing, and fails.
+func TestPythonRefuses(t *testing.T) {
+	url := redistest.Start(t)
+	w := newWriter(t, url, client(t, url))
+	for says, args := range map[string][]string{
+		"permission 'a b'": {"register", "d", "a b"},
+		"looks up '/a'":    {"put", "/x/../%61", writeFile(t, "a.txt", "a"), "text/plain"},
+	} {
+		if out, err := w.run("secret\n", args...); err == nil || !strings.Contains(out, says) {
+			t.Errorf("%q: %v, %s; want a failure with %s", args, err, out, says)
+		}
+	}
+	if seq := w.redis.Exists(t.Context(), contract.Keys{}.SeqKey()).Val(); seq != 0 {
+		t.Error("something was written")
+	}
+}
