@@ -20,7 +20,8 @@ func Load(args []string) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	flags, err := k.Parse(joinNegative(args)) //mutant:TestNegativeValues k.Parse(args)
+	args = joinNegative(args) //mutant:TestNegativeValues args
+	flags, err := k.Parse(args)
 	if err != nil {
 		return nil, fmt.Errorf("%w; --help lists the flags", err)
 	}
