@@ -129,7 +129,9 @@ func (s *Subscriber) catchUp(ctx context.Context, reason string) error {
 	if full {
 		s.Objects.EndResync()
 		s.Credentials.EndResync()
-		s.fullAt = time.Now()
+		if count > 0 { // an empty one costs nothing
+			s.fullAt = time.Now()
+		}
 		s.chain = chain{}
 	}
 	s.setSeq(p.seq)
