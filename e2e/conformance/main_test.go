@@ -5,6 +5,7 @@
 package conformance
 
 import (
+	"encoding/base64"
 	"fmt"
 	"io"
 	"net/http"
@@ -225,7 +226,8 @@ func (s *server) publishAll(t *testing.T) {
 	// The last of them has its date when all have.
 	s.await(t, "GET /p/last", func(r *response) bool { return r.from() == "hit" && r.get("last-modified") != "" })
 	for _, id := range []string{"dev", "poor"} { // verified once, so that no case waits for it
-		s.await(t, "GET /d/other\nx-device-id: "+id+"\nx-device-token: secret", func(r *response) bool { return r.status == 200 })
+		s.await(t, "GET /d/other\nx-device-id: "+id+"\nx-device-token: secret\nauthorization: Basic "+
+			base64.StdEncoding.EncodeToString([]byte(id+":secret")), func(r *response) bool { return r.status == 200 })
 	}
 }
 
@@ -265,7 +267,7 @@ const enough = 250
 
 // TestCases: there are enough, each names a section, and no two are one.
 func TestCases(t *testing.T) {
-	section := regexp.MustCompile(`^(3986|6265|9110|9111|9112|9113|9211) [1-9][0-9]*(\.[1-9][0-9]*)*$`)
+	section := regexp.MustCompile(`^(3986|6265|6749|7617|9110|9111|9112|9113|9211) [1-9][0-9]*(\.[1-9][0-9]*)*$`)
 	seen := map[string]bool{}
 	total := 0
 	check := func(topic, of, name string) {
@@ -276,7 +278,7 @@ func TestCases(t *testing.T) {
 			seen[key] = true
 		}
 	}
-	for _, of := range []map[string][]testCase{tables, outages} {
+	for _, of := range []map[string][]testCase{tables, outages, {"basic": basic}} {
 		for topic, cases := range of {
 			for _, c := range cases {
 				check(topic, c.section, c.name)

@@ -1,0 +1,85 @@
+package conformance
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// documented says which case shows what of the table "What a request gets" in wasm-filter/README.md: a row by its first
+// column, a phrase of its second one, and the case by topic and name.
+var documented = []struct{ row, phrase, topic, name string }{
+	{"200, 304", "the object is in shared memory", "preconditions", "no precondition"},
+	{"200, 304", "`Cache-Status: gatehouse; hit`", "preconditions", "its tag"},
+	{"upstream, with `Cache-Status: gatehouse; fwd=…`", "`uri-miss`", "caching", "a miss"},
+	{"upstream, with `Cache-Status: gatehouse; fwd=…`", "fetch-failed", "lately", "what can't be fetched goes upstream"},
+	{"upstream, with `Cache-Status: gatehouse; fwd=…`", "not-in-step", "not in step", "what may be stale goes upstream"},
+	{"upstream, with `Cache-Status: gatehouse; fwd=…`", "no-state", "no state", "an edge that knows nothing sends upstream"},
+	{"upstream, with `Cache-Status: gatehouse; fwd=…`", "`method`", "caching", "PUT goes upstream"},
+	{"upstream, with `Cache-Status: gatehouse; fwd=…`", "If-Match", "preconditions", "If-Match is the origin's"},
+	{"upstream, with `Cache-Status: gatehouse; fwd=…`", "If-Unmodified-Since", "preconditions", "If-Unmodified-Since is the origin's, like If-Match"},
+	{"upstream, with `Cache-Status: gatehouse; fwd=…`", "no acceptable encoding", "negotiation", "nothing: the upstream's to answer"},
+	{"upstream, with `Cache-Status: gatehouse; fwd=…`", "`content-type: application/grpc`", "refusals", "gRPC goes upstream, whose answers have its form"},
+	{"upstream, with `Cache-Status: gatehouse; fwd=…`", "key over 2048", "keys", "a long query goes upstream"},
+	{"upstream, with `Cache-Status: gatehouse; fwd=…`", "more than 64 parameters", "keys", "a query of too many pairs goes upstream"},
+	{"upstream, with `Cache-Status: gatehouse; fwd=…`", "Accept-Encoding over 512 bytes", "negotiation", "a very long one goes upstream"},
+	{"upstream, with `x-gatehouse-device` and `x-gatehouse-permissions`", "the credential is good", "refusals", "with the credential"},
+	{"upstream, with `x-gatehouse-device` and `x-gatehouse-permissions`", "is removed in every case", "refusals", "an identity that a client made up is removed"},
+	{"200 with a token", "`Cache-Control: no-store`", "basic", "a token for the credential"},
+	{"401", "missing", "refusals", "no credential"},
+	{"401", "doubled", "refusals", "a doubled id"},
+	{"401", "malformed", "refusals", "half a credential"},
+	{"401", "wrong", "refusals", "a wrong secret"},
+	{"401", "the device unknown", "refusals", "an unknown device"},
+	{"403", "a permission is missing", "refusals", "without the permission"},
+	{"403", "no rule matches and `default: deny`", "basic", "what no rule is about"},
+	{"503 with `Retry-After`", "no state yet", "no state", "and lets nobody in"},
+	{"503 with `Retry-After`", "sidecar away", "lately", "a device that was never verified"},
+	{"503 with `Retry-After`", "it would be a 401", "not in step", "a wrong secret may have become a good one"},
+}
+
+// TestReadme: each row of the table has a case, and what the cases are about is in the table.
+func TestReadme(t *testing.T) {
+	text, err := os.ReadFile("../../wasm-filter/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, ok := strings.Cut(string(text), "\n## What a request gets\n")
+	if !ok {
+		t.Fatal("wasm-filter/README.md has no section \"What a request gets\"")
+	}
+	rows := map[string]string{}
+	for line := range strings.Lines(section) {
+		cells := strings.Split(strings.TrimSpace(line), " | ")
+		if strings.HasPrefix(line, "## ") {
+			break
+		}
+		if first, ok := strings.CutPrefix(cells[0], "| "); ok && len(cells) == 2 && first != "answer" {
+			rows[first] = cells[1]
+		}
+	}
+	named := map[string]bool{}
+	for _, d := range documented {
+		named[d.row] = true
+		if !strings.Contains(rows[d.row], d.phrase) {
+			t.Errorf("the row %q doesn't say %q, which the case %q is about", d.row, d.phrase, d.name)
+		}
+		if !slices.ContainsFunc(topic(d.topic), func(c testCase) bool { return c.name == d.name }) {
+			t.Errorf("there is no case %q of %s", d.name, d.topic)
+		}
+	}
+	for row := range rows {
+		if !named[row] {
+			t.Errorf("the row %q has no case", row)
+		}
+	}
+}
+
+// topic is the cases of a topic.
+func topic(name string) []testCase {
+	if name == "basic" {
+		return basic
+	}
+	return append(tables[name], outages[name]...)
+}
