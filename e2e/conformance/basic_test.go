@@ -12,6 +12,7 @@ rules:
 - {match: {prefix: /p/}, cache: {}}
 - {match: {prefix: /d/}, auth: {}}
 - {match: {prefix: /a/}, auth: {permissions: [read]}, cache: {}}
+- {match: {path: /sentinel}}
 default: deny
 `
 

@@ -33,11 +33,6 @@ func (s *server) away(t *testing.T) {
 	s.put(t, object{Object: publish.Object{Key: "/p/brief", ETag: `"brief"`, Body: []byte("brief"), ContentType: "text/plain", TTL: time.Second}})
 	s.await(t, "GET /p/brief", func(r *response) bool { return r.from() == "hit" })
 	s.await(t, "GET /p/brief", func(r *response) bool { return r.from() == "fwd=stale; detail=expired" || r.from() == "fwd=uri-miss" })
-	if _, err := s.publisher.PutDevice(t.Context(), publish.Device{ID: "late", Secret: "secret", Cost: 4, Permissions: []string{"write"}}); err != nil {
-		t.Fatal(err)
-	}
-	s.put(t, object{Object: publish.Object{Key: "/p/later", ETag: `"later"`, Body: []byte("later"), ContentType: "text/plain"}})
-	s.await(t, "GET /p/later", func(r *response) bool { return r.from() == "hit" })
 	if err := s.KillSidecar(); err != nil {
 		t.Fatal(err)
 	}

@@ -93,6 +93,19 @@ func (s *server) stored(failed func(section, format string, args ...any), q requ
 	if r.get("cache-control") == "" {
 		failed("9111 4.2.2", "without cache-control a cache keeps it as long as it likes")
 	}
+	if age, err := strconv.Atoi(r.get("age")); err != nil || age > 10 {
+		failed("9111 5.1", "age %q: the edge was in step with the origin just now", r.get("age"))
+	}
+	left := maxAge.FindString(r.get("cache-control"))
+	if seconds, _ := strconv.Atoi(strings.TrimPrefix(left, "max-age=")); (left == "") != o.until.IsZero() ||
+		left != "" && time.Duration(seconds)*time.Second > time.Until(o.until)+time.Second {
+		failed("9111 5.2.2.1", "%s: clients would keep it for longer than it lives, until %s", left, o.until)
+	}
+	if date := r.get("last-modified"); date != "" {
+		if at, err := time.Parse(http.TimeFormat, date); err != nil || at.After(time.Now()) {
+			failed("9110 8.8.2.1", "last-modified %q: %v", date, err)
+		}
+	}
 	if o.private && !strings.Contains(r.get("cache-control"), "private") {
 		failed("9111 5.2.2.7", "what needs a credential isn't private")
 	}
