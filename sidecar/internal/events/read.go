@@ -43,7 +43,7 @@ func (s *Subscriber) readChanges(ctx context.Context, master server, from uint64
 	if count += n; err != nil {
 		return count, 0, err
 	}
-	if end, err = s.lastSeq(ctx, master); err != nil || !full {
+	if end, err = s.lastSeq(ctx, master, from, full); err != nil || !full {
 		return count, end, err
 	}
 	// A device that was unknown and has moved would be refused when the resync ends.
@@ -55,15 +55,27 @@ func (s *Subscriber) readChanges(ctx context.Context, master server, from uint64
 	return count + n, end, err
 }
 
-// lastSeq is the number of the last write.
-func (s *Subscriber) lastSeq(ctx context.Context, master server) (uint64, error) {
+// lastSeq is the number of the last write. If the log was trimmed meanwhile beyond where it was read from,
+// entries may have gone that were not met, and everything is to be read.
+func (s *Subscriber) lastSeq(ctx context.Context, master server, from uint64, full bool) (seq uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	seq, err := master.Get(ctx, s.keys.SeqKey()).Uint64()
-	if errors.Is(err, redis.Nil) {
-		err = nil
+	if seq, err = master.Get(ctx, s.keys.SeqKey()).Uint64(); err != nil && !errors.Is(err, redis.Nil) {
+		return 0, err
 	}
-	return seq, err
+	if full || s.noChain.Load() {
+		return seq, nil
+	}
+	values, err := master.HMGet(ctx, s.keys.ChainKey(), contract.ChainHead, contract.ChainFloor, contract.ChainField(from)).Result()
+	if err != nil {
+		return 0, err
+	}
+	var now position
+	if now.setChain(values); from < now.floor { //mutant:TestTrimmedMeanwhile false
+		s.synced = false
+		return 0, errTrimmed
+	}
+	return seq, nil
 }
 
 // readUnmet reads in a full resync what was known and not met: it was written meanwhile and has moved

@@ -223,6 +223,7 @@ func (s *Subscriber) setConnected(connected bool) {
 var (
 	errResubscribed = errors.New("the subscription was made anew: events may be missing")
 	errSilent       = errors.New("redis is written to, and no events come: the subscription may be at another server")
+	errTrimmed      = errors.New("the log was trimmed while it was read: everything is read")
 	errOtherServer  = errors.New("redis was restarted, or another server has taken over: the subscription may be of the old one")
 )
 

@@ -75,6 +75,26 @@ func TestTrimmed(t *testing.T) {
 	}
 }
 
+// TestTrimmedMeanwhile trims the log while a follower that was away reads it.
+func TestTrimmedMeanwhile(t *testing.T) {
+	s := serverAt(t, strings.TrimPrefix(redistest.Start(t), "redis://"))
+	s.put(t, "/gone")
+	f := follow(t, s)
+	<-f.Synced()
+	s.line.set(true)
+	eventually(t, "the loss to be noticed", func() bool { return !f.Connected() })
+	s.put(t, "/a")
+	f.objects.mu.Lock()
+	f.objects.beforeNext = func() { // an entry that a page was to have
+		s.do(t, "DEL", keys.ObjectKey("/gone"))
+		s.do(t, "ZREM", keys.LogKey(), "o:/gone")
+		s.do(t, "HSET", keys.ChainKey(), contract.ChainFloor, s.seq(t))
+	}
+	f.objects.mu.Unlock()
+	s.line.set(false)
+	eventually(t, "the deletion", func() bool { return f.objects.version("/gone") == 0 && f.Connected() })
+}
+
 // TestLease has another sidecar read everything: objects wait for it, devices don't.
 func TestLease(t *testing.T) {
 	x := withForger(t)
