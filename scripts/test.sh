@@ -28,5 +28,8 @@ conformance must make --no-print-directory conformance
 routers   must  make --no-print-directory routers SPELLINGS=1000000
 fuzz      must  make --no-print-directory fuzz
 chaos     must  make --no-print-directory chaos CHAOS_SECONDS=600
+sentinel  must  make --no-print-directory chaos CHAOS_SECONDS=600 CHAOS_REDIS=sentinel
+cluster   must  make --no-print-directory chaos CHAOS_SECONDS=600 CHAOS_REDIS=cluster
+proof     must  scripts/chaos-proof.sh
 images    must  scripts/images-again.sh
 STAGES

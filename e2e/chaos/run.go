@@ -41,6 +41,8 @@ type Config struct {
 	Redis Deployment
 	// Only limits the faults to these kinds, alone and in pairs; empty: all.
 	Only []FaultKind
+	// FailFast ends the run with the first violation.
+	FailFast bool
 	// Out takes the run's report.
 	Out io.Writer
 }
@@ -84,6 +86,7 @@ type run struct {
 	urls       [places]string // of the edges
 	second     *stack.Stack
 	writing    sync.RWMutex // see writer
+	failed     func()       // ends the run
 	redisURL   string
 	places     []atomic.Int64 // of devices, see deviceWriter
 	lostWrites int            // by failovers
@@ -95,6 +98,9 @@ type run struct {
 	mu         sync.Mutex // protects Out and the rest
 	violations int
 }
+
+// errFailed ends a run that fails fast.
+var errFailed = errors.New("there was a violation")
 
 // Run runs a stack under load and faults and returns how many violations there were. An
 // error says that the run itself failed, or that a part ended by itself.
@@ -119,6 +125,7 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 	}
 	r.urls = [places]string{running.EdgeURL(), r.second.EdgeURL()}
 	ctx, cancel := context.WithCancelCause(ctx)
+	r.failed = func() { cancel(errFailed) }
 	var watching sync.WaitGroup
 	for _, s := range []*stack.Stack{running, r.second} {
 		watching.Go(func() { // a part that ends by itself ends the run
@@ -128,7 +135,7 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 		})
 	}
 	err = r.load(ctx)
-	if cause := context.Cause(ctx); err == nil && cause != nil {
+	if cause := context.Cause(ctx); err == nil && cause != nil && cause != errFailed {
 		err = cause
 	}
 	cancel(nil)
@@ -488,6 +495,9 @@ func (r *run) report(v Violation) {
 	r.mu.Unlock()
 	if print {
 		r.printf("VIOLATION %s (seed %d)\n", v, r.Seed)
+	}
+	if r.FailFast {
+		r.failed()
 	}
 }
 

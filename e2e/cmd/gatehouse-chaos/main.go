@@ -29,18 +29,19 @@ func main() {
 }
 
 type commandLine struct {
-	Seconds int               `env:"CHAOS_SECONDS" default:"60" help:"How long to break things."`
-	Seed    string            `env:"CHAOS_SEED" help:"Repeats the schedule of a run; without it, one is drawn and printed."`
-	Keys    int               `default:"200" help:"Keys that are written and read."`
-	Writes  int               `default:"800" help:"Writes a second."`
-	Reads   int               `default:"3000" help:"Reads a second."`
-	Readers int               `default:"16" help:"Connections that read."`
-	Redis   chaos.Deployment  `env:"CHAOS_REDIS" default:"single" enum:"single,sentinel,cluster" help:"The Redis that is broken: ${enum}."`
-	Only    []chaos.FaultKind `help:"Break only these, for example 'sidecar killed'."`
-	Workers int               `default:"2" help:"Envoy's worker count."`
-	Envoy   string            `env:"ENVOY" help:"Envoy's binary (default: the one in .venv)."`
-	Sidecar string            `help:"The sidecar's binary (default: build/gatehouse-sidecar)."`
-	Wasm    string            `help:"The filter (default: build/gatehouse.wasm)."`
+	Seconds  int               `env:"CHAOS_SECONDS" default:"60" help:"How long to break things."`
+	Seed     string            `env:"CHAOS_SEED" help:"Repeats the schedule of a run; without it, one is drawn and printed."`
+	Keys     int               `default:"200" help:"Keys that are written and read."`
+	Writes   int               `default:"800" help:"Writes a second."`
+	Reads    int               `default:"3000" help:"Reads a second."`
+	Readers  int               `default:"16" help:"Connections that read."`
+	Redis    chaos.Deployment  `env:"CHAOS_REDIS" default:"single" enum:"single,sentinel,cluster" help:"The Redis that is broken: ${enum}."`
+	Only     []chaos.FaultKind `help:"Break only these, for example 'sidecar killed'."`
+	FailFast bool              `help:"End with the first violation."`
+	Workers  int               `default:"2" help:"Envoy's worker count."`
+	Envoy    string            `env:"ENVOY" help:"Envoy's binary (default: the one in .venv)."`
+	Sidecar  string            `help:"The sidecar's binary (default: build/gatehouse-sidecar)."`
+	Wasm     string            `help:"The filter (default: build/gatehouse.wasm)."`
 }
 
 // run is the program without its process: the exit status is its result.
@@ -124,7 +125,7 @@ func (c *commandLine) run(ctx context.Context, stdout io.Writer) (violations int
 		Seed: seed, Duration: time.Duration(c.Seconds) * time.Second,
 		Keys: c.Keys, Writes: c.Writes, Writers: writers, Reads: c.Reads, Readers: c.Readers,
 		Redis: c.Redis, Devices: 48, DeviceWrite: 50 * time.Millisecond, Login: 150 * time.Millisecond,
-		RedisServerPath: server, Only: c.Only, Out: stdout,
+		RedisServerPath: server, Only: c.Only, FailFast: c.FailFast, Out: stdout,
 		Stack: stack.Options{
 			Name: "chaos", Dir: dir, Concurrency: c.Workers, EnvoyPath: c.Envoy, SidecarPath: c.Sidecar, WasmPath: c.Wasm,
 		},
