@@ -34,8 +34,7 @@ var Deployments = []Deployment{Single, Sentinel, Cluster}
 // clusterShards is the number of shards in a Cluster.
 const clusterShards contract.Shards = 8
 
-// lag bounds how far the replica may be behind when it is promoted: what was acknowledged in this time before may be
-// lost.
+// lag bounds how far the replica is behind when it is promoted: what was acknowledged in this time before may be lost.
 const lag = time.Second
 
 // servers are the Redis of a Sentinel or Cluster deployment.

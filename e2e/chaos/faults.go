@@ -48,7 +48,7 @@ func (b *breaker) breakIt(kind FaultKind, rate int64) error {
 		return b.link.lose(rate)
 	case Failover:
 		set(&b.world.eras, true)
-		return b.try(func() { b.sentinels.Failover(b) })
+		return b.try(func() { b.sentinels.Failover(b, func() { wait(b.ctx, lag/2) }) })
 	case MoveSlot:
 		b.moved = make(chan error, 1)
 		go func() { b.moved <- b.moveSlot(b.ctx) }()

@@ -107,9 +107,12 @@ func StartSentinels(t T) *Sentinels {
 	return s
 }
 
-// Failover kills the master and waits until the sentinels have the replica in its place. The two change roles.
-func (s *Sentinels) Failover(t T) {
+// Failover kills the master and waits until the sentinels have the replica in its place. The two change roles. What the
+// master acknowledges while behind runs is lost: the replica doesn't follow it any more.
+func (s *Sentinels) Failover(t T, behind func()) {
 	t.Helper()
+	must(t, s.Replica.Client(t).Do(t.Context(), "REPLICAOF", "NO", "ONE").Err())
+	behind()
 	s.Master.Kill()
 	s.Master, s.Replica = s.Replica, s.Master
 	promoted := s.Master.Client(t)

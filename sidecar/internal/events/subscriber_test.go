@@ -153,6 +153,9 @@ func TestHole(t *testing.T) {
 		s.silently(t, "/a", 2)
 		s.put(t, "/b")
 		eventually(t, "both", func() bool { return f.objects.version("/a") == 2 && f.objects.version("/b") == 1 })
+		if got := f.count(t, "gatehouse_catchups_total", "reason", "gap"); got == 0 {
+			t.Error("no catch-up by a gap was counted")
+		}
 	})
 }
 
