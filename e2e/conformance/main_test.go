@@ -225,8 +225,14 @@ func (s *server) publishAll(t *testing.T) {
 		}
 		s.put(t, object)
 	}
-	// Once the last one has a Last-Modified, which new objects don't, all have.
-	s.await(t, "GET /p/last", func(r *response) bool { return r.from() == "hit" && r.get("last-modified") != "" })
+	// The last of them has its date when all have. Each worker says so by itself, within 200 ms of the others.
+	dated := 0
+	s.await(t, "GET /p/last", func(r *response) bool {
+		if dated++; r.from() != "hit" || r.get("last-modified") == "" {
+			dated = 0
+		}
+		return dated == 32
+	})
 	for _, id := range []string{"dev", "poor"} { // verified once, so that no case waits for it
 		s.await(t, "GET /d/other\nx-device-id: "+id+"\nx-device-token: secret\nauthorization: Basic "+
 			base64.StdEncoding.EncodeToString([]byte(id+":secret")), func(r *response) bool { return r.status == 200 })
