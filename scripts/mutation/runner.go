@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -92,6 +93,8 @@ func (r *runner) test(ctx context.Context, m *mark, mutant string) ([]byte, erro
 	binary := filepath.Join(r.dir, path.Base(m.pkg)+".test")
 	cmd := exec.CommandContext(ctx, binary, "-test.v", "-test.run", "^"+m.test+"$")
 	cmd.Dir, cmd.Env = m.pkg, append(os.Environ(), variable+"="+mutant)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second // a process of the test's may hold its output open
 	return cmd.CombinedOutput()
 }
