@@ -36,7 +36,7 @@ finds() {
     exit 1
   fi
   echo "chaos-proof: $name: $(grep -m 1 '^VIOLATION' "$log" | cut -c1-160)"
-  rm -rf "$work"/*
+  rm -rf "${work:?}"/*
   overlay=()
 }
 

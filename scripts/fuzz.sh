@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=$1 only=${2:-Fuzz}
 
-git grep -n "^func $only[A-Za-z0-9]*(f \*testing.F)" -- '*_test.go' | while IFS=: read -r file _ line; do
+git grep -n "^func ${only}[A-Za-z0-9]*(f \*testing.F)" -- '*_test.go' | while IFS=: read -r file _ line; do
   target=${line#func }
   target=${target%%(*}
   echo "fuzz: $target of $(dirname "$file")"

@@ -21,7 +21,7 @@ fresh() { # STAMP SOURCE...: whether STAMP was made from these sources
   cmp -s <(cat "$@") "$stamp"
 }
 
-sources=($apps/express/package.json $apps/express/package-lock.json)
+sources=("$apps/express/package.json" "$apps/express/package-lock.json")
 if ! fresh $out/express.stamp "${sources[@]}"; then
   echo "installing Express into $out ..." >&2
   mkdir -p $out/express
