@@ -100,6 +100,7 @@ var (
 	behindRouter  = Kind{"GH0305", Error, "move the filter before envoy.filters.http.router"}
 	noJWT         = Kind{"GH0306", Error, "put envoy.filters.http.jwt_authn before the filter, with the same name in payload_in_metadata"}
 	noIdleTimeout = Kind{"GH0307", Warning, "set stream_idle_timeout: 20s"}
+	noSource      = Kind{"GH0308", Error, "put envoy.filters.http.set_filter_state before the filter, with the same name as object_key"}
 
 	noPush      = Kind{"GH0401", Error, "add the listener gatehouse-push as envoy/envoy.yaml has it"}
 	openPush    = Kind{"GH0402", Error, "listen on a unix socket: address: {pipe: {path: /run/gatehouse/push.sock, mode: 384}}"}
@@ -118,7 +119,7 @@ func Kinds() []Kind {
 	return []Kind{
 		unreadable, noFilter, misplaced, badRules, openMethod, wildcard,
 		otherVM, failOpen, noReload, otherCode, pushWaits, edgeBuffers, filterOff,
-		notNormalized, manySpellings, underscores, forgedSource, behindRouter, noJWT, noIdleTimeout,
+		notNormalized, manySpellings, underscores, forgedSource, behindRouter, noJWT, noIdleTimeout, noSource,
 		noPush, openPush, pushMode, smallPush, pushLimited,
 		noCluster, fewCalls, routeOff, rewriteIn,
 	}

@@ -11,6 +11,7 @@ import (
 
 const (
 	routerType = "envoy.extensions.filters.http.router.v3.Router"
+	stateType  = "envoy.extensions.filters.http.set_filter_state.v3.Config"
 	jwtType    = "envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication"
 	// minPushBuffer is what a batch may have in bytes, a body of 1 MiB and the records around it, rounded up.
 	minPushBuffer = 2 << 20
@@ -120,7 +121,7 @@ func (a *analysis) manager(p *plugin) {
 	if action := m.object("common_http_protocol_options").text("headers_with_underscores_action"); action == "" || action == "ALLOW" {
 		add(&underscores, "common_http_protocol_options.headers_with_underscores_action", "is ALLOW: an upstream that takes '_' for '-' may read a client's header as another one than the edge judged")
 	}
-	if p.auth && !m.flag("use_remote_address") && !p.raw.has("source") {
+	if source := p.raw.field("source"); p.auth && !m.flag("use_remote_address") && (source == nil || source == "envoy") {
 		add(&forgedSource, "use_remote_address", "is not true, and source is not set: a request's source is what the client writes into x-forwarded-for, so wrong secrets are limited for whom it names")
 	}
 	if timeout := m.text("stream_idle_timeout"); timeout == "0s" || timeout == "0" {
@@ -130,18 +131,25 @@ func (a *analysis) manager(p *plugin) {
 
 // order checks what stands before the filter and behind it.
 func (a *analysis) order(p *plugin) {
-	tokens := false
+	tokens, sources := false, []string{}
 	for i, filter := range p.filters {
 		kind, config := a.discovered(filter).object("typed_config").typed()
 		switch {
 		case isType(kind, routerType) && i < p.index:
 			a.report.add(&behindRouter, p.name(), fmt.Sprintf("http_filters[%d]", p.index), "stands behind the router, which ends the chain: no request is judged")
+		case isType(kind, stateType) && i < p.index:
+			for _, state := range config.list("on_request_headers") {
+				sources = append(sources, state.text("object_key"), state.text("factory_key"))
+			}
 		case isType(kind, jwtType) && i < p.index:
 			providers := config.object("providers")
 			for _, name := range providers.keys() {
 				tokens = tokens || providers.object(name).text("payload_in_metadata") == p.rules.SessionMetadata
 			}
 		}
+	}
+	if name := p.raw.object("source").text("filter_state"); name != "" && !slices.Contains(sources, name) {
+		a.report.add(&noSource, p.name(), "source.filter_state", "%q: no set_filter_state filter before this one writes it, so no request has a source", name)
 	}
 	if p.rules.SessionMetadata != "" && !tokens {
 		a.report.add(&noJWT, p.name(), "session.metadata", "%q: no jwt_authn filter before this one writes there, so no token counts", p.rules.SessionMetadata)
