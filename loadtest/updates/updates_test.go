@@ -37,8 +37,8 @@ func TestRateAndObjects(t *testing.T) {
 	if versions < 100 || versions > 201 {
 		t.Errorf("got %d updates in 2 s, want 100 a second and never more", versions)
 	}
-	if n := len(server.Keys()); n > 7+4 {
-		t.Errorf("got %d keys, want 7 objects, and four of the contract", n)
+	if n := len(server.Keys()); n > 7+5 {
+		t.Errorf("got %d keys, want 7 objects, and five of the contract", n)
 	}
 }
 
