@@ -178,8 +178,8 @@ func (c *clusterEdge) restartedMaster(master *redistest.Server) {
 	if a := c.send("GET " + gone); a.header.Get("Cache-Status") != "gatehouse; fwd=uri-miss" {
 		c.t.Errorf("deleted before the restart: got %s", a.header.Get("Cache-Status"))
 	}
-	if n := c.metric("gatehouse_full_resyncs_total") - before; n != float64(len(its)) {
-		c.t.Errorf("%v full resyncs, want %d: those of its shards", n, len(its))
+	if n := c.metric("gatehouse_full_resyncs_total") - before; n != 0 {
+		c.t.Errorf("%v full resyncs, want none: nothing was lost", n)
 	}
 }
 
@@ -192,9 +192,6 @@ func (c *clusterEdge) failover(master *redistest.Server) {
 		c.set(key, "after the failover")
 	}
 	c.served("after the failover")
-	if !strings.Contains(c.log("sidecar"), "another server has taken over") {
-		c.t.Error("the sidecar does not say that another server has taken over")
-	}
 	for shard := range its {
 		channel := contract.ShardKeys(shard).EventsChannel()
 		if n := c.cluster.Replica.Client(c.t).PubSubShardNumSub(c.t.Context(), channel).Val()[channel]; n != 1 {

@@ -225,6 +225,7 @@ func costly() map[string][][2]string {
 // TestNothingCostsMuch sees that no request costs Envoy much more with the filter than without it: at most as
 // much as two plain refusals.
 func TestNothingCostsMuch(t *testing.T) {
+	long(t, "TestNothingCostsMuch of package wasm-filter")
 	bare, err := stack.FreeAddress()
 	if err != nil {
 		t.Fatal(err)

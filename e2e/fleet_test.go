@@ -189,6 +189,7 @@ func TestFleetSharesVerdicts(t *testing.T) {
 // TestFleetFollowsRecords revokes and changes credentials whose verdicts are shared, and
 // shows wrong ones.
 func TestFleetFollowsRecords(t *testing.T) {
+	long(t, "TestFleetSharesVerdicts")
 	t.Parallel()
 	f := startFleet(t, redistest.Start(t), nil, fleetSecret, fleetSecret)
 	ids := f.devices("dev", 4, 6)
@@ -312,7 +313,7 @@ func TestFleetWithoutRedis(t *testing.T) {
 // TestFleetPermissions shares as a user with just the documented permissions, and then
 // without those that only sharing needs.
 func TestFleetPermissions(t *testing.T) {
-	long(t, "TestFleetFollowsRecords")
+	long(t, "TestFleetSharesVerdicts")
 	t.Parallel()
 	server := redistest.StartServer(t)
 	admin := server.Client(t)

@@ -92,6 +92,7 @@ func TestStuckHasher(t *testing.T) {
 // TestSuspectsOnBusyProcessors has one worker, all processors busy, and a suspect's run of bcrypt that gets none of
 // them: clean devices are let in beside it.
 func TestSuspectsOnBusyProcessors(t *testing.T) {
+	long(t, "TestSuspectsHoldNobodyUp of package credential")
 	const limit = 10 * time.Second
 	e := start(t, stack.Options{SidecarArgs: []string{"--bcrypt.workers=1"}})
 	e.device("victim", "right", 14, "telemetry.write")

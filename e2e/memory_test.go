@@ -44,6 +44,7 @@ func seedCorrupt(ctx context.Context, url string, keys contract.Keys) error {
 // TestUnknownLeavesNoTrace sends 50,000 credentials and 50,000 paths that nobody knows.
 // A key of shared data can't be deleted, so none may be made for them.
 func TestUnknownLeavesNoTrace(t *testing.T) {
+	long(t, "TestRefusedWithoutACall")
 	const (
 		requests = 50_000
 		limit    = 20 << 20 // bytes

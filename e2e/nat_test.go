@@ -16,6 +16,7 @@ import (
 // a second, of an id of theirs and of others: when the sidecar is there again they are let in, each after a
 // few runs of bcrypt at most, while the address is beyond its limit; and without any by shared verdicts.
 func TestNATAcrossRestart(t *testing.T) {
+	long(t, "TestLockout, and TestKnownAcrossRestart of package credential")
 	for name, shared := range map[string]bool{"alone": false, "shared verdicts": true} {
 		t.Run(name, func(t *testing.T) { natAcrossRestart(t, shared) })
 	}

@@ -117,6 +117,7 @@ func TestLockout(t *testing.T) {
 // TestFlood sends random credentials for known and unknown devices from many addresses
 // while good devices work.
 func TestFlood(t *testing.T) {
+	long(t, "TestLockout")
 	const (
 		devices, addresses = 20, 40
 		enough             = 5000     // wrong credentials
