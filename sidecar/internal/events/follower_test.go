@@ -347,10 +347,32 @@ func serverAt(t *testing.T, addr string) server {
 	return server{client, publish.New(client), newLine(t, addr)}
 }
 
+// expiring is a miniredis whose keys expire by the clock, as a lease does that is given back.
+func expiring(t *testing.T) *miniredis.Miniredis {
+	m := miniredis.RunT(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	t.Cleanup(func() { cancel(); running.Wait() })
+	running.Go(func() {
+		const every = 20 * time.Millisecond
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				m.FastForward(every)
+			}
+		}
+	})
+	return m
+}
+
 // onBoth runs test against a miniredis and a redis-server.
 func onBoth(t *testing.T, test func(t *testing.T, s server)) {
 	for name, start := range map[string]func(t *testing.T) string{
-		"miniredis":    func(t *testing.T) string { return miniredis.RunT(t).Addr() },
+		"miniredis":    func(t *testing.T) string { return expiring(t).Addr() },
 		"redis-server": func(t *testing.T) string { return strings.TrimPrefix(redistest.Start(t), "redis://") },
 	} {
 		t.Run(name, func(t *testing.T) {
