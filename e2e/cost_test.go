@@ -217,7 +217,8 @@ func costly() map[string][][2]string {
 		"encodings many":    request("GET", "/v1/products/a", many(90, "accept-encoding", strings.Repeat("a,", 25))...),
 		"query":             request("GET", strings.Replace(query, "fleet/config", "products/a", 1)),
 		"credentials":       request("GET", "/v1/fleet/config", append(many(45, "x-device-id", "a"), many(45, "x-device-token", "a")...)...),
-		"plain long":        request("GET", "/files/"+strings.Repeat("a", 15000)),
+		"plain long":        request("GET", "/files/"+strings.Repeat("a", 8000)),
+		"plain, too long":   request("GET", "/files/"+strings.Repeat("a", 15000)),
 		"slashes 4k":        request("GET", "/files"+strings.Repeat("/a", 2000)),
 	}
 }

@@ -13,9 +13,10 @@ const (
 	// maxParts bounds the segments and parameters of a path. One that has more is ambiguous, rule or not.
 	maxParts = 256
 	// maxChoices bounds what in a path routers read in different ways while a rule may still be met, maxLines how
-	// many lines, and maxEscaped a path that is decoded, bytes. Beyond it the path is ambiguous.
+	// many lines, maxPath a path and maxEscaped one that is decoded, bytes. Beyond it the path is ambiguous.
 	maxChoices = 64
 	maxLines   = 4
+	maxPath    = 8192 // where nginx and Apache end a request's line, by default
 	maxEscaped = 4096
 )
 
@@ -139,6 +140,9 @@ func newReadings(rules []Rule) (r readings) {
 // read finds where all readings of path, which has no query, end; false if that can't be said.
 func (r *readings) read(path string) bool {
 	r.found.count, r.choices, r.lines, r.lost = 0, 0, 0, false
+	if len(path) > maxPath { //mutant:TestTooManyParts false
+		return false
+	}
 	if len(path) > maxEscaped && //mutant:TestTooManyParts false
 		strings.IndexByte(path, '%') >= 0 {
 		return false
