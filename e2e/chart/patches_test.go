@@ -67,6 +67,7 @@ type envoyConfig struct {
 	filters             []any  // of the edge listener's HTTP connection manager
 	route               object // to the upstream
 	routes              object // the route configuration, but for its virtual hosts
+	manager             object // further settings of the HTTP connection manager
 }
 
 func newEnvoyConfig() *envoyConfig {
@@ -78,6 +79,7 @@ func newEnvoyConfig() *envoyConfig {
 		filters: []any{object{"name": routerFilter, "typed_config": typed("extensions.filters.http.router.v3.Router", object{})}},
 		route:   object{"match": object{"prefix": "/"}, "route": object{"cluster": "upstream"}},
 		routes:  object{"name": "edge"},
+		manager: object{},
 	}
 }
 
@@ -97,6 +99,7 @@ func (c *envoyConfig) marshal(t *testing.T) []byte {
 	manager := typed("extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", object{
 		"stat_prefix": "edge", "http_filters": c.filters, "route_config": c.routes,
 	})
+	maps.Copy(manager, c.manager)
 	edge := object{"name": "edge", "address": socketAddress("127.0.0.1", 8080), "filter_chains": []any{
 		object{"filters": []any{object{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}}},
 	}}
@@ -131,8 +134,13 @@ func patchAsIstio(t *testing.T, c *envoyConfig, manifests []manifest) {
 					t.Fatalf("no filter %v to insert before", before)
 				}
 				c.filters = slices.Insert(c.filters, i, value)
+			case "NETWORK_FILTER MERGE":
+				if name := patch.at("match", "listener", "filterChain", "filter")["name"]; name != "envoy.filters.network.http_connection_manager" {
+					t.Fatalf("no network filter %v to merge with", name)
+				}
+				maps.Copy(c.manager, manifest(value.(object)).at("typed_config")) // which has none of these fields yet
 			case "ROUTE_CONFIGURATION MERGE":
-				maps.Copy(c.routes, value.(object)) // which has none of these fields yet
+				maps.Copy(c.routes, value.(object)) // likewise
 			default:
 				t.Fatalf("patch %s: this test can't apply it", to)
 			}
