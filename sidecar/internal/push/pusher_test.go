@@ -223,8 +223,9 @@ func TestEdgeRestart(t *testing.T) {
 	s.PutObject(new(object("/b", 1)))
 	p.start(t)
 	eventually(t, "everything again", func() bool { return s.Ready() == nil && p.version("/a") == 2 && p.version("/b") == 1 })
-	// A push that was under way ends otherwise than those that find no socket.
-	if got, cut := s.log.count("level=WARN"), s.log.count("apply\\\": EOF"); got < 1 || got > 1+cut {
+	// A push that was under way ends otherwise than those that find no socket, and each reason is told once.
+	refused := s.log.count("connect: ")
+	if got := s.log.count("level=WARN"); got < 1 || got > 2 || refused > 1 {
 		t.Errorf("%d warnings, want 1 for one change of state, and 1 for a push that it ended:\n%s", got, s.log.b.String())
 	}
 	// A memory that is empty although the connection was never lost.
