@@ -69,8 +69,7 @@ unit: ## unit tests with -race, of all but the packages that need a stack; LONG=
 	@$(GO) test -race $(short) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/e2e/chart$$' -e '/e2e/conformance$$')
 
 e2e: ## end-to-end suite, after make build; LONG=1: long tests, too; RUN=^TestCache$$
-	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && set -o pipefail && \
-	  $(GO) test -race -count=1 -timeout=30m -v $(short) $(if $(RUN),-run '$(RUN)') ./e2e 2>&1 | grep --line-buffered -v '^=== '
+	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && scripts/e2e.sh $(short) $(if $(RUN),-run '$(RUN)')
 
 fuzz: ## each fuzz target for a minute: FUZZ_SECONDS=60 FUZZ=FuzzParse
 	@scripts/fuzz.sh $(FUZZ_SECONDS) $(FUZZ)
