@@ -179,7 +179,7 @@ func patchAsEnvoyGateway(t *testing.T, c *envoyConfig, manifests []manifest) {
 }
 
 // jsonPatch applies the kinds of patches that the chart has: a resource is added whole, or
-// a field of the edge listener's filter with a name, or of its route configuration.
+// a field of the edge listener's filter with a name, of its connection manager, or of its route configuration.
 func (c *envoyConfig) jsonPatch(t *testing.T, patch object) {
 	t.Helper()
 	operation := patch["operation"].(object)
@@ -193,6 +193,8 @@ func (c *envoyConfig) jsonPatch(t *testing.T, patch object) {
 		c.listeners = append(c.listeners, operation["value"])
 	case patch["name"] == gatewayListener && kind == "type.googleapis.com/envoy.config.route.v3.RouteConfiguration":
 		c.routes[strings.TrimPrefix(path.(string), "/")] = operation["value"]
+	case patch["name"] == gatewayListener && operation["jsonPath"] == "..filters[?(@.name=='envoy.filters.network.http_connection_manager')].typed_config":
+		c.manager[strings.TrimPrefix(path.(string), "/")] = operation["value"]
 	case patch["name"] == gatewayListener:
 		for _, f := range c.filters {
 			filter := manifest(f.(object))
