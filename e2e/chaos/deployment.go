@@ -12,7 +12,6 @@ import (
 
 	"github.com/gatehouse/gatehouse/e2e/redistest"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
 // Deployment is what kind of Redis there is.
@@ -162,7 +161,7 @@ func (r *run) lost(ctx context.Context, since time.Duration) (lost int, err erro
 }
 
 func (r *run) lostNow(ctx context.Context, since time.Duration) (lost int, err error) {
-	client, err := redisurl.Settings{URL: r.redisURL, Once: true}.Connect()
+	client, err := newRedis(r.redisURL)
 	if err != nil {
 		return 0, err
 	}

@@ -49,16 +49,7 @@ const generations = 64
 
 // run writes at every tick until ctx ends.
 func (w *deviceWriter) run(ctx context.Context, every time.Duration) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			w.write(&w.places[rand.IntN(len(w.places))])
-		}
-	}
+	repeat(ctx, every, func() { w.write(&w.places[rand.IntN(len(w.places))]) })
 }
 
 // write makes the next version of the device that has a place. Versions are counted by Redis, since a revocation has

@@ -299,16 +299,7 @@ func (r *run) writers(publisher *publish.Publisher) []*writer {
 func (r *run) readAll(ctx context.Context, place int) {
 	reader := newReader(r.world, r.content, place, r.urls[place])
 	defer reader.close()
-	tick := time.NewTicker(time.Duration(r.Readers) * time.Second / time.Duration(r.Reads))
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			r.read(ctx, reader, r.pick())
-		}
-	}
+	repeat(ctx, time.Duration(r.Readers)*time.Second/time.Duration(r.Reads), func() { r.read(ctx, reader, r.pick()) })
 }
 
 // loginAll has the device of a place show its secrets until ctx ends: mostly the newest, now and then one that it had
@@ -316,21 +307,14 @@ func (r *run) readAll(ctx context.Context, place int) {
 func (r *run) loginAll(ctx context.Context, place *atomic.Int64) {
 	login := newLogin(r.world, r.urls, int(place.Load()))
 	defer func() { login.close() }()
-	tick := time.NewTicker(r.Login)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	repeat(ctx, r.Login, func() {
 		if device := int(place.Load()); device != login.device {
 			login.close()
 			login = newLogin(r.world, r.urls, device)
 		}
 		version, newest := r.devices.Secret(login.device, rand.IntN(4) == 0)
 		if version == 0 {
-			continue
+			return
 		}
 		got := login.show(ctx, version, newest)
 		if ctx.Err() != nil {
@@ -341,7 +325,7 @@ func (r *run) loginAll(ctx context.Context, place *atomic.Int64) {
 			v.Rule = ofDevices + v.Rule
 			r.report(v)
 		}
-	}
+	})
 }
 
 // pick is a key at random: every second time one of the writers' last ones.
@@ -535,6 +519,20 @@ func (r *run) summary() {
 	r.printf("oldest answer: %.3f s (max_staleness %v)\n", s.Oldest.Seconds(), maxStaleness)
 	r.printf("longest convergence: %.3f s (%s)\n", r.longest.took.Seconds(), r.slowest)
 	r.printf("violations: %d\n", r.violations)
+}
+
+// repeat calls f at every tick until ctx ends.
+func repeat(ctx context.Context, every time.Duration, f func()) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			f()
+		}
+	}
 }
 
 // wait waits, and reports whether ctx goes on.

@@ -61,16 +61,7 @@ type writer struct {
 
 // run writes at every tick until ctx ends. A write that has begun is ended.
 func (w *writer) run(ctx context.Context, every time.Duration) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			w.write(w.pick())
-		}
-	}
+	repeat(ctx, every, func() { w.write(w.pick()) })
 }
 
 func (w *writer) pick() int {

@@ -160,10 +160,8 @@ func (r *resources) collect(tree any) {
 	bootstrap := object(m)
 	dynamic := bootstrap.object("dynamic_resources")
 	r.complete = bootstrap.has("static_resources") && !dynamic.has("cds_config") && !dynamic.has("lds_config") && !dynamic.has("ads_config")
-	if r.complete || bootstrap.has("static_resources") {
-		for _, cluster := range bootstrap.object("static_resources").list("clusters") {
-			r.clusters[cluster.text("name")] = cluster
-		}
+	for _, cluster := range bootstrap.object("static_resources").list("clusters") {
+		r.clusters[cluster.text("name")] = cluster
 	}
 	for _, dump := range bootstrap.list("configs") {
 		r.complete = true // of an Envoy that runs
