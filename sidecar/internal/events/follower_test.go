@@ -48,7 +48,7 @@ type sink struct {
 	confirmed  int
 	backwards  int
 	beforeNext func() // called once, before the next record is applied or confirmed
-	kept       int    // by the last resync
+	kept       int    // by the last resync, 0 while it is under way
 }
 
 func newSink() *sink {
@@ -103,6 +103,16 @@ func (s *sink) Remove(id string) {
 	s.removed++
 }
 
+// keptBy is how many the resync of that number kept, 0 before it has ended.
+func (s *sink) keptBy(resync int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.resyncs != resync {
+		return 0
+	}
+	return s.kept
+}
+
 // removals is how often something was removed.
 func (s *sink) removals() int {
 	s.mu.Lock()
@@ -121,7 +131,7 @@ func (s *sink) BeginResync() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.resyncs++
-	s.seen = map[string]bool{}
+	s.seen, s.kept = map[string]bool{}, 0
 }
 
 func (s *sink) Unmet() []string {

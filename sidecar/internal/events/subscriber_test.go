@@ -109,12 +109,11 @@ func TestWrittenDuringResync(t *testing.T) {
 	f.objects.beforeNext = func() { s.put(t, last) }
 	f.objects.mu.Unlock()
 	s.do(t, "SET", keys.EpochKey(), "beef")
-	eventually(t, "another resync", func() bool { return f.count(t, "gatehouse_full_resyncs_total") == 2 && f.objects.version(last) == 3 })
-	f.objects.mu.Lock()
-	defer f.objects.mu.Unlock()
-	if f.objects.kept != objects {
-		t.Errorf("got %d objects after the resync, want %d", f.objects.kept, objects)
+	eventually(t, "another resync", func() bool { return f.objects.keptBy(2) != 0 })
+	if got := f.objects.keptBy(2); got != objects {
+		t.Errorf("got %d objects after the resync, want %d", got, objects)
 	}
+	eventually(t, "the last write", func() bool { return f.objects.version(last) == 3 })
 }
 
 func TestReconnectCatchesUp(t *testing.T) {

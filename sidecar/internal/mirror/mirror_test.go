@@ -80,49 +80,53 @@ func (f fixture) apply(t *testing.T, o contract.Object, want mirror.Result) {
 }
 
 func TestVersions(t *testing.T) {
-	f := start(t, mirror.Config{})
-	f.apply(t, object("/a", 5, 10), mirror.Stored)
-	f.apply(t, object("/a", 5, 10), mirror.NotNewer)
-	f.apply(t, object("/a", 4, 10), mirror.NotNewer)
-	f.expect(t, "/a", 5)
-	f.apply(t, tombstone("/a", 7), mirror.Deleted)
-	f.expect(t, "/a", 0)
-	f.apply(t, object("/a", 6, 10), mirror.NotNewer)
-	f.apply(t, object("/a", 7, 10), mirror.NotNewer)
-	f.expect(t, "/a", 0)
-	f.apply(t, object("/a", 8, 10), mirror.Stored)
-	f.expect(t, "/a", 8)
-	f.apply(t, tombstone("/never", 3), mirror.Deleted)
-	f.apply(t, object("/never", 2, 10), mirror.NotNewer)
-	f.Remove("/a")
-	f.expect(t, "/a", 0)
-	f.apply(t, object("/a", 1, 10), mirror.Stored)
-	f.expect(t, "/a", 1)
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, mirror.Config{})
+		f.apply(t, object("/a", 5, 10), mirror.Stored)
+		f.apply(t, object("/a", 5, 10), mirror.NotNewer)
+		f.apply(t, object("/a", 4, 10), mirror.NotNewer)
+		f.expect(t, "/a", 5)
+		f.apply(t, tombstone("/a", 7), mirror.Deleted)
+		f.expect(t, "/a", 0)
+		f.apply(t, object("/a", 6, 10), mirror.NotNewer)
+		f.apply(t, object("/a", 7, 10), mirror.NotNewer)
+		f.expect(t, "/a", 0)
+		f.apply(t, object("/a", 8, 10), mirror.Stored)
+		f.expect(t, "/a", 8)
+		f.apply(t, tombstone("/never", 3), mirror.Deleted)
+		f.apply(t, object("/never", 2, 10), mirror.NotNewer)
+		f.Remove("/a")
+		f.expect(t, "/a", 0)
+		f.apply(t, object("/a", 1, 10), mirror.Stored)
+		f.expect(t, "/a", 1)
+	})
 }
 
 func TestResync(t *testing.T) {
-	f := start(t, mirror.Config{})
-	same := object("/same", 5, 10)
-	f.Apply(same)
-	f.Apply(object("/older", 5, 10))
-	f.Apply(object("/gone", 5, 10))
-	f.Apply(tombstone("/back", 5))
-	before := f.Generation("/gone")
-	f.Shard(0).BeginResync()
-	if got := f.ApplyRead(object("/gone", 6, 10), before); got != mirror.Overtaken {
-		t.Errorf("a read from before the resync: %s", got)
-	}
-	f.expect(t, "/gone", 5) // until the end, better than nothing
-	f.apply(t, same, mirror.Unchanged)
-	f.apply(t, object("/older", 2, 10), mirror.Stored)
-	f.apply(t, object("/older", 1, 10), mirror.NotNewer)
-	f.apply(t, object("/back", 1, 10), mirror.Stored)
-	f.Shard(0).EndResync()
-	f.expect(t, "/same", 5)
-	f.expect(t, "/older", 2)
-	f.expect(t, "/gone", 0)
-	f.expect(t, "/back", 1)
-	f.apply(t, object("/gone", 1, 10), mirror.Stored)
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, mirror.Config{})
+		same := object("/same", 5, 10)
+		f.Apply(same)
+		f.Apply(object("/older", 5, 10))
+		f.Apply(object("/gone", 5, 10))
+		f.Apply(tombstone("/back", 5))
+		before := f.Generation("/gone")
+		f.Shard(0).BeginResync()
+		if got := f.ApplyRead(object("/gone", 6, 10), before); got != mirror.Overtaken {
+			t.Errorf("a read from before the resync: %s", got)
+		}
+		f.expect(t, "/gone", 5) // until the end, better than nothing
+		f.apply(t, same, mirror.Unchanged)
+		f.apply(t, object("/older", 2, 10), mirror.Stored)
+		f.apply(t, object("/older", 1, 10), mirror.NotNewer)
+		f.apply(t, object("/back", 1, 10), mirror.Stored)
+		f.Shard(0).EndResync()
+		f.expect(t, "/same", 5)
+		f.expect(t, "/older", 2)
+		f.expect(t, "/gone", 0)
+		f.expect(t, "/back", 1)
+		f.apply(t, object("/gone", 1, 10), mirror.Stored)
+	})
 }
 
 // TestBudget does random things and checks the budget after each.
@@ -186,34 +190,38 @@ func TestMostObjects(t *testing.T) {
 }
 
 func TestEvictedObjectCanComeBack(t *testing.T) {
-	f := start(t, mirror.Config{Bytes: 1 << 20, Objects: 4})
-	for i := range 5 {
-		f.Apply(object(fmt.Sprint("/", i), 3, 1000))
-	}
-	var evicted string
-	for i := range 5 {
-		if key := fmt.Sprint("/", i); f.edge[key].Version == 0 {
-			evicted = key
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, mirror.Config{Bytes: 1 << 20, Objects: 4})
+		for i := range 5 {
+			f.Apply(object(fmt.Sprint("/", i), 3, 1000))
 		}
-	}
-	if evicted == "" {
-		t.Fatal("nothing was evicted")
-	}
-	f.apply(t, object(evicted, 2, 1000), mirror.NotNewer)
-	if got := f.ApplyRead(object(evicted, 3, 1000), f.Generation(evicted)); got != mirror.Stored && got != mirror.NotAdmitted {
-		t.Errorf("the evicted version again: %s, want it stored or weighed against others", got)
-	}
+		var evicted string
+		for i := range 5 {
+			if key := fmt.Sprint("/", i); f.edge[key].Version == 0 {
+				evicted = key
+			}
+		}
+		if evicted == "" {
+			t.Fatal("nothing was evicted")
+		}
+		f.apply(t, object(evicted, 2, 1000), mirror.NotNewer)
+		if got := f.ApplyRead(object(evicted, 3, 1000), f.Generation(evicted)); got != mirror.Stored && got != mirror.NotAdmitted {
+			t.Errorf("the evicted version again: %s, want it stored or weighed against others", got)
+		}
+	})
 }
 
 func TestTooLarge(t *testing.T) {
-	f := start(t, mirror.Config{Bytes: 1 << 20})
-	f.Apply(object("/a", 1, 10))
-	f.Apply(object("/b", 1, 10))
-	f.apply(t, object("/a", 2, 1<<20), mirror.TooLarge)
-	f.expect(t, "/a", 0) // version 1 is outdated
-	f.expect(t, "/b", 1) // and nobody else had to go
-	f.apply(t, object("/a", 1, 10), mirror.NotNewer)
-	f.apply(t, object("/a", 3, 10), mirror.Stored)
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, mirror.Config{Bytes: 1 << 20})
+		f.Apply(object("/a", 1, 10))
+		f.Apply(object("/b", 1, 10))
+		f.apply(t, object("/a", 2, 1<<20), mirror.TooLarge)
+		f.expect(t, "/a", 0) // version 1 is outdated
+		f.expect(t, "/b", 1) // and nobody else had to go
+		f.apply(t, object("/a", 1, 10), mirror.NotNewer)
+		f.apply(t, object("/a", 3, 10), mirror.Stored)
+	})
 }
 
 // TestLeftOut: what there is no room for counts for as long as Redis has it.

@@ -12,113 +12,119 @@ import (
 
 // A full resync of one shard takes nothing from the others.
 func TestResyncOfOneShard(t *testing.T) {
-	const shards = contract.Shards(4)
-	f := start(t, mirror.Config{Shards: shards})
-	var keys []string
-	for i := range 40 {
-		keys = append(keys, fmt.Sprint("/", i))
-		f.apply(t, object(keys[i], 5, 10), mirror.Stored)
-	}
-	before := map[string]uint64{}
-	for _, key := range keys {
-		before[key] = f.Generation(key)
-	}
-	const resynced = 2
-	f.Shard(resynced).BeginResync()
-	kept := ""
-	for _, key := range keys {
-		if shards.Of(key) == resynced && kept == "" {
-			kept = key
-			f.Shard(resynced).Apply(object(key, 1, 10)) // versions start over
+	synctest.Test(t, func(t *testing.T) {
+		const shards = contract.Shards(4)
+		f := start(t, mirror.Config{Shards: shards})
+		var keys []string
+		for i := range 40 {
+			keys = append(keys, fmt.Sprint("/", i))
+			f.apply(t, object(keys[i], 5, 10), mirror.Stored)
 		}
-	}
-	f.Shard(resynced).EndResync()
-	for _, key := range keys {
-		switch {
-		case key == kept:
-			f.expect(t, key, 1)
-		case shards.Of(key) == resynced:
-			f.expect(t, key, 0)
-			if got := f.ApplyRead(object(key, 6, 10), before[key]); got != mirror.Overtaken {
-				t.Errorf("%s read before the resync: %s", key, got)
-			}
-		default:
-			f.expect(t, key, 5)
-			if got := f.ApplyRead(object(key, 6, 10), before[key]); got != mirror.Stored {
-				t.Errorf("%s of another shard, read before the resync: %s", key, got)
+		before := map[string]uint64{}
+		for _, key := range keys {
+			before[key] = f.Generation(key)
+		}
+		const resynced = 2
+		f.Shard(resynced).BeginResync()
+		kept := ""
+		for _, key := range keys {
+			if shards.Of(key) == resynced && kept == "" {
+				kept = key
+				f.Shard(resynced).Apply(object(key, 1, 10)) // versions start over
 			}
 		}
-	}
+		f.Shard(resynced).EndResync()
+		for _, key := range keys {
+			switch {
+			case key == kept:
+				f.expect(t, key, 1)
+			case shards.Of(key) == resynced:
+				f.expect(t, key, 0)
+				if got := f.ApplyRead(object(key, 6, 10), before[key]); got != mirror.Overtaken {
+					t.Errorf("%s read before the resync: %s", key, got)
+				}
+			default:
+				f.expect(t, key, 5)
+				if got := f.ApplyRead(object(key, 6, 10), before[key]); got != mirror.Stored {
+					t.Errorf("%s of another shard, read before the resync: %s", key, got)
+				}
+			}
+		}
+	})
 }
 
 // TestConfirm resyncs without bodies: what is known as it is in Redis stays, all else is to be read.
 func TestConfirm(t *testing.T) {
-	f := start(t, mirror.Config{Bytes: 1 << 16})
-	held, large, gone := object("/held", 5, 10), object("/large", 5, 1<<17), tombstone("/gone", 5)
-	f.apply(t, held, mirror.Stored)
-	f.apply(t, large, mirror.TooLarge)
-	f.apply(t, gone, mirror.Deleted)
-	s := f.Shard(0)
-	s.BeginResync()
-	for name, change := range map[string]func(o *contract.Object){
-		"another key":          func(o *contract.Object) { o.Key = "/never" },
-		"another version":      func(o *contract.Object) { o.Version-- },
-		"another time":         func(o *contract.Object) { o.PublishedMS++ },
-		"another entity-tag":   func(o *contract.Object) { o.ETag = `"y"` },
-		"another content type": func(o *contract.Object) { o.ContentType = "a/b" },
-		"another lifetime":     func(o *contract.Object) { o.TTLMS = 1 },
-		"deleted":              func(o *contract.Object) { o.Deleted = true },
-	} {
-		o := held
-		if change(&o); s.Confirm(o) {
-			t.Errorf("%s was confirmed", name)
-		}
-	}
-	for _, o := range []contract.Object{large, gone} {
-		later, newer, other := o, o, o
-		later.PublishedMS++
-		newer.Version++
-		other.Deleted = !o.Deleted
-		for _, o := range []contract.Object{later, newer, other} {
-			if s.Confirm(o) {
-				t.Errorf("%s was confirmed as version %d of %d, deleted: %v", o.Key, o.Version, o.PublishedMS, o.Deleted)
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, mirror.Config{Bytes: 1 << 16})
+		held, large, gone := object("/held", 5, 10), object("/large", 5, 1<<17), tombstone("/gone", 5)
+		f.apply(t, held, mirror.Stored)
+		f.apply(t, large, mirror.TooLarge)
+		f.apply(t, gone, mirror.Deleted)
+		s := f.Shard(0)
+		s.BeginResync()
+		for name, change := range map[string]func(o *contract.Object){
+			"another key":          func(o *contract.Object) { o.Key = "/never" },
+			"another version":      func(o *contract.Object) { o.Version-- },
+			"another time":         func(o *contract.Object) { o.PublishedMS++ },
+			"another entity-tag":   func(o *contract.Object) { o.ETag = `"y"` },
+			"another content type": func(o *contract.Object) { o.ContentType = "a/b" },
+			"another lifetime":     func(o *contract.Object) { o.TTLMS = 1 },
+			"deleted":              func(o *contract.Object) { o.Deleted = true },
+		} {
+			o := held
+			if change(&o); s.Confirm(o) {
+				t.Errorf("%s was confirmed", name)
 			}
 		}
-	}
-	if o := large; s.Confirm(o) {
-		t.Errorf("%s, which may fit now, was confirmed", o.Key)
-	}
-	f.apply(t, object("/most", 5, 60<<10), mirror.Stored)
-	for _, o := range []contract.Object{held, large, gone} {
-		if o.Bodies = nil; !s.Confirm(o) {
-			t.Errorf("%s was not confirmed", o.Key)
+		for _, o := range []contract.Object{large, gone} {
+			later, newer, other := o, o, o
+			later.PublishedMS++
+			newer.Version++
+			other.Deleted = !o.Deleted
+			for _, o := range []contract.Object{later, newer, other} {
+				if s.Confirm(o) {
+					t.Errorf("%s was confirmed as version %d of %d, deleted: %v", o.Key, o.Version, o.PublishedMS, o.Deleted)
+				}
+			}
 		}
-	}
-	s.EndResync()
-	f.expect(t, "/held", 5)
-	f.apply(t, held, mirror.NotNewer)
-	f.apply(t, object("/gone", 4, 10), mirror.NotNewer)
-	f.apply(t, object("/large", 4, 10), mirror.NotNewer)
+		if o := large; s.Confirm(o) {
+			t.Errorf("%s, which may fit now, was confirmed", o.Key)
+		}
+		f.apply(t, object("/most", 5, 60<<10), mirror.Stored)
+		for _, o := range []contract.Object{held, large, gone} {
+			if o.Bodies = nil; !s.Confirm(o) {
+				t.Errorf("%s was not confirmed", o.Key)
+			}
+		}
+		s.EndResync()
+		f.expect(t, "/held", 5)
+		f.apply(t, held, mirror.NotNewer)
+		f.apply(t, object("/gone", 4, 10), mirror.NotNewer)
+		f.apply(t, object("/large", 4, 10), mirror.NotNewer)
 
-	s.BeginResync() // nothing is confirmed
-	s.EndResync()
-	f.expect(t, "/held", 0)
-	f.apply(t, object("/gone", 1, 10), mirror.Stored)
+		s.BeginResync() // nothing is confirmed
+		s.EndResync()
+		f.expect(t, "/held", 0)
+		f.apply(t, object("/gone", 1, 10), mirror.Stored)
+	})
 }
 
 // TestReadBeforeRemoval reads an object whose next version can't be read: the old one doesn't
 // come back.
 func TestReadBeforeRemoval(t *testing.T) {
-	f := start(t, mirror.Config{})
-	before := f.Generation("/a")
-	f.Remove("/a")
-	if got := f.ApplyRead(object("/a", 1, 10), before); got != mirror.Overtaken {
-		t.Errorf("got %s, want %s", got, mirror.Overtaken)
-	}
-	f.expect(t, "/a", 0)
-	if got := f.ApplyRead(object("/a", 3, 10), f.Generation("/a")); got != mirror.Stored {
-		t.Errorf("read after it: got %s, want %s", got, mirror.Stored)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, mirror.Config{})
+		before := f.Generation("/a")
+		f.Remove("/a")
+		if got := f.ApplyRead(object("/a", 1, 10), before); got != mirror.Overtaken {
+			t.Errorf("got %s, want %s", got, mirror.Overtaken)
+		}
+		f.expect(t, "/a", 0)
+		if got := f.ApplyRead(object("/a", 3, 10), f.Generation("/a")); got != mirror.Stored {
+			t.Errorf("read after it: got %s, want %s", got, mirror.Stored)
+		}
+	})
 }
 
 // A writer that starts over when its tombstone has expired in Redis is heard, although the
