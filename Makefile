@@ -95,7 +95,7 @@ loadtest: build ## measure on this machine: SCENARIO=304 PEERS=1 SECONDS=10; see
 bench-check: build ## measure the ratios of loadtest/limits.json, about a minute, and fail beyond them
 	@scripts/loadtest.sh --scenario check --out build/bench-check
 
-check: ## format, lint, module files
+check: ## format, lint, module files, links
 	@scripts/check.sh
 
 images: ## OCI archives of sidecar, Envoy and module into build/images, with bills of materials and digests

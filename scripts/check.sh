@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Format, lint, module files: everything about the sources that needs no run of the programs.
+# Format, lint, module files, links: everything about the sources that needs no run of the programs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -28,4 +28,5 @@ stage "go mod tidy" go mod tidy -diff
 stage "go vet" go vet ./...
 stage "go vet, wasm" for_wasm go vet ./wasm-filter/... ./wire
 stage staticcheck go run "$staticcheck" ./...
+stage links go run ./scripts/links
 stage shellcheck bash -c 'scripts/need.sh shellcheck shellcheck "it checks the scripts" && shellcheck -x scripts/*.sh .ci/run'

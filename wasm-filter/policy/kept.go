@@ -33,7 +33,7 @@ func (q *question) size() int {
 }
 
 // sum is the hash, which has all parts. Who chooses them can make two questions share an entry, which takes
-// their gain and no more. It is written for being short: see RATIONALE.md on what requests run through.
+// their gain and no more. It is written for being short: see docs/performance-log.md on what a request runs through.
 func (q *question) sum() uint64 {
 	const odd = 0x9e3779b97f4a7c15 // 2⁶⁴ by the golden ratio
 	h := uint64(q.rule)
