@@ -12,6 +12,10 @@
 //   - too old: no version that was replaced more than max_staleness + 1 s before the request.
 //   - late, not converged: 2 s after a fault has ended, or after an acknowledgement when there
 //     was none, every key has at least the last acknowledged version.
+//   - missed: what a reader has seen at an edge, or what was acknowledged and then had 2 s in which nothing was broken, is
+//     answered from there until it is written again. Excused are an Envoy or a sidecar that has just been started, until all
+//     of it was seen again (a resync, and a sidecar that takes over, are no excuse for others); another write that has
+//     begun, or whose outcome is unknown; and, during a fault and 2 s after it, an edge that may not be in step.
 //   - lost: when Redis goes away, every cached answer goes on within max_staleness.
 //   - error: no answer is an error, but while Envoy itself is down.
 //

@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"fmt"
+	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -88,7 +89,6 @@ type Checker struct {
 	lost      []int          // by key: answers in a row that should have been hits
 	faults    []fault
 	oldest    time.Duration
-	strange   int // misses of keys that were seen and not written since
 	inert     int // answers of no certain edge
 }
 
@@ -243,8 +243,8 @@ func (c *Checker) Read(r Read) []Violation {
 	switch r.Answer {
 	case Hit:
 		c.hit(&r, report)
-	case Miss:
-		c.miss(&r)
+	case Miss, Stale, Bypass:
+		c.miss(&r, report)
 	case WrongBody:
 		report("wrong body", "%s", r.Detail)
 	case Unavailable:
@@ -293,22 +293,29 @@ func (c *Checker) hit(r *Read, report func(rule, format string, args ...any)) {
 	f.add(step{end: r.End, version: r.Version})
 }
 
-// miss takes note of what a miss shows: an object that was there is gone, or replaced by
-// one whose body could not be read any more, so whatever was seen before is over.
-func (c *Checker) miss(r *Read) {
-	if r.Edge == 0 || r.Refilling || r.BetweenEras {
+// miss asks whether an answer that the edge has not from its memory is explained. A miss then shows that an object that
+// was there is gone, or replaced by one whose body could not be read any more: whatever was seen before is over.
+func (c *Checker) miss(r *Read, report func(rule, format string, args ...any)) {
+	if r.Edge == 0 || r.Refilling || r.BetweenEras || r.Answer != Miss && !quiet(c.faults, r.Start-c.limits.Converge, r.End) {
 		return
 	}
-	f := c.floor(r)
+	h, f := &c.histories[r.Key], c.floor(r)
 	seen := f.before(r.Start)
-	if seen.version == 0 || seen.gone {
-		return
+	has := uint64(0) // the version that the edge had, or had to have by now
+	if acked := h.ackedAt(r.Start); acked > 0 {
+		if at, _ := h.ackOf(acked); c.settled(at, r.Start) {
+			has = acked
+		}
 	}
-	if h := &c.histories[r.Key]; int(seen.version) == len(h.writes) || h.writes[seen.version].begun > r.End {
-		c.strange++ // nothing was written that could explain it
-		return
+	if !seen.gone {
+		has = max(has, seen.version)
 	}
-	f.add(step{end: r.End, version: seen.version + 1, gone: true})
+	switch {
+	case has > 0 && h.writes[has-1].kind == Put && !h.overtaken(has, r.End):
+		report("missed", "%q, asked for at %.3f s; the edge had version %d, and nothing was written since", r.Detail, r.Start.Seconds(), has)
+	case r.Answer == Miss && seen.version > 0 && !seen.gone:
+		f.add(step{end: r.End, version: seen.version + 1, gone: true})
+	}
 }
 
 // refused holds a 401 against what was written, and takes note of what it shows: a secret that was let in counts
@@ -326,15 +333,30 @@ func (c *Checker) refused(r *Read, report func(rule, format string, args ...any)
 	}
 }
 
-// wasGood reports whether the secret that was shown had come to the edge, since nothing was broken for long enough after
-// its acknowledgement, and nothing was written that ends it.
+// wasGood reports whether the secret that was shown had come to the edge, and nothing was written that ends it.
 func (c *Checker) wasGood(r *Read) bool {
 	h := &c.histories[r.Key]
 	at, found := h.ackOf(r.Version)
-	return found && r.Start > at+c.limits.Converge && quiet(c.faults, at, at+c.limits.Converge) && !h.overtaken(r.Version, r.End)
+	return found && c.settled(at, r.Start) && !h.overtaken(r.Version, r.End)
 }
 
-// hold asks for a hit where Redis has just gone away, which must change nothing. One miss
+// settled reports whether what was acknowledged at from had come to the edge by end: since then nothing was broken for
+// long enough.
+func (c *Checker) settled(from, end time.Duration) bool {
+	first := sort.Search(len(c.faults), func(i int) bool { return c.faults[i].end == 0 || c.faults[i].end >= from })
+	for _, f := range c.faults[first:] {
+		if f.begin > min(end, from+c.limits.Converge) {
+			break
+		}
+		if f.end == 0 {
+			return false
+		}
+		from = f.end
+	}
+	return end > from+c.limits.Converge
+}
+
+// hold asks for a hit where Redis has just gone away, which must change nothing. One other answer
 // can come of a write that was under way; two in a row can't.
 func (c *Checker) hold(r *Read, report func(rule, format string, args ...any)) {
 	if len(c.faults) == 0 || r.Edge == 0 || r.Refilling {
@@ -378,8 +400,6 @@ func quiet(faults []fault, begin, end time.Duration) bool {
 type Summary struct {
 	// Oldest is the age of the oldest answer: for how long it had been replaced.
 	Oldest time.Duration
-	// Strange counts misses of keys that were seen and not written since.
-	Strange int
 	// Inert counts answers of which it isn't certain which Envoy gave them.
 	Inert int
 }
@@ -388,5 +408,5 @@ type Summary struct {
 func (c *Checker) Summary() Summary {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return Summary{c.oldest, c.strange, c.inert}
+	return Summary{c.oldest, c.inert}
 }

@@ -91,7 +91,18 @@ func TestChecker(t *testing.T) {
 		{"came back, and the delete is not acknowledged", []event{put(1, 0, 1), hit(1, 2, 3), wrote(Delete, 2, 4, 5, Unknown), missed(6, 7), but(hit(1, 8, 9), "came back")}},
 		{"goes while it is asked for", []event{put(1, 0, 1), hit(1, 2, 3), del(2, 4, 5), missed(6, 8), hit(1, 7, 9)}},
 		{"written again", []event{put(1, 0, 1), hit(1, 2, 3), del(2, 4, 5), missed(6, 7), put(3, 8, 9), hit(3, 10, 11)}},
-		{"a miss that nothing explains", []event{put(1, 0, 1), hit(1, 2, 3), missed(4, 5), hit(1, 6, 7)}},
+		{"missed, but seen before", []event{put(1, 0, 1), hit(1, 2, 3), but(missed(4, 5), "missed"), hit(1, 6, 7)}},
+		{"missed in a fault, but seen before", []event{began(0, false), put(1, 1, 2), hit(1, 3, 4), but(missed(5, 6), "missed")}},
+		{"missed, and of unknown outcome", []event{wrote(Put, 1, 0, 1, Unknown), hit(1, 2, 3), but(missed(4, 5), "missed")}},
+		{"missed, and never seen", []event{put(1, 0, 1), missed(2001, 2002), but(missed(2002, 2003), "missed")}},
+		{"missed, and deleted before", []event{put(1, 0, 1), hit(1, 2, 3), del(2, 4, 5), missed(6, 7), put(3, 8, 9), missed(2009, 2010), but(missed(2010, 2011), "missed")}},
+		{"missed when all had settled", []event{began(0, false), put(1, 1, 2), ended(1000), missed(3000, 3001), but(missed(3001, 3002), "missed")}},
+		{"missed when nothing had settled", []event{began(0, false), put(1, 1, 2), ended(1000), began(2999, false), ended(4000), missed(6000, 6001), but(missed(6001, 6002), "missed")}},
+		{"missed in a fault after all had settled", []event{put(1, 0, 1), began(2002, false), but(missed(2003, 2004), "missed")}},
+		{"missed by an Envoy that starts", []event{put(1, 0, 1), through(0, Miss, 0, 5000, 5001)}},
+		{"missed while it is written", []event{put(1, 0, 1), hit(1, 2, 3), wrote(Put, 2, 4000, 4009, Unknown), missed(4001, 4002)}},
+		{"not in step for no reason", []event{put(1, 0, 1), but(through(1, Stale, 0, 5000, 5001), "missed")}},
+		{"not in step in a fault", []event{put(1, 0, 1), began(4000, false), through(1, Stale, 0, 5000, 5001), ended(6000), through(1, Bypass, 0, 8000, 8001)}},
 		{"a miss of an empty memory", []event{put(1, 0, 1), hit(1, 2, 3), del(2, 24, 25), refilling, hit(1, 32, 33)}},
 
 		{"too old", []event{began(0, false), put(1, 0, 1), put(2, 9, 10), hit(1, 4010, 4011), but(hit(1, 4011, 4012), "too old")}},
@@ -138,8 +149,7 @@ func TestCheckerHold(t *testing.T) {
 		events []event
 	}{
 		{"held", []event{put(1, 0, 1), began(5*second, true), hit(1, 5100, 5101), stale(6300), stale(6400)}},
-		{"one miss", []event{put(1, 0, 1), began(5*second, true), missed(5100, 5101), hit(1, 5102, 5103), missed(5104, 5105)}},
-		{"two misses", []event{put(1, 0, 1), began(5*second, true), missed(5100, 5101), but(missed(5102, 5103), "lost")}},
+		{"one that is stale", []event{put(1, 0, 1), began(5*second, true), stale(5100), hit(1, 5102, 5103), stale(5104)}},
 		{"not in step too early", []event{put(1, 0, 1), began(5*second, true), stale(5100), but(stale(5102), "lost")}},
 		{"not a fault of Redis", []event{put(1, 0, 1), began(5*second, false), stale(5100), stale(5102)}},
 		{"maybe deleted", []event{put(1, 0, 1), wrote(Delete, 2, 4990, 4999, Unknown), began(5*second, true), missed(5100, 5101), missed(5102, 5103)}},
@@ -248,7 +258,7 @@ func TestReached(t *testing.T) {
 
 func TestTargetsAndSummary(t *testing.T) {
 	c := NewChecker(2, testLimits)
-	for _, e := range []event{put(1, 0, 1), put(2, 2, 3), wrote(Put, 3, 4, 5, Unknown), hit(1, 20, 21), through(0, Unavailable, 0, 1, 2), hit(2, 22, 23), missed(24, 25)} {
+	for _, e := range []event{put(1, 0, 1), put(2, 2, 3), wrote(Put, 3, 4, 5, Unknown), hit(1, 20, 21), through(0, Unavailable, 0, 1, 2), hit(2, 22, 23)} {
 		e.do(c)
 	}
 	for _, tt := range []struct {

@@ -84,7 +84,7 @@ func (r *reader) judge(got *Read, response *http.Response, body []byte) {
 		r.tags[got.Key] = tag
 	case response.StatusCode != http.StatusOK:
 		got.Answer, got.Detail = Unavailable, fmt.Sprintf("%d %q %.200q", response.StatusCode, got.Detail, body)
-	case got.Detail == "gatehouse; fwd=uri-miss":
+	case strings.HasPrefix(got.Detail, "gatehouse; fwd=uri-miss"):
 		got.Answer = Miss
 	case strings.HasPrefix(got.Detail, "gatehouse; fwd=stale"):
 		got.Answer = Stale

@@ -510,8 +510,8 @@ func (r *run) summary() {
 	r.printf("faults: %s\n", strings.Join(faults, ", "))
 	r.printf("operations: %d acknowledged (%.0f/s), %d of unknown outcome, %d not sent, %d lost by Redis\n",
 		count(&w[Acked]), float64(count(&w[Acked]))/seconds, count(&w[Unknown]), count(&w[Failed]), r.lostWrites)
-	r.printf("reads: %d (%.0f/s): %d hits, %d misses, %d stale to upstream, %d others to upstream, %d without an answer while Envoy was down; %d answers of no certain Envoy, %d misses without a write\n",
-		sum(a), float64(sum(a))/seconds, count(&a[Hit]), count(&a[Miss]), count(&a[Stale]), count(&a[Bypass]), count(&a[Unavailable]), s.Inert, s.Strange)
+	r.printf("reads: %d (%.0f/s): %d hits, %d misses, %d stale to upstream, %d others to upstream, %d without an answer while Envoy was down; %d answers of no certain Envoy\n",
+		sum(a), float64(sum(a))/seconds, count(&a[Hit]), count(&a[Miss]), count(&a[Stale]), count(&a[Bypass]), count(&a[Unavailable]), s.Inert)
 	d, l := &r.counts.devices, &r.counts.logins
 	r.printf("devices: %d secrets and revocations acknowledged, %d of unknown outcome; shown %d times: %d let in, %d refused, %d not verified, %d without an answer while Envoy was down\n",
 		count(&d[Acked]), count(&d[Unknown]), sum(l), count(&l[Hit]), count(&l[Refused]), count(&l[Unverified]), count(&l[Unavailable]))
