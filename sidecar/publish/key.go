@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"context"
 	"strings"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
@@ -23,6 +24,19 @@ func canonical(key string) (string, error) {
 		return "", refuse("key %q: no edge looks it up, want %q", key, device+want)
 	}
 	return device + target, nil
+}
+
+// spelled is the stored key that key names: just this one, where another writer has stored it so though it isn't
+// canonical, and otherwise [canonical].
+func (p *Publisher) spelled(ctx context.Context, key string) (string, error) {
+	m := contract.ObjectMember(key)
+	if checkMember(m) == nil && wire.CanonicalKey(key) != key {
+		state, err := p.state(ctx, m)
+		if err != nil || state.there { //mutant:TestKeysOfOtherWriters err != nil
+			return key, err
+		}
+	}
+	return canonical(key)
 }
 
 // lookedUp is the target that the edge looks up for a request of target: Envoy cuts a fragment off, decodes

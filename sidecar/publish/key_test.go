@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/wire"
 )
 
 // Envoy asks for other keys than these, and the error says for which.
@@ -57,6 +60,35 @@ func TestEscapesAreOneKey(t *testing.T) {
 		s.Del(t.Context(), keys.ObjectKey("/%C3%A9"))
 		if known, err := s.p.Known(t.Context(), "/%c3%a9"); !known || err != nil {
 			t.Errorf("known, its record evicted: %v, %v", known, err)
+		}
+	})
+}
+
+// A record that another writer has stored under a key that isn't canonical can be read and deleted by that key, and
+// by no other.
+func TestKeysOfOtherWriters(t *testing.T) {
+	onBoth(t, func(t *testing.T, s server) {
+		for _, key := range []string{"/%c3%a9", "/a?b=2&a=1"} {
+			member := contract.ObjectMember(key)
+			foreign := contract.Object{ETag: `"x"`, ContentType: "a", Bodies: []contract.Body{{}}}
+			if _, err := s.p.write(t.Context(), replace, member, foreign.Fields()); err != nil {
+				t.Fatal(err)
+			}
+			if o, err := s.p.Get(t.Context(), key); err != nil || o.Key != key {
+				t.Errorf("get %s: %+v, %v", key, o, err)
+			}
+			if known, err := s.p.Known(t.Context(), key); !known || err != nil {
+				t.Errorf("%s is known: %v, %v", key, known, err)
+			}
+			if _, err := s.p.Get(t.Context(), wire.CanonicalKey(key)); !errors.Is(err, ErrNotFound) {
+				t.Errorf("get of its canonical key: %v, want ErrNotFound", err)
+			}
+			if got, err := s.p.Delete(t.Context(), key, 0); err != nil || got.Version != 2 {
+				t.Errorf("delete %s: %+v, %v; want version 2", key, got, err)
+			}
+			if known, err := s.p.Known(t.Context(), key); known {
+				t.Errorf("%s is known after its deletion: %v, %v", key, known, err)
+			}
 		}
 	})
 }

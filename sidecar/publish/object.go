@@ -91,8 +91,9 @@ func (o *Object) check() (err error) {
 // Delete makes the edges forget key, if version is newer than the stored one; 0 means
 // the next one. A key that is not there gets its tombstone too: a put that is on its
 // way with an older version must not bring the object back. [Publisher.Known] tells whether it is.
+// Of a key that another writer has stored in just this spelling it deletes that record, see [Publisher.List].
 func (p *Publisher) Delete(ctx context.Context, key string, version uint64) (Receipt, error) {
-	key, err := canonical(key)
+	key, err := p.spelled(ctx, key)
 	if err != nil {
 		return Receipt{}, fmt.Errorf("delete object: %w", err)
 	}
@@ -109,7 +110,7 @@ func (p *Publisher) Delete(ctx context.Context, key string, version uint64) (Rec
 // Known reports whether an object may be at key: its record is there and no tombstone, or the log has it
 // though its record is gone, which Redis has evicted then, or which was a tombstone that has expired.
 func (p *Publisher) Known(ctx context.Context, key string) (bool, error) {
-	key, err := canonical(key)
+	key, err := p.spelled(ctx, key)
 	if err == nil {
 		err = p.reads(ctx)
 	}
@@ -126,7 +127,7 @@ func (p *Publisher) Known(ctx context.Context, key string) (bool, error) {
 // Get reads the object at key; [ErrNotFound] if there is none, [ErrCorrupt] if what is
 // stored is not an object of the contract.
 func (p *Publisher) Get(ctx context.Context, key string) (contract.Object, error) {
-	key, err := canonical(key)
+	key, err := p.spelled(ctx, key)
 	if err != nil {
 		return contract.Object{}, fmt.Errorf("get object: %w", err)
 	}

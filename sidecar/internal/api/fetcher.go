@@ -28,7 +28,8 @@ const (
 // Mirror is where objects are, and go.
 type Mirror interface {
 	Get(key string) (contract.Object, bool)
-	Generation(key string) uint64
+	Stored(key string) string
+	Generation(stored string) uint64
 	ApplyRead(o contract.Object, generation uint64) mirror.Result
 }
 
@@ -119,8 +120,9 @@ func (r *Redis) read(key string) (fetched, error) {
 	}
 	var result mirror.Result
 	for range 2 {
-		generation := r.mirror.Generation(key)
-		fields, err := r.client.HGetAll(ctx, r.shards.KeysOf(key).ObjectKey(key)).Result()
+		stored := r.mirror.Stored(key) //mutant:TestFetchOfAnotherSpelling key
+		generation := r.mirror.Generation(stored)
+		fields, err := r.client.HGetAll(ctx, r.shards.KeysOf(stored).ObjectKey(stored)).Result()
 		if err != nil {
 			return fetched{}, fmt.Errorf("read %q: %w", key, err)
 		}
@@ -131,14 +133,19 @@ func (r *Redis) read(key string) (fetched, error) {
 		if err != nil {
 			return r.gone(key), r.corrupt(key, err)
 		}
-		o.Key = key
+		o.Key = stored
 		result = r.mirror.ApplyRead(o, generation)
+		o.Key = key
+		if newest, found := r.mirror.Get(key); found {
+			return fetched{newest, true}, nil
+		}
+		if r.mirror.Stored(key) != stored { //mutant:TestFetchOfAnotherSpelling false
+			result = mirror.Overtaken // by a write of another spelling
+			continue
+		}
 		switch result {
 		case mirror.Stored, mirror.NotAdmitted, mirror.TooLarge, mirror.Unchanged:
 			return fetched{o, true}, nil
-		}
-		if newer, found := r.mirror.Get(key); found {
-			return fetched{newer, true}, nil
 		}
 		if result != mirror.NotNewer && result != mirror.Overtaken || o.Deleted {
 			return r.gone(key), nil

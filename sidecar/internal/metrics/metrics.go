@@ -49,6 +49,7 @@ type Metrics struct {
 	MirrorLeftOut prometheus.Gauge
 	MirrorBytes   prometheus.Gauge
 	MirrorBudget  prometheus.Gauge
+	Collisions    prometheus.Counter
 
 	// Credentials.
 	Credentials   prometheus.Gauge
@@ -102,6 +103,7 @@ func New() *Metrics {
 		MirrorLeftOut: f.gauge("gatehouse_mirror_left_out_objects", "Objects that Redis has and the edge had no room for."),
 		MirrorBytes:   f.gauge("gatehouse_mirror_bytes", "What they take of the memory budget."),
 		MirrorBudget:  f.gauge("gatehouse_mirror_budget_bytes", "The memory budget, --memory.bytes."),
+		Collisions:    f.counter("gatehouse_key_collisions_total", "Objects written or read while Redis has another one whose key is the same to the edge."),
 
 		Credentials:   f.gauge("gatehouse_credentials", "Credential records, without tombstones."),
 		Refused:       f.vector("gatehouse_credentials_refused_total", "Credential records that can let nobody in.", "reason", "corrupt", "cost", "permissions"),

@@ -99,7 +99,7 @@ func (m *Mirror) Sweep() {
 			if end := k.publishedMS + contract.TombstoneLife.Milliseconds(); end > now {
 				m.lifetimes.watch(key, end)
 			} else {
-				delete(m.known, key)
+				m.forget(key)
 			}
 			continue
 		}

@@ -71,13 +71,14 @@ type Mirror struct {
 	least   int64 // weight of the smallest object
 	shards  contract.Shards
 	seed    maphash.Seed
-	// tooLarge bounds what is logged of objects that are.
-	tooLarge rate.Sometimes
+	// These bound what is logged of objects over the budget, and of keys in several spellings.
+	tooLarge, collisions rate.Sometimes
 
-	mu          sync.Mutex // protects all below; held while the edge is called, so that it sees one order
-	cache       *otter.Cache[string, *contract.Object]
-	evicted     []string // by the cache, while Apply runs
+	mu          sync.Mutex                             // protects all below; held while the edge is called, so that it sees one order
+	cache       *otter.Cache[string, *contract.Object] // by stored key, as all below
+	evicted     []string                               // by the cache, while Apply runs
 	known       map[string]known
+	spellings   spellings
 	generations []uint64               // of each shard: its full resyncs
 	removals    [removalStripes]uint64 // how often a version was forgotten by Remove, of keys by their hash
 	lifetimes   lifetimes
@@ -109,10 +110,12 @@ type known struct {
 // New is an empty mirror.
 func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) (*Mirror, error) {
 	most := int64(max(c.Objects, 1))
+	sometimes := func() rate.Sometimes { return rate.Sometimes{First: 100, Interval: time.Second} }
 	mirror := &Mirror{
-		edge: edge, metrics: m, log: log, tooLarge: rate.Sometimes{First: 100, Interval: time.Second},
+		edge: edge, metrics: m, log: log, tooLarge: sometimes(), collisions: sometimes(),
 		budget: c.Bytes, least: min((c.Bytes+most-1)/most, maxLeast), // rounded up: never one object more
-		shards: c.Shards, seed: maphash.MakeSeed(), known: make(map[string]known), generations: make([]uint64, c.Shards.Count()), lifetimes: newLifetimes(),
+		shards: c.Shards, seed: maphash.MakeSeed(), known: make(map[string]known), spellings: make(spellings),
+		generations: make([]uint64, c.Shards.Count()), lifetimes: newLifetimes(),
 	}
 	var err error
 	mirror.cache, err = otter.New(&otter.Options[string, *contract.Object]{
@@ -137,8 +140,8 @@ func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) (*Mirror, er
 // weight is what o takes of the budget; an object at its limits weighs some 4 MiB.
 func (m *Mirror) weight(o *contract.Object) int64 { return max(int64(image.Footprint(o)), m.least) }
 
-// Apply makes o the version of its key, if it is newer than the known one. It keeps o's
-// bodies, which nobody may change from now on.
+// Apply makes o the version of its key, as Redis has it, if it is newer than the known one. The edge gets it at the
+// canonical key, see [Mirror.Stored]. It keeps o's bodies, which nobody may change from now on.
 func (m *Mirror) Apply(o contract.Object) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -146,7 +149,12 @@ func (m *Mirror) Apply(o contract.Object) {
 }
 
 func (m *Mirror) apply(o contract.Object) Result {
-	result := m.decide(&o)
+	stored := o.Key
+	o.Key = m.spell(stored)
+	result := m.decide(stored, &o)
+	if result == Stored || result == NotAdmitted || result == TooLarge {
+		m.reportCollision(stored, o.Key)
+	}
 	m.metrics.Applied.WithLabelValues(string(result)).Inc()
 	m.report()
 	return result
@@ -158,18 +166,18 @@ func (m *Mirror) report() {
 	m.metrics.MirrorBytes.Set(float64(m.bytes))
 }
 
-func (m *Mirror) decide(o *contract.Object) Result {
-	shard := m.shards.Of(o.Key)
+func (m *Mirror) decide(stored string, o *contract.Object) Result {
+	shard := m.shards.Of(stored)
 	generation := m.generations[shard]
-	before, found := m.known[o.Key]
+	before, found := m.known[stored]
 	if found && before.generation == generation && !before.expiring(time.Now()) {
 		if o.Version < before.version || //mutant:TestVersions false
 			o.Version == before.version && !m.replaces(o, before) {
 			return NotNewer
 		}
 	}
-	unchanged := before.generation != generation && before.place == held && m.has(o)
-	m.known[o.Key] = known{
+	unchanged := before.generation != generation && before.place == held && m.has(stored, o)
+	m.known[stored] = known{
 		version: o.Version, generation: generation, shard: uint8(shard), place: before.place,
 		deleted: o.Deleted, publishedMS: o.PublishedMS, ttlMS: o.TTLMS,
 	}
@@ -177,26 +185,26 @@ func (m *Mirror) decide(o *contract.Object) Result {
 	case unchanged:
 		return Unchanged
 	case o.Deleted:
-		m.release(o.Key)
-		m.lifetimes.watch(o.Key, o.PublishedMS+contract.TombstoneLife.Milliseconds())
+		m.release(stored)
+		m.lifetimes.watch(stored, o.PublishedMS+contract.TombstoneLife.Milliseconds())
 		return Deleted
 	case ended(o, time.Now()):
-		m.release(o.Key)
+		m.release(stored)
 		return Expired
 	}
 	if o.TTLMS > 0 {
-		m.lifetimes.watch(o.Key, o.PublishedMS+o.TTLMS+expiryGrace.Milliseconds())
+		m.lifetimes.watch(stored, o.PublishedMS+o.TTLMS+expiryGrace.Milliseconds())
 	}
 	switch {
 	case m.weight(o) > m.budget:
 		m.tooLarge.Do(func() {
-			m.log.Warn("object over the memory budget skipped", "key", o.Key, "version", o.Version,
+			m.log.Warn("object over the memory budget skipped", "key", stored, "version", o.Version,
 				"bytes", m.weight(o), "budget_bytes", m.budget)
 		})
-		m.release(o.Key)
-		m.put(o.Key, leftOut)
+		m.release(stored)
+		m.put(stored, leftOut)
 		return TooLarge
-	case !m.store(o):
+	case !m.store(stored, o):
 		return NotAdmitted
 	}
 	return Stored
@@ -211,7 +219,7 @@ func (m *Mirror) replaces(o *contract.Object, before known) bool {
 	return before.place != held && !before.deleted
 }
 
-// Confirm reports whether what is known of o's key is just this write; then it is met by a full
+// Confirm reports whether what is known of o's key, as Redis has it, is just this write; then it is met by a full
 // resync. o needs no bodies: two writes of one version, time and entity-tag would have the same.
 func (m *Mirror) Confirm(o contract.Object) bool {
 	m.mu.Lock()
@@ -235,92 +243,96 @@ func (m *Mirror) Confirm(o contract.Object) bool {
 }
 
 // has reports whether the mirror holds just this write.
-func (m *Mirror) has(o *contract.Object) bool {
-	entry, found := m.cache.GetEntryQuietly(o.Key)
+func (m *Mirror) has(stored string, o *contract.Object) bool {
+	entry, found := m.cache.GetEntryQuietly(stored)
 	return found && !o.Deleted && equal(entry.Value, o)
 }
 
 // store puts o into the cache, and what the cache makes of it to the edge. It reports
 // whether o stayed.
-func (m *Mirror) store(o *contract.Object) bool {
-	m.cache.Set(o.Key, o)
+func (m *Mirror) store(stored string, o *contract.Object) bool {
+	m.cache.Set(stored, o)
 	m.bytes += m.weight(o)
 	// A pass of the cache's maintenance may leave work undone.
 	for m.cache.CleanUp(); m.cache.WeightedSize() > uint64(m.budget); {
 		m.cache.CleanUp()
 	}
-	for _, key := range m.evicted {
-		if key != o.Key {
+	for _, other := range m.evicted {
+		if other != stored {
 			m.metrics.Evicted.WithLabelValues("budget").Inc()
 		}
-		m.put(key, leftOut)
-		m.edge.DeleteObject(key)
+		m.put(other, leftOut)
+		m.settle(m.canonical(other))
 	}
-	stays := !slices.Contains(m.evicted, o.Key)
+	stays := !slices.Contains(m.evicted, stored)
 	m.evicted = m.evicted[:0]
 	if stays {
-		m.put(o.Key, held)
-		m.edge.PutObject(o)
+		m.put(stored, held)
+		m.settle(o.Key)
 	}
 	return stays
 }
 
-// release takes the object at key from the cache and the edge, if it is there.
-func (m *Mirror) release(key string) {
-	if m.known[key].place == held {
-		m.cache.Invalidate(key)
-		m.edge.DeleteObject(key)
+// release takes the object that is stored as that from the cache, and from the edge, if it is there.
+func (m *Mirror) release(stored string) {
+	was := m.known[stored].place
+	if was == held {
+		m.cache.Invalidate(stored)
 	}
-	m.put(key, nowhere)
+	m.put(stored, nowhere)
+	if key := m.canonical(stored); was == held || m.spellings[key] != nil {
+		m.settle(key)
+	}
 }
 
-// put says where the object at key is.
-func (m *Mirror) put(key string, at place) {
-	k := m.known[key]
+// put says where the object that is stored as that is.
+func (m *Mirror) put(stored string, at place) {
+	k := m.known[stored]
 	if k.place == at {
 		return
 	}
 	m.counts[k.place]--
 	m.counts[at]++
 	k.place = at
-	m.known[key] = k
+	m.known[stored] = k
 }
 
-// forget drops what is known of key.
-func (m *Mirror) forget(key string) {
-	m.release(key)
-	delete(m.known, key)
+// forget drops what is known of a stored key.
+func (m *Mirror) forget(stored string) {
+	m.release(stored)
+	delete(m.known, stored)
+	m.unspell(stored)
 }
 
-// Remove takes the object at key away, and its version is forgotten: Redis no longer has
+// Remove takes the object away that is stored as that, and its version is forgotten: Redis no longer has
 // the key, or nothing that can be read.
-func (m *Mirror) Remove(key string) {
+func (m *Mirror) Remove(stored string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.forget(key)
-	m.removals[m.stripe(key)]++ //mutant:TestReadBeforeRemoval deleted
+	m.forget(stored)
+	m.removals[m.stripe(stored)]++ //mutant:TestReadBeforeRemoval deleted
 	m.report()
 }
 
-// Get is the object at key, if the mirror holds it and its lifetime has not ended. Its
+// Get is the object at a canonical key, if the mirror holds it and its lifetime has not ended. Its
 // bodies belong to the mirror. It counts as a use.
 func (m *Mirror) Get(key string) (contract.Object, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	o, found := m.cache.GetIfPresent(key)
+	o, found := m.cache.GetIfPresent(m.stored(key))
 	if !found || ended(o, time.Now()) {
 		return contract.Object{}, false
 	}
 	return *o, true
 }
 
-// Used counts a use of each key, as often as it is named: the edge served them without
+// Used counts a use of each canonical key, as often as it is named: the edge served them without
 // asking. It is what decides which objects stay when the budget is full.
 func (m *Mirror) Used(keys []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, key := range keys {
-		m.cache.GetIfPresent(key)
+		m.cache.GetIfPresent(m.stored(key))
 	}
 }
 

@@ -25,14 +25,14 @@ func (s Shard) BeginResync() {
 	s.generations[s.shard]++
 }
 
-// Unmet are the keys of what the shard's resync has not met yet. Deletions count, too.
+// Unmet are the keys in Redis of what the shard's resync has not met yet. Deletions count, too.
 func (s Shard) Unmet() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var keys []string
-	for key, k := range s.known {
+	for stored, k := range s.known {
 		if int(k.shard) == s.shard && k.generation != s.generations[s.shard] {
-			keys = append(keys, key)
+			keys = append(keys, stored)
 		}
 	}
 	return keys
@@ -42,10 +42,16 @@ func (s Shard) Unmet() []string {
 func (s Shard) EndResync() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key, k := range s.known {
+	var gone []string
+	for stored, k := range s.known {
 		if int(k.shard) == s.shard && k.generation != s.generations[s.shard] {
-			s.forget(key)
+			gone = append(gone, stored)
+			k.deleted = true // so that none of these takes another's place at the edge
+			s.known[stored] = k
 		}
+	}
+	for _, stored := range gone {
+		s.forget(stored)
 	}
 	s.report()
 }
@@ -56,12 +62,12 @@ const removalStripes = 1024
 
 func (m *Mirror) stripe(key string) uint64 { return maphash.String(m.seed, key) % removalStripes }
 
-// Generation changes with each full resync of the key's shard, and when versions are
+// Generation changes with each full resync of a stored key's shard, and when versions are
 // forgotten. Who reads Redis on their own account takes it before they read, for [Mirror.ApplyRead].
-func (m *Mirror) Generation(key string) uint64 {
+func (m *Mirror) Generation(stored string) uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.generations[m.shards.Of(key)] + m.removals[m.stripe(key)]
+	return m.generations[m.shards.Of(stored)] + m.removals[m.stripe(stored)]
 }
 
 // ApplyRead applies what was read from Redis by someone who does not follow the events:

@@ -1,0 +1,69 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+// TestSpellings has a writer that isn't ours store keys with escapes in lower case, by the script as the contract's page
+// tells. Both spellings are one key to clients; of two records the later counts, until it is deleted.
+func TestSpellings(t *testing.T) {
+	t.Parallel()
+	const shards = contract.Shards(8)
+	const upper, lower = "/v1/products/caf%C3%A9?lang=%C3%A9", "/v1/products/caf%c3%a9?lang=%c3%a9"
+	if shards.Of(upper) == shards.Of(lower) {
+		t.Fatal("want the spellings in two shards")
+	}
+	e := start(t, stack.Options{SidecarArgs: []string{fmt.Sprint("--redis.shards=", shards)}})
+	e.publisher = publish.New(e.redis, publish.Shards(int(shards)))
+	source, err := os.ReadFile("../sidecar/publish/write.lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(key, expiry string, fields ...any) {
+		t.Helper()
+		k, member := shards.KeysOf(key), contract.ObjectMember(key)
+		args := append([]any{"replace", "0", "beef", member.String(), expiry, k.EventsChannel(), "PUBLISH", ""}, fields...)
+		err := e.redis.Eval(t.Context(), string(source), []string{k.RecordKey(member), k.SeqKey(), k.LogKey(), k.EpochKey(), k.ChainKey()}, args...).Err()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	answered := func(when, body, status string) {
+		t.Helper()
+		await(t, when, patience, func() error {
+			for _, target := range []string{upper, lower, strings.ReplaceAll(lower, "?", "?a=1&")} {
+				a := e.send("GET " + target)
+				if got := a.header.Get("Cache-Status"); got != status || body != "" && a.body != body {
+					return fmt.Errorf("%s: got %d %q %s, want %q %s", target, a.status, a.body, got, body, status)
+				}
+			}
+			return nil
+		})
+	}
+	const hit, miss = "gatehouse; hit", "gatehouse; fwd=uri-miss"
+	write(lower, "0", "etag", `"1"`, "content-type", "text/plain", "body", "another writer's")
+	answered("stored in lower case", "another writer's", hit)
+	e.put(upper, "ours")
+	answered("a later one in upper case", "ours", hit)
+	write(lower, "0", "etag", `"2"`, "content-type", "text/plain", "body", "another writer's second")
+	answered("a later one in lower case", "another writer's second", hit)
+	if got := e.metric("gatehouse_key_collisions_total"); got != 2 {
+		t.Errorf("%v collisions counted, want 2", got)
+	}
+	if log := e.log("sidecar"); !strings.Contains(log, "two stored keys are one") {
+		t.Error("nothing is logged of the collision")
+	}
+	write(lower, "86400000", "deleted", "1")
+	answered("deleted in lower case", "ours", hit)
+	if _, err := e.publisher.Delete(t.Context(), upper, 0); err != nil {
+		t.Fatal(err)
+	}
+	answered("deleted in upper case", "", miss)
+}
