@@ -349,7 +349,7 @@ func (f *follower) count(t *testing.T, name string, labels ...string) float64 {
 	return metricstest.Value(t, f.metrics, name, labels...)
 }
 
-func miniredisServer(t *testing.T) server { return serverAt(t, miniredis.RunT(t).Addr()) }
+func miniredisServer(t *testing.T) server { return serverAt(t, expiring(t).Addr()) }
 
 func serverAt(t *testing.T, addr string) server {
 	client := redis.NewClient(&redis.Options{Addr: addr})
@@ -379,6 +379,14 @@ func expiring(t *testing.T) *miniredis.Miniredis {
 	return m
 }
 
+// sized is a size of a test's whole and short form.
+func sized(whole, short int) int {
+	if testing.Short() {
+		return short
+	}
+	return whole
+}
+
 // onBoth runs test against a miniredis and a redis-server.
 func onBoth(t *testing.T, test func(t *testing.T, s server)) {
 	for name, start := range map[string]func(t *testing.T) string{
@@ -386,6 +394,7 @@ func onBoth(t *testing.T, test func(t *testing.T, s server)) {
 		"redis-server": func(t *testing.T) string { return strings.TrimPrefix(redistest.Start(t), "redis://") },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // they mostly wait
 			test(t, serverAt(t, start(t)))
 		})
 	}

@@ -1,7 +1,6 @@
 package events_test
 
 import (
-	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -53,9 +52,8 @@ func TestDemotedAndPromoted(t *testing.T) {
 func TestWhatIsKnown(t *testing.T) {
 	address := strings.TrimPrefix(redistest.Start(t), "redis://")
 	s := serverAt(t, address)
-	for i := range 1100 { // more than a page of the log
-		s.put(t, fmt.Sprint("/", i))
-	}
+	s.put(t, "/0")  // sets the data epoch
+	s.fill(t, 1100) // more than a page of the log
 	if _, err := s.publish.Delete(t.Context(), "/7", 0); err != nil {
 		t.Fatal(err)
 	}

@@ -14,9 +14,10 @@ const (
 	leaseLife = 10 * time.Second
 	// leaseEvery is how often it is asked for, about.
 	leaseEvery = 100 * time.Millisecond
-	// fullEvery is how much is between two full resyncs, at least.
-	fullEvery = time.Second
 )
+
+// fullEvery is how much is between two full resyncs, at least. Tests shorten it.
+var fullEvery = time.Second
 
 // takeTurn waits until it is our turn to read all objects again, so that not all sidecars of a Redis that was
 // restarted do so at once: one after the other by a lease, or by chance. What comes of devices doesn't

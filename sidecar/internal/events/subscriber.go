@@ -23,14 +23,15 @@ import (
 )
 
 const (
-	// compareEvery is how often the position of Redis is compared with ours.
-	compareEvery = time.Second
 	// callTimeout bounds one call to Redis.
 	callTimeout = 5 * time.Second
 	minBackoff  = 50 * time.Millisecond
 	// maxBackoff is part of how long the edge takes to catch up when Redis is back.
 	maxBackoff = 250 * time.Millisecond
 )
+
+// compareEvery is how often the position of Redis is compared with ours. Tests shorten it.
+var compareEvery = time.Second
 
 // Sink takes what Redis says of one kind of record. It compares versions itself.
 type Sink[T any] interface {

@@ -98,9 +98,8 @@ func newFollowerWithHook(t *testing.T, s server, hook func()) *follower {
 func TestWrittenDuringResync(t *testing.T) {
 	const objects = 1100 // more than a page of the log
 	s := miniredisServer(t)
-	for i := range objects {
-		s.put(t, fmt.Sprint("/", i))
-	}
+	s.put(t, "/0") // sets the data epoch
+	s.fill(t, objects)
 	last := fmt.Sprint("/", objects-1)
 	f := newFollowerWithHook(t, s, func() { s.put(t, last) })
 	<-f.Synced()
@@ -303,7 +302,7 @@ func TestStress(t *testing.T) {
 		last := make([]uint64, 40)
 		for writer := range 4 {
 			wg.Go(func() {
-				for i := range 150 {
+				for i := range sized(150, 60) {
 					k := writer*10 + i%10
 					last[k] = s.put(t, fmt.Sprint("/", k))
 				}
