@@ -4,12 +4,14 @@ import (
 	"archive/tar"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -17,21 +19,24 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// built are the images as `make images` makes them, twice: with other directories and umasks.
-func built(t *testing.T) (first, second string) {
+// built are the images as `make images` makes them with this umask.
+func built(t *testing.T, umask string) string {
 	t.Helper()
-	for i, dir := range []*string{&first, &second} {
-		*dir = filepath.Join(t.TempDir(), "images")
-		cmd := exec.Command("bash", "-c", "umask "+[]string{"022", "077"}[i]+" && exec ../scripts/images.sh \"$0\"", *dir)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("scripts/images.sh: %v: %s", err, out)
-		}
+	dir := filepath.Join(t.TempDir(), "images")
+	cmd := exec.Command("bash", "-c", "umask "+umask+" && exec ../scripts/images.sh \"$0\"", dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("scripts/images.sh: %v: %s", err, out)
 	}
-	return first, second
+	return dir
 }
 
+// TestImages builds them once in the short form, else twice: with other directories and umasks.
 func TestImages(t *testing.T) {
-	first, second := built(t)
+	first := built(t, "077")
+	second := first
+	if !testing.Short() { // in short: TestLayerDependsOnContents
+		second = built(t, "022")
+	}
 	for _, img := range images {
 		t.Run(img.name, func(t *testing.T) {
 			for _, name := range []string{img.archive(), img.bom()} {
@@ -45,6 +50,36 @@ func TestImages(t *testing.T) {
 			checkBOM(t, img, first, oci)
 			checkDockerfile(t, img)
 		})
+	}
+}
+
+// TestLayerDependsOnContents packs the same files in other directories, made at other times and with other umasks.
+func TestLayerDependsOnContents(t *testing.T) {
+	packed := func(mode os.FileMode, at time.Time, text string) string {
+		root := t.TempDir()
+		for _, name := range []string{"b/program", "a"} {
+			path := filepath.Join(root, name)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o777&mode), os.WriteFile(path, []byte(text), 0o777&mode),
+				os.Chmod(path, 0o777&mode), os.Chtimes(path, at, at)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		layer, err := layerOf(root, time.Unix(1, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		digest, err := layer.Digest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return digest.String()
+	}
+	first := packed(0o755, time.Unix(2, 0), "x")
+	if second := packed(0o700, time.Unix(3, 0), "x"); second != first {
+		t.Errorf("got %s and %s for the same files, want one digest", first, second)
+	}
+	if other := packed(0o755, time.Unix(2, 0), "y"); other == first {
+		t.Error("got the same digest for other files")
 	}
 }
 
