@@ -38,15 +38,21 @@ func onBoth(t *testing.T, test func(t *testing.T, s server)) {
 		"redis-server": func(t *testing.T) string { return redistest.Start(t) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			options, err := redis.ParseURL(start(t))
-			if err != nil {
-				t.Fatal(err)
-			}
-			client := redis.NewClient(options)
-			t.Cleanup(func() { client.Close() })
-			test(t, server{client, New(client)})
+			t.Parallel()
+			test(t, serverAt(t, start(t)))
 		})
 	}
+}
+
+func serverAt(t *testing.T, url string) server {
+	t.Helper()
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := redis.NewClient(options)
+	t.Cleanup(func() { client.Close() })
+	return server{client, New(client)}
 }
 
 // events subscribes, and gives a function that waits for the next event.

@@ -18,10 +18,14 @@ import (
 // answer or long after it was given up, and memories emptied. Between any two operations every object is whole and no
 // older than before; at rest the memory is the image.
 func TestModel(t *testing.T) {
+	versions := uint64(3000)
+	if testing.Short() {
+		versions = 1000
+	}
 	for seed := range uint64(2) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			m := newModel(t, seed)
-			for version := uint64(1); version < 3000; version++ {
+			for version := uint64(1); version < versions; version++ {
 				m.step(version)
 			}
 			m.finish()
