@@ -29,6 +29,9 @@ LONG ?=
 RUN ?=
 FUZZ_SECONDS ?= 60
 FUZZ ?=
+# How the filter meets the proxy: own, or sdk for the Proxy-Wasm Go SDK; make wasm, and all that runs stacks with it.
+BINDING ?= own
+export BINDING
 short := $(if $(filter-out 0 no false,$(LONG)),,-short)
 
 GO ?= go
@@ -38,7 +41,7 @@ detach := $(if $(filter-out 0 no false,$(DETACH)),--detach)
 
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help run stop build test test-all unit e2e conformance fuzz chaos routers mutation loadtest bench-check check chart-check chart-readme images chart-e2e clean
+.PHONY: help run stop build wasm test test-all unit e2e conformance fuzz chaos routers mutation loadtest bench-check check chart-check chart-readme images chart-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -54,10 +57,13 @@ run: build ## start Redis, sidecar, upstream and Envoy with demo data; DETACH=1:
 stop: ## end what make run started
 	@if [ -x $(DEMO) ]; then exec $(DEMO) stop; else echo "nothing is built, so nothing runs"; fi
 
-build: ## build the filter and the programs into build/
-	@mkdir -p build
-	GO=$(GO) scripts/build-wasm.sh build/gatehouse.wasm
+build: wasm ## build the filter and the programs into build/
 	$(GO) build -trimpath -o build/ ./sidecar/cmd/... ./e2e/cmd/...
+
+wasm: ## build the filter; BINDING=sdk: by the Proxy-Wasm Go SDK, into build/gatehouse-sdk.wasm
+	@case $(BINDING) in own | sdk) ;; *) echo "BINDING=$(BINDING): want own or sdk" >&2; exit 2 ;; esac
+	@mkdir -p build
+	GO=$(GO) scripts/build-wasm.sh $(if $(filter sdk,$(BINDING)),build/gatehouse-sdk.wasm -tags=sdk,build/gatehouse.wasm)
 
 test: ## unit tests with -race and end-to-end suite, five minutes
 	@scripts/test.sh
@@ -67,6 +73,7 @@ test-all: ## the same with all that is long: whole suites, mutation, ten minutes
 
 unit: ## unit tests with -race, of all but the packages that need a stack; LONG=1: long ones, too
 	@$(GO) test -race $(short) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/e2e/chart$$' -e '/e2e/conformance$$')
+	@$(GO) test -run '^TestSDK$$' ./wasm-filter
 
 e2e: ## end-to-end suite, after make build; LONG=1: long tests, too; RUN=^TestCache$$
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && scripts/e2e.sh $(short) $(if $(RUN),-run '$(RUN)')
@@ -90,6 +97,7 @@ mutation: ## take out each check that is marked in the code, and see its test fa
 	@$(GO) run ./scripts/mutation $(MUTANT)
 
 loadtest: build ## measure on this machine: SCENARIO=304 PEERS=1 SECONDS=10; see loadtest/README.md
+	@$(if $(filter-out 0,$(PEERS)),$(MAKE) --no-print-directory wasm BINDING=sdk)
 	@scripts/loadtest.sh $(if $(SECONDS),--seconds=$(SECONDS)) # bash counts in a variable of this name
 
 bench-check: build ## measure the ratios of loadtest/limits.json, about a minute, and fail beyond them

@@ -27,6 +27,7 @@ stage gofmt formatted
 stage "go mod tidy" go mod tidy -diff
 stage "go vet" go vet ./...
 stage "go vet, wasm" for_wasm go vet ./wasm-filter/... ./wire
+stage "go vet, SDK" for_wasm go vet -tags=sdk ./wasm-filter
 stage staticcheck go run "$staticcheck" ./...
 stage links go run ./scripts/links
 stage shellcheck bash -c 'scripts/need.sh shellcheck shellcheck "it checks the scripts" && shellcheck -x scripts/*.sh .ci/run'

@@ -12,8 +12,20 @@ import (
 // TestExports builds the module and checks what the proxy can call: an export that it
 // knows is called for every request, and one that is missing is not called at all.
 func TestExports(t *testing.T) {
+	got := exports(t, buildModule(t))
+	want := []string{"_initialize", "memory", "proxy_abi_version_0_2_0", "proxy_on_configure",
+		"proxy_on_http_call_response", "proxy_on_memory_allocate", "proxy_on_request_body", "proxy_on_request_headers",
+		"proxy_on_tick"}
+	if slices.Sort(got); !slices.Equal(got, want) {
+		t.Errorf("got exports %q, want %q", got, want)
+	}
+}
+
+// buildModule is the module as the script builds it with flags.
+func buildModule(t *testing.T, flags ...string) []byte {
+	t.Helper()
 	out := filepath.Join(t.TempDir(), "gatehouse.wasm")
-	build := exec.Command("scripts/build-wasm.sh", out)
+	build := exec.Command("scripts/build-wasm.sh", append([]string{out}, flags...)...)
 	build.Dir = ".."
 	if text, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v: %s", err, text)
@@ -22,13 +34,7 @@ func TestExports(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := exports(t, module)
-	want := []string{"_initialize", "memory", "proxy_abi_version_0_2_0", "proxy_on_configure",
-		"proxy_on_http_call_response", "proxy_on_memory_allocate", "proxy_on_request_body", "proxy_on_request_headers",
-		"proxy_on_tick"}
-	if slices.Sort(got); !slices.Equal(got, want) {
-		t.Errorf("got exports %q, want %q", got, want)
-	}
+	return module
 }
 
 // exports are the names in the export section of a module (WebAssembly core

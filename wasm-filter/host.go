@@ -65,3 +65,10 @@ type host interface {
 	warn(message string)
 	critical(message string)
 }
+
+// What the bindings of host have in common.
+const (
+	guardGauge    = "gatehouse.guard"
+	claimsFilter  = "envoy.filters.http.jwt_authn" // whose metadata claims are in
+	callAuthority = "gatehouse"                    // of calls
+)

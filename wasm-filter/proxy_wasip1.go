@@ -1,3 +1,5 @@
+//go:build !sdk
+
 package main
 
 import (
@@ -12,10 +14,8 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// proxy is the host that the module runs in. Its buffers are used by one call and free
-// when that returns: the proxy has copied what it needs.
-type proxy struct {
-	place    [wire.PlaceSize]byte
+type proxy struct { // the host that the module runs in
+	place    [wire.PlaceSize]byte    // free when a call returns: the proxy has copied it
 	gauge    uint32                  // id of the guard's, 0 before it is used
 	counters [policy.Counters]uint32 // likewise of counters
 }
@@ -62,7 +62,7 @@ func (p *proxy) addGuard(n int64) error {
 
 func (p *proxy) defineGuard() (err error) {
 	if p.gauge == 0 {
-		p.gauge, err = abi.DefineGauge("gatehouse.guard")
+		p.gauge, err = abi.DefineGauge(guardGauge)
 	}
 	return err
 }
@@ -81,7 +81,7 @@ func (*proxy) source() []byte { return orNil(abi.Property("source\x00address")) 
 func (*proxy) filterState(name string) []byte { return orNil(abi.Property("filter_state\x00" + name)) }
 
 func (*proxy) claim(metadata, name string) string {
-	value := orNil(abi.Property("metadata\x00filter_metadata\x00envoy.filters.http.jwt_authn\x00" + metadata + "\x00" + name))
+	value := orNil(abi.Property("metadata\x00filter_metadata\x00" + claimsFilter + "\x00" + metadata + "\x00" + name))
 	return unsafe.String(unsafe.SliceData(value), len(value))
 }
 
@@ -110,7 +110,7 @@ func (*proxy) enter(stream uint32) bool {
 }
 
 func (*proxy) call(cluster, path string, body []byte, timeout time.Duration) (uint32, error) {
-	headers := headermap.Append(nil, [][2]string{{":method", "POST"}, {":path", path}, {":authority", "gatehouse"}})
+	headers := headermap.Append(nil, [][2]string{{":method", "POST"}, {":path", path}, {":authority", callAuthority}})
 	return abi.Call(cluster, headers, body, timeout)
 }
 

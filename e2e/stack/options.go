@@ -47,7 +47,9 @@ type Options struct {
 	SidecarArgs []string
 	// SidecarEnv is added to the sidecar's environment, NAME=value each.
 	SidecarEnv []string
-	// WasmPath is the filter. Default: build/gatehouse.wasm.
+	// Binding is how the filter meets the proxy, own or sdk. Default: $BINDING, else own.
+	Binding string
+	// WasmPath is the filter. Default: build/gatehouse.wasm, of the binding sdk build/gatehouse-sdk.wasm.
 	WasmPath string
 	// ConfigPath is what the stack's configuration is made from. Default: envoy/envoy.yaml.
 	ConfigPath string
@@ -108,7 +110,11 @@ func (o *Options) defaultPaths() error {
 	}
 	o.Dir = orDefault(o.Dir, filepath.Join(root, ".run", o.Name))
 	o.SidecarPath = orDefault(o.SidecarPath, filepath.Join(root, "build", "gatehouse-sidecar"))
-	o.WasmPath = orDefault(o.WasmPath, filepath.Join(root, "build", "gatehouse.wasm"))
+	module, build := "gatehouse.wasm", "run: make build"
+	if orDefault(o.Binding, os.Getenv("BINDING")) == "sdk" {
+		module, build = "gatehouse-sdk.wasm", "run: make wasm BINDING=sdk"
+	}
+	o.WasmPath = orDefault(o.WasmPath, filepath.Join(root, "build", module))
 	o.ConfigPath = orDefault(o.ConfigPath, filepath.Join(root, "envoy", "envoy.yaml"))
 	if o.EnvoyPath == "" {
 		if o.EnvoyPath, err = FindEnvoy(); err != nil {
@@ -122,7 +128,7 @@ func (o *Options) defaultPaths() error {
 	}
 	for _, need := range []struct{ path, remedy string }{
 		{o.SidecarPath, "run: make build"},
-		{o.WasmPath, "run: make build"},
+		{o.WasmPath, build},
 		{o.ConfigPath, "envoy/envoy.yaml is part of the repository"},
 		{o.EnvoyPath, "set ENVOY to Envoy's binary, or run: scripts/install-envoy.sh"},
 	} {

@@ -1,0 +1,63 @@
+//go:build sdk
+
+package main
+
+import (
+	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
+	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
+)
+
+// module is the one VM that this instance of the module is, and sdk its host.
+var (
+	sdk    = &proxy{}
+	module = newVM(sdk)
+)
+
+func init() {
+	proxywasm.SetPluginContext(func(id uint32) types.PluginContext { return &pluginContext{caller: caller{id: id}} })
+}
+
+// pluginContext implements types.PluginContext.
+type pluginContext struct {
+	types.DefaultPluginContext
+	caller
+}
+
+// OnPluginStart implements types.PluginContext.
+func (c *pluginContext) OnPluginStart(size int) types.OnPluginStartStatus {
+	sdk.begin(&c.caller)
+	return types.OnPluginStartStatus(module.configure(size))
+}
+
+// OnTick implements types.PluginContext.
+func (c *pluginContext) OnTick() {
+	sdk.begin(&c.caller)
+	sdk.askAgain()
+	module.tick()
+}
+
+// NewHttpContext implements types.PluginContext.
+func (*pluginContext) NewHttpContext(id uint32) types.HttpContext {
+	return &httpContext{caller: caller{id: id}}
+}
+
+// httpContext implements types.HttpContext.
+type httpContext struct {
+	types.DefaultHttpContext
+	caller
+}
+
+// OnHttpRequestHeaders implements types.HttpContext.
+func (c *httpContext) OnHttpRequestHeaders(_ int, endOfStream bool) types.Action {
+	sdk.begin(&c.caller)
+	return types.Action(module.requestHeaders(c.id, endOfStream))
+}
+
+// OnHttpRequestBody implements types.HttpContext.
+func (c *httpContext) OnHttpRequestBody(size int, endOfStream bool) types.Action {
+	sdk.begin(&c.caller)
+	return types.Action(module.requestBody(c.id, size, endOfStream))
+}
+
+// OnHttpStreamDone implements types.HttpContext.
+func (c *httpContext) OnHttpStreamDone() { sdk.end(&c.caller) }

@@ -1,0 +1,157 @@
+//go:build !race
+
+package main
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
+	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/proxytest"
+	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
+
+	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// wazeroMS is what the clock of proxytest's modules begins at, unix ms.
+const wazeroMS = 1_640_995_200_000
+
+// TestSDK runs the module of the SDK binding in the SDK's own host emulator. Not with -race, which makes a minute of the
+// seconds that the emulator compiles the module for.
+func TestSDK(t *testing.T) {
+	module := buildModule(t, "-tags=sdk")
+	t.Run("edge", func(t *testing.T) { testSDKEdge(t, startSDK(t, module, rules)) })
+	t.Run("push", func(t *testing.T) { testSDKPush(t, startSDK(t, module, `{"push_listener": true}`)) })
+}
+
+func startSDK(t *testing.T, module []byte, config string) proxytest.HostEmulator {
+	t.Helper()
+	vm, err := proxytest.NewWasmVMContext(module)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = vm.Close() })
+	h, reset := proxytest.NewHostEmulator(proxytest.NewEmulatorOption().WithVMContext(vm).
+		WithVMConfiguration([]byte(config)).WithProperty([]string{"source", "address"}, []byte("203.0.113.7:1234")))
+	t.Cleanup(reset)
+	if h.StartVM() != types.OnVMStartStatusOK || h.StartPlugin() != types.OnPluginStartStatusOK || h.GetTickPeriod() != tickMS {
+		t.Fatalf("not started: %q", h.GetCriticalLogs())
+	}
+	return h
+}
+
+func testSDKEdge(t *testing.T, h proxytest.HostEmulator) {
+	e := emulate(t, rules)
+	putObject(e, "/v1/products/1", 1024)
+	s := state
+	s.InStepMS = wazeroMS
+	e.records[place(wire.RegionState, 0)] = wire.AppendState(nil, &s)
+	for key, record := range e.records {
+		if err := proxywasm.SetSharedData(key, record, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.Tick()
+	for _, tt := range []struct {
+		path   string
+		more   [2]string
+		status uint32 // 0: goes upstream
+		size   int
+	}{
+		{"/v1/products/1", [2]string{"accept", "*/*"}, 200, 1024},
+		{"/v1/products/1", [2]string{"if-none-match", `"a"`}, 304, 0},
+		{"/none", [2]string{"accept", "*/*"}, 0, 0},
+		{"/v1/telemetry", [2]string{"x-device-id", "another"}, 401, -1},
+	} {
+		id := h.InitializeHttpContext()
+		action := h.CallOnRequestHeaders(id, device(tt.path, tt.more), true)
+		got := h.GetSentLocalResponse(id)
+		if tt.status == 0 {
+			if got != nil || action != types.ActionContinue {
+				t.Errorf("%s: got %+v, %v; want it to go upstream", tt.path, got, action)
+			}
+			continue
+		}
+		if got == nil || action != types.ActionPause || got.StatusCode != tt.status || tt.size >= 0 && len(got.Data) != tt.size {
+			t.Errorf("%s %v: got %+v, %v; want %d of %d bytes", tt.path, tt.more, got, action, tt.status, tt.size)
+		}
+		h.CompleteHttpContext(id)
+	}
+	testSDKCalls(t, h)
+}
+
+// testSDKCalls has the stream end that a call is booked on: who waits for its answer gets that of a second call.
+func testSDKCalls(t *testing.T, h proxytest.HostEmulator) {
+	status := [][2]string{{":status", "200"}}
+	gone, waits := h.InitializeHttpContext(), h.InitializeHttpContext()
+	for _, id := range []uint32{gone, waits} {
+		if got := h.CallOnRequestHeaders(id, device("/v1/telemetry", [2]string{policy.DeviceHeader, "forged"}), true); got != types.ActionPause {
+			t.Fatalf("request %d: got action %v, want a pause", id, got)
+		}
+	}
+	calls := h.GetCalloutAttributesFromContext(gone)
+	if len(calls) != 1 || len(h.GetCalloutAttributesFromContext(waits)) != 0 {
+		t.Fatalf("got %d calls, want one", len(calls))
+	}
+	h.CompleteHttpContext(gone)
+	h.CallOnHttpCallResponse(calls[0].CalloutID, status, nil, allow())
+	if got := h.GetCurrentHttpStreamAction(waits); got != types.ActionPause {
+		t.Fatalf("got action %v: the emulator doesn't drop the answer", got)
+	}
+	h.Tick()
+	again := h.GetCalloutAttributesFromContext(proxytest.PluginContextID)
+	if len(again) != 1 || fmt.Sprint(again[0].Headers, again[0].Body) != fmt.Sprint(calls[0].Headers, calls[0].Body) {
+		t.Fatalf("got calls %v, want %v once more", again, calls)
+	}
+	request, err := wire.ParseVerifyRequest(again[0].Body)
+	if want := (wire.VerifyRequest{DeviceID: "dev", Secret: "s3cret", Source: "203.0.113.7"}); err != nil || request != want {
+		t.Errorf("got %+v, %v; want %+v", request, err, want)
+	}
+	h.CallOnHttpCallResponse(again[0].CalloutID, status, nil, allow())
+	headers := h.GetCurrentRequestHeaders(waits)
+	if h.GetCurrentHttpStreamAction(waits) != types.ActionContinue || !slices.Contains(headers, [2]string{policy.DeviceHeader, "dev"}) ||
+		slices.ContainsFunc(headers, func(x [2]string) bool { return x[0] == "x-device-token" || x[1] == "forged" }) {
+		t.Errorf("got %v, want it to go upstream with the device's identity and no secret", headers)
+	}
+	h.Tick()
+	// In the emulator a stream that is gone can still be entered, so it counts, too.
+	for counter, want := range map[policy.Counter]uint64{policy.CacheNotModified: 1, policy.AuthVerify: 2, policy.AuthAllow: 2} {
+		if got, err := h.GetCounterMetric(counter.String()); err != nil || got != want {
+			t.Errorf("%v: got %d, %v; want %d", counter, got, err, want)
+		}
+	}
+}
+
+// testSDKPush writes each record once: the emulator refuses a second writing without a compare-and-swap number.
+func testSDKPush(t *testing.T, h proxytest.HostEmulator) {
+	apply := func(batch []byte) *proxytest.LocalHttpResponse {
+		id := h.InitializeHttpContext()
+		h.CallOnRequestHeaders(id, [][2]string{{":method", "POST"}, {":path", "/v1/apply"}}, false)
+		h.CallOnRequestBody(id, batch[:10], false)
+		h.CallOnRequestBody(id, batch[10:], true)
+		return h.GetSentLocalResponse(id)
+	}
+	if got := apply(batch(7, 6)); got == nil || got.StatusCode != 409 {
+		t.Errorf("another epoch: got %+v, want 409", got)
+	}
+	e := emulate(t, rules)
+	putObject(e, "/v1/products/1", 1024)
+	bucket, _ := state.Keys.Place("/v1/products/1", state.ObjectBuckets)
+	object := e.records[place(wire.RegionObjects, bucket)]
+	first := wire.AppendOp(batch(7, 0), wire.RegionObjects, bucket, func(dst []byte) []byte { return append(dst, object...) })
+	if got := apply(first); got == nil || got.StatusCode != 200 {
+		t.Fatalf("takeover: got %+v, want 200", got)
+	}
+	if got, _, err := proxywasm.GetSharedData(place(wire.RegionObjects, bucket)); err != nil || string(got) != string(object) {
+		t.Errorf("got object %x, %v; want %x", got, err, object)
+	}
+	if got, err := h.GetGaugeMetric(guardGauge); err != nil || got != guardRaise+guardLower {
+		t.Errorf("got guard %d, %v; want it lowered after one batch", got, err)
+	}
+	state := wire.AppendOp(wire.BeginBatch(nil, 7, 7), wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &wire.State{Epoch: 7, InStepMS: 1}) })
+	if got := apply(state); got == nil || got.StatusCode != 200 {
+		t.Errorf("a state by its number: got %+v, want 200", got)
+	}
+}
