@@ -74,28 +74,43 @@ const pairsOfEnvoy = 2
 // direct_response, the least that an answer of Envoy's costs. Only Envoy's CPU counts: nothing
 // else is on the way of these requests, and what sidecar and Redis do all the time would weigh the
 // more the fewer there are. A request that is passed on is answered by a direct_response, too, so
-// that it costs nothing more. Envoy's worker has a core of its own.
-func (o *Options) ratios(ctx context.Context, n int, loads []workload.Workload, out *Recorder) ([]report.Pair, error) {
-	pairs := make([]stats.Pairs, len(loads))
+// that it costs nothing more. Envoy's worker has a core of its own. The modules of several bindings have an Envoy each, in
+// turn.
+func (o *Options) ratios(ctx context.Context, n int, loads []workload.Workload, bindings []binding, out *Recorder) ([]report.Pair, error) {
+	pairs := make([][]stats.Pairs, len(bindings))
+	for i := range pairs {
+		pairs[i] = make([]stats.Pairs, len(loads))
+	}
 	for done := 0; done < n; done += pairsOfEnvoy {
-		out.doing("pairs %d of %d", done+1, n)
-		if err := o.addRatios(ctx, pairs, min(n-done, pairsOfEnvoy), loads); err != nil {
-			return nil, err
+		for i, b := range bindings {
+			out.doing("%s: pairs %d of %d", b.subject, done+1, n)
+			if err := o.addRatios(ctx, pairs[i], min(n-done, pairsOfEnvoy), loads, b); err != nil {
+				return nil, err
+			}
 		}
 	}
-	all := make([]report.Pair, len(loads))
-	for i := range loads {
-		var err error
-		if all[i], err = pairOf(loads[i].Name, "gatehouse", directResponse, pairs[i]); err != nil {
-			return nil, err
+	var all []report.Pair
+	for i, load := range loads {
+		for j, b := range bindings {
+			pair, err := pairOf(load.Name, b.subject, directResponse, pairs[j][i])
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, pair)
 		}
 	}
 	return all, nil
 }
 
+// binding is how a module meets the proxy, and what it is called in the report.
+type binding struct{ name, subject string }
+
+// usual is the binding that users have, or the one that the run's environment asks for.
+var usual = binding{"", "gatehouse"}
+
 // addRatios adds n pairs of each of loads, by an Envoy of their own.
-func (o *Options) addRatios(ctx context.Context, pairs []stats.Pairs, n int, loads []workload.Workload) (err error) {
-	w, err := startWorld(ctx, o, worldOptions{name: "ratio", direct: true})
+func (o *Options) addRatios(ctx context.Context, pairs []stats.Pairs, n int, loads []workload.Workload, b binding) (err error) {
+	w, err := startWorld(ctx, o, worldOptions{name: "ratio", direct: true, binding: b.name})
 	if err != nil {
 		return err
 	}
@@ -105,7 +120,7 @@ func (o *Options) addRatios(ctx context.Context, pairs []stats.Pairs, n int, loa
 		return err
 	}
 	defer func() { err = errors.Join(err, together()) }()
-	subject, reference := target{"gatehouse", w.EdgeURL(), []proc.Server{w.envoy()}, nil, nil}, w.beside(directResponse, "direct")
+	subject, reference := target{b.subject, w.EdgeURL(), []proc.Server{w.envoy()}, nil, nil}, w.beside(directResponse, "direct")
 	for i, load := range loads {
 		if err := warm(ctx, load, subject); err != nil {
 			return err
@@ -120,7 +135,11 @@ func (o *Options) addRatios(ctx context.Context, pairs []stats.Pairs, n int, loa
 const directResponse = "direct_response 1 KiB"
 
 func ratio(ctx context.Context, o *Options, out *Recorder) (err error) {
-	out.Pairs, err = o.ratios(ctx, o.Pairs, ratioWorkloads(), out)
+	bindings := []binding{usual}
+	if o.Peers > 0 {
+		bindings = []binding{{"own", "gatehouse"}, {"sdk", "gatehouse, SDK"}}
+	}
+	out.Pairs, err = o.ratios(ctx, o.Pairs, ratioWorkloads(), bindings, out)
 	return err
 }
 
@@ -163,7 +182,7 @@ func (o *Options) within(ctx context.Context, limits []Limit, n int, out *Record
 			return nil, err
 		}
 	}
-	pairs, err := o.ratios(ctx, n, loads, out)
+	pairs, err := o.ratios(ctx, n, loads, []binding{usual}, out)
 	if err != nil {
 		return nil, err
 	}

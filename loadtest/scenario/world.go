@@ -43,6 +43,7 @@ type world struct {
 type worldOptions struct {
 	name     string
 	workers  int      // Envoy's, 0 for what the run says
+	binding  string   // of the module, "" for what the environment says
 	sidecar  []string // its arguments
 	services []string // kinds, besides the origin
 	cost     int      // bcrypt cost of the device's hash, 4 if it is 0: where a verdict is made once it doesn't matter
@@ -84,6 +85,7 @@ func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err
 	}
 	w.bench, err = start(ctx, stack.Options{
 		Name: wo.name, Concurrency: cmp.Or(wo.workers, o.Workers), Rules: worldRules, SidecarArgs: wo.sidecar, ReadyTimeout: time.Minute,
+		Binding:      wo.binding,
 		ModifyConfig: func(c *stack.Config) error { return w.modify(c, listeners, wo.direct, wo.change) },
 	}, func(ctx context.Context, p *publish.Publisher) error {
 		if err := seedSingles(ctx, p, wo.cost); err != nil || wo.seed == nil {
