@@ -30,18 +30,20 @@ func curl(t *testing.T, s *server) {
 
 // front is nginx as it comes: without proxy_http_version it asks upstreams by HTTP/1.0.
 const front = `
-daemon off; pid %[1]s/nginx.pid; error_log %[1]s/nginx.log;
+daemon off; master_process off; pid %[1]s/nginx.pid; error_log %[1]s/nginx.log;
 events {}
 http {
   access_log off;
   client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy; fastcgi_temp_path %[1]s/fastcgi; uwsgi_temp_path %[1]s/uwsgi;
   scgi_temp_path %[1]s/scgi;
-  server { listen %[2]s; location / { proxy_pass %[3]s; } }
+  proxy_cache_path %[1]s/cache keys_zone=cache:1m;
+  server { listen %[2]s; location / { %[4]s proxy_pass %[3]s; } }
 }
 `
 
-// nginx puts a real one in front of the edge.
-func nginx(t *testing.T, s *server) {
+// behindNginx puts a real one in front of the edge until the test ends, with these settings.
+func (s *server) behindNginx(t *testing.T, settings string) *server {
+	t.Helper()
 	program, err := exec.LookPath("nginx")
 	if err != nil {
 		if program, err = exec.LookPath("/usr/sbin/nginx"); err != nil {
@@ -58,7 +60,7 @@ func nginx(t *testing.T, s *server) {
 	}
 	dir := t.TempDir()
 	config := filepath.Join(dir, "nginx.conf")
-	if err := os.WriteFile(config, fmt.Appendf(nil, front, dir, address, s.EdgeURL()), 0o600); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(nil, front, dir, address, s.EdgeURL(), settings), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -69,6 +71,11 @@ func nginx(t *testing.T, s *server) {
 	t.Cleanup(func() { cancel(); _ = process.Wait() })
 	behind := &server{Stack: s.Stack, address: address, objects: s.objects}
 	behind.await(t, "GET /p/plain", func(r *response) bool { return r.status == http.StatusOK })
+	return behind
+}
+
+func nginx(t *testing.T, s *server) {
+	behind := s.behindNginx(t, "")
 	for _, c := range []testCase{
 		{"9110 7.7", "a hit", "GET /p/42", 200, "hit", `etag: "42"`},
 		{"9110 7.7", "a 304", "GET /p/42\nif-none-match: \"42\"", 304, "hit", `etag: "42"`},

@@ -258,6 +258,8 @@ func TestConformance(t *testing.T) {
 	t.Run("messages", func(t *testing.T) { each(t, s, messages, func(m message) string { return m.name }) })
 	t.Run("messages of HTTP/2", func(t *testing.T) { each(t, s, messages2, func(m message2) string { return m.name }) })
 	t.Run("connections", func(t *testing.T) { each(t, s, dialogues, func(d dialogue) string { return d.name }) })
+	t.Run("another representation", func(t *testing.T) { s.represented(t) })
+	t.Run("a lifetime", func(t *testing.T) { s.lifetime(t) })
 	t.Run("streams", func(t *testing.T) { streams(t, s) })
 	t.Run("pipelined hits", func(t *testing.T) { pipelinedHits(t, s) })
 	t.Run("older clients", func(t *testing.T) { olderClients(t, s) })
