@@ -1,0 +1,148 @@
+package e2e
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/e2e/redistest"
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+)
+
+// trimmer is the user who trims, with the permissions that the contract's page names.
+const trimmer = "trimmer"
+
+// documentedTrimmer makes it on each server, and gives what it has besides a writer's permissions.
+func documentedTrimmer(t *testing.T, cluster bool, servers ...*redistest.Server) (extra []string) {
+	t.Helper()
+	named := func(of, text string) []string {
+		found := regexp.MustCompile(of + "[^`]*`([^`]*)`").FindStringSubmatch(strings.Join(strings.Fields(text), " "))
+		if found == nil {
+			t.Fatalf("%s doesn't name what %s", contractDoc, of)
+		}
+		return strings.Fields(found[1])
+	}
+	users := section(t, "Redis itself")
+	writer, _, _ := strings.Cut(block(t, users, "text"), "\n")
+	user := append([]string{trimmer}, strings.Fields(writer)[3:]...) // ACL SETUSER writer …
+	extra = named(`permissions,`, section(t, "Trimming"))
+	if user = append(user, extra...); cluster {
+		user = append(user, named("Clients of a Cluster need", users)...)
+	}
+	for _, server := range servers {
+		acl(t, server.Client(t), user...)
+	}
+	return extra
+}
+
+// as is url for a user of that name, whose password is documented for writers.
+func as(user, url string) string {
+	return strings.Replace(url, "://", "://"+user+":writer-password@", 1)
+}
+
+// worn are keys of all shards, of which the log has entries of records that are gone, of objects that ended over a
+// day ago, and of others.
+func worn(t *testing.T, client redis.UniversalClient, shards contract.Shards) (gone, expired, kept []string) {
+	t.Helper()
+	p := publish.New(client, publish.Shards(int(shards)))
+	for i := range 48 {
+		key := fmt.Sprint("/v1/products/", i)
+		if _, err := p.Put(t.Context(), publish.Object{Key: key, Body: []byte("body"), ContentType: "text/plain", TTL: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		record := shards.KeysOf(key).ObjectKey(key)
+		var err error
+		switch i % 3 {
+		case 0:
+			gone = append(gone, key)
+			err = client.Del(t.Context(), record).Err() // as a tombstone's end does
+		case 1:
+			expired = append(expired, key)
+			err = client.HSet(t.Context(), record, contract.FieldPublished, time.Now().Add(-26*time.Hour).UnixMilli()).Err()
+		default:
+			kept = append(kept, key)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return gone, expired, kept
+}
+
+// TestTrimOfACluster trims the shards of a real Redis Cluster, of which each master has some, with just the documented
+// permissions.
+func TestTrimOfACluster(t *testing.T) {
+	t.Parallel()
+	const shards = contract.Shards(8)
+	cluster := redistest.StartCluster(t)
+	documentedTrimmer(t, true, append(cluster.Masters, cluster.Replica)...)
+	client, err := redisurl.Connect(cluster.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	gone, expired, kept := worn(t, client, shards)
+	out, err := gatehousectl(t, "trim", "--shards", "8", "--redis", as(trimmer, cluster.URL))
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, key := range gone {
+		if err := client.ZScore(t.Context(), shards.KeysOf(key).LogKey(), contract.ObjectMember(key).String()).Err(); err != redis.Nil {
+			t.Errorf("%s: its entry is there: %v", key, err)
+		}
+		floor, err := client.HGet(t.Context(), shards.KeysOf(key).ChainKey(), contract.ChainFloor).Uint64()
+		if err != nil || floor == 0 {
+			t.Errorf("%s: floor %d, %v", key, floor, err)
+		}
+	}
+	state := func(key string) string {
+		return client.HGet(t.Context(), shards.KeysOf(key).ObjectKey(key), contract.FieldDeleted).Val()
+	}
+	for _, key := range expired {
+		if state(key) != "1" {
+			t.Errorf("%s expired, and wasn't deleted", key)
+		}
+	}
+	for _, key := range kept {
+		if state(key) != "" || client.ZScore(t.Context(), shards.KeysOf(key).LogKey(), contract.ObjectMember(key).String()).Err() != nil {
+			t.Errorf("%s was trimmed", key)
+		}
+	}
+
+	// One master that evicts is enough to refuse.
+	if err := cluster.Masters[2].Client(t).ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := gatehousectl(t, "trim", "--shards", "8", "--redis", as(trimmer, cluster.URL)); err == nil || !strings.Contains(out, "allkeys-lru") {
+		t.Errorf("a master evicts: got %v: %s", err, out)
+	}
+}
+
+// TestTrimPermissions: what is documented is enough, and no less is.
+func TestTrimPermissions(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartServer(t)
+	admin := server.Client(t)
+	extra := documentedTrimmer(t, false, server)
+	if len(extra) < 5 {
+		t.Errorf("documented: %v", extra)
+	}
+	for _, permission := range extra {
+		worn(t, admin, 1)
+		acl(t, admin, trimmer, strings.Replace(permission, "+", "-", 1))
+		if out, err := gatehousectl(t, "trim", "--redis", as(trimmer, "redis://"+server.Address)); err == nil {
+			t.Errorf("without %s: %s; want an error, or it isn't needed", permission, out)
+		}
+		acl(t, admin, trimmer, permission)
+	}
+	out, err := gatehousectl(t, "trim", "--redis", as(trimmer, "redis://"+server.Address))
+	if err != nil {
+		t.Errorf("with the documented permissions: %v: %s", err, out)
+	}
+}
