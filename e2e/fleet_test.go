@@ -304,7 +304,7 @@ func TestFleetWithoutRedis(t *testing.T) {
 		}
 	}
 	for _, e := range f.edges {
-		if n := strings.Count(e.log("sidecar"), "shared verdicts can't be reached"); n != 2 {
+		if n := strings.Count(e.log("sidecar"), "shared verdicts are unavailable"); n != 2 {
 			t.Errorf("said %d times that Redis can't be reached, want once for each kind of call", n)
 		}
 	}
@@ -330,7 +330,7 @@ func TestFleetPermissions(t *testing.T) {
 	if _, sum := f.runs(); sum != 2*len(first) {
 		t.Errorf("%d runs of bcrypt without permission to share, want %d", sum, 2*len(first))
 	}
-	if warned := strings.Count(f.edges[0].log("sidecar"), "shared verdicts can't be reached"); warned != 1 {
+	if warned := strings.Count(f.edges[0].log("sidecar"), "shared verdicts are unavailable"); warned != 1 {
 		t.Errorf("warned %d times, want once: reading is permitted", warned)
 	}
 

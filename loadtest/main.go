@@ -31,8 +31,8 @@ var limits []byte
 // commandLine is what loadtest can be told.
 type commandLine struct {
 	Run    scenario.Options `cmd:"" default:"withargs" help:"Measure (the default)."`
-	Serve  service.Command  `cmd:"" help:"Run one of the services that are compared with; the scenarios start them."`
-	Flood  scenario.Flooder `cmd:"" hidden:"" help:"Send wrong credentials until told to stop; the scenario flood starts it."`
+	Serve  service.Command  `cmd:"" help:"Run a peer service; the scenarios start it."`
+	Flood  scenario.Flooder `cmd:"" hidden:"" help:"Send wrong credentials until stopped; the scenario flood starts it."`
 	Update updates.Command  `cmd:"" hidden:"" help:"Publish at a constant rate; growth starts it."`
 }
 

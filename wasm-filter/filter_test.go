@@ -648,7 +648,7 @@ func TestBadConfiguration(t *testing.T) {
 		want         string
 	}{
 		{"unknown field", `{"rules": [{"match": {"path": "/a"}, "cash": {}}]}`, 0, "rules[0].cash: unknown field"},
-		{"none", "", 0, "vm_config.configuration is refused"},
+		{"none", "", 0, "vm_config.configuration is invalid"},
 		{"the plugin's own", `{}`, 17, "configuration has 17 bytes: move what is in it to vm_config.configuration"},
 	}
 	for _, tt := range tests {

@@ -45,7 +45,7 @@ func (g *guard) lower() {
 		return
 	}
 	if err := g.host.addGuard(guardLower); err != nil {
-		g.host.warn("gatehouse: lower guard: " + err.Error() + ": objects are read from shared memory each time")
+		g.host.warn("gatehouse: lower guard: " + err.Error() + ": objects are read from shared memory for each request")
 	}
 	var value [wire.MinRecord]byte
 	binary.LittleEndian.PutUint64(value[:], g.host.guard())

@@ -65,7 +65,7 @@ func (v *vm) configure(size int) bool {
 	if v.edge == nil {
 		config, err := policy.ParseBytes(v.host.configuration())
 		if err != nil {
-			v.host.critical("gatehouse: vm_config.configuration is refused:\n" + indent(err.Error()))
+			v.host.critical("gatehouse: vm_config.configuration is invalid:\n" + indent(err.Error()))
 			return false
 		}
 		v.edge = policy.NewEdge(config)

@@ -19,9 +19,9 @@ import (
 
 // Options is what a run may choose, by flag or environment.
 type Options struct {
-	Scenario    string  `env:"SCENARIO" default:"all" help:"${scenarios} or all; several with commas between."`
+	Scenario    string  `env:"SCENARIO" default:"all" help:"${scenarios} or all; separate several by commas."`
 	Seconds     float64 `env:"SECONDS" help:"How long one measurement takes; 0 is the scenario's own default."`
-	Peers       int     `env:"PEERS" help:"1: compare with what users have instead, too."`
+	Peers       int     `env:"PEERS" help:"1: also measure alternatives."`
 	Out         string  `env:"OUT" default:"build/loadtest" help:"Directory for the report."`
 	Workers     int     `env:"WORKERS" help:"Envoy's workers, of nginx, too; 0 is half of the cores, at least 1."`
 	Connections int     `env:"CONNECTIONS" default:"32" help:"Connections of a closed loop, and at most of an open one."`

@@ -59,7 +59,7 @@ func (n Shards) Agree(stored string) error {
 		return nil
 	}
 	if _, err := parseNumber(ShardsKey, stored, 1); err != nil {
-		return fmt.Errorf("%w; delete it, and the next writer sets it", err)
+		return fmt.Errorf("%w; delete it: the next writer sets it", err)
 	}
 	return &ShardsError{Stored: stored, Ours: n.Count()}
 }

@@ -106,7 +106,7 @@ func (p *Publisher) write(ctx context.Context, mode string, m contract.Member, f
 		return Receipt{}, p.failed(ctx, err)
 	}
 	if len(reply) != 2 {
-		return Receipt{}, fmt.Errorf("the write script answered %d numbers, want 2", len(reply))
+		return Receipt{}, fmt.Errorf("the write script returned %d numbers, want 2", len(reply))
 	}
 	if reply[1] == 1 {
 		p.agreed.Store(false) // the shard was empty: what Redis had may be gone, the number of shards with it

@@ -163,7 +163,7 @@ func (f *failures) keep(err error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.errs) == maxFailures {
-		return fmt.Errorf("too many devices can't be revoked: %w", err)
+		return fmt.Errorf("too many devices could not be revoked: %w", err)
 	}
 	f.errs = append(f.errs, err)
 	return nil

@@ -29,15 +29,15 @@ func main() {
 }
 
 type commandLine struct {
-	Seconds  int               `env:"CHAOS_SECONDS" default:"60" help:"How long to break things."`
-	Seed     string            `env:"CHAOS_SEED" help:"Repeats the schedule of a run; without it, one is drawn and printed."`
+	Seconds  int               `env:"CHAOS_SECONDS" default:"60" help:"Duration of the faults."`
+	Seed     string            `env:"CHAOS_SEED" help:"Seed of the schedule, to repeat a run. Default: a random one, which is printed."`
 	Keys     int               `default:"200" help:"Keys that are written and read."`
 	Writes   int               `default:"800" help:"Writes a second."`
 	Reads    int               `default:"3000" help:"Reads a second."`
 	Readers  int               `default:"16" help:"Connections that read."`
-	Redis    chaos.Deployment  `env:"CHAOS_REDIS" default:"single" enum:"single,sentinel,cluster" help:"The Redis that is broken: ${enum}."`
-	Only     []chaos.FaultKind `help:"Break only these, for example 'sidecar killed'."`
-	FailFast bool              `help:"End with the first violation."`
+	Redis    chaos.Deployment  `env:"CHAOS_REDIS" default:"single" enum:"single,sentinel,cluster" help:"Deployment of Redis: ${enum}."`
+	Only     []chaos.FaultKind `help:"Inject only these faults, for example 'sidecar killed'."`
+	FailFast bool              `help:"Stop at the first violation."`
 	Workers  int               `default:"2" help:"Envoy's worker count."`
 	Envoy    string            `env:"ENVOY" help:"Envoy's binary (default: the one in .venv)."`
 	Sidecar  string            `help:"The sidecar's binary (default: build/gatehouse-sidecar)."`

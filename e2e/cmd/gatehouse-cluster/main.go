@@ -28,9 +28,9 @@ func main() {
 }
 
 type commandLine struct {
-	Preflight struct{} `cmd:"" help:"Say what the machine lacks."`
+	Preflight struct{} `cmd:"" help:"Print what the machine lacks."`
 	Run       struct {
-		Bin     string   `required:"" type:"existingdir" help:"Directory that scripts/k8s-build.sh has printed."`
+		Bin     string   `required:"" type:"existingdir" help:"Directory that scripts/k8s-build.sh printed."`
 		Image   []string `type:"existingfile" help:"Archive of an image to load."`
 		Command []string `arg:"" passthrough:"" help:"Command to run, with KUBECONFIG set: for example bash."`
 	} `cmd:"" help:"Run a command in a cluster."`

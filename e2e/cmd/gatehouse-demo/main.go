@@ -23,7 +23,7 @@ func main() {
 
 type commandLine struct {
 	Run  runCommand  `cmd:"" help:"Start a stack and publish demo data."`
-	Stop stopCommand `cmd:"" help:"Stop a stack that runs in the background, or elsewhere in the foreground."`
+	Stop stopCommand `cmd:"" help:"Stop a running stack."`
 }
 
 // output is where a command prints.

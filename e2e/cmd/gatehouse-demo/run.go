@@ -14,7 +14,7 @@ import (
 )
 
 type runCommand struct {
-	Stack        string `env:"STACK" default:"demo" help:"Name of the stack: several run side by side with other addresses."`
+	Stack        string `env:"STACK" default:"demo" help:"Name of the stack. Several stacks run side by side with different addresses."`
 	Edge         string `env:"EDGE" default:"127.0.0.1:8080" help:"Where clients connect."`
 	EnvoyAdmin   string `env:"ENVOY_ADMIN" default:"127.0.0.1:9901" help:"Envoy's admin address."`
 	SidecarAdmin string `env:"SIDECAR_ADMIN" default:"127.0.0.1:9090" help:"The sidecar's metrics and health."`
@@ -22,7 +22,7 @@ type runCommand struct {
 	Redis        string `env:"REDIS" default:"127.0.0.1:6380" help:"The embedded Redis."`
 	RedisURL     string `env:"REDIS_URL" help:"A Redis to use instead of the embedded one: redis://HOST:PORT, redis+sentinel://…, redis+cluster://…."`
 	Concurrency  int    `env:"CONCURRENCY" default:"2" help:"Envoy's worker count."`
-	Config       string `env:"CONFIG" help:"Envoy's configuration instead of envoy/envoy.yaml: a copy of that with rules of yours."`
+	Config       string `env:"CONFIG" help:"Envoy's configuration: a copy of envoy/envoy.yaml with your rules."`
 	Envoy        string `env:"ENVOY" help:"Envoy's binary (default: the one in .venv)."`
 	Detach       bool   `help:"Start in the background and return when it is ready."`
 	ReadyFD      int    `name:"ready-fd" hidden:"" help:"Where a background process tells its parent that it is ready."`

@@ -30,10 +30,10 @@ func main() {
 
 type commandLine struct {
 	Spellings uint64 `default:"40000" help:"How many spellings to send."`
-	Seed      string `help:"Repeats the spellings of a run; without it, one is drawn and printed."`
-	Only      string `help:"Sends this spelling of the seed only, and prints all answers."`
-	Workers   int    `default:"8" help:"How many send at the same time."`
-	Build     string `default:"build/routers" help:"Where scripts/routers.sh has put the routers."`
+	Seed      string `help:"Seed of the spellings, to repeat a run. Default: a random one, which is printed."`
+	Only      string `help:"Send only this spelling of the seed, and print all answers."`
+	Workers   int    `default:"8" help:"Concurrent senders."`
+	Build     string `default:"build/routers" help:"Directory into which scripts/routers.sh installed the routers."`
 	Envoy     string `env:"ENVOY" help:"Envoy's binary (default: the one in .venv)."`
 	Sidecar   string `help:"The sidecar's binary (default: build/gatehouse-sidecar)."`
 	Wasm      string `help:"The filter (default: build/gatehouse.wasm)."`

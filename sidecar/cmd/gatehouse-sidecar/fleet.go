@@ -25,6 +25,6 @@ func joinFleet(c *config.Config, m *metrics.Metrics, log *slog.Logger) (others c
 	if err != nil {
 		return nil, nil, fmt.Errorf("redis: %w", err)
 	}
-	log.Info("verdicts are shared with the sidecars that have the same secret")
+	log.Info("sharing verdicts with sidecars that have the same secret")
 	return fleet.New(secret, client, contract.Shards(c.Redis.Shards), m, log), func() { client.Close() }, nil
 }

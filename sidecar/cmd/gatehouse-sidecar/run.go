@@ -141,7 +141,7 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	case err := <-done:
 		return err
 	case <-time.After(drainTimeout):
-		return fmt.Errorf("not stopped after %v: calls or connections hang", drainTimeout)
+		return fmt.Errorf("did not stop within %v: calls or connections hang", drainTimeout)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 const maxConfig = 64 << 20
 
 type checkCmd struct {
-	File string `arg:"" help:"Envoy configuration, YAML or JSON, or what an Envoy's /config_dump prints; - is standard input."`
+	File string `arg:"" help:"Envoy configuration, YAML or JSON, or the output of Envoy's /config_dump; - is standard input."`
 	JSON bool   `name:"json" help:"Print the report as JSON."`
 }
 

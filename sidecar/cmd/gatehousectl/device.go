@@ -18,10 +18,10 @@ import (
 
 type devicePutCmd struct {
 	ID          string    `arg:"" help:"The device's id."`
-	SecretFile  string    `required:"" placeholder:"F" help:"The secret, 1 to 72 bytes; one line end after it is not part of it. - is standard input."`
-	Permissions []string  `sep:"," placeholder:"NAME" help:"Permissions of the device: just these, whatever it had before."`
+	SecretFile  string    `required:"" placeholder:"F" help:"The secret, 1 to 72 bytes, without one line end after it; - is standard input."`
+	Permissions []string  `sep:"," placeholder:"NAME" help:"Permissions of the device; they replace the previous ones."`
 	Cost        int       `default:"12" help:"bcrypt cost, 4 to 15: each step doubles the time of a verification."`
-	NotAfter    time.Time `placeholder:"TIME" help:"Refuse the device from then on, such as 2030-01-31T00:00:00Z; without it never, whatever held before."`
+	NotAfter    time.Time `placeholder:"TIME" help:"Refuse the device from then on, such as 2030-01-31T00:00:00Z. Default: never; this replaces the previous setting."`
 }
 
 // Run registers the device.
@@ -54,8 +54,8 @@ func (cmd *devicePutCmd) Run(c *console) error {
 
 type deviceRevokeCmd struct {
 	ID    string `arg:"" optional:"" help:"The device's id."`
-	Force bool   `help:"Also a device that Redis knows nothing of: edges that have it, as from before a loss of data, forget it."`
-	All   bool   `help:"Every device, those included that Redis has only an entry of the log of. Prints how many were revoked; those that were before don't count. Only device put, with its secret, lets a device in again."`
+	Force bool   `help:"Also revoke a device that is not in Redis, so that edges that still have it from before a loss of data forget it."`
+	All   bool   `help:"Revoke every device, also those of which Redis has only a log entry. Prints how many were revoked now. To accept a device again, run device put with its secret."`
 }
 
 // Run revokes the device, or all.

@@ -9,8 +9,8 @@ import (
 )
 
 type installModuleCmd struct {
-	Source      string `arg:"" help:"The filter's module, as the image has it."`
-	Destination string `arg:"" help:"File to make or replace, in a volume that Envoy reads."`
+	Source      string `arg:"" help:"The filter's module in the image."`
+	Destination string `arg:"" help:"File to create or replace, in a volume that Envoy reads."`
 }
 
 // Run copies the module so that nobody sees half of it. It is for the init container of a pod

@@ -20,11 +20,11 @@ import (
 )
 
 type putCmd struct {
-	Key         string        `arg:"" help:"Path, with the sorted query if there is one; @DEVICE/path for one device only."`
+	Key         string        `arg:"" help:"Path, with the sorted query if any; @DEVICE/path for one device only."`
 	File        string        `required:"" placeholder:"F" help:"The body, at most 1 MiB; - is standard input."`
-	ContentType string        `placeholder:"T" help:"Content type; guessed from the file's or key's extension, or the body, when absent."`
-	Version     uint64        `placeholder:"N" help:"Version, which must exceed the stored one; the next one when absent."`
-	TTL         time.Duration `name:"ttl" placeholder:"D" help:"How long the object is fresh, such as 90s; until it changes when absent."`
+	ContentType string        `placeholder:"T" help:"Content type. Default: guessed from the extension of file or key, or from the body."`
+	Version     uint64        `placeholder:"N" help:"Version, greater than the stored one. Default: the next one."`
+	TTL         time.Duration `name:"ttl" placeholder:"D" help:"How long the object is fresh, such as 90s. Default: until it changes."`
 }
 
 // Run publishes the object.
@@ -64,7 +64,7 @@ func guessType(file, key string, body []byte) string {
 type getCmd struct {
 	Key      string `arg:"" help:"The object's key."`
 	Encoding string `default:"identity" enum:"identity,gzip,br,zstd" help:"Which encoding: identity, gzip, br or zstd."`
-	Head     bool   `help:"Print what is known of the object instead of its body."`
+	Head     bool   `help:"Print the object's metadata instead of its body."`
 }
 
 // Run prints the body's bytes and nothing else, or with --head all but them.
@@ -110,8 +110,8 @@ func timestamp(ms int64) string {
 
 type deleteCmd struct {
 	Key     string `arg:"" help:"The object's key."`
-	Force   bool   `help:"Also a key that isn't there: a put that is on its way with an older version doesn't bring it back."`
-	Version uint64 `placeholder:"N" help:"Version, which must exceed the stored one; the next one when absent."`
+	Force   bool   `help:"Also delete a key that doesn't exist, so that a put in flight with an older version doesn't bring it back."`
+	Version uint64 `placeholder:"N" help:"Version, greater than the stored one. Default: the next one."`
 }
 
 // Run deletes the object.
@@ -123,7 +123,7 @@ func (cmd *deleteCmd) Run(c *console) error {
 				return err
 			}
 			if !known {
-				return fmt.Errorf("delete %q: %w; --force deletes it all the same", cmd.Key, publish.ErrNotFound)
+				return fmt.Errorf("delete %q: %w; use --force to write a tombstone", cmd.Key, publish.ErrNotFound)
 			}
 		}
 		receipt, err := p.Delete(ctx, cmd.Key, cmd.Version)

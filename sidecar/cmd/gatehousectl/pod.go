@@ -19,7 +19,7 @@ const (
 )
 
 type readyCmd struct {
-	URL string `default:"http://127.0.0.1:9090/readyz" placeholder:"URL" help:"What to ask. Default: ${default}, the sidecar here."`
+	URL string `default:"http://127.0.0.1:9090/readyz" placeholder:"URL" help:"URL to request. Default: ${default}, the local sidecar."`
 }
 
 // Run succeeds if the answer is 200, and else says what it is.

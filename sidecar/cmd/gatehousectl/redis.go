@@ -17,15 +17,15 @@ const defaultRedis = "redis://127.0.0.1:6379"
 // redisFlags say which Redis. The variables are the sidecar's, and for the URL one more, which goes first.
 type redisFlags struct {
 	URL                  string `name:"redis" placeholder:"URL" help:"Redis to write to and read from: redis://[user:password@]host:port[/db], unix:///path, redis+sentinel://host:26379,host/MASTER, redis+cluster://host:port,host; rediss… for TLS. Default: $$GATEHOUSE_REDIS, then $$GATEHOUSE_REDIS_URL, then redis://127.0.0.1:6379."`
-	Shards               int    `name:"shards" placeholder:"N" help:"Shards of the records, as all writers and sidecars count them. Default: $$GATEHOUSE_REDIS_SHARDS, then 1."`
+	Shards               int    `name:"shards" placeholder:"N" help:"Number of shards, the same for all writers and sidecars. Default: $$GATEHOUSE_REDIS_SHARDS, then 1."`
 	Username             string `name:"redis-username" placeholder:"NAME" help:"User, instead of one in the URL. Default: $$GATEHOUSE_REDIS_USERNAME."`
 	PasswordFile         string `name:"redis-password-file" placeholder:"F" help:"Password, instead of one in the URL. Default: $$GATEHOUSE_REDIS_PASSWORD_FILE."`
 	SentinelUsername     string `name:"redis-sentinel-username" placeholder:"NAME" help:"User for the sentinels. Default: $$GATEHOUSE_REDIS_SENTINEL_USERNAME."`
 	SentinelPasswordFile string `name:"redis-sentinel-password-file" placeholder:"F" help:"Password for the sentinels. Default: $$GATEHOUSE_REDIS_SENTINEL_PASSWORD_FILE."`
-	TLSCAFile            string `name:"redis-tls-ca-file" placeholder:"F" help:"Certificates to verify servers by. Default: $$GATEHOUSE_REDIS_TLS_CA_FILE, then the system's."`
-	TLSCertFile          string `name:"redis-tls-cert-file" placeholder:"F" help:"Certificate to show to servers. Default: $$GATEHOUSE_REDIS_TLS_CERT_FILE."`
-	TLSKeyFile           string `name:"redis-tls-key-file" placeholder:"F" help:"Its key. Default: $$GATEHOUSE_REDIS_TLS_KEY_FILE."`
-	TLSServerName        string `name:"redis-tls-server-name" placeholder:"NAME" help:"What servers' certificates must be for. Default: $$GATEHOUSE_REDIS_TLS_SERVER_NAME, then their hosts."`
+	TLSCAFile            string `name:"redis-tls-ca-file" placeholder:"F" help:"CA certificates that verify servers. Default: $$GATEHOUSE_REDIS_TLS_CA_FILE, then the system's."`
+	TLSCertFile          string `name:"redis-tls-cert-file" placeholder:"F" help:"Client certificate. Default: $$GATEHOUSE_REDIS_TLS_CERT_FILE."`
+	TLSKeyFile           string `name:"redis-tls-key-file" placeholder:"F" help:"Private key of the client certificate. Default: $$GATEHOUSE_REDIS_TLS_KEY_FILE."`
+	TLSServerName        string `name:"redis-tls-server-name" placeholder:"NAME" help:"Name that servers' certificates must have. Default: $$GATEHOUSE_REDIS_TLS_SERVER_NAME, then their hosts."`
 }
 
 // complete takes from the environment what no flag sets.

@@ -22,22 +22,22 @@ type cli struct {
 	Redis redisFlags `embed:""`
 
 	Put    putCmd    `cmd:"" help:"Publish an object."`
-	Get    getCmd    `cmd:"" help:"Print an object as it is stored."`
+	Get    getCmd    `cmd:"" help:"Print a stored object."`
 	Delete deleteCmd `cmd:"" help:"Make the edges forget an object."`
 	List   listCmd   `cmd:"" help:"List objects by key."`
 	Device struct {
-		Put    devicePutCmd    `cmd:"" help:"Register a device, or replace its credential; ends a revocation."`
+		Put    devicePutCmd    `cmd:"" help:"Register a device, or replace its credential. Ends a revocation."`
 		Revoke deviceRevokeCmd `cmd:"" help:"Refuse a device, or all, from now on; their records stay."`
 		List   deviceListCmd   `cmd:"" help:"List devices by id."`
 	} `cmd:"" help:"Manage device credentials."`
-	Trim trimCmd `cmd:"" help:"Remove what Redis keeps of objects and devices deleted over 24 hours ago, and delete objects that expired as long ago."`
+	Trim trimCmd `cmd:"" help:"Remove the log entries of objects and devices deleted over 24 hours ago, and delete objects that expired over 24 hours ago."`
 
 	Check checkCmd `cmd:"" help:"Check the Gatehouse filters of an Envoy configuration, offline."`
 
-	Ready      readyCmd      `cmd:"" help:"Succeed if the sidecar here is ready, or what a URL names, and say why not: for a probe."`
-	DrainEnvoy drainEnvoyCmd `cmd:"" help:"Have the Envoy here end each connection with its next answer: for a hook before its end."`
+	Ready      readyCmd      `cmd:"" help:"Succeed if the local sidecar, or a URL, is ready; otherwise print the reasons. For probes."`
+	DrainEnvoy drainEnvoyCmd `cmd:"" help:"Make the local Envoy close each connection with its next answer. For preStop hooks."`
 
-	InstallModule installModuleCmd `cmd:"" help:"Copy the filter's module into a volume: for an init container."`
+	InstallModule installModuleCmd `cmd:"" help:"Copy the filter's module into a volume. For init containers."`
 }
 
 // console is what commands work with.

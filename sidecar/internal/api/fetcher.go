@@ -116,7 +116,7 @@ func (r *Redis) read(key string) (fetched, error) {
 	case reads <- struct{}{}:
 		defer func() { <-reads }()
 	case <-ctx.Done():
-		return fetched{}, fmt.Errorf("read %q: %d other reads are under way, the most there may be: %w", key, cap(reads), ctx.Err())
+		return fetched{}, fmt.Errorf("read %q: %d other reads are in progress, the maximum: %w", key, cap(reads), ctx.Err())
 	}
 	var result mirror.Result
 	for range 2 {
@@ -152,7 +152,7 @@ func (r *Redis) read(key string) (fetched, error) {
 		}
 	}
 	if result == mirror.Overtaken {
-		return fetched{}, fmt.Errorf("read %q: overtaken twice by what was removed or read anew meanwhile", key)
+		return fetched{}, fmt.Errorf("read %q: overtaken twice by removals or newer reads", key)
 	}
 	return r.gone(key), nil
 }

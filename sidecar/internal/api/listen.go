@@ -47,15 +47,15 @@ func removeStale(path string) error {
 	case err != nil:
 		return err
 	case info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("%s is there and is not a socket: remove it, or listen elsewhere", path)
+		return fmt.Errorf("%s exists and is not a socket: remove it, or use another path", path)
 	}
 	c, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
 		c.Close()
-		return fmt.Errorf("somebody listens on %s already: another sidecar? Stop it, or listen elsewhere", path)
+		return fmt.Errorf("another process listens on %s, maybe another sidecar: stop it, or use another path", path)
 	}
 	if !errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("is anybody listening on %s? %w", path, err)
+		return fmt.Errorf("check for a listener on %s: %w", path, err)
 	}
 	return os.Remove(path)
 }

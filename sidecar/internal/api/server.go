@@ -111,7 +111,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	if err := <-stopped; err != nil {
 		server.Close()
-		s.log.Warn("calls were cut off when the sidecar stopped", "error", err)
+		s.log.Warn("calls aborted: the sidecar stops", "error", err)
 	}
 	return nil
 }

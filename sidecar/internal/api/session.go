@@ -18,7 +18,7 @@ type Sessions interface {
 	Keys() ([]byte, error)
 }
 
-var errTokenForToken = errors.New("a session is shown, want a device's secret: no token is given for a token")
+var errTokenForToken = errors.New("a token can't be exchanged for another one: want a device's secret")
 
 // session gives a token for a credential. It verifies the credential itself, and the token
 // names the very record that let the device in: a verdict at the edge, which may be a
@@ -45,8 +45,8 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 		got = "issued"
 		response.Body, err = s.token(request.DeviceID, result.Session, result.Permissions, result.NotAfter)
 		if err != nil { // its secret is one that keys can be made of, so this doesn't happen
-			s.log.Error("no token could be made", "error", err)
-			http.Error(w, "no token could be made", http.StatusInternalServerError)
+			s.log.Error("creating a token failed", "error", err)
+			http.Error(w, "creating a token failed", http.StatusInternalServerError)
 			return
 		}
 		// Else the bits of its permissions may have got other names before they were looked up.
@@ -80,8 +80,8 @@ func (s *Server) token(device, record string, permissions uint64, notAfter time.
 func (s *Server) keys(w http.ResponseWriter, _ *http.Request) {
 	keys, err := s.sessions.Keys()
 	if err != nil {
-		s.log.Error("no session keys could be made", "error", err)
-		http.Error(w, "no session keys could be made", http.StatusInternalServerError)
+		s.log.Error("creating session keys failed", "error", err)
+		http.Error(w, "creating session keys failed", http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Cache-Control", "max-age=60")

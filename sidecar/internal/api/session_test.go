@@ -69,7 +69,7 @@ func TestSessionIsVerified(t *testing.T) {
 	}
 	// No token for a token, however good.
 	status, answer := f.post(t, "/v1/session", wire.AppendVerifyRequest(nil, &wire.VerifyRequest{DeviceID: "d", Session: "7-1"}))
-	if status != http.StatusBadRequest || !strings.Contains(string(answer), "no token is given for a token") {
+	if status != http.StatusBadRequest || !strings.Contains(string(answer), "a token can't be exchanged") {
 		t.Errorf("got %d %q, want a refusal", status, answer)
 	}
 }

@@ -50,14 +50,14 @@ type Admin struct {
 // Memory bounds what the edge holds.
 type Memory struct {
 	Bytes    Bytes `env:"BYTES" default:"256MiB" placeholder:"SIZE" help:"Shared memory for objects. Default: ${default}."`
-	Objects  int   `env:"OBJECTS" default:"100000" placeholder:"N" help:"Most objects. Default: ${default}."`
-	Verdicts int   `env:"VERDICTS" default:"100000" placeholder:"N" help:"Most allow verdicts, and most deny verdicts. Default: ${default}."`
+	Objects  int   `env:"OBJECTS" default:"100000" placeholder:"N" help:"Maximum number of objects. Default: ${default}."`
+	Verdicts int   `env:"VERDICTS" default:"100000" placeholder:"N" help:"Maximum number of allow verdicts, and of deny verdicts. Default: ${default}."`
 }
 
 // Bcrypt bounds its cost.
 type Bcrypt struct {
-	Workers int           `env:"WORKERS" default:"0" placeholder:"N" help:"Runs of bcrypt at a time. Default: 0, half of the processors."`
-	Queue   int           `env:"QUEUE" default:"1024" placeholder:"N" help:"Verifications that may wait for a worker; one more is answered 503. Default: ${default}."`
+	Workers int           `env:"WORKERS" default:"0" placeholder:"N" help:"Concurrent runs of bcrypt. Default: 0, half of the processors."`
+	Queue   int           `env:"QUEUE" default:"1024" placeholder:"N" help:"Maximum number of verifications that wait for a worker; further ones get a 503. Default: ${default}."`
 	Wait    time.Duration `env:"WAIT" default:"1500ms" placeholder:"D" help:"How long a request waits for its verification, less than sidecar.timeout of the filter. Default: ${default}."`
 	MaxCost int           `env:"MAX_COST" default:"14" placeholder:"N" help:"Highest bcrypt cost; a record with a higher one is refused. Default: ${default}."`
 }
@@ -66,14 +66,14 @@ type Bcrypt struct {
 type Verdict struct {
 	AllowTTL   time.Duration `env:"ALLOW_TTL" default:"30s" placeholder:"D" help:"How long an allow verdict lives, ± 10 percent. Default: ${default}."`
 	DenyTTL    time.Duration `env:"DENY_TTL" default:"5s" placeholder:"D" help:"How long a deny verdict lives. Default: ${default}."`
-	PinTTL     time.Duration `env:"PIN_TTL" default:"1h" placeholder:"D" help:"How long a right secret is confirmed without bcrypt, at most; 0: not at all. Default: ${default}."`
-	SecretFile string        `env:"SECRET_FILE" placeholder:"FILE" help:"Secret of the fleet, at least 32 bytes; with it, sidecars share through Redis which secrets are right. Read at start."`
+	PinTTL     time.Duration `env:"PIN_TTL" default:"1h" placeholder:"D" help:"How long the sidecar remembers that bcrypt confirmed a secret, at most; 0: not at all. Default: ${default}."`
+	SecretFile string        `env:"SECRET_FILE" placeholder:"FILE" help:"Secret of the fleet, at least 32 bytes; with it, sidecars share verdicts through Redis. Read at start."`
 }
 
 // Limit bounds wrong secrets that cost bcrypt.
 type Limit struct {
-	Device int           `env:"DEVICE" default:"5" placeholder:"N" help:"Wrong secrets for one device from one address in the window; 0: no limit. Default: ${default}."`
-	Source int           `env:"SOURCE" default:"100" placeholder:"N" help:"Wrong secrets from one address in the window; 0: no limit. Default: ${default}."`
+	Device int           `env:"DEVICE" default:"5" placeholder:"N" help:"Maximum number of wrong secrets for one device from one address in the window; 0: no limit. Default: ${default}."`
+	Source int           `env:"SOURCE" default:"100" placeholder:"N" help:"Maximum number of wrong secrets from one address in the window; 0: no limit. Default: ${default}."`
 	Window time.Duration `env:"WINDOW" default:"1m" placeholder:"D" help:"The window of the limits. Default: ${default}."`
 }
 

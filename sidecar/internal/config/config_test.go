@@ -90,7 +90,7 @@ func TestProblems(t *testing.T) {
 		}},
 		{"TLS files without TLS", "redis: {tls_ca_file: ca.pem}", nil, []string{"redis.tls_ca_file: the url is not of TLS"}},
 		{"secret of the fleet", "verdict: {pin_ttl: 0s}", []string{"--verdict.secret-file=" + secret("short\n")}, []string{
-			"short.secret: a secret of 5 bytes, at least 32 are needed", "verdict.secret_file: has no use with verdict.pin_ttl 0",
+			"short.secret: a secret of 5 bytes, at least 32 are needed", "verdict.secret_file: has no effect with verdict.pin_ttl 0",
 		}},
 		{"large secret", "", []string{"--verdict.secret-file=" + secret(strings.Repeat("x", 4097))}, []string{"over 4096 bytes, too large for a secret"}},
 		{"no secret", "verdict: {secret_file: /no/such}", nil, []string{"verdict.secret_file: open /no/such"}},

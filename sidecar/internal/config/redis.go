@@ -10,16 +10,16 @@ import (
 // Redis is where records come from.
 type Redis struct {
 	URL                  string `env:"URL" default:"redis://127.0.0.1:6379/0" placeholder:"URL" help:"Redis: redis://[user:password@]host:port/db, unix:///path, redis+sentinel://host:26379,host/MASTER, redis+cluster://host:port,host; rediss… for TLS. Default: redis://127.0.0.1:6379/0."`
-	Shards               int    `env:"SHARDS" default:"1" placeholder:"N" help:"Shards of the records, as writers count them, 1 to 64. Default: ${default}."`
+	Shards               int    `env:"SHARDS" default:"1" placeholder:"N" help:"Number of shards, 1 to 64, the same for all writers. Default: ${default}."`
 	Username             string `env:"USERNAME" placeholder:"NAME" help:"User, instead of one in the URL."`
 	PasswordFile         string `env:"PASSWORD_FILE" placeholder:"FILE" help:"Password, read at each connection, instead of one in the URL."`
 	SentinelUsername     string `env:"SENTINEL_USERNAME" placeholder:"NAME" help:"User for the sentinels."`
 	SentinelPasswordFile string `env:"SENTINEL_PASSWORD_FILE" placeholder:"FILE" help:"Password for the sentinels, read at start."`
-	TLSCAFile            string `name:"tls-ca-file" env:"TLS_CA_FILE" placeholder:"FILE" help:"Certificates, PEM, to verify servers by; default: the system's."`
-	TLSCertFile          string `name:"tls-cert-file" env:"TLS_CERT_FILE" placeholder:"FILE" help:"Certificate, PEM, to show to servers; read at each connection."`
-	TLSKeyFile           string `name:"tls-key-file" env:"TLS_KEY_FILE" placeholder:"FILE" help:"Its key."`
-	TLSServerName        string `name:"tls-server-name" env:"TLS_SERVER_NAME" placeholder:"NAME" help:"What servers' certificates must be for; default: their hosts."`
-	PoolSize             int    `env:"POOL_SIZE" default:"16" placeholder:"N" help:"Most connections to one server, besides a subscription and a catch-up for each shard. Default: ${default}."`
+	TLSCAFile            string `name:"tls-ca-file" env:"TLS_CA_FILE" placeholder:"FILE" help:"CA certificates, PEM, that verify servers; default: the system's."`
+	TLSCertFile          string `name:"tls-cert-file" env:"TLS_CERT_FILE" placeholder:"FILE" help:"Client certificate, PEM; read at each connection."`
+	TLSKeyFile           string `name:"tls-key-file" env:"TLS_KEY_FILE" placeholder:"FILE" help:"Private key of the client certificate."`
+	TLSServerName        string `name:"tls-server-name" env:"TLS_SERVER_NAME" placeholder:"NAME" help:"Name that servers' certificates must have; default: their hosts."`
+	PoolSize             int    `env:"POOL_SIZE" default:"16" placeholder:"N" help:"Maximum number of connections to one server, besides a subscription and a catch-up for each shard. Default: ${default}."`
 }
 
 // Settings is how to connect.

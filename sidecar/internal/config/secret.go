@@ -43,7 +43,7 @@ func (v *Verdict) validate() (errs []error) {
 		errs = append(errs, fmt.Errorf("verdict.secret_file: %w", err))
 	}
 	if v.SecretFile != "" && v.PinTTL == 0 {
-		errs = append(errs, fmt.Errorf("verdict.secret_file: has no use with verdict.pin_ttl 0, by which nothing that bcrypt found counts later: give one of them"))
+		errs = append(errs, fmt.Errorf("verdict.secret_file: has no effect with verdict.pin_ttl 0: set only one of them"))
 	}
 	return errs
 }

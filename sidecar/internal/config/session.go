@@ -9,10 +9,10 @@ import (
 
 // Session is how tokens are made.
 type Session struct {
-	SecretFile string        `env:"SECRET_FILE" placeholder:"FILE" help:"Secret that the keys of tokens are made of, the same for all sidecars; read at start. Default: a random one, for a sidecar that runs alone."`
+	SecretFile string        `env:"SECRET_FILE" placeholder:"FILE" help:"Secret from which the keys of tokens are derived, the same for all sidecars; read at start. Default: a random one, for a single sidecar."`
 	TTL        time.Duration `env:"TTL" default:"10m" placeholder:"D" help:"Lifetime of a token, at most session.rotate. Default: ${default}."`
 	Rotate     time.Duration `env:"ROTATE" default:"24h" placeholder:"D" help:"How long one key signs. Default: ${default}."`
-	Issuer     string        `env:"ISSUER" default:"gatehouse" placeholder:"NAME" help:"The tokens' issuer, as Envoy's jwt_authn expects it. Default: ${default}."`
+	Issuer     string        `env:"ISSUER" default:"gatehouse" placeholder:"NAME" help:"Issuer of the tokens, as in Envoy's jwt_authn. Default: ${default}."`
 }
 
 // Bounds of the times. Envoy has the keys of a minute ago, and clocks differ, so a period

@@ -12,7 +12,7 @@ import (
 // Why an attempt got no worker.
 var (
 	errOverload = errors.New("too many verifications wait for a worker")
-	errUnwanted = errors.New("nobody asks for the verification any more")
+	errUnwanted = errors.New("no request waits for the verification any more")
 )
 
 // After restAfter runs for suspects that matched nothing, each further one is followed by a

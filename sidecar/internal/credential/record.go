@@ -183,7 +183,7 @@ func (v *Verifier) read(r *record, c *contract.Credential) string {
 func (v *Verifier) refuse(reason, id string, err error) string {
 	v.metrics.Refused.WithLabelValues(reason).Inc()
 	v.tell.Do(func() {
-		v.log.Warn("credential record refused: the device is let in nowhere", "device", id, "error", err)
+		v.log.Warn("credential record refused: the device can't authenticate", "device", id, "error", err)
 	})
 	return refusedRecord
 }
@@ -247,7 +247,7 @@ func (v *Verifier) mark(id string, before, after *record) {
 // warnCrowded warns, once all records were read, so that it can say how many there are.
 func (v *Verifier) warnCrowded() {
 	if v.crowded != nil && !slices.Contains(v.synced, false) {
-		v.log.Warn("the edge does not know all devices: a flood of unknown ones costs a call each", "devices", v.live, "error", v.crowded)
+		v.log.Warn("the edge does not know all devices: each unknown one costs a call", "devices", v.live, "error", v.crowded)
 	}
 }
 

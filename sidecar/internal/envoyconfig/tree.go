@@ -25,7 +25,7 @@ func parse(file []byte) (any, error) {
 	}
 	var second any
 	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
-		return nil, errors.New("has more than one YAML document, of which Envoy would read one")
+		return nil, errors.New("has more than one YAML document; Envoy reads only one")
 	}
 	return jsonTree(tree), nil
 }

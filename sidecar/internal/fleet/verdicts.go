@@ -213,9 +213,9 @@ func (v *Verdicts) call(breakers []breaker, shard int, kind string, commands fun
 	}
 	switch {
 	case changed && failed:
-		v.log.Warn("shared verdicts can't be reached: bcrypt runs here for what others may know", "call", kind, "shard", shard, "error", err)
+		v.log.Warn("shared verdicts are unavailable: bcrypt runs here", "call", kind, "shard", shard, "error", err)
 	case changed:
-		v.log.Info("shared verdicts can be reached again", "call", kind, "shard", shard)
+		v.log.Info("shared verdicts are available again", "call", kind, "shard", shard)
 	}
 	return !failed
 }

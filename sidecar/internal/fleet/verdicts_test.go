@@ -237,7 +237,7 @@ func TestRedisIsBack(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond) // yields the processor
 	}
-	if n := strings.Count(a.log.String(), "can be reached again"); n != 1 {
+	if n := strings.Count(a.log.String(), "are available again"); n != 1 {
 		t.Errorf("said %d times that it is back:\n%s", n, a.log)
 	}
 }

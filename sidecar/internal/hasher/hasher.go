@@ -115,7 +115,7 @@ func (p *Pool) kill(h *process, why error) (late bool) {
 	if took, ok := errors.AsType[*lateError](why); ok {
 		late = true
 		p.metrics.HashersKilled.Inc()
-		p.log.Warn("a hasher gave no answer in time: killed, and bcrypt runs elsewhere", "pid", h.command.Process.Pid,
+		p.log.Warn("a hasher gave no answer in time: killed, bcrypt runs elsewhere", "pid", h.command.Process.Pid,
 			"priority", h.priority, "deadline", took.after)
 	}
 	p.dying++
@@ -160,7 +160,7 @@ func (p *Pool) take(priority Priority) (*process, error) {
 		return free[last], nil
 	}
 	if p.dying >= maxDying {
-		return nil, fmt.Errorf("%d hashers were killed and are there still", p.dying)
+		return nil, fmt.Errorf("%d killed hashers have not exited", p.dying)
 	}
 	return start(p.program, priority)
 }

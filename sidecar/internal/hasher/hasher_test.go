@@ -199,7 +199,7 @@ func TestNoAnswer(t *testing.T) {
 func TestManyDying(t *testing.T) {
 	p, logs := newPool(t)
 	p.dying = maxDying
-	if err := p.Compare(hashOf(t, "right"), "right", nil); err != nil || len(p.free[Low]) != 0 || !strings.Contains(logs.String(), "8 hashers were killed") {
+	if err := p.Compare(hashOf(t, "right"), "right", nil); err != nil || len(p.free[Low]) != 0 || !strings.Contains(logs.String(), "8 killed hashers have not exited") {
 		t.Errorf("got %v, %d hashers and logs %s", err, len(p.free[Low]), logs)
 	}
 }

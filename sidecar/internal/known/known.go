@@ -67,7 +67,7 @@ type Sources struct {
 func Open(path string, log *slog.Logger) *Sources {
 	s := &Sources{path: path, log: log, wake: make(chan struct{}, 1)}
 	if err := s.open(); err != nil {
-		log.Warn("from where devices were let in is not kept across a restart", "file", path, "error", err)
+		log.Warn("addresses of authenticated devices will not survive a restart", "file", path, "error", err)
 		s.close()
 		s.before = nil
 		rand.Read(s.key[:]) // never fails
@@ -100,12 +100,12 @@ func lock(path string) (*os.File, error) {
 	}
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		file.Close()
-		return nil, fmt.Errorf("lock %s, which another process may have: %w", path, err)
+		return nil, fmt.Errorf("lock %s, which another process may hold: %w", path, err)
 	}
 	return file, nil
 }
 
-var errForeign = errors.New("no file of ours")
+var errForeign = errors.New("not a file of the sidecar")
 
 // read is what the file holds, oldest first. One that was cut short is read as far as it goes.
 func (s *Sources) read() ([]pair, error) {
@@ -114,7 +114,7 @@ func (s *Sources) read() ([]pair, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file", s.path)
+		return nil, fmt.Errorf("%s is not a regular file", s.path)
 	}
 	if most := int64(head + 4*maxPairs*pairSize); info.Size() > most {
 		return nil, errForeign
@@ -282,7 +282,7 @@ func (s *Sources) write() {
 		}
 	}
 	if err != nil {
-		s.log.Warn("from where devices were let in can't be kept any more, until the sidecar starts again", "file", s.path, "error", err)
+		s.log.Warn("addresses of authenticated devices are no longer saved, until the sidecar restarts", "file", s.path, "error", err)
 		s.close()
 	}
 }

@@ -198,7 +198,7 @@ func (m *Mirror) decide(stored string, o *contract.Object) Result {
 	switch {
 	case m.weight(o) > m.budget:
 		m.tooLarge.Do(func() {
-			m.log.Warn("object over the memory budget skipped", "key", stored, "version", o.Version,
+			m.log.Warn("object exceeds the memory budget: skipped", "key", stored, "version", o.Version,
 				"bytes", m.weight(o), "budget_bytes", m.budget)
 		})
 		m.release(stored)

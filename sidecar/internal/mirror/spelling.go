@@ -95,7 +95,7 @@ func (m *Mirror) reportCollision(stored, key string) {
 		m.metrics.Collisions.Inc() //mutant:TestSpellings deleted
 		counts := m.stored(key)
 		m.collisions.Do(func() {
-			m.log.Warn("two stored keys are one to the edge: the one published later counts", "key", key, "stored", stored, "other", other, "counts", counts)
+			m.log.Warn("two stored keys are one key to the edge: the later one is served", "key", key, "stored", stored, "other", other, "counts", counts)
 		})
 		return
 	}

@@ -211,7 +211,7 @@ func (p *Pusher) explain(err error) string {
 	conflict, _ := errors.AsType[*conflictError](err)
 	switch {
 	case errors.Is(err, errRenew):
-		p.log.Info("permission names that no device has any more give way to new ones: pushing everything", "socket", p.socket)
+		p.log.Info("new permission names replace unused ones: pushing everything", "socket", p.socket)
 		return "permissions"
 	case errors.Is(err, errRival): // still
 		p.metrics.Pushes.WithLabelValues("rival").Inc()
@@ -222,13 +222,13 @@ func (p *Pusher) explain(err error) string {
 		why := fmt.Sprintf("another sidecar has taken over the edge at %s (its epoch %s, ours %s): run one sidecar for each edge and stop one of the two",
 			p.socket, hex(p.rival), hex(p.epoch))
 		p.setStatus(why)
-		p.log.Error("another sidecar has taken over this edge: not pushing until it is gone; run one sidecar for each edge and stop one of the two",
+		p.log.Error("another sidecar has taken over this edge: not pushing until it is gone; run one sidecar for each edge, stop one of the two",
 			"socket", p.socket, "epoch", hex(p.epoch), "rival_epoch", hex(p.rival))
 		return "rival"
 	case conflict != nil:
 		p.metrics.Pushes.WithLabelValues("conflict").Inc()
 		p.setStatus(conflict.Error() + ": pushing everything")
-		p.log.Info("the edge's memory was not ours any more: pushing everything", "socket", p.socket, "epoch", hex(p.epoch), "error", conflict)
+		p.log.Info("the edge's memory has another owner: pushing everything", "socket", p.socket, "epoch", hex(p.epoch), "error", conflict)
 		return "empty"
 	}
 	result := "error"
@@ -240,7 +240,7 @@ func (p *Pusher) explain(err error) string {
 	if err.Error() == p.said {
 		p.log.Debug("push still fails", "socket", p.socket, "error", err)
 	} else {
-		p.log.Warn("push failed: trying again until the edge answers", "socket", p.socket, "error", err)
+		p.log.Warn("push failed: retrying until the edge answers", "socket", p.socket, "error", err)
 	}
 	p.said = err.Error()
 	return "error"

@@ -26,7 +26,7 @@ func TestReadSecrets(t *testing.T) {
 		{"second one short", a + "\nhunter2\n", nil, "line 2 has 7 bytes"},
 		{"empty line between", a + "\n\n" + b, nil, "line 2 has 0 bytes"},
 		{"long", b + "b", nil, "line 1 has 1025 bytes"},
-		{"twice", a + "\n" + a, nil, "line 2 is there twice"},
+		{"twice", a + "\n" + a, nil, "line 2 is a duplicate"},
 		{"five", strings.Join([]string{a, b, a + "1", a + "2", a + "3"}, "\n"), nil, "5 lines, at most 4"},
 		{"huge", strings.Repeat(a+"\n", 1000), nil, "over 4104 bytes"},
 	} {

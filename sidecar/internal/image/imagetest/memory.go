@@ -96,7 +96,7 @@ type Found struct {
 }
 
 // ErrTorn is an entry of which a body is not there.
-var ErrTorn = errors.New("an entry names a body that is not there")
+var ErrTorn = errors.New("an entry names a body that does not exist")
 
 // Object looks an object up as the edge does.
 func (m *Memory) Object(key string) (Found, error) {
