@@ -487,8 +487,8 @@ func TestSocket(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v; want 0600", info.Mode(), err)
 	}
-	if _, err := api.Listen(f.socket); err == nil || !strings.Contains(err.Error(), "already") {
-		t.Errorf("a second listener: %v, want that somebody listens already", err)
+	if _, err := api.Listen(f.socket); err == nil || !strings.Contains(err.Error(), "another process listens") {
+		t.Errorf("a second listener: %v, want that another process listens", err)
 	}
 	if err := f.stop(); err != nil {
 		t.Errorf("Run = %v", err)
