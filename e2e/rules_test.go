@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -334,80 +333,6 @@ func TestRulesOfListeners(t *testing.T) {
 		t.Errorf("got answers %v while rules changed, want 200, then 403, and no other", seen)
 	}
 	t.Logf("answers %v while rules changed, the slowest after %v", seen, slowest)
-}
-
-// TestListenerGoes has a listener go away with a call of one of its requests, while a request of
-// another listener with the same rules, and so in the same VM, waits for the same answer.
-func TestListenerGoes(t *testing.T) {
-	t.Parallel()
-	second, err := stack.FreeAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
-	const rules = `{"sidecar": {"timeout": "3s"}, "credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"}, "rules": [{"match": {"path": "/who"}, "auth": {}}]}`
-	l := &listeners{t: t, file: filepath.Join(t.TempDir(), "listeners.yaml"), second: second, first: []string{rules, rules}}
-	e := start(t, stack.Options{ModifyConfig: l.modify, Concurrency: 1, EnvoyArgs: []string{"--drain-time-s", "1"}})
-	ask := func(url string) chan int {
-		status := make(chan int, 1)
-		go func() {
-			request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/who", nil)
-			request.Header = http.Header{"X-Device-Id": {"dev"}, "X-Device-Token": {"secret"}}
-			response, err := newClient().Do(request)
-			if err != nil {
-				status <- 0
-				return
-			}
-			_ = response.Body.Close()
-			status <- response.StatusCode
-		}()
-		return status
-	}
-	e.device("dev", "secret", 4)
-	await(t, "the second listener", patience, func() error {
-		response, err := newClient().Get("http://" + second + "/open")
-		if err == nil {
-			err = response.Body.Close()
-		}
-		return err
-	})
-	if err := e.SignalSidecar(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	made := e.stat("cluster.gatehouse-sidecar.upstream_rq_total")
-	gone := ask("http://" + second)
-	await(t, "the call", patience, func() error {
-		if e.stat("cluster.gatehouse-sidecar.upstream_rq_total") == made {
-			return errors.New("not made")
-		}
-		return nil
-	})
-	waits := ask(e.EdgeURL())
-	await(t, "both wait", patience, func() error {
-		if got := e.stat("wasmcustom.gatehouse.auth_verify"); got < 2 {
-			return fmt.Errorf("%d of 2", got)
-		}
-		return nil
-	})
-	if got := e.stat("cluster.gatehouse-sidecar.upstream_rq_total"); got != made+1 {
-		t.Fatalf("got %d calls, want one: the listeners have different VMs", got-made)
-	}
-	l.replace(rules)
-	if got := <-gone; got != 0 {
-		t.Fatalf("the listener that goes answered %d", got)
-	}
-	begin := time.Now()
-	if got := <-waits; got != 503 {
-		t.Errorf("got %d after %v, want 503", got, time.Since(begin))
-	}
-	if err := e.SignalSidecar(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
-	await(t, "the device is let in again", patience, func() error {
-		if got := <-ask(e.EdgeURL()); got != 200 {
-			return fmt.Errorf("got %d", got)
-		}
-		return nil
-	})
 }
 
 func TestCheckShippedConfig(t *testing.T) {
