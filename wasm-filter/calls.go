@@ -26,7 +26,7 @@ type calls struct {
 	vm         *vm
 	inFlight   map[string]*call
 	fetches    int // of those in flight
-	holds      holds
+	throttles  throttles
 	failed     int    // since the last report
 	failure    string // one of them
 	reportedMS int64  // when that was, unix ms
@@ -58,8 +58,8 @@ func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 	if pending == nil {
 		source := c.vm.source()
 		if d.New {
-			if wait := c.holds.wait(source, nowMS); wait > 0 {
-				s.held(d.Action, wait)
+			if wait := c.throttles.retryAfter(source, nowMS); wait > 0 {
+				s.throttled(d.Action, wait)
 				return false
 			}
 		}
@@ -74,13 +74,13 @@ func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 		// revoked. Shared memory says so, and mostly has what was said.
 		s.answers.Verify = nil //mutant:TestRevokedWhileFetching deleted
 	}
-	pending.waiting = append(pending.waiting, s.hold())
+	pending.waiting = append(pending.waiting, s.park())
 	return true
 }
 
-// held answers a request as the sidecar would, which takes no credential like this one for
+// throttled answers a request as the sidecar would, which takes no credential like this one for
 // some seconds.
-func (s *stream) held(a policy.Action, seconds uint16) {
+func (s *stream) throttled(a policy.Action, seconds uint16) {
 	if a == policy.Exchange {
 		s.answers.Session = &wire.SessionResponse{Outcome: wire.Unavailable, RetryAfterS: seconds}
 		return
@@ -128,22 +128,22 @@ func (c *calls) dispatch(pending *call) bool {
 // deliver continues every request that waits.
 func (c *calls) deliver(pending *call, body []byte) {
 	body = bytes.Clone(body) // a request that goes on to a second call refers to it until then
-	c.holds.add(pending.source, c.vm.host.now(), holdMS(pending.path, body))
+	c.throttles.add(pending.source, c.vm.host.now(), throttleMS(pending.path, body))
 	for _, s := range pending.waiting {
 		s.answer(pending, body)
 		s.answered()
 	}
 }
 
-// holdMS is how long an answer says that the source is held, ms.
-func holdMS(path string, body []byte) uint32 {
+// throttleMS is how long an answer says that the source is held, ms.
+func throttleMS(path string, body []byte) uint32 {
 	switch path {
 	case verifyPath:
 		verified, _ := wire.ParseVerifyResponse(body) // of an error there is none
-		return verified.HoldMS
+		return verified.ThrottleMS
 	case sessionPath:
 		issued, _ := wire.ParseSessionResponse(body)
-		return issued.HoldMS
+		return issued.ThrottleMS
 	}
 	return 0
 }
@@ -163,7 +163,7 @@ func (c *calls) report(nowMS int64) {
 		return
 	}
 	c.vm.host.warn(fmt.Sprintf("gatehouse: %d calls to cluster %q failed since this was last said, e.g. %s: is the sidecar running, and its socket the one that the cluster names?",
-		c.failed, c.vm.edge.Config().SidecarCluster, c.failure))
+		c.failed, c.vm.engine.Config().SidecarCluster, c.failure))
 	c.failed, c.reportedMS = 0, nowMS
 }
 

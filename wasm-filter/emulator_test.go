@@ -82,7 +82,7 @@ func emulate(t testing.TB, config string) *emulator {
 	e := &emulator{clock: 1_700_000_000_000, from: "203.0.113.7", stateCAS: 1, config: []byte(config), records: map[string][]byte{},
 		streams: map[uint32]*exchange{}, nextID: pluginID, counts: map[policy.Counter]uint64{}}
 	e.start(t)
-	if !e.vm.edge.Config().PushListener {
+	if !e.vm.engine.Config().PushListener {
 		s := state
 		s.InStepMS = e.clock
 		e.records[place(wire.RegionState, 0)] = wire.AppendState(nil, &s)
@@ -288,7 +288,7 @@ func (e *emulator) critical(message string) { e.logs = append(e.logs, message) }
 func clone(s string) string { return string([]byte(s)) }
 
 // went reports whether a stream went upstream.
-func (x *exchange) went() bool { return x.action == proceed || x.resumed }
+func (x *exchange) went() bool { return x.action == actionContinue || x.resumed }
 
 // fields are those of a header list, by name.
 func fields(headers [][2]string) map[string]string {

@@ -13,8 +13,8 @@ type stream struct {
 	answers policy.Answers
 }
 
-// proceed decides the request as far as it can with what is known now.
-func (s *stream) proceed(headers []byte) action {
+// advance decides the request as far as it can with what is known now.
+func (s *stream) advance(headers []byte) action {
 	v := s.vm
 	fields, ok := headermap.ParseFields(headers)
 	if !ok {
@@ -22,14 +22,14 @@ func (s *stream) proceed(headers []byte) action {
 		v.count(d.Auth)
 		return s.reply(&d)
 	}
-	at := v.edge.Locate(fields)
+	at := v.engine.Locate(fields)
 	if at.Passes {
-		return proceed
+		return actionContinue
 	}
-	request := v.edge.Read(fields, v)
-	if !v.edge.Govern(&request, &at) {
-		s.disown(&request)
-		return proceed
+	request := v.engine.Read(fields, v)
+	if !v.engine.Govern(&request, &at) {
+		s.stripForged(&request)
+		return actionContinue
 	}
 	return s.decide(&request)
 }
@@ -44,9 +44,9 @@ func (s *stream) decide(request *policy.Request) action {
 	var d policy.Decision
 	for {
 		now := v.host.now()
-		v.edge.Decide(&d, now, request, v, &s.answers)
-		if d.Outdated && v.readState() {
-			v.edge.Decide(&d, now, request, v, &s.answers)
+		v.engine.Decide(&d, now, request, v, &s.answers)
+		if d.ReloadState && v.readState() {
+			v.engine.Decide(&d, now, request, v, &s.answers)
 		}
 		if v.replied += len(d.Body); v.replied > maxReplied { //mutant:TestRepliesAreBounded false
 			v.replied -= len(d.Body)
@@ -67,10 +67,10 @@ func (s *stream) decide(request *policy.Request) action {
 			return s.reply(&d)
 		case policy.Pass:
 			s.pass(&d, request)
-			return proceed
+			return actionContinue
 		case policy.Verify, policy.Fetch, policy.Exchange:
 			if v.calls.join(s, &d, now) {
-				return pause
+				return actionPause
 			}
 		}
 	}
@@ -78,7 +78,7 @@ func (s *stream) decide(request *policy.Request) action {
 
 func (s *stream) reply(d *policy.Decision) action {
 	s.vm.host.reply(d.Status, d.Headers, d.Body)
-	return pause
+	return actionPause
 }
 
 // pass sends a request upstream with the identity that was established, and no other, and without the secret that
@@ -88,29 +88,29 @@ func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 	if d.CacheStatus != "" {
 		v.host.note(policy.NoteCacheStatus, d.CacheStatus)
 	}
-	s.disown(r)
+	s.stripForged(r)
 	if d.Device != "" {
-		for _, name := range v.edge.SecretHeaders(r) {
+		for _, name := range v.engine.SecretHeaders(r) {
 			v.host.removeRequestHeader(name) //mutant:TestSecretStaysHere deleted
 		}
 		v.host.addRequestHeader(policy.DeviceHeader, d.Device)
-		v.host.addRequestHeader(policy.PermissionsHeader, v.edge.Names(d.Permissions))
-		if vary := v.edge.Vary(r); vary != "" { //mutant:TestPrivacy false
+		v.host.addRequestHeader(policy.PermissionsHeader, v.engine.Names(d.Permissions))
+		if vary := v.engine.Vary(r); vary != "" { //mutant:TestPrivacy false
 			v.host.note(policy.NoteVary, vary)
 			v.host.note(policy.NoteCacheControl, "private")
 		}
 	}
 }
 
-// disown removes what a client has said of its identity, and that its request is another one.
-func (s *stream) disown(r *policy.Request) {
+// stripForged removes what a client has said of its identity, and that its request is another one.
+func (s *stream) stripForged(r *policy.Request) {
 	for _, name := range r.Removed {
 		s.vm.host.removeRequestHeader(name)
 	}
 }
 
-// hold is the stream as it is kept while it waits.
-func (s *stream) hold() *stream {
+// park is the stream as it is kept while it waits.
+func (s *stream) park() *stream {
 	v := s.vm
 	held := v.paused[s.id]
 	if held == nil {
@@ -128,7 +128,7 @@ func (s *stream) answered() {
 	if !v.host.enter(s.id) {
 		return // gone in the meantime
 	}
-	if s.proceed(v.host.requestHeaders()) == proceed {
+	if s.advance(v.host.requestHeaders()) == actionContinue {
 		v.host.resume()
 	}
 }

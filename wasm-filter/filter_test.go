@@ -37,7 +37,7 @@ func TestVerifyIsCoalesced(t *testing.T) {
 	var ids []uint32
 	for range 50 {
 		id := send(e, "/v1/telemetry", [2]string{"x-gatehouse-device", "forged"})
-		if e.streams[id].action != pause {
+		if e.streams[id].action != actionPause {
 			t.Fatalf("request %d: got action %v, want a pause", id, e.streams[id].action)
 		}
 		ids = append(ids, id)
@@ -88,7 +88,7 @@ func TestPasses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			raw := headermap.Append(nil, append([][2]string{{":method", "PUT"}, {":path", tt.path}}, tt.headers...))
 			fields, ok := headermap.ParseFields(raw)
-			if got := e.vm.edge.Locate(fields).Passes; !ok || got != tt.want {
+			if got := e.vm.engine.Locate(fields).Passes; !ok || got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 			for end := range raw {
@@ -98,7 +98,7 @@ func TestPasses(t *testing.T) {
 			}
 		})
 	}
-	if fields, ok := headermap.ParseFields(headermap.Append(nil, [][2]string{{":method", "CONNECT"}})); !ok || e.vm.edge.Locate(fields).Passes {
+	if fields, ok := headermap.ParseFields(headermap.Append(nil, [][2]string{{":method", "CONNECT"}})); !ok || e.vm.engine.Locate(fields).Passes {
 		t.Error("passes without a path")
 	}
 }
@@ -116,8 +116,8 @@ func FuzzPasses(f *testing.F) {
 		headers := [][2]string{{":method", method}, {":path", target}, {strings.ToLower(name), "value"}}
 		for _, v := range vms {
 			fields, _ := headermap.ParseFields(headermap.Append(nil, headers))
-			at, r := v.edge.Locate(fields), v.edge.Read(fields, nil)
-			if at.Passes && (v.edge.Govern(&r, &at) || r.Removed != nil) {
+			at, r := v.engine.Locate(fields), v.engine.Read(fields, nil)
+			if at.Passes && (v.engine.Govern(&r, &at) || r.Removed != nil) {
 				t.Errorf("%q is said to pass, but something is to be done: %+v", headers, r)
 			}
 		}
@@ -155,7 +155,7 @@ func TestSecretStaysHere(t *testing.T) {
 				}
 				x := e.streams[send(e, tt.path)]
 				for range 2 { // a verification, and a fetch
-					if x.action == pause && !x.resumed {
+					if x.action == actionPause && !x.resumed {
 						body := allow()
 						if c := e.calls[len(e.calls)-1]; c.path == fetchPath {
 							body = nil
@@ -235,7 +235,7 @@ func TestUnreadableHeaders(t *testing.T) {
 	e := emulate(t, `{}`) // rules that let everything pass
 	e.mute = true
 	x := e.streams[send(e, "/open")]
-	if x.action != pause || x.reply == nil || x.reply.status != 503 {
+	if x.action != actionPause || x.reply == nil || x.reply.status != 503 {
 		t.Errorf("got action %v and %+v, want a 503", x.action, x.reply)
 	}
 	if e.tick(); e.counts[policy.AuthUnavailable] != 1 {
@@ -432,7 +432,7 @@ func TestRepliesAreBounded(t *testing.T) {
 	if want := map[string]int{"200": most, "304": waiting, "gatehouse; fwd=bypass; detail=crowded": waiting - most}; !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if id := send(e, "/v1/products/1"); e.streams[id].action != pause {
+	if id := send(e, "/v1/products/1"); e.streams[id].action != actionPause {
 		t.Errorf("later: got %+v, want another fetch", e.streams[id])
 	}
 }
@@ -441,7 +441,7 @@ func TestFetch(t *testing.T) {
 	object := newObject("/v1/products/1", 4)
 	e := emulate(t, rules)
 	found, absent := send(e, "/v1/products/1"), send(e, "/v1/products/2")
-	if e.streams[found].action != pause || len(e.calls) != 2 {
+	if e.streams[found].action != actionPause || len(e.calls) != 2 {
 		t.Fatalf("got action %v and %d calls, want a pause and 2", e.streams[found].action, len(e.calls))
 	}
 	e.answered(e.calls[0], wire.AppendFetchResponse(nil, 9, &object, [][]byte{[]byte("body")}))
@@ -533,7 +533,7 @@ func TestRefreshRunsBehind(t *testing.T) {
 	bucket, _ := state.Keys.Device("dev", state.VerdictBuckets)
 	e.records[place(wire.RegionVerdicts, bucket)] = wire.AppendVerdicts(nil, state.Epoch, []wire.Verdict{verdict}, nil)
 	for range 3 {
-		if x := e.streams[send(e, "/v1/telemetry")]; x.action != proceed {
+		if x := e.streams[send(e, "/v1/telemetry")]; x.action != actionContinue {
 			t.Fatalf("got action %v, want to continue", x.action)
 		}
 	}

@@ -35,19 +35,19 @@ func (i *ingest) headers(endOfStream bool) action {
 	if endOfStream {
 		return i.apply(nil)
 	}
-	return pause // the listener's allow_on_headers_stop_iteration lets the body come
+	return actionPause // the listener's allow_on_headers_stop_iteration lets the body come
 }
 
 // body is told of each piece of the body; size is of all so far, bytes.
 func (i *ingest) body(size int, endOfStream bool) action {
 	if i.done {
-		return pause
+		return actionPause
 	}
 	if size > maxBatch {
 		return i.refuse(413, fmt.Sprintf("batch of more than %d bytes: send smaller ones", maxBatch))
 	}
 	if !endOfStream {
-		return pause
+		return actionPause
 	}
 	return i.apply(i.vm.host.requestBody(size))
 }
@@ -64,7 +64,7 @@ func (i *ingest) apply(body []byte) action {
 	if err != nil {
 		return i.refuse(400, err.Error())
 	}
-	cas, held := i.holds(batch.Replaces)
+	cas, held := i.hasEpoch(batch.Replaces)
 	g := guard{host: h}
 	defer g.lower()
 	wrote := false
@@ -74,7 +74,7 @@ func (i *ingest) apply(body []byte) action {
 		}
 		if op.Region == wire.RegionState {
 			if held = h.setState(op.Record, cas); held {
-				cas, held = i.holds(batch.Epoch)
+				cas, held = i.hasEpoch(batch.Epoch)
 			}
 			continue
 		}
@@ -104,8 +104,8 @@ func write(h host, g *guard, op wire.Op) error {
 	return h.setRecord(op.Region, op.Index, op.Record)
 }
 
-// holds reports whether memory is of this epoch, 0 for none, and the number of its state's writing.
-func (i *ingest) holds(epoch uint64) (cas uint32, held bool) {
+// hasEpoch reports whether memory is of this epoch, 0 for none, and the number of its state's writing.
+func (i *ingest) hasEpoch(epoch uint64) (cas uint32, held bool) {
 	state, cas := i.vm.host.state()
 	found, err := wire.RecordEpoch(state, wire.RegionState)
 	if err != nil {
@@ -123,5 +123,5 @@ func (i *ingest) refuse(status int, why string) action {
 func (i *ingest) reply(status int, contentType string, body []byte) action {
 	i.done = true
 	i.vm.host.reply(status, headermap.Append(nil, [][2]string{{"content-type", contentType}}), body)
-	return pause
+	return actionPause
 }

@@ -18,7 +18,7 @@ func TestToken(t *testing.T) {
 	e := emulate(t, sessionRules)
 	e.claims = map[string]string{"sub": "dev", "ver": "7-1"}
 	x := e.streams[e.begin([][2]string{{":method", "POST"}, {":path", "/v1/telemetry"}, {policy.DeviceHeader, "forged"}}, true)]
-	if x.action != pause || len(e.calls) != 1 {
+	if x.action != actionPause || len(e.calls) != 1 {
 		t.Fatalf("got action %v and %d calls, want a pause and a call", x.action, len(e.calls))
 	}
 	request, err := wire.ParseVerifyRequest(e.calls[0].body)

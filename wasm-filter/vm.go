@@ -13,8 +13,8 @@ import (
 type action uint32
 
 const (
-	proceed action = 0
-	pause   action = 1
+	actionContinue action = 0
+	actionPause    action = 1
 )
 
 // vm is one VM of the proxy, of an edge or of the push listener: its configuration is part
@@ -22,7 +22,7 @@ const (
 // listener they came to.
 type vm struct {
 	host   host
-	edge   *policy.Edge // nil until the VM is configured
+	engine *policy.Engine // nil until the VM is configured
 	calls  calls
 	hits   hits
 	guard  guardSeen
@@ -62,14 +62,14 @@ func (v *vm) configure(size int) bool {
 		v.host.critical(fmt.Sprintf("gatehouse: refused: configuration has %d bytes: move what is in it to vm_config.configuration, and remove it", size))
 		return false
 	}
-	if v.edge == nil {
+	if v.engine == nil {
 		config, err := policy.ParseBytes(v.host.configuration())
 		if err != nil {
 			v.host.critical("gatehouse: vm_config.configuration is invalid:\n" + indent(err.Error()))
 			return false
 		}
-		v.edge = policy.NewEdge(config)
-		v.calls = calls{vm: v, inFlight: map[string]*call{}, holds: holds{}}
+		v.engine = policy.NewEngine(config)
+		v.calls = calls{vm: v, inFlight: map[string]*call{}, throttles: throttles{}}
 	}
 	if err := v.host.setTickPeriod(tickMS); err != nil {
 		v.host.critical(fmt.Sprintf("gatehouse: set tick period of %d ms: %v", tickMS, err))
@@ -81,17 +81,17 @@ func (v *vm) configure(size int) bool {
 // tick is called for each plugin of the VM, in its context, on which calls are booked.
 func (v *vm) tick() {
 	v.flush()
-	if v.edge.Config().PushListener {
+	if v.engine.Config().PushListener {
 		v.sweep()
 		return
 	}
 	v.guard.check(v.host)
 	// While one release replaces another, the push listener can be served by a module that knows no
 	// guard, and what is kept is then wrong until here.
-	v.edge.Forget() //mutant:TestUnguardedWriteShowsAtTick deleted
+	v.engine.Forget() //mutant:TestUnguardedWriteShowsAtTick deleted
 	v.readState()
 	v.calls.report(v.host.now())
-	v.calls.holds.sweep(v.host.now())
+	v.calls.throttles.sweep(v.host.now())
 	v.hits.tick(v)
 	v.giveUp() // last: it enters streams
 }
@@ -102,12 +102,12 @@ func (v *vm) readState() bool {
 	if err != nil {
 		return false // none yet, or of another release: what was read before stays
 	}
-	before := v.edge.State()
+	before := v.engine.State()
 	changed := state.Epoch != before.Epoch || len(state.Permissions) != len(before.Permissions)
 	if state.Epoch != before.Epoch {
-		clear(v.calls.holds) // of a sidecar that may be another one
+		clear(v.calls.throttles) // of a sidecar that may be another one
 	}
-	v.edge.SetState(state)
+	v.engine.SetState(state)
 	return changed
 }
 
@@ -124,7 +124,7 @@ const lateMS = 5000
 // call makes a call to the sidecar; done gets the answer's body, or nil for none that is
 // usable, which is the callback's as everything from the host.
 func (v *vm) call(path string, body []byte, done func(body []byte)) error {
-	config := v.edge.Config()
+	config := v.engine.Config()
 	token, err := v.host.call(config.SidecarCluster, path, body, config.SidecarTimeout)
 	if err == nil {
 		v.awaited[token] = awaited{done, v.host.now() + config.SidecarTimeout.Milliseconds() + lateMS}
@@ -134,7 +134,7 @@ func (v *vm) call(path string, body []byte, done func(body []byte)) error {
 
 // requestHeaders begins a stream.
 func (v *vm) requestHeaders(id uint32, endOfStream bool) action {
-	if v.edge.Config().PushListener {
+	if v.engine.Config().PushListener {
 		i := &ingest{vm: v}
 		if endOfStream {
 			delete(v.pushes, id) // ids come again after 2³² streams
@@ -147,14 +147,14 @@ func (v *vm) requestHeaders(id uint32, endOfStream bool) action {
 		v.newest = id
 	}
 	v.stream, v.replied = stream{vm: v, id: id}, 0
-	return v.stream.proceed(v.host.requestHeaders())
+	return v.stream.advance(v.host.requestHeaders())
 }
 
 // requestBody is of interest at the push listener only: what is paused at an edge gets none.
 func (v *vm) requestBody(id uint32, size int, endOfStream bool) action {
 	i := v.pushes[id]
 	if i == nil {
-		return proceed
+		return actionContinue
 	}
 	if endOfStream {
 		delete(v.pushes, id)
@@ -205,7 +205,7 @@ func (v *vm) giveUp() {
 
 // source is the address that the request of the current context comes from, without its port; "" if unknown.
 func (v *vm) source() string {
-	switch from := &v.edge.Config().Source; {
+	switch from := &v.engine.Config().Source; {
 	case from.Header != "":
 		return policy.AddressIn(v.host.requestHeaders(), from.Header)
 	case from.FilterState != "":

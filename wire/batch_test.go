@@ -19,7 +19,7 @@ func sampleOps() []Op {
 		{RegionBodies, 0, AppendBody(nil, testEpoch, 1, bytes.Repeat([]byte("b"), 1000))},
 		{RegionBodies, math.MaxUint32, AppendBody(nil, testEpoch, 0, nil)},
 		{RegionObjects, 7, appendBucket(nil)},
-		{RegionVerdicts, 8, AppendVerdicts(nil, testEpoch, testVerdicts, testMarks)},
+		{RegionVerdicts, 8, AppendVerdicts(nil, testEpoch, testVerdicts, testDevices)},
 		{RegionState, 0, AppendState(nil, &testState)},
 	}
 }

@@ -27,20 +27,20 @@ func newLookups() *lookups {
 	l.tag = tags[3]
 	l.objects = bucket(tags, all)
 	l.body = AppendBody(nil, testEpoch, 9, make([]byte, 1024))
-	l.verdicts = AppendVerdicts(nil, testEpoch, append(verdicts(3), testVerdicts[0]), []Mark{{Tag: 2}, {Tag: 4}, {Tag: 6}, testMarks[0]})
+	l.verdicts = AppendVerdicts(nil, testEpoch, append(verdicts(3), testVerdicts[0]), []Device{{Tag: 2}, {Tag: 4}, {Tag: 6}, testDevices[0]})
 	l.digest = testVerdicts[0].Digest
 	return l
 }
 
 // Sinks, so that no compiler finds a lookup useless.
 var (
-	sinkErr      error
-	sinkStanding Standing
-	sinkBody     []byte
-	sinkObject   Object
-	sinkU32      uint32
-	sinkDigest   Digest
-	sinkAllow    bool
+	sinkErr    error
+	sinkStatus CredentialStatus
+	sinkBody   []byte
+	sinkObject Object
+	sinkU32    uint32
+	sinkDigest Digest
+	sinkAllow  bool
 )
 
 // hot are the steps of a request that must not allocate.
@@ -55,11 +55,11 @@ func hot() map[string]func() {
 		"FindBody":          func() { sinkBody, sinkErr = FindBody(l.body, testEpoch, l.variant) },
 		"FindBody/absent":   func() { sinkBody, sinkErr = FindBody(l.body, testEpoch, Variant{}) },
 		"FindVerdict": func() {
-			v, _, err := FindVerdict(l.verdicts, testEpoch, &l.digest, testMarks[0].Tag)
+			v, _, err := FindVerdict(l.verdicts, testEpoch, &l.digest, testDevices[0].Tag)
 			sinkAllow, sinkErr = v.Outcome == Allow, err
 		},
-		"FindVerdict/closed": func() { _, sinkStanding, _ = FindVerdict(l.verdicts, testEpoch, &Digest{}, testMarks[0].Tag) },
-		"FindVerdict/absent": func() { _, sinkStanding, _ = FindVerdict(l.verdicts, testEpoch, &Digest{}, 8) },
+		"FindVerdict/closed": func() { _, sinkStatus, _ = FindVerdict(l.verdicts, testEpoch, &Digest{}, testDevices[0].Tag) },
+		"FindVerdict/absent": func() { _, sinkStatus, _ = FindVerdict(l.verdicts, testEpoch, &Digest{}, 8) },
 		"Place":              func() { sinkU32, _ = k.Place(l.object.Key, 4096) },
 		"Device":             func() { sinkU32, _ = k.Device("demo-device", 4096) },
 		"Digest":             func() { sinkDigest = k.Digest("demo-device", "demo-secret") },

@@ -78,9 +78,9 @@ func Network(text string) (netip.Addr, bool) {
 type VerifyResponse struct {
 	Outcome     Outcome
 	RetryAfterS uint16
-	// HoldMS is how long the sidecar takes no new device's credential from this source,
+	// ThrottleMS is how long the sidecar takes no new device's credential from this source,
 	// see [Network]: the edge may refuse those in the same way by itself.
-	HoldMS      uint32
+	ThrottleMS  uint32
 	Permissions uint64
 	Epoch       uint64
 }
@@ -91,7 +91,7 @@ const verifyResponseSize = 24
 func AppendVerifyResponse(dst []byte, r *VerifyResponse) []byte {
 	dst = append(dst, Layout, byte(r.Outcome))
 	dst = binary.LittleEndian.AppendUint16(dst, r.RetryAfterS)
-	dst = binary.LittleEndian.AppendUint32(dst, r.HoldMS)
+	dst = binary.LittleEndian.AppendUint32(dst, r.ThrottleMS)
 	dst = binary.LittleEndian.AppendUint64(dst, r.Permissions)
 	return binary.LittleEndian.AppendUint64(dst, r.Epoch)
 }
@@ -104,7 +104,7 @@ func ParseVerifyResponse(b []byte) (VerifyResponse, error) {
 	r := VerifyResponse{
 		Outcome:     Outcome(b[1]),
 		RetryAfterS: binary.LittleEndian.Uint16(b[2:]),
-		HoldMS:      binary.LittleEndian.Uint32(b[4:]),
+		ThrottleMS:  binary.LittleEndian.Uint32(b[4:]),
 		Permissions: binary.LittleEndian.Uint64(b[8:]),
 		Epoch:       binary.LittleEndian.Uint64(b[16:]),
 	}
@@ -125,7 +125,7 @@ func ParseVerifyResponse(b []byte) (VerifyResponse, error) {
 type SessionResponse struct {
 	Outcome     Outcome
 	RetryAfterS uint16
-	HoldMS      uint32 // as in a VerifyResponse
+	ThrottleMS  uint32 // as in a VerifyResponse
 	Body        []byte
 }
 
@@ -135,7 +135,7 @@ const sessionResponseSize = 12
 func AppendSessionResponse(dst []byte, r *SessionResponse) []byte {
 	dst = append(dst, Layout, byte(r.Outcome))
 	dst = binary.LittleEndian.AppendUint16(dst, r.RetryAfterS)
-	dst = binary.LittleEndian.AppendUint32(dst, r.HoldMS)
+	dst = binary.LittleEndian.AppendUint32(dst, r.ThrottleMS)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(r.Body)))
 	return append(dst, r.Body...)
 }
@@ -147,7 +147,7 @@ func ParseSessionResponse(b []byte) (SessionResponse, error) {
 	}
 	r := SessionResponse{
 		Outcome: Outcome(b[1]), RetryAfterS: binary.LittleEndian.Uint16(b[2:]),
-		HoldMS: binary.LittleEndian.Uint32(b[4:]), Body: b[sessionResponseSize:],
+		ThrottleMS: binary.LittleEndian.Uint32(b[4:]), Body: b[sessionResponseSize:],
 	}
 	whole := uint64(binary.LittleEndian.Uint32(b[8:])) == uint64(len(r.Body))
 	if r.Outcome < Allow || r.Outcome > Unavailable || !whole || (r.Outcome == Allow) != (len(r.Body) > 0) {

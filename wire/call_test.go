@@ -138,7 +138,7 @@ func TestVerifyResponseRoundTrip(t *testing.T) {
 		{"allow", VerifyResponse{Outcome: Allow, Permissions: 5, Epoch: 1}},
 		{"deny", VerifyResponse{Outcome: Deny, Epoch: testEpoch}},
 		{"unavailable", VerifyResponse{Outcome: Unavailable, RetryAfterS: 30}},
-		{"unavailable for a while", VerifyResponse{Outcome: Unavailable, RetryAfterS: 5, HoldMS: 5000}},
+		{"unavailable for a while", VerifyResponse{Outcome: Unavailable, RetryAfterS: 5, ThrottleMS: 5000}},
 		{"every number at its end", VerifyResponse{Allow, math.MaxUint16, math.MaxUint32, math.MaxUint64, math.MaxUint64}},
 	}
 	for _, tt := range tests {

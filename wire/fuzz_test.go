@@ -127,7 +127,7 @@ func FuzzFindBody(f *testing.F) {
 }
 
 func FuzzFindVerdict(f *testing.F) {
-	seed(f, func(b []byte) { f.Add(b, testVerdicts[1].Digest[:], testMarks[1].Tag) })
+	seed(f, func(b []byte) { f.Add(b, testVerdicts[1].Digest[:], testDevices[1].Tag) })
 	f.Fuzz(func(t *testing.T, rec, digest []byte, device uint64) {
 		device &^= 1
 		var asked []Digest
@@ -139,11 +139,11 @@ func FuzzFindVerdict(f *testing.F) {
 		}
 		for _, d := range asked {
 			sameBeyond(t, rec, func(b []byte) string { return lookup(b, epochOf(b), &d, device) })
-			v, standing, err := FindVerdict(rec, epochOf(rec), &d, device)
-			if err == nil && standing != Found {
-				checkStanding(t, rec, device, standing)
+			v, status, err := FindVerdict(rec, epochOf(rec), &d, device)
+			if err == nil && status != Found {
+				checkStatus(t, rec, device, status)
 			}
-			if standing != Found {
+			if status != Found {
 				continue
 			}
 			got, found := AppendVerdicts(nil, 0, []Verdict{v}, nil)[16:], false
@@ -157,8 +157,8 @@ func FuzzFindVerdict(f *testing.F) {
 	})
 }
 
-// checkStanding looks for the device's first mark from the end of a record's entries on.
-func checkStanding(t *testing.T, rec []byte, device uint64, got Standing) {
+// checkStatus looks for the device's first device from the end of a record's entries on.
+func checkStatus(t *testing.T, rec []byte, device uint64, got CredentialStatus) {
 	t.Helper()
 	at := 16 + 48*int(binary.LittleEndian.Uint16(rec[2:]))
 	for range binary.LittleEndian.Uint32(rec[4:]) {
@@ -166,13 +166,13 @@ func checkStanding(t *testing.T, rec []byte, device uint64, got Standing) {
 		if at += 8; bits&^3 != device || bits&3 == 3 {
 			continue
 		}
-		if want := []Standing{Marked, Closed, New}[bits&3]; got != want {
-			t.Errorf("got standing %d for %x, want %d of % x", got, device, want, rec)
+		if want := []CredentialStatus{Registered, Closed, New}[bits&3]; got != want {
+			t.Errorf("got status %d for %x, want %d of % x", got, device, want, rec)
 		}
 		return
 	}
-	if got != Absent {
-		t.Errorf("got standing %d for %x, which has no mark in % x", got, device, rec)
+	if got != Unregistered {
+		t.Errorf("got status %d for %x, which has no device in % x", got, device, rec)
 	}
 }
 

@@ -65,7 +65,7 @@ func (k *Keys) digest(length uint32, id, shown string) Digest {
 }
 
 // Device is where all that is known of a device lives among buckets buckets, and the tag
-// of its mark. They are SipHash-2-4-128 of u32 2^32-1, id, under the credential key: no
+// of its entry. They are SipHash-2-4-128 of u32 2^32-1, id, under the credential key: no
 // id is so long, so nothing is said of a credential's digest. The bucket comes from the
 // second half, the tag from the first, without its two lowest bits. It panics if id is over its
 // limit, which callers check when they read it.

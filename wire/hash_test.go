@@ -202,7 +202,7 @@ func TestDigestOverLimits(t *testing.T) {
 func TestKeysApart(t *testing.T) {
 	bucket, tag := testKeys.Place("/v1/products/1", 1<<31)
 	digest := testKeys.Digest("demo-device", "demo-secret")
-	home, mark := testKeys.Device("demo-device", 1<<31)
+	home, deviceTag := testKeys.Device("demo-device", 1<<31)
 	for i := range 16 {
 		k := testKeys
 		k.Placement[i] ^= 0x80
@@ -212,12 +212,12 @@ func TestKeysApart(t *testing.T) {
 		if k.Digest("demo-device", "demo-secret") != digest {
 			t.Errorf("placement key, byte %d changed: got another digest", i)
 		}
-		if b, g := k.Device("demo-device", 1<<31); b != home || g != mark {
+		if b, g := k.Device("demo-device", 1<<31); b != home || g != deviceTag {
 			t.Errorf("placement key, byte %d changed: got another place for a device", i)
 		}
 		k = testKeys
 		k.Credential[i] ^= 0x80
-		if b, g := k.Device("demo-device", 1<<31); b == home && g == mark {
+		if b, g := k.Device("demo-device", 1<<31); b == home && g == deviceTag {
 			t.Errorf("credential key, byte %d changed: got the same place for a device", i)
 		}
 		if k.Digest("demo-device", "demo-secret") == digest {

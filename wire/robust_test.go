@@ -30,14 +30,14 @@ func TestEveryBitCounts(t *testing.T) {
 }
 
 // unread says which fields may make no difference to the one reader that a sample has:
-// of a batch only the headers of its records are read, the count of a body means nothing, a tombstone is not found whatever its stamp, and marks of
+// of a batch only the headers of its records are read, the count of a body means nothing, a tombstone is not found whatever its stamp, and devices of
 // zeroes are no device's.
 func unread(sample, name string) bool {
 	switch sample {
 	case "batch", "batch-none":
 		return !slices.Contains([]string{"layout", zero, "operations", "epoch", "replaces", "op: region", "index", "record length", "region"}, name)
-	case "verdicts-none": // up to two marks of zeroes fit its padding
-		return name == "marks"
+	case "verdicts-none": // up to two devices of zeroes fit its padding
+		return name == "devices"
 	case "body":
 		return name == "count"
 	case "body-none":

@@ -33,7 +33,7 @@ var (
 		{Digest: testKeys.Digest("demo-device", "demo-secret"), Permissions: 3, ExpiresMS: 1763690430000, RefreshAfterMS: 1763690420000, NotAfterMS: 1763697600000, Outcome: Allow},
 		{Digest: testKeys.Digest("demo-device", "wrong"), ExpiresMS: 1763690405000, Outcome: Deny},
 	}
-	testMarks = []Mark{{Tag: tagOf("demo-device"), Closed: true}, {Tag: tagOf("rotated-device")}, {Tag: tagOf("new-device"), New: true}}
+	testDevices = []Device{{Tag: tagOf("demo-device"), Closed: true}, {Tag: tagOf("rotated-device")}, {Tag: tagOf("new-device"), New: true}}
 )
 
 // tagOf is the tag of a device.
@@ -100,11 +100,11 @@ func recordSamples() []sample {
 			append(header("body length"), field{"stamp", 8}, field{"text body", 5}, field{zero, 3}), readBody, ok("hello")},
 		{"body-none", "bodies record: tombstone", func(dst []byte) []byte { return AppendBody(dst, testEpoch, 0, nil) },
 			append(header("body length"), field{"stamp", 8}, field{zero, 8}), readBody, notFound},
-		{"verdicts", "verdicts record: allow, deny, a closed mark, an open one, a new one", func(dst []byte) []byte { return AppendVerdicts(dst, testEpoch, testVerdicts, testMarks) },
-			slices.Concat(header("marks"), verdictFields(), verdictFields(), []field{{"mark: tag, closed", 8}, {"mark: tag", 8}, {"mark: tag, new", 8}}), readVerdicts,
-			ok(testVerdicts[0]) + ok(testVerdicts[1]) + ok(Closed) + ok(Marked) + ok(New) + ok(Absent)},
+		{"verdicts", "verdicts record: allow, deny, a closed device, an open one, a new one", func(dst []byte) []byte { return AppendVerdicts(dst, testEpoch, testVerdicts, testDevices) },
+			slices.Concat(header("devices"), verdictFields(), verdictFields(), []field{{"device: tag, closed", 8}, {"device: tag", 8}, {"device: tag, new", 8}}), readVerdicts,
+			ok(testVerdicts[0]) + ok(testVerdicts[1]) + ok(Closed) + ok(Registered) + ok(New) + ok(Unregistered)},
 		{"verdicts-none", "verdicts record: tombstone", func(dst []byte) []byte { return AppendVerdicts(dst, testEpoch, nil, nil) },
-			append(header("marks"), field{zero, 16}), readVerdicts, strings.Repeat(ok(Absent), 6)},
+			append(header("devices"), field{zero, 16}), readVerdicts, strings.Repeat(ok(Unregistered), 6)},
 	}
 }
 
@@ -112,9 +112,9 @@ func messageSamples() []sample {
 	request := VerifyRequest{DeviceID: "demo-device", Secret: "demo-secret", Source: "203.0.113.7"}
 	session := VerifyRequest{DeviceID: "demo-device", Source: "203.0.113.7", Session: "7-1763690399000"}
 	token := SessionResponse{Outcome: Allow, Body: []byte(`{"token":"a.b.c"}`)}
-	later := SessionResponse{Outcome: Unavailable, RetryAfterS: 0x0201, HoldMS: 0x06050403, Body: []byte{}}
+	later := SessionResponse{Outcome: Unavailable, RetryAfterS: 0x0201, ThrottleMS: 0x06050403, Body: []byte{}}
 	allow := VerifyResponse{Outcome: Allow, Permissions: 3, Epoch: testEpoch}
-	busy := VerifyResponse{Outcome: Unavailable, RetryAfterS: 0x0201, HoldMS: 0x06050403, Epoch: 1}
+	busy := VerifyResponse{Outcome: Unavailable, RetryAfterS: 0x0201, ThrottleMS: 0x06050403, Epoch: 1}
 	return []sample{
 		{"batch", "batch: takes over, a record of each region", appendBatch, batchFields(), readBatch,
 			ok("8877665544332211 1817161514131211") + opLine(RegionBodies, 11, 32) + opLine(RegionObjects, 4095, 32) + opLine(RegionVerdicts, 1, 32) + opLine(RegionState, 0, 80)},
@@ -220,24 +220,24 @@ func readBody(b []byte) string {
 }
 
 func readVerdicts(b []byte) string {
-	return lookup(b, testEpoch, &testVerdicts[0].Digest, testMarks[0].Tag) +
-		lookup(b, testEpoch, &testVerdicts[1].Digest, testMarks[0].Tag) +
-		lookup(b, testEpoch, &Digest{}, testMarks[0].Tag) +
-		lookup(b, testEpoch, &Digest{}, testMarks[1].Tag) +
-		lookup(b, testEpoch, &Digest{}, testMarks[2].Tag) +
+	return lookup(b, testEpoch, &testVerdicts[0].Digest, testDevices[0].Tag) +
+		lookup(b, testEpoch, &testVerdicts[1].Digest, testDevices[0].Tag) +
+		lookup(b, testEpoch, &Digest{}, testDevices[0].Tag) +
+		lookup(b, testEpoch, &Digest{}, testDevices[1].Tag) +
+		lookup(b, testEpoch, &Digest{}, testDevices[2].Tag) +
 		lookup(b, testEpoch, &Digest{}, tagOf("nobody"))
 }
 
 // lookup is what FindVerdict says: the verdict, or why there is none.
 func lookup(b []byte, epoch uint64, d *Digest, device uint64) string {
-	v, standing, err := FindVerdict(b, epoch, d, device)
-	if (standing == Unreadable) != (err != nil) {
-		return fmt.Sprintf("standing %d with error %v\n", standing, err)
+	v, status, err := FindVerdict(b, epoch, d, device)
+	if (status == Unreadable) != (err != nil) {
+		return fmt.Sprintf("status %d with error %v\n", status, err)
 	}
-	if standing == Found {
+	if status == Found {
 		return ok(v)
 	}
-	return line(standing, err)
+	return line(status, err)
 }
 
 func readBatch(b []byte) string {

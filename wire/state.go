@@ -19,8 +19,8 @@ type State struct {
 	// BodySlots is how many slots were ever written in this memory, so that a new
 	// sidecar can blank those that it doesn't use itself.
 	BodySlots uint32
-	// DevicesComplete says that every device that may come in has a mark in its bucket of
-	// this epoch: one without is unknown.
+	// DevicesComplete says that every device that may come in is listed in its bucket of
+	// this epoch: any other is unknown.
 	DevicesComplete bool
 	Keys            Keys
 	Permissions     []string // at most MaxPermissions; the index is the bit

@@ -36,24 +36,24 @@ type Verdict struct {
 
 const (
 	verdictSize = 48
-	markSize    = 8
+	deviceSize  = 8
 	closedBit   = 1
 	newBit      = 2
 )
 
-// Mark says that a device is registered.
-type Mark struct {
+// Device says that a device is registered.
+type Device struct {
 	Tag uint64 // see [Keys.Device]
 	// Closed says that the verdict of the device's only right secret is in the same record.
 	Closed bool
-	// New says that the device was never let in: its mark is not closed.
+	// New says that the device was never let in: its entry is not closed.
 	New bool
 }
 
-// AppendVerdicts appends a bucket of verdicts and marks to dst; none is a tombstone.
-func AppendVerdicts(dst []byte, epoch uint64, verdicts []Verdict, marks []Mark) []byte {
+// AppendVerdicts appends a bucket of verdicts and devices to dst; none is a tombstone.
+func AppendVerdicts(dst []byte, epoch uint64, verdicts []Verdict, devices []Device) []byte {
 	start := len(dst)
-	dst = appendHeader(dst, RegionVerdicts, len(verdicts), uint32(len(marks)), epoch)
+	dst = appendHeader(dst, RegionVerdicts, len(verdicts), uint32(len(devices)), epoch)
 	for i := range verdicts {
 		v := &verdicts[i]
 		dst = append(dst, v.Digest[:]...)
@@ -62,12 +62,12 @@ func AppendVerdicts(dst []byte, epoch uint64, verdicts []Verdict, marks []Mark) 
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(v.RefreshAfterMS))
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(v.Outcome)|uint64(v.NotAfterMS)<<16)
 	}
-	for _, mark := range marks {
-		bits := mark.Tag &^ (closedBit | newBit)
+	for _, device := range devices {
+		bits := device.Tag &^ (closedBit | newBit)
 		switch {
-		case mark.Closed:
+		case device.Closed:
 			bits |= closedBit
-		case mark.New:
+		case device.New:
 			bits |= newBit
 		}
 		dst = binary.LittleEndian.AppendUint64(dst, bits)
@@ -75,32 +75,32 @@ func AppendVerdicts(dst []byte, epoch uint64, verdicts []Verdict, marks []Mark) 
 	return pad(dst, start)
 }
 
-// Standing is what a bucket says of a credential.
-type Standing uint8
+// CredentialStatus is what a bucket says of a credential.
+type CredentialStatus uint8
 
-// The standings.
+// The statuses.
 const (
-	Unreadable Standing = iota // nothing: there is no record, or none that can be used
-	Found                      // there is a verdict
-	Closed                     // none, and the device's only right secret is another one
-	Marked                     // none, and the device is registered
-	New                        // none, and the device is registered, but was never let in
-	Absent                     // none, and the device has no mark
+	Unreadable   CredentialStatus = iota // nothing: there is no record, or none that can be used
+	Found                                // there is a verdict
+	Closed                               // none, and the device's only right secret is another one
+	Registered                           // none, and the device is registered
+	New                                  // none, and the device is registered, but was never let in
+	Unregistered                         // none, and the device is not registered
 )
 
 // FindVerdict looks a credential up in the bucket of its device, of which device is the
-// tag. The verdict is there if the standing is [Found]; the caller checks its expiry. It
+// tag. The verdict is there if the status is [Found]; the caller checks its expiry. It
 // allocates nothing. Digests are compared as they come: they are outputs of a keyed
 // function of the secret, so the time that a comparison takes tells nothing of one.
-func FindVerdict(rec []byte, epoch uint64, d *Digest, device uint64) (Verdict, Standing, error) {
+func FindVerdict(rec []byte, epoch uint64, d *Digest, device uint64) (Verdict, CredentialStatus, error) {
 	if rec == nil {
 		return Verdict{}, Unreadable, ErrNotFound
 	}
 	if err := checkEpoch(rec, RegionVerdicts, epoch); err != nil {
 		return Verdict{}, Unreadable, err
 	}
-	count, marks := int(binary.LittleEndian.Uint16(rec[2:])), binary.LittleEndian.Uint32(rec[4:])
-	if uint64(len(rec)-headerSize) < uint64(count)*verdictSize+uint64(marks)*markSize {
+	count, devices := int(binary.LittleEndian.Uint16(rec[2:])), binary.LittleEndian.Uint32(rec[4:])
+	if uint64(len(rec)-headerSize) < uint64(count)*verdictSize+uint64(devices)*deviceSize {
 		return Verdict{}, Unreadable, ErrMalformed
 	}
 	for i := range count {
@@ -121,20 +121,20 @@ func FindVerdict(rec []byte, epoch uint64, d *Digest, device uint64) (Verdict, S
 		}
 		return v, Found, nil
 	}
-	return Verdict{}, standing(rec[headerSize+count*verdictSize:][:int(marks)*markSize], device), nil
+	return Verdict{}, deviceStatus(rec[headerSize+count*verdictSize:][:int(devices)*deviceSize], device), nil
 }
 
-// standing is what a list of marks says of a device.
-func standing(marks []byte, device uint64) Standing {
-	for ; len(marks) > 0; marks = marks[markSize:] {
-		switch bits := binary.LittleEndian.Uint64(marks); bits ^ device {
+// deviceStatus is what a list of devices says of a device.
+func deviceStatus(devices []byte, device uint64) CredentialStatus {
+	for ; len(devices) > 0; devices = devices[deviceSize:] {
+		switch bits := binary.LittleEndian.Uint64(devices); bits ^ device {
 		case 0:
-			return Marked
+			return Registered
 		case newBit:
 			return New
 		case closedBit:
 			return Closed
 		}
 	}
-	return Absent
+	return Unregistered
 }

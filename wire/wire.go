@@ -12,7 +12,7 @@
 //	0  u8   layout version, [Layout]
 //	1  u8   region
 //	2  u16  count: of permission names, or of entries
-//	4  u32  object buckets (state), body length (bodies), marks (verdicts), else 0
+//	4  u32  object buckets (state), body length (bodies), devices (verdicts), else 0
 //	8  u64  epoch: random, never 0, drawn by the sidecar at each full push
 //
 // A record of another epoch is as good as absent: its place was not yet rewritten.
@@ -25,7 +25,7 @@
 //	32  16   placement key (SipHash-2-4, see [Keys])
 //	48  16   digest key (SipHash-2-4-128)
 //	64  i64  heartbeat: unix ms at which the sidecar sent this record
-//	72  u8   flags: 1 devices complete: every device that may come in has a mark
+//	72  u8   flags: 1 devices complete: every device that may come in is listed
 //	73  7    zero
 //	80  count × (u8 length, name): permission names; a name's position is its bit
 //
@@ -50,7 +50,7 @@
 //	24       the bytes
 //
 // Verdicts, one bucket a record, which has all that is known of the devices that
-// [Keys.Device] places there: count entries of 48 bytes, then marks of 8 bytes. An entry:
+// [Keys.Device] places there: count entries of 48 bytes, then devices of 8 bytes each. An entry:
 //
 //	 0  16   digest of device id and secret, see [Keys.Digest], or session, see [Keys.SessionDigest]
 //	16  u64  permissions, a bit each
@@ -60,7 +60,7 @@
 //	41  1    zero
 //	42  u48  not after: unix ms from which the device is refused in any case; 0: never
 //
-// A mark says that a device is registered: that a secret of which there is no verdict may
+// A device entry says that it is registered: that a secret of which there is no verdict may
 // be a right one.
 //
 //	0  u64  bits 2 to 63: the device's tag, see [Keys.Device]; bit 0, closed: the record

@@ -94,8 +94,8 @@ var readers = []struct {
 		_, err := FindBody(rec, epoch, productObject.Variants()[0])
 		return err
 	}},
-	{RegionVerdicts, AppendVerdicts(nil, testEpoch, testVerdicts, testMarks), func(rec []byte, epoch uint64) error {
-		_, _, err := FindVerdict(rec, epoch, &testVerdicts[1].Digest, testMarks[0].Tag)
+	{RegionVerdicts, AppendVerdicts(nil, testEpoch, testVerdicts, testDevices), func(rec []byte, epoch uint64) error {
+		_, _, err := FindVerdict(rec, epoch, &testVerdicts[1].Digest, testDevices[0].Tag)
 		return err
 	}},
 }

@@ -31,7 +31,7 @@ func Put(ctx context.Context, client redis.UniversalClient, fleetSecret []byte, 
 	_, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i := range verdicts {
 			v := &verdicts[i]
-			c := credential.Claim{Device: v.Device, Secret: v.Secret, Version: v.Version, Hashes: []string{v.Hash}}
+			c := credential.Question{Device: v.Device, Secret: v.Secret, Version: v.Version, Hashes: []string{v.Hash}}
 			fleet.Put(ctx, p, fleetSecret, shards, &c, &credential.Match{Hash: v.Hash, Until: v.Until})
 		}
 		return nil

@@ -33,13 +33,13 @@ func TestSidecarsBelieveIt(t *testing.T) {
 		}
 		sidecar := fleet.New(secret, client, shards, metrics.New(), slog.New(slog.DiscardHandler))
 		for _, v := range all {
-			right := credential.Claim{Device: v.Device, Secret: "s", Version: 3, Hashes: []string{"h"}}
+			right := credential.Question{Device: v.Device, Secret: "s", Version: 3, Hashes: []string{"h"}}
 			if m := sidecar.Find(&right); m == nil || m.Hash != "h" || m.Until.UnixMilli() != until.UnixMilli() {
 				t.Errorf("%d shards, %s: found %+v", shards, v.Device, m)
 			}
 			wrong, later := right, right
 			wrong.Secret, later.Version = "t", 4
-			for _, c := range []credential.Claim{wrong, later} {
+			for _, c := range []credential.Question{wrong, later} {
 				if m := sidecar.Find(&c); m != nil {
 					t.Errorf("%d shards, %+v: found %+v", shards, c, m)
 				}

@@ -13,23 +13,23 @@ import (
 //	4  count × (u32 length of the name, u32 length of the value)
 //	   count × (name, 0, value, 0)
 
-// Mark is the bit of a name, of at least six bytes, in a set of names. It goes by the third to the sixth byte, which tell
+// NameBit is the bit of a name, of at least six bytes, in a set of names. It goes by the third to the sixth byte, which tell
 // the few names that are looked for from the many that are common, where lengths would not: x-original-url is as long
 // as content-length.
-func Mark(name string) uint64 { return mark(unsafe.Pointer(unsafe.StringData(name))) }
+func NameBit(name string) uint64 { return nameBit(unsafe.Pointer(unsafe.StringData(name))) }
 
-func mark(name unsafe.Pointer) uint64 {
+func nameBit(name unsafe.Pointer) uint64 {
 	// The factor is one by which no common name has the bit of one that is looked for: TestMarks of package policy.
 	return 1 << (*(*uint32)(unsafe.Add(name, 2)) * 0x3c5dcc5f >> 26)
 }
 
-// marked is how many bytes from its beginning on a mark is made of.
-const marked = 6
+// nameBitBytes is how many bytes from its beginning on the bit of a name is made of.
+const nameBitBytes = 6
 
 // Fields are what Next has not taken yet of a header map, which stays as ParseFields saw it.
 type Fields struct {
-	// Marks are those of all names, see [Mark], and some others: of shorter names, what follows them counts.
-	Marks uint64
+	// NameBits are those of all names, see [NameBit], and some others: of shorter names, what follows them counts.
+	NameBits uint64
 
 	base        unsafe.Pointer
 	next, count uint32 // of fields
@@ -49,8 +49,8 @@ func ParseFields(raw []byte) (Fields, bool) {
 	}
 	f := Fields{base: unsafe.Pointer(unsafe.SliceData(raw)), count: count, at: uint32(size)}
 	for i := range count {
-		if size+marked <= uint64(len(raw)) {
-			f.Marks |= mark(unsafe.Add(f.base, size))
+		if size+nameBitBytes <= uint64(len(raw)) {
+			f.NameBits |= nameBit(unsafe.Add(f.base, size))
 		}
 		both := *(*uint64)(unsafe.Add(f.base, 4+8*i))
 		size += uint64(uint32(both)) + both>>32 + 2

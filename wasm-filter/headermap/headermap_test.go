@@ -39,15 +39,15 @@ func TestMarks(t *testing.T) {
 	var want uint64
 	for _, name := range names {
 		headers = append(headers, [2]string{name, ""})
-		want |= Mark(name)
+		want |= NameBit(name)
 	}
 	for range names {
-		if fields, ok := ParseFields(Append(nil, headers)); !ok || fields.Marks != want {
-			t.Errorf("%q: got %b, want %b", headers, fields.Marks, want)
+		if fields, ok := ParseFields(Append(nil, headers)); !ok || fields.NameBits != want {
+			t.Errorf("%q: got %b, want %b", headers, fields.NameBits, want)
 		}
 		headers = append(headers[1:], headers[0]) // each is the last one once
 	}
-	if Mark("x-gatehouse-device") == Mark("x-hatehouse-device") {
+	if NameBit("x-gatehouse-device") == NameBit("x-hatehouse-device") {
 		t.Error("two names with other letters have one mark")
 	}
 }

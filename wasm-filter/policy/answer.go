@@ -29,7 +29,7 @@ const (
 const maxAcceptEncoding = 512
 
 // answer fills in the cache's part of a decision that would otherwise pass.
-func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memory, answers *Answers) {
+func (e *Engine) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memory, answers *Answers) {
 	if r.method() != "GET" && r.method() != "HEAD" {
 		d.pass(CacheBypass, statusMethod)
 		return
@@ -66,14 +66,14 @@ func (e *Edge) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memo
 // answerAnew is answer for what no answer is kept of. If it is asked for again, the answer is kept in k.
 //
 //go:noinline
-func (e *Edge) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q *question, k *kept, mem Memory, answers *Answers) {
+func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q *question, k *kept, mem Memory, answers *Answers) {
 	key, ok := e.key(r, rule.Cache, d.Device)
 	if !ok {
 		d.pass(CacheBypass, statusBypass)
 		return
 	}
 	if e.state.Epoch == 0 {
-		d.Outdated = true
+		d.ReloadState = true
 		d.pass(CacheStale, statusNoState)
 		return
 	}
@@ -113,13 +113,13 @@ func (e *Edge) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q *q
 	case rule.Cache.Fetch && !wire.ValidKey(key): // nobody can have published it
 		d.pass(CacheBypass, statusBypass)
 	case rule.Cache.Fetch && answers.Fetch == nil:
-		d.Action, d.Key, d.Cache, d.Outdated = Fetch, key, CacheFetch, d.Outdated || outdated(err)
+		d.Action, d.Key, d.Cache, d.ReloadState = Fetch, key, CacheFetch, d.ReloadState || ofOtherEpoch(err)
 	case errors.Is(err, errExpired):
 		d.pass(CacheStale, statusExpired)
 	case source.failed():
 		d.pass(CacheMiss, statusFetchFailed)
 	default:
-		d.Outdated = d.Outdated || outdated(err)
+		d.ReloadState = d.ReloadState || ofOtherEpoch(err)
 		d.pass(CacheMiss, statusMiss)
 	}
 }
@@ -140,7 +140,7 @@ var (
 )
 
 // serve makes d a 304 or a 200 of o, with the body that it returns, or says why it can't.
-func (e *Edge) serve(d *Decision, nowMS int64, rule *Rule, q *question, s *source, o *wire.Object, stale bool) (*Body, error) {
+func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, s *source, o *wire.Object, stale bool) (*Body, error) {
 	i := choose(o.Variants(), q.acceptEncoding)
 	if i < 0 {
 		return nil, errNotAcceptable
@@ -178,7 +178,7 @@ func (e *Edge) serve(d *Decision, nowMS int64, rule *Rule, q *question, s *sourc
 }
 
 // headerMap is headers as a header map; it is valid until the next decision.
-func (e *Edge) headerMap(headers [][2]string) []byte {
+func (e *Engine) headerMap(headers [][2]string) []byte {
 	e.headers = headermap.Append(e.headers[:0], headers)
 	return e.headers
 }
@@ -218,7 +218,7 @@ func (s *source) body(o *wire.Object, i int) *Body {
 
 // key is the cache key of r, see [appendKey]; it is valid until the next decision. "%c3%a9" and
 // "%C3%A9" are one, also where they are in a parameter's name, by which the query is sorted.
-func (e *Edge) key(r *Request, c *Cache, device string) (string, bool) {
+func (e *Engine) key(r *Request, c *Cache, device string) (string, bool) {
 	target := r.target()
 	if strings.IndexByte(target, '%') >= 0 { //mutant:TestKeyHasUpperEscapes false
 		target = e.upperEscapes(target)
@@ -228,7 +228,7 @@ func (e *Edge) key(r *Request, c *Cache, device string) (string, bool) {
 }
 
 //go:noinline
-func (e *Edge) upperEscapes(target string) string {
+func (e *Engine) upperEscapes(target string) string {
 	if len(target) > 2*wire.MaxKey {
 		return target // it has no key
 	}
@@ -236,13 +236,13 @@ func (e *Edge) upperEscapes(target string) string {
 }
 
 // decimal is prefix and n in decimal digits; it is valid until the next decision.
-func (e *Edge) decimal(prefix string, n int64) string {
+func (e *Engine) decimal(prefix string, n int64) string {
 	return e.compose(strconv.AppendInt(append(e.text, prefix...), n, 10))
 }
 
 // compose is what all has beyond e.text, to which it was appended; it is valid until the
 // next decision, which writes over it.
-func (e *Edge) compose(all []byte) string {
+func (e *Engine) compose(all []byte) string {
 	added := all[len(e.text):]
 	e.text = all
 	return unsafe.String(unsafe.SliceData(added), len(added))
@@ -251,7 +251,7 @@ func (e *Edge) compose(all []byte) string {
 // cacheControl lets clients and caches keep an answer for what is left of its ttl, and otherwise keep it
 // but ask each time, which is what a 304 is for. What needs a credential is private. Who subtracts Age from
 // max-age (RFC 9111, section 4.2.3) keeps it for shorter, and who doesn't for no longer than it lives.
-func (e *Edge) cacheControl(nowMS int64, rule *Rule, o *wire.Object) string {
+func (e *Engine) cacheControl(nowMS int64, rule *Rule, o *wire.Object) string {
 	left := min(o.PublishedMS+int64(o.TTLMS)-nowMS, int64(o.TTLMS)) / 1000 // more than the ttl by a clock that is ahead
 	switch {
 	case o.TTLMS != 0 && rule.Auth != nil:
@@ -267,7 +267,7 @@ func (e *Edge) cacheControl(nowMS int64, rule *Rule, o *wire.Object) string {
 
 // vary names what an answer depends on besides its URL: a cache of one client may serve several
 // devices, and what one of them may see is not for the next one (RFC 9110, section 12.5.5).
-func (e *Edge) vary(rule *Rule, o *wire.Object) string {
+func (e *Engine) vary(rule *Rule, o *wire.Object) string {
 	encoded := len(o.Variants()) > 1
 	switch {
 	case rule.Auth != nil && encoded:
@@ -281,7 +281,7 @@ func (e *Edge) vary(rule *Rule, o *wire.Object) string {
 }
 
 // cacheStatus is the Cache-Status of a hit.
-func (e *Edge) cacheStatus(nowMS int64, o *wire.Object, stale bool) string {
+func (e *Engine) cacheStatus(nowMS int64, o *wire.Object, stale bool) string {
 	status := statusHit
 	if o.TTLMS != 0 {
 		status = e.decimal(statusHit+"; ttl=", (o.PublishedMS+int64(o.TTLMS)-nowMS)/1000)

@@ -107,7 +107,7 @@ func FuzzChoose(f *testing.F) {
 
 // Clients spell escapes in either case; what is stored has them in upper case.
 func TestKeyHasUpperEscapes(t *testing.T) {
-	var e Edge
+	var e Engine
 	for target, want := range map[string]string{
 		"/%c3%a9": "/%C3%A9", "/%C3%A9": "/%C3%A9", "/abc%": "/abc%", "/a?%fb=1&%Fa=%ff": "/a?%FA=%FF&%FB=1",
 	} {

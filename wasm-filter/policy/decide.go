@@ -44,11 +44,11 @@ type Decision struct {
 	Device      string // Pass: who was let through, "" if no auth rule applies
 	Permissions uint64 // Pass: its permissions, see [Edge.Names]
 
-	// Outdated says that shared memory showed another epoch, or a permission that this
+	// ReloadState says that shared memory showed another epoch, or a permission that this
 	// state doesn't know: read the state again and, if it changed, decide again.
-	Outdated bool
-	Auth     Counter // what the request counts as, 0 if nothing
-	Cache    Counter
+	ReloadState bool
+	Auth        Counter // what the request counts as, 0 if nothing
+	Cache       Counter
 }
 
 // Memory is shared memory as one request reads it. What it returns stays valid until the request is answered.
@@ -75,19 +75,19 @@ type Answers struct {
 	Session *wire.SessionResponse
 }
 
-// Edge decides requests by one configuration and the newest state that the VM has read.
+// Engine decides requests by one configuration and the newest state that the VM has read.
 // It is not safe for concurrent use.
-type Edge struct {
+type Engine struct {
 	config *Config
 	state  wire.State // Epoch 0: none yet
-	// begins is, for each rule, what all paths that it covers begin with.
-	begins   []string
+	// prefixes is, for each rule, what all paths that it covers begin with.
+	prefixes []string
 	readings readings // of the last path that isn't plain
 	known    knownHeaders
-	// removed are the headers that no upstream gets from a client, marks those of their names, and secret is the
+	// removed are the headers that no upstream gets from a client, removedBits those of their names, and secret is the
 	// header with the secret, which stays here as well once it was good.
 	removed, secret []string
-	marks           uint64
+	removedBits     uint64
 	// needs and unknown say, per rule, which permission bits it asks for, and whether
 	// it asks for a name that no device has.
 	needs   []uint64
@@ -108,10 +108,10 @@ type Edge struct {
 // maxSets bounds how many sets of permissions an edge remembers the names of.
 const maxSets = 256
 
-// NewEdge is an edge that has not read a state yet.
-func NewEdge(c *Config) *Edge {
+// NewEngine is an edge that has not read a state yet.
+func NewEngine(c *Config) *Engine {
 	vary := strings.Join(c.credentialHeaders(), ", ")
-	e := &Edge{config: c, needs: make([]uint64, len(c.Rules)), unknown: make([]bool, len(c.Rules)),
+	e := &Engine{config: c, needs: make([]uint64, len(c.Rules)), unknown: make([]bool, len(c.Rules)),
 		varyCredential: vary, varyEncodedCredential: varyEncoding + ", " + vary, permissionNames: map[uint64]string{}, known: c.knownHeaders(),
 		readings: newReadings(c.Rules)}
 	e.removes(identityHeaders) //mutant:TestReadRequestForged deleted
@@ -123,7 +123,7 @@ func NewEdge(c *Config) *Edge {
 		e.secret[0] = "authorization"
 	}
 	for i := range c.Rules {
-		e.begins = append(e.begins, bare(c.Rules[i].Match.Prefix+c.Rules[i].Match.Path))
+		e.prefixes = append(e.prefixes, bare(c.Rules[i].Match.Prefix+c.Rules[i].Match.Path))
 	}
 	return e
 }
@@ -131,13 +131,13 @@ func NewEdge(c *Config) *Edge {
 const varyEncoding = "accept-encoding"
 
 // Config is the edge's configuration.
-func (e *Edge) Config() *Config { return e.config }
+func (e *Engine) Config() *Config { return e.config }
 
 // State is the newest state; its epoch is 0 before there is one.
-func (e *Edge) State() *wire.State { return &e.state }
+func (e *Engine) State() *wire.State { return &e.state }
 
 // SetState takes over a newly read state, and forgets the answers that are kept.
-func (e *Edge) SetState(s wire.State) {
+func (e *Engine) SetState(s wire.State) {
 	e.state = s
 	e.Forget() //mutant:TestKeptIsOfOneState deleted
 	clear(e.permissionNames)
@@ -157,11 +157,11 @@ func (e *Edge) SetState(s wire.State) {
 	}
 }
 
-// Decide makes d the decision on one request at nowMS, unix ms; see [Edge.Govern] for which need
+// Decide makes d the decision on one request at nowMS, unix ms; see [Engine.Govern] for which need
 // one. It is a function of its arguments and the edge's state: answers that are kept show in nothing but
 // what mem is asked for. The decision refers to the request, to what mem returned and to memory of the edge's,
 // and so is valid until the next one. It is filled in in place, here and below, because it is large.
-func (e *Edge) Decide(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
+func (e *Engine) Decide(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
 	*d = Decision{}
 	e.text = e.text[:0]
 	if r.rule < 0 {
@@ -186,7 +186,7 @@ func (e *Edge) Decide(d *Decision, nowMS int64, r *Request, mem Memory, answers 
 }
 
 // authorize passes a device that a rule lets in, with its identity in the decision.
-func (e *Edge) authorize(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
+func (e *Engine) authorize(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
 	cred := &d.Credential
 	if !e.shown(cred, r) {
 		*cred = Credential{}
@@ -195,7 +195,7 @@ func (e *Edge) authorize(d *Decision, nowMS int64, r *Request, mem Memory, answe
 	}
 	if e.state.Epoch == 0 {
 		d.unavailable(1)
-		d.Outdated = true
+		d.ReloadState = true
 		return
 	}
 	if v := answers.Verify; v != nil {
@@ -204,26 +204,26 @@ func (e *Edge) authorize(d *Decision, nowMS int64, r *Request, mem Memory, answe
 			d.unavailable(v.RetryAfterS)
 		case v.Epoch != e.state.Epoch: // its bits are names of another state
 			d.unavailable(1)
-			d.Outdated = true
+			d.ReloadState = true
 		default:
 			e.judge(d, nowMS, r.rule, v.Outcome, v.Permissions)
 		}
 		return
 	}
 	d.Digest = cred.digest(&e.state.Keys)
-	v, standing, err := e.find(cred.ID, &d.Digest, mem)
+	v, status, err := e.find(cred.ID, &d.Digest, mem)
 	switch {
-	case e.refutes(nowMS, cred, standing):
+	case e.refutes(nowMS, cred, status):
 		e.deny(d, nowMS)
-	case standing == wire.Found && nowMS < v.ExpiresMS:
+	case status == wire.Found && nowMS < v.ExpiresMS:
 		e.judge(d, nowMS, r.rule, v.Outcome, v.Permissions)
 		d.Refresh = v.RefreshAfterMS != 0 && nowMS >= v.RefreshAfterMS
 	case !e.mayAllow(nowMS): // whatever the sidecar says
 		d.unavailable(1)
 	case !answers.Unreachable:
-		d.Action, d.Auth, d.Outdated = Verify, AuthVerify, outdated(err)
-		d.New = standing == wire.New && e.heard(nowMS)
-	case standing == wire.Found && v.Outcome == wire.Allow && nowMS < v.ExpiresMS+e.config.VerdictGrace.Milliseconds() &&
+		d.Action, d.Auth, d.ReloadState = Verify, AuthVerify, ofOtherEpoch(err)
+		d.New = status == wire.New && e.heard(nowMS)
+	case status == wire.Found && v.Outcome == wire.Allow && nowMS < v.ExpiresMS+e.config.VerdictGrace.Milliseconds() &&
 		(v.NotAfterMS == 0 || nowMS < v.NotAfterMS): //mutant:TestVerdictGrace true
 		if e.judge(d, nowMS, r.rule, v.Outcome, v.Permissions); d.Auth == AuthAllow {
 			d.Auth = AuthGrace
@@ -234,31 +234,31 @@ func (e *Edge) authorize(d *Decision, nowMS int64, r *Request, mem Memory, answe
 }
 
 // find looks a credential up in the bucket of its device.
-func (e *Edge) find(device string, digest *wire.Digest, mem Memory) (wire.Verdict, wire.Standing, error) {
+func (e *Engine) find(device string, digest *wire.Digest, mem Memory) (wire.Verdict, wire.CredentialStatus, error) {
 	bucket, tag := e.state.Keys.Device(device, e.state.VerdictBuckets)
 	return wire.FindVerdict(mem.Record(wire.RegionVerdicts, bucket), e.state.Epoch, digest, tag)
 }
 
-// refutes reports whether shared memory shows that a credential of this standing can't be
+// refutes reports whether shared memory shows that a credential with this status can't be
 // a right one; that the right secret is another one says nothing of a token. It shows so
 // only as long as the sidecar is heard from: who isn't told of new devices and secrets must
 // not refuse them for ever.
-func (e *Edge) refutes(nowMS int64, cred *Credential, standing wire.Standing) bool {
+func (e *Engine) refutes(nowMS int64, cred *Credential, status wire.CredentialStatus) bool {
 	return e.heard(nowMS) && //mutant:TestDecideWithoutACall true
-		(standing == wire.Closed && cred.Session == "" || standing == wire.Absent &&
+		(status == wire.Closed && cred.Session == "" || status == wire.Unregistered &&
 			e.state.DevicesComplete) //mutant:TestDecideWithoutACall true
 }
 
 // heard reports whether the sidecar was heard from lately.
-func (e *Edge) heard(nowMS int64) bool { return e.recent(nowMS, e.state.HeartbeatMS) }
+func (e *Engine) heard(nowMS int64) bool { return e.recent(nowMS, e.state.HeartbeatMS) }
 
 // recent reports whether t is at most max_staleness ago. One that lies ahead is of before the
 // clock was set back, and may be from any time.
-func (e *Edge) recent(nowMS, t int64) bool { return within(nowMS, t, e.config.MaxStaleness) }
+func (e *Engine) recent(nowMS, t int64) bool { return within(nowMS, t, e.config.MaxStaleness) }
 
 // mayAllow reports whether what lets a device in counts: where that is bounded, only while the edge was in step with Redis
 // lately, since what was revoked later hasn't arrived.
-func (e *Edge) mayAllow(nowMS int64) bool {
+func (e *Engine) mayAllow(nowMS int64) bool {
 	return e.config.MaxAuthStaleness == 0 || within(nowMS, e.state.InStepMS, e.config.MaxAuthStaleness)
 }
 
@@ -270,7 +270,7 @@ func within(nowMS, t int64, most time.Duration) bool {
 }
 
 // judge turns a verdict on the decision's credential into a decision under a rule.
-func (e *Edge) judge(d *Decision, nowMS int64, rule int, outcome wire.Outcome, permissions uint64) {
+func (e *Engine) judge(d *Decision, nowMS int64, rule int, outcome wire.Outcome, permissions uint64) {
 	if outcome != wire.Allow {
 		e.deny(d, nowMS)
 		return
@@ -279,7 +279,7 @@ func (e *Edge) judge(d *Decision, nowMS int64, rule int, outcome wire.Outcome, p
 		d.unavailable(1)
 		return
 	}
-	d.Outdated = bits.Len64(permissions) > len(e.state.Permissions)
+	d.ReloadState = bits.Len64(permissions) > len(e.state.Permissions)
 	if e.unknown[rule] || permissions&e.needs[rule] != e.needs[rule] {
 		e.refuse(d, 403, AuthForbidden)
 		return
@@ -289,7 +289,7 @@ func (e *Edge) judge(d *Decision, nowMS int64, rule int, outcome wire.Outcome, p
 
 // deny refuses a credential that was shown. While nobody is in step with Redis, it may have become a
 // right one there, and the device is told to come again instead.
-func (e *Edge) deny(d *Decision, nowMS int64) {
+func (e *Engine) deny(d *Decision, nowMS int64) {
 	if !e.recent(nowMS, e.state.InStepMS) { //mutant:TestDecideWithoutACall false
 		d.unavailable(1)
 		return
@@ -298,7 +298,7 @@ func (e *Edge) deny(d *Decision, nowMS int64) {
 }
 
 // refuse makes d a 401 or 403 that doesn't say what was wrong.
-func (e *Edge) refuse(d *Decision, status int, counter Counter) {
+func (e *Engine) refuse(d *Decision, status int, counter Counter) {
 	if status != 401 {
 		d.problem(status, counter)
 		return
@@ -334,7 +334,7 @@ func (d *Decision) problem(status int, counter Counter, more ...[2]string) {
 }
 
 // Names are the permissions of a set, in the state's order, comma separated.
-func (e *Edge) Names(permissions uint64) string {
+func (e *Engine) Names(permissions uint64) string {
 	if names, ok := e.permissionNames[permissions]; ok {
 		return names
 	}
@@ -354,7 +354,9 @@ func (e *Edge) Names(permissions uint64) string {
 	return b.String()
 }
 
-func outdated(err error) bool { return errors.Is(err, wire.ErrEpoch) || errors.Is(err, wire.ErrLayout) }
+func ofOtherEpoch(err error) bool {
+	return errors.Is(err, wire.ErrEpoch) || errors.Is(err, wire.ErrLayout)
+}
 
 func indexOf(names []string, name string) int {
 	for i := range names {

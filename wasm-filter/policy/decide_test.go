@@ -101,13 +101,13 @@ func (m *memory) verdict(id, secret string, v wire.Verdict) {
 func (m *memory) device(id string, closed bool, verdicts ...wire.Verdict) {
 	bucket, tag := m.state.Keys.Device(id, m.state.VerdictBuckets)
 	isNew := !closed && len(verdicts) == 0
-	m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, m.state.Epoch, verdicts, []wire.Mark{{Tag: tag, Closed: closed, New: isNew}})
+	m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, m.state.Epoch, verdicts, []wire.Device{{Tag: tag, Closed: closed, New: isNew}})
 }
 
 // neighbour leaves only another device in the bucket of this one.
 func (m *memory) neighbour(id string) {
 	bucket, tag := m.state.Keys.Device(id, m.state.VerdictBuckets)
-	m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, m.state.Epoch, nil, []wire.Mark{{Tag: tag ^ 4, Closed: true}})
+	m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, m.state.Epoch, nil, []wire.Device{{Tag: tag ^ 4, Closed: true}})
 }
 
 // request is headers from "METHOD target" and "name: value" lines.
@@ -122,7 +122,7 @@ func request(lines ...string) [][2]string {
 }
 
 // read is the request of these lines.
-func read(e *Edge, lines ...string) Request {
+func read(e *Engine, lines ...string) Request {
 	fields, ok := headermap.ParseFields(headermap.Append(nil, request(lines...)))
 	if !ok {
 		panic("malformed headers")
@@ -141,7 +141,7 @@ func decide(t *testing.T, m *memory, config string, answers Answers, lines ...st
 
 // TestNames: names are in the state's order, and of the state that is in force.
 func TestNames(t *testing.T) {
-	e := NewEdge(&Config{})
+	e := NewEngine(&Config{})
 	for _, state := range [][]string{{"a", "b", "c"}, {"c", "b"}} {
 		e.SetState(wire.State{Epoch: 1, Permissions: state})
 		for range 2 {
@@ -290,18 +290,18 @@ func TestDecideAuth(t *testing.T) {
 		{name: "unknown", request: with("POST /t", good...), action: Verify, counter: AuthVerify,
 			check: func(d Decision) bool { return d.Credential == Credential{ID: "dev", Secret: "s3cret"} }},
 		{name: "a permission newer than the state", setup: verdict(wire.Verdict{Outcome: wire.Allow, Permissions: 1 << 5, ExpiresMS: now + 1}), request: with("POST /nobody", good...), action: Reply, status: 403, counter: AuthForbidden,
-			check: func(d Decision) bool { return d.Outdated }},
+			check: func(d Decision) bool { return d.ReloadState }},
 		{name: "verdict of another epoch", setup: func(m *memory) { verdict(allow)(m); m.state.Epoch++ }, request: with("POST /t", good...), action: Verify, counter: AuthVerify,
-			check: func(d Decision) bool { return d.Outdated }},
+			check: func(d Decision) bool { return d.ReloadState }},
 		{name: "no state", setup: func(m *memory) { m.state = wire.State{} }, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable,
-			check: func(d Decision) bool { return d.Outdated }},
+			check: func(d Decision) bool { return d.ReloadState }},
 		{name: "verified", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Allow, Permissions: write, Epoch: epoch}}, request: with("POST /t", good...), counter: AuthAllow},
 		{name: "verified, refused", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Deny, Epoch: epoch}}, request: with("POST /t", good...), action: Reply, status: 401, counter: AuthDeny},
 		{name: "verified, refused by who isn't in step", setup: func(m *memory) { m.state.InStepMS = now - 30_001 }, answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Deny, Epoch: epoch}}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable},
 		{name: "verified, overloaded", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 3}}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable,
 			check: func(d Decision) bool { return slices.Contains(fieldsOf(d), [2]string{"retry-after", "3"}) }},
 		{name: "verified under another epoch", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Allow, Permissions: write, Epoch: epoch + 1}}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable,
-			check: func(d Decision) bool { return d.Outdated }},
+			check: func(d Decision) bool { return d.ReloadState }},
 		{name: "unreachable", answers: Answers{Unreachable: true}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable},
 		{name: "unreachable, expired", setup: verdict(wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now}), answers: Answers{Unreachable: true}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable},
 		{name: "no id", setup: verdict(allow), request: with("POST /t", good[1]), action: Reply, status: 401, counter: AuthDeny},
@@ -536,7 +536,7 @@ func TestReadRequestForged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := NewEdge(c)
+	e := NewEngine(c)
 	r := read(e, "GET /", "x-gatehouse-device: me", "x-gatehouse-permissions: all", "x_gatehouse-device: me", "x_gatehouse_permissions: all", "x.gatehouse~device: me", "x-gatehouse-devices: 1", "xegatehouse-device: 1", "y-gatehouse-device: 1", "x-gatehouse-devicf: 1")
 	if want := []string{DeviceHeader, PermissionsHeader, "x_gatehouse-device", "x_gatehouse_permissions", "x.gatehouse~device"}; !slices.Equal(r.Removed, want) {
 		t.Errorf("got %v, want %v", r.Removed, want)

@@ -148,7 +148,7 @@ func (d *decoder) path(at string, v any) string {
 		d.problem(at, "has %d bytes, at most %d", len(p), maxRulePath)
 	} else if got := canonicalPath(p); got != p {
 		d.problem(at, "%q is matched by nothing: rules see decoded, normalised paths, such as %q", p, got)
-	} else if !standsAlone(p) {
+	} else if !hasOneReading(p) {
 		d.problem(at, "%q: want no spaces and control characters: routers read them in different ways", p)
 	}
 	return p

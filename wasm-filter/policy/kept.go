@@ -121,7 +121,7 @@ func (k *kept) own(s string) string {
 // unchangedUntil is when another answer would be composed of an object that hasn't changed, unix ms: when
 // the age of the state or what is left of its lifetime has another number of seconds, it has expired, or the state is
 // stale.
-func (e *Edge) unchangedUntil(nowMS int64, o *wire.Object) int64 {
+func (e *Engine) unchangedUntil(nowMS int64, o *wire.Object) int64 {
 	age := max(nowMS-e.state.InStepMS, 0) / 1000
 	until := min(e.state.InStepMS+(age+1)*1000, e.state.InStepMS+e.config.MaxStaleness.Milliseconds()+1)
 	if o.TTLMS != 0 {
@@ -132,7 +132,7 @@ func (e *Edge) unchangedUntil(nowMS int64, o *wire.Object) int64 {
 }
 
 // Forget drops all answers that are kept.
-func (e *Edge) Forget() {
+func (e *Engine) Forget() {
 	for i := range e.kept {
 		e.kept[i].untilMS = 0
 	}

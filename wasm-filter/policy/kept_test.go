@@ -36,7 +36,7 @@ func (c *counted) Record(region wire.Region, index uint32) []byte {
 // twins are two edges with the same rules and memory, one of which keeps answers. They are asked the same.
 type twins struct {
 	*counted
-	keeps, composes *Edge
+	keeps, composes *Engine
 	headers         []byte // of the request that is asked, as in a proxy whose memory is used again
 }
 
@@ -46,12 +46,12 @@ func newTwins(t *testing.T) *twins {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &twins{&counted{memory: newMemory()}, NewEdge(c), NewEdge(c), nil}
+	return &twins{&counted{memory: newMemory()}, NewEngine(c), NewEngine(c), nil}
 }
 
 // ask gives what both decide, as text, and how many objects the one that keeps answers has read.
 func (w *twins) ask(nowMS int64, lines ...string) (kept, composed string, reads int) {
-	for i, e := range []*Edge{w.keeps, w.composes} {
+	for i, e := range []*Engine{w.keeps, w.composes} {
 		up := w.guardUp
 		w.guardUp = up || e == w.composes
 		before := w.reads
@@ -65,7 +65,7 @@ func (w *twins) ask(nowMS int64, lines ...string) (kept, composed string, reads 
 		var d Decision
 		e.Decide(&d, nowMS, &r, w, &Answers{})
 		text := fmt.Sprintf("%d %d %q %q %q %q %x %v %v %q %q %q", d.Action, d.Status, fieldsOf(d), d.Body, d.Key, d.Device, d.Permissions,
-			d.Refresh, d.Outdated, d.CacheStatus, d.Auth, d.Cache)
+			d.Refresh, d.ReloadState, d.CacheStatus, d.Auth, d.Cache)
 		if w.guardUp = up; i == 1 {
 			return kept, text, reads
 		}
@@ -166,7 +166,7 @@ func TestGuardIsReadFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, m := NewEdge(c), &written{memory: newMemory()}
+	e, m := NewEngine(c), &written{memory: newMemory()}
 	m.guard = 1 << 8
 	e.SetState(m.state)
 	m.putVersion("/a", now, 0, `"v1"`, false)

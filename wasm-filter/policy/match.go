@@ -20,7 +20,7 @@ type Location struct {
 
 // Locate finds the path of a request among those of the rules. It is all that most requests need which pass,
 // and so is short: what a request runs through costs by its length.
-func (e *Edge) Locate(fields headermap.Fields) (l Location) {
+func (e *Engine) Locate(fields headermap.Fields) (l Location) {
 	all := fields
 	for fields.More() {
 		if name, value := fields.Next(); name == ":path" {
@@ -29,7 +29,7 @@ func (e *Edge) Locate(fields headermap.Fields) (l Location) {
 			l.Passes = l.plain && //mutant:TestLocate true
 				l.candidate < 0 &&
 				!e.config.DenyByDefault && //mutant:wasm-filter/TestDefault true
-				(all.Marks&e.marks == 0 || e.removedOf(all) == nil) //mutant:wasm-filter/TestForgedIdentity true
+				(all.NameBits&e.removedBits == 0 || e.removedOf(all) == nil) //mutant:wasm-filter/TestForgedIdentity true
 			break
 		}
 	}
@@ -38,7 +38,7 @@ func (e *Edge) Locate(fields headermap.Fields) (l Location) {
 
 // Govern finds the first rule that a request falls under whose path lies there. It is false if the request
 // needs no decision: no rule covers it, and such pass.
-func (e *Edge) Govern(r *Request, at *Location) bool {
+func (e *Engine) Govern(r *Request, at *Location) bool {
 	if at.plain && inUpperCase(r.method()) { //mutant:TestRuleOfMethod at.plain
 		r.rule = e.firstRule(r.method(), at.path, at.candidate)
 	} else {
@@ -63,10 +63,10 @@ const maxMethod = 64
 
 // ruleOf is the rule that governs a request, -1 if there is none: of each reading of its path with each of its method.
 // Methods are case-sensitive (RFC 9110, section 9.1), and HTTP/2 brings them in any case, but some upstreams
-// take "post" for POST. So what came and what it may be taken for must both be permitted, see [Edge.both].
+// take "post" for POST. So what came and what it may be taken for must both be permitted, see [Engine.both].
 //
 //go:noinline
-func (e *Edge) ruleOf(method string, at *Location) (rule int, ambiguous bool) {
+func (e *Engine) ruleOf(method string, at *Location) (rule int, ambiguous bool) {
 	if len(method) > maxMethod { //mutant:TestTooManyParts false
 		return -1, true
 	}
@@ -100,7 +100,7 @@ func (e *Edge) ruleOf(method string, at *Location) (rule int, ambiguous bool) {
 
 // both is the rule of a request that upstreams may read in two ways, which have these rules. Both ways
 // must be permitted: by one rule, or by one where the other has none. Else it is ambiguous.
-func (e *Edge) both(a, b int) (rule int, ambiguous bool) {
+func (e *Engine) both(a, b int) (rule int, ambiguous bool) {
 	switch {
 	case a == b || a < 0 && !e.config.DenyByDefault: //mutant:TestRuleOf true
 		return b, false
@@ -111,7 +111,7 @@ func (e *Edge) both(a, b int) (rule int, ambiguous bool) {
 }
 
 // firstRule is the first rule from a candidate on that covers a path, -1 if there is none.
-func (e *Edge) firstRule(method, path string, candidate int) int {
+func (e *Engine) firstRule(method, path string, candidate int) int {
 	for candidate >= 0 && !e.config.Rules[candidate].Match.matches(method, path) {
 		candidate = e.candidate(path, candidate+1)
 	}
@@ -122,9 +122,9 @@ func (e *Edge) firstRule(method, path string, candidate int) int {
 // there is none. There is one copy of it, as of matches, for all who ask.
 //
 //go:noinline
-func (e *Edge) candidate(path string, from int) int {
-	for rule := from; rule < len(e.begins); rule++ {
-		begin, at := e.begins[rule], 0
+func (e *Engine) candidate(path string, from int) int {
+	for rule := from; rule < len(e.prefixes); rule++ {
+		begin, at := e.prefixes[rule], 0
 		for at < len(begin) && at < len(path) && begin[at] == path[at] {
 			at++
 		}

@@ -82,7 +82,7 @@ func TestRuleOf(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := read(NewEdge(config), "GET "+tt.target)
+			r := read(NewEngine(config), "GET "+tt.target)
 			if r.ambiguous && r.rule == none {
 				r.rule = refused
 			}
@@ -120,7 +120,7 @@ func TestRuleOfMethod(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := read(NewEdge(config), request)
+			r := read(NewEngine(config), request)
 			if r.ambiguous && r.rule == none {
 				r.rule = refused
 			}
@@ -182,7 +182,7 @@ func TestMatches(t *testing.T) {
 			if got := tt.match.matches(tt.method, tt.path); got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
-			if e := NewEdge(&Config{Rules: []Rule{{Match: tt.match}}}); tt.want && passes(e, tt.path) {
+			if e := NewEngine(&Config{Rules: []Rule{{Match: tt.match}}}); tt.want && passes(e, tt.path) {
 				t.Error("the path is said to pass")
 			}
 		})
@@ -190,7 +190,7 @@ func TestMatches(t *testing.T) {
 }
 
 // passes is what Locate says of a target.
-func passes(e *Edge, target string) bool {
+func passes(e *Engine, target string) bool {
 	fields, ok := headermap.ParseFields(headermap.Append(nil, [][2]string{{":path", target}}))
 	return ok && e.Locate(fields).Passes
 }
@@ -225,10 +225,10 @@ func TestLocate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tt := range tests {
-		if got := passes(NewEdge(pass), tt.target); got != tt.want {
+		if got := passes(NewEngine(pass), tt.target); got != tt.want {
 			t.Errorf("%s: got %v, want %v", tt.target, got, tt.want)
 		}
-		if passes(NewEdge(deny), tt.target) {
+		if passes(NewEngine(deny), tt.target) {
 			t.Errorf("%s: is said to pass where the default is to deny", tt.target)
 		}
 	}

@@ -12,7 +12,7 @@ const settleMS = 1000
 // lastModified is when o was published, in unix seconds, and whether that tells it from all that it ever was: two versions of
 // one second have the same, so it is given away only when the edge has all that was written in that second (RFC 9110,
 // section 8.8.2.2).
-func (e *Edge) lastModified(o *wire.Object) (unix int64, settled bool) {
+func (e *Engine) lastModified(o *wire.Object) (unix int64, settled bool) {
 	unix = o.PublishedMS / 1000
 	return unix, e.state.InStepMS >= (unix+1)*1000+settleMS //mutant:TestModifiedSince true
 }
@@ -21,7 +21,7 @@ func (e *Edge) lastModified(o *wire.Object) (unix int64, settled bool) {
 const imfFixdate = "Mon, 02 Jan 2006 15:04:05 GMT"
 
 // date is a time in unix seconds as a header has it; it is valid until the next decision.
-func (e *Edge) date(unix int64) string {
+func (e *Engine) date(unix int64) string {
 	return e.compose(time.Unix(unix, 0).UTC().AppendFormat(e.text, imfFixdate))
 }
 

@@ -24,7 +24,7 @@ func (n Note) String() string { return noteNames[n] }
 // is private unless the upstream says otherwise: the headers of the credential or, of what is of one device, "*", by which no
 // cache gives it to anybody, whatever else the upstream says (RFC 9111, section 4.1). Only what is read can be kept by
 // caches; "" of what isn't.
-func (e *Edge) Vary(r *Request) string {
+func (e *Engine) Vary(r *Request) string {
 	if m := r.method(); m != "GET" && m != "HEAD" {
 		return ""
 	}

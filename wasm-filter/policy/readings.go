@@ -78,10 +78,10 @@ type readings struct {
 
 // front is where all readings are.
 type front struct {
-	live    spots // what was read so far counts
-	waiting spots // likewise, but the rest of this segment is left out
-	dots    uint8 // bit n: the segment may be n dots so far
-	settled bool  // what came last was odd
+	live     spots // what was read so far counts
+	waiting  spots // likewise, but the rest of this segment is left out
+	dots     uint8 // bit n: the segment may be n dots so far
+	afterOdd bool  // what came last was odd
 }
 
 // climbing is the bit of dots for a segment "..".
@@ -108,8 +108,8 @@ type spots struct {
 
 func (s *spots) list() []spot { return s.all[:s.count] }
 
-// standsAlone reports whether a rule can name path: nothing in it may be left out, or be another character.
-func standsAlone(path string) bool {
+// hasOneReading reports whether a rule can name path: nothing in it may be left out, or be another character.
+func hasOneReading(path string) bool {
 	for _, c := range path {
 		if c == utf8.RuneError || c >= utf8.RuneSelf && blank(c) || c < utf8.RuneSelf && classes[c] == odd {
 			return false
@@ -202,7 +202,7 @@ func (r *readings) follow(path string) {
 		}
 		if k == slash || c == ';' {
 			r.parts++
-		} else if r.live.count > 0 && !(r.settled && k == odd) {
+		} else if r.live.count > 0 && !(r.afterOdd && k == odd) {
 			r.choices++
 		}
 		switch k {
@@ -222,7 +222,7 @@ func (r *readings) follow(path string) {
 
 // letter goes on with c, in readings that may.
 func (r *readings) letter(c byte) {
-	r.settled = false
+	r.afterOdd = false
 	if r.dots = 0; r.live.count == 0 {
 		return
 	}
@@ -272,7 +272,7 @@ func (r *readings) narrow(s spot, c byte) (from, to uint16) {
 // dot is a dot that stands for itself, or is left out.
 func (r *readings) dot() {
 	r.dots <<= 1
-	r.settled = false
+	r.afterOdd = false
 	was := r.live
 	r.live.count = 0
 	for _, s := range was.list() {
@@ -285,7 +285,7 @@ func (r *readings) dot() {
 // slash ends a segment with c, or does not if that is a backslash.
 func (r *readings) slash(c byte) {
 	r.climb()
-	r.dots, r.settled = 1, false
+	r.dots, r.afterOdd = 1, false
 	if r.idle() {
 		return
 	}
@@ -316,10 +316,10 @@ func (r *readings) slash(c byte) {
 // odd is a character that stands for itself, which no rule has, is left out, or ends the path or its segment.
 // Another one right after it changes nothing.
 func (r *readings) odd(c rune) {
-	if r.settled && c != '\n' && c != '\r' {
+	if r.afterOdd && c != '\n' && c != '\r' {
 		return
 	}
-	r.settled = true
+	r.afterOdd = true
 	r.end()
 	r.leaveAll()
 	for _, s := range r.live.list() {

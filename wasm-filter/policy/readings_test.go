@@ -25,17 +25,17 @@ const readingRules = `"credentials": {"basic": true}, "rules": [
 	{"match": {"prefix": "/in/a"}, "auth": {}},
 	{"match": {"prefix": "/in/"}, "auth": {"permissions": ["in"]}}]}`
 
-func readingEdge(t testing.TB, fallback string) *Edge {
+func readingEdge(t testing.TB, fallback string) *Engine {
 	t.Helper()
 	config, err := ParseBytes([]byte(`{"default": "` + fallback + `", ` + readingRules))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewEdge(config)
+	return NewEngine(config)
 }
 
 // ruled is the rule of a request, none or refused.
-func ruled(e *Edge, method, target string) int {
+func ruled(e *Engine, method, target string) int {
 	fields, ok := headermap.ParseFields(headermap.Append(nil, [][2]string{{":method", method}, {":path", target}}))
 	if !ok {
 		panic("malformed headers")

@@ -44,7 +44,7 @@ func (r *readings) invalid(text string) (size int) {
 		return size
 	}
 	if c >= utf8.RuneSelf && r.ascii {
-		if r.settled {
+		if r.afterOdd {
 			r.choices--
 		}
 		r.odd(c)

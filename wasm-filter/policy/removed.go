@@ -17,9 +17,9 @@ var overrideHeaders = []string{"x-http-method-override", "x-http-method", "x-met
 	"x-original-url", "x-rewrite-url", "x-original-uri", "x-original-method"}
 
 // removes makes names headers that no upstream gets from a client, in any spelling, be there a rule or not.
-func (e *Edge) removes(names []string) {
+func (e *Engine) removes(names []string) {
 	for _, name := range names {
-		e.marks |= headermap.Mark(name)
+		e.removedBits |= headermap.NameBit(name)
 	}
 	e.removed = append(e.removed, names...)
 }
@@ -27,7 +27,7 @@ func (e *Edge) removes(names []string) {
 // removedOf are the names among fields that no upstream gets.
 //
 //go:noinline
-func (e *Edge) removedOf(fields headermap.Fields) (names []string) {
+func (e *Engine) removedOf(fields headermap.Fields) (names []string) {
 	for fields.More() {
 		if name, _ := fields.Next(); e.isRemoved(name) {
 			names = append(names, name)
@@ -37,7 +37,7 @@ func (e *Edge) removedOf(fields headermap.Fields) (names []string) {
 }
 
 // isRemoved reports whether an upstream may take name, in lower case, for one of the headers that no upstream gets.
-func (e *Edge) isRemoved(name string) bool {
+func (e *Engine) isRemoved(name string) bool {
 	for _, removed := range e.removed {
 		if len(removed) == len(name) && spells(name, removed) {
 			return true
@@ -48,7 +48,7 @@ func (e *Edge) isRemoved(name string) bool {
 
 // SecretHeaders are the headers in which a request shows a secret that no upstream gets, once an auth rule has let its
 // device in: the credential's, and what an upstream may take for it. The proxy's JWT filter has removed a token.
-func (e *Edge) SecretHeaders(r *Request) (names []string) {
+func (e *Engine) SecretHeaders(r *Request) (names []string) {
 	c := &e.config.Credentials
 	if c.Forward {
 		return nil

@@ -24,12 +24,12 @@ const usualHeaders = `:authority :path :method :scheme :protocol accept accept-c
 func TestMarks(t *testing.T) {
 	e := newEdge(t, `{}`)
 	for name := range strings.FieldsSeq(usualHeaders) {
-		if headermap.Mark(name)&e.marks != 0 {
+		if headermap.NameBit(name)&e.removedBits != 0 {
 			t.Errorf("%s: has the mark of a header that is removed", name)
 		}
 		for _, short := range []string{"te", "via", "host", "dnt"} {
 			f, ok := headermap.ParseFields(headermap.Append(nil, [][2]string{{":path", "/"}, {short, "trailers"}, {name, "x"}}))
-			if !ok || f.Marks&e.marks != 0 {
+			if !ok || f.NameBits&e.removedBits != 0 {
 				t.Errorf("%s, %s: have the mark of a header that is removed", short, name)
 			}
 		}
@@ -38,7 +38,7 @@ func TestMarks(t *testing.T) {
 		for _, spelled := range []string{name, strings.ReplaceAll(name, "-", "_"), strings.Replace(name, "-", ".", 1)} {
 			for _, value := range []string{"", "x"} { // the last field is where a mark could lie beyond the map
 				f, ok := headermap.ParseFields(headermap.Append(nil, [][2]string{{":path", "/"}, {spelled, value}}))
-				if !ok || f.Marks&e.marks == 0 || !e.isRemoved(spelled) {
+				if !ok || f.NameBits&e.removedBits == 0 || !e.isRemoved(spelled) {
 					t.Errorf("%s: isn't found", spelled)
 				}
 			}
@@ -46,13 +46,13 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-func newEdge(t *testing.T, config string) *Edge {
+func newEdge(t *testing.T, config string) *Engine {
 	t.Helper()
 	c, err := parseJSON(t, config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewEdge(c)
+	return NewEngine(c)
 }
 
 func TestRemoved(t *testing.T) {

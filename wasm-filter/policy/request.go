@@ -94,9 +94,9 @@ func (r *Request) join(h header) string {
 
 // Read is what decisions need of a request's headers, whose names are in lower case. It refers to them. It is
 // returned rather than filled in: each string that is stored through a pointer is some code for the collector.
-func (e *Edge) Read(fields headermap.Fields, token Claims) (r Request) {
+func (e *Engine) Read(fields headermap.Fields, token Claims) (r Request) {
 	r.Token = token
-	if fields.Marks&e.marks != 0 {
+	if fields.NameBits&e.removedBits != 0 {
 		r.Removed = e.removedOf(fields)
 	}
 	for fields.More() {

@@ -20,7 +20,7 @@ const (
 
 // shown makes c what a request shows: a credential or, without any part of one, the session
 // of its token. It is false if it shows nothing that can be good.
-func (e *Edge) shown(c *Credential, r *Request) bool {
+func (e *Engine) shown(c *Credential, r *Request) bool {
 	if e.config.SessionMetadata == "" || r.has(headerID) || r.has(headerSecret) || r.has(headerAuthorization) {
 		return r.credential(c, &e.config.Credentials)
 	}
@@ -39,7 +39,7 @@ func (c *Credential) digest(k *wire.Keys) wire.Digest {
 
 // issue makes d an answer with a token for the credential that the request shows. A token is not
 // looked at: nobody gets one for another.
-func (e *Edge) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
+func (e *Engine) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
 	cred := &d.Credential
 	if !r.credential(cred, &e.config.Credentials) {
 		*cred = Credential{}
@@ -48,7 +48,7 @@ func (e *Edge) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers *
 	}
 	if e.state.Epoch == 0 {
 		d.unavailable(1)
-		d.Outdated = true
+		d.ReloadState = true
 		return
 	}
 	issued := answers.Session
@@ -59,14 +59,14 @@ func (e *Edge) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers *
 		d.unavailable(1)
 	case issued == nil:
 		d.Digest = cred.digest(&e.state.Keys)
-		v, standing, _ := e.find(cred.ID, &d.Digest, mem)
-		if e.refutes(nowMS, cred, standing) ||
-			(standing == wire.Found && v.Outcome == wire.Deny && nowMS < v.ExpiresMS) { //mutant:TestDecideToken false
+		v, status, _ := e.find(cred.ID, &d.Digest, mem)
+		if e.refutes(nowMS, cred, status) ||
+			(status == wire.Found && v.Outcome == wire.Deny && nowMS < v.ExpiresMS) { //mutant:TestDecideToken false
 			e.deny(d, nowMS)
 			return
 		}
 		d.Action, d.Auth = Exchange, AuthVerify
-		d.New = standing == wire.New && e.heard(nowMS) //mutant:wasm-filter/TestHeldSourceOfSessions deleted
+		d.New = status == wire.New && e.heard(nowMS) //mutant:wasm-filter/TestHeldSourceOfSessions deleted
 	case issued.Outcome == wire.Deny:
 		e.deny(d, nowMS)
 	case issued.Outcome != wire.Allow:

@@ -33,7 +33,7 @@ func decideToken(t *testing.T, m *memory, config string, token Claims, answers A
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := NewEdge(c)
+	e := NewEngine(c)
 	if m.state.Epoch != 0 {
 		e.SetState(m.state)
 	}

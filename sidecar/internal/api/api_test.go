@@ -54,8 +54,8 @@ func (v verdicts) VerifySession(id, session string) credential.Result {
 	return v.Verify(context.Background(), id, "session", session)
 }
 
-// Stands is true but for a session that has an entry.
-func (v verdicts) Stands(id, session string) bool {
+// SessionValid is true but for a session that has an entry.
+func (v verdicts) SessionValid(id, session string) bool {
 	_, gone := v[id+" gone "+session]
 	return !gone
 }

@@ -32,8 +32,8 @@ const (
 type Verifier interface {
 	Verify(ctx context.Context, id, secret, source string) credential.Result
 	VerifySession(id, session string) credential.Result
-	// Stands reports whether a device is let in by the writing of its record that a session names.
-	Stands(id, session string) bool
+	// SessionValid reports whether a device is let in by the writing of its record that a session names.
+	SessionValid(id, session string) bool
 }
 
 // Fetcher finds objects; the object's bodies are not to be changed.
@@ -162,7 +162,7 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 	if result.Outcome == wire.Unavailable {
 		label = "unavailable"
 		response.RetryAfterS = seconds(result.RetryAfter)
-		response.HoldMS = uint32(result.Hold.Milliseconds())
+		response.ThrottleMS = uint32(result.ThrottleFor.Milliseconds())
 	}
 	// The bits mean something only to an edge that knows their names, which it is told by
 	// a push; a name is new once in its life, so this seldom waits. If the edge is not told
@@ -173,7 +173,7 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 	case wire.Allow:
 		response.Epoch, _ = s.image.Await(ctx, result.Permissions)
 		// Its record may have changed while this waited.
-		if !s.verifier.Stands(request.DeviceID, result.Session) { //mutant:TestVerify false
+		if !s.verifier.SessionValid(request.DeviceID, result.Session) { //mutant:TestVerify false
 			label = "unavailable"
 			response = wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 1, Epoch: response.Epoch}
 		}

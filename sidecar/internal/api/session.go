@@ -50,7 +50,7 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		// Else the bits of its permissions may have got other names before they were looked up.
-		if !s.verifier.Stands(request.DeviceID, result.Session) { //mutant:TestSession false
+		if !s.verifier.SessionValid(request.DeviceID, result.Session) { //mutant:TestSession false
 			call, got = "unavailable", "unavailable"
 			response = wire.SessionResponse{Outcome: wire.Unavailable, RetryAfterS: 1}
 		}
@@ -62,7 +62,7 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 	case wire.Unavailable:
 		call, got = "unavailable", "unavailable"
 		response.RetryAfterS = seconds(result.RetryAfter)
-		response.HoldMS = uint32(result.Hold.Milliseconds())
+		response.ThrottleMS = uint32(result.ThrottleFor.Milliseconds())
 	}
 	s.metrics.Sessions.WithLabelValues(got).Inc()
 	s.answer(w, "session", call, wire.AppendSessionResponse(nil, &response))

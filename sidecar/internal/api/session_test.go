@@ -30,7 +30,7 @@ func TestSession(t *testing.T) {
 		"good s 192.0.2.1": {Outcome: wire.Allow, Permissions: 1, Session: "7-1", NotAfter: time.Now().Add(30 * time.Second)},
 		"gone s":           {Outcome: wire.Allow, Permissions: 1, Session: "6-1"},
 		"gone gone 6-1":    {},
-		"busy s":           {Outcome: wire.Unavailable, RetryAfter: 1500 * time.Millisecond, Hold: 4500 * time.Millisecond},
+		"busy s":           {Outcome: wire.Unavailable, RetryAfter: 1500 * time.Millisecond, ThrottleFor: 4500 * time.Millisecond},
 	})
 	got := f.exchange(t, wire.VerifyRequest{DeviceID: "good", Secret: "s", Source: "192.0.2.1"})
 	var token session.Token
@@ -46,7 +46,7 @@ func TestSession(t *testing.T) {
 	if got := f.exchange(t, wire.VerifyRequest{DeviceID: "good", Secret: "wrong"}); got.Outcome != wire.Deny {
 		t.Errorf("wrong secret: got %+v, want deny", got)
 	}
-	if got := f.exchange(t, wire.VerifyRequest{DeviceID: "busy", Secret: "s"}); got.Outcome != wire.Unavailable || got.RetryAfterS != 2 || got.HoldMS != 4500 {
+	if got := f.exchange(t, wire.VerifyRequest{DeviceID: "busy", Secret: "s"}); got.Outcome != wire.Unavailable || got.RetryAfterS != 2 || got.ThrottleMS != 4500 {
 		t.Errorf("busy: got %+v, want unavailable, 2 s, and held for 4.5 s", got)
 	}
 	if got := f.exchange(t, wire.VerifyRequest{DeviceID: "gone", Secret: "s"}); got.Outcome != wire.Unavailable || got.RetryAfterS != 1 || len(got.Body) > 0 {

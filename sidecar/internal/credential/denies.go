@@ -20,8 +20,18 @@ type denies struct {
 	spent  time.Time
 }
 
-// judge says what becomes of a deny verdict: stored, first, or limited.
-func (s *denies) judge(d digest, now time.Time, costly bool) string {
+// denyFate is what becomes of a deny verdict, as metrics show it.
+type denyFate string
+
+// The fates. Only what is stored goes to the edge.
+const (
+	denyStored  denyFate = "stored"
+	denyFirst   denyFate = "first"
+	denyLimited denyFate = "limited"
+)
+
+// judge says what becomes of a deny verdict.
+func (s *denies) judge(d digest, now time.Time, costly bool) denyFate {
 	if s.lately == nil {
 		s.lately = make([]uint64, denyPlaces)
 	}
@@ -30,15 +40,15 @@ func (s *denies) judge(d digest, now time.Time, costly bool) string {
 	again := *place == tag
 	*place = tag
 	if !again && !costly {
-		return "first"
+		return denyFirst
 	}
 	const each = time.Second / denyRate
 	if s.spent.Before(now.Add(-time.Second)) {
 		s.spent = now.Add(-time.Second)
 	}
 	if s.spent.Add(each).After(now) {
-		return "limited"
+		return denyLimited
 	}
 	s.spent = s.spent.Add(each)
-	return "stored"
+	return denyStored
 }

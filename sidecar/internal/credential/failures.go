@@ -41,8 +41,8 @@ func newFailures(limit int, window time.Duration) *failures {
 	return f
 }
 
-// wait is how long key has to wait before it may make another attempt, 0 for not at all.
-func (f *failures) wait(key uint64) time.Duration {
+// retryAfter is how long key has to retryAfter before it may make another attempt, 0 for not at all.
+func (f *failures) retryAfter(key uint64) time.Duration {
 	if f.limit == 0 {
 		return 0
 	}

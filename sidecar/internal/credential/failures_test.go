@@ -11,7 +11,7 @@ func TestFailures(t *testing.T) {
 		f := newFailures(3, time.Minute)
 		expect := func(key uint64, want time.Duration) {
 			t.Helper()
-			if got := f.wait(key); got != want {
+			if got := f.retryAfter(key); got != want {
 				t.Errorf("wait of %d: got %v, want %v", key, got, want)
 			}
 		}
@@ -50,7 +50,7 @@ func TestFailures(t *testing.T) {
 		for range 100 {
 			none.add(1)
 		}
-		if got := none.wait(1); got != 0 || !none.suspect(1) {
+		if got := none.retryAfter(1); got != 0 || !none.suspect(1) {
 			t.Errorf("without a limit: wait %v, suspect %v", got, none.suspect(1))
 		}
 	})
@@ -68,7 +68,7 @@ func TestFailuresAreBounded(t *testing.T) {
 		for key := range uint64(500_000) {
 			f.add(key*2654435761 + 1)
 		}
-		if got := f.wait(often); got != 12*time.Second {
+		if got := f.retryAfter(often); got != 12*time.Second {
 			t.Errorf("wait %v, want 12s: the flood made it forget", got)
 		}
 		if len(f.sets) != failureSets {
@@ -81,7 +81,7 @@ func TestDenies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s denies
 		d := func(i int) digest { return digest{0: byte(i), 1: byte(i >> 8), 8: byte(i), 9: byte(i >> 8), 15: 1} }
-		expect := func(i int, costly bool, want string) {
+		expect := func(i int, costly bool, want denyFate) {
 			t.Helper()
 			if got := s.judge(d(i), time.Now(), costly); got != want {
 				t.Errorf("deny of %d: %s, want %s", i, got, want)

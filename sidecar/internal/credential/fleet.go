@@ -15,18 +15,18 @@ const maxAwait = 5 * time.Second
 // a fraction of a second at most, and know nothing when they can't find out.
 type Fleet interface {
 	// Find is the match that a sidecar has shared for c, nil if there is none.
-	Find(c *Claim) *Match
+	Find(c *Question) *Match
 	// Begin is for who has a worker and would run bcrypt now. The answer is a match that was
 	// shared meanwhile; or end, which takes what the run finds, nil for no match; or neither,
 	// if another sidecar runs bcrypt for c.
-	Begin(c *Claim) (known *Match, end func(*Match))
+	Begin(c *Question) (known *Match, end func(*Match))
 	// Await waits while another sidecar runs bcrypt for c, until ctx ends or wanted says no.
-	Await(ctx context.Context, c *Claim, wanted func() bool) *Match
+	Await(ctx context.Context, c *Question, wanted func() bool) *Match
 }
 
-// Claim is that a secret is right by one version of a device's record. Another version, or
+// Question is that a secret is right by one version of a device's record. Another version, or
 // another hash, is another claim: what was found for a record says nothing of its successor.
-type Claim struct {
+type Question struct {
 	Device, Secret string
 	Version        uint64
 	Hashes         []string // all of the record, in its order
@@ -38,15 +38,15 @@ type Match struct {
 	Until time.Time // it counts without bcrypt until then
 }
 
-// claim is the attempt's; there is none if the record has changed.
-func (v *Verifier) claim(a *attempt) (*Claim, bool) {
+// question is the attempt's; there is none if the record has changed.
+func (v *Verifier) question(a *attempt) (*Question, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	r := v.records[a.id]
 	if r == nil || r.generation != a.generation {
 		return nil, false
 	}
-	c := &Claim{Device: a.id, Secret: a.secret, Version: r.version}
+	c := &Question{Device: a.id, Secret: a.secret, Version: r.version}
 	for i := range r.hashes {
 		c.Hashes = append(c.Hashes, r.hashes[i].bcrypt)
 	}
@@ -63,6 +63,6 @@ func (v *Verifier) match(hash string) *Match {
 // alone is the fleet of a sidecar that shares nothing.
 type alone struct{}
 
-func (alone) Find(*Claim) *Match                                       { return nil }
-func (alone) Begin(*Claim) (*Match, func(*Match))                      { return nil, func(*Match) {} }
-func (alone) Await(context.Context, *Claim, func() bool) (none *Match) { return nil }
+func (alone) Find(*Question) *Match                                       { return nil }
+func (alone) Begin(*Question) (*Match, func(*Match))                      { return nil, func(*Match) {} }
+func (alone) Await(context.Context, *Question, func() bool) (none *Match) { return nil }

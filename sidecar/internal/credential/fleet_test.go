@@ -16,22 +16,22 @@ import (
 // others is a fleet that says what a test wants. A nil function knows nothing; without
 // begin, bcrypt runs here.
 type others struct {
-	find  func(*credential.Claim) *credential.Match
-	begin func(*credential.Claim) (known *credential.Match, theirs bool)
-	await func(context.Context, *credential.Claim, func() bool) *credential.Match
+	find  func(*credential.Question) *credential.Match
+	begin func(*credential.Question) (known *credential.Match, theirs bool)
+	await func(context.Context, *credential.Question, func() bool) *credential.Match
 
 	mu   sync.Mutex
 	told []*credential.Match // what runs of bcrypt found, in order
 }
 
-func (o *others) Find(c *credential.Claim) *credential.Match {
+func (o *others) Find(c *credential.Question) *credential.Match {
 	if o.find == nil {
 		return nil
 	}
 	return o.find(c)
 }
 
-func (o *others) Begin(c *credential.Claim) (*credential.Match, func(*credential.Match)) {
+func (o *others) Begin(c *credential.Question) (*credential.Match, func(*credential.Match)) {
 	if o.begin != nil {
 		if known, theirs := o.begin(c); known != nil || theirs {
 			return known, nil
@@ -44,12 +44,12 @@ func (o *others) Begin(c *credential.Claim) (*credential.Match, func(*credential
 	}
 }
 
-func (o *others) Await(ctx context.Context, c *credential.Claim, wanted func() bool) *credential.Match {
+func (o *others) Await(ctx context.Context, c *credential.Question, wanted func() bool) *credential.Match {
 	return o.await(ctx, c, wanted)
 }
 
 // right is a match by the claim's first hash, for as long as it is good for.
-func right(c *credential.Claim, life time.Duration) *credential.Match {
+func right(c *credential.Question, life time.Duration) *credential.Match {
 	return &credential.Match{Hash: c.Hashes[0], Until: time.Now().Add(life)}
 }
 
@@ -61,22 +61,22 @@ func (o *others) verifier() fixture {
 }
 
 func TestSharedVerdicts(t *testing.T) {
-	found := func(c *credential.Claim) *credential.Match { return right(c, time.Hour) }
-	theirs := func(*credential.Claim) (*credential.Match, bool) { return nil, true }
-	once := func() func(*credential.Claim) (*credential.Match, bool) {
+	found := func(c *credential.Question) *credential.Match { return right(c, time.Hour) }
+	theirs := func(*credential.Question) (*credential.Match, bool) { return nil, true }
+	once := func() func(*credential.Question) (*credential.Match, bool) {
 		asked := 0
-		return func(*credential.Claim) (*credential.Match, bool) { asked++; return nil, asked == 1 }
+		return func(*credential.Question) (*credential.Match, bool) { asked++; return nil, asked == 1 }
 	}
 	for _, test := range []struct {
 		name   string
 		fleet  *others
-		reason string
+		reason credential.Reason
 		runs   int
 	}{
 		{"found before it waits for a worker", &others{find: found}, "shared", 0},
-		{"found when it has one", &others{begin: func(c *credential.Claim) (*credential.Match, bool) { return found(c), false }}, "shared", 0},
-		{"made by another meanwhile", &others{begin: theirs, await: func(_ context.Context, c *credential.Claim, _ func() bool) *credential.Match { return found(c) }}, "shared", 0},
-		{"another has failed", &others{begin: once(), await: func(context.Context, *credential.Claim, func() bool) *credential.Match { return nil }}, "bcrypt", 1},
+		{"found when it has one", &others{begin: func(c *credential.Question) (*credential.Match, bool) { return found(c), false }}, "shared", 0},
+		{"made by another meanwhile", &others{begin: theirs, await: func(_ context.Context, c *credential.Question, _ func() bool) *credential.Match { return found(c) }}, "shared", 0},
+		{"another has failed", &others{begin: once(), await: func(context.Context, *credential.Question, func() bool) *credential.Match { return nil }}, "bcrypt", 1},
 		{"nobody knows", &others{}, "bcrypt", 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -94,8 +94,8 @@ func TestSharedVerdicts(t *testing.T) {
 
 // TestClaim checks what others are told, and asked for.
 func TestClaim(t *testing.T) {
-	var asked *credential.Claim
-	o := &others{find: func(c *credential.Claim) *credential.Match { asked = c; return nil }}
+	var asked *credential.Question
+	o := &others{find: func(c *credential.Question) *credential.Match { asked = c; return nil }}
 	f := start(credential.Config{PinTTL: time.Hour, Fleet: o})
 	c := device("d", 7, "old", "new")
 	f.Apply(c)
@@ -119,7 +119,7 @@ func TestRevocationBeatsSharedVerdict(t *testing.T) {
 		t.Run(when, func(t *testing.T) {
 			o := new(others)
 			f := o.verifier()
-			late := func(c *credential.Claim) *credential.Match {
+			late := func(c *credential.Question) *credential.Match {
 				if c.Version != 7 {
 					t.Errorf("asked for version %d", c.Version)
 				}
@@ -130,10 +130,10 @@ func TestRevocationBeatsSharedVerdict(t *testing.T) {
 			case "find":
 				o.find = late
 			case "begin":
-				o.begin = func(c *credential.Claim) (*credential.Match, bool) { return late(c), false }
+				o.begin = func(c *credential.Question) (*credential.Match, bool) { return late(c), false }
 			case "await":
-				o.begin = func(*credential.Claim) (*credential.Match, bool) { return nil, true }
-				o.await = func(_ context.Context, c *credential.Claim, _ func() bool) *credential.Match { return late(c) }
+				o.begin = func(*credential.Question) (*credential.Match, bool) { return nil, true }
+				o.await = func(_ context.Context, c *credential.Question, _ func() bool) *credential.Match { return late(c) }
 			}
 			f.expect(t, "d", "s", wire.Deny, "disabled", 0)
 			if v, found := f.edge.verdict("d", "s"); found && v.Outcome == wire.Allow {
@@ -148,8 +148,8 @@ func TestRevocationBeatsSharedVerdict(t *testing.T) {
 func TestAwaitHoldsNoWorker(t *testing.T) {
 	waits := make(chan struct{})
 	o := &others{
-		begin: func(c *credential.Claim) (*credential.Match, bool) { return nil, c.Device == "d" },
-		await: func(ctx context.Context, _ *credential.Claim, wanted func() bool) *credential.Match {
+		begin: func(c *credential.Question) (*credential.Match, bool) { return nil, c.Device == "d" },
+		await: func(ctx context.Context, _ *credential.Question, wanted func() bool) *credential.Match {
 			close(waits)
 			for wanted() && ctx.Err() == nil {
 				time.Sleep(time.Millisecond) // yields the processor
@@ -173,8 +173,8 @@ func TestAwaitHoldsNoWorker(t *testing.T) {
 func TestOthersNeverFinish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &others{
-			begin: func(*credential.Claim) (*credential.Match, bool) { return nil, true },
-			await: func(ctx context.Context, _ *credential.Claim, _ func() bool) *credential.Match {
+			begin: func(*credential.Question) (*credential.Match, bool) { return nil, true },
+			await: func(ctx context.Context, _ *credential.Question, _ func() bool) *credential.Match {
 				<-ctx.Done()
 				return nil
 			},
@@ -194,7 +194,7 @@ func TestSharedPin(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			o := new(others)
 			asked := 0
-			o.find = func(c *credential.Claim) *credential.Match {
+			o.find = func(c *credential.Question) *credential.Match {
 				if asked++; asked > 1 {
 					return nil
 				}
@@ -216,13 +216,13 @@ func TestPatienceIsNotForTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const queued = 6 * time.Second
 		o := &others{
-			begin: func(c *credential.Claim) (*credential.Match, bool) {
+			begin: func(c *credential.Question) (*credential.Match, bool) {
 				if c.Device == "first" {
 					time.Sleep(queued)
 				}
 				return nil, c.Device == "d"
 			},
-			await: func(_ context.Context, c *credential.Claim, _ func() bool) *credential.Match {
+			await: func(_ context.Context, c *credential.Question, _ func() bool) *credential.Match {
 				return right(c, time.Hour)
 			},
 		}

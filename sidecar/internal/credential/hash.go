@@ -12,12 +12,12 @@ import (
 // is the work of one flight: the answer is for all who wait, each of whom checks that it
 // still counts.
 func (v *Verifier) hash(a attempt, f *flight) Result {
-	c, ok := v.claim(&a)
+	c, ok := v.question(&a)
 	if !ok {
-		return unavailable("timeout") // nobody takes it: the callers start over
+		return unavailable(isOutOfTime) // nobody takes it: the callers start over
 	}
 	if m := v.Fleet.Find(c); m != nil {
-		return v.settle(&a, m, "shared")
+		return v.conclude(&a, m, byFleet)
 	}
 	wanted := func() bool { return f.wanted() && v.current(&a) }
 	for patience := maxAwait; ; {
@@ -31,23 +31,23 @@ func (v *Verifier) hash(a attempt, f *flight) Result {
 		m := v.Fleet.Await(ctx, c, wanted)
 		cancel()
 		if m != nil {
-			return v.settle(&a, m, "shared")
+			return v.conclude(&a, m, byFleet)
 		}
 		patience -= time.Since(began) // without the time in our own queue
 		if !wanted() {
-			return unavailable("timeout") // nobody takes it: the callers have gone, or start over
+			return unavailable(isOutOfTime) // nobody takes it: the callers have gone, or start over
 		}
 	}
 }
 
 // work waits for a worker and runs bcrypt. others: it did not, because another sidecar
 // does, and the attempt is patient.
-func (v *Verifier) work(a attempt, c *Claim, wanted func() bool, patient bool) (r Result, others bool) {
+func (v *Verifier) work(a attempt, c *Question, wanted func() bool, patient bool) (r Result, others bool) {
 	w := &waiter{device: a.id, source: a.source, class: v.class(&a), wanted: wanted}
 	if err := v.pool.enter(w); errors.Is(err, errOverload) {
-		return unavailable("overload"), false
+		return unavailable(isOverloaded), false
 	} else if err != nil {
-		return unavailable("timeout"), false
+		return unavailable(isOutOfTime), false
 	}
 	defer v.pool.leave(w)
 	// While this one waited, the record may have changed or another flight may have found
@@ -57,12 +57,12 @@ func (v *Verifier) work(a attempt, c *Claim, wanted func() bool, patient bool) (
 		return r, false
 	}
 	if waited.generation != a.generation {
-		return unavailable("timeout"), false // nobody takes it: the callers start over
+		return unavailable(isOutOfTime), false // nobody takes it: the callers start over
 	}
 	known, end := v.Fleet.Begin(c)
 	switch {
 	case known != nil:
-		return v.settle(&a, known, "shared"), false
+		return v.conclude(&a, known, byFleet), false
 	case end == nil && patient:
 		return Result{}, true
 	case end == nil:
@@ -80,7 +80,7 @@ func (v *Verifier) work(a attempt, c *Claim, wanted func() bool, patient bool) (
 	if m == nil {
 		v.failed(&a)
 	}
-	r = v.settle(&a, m, "bcrypt")
+	r = v.conclude(&a, m, byBcrypt)
 	end(m)
 	return r, false
 }
@@ -89,7 +89,7 @@ func (v *Verifier) work(a attempt, c *Claim, wanted func() bool, patient bool) (
 // first, unless it has lately shown more wrong secrets than others may.
 func (v *Verifier) class(a *attempt) class {
 	switch {
-	case a.known && v.byPair.wait(v.sources.pair(a.id, a.source)) == 0:
+	case a.known && v.byPair.retryAfter(v.sources.pair(a.id, a.source)) == 0:
 		return known
 	case a.known || v.suspect(a):
 		return suspect
@@ -112,11 +112,11 @@ const maxLookups = 25
 func (v *Verifier) elsewhere(a *attempt) (Result, bool) {
 	key := uint64(a.source)
 	if v.lookups == nil ||
-		v.lookups.wait(key) > 0 { //mutant:TestFleetBeforeLimit false
+		v.lookups.retryAfter(key) > 0 { //mutant:TestFleetBeforeLimit false
 		return Result{}, false
 	}
 	v.lookups.add(key)
-	c, ok := v.claim(a)
+	c, ok := v.question(a)
 	if !ok {
 		return Result{}, false
 	}
@@ -124,7 +124,7 @@ func (v *Verifier) elsewhere(a *attempt) (Result, bool) {
 	if m == nil {
 		return Result{}, false
 	}
-	return v.settle(a, m, "shared"), true
+	return v.conclude(a, m, byFleet), true
 }
 
 // limited is how long the attempt has to wait for other reasons than a busy pool. A device
@@ -134,7 +134,7 @@ func (v *Verifier) limited(a *attempt) time.Duration {
 	if a.known || a.source == 0 {
 		return 0
 	}
-	return max(v.byPair.wait(v.sources.pair(a.id, a.source)), v.bySource.wait(uint64(a.source)))
+	return max(v.byPair.retryAfter(v.sources.pair(a.id, a.source)), v.bySource.retryAfter(uint64(a.source)))
 }
 
 // failed counts a wrong secret that has cost bcrypt.
@@ -166,18 +166,18 @@ func (v *Verifier) matches(hash, secret string, pace <-chan bool) bool {
 	return err == nil
 }
 
-// settle answers the attempt by what it matches, nil for nothing, and who found that out.
-func (v *Verifier) settle(a *attempt, m *Match, reason string) Result {
+// conclude answers the attempt by what it matches, nil for nothing, and who found that out.
+func (v *Verifier) conclude(a *attempt, m *Match, reason Reason) Result {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
 	r := v.records[a.id]
 	if r == nil ||
 		r.generation != a.generation { //mutant:TestRevocationBeatsSharedVerdict false
-		return unavailable("timeout") // nobody takes it: the callers start over
+		return unavailable(isOutOfTime) // nobody takes it: the callers start over
 	}
 	if !r.notAfter.IsZero() && !now.Before(r.notAfter) {
-		return v.deny(a, now, "expired")
+		return v.deny(a, now, isExpired)
 	}
 	if m == nil {
 		r.refute(a.digest)

@@ -84,7 +84,7 @@ func TestKnownAcrossRestart(t *testing.T) {
 func TestFleetBeforeLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
-		o := &others{find: func(c *credential.Claim) *credential.Match {
+		o := &others{find: func(c *credential.Question) *credential.Match {
 			asked++
 			if c.Device == "good" && c.Secret == "right" {
 				return right(c, time.Hour)
@@ -93,8 +93,8 @@ func TestFleetBeforeLimit(t *testing.T) {
 		}}
 		f := behindNAT(credential.Config{Fleet: o})
 		f.exhaust(t)
-		if r := f.show(t, "new", "right", nat, wire.Unavailable, "limited"); r.Hold != 0 {
-			t.Errorf("the edge is to hold for %v, want not at all while the fleet may be asked", r.Hold)
+		if r := f.show(t, "new", "right", nat, wire.Unavailable, "limited"); r.ThrottleFor != 0 {
+			t.Errorf("the edge is to hold for %v, want not at all while the fleet may be asked", r.ThrottleFor)
 		}
 		f.show(t, "good", "wrong", nat, wire.Unavailable, "limited")
 		f.show(t, "good", "right", nat, wire.Allow, "shared")
@@ -108,8 +108,8 @@ func TestFleetBeforeLimit(t *testing.T) {
 		if last.Reason != "limited" || asked > 30 { // some guesses are within the limit
 			t.Errorf("asked %d times for 1000 guesses, the last of which is %v", asked, last)
 		}
-		if r := f.show(t, "new", "right", nat, wire.Unavailable, "limited"); r.Hold <= 0 || r.Hold > 100*time.Millisecond {
-			t.Errorf("the edge is to hold for %v, want a moment", r.Hold)
+		if r := f.show(t, "new", "right", nat, wire.Unavailable, "limited"); r.ThrottleFor <= 0 || r.ThrottleFor > 100*time.Millisecond {
+			t.Errorf("the edge is to hold for %v, want a moment", r.ThrottleFor)
 		}
 	})
 }

@@ -22,7 +22,7 @@ import (
 var limits = credential.Limits{DeviceFailures: 5, SourceFailures: 12, Window: time.Minute}
 
 // show verifies from an address.
-func (f fixture) show(t *testing.T, id, secret, from string, outcome wire.Outcome, reason string) credential.Result {
+func (f fixture) show(t *testing.T, id, secret, from string, outcome wire.Outcome, reason credential.Reason) credential.Result {
 	t.Helper()
 	r := f.Verifier.Verify(t.Context(), id, secret, from)
 	if r.Outcome != outcome || r.Reason != reason {
@@ -38,7 +38,7 @@ func TestLimits(t *testing.T) {
 			f.Apply(device(id, 1, "right"))
 		}
 		wrong := 0
-		guess := func(n int, id, from string, outcome wire.Outcome, reason string) (last credential.Result) {
+		guess := func(n int, id, from string, outcome wire.Outcome, reason credential.Reason) (last credential.Result) {
 			t.Helper()
 			for range n {
 				wrong++
@@ -121,11 +121,11 @@ func TestHold(t *testing.T) {
 	for _, id := range []string{"b", "c", "d"} {
 		f.show(t, id, "wrong", worse, wire.Deny, "bcrypt")
 	}
-	held := func(id, secret, from, reason string, least, most time.Duration) {
+	held := func(id, secret, from string, reason credential.Reason, least, most time.Duration) {
 		t.Helper()
 		r := f.show(t, id, secret, from, wire.Unavailable, reason)
-		if r.Hold < least || r.Hold > most || r.Hold > r.RetryAfter {
-			t.Errorf("%s from %s: got %v, and to try again after %v; want from %v to %v", id, from, r.Hold, r.RetryAfter, least, most)
+		if r.ThrottleFor < least || r.ThrottleFor > most || r.ThrottleFor > r.RetryAfter {
+			t.Errorf("%s from %s: got %v, and to try again after %v; want from %v to %v", id, from, r.ThrottleFor, r.RetryAfter, least, most)
 		}
 	}
 	f.show(t, "b", "busy", clean, wire.Unavailable, "timeout") // has the worker from now on
@@ -149,8 +149,8 @@ func TestNoLimitOfSources(t *testing.T) {
 	f.show(t, "a", "wrong", all, wire.Deny, "bcrypt")
 	f.show(t, "b", "busy", all, wire.Unavailable, "timeout") // has the worker from now on
 	f.show(t, "c", "other", all, wire.Unavailable, "timeout")
-	if r := f.show(t, "d", "wrong", all, wire.Unavailable, "overload"); r.Hold != 0 {
-		t.Errorf("got a hold of %v for the address of all devices, want none", r.Hold)
+	if r := f.show(t, "d", "wrong", all, wire.Unavailable, "overload"); r.ThrottleFor != 0 {
+		t.Errorf("got a hold of %v for the address of all devices, want none", r.ThrottleFor)
 	}
 	close(release)
 }

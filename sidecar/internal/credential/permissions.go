@@ -12,15 +12,15 @@ const retryEvery = time.Second
 // again if there will be some soon, or refused; the names are asked for again until then.
 func (v *Verifier) permit(r *record, id string, names []string) error {
 	var err error
-	if r.permissions, err = v.edge.Permissions(names); err == nil {
+	if r.permissions, err = v.memory.Permissions(names); err == nil {
 		return nil
 	}
 	r.wanted = names
 	var soon interface{ Later() bool }
 	if errors.As(err, &soon) && soon.Later() {
-		r.refusal = notYet
+		r.refusal = wantsBits
 	} else {
-		r.refusal = refusedRecord
+		r.refusal = isRefused
 	}
 	return err
 }
@@ -28,13 +28,13 @@ func (v *Verifier) permit(r *record, id string, names []string) error {
 // release gives the bits of a record back that is none any more; mu is held.
 func (v *Verifier) release(r *record) {
 	if r != nil && r.permissions != 0 {
-		v.edge.ReleasePermissions(r.permissions)
+		v.memory.ReleasePermissions(r.permissions)
 		r.permissions = 0
 	}
 }
 
-// wait has the record looked at again; mu is held.
-func (v *Verifier) wait(id string) {
+// retryLater has the record looked at again; mu is held.
+func (v *Verifier) retryLater(id string) {
 	v.waiting[id] = struct{}{}
 	if !v.retries {
 		v.retries = true
@@ -63,7 +63,7 @@ func (v *Verifier) retry() {
 		}
 	}
 	for id := range v.waiting {
-		v.wait(id)
+		v.retryLater(id)
 		return
 	}
 }

@@ -96,4 +96,4 @@ func TestPermissionsGiveWay(t *testing.T) {
 	})
 }
 
-var _ credential.Edge = new(edge)
+var _ credential.Memory = new(edge)

@@ -71,7 +71,7 @@ func TestOverload(t *testing.T) {
 		close(end)
 		wg.Wait()
 		close(results)
-		count := map[string]int{}
+		count := map[credential.Reason]int{}
 		for r := range results {
 			count[r.Reason]++
 			if r.Reason == "overload" && (r.Outcome != wire.Unavailable || r.RetryAfter != time.Second) {

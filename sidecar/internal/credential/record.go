@@ -17,7 +17,7 @@ type record struct {
 	generation  uint64 // unique to this record
 	shard       int
 	resync      uint64 // the full resync of the shard in which it was last seen
-	refusal     string // why it lets nobody in, or empty
+	refusal     Reason // why it lets nobody in, or empty
 	tombstone   bool
 	publishedMS int64
 	permissions uint64
@@ -33,15 +33,8 @@ type record struct {
 	sources []source
 }
 
-// Why a record lets nobody in, of what isn't said of the device itself: it can't be read or used,
-// or can't be used yet.
-const (
-	refusedRecord = "refused_record"
-	notYet        = "permissions"
-)
-
 // registered reports whether the device of r, nil for none, may come in, or soon.
-func (r *record) registered() bool { return r != nil && (r.refusal == "" || r.refusal == notYet) }
+func (r *record) registered() bool { return r != nil && (r.refusal == "" || r.refusal == wantsBits) }
 
 // Bounds of what a record remembers.
 const (
@@ -109,8 +102,8 @@ func (v *Verifier) Apply(c contract.Credential) {
 	}
 	v.replace(c.ID, r)
 	if crowded != nil {
-		v.wait(c.ID)
-		if r.refusal == refusedRecord {
+		v.retryLater(c.ID)
+		if r.refusal == isRefused {
 			v.refuse("permissions", c.ID, crowded)
 		}
 	}
@@ -155,12 +148,12 @@ func (v *Verifier) forget(now time.Time) {
 }
 
 // read fills r from c; the answer is why nobody can be let in, or empty.
-func (v *Verifier) read(r *record, c *contract.Credential) string {
+func (v *Verifier) read(r *record, c *contract.Credential) Reason {
 	switch {
 	case c.Deleted:
-		return "revoked"
+		return isRevoked
 	case c.Disabled:
-		return "disabled"
+		return isDisabled
 	}
 	for _, text := range c.Hashes {
 		if cost, err := bcrypt.Cost([]byte(text)); err != nil || cost > v.MaxCost {
@@ -180,12 +173,12 @@ func (v *Verifier) read(r *record, c *contract.Credential) string {
 	return ""
 }
 
-func (v *Verifier) refuse(reason, id string, err error) string {
+func (v *Verifier) refuse(reason, id string, err error) Reason {
 	v.metrics.Refused.WithLabelValues(reason).Inc()
 	v.tell.Do(func() {
 		v.log.Warn("credential record refused: the device can't authenticate", "device", id, "error", err)
 	})
-	return refusedRecord
+	return isRefused
 }
 
 // same reports whether other was made of the same writing of the record.
@@ -224,7 +217,7 @@ func (v *Verifier) replace(id string, r *record) {
 			v.live++
 		}
 	}
-	v.edge.DropVerdicts(id)
+	v.memory.DropVerdicts(id)
 	v.release(before)
 	v.mark(id, before, r)
 	v.metrics.Credentials.Set(float64(v.live))
@@ -235,9 +228,9 @@ func (v *Verifier) mark(id string, before, after *record) {
 	was, is := before.registered(), after.registered()
 	switch {
 	case was && !is:
-		v.edge.DropDevice(id)
+		v.memory.DropDevice(id)
 	case is && !was:
-		if err := v.edge.PutDevice(id, len(after.sources) == 0); err != nil && v.crowded == nil {
+		if err := v.memory.PutDevice(id, len(after.sources) == 0); err != nil && v.crowded == nil {
 			v.crowded = err
 			v.warnCrowded()
 		}

@@ -67,7 +67,7 @@ func (s Shard) EndResync() {
 	if !slices.Contains(s.synced, false) { //mutant:TestDevicesComplete true
 		s.restored = true
 		s.Known.Restored()
-		s.edge.SetDevicesComplete()
+		s.memory.SetDevicesComplete()
 		s.warnCrowded()
 	}
 }

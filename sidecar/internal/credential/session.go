@@ -22,34 +22,34 @@ func (r *record) session() string {
 // the record's permissions are those of the token, too.
 func (v *Verifier) VerifySession(id, session string) Result {
 	r := v.verifySession(id, session)
-	v.metrics.Verifications.WithLabelValues(r.Outcome.String(), r.Reason).Inc()
+	v.metrics.Verifications.WithLabelValues(r.Outcome.String(), string(r.Reason)).Inc()
 	return r
 }
 
-// Stands reports whether the device's record is still the one that a session names, and lets it in.
-func (v *Verifier) Stands(id, session string) bool {
+// SessionValid reports whether the device's record is still the one that a session names, and lets it in.
+func (v *Verifier) SessionValid(id, session string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	r, why := v.standing(id, time.Now())
+	r, why := v.admissible(id, time.Now())
 	return why == "" &&
 		r.session() == session //mutant:TestSessionEnds true
 }
 
 func (v *Verifier) verifySession(id, session string) Result {
 	if !wire.ValidDeviceID(id) || session == "" || len(session) > wire.MaxSession {
-		return Result{Outcome: wire.Deny, Reason: "malformed"}
+		return Result{Outcome: wire.Deny, Reason: isMalformed}
 	}
 	// A secret has no NUL in it, so that none has this digest.
 	a := attempt{id: id, session: session, digest: v.digest(id, "\x00"+session)}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
-	r, why := v.standing(id, now)
+	r, why := v.admissible(id, now)
 	switch {
 	case why != "":
 		return v.refused(&a, now, why)
 	case !hmac.Equal([]byte(r.session()), []byte(session)):
-		return v.deny(&a, now, "session")
+		return v.deny(&a, now, bySession)
 	}
-	return v.allow(&a, r, now, "session")
+	return v.allow(&a, r, now, bySession)
 }

@@ -23,7 +23,7 @@ func (f fixture) session(t *testing.T, id, secret string) string {
 	return r.Session
 }
 
-func (f fixture) expectSession(t *testing.T, id, session string, outcome wire.Outcome, reason string) credential.Result {
+func (f fixture) expectSession(t *testing.T, id, session string, outcome wire.Outcome, reason credential.Reason) credential.Result {
 	t.Helper()
 	before := f.runs(t)
 	r := f.VerifySession(id, session)
@@ -47,7 +47,10 @@ func TestSession(t *testing.T) {
 	if got := metricstest.Value(t, f.metrics, "gatehouse_verifications_total", "reason", "session"); got != 1 {
 		t.Errorf("got %v counted, want 1", got)
 	}
-	for _, test := range []struct{ name, id, session, reason string }{
+	for _, test := range []struct {
+		name, id, session string
+		reason            credential.Reason
+	}{
 		{"another device's", "other", session, "unknown"},
 		{"empty", "d", "", "malformed"},
 		{"a version only", "d", "7", "session"},
@@ -77,7 +80,7 @@ func TestSessionEnds(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func() contract.Credential
-		reason string
+		reason credential.Reason
 	}{
 		{"revoked", func() contract.Credential { return contract.Credential{ID: "d", Version: 8, Deleted: true} }, "revoked"},
 		{"disabled", with(func(c *contract.Credential) { c.Disabled = true }), "disabled"},
@@ -91,11 +94,11 @@ func TestSessionEnds(t *testing.T) {
 			f.Apply(device("d", 7, "s"))
 			session := f.session(t, "d", "s")
 			f.expectSession(t, "d", session, wire.Allow, "session")
-			if !f.Stands("d", session) || f.Stands("d", session+"0") || f.Stands("e", session) {
+			if !f.SessionValid("d", session) || f.SessionValid("d", session+"0") || f.SessionValid("e", session) {
 				t.Error("its record stands, and no other")
 			}
 			f.Apply(test.change())
-			if f.Stands("d", session) {
+			if f.SessionValid("d", session) {
 				t.Error("its record stands still")
 			}
 			if _, found := f.edge.verdict("d", "\x00"+session); found {

@@ -44,9 +44,9 @@ const (
 	maxRestarts = 8
 )
 
-// Edge is where verdicts go, and which devices there are, and where permission names get
+// Memory is where verdicts go, and which devices there are, and where permission names get
 // their bits.
-type Edge interface {
+type Memory interface {
 	// PutVerdict stores a verdict; only says that no other secret of the device is right.
 	PutVerdict(device, secret string, v wire.Verdict, only bool)
 	PutSession(device, session string, v wire.Verdict)
@@ -93,10 +93,10 @@ type Limits struct {
 // Result is the answer to a verification.
 type Result struct {
 	Outcome     wire.Outcome
-	Reason      string // what decided, as metrics show it; not for the device
+	Reason      Reason // what decided, as metrics show it; not for the device
 	Permissions uint64 // allow: a bit per name
 	RetryAfter  time.Duration
-	Hold        time.Duration // how long no device that was never let in is taken from this source
+	ThrottleFor time.Duration // how long no device that was never let in is taken from this source
 	Session     string        // allow: what a token says of the record that let the device in
 	NotAfter    time.Time     // allow: when that ends; zero: never
 }
@@ -104,7 +104,7 @@ type Result struct {
 // Verifier is safe for concurrent use.
 type Verifier struct {
 	Config
-	edge    Edge
+	memory  Memory
 	metrics *metrics.Metrics
 	log     *slog.Logger
 	tell    rate.Sometimes // bounds what is logged of refused records
@@ -132,12 +132,12 @@ type Verifier struct {
 
 // New is a Verifier that knows no device and answers unavailable until
 // [Shard.EndResync].
-func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) *Verifier {
+func New(c Config, edge Memory, m *metrics.Metrics, log *slog.Logger) *Verifier {
 	if c.Known == nil {
 		c.Known = forgetful{}
 	}
 	v := &Verifier{
-		Config: c, edge: edge, metrics: m, log: log, tell: rate.Sometimes{First: 100, Interval: time.Second},
+		Config: c, memory: edge, metrics: m, log: log, tell: rate.Sometimes{First: 100, Interval: time.Second},
 		sources: newSources(c.Known.Key()), pool: newPool(c.Workers, c.Queue, m), flights: flights{all: make(map[string]*flight)},
 		byPair: newFailures(c.DeviceFailures, c.Window), bySource: newFailures(c.SourceFailures, c.Window),
 		records: make(map[string]*record), waiting: make(map[string]struct{}),
@@ -185,14 +185,14 @@ type attempt struct {
 // after the configured time, the work does not.
 func (v *Verifier) Verify(ctx context.Context, id, secret, from string) Result {
 	r := v.verify(ctx, id, secret, from)
-	v.metrics.Verifications.WithLabelValues(r.Outcome.String(), r.Reason).Inc()
+	v.metrics.Verifications.WithLabelValues(r.Outcome.String(), string(r.Reason)).Inc()
 	return r
 }
 
 func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
 	if !wire.ValidDeviceID(id) || secret == "" || len(secret) > wire.MaxSecret || strings.IndexByte(secret, 0) >= 0 {
 		// No verdict: the edge refuses these by itself, and their digest may not exist.
-		return Result{Outcome: wire.Deny, Reason: "malformed"}
+		return Result{Outcome: wire.Deny, Reason: isMalformed}
 	}
 	a := attempt{id: id, secret: secret, source: v.sources.of(from), digest: v.digest(id, secret)}
 	if r, done := v.decide(&a); done {
@@ -210,39 +210,39 @@ func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
 				if r, found := v.elsewhere(&a); found {
 					return r
 				}
-				return Result{Outcome: wire.Unavailable, Reason: "limited", RetryAfter: max(wait, retryAfter), Hold: v.hold(&a, v.bySource.wait(uint64(a.source)))}
+				return Result{Outcome: wire.Unavailable, Reason: isOverLimit, RetryAfter: max(wait, retryAfter), ThrottleFor: v.throttleFor(&a, v.bySource.retryAfter(uint64(a.source)))}
 			}
 			f = v.flights.start(key, func(f *flight) Result { return v.hash(a, f) })
 		}
 		select {
 		case <-f.done:
 			if v.current(&a) {
-				return v.held(&a, f.result)
+				return v.answerTo(&a, f.result)
 			}
 		case <-ctx.Done():
-			return v.held(&a, unavailable("timeout"))
+			return v.answerTo(&a, unavailable(isOutOfTime))
 		}
 		if r, done := v.decide(&a); done {
 			return r
 		}
 	}
-	return unavailable("timeout")
+	return unavailable(isOutOfTime)
 }
 
-// held is what the attempt is told: who comes from a source that has failed lately is not
+// answerTo is what the attempt is told: who comes from a source that has failed lately is not
 // asked for again at once.
-func (v *Verifier) held(a *attempt, r Result) Result {
+func (v *Verifier) answerTo(a *attempt, r Result) Result {
 	if r.Outcome == wire.Unavailable && !a.known && v.suspect(a) {
-		r.RetryAfter, r.Hold = suspectAfter, v.hold(a, suspectAfter)
+		r.RetryAfter, r.ThrottleFor = suspectAfter, v.throttleFor(a, suspectAfter)
 	}
 	return r
 }
 
-// hold is for how long the edge need not ask about new devices from the attempt's source, of which
+// throttleFor is for how long the edge need not ask about new devices from the attempt's source, of which
 // bcrypt would not run for most: what others have found out of one is worth a call.
-func (v *Verifier) hold(a *attempt, most time.Duration) time.Duration {
+func (v *Verifier) throttleFor(a *attempt, most time.Duration) time.Duration {
 	if v.lookups != nil {
-		return min(most, v.lookups.wait(uint64(a.source)))
+		return min(most, v.lookups.retryAfter(uint64(a.source)))
 	}
 	return most
 }
@@ -256,7 +256,7 @@ func (a *attempt) key() string {
 	return string(append(append(b, a.digest[:]...), a.id...))
 }
 
-func unavailable(reason string) Result {
+func unavailable(reason Reason) Result {
 	return Result{Outcome: wire.Unavailable, Reason: reason, RetryAfter: retryAfter}
 }
 
@@ -274,7 +274,7 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
-	r, why := v.standing(a.id, now)
+	r, why := v.admissible(a.id, now)
 	if why != "" {
 		return v.refused(a, now, why), true
 	}
@@ -289,49 +289,49 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 			// Another secret is the right one for this hash.
 		case now.Before(h.pinnedUntil):
 			v.meet(r, a.id, a.source)
-			return v.allow(a, r, now, "pin"), true
+			return v.allow(a, r, now, byPin), true
 		default:
 			a.toTry = []string{h.bcrypt}
 			return Result{}, false
 		}
 	}
 	if len(a.toTry) == 0 {
-		return v.deny(a, now, "resolved"), true
+		return v.deny(a, now, isResolved), true
 	}
 	for i := range r.refuted {
 		if hmac.Equal(r.refuted[i][:], a.digest[:]) {
-			return v.deny(a, now, "refuted"), true
+			return v.deny(a, now, isRefuted), true
 		}
 	}
 	return Result{}, false
 }
 
-// standing is the record of a device that may come in, or why it may not; mu is held.
-func (v *Verifier) standing(id string, now time.Time) (r *record, why string) {
+// admissible is the record of a device that may come in, or why it may not; mu is held.
+func (v *Verifier) admissible(id string, now time.Time) (r *record, why Reason) {
 	r = v.records[id]
 	switch {
 	case !v.synced[v.Shards.Of(id)]:
-		return nil, "starting"
+		return nil, isStarting
 	case r == nil:
-		return nil, "unknown"
+		return nil, isUnknown
 	case r.refusal != "":
 		return nil, r.refusal
 	case !r.notAfter.IsZero() && !now.Before(r.notAfter):
-		return nil, "expired"
+		return nil, isExpired
 	}
 	return r, ""
 }
 
-// refused is the answer for a device that has no standing; mu is held.
-func (v *Verifier) refused(a *attempt, now time.Time, why string) Result {
-	if why == "starting" || why == notYet {
+// refused is the answer for a device that is not admissible; mu is held.
+func (v *Verifier) refused(a *attempt, now time.Time, why Reason) Result {
+	if why.notYet() {
 		return unavailable(why)
 	}
 	return v.deny(a, now, why)
 }
 
 // allow stores the verdict and is the answer; mu is held.
-func (v *Verifier) allow(a *attempt, r *record, now time.Time, reason string) Result {
+func (v *Verifier) allow(a *attempt, r *record, now time.Time, reason Reason) Result {
 	// Devices that came at one time don't come back at one time.
 	life := time.Duration(float64(v.AllowTTL) * (0.9 + 0.2*mathrand.Float64()))
 	verdict := wire.Verdict{
@@ -349,10 +349,10 @@ func (v *Verifier) allow(a *attempt, r *record, now time.Time, reason string) Re
 }
 
 // deny is the answer; the verdict is stored if it is worth it. mu is held.
-func (v *Verifier) deny(a *attempt, now time.Time, reason string) Result {
-	result := v.denies.judge(a.digest, now, reason == "bcrypt")
-	v.metrics.Denies.WithLabelValues(result).Inc()
-	if result == "stored" {
+func (v *Verifier) deny(a *attempt, now time.Time, reason Reason) Result {
+	fate := v.denies.judge(a.digest, now, reason == byBcrypt)
+	v.metrics.Denies.WithLabelValues(string(fate)).Inc()
+	if fate == denyStored {
 		v.store(a, wire.Verdict{Outcome: wire.Deny, ExpiresMS: now.Add(v.DenyTTL).UnixMilli()}, false)
 	}
 	return Result{Outcome: wire.Deny, Reason: reason}
@@ -360,8 +360,8 @@ func (v *Verifier) deny(a *attempt, now time.Time, reason string) Result {
 
 func (v *Verifier) store(a *attempt, verdict wire.Verdict, only bool) {
 	if a.session != "" {
-		v.edge.PutSession(a.id, a.session, verdict)
+		v.memory.PutSession(a.id, a.session, verdict)
 		return
 	}
-	v.edge.PutVerdict(a.id, a.secret, verdict, only)
+	v.memory.PutVerdict(a.id, a.secret, verdict, only)
 }

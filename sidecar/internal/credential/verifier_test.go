@@ -150,7 +150,7 @@ func (f fixture) runs(t *testing.T) int {
 	return int(metricstest.Value(t, f.metrics, "gatehouse_bcrypt_total"))
 }
 
-func (f fixture) expect(t *testing.T, id, secret string, outcome wire.Outcome, reason string, runs int) {
+func (f fixture) expect(t *testing.T, id, secret string, outcome wire.Outcome, reason credential.Reason, runs int) {
 	t.Helper()
 	before := f.runs(t)
 	r := f.Verify(t.Context(), id, secret)
@@ -197,7 +197,7 @@ func TestVerify(t *testing.T) {
 	for _, test := range []struct {
 		name, id, secret string
 		outcome          wire.Outcome
-		reason           string
+		reason           credential.Reason
 		runs             int
 	}{
 		{"unknown", "nobody", "s", wire.Deny, "unknown", 0},
@@ -232,7 +232,7 @@ func TestVerify(t *testing.T) {
 }
 
 // expectVerdict checks what was stored for the edge.
-func (f fixture) expectVerdict(t *testing.T, id, secret string, outcome wire.Outcome, reason string) {
+func (f fixture) expectVerdict(t *testing.T, id, secret string, outcome wire.Outcome, reason credential.Reason) {
 	t.Helper()
 	v, found := f.edge.verdict(id, secret)
 	if reason == "malformed" {
@@ -292,7 +292,7 @@ func TestPins(t *testing.T) {
 			name   string
 			pin    time.Duration
 			after  time.Duration
-			reason string
+			reason credential.Reason
 			runs   int
 		}{
 			{"before its earliest end", time.Hour, 44 * time.Minute, "pin", 0},

@@ -15,6 +15,18 @@ const (
 	unknownAgain = time.Minute
 )
 
+// catchUpReason is why a catch-up begins, as metrics show it.
+type catchUpReason string
+
+const (
+	onConnected  catchUpReason = "connected"
+	onGap        catchUpReason = "gap"        // an event is missing
+	onOverflow   catchUpReason = "overflow"   // events came faster than they were applied
+	onEpoch      catchUpReason = "epoch"      // Redis has another data epoch, or has gone back
+	onComparison catchUpReason = "comparison" // Redis was ahead for a whole interval
+	onChain      catchUpReason = "chain"      // Redis has another history
+)
+
 // ask completes what follow knew when it asked.
 func (s *Subscriber) ask(ctx context.Context, asked position) position {
 	master, err := s.master(ctx)
@@ -52,16 +64,16 @@ func (s *Subscriber) compare(ctx context.Context, p position) error {
 	}
 	switch {
 	case p.epoch != s.epoch:
-		return s.catchUp(ctx, "epoch")
+		return s.catchUp(ctx, onEpoch)
 	case p.seq < p.ours: // though writes may pass our number before it is asked for again
 		s.lost(p)
 		s.synced = false //mutant:TestLostIsRemembered deleted
-		return s.catchUp(ctx, "epoch")
+		return s.catchUp(ctx, onEpoch)
 	case p.differs(): //mutant:TestOtherDigest false
 		s.metrics.Breaks.WithLabelValues(string(metrics.BreakHistory)).Inc()
 		s.log.Warn("redis has another write than we at our number: events were forged, or it lost writes; everything is read again", "seq", p.ours)
 		s.synced = false
-		return s.catchUp(ctx, "chain")
+		return s.catchUp(ctx, onChain)
 	case p.seq <= s.seq:
 		s.setInStep(p.at)
 		s.ahead = position{}
@@ -71,7 +83,7 @@ func (s *Subscriber) compare(ctx context.Context, p position) error {
 	default:
 		// An event is still not there although a whole interval has passed.
 		silent := s.seq == s.ahead.ours
-		if err := s.catchUp(ctx, "comparison"); err != nil || !silent {
+		if err := s.catchUp(ctx, onComparison); err != nil || !silent {
 			return err
 		}
 		return errSilent //mutant:TestSubscribedElsewhere nil
@@ -83,8 +95,8 @@ func (s *Subscriber) compare(ctx context.Context, p position) error {
 // another data epoch or has gone back, which both mean that it lost data, or may have: it
 // was restarted, or a replica was promoted, and writes may have passed our number since. Where our last
 // write is in its chain, nothing was lost, whatever server that is.
-func (s *Subscriber) catchUp(ctx context.Context, reason string) error {
-	s.metrics.Catchups.WithLabelValues(reason).Inc()
+func (s *Subscriber) catchUp(ctx context.Context, reason catchUpReason) error {
+	s.metrics.Catchups.WithLabelValues(string(reason)).Inc()
 	s.catchups++
 	s.ahead, s.claim = position{}, position{}
 	client, err := s.master(ctx)
@@ -100,7 +112,7 @@ func (s *Subscriber) catchUp(ctx context.Context, reason string) error {
 		return err
 	}
 	p.link = contract.Link{Seq: s.seq, Digest: s.chain.digest}
-	if reason != "connected" && !s.continues(p) {
+	if reason != onConnected && !s.continues(p) {
 		return errOtherServer
 	}
 	s.board.setPolicy(s.Shard, p.policy, s.log)
@@ -149,7 +161,7 @@ func (s *Subscriber) catchUp(ctx context.Context, reason string) error {
 	if len(s.again) > 0 {
 		s.later()
 	}
-	s.log.Info("caught up with redis", "reason", reason, "full", full, "members", count, "seq", s.seq, "duration", time.Since(p.at))
+	s.log.Info("caught up with redis", "reason", string(reason), "full", full, "members", count, "seq", s.seq, "duration", time.Since(p.at))
 	return nil
 }
 

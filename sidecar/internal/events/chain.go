@@ -91,11 +91,11 @@ func (s *Subscriber) mistrust(ctx context.Context, e *contract.Event, reason met
 		s.log.Warn("an event is not of the history that redis had: it is not believed, and redis is read", "reason", string(reason),
 			"member", e.Member.String(), "event_seq", e.Seq, "seq", s.seq)
 	})
-	return s.reread(ctx, "chain")
+	return s.reread(ctx, onChain)
 }
 
 // reread catches up now, or when that is due again: forged events could ask for it at any rate.
-func (s *Subscriber) reread(ctx context.Context, reason string) error {
+func (s *Subscriber) reread(ctx context.Context, reason catchUpReason) error {
 	s.doubt = reason
 	if s.rereading || s.later() {
 		return nil
@@ -121,7 +121,7 @@ func (s *Subscriber) rereadDue(ctx context.Context) error {
 	case s.doubt != "":
 		return s.catchUp(ctx, s.doubt)
 	case len(s.again) > 0:
-		return s.catchUp(ctx, "chain")
+		return s.catchUp(ctx, onChain)
 	}
 	return nil
 }

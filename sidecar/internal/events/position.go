@@ -81,9 +81,9 @@ func (s *Subscriber) continues(p position) bool {
 
 // goesOn reports whether what Redis has goes on from what we have: by the chain, and where that doesn't tell by
 // the server.
-func (s *Subscriber) goesOn(p position, reason string) bool {
+func (s *Subscriber) goesOn(p position, reason catchUpReason) bool {
 	return p.has() || //mutant:TestRestartWithoutLoss false
-		!p.differs() && (p.history.same(s.history) || reason != "connected" && s.continues(p))
+		!p.differs() && (p.history.same(s.history) || reason != onConnected && s.continues(p))
 }
 
 // replicaError refuses to read from a server.

@@ -106,7 +106,7 @@ type Subscriber struct {
 	rereads   *rate.Limiter
 	rereading bool                     // due is to fire
 	due       *time.Timer              // for rereadDue
-	doubt     string                   // why Redis is to be read; "": it is not
+	doubt     catchUpReason            // why Redis is to be read; "": it is not
 	again     map[contract.Member]bool // devices that the next catch-up reads in any case
 	unsure    []unsureEvent
 
@@ -251,7 +251,7 @@ func (s *Subscriber) session(ctx context.Context) error {
 	defer s.abandon()
 	running.Go(func() { in.fail(receive(ctx, sub, in)) })
 	defer sub.Close()
-	if err := s.catchUp(ctx, "connected"); err != nil {
+	if err := s.catchUp(ctx, onConnected); err != nil {
 		return err
 	}
 	if err := s.takeIn(ctx, in); err != nil {
@@ -316,7 +316,7 @@ func (s *Subscriber) takeIn(ctx context.Context, in *inbox) error {
 	payloads, lost, err := in.take()
 	if lost {
 		// The connection may be fine: what was dropped is in the log.
-		if err := s.catchUp(ctx, "overflow"); err != nil {
+		if err := s.catchUp(ctx, onOverflow); err != nil {
 			return err
 		}
 	}
@@ -355,11 +355,11 @@ func (s *Subscriber) receive(ctx context.Context, payload string) error {
 	switch standing {
 	case otherEpoch:
 		s.metrics.Events.WithLabelValues("foreign").Inc()
-		return s.reread(ctx, "epoch")
+		return s.reread(ctx, onEpoch)
 	case missing:
 		s.metrics.Events.WithLabelValues("gap").Inc()
 		s.board.gaps.Do(func() { s.log.Info("events are missing", "seq", s.seq, "event_seq", e.Seq) })
-		return s.reread(ctx, "gap")
+		return s.reread(ctx, onGap)
 	}
 	s.metrics.Events.WithLabelValues("mistrusted").Inc()
 	return s.mistrust(ctx, &e, breakOf[standing])

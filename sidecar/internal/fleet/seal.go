@@ -30,7 +30,7 @@ type sealer []byte
 
 // name is where the verdict on c is found. Each part has its length before it, so that no
 // two claims have one name.
-func (s sealer) name(c *credential.Claim) [sha256.Size]byte {
+func (s sealer) name(c *credential.Question) [sha256.Size]byte {
 	mac := hmac.New(sha256.New, s)
 	write(mac, nameDomain)
 	write(mac, c.Device)
@@ -64,7 +64,7 @@ func (s sealer) sign(name [sha256.Size]byte, said []byte) []byte {
 }
 
 // open is the match that a value says. ok: it was made by seal for this claim, and still counts.
-func (s sealer) open(c *credential.Claim, name [sha256.Size]byte, value string, now time.Time) (m *credential.Match, ok bool) {
+func (s sealer) open(c *credential.Question, name [sha256.Size]byte, value string, now time.Time) (m *credential.Match, ok bool) {
 	b := []byte(value)
 	if len(b) != valueSize ||
 		!hmac.Equal(b[sealAt:], s.sign(name, b[:sealAt])) { //mutant:TestOpen false

@@ -12,13 +12,13 @@ import (
 
 var (
 	secret = sealer("0123456789abcdef0123456789abcdef")
-	claim  = credential.Claim{Device: "d", Secret: "s", Version: 7, Hashes: []string{"h1", "h2"}}
+	claim  = credential.Question{Device: "d", Secret: "s", Version: 7, Hashes: []string{"h1", "h2"}}
 	until  = time.UnixMilli(1735689600000)
 )
 
 // TestNames gives each claim, and each fleet, a name of its own.
 func TestNames(t *testing.T) {
-	claims := []credential.Claim{
+	claims := []credential.Question{
 		claim,
 		{Device: "e", Secret: "s", Version: 7, Hashes: []string{"h1", "h2"}},
 		{Device: "d", Secret: "t", Version: 7, Hashes: []string{"h1", "h2"}},
@@ -56,7 +56,7 @@ func TestOpen(t *testing.T) {
 	for _, test := range []struct {
 		what  string
 		by    sealer
-		claim *credential.Claim
+		claim *credential.Question
 		value []byte
 		now   time.Time
 	}{

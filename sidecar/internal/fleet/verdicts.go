@@ -72,22 +72,22 @@ type verdict struct {
 	key, lock string
 }
 
-func (v *Verdicts) verdict(c *credential.Claim) verdict { return v.sealer.verdict(c, v.shards) }
+func (v *Verdicts) verdict(c *credential.Question) verdict { return v.sealer.verdict(c, v.shards) }
 
-func (s sealer) verdict(c *credential.Claim, shards contract.Shards) verdict {
+func (s sealer) verdict(c *credential.Question, shards contract.Shards) verdict {
 	name := s.name(c)
 	text, keys := hex.EncodeToString(name[:]), shards.KeysOf(c.Device)
 	return verdict{name, shards.Of(c.Device), keys.VerdictKey(text), keys.VerdictLockKey(text)}
 }
 
 // put adds the command that stores m for c, where it stays for life.
-func (s sealer) put(ctx context.Context, p redis.Pipeliner, c *credential.Claim, at *verdict, m *credential.Match, life time.Duration) {
+func (s sealer) put(ctx context.Context, p redis.Pipeliner, c *credential.Question, at *verdict, m *credential.Match, life time.Duration) {
 	p.Set(ctx, at.key, s.seal(at.name, slices.Index(c.Hashes, m.Hash), m.Until), life)
 }
 
 // Put adds to a pipeline the command by which a sidecar that has the secret, and that has
 // found m for c, tells others; none if m is over.
-func Put(ctx context.Context, p redis.Pipeliner, secret []byte, shards contract.Shards, c *credential.Claim, m *credential.Match) {
+func Put(ctx context.Context, p redis.Pipeliner, secret []byte, shards contract.Shards, c *credential.Question, m *credential.Match) {
 	at := sealer(secret).verdict(c, shards)
 	if life := time.Until(m.Until); life >= time.Millisecond {
 		sealer(secret).put(ctx, p, c, &at, m, life)
@@ -95,7 +95,7 @@ func Put(ctx context.Context, p redis.Pipeliner, secret []byte, shards contract.
 }
 
 // Find looks for a verdict.
-func (v *Verdicts) Find(c *credential.Claim) *credential.Match {
+func (v *Verdicts) Find(c *credential.Question) *credential.Match {
 	timeout := time.NewTimer(callTimeout)
 	defer timeout.Stop()
 	select {
@@ -120,7 +120,7 @@ func (v *Verdicts) Find(c *credential.Claim) *credential.Match {
 
 // Begin takes the lock, and then looks: who stores a verdict does so before the lock goes,
 // so that who has the lock sees it. A lock beside a verdict hinders nobody, and expires.
-func (v *Verdicts) Begin(c *credential.Claim) (*credential.Match, func(*credential.Match)) {
+func (v *Verdicts) Begin(c *credential.Question) (*credential.Match, func(*credential.Match)) {
 	at, life, began := v.verdict(c), lockLife(c), time.Now()
 	var taken *redis.BoolCmd
 	var value *redis.StringCmd
@@ -140,7 +140,7 @@ func (v *Verdicts) Begin(c *credential.Claim) (*credential.Match, func(*credenti
 }
 
 // end stores a match, nil for none, and removes the lock if it is ours.
-func (v *Verdicts) end(c *credential.Claim, at *verdict, m *credential.Match, locked bool) {
+func (v *Verdicts) end(c *credential.Question, at *verdict, m *credential.Match, locked bool) {
 	life := time.Duration(0)
 	if m != nil {
 		life = time.Until(m.Until)
@@ -162,7 +162,7 @@ func (v *Verdicts) end(c *credential.Claim, at *verdict, m *credential.Match, lo
 }
 
 // Await looks for the verdict until it is there, the lock has gone, or Redis can't be asked.
-func (v *Verdicts) Await(ctx context.Context, c *credential.Claim, wanted func() bool) *credential.Match {
+func (v *Verdicts) Await(ctx context.Context, c *credential.Question, wanted func() bool) *credential.Match {
 	v.count("waited")
 	at := v.verdict(c)
 	ticker := time.NewTicker(pollInterval)
@@ -221,7 +221,7 @@ func (v *Verdicts) call(breakers []breaker, shard int, kind string, commands fun
 }
 
 // read is the match in a value that was found, if it can be believed.
-func (v *Verdicts) read(c *credential.Claim, at *verdict, value *redis.StringCmd) *credential.Match {
+func (v *Verdicts) read(c *credential.Question, at *verdict, value *redis.StringCmd) *credential.Match {
 	if value.Err() != nil {
 		return nil
 	}
@@ -237,7 +237,7 @@ func (v *Verdicts) read(c *credential.Claim, at *verdict, value *redis.StringCmd
 func (v *Verdicts) count(result string) { v.metrics.Shared.WithLabelValues(result).Inc() }
 
 // lockLife is how long a sidecar has for all hashes of a claim.
-func lockLife(c *credential.Claim) time.Duration {
+func lockLife(c *credential.Question) time.Duration {
 	life := time.Duration(0)
 	for _, hash := range c.Hashes {
 		cost, err := bcrypt.Cost([]byte(hash))

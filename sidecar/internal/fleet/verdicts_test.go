@@ -49,7 +49,7 @@ func (s sidecar) counts(result string, want float64) {
 }
 
 // runs begins a run, which nobody else makes and whose result nobody knows.
-func (s sidecar) runs(c *credential.Claim) (end func(*credential.Match)) {
+func (s sidecar) runs(c *credential.Question) (end func(*credential.Match)) {
 	s.t.Helper()
 	known, end := s.Begin(c)
 	if known != nil || end == nil {
@@ -269,7 +269,7 @@ func TestLockLife(t *testing.T) {
 		{[]int{4}, 2 * time.Second}, {[]int{10}, 2 * time.Second}, {[]int{12}, 2 * time.Second}, {[]int{12, 12}, 4 * time.Second},
 		{[]int{14}, 8 * time.Second}, {[]int{15}, 16 * time.Second}, {[]int{15, 15, 15, 15}, 30 * time.Second},
 	} {
-		var c credential.Claim
+		var c credential.Question
 		for _, cost := range test.costs {
 			c.Hashes = append(c.Hashes, hash(cost))
 		}

@@ -23,7 +23,7 @@ const (
 	objectSize     = 40
 	variantSize    = 20
 	verdictSize    = 48
-	markSize       = 8
+	deviceSize       = 8
 	recordOverhead = 96 // of a store's entry: its key, its string's header, its node
 )
 

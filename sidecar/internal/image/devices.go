@@ -139,14 +139,14 @@ func (k *verdictBucket) close(v *verdict) {
 // open opens the mark that v closed, if it did.
 func (k *verdictBucket) open(v *verdict) {
 	for i := range k.marks {
-		if k.marks[i].only == v { //mutant:TestStanding false
+		if k.marks[i].only == v { //mutant:TestCredentialStatus false
 			k.marks[i].only = nil
 		}
 	}
 }
 
 func (k *verdictBucket) size() int {
-	return bucketSize + verdictSize*len(k.verdicts) + markSize*len(k.marks)
+	return bucketSize + verdictSize*len(k.verdicts) + deviceSize*len(k.marks)
 }
 
 // appendVerdicts appends the record of a bucket.
@@ -157,7 +157,7 @@ func (m *Image) appendVerdicts(dst []byte, k *verdictBucket) []byte {
 		s.verdicts = append(s.verdicts, v.Verdict)
 	}
 	for i := range k.marks {
-		s.marks = append(s.marks, wire.Mark{Tag: k.marks[i].tag, Closed: k.marks[i].only != nil, New: k.marks[i].isNew})
+		s.marks = append(s.marks, wire.Device{Tag: k.marks[i].tag, Closed: k.marks[i].only != nil, New: k.marks[i].isNew})
 	}
 	return wire.AppendVerdicts(dst, m.epoch, s.verdicts, s.marks)
 }

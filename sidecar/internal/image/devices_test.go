@@ -12,8 +12,8 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// TestStanding follows what the edge finds of a device's right secret and of another one.
-func TestStanding(t *testing.T) {
+// TestCredentialStatus follows what the edge finds of a device's right secret and of another one.
+func TestCredentialStatus(t *testing.T) {
 	life := func(d time.Duration, outcome wire.Outcome) wire.Verdict {
 		return wire.Verdict{Outcome: outcome, ExpiresMS: time.Now().Add(d).UnixMilli()}
 	}
@@ -21,32 +21,32 @@ func TestStanding(t *testing.T) {
 	tests := []struct {
 		name         string
 		do           func(m *image.Image)
-		right, wrong wire.Standing
+		right, wrong wire.CredentialStatus
 	}{
 		{"registered", func(*image.Image) {}, wire.New, wire.New},
 		{"registered twice", func(m *image.Image) { m.PutDevice("d", true) }, wire.New, wire.New},
 		{"only a wrong secret was shown", func(m *image.Image) { m.PutVerdict("d", "wrong", life(time.Minute, wire.Deny), false) }, wire.New, wire.Found},
-		{"registered again after it was in", func(m *image.Image) { m.DropDevice("d"); m.PutDevice("d", false) }, wire.Marked, wire.Marked},
+		{"registered again after it was in", func(m *image.Image) { m.DropDevice("d"); m.PutDevice("d", false) }, wire.Registered, wire.Registered},
 		{"new in a new epoch", func(m *image.Image) { m.Reset(nil) }, wire.New, wire.New},
 		{"its only secret is in", closed, wire.Found, wire.Closed},
 		{"and again, refreshed", func(m *image.Image) { closed(m); closed(m) }, wire.Found, wire.Closed},
 		{"and another device's is wrong", func(m *image.Image) { closed(m); m.PutVerdict("e", "wrong", life(time.Minute, wire.Deny), false) }, wire.Found, wire.Closed},
-		{"one of two secrets is in", func(m *image.Image) { m.PutVerdict("d", "right", life(time.Minute, wire.Allow), false) }, wire.Found, wire.Marked},
-		{"refreshed as one of two", func(m *image.Image) { closed(m); m.PutVerdict("d", "right", life(time.Minute, wire.Allow), false) }, wire.Found, wire.Marked},
+		{"one of two secrets is in", func(m *image.Image) { m.PutVerdict("d", "right", life(time.Minute, wire.Allow), false) }, wire.Found, wire.Registered},
+		{"refreshed as one of two", func(m *image.Image) { closed(m); m.PutVerdict("d", "right", life(time.Minute, wire.Allow), false) }, wire.Found, wire.Registered},
 		{"its verdict has expired", func(m *image.Image) {
 			m.PutVerdict("d", "right", life(time.Second, wire.Allow), true)
 			time.Sleep(2 * time.Second)
-		}, wire.Marked, wire.Marked},
-		{"its verdict was dropped", func(m *image.Image) { closed(m); m.DropVerdicts("d") }, wire.Marked, wire.Marked},
+		}, wire.Registered, wire.Registered},
+		{"its verdict was dropped", func(m *image.Image) { closed(m); m.DropVerdicts("d") }, wire.Registered, wire.Registered},
 		{"its verdict was evicted", func(m *image.Image) {
 			closed(m)
 			for i := range 4 {
 				m.PutVerdict(fmt.Sprint(i), "s", life(time.Hour, wire.Allow), false)
 			}
-		}, wire.Marked, wire.Marked},
-		{"it may no longer come in", func(m *image.Image) { closed(m); m.DropVerdicts("d"); m.DropDevice("d") }, wire.Absent, wire.Absent},
-		{"it never was there", func(m *image.Image) { m.DropDevice("d"); m.DropDevice("d") }, wire.Absent, wire.Absent},
-		{"a new epoch", func(m *image.Image) { closed(m); m.Reset(nil) }, wire.Marked, wire.Marked},
+		}, wire.Registered, wire.Registered},
+		{"it may no longer come in", func(m *image.Image) { closed(m); m.DropVerdicts("d"); m.DropDevice("d") }, wire.Unregistered, wire.Unregistered},
+		{"it never was there", func(m *image.Image) { m.DropDevice("d"); m.DropDevice("d") }, wire.Unregistered, wire.Unregistered},
+		{"a new epoch", func(m *image.Image) { closed(m); m.Reset(nil) }, wire.Registered, wire.Registered},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -60,11 +60,11 @@ func TestStanding(t *testing.T) {
 				tt.do(m)
 				m.Sweep()
 				push(t, m, memory)
-				right, complete := memory.Standing("d", "right")
-				if wrong, _ := memory.Standing("d", "wrong"); right != tt.right || wrong != tt.wrong || !complete {
+				right, complete := memory.Status("d", "right")
+				if wrong, _ := memory.Status("d", "wrong"); right != tt.right || wrong != tt.wrong || !complete {
 					t.Errorf("got %d for the right secret, %d for another, complete %v; want %d, %d, true", right, wrong, complete, tt.right, tt.wrong)
 				}
-				if other, _ := memory.Standing("e", "s"); other != wire.New {
+				if other, _ := memory.Status("e", "s"); other != wire.New {
 					t.Errorf("another device: got %d, want %d", other, wire.New)
 				}
 			})
@@ -86,7 +86,7 @@ func TestCompleteComesBehindTheMarks(t *testing.T) {
 	}
 	m.Reset(nil)
 	push(t, m, memory)
-	if _, complete := memory.Standing("x", "s"); complete {
+	if _, complete := memory.Status("x", "s"); complete {
 		t.Error("complete before the sidecar knows all devices")
 	}
 	told := 0
@@ -97,8 +97,8 @@ func TestCompleteComesBehindTheMarks(t *testing.T) {
 		}
 		told++
 		for _, id := range ids {
-			if _, standing := memory.LockedCredentialBy(&state, id, "s"); standing != wire.New {
-				t.Fatalf("%s: got standing %d when the state is complete, want %d", id, standing, wire.New)
+			if _, status := memory.LockedCredentialBy(&state, id, "s"); status != wire.New {
+				t.Fatalf("%s: got status %d when the state is complete, want %d", id, status, wire.New)
 			}
 		}
 	}
@@ -112,7 +112,7 @@ func TestCompleteComesBehindTheMarks(t *testing.T) {
 		before, _ := memory.State()
 		m.Reset(&before)
 		push(t, m, memory)
-		if _, complete := memory.Standing(id, "s"); !complete {
+		if _, complete := memory.Status(id, "s"); !complete {
 			t.Errorf("epoch of %s: not complete at its end", id)
 		}
 	}
@@ -132,7 +132,7 @@ func TestCrowded(t *testing.T) {
 		}
 	}
 	push(t, m, memory)
-	if _, complete := memory.Standing("x", "s"); !complete {
+	if _, complete := memory.Status("x", "s"); !complete {
 		t.Error("not complete with as many devices as there may be")
 	}
 	crowded := func(err error) bool {
@@ -150,11 +150,11 @@ func TestCrowded(t *testing.T) {
 	m.Reset(&state)
 	m.PutVerdict("3", "right", wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, true)
 	push(t, m, memory)
-	if standing, complete := memory.Standing("16", "s"); standing != wire.Absent || complete {
-		t.Errorf("got standing %d, complete %v for the device without a mark, want %d, false", standing, complete, wire.Absent)
+	if status, complete := memory.Status("16", "s"); status != wire.Unregistered || complete {
+		t.Errorf("got status %d, complete %v for the device without a mark, want %d, false", status, complete, wire.Unregistered)
 	}
-	if standing, _ := memory.Standing("3", "wrong"); standing != wire.Closed {
-		t.Errorf("got standing %d for a device with a mark, want %d", standing, wire.Closed)
+	if status, _ := memory.Status("3", "wrong"); status != wire.Closed {
+		t.Errorf("got status %d for a device with a mark, want %d", status, wire.Closed)
 	}
 	if got := m.Stats().Marks; got != 15 {
 		t.Errorf("got %d marks, want 15", got)

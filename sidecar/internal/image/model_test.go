@@ -103,10 +103,10 @@ func (m *model) readDevices() {
 		_, right := m.memory.LockedCredentialBy(&state, m.key(i), "secret")
 		_, wrong := m.memory.LockedCredentialBy(&state, m.key(i), "wrong")
 		if wrong == wire.Closed && right != wire.Found {
-			m.Fatalf("%q: closed, and the right secret's standing is %d", m.key(i), right)
+			m.Fatalf("%q: closed, and the right secret's status is %d", m.key(i), right)
 		}
-		if state.DevicesComplete && m.told[i] && wrong != wire.Marked && wrong != wire.New && wrong != wire.Closed {
-			m.Fatalf("%q: standing %d although the state says that all marks are there", m.key(i), wrong)
+		if state.DevicesComplete && m.told[i] && wrong != wire.Registered && wrong != wire.New && wrong != wire.Closed {
+			m.Fatalf("%q: status %d although the state says that all marks are there", m.key(i), wrong)
 		}
 	}
 }

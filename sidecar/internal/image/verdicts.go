@@ -32,7 +32,7 @@ type verdicts struct {
 	devices devices
 	scratch struct { // of one record
 		verdicts []wire.Verdict
-		marks    []wire.Mark
+		marks    []wire.Device
 	}
 }
 

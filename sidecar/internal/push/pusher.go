@@ -78,6 +78,17 @@ func (p *Pusher) Ready() error {
 	return nil
 }
 
+// epochReason is why an epoch begins, as metrics show it.
+type epochReason string
+
+const (
+	becauseStart       epochReason = "start"
+	becauseEmpty       epochReason = "empty" // the edge's memory was not ours
+	becauseRival       epochReason = "rival" // another sidecar pushed to this edge
+	becausePermissions epochReason = "permissions"
+	becauseError       epochReason = "error"
+)
+
 // Run pushes until ctx ends. Whatever fails leads to the same: a new epoch, in which
 // everything is pushed.
 func (p *Pusher) Run(ctx context.Context) error {
@@ -88,7 +99,7 @@ func (p *Pusher) Run(ctx context.Context) error {
 		return nil
 	}
 	p.setStatus("nothing was pushed yet")
-	reason, wait := "start", time.Duration(0)
+	reason, wait := becauseStart, time.Duration(0)
 	for backoff := minBackoff; ; {
 		select {
 		case <-ctx.Done():
@@ -108,7 +119,7 @@ func (p *Pusher) Run(ctx context.Context) error {
 		}
 		reason = p.explain(err)
 		switch {
-		case reason == "rival":
+		case reason == becauseRival:
 			wait = rivalEvery
 		case upToDate:
 			wait = 0
@@ -119,7 +130,7 @@ func (p *Pusher) Run(ctx context.Context) error {
 }
 
 // takeOver begins a new epoch, unless a rival's is alive.
-func (p *Pusher) takeOver(ctx context.Context, reason string) error {
+func (p *Pusher) takeOver(ctx context.Context, reason epochReason) error {
 	before, err := p.edge.state(ctx)
 	if err != nil {
 		return err
@@ -132,7 +143,7 @@ func (p *Pusher) takeOver(ctx context.Context, reason string) error {
 		p.rival = 0
 	}
 	p.image.Reset(before)
-	p.metrics.Epochs.WithLabelValues(reason).Inc()
+	p.metrics.Epochs.WithLabelValues(string(reason)).Inc()
 	return nil
 }
 
@@ -207,15 +218,15 @@ func hex(epoch uint64) string { return fmt.Sprintf("%016x", epoch) }
 
 // explain counts and logs why a push ended, once for each change of state, and is the
 // reason of the epoch that follows.
-func (p *Pusher) explain(err error) string {
+func (p *Pusher) explain(err error) epochReason {
 	conflict, _ := errors.AsType[*conflictError](err)
 	switch {
 	case errors.Is(err, errRenew):
 		p.log.Info("new permission names replace unused ones: pushing everything", "socket", p.socket)
-		return "permissions"
+		return becausePermissions
 	case errors.Is(err, errRival): // still
 		p.metrics.Pushes.WithLabelValues("rival").Inc()
-		return "rival"
+		return becauseRival
 	case conflict != nil && conflict.state != nil && !p.own[conflict.state.Epoch] && fresh(conflict.state):
 		p.metrics.Pushes.WithLabelValues("rival").Inc()
 		p.rival = conflict.state.Epoch
@@ -224,12 +235,12 @@ func (p *Pusher) explain(err error) string {
 		p.setStatus(why)
 		p.log.Error("another sidecar has taken over this edge: not pushing until it is gone; run one sidecar for each edge, stop one of the two",
 			"socket", p.socket, "epoch", hex(p.epoch), "rival_epoch", hex(p.rival))
-		return "rival"
+		return becauseRival
 	case conflict != nil:
 		p.metrics.Pushes.WithLabelValues("conflict").Inc()
 		p.setStatus(conflict.Error() + ": pushing everything")
-		p.log.Info("the edge's memory has another owner: pushing everything", "socket", p.socket, "epoch", hex(p.epoch), "error", conflict)
-		return "empty"
+		p.log.Info("the edge lost its memory, or another sidecar wrote it: pushing everything", "socket", p.socket, "epoch", hex(p.epoch), "error", conflict)
+		return becauseEmpty
 	}
 	result := "error"
 	if _, refused := errors.AsType[*refusedError](err); refused {
@@ -243,5 +254,5 @@ func (p *Pusher) explain(err error) string {
 		p.log.Warn("push failed: retrying until the edge answers", "socket", p.socket, "error", err)
 	}
 	p.said = err.Error()
-	return "error"
+	return becauseError
 }

@@ -152,37 +152,37 @@ func (m *Memory) verdict(device string, digest func(*wire.Keys) wire.Digest) (wi
 	if !found {
 		return wire.Verdict{}, wire.ErrNotFound
 	}
-	v, standing := m.credentialBy(&state, device, digest(&state.Keys))
-	if standing != wire.Found {
+	v, status := m.credentialBy(&state, device, digest(&state.Keys))
+	if status != wire.Found {
 		return v, wire.ErrNotFound
 	}
 	return v, nil
 }
 
-// Standing is what the memory says of a credential, and whether it says that it knows all
+// Status is what the memory says of a credential, and whether it says that it knows all
 // devices.
-func (m *Memory) Standing(device, secret string) (standing wire.Standing, complete bool) {
+func (m *Memory) Status(device, secret string) (status wire.CredentialStatus, complete bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	state, found := m.LockedState()
 	if !found {
 		return wire.Unreadable, false
 	}
-	_, standing = m.LockedCredentialBy(&state, device, secret)
-	return standing, state.DevicesComplete
+	_, status = m.LockedCredentialBy(&state, device, secret)
+	return status, state.DevicesComplete
 }
 
 // LockedCredentialBy is, for AfterOp, what a worker finds of a credential whose newest state
 // this is.
-func (m *Memory) LockedCredentialBy(state *wire.State, device, secret string) (wire.Verdict, wire.Standing) {
+func (m *Memory) LockedCredentialBy(state *wire.State, device, secret string) (wire.Verdict, wire.CredentialStatus) {
 	return m.credentialBy(state, device, state.Keys.Digest(device, secret))
 }
 
-func (m *Memory) credentialBy(state *wire.State, device string, d wire.Digest) (wire.Verdict, wire.Standing) {
+func (m *Memory) credentialBy(state *wire.State, device string, d wire.Digest) (wire.Verdict, wire.CredentialStatus) {
 	bucket, tag := state.Keys.Device(device, state.VerdictBuckets)
-	v, standing, err := wire.FindVerdict(m.record(wire.RegionVerdicts, bucket), state.Epoch, &d, tag)
+	v, status, err := wire.FindVerdict(m.record(wire.RegionVerdicts, bucket), state.Epoch, &d, tag)
 	if err != nil && !errors.Is(err, wire.ErrEpoch) && !errors.Is(err, wire.ErrNotFound) {
 		panic(fmt.Sprintf("the memory holds a bad record: %v", err))
 	}
-	return v, standing
+	return v, status
 }

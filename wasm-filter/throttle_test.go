@@ -20,7 +20,7 @@ func newDeviceEdge(t *testing.T, rules string) *emulator {
 	e.tick()
 	_, isNew := s.Keys.Device("new", 1)
 	_, old := s.Keys.Device("old", 1)
-	e.records[place(wire.RegionVerdicts, 0)] = wire.AppendVerdicts(nil, s.Epoch, nil, []wire.Mark{{Tag: isNew, New: true}, {Tag: old}})
+	e.records[place(wire.RegionVerdicts, 0)] = wire.AppendVerdicts(nil, s.Epoch, nil, []wire.Device{{Tag: isNew, New: true}, {Tag: old}})
 	return e
 }
 
@@ -32,7 +32,7 @@ func heldEdge(t *testing.T) *emulator {
 	if len(e.calls) != 1 {
 		t.Fatalf("got %d calls, want 1", len(e.calls))
 	}
-	e.answered(e.calls[0], wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 5, HoldMS: 4500, Epoch: state.Epoch}))
+	e.answered(e.calls[0], wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 5, ThrottleMS: 4500, Epoch: state.Epoch}))
 	return e
 }
 
@@ -62,11 +62,11 @@ func TestHeldSource(t *testing.T) {
 			s.Epoch, s.VerdictBuckets, s.InStepMS, s.HeartbeatMS = 8, 1, e.clock, e.clock
 			e.records[place(wire.RegionState, 0)] = wire.AppendState(nil, &s)
 			_, tag := s.Keys.Device("new", 1)
-			e.records[place(wire.RegionVerdicts, 0)] = wire.AppendVerdicts(nil, s.Epoch, nil, []wire.Mark{{Tag: tag, New: true}})
+			e.records[place(wire.RegionVerdicts, 0)] = wire.AppendVerdicts(nil, s.Epoch, nil, []wire.Device{{Tag: tag, New: true}})
 			e.tick()
 		}, "new", ""},
 		{"a silent sidecar", func(e *emulator) {
-			e.vm.calls.holds.add(e.from, e.clock, uint32(time.Hour/time.Millisecond))
+			e.vm.calls.throttles.add(e.from, e.clock, uint32(time.Hour/time.Millisecond))
 			e.clock += 30_001
 		}, "new", ""},
 	}
@@ -114,7 +114,7 @@ func TestHeldSourceOfSessions(t *testing.T) {
 	if exchange("first"); len(e.calls) != 1 {
 		t.Fatalf("got %d calls, want 1", len(e.calls))
 	}
-	e.answered(e.calls[0], wire.AppendSessionResponse(nil, &wire.SessionResponse{Outcome: wire.Unavailable, RetryAfterS: 5, HoldMS: 4500}))
+	e.answered(e.calls[0], wire.AppendSessionResponse(nil, &wire.SessionResponse{Outcome: wire.Unavailable, RetryAfterS: 5, ThrottleMS: 4500}))
 	got := exchange("second")
 	if len(e.calls) != 1 || got == nil || got.status != 503 || !slices.Contains(got.headers, [2]string{"retry-after", "5"}) {
 		t.Errorf("got %d calls, answer %+v; want 503 with Retry-After: 5 and no call", len(e.calls)-1, got)
@@ -122,32 +122,32 @@ func TestHeldSourceOfSessions(t *testing.T) {
 }
 
 func TestHoldsAreBounded(t *testing.T) {
-	h := holds{}
-	for i := range maxHolds + 10 {
+	h := throttles{}
+	for i := range maxThrottled + 10 {
 		h.add(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}).String(), 1000, 5000)
 	}
-	if len(h) != maxHolds {
-		t.Errorf("got %d, want %d", len(h), maxHolds)
+	if len(h) != maxThrottled {
+		t.Errorf("got %d, want %d", len(h), maxThrottled)
 	}
 	for _, source := range []string{"", "nonsense"} {
-		if h.add(source, 1000, 5000); h.wait(source, 1000) != 0 {
+		if h.add(source, 1000, 5000); h.retryAfter(source, 1000) != 0 {
 			t.Errorf("%q is held", source)
 		}
 	}
 	h.add("10.0.0.0", 1000, 1<<32-1)
-	if got := h.wait("10.0.0.0", 1000); got != 1<<16-1 {
+	if got := h.retryAfter("10.0.0.0", 1000); got != 1<<16-1 {
 		t.Errorf("got %d s, want the most that there is room for", got)
 	}
 	if h.sweep(6000); len(h) != 1 {
 		t.Errorf("got %d after all but one have ended, want 1", len(h))
 	}
-	if h.add("2001:db8:0:1::1", 1000, 2000); h.wait("2001:db8:0:1:2:3:4:5", 1500) != 2 {
+	if h.add("2001:db8:0:1::1", 1000, 2000); h.retryAfter("2001:db8:0:1:2:3:4:5", 1500) != 2 {
 		t.Error("another address of the same /64 is not held")
 	}
-	if h.wait("2001:db8:0:1::1", 999) != 0 {
+	if h.retryAfter("2001:db8:0:1::1", 999) != 0 {
 		t.Error("still held though the clock was set back")
 	}
-	if h.add("10.0.0.1", 1000, 0); h.wait("10.0.0.1", 1000) != 0 {
+	if h.add("10.0.0.1", 1000, 0); h.retryAfter("10.0.0.1", 1000) != 0 {
 		t.Error("held for no time")
 	}
 }

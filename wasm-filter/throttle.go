@@ -1,0 +1,63 @@
+package main
+
+import (
+	"net/netip"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// maxThrottled bounds how many sources are held at a time. Those beyond cost a call each time,
+// as all do that aren't held.
+const maxThrottled = 8192
+
+// throttles are the sources, by [wire.Network], from which the sidecar takes no credential of a
+// new device now. In a flood each such call would get the same answer, and costs more than the
+// answer.
+type throttles map[netip.Addr]throttle
+
+// throttle ends at a time, unix ms, and is of a length, ms: more than that is left only if the clock was
+// set back, and then it is over.
+type throttle struct{ untilMS, ms int64 }
+
+func (h throttle) leftMS(nowMS int64) int64 {
+	left := h.untilMS - nowMS
+	if left < 0 || left > h.ms {
+		return 0
+	}
+	return left
+}
+
+// add holds a source for ms milliseconds.
+func (h throttles) add(source string, nowMS int64, ms uint32) {
+	if ms == 0 {
+		return
+	}
+	network, ok := wire.Network(source)
+	if !ok {
+		return
+	}
+	if _, held := h[network]; held || len(h) < maxThrottled {
+		h[network] = throttle{nowMS + int64(ms), int64(ms)}
+	}
+}
+
+// retryAfter is how long a source is still held, in seconds rounded up; 0 for not at all.
+func (h throttles) retryAfter(source string, nowMS int64) uint16 {
+	if len(h) == 0 {
+		return 0
+	}
+	network, ok := wire.Network(source)
+	if !ok {
+		return 0
+	}
+	return uint16(min((h[network].leftMS(nowMS)+999)/1000, 1<<16-1))
+}
+
+// sweep forgets those that are held no longer.
+func (h throttles) sweep(nowMS int64) {
+	for network, held := range h {
+		if held.leftMS(nowMS) == 0 {
+			delete(h, network)
+		}
+	}
+}
