@@ -115,7 +115,7 @@ func TestDevicesComplete(t *testing.T) {
 // TestTooManyDevices says once what is wrong, when it knows how many devices there are.
 func TestTooManyDevices(t *testing.T) {
 	var log bytes.Buffer
-	e := &edge{Image: start(pinned).edge.Image, verdicts: map[string]map[string]wire.Verdict{}, most: 3}
+	e := &edge{Memory: start(pinned).edge.Memory, verdicts: map[string]map[string]wire.Verdict{}, most: 3}
 	v := credential.New(credential.Config{MaxCost: 14}, e, metrics.New(), slog.New(slog.NewTextHandler(&log, nil)))
 	v.Shard(0).BeginResync()
 	for i := range 7 {

@@ -22,14 +22,14 @@ import (
 
 // edge remembers verdicts as an image does, by device and secret.
 type edge struct {
-	*image.Image // for permissions
-	mu           sync.Mutex
-	verdicts     map[string]map[string]wire.Verdict
-	stored       []string // devices, in the order of their verdicts
-	only         bool     // of the last one
-	marks        map[string]bool
-	complete     bool
-	most         int // marks; 0: as many as come
+	*image.Memory // for permissions
+	mu            sync.Mutex
+	verdicts      map[string]map[string]wire.Verdict
+	stored        []string // devices, in the order of their verdicts
+	only          bool     // of the last one
+	marks         map[string]bool
+	complete      bool
+	most          int // marks; 0: as many as come
 }
 
 func (e *edge) PutDevice(device string, isNew bool) error {
@@ -121,7 +121,7 @@ func starting(c credential.Config) fixture {
 	if c.AllowTTL == 0 {
 		c.AllowTTL, c.DenyTTL = 30*time.Second, 5*time.Second
 	}
-	e := &edge{Image: image.New(image.Config{}), verdicts: map[string]map[string]wire.Verdict{}}
+	e := &edge{Memory: image.New(image.Config{}), verdicts: map[string]map[string]wire.Verdict{}}
 	m := metrics.New()
 	v := credential.New(c, e, m, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	v.Shard(0).BeginResync()
@@ -260,7 +260,7 @@ func (f fixture) expectVerdict(t *testing.T, id, secret string, outcome wire.Out
 
 func TestUnavailableBeforeTheFirstSync(t *testing.T) {
 	m := metrics.New()
-	e := &edge{Image: image.New(image.Config{}), verdicts: map[string]map[string]wire.Verdict{}}
+	e := &edge{Memory: image.New(image.Config{}), verdicts: map[string]map[string]wire.Verdict{}}
 	v := credential.New(credential.Config{Workers: 1, Queue: 1, MaxCost: 14}, e, m, slog.New(slog.DiscardHandler))
 	if r := v.Verify(t.Context(), "d", "s", ""); r.Outcome != wire.Unavailable || r.RetryAfter != time.Second {
 		t.Errorf("Verify = %+v, want unavailable", r)

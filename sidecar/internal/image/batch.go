@@ -23,7 +23,7 @@ const (
 	objectSize     = 40
 	variantSize    = 20
 	verdictSize    = 48
-	deviceSize       = 8
+	deviceSize     = 8
 	recordOverhead = 96 // of a store's entry: its key, its string's header, its node
 )
 
@@ -48,10 +48,10 @@ func (b *batch) add(region wire.Region, index uint32, write func(dst []byte) []b
 }
 
 // takeState adds the state record as it is now.
-func (m *Image) takeState(b *batch, now time.Time) {
+func (m *Memory) takeState(b *batch, now time.Time) {
 	s := wire.State{
 		Epoch:          m.epoch,
-		InStepMS:       m.claim.madeMS,
+		InStepMS:       m.inStep.tellableMS,
 		HeartbeatMS:    now.UnixMilli(),
 		ObjectBuckets:  uint32(len(m.buckets)),
 		VerdictBuckets: uint32(len(m.verdicts.buckets)),
@@ -62,12 +62,12 @@ func (m *Image) takeState(b *batch, now time.Time) {
 		DevicesComplete: m.verdicts.devices.complete,
 	}
 	b.add(wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &s) })
-	m.taken = m.mark()
+	m.taken = m.stateToSend()
 }
 
 // takeBucket adds the bodies that the bucket will name, as far as they fit, and then
 // the bucket. It reports whether all of it fit; if not, it is to be called again.
-func (m *Image) takeBucket(b *batch, index uint32) bool {
+func (m *Memory) takeBucket(b *batch, index uint32) bool {
 	k := &m.buckets[index]
 	for _, e := range k.entries {
 		for i := range e.bodies {
@@ -124,10 +124,10 @@ func (k *bucket) append(dst []byte, epoch uint64) []byte {
 }
 
 // takeVerdicts adds a bucket of verdicts and reports whether it fit.
-func (m *Image) takeVerdicts(b *batch, index uint32) bool {
+func (m *Memory) takeVerdicts(b *batch, index uint32) bool {
 	k := &m.verdicts.buckets[index]
 	m.expire(index, time.Now().UnixMilli())
-	if len(k.verdicts) == 0 && len(k.marks) == 0 && !k.written {
+	if len(k.verdicts) == 0 && len(k.devices) == 0 && !k.written {
 		return true
 	}
 	if !b.fits(k.size()) {
@@ -140,7 +140,7 @@ func (m *Image) takeVerdicts(b *batch, index uint32) bool {
 
 // takeBlanks adds tombstones for free slots and for an earlier epoch's buckets, whose
 // memory the proxy gets back by them, and for our buckets that hold nothing yet.
-func (m *Image) takeBlanks(b *batch, now time.Time) {
+func (m *Memory) takeBlanks(b *batch, now time.Time) {
 	for b.fits(wire.MinRecord) {
 		slot, found := m.slots.nextBlank(now)
 		if !found {
@@ -162,12 +162,12 @@ func (m *Image) takeBlanks(b *batch, now time.Time) {
 	}
 }
 
-// takeOutdated adds tombstones for an earlier epoch's buckets and reports whether none are left.
-func (m *Image) takeOutdated(b *batch) bool {
-	for len(m.outdated) > 0 {
-		r := &m.outdated[0]
+// takeSuperseded adds tombstones for an earlier epoch's buckets and reports whether none are left.
+func (m *Memory) takeSuperseded(b *batch) bool {
+	for len(m.superseded) > 0 {
+		r := &m.superseded[0]
 		if r.empty() {
-			m.outdated = m.outdated[1:]
+			m.superseded = m.superseded[1:]
 			continue
 		}
 		if !b.fits(wire.MinRecord) {
@@ -181,7 +181,7 @@ func (m *Image) takeOutdated(b *batch) bool {
 }
 
 // writtenSince reports whether the bucket was written in this epoch, and that it is from now on.
-func (m *Image) writtenSince(region wire.Region, index uint32) bool {
+func (m *Memory) writtenSince(region wire.Region, index uint32) bool {
 	var written *bool
 	switch {
 	case region == wire.RegionObjects && int(index) < len(m.buckets):

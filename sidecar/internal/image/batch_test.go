@@ -15,8 +15,8 @@ func TestSizes(t *testing.T) {
 		}
 		return wire.AppendObject(nil, 0, &o)
 	}
-	verdicts := func(n, marks int) int {
-		return len(wire.AppendVerdicts(nil, 1, make([]wire.Verdict, n), make([]wire.Device, marks)))
+	verdicts := func(n, devices int) int {
+		return len(wire.AppendVerdicts(nil, 1, make([]wire.Verdict, n), make([]wire.Device, devices)))
 	}
 	empty := wire.BeginBatch(nil, 1, 1)
 	for name, size := range map[string][2]int{
@@ -26,7 +26,7 @@ func TestSizes(t *testing.T) {
 		"object":    {objectSize, len(object()) - len("/a")},
 		"variant":   {variantSize, len(object(wire.Variant{})) - len(object())},
 		"verdict":   {verdictSize, verdicts(2, 0) - verdicts(1, 0)},
-		"mark":      {deviceSize, verdicts(1, 2) - verdicts(1, 1)},
+		"device":    {deviceSize, verdicts(1, 2) - verdicts(1, 1)},
 	} {
 		if size[0] != size[1] {
 			t.Errorf("%s: reckoned %d bytes, took %d", name, size[0], size[1])

@@ -17,36 +17,36 @@ func TestCredentialStatus(t *testing.T) {
 	life := func(d time.Duration, outcome wire.Outcome) wire.Verdict {
 		return wire.Verdict{Outcome: outcome, ExpiresMS: time.Now().Add(d).UnixMilli()}
 	}
-	closed := func(m *image.Image) { m.PutVerdict("d", "right", life(time.Minute, wire.Allow), true) }
+	closed := func(m *image.Memory) { m.PutVerdict("d", "right", life(time.Minute, wire.Allow), true) }
 	tests := []struct {
 		name         string
-		do           func(m *image.Image)
+		do           func(m *image.Memory)
 		right, wrong wire.CredentialStatus
 	}{
-		{"registered", func(*image.Image) {}, wire.New, wire.New},
-		{"registered twice", func(m *image.Image) { m.PutDevice("d", true) }, wire.New, wire.New},
-		{"only a wrong secret was shown", func(m *image.Image) { m.PutVerdict("d", "wrong", life(time.Minute, wire.Deny), false) }, wire.New, wire.Found},
-		{"registered again after it was in", func(m *image.Image) { m.DropDevice("d"); m.PutDevice("d", false) }, wire.Registered, wire.Registered},
-		{"new in a new epoch", func(m *image.Image) { m.Reset(nil) }, wire.New, wire.New},
+		{"registered", func(*image.Memory) {}, wire.New, wire.New},
+		{"registered twice", func(m *image.Memory) { m.PutDevice("d", true) }, wire.New, wire.New},
+		{"only a wrong secret was shown", func(m *image.Memory) { m.PutVerdict("d", "wrong", life(time.Minute, wire.Deny), false) }, wire.New, wire.Found},
+		{"registered again after it was in", func(m *image.Memory) { m.DropDevice("d"); m.PutDevice("d", false) }, wire.Registered, wire.Registered},
+		{"new in a new epoch", func(m *image.Memory) { m.Reset(nil) }, wire.New, wire.New},
 		{"its only secret is in", closed, wire.Found, wire.Closed},
-		{"and again, refreshed", func(m *image.Image) { closed(m); closed(m) }, wire.Found, wire.Closed},
-		{"and another device's is wrong", func(m *image.Image) { closed(m); m.PutVerdict("e", "wrong", life(time.Minute, wire.Deny), false) }, wire.Found, wire.Closed},
-		{"one of two secrets is in", func(m *image.Image) { m.PutVerdict("d", "right", life(time.Minute, wire.Allow), false) }, wire.Found, wire.Registered},
-		{"refreshed as one of two", func(m *image.Image) { closed(m); m.PutVerdict("d", "right", life(time.Minute, wire.Allow), false) }, wire.Found, wire.Registered},
-		{"its verdict has expired", func(m *image.Image) {
+		{"and again, refreshed", func(m *image.Memory) { closed(m); closed(m) }, wire.Found, wire.Closed},
+		{"and another device's is wrong", func(m *image.Memory) { closed(m); m.PutVerdict("e", "wrong", life(time.Minute, wire.Deny), false) }, wire.Found, wire.Closed},
+		{"one of two secrets is in", func(m *image.Memory) { m.PutVerdict("d", "right", life(time.Minute, wire.Allow), false) }, wire.Found, wire.Registered},
+		{"refreshed as one of two", func(m *image.Memory) { closed(m); m.PutVerdict("d", "right", life(time.Minute, wire.Allow), false) }, wire.Found, wire.Registered},
+		{"its verdict has expired", func(m *image.Memory) {
 			m.PutVerdict("d", "right", life(time.Second, wire.Allow), true)
 			time.Sleep(2 * time.Second)
 		}, wire.Registered, wire.Registered},
-		{"its verdict was dropped", func(m *image.Image) { closed(m); m.DropVerdicts("d") }, wire.Registered, wire.Registered},
-		{"its verdict was evicted", func(m *image.Image) {
+		{"its verdict was dropped", func(m *image.Memory) { closed(m); m.DropVerdicts("d") }, wire.Registered, wire.Registered},
+		{"its verdict was evicted", func(m *image.Memory) {
 			closed(m)
 			for i := range 4 {
 				m.PutVerdict(fmt.Sprint(i), "s", life(time.Hour, wire.Allow), false)
 			}
 		}, wire.Registered, wire.Registered},
-		{"it may no longer come in", func(m *image.Image) { closed(m); m.DropVerdicts("d"); m.DropDevice("d") }, wire.Unregistered, wire.Unregistered},
-		{"it never was there", func(m *image.Image) { m.DropDevice("d"); m.DropDevice("d") }, wire.Unregistered, wire.Unregistered},
-		{"a new epoch", func(m *image.Image) { closed(m); m.Reset(nil) }, wire.Registered, wire.Registered},
+		{"it may no longer come in", func(m *image.Memory) { closed(m); m.DropVerdicts("d"); m.DropDevice("d") }, wire.Unregistered, wire.Unregistered},
+		{"it never was there", func(m *image.Memory) { m.DropDevice("d"); m.DropDevice("d") }, wire.Unregistered, wire.Unregistered},
+		{"a new epoch", func(m *image.Memory) { closed(m); m.Reset(nil) }, wire.Registered, wire.Registered},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -72,9 +72,9 @@ func TestCredentialStatus(t *testing.T) {
 	}
 }
 
-// TestCompleteComesBehindTheMarks reads between any two operations, in a first epoch and
-// in one that takes over: whenever the state says so, all marks are there.
-func TestCompleteComesBehindTheMarks(t *testing.T) {
+// TestCompleteComesBehindTheDevices reads between any two operations, in a first epoch and
+// in one that takes over: whenever the state says so, all devices are listed.
+func TestCompleteComesBehindTheDevices(t *testing.T) {
 	const devices = 3000
 	m, memory := image.New(image.Config{Verdicts: 4 * devices}), imagetest.NewMemory()
 	ids := make([]string, devices)
@@ -143,7 +143,7 @@ func TestCrowded(t *testing.T) {
 		t.Errorf("got %v, want that 16 is the most", err)
 	}
 	m.PutVerdict("3", "right", wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, true)
-	m.DropDevice("5") // room for another one, but 16 has no mark still
+	m.DropDevice("5") // room for another one, but 16 is not listed still
 	m.DropDevice("16")
 	push(t, m, memory)
 	state, _ := memory.State()
@@ -151,12 +151,12 @@ func TestCrowded(t *testing.T) {
 	m.PutVerdict("3", "right", wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, true)
 	push(t, m, memory)
 	if status, complete := memory.Status("16", "s"); status != wire.Unregistered || complete {
-		t.Errorf("got status %d, complete %v for the device without a mark, want %d, false", status, complete, wire.Unregistered)
+		t.Errorf("got status %d, complete %v for the device that is not listed, want %d, false", status, complete, wire.Unregistered)
 	}
 	if status, _ := memory.Status("3", "wrong"); status != wire.Closed {
-		t.Errorf("got status %d for a device with a mark, want %d", status, wire.Closed)
+		t.Errorf("got status %d for a device that is listed, want %d", status, wire.Closed)
 	}
-	if got := m.Stats().Marks; got != 15 {
-		t.Errorf("got %d marks, want 15", got)
+	if got := m.Stats().Devices; got != 15 {
+		t.Errorf("got %d devices, want 15", got)
 	}
 }

@@ -17,7 +17,7 @@
 // epoch is written, all of the old one are blanked, verdicts first: else a worker could
 // still serve a version when another has shown a newer one, or let a device in that was
 // revoked while no sidecar ran. The state says that the edge knows all devices only
-// behind the last of their marks.
+// behind the last of their entries.
 package image
 
 import (
@@ -45,9 +45,9 @@ type Config struct {
 	Verdicts int
 }
 
-// Image is safe for concurrent use, but for [Image.Take], [Image.Acked] and
-// [Image.Reset], which belong to one goroutine, the pusher.
-type Image struct {
+// Memory is safe for concurrent use, but for [Memory.Take], [Memory.Acked] and
+// [Memory.Reset], which belong to one goroutine, the pusher.
+type Memory struct {
 	maxAllows int
 	wake      chan struct{} // capacity 1: something is to be taken
 
@@ -68,14 +68,14 @@ type Image struct {
 	// one acknowledged.
 	replaces   uint64 // the epoch that the edge holds when the next batch comes: ours, but for the first one
 	inStepMS   int64
-	claim      claim
-	taken      stateMark
-	acked      stateMark
+	inStep     inStepTimes
+	taken      sentState
+	acked      sentState
 	batch      uint64        // the last one taken; never restarts
 	ackedBatch uint64        // the last one acknowledged
 	ackedMore  chan struct{} // closed and replaced at each acknowledgement
 	freed      []uint32      // slots to free when what was taken is acknowledged
-	outdated   []indexRange  // an earlier epoch's buckets, to blank before any is written in this one
+	superseded []indexRange  // an earlier epoch's buckets, to blank before any is written in this one
 	blanks     []indexRange  // buckets to blank unless they are written in this epoch
 	crowdedOut bool          // the last batch had no room for any object, though some wait
 }
@@ -103,11 +103,11 @@ type bucket struct {
 	batch   uint64   // in which it was last taken
 }
 
-// New is an image of nothing, in an epoch that has not begun: call [Image.Reset] before
-// [Image.Take].
-func New(c Config) *Image {
+// New is an image of nothing, in an epoch that has not begun: call [Memory.Reset] before
+// [Memory.Take].
+func New(c Config) *Memory {
 	buckets := tableSize(c.Objects)
-	m := &Image{
+	m := &Memory{
 		maxAllows:   max(c.Verdicts, 1),
 		wake:        make(chan struct{}, 1),
 		objects:     make(map[string]*entry),
@@ -126,7 +126,7 @@ func tableSize(entries int) int {
 }
 
 // begin draws the secrets of a new epoch.
-func (m *Image) begin() {
+func (m *Memory) begin() {
 	var b [8]byte
 	for m.epoch = 0; m.epoch == 0; m.epoch = binary.LittleEndian.Uint64(b[:]) {
 		rand.Read(b[:]) // never fails
@@ -136,10 +136,10 @@ func (m *Image) begin() {
 }
 
 // Wake gives a value when there may be something to take.
-func (m *Image) Wake() <-chan struct{} { return m.wake }
+func (m *Memory) Wake() <-chan struct{} { return m.wake }
 
 // notify is called with mu held.
-func (m *Image) notify() {
+func (m *Memory) notify() {
 	select {
 	case m.wake <- struct{}{}:
 	default: // a wake-up is waiting already
@@ -147,7 +147,7 @@ func (m *Image) notify() {
 }
 
 // Epoch is the current epoch, never 0.
-func (m *Image) Epoch() uint64 {
+func (m *Memory) Epoch() uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.epoch
@@ -155,7 +155,7 @@ func (m *Image) Epoch() uint64 {
 
 // PutObject puts o in place of the object at its key, whatever its version. The image
 // keeps o, so nobody may change it from now on.
-func (m *Image) PutObject(o *contract.Object) {
+func (m *Memory) PutObject(o *contract.Object) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.drop(o.Key)
@@ -170,7 +170,7 @@ func (m *Image) PutObject(o *contract.Object) {
 }
 
 // DeleteObject removes the object at key, if there is one.
-func (m *Image) DeleteObject(key string) {
+func (m *Memory) DeleteObject(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.drop(key) {
@@ -179,7 +179,7 @@ func (m *Image) DeleteObject(key string) {
 }
 
 // place puts e into its bucket of this epoch.
-func (m *Image) place(e *entry) {
+func (m *Memory) place(e *entry) {
 	e.bucket, e.tag = m.keys.Place(e.Key, uint32(len(m.buckets)))
 	b := &m.buckets[e.bucket]
 	b.entries = append(b.entries, e)
@@ -187,7 +187,7 @@ func (m *Image) place(e *entry) {
 }
 
 // drop takes the object at key out of its bucket and reports whether there was one.
-func (m *Image) drop(key string) bool {
+func (m *Memory) drop(key string) bool {
 	e, found := m.objects[key]
 	if !found {
 		return false

@@ -50,7 +50,7 @@ func check(f imagetest.Found, key string, size int) error {
 }
 
 // push takes all there is to the memory.
-func push(t *testing.T, m *image.Image, memory *imagetest.Memory) {
+func push(t *testing.T, m *image.Memory, memory *imagetest.Memory) {
 	t.Helper()
 	for {
 		batch, taken := m.Take(nil)

@@ -41,7 +41,7 @@ const modelKeys = 24
 type model struct {
 	*testing.T
 	r      *rand.Rand
-	image  *image.Image
+	image  *image.Memory
 	memory *imagetest.Memory
 	size   int // of bodies, about
 
@@ -49,9 +49,9 @@ type model struct {
 	last    [modelKeys]uint64 // versions given out
 	seen    [modelKeys]uint64 // versions that the reader saw
 	gone    [modelKeys]uint64 // newest version whose deletion was acknowledged
-	device  [modelKeys]bool   // has a mark
-	told    [modelKeys]bool   // has a mark that the memory must have when it says that it has all
-	crowded bool              // a device got no mark
+	device  [modelKeys]bool   // is listed
+	told    [modelKeys]bool   // is listed that the memory must have when it says that it has all
+	crowded bool              // a device was not listed
 	checked map[*byte]bool    // first bytes of bodies: the memory never changes one in place
 }
 
@@ -92,8 +92,8 @@ func (m *model) read() {
 	m.readDevices()
 }
 
-// readDevices checks that a mark is closed only beside the verdict that closed it, and that
-// the state says that all marks are there only if they are.
+// readDevices checks that an entry is closed only beside the verdict that closed it, and that
+// the state says that all devices are listed only if they are.
 func (m *model) readDevices() {
 	state, found := m.memory.LockedState()
 	for i := range modelKeys {
@@ -106,7 +106,7 @@ func (m *model) readDevices() {
 			m.Fatalf("%q: closed, and the right secret's status is %d", m.key(i), right)
 		}
 		if state.DevicesComplete && m.told[i] && wrong != wire.Registered && wrong != wire.New && wrong != wire.Closed {
-			m.Fatalf("%q: status %d although the state says that all marks are there", m.key(i), wrong)
+			m.Fatalf("%q: status %d although the state says that all devices are listed", m.key(i), wrong)
 		}
 	}
 }
@@ -210,7 +210,7 @@ func (m *model) reset() {
 }
 
 // reset does what the pusher does after a failure.
-func reset(m *image.Image, memory *imagetest.Memory) {
+func reset(m *image.Memory, memory *imagetest.Memory) {
 	if state, found := memory.State(); found {
 		m.Reset(&state)
 		return
@@ -219,7 +219,7 @@ func reset(m *image.Image, memory *imagetest.Memory) {
 }
 
 // quiesce pushes until nothing is left, blanks included, with no failures.
-func quiesce(t *testing.T, m *image.Image, memory *imagetest.Memory) {
+func quiesce(t *testing.T, m *image.Memory, memory *imagetest.Memory) {
 	t.Helper()
 	batch, _ := m.Take(nil)
 	if status, _ := memory.Apply(batch); status != http.StatusOK {

@@ -45,7 +45,7 @@ func (e *PermissionsError) Error() string {
 func (e *PermissionsError) Later() bool { return e.Soon }
 
 // PermissionNames are the names of a set, in the order of their bits.
-func (m *Image) PermissionNames(set uint64) []string {
+func (m *Memory) PermissionNames(set uint64) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	names := make([]string, 0, bits.OnesCount64(set))
@@ -57,10 +57,10 @@ func (m *Image) PermissionNames(set uint64) []string {
 	return names
 }
 
-// Permissions is the set of these names as bits, which they keep until [Image.ReleasePermissions] was called
+// Permissions is the set of these names as bits, which they keep until [Memory.ReleasePermissions] was called
 // for each time that they were asked for. If there are more names than bits, it is an error
 // and no name gets one.
-func (m *Image) Permissions(names []string) (uint64, error) {
+func (m *Memory) Permissions(names []string) (uint64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := &m.permissions
@@ -93,7 +93,7 @@ func (m *Image) Permissions(names []string) (uint64, error) {
 }
 
 // ReleasePermissions says that a record that had the set is gone, and so are its verdicts.
-func (m *Image) ReleasePermissions(set uint64) {
+func (m *Memory) ReleasePermissions(set uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for bit := range m.permissions.uses {

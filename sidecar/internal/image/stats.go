@@ -16,7 +16,7 @@ func Footprint(o *contract.Object) int {
 type Stats struct {
 	Objects         int
 	Allows, Denies  int    // verdicts stored
-	Marks           int    // registered devices that the edge knows of
+	Devices         int    // registered devices that the edge knows of
 	EvictedVerdicts uint64 // that had not expired, ever
 	DirtyBuckets    int    // of both tables, not yet taken
 	Slots           int    // that may be filled
@@ -27,7 +27,7 @@ type Stats struct {
 }
 
 // Stats counts.
-func (m *Image) Stats() Stats {
+func (m *Memory) Stats() Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	places := 1 + len(m.slots.filled) // the state's
@@ -46,12 +46,12 @@ func (m *Image) Stats() Stats {
 		Objects:         len(m.objects),
 		Allows:          m.verdicts.allows,
 		Denies:          m.verdicts.denies,
-		Marks:           m.verdicts.devices.marked,
+		Devices:         m.verdicts.devices.count,
 		EvictedVerdicts: m.verdicts.evicted,
 		DirtyBuckets:    m.dirty.len() + m.verdicts.dirty.len(),
 		Slots:           len(m.slots.filled),
 		FreeSlots:       m.slots.freeCount(),
 		Permissions:     len(m.permissions.bits),
-		InStepMS:        m.claim.madeMS,
+		InStepMS:        m.inStep.tellableMS,
 	}
 }

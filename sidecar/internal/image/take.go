@@ -21,20 +21,20 @@ type Taken struct {
 	Renew bool
 }
 
-// stateMark is of what a state record told the edge.
-type stateMark struct {
+// sentState is what a state record told the edge, as far as another record must follow when it changes.
+type sentState struct {
 	epoch       uint64
 	permissions int  // how many names
 	slots       int  // how many slots may be filled
-	outdated    bool // objects and verdicts of an earlier epoch may still be found
-	devices     bool // every device has a mark
+	superseded  bool // objects and verdicts of an earlier epoch may still be found
+	devices     bool // every device is listed
 }
 
-// claim is a time at which the image was in step with its source. The edge may be told
-// so as soon as all that waited at that time was taken, which under steady load is
-// earlier than when nothing waits.
-type claim struct {
-	madeMS            int64 // the edge may be told this one
+// inStepTimes are times at which this memory was in step with its source. The edge may be told of one
+// as soon as all that waited at that time was taken, which under steady load is earlier than when
+// nothing waits.
+type inStepTimes struct {
+	tellableMS        int64 // the edge may be told this one
 	waitingMS         int64 // that one not yet; 0: none waits
 	objects, verdicts uint64
 }
@@ -48,38 +48,38 @@ func (r *indexRange) empty() bool { return r.next >= r.end }
 
 // SetInStep records that the image held all that its source held at t, when t lies
 // before the call.
-func (m *Image) SetInStep(t time.Time) {
+func (m *Memory) SetInStep(t time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.inStepMS = t.UnixMilli()
-	if m.claim.waitingMS == 0 {
-		m.wait()
+	if m.inStep.waitingMS == 0 {
+		m.awaitLatest()
 	}
 }
 
-// wait makes the latest time the one that waits.
-func (m *Image) wait() {
-	m.claim.waitingMS, m.claim.objects, m.claim.verdicts = m.inStepMS, m.dirty.pushed, m.verdicts.dirty.pushed
+// awaitLatest makes the latest time the one that waits, with what has to be taken before.
+func (m *Memory) awaitLatest() {
+	m.inStep.waitingMS, m.inStep.objects, m.inStep.verdicts = m.inStepMS, m.dirty.pushed, m.verdicts.dirty.pushed
 }
 
-// settle moves the time that the edge may be told.
-func (m *Image) settle(drained bool) {
-	c := &m.claim
+// advanceInStep moves the time that the edge may be told, in the batch that is being taken.
+func (m *Memory) advanceInStep(drained bool) {
+	c := &m.inStep
 	switch {
 	case drained:
-		c.madeMS, c.waitingMS = m.inStepMS, 0
-	case c.waitingMS != 0 && len(m.outdated) == 0 && m.dirty.popped >= c.objects && m.verdicts.dirty.popped >= c.verdicts:
-		c.madeMS, c.waitingMS = c.waitingMS, 0
-		if m.inStepMS != c.madeMS {
-			m.wait()
+		c.tellableMS, c.waitingMS = m.inStepMS, 0
+	case c.waitingMS != 0 && len(m.superseded) == 0 && m.dirty.popped >= c.objects && m.verdicts.dirty.popped >= c.verdicts:
+		c.tellableMS, c.waitingMS = c.waitingMS, 0
+		if m.inStepMS != c.tellableMS {
+			m.awaitLatest()
 		}
 	}
 }
 
 // Take writes the next batch over dst, a buffer of the caller's: the bodies and buckets
 // that changed, then the state. It counts as sent from now on, so the caller must
-// deliver it and call [Image.Acked], or call [Image.Reset].
-func (m *Image) Take(dst []byte) ([]byte, Taken) {
+// deliver it and call [Memory.Acked], or call [Memory.Reset].
+func (m *Memory) Take(dst []byte) ([]byte, Taken) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
@@ -88,16 +88,16 @@ func (m *Image) Take(dst []byte) ([]byte, Taken) {
 	t := Taken{Takeover: m.replaces != m.epoch}
 	// The edge must know of slots before they are filled, and of permission names before
 	// verdicts that have their bits.
-	if t.Takeover || m.taken != m.mark() {
+	if t.Takeover || m.taken != m.stateToSend() {
 		m.takeState(&b, now)
 	}
 	m.replaces = m.epoch
-	if m.takeOutdated(&b) {
+	if m.takeSuperseded(&b) {
 		m.takeDirty(&b)
 	}
-	t.Drained = len(m.outdated) == 0 && m.dirty.len() == 0 && m.verdicts.dirty.len() == 0
-	m.settle(t.Drained)
-	m.settleMarks()
+	t.Drained = len(m.superseded) == 0 && m.dirty.len() == 0 && m.verdicts.dirty.len() == 0
+	m.advanceInStep(t.Drained)
+	m.updateComplete()
 	if t.Drained {
 		m.takeBlanks(&b, now)
 	}
@@ -110,7 +110,7 @@ func (m *Image) Take(dst []byte) ([]byte, Taken) {
 
 // takeDirty adds buckets that have changed, those of verdicts first: but for a batch behind one that
 // had no room left for any object, as a body over the bound finds none while verdicts keep changing.
-func (m *Image) takeDirty(b *batch) {
+func (m *Memory) takeDirty(b *batch) {
 	if m.crowdedOut {
 		m.takeDirtyObjects(b)
 	}
@@ -130,7 +130,7 @@ func (m *Image) takeDirty(b *batch) {
 	m.crowdedOut = m.dirty.len() > 0 && b.records == before //mutant:TestBodyOverTheBoundIsNotCrowdedOut false
 }
 
-func (m *Image) takeDirtyObjects(b *batch) {
+func (m *Memory) takeDirtyObjects(b *batch) {
 	for {
 		index, found := m.dirty.front()
 		if !found || !m.takeBucket(b, index) {
@@ -141,7 +141,7 @@ func (m *Image) takeDirtyObjects(b *batch) {
 }
 
 // Acked says that the edge has applied all batches taken so far.
-func (m *Image) Acked() {
+func (m *Memory) Acked() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, slot := range m.freed {
@@ -157,14 +157,14 @@ func (m *Image) Acked() {
 // dirty. before is the state that the memory holds, nil if it holds none: what lies
 // there and is not used again will be blanked. Verdicts are dropped, because their
 // digests were made with the old epoch's key.
-func (m *Image) Reset(before *wire.State) {
+func (m *Memory) Reset(before *wire.State) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.begin()
 	m.permissions.renew(time.Now())
-	m.taken, m.freed, m.crowdedOut = stateMark{}, nil, false
+	m.taken, m.freed, m.crowdedOut = sentState{}, nil, false
 	// What is written from now on is at least as new as what the image holds now.
-	m.claim = claim{madeMS: m.inStepMS}
+	m.inStep = inStepTimes{tellableMS: m.inStepMS}
 	var earlier wire.State
 	if before != nil {
 		earlier = *before
@@ -175,7 +175,7 @@ func (m *Image) Reset(before *wire.State) {
 	// once, and no traffic can make its memory grow by keys any more.
 	objects := min(earlier.ObjectBuckets, maxTable)
 	verdicts := min(earlier.VerdictBuckets, maxTable)
-	m.outdated = []indexRange{
+	m.superseded = []indexRange{
 		indexRange{wire.RegionVerdicts, 0, verdicts}, //mutant:TestNewEpochHidesOldVersions indexRange{}
 		indexRange{wire.RegionObjects, 0, objects},   //mutant:TestNewEpochHidesOldVersions indexRange{}
 	}
@@ -196,23 +196,23 @@ func (m *Image) Reset(before *wire.State) {
 	m.notify()
 }
 
-func (m *Image) mark() stateMark {
-	return stateMark{m.epoch, len(m.permissions.names), len(m.slots.filled), len(m.outdated) > 0, m.verdicts.devices.complete}
+func (m *Memory) stateToSend() sentState {
+	return sentState{m.epoch, len(m.permissions.names), len(m.slots.filled), len(m.superseded) > 0, m.verdicts.devices.complete}
 }
 
 // AwaitObject waits while the edge may still find an older version of the object at key
 // than the image has, or returns ctx's error. Who answers for the edge calls it before
 // they give the image's version away: else the next reader may find the older one.
-func (m *Image) AwaitObject(ctx context.Context, key string) error {
+func (m *Memory) AwaitObject(ctx context.Context, key string) error {
 	return m.await(ctx, func() bool { return m.current(key) })
 }
 
 // AwaitTakeover waits while a worker of the edge may still go by records of an earlier epoch
 // although this one has begun there, or returns ctx's error.
-func (m *Image) AwaitTakeover(ctx context.Context) error { return m.await(ctx, m.takenOver) }
+func (m *Memory) AwaitTakeover(ctx context.Context) error { return m.await(ctx, m.takenOver) }
 
 // await waits until the edge has acknowledged what makes done true; mu is held while that runs.
-func (m *Image) await(ctx context.Context, done func() bool) error {
+func (m *Memory) await(ctx context.Context, done func() bool) error {
 	for {
 		m.mu.Lock()
 		over, more := done(), m.ackedMore
@@ -230,7 +230,7 @@ func (m *Image) await(ctx context.Context, done func() bool) error {
 
 // current reports whether nobody can find an older version of the object at key. A bucket
 // that is not in the edge's memory yet holds no version.
-func (m *Image) current(key string) bool {
+func (m *Memory) current(key string) bool {
 	if m.taken.epoch != m.epoch {
 		return true // nothing of this epoch was sent, so nobody knows more than the old one says
 	}
@@ -243,13 +243,13 @@ func (m *Image) current(key string) bool {
 }
 
 // takenOver reports whether no worker looks in an earlier epoch's buckets any more, or all still do.
-func (m *Image) takenOver() bool {
-	return m.taken.epoch != m.epoch || m.acked.epoch == m.epoch && !m.acked.outdated
+func (m *Memory) takenOver() bool {
+	return m.taken.epoch != m.epoch || m.acked.epoch == m.epoch && !m.acked.superseded
 }
 
 // Await waits until the edge holds a state of the current epoch that names all the
 // permissions in bits, and returns that epoch; or the current epoch and ctx's error.
-func (m *Image) Await(ctx context.Context, bits uint64) (epoch uint64, err error) {
+func (m *Memory) Await(ctx context.Context, bits uint64) (epoch uint64, err error) {
 	err = m.await(ctx, func() bool {
 		epoch = m.epoch
 		return m.acked.epoch == epoch &&

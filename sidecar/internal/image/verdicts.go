@@ -32,14 +32,14 @@ type verdicts struct {
 	devices devices
 	scratch struct { // of one record
 		verdicts []wire.Verdict
-		marks    []wire.Device
+		devices  []wire.Device
 	}
 }
 
 // verdictBucket is all that is known of the devices that lie in it.
 type verdictBucket struct {
 	verdicts []*verdict // oldest first
-	marks    []mark
+	devices  []deviceEntry
 	written  bool // holds a record of this epoch
 }
 
@@ -56,7 +56,7 @@ func newVerdicts(buckets int) verdicts {
 // PutVerdict stores what is known of device and secret, both within their limits; the
 // image makes v's digest. only says that no other secret of the device is right: as long
 // as the verdict is there, the edge refuses others by itself. Denies never evict allows.
-func (m *Image) PutVerdict(device, secret string, v wire.Verdict, only bool) {
+func (m *Memory) PutVerdict(device, secret string, v wire.Verdict, only bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	v.Digest = m.keys.Digest(device, secret)
@@ -64,7 +64,7 @@ func (m *Image) PutVerdict(device, secret string, v wire.Verdict, only bool) {
 }
 
 // PutSession is likewise of a token's session.
-func (m *Image) PutSession(device, session string, v wire.Verdict) {
+func (m *Memory) PutSession(device, session string, v wire.Verdict) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	v.Digest = m.keys.SessionDigest(device, session)
@@ -72,7 +72,7 @@ func (m *Image) PutSession(device, session string, v wire.Verdict) {
 }
 
 // put stores a verdict of device; mu is held.
-func (m *Image) put(device string, v wire.Verdict, only bool) {
+func (m *Memory) put(device string, v wire.Verdict, only bool) {
 	now := time.Now().UnixMilli()
 	if v.ExpiresMS <= now {
 		return
@@ -100,22 +100,22 @@ func (m *Image) put(device string, v wire.Verdict, only bool) {
 	m.notify()
 }
 
-// saysSo reports whether other and its device's mark say all that v is to say, and need no renewal yet.
+// saysSo reports whether other and its device's entry say all that v is to say, and need no renewal yet.
 func (k *verdictBucket) saysSo(other *verdict, v *wire.Verdict, only bool, nowMS int64) bool {
 	if other.Outcome != v.Outcome || other.Permissions != v.Permissions || other.NotAfterMS != v.NotAfterMS ||
 		v.Outcome == wire.Allow && nowMS >= other.RefreshAfterMS {
 		return false
 	}
-	for i := range k.marks {
-		if mark := &k.marks[i]; mark.device == other.device {
-			return (mark.only == other) == only && !(mark.isNew && v.Outcome == wire.Allow)
+	for i := range k.devices {
+		if entry := &k.devices[i]; entry.device == other.device {
+			return (entry.only == other) == only && !(entry.isNew && v.Outcome == wire.Allow)
 		}
 	}
 	return true
 }
 
 // DropVerdicts removes all that is known of device.
-func (m *Image) DropVerdicts(device string) {
+func (m *Memory) DropVerdicts(device string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	index, _ := m.keys.Device(device, uint32(len(m.verdicts.buckets)))
@@ -125,7 +125,7 @@ func (m *Image) DropVerdicts(device string) {
 }
 
 // makeRoom evicts verdicts until one more of outcome can go into the bucket.
-func (m *Image) makeRoom(index uint32, outcome wire.Outcome) {
+func (m *Memory) makeRoom(index uint32, outcome wire.Outcome) {
 	if outcome != wire.Allow {
 		if oldest, count := m.verdicts.buckets[index].first(outcome); count >= maxDenies {
 			m.evict(oldest)
@@ -160,12 +160,12 @@ func (k *verdictBucket) first(outcome wire.Outcome) (first *verdict, count int) 
 
 func (s *verdicts) advance() { s.cursor = (s.cursor + 1) % uint32(len(s.buckets)) }
 
-func (m *Image) evict(v *verdict) {
+func (m *Memory) evict(v *verdict) {
 	m.forget(v)
 	m.verdicts.evicted++
 }
 
-func (m *Image) remember(v *verdict) {
+func (m *Memory) remember(v *verdict) {
 	s := &m.verdicts
 	s.buckets[v.bucket].verdicts = append(s.buckets[v.bucket].verdicts, v)
 	s.dirty.push(v.bucket)
@@ -176,7 +176,7 @@ func (m *Image) remember(v *verdict) {
 	}
 }
 
-func (m *Image) forget(v *verdict) {
+func (m *Memory) forget(v *verdict) {
 	s := &m.verdicts
 	k := &s.buckets[v.bucket]
 	k.verdicts = slices.DeleteFunc(k.verdicts, func(other *verdict) bool { return other == v })
@@ -190,13 +190,13 @@ func (m *Image) forget(v *verdict) {
 }
 
 // expire drops a bucket's expired verdicts.
-func (m *Image) expire(index uint32, nowMS int64) {
+func (m *Memory) expire(index uint32, nowMS int64) {
 	m.forgetAll(index, func(v *verdict) bool { return v.ExpiresMS <= nowMS })
 }
 
 // forgetAll drops those of a bucket's verdicts that gone reports, and reports whether there
 // were any.
-func (m *Image) forgetAll(index uint32, gone func(*verdict) bool) (found bool) {
+func (m *Memory) forgetAll(index uint32, gone func(*verdict) bool) (found bool) {
 	for i := 0; i < len(m.verdicts.buckets[index].verdicts); {
 		if v := m.verdicts.buckets[index].verdicts[i]; gone(v) {
 			m.forget(v)
@@ -209,7 +209,7 @@ func (m *Image) forgetAll(index uint32, gone func(*verdict) bool) (found bool) {
 }
 
 // Sweep drops the expired verdicts of the next part of the table.
-func (m *Image) Sweep() {
+func (m *Memory) Sweep() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now().UnixMilli()
@@ -223,7 +223,7 @@ func (m *Image) Sweep() {
 }
 
 // Run sweeps until ctx ends.
-func (m *Image) Run(ctx context.Context) error {
+func (m *Memory) Run(ctx context.Context) error {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	for {
@@ -236,16 +236,16 @@ func (m *Image) Run(ctx context.Context) error {
 	}
 }
 
-func (m *Image) resetVerdicts() {
+func (m *Memory) resetVerdicts() {
 	s := &m.verdicts
 	s.dirty.clear()
 	before := s.buckets
 	s.buckets = make([]verdictBucket, len(before))
 	s.allows, s.denies = 0, 0
 	for i := range before {
-		for _, mark := range before[i].marks {
-			m.placeMark(mark.device, mark.isNew)
+		for _, entry := range before[i].devices {
+			m.placeDevice(entry.device, entry.isNew)
 		}
 	}
-	m.awaitMarks()
+	m.deferComplete()
 }

@@ -150,7 +150,7 @@ var imageMetrics = []imageMetric{
 	imageGauge("free_body_slots", "Body slots that wait to be used again.", func(s *image.Stats) int { return s.FreeSlots }),
 	imageGauge("places", "Keys of shared memory that were written; fixed soon after start, but for body slots.", func(s *image.Stats) int { return s.Places }),
 	imageGauge("permissions", "Permission names that the edge knows, at most 64.", func(s *image.Stats) int { return s.Permissions }),
-	imageGauge("devices", "Registered devices that the edge knows of; fewer than those that may come in if there are too many for memory.verdicts.", func(s *image.Stats) int { return s.Marks }),
+	imageGauge("devices", "Registered devices that the edge knows of; fewer than those that may come in if there are too many for memory.verdicts.", func(s *image.Stats) int { return s.Devices }),
 	imageGauge("allow_verdicts", "Allow verdicts stored at the edge.", func(s *image.Stats) int { return s.Allows }),
 	imageGauge("deny_verdicts", "Deny verdicts stored at the edge.", func(s *image.Stats) int { return s.Denies }),
 	{

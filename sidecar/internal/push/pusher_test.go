@@ -99,7 +99,7 @@ func (l *log) count(text string) int {
 }
 
 type sidecar struct {
-	*image.Image
+	*image.Memory
 	*push.Pusher
 	metrics *metrics.Metrics
 	log     *log
@@ -108,10 +108,10 @@ type sidecar struct {
 
 func start(t *testing.T, socket string) *sidecar {
 	t.Helper()
-	s := &sidecar{Image: image.New(image.Config{Objects: 100, Verdicts: 100}), metrics: metrics.New(), log: new(log)}
+	s := &sidecar{Memory: image.New(image.Config{Objects: 100, Verdicts: 100}), metrics: metrics.New(), log: new(log)}
 	synced := make(chan struct{})
 	close(synced)
-	s.Pusher = push.New(s.Image, socket, synced, s.metrics, slog.New(slog.NewTextHandler(s.log, nil)))
+	s.Pusher = push.New(s.Memory, socket, synced, s.metrics, slog.New(slog.NewTextHandler(s.log, nil)))
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
