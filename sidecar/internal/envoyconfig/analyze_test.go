@@ -94,7 +94,7 @@ func TestAnalyze(t *testing.T) {
 			disable("                ") + "\n              - match: {prefix: /}\n                route"}, []string{routeOff.Code}, "listener edge: virtual host upstream: routes[0]"},
 		{"another route without the filter", []string{"              routes:\n              - match: {prefix: /}\n                route", "              routes:\n              - match: {prefix: /v1/products/}\n                route: {cluster: upstream}\n" +
 			disable("                ") + "\n              - match: {prefix: /}\n                route"}, nil, ""},
-		{"all routes without the filter", []string{"            name: edge\n            # What", "            name: edge\n" + disable("            ") + "\n            # What"}, []string{routeOff.Code}, "route_config"},
+		{"all routes without the filter", []string{"            name: edge\n            # Cache-Status", "            name: edge\n" + disable("            ") + "\n            # What"}, []string{routeOff.Code}, "route_config"},
 		{"a part of a route without the filter", []string{routes, `              routes:
               - match: {prefix: /v1/}
                 route: {weighted_clusters: {clusters: [{name: upstream, weight: 1, typed_per_filter_config: {gatehouse: {disabled: true}}}]}}`},
