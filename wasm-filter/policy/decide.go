@@ -2,12 +2,8 @@ package policy
 
 import (
 	"errors"
-	"math/bits"
-	"strconv"
 	"strings"
-	"time"
 
-	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -28,7 +24,7 @@ type Decision struct {
 	Action Action
 
 	Status  int    // Reply
-	Headers []byte // Reply; as [headermap.Append] has them; may belong to the edge
+	Headers []byte // Reply; as headermap.Append writes them; may belong to the edge
 	Body    []byte // Reply; may belong to Memory
 
 	// Credential is what the request shows, if its rule asks for one. It is to be verified
@@ -185,184 +181,6 @@ func (e *Engine) Decide(d *Decision, nowMS int64, r *Request, mem Memory, answer
 	}
 }
 
-// authorize passes a device that a rule lets in, with its identity in the decision.
-func (e *Engine) authorize(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
-	cred := &d.Credential
-	if !e.shown(cred, r) {
-		*cred = Credential{}
-		e.refuse(d, 401, AuthDeny)
-		return
-	}
-	if e.state.Epoch == 0 {
-		d.unavailable(1)
-		d.ReloadState = true
-		return
-	}
-	if v := answers.Verify; v != nil {
-		switch {
-		case v.Outcome == wire.Unavailable:
-			d.unavailable(v.RetryAfterS)
-		case v.Epoch != e.state.Epoch: // its bits are names of another state
-			d.unavailable(1)
-			d.ReloadState = true
-		default:
-			e.judge(d, nowMS, r.rule, v.Outcome, v.Permissions)
-		}
-		return
-	}
-	d.Digest = cred.digest(&e.state.Keys)
-	v, status, err := e.find(cred.ID, &d.Digest, mem)
-	switch {
-	case e.refutes(nowMS, cred, status):
-		e.deny(d, nowMS)
-	case status == wire.Found && nowMS < v.ExpiresMS:
-		e.judge(d, nowMS, r.rule, v.Outcome, v.Permissions)
-		d.Refresh = v.RefreshAfterMS != 0 && nowMS >= v.RefreshAfterMS
-	case !e.mayAllow(nowMS): // whatever the sidecar says
-		d.unavailable(1)
-	case !answers.Unreachable:
-		d.Action, d.Auth, d.ReloadState = Verify, AuthVerify, ofOtherEpoch(err)
-		d.New = status == wire.New && e.heard(nowMS)
-	case status == wire.Found && v.Outcome == wire.Allow && nowMS < v.ExpiresMS+e.config.VerdictGrace.Milliseconds() &&
-		(v.NotAfterMS == 0 || nowMS < v.NotAfterMS): //mutant:TestVerdictGrace true
-		if e.judge(d, nowMS, r.rule, v.Outcome, v.Permissions); d.Auth == AuthAllow {
-			d.Auth = AuthGrace
-		}
-	default:
-		d.unavailable(1)
-	}
-}
-
-// find looks a credential up in the bucket of its device.
-func (e *Engine) find(device string, digest *wire.Digest, mem Memory) (wire.Verdict, wire.CredentialStatus, error) {
-	bucket, tag := e.state.Keys.Device(device, e.state.VerdictBuckets)
-	return wire.FindVerdict(mem.Record(wire.RegionVerdicts, bucket), e.state.Epoch, digest, tag)
-}
-
-// refutes reports whether shared memory shows that a credential with this status can't be
-// a right one; that the right secret is another one says nothing of a token. It shows so
-// only as long as the sidecar is heard from: who isn't told of new devices and secrets must
-// not refuse them for ever.
-func (e *Engine) refutes(nowMS int64, cred *Credential, status wire.CredentialStatus) bool {
-	return e.heard(nowMS) && //mutant:TestDecideWithoutACall true
-		(status == wire.Closed && cred.Session == "" || status == wire.Unregistered &&
-			e.state.DevicesComplete) //mutant:TestDecideWithoutACall true
-}
-
-// heard reports whether the sidecar was heard from lately.
-func (e *Engine) heard(nowMS int64) bool { return e.recent(nowMS, e.state.HeartbeatMS) }
-
-// recent reports whether t is at most max_staleness ago. One that lies ahead is of before the
-// clock was set back, and may be from any time.
-func (e *Engine) recent(nowMS, t int64) bool { return within(nowMS, t, e.config.MaxStaleness) }
-
-// mayAllow reports whether what lets a device in counts: where that is bounded, only while the edge was in step with Redis
-// lately, since what was revoked later hasn't arrived.
-func (e *Engine) mayAllow(nowMS int64) bool {
-	return e.config.MaxAuthStaleness == 0 || within(nowMS, e.state.InStepMS, e.config.MaxAuthStaleness)
-}
-
-// within reports whether t is at most so long ago, unix ms each.
-func within(nowMS, t int64, most time.Duration) bool {
-	const sameClock = 1000 // the sidecar's time and the proxy's are of one clock
-	age := nowMS - t
-	return -sameClock <= age && age <= most.Milliseconds()
-}
-
-// judge turns a verdict on the decision's credential into a decision under a rule.
-func (e *Engine) judge(d *Decision, nowMS int64, rule int, outcome wire.Outcome, permissions uint64) {
-	if outcome != wire.Allow {
-		e.deny(d, nowMS)
-		return
-	}
-	if !e.mayAllow(nowMS) { //mutant:TestMaxAuthStaleness false
-		d.unavailable(1)
-		return
-	}
-	d.ReloadState = bits.Len64(permissions) > len(e.state.Permissions)
-	if e.unknown[rule] || permissions&e.needs[rule] != e.needs[rule] {
-		e.refuse(d, 403, AuthForbidden)
-		return
-	}
-	d.Device, d.Permissions, d.Auth = d.Credential.ID, permissions, AuthAllow
-}
-
-// deny refuses a credential that was shown. While nobody is in step with Redis, it may have become a
-// right one there, and the device is told to come again instead.
-func (e *Engine) deny(d *Decision, nowMS int64) {
-	if !e.recent(nowMS, e.state.InStepMS) { //mutant:TestDecideWithoutACall false
-		d.unavailable(1)
-		return
-	}
-	e.refuse(d, 401, AuthDeny)
-}
-
-// refuse makes d a 401 or 403 that doesn't say what was wrong.
-func (e *Engine) refuse(d *Decision, status int, counter Counter) {
-	if status != 401 {
-		d.problem(status, counter)
-		return
-	}
-	challenge := `Device realm="gatehouse"`
-	if e.config.Credentials.Basic {
-		challenge = `Basic realm="gatehouse", charset="UTF-8"`
-	}
-	d.problem(status, counter, [2]string{"www-authenticate", challenge})
-}
-
-// unavailable makes d a 503 for a credential that can't be judged now.
-func (d *Decision) unavailable(retryAfterS uint16) {
-	d.problem(503, AuthUnavailable, [2]string{"retry-after", strconv.Itoa(int(max(retryAfterS, 1)))})
-}
-
-// Unreadable is the decision on a request whose headers can't be read.
-func Unreadable() (d Decision) {
-	d.unavailable(1)
-	return d
-}
-
-func (d *Decision) problem(status int, counter Counter, more ...[2]string) {
-	text := "try again\n"
-	switch status {
-	case 401:
-		text = "unauthorized\n"
-	case 403:
-		text = "forbidden\n"
-	}
-	d.Action, d.Status, d.Body, d.Auth = Reply, status, []byte(text), counter
-	d.Headers = headermap.Append(make([]byte, 0, 160), append([][2]string{{"content-type", "text/plain"}, {"cache-control", "no-store"}}, more...))
-}
-
-// Names are the permissions of a set, in the state's order, comma separated.
-func (e *Engine) Names(permissions uint64) string {
-	if names, ok := e.permissionNames[permissions]; ok {
-		return names
-	}
-	var b strings.Builder
-	for i, name := range e.state.Permissions {
-		if permissions&(1<<i) != 0 {
-			if b.Len() > 0 {
-				b.WriteByte(',')
-			}
-			b.WriteString(name)
-		}
-	}
-	if len(e.permissionNames) == maxSets {
-		clear(e.permissionNames)
-	}
-	e.permissionNames[permissions] = b.String()
-	return b.String()
-}
-
 func ofOtherEpoch(err error) bool {
 	return errors.Is(err, wire.ErrEpoch) || errors.Is(err, wire.ErrLayout)
-}
-
-func indexOf(names []string, name string) int {
-	for i := range names {
-		if names[i] == name {
-			return i
-		}
-	}
-	return -1
 }
