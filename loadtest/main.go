@@ -1,7 +1,6 @@
 //go:build linux
 
-// Command loadtest measures a whole Gatehouse on this machine, and what users have
-// instead. See README.md.
+// Command loadtest measures a whole Gatehouse and its alternatives on this machine. See README.md.
 package main
 
 import (

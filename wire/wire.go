@@ -1,6 +1,5 @@
-// Package wire is the bytes that the sidecar and the edge agree on: the records in the
-// proxy's shared memory, the batches that write them, and the calls from the edge to
-// the sidecar. It knows nothing of a particular proxy.
+// Package wire defines the binary formats between the sidecar and the edge: the records in the proxy's shared memory,
+// the batches that write them, and the calls from the edge to the sidecar. It is independent of a particular proxy.
 //
 // # Records
 //
@@ -15,7 +14,7 @@
 //	4  u32  object buckets (state), body length (bodies), devices (verdicts), else 0
 //	8  u64  epoch: random, never 0, drawn by the sidecar at each full push
 //
-// A record of another epoch is as good as absent: its place was not yet rewritten.
+// Readers treat a record of another epoch as absent: its place was not yet rewritten.
 //
 // State, one record at index 0, written by every heartbeat:
 //
@@ -49,8 +48,8 @@
 //	16  u64  stamp: unique within the epoch, 0 for none, repeated by the entry that names the slot
 //	24       the bytes
 //
-// Verdicts, one bucket a record, which has all that is known of the devices that
-// [Keys.Device] places there: count entries of 48 bytes, then devices of 8 bytes each. An entry:
+// Verdicts, one bucket a record, with everything about the devices that [Keys.Device] places there: count entries of 48
+// bytes, then devices of 8 bytes each. An entry:
 //
 //	 0  16   digest of device id and secret, see [Keys.Digest], or session, see [Keys.SessionDigest]
 //	16  u64  permissions, a bit each
@@ -60,15 +59,14 @@
 //	41  1    zero
 //	42  u48  not after: unix ms from which the device is refused in any case; 0: never
 //
-// A device entry says that it is registered: that a secret of which there is no verdict may
-// be a right one.
+// A device entry means that the device is registered, so that a secret without a verdict may be right.
 //
 //	0  u64  bits 2 to 63: the device's tag, see [Keys.Device]; bit 0, closed: the record
 //	        has the verdict of the device's only right secret, so that no other is right;
 //	        bit 1, new: the device was never let in. At most one of the two is set
 //
-// The layout version changes whenever a byte above changes its meaning; programs of
-// different layouts refuse each other's records and batches.
+// The layout version changes whenever the meaning of a byte above changes; programs with different layouts refuse each
+// other's records and batches.
 package wire
 
 import (

@@ -1,31 +1,31 @@
-// Package routers looks at Gatehouse from outside: routers of other people stand behind the edge, and a
-// fuzzer spells the paths of protected resources in every way that one of them might understand.
+// Package routers tests Gatehouse from outside: widely used routers run behind the edge, and a fuzzer spells the paths
+// of protected resources in every way that one of them might understand.
 //
 // # What is checked
 //
-// All routers serve the same resources, in their own way of declaring routes, and each answer says
-// which resource served it and what the router saw. The oracle (judge) looks at that alone, so
-// it shares no idea of what a path means with the filter:
+// All routers serve the same resources, each with its own way of declaring routes. Each answer names the resource that
+// served it and what the router saw. The oracle (judge) uses only that, so it shares no interpretation of paths with
+// the filter:
 //
-//   - No protected resource is served to who has not its permission: to nobody, to a wrong credential, to
-//     a device with another permission. The same holds for what the edge answers itself.
-//   - A protected resource that a router serves was judged: the edge has told the router a device.
-//   - No router is told a device that the request has no credential of.
+//   - No protected resource is served without its permission: not without a credential, to a wrong one, or to
+//     a device with another permission. The same holds for the edge's own answers.
+//   - If a router serves a protected resource, the edge has judged the request: the router sees a device.
+//   - No router sees a device without its credential in the request.
 //
-// That alone would be met by an edge that refuses everything. So ordinary requests are sent before
-// and after, in the same way, and must be served: see ordinary.
+// An edge that refuses everything would pass these checks. So ordinary requests are sent before and after, in the same
+// way, and must be served: see ordinary.
 //
 // # The spellings
 //
-// The number of a spelling and the seed make it what it is, so that one can be repeated. The first ones
+// The number of a spelling and the seed determine it, so that it can be repeated. The first ones
 // (systematicCount) are the same for all seeds: each byte at some places of each protected path, escaped,
 // escaped twice, and raw. The others are drawn: one to four changes of a path that servers have been seen
 // to undo, methods in other letters, headers that override path, method, prefix, host or identity.
-// Each goes out as it is, in bytes of HTTP/1 or frames of HTTP/2.
+// Each is sent unchanged, as bytes of HTTP/1 or frames of HTTP/2.
 //
-// A spelling goes to one router first. If the edge answers it, it would so for the others, too: what
-// the filter decides doesn't depend on the upstream. Only what it passes goes to all of them, and
-// one in 64 in any case.
+// A spelling goes to one router first. If the edge itself answers it, it would do so for the others, too: the filter's
+// decision doesn't depend on the upstream. Only spellings that it forwards go to all routers, and one in 64 in any
+// case.
 package routers
 
 import (

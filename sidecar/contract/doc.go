@@ -1,14 +1,13 @@
 // Package contract is the Redis contract between writers and sidecars: key names, the
 // fields of the hashes, and the bytes of an event. Package publish writes it and the
-// sidecar reads it. docs/redis-contract.md is the same for other languages: the script's
-// arguments, its errors, an example in Python, and what is guaranteed.
+// sidecar reads it. docs/redis-contract.md is the same for other languages, with the script's
+// arguments, its errors, an example in Python, and the guarantees.
 //
 // # Keys
 //
-// A shard S is a number from 0; there are N of them, 1 unless writers and readers agree
-// on more. The hash tag {gatehouse:S} keeps a shard's keys in one slot of a Redis Cluster.
-// A record belongs to the shard that the CRC-32 (IEEE) of its cache key or device id
-// modulo N says.
+// A shard S is a number from 0; there are N of them, 1 unless writers and readers are configured otherwise. The hash
+// tag {gatehouse:S} keeps a shard's keys in one slot of a Redis Cluster. The shard of a record is the CRC-32 (IEEE) of
+// its cache key or device id, modulo N.
 //
 //	{gatehouse:S}:o:<cache key>  hash     an object, or its tombstone
 //	{gatehouse:S}:c:<device id>  hash     a credential, or its tombstone
@@ -18,7 +17,7 @@
 //	{gatehouse:S}:chain          hash     "head", and for each of the last 65,536 writes the field seq modulo
 //	                                      65,536: sequence number, a space, digest. "floor": see [ChainFloor]
 //	{gatehouse:S}:events         channel  one message a write
-//	{gatehouse:S}:v:<name>       string   a verdict that sidecars share, with a lock beside it; no business of writers
+//	{gatehouse:S}:v:<name>       string   a verdict that sidecars share, with a lock beside it; writers ignore it
 //	{gatehouse:0}:shards         string   N, set by the first writer and never changed
 //
 // Cache keys and device ids obey wire.ValidKey and wire.ValidDeviceID.
@@ -71,26 +70,23 @@
 //
 //	1:2,40:4aa923dfb271b11dc01c7bf9f1afb80e0c88a931,4:beef,1:7,4:o:/a,0:,7:deleted,1:1,9:published,13:1735689600000,7:version,1:3,
 //
-// The digest chains the event to the one before: it is the SHA-1 of the netstring of the digest
-// before, and of all netstrings after the digest, but of each body (body, body.gzip, …) the value is
-// its decimal length. The digest before is that of write seq-1 as the chain's head has it, and empty
-// if the head is not of seq-1. In format 1, of older writers, there is "1", and neither digest nor
-// traceparent.
+// The digest links the event to the one before: it is the SHA-1 of the netstring of the previous digest, and of all
+// netstrings after the digest, where the value of each body (body, body.gzip, …) is replaced by its decimal length. The
+// previous digest is that of write seq-1 in the chain's head, and empty if the head is not of seq-1. Format 1, of older
+// writers, has "1", and neither digest nor traceparent.
 //
 // # Writing
 //
-// One script does all of a write or nothing (publish/write.lua): refuse a version that is
-// not newer than the stored one, with an error that starts with "STALE "; check all that can fail;
-// SET epoch NX; INCR seq; ZADD log; HSET the record, HDEL what it has no more, PEXPIRE it if it is
-// a tombstone, otherwise PERSIST it; HSET the chain; PUBLISH, on a Redis Cluster SPUBLISH.
-// A writer that does not count versions takes the stored one + 1, and where none is stored
-// any more, the higher one of the member's score in the log and the chain's floor, + 1.
+// One script does all of a write or nothing (publish/write.lua): refuse a version that is not newer than the stored
+// one, with an error that starts with "STALE "; check all that can fail; SET epoch NX; INCR seq; ZADD log; HSET the
+// record, HDEL its obsolete fields, PEXPIRE it if it is a tombstone, otherwise PERSIST it; HSET the chain; PUBLISH, on
+// a Redis Cluster SPUBLISH. If a writer does not count versions, the script takes the stored one + 1. If none is stored
+// any more, it takes the higher one of the member's score in the log and the chain's floor, + 1.
 //
 // # Reading
 //
-// SUBSCRIBE, on a Redis Cluster SSUBSCRIBE, at the master and wait for the acknowledgement;
-// GET epoch and seq, with INFO to see that it is a master and which; page through the log with
-// ZRANGE BYSCORE; HGETALL each member, but HMGET first of objects that may be known; then apply
-// the events that came meanwhile. All is applied by version, so that order and repetition
-// do no harm. A member whose hash is gone is a deletion whose tombstone has expired.
+// SUBSCRIBE, on a Redis Cluster SSUBSCRIBE, at the master and wait for the acknowledgement; GET epoch and seq, with
+// INFO to see that it is a master and which; page through the log with ZRANGE BYSCORE; HGETALL each member, but HMGET
+// first of objects that may be known; then apply the events that came meanwhile. Records are applied by version, so
+// order and repetition do no harm. A member whose hash is gone is a deletion whose tombstone has expired.
 package contract

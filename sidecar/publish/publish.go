@@ -1,5 +1,5 @@
-// Package publish writes objects and device credentials to Redis for every Gatehouse
-// edge to serve and check. What it writes is fixed in package contract.
+// Package publish writes objects and device credentials to Redis, from where every Gatehouse edge serves and checks
+// them. Package contract specifies the format.
 //
 //	p := publish.New(redis.NewClient(options))
 //	_, err := p.Put(ctx, publish.Object{Key: "/v1/products/42", Body: body, ContentType: "application/json"})

@@ -1,5 +1,4 @@
-// Package redisurl says which Redis is meant, in a URL and a few settings, and connects
-// to it. All programs of Gatehouse use it.
+// Package redisurl parses the URL and settings of a Redis, and connects to it. All programs of Gatehouse use it.
 //
 //	redis://[user:password@]host[:6379][/db]                          one server
 //	unix://[user:password@]/path[?db=N]                               one server, by its socket

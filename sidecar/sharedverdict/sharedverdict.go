@@ -1,7 +1,6 @@
-// Package sharedverdict writes to Redis that secrets of devices are right, as a sidecar
-// does that has run bcrypt and was given the fleet's secret (--verdict.secret-file). It is
-// for who knows that already, and can't wait for a run of bcrypt for each: a load test with
-// a million devices.
+// Package sharedverdict writes to Redis that secrets of devices are right, as a sidecar does that has run bcrypt and
+// was given the fleet's secret (--verdict.secret-file). It is for programs that know the right secrets and can't run
+// bcrypt for each: a load test with a million devices.
 package sharedverdict
 
 import (

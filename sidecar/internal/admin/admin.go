@@ -1,5 +1,4 @@
-// Package admin serves what operators and their machines ask: metrics, health,
-// readiness, profiles. It must not be reachable for others.
+// Package admin serves metrics, health, readiness and profiles to operators. It must not be reachable for others.
 package admin
 
 import (

@@ -1,15 +1,14 @@
-// Package credential verifies what devices show. bcrypt runs as seldom as possible: once
-// for each stored hash and right secret, in one sidecar of those that share verdicts, never
-// for a device that can't be let in, and never for a wrong secret once the right one is known.
+// Package credential verifies credentials of devices. It runs bcrypt as seldom as possible: once for each stored hash
+// and right secret, in one of the sidecars that share verdicts; never for a device that must be refused anyway; and
+// never for a wrong secret once the right one is known.
 //
 // # Revocation
 //
-// Every record that is applied gets a generation of its own. A verification reads record
+// Every applied record gets a new generation. A verification reads record
 // and generation under the lock, runs bcrypt without it, and takes the lock again to
 // store the verdict and to answer; if the generation has changed it starts over. The
-// verdicts of a device are dropped under the same lock under which its new record takes
-// effect. So a verification that was under way when a device was revoked can neither
-// store nor answer allow.
+// verdicts of a device are dropped under the same lock under which its new record takes effect. So a verification that
+// is running when a device is revoked can neither store nor answer allow.
 package credential
 
 import (

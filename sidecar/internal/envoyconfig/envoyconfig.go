@@ -1,5 +1,5 @@
 // Package envoyconfig analyses an Envoy configuration offline: the rules as Envoy decodes them when it loads
-// them, and the settings around the filter that its promises rest on.
+// them, and the settings around the filter on which its guarantees rest.
 package envoyconfig
 
 import (

@@ -1,13 +1,12 @@
-// Package fleet shares verdicts between the sidecars of one Redis: which secrets bcrypt has
-// found to be right, so that it runs once in the fleet and not once in each sidecar.
+// Package fleet shares verdicts between the sidecars of one Redis: which secrets bcrypt found right, so that it runs
+// once in the fleet and not once in each sidecar.
 //
-// A verdict is a key of the device's shard with a lifetime. Its name is an HMAC of device,
-// secret, and the record that it is about, its value is sealed by another, both by the
-// fleet's secret: Redis learns nothing of secrets that could be tried, and who can write
-// to it can't let anybody in. Beside it there is a lock while a sidecar runs bcrypt. The
-// lock is economy, not safety: without it bcrypt runs twice and finds the same.
+// A verdict is a key of the device's shard with a lifetime. Its name is an HMAC of device, secret and record; another
+// HMAC seals its value; both use the fleet's secret. So Redis has nothing on which secrets could be tried, and a client
+// that can write to Redis can't authenticate a device. While a sidecar runs bcrypt, it holds a lock beside the verdict.
+// The lock saves work; safety doesn't need it: without it bcrypt runs twice and finds the same.
 //
-// Whatever Redis does not answer at once is not known, and bcrypt runs here.
+// If Redis does not answer at once, bcrypt runs here.
 package fleet
 
 import (

@@ -1,10 +1,9 @@
-// Package hasher runs bcrypt in processes of its own, which leave the processor to others:
-// a flood of wrong secrets takes what is left over. Threads of this process with a low
-// priority would not do, because a collection of garbage waits for every thread, and so
-// the whole program for those that don't get to run.
+// Package hasher runs bcrypt in child processes of low priority, so that a flood of wrong secrets uses only spare CPU.
+// Threads of low priority in this process would not work: garbage collection waits for every thread, so the whole
+// program would wait for threads that get no CPU.
 //
-// A hasher that gives no answer in time is killed, and what it was asked is found out
-// elsewhere: never is a right secret refused because of it.
+// A hasher that gives no answer in time is killed, and its run is repeated elsewhere: a right secret is never refused
+// because of it.
 package hasher
 
 import (

@@ -1,23 +1,20 @@
-// Package image is the edge's shared memory as it should be, and what of it the edge has
-// not been sent yet. It owns placement: which bucket an object lies in, which slot holds
-// which body, which bit a permission name is. It does not know who reads it, or how the
-// batches that it makes get there.
+// Package image is the target state of the edge's shared memory, and tracks which parts the edge lacks. It owns
+// placement: the bucket of an object, the slot of a body, the bit of a permission name. It is independent of the
+// readers, and of how its batches are sent.
 //
 // # Order of writes
 //
 // A body is written before the bucket that names it, and a slot that a bucket still
 // names is never written: a new version's bodies go to other slots, and a slot that a
 // bucket no longer names is free only when the batch with that bucket was acknowledged.
-// So at any point between two operations a reader finds of every object one whole
-// version or nothing, and a reader that holds an older copy of a bucket finds a slot
+// So between any two operations
+// a reader finds one whole version of each object or nothing. A reader that has an older copy of a bucket finds a slot
 // whose stamp has changed, which is a miss.
 //
-// The edge's workers read the state now and then, not for each request, so in a new epoch
-// some look by the old one while others look by the new one. Before any bucket of the new
-// epoch is written, all of the old one are blanked, verdicts first: else a worker could
-// still serve a version when another has shown a newer one, or let a device in that was
-// revoked while no sidecar ran. The state says that the edge knows all devices only
-// behind the last of their entries.
+// The edge's workers read the state periodically, not for each request, so in a new epoch some still use the old one.
+// Before any bucket of the new epoch is written, all of the old one are blanked, verdicts first. Otherwise a worker
+// could serve a version after another has served a newer one, or authenticate a device that was revoked while no
+// sidecar ran. The state says that the edge knows all devices only after the last of their entries.
 package image
 
 import (

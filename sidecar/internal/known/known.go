@@ -1,12 +1,10 @@
-// Package known keeps from which addresses devices were let in, in a file, so that a restart
-// of the sidecar makes no stranger of them. What limits wrong secrets exempts who was let in
-// from its address before; without the file, after a restart, one bad client behind a NAT would
-// have all others there refused.
+// Package known stores in a file from which addresses devices authenticated, so that they survive a restart of the
+// sidecar. The limits on wrong secrets exempt a device at an address where it authenticated before. Without the file,
+// after a restart, one bad client behind a NAT would exhaust the limit of all others there.
 //
-// The file has no secret of a device, nor its id or address: it has keyed hashes of both, and their
-// key. Who can read it can find out whether a device that he thinks of was let in from an
-// address that he thinks of. Only who was let in adds to it. It is worth nothing but a place
-// in a queue, so it is not synced: what a crash of the machine loses is met again.
+// The file has no secret, id or address of a device: it has keyed hashes of id and address, and their key. Whoever can
+// read it can test whether a given device authenticated from a given address. Only authenticated devices add to it. An
+// entry is worth no more than a place in a queue, so the file is not synced: devices add again what a crash loses.
 package known
 
 import (

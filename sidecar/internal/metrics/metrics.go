@@ -1,4 +1,4 @@
-// Package metrics is every metric of the sidecar, in one place. Label sets are closed and
+// Package metrics defines all metrics of the sidecar. Label sets are closed and
 // all their series exist from the start, so that a rate is right from the first event on.
 // sidecar/README.md lists them for operators; a test compares.
 package metrics

@@ -1,6 +1,5 @@
-// Package mirror holds the objects that the edge should hold, as many as fit a byte
-// budget. All that changes an object at the edge goes through it, so that versions are
-// compared in one place.
+// Package mirror holds the objects for the edge, as many as fit into a byte budget. Every change of an object at the
+// edge goes through it, so that versions are compared in one place.
 package mirror
 
 import (

@@ -1,5 +1,5 @@
-// Package push brings the image to the edge: batch after batch over a unix socket, each
-// with all that has changed since the last one.
+// Package push sends the image to the edge: batch after batch over a unix socket, each with the changes since the last
+// one.
 package push
 
 import (

@@ -1,12 +1,10 @@
-// Package session gives out the tokens that devices show instead of their secrets for a
-// while, and the keys that the proxy validates them by.
+// Package session issues the tokens that devices use for a while instead of their secrets, and publishes the keys with
+// which the proxy validates them.
 //
-// A token is a JWT (RFC 7519) signed with Ed25519 (RFC 8037). Its keys are derived from a
-// secret and the time: each period of [Config.Rotate] has a key of its own, and the set
-// that is published holds those of the period before, of this one and of the next. So a
-// token outlives the end of its period, a proxy that fetched the set a while ago knows the
-// key that signs now, and clocks may differ. Sidecars with the same secret have the same
-// keys, and so has one that was restarted.
+// A token is a JWT (RFC 7519) signed with Ed25519 (RFC 8037). Its keys are derived from a secret and the time: each
+// period of [Config.Rotate] has its own key, and the published set has those of the last, the current and the next
+// period. So a token remains valid after the end of its period, a proxy that fetched the set a while ago knows the
+// current key, and clocks may differ. Sidecars with the same secret have the same keys, also after a restart.
 package session
 
 import (

@@ -1,5 +1,4 @@
-// Package imagetest is an edge's memory for tests: it applies batches as the edge does and
-// looks things up as the edge does.
+// Package imagetest is an edge's memory for tests: it applies batches and looks up records as the edge does.
 package imagetest
 
 import (
