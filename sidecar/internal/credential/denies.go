@@ -8,29 +8,28 @@ import (
 // Bounds of stored denies. Each costs the edge two writes, now and when it expires.
 const (
 	denyPlaces = 1 << 16 // credentials denied lately, 8 bytes each
-	denyRate   = 500     // most that are stored in a second
+	denyRate   = 500     // maximum number stored in a second
 )
 
-// denies decides which deny verdicts the edge is given: not the first for a credential
-// that was denied without bcrypt, because in a flood none comes twice, and not more than
-// denyRate in a second. What isn't given is asked again, which costs a call and no bcrypt.
-// It is not safe for concurrent use.
+// denies decides which deny verdicts are stored at the edge: not the first for a credential that was denied without
+// bcrypt, because the credentials of a flood come once, and not more than denyRate in a second. If a denied credential
+// whose verdict is not stored comes again, it costs a call and no bcrypt. It is not safe for concurrent use.
 type denies struct {
 	lately []uint64 // by digest; made when first needed
 	spent  time.Time
 }
 
-// denyFate is what becomes of a deny verdict, as metrics show it.
+// denyFate is the result for a deny verdict, a label of metrics.
 type denyFate string
 
-// The fates. Only what is stored goes to the edge.
+// The fates. Only stored verdicts go to the edge.
 const (
 	denyStored  denyFate = "stored"
 	denyFirst   denyFate = "first"
 	denyLimited denyFate = "limited"
 )
 
-// judge says what becomes of a deny verdict.
+// judge decides the fate of a deny verdict.
 func (s *denies) judge(d digest, now time.Time, costly bool) denyFate {
 	if s.lately == nil {
 		s.lately = make([]uint64, denyPlaces)

@@ -13,10 +13,9 @@ const (
 	suspectFor = 10 * time.Minute
 )
 
-// failures limits failed attempts per key: limit of them at once, then one each interval
-// (GCRA). Its memory is fixed. Who makes failures under very many keys can only push out
-// keys with fewer failures than his: what is known of good devices is kept elsewhere, in
-// their records.
+// failures limits failed attempts per key: limit of them at once, then one each interval (GCRA). Its memory is fixed.
+// An attacker with very many keys can only displace keys with fewer failures: the records of good devices store their
+// history separately.
 type failures struct {
 	limit    int64         // 0: none
 	interval time.Duration // in which one failure is forgiven
@@ -28,11 +27,11 @@ type failures struct {
 // failure is one key's place; key 0 is none.
 type failure struct {
 	key    uint64
-	tatMS  int64 // GCRA's theoretical arrival time, unix ms: all is forgiven from then on
+	tatMS  int64 // GCRA's theoretical arrival time, unix ms: from then on all failures are forgiven
 	lastMS int64 // the last failure, unix ms
 }
 
-// newFailures limits failures to limit per window; a limit of 0 is none.
+// newFailures returns a table that limits failures to limit per window; 0 means no limit.
 func newFailures(limit int, window time.Duration) *failures {
 	f := &failures{limit: int64(limit), sets: make([][failureWays]failure, failureSets)}
 	if limit > 0 {
@@ -41,7 +40,7 @@ func newFailures(limit int, window time.Duration) *failures {
 	return f
 }
 
-// retryAfter is how long key has to retryAfter before it may make another attempt, 0 for not at all.
+// retryAfter returns how long key must wait before its next attempt, 0 if it need not wait.
 func (f *failures) retryAfter(key uint64) time.Duration {
 	if f.limit == 0 {
 		return 0
@@ -54,12 +53,12 @@ func (f *failures) retryAfter(key uint64) time.Duration {
 	}
 	wait := time.Duration(at.tatMS-time.Now().UnixMilli())*time.Millisecond - time.Duration(f.limit-1)*f.interval
 	if wait > 2*f.interval {
-		return 0 // it was never more than one: the clock was set back, and nobody knows by how much
+		return 0 // a longer wait is impossible: the clock was set back by an unknown time
 	}
 	return min(max(wait, 0), f.interval)
 }
 
-// suspect reports whether key has failed lately.
+// suspect reports whether key failed within suspectFor.
 func (f *failures) suspect(key uint64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -81,7 +80,7 @@ func (f *failures) add(key uint64) {
 		at = f.place(key, now)
 		*at = failure{key: key}
 	}
-	// Attempts that ran at one time may exceed the limit; nobody waits longer for that.
+	// Concurrent attempts may exceed the limit; that makes nobody wait longer.
 	most := now + (time.Duration(f.limit) * f.interval).Milliseconds()
 	at.tatMS = min(max(at.tatMS, now)+f.interval.Milliseconds(), most)
 	at.lastMS = now
@@ -97,7 +96,7 @@ func (f *failures) find(key uint64) *failure {
 	return nil
 }
 
-// place is a place for key: a free one, else that of the key with the fewest failures.
+// place returns a place for key: a free one, otherwise that of the key with the fewest failures.
 func (f *failures) place(key uint64, nowMS int64) *failure {
 	set := &f.sets[key%failureSets]
 	least := &set[0]

@@ -6,26 +6,23 @@ import (
 	"time"
 )
 
-// maxAwait is how long a verification waits, in all, for runs of bcrypt in other sidecars;
-// then it makes its own.
+// maxAwait is how long a verification waits, in all, for runs of bcrypt in other sidecars; then it runs bcrypt itself.
 const maxAwait = 5 * time.Second
 
-// Fleet is the other sidecars of the same Redis: what bcrypt has found in one, others need
-// not find again. Only matches are shared. Its methods are safe for concurrent use, take
-// a fraction of a second at most, and know nothing when they can't find out.
+// Fleet is the other sidecars of the same Redis, which share what bcrypt found. Only matches are shared. Its methods
+// are safe for concurrent use, take a fraction of a second at most, and report no match if Redis does not answer.
 type Fleet interface {
-	// Find is the match that a sidecar has shared for c, nil if there is none.
+	// Find returns the match that a sidecar has shared for c, nil if there is none.
 	Find(c *Question) *Match
-	// Begin is for who has a worker and would run bcrypt now. The answer is a match that was
-	// shared meanwhile; or end, which takes what the run finds, nil for no match; or neither,
-	// if another sidecar runs bcrypt for c.
+	// Begin must be called with a worker, before bcrypt runs. It returns a match that was shared meanwhile; or end, to
+	// be called with the result of the run, nil for no match; or neither, if another sidecar runs bcrypt for c.
 	Begin(c *Question) (known *Match, end func(*Match))
-	// Await waits while another sidecar runs bcrypt for c, until ctx ends or wanted says no.
+	// Await waits while another sidecar runs bcrypt for c, until ctx ends or wanted returns false.
 	Await(ctx context.Context, c *Question, wanted func() bool) *Match
 }
 
 // Question is that a secret is right by one version of a device's record. Another version, or
-// another hash, is another claim: what was found for a record says nothing of its successor.
+// another hash, is another claim: a result for a record says nothing about its successor.
 type Question struct {
 	Device, Secret string
 	Version        uint64
@@ -34,11 +31,11 @@ type Question struct {
 
 // Match is what makes a claim true.
 type Match struct {
-	Hash  string    // the one that the secret matches
-	Until time.Time // it counts without bcrypt until then
+	Hash  string    // the hash that the secret matches
+	Until time.Time // valid without bcrypt until then
 }
 
-// question is the attempt's; there is none if the record has changed.
+// question returns the attempt's question; there is none if the record has changed.
 func (v *Verifier) question(a *attempt) (*Question, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -53,14 +50,14 @@ func (v *Verifier) question(a *attempt) (*Question, bool) {
 	return c, true
 }
 
-// match is what bcrypt has just found. Secrets that were confirmed at one time are not all
-// due at one time.
+// match returns the match that bcrypt has just found. Its end is jittered, so that secrets confirmed at one time don't
+// expire at one time.
 func (v *Verifier) match(hash string) *Match {
 	life := time.Duration(float64(v.PinTTL) * (1 - pinJitter*mathrand.Float64()))
 	return &Match{Hash: hash, Until: time.Now().Add(life)}
 }
 
-// alone is the fleet of a sidecar that shares nothing.
+// alone is the Fleet of a sidecar that shares nothing.
 type alone struct{}
 
 func (alone) Find(*Question) *Match                                       { return nil }

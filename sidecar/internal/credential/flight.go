@@ -6,26 +6,24 @@ import (
 	"time"
 )
 
-// keepFor is how long a verification keeps its place after it was asked for last. A device
-// that was told to try again does so sooner; one that has gone costs no bcrypt, nor does
-// a flood of credentials of which each comes once.
+// keepFor is how long a verification keeps its place after the last request for it. A device that was told to try again
+// does so sooner. A device that has gone costs no bcrypt, nor does a flood of credentials that come once each.
 const keepFor = 15 * time.Second
 
-// flights are the verifications under way: one for each credential and generation, for
-// all who ask. A group of golang.org/x/sync/singleflight would do but for what a flight
-// has to know: when somebody asked last.
+// flights are the running verifications: one for each credential and generation, shared by all requests.
+// golang.org/x/sync/singleflight can't record when the last request came, which a flight needs.
 type flights struct {
 	mu  sync.Mutex
 	all map[string]*flight
 }
 
 type flight struct {
-	done   chan struct{} // closed when result is there
+	done   chan struct{} // closed when result is set
 	result Result
-	asked  atomic.Int64 // when it was asked for last, unix ms
+	asked  atomic.Int64 // time of the last request for it, unix ms
 }
 
-// join is the flight of key, if there is one.
+// join returns the flight of key, if there is one.
 func (f *flights) join(key string) *flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -36,7 +34,7 @@ func (f *flights) join(key string) *flight {
 	return found
 }
 
-// start is the flight of key, which runs work if there is none yet.
+// start returns the flight of key; if there is none yet, it starts one that runs work.
 func (f *flights) start(key string, work func(*flight) Result) *flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -58,7 +56,7 @@ func (f *flights) start(key string, work func(*flight) Result) *flight {
 	return started
 }
 
-// wanted reports whether it was asked for lately.
+// wanted reports whether a request came within keepFor.
 func (f *flight) wanted() bool {
 	return time.Now().UnixMilli()-f.asked.Load() < keepFor.Milliseconds()
 }

@@ -8,9 +8,8 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// hash runs bcrypt for the attempt, unless another sidecar has or does, and answers it. It
-// is the work of one flight: the answer is for all who wait, each of whom checks that it
-// still counts.
+// hash runs bcrypt for the attempt, unless another sidecar has done or does so, and returns the answer. It is the work
+// of one flight: the answer is for all waiting callers, and each of them checks that it is still valid.
 func (v *Verifier) hash(a attempt, f *flight) Result {
 	c, ok := v.question(&a)
 	if !ok {
@@ -25,7 +24,7 @@ func (v *Verifier) hash(a attempt, f *flight) Result {
 		if !others {
 			return r
 		}
-		// The worker was given back: who waits for others computes nothing.
+		// The worker was given back, since waiting needs no CPU.
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		m := v.Fleet.Await(ctx, c, wanted)
@@ -40,8 +39,8 @@ func (v *Verifier) hash(a attempt, f *flight) Result {
 	}
 }
 
-// work waits for a worker and runs bcrypt. others: it did not, because another sidecar
-// does, and the attempt is patient.
+// work waits for a worker and runs bcrypt. others is true if it did not because another sidecar does, and the attempt
+// is patient.
 func (v *Verifier) work(a attempt, c *Question, wanted func() bool, patient bool) (r Result, others bool) {
 	w := &waiter{device: a.id, source: a.source, class: v.class(&a), wanted: wanted}
 	if err := v.pool.enter(w); errors.Is(err, errOverload) {
@@ -85,8 +84,8 @@ func (v *Verifier) work(a attempt, c *Question, wanted func() bool, patient bool
 	return r, false
 }
 
-// class is what the attempt deserves. A device that was let in from its source goes
-// first, unless it has lately shown more wrong secrets than others may.
+// class returns the attempt's class. A device that authenticated from its source before goes first, unless it has
+// lately sent more wrong secrets than the limit for others.
 func (v *Verifier) class(a *attempt) class {
 	switch {
 	case a.known && v.byPair.retryAfter(v.sources.pair(a.id, a.source)) == 0:
@@ -97,18 +96,18 @@ func (v *Verifier) class(a *attempt) class {
 	return clean
 }
 
-// suspect reports whether the attempt comes from where wrong secrets came from lately. Without a
-// limit for sources they say nothing: all devices may come from one.
+// suspect reports whether the attempt's source has lately sent wrong secrets. Without a limit for sources it returns
+// false: all devices may share one.
 func (v *Verifier) suspect(a *attempt) bool {
 	return a.source != 0 && v.SourceFailures > 0 && v.bySource.suspect(uint64(a.source))
 }
 
-// maxLookups is how many verdicts of the fleet are looked for in a second, for attempts from one
-// source that is beyond its limit.
+// maxLookups is the maximum number of lookups of shared verdicts in a second, for attempts from one source beyond its
+// limit.
 const maxLookups = 25
 
-// elsewhere looks for what others have found of an attempt that is beyond a limit: a limit is for
-// what costs bcrypt, and a good device behind a NAT is often known elsewhere, or was here before.
+// elsewhere looks for a shared verdict on an attempt beyond a limit. The limit is for attempts that cost bcrypt, and a
+// good device behind a NAT is often known to other sidecars, or was here before.
 func (v *Verifier) elsewhere(a *attempt) (Result, bool) {
 	key := uint64(a.source)
 	if v.lookups == nil ||
@@ -127,9 +126,8 @@ func (v *Verifier) elsewhere(a *attempt) (Result, bool) {
 	return v.conclude(a, m, byFleet), true
 }
 
-// limited is how long the attempt has to wait for other reasons than a busy pool. A device
-// that was let in from its source never has to, so that nobody can lock it out; nor has
-// who comes from nowhere, because that may be anybody.
+// limited returns how long the attempt must wait because of limits. A device that authenticated from its source before
+// never must, so that nobody can lock it out; nor must an attempt from an unknown source, which all devices may share.
 func (v *Verifier) limited(a *attempt) time.Duration {
 	if a.known || a.source == 0 {
 		return 0
@@ -137,7 +135,7 @@ func (v *Verifier) limited(a *attempt) time.Duration {
 	return max(v.byPair.retryAfter(v.sources.pair(a.id, a.source)), v.bySource.retryAfter(uint64(a.source)))
 }
 
-// failed counts a wrong secret that has cost bcrypt.
+// failed counts a wrong secret that cost bcrypt.
 func (v *Verifier) failed(a *attempt) {
 	if a.source == 0 {
 		return
@@ -159,14 +157,14 @@ func (v *Verifier) matches(hash, secret string, pace <-chan bool) bool {
 	case errors.Is(err, bcrypt.ErrMismatchedHashAndPassword):
 		result = "mismatch"
 	case err != nil:
-		result = "error" // what contract.CheckHash lets through, bcrypt reads
+		result = "error" // bcrypt can read what contract.CheckHash accepts
 		v.log.Error("bcrypt failed", "error", err)
 	}
 	v.metrics.Bcrypt.WithLabelValues(result).Inc()
 	return err == nil
 }
 
-// conclude answers the attempt by what it matches, nil for nothing, and who found that out.
+// conclude returns the answer for the attempt by its match, nil for none, and by who found it.
 func (v *Verifier) conclude(a *attempt, m *Match, reason Reason) Result {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -185,7 +183,7 @@ func (v *Verifier) conclude(a *attempt, m *Match, reason Reason) Result {
 	}
 	v.meet(r, a.id, a.source)
 	until := m.Until
-	if most := now.Add(v.PinTTL); until.After(most) { // of a sidecar with other settings, or another clock
+	if most := now.Add(v.PinTTL); until.After(most) { // from a sidecar with other settings, or another clock
 		until = most
 	}
 	for i := range r.hashes {

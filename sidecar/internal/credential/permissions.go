@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// retryEvery is how often records are looked at again whose permission names had no bit.
+// retryEvery is the interval at which records whose permission names have no bit are checked again.
 const retryEvery = time.Second
 
-// permit gets bits for the record's permission names; mu is held. Where there are none, the device is told to come
-// again if there will be some soon, or refused; the names are asked for again until then.
+// permit gets bits for the record's permission names; mu is held. If there are none, the device is told to try again if
+// some will be free soon, and otherwise refused; permit is retried until then.
 func (v *Verifier) permit(r *record, id string, names []string) error {
 	var err error
 	if r.permissions, err = v.memory.Permissions(names); err == nil {
@@ -25,7 +25,7 @@ func (v *Verifier) permit(r *record, id string, names []string) error {
 	return err
 }
 
-// release gives the bits of a record back that is none any more; mu is held.
+// release returns the bits of a record that is replaced or removed; mu is held.
 func (v *Verifier) release(r *record) {
 	if r != nil && r.permissions != 0 {
 		v.memory.ReleasePermissions(r.permissions)
@@ -33,7 +33,7 @@ func (v *Verifier) release(r *record) {
 	}
 }
 
-// retryLater has the record looked at again; mu is held.
+// retryLater schedules another check of the record; mu is held.
 func (v *Verifier) retryLater(id string) {
 	v.waiting[id] = struct{}{}
 	if !v.retries {
@@ -42,7 +42,7 @@ func (v *Verifier) retryLater(id string) {
 	}
 }
 
-// retry looks at those again whose permission names had no bit.
+// retry checks the records again whose permission names had no bit.
 func (v *Verifier) retry() {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -17,24 +17,22 @@ var (
 
 // After restAfter runs for suspects that matched nothing, each further one is followed by a
 // rest as long as the run, after twice as many by one twice as long, and so on up to restMost.
-// A run counts for restRun at most: one that got no processor takes far longer.
+// A run counts for restRun at most: one that gets no CPU takes far longer.
 const (
 	restAfter = 8
 	restMost  = 8
 	restRun   = time.Second
 )
 
-// slice is how long a run for a suspect keeps its worker while others wait: about as long as
-// a run at cost 12 takes that gets a processor.
+// slice is how long a run for a suspect keeps its worker while others wait: about the time of a run at cost 12 with a
+// core.
 const slice = 250 * time.Millisecond
 
-// pool bounds how much bcrypt runs at a time and how much waits for it; [queue] has the
-// order. Suspects whose attempts come to nothing are let in with rests between, since even
-// the processor that nobody needs isn't free: who wakes up next to a run of bcrypt is served
-// later than beside an idle processor. And since their runs may get no processor at all, one
-// is paused when its slice is over and others wait; it goes on when it is its turn again, before
-// another one is begun, so that there are never more under way than workers. It is safe for
-// concurrent use.
+// pool bounds concurrent runs of bcrypt and the number of waiting attempts; [queue] has the order. Suspects whose
+// attempts match nothing get workers with rests between, since even spare CPU isn't free: a thread that wakes next to a
+// run of bcrypt is served later than next to an idle core. Since their runs may get no CPU at all, a run is paused when
+// its slice is over and others wait. It continues when it is its turn again, before another one begins, so that there
+// are never more runs than workers. It is safe for concurrent use.
 type pool struct {
 	metrics *metrics.Metrics
 	workers int
@@ -45,7 +43,7 @@ type pool struct {
 	running  []*waiter   // suspects that have a worker, as they got it
 	inVain   int         // runs for suspects since one of them matched
 	restEnds time.Time   // until then no suspect gets a worker
-	timer    *time.Timer // for when the rest or a slice ends; nil: nobody waits for that
+	timer    *time.Timer // fires when the rest or a slice ends; nil: no attempt waits for that
 	timerAt  time.Time
 }
 
@@ -53,8 +51,8 @@ func newPool(workers, limit int, m *metrics.Metrics) *pool {
 	return &pool{metrics: m, workers: workers, free: workers, queue: newQueue(limit)}
 }
 
-// enter waits for a worker, who is given back by leave. It fails at once if there is no
-// room to wait, and later if the room is given to another, or if nobody asks any more.
+// enter waits for a worker, which leave returns. It fails at once if the queue is full, and later if another attempt
+// displaces this one, or if no request wants it any more.
 func (p *pool) enter(w *waiter) error {
 	p.mu.Lock()
 	if p.free > 0 && w.class != suspect {
@@ -72,7 +70,7 @@ func (p *pool) enter(w *waiter) error {
 	return <-w.ready
 }
 
-// leave gives w's worker, if it has not lost it, to who is next.
+// leave gives w's worker, if w still has it, to the next attempt.
 func (p *pool) leave(w *waiter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,8 +97,7 @@ func without(list *[]*waiter, w *waiter) bool {
 	return i >= 0
 }
 
-// serve gives free workers to who waits for one, and those of suspects whose slice is over to
-// others; mu is held.
+// serve gives free workers, and those of suspects whose slice is over, to waiting attempts; mu is held.
 func (p *pool) serve() {
 	defer p.observe()
 	now := time.Now()
@@ -117,7 +114,7 @@ func (p *pool) serve() {
 	p.wake(now)
 }
 
-// admit gives free workers to who waits of the classes up to worst.
+// admit gives free workers to waiting attempts of the classes up to worst.
 func (p *pool) admit(worst class, now time.Time) {
 	for p.free > 0 {
 		w := p.queue.next(worst)
@@ -136,7 +133,7 @@ func (p *pool) admit(worst class, now time.Time) {
 	}
 }
 
-// run notes that w has a worker.
+// run records that w has a worker.
 func (p *pool) run(w *waiter, now time.Time) {
 	p.free--
 	if w.class == suspect {
@@ -148,7 +145,7 @@ func (p *pool) run(w *waiter, now time.Time) {
 	}
 }
 
-// pause takes the worker from the suspect that has had it longest, if its slice is over.
+// pause takes the worker from the suspect that has had one longest, if its slice is over.
 func (p *pool) pause(now time.Time) bool {
 	if len(p.running) == 0 || now.Before(p.running[0].sliceEnds) {
 		return false
@@ -161,7 +158,7 @@ func (p *pool) pause(now time.Time) bool {
 	return true
 }
 
-// wake has the pool serve when the rest is over, or a slice, if somebody waits for that.
+// wake schedules serve for the end of the rest or of a slice, if an attempt waits for that.
 func (p *pool) wake(now time.Time) {
 	var next time.Time
 	if p.free > 0 && p.queue.waits(suspect, suspect) && now.Before(p.restEnds) {
@@ -188,7 +185,7 @@ func (p *pool) wake(now time.Time) {
 	p.timer, p.timerAt = timer, next
 }
 
-// demote puts what waits of a source that has failed behind what waits of others.
+// demote moves the waiting attempts of a source that failed behind those of others.
 func (p *pool) demote(from source) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,11 +15,11 @@ const (
 	classes
 )
 
-// turns is how many attempts of a class go before one of a worse class that waits: known
-// devices go first, and yet nobody waits for ever.
+// turns is how many attempts of a class go before a waiting one of a worse class: known devices go first, and no class
+// starves.
 var turns = [classes]int{8, 3, 0}
 
-// Bounds of what waits in one class. They keep a flood for one id from filling the queue.
+// Bounds of waiting attempts in one class. They prevent a flood for one id from filling the queue.
 const (
 	maxPerPair   = 2 // of one device and source
 	maxPerDevice = 8
@@ -30,9 +30,9 @@ type waiter struct {
 	device string
 	source source
 	class  class
-	// wanted reports whether somebody still asks; without it no worker is spent.
+	// wanted reports whether a request still waits for the attempt; otherwise it gets no worker.
 	wanted func() bool
-	// ready gets nil when the attempt has a worker, or why it never will. Capacity 1.
+	// ready receives nil when the attempt has a worker, or the reason why it won't get one. Capacity 1.
 	ready chan error
 
 	rank int // how many of its source are before it in its line
@@ -47,8 +47,8 @@ type waiter struct {
 	matched bool
 }
 
-// setPace tells the run whether to pause; what it was not told yet doesn't count any more.
-// The pool's lock is held, so that there is one who tells.
+// setPace tells the run whether to pause, and replaces an unread value. The pool's lock is held, so there is one
+// sender.
 func (w *waiter) setPace(pause bool) {
 	select {
 	case <-w.pace:
@@ -57,7 +57,7 @@ func (w *waiter) setPace(pause bool) {
 	w.pace <- pause
 }
 
-// queue is who waits, in the order in which they will be served: class by class as turns
+// queue has the waiting attempts in the order in which they will be served: class by class as turns
 // says, within a class round robin over devices, within a device round robin over
 // sources, within a source first in, first out. It is not safe for concurrent use.
 type queue struct {
@@ -65,7 +65,7 @@ type queue struct {
 	count  int
 	served [classes]int // in a row, while a worse class waits
 	lines  [classes]lines
-	paused []*waiter // suspects whose run is to go on before another one is begun; not counted
+	paused []*waiter // suspects whose run continues before another one begins; not counted
 }
 
 // lines are the devices that wait in one class.
@@ -75,7 +75,7 @@ type lines struct {
 	lengths [maxPerDevice + 1]int // how many lines there are of each length
 }
 
-// line is what waits of one device.
+// line has the waiting attempts of one device.
 type line struct {
 	device  string
 	waiters []*waiter
@@ -89,8 +89,8 @@ func newQueue(limit int) queue {
 	return q
 }
 
-// add lets w wait. The answer is who is refused for it, nil for nobody: w itself, or, if
-// the queue is full, the newest of the longest line of the worst class.
+// add enqueues w. It returns the attempt that is refused for it, nil for none: w itself, or, if the queue is full, the
+// newest of the longest line of the worst class.
 func (q *queue) add(w *waiter) (refused *waiter) {
 	s := &q.lines[w.class]
 	length := 0
@@ -111,8 +111,8 @@ func (q *queue) add(w *waiter) (refused *waiter) {
 	return refused
 }
 
-// displace removes one for a newcomer of class c whose line would have a length of length.
-// nil: nobody deserves the place less than the newcomer.
+// displace removes and returns an attempt to make room for a newcomer of class c whose line would have the given
+// length. It returns nil if the newcomer has the lowest rank.
 func (q *queue) displace(c class, length int) *waiter {
 	for worst := classes - 1; ; worst-- {
 		s := &q.lines[worst]
@@ -131,7 +131,7 @@ func (q *queue) displace(c class, length int) *waiter {
 	}
 }
 
-// next removes who is served next of the classes up to worst, nil if nobody of them waits.
+// next removes and returns the next attempt of the classes up to worst, nil if none waits.
 func (q *queue) next(worst class) *waiter {
 	for c := range worst + 1 {
 		s := &q.lines[c]
@@ -164,8 +164,8 @@ func (q *queue) waits(from, to class) bool {
 	return from <= suspect && suspect <= to && len(q.paused) > 0
 }
 
-// demote makes what waits of a clean source suspect. The answer is who is refused
-// because there is no room.
+// demote makes the waiting attempts of a clean source suspect. It returns those that are refused because there is no
+// room.
 func (q *queue) demote(from source) (refused []*waiter) {
 	s := &q.lines[clean]
 	for _, l := range slices.Clone(s.ring) {
@@ -184,7 +184,7 @@ func (q *queue) demote(from source) (refused []*waiter) {
 	return refused
 }
 
-// insert puts w behind all who have at most as many of their source before them.
+// insert puts w behind all attempts with at most as many of their own source before them.
 func (s *lines) insert(w *waiter) {
 	l := s.devices[w.device]
 	if l == nil {
@@ -202,7 +202,7 @@ func (s *lines) insert(w *waiter) {
 	s.lengths[len(l.waiters)]++
 }
 
-// next removes the first of the first line, which becomes the last one.
+// next removes and returns the first of the first line, which becomes the last line.
 func (s *lines) next() *waiter {
 	l := s.ring[0]
 	w := s.remove(l, 0)
@@ -235,7 +235,7 @@ func (s *lines) remove(l *line, i int) *waiter {
 	return w
 }
 
-// longest is the length of the longest line.
+// longest returns the length of the longest line.
 func (s *lines) longest() int {
 	for n := maxPerDevice; n > 0; n-- {
 		if s.lengths[n] > 0 {
@@ -245,7 +245,7 @@ func (s *lines) longest() int {
 	return 0
 }
 
-// of is how many of a source wait in the line.
+// of returns how many attempts of a source wait in the line.
 func (l *line) of(from source) int {
 	n := 0
 	for _, w := range l.waiters {

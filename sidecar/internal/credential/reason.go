@@ -1,6 +1,6 @@
 package credential
 
-// Reason says what decided a verification, as metrics show it. It is not for the device.
+// Reason is what decided a verification, a label of metrics. The device doesn't learn it.
 type Reason string
 
 // Why a device is allowed.
@@ -18,19 +18,19 @@ const (
 	isRevoked   Reason = "revoked"
 	isDisabled  Reason = "disabled"
 	isExpired   Reason = "expired"
-	isRefused   Reason = "refused_record" // its record can't be read or used
+	isRefused   Reason = "refused_record" // its record is malformed or can't be used
 	isResolved  Reason = "resolved"       // the right secret is another one
 	isRefuted   Reason = "refuted"        // this secret was wrong before
 )
 
 // Why there is no answer yet.
 const (
-	isStarting   Reason = "starting"    // not all records were read
+	isStarting   Reason = "starting"    // not all records were read yet
 	wantsBits    Reason = "permissions" // its permission names have no bit yet
 	isOverloaded Reason = "overload"
 	isOverLimit  Reason = "limited"
 	isOutOfTime  Reason = "timeout"
 )
 
-// notYet reports whether a device that can't be allowed for this reason should come again.
+// notYet reports whether a device that isn't allowed for this reason should try again.
 func (r Reason) notYet() bool { return r == isStarting || r == wantsBits }

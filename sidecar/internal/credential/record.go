@@ -11,29 +11,29 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
-// record is what is known of a device.
+// record is the sidecar's knowledge of a device.
 type record struct {
 	version     uint64
 	generation  uint64 // unique to this record
 	shard       int
 	resync      uint64 // the full resync of the shard in which it was last seen
-	refusal     Reason // why it lets nobody in, or empty
+	refusal     Reason // why the record can't authenticate the device, or empty
 	tombstone   bool
 	publishedMS int64
 	permissions uint64
-	wanted      []string  // permission names that have no bit, for which the record lets nobody in
+	wanted      []string  // permission names without a bit, because of which the record can't authenticate the device
 	notAfter    time.Time // zero: no end
 	hashes      []hash
-	// refuted are the last wrong secrets, at most maxRefuted, oldest first: they stay wrong
-	// as long as the record is the same.
+	// refuted are the last wrong secrets, at most maxRefuted, oldest first: they stay wrong as long as the record is
+	// unchanged.
 	refuted []digest
-	// sources are the last maxSources from which the device was let in, under this record or
-	// an earlier one, or before a restart, oldest first. They are few, and only registered devices have any: no
-	// flood makes this grow, or forget.
+	// sources are the last maxSources from which the device authenticated, under this record or an earlier one, or
+	// before a restart, oldest first. They are few, and only registered devices have any: no flood makes this grow or
+	// forget.
 	sources []source
 }
 
-// registered reports whether the device of r, nil for none, may come in, or soon.
+// registered reports whether the device of r, nil for none, can authenticate, now or soon.
 func (r *record) registered() bool { return r != nil && (r.refusal == "" || r.refusal == wantsBits) }
 
 // Bounds of what a record remembers.
@@ -42,17 +42,17 @@ const (
 	maxSources = 4
 )
 
-// refute remembers a secret that matches none of the hashes.
+// refute stores a secret that matches none of the hashes.
 func (r *record) refute(d digest) { r.refuted = remember(r.refuted, d, maxRefuted) }
 
-// meet remembers a source from which the device was let in, and reports whether it is a new one.
+// meet stores a source from which the device authenticated, and reports whether it is a new one.
 func (r *record) meet(from source) (isNew bool) {
 	isNew = !slices.Contains(r.sources, from)
 	r.sources = remember(r.sources, from, maxSources)
 	return isNew
 }
 
-// remember is list with value as its newest element, and at most n elements.
+// remember returns list with value as its newest element, and at most n elements.
 func remember[T comparable](list []T, value T, n int) []T {
 	if i := slices.Index(list, value); i >= 0 {
 		list = slices.Delete(list, i, i+1)
@@ -63,7 +63,7 @@ func remember[T comparable](list []T, value T, n int) []T {
 	return append(list, value)
 }
 
-// hash is one of the record's hashes, and what is known of it.
+// hash is one of the record's hashes, with the result of earlier verifications.
 type hash struct {
 	bcrypt      string
 	resolved    bool      // a secret has matched it:
@@ -71,8 +71,8 @@ type hash struct {
 	pinnedUntil time.Time // confirmed without bcrypt until then
 }
 
-// Apply makes c the record of its device, if it is newer than the known one, and drops
-// the device's verdicts: a verification that is under way starts over.
+// Apply makes c the record of its device, if it is newer than the known one, and drops the device's verdicts: a running
+// verification starts over.
 func (v *Verifier) Apply(c contract.Credential) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -83,7 +83,7 @@ func (v *Verifier) Apply(c contract.Credential) {
 		return
 	}
 	r := &record{version: c.Version, shard: shard, resync: v.resyncs[shard], tombstone: c.Deleted, publishedMS: c.PublishedMS}
-	if r.tombstone { // a time to come would keep it, and those that came after it, until then
+	if r.tombstone { // a time in the future would keep it, and later ones, until then
 		r.publishedMS = min(r.publishedMS, time.Now().UnixMilli())
 	}
 	var crowded error
@@ -92,10 +92,10 @@ func (v *Verifier) Apply(c contract.Credential) {
 	}
 	if before != nil && before.version == c.Version && before.same(r) {
 		v.release(r)
-		before.resync = v.resyncs[shard] // a full resync met what is known
+		before.resync = v.resyncs[shard] // the full resync met the known record
 		return
 	}
-	if crowded != nil { // if not for this device's own names of before
+	if crowded != nil { // unless this device's own previous names free some
 		v.release(before)
 		r.refusal, r.wanted = "", nil
 		crowded = v.permit(r, c.ID, c.Permissions)
@@ -116,14 +116,14 @@ func (v *Verifier) Apply(c contract.Credential) {
 	}
 }
 
-// precedes reports whether c is newer than r. Of the same version it is a write of another server, which has
-// counted to the same number: the later one counts.
+// precedes reports whether c is newer than r. A write of the same version comes from another server that counted to the
+// same number: the later one wins.
 func (r *record) precedes(c *contract.Credential) bool {
 	return c.Version > r.version ||
 		c.Version == r.version && c.PublishedMS > r.publishedMS //mutant:TestSameVersionOfAnotherServer false
 }
 
-// maxStale is how many tombstones that no longer count may be kept besides as many as count.
+// maxStale is how many obsolete tombstones may be kept in addition to as many as there are valid ones.
 const maxStale = 1000
 
 // tombstone is a record that may still be that of its device.
@@ -132,8 +132,8 @@ type tombstone struct {
 	record *record
 }
 
-// forget makes devices unknown whose tombstones Redis has forgotten: else those whose ids don't come
-// again would stay for ever. mu is held.
+// forget removes devices whose tombstones have expired in Redis; otherwise ids that don't come again would stay for
+// ever. mu is held.
 func (v *Verifier) forget(now time.Time) {
 	for len(v.tombstones) > 0 {
 		first := v.tombstones[0]
@@ -147,7 +147,7 @@ func (v *Verifier) forget(now time.Time) {
 	}
 }
 
-// read fills r from c; the answer is why nobody can be let in, or empty.
+// read fills r from c. It returns why the record can't authenticate the device, or empty.
 func (v *Verifier) read(r *record, c *contract.Credential) Reason {
 	switch {
 	case c.Deleted:
@@ -181,7 +181,7 @@ func (v *Verifier) refuse(reason, id string, err error) Reason {
 	return isRefused
 }
 
-// same reports whether other was made of the same writing of the record.
+// same reports whether other is from the same write of the record.
 func (r *record) same(other *record) bool {
 	if r.publishedMS != other.publishedMS || r.refusal != other.refusal || r.permissions != other.permissions ||
 		!r.notAfter.Equal(other.notAfter) || len(r.hashes) != len(other.hashes) {
@@ -195,7 +195,7 @@ func (r *record) same(other *record) bool {
 	return true
 }
 
-// replace makes r, nil for none, what is known of the device; mu is held.
+// replace stores r, nil for none, as the device's record; mu is held.
 func (v *Verifier) replace(id string, r *record) {
 	before := v.records[id]
 	if before != nil && !before.tombstone {
@@ -237,14 +237,14 @@ func (v *Verifier) mark(id string, before, after *record) {
 	}
 }
 
-// warnCrowded warns, once all records were read, so that it can say how many there are.
+// warnCrowded logs a warning, once all records were read, so that it has their number.
 func (v *Verifier) warnCrowded() {
 	if v.crowded != nil && !slices.Contains(v.synced, false) {
 		v.log.Warn("the edge does not know all devices: each unknown one costs a call", "devices", v.live, "error", v.crowded)
 	}
 }
 
-// Remove makes the device unknown: Redis has no record of it, or none that can be read.
+// Remove makes the device unknown: Redis has no record of it, or a malformed one.
 func (v *Verifier) Remove(id string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

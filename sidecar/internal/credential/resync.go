@@ -24,16 +24,16 @@ func (s Shard) BeginResync() {
 	s.resyncs[s.shard]++
 }
 
-// maxLooked is how many records are looked at in one go: verifications wait for that.
+// maxLooked is how many records are checked without a break: verifications wait for that.
 const maxLooked = 4096
 
-// Unmet are the devices that the shard's resync has not met yet.
+// Unmet returns the devices that the shard's resync has not met yet.
 func (s Shard) Unmet() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var ids []string
 	looked := 0
-	for id, r := range s.records { // which may change while the lock is given up: what comes was met
+	for id, r := range s.records { // which may change while the lock is released: new records were met
 		if r.shard == s.shard && r.resync != s.resyncs[s.shard] {
 			ids = append(ids, id)
 		}
@@ -45,13 +45,13 @@ func (s Shard) Unmet() []string {
 	return ids
 }
 
-// EndResync makes devices unknown that the shard no longer has; those of others stay.
-// From the first one on, verifications of the shard's devices are answered.
+// EndResync removes devices that the shard no longer has; those of other shards stay. From the first call on,
+// verifications of the shard's devices are answered.
 func (s Shard) EndResync() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	looked := 0
-	for id, r := range s.records { // which may change while the lock is given up: what comes is of this resync
+	for id, r := range s.records { // which may change while the lock is released: new records are of this resync
 		if r.shard == s.shard && r.resync != s.resyncs[s.shard] {
 			s.replace(id, nil)
 		}
@@ -73,7 +73,7 @@ func (s Shard) EndResync() {
 }
 
 // expiring reports whether r is a tombstone that Redis has forgotten or, as clocks differ,
-// may have: then a version that is not newer is of a writer that has started over.
+// may have: then a version that is not newer comes from a writer that has started over.
 func (r *record) expiring(now time.Time) bool {
 	const clocksDiffer = time.Minute
 	return r.tombstone && now.UnixMilli() > r.publishedMS+(contract.TombstoneLife-clocksDiffer).Milliseconds()

@@ -8,25 +8,24 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// session names one writing of a device's record, for tokens: version and publish time. A
-// version alone would do as long as Redis never loses data: then versions start over.
+// session identifies one write of a device's record, for tokens: version and publish time. The version alone isn't
+// enough, because versions start over when Redis loses data.
 func (r *record) session() string {
 	b := strconv.AppendUint(make([]byte, 0, wire.MaxSession), r.version, 10)
 	return string(strconv.AppendInt(append(b, '-'), r.publishedMS, 10))
 }
 
-// VerifySession decides whether device id may still come in with a token that was given
-// out for the record that session names, and stores the verdict for the edge. The proxy
-// has validated the token itself. bcrypt doesn't run: the token says that the secret was
-// right for this record, and every change of the record makes another session of it. So
-// the record's permissions are those of the token, too.
+// VerifySession decides whether device id may still authenticate with a token that was issued for the record that
+// session names, and stores the verdict for the edge. The proxy has validated the token itself. It needs no bcrypt: the
+// token proves that the secret was right for this record, and every change of the record changes its session. So the
+// record's permissions are the token's, too.
 func (v *Verifier) VerifySession(id, session string) Result {
 	r := v.verifySession(id, session)
 	v.metrics.Verifications.WithLabelValues(r.Outcome.String(), string(r.Reason)).Inc()
 	return r
 }
 
-// SessionValid reports whether the device's record is still the one that a session names, and lets it in.
+// SessionValid reports whether the device's record is still the one that a session names, and can authenticate it.
 func (v *Verifier) SessionValid(id, session string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -39,7 +38,7 @@ func (v *Verifier) verifySession(id, session string) Result {
 	if !wire.ValidDeviceID(id) || session == "" || len(session) > wire.MaxSession {
 		return Result{Outcome: wire.Deny, Reason: isMalformed}
 	}
-	// A secret has no NUL in it, so that none has this digest.
+	// A secret contains no NUL, so none has this digest.
 	a := attempt{id: id, session: session, digest: v.digest(id, "\x00"+session)}
 	v.mu.Lock()
 	defer v.mu.Unlock()

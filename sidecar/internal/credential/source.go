@@ -10,22 +10,21 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// Known remembers from where devices were let in, across restarts: numbers that stand for
-// devices and sources, which are made of ids and networks by its key. Its methods are safe for
-// concurrent use and wait for nothing.
+// Known stores across restarts from which sources devices authenticated, as keyed hashes of ids and networks. Its
+// methods are safe for concurrent use and don't block.
 type Known interface {
 	Key() [16]byte
-	// Of is the sources of a device that were known at start, oldest first, few.
+	// Of returns the sources of a device that were known at start, oldest first, few.
 	Of(device uint64) []uint64
-	// Restored says that Of will not be called any more.
+	// Restored must be called when Of is not needed any more.
 	Restored()
 	Add(device, source uint64)
 }
 
-// source is where an attempt came from: a keyed hash of the client's [wire.Network]. 0 is unknown.
+// source identifies where an attempt came from: a keyed hash of the client's [wire.Network]. 0 is unknown.
 type source uint64
 
-// sources makes sources, by a key that may outlive this process.
+// sources computes sources with a key that may outlive this process.
 type sources struct {
 	k0, k1 uint64
 	seed   maphash.Seed // of pairs
@@ -35,7 +34,7 @@ func newSources(key [16]byte) sources {
 	return sources{binary.LittleEndian.Uint64(key[:]), binary.LittleEndian.Uint64(key[8:]), maphash.MakeSeed()}
 }
 
-// of is the source of an address as text.
+// of returns the source of an address in text form.
 func (s *sources) of(text string) source {
 	network, ok := wire.Network(text)
 	if !ok {
@@ -45,13 +44,13 @@ func (s *sources) of(text string) source {
 	return source(max(siphash.Hash(s.k0, s.k1, b[:]), 1))
 }
 
-// device is a number for a device. No network is as long as what is hashed here.
+// device returns a hash of a device's id. No network is as long as its input.
 func (s *sources) device(id string) uint64 {
 	b := append(make([]byte, 32, 32+wire.MaxDeviceID), id...)
 	return siphash.Hash(s.k0, s.k1, b)
 }
 
-// pair is a key for a device and a source together.
+// pair returns a key for a device and a source together.
 func (s *sources) pair(id string, from source) uint64 {
 	var h maphash.Hash
 	h.SetSeed(s.seed)
@@ -62,7 +61,7 @@ func (s *sources) pair(id string, from source) uint64 {
 	return max(h.Sum64(), 1)
 }
 
-// forgetful is the Known of a process that leaves nothing behind.
+// forgetful is the Known of a process that stores nothing.
 type forgetful struct{}
 
 func (forgetful) Key() (key [16]byte) {
@@ -73,14 +72,14 @@ func (forgetful) Of(uint64) []uint64 { return nil }
 func (forgetful) Restored()          {}
 func (forgetful) Add(_, _ uint64)    {}
 
-// meet remembers that a device was let in from a source; mu is held.
+// meet stores that a device authenticated from a source; mu is held.
 func (v *Verifier) meet(r *record, id string, from source) {
 	if r.meet(from) && from != 0 {
 		v.Known.Add(v.sources.device(id), uint64(from))
 	}
 }
 
-// restore is the sources of a device that was not known yet; mu is held.
+// restore returns the stored sources of a device that was not known yet; mu is held.
 func (v *Verifier) restore(id string) (of []source) {
 	if v.restored {
 		return nil

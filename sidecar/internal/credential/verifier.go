@@ -32,57 +32,53 @@ import (
 )
 
 const (
-	// retryAfter is for the device, when a verification can't be done now, and suspectAfter
-	// when its source has failed lately: it is less than how long a verification waits for
-	// somebody to ask again.
+	// retryAfter is sent to the device if it can't be verified now, and suspectAfter if its source has failed lately.
+	// Both are shorter than keepFor, within which it must try again.
 	retryAfter   = time.Second
 	suspectAfter = 5 * time.Second
-	// pinJitter is by how much of itself a pin may be shorter than PinTTL.
+	// pinJitter is the largest share by which a pin may be shorter than PinTTL.
 	pinJitter = 0.25
-	// maxRestarts bounds how often a verification starts over because the record changed.
+	// maxRestarts bounds how often a verification starts over after a change of the record.
 	maxRestarts = 8
 )
 
-// Memory is where verdicts go, and which devices there are, and where permission names get
-// their bits.
+// Memory stores verdicts and the list of devices, and assigns bits to permission names.
 type Memory interface {
-	// PutVerdict stores a verdict; only says that no other secret of the device is right.
+	// PutVerdict stores a verdict; only means that no other secret of the device is right.
 	PutVerdict(device, secret string, v wire.Verdict, only bool)
 	PutSession(device, session string, v wire.Verdict)
 	DropVerdicts(device string)
-	// PutDevice says that the device may come in, and whether it never did; DropDevice that
-	// it no longer may.
+	// PutDevice lists a device that may authenticate, with whether it never did; DropDevice removes it.
 	PutDevice(device string, isNew bool) error
 	DropDevice(device string)
-	// SetDevicesComplete says that all others are unknown.
+	// SetDevicesComplete records that all other devices are unknown.
 	SetDevicesComplete()
-	// Permissions may fail with an error that has a method Later, whose answer is true if it is worth
-	// asking again soon. ReleasePermissions is for each that didn't fail, when a record is gone.
+	// Permissions may fail with an error that has a method Later, which returns true if a retry soon may succeed. For
+	// each call that succeeded, call ReleasePermissions when the record is gone.
 	Permissions(names []string) (uint64, error)
 	ReleasePermissions(bits uint64)
 }
 
-// Config says how long verdicts live and how much bcrypt may run.
+// Config has the lifetimes of verdicts and the bounds of bcrypt.
 type Config struct {
-	Workers  int           // runs of bcrypt at a time
+	Workers  int           // concurrent runs of bcrypt
 	Queue    int           // verifications that wait for a worker
 	Wait     time.Duration // how long a caller waits for its verification, which goes on without it
 	MaxCost  int           // a hash of a higher cost is refused
 	AllowTTL time.Duration // ± 10 %
 	DenyTTL  time.Duration
-	PinTTL   time.Duration // how long, at most, a secret that matched is confirmed without bcrypt; 0: not
+	PinTTL   time.Duration // maximum time for which a secret that matched needs no bcrypt; 0: none
 	Limits
-	// Compare is bcrypt: nil, bcrypt.ErrMismatchedHashAndPassword or another error. It is
-	// called by as many at a time as there are Workers. With a pace the run is only worth what
-	// the processor has to spare, and pauses, beyond the number of Workers, while the last value
-	// of it was true. Without Compare bcrypt runs in this process.
+	// Compare is bcrypt: nil, bcrypt.ErrMismatchedHashAndPassword or another error. There are at most as many
+	// concurrent calls as Workers. With a pace the run uses only spare CPU; it pauses, and doesn't count towards
+	// Workers, while the last value of pace was true. Without Compare bcrypt runs in this process.
 	Compare func(hash, secret string, pace <-chan bool) error
 	Shards  contract.Shards // of Redis: each has its own full resyncs
 	Fleet   Fleet           // other sidecars; nil: nothing is shared
-	Known   Known           // nil: nothing outlives this process
+	Known   Known           // nil: nothing is stored across restarts
 }
 
-// Limits bound wrong secrets that cost bcrypt; a number of 0 is no limit.
+// Limits bound wrong secrets that cost bcrypt; 0 means no limit.
 type Limits struct {
 	DeviceFailures int           // of one source for one device, within Window
 	SourceFailures int           // of one source for all devices, within Window
@@ -92,11 +88,11 @@ type Limits struct {
 // Result is the answer to a verification.
 type Result struct {
 	Outcome     wire.Outcome
-	Reason      Reason // what decided, as metrics show it; not for the device
+	Reason      Reason // what decided, a label of metrics; the device doesn't learn it
 	Permissions uint64 // allow: a bit per name
 	RetryAfter  time.Duration
-	ThrottleFor time.Duration // how long no device that was never let in is taken from this source
-	Session     string        // allow: what a token says of the record that let the device in
+	ThrottleFor time.Duration // how long the edge refuses devices that never authenticated, from this source
+	Session     string        // allow: identifies in a token the record that authenticated the device
 	NotAfter    time.Time     // allow: when that ends; zero: never
 }
 
@@ -106,7 +102,7 @@ type Verifier struct {
 	memory  Memory
 	metrics *metrics.Metrics
 	log     *slog.Logger
-	tell    rate.Sometimes // bounds what is logged of refused records
+	tell    rate.Sometimes // bounds the log of refused records
 	secret  [32]byte       // keys the digests of secrets; random, of this process
 	sources sources
 	pool    *pool
@@ -129,8 +125,7 @@ type Verifier struct {
 	synced     []bool              // of each shard: all records were read once, a device without one is unknown
 }
 
-// New is a Verifier that knows no device and answers unavailable until
-// [Shard.EndResync].
+// New returns a Verifier that knows no device and answers unavailable until [Shard.EndResync].
 func New(c Config, edge Memory, m *metrics.Metrics, log *slog.Logger) *Verifier {
 	if c.Known == nil {
 		c.Known = forgetful{}
@@ -175,13 +170,12 @@ type attempt struct {
 	source     source
 	digest     digest
 	generation uint64
-	known      bool     // the device was let in from source before
+	known      bool     // the device authenticated from source before
 	toTry      []string // hashes that only bcrypt can decide on
 }
 
-// Verify decides whether device id may come in with secret, and stores the verdict for
-// the edge. from is the address of the client, "" if unknown. The wait ends with ctx or
-// after the configured time, the work does not.
+// Verify decides whether device id may authenticate with secret, and stores the verdict for the edge. from is the
+// client's address, "" if unknown. It returns when ctx ends or after the configured time; the verification goes on.
 func (v *Verifier) Verify(ctx context.Context, id, secret, from string) Result {
 	r := v.verify(ctx, id, secret, from)
 	v.metrics.Verifications.WithLabelValues(r.Outcome.String(), string(r.Reason)).Inc()
@@ -200,8 +194,8 @@ func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
 	ctx, cancel := context.WithTimeout(ctx, v.Wait)
 	defer cancel()
 	for range maxRestarts {
-		// The same secret against the same hashes: one run for all who ask. A wrong secret
-		// has another digest, so that it never shares a right one's answer.
+		// The same secret against the same hashes: one run for all callers. A wrong secret has another digest, so it
+		// never shares a right one's answer.
 		key := a.key()
 		f := v.flights.join(key)
 		if f == nil {
@@ -228,8 +222,7 @@ func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
 	return unavailable(isOutOfTime)
 }
 
-// answerTo is what the attempt is told: who comes from a source that has failed lately is not
-// asked for again at once.
+// answerTo returns the answer for the attempt: a source that has failed lately gets a longer Retry-After.
 func (v *Verifier) answerTo(a *attempt, r Result) Result {
 	if r.Outcome == wire.Unavailable && !a.known && v.suspect(a) {
 		r.RetryAfter, r.ThrottleFor = suspectAfter, v.throttleFor(a, suspectAfter)
@@ -237,8 +230,8 @@ func (v *Verifier) answerTo(a *attempt, r Result) Result {
 	return r
 }
 
-// throttleFor is for how long the edge need not ask about new devices from the attempt's source, of which
-// bcrypt would not run for most: what others have found out of one is worth a call.
+// throttleFor returns how long the edge need not ask about new devices from the attempt's source, since bcrypt would
+// not run for most. With shared verdicts it is short: another sidecar may know a device.
 func (v *Verifier) throttleFor(a *attempt, most time.Duration) time.Duration {
 	if v.lookups != nil {
 		return min(most, v.lookups.retryAfter(uint64(a.source)))
@@ -246,7 +239,7 @@ func (v *Verifier) throttleFor(a *attempt, most time.Duration) time.Duration {
 	return most
 }
 
-// key tells attempts apart that must not share an answer.
+// key distinguishes attempts that must not share an answer.
 func (a *attempt) key() string {
 	b := make([]byte, 0, 8+len(a.digest)+len(a.id))
 	for shift := 0; shift < 64; shift += 8 {
@@ -259,7 +252,7 @@ func unavailable(reason Reason) Result {
 	return Result{Outcome: wire.Unavailable, Reason: reason, RetryAfter: retryAfter}
 }
 
-// current reports whether the record that the attempt was made against still counts.
+// current reports whether the attempt's record is still the device's.
 func (v *Verifier) current(a *attempt) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -267,8 +260,7 @@ func (v *Verifier) current(a *attempt) bool {
 	return r != nil && r.generation == a.generation
 }
 
-// decide answers what can be answered without bcrypt. If it can't, it says in a what
-// is to be tried.
+// decide returns the answer if it needs no bcrypt. Otherwise it sets a.toTry.
 func (v *Verifier) decide(a *attempt) (Result, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -305,7 +297,7 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 	return Result{}, false
 }
 
-// admissible is the record of a device that may come in, or why it may not; mu is held.
+// admissible returns the record of a device that may authenticate, or why it may not; mu is held.
 func (v *Verifier) admissible(id string, now time.Time) (r *record, why Reason) {
 	r = v.records[id]
 	switch {
@@ -321,7 +313,7 @@ func (v *Verifier) admissible(id string, now time.Time) (r *record, why Reason) 
 	return r, ""
 }
 
-// refused is the answer for a device that is not admissible; mu is held.
+// refused returns the answer for a device that is not admissible; mu is held.
 func (v *Verifier) refused(a *attempt, now time.Time, why Reason) Result {
 	if why.notYet() {
 		return unavailable(why)
@@ -329,9 +321,9 @@ func (v *Verifier) refused(a *attempt, now time.Time, why Reason) Result {
 	return v.deny(a, now, why)
 }
 
-// allow stores the verdict and is the answer; mu is held.
+// allow stores the verdict and returns the answer; mu is held.
 func (v *Verifier) allow(a *attempt, r *record, now time.Time, reason Reason) Result {
-	// Devices that came at one time don't come back at one time.
+	// Jitter: devices that came at one time don't expire at one time.
 	life := time.Duration(float64(v.AllowTTL) * (0.9 + 0.2*mathrand.Float64()))
 	verdict := wire.Verdict{
 		Outcome: wire.Allow, Permissions: r.permissions,
@@ -341,13 +333,13 @@ func (v *Verifier) allow(a *attempt, r *record, now time.Time, reason Reason) Re
 		verdict.NotAfterMS = min(r.notAfter.UnixMilli(), 1<<48-1)
 		verdict.ExpiresMS = min(verdict.ExpiresMS, verdict.NotAfterMS)
 	}
-	// The hash that the secret has matched is the only one: no other secret can be right.
+	// The secret matched the only hash: no other secret can be right.
 	only := len(r.hashes) == 1 //mutant:TestOnlySecret true
 	v.store(a, verdict, only)
 	return Result{Outcome: wire.Allow, Reason: reason, Permissions: r.permissions, Session: r.session(), NotAfter: r.notAfter}
 }
 
-// deny is the answer; the verdict is stored if it is worth it. mu is held.
+// deny returns the answer, and stores the verdict if denies decides so. mu is held.
 func (v *Verifier) deny(a *attempt, now time.Time, reason Reason) Result {
 	fate := v.denies.judge(a.digest, now, reason == byBcrypt)
 	v.metrics.Denies.WithLabelValues(string(fate)).Inc()
