@@ -22,9 +22,8 @@ const (
 	hashSize = 60
 )
 
-// Credential is what a credential's hash says. A tombstone has ID, Version, PublishedMS
-// and Deleted only. A record that [ParseCredential] refuses should refuse the device, because what
-// it was to take away is not known.
+// Credential is what a credential's hash says. A tombstone has ID, Version, PublishedMS and Deleted only. If
+// [ParseCredential] refuses a record, refuse the device, because the record may take a permission away.
 type Credential struct {
 	// ID is the device id; it is not in the hash, the caller of [ParseCredential] sets it.
 	ID string
@@ -34,7 +33,7 @@ type Credential struct {
 	PublishedMS int64
 	// Deleted marks a tombstone.
 	Deleted bool
-	// Disabled says to refuse the device whatever it shows.
+	// Disabled means that the device is refused with any credential.
 	Disabled bool
 	// Hashes are bcrypt hashes; a secret that matches any of them is right.
 	Hashes []string
@@ -89,7 +88,7 @@ func parseHashes(text string) ([]string, error) {
 	return hashes, nil
 }
 
-// CheckHash says what is wrong with a bcrypt hash, without repeating it.
+// CheckHash returns an error if a bcrypt hash is invalid, without quoting it.
 func CheckHash(hash string) error {
 	if len(hash) != hashSize || hash[:2] != "$2" || !strings.Contains("aby", hash[2:3]) || hash[3] != '$' || hash[6] != '$' {
 		return refuse(ReasonMalformed, "%d bytes that are not a bcrypt hash ($2b$<cost>$…, %d bytes)", len(hash), hashSize)

@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// Reason says in one word what is wrong with a record or event. The set is closed, so
+// Reason is the class of a problem of a record or event. The set is closed, so
 // that it can label a metric.
 type Reason string
 
-// What can be wrong.
+// The reasons.
 const (
 	// ReasonMissing is a required field that is absent.
 	ReasonMissing Reason = "missing"
@@ -47,7 +47,7 @@ func refuse(reason Reason, format string, args ...any) *Error {
 	return &Error{Reason: reason, text: fmt.Sprintf(format, args...)}
 }
 
-// quote shows no more of s than a log line can bear.
+// quote quotes s, shortened for a log line.
 func quote(s string) string {
 	const shown = 64
 	if len(s) > shown {

@@ -24,7 +24,7 @@ type Object struct {
 	PublishedMS int64
 	// ETag is a strong entity-tag, with its quotes.
 	ETag string
-	// ContentType is sent as it is.
+	// ContentType is sent unchanged.
 	ContentType string
 	// TTLMS is the freshness lifetime from PublishedMS; 0 means until the object changes.
 	TTLMS int64

@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// MaxShards is the most shards: a reader follows each over a connection of its own and
-// compares its position once a second.
+// MaxShards is the maximum number of shards: a reader follows each over its own connection and compares its position
+// once a second.
 const MaxShards = 64
 
 // ShardsKey is the key that holds the number of shards, in the slot of shard 0. The first
@@ -44,7 +44,7 @@ func (n Shards) KeysOf(id string) Keys { return ShardKeys(n.Of(id)) }
 // ShardKeys names the keys of shard i.
 func ShardKeys(i int) Keys { return Keys{Shard: strconv.Itoa(i)} }
 
-// Belongs refuses a member that the log or events of shard i have, but another shard should.
+// Belongs returns an error if a member in the log or events of shard i belongs to another shard.
 func (n Shards) Belongs(m Member, i int) error {
 	if of := n.Of(m.ID); of != i {
 		return refuse(ReasonConflict, "member %s: in shard %d, but of %d shards it belongs to %d: its writer counts another number of shards",
@@ -73,7 +73,7 @@ type ShardsError struct {
 	Ours int
 }
 
-// Error names both numbers and the ways out.
+// Error names both numbers and the possible fixes.
 func (e *ShardsError) Error() string {
 	return fmt.Sprintf("%s is %s, this program is set to %d: set it to %s (--redis.shards, gatehousectl --shards, publish.Shards); "+
 		"to change the number itself, stop the writers, delete all keys {gatehouse:*}:*, and publish everything again",

@@ -48,7 +48,7 @@ func (s Settings) checkCredentials(t *target) (errs []*Error) {
 	return errs
 }
 
-// credentials are what connections log in with.
+// credentials are the logins of connections.
 func (s Settings) credentials(o *redis.UniversalOptions, t *target) error {
 	if s.SentinelPasswordFile != "" {
 		password, err := readPassword("sentinel_password_file", s.SentinelPasswordFile)
@@ -71,7 +71,7 @@ func (s Settings) credentials(o *redis.UniversalOptions, t *target) error {
 	return nil
 }
 
-// readPassword is the file's content without its last line end.
+// readPassword returns the file's content without its last line end.
 func readPassword(setting, name string) (string, *Error) {
 	file, err := os.Open(name)
 	if err != nil {

@@ -15,21 +15,21 @@ const (
 	cluster
 )
 
-// Ports where a URL names none.
+// Default ports.
 const (
 	redisPort    = 6379
 	sentinelPort = 26379
 )
 
-// escapes ends errors that a password with special characters may be the cause of.
+// escapes is the end of errors that a password with special characters may have caused.
 const escapes = "; in a password, write % @ / : # ? as %25 %40 %2F %3A %23 %3F"
 
-// target is what a URL says.
+// target is a parsed URL.
 type target struct {
 	kind               int
 	tls                bool
 	addresses          []string // host:port each, or the path of a socket
-	master             string   // as the sentinels name it
+	master             string   // its name at the sentinels
 	db                 int
 	username, password string
 }
@@ -44,8 +44,7 @@ var schemes = map[string]target{
 	"rediss+cluster":  {kind: cluster, tls: true},
 }
 
-// parse reads a URL. What can't be read may be of a password, so that an error names the
-// part, and shows nothing of it.
+// parse reads a URL. A malformed part may contain a password, so an error names the part, and shows nothing of it.
 func parse(text string) (target, *Error) {
 	scheme, rest, found := strings.Cut(text, "://")
 	t, known := schemes[scheme]
@@ -105,7 +104,7 @@ func parseUnix(t target, rest string) (target, *Error) {
 	return t, nil
 }
 
-// userinfo takes it off the authority, and gives the rest.
+// userinfo parses and removes the userinfo of the authority, and returns the rest.
 func (t *target) userinfo(authority string) (hosts string, refused *Error) {
 	at := strings.LastIndexByte(authority, '@')
 	if at < 0 {

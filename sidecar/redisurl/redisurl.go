@@ -20,23 +20,23 @@ import (
 )
 
 const (
-	// DefaultPoolSize is the most connections to one server that wait for an answer.
-	// Subscriptions have connections of their own.
+	// DefaultPoolSize is the maximum number of connections to one server for calls. Subscriptions have their own
+	// connections.
 	DefaultPoolSize = 16
-	// MaxPoolSize bounds what can be asked for.
+	// MaxPoolSize is the largest valid PoolSize.
 	MaxPoolSize = 1024
 
 	dialTimeout = 2 * time.Second
 	callTimeout = 5 * time.Second
-	// connectionLife is after how long a connection is made anew, so that a name that has
-	// moved to another server and a password that has changed are followed.
+	// connectionLife is how long a connection is used, so that clients follow a name that moved to another server, and
+	// a changed password.
 	connectionLife = 15 * time.Second
-	// topologyLife is how old the known masters of a Cluster may be when one is used. The
-	// client looks for another only when it is told so by the old one, which may be dead.
+	// topologyLife is how old the known masters of a Cluster may be when one is used. The client looks for another one
+	// only after a redirection by the old one, which may be dead.
 	topologyLife = time.Second
 )
 
-// Settings are a URL and what is better not, or can't be, in it. Only URL is required.
+// Settings are a URL, and settings that should not or can't be in it. Only URL is required.
 type Settings struct {
 	// URL is of one of the forms above.
 	URL string
@@ -45,41 +45,41 @@ type Settings struct {
 	Username, PasswordFile string
 	// SentinelUsername and SentinelPasswordFile are for the sentinels. The file is read once.
 	SentinelUsername, SentinelPasswordFile string
-	// TLSCAFile has the certificates, PEM, that servers are verified by, instead of the system's.
+	// TLSCAFile has the CA certificates, PEM, that verify servers, instead of the system's.
 	TLSCAFile string
-	// TLSCertFile and TLSKeyFile are shown to servers that ask. They are read at each connection.
+	// TLSCertFile and TLSKeyFile are the client certificate for servers that require one. They are read at each
+	// connection.
 	TLSCertFile, TLSKeyFile string
-	// TLSServerName is what a server's certificate must be for, instead of its host.
+	// TLSServerName is the name that a server's certificate must have, instead of its host.
 	TLSServerName string
-	// PoolSize is the most connections to a server, 0 for [DefaultPoolSize].
+	// PoolSize is the maximum number of connections to a server, 0 for [DefaultPoolSize].
 	PoolSize int
 	// ClientName is shown by CLIENT LIST, where the server permits to set it.
 	ClientName string
-	// Once sends no command again after an error: what became of a write must be known, or
-	// known to be unknown. Redirections of a Cluster are followed, and there the client sends
-	// what isn't marked otherwise (package publish does that) again.
+	// Once disables retries after an error, so that callers know whether the outcome of a write is uncertain.
+	// Redirections of a Cluster are followed; there the client retries commands that aren't marked otherwise (package
+	// publish marks them).
 	Once bool
-	// Deadlines makes the deadline of a call's context end it while it waits for the server;
-	// else the call ends by the limits of this package.
+	// Deadlines makes the deadline of a call's context end it while it waits for the server; otherwise the limits of
+	// this package do.
 	Deadlines bool
 }
 
-// Error is what is wrong with a setting. It never has a password in it, nor any part of
-// a URL, which could be one.
+// Error is a problem of a setting. It never contains a password, nor any part of a URL, which could be one.
 type Error struct {
 	// Setting is "url", "username", "password_file", and so on.
 	Setting string
 	text    string
 }
 
-// Error says what is wrong, without the setting's name: programs have their own.
+// Error returns the problem without the setting's name: programs have their own names.
 func (e *Error) Error() string { return e.text }
 
 func refuse(setting, format string, args ...any) *Error {
 	return &Error{Setting: setting, text: fmt.Sprintf(format, args...)}
 }
 
-// Connect is a client for a URL alone; it connects when it is used.
+// Connect returns a client for a URL alone; it connects on first use.
 func Connect(url string) (redis.UniversalClient, error) {
 	client, err := Settings{URL: url}.Connect()
 	if err != nil {
@@ -88,7 +88,7 @@ func Connect(url string) (redis.UniversalClient, error) {
 	return client, nil
 }
 
-// Check lists all that is wrong.
+// Check returns all problems.
 func (s Settings) Check() []*Error {
 	t, refused := parse(s.URL)
 	if refused != nil {
@@ -101,8 +101,7 @@ func (s Settings) Check() []*Error {
 	return errs
 }
 
-// Connect is a client; it connects when it is used. It has been checked, and the files
-// have been read, but for those that are read again.
+// Connect returns a client, which connects on first use. It checks the settings and reads the files that are read once.
 func (s Settings) Connect() (redis.UniversalClient, error) {
 	var errs []error
 	for _, err := range s.Check() {
@@ -133,7 +132,7 @@ func (s Settings) options(t *target) (*redis.UniversalOptions, error) {
 		DialTimeout: dialTimeout, ReadTimeout: callTimeout, WriteTimeout: callTimeout,
 		DialerRetries: 1, MaxRetries: 1, // callers have their own patience
 		PoolSize: s.PoolSize, ConnMaxLifetime: connectionLife, ContextTimeoutEnabled: s.Deadlines,
-		// Hand-overs of a hosted Redis would make subscriptions anew behind our back.
+		// Hand-overs of a hosted Redis would replace subscriptions without notice.
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 	if o.PoolSize == 0 {
@@ -145,7 +144,7 @@ func (s Settings) options(t *target) (*redis.UniversalOptions, error) {
 		o.MaxRetries = 0 // redirections do it
 	}
 	if s.ClientName != "" {
-		// The client's own option would refuse a connection that may not set its name.
+		// The client's own option would fail on a connection that may not set its name.
 		o.OnConnect = func(ctx context.Context, conn *redis.Conn) error {
 			err := conn.ClientSetName(ctx, s.ClientName).Err()
 			if _, refused := errors.AsType[redis.Error](err); refused {

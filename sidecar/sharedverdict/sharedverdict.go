@@ -15,17 +15,17 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/fleet"
 )
 
-// Verdict is that Secret matches Hash, the only one of a version of a device's record.
+// Verdict states that Secret matches Hash, the only hash of a version of a device's record.
 type Verdict struct {
 	Device, Secret string
 	Version        uint64
 	Hash           string
-	// Until is when it ends to count; sidecars take their own --verdict.pin-ttl if that is sooner.
+	// Until is the end of its validity; sidecars use their own --verdict.pin-ttl if that ends sooner.
 	Until time.Time
 }
 
-// Put writes verdicts in one round trip. fleetSecret is what is in the sidecars' file,
-// without white space at its ends.
+// Put writes verdicts in one round trip. fleetSecret is the content of the sidecars' file, without white space at its
+// ends.
 func Put(ctx context.Context, client redis.UniversalClient, fleetSecret []byte, shards contract.Shards, verdicts []Verdict) error {
 	_, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i := range verdicts {

@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// absentFor is how long Redis is not asked again for what it did not have.
+	// absentFor is how long an absent key is remembered before Redis is asked again.
 	absentFor = time.Second
 	// maxAbsent bounds the keys remembered.
 	maxAbsent = 10000
-	// fetchTimeout bounds a call to Redis, which goes on when its caller has left.
+	// fetchTimeout bounds a call to Redis, which continues after its caller has left.
 	fetchTimeout = 5 * time.Second
-	// maxReads is how many calls to a server are under way at a time, at most.
+	// maxReads is the maximum number of concurrent calls to a server.
 	maxReads = 8
 )
 
-// Mirror is where objects are, and go.
+// Mirror holds the objects, and receives those that were fetched.
 type Mirror interface {
 	Get(key string) (contract.Object, bool)
 	Stored(key string) string
@@ -33,7 +33,7 @@ type Mirror interface {
 	ApplyRead(o contract.Object, generation uint64) mirror.Result
 }
 
-// Redis is a [Fetcher] that asks the mirror, and Redis for what the mirror doesn't hold.
+// Redis is a [Fetcher] that reads the mirror, and reads from Redis what the mirror doesn't hold.
 type Redis struct {
 	mirror  Mirror
 	client  redis.UniversalClient
@@ -41,11 +41,11 @@ type Redis struct {
 	metrics *metrics.Metrics
 	flights singleflight.Group
 	absent  *otter.Cache[string, struct{}]
-	reads   []chan struct{} // of each server: one for each call under way
+	reads   []chan struct{} // of each server: one for each running call
 }
 
-// NewRedis is a Redis that reads through client, which must not read from replicas, and uses at
-// most half of its connections to a server: who follows the events needs some.
+// NewRedis returns a Redis that reads through client, which must not read from replicas. It uses at most half of its
+// connections to a server, because the subscriber needs some.
 func NewRedis(m Mirror, client redis.UniversalClient, connections int, shards contract.Shards, mm *metrics.Metrics) (*Redis, error) {
 	absent, err := otter.New(&otter.Options[string, struct{}]{
 		MaximumSize:      maxAbsent,
@@ -73,7 +73,7 @@ type fetched struct {
 	found  bool
 }
 
-// Fetch finds the object at key.
+// Fetch returns the object at key.
 func (r *Redis) Fetch(ctx context.Context, key string) (contract.Object, bool, error) {
 	if o, found := r.mirror.Get(key); found {
 		r.metrics.Fetches.WithLabelValues("mirror").Inc()
@@ -105,9 +105,9 @@ func (r *Redis) count(f fetched, err error) (contract.Object, bool, error) {
 	return f.object, f.found, err
 }
 
-// read asks Redis and applies what it says, by version. If an event has brought a newer one
-// meanwhile, or a full resync has begun, the mirror's is the answer. A mirror that holds none
-// doesn't say that there is none, so Redis is asked once more.
+// read reads from Redis and applies the record, by version. If an event brought a newer one meanwhile, or a full resync
+// has begun, it returns the mirror's. If the mirror holds none, the object may still exist, so read asks Redis once
+// more.
 func (r *Redis) read(key string) (fetched, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), fetchTimeout)
 	defer cancel()

@@ -11,15 +11,14 @@ import (
 	"time"
 )
 
-// maxPath is the longest path of a unix socket that every system takes.
+// maxPath is the longest path of a unix socket that every system accepts.
 const maxPath = 103
 
-// umask protects the process's file mode mask, which is the only way to a socket that is
-// never open to others, not even for a moment.
+// umask guards the process's file mode mask. Only the mask creates a socket that is never open to others, not even for
+// a moment.
 var umask sync.Mutex
 
-// Listen listens on a unix socket that only this user can connect to. A socket file that
-// nobody listens on any more is replaced.
+// Listen listens on a unix socket that only this user can connect to. It replaces a socket file without a listener.
 func Listen(path string) (net.Listener, error) {
 	if err := removeStale(path); err != nil {
 		return nil, err
@@ -38,7 +37,7 @@ func listen(path string) (net.Listener, error) {
 	return net.Listen("unix", path)
 }
 
-// removeStale removes the socket file at path if nobody listens on it.
+// removeStale removes the socket file at path if it has no listener.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	switch {

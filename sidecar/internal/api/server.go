@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// drainTimeout bounds how long calls under way may take when the sidecar stops.
+	// drainTimeout bounds how long running calls may take when the sidecar stops.
 	drainTimeout = 5 * time.Second
 	// awaitTimeout bounds how long an answer waits for the edge to know its permissions, or
 	// to hold no older version of an object.
@@ -32,21 +32,21 @@ const (
 type Verifier interface {
 	Verify(ctx context.Context, id, secret, source string) credential.Result
 	VerifySession(id, session string) credential.Result
-	// SessionValid reports whether a device is let in by the writing of its record that a session names.
+	// SessionValid reports whether the record that a session names is current and can authenticate its device.
 	SessionValid(id, session string) bool
 }
 
-// Fetcher finds objects; the object's bodies are not to be changed.
+// Fetcher finds objects; callers must not change the object's bodies.
 type Fetcher interface {
 	Fetch(ctx context.Context, key string) (o contract.Object, found bool, err error)
 }
 
-// Uses hears which objects the edge has served, a key for each hit that it sampled.
+// Uses receives the keys of objects that the edge served, one for each sampled hit.
 type Uses interface {
 	Used(keys []string)
 }
 
-// Image is what the edge knows.
+// Image is the part of the image that the API needs: what the edge knows.
 type Image interface {
 	Epoch() uint64
 	Await(ctx context.Context, bits uint64) (uint64, error)
@@ -67,7 +67,7 @@ type Server struct {
 	log      *slog.Logger
 }
 
-// New is a Server for the unix socket at path.
+// New returns a Server for the unix socket at path.
 func New(path string, v Verifier, f Fetcher, u Uses, im Image, se Sessions, m *metrics.Metrics, log *slog.Logger) *Server {
 	return &Server{path, v, f, u, im, se, m, log}
 }
@@ -83,7 +83,7 @@ func (s *Server) Handler() http.Handler {
 	return mux
 }
 
-// Run serves until ctx ends, and then finishes the calls under way.
+// Run serves until ctx ends, and then finishes running calls.
 func (s *Server) Run(ctx context.Context) error {
 	listener, err := Listen(s.socket)
 	if err != nil {
@@ -116,7 +116,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// malformed answers a call that can't be read.
+// malformed answers a malformed call.
 func (s *Server) malformed(w http.ResponseWriter, call string, err error) {
 	s.metrics.Requests.WithLabelValues(call, "malformed").Inc()
 	s.log.Debug("malformed call", "call", call, "error", err)
@@ -164,21 +164,20 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 		response.RetryAfterS = seconds(result.RetryAfter)
 		response.ThrottleMS = uint32(result.ThrottleFor.Milliseconds())
 	}
-	// The bits mean something only to an edge that knows their names, which it is told by
-	// a push; a name is new once in its life, so this seldom waits. If the edge is not told
-	// in time it sees an epoch or bits that it does not know.
+	// The bits mean something only to an edge that knows their names, which a push sends. A name is new only once, so
+	// this seldom waits. If the push is late, the edge sees an epoch or bits that it does not know.
 	ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
 	defer cancel()
 	switch result.Outcome {
 	case wire.Allow:
 		response.Epoch, _ = s.image.Await(ctx, result.Permissions)
-		// Its record may have changed while this waited.
+		// The record may have changed meanwhile.
 		if !s.verifier.SessionValid(request.DeviceID, result.Session) { //mutant:TestVerify false
 			label = "unavailable"
 			response = wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 1, Epoch: response.Epoch}
 		}
 	case wire.Deny:
-		// Else a worker that still goes by an earlier epoch could let in who was just refused.
+		// Otherwise a worker that still uses an earlier epoch could authenticate the device that was just refused.
 		_ = s.image.AwaitTakeover(ctx) //mutant:TestRefusalIsNotAheadOfTheEdge deleted
 		response.Epoch = s.image.Epoch()
 	default:
@@ -187,7 +186,7 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, "verify", label, wire.AppendVerifyResponse(nil, &response))
 }
 
-// seconds is d rounded up, for Retry-After.
+// seconds returns d in seconds, rounded up, for Retry-After.
 func seconds(d time.Duration) uint16 {
 	return uint16(min((d+time.Second-1)/time.Second, math.MaxUint16))
 }
@@ -213,8 +212,8 @@ func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
 		unavailable("redis can't be asked now, or what it has can't be read", err)
 		return
 	}
-	// What we know may be on its way to the edge, be it that there is nothing. If this answer came
-	// first, a client that got it could be given an older version next, out of shared memory.
+	// This version, or the absence of one, may still be on its way to the edge. If this answer came first, its client
+	// could get an older version next, out of shared memory.
 	ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
 	defer cancel()
 	if err := s.image.AwaitObject(ctx, key); err != nil { //mutant:TestFetchIsNotAheadOfTheEdge false

@@ -12,7 +12,7 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// Sessions gives out tokens, and the keys to validate them by.
+// Sessions issues tokens, and publishes the keys that validate them.
 type Sessions interface {
 	Issue(device, record string, permissions []string, notAfter time.Time) (session.Token, error)
 	Keys() ([]byte, error)
@@ -20,9 +20,8 @@ type Sessions interface {
 
 var errTokenForToken = errors.New("a token can't be exchanged for another one: want a device's secret")
 
-// session gives a token for a credential. It verifies the credential itself, and the token
-// names the very record that let the device in: a verdict at the edge, which may be a
-// moment behind, is not enough.
+// session issues a token for a credential. It verifies the credential itself, and the token names the record that
+// authenticated the device: a verdict at the edge, which may be a moment behind, is not enough.
 func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxVerify))
 	if err != nil {
@@ -44,12 +43,12 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 	case wire.Allow:
 		got = "issued"
 		response.Body, err = s.token(request.DeviceID, result.Session, result.Permissions, result.NotAfter)
-		if err != nil { // its secret is one that keys can be made of, so this doesn't happen
+		if err != nil { // doesn't happen: the secret was validated
 			s.log.Error("creating a token failed", "error", err)
 			http.Error(w, "creating a token failed", http.StatusInternalServerError)
 			return
 		}
-		// Else the bits of its permissions may have got other names before they were looked up.
+		// Otherwise the bits of its permissions may have other names by the time of the lookup.
 		if !s.verifier.SessionValid(request.DeviceID, result.Session) { //mutant:TestSession false
 			call, got = "unavailable", "unavailable"
 			response = wire.SessionResponse{Outcome: wire.Unavailable, RetryAfterS: 1}
@@ -76,7 +75,7 @@ func (s *Server) token(device, record string, permissions uint64, notAfter time.
 	return json.Marshal(token)
 }
 
-// keys serves the set of public keys, which the proxy fetches again as often as it is told to.
+// keys serves the set of public keys, which the proxy fetches periodically.
 func (s *Server) keys(w http.ResponseWriter, _ *http.Request) {
 	keys, err := s.sessions.Keys()
 	if err != nil {

@@ -32,29 +32,29 @@ type Config struct {
 	Log     Log     `embed:"" prefix:"log." envprefix:"GATEHOUSE_LOG_"`
 }
 
-// Push is where batches go.
+// Push configures the connection to the push listener.
 type Push struct {
 	Socket string `env:"SOCKET" default:"/run/gatehouse/push.sock" placeholder:"PATH" help:"Unix socket that Envoy's push listener listens on. Default: ${default}."`
 }
 
-// API is where the edge calls.
+// API configures the server for the edge's calls.
 type API struct {
 	Socket string `env:"SOCKET" default:"/run/gatehouse/api.sock" placeholder:"PATH" help:"Unix socket to listen on for Envoy's calls. Default: ${default}."`
 }
 
-// Admin is where operators look.
+// Admin configures the server for operators.
 type Admin struct {
 	Address string `env:"ADDRESS" default:"127.0.0.1:9090" placeholder:"HOST:PORT" help:"Address to serve metrics, health and profiles on. Default: ${default}."`
 }
 
-// Memory bounds what the edge holds.
+// Memory bounds the edge's memory.
 type Memory struct {
 	Bytes    Bytes `env:"BYTES" default:"256MiB" placeholder:"SIZE" help:"Shared memory for objects. Default: ${default}."`
 	Objects  int   `env:"OBJECTS" default:"100000" placeholder:"N" help:"Maximum number of objects. Default: ${default}."`
 	Verdicts int   `env:"VERDICTS" default:"100000" placeholder:"N" help:"Maximum number of allow verdicts, and of deny verdicts. Default: ${default}."`
 }
 
-// Bcrypt bounds its cost.
+// Bcrypt bounds the cost of bcrypt.
 type Bcrypt struct {
 	Workers int           `env:"WORKERS" default:"0" placeholder:"N" help:"Concurrent runs of bcrypt. Default: 0, half of the processors."`
 	Queue   int           `env:"QUEUE" default:"1024" placeholder:"N" help:"Maximum number of verifications that wait for a worker; further ones get a 503. Default: ${default}."`
@@ -62,7 +62,7 @@ type Bcrypt struct {
 	MaxCost int           `env:"MAX_COST" default:"14" placeholder:"N" help:"Highest bcrypt cost; a record with a higher one is refused. Default: ${default}."`
 }
 
-// Verdict is how long verdicts live, and who shares them.
+// Verdict configures the lifetimes of verdicts, and sharing them.
 type Verdict struct {
 	AllowTTL   time.Duration `env:"ALLOW_TTL" default:"30s" placeholder:"D" help:"How long an allow verdict lives, ± 10 percent. Default: ${default}."`
 	DenyTTL    time.Duration `env:"DENY_TTL" default:"5s" placeholder:"D" help:"How long a deny verdict lives. Default: ${default}."`
@@ -77,16 +77,16 @@ type Limit struct {
 	Window time.Duration `env:"WINDOW" default:"1m" placeholder:"D" help:"The window of the limits. Default: ${default}."`
 }
 
-// Log is what is logged, and how.
+// Log configures logging.
 type Log struct {
 	Level  string `env:"LEVEL" default:"info" placeholder:"LEVEL" help:"debug, info, warn or error. Default: ${default}."`
 	Format string `env:"FORMAT" default:"text" placeholder:"FORMAT" help:"text or json. Default: ${default}."`
 }
 
-// maxSocket is the longest path of a unix socket that every system takes.
+// maxSocket is the longest path of a unix socket that every system accepts.
 const maxSocket = 103
 
-// validate lists all that is wrong with the values, one error each, joined. It is not
+// validate returns all errors of the values, joined. It is not
 // exported because the flag parser would call it before the file is read.
 func (c *Config) validate() error {
 	var errs []error
@@ -139,7 +139,7 @@ func (c *Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// BcryptWorkers is how many runs of bcrypt there may be at a time.
+// BcryptWorkers returns the maximum number of concurrent runs of bcrypt.
 func (c *Config) BcryptWorkers() int {
 	if c.Bcrypt.Workers > 0 {
 		return c.Bcrypt.Workers
@@ -147,7 +147,7 @@ func (c *Config) BcryptWorkers() int {
 	return max(runtime.GOMAXPROCS(0)/2, 1)
 }
 
-// Logger logs to w as configured.
+// Logger returns a logger to w as configured.
 func (c *Config) Logger(w io.Writer) *slog.Logger {
 	var level slog.Level
 	level.UnmarshalText([]byte(c.Log.Level)) // validate has seen it

@@ -13,7 +13,7 @@ import (
 
 // Load reads the flags in args, the environment, and the file that they name. The
 // values are not validated yet, so that all problems can be listed together: the
-// error has those of the file. There is no configuration if the flags can't be read.
+// error has those of the file. The configuration is nil if the flags can't be parsed.
 func Load(args []string) (*Config, error) {
 	c := new(Config)
 	k, err := parser(c)
@@ -35,7 +35,8 @@ func Load(args []string) (*Config, error) {
 	return c, c.merge(flags, source)
 }
 
-// joinNegative makes "--flag=-1" of "--flag", "-1", which the parser would take for two flags, and tell of that alone.
+// joinNegative converts "--flag", "-1" to "--flag=-1", because the parser would take it for two flags, and report only
+// that.
 func joinNegative(args []string) []string {
 	var joined []string
 	for _, arg := range args {
@@ -53,7 +54,7 @@ func negative(arg string) bool {
 	return len(arg) > 1 && arg[0] == '-' && '0' <= arg[1] && arg[1] <= '9'
 }
 
-// Usage writes what flags there are.
+// Usage writes the list of flags.
 func Usage(w io.Writer) error {
 	k, err := parser(new(Config))
 	if err != nil {
@@ -75,7 +76,7 @@ func parser(c *Config) (*kong.Kong, error) {
 	)
 }
 
-// merge takes the values of the file that neither a flag nor the environment sets.
+// merge applies the values of the file that neither a flag nor the environment sets.
 func (c *Config) merge(flags *kong.Context, source []byte) error {
 	settings, errs := parseYAML(c.File, source)
 	given := make(map[*kong.Flag]bool)
@@ -96,7 +97,7 @@ func (c *Config) merge(flags *kong.Context, source []byte) error {
 			errs = append(errs, fmt.Errorf("%s:%d: %s: unknown setting", c.File, s.line, s.path))
 			continue
 		}
-		// The value is checked even where it does not count.
+		// The value is checked even if it is overridden.
 		value := reflect.New(flag.Target.Type()).Elem()
 		scan := kong.Scan().PushTyped(s.value, kong.FlagValueToken)
 		if err := flag.Mapper.Decode(&kong.DecodeContext{Value: flag.Value, Scan: scan}, value); err != nil {
@@ -119,7 +120,7 @@ func inEnvironment(flag *kong.Flag) bool {
 	return false
 }
 
-// Problems lists what Load said, if it said anything, and what is wrong with the values.
+// Problems returns the errors of Load, if any, and all errors of the values.
 func Problems(loading error, c *Config) []error {
 	if c == nil {
 		return unjoin(loading)

@@ -7,7 +7,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
-// Redis is where records come from.
+// Redis configures the connection to Redis.
 type Redis struct {
 	URL                  string `env:"URL" default:"redis://127.0.0.1:6379/0" placeholder:"URL" help:"Redis: redis://[user:password@]host:port/db, unix:///path, redis+sentinel://host:26379,host/MASTER, redis+cluster://host:port,host; rediss… for TLS. Default: redis://127.0.0.1:6379/0."`
 	Shards               int    `env:"SHARDS" default:"1" placeholder:"N" help:"Number of shards, 1 to 64, the same for all writers. Default: ${default}."`
@@ -22,7 +22,7 @@ type Redis struct {
 	PoolSize             int    `env:"POOL_SIZE" default:"16" placeholder:"N" help:"Maximum number of connections to one server, besides a subscription and a catch-up for each shard. Default: ${default}."`
 }
 
-// Settings is how to connect.
+// Settings returns the settings of the connection.
 func (r *Redis) Settings() redisurl.Settings {
 	return redisurl.Settings{
 		URL: r.URL, Username: r.Username, PasswordFile: r.PasswordFile,
@@ -32,7 +32,7 @@ func (r *Redis) Settings() redisurl.Settings {
 	}
 }
 
-// validate lists what is wrong; no part of the URL is shown.
+// validate returns all errors; they contain no part of the URL.
 func (r *Redis) validate() (errs []error) {
 	for _, err := range r.Settings().Check() {
 		errs = append(errs, fmt.Errorf("redis.%s: %w", err.Setting, err))

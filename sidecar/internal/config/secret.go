@@ -13,8 +13,8 @@ const (
 	maxSecret = 4096
 )
 
-// Secret is the fleet's secret, nil if verdicts are not shared. White space around it, such
-// as a line end, is no part of it.
+// Secret returns the fleet's secret, nil if verdicts are not shared. Surrounding white space, such as a line end, is
+// not part of it.
 func (v *Verdict) Secret() ([]byte, error) {
 	if v.SecretFile == "" {
 		return nil, nil

@@ -7,7 +7,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/session"
 )
 
-// Session is how tokens are made.
+// Session configures tokens.
 type Session struct {
 	SecretFile string        `env:"SECRET_FILE" placeholder:"FILE" help:"Secret from which the keys of tokens are derived, the same for all sidecars; read at start. Default: a random one, for a single sidecar."`
 	TTL        time.Duration `env:"TTL" default:"10m" placeholder:"D" help:"Lifetime of a token, at most session.rotate. Default: ${default}."`
@@ -15,8 +15,7 @@ type Session struct {
 	Issuer     string        `env:"ISSUER" default:"gatehouse" placeholder:"NAME" help:"Issuer of the tokens, as in Envoy's jwt_authn. Default: ${default}."`
 }
 
-// Bounds of the times. Envoy has the keys of a minute ago, and clocks differ, so a period
-// must be some minutes long.
+// Bounds of the times. Envoy's keys may be a minute old, and clocks differ, so a period must be some minutes long.
 const (
 	minTokenTTL = time.Minute
 	minRotate   = 10 * time.Minute
@@ -24,7 +23,7 @@ const (
 	maxIssuer   = 255
 )
 
-// validate lists what is wrong; no part of a secret is shown.
+// validate returns all errors; they contain no part of a secret.
 func (s *Session) validate() (errs []error) {
 	if s.SecretFile != "" {
 		if _, err := session.ReadSecrets(s.SecretFile); err != nil {
@@ -43,7 +42,7 @@ func (s *Session) validate() (errs []error) {
 	return errs
 }
 
-// Settings is how to make them.
+// Settings returns the settings of tokens.
 func (s *Session) Settings() (c session.Config, err error) {
 	c = session.Config{Secrets: []string{session.RandomSecret()}, TTL: s.TTL, Rotate: s.Rotate, Issuer: s.Issuer}
 	if s.SecretFile != "" {

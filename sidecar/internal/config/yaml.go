@@ -16,7 +16,7 @@ type setting struct {
 	line  int
 }
 
-// parseYAML reads mappings of mappings of scalars, and lists all that is anything else.
+// parseYAML reads mappings of mappings of scalars, and returns an error for everything else.
 func parseYAML(name string, source []byte) (settings []setting, errs []error) {
 	var document yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(source))

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Severity says what a finding means for whoever deploys the file.
+// Severity is the severity of a finding.
 type Severity string
 
 // The severities.
 const (
-	// Error is what Envoy refuses, or what breaks a promise of Gatehouse: don't deploy it.
+	// Error is a setting that Envoy refuses, or that breaks a guarantee of Gatehouse: don't deploy it.
 	Error Severity = "error"
-	// Warning is what works but is hardly meant, or weaker than it could be.
+	// Warning is a setting that works but is probably unintended, or weaker than it could be.
 	Warning Severity = "warning"
 )
 
@@ -22,7 +22,7 @@ type Kind struct {
 	// Code is stable: "GH" and four digits, of which the first two are the part of the configuration.
 	Code     string
 	Severity Severity
-	// Fix says what to change.
+	// Fix is what to change.
 	Fix string
 }
 
@@ -34,12 +34,12 @@ type Finding struct {
 	Listener string `json:"listener,omitempty"`
 	// Path is that of the field within the listener or the plugin's rules, "" if there is none.
 	Path string `json:"path,omitempty"`
-	// Message says what goes wrong.
+	// Message describes the problem.
 	Message string `json:"message"`
 	Fix     string `json:"fix"`
 }
 
-// Place is where the finding is, for a person: "listener edge: rules[0].match".
+// Place returns the place of the finding for messages: "listener edge: rules[0].match".
 func (f *Finding) Place() string {
 	var parts []string
 	if f.Listener != "" {
@@ -51,14 +51,14 @@ func (f *Finding) Place() string {
 	return strings.Join(parts, ": ")
 }
 
-// Report is what an analysis found, errors first, each in the order of the file.
+// Report is the result of an analysis, errors first, each in the order of the file.
 type Report struct {
 	// Rules is the number of Gatehouse's rules in all of the file's listeners.
 	Rules    int       `json:"rules"`
 	Findings []Finding `json:"findings"`
 }
 
-// Errors is the number of findings that are errors.
+// Errors returns the number of findings that are errors.
 func (r *Report) Errors() (n int) {
 	for _, f := range r.Findings {
 		if f.Severity == Error {
@@ -114,7 +114,7 @@ var (
 	rewriteIn = Kind{"GH0602", Warning, "give the route's own path a rule with the same auth"}
 )
 
-// Kinds are all kinds of findings, by code.
+// Kinds returns all kinds of findings, by code.
 func Kinds() []Kind {
 	return []Kind{
 		unreadable, noFilter, misplaced, badRules, openMethod, wildcard,

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// pause is how long Redis is not asked after a call has failed. Then one call tries: a
-// Redis that is away costs one callTimeout in each pause, not one in each verification.
+// pause is how long no call is made after one has failed. Then one call tries: an unavailable Redis costs one
+// callTimeout in each pause, not one in each verification.
 const pause = time.Second
 
 // breaker is the state of one kind of calls to one shard. It is safe for concurrent use.
@@ -26,11 +26,11 @@ func (b *breaker) try(now time.Time) bool {
 	if now.Before(b.next) {
 		return false
 	}
-	b.next = now.Add(pause) // this one tries, the others go on without
+	b.next = now.Add(pause) // this call tries, others are skipped
 	return true
 }
 
-// done hears how a call went. changed: earlier ones went otherwise.
+// done records the result of a call. It returns changed if earlier ones had the other result.
 func (b *breaker) done(failed bool, now time.Time) (changed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

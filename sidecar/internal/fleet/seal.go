@@ -10,26 +10,25 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 )
 
-// What an HMAC is of, so that none can be taken for one of the other kind.
+// Domains of the HMACs, so that a name can't pass for a seal.
 const (
 	nameDomain  = "gatehouse shared verdict, name, 1"
 	valueDomain = "gatehouse shared verdict, value, 1"
 )
 
-// A value is 41 bytes: which of the record's hashes matches, one byte, from 0; until when
-// that counts, 8 bytes, unix milliseconds, big endian; and the HMAC of domain, name and those.
+// A value is 41 bytes: which of the record's hashes matches, one byte, from 0; the end of its validity, 8 bytes, unix
+// milliseconds, big endian; and the HMAC of domain, name and those.
 const (
 	untilAt   = 1
 	sealAt    = untilAt + 8
 	valueSize = sealAt + sha256.Size
 )
 
-// sealer makes names and values by the fleet's secret. Without it nobody can tell which
-// device a name is of, try secrets on it, or make a value that is believed.
+// sealer makes names and values with the fleet's secret. Without it nobody can tell the device of a name, try secrets
+// on it, or make a valid value.
 type sealer []byte
 
-// name is where the verdict on c is found. Each part has its length before it, so that no
-// two claims have one name.
+// name returns the name of the verdict on c. Each part has its length before it, so that no two questions share a name.
 func (s sealer) name(c *credential.Question) [sha256.Size]byte {
 	mac := hmac.New(sha256.New, s)
 	write(mac, nameDomain)

@@ -29,13 +29,13 @@ import (
 const (
 	// callTimeout bounds a call to Redis: less than the run of bcrypt that it may save.
 	callTimeout = 200 * time.Millisecond
-	// pollInterval is how often a verdict is looked for that another sidecar is making.
+	// pollInterval is the interval between looks for a verdict that another sidecar is making.
 	pollInterval = 25 * time.Millisecond
 	// maxFinds bounds the calls of verifications that have no worker yet, so that a flood
 	// leaves connections to those that have one.
 	maxFinds = 8
-	// A lock lives for some eight runs of bcrypt, as a busy machine is slow. Who holds it
-	// longer has company; when its holder has died, others wait as long.
+	// A lock lives for some eight runs of bcrypt, as a busy machine is slow. After that another sidecar may run bcrypt,
+	// too; if the holder has died, others wait that long.
 	lockPerRun = 2 * time.Second // at lockCost, twice that for each step above
 	lockCost   = 12
 	minLock    = 2 * time.Second
@@ -64,7 +64,7 @@ func New(secret []byte, client redis.UniversalClient, shards contract.Shards, m 
 	}
 }
 
-// verdict is where one is in Redis.
+// verdict has the keys of a verdict in Redis.
 type verdict struct {
 	name      [sha256.Size]byte
 	shard     int
@@ -84,8 +84,7 @@ func (s sealer) put(ctx context.Context, p redis.Pipeliner, c *credential.Questi
 	p.Set(ctx, at.key, s.seal(at.name, slices.Index(c.Hashes, m.Hash), m.Until), life)
 }
 
-// Put adds to a pipeline the command by which a sidecar that has the secret, and that has
-// found m for c, tells others; none if m is over.
+// Put adds to a pipeline the command that shares the match m for c; none if m has expired.
 func Put(ctx context.Context, p redis.Pipeliner, secret []byte, shards contract.Shards, c *credential.Question, m *credential.Match) {
 	at := sealer(secret).verdict(c, shards)
 	if life := time.Until(m.Until); life >= time.Millisecond {
@@ -117,8 +116,8 @@ func (v *Verdicts) Find(c *credential.Question) *credential.Match {
 	return v.read(c, &at, value)
 }
 
-// Begin takes the lock, and then looks: who stores a verdict does so before the lock goes,
-// so that who has the lock sees it. A lock beside a verdict hinders nobody, and expires.
+// Begin takes the lock, and then looks: a verdict is stored before its lock is removed, so the holder of the lock sees
+// it. A lock that remains beside a verdict does no harm, and expires.
 func (v *Verdicts) Begin(c *credential.Question) (*credential.Match, func(*credential.Match)) {
 	at, life, began := v.verdict(c), lockLife(c), time.Now()
 	var taken *redis.BoolCmd
@@ -127,7 +126,7 @@ func (v *Verdicts) Begin(c *credential.Question) (*credential.Match, func(*crede
 		taken = p.SetNX(ctx, at.lock, "1", life)
 		value = p.Get(ctx, at.key)
 	}) {
-		return nil, func(*credential.Match) {} // not told either: Redis has just failed
+		return nil, func(*credential.Match) {} // not shared either: Redis has just failed
 	}
 	if m := v.read(c, &at, value); m != nil {
 		return m, nil
@@ -160,7 +159,7 @@ func (v *Verdicts) end(c *credential.Question, at *verdict, m *credential.Match,
 	}
 }
 
-// Await looks for the verdict until it is there, the lock has gone, or Redis can't be asked.
+// Await looks for the verdict until it exists, the lock is gone, or Redis fails.
 func (v *Verdicts) Await(ctx context.Context, c *credential.Question, wanted func() bool) *credential.Match {
 	v.count("waited")
 	at := v.verdict(c)
@@ -174,7 +173,7 @@ func (v *Verdicts) Await(ctx context.Context, c *credential.Question, wanted fun
 		}
 		var lock, value *redis.StringCmd
 		if !v.call(v.reads, at.shard, "read", func(ctx context.Context, p redis.Pipeliner) {
-			lock = p.Get(ctx, at.lock) // before the verdict: when it has gone, the verdict is there
+			lock = p.Get(ctx, at.lock) // before the verdict: if the lock is gone, the verdict exists
 			value = p.Get(ctx, at.key)
 		}) {
 			return nil
@@ -186,8 +185,8 @@ func (v *Verdicts) Await(ctx context.Context, c *credential.Question, wanted fun
 	return nil
 }
 
-// call sends commands to a shard. It reports whether they were answered; if not, that was
-// counted, and logged if it is news.
+// call sends commands to a shard. It reports whether they were answered; if not, it counts the failure, and logs the
+// first one.
 func (v *Verdicts) call(breakers []breaker, shard int, kind string, commands func(context.Context, redis.Pipeliner)) bool {
 	b := &breakers[shard]
 	if !b.try(time.Now()) {
@@ -219,7 +218,7 @@ func (v *Verdicts) call(breakers []breaker, shard int, kind string, commands fun
 	return !failed
 }
 
-// read is the match in a value that was found, if it can be believed.
+// read returns the match in a stored value, if its seal is valid.
 func (v *Verdicts) read(c *credential.Question, at *verdict, value *redis.StringCmd) *credential.Match {
 	if value.Err() != nil {
 		return nil

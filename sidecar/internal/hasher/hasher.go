@@ -25,16 +25,16 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 )
 
-// Priority is how much a hasher leaves to others, and the argument that makes a program one.
+// Priority is a hasher's scheduling priority, and the argument with which a program is started as one.
 type Priority string
 
 // The priorities.
 const (
-	Low  Priority = "bcrypt"      // about a tenth of what others get where all cores are busy
-	Idle Priority = "bcrypt-idle" // only what nobody else wants, at that moment
+	Low  Priority = "bcrypt"      // about a tenth of the CPU of others if all cores are busy
+	Idle Priority = "bcrypt-idle" // only spare CPU
 )
 
-// Asked reports whether a program was called to be a hasher: its main calls [Main] then.
+// Asked reports whether the program was started as a hasher: its main must call [Main] then.
 func Asked(args []string) bool {
 	return len(args) == 2 && (Priority(args[1]) == Low || Priority(args[1]) == Idle)
 }
@@ -49,35 +49,33 @@ const (
 	failed
 )
 
-// maxDying is how many hashers may have been killed and be there still, as one that waits
-// for a broken disk is: beyond it none is started.
+// maxDying is how many killed hashers may remain, such as ones that wait for a broken disk: beyond it no hasher is
+// started.
 const maxDying = 8
 
-// Pool runs hashers, each when it is first needed and as many as are needed at a time. It
-// is safe for concurrent use.
+// Pool starts hashers on demand, as many as run concurrently. It is safe for concurrent use.
 type Pool struct {
 	program string
 	metrics *metrics.Metrics
 	log     *slog.Logger
-	// deadline is how long a hasher has for an answer, other than in tests [deadline].
+	// deadline returns how long a hasher has for an answer: [deadline], except in tests.
 	deadline func(hash string, p Priority) time.Duration
 
 	mu     sync.Mutex // protects all below
 	free   map[Priority][]*process
 	dying  int
 	closed bool
-	said   string // why there was no hasher, last
+	said   string // the last reason for having no hasher
 }
 
-// New is a Pool of hashers that are program, called with their priority.
+// New returns a Pool of hashers that run program with their priority as the argument.
 func New(program string, m *metrics.Metrics, log *slog.Logger) *Pool {
 	return &Pool{program: program, metrics: m, log: log, deadline: deadline, free: map[Priority][]*process{}}
 }
 
-// Compare returns nil if secret is what hash was made of, else an error as
-// [bcrypt.CompareHashAndPassword] does. With a pace, a hasher of [Idle] priority runs it and
-// is stopped while the last value of pace was true. Where that one fails, one of [Low] does,
-// and where that one fails or can't be had, this process.
+// Compare returns nil if hash is of secret, otherwise an error like [bcrypt.CompareHashAndPassword]. With a pace, a
+// hasher of [Idle] priority runs it and is stopped while the last value of pace was true. If that hasher fails, one of
+// [Low] priority runs it, and if that one fails or can't start, this process.
 func (p *Pool) Compare(hash, secret string, pace <-chan bool) error {
 	if pace != nil {
 		if answer, err := p.ask(hash, secret, Idle, pace); err == nil {
@@ -91,7 +89,7 @@ func (p *Pool) Compare(hash, secret string, pace <-chan bool) error {
 	return bcrypt.CompareHashAndPassword([]byte(hash), []byte(secret))
 }
 
-// ask has a hasher answer, or says why none has.
+// ask returns a hasher's answer, or the reason why there is none.
 func (p *Pool) ask(hash, secret string, priority Priority, pace <-chan bool) (answer byte, err error) {
 	h, err := p.take(priority)
 	if err == nil {
@@ -107,7 +105,7 @@ func (p *Pool) ask(hash, secret string, priority Priority, pace <-chan bool) (an
 	return 0, err
 }
 
-// kill ends a hasher that has failed, whatever it does. late: it took too long, which was logged.
+// kill kills a hasher that failed. late: it took too long, which was logged.
 func (p *Pool) kill(h *process, why error) (late bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,7 +127,7 @@ func (p *Pool) kill(h *process, why error) (late bool) {
 	return late
 }
 
-// tell logs each new reason why there is no hasher, as each secret would meet it.
+// tell logs each new reason for having no hasher, and not for every secret again.
 func (p *Pool) tell(err error, priority Priority) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -175,7 +173,7 @@ func (p *Pool) give(h *process) {
 	p.free[h.priority] = append(p.free[h.priority], h)
 }
 
-// Close ends the hashers; those at work end after it.
+// Close ends the hashers; running ones end after their work.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -188,8 +186,7 @@ func (p *Pool) Close() {
 	clear(p.free)
 }
 
-// process is a running hasher. It ends by itself when nobody holds its standard input any
-// more, so also when this process is killed.
+// process is a running hasher. It ends when its standard input is closed, so also when this process is killed.
 type process struct {
 	priority Priority
 	command  *exec.Cmd

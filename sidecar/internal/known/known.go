@@ -32,12 +32,11 @@ const (
 
 // Bounds.
 const (
-	// PerDevice is how many addresses of a device are kept, the newest.
+	// PerDevice is how many addresses of a device are stored, the newest.
 	PerDevice = 4
-	// maxPairs is how many pairs are kept in all, the newest.
+	// maxPairs is how many pairs are stored in all, the newest.
 	maxPairs = 1 << 20
-	// slack is how many pairs more may be in the file, besides as many again, until those that no
-	// longer count are removed from it.
+	// slack is how many obsolete pairs the file may have, in addition to as many as valid ones, before it is rewritten.
 	slack = 1 << 12
 	// maxPending is how many wait to be written.
 	maxPending = 1 << 16
@@ -50,8 +49,8 @@ type Sources struct {
 	path string
 	log  *slog.Logger
 	key  [keySize]byte
-	file *os.File // of Run after Open; nil: nothing is kept
-	kept int      // pairs in it that count, when it was written anew last
+	file *os.File // used by Run after Open; nil: nothing is stored
+	kept int      // valid pairs in it when it was last rewritten
 	size int      // pairs in it
 
 	mu      sync.Mutex // protects all below
@@ -60,8 +59,8 @@ type Sources struct {
 	wake    chan struct{} // capacity 1
 }
 
-// Open reads the file at path, or makes it. If that can't be done, or another process has it, the log says
-// so, and nothing outlives this process.
+// Open reads the file at path, or creates it. If that fails, or another process has it, Open logs that, and nothing is
+// stored across restarts.
 func Open(path string, log *slog.Logger) *Sources {
 	s := &Sources{path: path, log: log, wake: make(chan struct{}, 1)}
 	if err := s.open(); err != nil {
@@ -90,7 +89,7 @@ func (s *Sources) open() error {
 	return s.rewrite(s.before)
 }
 
-// lock opens a file that only this user can read, and that no other process has.
+// lock opens and locks a file that only this user can read; it fails if another process has it.
 func lock(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -105,7 +104,7 @@ func lock(path string) (*os.File, error) {
 
 var errForeign = errors.New("not a file of the sidecar")
 
-// read is what the file holds, oldest first. One that was cut short is read as far as it goes.
+// read returns the pairs in the file, oldest first. It reads a truncated file as far as possible.
 func (s *Sources) read() ([]pair, error) {
 	info, err := s.file.Stat()
 	if err != nil {
@@ -132,7 +131,7 @@ func (s *Sources) read() ([]pair, error) {
 	return pairs, nil
 }
 
-// newest is those of pairs that count, by device; pairs is used up.
+// newest returns the valid ones of pairs, by device; it reuses the memory of pairs.
 func newest(pairs []pair) []pair {
 	if len(pairs) > maxPairs {
 		pairs = pairs[len(pairs)-maxPairs:]
@@ -166,7 +165,7 @@ func newest(pairs []pair) []pair {
 	return kept
 }
 
-// rewrite puts a file with these pairs in the place of the one that is there.
+// rewrite replaces the file with one of these pairs.
 func (s *Sources) rewrite(pairs []pair) error {
 	next := s.path + ".new"
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -203,10 +202,10 @@ func (s *Sources) close() {
 	}
 }
 
-// Key keys the hashes of devices and addresses.
+// Key returns the key of the hashes of devices and addresses.
 func (s *Sources) Key() [keySize]byte { return s.key }
 
-// Of is the addresses of a device that were in the file when it was opened, oldest first, at most
+// Of returns the addresses of a device that were in the file when it was opened, oldest first, at most
 // PerDevice; none after [Sources.Restored].
 func (s *Sources) Of(device uint64) []uint64 {
 	s.mu.Lock()
@@ -224,14 +223,14 @@ func (s *Sources) Of(device uint64) []uint64 {
 	return of
 }
 
-// Restored says that nobody will ask what was in the file any more.
+// Restored releases the contents that Open read; [Sources.Of] returns none afterwards.
 func (s *Sources) Restored() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.before = nil
 }
 
-// Add keeps that a device was let in from an address. It doesn't wait for the disk.
+// Add stores that a device authenticated from an address. It doesn't wait for the disk.
 func (s *Sources) Add(device, source uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -268,7 +267,7 @@ func (s *Sources) write() {
 	if s.file == nil || len(pending) == 0 {
 		return
 	}
-	// Not beyond what is whole: a write that failed half-way is written over.
+	// Written at the end of complete pairs: it overwrites a partial write.
 	_, err := s.file.WriteAt(appendPairs(nil, pending), int64(head+s.size*pairSize))
 	if err == nil {
 		s.size += len(pending)
