@@ -15,7 +15,7 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// DefaultCost is the bcrypt cost of a secret's hash unless the writer chooses one.
+// DefaultCost is the default bcrypt cost of a secret's hash.
 const DefaultCost = 12
 
 // Device is a device's credential. Secret or Hashes is required, not both.
@@ -29,7 +29,7 @@ type Device struct {
 	Hashes []string
 	// Permissions are names (wire.ValidPermission), at most wire.MaxPermissions.
 	Permissions []string
-	// NotAfter is when the device is refused from; zero means never. Milliseconds count.
+	// NotAfter is the time from which the device is refused, in milliseconds; zero means never.
 	NotAfter time.Time
 	// Version must exceed the stored one; 0 means the next one.
 	Version uint64
@@ -37,7 +37,7 @@ type Device struct {
 	Cost int
 }
 
-// PutDevice registers d, or replaces what is stored, a revocation included.
+// PutDevice registers d, or replaces its stored record, including a revocation.
 func (p *Publisher) PutDevice(ctx context.Context, d Device) (Receipt, error) {
 	if err := d.check(); err != nil {
 		return Receipt{}, fmt.Errorf("put device: %w", err)
@@ -102,9 +102,9 @@ func (d Device) check() error {
 	return checkVersion(d.Version)
 }
 
-// ListDevices yields the credentials of all devices, in each shard the oldest write first. One that is
-// written meanwhile may come twice, the newer one later. A record that the contract does
-// not allow comes as its ID with an [ErrCorrupt], and the list goes on; any other error ends it.
+// ListDevices yields the credentials of all devices, in each shard the oldest write first. A device that is written
+// meanwhile may come twice, the newer record later. For a record that the contract does not allow it yields the ID with
+// an [ErrCorrupt], and continues; any other error ends the list.
 func (p *Publisher) ListDevices(ctx context.Context) iter.Seq2[contract.Credential, error] {
 	return func(yield func(contract.Credential, error) bool) {
 		var failed error
@@ -144,7 +144,7 @@ func (p *Publisher) records(ctx context.Context, members []contract.Member) ([]*
 	return records, err
 }
 
-// parseDevice takes a record that is gone for its own tombstone.
+// parseDevice parses a record; it treats a missing one as a tombstone.
 func parseDevice(id string, fields map[string]string) (contract.Credential, error) {
 	if len(fields) == 0 {
 		return contract.Credential{ID: id, Deleted: true}, nil

@@ -20,13 +20,13 @@ import (
 // twenty times as long for a few percent.
 const brotliLevel = 9
 
-// resetWriter is what the streaming encoders have in common.
+// resetWriter is the common interface of the streaming encoders.
 type resetWriter interface {
 	io.WriteCloser
 	Reset(io.Writer)
 }
 
-// The encoders hold up to megabytes each, so they are kept.
+// The encoders take up to megabytes each, so they are reused.
 var (
 	gzipWriters = sync.Pool{New: func() any {
 		w, err := gzip.NewWriterLevel(nil, gzip.BestCompression)
@@ -43,7 +43,7 @@ var (
 	})
 )
 
-// encode gives body, which it does not copy, and those of its encodings that are smaller.
+// encode returns body, which it does not copy, and the encodings that are smaller.
 func encode(body []byte, contentType string) ([]contract.Body, error) {
 	bodies := []contract.Body{{Encoding: wire.Identity, Bytes: body}}
 	if compressed(contentType) {
@@ -87,8 +87,7 @@ func stream(writers *sync.Pool, body []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// compressed reports whether a body of this type is compressed already, so that trying
-// again is time lost.
+// compressed reports whether bodies of this type are compressed already.
 func compressed(contentType string) bool {
 	media, _, err := mime.ParseMediaType(contentType)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// canonical is the form of key that is stored, with the hex digits of its escapes in upper case. It refuses a
-// key that no edge looks up, and names the one that it does.
+// canonical is the form of key that is stored, with the hex digits of its escapes in upper case. It refuses a key that
+// no edge looks up, and names the right one.
 func canonical(key string) (string, error) {
 	if err := checkMember(contract.ObjectMember(key)); err != nil {
 		return "", err

@@ -17,14 +17,14 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// Object is a response that the edges are to give for a key.
+// Object is a response that the edges serve for a key.
 type Object struct {
 	// Key is the path, and after '?' the canonical query (wire.CanonicalQuery); or
-	// "@device/path" for what only one device gets (wire.DeviceKey).
+	// "@device/path" for an object of one device (wire.DeviceKey).
 	Key string
 	// Body is the identity encoding, at most wire.MaxBody bytes. Put does not keep it.
 	Body []byte
-	// ContentType is sent as it is; required.
+	// ContentType is sent unchanged; required.
 	ContentType string
 	// ETag is a strong entity-tag with its quotes; empty means [ETag] of ContentType and Body.
 	ETag string
@@ -60,9 +60,9 @@ func (p *Publisher) Put(ctx context.Context, o Object) (Receipt, error) {
 	return receipt, nil
 }
 
-// ETag is the entity-tag of an object unless its publisher chooses one: the first 128 bits of the SHA-256
-// of its content type, a line end and its body. It covers all that a 304 doesn't repeat (RFC 9110,
-// section 15.4.5), or caches would keep an old content type for ever.
+// ETag returns the default entity-tag of an object: the first 128 bits of the SHA-256 of its content type, a line end
+// and its body. It covers everything that a 304 doesn't repeat (RFC 9110, section 15.4.5); otherwise caches would keep
+// an old content type for ever.
 func ETag(contentType string, body []byte) string {
 	hash := sha256.New()
 	io.WriteString(hash, contentType+"\n") // never fails
@@ -88,10 +88,10 @@ func (o *Object) check() (err error) {
 	return checkVersion(o.Version)
 }
 
-// Delete makes the edges forget key, if version is newer than the stored one; 0 means
-// the next one. A key that is not there gets its tombstone too: a put that is on its
-// way with an older version must not bring the object back. [Publisher.Known] tells whether it is.
-// Of a key that another writer has stored in just this spelling it deletes that record, see [Publisher.List].
+// Delete makes the edges forget key, if version is newer than the stored one; 0 means the next one. A key that does not
+// exist also gets a tombstone: a put in flight with an older version must not bring the object back. [Publisher.Known]
+// reports whether a key exists. Of a key that another writer has stored in just this spelling it deletes that record,
+// see [Publisher.List].
 func (p *Publisher) Delete(ctx context.Context, key string, version uint64) (Receipt, error) {
 	key, err := p.spelled(ctx, key)
 	if err != nil {
@@ -107,8 +107,8 @@ func (p *Publisher) Delete(ctx context.Context, key string, version uint64) (Rec
 	return receipt, nil
 }
 
-// Known reports whether an object may be at key: its record is there and no tombstone, or the log has it
-// though its record is gone, which Redis has evicted then, or which was a tombstone that has expired.
+// Known reports whether an object may be at key: its record exists and is not a tombstone, or only the log has it,
+// because Redis evicted the record, or because its tombstone expired.
 func (p *Publisher) Known(ctx context.Context, key string) (bool, error) {
 	key, err := p.spelled(ctx, key)
 	if err == nil {
@@ -171,7 +171,7 @@ type Entry struct {
 }
 
 // List yields the objects whose keys start with prefix, in each shard the oldest write
-// first, without their bodies. An object that is written meanwhile may come twice, the newer one later.
+// first, without their bodies. An object that is written meanwhile may come twice, the newer version later.
 // An error ends the list.
 func (p *Publisher) List(ctx context.Context, prefix string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {

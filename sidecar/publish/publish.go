@@ -22,12 +22,12 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// Errors that callers tell apart with [errors.Is].
+// Errors for use with [errors.Is].
 var (
 	// ErrStale is a write whose version is not newer than the stored one; nothing was
-	// written. Who counts versions should read the newer one before trying again.
+	// written. A writer that counts versions should read the newer one before it retries.
 	ErrStale = errors.New("stale version")
-	// ErrNotFound is an object or device that is not there, or was deleted.
+	// ErrNotFound is an object or device that does not exist, or was deleted.
 	ErrNotFound = errors.New("not found")
 	// ErrInvalid is an argument that the contract does not allow.
 	ErrInvalid = errors.New("invalid")
@@ -55,8 +55,8 @@ type Option func(*Publisher)
 // have the same; a write to a Redis with another number fails with a [contract.ShardsError].
 func Shards(n int) Option { return func(p *Publisher) { p.shards = contract.Shards(n) } }
 
-// New publishes through client, which stays the caller's to close. Package redisurl makes
-// one for a single server, Sentinel or a Cluster.
+// New returns a Publisher that uses client; the caller still closes client. Package redisurl makes clients for a single
+// server, Sentinel or a Cluster.
 func New(client redis.UniversalClient, options ...Option) *Publisher {
 	p := &Publisher{client: client, by: "PUBLISH"}
 	if _, cluster := client.(*redis.ClusterClient); cluster {
@@ -68,9 +68,9 @@ func New(client redis.UniversalClient, options ...Option) *Publisher {
 	return p
 }
 
-// Receipt says how a write is recorded.
+// Receipt identifies a recorded write.
 type Receipt struct {
-	// Version is the version of the object or credential from now on.
+	// Version is the new version of the object or credential.
 	Version uint64
 	// Seq is the write's sequence number in its shard.
 	Seq uint64
@@ -82,8 +82,7 @@ const (
 	merge   = "merge"
 )
 
-// write runs the script for m. The fields' version counts, 0 for the next one;
-// their publish time does not.
+// write runs the script for m. It uses the fields' version, 0 for the next one; it ignores their publish time.
 func (p *Publisher) write(ctx context.Context, mode string, m contract.Member, fields map[string]string) (Receipt, error) {
 	if err := p.agree(ctx); err != nil {
 		return Receipt{}, err
@@ -114,8 +113,7 @@ func (p *Publisher) write(ctx context.Context, mode string, m contract.Member, f
 	return Receipt{Version: uint64(reply[0]), Seq: uint64(reply[1])}, nil
 }
 
-// agree compares the number of shards with Redis's before the first write, and sets it
-// there if nobody has.
+// agree compares the number of shards with Redis's before the first write, and sets it there if it is unset.
 func (p *Publisher) agree(ctx context.Context) error {
 	if p.agreed.Load() {
 		return nil
@@ -137,8 +135,8 @@ func (p *Publisher) agree(ctx context.Context) error {
 	return nil
 }
 
-// failed is what became of a write. A Cluster may have another master for the shard, which
-// its client would not look for as long as the old one does not answer.
+// failed handles the error of a write. A Cluster may have another master for the shard, which its client does not look
+// for as long as the old one does not answer.
 func (p *Publisher) failed(ctx context.Context, err error) error {
 	cluster, ok := p.client.(*redis.ClusterClient)
 	if _, answered := errors.AsType[redis.Error](err); ok && !answered {
@@ -147,7 +145,7 @@ func (p *Publisher) failed(ctx context.Context, err error) error {
 	return scriptError(err)
 }
 
-// newEpoch is a data epoch for a Redis that has none yet.
+// newEpoch returns a data epoch for a Redis that has none yet.
 func newEpoch() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails
@@ -171,7 +169,7 @@ func scriptError(err error) error {
 	return err
 }
 
-// refuse is an [ErrInvalid] that names the value and the limit.
+// refuse returns an [ErrInvalid] that names the value and the limit.
 func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w "+format, append([]any{ErrInvalid}, args...)...)
 }
@@ -183,7 +181,7 @@ func checkVersion(version uint64) error {
 	return nil
 }
 
-// checkMember has contract's own checks of keys and ids.
+// checkMember applies contract's own checks of keys and ids.
 func checkMember(m contract.Member) error {
 	if _, err := contract.ParseMember(m.String()); err != nil {
 		return fmt.Errorf("%w %w", ErrInvalid, err)
@@ -191,7 +189,7 @@ func checkMember(m contract.Member) error {
 	return nil
 }
 
-// reads refuses a Redis whose records are in another number of shards.
+// reads returns an error if Redis has another number of shards.
 func (p *Publisher) reads(ctx context.Context) error {
 	stored, err := p.client.Get(ctx, contract.ShardsKey).Result()
 	if errors.Is(err, redis.Nil) {
@@ -204,7 +202,7 @@ func (p *Publisher) reads(ctx context.Context) error {
 }
 
 // members yields the members of a kind in the logs of all shards, in each the oldest
-// write first. One that is written meanwhile may come twice.
+// write first. A member that is written meanwhile may come twice.
 func (p *Publisher) members(ctx context.Context, kind byte, page func([]contract.Member) bool) error {
 	if err := p.reads(ctx); err != nil {
 		return err
@@ -217,7 +215,7 @@ func (p *Publisher) members(ctx context.Context, kind byte, page func([]contract
 	return nil
 }
 
-// membersOf is members of one shard. It reports whether page wants more.
+// membersOf is members for one shard. It reports whether page wants more.
 func (p *Publisher) membersOf(ctx context.Context, shard contract.Keys, kind byte, page func([]contract.Member) bool) (more bool, err error) {
 	const pageSize = 256
 	start := "-inf"

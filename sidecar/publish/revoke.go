@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// revokeParallel is how many devices RevokeAll revokes at a time.
+	// revokeParallel is how many devices RevokeAll revokes concurrently.
 	revokeParallel = 16
-	// revokeAttempts bounds how often a revocation begins anew because the record is written meanwhile.
+	// revokeAttempts bounds the retries of a revocation whose record is written meanwhile.
 	revokeAttempts = 10
 )
 
-// RevokeDevice disables a device, whatever else its record says, and keeps the record. Where the log
-// has the device, but the record is gone, edges may still have it: Redis has evicted it then, or its
-// tombstone has expired. So a tombstone is written. [ErrNotFound] if there is neither, or a tombstone already.
-// No write of the record that comes at the same time can make it fail; of the two, the later one holds.
+// RevokeDevice disables a device and keeps the rest of its record. If the log has the device, but the record is gone,
+// Redis evicted the record or its tombstone expired. Edges may still have it then, so RevokeDevice writes a tombstone.
+// It returns [ErrNotFound] if Redis has neither, or a tombstone already. A concurrent write of the record can't make it
+// fail; the later one of the two wins.
 func (p *Publisher) RevokeDevice(ctx context.Context, id string) (Receipt, error) {
 	return p.revoke(ctx, id, false)
 }
 
-// ForceRevokeDevice is [Publisher.RevokeDevice], and writes a tombstone also where Redis knows nothing of the
-// device, as after a loss of data: edges that have it forget it.
+// ForceRevokeDevice is [Publisher.RevokeDevice], but writes a tombstone also if Redis doesn't have the device, for
+// example after a loss of data: edges that still have it forget it.
 func (p *Publisher) ForceRevokeDevice(ctx context.Context, id string) (Receipt, error) {
 	return p.revoke(ctx, id, true)
 }
@@ -73,7 +73,7 @@ func (p *Publisher) bury(ctx context.Context, m contract.Member, force bool) (Re
 	return p.write(ctx, replace, m, contract.Credential{Version: version, Deleted: true}.Fields())
 }
 
-// state is what Redis knows of a member.
+// state is the state of a member in Redis.
 type state struct {
 	there   bool   // its record is there, and no tombstone
 	deleted bool   // its record is a tombstone
@@ -81,7 +81,7 @@ type state struct {
 	last    uint64 // the highest version that may have been counted
 }
 
-// missing reports whether a record was written, and is gone.
+// missing reports whether a record was written and is gone.
 func (s state) missing() bool { return s.logged && !s.there && !s.deleted }
 
 func (p *Publisher) state(ctx context.Context, m contract.Member) (state, error) {
@@ -106,17 +106,16 @@ func (p *Publisher) state(ctx context.Context, m contract.Member) (state, error)
 	}, nil
 }
 
-// RevokeAll revokes every device that is not revoked yet, each as [Publisher.RevokeDevice]
-// does, those included that the log has without a record, and returns how many. When it returns without an error, every device that was
-// registered when it was called is revoked; one that is registered meanwhile may be. A device
-// whose record is of another type, or whose version can't grow, holds up no other: the error
-// names it. After an error it can be called again, and goes on where it was.
+// RevokeAll revokes every device that is not revoked yet, each as [Publisher.RevokeDevice] does, including those of
+// which only the log has an entry, and returns their number. If it returns no error, every device that was registered
+// at the time of the call is revoked; one that is registered meanwhile may be. A device whose record has another type,
+// or whose version can't grow, does not stop the others: the error names it. After an error, call it again to continue.
 func (p *Publisher) RevokeAll(ctx context.Context) (revoked int, err error) {
 	var count atomic.Int64
 	var failed error
 	var odd failures
-	// What is revoked moves to the end of the log and comes once more, revoked. So does a
-	// device that was written meanwhile, before its turn.
+	// A revoked device moves to the end of the log and comes once more, revoked. So does a device that was written
+	// meanwhile, before its turn.
 	err = p.members(ctx, contract.KindCredential, func(page []contract.Member) bool {
 		var enabled []contract.Member
 		if enabled, failed = p.enabled(ctx, page); failed != nil {
@@ -145,13 +144,13 @@ func (p *Publisher) RevokeAll(ctx context.Context) (revoked int, err error) {
 	return int(count.Load()), err
 }
 
-// failures are what Redis says of single devices.
+// failures are the errors of single devices.
 type failures struct {
 	mu   sync.Mutex // protects errs
 	errs []error
 }
 
-// maxFailures bounds those that are told of.
+// maxFailures bounds the reported errors.
 const maxFailures = 100
 
 // keep keeps an error that is of one device only, and returns any other.

@@ -21,26 +21,26 @@ var trimSource string
 var trimScript = newScript(trimSource)
 
 const (
-	// trimPage is how many entries of a log are looked at, and removed, at once.
+	// trimPage is how many entries of a log are checked and removed at once.
 	trimPage = 256
 	// expiredFor is for how long an object must have been past its lifetime before it is deleted: clocks
 	// differ, and an edge may serve what is stale.
 	expiredFor = 24 * time.Hour
 )
 
-// ErrEvicts is a Redis that may evict records, so that a record that is gone needn't have been deleted.
+// ErrEvicts is returned for a Redis that may evict records: there, a missing record may not have been deleted.
 var ErrEvicts = errors.New("redis evicts records")
 
-// Trimmed is what [Publisher.Trim] did.
+// Trimmed is the result of [Publisher.Trim].
 type Trimmed struct {
 	// Members is how many the logs had, Removed how many of their entries went, Expired how many
 	// objects were deleted because their lifetimes had ended over a day ago.
 	Members, Removed, Expired int
 }
 
-// Trim removes the entries of the logs whose tombstones have expired, and deletes, as [Publisher.Delete] does,
-// objects that expired over 24 hours ago; their entries go a day later. It works in pages, so that Redis is never held
-// up, and may be ended at any time. Readers that were away since before an entry was written that is gone read everything
+// Trim removes the entries of the logs whose tombstones have expired, and deletes, as [Publisher.Delete] does, objects
+// that expired over 24 hours ago; their entries go a day later. It works in pages, so that Redis is never held up, and
+// may be ended at any time. Readers that were away since before an entry was written that is gone read everything
 // again. [ErrEvicts] if Redis evicts records: they were not deleted, and their entries are what revokes them.
 func (p *Publisher) Trim(ctx context.Context) (Trimmed, error) {
 	var done Trimmed
@@ -59,7 +59,7 @@ func (p *Publisher) Trim(ctx context.Context) (Trimmed, error) {
 
 var policyLine = regexp.MustCompile(`(?m)^maxmemory_policy:(\S+)`)
 
-// neverEvicts asks the server, of a Cluster each master.
+// neverEvicts checks the server, in a Cluster each master.
 func (p *Publisher) neverEvicts(ctx context.Context) error {
 	check := func(ctx context.Context, client redis.Cmdable) error {
 		info, err := client.Info(ctx, "memory").Result()

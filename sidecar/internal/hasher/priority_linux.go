@@ -10,14 +10,14 @@ import (
 // niceness is that of a hasher of low priority, 0 to 19 (setpriority(2)).
 const niceness = 10
 
-// detach keeps an interrupt from the terminal, which is for who started the hasher, from it. It dies
-// with who started it: one that is stopped would not see its input end.
+// detach protects the hasher from an interrupt of the terminal, which is for its parent. The hasher dies with its
+// parent: a stopped one would not notice the end of its input.
 func detach(command *exec.Cmd) {
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// pause stops the hasher, or lets it go on. Its priority could not be raised instead: who
-// isn't privileged can't leave SCHED_IDLE (sched(7)).
+// pause stops the hasher, or continues it. Raising its priority instead is impossible: an unprivileged process can't
+// leave SCHED_IDLE (sched(7)).
 func (h *process) pause(stop bool) {
 	signal := syscall.SIGCONT
 	if stop {
@@ -26,8 +26,8 @@ func (h *process) pause(stop bool) {
 	_ = h.command.Process.Signal(signal) // if it has ended, that is seen elsewhere
 }
 
-// leave lets the calling thread leave the processor to others. It is permitted to
-// everybody; a hasher that can't is one all the same.
+// leave lowers the priority of the calling thread. Every process is permitted to do so; a hasher that fails to works
+// without it.
 //
 // Niceness alone is not enough for a hasher whose result is of no use to anybody: who
 // wakes up waits for a nicer thread's slice to end, up to 3 ms each time, but not for one

@@ -22,7 +22,7 @@ const (
 	maxAnswer = 64 << 10
 )
 
-// edge is the push listener of a proxy, over one connection that is kept.
+// edge is the push listener of a proxy, over one persistent connection.
 type edge struct {
 	client    http.Client
 	transport *http.Transport
@@ -41,7 +41,7 @@ func newEdge(socket string) *edge {
 
 func (e *edge) close() { e.transport.CloseIdleConnections() }
 
-// conflictError says that the edge's memory is not of the batch's epoch.
+// conflictError means that the edge's memory has another epoch than the batch.
 type conflictError struct {
 	state *wire.State // what it is of; nil if it is empty
 }
@@ -53,7 +53,7 @@ func (e *conflictError) Error() string {
 	return "the edge's memory is of epoch " + hex(e.state.Epoch)
 }
 
-// refusedError says that the edge could make nothing of a batch.
+// refusedError means that the edge refused a batch as malformed.
 type refusedError struct {
 	status int
 	text   string
@@ -73,7 +73,7 @@ func (e *edge) apply(ctx context.Context, batch []byte) error {
 	return err
 }
 
-// state asks for the state, nil if there is none, by a batch of nothing under an epoch of nobody.
+// state returns the state, nil if there is none. It sends an empty batch under a random epoch.
 func (e *edge) state(ctx context.Context) (*wire.State, error) {
 	var b [8]byte
 	rand.Read(b[:]) // never fails
@@ -110,7 +110,7 @@ func (e *edge) post(ctx context.Context, batch []byte) (*wire.State, error) {
 	}
 	var state *wire.State
 	if len(answer) > 0 {
-		// A state that can't be read is as good as none, but for its epoch: we take over from it.
+		// A malformed state counts as none, except for its epoch: we take over from it.
 		if s, err := wire.ParseState(answer); err == nil {
 			state = &s
 		} else if epoch, err := wire.RecordEpoch(answer, wire.RegionState); err == nil {

@@ -18,10 +18,9 @@ import (
 const (
 	// heartbeatEvery is how often a batch is sent although nothing has changed.
 	heartbeatEvery = 200 * time.Millisecond
-	// rivalGone is how old another sidecar's heartbeat has to be before we take over from
-	// one that took over from us.
+	// rivalGone is the age of another sidecar's heartbeat from which on we take over from one that took over from us.
 	rivalGone = 5 * time.Second
-	// rivalEvery is how often we look whether it still pushes.
+	// rivalEvery is how often we check whether it still pushes.
 	rivalEvery = time.Second
 	minBackoff = 50 * time.Millisecond
 	maxBackoff = time.Second
@@ -30,7 +29,7 @@ const (
 	maxOwn = 1000
 )
 
-// Image is what is to be pushed.
+// Image is the source of batches.
 type Image interface {
 	Wake() <-chan struct{}
 	Take(dst []byte) ([]byte, image.Taken)
@@ -53,12 +52,12 @@ type Pusher struct {
 	epoch uint64          // being pushed
 	own   map[uint64]bool // epochs that were ours
 	rival uint64          // epoch of the sidecar that took over from us, or 0
-	said  string          // why a push failed, as it was logged last; empty: none has since
+	said  string          // the last logged reason of a failed push; empty: none has failed since
 	buf   []byte
 }
 
-// New is a Pusher to the edge that listens on socket. It waits for synced to be closed
-// before it takes over: until then the edge's answers are better than ours.
+// New returns a Pusher to the edge that listens on socket. It takes over after synced is closed: until then the edge's
+// answers are better than ours.
 func New(im Image, socket string, synced <-chan struct{}, m *metrics.Metrics, log *slog.Logger) *Pusher {
 	p := &Pusher{
 		image: im, edge: newEdge(socket), socket: socket, synced: synced,
@@ -70,7 +69,7 @@ func New(im Image, socket string, synced <-chan struct{}, m *metrics.Metrics, lo
 
 func (p *Pusher) setStatus(why string) { p.status.Store(&why) }
 
-// Ready is nil if the edge has acknowledged everything of the current epoch once, or says why not.
+// Ready returns nil if the edge has acknowledged everything of the current epoch once, otherwise the reason why not.
 func (p *Pusher) Ready() error {
 	if why := *p.status.Load(); why != "" {
 		return errors.New(why)
@@ -89,8 +88,7 @@ const (
 	becauseError       epochReason = "error"
 )
 
-// Run pushes until ctx ends. Whatever fails leads to the same: a new epoch, in which
-// everything is pushed.
+// Run pushes until ctx ends. Every failure leads to a new epoch, in which everything is pushed.
 func (p *Pusher) Run(ctx context.Context) error {
 	defer p.edge.close()
 	select {
@@ -192,7 +190,7 @@ func (p *Pusher) push(ctx context.Context) (upToDate bool, err error) {
 	}
 }
 
-// begin notes the epoch of a batch that takes over.
+// begin records the epoch of a batch that takes over.
 func (p *Pusher) begin(batch []byte) {
 	b, err := wire.ParseBatch(batch)
 	if err != nil {

@@ -23,10 +23,10 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 )
 
-// Config says how tokens are made.
+// Config configures tokens.
 type Config struct {
-	// Secrets are what keys are derived from: the first one's sign, those of all are
-	// published. At least one, see [ReadSecrets] and [RandomSecret].
+	// Keys are derived from Secrets: those of the first one sign, those of all are published. At least one, see
+	// [ReadSecrets] and [RandomSecret].
 	Secrets []string
 	TTL     time.Duration // lifetime of a token, at most Rotate
 	Rotate  time.Duration // how long a key signs, whole seconds
@@ -36,13 +36,13 @@ type Config struct {
 // Issuer is safe for concurrent use.
 type Issuer struct{ Config }
 
-// New is an Issuer.
+// New returns an Issuer.
 func New(c Config) *Issuer { return &Issuer{c} }
 
-// RandomSecret is for one sidecar that runs alone: its tokens end with it.
+// RandomSecret returns a secret for a single sidecar: its tokens end with it.
 func RandomSecret() string { return rand.Text() + rand.Text() }
 
-// Token is what a device gets.
+// Token is the answer to a device.
 type Token struct {
 	Token     string `json:"token"`
 	Type      string `json:"token_type"`
@@ -59,9 +59,8 @@ type claims struct {
 	ID          string `json:"jti"`
 }
 
-// Issue is a token for device. record names the device's record as it is; permissions are
-// for those who read the token, since what counts is the record. notAfter is when the
-// device's time ends, zero for never.
+// Issue returns a token for device. record identifies the device's current record. permissions are for programs that
+// read the token; Gatehouse uses the record's. notAfter is the end of the device's time, zero for never.
 func (i *Issuer) Issue(device, record string, permissions []string, notAfter time.Time) (Token, error) {
 	now := time.Now()
 	expires := now.Add(i.TTL)
@@ -87,7 +86,7 @@ func (i *Issuer) Issue(device, record string, permissions []string, notAfter tim
 	return Token{Token: text, Type: "Bearer", ExpiresIn: expires.Unix() - now.Unix()}, nil
 }
 
-// Keys is the set of public keys (RFC 7517) as JSON.
+// Keys returns the set of public keys (RFC 7517) as JSON.
 func (i *Issuer) Keys() ([]byte, error) {
 	var set jose.JSONWebKeySet
 	now := i.period(time.Now())
@@ -104,13 +103,13 @@ func (i *Issuer) Keys() ([]byte, error) {
 	return json.Marshal(set)
 }
 
-// period is when the one that t is in has begun, unix seconds.
+// period returns the begin of the period that contains t, unix seconds.
 func (i *Issuer) period(t time.Time) int64 {
 	rotate := int64(i.Rotate / time.Second)
 	return t.Unix() / rotate * rotate
 }
 
-// key is the one of the period that begins at start, unix seconds. What else it depends
+// key returns the key of the period that begins at start, unix seconds. What else it depends
 // on are the secret and the period's length: sidecars that don't agree on that share none.
 func (i *Issuer) key(secret string, start int64) (jose.JSONWebKey, error) {
 	info := fmt.Sprintf("gatehouse session key %d %d", start, int64(i.Rotate/time.Second))
