@@ -54,7 +54,7 @@ help: ## show this
 run: build ## start Redis, sidecar, upstream and Envoy with demo data; DETACH=1: in the background
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(DEMO) run $(detach)
 
-stop: ## end what make run started
+stop: ## stop what make run started
 	@if [ -x $(DEMO) ]; then exec $(DEMO) stop; else echo "nothing is built, so nothing runs"; fi
 
 build: wasm ## build the filter and the programs into build/
@@ -68,39 +68,39 @@ wasm: ## build the filter; BINDING=sdk: by the Proxy-Wasm Go SDK, into build/gat
 test: ## unit tests with -race and end-to-end suite, five minutes
 	@scripts/test.sh
 
-test-all: ## the same with all that is long: whole suites, mutation, ten minutes of chaos, fuzzing, images twice
+test-all: ## make test and all long tests: whole suites, mutation, ten minutes of chaos, fuzzing, images twice
 	@scripts/test.sh all
 
-unit: ## unit tests with -race, of all but the packages that need a stack; LONG=1: long ones, too
+unit: ## unit tests with -race, except of packages that need a stack; LONG=1: also long ones
 	@$(GO) test -race $(short) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/e2e/chart$$' -e '/e2e/conformance$$')
 	@$(GO) test -run '^TestSDK$$' ./wasm-filter
 
-e2e: ## end-to-end suite, after make build; LONG=1: long tests, too; RUN=^TestCache$$
+e2e: ## end-to-end suite, after make build; LONG=1: also long tests; RUN=^TestCache$$
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && scripts/e2e.sh $(short) $(if $(RUN),-run '$(RUN)')
 
 fuzz: ## each fuzz target for a minute: FUZZ_SECONDS=60 FUZZ=FuzzParse
 	@scripts/fuzz.sh $(FUZZ_SECONDS) $(FUZZ)
 
-conformance: build ## ask the whole stack, octet by octet, what the specifications of HTTP ask for
+conformance: build ## check the whole stack, octet by octet, against the specifications of HTTP
 	@scripts/need.sh redis-server redis-server "the cases run against a real Redis"
 	@scripts/need.sh curl curl "it speaks HTTP/1.0 to the edge"
 	@PATH="$$PATH:/usr/sbin" scripts/need.sh nginx nginx-light "it speaks HTTP/1.0 to the edge"
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -race -count=1 -timeout=3m ./e2e/conformance
 
-chaos: build ## kill, pause and cut everything under load and check each answer: CHAOS_SECONDS, CHAOS_SEED, CHAOS_REDIS
+chaos: build ## kill, pause and disconnect everything under load, and check each answer: CHAOS_SECONDS, CHAOS_SEED, CHAOS_REDIS
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec build/gatehouse-chaos
 
-routers: build ## spell protected paths to routers of other people behind the edge: SPELLINGS, SEED, ONLY
+routers: build ## send spellings of protected paths to real routers behind the edge: SPELLINGS, SEED, ONLY
 	@scripts/routers.sh $(foreach v,SPELLINGS SEED ONLY WASM SIDECAR,$(if $($v),--$(shell echo $v | tr A-Z a-z)='$($v)'))
 
-mutation: ## take out each check that is marked in the code, and see its test fail: MUTANT=events/
+mutation: ## remove each check that is marked in the code, and fail unless its test fails: MUTANT=events/
 	@$(GO) run ./scripts/mutation $(MUTANT)
 
 loadtest: build ## measure on this machine: SCENARIO=304 PEERS=1 SECONDS=10; see loadtest/README.md
 	@$(if $(filter-out 0,$(PEERS)),$(MAKE) --no-print-directory wasm BINDING=sdk)
 	@scripts/loadtest.sh $(if $(SECONDS),--seconds=$(SECONDS)) # bash counts in a variable of this name
 
-bench-check: build ## measure the ratios of loadtest/limits.json, about a minute, and fail beyond them
+bench-check: build ## measure the ratios of loadtest/limits.json, about a minute, and fail if one is exceeded
 	@scripts/loadtest.sh --scenario check --out build/bench-check
 
 check: ## format, lint, module files, links
@@ -109,14 +109,14 @@ check: ## format, lint, module files, links
 images: ## OCI archives of sidecar, Envoy and module into build/images, with bills of materials and digests
 	@scripts/images.sh
 
-chart-e2e: ## install, break and upgrade the chart in a real Kubernetes of this machine; status 77: it can't run one
+chart-e2e: ## install, break and upgrade the chart in a real Kubernetes on this machine; status 77: it can't run one
 	@scripts/chart-e2e.sh
 
 chart-check: build ## lint, unit tests and schemas of the Helm chart, and the configurations that it renders
 	@scripts/chart-check.sh
 
-chart-readme: ## write the chart's table of values anew
+chart-readme: ## update the chart's table of values
 	@"$$(scripts/chart-tools.sh)"/readme charts/gatehouse
 
-clean: ## remove what was built; .venv stays
+clean: ## remove build/; .venv stays
 	rm -rf build

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Shows that the checker of chaos finds what it is there for: builds sidecars with a fault, one at a time, and wants
-# violations within a minute of chaos. Sources are replaced for the compiler only (go build -overlay).
+# Shows that the checker of chaos finds faults: builds sidecars with a fault, one at a time, and fails unless a minute of
+# chaos has violations. Sources are replaced for the compiler only (go build -overlay).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
@@ -9,7 +9,7 @@ ENVOY=$(scripts/install-envoy.sh)
 export ENVOY CHAOS_SECONDS=60
 overlay=() # NAME FILE of each replaced source
 
-# replace FILE BEFORE AFTER: what FILE must have once.
+# replace FILE BEFORE AFTER: FILE must contain BEFORE once.
 replace() {
   local text rest copy
   copy=$work/${1//\//-}
@@ -17,13 +17,13 @@ replace() {
   text=$(<"$copy")
   rest=${text#*"$2"}
   if [[ $rest == "$text" || $rest == *"$2"* ]]; then
-    echo "chaos-proof: want \"$2\" once in $1; bring scripts/chaos-proof.sh up to date" >&2
+    echo "chaos-proof: want \"$2\" once in $1; update scripts/chaos-proof.sh" >&2
     exit 1
   fi
   printf '%s\n' "${text/"$2"/"$3"}" >"$copy"
 }
 
-# finds NAME [ARGUMENT...]: the sidecar with what was replaced, under chaos with these arguments, has violations.
+# finds NAME [ARGUMENT...]: fails unless the changed sidecar has violations under chaos with these arguments.
 finds() {
   local name=$1 log=$work/log status=0
   shift

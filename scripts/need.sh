@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# need.sh TOOL PACKAGE WHY: makes sure that TOOL is there. Where it is missing, PACKAGE is
-# installed by apt if this is root on a machine with apt; else this fails and says what to do.
+# need.sh TOOL PACKAGE WHY: checks for TOOL. If it is missing, root on a machine with apt installs PACKAGE; otherwise this
+# fails and prints what to do.
 set -euo pipefail
 tool=$1 package=$2 why=$3
 
@@ -16,7 +16,7 @@ if [[ $(id -u) != 0 ]]; then
 fi
 
 echo "installing $package: $why ..." >&2
-# A package that brings a service would start it, and take its port. This stops that.
+# Prevents a package with a service from starting it, which would take its port.
 policy=/usr/sbin/policy-rc.d
 if [[ ! -e $policy ]]; then
   trap 'rm -f "$policy"' EXIT
@@ -25,7 +25,7 @@ if [[ ! -e $policy ]]; then
 fi
 export DEBIAN_FRONTEND=noninteractive
 install=(apt-get install --yes -qq --no-install-recommends "$package")
-# The first attempt fails where the lists of packages are old or were never fetched.
+# The first attempt fails if the package lists are old or missing.
 "${install[@]}" >/dev/null 2>&1 || { apt-get update -qq >/dev/null && "${install[@]}" >/dev/null; } || true
 if ! command -v "$tool" >/dev/null; then
   echo "$tool is missing: $why; apt-get could not install $package, see above" >&2

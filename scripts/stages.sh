@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# stages.sh WHO: runs stages one after the other and says before each what comes next, and at the end how long each
-# took. Standard input lists them, one a line: NAME IF COMMAND. IF says what it means that the command fails:
+# stages.sh WHO: runs stages one after the other. It prints the next one before each, and at the end how long each took.
+# Standard input lists them, one a line: NAME IF COMMAND. IF is the meaning of a failed command:
 #   must   the run ends
-#   can    so it does, but status 77 means that this machine can't run it, which is said and is no failure
-#   told   it is said and is no failure: what else runs on the machine is not the fault of a change
+#   can    the same, but status 77 means that this machine can't run it; this is reported and is no failure
+#   told   it is reported and is no failure: other load of the machine is not the fault of a change
 set -uo pipefail
 who=$1
 names=() policies=() commands=() results=()
