@@ -7,33 +7,33 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// keptAnswers bounds the answers that an edge keeps. It is a power of two.
+// keptAnswers bounds the answers that an edge caches. It is a power of two.
 const keptAnswers = 1 << keptBits
 
 const keptBits = 10
 
-// maxKept bounds what is kept of a question and of the headers of its answer, bytes.
+// maxKept bounds the cached bytes of a question and of its answer's headers.
 const maxKept = 1 << 10
 
-// question is what an answer from the cache depends on, besides the object and the time.
+// question is everything that an answer from the cache depends on, except the object and the time.
 type question struct {
 	hash           uint64
 	rule           int
-	target         string // as far as it counts
+	target         string // the part that matters
 	device         string // "" unless the rule's objects are per device
 	ifNoneMatch    string
 	acceptEncoding string
-	// ifModifiedSince counts where there is no If-None-Match. An answer to it isn't kept.
+	// ifModifiedSince is used if there is no If-None-Match. Its answer isn't cached.
 	ifModifiedSince string
 }
 
-// size is that of all parts, bytes.
+// size returns the size of all parts, bytes.
 func (q *question) size() int {
 	return len(q.target) + len(q.device) + len(q.ifNoneMatch) + len(q.acceptEncoding)
 }
 
-// sum is the hash, which has all parts. Who chooses them can make two questions share an entry, which takes
-// their gain and no more. It is written for being short: see docs/performance-log.md on what a request runs through.
+// sum returns a hash of all parts. A client that chooses them can make two questions share an entry, which only loses
+// the gain of caching. Its code is short: see docs/performance-log.md.
 func (q *question) sum() uint64 {
 	const odd = 0x9e3779b97f4a7c15 // 2⁶⁴ by the golden ratio
 	h := uint64(q.rule)
@@ -50,11 +50,11 @@ func (q *question) sum() uint64 {
 	return h * odd
 }
 
-// entry is where the question's answer is kept.
+// entry returns the place of the question's answer.
 func (q *question) entry() int { return int(q.hash >> (64 - keptBits)) }
 
-// kept is an answer that was given before, to be given to the same question again: that costs far
-// less than composing it. What is asked for once leaves no more than its hash.
+// kept is a cached answer to a question, which costs far less than composing it again. A question that comes once
+// leaves only its hash.
 type kept struct {
 	question // refers to text
 	validity
@@ -64,18 +64,18 @@ type kept struct {
 	counter Counter
 	key     string // refers to text
 
-	asked uint64 // the hash of what was asked for here last
+	asked uint64 // the hash of the last question here
 	text  []byte
 }
 
-// validity is when an answer would be composed of the same bytes, as long as the state is the same.
+// validity is the time in which an answer has the same bytes, as long as the state is the same.
 type validity struct {
 	guard   uint64 // before the object was read
 	fromMS  int64  // unix ms
-	untilMS int64  // likewise, exclusive; 0 of what was forgotten
+	untilMS int64  // likewise, exclusive; 0 if forgotten
 }
 
-// answers reports whether k answers q now.
+// answers reports whether k is a valid answer to q now.
 func (k *kept) answers(q *question, nowMS int64, mem Memory) bool {
 	return k.question == *q &&
 		k.fromMS <= nowMS && //mutant:TestKeptByTheMillisecond true
@@ -84,7 +84,7 @@ func (k *kept) answers(q *question, nowMS int64, mem Memory) bool {
 		mem.Guard() == k.guard //mutant:wasm-filter/TestAnswersAreKept true
 }
 
-// give makes d the answer.
+// give fills d with the answer.
 func (k *kept) give(d *Decision) {
 	d.Action, d.Status, d.Headers, d.Cache, d.Key = Reply, k.status, k.headers, k.counter, k.key
 	if k.body != nil {
@@ -92,7 +92,7 @@ func (k *kept) give(d *Decision) {
 	}
 }
 
-// keep copies q and the answer to it.
+// keep stores copies of q and of its answer.
 func (k *kept) keep(q *question, d *Decision, body *Body, v validity) {
 	size := q.size() + len(d.Key)
 	if size+len(d.Headers) > maxKept || q.ifModifiedSince != "" { //mutant:TestModifiedSince false
@@ -111,16 +111,15 @@ func (k *kept) keep(q *question, d *Decision, body *Body, v validity) {
 	k.headers = append(k.headers[:0], d.Headers...)
 }
 
-// own is s as part of the text, which has room for it.
+// own copies s to the text, which has room for it, and returns the copy.
 func (k *kept) own(s string) string {
 	start := len(k.text)
 	k.text = append(k.text, s...)
 	return unsafe.String(unsafe.SliceData(k.text[start:]), len(s))
 }
 
-// unchangedUntil is when another answer would be composed of an object that hasn't changed, unix ms: when
-// the age of the state or what is left of its lifetime has another number of seconds, it has expired, or the state is
-// stale.
+// unchangedUntil returns when the answer for an unchanged object would change, unix ms: when the age of the state or
+// the remaining lifetime has another number of seconds, the object has expired, or the state is stale.
 func (e *Engine) unchangedUntil(nowMS int64, o *wire.Object) int64 {
 	age := max(nowMS-e.state.InStepMS, 0) / 1000
 	until := min(e.state.InStepMS+(age+1)*1000, e.state.InStepMS+e.config.MaxStaleness.Milliseconds()+1)
@@ -131,7 +130,7 @@ func (e *Engine) unchangedUntil(nowMS int64, o *wire.Object) int64 {
 	return until
 }
 
-// Forget drops all answers that are kept.
+// Forget drops all cached answers.
 func (e *Engine) Forget() {
 	for i := range e.kept {
 		e.kept[i].untilMS = 0

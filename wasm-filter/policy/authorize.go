@@ -8,7 +8,7 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// authorize passes a device that a rule lets in, with its identity in the decision.
+// authorize passes a device that a rule permits, with its identity in the decision.
 func (e *Engine) authorize(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
 	cred := &d.Credential
 	if !e.shown(cred, r) {
@@ -56,43 +56,42 @@ func (e *Engine) authorize(d *Decision, nowMS int64, r *Request, mem Memory, ans
 	}
 }
 
-// find looks a credential up in the bucket of its device.
+// find looks up a credential in the bucket of its device.
 func (e *Engine) find(device string, digest *wire.Digest, mem Memory) (wire.Verdict, wire.CredentialStatus, error) {
 	bucket, tag := e.state.Keys.Device(device, e.state.VerdictBuckets)
 	return wire.FindVerdict(mem.Record(wire.RegionVerdicts, bucket), e.state.Epoch, digest, tag)
 }
 
-// refutes reports whether shared memory shows that a credential with this status can't be
-// a right one; that the right secret is another one says nothing of a token. It shows so
-// only as long as the sidecar is heard from: who isn't told of new devices and secrets must
-// not refuse them for ever.
+// refutes reports whether shared memory shows that a credential with this status can't be right; for a token it doesn't
+// matter that the right secret is another one. It returns true only while the sidecar is heard from: otherwise the edge
+// would refuse new devices and secrets for ever.
 func (e *Engine) refutes(nowMS int64, cred *Credential, status wire.CredentialStatus) bool {
 	return e.heard(nowMS) && //mutant:TestDecideWithoutACall true
 		(status == wire.Closed && cred.Session == "" || status == wire.Unregistered &&
 			e.state.DevicesComplete) //mutant:TestDecideWithoutACall true
 }
 
-// heard reports whether the sidecar was heard from lately.
+// heard reports whether the sidecar was heard from within max_staleness.
 func (e *Engine) heard(nowMS int64) bool { return e.recent(nowMS, e.state.HeartbeatMS) }
 
-// recent reports whether t is at most max_staleness ago. One that lies ahead is of before the
-// clock was set back, and may be from any time.
+// recent reports whether t is at most max_staleness ago. A time in the future is from before the clock was set back,
+// and may be of any age.
 func (e *Engine) recent(nowMS, t int64) bool { return within(nowMS, t, e.config.MaxStaleness) }
 
-// mayAllow reports whether what lets a device in counts: where that is bounded, only while the edge was in step with Redis
-// lately, since what was revoked later hasn't arrived.
+// mayAllow reports whether a device may be authenticated. With max_auth_staleness it may only if the edge was in step
+// with Redis lately, since later revocations haven't arrived.
 func (e *Engine) mayAllow(nowMS int64) bool {
 	return e.config.MaxAuthStaleness == 0 || within(nowMS, e.state.InStepMS, e.config.MaxAuthStaleness)
 }
 
-// within reports whether t is at most so long ago, unix ms each.
+// within reports whether t is at most the given time ago, unix ms each.
 func within(nowMS, t int64, most time.Duration) bool {
 	const sameClock = 1000 // the sidecar's time and the proxy's are of one clock
 	age := nowMS - t
 	return -sameClock <= age && age <= most.Milliseconds()
 }
 
-// judge turns a verdict on the decision's credential into a decision under a rule.
+// judge decides by a verdict on the decision's credential under a rule.
 func (e *Engine) judge(d *Decision, nowMS int64, rule int, outcome wire.Outcome, permissions uint64) {
 	if outcome != wire.Allow {
 		e.deny(d, nowMS)
@@ -110,7 +109,7 @@ func (e *Engine) judge(d *Decision, nowMS int64, rule int, outcome wire.Outcome,
 	d.Device, d.Permissions, d.Auth = d.Credential.ID, permissions, AuthAllow
 }
 
-// Names are the permissions of a set, in the state's order, comma separated.
+// Names returns the permissions of a set, in the state's order, comma separated.
 func (e *Engine) Names(permissions uint64) string {
 	if names, ok := e.permissionNames[permissions]; ok {
 		return names

@@ -14,8 +14,7 @@ import (
 
 // Config is the configuration of an edge or a push listener, checked and complete.
 type Config struct {
-	// PushListener marks the one that applies the sidecar's batches; nothing else
-	// is set then.
+	// PushListener marks the push listener, which applies the sidecar's batches; nothing else is set then.
 	PushListener bool
 	// SidecarCluster is the cluster that calls to the sidecar go to, "" for a push listener.
 	SidecarCluster string
@@ -25,50 +24,47 @@ type Config struct {
 	// Source is where the client's address is found.
 	Source Source
 	// SessionMetadata is where the proxy's JWT filter puts a token's claims, its
-	// payload_in_metadata; "": tokens count for nothing.
+	// payload_in_metadata; "": tokens are ignored.
 	SessionMetadata string
-	// VerdictGrace is how long an expired allow verdict stands while the sidecar can't be
-	// reached; 0: not at all.
+	// VerdictGrace is how long an expired allow verdict stays valid while the sidecar can't be reached; 0: it doesn't.
 	VerdictGrace time.Duration
-	// MaxStaleness is how long cached answers are given while the sidecar can't show
-	// that the edge is in step with Redis.
+	// MaxStaleness is how long cached answers are served after the edge was last known to be in step with Redis.
 	MaxStaleness time.Duration
-	// MaxAuthStaleness is how long devices are let in while the sidecar can't show that the edge is in step with
-	// Redis; 0: for as long as their verdicts last.
+	// MaxAuthStaleness is how long devices are authenticated after the edge was last known to be in step with Redis; 0:
+	// as long as their verdicts last.
 	MaxAuthStaleness time.Duration
-	// ServeStale gives cached answers also beyond MaxStaleness, and says so in them;
-	// otherwise requests go upstream then.
+	// ServeStale serves cached answers also beyond MaxStaleness, marked in Cache-Status; otherwise requests go
+	// upstream.
 	ServeStale bool
 	Rules      []Rule
 	// DenyByDefault refuses a request that no rule matches; otherwise it passes.
 	DenyByDefault bool
-	// KeepOverrides lets clients send upstream what some take for another method or target than was judged.
+	// KeepOverrides keeps the headers by which clients can override method or target at some upstreams.
 	KeepOverrides bool
 }
 
-// Credentials says where a request carries its device id and secret: in two headers or,
+// Credentials is where a request carries its device id and secret: in two headers or,
 // if Basic, as HTTP Basic (RFC 7617).
 type Credentials struct {
 	IDHeader, SecretHeader string // lower case
 	Basic                  bool
-	// Forward sends the secret upstream also where it has let a device in.
+	// Forward sends the secret upstream also under an auth rule.
 	Forward bool
 }
 
-// Source says where the address is that a request comes from, by which the sidecar limits wrong secrets: in a header or in the
-// proxy's filter state or, if neither is named, where the proxy itself takes it from.
+// Source is where to find the client's address, by which the sidecar limits wrong secrets: in a header or in the
+// proxy's filter state or, if neither is named, as the proxy itself determines it.
 type Source struct {
 	Header      string // lower case
 	FilterState string // the name of an object
 }
 
-// Rule is what happens to the requests that it matches. Without anything else they pass.
+// Rule is the policy for the requests that it matches. Without Auth, Cache or IssueSession they pass.
 type Rule struct {
 	Match Match
 	Auth  *Auth
 	Cache *Cache
-	// IssueSession answers with a token for the credential that the request shows; Auth and
-	// Cache are nil then.
+	// IssueSession answers with a token for the request's credential; Auth and Cache are nil then.
 	IssueSession bool
 }
 
@@ -78,7 +74,7 @@ type Match struct {
 	Methods      []string // nil: all
 }
 
-// Auth asks for a device whose credential is good and that has all Permissions.
+// Auth requires a good credential of a device that has all Permissions.
 type Auth struct {
 	Permissions []string
 }
@@ -93,7 +89,7 @@ type Cache struct {
 	PerDevice bool
 }
 
-// Bounds and defaults of the configuration, as the README gives them.
+// Bounds and defaults of the configuration, as in the README.
 const (
 	defaultCluster      = "gatehouse-sidecar"
 	defaultTimeout      = 2 * time.Second
@@ -245,7 +241,7 @@ func (d *decoder) rule(at string, v any) Rule {
 	return r
 }
 
-// session reads what a rule says of tokens: it issues them, and does nothing else.
+// session decodes a rule that issues tokens, which can do nothing else.
 func (d *decoder) session(at string, v any, r *Rule) {
 	if v != "issue" {
 		d.problem(at+".session", "is %s, want issue", kind(v))
@@ -304,7 +300,7 @@ func (d *decoder) cache(at string, v any) *Cache {
 	return c
 }
 
-// Warnings says what is permitted, but hardly meant.
+// Warnings returns settings that are valid but probably unintended.
 func (c *Config) Warnings() (warnings []string) {
 	for i := range c.Rules {
 		if c.Rules[i].Cache == nil || c.Rules[i].Auth != nil || c.Rules[i].Match.Methods != nil {
@@ -320,7 +316,7 @@ func (c *Config) Warnings() (warnings []string) {
 	return warnings
 }
 
-// crossCheck finds what no single rule shows.
+// crossCheck finds problems between rules.
 func (d *decoder) crossCheck(c *Config) {
 	missing := c.Credentials == Credentials{}
 	for j := range c.Rules {

@@ -1,6 +1,6 @@
 package policy
 
-// Counter is something that a request counts as; its name is that of an Envoy counter.
+// Counter is a counter of requests; its name is that of an Envoy counter.
 type Counter uint8
 
 // The counters of the filter.
@@ -24,7 +24,7 @@ const (
 	CallFailed
 	BatchApplied
 	BatchRefused
-	// Counters is how many there are, None included.
+	// Counters is their number, including None.
 	Counters
 )
 
@@ -50,5 +50,5 @@ var counterNames = [Counters]string{
 	BatchRefused:     "gatehouse.batch_refused",
 }
 
-// String is the counter's name in Envoy, after the prefix "wasmcustom.".
+// String returns the counter's name in Envoy, after the prefix "wasmcustom.".
 func (c Counter) String() string { return counterNames[c] }

@@ -14,12 +14,12 @@ type Action uint8
 const (
 	Pass     Action = iota // send it upstream
 	Reply                  // answer it
-	Verify                 // hold it, ask the sidecar for a verdict, decide again
-	Fetch                  // hold it, ask the sidecar for the object, decide again
-	Exchange               // hold it, ask the sidecar for a token, decide again
+	Verify                 // pause it, ask the sidecar for a verdict, decide again
+	Fetch                  // pause it, ask the sidecar for the object, decide again
+	Exchange               // pause it, ask the sidecar for a token, decide again
 )
 
-// Decision is what to do with one request, and what it counts as.
+// Decision is what to do with one request, and which counters it increments.
 type Decision struct {
 	Action Action
 
@@ -27,43 +27,43 @@ type Decision struct {
 	Headers []byte // Reply; as headermap.Append writes them; may belong to the edge
 	Body    []byte // Reply; may belong to Memory
 
-	// Credential is what the request shows, if its rule asks for one. It is to be verified
-	// now (Verify), for a token (Exchange), or behind a request that is answered (Refresh).
+	// Credential is the request's, if its rule requires one. It must be verified now (Verify), for a token (Exchange),
+	// or in the background of an answered request (Refresh).
 	Credential Credential
 	Digest     wire.Digest
 	Refresh    bool
-	New        bool // Verify, Exchange: the device was never let in
+	New        bool // Verify, Exchange: the device never authenticated
 
 	Key string // Fetch, or a Reply from the cache: the cache key
 
 	CacheStatus string // Pass: for the response, "" if no cache rule applies
-	Device      string // Pass: who was let through, "" if no auth rule applies
+	Device      string // Pass: the authenticated device, "" if no auth rule applies
 	Permissions uint64 // Pass: its permissions, see [Edge.Names]
 
-	// ReloadState says that shared memory showed another epoch, or a permission that this
-	// state doesn't know: read the state again and, if it changed, decide again.
+	// ReloadState means that shared memory has another epoch, or a permission that this state doesn't know: read the
+	// state again and, if it changed, decide again.
 	ReloadState bool
-	Auth        Counter // what the request counts as, 0 if nothing
+	Auth        Counter // counter of the request, 0 if none
 	Cache       Counter
 }
 
 // Memory is shared memory as one request reads it. What it returns stays valid until the request is answered.
 type Memory interface {
-	// Record is the record at a place, nil if none was ever written.
+	// Record returns the record at a place, nil if none was ever written.
 	Record(region wire.Region, index uint32) []byte
-	// Body is the bytes of v, nil if its slot holds something else by now.
+	// Body returns the bytes of v, nil if its slot holds something else by now.
 	Body(epoch uint64, v wire.Variant) *Body
-	// Guard is another number whenever an object may have changed, 0 if that isn't known now.
+	// Guard returns another number whenever an object may have changed, 0 if that is unknown now.
 	Guard() uint64
 }
 
-// Body is a body as Memory keeps it, longer than for one request: Bytes is nil once it no longer does.
+// Body is a body that Memory caches for more than one request: Bytes is nil once it is dropped.
 type Body struct{ Bytes []byte }
 
-// Answers is what the sidecar said of this request so far.
+// Answers are the sidecar's answers for this request so far.
 type Answers struct {
 	Verify *wire.VerifyResponse // nil: not asked, or no answer
-	// Unreachable says that the sidecar was asked for a verdict or token and gave no answer.
+	// Unreachable means that the sidecar was asked for a verdict or token and gave no answer.
 	Unreachable bool
 	// Fetch is nil if the sidecar wasn't asked, and of epoch 0 if it gave no answer.
 	Fetch *wire.FetchResponse
@@ -76,7 +76,7 @@ type Answers struct {
 type Engine struct {
 	config *Config
 	state  wire.State // Epoch 0: none yet
-	// prefixes is, for each rule, what all paths that it covers begin with.
+	// prefixes has, for each rule, the common prefix of all paths that it covers.
 	prefixes []string
 	readings readings // of the last path that isn't plain
 	known    knownHeaders
@@ -104,7 +104,7 @@ type Engine struct {
 // maxSets bounds how many sets of permissions an edge remembers the names of.
 const maxSets = 256
 
-// NewEngine is an edge that has not read a state yet.
+// NewEngine returns an Engine without a state.
 func NewEngine(c *Config) *Engine {
 	vary := strings.Join(c.credentialHeaders(), ", ")
 	e := &Engine{config: c, needs: make([]uint64, len(c.Rules)), unknown: make([]bool, len(c.Rules)),
@@ -126,13 +126,13 @@ func NewEngine(c *Config) *Engine {
 
 const varyEncoding = "accept-encoding"
 
-// Config is the edge's configuration.
+// Config returns the edge's configuration.
 func (e *Engine) Config() *Config { return e.config }
 
-// State is the newest state; its epoch is 0 before there is one.
+// State returns the newest state; its epoch is 0 before there is one.
 func (e *Engine) State() *wire.State { return &e.state }
 
-// SetState takes over a newly read state, and forgets the answers that are kept.
+// SetState sets a newly read state, and drops cached answers.
 func (e *Engine) SetState(s wire.State) {
 	e.state = s
 	e.Forget() //mutant:TestKeptIsOfOneState deleted
@@ -153,10 +153,10 @@ func (e *Engine) SetState(s wire.State) {
 	}
 }
 
-// Decide makes d the decision on one request at nowMS, unix ms; see [Engine.Govern] for which need
-// one. It is a function of its arguments and the edge's state: answers that are kept show in nothing but
-// what mem is asked for. The decision refers to the request, to what mem returned and to memory of the edge's,
-// and so is valid until the next one. It is filled in in place, here and below, because it is large.
+// Decide sets d to the decision on one request at nowMS, unix ms; [Engine.Govern] reports whether a request needs one.
+// It is a function of its arguments and the edge's state: cached answers only change what is read from mem. The
+// decision refers to the request, to what mem returned and to the edge's memory, so it is valid until the next one. It
+// is set in place, here and below, because it is large.
 func (e *Engine) Decide(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
 	*d = Decision{}
 	e.text = e.text[:0]

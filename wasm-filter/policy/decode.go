@@ -10,7 +10,7 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// decoder reads a tree field by field and collects what is wrong with it.
+// decoder reads a tree field by field and collects its errors.
 type decoder struct {
 	problems []string
 }
@@ -23,7 +23,7 @@ func (d *decoder) problem(path, format string, args ...any) {
 	d.problems = append(d.problems, text)
 }
 
-// fields is v as an object that has no other fields than known, or nil.
+// fields returns v as an object that has no other fields than known, or nil.
 func (d *decoder) fields(at string, v any, known ...string) map[string]any {
 	m, ok := v.(map[string]any)
 	if !ok {
@@ -38,7 +38,7 @@ func (d *decoder) fields(at string, v any, known ...string) map[string]any {
 	return m
 }
 
-// list is v as a list; absent is an empty one.
+// list returns v as a list; absent is an empty one.
 func (d *decoder) list(at string, v any) []any {
 	if v == nil {
 		return nil
@@ -50,7 +50,7 @@ func (d *decoder) list(at string, v any) []any {
 	return list
 }
 
-// text is v as a string that is not empty.
+// text returns v as a string that is not empty.
 func (d *decoder) text(at string, v any) string {
 	s, ok := v.(string)
 	if !ok {
@@ -61,7 +61,7 @@ func (d *decoder) text(at string, v any) string {
 	return s
 }
 
-// boolean is v as true or false; absent is preset.
+// boolean returns v as true or false; absent is preset.
 func (d *decoder) boolean(at string, v any, preset bool) bool {
 	if v == nil {
 		return preset
@@ -73,7 +73,7 @@ func (d *decoder) boolean(at string, v any, preset bool) bool {
 	return b
 }
 
-// oneOf is v as one of words; absent is the first.
+// oneOf returns v as one of words; absent is the first.
 func (d *decoder) oneOf(at string, v any, words ...string) string {
 	if v == nil {
 		return words[0]
@@ -85,7 +85,7 @@ func (d *decoder) oneOf(at string, v any, words ...string) string {
 	return s
 }
 
-// duration is v as a duration such as "30s" within bounds; absent is preset.
+// duration returns v as a duration such as "30s" within bounds; absent is preset.
 func (d *decoder) duration(at string, v any, preset, least, most time.Duration) time.Duration {
 	if v == nil {
 		return preset
@@ -100,7 +100,7 @@ func (d *decoder) duration(at string, v any, preset, least, most time.Duration) 
 	return t
 }
 
-// header is v as the name of a header that may carry a credential.
+// header returns v as the name of a header that may carry a credential.
 func (d *decoder) header(at string, v any) string {
 	if v == nil {
 		d.problem(at, "is missing")
@@ -118,7 +118,7 @@ func (d *decoder) header(at string, v any) string {
 	return name
 }
 
-// permission is v as a permission name.
+// permission returns v as a permission name.
 func (d *decoder) permission(at string, v any) string {
 	name := d.text(at, v)
 	if name != "" && !wire.ValidPermission(name) {
@@ -127,7 +127,7 @@ func (d *decoder) permission(at string, v any) string {
 	return name
 }
 
-// method is v as a request method.
+// method returns v as a request method.
 func (d *decoder) method(at string, v any) string {
 	name := d.text(at, v)
 	if name != "" && (!token(name) || name != strings.ToUpper(name)) {
@@ -136,7 +136,7 @@ func (d *decoder) method(at string, v any) string {
 	return name
 }
 
-// path is v as a path that a request can have once it is normalised.
+// path returns v as a path that a normalised request can have.
 func (d *decoder) path(at string, v any) string {
 	p := d.text(at, v)
 	if p == "" {
@@ -154,7 +154,7 @@ func (d *decoder) path(at string, v any) string {
 	return p
 }
 
-// segments are those of a path that begins with a slash, as an upstream may see them:
+// segments returns the segments of a path that begins with a slash, as an upstream may see them:
 // percent-encoding decoded once, parameters (";…") dropped, backslashes taken for slashes.
 func segments(path string) []string {
 	all := strings.Split(strings.ReplaceAll(wire.PercentDecode(path), `\`, "/"), "/")
@@ -164,7 +164,7 @@ func segments(path string) []string {
 	return all
 }
 
-// canonicalPath is what a rule must name instead of path: its segments decoded and without parameters, with
+// canonicalPath returns what a rule must name instead of path: its segments decoded and without parameters, with
 // repeated slashes merged and dot segments resolved.
 func canonicalPath(path string) string {
 	all := segments(path)
@@ -204,7 +204,7 @@ func join(at, name string) string {
 	return at + "." + name
 }
 
-// kind is v as an error message shows it.
+// kind returns a description of v for error messages.
 func kind(v any) string {
 	switch v := v.(type) {
 	case nil:

@@ -7,16 +7,16 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// weights are a client's preferences for the codings that we can store, in thousandths,
+// weights are a client's preferences for the codings that can be stored, in thousandths,
 // by RFC 9110, section 12.5.3.
 type weights [wire.Encodings]int
 
-// fallback is what identity weighs for a client that doesn't name it, in halves of a
-// thousandth: it takes it, but less gladly than anything that it names.
+// fallback is the weight of identity for a client that doesn't name it, in halves of a thousandth: acceptable, but
+// below anything that it names.
 const fallback = 1
 
-// choose is the position of the variant that the client likes best, the shorter one of
-// two that it likes alike, or -1 if it refuses them all.
+// choose returns the position of the variant that the client prefers, the shorter one of two with the same weight, or
+// -1 if it accepts none.
 func choose(variants []wire.Variant, acceptEncoding string) int {
 	if acceptEncoding == "" { // any coding would do, or none, and identity is sure to
 		return slices.IndexFunc(variants, func(v wire.Variant) bool { return v.Encoding == wire.Identity })
@@ -69,7 +69,7 @@ func (w *weights) parse(list string) {
 	}
 }
 
-// quality is the q parameter in thousandths; absent is 1000, malformed is 0.
+// quality returns the q parameter in thousandths; absent is 1000, malformed is 0.
 func quality(params string) int {
 	params = strings.Trim(params, " \t")
 	if params == "" {

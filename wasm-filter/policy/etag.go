@@ -2,13 +2,12 @@ package policy
 
 import "strings"
 
-// maxTags bounds the entity-tags of a list that are looked at, and the separators between two: a server may always
+// maxTags bounds the entity-tags of a list that are compared, and the separators between two: a server may always
 // answer as if nothing had matched.
 const maxTags = 64
 
 // noneMatch reports whether the first maxTags of an If-None-Match list name etag, a strong entity-tag with
-// its quotes, by weak comparison (RFC 9110, sections 8.8.3.2 and 13.1.2). What is not
-// an entity-tag ends the list.
+// its quotes, by weak comparison (RFC 9110, sections 8.8.3.2 and 13.1.2). Anything but an entity-tag ends the list.
 func noneMatch(list, etag string) bool {
 	list = strings.Trim(list, " \t")
 	if list == "*" {

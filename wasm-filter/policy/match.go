@@ -7,10 +7,10 @@ import (
 	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 )
 
-// Location is where the path of a request lies among those of the rules.
+// Location is the place of a request's path among the rules' paths.
 type Location struct {
-	// Passes says that the request surely passes as it came, whatever its method: no rule covers it, and
-	// no header must be removed.
+	// Passes means that the request certainly passes unchanged, whatever its method: no rule covers it, and no header
+	// must be removed.
 	Passes bool
 
 	path      string // without its query
@@ -18,8 +18,8 @@ type Location struct {
 	candidate int    // the first rule that may cover it, -1 if there is none
 }
 
-// Locate finds the path of a request among those of the rules. It is all that most requests need which pass,
-// and so is short: what a request runs through costs by its length.
+// Locate finds a request's path among the rules' paths. Most passing requests need nothing else, so its code is short:
+// see docs/performance-log.md.
 func (e *Engine) Locate(fields headermap.Fields) (l Location) {
 	all := fields
 	for fields.More() {
@@ -36,8 +36,8 @@ func (e *Engine) Locate(fields headermap.Fields) (l Location) {
 	return l
 }
 
-// Govern finds the first rule that a request falls under whose path lies there. It is false if the request
-// needs no decision: no rule covers it, and such pass.
+// Govern finds the first rule that a request at this location falls under. It returns false if the request needs no
+// decision: no rule covers it, and such requests pass.
 func (e *Engine) Govern(r *Request, at *Location) bool {
 	if at.plain && inUpperCase(r.method()) { //mutant:TestRuleOfMethod at.plain
 		r.rule = e.firstRule(r.method(), at.path, at.candidate)
@@ -48,7 +48,7 @@ func (e *Engine) Govern(r *Request, at *Location) bool {
 		e.config.DenyByDefault //mutant:wasm-filter/TestDefault false
 }
 
-// inUpperCase reports whether method is as any upstream takes it, see ruleOf.
+// inUpperCase reports whether all upstreams read method alike, see ruleOf.
 func inUpperCase(method string) bool {
 	for i := range len(method) {
 		if c := method[i]; c < 'A' || c > 'Z' {
@@ -58,12 +58,12 @@ func inUpperCase(method string) bool {
 	return true
 }
 
-// maxMethod bounds a method that isn't plain, bytes: nobody has one so long, and it is ambiguous.
+// maxMethod bounds a method that isn't plain, bytes: a longer one is ambiguous, and nobody uses one.
 const maxMethod = 64
 
-// ruleOf is the rule that governs a request, -1 if there is none: of each reading of its path with each of its method.
-// Methods are case-sensitive (RFC 9110, section 9.1), and HTTP/2 brings them in any case, but some upstreams
-// take "post" for POST. So what came and what it may be taken for must both be permitted, see [Engine.both].
+// ruleOf returns the rule that governs a request, -1 if there is none, over all readings of its path and method.
+// Methods are case-sensitive (RFC 9110, section 9.1), and HTTP/2 brings them in any case, but some upstreams read
+// "post" as POST. So both readings must be permitted, see [Engine.both].
 //
 //go:noinline
 func (e *Engine) ruleOf(method string, at *Location) (rule int, ambiguous bool) {
@@ -98,8 +98,8 @@ func (e *Engine) ruleOf(method string, at *Location) (rule int, ambiguous bool) 
 	return rule, false
 }
 
-// both is the rule of a request that upstreams may read in two ways, which have these rules. Both ways
-// must be permitted: by one rule, or by one where the other has none. Else it is ambiguous.
+// both returns the rule of a request with two readings under these rules. Both readings must be permitted: by one rule,
+// or by one if the other reading has none. Otherwise it is ambiguous.
 func (e *Engine) both(a, b int) (rule int, ambiguous bool) {
 	switch {
 	case a == b || a < 0 && !e.config.DenyByDefault: //mutant:TestRuleOf true
@@ -110,7 +110,7 @@ func (e *Engine) both(a, b int) (rule int, ambiguous bool) {
 	return -1, true
 }
 
-// firstRule is the first rule from a candidate on that covers a path, -1 if there is none.
+// firstRule returns the first rule from a candidate on that covers a path, -1 if there is none.
 func (e *Engine) firstRule(method, path string, candidate int) int {
 	for candidate >= 0 && !e.config.Rules[candidate].Match.matches(method, path) {
 		candidate = e.candidate(path, candidate+1)
@@ -118,8 +118,8 @@ func (e *Engine) firstRule(method, path string, candidate int) int {
 	return candidate
 }
 
-// candidate is the first rule from one on that may cover a path, by what all that it covers begin with, -1 if
-// there is none. There is one copy of it, as of matches, for all who ask.
+// candidate returns the first rule from one on that may cover a path, by the rules' common prefixes, -1 if there is
+// none. It is not inlined, like matches, so that there is one copy.
 //
 //go:noinline
 func (e *Engine) candidate(path string, from int) int {
@@ -135,9 +135,9 @@ func (e *Engine) candidate(path string, from int) int {
 	return -1
 }
 
-// matches says whether a rule covers a request. A path covers itself with or without a
-// slash at its end; a prefix covers what begins with it and, if it ends with a slash,
-// the path before the slash: upstreams commonly take these for one resource.
+// matches reports whether a rule covers a request. A path covers itself with or without a slash at its end; a prefix
+// covers every path that begins with it and, if it ends with a slash, the path before the slash: upstreams commonly
+// treat these as one resource.
 //
 //go:noinline
 func (m *Match) matches(method, path string) bool {
@@ -150,14 +150,14 @@ func (m *Match) matches(method, path string) bool {
 	return bare(path) == bare(m.Path)
 }
 
-// permits reports whether a method is among Methods. Upstreams commonly answer HEAD as they do
-// GET (RFC 9110, section 9.3.2), so what is said of GET counts for HEAD.
+// permits reports whether a method is among Methods. Upstreams commonly answer HEAD like GET (RFC 9110, section 9.3.2),
+// so GET includes HEAD.
 func (m *Match) permits(method string) bool {
 	return slices.Contains(m.Methods, method) ||
 		(method == "HEAD" && slices.Contains(m.Methods, "GET")) //mutant:TestMatches false
 }
 
-// covers says whether every request that other matches is matched by m.
+// covers reports whether m matches every request that other matches.
 func (m *Match) covers(other *Match) bool {
 	if m.Methods != nil {
 		if other.Methods == nil {
@@ -191,7 +191,7 @@ func coveredBy(path, prefix string) bool {
 	return last > 0 && prefix[last] == '/' && path == prefix[:last]
 }
 
-// bare is path without slashes at its end.
+// bare returns path without slashes at its end.
 func bare(path string) string {
 	for len(path) > 1 && path[len(path)-1] == '/' {
 		path = path[:len(path)-1]
@@ -199,8 +199,8 @@ func bare(path string) string {
 	return path
 }
 
-// plainPath is the path of a target, without its query, and whether all routers see in it what it is for sure:
-// one reading, see [readings]. That costs less to see than to follow.
+// plainPath returns the path of a target, without its query, and whether it certainly has one reading only, see
+// [readings]. That costs less than following the readings.
 func plainPath(target string) (path string, plain bool) {
 	if len(target) > maxPlain {
 		if target = withoutQuery(target); len(target) > maxPlain { //mutant:TestTooManyParts false

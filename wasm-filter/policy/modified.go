@@ -9,24 +9,24 @@ import (
 // settleMS is how long after a second has ended, ms, the clocks of Redis and of the sidecar may still differ on that.
 const settleMS = 1000
 
-// lastModified is when o was published, in unix seconds, and whether that tells it from all that it ever was: two versions of
-// one second have the same, so it is given away only when the edge has all that was written in that second (RFC 9110,
-// section 8.8.2.2).
+// lastModified returns when o was published, in unix seconds, and whether that identifies the version: two versions of
+// one second have the same time, so it does only when the edge has everything that was written in that second (RFC
+// 9110, section 8.8.2.2).
 func (e *Engine) lastModified(o *wire.Object) (unix int64, settled bool) {
 	unix = o.PublishedMS / 1000
 	return unix, e.state.InStepMS >= (unix+1)*1000+settleMS //mutant:TestModifiedSince true
 }
 
-// imfFixdate is the form of dates that is sent (RFC 9110, section 5.6.7), in UTC.
+// imfFixdate is the format of dates that are sent (RFC 9110, section 5.6.7), in UTC.
 const imfFixdate = "Mon, 02 Jan 2006 15:04:05 GMT"
 
-// date is a time in unix seconds as a header has it; it is valid until the next decision.
+// date formats a time in unix seconds for a header; the result is valid until the next decision.
 func (e *Engine) date(unix int64) string {
 	return e.compose(time.Unix(unix, 0).UTC().AppendFormat(e.text, imfFixdate))
 }
 
 // notModifiedSince reports whether If-Modified-Since, "" for none, makes the answer on what was modified at a time, in
-// unix seconds, a 304 (RFC 9110, section 13.1.3). What is no date doesn't.
+// unix seconds, a 304 (RFC 9110, section 13.1.3). An invalid date doesn't.
 func notModifiedSince(since string, modified, nowMS int64) bool {
 	return since != "" && notModified(since, modified, nowMS)
 }

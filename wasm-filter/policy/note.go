@@ -1,13 +1,13 @@
 package policy
 
-// Note is something that the route configuration adds to a response from upstream; its name is that of a property.
+// Note is a header that the route configuration adds to a response from upstream; its name is that of a property.
 type Note uint8
 
 // The notes.
 const (
 	NoteCacheStatus  Note = iota // Cache-Status
 	NoteVary                     // a line of Vary
-	NoteCacheControl             // Cache-Control, where the upstream sends none
+	NoteCacheControl             // Cache-Control, if the upstream sends none
 	NotePrivate                  // a line of Cache-Control, whatever the upstream sends
 )
 
@@ -17,13 +17,12 @@ var noteNames = [...]string{
 	NoteCacheControl: "gatehouse_cache_control",
 }
 
-// String is the note's name in Envoy's filter state, after the prefix "wasm.".
+// String returns the note's name in Envoy's filter state, after the prefix "wasm.".
 func (n Note) String() string { return noteNames[n] }
 
-// Vary is what keeps the upstream's answer to a request, whose device an auth rule has let in, from others, besides that it
-// is private unless the upstream says otherwise: the headers of the credential or, of what is of one device, "*", by which no
-// cache gives it to anybody, whatever else the upstream says (RFC 9111, section 4.1). Only what is read can be kept by
-// caches; "" of what isn't.
+// Vary returns the Vary that keeps the upstream's answer to an authenticated request from other clients: the headers of
+// the credential or, for objects of one device, "*", with which no cache gives it to anyone, whatever else the upstream
+// says (RFC 9111, section 4.1). It returns "" for methods whose answers caches don't store.
 func (e *Engine) Vary(r *Request) string {
 	if m := r.method(); m != "GET" && m != "HEAD" {
 		return ""

@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	// maxParts bounds the segments and parameters of a path. One that has more is ambiguous, rule or not.
+	// maxParts bounds the segments and parameters of a path. A path with more is ambiguous, rule or not.
 	maxParts = 256
-	// maxChoices bounds what in a path routers read in different ways while a rule may still be met, maxLines how
-	// many lines, maxPath a path and maxEscaped one that is decoded, bytes. Beyond it the path is ambiguous.
+	// maxChoices bounds the places of a path that routers read differently while a rule may still match, maxLines its
+	// lines, maxPath a path and maxEscaped a path with escapes, bytes. Beyond these the path is ambiguous.
 	maxChoices = 64
 	maxLines   = 4
 	maxPath    = 8192 // where nginx and Apache end a request's line, by default
 	maxEscaped = 4096
 )
 
-// maxDecoded is how often a path is decoded: as it came, once, and again by a second router behind the first.
+// maxDecoded is how often a path is decoded: not at all, once, and again by a second router behind the first.
 const maxDecoded = 2
 
-// class is what a byte of a path may be to a router, decoded or not.
+// class is how routers may read a byte of a path, decoded or not.
 type class uint8
 
 const (
@@ -48,8 +48,8 @@ var classes = func() (all [256]class) {
 	return all
 }()
 
-// readings follows all that routers may take a path for, at once and byte by byte, among the paths that rules
-// name. Routers differ in each of these, so that any mixture of them is a reading:
+// readings follows all readings of a path by routers, at once and byte by byte, along the paths that rules name.
+// Routers differ in each of these, so any mixture of them is a reading:
 //
 //   - escapes stay, or are decoded once or twice;
 //   - an odd byte stands for itself, is left out, or ends the path or its segment; after one that ends a line
@@ -59,8 +59,8 @@ var classes = func() (all [256]class) {
 //   - an overlong sequence is the ASCII character that it encodes, a byte that belongs to no sequence is odd, or
 //     a character of ISO 8859-1.
 //
-// What a reading has in common with no rule's path any more is followed no further, so there are only as many at
-// a time as rules allow. One that climbs (a segment "..") leads nobody knows where.
+// A reading that no rule's path continues is followed no further, so there are only as many at a time as rules allow.
+// One that climbs (a segment "..") is ambiguous.
 type readings struct {
 	texts []string // what rules name, sorted; see newReadings
 	ascii bool     // they are ASCII
@@ -76,7 +76,7 @@ type readings struct {
 	text    []byte
 }
 
-// front is where all readings are.
+// front is the position of all readings.
 type front struct {
 	live     spots // what was read so far counts
 	waiting  spots // likewise, but the rest of this segment is left out
@@ -87,20 +87,20 @@ type front struct {
 // climbing is the bit of dots for a segment "..".
 const climbing = 1 << 2
 
-// idle reports whether nothing that comes can make a reading meet a rule.
+// idle reports whether no reading can match a rule any more.
 func (f *front) idle() bool { return f.live.count+f.waiting.count == 0 }
 
-// spot is where a reading is: it is the first n bytes of texts[from:to], which have these in common. It has no
-// padding, so that two are compared at once.
+// spot is the position of a reading: the first n bytes of texts[from:to], which have these in common. It has no
+// padding, so that comparing two is one operation.
 type spot struct {
 	from, to, n uint16
 	dots        bool // it has left out dots: the segment must end now
-	// more says that what comes after the n bytes is in no rule's path: of those found whatever it was, of others
-	// slashes, which don't count at the path's end.
+	// more means that no rule's path has what comes after the n bytes: anything in the found ones, slashes in others,
+	// which are ignored at the path's end.
 	more bool
 }
 
-// spots is a set, of so few that looking through it is fastest.
+// spots is a set, so small that a linear search is fastest.
 type spots struct {
 	all   [12]spot
 	count int
@@ -108,7 +108,7 @@ type spots struct {
 
 func (s *spots) list() []spot { return s.all[:s.count] }
 
-// hasOneReading reports whether a rule can name path: nothing in it may be left out, or be another character.
+// hasOneReading reports whether a rule can name path: no router reads it differently.
 func hasOneReading(path string) bool {
 	for _, c := range path {
 		if c == utf8.RuneError || c >= utf8.RuneSelf && blank(c) || c < utf8.RuneSelf && classes[c] == odd {
@@ -118,7 +118,7 @@ func hasOneReading(path string) bool {
 	return true
 }
 
-// newReadings is for the paths of these rules.
+// newReadings returns readings for the paths of these rules.
 func newReadings(rules []Rule) (r readings) {
 	for i := range rules {
 		m := &rules[i].Match
@@ -137,7 +137,7 @@ func newReadings(rules []Rule) (r readings) {
 	return r
 }
 
-// read finds where all readings of path, which has no query, end; false if that can't be said.
+// read finds the ends of all readings of path, which has no query; it returns false if the path is ambiguous.
 func (r *readings) read(path string) bool {
 	r.found.count, r.choices, r.lines, r.lost = 0, 0, 0, false
 	if len(path) > maxPath { //mutant:TestTooManyParts false
@@ -159,8 +159,7 @@ func (r *readings) read(path string) bool {
 	return !r.lost
 }
 
-// each calls f with a path for every class of readings that was found, to which the same rules apply, until it
-// returns false.
+// each calls f with a path for every found class of readings with the same rules, until f returns false.
 func (r *readings) each(f func(path string) bool) {
 	for _, s := range r.found.list() {
 		r.text = r.text[:0]
@@ -220,7 +219,7 @@ func (r *readings) follow(path string) {
 	r.end()
 }
 
-// letter goes on with c, in readings that may.
+// letter continues the readings with c.
 func (r *readings) letter(c byte) {
 	r.afterOdd = false
 	if r.dots = 0; r.live.count == 0 {
@@ -233,7 +232,7 @@ func (r *readings) letter(c byte) {
 	}
 }
 
-// extend goes on with c in one reading.
+// extend continues one reading with c.
 func (r *readings) extend(s spot, c byte) {
 	if s.dots { // another reading has them
 		return
@@ -246,7 +245,7 @@ func (r *readings) extend(s spot, c byte) {
 	r.add(&r.live, spot{from: from, to: to, n: s.n + 1})
 }
 
-// narrow is which texts of a spot go on with c.
+// narrow returns the texts of a spot that continue with c.
 func (r *readings) narrow(s spot, c byte) (from, to uint16) {
 	next := func(i uint16) int { // the shortest comes first
 		if text := r.texts[i]; len(text) > int(s.n) {
@@ -269,7 +268,7 @@ func (r *readings) narrow(s spot, c byte) (from, to uint16) {
 	return from, first(from, int(c)+1)
 }
 
-// dot is a dot that stands for itself, or is left out.
+// dot continues with a dot that is read or removed.
 func (r *readings) dot() {
 	r.dots <<= 1
 	r.afterOdd = false
@@ -313,8 +312,8 @@ func (r *readings) slash(c byte) {
 	}
 }
 
-// odd is a character that stands for itself, which no rule has, is left out, or ends the path or its segment.
-// Another one right after it changes nothing.
+// odd continues with a character that is read, which no rule has, is removed, or ends the path or its segment. Another
+// one right after it changes nothing.
 func (r *readings) odd(c rune) {
 	if r.afterOdd && c != '\n' && c != '\r' {
 		return
@@ -331,7 +330,7 @@ func (r *readings) odd(c rune) {
 	}
 }
 
-// end ends all readings here, which may be the path's end.
+// end ends all readings here, which may be the end of the path.
 func (r *readings) end() {
 	r.climb()
 	for _, s := range r.live.list() {
@@ -339,17 +338,17 @@ func (r *readings) end() {
 	}
 }
 
-// climb sees to it that the segment that ends here isn't "..".
+// climb marks the path as ambiguous if the segment that ends here may be "..".
 func (r *readings) climb() {
 	r.lost = r.lost || r.dots&climbing != 0 //mutant:TestRuleOf false
 }
 
-// leave ends a reading that goes on as no rule's path does.
+// leave ends a reading that no rule's path continues.
 func (r *readings) leave(s spot) {
 	r.add(&r.found, spot{from: s.from, to: s.to, n: s.n, more: true}) //mutant:TestReadings deleted
 }
 
-// leaveAll ends readings with a character that stands for itself, and that no rule has.
+// leaveAll ends readings at a character that no rule has.
 func (r *readings) leaveAll() {
 	for _, s := range r.live.list() {
 		if !s.dots {
@@ -369,5 +368,5 @@ func (r *readings) add(to *spots, s spot) {
 	}
 }
 
-// view is b as a string, as long as b isn't changed.
+// view returns b as a string, valid as long as b isn't changed.
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

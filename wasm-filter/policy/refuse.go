@@ -6,8 +6,8 @@ import (
 	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 )
 
-// deny refuses a credential that was shown. While nobody is in step with Redis, it may have become a
-// right one there, and the device is told to come again instead.
+// deny refuses the request's credential. While the sidecar isn't in step with Redis, the credential may have become
+// right there, so the device is told to try again instead.
 func (e *Engine) deny(d *Decision, nowMS int64) {
 	if !e.recent(nowMS, e.state.InStepMS) { //mutant:TestDecideWithoutACall false
 		d.unavailable(1)
@@ -16,7 +16,7 @@ func (e *Engine) deny(d *Decision, nowMS int64) {
 	e.refuse(d, 401, AuthDeny)
 }
 
-// refuse makes d a 401 or 403 that doesn't say what was wrong.
+// refuse sets d to a 401 or 403 that doesn't tell the reason.
 func (e *Engine) refuse(d *Decision, status int, counter Counter) {
 	if status != 401 {
 		d.problem(status, counter)
@@ -29,12 +29,12 @@ func (e *Engine) refuse(d *Decision, status int, counter Counter) {
 	d.problem(status, counter, [2]string{"www-authenticate", challenge})
 }
 
-// unavailable makes d a 503 for a credential that can't be judged now.
+// unavailable sets d to a 503 for a credential that can't be judged now.
 func (d *Decision) unavailable(retryAfterS uint16) {
 	d.problem(503, AuthUnavailable, [2]string{"retry-after", strconv.Itoa(int(max(retryAfterS, 1)))})
 }
 
-// Unreadable is the decision on a request whose headers can't be read.
+// Unreadable returns the decision on a request whose headers can't be read.
 func Unreadable() (d Decision) {
 	d.unavailable(1)
 	return d

@@ -6,17 +6,17 @@ import (
 	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 )
 
-// identityHeaders tell the upstream who the device is: nobody else may.
+// identityHeaders tell the upstream the device; clients must not send them.
 var identityHeaders = []string{DeviceHeader, PermissionsHeader}
 
-// overrideHeaders are those by which a client can have some upstreams take its request for another one than was judged.
-// Each is believed by something that is in wide use: the method's by Rack, Symfony, Laravel, Slim, WAI, ASP.NET Core's and
-// Express's middleware (which has the three names of Google, Microsoft and IBM); the target's by Zend, Yii, WordPress and what
-// else runs behind IIS; the last two by services that nginx's auth_request asks.
+// overrideHeaders are headers by which a client can override method or target at some upstreams. Widely used software
+// believes each of them: the method's by Rack, Symfony, Laravel, Slim, WAI, ASP.NET Core's and Express's middleware
+// (which has the three names of Google, Microsoft and IBM); the target's by Zend, Yii, WordPress and what else runs
+// behind IIS; the last two by services that nginx's auth_request asks.
 var overrideHeaders = []string{"x-http-method-override", "x-http-method", "x-method-override",
 	"x-original-url", "x-rewrite-url", "x-original-uri", "x-original-method"}
 
-// removes makes names headers that no upstream gets from a client, in any spelling, be there a rule or not.
+// removes registers names as headers that no upstream gets from a client, in any spelling, rule or not.
 func (e *Engine) removes(names []string) {
 	for _, name := range names {
 		e.removedBits |= headermap.NameBit(name)
@@ -24,7 +24,7 @@ func (e *Engine) removes(names []string) {
 	e.removed = append(e.removed, names...)
 }
 
-// removedOf are the names among fields that no upstream gets.
+// removedOf returns the names among fields that no upstream gets.
 //
 //go:noinline
 func (e *Engine) removedOf(fields headermap.Fields) (names []string) {
@@ -36,7 +36,7 @@ func (e *Engine) removedOf(fields headermap.Fields) (names []string) {
 	return names
 }
 
-// isRemoved reports whether an upstream may take name, in lower case, for one of the headers that no upstream gets.
+// isRemoved reports whether an upstream may read name, in lower case, as one of the removed headers.
 func (e *Engine) isRemoved(name string) bool {
 	for _, removed := range e.removed {
 		if len(removed) == len(name) && spells(name, removed) {
@@ -46,8 +46,8 @@ func (e *Engine) isRemoved(name string) bool {
 	return false
 }
 
-// SecretHeaders are the headers in which a request shows a secret that no upstream gets, once an auth rule has let its
-// device in: the credential's, and what an upstream may take for it. The proxy's JWT filter has removed a token.
+// SecretHeaders returns the headers with the secret of an authenticated request, which no upstream gets: the
+// credential's, and other spellings of it. The proxy's JWT filter removes tokens.
 func (e *Engine) SecretHeaders(r *Request) (names []string) {
 	c := &e.config.Credentials
 	if c.Forward {
@@ -62,7 +62,7 @@ func (e *Engine) SecretHeaders(r *Request) (names []string) {
 	return names
 }
 
-// spelled is names, and those of headers in other spellings of the secret's.
+// spelled returns names, and those of headers in other spellings of the secret's.
 //
 //go:noinline
 func (r *Request) spelled(names []string) []string {

@@ -8,8 +8,7 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// Headers that tell the upstream who the device is. Whatever a client sends under these
-// names never reaches it.
+// Headers that tell the upstream the device. What a client sends under these names never reaches it.
 const (
 	DeviceHeader      = "x-gatehouse-device"
 	PermissionsHeader = "x-gatehouse-permissions"
@@ -31,26 +30,26 @@ const (
 	headerSecret
 	headerAuthorization
 	headerCount
-	// headerSpelled is a name in another spelling of the secret's, as a line of which it is the value.
+	// headerSpelled is a name in another spelling of the secret's, stored as the value of a line.
 	headerSpelled = headerCount
 )
 
-// Request is what a decision needs of a request.
+// Request is the part of a request that a decision needs.
 type Request struct {
 	fields [headerCount]field
 	more   []line // beyond the first one of each header, in their order
 
 	rule int // that governs it, -1 if none does; see Govern
-	// ambiguous says that upstreams may read the path in ways that not one rule governs.
+	// ambiguous means that no single rule governs all readings of the path.
 	ambiguous bool
-	// Removed names the headers that the client sent and no upstream gets, see [Edge.removes].
+	// Removed has the names of headers that the client sent and no upstream gets, see [Edge.removes].
 	Removed []string
-	// Token is what the proxy knows of the request's token, and asked only if a rule wants
-	// it; it may be nil where no session metadata is configured.
+	// Token has the claims of the request's token, and is read only if a rule needs it; it may be nil if no session
+	// metadata is configured.
 	Token Claims
 }
 
-// field is a header as its first line has it.
+// field returns the first line of a header.
 type field struct {
 	value string
 	lines int
@@ -65,15 +64,15 @@ func (r *Request) method() string { return r.fields[headerMethod].value }
 
 func (r *Request) target() string { return r.fields[headerTarget].value }
 
-// has reports whether a header is there, be it empty.
+// has reports whether a header is present, even if empty.
 func (r *Request) has(h header) bool { return r.fields[h].lines > 0 }
 
-// grpc reports whether the proxy makes each answer of its own one of gRPC, whatever the method.
+// grpc reports whether the proxy converts each of its own answers to gRPC, whatever the method.
 func (r *Request) grpc() bool {
 	return strings.HasPrefix(r.fields[headerContentType].value, "application/grpc")
 }
 
-// list is all lines of a header as one list (RFC 9110, section 5.3), "" if there is none.
+// list returns all lines of a header as one list (RFC 9110, section 5.3), "" if there is none.
 func (r *Request) list(h header) string {
 	if r.more == nil {
 		return r.fields[h].value
@@ -92,8 +91,8 @@ func (r *Request) join(h header) string {
 	return strings.Join(lines, ", ")
 }
 
-// Read is what decisions need of a request's headers, whose names are in lower case. It refers to them. It is
-// returned rather than filled in: each string that is stored through a pointer is some code for the collector.
+// Read returns what decisions need of a request's headers, whose names are in lower case. The result refers to them. It
+// is returned rather than set in place: each string that is stored through a pointer needs code for the collector.
 func (e *Engine) Read(fields headermap.Fields, token Claims) (r Request) {
 	r.Token = token
 	if fields.NameBits&e.removedBits != 0 {
@@ -146,7 +145,7 @@ func (k *knownHeaders) add(name string, h header) {
 	*at = append(*at, knownHeader{name, h})
 }
 
-// knownHeaders are those of a configuration. A credential may come in any header, in one of the others, too.
+// knownHeaders returns the headers of a configuration. A credential may come in any header, also in one of the others.
 func (c *Config) knownHeaders() (k knownHeaders) {
 	k.add(":method", headerMethod)
 	k.add(":path", headerTarget)
@@ -165,8 +164,8 @@ func (c *Config) knownHeaders() (k knownHeaders) {
 	return k
 }
 
-// credentialHeaders are those that a credential or a token comes in, of which the latter's is
-// another one where the proxy's JWT filter is told so.
+// credentialHeaders returns the headers with a credential or a token; the proxy's JWT filter can be configured to use
+// another one for tokens.
 func (c *Config) credentialHeaders() []string {
 	var names []string
 	if !c.Credentials.Basic {
@@ -178,8 +177,8 @@ func (c *Config) credentialHeaders() []string {
 	return names
 }
 
-// spells reports whether an upstream may take name for header, which is as long: many make no
-// difference between '-' and '_', and some (CGI) between any of what is neither letter nor digit.
+// spells reports whether an upstream may read name as header, which has the same length: many don't distinguish '-' and
+// '_', and some (CGI) none of the characters that are neither letters nor digits.
 func spells(name, header string) bool {
 	for i := range len(name) {
 		c := name[i]
@@ -190,8 +189,8 @@ func spells(name, header string) bool {
 	return true
 }
 
-// appendKey appends the cache key of a request for target under a rule; false if it would be too
-// long, or the target so long that taking it apart is not worth it.
+// appendKey appends the cache key of a request for target under a rule; it returns false if the key would be too long,
+// or the target is too long to be parsed.
 func appendKey(dst []byte, target string, c *Cache, device string) ([]byte, bool) {
 	path, query, ok := split(target)
 	if !ok {
@@ -213,7 +212,7 @@ func appendKey(dst []byte, target string, c *Cache, device string) ([]byte, bool
 	return dst, len(dst)-start <= wire.MaxKey
 }
 
-// counts is what of a target the key depends on, at most: without its query if none of that counts.
+// counts returns the part of a target on which the key may depend: without the query if the rule ignores it.
 //
 //go:noinline
 func (c *Cache) counts(target string) string {
@@ -223,7 +222,7 @@ func (c *Cache) counts(target string) string {
 	return target
 }
 
-// split is path and query of a target; false if it is too long to be taken apart, or has too many parameters.
+// split returns path and query of a target; false if it is too long to be parsed, or has too many parameters.
 func split(target string) (path, query string, ok bool) {
 	if len(target) > 2*wire.MaxKey {
 		return "", "", false
@@ -232,14 +231,12 @@ func split(target string) (path, query string, ok bool) {
 	return path, query, wire.ValidQuery(query)
 }
 
-// Credential is a device id and what is shown for it, within their limits: a secret or,
-// of a token, its session.
+// Credential is a device id with its secret or, for a token, its session, within their limits.
 type Credential struct {
 	ID, Secret, Session string
 }
 
-// credential makes cred what the request shows; false if it shows none, more than one, or
-// one that can't be good.
+// credential sets cred to the request's credential; false if there is none, more than one, or one that can't be right.
 func (r *Request) credential(cred *Credential, c *Credentials) bool {
 	if c.Basic {
 		var ok bool

@@ -10,7 +10,7 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// The Cache-Status (RFC 9211) of what goes upstream, and of a hit.
+// The Cache-Status (RFC 9211) of upstream responses, and of a hit.
 const (
 	forwarded           = "gatehouse; fwd="
 	statusMethod        = forwarded + "method"
@@ -25,10 +25,10 @@ const (
 	statusHit           = "gatehouse; hit"
 )
 
-// maxAcceptEncoding bounds an Accept-Encoding that is taken apart, bytes.
+// maxAcceptEncoding bounds an Accept-Encoding that is parsed, bytes.
 const maxAcceptEncoding = 512
 
-// answer fills in the cache's part of a decision that would otherwise pass.
+// answer answers a request from the cache if possible, which otherwise passes.
 func (e *Engine) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memory, answers *Answers) {
 	if r.method() != "GET" && r.method() != "HEAD" {
 		d.pass(CacheBypass, statusMethod)
@@ -63,7 +63,7 @@ func (e *Engine) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Me
 	e.answerAnew(d, nowMS, rule, r, &q, k, mem, answers)
 }
 
-// answerAnew is answer for what no answer is kept of. If it is asked for again, the answer is kept in k.
+// answerAnew is answer for a question without a cached answer. If the question comes again, it caches the answer in k.
 //
 //go:noinline
 func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q *question, k *kept, mem Memory, answers *Answers) {
@@ -124,7 +124,7 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 	}
 }
 
-// Withhold makes d, if it is an answer from the cache with a body, one that goes upstream.
+// Withhold changes d, if it is an answer from the cache with a body, to pass upstream.
 func (d *Decision) Withhold() {
 	if d.Cache == CacheHit || d.Cache == CacheStaleServed {
 		d.Action, d.Key = Pass, ""
@@ -139,7 +139,7 @@ var (
 	errNotAcceptable = errors.New("no stored encoding is acceptable")
 )
 
-// serve makes d a 304 or a 200 of o, with the body that it returns, or says why it can't.
+// serve sets d to a 304 or a 200 of o, with the body that it returns, or returns why it can't.
 func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, s *source, o *wire.Object, stale bool) (*Body, error) {
 	i := choose(o.Variants(), q.acceptEncoding)
 	if i < 0 {
@@ -177,21 +177,20 @@ func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, s *sou
 	return body, nil
 }
 
-// headerMap is headers as a header map; it is valid until the next decision.
+// headerMap returns headers as a header map; it is valid until the next decision.
 func (e *Engine) headerMap(headers [][2]string) []byte {
 	e.headers = headermap.Append(e.headers[:0], headers)
 	return e.headers
 }
 
-// source finds an object in what the sidecar fetched, or else in shared memory.
+// source finds an object in the sidecar's answer to a fetch, or otherwise in shared memory.
 type source struct {
 	mem     Memory
 	fetched *wire.FetchResponse
 	epoch   uint64
 }
 
-// failed reports whether the sidecar was asked and gave no answer, so that nobody knows
-// whether there is an object.
+// failed reports whether the sidecar was asked and gave no answer, so that it is unknown whether there is an object.
 func (s *source) failed() bool { return s.fetched != nil && s.fetched.Epoch == 0 }
 
 func (s *source) find(state *wire.State, key string) (wire.Object, error) {
@@ -216,8 +215,8 @@ func (s *source) body(o *wire.Object, i int) *Body {
 	return s.mem.Body(s.epoch, o.Variants()[i])
 }
 
-// key is the cache key of r, see [appendKey]; it is valid until the next decision. "%c3%a9" and
-// "%C3%A9" are one, also where they are in a parameter's name, by which the query is sorted.
+// key returns the cache key of r, see [appendKey]; it is valid until the next decision. "%c3%a9" and "%C3%A9" are the
+// same, also in a parameter's name, by which the query is sorted.
 func (e *Engine) key(r *Request, c *Cache, device string) (string, bool) {
 	target := r.target()
 	if strings.IndexByte(target, '%') >= 0 { //mutant:TestKeyHasUpperEscapes false
@@ -235,22 +234,22 @@ func (e *Engine) upperEscapes(target string) string {
 	return e.compose(wire.AppendUpperEscapes(e.text, target))
 }
 
-// decimal is prefix and n in decimal digits; it is valid until the next decision.
+// decimal returns prefix and n in decimal digits; it is valid until the next decision.
 func (e *Engine) decimal(prefix string, n int64) string {
 	return e.compose(strconv.AppendInt(append(e.text, prefix...), n, 10))
 }
 
-// compose is what all has beyond e.text, to which it was appended; it is valid until the
-// next decision, which writes over it.
+// compose returns the part of all beyond e.text, to which it was appended; it is valid until the next decision, which
+// overwrites it.
 func (e *Engine) compose(all []byte) string {
 	added := all[len(e.text):]
 	e.text = all
 	return unsafe.String(unsafe.SliceData(added), len(added))
 }
 
-// cacheControl lets clients and caches keep an answer for what is left of its ttl, and otherwise keep it
-// but ask each time, which is what a 304 is for. What needs a credential is private. Who subtracts Age from
-// max-age (RFC 9111, section 4.2.3) keeps it for shorter, and who doesn't for no longer than it lives.
+// cacheControl returns the Cache-Control of an answer: clients and caches may keep it for the rest of its ttl, and
+// without a ttl must revalidate each time. Answers that need a credential are private. A client that subtracts Age from
+// max-age (RFC 9111, section 4.2.3) keeps it for less time, and one that doesn't no longer than it lives.
 func (e *Engine) cacheControl(nowMS int64, rule *Rule, o *wire.Object) string {
 	left := min(o.PublishedMS+int64(o.TTLMS)-nowMS, int64(o.TTLMS)) / 1000 // more than the ttl by a clock that is ahead
 	switch {
@@ -265,8 +264,8 @@ func (e *Engine) cacheControl(nowMS int64, rule *Rule, o *wire.Object) string {
 	}
 }
 
-// vary names what an answer depends on besides its URL: a cache of one client may serve several
-// devices, and what one of them may see is not for the next one (RFC 9110, section 12.5.5).
+// vary returns the headers on which an answer depends: a client's cache may serve several devices, and must not give
+// the answer of one to another (RFC 9110, section 12.5.5).
 func (e *Engine) vary(rule *Rule, o *wire.Object) string {
 	encoded := len(o.Variants()) > 1
 	switch {
@@ -280,7 +279,7 @@ func (e *Engine) vary(rule *Rule, o *wire.Object) string {
 	return ""
 }
 
-// cacheStatus is the Cache-Status of a hit.
+// cacheStatus returns the Cache-Status of a hit.
 func (e *Engine) cacheStatus(nowMS int64, o *wire.Object, stale bool) string {
 	status := statusHit
 	if o.TTLMS != 0 {

@@ -5,21 +5,21 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// Claims are those of the token that the proxy's own JWT filter has validated for a
-// request. They never come from a header: a client could write that.
+// Claims are the claims of the token that the proxy's own JWT filter has validated for a request. They never come from
+// a header, which a client could write.
 type Claims interface {
-	// Claim is a claim as text, "" if there is no such claim, or no token.
+	// Claim returns a claim as text, "" if there is no such claim, or no token.
 	Claim(metadata, name string) string
 }
 
-// The claims that a device is known by, as the sidecar puts them into a token.
+// The claims that identify a device, as the sidecar puts them into a token.
 const (
 	subjectClaim = "sub" // the device id
 	recordClaim  = "ver" // the version of its record, and when that was written
 )
 
-// shown makes c what a request shows: a credential or, without any part of one, the session
-// of its token. It is false if it shows nothing that can be good.
+// shown sets c to the request's credential or, without any part of one, to the session of its token. It returns false
+// if neither can be right.
 func (e *Engine) shown(c *Credential, r *Request) bool {
 	if e.config.SessionMetadata == "" || r.has(headerID) || r.has(headerSecret) || r.has(headerAuthorization) {
 		return r.credential(c, &e.config.Credentials)
@@ -29,7 +29,7 @@ func (e *Engine) shown(c *Credential, r *Request) bool {
 	return wire.ValidDeviceID(c.ID) && c.Session != "" && len(c.Session) <= wire.MaxSession
 }
 
-// digest is by which the verdict on the credential is found.
+// digest returns the digest that finds the verdict on the credential.
 func (c *Credential) digest(k *wire.Keys) wire.Digest {
 	if c.Session != "" {
 		return k.SessionDigest(c.ID, c.Session)
@@ -37,8 +37,8 @@ func (c *Credential) digest(k *wire.Keys) wire.Digest {
 	return k.Digest(c.ID, c.Secret)
 }
 
-// issue makes d an answer with a token for the credential that the request shows. A token is not
-// looked at: nobody gets one for another.
+// issue sets d to an answer with a token for the request's credential. It ignores tokens: a token can't be exchanged
+// for another.
 func (e *Engine) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
 	cred := &d.Credential
 	if !r.credential(cred, &e.config.Credentials) {

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// ParseBytes decodes a configuration as a proxy hands it over: JSON for a
+// ParseBytes decodes a configuration as a proxy passes it: JSON for a
 // google.protobuf.StringValue or, for a google.protobuf.Struct, that message in protobuf's
 // binary form.
 func ParseBytes(raw []byte) (*Config, error) {
