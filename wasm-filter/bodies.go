@@ -5,12 +5,12 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// maxBodies bounds the bodies that a VM keeps, bytes.
+// maxBodies bounds the bodies that a VM caches, bytes.
 const maxBodies = 16 << 20
 
-// bodyCache keeps the bodies that this VM has read (L1), so that a body is copied out of
-// shared memory once per worker and version. An entry is given only if the stamp that
-// the object's metadata names right now is its own. The zero value is ready to use.
+// bodyCache caches the bodies that this VM has read (L1), so that a body is copied out of shared memory once per worker
+// and version. An entry is used only if it has the stamp that the object's metadata names now. The zero value is ready
+// to use.
 type bodyCache struct {
 	entries map[uint32]bodyEntry // by slot
 	size    int                  // of all bodies, bytes
@@ -29,8 +29,8 @@ func (c *bodyCache) get(epoch uint64, v wire.Variant) *policy.Body {
 	return e.body
 }
 
-// put keeps body, which the cache owns from now on, and drops others at random (the
-// order of a map) until they fit: enough where the hot set fits, harmless where it doesn't.
+// put stores body, which the cache owns from now on, and drops others at random (the order of a map) until they fit:
+// enough if the hot set fits, harmless if it doesn't.
 func (c *bodyCache) put(epoch uint64, v wire.Variant, body []byte) *policy.Body {
 	if c.entries == nil {
 		c.entries = map[uint32]bodyEntry{}

@@ -8,20 +8,19 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// maxCalls and maxFetches bound the calls of one VM that are in flight, the latter those among
-// them that wait for Redis: while that hangs, verifications must not, which don't need it. What
-// comes beyond is answered as if the sidecar had not.
+// maxCalls and maxFetches bound the calls of one VM in flight, the latter those that wait for Redis: if Redis hangs,
+// verifications, which don't need it, must not. Requests beyond the bound are answered as if the sidecar had given no
+// answer.
 const (
 	maxCalls   = 4096
 	maxFetches = 256
-	// maxWaiting bounds the requests of one VM that wait for calls, since those of one call are all
-	// answered at once. To wait for a fetch there must be room for as many again.
+	// maxWaiting bounds the requests of one VM that wait for calls, since all requests of one call are answered at
+	// once. A request may wait for a fetch only while less than half of it is used.
 	maxWaiting = 8192
 )
 
-// calls coalesces the calls to the sidecar of one VM: for each credential or key one
-// is in flight, and every request that needs its answer waits for it. The answer comes
-// even if the stream that asked first is gone by then.
+// calls coalesces the calls to the sidecar of one VM: for each credential or key one is in flight, and every request
+// that needs its answer waits for it. The answer arrives even if the first stream is gone by then.
 type calls struct {
 	vm         *vm
 	inFlight   map[string]*call
@@ -32,7 +31,7 @@ type calls struct {
 	reportedMS int64  // when that was, unix ms
 }
 
-// call is one question to the sidecar.
+// call is one call to the sidecar.
 type call struct {
 	key     string
 	path    string
@@ -42,8 +41,8 @@ type call struct {
 	waiting []*stream // some may be gone
 }
 
-// join lets a request wait for what it needs. It returns false if the sidecar can't be
-// asked, or needn't be; the request's answers say so then.
+// join makes a request wait for the answer that it needs. It returns false if the sidecar can't be called, or needn't
+// be; the request's answers tell which.
 func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 	pending := c.inFlight[callKey(d)]
 	most := maxWaiting
@@ -78,8 +77,7 @@ func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 	return true
 }
 
-// throttled answers a request as the sidecar would, which takes no credential like this one for
-// some seconds.
+// throttled answers a request like the sidecar, which refuses credentials from its source for some seconds.
 func (s *stream) throttled(a policy.Action, seconds uint16) {
 	if a == policy.Exchange {
 		s.answers.Session = &wire.SessionResponse{Outcome: wire.Unavailable, RetryAfterS: seconds}
@@ -88,7 +86,7 @@ func (s *stream) throttled(a policy.Action, seconds uint16) {
 	s.answers.Verify = &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: seconds}
 }
 
-// refresh verifies a credential behind the request that it was good for.
+// refresh verifies a credential in the background of an authenticated request.
 func (c *calls) refresh(d *policy.Decision) {
 	verify := policy.Decision{Action: policy.Verify, Credential: d.Credential, Digest: d.Digest}
 	if c.inFlight[callKey(&verify)] == nil && c.dispatch(c.newCall(&verify, c.vm.source())) {
@@ -96,7 +94,7 @@ func (c *calls) refresh(d *policy.Decision) {
 	}
 }
 
-// dispatch makes a call. false: it can't be made.
+// dispatch makes a call; it returns false if that fails.
 func (c *calls) dispatch(pending *call) bool {
 	fetches := 0
 	if pending.path == fetchPath {
@@ -154,10 +152,10 @@ func (c *calls) fail(why string) {
 	c.vm.count(policy.CallFailed)
 }
 
-// reportEveryMS is how often failures are told of while they go on, ms.
+// reportEveryMS is how often continuing failures are logged, ms.
 const reportEveryMS = 60_000
 
-// report says what has failed since the last time, at once after some time without failures.
+// report logs the failures since the last report; the first one after some time at once.
 func (c *calls) report(nowMS int64) {
 	if since := nowMS - c.reportedMS; c.failed == 0 || 0 <= since && since < reportEveryMS {
 		return
@@ -173,7 +171,7 @@ const (
 	sessionPath = "/v1/session"
 )
 
-// callKey tells questions apart: two requests of one key need one answer.
+// callKey identifies a call: requests with the same key need one answer.
 func callKey(d *policy.Decision) string {
 	if d.Action == policy.Fetch {
 		return fetchPath + d.Key
@@ -181,7 +179,7 @@ func callKey(d *policy.Decision) string {
 	return path(d.Action) + string(d.Digest[:])
 }
 
-// path is where the sidecar answers what an action asks.
+// path returns the sidecar's path for an action.
 func path(a policy.Action) string {
 	switch a {
 	case policy.Fetch:
@@ -192,7 +190,7 @@ func path(a policy.Action) string {
 	return verifyPath
 }
 
-// newCall is the question that a decision raises for a request from source.
+// newCall returns the call that a decision needs for a request from source.
 func (c *calls) newCall(d *policy.Decision, source string) *call {
 	pending := &call{key: callKey(d), path: path(d.Action), body: []byte(d.Key), source: source, newest: c.vm.newest}
 	if d.Action != policy.Fetch {
@@ -203,7 +201,7 @@ func (c *calls) newCall(d *policy.Decision, source string) *call {
 	return pending
 }
 
-// answer keeps what the sidecar said, nil for nothing usable, for the next decision.
+// answer stores the sidecar's answer, nil for none that is usable, for the next decision.
 func (s *stream) answer(to *call, body []byte) {
 	if to.path == fetchPath {
 		fetched, err := wire.ParseFetchResponse(body)
@@ -232,10 +230,9 @@ func (s *stream) answer(to *call, body []byte) {
 	s.answers.Verify = &verified
 }
 
-// cameAfter reports whether a request had not come yet when a call was made. The object that
-// such a call brings may be older than one that this request's client has seen before, through
-// another worker. So the request is decided as if it came now: by shared memory, which mostly
-// has the object by then, or by a second call, which all that waited for the first have come before.
+// cameAfter reports whether a request came after a call was made. The object of such a call may be older than one that
+// this request's client has seen before, through another worker. So the request is decided as if it came now: by shared
+// memory, which mostly has the object by then, or by a second call, made after all requests that waited for the first.
 func (s *stream) cameAfter(c *call) bool { return after(s.id, c.newest) } //mutant:TestFetchedBeforeItCame false
 
 // after reports whether a stream of id a began after one of id b; ids begin again after 2³².

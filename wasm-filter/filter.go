@@ -13,7 +13,7 @@ type stream struct {
 	answers policy.Answers
 }
 
-// advance decides the request as far as it can with what is known now.
+// advance decides the request as far as possible with the answers so far.
 func (s *stream) advance(headers []byte) action {
 	v := s.vm
 	fields, ok := headermap.ParseFields(headers)
@@ -34,8 +34,8 @@ func (s *stream) advance(headers []byte) action {
 	return s.decide(&request)
 }
 
-// maxReplied bounds the bodies, bytes, that one callback answers with: the proxy keeps a copy of each until
-// the callback is over, and one answer of the sidecar's may be thousands of requests'.
+// maxReplied bounds the bodies, bytes, of the replies in one callback: the proxy keeps a copy of each until the
+// callback ends, and thousands of requests may wait for one answer of the sidecar.
 const maxReplied = 64 << 20
 
 // decide decides a request that a rule covers.
@@ -81,8 +81,7 @@ func (s *stream) reply(d *policy.Decision) action {
 	return actionPause
 }
 
-// pass sends a request upstream with the identity that was established, and no other, and without the secret that
-// has established it.
+// pass sends a request upstream with the authenticated identity, and no other, and without its secret.
 func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 	v := s.vm
 	if d.CacheStatus != "" {
@@ -102,14 +101,14 @@ func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 	}
 }
 
-// stripForged removes what a client has said of its identity, and that its request is another one.
+// stripForged removes a client's headers that forge its identity, or override method or target.
 func (s *stream) stripForged(r *policy.Request) {
 	for _, name := range r.Removed {
 		s.vm.host.removeRequestHeader(name)
 	}
 }
 
-// park is the stream as it is kept while it waits.
+// park returns a copy of the stream for the time that it waits.
 func (s *stream) park() *stream {
 	v := s.vm
 	held := v.paused[s.id]
@@ -121,7 +120,7 @@ func (s *stream) park() *stream {
 	return held
 }
 
-// answered continues a paused request when its call has come back.
+// answered continues a paused request when its call has returned.
 func (s *stream) answered() {
 	v := s.vm
 	delete(v.paused, s.id)

@@ -6,25 +6,25 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// The guard tells whether objects were written since one looked. It is a gauge, because
-// reading one takes no lock and no memory of the module, and a record takes seven times as long:
+// The guard shows whether objects were written since the last read. It is a gauge, because reading one needs no lock
+// and no memory of the module, and reading a record takes seven times as long:
 //
 //	bits 0 to 7   how many batches are writing objects now
 //	bits 8 to 63  how many have done so
 //
-// Only the push listener changes it. While it writes objects nobody may answer by what was
-// kept, so that no VM gives an old object when another has already given the new one.
+// Only the push listener changes it. While it writes objects no VM may use cached answers, so that none serves an old
+// object after another has served the new one.
 const (
 	guardRaise = 1
 	guardLower = 1<<8 - guardRaise
 	guardUp    = 1<<8 - 1
 )
 
-// guardRegion is the region of the record that has the guard's value, beyond those of
-// batches. By it a VM sees, once, that the gauge that it reads is the push listener's.
+// guardRegion is the region of the record with the guard's value, beyond those of batches. A VM compares it once, to
+// check that the gauge that it reads is the push listener's.
 const guardRegion = wire.Region(0xff)
 
-// guard is the guard as one batch holds it.
+// guard is the guard during one batch.
 type guard struct {
 	host   host
 	raised bool
@@ -54,12 +54,12 @@ func (g *guard) lower() {
 	}
 }
 
-// guardSeen is the guard as a VM reads it.
+// guardSeen is a VM's reader of the guard.
 type guardSeen struct {
 	known bool // that it is the push listener's
 }
 
-// read is the guard's value, 0 while objects are being written, or if nothing is known of it.
+// read returns the guard's value, 0 while objects are being written, or if it is unknown.
 func (g *guardSeen) read(h host) uint64 {
 	if !g.known {
 		return 0
@@ -70,7 +70,7 @@ func (g *guardSeen) read(h host) uint64 {
 	return 0
 }
 
-// check looks whether the guard is the push listener's, as long as that isn't known.
+// check checks whether the guard is the push listener's, unless that is known.
 func (g *guardSeen) check(h host) {
 	if g.known {
 		return

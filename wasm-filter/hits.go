@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// sampleEvery is how many hits one in the report stands for, on average. Steps are random,
-	// because requests may come in an order that a fixed one would follow.
+	// sampleEvery is how many hits one in the report represents, on average. Steps are random, because the order of
+	// requests may be periodic.
 	sampleEvery = 8
 	// maxReport bounds a report, bytes: a few hundred keys.
 	maxReport = 32 << 10
@@ -17,8 +17,8 @@ const (
 	hitsPath    = "/v1/hits"
 )
 
-// hits samples what is answered from shared memory, for the sidecar, which decides what
-// stays there. Nothing depends on a report getting through.
+// hits samples answers from shared memory for the sidecar, which decides what stays there. Nothing depends on the
+// arrival of a report.
 type hits struct {
 	ticks  int // since the last report
 	skip   int // hits until one is reported
@@ -39,7 +39,7 @@ func (h *hits) hit(key string) {
 	}
 }
 
-// tick sends the report of a second, if there was a hit in it.
+// tick sends the report of a second, if it has a hit.
 func (h *hits) tick(v *vm) {
 	if h.ticks++; h.ticks < reportTicks || h.report == nil {
 		return

@@ -8,7 +8,7 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// maxBatch bounds a batch, bytes. The sidecar's are far smaller; the largest holds one body.
+// maxBatch bounds a batch, bytes. The sidecar's are far smaller; the largest has one body.
 const maxBatch = 2 << 20
 
 // ingest is one request at the push listener: it applies a batch and answers with the
@@ -38,7 +38,7 @@ func (i *ingest) headers(endOfStream bool) action {
 	return actionPause // the listener's allow_on_headers_stop_iteration lets the body come
 }
 
-// body is told of each piece of the body; size is of all so far, bytes.
+// body is called for each piece of the body; size is the total so far, bytes.
 func (i *ingest) body(size int, endOfStream bool) action {
 	if i.done {
 		return actionPause
@@ -52,12 +52,10 @@ func (i *ingest) body(size int, endOfStream bool) action {
 	return i.apply(i.vm.host.requestBody(size))
 }
 
-// apply writes a batch's records if memory holds the epoch that the batch replaces.
-// Another sidecar may take over on another worker meanwhile: the state, which every batch
-// ends with, is written only if nobody else has written it since, so that of two sidecars
-// the one that was overtaken always hears of it. What its batch has written by then may lie over
-// what the other one wrote, so the state is blanked, by which that one hears of it, too, and
-// pushes everything.
+// apply writes a batch's records if memory holds the epoch that the batch replaces. Another sidecar may take over on
+// another worker meanwhile. Every batch ends with the state, which is written only if nobody else has written it since,
+// so that the overtaken sidecar always learns of it. Its batch may have overwritten the other one's records by then, so
+// the state is blanked, by which the other one learns of it, too, and pushes everything.
 func (i *ingest) apply(body []byte) action {
 	h := i.vm.host
 	batch, err := wire.ParseBatch(body)
@@ -104,7 +102,7 @@ func write(h host, g *guard, op wire.Op) error {
 	return h.setRecord(op.Region, op.Index, op.Record)
 }
 
-// hasEpoch reports whether memory is of this epoch, 0 for none, and the number of its state's writing.
+// hasEpoch reports whether memory has this epoch, 0 for none, and returns the number of its state's write.
 func (i *ingest) hasEpoch(epoch uint64) (cas uint32, held bool) {
 	state, cas := i.vm.host.state()
 	found, err := wire.RecordEpoch(state, wire.RegionState)

@@ -6,13 +6,11 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// maxThrottled bounds how many sources are held at a time. Those beyond cost a call each time,
-// as all do that aren't held.
+// maxThrottled bounds the throttled sources. Requests from others cost a call each time.
 const maxThrottled = 8192
 
-// throttles are the sources, by [wire.Network], from which the sidecar takes no credential of a
-// new device now. In a flood each such call would get the same answer, and costs more than the
-// answer.
+// throttles are the sources, by [wire.Network], from which the sidecar refuses credentials of new devices for a while.
+// In a flood each such call would get the same answer, and costs more than the answer.
 type throttles map[netip.Addr]throttle
 
 // throttle ends at a time, unix ms, and is of a length, ms: more than that is left only if the clock was
@@ -27,7 +25,7 @@ func (h throttle) leftMS(nowMS int64) int64 {
 	return left
 }
 
-// add holds a source for ms milliseconds.
+// add throttles a source for ms milliseconds.
 func (h throttles) add(source string, nowMS int64, ms uint32) {
 	if ms == 0 {
 		return
@@ -41,7 +39,7 @@ func (h throttles) add(source string, nowMS int64, ms uint32) {
 	}
 }
 
-// retryAfter is how long a source is still held, in seconds rounded up; 0 for not at all.
+// retryAfter returns how long a source is still throttled, in seconds rounded up; 0 if it isn't.
 func (h throttles) retryAfter(source string, nowMS int64) uint16 {
 	if len(h) == 0 {
 		return 0
@@ -53,7 +51,7 @@ func (h throttles) retryAfter(source string, nowMS int64) uint16 {
 	return uint16(min((h[network].leftMS(nowMS)+999)/1000, 1<<16-1))
 }
 
-// sweep forgets those that are held no longer.
+// sweep removes sources that are no longer throttled.
 func (h throttles) sweep(nowMS int64) {
 	for network, held := range h {
 		if held.leftMS(nowMS) == 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// action is what the proxy does with a stream when a callback has returned.
+// action is what the proxy does with a stream after a callback.
 type action uint32
 
 const (
@@ -17,9 +17,8 @@ const (
 	actionPause    action = 1
 )
 
-// vm is one VM of the proxy, of an edge or of the push listener: its configuration is part
-// of what tells VMs apart, so all streams of one are decided by the same rules, whatever
-// listener they came to.
+// vm is one VM of the proxy, for an edge or the push listener. The proxy distinguishes VMs by their configuration, so
+// the same rules decide all streams of one VM, on any listener.
 type vm struct {
 	host   host
 	engine *policy.Engine // nil until the VM is configured
@@ -53,10 +52,10 @@ func newVM(h host) *vm {
 // tickMS is how often a VM reads the state, flushes its counters and reports, ms.
 const tickMS = 200
 
-// configure is called for each plugin of the VM, mostly one. It reads the VM's configuration
-// and has no other effect: the proxy also starts VMs only to see whether they would. size is
-// of the plugin's own configuration, which must be empty: rules of different plugins in one
-// VM could not be told apart. false: it is refused.
+// configure is called for each plugin of the VM, mostly one. It reads the VM's configuration and has no other effect:
+// the proxy also starts VMs only to validate them. size is that of the plugin's own configuration, which must be empty:
+// the module could not distinguish the rules of different plugins in one VM. It returns false if it refuses the
+// configuration.
 func (v *vm) configure(size int) bool {
 	if size > 0 {
 		v.host.critical(fmt.Sprintf("gatehouse: refused: configuration has %d bytes: move what is in it to vm_config.configuration, and remove it", size))
@@ -78,7 +77,7 @@ func (v *vm) configure(size int) bool {
 	return true
 }
 
-// tick is called for each plugin of the VM, in its context, on which calls are booked.
+// tick is called for each plugin of the VM, in its context, to which the proxy assigns calls.
 func (v *vm) tick() {
 	v.flush()
 	if v.engine.Config().PushListener {
@@ -96,7 +95,7 @@ func (v *vm) tick() {
 	v.giveUp() // last: it enters streams
 }
 
-// readState reads the state record and reports whether another one is in force now than before.
+// readState reads the state record and reports whether it changed.
 func (v *vm) readState() bool {
 	state, err := wire.ParseState(v.host.record(wire.RegionState, 0))
 	if err != nil {
@@ -111,18 +110,18 @@ func (v *vm) readState() bool {
 	return changed
 }
 
-// awaited is the answer to a call that was made.
+// awaited is a call whose answer has not come.
 type awaited struct {
 	done    func(body []byte)
 	untilMS int64 // unix ms
 }
 
-// lateMS is how much later than the call's timeout an answer is taken for lost, ms: more than
-// a clock is usually set by.
+// lateMS is how long after the call's timeout an answer is considered lost, ms: more than a usual correction of a
+// clock.
 const lateMS = 5000
 
-// call makes a call to the sidecar; done gets the answer's body, or nil for none that is
-// usable, which is the callback's as everything from the host.
+// call makes a call to the sidecar; done receives the answer's body, or nil for none that is usable. Like everything
+// from the host, the body is valid during the callback.
 func (v *vm) call(path string, body []byte, done func(body []byte)) error {
 	config := v.engine.Config()
 	token, err := v.host.call(config.SidecarCluster, path, body, config.SidecarTimeout)
@@ -150,7 +149,7 @@ func (v *vm) requestHeaders(id uint32, endOfStream bool) action {
 	return v.stream.advance(v.host.requestHeaders())
 }
 
-// requestBody is of interest at the push listener only: what is paused at an edge gets none.
+// requestBody matters at the push listener only: paused streams of an edge get no body.
 func (v *vm) requestBody(id uint32, size int, endOfStream bool) action {
 	i := v.pushes[id]
 	if i == nil {
@@ -162,10 +161,10 @@ func (v *vm) requestBody(id uint32, size int, endOfStream bool) action {
 	return i.body(size, endOfStream)
 }
 
-// sweepLeast is how many entries of streams are kept before the first sweep.
+// sweepLeast is the number of entries of streams before the first sweep.
 const sweepLeast = 1024
 
-// sweep forgets pushes that are gone. It waits until their entries have doubled since the
+// sweep removes pushes that are gone. It waits until their entries have doubled since the
 // last time, so that there are at most twice as many as there are streams, and an entry is
 // looked at twice on average.
 func (v *vm) sweep() {
@@ -180,7 +179,7 @@ func (v *vm) sweep() {
 	v.sweepAt = sweepLeast + 2*len(v.pushes)
 }
 
-// callResponse hands the answer to a call to who made it.
+// callResponse passes an answer to the function that waits for it.
 func (v *vm) callResponse(token uint32, size int) {
 	v.replied = 0
 	if a, ok := v.awaited[token]; ok {
@@ -189,9 +188,8 @@ func (v *vm) callResponse(token uint32, size int) {
 	}
 }
 
-// giveUp takes calls for failed whose answer won't come: the proxy drops those of a plugin
-// that goes away with its listener, while the VM stays for a listener with the same rules,
-// whose requests may wait for them.
+// giveUp fails calls whose answer won't come: the proxy drops the calls of a plugin when its listener is removed, while
+// the VM stays for a listener with the same rules, whose requests may wait for them.
 func (v *vm) giveUp() {
 	v.replied = 0
 	now := v.host.now()
@@ -203,7 +201,7 @@ func (v *vm) giveUp() {
 	}
 }
 
-// source is the address that the request of the current context comes from, without its port; "" if unknown.
+// source returns the client's address of the current context, without its port; "" if unknown.
 func (v *vm) source() string {
 	switch from := &v.engine.Config().Source; {
 	case from.Header != "":
@@ -216,7 +214,7 @@ func (v *vm) source() string {
 
 func (v *vm) count(counter policy.Counter) { v.counts[counter]++ }
 
-// flush adds what was counted to the proxy's counters.
+// flush adds the counts to the proxy's counters.
 func (v *vm) flush() {
 	for c := policy.None + 1; c < policy.Counters; c++ {
 		if v.counts[c] != 0 {
