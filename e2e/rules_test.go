@@ -127,7 +127,7 @@ func TestBadRules(t *testing.T) {
 	tests := []struct{ name, rules, want string }{
 		{"unknown field", "rules: [{match: {prefix: /v1/}, cache: {on_mis: fetch}}]", "rules[0].cache.on_mis: unknown field; known are query, on_miss, scope"},
 		{"bad duration", "max_staleness: soon", `max_staleness: is "soon", want a duration such as "30s"`},
-		{"hidden rule", "rules: [{match: {prefix: /v1/}}, {match: {path: /v1/a}}]", "rules[1].match: is never reached: rules[0] matches all that it does; move it up or remove it"},
+		{"hidden rule", "rules: [{match: {prefix: /v1/}}, {match: {path: /v1/a}}]", "rules[1].match: is never reached: rules[0] matches everything that it matches; move it up or remove it"},
 	}
 	for _, tt := range tests[:sized(len(tests), 1)] {
 		t.Run(tt.name, func(t *testing.T) {

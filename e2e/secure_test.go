@@ -162,7 +162,7 @@ func TestTLSAndACL(t *testing.T) {
 	}
 	reconnect()
 	s.served("and again")
-	if n := strings.Count(e.log("sidecar"), "redis does not tell its role and history"); n != 1 {
+	if n := strings.Count(e.log("sidecar"), "no permission to read the role and history of redis"); n != 1 {
 		t.Errorf("said %d times that INFO is not permitted, want once", n)
 	}
 }

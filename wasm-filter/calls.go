@@ -50,7 +50,7 @@ func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 		most /= 2 //mutant:TestFetchesLeavePlaces deleted
 	}
 	if len(c.vm.paused) >= most { //mutant:TestWaitersAreBounded false
-		c.fail(fmt.Sprintf("no place for one more request that waits for %s: %d do, the most there may be then", path(d.Action), most))
+		c.fail(fmt.Sprintf("too many requests wait for %s: %d, the maximum", path(d.Action), most))
 		s.answer(&call{path: path(d.Action)}, nil)
 		return false
 	}
@@ -102,7 +102,7 @@ func (c *calls) dispatch(pending *call) bool {
 	}
 	if len(c.inFlight) >= maxCalls ||
 		c.fetches+fetches > maxFetches { //mutant:TestFetchesLeaveRoom false
-		c.fail(fmt.Sprintf("no call to %s: %d are in flight, %d to %s, the most there may be (%d, %d)",
+		c.fail(fmt.Sprintf("no call to %s: %d are in flight, %d to %s, the maximum is %d and %d",
 			pending.path, len(c.inFlight), c.fetches, fetchPath, maxCalls, maxFetches))
 		return false
 	}
@@ -160,7 +160,7 @@ func (c *calls) report(nowMS int64) {
 	if since := nowMS - c.reportedMS; c.failed == 0 || 0 <= since && since < reportEveryMS {
 		return
 	}
-	c.vm.host.warn(fmt.Sprintf("gatehouse: %d calls to cluster %q failed since this was last said, e.g. %s: is the sidecar running, and its socket the one that the cluster names?",
+	c.vm.host.warn(fmt.Sprintf("gatehouse: %d calls to cluster %q failed since the last report, e.g. %s: check that the sidecar runs and listens on the cluster's socket",
 		c.failed, c.vm.engine.Config().SidecarCluster, c.failure))
 	c.failed, c.reportedMS = 0, nowMS
 }

@@ -649,7 +649,7 @@ func TestBadConfiguration(t *testing.T) {
 	}{
 		{"unknown field", `{"rules": [{"match": {"path": "/a"}, "cash": {}}]}`, 0, "rules[0].cash: unknown field"},
 		{"none", "", 0, "vm_config.configuration is invalid"},
-		{"the plugin's own", `{}`, 17, "configuration has 17 bytes: move what is in it to vm_config.configuration"},
+		{"the plugin's own", `{}`, 17, "configuration has 17 bytes, want none: move its content to vm_config.configuration"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -58,7 +58,7 @@ const tickMS = 200
 // configuration.
 func (v *vm) configure(size int) bool {
 	if size > 0 {
-		v.host.critical(fmt.Sprintf("gatehouse: refused: configuration has %d bytes: move what is in it to vm_config.configuration, and remove it", size))
+		v.host.critical(fmt.Sprintf("gatehouse: configuration has %d bytes, want none: move its content to vm_config.configuration", size))
 		return false
 	}
 	if v.engine == nil {

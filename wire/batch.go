@@ -60,7 +60,7 @@ func ParseBatch(b []byte) (Batch, error) {
 		return Batch{}, fmt.Errorf("batch of %d bytes, want at least %d: %w", len(b), batchSize, ErrMalformed)
 	}
 	if b[0] != Layout {
-		return Batch{}, fmt.Errorf("batch of layout version %d, want %d: run sidecar and module of one release: %w", b[0], Layout, ErrLayout)
+		return Batch{}, fmt.Errorf("batch of layout version %d, want %d: run sidecar and module of the same release: %w", b[0], Layout, ErrLayout)
 	}
 	batch := Batch{
 		Epoch:    binary.LittleEndian.Uint64(b[8:]),

@@ -260,7 +260,7 @@ func checkMessage(name string, b []byte, least int) error {
 		return fmt.Errorf("%s of %d bytes, want at least %d: %w", name, len(b), least, ErrMalformed)
 	}
 	if b[0] != Layout {
-		return fmt.Errorf("%s of layout version %d, want %d: run sidecar and module of one release: %w", name, b[0], Layout, ErrLayout)
+		return fmt.Errorf("%s of layout version %d, want %d: run sidecar and module of the same release: %w", name, b[0], Layout, ErrLayout)
 	}
 	return nil
 }

@@ -123,7 +123,7 @@ func (d *decoder) config(tree any) *Config {
 	}
 	if c.PushListener = d.boolean("push_listener", m["push_listener"], false); c.PushListener {
 		if len(m) > 1 {
-			d.problem("push_listener", "stands alone: a push listener has no rules; remove the other fields")
+			d.problem("push_listener", "a push listener has no rules: remove the other fields")
 		}
 		return c
 	}
@@ -133,7 +133,7 @@ func (d *decoder) config(tree any) *Config {
 	if c.MaxAuthStaleness = d.duration("max_auth_staleness", m["max_auth_staleness"], 0, 0, maxMaxStaleness); 0 < c.MaxAuthStaleness && c.MaxAuthStaleness < minMaxStaleness {
 		d.problem("max_auth_staleness", "is %s, want %s to %s, or 0s for no bound", c.MaxAuthStaleness, minMaxStaleness, maxMaxStaleness)
 	} else if c.MaxAuthStaleness > 0 && c.VerdictGrace > c.MaxAuthStaleness {
-		d.problem("verdict_grace", "is %s, and no verdict counts for longer than max_auth_staleness, %s, while the sidecar is away: want at most that", c.VerdictGrace, c.MaxAuthStaleness)
+		d.problem("verdict_grace", "is %s, want at most max_auth_staleness, %s", c.VerdictGrace, c.MaxAuthStaleness)
 	}
 	c.ServeStale = d.oneOf("stale", m["stale"], "bypass", "serve") == "serve"
 	c.DenyByDefault = d.oneOf("default", m["default"], "pass", "deny") == "deny"
@@ -177,7 +177,7 @@ func (d *decoder) credentials(v any) Credentials {
 	c := Credentials{Basic: d.boolean("credentials.basic", m["basic"], false), Forward: d.boolean("credentials.forward", m["forward"], false)}
 	if c.Basic {
 		if m["id_header"] != nil || m["secret_header"] != nil {
-			d.problem("credentials.basic", "is given with headers: take one of the two")
+			d.problem("credentials.basic", "is given with headers: use one of the two")
 		}
 		return c
 	}
@@ -232,7 +232,7 @@ func (d *decoder) rule(at string, v any) Rule {
 			d.problem(at+".cache.scope", "device needs auth in the same rule: without it there is no device id")
 		}
 		if !r.Match.reads() {
-			d.problem(at+".cache", "needs GET or HEAD among the methods of its match: nothing else is answered from the cache")
+			d.problem(at+".cache", "needs GET or HEAD among the methods of its match: the cache answers nothing else")
 		}
 	}
 	if session, ok := m["session"]; ok {
@@ -248,10 +248,10 @@ func (d *decoder) session(at string, v any, r *Rule) {
 	}
 	r.IssueSession = true
 	if r.Auth != nil || r.Cache != nil {
-		d.problem(at+".session", "stands alone: the credential is checked in any case, and a token is not cached; remove auth and cache")
+		d.problem(at+".session", "excludes auth and cache: the credential is always checked, and tokens are not cached")
 	}
 	if !slices.Equal(r.Match.Methods, []string{"POST"}) {
-		d.problem(at+".session", "needs methods: [POST] in its match: nothing else may make a token")
+		d.problem(at+".session", "needs methods: [POST] in its match: only POST may issue a token")
 	}
 }
 
@@ -290,7 +290,7 @@ func (d *decoder) cache(at string, v any) *Cache {
 		for i, name := range d.list(at+".query", query) {
 			text := d.text(fmt.Sprintf("%s.query[%d]", at, i), name)
 			if strings.ContainsAny(text, "&=") {
-				d.problem(fmt.Sprintf("%s.query[%d]", at, i), "%q: is no parameter's name: want one without & and =", text)
+				d.problem(fmt.Sprintf("%s.query[%d]", at, i), "%q is not a parameter's name: want one without & and =", text)
 			}
 			c.Query = append(c.Query, text)
 		}
@@ -326,11 +326,11 @@ func (d *decoder) crossCheck(c *Config) {
 			if c.Rules[j].IssueSession {
 				field = ".session"
 			}
-			d.problem(at+field, "needs credentials: say where a request carries them, e.g. credentials: {id_header: x-device-id, secret_header: x-device-token}")
+			d.problem(at+field, "needs credentials: set where a request carries them, e.g. credentials: {id_header: x-device-id, secret_header: x-device-token}")
 		}
 		for i := range j {
 			if c.Rules[i].Match.covers(&c.Rules[j].Match) {
-				d.problem(at+".match", "is never reached: rules[%d] matches all that it does; move it up or remove it", i)
+				d.problem(at+".match", "is never reached: rules[%d] matches everything that it matches; move it up or remove it", i)
 				break
 			}
 		}

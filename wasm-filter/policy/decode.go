@@ -113,7 +113,7 @@ func (d *decoder) header(at string, v any) string {
 	if !token(name) {
 		d.problem(at, "%q is not a header name (RFC 9110, section 5.1)", name)
 	} else if slices.Contains(identityHeaders, name) {
-		d.problem(at, "%q is what Gatehouse tells the upstream; take another", name)
+		d.problem(at, "%q is a header that Gatehouse sends upstream; use another", name)
 	}
 	return name
 }
@@ -147,9 +147,9 @@ func (d *decoder) path(at string, v any) string {
 	} else if len(p) > maxRulePath {
 		d.problem(at, "has %d bytes, at most %d", len(p), maxRulePath)
 	} else if got := canonicalPath(p); got != p {
-		d.problem(at, "%q is matched by nothing: rules see decoded, normalised paths, such as %q", p, got)
+		d.problem(at, "%q matches nothing: rules see decoded, normalised paths, such as %q", p, got)
 	} else if !hasOneReading(p) {
-		d.problem(at, "%q: want no spaces and control characters: routers read them in different ways", p)
+		d.problem(at, "%q: want no spaces or control characters: routers read them differently", p)
 	}
 	return p
 }

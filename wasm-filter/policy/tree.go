@@ -14,7 +14,7 @@ import (
 // binary form.
 func ParseBytes(raw []byte) (*Config, error) {
 	if len(raw) == 0 {
-		return nil, errors.New("configuration: is empty; for the listener that the sidecar pushes to, give push_listener: true")
+		return nil, errors.New("configuration: is empty; for the push listener, set push_listener: true")
 	}
 	var tree any
 	jsonErr := json.Unmarshal(raw, &tree)

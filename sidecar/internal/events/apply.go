@@ -57,6 +57,6 @@ func (s *Subscriber) refuse(kind, id string, err error) {
 	}
 	s.metrics.Corrupt.WithLabelValues(kind, string(reason)).Inc()
 	s.board.refused.Do(func() {
-		s.log.Warn("unreadable record from redis skipped", "kind", kind, "id", id, "error", err)
+		s.log.Warn("malformed record from redis skipped", "kind", kind, "id", id, "error", err)
 	})
 }

@@ -173,7 +173,7 @@ func (s *Subscriber) unknown(err error) {
 		s.unknownAt = now
 	case now.Sub(s.unknownAt) > unknownFor:
 		s.unknownAt = now.Add(unknownAgain)
-		s.log.Warn("events come, but the position of redis can't be read: whether any are missing is not known, so the edge is not in step", "error", err)
+		s.log.Warn("events come, but the position of redis can't be read: events may be missing, so the edge is not in step", "error", err)
 		return
 	}
 	s.log.Debug("position of redis not known", "error", err)

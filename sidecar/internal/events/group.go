@@ -123,7 +123,7 @@ func (b *board) setPolicy(shard int, policy string, log *slog.Logger) {
 	}
 	switch {
 	case strings.HasPrefix(policy, "allkeys-"):
-		log.Error("redis may evict records, which says nothing to anyone: devices whose records are gone can't be revoked by theirs; set maxmemory-policy noeviction", "maxmemory_policy", policy)
+		log.Error("redis may evict records, without an event: a device without a record can't be revoked by it; set maxmemory-policy noeviction", "maxmemory_policy", policy)
 	case strings.HasPrefix(policy, "volatile-"):
 		log.Warn("redis may evict tombstones and shared verdicts: set maxmemory-policy noeviction", "maxmemory_policy", policy)
 	}

@@ -147,12 +147,12 @@ func (s *Subscriber) position(ctx context.Context, master server, asked position
 		case withheld.chain:
 			s.noChain.Store(true)
 			s.board.chainOnce.Do(func() {
-				s.log.Warn("redis does not let its chain be read: forged events and lost writes may go unnoticed; permit HMGET (+hmget)", "error", withheld.error)
+				s.log.Warn("no permission to read the chain of redis: forged events and lost writes may go unnoticed; permit HMGET (+hmget)", "error", withheld.error)
 			})
 		default:
 			s.noInfo.Store(true)
 			s.board.infoOnce.Do(func() {
-				s.log.Warn("redis does not tell its role and history: a replica, or a failover to an older one, may go unnoticed; permit INFO (+info)", "error", withheld.error)
+				s.log.Warn("no permission to read the role and history of redis: a replica, or a failover to an older one, may go unnoticed; permit INFO (+info)", "error", withheld.error)
 			})
 		}
 	}

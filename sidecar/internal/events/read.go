@@ -166,7 +166,7 @@ func (s *Subscriber) readMembers(ctx context.Context, master server, members []c
 		if err := s.readRecords(ctx, master, members[:n]); err != nil {
 			if timeout, ok := errors.AsType[net.Error](err); n > 1 && ok && timeout.Timeout() {
 				s.batch = n / 2
-				s.log.Warn("records don't come in time: the next catch-up asks for fewer at once", "records", n, "next", s.batch, "timeout", recordsTimeout)
+				s.log.Warn("records time out: the next catch-up reads fewer at once", "records", n, "next", s.batch, "timeout", recordsTimeout)
 			}
 			return err
 		}
@@ -209,7 +209,7 @@ func (s *Subscriber) unconfirmed(ctx context.Context, master server, members []c
 		}
 		if redis.HasErrorPrefix(err, "NOPERM") {
 			s.board.headOnce.Do(func() {
-				s.log.Warn("redis does not let parts of records be read: after each restart and failover of it whole ones are; permit HMGET (+hmget)", "error", err)
+				s.log.Warn("no permission to read parts of records: after each restart and failover of redis whole ones are read; permit HMGET (+hmget)", "error", err)
 			})
 		}
 		head := make(map[string]string, len(fields))
