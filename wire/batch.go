@@ -15,11 +15,10 @@ import (
 //	16  u64  replaces: the epoch that shared memory must hold, 0 for none; mostly the same one
 //	24  operations × (u8 region, 3 zero, u32 index, u32 length, record)
 //
-// It is applied whole and in order, or not at all: not if it is malformed, and not if
-// shared memory holds another epoch than it replaces. So one that takes over and comes late, when
-// somebody else has taken over, changes nothing. The answer is the state
-// record as it is then: 200 if the batch was applied, 409 if the epoch was another (an
-// empty answer: there is no state), 400 with a line of text if it was malformed.
+// It is applied whole and in order, or not at all: not if it is malformed, and not if shared memory holds another epoch
+// than it replaces. So a late takeover, after another one, changes nothing. The answer is the current state record: 200
+// if the batch was applied, 409 if the epoch was another (an empty answer: there is no state), 400 with a line of text
+// if it was malformed.
 const (
 	batchSize = 24
 	opSize    = 12
@@ -33,7 +32,7 @@ type Batch struct {
 	ops      []byte
 }
 
-// BeginBatch starts a batch in dst, for a memory that holds the epoch that it replaces;
+// BeginBatch starts a batch in dst, for a memory that holds the epoch replaces;
 // [AppendOp] adds to it.
 func BeginBatch(dst []byte, epoch, replaces uint64) []byte {
 	dst = append(dst, Layout, 0, 0, 0, 0, 0, 0, 0)
@@ -41,8 +40,8 @@ func BeginBatch(dst []byte, epoch, replaces uint64) []byte {
 	return binary.LittleEndian.AppendUint64(dst, replaces)
 }
 
-// AppendOp adds one record to the batch that fills b from its start. write appends the
-// record to what it is given and returns it.
+// AppendOp adds one record to the batch that fills b from its start. write appends the record to its argument and
+// returns the result.
 func AppendOp(b []byte, region Region, index uint32, write func(dst []byte) []byte) []byte {
 	b = append(b, byte(region), 0, 0, 0)
 	b = binary.LittleEndian.AppendUint32(b, index)
@@ -92,8 +91,8 @@ func ParseBatch(b []byte) (Batch, error) {
 	return batch, nil
 }
 
-// checkOp refuses a record that no reader could use. A state record is read whole: if
-// it were bad, the edge would go on with an old one for ever.
+// checkOp returns an error for a record that no reader could use. It reads a whole state record: with a bad one the
+// edge would use an old one for ever.
 func checkOp(region Region, index uint32, record []byte, epoch uint64) error {
 	if err := checkEpoch(record, region, epoch); err != nil || region != RegionState {
 		return err
@@ -105,7 +104,7 @@ func checkOp(region Region, index uint32, record []byte, epoch uint64) error {
 	return err
 }
 
-// Len is the number of operations.
+// Len returns the number of operations.
 func (b *Batch) Len() int { return int(b.count) }
 
 // Op is one record and its place. The record refers to the batch.
@@ -115,7 +114,7 @@ type Op struct {
 	Record []byte
 }
 
-// Ops are the operations of a parsed batch, in order.
+// Ops returns the operations of a parsed batch, in order.
 func (b *Batch) Ops() iter.Seq[Op] {
 	return func(yield func(Op) bool) {
 		rest := b.ops

@@ -6,9 +6,8 @@ import (
 	"net/netip"
 )
 
-// VerifyRequest is the body of POST /v1/verify: the credential to verify, or the session
-// of a token that the proxy has validated. It is also the body of POST /v1/session: the
-// credential to give a token for.
+// VerifyRequest is the body of POST /v1/verify: the credential to verify, or the session of a token that the proxy has
+// validated. It is also the body of POST /v1/session: the credential to exchange for a token.
 //
 //	0  u8  layout version
 //	1  u8  length of the device id
@@ -21,8 +20,7 @@ type VerifyRequest struct {
 	Secret   string // at most MaxSecret bytes; "" of a session
 	// Source is the client's IP address as text, "" if the edge doesn't know it.
 	Source string
-	// Session is what a token says of the device's record, at most MaxSession bytes; ""
-	// of a credential.
+	// Session identifies the device's record of a token, at most MaxSession bytes; "" for a credential.
 	Session string
 }
 
@@ -52,8 +50,8 @@ func ParseVerifyRequest(b []byte) (VerifyRequest, error) {
 	return VerifyRequest{DeviceID: text[:id], Secret: text[id:][:secret], Source: text[id+secret:][:source], Session: text[id+secret+source:]}, nil
 }
 
-// Network is what of a source's address counts as one source: an IPv4 address, or the /64 of
-// an IPv6 one, within which a client chooses freely. false if text is no address.
+// Network returns the part of an address that identifies a source: an IPv4 address, or the /64 of an IPv6 one, within
+// which a client chooses freely. It returns false if text is not an address.
 func Network(text string) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(text)
 	if err != nil {
@@ -78,8 +76,8 @@ func Network(text string) (netip.Addr, bool) {
 type VerifyResponse struct {
 	Outcome     Outcome
 	RetryAfterS uint16
-	// ThrottleMS is how long the sidecar takes no new device's credential from this source,
-	// see [Network]: the edge may refuse those in the same way by itself.
+	// ThrottleMS is how long the sidecar refuses credentials of new devices from this source, see [Network]: the edge
+	// may refuse those in the same way by itself.
 	ThrottleMS  uint32
 	Permissions uint64
 	Epoch       uint64
@@ -156,8 +154,8 @@ func ParseSessionResponse(b []byte) (SessionResponse, error) {
 	return r, nil
 }
 
-// FetchResponse answers POST /v1/fetch, whose body is a cache key: the object as an
-// objects record of one entry, or of none if Redis doesn't have it, and its bodies.
+// FetchResponse answers POST /v1/fetch, whose body is a cache key: the object as an objects record of one entry, or of
+// none if it isn't in Redis, and its bodies.
 //
 //	0  u8   layout version
 //	1  3    zero
@@ -171,9 +169,8 @@ type FetchResponse struct {
 
 const fetchResponseSize = 8
 
-// AppendFetchResponse appends the response to dst; nil o means that there is no such
-// object. bodies are in the order of o's variants, whose lengths they have. The entry's
-// tag is 0: the edge that asks may know another placement key.
+// AppendFetchResponse appends the response to dst; nil o means that there is no such object. bodies are in the order of
+// o's variants, with their lengths. The entry's tag is 0: the calling edge may have another placement key.
 func AppendFetchResponse(dst []byte, epoch uint64, o *Object, bodies [][]byte) []byte {
 	dst = append(dst, Layout, 0, 0, 0, 0, 0, 0, 0)
 	start := len(dst)
@@ -208,8 +205,8 @@ func ParseFetchResponse(b []byte) (FetchResponse, error) {
 	return r, nil
 }
 
-// Body is the bytes of the i-th variant of o, the object that Record holds, or nil if
-// the response is too short for it. They refer to the response.
+// Body returns the bytes of the i-th variant of o, the object in Record, or nil if the response is too short for it.
+// They refer to the response.
 func (r *FetchResponse) Body(o *Object, i int) []byte {
 	at := uint64(0)
 	for _, v := range o.Variants()[:i] {
@@ -222,8 +219,8 @@ func (r *FetchResponse) Body(o *Object, i int) []byte {
 	return r.bodies[at:end]
 }
 
-// A hit report is the body of POST /v1/hits: keys that were answered from shared memory,
-// each as often as it was sampled, so that the sidecar knows what is worth its memory.
+// A hit report is the body of POST /v1/hits: keys that were answered from shared memory, each as often as it was
+// sampled, by which the sidecar chooses what stays in memory.
 //
 //	0  u8  layout version
 //	1  3   zero

@@ -9,28 +9,25 @@ import (
 
 // Keys are an epoch's two secrets. They exist in the sidecar and in shared memory only.
 type Keys struct {
-	// Placement seeds the hash that places objects, so that nobody who chooses keys
-	// can crowd a bucket.
+	// Placement seeds the hash that places objects, so that nobody can crowd a bucket by choosing keys.
 	Placement [16]byte
-	// Credential keys the digest by which verdicts are found.
+	// Credential is the key of the digest that finds verdicts.
 	Credential [16]byte
 }
 
-// Place is where an object of this cache key lives among buckets buckets, and the tag
-// by which its entry is recognised before the keys are compared.
+// Place returns the bucket of an object with this cache key among buckets buckets, and the tag of its entry, which
+// readers compare before the keys.
 func (k *Keys) Place(key string, buckets uint32) (bucket, tag uint32) {
 	h := siphash.Hash(half(k.Placement, 0), half(k.Placement, 8), bytesOf(key))
 	return reduce(uint32(h), buckets), uint32(h >> 32)
 }
 
-// Digest is a keyed digest of a device id and what was shown for it: a secret, or a token.
+// Digest is a keyed digest of a device id and its secret or session.
 type Digest [16]byte
 
-// Digest is SipHash-2-4-128 of u32 length of id, id, secret, under the epoch's random
-// credential key. The key makes it a pseudo-random function, which is all that is
-// needed here: who doesn't hold the key can't find two credentials with one digest, or
-// tell anything of a digest. It panics if id or secret are over their limits, which
-// callers check when they read them.
+// Digest returns SipHash-2-4-128 of u32 length of id, id, secret, under the epoch's random credential key. The key
+// makes it a pseudo-random function: without the key nobody can find two credentials with one digest, or learn anything
+// from a digest. It panics if id or secret exceed their limits, which callers check when they read them.
 func (k *Keys) Digest(id, secret string) Digest {
 	if len(secret) > MaxSecret {
 		panic("wire: credential over its limits")
@@ -42,7 +39,7 @@ func (k *Keys) Digest(id, secret string) Digest {
 // is a session: no secret has the digest of a session, whatever its bytes.
 const sessionMark = 1 << 31
 
-// SessionDigest is likewise of a device id and a token's session; see [VerifyRequest].
+// SessionDigest returns the digest of a device id and a token's session; see [VerifyRequest].
 func (k *Keys) SessionDigest(id, session string) Digest {
 	if len(session) > MaxSession {
 		panic("wire: session over its limits")
@@ -64,10 +61,9 @@ func (k *Keys) digest(length uint32, id, shown string) Digest {
 	return d
 }
 
-// Device is where all that is known of a device lives among buckets buckets, and the tag
-// of its entry. They are SipHash-2-4-128 of u32 2^32-1, id, under the credential key: no
-// id is so long, so nothing is said of a credential's digest. The bucket comes from the
-// second half, the tag from the first, without its two lowest bits. It panics if id is over its
+// Device returns the bucket of a device among buckets buckets, and the tag of its entry. They are SipHash-2-4-128 of
+// u32 2^32-1, id, under the credential key: no id is so long, so they reveal nothing of a credential's digest. The
+// bucket comes from the second half, the tag from the first, without its two lowest bits. It panics if id exceeds its
 // limit, which callers check when they read it.
 func (k *Keys) Device(id string, buckets uint32) (bucket uint32, tag uint64) {
 	if len(id) > MaxDeviceID {

@@ -15,7 +15,7 @@ const (
 	MaxDeviceID = 128
 	// MaxSecret bounds a secret in bytes; bcrypt reads no more than 72.
 	MaxSecret = 72
-	// MaxSession bounds what a token says of a device's record in bytes: two numbers of at
+	// MaxSession bounds a token's session in bytes: two numbers of at
 	// most 20 digits, and a dash.
 	MaxSession = 41
 	// MaxPairs bounds the pairs of a key's query.
@@ -119,7 +119,7 @@ func ValidPermission(name string) bool {
 	return true
 }
 
-// DeviceKey is the key of the payload that only device id gets for key.
+// DeviceKey returns the key of the object that only device id gets for key.
 func DeviceKey(id, key string) string { return "@" + id + key }
 
 // AppendDeviceKey appends DeviceKey(id, key) to dst.
@@ -127,8 +127,8 @@ func AppendDeviceKey(dst []byte, id, key string) []byte {
 	return append(append(append(dst, '@'), id...), key...)
 }
 
-// CanonicalKey is the key that the edge looks up for what is stored as key: the hex digits of escapes
-// are upper case (RFC 3986, section 6.2.2.1), and the query is as [CanonicalQuery] has it.
+// CanonicalKey returns the key by which the edge looks up an object that is stored as key: the hex digits of escapes
+// are upper case (RFC 3986, section 6.2.2.1), and the query is its [CanonicalQuery].
 func CanonicalKey(key string) string {
 	device := 0
 	if strings.HasPrefix(key, "@") {
@@ -171,17 +171,15 @@ func AppendUpperEscapes(dst []byte, s string) []byte {
 	}
 }
 
-// CanonicalQuery is the part of a query that belongs to a cache key: its pairs in
-// bytewise order of their names, joined by '&', without empty ones. Pairs of one name
-// keep their order, which can mean something. With only != nil the pairs of other names
-// are dropped. Nothing is decoded, but a pair whose name is one of only when it is decoded stays, as
-// it was sent: to the upstream it counts, and dropped it would get the answer for none.
+// CanonicalQuery returns the part of a query that belongs to a cache key: its pairs in bytewise order of their names,
+// joined by '&', without empty ones. Pairs of one name keep their order, which may matter. With only != nil it drops
+// pairs of other names. It decodes nothing. A pair whose decoded name is one of only stays, as sent: the upstream uses
+// it, so without it the request would get the answer for another query.
 func CanonicalQuery(query string, only []string) string {
 	return string(AppendCanonicalQuery(nil, query, only))
 }
 
-// named reports whether name is one of names, as it is or decoded as a form's (percent-encoding, and '+'
-// for a space).
+// named reports whether name is one of names, as sent or decoded like a form (percent-encoding, and '+' for a space).
 func named(name string, names []string) bool {
 	return slices.Contains(names, name) ||
 		strings.ContainsAny(name, "%+") && slices.Contains(names, PercentDecode(strings.ReplaceAll(name, "+", " ")))
@@ -215,7 +213,7 @@ func AppendPercentDecode(dst []byte, s string) []byte {
 	return dst[:start+n]
 }
 
-// unhex is what a byte is worth as a hexadecimal digit, 16 if it is none.
+// unhex returns the value of a hexadecimal digit, 16 for any other byte.
 var unhex = func() (all [256]byte) {
 	for c := range all {
 		switch {

@@ -14,13 +14,13 @@ const (
 	Gzip
 	Brotli
 	Zstd
-	// Encodings is how many there are.
+	// Encodings is their number.
 	Encodings
 )
 
 var codings = [Encodings]string{"identity", "gzip", "br", "zstd"}
 
-// String is the coding's token in Content-Encoding and Accept-Encoding.
+// String returns the coding's token in Content-Encoding and Accept-Encoding.
 func (e Encoding) String() string {
 	if e < Encodings {
 		return codings[e]
@@ -36,7 +36,7 @@ type Variant struct {
 	Stamp    uint64 // of the body record
 }
 
-// Object is what a bucket says of one object. Parsed, its strings refer to the record.
+// Object is an object's entry in a bucket. The strings of a parsed one refer to the record.
 type Object struct {
 	Key         string
 	Version     uint64
@@ -53,7 +53,7 @@ type Object struct {
 // Variants are the stored encodings, 1 to 4; the slice belongs to the object.
 func (o *Object) Variants() []Variant { return o.variants[:o.count] }
 
-// AddVariant adds one encoding; it panics on more than there are codings.
+// AddVariant adds one encoding; it panics if there are more than codings.
 func (o *Object) AddVariant(v Variant) {
 	o.variants[o.count] = v
 	o.count++
@@ -92,8 +92,8 @@ func AppendObject(dst []byte, tag uint32, o *Object) []byte {
 // FinishRecord pads the record that starts at start to [MinRecord].
 func FinishRecord(dst []byte, start int) []byte { return pad(dst, start) }
 
-// FindObject looks key up in a bucket. It allocates nothing; the object refers to rec.
-// A nil rec, which the store gives for a place never written, is [ErrNotFound].
+// FindObject looks up key in a bucket. It allocates nothing; the object refers to rec. For a nil rec, which the store
+// returns for a place never written, it returns [ErrNotFound].
 func FindObject(rec []byte, epoch uint64, tag uint32, key string) (Object, error) {
 	if rec == nil {
 		return Object{}, ErrNotFound
@@ -163,7 +163,7 @@ func AppendBody(dst []byte, epoch, stamp uint64, body []byte) []byte {
 	return pad(append(dst, body...), start)
 }
 
-// FindBody is the bytes of v, or an error if the slot holds anything else. They refer to rec.
+// FindBody returns the bytes of v, or an error if the slot holds anything else. They refer to rec.
 func FindBody(rec []byte, epoch uint64, v Variant) ([]byte, error) {
 	if rec == nil {
 		return nil, ErrNotFound

@@ -16,11 +16,10 @@ type State struct {
 	HeartbeatMS    int64
 	ObjectBuckets  uint32
 	VerdictBuckets uint32
-	// BodySlots is how many slots were ever written in this memory, so that a new
-	// sidecar can blank those that it doesn't use itself.
+	// BodySlots is how many slots were ever written in this memory, so that a new sidecar can blank unused ones.
 	BodySlots uint32
-	// DevicesComplete says that every device that may come in is listed in its bucket of
-	// this epoch: any other is unknown.
+	// DevicesComplete means that every device that may authenticate is listed in its bucket of this epoch: any other is
+	// unknown.
 	DevicesComplete bool
 	Keys            Keys
 	Permissions     []string // at most MaxPermissions; the index is the bit

@@ -2,7 +2,7 @@ package wire
 
 import "encoding/binary"
 
-// Outcome is what a verification says of a credential.
+// Outcome is the result of a verification.
 type Outcome uint8
 
 // The outcomes. Only Allow and Deny are stored; Unavailable is an answer to a call.
@@ -12,7 +12,7 @@ const (
 	Unavailable Outcome = 3
 )
 
-// String is the outcome as logs and metrics show it.
+// String returns the outcome for logs and metrics.
 func (o Outcome) String() string {
 	switch o {
 	case Allow:
@@ -24,13 +24,13 @@ func (o Outcome) String() string {
 	}
 }
 
-// Verdict is what is known of one credential.
+// Verdict is the stored result of verifying one credential.
 type Verdict struct {
 	Digest         Digest
 	Permissions    uint64 // a bit per name of State.Permissions
-	ExpiresMS      int64  // unix ms; from then on the verdict is worth nothing
-	RefreshAfterMS int64  // unix ms; from then on one verification runs behind; 0 never
-	NotAfterMS     int64  // unix ms, below 2^48; from then on nothing lets the device in; 0 never
+	ExpiresMS      int64  // unix ms; from then on the verdict is invalid
+	RefreshAfterMS int64  // unix ms; from then on one verification runs in the background; 0 never
+	NotAfterMS     int64  // unix ms, below 2^48; from then on the device is refused; 0 never
 	Outcome        Outcome
 }
 
@@ -41,12 +41,12 @@ const (
 	newBit      = 2
 )
 
-// Device says that a device is registered.
+// Device is the entry of a registered device.
 type Device struct {
 	Tag uint64 // see [Keys.Device]
-	// Closed says that the verdict of the device's only right secret is in the same record.
+	// Closed means that the verdict on the device's only right secret is in the same record.
 	Closed bool
-	// New says that the device was never let in: its entry is not closed.
+	// New means that the device never authenticated: its entry is not closed.
 	New bool
 }
 
@@ -75,23 +75,22 @@ func AppendVerdicts(dst []byte, epoch uint64, verdicts []Verdict, devices []Devi
 	return pad(dst, start)
 }
 
-// CredentialStatus is what a bucket says of a credential.
+// CredentialStatus is the status of a credential by its bucket.
 type CredentialStatus uint8
 
 // The statuses.
 const (
-	Unreadable   CredentialStatus = iota // nothing: there is no record, or none that can be used
+	Unreadable   CredentialStatus = iota // unknown: there is no usable record
 	Found                                // there is a verdict
 	Closed                               // none, and the device's only right secret is another one
 	Registered                           // none, and the device is registered
-	New                                  // none, and the device is registered, but was never let in
+	New                                  // none, and the device is registered, but never authenticated
 	Unregistered                         // none, and the device is not registered
 )
 
-// FindVerdict looks a credential up in the bucket of its device, of which device is the
-// tag. The verdict is there if the status is [Found]; the caller checks its expiry. It
-// allocates nothing. Digests are compared as they come: they are outputs of a keyed
-// function of the secret, so the time that a comparison takes tells nothing of one.
+// FindVerdict looks up a credential in the bucket of its device; device is the device's tag. It returns a verdict if
+// the status is [Found]; the caller checks its expiry. It allocates nothing. The comparison of digests need not take
+// constant time: they are outputs of a keyed function of the secret, so its time reveals nothing.
 func FindVerdict(rec []byte, epoch uint64, d *Digest, device uint64) (Verdict, CredentialStatus, error) {
 	if rec == nil {
 		return Verdict{}, Unreadable, ErrNotFound
@@ -124,7 +123,7 @@ func FindVerdict(rec []byte, epoch uint64, d *Digest, device uint64) (Verdict, C
 	return Verdict{}, deviceStatus(rec[headerSize+count*verdictSize:][:int(devices)*deviceSize], device), nil
 }
 
-// deviceStatus is what a list of devices says of a device.
+// deviceStatus returns the status of a device in a list of devices.
 func deviceStatus(devices []byte, device uint64) CredentialStatus {
 	for ; len(devices) > 0; devices = devices[deviceSize:] {
 		switch bits := binary.LittleEndian.Uint64(devices); bits ^ device {

@@ -84,7 +84,7 @@ const MinRecord = 32
 
 const headerSize = 16
 
-// Region tells what kind of record a place holds.
+// Region is the kind of record at a place.
 type Region uint8
 
 // The regions of shared memory.
@@ -96,7 +96,7 @@ const (
 	regions
 )
 
-// String is the region's name as logs show it.
+// String returns the region's name for logs.
 func (r Region) String() string {
 	names := [...]string{"state", "objects", "bodies", "verdicts"}
 	if int(r) < len(names) {
@@ -108,13 +108,13 @@ func (r Region) String() string {
 // The reasons why a record or a message is not usable. They are plain values, so that
 // a lookup that fails allocates nothing.
 var (
-	// ErrNotFound says that the record holds no such entry.
+	// ErrNotFound means that the record has no such entry.
 	ErrNotFound = errors.New("not found")
-	// ErrEpoch says that the record was written under another epoch.
+	// ErrEpoch means that the record was written under another epoch.
 	ErrEpoch = errors.New("another epoch")
-	// ErrLayout says that the bytes follow another layout version.
+	// ErrLayout means that the bytes have another layout version.
 	ErrLayout = errors.New("another layout version")
-	// ErrMalformed says that the bytes are truncated or contradict themselves.
+	// ErrMalformed means that the bytes are truncated or inconsistent.
 	ErrMalformed = errors.New("malformed")
 )
 
@@ -126,8 +126,7 @@ func AppendPlace(dst []byte, region Region, index uint32) []byte {
 	return binary.LittleEndian.AppendUint32(append(dst, byte(region)), index)
 }
 
-// RecordEpoch is the epoch of any record, or an error if rec is not a record of region
-// in this layout.
+// RecordEpoch returns the epoch of any record, or an error if rec is not a record of region in this layout.
 func RecordEpoch(rec []byte, region Region) (uint64, error) {
 	if len(rec) < MinRecord {
 		return 0, ErrMalformed

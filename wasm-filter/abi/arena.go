@@ -2,13 +2,12 @@
 // memory that their results come in. It knows nothing of Gatehouse, and allocates nothing per call.
 package abi
 
-// arenaSize is how much a callback's results may take before they cost an allocation,
-// bytes: all headers of a request (16 KiB in our envoy.yaml, 60 KiB by default) and the
-// records that decide it.
+// arenaSize is the size of a callback's results without an allocation, bytes: all headers of a request (16 KiB in our
+// envoy.yaml, 60 KiB by default) and the records that decide it.
 const arenaSize = 128 << 10
 
-// Arena is the memory that the proxy puts its results into. What it hands out belongs to
-// the callback that runs: it is overwritten by the next one. The zero value is ready to use.
+// Arena is the memory for the proxy's results. Its contents are valid during the current callback: the next one
+// overwrites them. The zero value is ready to use.
 type Arena struct {
 	block [arenaSize]byte
 	used  int
@@ -18,7 +17,7 @@ type Arena struct {
 	spilled [][]byte
 }
 
-// Reset takes back everything that was handed out. It is the first thing that a callback does.
+// Reset releases all allocated memory. A callback calls it first.
 func (a *Arena) Reset() {
 	a.used, a.last = 0, nil
 	if a.spilled != nil {
@@ -26,7 +25,7 @@ func (a *Arena) Reset() {
 	}
 }
 
-// Allocate hands out size bytes, aligned to 8, whatever was in them before.
+// Allocate returns size bytes, aligned to 8, with arbitrary contents.
 func (a *Arena) Allocate(size int) []byte {
 	if size > len(a.block)-a.used {
 		a.last = make([]byte, max(size, 1))
@@ -38,8 +37,8 @@ func (a *Arena) Allocate(size int) []byte {
 	return a.last
 }
 
-// Last is the first size bytes of what was handed out last, nil if that is less: where
-// the proxy has put the result of the call that has just returned.
+// Last returns the first size bytes of the last allocation, nil if that is smaller: the result of the call that has
+// just returned.
 func (a *Arena) Last(size int) []byte {
 	if size > len(a.last) {
 		return nil

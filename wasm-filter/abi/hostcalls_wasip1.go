@@ -59,8 +59,8 @@ const (
 // results is what the proxy's results come in: one arena per VM, which runs one callback at a time.
 var results Arena
 
-// BeginCallback takes back the results that earlier callbacks got. Every exported
-// function that the proxy calls begins with it, and what it does for each of many streams.
+// BeginCallback releases the results of earlier callbacks. Every exported function that the proxy calls begins with it,
+// and so does the work for each of many streams.
 func BeginCallback() { results.Reset() }
 
 // allocate is where the proxy gets memory for a result.
@@ -89,18 +89,18 @@ func result(s Status) ([]byte, error) {
 // Log writes a line to the proxy's log.
 func Log(l Level, message string) { proxyLog(l, message) }
 
-// NowMS is the proxy's clock, unix ms.
+// NowMS returns the proxy's clock, unix ms.
 func NowMS() int64 {
 	proxyGetCurrentTime(unsafe.Pointer(&out.time))
 	return int64(out.time / 1e6)
 }
 
-// Pairs is a header map of the current context, in the form of package headermap. Names are in lower case.
+// Pairs returns a header map of the current context, in the form of package headermap. Names are in lower case.
 func Pairs(m HeaderMap) ([]byte, error) {
 	return result(proxyGetHeaderMapPairs(m, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size)))
 }
 
-// Header is the first value of a header.
+// Header returns the first value of a header.
 func Header(m HeaderMap, name string) (string, error) {
 	value, err := result(proxyGetHeaderMapValue(m, name, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size)))
 	return text(value), err
@@ -114,13 +114,13 @@ func AddHeader(m HeaderMap, name, value string) error {
 // RemoveHeader removes all headers of a name.
 func RemoveHeader(m HeaderMap, name string) error { return proxyRemoveHeaderMapValue(m, name).err() }
 
-// BufferBytes is the first size bytes of a buffer, or all if there are fewer.
+// BufferBytes returns the first size bytes of a buffer, or all if there are fewer.
 func BufferBytes(b Buffer, size int) ([]byte, error) {
 	out.size = 0 // the proxy leaves it alone if there are none
 	return result(proxyGetBufferBytes(b, 0, uint32(size), unsafe.Pointer(&out.address), unsafe.Pointer(&out.size)))
 }
 
-// Property is an attribute of the current context; the parts of its path are joined by NUL.
+// Property returns an attribute of the current context; the parts of its path are joined by NUL.
 func Property(path string) ([]byte, error) {
 	return result(proxyGetProperty(path, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size)))
 }
@@ -128,26 +128,26 @@ func Property(path string) ([]byte, error) {
 // SetProperty sets an attribute of the current context, which the proxy copies.
 func SetProperty(path, value string) error { return proxySetProperty(path, value).err() }
 
-// SharedData is the value of a key, and the number by which it can be compared and swapped.
+// SharedData returns the value of a key, and its number for compare and swap.
 func SharedData(key string) (value []byte, cas uint32, err error) {
 	value, err = result(proxyGetSharedData(key, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size), unsafe.Pointer(&out.number)))
 	return value, out.number, err
 }
 
-// SetSharedData sets the value of a key, which the proxy copies: whatever it was before if
-// cas is 0, else only if it is still the one of that number.
+// SetSharedData sets the value of a key, which the proxy copies: in any case if cas is 0, otherwise only if it still
+// has that number.
 func SetSharedData(key string, value []byte, cas uint32) error {
 	return proxySetSharedData(key, text(value), cas).err()
 }
 
-// Reply answers the request of the current context, when the callback has returned.
+// Reply answers the request of the current context, after the callback has returned.
 // headers is a header map; the proxy copies everything.
 func Reply(status int, headers, body []byte) error {
 	const noGRPCStatus = -1
 	return proxySendLocalResponse(uint32(status), "", text(body), text(headers), noGRPCStatus).err()
 }
 
-// ContinueRequest lets a paused request go on, when the callback has returned.
+// ContinueRequest continues a paused request, after the callback has returned.
 func ContinueRequest() error {
 	const request = 0
 	return proxyContinueStream(request).err()
@@ -156,26 +156,25 @@ func ContinueRequest() error {
 // Enter makes the context of this id the current one until the callback returns; it fails if it is gone.
 func Enter(contextID uint32) error { return proxySetEffectiveContext(contextID).err() }
 
-// Call sends a request to a cluster and is the token that proxy_on_http_call_response
-// will show. It is booked on the plugin of the current context, so the answer comes even if
-// the stream ends, and never if the plugin does.
+// Call sends a request to a cluster and returns the token that proxy_on_http_call_response will have. The proxy assigns
+// it to the plugin of the current context, so the answer comes even if the stream ends, but not if the plugin does.
 func Call(cluster string, headers, body []byte, timeout time.Duration) (uint32, error) {
 	const noTrailers = ""
 	s := proxyHTTPCall(cluster, text(headers), text(body), noTrailers, uint32(timeout.Milliseconds()), unsafe.Pointer(&out.number))
 	return out.number, s.err()
 }
 
-// SetTickPeriod asks for proxy_on_tick.
+// SetTickPeriod sets the period of proxy_on_tick.
 func SetTickPeriod(ms uint32) error { return proxySetTickPeriod(ms).err() }
 
-// DefineCounter is the id of the counter of this name.
+// DefineCounter returns the id of the counter of this name.
 func DefineCounter(name string) (uint32, error) {
 	const counter = 0
 	s := proxyDefineMetric(counter, name, unsafe.Pointer(&out.number))
 	return out.number, s.err()
 }
 
-// DefineGauge is the id of the gauge of this name.
+// DefineGauge returns the id of the gauge of this name.
 func DefineGauge(name string) (uint32, error) {
 	const gauge = 1
 	s := proxyDefineMetric(gauge, name, unsafe.Pointer(&out.number))
@@ -185,7 +184,7 @@ func DefineGauge(name string) (uint32, error) {
 // Add adds to a counter or gauge.
 func Add(id uint32, n int64) error { return proxyIncrementMetric(id, n).err() }
 
-// Metric is the value of a counter or gauge.
+// Metric returns the value of a counter or gauge.
 func Metric(id uint32) (uint64, error) {
 	s := proxyGetMetric(id, unsafe.Pointer(&out.metric))
 	return out.metric, s.err()

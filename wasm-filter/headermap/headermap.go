@@ -13,9 +13,9 @@ import (
 //	4  count × (u32 length of the name, u32 length of the value)
 //	   count × (name, 0, value, 0)
 
-// NameBit is the bit of a name, of at least six bytes, in a set of names. It goes by the third to the sixth byte, which tell
-// the few names that are looked for from the many that are common, where lengths would not: x-original-url is as long
-// as content-length.
+// NameBit returns the bit of a name, of at least six bytes, in a set of names. It uses the third to the sixth byte,
+// which distinguish the few relevant names from common ones. Lengths don't: x-original-url is as long as
+// content-length.
 func NameBit(name string) uint64 { return nameBit(unsafe.Pointer(unsafe.StringData(name))) }
 
 func nameBit(name unsafe.Pointer) uint64 {
@@ -23,10 +23,10 @@ func nameBit(name unsafe.Pointer) uint64 {
 	return 1 << (*(*uint32)(unsafe.Add(name, 2)) * 0x3c5dcc5f >> 26)
 }
 
-// nameBitBytes is how many bytes from its beginning on the bit of a name is made of.
+// nameBitBytes is the length of the prefix of a name that NameBit reads.
 const nameBitBytes = 6
 
-// Fields are what Next has not taken yet of a header map, which stays as ParseFields saw it.
+// Fields are the remaining fields of a header map, which must not change after ParseFields.
 type Fields struct {
 	// NameBits are those of all names, see [NameBit], and some others: of shorter names, what follows them counts.
 	NameBits uint64
@@ -36,7 +36,7 @@ type Fields struct {
 	at          uint32 // where the next one's name is, from base
 }
 
-// ParseFields is all fields of raw, which they refer to; false if raw is shorter than what it says it holds.
+// ParseFields returns all fields of raw, which they refer to; false if raw is shorter than it claims.
 // All lengths are added up here, so that Next needs no check: it runs for each header of each request.
 func ParseFields(raw []byte) (Fields, bool) {
 	if len(raw) < 4 {
@@ -64,7 +64,7 @@ func ParseFields(raw []byte) (Fields, bool) {
 // More reports whether there is another field.
 func (f *Fields) More() bool { return f.next < f.count }
 
-// Next takes the next field, whose name and value refer to the header map. There must be one, see More.
+// Next returns the next field, whose name and value refer to the header map. There must be one, see More.
 func (f *Fields) Next() (name, value string) {
 	both := *(*uint64)(unsafe.Add(f.base, 4+8*f.next))
 	nameLength, valueLength := uint32(both), uint32(both>>32)
@@ -76,8 +76,7 @@ func (f *Fields) Next() (name, value string) {
 	return name, value
 }
 
-// Parse is all fields of raw, names and values, which refer to raw; false if raw is shorter
-// than what it says it holds.
+// Parse returns all fields of raw, names and values, which refer to raw; false if raw is shorter than it claims.
 func Parse(raw []byte) (headers [][2]string, ok bool) {
 	fields, ok := ParseFields(raw)
 	for ok && fields.More() {
