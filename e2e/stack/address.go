@@ -82,15 +82,16 @@ var lastPort atomic.Uint32
 
 func init() { lastPort.Store(rand.Uint32()) }
 
-// freePort finds a port that nothing listens on. It stays below 32768, where Linux starts
-// to number outgoing connections: a port from there could be taken by one while the
-// program that owned it restarts.
+// freePort finds a port that nothing listens on, and reserves it for what this process starts. It stays below 32768,
+// where Linux starts to number outgoing connections: a port from there could be taken by one while the program that
+// owned it restarts.
 func freePort(host string) (int, error) {
 	const low, high, attempts = 20000, 32768, 100
 	var last error
 	for range attempts {
 		port := low + int(lastPort.Add(1)%(high-low))
-		if last = probe(net.JoinHostPort(host, strconv.Itoa(port))); last == nil {
+		address := net.JoinHostPort(host, strconv.Itoa(port))
+		if last = reserve(address); last == nil { //mutant:TestReserved probe(address)
 			return port, nil
 		}
 	}

@@ -243,11 +243,7 @@ func (s *Stack) signal(name string, signal syscall.Signal) error {
 }
 
 func (s *Stack) serveUpstream() error {
-	// It was free a moment ago: who has it now may be probing it likewise.
 	listener, err := net.Listen("tcp", s.opts.Upstream)
-	for began := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(began) < time.Second; {
-		listener, err = net.Listen("tcp", s.opts.Upstream)
-	}
 	if err != nil {
 		return &AddressError{Variable: "UPSTREAM", Address: s.opts.Upstream, Err: err}
 	}
