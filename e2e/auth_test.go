@@ -14,7 +14,7 @@ import (
 
 func TestAuth(t *testing.T) {
 	t.Parallel()
-	e := start(t, stack.Options{})
+	e := reuse(t, stack.Options{})
 	e.device("demo-device", "demo-secret", 4, "telemetry.write", "config.read")
 	e.device("read-only", "read-only-secret", 4, "config.read")
 	e.device("other", "other-secret", 4, "telemetry.write")
@@ -97,7 +97,7 @@ func TestOneBcrypt(t *testing.T) {
 	t.Parallel()
 	const requests = 1000
 	cost := sized(12, 10) // the race detector makes it slow to hash
-	e := start(t, stack.Options{})
+	e := reuse(t, stack.Options{})
 	e.device("first", "right", cost, "telemetry.write")
 	e.known(1)
 	burst := func(secret string, n int) map[int]int {
@@ -151,7 +151,7 @@ func TestOneBcrypt(t *testing.T) {
 func TestRevocation(t *testing.T) {
 	t.Parallel()
 	const limit = 100 * time.Millisecond
-	e := start(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}})
+	e := reuse(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}})
 	clients := e.workers()
 	const rounds = 7
 	var took []time.Duration
@@ -177,7 +177,7 @@ func TestRevocation(t *testing.T) {
 // credential is verified.
 func TestLargeBodyWaitsForItsVerdict(t *testing.T) {
 	t.Parallel()
-	e := start(t, stack.Options{})
+	e := reuse(t, stack.Options{})
 	e.device("uploader", "secret", 10, "telemetry.write")
 	e.known(1)
 	body := strings.NewReader(strings.Repeat("x", 5<<20))

@@ -22,7 +22,7 @@ import (
 // TestCache asks for one object in every way; the upstream must not hear of any.
 func TestCache(t *testing.T) {
 	t.Parallel()
-	e := start(t, stack.Options{})
+	e := reuse(t, stack.Options{})
 	body := pretty(1024, "v1")
 	e.put("/v1/products/42", body)
 	e.put("/v1/products/42?lang=de", `{"lang":"de"}`)
@@ -171,7 +171,7 @@ func decode(t *testing.T, a answer) string {
 func TestUpdateReachesEveryWorker(t *testing.T) {
 	t.Parallel()
 	const limit = 100 * time.Millisecond
-	e := start(t, stack.Options{})
+	e := reuse(t, stack.Options{})
 	e.put("/v1/products/42", "v0")
 	clients := e.workers()
 	const rounds = 11
@@ -242,7 +242,7 @@ func TestFetchOnMiss(t *testing.T) {
 // TestTTL publishes an object that expires.
 func TestTTL(t *testing.T) {
 	t.Parallel()
-	e := start(t, stack.Options{})
+	e := reuse(t, stack.Options{})
 	e.ctl("put", "/v1/products/1", "--file", writeFile(t, "a.txt", "short-lived"), "--ttl", "1500ms")
 	await(t, "published", patience, func() error {
 		return e.everyone([]*http.Client{shared}, func(a answer) bool {
@@ -258,7 +258,7 @@ func TestTTL(t *testing.T) {
 
 // TestIfModifiedSince asks by the date of publishing, as clients do that know no entity-tags.
 func TestIfModifiedSince(t *testing.T) {
-	e := start(t, stack.Options{})
+	e := reuse(t, stack.Options{})
 	e.put("/v1/products/1", "first")
 	var modified string
 	await(t, "Last-Modified", patience, func() error {

@@ -72,7 +72,7 @@ func TestCluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	c := &clusterEdge{
-		edge:    start(t, stack.Options{RedisURL: cluster.URL, SidecarArgs: []string{"--redis.shards=8"}}),
+		edge:    reuse(t, stack.Options{RedisURL: cluster.URL, SidecarArgs: []string{"--redis.shards=8"}}),
 		cluster: cluster, shards: 8, bodies: map[string]string{},
 	}
 	c.publisher = publish.New(c.redis, publish.Shards(int(c.shards)))

@@ -21,7 +21,7 @@ import (
 // so and waits, and takes over again when the second one is gone.
 func TestTwoSidecars(t *testing.T) {
 	t.Parallel()
-	e := start(t, stack.Options{})
+	e := reuse(t, stack.Options{})
 	e.put("/v1/products/42", "first")
 	body := func(want string) func() error {
 		return func() error {
@@ -89,7 +89,7 @@ func TestTwoSidecars(t *testing.T) {
 // versions start over.
 func TestRedisLosesItsData(t *testing.T) {
 	t.Parallel()
-	e := start(t, stack.Options{})
+	e := reuse(t, stack.Options{})
 	for range 5 {
 		e.put("/v1/products/kept", "old")
 	}
@@ -165,7 +165,7 @@ func TestEvictionFollowsUse(t *testing.T) {
 		size, hot = 20 << 10, 10
 		cold      = 300
 	)
-	e := start(t, stack.Options{SidecarArgs: []string{"--memory.bytes=2MiB", "--memory.objects=1000"}})
+	e := reuse(t, stack.Options{SidecarArgs: []string{"--memory.bytes=2MiB", "--memory.objects=1000"}})
 	random := rand.NewChaCha8([32]byte{})
 	put := func(key string) {
 		body := make([]byte, size)

@@ -116,7 +116,7 @@ func awaitVerdict(t *testing.T, e *edge) {
 func TestCorruptRecords(t *testing.T) {
 	t.Parallel()
 	keys := contract.Keys{}
-	e := start(t, stack.Options{Seed: func(ctx context.Context, url string) error { return seedCorrupt(ctx, url, keys) }})
+	e := reuse(t, stack.Options{Seed: func(ctx context.Context, url string) error { return seedCorrupt(ctx, url, keys) }})
 	await(t, "the good one", patience, func() error {
 		return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.body == "good" }, "GET /v1/products/good")
 	})
@@ -148,7 +148,7 @@ func TestCorruptRecords(t *testing.T) {
 // release: nothing is lost, and the answer says what was wrong.
 func TestPushSocket(t *testing.T) {
 	t.Parallel()
-	e := start(t, stack.Options{})
+	e := reuse(t, stack.Options{})
 	e.put("/v1/products/42", "body")
 	await(t, "published", patience, func() error {
 		return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.body == "body" }, "GET /v1/products/42")
@@ -199,7 +199,7 @@ func TestPushSocket(t *testing.T) {
 // TestLimits publishes what is too large.
 func TestLimits(t *testing.T) {
 	t.Parallel()
-	e := start(t, stack.Options{})
+	e := reuse(t, stack.Options{})
 	for _, tt := range []struct{ name, key, file, want string }{
 		{"body", "/v1/products/big", strings.Repeat("x", wire.MaxBody+1), "1048576"},
 		{"key", "/v1/products/" + strings.Repeat("x", wire.MaxKey), "x", "2048"},

@@ -37,10 +37,10 @@ type fleet struct {
 func startFleet(t *testing.T, url string, args []string, secrets ...string) *fleet {
 	t.Helper()
 	f := &fleet{t: t}
-	for i, secret := range secrets {
+	for _, secret := range secrets {
 		file := writeFile(t, "fleet", secret)
 		args := append([]string{"--bcrypt.workers=1", "--verdict.secret-file=" + file}, args...)
-		f.edges = append(f.edges, start(t, stack.Options{Name: fmt.Sprint("fleet", i), RedisURL: url, SidecarArgs: args, Concurrency: 1}))
+		f.edges = append(f.edges, reuse(t, stack.Options{RedisURL: url, SidecarArgs: args, Concurrency: 1}))
 	}
 	f.admin = f.edges[0].redis
 	return f

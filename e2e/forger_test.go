@@ -33,7 +33,7 @@ func (f *forger) send(ahead int, m contract.Member, fields map[string]string) er
 // TestForgedEvents takes the numbers of the next writes, one by one and then as a flood: a device that is revoked
 // meanwhile is refused, and neither one that was made up nor a made-up secret is ever let in.
 func TestForgedEvents(t *testing.T) {
-	e := start(t, stack.Options{})
+	e := reuse(t, stack.Options{})
 	for i := range 5 {
 		e.device(fmt.Sprint("dev", i), "secret", 4, "telemetry.write")
 	}

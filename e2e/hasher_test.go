@@ -51,7 +51,7 @@ func gone(t *testing.T, pid int) {
 
 // TestStuckHasher stops the only process that runs bcrypt: it is killed at its deadline, and devices get in.
 func TestStuckHasher(t *testing.T) {
-	e := start(t, stack.Options{SidecarArgs: []string{"--bcrypt.workers=1"}})
+	e := reuse(t, stack.Options{SidecarArgs: []string{"--bcrypt.workers=1"}})
 	for i := range 3 {
 		e.device(fmt.Sprint("dev", i), "right", 8, "telemetry.write")
 	}
@@ -94,7 +94,7 @@ func TestStuckHasher(t *testing.T) {
 func TestSuspectsOnBusyProcessors(t *testing.T) {
 	long(t, "TestSuspectsHoldNobodyUp of package credential")
 	const limit = 10 * time.Second
-	e := start(t, stack.Options{SidecarArgs: []string{"--bcrypt.workers=1"}})
+	e := reuse(t, stack.Options{SidecarArgs: []string{"--bcrypt.workers=1"}})
 	e.device("victim", "right", 14, "telemetry.write")
 	for i := range 3 {
 		e.device(fmt.Sprint("clean", i), "right", 6, "telemetry.write")

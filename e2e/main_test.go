@@ -52,8 +52,8 @@ type edge struct {
 	publisher *publish.Publisher
 }
 
-// start runs a stack with its own redis-server until the test ends.
-func start(t *testing.T, opts stack.Options) *edge {
+// withRedis is opts with a redis-server of the stack's own, if it doesn't use one that runs already.
+func withRedis(t *testing.T, opts stack.Options) stack.Options {
 	t.Helper()
 	if opts.RedisURL == "" && opts.RedisServerPath == "" {
 		path, err := exec.LookPath("redis-server")
@@ -62,6 +62,13 @@ func start(t *testing.T, opts stack.Options) *edge {
 		}
 		opts.RedisServerPath = path
 	}
+	return opts
+}
+
+// start runs a stack with its own redis-server until the test ends.
+func start(t *testing.T, opts stack.Options) *edge {
+	t.Helper()
+	opts = withRedis(t, opts)
 	opts.Dir = t.TempDir()
 	s, err := stack.Start(t.Context(), opts)
 	if err != nil {
@@ -75,6 +82,12 @@ func start(t *testing.T, opts stack.Options) *edge {
 			showLogs(t, s.Dir())
 		}
 	})
+	return edgeOf(t, s)
+}
+
+// edgeOf is a running stack with what tests ask of it.
+func edgeOf(t *testing.T, s *stack.Stack) *edge {
+	t.Helper()
 	client, err := redisurl.Connect(s.RedisURL())
 	if err != nil {
 		t.Fatal(err)

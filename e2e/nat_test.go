@@ -29,7 +29,7 @@ func natAcrossRestart(t *testing.T, sharing bool) {
 	if sharing {
 		args = append(args, "--verdict.secret-file="+writeFile(t, "fleet", fleetSecret))
 	}
-	e := start(t, stack.Options{SidecarArgs: args})
+	e := reuse(t, stack.Options{SidecarArgs: args})
 	for i := range devices {
 		e.device(fmt.Sprint("good", i), "right", cost, "telemetry.write")
 		e.device(fmt.Sprint("other", i), "right", cost, "telemetry.write")

@@ -101,7 +101,7 @@ func TestPythonWriter(t *testing.T) {
 	as := func(user string) string {
 		return strings.Replace(url, "redis://", "redis://"+user+":"+user+"-password@", 1)
 	}
-	e := start(t, stack.Options{RedisURL: as("reader")})
+	e := reuse(t, stack.Options{RedisURL: as("reader")})
 	w := newWriter(t, as("writer"), admin)
 	one := []*http.Client{shared}
 

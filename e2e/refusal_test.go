@@ -18,7 +18,7 @@ import (
 // of them when the sidecar was killed.
 func TestRefusedWithoutACall(t *testing.T) {
 	t.Parallel()
-	e := start(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}}) // no refresh, which is a call
+	e := reuse(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}}) // no refresh, which is a call
 	clients := e.workers()
 	calls := func() float64 { return e.metric("gatehouse_api_requests_total") }
 	in := func(id, secret string) {
@@ -113,7 +113,7 @@ func (e *edge) rotate(id string, secrets ...string) {
 // It forgets with the sidecar that said so.
 func TestHeldSource(t *testing.T) {
 	t.Parallel()
-	e := start(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m", "--limit.source=3", "--limit.window=1h"}})
+	e := reuse(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m", "--limit.source=3", "--limit.window=1h"}})
 	const devices = 8
 	for i := range devices {
 		e.device(fmt.Sprint("new", i), "right", 4, "telemetry.write")

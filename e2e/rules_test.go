@@ -23,7 +23,7 @@ import (
 // path that names another resource.
 func TestPathTricks(t *testing.T) {
 	t.Parallel()
-	e := start(t, stack.Options{})
+	e := reuse(t, stack.Options{})
 	const (
 		covered   = "401 by the rule"
 		refused   = "400 by Envoy"

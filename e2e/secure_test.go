@@ -123,7 +123,7 @@ func TestTLSAndACL(t *testing.T) {
 	admin := server.Client(t)
 	documentedUsers(t, admin)
 	password := writeFile(t, "reader", "reader-password\n")
-	e := start(t, stack.Options{
+	e := reuse(t, stack.Options{
 		RedisURL: "redis://" + server.Address, SidecarRedisURL: "rediss://" + address,
 		SidecarArgs: []string{
 			"--redis.username=reader", "--redis.password-file=" + password,

@@ -91,7 +91,7 @@ func spare(encoded string) string {
 // TestRawHeaders sends header lines that no HTTP client would.
 func TestRawHeaders(t *testing.T) {
 	t.Parallel()
-	e := start(t, stack.Options{})
+	e := reuse(t, stack.Options{})
 	e.device("dev", "secret", 4, "telemetry.write")
 	await(t, "device", patience, func() error {
 		return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.status == 200 }, "POST /v1/telemetry", credential("dev", "secret")...)
@@ -127,7 +127,7 @@ func TestRawHeaders(t *testing.T) {
 // are, and there are upstreams to which "post" is POST.
 func TestMethodInLowerCase(t *testing.T) {
 	t.Parallel()
-	e := start(t, stack.Options{})
+	e := reuse(t, stack.Options{})
 	e.device("dev", "secret", 4, "telemetry.write")
 	await(t, "device", patience, func() error {
 		return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.status == 200 }, "POST /v1/telemetry", credential("dev", "secret")...)
@@ -186,7 +186,7 @@ func (e *edge) raw(request string) int {
 // of a device that is in takes as long as an unknown device.
 func TestTimingOfRefusals(t *testing.T) {
 	const tries = 60
-	e := start(t, stack.Options{SidecarArgs: []string{"--limit.device=0", "--limit.source=0"}})
+	e := reuse(t, stack.Options{SidecarArgs: []string{"--limit.device=0", "--limit.source=0"}})
 	e.device("resolved", "secret", 8, "telemetry.write")
 	e.device("new", "secret", 8, "telemetry.write")
 	await(t, "device", patience, func() error {

@@ -94,7 +94,7 @@ func (w *written) inStep(when string) {
 func TestSentinel(t *testing.T) {
 	t.Parallel()
 	deployment := redistest.StartSentinels(t)
-	e := start(t, stack.Options{RedisURL: deployment.URL})
+	e := reuse(t, stack.Options{RedisURL: deployment.URL})
 	refusesReplica(t, deployment.Replica)
 	e.ctl("put", "/v1/products/kept", "--file", writeFile(t, "kept.txt", "kept"))
 	if got := e.ctl("get", "/v1/products/kept"); got != "kept" {

@@ -86,7 +86,7 @@ func random() string { return fmt.Sprint("wrong", rand.Uint64()) }
 // which was never here, gets in; so does it with a new secret.
 func TestLockout(t *testing.T) {
 	const addresses, limit = 24, 10 * time.Second
-	e := start(t, stack.Options{})
+	e := reuse(t, stack.Options{})
 	e.device("target", "right", 8, "telemetry.write")
 	e.known(1)
 	stop := e.flood(addresses, 2, func() []string { return credential("target", random()) })
@@ -123,7 +123,7 @@ func TestFlood(t *testing.T) {
 		enough             = 5000     // wrong credentials
 		limit              = 64 << 20 // growth of the sidecar, bytes
 	)
-	e := start(t, stack.Options{SidecarArgs: []string{"--bcrypt.workers=1"}})
+	e := reuse(t, stack.Options{SidecarArgs: []string{"--bcrypt.workers=1"}})
 	for i := range devices {
 		e.device(fmt.Sprint("good", i), "right", 6, "telemetry.write")
 		e.device(fmt.Sprint("idle", i), "right", 10, "telemetry.write") // never comes
@@ -171,7 +171,7 @@ func (e *edge) sidecarRSS() int { return int(e.metric("process_resident_memory_b
 
 // TestRevocationDuringVerification revokes a device while bcrypt runs for it.
 func TestRevocationDuringVerification(t *testing.T) { // not in parallel: a run of cost 13 must end within a call's 2 s
-	e := start(t, stack.Options{})
+	e := reuse(t, stack.Options{})
 	e.device("dev", "right", 13, "telemetry.write")
 	e.known(1)
 	status := make(chan int, 1)
@@ -205,7 +205,7 @@ func TestRevocationDuringVerification(t *testing.T) { // not in parallel: a run 
 func TestRevokeAll(t *testing.T) {
 	t.Parallel()
 	const devices = 300
-	e := start(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}})
+	e := reuse(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}})
 	for i := range devices {
 		e.device(fmt.Sprint("dev", i), "right", 4, "telemetry.write")
 	}
@@ -232,7 +232,7 @@ func TestRevokeAll(t *testing.T) {
 func TestPermissionChange(t *testing.T) {
 	t.Parallel()
 	const limit = time.Second
-	e := start(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}})
+	e := reuse(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}})
 	clients := e.workers()
 	all := func(status int) func() error {
 		return func() error {
@@ -307,7 +307,7 @@ func TestRefreshAhead(t *testing.T) {
 	const lives = 3
 	for _, pin := range []string{"1h", "0s"} {
 		t.Run("pin "+pin, func(t *testing.T) {
-			e := start(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=3s", "--verdict.pin-ttl=" + pin}})
+			e := reuse(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=3s", "--verdict.pin-ttl=" + pin}})
 			e.device("known", "secret", 8, "telemetry.write")
 			e.known(1)
 			good := credential("known", "secret")
