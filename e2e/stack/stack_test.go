@@ -298,7 +298,7 @@ func TestRenderOfRepositoryConfiguration(t *testing.T) {
 			}
 		}
 	}
-	if !strings.Contains(rendered, "# Never FAIL_OPEN") {
+	if !strings.Contains(rendered, "# Never use FAIL_OPEN") {
 		t.Error("got no comments, want those of envoy.yaml")
 	}
 }
