@@ -138,7 +138,7 @@ filter_chains:
           config:
             name: gatehouse-push
             {{- include "gatehouse.vm" (list . "push_listener: true") | nindent 12 }}
-            # Lets the plugin gather a batch's body before it answers. Only here.
+            # Lets the plugin receive a batch's body before it answers. Only here.
             allow_on_headers_stop_iteration: true
       - name: envoy.filters.http.router
         typed_config:
@@ -156,7 +156,7 @@ filter_chains:
       common_http_protocol_options: {idle_timeout: 3600s}
       stream_idle_timeout: 10s
       request_timeout: 10s
-# A batch is buffered whole: this must exceed the largest one (a body of 1 MiB and its record).
+# Envoy buffers a whole batch: this must exceed the largest one (a body of 1 MiB and its record).
 per_connection_buffer_limit_bytes: 4194304
 # A flood at the edge must not lock the sidecar out: it brings revocations.
 ignore_global_conn_limit: true
