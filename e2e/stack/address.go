@@ -91,7 +91,8 @@ func freePort(host string) (int, error) {
 	for range attempts {
 		port := low + int(lastPort.Add(1)%(high-low))
 		address := net.JoinHostPort(host, strconv.Itoa(port))
-		if last = reserve(address); last == nil { //mutant:TestReserved probe(address)
+		last = reserve(address) //mutant:TestReserved deleted
+		if last == nil {
 			return port, nil
 		}
 	}

@@ -30,7 +30,8 @@ func (s *Stack) Renew(ctx context.Context, opts Options) error {
 	if s.embedded != nil || len(s.opts.RedisArgs)+len(opts.RedisArgs) != 0 {
 		return fmt.Errorf("%w: a Redis that is embedded or has arguments may keep its data: it can't be renewed", ErrUsage)
 	}
-	s.opts.RedisURL, s.opts.RedisServerPath, s.opts.SidecarRedisURL = opts.RedisURL, opts.RedisServerPath, opts.SidecarRedisURL
+	s.opts.RedisURL, s.opts.RedisServerPath = opts.RedisURL, opts.RedisServerPath
+	s.opts.SidecarRedisURL = opts.SidecarRedisURL
 	s.opts.SidecarArgs, s.opts.SidecarEnv, s.opts.Seed = opts.SidecarArgs, opts.SidecarEnv, opts.Seed
 	if s.opts.Redis == "" && opts.RedisURL == "" {
 		address, err := resolve("REDIS", "")

@@ -17,7 +17,8 @@ func reserve(address string) error {
 	if err != nil {
 		return err
 	}
-	family, sockaddr := syscall.AF_INET6, syscall.Sockaddr(&syscall.SockaddrInet6{Port: tcp.Port, Addr: [16]byte(tcp.IP.To16())})
+	family := syscall.AF_INET6
+	var sockaddr syscall.Sockaddr = &syscall.SockaddrInet6{Port: tcp.Port, Addr: [16]byte(tcp.IP.To16())}
 	if ip := tcp.IP.To4(); ip != nil {
 		family, sockaddr = syscall.AF_INET, &syscall.SockaddrInet4{Port: tcp.Port, Addr: [4]byte(ip)}
 	}
