@@ -28,9 +28,11 @@
 //
 // # Deployments
 //
-// A single server is behind a link that can be cut. Behind Sentinel, the master is killed and its replica promoted: writes that
-// were acknowledged in the second before may be lost. They are counted, and no answer has to have them; an older version
-// may follow, once. In a Cluster, slots move between masters under writes, and nothing may be lost.
+// A single server is behind a link that can be cut. It can lose power with appendfsync everysec: it is killed, and its log
+// loses what was appended in the last half of a second. (A loss of power is not kill -9, which leaves to the kernel what was written; so
+// the log is cut off. What a disk does with blocks that were not synced is not tested.) Behind Sentinel, the master is killed and its
+// replica promoted. Writes that were acknowledged in the second before either may be lost. They are counted, revocations by themselves,
+// and no answer has to have them; an older version may follow, until the edge has caught up. In a Cluster, slots move between masters under writes, and nothing may be lost.
 //
 // # What readers and writers know
 //
@@ -38,7 +40,7 @@
 // is one. But a reader knows only that an answer was decided between its beginning and its end,
 // so two answers are compared only if one began after the other had ended.
 //
-// Redis runs with appendfsync always: it syncs before it answers or publishes, so what was
+// But for that, Redis runs with appendfsync always: it syncs before it answers or publishes, so what was
 // acknowledged, or seen by a subscriber, survives kill -9, and the data epoch stays. A write
 // whose acknowledgement got lost may have happened or not, until a later one is acknowledged.
 //

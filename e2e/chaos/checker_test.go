@@ -222,6 +222,17 @@ func TestUnsure(t *testing.T) {
 	checkEvent(t, c, 1, hit(2, 20002, 20003)) // or it is not lost
 }
 
+// A revocation that was lost is excused; one that was acknowledged before is not.
+func TestUnsureRevocation(t *testing.T) {
+	for since, want := range map[int]string{5001: "", 5002: "late"} {
+		c := NewChecker(1, testLimits)
+		checkEvent(t, c, 0, put(1, 0, 1))
+		checkEvent(t, c, 1, del(2, 5000, 5001))
+		c.Unsure(at(since))
+		checkEvent(t, c, 2, but(shown(1, Hit, 7002, 7003), want))
+	}
+}
+
 func TestReached(t *testing.T) {
 	history := []event{put(1, 0, 1), del(2, 2, 3), put(3, 4, 5), wrote(Delete, 4, 6, 7, Unknown)}
 	read := func(a Answer, version uint64, end int) Read {

@@ -32,7 +32,8 @@ func (r *run) converge(ctx context.Context, since time.Duration) convergence {
 	late := map[int]bool{} // reported
 	for i := range probes {
 		running.Go(func() {
-			probe := newReader(r.world, r.content, 0, r.urls[0])
+			place := i % places
+			probe := newReader(r.world, r.content, place, r.urls[place])
 			defer probe.close()
 			got := probeAll(ctx, r, probe, i*len(targets)/probes, targets, since, func(v Violation) {
 				mu.Lock()

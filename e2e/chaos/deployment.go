@@ -19,7 +19,8 @@ type Deployment string
 
 // The deployments.
 const (
-	// Single is one server, which survives kill -9 with all that it acknowledged, behind a link that can be broken.
+	// Single is one server, which survives kill -9 with all that it acknowledged, but not a loss of power, behind a link
+	// that can be broken.
 	Single Deployment = "single"
 	// Sentinel is a master with a replica, which may lack its last writes when it is promoted.
 	Sentinel Deployment = "sentinel"
@@ -33,7 +34,8 @@ var Deployments = []Deployment{Single, Sentinel, Cluster}
 // clusterShards is the number of shards in a Cluster.
 const clusterShards contract.Shards = 8
 
-// lag bounds how far the replica is behind when it is promoted: what was acknowledged in this time before may be lost.
+// lag bounds how far a replica is behind when it is promoted, and a disk when power is lost: what was acknowledged in this
+// time before may be lost.
 const lag = time.Second
 
 // servers are the Redis of a Sentinel or Cluster deployment.
@@ -148,32 +150,3 @@ func (h *host) Fatal(args ...any) { panic(failure(strings.TrimSuffix(fmt.Sprintl
 
 // Fatalf implements redistest.T.
 func (h *host) Fatalf(format string, args ...any) { panic(failure(fmt.Sprintf(format, args...))) }
-
-// lost counts the writes that were acknowledged and that Redis doesn't have any more, by the records that it has, as soon
-// as the sentinels say which server it is.
-func (r *run) lost(ctx context.Context, since time.Duration) (lost int, err error) {
-	for begun := r.world.now(); r.world.now() < begun+giveUp && wait(ctx, 20*time.Millisecond); {
-		if lost, err = r.lostNow(ctx, since); err == nil {
-			break
-		}
-	}
-	return lost, err
-}
-
-func (r *run) lostNow(ctx context.Context, since time.Duration) (lost int, err error) {
-	client, err := newRedis(r.redisURL)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = client.Close() }()
-	for key, version := range r.checker.AckedSince(since) {
-		stored, err := client.HGet(ctx, contract.ShardKeys(0).ObjectKey(path(key)), contract.FieldVersion).Uint64()
-		if err != nil && err != redis.Nil {
-			return lost, fmt.Errorf("look for what was lost: %w", err)
-		}
-		if stored < version {
-			lost++
-		}
-	}
-	return lost, nil
-}

@@ -35,6 +35,9 @@ func (b *breaker) breakIt(kind FaultKind, rate int64) error {
 	switch kind {
 	case KillRedis:
 		return b.stack.KillRedis()
+	case LosePower:
+		set(&b.world.eras, true)
+		return b.losePower()
 	case PauseRedis:
 		return b.stack.SignalRedis(syscall.SIGSTOP)
 	case CutLink:
@@ -84,7 +87,7 @@ func (b *breaker) mend(ctx context.Context, kind FaultKind, ended func(at time.D
 	var act func() error
 	answering := false // ended is when act has returned, not before
 	switch kind {
-	case KillRedis:
+	case KillRedis, LosePower:
 		act, answering = func() error { return b.stack.StartRedis(ctx) }, true
 	case PauseRedis:
 		act = func() error { return b.stack.SignalRedis(syscall.SIGCONT) }
@@ -118,11 +121,8 @@ func (b *breaker) mend(ctx context.Context, kind FaultKind, ended func(at time.D
 		return act()
 	}
 	err := act()
-	switch kind {
-	case KillEnvoy:
+	if kind == KillEnvoy {
 		set(&b.world.edges, false)
-	case Failover:
-		set(&b.world.eras, false)
 	}
 	ended(b.world.now())
 	return err

@@ -77,23 +77,25 @@ var limits = Limits{MaxStaleness: maxStaleness, Slack: time.Second, Converge: 2 
 // run is one run.
 type run struct {
 	Config
-	limits     Limits
-	world      *world
-	content    Content
-	checker    *Checker
-	devices    *Checker // of devices
-	breaker    breaker
-	urls       [places]string // of the edges
-	second     *stack.Stack
-	writing    sync.RWMutex // see writer
-	failed     func()       // ends the run
-	redisURL   string
-	places     []atomic.Int64 // of devices, see deviceWriter
-	lostWrites int            // by failovers
-	counts     counts
-	faults     map[FaultKind]int
-	longest    convergence
-	slowest    string // the fault that took longest to recover from
+	limits   Limits
+	world    *world
+	content  Content
+	checker  *Checker
+	devices  *Checker // of devices
+	breaker  breaker
+	urls     [places]string // of the edges
+	second   *stack.Stack
+	writing  sync.RWMutex // see writer
+	failed   func()       // ends the run
+	redisURL string
+	places   []atomic.Int64 // of devices, see deviceWriter
+	// what Redis lost although it was acknowledged
+	lostWrites, lostRevocations int
+	counting                    sync.WaitGroup // counts it
+	counts                      counts
+	faults                      map[FaultKind]int
+	longest                     convergence
+	slowest                     string // the fault that took longest to recover from
 
 	mu         sync.Mutex // protects Out and the rest
 	violations int
@@ -381,10 +383,8 @@ func (r *run) breakAll(ctx context.Context, f Fault) error {
 		if err := r.breaker.breakIt(kind, f.Rate); err != nil {
 			return err
 		}
-		if kind == Failover {
-			if err := r.failedOver(ctx, begin); err != nil {
-				return err
-			}
+		if losing[kind] {
+			r.takeBack(ctx, begin-lag)
 		}
 	}
 	return nil
@@ -405,23 +405,6 @@ func (r *run) empty(ctx context.Context) error {
 	now := r.world.now()
 	r.checker.Emptied(now)
 	r.devices.Emptied(now)
-	return nil
-}
-
-// failedOver takes back what was acknowledged just before the master was killed at begin, and counts what is lost. A
-// device of which a write may be lost is written no more, because Redis counts its versions otherwise than we do.
-func (r *run) failedOver(ctx context.Context, begin time.Duration) error {
-	lost, err := r.lost(ctx, begin-lag)
-	if err != nil {
-		return err
-	}
-	r.lostWrites += lost
-	r.checker.Unsure(begin - lag)
-	for _, device := range r.devices.Unsure(begin - lag) {
-		for i := range r.places {
-			r.places[i].CompareAndSwap(int64(device), int64(device+len(r.places)))
-		}
-	}
 	return nil
 }
 
@@ -451,6 +434,7 @@ func (r *run) mendAll(ctx context.Context, f Fault) error {
 		r.settle(ctx, f.String(), latest)
 	}
 	mending.Wait()
+	r.counting.Wait()
 	return errors.Join(errs...)
 }
 
@@ -461,6 +445,7 @@ func (r *run) settle(ctx context.Context, after string, since time.Duration) {
 		return
 	}
 	set(&r.world.refills, false)
+	set(&r.world.eras, false)
 	text := fmt.Sprintf("caught up in %.3f s", got.took.Seconds())
 	if got.never > 0 {
 		text = fmt.Sprintf("%d keys did not catch up in %v", got.never, giveUp)
@@ -508,8 +493,8 @@ func (r *run) summary() {
 		faults = append(faults, fmt.Sprintf("%d messages", r.breaker.link.relay.lost.Load()))
 	}
 	r.printf("faults: %s\n", strings.Join(faults, ", "))
-	r.printf("operations: %d acknowledged (%.0f/s), %d of unknown outcome, %d not sent, %d lost by Redis\n",
-		count(&w[Acked]), float64(count(&w[Acked]))/seconds, count(&w[Unknown]), count(&w[Failed]), r.lostWrites)
+	r.printf("operations: %d acknowledged (%.0f/s), %d of unknown outcome, %d not sent; lost by Redis: %d writes of objects, %d revocations\n",
+		count(&w[Acked]), float64(count(&w[Acked]))/seconds, count(&w[Unknown]), count(&w[Failed]), r.lostWrites, r.lostRevocations)
 	r.printf("reads: %d (%.0f/s): %d hits, %d misses, %d stale to upstream, %d others to upstream, %d without an answer while Envoy was down; %d answers of no certain Envoy\n",
 		sum(a), float64(sum(a))/seconds, count(&a[Hit]), count(&a[Miss]), count(&a[Stale]), count(&a[Bypass]), count(&a[Unavailable]), s.Inert)
 	d, l := &r.counts.devices, &r.counts.logins

@@ -13,6 +13,7 @@ type FaultKind string
 // The kinds of faults.
 const (
 	KillRedis    FaultKind = "redis killed"
+	LosePower    FaultKind = "redis without power"
 	PauseRedis   FaultKind = "redis paused"
 	CutLink      FaultKind = "link cut"
 	HangLink     FaultKind = "link hangs"
@@ -30,7 +31,7 @@ const (
 
 // FaultKinds are all of them.
 var FaultKinds = []FaultKind{
-	KillRedis, PauseRedis, CutLink, HangLink, DelayLink, LoseMessages, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy,
+	KillRedis, LosePower, PauseRedis, CutLink, HangLink, DelayLink, LoseMessages, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy,
 	Failover, MoveSlot, BadBatches, EmptyRedis,
 }
 
@@ -62,11 +63,14 @@ func (f Fault) String() string {
 	return fmt.Sprintf("%s for %.1f s", name, f.Last.Seconds())
 }
 
+// losing are the faults in which Redis loses what it acknowledged just before.
+var losing = map[FaultKind]bool{LosePower: true, Failover: true}
+
 // decks are what comes in one round, in any order. Where Redis goes on without the sidecar,
 // answers get old, so that is there twice: once for longer than max_staleness.
 var decks = map[Deployment][]FaultKind{
 	Single: {
-		KillRedis, PauseRedis, CutLink, CutLink, HangLink, DelayLink, LoseMessages,
+		KillRedis, LosePower, PauseRedis, CutLink, CutLink, HangLink, DelayLink, LoseMessages,
 		KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, BadBatches, EmptyRedis, both, both,
 	},
 	Sentinel: {Failover, Failover, Failover, EmptyRedis, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, both, both},
@@ -75,7 +79,7 @@ var decks = map[Deployment][]FaultKind{
 
 // ofRedis are the faults of Redis and of the way to it that come in a pair.
 var ofRedis = map[Deployment][]FaultKind{
-	Single:   {KillRedis, PauseRedis, CutLink, DelayLink, LoseMessages},
+	Single:   {KillRedis, LosePower, PauseRedis, CutLink, DelayLink, LoseMessages},
 	Sentinel: {Failover},
 	Cluster:  {MoveSlot},
 }
