@@ -138,8 +138,7 @@ func (c *Checker) Secret(device int, former bool) (version uint64, newest bool) 
 	return 0, false
 }
 
-// Begin notes a write that is about to be sent and gives it a version. A key has one
-// writer, which ends a write before it begins another.
+// Begin notes a write that is about to be sent and gives it a version. Others of the same key may be under way.
 func (c *Checker) Begin(key int, kind Kind, at time.Duration) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,6 +150,13 @@ func (c *Checker) End(key int, version uint64, outcome Outcome, at time.Duration
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.histories[key].end(version, outcome, at)
+}
+
+// Overtaken reports whether a newer write than version has begun and may be in force by at.
+func (c *Checker) Overtaken(key int, version uint64, at time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.histories[key].overtaken(version, at)
 }
 
 // Emptied notes that all keys that were written are gone by at, and that nothing was being written.

@@ -206,6 +206,34 @@ func TestCheckerOfDevices(t *testing.T) {
 	}
 }
 
+// Two writers of one key: what is begun first may be acknowledged last, and be refused because the other one was first.
+func TestCheckerOfTwoWriters(t *testing.T) {
+	for _, tt := range []struct {
+		name          string
+		second, first Outcome // of version 2, which is acknowledged or not at 2, and of version 1, at 4
+		then          []event
+	}{
+		{"acknowledged in the other order", Acked, Acked, []event{hit(2, 5, 6), but(hit(1, 7, 8), "backwards")}},
+		{"the older one is late", Acked, Acked, []event{hit(1, 2002, 2003), but(hit(1, 2003, 2004), "late")}},
+		{"refused because it was overtaken", Acked, Failed, []event{hit(2, 5, 6), but(hit(1, 7, 8), "wrong body")}},
+		{"the newer one is of unknown outcome", Unknown, Acked, []event{hit(1, 5000, 5001), hit(2, 5002, 5003), but(hit(1, 5004, 5005), "backwards")}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := NewChecker(1, testLimits)
+			first := c.Begin(0, Put, at(0))
+			second := c.Begin(0, Put, at(1))
+			c.End(0, second, tt.second, at(2))
+			if !c.Overtaken(0, first, at(3)) || c.Overtaken(0, second, at(3)) {
+				t.Error("want the first one overtaken, and only that")
+			}
+			c.End(0, first, tt.first, at(4))
+			for i, e := range tt.then {
+				checkEvent(t, c, i, e)
+			}
+		})
+	}
+}
+
 // What was acknowledged just before a failover may be lost: then the version before it is not too old.
 func TestUnsure(t *testing.T) {
 	c := NewChecker(2, testLimits)

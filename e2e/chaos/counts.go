@@ -4,10 +4,11 @@ import "sync/atomic"
 
 // counts are of one run.
 type counts struct {
-	writes  [3]atomic.Int64 // by outcome
-	devices [3]atomic.Int64 // likewise, of devices
-	answers [answers]atomic.Int64
-	logins  [answers]atomic.Int64 // likewise, of devices
+	writes    [3]atomic.Int64 // by outcome
+	overtaken atomic.Int64    // writes refused because another writer's newer one came first
+	devices   [3]atomic.Int64 // likewise, of devices
+	answers   [answers]atomic.Int64
+	logins    [answers]atomic.Int64 // likewise, of devices
 }
 
 // sum is that of all answers.

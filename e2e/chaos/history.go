@@ -27,12 +27,13 @@ const (
 	Unknown Outcome = iota
 	// Acked is of a write that happened.
 	Acked
-	// Failed is of a write that was never sent.
+	// Failed is of a write that was never sent, or was refused because a newer one was there.
 	Failed
 )
 
-// history is all writes of one key, by its one writer, one after the other. The writes'
-// versions are 1, 2, 3 and so on; times are since the run began.
+// history is all writes of one key. The writes' versions are 1, 2, 3 and so on. Writes at the same time may come to Redis
+// in any order, but none that comes after one with a greater version is applied, so an acknowledgement says that the key
+// has at least that version. Times are since the run began.
 type history struct {
 	writes []write // by version-1
 	acks   []ack   // ascending in both
@@ -58,7 +59,7 @@ func (h *history) begin(kind Kind, at time.Duration) uint64 {
 // end notes what became of it.
 func (h *history) end(version uint64, outcome Outcome, at time.Duration) {
 	h.writes[version-1].outcome = outcome
-	if outcome == Acked {
+	if last := len(h.acks); outcome == Acked && (last == 0 || h.acks[last-1].version < version) { // else a newer one came first
 		h.acks = append(h.acks, ack{version, at})
 	}
 }

@@ -251,9 +251,11 @@ func (r *run) load(ctx context.Context) error {
 	writing, stopWriting := context.WithCancel(ctx)
 	reading, stopReading := context.WithCancel(ctx)
 	var writers, readers sync.WaitGroup
-	for _, w := range r.writers(publisher) {
+	for i, w := range r.writers(publisher) {
 		for _, key := range w.keys {
-			w.write(key)
+			if i%writersOfKey == 0 {
+				w.write(key)
+			}
 		}
 		writers.Go(func() { w.run(writing, time.Duration(r.Writers)*time.Second/time.Duration(r.Writes)) })
 	}
@@ -281,6 +283,9 @@ func (r *run) load(ctx context.Context) error {
 	return err
 }
 
+// writersOfKey is how many writers each key has.
+const writersOfKey = 2
+
 // writers share the keys among them.
 func (r *run) writers(publisher *publish.Publisher) []*writer {
 	writers := make([]*writer, r.Writers)
@@ -291,8 +296,10 @@ func (r *run) writers(publisher *publish.Publisher) []*writer {
 		}
 	}
 	for key := range r.Keys {
-		w := writers[key%len(writers)]
-		w.keys = append(w.keys, key)
+		first := key % (len(writers) / writersOfKey) * writersOfKey
+		for _, w := range writers[first : first+writersOfKey] {
+			w.keys = append(w.keys, key)
+		}
 	}
 	return writers
 }
@@ -333,7 +340,7 @@ func (r *run) loginAll(ctx context.Context, place *atomic.Int64) {
 // pick is a key at random: every second time one of the writers' last ones.
 func (r *run) pick() int {
 	if rand.IntN(2) == 0 {
-		return r.Keys - 1 - rand.IntN(r.Writers)
+		return r.Keys - 1 - rand.IntN(r.Writers/writersOfKey)
 	}
 	return rand.IntN(r.Keys)
 }
@@ -493,8 +500,8 @@ func (r *run) summary() {
 		faults = append(faults, fmt.Sprintf("%d messages", r.breaker.link.relay.lost.Load()))
 	}
 	r.printf("faults: %s\n", strings.Join(faults, ", "))
-	r.printf("operations: %d acknowledged (%.0f/s), %d of unknown outcome, %d not sent; lost by Redis: %d writes of objects, %d revocations\n",
-		count(&w[Acked]), float64(count(&w[Acked]))/seconds, count(&w[Unknown]), count(&w[Failed]), r.lostWrites, r.lostRevocations)
+	r.printf("operations: %d acknowledged (%.0f/s), %d of unknown outcome, %d overtaken by another writer's, %d not sent; lost by Redis: %d writes of objects, %d revocations\n",
+		count(&w[Acked]), float64(count(&w[Acked]))/seconds, count(&w[Unknown]), count(&r.counts.overtaken), count(&w[Failed]), r.lostWrites, r.lostRevocations)
 	r.printf("reads: %d (%.0f/s): %d hits, %d misses, %d stale to upstream, %d others to upstream, %d without an answer while Envoy was down; %d answers of no certain Envoy\n",
 		sum(a), float64(sum(a))/seconds, count(&a[Hit]), count(&a[Miss]), count(&a[Stale]), count(&a[Bypass]), count(&a[Unavailable]), s.Inert)
 	d, l := &r.counts.devices, &r.counts.logins

@@ -45,7 +45,7 @@ type quietLogger struct{}
 // Printf implements the client's logger.
 func (quietLogger) Printf(context.Context, string, ...any) {}
 
-// writer writes to keys that nobody else writes to.
+// writer writes to keys that other writers write to at the same time.
 type writer struct {
 	world     *world
 	checker   *Checker
@@ -96,9 +96,18 @@ func (w *writer) write(key int) {
 	}
 	outcome := outcomeOf(err)
 	now := w.world.now()
+	stale := errors.Is(err, publish.ErrStale)
+	overtaken := stale && w.checker.Overtaken(key, version, now)
+	if stale && !w.repeats {
+		outcome = Failed
+	}
 	w.checker.End(key, version, outcome, now)
-	w.counts.writes[outcome].Add(1)
-	if errors.Is(err, publish.ErrStale) && !w.repeats || errors.Is(err, publish.ErrInvalid) {
+	if overtaken {
+		w.counts.overtaken.Add(1)
+	} else {
+		w.counts.writes[outcome].Add(1)
+	}
+	if stale && !overtaken && !w.repeats || errors.Is(err, publish.ErrInvalid) {
 		w.report(Violation{"write refused", key, now, fmt.Sprintf("%s of version %d: %v", kind, version, err)})
 	}
 }
