@@ -39,28 +39,51 @@ type deviceWriter struct {
 	checker   *Checker
 	writing   *sync.RWMutex // is locked while Redis is emptied
 	publisher *publish.Publisher
-	places    []atomic.Int64 // the device that has each place
+	places    []place
 	counts    *counts
 	report    func(Violation)
+	repeats   bool // see writer
+}
+
+// place is one of the devices that are there at a time.
+type place struct {
+	atomic.Int64 // the device that has it
+	// order is locked for a revocation, whose version Redis counts; new secrets have versions, and may come at the same time.
+	order sync.RWMutex
 }
 
 // generations is how many devices there may be for each place, one after the other.
 const generations = 64
 
-// run writes at every tick until ctx ends.
+// run has two writers write to one device at every tick until ctx ends.
 func (w *deviceWriter) run(ctx context.Context, every time.Duration) {
-	repeat(ctx, every, func() { w.write(&w.places[rand.IntN(len(w.places))]) })
+	repeat(ctx, every, func() {
+		place := &w.places[rand.IntN(len(w.places))]
+		var writers sync.WaitGroup
+		for range writersOfKey {
+			writers.Go(func() { w.write(place) })
+		}
+		writers.Wait()
+	})
 }
 
-// write makes the next version of the device that has a place. Versions are counted by Redis, since a revocation has
-// no other, so a write of unknown outcome could happen after a later one: then another device gets the place.
-func (w *deviceWriter) write(place *atomic.Int64) {
+// write makes the next version of the device that has a place, perhaps while another writer makes one, too. A revocation's
+// version is counted by Redis, so a write of unknown outcome could happen after a later one: then another device gets the place.
+func (w *deviceWriter) write(place *place) {
 	w.writing.RLock()
 	defer w.writing.RUnlock()
-	device := int(place.Load())
 	kind := Put
-	if newest, found := w.checker.Newest(device); found && newest == Put && rand.IntN(2) == 0 {
+	if newest, found := w.checker.Newest(int(place.Load())); found && newest == Put && rand.IntN(2) == 0 {
 		kind = Delete
+		place.order.Lock()
+		defer place.order.Unlock()
+	} else {
+		place.order.RLock()
+		defer place.order.RUnlock()
+	}
+	device := int(place.Load())
+	if _, found := w.checker.Newest(device); !found {
+		kind = Put // it has just got the place
 	}
 	ctx := context.Background() // it ends by the client's timeouts
 	version := w.checker.Begin(device, kind, w.world.now())
@@ -68,14 +91,22 @@ func (w *deviceWriter) write(place *atomic.Int64) {
 	if kind == Delete {
 		_, err = w.publisher.RevokeDevice(ctx, deviceID(device))
 	} else {
-		_, err = w.publisher.PutDevice(ctx, publish.Device{ID: deviceID(device), Secret: secretOf(device, version), Cost: secretCost})
+		_, err = w.publisher.PutDevice(ctx, publish.Device{ID: deviceID(device), Version: version, Secret: secretOf(device, version), Cost: secretCost})
 	}
 	outcome := outcomeOf(err)
 	now := w.world.now()
+	stale := errors.Is(err, publish.ErrStale)
+	overtaken := stale && w.checker.Overtaken(device, version, now)
+	if stale && !w.repeats {
+		outcome = Failed
+	}
 	w.checker.End(device, version, outcome, now)
 	w.counts.devices[outcome].Add(1)
-	if next := device + len(w.places); outcome != Acked && next < len(w.places)*generations {
-		place.Store(int64(next))
+	if next := device + len(w.places); outcome == Unknown && next < len(w.places)*generations {
+		place.CompareAndSwap(int64(device), int64(next))
+	}
+	if stale && !overtaken && !w.repeats {
+		w.report(Violation{ofDevices + "write refused", device, now, fmt.Sprintf("%s of version %d: %v", kind, version, err)})
 	}
 	if errors.Is(err, publish.ErrInvalid) || errors.Is(err, publish.ErrNotFound) {
 		w.report(Violation{ofDevices + "write refused", device, now, fmt.Sprintf("%s of version %d: %v", kind, version, err)})

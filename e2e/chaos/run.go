@@ -88,7 +88,7 @@ type run struct {
 	writing  sync.RWMutex // see writer
 	failed   func()       // ends the run
 	redisURL string
-	places   []atomic.Int64 // of devices, see deviceWriter
+	places   []place // of devices
 	// what Redis lost although it was acknowledged
 	lostWrites, lostRevocations int
 	counting                    sync.WaitGroup // counts it
@@ -110,7 +110,7 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 	r := &run{
 		Config: c, limits: limits, content: Content{c.Seed},
 		checker: NewChecker(c.Keys, limits), faults: map[FaultKind]int{},
-		devices: NewChecker(c.Devices*generations, limits), places: make([]atomic.Int64, c.Devices),
+		devices: NewChecker(c.Devices*generations, limits), places: make([]place, c.Devices),
 	}
 	redis.SetLogger(quietLogger{})
 	running, err := r.start(ctx)
@@ -264,6 +264,7 @@ func (r *run) load(ctx context.Context) error {
 	}
 	registrar := &deviceWriter{
 		world: r.world, checker: r.devices, writing: &r.writing, publisher: publisher, places: r.places, counts: &r.counts, report: r.report,
+		repeats: r.Redis == Cluster,
 	}
 	for i := range r.places {
 		place := &r.places[i]
@@ -271,7 +272,7 @@ func (r *run) load(ctx context.Context) error {
 		registrar.write(place)
 		readers.Go(func() { r.loginAll(reading, place) })
 	}
-	writers.Go(func() { registrar.run(writing, r.DeviceWrite) })
+	writers.Go(func() { registrar.run(writing, writersOfKey*r.DeviceWrite) })
 	err = r.faultsUntil(ctx, r.world.now()+r.Duration)
 	stopWriting()
 	writers.Wait()
@@ -313,7 +314,7 @@ func (r *run) readAll(ctx context.Context, place int) {
 
 // loginAll has the device of a place show its secrets until ctx ends: mostly the newest, now and then one that it had
 // before.
-func (r *run) loginAll(ctx context.Context, place *atomic.Int64) {
+func (r *run) loginAll(ctx context.Context, place *place) {
 	login := newLogin(r.world, r.urls, int(place.Load()))
 	defer func() { login.close() }()
 	repeat(ctx, r.Login, func() {
