@@ -36,6 +36,10 @@
 //
 // # What readers and writers know
 //
+// Each key and each device has two writers. Redis refuses a version that isn't greater than the one it has, so whatever comes
+// first, an acknowledged version is never replaced by a smaller one; a write that was refused was never in force.
+// A revocation has no version of its own, so nobody else writes to its device meanwhile.
+//
 // A write is in force at one instant for all workers of an Envoy, because their shared memory
 // is one. But a reader knows only that an answer was decided between its beginning and its end,
 // so two answers are compared only if one began after the other had ended.
