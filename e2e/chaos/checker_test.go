@@ -234,6 +234,19 @@ func TestCheckerOfTwoWriters(t *testing.T) {
 	}
 }
 
+func TestNewest(t *testing.T) {
+	c := NewChecker(1, testLimits)
+	for i, e := range []event{wrote(Put, 1, 0, 1, Failed), put(2, 2, 3), wrote(Delete, 3, 4, 5, Failed)} {
+		if got, found := c.Newest(0); i < 2 && found {
+			t.Errorf("before write %d: got %v, want none", i+1, got)
+		}
+		e.do(c)
+	}
+	if got, found := c.Newest(0); !found || got != Put {
+		t.Errorf("got %v %v, want the put, since the delete was never sent", got, found)
+	}
+}
+
 // What was acknowledged just before a failover may be lost: then the version before it is not too old.
 func TestUnsure(t *testing.T) {
 	c := NewChecker(2, testLimits)

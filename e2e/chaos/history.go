@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"slices"
 	"sort"
 	"time"
 )
@@ -76,12 +77,14 @@ func (h *history) unsure(since time.Duration) bool {
 	return taken
 }
 
-// newest is the last write, and false before the first.
+// newest is the last write that may have happened, and false before the first.
 func (h *history) newest() (Kind, bool) {
-	if len(h.writes) == 0 {
-		return Put, false
+	for _, w := range slices.Backward(h.writes) {
+		if w.outcome != Failed {
+			return w.kind, true
+		}
 	}
-	return h.writes[len(h.writes)-1].kind, true
+	return Put, false
 }
 
 // published reports whether an answer that ended at t can have the body of version.

@@ -453,7 +453,10 @@ func (r *run) settle(ctx context.Context, after string, since time.Duration) {
 		return
 	}
 	set(&r.world.refills, false)
-	set(&r.world.eras, false)
+	if r.world.eras.Load()%2 == 1 { // what was lost is newer than what is waited for, so it may still be there
+		wait(ctx, since+r.limits.Converge-r.world.now())
+		set(&r.world.eras, false)
+	}
 	text := fmt.Sprintf("caught up in %.3f s", got.took.Seconds())
 	if got.never > 0 {
 		text = fmt.Sprintf("%d keys did not catch up in %v", got.never, giveUp)
