@@ -2,10 +2,10 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/e2e/redistest"
 	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
@@ -22,19 +22,7 @@ func TestSpellings(t *testing.T) {
 	}
 	e := start(t, stack.Options{SidecarArgs: []string{fmt.Sprint("--redis.shards=", shards)}})
 	e.publisher = publish.New(e.redis, publish.Shards(int(shards)))
-	source, err := os.ReadFile("../sidecar/publish/write.lua")
-	if err != nil {
-		t.Fatal(err)
-	}
-	write := func(key, expiry string, fields ...any) {
-		t.Helper()
-		k, member := shards.KeysOf(key), contract.ObjectMember(key)
-		args := append([]any{"replace", "0", "beef", member.String(), expiry, k.EventsChannel(), "PUBLISH", ""}, fields...)
-		err := e.redis.Eval(t.Context(), string(source), []string{k.RecordKey(member), k.SeqKey(), k.LogKey(), k.EpochKey(), k.ChainKey()}, args...).Err()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	write := redistest.ObjectWriter(t, e.redis, "../sidecar/publish/write.lua", shards)
 	answered := func(when, body, status string) {
 		t.Helper()
 		await(t, when, patience, func() error {

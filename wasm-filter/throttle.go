@@ -34,7 +34,7 @@ func (h throttles) add(source string, nowMS int64, ms uint32) {
 	if !ok {
 		return
 	}
-	if _, held := h[network]; held || len(h) < maxThrottled {
+	if _, found := h[network]; found || len(h) < maxThrottled {
 		h[network] = throttle{nowMS + int64(ms), int64(ms)}
 	}
 }
@@ -53,8 +53,8 @@ func (h throttles) retryAfter(source string, nowMS int64) uint16 {
 
 // sweep removes sources that are no longer throttled.
 func (h throttles) sweep(nowMS int64) {
-	for network, held := range h {
-		if held.leftMS(nowMS) == 0 {
+	for network, t := range h {
+		if t.leftMS(nowMS) == 0 {
 			delete(h, network)
 		}
 	}

@@ -24,8 +24,8 @@ func newDeviceEdge(t *testing.T, rules string) *emulator {
 	return e
 }
 
-// heldEdge is one whose sidecar holds e's source.
-func heldEdge(t *testing.T) *emulator {
+// throttledEdge is one whose sidecar throttles e's source.
+func throttledEdge(t *testing.T) *emulator {
 	t.Helper()
 	e := newDeviceEdge(t, rules)
 	try(e, "new", "first")
@@ -42,7 +42,7 @@ func try(e *emulator, device, secret string) *reply {
 	return e.streams[id].reply
 }
 
-func TestHeldSource(t *testing.T) {
+func TestThrottledSource(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(e *emulator)
@@ -72,7 +72,7 @@ func TestHeldSource(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			e := heldEdge(t)
+			e := throttledEdge(t)
 			tt.change(e)
 			got := try(e, tt.device, "second")
 			if calls := len(e.calls) - 1; tt.wait == "" && (calls != 1 || got != nil) {
@@ -92,9 +92,9 @@ func TestHeldSource(t *testing.T) {
 	}
 }
 
-// TestHeldSourceJoins shows the credential that is being asked about already: that costs nothing.
-func TestHeldSourceJoins(t *testing.T) {
-	e := heldEdge(t)
+// TestThrottledSourceJoins shows the credential that is being asked about already: that costs nothing.
+func TestThrottledSourceJoins(t *testing.T) {
+	e := throttledEdge(t)
 	e.from = "203.0.113.8"
 	try(e, "new", "right")
 	e.from = "203.0.113.7"
@@ -103,9 +103,9 @@ func TestHeldSourceJoins(t *testing.T) {
 	}
 }
 
-// TestHeldSourceOfSessions exchanges credentials instead: what is held is the same, and is learnt
+// TestThrottledSourceOfSessions exchanges credentials instead: what is held is the same, and is learnt
 // from these answers, too.
-func TestHeldSourceOfSessions(t *testing.T) {
+func TestThrottledSourceOfSessions(t *testing.T) {
 	e := newDeviceEdge(t, sessionRules)
 	exchange := func(secret string) *reply {
 		id := e.begin([][2]string{{":method", "POST"}, {":path", "/v1/session"}, {"x-device-id", "new"}, {"x-device-token", secret}}, true)

@@ -70,7 +70,7 @@ func Network(text string) (netip.Addr, bool) {
 //	 0  u8   layout version
 //	 1  u8   outcome: 1 allow, 2 deny, 3 unavailable
 //	 2  u16  retry after, seconds (unavailable only)
-//	 4  u32  hold, ms (unavailable only)
+//	 4  u32  throttle, ms (unavailable only)
 //	 8  u64  permissions, a bit per name of the state
 //	16  u64  epoch of that state
 type VerifyResponse struct {
@@ -117,7 +117,7 @@ func ParseVerifyResponse(b []byte) (VerifyResponse, error) {
 //	0  u8   layout version
 //	1  u8   outcome: 1 allow, 2 deny, 3 unavailable
 //	2  u16  retry after, seconds (unavailable only)
-//	4  u32  hold, ms (unavailable only)
+//	4  u32  throttle, ms (unavailable only)
 //	8  u32  length of what follows
 //	12      what the device gets, JSON (allow only)
 type SessionResponse struct {

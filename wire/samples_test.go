@@ -125,9 +125,9 @@ func messageSamples() []sample {
 		{"verify-request-session", "verify request: a token's session", func(dst []byte) []byte { return AppendVerifyRequest(dst, &session) },
 			[]field{{"layout", 1}, {"id length", 1}, {"secret length", 1}, {"source length", 1}, {"session length", 1}, {"text id", 11}, {"text source", 11}, {"text session", 15}}, readVerifyRequest, ok(session)},
 		{"session-response", "session response: allow", func(dst []byte) []byte { return AppendSessionResponse(dst, &token) },
-			[]field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {"hold, ms", 4}, {"body length", 4}, {"text body", 17}}, readSessionResponse, ok(token)},
+			[]field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {"throttle, ms", 4}, {"body length", 4}, {"text body", 17}}, readSessionResponse, ok(token)},
 		{"session-response-busy", "session response: unavailable", func(dst []byte) []byte { return AppendSessionResponse(dst, &later) },
-			[]field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {"hold, ms", 4}, {"body length", 4}}, readSessionResponse, ok(later)},
+			[]field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {"throttle, ms", 4}, {"body length", 4}}, readSessionResponse, ok(later)},
 		{"verify-response", "verify response: allow", func(dst []byte) []byte { return AppendVerifyResponse(dst, &allow) },
 			verifyResponseFields(), readVerifyResponse, ok(allow)},
 		{"verify-response-busy", "verify response: unavailable", func(dst []byte) []byte { return AppendVerifyResponse(dst, &busy) },
@@ -169,7 +169,7 @@ func verdictFields() []field {
 }
 
 func verifyResponseFields() []field {
-	return []field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {"hold, ms", 4}, {"permissions", 8}, {"epoch", 8}}
+	return []field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {"throttle, ms", 4}, {"permissions", 8}, {"epoch", 8}}
 }
 
 func fetchHeader() []field { return []field{{"layout", 1}, {zero, 3}, {"record length", 4}} }

@@ -48,13 +48,8 @@ func (s *Stack) Renew(ctx context.Context, opts Options) error {
 	if err := s.resetCounters(ctx); err != nil {
 		return err
 	}
-	if err := s.startRedis(ctx); err != nil {
+	if err := s.startSeeded(ctx); err != nil {
 		return err
-	}
-	if s.opts.Seed != nil {
-		if err := s.opts.Seed(ctx, s.RedisURL()); err != nil {
-			return fmt.Errorf("seed Redis: %w", err)
-		}
 	}
 	return s.StartSidecar(ctx)
 }

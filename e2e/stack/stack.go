@@ -75,18 +75,27 @@ func (s *Stack) start(ctx context.Context) error {
 	if err := s.serveUpstream(); err != nil {
 		return err
 	}
-	if err := s.startRedis(ctx); err != nil {
+	if err := s.startSeeded(ctx); err != nil {
 		return err
-	}
-	if s.opts.Seed != nil {
-		if err := s.opts.Seed(ctx, s.RedisURL()); err != nil {
-			return fmt.Errorf("seed Redis: %w", err)
-		}
 	}
 	if err := s.StartEnvoy(ctx); err != nil {
 		return err
 	}
 	return s.StartSidecar(ctx)
+}
+
+// startSeeded starts Redis and has Seed fill it.
+func (s *Stack) startSeeded(ctx context.Context) error {
+	if err := s.startRedis(ctx); err != nil {
+		return err
+	}
+	if s.opts.Seed == nil {
+		return nil
+	}
+	if err := s.opts.Seed(ctx, s.RedisURL()); err != nil {
+		return fmt.Errorf("seed Redis: %w", err)
+	}
+	return nil
 }
 
 // Wait returns nil when ctx is done, or an [ExitError] as soon as a child has ended by

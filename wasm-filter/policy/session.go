@@ -66,7 +66,7 @@ func (e *Engine) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers
 			return
 		}
 		d.Action, d.Auth = Exchange, AuthVerify
-		d.New = status == wire.New && e.heard(nowMS) //mutant:wasm-filter/TestHeldSourceOfSessions deleted
+		d.New = status == wire.New && e.heard(nowMS) //mutant:wasm-filter/TestThrottledSourceOfSessions deleted
 	case issued.Outcome == wire.Deny:
 		e.deny(d, nowMS)
 	case issued.Outcome != wire.Allow:

@@ -3,7 +3,6 @@ package events_test
 import (
 	"context"
 	"log/slog"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -55,19 +54,7 @@ func TestSpellingsInRedis(t *testing.T) {
 		t.Fatal("want the spellings in two shards")
 	}
 	s := serverAt(t, strings.TrimPrefix(redistest.Start(t), "redis://"))
-	source, err := os.ReadFile("../../publish/write.lua")
-	if err != nil {
-		t.Fatal(err)
-	}
-	write := func(key, expiry string, fields ...any) {
-		t.Helper()
-		k, member := shards.KeysOf(key), contract.ObjectMember(key)
-		args := append([]any{"replace", "0", "beef", member.String(), expiry, k.EventsChannel(), "PUBLISH", ""}, fields...)
-		err := s.Eval(t.Context(), string(source), []string{k.RecordKey(member), k.SeqKey(), k.LogKey(), k.EpochKey(), k.ChainKey()}, args...).Err()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	write := redistest.ObjectWriter(t, s, "../../publish/write.lua", shards)
 	put := func(key, body string) {
 		t.Helper()
 		before := s.Time(t.Context()).Val().UnixMilli() // so that none is published in the same millisecond

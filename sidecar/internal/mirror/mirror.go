@@ -261,13 +261,13 @@ func (m *Mirror) store(stored string, o *contract.Object) bool {
 			m.metrics.Evicted.WithLabelValues("budget").Inc()
 		}
 		m.put(other, leftOut)
-		m.settle(m.canonical(other))
+		m.updateEdge(m.canonical(other))
 	}
 	stays := !slices.Contains(m.evicted, stored)
 	m.evicted = m.evicted[:0]
 	if stays {
 		m.put(stored, held)
-		m.settle(o.Key)
+		m.updateEdge(o.Key)
 	}
 	return stays
 }
@@ -280,7 +280,7 @@ func (m *Mirror) release(stored string) {
 	}
 	m.put(stored, nowhere)
 	if key := m.canonical(stored); was == held || m.spellings[key] != nil {
-		m.settle(key)
+		m.updateEdge(key)
 	}
 }
 

@@ -71,11 +71,11 @@ func (m *Mirror) unspell(stored string) {
 	if m.spellings[key] = all; len(all) == 1 {
 		delete(m.spellings, key)
 	}
-	m.settle(key)
+	m.updateEdge(key)
 }
 
-// settle gives the edge what counts at a canonical key, or takes it away.
-func (m *Mirror) settle(key string) {
+// updateEdge gives the edge what counts at a canonical key, or takes it away.
+func (m *Mirror) updateEdge(key string) {
 	stored := m.stored(key)
 	if m.known[stored].place == held {
 		if entry, found := m.cache.GetEntryQuietly(stored); found {
