@@ -121,7 +121,7 @@ func TestThrottledSourceOfSessions(t *testing.T) {
 	}
 }
 
-func TestHoldsAreBounded(t *testing.T) {
+func TestThrottlesAreBounded(t *testing.T) {
 	h := throttles{}
 	for i := range maxThrottled + 10 {
 		h.add(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}).String(), 1000, 5000)
@@ -131,7 +131,7 @@ func TestHoldsAreBounded(t *testing.T) {
 	}
 	for _, source := range []string{"", "nonsense"} {
 		if h.add(source, 1000, 5000); h.retryAfter(source, 1000) != 0 {
-			t.Errorf("%q is held", source)
+			t.Errorf("%q is throttled", source)
 		}
 	}
 	h.add("10.0.0.0", 1000, 1<<32-1)
@@ -142,10 +142,10 @@ func TestHoldsAreBounded(t *testing.T) {
 		t.Errorf("got %d after all but one have ended, want 1", len(h))
 	}
 	if h.add("2001:db8:0:1::1", 1000, 2000); h.retryAfter("2001:db8:0:1:2:3:4:5", 1500) != 2 {
-		t.Error("another address of the same /64 is not held")
+		t.Error("another address of the same /64 is not throttled")
 	}
 	if h.retryAfter("2001:db8:0:1::1", 999) != 0 {
-		t.Error("still held though the clock was set back")
+		t.Error("still throttled though the clock was set back")
 	}
 	if h.add("10.0.0.1", 1000, 0); h.retryAfter("10.0.0.1", 1000) != 0 {
 		t.Error("held for no time")
