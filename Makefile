@@ -1,4 +1,4 @@
-# The addresses of `make run`, and what else can be set: make run EDGE=127.0.0.1:9000 STACK=second
+# The addresses and other settings of `make run`, for example: make run EDGE=127.0.0.1:9000 STACK=second
 EDGE ?= 127.0.0.1:8080
 ENVOY_ADMIN ?= 127.0.0.1:9901
 SIDECAR_ADMIN ?= 127.0.0.1:9090
@@ -11,33 +11,31 @@ CONFIG ?=
 ENVOY ?=
 DETACH ?=
 export EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY
-# Of make chaos: how long, the seed of a run to repeat (empty: one is drawn and printed), and the Redis: single, sentinel or
-# cluster.
+# For make chaos: the duration, the seed of a run to repeat (empty: random, and printed), and the Redis deployment:
+# single, sentinel or cluster.
 CHAOS_SECONDS ?= 60
 CHAOS_SEED ?=
 CHAOS_REDIS ?= single
 export CHAOS_SECONDS CHAOS_SEED CHAOS_REDIS
-# Of make routers: how many spellings, the seed of a run to repeat, the number of the only one to send, another filter.
+# For make routers: the number of spellings, the seed of a run to repeat, the number of a single one to send, other
+# builds.
 SPELLINGS ?=
 SEED ?=
 ONLY ?=
 WASM ?=
 SIDECAR ?=
-# Of make unit and make e2e: LONG=1 also runs what is left out for its length; RUN: tests of the latter by name, a
-# regular expression. Of make fuzz: seconds a target, and which.
+# For make unit and make e2e: LONG=1 selects the long form; RUN: a regular expression that selects end-to-end tests. For
+# make fuzz: seconds per target, and a prefix that selects targets.
 LONG ?=
 RUN ?=
 FUZZ_SECONDS ?= 60
 FUZZ ?=
-# How the filter meets the proxy: own, or sdk for the Proxy-Wasm Go SDK; make wasm, and all that runs stacks with it.
+# The filter's binding: own, or sdk for the Proxy-Wasm Go SDK. For make wasm, and all that runs stacks with the filter.
 BINDING ?= own
 export BINDING
 short := $(if $(filter-out 0 no false,$(LONG)),,-short)
 
 GO ?= go
-DEMO := build/gatehouse-demo
-# For a background start: DETACH=1.
-detach := $(if $(filter-out 0 no false,$(DETACH)),--detach)
 
 .DEFAULT_GOAL := help
 SHELL := bash
@@ -52,15 +50,15 @@ help: ## show this
 	  printf '  %-14s %s\n' "$$v" "$$(printenv "$$v")"; done
 
 run: build ## start Redis, sidecar, upstream and Envoy with demo data; DETACH=1: in the background
-	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(DEMO) run $(detach)
+	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec scripts/demo.sh $(if $(filter-out 0 no false,$(DETACH)),start,run) build/gatehouse-demo
 
 stop: ## stop what make run started
-	@if [ -x $(DEMO) ]; then exec $(DEMO) stop; else echo "nothing is built, so nothing runs"; fi
+	@scripts/demo.sh stop
 
 build: wasm ## build the filter and the programs into build/
-	$(GO) build -trimpath -o build/ ./sidecar/cmd/... ./e2e/cmd/...
+	$(GO) build -trimpath -o build/ ./sidecar/cmd/... ./sidecar/internal/cmd/... ./e2e/cmd/... ./testbed/cmd/...
 
-wasm: ## build the filter; BINDING=sdk: by the Proxy-Wasm Go SDK, into build/gatehouse-sdk.wasm
+wasm: ## build the filter; BINDING=sdk, here and with run, e2e, chaos, conformance, loadtest: by the Proxy-Wasm Go SDK
 	@case $(BINDING) in own | sdk) ;; *) echo "BINDING=$(BINDING): want own or sdk" >&2; exit 2 ;; esac
 	@mkdir -p build
 	GO=$(GO) scripts/build-wasm.sh $(if $(filter sdk,$(BINDING)),build/gatehouse-sdk.wasm -tags=sdk,build/gatehouse.wasm)
@@ -68,14 +66,14 @@ wasm: ## build the filter; BINDING=sdk: by the Proxy-Wasm Go SDK, into build/gat
 test: ## unit tests with -race and end-to-end suite, five minutes
 	@scripts/test.sh
 
-test-all: ## make test and all long tests: whole suites, mutation, ten minutes of chaos, fuzzing, images twice
+test-all: ## make test and all long tests: whole suites, mutation, conformance, routers, chaos, fuzzing, images twice
 	@scripts/test.sh all
 
 unit: ## unit tests with -race, except of packages that need a stack; LONG=1: also long ones
 	@$(GO) test -race $(short) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/e2e/chart$$' -e '/e2e/conformance$$')
 	@$(GO) test -run '^TestSDK$$' ./wasm-filter
 
-e2e: ## end-to-end suite, after make build; LONG=1: also long tests; RUN=^TestCache$$
+e2e: ## end-to-end suite, after make build; LONG=1: also long tests; RUN=TestCache
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && scripts/e2e.sh $(short) $(if $(RUN),-run '$(RUN)')
 
 fuzz: ## each fuzz target for a minute: FUZZ_SECONDS=60 FUZZ=FuzzParse
@@ -88,12 +86,13 @@ conformance: build ## check the whole stack, octet by octet, against the specifi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -race -count=1 -timeout=3m ./e2e/conformance
 
 chaos: build ## kill, pause and disconnect everything under load, and check each answer: CHAOS_SECONDS, CHAOS_SEED, CHAOS_REDIS
+	@GO=$(GO) scripts/chaos-build.sh
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec build/gatehouse-chaos
 
 routers: build ## send spellings of protected paths to real routers behind the edge: SPELLINGS, SEED, ONLY
 	@scripts/routers.sh $(foreach v,SPELLINGS SEED ONLY WASM SIDECAR,$(if $($v),--$(shell echo $v | tr A-Z a-z)='$($v)'))
 
-mutation: ## remove each check that is marked in the code, and fail unless its test fails: MUTANT=events/
+mutation: ## remove each check that is marked in the code, and fail unless its test fails: MUTANT=follow/
 	@$(GO) run ./scripts/mutation $(MUTANT)
 
 loadtest: build ## measure on this machine: SCENARIO=304 PEERS=1 SECONDS=10; see loadtest/README.md

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 func TestAuth(t *testing.T) {
@@ -21,9 +21,7 @@ func TestAuth(t *testing.T) {
 	e.put("@read-only/v1/me/config", "for read-only")
 	e.put("/v1/me/config", "for nobody")
 	good := credential("demo-device", "demo-secret")
-	await(t, "device", patience, func() error {
-		return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.status == 200 }, "POST /v1/telemetry", good...)
-	})
+	e.until("device", status(200), "POST /v1/telemetry", good...)
 
 	seen := e.send("POST /v1/telemetry", append(good, "X-Gatehouse-Device: forged", "x-gatehouse-permissions: all")...).seen(t)
 	if got := seen.Headers["x-gatehouse-device"]; !slices.Equal(got, []string{"demo-device"}) {
@@ -91,12 +89,11 @@ func TestAuth(t *testing.T) {
 	}
 }
 
-// TestOneBcrypt sends the first thousand requests of a device at once, and wrong secrets
-// for it meanwhile.
+// TestOneBcrypt sends the first thousand requests of a device at once, and wrong secrets for it meanwhile.
 func TestOneBcrypt(t *testing.T) {
 	t.Parallel()
 	const requests = 1000
-	cost := sized(12, 10) // the race detector makes it slow to hash
+	cost := sized(12, 10) // the race detector makes hashing slow
 	e := reuse(t, stack.Options{})
 	e.device("first", "right", cost, "telemetry.write")
 	e.known(1)
@@ -147,7 +144,7 @@ func TestOneBcrypt(t *testing.T) {
 	}
 }
 
-// TestRevocation revokes a device whose verdict has long to live.
+// TestRevocation revokes a device whose verdict has a long life.
 func TestRevocation(t *testing.T) {
 	t.Parallel()
 	const limit = 100 * time.Millisecond
@@ -158,12 +155,12 @@ func TestRevocation(t *testing.T) {
 	for i := range rounds {
 		id := fmt.Sprintf("device-%d", i)
 		e.device(id, "secret", 4, "telemetry.write")
-		await(t, "device is let in", patience, func() error {
-			return e.everyone(clients, func(a answer) bool { return a.status == 200 }, "POST /v1/telemetry", credential(id, "secret")...)
+		await(t, "device is authenticated", patience, func() error {
+			return e.everyone(clients, status(200), "POST /v1/telemetry", credential(id, "secret")...)
 		})
 		e.ctl("device", "revoke", id)
 		took = append(took, await(t, "revocation", patience, func() error {
-			return e.everyone(clients, func(a answer) bool { return a.status == 401 }, "POST /v1/telemetry", credential(id, "secret")...)
+			return e.everyone(clients, status(401), "POST /v1/telemetry", credential(id, "secret")...)
 		}))
 	}
 	slices.Sort(took)
@@ -173,8 +170,7 @@ func TestRevocation(t *testing.T) {
 	}
 }
 
-// TestLargeBodyWaitsForItsVerdict holds back a request body of several MiB while its
-// credential is verified.
+// TestLargeBodyWaitsForItsVerdict delays a request body of several MiB while its credential is verified.
 func TestLargeBodyWaitsForItsVerdict(t *testing.T) {
 	t.Parallel()
 	e := reuse(t, stack.Options{})

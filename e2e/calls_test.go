@@ -5,51 +5,47 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// startTwo starts an Envoy of one worker with two listeners of the same rules, and so with one VM for the requests
-// of both, and a device dev that the edge knows from the beginning: it refuses others without a call.
-func startTwo(t *testing.T, rules string) (*edge, *listeners) {
-	t.Helper()
-	second, err := stack.FreeAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := &listeners{t: t, file: filepath.Join(t.TempDir(), "listeners.yaml"), second: second, first: []string{rules, rules}}
+// callRules returns equal rules for two listeners, which therefore share one VM for requests.
+func callRules(timeout string) string {
+	return fmt.Sprintf(`{"sidecar": {"timeout": %q}, "credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"}, "rules": [
+		{"match": {"path": "/who"}, "auth": {}}, {"match": {"prefix": "/both/"}, "auth": {}, "cache": {"on_miss": "fetch"}}]}`, timeout)
+}
+
+// callOptions returns options for an Envoy with one worker, with devices that the edge knows from the start: it refuses
+// others without a call.
+func callOptions() stack.Options {
 	seed := func(ctx context.Context, url string) error {
 		client, err := redisurl.Connect(url)
 		if err != nil {
 			return err
 		}
-		_, err = publish.New(client).PutDevice(ctx, publish.Device{ID: "dev", Secret: "secret", Cost: 4})
+		p := publish.New(client)
+		for _, id := range []string{"one", "two"} {
+			if _, err = p.PutDevice(ctx, publish.Device{ID: id, Secret: "secret", Cost: 4}); err != nil {
+				break
+			}
+		}
 		return errors.Join(err, client.Close())
 	}
-	e := start(t, stack.Options{ModifyConfig: l.modify, Concurrency: 1, EnvoyArgs: []string{"--drain-time-s", "1"}, Seed: seed})
-	await(t, "the second listener", patience, func() error {
-		response, err := newClient().Get("http://" + second + "/open")
-		if err == nil {
-			err = response.Body.Close()
-		}
-		return err
-	})
-	return e, l
+	return stack.Options{Concurrency: 1, EnvoyArgs: []string{"--drain-time-s", "1"}, Seed: seed}
 }
 
-// ask sends a request of device dev and returns the status of its answer, 0 if there is none.
-func (e *edge) ask(ctx context.Context, url string) <-chan int {
+// ask sends a request of a device and returns the status of the answer, 0 if there is none.
+func (e *edge) ask(ctx context.Context, device, url string) <-chan int {
 	status := make(chan int, 1)
 	go func() {
 		request, _ := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		request.Header = http.Header{"X-Device-Id": {"dev"}, "X-Device-Token": {"secret"}}
+		request.Header = http.Header{"X-Device-Id": {device}, "X-Device-Token": {"secret"}}
 		response, err := newClient().Do(request)
 		if err != nil {
 			status <- 0
@@ -61,7 +57,7 @@ func (e *edge) ask(ctx context.Context, url string) <-chan int {
 	return status
 }
 
-// verifying waits until so many requests have waited for a verification.
+// verifying waits until this many requests have waited for a verification.
 func (e *edge) verifying(want int) {
 	e.t.Helper()
 	await(e.t, "requests wait", patience, func() error {
@@ -72,18 +68,24 @@ func (e *edge) verifying(want int) {
 	})
 }
 
-// TestAskerLeaves has the client leave whose request a call was made for: who waits for the same answer gets it.
-func TestAskerLeaves(t *testing.T) {
+// TestCalls has requests wait for the answers to calls of other requests.
+func TestCalls(t *testing.T) {
 	t.Parallel()
-	e, _ := startTwo(t, `{"sidecar": {"timeout": "10s"}, "credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"},
-		"rules": [{"match": {"path": "/who"}, "auth": {}}]}`)
+	rules := callRules("10s")
+	e, l := startTwo(t, callOptions(), rules, rules)
+	t.Run("asker leaves", func(t *testing.T) { askerLeaves(t, e) })
+	t.Run("two listeners", func(t *testing.T) { callsOfTwoListeners(t, e, l) })
+}
+
+// askerLeaves: the client leaves whose request caused a call. Requests that wait for the same answer get it.
+func askerLeaves(t *testing.T, e *edge) {
 	if err := e.SignalSidecar(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	ctx, leave := context.WithCancel(t.Context())
-	left := e.ask(ctx, e.EdgeURL()+"/who")
+	left := e.ask(ctx, "one", e.EdgeURL()+"/who")
 	e.verifying(1)
-	waits := e.ask(t.Context(), e.EdgeURL()+"/who")
+	waits := e.ask(t.Context(), "one", e.EdgeURL()+"/who")
 	e.verifying(2)
 	leave()
 	<-left
@@ -103,19 +105,17 @@ func TestAskerLeaves(t *testing.T) {
 	}
 }
 
-// TestCallsOfTwoListeners has a request wait for the answer to a call that a request of another listener has made,
-// after which each needs a call of its own.
-func TestCallsOfTwoListeners(t *testing.T) {
-	t.Parallel()
-	e, l := startTwo(t, `{"sidecar": {"timeout": "10s"}, "credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"},
-		"rules": [{"match": {"prefix": "/both/"}, "auth": {}, "cache": {"on_miss": "fetch"}}]}`)
+// callsOfTwoListeners: a request waits for the answer to a call of another listener's request. Afterwards each needs
+// its own call.
+func callsOfTwoListeners(t *testing.T, e *edge, l *listeners) {
+	before := e.stat("wasmcustom.gatehouse.auth_verify")
 	if err := e.SignalSidecar(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	var asked []<-chan int
 	for i, url := range []string{"http://" + l.second + "/both/1", e.EdgeURL() + "/both/2"} {
-		asked = append(asked, e.ask(t.Context(), url))
-		e.verifying(i + 1)
+		asked = append(asked, e.ask(t.Context(), "two", url))
+		e.verifying(before + i + 1)
 	}
 	if err := e.SignalSidecar(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
@@ -133,24 +133,24 @@ func TestCallsOfTwoListeners(t *testing.T) {
 	})
 }
 
-// TestListenerGoes has a listener go away with a call of one of its requests, while a request of
-// another listener with the same rules, and so in the same VM, waits for the same answer.
+// TestListenerGoes removes a listener during a call of one of its requests, while a request of another listener with
+// the same rules, and so in the same VM, waits for the same answer.
 func TestListenerGoes(t *testing.T) {
 	t.Parallel()
-	const rules = `{"sidecar": {"timeout": "3s"}, "credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"}, "rules": [{"match": {"path": "/who"}, "auth": {}}]}`
-	e, l := startTwo(t, rules)
+	rules := callRules("3s")
+	e, l := startTwo(t, callOptions(), rules, rules)
 	if err := e.SignalSidecar(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	made := e.stat("cluster.gatehouse-sidecar.upstream_rq_total")
-	gone := e.ask(t.Context(), "http://"+l.second+"/who")
+	gone := e.ask(t.Context(), "one", "http://"+l.second+"/who")
 	await(t, "the call", patience, func() error {
 		if e.stat("cluster.gatehouse-sidecar.upstream_rq_total") == made {
 			return errors.New("not made")
 		}
 		return nil
 	})
-	waits := e.ask(t.Context(), e.EdgeURL()+"/who")
+	waits := e.ask(t.Context(), "one", e.EdgeURL()+"/who")
 	e.verifying(2)
 	if got := e.stat("cluster.gatehouse-sidecar.upstream_rq_total"); got != made+1 {
 		t.Fatalf("got %d calls, want one: the listeners have different VMs", got-made)
@@ -166,8 +166,8 @@ func TestListenerGoes(t *testing.T) {
 	if err := e.SignalSidecar(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the device is let in again", patience, func() error {
-		if got := <-e.ask(t.Context(), e.EdgeURL()+"/who"); got != 200 {
+	await(t, "the device is authenticated again", patience, func() error {
+		if got := <-e.ask(t.Context(), "one", e.EdgeURL()+"/who"); got != 200 {
 			return fmt.Errorf("got %d", got)
 		}
 		return nil

@@ -8,10 +8,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/gatehouse/gatehouse/e2e/redistest"
-	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 // clusterEdge is an edge of a Redis Cluster with eight shards.
@@ -19,10 +19,10 @@ type clusterEdge struct {
 	*edge
 	cluster *redistest.Cluster
 	shards  contract.Shards
-	bodies  map[string]string // of each object
+	bodies  map[string]string // by key
 }
 
-// set publishes objects until the Cluster takes them: a failover may be under way.
+// set publishes objects, with retries until the Cluster accepts them: a failover may be under way.
 func (c *clusterEdge) set(key, body string) {
 	c.t.Helper()
 	await(c.t, "published "+key, patience, func() error {
@@ -32,7 +32,7 @@ func (c *clusterEdge) set(key, body string) {
 	c.bodies[key] = body
 }
 
-// served waits until the edge gives all objects as they were published.
+// served waits until the edge answers all objects as published.
 func (c *clusterEdge) served(when string) {
 	c.t.Helper()
 	took := await(c.t, when, patience, func() error {
@@ -46,7 +46,7 @@ func (c *clusterEdge) served(when string) {
 	c.t.Logf("%s: all %d objects within %s", when, len(c.bodies), took)
 }
 
-// of are the shards that the master has, and a key of each.
+// of returns the shards of a master, with a key of each.
 func (c *clusterEdge) of(master *redistest.Server) map[int]string {
 	c.t.Helper()
 	keys := map[int]string{}
@@ -66,8 +66,8 @@ func (c *clusterEdge) of(master *redistest.Server) map[int]string {
 	return keys
 }
 
-// TestCluster serves from all masters of a real Redis Cluster, one of which is killed and
-// comes back, and another of which is killed and replaced by its replica.
+// TestCluster serves from all masters of a real Redis Cluster. One is killed and restarted, and another is killed and
+// replaced by its replica.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -107,7 +107,7 @@ func TestCluster(t *testing.T) {
 	c.failover(cluster.Masters[0])
 }
 
-// usesShardedPubSub looks at who is subscribed to what.
+// usesShardedPubSub checks the subscriptions at each master.
 func (c *clusterEdge) usesShardedPubSub() {
 	c.t.Helper()
 	for _, master := range c.cluster.Masters {
@@ -145,7 +145,7 @@ func (c *clusterEdge) takesGatehousectl() {
 	c.served("by gatehousectl")
 }
 
-// restartedMaster kills a master, which comes back with what it wrote to its file.
+// restartedMaster kills a master and restarts it with its file.
 func (c *clusterEdge) restartedMaster(master *redistest.Server) {
 	c.t.Helper()
 	before, its := c.metric("gatehouse_full_resyncs_total"), c.of(master)
@@ -183,7 +183,7 @@ func (c *clusterEdge) restartedMaster(master *redistest.Server) {
 	}
 }
 
-// failover kills a master for good: its replica takes over.
+// failover kills a master, and its replica takes over.
 func (c *clusterEdge) failover(master *redistest.Server) {
 	c.t.Helper()
 	its := c.of(master)

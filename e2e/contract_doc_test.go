@@ -13,9 +13,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gatehouse/gatehouse/e2e/redistest"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 const (
@@ -34,11 +35,11 @@ func TestContractDocument(t *testing.T) {
 		t.Errorf("the program in %s is not %s", contractDoc, pythonExample)
 	}
 
-	limits := map[string]int64{
-		"key": wire.MaxKey, "query": wire.MaxPairs, "device id": wire.MaxDeviceID, "secret": wire.MaxSecret, "entity-tag": wire.MaxETag,
-		"content type": wire.MaxContentType, "body": wire.MaxBody, "hashes": contract.MaxHashes,
-		"lowest cost": contract.MinCost, "highest cost": contract.MaxCost, "permissions": wire.MaxPermissions,
-		"permission": wire.MaxPermissionName, "number": wire.MaxVersion,
+	shared := map[string]int64{
+		"key": limits.MaxKey, "query": limits.MaxPairs, "device id": limits.MaxDeviceID, "secret": limits.MaxSecret, "entity-tag": limits.MaxETag,
+		"content type": limits.MaxContentType, "body": limits.MaxBody, "hashes": contract.MaxHashes,
+		"lowest cost": contract.MinCost, "highest cost": contract.MaxCost, "permissions": limits.MaxPermissions,
+		"permission": limits.MaxPermissionName, "number": limits.MaxVersion,
 		"tombstone": contract.TombstoneLife.Milliseconds(), "data epoch": longestEpoch(),
 	}
 	documented := map[string]int64{}
@@ -47,18 +48,18 @@ func TestContractDocument(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !maps.Equal(documented, limits) {
-		t.Errorf("limits: got  %v\nwant %v", documented, limits)
+	if !maps.Equal(documented, shared) {
+		t.Errorf("limits: got  %v\nwant %v", documented, shared)
 	}
 	out, err := python(t, "", "-c", "import sys; sys.path.insert(0, 'testdata'); from publish_example import *; print(MAX_KEY, MAX_PAIRS, MAX_BODY, MAX_SECRET, TOMBSTONE_LIFE_MS)")
-	if want := fmt.Sprint(limits["key"], limits["query"], limits["body"], limits["secret"], limits["tombstone"]); err != nil || out != want {
+	if want := fmt.Sprint(shared["key"], shared["query"], shared["body"], shared["secret"], shared["tombstone"]); err != nil || out != want {
 		t.Errorf("the example's limits: got %s, %v, want %s", out, err, want)
 	}
 	documentedFields(t)
-	documentedForms(t, limits)
+	documentedForms(t, shared)
 }
 
-// documentedFields compares the tables of fields with what the parsers know.
+// documentedFields compares the tables of fields with those that the parsers accept.
 func documentedFields(t *testing.T) {
 	t.Helper()
 	records := section(t, "Records")
@@ -94,18 +95,18 @@ func documentedFields(t *testing.T) {
 }
 
 // documentedForms compares the regular expressions with the checks of the code.
-func documentedForms(t *testing.T, limits map[string]int64) {
+func documentedForms(t *testing.T, bounds map[string]int64) {
 	t.Helper()
 	hash := "$2b$12$" + strings.Repeat("a", 53)
 	forms := map[string]struct {
 		valid   func(string) bool
 		samples []string
 	}{
-		"device id":    {wire.ValidDeviceID, []string{"dev", strings.Repeat("d", 128)}},
-		"key":          {wire.ValidKey, []string{"/a?b", "@dev/a", "@dev", "@/a", "/" + strings.Repeat("a", 2047)}},
-		"entity-tag":   {wire.ValidETag, []string{`"ab"`, `"` + strings.Repeat("e", 126) + `"`, `W/"a"`}},
-		"content type": {wire.ValidContentType, []string{"text/plain; a=b", strings.Repeat("c", 255)}},
-		"permission":   {wire.ValidPermission, []string{"a.b", strings.Repeat("p", 64)}},
+		"device id":    {limits.ValidDeviceID, []string{"dev", strings.Repeat("d", 128)}},
+		"key":          {limits.ValidKey, []string{"/a?b", "@dev/a", "@dev", "@/a", "/" + strings.Repeat("a", 2047)}},
+		"entity-tag":   {limits.ValidETag, []string{`"ab"`, `"` + strings.Repeat("e", 126) + `"`, `W/"a"`}},
+		"content type": {limits.ValidContentType, []string{"text/plain; a=b", strings.Repeat("c", 255)}},
+		"permission":   {limits.ValidPermission, []string{"a.b", strings.Repeat("p", 64)}},
 		"data epoch":   {contract.ValidEpoch, []string{"beef", strings.Repeat("0", 64)}},
 		"bcrypt hash": {func(s string) bool { return contract.CheckHash(s) == nil }, []string{
 			hash, "$2a$04" + hash[6:], "$2y$15" + hash[6:], "$2x$12" + hash[6:], "$2b$16" + hash[6:], "$2b$03" + hash[6:],
@@ -124,8 +125,8 @@ func documentedForms(t *testing.T, limits map[string]int64) {
 		for _, s := range variants(form.samples) {
 			matches := re.MatchString(s)
 			if n, err := strconv.ParseUint(s, 10, 64); name == "number" && err == nil {
-				matches = matches && n <= uint64(limits[name])
-			} else if limit := limits[name]; name != "number" && limit != 0 {
+				matches = matches && n <= uint64(bounds[name])
+			} else if limit := bounds[name]; name != "number" && limit != 0 {
 				matches = matches && int64(len(s)) <= limit
 			}
 			if matches != form.valid(s) {
@@ -138,7 +139,7 @@ func documentedForms(t *testing.T, limits map[string]int64) {
 	}
 }
 
-// variants are samples, and each with any one byte more, in three places.
+// variants returns samples, and each of them with every byte inserted at three places.
 func variants(samples []string) []string {
 	all := append([]string{""}, samples...)
 	for _, s := range samples {
@@ -163,7 +164,7 @@ func longestEpoch() (n int64) {
 	return n
 }
 
-// TestDocumentedEvent makes the event of the document, and reads it.
+// TestDocumentedEvent makes the document's event and parses it.
 func TestDocumentedEvent(t *testing.T) {
 	t.Parallel()
 	dump := block(t, section(t, "Events"), "text")
@@ -189,7 +190,7 @@ func TestDocumentedEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := newWriter(t, url, admin).write(contract.ObjectMember("/a"), "", "put", "/a", writeFile(t, "a.txt", "hi\n"), "text/plain", "3")
-	now := regexp.MustCompile(`9:published,13:\d{13},$`) // by the clock of Redis
+	now := regexp.MustCompile(`9:published,13:\d{13},$`) // from the clock of Redis
 	got = now.ReplaceAllString(got, "9:published,13:1735689600000,")
 	digest, err := contract.Digest("", got)
 	if err != nil {
@@ -199,7 +200,7 @@ func TestDocumentedEvent(t *testing.T) {
 		t.Errorf("got  %q\nwant %q", got, payload)
 	}
 
-	// Where each netstring lies.
+	// The positions of the netstrings.
 	var want []string
 	for rest := payload; len(rest) > 0; {
 		digits, after, _ := bytes.Cut(rest, []byte(":"))
@@ -216,7 +217,7 @@ func TestDocumentedEvent(t *testing.T) {
 	}
 }
 
-// section is the text of the document under a heading.
+// section returns the text of the document under a heading.
 func section(t *testing.T, heading string) string {
 	t.Helper()
 	text, err := os.ReadFile(contractDoc)
@@ -231,7 +232,7 @@ func section(t *testing.T, heading string) string {
 	return rest
 }
 
-// block is the first block of code of a language in a section, without its last line end.
+// block returns the first code block of a language in a section, without its last newline.
 func block(t *testing.T, section, language string) string {
 	t.Helper()
 	_, rest, _ := strings.Cut(section, "\n```"+language+"\n")
@@ -242,7 +243,7 @@ func block(t *testing.T, section, language string) string {
 	return code
 }
 
-// TestPythonRefuses gives the example what no edge takes: it writes nothing, and fails.
+// TestPythonRefuses passes invalid records to the example: it writes nothing, and fails.
 func TestPythonRefuses(t *testing.T) {
 	url := redistest.Start(t)
 	w := newWriter(t, url, client(t, url))

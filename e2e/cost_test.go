@@ -14,12 +14,12 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
-	"github.com/gatehouse/gatehouse/loadtest/proc"
+	"github.com/gatehouse/gatehouse/testbed/proc"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// flooder sends one request after another on one HTTP/2 connection, by HPACK's index as far as that goes:
-// what costs the sender next to nothing.
+// flooder sends requests on one HTTP/2 connection, with HPACK's index as far as possible, which costs the sender very
+// little.
 type flooder struct {
 	conn    net.Conn
 	framer  *http2.Framer
@@ -54,10 +54,10 @@ func newFlooder(t *testing.T, address string) *flooder {
 	return f
 }
 
-// together is how many requests are under way at a time, less than Envoy permits.
+// together is the number of concurrent requests, fewer than Envoy allows.
 const together = 50
 
-// send sends a request n times, a multiple of together, and returns the bytes of one by index, and the status.
+// send sends a request n times, a multiple of together. It returns the bytes of an indexed one, and the status.
 func (f *flooder) send(n int, headers [][2]string) (size int, status string, err error) {
 	if err := f.conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		return 0, "", err
@@ -88,7 +88,7 @@ func (f *flooder) send(n int, headers [][2]string) (size int, status string, err
 
 // writeBlock writes the header block as one request.
 func (f *flooder) writeBlock() error {
-	const most = 16384 // of a frame, RFC 9113, section 4.2
+	const most = 16384 // bytes of a frame, RFC 9113, section 4.2
 	block := f.block.Bytes()
 	first := block[:min(most, len(block))]
 	err := f.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: f.stream, BlockFragment: first, EndStream: true, EndHeaders: len(block) <= most})
@@ -100,7 +100,7 @@ func (f *flooder) writeBlock() error {
 	return err
 }
 
-// awaitAnswers reads until as many requests are answered as are under way.
+// awaitAnswers reads until all outstanding requests are answered.
 func (f *flooder) awaitAnswers() error {
 	for answered := 0; answered < together; {
 		frame, err := f.framer.ReadFrame()
@@ -133,8 +133,8 @@ func (f *flooder) awaitAnswers() error {
 	return nil
 }
 
-// withBare adds a listener like the edge's without the filter. What is for the host "refused" it answers itself,
-// as the filter does what it refuses.
+// withBare adds a listener that differs from the edge's in having no filter. It answers requests for the host "refused"
+// itself, as the filter answers requests that it refuses.
 func withBare(address string, rules string) func(*stack.Config) error {
 	return func(c *stack.Config) error {
 		if err := c.SetRules(rules); err != nil {
@@ -180,7 +180,7 @@ func withBare(address string, rules string) func(*stack.Config) error {
 	}
 }
 
-// costly are requests that were found to cost the filter most; see TestNothingCostsMuch of package main.
+// costly returns the requests that cost the filter most; see TestNothingCostsMuch of package main.
 func costly() map[string][][2]string {
 	request := func(method, path string, more ...[2]string) [][2]string {
 		return append([][2]string{{":method", method}, {":scheme", "http"}, {":authority", "refused"}, {":path", path}}, more...)
@@ -223,8 +223,8 @@ func costly() map[string][][2]string {
 	}
 }
 
-// TestNothingCostsMuch sees that no request costs Envoy much more with the filter than without it: at most as
-// much as two plain refusals.
+// TestNothingCostsMuch: no request costs Envoy much more with the filter than without it, at most as much as two plain
+// refusals.
 func TestNothingCostsMuch(t *testing.T) {
 	long(t, "TestNothingCostsMuch of package wasm-filter")
 	bare, err := stack.FreeAddress()
@@ -279,7 +279,7 @@ rules:
 		t.Fatalf("a plain refusal: got %s, want 401", status)
 	}
 	for name, headers := range costly() {
-		for attempt := 1; ; attempt++ { // a busy machine disturbs one, and hardly three
+		for attempt := 1; ; attempt++ { // other load can disturb one attempt, but hardly three
 			plain, _, _ := cost(edge, refusal)
 			with, size, status := cost(edge, headers)
 			if status == "200" {

@@ -11,24 +11,25 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
-// TestEnvoyRestart kills Envoy and starts it again: nobody does anything else.
+// TestEnvoyRestart kills Envoy and starts it again, without any other action.
 func TestEnvoyRestart(t *testing.T) {
 	t.Parallel()
 	const limit = 2 * time.Second
-	e := start(t, stack.Options{})
+	e := reuse(t, stack.Options{})
 	e.put("/v1/products/42", "body")
 	e.device("dev", "secret", 4, "telemetry.write")
 	answers := func() error {
 		client := newClient()
-		if err := e.everyone([]*http.Client{client}, func(a answer) bool { return a.body == "body" }, "GET /v1/products/42"); err != nil {
+		if err := e.everyone([]*http.Client{client}, says("body"), "GET /v1/products/42"); err != nil {
 			return err
 		}
-		return e.everyone([]*http.Client{client}, func(a answer) bool { return a.status == 200 }, "POST /v1/telemetry", credential("dev", "secret")...)
+		return e.everyone([]*http.Client{client}, status(200), "POST /v1/telemetry", credential("dev", "secret")...)
 	}
 	await(t, "first answers", patience, answers)
 	if err := e.KillEnvoy(); err != nil {
@@ -44,16 +45,16 @@ func TestEnvoyRestart(t *testing.T) {
 	}
 }
 
-// TestSidecarAway kills the sidecar: what the edge knows goes on, what it doesn't is 503.
+// TestSidecarAway kills the sidecar: answers from the edge's memory continue, all else is 503.
 func TestSidecarAway(t *testing.T) {
 	t.Parallel()
-	e := start(t, stack.Options{})
+	e := reuse(t, stack.Options{})
 	e.put("/v1/products/42", "body")
 	e.device("known", "secret", 4, "telemetry.write")
 	e.device("new", "secret", 4, "telemetry.write")
 	clients := e.workers()
-	hit := func(a answer) bool { return a.body == "body" }
-	let := func(a answer) bool { return a.status == 200 }
+	hit := says("body")
+	let := status(200)
 	await(t, "known", patience, func() error {
 		if err := e.everyone(clients, hit, "GET /v1/products/42"); err != nil {
 			return err
@@ -74,7 +75,7 @@ func TestSidecarAway(t *testing.T) {
 		t.Errorf("new device without the sidecar: got %d %v, want 503 with Retry-After", a.status, a.header)
 	}
 	if !strings.Contains(e.log("envoy"), `calls to cluster "gatehouse-sidecar" failed`) {
-		await(t, "Envoy's log says so", patience, func() error {
+		await(t, "the reason is in Envoy's log", patience, func() error {
 			if !strings.Contains(e.log("envoy"), `calls to cluster "gatehouse-sidecar" failed`) {
 				return fmt.Errorf("not yet")
 			}
@@ -84,23 +85,23 @@ func TestSidecarAway(t *testing.T) {
 	if err := e.StartSidecar(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "new device is let in", patience, func() error {
+	await(t, "new device is authenticated", patience, func() error {
 		return e.everyone(clients, let, "POST /v1/telemetry", credential("new", "secret")...)
 	})
 	e.put("/v1/products/42", "newer")
 	await(t, "updates arrive again", patience, func() error {
-		return e.everyone(clients, func(a answer) bool { return a.body == "newer" }, "GET /v1/products/42")
+		return e.everyone(clients, says("newer"), "GET /v1/products/42")
 	})
 }
 
-// awaitVerdict waits until the sidecar's pushes are acknowledged, so that the verdicts
-// behind earlier answers are in shared memory.
+// awaitVerdict waits until the sidecar's pushes are acknowledged, so that the verdicts of earlier answers are in shared
+// memory.
 func awaitVerdict(t *testing.T, e *edge) {
 	t.Helper()
 	before := e.stat("wasmcustom.gatehouse.auth_verify")
 	await(t, "verdict in shared memory", patience, func() error {
 		clients := e.workers()
-		if err := e.everyone(clients, func(a answer) bool { return a.status == 200 }, "POST /v1/telemetry", credential("known", "secret")...); err != nil {
+		if err := e.everyone(clients, status(200), "POST /v1/telemetry", credential("known", "secret")...); err != nil {
 			return err
 		}
 		if now := e.stat("wasmcustom.gatehouse.auth_verify"); now != before {
@@ -111,15 +112,13 @@ func awaitVerdict(t *testing.T, e *edge) {
 	})
 }
 
-// TestCorruptRecords writes hashes into Redis that no publisher would: they are skipped,
-// counted and logged, and everything else is served.
+// TestCorruptRecords writes invalid hashes into Redis: the sidecar skips, counts and logs them, and everything else is
+// served.
 func TestCorruptRecords(t *testing.T) {
 	t.Parallel()
 	keys := contract.Keys{}
 	e := reuse(t, stack.Options{Seed: func(ctx context.Context, url string) error { return seedCorrupt(ctx, url, keys) }})
-	await(t, "the good one", patience, func() error {
-		return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.body == "good" }, "GET /v1/products/good")
-	})
+	e.until("the good one", says("good"), "GET /v1/products/good")
 	if a := e.send("GET /v1/products/bad"); a.header.Get("Cache-Status") != "gatehouse; fwd=uri-miss" {
 		t.Errorf("got %v, want a miss for the corrupt one", a.header)
 	}
@@ -131,9 +130,7 @@ func TestCorruptRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.put("/v1/products/after", "after")
-	await(t, "events go on", patience, func() error {
-		return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.body == "after" }, "GET /v1/products/after")
-	})
+	e.until("events go on", says("after"), "GET /v1/products/after")
 	for _, want := range []string{"kind=object id=/v1/products/bad", "kind=credential id=bad", "kind=event"} {
 		if !strings.Contains(e.log("sidecar"), want) {
 			t.Errorf("the sidecar's log doesn't name %s:\n%s", want, e.log("sidecar"))
@@ -144,15 +141,13 @@ func TestCorruptRecords(t *testing.T) {
 	}
 }
 
-// TestPushSocket talks to the push listener as somebody who is not the sidecar of this
-// release: nothing is lost, and the answer says what was wrong.
+// TestPushSocket sends requests to the push listener as a client that is not this release's sidecar: nothing is lost,
+// and the answer names the error.
 func TestPushSocket(t *testing.T) {
 	t.Parallel()
 	e := reuse(t, stack.Options{})
 	e.put("/v1/products/42", "body")
-	await(t, "published", patience, func() error {
-		return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.body == "body" }, "GET /v1/products/42")
-	})
+	e.until("published", says("body"), "GET /v1/products/42")
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", e.PushSocket())
 	}}}
@@ -196,22 +191,20 @@ func TestPushSocket(t *testing.T) {
 	}
 }
 
-// TestLimits publishes what is too large.
+// TestLimits publishes objects that are too large.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	e := reuse(t, stack.Options{})
 	for _, tt := range []struct{ name, key, file, want string }{
-		{"body", "/v1/products/big", strings.Repeat("x", wire.MaxBody+1), "1048576"},
-		{"key", "/v1/products/" + strings.Repeat("x", wire.MaxKey), "x", "2048"},
+		{"body", "/v1/products/big", strings.Repeat("x", limits.MaxBody+1), "1048576"},
+		{"key", "/v1/products/" + strings.Repeat("x", limits.MaxKey), "x", "2048"},
 	} {
 		out, err := gatehousectl(t, "put", tt.key, "--file", writeFile(t, "f.txt", tt.file), "--redis", e.RedisURL())
 		if err == nil || !strings.Contains(out, tt.want) {
 			t.Errorf("%s: got %v %.300q, want an error with the limit, %s", tt.name, err, out, tt.want)
 		}
 	}
-	body := strings.Repeat("0123456789abcdef", wire.MaxBody/16)
+	body := strings.Repeat("0123456789abcdef", limits.MaxBody/16)
 	e.ctl("put", "/v1/products/largest", "--file", writeFile(t, "f.txt", body))
-	await(t, "the largest body", patience, func() error {
-		return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.body == body }, "GET /v1/products/largest")
-	})
+	e.until("the largest body", says(body), "GET /v1/products/largest")
 }

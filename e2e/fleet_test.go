@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,10 +14,10 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/crypto/bcrypt"
 
-	"github.com/gatehouse/gatehouse/e2e/redistest"
-	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 const (
@@ -26,14 +25,14 @@ const (
 	anotherSecret = "the secret of another fleet, also long enough\n"
 )
 
-// fleet is edges, each with its own sidecar, of one Redis.
+// fleet is edges of one Redis, each with its own sidecar.
 type fleet struct {
 	t     *testing.T
 	edges []*edge
 	admin redis.UniversalClient
 }
 
-// startFleet starts an edge for each secret, which is that of its sidecar.
+// startFleet starts an edge with a sidecar for each secret.
 func startFleet(t *testing.T, url string, args []string, secrets ...string) *fleet {
 	t.Helper()
 	f := &fleet{t: t}
@@ -46,12 +45,12 @@ func startFleet(t *testing.T, url string, args []string, secrets ...string) *fle
 	return f
 }
 
-// devices registers that many more, "prefix-0" and so on, and waits until all sidecars know
-// them. Their secret is "right".
+// devices registers n more devices, "prefix-0" and so on, with the secret "right", and waits until all sidecars have
+// them.
 func (f *fleet) devices(prefix string, n, cost int) []string {
 	f.t.Helper()
 	before := f.edges[0].metric("gatehouse_credentials")
-	hash, err := bcrypt.GenerateFromPassword([]byte("right"), cost) // one for all: the race detector makes it slow
+	hash, err := bcrypt.GenerateFromPassword([]byte("right"), cost) // one for all: the race detector makes hashing slow
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -69,8 +68,8 @@ func (f *fleet) devices(prefix string, n, cost int) []string {
 	return ids
 }
 
-// letIn sends the first request of each device to each edge, all at once, and tries again
-// as a device does until it is let in. That is many runs of bcrypt, so it has more patience.
+// letIn sends the first request of each device to each edge, all at once, and retries as a device does until it is
+// authenticated. That takes many runs of bcrypt, so its deadline is longer.
 func (f *fleet) letIn(edges []*edge, ids []string) time.Duration {
 	f.t.Helper()
 	const pause = 100 * time.Millisecond
@@ -85,10 +84,10 @@ func (f *fleet) letIn(edges []*edge, ids []string) time.Duration {
 						return
 					}
 					if err != nil || a.status != 503 || time.Since(began) > 9*patience {
-						f.t.Errorf("%s: got %d, %v after %v, want it let in", id, a.status, err, time.Since(began))
+						f.t.Errorf("%s: got %d, %v after %v, want 200", id, a.status, err, time.Since(began))
 						return
 					}
-					time.Sleep(pause) // less than Retry-After asks for
+					time.Sleep(pause) // less than Retry-After
 				}
 			})
 		}
@@ -97,7 +96,7 @@ func (f *fleet) letIn(edges []*edge, ids []string) time.Duration {
 	return time.Since(began)
 }
 
-// refused waits until no edge lets the device in with the secret.
+// refused waits until no edge authenticates the device with the secret.
 func (f *fleet) refused(id, secret string) {
 	f.t.Helper()
 	await(f.t, id+" is refused", patience, func() error {
@@ -110,7 +109,7 @@ func (f *fleet) refused(id, secret string) {
 	})
 }
 
-// runs is how often bcrypt has run, in each sidecar and in all.
+// runs returns how often bcrypt has run, in each sidecar and in total.
 func (f *fleet) runs() (each []int, sum int) {
 	f.t.Helper()
 	for _, e := range f.edges {
@@ -120,14 +119,14 @@ func (f *fleet) runs() (each []int, sum int) {
 	return each, sum
 }
 
-// result is one of the results of the shared verdicts, of one sidecar.
+// result returns one sidecar's count of a result of shared verdicts.
 func (e *edge) result(result string) int {
 	e.t.Helper()
 	return int(e.metric(`gatehouse_shared_verdicts_total{result="` + result + `"}`))
 }
 
-// missed is how many calls to Redis the machine was too busy for, in one sidecar: each may
-// cost a run of bcrypt.
+// missed returns how many calls to Redis one sidecar failed to make in time, or skipped, because the machine was busy:
+// each may cost a run of bcrypt.
 func (e *edge) missed() int {
 	e.t.Helper()
 	return e.result("error") + e.result("skipped")
@@ -135,7 +134,7 @@ func (e *edge) missed() int {
 
 var verdictKey = regexp.MustCompile(`^\{gatehouse:\d+\}:v:[0-9a-f]{64}$`)
 
-// verdicts are the keys of shared verdicts in Redis, sorted. Locks expire by themselves.
+// verdicts returns the keys of shared verdicts in Redis, sorted. Locks expire by themselves.
 func (f *fleet) verdicts() []string {
 	f.t.Helper()
 	keys, err := f.admin.Keys(f.t.Context(), "{gatehouse:*}:v:*").Result()
@@ -152,8 +151,8 @@ func (f *fleet) verdicts() []string {
 	return keys
 }
 
-// TestFleetSharesVerdicts sends 300 devices to three edges at once: bcrypt runs once for
-// each. A sidecar that is killed knows them again when it is back.
+// TestFleetSharesVerdicts sends requests of 300 devices to three edges at once: bcrypt runs once for each device. A
+// restarted sidecar has the verdicts again.
 func TestFleetSharesVerdicts(t *testing.T) {
 	t.Parallel()
 	devices := sized(300, 60)
@@ -161,7 +160,7 @@ func TestFleetSharesVerdicts(t *testing.T) {
 	ids := f.devices("dev", devices, 10)
 	took := f.letIn(f.edges, ids)
 	each, sum := f.runs()
-	t.Logf("%d devices at %d edges: let in everywhere after %v, runs of bcrypt %v, in all %d", devices, len(f.edges), took.Round(time.Millisecond), each, sum)
+	t.Logf("%d devices at %d edges: authenticated everywhere after %v, runs of bcrypt %v, in all %d", devices, len(f.edges), took.Round(time.Millisecond), each, sum)
 	missed := 0
 	for _, e := range f.edges {
 		missed += e.missed()
@@ -183,11 +182,10 @@ func TestFleetSharesVerdicts(t *testing.T) {
 	if n, missed := int(f.edges[0].metric("gatehouse_bcrypt_total")), f.edges[0].missed(); n > missed {
 		t.Errorf("%d runs of bcrypt in a sidecar that was killed, and %d calls to Redis that failed, want none", n, missed)
 	}
-	t.Logf("a sidecar that was killed: all let in after %v, %d by shared verdicts", took.Round(time.Millisecond), f.edges[0].result("hit"))
+	t.Logf("a sidecar that was killed: all authenticated after %v, %d by shared verdicts", took.Round(time.Millisecond), f.edges[0].result("hit"))
 }
 
-// TestFleetFollowsRecords revokes and changes credentials whose verdicts are shared, and
-// shows wrong ones.
+// TestFleetFollowsRecords revokes and changes credentials with shared verdicts, and sends wrong ones.
 func TestFleetFollowsRecords(t *testing.T) {
 	long(t, "TestFleetSharesVerdicts")
 	t.Parallel()
@@ -213,13 +211,11 @@ func TestFleetFollowsRecords(t *testing.T) {
 		t.Errorf("wrong and revoked credentials have changed the verdicts in Redis: %d, were %d", len(now), len(known))
 	}
 
-	// A revoked record that is restored just as it was has another version.
+	// A revoked record that is restored with the same content has another version.
 	_, before := f.runs()
 	e.device(ids[0], "right", 6, "telemetry.write")
 	for _, e := range f.edges {
-		await(t, "restored", patience, func() error {
-			return e.everyone([]*http.Client{shared}, let, "POST /v1/telemetry", credential(ids[0], "right")...)
-		})
+		e.until("restored", let, "POST /v1/telemetry", credential(ids[0], "right")...)
 	}
 	if _, after := f.runs(); after != before+1 {
 		t.Errorf("%d runs of bcrypt for a restored device at two edges, want 1", after-before)
@@ -229,7 +225,7 @@ func TestFleetFollowsRecords(t *testing.T) {
 	}
 }
 
-// TestFleetIgnoresForgedVerdicts writes to Redis all that who has no secret can write.
+// TestFleetIgnoresForgedVerdicts writes to Redis what an attacker without the secret can write.
 func TestFleetIgnoresForgedVerdicts(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t, redistest.Start(t), nil, fleetSecret, fleetSecret)
@@ -241,7 +237,7 @@ func TestFleetIgnoresForgedVerdicts(t *testing.T) {
 		t.Fatalf("%d verdicts, %v", len(values), err)
 	}
 	for i, key := range keys {
-		// Another device's, a later end, garbage, nothing.
+		// Another device's verdict, a later expiry, garbage, nothing.
 		forged := []string{values[(i+1)%len(values)].(string), "\x00\xff" + values[i].(string)[2:], strings.Repeat("1", 41), ""}[i%4]
 		if err := f.admin.Set(t.Context(), key, forged, time.Hour).Err(); err != nil {
 			t.Fatal(err)
@@ -260,7 +256,7 @@ func TestFleetIgnoresForgedVerdicts(t *testing.T) {
 	}
 }
 
-// TestFleetsOfTwoSecrets shows that they share nothing, and disturb nobody.
+// TestFleetsOfTwoSecrets: sidecars with two secrets share nothing, and don't disturb each other.
 func TestFleetsOfTwoSecrets(t *testing.T) {
 	long(t, "TestFleetIgnoresForgedVerdicts")
 	t.Parallel()
@@ -278,8 +274,8 @@ func TestFleetsOfTwoSecrets(t *testing.T) {
 	}
 }
 
-// TestFleetWithoutRedis pauses Redis and kills it: credentials that are known are verified
-// by each sidecar alone, not much later than without a fleet.
+// TestFleetWithoutRedis pauses Redis and kills it: each sidecar verifies known credentials alone, not much later than
+// without a fleet.
 func TestFleetWithoutRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartServer(t)
@@ -298,20 +294,20 @@ func TestFleetWithoutRedis(t *testing.T) {
 		trouble.make()
 		took := f.letIn(f.edges, trouble.ids)
 		_, after := f.runs()
-		t.Logf("redis %s: %d devices let in at both edges after %v, %d runs of bcrypt", trouble.what, len(trouble.ids), took.Round(time.Millisecond), after-before)
+		t.Logf("redis %s: %d devices authenticated at both edges after %v, %d runs of bcrypt", trouble.what, len(trouble.ids), took.Round(time.Millisecond), after-before)
 		if after-before != 2*len(trouble.ids) || took > limit {
 			t.Errorf("redis %s: %d runs of bcrypt, %v; want %d, within %v", trouble.what, after-before, took, 2*len(trouble.ids), limit)
 		}
 	}
 	for _, e := range f.edges {
 		if n := strings.Count(e.log("sidecar"), "shared verdicts are unavailable"); n != 2 {
-			t.Errorf("said %d times that Redis can't be reached, want once for each kind of call", n)
+			t.Errorf("logged %d times that Redis can't be reached, want once for each kind of call", n)
 		}
 	}
 }
 
-// TestFleetPermissions shares as a user with just the documented permissions, and then
-// without those that only sharing needs.
+// TestFleetPermissions shares verdicts as a user with just the documented permissions, and then without those that only
+// sharing needs.
 func TestFleetPermissions(t *testing.T) {
 	long(t, "TestFleetSharesVerdicts")
 	t.Parallel()
@@ -357,7 +353,7 @@ func TestFleetPermissions(t *testing.T) {
 	}
 }
 
-// TestFleetOfCluster shares through the masters of a real Redis Cluster.
+// TestFleetOfCluster shares verdicts through the masters of a real Redis Cluster.
 func TestFleetOfCluster(t *testing.T) {
 	long(t, "TestFleetSharesVerdicts, TestCluster")
 	t.Parallel()

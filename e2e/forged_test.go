@@ -9,17 +9,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
-// rotate is the longest, so that a period hardly ends within the test.
+// rotate is the maximum, so that a period rarely ends during the test.
 const rotate = 720 * time.Hour
 
-// signingKey is the key that signs at a time, derived as package session says.
+// signingKey returns the signing key of a time, derived as package session documents.
 func signingKey(t *testing.T, at time.Time, rotate time.Duration) ed25519.PrivateKey {
 	t.Helper()
 	length := int64(rotate / time.Second)
@@ -31,7 +30,7 @@ func signingKey(t *testing.T, at time.Time, rotate time.Duration) ed25519.Privat
 	return ed25519.NewKeyFromSeed(seed)
 }
 
-// with is m with one more or another field; nil takes it out.
+// with returns m with one field added or changed; nil removes it.
 func with(m map[string]any, name string, value any) map[string]any {
 	m = maps.Clone(m)
 	m[name] = value
@@ -56,11 +55,11 @@ func forge(t *testing.T, header, claims map[string]any, sign func([]byte) []byte
 	return signed + "." + base64.RawURLEncoding.EncodeToString(sign([]byte(signed)))
 }
 
-// TestForgedTokens sends tokens that nobody gave out: some with the right key, which an
-// attacker doesn't have, to see each check at work by itself.
+// TestForgedTokens sends tokens that were never issued: some are signed with the right key, which an attacker doesn't
+// have, to test each check separately.
 func TestForgedTokens(t *testing.T) {
 	t.Parallel()
-	e := withSessions(t, "--session.rotate="+rotate.String())
+	e := withSessions(t)
 	good := e.letIn("dev", "secret", "telemetry.write")
 	for _, tt := range slices.Concat(signatures(t, good), contents(t, good)) {
 		if a := e.send("POST /v1/telemetry", "authorization: Bearer "+tt.token); a.status != tt.status {
@@ -71,13 +70,13 @@ func TestForgedTokens(t *testing.T) {
 	t.Run("place", func(t *testing.T) { tokenInPlace(t, e, good) })
 }
 
-// forgery is a token that nobody gave out, and the answer to it.
+// forgery is a token that was never issued, and the expected answer.
 type forgery struct {
 	name, token string
 	status      int
 }
 
-// signatures are forgeries whose claims are good.
+// signatures returns forgeries with valid claims.
 func signatures(t *testing.T, good token) []forgery {
 	t.Helper()
 	key := signingKey(t, time.Now(), rotate)
@@ -128,7 +127,7 @@ func signatures(t *testing.T, good token) []forgery {
 	}
 }
 
-// ours is good with another claim, signed by the key that signs now.
+// ours returns good with another claim, signed by the current key.
 func ours(t *testing.T, good token, name string, value any) string {
 	t.Helper()
 	key := signingKey(t, time.Now(), rotate)
@@ -137,7 +136,7 @@ func ours(t *testing.T, good token, name string, value any) string {
 
 func seconds(d time.Duration) int64 { return time.Now().Add(d).Unix() }
 
-// contents are forgeries with a good signature, and texts that are no tokens.
+// contents returns forgeries with a valid signature, and texts that are no tokens.
 func contents(t *testing.T, good token) []forgery {
 	t.Helper()
 	ours := func(name string, value any) string { return ours(t, good, name, value) }
@@ -172,18 +171,16 @@ func contents(t *testing.T, good token) []forgery {
 }
 
 func tokenEnds(t *testing.T, e *edge, good token) {
-	// Envoy remembers whose signature was good: that must not outlive the token. It gives ten
-	// seconds for clocks that differ.
+	// Envoy caches tokens with a valid signature: it must not accept them after their end. It allows ten seconds for
+	// clocks that differ.
 	ending := "authorization: Bearer " + ours(t, good, "exp", seconds(-2*time.Second))
 	if a := e.send("POST /v1/telemetry", ending); a.status != 200 {
 		t.Errorf("token within the difference of clocks: got %d, want 200", a.status)
 	}
-	await(t, "the token's end", patience, func() error {
-		return e.everyone([]*http.Client{shared}, status(401), "POST /v1/telemetry", ending)
-	})
+	e.until("the token's end", status(401), "POST /v1/telemetry", ending)
 }
 
-// tokenInPlace puts tokens where they belong, and where they don't.
+// tokenInPlace sends tokens in the right and in wrong places.
 func tokenInPlace(t *testing.T, e *edge, good token) {
 	for _, tt := range []struct {
 		name   string

@@ -12,11 +12,11 @@ import (
 
 	"golang.org/x/crypto/bcrypt"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// forger publishes events, and may do nothing else.
+// forger publishes events, and has no other permission.
 type forger struct {
 	*edge
 	epoch string
@@ -30,8 +30,8 @@ func (f *forger) send(ahead int, m contract.Member, fields map[string]string) er
 	return f.redis.Publish(context.WithoutCancel(f.t.Context()), contract.Keys{}.EventsChannel(), payload).Err()
 }
 
-// TestForgedEvents takes the numbers of the next writes, one by one and then as a flood: a device that is revoked
-// meanwhile is refused, and neither one that was made up nor a made-up secret is ever let in.
+// TestForgedEvents forges events with the numbers of the next writes, one by one and then as a flood: a device that is
+// revoked meanwhile is refused, and neither an invented device nor an invented secret is ever authenticated.
 func TestForgedEvents(t *testing.T) {
 	e := reuse(t, stack.Options{})
 	for i := range 5 {
@@ -43,7 +43,7 @@ func TestForgedEvents(t *testing.T) {
 		}
 	}
 	for i := range 5 {
-		await(t, "let in", patience, status(fmt.Sprint("dev", i), "secret", 200))
+		await(t, "authenticated", patience, status(fmt.Sprint("dev", i), "secret", 200))
 	}
 	f := &forger{edge: e, epoch: e.redis.Get(t.Context(), contract.Keys{}.EpochKey()).Val()}
 	f.guess()
@@ -53,7 +53,7 @@ func TestForgedEvents(t *testing.T) {
 	}
 	grant := contract.Credential{Version: 99, PublishedMS: time.Now().UnixMilli(), Hashes: []string{string(hash)}, Permissions: []string{"telemetry.write"}}.Fields()
 
-	var let atomic.Int64 // who must not be
+	var let atomic.Int64 // wrongly authenticated
 	var running sync.WaitGroup
 	ctx, stop := context.WithCancel(t.Context())
 	defer func() { stop(); running.Wait() }()
@@ -94,7 +94,7 @@ func TestForgedEvents(t *testing.T) {
 		return nil
 	})
 
-	running.Go(func() { // some thousand a second
+	running.Go(func() { // some thousands a second
 		for i := 0; ctx.Err() == nil; i++ {
 			id := []string{"dev4", "nobody"}[i%2]
 			if i%100 == 0 {
@@ -122,12 +122,12 @@ func TestForgedEvents(t *testing.T) {
 	stop()
 	running.Wait()
 	if n := let.Load(); n != 0 {
-		t.Errorf("a forged secret was let in %d times", n)
+		t.Errorf("a forged secret was authenticated %d times", n)
 	}
 	await(t, "the good secret still is", patience, status("dev4", "secret", 200))
 }
 
-// guess is of one who knows the last number.
+// guess forges the next event as an attacker who knows the last number.
 func (f *forger) guess() {
 	seq, err := f.redis.Get(context.WithoutCancel(f.t.Context()), contract.Keys{}.SeqKey()).Uint64()
 	if err == nil {

@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// hashers are the processes of a sidecar that run bcrypt: those of its children that are called so.
+// hashers returns the processes of a sidecar that run bcrypt: its children of that name.
 func (e *edge) hashers(priority string) (pids []int) {
 	e.t.Helper()
 	paths, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -37,7 +37,7 @@ func (e *edge) hashers(priority string) (pids []int) {
 	return pids
 }
 
-// gone waits until a process has ended, which may be there as a zombie still.
+// gone waits until a process has exited. It may still be a zombie.
 func gone(t *testing.T, pid int) {
 	t.Helper()
 	await(t, "the hasher is gone", patience, func() error {
@@ -49,7 +49,7 @@ func gone(t *testing.T, pid int) {
 	})
 }
 
-// TestStuckHasher stops the only process that runs bcrypt: it is killed at its deadline, and devices get in.
+// TestStuckHasher stops the only process that runs bcrypt: it is killed at its deadline, and devices are authenticated.
 func TestStuckHasher(t *testing.T) {
 	e := reuse(t, stack.Options{SidecarArgs: []string{"--bcrypt.workers=1"}})
 	for i := range 3 {
@@ -58,7 +58,7 @@ func TestStuckHasher(t *testing.T) {
 	e.known(3)
 	in := func(i int) time.Duration {
 		t.Helper()
-		return await(t, "device is let in", 2*patience, func() error {
+		return await(t, "device is authenticated", 2*patience, func() error {
 			return e.everyone(e.workers()[:1], let, "POST /v1/telemetry", credential(fmt.Sprint("dev", i), "right")...)
 		})
 	}
@@ -78,7 +78,7 @@ func TestStuckHasher(t *testing.T) {
 	if now := e.hashers("bcrypt"); len(now) != 1 || now[0] == pids[0] {
 		t.Errorf("hashers %v, want another one", now)
 	}
-	// One that is stopped doesn't outlive the sidecar.
+	// A stopped one doesn't outlive the sidecar.
 	now := e.hashers("bcrypt")
 	if err := syscall.Kill(now[0], syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -89,8 +89,8 @@ func TestStuckHasher(t *testing.T) {
 	gone(t, now[0])
 }
 
-// TestSuspectsOnBusyProcessors has one worker, all processors busy, and a suspect's run of bcrypt that gets none of
-// them: clean devices are let in beside it.
+// TestSuspectsOnBusyProcessors has one worker, all processors busy, and a suspect's run of bcrypt that gets no CPU:
+// clean devices are authenticated meanwhile.
 func TestSuspectsOnBusyProcessors(t *testing.T) {
 	long(t, "TestSuspectsHoldNobodyUp of package credential")
 	const limit = 10 * time.Second
@@ -120,7 +120,7 @@ func TestSuspectsOnBusyProcessors(t *testing.T) {
 		return nil
 	})
 	for i := range 3 {
-		took := await(t, "a clean device is let in", limit, func() error {
+		took := await(t, "a clean device is authenticated", limit, func() error {
 			a, err := e.try(good, "POST /v1/telemetry", credential(fmt.Sprint("clean", i), "right")...)
 			if err == nil && a.status != 200 {
 				err = fmt.Errorf("got %d", a.status)

@@ -9,11 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// TestK6 runs the scripts that operators run against their own clusters, and sees that
-// they fail where they should.
+// TestK6 runs the scripts that operators run against their own clusters, and checks that they fail where they should.
 func TestK6(t *testing.T) {
 	long(t, "none; .ci/run has a stage for it, for k6 takes minutes to build")
 	t.Parallel()
@@ -45,7 +44,7 @@ func TestK6(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			// The machine is busy with other tests: no bar for latency here.
+			// Other tests load the machine: no limit of latency here.
 			args := []string{"run", "--quiet", "--no-usage-report", "-e", "BASE_URL=" + e.EdgeURL(), "-e", "RATE=50", "-e", "DURATION=2s", "-e", "P99_MS=5000"}
 			for _, pair := range tt.env {
 				args = append(args, "-e", pair)

@@ -1,5 +1,5 @@
-// Package e2e tests Gatehouse as its users run it: the compiled module in a real Envoy,
-// the built sidecar and gatehousectl, a real redis-server.
+// Package e2e tests Gatehouse as its users run it: the compiled module in a real Envoy, the built sidecar and
+// gatehousectl, a real redis-server.
 package e2e
 
 import (
@@ -11,24 +11,23 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
-	"github.com/gatehouse/gatehouse/e2e/upstream"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+	"github.com/gatehouse/gatehouse/testbed/stack"
+	"github.com/gatehouse/gatehouse/testbed/upstream"
 )
 
-// patience bounds every wait for something that must come.
+// patience bounds every wait.
 const patience = 20 * time.Second
 
-// long leaves a test out of the short form of the suite, which make test runs; make test-all runs it, too. What it
-// is about must be seen by another test there.
+// long skips a test in the short form of the suite, which make test runs; make test-all runs it, too. Another test in
+// the short form must cover its subject.
 func long(t *testing.T, others string) {
 	t.Helper()
 	if testing.Short() {
@@ -36,7 +35,7 @@ func long(t *testing.T, others string) {
 	}
 }
 
-// sized is a size of the suite's whole and short form.
+// sized returns whole in the whole suite, and short in its short form.
 func sized(whole, short int) int {
 	if testing.Short() {
 		return short
@@ -44,7 +43,7 @@ func sized(whole, short int) int {
 	return whole
 }
 
-// edge is a running stack with what tests ask of it.
+// edge is a running stack with helpers for tests.
 type edge struct {
 	*stack.Stack
 	t         *testing.T
@@ -52,7 +51,7 @@ type edge struct {
 	publisher *publish.Publisher
 }
 
-// withRedis is opts with a redis-server of the stack's own, if it doesn't use one that runs already.
+// withRedis returns opts with the stack's own redis-server, unless they name a running one.
 func withRedis(t *testing.T, opts stack.Options) stack.Options {
 	t.Helper()
 	if opts.RedisURL == "" && opts.RedisServerPath == "" {
@@ -85,7 +84,7 @@ func start(t *testing.T, opts stack.Options) *edge {
 	return edgeOf(t, s)
 }
 
-// edgeOf is a running stack with what tests ask of it.
+// edgeOf returns an edge of a running stack.
 func edgeOf(t *testing.T, s *stack.Stack) *edge {
 	t.Helper()
 	client, err := redisurl.Connect(s.RedisURL())
@@ -108,7 +107,7 @@ func showLogs(t *testing.T, dir string) {
 	}
 }
 
-// log is what a part has logged so far: "envoy" or "sidecar".
+// log returns the log of a part so far: "envoy" or "sidecar".
 func (e *edge) log(part string) string {
 	e.t.Helper()
 	text, err := os.ReadFile(filepath.Join(e.Dir(), part+".log"))
@@ -134,7 +133,7 @@ func (e *edge) device(id, secret string, cost int, permissions ...string) {
 	}
 }
 
-// ctl runs gatehousectl and returns what it prints.
+// ctl runs gatehousectl and returns its output.
 func (e *edge) ctl(args ...string) string {
 	e.t.Helper()
 	out, err := gatehousectl(e.t, append(args, "--redis", e.RedisURL())...)
@@ -150,14 +149,14 @@ func gatehousectl(t *testing.T, args ...string) (string, error) {
 	return string(out), err
 }
 
-// answer is a response, read whole.
+// answer is a complete response.
 type answer struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// seen is what the upstream saw of the request, if it was the upstream that answered.
+// seen returns what the upstream received, if the upstream answered.
 func (a answer) seen(t *testing.T) upstream.Seen {
 	t.Helper()
 	var s upstream.Seen
@@ -167,7 +166,7 @@ func (a answer) seen(t *testing.T) upstream.Seen {
 	return s
 }
 
-// newClient is a client with connections of its own that adds nothing to a request.
+// newClient returns a client with its own connections that adds nothing to a request.
 func newClient() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 1024},
@@ -177,8 +176,8 @@ func newClient() *http.Client {
 
 var shared = newClient()
 
-// try sends a request: "METHOD path" and "name: value" lines, in which a name may repeat.
-// The path goes out as it is written.
+// try sends a request: "METHOD path" and "name: value" lines, in which a name may repeat. It sends the path as it is
+// written.
 func (e *edge) try(client *http.Client, first string, lines ...string) (answer, error) {
 	method, path, _ := strings.Cut(first, " ")
 	request, err := http.NewRequestWithContext(e.t.Context(), method, e.EdgeURL(), nil)
@@ -200,7 +199,7 @@ func (e *edge) try(client *http.Client, first string, lines ...string) (answer, 
 	return answer{response.StatusCode, response.Header, string(body)}, err
 }
 
-// send is try with the shared client, and fails the test if there is no answer.
+// send calls try with the shared client, and fails the test if there is no answer.
 func (e *edge) send(first string, lines ...string) answer {
 	e.t.Helper()
 	a, err := e.try(shared, first, lines...)
@@ -210,7 +209,7 @@ func (e *edge) send(first string, lines ...string) answer {
 	return a
 }
 
-// credential is the header lines of a device.
+// credential returns the header lines of a device.
 func credential(id, secret string) []string {
 	return []string{"x-device-id: " + id, "x-device-token: " + secret}
 }
@@ -227,65 +226,41 @@ func await(t *testing.T, what string, limit time.Duration, check func() error) t
 		if time.Since(begin) > limit {
 			t.Fatalf("%s: not within %s: %v", what, limit, err)
 		}
-		// Yields the processor between two looks at a condition; nothing depends on how long.
+		// Yields the processor between two checks of a condition; nothing depends on the duration.
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// metric is one of the sidecar's, summed over its labels.
+// metric returns a metric of the sidecar, see [stack.Stack.Metric].
 func (e *edge) metric(name string) float64 {
 	e.t.Helper()
-	text := e.fetch(e.SidecarAdminURL() + "/metrics")
-	sum, found := 0.0, false
-	for line := range strings.Lines(text) {
-		if rest, ok := strings.CutPrefix(line, name); ok && (rest[0] == ' ' || rest[0] == '{') {
-			value, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndexByte(rest, ' '):]), 64)
-			if err != nil {
-				e.t.Fatalf("metric %q: %v", line, err)
-			}
-			sum, found = sum+value, true
-		}
+	v, err := e.Metric(e.t.Context(), name)
+	if err != nil {
+		e.t.Fatal(err)
 	}
-	if !found {
-		e.t.Fatalf("the sidecar has no metric %s", name)
-	}
-	return sum
+	return v
 }
 
-// stat is one of Envoy's counters or gauges, 0 if it was never used.
+// stat returns a counter or gauge of Envoy, see [stack.Stack.Stat].
 func (e *edge) stat(name string) int {
 	e.t.Helper()
-	for line := range strings.Lines(e.fetch(e.EnvoyAdminURL() + "/stats?filter=^" + name + "$")) {
-		if rest, ok := strings.CutPrefix(line, name+": "); ok {
-			n, err := strconv.Atoi(strings.TrimSpace(rest))
-			if err != nil {
-				e.t.Fatal(err)
-			}
-			return n
-		}
+	v, err := e.Stat(e.t.Context(), name)
+	if err != nil {
+		e.t.Fatal(err)
 	}
-	return 0
+	return v
 }
 
 func (e *edge) fetch(url string) string {
 	e.t.Helper()
-	request, err := http.NewRequestWithContext(e.t.Context(), http.MethodGet, url, nil)
+	v, err := stack.Fetch(e.t.Context(), url)
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	response, err := shared.Do(request)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	return string(body)
+	return v
 }
 
-// workers are clients with a connection each, so many that every worker of Envoy serves some.
+// workers returns enough clients with one connection each that every worker of Envoy serves some.
 func (e *edge) workers() []*http.Client {
 	e.t.Helper()
 	clients := make([]*http.Client, 16)
@@ -304,7 +279,7 @@ func (e *edge) workers() []*http.Client {
 	return clients
 }
 
-// everyone asks the same of all clients and returns an error unless ok likes each answer.
+// everyone sends the request from all clients and returns an error unless ok accepts each answer.
 func (e *edge) everyone(clients []*http.Client, ok func(answer) bool, first string, lines ...string) error {
 	for i, client := range clients {
 		a, err := e.try(client, first, lines...)
@@ -318,6 +293,16 @@ func (e *edge) everyone(clients []*http.Client, ok func(answer) bool, first stri
 	return nil
 }
 
+// until waits until a request, in the format of send, gets an answer that ok accepts.
+func (e *edge) until(what string, ok func(answer) bool, first string, lines ...string) {
+	e.t.Helper()
+	await(e.t, what, patience, func() error { return e.everyone([]*http.Client{shared}, ok, first, lines...) })
+}
+
+func status(want int) func(answer) bool { return func(a answer) bool { return a.status == want } }
+
+func says(body string) func(answer) bool { return func(a answer) bool { return a.body == body } }
+
 func writeFile(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -327,7 +312,7 @@ func writeFile(t *testing.T, name, text string) string {
 	return path
 }
 
-// pretty is about n bytes of JSON that compress well.
+// pretty returns about n bytes of JSON that compress well.
 func pretty(n int, mark string) string {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `{"mark":%q,"text":"`, mark)

@@ -11,14 +11,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 
 	"context"
 )
 
-// seedCorrupt publishes a good object, and an object and a device that are damaged afterwards.
+// seedCorrupt publishes a good object, and an object and a device that it corrupts afterwards.
 func seedCorrupt(ctx context.Context, url string, keys contract.Keys) error {
 	options, err := redis.ParseURL(url)
 	if err != nil {
@@ -41,8 +41,8 @@ func seedCorrupt(ctx context.Context, url string, keys contract.Keys) error {
 	return client.HSet(ctx, keys.CredentialKey("bad"), "hash", "$2y$99$nonsense").Err()
 }
 
-// TestUnknownLeavesNoTrace sends 50,000 credentials and 50,000 paths that nobody knows.
-// A key of shared data can't be deleted, so none may be made for them.
+// TestUnknownLeavesNoTrace sends 50,000 unknown credentials and 50,000 unknown paths. A key of shared data can't be
+// deleted, so they must not add any.
 func TestUnknownLeavesNoTrace(t *testing.T) {
 	long(t, "TestRefusedWithoutACall")
 	const (
@@ -53,7 +53,7 @@ func TestUnknownLeavesNoTrace(t *testing.T) {
 	e.put("/v1/products/42", "body")
 	e.device("dev", "secret", 4, "telemetry.write")
 	await(t, "ready", patience, func() error {
-		return e.everyone(e.workers(), func(a answer) bool { return a.status == 200 }, "POST /v1/telemetry", credential("dev", "secret")...)
+		return e.everyone(e.workers(), status(200), "POST /v1/telemetry", credential("dev", "secret")...)
 	})
 	flood := func(from, n int) {
 		client := newClient()
@@ -79,7 +79,7 @@ func TestUnknownLeavesNoTrace(t *testing.T) {
 		close(next)
 		wg.Wait()
 	}
-	flood(0, requests/10) // collectors, connection buffers and allocator caches find their size
+	flood(0, requests/10) // garbage collectors, connection buffers and allocator caches reach their size
 	keys, rss := e.placesWritten(), e.rss()
 	flood(requests, requests)
 	if now := e.placesWritten(); now != keys {
@@ -93,10 +93,10 @@ func TestUnknownLeavesNoTrace(t *testing.T) {
 	}
 }
 
-// placesWritten is how many keys of shared data the sidecar has ever written.
-func (e *edge) placesWritten() int { return int(e.metric("gatehouse_image_places")) }
+// placesWritten returns how many keys of shared data the sidecar has ever written.
+func (e *edge) placesWritten() int { return int(e.metric("gatehouse_edge_memory_places")) }
 
-// rss is Envoy's resident set, bytes.
+// rss returns Envoy's resident set in bytes.
 func (e *edge) rss() int {
 	e.t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", e.EnvoyPID()))

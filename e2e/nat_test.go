@@ -9,12 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// TestNATAcrossRestart kills the sidecar while a client behind the address of good devices shows 20 wrong secrets
-// a second, of an id of theirs and of others: when the sidecar is there again they are let in, each after a
-// few runs of bcrypt at most, while the address is beyond its limit; and without any by shared verdicts.
+// TestNATAcrossRestart kills the sidecar while a client behind the address of good devices sends 20 wrong secrets a
+// second, with an id of theirs and with others. After the restart the good devices are authenticated, each after at
+// most a few runs of bcrypt, although the address exceeds its limit; with shared verdicts, without any run.
 func TestNATAcrossRestart(t *testing.T) {
 	long(t, "TestLockout, and TestKnownAcrossRestart of package credential")
 	for name, shared := range map[string]bool{"alone": false, "shared verdicts": true} {
@@ -24,7 +24,7 @@ func TestNATAcrossRestart(t *testing.T) {
 
 func natAcrossRestart(t *testing.T, sharing bool) {
 	const devices, cost, limit = 5, 10, 15 * time.Second
-	// An attempt a minute is left to the address: by those alone, good devices would not be in within the time.
+	// The address keeps one attempt a minute: those alone would not authenticate the good devices in time.
 	args := []string{"--bcrypt.workers=1", "--limit.source=10", "--limit.device=5", "--limit.window=10m"}
 	if sharing {
 		args = append(args, "--verdict.secret-file="+writeFile(t, "fleet", fleetSecret))
@@ -50,7 +50,7 @@ func natAcrossRestart(t *testing.T, sharing bool) {
 		}
 		return errors.Join(failed...)
 	}
-	await(t, "good devices are let in", patience, all)
+	await(t, "good devices are authenticated", patience, all)
 	stop := e.guess(from(2), func(n int) string {
 		return fmt.Sprint([]string{"good", "other", "nobody"}[n%3], n/3%devices)
 	})
@@ -71,9 +71,9 @@ func natAcrossRestart(t *testing.T, sharing bool) {
 	if err := e.StartSidecar(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	exceeded() // before any good device comes back
+	exceeded() // before any good device sends a request
 	before := e.metric("gatehouse_bcrypt_total")
-	took := await(t, "good devices are let in again", limit, all)
+	took := await(t, "good devices are authenticated again", limit, all)
 	runs := e.metric("gatehouse_bcrypt_total") - before
 	t.Logf("%d good devices are in after %v and %v runs of bcrypt", devices, took, runs)
 	if runs > 3*devices {
@@ -81,7 +81,7 @@ func natAcrossRestart(t *testing.T, sharing bool) {
 	}
 }
 
-// guess shows a wrong secret 20 times a second, of the id that id says, until stop is called.
+// guess sends a wrong secret 20 times a second, with the id that id returns, until stop is called.
 func (e *edge) guess(client *http.Client, id func(n int) string) (stop func()) {
 	var done atomic.Bool
 	var wg sync.WaitGroup

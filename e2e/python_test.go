@@ -13,10 +13,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/gatehouse/gatehouse/e2e/redistest"
-	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 // python runs the interpreter of .venv, with the packages of testdata/requirements.txt.
@@ -32,7 +32,7 @@ func python(t *testing.T, stdin string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// writer publishes with the example, and reads the events.
+// writer publishes with the example, and receives the events.
 type writer struct {
 	t     *testing.T
 	url   string
@@ -40,7 +40,7 @@ type writer struct {
 	sub   *redis.PubSub
 }
 
-// newWriter publishes to url; admin may do everything there.
+// newWriter publishes to url; admin has all permissions there.
 func newWriter(t *testing.T, url string, admin *redis.Client) *writer {
 	t.Helper()
 	sub := admin.Subscribe(t.Context(), contract.Keys{}.EventsChannel())
@@ -56,8 +56,8 @@ func (w *writer) run(stdin string, args ...string) (string, error) {
 	return python(w.t, stdin, append([]string{pythonExample, w.url}, args...)...)
 }
 
-// write runs the example and returns the payload of its event, after comparing it with
-// what the example printed and what Redis holds.
+// write runs the example and returns the payload of its event, after comparing the event with the example's output and
+// with Redis.
 func (w *writer) write(m contract.Member, stdin string, args ...string) string {
 	w.t.Helper()
 	out, err := w.run(stdin, args...)
@@ -91,8 +91,7 @@ func (w *writer) write(m contract.Member, stdin string, args ...string) string {
 	return message.Payload
 }
 
-// TestPythonWriter publishes with the documented example to a real edge, both with the
-// documented permissions.
+// TestPythonWriter publishes with the documented example to a real edge. Both have just the documented permissions.
 func TestPythonWriter(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t)
@@ -110,7 +109,7 @@ func TestPythonWriter(t *testing.T) {
 	file := writeFile(t, "body.json", body)
 	w.write(object, "", "put", key, file, "application/json", "41")
 	await(t, "published", patience, func() error {
-		return e.everyone(one, func(a answer) bool { return a.body == body }, "GET "+key)
+		return e.everyone(one, says(body), "GET "+key)
 	})
 	zipped := e.send("GET /v1/products/42?b=2&lang=de", "accept-encoding: gzip")
 	if zipped.status != 200 || zipped.header.Get("Content-Encoding") != "gzip" || decode(t, zipped) != body {
@@ -133,20 +132,20 @@ func TestPythonWriter(t *testing.T) {
 		t.Errorf("unknown: got %d, want 401", a.status)
 	}
 	w.write(member, secret+"\n", "register", device, "telemetry.write", "config.read")
-	await(t, "let in", patience, func() error {
-		return e.everyone(one, func(a answer) bool { return a.status == 200 }, "POST /v1/telemetry", shows...)
+	await(t, "authenticated", patience, func() error {
+		return e.everyone(one, status(200), "POST /v1/telemetry", shows...)
 	})
 	w.write(member, "", "revoke", device)
 	await(t, "refused", patience, func() error {
-		return e.everyone(one, func(a answer) bool { return a.status == 401 }, "POST /v1/telemetry", shows...)
+		return e.everyone(one, status(401), "POST /v1/telemetry", shows...)
 	})
 	if got := e.metric("gatehouse_corrupt_total"); got != 0 {
 		t.Errorf("the sidecar refused %v records", got)
 	}
 }
 
-// TestWriteScriptRefusesSlips passes the script what another language's writer may get
-// wrong; the record that is there must stay, and no event may go out.
+// TestWriteScriptRefusesSlips passes the script likely mistakes of writers in other languages: the existing record must
+// stay, and no event may be sent.
 func TestWriteScriptRefusesSlips(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile("../sidecar/publish/write.lua")
@@ -175,7 +174,7 @@ func TestWriteScriptRefusesSlips(t *testing.T) {
 		name string
 		keys []string
 		args []any
-		says string // besides INVALID
+		says string // beside INVALID
 	}{
 		{"no arguments", keys, nil, "0 arguments"},
 		{"no field", keys, good[:8], "8 arguments"},

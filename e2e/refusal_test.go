@@ -9,26 +9,25 @@ import (
 
 	"golang.org/x/crypto/bcrypt"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// TestRefusedWithoutACall shows what the edge refuses by itself, and that it lets in
-// whoever may come in meanwhile: one that is new, rotates, or has another secret, and all
-// of them when the sidecar was killed.
+// TestRefusedWithoutACall checks what the edge refuses by itself, and that valid credentials are authenticated
+// meanwhile: of a device that is new, rotates, or has another secret, and of all devices after the sidecar was killed.
 func TestRefusedWithoutACall(t *testing.T) {
 	t.Parallel()
-	e := reuse(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}}) // no refresh, which is a call
+	e := reuse(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}}) // no refresh, which would be a call
 	clients := e.workers()
 	calls := func() float64 { return e.metric("gatehouse_api_requests_total") }
 	in := func(id, secret string) {
 		t.Helper()
-		await(t, id+" is let in with "+secret, patience, func() error {
+		await(t, id+" is authenticated with "+secret, patience, func() error {
 			return e.everyone(clients, let, "POST /v1/telemetry", credential(id, secret)...)
 		})
 	}
-	// free sends wrong credentials to both workers: they are refused, and once both have
-	// read the newest state, nobody is asked.
+	// free sends wrong credentials to both workers: they are refused, and after both have read the newest state, there
+	// are no calls.
 	free := func(what string, wrong func(i int) []string) {
 		t.Helper()
 		e.pushed()
@@ -92,7 +91,7 @@ func TestRefusedWithoutACall(t *testing.T) {
 	}
 }
 
-// rotate gives a device two secrets that count.
+// rotate gives a device two valid secrets.
 func (e *edge) rotate(id string, secrets ...string) {
 	e.t.Helper()
 	d := publish.Device{ID: id, Permissions: []string{"telemetry.write"}}
@@ -108,9 +107,8 @@ func (e *edge) rotate(id string, secrets ...string) {
 	}
 }
 
-// TestHeldSource has an address show wrong secrets until the sidecar takes no more from it:
-// then the edge says so by itself, to that address and for devices that were never let in.
-// It forgets with the sidecar that said so.
+// TestHeldSource sends wrong secrets from an address until the sidecar throttles it: then the edge refuses credentials
+// from that address by itself, for devices that were never authenticated. The state ends with the sidecar.
 func TestHeldSource(t *testing.T) {
 	t.Parallel()
 	e := reuse(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m", "--limit.source=3", "--limit.window=1h"}})
@@ -136,14 +134,14 @@ func TestHeldSource(t *testing.T) {
 	for i := range 100 {
 		a := show(bad, fmt.Sprint("new", i%devices), fmt.Sprint("guess", i), 503)
 		if s, err := strconv.Atoi(a.header.Get("Retry-After")); err != nil || s < 1100 || s > 1200 {
-			t.Errorf("got Retry-After %q, want what is left of 20 minutes, s", a.header.Get("Retry-After"))
+			t.Errorf("got Retry-After %q, want the rest of 20 minutes in seconds", a.header.Get("Retry-After"))
 		}
 	}
 	if n := e.metric("gatehouse_api_requests_total") - before; n != 0 {
-		t.Errorf("%v calls for 100 attempts from an address that is not listened to", n)
+		t.Errorf("%v calls for 100 attempts from a throttled address", n)
 	}
 	show(bad, "new5", "right", 503)
-	show(good, "new5", "right", 200) // from elsewhere it is a device like any other
+	show(good, "new5", "right", 200) // other addresses are not throttled
 	e.pushed()
 	show(bad, "new5", "right", 200)
 	show(bad, "new5", "wrong", 401)

@@ -10,21 +10,21 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gatehouse/gatehouse/e2e/redistest"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
 )
 
-// acknowledged is what writers were told of a record.
+// acknowledged is the last acknowledged write of a record.
 type acknowledged struct {
 	version   uint64
 	deleted   bool
-	uncertain bool // a write failed, and may have been done all the same
+	uncertain bool // a write failed, but may have been applied
 }
 
-// TestReshardUnderWrites moves the slots of shards between the servers of a Cluster while records are written: what
-// was acknowledged is there, whole, and a revocation is never told that there is no such device.
+// TestReshardUnderWrites moves the slots of shards between the servers of a Cluster while records are written: all
+// acknowledged writes are there, complete, and a revocation never gets the answer that the device doesn't exist.
 func TestReshardUnderWrites(t *testing.T) {
 	const (
 		shards, writers, records = 2, 4, 10
@@ -83,7 +83,7 @@ func TestReshardUnderWrites(t *testing.T) {
 			}
 		})
 	}
-	// Between two keys that move, writers have their turn, but those that wait for the slot can't take it.
+	// Writers continue between two moved keys, except those that wait for the slot.
 	between := func(int) {
 		for until, begin := writes.Load()+2, time.Now(); writes.Load() < until && time.Since(begin) < 10*time.Millisecond; {
 			runtime.Gosched()
@@ -98,7 +98,7 @@ func TestReshardUnderWrites(t *testing.T) {
 	for move := range moves {
 		shard := contract.ShardKeys(move % shards)
 		slot := int(client.ClusterKeySlot(ctx, shard.SeqKey()).Val())
-		to := (slot*3/16384 + 1 + move/shards) % 3 // the next master after where it is
+		to := (slot*3/16384 + 1 + move/shards) % 3 // the next master after the current one
 		if err := c.MoveSlot(ctx, slot, to, between); err != nil {
 			t.Fatal(err)
 		}

@@ -8,17 +8,34 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// idle are stacks of the shipped configuration that no test has now, by how many workers their options name.
+// kind is the configuration of Envoy in a stack that may be reused.
+type kind struct {
+	workers int
+	config  string // path
+}
+
+// idle are stacks that no test is using.
 var idle = struct {
 	mu     sync.Mutex
-	stacks map[int][]*stack.Stack
-}{stacks: map[int][]*stack.Stack{}}
+	stacks map[kind][]*stack.Stack
+}{stacks: map[kind][]*stack.Stack{}}
+
+// suiteDir has the files that several tests use.
+var suiteDir string
 
 func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "gatehouse-e2e-")
+	if err != nil {
+		panic(err)
+	}
+	suiteDir = dir
 	code := m.Run()
+	if err := os.RemoveAll(dir); err != nil {
+		panic(err)
+	}
 	for _, stacks := range idle.stacks {
 		for _, s := range stacks {
 			if err := errors.Join(s.Stop(), os.RemoveAll(s.Dir())); err != nil {
@@ -30,12 +47,12 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// reuse is start, but with the Envoy of an earlier test if one is idle: the sidecar and Redis are new, and so the
-// edge's memory. Of Envoy, opts may say only how many workers it has.
+// reuse is like start, but takes the Envoy of an earlier test if one is idle: the sidecar and Redis are new, and so is
+// the edge's memory. Of Envoy's options, opts may only set the number of workers and the path of the configuration.
 func reuse(t *testing.T, opts stack.Options) *edge {
 	t.Helper()
-	if opts.Rules != "" || opts.ConfigPath != "" || opts.ModifyConfig != nil || opts.EnvoyArgs != nil {
-		t.Fatal("an Envoy with options of its own is not reused")
+	if opts.Rules != "" || opts.ModifyConfig != nil || opts.EnvoyArgs != nil {
+		t.Fatal("an Envoy with its own options is not reused")
 	}
 	opts = withRedis(t, opts)
 	s, err := renewed(t.Context(), opts)
@@ -55,17 +72,19 @@ func reuse(t *testing.T, opts stack.Options) *edge {
 		}
 		idle.mu.Lock()
 		defer idle.mu.Unlock()
-		idle.stacks[opts.Concurrency] = append(idle.stacks[opts.Concurrency], s)
+		k := kind{opts.Concurrency, opts.ConfigPath}
+		idle.stacks[k] = append(idle.stacks[k], s)
 	})
 	return edgeOf(t, s)
 }
 
-// renewed is an idle stack with opts, or a new one.
+// renewed returns an idle stack, renewed with opts, or a new one.
 func renewed(ctx context.Context, opts stack.Options) (*stack.Stack, error) {
 	idle.mu.Lock()
 	var s *stack.Stack
-	if stacks := idle.stacks[opts.Concurrency]; len(stacks) > 0 {
-		s, idle.stacks[opts.Concurrency] = stacks[len(stacks)-1], stacks[:len(stacks)-1]
+	k := kind{opts.Concurrency, opts.ConfigPath}
+	if stacks := idle.stacks[k]; len(stacks) > 0 {
+		s, idle.stacks[k] = stacks[len(stacks)-1], stacks[:len(stacks)-1]
 	}
 	idle.mu.Unlock()
 	if s != nil {

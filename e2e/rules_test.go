@@ -15,12 +15,11 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// TestPathTricks spells the path of a protected resource in every way that comes to mind.
-// Each spelling is either refused, or is under the rule, or reaches the upstream as a
-// path that names another resource.
+// TestPathTricks spells the path of a protected resource in many ways. Each spelling is refused, or is under the rule,
+// or reaches the upstream as a path that names another resource.
 func TestPathTricks(t *testing.T) {
 	t.Parallel()
 	e := reuse(t, stack.Options{})
@@ -50,7 +49,7 @@ func TestPathTricks(t *testing.T) {
 		{"/v1;a=b/telemetry", covered},
 		{"/v1/x/..;a/telemetry", covered},
 		{"/v1/telemetry/..;/x", other},       // Envoy resolves it
-		{"/v1/telemetry/..%3B/x", ambiguous}, // and not this, which some upstreams take for a name below the rule
+		{"/v1/telemetry/..%3B/x", ambiguous}, // not this, which some upstreams treat as a name below the rule
 		{"/v1/telemetry/x/..%3ba/..%3Bb/x", ambiguous},
 		{"/v1/telemetry%3Ba=b", covered},
 		{"/v1/telemetry?x=1", covered},
@@ -65,7 +64,7 @@ func TestPathTricks(t *testing.T) {
 		{"/V1/telemetry", other}, // paths are case-sensitive
 		{"/v1/Telemetry", other},
 		{"/v1/%54elemetry", other},
-		{"/v1/%2574elemetry", covered}, // decoded twice, as by two routers one behind the other
+		{"/v1/%2574elemetry", covered}, // decoded twice, as by two routers in a row
 		{"/v1/%2554elemetry", other},
 		{"/v1/telemetry%0A", covered},
 		{"/v1/tele%0D%0Ametry", covered},
@@ -108,7 +107,7 @@ func TestPathTricks(t *testing.T) {
 			}
 		}
 	}
-	// An exact path covers its spellings, too; another prefix must not open a way around.
+	// An exact path covers its spellings, too; another prefix must not bypass it.
 	for _, path := range []string{"/v1/fleet/config", "/v1/fleet/config/", "/v1/fleet/config;x", "/v1/fleet/%63onfig", "/v1/products/../fleet/config",
 		"/v1/fleet/config%0A", "/v1/fleet/config%0d%0a", "/v1/fleet/config%09", "/v1/fleet/config%20", "/v1/fleet/config%3Fx", "/v1/fleet/config%23",
 		"/v1/fleet/config.", "/v1/fleet/config%c0%af"} {
@@ -121,7 +120,7 @@ func TestPathTricks(t *testing.T) {
 	}
 }
 
-// TestBadRules gives Envoy and gatehousectl the same mistakes, and wants the same words.
+// TestBadRules gives Envoy and gatehousectl the same mistakes, and expects the same error messages.
 func TestBadRules(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ name, rules, want string }{
@@ -151,46 +150,31 @@ func TestBadRules(t *testing.T) {
 	}
 }
 
-// TestCheckOfConfigDump has gatehousectl analyse what a running Envoy says of itself.
+// TestCheckOfConfigDump has gatehousectl check the configuration dump of a running Envoy, and the same dump with a
+// route without the filter.
 func TestCheckOfConfigDump(t *testing.T) {
 	t.Parallel()
-	unprotected := func(c *stack.Config) error {
-		off := map[string]any{"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "disabled": true}
-		return c.Set(map[string]any{"gatehouse": off}, "static_resources", "listeners", "edge", "filter_chains", "0", "filters", "0", "typed_config",
-			"route_config", "virtual_hosts", "upstream", "routes", "0", "typed_per_filter_config")
-	}
-	tests := []struct {
-		name, want string
-		modify     func(*stack.Config) error
-	}{
-		{"as shipped", "ok, 4 rules", nil},
-		{"a route without the filter", "[GH0601] -: listener edge: virtual host upstream: routes[0]", unprotected}}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			e := start(t, stack.Options{ModifyConfig: tt.modify})
-			dump, err := http.Get(e.EnvoyAdminURL() + "/config_dump")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer dump.Body.Close()
-			cmd := exec.CommandContext(t.Context(), "../build/gatehousectl", "check", "-")
-			cmd.Stdin = dump.Body
-			out, _ := cmd.CombinedOutput()
-			if !strings.Contains(string(out), tt.want) {
-				t.Errorf("got %s, want %q", out, tt.want)
-			}
-		})
+	e := reuse(t, stack.Options{})
+	dump := e.fetch(e.EnvoyAdminURL() + "/config_dump")
+	const off = `"routes": [{"typed_per_filter_config": {"gatehouse": {"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "disabled": true}},`
+	unprotected := regexp.MustCompile(`"routes": \[\s*\{`).ReplaceAllString(dump, off)
+	for text, want := range map[string]string{dump: "ok, 4 rules", unprotected: "[GH0601] -: listener edge: virtual host upstream: routes[0]"} {
+		cmd := exec.CommandContext(t.Context(), "../build/gatehousectl", "check", "-")
+		cmd.Stdin = strings.NewReader(text)
+		out, _ := cmd.CombinedOutput()
+		if !strings.Contains(string(out), want) {
+			t.Errorf("got %s, want %q", out, want)
+		}
 	}
 }
 
-// listeners are two listeners of an edge, in a file that Envoy reads again when it is replaced,
-// as a mesh's control plane would change them. But for their names, all else of their plugins
-// is the same. Rules are JSON: of two equal Structs Envoy makes bytes in different orders, and
-// so two VMs.
+// listeners are two listeners of an edge, in a file that Envoy reloads when it is replaced, as a mesh's control plane
+// would change them. Their plugins differ only in their names. Rules are JSON: Envoy serializes two equal Structs in
+// different orders, which would give two VMs.
 type listeners struct {
 	t      *testing.T
 	file   string
-	first  []string // rules of each
+	first  []string // of each listener
 	static struct {
 		Listeners []map[string]any `yaml:"listeners"`
 	}
@@ -212,11 +196,11 @@ func (l *listeners) modify(c *stack.Config) error {
 		c.Set(map[string]any{"lds_config": map[string]any{"path_config_source": map[string]any{"path": l.file}}}, "dynamic_resources"))
 }
 
-// filterPath is where the settings of the edge's plugin are.
+// filterPath is the path of the settings of the edge's plugin.
 var filterPath = []string{"static_resources", "listeners", "edge", "filter_chains", "0", "filters", "0", "typed_config",
 	"http_filters", "gatehouse", "typed_config", "config"}
 
-// replace gives each listener other rules, and takes those away that get none.
+// replace gives each listener other rules, and removes listeners that get none.
 func (l *listeners) replace(rules ...string) {
 	l.t.Helper()
 	var resources []any
@@ -252,20 +236,35 @@ func (l *listeners) replace(rules ...string) {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	if err := os.Rename(writeFile(l.t, "next.yaml", string(text)), l.file); err != nil { // Envoy looks for this
+	if err := os.Rename(writeFile(l.t, "next.yaml", string(text)), l.file); err != nil { // Envoy watches for this
 		l.t.Fatal(err)
 	}
 }
 
-// TestRulesOfListeners has two listeners with other rules, and changes them while requests go
-// on: each is decided by the rules of its own listener, before or after.
-func TestRulesOfListeners(t *testing.T) {
-	second, err := stack.FreeAddress()
+// startTwo starts an Envoy with two listeners.
+func startTwo(t *testing.T, opts stack.Options, first, second string) (*edge, *listeners) {
+	t.Helper()
+	address, err := stack.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &listeners{t: t, file: filepath.Join(t.TempDir(), "listeners.yaml"), second: second, first: []string{`{"default": "pass"}`, `{"default": "deny"}`}}
-	e := start(t, stack.Options{ModifyConfig: l.modify})
+	l := &listeners{t: t, file: filepath.Join(t.TempDir(), "listeners.yaml"), second: address, first: []string{first, second}}
+	opts.ModifyConfig = l.modify
+	e := start(t, opts)
+	await(t, "the second listener", patience, func() error {
+		response, err := newClient().Get("http://" + address + "/open")
+		if err == nil {
+			err = response.Body.Close()
+		}
+		return err
+	})
+	return e, l
+}
+
+// TestRulesOfListeners has two listeners with different rules, and changes them during requests: the rules of a
+// request's own listener decide each, before or after.
+func TestRulesOfListeners(t *testing.T) {
+	e, l := startTwo(t, stack.Options{}, `{"default": "pass"}`, `{"default": "deny"}`)
 	status := func(url string) int {
 		response, err := newClient().Get(url + "/open")
 		if err != nil {
@@ -277,7 +276,7 @@ func TestRulesOfListeners(t *testing.T) {
 	want := func(what string, first, other int) {
 		t.Helper()
 		await(t, what, patience, func() error {
-			if a, b := status(e.EdgeURL()), status("http://"+second); a != first || b != other {
+			if a, b := status(e.EdgeURL()), status("http://"+l.second); a != first || b != other {
 				return fmt.Errorf("got %d and %d, want %d and %d", a, b, first, other)
 			}
 			return nil
@@ -291,7 +290,7 @@ func TestRulesOfListeners(t *testing.T) {
 	go func() {
 		defer close(ended)
 		client := newClient()
-		client.Transport.(*http.Transport).DisableKeepAlives = true // a connection goes on with the rules that it began with
+		client.Transport.(*http.Transport).DisableKeepAlives = true // a connection keeps the rules with which it began
 		for {
 			select {
 			case <-done:
@@ -312,11 +311,11 @@ func TestRulesOfListeners(t *testing.T) {
 		close(done)
 		<-ended
 	})
-	t.Cleanup(stop) // before the stack's
+	t.Cleanup(stop) // before the stack's cleanup
 	l.replace(`{"default": "deny"}`, `{"default": "pass"}`)
 	want("the new rules", 403, 200)
 	for range 50 {
-		if a, b := status(e.EdgeURL()), status("http://"+second); a != 403 || b != 200 {
+		if a, b := status(e.EdgeURL()), status("http://"+l.second); a != 403 || b != 200 {
 			t.Fatalf("after the change: got %d and %d", a, b)
 		}
 	}

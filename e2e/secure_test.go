@@ -19,14 +19,14 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 
-	"github.com/gatehouse/gatehouse/e2e/redistest"
-	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// The client would write to stderr about every connection that fails.
+// The client would write every failed connection to stderr.
 func init() { logging.Disable() }
 
-// documentedUsers makes the users of the document, writer and reader.
+// documentedUsers creates the users of the document, writer and reader.
 func documentedUsers(t *testing.T, admin redis.UniversalClient) {
 	t.Helper()
 	for _, line := range strings.Split(block(t, section(t, "Redis itself"), "text"), "\n") {
@@ -46,8 +46,8 @@ func acl(t *testing.T, admin redis.UniversalClient, user ...string) {
 	}
 }
 
-// certificates makes an authority and a certificate for 127.0.0.1, which servers and
-// clients show alike, and gives the directory of ca.pem, cert.pem and key.pem.
+// certificates makes an authority and a certificate for 127.0.0.1 for servers and clients, and returns the directory of
+// ca.pem, cert.pem and key.pem.
 func certificates(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -82,7 +82,7 @@ func certificates(t *testing.T) string {
 	return dir
 }
 
-// secureEdge is an edge of a Redis that gatehousectl reaches by these flags.
+// secureEdge is an edge of a Redis to which gatehousectl connects with these flags.
 type secureEdge struct {
 	*edge
 	flags []string
@@ -97,7 +97,7 @@ func (s secureEdge) ctl(args ...string) string {
 	return out
 }
 
-// served publishes body with gatehousectl, and waits until the edge gives it.
+// served publishes body with gatehousectl, and waits until the edge answers it.
 func (s secureEdge) served(body string) {
 	s.t.Helper()
 	s.ctl("put", "/v1/products/1", "--file", writeFile(s.t, "body.txt", body))
@@ -112,8 +112,7 @@ func (s secureEdge) served(body string) {
 	}
 }
 
-// TestTLSAndACL reads over TLS as a user with just the documented permissions, whose
-// password comes from a file and changes.
+// TestTLSAndACL reads over TLS as a user with just the documented permissions, whose password is in a file and changes.
 func TestTLSAndACL(t *testing.T) {
 	t.Parallel()
 	certs, address := certificates(t), redistest.FreeAddress(t)
@@ -143,8 +142,8 @@ func TestTLSAndACL(t *testing.T) {
 		t.Errorf("the documented permissions are not enough:\n%s", e.log("sidecar"))
 	}
 
-	// The file first, then Redis, which keeps the connections that it has; they end, too.
-	// This user is without what is only of use, not needed.
+	// The file changes first, then Redis, which keeps existing connections; they are closed, too. This user lacks the
+	// permissions that are optional.
 	if err := os.WriteFile(password, []byte("another-password\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -163,6 +162,6 @@ func TestTLSAndACL(t *testing.T) {
 	reconnect()
 	s.served("and again")
 	if n := strings.Count(e.log("sidecar"), "no permission to read the role and history of redis"); n != 1 {
-		t.Errorf("said %d times that INFO is not permitted, want once", n)
+		t.Errorf("logged %d times that INFO is not permitted, want once", n)
 	}
 }

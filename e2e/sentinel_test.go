@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os/exec"
@@ -13,23 +12,24 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gatehouse/gatehouse/e2e/redistest"
-	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+	"github.com/gatehouse/gatehouse/testbed/logbuffer"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// written are keys that are written all the time, each by one writer.
+// written are keys that are written continuously, each by one writer.
 type written struct {
 	*edge
 	keys   []string
-	acked  []atomic.Uint64 // version of each key's last write that was acknowledged
+	acked  []atomic.Uint64 // version of each key's last acknowledged write
 	writes atomic.Int64
 	stop   func()
 }
 
-// write begins to write at about 500 a second, and goes on through errors.
+// write starts writing at about 500 a second, and continues after errors.
 func (e *edge) write(url string) *written {
 	e.t.Helper()
 	const keys, writers, interval = 40, 4, 8 * time.Millisecond
@@ -67,8 +67,7 @@ func (e *edge) write(url string) *written {
 	return w
 }
 
-// inStep waits until the edge gives what the master has of every key, which is all that it
-// acknowledged.
+// inStep waits until the edge has the master's version of every key, and so all acknowledged writes.
 func (w *written) inStep(when string) {
 	w.t.Helper()
 	took := await(w.t, when, patience, func() error {
@@ -89,8 +88,8 @@ func (w *written) inStep(when string) {
 	w.t.Logf("%s: within %s, after %d writes", when, took, w.writes.Load())
 }
 
-// TestSentinel kills a master whose replica is behind: what only the old master had goes
-// from the edge, although the new one's numbers have passed those that the edge knew.
+// TestSentinel kills a master whose replica is behind: the edge removes what only the old master had, although the new
+// one's numbers have passed those that the edge knew.
 func TestSentinel(t *testing.T) {
 	t.Parallel()
 	deployment := redistest.StartSentinels(t)
@@ -123,8 +122,7 @@ func TestSentinel(t *testing.T) {
 	})
 }
 
-// lose kills the master after writes that its replica does not have, and waits until what
-// is lost has gone from the edge.
+// lose kills the master after writes that its replica does not have, and waits until the edge has removed them.
 func (w *written) lose(deployment *redistest.Sentinels) {
 	w.t.Helper()
 	t, e := w.t, w.edge
@@ -132,7 +130,7 @@ func (w *written) lose(deployment *redistest.Sentinels) {
 	await(t, "the replica has it", patience, func() error {
 		return replica.HGet(t.Context(), contract.Keys{}.ObjectKey("/v1/products/kept"), "version").Err()
 	})
-	// From now on the replica misses everything: it looks for a master where there is none.
+	// From now on the replica receives nothing: it connects to an address without a master.
 	if err := replica.Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +148,7 @@ func (w *written) lose(deployment *redistest.Sentinels) {
 		}
 		return nil
 	})
-	if err := e.SignalSidecar(syscall.SIGSTOP); err != nil { // it must not look before it is too late
+	if err := e.SignalSidecar(syscall.SIGSTOP); err != nil { // it must not reconnect before it is too late
 		t.Fatal(err)
 	}
 	seq, err := old.Get(t.Context(), contract.Keys{}.SeqKey()).Uint64()
@@ -159,7 +157,7 @@ func (w *written) lose(deployment *redistest.Sentinels) {
 	}
 	deployment.Master.Kill()
 	for i := range w.acked {
-		w.acked[i].Store(0) // what is lost was acknowledged
+		w.acked[i].Store(0) // the lost write was acknowledged
 	}
 	began := time.Now()
 	await(t, "the new master's numbers pass the old one's", patience, func() error {
@@ -173,7 +171,7 @@ func (w *written) lose(deployment *redistest.Sentinels) {
 	if err := e.SignalSidecar(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "what was lost goes from the edge", patience, func() error {
+	await(t, "the edge removes the lost objects", patience, func() error {
 		if got := e.send("GET /v1/products/lost").header.Get("Cache-Status"); got != "gatehouse; fwd=uri-miss" {
 			return fmt.Errorf("got %s", got)
 		}
@@ -181,13 +179,13 @@ func (w *written) lose(deployment *redistest.Sentinels) {
 	})
 }
 
-// refusesReplica points a sidecar at a replica.
+// refusesReplica configures a sidecar with the address of a replica.
 func refusesReplica(t *testing.T, replica *redistest.Server) {
 	t.Helper()
 	dir := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	var log syncedBuffer
+	var log logbuffer.Buffer
 	sidecar := exec.CommandContext(ctx, "../build/gatehouse-sidecar", "--redis.url=redis://"+replica.Address,
 		"--push.socket="+filepath.Join(dir, "push.sock"), "--api.socket="+filepath.Join(dir, "api.sock"), "--admin.address=127.0.0.1:0")
 	sidecar.Stderr = &log
@@ -206,23 +204,4 @@ func refusesReplica(t *testing.T, replica *redistest.Server) {
 	if strings.Contains(log.String(), "caught up with redis") {
 		t.Errorf("the sidecar read from a replica:\n%s", log.String())
 	}
-}
-
-// syncedBuffer is safe for a process that writes while a test reads.
-type syncedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (b *syncedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *syncedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }

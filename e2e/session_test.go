@@ -3,36 +3,44 @@ package e2e
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 const sessionSecret = "a secret of thirty-two bytes or more"
 
-// withSessions is a stack with the shipped configuration in which the lines for sessions
-// are switched on, as its comment says, and the sidecar's secret in a file.
+// sessionConfig is the path of the shipped configuration with the lines for sessions enabled, as its comment describes.
+var sessionConfig = sync.OnceValues(func() (string, error) {
+	shipped, err := os.ReadFile("../envoy/envoy.yaml")
+	if err == nil && strings.Count(string(shipped), "#session ") < 20 {
+		err = errors.New("envoy.yaml has no lines for sessions")
+	}
+	path := filepath.Join(suiteDir, "envoy.yaml")
+	return path, errors.Join(err, os.WriteFile(path, []byte(strings.ReplaceAll(string(shipped), "#session ", "")), 0o600))
+})
+
+// withSessions returns options for a stack with sessions, and the sidecar's secret in a file. All have the same keys,
+// since a reused Envoy has cached those of an earlier test.
 func withSessions(t *testing.T, args ...string) *edge {
 	t.Helper()
-	shipped, err := os.ReadFile("../envoy/envoy.yaml")
+	config, err := sessionConfig()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Count(string(shipped), "#session ") < 20 {
-		t.Fatal("envoy.yaml has no lines for sessions")
-	}
-	config := writeFile(t, "envoy.yaml", strings.ReplaceAll(string(shipped), "#session ", ""))
-	secret := writeFile(t, "secret", sessionSecret+"\n")
-	return start(t, stack.Options{ConfigPath: config, SidecarArgs: append(args, "--session.secret-file", secret)})
+	args = append(args, "--session.rotate="+rotate.String(), "--session.secret-file", writeFile(t, "secret", sessionSecret+"\n"))
+	return reuse(t, stack.Options{ConfigPath: config, SidecarArgs: args})
 }
 
-// token is one got by a handshake, and what is in it.
+// token is a token from a handshake, with its contents.
 type token struct {
 	text           string
 	header, claims map[string]any
@@ -68,22 +76,16 @@ func (e *edge) handshake(id, secret string) token {
 	return k
 }
 
-// letIn registers a device and waits until its token is good: Envoy needs the keys, which
-// it can't have fetched before the sidecar was there.
+// letIn registers a device and waits until its token is accepted: Envoy needs the keys, which it can't fetch before the
+// sidecar has started.
 func (e *edge) letIn(id, secret string, permissions ...string) token {
 	e.t.Helper()
 	e.device(id, secret, 4, permissions...)
-	await(e.t, "device", patience, func() error {
-		return e.everyone([]*http.Client{shared}, status(200), "POST /v1/session", credential(id, secret)...)
-	})
+	e.until("device", status(200), "POST /v1/session", credential(id, secret)...)
 	k := e.handshake(id, secret)
-	await(e.t, "token", patience, func() error {
-		return e.everyone([]*http.Client{shared}, status(200), "POST /v1/telemetry", k.line())
-	})
+	e.until("token", status(200), "POST /v1/telemetry", k.line())
 	return k
 }
-
-func status(want int) func(answer) bool { return func(a answer) bool { return a.status == want } }
 
 func TestSession(t *testing.T) {
 	t.Parallel()
@@ -109,9 +111,7 @@ func TestSession(t *testing.T) {
 		t.Errorf("without a rule the upstream saw %v, want neither token nor device", open.Headers)
 	}
 	e.put("@dev/v1/me/config", "for dev")
-	await(t, "payload", patience, func() error {
-		return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.body == "for dev" }, "GET /v1/me/config", k.line())
-	})
+	e.until("payload", says("for dev"), "GET /v1/me/config", k.line())
 	if got := e.metric("gatehouse_bcrypt_total") - runs; got != 0 {
 		t.Errorf("got %v runs of bcrypt for a token, want none", got)
 	}
@@ -119,12 +119,10 @@ func TestSession(t *testing.T) {
 	t.Run("sidecar", func(t *testing.T) { sidecarIsNotReachable(t, e) })
 }
 
-// refusals are requests of which none may reach the upstream; k is a token of dev.
+// refusals sends requests of which none may reach the upstream; k is a token of dev.
 func refusals(t *testing.T, e *edge, k token) {
 	e.device("reader", "secret", 4, "config.read")
-	await(t, "reader", patience, func() error {
-		return e.everyone([]*http.Client{shared}, status(200), "POST /v1/session", credential("reader", "secret")...)
-	})
+	e.until("reader", status(200), "POST /v1/session", credential("reader", "secret")...)
 	reader := e.handshake("reader", "secret")
 	before := e.UpstreamRequests()
 	for _, tt := range []struct {
@@ -156,8 +154,8 @@ func refusals(t *testing.T, e *edge, k token) {
 	}
 }
 
-// sidecarIsNotReachable asks at the edge for what the sidecar's socket serves: it is
-// no route of the edge's, so the upstream gets it.
+// sidecarIsNotReachable requests at the edge what the sidecar's socket serves: the edge has no route for it, so the
+// upstream gets it.
 func sidecarIsNotReachable(t *testing.T, e *edge) {
 	calls := e.metric("gatehouse_api_requests_total")
 	for _, first := range []string{"POST /v1/verify", "POST /v1/fetch", "POST /v1/hits", "POST /v1/apply", "GET /v1/session/jwks", "GET /v1/session", "PUT /v1/session", "POST /v1/session/x"} {
@@ -172,8 +170,8 @@ func sidecarIsNotReachable(t *testing.T, e *edge) {
 	}
 }
 
-// TestTokenOfChangedDevice changes the record of a device whose token and verdict have long
-// to live: the token ends with the event, though Envoy finds nothing wrong with it.
+// TestTokenOfChangedDevice changes the record of a device whose token and verdict have a long life: the edge refuses
+// the token after the event, although Envoy finds it valid.
 func TestTokenOfChangedDevice(t *testing.T) {
 	t.Parallel()
 	e := withSessions(t, "--verdict.allow-ttl=10m")
@@ -218,12 +216,12 @@ func TestTokenOfChangedDevice(t *testing.T) {
 	}
 }
 
-// TestTokenOutlivesItsSidecar kills the sidecar that made a token.
+// TestTokenOutlivesItsSidecar kills the sidecar that issued a token.
 func TestTokenOutlivesItsSidecar(t *testing.T) {
 	t.Parallel()
 	e := withSessions(t)
 	k := e.letIn("dev", "secret", "telemetry.write")
-	e.pushed() // its verdict is at the edge
+	e.pushed() // its verdict has reached the edge
 	if err := e.KillSidecar(); err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +246,5 @@ func TestTokenOutlivesItsSidecar(t *testing.T) {
 	if err := e.StartEnvoy(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "token at a new Envoy", patience, func() error {
-		return e.everyone([]*http.Client{shared}, status(200), "POST /v1/telemetry", k.line())
-	})
+	e.until("token at a new Envoy", status(200), "POST /v1/telemetry", k.line())
 }

@@ -11,13 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-func let(a answer) bool     { return a.status == 200 }
-func refused(a answer) bool { return a.status == 401 }
+var let, refused = status(200), status(401)
 
-// known waits until the sidecar has n credential records, and the edge knows of them.
+// known waits until the sidecar has n credential records, and the edge has their devices.
 func (e *edge) known(n int) {
 	e.t.Helper()
 	defer e.pushed()
@@ -29,16 +28,16 @@ func (e *edge) known(n int) {
 	})
 }
 
-// pushed waits until all that the sidecar knows by now has been acknowledged by the edge.
+// pushed waits until the edge has acknowledged everything that the sidecar has now.
 func (e *edge) pushed() {
 	e.t.Helper()
 	await(e.t, "nothing waits to be pushed", patience, func() error {
-		if n := e.metric("gatehouse_image_dirty_buckets"); n != 0 {
+		if n := e.metric("gatehouse_edge_memory_dirty_buckets"); n != 0 {
 			return fmt.Errorf("%v buckets", n)
 		}
 		return nil
 	})
-	before := e.metric("gatehouse_pushes_total") // the last of it may be on its way
+	before := e.metric("gatehouse_pushes_total") // the last push may be under way
 	await(e.t, "a push is acknowledged", patience, func() error {
 		if e.metric("gatehouse_pushes_total") == before {
 			return fmt.Errorf("none yet")
@@ -47,7 +46,7 @@ func (e *edge) pushed() {
 	})
 }
 
-// from is a client whose address is 127.0.0.n.
+// from returns a client whose address is 127.0.0.n.
 func from(n int) *http.Client {
 	c := newClient()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(n))}}
@@ -55,8 +54,8 @@ func from(n int) *http.Client {
 	return c
 }
 
-// flood sends wrong credentials from 127.0.0.2 on until stop is called, which says how
-// many were sent, on so many connections from each address. Nobody may be let in.
+// flood sends wrong credentials from 127.0.0.2 and up, on this many connections from each address, until stop is
+// called, which returns how many it sent. None may be authenticated.
 func (e *edge) flood(addresses, connections int, next func() []string) (stop func() int) {
 	var done atomic.Bool
 	var sent atomic.Int64
@@ -82,8 +81,8 @@ func (e *edge) flood(addresses, connections int, next func() []string) (stop fun
 
 func random() string { return fmt.Sprint("wrong", rand.Uint64()) }
 
-// TestLockout hammers a device's id with wrong secrets from many addresses. The device,
-// which was never here, gets in; so does it with a new secret.
+// TestLockout sends wrong secrets for a device's id from many addresses. The device, which was never authenticated,
+// succeeds; also with a new secret.
 func TestLockout(t *testing.T) {
 	const addresses, limit = 24, 10 * time.Second
 	e := reuse(t, stack.Options{})
@@ -106,7 +105,7 @@ func TestLockout(t *testing.T) {
 	in("new device is let in", "right")
 	for range 200 {
 		if a := e.send("POST /v1/telemetry", credential("target", "right")...); !let(a) {
-			t.Fatalf("a device that was let in: got %d", a.status)
+			t.Fatalf("an authenticated device: got %d", a.status)
 		}
 	}
 	e.device("target", "changed", 8, "telemetry.write")
@@ -114,8 +113,8 @@ func TestLockout(t *testing.T) {
 	t.Logf("%d wrong secrets meanwhile", stop())
 }
 
-// TestFlood sends random credentials for known and unknown devices from many addresses
-// while good devices work.
+// TestFlood sends random credentials for known and unknown devices from many addresses while good devices send
+// requests.
 func TestFlood(t *testing.T) {
 	long(t, "TestLockout")
 	const (
@@ -126,7 +125,7 @@ func TestFlood(t *testing.T) {
 	e := reuse(t, stack.Options{SidecarArgs: []string{"--bcrypt.workers=1"}})
 	for i := range devices {
 		e.device(fmt.Sprint("good", i), "right", 6, "telemetry.write")
-		e.device(fmt.Sprint("idle", i), "right", 10, "telemetry.write") // never comes
+		e.device(fmt.Sprint("idle", i), "right", 10, "telemetry.write") // never sends a request
 	}
 	e.known(2 * devices)
 	round := func() {
@@ -166,7 +165,7 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// sidecarRSS is the sidecar's resident set, bytes.
+// sidecarRSS returns the sidecar's resident set in bytes.
 func (e *edge) sidecarRSS() int { return int(e.metric("process_resident_memory_bytes")) }
 
 // TestRevocationDuringVerification revokes a device while bcrypt runs for it.
@@ -201,7 +200,7 @@ func TestRevocationDuringVerification(t *testing.T) { // not in parallel: a run 
 	}
 }
 
-// TestRevokeAll revokes all devices by one command.
+// TestRevokeAll revokes all devices with one command.
 func TestRevokeAll(t *testing.T) {
 	t.Parallel()
 	const devices = 300
@@ -224,11 +223,10 @@ func TestRevokeAll(t *testing.T) {
 	if out := e.ctl("device", "revoke", "--all"); out != "all devices: 300 revoked\n" {
 		t.Errorf("got %q, want the count", out)
 	}
-	await(t, "nobody is let in", patience, func() error { return each(refused) })
+	await(t, "every device is refused", patience, func() error { return each(refused) })
 }
 
-// TestPermissionChange takes a permission away, and gives it back, while a verdict that
-// has it has long to live.
+// TestPermissionChange removes a permission, and restores it, while a verdict with it has a long life.
 func TestPermissionChange(t *testing.T) {
 	t.Parallel()
 	const limit = time.Second
@@ -240,7 +238,7 @@ func TestPermissionChange(t *testing.T) {
 		}
 	}
 	e.device("dev", "right", 4, "telemetry.write", "config.read")
-	await(t, "device is let in", patience, all(200))
+	await(t, "device is authenticated", patience, all(200))
 	for range 3 {
 		e.device("dev", "right", 4, "config.read")
 		t.Logf("permission taken away: 403 everywhere after %s", await(t, "permission is gone", limit, all(403)))
@@ -249,8 +247,7 @@ func TestPermissionChange(t *testing.T) {
 	}
 }
 
-// TestVerdictGrace kills the sidecar: by verdict_grace an expired verdict stands, and
-// nothing else does.
+// TestVerdictGrace kills the sidecar: verdict_grace keeps an expired verdict valid, and nothing else.
 func TestVerdictGrace(t *testing.T) {
 	t.Parallel()
 	e := start(t, stack.Options{
@@ -261,7 +258,7 @@ func TestVerdictGrace(t *testing.T) {
 	e.device("new", "secret", 4, "telemetry.write")
 	e.known(2)
 	good := credential("known", "secret")
-	await(t, "device is let in", patience, func() error { return e.everyone([]*http.Client{shared}, let, "POST /v1/telemetry", good...) })
+	e.until("device is authenticated", let, "POST /v1/telemetry", good...)
 	awaitVerdict(t, e)
 	if err := e.KillSidecar(); err != nil {
 		t.Fatal(err)
@@ -278,7 +275,7 @@ func TestVerdictGrace(t *testing.T) {
 	if a := e.send("POST /v1/telemetry", credential("new", "secret")...); a.status != 503 || a.header.Get("Retry-After") == "" {
 		t.Errorf("new device without the sidecar: got %d, want 503 with Retry-After", a.status)
 	}
-	// What the edge refuses by itself may have changed when the sidecar is silent for max_staleness.
+	// What the edge refuses by itself may change after the sidecar was silent for max_staleness.
 	for name, lines := range map[string][]string{"wrong secret": credential("known", "wrong"), "unknown device": credential("nobody", "secret")} {
 		await(t, name+" is not refused any more", patience, func() error {
 			a := e.send("POST /v1/telemetry", lines...)
@@ -293,7 +290,7 @@ func TestVerdictGrace(t *testing.T) {
 	}
 	e.ctl("device", "revoke", "known")
 	if a := e.send("POST /v1/telemetry", good...); a.status != 200 {
-		t.Errorf("revoked while the sidecar is away: got %d; the docs say that it stands", a.status)
+		t.Errorf("revoked while the sidecar is away: got %d; the docs say that its verdict stays valid", a.status)
 	}
 	if err := e.StartSidecar(t.Context()); err != nil {
 		t.Fatal(err)
@@ -301,7 +298,7 @@ func TestVerdictGrace(t *testing.T) {
 	await(t, "the revocation holds", patience, func() error { return e.everyone(e.workers(), refused, "POST /v1/telemetry", good...) })
 }
 
-// TestRefreshAhead goes through several lives of a verdict: no request waits for the next one.
+// TestRefreshAhead covers several lives of a verdict: no request waits for the next one.
 func TestRefreshAhead(t *testing.T) {
 	t.Parallel()
 	const lives = 3
@@ -311,7 +308,7 @@ func TestRefreshAhead(t *testing.T) {
 			e.device("known", "secret", 8, "telemetry.write")
 			e.known(1)
 			good := credential("known", "secret")
-			await(t, "device is let in", patience, func() error { return e.everyone([]*http.Client{shared}, let, "POST /v1/telemetry", good...) })
+			e.until("device is authenticated", let, "POST /v1/telemetry", good...)
 			awaitVerdict(t, e)
 			clients := e.workers()
 			verified := e.metric("gatehouse_verifications_total")
@@ -327,7 +324,7 @@ func TestRefreshAhead(t *testing.T) {
 					return nil
 				})
 			}
-			renewed(1) // by then Envoy's counters have all of the beginning, too
+			renewed(1) // by then Envoy's counters include the beginning, too
 			waited := e.stat("wasmcustom.gatehouse.auth_verify")
 			renewed(1 + lives)
 			if got := e.stat("wasmcustom.gatehouse.auth_verify"); got != waited {

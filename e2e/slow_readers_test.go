@@ -10,12 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// TestSlowReaders has clients ask for far more than Envoy's heap may hold, and read nothing of it: an
-// answer of the filter's waits in Envoy whole, whatever the limits of a connection. Others are
-// answered again before long.
+// TestSlowReaders has clients request far more than Envoy's heap may hold, and read nothing: Envoy holds a complete
+// answer of the filter, whatever the limits of a connection. Other clients soon get answers again.
 func TestSlowReaders(t *testing.T) {
 	const (
 		heap     = 192 << 20 // bytes
@@ -31,11 +30,11 @@ func TestSlowReaders(t *testing.T) {
 	e.put("/v1/products/large", hex.EncodeToString(random))
 	e.put("/v1/products/small", "small")
 	await(t, "published", patience, func() error {
-		return e.everyone(e.workers(), func(a answer) bool { return a.body == "small" }, "GET /v1/products/small")
+		return e.everyone(e.workers(), says("small"), "GET /v1/products/small")
 	})
-	// The alert GatehouseHeapFull looks at it.
+	// The alert GatehouseHeapFull uses it.
 	if full := e.stat("overload.envoy.resource_monitors.fixed_heap.pressure"); full < 1 || full > 75 {
-		t.Errorf("at rest the heap is %d %% full, as Envoy says: want more than 0, and no alert", full)
+		t.Errorf("at rest Envoy reports a heap that is %d %% full: want more than 0, and no alert", full)
 	}
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
@@ -57,7 +56,7 @@ func TestSlowReaders(t *testing.T) {
 			answer, err := transport.RoundTrip(request)
 			asked.Done()
 			if err != nil {
-				return // reset
+				return // reset by Envoy
 			}
 			<-ctx.Done()
 			_ = answer.Body.Close()

@@ -5,14 +5,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gatehouse/gatehouse/e2e/redistest"
-	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// TestSpellings has a writer that isn't ours store keys with escapes in lower case, by the script as the contract's page
-// tells. Both spellings are one key to clients; of two records the later counts, until it is deleted.
+// TestSpellings has another writer than publish store keys with lower-case escapes, by the script as the contract's
+// page describes. Both spellings are one key for clients; of two records the later counts, until it is deleted.
 func TestSpellings(t *testing.T) {
 	t.Parallel()
 	const shards = contract.Shards(8)
@@ -20,7 +20,7 @@ func TestSpellings(t *testing.T) {
 	if shards.Of(upper) == shards.Of(lower) {
 		t.Fatal("want the spellings in two shards")
 	}
-	e := start(t, stack.Options{SidecarArgs: []string{fmt.Sprint("--redis.shards=", shards)}})
+	e := reuse(t, stack.Options{SidecarArgs: []string{fmt.Sprint("--redis.shards=", shards)}})
 	e.publisher = publish.New(e.redis, publish.Shards(int(shards)))
 	write := redistest.ObjectWriter(t, e.redis, "../sidecar/publish/write.lua", shards)
 	answered := func(when, body, status string) {
@@ -45,7 +45,7 @@ func TestSpellings(t *testing.T) {
 	if got := e.metric("gatehouse_key_collisions_total"); got != 2 {
 		t.Errorf("%v collisions counted, want 2", got)
 	}
-	if log := e.log("sidecar"); !strings.Contains(log, "two stored keys are one") {
+	if log := e.log("sidecar"); !strings.Contains(log, "two stored keys are the same key") {
 		t.Error("nothing is logged of the collision")
 	}
 	write(lower, "86400000", "deleted", "1")

@@ -9,16 +9,16 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/gatehouse/gatehouse/e2e/redistest"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
 )
 
-// trimmer is the user who trims, with the permissions that the contract's page names.
+// trimmer is the user who trims, with the permissions in the contract's page.
 const trimmer = "trimmer"
 
-// documentedTrimmer makes it on each server, and gives what it has besides a writer's permissions.
+// documentedTrimmer creates it on each server, and returns its permissions beyond a writer's.
 func documentedTrimmer(t *testing.T, cluster bool, servers ...*redistest.Server) (extra []string) {
 	t.Helper()
 	named := func(of, text string) []string {
@@ -41,13 +41,13 @@ func documentedTrimmer(t *testing.T, cluster bool, servers ...*redistest.Server)
 	return extra
 }
 
-// as is url for a user of that name, whose password is documented for writers.
+// as returns url with another user, who has the documented writer's password.
 func as(user, url string) string {
 	return strings.Replace(url, "://", "://"+user+":writer-password@", 1)
 }
 
-// worn are keys of all shards, of which the log has entries of records that are gone, of objects that ended over a
-// day ago, and of others.
+// worn returns keys of all shards. The change log has entries of deleted records, of objects that expired over a day
+// ago, and of others.
 func worn(t *testing.T, client redis.UniversalClient, shards contract.Shards) (gone, expired, kept []string) {
 	t.Helper()
 	p := publish.New(client, publish.Shards(int(shards)))
@@ -61,7 +61,7 @@ func worn(t *testing.T, client redis.UniversalClient, shards contract.Shards) (g
 		switch i % 3 {
 		case 0:
 			gone = append(gone, key)
-			err = client.Del(t.Context(), record).Err() // as a tombstone's end does
+			err = client.Del(t.Context(), record).Err() // as when a tombstone expires
 		case 1:
 			expired = append(expired, key)
 			err = client.HSet(t.Context(), record, contract.FieldPublished, time.Now().Add(-26*time.Hour).UnixMilli()).Err()
@@ -75,7 +75,7 @@ func worn(t *testing.T, client redis.UniversalClient, shards contract.Shards) (g
 	return gone, expired, kept
 }
 
-// TestTrimOfACluster trims the shards of a real Redis Cluster, of which each master has some, with just the documented
+// TestTrimOfACluster trims the shards of a real Redis Cluster with several masters, with just the documented
 // permissions.
 func TestTrimOfACluster(t *testing.T) {
 	t.Parallel()
@@ -124,7 +124,7 @@ func TestTrimOfACluster(t *testing.T) {
 	}
 }
 
-// TestTrimPermissions: what is documented is enough, and no less is.
+// TestTrimPermissions: the documented permissions are sufficient and necessary.
 func TestTrimPermissions(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartServer(t)

@@ -1,13 +1,11 @@
 package e2e
 
 import (
-	"encoding/base64"
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 const upstreamRules = `
@@ -22,85 +20,62 @@ rules:
   cache: {}
 `
 
-// awaitDevice registers a device and waits until it is let in, by what lines show.
-func (e *edge) awaitDevice(id, secret string, lines ...string) {
-	e.t.Helper()
-	e.device(id, secret, 4, "telemetry.write")
-	await(e.t, "device", patience, func() error {
-		return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.status == 200 }, "POST /v1/telemetry", lines...)
-	})
-}
+// edgeManager is the path of the edge's connection manager in envoy.yaml.
+var edgeManager = []string{"static_resources", "listeners", "edge", "filter_chains", "0", "filters", "0", "typed_config"}
 
-// TestSecretStaysAtTheEdge looks at what upstreams see of a credential: nothing that could be shown again, where an auth rule has
-// judged it.
-func TestSecretStaysAtTheEdge(t *testing.T) {
+// TestHeadersStayAtTheEdge checks what upstreams receive, by default and with the two settings that keep everything.
+func TestHeadersStayAtTheEdge(t *testing.T) {
 	t.Parallel()
-	for _, forward := range []bool{false, true} {
+	for _, keep := range []bool{false, true} {
 		rules := upstreamRules
-		if forward {
-			rules = strings.Replace(rules, "secret_header: x-device-token", "secret_header: x-device-token, forward: true", 1)
+		if keep {
+			rules = "strip_override_headers: false\n" + strings.Replace(rules, "secret_header: x-device-token", "secret_header: x-device-token, forward: true", 1)
 		}
-		// Envoy lets names with '_' pass here, as some listeners do.
+		// Envoy allows names with '_' here, as some listeners do.
 		e := start(t, stack.Options{Rules: rules, ModifyConfig: func(c *stack.Config) error {
 			return c.Set("ALLOW", append(edgeManager, "common_http_protocol_options", "headers_with_underscores_action")...)
 		}})
-		lines := append(credential("dev", "s3cret"), "x_device_token: s3cret")
-		e.awaitDevice("dev", "s3cret", lines...)
-		for _, tt := range []struct {
-			first string
-			kept  bool
-		}{
-			{"POST /v1/telemetry", forward},
-			{"POST /v1/./x/../telemetry", forward},
-			{"POST //v1/%74elemetry", forward},
-			{"GET /v1/fleet/config?miss", forward},
-			{"GET /v1/products/1", true},
-			{"GET /open", true},
-		} {
-			seen := e.send(tt.first, lines...).seen(t).Headers
-			_, kept := seen["x-device-token"]
-			_, spelled := seen["x_device_token"]
-			if kept != tt.kept || spelled != tt.kept || seen["x-device-id"][0] != "dev" {
-				t.Errorf("forward: %v, %s: the upstream saw %q, want the secret in it: %v", forward, tt.first, seen, tt.kept)
-			}
+		e.device("dev", "s3cret", 4, "telemetry.write")
+		e.until("device", let, "POST /v1/telemetry", credential("dev", "s3cret")...)
+		t.Run(fmt.Sprint("secret, kept: ", keep), func(t *testing.T) { secretStays(t, e, keep) })
+		t.Run(fmt.Sprint("overrides, kept: ", keep), func(t *testing.T) { overridesStay(t, e, keep) })
+	}
+}
+
+// secretStays sends a credential: where an auth rule has checked it, nothing of it reaches the upstream that could be
+// replayed.
+func secretStays(t *testing.T, e *edge, forward bool) {
+	for _, tt := range []struct {
+		first string
+		kept  bool
+	}{
+		{"POST /v1/telemetry", forward},
+		{"POST /v1/./x/../telemetry", forward},
+		{"POST //v1/%74elemetry", forward},
+		{"GET /v1/fleet/config?miss", forward},
+		{"GET /v1/products/1", true},
+		{"GET /open", true},
+	} {
+		seen := e.send(tt.first, append(credential("dev", "s3cret"), "x_device_token: s3cret")...).seen(t).Headers
+		_, kept := seen["x-device-token"]
+		_, spelled := seen["x_device_token"]
+		if kept != tt.kept || spelled != tt.kept || seen["x-device-id"][0] != "dev" {
+			t.Errorf("%s: the upstream saw %q, want the secret in it: %v", tt.first, seen, tt.kept)
 		}
 	}
 }
 
-// TestBasicStaysAtTheEdge is TestSecretStaysAtTheEdge for HTTP Basic.
-func TestBasicStaysAtTheEdge(t *testing.T) {
-	t.Parallel()
-	e := start(t, stack.Options{Rules: strings.Replace(upstreamRules, "{id_header: x-device-id, secret_header: x-device-token}", "{basic: true}", 1)})
-	basic := "authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("dev:s3cret"))
-	e.awaitDevice("dev", "s3cret", basic)
-	for first, want := range map[string]bool{"POST /v1/telemetry": false, "GET /open": true} {
-		if _, kept := e.send(first, basic).seen(t).Headers["authorization"]; kept != want {
-			t.Errorf("%s: the upstream saw Authorization: %v, want %v", first, kept, want)
-		}
-	}
-}
-
-// edgeManager is where the edge's connection manager is in envoy.yaml.
-var edgeManager = []string{"static_resources", "listeners", "edge", "filter_chains", "0", "filters", "0", "typed_config"}
-
-// TestOverridesStayAtTheEdge sends what some frameworks take for another method or path than the request's.
-func TestOverridesStayAtTheEdge(t *testing.T) {
-	t.Parallel()
+// overridesStay sends headers that some frameworks take for another method or path than the request's.
+func overridesStay(t *testing.T, e *edge, kept bool) {
 	overrides := []string{"X-HTTP-Method-Override: DELETE", "X-HTTP-Method: DELETE", "X-Method-Override: DELETE", "X-Original-URL: /v1/telemetry",
 		"X-Rewrite-URL: /v1/telemetry", "X-Original-URI: /v1/telemetry", "X-Original-Method: POST"}
-	for _, strip := range []bool{true, false} {
-		e := start(t, stack.Options{Rules: fmt.Sprintf("strip_override_headers: %v\n%s", strip, upstreamRules), ModifyConfig: func(c *stack.Config) error {
-			return c.Set("ALLOW", append(edgeManager, "common_http_protocol_options", "headers_with_underscores_action")...)
-		}})
-		e.awaitDevice("dev", "s3cret", credential("dev", "s3cret")...)
-		for _, first := range []string{"GET /open", "POST /v1/telemetry", "GET /v1/products/1"} {
-			for _, line := range overrides {
-				name, value, _ := strings.Cut(line, ": ")
-				for _, name := range []string{name, strings.ReplaceAll(name, "-", "_")} {
-					seen := e.send(first, append(credential("dev", "s3cret"), name+": "+value)...).seen(t).Headers
-					if _, got := seen[strings.ToLower(name)]; got == strip {
-						t.Errorf("strip: %v, %s: the upstream saw %s: %v, want %v", strip, first, name, got, !strip)
-					}
+	for _, first := range []string{"GET /open", "POST /v1/telemetry", "GET /v1/products/1"} {
+		for _, line := range overrides {
+			name, value, _ := strings.Cut(line, ": ")
+			for _, name := range []string{name, strings.ReplaceAll(name, "-", "_")} {
+				seen := e.send(first, append(credential("dev", "s3cret"), name+": "+value)...).seen(t).Headers
+				if _, got := seen[strings.ToLower(name)]; got != kept {
+					t.Errorf("%s: the upstream saw %s: %v, want %v", first, name, got, kept)
 				}
 			}
 		}

@@ -12,8 +12,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 )
 
-// writeArchive writes an image as an OCI image layout in a tar file. reference, NAME:TAG, is
-// its name there.
+// writeArchive writes an image as an OCI image layout in a tar file, with the name reference, NAME:TAG.
 func writeArchive(path string, oci v1.Image, reference string, created time.Time) (err error) {
 	dir, err := os.MkdirTemp(filepath.Dir(path), ".layout-")
 	if err != nil {
@@ -24,7 +23,7 @@ func writeArchive(path string, oci v1.Image, reference string, created time.Time
 	if err != nil {
 		return err
 	}
-	// Two readers, two annotations: buildah, podman and skopeo take the first, containerd the second.
+	// Two annotations: buildah, podman and skopeo read the first, containerd the second.
 	names := map[string]string{"org.opencontainers.image.ref.name": reference, "io.containerd.image.name": reference}
 	if err := tree.AppendImage(oci, layout.WithAnnotations(names)); err != nil {
 		return err

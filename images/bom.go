@@ -14,14 +14,13 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// part is something that an image has in it and that has a version of its own.
+// part is a component of an image with its own version.
 type part struct {
 	name, version string
 	purl          string // package URL; empty where there is none
 }
 
-// writeBOM writes a CycloneDX bill of materials: the parts with their versions, and the
-// files with their digests.
+// writeBOM writes a CycloneDX bill of materials: the parts with their versions, and the files with their digests.
 func (img image) writeBOM(path, root string, digest v1.Hash, from source) (err error) {
 	parts, err := img.contents(root)
 	if err != nil {
@@ -60,7 +59,7 @@ func (img image) writeBOM(path, root string, digest v1.Hash, from source) (err e
 	return cdx.NewBOMEncoder(file, cdx.BOMFileFormatJSON).SetPretty(true).Encode(bom)
 }
 
-// fileComponents are the files below root with their digests.
+// fileComponents returns the files below root with their digests.
 func fileComponents(root string) ([]cdx.Component, error) {
 	var components []cdx.Component
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
@@ -82,7 +81,7 @@ func fileComponents(root string) ([]cdx.Component, error) {
 	return components, err
 }
 
-// sorted are parts by name, each once.
+// sorted returns parts by name, each once.
 func sorted(parts []part) []part {
 	slices.SortFunc(parts, func(a, b part) int { return strings.Compare(a.name+"@"+a.version, b.name+"@"+b.version) })
 	return slices.Compact(parts)

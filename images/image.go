@@ -9,11 +9,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// nonRoot is the user of both programs; they are one user, since the sockets between them
-// have mode 0600. The number is that of distroless images.
+// nonRoot is the user of both programs. They share a user, since the sockets between them have mode 0600. The number is
+// that of distroless images.
 const nonRoot = "65532:65532"
 
-// image is one image, besides its files.
+// image is one image without its files.
 type image struct {
 	name        string // directory of its files, and last part of its name
 	title       string
@@ -22,7 +22,7 @@ type image struct {
 	contents    func(root string) ([]part, error)
 }
 
-// images are all of them. Dockerfiles say the same to docker build; TestDockerfiles compares.
+// images are all images. The Dockerfiles have the same settings; TestDockerfiles compares them.
 var images = []image{
 	{
 		name: "sidecar", title: "gatehouse-sidecar",
@@ -45,21 +45,20 @@ var images = []image{
 		contents: envoyParts,
 	},
 	{
-		// What Istio and Envoy Gateway take for a module: one layer with /plugin.wasm, and
-		// nothing to run.
+		// The format that Istio and Envoy Gateway accept for a module: one layer with /plugin.wasm, and no command.
 		name: "module", title: "gatehouse-module",
 		description: "The filter's module as /plugin.wasm, for Istio's WasmPlugin and Envoy Gateway's EnvoyExtensionPolicy.",
 		contents:    goParts(target{"wasip1", "wasm", "./wasm-filter"}),
 	},
 }
 
-// reference is the name that an archive gives its image; whoever pushes it gives it another.
+// reference returns the image's name in its archive; users push it under another one.
 func (img image) reference() string { return "localhost/" + img.title + ":dev" }
 
 func (img image) archive() string { return img.title + ".tar" }
 func (img image) bom() string     { return img.title + ".cdx.json" }
 
-// labels are the annotations that OCI defines.
+// labels returns the annotations that OCI defines.
 func (img image) labels(from source) map[string]string {
 	return map[string]string{
 		"org.opencontainers.image.title":       img.title,
@@ -89,8 +88,8 @@ func (img image) history(from source) v1.History {
 	return v1.History{Created: v1.Time{Time: from.created}, CreatedBy: "COPY " + img.name + " /"}
 }
 
-// emptyOCI is an image without layers whose manifest and configuration have OCI's media
-// types rather than Docker's.
+// emptyOCI returns an image without layers whose manifest and configuration have OCI's media types rather than
+// Docker's.
 func emptyOCI() v1.Image {
 	return mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 }

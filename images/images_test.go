@@ -19,7 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// built are the images as `make images` makes them with this umask.
+// built runs `make images` with this umask and returns the directory of the images.
 func built(t *testing.T, umask string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "images")
@@ -30,13 +30,12 @@ func built(t *testing.T, umask string) string {
 	return dir
 }
 
-// TestImages builds them once in the short form, else twice: with other directories and umasks.
+// TestImages builds them twice, with different directories and umasks.
 func TestImages(t *testing.T) {
-	first := built(t, "077")
-	second := first
-	if !testing.Short() { // in short: TestLayerDependsOnContents
-		second = built(t, "022")
+	if testing.Short() {
+		t.Skip("long; in short: TestLayerDependsOnContents")
 	}
+	first, second := built(t, "077"), built(t, "022")
 	for _, img := range images {
 		t.Run(img.name, func(t *testing.T) {
 			for _, name := range []string{img.archive(), img.bom()} {
@@ -53,7 +52,7 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// TestLayerDependsOnContents packs the same files in other directories, made at other times and with other umasks.
+// TestLayerDependsOnContents packs the same files in directories with other times and umasks.
 func TestLayerDependsOnContents(t *testing.T) {
 	packed := func(mode os.FileMode, at time.Time, text string) string {
 		root := t.TempDir()
@@ -117,7 +116,7 @@ func unpack(t *testing.T, archive string) v1.Image {
 	return oci
 }
 
-// checkConfig checks what a runtime and a registry read.
+// checkConfig checks the fields that runtimes and registries read.
 func checkConfig(t *testing.T, img image, oci v1.Image) {
 	t.Helper()
 	file, err := oci.ConfigFile()
@@ -137,8 +136,8 @@ func checkConfig(t *testing.T, img image, oci v1.Image) {
 	}
 }
 
-// checkFiles compares the one layer with the directory, and its owners and modes with what a
-// user who isn't root can't change.
+// checkFiles compares the one layer with the directory, and checks that its owners and modes keep it from changes by
+// other users than root.
 func checkFiles(t *testing.T, oci v1.Image, root string) {
 	t.Helper()
 	layers, err := oci.Layers()
@@ -182,7 +181,7 @@ func checkFiles(t *testing.T, oci v1.Image, root string) {
 	}
 }
 
-// checkBOM wants the image's digest, and of each image something that must be in it.
+// checkBOM expects the image's digest, and for each image a part that it must have.
 func checkBOM(t *testing.T, img image, dir string, oci v1.Image) {
 	t.Helper()
 	var bom cdx.BOM
@@ -214,8 +213,7 @@ func checkBOM(t *testing.T, img image, dir string, oci v1.Image) {
 	}
 }
 
-// checkDockerfile compares the image's Dockerfile with it. It is read, not built: its few
-// instructions have one meaning.
+// checkDockerfile compares the image with its Dockerfile. It parses the few instructions; it doesn't build.
 func checkDockerfile(t *testing.T, img image) {
 	t.Helper()
 	want := []string{"FROM scratch", "COPY " + img.name + " /"}

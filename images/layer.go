@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// layerOf is what is below root as a layer that depends on names, contents and the
-// executable bit alone: root owns everything, nobody can write it, and its time is created.
+// layerOf returns a layer of the files below root that depends only on names, contents and the executable bit: root
+// owns everything, no file is writable, and all times are created.
 func layerOf(root string, created time.Time) (v1.Layer, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
@@ -32,7 +32,7 @@ func layerOf(root string, created time.Time) (v1.Layer, error) {
 		tarball.WithMediaType(types.OCILayer))
 }
 
-// addTree adds what is below root, in lexical order.
+// addTree adds the files below root, in lexical order.
 func addTree(w *tar.Writer, root string, created time.Time) error {
 	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || path == root {

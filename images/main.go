@@ -1,6 +1,5 @@
-// Command images turns the directories that scripts/images.sh fills into OCI images, each as
-// an archive that buildah, podman, skopeo and containerd read, with a bill of materials. It
-// needs no engine, no registry and no root.
+// Command images makes OCI images of the directories that scripts/images.sh fills, each as an archive that buildah,
+// podman, skopeo and containerd read, with a bill of materials. It needs no engine, registry or root.
 //
 //	images DIR    reads DIR/sidecar, DIR/envoy and DIR/module; writes DIR/*.tar, DIR/*.cdx.json and DIR/digests.txt
 //
@@ -23,7 +22,7 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, os.Getenv))
 }
 
-// run is the program without its process: the exit status is its result, 2 for usage.
+// run runs the program and returns its exit status, 2 on wrong usage.
 func run(args []string, stdout, stderr io.Writer, env func(string) string) int {
 	if len(args) != 1 {
 		fmt.Fprintln(stderr, "images: want one argument, the directory to work in; see scripts/images.sh")
@@ -44,7 +43,7 @@ func run(args []string, stdout, stderr io.Writer, env func(string) string) int {
 	return 0
 }
 
-// source is what the images are made from.
+// source describes the sources of the images.
 type source struct {
 	created           time.Time
 	version, revision string
@@ -67,7 +66,7 @@ func buildAll(dir string, from source, stdout io.Writer) error {
 	return err
 }
 
-// build writes one image's archive and its bill of materials, and gives its digest.
+// build writes an image's archive and its bill of materials, and returns its digest.
 func (img image) build(dir string, from source) (digest string, err error) {
 	root := filepath.Join(dir, img.name)
 	layer, err := layerOf(root, from.created)

@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// target is a Go program and what it was built for.
+// target is a Go program and its platform.
 type target struct {
 	goos, goarch string
 	dir          string // of its package, from the repository's root
 }
 
-// goParts are the modules whose packages are in the programs, and Go's own library. They are
-// asked from the go command: a module for Wasm holds no build information that could be read.
+// goParts returns the modules of the packages in the programs, and Go's standard library, from the go command: a Wasm
+// module has no readable build information.
 func goParts(targets ...target) func(string) ([]part, error) {
 	return func(string) ([]part, error) {
 		parts := []part{{"stdlib", strings.TrimPrefix(runtime.Version(), "go"), "pkg:golang/stdlib@" + strings.TrimPrefix(runtime.Version(), "go")}}
@@ -40,7 +40,7 @@ func goParts(targets ...target) func(string) ([]part, error) {
 
 var envoyVersion = regexp.MustCompile(`version: ([0-9a-f]+)/([0-9.]+)/`)
 
-// envoyParts are Envoy and the C library that it was copied with.
+// envoyParts returns Envoy and the C library in its image.
 func envoyParts(root string) ([]part, error) {
 	out, err := exec.Command(filepath.Join(root, "usr/local/bin/envoy"), "--version").Output()
 	if err != nil {

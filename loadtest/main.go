@@ -17,17 +17,17 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/loadtest/report"
 	"github.com/gatehouse/gatehouse/loadtest/scenario"
 	"github.com/gatehouse/gatehouse/loadtest/service"
 	"github.com/gatehouse/gatehouse/loadtest/updates"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 //go:embed limits.json
 var limits []byte
 
-// commandLine is what loadtest can be told.
+// commandLine has the flags of loadtest.
 type commandLine struct {
 	Run    scenario.Options `cmd:"" default:"withargs" help:"Measure (the default)."`
 	Serve  service.Command  `cmd:"" help:"Run a peer service; the scenarios start it."`
@@ -72,7 +72,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// measure runs the scenarios and saves the report, also of a run that failed on its way.
+// measure runs the scenarios and saves the report, also if a scenario failed.
 func measure(ctx context.Context, o *scenario.Options, stdout, stderr io.Writer) error {
 	bounds, err := scenario.ParseLimits(limits)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/scenario"
 )
 
-// TestReadme compares what README.md lists with what there is: flags with their
-// variables and defaults, scenarios, columns.
+// TestReadme compares the lists in README.md with the code: flags with their variables and defaults, scenarios,
+// columns.
 func TestReadme(t *testing.T) {
 	source, err := os.ReadFile("README.md")
 	if err != nil {
@@ -49,7 +49,7 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// listed is what the groups of the pattern match, each line's joined by spaces.
+// listed returns the groups that the pattern matches, those of a line joined by spaces.
 func listed(text, pattern string) []string {
 	var found []string
 	for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
@@ -67,7 +67,6 @@ func TestCommandLine(t *testing.T) {
 	}{
 		{"unknown scenario", []string{"--scenario", "nothing"}, 2, `scenario "nothing": want one of 304, 200,`},
 		{"no connections", []string{"--connections=0"}, 2, "--connections=0: want 1 or more"},
-		{"a cost that the sidecar refuses", []string{"--cost=16"}, 2, "--cost=16"},
 		{"unknown flag", []string{"--nothing"}, 2, "unknown flag --nothing"},
 		{"unknown service", []string{"serve", "nothing", "--address=127.0.0.1:0"}, 2, "must be one of"},
 		{"updates without a Redis", []string{"update", "--rate=1", "--objects=1"}, 2, "missing flags: --redis"},

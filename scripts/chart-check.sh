@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the chart without a cluster: lint, unit tests, schemas of all that it renders, wrong
-# values, and that the programs accept the configurations that it renders.
+# Checks the chart without a cluster: lint, unit tests, schemas of all rendered manifests, wrong values, and that the
+# programs accept the rendered configurations.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 chart=charts/gatehouse
@@ -26,10 +26,10 @@ stage() {
   echo "chart-check: $name ok ($((SECONDS - begin)) s)"
 }
 
-# render VALUES [ARGUMENT...]: what helm template makes of the file in ci/.
+# render VALUES [ARGUMENT...]: prints what helm template renders with the file in ci/.
 render() { helm template demo $chart --namespace apps --values "$@"; }
 
-# content KEY: the text under this key of the one ConfigMap on standard input.
+# content KEY: prints the text under this key of the one ConfigMap on standard input.
 content() { sed -n "/^  $1: |\$/,/^ \{0,2\}[^ ]/p" | sed -e '/^ \{0,2\}[^ ]/d' -e 's/^    //'; }
 
 lint() {
@@ -39,7 +39,7 @@ lint() {
   done
 }
 
-# A workload with the patch of mode istio, as a Deployment of which a schema knows all.
+# patched: prints a workload with the patch of mode istio, as a Deployment that the schema covers completely.
 patched() {
   printf 'apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: workload}\n'
   render $chart/ci/istio-values.yaml --show-only templates/istio/workload-patch.yaml | content 'patch\.yaml' |
@@ -57,7 +57,7 @@ schemas() {
     "${conform[@]}" "$work/patched.yaml"
 }
 
-# What to do on each alert is in docs/install.md, and nothing else is there.
+# docs/install.md describes what to do on each alert, and no other alerts.
 alerts() {
   diff <(sed -n 's/^ *- alert: //p' $chart/templates/monitoring/prometheusrule.yaml | sort) \
     <(sed -n '/^## What to do/,$p' docs/install.md | grep -o 'Gatehouse[A-Z][A-Za-z]*' | sort -u) ||
@@ -80,8 +80,8 @@ wrong_values() {
   echo "  $lines wrong values are refused by name"
 }
 
-# What gatehousectl and Envoy say of a gateway's envoy.yaml. Validating, Envoy has no clusters, so
-# with sessions it logs that it can't fetch the keys.
+# Checks a gateway's envoy.yaml by gatehousectl and Envoy. Envoy validates without clusters, so with sessions it logs
+# that it can't fetch the keys.
 envoy() {
   local values
   for values in "$chart"/ci/gateway*-values.yaml; do
@@ -94,8 +94,8 @@ envoy() {
   done
 }
 
-# Each setting of envoy/envoy.yaml, which everything is tested with, is in the chart's, too, with its
-# lines for sessions and without them. The rules, addresses and heap are values.
+# The chart has each setting of envoy/envoy.yaml, which all tests use, with its lines for sessions and without them. The
+# rules, addresses and heap are values.
 same_settings() {
   local missing
   settings() {
@@ -111,8 +111,7 @@ same_settings() {
     sed 's/#session //' envoy/envoy.yaml | lacking $chart/ci/gateway-sessions-values.yaml
 }
 
-# The sidecar takes the file and the environment that the chart gives it, and reads secrets where
-# the pod has them.
+# The sidecar accepts the chart's file and environment, and reads secrets at the pod's paths.
 sidecar() {
   local values section
   for section in session verdict; do
@@ -126,7 +125,7 @@ sidecar() {
   done
 }
 
-# Every metric of the alerts and the dashboard is one that a README lists.
+# A README lists every metric of the alerts and the dashboard.
 metrics() {
   local name documented
   # shellcheck disable=SC2016 # the backquotes are Markdown's

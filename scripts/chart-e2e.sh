@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the chart in a real Kubernetes of one node that is made for it: see e2e/k8s and e2e/chart.
-# Exit status 77: the machine can't run one, and nothing was tested.
+# Tests the chart in a real Kubernetes cluster of one node that is made for the test: see e2e/k8s and e2e/chart. Exit
+# status 77: the machine can't run a cluster, and nothing was tested.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,7 +12,7 @@ not_run() {
 
 [[ $(uname -s) == Linux ]] || not_run <<<"no Linux kernel"
 if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
-  # What can't be installed is named by the preflight below.
+  # The preflight below names what can't be installed.
   why="it is part of the cluster that the chart is tested in"
   for package in containerd runc iptables; do scripts/need.sh $package $package "$why" || true; done
   scripts/need.sh ip iproute2 "$why" || true
@@ -41,6 +41,6 @@ stage "test built"
 export PATH=$tools:$PATH
 run=(build/gatehouse-cluster run --bin "$bin")
 for image in sidecar envoy; do run+=(--image "build/images/gatehouse-$image.tar"); done
-# A test runs in its package's directory.
+# Go runs a test in its package's directory.
 "${run[@]}" env --chdir=e2e/chart "$PWD/build/chart.test" -test.v -test.failfast -test.timeout=10m "$@"
 stage "all steps passed"

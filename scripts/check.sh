@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Format, lint, module files, links: everything about the sources that needs no run of the programs.
+# Checks of the sources that need no run of the programs: format, lint, module files, links.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -20,10 +20,31 @@ formatted() {
   [[ -z $files ]] || { echo "not formatted, run gofmt -w:" >&2; echo "$files" >&2; return 1; }
 }
 
-# The module is a program of another platform.
+# Each line is a directory followed by the others from which its programs may import; tests may import from more.
+imports() {
+  local dir allowed wrong
+  while read -r dir allowed; do
+    # shellcheck disable=SC2016 # $p is the template's
+    wrong=$(go list -f '{{$p := .ImportPath}}{{range .Imports}}{{$p}} {{.}}{{"\n"}}{{end}}' "./$dir/..." |
+      sed 's,github.com/gatehouse/gatehouse/,./,g; s, \[.*,,' |
+      grep -vE "^\./${dir}[^ ]* ([^.]|\./(${dir}${allowed:+|$allowed})(/|\$))" | grep .) || continue
+    printf '%s imports what it may not:\n%s\n' "$dir" "$wrong" >&2
+    return 1
+  done <<'END'
+wire
+wasm-filter wire
+sidecar wire|wasm-filter/policy
+testbed wire|sidecar
+e2e wire|sidecar|testbed
+loadtest wire|sidecar|testbed
+END
+}
+
+# The module is built for another platform.
 for_wasm() { GOOS=wasip1 GOARCH=wasm "$@"; }
 
 stage gofmt formatted
+stage imports imports
 stage "go mod tidy" go mod tidy -diff
 stage "go vet" go vet ./...
 stage "go vet, wasm" for_wasm go vet ./wasm-filter/... ./wire

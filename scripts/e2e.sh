@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# e2e.sh [FLAG...]: runs the end-to-end suite with these flags of go test. It runs failed tests once more, by themselves,
-# since the suite measures times beside other load of the machine. It names tests that pass only then at the end.
+# e2e.sh [FLAG...]: runs the end-to-end suite with these flags of go test. It runs failed tests once more, separately,
+# because the suite measures times and other load disturbs it. At the end it names tests that pass only then.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 log=$(mktemp)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# fuzz.sh SECONDS [TARGET]: runs each fuzz target that long, or those whose name begins with TARGET.
+# fuzz.sh SECONDS [TARGET]: runs each fuzz target for SECONDS, or those whose name begins with TARGET.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=$1 only=${2:-Fuzz}

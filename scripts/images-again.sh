@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the images twice, and fails unless both times have the same digests.
+# Builds the images twice, and fails unless both builds have the same digests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 again=$(mktemp -d)

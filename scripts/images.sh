@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# images.sh [OUT]: builds the images into OUT (build/images): for each a directory of its files,
-# an OCI archive and a bill of materials, and digests.txt. A commit gives the same digests on
-# every machine, but for Envoy's image, which takes the C library of the machine.
+# images.sh [OUT]: builds the images into OUT (build/images): for each a directory of its files, an OCI archive and a
+# bill of materials, and digests.txt. A commit gives the same digests on every machine, except for Envoy's image, which
+# has the machine's C library.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-build/images}
@@ -21,7 +21,7 @@ scripts/build-wasm.sh "$out/module/plugin.wasm" -buildvcs=false
 chmod 644 "$out/module/plugin.wasm"
 cp "$out/module/plugin.wasm" "$out/sidecar/etc/gatehouse/gatehouse.wasm"
 
-# Envoy needs of a system its loader and its C library. They go where the loader looks for them.
+# Envoy needs the system's loader and C library. They are copied to the paths where the loader looks for them.
 cp "$envoy" "$out/envoy/usr/local/bin/envoy"
 ldd "$envoy" | grep -o '/[^ ]*' | while read -r library; do
   mkdir -p "$out/envoy$(dirname "$library")"

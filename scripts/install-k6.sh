@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints the path of k6: $K6 if it is set, else one that is built from its Go module once, about
-# a minute, and kept in the user's cache.
+# Prints the path of k6: $K6 if it is set, otherwise one that it builds from its Go module once, in about a minute, and
+# keeps in the user's cache.
 set -euo pipefail
 version=v1.8.1
 

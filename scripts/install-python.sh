@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# install-python.sh REQUIREMENTS OTHERWISE: installs what the file pins into .venv, unless that
-# is done already. OTHERWISE is what a message suggests besides.
+# install-python.sh REQUIREMENTS OTHERWISE: installs the packages that the file pins into .venv, unless they are
+# installed already. OTHERWISE is an alternative for the error message.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 requirements=$1 otherwise=$2
@@ -11,7 +11,7 @@ fail() {
 }
 
 python=.venv/bin/python
-stamp=.venv/${requirements//\//-} # what is installed; written last
+stamp=.venv/${requirements//\//-} # the installed requirements; written last
 
 cmp -s "$requirements" "$stamp" && exit
 command -v python3 >/dev/null || fail "python3 is missing: it installs $requirements; install it"
@@ -19,7 +19,7 @@ echo "installing $requirements into .venv ..." >&2
 if ! "$python" -c '' 2>/dev/null; then
   rm -rf .venv
   if ! python3 -m venv .venv >/dev/null 2>&1; then
-    # Debian splits ensurepip off. A pip of the system can fill the environment instead.
+    # Debian has ensurepip in a separate package. The system's pip can install into the environment instead.
     python3 -m pip --version >/dev/null 2>&1 ||
       fail "python3 has neither ensurepip nor pip; on Debian and Ubuntu: apt-get install python3-venv"
     rm -rf .venv

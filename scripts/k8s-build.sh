@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Prints the directory that holds etcd, kubectl and the programs of a Kubernetes node, built from
-# the versions in e2e/k8s/tools/go.mod: about five minutes on two cores the first time, and kept
-# in the user's cache (1 GB) until that file or Go changes. A `make clean` leaves it.
+# Prints the directory of etcd, kubectl and the programs of a Kubernetes node, built from the versions in
+# e2e/k8s/tools/go.mod: about five minutes on two cores the first time, then kept in the user's cache (1 GB) until that
+# file or Go changes. `make clean` does not remove it.
 set -euo pipefail
 cd "$(dirname "$0")/../e2e/k8s/tools"
 
@@ -15,7 +15,7 @@ if [[ ! -d $bin ]]; then
   mkdir -p "$kept"
   work=$(mktemp -d "$kept/.k8s-XXXXXX")
   trap 'rm -rf "$work"' EXIT
-  # Programs that don't know their version refuse to work together.
+  # Programs without a version refuse to work together.
   stamp=""
   for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
     stamp+=" -X $package.gitVersion=$version"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds loadtest and runs it with the given flags. What it measures must be built.
+# Builds loadtest and runs it with the given flags. The programs that it measures must have been built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

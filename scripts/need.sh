@@ -16,7 +16,7 @@ if [[ $(id -u) != 0 ]]; then
 fi
 
 echo "installing $package: $why ..." >&2
-# Prevents a package with a service from starting it, which would take its port.
+# Prevents a package's service from starting, which would take its port.
 policy=/usr/sbin/policy-rc.d
 if [[ ! -e $policy ]]; then
   trap 'rm -f "$policy"' EXIT

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs and builds the routers of e2e/routers, pinned, and runs the suite: see that package.
-# Arguments go to build/gatehouse-routers.
+# Installs and builds the routers of e2e/routers, pinned, and runs the suite: see that package. Arguments go to
+# build/gatehouse-routers.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 apps=e2e/routers/apps out=build/routers
 
-PATH=$PATH:/usr/sbin # nginx's place, which not every root has in its path
+PATH=$PATH:/usr/sbin # for nginx, since not every root's path includes it
 for need in "redis-server redis-server" "nginx nginx-light" "node nodejs" "npm npm" "javac default-jdk-headless" "mvn maven"; do
   read -r tool package <<<"$need"
   scripts/need.sh "$tool" "$package" "make routers runs or builds a router with it"

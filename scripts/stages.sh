@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# stages.sh WHO: runs stages one after the other. It prints the next one before each, and at the end how long each took.
-# Standard input lists them, one a line: NAME IF COMMAND. IF is the meaning of a failed command:
+# stages.sh WHO: runs stages one after the other. It prints each stage before it runs, and at the end the time of each.
+# Standard input lists them, one a line: NAME IF COMMAND. IF is what a failure of the command means:
 #   must   the run ends
 #   can    the same, but status 77 means that this machine can't run it; this is reported and is no failure
-#   told   it is reported and is no failure: other load of the machine is not the fault of a change
+#   told   it is reported and is no failure: a change is not responsible for other load of the machine
 set -uo pipefail
 who=$1
 names=() policies=() commands=() results=()

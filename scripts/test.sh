@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test.sh [all]: builds, and runs the unit tests and the end-to-end suite against a real Envoy and redis-server. That
-# is the short form, in which tests that call long() are left out; with all they run, too, and all else that is long.
+# test.sh [all]: builds, and runs the unit tests and the end-to-end suite against a real Envoy and redis-server: in the
+# short form, which skips tests that call long(), or with all in the long form with all other long checks.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

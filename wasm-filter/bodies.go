@@ -5,7 +5,7 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// maxBodies bounds the bodies that a VM caches, bytes.
+// maxBodies bounds the bodies that a VM caches, in bytes.
 const maxBodies = 16 << 20
 
 // bodyCache caches the bodies that this VM has read (L1), so that a body is copied out of shared memory once per worker
@@ -29,7 +29,7 @@ func (c *bodyCache) get(epoch uint64, v wire.Variant) *policy.Body {
 	return e.body
 }
 
-// put stores body, which the cache owns from now on, and drops others at random (the order of a map) until they fit:
+// put stores body, which then belongs to the cache, and drops others at random (the order of a map) until they fit:
 // enough if the hot set fits, harmless if it doesn't.
 func (c *bodyCache) put(epoch uint64, v wire.Variant, body []byte) *policy.Body {
 	if c.entries == nil {
@@ -51,7 +51,7 @@ func (c *bodyCache) put(epoch uint64, v wire.Variant, body []byte) *policy.Body 
 func (c *bodyCache) drop(slot uint32) {
 	if e, ok := c.entries[slot]; ok {
 		c.size -= len(e.body.Bytes)
-		e.body.Bytes = nil // answers that are kept refer to it
+		e.body.Bytes = nil // cached answers refer to it
 		delete(c.entries, slot)
 	}
 }

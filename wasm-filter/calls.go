@@ -8,19 +8,19 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// maxCalls and maxFetches bound the calls of one VM in flight, the latter those that wait for Redis: if Redis hangs,
-// verifications, which don't need it, must not. Requests beyond the bound are answered as if the sidecar had given no
-// answer.
+// maxCalls and maxFetches bound the calls of one VM in flight; maxFetches bounds those that wait for Redis, because
+// verifications don't need Redis and must continue if it hangs. Requests beyond a bound are answered as if the sidecar
+// had not answered.
 const (
 	maxCalls   = 4096
 	maxFetches = 256
-	// maxWaiting bounds the requests of one VM that wait for calls, since all requests of one call are answered at
+	// maxWaiting bounds the requests of one VM that wait for calls, because all requests of one call are answered at
 	// once. A request may wait for a fetch only while less than half of it is used.
 	maxWaiting = 8192
 )
 
-// calls coalesces the calls to the sidecar of one VM: for each credential or key one is in flight, and every request
-// that needs its answer waits for it. The answer arrives even if the first stream is gone by then.
+// calls coalesces one VM's calls to the sidecar: at most one is in flight per credential or key, and every request that
+// needs its answer waits for it. The answer arrives even if the first stream has gone.
 type calls struct {
 	vm         *vm
 	inFlight   map[string]*call
@@ -28,7 +28,7 @@ type calls struct {
 	throttles  throttles
 	failed     int    // since the last report
 	failure    string // one of them
-	reportedMS int64  // when that was, unix ms
+	reportedMS int64  // time of the last report, unix ms
 }
 
 // call is one call to the sidecar.
@@ -36,13 +36,13 @@ type call struct {
 	key     string
 	path    string
 	body    []byte
-	source  string    // of who asked first
-	newest  uint32    // the newest stream that had come when it was made
+	source  string    // of the first request for it
+	newest  uint32    // the newest stream when the call was made
 	waiting []*stream // some may be gone
 }
 
-// join makes a request wait for the answer that it needs. It returns false if the sidecar can't be called, or needn't
-// be; the request's answers tell which.
+// join makes a request wait for the answer that it needs. It returns false if the sidecar can't or needn't be called;
+// the request's answers have the result.
 func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 	pending := c.inFlight[callKey(d)]
 	most := maxWaiting
@@ -69,15 +69,15 @@ func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 		}
 	}
 	if d.Action == policy.Fetch {
-		// By the time that the object is there, what was said of the credential may have been
-		// revoked. Shared memory says so, and mostly has what was said.
+		// The credential may be revoked before the object arrives. Then shared memory shows that; otherwise it mostly
+		// has the same verdict.
 		s.answers.Verify = nil //mutant:TestRevokedWhileFetching deleted
 	}
 	pending.waiting = append(pending.waiting, s.park())
 	return true
 }
 
-// throttled answers a request like the sidecar, which refuses credentials from its source for some seconds.
+// throttled answers a request as the sidecar would, which refuses credentials from its source for some seconds.
 func (s *stream) throttled(a policy.Action, seconds uint16) {
 	if a == policy.Exchange {
 		s.answers.Session = &wire.SessionResponse{Outcome: wire.Unavailable, RetryAfterS: seconds}
@@ -123,9 +123,9 @@ func (c *calls) dispatch(pending *call) bool {
 	return true
 }
 
-// deliver continues every request that waits.
+// deliver continues every waiting request.
 func (c *calls) deliver(pending *call, body []byte) {
-	body = bytes.Clone(body) // a request that goes on to a second call refers to it until then
+	body = bytes.Clone(body) // a request that makes a second call refers to it until then
 	c.throttles.add(pending.source, c.vm.host.now(), throttleMS(pending.path, body))
 	for _, s := range pending.waiting {
 		s.answer(pending, body)
@@ -133,11 +133,11 @@ func (c *calls) deliver(pending *call, body []byte) {
 	}
 }
 
-// throttleMS is how long an answer says that the source is held, ms.
+// throttleMS returns how long the sidecar throttles the source according to its answer, ms.
 func throttleMS(path string, body []byte) uint32 {
 	switch path {
 	case verifyPath:
-		verified, _ := wire.ParseVerifyResponse(body) // of an error there is none
+		verified, _ := wire.ParseVerifyResponse(body) // an unusable answer has no throttle
 		return verified.ThrottleMS
 	case sessionPath:
 		issued, _ := wire.ParseSessionResponse(body)
@@ -155,7 +155,7 @@ func (c *calls) fail(why string) {
 // reportEveryMS is how often continuing failures are logged, ms.
 const reportEveryMS = 60_000
 
-// report logs the failures since the last report; the first one after some time at once.
+// report logs the failures since the last report; the first one at once.
 func (c *calls) report(nowMS int64) {
 	if since := nowMS - c.reportedMS; c.failed == 0 || 0 <= since && since < reportEveryMS {
 		return
@@ -201,7 +201,7 @@ func (c *calls) newCall(d *policy.Decision, source string) *call {
 	return pending
 }
 
-// answer stores the sidecar's answer, nil for none that is usable, for the next decision.
+// answer stores the sidecar's answer, nil for an unusable one, for the next decision.
 func (s *stream) answer(to *call, body []byte) {
 	if to.path == fetchPath {
 		fetched, err := wire.ParseFetchResponse(body)
@@ -230,11 +230,12 @@ func (s *stream) answer(to *call, body []byte) {
 	s.answers.Verify = &verified
 }
 
-// cameAfter reports whether a request came after a call was made. The object of such a call may be older than one that
-// this request's client has seen before, through another worker. So the request is decided as if it came now: by shared
-// memory, which mostly has the object by then, or by a second call, made after all requests that waited for the first.
+// cameAfter reports whether a request arrived after a call was made. The object of such a call may be older than one
+// that this request's client has got before, from another worker. So the request is decided as if it had just arrived:
+// from shared memory, which mostly has the object by then, or by a second call, after all requests that waited for the
+// first.
 func (s *stream) cameAfter(c *call) bool { return after(s.id, c.newest) } //mutant:TestFetchedBeforeItCame false
 
-// after reports whether a stream of id a began after one of id b; ids begin again after 2³².
-// Headers may come in another order, where a filter before this one has held some.
+// after reports whether the stream with id a began after the one with id b; ids repeat after 2³². Headers may arrive in
+// another order, if a filter before this one delays some.
 func after(a, b uint32) bool { return int32(a-b) > 0 }

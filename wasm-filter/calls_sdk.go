@@ -11,19 +11,19 @@ import (
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
 )
 
-// The SDK books a call on the context whose callback runs, whatever context was entered since, and drops the answer when
-// that context is gone. So calls are made in that context, and those of a stream that ends are made once more from
-// the next tick, in the context of a plugin: others may wait for the answer.
+// The SDK assigns a call to the context whose callback runs, whatever context was entered since, and drops the answer
+// when that context has gone. So calls are made in that context, and calls of a stream that ends are made once more
+// from the next tick, in the context of a plugin: other requests may wait for the answer.
 
-// caller is a context that calls are booked on.
+// caller is a context that calls are assigned to.
 type caller struct {
 	id    uint32
-	calls map[uint32]*request // not answered yet, by token; nil for none
+	calls map[uint32]*request // unanswered ones, by token; nil for none
 }
 
-// request is a call as it was asked for.
+// request is a call.
 type request struct {
-	token         uint32 // the first call's: by it the VM knows the answer
+	token         uint32 // of the first call; the VM identifies the answer by it
 	cluster, path string
 	body          []byte
 	timeout       time.Duration
@@ -38,7 +38,7 @@ func (p *proxy) end(c *caller) {
 	c.calls = nil
 }
 
-// askAgain makes the calls once more whose answers the SDK drops.
+// askAgain repeats the calls whose answers the SDK drops.
 func (p *proxy) askAgain() {
 	for _, r := range p.dropped {
 		if _, err := p.dispatch(r); err != nil {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// costly is a request as the search changes it: each part is repeated.
+// costly is a request of the search: each part is repeated.
 type costly struct {
 	method string
 	path   []repeated
@@ -30,13 +30,13 @@ type repeatedLine struct {
 	n     int
 }
 
-// limit is what Envoy lets through of a request's headers, bytes and lines; see envoy.yaml.
+// Limits of Envoy on a request's headers, in bytes and lines; see envoy.yaml.
 const (
 	limitBytes = 16 << 10
 	limitLines = 100
 )
 
-// headers is the request, cut to what Envoy lets through.
+// headers returns the request, truncated to Envoy's limits.
 func (c *costly) headers() [][2]string {
 	var path strings.Builder
 	for _, p := range c.path {
@@ -59,7 +59,7 @@ func (c *costly) headers() [][2]string {
 	return headers
 }
 
-// What the search puts requests together from.
+// Parts of the search's requests.
 var (
 	costlyPaths = []string{"/", "/v1/", "/v1/products/", "/v1/private/1", "/v1/telemetry", "/files/", "a", "/a", "a;/", ";", "%3b", "%20", "%2520", "%61", "%2561",
 		"%25", "%ff", "%c0%af", "%c0%ae", "%c1%a3", "%e0%b8%81", "%0a/v1/products/", ".", "./", "..", "%2e", `\`, "//", "?", "a=b&", "%6cang=x&", "lang=", "&"}
@@ -71,7 +71,7 @@ var (
 
 func one[T any](r *rand.Rand, of []T) T { return of[r.IntN(len(of))] }
 
-// change is another request that is mostly like c.
+// change returns another request that is mostly like c.
 func (c *costly) change(r *rand.Rand) *costly {
 	times := func() int { return 1 << r.IntN(13) }
 	next := &costly{method: c.method, path: append([]repeated(nil), c.path...), lines: append([]repeatedLine(nil), c.lines...)}
@@ -99,7 +99,7 @@ func (c *costly) change(r *rand.Rand) *costly {
 	return next
 }
 
-// cpu is what f takes of this thread, the least of some runs.
+// cpu returns the CPU time of f in this thread, the minimum of some runs.
 func cpu(f func()) time.Duration {
 	least := time.Hour
 	var before, after unix.Timespec
@@ -114,9 +114,9 @@ func cpu(f func()) time.Duration {
 
 var sinkSum uint64
 
-// TestNothingCostsMuch searches for requests that cost the filter much. The measure is a walk over as many bytes as a request
-// can have, with some work on each, on the machine that it runs on; the end-to-end test of the same name
-// compares what was found with the processor time of a real Envoy.
+// TestNothingCostsMuch searches for requests that cost the filter much. The measure is a loop over as many bytes as a
+// request can have, with some work on each, on the same machine; the end-to-end test of the same name compares what was
+// found with the CPU time of a real Envoy.
 func TestNothingCostsMuch(t *testing.T) {
 	const seed, tries, most = 18, 1500, 25 // found: 5, with -race 12; with segments read without a bound 85
 	runtime.LockOSThread()
@@ -141,7 +141,7 @@ func TestNothingCostsMuch(t *testing.T) {
 		e.streams[2] = &exchange{request: c.headers()}
 		run := func() { q.show(2) }
 		run()
-		shown := cpu(func() { e.requestHeaders() }) // what the emulator itself takes for showing them
+		shown := cpu(func() { e.requestHeaders() }) // what the emulator itself takes for the headers
 		return float64(cpu(run)-shown) / float64(unit)
 	}
 	worst := &costly{method: "post", path: []repeated{{"/v1/telemetry/", 1}, {"a;/", 1290}}}

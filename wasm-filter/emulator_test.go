@@ -16,14 +16,14 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// emulator is a proxy in memory: it calls its VM as Envoy does and keeps what the VM does.
-// Its results come in an arena that is filled with garbage before every callback, so that
-// what was kept for longer than a callback shows.
+// emulator is a proxy in memory: it calls its VM as Envoy does and records what the VM does. Its results are in an
+// arena, which it fills with garbage before every callback, to reveal results that were kept for longer than a
+// callback.
 type emulator struct {
 	vm      *vm
 	push    *vm // of emulateBoth
 	arena   abi.Arena
-	handed  [][]byte // by the arena, in the callback that runs
+	handed  [][]byte // by the arena, in the current callback
 	clock   int64
 	config  []byte
 	records map[string][]byte
@@ -35,8 +35,8 @@ type emulator struct {
 	logs    []string
 	from    string            // address of clients
 	states  map[string]string // the filter state
-	claims  map[string]string // of a token of the metadata "gatehouse"
-	// beforeState, if it is set, is called before each writing of the state.
+	claims  map[string]string // of a token, in the metadata "gatehouse"
+	// beforeState, if set, is called before each write of the state.
 	beforeState func()
 	stateCAS    uint32 // of the newest state
 	gauge       uint64 // the guard
@@ -45,8 +45,8 @@ type emulator struct {
 	mute bool // request headers can't be read
 	full bool // no call can be made
 
-	answer []byte // to the call whose callback runs
-	body   []byte // of the request whose callback runs
+	answer []byte // to the call of the current callback
+	body   []byte // of the request of the current callback
 	buffer []byte // of request headers
 	enters int
 }
@@ -58,7 +58,7 @@ type exchange struct {
 	reply       *reply
 	resumed     bool
 	cacheStatus string
-	notes       []string // the others
+	notes       []string // the other notes
 }
 
 type reply struct {
@@ -75,8 +75,7 @@ type sent struct {
 
 const pluginID = 1
 
-// emulate starts a VM, with a state in shared data unless the configuration is a push
-// listener's.
+// emulate starts a VM, with a state in shared data unless it is a push listener's.
 func emulate(t testing.TB, config string) *emulator {
 	t.Helper()
 	e := &emulator{clock: 1_700_000_000_000, from: "203.0.113.7", stateCAS: 1, config: []byte(config), records: map[string][]byte{},
@@ -91,7 +90,7 @@ func emulate(t testing.TB, config string) *emulator {
 	return e
 }
 
-// start starts a VM of the configuration, beside the one that there is, if there is one.
+// start starts a VM with this configuration, beside the existing one, if any.
 func (e *emulator) start(t testing.TB) {
 	t.Helper()
 	e.vm = newVM(e)
@@ -113,7 +112,7 @@ func (e *emulator) callback(id uint32, f func()) {
 	f()
 }
 
-// overwrite makes what was handed out useless.
+// overwrite invalidates the results of earlier callbacks.
 func (e *emulator) overwrite() {
 	for _, b := range e.handed {
 		for i := range b {
@@ -131,7 +130,7 @@ func (e *emulator) result(value []byte) []byte {
 	return e.arena.Last(len(value))
 }
 
-// begin creates a stream and shows its headers.
+// begin creates a stream and passes its headers to the VM.
 func (e *emulator) begin(headers [][2]string, endOfStream bool) uint32 {
 	e.nextID++
 	id, x := e.nextID, &exchange{request: headers}
@@ -140,12 +139,12 @@ func (e *emulator) begin(headers [][2]string, endOfStream bool) uint32 {
 	return id
 }
 
-// end ends a stream; the VM isn't told.
+// end ends a stream; the VM is not told.
 func (e *emulator) end(id uint32) { delete(e.streams, id) }
 
 func (e *emulator) tick() { e.callback(pluginID, func() { e.vm.tick() }) }
 
-// answered gives the answer to a call, nil for a failure.
+// answered delivers the answer to a call, nil for a failure.
 func (e *emulator) answered(c sent, body []byte) {
 	e.answer = body
 	e.callback(pluginID, func() { e.vm.callResponse(c.token, len(body)) })
@@ -284,13 +283,13 @@ func (e *emulator) warn(message string) { e.logs = append(e.logs, message) }
 
 func (e *emulator) critical(message string) { e.logs = append(e.logs, message) }
 
-// clone copies what belongs to the callback that runs.
+// clone copies what belongs to the current callback.
 func clone(s string) string { return string([]byte(s)) }
 
 // went reports whether a stream went upstream.
 func (x *exchange) went() bool { return x.action == actionContinue || x.resumed }
 
-// fields are those of a header list, by name.
+// fields returns a header list as a map.
 func fields(headers [][2]string) map[string]string {
 	return maps.Collect(func(yield func(string, string) bool) {
 		for _, h := range headers {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestExports builds the module and checks what the proxy can call: an export that it
-// knows is called for every request, and one that is missing is not called at all.
+// TestExports builds the module and checks its exports: the proxy calls each one that it knows for every request, and
+// does not call a missing one at all.
 func TestExports(t *testing.T) {
 	got := exports(t, buildModule(t))
 	want := []string{"_initialize", "memory", "proxy_abi_version_0_2_0", "proxy_on_configure",
@@ -21,7 +21,7 @@ func TestExports(t *testing.T) {
 	}
 }
 
-// buildModule is the module as the script builds it with flags.
+// buildModule returns the module, built by the script with flags.
 func buildModule(t *testing.T, flags ...string) []byte {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "gatehouse.wasm")
@@ -37,8 +37,8 @@ func buildModule(t *testing.T, flags ...string) []byte {
 	return module
 }
 
-// exports are the names in the export section of a module (WebAssembly core
-// specification, section 5.5.10): section id 7, of count × (name, kind, index).
+// exports returns the names in the export section of a module (WebAssembly core specification, section 5.5.10): section
+// id 7, of count × (name, kind, index).
 func exports(t *testing.T, module []byte) (names []string) {
 	t.Helper()
 	number := func(b *[]byte) int {

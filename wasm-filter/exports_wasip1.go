@@ -4,10 +4,11 @@ package main
 
 import "github.com/gatehouse/gatehouse/wasm-filter/abi"
 
-// module is the one VM that this instance of the module is. The proxy calls it from one thread, one function at a time.
+// module is the one VM in this instance of the module. The proxy calls it from one thread, one function at a time.
 var module = newVM(&proxy{})
 
-// The proxy calls every export that it knows for every request, at 0.3 to 0.5 µs each: there are no more than it needs.
+// The proxy calls every export that it knows for every request, at 0.3 to 0.5 µs each, so there are only necessary
+// ones.
 
 //go:wasmexport proxy_abi_version_0_2_0
 func proxyABIVersion() {}

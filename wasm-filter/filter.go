@@ -5,20 +5,20 @@ import (
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 )
 
-// stream is one request at an edge. It translates between the host's callbacks and
-// policy, and holds what the sidecar answered while the request is paused.
+// stream is one request at an edge. It translates between the host's callbacks and policy, and stores the sidecar's
+// answers while the request is paused.
 type stream struct {
 	vm      *vm
 	id      uint32
 	answers policy.Answers
 }
 
-// advance decides the request as far as possible with the answers so far.
+// advance decides the request as far as the answers so far allow.
 func (s *stream) advance(headers []byte) action {
 	v := s.vm
 	fields, ok := headermap.ParseFields(headers)
 	if !ok {
-		d := policy.Unreadable() // what can't be read no rule has let through
+		d := policy.Unreadable() // no rule has passed an unreadable request
 		v.count(d.Auth)
 		return s.reply(&d)
 	}
@@ -46,13 +46,14 @@ func (s *stream) decide(request *policy.Request) action {
 		now := v.host.now()
 		v.engine.Decide(&d, now, request, v, &s.answers)
 		if d.ReloadState && v.readState() {
+			now = v.host.now() // not before the state was read
 			v.engine.Decide(&d, now, request, v, &s.answers)
 		}
 		if v.replied += len(d.Body); v.replied > maxReplied { //mutant:TestRepliesAreBounded false
 			v.replied -= len(d.Body)
 			d.Withhold()
 		}
-		if d.Action != policy.Fetch { // after which the credential is judged again
+		if d.Action != policy.Fetch { // afterwards the credential is judged again
 			v.count(d.Auth)
 		}
 		v.count(d.Cache)
@@ -81,7 +82,7 @@ func (s *stream) reply(d *policy.Decision) action {
 	return actionPause
 }
 
-// pass sends a request upstream with the authenticated identity, and no other, and without its secret.
+// pass sends a request upstream with only the authenticated identity, and without its secret.
 func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 	v := s.vm
 	if d.CacheStatus != "" {
@@ -101,14 +102,14 @@ func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 	}
 }
 
-// stripForged removes a client's headers that forge its identity, or override method or target.
+// stripForged removes client headers that forge an identity, or override method or target.
 func (s *stream) stripForged(r *policy.Request) {
 	for _, name := range r.Removed {
 		s.vm.host.removeRequestHeader(name)
 	}
 }
 
-// park returns a copy of the stream for the time that it waits.
+// park returns a copy of the stream for the time of its pause.
 func (s *stream) park() *stream {
 	v := s.vm
 	held := v.paused[s.id]
@@ -125,7 +126,7 @@ func (s *stream) answered() {
 	v := s.vm
 	delete(v.paused, s.id)
 	if !v.host.enter(s.id) {
-		return // gone in the meantime
+		return // it has gone meanwhile
 	}
 	if s.advance(v.host.requestHeaders()) == actionContinue {
 		v.host.resume()

@@ -10,6 +10,7 @@ import (
 	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 const rules = `{
@@ -64,7 +65,7 @@ func TestVerifyIsCoalesced(t *testing.T) {
 	}
 }
 
-// TestPasses: what is said to pass must be what nothing would be done to.
+// TestPasses: a request that Locate lets pass must be one to which nothing would be done.
 func TestPasses(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -124,7 +125,7 @@ func FuzzPasses(f *testing.F) {
 	})
 }
 
-// TestForgedIdentity: what a client says of its identity is removed where no rule covers the request, too.
+// TestForgedIdentity: a client's identity headers are removed, even if no rule covers the request.
 func TestForgedIdentity(t *testing.T) {
 	e := emulate(t, rules)
 	x := e.streams[send(e, "/open", [2]string{policy.DeviceHeader, "forged"}, [2]string{"x_gatehouse.permissions", "all"})]
@@ -134,7 +135,8 @@ func TestForgedIdentity(t *testing.T) {
 	}
 }
 
-// TestSecretStaysHere: what goes upstream under an auth rule goes without the secret, at once and after a call, and elsewhere as it came.
+// TestSecretStaysHere: requests under an auth rule go upstream without the secret, at once and after a call; others are
+// unchanged.
 func TestSecretStaysHere(t *testing.T) {
 	for _, tt := range []struct {
 		name, config, path string
@@ -172,7 +174,7 @@ func TestSecretStaysHere(t *testing.T) {
 	}
 }
 
-// TestPrivacy: what the upstream answers to a device says for whom it is.
+// TestPrivacy: the upstream's answer to a device gets headers that keep it from other clients.
 func TestPrivacy(t *testing.T) {
 	scoped := strings.Replace(rules, `{"query": ["lang"]}`, `{"scope": "device"}`, 1)
 	vary := "gatehouse_vary: x-device-id, x-device-token"
@@ -200,7 +202,7 @@ func TestPrivacy(t *testing.T) {
 	}
 }
 
-// TestSource: where a request comes from is what the configuration says, whatever else says another address.
+// TestSource: the address of a request is the configured one, whatever other headers have.
 func TestSource(t *testing.T) {
 	with := func(source string) string { return strings.Replace(rules, "{", `{"source": `+source+`, `, 1) }
 	tests := []struct {
@@ -232,7 +234,7 @@ func TestSource(t *testing.T) {
 }
 
 func TestUnreadableHeaders(t *testing.T) {
-	e := emulate(t, `{}`) // rules that let everything pass
+	e := emulate(t, `{}`) // rules that pass everything
 	e.mute = true
 	x := e.streams[send(e, "/open")]
 	if x.action != actionPause || x.reply == nil || x.reply.status != 503 {
@@ -269,7 +271,7 @@ func TestVerifyAnswers(t *testing.T) {
 	}
 }
 
-// TestCallerGivesUp ends the stream that asked first: who waits gets the answer all the same.
+// TestCallerGivesUp ends the stream that asked first: the waiting ones still get the answer.
 func TestCallerGivesUp(t *testing.T) {
 	e := emulate(t, rules)
 	caller, waiter := send(e, "/v1/telemetry"), send(e, "/v1/telemetry")
@@ -307,8 +309,8 @@ func TestNoCallCanBeMade(t *testing.T) {
 	}
 }
 
-// TestVerifyAfterFetch lets a verdict expire while its request waits for an object: the
-// object is kept over the second wait, though its bytes came in a callback that is over.
+// TestVerifyAfterFetch: a verdict expires while its request waits for an object. The object is kept during the second
+// wait, though its bytes came in an earlier callback.
 func TestVerifyAfterFetch(t *testing.T) {
 	e := emulate(t, rules)
 	putVerdict(e, e.clock+1000)
@@ -329,8 +331,8 @@ func TestVerifyAfterFetch(t *testing.T) {
 	}
 }
 
-// TestRevokedWhileFetching revokes a device while its request, let in by the sidecar, waits for an
-// object: the verdict was of before.
+// TestRevokedWhileFetching revokes a device while its request, authenticated by the sidecar, waits for an object: the
+// verdict is not used any more.
 func TestRevokedWhileFetching(t *testing.T) {
 	e := emulate(t, rules)
 	s := state
@@ -351,8 +353,7 @@ func TestRevokedWhileFetching(t *testing.T) {
 	}
 }
 
-// TestFetchesLeaveRoom has as many fetches in flight as there may be: the next one fails, and
-// verifications go on.
+// TestFetchesLeaveRoom has the maximum number of fetches in flight: the next one fails, and verifications continue.
 func TestFetchesLeaveRoom(t *testing.T) {
 	e := emulate(t, rules)
 	for i := range maxFetches + 1 {
@@ -373,8 +374,8 @@ func TestFetchesLeaveRoom(t *testing.T) {
 	}
 }
 
-// TestWaitersAreBounded has more requests wait for one answer than may, which are answered as if the
-// sidecar had not.
+// TestWaitersAreBounded has more requests wait for one answer than allowed; these are answered as if the sidecar had
+// not answered.
 func TestWaitersAreBounded(t *testing.T) {
 	e := emulate(t, rules)
 	for range maxWaiting + 1 {
@@ -392,7 +393,7 @@ func TestWaitersAreBounded(t *testing.T) {
 	}
 }
 
-// TestFetchesLeavePlaces has requests wait for a fetch: those that wait for a verification have places still.
+// TestFetchesLeavePlaces: requests wait for a fetch, and there is still room for those that wait for a verification.
 func TestFetchesLeavePlaces(t *testing.T) {
 	e := emulate(t, rules)
 	for range maxWaiting {
@@ -406,18 +407,18 @@ func TestFetchesLeavePlaces(t *testing.T) {
 	}
 }
 
-// TestRepliesAreBounded looks at one callback: not all who wait for a large object get a copy at once, but all who have it
-// already are told so.
+// TestRepliesAreBounded: in one callback not all requests that wait for a large object get a copy, but all clients that
+// have it already get their 304.
 func TestRepliesAreBounded(t *testing.T) {
 	const waiting = 100
-	object := newObject("/v1/products/1", wire.MaxBody)
+	object := newObject("/v1/products/1", limits.MaxBody)
 	e := emulate(t, rules)
 	for range waiting {
 		send(e, "/v1/products/1")
 		send(e, "/v1/products/1", [2]string{"if-none-match", object.ETag})
 	}
 	for i := range 2 { // the second one is for those that came after the first
-		e.answered(e.calls[i], wire.AppendFetchResponse(nil, 9, &object, [][]byte{make([]byte, wire.MaxBody)}))
+		e.answered(e.calls[i], wire.AppendFetchResponse(nil, 9, &object, [][]byte{make([]byte, limits.MaxBody)}))
 	}
 	got := map[string]int{}
 	for _, x := range e.streams {
@@ -428,7 +429,7 @@ func TestRepliesAreBounded(t *testing.T) {
 			got[x.cacheStatus]++
 		}
 	}
-	const most = maxReplied/wire.MaxBody + 1 // of which one was answered by the first call
+	const most = maxReplied/limits.MaxBody + 1 // the first call answered one of these
 	if want := map[string]int{"200": most, "304": waiting, "gatehouse; fwd=bypass; detail=crowded": waiting - most}; !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -457,9 +458,8 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// TestFetchedBeforeItCame has requests come while a call is in flight whose answer may be older
-// than what their clients have seen: they are answered by shared memory, or else by one call
-// more, whatever comes while that is in flight.
+// TestFetchedBeforeItCame: requests arrive while a call is in flight whose answer may be older than what their clients
+// have got. They are answered from shared memory, or by one more call, however many arrive during that.
 func TestFetchedBeforeItCame(t *testing.T) {
 	const path = "/v1/products/1"
 	object := newObject(path, 4)
@@ -551,8 +551,8 @@ func TestRefreshRunsBehind(t *testing.T) {
 	}
 }
 
-// TestHitsAreReported answers an object many times: a sample of the hits is sent after a
-// second of ticks, and nothing more when there are none.
+// TestHitsAreReported answers an object many times: a sample of the hits is sent after a second of ticks, and nothing
+// when there are none.
 func TestHitsAreReported(t *testing.T) {
 	e := emulate(t, rules)
 	putObject(e, "/v1/products/1", 4)
@@ -572,13 +572,13 @@ func TestHitsAreReported(t *testing.T) {
 	}
 }
 
-// unfinished is a push whose body doesn't come.
+// unfinished starts a push whose body doesn't arrive.
 func unfinished(e *emulator) uint32 {
 	return e.begin([][2]string{{":method", "POST"}, {":path", "/v1/apply"}}, false)
 }
 
-// TestSweep begins more pushes than entries are kept, of which most end without a body.
-// Those that are still there are still heard, and what is finished leaves nothing.
+// TestSweep begins more pushes than entries are kept, most of which end without a body. The remaining ones still work,
+// and finished ones leave nothing behind.
 func TestSweep(t *testing.T) {
 	e := emulate(t, `{"push_listener": true}`)
 	var alive []uint32
@@ -611,7 +611,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestIDComesAgain gives a stream the id of a push that went away without its body.
+// TestIDComesAgain gives a stream the id of a push that ended without its body.
 func TestIDComesAgain(t *testing.T) {
 	for _, endOfStream := range []bool{false, true} {
 		e := emulate(t, `{"push_listener": true}`)
@@ -630,7 +630,7 @@ func TestIDComesAgain(t *testing.T) {
 	}
 }
 
-// TestDefault has no rule for the request.
+// TestDefault: no rule matches the request.
 func TestDefault(t *testing.T) {
 	for config, want := range map[string]int{`{}`: 0, `{"default": "pass"}`: 0, `{"default": "deny"}`: 403} {
 		e := emulate(t, config)
@@ -644,7 +644,7 @@ func TestDefault(t *testing.T) {
 func TestBadConfiguration(t *testing.T) {
 	tests := []struct {
 		name, config string
-		plugin       int // bytes of the plugin's own
+		plugin       int // bytes of the plugin's own configuration
 		want         string
 	}{
 		{"unknown field", `{"rules": [{"match": {"path": "/a"}, "cash": {}}]}`, 0, "rules[0].cash: unknown field"},
@@ -665,8 +665,7 @@ func TestBadConfiguration(t *testing.T) {
 	}
 }
 
-// TestSecondPlugin has another listener with the same rules, and so the same VM, come while a
-// request waits.
+// TestSecondPlugin adds another listener with the same rules, and so the same VM, while a request waits.
 func TestSecondPlugin(t *testing.T) {
 	e := emulate(t, rules)
 	id := send(e, "/v1/telemetry")
@@ -681,8 +680,8 @@ func TestSecondPlugin(t *testing.T) {
 	}
 }
 
-// TestPluginGoes has a listener go away with the calls that its streams made, while another of
-// the same VM has a request that waits for one of them.
+// TestPluginGoes removes a listener, and with it the calls of its streams, while a request at another listener of the
+// VM waits for one of them.
 func TestPluginGoes(t *testing.T) {
 	e := emulate(t, rules)
 	e.end(send(e, "/v1/telemetry"))
@@ -708,5 +707,5 @@ func TestPluginGoes(t *testing.T) {
 	if !e.streams[id].went() {
 		t.Error("the next request was not sent on")
 	}
-	e.answered(e.calls[0], allow()) // nobody waits for it any more
+	e.answered(e.calls[0], allow()) // no request waits for it any more
 }

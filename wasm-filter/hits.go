@@ -17,8 +17,7 @@ const (
 	hitsPath    = "/v1/hits"
 )
 
-// hits samples answers from shared memory for the sidecar, which decides what stays there. Nothing depends on the
-// arrival of a report.
+// hits samples answers from shared memory for the sidecar, which decides what stays there. A lost report does no harm.
 type hits struct {
 	ticks  int // since the last report
 	skip   int // hits until one is reported
@@ -39,13 +38,13 @@ func (h *hits) hit(key string) {
 	}
 }
 
-// tick sends the report of a second, if it has a hit.
+// tick sends the report once per second, if it has a hit.
 func (h *hits) tick(v *vm) {
 	if h.ticks++; h.ticks < reportTicks || h.report == nil {
 		return
 	}
 	h.ticks = 0
-	// A failure is that of every call, and verifications or fetches say so if it matters.
+	// Other calls fail then, too, and verifications or fetches report it if it matters.
 	_ = v.call(hitsPath, h.report, func([]byte) {})
 	h.report = nil
 }

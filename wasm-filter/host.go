@@ -7,11 +7,10 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// host is the filter's interface to the proxy. Calls about a request mean the current
-// context: the one whose callback runs, or the one that enter named last.
+// host is the filter's interface to the proxy. Calls about a request refer to the current context: the one whose
+// callback runs, or the one entered last.
 //
-// Bytes that it returns are valid during the current callback, and overwritten by the next one: copy what must live
-// longer. It copies its arguments.
+// Bytes that it returns are valid during the current callback; the next one overwrites them. It copies its arguments.
 type host interface {
 	// now returns the proxy's clock, unix ms.
 	now() int64
@@ -21,22 +20,22 @@ type host interface {
 	// record returns the shared-data record at a place, nil if there is none.
 	record(region wire.Region, index uint32) []byte
 	setRecord(region wire.Region, index uint32, value []byte) error
-	// state returns the state record, nil if there is none, and the number of its write.
+	// state returns the state record, nil if there is none, and its compare-and-swap number.
 	state() (record []byte, cas uint32)
-	// setState writes the state record if its number is still cas, or in any case if cas is 0.
+	// setState writes the state record if its number is still cas, or unconditionally if cas is 0.
 	setState(value []byte, cas uint32) bool
-	// guard returns the value of the gauge that guards cached answers, 0 if it can't be read.
+	// guard returns the value of the guard's gauge, 0 if it can't be read.
 	guard() uint64
-	// addGuard adds to the gauge, for all workers at once.
+	// addGuard adds to the gauge, which all workers share.
 	addGuard(n int64) error
-	// requestHeaders returns all request headers, for headermap.ParseFields, names in lower case, including
+	// requestHeaders returns all request headers, for headermap.ParseFields, with names in lower case, including
 	// pseudo-headers; nil if they can't be read.
 	requestHeaders() []byte
 	// requestBody returns the first size bytes of the buffered request body.
 	requestBody(size int) []byte
-	// source returns the client's address, with its port, as the proxy trusts it; nil if unknown.
+	// source returns the client's address with its port, as trusted by the proxy; nil if unknown.
 	source() []byte
-	// filterState returns an object of the request's or its connection's filter state; nil if there is none.
+	// filterState returns an object from the filter state of the request or its connection; nil if there is none.
 	filterState(name string) []byte
 	// claim returns a claim of the token that the proxy's JWT filter has validated for the request and stored as
 	// metadata; "" if there is none. It, too, is valid during the current callback.
@@ -49,15 +48,15 @@ type host interface {
 	// reply answers the request, with headers in the form of headermap.Append; its context must pause and may not reply
 	// again.
 	reply(status int, headers, body []byte)
-	// resume sends a paused request on.
+	// resume continues a paused request.
 	resume()
 	// enter makes a stream the current context; false if it is gone. It overwrites earlier results, like another
 	// callback.
 	enter(stream uint32) bool
-	// call posts body to path at cluster. The answer comes with the returned token, even if the current stream is gone
-	// by then, but not if its plugin is gone.
+	// call posts body to path at cluster. The answer arrives with the returned token, even if the current stream has
+	// gone, but not if its plugin has.
 	call(cluster, path string, body []byte, timeout time.Duration) (token uint32, err error)
-	// callBody returns the first size bytes of the current callback's answer, nil unless its status is 200.
+	// callBody returns the first size bytes of the answer in the current callback, nil unless its status is 200.
 	callBody(size int) []byte
 	// count adds to a counter.
 	count(counter policy.Counter, n uint64)
@@ -68,6 +67,6 @@ type host interface {
 // Constants of all bindings of host.
 const (
 	guardGauge    = "gatehouse.guard"
-	claimsFilter  = "envoy.filters.http.jwt_authn" // whose metadata claims are in
+	claimsFilter  = "envoy.filters.http.jwt_authn" // its metadata has the claims
 	callAuthority = "gatehouse"                    // of calls
 )

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 func newObject(key string, length int) wire.Object {
@@ -25,7 +26,7 @@ func putObject(e *emulator, key string, length int) {
 	e.records[place(wire.RegionBodies, 0)] = wire.AppendBody(nil, state.Epoch, 1, bytes.Repeat([]byte("b"), length))
 }
 
-// putVerdict lets device dev in until expires, unix ms.
+// putVerdict stores an allow verdict for device dev until expires, unix ms.
 func putVerdict(e *emulator, expires int64) {
 	digest := state.Keys.Digest("dev", "s3cret")
 	bucket, _ := state.Keys.Device("dev", state.VerdictBuckets)
@@ -33,7 +34,7 @@ func putVerdict(e *emulator, expires int64) {
 		[]wire.Verdict{{Digest: digest, Outcome: wire.Allow, Permissions: 1, ExpiresMS: expires}}, nil)
 }
 
-// device is what a device sends, and what Envoy adds to it.
+// device returns the headers that a device sends, and those that Envoy adds.
 func device(path string, more ...[2]string) [][2]string {
 	return append([][2]string{{":authority", "edge.example.com"}, {":path", path}, {":method", "GET"}, {":scheme", "https"},
 		{"user-agent", "device/1.0"}, {"accept", "application/json"}, {"accept-encoding", "gzip, br"},
@@ -41,7 +42,7 @@ func device(path string, more ...[2]string) [][2]string {
 		{"x-forwarded-proto", "https"}, {"x-request-id", "8a4e5a2b-6d0f-4b7f-a2bb-4c6a7e3b3f10"}}, more...)
 }
 
-// raiseGuard makes the guard known to the VM, which keeps answers by it from then on.
+// raiseGuard makes the guard known to the VM, which then caches answers.
 func raiseGuard(e *emulator) {
 	g := guard{host: e}
 	if err := g.raise(); err != nil {
@@ -51,8 +52,8 @@ func raiseGuard(e *emulator) {
 	e.tick()
 }
 
-// TestHotPathAllocatesNothing is why the collector has nothing to do while requests are
-// answered: a run of it would stop all requests of the worker.
+// TestHotPathAllocatesNothing: without allocations the garbage collector has nothing to do while requests are answered;
+// a run of it would stop all requests of the worker.
 func TestHotPathAllocatesNothing(t *testing.T) {
 	inm := [2]string{"if-none-match", `"x", "a"`}
 	tests := []struct {
@@ -94,7 +95,7 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 					}
 				}
 				e.vm.hits.report = make([]byte, 0, maxReport) // as after its first second
-				run()                                         // and what is kept was asked for before
+				run()                                         // so that cached answers were asked for before
 				if got := testing.AllocsPerRun(100, run); got != 0 {
 					t.Errorf("got %v allocations per request, want 0", got)
 				}
@@ -106,7 +107,7 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestRefusalAllocatesLittle bounds what a flood of wrong credentials leaves to the collector.
+// TestRefusalAllocatesLittle bounds the garbage of a flood of wrong credentials.
 func TestRefusalAllocatesLittle(t *testing.T) {
 	e := emulate(t, rules)
 	q := &quiet{emulator: e}
@@ -117,7 +118,7 @@ func TestRefusalAllocatesLittle(t *testing.T) {
 	}
 }
 
-// BenchmarkHotPath is what default.pgo is made of, the profile by which the compiler lays the module out:
+// BenchmarkHotPath makes default.pgo, the profile that the compiler optimizes the module with:
 //
 //	go test ./wasm-filter -run '^$' -bench HotPath -benchtime 5s -cpuprofile wasm-filter/default.pgo
 func BenchmarkHotPath(b *testing.B) {
@@ -138,13 +139,13 @@ func BenchmarkHotPath(b *testing.B) {
 	}
 }
 
-// quiet is an emulator that keeps nothing of what the VM does but the status of its reply.
+// quiet is an emulator that records only the status of replies.
 type quiet struct {
 	*emulator
 	status int
 }
 
-// show shows the headers of a stream.
+// show passes the headers of a stream to the VM.
 func (q *quiet) show(id uint32) {
 	q.arena.Reset()
 	q.handed = q.handed[:0]
@@ -157,8 +158,8 @@ func (*quiet) removeRequestHeader(string)      {}
 func (*quiet) addRequestHeader(string, string) {}
 func (*quiet) note(policy.Note, string)        {}
 
-// TestHostileRequests sends what a client can send at the limits of the proxy, and beyond
-// the arena. Each gets an answer, and the next good request its own.
+// TestHostileRequests sends requests at the limits of the proxy, and larger ones than the arena. Each gets an answer,
+// and the next good request its own.
 func TestHostileRequests(t *testing.T) {
 	many := func(n int, name, value string) (more [][2]string) {
 		for i := range n {
@@ -206,14 +207,13 @@ func TestHostileRequests(t *testing.T) {
 	}
 }
 
-// TestLargeBody serves a body that doesn't fit the arena, first from shared data and then
-// from the VM's own cache.
+// TestLargeBody serves a body that doesn't fit into the arena, first from shared data and then from the VM's own cache.
 func TestLargeBody(t *testing.T) {
 	e := emulate(t, rules)
-	putObject(e, "/v1/products/1", wire.MaxBody)
+	putObject(e, "/v1/products/1", limits.MaxBody)
 	for i := range 2 {
 		got := e.streams[send(e, "/v1/products/1")].reply
-		if got == nil || got.status != 200 || !bytes.Equal(got.body, bytes.Repeat([]byte("b"), wire.MaxBody)) {
+		if got == nil || got.status != 200 || !bytes.Equal(got.body, bytes.Repeat([]byte("b"), limits.MaxBody)) {
 			t.Errorf("request %d: not the body of 1 MiB", i)
 		}
 		e.tick()

@@ -8,11 +8,10 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// maxBatch bounds a batch, bytes. The sidecar's are far smaller; the largest has one body.
+// maxBatch bounds a batch, in bytes. The sidecar's batches are far smaller; the largest has one body.
 const maxBatch = 2 << 20
 
-// ingest is one request at the push listener: it applies a batch and answers with the
-// state record.
+// ingest is one request at the push listener: it applies a batch and answers with the state record.
 type ingest struct {
 	vm   *vm
 	done bool
@@ -35,10 +34,10 @@ func (i *ingest) headers(endOfStream bool) action {
 	if endOfStream {
 		return i.apply(nil)
 	}
-	return actionPause // the listener's allow_on_headers_stop_iteration lets the body come
+	return actionPause // the listener's allow_on_headers_stop_iteration still delivers the body
 }
 
-// body is called for each piece of the body; size is the total so far, bytes.
+// body is called for each part of the body; size is the total so far, in bytes.
 func (i *ingest) body(size int, endOfStream bool) action {
 	if i.done {
 		return actionPause
@@ -52,10 +51,10 @@ func (i *ingest) body(size int, endOfStream bool) action {
 	return i.apply(i.vm.host.requestBody(size))
 }
 
-// apply writes a batch's records if memory holds the epoch that the batch replaces. Another sidecar may take over on
-// another worker meanwhile. Every batch ends with the state, which is written only if nobody else has written it since,
-// so that the overtaken sidecar always learns of it. Its batch may have overwritten the other one's records by then, so
-// the state is blanked, by which the other one learns of it, too, and pushes everything.
+// apply writes a batch's records if memory has the epoch that the batch replaces. Another sidecar may take over on
+// another worker meanwhile. Every batch ends with the state, which is written only if no other batch has written it
+// since, so that the overtaken sidecar always learns of it. Its batch may have overwritten the other one's records by
+// then, so the state is blanked: so the other sidecar learns of it, too, and pushes everything.
 func (i *ingest) apply(body []byte) action {
 	h := i.vm.host
 	batch, err := wire.ParseBatch(body)
@@ -63,7 +62,8 @@ func (i *ingest) apply(body []byte) action {
 		return i.refuse(400, err.Error())
 	}
 	cas, held := i.hasEpoch(batch.Replaces)
-	g := guard{host: h}
+	g := &i.vm.writing
+	g.begin()
 	defer g.lower()
 	wrote := false
 	for op := range batch.Ops() {
@@ -77,7 +77,7 @@ func (i *ingest) apply(body []byte) action {
 			continue
 		}
 		wrote = true
-		if err := write(h, &g, op); err != nil {
+		if err := write(h, g, op); err != nil {
 			return i.refuse(500, fmt.Sprintf("write %s record %d: %v", op.Region, op.Index, err))
 		}
 	}
@@ -102,7 +102,7 @@ func write(h host, g *guard, op wire.Op) error {
 	return h.setRecord(op.Region, op.Index, op.Record)
 }
 
-// hasEpoch reports whether memory has this epoch, 0 for none, and returns the number of its state's write.
+// hasEpoch reports whether memory has this epoch, 0 for none, and returns the state's compare-and-swap number.
 func (i *ingest) hasEpoch(epoch uint64) (cas uint32, held bool) {
 	state, cas := i.vm.host.state()
 	found, err := wire.RecordEpoch(state, wire.RegionState)

@@ -8,7 +8,7 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// push sends a batch in pieces and returns the answer.
+// push sends a batch in parts and returns the answer.
 func push(e *emulator, method, path string, batch []byte) *reply {
 	id := e.begin([][2]string{{":method", method}, {":path", path}}, len(batch) == 0)
 	for _, end := range []int{len(batch) / 2, len(batch)} {
@@ -20,7 +20,7 @@ func push(e *emulator, method, path string, batch []byte) *reply {
 	return e.streams[id].reply
 }
 
-// batch is one that writes the state of an epoch and a body.
+// batch returns a batch with the state of an epoch and a body.
 func batch(epoch, replaces uint64) []byte {
 	b := wire.BeginBatch(nil, epoch, replaces)
 	b = wire.AppendOp(b, wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &wire.State{Epoch: epoch}) })
@@ -87,9 +87,8 @@ func TestIngestWithoutState(t *testing.T) {
 	}
 }
 
-// TestIngestIsOvertaken has another sidecar take over, on another worker, while a batch is
-// applied: the batch's sidecar hears of it, and the other one, too, if the batch may have written
-// over its records.
+// TestIngestIsOvertaken: another sidecar takes over, on another worker, while a batch is applied. The batch's sidecar
+// learns of it, and so does the other one if the batch may have overwritten its records.
 func TestIngestIsOvertaken(t *testing.T) {
 	stateOp := func(b []byte, epoch uint64) []byte {
 		return wire.AppendOp(b, wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &wire.State{Epoch: epoch}) })
@@ -99,7 +98,7 @@ func TestIngestIsOvertaken(t *testing.T) {
 	tests := []struct {
 		name  string
 		batch []byte
-		at    int // writings of the state before
+		at    int // number of earlier writes of the state
 		stays bool
 	}{
 		{"a batch of its epoch", batch(7, 7), 0, true},

@@ -17,25 +17,25 @@ func emulateBoth(t *testing.T) *emulator {
 	return e
 }
 
-// version is an object as the tests tell its versions apart.
+// version returns an object with this entity-tag.
 func version(key, etag string) *wire.Object {
 	o := newObject(key, 4)
 	o.ETag = etag
 	return &o
 }
 
-// objects is the record of a bucket that has one object.
+// objects returns the record of a bucket with one object.
 func objects(s *wire.State, o *wire.Object) (bucket uint32, record []byte) {
 	bucket, tag := s.Keys.Place(o.Key, s.ObjectBuckets)
 	return bucket, wire.FinishRecord(wire.AppendObject(wire.AppendObjectsHeader(nil, s.Epoch, 1), tag, o), 0)
 }
 
-// pushObject applies a batch with an object, as the sidecar sends it.
+// pushObject applies a batch with an object, like the sidecar's.
 func pushObject(t *testing.T, e *emulator, s wire.State, o *wire.Object) {
 	t.Helper()
 	bucket, record := objects(&s, o)
 	s.InStepMS = e.clock
-	held, _ := wire.RecordEpoch(e.records[place(wire.RegionState, 0)], wire.RegionState) // 0 of none
+	held, _ := wire.RecordEpoch(e.records[place(wire.RegionState, 0)], wire.RegionState) // 0 for no epoch
 	b := wire.BeginBatch(nil, s.Epoch, held)
 	b = wire.AppendOp(b, wire.RegionObjects, bucket, func(dst []byte) []byte { return append(dst, record...) })
 	b = wire.AppendOp(b, wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &s) })
@@ -50,7 +50,7 @@ func pushObject(t *testing.T, e *emulator, s wire.State, o *wire.Object) {
 	}
 }
 
-// etag asks for an object that the client has, whatever its version.
+// etag requests an object, whatever its version, and returns its entity-tag.
 func etag(e *emulator, key string) string {
 	x := e.streams[send(e, key, [2]string{"if-none-match", "*"})]
 	if x.reply == nil {
@@ -59,8 +59,7 @@ func etag(e *emulator, key string) string {
 	return fields(x.reply.headers)["etag"]
 }
 
-// emulateKept starts an edge that keeps version 1 of an object, which was asked for more than
-// once.
+// emulateKept starts an edge that caches an answer with version 1 of an object.
 func emulateKept(t *testing.T, key string) *emulator {
 	t.Helper()
 	e := emulateBoth(t)
@@ -72,14 +71,14 @@ func emulateKept(t *testing.T, key string) *emulator {
 	return e
 }
 
-// overwrite puts an object into shared memory and leaves the guard as it is.
+// overwrite writes an object to shared memory without changing the guard.
 func overwrite(e *emulator, o *wire.Object) {
 	bucket, record := objects(&state, o)
 	e.records[place(wire.RegionObjects, bucket)] = record
 }
 
-// TestAnswersAreKept counts the reads of shared memory: of what is asked for again and again the object is
-// read once more, until it is written or a tick comes.
+// TestAnswersAreKept counts the reads of shared memory: for a repeated request the object is read once more, until it
+// is written or a tick comes.
 func TestAnswersAreKept(t *testing.T) {
 	const key = "/v1/products/1"
 	e := emulateBoth(t)
@@ -112,12 +111,12 @@ func TestAnswersAreKept(t *testing.T) {
 	ask("another epoch", `"v3"`, 1)
 }
 
-// TestNothingKeptWhileObjectsAreWritten is what keeps versions in order: as long as a batch
-// writes, on any worker, each request reads what is there.
+// TestNothingKeptWhileObjectsAreWritten: while a batch writes, on any worker, each request reads shared memory. This
+// keeps versions in order.
 func TestNothingKeptWhileObjectsAreWritten(t *testing.T) {
 	const key = "/v1/products/1"
 	e := emulateKept(t, key)
-	for range 2 { // two batches at a time
+	for range 2 { // two concurrent batches
 		if err := (&guard{host: e}).raise(); err != nil {
 			t.Fatal(err)
 		}
@@ -135,8 +134,45 @@ func TestNothingKeptWhileObjectsAreWritten(t *testing.T) {
 	}
 }
 
-// TestUnguardedWriteShowsAtTick has objects written by a module that knows no guard, and whose state may
-// be unreadable, too.
+// TestAbandonedGuard: a VM of the push listener traps while it writes objects. Another one lowers the guard for it some
+// time later, but not for a VM that only takes turns with it.
+func TestAbandonedGuard(t *testing.T) {
+	const key = "/v1/products/1"
+	e := emulateKept(t, key)
+	other := guard{host: e}
+	pushes := func(each func()) {
+		for range 2 * abandonedAfter {
+			if err := other.raise(); err != nil {
+				t.Fatal(err)
+			}
+			pushObject(t, e, state, version("/v1/products/2", `"other"`))
+			each()
+		}
+	}
+	reads := func() int {
+		before := e.reads
+		for range 10 {
+			etag(e, key)
+		}
+		return e.reads - before
+	}
+	pushes(func() {
+		if got := reads(); got != 10 {
+			t.Fatalf("got %d reads for 10 requests while another VM writes, want 10", got)
+		}
+		other.lower()
+	})
+	for _, which := range []string{"one", "a second"} {
+		pushes(func() {})
+		e.tick()
+		if got := reads(); got > 2 {
+			t.Errorf("got %d reads for 10 requests after %s VM has trapped, want the answer to be kept", got, which)
+		}
+		other = guard{host: e}
+	}
+}
+
+// TestUnguardedWriteShowsAtTick: objects are written by a module without a guard, whose state may be unreadable, too.
 func TestUnguardedWriteShowsAtTick(t *testing.T) {
 	const key = "/v1/products/1"
 	for _, readable := range []bool{true, false} {
@@ -152,7 +188,7 @@ func TestUnguardedWriteShowsAtTick(t *testing.T) {
 	}
 }
 
-// TestForeignGuard reads a gauge that isn't the push listener's: nothing is kept by it.
+// TestForeignGuard: the gauge isn't the push listener's, so no answers are cached.
 func TestForeignGuard(t *testing.T) {
 	const key = "/v1/products/1"
 	e := emulateBoth(t)
@@ -168,8 +204,8 @@ func TestForeignGuard(t *testing.T) {
 	}
 }
 
-// TestMoreThanAreKept asks for more objects than answers are kept of, and for some that aren't
-// there: each gets its own.
+// TestMoreThanAreKept requests more objects than there are cached answers, and missing ones: each request gets its own
+// answer.
 func TestMoreThanAreKept(t *testing.T) {
 	e := emulateBoth(t)
 	wide := state

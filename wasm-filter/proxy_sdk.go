@@ -12,13 +12,13 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// proxy is the host that the module runs in, by the Proxy-Wasm Go SDK. What the SDK returns is garbage-collected
-// memory, so it outlives the callback.
+// proxy is the module's host by the Proxy-Wasm Go SDK. The SDK's results are garbage-collected memory, so they outlive
+// the callback.
 type proxy struct {
 	guards   proxywasm.MetricGauge // id 0 before it is used
 	counters [policy.Counters]proxywasm.MetricCounter
 
-	running *caller // whose callback runs; the SDK books calls on it
+	running *caller // whose callback runs; the SDK assigns calls to it
 	entered uint32  // the proxy's current context
 	dropped []*request
 }
@@ -56,7 +56,7 @@ func (p *proxy) guard() uint64 {
 	return uint64(p.guards.Value())
 }
 
-// addGuard implements host. Where our own binding would return an error, the SDK panics.
+// addGuard implements host. The SDK panics where our own binding would return an error.
 func (p *proxy) addGuard(n int64) error {
 	p.defineGuard()
 	p.guards.Add(n)
@@ -117,8 +117,7 @@ func (p *proxy) enter(stream uint32) bool {
 	return true
 }
 
-// callBody implements host. A call that was reset has no headers; one that couldn't
-// connect has those of a 503.
+// callBody implements host. A call that was reset has no headers; one that could not connect has a 503's.
 func (*proxy) callBody(size int) []byte {
 	headers, err := proxywasm.GetHttpCallResponseHeaders()
 	for _, h := range headers {
@@ -140,7 +139,7 @@ func (*proxy) warn(message string) { proxywasm.LogWarn(message) }
 
 func (*proxy) critical(message string) { proxywasm.LogCritical(message) }
 
-// check logs that the proxy refused what it can't refuse, as far as we know.
+// check logs that the proxy refused an operation that should always succeed.
 func check(err error, what, of string) {
 	if err != nil {
 		proxywasm.LogErrorf("gatehouse: %s %q: %v", what, of, err)

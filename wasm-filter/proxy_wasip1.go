@@ -15,9 +15,9 @@ import (
 )
 
 type proxy struct { // the host that the module runs in
-	place    [wire.PlaceSize]byte    // free when a call returns: the proxy has copied it
-	gauge    uint32                  // id of the guard's, 0 before it is used
-	counters [policy.Counters]uint32 // likewise of counters
+	place    [wire.PlaceSize]byte    // reusable when a call returns, because the proxy has copied it
+	gauge    uint32                  // id of the guard's gauge, 0 before its first use
+	counters [policy.Counters]uint32 // ids of counters, 0 before their first use
 }
 
 func (*proxy) now() int64 { return abi.NowMS() }
@@ -67,7 +67,7 @@ func (p *proxy) defineGuard() (err error) {
 	return err
 }
 
-// key is the shared-data key of a place; the next one overwrites it.
+// key returns the shared-data key of a place; the next call overwrites it.
 func (p *proxy) key(region wire.Region, index uint32) string {
 	return unsafe.String(unsafe.SliceData(wire.AppendPlace(p.place[:0], region, index)), wire.PlaceSize)
 }
@@ -93,7 +93,7 @@ func (p *proxy) addRequestHeader(name, value string) {
 	p.check(abi.AddHeader(abi.RequestHeaders, name, value), "add request header", name)
 }
 
-// note implements host: Envoy keeps a property as filter state, under its name behind "wasm.".
+// note implements host: Envoy stores a property in the filter state, under its name after "wasm.".
 func (p *proxy) note(n policy.Note, value string) {
 	p.check(abi.SetProperty(n.String(), value), "set property", n.String())
 }
@@ -105,7 +105,7 @@ func (p *proxy) reply(status int, headers, body []byte) {
 func (p *proxy) resume() { p.check(abi.ContinueRequest(), "resume request", "") }
 
 func (*proxy) enter(stream uint32) bool {
-	abi.BeginCallback() // one answer may be many streams'
+	abi.BeginCallback() // one answer may continue many streams
 	return abi.Enter(stream) == nil
 }
 
@@ -114,8 +114,7 @@ func (*proxy) call(cluster, path string, body []byte, timeout time.Duration) (ui
 	return abi.Call(cluster, headers, body, timeout)
 }
 
-// callBody implements host. A call that was reset has no headers; one that couldn't
-// connect has those of a 503.
+// callBody implements host. A call that was reset has no headers; one that could not connect has a 503's.
 func (*proxy) callBody(size int) []byte {
 	if status, err := abi.Header(abi.CallResponseHeaders, ":status"); err != nil || status != "200" {
 		return nil
@@ -139,7 +138,7 @@ func (*proxy) warn(message string) { abi.Log(abi.LevelWarn, message) }
 
 func (*proxy) critical(message string) { abi.Log(abi.LevelCritical, message) }
 
-// check logs that the proxy refused what it can't refuse, as far as we know.
+// check logs that the proxy refused an operation that should always succeed.
 func (*proxy) check(err error, what, of string) {
 	if err != nil {
 		abi.Log(abi.LevelError, fmt.Sprintf("gatehouse: %s %q: %v", what, of, err))

@@ -15,11 +15,11 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// wazeroMS is what the clock of proxytest's modules begins at, unix ms.
+// wazeroMS is the time at which the clock of proxytest's modules begins, unix ms.
 const wazeroMS = 1_640_995_200_000
 
-// TestSDK runs the module of the SDK binding in the SDK's own host emulator. Not with -race, which makes a minute of the
-// seconds that the emulator compiles the module for.
+// TestSDK runs the module of the SDK binding in the SDK's own host emulator. It does not run with -race, with which the
+// emulator takes a minute instead of seconds to compile the module.
 func TestSDK(t *testing.T) {
 	module := buildModule(t, "-tags=sdk")
 	t.Run("edge", func(t *testing.T) { testSDKEdge(t, startSDK(t, module, rules)) })
@@ -82,7 +82,8 @@ func testSDKEdge(t *testing.T, h proxytest.HostEmulator) {
 	testSDKCalls(t, h)
 }
 
-// testSDKCalls has the stream end that a call is booked on: who waits for its answer gets that of a second call.
+// testSDKCalls ends the stream that a call is assigned to: the requests that wait for it get the answer of a second
+// call.
 func testSDKCalls(t *testing.T, h proxytest.HostEmulator) {
 	status := [][2]string{{":status", "200"}}
 	gone, waits := h.InitializeHttpContext(), h.InitializeHttpContext()
@@ -116,7 +117,7 @@ func testSDKCalls(t *testing.T, h proxytest.HostEmulator) {
 		t.Errorf("got %v, want it to go upstream with the device's identity and no secret", headers)
 	}
 	h.Tick()
-	// In the emulator a stream that is gone can still be entered, so it counts, too.
+	// The emulator still lets a module enter a stream that has gone, so it counts, too.
 	for counter, want := range map[policy.Counter]uint64{policy.CacheNotModified: 1, policy.AuthVerify: 2, policy.AuthAllow: 2} {
 		if got, err := h.GetCounterMetric(counter.String()); err != nil || got != want {
 			t.Errorf("%v: got %d, %v; want %d", counter, got, err, want)
@@ -124,7 +125,7 @@ func testSDKCalls(t *testing.T, h proxytest.HostEmulator) {
 	}
 }
 
-// testSDKPush writes each record once: the emulator refuses a second writing without a compare-and-swap number.
+// testSDKPush writes each record once: the emulator refuses a second write without a compare-and-swap number.
 func testSDKPush(t *testing.T, h proxytest.HostEmulator) {
 	apply := func(batch []byte) *proxytest.LocalHttpResponse {
 		id := h.InitializeHttpContext()

@@ -31,7 +31,7 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestNoToken has claims of another name, as another provider's would be.
+// TestNoToken has claims under another name, such as another provider's.
 func TestNoToken(t *testing.T) {
 	e := emulate(t, sessionRules)
 	e.claims = map[string]string{"subject": "dev", "ver": "7-1"}

@@ -6,15 +6,15 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// maxThrottled bounds the throttled sources. Requests from others cost a call each time.
+// maxThrottled bounds the throttled sources. Beyond it, each request from another source costs a call.
 const maxThrottled = 8192
 
-// throttles are the sources, by [wire.Network], from which the sidecar refuses credentials of new devices for a while.
-// In a flood each such call would get the same answer, and costs more than the answer.
+// throttles has the sources, by [wire.Network], from which the sidecar refuses credentials of new devices for a while.
+// In a flood each such call would get the same answer, and cost more than the answer.
 type throttles map[netip.Addr]throttle
 
-// throttle ends at a time, unix ms, and is of a length, ms: more than that is left only if the clock was
-// set back, and then it is over.
+// throttle has an end, unix ms, and a length, ms. If more than the length remains, the clock was set back, and the
+// throttle is over.
 type throttle struct{ untilMS, ms int64 }
 
 func (h throttle) leftMS(nowMS int64) int64 {

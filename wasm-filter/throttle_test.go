@@ -10,7 +10,7 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// newDeviceEdge has a new device and one that was in.
+// newDeviceEdge returns an edge with a new device and one that authenticated before.
 func newDeviceEdge(t *testing.T, rules string) *emulator {
 	t.Helper()
 	e := emulate(t, rules)
@@ -24,7 +24,7 @@ func newDeviceEdge(t *testing.T, rules string) *emulator {
 	return e
 }
 
-// throttledEdge is one whose sidecar throttles e's source.
+// throttledEdge returns an edge whose source the sidecar throttles.
 func throttledEdge(t *testing.T) *emulator {
 	t.Helper()
 	e := newDeviceEdge(t, rules)
@@ -36,7 +36,7 @@ func throttledEdge(t *testing.T) *emulator {
 	return e
 }
 
-// try shows a credential, and is the answer, nil if the request waits for the sidecar.
+// try sends a credential, and returns the answer, nil if the request waits for the sidecar.
 func try(e *emulator, device, secret string) *reply {
 	id := e.begin([][2]string{{":method", "POST"}, {":path", "/v1/telemetry"}, {"x-device-id", device}, {"x-device-token", secret}}, true)
 	return e.streams[id].reply
@@ -92,7 +92,7 @@ func TestThrottledSource(t *testing.T) {
 	}
 }
 
-// TestThrottledSourceJoins shows the credential that is being asked about already: that costs nothing.
+// TestThrottledSourceJoins sends a credential that is already being verified, which costs nothing.
 func TestThrottledSourceJoins(t *testing.T) {
 	e := throttledEdge(t)
 	e.from = "203.0.113.8"
@@ -103,8 +103,8 @@ func TestThrottledSourceJoins(t *testing.T) {
 	}
 }
 
-// TestThrottledSourceOfSessions exchanges credentials instead: what is held is the same, and is learnt
-// from these answers, too.
+// TestThrottledSourceOfSessions exchanges credentials instead: the throttle is the same, and answers to exchanges also
+// set it.
 func TestThrottledSourceOfSessions(t *testing.T) {
 	e := newDeviceEdge(t, sessionRules)
 	exchange := func(secret string) *reply {

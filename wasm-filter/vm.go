@@ -25,37 +25,39 @@ type vm struct {
 	calls  calls
 	hits   hits
 	guard  guardSeen
-	bodies bodyCache
-	counts [policy.Counters]uint64 // since the last flush
+	// writing is the guard's writer, of the push listener.
+	writing guard
+	bodies  bodyCache
+	counts  [policy.Counters]uint64 // since the last flush
 
-	newest uint32 // the greatest id of a stream whose headers have come
+	newest uint32 // the greatest id of a stream whose headers have arrived
 
-	replied int // bytes of bodies that the callback that runs has answered with
+	replied int // bytes of bodies in the replies of the current callback
 
-	// stream is the one that was decided last. Most streams are answered or passed at once and
-	// leave nothing behind: they all use this one. Who has to wait is copied to paused.
+	// stream is the last decided one. Most streams are answered or passed at once and need no memory afterwards, so
+	// they all use this one. A stream that must wait is copied to paused.
 	stream  stream
 	paused  map[uint32]*stream // by id
 	awaited map[uint32]awaited // answers to calls, by token
 
-	// pushes are the streams of the push listener. Nobody tells when one of them is gone,
-	// since that would be a callback for every stream: see sweep.
+	// pushes are the streams of the push listener. There is no callback when one of them has gone, because it would be
+	// called for every stream: see sweep.
 	pushes  map[uint32]*ingest
-	sweepAt int // entries of it
+	sweepAt int // number of entries of the next sweep
 }
 
 func newVM(h host) *vm {
-	return &vm{host: h, paused: map[uint32]*stream{}, pushes: map[uint32]*ingest{},
+	return &vm{host: h, writing: guard{host: h}, paused: map[uint32]*stream{}, pushes: map[uint32]*ingest{},
 		awaited: map[uint32]awaited{}, sweepAt: sweepLeast}
 }
 
-// tickMS is how often a VM reads the state, flushes its counters and reports, ms.
+// tickMS is the interval at which a VM reads the state, flushes its counters and reports, ms.
 const tickMS = 200
 
-// configure is called for each plugin of the VM, mostly one. It reads the VM's configuration and has no other effect:
-// the proxy also starts VMs only to validate them. size is that of the plugin's own configuration, which must be empty:
-// the module could not distinguish the rules of different plugins in one VM. It returns false if it refuses the
-// configuration.
+// configure is called for each plugin of the VM; there is mostly one. It reads the VM's configuration and has no other
+// effect: the proxy also starts VMs only to validate them. size is the size of the plugin's own configuration, which
+// must be empty: the module could not distinguish the rules of different plugins in one VM. It returns false if it
+// refuses the configuration.
 func (v *vm) configure(size int) bool {
 	if size > 0 {
 		v.host.critical(fmt.Sprintf("gatehouse: configuration has %d bytes, want none: move its content to vm_config.configuration", size))
@@ -85,8 +87,8 @@ func (v *vm) tick() {
 		return
 	}
 	v.guard.check(v.host)
-	// While one release replaces another, the push listener can be served by a module that knows no
-	// guard, and what is kept is then wrong until here.
+	// During an upgrade the push listener may be served by a module without a guard; cached answers may then be
+	// outdated until here.
 	v.engine.Forget() //mutant:TestUnguardedWriteShowsAtTick deleted
 	v.readState()
 	v.calls.report(v.host.now())
@@ -99,29 +101,29 @@ func (v *vm) tick() {
 func (v *vm) readState() bool {
 	state, err := wire.ParseState(v.host.record(wire.RegionState, 0))
 	if err != nil {
-		return false // none yet, or of another release: what was read before stays
+		return false // none yet, or from another release: the earlier one stays
 	}
 	before := v.engine.State()
 	changed := state.Epoch != before.Epoch || len(state.Permissions) != len(before.Permissions)
 	if state.Epoch != before.Epoch {
-		clear(v.calls.throttles) // of a sidecar that may be another one
+		clear(v.calls.throttles) // set by a sidecar that may have been replaced
 	}
-	v.engine.SetState(state)
+	v.engine.SetState(v.host.now(), state)
 	return changed
 }
 
-// awaited is a call whose answer has not come.
+// awaited is an unanswered call.
 type awaited struct {
 	done    func(body []byte)
 	untilMS int64 // unix ms
 }
 
-// lateMS is how long after the call's timeout an answer is considered lost, ms: more than a usual correction of a
+// lateMS is the time after the call's timeout when an answer is considered lost, ms: more than a usual correction of a
 // clock.
 const lateMS = 5000
 
-// call makes a call to the sidecar; done receives the answer's body, or nil for none that is usable. Like everything
-// from the host, the body is valid during the callback.
+// call makes a call to the sidecar; done receives the answer's body, or nil for an unusable one. Like everything from
+// the host, the body is valid during the callback.
 func (v *vm) call(path string, body []byte, done func(body []byte)) error {
 	config := v.engine.Config()
 	token, err := v.host.call(config.SidecarCluster, path, body, config.SidecarTimeout)
@@ -136,7 +138,7 @@ func (v *vm) requestHeaders(id uint32, endOfStream bool) action {
 	if v.engine.Config().PushListener {
 		i := &ingest{vm: v}
 		if endOfStream {
-			delete(v.pushes, id) // ids come again after 2³² streams
+			delete(v.pushes, id) // ids repeat after 2³² streams
 		} else {
 			v.pushes[id] = i
 		}
@@ -149,7 +151,7 @@ func (v *vm) requestHeaders(id uint32, endOfStream bool) action {
 	return v.stream.advance(v.host.requestHeaders())
 }
 
-// requestBody matters at the push listener only: paused streams of an edge get no body.
+// requestBody matters only at the push listener: paused streams of an edge get no body.
 func (v *vm) requestBody(id uint32, size int, endOfStream bool) action {
 	i := v.pushes[id]
 	if i == nil {
@@ -161,12 +163,11 @@ func (v *vm) requestBody(id uint32, size int, endOfStream bool) action {
 	return i.body(size, endOfStream)
 }
 
-// sweepLeast is the number of entries of streams before the first sweep.
+// sweepLeast is the number of entries that causes the first sweep.
 const sweepLeast = 1024
 
-// sweep removes pushes that are gone. It waits until their entries have doubled since the
-// last time, so that there are at most twice as many as there are streams, and an entry is
-// looked at twice on average.
+// sweep removes pushes that have gone. It runs when their entries have doubled since the last time, so that there are
+// at most twice as many as there are streams, and an entry is checked twice on average.
 func (v *vm) sweep() {
 	if len(v.pushes) < v.sweepAt {
 		return
@@ -188,8 +189,8 @@ func (v *vm) callResponse(token uint32, size int) {
 	}
 }
 
-// giveUp fails calls whose answer won't come: the proxy drops the calls of a plugin when its listener is removed, while
-// the VM stays for a listener with the same rules, whose requests may wait for them.
+// giveUp fails calls whose answer won't arrive: the proxy drops the calls of a plugin when its listener is removed,
+// while the VM stays for a listener with the same rules, whose requests may wait for them.
 func (v *vm) giveUp() {
 	v.replied = 0
 	now := v.host.now()

@@ -15,10 +15,10 @@ import (
 //	16  u64  replaces: the epoch that shared memory must hold, 0 for none; mostly the same one
 //	24  operations × (u8 region, 3 zero, u32 index, u32 length, record)
 //
-// It is applied whole and in order, or not at all: not if it is malformed, and not if shared memory holds another epoch
-// than it replaces. So a late takeover, after another one, changes nothing. The answer is the current state record: 200
-// if the batch was applied, 409 if the epoch was another (an empty answer: there is no state), 400 with a line of text
-// if it was malformed.
+// A batch is applied whole and in order, or not at all: not if it is malformed, and not if shared memory holds another
+// epoch than it replaces. So a late takeover, after another one, changes nothing. The answer is the current state
+// record: 200 if the batch was applied, 409 if the epoch was another (with an empty answer if there is no state), 400
+// with a line of text if it was malformed.
 const (
 	batchSize = 24
 	opSize    = 12
@@ -40,7 +40,7 @@ func BeginBatch(dst []byte, epoch, replaces uint64) []byte {
 	return binary.LittleEndian.AppendUint64(dst, replaces)
 }
 
-// AppendOp adds one record to the batch that fills b from its start. write appends the record to its argument and
+// AppendOp adds one record to the batch that begins at the start of b. write appends the record to its argument and
 // returns the result.
 func AppendOp(b []byte, region Region, index uint32, write func(dst []byte) []byte) []byte {
 	b = append(b, byte(region), 0, 0, 0)

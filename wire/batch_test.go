@@ -13,7 +13,7 @@ func raw(rec []byte) func([]byte) []byte {
 	return func(dst []byte) []byte { return append(dst, rec...) }
 }
 
-// sampleOps are a record of each region.
+// sampleOps returns a record of each region.
 func sampleOps() []Op {
 	return []Op{
 		{RegionBodies, 0, AppendBody(nil, testEpoch, 1, bytes.Repeat([]byte("b"), 1000))},
@@ -129,7 +129,7 @@ func TestParseBatchRefused(t *testing.T) {
 	}
 }
 
-// TestParseBatchMessages checks that an error names the thing, the value and the limit.
+// TestParseBatchMessages checks that an error names the item, the value and the limit.
 func TestParseBatchMessages(t *testing.T) {
 	good := AppendOp(BeginBatch(nil, testEpoch, testEpoch), RegionBodies, 3, raw(AppendBody(nil, testEpoch, 1, nil)))
 	tests := []struct {

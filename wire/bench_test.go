@@ -5,10 +5,12 @@ import (
 	"encoding/binary"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
-// The lookups of a request: a bucket of four, the mean that tables are sized for, whose
-// last entry is looked for.
+// lookups are those of a request: a bucket of four entries, the mean that tables are sized for, in which the last one
+// is looked up.
 type lookups struct {
 	objects, verdicts, body []byte
 	object                  Object
@@ -32,7 +34,7 @@ func newLookups() *lookups {
 	return l
 }
 
-// Sinks, so that no compiler finds a lookup useless.
+// Sinks, so that the compiler does not remove a lookup.
 var (
 	sinkErr    error
 	sinkStatus CredentialStatus
@@ -43,10 +45,10 @@ var (
 	sinkAllow  bool
 )
 
-// hot are the steps of a request that must not allocate.
+// hot returns the steps of a request that must not allocate.
 func hot() map[string]func() {
 	l := newLookups()
-	longest := strings.Repeat("d", MaxDeviceID)
+	longest := strings.Repeat("d", limits.MaxDeviceID)
 	k := testKeys
 	return map[string]func(){
 		"FindObject":        func() { sinkObject, sinkErr = FindObject(l.objects, testEpoch, l.tag, l.object.Key) },
@@ -63,7 +65,7 @@ func hot() map[string]func() {
 		"Place":              func() { sinkU32, _ = k.Place(l.object.Key, 4096) },
 		"Device":             func() { sinkU32, _ = k.Device("demo-device", 4096) },
 		"Digest":             func() { sinkDigest = k.Digest("demo-device", "demo-secret") },
-		"Digest/longest":     func() { sinkDigest = k.Digest(longest, longest[:MaxSecret]) },
+		"Digest/longest":     func() { sinkDigest = k.Digest(longest, longest[:limits.MaxSecret]) },
 	}
 }
 
@@ -87,12 +89,11 @@ func BenchmarkLookup(b *testing.B) {
 	}
 }
 
-// BenchmarkDigest compares the credential digest with what it could be, SHA-256 of the
-// key and the same input.
+// BenchmarkDigest compares the credential digest with the alternative, SHA-256 of the key and the same input.
 func BenchmarkDigest(b *testing.B) {
 	for _, c := range []struct{ name, id, secret string }{
 		{"short", "demo-device", "demo-secret"},
-		{"long", strings.Repeat("d", MaxDeviceID), strings.Repeat("s", MaxSecret)},
+		{"long", strings.Repeat("d", limits.MaxDeviceID), strings.Repeat("s", limits.MaxSecret)},
 	} {
 		b.Run("SipHash-2-4-128/"+c.name, func(b *testing.B) {
 			b.ReportAllocs()
@@ -109,9 +110,9 @@ func BenchmarkDigest(b *testing.B) {
 	}
 }
 
-// sha is the digest by SHA-256 of key, u32 length of id, id, secret.
+// sha returns the SHA-256 of key, u32 length of id, id, secret.
 func sha(key *[16]byte, id, secret string) Digest {
-	var buf [16 + 4 + MaxDeviceID + MaxSecret]byte
+	var buf [16 + 4 + limits.MaxDeviceID + limits.MaxSecret]byte
 	b := binary.LittleEndian.AppendUint32(append(buf[:0], key[:]...), uint32(len(id)))
 	sum := sha256.Sum256(append(append(b, id...), secret...))
 	return Digest(sum[:16])

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 // VerifyRequest is the body of POST /v1/verify: the credential to verify, or the session of a token that the proxy has
@@ -16,17 +18,17 @@ import (
 //	4  u8  length of the session
 //	5      device id, secret, source, session
 type VerifyRequest struct {
-	DeviceID string // at most MaxDeviceID bytes
-	Secret   string // at most MaxSecret bytes; "" of a session
+	DeviceID string // at most limits.MaxDeviceID bytes
+	Secret   string // at most limits.MaxSecret bytes; "" with a session
 	// Source is the client's IP address as text, "" if the edge doesn't know it.
 	Source string
-	// Session identifies the device's record of a token, at most MaxSession bytes; "" for a credential.
+	// Session identifies the record that a token was issued for, at most limits.MaxSession bytes; "" for a credential.
 	Session string
 }
 
 const verifyRequestSize = 5
 
-// MaxSource is the longest IP address as text: an IPv6 one that ends in an IPv4 one.
+// MaxSource is the length of the longest IP address as text: an IPv6 address that ends in an IPv4 one.
 const MaxSource = 45
 
 // AppendVerifyRequest appends the request to dst.
@@ -41,7 +43,7 @@ func ParseVerifyRequest(b []byte) (VerifyRequest, error) {
 		return VerifyRequest{}, err
 	}
 	id, secret, source, session := int(b[1]), int(b[2]), int(b[3]), int(b[4])
-	fits := id <= MaxDeviceID && secret <= MaxSecret && source <= MaxSource && session <= MaxSession
+	fits := id <= limits.MaxDeviceID && secret <= limits.MaxSecret && source <= MaxSource && session <= limits.MaxSession
 	if len(b) != verifyRequestSize+id+secret+source+session || !fits || secret > 0 && session > 0 {
 		return VerifyRequest{}, fmt.Errorf("verify request of %d bytes with an id of %d, a secret of %d, a source of %d and a session of %d: %w",
 			len(b), id, secret, source, session, ErrMalformed)
@@ -50,8 +52,8 @@ func ParseVerifyRequest(b []byte) (VerifyRequest, error) {
 	return VerifyRequest{DeviceID: text[:id], Secret: text[id:][:secret], Source: text[id+secret:][:source], Session: text[id+secret+source:]}, nil
 }
 
-// Network returns the part of an address that identifies a source: an IPv4 address, or the /64 of an IPv6 one, within
-// which a client chooses freely. It returns false if text is not an address.
+// Network returns the part of an address that identifies a source: an IPv4 address, or the /64 of an IPv6 address,
+// within which a client can choose any. It returns false if text is not an address.
 func Network(text string) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(text)
 	if err != nil {
@@ -59,7 +61,7 @@ func Network(text string) (netip.Addr, bool) {
 	}
 	addr = addr.Unmap().WithZone("")
 	if addr.Is6() {
-		prefix, _ := addr.Prefix(64) // 64 bits are always there
+		prefix, _ := addr.Prefix(64) // can't fail: 64 bits exist
 		addr = prefix.Addr()
 	}
 	return addr, true
@@ -76,8 +78,8 @@ func Network(text string) (netip.Addr, bool) {
 type VerifyResponse struct {
 	Outcome     Outcome
 	RetryAfterS uint16
-	// ThrottleMS is how long the sidecar refuses credentials of new devices from this source, see [Network]: the edge
-	// may refuse those in the same way by itself.
+	// ThrottleMS is how long the sidecar refuses credentials of new devices from this source, see [Network]; the edge
+	// may then refuse them by itself.
 	ThrottleMS  uint32
 	Permissions uint64
 	Epoch       uint64
@@ -219,8 +221,8 @@ func (r *FetchResponse) Body(o *Object, i int) []byte {
 	return r.bodies[at:end]
 }
 
-// A hit report is the body of POST /v1/hits: keys that were answered from shared memory, each as often as it was
-// sampled, by which the sidecar chooses what stays in memory.
+// A hit report is the body of POST /v1/hits: keys that were answered from shared memory, one for each sampled hit. The
+// sidecar uses them to choose what stays in memory.
 //
 //	0  u8  layout version
 //	1  3   zero
@@ -230,7 +232,7 @@ const hitsSize = 4
 // BeginHits starts a hit report in dst; [AppendHit] adds to it.
 func BeginHits(dst []byte) []byte { return append(dst, Layout, 0, 0, 0) }
 
-// AppendHit adds a key, at most MaxKey bytes, to a report.
+// AppendHit adds a key, at most limits.MaxKey bytes, to a report.
 func AppendHit(b []byte, key string) []byte {
 	return append(binary.LittleEndian.AppendUint16(b, uint16(len(key))), key...)
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 func TestVerifyRequestRoundTrip(t *testing.T) {
@@ -20,8 +22,8 @@ func TestVerifyRequestRoundTrip(t *testing.T) {
 		{"none of both", VerifyRequest{}},
 		{"no secret", VerifyRequest{"demo-device", "", "::1", ""}},
 		{"no id", VerifyRequest{"", "demo-secret", "", ""}},
-		{"at the limits", VerifyRequest{strings.Repeat("d", MaxDeviceID), strings.Repeat("s", MaxSecret), strings.Repeat("1", MaxSource), ""}},
-		{"session at the limits", VerifyRequest{strings.Repeat("d", MaxDeviceID), "", strings.Repeat("1", MaxSource), strings.Repeat("7", MaxSession)}},
+		{"at the limits", VerifyRequest{strings.Repeat("d", limits.MaxDeviceID), strings.Repeat("s", limits.MaxSecret), strings.Repeat("1", MaxSource), ""}},
+		{"session at the limits", VerifyRequest{strings.Repeat("d", limits.MaxDeviceID), "", strings.Repeat("1", MaxSource), strings.Repeat("7", limits.MaxSession)}},
 		{"any bytes", VerifyRequest{"\x00\xff", "\n\x00,\"", "\xff", ""}},
 	}
 	for _, tt := range tests {
@@ -52,10 +54,10 @@ func TestParseVerifyRequestRefused(t *testing.T) {
 		{"layout after this", edited(good, set8(0, Layout+1)), ErrLayout},
 		{"cut", edited(good, cut(len(good)-1)), ErrMalformed},
 		{"a byte more", edited(good, add(0)), ErrMalformed},
-		{"id over its limit", long(MaxDeviceID+1, 1, 1), ErrMalformed},
-		{"secret over its limit", long(1, MaxSecret+1, 1), ErrMalformed},
+		{"id over its limit", long(limits.MaxDeviceID+1, 1, 1), ErrMalformed},
+		{"secret over its limit", long(1, limits.MaxSecret+1, 1), ErrMalformed},
 		{"source over its limit", long(1, 1, MaxSource+1), ErrMalformed},
-		{"session over its limit", AppendVerifyRequest(nil, &VerifyRequest{"d", "", "", strings.Repeat("7", MaxSession+1)}), ErrMalformed},
+		{"session over its limit", AppendVerifyRequest(nil, &VerifyRequest{"d", "", "", strings.Repeat("7", limits.MaxSession+1)}), ErrMalformed},
 		{"secret and session", AppendVerifyRequest(nil, &VerifyRequest{"d", "s", "", "7-1"}), ErrMalformed},
 		{"id whose length doesn't fit a byte", long(256+3, 3, 0), ErrMalformed},
 		{"secret whose length doesn't fit a byte", long(3, 256+3, 0), ErrMalformed},
@@ -151,8 +153,7 @@ func TestVerifyResponseRoundTrip(t *testing.T) {
 	}
 }
 
-// TestParseVerifyResponseRefused checks that whatever is not an outcome is an error:
-// authentication fails closed.
+// TestParseVerifyResponseRefused checks that an unknown outcome is an error: authentication fails closed.
 func TestParseVerifyResponseRefused(t *testing.T) {
 	good := AppendVerifyResponse(nil, &VerifyResponse{Outcome: Allow, Permissions: 1, Epoch: 1})
 	tests := []struct {
@@ -181,7 +182,7 @@ func TestParseVerifyResponseRefused(t *testing.T) {
 
 func TestFetchResponseRoundTrip(t *testing.T) {
 	empty := object(Object{Key: "/empty", Version: 1}, Variant{Length: 0})
-	large := object(Object{Key: "/large", Version: 1}, Variant{Identity, 0, MaxBody, 1}, Variant{Gzip, 0, 0, 2}, Variant{Zstd, 0, 3, 3})
+	large := object(Object{Key: "/large", Version: 1}, Variant{Identity, 0, limits.MaxBody, 1}, Variant{Gzip, 0, 0, 2}, Variant{Zstd, 0, 3, 3})
 	tests := []struct {
 		name   string
 		object Object
@@ -189,7 +190,7 @@ func TestFetchResponseRoundTrip(t *testing.T) {
 	}{
 		{"four encodings", productObject, productBodies},
 		{"an empty body", empty, [][]byte{{}}},
-		{"a large body, an empty one, a small one", large, [][]byte{make([]byte, MaxBody), {}, []byte("abc")}},
+		{"a large body, an empty one, a small one", large, [][]byte{make([]byte, limits.MaxBody), {}, []byte("abc")}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -240,7 +241,7 @@ func TestParseFetchResponseRefused(t *testing.T) {
 	}
 }
 
-// TestFetchResponseShort checks that a body which is not all there is none.
+// TestFetchResponseShort checks that a truncated body is not returned.
 func TestFetchResponseShort(t *testing.T) {
 	good := AppendFetchResponse(nil, testEpoch, &productObject, productBodies)
 	for missing := 0; missing <= 14; missing++ {
@@ -271,7 +272,7 @@ func TestHits(t *testing.T) {
 		t.Errorf("empty: got %q, %v; want none", keys, err)
 	}
 	for n := range len(report) {
-		whole := n == 4 || n == 8 || n == 11 // ends with its header, or with a key
+		whole := n == 4 || n == 8 || n == 11 // ends with the header, or with a key
 		if got, err := ParseHits(report[:n]); (err == nil) != whole {
 			t.Errorf("cut to %d bytes: got %q, %v", n, got, err)
 		}

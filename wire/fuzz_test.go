@@ -6,12 +6,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/wire/objectkey"
 )
 
-// Whatever a reader accepts, the writers write again byte by byte, save for the bytes
-// that are reserved: readers don't look at those. The fuzz targets zero them first.
+// Whatever a reader accepts, the writers write again byte for byte, except reserved bytes, which readers ignore. The
+// fuzz targets zero those first.
 
-// seed adds every golden, so that each target also starts from what it must refuse.
+// seed adds every golden, so that each target also starts with input that it must refuse.
 func seed(f *testing.F, add func(b []byte)) {
 	for _, s := range samples() {
 		add(goldenBytes(f, s.name))
@@ -20,7 +22,7 @@ func seed(f *testing.F, add func(b []byte)) {
 	add(make([]byte, MinRecord))
 }
 
-// epochOf is the epoch that a record claims, so that lookups get past the comparison.
+// epochOf returns the epoch in a record, so that lookups pass the comparison.
 func epochOf(rec []byte) uint64 {
 	if len(rec) < 16 {
 		return 0
@@ -28,7 +30,7 @@ func epochOf(rec []byte) uint64 {
 	return binary.LittleEndian.Uint64(rec[8:])
 }
 
-// zeroed is b with the stretches of (offset, size) zeroed.
+// zeroed returns b with the stretches of (offset, size) zeroed.
 func zeroed(b []byte, stretches ...[2]int) []byte {
 	b = slices.Clone(b)
 	for _, s := range stretches {
@@ -51,7 +53,7 @@ func FuzzParseState(f *testing.F) {
 	})
 }
 
-// entries are the entries of a bucket as far as their sizes make sense.
+// entries returns the entries of a bucket as far as their sizes are valid.
 func entries(rec []byte) [][]byte {
 	var all [][]byte
 	if len(rec) < 16 {
@@ -76,7 +78,7 @@ func FuzzFindObject(f *testing.F) {
 			t.Errorf("got %+v for %q, which is no entry of % x", o, key, rec)
 		}
 		for _, e := range all[:min(len(all), 100)] {
-			// Look for the key that the entry would have if its lengths make sense.
+			// Look for the key of the entry, if its lengths are valid.
 			at, n := 40+20*int(e[36]), int(binary.LittleEndian.Uint16(e[32:]))
 			if at+n > len(e) {
 				continue
@@ -89,7 +91,7 @@ func FuzzFindObject(f *testing.F) {
 	})
 }
 
-// rewrites says whether an entry is what the writer makes of o.
+// rewrites returns a function that reports whether an entry is what the writer makes of o.
 func rewrites(tag uint32, o *Object) func(entry []byte) bool {
 	want := AppendObject(nil, tag, o)
 	return func(e []byte) bool {
@@ -104,7 +106,7 @@ func rewrites(tag uint32, o *Object) func(entry []byte) bool {
 func FuzzFindBody(f *testing.F) {
 	seed(f, func(b []byte) { f.Add(b, uint64(101), uint32(5)) })
 	f.Fuzz(func(t *testing.T, rec []byte, stamp uint64, length uint32) {
-		// What the test asks for, and what the record claims to hold.
+		// The test's own variant, and the one in the record.
 		asked := []Variant{{Stamp: stamp, Length: length}}
 		if len(rec) >= 24 {
 			asked = append(asked, Variant{Stamp: binary.LittleEndian.Uint64(rec[16:]), Length: binary.LittleEndian.Uint32(rec[4:])})
@@ -157,7 +159,7 @@ func FuzzFindVerdict(f *testing.F) {
 	})
 }
 
-// checkStatus looks for the device's first device from the end of a record's entries on.
+// checkStatus compares got with the record's first device entry with that tag.
 func checkStatus(t *testing.T, rec []byte, device uint64, got CredentialStatus) {
 	t.Helper()
 	at := 16 + 48*int(binary.LittleEndian.Uint16(rec[2:]))
@@ -274,17 +276,17 @@ func FuzzCanonicalQuery(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, query, names string) {
 		for _, only := range [][]string{nil, strings.Split(names, ",")} {
-			got := CanonicalQuery(query, only)
-			if again := CanonicalQuery(got, only); again != got {
+			got := objectkey.CanonicalQuery(query, only)
+			if again := objectkey.CanonicalQuery(got, only); again != got {
 				t.Errorf("%q: got %q, and of that %q", query, got, again)
 			}
-			// A name of its own in front of each half makes their order not matter.
+			// With a different name in front of each half their order doesn't matter.
 			half := len(query) / 2
 			a, b := "x="+query[:half], "y="+query[half:]
 			if strings.ContainsRune(query, '&') {
 				continue
 			}
-			if one, other := CanonicalQuery(a+"&"+b, only), CanonicalQuery(b+"&"+a, only); one != other {
+			if one, other := objectkey.CanonicalQuery(a+"&"+b, only), objectkey.CanonicalQuery(b+"&"+a, only); one != other {
 				t.Errorf("got %q for %q & %q, and %q the other way round", one, a, b, other)
 			}
 		}

@@ -13,19 +13,18 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/*.golden anew from the codec")
 
-// A field is a stretch of a sample as the layout tables of the package comment name it.
-// The widths are written out in the tests, not taken from the codec, so that a codec
-// that moves a byte disagrees with them.
+// A field is a stretch of a sample, named as in the layout tables of the package comment. The widths are in the tests,
+// and not taken from the codec, so that a codec that moves a byte differs from them.
 type field struct {
 	name string
 	size int
 }
 
-// zero says that the bytes are reserved: written as zeroes, not looked at by a reader.
+// zero is the name of reserved bytes: written as zeroes, ignored by readers.
 const zero = "zero"
 
-// dump is the readable form of b, a field a line: offset, bytes, name. Fields longer
-// than 16 bytes go on in lines without a name; text is shown beside them.
+// dump returns b in readable form, a field per line: offset, bytes, name. Fields longer than 16 bytes continue in lines
+// without a name; text is shown beside them.
 func dump(t *testing.T, about string, b []byte, fields []field) string {
 	t.Helper()
 	var s strings.Builder
@@ -109,8 +108,8 @@ func golden(t *testing.T, name, text string) {
 	}
 }
 
-// TestGolden fails if the codec writes other bytes than the files in testdata hold, or
-// reads something else from those bytes than what was written.
+// TestGolden fails if the codec writes other bytes than the files in testdata have, or reads something else from those
+// bytes than was written.
 func TestGolden(t *testing.T) {
 	for _, s := range samples() {
 		t.Run(s.name, func(t *testing.T) {
@@ -127,7 +126,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestGoldenFiles fails if testdata holds a golden that no test compares.
+// TestGoldenFiles fails if testdata has a golden that no test compares.
 func TestGoldenFiles(t *testing.T) {
 	if *update {
 		return // not all are written yet
@@ -147,7 +146,7 @@ func TestGoldenFiles(t *testing.T) {
 	}
 }
 
-// goldenBytes are the bytes that a golden holds.
+// goldenBytes returns the bytes in a golden.
 func goldenBytes(t testing.TB, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", name+".golden"))

@@ -5,13 +5,15 @@ import (
 	"math"
 
 	"github.com/dchest/siphash"
+
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 // Keys are an epoch's two secrets. They exist in the sidecar and in shared memory only.
 type Keys struct {
-	// Placement seeds the hash that places objects, so that nobody can crowd a bucket by choosing keys.
+	// Placement seeds the hash that places objects, so that nobody can fill one bucket by the choice of keys.
 	Placement [16]byte
-	// Credential is the key of the digest that finds verdicts.
+	// Credential is the key of the digests of verdicts.
 	Credential [16]byte
 }
 
@@ -25,33 +27,33 @@ func (k *Keys) Place(key string, buckets uint32) (bucket, tag uint32) {
 // Digest is a keyed digest of a device id and its secret or session.
 type Digest [16]byte
 
-// Digest returns SipHash-2-4-128 of u32 length of id, id, secret, under the epoch's random credential key. The key
-// makes it a pseudo-random function: without the key nobody can find two credentials with one digest, or learn anything
-// from a digest. It panics if id or secret exceed their limits, which callers check when they read them.
+// Digest returns SipHash-2-4-128 of u32 length of id, id, secret, under the epoch's random credential key. With the key
+// it is a pseudo-random function: without the key nobody can find two credentials with one digest, or learn anything
+// from a digest. It panics if id or secret exceeds its limit, which callers check when they read them.
 func (k *Keys) Digest(id, secret string) Digest {
-	if len(secret) > MaxSecret {
+	if len(secret) > limits.MaxSecret {
 		panic("wire: credential over its limits")
 	}
 	return k.digest(uint32(len(id)), id, secret)
 }
 
-// sessionMark is set in the length of the id, which is far shorter, where what follows it
-// is a session: no secret has the digest of a session, whatever its bytes.
+// sessionMark is set in the length of the id, which is far shorter, if a session follows: so no secret has the digest
+// of a session, whatever its bytes.
 const sessionMark = 1 << 31
 
 // SessionDigest returns the digest of a device id and a token's session; see [VerifyRequest].
 func (k *Keys) SessionDigest(id, session string) Digest {
-	if len(session) > MaxSession {
+	if len(session) > limits.MaxSession {
 		panic("wire: session over its limits")
 	}
 	return k.digest(sessionMark|uint32(len(id)), id, session)
 }
 
 func (k *Keys) digest(length uint32, id, shown string) Digest {
-	if len(id) > MaxDeviceID {
+	if len(id) > limits.MaxDeviceID {
 		panic("wire: device id over its limits")
 	}
-	var buf [4 + MaxDeviceID + max(MaxSecret, MaxSession)]byte
+	var buf [4 + limits.MaxDeviceID + max(limits.MaxSecret, limits.MaxSession)]byte
 	b := binary.LittleEndian.AppendUint32(buf[:0], length)
 	b = append(append(b, id...), shown...)
 	lo, hi := siphash.Hash128(half(k.Credential, 0), half(k.Credential, 8), b)
@@ -62,21 +64,21 @@ func (k *Keys) digest(length uint32, id, shown string) Digest {
 }
 
 // Device returns the bucket of a device among buckets buckets, and the tag of its entry. They are SipHash-2-4-128 of
-// u32 2^32-1, id, under the credential key: no id is so long, so they reveal nothing of a credential's digest. The
-// bucket comes from the second half, the tag from the first, without its two lowest bits. It panics if id exceeds its
-// limit, which callers check when they read it.
+// u32 2^32-1, id, under the credential key: no id is that long, so they reveal nothing about a credential's digest. The
+// bucket is derived from the second half, the tag is the first half without its two lowest bits. It panics if id
+// exceeds its limit, which callers check when they read it.
 func (k *Keys) Device(id string, buckets uint32) (bucket uint32, tag uint64) {
-	if len(id) > MaxDeviceID {
+	if len(id) > limits.MaxDeviceID {
 		panic("wire: device id over its limit")
 	}
-	var buf [4 + MaxDeviceID]byte
+	var buf [4 + limits.MaxDeviceID]byte
 	b := append(binary.LittleEndian.AppendUint32(buf[:0], math.MaxUint32), id...)
 	lo, hi := siphash.Hash128(half(k.Credential, 0), half(k.Credential, 8), b)
 	return reduce(uint32(hi), buckets), lo &^ (closedBit | newBit)
 }
 
-// reduce maps a uniform h to [0, n) without a division (Lemire, "Fast random integer
-// generation in an interval", 2019); n of 0 gives 0.
+// reduce maps a uniform h to [0, n) without a division (Lemire, "Fast random integer generation in an interval", 2019);
+// for n = 0 it returns 0.
 func reduce(h, n uint32) uint32 { return uint32(uint64(h) * uint64(n) >> 32) }
 
 func half(key [16]byte, at int) uint64 { return binary.LittleEndian.Uint64(key[at:]) }

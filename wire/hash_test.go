@@ -10,10 +10,12 @@ import (
 	"testing"
 
 	"github.com/dchest/siphash"
+
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
-// vectors are a file of the SipHash reference vectors: line n is the output for the
-// input 00 01 02 … of n bytes under the key 00 01 … 0f. They are never regenerated.
+// vectors returns a file of SipHash reference vectors: line n is the output for the input 00 01 02 … of n bytes under
+// the key 00 01 … 0f. They are never regenerated.
 func vectors(t *testing.T, name string) [][]byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", name))
@@ -52,7 +54,7 @@ func TestSipHash64(t *testing.T) {
 		if got := siphash.Hash(half(k.Placement, 0), half(k.Placement, 8), counting(n)); got != want {
 			t.Errorf("%d bytes: got %016x, want %016x", n, got, want)
 		}
-		// Over 2^31 buckets a place shows all bits of the hash but one.
+		// With 2^31 buckets a place shows all bits of the hash but one.
 		bucket, tag := k.Place(string(counting(n)), 1<<31)
 		if got := uint64(tag)<<31 | uint64(bucket); got != want>>32<<31|want&0xffffffff>>1 {
 			t.Errorf("%d bytes: got bucket %08x, tag %08x, want those of %016x", n, bucket, tag, want)
@@ -80,7 +82,7 @@ var places = []struct {
 	{"/" + strings.Repeat("x", 60), 4096},
 }
 
-// TestPlaceGolden fixes where objects live, for writers of other edges.
+// TestPlaceGolden pins the places of objects.
 func TestPlaceGolden(t *testing.T) {
 	var s strings.Builder
 	fmt.Fprintf(&s, "# h = SipHash-2-4(placement key %x, key)\n", testKeys.Placement)
@@ -95,10 +97,10 @@ func TestPlaceGolden(t *testing.T) {
 var credentials = []struct{ id, secret string }{
 	{"demo-device", "demo-secret"}, {"demo-device", "wrong"}, {"demo-devic", "edemo-secret"}, {"a", "bc"}, {"ab", "c"},
 	{"", ""}, {"demo-device", ""}, {"demo-device", "sécret\x00"},
-	{strings.Repeat("d", MaxDeviceID), strings.Repeat("s", MaxSecret)},
+	{strings.Repeat("d", limits.MaxDeviceID), strings.Repeat("s", limits.MaxSecret)},
 }
 
-// TestDigestGolden fixes the digest of a credential.
+// TestDigestGolden pins the digest of a credential.
 func TestDigestGolden(t *testing.T) {
 	var s strings.Builder
 	fmt.Fprintf(&s, "# digest = SipHash-2-4-128(digest key %x, u32 length of id, id, secret)\n", testKeys.Credential)
@@ -124,7 +126,7 @@ func TestDigestGolden(t *testing.T) {
 	golden(t, "digest", s.String())
 }
 
-// TestDeviceGolden fixes where devices live, and their tags.
+// TestDeviceGolden pins the places of devices, and their tags.
 func TestDeviceGolden(t *testing.T) {
 	var s strings.Builder
 	fmt.Fprintf(&s, "# h = SipHash-2-4-128(digest key %x, u32 2^32-1, id)\n", testKeys.Credential)
@@ -132,7 +134,7 @@ func TestDeviceGolden(t *testing.T) {
 	for _, d := range []struct {
 		id      string
 		buckets uint32
-	}{{"demo-device", 1}, {"demo-device", 1024}, {"demo-devicf", 1024}, {"", 1024}, {"demo-device", 1<<32 - 1}, {"demo-device", 0}, {strings.Repeat("d", MaxDeviceID), 1024}} {
+	}{{"demo-device", 1}, {"demo-device", 1024}, {"demo-devicf", 1024}, {"", 1024}, {"demo-device", 1<<32 - 1}, {"demo-device", 0}, {strings.Repeat("d", limits.MaxDeviceID), 1024}} {
 		bucket, tag := testKeys.Device(d.id, d.buckets)
 		fmt.Fprintf(&s, "%d of %d, %016x, %q\n", bucket, d.buckets, tag, d.id)
 	}
@@ -172,14 +174,14 @@ func TestSessionDigestOverLimits(t *testing.T) {
 			t.Error("got a digest, want a panic")
 		}
 	}()
-	testKeys.SessionDigest("d", strings.Repeat("7", MaxSession+1))
+	testKeys.SessionDigest("d", strings.Repeat("7", limits.MaxSession+1))
 }
 
 func TestDigestOverLimits(t *testing.T) {
 	for _, c := range []struct{ name, id, secret string }{
-		{"id", strings.Repeat("d", MaxDeviceID+1), "s"},
-		{"secret", "d", strings.Repeat("s", MaxSecret+1)},
-		{"id that fits with its secret", strings.Repeat("d", MaxDeviceID+1), ""},
+		{"id", strings.Repeat("d", limits.MaxDeviceID+1), "s"},
+		{"secret", "d", strings.Repeat("s", limits.MaxSecret+1)},
+		{"id that fits with its secret", strings.Repeat("d", limits.MaxDeviceID+1), ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			defer func() {
@@ -195,10 +197,10 @@ func TestDigestOverLimits(t *testing.T) {
 			t.Error("got the place of a device whose id is over its limit, want a panic")
 		}
 	}()
-	testKeys.Device(strings.Repeat("d", MaxDeviceID+1), 1)
+	testKeys.Device(strings.Repeat("d", limits.MaxDeviceID+1), 1)
 }
 
-// TestKeysApart checks that each key is used for its own purpose only, whole.
+// TestKeysApart checks that each key is used completely, and for its own purpose only.
 func TestKeysApart(t *testing.T) {
 	bucket, tag := testKeys.Place("/v1/products/1", 1<<31)
 	digest := testKeys.Digest("demo-device", "demo-secret")
@@ -229,8 +231,8 @@ func TestKeysApart(t *testing.T) {
 	}
 }
 
-// TestSpread checks that places stay below the number of buckets and fill it evenly: a
-// mean of 4 an object leaves no bucket of more than 20 in tables of any shape.
+// TestSpread checks that places are below the number of buckets and fill them evenly: with a mean of 4 objects no
+// bucket has more than 20, in tables of any size.
 func TestSpread(t *testing.T) {
 	for _, buckets := range []uint32{1, 3, 256, 1000, 1024} {
 		objects, devices := make([]int, buckets), make([]int, buckets)

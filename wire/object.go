@@ -3,6 +3,8 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
+
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 // Encoding is a content coding that a publisher can store (RFC 9110, section 8.4.1).
@@ -28,7 +30,7 @@ func (e Encoding) String() string {
 	return fmt.Sprintf("encoding(%d)", uint8(e))
 }
 
-// Variant is where one encoding of an object lies.
+// Variant is the place of one encoding of an object.
 type Variant struct {
 	Encoding Encoding
 	Slot     uint32
@@ -50,10 +52,10 @@ type Object struct {
 	count       int
 }
 
-// Variants are the stored encodings, 1 to 4; the slice belongs to the object.
+// Variants returns the stored encodings, 1 to 4; the slice belongs to the object.
 func (o *Object) Variants() []Variant { return o.variants[:o.count] }
 
-// AddVariant adds one encoding; it panics if there are more than codings.
+// AddVariant adds one encoding; it panics if there are more than [Encodings].
 func (o *Object) AddVariant(v Variant) {
 	o.variants[o.count] = v
 	o.count++
@@ -64,8 +66,8 @@ const (
 	variantSize = 20
 )
 
-// AppendObjectsHeader begins a bucket of count entries; [AppendObject] adds each, then
-// [FinishRecord] ends it. A bucket of none is a tombstone.
+// AppendObjectsHeader begins a bucket of count entries; add each with [AppendObject], and end with [FinishRecord]. A
+// bucket without entries is a tombstone.
 func AppendObjectsHeader(dst []byte, epoch uint64, count int) []byte {
 	return appendHeader(dst, RegionObjects, count, 0, epoch)
 }
@@ -141,7 +143,7 @@ func parseObject(b []byte) (Object, error) {
 			Length:   binary.LittleEndian.Uint32(b[8:]),
 			Stamp:    binary.LittleEndian.Uint64(b[12:]),
 		}
-		if v.Encoding >= Encodings || v.Length > MaxBody {
+		if v.Encoding >= Encodings || v.Length > limits.MaxBody {
 			return Object{}, ErrMalformed
 		}
 		o.AddVariant(v)
@@ -151,11 +153,10 @@ func parseObject(b []byte) (Object, error) {
 	return o, nil
 }
 
-// bodySize is what a body record adds to its bytes.
+// bodySize is the size of a body record without the body.
 const bodySize = 24
 
-// AppendBody appends the record of one encoding to dst; a stamp of 0 and no bytes is a
-// tombstone. body is copied.
+// AppendBody appends the record of one encoding to dst; a stamp of 0 and no bytes is a tombstone. It copies body.
 func AppendBody(dst []byte, epoch, stamp uint64, body []byte) []byte {
 	start := len(dst)
 	dst = appendHeader(dst, RegionBodies, 0, uint32(len(body)), epoch)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 func bucket(tags []uint32, objects []Object) []byte {
@@ -29,9 +31,9 @@ func objects(n int) []Object {
 
 func TestObjectRoundTrip(t *testing.T) {
 	limits := object(Object{
-		Key: "/" + strings.Repeat("k", MaxKey-1), Version: MaxVersion, PublishedMS: math.MaxInt64, TTLMS: math.MaxUint64,
-		ETag: `"` + strings.Repeat("e", MaxETag-2) + `"`, ContentType: strings.Repeat("c", MaxContentType),
-	}, slices.Repeat([]Variant{{Zstd, math.MaxUint32, MaxBody, math.MaxUint64}}, int(Encodings))...)
+		Key: "/" + strings.Repeat("k", limits.MaxKey-1), Version: limits.MaxVersion, PublishedMS: math.MaxInt64, TTLMS: math.MaxUint64,
+		ETag: `"` + strings.Repeat("e", limits.MaxETag-2) + `"`, ContentType: strings.Repeat("c", limits.MaxContentType),
+	}, slices.Repeat([]Variant{{Zstd, math.MaxUint32, limits.MaxBody, math.MaxUint64}}, int(Encodings))...)
 	same := slices.Repeat([]uint32{testTag}, 1000)
 	rising := make([]uint32, 1000)
 	for i := range rising {
@@ -81,8 +83,8 @@ func TestFindObjectWholeKey(t *testing.T) {
 }
 
 func TestFindObjectMalformed(t *testing.T) {
-	// The first entry is 177 bytes from 16 on, so the second begins at 193; the second
-	// is looked up. An entry with another tag is passed over by its size alone.
+	// The first entry has 177 bytes from 16 on, so the second begins at 193; the second is looked up. An entry with
+	// another tag is skipped by its size alone.
 	const first, second = 16, 193
 	good := appendBucket(nil)
 	another := edited(good, set32(first+4, 0))
@@ -109,7 +111,7 @@ func TestFindObjectMalformed(t *testing.T) {
 		{"five variants", edited(good, set8(second+36, 5)), ErrMalformed},
 		{"five variants that are there", fiveVariants(), ErrMalformed},
 		{"no such encoding", edited(good, set8(second+40, byte(Encodings))), ErrMalformed},
-		{"body over its limit", edited(good, set32(second+48, MaxBody+1)), ErrMalformed},
+		{"body over its limit", edited(good, set32(second+48, limits.MaxBody+1)), ErrMalformed},
 		{"count of one more", edited(good, set16(2, 3)), nil},
 		{"count of one less", edited(good, set16(2, 1)), ErrNotFound},
 	}
@@ -124,8 +126,8 @@ func TestFindObjectMalformed(t *testing.T) {
 	}
 }
 
-// fiveVariants is an entry whose lengths add up with one variant more than there are
-// codings: what the codec writes with one, 80 bytes of its key declared to be four.
+// fiveVariants returns an entry whose lengths are consistent with one variant more than there are codings: the codec's
+// output with one variant, and 80 bytes of its key declared as four more.
 func fiveVariants() []byte {
 	o := object(Object{Key: strings.Repeat("\x00", 99) + "/"}, Variant{})
 	return edited(bucket([]uint32{testTag}, []Object{o}), set8(16+36, 5), set16(16+32, 100-80))
@@ -141,7 +143,7 @@ func TestAddVariantTooMany(t *testing.T) {
 }
 
 func TestBodyRoundTrip(t *testing.T) {
-	for _, n := range []int{0, 1, 7, 8, 9, 1024, MaxBody} {
+	for _, n := range []int{0, 1, 7, 8, 9, 1024, limits.MaxBody} {
 		body := bytes.Repeat([]byte{0xa5}, n)
 		rec := AppendBody(nil, testEpoch, 9, body)
 		got, err := FindBody(rec, testEpoch, Variant{Length: uint32(n), Stamp: 9})
@@ -157,8 +159,8 @@ func TestFindBodyTombstone(t *testing.T) {
 	}
 }
 
-// TestFindBodyNeverAnother checks that a slot which holds another body than the entry
-// names, because one of the two was written since, is not an answer.
+// TestFindBodyNeverAnother checks that a slot with another body than the entry names, because one of the two was
+// written since, is not an answer.
 func TestFindBodyNeverAnother(t *testing.T) {
 	good := AppendBody(nil, testEpoch, 101, []byte("hello"))
 	named := Variant{Identity, 11, 5, 101}

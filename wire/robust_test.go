@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestEveryBitCounts flips each bit of each sample: readers must say something else,
-// unless the bit is of a byte that is written as zero and not read.
+// TestEveryBitCounts flips each bit of each sample: readers must return something else, unless the bit belongs to a
+// reserved byte.
 func TestEveryBitCounts(t *testing.T) {
 	for _, s := range samples() {
 		t.Run(s.name, func(t *testing.T) {
@@ -29,14 +29,14 @@ func TestEveryBitCounts(t *testing.T) {
 	}
 }
 
-// unread says which fields may make no difference to the one reader that a sample has:
-// of a batch only the headers of its records are read, the count of a body means nothing, a tombstone is not found whatever its stamp, and devices of
-// zeroes are no device's.
+// unread reports whether a field may make no difference to a sample's reader: of a batch only the headers of its
+// records are read, a body's count means nothing, a tombstone is not found whatever its stamp, and a device of zeroes
+// matches none.
 func unread(sample, name string) bool {
 	switch sample {
 	case "batch", "batch-none":
 		return !slices.Contains([]string{"layout", zero, "operations", "epoch", "replaces", "op: region", "index", "record length", "region"}, name)
-	case "verdicts-none": // up to two devices of zeroes fit its padding
+	case "verdicts-none": // up to two devices of zeroes fit into its padding
 		return name == "devices"
 	case "body":
 		return name == "count"
@@ -61,9 +61,8 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
-// sameBeyond fails if what read says of b depends on bytes beyond its end. A slice
-// expression may reach up to the capacity without a panic, so cutting alone would not
-// show a bound that is checked too late.
+// sameBeyond fails if the result of read depends on bytes beyond the end of b. A slice expression may reach up to the
+// capacity without a panic, so truncation alone would not reveal a late check of a bound.
 func sameBeyond(t *testing.T, b []byte, read func([]byte) string) {
 	t.Helper()
 	want := read(slices.Clip(append([]byte{}, b...)))
@@ -75,8 +74,8 @@ func sameBeyond(t *testing.T, b []byte, read func([]byte) string) {
 	}
 }
 
-// TestAppend checks that every writer leaves what is in dst alone, and writes the same
-// after it as at the start of a slice.
+// TestAppend checks that every writer preserves what is in dst, and writes the same after it as at the start of a
+// slice.
 func TestAppend(t *testing.T) {
 	for _, s := range samples() {
 		t.Run(s.name, func(t *testing.T) {
@@ -88,7 +87,7 @@ func TestAppend(t *testing.T) {
 	}
 }
 
-// TestMinRecord checks that no record is shorter than the least.
+// TestMinRecord checks that no record is shorter than the minimum.
 func TestMinRecord(t *testing.T) {
 	for _, s := range recordSamples() {
 		if got := len(s.append(nil)); got < MinRecord {

@@ -4,17 +4,19 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
-// A sample is one record or message with everything that the tests need to know of it.
+// A sample is one record or message with everything that the tests need about it.
 type sample struct {
 	name   string // of its golden
 	about  string
 	append func(dst []byte) []byte
 	fields []field
-	// read is all that readers say of the bytes, errors included, as text.
+	// read returns the results of the readers, errors included, as text.
 	read func(b []byte) string
-	want string // read of what append appends to nil
+	want string // result of read for what append appends to nil
 }
 
 const testEpoch = 0x8877665544332211
@@ -36,13 +38,13 @@ var (
 	testDevices = []Device{{Tag: tagOf("demo-device"), Closed: true}, {Tag: tagOf("rotated-device")}, {Tag: tagOf("new-device"), New: true}}
 )
 
-// tagOf is the tag of a device.
+// tagOf returns the tag of a device.
 func tagOf(id string) uint64 {
 	_, tag := testKeys.Device(id, 1)
 	return tag
 }
 
-// object is an Object with variants.
+// object returns an Object with variants.
 func object(o Object, variants ...Variant) Object {
 	for _, v := range variants {
 		o.AddVariant(v)
@@ -55,8 +57,8 @@ var (
 		Object{Key: "/v1/products/42?lang=de", Version: 7, PublishedMS: 1763690399000, TTLMS: 60000, ETag: `"5d41402abc4b2a76"`, ContentType: "application/json"},
 		Variant{Identity, 11, 5, 101}, Variant{Gzip, 12, 4, 102}, Variant{Brotli, 13, 3, 103}, Variant{Zstd, 14, 2, 104})
 	deviceObject = object(
-		Object{Key: "@demo-device/v1/me/config", Version: MaxVersion, PublishedMS: 1763690398000, ETag: `""`, ContentType: "text/plain"},
-		Variant{Identity, 0xfffffffe, MaxBody, 1 << 63})
+		Object{Key: "@demo-device/v1/me/config", Version: limits.MaxVersion, PublishedMS: 1763690398000, ETag: `""`, ContentType: "text/plain"},
+		Variant{Identity, 0xfffffffe, limits.MaxBody, 1 << 63})
 	productBodies = [][]byte{[]byte("hello"), []byte("gzip"), []byte("br!"), []byte("zs")}
 )
 
@@ -79,7 +81,7 @@ func appendBatch(dst []byte) []byte {
 	return append(dst, b...)
 }
 
-// samples are every record and message, full and empty.
+// samples returns every record and message, full and empty.
 func samples() []sample {
 	return slices.Concat(recordSamples(), messageSamples())
 }
@@ -140,7 +142,7 @@ func messageSamples() []sample {
 	}
 }
 
-// Layouts, as the package comment and the comments of the messages have them.
+// Layouts as in the package comment and the comments of the messages.
 
 func header(extra string) []field {
 	return []field{{"layout", 1}, {"region", 1}, {"count", 2}, {extra, 4}, {"epoch", 8}}
@@ -187,7 +189,7 @@ func batchFields() []field {
 		op, stateFields())
 }
 
-// Transcripts: what readers say, a line each. They copy, so they outlive the bytes.
+// Transcripts: results of readers, one per line. They are copies, so they outlive the bytes.
 
 var notFound = failed(ErrNotFound)
 
@@ -207,7 +209,7 @@ func opLine(region Region, index uint32, size int) string {
 
 func readState(b []byte) string { return line(ParseState(b)) }
 
-// readObjects looks up both keys, and one that is not there, so that all is scanned.
+// readObjects looks up both keys and a missing one, so that everything is scanned.
 func readObjects(b []byte) string {
 	return line(FindObject(b, testEpoch, testTag, productObject.Key)) +
 		line(FindObject(b, testEpoch, testTag, deviceObject.Key)) +
@@ -228,7 +230,7 @@ func readVerdicts(b []byte) string {
 		lookup(b, testEpoch, &Digest{}, tagOf("nobody"))
 }
 
-// lookup is what FindVerdict says: the verdict, or why there is none.
+// lookup returns the result of FindVerdict: the verdict, or why there is none.
 func lookup(b []byte, epoch uint64, d *Digest, device uint64) string {
 	v, status, err := FindVerdict(b, epoch, d, device)
 	if (status == Unreadable) != (err != nil) {

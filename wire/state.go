@@ -1,6 +1,10 @@
 package wire
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/gatehouse/gatehouse/wire/limits"
+)
 
 const (
 	stateSize           = 80
@@ -16,13 +20,13 @@ type State struct {
 	HeartbeatMS    int64
 	ObjectBuckets  uint32
 	VerdictBuckets uint32
-	// BodySlots is how many slots were ever written in this memory, so that a new sidecar can blank unused ones.
+	// BodySlots is the number of slots ever written in this memory, so that a new sidecar can blank unused ones.
 	BodySlots uint32
-	// DevicesComplete means that every device that may authenticate is listed in its bucket of this epoch: any other is
+	// DevicesComplete means that every device that may authenticate is in its bucket of this epoch; any other is
 	// unknown.
 	DevicesComplete bool
 	Keys            Keys
-	Permissions     []string // at most MaxPermissions; the index is the bit
+	Permissions     []string // at most limits.MaxPermissions; indexed by bit
 }
 
 // AppendState appends the state record to dst.
@@ -55,7 +59,7 @@ func ParseState(rec []byte) (State, error) {
 		return State{}, ErrMalformed
 	}
 	count := int(binary.LittleEndian.Uint16(rec[2:]))
-	if count > MaxPermissions || rec[72]&^flagDevicesComplete != 0 {
+	if count > limits.MaxPermissions || rec[72]&^flagDevicesComplete != 0 {
 		return State{}, ErrMalformed
 	}
 	s := State{

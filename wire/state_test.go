@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 func permissions(n int) []string {
@@ -31,8 +33,8 @@ func TestStateRoundTrip(t *testing.T) {
 		{"in step before 1970", State{Epoch: 1, InStepMS: -1, Permissions: []string{}}},
 		{"devices complete", State{Epoch: 1, DevicesComplete: true, Permissions: []string{}}},
 		{"one permission", State{Epoch: 1, Permissions: permissions(1)}},
-		{"all permissions", State{Epoch: 1, Permissions: permissions(MaxPermissions)}},
-		{"the longest permission", State{Epoch: 1, Permissions: []string{strings.Repeat("p", MaxPermissionName), "q"}}},
+		{"all permissions", State{Epoch: 1, Permissions: permissions(limits.MaxPermissions)}},
+		{"the longest permission", State{Epoch: 1, Permissions: []string{strings.Repeat("p", limits.MaxPermissionName), "q"}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -64,7 +66,7 @@ func TestParseStateMalformed(t *testing.T) {
 		{"cut in the heartbeat", edited(good, cut(71))},
 		{"cut after the flags", edited(good, cut(79))},
 		{"a flag that this layout doesn't know", edited(good, set8(72, 2))},
-		{"one permission more than the most", AppendState(nil, &State{Epoch: 1, Permissions: permissions(MaxPermissions + 1)})},
+		{"one permission more than the most", AppendState(nil, &State{Epoch: 1, Permissions: permissions(limits.MaxPermissions + 1)})},
 		{"the greatest count", edited(good, set16(2, math.MaxUint16))},
 		{"a name more than are there", edited(good, set16(2, 3))},
 		{"first name longer than all that is left", edited(good, set8(80, 255))},

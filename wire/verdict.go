@@ -28,9 +28,9 @@ func (o Outcome) String() string {
 type Verdict struct {
 	Digest         Digest
 	Permissions    uint64 // a bit per name of State.Permissions
-	ExpiresMS      int64  // unix ms; from then on the verdict is invalid
-	RefreshAfterMS int64  // unix ms; from then on one verification runs in the background; 0 never
-	NotAfterMS     int64  // unix ms, below 2^48; from then on the device is refused; 0 never
+	ExpiresMS      int64  // unix ms; the verdict is invalid from then on
+	RefreshAfterMS int64  // unix ms; one verification runs in the background from then on; 0: never
+	NotAfterMS     int64  // unix ms, below 2^48; the device is refused from then on; 0: never
 	Outcome        Outcome
 }
 
@@ -50,7 +50,7 @@ type Device struct {
 	New bool
 }
 
-// AppendVerdicts appends a bucket of verdicts and devices to dst; none is a tombstone.
+// AppendVerdicts appends a bucket of verdicts and devices to dst; a bucket without any is a tombstone.
 func AppendVerdicts(dst []byte, epoch uint64, verdicts []Verdict, devices []Device) []byte {
 	start := len(dst)
 	dst = appendHeader(dst, RegionVerdicts, len(verdicts), uint32(len(devices)), epoch)
@@ -82,15 +82,15 @@ type CredentialStatus uint8
 const (
 	Unreadable   CredentialStatus = iota // unknown: there is no usable record
 	Found                                // there is a verdict
-	Closed                               // none, and the device's only right secret is another one
-	Registered                           // none, and the device is registered
-	New                                  // none, and the device is registered, but never authenticated
-	Unregistered                         // none, and the device is not registered
+	Closed                               // no verdict, and the device's only right secret is another one
+	Registered                           // no verdict, and the device is registered
+	New                                  // no verdict, and the device is registered, but never authenticated
+	Unregistered                         // no verdict, and the device is not registered
 )
 
 // FindVerdict looks up a credential in the bucket of its device; device is the device's tag. It returns a verdict if
 // the status is [Found]; the caller checks its expiry. It allocates nothing. The comparison of digests need not take
-// constant time: they are outputs of a keyed function of the secret, so its time reveals nothing.
+// constant time: they are outputs of a keyed function of the secret, so the time reveals nothing.
 func FindVerdict(rec []byte, epoch uint64, d *Digest, device uint64) (Verdict, CredentialStatus, error) {
 	if rec == nil {
 		return Verdict{}, Unreadable, ErrNotFound

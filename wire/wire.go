@@ -3,10 +3,9 @@
 //
 // # Records
 //
-// Shared memory is a set of records. A record has a place, region and index, and the
-// store's key is five bytes made of both (see [AppendPlace]). All integers are
-// little-endian; every record begins with the same sixteen bytes and is at least
-// [MinRecord] long (zeroes pad it), so that blanking never stores an empty value:
+// Shared memory is a set of records. A record has a place, its region and index, which form the store's key of five
+// bytes (see [AppendPlace]). All integers are little-endian. Every record begins with the same sixteen bytes and has at
+// least [MinRecord] bytes, padded with zeroes, so that blanking never stores an empty value:
 //
 //	0  u8   layout version, [Layout]
 //	1  u8   region
@@ -14,25 +13,25 @@
 //	4  u32  object buckets (state), body length (bodies), devices (verdicts), else 0
 //	8  u64  epoch: random, never 0, drawn by the sidecar at each full push
 //
-// Readers treat a record of another epoch as absent: its place was not yet rewritten.
+// Readers treat a record of another epoch as absent: its place was not rewritten yet.
 //
 // State, one record at index 0, written by every heartbeat:
 //
-//	16  i64  in step: unix ms at which the edge was known to be in step with Redis
-//	24  u32  verdict buckets
-//	28  u32  body slots: how many were ever written in this memory, by any epoch
-//	32  16   placement key (SipHash-2-4, see [Keys])
-//	48  16   digest key (SipHash-2-4-128)
-//	64  i64  heartbeat: unix ms at which the sidecar sent this record
-//	72  u8   flags: 1 devices complete: every device that may come in is listed
-//	73  7    zero
-//	80  count × (u8 length, name): permission names; a name's position is its bit
+//		16  i64  in step: unix ms at which the edge was known to be in step with Redis
+//		24  u32  verdict buckets
+//		28  u32  body slots: how many were ever written in this memory, by any epoch
+//		32  16   placement key (SipHash-2-4, see [Keys])
+//		48  16   digest key (SipHash-2-4-128)
+//		64  i64  heartbeat: unix ms at which the sidecar sent this record
+//	72  u8   flags: 1 devices complete: every device that may authenticate is listed
+//		73  7    zero
+//		80  count × (u8 length, name): permission names; a name's position is its bit
 //
 // Objects, one bucket a record, count entries:
 //
 //	 0  u32  size of the entry, this field included
 //	 4  u32  tag, see [Keys.Place]
-//	 8  u64  version, 1 to [MaxVersion]
+//	 8  u64  version, 1 to [limits.MaxVersion]
 //	16  i64  published, unix ms
 //	24  u64  ttl: freshness lifetime counted from published, ms; 0: fresh until changed
 //	32  u16  length of the key
@@ -63,7 +62,7 @@
 //
 //	0  u64  bits 2 to 63: the device's tag, see [Keys.Device]; bit 0, closed: the record
 //	        has the verdict of the device's only right secret, so that no other is right;
-//	        bit 1, new: the device was never let in. At most one of the two is set
+//	        bit 1, new: the device never authenticated. At most one of the two is set
 //
 // The layout version changes whenever the meaning of a byte above changes; programs with different layouts refuse each
 // other's records and batches.
@@ -79,7 +78,7 @@ import (
 // Layout is the version of everything in this package.
 const Layout = 2
 
-// MinRecord is the least length of a record in bytes.
+// MinRecord is the minimum length of a record in bytes.
 const MinRecord = 32
 
 const headerSize = 16
@@ -105,8 +104,7 @@ func (r Region) String() string {
 	return fmt.Sprintf("region(%d)", uint8(r))
 }
 
-// The reasons why a record or a message is not usable. They are plain values, so that
-// a lookup that fails allocates nothing.
+// Errors for unusable records and messages. They are plain values, so that a failed lookup allocates nothing.
 var (
 	// ErrNotFound means that the record has no such entry.
 	ErrNotFound = errors.New("not found")
@@ -168,8 +166,8 @@ func pad(dst []byte, start int) []byte {
 	return dst
 }
 
-// alias views b as a string without copying: it lives and changes with b.
+// alias returns b as a string without copying it: it lives and changes with b.
 func alias(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// bytesOf views s as bytes that must not be written.
+// bytesOf returns s as bytes, which must not be written.
 func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }

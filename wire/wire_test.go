@@ -6,9 +6,11 @@ import (
 	"errors"
 	"slices"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/wire/objectkey"
 )
 
-// An edit makes a copy of good bytes bad.
+// An edit makes an invalid copy of valid bytes.
 type edit func(b []byte) []byte
 
 func set8(at int, v byte) edit {
@@ -70,7 +72,7 @@ func TestNames(t *testing.T) {
 		{Identity.String(), "identity"}, {Gzip.String(), "gzip"}, {Brotli.String(), "br"}, {Zstd.String(), "zstd"},
 		{Encodings.String(), "encoding(4)"},
 		{Allow.String(), "allow"}, {Deny.String(), "deny"}, {Unavailable.String(), "unavailable"}, {Outcome(0).String(), "unavailable"},
-		{DeviceKey("demo-device", "/v1/me"), "@demo-device/v1/me"},
+		{objectkey.OfDevice("demo-device", "/v1/me"), "@demo-device/v1/me"},
 	}
 	for _, tt := range tests {
 		if tt.got != tt.want {
@@ -79,7 +81,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// readers look something up in a record that would hold it, a reader a region.
+// readers has a lookup per region, in a record that would have the item.
 var readers = []struct {
 	region Region
 	good   []byte
@@ -137,8 +139,8 @@ func TestHeader(t *testing.T) {
 	}
 }
 
-// TestEpoch checks that no lookup answers from a record of another epoch, and that one
-// which was never written is not found.
+// TestEpoch checks that no lookup returns anything from a record of another epoch, and that a record never written is
+// not found.
 func TestEpoch(t *testing.T) {
 	for _, r := range readers[1:] {
 		for _, epoch := range []uint64{0, testEpoch - 1, testEpoch + 1, testEpoch ^ 1<<63, testEpoch & 0xffffffff} {

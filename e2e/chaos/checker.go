@@ -8,18 +8,17 @@ import (
 	"time"
 )
 
-// Limits are what the checker holds answers to.
+// Limits are the bounds that the checker applies.
 type Limits struct {
-	// MaxStaleness is the edge's, and Slack what an answer may be older than that.
+	// MaxStaleness is the edge's, and Slack how much older an answer may be.
 	MaxStaleness, Slack time.Duration
-	// Converge is how soon after a fault, or after an acknowledgement when there is no
-	// fault, the edge must have every write.
+	// Converge is how soon after a fault, or without a fault after an acknowledgement, the edge must have every write.
 	Converge time.Duration
-	// Hold is how long after Redis has gone away every cached answer must go on.
+	// Hold is how long cached answers must continue after Redis has become unreachable.
 	Hold time.Duration
 }
 
-// Answer says what kind of answer a read got.
+// Answer is the kind of answer that a read got.
 type Answer uint8
 
 // The answers.
@@ -29,34 +28,35 @@ const (
 	Stale                     // from the upstream: the edge may not be in step
 	Bypass                    // from the upstream for another reason
 	WrongBody                 // from the edge, but nothing that was published under the key
-	Unavailable               // none, or one with an error status
+	Unavailable               // no answer, or one with an error status
 	Refused                   // of a device: 401
-	Unverified                // of a device: 503, it can't be told whether its credential is good
+	Unverified                // of a device: 503, its credential can't be verified
 	answers                   // their number
 )
 
-// Read is one request and its answer. Times are since the run began.
+// Read is one request and its answer. Times are since the start of the run.
 type Read struct {
 	Key        int
 	Start, End time.Duration
-	// Place is which of the edges was asked, from 0.
+	// Place is the index of the edge.
 	Place int
-	// Edge numbers the Envoy process that answered; 0 if it isn't certain which one did.
+	// Edge numbers the Envoy process that answered; 0 if it isn't certain which one.
 	Edge int
-	// Era numbers the times in which Redis lost nothing; BetweenEras says that it isn't certain which one it was, so
-	// that an older version may follow.
+	// Era numbers the periods in which Redis lost nothing; BetweenEras: it isn't certain which one it was, so an older
+	// version may follow.
 	Era         int
 	BetweenEras bool
-	// Refilling says that the edge's memory may have been emptied and not yet filled
-	// again, so that a miss says nothing.
+	// Refilling: the edge's memory may have been emptied and not yet refilled, so a miss has no meaning.
 	Refilling bool
-	Answer    Answer
-	Version   uint64 // Hit; of a device, whose secret was shown
-	Token     bool   // of a device, a token was shown
-	Detail    string // Cache-Status, or what was wrong
+	// Trapped: there may have been no VM to answer.
+	Trapped bool
+	Answer  Answer
+	Version uint64 // of a hit; of a device: the version of its secret
+	Token   bool   // the device sent a token
+	Detail  string // Cache-Status, or the error
 }
 
-// Violation is something that must never happen.
+// Violation is a result that must never happen.
 type Violation struct {
 	Rule string
 	Key  int
@@ -64,7 +64,7 @@ type Violation struct {
 	Text string
 }
 
-// String is the violation in one line.
+// String returns the violation in one line.
 func (v Violation) String() string {
 	return fmt.Sprintf("%s: %s at %.3f s: %s", v.Rule, v.name(), v.At.Seconds(), v.Text)
 }
@@ -76,23 +76,23 @@ func (v Violation) name() string {
 	return path(v.Key)
 }
 
-// ofDevices begins the rules that are about devices.
+// ofDevices begins the names of the rules about devices.
 const ofDevices = "device: "
 
-// Checker knows what was written and judges what is read. It is safe for concurrent use.
+// Checker records writes and judges reads. It is safe for concurrent use.
 type Checker struct {
 	limits Limits
 
 	mu        sync.Mutex // protects all below
 	histories []history
 	seen      [places][]seen // by key
-	lost      []int          // by key: answers in a row that should have been hits
+	lost      []int          // by key: consecutive answers that should have been hits
 	faults    []fault
 	oldest    time.Duration
-	inert     int // answers of no certain edge
+	inert     int // answers of an uncertain edge
 }
 
-// places is how many edges there are.
+// places is the number of edges.
 const places = 2
 
 // seen is what was seen of a key through one edge.
@@ -101,13 +101,13 @@ type seen struct {
 	floor
 }
 
-// fault is a time during which something was broken.
+// fault is a period in which something was broken.
 type fault struct {
-	begin, end time.Duration // end 0: it lasts
+	begin, end time.Duration // end 0: it goes on
 	redisDown  bool          // and nothing else
 }
 
-// NewChecker is a checker of keys that were never written.
+// NewChecker returns a checker of keys without writes.
 func NewChecker(keys int, limits Limits) *Checker {
 	c := &Checker{limits: limits, histories: make([]history, keys), lost: make([]int, keys)}
 	for i := range c.seen {
@@ -116,15 +116,15 @@ func NewChecker(keys int, limits Limits) *Checker {
 	return c
 }
 
-// Newest is the last write to key, and false before the first.
+// Newest returns the last write to key that may have happened, and false if there is none.
 func (c *Checker) Newest(key int) (Kind, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.histories[key].newest()
 }
 
-// Secret is a device's newest version that is a secret, or with former one before it; 0 if there is none. newest says
-// that it is the newest of all.
+// Secret returns a device's newest version that is a secret, or with former the one before it; 0 if there is none.
+// newest: it is the newest of all versions.
 func (c *Checker) Secret(device int, former bool) (version uint64, newest bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,14 +138,14 @@ func (c *Checker) Secret(device int, former bool) (version uint64, newest bool) 
 	return 0, false
 }
 
-// Begin notes a write that is about to be sent and gives it a version. Others of the same key may be under way.
+// Begin records a write that is about to be sent and returns its version. Other writes of the key may be under way.
 func (c *Checker) Begin(key int, kind Kind, at time.Duration) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.histories[key].begin(kind, at)
 }
 
-// End notes what became of a write.
+// End records the outcome of a write.
 func (c *Checker) End(key int, version uint64, outcome Outcome, at time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,7 +159,7 @@ func (c *Checker) Overtaken(key int, version uint64, at time.Duration) bool {
 	return c.histories[key].overtaken(version, at)
 }
 
-// Emptied notes that all keys that were written are gone by at, and that nothing was being written.
+// Emptied records that all written keys are gone by at. No write was under way.
 func (c *Checker) Emptied(at time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -170,7 +170,7 @@ func (c *Checker) Emptied(at time.Duration) {
 	}
 }
 
-// Unsure takes back all acknowledgements from since on: Redis may have lost these writes. It returns the keys.
+// Unsure revokes all acknowledgements from since on, because Redis may have lost these writes. It returns their keys.
 func (c *Checker) Unsure(since time.Duration) (keys []int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -182,7 +182,7 @@ func (c *Checker) Unsure(since time.Duration) (keys []int) {
 	return keys
 }
 
-// AckedSince is, by key, the newest version that was acknowledged from since on.
+// AckedSince returns, by key, the newest version that was acknowledged from since on.
 func (c *Checker) AckedSince(since time.Duration) map[int]uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,8 +195,7 @@ func (c *Checker) AckedSince(since time.Duration) map[int]uint64 {
 	return acked
 }
 
-// BeginFault notes that something is about to be broken. redisDown says that it is Redis,
-// or the way to it, and nothing else.
+// BeginFault records the beginning of a fault. redisDown: it breaks Redis, or the link to it, and nothing else.
 func (c *Checker) BeginFault(at time.Duration, redisDown bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,14 +203,14 @@ func (c *Checker) BeginFault(at time.Duration, redisDown bool) {
 	clear(c.lost)
 }
 
-// EndFault notes that all is mended.
+// EndFault records the end of the last fault.
 func (c *Checker) EndFault(at time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.faults[len(c.faults)-1].end = at
 }
 
-// Targets are, by key, the newest versions acknowledged at t.
+// Targets returns, by key, the newest versions acknowledged at t.
 func (c *Checker) Targets(t time.Duration) []uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -254,7 +253,7 @@ func (c *Checker) Read(r Read) []Violation {
 	case WrongBody:
 		report("wrong body", "%s", r.Detail)
 	case Unavailable:
-		if r.Edge != 0 {
+		if r.Edge != 0 && !r.Trapped {
 			report("error", "%s", r.Detail)
 		}
 	case Refused:
@@ -264,13 +263,13 @@ func (c *Checker) Read(r Read) []Violation {
 			report("not verified", "version %d, asked for at %.3f s; nothing was broken", r.Version, r.Start.Seconds())
 		}
 	}
-	if r.Answer < Refused && r.Place == 0 { // the other edge has a link of its own
+	if r.Answer < Refused && r.Place == 0 { // the other edge has its own link
 		c.hold(&r, report)
 	}
 	return found
 }
 
-// hit holds a version against what was published and what was seen.
+// hit compares the version of a hit with what was published and seen.
 func (c *Checker) hit(r *Read, report func(rule, format string, args ...any)) {
 	h := &c.histories[r.Key]
 	if !h.published(r.Version, r.End) {
@@ -299,15 +298,15 @@ func (c *Checker) hit(r *Read, report func(rule, format string, args ...any)) {
 	f.add(step{end: r.End, version: r.Version})
 }
 
-// miss asks whether an answer that the edge has not from its memory is explained. A miss then shows that an object that
-// was there is gone, or replaced by one whose body could not be read any more: whatever was seen before is over.
+// miss reports a violation if the edge should have answered from its memory. A miss shows that an object that was seen
+// is gone, or replaced by one whose body was no longer readable: it ends all versions seen before.
 func (c *Checker) miss(r *Read, report func(rule, format string, args ...any)) {
 	if r.Edge == 0 || r.Refilling || r.BetweenEras || r.Answer != Miss && !quiet(c.faults, r.Start-c.limits.Converge, r.End) {
 		return
 	}
 	h, f := &c.histories[r.Key], c.floor(r)
 	seen := f.before(r.Start)
-	has := uint64(0) // the version that the edge had, or had to have by now
+	has := uint64(0) // the version that the edge had, or must have by now
 	if acked := h.ackedAt(r.Start); acked > 0 {
 		if at, _ := h.ackOf(acked); c.settled(at, r.Start) {
 			has = acked
@@ -324,8 +323,8 @@ func (c *Checker) miss(r *Read, report func(rule, format string, args ...any)) {
 	}
 }
 
-// refused holds a 401 against what was written, and takes note of what it shows: a secret that was let in counts
-// no more. Tokens are refused, too, while Envoy has no keys, which it gets from the sidecar.
+// refused compares a 401 with the writes, and records what it shows: a secret that was accepted before is no longer
+// valid. Tokens are also refused while Envoy has no keys, which it fetches from the sidecar.
 func (c *Checker) refused(r *Read, report func(rule, format string, args ...any)) {
 	if c.wasGood(r) && (!r.Token || quiet(c.faults, r.Start-c.limits.Converge, r.End)) {
 		report("good one refused", "version %d, shown at %.3f s, is in force and nothing was broken when it came", r.Version, r.Start.Seconds())
@@ -339,15 +338,15 @@ func (c *Checker) refused(r *Read, report func(rule, format string, args ...any)
 	}
 }
 
-// wasGood reports whether the secret that was shown had come to the edge, and nothing was written that ends it.
+// wasGood reports whether the edge had the secret that was sent, and no write that ends it has begun.
 func (c *Checker) wasGood(r *Read) bool {
 	h := &c.histories[r.Key]
 	at, found := h.ackOf(r.Version)
 	return found && c.settled(at, r.Start) && !h.overtaken(r.Version, r.End)
 }
 
-// settled reports whether what was acknowledged at from had come to the edge by end: since then nothing was broken for
-// long enough.
+// settled reports whether a write that was acknowledged at from has reached the edge by end: nothing was broken for
+// long enough since then.
 func (c *Checker) settled(from, end time.Duration) bool {
 	first := sort.Search(len(c.faults), func(i int) bool { return c.faults[i].end == 0 || c.faults[i].end >= from })
 	for _, f := range c.faults[first:] {
@@ -362,8 +361,8 @@ func (c *Checker) settled(from, end time.Duration) bool {
 	return end > from+c.limits.Converge
 }
 
-// hold asks for a hit where Redis has just gone away, which must change nothing. One other answer
-// can come of a write that was under way; two in a row can't.
+// hold requires hits after Redis has become unreachable, which must change nothing. A write that was under way can
+// cause one other answer, but not two consecutive ones.
 func (c *Checker) hold(r *Read, report func(rule, format string, args ...any)) {
 	if len(c.faults) == 0 || r.Edge == 0 || r.Refilling {
 		return
@@ -383,7 +382,7 @@ func (c *Checker) hold(r *Read, report func(rule, format string, args ...any)) {
 	}
 }
 
-// floor is what was seen through r's edge, which ends what was seen through an earlier one.
+// floor returns what was seen through r's edge. It forgets what was seen through an earlier one.
 func (c *Checker) floor(r *Read) *floor {
 	s := &c.seen[r.Place][r.Key]
 	if s.edge != r.Edge || s.era != r.Era {
@@ -402,15 +401,15 @@ func quiet(faults []fault, begin, end time.Duration) bool {
 	return true
 }
 
-// Summary is what the answers had in common.
+// Summary summarizes the answers.
 type Summary struct {
-	// Oldest is the age of the oldest answer: for how long it had been replaced.
+	// Oldest is the age of the oldest answer: how long before it was replaced.
 	Oldest time.Duration
-	// Inert counts answers of which it isn't certain which Envoy gave them.
+	// Inert counts answers for which it isn't certain which Envoy gave them.
 	Inert int
 }
 
-// Summary sums up.
+// Summary returns the summary of all answers so far.
 func (c *Checker) Summary() Summary {
 	c.mu.Lock()
 	defer c.mu.Unlock()

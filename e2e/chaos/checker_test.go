@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// at is a time in a run, in ms.
+// at returns a time since the start of a run from ms.
 func at(ms int) time.Duration { return time.Duration(ms) * time.Millisecond }
 
-// event is what happens in a run, in the order in which the checker hears of it.
+// event is an event of a run, in the order in which the checker is called.
 type event struct {
 	do   func(*Checker) []Violation
-	want string // the rule that is violated, "" if none
+	want string // the violated rule, "" if none
 }
 
 func put(version uint64, begun, acked int) event { return wrote(Put, version, begun, acked, Acked) }
@@ -52,13 +52,13 @@ func missed(start, end int) event {
 	return read(Read{Answer: Miss, Start: at(start), End: at(end), Detail: "gatehouse; fwd=uri-miss"})
 }
 
-// but makes an event one that violates a rule.
+// but makes an event violate a rule.
 func but(e event, rule string) event {
 	e.want = rule
 	return e
 }
 
-// through makes a read one of another edge; 0: of none that is certain.
+// through makes a read one through another edge; 0: an uncertain one.
 func through(edge int, answer Answer, version uint64, start, end int) event {
 	r := Read{Answer: answer, Version: version, Start: at(start), End: at(end), Edge: edge, Detail: "refused"}
 	return event{do: func(c *Checker) []Violation { return c.Read(r) }}
@@ -166,7 +166,7 @@ func TestCheckerHold(t *testing.T) {
 	}
 }
 
-// shown makes a read one of a device: the secret of a version, and what it got.
+// shown makes a read one of a device: the version of the secret that was sent, and the answer.
 func shown(version uint64, got Answer, start, end int) event {
 	return read(Read{Answer: got, Version: version, Start: at(start), End: at(end)})
 }
@@ -180,13 +180,13 @@ func TestCheckerOfDevices(t *testing.T) {
 		events []event
 	}{
 		{"as it should be", []event{put(1, 0, 1), shown(1, Hit, 2, 3), del(2, 4, 5), shown(1, Hit, 6, 7), shown(1, Refused, 8, 9), put(3, 10, 11), shown(3, Hit, 12, 13), shown(1, Refused, 14, 15)}},
-		{"let in with what was never given", []event{put(1, 0, 1), but(shown(2, Hit, 2, 3), "wrong body")}},
-		{"let in again", []event{put(1, 0, 1), shown(1, Hit, 2, 3), del(2, 4, 5), shown(1, Refused, 6, 7), but(shown(1, Hit, 8, 9), "came back")}},
-		{"let in again after another Envoy", []event{put(1, 0, 1), shown(1, Hit, 2, 3), del(2, 4, 5), shown(1, Refused, 6, 7), through(2, Hit, 1, 8, 9)}},
-		{"let in between two eras", []event{put(1, 0, 1), shown(1, Hit, 2, 3), del(2, 4, 5), shown(1, Refused, 6, 7), between}},
-		{"let in with an old secret after a new one", []event{put(1, 0, 1), put(2, 2, 3), shown(2, Hit, 4, 5), but(shown(1, Hit, 6, 7), "backwards")}},
-		{"revoked and let in late", []event{put(1, 0, 1), del(2, 9, 10), shown(1, Hit, 2010, 2011), but(shown(1, Hit, 2011, 2012), "late")}},
-		{"revoked and let in too late during a fault", []event{began(0, true), put(1, 0, 1), del(2, 9, 10), shown(1, Hit, 4010, 4011), but(shown(1, Hit, 4011, 4012), "too old")}},
+		{"authenticated with a secret that was never given", []event{put(1, 0, 1), but(shown(2, Hit, 2, 3), "wrong body")}},
+		{"authenticated again", []event{put(1, 0, 1), shown(1, Hit, 2, 3), del(2, 4, 5), shown(1, Refused, 6, 7), but(shown(1, Hit, 8, 9), "came back")}},
+		{"authenticated again after another Envoy", []event{put(1, 0, 1), shown(1, Hit, 2, 3), del(2, 4, 5), shown(1, Refused, 6, 7), through(2, Hit, 1, 8, 9)}},
+		{"authenticated between two eras", []event{put(1, 0, 1), shown(1, Hit, 2, 3), del(2, 4, 5), shown(1, Refused, 6, 7), between}},
+		{"authenticated with an old secret after a new one", []event{put(1, 0, 1), put(2, 2, 3), shown(2, Hit, 4, 5), but(shown(1, Hit, 6, 7), "backwards")}},
+		{"revoked and authenticated late", []event{put(1, 0, 1), del(2, 9, 10), shown(1, Hit, 2010, 2011), but(shown(1, Hit, 2011, 2012), "late")}},
+		{"revoked and authenticated too late during a fault", []event{began(0, true), put(1, 0, 1), del(2, 9, 10), shown(1, Hit, 4010, 4011), but(shown(1, Hit, 4011, 4012), "too old")}},
 		{"a good one is refused", []event{put(1, 0, 1), but(shown(1, Refused, 2002, 2003), "good one refused")}},
 		{"a good one is refused in a fault", []event{put(1, 0, 1), began(3*second, true), but(shown(1, Refused, 4000, 4001), "good one refused")}},
 		{"refused before it is there", []event{put(1, 0, 1), shown(1, Refused, 2000, 2001)}},
@@ -206,11 +206,12 @@ func TestCheckerOfDevices(t *testing.T) {
 	}
 }
 
-// Two writers of one key: what is begun first may be acknowledged last, and be refused because the other one was first.
+// Two writers of one key: the write that begins first may be acknowledged last, and be refused because the other was
+// first.
 func TestCheckerOfTwoWriters(t *testing.T) {
 	for _, tt := range []struct {
 		name          string
-		second, first Outcome // of version 2, which is acknowledged or not at 2, and of version 1, at 4
+		second, first Outcome // of version 2, acknowledged or not at 2, and of version 1, at 4
 		then          []event
 	}{
 		{"acknowledged in the other order", Acked, Acked, []event{hit(2, 5, 6), but(hit(1, 7, 8), "backwards")}},
@@ -247,7 +248,7 @@ func TestNewest(t *testing.T) {
 	}
 }
 
-// What was acknowledged just before a failover may be lost: then the version before it is not too old.
+// A write that was acknowledged just before a failover may be lost: then the version before it is not too old.
 func TestUnsure(t *testing.T) {
 	c := NewChecker(2, testLimits)
 	for i, e := range []event{began(0, false), put(1, 0, 1), put(2, 5000, 5001)} {
@@ -263,7 +264,7 @@ func TestUnsure(t *testing.T) {
 	checkEvent(t, c, 1, hit(2, 20002, 20003)) // or it is not lost
 }
 
-// A revocation that was lost is excused; one that was acknowledged before is not.
+// A lost revocation is excused; one that was acknowledged earlier is not.
 func TestUnsureRevocation(t *testing.T) {
 	for since, want := range map[int]string{5001: "", 5002: "late"} {
 		c := NewChecker(1, testLimits)

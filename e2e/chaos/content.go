@@ -9,25 +9,24 @@ import (
 	"strings"
 )
 
-// sizes of bodies in bytes. There are few on purpose: a body that comes out of another
-// object's place must be caught by what it says, not by how long it is.
+// sizes of bodies in bytes. There are few on purpose: the contents must reveal a body of another object, not its
+// length.
 var sizes = [...]int{256, 1024, 1024, 4096}
 
-// large is the size of one body in sixtyFour, more than what a connection's window or a
-// buffer of 64 KiB holds.
+// large is the size of one body in sixtyFour, more than a connection's window or a buffer of 64 KiB.
 const (
 	large      = 96 << 10
 	sixtyFour  = 64
 	headerSize = 64
 )
 
-// Content makes what is published: every version of every key has one body, which names
-// both, so that a reader can tell from the bytes alone whether they are right.
+// Content makes the bodies: every version of every key has one, which names both, so that a reader can tell from the
+// bytes alone whether they are right.
 type Content struct {
 	Seed uint64
 }
 
-// path is the path of a key, 0 to 999. Every second key is under a rule that fetches.
+// path returns the path of a key, 0 to 999. Every second key is under a rule with fetching.
 func path(key int) string {
 	if key%2 == 0 {
 		return fmt.Sprintf("/chaos/%03d", key)
@@ -35,8 +34,8 @@ func path(key int) string {
 	return fmt.Sprintf("/chaos/fetch/%03d", key)
 }
 
-// contentType is of the key's bodies. Every tenth key's are text, which is published in
-// all encodings; an image is published as it is.
+// contentType returns the content type of the key's bodies. Every tenth key has text, which is published in all
+// encodings; an image is published as it is.
 func contentType(key int) string {
 	if key%10 == 0 {
 		return "text/plain"
@@ -44,10 +43,10 @@ func contentType(key int) string {
 	return "image/x-chaos"
 }
 
-// etag names key and version, for the answers that have no body.
+// etag returns the entity-tag, which names key and version, for answers without a body.
 func etag(key int, version uint64) string { return fmt.Sprintf(`"k%03d.v%d"`, key, version) }
 
-// parseETag is the version in an entity-tag of key's, strong or weak.
+// parseETag returns the version in an entity-tag of key, strong or weak.
 func parseETag(key int, tag string) (uint64, error) {
 	text, found := strings.CutPrefix(strings.TrimPrefix(tag, "W/"), fmt.Sprintf(`"k%03d.v`, key))
 	if version, err := strconv.ParseUint(strings.TrimSuffix(text, `"`), 10, 64); found && err == nil {
@@ -56,7 +55,7 @@ func parseETag(key int, tag string) (uint64, error) {
 	return 0, fmt.Errorf("entity-tag %.80q is not of %s", tag, path(key))
 }
 
-// Body is the body of a version.
+// Body returns the body of a version.
 func (c Content) Body(key int, version uint64) []byte {
 	random := rand.New(rand.NewPCG(c.Seed^uint64(key), version))
 	size := sizes[random.IntN(len(sizes))]
@@ -82,7 +81,7 @@ func (c Content) Body(key int, version uint64) []byte {
 	return append(append(body, '\n'), fill...)
 }
 
-// Parse is the version of a body that was published under key, or says why there is none.
+// Parse returns the version of a body that was published under key, or an error if there is none.
 func (c Content) Parse(key int, body []byte) (uint64, error) {
 	var where string
 	var version, sum uint64

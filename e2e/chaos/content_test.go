@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 func TestContent(t *testing.T) {
@@ -27,7 +27,7 @@ func TestContent(t *testing.T) {
 		t.Error("the same seed makes another body")
 	}
 	for key := range 20 {
-		if !wire.ValidKey(path(key)) {
+		if !limits.ValidKey(path(key)) {
 			t.Errorf("%q is no key", path(key))
 		}
 	}
@@ -71,7 +71,7 @@ func TestETag(t *testing.T) {
 		if got, err := parseETag(3, tt.tag); got != tt.want || (err == nil) != (tt.want != 0) {
 			t.Errorf("%s: got %d, %v; want %d", tt.tag, got, err, tt.want)
 		}
-		if tt.want != 0 && !wire.ValidETag(strings.TrimPrefix(tt.tag, "W/")) {
+		if tt.want != 0 && !limits.ValidETag(strings.TrimPrefix(tt.tag, "W/")) {
 			t.Errorf("%s is no entity-tag", tt.tag)
 		}
 	}

@@ -7,29 +7,28 @@ import (
 )
 
 const (
-	// probes is how many connections ask after a fault; each must see every key.
+	// probes is the number of connections that check after a fault; each must see every key.
 	probes = 4
-	// giveUp bounds how long we go on asking for a key that is late, to know how late.
+	// giveUp bounds how long the probes wait for a late key, to know how late it is.
 	giveUp = 15 * time.Second
 )
 
-// convergence is how the edge caught up after a fault.
+// convergence describes how the edge caught up after a fault.
 type convergence struct {
-	// took is from the end of the fault to the end of the last answer that did not have
-	// the last write acknowledged by then, 0 if there was none.
+	// took is the time from the end of the fault to the end of the last answer without the last write acknowledged by
+	// then, 0 if there was no such answer.
 	took time.Duration
-	// never counts keys that were not seen to catch up before we gave up.
+	// never counts keys that did not catch up before the probes gave up.
 	never int
 }
 
-// converge asks for every key until it is seen to have the last write acknowledged at
-// since, when the fault ended.
+// converge requests every key until it has the last write acknowledged at since, when the fault ended.
 func (r *run) converge(ctx context.Context, since time.Duration) convergence {
 	targets := r.checker.Targets(since)
 	var running sync.WaitGroup
 	var mu sync.Mutex // protects the rest
 	var total convergence
-	late := map[int]bool{} // reported
+	late := map[int]bool{} // already reported
 	for i := range probes {
 		running.Go(func() {
 			place := i % places
@@ -53,7 +52,7 @@ func (r *run) converge(ctx context.Context, since time.Duration) convergence {
 	return total
 }
 
-// probeAll asks through one connection, beginning with one of the keys.
+// probeAll requests all keys over one connection, beginning with one of them.
 func probeAll(ctx context.Context, r *run, probe *reader, first int, targets []uint64, since time.Duration, late func(Violation)) convergence {
 	var got convergence
 	waiting := make([]int, len(targets))

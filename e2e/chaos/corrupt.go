@@ -11,26 +11,34 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// corruptEvery is how often a batch is sent that the push listener must refuse.
+// corruptEvery is the interval of batches that the push listener must refuse.
 const corruptEvery = 5 * time.Millisecond
 
-// corrupt sends the push listener at socket batches that it must refuse, until ctx ends: bytes at random, batches that are cut
-// off, and whole ones of another epoch that would blank objects and verdicts.
+// corrupt sends the push listener at socket batches that it must refuse, until ctx ends: random bytes, truncated
+// batches, and whole ones of another epoch that would clear objects and verdicts.
 func corrupt(ctx context.Context, socket string) {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}
-	client := http.Client{Transport: &http.Transport{DialContext: dial}, Timeout: time.Second}
+	client := overSocket(socket)
 	defer client.CloseIdleConnections()
 	for wait(ctx, corruptEvery) {
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://gatehouse-push/v1/apply", bytes.NewReader(badBatch()))
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, pushURL, bytes.NewReader(badBatch()))
 		if err != nil {
 			panic(err) // the URL is ours
 		}
-		if response, err := client.Do(request); err == nil { // else Envoy is down
+		if response, err := client.Do(request); err == nil { // otherwise Envoy is down
 			_ = response.Body.Close()
 		}
 	}
+}
+
+// pushURL is the URL of the push listener.
+const pushURL = "http://gatehouse-push/v1/apply"
+
+// overSocket returns an HTTP client of a server on a unix socket.
+func overSocket(socket string) *http.Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}
+	return &http.Client{Transport: &http.Transport{DialContext: dial}, Timeout: time.Second}
 }
 
 func badBatch() []byte {

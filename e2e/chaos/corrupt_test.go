@@ -6,7 +6,7 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// A third of the bad batches are whole, and only their epoch keeps them out.
+// A third of the bad batches are whole, and refused only for their epoch.
 func TestBadBatch(t *testing.T) {
 	whole := 0
 	for range 300 {

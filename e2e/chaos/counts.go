@@ -2,16 +2,16 @@ package chaos
 
 import "sync/atomic"
 
-// counts are of one run.
+// counts are the counts of one run.
 type counts struct {
 	writes    [3]atomic.Int64 // by outcome
 	overtaken atomic.Int64    // writes refused because another writer's newer one came first
-	devices   [3]atomic.Int64 // likewise, of devices
+	devices   [3]atomic.Int64 // the same, of devices
 	answers   [answers]atomic.Int64
-	logins    [answers]atomic.Int64 // likewise, of devices
+	logins    [answers]atomic.Int64 // the same, of devices
 }
 
-// sum is that of all answers.
+// sum returns the sum over all answers.
 func sum(counts *[answers]atomic.Int64) int64 {
 	sum := int64(0)
 	for i := range counts {

@@ -10,35 +10,35 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/gatehouse/gatehouse/e2e/redistest"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
 )
 
-// Deployment is what kind of Redis there is.
+// Deployment is a kind of Redis deployment.
 type Deployment string
 
 // The deployments.
 const (
-	// Single is one server, which survives kill -9 with all that it acknowledged, but not a loss of power, behind a link
-	// that can be broken.
+	// Single is one server behind a link that can be broken. It keeps all acknowledged writes after kill -9, but not
+	// after a loss of power.
 	Single Deployment = "single"
-	// Sentinel is a master with a replica, which may lack its last writes when it is promoted.
+	// Sentinel is a master with a replica that may lack the last writes when it is promoted.
 	Sentinel Deployment = "sentinel"
 	// Cluster is three masters, between which slots move.
 	Cluster Deployment = "cluster"
 )
 
-// Deployments are all of them.
+// Deployments are all deployments.
 var Deployments = []Deployment{Single, Sentinel, Cluster}
 
 // clusterShards is the number of shards in a Cluster.
 const clusterShards contract.Shards = 8
 
-// lag bounds how far a replica is behind when it is promoted, and a disk when power is lost: what was acknowledged in this
-// time before may be lost.
+// lag bounds how far a replica is behind when it is promoted, and the disk when power is lost: writes that were
+// acknowledged within this time before may be lost.
 const lag = time.Second
 
-// servers are the Redis of a Sentinel or Cluster deployment.
+// servers are the servers of a Sentinel or Cluster deployment.
 type servers struct {
 	*host
 	sentinels *redistest.Sentinels
@@ -66,7 +66,7 @@ func (s *servers) url() string {
 	return s.sentinels.URL
 }
 
-// moveSlot moves the slot of a shard to another master, slowly, so that it is in two places for a while.
+// moveSlot moves the slot of a shard to another master, slowly, so that its keys are at two masters for a while.
 func (s *servers) moveSlot(ctx context.Context) error {
 	slot, from, err := s.slotOf(contract.ShardKeys(s.random(int(clusterShards))).SeqKey())
 	if err != nil {
@@ -76,7 +76,7 @@ func (s *servers) moveSlot(ctx context.Context) error {
 	return s.cluster.MoveSlot(ctx, slot, to, func(int) { wait(ctx, 10*time.Millisecond) })
 }
 
-// slotOf is the slot of a key and which master has it.
+// slotOf returns the slot of a key and the index of its master.
 func (s *servers) slotOf(key string) (slot, master int, err error) {
 	for i, master := range s.cluster.Masters {
 		client := redis.NewClient(&redis.Options{Addr: master.Address, MaxRetries: -1})
@@ -95,17 +95,17 @@ func (s *servers) slotOf(key string) (slot, master int, err error) {
 	return 0, 0, fmt.Errorf("no master has %s", key)
 }
 
-// host is what package redistest needs to run servers outside of a test.
+// host implements redistest.T outside of a test.
 type host struct {
 	ctx      context.Context
 	dir      string
 	cleanups []func()
 }
 
-// failure is what a panic of Fatal carries.
+// failure is the value with which Fatal panics.
 type failure string
 
-// try runs f, in which Fatal may be called.
+// try runs f, which may call Fatal, and returns the failure as an error.
 func (h *host) try(f func()) (err error) {
 	defer func() {
 		switch v := recover().(type) {

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// floor is what was seen of one key through one edge: below which version it may not fall
-// again. Answers overlap, and which of two was decided first is known only if one began
-// after the other had ended. So it is a staircase over the times at which answers ended.
+// floor is what was seen of one key through one edge: the version below which it may not fall again. Answers overlap,
+// and the order of two decisions is known only if one answer began after the other had ended. So it is a step function
+// of the times at which answers ended.
 type floor struct {
 	steps []step // ascending in both
 }
@@ -15,14 +15,13 @@ type floor struct {
 type step struct {
 	end     time.Duration
 	version uint64
-	gone    bool // it was seen that the version before this one was gone
+	gone    bool // the version before this one was seen to be gone
 }
 
-// keep bounds the steps: what ended that long before the newest step is over, no request
-// takes so long.
+// keep bounds the steps: steps that ended that long before the newest are dropped, since no request takes so long.
 const keep = time.Minute
 
-// before is the highest step that ended before start.
+// before returns the highest step that ended before start.
 func (f *floor) before(start time.Duration) step {
 	for i := len(f.steps) - 1; i >= 0; i-- {
 		if f.steps[i].end < start {
@@ -32,7 +31,7 @@ func (f *floor) before(start time.Duration) step {
 	return step{}
 }
 
-// add notes what an answer has shown. Answers are added about in the order of their ends.
+// add records an answer. Answers are added about in the order of their ends.
 func (f *floor) add(s step) {
 	at := len(f.steps)
 	for at > 0 && f.steps[at-1].end > s.end {
@@ -41,7 +40,7 @@ func (f *floor) add(s step) {
 	if at > 0 && f.steps[at-1].version >= s.version {
 		return
 	}
-	after := at // those that ended later and say less
+	after := at // those that ended later with lower versions
 	for after < len(f.steps) && f.steps[after].version <= s.version {
 		after++
 	}

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// TestFloor compares the staircase with all that was ever added, scanned.
+// TestFloor compares floor with a scan of all steps that were added.
 func TestFloor(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	var f floor
 	var all []step
 	for i := range 5000 {
-		// Answers are added a little out of order.
+		// Answers are added slightly out of order.
 		s := step{end: at(i*3 + random.IntN(20)), version: uint64(i/10 + random.IntN(8))}
 		f.add(s)
 		all = append(all, s)

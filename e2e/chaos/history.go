@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Kind is what a write does.
+// Kind is the kind of a write.
 type Kind uint8
 
 // The kinds.
@@ -15,7 +15,7 @@ const (
 	Delete
 )
 
-// String is the kind's name.
+// String returns the kind's name.
 func (k Kind) String() string { return [...]string{"put", "delete"}[k] }
 
 // Outcome is what the writer knows of a write.
@@ -23,18 +23,18 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	// Unknown is of a write that is under way, or whose acknowledgement was lost: it may
-	// have happened, or may happen as long as no later one was acknowledged.
+	// Unknown: the write is under way, or its acknowledgement was lost. It may have happened, or may happen until a
+	// later one is acknowledged.
 	Unknown Outcome = iota
-	// Acked is of a write that happened.
+	// Acked: the write happened.
 	Acked
-	// Failed is of a write that was never sent, or was refused because a newer one was there.
+	// Failed: the write was never sent, or was refused because Redis had a newer one.
 	Failed
 )
 
-// history is all writes of one key. The writes' versions are 1, 2, 3 and so on. Writes at the same time may come to Redis
-// in any order, but none that comes after one with a greater version is applied, so an acknowledgement says that the key
-// has at least that version. Times are since the run began.
+// history is all writes of one key. The versions of writes are 1, 2, 3 and so on. Concurrent writes may arrive at Redis
+// in any order, but Redis applies none that arrives after one with a greater version, so an acknowledgement means that
+// the key has at least that version. Times are since the start of the run.
 type history struct {
 	writes []write // by version-1
 	acks   []ack   // ascending in both
@@ -51,21 +51,22 @@ type ack struct {
 	at      time.Duration
 }
 
-// begin notes a write that is about to be sent, and gives its version.
+// begin records a write that is about to be sent, and returns its version.
 func (h *history) begin(kind Kind, at time.Duration) uint64 {
 	h.writes = append(h.writes, write{kind: kind, begun: at})
 	return uint64(len(h.writes))
 }
 
-// end notes what became of it.
+// end records the outcome of a write. An acknowledgement after that of a newer version adds nothing to acks.
 func (h *history) end(version uint64, outcome Outcome, at time.Duration) {
 	h.writes[version-1].outcome = outcome
-	if last := len(h.acks); outcome == Acked && (last == 0 || h.acks[last-1].version < version) { // else a newer one came first
+	if last := len(h.acks); outcome == Acked && (last == 0 || h.acks[last-1].version < version) {
 		h.acks = append(h.acks, ack{version, at})
 	}
 }
 
-// unsure makes the outcome of all writes that were acknowledged from since on unknown, and reports whether there were any.
+// unsure makes the outcome of all writes that were acknowledged from since on unknown, and reports whether there were
+// any.
 func (h *history) unsure(since time.Duration) bool {
 	last := len(h.acks)
 	for last > 0 && h.acks[last-1].at >= since {
@@ -77,7 +78,7 @@ func (h *history) unsure(since time.Duration) bool {
 	return taken
 }
 
-// newest is the last write that may have happened, and false before the first.
+// newest returns the last write that may have happened, and false if there is none.
 func (h *history) newest() (Kind, bool) {
 	for _, w := range slices.Backward(h.writes) {
 		if w.outcome != Failed {
@@ -96,7 +97,7 @@ func (h *history) published(version uint64, t time.Duration) bool {
 	return w.kind == Put && w.outcome != Failed && w.begun <= t
 }
 
-// ackedAt is the newest version acknowledged at t, 0 if none was.
+// ackedAt returns the newest version acknowledged at t, 0 if there is none.
 func (h *history) ackedAt(t time.Duration) uint64 {
 	i := sort.Search(len(h.acks), func(i int) bool { return h.acks[i].at > t })
 	if i == 0 {
@@ -105,7 +106,7 @@ func (h *history) ackedAt(t time.Duration) uint64 {
 	return h.acks[i-1].version
 }
 
-// ackOf is when version was acknowledged, and false if it was not.
+// ackOf returns when version was acknowledged, and false if it was not.
 func (h *history) ackOf(version uint64) (time.Duration, bool) {
 	i := sort.Search(len(h.acks), func(i int) bool { return h.acks[i].version >= version })
 	if i == len(h.acks) || h.acks[i].version != version {
@@ -124,8 +125,8 @@ func (h *history) overtaken(version uint64, t time.Duration) bool {
 	return false
 }
 
-// age is for how long, at t, a version newer than this one had been acknowledged: how old
-// an answer with this version is. It is negative if there was none.
+// age returns how long before t a version newer than this one was acknowledged: the age of an answer with this version.
+// It is negative if there was none.
 func (h *history) age(version uint64, t time.Duration) time.Duration {
 	i := sort.Search(len(h.acks), func(i int) bool { return h.acks[i].version > version })
 	if i == len(h.acks) {
@@ -134,8 +135,7 @@ func (h *history) age(version uint64, t time.Duration) time.Duration {
 	return t - h.acks[i].at
 }
 
-// mayBeAbsent reports whether the key may be without an object at t, when from, or what
-// came after it, is in force.
+// mayBeAbsent reports whether the key may have no object at t, if version from or a later one is in force.
 func (h *history) mayBeAbsent(from uint64, t time.Duration) bool {
 	if from == 0 {
 		return true
@@ -148,8 +148,8 @@ func (h *history) mayBeAbsent(from uint64, t time.Duration) bool {
 	return false
 }
 
-// reached reports whether an answer says that a write is in force: version is the
-// answer's, 0 if it has no object; t is when it ended.
+// reached reports whether an answer shows that the write target is in force: version is the answer's, 0 if it has no
+// object; t is when it ended.
 func (h *history) reached(target, version uint64, t time.Duration) bool {
 	if version != 0 {
 		return version >= target

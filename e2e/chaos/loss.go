@@ -13,15 +13,16 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
-// losePower ends Redis as a loss of power does with appendfsync everysec. Killing it is not enough: what it has written
-// stays in the memory of the kernel. So its log is cut off where it was up to lag before, which is what the disk may have had.
+// losePower ends Redis like a loss of power with appendfsync everysec. Killing it is not enough, because its writes
+// remain in the kernel's memory. So losePower truncates its log to the length of up to lag before, which the disk may
+// have had.
 func (b *breaker) losePower() error {
 	client, err := newRedis(b.stack.RedisURL())
 	if err != nil {
 		return err
 	}
 	defer func() { _ = client.Close() }()
-	if err := client.ConfigSet(context.Background(), "appendfsync", "everysec").Err(); err != nil { // until it is started again
+	if err := client.ConfigSet(context.Background(), "appendfsync", "everysec").Err(); err != nil { // until the restart
 		return fmt.Errorf("set appendfsync: %w", err)
 	}
 	synced, size, err := b.appendOnlyFile()
@@ -32,19 +33,19 @@ func (b *breaker) losePower() error {
 	if err := b.stack.KillRedis(); err != nil {
 		return err
 	}
-	if last, _, err := b.appendOnlyFile(); err != nil || last != synced { // it has begun another one, and synced this one
+	if last, _, err := b.appendOnlyFile(); err != nil || last != synced { // this file is synced, and another one begun
 		return err
 	}
 	return os.Truncate(synced, size)
 }
 
-// appendOnlyFile is the file to which Redis appends, and its size.
+// appendOnlyFile returns the name and the size of the file to which Redis appends.
 func (b *breaker) appendOnlyFile() (name string, size int64, err error) {
 	names, err := filepath.Glob(filepath.Join(b.stack.Dir(), "appendonlydir", "*.incr.aof"))
 	var newest time.Time
 	for _, found := range names {
 		info, err := os.Stat(found)
-		if err == nil && info.ModTime().After(newest) { // else it was removed in between
+		if err == nil && info.ModTime().After(newest) { // otherwise it was removed meanwhile
 			name, size, newest = found, info.Size(), info.ModTime()
 		}
 	}
@@ -54,10 +55,10 @@ func (b *breaker) appendOnlyFile() (name string, size int64, err error) {
 	return name, size, err
 }
 
-// takeBack takes back what was acknowledged from since on, and begins to count what of it is lost. A device of which a write may be
-// lost is written no more, because Redis counts its versions otherwise than we do.
+// takeBack revokes the acknowledgements from since on, and begins to count the writes that are lost. A device whose
+// write may be lost gets no more writes, because Redis counts its versions differently then.
 func (r *run) takeBack(ctx context.Context, since time.Duration) {
-	r.writing.Lock() // all that was acknowledged is noted
+	r.writing.Lock() // all acknowledgements have been recorded
 	defer r.writing.Unlock()
 	objects, devices := r.checker.AckedSince(since), r.devices.AckedSince(since)
 	for device := range devices {
@@ -86,7 +87,7 @@ func (r *run) takeBack(ctx context.Context, since time.Duration) {
 	})
 }
 
-// lost counts what was acknowledged and Redis doesn't have any more: versions of objects, and revocations of devices.
+// lost counts the acknowledged writes that Redis has lost: versions of objects, and revocations of devices.
 func (r *run) lost(ctx context.Context, objects, devices map[int]uint64) (writes, revocations int, err error) {
 	client, err := newRedis(r.redisURL)
 	if err != nil {

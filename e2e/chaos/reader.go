@@ -13,17 +13,17 @@ import (
 	"time"
 )
 
-// requestTimeout is more than any fault may last and all timeouts at the edge.
+// requestTimeout is longer than all faults and all timeouts at the edge.
 const requestTimeout = 20 * time.Second
 
-// reader asks the edge over one connection that it keeps.
+// reader sends requests to the edge over one connection, which it keeps open.
 type reader struct {
 	world   *world
 	content Content
 	client  http.Client
 	place   int
 	url     string
-	tags    map[int]string // the entity-tag last seen, by key
+	tags    map[int]string // the last entity-tag, by key
 }
 
 func newReader(w *world, content Content, place int, url string) *reader {
@@ -38,7 +38,7 @@ func newReader(w *world, content Content, place int, url string) *reader {
 
 func (r *reader) close() { r.client.CloseIdleConnections() }
 
-// read asks for a key, in one of the ways in which clients do.
+// read requests a key, in one of the ways in which clients do.
 func (r *reader) read(ctx context.Context, key int) Read {
 	got := Read{Key: key, Place: r.place}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url+path(key), nil)
@@ -69,7 +69,7 @@ func (r *reader) read(ctx context.Context, key int) Read {
 	return got
 }
 
-// judge says what a response is.
+// judge classifies a response.
 func (r *reader) judge(got *Read, response *http.Response, body []byte) {
 	got.Detail = response.Header.Get("Cache-Status")
 	tag := response.Header.Get("ETag")
@@ -93,7 +93,7 @@ func (r *reader) judge(got *Read, response *http.Response, body []byte) {
 	}
 }
 
-// version is what a hit says, in its body and in its entity-tag.
+// version returns the version in a hit's body or entity-tag.
 func (r *reader) version(key int, response *http.Response, body []byte) (uint64, error) {
 	tagged, err := parseETag(key, response.Header.Get("ETag"))
 	if err != nil {

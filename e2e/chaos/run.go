@@ -17,33 +17,36 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/testbed/link"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// Config says what to run.
+// Config is the configuration of a run.
 type Config struct {
-	// Seed decides the schedule of faults and the bodies.
+	// Seed determines the schedule of faults and the bodies.
 	Seed uint64
-	// Duration is how long faults go on; the run ends when the last one has.
+	// Duration is how long faults begin; the run ends after the last one.
 	Duration time.Duration
-	// Keys are written, at Writes a second by Writers, and read, at Reads a second by Readers.
+	// Keys are written at Writes a second by Writers, and read at Reads a second by Readers.
 	Keys, Writes, Writers, Reads, Readers int
-	// Devices get new secrets and are revoked, one of them every DeviceWrite, and show what they have every Login.
+	// Devices get new secrets and are revoked, one of them every DeviceWrite, and send their secrets every Login.
 	Devices            int
 	DeviceWrite, Login time.Duration
 	// RedisServerPath is the redis-server to run.
 	RedisServerPath string
-	// Stack has the paths of what is tested; addresses and the rest are the run's own.
+	// Stack has the paths of the tested programs; the run sets addresses and everything else.
 	Stack stack.Options
+	// ClockPath is the library that steps clocks.
+	ClockPath string
 	// Redis is the deployment.
 	Redis Deployment
 	// Only limits the faults to these kinds, alone and in pairs; empty: all.
 	Only []FaultKind
-	// FailFast ends the run with the first violation.
+	// FailFast ends the run at the first violation.
 	FailFast bool
-	// Out takes the run's report.
+	// Out gets the run's report.
 	Out io.Writer
 }
 
@@ -70,11 +73,11 @@ rules:
 	maxPrinted = 20
 )
 
-// limits are what the issue of this product promises. A position of Redis is asked for
-// once a second and then has to reach the edge, so Hold leaves that much of max_staleness.
-var limits = Limits{MaxStaleness: maxStaleness, Slack: time.Second, Converge: 2 * time.Second, Hold: maxStaleness - 1800*time.Millisecond}
+// promised are the README's promises. The sidecar asks for Redis' position once a second, which then has to reach the
+// edge, so Hold leaves that much of max_staleness.
+var promised = Limits{MaxStaleness: maxStaleness, Slack: time.Second, Converge: 2 * time.Second, Hold: maxStaleness - 1800*time.Millisecond}
 
-// run is one run.
+// run is a running run.
 type run struct {
 	Config
 	limits   Limits
@@ -89,28 +92,28 @@ type run struct {
 	failed   func()       // ends the run
 	redisURL string
 	places   []place // of devices
-	// what Redis lost although it was acknowledged
+	// acknowledged writes that Redis has lost
 	lostWrites, lostRevocations int
-	counting                    sync.WaitGroup // counts it
+	counting                    sync.WaitGroup // counts them
 	counts                      counts
 	faults                      map[FaultKind]int
 	longest                     convergence
-	slowest                     string // the fault that took longest to recover from
+	slowest                     string // the fault with the longest recovery
 
 	mu         sync.Mutex // protects Out and the rest
 	violations int
 }
 
-// errFailed ends a run that fails fast.
+// errFailed ends a run with FailFast.
 var errFailed = errors.New("there was a violation")
 
-// Run runs a stack under load and faults and returns how many violations there were. An
-// error says that the run itself failed, or that a part ended by itself.
+// Run runs a stack under load and faults and returns the number of violations. It returns an error if the run itself
+// failed, or if a part exited by itself.
 func Run(ctx context.Context, c Config) (violations int, err error) {
 	r := &run{
-		Config: c, limits: limits, content: Content{c.Seed},
-		checker: NewChecker(c.Keys, limits), faults: map[FaultKind]int{},
-		devices: NewChecker(c.Devices*generations, limits), places: make([]place, c.Devices),
+		Config: c, limits: promised, content: Content{c.Seed},
+		checker: NewChecker(c.Keys, promised), faults: map[FaultKind]int{},
+		devices: NewChecker(c.Devices*generations, promised), places: make([]place, c.Devices),
 	}
 	redis.SetLogger(quietLogger{})
 	running, err := r.start(ctx)
@@ -130,7 +133,7 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 	r.failed = func() { cancel(errFailed) }
 	var watching sync.WaitGroup
 	for _, s := range []*stack.Stack{running, r.second} {
-		watching.Go(func() { // a part that ends by itself ends the run
+		watching.Go(func() { // a part that exits by itself ends the run
 			if err := s.Wait(ctx); err != nil {
 				cancel(err)
 			}
@@ -162,13 +165,18 @@ func (r *run) start(ctx context.Context) (*stack.Stack, error) {
 	if err == nil {
 		running, err = stack.Start(ctx, opts)
 	}
+	if err == nil && r.breaker.clocks != nil {
+		if err = r.breaker.clocks.verify(ctx, running); err != nil {
+			err = errors.Join(err, running.Stop())
+		}
+	}
 	if err != nil {
 		r.breaker.close()
 	}
 	return running, err
 }
 
-// startSecond starts another edge with the same Redis, where nothing is broken but that. The sidecars share verdicts.
+// startSecond starts another edge with the same Redis, which has no other faults. The sidecars share verdicts.
 func (r *run) startSecond(ctx context.Context) (*stack.Stack, error) {
 	opts := r.Stack
 	opts.Name, opts.Dir, opts.Rules = opts.Name+"-2", filepath.Join(opts.Dir, "second"), rules
@@ -182,8 +190,8 @@ func (r *run) startSecond(ctx context.Context) (*stack.Stack, error) {
 	return stack.Start(ctx, opts)
 }
 
-// deploy has the stack use the deployment's Redis. A single server's acknowledged writes survive kill -9, and the
-// sidecar is behind a link of its own.
+// deploy makes the stack use the deployment's Redis. A single server keeps its acknowledged writes after kill -9, and
+// the sidecar has its own link to it.
 func (r *run) deploy(ctx context.Context, opts *stack.Options) (err error) {
 	if r.Redis != Single {
 		random := rand.New(rand.NewPCG(r.Seed, 1))
@@ -202,16 +210,18 @@ func (r *run) deploy(ctx context.Context, opts *stack.Options) (err error) {
 	if err != nil {
 		return err
 	}
-	if r.breaker.link, err = newLink(linkAddress, redisAddress); err != nil {
+	if r.breaker.link, err = link.New(linkAddress, redisAddress); err != nil {
 		return err
 	}
+	r.breaker.link.Filter = r.breaker.losses.filter
 	opts.Redis, opts.SidecarRedisURL = redisAddress, "redis://"+linkAddress
 	opts.RedisServerPath = r.RedisServerPath
 	opts.RedisArgs = append(opts.RedisArgs, "--appendonly", "yes", "--appendfsync", "always")
-	return nil
+	r.breaker.clocks, err = newClocks(r.ClockPath, opts)
+	return err
 }
 
-// shards is their number.
+// shards returns the number of shards.
 func (r *run) shards() contract.Shards {
 	if r.Redis == Cluster {
 		return clusterShards
@@ -219,8 +229,7 @@ func (r *run) shards() contract.Shards {
 	return 1
 }
 
-// secrets switches on the lines for sessions in the shipped configuration, and shared verdicts, with secrets that outlive
-// the sidecar.
+// secrets enables sessions in the shipped configuration, and shared verdicts, with secrets that outlive the sidecar.
 func (r *run) secrets(opts *stack.Options) error {
 	root, err := stack.Root()
 	if err != nil {
@@ -239,8 +248,8 @@ func (r *run) secrets(opts *stack.Options) error {
 		os.WriteFile(secret, []byte("a secret of thirty-two bytes or more\n"), 0o600))
 }
 
-// load writes, reads and breaks things until the time is over, and waits once more for
-// the edge to have the last write to every key.
+// load writes, reads and breaks things until the time is over, and then waits until the edge has the last write to
+// every key.
 func (r *run) load(ctx context.Context) error {
 	client, err := newRedis(r.redisURL)
 	if err != nil {
@@ -305,15 +314,14 @@ func (r *run) writers(publisher *publish.Publisher) []*writer {
 	return writers
 }
 
-// readAll asks for keys at random until ctx ends.
+// readAll requests random keys until ctx ends.
 func (r *run) readAll(ctx context.Context, place int) {
 	reader := newReader(r.world, r.content, place, r.urls[place])
 	defer reader.close()
 	repeat(ctx, time.Duration(r.Readers)*time.Second/time.Duration(r.Reads), func() { r.read(ctx, reader, r.pick()) })
 }
 
-// loginAll has the device of a place show its secrets until ctx ends: mostly the newest, now and then one that it had
-// before.
+// loginAll has a place's device send its secrets until ctx ends: mostly the newest, sometimes an earlier one.
 func (r *run) loginAll(ctx context.Context, place *place) {
 	login := newLogin(r.world, r.urls, int(place.Load()))
 	defer func() { login.close() }()
@@ -338,7 +346,7 @@ func (r *run) loginAll(ctx context.Context, place *place) {
 	})
 }
 
-// pick is a key at random: every second time one of the writers' last ones.
+// pick returns a random key: every second time one of the writers' last ones.
 func (r *run) pick() int {
 	if rand.IntN(2) == 0 {
 		return r.Keys - 1 - rand.IntN(r.Writers/writersOfKey)
@@ -346,7 +354,7 @@ func (r *run) pick() int {
 	return rand.IntN(r.Keys)
 }
 
-// read asks once and has the answer judged.
+// read sends one request and has the checker judge the answer.
 func (r *run) read(ctx context.Context, through *reader, key int) Read {
 	got := through.read(ctx, key)
 	if ctx.Err() != nil {
@@ -359,7 +367,7 @@ func (r *run) read(ctx context.Context, through *reader, key int) Read {
 	return got
 }
 
-// faultsUntil breaks and mends things by the schedule.
+// faultsUntil breaks and restores things by the schedule.
 func (r *run) faultsUntil(ctx context.Context, end time.Duration) error {
 	r.settle(ctx, "the start", r.world.now())
 	schedule := NewSchedule(r.Seed, r.Redis, r.Only)
@@ -388,7 +396,7 @@ func (r *run) breakAll(ctx context.Context, f Fault) error {
 		}
 		r.faults[kind]++
 		begin := r.world.now()
-		if err := r.breaker.breakIt(kind, f.Rate); err != nil {
+		if err := r.breaker.breakIt(kind, &f); err != nil {
 			return err
 		}
 		if losing[kind] {
@@ -398,7 +406,7 @@ func (r *run) breakAll(ctx context.Context, f Fault) error {
 	return nil
 }
 
-// empty has Redis lose everything while nobody writes.
+// empty empties Redis while no write is under way.
 func (r *run) empty(ctx context.Context) error {
 	client, err := newRedis(r.redisURL)
 	if err != nil {
@@ -416,8 +424,8 @@ func (r *run) empty(ctx context.Context) error {
 	return nil
 }
 
-// mendAll mends all kinds, at a time because a part may need the other one to become
-// ready, and watches the edge catch up from the last one's end on.
+// mendAll ends all kinds of a fault, concurrently because a part may need the other one to become ready, and waits for
+// the edge to catch up after the last.
 func (r *run) mendAll(ctx context.Context, f Fault) error {
 	var mending, ending sync.WaitGroup
 	ended := make([]time.Duration, len(f.Kinds))
@@ -446,14 +454,15 @@ func (r *run) mendAll(ctx context.Context, f Fault) error {
 	return errors.Join(errs...)
 }
 
-// settle waits until the edge has caught up with what was acknowledged at since.
+// settle waits until the edge has caught up with the writes acknowledged at since.
 func (r *run) settle(ctx context.Context, after string, since time.Duration) {
 	got := r.converge(ctx, since)
 	if ctx.Err() != nil {
 		return
 	}
 	set(&r.world.refills, false)
-	if r.world.eras.Load()%2 == 1 { // what was lost is newer than what is waited for, so it may still be there
+	set(&r.world.traps, false)
+	if r.world.eras.Load()%2 == 1 { // the edge may still have newer, lost versions
 		wait(ctx, since+r.limits.Converge-r.world.now())
 		set(&r.world.eras, false)
 	}
@@ -487,7 +496,7 @@ func (r *run) printf(format string, args ...any) {
 	_, _ = fmt.Fprintf(r.Out, format, args...)
 }
 
-// summary is the end of the report.
+// summary prints the end of the report.
 func (r *run) summary() {
 	var faults []string
 	for _, kind := range FaultKinds {
@@ -501,15 +510,15 @@ func (r *run) summary() {
 	seconds := r.world.now().Seconds()
 	s := r.checker.Summary()
 	if r.breaker.link != nil {
-		faults = append(faults, fmt.Sprintf("%d messages", r.breaker.link.relay.lost.Load()))
+		faults = append(faults, fmt.Sprintf("%d messages", r.breaker.losses.lost.Load()))
 	}
 	r.printf("faults: %s\n", strings.Join(faults, ", "))
 	r.printf("operations: %d acknowledged (%.0f/s), %d of unknown outcome, %d overtaken by another writer's, %d not sent; lost by Redis: %d writes of objects, %d revocations\n",
 		count(&w[Acked]), float64(count(&w[Acked]))/seconds, count(&w[Unknown]), count(&r.counts.overtaken), count(&w[Failed]), r.lostWrites, r.lostRevocations)
-	r.printf("reads: %d (%.0f/s): %d hits, %d misses, %d stale to upstream, %d others to upstream, %d without an answer while Envoy was down; %d answers of no certain Envoy\n",
+	r.printf("reads: %d (%.0f/s): %d hits, %d misses, %d stale to upstream, %d others to upstream, %d without an answer while Envoy or a VM was down; %d answers of no certain Envoy\n",
 		sum(a), float64(sum(a))/seconds, count(&a[Hit]), count(&a[Miss]), count(&a[Stale]), count(&a[Bypass]), count(&a[Unavailable]), s.Inert)
 	d, l := &r.counts.devices, &r.counts.logins
-	r.printf("devices: %d secrets and revocations acknowledged, %d of unknown outcome; shown %d times: %d let in, %d refused, %d not verified, %d without an answer while Envoy was down\n",
+	r.printf("devices: %d secrets and revocations acknowledged, %d of unknown outcome; shown %d times: %d let in, %d refused, %d not verified, %d without an answer while Envoy or a VM was down\n",
 		count(&d[Acked]), count(&d[Unknown]), sum(l), count(&l[Hit]), count(&l[Refused]), count(&l[Unverified]), count(&l[Unavailable]))
 	r.printf("longest use of a secret that had ended: %.3f s (max_auth_staleness %v)\n", r.devices.Summary().Oldest.Seconds(), maxStaleness)
 	r.printf("oldest answer: %.3f s (max_staleness %v)\n", s.Oldest.Seconds(), maxStaleness)
@@ -531,7 +540,7 @@ func repeat(ctx context.Context, every time.Duration, f func()) {
 	}
 }
 
-// wait waits, and reports whether ctx goes on.
+// wait waits for d, and reports whether ctx goes on.
 func wait(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -27,7 +27,7 @@ func TestScheduleHasAll(t *testing.T) {
 	ever := map[FaultKind]bool{} // in any deployment
 	for _, redis := range Deployments {
 		for seed := range uint64(50) {
-			longCut := redis != Single
+			longCut, back := redis != Single, redis != Single
 			seen := map[FaultKind]bool{}
 			s := NewSchedule(seed, redis, nil)
 			for range decks[redis] {
@@ -41,12 +41,20 @@ func TestScheduleHasAll(t *testing.T) {
 				if f.Last > 6*time.Second || f.Wait > 3*time.Second {
 					t.Errorf("%s, seed %d: %v after %v is too long", redis, seed, f, f.Wait)
 				}
-				longCut = longCut || f.Kinds[0] == CutLink && len(f.Kinds) == 1 && f.Last > maxStaleness+limits.Slack
+				longCut = longCut || f.Kinds[0] == CutLink && len(f.Kinds) == 1 && f.Last > maxStaleness+promised.Slack
+				stepped := slices.Contains(f.Kinds, StepEdge)
+				back = back || stepped && f.Kinds[0] == CutLink && f.Step < 0 && f.Between+f.Last > maxStaleness+promised.Slack
+				if step := f.Step.Abs(); stepped && (step < promised.Slack || step > 30*time.Second) {
+					t.Errorf("%s, seed %d: %v: the step is too small or too large", redis, seed, f)
+				}
 			}
 			for _, kind := range decks[redis] {
-				if kind != both && !seen[kind] {
+				if kind != both && kind != setBack && !seen[kind] {
 					t.Errorf("%s, seed %d: no %q in one round", redis, seed, kind)
 				}
+			}
+			if !back {
+				t.Errorf("seed %d: the edge's clock is never set back while the link is cut for longer than max_staleness", seed)
 			}
 			if !longCut {
 				t.Errorf("seed %d: the link is never cut for longer than max_staleness", seed)

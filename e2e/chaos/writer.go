@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	// deletes is how many of hundred writes to an object delete it.
+	// deletes is how many of 100 writes to an object delete it.
 	deletes = 10
-	// cold is how many of hundred writes go to the one half of a writer's keys: a lost
-	// update must not always be healed by the next one.
+	// cold is how many of 100 writes go to one half of a writer's keys: not every lost update may be repaired by the
+	// next.
 	cold = 4
-	// hot is how many go to its last key, which readers ask for most: the short moments in
-	// which a version could go backwards must be seen.
+	// hot is how many go to its last key, which readers request most, so that they see the short times in which a
+	// version could go backwards.
 	hot = 40
 )
 
-// newRedis is a client of the writers. It sends nothing twice: what became of a write
-// must be known, or known to be unknown.
+// newRedis returns a client for writers. It never retries: the outcome of a write must be known, or known to be
+// unknown.
 func newRedis(url string) (redis.UniversalClient, error) {
-	// A Cluster's own client follows the slots; each server is sent a write once all the same.
+	// A Cluster's client follows the slots; it sends each server a write only once all the same.
 	client, err := redisurl.Settings{URL: url, Once: !strings.Contains(url, "+cluster"), PoolSize: 64}.Connect()
 	if err != nil {
 		return nil, fmt.Errorf("address of Redis: %w", err)
@@ -38,28 +38,27 @@ func newRedis(url string) (redis.UniversalClient, error) {
 	return client, nil
 }
 
-// quietLogger drops what the client says of every dial that fails: errors come back from
-// the calls anyway.
+// quietLogger drops the client's logs of failed dials: the calls return these errors, too.
 type quietLogger struct{}
 
 // Printf implements the client's logger.
 func (quietLogger) Printf(context.Context, string, ...any) {}
 
-// writer writes to keys that other writers write to at the same time.
+// writer writes to keys to which other writers write concurrently.
 type writer struct {
 	world     *world
 	checker   *Checker
-	writing   *sync.RWMutex // is locked while Redis is emptied
+	writing   *sync.RWMutex // locked while Redis is emptied
 	content   Content
 	publisher *publish.Publisher
 	keys      []int
 	counts    *counts
 	report    func(Violation)
-	// repeats says that the client of a Cluster may send a write again, which is refused if the first one was applied.
+	// repeats: a Cluster's client may send a write again, which Redis refuses if it applied the first one.
 	repeats bool
 }
 
-// run writes at every tick until ctx ends. A write that has begun is ended.
+// run writes at every tick until ctx ends. It ends writes that have begun.
 func (w *writer) run(ctx context.Context, every time.Duration) {
 	repeat(ctx, every, func() { w.write(w.pick()) })
 }
@@ -75,7 +74,7 @@ func (w *writer) pick() int {
 	return w.keys[half+rand.IntN(len(w.keys)-half)]
 }
 
-// write makes the next version of key: an object, or nothing.
+// write writes the next version of key: an object or a deletion.
 func (w *writer) write(key int) {
 	w.writing.RLock()
 	defer w.writing.RUnlock()

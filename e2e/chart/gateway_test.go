@@ -30,8 +30,8 @@ const (
 	secret = "correct horse battery staple"
 )
 
-// TestGateway is the life of a release in mode gateway, in a namespace that takes restricted
-// pods only. Its steps build on each other.
+// TestGateway covers the life of a release in mode gateway, in a namespace that only admits restricted pods. Its steps
+// build on each other.
 func TestGateway(t *testing.T) {
 	c := newCluster(t)
 	t.Cleanup(func() { c.explain(t) })
@@ -71,8 +71,8 @@ func (c *cluster) install(t *testing.T) {
 	c.helmInstall(t)
 }
 
-// helmInstall installs the release, and waits until its service is one: pods are ready before
-// kube-proxy knows what the address of a new service means.
+// helmInstall installs the release, and waits until its service works: pods are ready before kube-proxy has rules for
+// the address of a new service.
 func (c *cluster) helmInstall(t *testing.T, values ...string) {
 	t.Helper()
 	c.helm(t, append(append([]string{"install", release, chartDir, "--wait", "--timeout", "120s"}, c.values...), values...)...)
@@ -85,13 +85,13 @@ func (c *cluster) helmInstall(t *testing.T, values ...string) {
 	})
 }
 
-// installTrial installs what the chart's README calls a trial.
+// installTrial installs the trial of the chart's README.
 func (c *cluster) installTrial(t *testing.T) {
 	c.helmInstall(t, "--values", "testdata/trial.yaml", "--set", "redis.url=")
 }
 
-// replaceRedis ends the trial's Redis, whose data go with its pod: what was published is no
-// longer answered, and can be published again.
+// replaceRedis ends the trial's Redis, whose data are lost with its pod: the edge no longer answers the published
+// objects, and they can be published again.
 func (c *cluster) replaceRedis(t *testing.T) {
 	c.kubectl(t, "delete", "pod", "--selector", "app.kubernetes.io/component=redis", "--wait")
 	await(t, "the object is gone", func() error {
@@ -103,14 +103,14 @@ func (c *cluster) replaceRedis(t *testing.T) {
 	c.answers(t)
 }
 
-// helmTest runs the chart's own test. A chart without one passes it, too.
+// helmTest runs the chart's own test. It would also pass for a chart without one.
 func (c *cluster) helmTest(t *testing.T) {
 	if out := c.helm(t, "test", release, "--timeout", "60s"); !strings.Contains(out, "Phase:          Succeeded") {
 		t.Errorf("no test of the chart has succeeded: %s", out)
 	}
 }
 
-// edge is the address of the service.
+// edge returns the address of the service.
 func (c *cluster) edge(t *testing.T) string {
 	t.Helper()
 	return c.kubectl(t, "get", "service", "--selector", gatewayPods,
@@ -139,7 +139,7 @@ func (c *cluster) get(t *testing.T, path string, header http.Header) (*http.Resp
 	return answer, string(text)
 }
 
-// answers publishes from the sidecar's container and asks through the service.
+// answers publishes from the sidecar's container and sends requests through the service.
 func (c *cluster) answers(t *testing.T) {
 	c.ctl(t, body, "put", "/products/1", "--file=-", "--content-type=application/json")
 	c.ctl(t, body, "put", "/config", "--file=-", "--content-type=application/json")
@@ -157,7 +157,7 @@ func hit(answer *http.Response) bool {
 	return strings.Contains(answer.Header.Get("Cache-Status"), "hit")
 }
 
-// same asks what must be answered the same at all times.
+// same sends requests that must always get the same answers.
 func (c *cluster) same(t *testing.T) {
 	t.Helper()
 	upstream := c.upstream.Requests()
@@ -186,7 +186,7 @@ func (c *cluster) same(t *testing.T) {
 	}
 }
 
-// load is what clients ask for while pods come and go.
+// load sends requests while f makes pods come and go.
 func (c *cluster) load(t *testing.T, f func()) {
 	t.Helper()
 	answer, _ := c.get(t, "/products/1", nil)
@@ -223,7 +223,7 @@ func (c *cluster) rollback(t *testing.T) {
 	c.same(t)
 }
 
-// scale goes to two pods and back to one.
+// scale scales to two pods and back to one.
 func (c *cluster) scale(t *testing.T) {
 	c.load(t, func() {
 		for _, replicas := range []string{"2", "1"} {
@@ -231,7 +231,7 @@ func (c *cluster) scale(t *testing.T) {
 				"--set", "replicas="+replicas)...)
 			await(t, replicas+" pods", func() error {
 				pods := strings.Fields(c.kubectl(t, "get", "pods", "--selector", gatewayPods, "--output", "name"))
-				if fmt.Sprint(len(pods)) != replicas { // those that end count, too
+				if fmt.Sprint(len(pods)) != replicas { // pods that are terminating count, too
 					return fmt.Errorf("got %q", pods)
 				}
 				return nil
@@ -241,8 +241,7 @@ func (c *cluster) scale(t *testing.T) {
 	c.same(t)
 }
 
-// tls has the edge speak TLS by a Secret, and changes that: the pods stay, and their Envoys take
-// what is new.
+// tls configures the edge's TLS by a Secret, and changes the Secret: the pods stay, and their Envoys reload it.
 func (c *cluster) tls(t *testing.T) {
 	const secretName = "edge-tls"
 	first, second := newCertificate(t, "first"), newCertificate(t, "second")
@@ -258,7 +257,7 @@ func (c *cluster) tls(t *testing.T) {
 	c.shows(t, "first")
 	pod := c.pod(t)
 	apply(second)
-	// The kubelet looks at a pod's Secrets when something of it changes, else once in a minute or so.
+	// The kubelet updates a pod's Secrets when the pod changes, otherwise about once a minute.
 	c.kubectl(t, "annotate", "pod", pod, "example.com/look=again")
 	c.shows(t, "second")
 	if got := c.pod(t); got != pod {
@@ -287,10 +286,10 @@ func (c *cluster) shows(t *testing.T, name string) {
 	})
 }
 
-// certificate is the files of one and its key.
+// certificate is the files of a certificate and its key.
 type certificate struct{ cert, key string }
 
-// newCertificate makes one that signs itself.
+// newCertificate makes a self-signed certificate.
 func newCertificate(t *testing.T, name string) certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -318,13 +317,13 @@ func newCertificate(t *testing.T, name string) certificate {
 	return files
 }
 
-// gone waits until a pod has ended.
+// gone waits until a pod has been deleted.
 func (c *cluster) gone(t *testing.T, pod string) {
 	t.Helper()
 	c.kubectl(t, "wait", "--for=delete", "pod/"+pod, "--timeout=60s")
 }
 
-// uninstall must leave nothing that has the release's label, in the namespace or out of it.
+// uninstall must leave nothing with the release's label, in the namespace or outside of it.
 func (c *cluster) uninstall(t *testing.T) {
 	c.helm(t, "uninstall", release, "--wait", "--timeout", "120s")
 	kinds := strings.Fields(run(t, "", "kubectl", "api-resources", "--verbs=list", "--output=name"))
@@ -338,7 +337,7 @@ func (c *cluster) uninstall(t *testing.T) {
 	})
 }
 
-// explain shows, after a failure, what the cluster says of it.
+// explain prints, after a failure, the cluster's state and logs.
 func (c *cluster) explain(t *testing.T) {
 	if !t.Failed() {
 		return

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package chart installs the chart in a real cluster and breaks things there. It runs inside
-// one: scripts/chart-e2e.sh, which `make chart-e2e` calls, starts it.
+// Package chart installs the chart in a real cluster and breaks parts of it. It runs inside the cluster that
+// scripts/chart-e2e.sh, which `make chart-e2e` calls, starts.
 package chart
 
 import (
@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/e2e/k8s"
-	"github.com/gatehouse/gatehouse/e2e/upstream"
+	"github.com/gatehouse/gatehouse/testbed/upstream"
 )
 
 const (
@@ -24,21 +24,21 @@ const (
 	release   = "edge"
 	chartDir  = "../../charts/gatehouse"
 
-	// patience bounds every wait for something that must come.
+	// patience bounds every wait.
 	patience = 60 * time.Second
 )
 
-// cluster is the one that the test runs in.
+// cluster is the cluster in which the test runs.
 type cluster struct {
 	t        *testing.T
 	upstream upstream.Handler
 	values   []string // of helm, for every installation
 }
 
-// newCluster starts what the chart needs besides the cluster.
+// newCluster starts what the chart needs beside the cluster.
 func newCluster(t *testing.T) *cluster {
 	if os.Getenv("KUBECONFIG") == "" || os.Getenv("CONTAINERD_ADDRESS") == "" {
-		t.Fatal("not in a cluster of its own: run make chart-e2e")
+		t.Fatal("not in its own cluster: run make chart-e2e")
 	}
 	c := &cluster{t: t}
 	listener, err := net.Listen("tcp", k8s.Gateway+":0")
@@ -59,9 +59,9 @@ func newCluster(t *testing.T) *cluster {
 	return c
 }
 
-// startRedis runs a server at the address that pods reach.
+// startRedis runs a redis-server at the address that pods can reach.
 func (c *cluster) startRedis() string {
-	const port = "6379" // nothing else is in this network namespace
+	const port = "6379" // free in this network namespace
 	cmd := exec.Command("redis-server", "--bind", k8s.Gateway, "--port", port, "--protected-mode", "no", "--save", "")
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
@@ -78,7 +78,7 @@ func (c *cluster) startRedis() string {
 	return k8s.Gateway + ":" + port
 }
 
-// run runs a program to its end and gives what it printed to standard output.
+// run runs a program and returns its standard output.
 func run(t *testing.T, stdin, name string, args ...string) string {
 	t.Helper()
 	out, err := try(t.Context(), stdin, name, args...)
@@ -105,7 +105,7 @@ func (c *cluster) ctl(t *testing.T, stdin string, args ...string) {
 	run(t, stdin, "kubectl", append(exec, args...)...)
 }
 
-// failure is an error with what the program said.
+// failure returns an error with the program's output.
 type failure struct {
 	command string
 	err     error
@@ -126,7 +126,7 @@ func try(ctx context.Context, stdin, name string, args ...string) (string, error
 	return out.String(), nil
 }
 
-// await asks until there is no error.
+// await calls check until it returns nil.
 func await(t *testing.T, what string, check func() error) {
 	t.Helper()
 	deadline := time.Now().Add(patience)

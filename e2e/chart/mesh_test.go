@@ -16,11 +16,11 @@ const meshNamespace = "mesh"
 // mesh is a mode for the Envoys of a mesh.
 type mesh struct {
 	mode string
-	// patch does to an Envoy's configuration what the mesh's control plane does with the manifests.
+	// patch changes an Envoy's configuration as the mesh's control plane does with the manifests.
 	patch func(*testing.T, *envoyConfig, []manifest)
-	// valid is a part of the manifests that the rules in CEL refuse when it is invalid.
+	// valid is a part of the manifests; the CEL rules refuse the manifests when it is invalid.
 	valid, invalid, refusal string
-	values                  []string // besides those of the mode's example
+	values                  []string // in addition to the mode's example
 }
 
 var meshes = []mesh{
@@ -30,16 +30,15 @@ var meshes = []mesh{
 		[]string{"--set", "envoyGateway.gateway=eg", "--set", "envoyGateway.xdsListeners={" + gatewayListener + "}"}},
 }
 
-// definitions are the files with the kinds that the chart has.
+// definitions are the files of the chart's custom resource definitions.
 var definitions = []string{
 	"customresourcedefinitions.gen.yaml", "gateway.envoyproxy.io_envoyextensionpolicies.yaml",
 	"gateway.envoyproxy.io_envoypatchpolicies.yaml", "gateway.envoyproxy.io_envoyproxies.yaml",
 	"monitoring.coreos.com_podmonitors.yaml", "monitoring.coreos.com_prometheusrules.yaml",
 }
 
-// TestMesh is what can be tested of these modes without the control planes: the API server
-// takes the manifests by the real definitions, rules in CEL included, and a real Envoy serves
-// with what the manifests make of its configuration.
+// TestMesh tests these modes without the control planes: the API server accepts the manifests by the real definitions,
+// CEL rules included, and a real Envoy serves with its configuration patched by the manifests.
 func TestMesh(t *testing.T) {
 	apply := []string{"apply", "--server-side"}
 	for _, name := range definitions {
@@ -57,7 +56,7 @@ func TestMesh(t *testing.T) {
 	t.Run("istio/workload", patchWorkload)
 }
 
-// toolsDir is where helm is; what else scripts/chart-tools.sh has made is beside it.
+// toolsDir returns the directory of helm; the other results of scripts/chart-tools.sh are beside it.
 func toolsDir(t *testing.T) string {
 	t.Helper()
 	helm, err := exec.LookPath("helm")
@@ -87,14 +86,14 @@ func (m mesh) manifests(t *testing.T) {
 	}
 	invalid := strings.ReplaceAll(text, m.valid, m.invalid)
 	if out, err := try(t.Context(), invalid, "kubectl", append(apply, "--dry-run=server")...); err == nil || !strings.Contains(err.Error(), m.refusal) {
-		t.Errorf("%s for %s: got %q, %v, want a refusal that says %q", m.invalid, m.valid, out, err, m.refusal)
+		t.Errorf("%s for %s: got %q, %v, want a refusal with %q", m.invalid, m.valid, out, err, m.refusal)
 	}
 	run(t, text, "kubectl", "delete", "--namespace", meshNamespace, "--filename", "-")
 }
 
-// patchWorkload patches a Deployment as the notes of mode istio say: of a workload, whose istio-proxy
-// Istio adds, and of an Istio gateway, which has one to be merged with. Then it patches it again, for
-// values that need less.
+// patchWorkload patches a Deployment as the notes of mode istio describe: a workload, to which Istio adds the
+// istio-proxy container, and an Istio gateway, which has such a container. Then it patches it again, for values that
+// need less.
 func patchWorkload(t *testing.T) {
 	for _, tt := range []struct{ context, container, get, want string }{
 		{"sidecar", "shop", `{.metadata.annotations.sidecar\.istio\.io/nativeSidecar}`, "false"},

@@ -17,21 +17,21 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 const (
-	// gatewayListener is how Envoy Gateway names a listener of Gateway default/eg.
+	// gatewayListener is Envoy Gateway's name for a listener of Gateway default/eg.
 	gatewayListener = "default/eg/http"
 	routerFilter    = "envoy.filters.http.router"
 )
 
-// object is a mapping of YAML.
+// object is a mapping in YAML.
 type object = map[string]any
 
-// manifest is an object of Kubernetes.
+// manifest is a Kubernetes object.
 type manifest object
 
 func parse(t *testing.T, text string) (manifests []manifest) {
@@ -52,7 +52,7 @@ func parse(t *testing.T, text string) (manifests []manifest) {
 
 func (m manifest) name() string { return m.at("metadata")["name"].(string) }
 
-// at is the mapping at a path.
+// at returns the mapping at a path.
 func (m manifest) at(path ...string) object {
 	o := object(m)
 	for _, step := range path {
@@ -61,13 +61,13 @@ func (m manifest) at(path ...string) object {
 	return o
 }
 
-// envoyConfig is a configuration of Envoy with one HTTP listener, as a mesh makes one.
+// envoyConfig is an Envoy configuration with one HTTP listener, as a mesh makes it.
 type envoyConfig struct {
 	listeners, clusters []any
 	filters             []any  // of the edge listener's HTTP connection manager
 	route               object // to the upstream
-	routes              object // the route configuration, but for its virtual hosts
-	manager             object // further settings of the HTTP connection manager
+	routes              object // the route configuration without its virtual hosts
+	manager             object // other settings of the HTTP connection manager
 }
 
 func newEnvoyConfig() *envoyConfig {
@@ -87,7 +87,7 @@ func socketAddress(host string, port int) object {
 	return object{"socket_address": object{"address": host, "port_value": port}}
 }
 
-// typed adds the type of a message of Envoy.
+// typed adds the type URL of an Envoy message.
 func typed(message string, fields object) object {
 	fields["@type"] = "type.googleapis.com/envoy." + message
 	return fields
@@ -138,9 +138,9 @@ func patchAsIstio(t *testing.T, c *envoyConfig, manifests []manifest) {
 				if name := patch.at("match", "listener", "filterChain", "filter")["name"]; name != "envoy.filters.network.http_connection_manager" {
 					t.Fatalf("no network filter %v to merge with", name)
 				}
-				maps.Copy(c.manager, manifest(value.(object)).at("typed_config")) // which has none of these fields yet
+				maps.Copy(c.manager, manifest(value.(object)).at("typed_config")) // it has none of these fields yet
 			case "ROUTE_CONFIGURATION MERGE":
-				maps.Copy(c.routes, value.(object)) // likewise
+				maps.Copy(c.routes, value.(object)) // it has none of these fields yet
 			default:
 				t.Fatalf("patch %s: this test can't apply it", to)
 			}
@@ -148,8 +148,8 @@ func patchAsIstio(t *testing.T, c *envoyConfig, manifests []manifest) {
 	}
 }
 
-// patchAsEnvoyGateway makes a filter of an EnvoyExtensionPolicy, as Envoy Gateway's translator
-// does, and applies the patches of an EnvoyPatchPolicy.
+// patchAsEnvoyGateway makes a filter from an EnvoyExtensionPolicy, as Envoy Gateway's translator does, and applies the
+// patches of an EnvoyPatchPolicy.
 func patchAsEnvoyGateway(t *testing.T, c *envoyConfig, manifests []manifest) {
 	for _, m := range manifests {
 		if m["kind"] != "EnvoyExtensionPolicy" {
@@ -162,7 +162,7 @@ func patchAsEnvoyGateway(t *testing.T, c *envoyConfig, manifests []manifest) {
 			"name":          wasm["name"],
 			"configuration": object{"@type": "type.googleapis.com/google.protobuf.StringValue", "value": ""},
 			"vm_config": object{"vm_id": id, "runtime": "envoy.wasm.runtime.v8",
-				"code": object{"local": object{"filename": "/etc/gatehouse/gatehouse.wasm"}}}, // it fetches it over HTTP
+				"code": object{"local": object{"filename": "/etc/gatehouse/gatehouse.wasm"}}}, // there, fetched over HTTP
 			"fail_open": wasm["failOpen"],
 		}})
 		c.filters = slices.Insert(c.filters, 0, any(object{"name": name, "disabled": true, "typed_config": filter}))
@@ -178,8 +178,8 @@ func patchAsEnvoyGateway(t *testing.T, c *envoyConfig, manifests []manifest) {
 	}
 }
 
-// jsonPatch applies the kinds of patches that the chart has: a resource is added whole, or
-// a field of the edge listener's filter with a name, of its connection manager, or of its route configuration.
+// jsonPatch applies the kinds of patches in the chart: it adds a whole resource, or a field of the edge listener's
+// filter of a name, of its connection manager, or of its route configuration.
 func (c *envoyConfig) jsonPatch(t *testing.T, patch object) {
 	t.Helper()
 	operation := patch["operation"].(object)
@@ -210,8 +210,7 @@ func (c *envoyConfig) jsonPatch(t *testing.T, patch object) {
 	}
 }
 
-// serves runs Envoy with what the mode makes of its configuration, the sidecar of the image
-// beside it, and asks for an object.
+// serves runs Envoy with its configuration in the mode, and the image's sidecar beside it, and requests an object.
 func (m mesh) serves(t *testing.T) {
 	values := []string{"--values", "testdata/values.yaml", "--set", "mode=" + m.mode, "--set", "redis.url=redis://127.0.0.1"}
 	config := newEnvoyConfig()

@@ -12,10 +12,10 @@ import (
 	"testing"
 )
 
-// gatewayPods selects the pods of the gateway, and its service.
+// gatewayPods is the selector of the gateway's pods and its service.
 const gatewayPods = "app.kubernetes.io/component=gateway"
 
-// podList is what is read of pods.
+// podList has the fields of pods that the tests need.
 type podList struct {
 	Items []pod
 }
@@ -46,7 +46,7 @@ func (p *pod) ready() bool {
 	return false
 }
 
-// container is a container's status; the sidecar is among the init containers.
+// container returns the status of a container; the sidecar is an init container.
 func (p *pod) container(name string) (containerStatus, error) {
 	for _, c := range append(p.Status.ContainerStatuses, p.Status.InitContainerStatuses...) {
 		if c.Name == name {
@@ -56,7 +56,7 @@ func (p *pod) container(name string) (containerStatus, error) {
 	return containerStatus{}, fmt.Errorf("pod %s has no container %s", p.Metadata.Name, name)
 }
 
-// pods are those of the gateway that are not about to go.
+// pods returns the gateway's pods that are not terminating.
 func (c *cluster) pods(t *testing.T) []pod {
 	t.Helper()
 	var list podList
@@ -73,7 +73,7 @@ func (c *cluster) pods(t *testing.T) []pod {
 	return pods
 }
 
-// pod is the name of the only one.
+// pod returns the name of the only pod.
 func (c *cluster) pod(t *testing.T) string {
 	t.Helper()
 	pods := c.pods(t)
@@ -83,7 +83,7 @@ func (c *cluster) pod(t *testing.T) string {
 	return pods[0].Metadata.Name
 }
 
-// kill kills a container's first process, as a crash or the kernel would.
+// kill kills a container's first process, like a crash or the kernel.
 func (c *cluster) kill(t *testing.T, container string) {
 	t.Helper()
 	before, err := c.pods(t)[0].container(container)
@@ -117,9 +117,8 @@ func (c *cluster) kill(t *testing.T, container string) {
 	c.settled(t)
 }
 
-// settled waits until the object has been answered often in a row. The node's rules for the
-// service follow the pod's readiness, lost and gained, within about a second, and so does the
-// sidecar that fills Envoy anew.
+// settled waits until the object was answered several times in a row. The node's rules for the service follow the pod's
+// readiness within about a second, and so does the sidecar that refills Envoy.
 func (c *cluster) settled(t *testing.T) {
 	t.Helper()
 	const enough = 40 // two seconds

@@ -17,28 +17,28 @@ import (
 const (
 	requestsPerSecond = 200
 	connections       = 40 // so that each has 200 ms for a request
-	// answerTimeout is when a request without an answer has failed.
+	// answerTimeout is when a request without an answer counts as failed.
 	answerTimeout = 5 * time.Second
 )
 
-// ask is a request and the status of its answer.
+// ask is a request and the expected status.
 type ask struct {
 	path   string
 	header http.Header
 	want   int
 }
 
-// traffic sends requests at a fixed rate until it is stopped, and counts what went wrong.
+// traffic sends requests at a fixed rate until it is stopped, and counts failures.
 type traffic struct {
 	address string
 	asks    []ask
 
-	mu       sync.Mutex // protects what follows
+	mu       sync.Mutex // protects the fields below
 	sent     int
 	failures []string
 }
 
-// during sends the requests while f runs. Not one may fail.
+// during sends requests while f runs. None may fail.
 func during(t *testing.T, address string, asks []ask, f func()) {
 	t.Helper()
 	tr := &traffic{address: address, asks: asks}
@@ -60,9 +60,8 @@ func during(t *testing.T, address string, asks []ask, f func()) {
 	}
 }
 
-// send is one connection's share of the requests. It speaks HTTP over a connection of its own
-// because net/http sends a request again whose connection was closed under it: here that is a
-// failure.
+// send sends the requests of one connection. It implements HTTP over its own connection because net/http repeats a
+// request after its connection was closed: here that is a failure.
 func (tr *traffic) send(ctx context.Context, worker int) {
 	tick := time.NewTicker(time.Second * connections / requestsPerSecond)
 	defer tick.Stop()
@@ -86,7 +85,7 @@ func (tr *traffic) send(ctx context.Context, worker int) {
 	}
 }
 
-// connection is one to the edge; nil is none yet.
+// connection is a connection to the edge; nil: none yet.
 type connection struct {
 	net.Conn
 	reader *bufio.Reader
@@ -98,7 +97,7 @@ func (c *connection) close() {
 	}
 }
 
-// do sends a request once. It gives the connection for the next one, nil if that needs a new one.
+// do sends a request once. It returns the connection for the next one, nil if that needs a new one.
 func (c *connection) do(address string, ask ask) (*connection, error) {
 	if c == nil {
 		conn, err := net.DialTimeout("tcp", address, answerTimeout)
@@ -115,7 +114,7 @@ func (c *connection) do(address string, ask ask) (*connection, error) {
 	return c, err
 }
 
-// exchange reports whether the connection can be used again.
+// exchange reports whether the connection can be reused.
 func (c *connection) exchange(address string, ask ask) (again bool, err error) {
 	if err := c.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
 		return false, err

@@ -2,7 +2,7 @@ package conformance
 
 import "testing"
 
-// guarded are rules under which all else is refused, with credentials as RFC 7617 has them.
+// guarded are rules that deny all other requests, with credentials as in RFC 7617.
 const guarded = `
 sidecar: {cluster: gatehouse-sidecar, timeout: 2s}
 credentials: {basic: true}
@@ -39,7 +39,7 @@ var basic = []testCase{
 	{"9110 15.5.4", "no token by GET", "GET /session\nauthorization: Basic ZGV2OnNlY3JldA==", 403, "edge", ""},
 }
 
-// TestGuarded runs them.
+// TestGuarded runs the cases of basic.
 func TestGuarded(t *testing.T) {
 	s := start(t, guarded)
 	s.publishAll(t)

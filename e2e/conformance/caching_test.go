@@ -1,7 +1,7 @@
 package conformance
 
-// caching are the rules for caches (RFC 9111), Cache-Status (RFC 9211), and methods. The edge answers for the origin, which
-// told it what is current: to request directives, which are advisory (RFC 9111, section 5.2.1), it doesn't listen.
+// caching are the rules for caches (RFC 9111), Cache-Status (RFC 9211), and methods. The edge answers for the origin,
+// which tells it what is current, so it ignores request directives, which are advisory (RFC 9111, section 5.2.1).
 var caching = []testCase{
 	{"9111 5.2.1.4", "no-cache: the edge is as good as the origin", "GET /p/42\ncache-control: no-cache", 200, "hit", ""},
 	{"9111 5.2.1.5", "no-store", "GET /p/42\ncache-control: no-store", 200, "hit", ""},
@@ -67,8 +67,8 @@ var caching = []testCase{
 	{"9110 14.4", "a 416 of the upstream", "GET /p/file\nrange: bytes=20-", 416, "fwd=uri-miss", "content-range: bytes */10"},
 }
 
-// keys are spellings of targets: which are one key, and which aren't (RFC 3986, section 6; RFC 9110, section 4.2.3;
-// RFC 9111, section 2). Entity-tags say which object was given.
+// keys are spellings of targets: which have the same key, and which don't (RFC 3986, section 6; RFC 9110, section
+// 4.2.3; RFC 9111, section 2). Entity-tags name the object in the answer.
 var keys = []testCase{
 	{"9111 2", "without a query", "GET /q/s", 200, "hit", `etag: "q"`},
 	{"9111 2", "an empty query is no query", "GET /q/s?", 200, "hit", `etag: "q"`},

@@ -8,23 +8,23 @@ import (
 	"testing"
 )
 
-// A testCase is one rule of HTTP, a request that it is about, and the answer that it asks for.
+// A testCase is one rule of HTTP, a request to which it applies, and the answer that it requires.
 type testCase struct {
-	// section is where the rule stands: "9110 13.1.2" is section 13.1.2 of RFC 9110.
+	// section is the section with the rule: "9110 13.1.2" is section 13.1.2 of RFC 9110.
 	section string
 	name    string
 	// request is the request line without a version, field lines, and after an empty line the content.
 	request string
 	status  int
-	// from says who answers: "hit", the edge with a stored object; "fwd=…", the upstream, with that member of
-	// Cache-Status; "upstream", without such a member; "edge", the edge itself.
+	// from is where the answer comes from: "hit", the edge with a stored object; "fwd=…", the upstream, with that
+	// member of Cache-Status; "upstream", without such a member; "edge", the edge itself.
 	from string
-	// fields are lines that the answer has ("name: value"), has in this form ("name ~ regexp"), or hasn't ("!name").
-	// "content: text" is about its content, "trailer name: value" about a trailer field.
+	// fields are lines that the answer must have ("name: value"), have in this form ("name ~ regexp"), or not have
+	// ("!name"). "content: text" is about its content, "trailer name: value" about a trailer field.
 	fields string
 }
 
-// run sends the case in every version of HTTP that has it, by its own method, and, where that is GET, by HEAD.
+// run sends the case in every version of HTTP that can express it, by its own method and, if that is GET, by HEAD.
 func (c testCase) run(t *testing.T, s *server) {
 	t.Helper()
 	q := parse(c.request)
@@ -55,7 +55,7 @@ func (c testCase) run(t *testing.T, s *server) {
 	}
 }
 
-// versions is every version of HTTP in which q means the same.
+// versions returns every version of HTTP in which q has the same meaning.
 func versions(q request) []string {
 	out := []string{"HTTP/1.1"}
 	if !q.has("connection") && !q.has("expect") && !q.has("te") && !q.has("transfer-encoding") {
@@ -67,7 +67,7 @@ func versions(q request) []string {
 	return out
 }
 
-// check compares the answer with what the case asks for.
+// check compares the answer with the case's expectations.
 func (c testCase) check(t *testing.T, version string, q request, r *response) {
 	t.Helper()
 	failed := func(format string, args ...any) {
@@ -88,10 +88,10 @@ func (c testCase) check(t *testing.T, version string, q request, r *response) {
 	}
 }
 
-// ttl is what a hit says of an object with a lifetime (RFC 9211, section 2.5).
+// ttl matches the Cache-Status of a hit with a lifetime (RFC 9211, section 2.5).
 var ttl = regexp.MustCompile(`; ttl=\d+$`)
 
-// from says who gave the answer, as in testCase.
+// from returns where the answer comes from, as in testCase.
 func (r *response) from() string {
 	upstream := r.get("x-upstream") != ""
 	own := ""
@@ -111,7 +111,7 @@ func (r *response) from() string {
 	return "edge"
 }
 
-// lacks says what the answer lacks of an expectation's line, "" if nothing.
+// lacks returns how the answer differs from an expectation's line, "" if it meets it.
 func (r *response) lacks(line, method string) string {
 	fields := r.fields
 	if rest, ok := strings.CutPrefix(line, "trailer "); ok {
@@ -140,12 +140,12 @@ func (r *response) lacks(line, method string) string {
 	return ""
 }
 
-// parity compares the answer to HEAD with that to GET (RFC 9110, section 9.3.2). Only what is known once the content has
-// been made may be missing, and that is for what an upstream made.
+// parity compares the answer to HEAD with that to GET (RFC 9110, section 9.3.2). HEAD may omit only fields that are
+// known after the content has been generated, and only for answers of an upstream.
 func parity(t *testing.T, version string, q request, get, head *response) {
 	t.Helper()
 	drop := []string{"date", "x-envoy-upstream-service-time", "x-upstream", "connection"}
-	if get.from() != "hit" || len(get.content) == 0 { // of an empty one, see the README
+	if get.from() != "hit" || len(get.content) == 0 { // for empty content, see the README
 
 		drop = append(drop, "content-length", "transfer-encoding", "trailer")
 	}
@@ -155,7 +155,7 @@ func parity(t *testing.T, version string, q request, get, head *response) {
 	}
 }
 
-// notModified compares a 304 with the 200 that the request gets without its preconditions (RFC 9110, section 15.4.5).
+// notModified compares a 304 with the 200 to the request without its preconditions (RFC 9110, section 15.4.5).
 func (s *server) notModified(t *testing.T, version string, q request, got *response) {
 	t.Helper()
 	full, err := s.exchange(version, q.without("if-none-match", "if-modified-since"))
@@ -183,15 +183,15 @@ func (s *server) notModified(t *testing.T, version string, q request, got *respo
 
 var maxAge = regexp.MustCompile(`max-age=[0-9]+`)
 
-// lifetimes reports whether two values of Cache-Control differ in the seconds only, which pass.
+// lifetimes reports whether two values of Cache-Control differ only in seconds, which depend on the time.
 func lifetimes(a, b string) bool {
 	return maxAge.MatchString(a) && maxAge.ReplaceAllString(a, "") == maxAge.ReplaceAllString(b, "")
 }
 
-// seconds are numbers that pass.
+// seconds are numbers that depend on the time.
 var seconds = regexp.MustCompile(`(^age: |max-age=|ttl=)[0-9]+`)
 
-// sorted is the fields without those to drop, in an order that doesn't depend on their lines' order.
+// sorted returns the fields except those to drop, in an order that doesn't depend on the order of lines.
 func sorted(fields []field, drop []string) []string {
 	var lines []string
 	for _, f := range fields {

@@ -2,7 +2,7 @@ package conformance
 
 import "strings"
 
-// many is a list of 63 entity-tags none of which is anything's.
+// many is a list of 63 entity-tags that no object has.
 var many = strings.Repeat(`"none", `, 63)
 
 // preconditions are the conditional requests of RFC 9110, section 13.
@@ -67,7 +67,7 @@ var preconditions = []testCase{
 	{"9110 5.5", "an empty field", "GET /p/42\nif-none-match:", 200, "hit", ""},
 	{"9110 5.6.1.1", "a tag that the client has counts, though no comma is before it", "GET /p/42\nif-none-match: \"a\" \"42\"", 304, "hit", ""},
 
-	// Of a selected coding, the entity-tag is weak, and so it is in its 304.
+	// For a selected coding, the entity-tag is weak, also in its 304.
 	{"9110 15.4.5", "304 of the gzip form has the tag that its 200 has", "GET /p/42\naccept-encoding: gzip\nif-none-match: W/\"42\"", 304, "hit", `etag: W/"42"`},
 	{"9110 15.4.5", "304 of the br form", "GET /p/42\naccept-encoding: br\nif-none-match: \"42\"", 304, "hit", `etag: W/"42"`},
 	{"9110 15.4.5", "304 says what the answer varies by", "GET /p/42\nif-none-match: \"42\"", 304, "hit", "vary: accept-encoding\ncache-control: no-cache"},

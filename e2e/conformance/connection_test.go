@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A dialogue is what a client sends on one connection of HTTP/1 before it reads, and the statuses of the answers. Each
-// answer has the method of its request, and what is behind the last shows whether the connection stays.
+// A dialogue is what a client sends on one HTTP/1 connection before it reads, and the statuses of the answers. Each
+// answer is parsed by the method of its request. Bytes after the last answer show whether the connection stays open.
 type dialogue struct {
 	section, name string
 	sends         []string
@@ -37,7 +37,7 @@ var dialogues = []dialogue{
 	{"9112 9.3.2", "two at once", []string{get42 + "\r\n" + get42 + "if-none-match: *\r\n\r\n"}, []int{200, 304}, true},
 	{"9112 9.3.2", "two at once, the first HEAD", []string{"HEAD /p/42 HTTP/1.1\r\nhost: edge\r\n\r\n" + get42 + "\r\n"}, []int{200, 200}, true},
 	{"9112 9.3.2", "ten at once that the upstream answers", []string{strings.Repeat("GET /u HTTP/1.1\r\nhost: edge\r\n\r\n", 10)}, []int{200, 200, 200, 200, 200, 200, 200, 200, 200, 200}, true},
-	// The edge answers before it has read the content, says that the connection ends, and reads no request from it.
+	// The edge answers before it has read the content, says that the connection ends, and reads no further request.
 	{"9112 9.6", "content of a hit is not the next request", []string{get42 + "content-length: 32\r\n\r\nGET /a/doc HTTP/1.1\r\nhost: e\r\n\r\n"}, []int{200}, false},
 	{"9112 9.6", "chunks of a hit are not the next request", []string{get42 + "transfer-encoding: chunked\r\n\r\n5\r\nGET /\r\n0\r\n\r\n"}, []int{200}, false},
 	{"9112 9.6", "content of a refusal is not the next request", []string{post + "content-length: 32\r\n\r\nGET /p/42 HTTP/1.1\r\nhost: ed\r\n\r\n"}, []int{401}, false},
@@ -46,7 +46,7 @@ var dialogues = []dialogue{
 	{"9110 10.1.1", "100 Continue of an upstream's request", []string{post + good + "content-length: 3\r\nexpect: 100-continue\r\n\r\n", "abc"}, []int{100, 200}, true},
 	{"9110 10.1.1", "100 Continue, in upper case", []string{post + good + "content-length: 3\r\nexpect: 100-CONTINUE\r\n\r\n", "abc"}, []int{100, 200}, true},
 	{"9110 10.1.1", "a refusal after 100 Continue", []string{post + "content-length: 3\r\nexpect: 100-continue\r\n\r\n", ""}, []int{100, 401}, false},
-	// A server must not, says the section: Envoy does, to a client of HTTP/1.0 that asks for what HTTP/1.0 hasn't.
+	// The section says that a server must not. Envoy does for a client of HTTP/1.0 that asks for what HTTP/1.0 lacks.
 	{"9110 15.2", "100 Continue of HTTP/1.0", []string{"POST /w HTTP/1.0\r\n" + good + "content-length: 3\r\nexpect: 100-continue\r\n\r\n", "abc"}, []int{100, 200}, false},
 }
 
@@ -65,7 +65,7 @@ func (d dialogue) run(t *testing.T, s *server) {
 		}
 		method, _, _ := strings.Cut(text, " ")
 		if len(d.sends) < len(d.statuses) && i > 0 {
-			method = "GET" // of those that were sent at once, only the first is another
+			method = "GET" // among requests sent at once, only the first has another method
 		}
 		r, err := c.readOne(method)
 		if err != nil || r.status != want {
@@ -89,9 +89,10 @@ func (d dialogue) run(t *testing.T, s *server) {
 	}
 }
 
-// pipelinedHits: Envoy ends a connection on which more than two answers of its own wait to be written, as those to
-// requests that came at once do (its protection from clients that don't read; stat http1.response_flood). The client has
-// whole answers or none, and asks the rest again (RFC 9112, section 9.3.2). wasm-filter/README.md says so.
+// pipelinedHits: Envoy closes a connection on which more than two of its own answers wait to be written, as after
+// requests that arrive together (its protection from clients that don't read; statistic http1.response_flood). The
+// client gets complete answers or none, and repeats the other requests (RFC 9112, section 9.3.2). wasm-filter/README.md
+// documents this.
 func pipelinedHits(t *testing.T, s *server) {
 	c, err := dial(s.address)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// dates are conditional requests by the date of an object, which is known when it has been published.
+// dates returns conditional requests by an object's date, which is known after its publication.
 func (s *server) dates(t *testing.T) []testCase {
 	t.Helper()
 	r := s.await(t, "GET /p/42", func(r *response) bool { return r.get("last-modified") != "" })

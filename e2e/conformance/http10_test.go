@@ -11,13 +11,13 @@ import (
 	"testing"
 )
 
-// olderClients are programs in wide use that speak HTTP/1.0 or begin with it.
+// olderClients sends requests by programs in wide use that speak HTTP/1.0, or begin with it.
 func olderClients(t *testing.T, s *server) {
 	t.Run("curl -0", func(t *testing.T) { curl(t, s) })
 	t.Run("nginx", func(t *testing.T) { nginx(t, s) })
 }
 
-// curl asks as `curl -0` does.
+// curl sends requests as `curl -0` does.
 func curl(t *testing.T, s *server) {
 	for target, want := range map[string]string{"/p/plain": "plain 200", "/p/empty": " 200", "/trailers": "with trailers 200", "/u": "GET /u  200", "/a/doc": "unauthorized\n 401"} {
 		out, err := exec.CommandContext(t.Context(), "curl", "-0", "-sS", "--max-time", "10",
@@ -28,7 +28,7 @@ func curl(t *testing.T, s *server) {
 	}
 }
 
-// front is nginx as it comes: without proxy_http_version it asks upstreams by HTTP/1.0.
+// front is nginx with its default settings: without proxy_http_version it sends HTTP/1.0 to upstreams.
 const front = `
 daemon off; master_process off; pid %[1]s/nginx.pid; error_log %[1]s/nginx.log;
 events {}
@@ -41,7 +41,7 @@ http {
 }
 `
 
-// behindNginx puts a real one in front of the edge until the test ends, with these settings.
+// behindNginx runs a real nginx in front of the edge until the test ends, with these settings.
 func (s *server) behindNginx(t *testing.T, settings string) *server {
 	t.Helper()
 	program, err := exec.LookPath("nginx")
@@ -97,7 +97,7 @@ func nginx(t *testing.T, s *server) {
 	}
 }
 
-// plus is the request with a field more.
+// plus returns the request with an additional field.
 func (q request) plus(f field) request {
 	q.fields = append(q.fields[:len(q.fields):len(q.fields)], f)
 	return q

@@ -16,10 +16,10 @@ import (
 // patience bounds each exchange and each wait.
 const patience = 20 * time.Second
 
-// field is one field line, as it came.
+// field is one field line, as received.
 type field struct{ name, value string }
 
-// response is an answer, as it came.
+// response is an answer, as received.
 type response struct {
 	version  string // HTTP/1.0, HTTP/1.1 or HTTP/2
 	status   int
@@ -30,7 +30,7 @@ type response struct {
 	framing  string
 }
 
-// get returns the values of a field, joined as RFC 9110, section 5.3, allows.
+// get returns the values of a field, joined as in RFC 9110, section 5.3.
 func (r *response) get(name string) string {
 	return strings.Join(r.lines(name), ", ")
 }
@@ -48,7 +48,7 @@ func valuesOf(fields []field, name string) []string {
 	return values
 }
 
-// conn is an HTTP/1 connection whose every octet is the test's own.
+// conn is an HTTP/1 connection on which the test writes every octet.
 type conn struct {
 	net.Conn
 	r *bufio.Reader
@@ -75,8 +75,8 @@ var (
 	fieldLine  = regexp.MustCompile("^([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*((?:[^\\x00-\\x20\\x7f]|[ \t]+[^\\x00-\\x20\\x7f])*)[ \t]*$")
 )
 
-// read parses the answer to a request with this method by the grammar of RFC 9112, and nothing besides. An interim
-// answer is counted and the next one read.
+// read parses the answer to a request with this method strictly by the grammar of RFC 9112. It counts an interim answer
+// and reads the next one.
 func (c *conn) read(method string) (*response, error) {
 	var interim []int
 	for {
@@ -137,7 +137,7 @@ func (c *conn) line() (string, error) {
 	return text, nil
 }
 
-// readContent follows RFC 9112, section 6.3.
+// readContent implements RFC 9112, section 6.3.
 func (c *conn) readContent(r *response, method string) error {
 	codings, lengths := r.lines("transfer-encoding"), r.lines("content-length")
 	var err error
@@ -195,11 +195,11 @@ func (c *conn) readChunks(r *response) error {
 	}
 }
 
-// ended ends the client's side of the connection, and reports unless the server then ends it, too, and has sent nothing
-// more. A server that closes first may wait with that for the client's end (RFC 9112, section 9.6).
+// ended closes the client's side of the connection, and returns an error unless the server then closes it, too, and has
+// sent nothing more. A server that closes first may wait for the client (RFC 9112, section 9.6).
 func (c *conn) ended() error {
 	if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
-		return nil // it is ended already
+		return nil // it has ended already
 	}
 	rest, err := io.ReadAll(c.r)
 	if len(rest) > 0 {
@@ -209,17 +209,17 @@ func (c *conn) ended() error {
 	if errors.As(err, &timeout) && timeout.Timeout() {
 		return errors.New("the connection stays open")
 	}
-	return nil // a reset is an end, too
+	return nil // a reset also ends it
 }
 
-// request is what a case sends, without a version of HTTP.
+// request is the request of a case, without a version of HTTP.
 type request struct {
 	method, target string
 	fields         []field
 	content        string
 }
 
-// parse reads a case's notation: request line without a version, field lines, and after an empty line the content.
+// parse parses a case's notation: request line without a version, field lines, and after an empty line the content.
 func parse(text string) request {
 	head, content, _ := strings.Cut(text, "\n\n")
 	lines := strings.Split(head, "\n")
@@ -234,7 +234,7 @@ func parse(text string) request {
 
 func (q request) has(name string) bool { return len(valuesOf(q.fields, name)) > 0 }
 
-// without is the request less its fields of these names.
+// without returns the request without its fields of these names.
 func (q request) without(names ...string) request {
 	var fields []field
 	for _, f := range q.fields {
@@ -250,7 +250,7 @@ func (q request) without(names ...string) request {
 	return q
 }
 
-// text is the request as a message of this version.
+// text returns the request as a message of this version.
 func (q request) text(version string, more ...field) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s %s\r\n", q.method, q.target, version)
@@ -266,11 +266,11 @@ func (q request) text(version string, more ...field) string {
 	return b.String() + "\r\n" + q.content
 }
 
-// sentinel is a request whose answer shows that the one before it was read to its end, and no further.
-// No rule is about it, so that its answer is the upstream's in every state of the edge.
+// sentinel is a request whose answer shows that the one before it was read to its end, and no further. No rule matches
+// it, so the upstream answers it in every state of the edge.
 var sentinel = request{method: "GET", target: "/sentinel", fields: []field{{"connection", "close"}}}
 
-// exchange1 sends q on a connection of its own, and then, unless the server closes, the sentinel.
+// exchange1 sends q on its own connection, followed by the sentinel unless the server closes.
 func exchange1(address, version string, q request) (*response, error) {
 	c, err := dial(address)
 	if err != nil {

@@ -1,134 +1,45 @@
 package conformance
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"strconv"
 	"strings"
-	"time"
 
-	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
+	"github.com/gatehouse/gatehouse/testbed/http2conn"
 )
 
-// ended2 is a stream or a connection that the server ended with an error code of RFC 9113, section 7.
-type ended2 struct {
-	frame string // RST_STREAM or GOAWAY
-	code  http2.ErrCode
-}
+// conn2 is an HTTP/2 connection on which the test makes every frame.
+type conn2 struct{ *http2conn.Conn }
 
-func (e ended2) Error() string { return fmt.Sprintf("%s %s", e.frame, e.code) }
-
-// conn2 is an HTTP/2 connection with prior knowledge (RFC 9113, section 3.3) whose every frame is the test's own.
-type conn2 struct {
-	net.Conn
-	framer  *http2.Framer
-	block   bytes.Buffer
-	coder   *hpack.Encoder
-	answers map[uint32]*response // by stream
-	whole   map[uint32]bool      // streams that the server has ended
-}
-
-func dial2(address string) (*conn2, error) {
-	c, err := net.DialTimeout("tcp", address, patience)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
-		return nil, err
-	}
-	h := &conn2{Conn: c, framer: http2.NewFramer(c, c), answers: map[uint32]*response{}, whole: map[uint32]bool{}}
-	h.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
-	h.framer.AllowIllegalWrites = true
-	h.coder = hpack.NewEncoder(&h.block)
-	if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
-		return nil, err
-	}
-	return h, h.framer.WriteSettings()
+func dial2(address string) (conn2, error) {
+	c, err := http2conn.Dial(address, patience)
+	return conn2{c}, err
 }
 
 // headers sends a field section on a stream.
-func (c *conn2) headers(stream uint32, end bool, fields ...field) error {
-	c.block.Reset()
+func (c conn2) headers(stream uint32, end bool, fields ...field) error {
+	var pairs [][2]string
 	for _, f := range fields {
-		if err := c.coder.WriteField(hpack.HeaderField{Name: f.name, Value: f.value}); err != nil {
-			return err
-		}
+		pairs = append(pairs, [2]string{f.name, f.value})
 	}
-	return c.framer.WriteHeaders(http2.HeadersFrameParam{
-		StreamID: stream, BlockFragment: c.block.Bytes(), EndStream: end, EndHeaders: true,
-	})
+	return c.Headers(stream, end, pairs...)
 }
 
-// read returns the answer on a stream. What comes on others is kept for them.
-func (c *conn2) read(stream uint32) (*response, error) {
-	for !c.whole[stream] {
-		if err := c.frame(stream); err != nil {
-			return c.answers[stream], err
-		}
+// read returns the answer on a stream.
+func (c conn2) read(stream uint32) (*response, error) {
+	a, err := c.Read(stream)
+	r := &response{version: "HTTP/2", framing: "stream", status: a.Status, content: a.Content, interim: a.Interim}
+	for _, f := range a.Fields {
+		r.fields = append(r.fields, field{f.Name, f.Value})
 	}
-	return c.answers[stream], nil
+	for _, f := range a.Trailers {
+		r.trailers = append(r.trailers, field{f.Name, f.Value})
+	}
+	return r, err
 }
 
-// frame reads one frame. The end of the connection is an error, and that of the stream by RST_STREAM.
-func (c *conn2) frame(stream uint32) error {
-	frame, err := c.framer.ReadFrame()
-	if err != nil {
-		return err
-	}
-	of := frame.Header().StreamID
-	if c.answers[of] == nil {
-		c.answers[of] = &response{version: "HTTP/2", framing: "stream"}
-	}
-	r := c.answers[of]
-	switch f := frame.(type) {
-	case *http2.SettingsFrame:
-		if !f.IsAck() {
-			return c.framer.WriteSettingsAck()
-		}
-	case *http2.GoAwayFrame:
-		return ended2{"GOAWAY", f.ErrCode}
-	case *http2.RSTStreamFrame:
-		if of == stream {
-			return ended2{"RST_STREAM", f.ErrCode}
-		}
-	case *http2.MetaHeadersFrame:
-		c.whole[of] = f.StreamEnded()
-		return r.take(f)
-	case *http2.DataFrame:
-		r.content = append(r.content, f.Data()...)
-		c.whole[of] = f.StreamEnded()
-	}
-	return nil
-}
-
-// take adds a field section to the answer.
-func (r *response) take(f *http2.MetaHeadersFrame) error {
-	var fields []field
-	for _, h := range f.RegularFields() {
-		fields = append(fields, field{h.Name, h.Value})
-	}
-	if r.status >= 200 {
-		r.trailers = fields
-		return nil
-	}
-	if r.status != 0 {
-		r.interim = append(r.interim, r.status)
-	}
-	pseudo := f.PseudoFields()
-	if len(pseudo) != 1 || pseudo[0].Name != ":status" {
-		return fmt.Errorf("pseudo-header fields %v", pseudo)
-	}
-	var err error
-	r.status, err = strconv.Atoi(pseudo[0].Value)
-	r.fields = fields
-	return err
-}
-
-// section2 is the request's field section in HTTP/2; ok is false for what only HTTP/1 has.
+// section2 returns the request's field section in HTTP/2; ok is false if only HTTP/1 can express the request.
 func (q request) section2() (fields []field, ok bool) {
 	host := "edge"
 	var rest []field
@@ -146,7 +57,7 @@ func (q request) section2() (fields []field, ok bool) {
 	return append(fields, rest...), strings.HasPrefix(q.target, "/")
 }
 
-// exchange2 sends q on a connection of its own.
+// exchange2 sends q on its own connection.
 func exchange2(address string, q request) (*response, error) {
 	fields, ok := q.section2()
 	if !ok {
@@ -161,7 +72,7 @@ func exchange2(address string, q request) (*response, error) {
 		return nil, err
 	}
 	if q.content != "" {
-		if err := c.framer.WriteData(1, true, []byte(q.content)); err != nil {
+		if err := c.Framer.WriteData(1, true, []byte(q.content)); err != nil {
 			return nil, err
 		}
 	}

@@ -7,17 +7,19 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/testbed/http2conn"
 )
 
-// A message2 is a field section that a client of HTTP/2 sends, and the statuses that its section allows; 0 is an end of the
-// stream or of the connection by an error.
+// A message2 is a field section that an HTTP/2 client sends, and the statuses that its RFC section allows; 0 is an end
+// of the stream or of the connection by an error.
 type message2 struct {
 	section, name string
 	fields        []field
 	statuses      []int
 }
 
-// ask is the field section of a GET of /p/42 with more fields.
+// ask returns the field section of a GET of /p/42 with additional fields.
 func ask(more ...field) []field { return askFor("GET", "/p/42", more...) }
 
 func askFor(method, path string, more ...field) []field {
@@ -68,7 +70,7 @@ var messages2 = []message2{
 }
 
 func (m message2) run(t *testing.T, s *server) {
-	t.Parallel() // Envoy takes a second for the end of a connection
+	t.Parallel() // Envoy needs a second to end a connection
 	status, err := s.message2(t, m)
 	if err != nil || !slices.Contains(m.statuses, status) {
 		t.Errorf("RFC %s: got %d %v, want one of %v", m.section, status, err, m.statuses)
@@ -85,7 +87,7 @@ func (s *server) message2(t *testing.T, m message2) (status int, err error) {
 		return 0, err
 	}
 	r, err := c.read(1)
-	var end ended2
+	var end http2conn.Ended
 	if errors.As(err, &end) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
 		return 0, nil
 	}
@@ -96,7 +98,7 @@ func (s *server) message2(t *testing.T, m message2) (status int, err error) {
 	return r.status, nil
 }
 
-// streams asks many things at once on one connection (RFC 9113, section 5): each stream gets its own answer.
+// streams sends many requests at once on one connection (RFC 9113, section 5): each stream gets its own answer.
 func streams(t *testing.T, s *server) {
 	c, err := dial2(s.address)
 	if err != nil {
@@ -115,7 +117,7 @@ func streams(t *testing.T, s *server) {
 		{askFor("GET", "/a/doc"), 401, "unauthorized\n"},
 		{askFor("GET", "/d/me", field{"x-device-id", "dev"}, field{"x-device-token", "secret"}), 200, "own"},
 	}
-	const rounds = 15 // 90 streams, and Envoy allows 100
+	const rounds = 15 // 90 streams; Envoy allows 100
 	for i := range rounds * len(requests) {
 		if err := c.headers(uint32(2*i+1), true, requests[i%len(requests)].fields...); err != nil {
 			t.Fatal(err)

@@ -9,15 +9,15 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
 
-// represented publishes one body as several types, with the entity-tags that our writers choose. A 304 doesn't repeat the
-// type (RFC 9110, section 15.4.5), so the tag of one representation is no other's (section 8.8.3): a client with an old
-// tag gets the new type, and so does a cache that revalidates.
+// represented publishes one body as several types, with entity-tags from our writers. A 304 doesn't repeat the type
+// (RFC 9110, section 15.4.5), so no two representations have the same tag (section 8.8.3): a client with an old tag
+// gets the new type, and so does a cache that revalidates.
 func (s *server) represented(t *testing.T) {
 	const target = "GET /p/represented"
 	kinds := []string{"text/plain", "text/plain; charset=utf-8", "text/plain;charset=utf-8", "application/json"}
 	cache := s.behindNginx(t, `proxy_cache cache; proxy_cache_valid 200 1s; proxy_cache_revalidate on; proxy_ignore_headers Cache-Control Vary;
 		add_header X-Cache $upstream_cache_status;`)
-	tags := map[string]string{} // the type of each
+	tags := map[string]string{} // the type of each tag
 	for _, kind := range kinds {
 		o := publish.Object{Key: "/p/represented", Body: []byte(strings.Repeat("the same ", 200)), ContentType: kind}
 		if _, err := s.publisher.Put(t.Context(), o); err != nil {
@@ -35,14 +35,15 @@ func (s *server) represented(t *testing.T) {
 			}
 		}
 		tags[tag] = kind
-		// Kept for a second and then validated, for as long as the cache is asked.
+		// The cache keeps it for a second and then validates it, for as long as there are requests.
 		cache.await(t, target, func(r *response) bool {
 			return r.get("content-type") == kind && r.get("x-cache") == "REVALIDATED"
 		})
 	}
 }
 
-// lifetime asks for an object until it has ended: no answer lets a client keep it for longer (RFC 9111, section 4.2).
+// lifetime requests an object until it has expired: no answer allows a client to keep it longer (RFC 9111, section
+// 4.2).
 func (s *server) lifetime(t *testing.T) {
 	const life = 3500 * time.Millisecond
 	o := publish.Object{Key: "/p/short", ETag: `"short"`, Body: []byte("short"), ContentType: "text/plain", TTL: life}

@@ -1,7 +1,7 @@
-// Package conformance asks the whole stack, with a real Envoy and a real Redis, what the specifications of HTTP ask for:
-// RFC 9110 (semantics), 9111 (caching), 9112 (HTTP/1), 9113 (HTTP/2) and 9211 (Cache-Status). Its requests are written
-// and its answers read octet by octet, by the grammar. Each case names its section, and is sent in every version of HTTP
-// that has it, by GET and by HEAD.
+// Package conformance checks the whole stack, with a real Envoy and a real Redis, against the specifications of HTTP:
+// RFC 9110 (semantics), 9111 (caching), 9112 (HTTP/1), 9113 (HTTP/2) and 9211 (Cache-Status). It writes requests and
+// parses answers octet by octet, by the grammar. Each case names its section, and is sent in every version of HTTP that
+// can express it, by GET and by HEAD.
 package conformance
 
 import (
@@ -18,20 +18,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// object is what a test has published.
+// object is an object that a test has published.
 type object struct {
 	publish.Object
 	private bool      // needs a credential
 	coded   bool      // is stored in other codings, too
-	until   time.Time // when it ends, zero if it doesn't
+	until   time.Time // when it expires, zero if never
 }
 
-// server is a running stack, and what it was given.
+// server is a running stack, with its objects.
 type server struct {
 	*stack.Stack
 	address   string
@@ -79,7 +79,7 @@ func start(t *testing.T, rules string, options ...func(*stack.Options)) *server 
 	return &server{s, strings.TrimPrefix(s.EdgeURL(), "http://"), publish.New(client), map[string]object{}}
 }
 
-// put publishes an object, and remembers it by its entity-tag.
+// put publishes an object, and stores it by its entity-tag.
 func (s *server) put(t *testing.T, o object) {
 	t.Helper()
 	if _, err := s.publisher.Put(t.Context(), o.Object); err != nil {
@@ -91,7 +91,7 @@ func (s *server) put(t *testing.T, o object) {
 	s.objects[o.ETag] = o
 }
 
-// exchange sends q in a version of HTTP, on a connection of its own, and returns the answer.
+// exchange sends q in a version of HTTP, on its own connection, and returns the answer.
 func (s *server) exchange(version string, q request) (*response, error) {
 	if version == "HTTP/2" {
 		return exchange2(s.address, q)
@@ -99,7 +99,7 @@ func (s *server) exchange(version string, q request) (*response, error) {
 	return exchange1(s.address, version, q)
 }
 
-// await waits until the request is answered like that.
+// await waits until the request gets such an answer.
 func (s *server) await(t *testing.T, text string, ok func(*response) bool) *response {
 	t.Helper()
 	for begin := time.Now(); ; {
@@ -110,11 +110,11 @@ func (s *server) await(t *testing.T, text string, ok func(*response) bool) *resp
 		if time.Since(begin) > patience {
 			t.Fatalf("%q: not answered as expected within %s: %v %v", text, patience, r, err)
 		}
-		time.Sleep(time.Millisecond) // yields the processor; nothing depends on how long
+		time.Sleep(time.Millisecond) // yields the processor; nothing depends on the duration
 	}
 }
 
-// upstream is an origin server with something of everything, that marks its answers.
+// upstream implements an origin server that marks its answers and supports everything that the tables need.
 func upstream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Upstream", "yes")
 	name := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
@@ -169,7 +169,7 @@ func upstream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// rules are what the tables are about.
+// rules are the rules that the tables need.
 const rules = `
 sidecar: {cluster: gatehouse-sidecar, timeout: 2s}
 credentials: {id_header: x-device-id, secret_header: x-device-token}
@@ -183,10 +183,10 @@ rules:
 - {match: {prefix: /d/}, auth: {}, cache: {scope: device}}
 `
 
-// publishAll publishes what the tables are about, and waits until the edge has all of it.
+// publishAll publishes the objects and devices that the tables need, and waits until the edge has all of them.
 func (s *server) publishAll(t *testing.T) {
 	t.Helper()
-	for _, id := range []string{"late", "dev", "poor"} { // late is nowhere verified while there is a sidecar
+	for _, id := range []string{"late", "dev", "poor"} { // late is not verified while there is a sidecar
 		device := publish.Device{ID: id, Secret: "secret", Cost: 4}
 		if id != "poor" {
 			device.Permissions = []string{"read", "write"}
@@ -195,7 +195,7 @@ func (s *server) publishAll(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The one that is awaited comes last: events come in order.
+	// The awaited object is last, because events arrive in order.
 	text := `{"text":"` + strings.Repeat("the quick brown fox jumps over the lazy dog; ", 30) + `"}`
 	for _, o := range []struct{ key, tag, body, kind string }{
 		{"/p/42", "42", text, "application/json"}, {"/p/42?lang=de", "de", "deutsch", "text/plain"},
@@ -225,7 +225,7 @@ func (s *server) publishAll(t *testing.T) {
 		}
 		s.put(t, object)
 	}
-	// The last of them has its date when all have. Each worker says so by itself, within 200 ms of the others.
+	// The last object has its date when all have. The workers set it within 200 ms of each other.
 	dated := 0
 	s.await(t, "GET /p/last", func(r *response) bool {
 		if dated++; r.from() != "hit" || r.get("last-modified") == "" {
@@ -239,7 +239,7 @@ func (s *server) publishAll(t *testing.T) {
 	}
 }
 
-// tables are the cases of a stack that is well, by topic, and outages those of one that isn't.
+// tables are the cases of a healthy stack, by topic, and outages those of a stack with a failure.
 var (
 	tables = map[string][]testCase{
 		"preconditions": preconditions, "negotiation": negotiation, "caching": caching, "keys": keys, "refusals": refusals,
@@ -273,10 +273,10 @@ func each[C interface{ run(*testing.T, *server) }](t *testing.T, s *server, case
 	}
 }
 
-// enough is how many cases there must be.
+// enough is the minimum number of cases.
 const enough = 250
 
-// TestCases: there are enough, each names a section, and no two are one.
+// TestCases: there are enough cases, each names a section, and no two are the same.
 func TestCases(t *testing.T) {
 	section := regexp.MustCompile(`^(3986|6265|6749|7617|9110|9111|9112|9113|9211) [1-9][0-9]*(\.[1-9][0-9]*)*$`)
 	seen := map[string]bool{}

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// A message is what a client of HTTP/1 sends, octet by octet, and the statuses that its section allows; 0 is an end of the
-// connection without an answer. Where several stand, the section leaves the choice.
+// A message is what a client of HTTP/1 sends, octet by octet, and the statuses that its section allows; 0 is an end of
+// the connection without an answer. With several statuses, the section leaves the choice.
 type message struct {
 	section, name, text string
 	statuses            []int
@@ -18,8 +18,8 @@ type message struct {
 
 const tail = "\r\nhost: edge\r\n\r\n"
 
-// messages are about the syntax of HTTP/1 (RFC 9112), mostly about what must be refused: a request that two recipients
-// read in two ways gets past the one that judges.
+// messages are about the syntax of HTTP/1 (RFC 9112), mostly about messages that must be refused: a request that two
+// recipients parse differently evades the checks of one of them.
 var messages = []message{
 	{"9112 2.1", "a request", "GET /p/42 HTTP/1.1\r\nhost: edge\r\n\r\n", []int{200}},
 	{"9112 2.2", "an empty line before it", "\r\nGET /p/42 HTTP/1.1" + tail, []int{200}},
@@ -44,7 +44,8 @@ var messages = []message{
 	{"9112 3.1", "a method that nobody knows", "FROBNICATE /p/42 HTTP/1.1" + tail, []int{200, 400, 501}},
 	{"9112 3.1", "a method that is no token", "G(T /p/42 HTTP/1.1" + tail, []int{400}},
 	{"9112 3.2", "no Host", "GET /p/42 HTTP/1.1\r\n\r\n", []int{400}},
-	// A 400, says the section. Envoy makes one Host of them, with a comma, and sends that on. Neither rules nor keys know hosts.
+	// The section requires a 400. Envoy joins the Hosts with a comma and forwards that. Neither rules nor keys include
+	// the host.
 	{"9112 3.2", "two Hosts", "GET /p/42 HTTP/1.1\r\nhost: edge\r\nhost: other\r\n\r\n", []int{200, 400}},
 	{"9112 3.2", "a Host with a path", "GET /p/42 HTTP/1.1\r\nhost: edge/x\r\n\r\n", []int{400}},
 	{"9112 3.2", "a Host with a space", "GET /p/42 HTTP/1.1\r\nhost: ed ge\r\n\r\n", []int{400}},
@@ -88,7 +89,7 @@ var messages = []message{
 	{"9112 7.1", "chunks", "POST /p/42 HTTP/1.1\r\nhost: edge\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n", []int{200}},
 	{"9112 7.1", "a chunk's size in upper case and with zeros", "POST /p/42 HTTP/1.1\r\nhost: edge\r\ntransfer-encoding: chunked\r\n\r\n000A\r\n0123456789\r\n0\r\n\r\n", []int{200}},
 	{"9112 7.1", "a chunk's size that is no number", "POST /p/42 HTTP/1.1\r\nhost: edge\r\ntransfer-encoding: chunked\r\n\r\nx\r\nabc\r\n0\r\n\r\n", []int{400}},
-	// Envoy leaves out what is too much, and sends on what it has read as a message of its own.
+	// Envoy omits the excess, and forwards the part that it has parsed as a message of its own.
 	{"9112 7.1", "a chunk longer than its size", "POST /p/42 HTTP/1.1\r\nhost: edge\r\ntransfer-encoding: chunked\r\n\r\n1\r\nabc\r\n0\r\n\r\n", []int{200, 400}},
 	{"9112 7.1", "a chunk's size beyond 64 bits", "POST /p/42 HTTP/1.1\r\nhost: edge\r\ntransfer-encoding: chunked\r\n\r\nfffffffffffffffff\r\nabc\r\n0\r\n\r\n", []int{400}},
 	{"9112 7.1.1", "a chunk with an extension", "POST /p/42 HTTP/1.1\r\nhost: edge\r\ntransfer-encoding: chunked\r\n\r\n3;a=b\r\nabc\r\n0\r\n\r\n", []int{200, 400}},
@@ -101,15 +102,15 @@ var messages = []message{
 }
 
 func (m message) run(t *testing.T, s *server) {
-	t.Parallel() // some wait for what Envoy gives a client to end a connection
+	t.Parallel() // some wait for Envoy's delayed close of a connection
 	status, err := s.message(t, m)
 	if err != nil || !slices.Contains(m.statuses, status) {
 		t.Errorf("RFC %s: got %d %v, want one of %v", m.section, status, err, m.statuses)
 	}
 }
 
-// message sends m and the sentinel behind it on one connection. What is answered is one answer to the one, and, unless that
-// ended the connection, one to the other.
+// message sends m followed by the sentinel on one connection. It expects one answer to m and, unless that closes the
+// connection, one to the sentinel.
 func (s *server) message(t *testing.T, m message) (status int, err error) {
 	c, err := dial(s.address)
 	if err != nil {

@@ -2,8 +2,8 @@ package conformance
 
 import "strings"
 
-// negotiation are the requests that say what they accept (RFC 9110, section 12). /p/42 is stored in gzip, br and zstd,
-// /p/plain as it is only.
+// negotiation are requests with Accept fields (RFC 9110, section 12). /p/42 is stored in gzip, br and zstd, /p/plain
+// only without a coding.
 var negotiation = []testCase{
 	{"9110 12.5.3", "no Accept-Encoding", "GET /p/42", 200, "hit", "!content-encoding\nvary: accept-encoding\netag: \"42\""},
 	{"9110 12.5.3", "an empty one: no coding", "GET /p/42\naccept-encoding:", 200, "hit", "!content-encoding"},
@@ -76,6 +76,7 @@ var negotiation = []testCase{
 	{"9110 8.3", "the type that was published", "GET /p/plain", 200, "hit", "content-type: image/png"},
 	{"9110 8.3", "a type with parameters", "GET /p/AbC", 200, "hit", `content-type: text/plain; charset="utf-8"`},
 	{"9110 8.6", "the length of the identity form", "GET /p/plain", 200, "hit", "content-length: 5"},
-	// Envoy takes type and length off an answer of its own without content (envoyproxy/envoy#47506): the README says so.
+	// Envoy removes type and length from its own answer without content (envoyproxy/envoy#47506): the README documents
+	// it.
 	{"9110 8.6", "nothing has no type", "GET /p/empty", 200, "hit", "content: \n!content-type"},
 }

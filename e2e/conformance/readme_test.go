@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// documented says which case shows what of the table "What a request gets" in wasm-filter/README.md: a row by its first
-// column, a phrase of its second one, and the case by topic and name.
+// documented names the case for each row of the table "What a request gets" in wasm-filter/README.md: a row by its
+// first column, a phrase of its second one, and the case by topic and name.
 var documented = []struct{ row, phrase, topic, name string }{
 	{"200, 304", "the object is in shared memory", "preconditions", "no precondition"},
 	{"200, 304", "`Cache-Status: gatehouse; hit`", "preconditions", "its tag"},
@@ -39,7 +39,7 @@ var documented = []struct{ row, phrase, topic, name string }{
 	{"503 with `Retry-After`", "it would be a 401", "not in step", "a wrong secret may have become a good one"},
 }
 
-// TestReadme: each row of the table has a case, and what the cases are about is in the table.
+// TestReadme: each row of the table has a case, and the table has the subject of each case.
 func TestReadme(t *testing.T) {
 	text, err := os.ReadFile("../../wasm-filter/README.md")
 	if err != nil {
@@ -76,7 +76,7 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// topic is the cases of a topic.
+// topic returns the cases of a topic.
 func topic(name string) []testCase {
 	if name == "basic" {
 		return basic

@@ -6,7 +6,7 @@ func long(n int) string { return strings.Repeat("x", n) }
 
 func pairs(n int) string { return strings.TrimSuffix(strings.Repeat("a=1&", n), "&") }
 
-// refusals are answers to requests that need a credential or what a filter before the upstream must not do to them.
+// refusals are answers to requests that need a credential, or that a filter before the upstream must not change.
 var refusals = []testCase{
 	{"9110 15.5.2", "no credential", "POST /w\n\nx", 401, "edge", "!etag\n!set-cookie"},
 	{"9110 11.6.1", "a challenge", "POST /w", 401, "edge", "www-authenticate ~ .+"},

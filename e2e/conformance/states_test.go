@@ -7,8 +7,8 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
 
-// The edge without a sidecar: at first it answers what it has, then it no longer knows what is current, and after a restart
-// of Envoy it has nothing. What needs a credential is then a 503, and never let in.
+// The edge without a sidecar: at first it answers from its memory, then it no longer knows what is current, and after a
+// restart of Envoy its memory is empty. Requests that need a credential then get a 503.
 var (
 	lately = []testCase{
 		{"9111 4", "what the edge has, it gives", "GET /p/42", 200, "hit", ""},
@@ -28,7 +28,7 @@ var (
 	}
 )
 
-// away takes the sidecar away, and then Envoy's memory.
+// away kills the sidecar, and then restarts Envoy.
 func (s *server) away(t *testing.T) {
 	s.put(t, object{Object: publish.Object{Key: "/p/brief", ETag: `"brief"`, Body: []byte("brief"), ContentType: "text/plain", TTL: time.Second}})
 	s.await(t, "GET /p/brief", func(r *response) bool { return r.from() == "hit" })

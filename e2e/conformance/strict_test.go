@@ -17,7 +17,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// The grammars of what answers carry, each by its section.
+// The grammars of fields in answers, each by its section.
 var (
 	entityTag   = regexp.MustCompile(`^(W/)?"[^\x00-\x20"\x7f]*"$`)                                                                                                                                 // 9110 8.8.3
 	mediaType   = regexp.MustCompile(`^[!#$%&'*+.^_|~0-9A-Za-z-]+/[!#$%&'*+.^_|~0-9A-Za-z-]+(\s*;\s*[^;=\s]+=[^;]+)*$`)                                                                             // 9110 8.3.1
@@ -28,13 +28,13 @@ var (
 	delta       = regexp.MustCompile(`^\d+$`)                                                                                                                                                       // 9110 10.2.3
 )
 
-// singletons are the fields that may stand on one line only (RFC 9110, section 5.3).
+// singletons are the fields that may appear only on one line (RFC 9110, section 5.3).
 var singletons = []string{
 	"age", "content-length", "content-location", "content-range", "content-type", "date", "etag", "expires",
 	"last-modified", "location", "retry-after", "server",
 }
 
-// strict checks what holds for every answer, whatever the request.
+// strict checks the requirements for all answers.
 func (s *server) strict(t *testing.T, version string, q request, r *response) {
 	t.Helper()
 	failed := func(section, format string, args ...any) {
@@ -82,7 +82,7 @@ func (s *server) strict(t *testing.T, version string, q request, r *response) {
 	}
 }
 
-// stored compares a hit with the object that it must be: the one that was published with its entity-tag.
+// stored compares a hit with the object that was published with its entity-tag.
 func (s *server) stored(failed func(section, format string, args ...any), q request, r *response) {
 	tag := strings.TrimPrefix(r.get("etag"), "W/")
 	o, ok := s.objects[tag]
@@ -134,7 +134,7 @@ func (s *server) stored(failed func(section, format string, args ...any), q requ
 	}
 }
 
-// decode undoes a content coding.
+// decode decodes a content coding.
 func decode(coding string, content []byte) ([]byte, error) {
 	var r io.Reader = bytes.NewReader(content)
 	var err error

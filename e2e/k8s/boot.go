@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// bootPatience bounds how long a part of the cluster may take to come up.
+// bootPatience bounds how long a part of the cluster may take to start.
 const bootPatience = 2 * time.Minute
 
 // boot starts all programs, loads the images meanwhile, and returns when the node is ready.
@@ -41,7 +41,7 @@ func (n *node) boot(ctx context.Context, images []string) error {
 	})
 }
 
-// startControl starts what holds the state.
+// startControl starts etcd and the API server.
 func (n *node) startControl() error {
 	const client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
 	err := n.start("etcd", "etcd", "--name", nodeName, "--data-dir", n.path("etcd"), "--unsafe-no-fsync",
@@ -59,7 +59,7 @@ func (n *node) startControl() error {
 		"--allow-privileged=true", "--kubelet-preferred-address-types=Hostname")
 }
 
-// startRest starts what needs the API server.
+// startRest starts the programs that need the API server.
 func (n *node) startRest() error {
 	kubeconfig := "--kubeconfig=" + n.kubeconfig()
 	for _, p := range [][]string{
@@ -72,7 +72,7 @@ func (n *node) startRest() error {
 			"--cert-dir=" + n.path("certs", "kubelet"), "--hostname-override=" + nodeName, "--node-ip=" + Gateway},
 		{"proxy", "kube-proxy", kubeconfig, "--proxy-mode=iptables", "--hostname-override=" + nodeName,
 			"--metrics-bind-address=127.0.0.1:10249", "--healthz-bind-address=127.0.0.1:10256", "--cluster-cidr=10.244.0.0/16",
-			// The kernel's table is the machine's, not the namespace's: left as it is.
+			// The kernel's table is global, not the namespace's: don't change it.
 			"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0"},
 	} {
 		if err := n.start(p[0], p[1:]...); err != nil {
@@ -82,8 +82,7 @@ func (n *node) startRest() error {
 	return nil
 }
 
-// load imports the images, and those that are made of programs of this machine: the one that
-// holds a pod's namespaces, and Redis.
+// load imports the images, and makes images of programs of this machine: the pause program and Redis.
 func (n *node) load(ctx context.Context, images []string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -132,7 +131,7 @@ func (n *node) start(name string, command ...string) error {
 	return nil
 }
 
-// die ends the cluster for this reason, unless there is one already.
+// die ends the cluster for this reason, unless it is ending already.
 func (n *node) die(reason error) {
 	select {
 	case n.died <- reason:
@@ -140,7 +139,7 @@ func (n *node) die(reason error) {
 	}
 }
 
-// command runs a program to its end; an error has what it said.
+// command runs a program; an error has its output.
 func (n *node) command(ctx context.Context, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, n.find(name), args...)
 	cmd.Env = n.environment()
@@ -150,7 +149,7 @@ func (n *node) command(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
-// find is the program's path in Bin if it is there; PATH is asked for others.
+// find returns the program's path in Bin if it is there, otherwise its name, for PATH.
 func (n *node) find(name string) string {
 	path := filepath.Join(n.bin, name)
 	if _, err := os.Stat(path); err != nil {
@@ -159,7 +158,7 @@ func (n *node) find(name string) string {
 	return path
 }
 
-// await asks until there is no error.
+// await calls check until it returns nil or bootPatience has passed.
 func (n *node) await(ctx context.Context, what string, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, bootPatience)
 	defer cancel()
@@ -178,7 +177,7 @@ func (n *node) await(ctx context.Context, what string, check func(context.Contex
 	}
 }
 
-// apiReady asks the API server. Its certificate is one that it made itself.
+// apiReady requests the API server's readiness. Its certificate is self-signed.
 func (n *node) apiReady(ctx context.Context) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://127.0.0.1:6443/readyz", nil)
 	if err != nil {

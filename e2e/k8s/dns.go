@@ -13,10 +13,10 @@ import (
 	"strings"
 )
 
-// zone is what the names of services end with.
+// zone is the suffix of the names of services.
 const zone = "cluster.local"
 
-// startDNS serves the names of services to pods, as a cluster's DNS does, and no others.
+// startDNS serves the names of services to pods, like a cluster's DNS, and no others.
 func (n *node) startDNS(ctx context.Context) error {
 	err := n.start("dns", "dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=root", "--log-facility=-",
 		"--listen-address="+Gateway, "--bind-interfaces", "--no-resolv", "--no-hosts", "--local=/"+zone+"/", "--hostsdir="+n.path("names"))
@@ -46,12 +46,12 @@ func (n *node) startDNS(ctx context.Context) error {
 	return nil
 }
 
-// addName has the DNS know a service, a line of its address and its name. Nobody takes names
-// away: who asks for a service that is gone gets an address at which nothing answers.
+// addName adds a service to the DNS, a line of its address and its name. Names are never removed: that of a deleted
+// service resolves to an address without a listener.
 func (n *node) addName(service string) error {
 	address, name, _ := strings.Cut(service, " ")
 	if _, err := netip.ParseAddr(address); err != nil {
-		return nil // none of its own, as the API server's before it has one, or a headless service's
+		return nil // no address, like the API server's service before it has one, or a headless service
 	}
 	return os.WriteFile(n.path("names", name), []byte(service+"\n"), 0o644)
 }

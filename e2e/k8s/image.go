@@ -22,8 +22,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// writeImage writes an archive of an image that holds a program of this machine, its entry
-// point, at the same path, and the libraries that it needs.
+// writeImage writes an archive of an image with a program of this machine at the same path, which is its entry point,
+// and the libraries that it needs.
 func writeImage(path, reference, program string) error {
 	libraries, err := librariesOf(program)
 	if err != nil {
@@ -53,7 +53,7 @@ func writeImage(path, reference, program string) error {
 
 var libraryPath = regexp.MustCompile(`/[^ ]+`)
 
-// librariesOf are the libraries of a program, its loader included: none if it is static.
+// librariesOf returns the libraries of a program, its loader included: none if it is static.
 func librariesOf(program string) ([]string, error) {
 	out, err := exec.Command("ldd", program).CombinedOutput()
 	if exit, ended := errors.AsType[*exec.ExitError](err); ended && strings.Contains(string(out), "not a dynamic executable") {
@@ -66,7 +66,7 @@ func librariesOf(program string) ([]string, error) {
 	return libraryPath.FindAllString(string(out), -1), nil
 }
 
-// layerOf is a layer of files of this machine at their paths.
+// layerOf returns a layer with files of this machine at their paths.
 func layerOf(paths []string) (v1.Layer, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)

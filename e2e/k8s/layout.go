@@ -1,13 +1,11 @@
 //go:build linux
 
-// Package k8s runs one node of a real Kubernetes on this machine, for the time of one
-// command: etcd, API server, controllers, scheduler, kubelet with containerd, kube-proxy,
-// DNS.
+// Package k8s runs one node of a real Kubernetes on this machine, while a command runs: etcd, API server, controllers,
+// scheduler, kubelet with containerd, kube-proxy, DNS.
 //
-// All of it lives in namespaces of its own for processes, mounts and network, and the
-// command does too. When the command ends, the kernel ends every process, mount, address and
-// firewall rule with them: there is no teardown that could be forgotten, and nothing that
-// could meet another cluster's ports.
+// All of it, and the command, run in their own namespaces of processes, mounts and network. When the command ends, the
+// kernel ends every process, mount, address and firewall rule with them: there is no teardown to forget, and no
+// conflict with the ports of another cluster.
 package k8s
 
 import (
@@ -24,28 +22,28 @@ import (
 )
 
 const (
-	// Gateway is the machine's address as pods see it. It exists inside the namespaces only.
+	// Gateway is the machine's address for pods. It exists only inside the namespaces.
 	Gateway = "10.244.0.1"
 
 	podNet     = "10.244.0.0/24"
 	serviceNet = "10.96.0.0/16"
 	bridge     = "pods0"
 	nodeName   = "localhost"
-	token      = "admin" // nobody but the command reaches the API server
+	token      = "admin" // only the command can reach the API server
 	pauseImage = "localhost/pause:dev"
 	redisImage = "localhost/redis:dev"
-	cniPlugins = "/usr/lib/cni" // where Debian has them
+	cniPlugins = "/usr/lib/cni" // as on Debian
 )
 
 //go:embed files
 var files embed.FS
 
-// layout is where the node keeps its things; all of it is below Dir.
+// layout has the paths of the node's files, all below Dir.
 type layout struct {
 	Dir string
 }
 
-// What the files ask for.
+// The values in the templates of the files.
 func (layout) PauseImage() string   { return pauseImage }
 func (layout) Bridge() string       { return bridge }
 func (layout) DNS() string          { return Gateway }
@@ -88,7 +86,7 @@ func (l layout) write() error {
 	return l.writeServiceAccountKey()
 }
 
-// writeServiceAccountKey makes what the API server and the controllers sign tokens with.
+// writeServiceAccountKey writes the key with which the API server and the controllers sign tokens.
 func (l layout) writeServiceAccountKey() error {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {

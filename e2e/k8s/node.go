@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// Node is the first process of the namespaces: it starts the cluster, runs the command and
-// gives its exit status. When it ends, the kernel ends everything else. Orphans that end
-// before, a shim for each pod, stay zombies until then: they are few.
+// Node runs as the first process of the namespaces: it starts the cluster, runs the command and returns its exit
+// status. When it ends, the kernel ends everything else. Orphans that end before, a shim for each pod, stay zombies
+// until then: they are few.
 func Node(ctx context.Context, dir string, o Options) (status int, err error) {
 	begin := time.Now()
 	n := &node{layout: layout{dir}, bin: o.Bin, died: make(chan error, 1)}
@@ -36,7 +36,7 @@ func Node(ctx context.Context, dir string, o Options) (status int, err error) {
 type node struct {
 	layout
 	bin  string
-	died chan error // the first end of a program of the cluster
+	died chan error // the first exit of a program of the cluster
 }
 
 // run runs the command, and stops waiting for it if a part of the cluster ends.
@@ -57,13 +57,13 @@ func (n *node) run(ctx context.Context, command []string) (status int, err error
 	return 0, err
 }
 
-// environment is what a command needs to use the cluster.
+// environment returns the environment that a command needs to use the cluster.
 func (n *node) environment() []string {
 	return append(os.Environ(), "KUBECONFIG="+n.kubeconfig(), "PATH="+n.bin+":"+os.Getenv("PATH"),
 		"CONTAINERD_ADDRESS="+n.Containerd(), "CONTAINERD_NAMESPACE=k8s.io")
 }
 
-// mounts hides the directories that programs write to at fixed places, so that nothing stays.
+// mounts hides the directories to which programs write at fixed paths, so that nothing remains.
 func (n *node) mounts() error {
 	for _, dir := range []string{"var", "var.work"} {
 		if err := os.MkdirAll(n.path(dir), 0o755); err != nil {
@@ -86,13 +86,13 @@ func (n *node) mounts() error {
 	return n.hideSysctls()
 }
 
-// sysctls are the settings of the kernel that kubelet changes and that no namespace holds.
+// sysctls are the kernel settings that kubelet changes and that no namespace isolates.
 var sysctls = []string{
 	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
 	"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
 }
 
-// hideSysctls puts files in their places, for kubelet to write to.
+// hideSysctls mounts files in their places, to which kubelet can write.
 func (n *node) hideSysctls() error {
 	for _, name := range sysctls {
 		file, setting := n.path("sysctl", filepath.Base(name)), "/proc/sys/"+name
@@ -116,12 +116,12 @@ func (n *node) hideSysctls() error {
 	return nil
 }
 
-// network makes the bridge that pods are on.
+// network makes the pods' bridge.
 func (n *node) network() error {
 	for _, args := range [][]string{
 		{"link", "set", "lo", "up"}, {"link", "add", bridge, "type", "bridge"},
 		{"addr", "add", Gateway + "/24", "dev", bridge}, {"link", "set", bridge, "up"},
-		{"route", "add", "default", "dev", bridge}, // without any route, nobody asks what the address of a service means
+		{"route", "add", "default", "dev", bridge}, // without a route, kube-proxy's rules don't apply
 	} {
 		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
 			return fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, out)

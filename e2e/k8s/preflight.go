@@ -12,12 +12,12 @@ import (
 	"syscall"
 )
 
-// probeVerb is what a program that calls [Preflight] is called with again, in new namespaces;
-// it must then call [Probe].
+// probeVerb is the argument with which [Preflight] runs this program again, in new namespaces; it must then call
+// [Probe].
 const probeVerb = "probe"
 
-// Preflight says what this machine lacks to run a cluster: nothing if it lacks nothing. It
-// tries what can't be known otherwise.
+// Preflight returns what this machine lacks to run a cluster, nothing if it can. It tries what can't be determined
+// otherwise.
 func Preflight() (missing []string) {
 	if os.Geteuid() != 0 {
 		return []string{"not root: containers need namespaces, mounts and cgroups"}
@@ -42,7 +42,7 @@ func Preflight() (missing []string) {
 	return tryNamespaces()
 }
 
-// missingCgroups names the controllers that kubelet wants and can't use.
+// missingCgroups returns the controllers that kubelet needs and can't use.
 func missingCgroups() (missing []string) {
 	unified, err := os.ReadFile("/sys/fs/cgroup/cgroup.controllers") // version 2
 	for _, controller := range []string{"cpu", "cpuset", "memory", "pids"} {
@@ -60,7 +60,7 @@ func missingCgroups() (missing []string) {
 	return missing
 }
 
-// tryNamespaces does in namespaces what a node does first.
+// tryNamespaces does the first steps of a node in namespaces.
 func tryNamespaces() []string {
 	dir, err := os.MkdirTemp("", "gatehouse-k8s-probe-")
 	if err != nil {
@@ -81,7 +81,7 @@ func tryNamespaces() []string {
 	return nil
 }
 
-// Probe tries mounts, bridge and firewall, in the namespaces that it runs in.
+// Probe tries mounts, bridge and firewall in its own namespaces.
 func Probe(dir string) error {
 	n := &node{layout: layout{dir}}
 	if err := errors.Join(n.mounts(), n.network()); err != nil {
@@ -92,7 +92,7 @@ func Probe(dir string) error {
 			return fmt.Errorf("iptables -t %s: %w: %s", table, err, out)
 		}
 	}
-	// What kube-proxy's rules are made of: a kernel can lack single matches.
+	// The matches in kube-proxy's rules: a kernel can lack some.
 	for _, rule := range []string{
 		"-m comment --comment x -m statistic --mode random --probability 0.5 -j RETURN",
 		"-m conntrack --ctstate NEW -j RETURN", "-p tcp -j DNAT --to-destination 10.0.0.1:80",

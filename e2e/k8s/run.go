@@ -12,19 +12,18 @@ import (
 	"syscall"
 )
 
-// Options says what to run and with what.
+// Options are the options of a cluster.
 type Options struct {
 	Bin     string   // directory with the programs of scripts/k8s-build.sh
 	Images  []string // archives to load
 	Command []string // runs once the node is ready, with KUBECONFIG, PATH and CONTAINERD_ADDRESS set
 }
 
-// nodeVerb is what a program that calls [Run] is called with again; it must then call [Node].
+// nodeVerb is the argument with which [Run] runs this program again; it must then call [Node].
 const nodeVerb = "node"
 
-// Run runs a command in a cluster that lives as long as it, and gives its exit status. What
-// it prints goes where the caller's prints go. On an error the logs stay, and the error says
-// where.
+// Run runs a command in a cluster that lives as long as the command, and returns its exit status. The command has the
+// caller's output. On an error the logs stay, and the error names their directory.
 func Run(ctx context.Context, o Options) (status int, err error) {
 	unlock, err := lock()
 	if err != nil {
@@ -62,7 +61,8 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 	return 0, os.RemoveAll(dir)
 }
 
-// namespaces are what a node lives in. It ends when the thread that started it ends.
+// namespaces returns the attributes of a node's process: its namespaces, and that it ends with the thread that started
+// it.
 func namespaces() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS,
@@ -84,8 +84,7 @@ func keepLogsOnly(dir string) error {
 	return err
 }
 
-// lock waits until no other cluster runs on this machine: the kubelet's cgroups have fixed
-// names.
+// lock waits until no other cluster runs on this machine: the kubelet's cgroups have fixed names.
 func lock() (unlock func(), err error) {
 	file, err := os.OpenFile(filepath.Join(os.TempDir(), "gatehouse-k8s.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

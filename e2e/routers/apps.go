@@ -13,27 +13,27 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// insensitive is the router to which /V1 is /v1. It is behind an edge with default: deny.
+// insensitive is the router for which /V1 is /v1. It is behind an edge with default: deny.
 const insensitive = "express-insensitive"
 
-// routerNames are all routers. The first one is asked first: see fuzzer.try.
+// routerNames are all routers. The first one gets each request first: see fuzzer.try.
 var routerNames = []string{
 	"servemux", "rewrite", "gorilla", "chi", "nginx", "express", insensitive, "fastapi", "flask", "django", "spring",
 }
 
-// apps are the running routers, each on an address of its own.
+// apps are the running routers, each on its own address.
 type apps struct {
 	address  map[string]string
-	died     chan error // the first end of a program that nobody asked for
+	died     chan error // the first unexpected exit of a program
 	children []*stack.Child
 	servers  []*http.Server
 }
 
-// startApps starts all routers; see await. dir takes their logs; what scripts/routers.sh has built
-// is in build. On an error, none is left running.
+// startApps starts all routers; see await. dir gets their logs; build has the results of scripts/routers.sh. On an
+// error, it leaves none running.
 func startApps(root, build, dir string) (*apps, error) {
 	a := &apps{address: map[string]string{}, died: make(chan error, 1)}
 	if err := a.start(root, build, dir); err != nil {
@@ -55,7 +55,7 @@ func (a *apps) start(root, build, dir string) error {
 		}
 		server := &http.Server{Handler: handler, ReadHeaderTimeout: patience}
 		a.address[name], a.servers = listener.Addr().String(), append(a.servers, server)
-		go func() { _ = server.Serve(listener) }() // returns when stop closes it
+		go func() { _ = server.Serve(listener) }() // returns when stop closes listener
 	}
 	ports, err := freePorts(len(routerNames) - len(a.servers))
 	if err != nil {
@@ -100,7 +100,7 @@ type program struct {
 	command []string
 }
 
-// programs are those routers that are processes, as they are run in production, but for their sizes.
+// programs returns the routers that run as processes, as in production except for their sizes.
 func (a *apps) programs(root, build, dir string) []program {
 	python := filepath.Join(root, ".venv", "bin", "python")
 	return []program{
@@ -130,14 +130,14 @@ func configureNginx(source, dir, port string) error {
 	return nil
 }
 
-// freePorts are ports of the loopback that nobody listens on.
+// freePorts returns loopback ports on which nothing listens.
 func freePorts(n int) (ports []string, err error) {
 	for range n {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, err
 		}
-		defer func() { _ = listener.Close() }() // all at once, so that no port comes twice
+		defer func() { _ = listener.Close() }() // all are open at once, so that no port is returned twice
 		_, port, _ := net.SplitHostPort(listener.Addr().String())
 		ports = append(ports, port)
 	}

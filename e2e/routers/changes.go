@@ -6,28 +6,28 @@ import (
 	"strings"
 )
 
-// bits are what goes into paths: what some server cuts, drops, decodes, folds or resolves.
+// bits are inserted into paths: some servers cut, drop, decode, fold or resolve them.
 var bits = []string{
-	// Control characters, blanks, and what ends a path.
+	// Control characters, blanks, and characters that end a path.
 	"%00", "%01", "%08", "%09", "%0a", "%0b", "%0c", "%0d", "%0d%0a", "%0a%0a", "%1b", "%1f", "%20", "%20%20", "+", "%7f", "%80", "%85", "%a0",
 	"%3F", "%3f.css", "%23", "%23x", "?", "?x", "?x=/../y", "?a=1&lang=b", "?rev=1", "#", "#x", "%3F%0a", "??", "%26", "&", "%3d",
-	// Dots, slashes and what is taken for them.
+	// Dots, slashes and characters that some servers treat as such.
 	".", "..", "...", "%2e", "%2E", "%2e%2e", ".%2e", "%252e", "%252e%252e", "%2e%00", ".%20", ".%0a", "..%00", "..%0a", "..%20", "%20..",
 	"/", "//", "/.", "/./", "/..", "/../", "/x/..", "/x/../", "/.//", "%2f", "%2F", "%252f", "%255c", `\`, "%5c", "%5C", "/%2e/", "/%2e%2e/", "/..;/", "/.;/", "/;/",
 	"/..%3b/", "/.%3b/", "/..%0a/", "/..%09/", "/..%23/", "/..%3f/", "/..%00/", "/..%ff/",
 	"%c0%af", "%c0%ae", "%c0%ae%c0%ae", "%e0%80%af", "%e0%80%ae", "%f0%80%80%af", "%c1%9c", "%c0%8a", "%c0%bf", "%c0%a3", "%c1%bb",
 	// Parameters and suffixes.
 	";", ";x", ";x=y", ";/", ";x/", ";.css", "%3b", "%3Bx", "%3bx=y", "%253b", ";%2f", ";%2e%2e", ";x=/../", ";a;b;c", ".json", ".html", ".css", ".do", "~", "!", "*", ":", "::$DATA", "@", "$", "|", "'", `"`, "<", "[", "]", "^", "`", "{", "}", ",",
-	// Escapes that aren't whole, or of another kind.
+	// Incomplete escapes, or escapes of another kind.
 	"%", "%%", "%2", "%zz", "%u002f", "%u0061", "%25", "%2500", "%250a", "%2520", "%253f", "%2523", "%25%30%61", "%%30%61", "%0", "&#47;", "&sol;", "=?",
-	// Unicode: blanks, marks without width, byte order marks, forms that fold, halves of surrogates, invalid bytes.
+	// Unicode: blanks, zero-width marks, byte order marks, forms that fold, halves of surrogates, invalid bytes.
 	"%c2%a0", "%c2%85", "%c2%ad", "%e2%80%8b", "%e2%80%8d", "%e2%80%a8", "%e2%80%a9", "%e2%81%a0", "%e3%80%80", "%e1%9a%80", "%ef%bb%bf", "%ef%bf%bf", "%ef%bf%bd",
 	"%ef%bc%8f", "%ef%bc%8e", "%ef%bc%9b", "%ef%bc%9f", "%ef%bc%83", "%e2%88%95", "%e2%81%84", "%e2%a7%b8", "%cc%81", "%cd%8f", "%e2%80%ae", "%f3%a0%80%a0",
 	"%ed%a0%80", "%ed%bf%bf", "%f4%90%80%80", "%ff", "%fe%ff", "%c3", "%c3%28", "%e2%28%a1", "%f8%88%80%80%80", "%c4%8a", "%c4%a0", "%e5%98%8a", "%e5%98%8d",
 	"\t", " ", "\x00", "\x0b", "\x0c", "\x7f", "\x80", "\xa0", "\xff", "é", "\r", "\n",
 }
 
-// fronts come before a path: what is resolved, merged, dropped, or taken for something else.
+// fronts are inserted before a path: some servers resolve, merge or drop them, or take them for something else.
 var fronts = []string{
 	"/x/..", "/.", "/", "//", "/;", "/;x", "/.;", "/x;/..", "/%2e", "/%2e%2e", "/x/%2e%2e", "/x/..;", "/x/..%3b", "/x/%2e%2e%3b", "/%20", "/%0a", "/%00", "/%09", `/\`, "/%5c",
 	"/files/..", "/files/%2e%2e", "/files/..;", "/files/..;x", "/files/..%3b", "/files/..%2f..", "/files/a/../..", "/files/..%0a", "/files/..%09", "/files/..%5c..", "/files/a%2f..%2f..",
@@ -72,7 +72,7 @@ func changePath(r *rand.Rand, path string) string {
 
 func insert(path string, at int, text string) string { return path[:at] + text + path[at:] }
 
-// atSlash puts text before or behind one of the slashes.
+// atSlash inserts text before or after one of the slashes.
 func atSlash(r *rand.Rand, path, text string) string {
 	at := slashes(path)
 	if len(at) == 0 {
@@ -90,7 +90,7 @@ func slashes(path string) (at []int) {
 	return at
 }
 
-// replaceOne puts after in the place of one before.
+// replaceOne replaces one occurrence of before by after.
 func replaceOne(r *rand.Rand, path, before, after string) string {
 	parts := strings.Split(path, before)
 	if len(parts) < 2 {
@@ -100,7 +100,7 @@ func replaceOne(r *rand.Rand, path, before, after string) string {
 	return strings.Join(parts[:i], before) + after + strings.Join(parts[i:], before)
 }
 
-// escapeSome escapes each byte but slashes by some chance, in hexadecimal of either case.
+// escapeSome escapes each byte except slashes with some probability, in hexadecimal of either case.
 func escapeSome(r *rand.Rand, path string) string {
 	chance := 1 + r.IntN(len(path))
 	return mapBytes(path, func(b byte) string {
@@ -114,7 +114,7 @@ func escapeSome(r *rand.Rand, path string) string {
 	})
 }
 
-// doubleEscape escapes a byte twice or three times, or every percent sign.
+// doubleEscape escapes a byte two or three times, or every percent sign.
 func doubleEscape(r *rand.Rand, path string) string {
 	if strings.Contains(path, "%") && r.IntN(2) == 0 {
 		return strings.ReplaceAll(path, "%", "%25")
@@ -124,13 +124,13 @@ func doubleEscape(r *rand.Rand, path string) string {
 	return path[:at] + percent + escape(path[at])[1:] + path[at+1:]
 }
 
-// folds are letters that some folding of case or form takes for the ASCII letter.
+// folds are letters that case folding or normalization may convert to the ASCII letter.
 var folds = map[byte][]string{
 	's': {"%c5%bf", "%ef%bd%93", "ſ"}, 'k': {"%e2%84%aa"}, 'i': {"%c4%b1", "%c4%b0", "%ef%bd%89"}, 'f': {"%ef%bd%86"}, '1': {"%c2%b9", "%ef%bc%91"},
 	'v': {"%ef%bd%96"}, 'c': {"%ef%bd%83", "%d1%81"}, 'e': {"e%cc%81", "%c3%a9", "%d0%b5"}, 't': {"%ef%bd%94"}, 'a': {"%d0%b0", "%ef%bd%81"}, '/': {"%ef%bc%8f"}, 'u': {"u%cc%88"},
 }
 
-// fold changes the case of letters, or puts such a letter for one.
+// fold changes the case of letters, or replaces a letter by one of folds.
 func fold(r *rand.Rand, path string) string {
 	if at := r.IntN(len(path)); r.IntN(2) == 0 && folds[path[at]] != nil {
 		return path[:at] + pick(r, folds[path[at]]) + path[at+1:]
@@ -169,7 +169,7 @@ func mapBytes(text string, f func(byte) string) string {
 
 var methods = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND", "QUERY", "CONNECT", "PRI", "X"}
 
-// spellMethod is the method in other letters, or another one.
+// spellMethod returns the method in other case, or another method.
 func spellMethod(r *rand.Rand, method string) string {
 	switch r.IntN(6) {
 	case 0, 1:
@@ -188,7 +188,7 @@ func spellMethod(r *rand.Rand, method string) string {
 	}
 }
 
-// Headers by which some upstreams take a request for another one.
+// Headers by which some upstreams process a request as another one.
 var (
 	methodOverrides = []string{"X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override", "x-http-method-override", "X_HTTP_METHOD_OVERRIDE", "X-Http-Method_Override"}
 	pathOverrides   = []string{
@@ -199,7 +199,7 @@ var (
 	innocent = []string{"/", "/files/a", "/v1/admin/health", "/v1/products/42", "/v1/devices/7", "/none"}
 )
 
-// disguise sends the request as another one, with a header that names the one meant.
+// disguise sends the request as another one, with a header that names the intended one.
 func disguise(r *rand.Rand, s *spelling) {
 	switch r.IntN(3) {
 	case 0:
@@ -223,7 +223,7 @@ func disguise(r *rand.Rand, s *spelling) {
 	}
 }
 
-// visible drops what no header may have, so that requests get past the parser.
+// visible removes bytes that are invalid in headers, so that parsers accept the request.
 func visible(c rune) rune {
 	if c < ' ' || c > '~' {
 		return -1
@@ -231,7 +231,7 @@ func visible(c rune) rune {
 	return c
 }
 
-// sideHeaders are headers that forge an identity, take one off the request, or ask of a cache.
+// sideHeaders are headers that forge an identity, remove one from the request, or control a cache.
 var sideHeaders = []header{
 	{"x-gatehouse-device", "root"}, {"X-Gatehouse-Device", "reader"}, {"x_gatehouse_device", "root"}, {"x-gatehouse_device", "root"}, {"x-gatehouse-permissions", "admin,config.read"},
 	{"connection", "x-gatehouse-device"}, {"connection", "keep-alive, x-gatehouse-device, x-gatehouse-permissions"}, {"connection", "x-device-id"},

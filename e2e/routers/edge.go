@@ -11,21 +11,21 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 // An edge is a whole Gatehouse with routers behind it.
 type edge struct {
 	*stack.Stack
-	fallback string // what default is in its rules
+	fallback string // value of default in its rules
 	address  string // HOST:PORT
 	routers  []string
 }
 
-// startEdge starts one with the given default. Envoy is the repository's envoy.yaml but for the
-// rules, and for routes that go by routerHeader. What the filter decides doesn't depend on that header.
+// startEdge starts an edge with the given default. Envoy's configuration is the repository's envoy.yaml with other
+// rules, and with routes that match routerHeader. The filter's decisions don't depend on that header.
 func startEdge(ctx context.Context, opts stack.Options, fallback string, names []string, address map[string]string) (*edge, error) {
 	opts.Name, opts.Dir = "routers-"+fallback, filepath.Join(opts.Dir, fallback)
 	opts.Rules, opts.Seed = rulesOf(fallback), seed
@@ -38,7 +38,7 @@ func startEdge(ctx context.Context, opts stack.Options, fallback string, names [
 		if err := setRoutes(c, names); err != nil {
 			return err
 		}
-		// How long Envoy leaves a connection open that it can't go on with: nobody waits for it here.
+		// The delayed close of a connection that Envoy can't continue: no client waits for it here.
 		return c.Set("0.02s", append(manager, "delayed_close_timeout")...)
 	}
 	s, err := stack.Start(ctx, opts)
@@ -106,12 +106,12 @@ func setRoutes(c *stack.Config, names []string) error {
 	for i, name := range names {
 		routes[i] = dict{
 			"match": dict{"prefix": "/", "headers": []dict{{"name": routerHeader, "string_match": dict{"exact": name}}}},
-			// Some servers close a connection when they can't read a request, or after some time.
+			// Some servers close a connection when they can't parse a request, or after some time.
 			"route": dict{"cluster": name, "timeout": "5s", "retry_policy": dict{"retry_on": "connect-failure,refused-stream,reset", "num_retries": 2}},
 		}
 	}
 	return c.Set(routes, append(manager, "route_config", "virtual_hosts", "upstream", "routes")...)
 }
 
-// manager is where the edge's connection manager stands in envoy.yaml.
+// manager is the path of the edge's connection manager in envoy.yaml.
 var manager = slices.Clip([]string{"static_resources", "listeners", "edge", "filter_chains", "0", "filters", "0", "typed_config"})

@@ -10,14 +10,17 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// sample is of how many spellings one goes to all routers, even if the edge answers it.
+// sample: one of this many spellings goes to all routers, even if the edge answers it.
 const sample = 64
 
-// A fuzzer sends spellings to edges and hands what comes back to a report.
+// progress is the number of spellings between two lines of progress.
+const progress = 100_000
+
+// A fuzzer sends spellings to edges and passes the answers to a report.
 type fuzzer struct {
 	Config
 	edges  []*edge
-	died   <-chan error // the end of a router
+	died   <-chan error // an exit of a router
 	report *report
 }
 
@@ -37,6 +40,9 @@ func (f *fuzzer) all(ctx context.Context) error {
 				if err := f.stopped(groupCtx); err != nil {
 					return err
 				}
+				if number > 0 && number%progress == 0 {
+					_, _ = fmt.Fprintf(f.Out, "%d of %d spellings after %.0f s\n", number, f.Spellings, time.Since(begin).Seconds())
+				}
 				for i, e := range f.edges {
 					if err := f.try(clients[i], e, newSpelling(f.Seed, number)); err != nil {
 						return err
@@ -54,7 +60,7 @@ func (f *fuzzer) all(ctx context.Context) error {
 	return f.ordinary(ctx)
 }
 
-// stopped says why there is no going on, nil if there is.
+// stopped returns why the run can't continue, nil if it can.
 func (f *fuzzer) stopped(ctx context.Context) error {
 	select {
 	case err := <-f.died:
@@ -81,7 +87,7 @@ func (f *fuzzer) try(c *client, e *edge, s spelling) error {
 	return nil
 }
 
-// only sends one spelling to all routers and prints what each made of it.
+// only sends one spelling to all routers and prints each answer.
 func (f *fuzzer) only(number uint64) error {
 	clients := f.clients()
 	defer clients.close()
@@ -100,7 +106,7 @@ func (f *fuzzer) only(number uint64) error {
 	return nil
 }
 
-// clients are one for each edge.
+// clients returns a client for each edge.
 func (f *fuzzer) clients() clients {
 	list := make(clients, len(f.edges))
 	for i, e := range f.edges {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// serveAs runs a handler in place of an edge with routers behind it, by HTTP/1 and HTTP/2.
+// serveAs runs a handler as if it were an edge with routers behind it, by HTTP/1 and HTTP/2.
 func serveAs(t *testing.T, handler http.HandlerFunc) *edge {
 	t.Helper()
 	server := httptest.NewUnstartedServer(handler)
@@ -21,7 +21,7 @@ func serveAs(t *testing.T, handler http.HandlerFunc) *edge {
 	return &edge{fallback: "pass", address: server.Listener.Addr().String(), routers: []string{"servemux"}}
 }
 
-// run sends spellings to an edge and returns its report, and what it has printed.
+// run sends spellings to an edge and returns its report and its output.
 func run(t *testing.T, spellings uint64, e *edge) (*report, string) {
 	t.Helper()
 	var out strings.Builder
@@ -32,7 +32,7 @@ func run(t *testing.T, spellings uint64, e *edge) (*report, string) {
 	return f.report, out.String()
 }
 
-// TestFindsWhatNobodyJudges runs the suite on a router without an edge before it.
+// TestFindsWhatNobodyJudges runs the suite on a router without an edge.
 func TestFindsWhatNobodyJudges(t *testing.T) {
 	mux := newServeMux()
 	report, out := run(t, 300, serveAs(t, func(w http.ResponseWriter, r *http.Request) {
@@ -61,7 +61,7 @@ func TestFindsWhatIsRefused(t *testing.T) {
 	}
 }
 
-// TestBytesAsTheyAre sends what net/http would not, and reads it as the edge does.
+// TestBytesAsTheyAre sends bytes that net/http would not, and parses them like the edge.
 func TestBytesAsTheyAre(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -91,7 +91,7 @@ func TestBytesAsTheyAre(t *testing.T) {
 	}
 }
 
-// TestFrames sends both protocols to one server, over connections that are used again.
+// TestFrames sends both protocols to one server, over reused connections.
 func TestFrames(t *testing.T) {
 	e := serveAs(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("x-saw", r.Proto+" "+r.Method+" "+r.RequestURI+" "+r.Header.Get("x-original-url"))

@@ -9,7 +9,7 @@ import (
 	"github.com/gorilla/mux"
 )
 
-// newGoRouters are the resources in routers for Go.
+// newGoRouters returns the resources in Go's routers.
 func newGoRouters() map[string]http.Handler {
 	return map[string]http.Handler{
 		"servemux": newServeMux(),
@@ -28,7 +28,7 @@ func serve(name string) http.HandlerFunc {
 	}
 }
 
-// routes are patterns with the methods that they serve; none: all.
+// routes are patterns with the methods that they serve; none means all.
 var routes = []struct {
 	name, path string
 	methods    []string
@@ -54,7 +54,7 @@ func newServeMux() http.Handler {
 			router.HandleFunc(r.path, serve(r.name))
 		}
 		for _, method := range r.methods {
-			if method != "HEAD" { // GET's pattern has it
+			if method != "HEAD" { // GET's pattern includes it
 				router.HandleFunc(method+" "+r.path, serve(r.name))
 			}
 		}
@@ -63,8 +63,7 @@ func newServeMux() http.Handler {
 	return router
 }
 
-// believeRewrites takes the path from where front ends of IIS put it, and Symfony and Zend
-// Framework read it.
+// believeRewrites takes the path from the headers that IIS front ends set and that Symfony and Zend Framework read.
 func believeRewrites(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for _, name := range []string{"X-Original-Url", "X-Rewrite-Url"} {

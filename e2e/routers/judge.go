@@ -6,25 +6,25 @@ import (
 	"strings"
 )
 
-// An answer is what came back, and what the router says of the request that it served.
+// An answer is a response, with the request that the router says it served.
 type answer struct {
 	status    int
-	byRouter  bool   // it is the router's answer, and not the edge's own
-	grpc      bool   // and it is gRPC's, which has its status elsewhere
+	byRouter  bool   // the router answered, not the edge itself
+	grpc      bool   // it is a gRPC answer, which has its status elsewhere
 	served    string // name of the resource; empty: none
-	saw       string // method and path as the router has them
-	sawDevice string // the identity that the edge told the router
-	cached    string // what the edge answered from shared memory; empty: nothing
+	saw       string // method and path as the router received them
+	sawDevice string // the identity that the edge sent to the router
+	cached    string // the object that the edge answered from shared memory; empty: none
 	body      string // its beginning
 }
 
-// judge is the oracle: it says what is wrong with an answer to a request of who, empty if
-// nothing is. It knows nothing of rules and of how paths are read. What counts is what was served:
+// judge is the oracle: it returns what is wrong with an answer to a request of who, empty if nothing is. It does not
+// depend on rules and on how paths are parsed, only on what was served:
 //
 //   - a protected resource only to a device that has its permission,
-//   - by a router only if the edge has judged the request, which it tells by naming the device,
+//   - by a router only if the edge has checked the request, which it shows by naming the device,
 //   - by the edge only what was published,
-//   - and no router is ever told a device that the request has no credential of.
+//   - and no router ever gets the name of a device whose credential the request doesn't have.
 func judge(who *identity, a answer) string {
 	if a.cached != "" {
 		name, owner, _ := strings.Cut(a.cached, ":")

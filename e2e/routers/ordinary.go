@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// A request that must be served, and by what.
+// A request that must be served, and the expected resource.
 type request struct {
 	who          string
 	method, path string
@@ -48,11 +48,11 @@ var fixed = []request{
 	{"root", "DELETE", "/v1/devices/living%20room", "device"},
 }
 
-// drawnNames is how many names are drawn besides.
+// drawnNames is the number of random names in addition.
 const drawnNames = 40
 
-// ordinaryRequests are the fixed ones, some with names that are drawn, and the protected paths as
-// they stand without a credential, which must be 401: else the suite would look at nothing.
+// ordinaryRequests returns the fixed ones, some with random names, and the protected paths without a credential, which
+// must get a 401: otherwise the suite would test nothing.
 func ordinaryRequests(seed uint64) []request {
 	r := rand.New(rand.NewPCG(seed, ^uint64(0)))
 	requests := slices.Clone(fixed)
@@ -67,8 +67,8 @@ func ordinaryRequests(seed uint64) []request {
 	return requests
 }
 
-// drawName is a name as people give them to files, escaped as browsers do: letters of several
-// scripts, blanks inside, signs that a path may have.
+// drawName returns a plausible name of a file, escaped as browsers do: letters of several scripts, blanks inside,
+// characters that a path may have.
 func drawName(r *rand.Rand) string {
 	letters := []rune("abcxyzABCXYZ0189äöüßéñøçşłжшяλωאבبت日本語한글नम😀🚲-_.~+@,=!$'()*&%#? ")
 	name := make([]rune, 3+r.IntN(10))
@@ -79,8 +79,8 @@ func drawName(r *rand.Rand) string {
 	return url.PathEscape(string(name))
 }
 
-// ordinary sends the ordinary requests to all routers, by HTTP/1.1 and HTTP/2, and reports those that are
-// not served as they should be.
+// ordinary sends the ordinary requests to all routers, by HTTP/1.1 and HTTP/2, and reports those that are not served as
+// expected.
 func (f *fuzzer) ordinary(ctx context.Context) error {
 	clients := f.clients()
 	defer clients.close()
@@ -100,7 +100,7 @@ func (f *fuzzer) ordinary(ctx context.Context) error {
 	return f.stopped(ctx)
 }
 
-// expect reports an answer that is not the wanted one.
+// expect reports an answer that is not the expected one.
 func (r *report) expect(fallback, router string, s spelling, want string, a answer, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -118,10 +118,10 @@ func (r *report) expect(fallback, router string, s spelling, want string, a answ
 		fmt.Sprintf("  request:  as %s: %s\n  router:   %s, default %s\n  answer:   %s\n", s.who.name, s, router, fallback, describe(a, err)))
 }
 
-// sawAlike says whether a router saw the method and path that were sent, but for how they are escaped.
+// sawAlike reports whether a router received the sent method and path, ignoring differences of escaping.
 func sawAlike(s spelling, saw string) bool {
 	method, path, _ := strings.Cut(saw, " ")
-	path, _, _ = strings.Cut(path, "?") // some routers tell the query, too
+	path, _, _ = strings.Cut(path, "?") // some routers report the query, too
 	sent, _, _ := strings.Cut(s.path, "?")
 	got, err := url.PathUnescape(path)
 	want, _ := url.PathUnescape(sent)

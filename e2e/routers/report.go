@@ -11,27 +11,27 @@ import (
 	"time"
 )
 
-// shownOfAKind is how many violations of one kind at one router are printed whole.
+// shownOfAKind is how many violations of one kind at one router are printed in full.
 const shownOfAKind = 3
 
-// A report judges answers and prints what is wrong. It is safe for concurrent use.
+// A report judges answers and prints violations. It is safe for concurrent use.
 type report struct {
 	out  io.Writer
 	seed uint64
 
 	mu         sync.Mutex     // protects all below
-	violations int            // how many
+	violations int            // number of all
 	kinds      map[string]int // of each kind, by router
-	counts     map[string]int // answers, by what they are
+	counts     map[string]int // number of answers of each kind
 	unanswered int            // spellings without an answer in time
-	first      uint64         // the lowest number of a spelling that is a violation
+	first      uint64         // the lowest number of a spelling with a violation
 }
 
 func newReport(out io.Writer, seed uint64) *report {
 	return &report{out: out, seed: seed, kinds: map[string]int{}, counts: map[string]int{}, first: ^uint64(0)}
 }
 
-// add judges an answer, or that there was none.
+// add judges an answer, or the lack of one.
 func (r *report) add(fallback, router string, s spelling, a answer, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -51,7 +51,7 @@ func (r *report) add(fallback, router string, s spelling, a answer, err error) {
 		s.number, s.who.name, s, router, fallback, describe(a, err), r.seed, s.number))
 }
 
-// violation counts one and prints it, unless it is one of many of its kind. r.mu must be held.
+// violation counts one and prints it, unless it has printed enough of its kind. r.mu must be held.
 func (r *report) violation(kind, text string) {
 	r.violations++
 	r.kinds[kind]++
@@ -60,7 +60,7 @@ func (r *report) violation(kind, text string) {
 	}
 }
 
-// kindOf sorts answers for the summary.
+// kindOf classifies answers for the summary.
 func kindOf(a answer, err error) string {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -82,7 +82,7 @@ func kindOf(a answer, err error) string {
 	return "open resource served"
 }
 
-// describe is an answer in a line.
+// describe returns an answer in one line.
 func describe(a answer, err error) string {
 	switch {
 	case err != nil:
@@ -97,7 +97,7 @@ func describe(a answer, err error) string {
 	return fmt.Sprintf("%d, %s served, the router saw %q of device %q", a.status, a.served, a.saw, a.sawDevice)
 }
 
-// summary prints what came back.
+// summary prints the counts of answers.
 func (r *report) summary(spellings uint64, took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

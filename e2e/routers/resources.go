@@ -2,13 +2,13 @@ package routers
 
 import "slices"
 
-// A resource is what every router serves under some paths and methods. Those with a
-// permission are protected: only a device that has it may reach them.
+// A resource is served by every router under some paths and methods. Those with a permission are protected: only a
+// device that has it may reach them.
 type resource struct {
 	name       string
 	permission string
 	method     string // one by which it is reached
-	path       string // likewise
+	path       string // a path by which it is reached
 }
 
 const (
@@ -36,10 +36,10 @@ var resources = []resource{
 	{"files", "", "GET", "/files/a"},
 }
 
-// protected are those that need a permission.
+// protected are the resources that need a permission.
 var protected = slices.DeleteFunc(slices.Clone(resources), func(r resource) bool { return r.permission == "" })
 
-// find is the resource of a name, the first of several.
+// find returns the resource of a name, the first of several.
 func find(name string) (resource, bool) {
 	i := slices.IndexFunc(resources, func(r resource) bool { return r.name == name })
 	if i < 0 {
@@ -48,8 +48,8 @@ func find(name string) (resource, bool) {
 	return resources[i], true
 }
 
-// rules are those of the edge for these resources: exact paths and prefixes, with and
-// without methods, open ones before protected ones, three permissions, all kinds of cache.
+// rules are the edge's rules for these resources: exact paths and prefixes, with and without methods, open ones before
+// protected ones, three permissions, all kinds of cache.
 const rules = `
 sidecar: {cluster: gatehouse-sidecar, timeout: 2s}
 credentials: {id_header: x-device-id, secret_header: x-device-token}
@@ -72,8 +72,8 @@ rules:
   auth: {permissions: [admin]}
 `
 
-// rulesOf adds what happens to a request that no rule matches. Where that is a refusal, rules
-// let the open resources pass.
+// rulesOf adds the default for requests that no rule matches. If that denies, it adds rules that allow the open
+// resources.
 func rulesOf(fallback string) string {
 	open := ""
 	if fallback == "deny" {
@@ -86,18 +86,18 @@ func rulesOf(fallback string) string {
 	return rules + open + "default: " + fallback + "\n"
 }
 
-// An identity is whose credential a request shows.
+// An identity is the credential that a request sends.
 type identity struct {
 	name        string
-	device      string // as the edge tells it the upstream; empty: it lets nobody in by this
+	device      string // the identity that the edge sends to the upstream; empty: none
 	permissions []string
-	id, secret  string // what is sent; empty: nothing
+	id, secret  string // sent; empty: nothing
 }
 
-// Nobody shows no credential.
+// Nobody sends no credential.
 var nobody = &identity{name: "nobody"}
 
-// identities are nobody, devices with a permission each, and wrong credentials of the mightiest.
+// identities are nobody, devices with a permission each, and wrong credentials of the device with all permissions.
 var identities = []*identity{
 	nobody,
 	{name: "half", id: "root"},
@@ -111,8 +111,8 @@ func identityOf(name string) *identity {
 	return identities[slices.IndexFunc(identities, func(i *identity) bool { return i.name == name })]
 }
 
-// published are objects that the edge answers itself. Their entity-tags say what they are, so
-// that an answer without a body tells it, too.
+// published are objects that the edge answers itself. Their entity-tags name them, so that an answer without a body
+// does, too.
 var published = []struct{ key, tag string }{
 	{"/v1/products/published", cachedTag + "products"},
 	{"/v1/fleet/config?rev=1", cachedTag + "fleet-config"},

@@ -1,11 +1,11 @@
-// Package routers tests Gatehouse from outside: widely used routers run behind the edge, and a fuzzer spells the paths
-// of protected resources in every way that one of them might understand.
+// Package routers tests Gatehouse as a black box: widely used routers run behind the edge, and a fuzzer spells the
+// paths of protected resources in every way that one of them might understand.
 //
 // # What is checked
 //
 // All routers serve the same resources, each with its own way of declaring routes. Each answer names the resource that
-// served it and what the router saw. The oracle (judge) uses only that, so it shares no interpretation of paths with
-// the filter:
+// served it, and the method and path that the router received. The oracle (judge) uses only that, so it shares no
+// interpretation of paths with the filter:
 //
 //   - No protected resource is served without its permission: not without a credential, to a wrong one, or to
 //     a device with another permission. The same holds for the edge's own answers.
@@ -17,13 +17,12 @@
 //
 // # The spellings
 //
-// The number of a spelling and the seed determine it, so that it can be repeated. The first ones
-// (systematicCount) are the same for all seeds: each byte at some places of each protected path, escaped,
-// escaped twice, and raw. The others are drawn: one to four changes of a path that servers have been seen
-// to undo, methods in other letters, headers that override path, method, prefix, host or identity.
-// Each is sent unchanged, as bytes of HTTP/1 or frames of HTTP/2.
+// The number of a spelling and the seed determine it, so that it can be repeated. The first ones (systematicCount) are
+// the same for all seeds: each byte at some places of each protected path, escaped, escaped twice, and raw. The others
+// are random: one to four changes of a path that some servers undo, methods in other case, headers that override path,
+// method, prefix, host or identity. Each is sent unchanged, as bytes of HTTP/1 or frames of HTTP/2.
 //
-// A spelling goes to one router first. If the edge itself answers it, it would do so for the others, too: the filter's
+// A spelling goes to one router first. If the edge itself answers it, it would for the others, too: the filter's
 // decision doesn't depend on the upstream. Only spellings that it forwards go to all routers, and one in 64 in any
 // case.
 package routers
@@ -38,27 +37,26 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 // Config says what to run.
 type Config struct {
-	// Seed and Spellings say which spellings: those with the numbers from 0.
+	// Seed and Spellings determine the spellings: the numbers from 0.
 	Seed, Spellings uint64
 	// Only is the number of the one to send, with all answers printed; nil: all.
 	Only *uint64
-	// Workers send at the same time, each on connections of its own.
+	// Workers send concurrently, each on its own connections.
 	Workers int
-	// Build is where scripts/routers.sh has put the routers that must be built.
+	// Build is the directory where scripts/routers.sh has put the routers that must be built.
 	Build string
-	// Stack is what each edge is made from. Its Dir takes the logs.
+	// Stack is the template of each edge. Its Dir gets the logs.
 	Stack stack.Options
-	// Out is where the report goes.
+	// Out gets the report.
 	Out io.Writer
 }
 
-// Run runs the suite and returns how many violations it has found, and printed. On an error, it
-// has not looked at everything.
+// Run runs the suite, prints the violations and returns their number. On an error, it has not checked everything.
 func Run(ctx context.Context, c Config) (violations int, err error) {
 	root, err := stack.Root()
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A version of HTTP that a request is sent by.
+// A version of HTTP by which a request is sent.
 type protocol string
 
 const (
@@ -15,7 +15,7 @@ const (
 	http2  protocol = "HTTP/2"
 )
 
-// A spelling is one request, of which every byte is as it is to be sent.
+// A spelling is one request, exactly as it is sent.
 type spelling struct {
 	number    uint64
 	protocol  protocol
@@ -28,7 +28,7 @@ type spelling struct {
 
 type header struct{ name, value string }
 
-// String is the request as it is sent, but for HTTP/2 in text.
+// String returns the request as it is sent, HTTP/2 in text form.
 func (s spelling) String() string {
 	var b strings.Builder
 	if s.protocol == http2 {
@@ -42,13 +42,13 @@ func (s spelling) String() string {
 	return fmt.Sprintf("%s [%s]", b.String(), s.protocol)
 }
 
-// splits says whether an HTTP/1 server may take the request for two.
+// splits reports whether an HTTP/1 server may parse the request as two.
 func (s spelling) splits() bool {
 	return s.protocol != http2 && strings.ContainsAny(s.method+s.path+s.authority, "\r\n")
 }
 
-// newSpelling makes spelling number of a seed. The first ones are the same for all seeds: each byte
-// at each of some places of each protected path. The others draw what they are made of.
+// newSpelling returns spelling number of a seed. The first ones are the same for all seeds: each byte at some places of
+// each protected path. The others are random.
 func newSpelling(seed, number uint64) spelling {
 	s, drawn := systematic(number)
 	if drawn {
@@ -59,7 +59,7 @@ func newSpelling(seed, number uint64) spelling {
 	return s
 }
 
-// showCredential adds the credential of who asks.
+// showCredential adds the credential of who.
 func (s *spelling) showCredential() {
 	if s.who.id != "" {
 		s.headers = append(s.headers, header{"x-device-id", s.who.id})
@@ -69,7 +69,7 @@ func (s *spelling) showCredential() {
 	}
 }
 
-// places are where systematic puts a byte, and how it writes it.
+// places are where systematic inserts a byte, and how it is written.
 var places = []struct {
 	protocol protocol
 	put      func(path string, b byte) string
@@ -85,11 +85,11 @@ var places = []struct {
 	{http2, func(path string, b byte) string { return path + string([]byte{b}) }},
 }
 
-// systematicCount is how many spellings don't depend on the seed.
+// systematicCount is the number of spellings that don't depend on the seed.
 var systematicCount = uint64(256 * len(places) * len(protected))
 
-// systematic is one of these spellings. All bytes at one place of one path come before the next, and
-// the order of the paths is that of resources. It returns true for numbers beyond them.
+// systematic returns one of these spellings. All bytes at one place of one path come before the next place, in the
+// order of resources. It returns true for greater numbers.
 func systematic(number uint64) (s spelling, beyond bool) {
 	if number >= systematicCount {
 		return spelling{}, true
@@ -103,14 +103,14 @@ func systematic(number uint64) (s spelling, beyond bool) {
 
 func escape(b byte) string { return fmt.Sprintf("%%%02x", b) }
 
-// beforeLast puts text before the last slash of path.
+// beforeLast inserts text before the last slash of path.
 func beforeLast(path, text string) string {
 	i := strings.LastIndexByte(path, '/')
 	return path[:i] + text + path[i:]
 }
 
-// random draws a spelling: a target, most often a protected one, and one to four changes of its path,
-// seldom of other parts.
+// random returns a random spelling: a target, usually a protected one, and one to four changes of its path, rarely of
+// other parts.
 func random(r *rand.Rand) spelling {
 	target := pick(r, protected)
 	if r.IntN(8) == 0 {

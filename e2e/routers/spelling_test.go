@@ -17,7 +17,7 @@ func TestSpellingIsRepeatable(t *testing.T) {
 	}
 }
 
-// TestSystematic looks for each byte behind each protected path, by both versions of HTTP.
+// TestSystematic expects each byte after each protected path, by both versions of HTTP.
 func TestSystematic(t *testing.T) {
 	seen := map[string]bool{}
 	for number := range systematicCount {
@@ -36,8 +36,8 @@ func TestSystematic(t *testing.T) {
 	}
 }
 
-// TestRandomIsWide counts what the drawn spellings are: distinct, of all protocols and identities,
-// and with each kind of change.
+// TestRandomIsWide counts the kinds of random spellings: distinct, of all protocols and identities, and with each kind
+// of change.
 func TestRandomIsWide(t *testing.T) {
 	const n = 20000
 	distinct, count := map[string]bool{}, map[string]int{}

@@ -1,6 +1,6 @@
-// Devices that report, while others guess secrets: the good ones must not notice. First each shows
-// its secret until it is let in, which costs bcrypt once, and is not measured. Guesses come from the
-// same addresses: a device that loses its verdict meanwhile may be told to wait, as it should be then.
+// Devices that report while others guess secrets: the good ones must not be affected. First each device sends its
+// secret until it is authenticated, which costs one run of bcrypt and is not measured. Guesses come from the same
+// addresses: a device that loses its verdict meanwhile may be told to wait, as intended.
 //
 //   k6 run -e BASE_URL=https://edge.example -e DEVICES=devices.csv loadtest/k6/devices.js
 //
@@ -23,7 +23,7 @@ const flood = Number(__ENV.FLOOD || 0);
 const duration = __ENV.DURATION || '10s';
 if (!__ENV.DEVICES) fail('DEVICES is not set: name a file of lines "id,secret"');
 
-// Relative to the working directory, as a shell means it; open() means the script's.
+// Relative to the working directory, as in a shell; open() is relative to the script.
 const file = __ENV.DEVICES.startsWith('/') ? __ENV.DEVICES : `${__ENV.PWD}/${__ENV.DEVICES}`;
 const devices = new SharedArray('devices', () =>
   open(file)
@@ -47,10 +47,10 @@ export const options = {
   scenarios: Object.assign({ good: arrivals('good', rate) }, flood > 0 ? { flood: arrivals('guess', flood) } : {}),
   thresholds: {
     checks: ['rate==1'],
-    'dropped_iterations{scenario:good}': ['count==0'], // else the client was too slow for RATE
+    'dropped_iterations{scenario:good}': ['count==0'], // otherwise the client was too slow for RATE
     'http_req_duration{scenario:good}': [`p(99)<${__ENV.P99_MS || 50}`],
   },
-  setupTimeout: '1h', // by one device after the other
+  setupTimeout: '1h', // one device after the other
   summaryTrendStats: ['med', 'p(90)', 'p(99)', 'p(99.9)', 'max'],
 };
 
@@ -58,7 +58,7 @@ export function setup() {
   for (const device of devices) {
     for (let tries = 0; ; tries++) {
       const answer = send(device.id, device.secret);
-      if (answer.status !== 503 || tries === 60) break; // any other answer is for the check to tell of
+      if (answer.status !== 503 || tries === 60) break; // the check reports any other answer
       sleep(Number(answer.headers['Retry-After'] || 1));
     }
   }
@@ -78,6 +78,6 @@ export function good() {
 
 export function guess() {
   const id = Math.random() < 0.5 ? pick().id : `unknown-${Math.random()}`;
-  // 503 with Retry-After is what a source gets that has failed too often.
+  // A throttled source gets a 503 with Retry-After.
   check(send(id, `wrong-${Math.random()}`), { 'a guess does not': (r) => r.status === 401 || r.status === 503 });
 }

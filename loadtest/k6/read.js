@@ -33,14 +33,14 @@ export const options = {
   },
   thresholds: {
     checks: ['rate==1'],
-    dropped_iterations: ['count==0'], // else the client was too slow for RATE
+    dropped_iterations: ['count==0'], // otherwise the client was too slow for RATE
     http_req_duration: [`p(99)<${__ENV.P99_MS || 50}`],
     edge_hits: [`rate>=${__ENV.HIT_RATIO || 0.99}`],
   },
   summaryTrendStats: ['med', 'p(90)', 'p(99)', 'p(99.9)', 'max'],
 };
 
-// The entity tags that this virtual user has seen, by path.
+// The entity-tags that this virtual user has received, by path.
 const tags = {};
 
 export default function () {

@@ -2,10 +2,10 @@
 //
 //   lock THREADS SECONDS BYTES
 //
-// Proxy-Wasm hosts keep shared data in one table behind one mutex for all workers, and a read
-// copies the value while it holds it (proxy-wasm-cpp-host, src/shared_data.cc). This program
-// has the same table and does the same: THREADS threads read random records of BYTES bytes
-// for SECONDS. It prints how many reads that were, and the CPU of all threads, ns.
+// Proxy-Wasm hosts keep shared data in one table behind one mutex for all workers, and a read copies the value while it
+// holds the mutex (proxy-wasm-cpp-host, src/shared_data.cc). This program does the same with such a table: THREADS
+// threads read random records of BYTES bytes for SECONDS. It prints the number of reads, and the CPU of all threads,
+// ns.
 
 #include <time.h>
 
@@ -26,7 +26,7 @@
 
 namespace {
 
-constexpr size_t kTableBytes = 64 << 20;  // of all values: more than a processor's caches hold
+constexpr size_t kTableBytes = 64 << 20;  // of all values: more than processor caches hold
 constexpr uint32_t kMaxRecords = 25000;   // the buckets of 100,000 objects
 
 class SharedData {

@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// conn is a connection with at most one request on its way.
+// conn is a connection with at most one outstanding request.
 type conn struct {
 	fd     int
-	number int // of Load.Connections
+	number int // index in Load.From
 	busy   bool
-	due    time.Duration // of the request on its way
+	due    time.Duration // of the outstanding request
 	sent   int64         // its number
-	buf    []byte        // the head of its answer, as far as it is here
-	status int           // of the answer, 0 while its head is not complete
-	left   int           // of its body, bytes
+	buf    []byte        // the received part of the response's head
+	status int           // of the response, 0 until its head is complete
+	left   int           // bytes of the body still to come
 }
 
 // connect adds an idle connection.
@@ -57,7 +57,7 @@ func (c *client) connect(number int) error {
 	return nil
 }
 
-// connect is connect(2), again if a signal interrupts it.
+// connect calls connect(2), again if a signal interrupts it.
 func connect(fd int, address *unix.SockaddrInet4) error {
 	for {
 		if err := unix.Connect(fd, address); !errors.Is(err, unix.EINTR) {
@@ -66,7 +66,7 @@ func connect(fd int, address *unix.SockaddrInet4) error {
 	}
 }
 
-// send sends the next request on an idle connection, or skips it.
+// send sends the next request on an idle connection, or skips it if its own connection is busy.
 func (c *client) send() error {
 	i := c.next
 	c.next++
@@ -88,17 +88,17 @@ func (c *client) send() error {
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
-		if err != nil || n < len(request) { // the buffer of an idle connection takes any request
+		if err != nil || n < len(request) { // the send buffer of an idle connection has room for any request
 			return c.lose(conn)
 		}
 		return nil
 	}
 }
 
-// receive takes what has come on a connection.
+// receive reads from a connection.
 func (c *client) receive(conn *conn) error {
 	if conn == nil {
-		return nil // lost while events were looked at
+		return nil // lost while these events were handled
 	}
 	for {
 		n, err := unix.Read(conn.fd, conn.buf[len(conn.buf):cap(conn.buf)])
@@ -123,7 +123,7 @@ func (c *client) receive(conn *conn) error {
 	}
 }
 
-// finish counts an answer; its connection is idle again.
+// finish counts a response and makes its connection idle.
 func (c *client) finish(conn *conn) {
 	took := time.Since(c.begin) - conn.due
 	c.result.Latency.Add(took)
@@ -139,7 +139,7 @@ func (c *client) finish(conn *conn) {
 	}
 }
 
-// lose counts the request that a lost connection had, and connects again.
+// lose counts the request of a lost connection as failed, and reconnects.
 func (c *client) lose(lost *conn) error {
 	if lost.busy {
 		c.busy--
@@ -164,9 +164,8 @@ var (
 	length  = []byte("\r\ncontent-length:")
 )
 
-// parse reads what is there of an answer, and reports whether it is complete. It knows
-// answers as this program's servers give them: HTTP/1.1, with a content-length unless
-// they have no body.
+// parse parses the received part of a response, and reports whether the response is complete. It only supports
+// responses of this program's servers: HTTP/1.1, with a content-length unless they have no body.
 func (conn *conn) parse() (done bool, err error) {
 	if conn.status == 0 {
 		head, body, found := bytes.Cut(conn.buf, headEnd)
@@ -190,7 +189,7 @@ func (conn *conn) parse() (done bool, err error) {
 	return conn.left == 0, nil
 }
 
-// parseHead is the status of an answer and the length of its body.
+// parseHead returns the status of a response and the length of its body.
 func parseHead(head []byte) (status, left int, err error) {
 	if len(head) < len("HTTP/1.1 200") || !bytes.HasPrefix(head, []byte("HTTP/1.")) {
 		return 0, 0, fmt.Errorf("open loop: an answer that begins with %.40q", head)
@@ -214,7 +213,7 @@ func parseHead(head []byte) (status, left int, err error) {
 	}
 }
 
-// digits is the number that b begins with.
+// digits returns the number that b begins with.
 func digits(b []byte) int {
 	n := 0
 	for _, c := range b {
@@ -226,7 +225,7 @@ func digits(b []byte) int {
 	return n
 }
 
-// wait is epoll_pwait2(2), whose timeout is as precise as the timer; epoll_wait's is in milliseconds.
+// wait calls epoll_pwait2(2), whose timeout is as precise as the timer; that of epoll_wait is in milliseconds.
 func wait(epoll int, events []unix.EpollEvent, timeout time.Duration) (int, error) {
 	ts := unix.NsecToTimespec(max(timeout, 0).Nanoseconds())
 	n, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(epoll), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), uintptr(unsafe.Pointer(&ts)), 0, 0)
@@ -239,7 +238,7 @@ func wait(epoll int, events []unix.EpollEvent, timeout time.Duration) (int, erro
 	return int(n), nil
 }
 
-// threadCPU is what this thread has used.
+// threadCPU returns the CPU time that this thread has used.
 func threadCPU() time.Duration {
 	var r unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_THREAD, &r); err != nil {

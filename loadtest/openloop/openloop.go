@@ -1,12 +1,11 @@
 //go:build linux
 
-// Package openloop sends requests at a constant rate, whatever becomes of them. A
-// request's latency counts from the moment at which it was due, so that answers which are
-// late, and keep the next requests waiting for a connection, count with all the time that
-// a device would have waited (no "coordinated omission").
+// Package openloop sends requests at a constant rate, whatever the latency of responses. A request's latency counts
+// from the time at which it was due, so it includes the time for which late responses keep it waiting for a connection,
+// as a device would wait (no "coordinated omission").
 //
-// One thread serves all connections by epoll(7): the client shares the machine with what
-// it measures, and sees an answer without waiting for a scheduler. It is for Linux.
+// One thread serves all connections by epoll(7): the client shares the machine with the servers that it measures, and
+// sees a response without waiting for a scheduler. It needs Linux.
 package openloop
 
 import (
@@ -24,10 +23,10 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/stats"
 )
 
-// drain is how long answers are awaited after the last request was due.
+// drain is how long the client waits for responses after the last request was due.
 const drain = 2 * time.Second
 
-// Load is how to ask.
+// Load describes the requests.
 type Load struct {
 	Rate        float64 // requests a second
 	Duration    time.Duration
@@ -36,22 +35,23 @@ type Load struct {
 	From func(connection int) [4]byte
 	// Nice is the niceness of the loop's thread, 0 or more.
 	Nice int
-	// Own sends request i on connection i modulo Connections, as devices do: what is due
-	// while the one before is not answered is skipped. Else any idle connection will do.
+	// Own sends request i on connection i modulo Connections, as devices do: a request that is due while the one before
+	// is outstanding is skipped. Otherwise requests use any idle connection.
 	Own bool
-	// Answered is told of each answer; nil: nobody wants to know. It holds the loop up.
+	// Answered, unless nil, is called with each response. The loop waits for it.
 	Answered func(a Answer)
 }
 
-// Answer is one of them.
+// Answer is one response.
 type Answer struct {
 	Request int64
 	Due     time.Time
-	Took    time.Duration // from then
+	Took    time.Duration // since then
 	Status  int
 }
 
-// Requests is request i; it is sent before the next one is asked for, and may be in dst.
+// Requests appends request i to dst and returns it, or returns it from elsewhere. The client sends it before it calls
+// Requests again.
 type Requests func(dst []byte, i int64) []byte
 
 // InTurn repeats requests in their order.
@@ -59,25 +59,25 @@ func InTurn(requests [][]byte) Requests {
 	return func(_ []byte, i int64) []byte { return requests[i%int64(len(requests))] }
 }
 
-// Result is what came of it.
+// Result is the result of a run.
 type Result struct {
-	// Asked is how many requests were due, Answered how many got an answer, of any status.
+	// Asked is how many requests were due, Answered how many got a response, of any status.
 	Asked, Answered int64
 	Seconds         float64
-	// Latency is from when a request was due to the last byte of its answer; of those that
-	// got none, to when they were given up.
+	// Latency counts from when a request was due to the last byte of its response; for a request without a response, to
+	// when the client gave it up.
 	Latency stats.Histogram
 	// Statuses counts answers by status code.
 	Statuses map[int]int64
-	// Errors counts requests without an answer by reason: closed, timeout, unsent.
+	// Errors counts requests without a response by reason: closed, timeout, unsent.
 	Errors map[string]int64
-	// Skipped are requests that were due on a busy connection of their own.
+	// Skipped counts requests that were due while their own connection was busy.
 	Skipped int64
 	Bytes   int64
-	// Late is how late the client itself was at most, with a request that was due and a
-	// connection free: that much of the longest latency may be its own.
+	// Late is the longest delay by the client itself, with a request due and a connection free: the longest latency may
+	// contain that much of it.
 	Late time.Duration
-	// CPU is what the client's thread used, Busy the share of a core that this is.
+	// CPU is the time that the client's thread used, Busy its share of a core.
 	CPU  time.Duration
 	Busy float64
 }
@@ -91,7 +91,7 @@ type client struct {
 	buf      []byte  // the last request
 	epoll    int
 	conns    map[int32]*conn
-	own      []*conn // by number, if connections have requests of their own; else:
+	own      []*conn // by number, if Load.Own; otherwise:
 	idle     []*conn
 	busy     int // connections
 	begin    time.Time
@@ -100,8 +100,7 @@ type client struct {
 	result   Result
 }
 
-// Run sends requests to url until l.Duration has passed or ctx ends. If ctx ends, the
-// result is what came until then.
+// Run sends requests to url until l.Duration has passed or ctx ends. If ctx ends, it returns the result so far.
 func Run(ctx context.Context, url string, requests Requests, l Load) (Result, error) {
 	address, err := parse(url)
 	if err != nil {
@@ -118,7 +117,8 @@ func Run(ctx context.Context, url string, requests Requests, l Load) (Result, er
 	}
 	done := make(chan error, 1)
 	go func() {
-		// The thread's CPU is what is measured, and its timers are precise: it ends with the run.
+		// The thread's CPU is measured and its timers are precise, so no other goroutine may use it: it ends with the
+		// run.
 		runtime.LockOSThread()
 		done <- c.run(ctx)
 	}()
@@ -126,7 +126,7 @@ func Run(ctx context.Context, url string, requests Requests, l Load) (Result, er
 	return c.result, err
 }
 
-// parse is the address in http://IP:PORT.
+// parse returns the address in http://IP:PORT.
 func parse(url string) (unix.SockaddrInet4, error) {
 	var address unix.SockaddrInet4
 	host, port, err := net.SplitHostPort(strings.TrimPrefix(url, "http://"))
@@ -143,11 +143,11 @@ func parse(url string) (unix.SockaddrInet4, error) {
 }
 
 func (c *client) run(ctx context.Context) (err error) {
-	// Without this the kernel lets timers be 50 µs late.
+	// The default slack would let timers be 50 µs late.
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("timer slack: %w", err)
 	}
-	if c.load.Nice > 0 { // of this thread, as Linux has it
+	if c.load.Nice > 0 { // of this thread, as on Linux
 		if err := unix.Setpriority(unix.PRIO_PROCESS, 0, c.load.Nice); err != nil {
 			return fmt.Errorf("niceness of %d: %w", c.load.Nice, err)
 		}
@@ -178,15 +178,14 @@ func (c *client) run(ctx context.Context) (err error) {
 	return err
 }
 
-// loop sends what is due and takes what comes, until everything is answered or the time
-// is up.
+// loop sends the requests that are due and reads responses, until all are answered or the time is up.
 func (c *client) loop(ctx context.Context) error {
 	end := time.Duration(float64(c.total)*c.interval) + drain
 	events := make([]unix.EpollEvent, 256)
-	free := true // a connection was, when this last looked
+	free := true // a connection was free at the last check
 	for ctx.Err() == nil {
 		now := time.Since(c.begin)
-		// When the last request is due nothing more is sent: what still waits for a connection then is unsent.
+		// Nothing is sent after the last request is due: requests that still wait for a connection then are unsent.
 		over := now >= c.due(c.total)
 		for !over && c.next < c.total && c.free() && c.due(c.next) <= now {
 			if free {
@@ -220,13 +219,13 @@ func (c *client) loop(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// free reports whether the next request needn't wait for a connection.
+// free reports whether the next request can be sent without waiting for a connection.
 func (c *client) free() bool { return c.load.Own || len(c.idle) > 0 }
 
-// due is when request i is due, from the beginning.
+// due returns when request i is due, since the beginning.
 func (c *client) due(i int64) time.Duration { return time.Duration(float64(i) * c.interval) }
 
-// giveUp counts the requests that have no answer.
+// giveUp counts the requests without a response.
 func (c *client) giveUp() {
 	now := time.Since(c.begin)
 	for _, conn := range c.conns {

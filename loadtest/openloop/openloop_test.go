@@ -52,7 +52,7 @@ func run(t *testing.T, handler http.HandlerFunc, l Load) Result {
 }
 
 func TestRateIsHeldAndAnswersAreCounted(t *testing.T) {
-	body := strings.Repeat("x", 100<<10) // more than one read
+	body := strings.Repeat("x", 100<<10) // more than one read returns
 	var a, b atomic.Int64
 	got := run(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -65,7 +65,7 @@ func TestRateIsHeldAndAnswersAreCounted(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	}, Load{Rate: 500, Duration: time.Second, Connections: 8})
-	// On a machine that is busy elsewhere the last ones may find no connection in time.
+	// On a busy machine the last requests may find no connection in time.
 	unsent := got.Errors["unsent"]
 	if got.Asked != 500 || got.Answered+unsent != 500 || unsent > 250 || a.Load()+b.Load() != got.Answered || len(got.Errors) > 1 {
 		t.Errorf("got %d asked, %d answered, %v, %d and %d by the server; want 500, all answered", got.Asked, got.Answered, got.Errors, a.Load(), b.Load())
@@ -78,8 +78,8 @@ func TestRateIsHeldAndAnswersAreCounted(t *testing.T) {
 	}
 }
 
-// TestWaitingCounts has one connection and a server that stops for half a second: the
-// requests that were due meanwhile waited for it.
+// TestWaitingCounts uses one connection and a server that stops for half a second: the latencies of requests that were
+// due meanwhile include the wait.
 func TestWaitingCounts(t *testing.T) {
 	var n atomic.Int64
 	got := run(t, func(http.ResponseWriter, *http.Request) {
@@ -94,7 +94,7 @@ func TestWaitingCounts(t *testing.T) {
 	if got.Late > 400*time.Millisecond {
 		t.Errorf("got %s late, want what the client was late, not the server", got.Late)
 	}
-	// 50 of 100 were due during the stop: a closed loop would have seen one slow answer.
+	// 50 of 100 were due during the stop: a closed loop would have one slow response.
 	if p := got.Latency.At(.80); p < 200*time.Millisecond {
 		t.Errorf("p80: got %s, want more than 200 ms", p)
 	}
@@ -147,8 +147,8 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestNothingIsSentLate has a server that can't keep up: what is due while its one
-// connection is busy is never sent once the time is up.
+// TestNothingIsSentLate uses a server that can't keep up: requests that are due while its one connection is busy are
+// never sent after the time is up.
 func TestNothingIsSentLate(t *testing.T) {
 	var n atomic.Int64
 	got := run(t, func(http.ResponseWriter, *http.Request) {
@@ -175,8 +175,8 @@ func TestConnectionsComeFromTheirAddresses(t *testing.T) {
 	}
 }
 
-// TestOwnRequests has two devices, one of which waits long for an answer: it skips what is
-// due meanwhile, and the other one doesn't wait with it.
+// TestOwnRequests has two devices, one of which waits long for a response: it skips the requests that are due
+// meanwhile, and the other device does not.
 func TestOwnRequests(t *testing.T) {
 	release := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -201,7 +201,7 @@ func TestOwnRequests(t *testing.T) {
 		t.Errorf("got %d asked, %d answered, %d skipped, errors %v; want 40, and those skipped that were due while one waited", got.Asked, got.Answered, got.Skipped, got.Errors)
 	}
 	if int64(len(answers)) != got.Answered {
-		t.Fatalf("told of %d answers of %d", len(answers), got.Answered)
+		t.Fatalf("Answered was called for %d answers of %d", len(answers), got.Answered)
 	}
 	for i, a := range answers[:9] {
 		if a.Request != int64(2*i+1) || a.Status != http.StatusNoContent {

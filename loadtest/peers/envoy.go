@@ -12,8 +12,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 //go:embed envoy.yaml.tmpl
@@ -21,17 +21,17 @@ var listenerYAML string
 
 var listenerTemplate = template.Must(template.New("listener").Parse(listenerYAML))
 
-// Listener is one of Envoy's that has no Gatehouse, set up as the edge is otherwise.
+// Listener is a listener of Envoy without Gatehouse, otherwise configured like the edge.
 type Listener struct {
 	Name    string
 	Address string // host:port
-	// Upstream is where requests go; empty: a direct_response answers them.
+	// Upstream is where requests are routed to; empty: a direct_response answers them.
 	Upstream string
-	// Auth is where ext_authz asks first; empty: nowhere.
+	// Auth is the ext_authz service; empty: none.
 	Auth string
 }
 
-// URL is where it is reached.
+// URL returns the listener's URL.
 func (l Listener) URL() string { return "http://" + l.Address }
 
 // AddListeners adds listeners and their clusters to an Envoy's configuration.
@@ -81,7 +81,7 @@ func (l Listener) node() (*yaml.Node, error) {
 	return parse(text.Bytes())
 }
 
-// cluster is one of a single address, named after it.
+// cluster returns a cluster of a single address, named after it.
 func cluster(address string) (*yaml.Node, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -93,8 +93,8 @@ func cluster(address string) (*yaml.Node, error) {
 		address, address, host, port))
 }
 
-// DirectElsewhere makes the edge answer what no rule matches by a direct_response, so that
-// passing a request on costs nothing but Gatehouse.
+// DirectElsewhere makes the edge answer requests that match no rule by a direct_response, so that passing a request on
+// costs nothing except Gatehouse.
 func DirectElsewhere(c *stack.Config) error {
 	edge, err := c.Find("static_resources", "listeners", "edge")
 	if err != nil {
@@ -110,7 +110,7 @@ func DirectElsewhere(c *stack.Config) error {
 	return nil
 }
 
-// replaceRoutes puts routes in place of those under node.
+// replaceRoutes replaces the routes under node.
 func replaceRoutes(node, routes *yaml.Node) bool {
 	for i, child := range node.Content {
 		if node.Kind == yaml.MappingNode && i%2 == 0 && child.Value == "routes" {

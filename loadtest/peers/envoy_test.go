@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 func TestListenersAreAddedWithTheirClusters(t *testing.T) {
@@ -42,7 +42,7 @@ func TestListenersAreAddedWithTheirClusters(t *testing.T) {
 	}
 }
 
-// TestReferenceIsSetUpAsTheEdge: what a ratio compares differs in Gatehouse alone.
+// TestReferenceIsSetUpAsTheEdge: subject and reference of a ratio differ only in Gatehouse.
 func TestReferenceIsSetUpAsTheEdge(t *testing.T) {
 	config, err := stack.LoadConfig("../../envoy/envoy.yaml")
 	if err == nil {

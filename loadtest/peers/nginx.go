@@ -11,8 +11,7 @@ import (
 	"path/filepath"
 	"text/template"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
-	"github.com/gatehouse/gatehouse/loadtest/proc"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 //go:embed nginx.conf.tmpl
@@ -20,8 +19,8 @@ var nginxConf string
 
 var nginxTemplate = template.Must(template.New("nginx.conf").Parse(nginxConf))
 
-// StartNginx runs nginx as a cache in front of origin, which asks auth for verdicts and
-// keeps them.
+// StartNginx runs nginx as a cache in front of origin. It checks credentials by auth_request to auth, and caches the
+// verdicts.
 func StartNginx(ctx context.Context, dir string, workers int, origin, auth string) (*Running, error) {
 	path, err := find("nginx")
 	if err != nil {
@@ -42,7 +41,7 @@ func StartNginx(ctx context.Context, dir string, workers int, origin, auth strin
 	if err := os.WriteFile(file, conf.Bytes(), 0o600); err != nil {
 		return nil, err
 	}
-	return start(ctx, dir, address, proc.Program{Name: "nginx", Path: path, Args: []string{"-c", file, "-p", dir, "-e", filepath.Join(dir, "nginx-error.log")}})
+	return start(ctx, dir, address, "nginx", path, "-c", file, "-p", dir, "-e", filepath.Join(dir, "nginx-error.log"))
 }
 
 // StartVarnish runs varnishd as a cache in front of origin.
@@ -55,7 +54,7 @@ func StartVarnish(ctx context.Context, dir, origin string) (*Running, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Its own gzip support would store compressed and inflate for each client.
-	return start(ctx, dir, address, proc.Program{Name: "varnish", Path: path, Args: []string{"-F", "-j", "none", "-a", address, "-b", origin,
-		"-n", filepath.Join(dir, "varnish"), "-s", "malloc,64m", "-p", "http_gzip_support=off"}})
+	// Varnish's own gzip support would store compressed bodies and decompress them for each client.
+	return start(ctx, dir, address, "varnish", path, "-F", "-j", "none", "-a", address, "-b", origin,
+		"-n", filepath.Join(dir, "varnish"), "-s", "malloc,64m", "-p", "http_gzip_support=off")
 }

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package peers starts what Gatehouse is compared with: services in Go, listeners of Envoy
-// without Gatehouse, nginx and Varnish. All listen on free loopback ports.
+// Package peers starts what Gatehouse is compared with: services in Go, listeners of Envoy without Gatehouse, nginx and
+// Varnish. All listen on free loopback ports.
 package peers
 
 import (
@@ -10,53 +10,51 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
-	"github.com/gatehouse/gatehouse/loadtest/proc"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
+	"github.com/gatehouse/gatehouse/testbed/proc"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// readyTimeout bounds the wait for a program; varnishd compiles its configuration with a C
-// compiler.
+// readyTimeout bounds the wait for a program to start; varnishd compiles its configuration with a C compiler.
 const readyTimeout = 20 * time.Second
 
-// MissingError says that a peer's program is not on this machine.
+// MissingError reports that a peer's program is not installed.
 type MissingError struct{ Program string }
 
-// Error names it.
+// Error names the program.
 func (e *MissingError) Error() string { return e.Program + " is not installed" }
 
-// Running is a program that serves.
+// Running is a running server.
 type Running struct {
 	Name    string
 	Address string // host:port
-	process *proc.Process
+	process *stack.Child
 }
 
-// URL is where it is reached.
+// URL returns the server's URL.
 func (r *Running) URL() string { return "http://" + r.Address }
 
-// Server is what its CPU is measured by.
+// Server returns the server for CPU measurements.
 func (r *Running) Server() proc.Server { return proc.Server{Name: r.Name, PID: r.process.PID()} }
 
-// Stop ends it.
+// Stop ends the server.
 func (r *Running) Stop() error { return r.process.Stop() }
 
-// StartGo runs a service of this program itself.
+// StartGo runs a service of package service.
 func StartGo(ctx context.Context, dir, kind string, cost int) (*Running, error) {
 	address, err := stack.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
-	return start(ctx, dir, address, proc.Program{Name: kind, Args: []string{"serve", kind, "--address", address, fmt.Sprint("--cost=", cost)}})
+	return start(ctx, dir, address, kind, "", "serve", kind, "--address", address, fmt.Sprint("--cost=", cost))
 }
 
-// find is the path of a program, also where only root's PATH has it.
+// find returns the path of a program, also if only root's PATH has it.
 func find(program string) (string, error) {
 	for _, candidate := range []string{program, "/usr/sbin/" + program} {
 		if path, err := exec.LookPath(candidate); err == nil {
@@ -66,52 +64,44 @@ func find(program string) (string, error) {
 	return "", &MissingError{program}
 }
 
-// start runs p, which logs to dir, and waits until it answers.
-func start(ctx context.Context, dir, address string, p proc.Program) (*Running, error) {
-	p.Log = filepath.Join(dir, p.Name+".log")
-	process, err := proc.Start(p)
+// start runs a program, by default this one, with its log in dir, and waits until it answers the device's request for
+// an object.
+func start(ctx context.Context, dir, address, name, path string, args ...string) (*Running, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, fmt.Errorf("not ready after %s", readyTimeout))
+	defer cancel()
+	died := make(chan error, 1)
+	child, err := stack.StartChild(name, path, args, nil, filepath.Join(dir, name+".log"), func(err error) { died <- err })
 	if err != nil {
 		return nil, err
 	}
-	r := &Running{p.Name, address, process}
-	if err := r.await(ctx); err != nil {
-		text, _ := os.ReadFile(p.Log) // a reason to show, if there is one
-		return nil, errors.Join(fmt.Errorf("%s on %s: %w; it said:\n%s", p.Name, address, err, text), r.Stop())
-	}
-	return r, nil
-}
-
-// await waits until the program gives the device an object.
-func (r *Running) await(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
+	r := &Running{name, address, child}
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	for {
 		err := Probe(ctx, r.URL(), workload.Workload{Method: http.MethodGet, Path: workload.Private1K, Status: http.StatusOK, Bytes: -1,
 			Headers: []string{"x-device-id: " + workload.Device, "x-device-token: " + workload.Secret}})
 		if err == nil {
-			return nil
+			return r, nil
 		}
 		select {
-		case <-r.process.Done():
-			return errors.New("it has ended")
+		case err := <-died:
+			return nil, err
 		case <-ctx.Done():
-			return err
+			return nil, errors.Join(fmt.Errorf("%s on %s: %w: %w", name, address, context.Cause(ctx), err), r.Stop())
 		case <-ticker.C:
 		}
 	}
 }
 
-// Probe asks once for what w asks for. It is an error if the answer isn't the one that w
-// wants: wrk would take a 401 for a 304.
+// Probe sends one request of w. It returns an error if the response isn't the expected one: wrk would count a 401 like
+// a 304.
 func Probe(ctx context.Context, url string, w workload.Workload) error {
 	request, err := http.NewRequestWithContext(ctx, w.Method, url+w.Path, nil)
 	if err != nil {
 		return err
 	}
 	request.Close = true
-	request.Header.Set("Accept-Encoding", "identity") // or the client asks for gzip
+	request.Header.Set("Accept-Encoding", "identity") // otherwise the client asks for gzip
 	for _, h := range w.Headers {
 		name, value, _ := strings.Cut(h, ": ")
 		request.Header.Set(name, value)

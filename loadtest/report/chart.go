@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Size of a chart, and its margins, in px.
+// The size of a chart, and its margins, in px.
 const (
 	chartWidth  = 860
 	chartHeight = 380
@@ -39,7 +39,7 @@ func (s scale) at(v float64) float64 {
 	return s.from + (v-lo)/(hi-lo)*(s.to-s.from)
 }
 
-// logScale is from a power of ten below min to one above max, or as near as 1, 2, 5.
+// logScale returns a scale from a power of ten below lo to one above hi, or from and to the next 1, 2 or 5.
 func logScale(lo, hi, from, to float64, format func(float64) string) scale {
 	steps := func(v float64, up bool) float64 {
 		base := math.Pow(10, math.Floor(math.Log10(v)))
@@ -69,7 +69,7 @@ func logScale(lo, hi, from, to float64, format func(float64) string) scale {
 	return s
 }
 
-// linearScale is from 0 to a round number above hi.
+// linearScale returns a scale from 0 to a round number above hi.
 func linearScale(hi, from, to float64, format func(float64) string) scale {
 	step := math.Pow(10, math.Floor(math.Log10(hi)))
 	for _, f := range []float64{1, .5, .2} {
@@ -85,13 +85,13 @@ func linearScale(hi, from, to float64, format func(float64) string) scale {
 	return s
 }
 
-// series is a line of a chart.
+// series is a line in a chart.
 type series struct {
 	name   string
 	points [][2]float64
 }
 
-// lines draws series over a grid; xTitle and yTitle say what is on the axes.
+// lines draws series over a grid; xTitle and yTitle label the axes.
 func lines(title, xTitle, yTitle string, x, y scale, all []series) string {
 	var b strings.Builder
 	begin(&b, title, chartHeight)
@@ -122,14 +122,14 @@ func lines(title, xTitle, yTitle string, x, y scale, all []series) string {
 	return b.String()
 }
 
-// bar is a value with its name and how it is shown.
+// bar is a value with its name and its text.
 type bar struct {
 	name, text string
 	value      float64
 	color      int
 }
 
-// group is bars that belong together.
+// group is a group of bars.
 type group struct {
 	name string
 	bars []bar

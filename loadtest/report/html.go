@@ -11,7 +11,7 @@ var page string
 
 var pageTemplate = template.Must(template.New("report").Parse(page))
 
-// HTML is the report as one file that needs nothing else.
+// HTML returns the report as one file without external resources.
 func (r *Report) HTML() ([]byte, error) {
 	type block struct {
 		Section

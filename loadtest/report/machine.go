@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Machine is what a result belongs to.
+// Machine describes the machine and the versions of a result.
 type Machine struct {
 	Commit   string            `json:"commit"` // with "+ changes" if the tree differs
 	Time     time.Time         `json:"time"`
@@ -20,11 +20,11 @@ type Machine struct {
 	Cores    int               `json:"cores"`
 	Memory   string            `json:"memory"`
 	Kernel   string            `json:"kernel"`
-	Load     string            `json:"load"` // averages when the run began
+	Load     string            `json:"load"` // load averages at the start of the run
 	Versions map[string]string `json:"versions"`
 }
 
-// programs is how the programs of a load test say their version.
+// programs are the command lines that print the versions of a load test's programs.
 var programs = []struct {
 	name, path string
 	args       []string
@@ -35,7 +35,7 @@ var programs = []struct {
 	{"varnish", "varnishd", []string{"-V"}},
 }
 
-// ThisMachine is the machine that this runs on; envoy is the path of its Envoy.
+// ThisMachine describes this machine; envoy is the path of Envoy's binary.
 func ThisMachine(ctx context.Context, envoy, flags string) Machine {
 	m := Machine{
 		Time: time.Now(), Flags: flags, Cores: runtime.NumCPU(),
@@ -60,7 +60,8 @@ func ThisMachine(ctx context.Context, envoy, flags string) Machine {
 
 var versionPattern = regexp.MustCompile(`\d+\.\d+\.\d+`)
 
-// version is the first version number of three parts that a program prints. wrk exits with an error then.
+// version returns the first version number of three parts that a program prints. wrk exits with an error after it has
+// printed its version.
 func version(ctx context.Context, path string, args ...string) string {
 	text, _ := exec.CommandContext(ctx, path, args...).CombinedOutput()
 	return versionPattern.FindString(string(text))
@@ -71,7 +72,7 @@ func firstLine(text []byte, _ error) string {
 	return strings.TrimSpace(line)
 }
 
-// field is the value of the first line of a file that begins with name.
+// field returns the value of the first line of a file that begins with name.
 func field(path, name string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -85,7 +86,7 @@ func field(path, name string) string {
 	return ""
 }
 
-// Facts are the machine's, each with its name.
+// Facts returns the machine's properties, each with its name.
 func (m Machine) Facts() [][2]string {
 	var versions []string
 	for _, name := range []string{"go", "envoy", "redis-server", "wrk", "nginx", "varnish"} {

@@ -11,16 +11,16 @@ import (
 	"strings"
 )
 
-// Classes of the style: c0 is Gatehouse's, c1 that of what it is compared with.
+// Classes of the style: c0 is Gatehouse's, c1 that of its reference.
 const own, other = 0, 1
 
-// lineColors tells lines apart.
+// lineColors distinguishes lines.
 var lineColors = []int{0, 2, 3, 4, 5, 6, 7}
 
 //go:embed chart.css
 var chartCSS string
 
-// charts are those that the report's rows and pairs allow.
+// charts returns the charts for which the report has rows or pairs.
 func (r *Report) charts() []string {
 	var found []string
 	for _, chart := range []string{r.perRequest(), r.latency(), r.throughput()} {
@@ -38,7 +38,7 @@ func (r *Report) charts() []string {
 	return found
 }
 
-// chart is empty where the curve has no point that can be shown.
+// chart returns the curve as SVG, "" if it has no point that can be shown.
 func (c Curve) chart() string {
 	var all []series
 	loX, hiX, loY, hiY := math.Inf(1), 0.0, math.Inf(1), 0.0
@@ -65,7 +65,7 @@ func (c Curve) chart() string {
 	return lines(c.Title, c.X, c.Y, x, y, all)
 }
 
-// amount is v without more digits than a scale needs.
+// amount returns v with as few digits as a scale needs.
 func amount(v float64) string {
 	switch {
 	case v >= 1e6:
@@ -76,17 +76,14 @@ func amount(v float64) string {
 	return strconv.FormatFloat(v, 'g', 4, 64)
 }
 
-// searches are scenarios whose many open loops have curves, or a line of text, of their own.
-var searches = []string{"breakpoint", "growth", "tuning"}
-
-// latency shows percentiles of the open loop's rows, by how rare an answer is: each nine
-// takes the same room.
+// latency shows percentiles of the open loop's rows, by the rarity of a response: each nine has the same width. Growth
+// has its own curves.
 func (r *Report) latency() string {
 	var all []series
 	lo, hi := math.Inf(1), 0.0
 	for _, s := range r.Sections {
 		for _, row := range s.Rows {
-			if row.Loop != Open || slices.Contains(searches, s.Scenario) || len(all) == len(lineColors) {
+			if row.Loop != Open || s.Scenario == "growth" || len(all) == len(lineColors) {
 				continue
 			}
 			line := series{name: fmt.Sprintf("%s, %.0f/s", row.Workload, row.Asked)}
@@ -112,7 +109,7 @@ func (r *Report) latency() string {
 	return lines("Latency at a constant rate", "share of requests that took at most", "from when a request was due", x, y, all)
 }
 
-// throughput shows what the closed loop reached by connections.
+// throughput shows the closed loop's throughput by number of connections.
 func (r *Report) throughput() string {
 	var all []series
 	most, hi := 1.0, 0.0
@@ -140,7 +137,7 @@ func (r *Report) throughput() string {
 	return lines("Throughput by connections", "connections", "requests/s", x, y, all)
 }
 
-// perRequest shows the CPU of all processes for each request, by workload and peer.
+// perRequest shows the CPU of all processes per request, by workload and peer.
 func (r *Report) perRequest() string {
 	var groups []group
 	for _, s := range r.Sections {
@@ -153,7 +150,7 @@ func (r *Report) perRequest() string {
 				own := bar{"Gatehouse", fmt.Sprintf("%.0f µs", p.ReferenceMicros), p.ReferenceMicros, own}
 				i, groups = len(groups), append(groups, group{p.Workload, []bar{own}})
 			}
-			// What the pairs say holds between any two runs: the bar is as long as the ratio says.
+			// Ratios of pairs hold between any two runs, so the ratio determines the bar's length.
 			value := p.Ratio.Median * groups[i].bars[0].value
 			groups[i].bars = append(groups[i].bars, bar{p.Subject, fmt.Sprintf("%.0f µs (× %.2g)", value, p.Ratio.Median), value, other})
 		}
@@ -166,7 +163,7 @@ func (r *Report) perRequest() string {
 
 var heightPattern = regexp.MustCompile(`height="(\d+)"`)
 
-// Picture is all charts as one SVG, light or dark as its viewer prefers.
+// Picture returns all charts as one SVG, light or dark as the viewer prefers.
 func (r *Report) Picture() string {
 	var b strings.Builder
 	y := 0

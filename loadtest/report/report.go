@@ -1,5 +1,5 @@
-// Package report keeps what a load test has seen and shows it: as a table, as JSON, as one
-// HTML file, and as a picture.
+// Package report stores the results of a load test and shows them: as a table, as JSON, as one HTML file, and as a
+// picture.
 package report
 
 import (
@@ -19,36 +19,35 @@ type Report struct {
 	Sections []Section `json:"sections"`
 }
 
-// Section is what one scenario has seen.
+// Section is the results of one scenario.
 type Section struct {
 	Scenario string `json:"scenario"`
 	Rows     []Row  `json:"rows,omitempty"`
 	Pairs    []Pair `json:"pairs,omitempty"`
-	// Notes are lines of text, in the order in which they were printed.
+	// Notes are lines of text in the order of output.
 	Notes []string `json:"notes,omitempty"`
-	// NotRun are peers that were asked for, and why they weren't run.
-	NotRun   []string  `json:"not_run,omitempty"`
-	Profiles []Profile `json:"profiles,omitempty"`
-	Curves   []Curve   `json:"curves,omitempty"`
+	// NotRun are requested peers that did not run, with the reason.
+	NotRun []string `json:"not_run,omitempty"`
+	Curves []Curve  `json:"curves,omitempty"`
 }
 
-// Curve is a chart: what became of something while something else grew.
+// Curve is a chart of some quantities by another one.
 type Curve struct {
 	Title string `json:"title"`
-	// X grows by factors, from above 0. Y begins at 0, or grows by factors, too, if LogY is set.
+	// The X axis is logarithmic. The Y axis is linear and begins at 0, or logarithmic if LogY is set.
 	X     string `json:"x"`
 	Y     string `json:"y"`
 	LogY  bool   `json:"log_y,omitempty"`
-	Lines []Line `json:"lines"` // at most 7, or colors come twice
+	Lines []Line `json:"lines"` // at most 7, otherwise colors repeat
 }
 
-// Line is one of a curve, points of x and y in ascending order of x.
+// Line is a line of a curve: points of x and y in ascending order of x.
 type Line struct {
 	Name   string       `json:"name"`
 	Points [][2]float64 `json:"points"`
 }
 
-// Add adds a point to the line of a name, which is made if it isn't there.
+// Add adds a point to the line of a name. It makes the line if there is none.
 func (c *Curve) Add(line string, x, y float64) {
 	i := slices.IndexFunc(c.Lines, func(l Line) bool { return l.Name == line })
 	if i < 0 {
@@ -59,42 +58,42 @@ func (c *Curve) Add(line string, x, y float64) {
 
 // Loops.
 const (
-	Closed = "closed" // as fast as answers come
-	Open   = "open"   // at a constant rate
+	Closed = "closed" // sends as fast as responses arrive
+	Open   = "open"   // sends at a constant rate
 )
 
 // Row is one measurement of one server under one workload.
 type Row struct {
 	Workload string `json:"workload"`
-	// Server is what was measured: gatehouse or a peer.
+	// Server is the measured server: gatehouse or a peer.
 	Server string `json:"server"`
 	// Loop is Closed or Open.
 	Loop string `json:"loop"`
-	// Bytes of an answer's body, -1 if they vary.
+	// Bytes of a response's body, -1 if they vary.
 	Bytes       int     `json:"bytes"`
 	Connections int     `json:"connections"`
 	Seconds     float64 `json:"seconds"`
-	// Asked is the rate asked for, requests a second; 0 in a closed loop. Achieved is the rate of answers.
+	// Asked is the requested rate, requests a second; 0 in a closed loop. Achieved is the rate of responses.
 	Asked    float64 `json:"asked,omitempty"`
 	Achieved float64 `json:"achieved"`
-	// Latency has the percentiles, in ascending order; the last is the longest.
+	// Latency has the percentiles in ascending order; the last is the maximum.
 	Latency []Point `json:"latency"`
-	// Errors counts by status code or by what went wrong.
+	// Errors counts by status code or by kind of error.
 	Errors map[string]int64 `json:"errors,omitempty"`
 	// HitRatio is the share of cacheable requests that Gatehouse answered, -1 if there were none.
 	HitRatio float64 `json:"hit_ratio"`
 	// Cores is how many cores each server and the client used.
 	Cores  map[string]float64 `json:"cores"`
 	Client float64            `json:"client_cores"`
-	// Others is how many cores programs used that are no part of the measurement.
+	// Others is how many cores were used by programs that are not part of the measurement.
 	Others float64 `json:"others_cores"`
-	// ClientLate is how late the client of an open loop was itself at most, µs: that much of
-	// the longest latency may be its own.
+	// ClientLate is the longest delay by the client of an open loop itself, µs: the longest latency may contain that
+	// much of it.
 	ClientLate float64 `json:"client_late_us,omitempty"`
-	// MicrosPerRequest is the CPU of all servers for each request, µs.
+	// MicrosPerRequest is the CPU of all servers per request, µs.
 	MicrosPerRequest float64 `json:"us_per_request"`
 	Bottleneck       string  `json:"bottleneck"`
-	// ClientBound is set if the client was the limit: the server can do more.
+	// ClientBound is set if the client was the bottleneck: the server's maximum is higher.
 	ClientBound bool `json:"client_bound"`
 }
 
@@ -104,10 +103,10 @@ type Point struct {
 	Micros  float64 `json:"us"`
 }
 
-// percents are the percentiles of a row that is made from a histogram.
+// percents are the percentiles that a row takes from a histogram.
 var percents = []float64{50, 75, 90, 95, 99, 99.5, 99.9, 99.99, 100}
 
-// Points are the percentiles of a histogram.
+// Points returns the percentiles of a histogram.
 func Points(h *stats.Histogram) []Point {
 	points := make([]Point, len(percents))
 	for i, p := range percents {
@@ -116,7 +115,7 @@ func Points(h *stats.Histogram) []Point {
 	return points
 }
 
-// At is the latency at a percentile, -1 if the row doesn't have it.
+// At returns the latency at a percentile, -1 if the row doesn't have it.
 func (r Row) At(percent float64) float64 {
 	for _, p := range r.Latency {
 		if p.Percent == percent {
@@ -126,25 +125,18 @@ func (r Row) At(percent float64) float64 {
 	return -1
 }
 
-// Pair compares the CPU of all processes for each request on the same work, slices in turn.
+// Pair compares the CPU of all processes per request for the same work, in alternating slices.
 type Pair struct {
 	Workload  string `json:"workload"`
 	Subject   string `json:"subject"`
 	Reference string `json:"reference"`
-	// Ratio is subject to reference.
+	// Ratio is subject divided by reference.
 	Ratio stats.Spread `json:"ratio"`
 	// Medians of all slices, µs.
 	SubjectMicros   float64 `json:"subject_us"`
 	ReferenceMicros float64 `json:"reference_us"`
-	// Limit is what Ratio.Median may be at most, 0 if nothing is asked of it.
+	// Limit is the upper bound of Ratio.Median, 0 if there is none.
 	Limit float64 `json:"limit,omitempty"`
-}
-
-// Profile is a profile of a program under load.
-type Profile struct {
-	Name string `json:"name"` // of the program and the kind
-	File string `json:"file"` // beside the report
-	Top  string `json:"top"`  // what `go tool pprof -top` says of it
 }
 
 // Save writes report.json, report.txt, report.html and loadtest.svg into dir.

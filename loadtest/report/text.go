@@ -14,7 +14,7 @@ var Columns = []string{
 	"errors", "hit", "envoy", "sidecar", "redis", "peer", "client", "others", "µs/req", "bottleneck",
 }
 
-// Cells are a row's, in the order of Columns.
+// Cells returns the cells of a row, in the order of Columns.
 func (r Row) Cells() []string {
 	peer := 0.0
 	for name, cores := range r.Cores {
@@ -38,7 +38,7 @@ func (r Row) Cells() []string {
 	}
 }
 
-// errors lists what went wrong, for example "503×12 timeout×1".
+// errors lists the errors, for example "503×12 timeout×1".
 func (r Row) errors() string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(r.Errors)) {
@@ -50,7 +50,7 @@ func (r Row) errors() string {
 	return strings.Join(parts, " ")
 }
 
-// short is v with a decimal where it tells something.
+// short returns v with a decimal if it is significant.
 func short(v float64) string {
 	if v < 1000 {
 		return fmt.Sprintf("%.1f", v)
@@ -70,7 +70,7 @@ func cores(all map[string]float64, name string) string {
 	return orDash(ok, "%.2f", value)
 }
 
-// micros shows microseconds in a unit that fits.
+// micros formats microseconds in a suitable unit.
 func micros(us float64) string {
 	switch {
 	case us < 0:
@@ -83,7 +83,7 @@ func micros(us float64) string {
 	return fmt.Sprintf("%.3g s", us/1e6)
 }
 
-// RowsText is a table of rows.
+// RowsText returns a table of rows.
 func RowsText(rows []Row) string {
 	return table(Columns, len(rows), func(i int) []string { return rows[i].Cells() })
 }
@@ -105,7 +105,7 @@ func (p Pair) cells() []string {
 	}
 }
 
-// PairsText is a table of pairs.
+// PairsText returns a table of pairs.
 func PairsText(pairs []Pair) string {
 	return table(pairColumns, len(pairs), func(i int) []string { return pairs[i].cells() })
 }
@@ -117,11 +117,11 @@ func table(head []string, n int, cells func(i int) []string) string {
 	for i := range n {
 		fmt.Fprintln(w, strings.Join(cells(i), "\t"))
 	}
-	_ = w.Flush() // a strings.Builder takes everything
+	_ = w.Flush() // a strings.Builder never fails
 	return b.String()
 }
 
-// Text is the section as it is printed.
+// Text returns the section as it is printed.
 func (s Section) Text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "== %s\n", s.Scenario)
@@ -137,13 +137,10 @@ func (s Section) Text() string {
 	for _, reason := range s.NotRun {
 		fmt.Fprintf(&b, "not run: %s\n", reason)
 	}
-	for _, p := range s.Profiles {
-		fmt.Fprintf(&b, "-- %s (%s)\n%s\n", p.Name, p.File, strings.TrimRight(p.Top, "\n"))
-	}
 	return b.String()
 }
 
-// Text is the whole report as text.
+// Text returns the whole report as text.
 func (r *Report) Text() string {
 	var b strings.Builder
 	for _, f := range r.Machine.Facts() {

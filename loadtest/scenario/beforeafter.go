@@ -6,13 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"runtime"
-	"strings"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/gatehouse/gatehouse/loadtest/report"
 	"github.com/gatehouse/gatehouse/loadtest/service"
@@ -21,24 +16,21 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/wrk"
 )
 
-// bcryptConns is how many connections ask a service that runs bcrypt for every request: as
-// many as keep all cores busy. More would only wait longer, and what is begun but not
-// answered when a slice ends would count for the others.
+// bcryptConns returns the number of connections to a service that runs bcrypt for every request: enough to keep all
+// cores busy. More would only wait longer, and the runs that have begun but not ended when a slice ends would count for
+// the other stages.
 func bcryptConns() int { return runtime.NumCPU() }
 
-// stage is one way to check credentials, before or after.
+// stage is one way to check credentials, before or after the introduction of Gatehouse.
 type stage struct {
 	target
 	load wrk.Load
-	// program is the Go program of this stage, and profiles where it has net/http/pprof;
-	// empty: it is that of another stage.
-	program, profiles string
 }
 
-// beforeAfter measures the same work, a credential and 1 KiB, done in the ways that
-// services come from: bcrypt on every request, a verdict cache in the service, Gatehouse.
+// beforeAfter measures the same work, a credential and 1 KiB, done in the ways that services use before: bcrypt on
+// every request, or a verdict cache in the service; and by Gatehouse.
 func beforeAfter(ctx context.Context, o *Options, out *Recorder) (err error) {
-	w, err := startWorld(ctx, o, worldOptions{name: "beforeafter", cost: o.Cost, services: []string{service.Bcrypt, service.Cached}, listeners: []worldListener{
+	w, err := startWorld(ctx, o, worldOptions{name: "beforeafter", cost: bcryptCost, services: []string{service.Bcrypt, service.Cached}, listeners: []worldListener{
 		{"bcrypt", service.Bcrypt, ""}, {"cached", service.Cached, ""},
 	}})
 	if err != nil {
@@ -48,25 +40,11 @@ func beforeAfter(ctx context.Context, o *Options, out *Recorder) (err error) {
 	load := workload.Singles(func(string) int { return -1 })["auth-200"][0]
 	stages := w.stages(o)
 	fmt.Fprintf(out, "beforeafter: a credential and 1 KiB; bcrypt cost %d, %d connections where it runs for every request, %d elsewhere; %d rounds, each way in turn; rows are the rounds of median throughput\n",
-		o.Cost, bcryptConns(), o.Connections, rounds)
-	if err := o.stageRows(ctx, w, load, stages, out); err != nil {
-		return err
-	}
-	for _, s := range stages {
-		if s.profiles == "" {
-			continue
-		}
-		out.doing("profiles of the %s", s.program)
-		found, err := o.profile(ctx, w, s, load)
-		if err != nil {
-			return err
-		}
-		out.Profiles = append(out.Profiles, found...)
-	}
-	return nil
+		bcryptCost, bcryptConns(), o.Connections, rounds)
+	return o.stageRows(ctx, w, load, stages, out)
 }
 
-// rounds is how often each stage has its turn.
+// rounds is how many turns each stage has.
 const rounds = 3
 
 func (w *world) stages(o *Options) []stage {
@@ -74,18 +52,18 @@ func (w *world) stages(o *Options) []stage {
 	slow.Connections, slow.Timeout = bcryptConns(), 20*time.Second
 	slow.Duration = max(slow.Duration, 5*time.Second)
 	bcrypt, cached := w.services[service.Bcrypt], w.services[service.Cached]
-	// What bcrypt still does when a slice ends must not count for the next one.
+	// The runs of bcrypt that go on when a slice ends must not count for the next slice.
 	return []stage{
-		{alone("bcrypt on every request", bcrypt), slow, "bcrypt service", bcrypt.URL()},
-		{alone("verdict cache in Go", cached), fast, "verdict cache service", cached.URL()},
-		{w.beside("bcrypt on every request, behind Envoy", "bcrypt", service.Bcrypt), slow, "", ""},
-		{w.beside("verdict cache in Go, behind Envoy", "cached", service.Cached), fast, "", ""},
-		{w.gatehouse(), fast, "sidecar", w.SidecarAdminURL()},
+		{alone("bcrypt on every request", bcrypt), slow},
+		{alone("verdict cache in Go", cached), fast},
+		{w.beside("bcrypt on every request, behind Envoy", "bcrypt", service.Bcrypt), slow},
+		{w.beside("verdict cache in Go, behind Envoy", "cached", service.Cached), fast},
+		{w.gatehouse(), fast},
 	}
 }
 
-// stageRows loads the stages in turn, a few times. Pairs compare the CPU for each request
-// with Gatehouse's in the same round.
+// stageRows loads the stages in turn, rounds times. Pairs compare the CPU per request with Gatehouse's in the same
+// round.
 func (o *Options) stageRows(ctx context.Context, w *world, load workload.Workload, stages []stage, out *Recorder) error {
 	rows := make([][]report.Row, len(stages))
 	for round := range rounds {
@@ -117,39 +95,4 @@ func (o *Options) stageRows(ctx context.Context, w *world, load workload.Workloa
 		out.Rows = append(out.Rows, middle(rows[i], func(r report.Row) float64 { return r.Achieved }))
 	}
 	return nil
-}
-
-// profile takes a CPU and a block profile of a stage's Go program under load.
-func (o *Options) profile(ctx context.Context, w *world, s stage, load workload.Workload) ([]report.Profile, error) {
-	const seconds = 3
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		l := s.load
-		l.Duration = (2*seconds + 1) * time.Second
-		_, err := wrk.Run(ctx, s.url, load, l, w.dir)
-		return err
-	})
-	var found []report.Profile
-	group.Go(func() error {
-		for _, kind := range []struct{ name, path string }{{"cpu", "profile"}, {"block", "block"}} {
-			text, err := fetch(ctx, fmt.Sprintf("%s/debug/pprof/%s?seconds=%d", s.profiles, kind.path, seconds))
-			if err != nil {
-				return err
-			}
-			file := strings.ReplaceAll(s.program, " ", "-") + "." + kind.name + ".pprof"
-			path := filepath.Join(o.Out, file)
-			if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-				return err
-			}
-			top, err := report.Top(ctx, path)
-			if err != nil {
-				return err
-			}
-			found = append(found, report.Profile{Name: s.program + ", " + kind.name, File: file, Top: top})
-		}
-		return nil
-	})
-	return found, group.Wait()
 }

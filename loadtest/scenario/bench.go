@@ -6,22 +6,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
-	"github.com/gatehouse/gatehouse/loadtest/proc"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+	"github.com/gatehouse/gatehouse/testbed/proc"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 // bench is a stack with a client of its Redis.
@@ -33,8 +29,7 @@ type bench struct {
 	workers   int // of Envoy
 }
 
-// start starts a stack with a redis-server of its own. seed may fill Redis before the
-// sidecar starts.
+// start starts a stack with its own redis-server. seed may write to Redis before the sidecar starts.
 func start(ctx context.Context, o stack.Options, seed func(ctx context.Context, p *publish.Publisher) error) (*bench, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -69,48 +64,14 @@ func (b *bench) stop() error {
 	return errors.Join(b.client.Close(), b.Stop(), os.RemoveAll(b.dir))
 }
 
-// envoy is what Envoy's CPU is measured by, whatever listener is loaded.
+// envoy returns Envoy for CPU measurements of any of its listeners.
 func (b *bench) envoy() proc.Server {
 	return proc.Server{Name: "envoy", PID: b.EnvoyPID(), Cores: b.workers, Workers: "wrk:worker_"}
 }
 
-// servers are Gatehouse's processes.
+// servers returns Gatehouse's processes.
 func (b *bench) servers() []proc.Server {
 	return []proc.Server{b.envoy(), {Name: "sidecar", PID: b.SidecarPID()}, {Name: "redis", PID: b.RedisPID(), Cores: 1}}
-}
-
-// metric is one of the sidecar's.
-func (b *bench) metric(ctx context.Context, name string) (float64, error) {
-	text, err := b.metrics(ctx)
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(text) {
-		if value, ok := strings.CutPrefix(line, name+" "); ok {
-			return strconv.ParseFloat(strings.TrimSpace(value), 64)
-		}
-	}
-	return 0, fmt.Errorf("the sidecar has no metric %s", name)
-}
-
-// metrics are all of the sidecar's, as text.
-func (b *bench) metrics(ctx context.Context) (string, error) {
-	return fetch(ctx, b.SidecarAdminURL()+"/metrics")
-}
-
-// fetch is the body of an answer.
-func fetch(ctx context.Context, url string) (string, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return "", err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(response.Body)
-	return string(text), err
 }
 
 // fill publishes n objects of size random bytes, which [workload.Objects] asks for.
@@ -126,7 +87,7 @@ func fill(ctx context.Context, p *publish.Publisher, n, size int) error {
 				for j := range body {
 					body[j] = byte(random.Uint32())
 				}
-				// A picture is not compressed: one encoding, of this size.
+				// The type of an image is not compressed: one encoding, of this size.
 				o := publish.Object{Key: workload.ObjectPath(i), Body: body, ContentType: "image/png", ETag: workload.ObjectETag(i)}
 				if _, err := p.Put(ctx, o); err != nil {
 					return err

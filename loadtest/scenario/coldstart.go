@@ -9,18 +9,17 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// startFilled starts a stack with so many objects, for all of which the edge has room.
+// startFilled starts a stack with objects objects, for which the edge has room.
 func startFilled(ctx context.Context, name string, objects int) (*bench, error) {
 	return start(ctx, stack.Options{Name: name, ReadyTimeout: time.Minute, SidecarArgs: []string{fmt.Sprint("--memory.objects=", objects*5/4)}},
 		func(ctx context.Context, p *publish.Publisher) error { return fill(ctx, p, objects, 1<<10) })
 }
 
-// coldstart measures a sidecar that starts with nothing: until the edge has acknowledged
-// everything that Redis has.
+// coldstart measures a sidecar that starts without data: the time until the edge has acknowledged everything in Redis.
 func coldstart(ctx context.Context, o *Options, out *Recorder) (err error) {
 	b, err := startFilled(ctx, "coldstart", o.Objects)
 	if err != nil {
@@ -38,7 +37,7 @@ func coldstart(ctx context.Context, o *Options, out *Recorder) (err error) {
 		}
 		took = append(took, time.Since(begin).Round(time.Millisecond))
 	}
-	held, err := b.metric(ctx, "gatehouse_image_objects")
+	held, err := b.Metric(ctx, "gatehouse_edge_memory_objects")
 	if err != nil {
 		return err
 	}
@@ -47,8 +46,11 @@ func coldstart(ctx context.Context, o *Options, out *Recorder) (err error) {
 	return nil
 }
 
-// catchup measures a sidecar that has missed changes: paused so long that Redis has
-// closed its subscription, it catches up with what it missed.
+// changes is the number of changes that the sidecar misses in catchup.
+const changes = 1000
+
+// catchup measures a sidecar that has missed changes: it is paused until Redis has closed its subscription, and then
+// catches up.
 func catchup(ctx context.Context, o *Options, out *Recorder) (err error) {
 	b, err := startFilled(ctx, "catchup", o.Objects)
 	if err != nil {
@@ -60,13 +62,13 @@ func catchup(ctx context.Context, o *Options, out *Recorder) (err error) {
 		if err := b.SignalSidecar(syscall.SIGSTOP); err != nil {
 			return err
 		}
-		// Its connections are gone before it can read what follows.
+		// Its connections are closed before it can read the changes.
 		for _, kind := range []string{"pubsub", "normal"} {
 			if err := b.client.ClientKillByFilter(ctx, "TYPE", kind, "SKIPME", "yes").Err(); err != nil {
 				return err
 			}
 		}
-		if err := fill(ctx, b.publisher, o.Changes, 1<<10); err != nil {
+		if err := fill(ctx, b.publisher, changes, 1<<10); err != nil {
 			return err
 		}
 		seq, err := b.client.Get(ctx, "{gatehouse:0}:seq").Float64()
@@ -78,12 +80,12 @@ func catchup(ctx context.Context, o *Options, out *Recorder) (err error) {
 		}
 		begin := time.Now()
 		for applied := 0.0; applied < seq; {
-			if applied, err = b.metric(ctx, "gatehouse_redis_seq"); err != nil {
+			if applied, err = b.Metric(ctx, "gatehouse_redis_seq"); err != nil {
 				return err
 			}
 		}
 		took = append(took, time.Since(begin).Round(time.Millisecond))
 	}
-	fmt.Fprintf(out, "catchup: %d changes of %d objects missed; connection back → all applied: %v (reconnecting included)\n", o.Changes, o.Objects, took)
+	fmt.Fprintf(out, "catchup: %d changes of %d objects missed; connection back → all applied: %v (reconnecting included)\n", changes, o.Objects, took)
 	return nil
 }

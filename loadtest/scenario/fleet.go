@@ -7,13 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"golang.org/x/crypto/bcrypt"
 	"golang.org/x/sync/errgroup"
 
@@ -22,12 +22,10 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/stats"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
-	"github.com/gatehouse/gatehouse/sidecar/sharedverdict"
 )
 
-// register publishes n devices, named after prefix, with one hash of one secret: hashing is
-// the sidecar's work to measure, not ours. Each device has a record of its own, so each
-// costs the sidecar a run of bcrypt.
+// register publishes n devices, named after prefix, with one hash of one secret, so that the publisher hashes once.
+// Each device has its own record, so each costs the sidecar a run of bcrypt.
 func register(ctx context.Context, p *publish.Publisher, prefix string, n, cost int) error {
 	hash, err := bcrypt.GenerateFromPassword([]byte(workload.Secret), cost)
 	if err != nil {
@@ -45,8 +43,8 @@ func register(ctx context.Context, p *publish.Publisher, prefix string, n, cost 
 	return group.Wait()
 }
 
-// registerShared publishes n devices of the fleet that may read, with one hash that costs as
-// little as is allowed, and returns that.
+// registerShared publishes n devices of the fleet with the read permission. Their one hash has the lowest allowed cost;
+// it returns the hash.
 func registerShared(ctx context.Context, b *bench, n int) (hash string, err error) {
 	made, err := bcrypt.GenerateFromPassword([]byte(workload.Secret), bcrypt.MinCost)
 	if err != nil {
@@ -57,7 +55,7 @@ func registerShared(ctx context.Context, b *bench, n int) (hash string, err erro
 	for i := range writers {
 		group.Go(func() error {
 			for j := i; j < n; j += writers {
-				// The version is given, since a verdict is on one.
+				// The version is given, because a verdict applies to one version.
 				d := publish.Device{ID: workload.FleetDevice(j), Hashes: []string{string(made)}, Permissions: []string{"read"}, Version: 1}
 				if _, err := b.publisher.PutDevice(ctx, d); err != nil {
 					return err
@@ -69,32 +67,31 @@ func registerShared(ctx context.Context, b *bench, n int) (hash string, err erro
 	return string(made), group.Wait()
 }
 
-// share tells sidecars of the load test's fleet that n devices' secret matches the hash of
+// share publishes shared verdicts for sidecars with the fleet's secret: the secret of n devices matches the hash of
 // their records' first version.
-func share(ctx context.Context, client redis.UniversalClient, n int, hash string) error {
-	const batch = 1000
-	until := time.Now().Add(24 * time.Hour)
-	for from := 0; from < n; from += batch {
-		var verdicts []sharedverdict.Verdict
-		for i := from; i < min(from+batch, n); i++ {
-			verdicts = append(verdicts, sharedverdict.Verdict{Device: workload.FleetDevice(i), Secret: workload.Secret, Version: 1, Hash: hash, Until: until})
-		}
-		if err := sharedverdict.Put(ctx, client, []byte(fleetSecret), 1, verdicts); err != nil {
-			return err
-		}
+func share(ctx context.Context, redisURL, secretFile string, n int, hash string) error {
+	var devices strings.Builder
+	for i := range n {
+		fmt.Fprintln(&devices, workload.FleetDevice(i), workload.Secret)
+	}
+	cmd := exec.CommandContext(ctx, "build/gatehouse-share-verdicts", redisURL, secretFile, hash)
+	cmd.Stdin = strings.NewReader(devices.String())
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("share verdicts: %w: %s", err, text)
 	}
 	return nil
 }
 
-// host127 is an address of this machine: 127.network.x.y for host number i.
+// host127 returns a loopback address: 127.network.x.y for host number i.
 func host127(network byte, i int) [4]byte {
 	return [4]byte{127, network, byte(i / 250), byte(1 + i%250)}
 }
 
-// show posts telemetry with a credential and returns the status of the answer.
+// show posts telemetry with a credential and returns the response's status.
 func (c *conn) show(id, secret string) (int, error) {
 	c.buf = telemetry(c.buf[:0], c.host, id, secret)
-	return c.send(c.buf)
+	status, _, err := c.send(c.buf)
+	return status, err
 }
 
 // telemetry appends a request that posts telemetry with a credential.
@@ -109,14 +106,13 @@ type sample struct {
 	status int
 }
 
-// fleet is devices that send a request each second, each on a connection and from an
-// address of its own, evenly spread over the second. Who still waits for an answer skips a
-// second.
+// fleet is devices that each send a request a second, each on its own connection and from its own address, evenly
+// spread over the second. A device that still waits for a response skips a second.
 type fleet struct {
 	cancel context.CancelFunc
 	done   chan error
 
-	mu      sync.Mutex // protects what follows
+	mu      sync.Mutex // protects the fields below
 	samples []sample
 	in      map[int64]time.Time // when a device got its first 200
 }
@@ -154,7 +150,7 @@ func (f *fleet) add(device int64, s sample) {
 	}
 }
 
-// awaitIn waits until n devices were let in, and returns when the last one was.
+// awaitIn waits until n devices have been authenticated, and returns the time of the last one's first 200.
 func (f *fleet) awaitIn(ctx context.Context, n int) (time.Time, error) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -182,7 +178,7 @@ func (f *fleet) awaitIn(ctx context.Context, n int) (time.Time, error) {
 	}
 }
 
-// take returns the samples so far and forgets them.
+// take returns the samples so far and removes them.
 func (f *fleet) take() []sample {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -196,7 +192,7 @@ func (f *fleet) stop() error {
 	return <-f.done
 }
 
-// row measures the fleet for d, on t, which it asks. What the client uses is this process.
+// row measures the fleet on t for d. The client's CPU is this process's.
 func (f *fleet) row(ctx context.Context, t target, name string, devices int, d time.Duration) (row report.Row, samples []sample, err error) {
 	row = report.Row{Workload: name, Loop: report.Open, Bytes: -1, Connections: devices, Asked: float64(devices)}
 	row, err = measured(ctx, t, row, func(row *report.Row) (client, error) {
@@ -222,7 +218,7 @@ func (f *fleet) row(ctx context.Context, t target, name string, devices int, d t
 	return row, samples, err
 }
 
-// quantile is of the times of samples that keep accepts, 0 if there are none.
+// quantile returns a quantile of the latencies of the samples that keep selects, 0 if there are none.
 func quantile(samples []sample, q float64, keep func(sample) bool) time.Duration {
 	var took []time.Duration
 	for _, s := range samples {
@@ -237,7 +233,7 @@ func quantile(samples []sample, q float64, keep func(sample) bool) time.Duration
 	return took[min(int(q*float64(len(took))), len(took)-1)].Round(time.Microsecond)
 }
 
-// wait lets time pass.
+// wait waits for d or until ctx ends.
 func wait(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

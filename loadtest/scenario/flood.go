@@ -8,28 +8,28 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gatehouse/gatehouse/loadtest/proc"
 	"github.com/gatehouse/gatehouse/loadtest/report"
 	"github.com/gatehouse/gatehouse/loadtest/stats"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/testbed/proc"
 )
 
-// flood measures devices at work without and with a flood, and then a sidecar that has
-// just started, to which every device is new, under the same flood.
+// flood measures authenticated devices without and with a flood, and then a restarted sidecar, to which every device is
+// new, under the same flood.
 func flood(ctx context.Context, o *Options, out *Recorder) (err error) {
-	cost := min(o.Cost, 8) // at 12 all devices on one worker would take more than five minutes
+	const cost = 8 // at 12 all devices on one worker would take more than five minutes
 	w, err := startWorld(ctx, o, worldOptions{name: "flood", workers: 2, sidecar: []string{"--bcrypt.workers=1"}, seed: func(ctx context.Context, p *publish.Publisher) error {
-		return errors.Join(register(ctx, p, "good", o.Devices, cost), register(ctx, p, "idle", o.Devices, cost))
+		return errors.Join(register(ctx, p, "good", atWork, cost), register(ctx, p, "idle", atWork, cost))
 	}})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
-	fleet := startFleet(ctx, w.EdgeURL(), o.Devices)
-	if _, err := fleet.awaitIn(ctx, o.Devices); err != nil {
+	fleet := startFleet(ctx, w.EdgeURL(), atWork)
+	if _, err := fleet.awaitIn(ctx, atWork); err != nil {
 		return errors.Join(err, fleet.stop())
 	}
-	fmt.Fprintf(out, "flood: %d devices, 1 request/s each; flood of %d/s asked, from %d addresses; cost %d, 1 worker\n", o.Devices, o.Flood, flooders, cost)
+	fmt.Fprintf(out, "flood: %d devices, 1 request/s each; flood of %d/s asked, from %d addresses; cost %d, 1 worker\n", atWork, floodRate, flooders, cost)
 	if err := errors.Join(w.inTurn(ctx, o, fleet, out), fleet.stop()); err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func flood(ctx context.Context, o *Options, out *Recorder) (err error) {
 // floodRounds is how often the fleet is measured without and with the flood, in turn.
 const floodRounds = 5
 
-// inTurn measures the fleet without and with the flood.
+// inTurn measures the fleet without and with the flood, in turn.
 func (w *world) inTurn(ctx context.Context, o *Options, f *fleet, out *Recorder) error {
 	var p50, p99 stats.Pairs
 	for range floodRounds {
@@ -66,9 +66,9 @@ func (w *world) inTurn(ctx context.Context, o *Options, f *fleet, out *Recorder)
 	return nil
 }
 
-// underFlood does something under a flood, and prints what the flood was.
+// underFlood runs a function under a flood, and prints the flood's results.
 func (w *world) underFlood(o *Options, out *Recorder, do func(*flooding) error) error {
-	storm, err := startFlood(w.dir, w.EdgeURL(), o.Devices, o.Flood)
+	storm, err := startFlood(w.dir, w.EdgeURL(), atWork, floodRate)
 	if err != nil {
 		return err
 	}
@@ -85,16 +85,16 @@ func (w *world) underFlood(o *Options, out *Recorder, do func(*flooding) error) 
 	return nil
 }
 
-// phase lets time pass and prints what it was like.
+// phase waits, and prints the figures of that time.
 func (w *world) phase(ctx context.Context, o *Options, f *fleet, out *Recorder, t target, name string) (report.Row, error) {
-	if err := wait(ctx, 2*time.Second); err != nil { // until it is as it stays
+	if err := wait(ctx, 2*time.Second); err != nil { // until the state is steady
 		return report.Row{}, err
 	}
 	before, err := w.figures(ctx)
 	if err != nil {
 		return report.Row{}, err
 	}
-	row, _, err := f.row(ctx, t, "telemetry "+name+" the flood", o.Devices, o.seconds(120)/12)
+	row, _, err := f.row(ctx, t, "telemetry "+name+" the flood", atWork, o.seconds(120)/12)
 	if err := out.row(row, err); err != nil {
 		return row, err
 	}
@@ -119,25 +119,25 @@ func (w *world) figures(ctx context.Context) (f figures, err error) {
 		{"gatehouse_bcrypt_total", &f.runs}, {"gatehouse_bcrypt_seconds_sum", &f.seconds}, {"gatehouse_push_operations_total", &f.ops},
 		{"process_resident_memory_bytes", &f.rss},
 	} {
-		if *m.to, err = w.sum(ctx, m.name); err != nil {
+		if *m.to, err = w.Metric(ctx, m.name); err != nil {
 			return f, err
 		}
 	}
 	return f, nil
 }
 
-// coldFlood starts the sidecar again in the middle of a flood.
+// coldFlood restarts the sidecar during a flood.
 //
-// Every device is new then. A run of bcrypt that isn't a good device's finds an address
-// of the flood, which is suspect from then on, and of four runs at most one goes to
-// suspects while others wait: all are in after (devices + addresses) × 4/3 runs.
+// Then every device is new. Each run of bcrypt that isn't for a good device finds an address of the flood, which is a
+// suspect from then on, and of four runs at most one is for suspects while others wait: all devices are authenticated
+// after (devices + addresses) × 4/3 runs.
 func (w *world) coldFlood(ctx context.Context, o *Options, out *Recorder) error {
 	if err := errors.Join(w.KillSidecar(), w.StartSidecar(ctx)); err != nil {
 		return err
 	}
 	begin := time.Now()
-	f := startFleet(ctx, w.EdgeURL(), o.Devices)
-	last, err := f.awaitIn(ctx, o.Devices)
+	f := startFleet(ctx, w.EdgeURL(), atWork)
+	last, err := f.awaitIn(ctx, atWork)
 	if err = errors.Join(err, f.stop()); err != nil {
 		return err
 	}
@@ -146,8 +146,8 @@ func (w *world) coldFlood(ctx context.Context, o *Options, out *Recorder) error 
 		return err
 	}
 	each := now.seconds / now.runs
-	computed := float64(o.Devices+flooders) * 4 / 3 * each
+	computed := float64(atWork+flooders) * 4 / 3 * each
 	fmt.Fprintf(out, "sidecar just started, every device new: all %d in after %.1f s; computed at most (%d + %d addresses) × 4/3 × %.1f ms = %.1f s; %.0f runs, RSS %.0f MiB\n",
-		o.Devices, last.Sub(begin).Seconds(), o.Devices, flooders, 1000*each, computed, now.runs, now.rss/(1<<20))
+		atWork, last.Sub(begin).Seconds(), atWork, flooders, 1000*each, computed, now.runs, now.rss/(1<<20))
 	return nil
 }

@@ -14,36 +14,37 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/loadtest/openloop"
-	"github.com/gatehouse/gatehouse/loadtest/proc"
+	"github.com/gatehouse/gatehouse/testbed/proc"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// flooders is how many addresses a flood comes from, and floodConns how many connections.
+// The numbers of addresses and connections of a flood, and its rate.
 const (
 	flooders   = 250
 	floodConns = 1000
+	floodRate  = 5000 // wrong credentials a second
 )
 
-// floodNice is the niceness of a flood: a flood comes from other machines, whose
-// processors are not those of the edge.
+// floodNice is the niceness of a flood, because real floods use the processors of other machines.
 const floodNice = 10
 
-// Flooder is the command line of a flood: random secrets for known and unknown devices, half
-// for unknown ones, a quarter for those of the fleet, which the edge refuses by itself once
-// they are in, and a quarter for as many that never come.
+// Flooder is the command line of a flood of random secrets: half of them for unknown devices, a quarter for devices of
+// the fleet, which the edge refuses by itself after their authentication, and a quarter for as many devices that never
+// send requests.
 type Flooder struct {
 	URL     string `required:"" help:"The edge."`
 	Rate    int    `required:"" help:"Requests a second."`
 	Devices int    `required:"" help:"Devices of the fleet, and as many that never come."`
 }
 
-// flooded is what came of a flood.
+// flooded is the result of a flood.
 type flooded struct {
 	Seconds  float64       `json:"seconds"`
-	Statuses map[int]int64 `json:"statuses"` // answers by status code; of 200 there must be none
-	Lost     int64         `json:"lost"`     // connections, and made again
+	Statuses map[int]int64 `json:"statuses"` // responses by status code; none may be 200
+	Lost     int64         `json:"lost"`     // connections that were lost and made again
 }
 
-// Run floods until ctx ends, and prints what came of it.
+// Run floods until ctx ends, and prints the result.
 func (f Flooder) Run(ctx context.Context) error {
 	host := strings.TrimPrefix(f.URL, "http://")
 	next := func(dst []byte, _ int64) []byte {
@@ -67,25 +68,27 @@ func (f Flooder) Run(ctx context.Context) error {
 	return json.NewEncoder(os.Stdout).Encode(flooded{result.Seconds, result.Statuses, result.Errors["closed"]})
 }
 
-// flooding is a flood that runs.
+// flooding is a running flood.
 type flooding struct {
-	process *proc.Process
+	process *stack.Child
 	log     string
 }
 
-// startFlood starts a flood as a process of its own.
+// startFlood starts a flood in its own process.
 func startFlood(dir, url string, devices, rate int) (*flooding, error) {
+	dir, err := os.MkdirTemp(dir, "flood-") // an earlier flood may have used dir
+	if err != nil {
+		return nil, err
+	}
 	f := &flooding{log: filepath.Join(dir, "flood.json")}
-	var err error
-	f.process, err = proc.Start(proc.Program{Name: "flood", Log: f.log,
-		Args: []string{"flood", "--url", url, fmt.Sprint("--rate=", rate), fmt.Sprint("--devices=", devices)}})
+	f.process, err = stack.StartChild("flood", "", []string{"flood", "--url", url, fmt.Sprint("--rate=", rate), fmt.Sprint("--devices=", devices)}, nil, f.log, nil)
 	return f, err
 }
 
-// client is what the flood's CPU is measured by.
+// client returns the flood's process for CPU measurements.
 func (f *flooding) client() proc.Server { return proc.Server{Name: "flood", PID: f.process.PID()} }
 
-// stop ends the flood.
+// stop ends the flood and returns its result.
 func (f *flooding) stop() (flooded, error) {
 	var result flooded
 	if err := f.process.Stop(); err != nil {

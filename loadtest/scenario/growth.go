@@ -13,23 +13,23 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/gatehouse/gatehouse/loadtest/proc"
 	"github.com/gatehouse/gatehouse/loadtest/report"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/loadtest/wrk"
+	"github.com/gatehouse/gatehouse/testbed/proc"
 )
 
-// fleetSecret is the verdict.secret_file of sidecars that growth starts.
+// fleetSecret is the verdict.secret_file of the sidecars that growth starts.
 const fleetSecret = "the secret of a fleet in a load test"
 
-// growing is a run of growth: what it has seen so far.
+// growing is a run of growth with its results so far.
 type growing struct {
 	*Options
 	*Recorder
 	points []growthPoint
 }
 
-// growthPoint is what a number of objects or verdicts cost.
+// growthPoint is the cost at a number of objects or verdicts.
 type growthPoint struct {
 	load           string
 	n              int
@@ -39,15 +39,15 @@ type growthPoint struct {
 	envoy, sidecar memory
 }
 
-// memory is resident, bytes: of nothing but the tables, before what is counted, with it,
-// and after all of it was asked for.
+// memory is resident memory in bytes: with empty tables, with the objects or verdicts, and after all of them were
+// requested.
 type memory struct{ before, filled, read int64 }
 
-// each is what one of n takes, bytes.
+// each returns the memory per item for n items, bytes.
 func (m memory) each(n int) float64 { return float64(m.filled-m.before) / float64(n) }
 
-// growth measures what an answer costs, and what memory holds, by the number of objects
-// and of verdicts, and what updates do to those who read.
+// growth measures the cost of a response and the use of memory by the number of objects and of verdicts, and the effect
+// of updates on reads.
 func growth(ctx context.Context, o *Options, out *Recorder) error {
 	g := &growing{Options: o, Recorder: out}
 	for _, n := range sizes(o.Objects) {
@@ -65,7 +65,7 @@ func growth(ctx context.Context, o *Options, out *Recorder) error {
 	return g.updates(ctx)
 }
 
-// sizes are a hundredth, a tenth and all of most.
+// sizes returns a hundredth, a tenth and all of most.
 func sizes(most int) []int { return []int{max(most/100, 1), max(most/10, 1), most} }
 
 // objects measures reads of n objects of 1 KiB.
@@ -83,7 +83,7 @@ func (g *growing) objects(ctx context.Context, n int) (err error) {
 	if err := fill(ctx, w.publisher, n, 1<<10); err != nil {
 		return err
 	}
-	if err := w.await(ctx, "gatehouse_image_objects", n+len(workload.Sizes)); err != nil {
+	if err := w.await(ctx, "gatehouse_edge_memory_objects", n+len(workload.Sizes)); err != nil {
 		return err
 	}
 	fmt.Fprintf(g, "growth: %d objects of 1 KiB: published and at the edge in %.1f s\n", n, time.Since(begin).Seconds())
@@ -98,9 +98,8 @@ func (g *growing) objects(ctx context.Context, n int) (err error) {
 	return nil
 }
 
-// verdicts measures conditional reads by n devices, each of which has a verdict. bcrypt
-// for each would take longer than the measurement: what it would find is shared by the
-// fleet's secret, as by another sidecar.
+// verdicts measures conditional reads by n devices, each of which has a verdict. Running bcrypt for each would take
+// longer than the measurement, so the verdicts are shared with the fleet's secret, as another sidecar would do.
 func (g *growing) verdicts(ctx context.Context, n int) (err error) {
 	dir, err := os.MkdirTemp("", "gatehouse-loadtest-")
 	if err != nil {
@@ -127,7 +126,7 @@ func (g *growing) verdicts(ctx context.Context, n int) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := w.await(ctx, "gatehouse_image_devices", n+1); err != nil {
+	if err := w.await(ctx, "gatehouse_edge_memory_devices", n+1); err != nil {
 		return err
 	}
 	registered := time.Since(begin)
@@ -138,7 +137,7 @@ func (g *growing) verdicts(ctx context.Context, n int) (err error) {
 	fmt.Fprintf(g, "growth: %d devices: published and at the edge in %.1f s; Envoy %.0f → %.0f MiB, sidecar %.0f → %.0f MiB\n", n, registered.Seconds(),
 		mib(empty[0]), mib(envoy.before), mib(empty[1]), mib(sidecar.before))
 	begin = time.Now()
-	if err := share(ctx, w.client, n, hash); err != nil {
+	if err := share(ctx, w.RedisURL(), secret, n, hash); err != nil {
 		return err
 	}
 	shared := time.Since(begin)
@@ -152,9 +151,9 @@ func (g *growing) verdicts(ctx context.Context, n int) (err error) {
 	return g.point(ctx, w, workload.Devices(n), envoy, sidecar)
 }
 
-// point measures load, which is spread over all objects or devices: the closed loop, half
-// of that rate, and the CPU for each request against a direct_response of 1 KiB. A single
-// worker has a core of its own, or a p99 would be that of waiting for the scheduler.
+// point measures load, spread over all objects or devices: the closed loop, half of that rate, and the CPU per request
+// compared with a direct_response of 1 KiB. A single worker has its own core, otherwise the p99 would be the time that
+// it waits for the scheduler.
 func (g *growing) point(ctx context.Context, w *world, load workload.Workload, envoy, sidecar memory) (err error) {
 	together, err := w.apart()
 	if err != nil {
@@ -166,7 +165,7 @@ func (g *growing) point(ctx context.Context, w *world, load workload.Workload, e
 	if err := warm(ctx, load, edge); err != nil {
 		return err
 	}
-	// What a worker keeps is then as it is after a while.
+	// Then workers keep as many answers as after a long time.
 	if _, err := wrk.Run(ctx, edge.url, load, g.wrkLoad(time.Second), w.dir); err != nil {
 		return err
 	}
@@ -202,7 +201,7 @@ func (g *growing) point(ctx context.Context, w *world, load workload.Workload, e
 	return nil
 }
 
-// table says what each point cost.
+// table prints the cost of each point.
 func (g *growing) table() {
 	t := tabwriter.NewWriter(g, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "growth\tof\tRPS\tp99 at half\tµs/req\tto direct\thit\tEnvoy, MiB\tbytes each\tonce read, MiB\tsidecar, MiB\tbytes each\t")
@@ -210,7 +209,7 @@ func (g *growing) table() {
 		fmt.Fprintf(t, "%s\t%d\t%.0f\t%.2f ms\t%.1f\t%.2f\t%.2f %%\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t\n", p.load, p.n, p.closed.Achieved, p.open.At(99)/1000, p.closed.MicrosPerRequest,
 			p.pair.Ratio.Median, 100*p.hit, mib(p.envoy.filled), p.envoy.each(p.n), mib(p.envoy.read), mib(p.sidecar.filled), p.sidecar.each(p.n))
 	}
-	_ = t.Flush() // a Recorder takes everything
+	_ = t.Flush() // a Recorder never fails
 }
 
 // curves draws the points.
@@ -223,7 +222,7 @@ func (g *growing) curves() {
 		n := float64(p.n)
 		cpu.Add(p.load, n, p.pair.Ratio.Median)
 		rps.Add(p.load, n, p.closed.Achieved)
-		if p.load != "200" { // the same memory as with 304
+		if p.load != "200" { // 304 uses the same memory
 			what := map[string]string{"304": "objects", "auth + 304": "verdicts"}[p.load]
 			rss.Add("Envoy, "+what, n, mib(p.envoy.filled))
 			rss.Add("sidecar, "+what, n, mib(p.sidecar.filled))
@@ -234,7 +233,7 @@ func (g *growing) curves() {
 
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
-// resident reads the memory of Envoy and of the sidecar, bytes.
+// resident returns the memory of Envoy and of the sidecar, bytes.
 func (b *bench) resident(envoy, sidecar *int64) (err error) {
 	if *envoy, err = proc.RSS(b.EnvoyPID()); err != nil {
 		return err
@@ -243,15 +242,14 @@ func (b *bench) resident(envoy, sidecar *int64) (err error) {
 	return err
 }
 
-// await waits until a metric of the sidecar's is at least want, and Envoy has acknowledged
-// everything.
+// await waits until a metric of the sidecar is at least want, and Envoy has acknowledged everything.
 func (b *bench) await(ctx context.Context, name string, want int) error {
 	for deadline := time.Now().Add(5 * time.Minute); ; {
-		got, err := b.metric(ctx, name)
+		got, err := b.Metric(ctx, name)
 		if err != nil {
 			return err
 		}
-		dirty, err := b.metric(ctx, "gatehouse_image_dirty_buckets")
+		dirty, err := b.Metric(ctx, "gatehouse_edge_memory_dirty_buckets")
 		if err != nil {
 			return err
 		}
@@ -267,13 +265,13 @@ func (b *bench) await(ctx context.Context, name string, want int) error {
 	}
 }
 
-// verifications counts the calls for a verdict that the edge has made.
+// verifications returns how many calls for a verdict the edge has made.
 func (b *bench) verifications(ctx context.Context) (float64, error) {
-	return b.metric(ctx, `gatehouse_api_requests_total{call="verify",result="ok"}`)
+	return b.Metric(ctx, `gatehouse_api_requests_total{call="verify",result="ok"}`)
 }
 
-// letIn has each device of the fleet ask once, and checks that Envoy has a verdict on each
-// then, and that bcrypt did not run for them.
+// letIn sends a request of each device of the fleet, and checks that Envoy then has a verdict for each without a run of
+// bcrypt.
 func (w *world) letIn(ctx context.Context, n int) error {
 	const connections = 64
 	load := workload.Devices(n)
@@ -286,7 +284,7 @@ func (w *world) letIn(ctx context.Context, n int) error {
 			}
 			defer c.close()
 			for j := i; j < n && groupCtx.Err() == nil; j += connections {
-				status, err := c.send(load.At(j).Requests(c.host)[0])
+				status, _, err := c.send(load.At(j).Requests(c.host)[0])
 				if err != nil {
 					return fmt.Errorf("device %s: %w", workload.FleetDevice(j), err)
 				}
@@ -300,10 +298,10 @@ func (w *world) letIn(ctx context.Context, n int) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	if err := w.await(ctx, "gatehouse_image_allow_verdicts", n); err != nil {
+	if err := w.await(ctx, "gatehouse_edge_memory_allow_verdicts", n); err != nil {
 		return err
 	}
-	ran, err := w.metric(ctx, `gatehouse_bcrypt_total{result="match"}`)
+	ran, err := w.Metric(ctx, `gatehouse_bcrypt_total{result="match"}`)
 	if err == nil && ran > float64(n)/1000 {
 		err = fmt.Errorf("bcrypt ran for %.0f of %d devices, want shared verdicts to be found", ran, n)
 	}

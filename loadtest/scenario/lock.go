@@ -14,7 +14,7 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/stats"
 )
 
-// Records that a worker reads from shared data, bytes.
+// Lengths of the records that a worker reads from shared data, bytes.
 var lockRecords = []struct {
 	name  string
 	bytes int
@@ -27,7 +27,7 @@ const (
 	objectBucket  = 640
 )
 
-// lockRequests are what requests read.
+// lockRequests are the reads of each kind of request.
 var lockRequests = []struct {
 	name  string
 	reads []int // bytes
@@ -39,14 +39,13 @@ var lockRequests = []struct {
 }
 
 const (
-	lockThink  = 30 * time.Microsecond // of a worker's CPU for a request, outside the lock
+	lockThink  = 30 * time.Microsecond // CPU time of a worker per request, outside the lock
 	lockRounds = 5
 	lockSlice  = 400 * time.Millisecond
 )
 
-// lock measures reads of a table like the proxy's shared data, from one thread and from two,
-// and says what that means for workers that this machine doesn't have; then Envoy itself
-// with one worker and with two.
+// lock measures reads of a table like the proxy's shared data from one and from two threads, calculates the throughput
+// of more workers than this machine has cores for, and then measures Envoy with one and with two workers.
 func lock(ctx context.Context, o *Options, out *Recorder) error {
 	if err := lockAlone(ctx, out); err != nil {
 		return err
@@ -54,7 +53,7 @@ func lock(ctx context.Context, o *Options, out *Recorder) error {
 	return workers(ctx, o, out)
 }
 
-// lockAlone measures the lock and nothing else.
+// lockAlone measures only the lock.
 func lockAlone(ctx context.Context, out *Recorder) (err error) {
 	dir, err := os.MkdirTemp("", "gatehouse-lock-")
 	if err != nil {
@@ -67,7 +66,7 @@ func lockAlone(ctx context.Context, out *Recorder) (err error) {
 	}
 	fmt.Fprintf(out, "lock: reads of a table like the proxy's shared data; %d slices of %s each in turn, median\n", lockRounds, lockSlice)
 	fmt.Fprintf(out, "%-46s %9s %9s   CPU per read\n", "record", "1 thread", "2 threads")
-	held := map[int]float64{} // per read, ns, while two threads do nothing else
+	held := map[int]float64{} // per read, ns, if two threads do nothing else
 	for _, record := range lockRecords {
 		var alone, two []float64
 		for range lockRounds {
@@ -97,7 +96,7 @@ func lockAlone(ctx context.Context, out *Recorder) (err error) {
 	return nil
 }
 
-// readLock is the CPU that a read takes, ns, while threads do nothing else.
+// readLock returns the CPU time of a read, ns, if threads do nothing else.
 func readLock(ctx context.Context, binary string, threads, bytes int) (float64, error) {
 	text, err := exec.CommandContext(ctx, binary, fmt.Sprint(threads), fmt.Sprint(lockSlice.Seconds()), fmt.Sprint(bytes)).Output()
 	if err != nil {
@@ -110,11 +109,10 @@ func readLock(ctx context.Context, binary string, threads, bytes int) (float64, 
 	return float64(cpu) / float64(reads), nil
 }
 
-// shareWithLock is the throughput of workers that each hold one lock for heldNS per request
-// and work for think besides, as a share of what they would have if nobody ever waited. It
-// is exact mean value analysis of a closed network with one queue (Reiser and Lavenberg,
-// "Mean-Value Analysis of Closed Multichain Queuing Networks", 1980): times that vary more
-// than a lock's do, so rather too low.
+// shareWithLock returns the throughput of workers that each hold one lock for heldNS per request and work for think
+// outside of it, as a share of their throughput without waiting. It is exact mean value analysis of a closed network
+// with one queue (Reiser and Lavenberg, "Mean-Value Analysis of Closed Multichain Queuing Networks", 1980). That
+// assumes times that vary more than a lock's do, so the result is rather too low.
 func shareWithLock(workers int, think time.Duration, heldNS float64) float64 {
 	var queued, throughput float64
 	for n := 1; n <= workers; n++ {

@@ -18,10 +18,10 @@ func TestShareWithLock(t *testing.T) {
 	}{
 		{"alone", 1, 30 * time.Microsecond, 200, 1},
 		{"nothing but the lock", 4, 0, 200, 0.25},
-		// Two workers, as much outside as inside: each meets the other in the lock a third of the time.
+		// Two workers, with equal times outside and inside: each waits for the other for a third of the time.
 		{"two, half of the time inside", 2, 100, 100, 0.8},
 		{"never held", 64, 30 * time.Microsecond, 0, 1},
-		// The lock is always held by someone: 1/5 µs of 64/35 µs.
+		// The lock is always held: 1/5 µs of 64/35 µs.
 		{"saturated", 64, 30 * time.Microsecond, 5000, 35.0 / 5 / 64},
 	}
 	for _, tt := range tests {

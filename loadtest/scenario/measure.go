@@ -16,35 +16,36 @@ import (
 
 	"github.com/gatehouse/gatehouse/loadtest/openloop"
 	"github.com/gatehouse/gatehouse/loadtest/peers"
-	"github.com/gatehouse/gatehouse/loadtest/proc"
 	"github.com/gatehouse/gatehouse/loadtest/report"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/loadtest/wrk"
+	"github.com/gatehouse/gatehouse/testbed/proc"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 // target is a server under load.
 type target struct {
 	name    string
 	url     string
-	servers []proc.Server // every process on the way of a request
-	counted *bench        // whose counters tell hits, nil if it has none
-	clients []proc.Server // that load it besides the one that is measured
+	servers []proc.Server // every process that a request passes
+	counted *bench        // the stack whose counters give the hits, or nil
+	clients []proc.Server // other clients than the measured one
 }
 
-// gatehouse is the edge of a stack as a target; more are the upstream's processes.
+// gatehouse returns the edge of a stack as a target; more are the upstream's processes.
 func (b *bench) gatehouse(more ...proc.Server) target {
 	return target{"gatehouse", b.EdgeURL(), append(b.servers(), more...), b, nil}
 }
 
-// client is what a generator of load reports.
+// client is the report of a load generator.
 type client struct {
 	answers int64
 	cores   float64 // that it used
 	busy    float64 // share of the cores that it can use
-	held    bool    // it asked at a rate, and got answers at that rate
+	held    bool    // it sent at a fixed rate, and got responses at that rate
 }
 
-// measured fills in of row what the machine says, while load runs.
+// measured sets the row's fields about the machine, while load runs.
 func measured(ctx context.Context, t target, row report.Row, load func(row *report.Row) (client, error)) (report.Row, error) {
 	row.Server = t.name
 	row.Cores = map[string]float64{}
@@ -89,7 +90,7 @@ func measured(ctx context.Context, t target, row report.Row, load func(row *repo
 	return row, err
 }
 
-// begin reads what was used and counted so far; hits is the share of hits since then.
+// begin reads the usage and the counters so far; it measures the share of hits since then.
 func begin(ctx context.Context, t target) (before proc.Reading, hits func(context.Context) (float64, error), err error) {
 	hits = func(context.Context) (float64, error) { return -1, nil }
 	if t.counted != nil {
@@ -109,10 +110,10 @@ func begin(ctx context.Context, t target) (before proc.Reading, hits func(contex
 	return before, hits, err
 }
 
-// cacheCounts is Gatehouse's counters of cacheable requests.
+// cacheCounts are Gatehouse's counters of cacheable requests.
 type cacheCounts struct{ hits, all int }
 
-// ratio is the share of hits since first, -1 if nothing was asked for.
+// ratio returns the share of hits since first, -1 without cacheable requests.
 func (c cacheCounts) ratio(first cacheCounts) float64 {
 	if c.all == first.all {
 		return -1
@@ -120,13 +121,12 @@ func (c cacheCounts) ratio(first cacheCounts) float64 {
 	return float64(c.hits-first.hits) / float64(c.all-first.all)
 }
 
-// cacheCounters waits until Envoy has flushed what the filter has counted: it is at most
-// 200 ms late.
+// cacheCounters waits until Envoy has flushed the filter's counters, at most 200 ms.
 func (b *bench) cacheCounters(ctx context.Context) (c cacheCounts, err error) {
 	if err := wait(ctx, 300*time.Millisecond); err != nil {
 		return c, err
 	}
-	text, err := fetch(ctx, b.EnvoyAdminURL()+"/stats?filter=^wasmcustom.gatehouse.cache_")
+	text, err := stack.Fetch(ctx, b.EnvoyAdminURL()+"/stats?filter=^wasmcustom.gatehouse.cache_")
 	for line := range strings.Lines(text) {
 		name, value, _ := strings.Cut(strings.TrimPrefix(line, "wasmcustom.gatehouse.cache_"), ": ")
 		n := 0
@@ -144,7 +144,7 @@ func (b *bench) cacheCounters(ctx context.Context) (c cacheCounts, err error) {
 	return c, err
 }
 
-// closed loads t as fast as it answers.
+// closed loads t as fast as it responds.
 func (o *Options) closed(ctx context.Context, t target, w workload.Workload, l wrk.Load, dir string) (report.Row, error) {
 	row := report.Row{Workload: w.Name, Loop: report.Closed, Bytes: w.Bytes, Connections: l.Connections}
 	return measured(ctx, t, row, func(row *report.Row) (client, error) {
@@ -165,8 +165,8 @@ func (o *Options) closed(ctx context.Context, t target, w workload.Workload, l w
 	})
 }
 
-// badStatuses names the codes behind wrk's count of bad statuses, by asking again for a
-// moment: having wrk tell them apart would cost it as much as half of its rate.
+// badStatuses returns the status codes of wrk's bad statuses, by a short run of its own: counting them in wrk would
+// cost up to half of its rate.
 func badStatuses(ctx context.Context, t target, w workload.Workload) string {
 	const asked = "≥400"
 	r, err := openloop.Run(ctx, t.url, openloop.InTurn(w.Requests(strings.TrimPrefix(t.url, "http://"))), openloop.Load{Rate: 200, Duration: time.Second, Connections: 4})
@@ -185,7 +185,7 @@ func badStatuses(ctx context.Context, t target, w workload.Workload) string {
 	return strings.Join(codes, "/")
 }
 
-// open loads t at a rate.
+// open loads t at a constant rate.
 func (o *Options) open(ctx context.Context, t target, w workload.Workload, rate float64, d time.Duration) (report.Row, error) {
 	row := report.Row{Workload: w.Name, Loop: report.Open, Bytes: w.Bytes, Connections: o.Connections, Asked: rate}
 	return measured(ctx, t, row, func(row *report.Row) (client, error) {
@@ -205,8 +205,7 @@ func (o *Options) open(ctx context.Context, t target, w workload.Workload, rate 
 	})
 }
 
-// slice is the CPU of all of t's processes for each request in a closed loop, µs, and how
-// many requests there were.
+// slice returns the CPU of all of t's processes per request in a closed loop, µs, and the number of requests.
 func (o *Options) slice(ctx context.Context, t target, w workload.Workload, l wrk.Load, dir string) (micros float64, requests int64, err error) {
 	before, err := proc.Read(t.servers)
 	if err != nil {
@@ -226,12 +225,12 @@ func (o *Options) slice(ctx context.Context, t target, w workload.Workload, l wr
 	return after.Since(before).Total() * 1e6 / float64(r.Requests), r.Requests, nil
 }
 
-// wrkLoad is a closed loop of the usual size.
+// wrkLoad returns a closed loop of the usual size.
 func (o *Options) wrkLoad(d time.Duration) wrk.Load {
 	return wrk.Load{Threads: max(1, runtime.NumCPU()-o.Workers), Connections: o.Connections, Duration: d}
 }
 
-// warm asks each of targets once, and checks that the answers are those that w wants.
+// warm sends one request to each target, and checks the response.
 func warm(ctx context.Context, w workload.Workload, targets ...target) error {
 	if w.Count > 0 {
 		w = w.At(w.Count - 1)
@@ -244,14 +243,14 @@ func warm(ctx context.Context, w workload.Workload, targets ...target) error {
 	return nil
 }
 
-// middle is the one of rows whose value is the median.
+// middle returns the row with the median value.
 func middle[T any](rows []T, value func(T) float64) T {
 	sorted := slices.Clone(rows)
 	slices.SortFunc(sorted, func(a, b T) int { return cmp.Compare(value(a), value(b)) })
 	return sorted[len(sorted)/2]
 }
 
-// ownCPU is what this process has used so far.
+// ownCPU returns the CPU time that this process has used so far.
 func ownCPU() float64 {
 	var r syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {

@@ -9,24 +9,24 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gatehouse/gatehouse/loadtest/proc"
 	"github.com/gatehouse/gatehouse/loadtest/report"
 	"github.com/gatehouse/gatehouse/loadtest/stats"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/loadtest/wrk"
+	"github.com/gatehouse/gatehouse/testbed/proc"
 )
 
 const (
-	// sideTime is how long each side of a pair is loaded in all.
+	// sideTime is the total time for which each side of a pair is loaded.
 	sideTime = time.Second
-	// turnTime is for how long at a time. Neighbours on a machine that is shared disturb it
-	// for longer, and so both sides alike.
+	// turnTime is the length of a turn. Noise from other users of a shared machine lasts longer, so it affects both
+	// sides alike.
 	turnTime = 50 * time.Millisecond
-	// settleTime is how long after its turn a side's answers to what is on its way still count as its own.
+	// settleTime is how long after a turn the responses to its last requests still count as the side's own.
 	settleTime = 2 * time.Millisecond
 )
 
-// pair measures the CPU of subject and reference for each request in n pairs.
+// pair measures the CPU of subject and reference per request in n pairs.
 func (o *Options) pair(ctx context.Context, subject, reference target, sw, rw workload.Workload, n int, dir string) (report.Pair, error) {
 	var pairs stats.Pairs
 	if err := o.addPairs(ctx, &pairs, subject, reference, sw, rw, n, dir); err != nil {
@@ -65,7 +65,7 @@ func (o *Options) addPairs(ctx context.Context, pairs *stats.Pairs, subject, ref
 	return nil
 }
 
-// side is one of a pair.
+// side is one side of a pair.
 type side struct {
 	target target
 	load   workload.Workload
@@ -73,7 +73,7 @@ type side struct {
 	wrk    *wrk.Process  // nil before its first turn
 	used   time.Duration // by its servers in its turns
 	over   bool
-	micros float64 // of CPU for each request, when it is over
+	micros float64 // of CPU per request, when it is over
 }
 
 func newSide(t target, load workload.Workload) (*side, error) {
@@ -81,9 +81,9 @@ func newSide(t target, load workload.Workload) (*side, error) {
 	return &side{target: t, load: load, clock: clock}, err
 }
 
-// takeTurns loads sides in closed loops, of which one runs at a time, until all are over.
+// takeTurns loads sides in closed loops, one at a time, until all are over.
 func (o *Options) takeTurns(ctx context.Context, dir string, sides ...*side) error {
-	ctx, cancel := context.WithCancel(ctx) // ends those that are left if one fails
+	ctx, cancel := context.WithCancel(ctx) // ends the other sides if one fails
 	defer cancel()
 	for slices.ContainsFunc(sides, func(s *side) bool { return !s.over }) {
 		for _, s := range sides {
@@ -98,7 +98,7 @@ func (o *Options) takeTurns(ctx context.Context, dir string, sides ...*side) err
 	return nil
 }
 
-// turn loads a side for a moment; the last time, until it is over.
+// turn loads a side for one turn; the last turn lasts until the side is over.
 func (s *side) turn(ctx context.Context, l wrk.Load, dir string) error {
 	before, err := s.clock.Read()
 	if err != nil {

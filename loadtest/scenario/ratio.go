@@ -8,29 +8,30 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/gatehouse/gatehouse/loadtest/proc"
 	"github.com/gatehouse/gatehouse/loadtest/report"
 	"github.com/gatehouse/gatehouse/loadtest/stats"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
+	"github.com/gatehouse/gatehouse/testbed/proc"
 )
 
-// Limits is limits.json: what the ratios to direct_response may be.
+// Limits has the contents of limits.json: upper bounds of the ratios to direct_response.
 type Limits struct {
-	// Tolerance is what noise may add, as a share: a ratio fails above Must × (1 + Tolerance).
+	// Tolerance allows for noise, as a share: a ratio fails above Must × (1 + Tolerance).
 	Tolerance float64 `json:"tolerance"`
-	// Pairs are measured at first; RetryPairs of a ratio that would fail, which then counts.
+	// Pairs is the number of pairs at first. A ratio that would fail is measured again with RetryPairs, and that result
+	// counts.
 	Pairs      int     `json:"pairs"`
 	RetryPairs int     `json:"retry_pairs"`
 	Limits     []Limit `json:"limits"`
 }
 
-// Limit is what one ratio must be at most.
+// Limit is the upper bound of one ratio.
 type Limit struct {
 	Workload string  `json:"workload"`
 	Must     float64 `json:"must"`
 }
 
-// ParseLimits reads limits.json.
+// ParseLimits parses limits.json.
 func ParseLimits(text []byte) (Limits, error) {
 	var l Limits
 	if err := json.Unmarshal(text, &l); err != nil {
@@ -47,14 +48,14 @@ func ParseLimits(text []byte) (Limits, error) {
 	return l, nil
 }
 
-// ratioWorkloads are the workloads of ratio, in its order.
+// ratioWorkloads returns the workloads of ratio, in its order.
 func ratioWorkloads() []workload.Workload {
 	all := workload.Singles(func(string) int { return -1 })
 	full := all["200"]
 	return []workload.Workload{all["pass"][0], all["304"][0], all["auth-304"][0], full[0], all["auth-200"][0], full[4]}
 }
 
-// oneKiB is the 200 of 1 KiB, which direct_response answers, too.
+// oneKiB returns the 200 of 1 KiB, which direct_response answers, too.
 func oneKiB() workload.Workload { return ratioWorkloads()[3] }
 
 func ratioWorkload(name string) (workload.Workload, error) {
@@ -66,15 +67,14 @@ func ratioWorkload(name string) (workload.Workload, error) {
 	return workload.Workload{}, fmt.Errorf("no ratio is measured of %q", name)
 }
 
-// pairsOfEnvoy is how many pairs one Envoy is loaded with. The same module costs some
-// hundredths more or less in the next process.
+// pairsOfEnvoy is how many pairs one Envoy process measures. The cost of the same module differs by some hundredths
+// between processes.
 const pairsOfEnvoy = 2
 
-// ratios measures n pairs of each of loads against an answer of 1 KiB by Envoy's
-// direct_response, the least that an answer of Envoy's costs. Only Envoy's CPU counts: nothing
-// else is on the way of these requests, and what sidecar and Redis do all the time would weigh the
-// more the fewer there are. A request that is passed on is answered by a direct_response, too, so
-// that it costs nothing more. Envoy's worker has a core of its own. The modules of several bindings have an Envoy each, in
+// ratios measures n pairs of each of loads against a response of 1 KiB by Envoy's direct_response, the cheapest
+// response of Envoy. Only Envoy's CPU counts: no other process handles these requests, and the constant work of sidecar
+// and Redis would weigh more with fewer requests. A direct_response also answers requests that are passed on, so that
+// the upstream costs nothing. Envoy's worker has its own core. The modules of several bindings run in an Envoy each, in
 // turn.
 func (o *Options) ratios(ctx context.Context, n int, loads []workload.Workload, bindings []binding, out *Recorder) ([]report.Pair, error) {
 	pairs := make([][]stats.Pairs, len(bindings))
@@ -102,13 +102,13 @@ func (o *Options) ratios(ctx context.Context, n int, loads []workload.Workload, 
 	return all, nil
 }
 
-// binding is how a module meets the proxy, and what it is called in the report.
+// binding is a module's Proxy-Wasm binding, with its name in the report.
 type binding struct{ name, subject string }
 
-// usual is the binding that users have, or the one that the run's environment asks for.
+// usual is the users' binding, or the one that the environment selects.
 var usual = binding{"", "gatehouse"}
 
-// addRatios adds n pairs of each of loads, by an Envoy of their own.
+// addRatios adds n pairs of each of loads, measured in a new Envoy.
 func (o *Options) addRatios(ctx context.Context, pairs []stats.Pairs, n int, loads []workload.Workload, b binding) (err error) {
 	w, err := startWorld(ctx, o, worldOptions{name: "ratio", direct: true, binding: b.name})
 	if err != nil {
@@ -143,8 +143,8 @@ func ratio(ctx context.Context, o *Options, out *Recorder) (err error) {
 	return err
 }
 
-// check measures the ratios that limits.json bounds. Those beyond their limits are
-// measured again with more pairs, which then count, and fail if they still are.
+// check measures the ratios that limits.json bounds. It measures those above their limits again with more pairs, and
+// fails if they still are.
 func check(ctx context.Context, o *Options, out *Recorder) error {
 	beyond, err := o.within(ctx, o.limits.Limits, o.limits.Pairs, out)
 	if err != nil || len(beyond) == 0 {
@@ -167,14 +167,13 @@ func check(ctx context.Context, o *Options, out *Recorder) error {
 	return errors.Join(failed...)
 }
 
-// exceeded is a ratio beyond its limit.
+// exceeded is a ratio above its limit.
 type exceeded struct {
 	limit Limit
 	pair  report.Pair
 }
 
-// within measures n pairs for each of limits, records the ratios that are within them, and
-// returns the others.
+// within measures n pairs for each of limits, records the ratios within them, and returns the others.
 func (o *Options) within(ctx context.Context, limits []Limit, n int, out *Recorder) (beyond []exceeded, err error) {
 	loads := make([]workload.Workload, len(limits))
 	for i, limit := range limits {

@@ -10,12 +10,11 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/report"
 )
 
-// Recorder takes what a scenario has seen. Lines that are written to it are printed at
-// once; tables are printed when the scenario is over.
+// Recorder records the results of a scenario. It prints lines at once, and tables at the end of the scenario.
 type Recorder struct {
 	report.Section
 	out, progress io.Writer
-	line          []byte // not complete yet
+	line          []byte // incomplete
 }
 
 // Write prints p and keeps its lines.
@@ -32,12 +31,12 @@ func (r *Recorder) Write(p []byte) (int, error) {
 	return r.out.Write(p)
 }
 
-// doing says on the terminal what is being measured.
+// doing prints progress on the terminal.
 func (r *Recorder) doing(format string, args ...any) {
 	fmt.Fprintf(r.progress, "loadtest: "+r.Scenario+": "+format+"\n", args...)
 }
 
-// row takes a row, unless there is an error; it returns the error.
+// row records a row, unless err is set; it returns err.
 func (r *Recorder) row(row report.Row, err error) error {
 	if err == nil {
 		r.Rows = append(r.Rows, row)

@@ -11,17 +11,17 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 // revoked is how many devices revocation revokes, one after the other.
 const revoked = 200
 
-// revocation measures how long after a revocation has returned its device is refused for
-// the first time, while it sends 200 requests a second on four connections, over both
-// workers, and from then on without a pause on two more; and looks for answers of 200 after that.
+// revocation measures how long after the return of a revocation its device is refused for the first time. The device
+// sends 200 requests a second on four connections, to both workers, and after the revocation also continuously on two
+// more. It counts later responses of 200.
 func revocation(ctx context.Context, o *Options, out *Recorder) (err error) {
 	b, err := start(ctx, stack.Options{Name: "revocation", SidecarArgs: []string{"--verdict.allow-ttl=10m"}}, func(ctx context.Context, p *publish.Publisher) error {
 		return register(ctx, p, "good", revoked, 4)
@@ -49,8 +49,7 @@ func revocation(ctx context.Context, o *Options, out *Recorder) (err error) {
 	return b.revokeAll(ctx, o, out)
 }
 
-// revokeAll measures one operation that revokes many devices, until the sidecar has
-// applied the last event.
+// revokeAll measures one operation that revokes many devices, until the sidecar has applied the last event.
 func (b *bench) revokeAll(ctx context.Context, o *Options, out *Recorder) error {
 	if err := register(ctx, b.publisher, "many", o.Objects, 4); err != nil {
 		return err
@@ -58,7 +57,7 @@ func (b *bench) revokeAll(ctx context.Context, o *Options, out *Recorder) error 
 	applied := func() error {
 		seq, err := b.client.Get(ctx, "{gatehouse:0}:seq").Float64()
 		for got := 0.0; err == nil && got < seq; {
-			got, err = b.metric(ctx, "gatehouse_redis_seq")
+			got, err = b.Metric(ctx, "gatehouse_redis_seq")
 		}
 		return err
 	}
@@ -78,16 +77,16 @@ func (b *bench) revokeAll(ctx context.Context, o *Options, out *Recorder) error 
 	return nil
 }
 
-// stream is what one device sends and gets.
+// stream is the requests of one device and their results.
 type stream struct {
 	id              string
-	returned, first time.Time // when the revocation returned; when the first 401 came
+	returned, first time.Time // when the revocation returned; the time of the first 401
 
-	mu      sync.Mutex // protects samples, and first while requests are made
+	mu      sync.Mutex // protects samples, and first while requests are sent
 	samples []sample
 }
 
-// run lets the device in, revokes it and goes on for some time.
+// run has the device authenticated, revokes it and goes on sending for some time.
 func (s *stream) run(ctx context.Context, b *bench) error {
 	const conns, pollers, interval = 4, 2, 20 * time.Millisecond // of one connection: 200/s together
 	ctx, cancel := context.WithCancel(ctx)
@@ -126,7 +125,7 @@ func (s *stream) run(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// send sends a request each interval on one connection. It says in when it was let in twice.
+// send sends a request each interval on one connection. It signals in after its second response.
 func (s *stream) send(ctx context.Context, url string, interval, offset time.Duration, in chan<- struct{}) error {
 	c, err := dial(ctx, url)
 	if err != nil {
@@ -150,8 +149,8 @@ func (s *stream) send(ctx context.Context, url string, interval, offset time.Dur
 	}
 }
 
-// poll sends one request after another from a revocation on until one is refused, so that when
-// that is doesn't depend on when the next of send's is due.
+// poll sends requests continuously from a revocation on until one is refused, so that the measured time doesn't depend
+// on when send's next request is due.
 func (s *stream) poll(ctx context.Context, url string, revoked <-chan struct{}) error {
 	c, err := dial(ctx, url)
 	if err != nil {
@@ -186,7 +185,7 @@ func (s *stream) show(c *conn) (status int, err error) {
 	return status, nil
 }
 
-// later counts answers of 200 to requests that were sent after the first 401 had come.
+// later counts responses of 200 to requests that were sent after the first 401.
 func (s *stream) later() int {
 	n := 0
 	for _, r := range s.samples {

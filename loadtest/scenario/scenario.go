@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package scenario has what a load test can measure. Each scenario starts whole stacks
-// with a real Envoy and a real redis-server, loads them and records what it saw.
+// Package scenario has the load test's scenarios. Each starts whole stacks with a real Envoy and a real redis-server,
+// loads them and records the results.
 package scenario
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/report"
 )
 
-// Options is what a run may choose, by flag or environment.
+// Options are the options of a run, set by flags or the environment.
 type Options struct {
 	Scenario    string  `env:"SCENARIO" default:"all" help:"${scenarios} or all; separate several by commas."`
 	Seconds     float64 `env:"SECONDS" help:"How long one measurement takes; 0 is the scenario's own default."`
@@ -25,20 +25,19 @@ type Options struct {
 	Out         string  `env:"OUT" default:"build/loadtest" help:"Directory for the report."`
 	Workers     int     `env:"WORKERS" help:"Envoy's workers, of nginx, too; 0 is half of the cores, at least 1."`
 	Connections int     `env:"CONNECTIONS" default:"32" help:"Connections of a closed loop, and at most of an open one."`
-	Rate        float64 `env:"RATE" help:"Requests a second of an open loop; 0 is half of what the closed loop reached, 9,000 of tuning."`
+	Rate        float64 `env:"RATE" help:"Requests a second of an open loop; 0 is half of what the closed loop reached."`
 	Pairs       int     `env:"PAIRS" default:"8" help:"Pairs of seconds for each ratio; peers take half as many, growth 3 of 8."`
-	P99         float64 `env:"P99" default:"10" help:"Latency in ms that breakpoint allows one request in a hundred to exceed."`
-	Updates     int     `env:"UPDATES" default:"10000" help:"Updates that propagation measures."`
-	Reads       int     `env:"READS" default:"5000" help:"Reads a second meanwhile."`
 	Objects     int     `env:"OBJECTS" default:"100000" help:"Objects of 1 KiB of coldstart, catchup and, at most, growth; devices that revocation revokes at once."`
 	Verdicts    int     `env:"VERDICTS" default:"100000" help:"Devices with a verdict, at most, of growth."`
-	Changes     int     `env:"CHANGES" default:"1000" help:"Changes that catchup misses."`
-	Devices     int     `env:"DEVICES" default:"1000" help:"Devices of steady, flood and mixed; in steady and flood each sends one request a second."`
-	Flood       int     `env:"FLOOD" default:"5000" help:"Wrong credentials a second of flood."`
-	Cost        int     `env:"COST" default:"12" help:"bcrypt cost of steady and beforeafter; flood takes at most 8."`
 
 	limits Limits
 }
+
+// Parameters of several scenarios; figures are comparable only with the same parameters.
+const (
+	atWork     = 1000 // devices of steady and flood, each of which sends a request a second
+	bcryptCost = 12   // in steady and beforeafter
+)
 
 // scenario measures one thing.
 type scenario struct {
@@ -48,7 +47,7 @@ type scenario struct {
 	apart   bool // not part of all
 }
 
-// scenarios are all there are, in the order of all.
+// scenarios are all scenarios, in the order of all.
 var scenarios = []scenario{
 	{"304", "the client has the current version", single, false},
 	{"200", "1, 4.5 and 48 KiB, as they are and as gzip", single, false},
@@ -57,9 +56,7 @@ var scenarios = []scenario{
 	{"auth-200", "a credential, and 1 KiB", single, false},
 	{"miss", "an object that isn't there: the upstream answers", single, false},
 	{"pass", "no rule: the upstream answers", single, false},
-	{"mixed", "a fleet: 30 % telemetry, reads by popularity, 70 % of them conditional", mixed, false},
 	{"ramp", "throughput by connections", ramp, false},
-	{"breakpoint", "the highest rate that p99 and errors allow", breakpoint, false},
 	{"ratio", "Envoy's CPU per request against direct_response", ratio, false},
 	{"session", "a token against the credential that it was given for", session, false},
 	{"growth", "what objects, verdicts and updates cost", growth, false},
@@ -70,14 +67,12 @@ var scenarios = []scenario{
 	{"coldstart", "a sidecar that starts with nothing", coldstart, false},
 	{"catchup", "a sidecar that has missed changes", catchup, false},
 	{"steady", "devices at work over several lives of their verdicts", steady, false},
-	{"expiry", "another name of steady", steady, true},
 	{"flood", "devices at work under a flood of wrong credentials", flood, false},
 	{"pauses", "five minutes at half load: p99.9 and max", pauses, false},
-	{"tuning", "what docs/tuning.md says: workers, reuse_port, pinning, limits", tuning, false},
 	{"check", "the ratios of limits.json, which must hold", check, true},
 }
 
-// Names are the names of all scenarios.
+// Names returns the names of all scenarios.
 func Names() string {
 	names := make([]string, len(scenarios))
 	for i, s := range scenarios {
@@ -86,7 +81,7 @@ func Names() string {
 	return strings.Join(names, ", ")
 }
 
-// List is a line for each scenario.
+// List returns a line for each scenario.
 func List() string {
 	var b strings.Builder
 	for _, s := range scenarios {
@@ -95,7 +90,7 @@ func List() string {
 	return b.String()
 }
 
-// Check refuses options that no run can have.
+// Check returns an error for invalid options.
 func (o *Options) Check() error {
 	if o.Workers == 0 {
 		o.Workers = max(1, runtime.NumCPU()/2)
@@ -109,22 +104,18 @@ func (o *Options) Check() error {
 		name        string
 		value, from float64
 	}{
-		{"seconds", o.Seconds, 0}, {"rate", o.Rate, 0}, {"p99", o.P99, 0}, {"workers", float64(o.Workers), 1}, {"connections", float64(o.Connections), 1},
-		{"pairs", float64(o.Pairs), 1}, {"updates", float64(o.Updates), 1}, {"reads", float64(o.Reads), 1}, {"objects", float64(o.Objects), 1}, {"verdicts", float64(o.Verdicts), 1},
-		{"changes", float64(o.Changes), 1}, {"devices", float64(o.Devices), 1}, {"flood", float64(o.Flood), 100}, {"cost", float64(o.Cost), 4},
+		{"seconds", o.Seconds, 0}, {"rate", o.Rate, 0}, {"workers", float64(o.Workers), 1}, {"connections", float64(o.Connections), 1},
+		{"pairs", float64(o.Pairs), 1}, {"objects", float64(o.Objects), 1}, {"verdicts", float64(o.Verdicts), 1},
 	} {
 		if f.value < f.from {
 			return fmt.Errorf("--%s=%v: want %v or more", f.name, f.value, f.from)
 		}
 	}
-	if o.Cost > 15 {
-		return fmt.Errorf("--cost=%d: want 15 or less, as the sidecar does", o.Cost)
-	}
 	return nil
 }
 
-// Run measures what o chooses, prints it to out as it goes, and adds it to r after each
-// scenario. Progress goes to progress.
+// Run runs the scenarios of o, prints results to out as they come, and adds them to r after each scenario. Progress
+// goes to progress.
 func Run(ctx context.Context, o *Options, limits Limits, r *report.Report, out, progress io.Writer) error {
 	o.limits = limits
 	for _, s := range scenarios {
@@ -136,7 +127,7 @@ func Run(ctx context.Context, o *Options, limits Limits, r *report.Report, out, 
 		err := s.measure(ctx, o, rec)
 		r.Sections = append(r.Sections, rec.Section)
 		shown := rec.Section
-		shown.Notes = nil // they were printed
+		shown.Notes = nil // they have been printed
 		fmt.Fprintf(out, "%s(%s took %.0f s)\n\n", shown.Text(), s.name, time.Since(begin).Seconds())
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
@@ -145,13 +136,13 @@ func Run(ctx context.Context, o *Options, limits Limits, r *report.Report, out, 
 	return nil
 }
 
-// wants reports whether a run has a scenario.
+// wants reports whether the run includes a scenario.
 func (o *Options) wants(s scenario) bool {
 	names := strings.Split(o.Scenario, ",")
 	return slices.Contains(names, s.name) || slices.Contains(names, "all") && !s.apart
 }
 
-// Flags shows what of o is not the default, each by its variable.
+// Flags returns the options that aren't the default, each with its variable.
 func (o *Options) Flags() string {
 	var flags []string
 	value := reflect.ValueOf(*o)
@@ -164,7 +155,7 @@ func (o *Options) Flags() string {
 	return strings.Join(flags, " ")
 }
 
-// seconds is how long a measurement takes that takes d seconds by default.
+// seconds returns the length of a measurement that takes d seconds by default.
 func (o *Options) seconds(d float64) time.Duration {
 	if o.Seconds > 0 {
 		d = o.Seconds

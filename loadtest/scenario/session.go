@@ -14,18 +14,18 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// sessionRules are those of a session's world.
+// sessionRules are the rules of the session scenario.
 const sessionRules = `{credentials: {id_header: x-device-id, secret_header: x-device-token}, session: {metadata: gatehouse}, rules: [
 	{match: {path: /v1/session, methods: [POST]}, session: issue}, {match: {prefix: /v1/private/}, auth: {permissions: [read]}, cache: {}}]}`
 
-// session measures the CPU for each request that is let in by a token, against the same
-// request with the device's credential: auth and a 304, in turn, slice by slice. Both have
-// the lines of the shipped envoy.yaml on that sessions need.
+// session measures the CPU per request that is authenticated by a token, against the same request with the device's
+// credential: auth and a 304, in turn, slice by slice. In both, the lines of the shipped envoy.yaml for sessions are
+// enabled.
 func session(ctx context.Context, o *Options, out *Recorder) (err error) {
 	root, err := stack.Root()
 	if err != nil {
@@ -68,7 +68,7 @@ func session(ctx context.Context, o *Options, out *Recorder) (err error) {
 	return nil
 }
 
-// token is one that Envoy takes: it may still have to fetch the keys.
+// token returns a token that Envoy accepts: Envoy may first have to fetch the keys.
 func (b *bench) token(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -79,7 +79,7 @@ func (b *bench) token(ctx context.Context) (string, error) {
 			if err != nil {
 				return "", err
 			}
-			_ = json.Unmarshal(body, &answer) // nothing yet: the device may not be known
+			_ = json.Unmarshal(body, &answer) // not yet: the device may be unknown
 		} else if body, err := b.ask(ctx, http.MethodGet, workload.Private1K, "authorization", "Bearer "+answer.Token); err != nil {
 			return "", err
 		} else if len(body) == workload.Sizes[workload.Private1K] {
@@ -91,7 +91,7 @@ func (b *bench) token(ctx context.Context) (string, error) {
 	}
 }
 
-// ask sends a request with headers, name and value each, and reads the answer's body.
+// ask sends a request with headers, names and values in turn, and reads the response's body.
 func (b *bench) ask(ctx context.Context, method, path string, headers ...string) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, method, b.EdgeURL()+path, nil)
 	if err != nil {

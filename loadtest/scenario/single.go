@@ -11,8 +11,7 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 )
 
-// single measures the workloads of one request: the closed loop, then a constant rate,
-// then peers.
+// single measures the workloads of one request: the closed loop, then a constant rate, then the peers.
 func single(ctx context.Context, o *Options, out *Recorder) (err error) {
 	wo := worldOptions{name: "single"}
 	if o.Peers > 0 {
@@ -47,7 +46,7 @@ func single(ctx context.Context, o *Options, out *Recorder) (err error) {
 	return nil
 }
 
-// singleRows are those of Gatehouse itself.
+// singleRows measures the rows of Gatehouse itself.
 func (o *Options) singleRows(ctx context.Context, w *world, load workload.Workload, out *Recorder) error {
 	if err := warm(ctx, load, w.edge()); err != nil {
 		return err
@@ -71,11 +70,11 @@ func (o *Options) rowsOf(ctx context.Context, w *world, load workload.Workload, 
 	return out.row(o.open(ctx, t, load, rate, o.seconds(5)))
 }
 
-// peer is a target with the workloads that it can do.
+// peer is a target with the workloads that it supports.
 type peer struct {
 	target
 	serves map[string]bool // names of workloads
-	loose  bool            // its answers differ from Gatehouse's: the limit, not an alternative
+	loose  bool            // its responses differ from Gatehouse's: a lower bound, not an alternative
 }
 
 func serves(names ...string) map[string]bool {
@@ -86,7 +85,7 @@ func serves(names ...string) map[string]bool {
 	return m
 }
 
-// startPeers starts the programs that are there, and notes those that aren't.
+// startPeers starts the installed programs, and notes the others.
 func (w *world) startPeers(ctx context.Context, o *Options, out *Recorder) ([]peer, error) {
 	origin, auth, cached := w.services[service.Origin], w.services[service.Auth], w.services[service.Cached]
 	public := []string{"304", "200 1 KiB", "200 4.5 KiB", "200 48 KiB"}
@@ -117,7 +116,7 @@ func (w *world) startPeers(ctx context.Context, o *Options, out *Recorder) ([]pe
 	return all, nil
 }
 
-// started keeps a program that runs, and notes one that isn't on this machine.
+// started keeps a running program, or notes one that isn't installed.
 func (w *world) started(r *peers.Running, err error, out *Recorder) error {
 	if _, missing := errors.AsType[*peers.MissingError](err); missing {
 		out.NotRun = append(out.NotRun, err.Error())
@@ -129,8 +128,8 @@ func (w *world) started(r *peers.Running, err error, out *Recorder) error {
 	return err
 }
 
-// comparePeers measures each peer that can do the work: a row, and the CPU of all
-// processes for each request, in turn with Gatehouse.
+// comparePeers measures each peer that supports the workload: a row, and the CPU of all processes per request, in turn
+// with Gatehouse.
 func (o *Options) comparePeers(ctx context.Context, w *world, load workload.Workload, compared []peer, out *Recorder) error {
 	for _, p := range compared {
 		if !p.serves[load.Name] {

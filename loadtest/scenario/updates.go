@@ -11,31 +11,31 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/gatehouse/gatehouse/loadtest/proc"
 	"github.com/gatehouse/gatehouse/loadtest/report"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
+	"github.com/gatehouse/gatehouse/testbed/proc"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// Updates under which reads are measured.
+// Parameters of reads under updates.
 const (
 	updatedObjects = 1000 // of 1 KiB, read and updated in turn
-	updatePasses   = 3    // over all rates; of each rate the one with the median p99 counts
-	updateReads    = 0.3  // of what the closed loop reached
+	updatePasses   = 3    // over all rates; the pass with the median p99 counts for each rate
+	updateReads    = 0.3  // share of the closed loop's rate
 )
 
 // updateRates are updates a second.
 var updateRates = []float64{0, 100, 300, 1000, 3000, 10_000}
 
-// updatesSeen is what reads saw under updates at a rate.
+// updatesSeen is the result of reads under a rate of updates.
 type updatesSeen struct {
-	rate      float64 // asked for
+	rate      float64 // as requested
 	published float64 // a second
 	applied   float64 // a second, by the sidecar
 	row       report.Row
 }
 
-// updates measures reads at a constant rate, well below what could be served, while
-// more and more updates come through Redis.
+// updates measures reads at a constant rate, well below the maximum, under increasing rates of updates through Redis.
 func (g *growing) updates(ctx context.Context) (err error) {
 	w, err := startWorld(ctx, g.Options, worldOptions{name: "growth"})
 	if err != nil {
@@ -45,7 +45,7 @@ func (g *growing) updates(ctx context.Context) (err error) {
 	if err := fill(ctx, w.publisher, updatedObjects, 1<<10); err != nil {
 		return err
 	}
-	if err := w.await(ctx, "gatehouse_image_objects", updatedObjects); err != nil {
+	if err := w.await(ctx, "gatehouse_edge_memory_objects", updatedObjects); err != nil {
 		return err
 	}
 	load := workload.Objects(updatedObjects, 1<<10, false)
@@ -83,8 +83,9 @@ func (g *growing) underUpdates(ctx context.Context, w *world, load workload.Work
 	u.rate = rate
 	t := w.edge()
 	if rate > 0 {
-		publisher, err := proc.Start(proc.Program{Name: "publisher", Log: filepath.Join(w.dir, "publisher.log"), Args: []string{
-			"update", "--redis=" + w.RedisURL(), fmt.Sprint("--rate=", rate), fmt.Sprint("--objects=", updatedObjects)}})
+		publisher, err := stack.StartChild("publisher", "", []string{
+			"update", "--redis=" + w.RedisURL(), fmt.Sprint("--rate=", rate), fmt.Sprint("--objects=", updatedObjects),
+		}, nil, filepath.Join(w.dir, "publisher.log"), nil)
 		if err != nil {
 			return u, err
 		}
@@ -94,7 +95,7 @@ func (g *growing) underUpdates(ctx context.Context, w *world, load workload.Work
 			}
 		}()
 		t.servers = append(t.servers, proc.Server{Name: "publisher", PID: publisher.PID()})
-		if err := wait(ctx, 500*time.Millisecond); err != nil { // until it is at work
+		if err := wait(ctx, 500*time.Millisecond); err != nil { // until the publisher is at its rate
 			return u, err
 		}
 	}
@@ -113,16 +114,16 @@ func (g *growing) underUpdates(ctx context.Context, w *world, load workload.Work
 	return u, err
 }
 
-// sequence is how far Redis is, and how far the sidecar has followed.
+// sequence returns the sequence numbers of Redis and of the sidecar.
 func (b *bench) sequence(ctx context.Context) (published, applied float64, err error) {
 	if published, err = b.client.Get(ctx, "{gatehouse:0}:seq").Float64(); err != nil {
 		return 0, 0, err
 	}
-	applied, err = b.metric(ctx, "gatehouse_redis_seq")
+	applied, err = b.Metric(ctx, "gatehouse_redis_seq")
 	return published, applied, err
 }
 
-// inStep waits until the sidecar has applied, and Envoy has, what was published.
+// inStep waits until the sidecar and Envoy have everything that was published.
 func (b *bench) inStep(ctx context.Context) error {
 	published, _, err := b.sequence(ctx)
 	if err != nil {
@@ -131,7 +132,7 @@ func (b *bench) inStep(ctx context.Context) error {
 	return b.await(ctx, "gatehouse_redis_seq", int(published))
 }
 
-// updatesText says what was seen, and draws it.
+// updatesText prints and draws the results.
 func (g *growing) updatesText(all []updatesSeen) {
 	fmt.Fprintf(g, "growth: %.0f reads/s of %d objects of 1 KiB while they are updated; median by p99 of %d passes of %s\n", all[0].row.Asked, updatedObjects, updatePasses, g.seconds(3))
 	t := tabwriter.NewWriter(g, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -148,7 +149,7 @@ func (g *growing) updatesText(all []updatesSeen) {
 			cores.Add(name, u.applied, u.row.Cores[name])
 		}
 	}
-	_ = t.Flush() // a Recorder takes everything
+	_ = t.Flush() // a Recorder never fails
 	g.Curves = append(g.Curves, latency, cores)
 	for _, q := range []float64{50, 90, 99} {
 		var rates, at []float64
@@ -163,9 +164,8 @@ func (g *growing) updatesText(all []updatesSeen) {
 	}
 }
 
-// doubles is the x from which on y, of which the first is that of nothing, stays twice that
-// or more, on a straight line between logarithms of points; the first point above 0 if it is
-// so at all of them.
+// doubles returns the x from which on y stays at least twice y[0], the value without updates. It interpolates linearly
+// between the logarithms of points, and returns the first x above 0 if that holds for all of them.
 func doubles(x, y []float64) (at float64, found bool) {
 	limit, last := 2*y[0], len(y)-1
 	for last >= 0 && y[last] >= limit {

@@ -8,21 +8,21 @@ import (
 	"fmt"
 	"text/tabwriter"
 
-	"github.com/gatehouse/gatehouse/loadtest/proc"
 	"github.com/gatehouse/gatehouse/loadtest/stats"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/loadtest/wrk"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/testbed/proc"
 )
 
-// What a worker can't keep: three times the bodies that it may.
+// More than a worker keeps: three times its limit of bodies.
 const (
 	largeObjects = 1000
 	largeBytes   = 48 << 10
 )
 
-// workers measures Envoy with two workers against one with one, slices in turn: the CPU
-// for each request, and how its workers waited.
+// workers measures Envoy with two workers against one with one, slices in turn: the CPU per request, and how the
+// workers waited.
 func workers(ctx context.Context, o *Options, out *Recorder) (err error) {
 	worlds := make([]*world, 2)
 	large := func(ctx context.Context, p *publish.Publisher) error { return fill(ctx, p, largeObjects, largeBytes) }
@@ -48,7 +48,7 @@ func workers(ctx context.Context, o *Options, out *Recorder) (err error) {
 					return err
 				}
 			}
-			if i > 0 { // the first fills what workers keep
+			if i > 0 { // in the first, workers fill their caches
 				pairs.Add(micros[1], micros[0])
 			}
 		}
@@ -63,15 +63,15 @@ func workers(ctx context.Context, o *Options, out *Recorder) (err error) {
 	return t.Flush()
 }
 
-// waiting is how an Envoy's workers waited over some slices.
+// waiting is how an Envoy's workers waited during some slices.
 type waiting struct {
-	futex             float64 // sum of shares of samples
+	futex             float64 // sum of the slices' shares of samples
 	slices            int
 	requests          int64
-	waited, preempted int64 // how often they gave up the processor
+	waited, preempted int64 // voluntary and involuntary context switches
 }
 
-// slice measures one, which counts or not, and returns its CPU for each request, µs.
+// slice measures one slice and returns its CPU per request, µs. It adds the waiting only if it counts.
 func (s *waiting) slice(ctx context.Context, o *Options, w *world, load workload.Workload, counts bool) (float64, error) {
 	t := w.gatehouse()
 	if err := warm(ctx, load, t); err != nil {
@@ -82,7 +82,7 @@ func (s *waiting) slice(ctx context.Context, o *Options, w *world, load workload
 		return 0, err
 	}
 	locks := proc.WatchLocks(t.servers)
-	// One thread of the client, whatever Envoy has: the same load on both.
+	// The client has one thread for any number of workers: the same load on both.
 	micros, requests, err := o.slice(ctx, t, load, wrk.Load{Threads: 1, Connections: o.Connections, Duration: sideTime}, w.dir)
 	locked := locks.Stop()
 	if err != nil || !counts {
@@ -94,7 +94,7 @@ func (s *waiting) slice(ctx context.Context, o *Options, w *world, load workload
 	return micros, err
 }
 
-// locked is the share of samples in which a worker waited for another thread.
+// locked returns the share of samples in which a worker waited for another thread.
 func (s *waiting) locked() float64 { return s.futex / float64(max(s.slices, 1)) }
 
 func (s *waiting) switches() string {

@@ -14,49 +14,47 @@ import (
 	"os"
 	"time"
 
-	"github.com/gatehouse/gatehouse/e2e/stack"
 	"github.com/gatehouse/gatehouse/loadtest/peers"
-	"github.com/gatehouse/gatehouse/loadtest/proc"
 	"github.com/gatehouse/gatehouse/loadtest/service"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/testbed/proc"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// worldRules are the edge's, for every workload.
+// worldRules are the edge's rules for every workload.
 const worldRules = `{credentials: {id_header: x-device-id, secret_header: x-device-token}, rules: [
 	{match: {prefix: /v1/telemetry, methods: [POST]}, auth: {permissions: [telemetry.write]}},
 	{match: {prefix: /v1/private/}, auth: {permissions: [read]}, cache: {}},
 	{match: {prefix: /v1/}, cache: {}}]}`
 
-// world is a stack whose upstream is a Go service with a process of its own, and beside it
-// whatever else a scenario compares with.
+// world is a stack whose upstream is a Go service in its own process, with everything that a scenario compares it with.
 type world struct {
 	*bench
 	services map[string]*peers.Running // by kind
-	// listeners are those of the same Envoy without Gatehouse, by name.
+	// listeners are listeners of the same Envoy without Gatehouse, by name.
 	listeners map[string]peers.Listener
 	others    []*peers.Running // nginx, varnish
 	logs      string           // directory of the services' logs
 }
 
-// worldOptions is what of a world a scenario needs.
+// worldOptions are a scenario's options for its world.
 type worldOptions struct {
 	name     string
-	workers  int      // Envoy's, 0 for what the run says
-	binding  string   // of the module, "" for what the environment says
+	workers  int      // Envoy's, 0 for the run's
+	binding  string   // of the module, "" for the environment's
 	sidecar  []string // its arguments
-	services []string // kinds, besides the origin
+	services []string // kinds, in addition to the origin
 	cost     int      // bcrypt cost of the device's hash, 4 if it is 0: where a verdict is made once it doesn't matter
-	direct   bool     // what no rule matches is a direct_response
-	// listeners are added to Envoy: their names, and what they are made of, kinds of services.
+	direct   bool     // a direct_response answers requests that match no rule
+	// listeners are added to Envoy: names, and the kinds of services behind them.
 	listeners []worldListener
-	change    func(*stack.Config) error // of Envoy's configuration, nil for none
 	seed      func(ctx context.Context, p *publish.Publisher) error
 }
 
 type worldListener struct{ name, upstream, auth string }
 
-// startWorld starts a world. What was started when something fails is stopped.
+// startWorld starts a world. If a part fails, it stops the others.
 func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err error) {
 	w = &world{services: map[string]*peers.Running{}, listeners: map[string]peers.Listener{}}
 	defer func() {
@@ -86,7 +84,7 @@ func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err
 	w.bench, err = start(ctx, stack.Options{
 		Name: wo.name, Concurrency: cmp.Or(wo.workers, o.Workers), Rules: worldRules, SidecarArgs: wo.sidecar, ReadyTimeout: time.Minute,
 		Binding:      wo.binding,
-		ModifyConfig: func(c *stack.Config) error { return w.modify(c, listeners, wo.direct, wo.change) },
+		ModifyConfig: func(c *stack.Config) error { return w.modify(c, listeners, wo.direct) },
 	}, func(ctx context.Context, p *publish.Publisher) error {
 		if err := seedSingles(ctx, p, wo.cost); err != nil || wo.seed == nil {
 			return err
@@ -111,16 +109,11 @@ func (w *world) listener(l worldListener) (peers.Listener, error) {
 	return listener, nil
 }
 
-func (w *world) modify(c *stack.Config, listeners []peers.Listener, direct bool, change func(*stack.Config) error) error {
+func (w *world) modify(c *stack.Config, listeners []peers.Listener, direct bool) error {
 	err := c.SetAddress(w.services[service.Origin].Address, "static_resources", "clusters", "upstream",
 		"load_assignment", "endpoints", "0", "lb_endpoints", "0", "endpoint")
 	if err != nil {
 		return err
-	}
-	if change != nil {
-		if err := change(c); err != nil {
-			return err
-		}
 	}
 	if direct {
 		if err := peers.DirectElsewhere(c); err != nil {
@@ -130,7 +123,7 @@ func (w *world) modify(c *stack.Config, listeners []peers.Listener, direct bool,
 	return peers.AddListeners(c, listeners)
 }
 
-// stop ends everything.
+// stop ends all parts.
 func (w *world) stop() error {
 	var errs []error
 	if w.bench != nil {
@@ -146,11 +139,11 @@ func (w *world) stop() error {
 	return errors.Join(errs...)
 }
 
-// edge is Gatehouse with its upstream.
+// edge returns Gatehouse with its upstream as a target.
 func (w *world) edge() target { return w.gatehouse(w.services[service.Origin].Server()) }
 
-// apart gives Envoy's worker, where it has one, a core of its own, and all else that runs
-// for the load test the others, until together.
+// apart gives the worker of a one-worker Envoy its own core, and restricts all other processes of the load test to the
+// other cores, until together is called.
 func (w *world) apart() (together func() error, err error) {
 	if w.workers > 1 {
 		return func() error { return nil }, nil
@@ -162,7 +155,7 @@ func (w *world) apart() (together func() error, err error) {
 	return proc.Apart(w.envoy(), rest...)
 }
 
-// beside is a listener of the same Envoy, and the services behind it.
+// beside returns a listener of the same Envoy as a target, with the services behind it.
 func (w *world) beside(name, listener string, kinds ...string) target {
 	servers := []proc.Server{w.envoy()}
 	for _, kind := range kinds {
@@ -171,7 +164,7 @@ func (w *world) beside(name, listener string, kinds ...string) target {
 	return target{name, w.listeners[listener].URL(), servers, nil, nil}
 }
 
-// alone is a program by itself, and those that it asks.
+// alone returns a program as a target, with the programs that it calls.
 func alone(name string, r *peers.Running, more ...*peers.Running) target {
 	servers := []proc.Server{r.Server()}
 	for _, m := range more {
@@ -180,7 +173,7 @@ func alone(name string, r *peers.Running, more ...*peers.Running) target {
 	return target{name, r.URL(), servers, nil, nil}
 }
 
-// seedSingles publishes what the workloads of one request ask for.
+// seedSingles publishes the objects and the device of the workloads of one request.
 func seedSingles(ctx context.Context, p *publish.Publisher, cost int) error {
 	for path, size := range workload.Sizes {
 		if _, err := p.Put(ctx, publish.Object{Key: path, Body: workload.Body(size), ContentType: workload.ContentType}); err != nil {
@@ -191,7 +184,7 @@ func seedSingles(ctx context.Context, p *publish.Publisher, cost int) error {
 	return err
 }
 
-// gzipped asks the edge for the length of each object's gzip form, which the publisher made.
+// gzipped asks the edge for the length of each object's gzip encoding, which the publisher made.
 func (w *world) gzipped(ctx context.Context) (func(path string) int, error) {
 	sizes := map[string]int{}
 	for path := range workload.Sizes {

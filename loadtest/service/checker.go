@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// verdictLife is how long a verdict is kept, as long as Gatehouse's by default.
+// verdictLife is how long a verdict is cached: Gatehouse's default.
 const verdictLife = 30 * time.Second
 
 // checker checks credentials against stored hashes.
@@ -30,7 +30,7 @@ func (c *checker) compare(id, secret string) bool {
 	return hash != nil && bcrypt.CompareHashAndPassword(hash, []byte(secret)) == nil
 }
 
-// cached runs bcrypt once for each credential and life of a verdict, however many ask.
+// cached runs bcrypt once for each credential and life of a verdict, for any number of concurrent requests.
 func (c *checker) cached(id, secret string) bool {
 	key := sha256.Sum256([]byte(id + "\x00" + secret))
 	if v, ok := c.verdicts.Load(key); ok && time.Now().Before(v.(verdict).until) {

@@ -1,5 +1,5 @@
-// Package service has the Go services that users have instead of Gatehouse, and the origin
-// behind everything. Each runs as a process of its own: `loadtest serve KIND`.
+// Package service has the Go services that users have instead of Gatehouse, and the origin behind all of them. Each
+// runs in its own process: `loadtest serve KIND`.
 package service
 
 import (
@@ -23,10 +23,10 @@ import (
 
 // Kinds of service.
 const (
-	Origin = "origin" // objects with ETags, telemetry; asks for no credential
+	Origin = "origin" // objects with ETags, telemetry; needs no credential
 	Auth   = "auth"   // 200 or 401 with a cached verdict, whatever the path: for ext_authz and auth_request
-	Cached = "cached" // Origin that asks for a credential itself, with a cached verdict
-	Bcrypt = "bcrypt" // likewise, with a run of bcrypt for every request
+	Cached = "cached" // Origin that checks credentials itself, with cached verdicts
+	Bcrypt = "bcrypt" // the same, with a run of bcrypt for every request
 )
 
 // Command is the command line of a service.
@@ -55,14 +55,13 @@ func (c Command) Run(ctx context.Context) error {
 	return nil
 }
 
-// Handler is a service of a kind. It knows one device, whose hash has the cost.
+// Handler returns a service of a kind. It has one device, whose hash has the given cost.
 func Handler(kind string, cost int) (http.Handler, error) {
 	objects, err := newObjects()
 	if err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()
-	profiles(mux)
 	if kind == Origin {
 		mux.Handle("/", objects)
 		return mux, nil
@@ -82,7 +81,7 @@ func Handler(kind string, cost int) (http.Handler, error) {
 			return
 		}
 		if kind == Auth {
-			// nginx keeps a verdict for as long as its own cache does, by this.
+			// By this, nginx caches a verdict for the service's own verdict life.
 			w.Header().Set("Cache-Control", "max-age=30")
 			return
 		}
@@ -91,7 +90,7 @@ func Handler(kind string, cost int) (http.Handler, error) {
 	return mux, nil
 }
 
-// objects answers from bytes in a map.
+// objects serves bodies from a map.
 type objects struct{ byPath map[string]object }
 
 type object struct {
@@ -114,7 +113,7 @@ func newObjects() (*objects, error) {
 	return o, nil
 }
 
-// elsewhere is the answer to any other path.
+// elsewhere is the response on any other path.
 var elsewhere = []byte(`{"ok":true}`)
 
 func (o *objects) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -123,7 +122,7 @@ func (o *objects) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	found, ok := o.byPath[r.URL.Path]
 	if !ok {
 		header["Content-Length"] = []string{strconv.Itoa(len(elsewhere))}
-		_, _ = w.Write(elsewhere) // an error means that the client is gone
+		_, _ = w.Write(elsewhere) // an error means that the client has gone
 		return
 	}
 	header["Etag"] = []string{found.etag}

@@ -43,7 +43,7 @@ func TestHandler(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // without and with a verdict
+		for range 2 { // without and with a cached verdict
 			r := httptest.NewRequest(http.MethodGet, test.path, nil)
 			for name, value := range test.headers {
 				r.Header.Set(name, value)
@@ -78,8 +78,7 @@ func TestVerdictsOfManyAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-// TestBcryptRunsForEveryRequest relies on bcrypt being slow: cost 8 takes some
-// milliseconds on any machine.
+// TestBcryptRunsForEveryRequest relies on bcrypt being slow: cost 8 takes some milliseconds on any machine.
 func TestBcryptRunsForEveryRequest(t *testing.T) {
 	handler, err := Handler(Bcrypt, 8)
 	if err != nil {

@@ -1,5 +1,4 @@
-// Package stats has the arithmetic of a load test: a histogram of latencies, and paired
-// ratios.
+// Package stats has the statistics of a load test: a histogram of latencies, and paired ratios.
 package stats
 
 import (
@@ -7,27 +6,26 @@ import (
 	"time"
 )
 
-// subBits is how many bits of a value below its highest one a bucket keeps: a bucket is
-// at most 1/128 (0.8 %) wide.
+// subBits is how many bits of a value below its highest one a bucket keeps: a bucket is at most 1/128 (0.8 %) wide.
 const subBits = 7
 
-// Histogram counts durations in buckets whose width grows with the value, from 1 ns to
-// centuries. The zero value is empty. It is not safe for concurrent use.
+// Histogram counts durations in buckets whose width grows with the value, from 1 ns to centuries. The zero value is
+// empty. It is not safe for concurrent use.
 type Histogram struct {
 	counts []uint64
 	total  uint64
 	max    time.Duration
 }
 
-// bucket is the index for d: values below 2^(subBits+1) have one each, and each power of
-// two above has 2^subBits of equal width.
+// bucket returns the index for d: values below 2^(subBits+1) have one each, and each power of two above has 2^subBits
+// of equal width.
 func bucket(d time.Duration) int {
 	v := uint64(max(d, 0))
 	shift := max(bits.Len64(v)-subBits-1, 0)
 	return shift<<subBits + int(v>>shift)
 }
 
-// upper is the largest duration in bucket i.
+// upper returns the largest duration in bucket i.
 func upper(i int) time.Duration {
 	shift := max(i>>subBits-1, 0)
 	return time.Duration((uint64(i-shift<<subBits)+1)<<shift - 1)
@@ -44,21 +42,20 @@ func (h *Histogram) Add(d time.Duration) {
 	h.max = max(h.max, d)
 }
 
-// Total is how many durations were counted.
+// Total returns the number of durations.
 func (h *Histogram) Total() uint64 { return h.total }
 
-// Max is the longest, exactly.
+// Max returns the longest duration, exactly.
 func (h *Histogram) Max() time.Duration { return h.max }
 
-// At is the duration that a share q (0 to 1) of all does not exceed, at most 0.8 % too
-// long; 0 if there are none.
+// At returns the duration that a share q (0 to 1) of all does not exceed, at most 0.8 % too long; 0 if there are none.
 func (h *Histogram) At(q float64) time.Duration {
 	if h.total == 0 {
 		return 0
 	}
 	rank := uint64(q * float64(h.total))
 	if float64(rank) < q*float64(h.total) {
-		rank++ // the smallest value that at least a share q is not above
+		rank++ // the smallest value that at least a share q does not exceed
 	}
 	rank = max(rank, 1)
 	var seen uint64

@@ -2,9 +2,8 @@ package stats
 
 import "slices"
 
-// Pairs is what slices of a subject and of a reference, measured in turn, have cost.
-// What disturbs the machine for longer than a slice disturbs both sides of a pair, so
-// the ratio of a pair is steadier than either side.
+// Pairs has the costs of alternating slices of a subject and of a reference. Noise that lasts longer than a slice
+// affects both sides of a pair, so the ratio of a pair is steadier than either side.
 type Pairs struct {
 	Subject, Reference []float64 // of each slice, in one unit
 }
@@ -14,7 +13,7 @@ func (p *Pairs) Add(subject, reference float64) {
 	p.Subject, p.Reference = append(p.Subject, subject), append(p.Reference, reference)
 }
 
-// Ratio is the spread of the pairs' ratios.
+// Ratio returns the spread of the pairs' ratios.
 func (p *Pairs) Ratio() Spread {
 	ratios := make([]float64, len(p.Subject))
 	for i, s := range p.Subject {
@@ -23,7 +22,7 @@ func (p *Pairs) Ratio() Spread {
 	return SpreadOf(ratios)
 }
 
-// Spread is the middle and the ends of some values.
+// Spread is the median and the extremes of some values.
 type Spread struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
@@ -31,8 +30,8 @@ type Spread struct {
 	N      int     `json:"n"`
 }
 
-// SpreadOf is the spread of values; the zero Spread if there are none. The median of an
-// even number is the mean of the two in the middle.
+// SpreadOf returns the spread of values; the zero Spread if there are none. The median of an even number is the mean of
+// the two in the middle.
 func SpreadOf(values []float64) Spread {
 	if len(values) == 0 {
 		return Spread{}

@@ -1,5 +1,5 @@
-// Package updates publishes at a constant rate, as a process of its own: `loadtest update`.
-// Beside a client in one process it would keep that from seeing its answers in time.
+// Package updates publishes at a constant rate, in its own process: `loadtest update`. In the process of a client it
+// would delay the client's responses.
 package updates
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
-// writers is how many publish at a time.
+// writers is the number of concurrent writers.
 const writers = 16
 
 // Command is the command line.
@@ -54,7 +54,7 @@ func (c Command) run(ctx context.Context, client redis.UniversalClient) error {
 	return nil
 }
 
-// write publishes each update of number i, i+writers, … when it is due, or as soon as it can.
+// write publishes updates i, i+writers, … when they are due, or as soon as it can.
 func (c Command) write(ctx context.Context, p *publish.Publisher, i int) error {
 	random := rand.New(rand.NewPCG(uint64(i), uint64(time.Now().UnixNano())))
 	body := make([]byte, 1024)

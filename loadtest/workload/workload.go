@@ -1,5 +1,4 @@
-// Package workload has what clients ask for, in the form that every generator of load and
-// every server of it shares.
+// Package workload has the requests of clients, in a form for all load generators and servers.
 package workload
 
 import (
@@ -14,32 +13,30 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
 
-// The device that single workloads come from.
+// The device of the single workloads.
 const (
 	Device = "bench-device"
 	Secret = "bench-secret-of-32-characters-ab"
 )
 
-// Workload is what one client asks for, again and again.
+// Workload is the request or requests that one client repeats.
 type Workload struct {
 	Name   string
 	Method string
 	Path   string
 	// Headers are "Name: value" each.
 	Headers []string
-	// Status is what a right answer has, and Bytes the length of its body, -1 if it varies.
+	// Status is the expected status, and Bytes the expected length of the body, -1 if it varies.
 	Status, Bytes int
-	// Mix are requests that are sent in turn instead; Method, Path and Headers are those of one of them.
-	Mix []Request
-	// Count is of requests that differ by a number only, sent in turn: from 0 to Count-1,
-	// wherever Path and Headers have [Number]. 0: there is one.
+	// Count is the number of requests that differ only by a number, sent in turn: 0 to Count-1, wherever Path and
+	// Headers have [Number]. 0: there is one request.
 	Count int
 }
 
-// Number stands for a request's number.
+// Number is the placeholder of a request's number.
 const Number = "{n}"
 
-// At is the request of a number.
+// At returns request i.
 func (w Workload) At(i int) Workload {
 	number := strconv.Itoa(i)
 	w.Path, w.Headers, w.Count = strings.ReplaceAll(w.Path, Number, number), slices.Clone(w.Headers), 0
@@ -49,13 +46,7 @@ func (w Workload) At(i int) Workload {
 	return w
 }
 
-// Request is one of a mix.
-type Request struct {
-	Method, Path string
-	Headers      []string
-}
-
-// Requests are the bytes of what is sent to host, in turn.
+// Requests returns the bytes of the requests to host, in turn.
 func (w Workload) Requests(host string) [][]byte {
 	if w.Count > 0 {
 		one := w
@@ -67,25 +58,17 @@ func (w Workload) Requests(host string) [][]byte {
 		}
 		return requests
 	}
-	mix := w.Mix
-	if len(mix) == 0 {
-		mix = []Request{{w.Method, w.Path, w.Headers}}
+	b := fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\n", w.Method, w.Path, host)
+	for _, h := range w.Headers {
+		b = append(append(b, h...), '\r', '\n')
 	}
-	requests := make([][]byte, len(mix))
-	for i, r := range mix {
-		b := fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\n", r.Method, r.Path, host)
-		for _, h := range r.Headers {
-			b = append(append(b, h...), '\r', '\n')
-		}
-		if r.Method == http.MethodPost {
-			b = append(b, "Content-Length: 0\r\n"...)
-		}
-		requests[i] = append(b, '\r', '\n')
+	if w.Method == http.MethodPost {
+		b = append(b, "Content-Length: 0\r\n"...)
 	}
-	return requests
+	return [][]byte{append(b, '\r', '\n')}
 }
 
-// Body is n bytes of JSON that compress as configurations do, the same at every call.
+// Body returns n bytes of JSON that compress as configurations do, the same at every call.
 func Body(n int) []byte {
 	random := rand.New(rand.NewPCG(uint64(n), 42))
 	b := []byte(`{"items":[`)
@@ -95,12 +78,12 @@ func Body(n int) []byte {
 	return b[:n]
 }
 
-// headers are those that every device sends.
+// headers returns the headers that every device sends, and more.
 func headers(more ...string) []string {
 	return append([]string{"User-Agent: device/1.0", "Accept: application/json", "x-device-id: " + Device, "x-device-token: " + Secret}, more...)
 }
 
-// Paths. What is under /v1/private/ needs a credential.
+// Paths. Those under /v1/private/ need a credential.
 const (
 	Public1K  = "/v1/products/1k"
 	Public4K  = "/v1/products/4k5"
@@ -112,8 +95,8 @@ const (
 // Sizes of the objects, by path.
 var Sizes = map[string]int{Public1K: 1 << 10, Public4K: 4608, Public48K: 48 << 10, Private1K: 1 << 10}
 
-// Singles are the workloads of one request, by scenario; gzipped is the length of the
-// gzip form of a path's body.
+// Singles returns the workloads of one request, by scenario; gzipped returns the length of the gzip encoding of a
+// path's body.
 func Singles(gzipped func(path string) int) map[string][]Workload {
 	get := func(name, path string, status, size int, more ...string) Workload {
 		return Workload{Name: name, Method: http.MethodGet, Path: path, Headers: headers(more...), Status: status, Bytes: size}
@@ -135,58 +118,27 @@ func Singles(gzipped func(path string) int) map[string][]Workload {
 	}
 }
 
-// Fleet is the workload of many devices: of every hundred requests thirty post telemetry
-// with a credential, the others read objects, popular ones more often (Zipf, s = 1.1),
-// and of those 70 % have the current version already.
-func Fleet(devices, objects, n int) Workload {
-	random := rand.New(rand.NewPCG(7, 7))
-	zipf := rand.NewZipf(random, 1.1, 1, uint64(objects-1))
-	w := Workload{Name: "mixed fleet", Bytes: -1}
-	for range n {
-		device := []string{"User-Agent: device/1.0", "Accept: application/json", "x-device-id: " + FleetDevice(random.IntN(devices)), "x-device-token: " + Secret}
-		if random.IntN(100) < 30 {
-			w.Mix = append(w.Mix, Request{http.MethodPost, Telemetry, device})
-			continue
-		}
-		i := int(zipf.Uint64())
-		if random.IntN(100) < 70 {
-			device = append(device, "If-None-Match: "+ETag(FleetBody(i)))
-		}
-		w.Mix = append(w.Mix, Request{http.MethodGet, FleetPath(i), device})
-	}
-	return w
-}
-
-// ContentType is that of the bodies.
+// ContentType is the content type of the bodies.
 const ContentType = "application/json"
 
-// ETag is the entity-tag of a body.
+// ETag returns the entity-tag of a body.
 func ETag(body []byte) string { return publish.ETag(ContentType, body) }
 
 const fleetPrefix = "fleet"
 
-// FleetDevice is the id of a fleet's device.
+// FleetDevice returns the id of device i of a fleet.
 func FleetDevice(i int) string { return fmt.Sprint(fleetPrefix, i) }
 
-// FleetPath is the path of one of the objects that a fleet reads.
-func FleetPath(i int) string { return fmt.Sprint("/v1/products/fleet/", i) }
-
-// FleetBody is its body, 1 KiB.
-func FleetBody(i int) []byte {
-	return slices.Concat(fmt.Appendf(nil, `{"object":%6d,`, i), bytes.TrimPrefix(Body(1<<10), []byte("{"))[:1024-17])
-}
-
-// objectETag is of one of many objects, as long as one that the publisher makes.
+// objectETag is the entity-tag of one of many objects, as long as the publisher's.
 const objectETag = `"9f86d081884c7d659a2feaa0c5` + Number + `"`
 
-// ObjectPath is the path of one of many objects, ObjectETag its entity-tag.
+// ObjectPath returns the path of one of many objects, ObjectETag its entity-tag.
 func ObjectPath(i int) string { return fmt.Sprint("/v1/products/", i) }
 
-// ObjectETag is chosen, so that a client that can't hash knows it.
+// ObjectETag returns the entity-tag of object i. It isn't a hash, so that a client can compute it.
 func ObjectETag(i int) string { return strings.ReplaceAll(objectETag, Number, strconv.Itoa(i)) }
 
-// Objects are reads of n objects of a size, in turn, each with the current version if
-// conditional.
+// Objects returns reads of n objects of a size, in turn, each with the current version if conditional.
 func Objects(n, size int, conditional bool) Workload {
 	w := Workload{Name: "200", Method: http.MethodGet, Path: "/v1/products/" + Number, Headers: headers(), Status: 200, Bytes: size, Count: n}
 	if conditional {
@@ -195,7 +147,7 @@ func Objects(n, size int, conditional bool) Workload {
 	return w
 }
 
-// Devices are conditional reads of one object, by each of n devices of a fleet in turn.
+// Devices returns conditional reads of one object, by each of n devices of a fleet in turn.
 func Devices(n int) Workload {
 	return Workload{Name: "auth + 304", Method: http.MethodGet, Path: Private1K, Status: 304, Count: n, Headers: []string{
 		"User-Agent: device/1.0", "Accept: application/json", "x-device-id: " + fleetPrefix + Number, "x-device-token: " + Secret,

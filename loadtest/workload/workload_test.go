@@ -2,7 +2,6 @@ package workload
 
 import (
 	"bytes"
-	"net/http"
 	"strings"
 	"testing"
 )
@@ -13,14 +12,10 @@ func TestBodiesHaveTheirSizeAndStay(t *testing.T) {
 			t.Errorf("%s: got %d bytes, want %d, always the same", path, len(b), size)
 		}
 	}
-	if a, b := FleetBody(1), FleetBody(2); len(a) != 1024 || bytes.Equal(a, b) {
-		t.Errorf("fleet: got %d bytes, want 1024, and each object its own", len(a))
-	}
 }
 
 func TestEveryRequestIsADevices(t *testing.T) {
 	all := Singles(func(string) int { return 1 })
-	all["mixed"] = []Workload{Fleet(10, 10, 100)}
 	all["growth"] = []Workload{Objects(10, 1024, false), Objects(10, 1024, true), Devices(10)}
 	for scenario, workloads := range all {
 		for _, w := range workloads {
@@ -32,32 +27,6 @@ func TestEveryRequestIsADevices(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-func TestFleetIsMixedAsItSays(t *testing.T) {
-	posts, conditional, first := 0, 0, 0
-	w := Fleet(1000, 1000, 20_000)
-	for _, r := range w.Mix {
-		switch {
-		case r.Method == http.MethodPost:
-			posts++
-		case strings.HasPrefix(r.Headers[len(r.Headers)-1], "If-None-Match: "):
-			conditional++
-		}
-		if r.Path == FleetPath(0) {
-			first++
-		}
-	}
-	gets := len(w.Mix) - posts
-	if p := float64(posts) / float64(len(w.Mix)); p < .28 || p > .32 {
-		t.Errorf("got %.2f posts, want 0.30", p)
-	}
-	if c := float64(conditional) / float64(gets); c < .68 || c > .72 {
-		t.Errorf("got %.2f of the reads conditional, want 0.70", c)
-	}
-	if first < gets/10 {
-		t.Errorf("got %d of %d reads for the most popular object, want more than a tenth", first, gets)
 	}
 }
 

@@ -1,6 +1,6 @@
-// Package wrk runs wrk, a closed loop: each of its connections sends a request as soon as
-// it has the answer to the last one. It finds how much a server can do; its latencies are
-// those at that load, and leave out what slow answers kept from being sent.
+// Package wrk runs wrk, a closed loop: each of its connections sends a request as soon as it has the response to the
+// last one. It finds the maximum throughput of a server. Its latencies are those at that load, and omit requests that
+// slow responses delayed.
 package wrk
 
 import (
@@ -20,37 +20,37 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 )
 
-// Load is how hard to ask.
+// Load describes the load.
 type Load struct {
 	Threads, Connections int
 	Duration             time.Duration
-	// Timeout is how long an answer may take before it counts as an error.
+	// Timeout is how long a response may take before it counts as an error.
 	Timeout time.Duration
 }
 
-// Result is what wrk saw.
+// Result is the result of a run.
 type Result struct {
 	Requests int64
 	Seconds  float64
 	Bytes    int64
-	// Percentiles are latencies in microseconds, of each of [Quantiles].
+	// Percentiles are latencies in microseconds, one for each of [Quantiles].
 	Percentiles []float64
 	// Errors by kind: connect, read, write, timeout, status (400 and above).
 	Errors map[string]int64
-	// CPU is what wrk itself used.
+	// CPU is the time that wrk itself used.
 	CPU time.Duration
 }
 
-// Quantiles of Result.Percentiles, in percent; the last one is the longest.
+// Quantiles are those of Result.Percentiles, in percent; the last is the maximum.
 var Quantiles = []float64{50, 75, 90, 95, 99, 99.5, 99.9, 99.99, 100}
 
-// marker begins the line in which report.lua says what was seen.
+// marker begins the line of results that report.lua prints.
 const marker = "gatehouse-result "
 
 //go:embed report.lua
 var reportLua string
 
-// Run loads url with w. dir takes the script.
+// Run loads url with w. It writes the script to dir.
 func Run(ctx context.Context, url string, w workload.Workload, l Load, dir string) (Result, error) {
 	p, err := Start(ctx, url, w, l, dir)
 	if err != nil {
@@ -59,15 +59,15 @@ func Run(ctx context.Context, url string, w workload.Workload, l Load, dir strin
 	return p.Result()
 }
 
-// Process is a wrk that runs. It ends by itself, or with its context, be it held or not.
+// Process is a running wrk. It ends by itself, or when its context ends, also while it is held.
 type Process struct {
 	cmd    *exec.Cmd
 	output bytes.Buffer
 	done   chan struct{}
-	err    error // when done
+	err    error // valid when done is closed
 }
 
-// Start begins to load url with w.
+// Start starts loading url with w.
 func Start(ctx context.Context, url string, w workload.Workload, l Load, dir string) (*Process, error) {
 	script, err := os.CreateTemp(dir, "wrk-*.lua")
 	if err == nil {
@@ -102,11 +102,10 @@ func Start(ctx context.Context, url string, w workload.Workload, l Load, dir str
 	return p, nil
 }
 
-// Hold stops it where it is: requests that are on their way get their answers, and nothing more is
-// sent until Resume.
+// Hold pauses it: outstanding requests get their responses, and it sends no others until Resume.
 func (p *Process) Hold() error { return p.signal(syscall.SIGSTOP) }
 
-// Resume lets it go on.
+// Resume continues it.
 func (p *Process) Resume() error { return p.signal(syscall.SIGCONT) }
 
 func (p *Process) signal(s syscall.Signal) error {
@@ -116,10 +115,10 @@ func (p *Process) signal(s syscall.Signal) error {
 	return nil
 }
 
-// Done is closed when it has ended.
+// Done returns a channel that is closed when it has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Result is what it saw, when it has ended. Its rate and latencies mean nothing if it was held.
+// Result returns the result, after it has ended. The rate and latencies have no meaning if it was held.
 func (p *Process) Result() (Result, error) {
 	<-p.done
 	if p.err != nil {
@@ -130,34 +129,25 @@ func (p *Process) Result() (Result, error) {
 	return result, err
 }
 
-// Script is the Lua script for a workload: one request as wrk makes it, which costs the
-// client least, or those of a mix or of a number of requests in turn.
+// Script returns the Lua script for a workload: one request as wrk makes it, which costs the client least, or several
+// requests in turn.
 func Script(w workload.Workload, host string) string {
 	var b strings.Builder
-	switch {
-	case w.Count > 0:
+	if w.Count > 0 {
 		count := w.Count
 		w.Count = 0
 		parts := strings.Split(string(w.Requests(host)[0]), workload.Number)
 		for i := range parts {
 			parts[i] = quote(parts[i])
 		}
-		// Threads and runs begin apart, spread by the golden ratio: short runs must not all ask for the same.
+		// Threads and runs begin at different requests, spread by the golden ratio: short runs must not all send the
+		// same.
 		fmt.Fprintf(&b, "local count, next, threads = %d, 0, 0\n"+
 			"function setup(thread) thread:set(\"number\", threads); threads = threads + 1 end\n"+
 			"function init() next = math.floor((os.time() * 0.6180339887 + number * 0.41) %% 1 * count) end\n"+
 			"function request() next = (next + 1) %% count; return %s end\n", count, strings.Join(parts, " .. next .. "))
-	case len(w.Mix) == 0:
+	} else {
 		fmt.Fprintf(&b, "wrk.method = %s\n", quote(w.Method))
-	default:
-		b.WriteString("local requests = {\n")
-		for _, r := range w.Requests(host) {
-			b.WriteString(quote(string(r)) + ",\n")
-		}
-		b.WriteString("}\nlocal threads, next = 0, 0\n" +
-			"function setup(thread) thread:set(\"number\", threads); threads = threads + 1 end\n" +
-			"function init() next = number * 1009 end\n" +
-			"function request() next = next % #requests + 1; return requests[next] end\n")
 	}
 	quantiles := make([]string, len(Quantiles))
 	for i, q := range Quantiles {
@@ -166,7 +156,7 @@ func Script(w workload.Workload, host string) string {
 	return b.String() + "local marker, quantiles = " + quote(marker) + ", {" + strings.Join(quantiles, ",") + "}\n" + reportLua
 }
 
-// quote is s as a Lua string.
+// quote returns s as a Lua string literal.
 func quote(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -180,7 +170,7 @@ func quote(s string) string {
 	return b.String() + `"`
 }
 
-// Parse reads what wrk and report.lua printed.
+// Parse parses the output of wrk and report.lua.
 func Parse(text string) (Result, error) {
 	_, line, found := strings.Cut(text, marker)
 	if !found {

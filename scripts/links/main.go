@@ -1,6 +1,6 @@
-// Links checks that every link in the Markdown files of this repository leads to a file that exists and, where it
-// names a heading, to a heading that exists. It also checks the names of Markdown files in other sources, such as
-// comments. It reads the files that git tracks, and asks the network for nothing.
+// Links checks that every link in the Markdown files of this repository leads to a file that exists and, if it names a
+// heading, to a heading that exists. It also checks the names of Markdown files in other sources, such as comments. It
+// reads the files that git tracks, and needs no network.
 package main
 
 import (
@@ -48,7 +48,7 @@ func check(read func(string) ([]byte, error), names []string) []string {
 		case ext == ".md":
 			broken = brokenLinks
 		case strings.HasSuffix(name, "_test.go"):
-			continue // it may name files of its own making
+			continue // it may name files that it creates
 		case ext == ".go", ext == ".sh", ext == ".yaml", ext == ".tpl", ext == ".py", path.Base(name) == "Makefile":
 		default:
 			continue

@@ -1,23 +1,23 @@
-// Mutation shows that the tests miss the checks that consistency rests on: it takes each of them out, one at a time,
-// and a named test must fail. A check that no test misses can get lost.
+// Mutation tests that the tests notice the loss of important checks: it removes each marked check, one at a time, and a
+// named test must fail.
 //
-// The check is marked at the end of its line, with the test and with what it becomes:
+// A check is marked at the end of its line, with the test and with the mutant that replaces it:
 //
-//	case e.Seq > s.seq+1: //mutant:TestHole false
-//	m.removals[m.stripe(key)]++ //mutant:TestReadBeforeRemoval deleted
+//	case e.Seq > f.seq+1: //mutant:TestHole false
+//	c.removals[c.stripe(stored)]++ //mutant:TestReadBeforeRemoval deleted
 //	return limit/2 //mutant:wasm-filter/TestRoom 100*limit
 //
-// A mark is about the last of the largest expressions that begin and end on its line: to take one operand of a
-// condition out, give it a line of its own. "deleted" takes the statement out that begins on the line. The test is
-// of the same package, or of the one whose directory comes before its name. Where a mutant is neither true nor false,
-// the expression that it replaces is evaluated, too.
+// A mark applies to the last of the largest expressions that begin and end on its line: to remove one operand of a
+// condition, put it on its own line. "deleted" removes the statement that begins on the line. The test is in the same
+// package, or in the one whose directory precedes its name. If a mutant is neither true nor false, the expression that
+// it replaces is evaluated, too.
 //
-// Each test binary is built once, with all mutants in it, all of them off; GATEHOUSE_MUTANT, the file and line of
-// one, turns it on. Sources are replaced for the compiler only (go build -overlay).
+// Each test binary is built once, with all mutants off; GATEHOUSE_MUTANT, the file and line of a mutant, turns it on.
+// Sources are replaced for the compiler only (go build -overlay).
 //
 //	go run ./scripts/mutation                          all
-//	go run ./scripts/mutation events/ TestHole         those whose place or test has one of these in it
-//	go run ./scripts/mutation --overlay DIR FILE:LINE  an overlay for go build that has this one on
+//	go run ./scripts/mutation follow/ TestHole         those whose place or test contains one of these
+//	go run ./scripts/mutation --overlay DIR FILE:LINE  an overlay for go build with this mutant on
 package main
 
 import (
@@ -90,7 +90,7 @@ func write(dir, id string) error {
 	return nil
 }
 
-// chosen reports whether the mark's place or test has one of some strings in it; without any, all are chosen.
+// chosen reports whether the mark's place or test contains one of the strings; without strings, all are chosen.
 func (m *mark) chosen(by []string) bool {
 	return len(by) == 0 || slices.ContainsFunc(by, func(s string) bool { return strings.Contains(m.id+" "+m.test, s) })
 }

@@ -14,25 +14,25 @@ import (
 
 const prefix = "//mutant:"
 
-// mark is one mutant, as the comment at the end of its line has it.
+// mark is one mutant, as described by the comment at the end of its line.
 type mark struct {
 	id   string // FILE:LINE
 	pkg  string // directory of the package that has the test
 	test string
-	with string // the expression that the marked one is replaced with; deleted: the statement is taken out
+	with string // the expression that replaces the marked one; deleted: the statement is removed
 	was  string // the marked code
 }
 
 const deleted = "deleted"
 
-// edit is text to be inserted at a place.
+// edit is text to insert at an offset.
 type edit struct {
 	at   int
 	text string
 }
 
-// parse returns the marks of a file and the file with all its mutants built in, each of them off unless
-// mutantOn(id) says otherwise. Lines stay where they are, so that what a compiler or a panic says of them is right.
+// parse returns the marks of a file and the file with all its mutants built in, each of them off unless mutantOn(id)
+// returns otherwise. It keeps the lines, so that positions in errors and panics are right.
 func parse(name string, src []byte) (pkg string, marks []mark, out []byte, err error) {
 	files := token.NewFileSet()
 	f, err := parser.ParseFile(files, name, src, parser.ParseComments|parser.SkipObjectResolution)
@@ -80,8 +80,8 @@ func newMark(id, dir, text string) (mark, error) {
 	return m, nil
 }
 
-// around returns what comes before and behind the marked code, to be chosen between it and its mutant at run time.
-// An expression that becomes true or false isn't evaluated by the mutant, others are.
+// around returns the code before and after the marked code that chooses between it and its mutant at run time. A mutant
+// that is true or false doesn't evaluate the expression, others do.
 func (m *mark) around() (before, after string) {
 	switch m.with {
 	case deleted:
@@ -95,9 +95,9 @@ func (m *mark) around() (before, after string) {
 	}
 }
 
-// expression returns the expression that a mark on this line is about: of those that begin and end on it, and aren't
-// part of another such, the last. It is the condition of an if or a case, the value that is returned or assigned,
-// or, of a condition over several lines, the operand on this one.
+// expression returns the marked expression on this line: of those that begin and end on it, and aren't part of another
+// such, the last. It is the condition of an if or a case, the value that is returned or assigned, or the operand of a
+// condition over several lines.
 func expression(files *token.FileSet, f *ast.File, line int) (found ast.Node) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		e, isExpression := n.(ast.Expr)
@@ -110,7 +110,7 @@ func expression(files *token.FileSet, f *ast.File, line int) (found ast.Node) {
 	return found
 }
 
-// statement returns the statement that begins on this line: the last, if there are several beside each other.
+// statement returns the statement that begins on this line: the last of several.
 func statement(files *token.FileSet, f *ast.File, line int) (found ast.Node) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		var list []ast.Stmt

@@ -36,7 +36,7 @@ func TestParse(t *testing.T) {
 				t.Errorf("got %d lines, want %d as before", got, want)
 			}
 			if _, again, _, err := parse("d/f.go", out); err != nil || len(again) != 1 {
-				t.Errorf("what was written is no Go: %v", err)
+				t.Errorf("the output is not valid Go: %v", err)
 			}
 		})
 	}

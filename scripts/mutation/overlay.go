@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// switches is added to each package that has marks. Which mutant is on, if any, is decided at run time by a variable
-// of the environment, or when the overlay is written.
+// switches is added to each package that has marks. An environment variable at run time, or find's argument, selects
+// the mutant that is on, if any.
 const switches = `package %s
 
 import "os"
@@ -33,8 +33,8 @@ var _ = os.LookupEnv
 
 const variable = "GATEHOUSE_MUTANT"
 
-// find returns the marks of all packages below the current directory, and writes an overlay for go build into dir,
-// with which all of them are built in. The mutant called on is on in it; if that is "", GATEHOUSE_MUTANT says which.
+// find returns the marks of all packages below the current directory, and writes an overlay for go build into dir with
+// all of them built in. In it, the mutant on is on; if that is "", GATEHOUSE_MUTANT selects one.
 func find(dir, on string) (marks []mark, overlay string, err error) {
 	chosen := fmt.Sprintf("os.LookupEnv(%q)", variable)
 	if on != "" {

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// patience bounds a test that waits for ever for what the mutant never does.
+// patience bounds a test that waits for an event that never occurs with the mutant.
 const patience = 20 * time.Second
 
 // runner builds the test binaries and runs tests of them.
@@ -45,11 +45,11 @@ func (r *runner) build(ctx context.Context, marks []mark) error {
 	return nil
 }
 
-// all returns how many mutants no test has noticed. It says of each as soon as it is known.
+// all returns the number of mutants that no test notices. It prints each result as soon as it is known.
 func (r *runner) all(ctx context.Context, marks []mark) (failed int) {
 	var done, bad atomic.Int64
 	var group errgroup.Group
-	// Tests mostly wait: for deadlines, and the mutants' for what doesn't happen.
+	// Tests mostly wait: for deadlines, and with mutants for events that don't occur.
 	group.SetLimit(2 * runtime.GOMAXPROCS(0))
 	for _, m := range marks {
 		group.Go(func() error {
@@ -68,7 +68,7 @@ func (r *runner) all(ctx context.Context, marks []mark) (failed int) {
 	return int(bad.Load())
 }
 
-// red returns an error unless the mark's test passes as the tree is and fails with the mutant on.
+// red returns an error unless the mark's test passes without and fails with the mutant.
 func (r *runner) red(ctx context.Context, m *mark) error {
 	once, _ := r.asItIs.LoadOrStore(m.pkg+" "+m.test, sync.OnceValue(func() error {
 		out, err := r.test(ctx, m, "")
@@ -86,7 +86,7 @@ func (r *runner) red(ctx context.Context, m *mark) error {
 	return ctx.Err()
 }
 
-// test runs the mark's test with a mutant on, or none. Servers that it started end with it.
+// test runs the mark's test with a mutant, or without one. Servers that it started end with it.
 func (r *runner) test(ctx context.Context, m *mark, mutant string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -95,6 +95,6 @@ func (r *runner) test(ctx context.Context, m *mark, mutant string) ([]byte, erro
 	cmd.Dir, cmd.Env = m.pkg, append(os.Environ(), variable+"="+mutant)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second // a process of the test's may hold its output open
+	cmd.WaitDelay = time.Second // a child process of the test may hold its output open
 	return cmd.CombinedOutput()
 }

@@ -1,41 +1,40 @@
 package contract
 
 import (
-	"crypto/sha1" // the one hash that scripts of Redis have
+	"crypto/sha1" // the only hash in Redis scripts
 	"encoding/hex"
 	"strconv"
 	"strings"
 )
 
 const (
-	// ChainHead is the field of a shard's chain that has the [Link] of the last write in format 2.
+	// ChainHead is the chain's field with the [Link] of the last write in format 2.
 	ChainHead = "head"
-	// ChainFloor is the field that has the sequence number up to which entries of the log whose
-	// records are gone may have been trimmed; absent: none was.
+	// ChainFloor is the chain's field with the sequence number up to which log entries without a record may have been
+	// trimmed; absent: none.
 	ChainFloor = "floor"
-	// ChainRing is how many of the last links a chain keeps, each in the field that [ChainField] names.
+	// ChainRing is the number of recent links in a chain, each in the field [ChainField].
 	ChainRing = 1 << 16
 	// digestSize is the size of a digest: a SHA-1 in hex.
 	digestSize = 2 * sha1.Size
 )
 
-// ChainField is the field that keeps the link of the write with this sequence number, until
-// [ChainRing] writes later.
+// ChainField returns the name of the field with the link of write seq; it is overwritten [ChainRing] writes later.
 func ChainField(seq uint64) string { return strconv.FormatUint(seq%ChainRing, 10) }
 
-// Link is a write's place in a shard's chain. Two histories that have a link in common
-// have all writes before it in common, back to where the chain began.
+// Link is a write's place in a shard's chain. Two histories with a common link have all writes before it in common,
+// back to the start of the chain.
 type Link struct {
 	// Seq is the write's sequence number.
 	Seq uint64
-	// Digest is the event's.
+	// Digest is the digest of its event.
 	Digest string
 }
 
-// String is the link as the fields of a chain have it.
+// String returns the link as stored in a chain.
 func (l Link) String() string { return strconv.FormatUint(l.Seq, 10) + " " + l.Digest }
 
-// ParseLink reads what [Link.String] writes.
+// ParseLink parses the result of [Link.String].
 func ParseLink(s string) (Link, error) {
 	number, digest, found := strings.Cut(s, " ")
 	if !found || !ValidDigest(digest) {
@@ -51,23 +50,23 @@ func ParseLink(s string) (Link, error) {
 // ValidDigest reports whether s can be the digest of an event: 40 lowercase hex digits.
 func ValidDigest(s string) bool { return len(s) == digestSize && lowercaseHex(s) }
 
-// Follows reports whether payload, an event of format 2, has the digest that it must have after
-// the event with the digest previous, which is empty where a chain begins.
+// Follows reports whether payload, an event of format 2, has the right digest for an event after the one with the
+// digest previous, which is empty at the start of a chain.
 func Follows(previous, payload string) bool {
 	stated, want, err := digests(previous, payload)
 	return err == nil &&
 		stated == want //mutant:TestFollows true
 }
 
-// Digest is the digest of payload, an event of format 2, after the event with the digest previous,
-// whatever digest payload states.
+// Digest returns the digest for payload, an event of format 2, after the event with the digest previous. It ignores the
+// digest in payload.
 func Digest(previous, payload string) (string, error) {
 	_, digest, err := digests(previous, payload)
 	return digest, err
 }
 
-// digests are the one that payload states, and the right one: the SHA-1 of previous and of all that
-// follows the stated one, but of each body its length only. Hashing megabytes would hold Redis up.
+// digests returns the digest in payload, and the right one: the SHA-1 of previous and of everything after the stated
+// one, with the length of each body instead of its bytes. Hashing megabytes would block Redis.
 func digests(previous, payload string) (stated, digest string, err error) {
 	r := netstrings{rest: payload, size: len(payload)}
 	if format, err := r.next("format"); err != nil || format != chainedFormat {
@@ -76,7 +75,7 @@ func digests(previous, payload string) (stated, digest string, err error) {
 	if stated, err = r.next("digest"); err != nil {
 		return "", "", err
 	}
-	const known = 512 // bytes, room for all but long keys
+	const known = 512 // bytes; enough unless a key is long
 	chained := appendNetstring(make([]byte, 0, known), previous)
 	for _, what := range []string{"epoch", "seq", "member", "traceparent"} {
 		part, err := r.next(what)
@@ -99,5 +98,5 @@ func digests(previous, payload string) (stated, digest string, err error) {
 	return stated, hex.EncodeToString(sum[:]), nil
 }
 
-// isBody reports whether the field holds an object in some encoding.
+// isBody reports whether the field has an object's body in some encoding.
 func isBody(field string) bool { return field == FieldBody || strings.HasPrefix(field, FieldBody+".") }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The goldens are what hashlib of Python gives: writers in other languages are read, too.
+// The goldens come from Python's hashlib, since there are writers in other languages.
 const (
 	firstDigest  = "4aa923dfb271b11dc01c7bf9f1afb80e0c88a931"
 	secondDigest = "d9a55bb55bcb089d4d79e09714f4c2ed196a9b37"
@@ -64,7 +64,7 @@ func TestFollows(t *testing.T) {
 		{"a field more", firstDigest, chainedPut + "0:,0:,", false},
 		{"length of a body", firstDigest, put("3:hi\n", "4:hi\nx"), false},
 		{"length of a coding", firstDigest, put("3:xyz", "2:xy"), false},
-		{"other body of its length", firstDigest, put("3:hi\n", "3:ho\n"), true}, // which the entity-tag is for
+		{"other body of its length", firstDigest, put("3:hi\n", "3:ho\n"), true}, // the entity-tag reveals that
 		{"what begins like a body's name", firstDigest, put("9:body.gzip", "9:bodyxgzip"), false},
 		{"cut", firstDigest, chainedPut[:len(chainedPut)-1], false},
 		{"format 1", "", deletion, false},
@@ -76,7 +76,7 @@ func TestFollows(t *testing.T) {
 		}
 	}
 	for previous, want := range map[string]string{"": firstDigest, secondDigest: ""} {
-		got, err := Digest(previous, strings.Replace(chainedDeletion, firstDigest, secondDigest, 1)) // which states another
+		got, err := Digest(previous, strings.Replace(chainedDeletion, firstDigest, secondDigest, 1)) // another digest
 		if err != nil || !ValidDigest(got) || want != "" && got != want || got == secondDigest {
 			t.Errorf("digest after %q: %q, %v; want %q", previous, got, err, want)
 		}
@@ -129,7 +129,8 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// Nothing that follows an event can be changed into another event that follows it, too, but in its bodies.
+// FuzzFollows: an event that follows another can't be changed into a different one that also follows, except its
+// bodies.
 func FuzzFollows(f *testing.F) {
 	f.Add(chainedPut, chainedPut)
 	f.Add(chainedPut, chainedDeletion)

@@ -56,8 +56,8 @@ func TestParseMember(t *testing.T) {
 	}
 }
 
-// TestMemberIsACopy keeps the id of a member: what it was cut out of, which may be an event of some MiB,
-// isn't kept with it.
+// TestMemberIsACopy retains a member's id, but not the string that it was parsed from, which may be an event of some
+// MiB.
 func TestMemberIsACopy(t *testing.T) {
 	payload := []byte("o:/a")
 	m, err := ParseMember(unsafe.String(&payload[0], len(payload)))

@@ -6,45 +6,45 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 const (
-	// MaxHashes bounds the hashes of one credential: each is a bcrypt run for every
-	// wrong secret. Two are enough to change a secret without a gap.
+	// MaxHashes bounds the hashes of one credential, because each wrong secret costs a run of bcrypt per hash. Two are
+	// enough to change a secret without a gap.
 	MaxHashes = 4
-	// MinCost and MaxCost bound a hash's bcrypt cost. Each step doubles the time of a
-	// run; 15 is some seconds, and a hash of 31 would hold a worker for a day.
+	// MinCost and MaxCost bound a hash's bcrypt cost. Each step doubles the time of a run; 15 takes some seconds, and a
+	// hash of cost 31 would occupy a worker for a day.
 	MinCost = 4
-	// MaxCost is the other bound.
+	// MaxCost is the upper bound, see MinCost.
 	MaxCost = 15
 	// hashSize is the size of a bcrypt hash: "$2b$12$", 22 characters of salt, 31 of digest.
 	hashSize = 60
 )
 
-// Credential is what a credential's hash says. A tombstone has ID, Version, PublishedMS and Deleted only. If
-// [ParseCredential] refuses a record, refuse the device, because the record may take a permission away.
+// Credential is the content of a credential's hash in Redis. A tombstone has only ID, Version, PublishedMS and Deleted.
+// If [ParseCredential] returns an error, refuse the device, because the record may remove a permission.
 type Credential struct {
-	// ID is the device id; it is not in the hash, the caller of [ParseCredential] sets it.
+	// ID is the device id. The hash does not contain it; the caller of [ParseCredential] sets it.
 	ID string
-	// Version grows with every write of the record.
+	// Version increases with every write of the record.
 	Version uint64
-	// PublishedMS is when it was written, in unix milliseconds of Redis.
+	// PublishedMS is the time of the write, in unix milliseconds of Redis.
 	PublishedMS int64
 	// Deleted marks a tombstone.
 	Deleted bool
 	// Disabled means that the device is refused with any credential.
 	Disabled bool
-	// Hashes are bcrypt hashes; a secret that matches any of them is right.
+	// Hashes are bcrypt hashes; the secret must match one of them.
 	Hashes []string
-	// Permissions are names in bytewise order, each once.
+	// Permissions are names in bytewise order without duplicates.
 	Permissions []string
-	// NotAfterMS is when the device is refused from, in unix milliseconds; 0 means never.
+	// NotAfterMS is the time from which the device is refused, in unix milliseconds; 0 means never.
 	NotAfterMS int64
 }
 
-// ParseCredential reads a credential's hash, as HGETALL or an event gives it. A key
-// that is not there gives no fields, which is an error: ask first.
+// ParseCredential parses a credential's hash from HGETALL or an event. It returns an error for a missing key, which has
+// no fields: check that first.
 func ParseCredential(fields map[string]string) (Credential, error) {
 	h, err := parseHead(fields, credentialField)
 	if err != nil {
@@ -109,24 +109,24 @@ func CheckHash(hash string) error {
 	return nil
 }
 
-// parsePermissions is lenient about order and repetition, which change nothing.
+// parsePermissions accepts any order and duplicates, which change nothing.
 func parsePermissions(text string) ([]string, error) {
 	if text == "" {
 		return nil, nil
 	}
-	if most := wire.MaxPermissions * (wire.MaxPermissionName + 1); len(text) > most {
+	if most := limits.MaxPermissions * (limits.MaxPermissionName + 1); len(text) > most {
 		return nil, refuse(ReasonLimit, "permissions: %d bytes, at most %d are allowed", len(text), most)
 	}
 	names := strings.Split(strings.Clone(text), ",")
 	for _, name := range names {
-		if !wire.ValidPermission(name) {
-			return nil, refuse(ReasonMalformed, "permissions: name %s: want 1 to %d of letters, digits and . _ : -", quote(name), wire.MaxPermissionName)
+		if !limits.ValidPermission(name) {
+			return nil, refuse(ReasonMalformed, "permissions: name %s: want 1 to %d of letters, digits and . _ : -", quote(name), limits.MaxPermissionName)
 		}
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
-	if len(names) > wire.MaxPermissions {
-		return nil, refuse(ReasonLimit, "permissions: %d names, at most %d are allowed", len(names), wire.MaxPermissions)
+	if len(names) > limits.MaxPermissions {
+		return nil, refuse(ReasonLimit, "permissions: %d names, at most %d are allowed", len(names), limits.MaxPermissions)
 	}
 	return names, nil
 }
@@ -139,7 +139,7 @@ func credentialField(field string) bool {
 	return false
 }
 
-// Fields is the hash of c, which [ParseCredential] reads.
+// Fields returns the hash of c, for [ParseCredential].
 func (c Credential) Fields() map[string]string {
 	fields := head{c.Version, c.PublishedMS, c.Deleted}.fields()
 	if c.Deleted {

@@ -1,7 +1,6 @@
-// Package contract is the Redis contract between writers and sidecars: key names, the
-// fields of the hashes, and the bytes of an event. Package publish writes it and the
-// sidecar reads it. docs/redis-contract.md is the same for other languages, with the script's
-// arguments, its errors, an example in Python, and the guarantees.
+// Package contract specifies the Redis contract between writers and sidecars: key names, the fields of the hashes, and
+// the bytes of an event. Package publish writes it and the sidecar reads it. docs/redis-contract.md has the same for
+// other languages, with the script's arguments, its errors, an example in Python, and the guarantees.
 //
 // # Keys
 //
@@ -20,7 +19,7 @@
 //	{gatehouse:S}:v:<name>       string   a verdict that sidecars share, with a lock beside it; writers ignore it
 //	{gatehouse:0}:shards         string   N, set by the first writer and never changed
 //
-// Cache keys and device ids obey wire.ValidKey and wire.ValidDeviceID.
+// Cache keys and device ids obey limits.ValidKey and limits.ValidDeviceID.
 //
 // # Hashes
 //
@@ -50,7 +49,7 @@
 //
 //	hash         1 to 4 bcrypt hashes of 60 bytes, "$2a$", "$2b$" or "$2y$", cost 4 to 15,
 //	             joined by "\n"; may be absent where disabled is set
-//	permissions  names (wire.ValidPermission), sorted, joined by ","; absent: none
+//	permissions  names (limits.ValidPermission), sorted, joined by ","; absent: none
 //	disabled     "1": refuse the device; otherwise absent
 //	not-after    unix milliseconds, from 1; refuse the device from then on; absent: no end
 //
@@ -81,12 +80,12 @@
 // one, with an error that starts with "STALE "; check all that can fail; SET epoch NX; INCR seq; ZADD log; HSET the
 // record, HDEL its obsolete fields, PEXPIRE it if it is a tombstone, otherwise PERSIST it; HSET the chain; PUBLISH, on
 // a Redis Cluster SPUBLISH. If a writer does not count versions, the script takes the stored one + 1. If none is stored
-// any more, it takes the higher one of the member's score in the log and the chain's floor, + 1.
+// any more, it takes the maximum of the member's score in the log and the chain's floor, + 1.
 //
 // # Reading
 //
 // SUBSCRIBE, on a Redis Cluster SSUBSCRIBE, at the master and wait for the acknowledgement; GET epoch and seq, with
-// INFO to see that it is a master and which; page through the log with ZRANGE BYSCORE; HGETALL each member, but HMGET
-// first of objects that may be known; then apply the events that came meanwhile. Records are applied by version, so
-// order and repetition do no harm. A member whose hash is gone is a deletion whose tombstone has expired.
+// INFO to check that it is a master, and which; page through the log with ZRANGE BYSCORE; HGETALL each member, but
+// HMGET first of objects that may be known; then apply the events that arrived meanwhile. Records are applied by
+// version, so order and repetition do no harm. A member without a hash was deleted, and its tombstone has expired.
 package contract

@@ -5,27 +5,26 @@ import (
 	"fmt"
 )
 
-// Reason is the class of a problem of a record or event. The set is closed, so
-// that it can label a metric.
+// Reason is the class of a problem with a record or event. The set is closed, so it can be a label of a metric.
 type Reason string
 
 // The reasons.
 const (
-	// ReasonMissing is a required field that is absent.
+	// ReasonMissing: a required field is absent.
 	ReasonMissing Reason = "missing"
-	// ReasonUnknown is a field that the contract does not have.
+	// ReasonUnknown: the contract has no such field.
 	ReasonUnknown Reason = "unknown"
-	// ReasonMalformed is a field, member or event that cannot be read.
+	// ReasonMalformed: a field, member or event can't be parsed.
 	ReasonMalformed Reason = "malformed"
-	// ReasonLimit is a value over its limit.
+	// ReasonLimit: a value exceeds its limit.
 	ReasonLimit Reason = "limit"
-	// ReasonConflict is a field that another one rules out.
+	// ReasonConflict: a field is not allowed together with another one.
 	ReasonConflict Reason = "conflict"
-	// ReasonFormat is an event of another format than this program reads.
+	// ReasonFormat: the event has another format than this program supports.
 	ReasonFormat Reason = "format"
 )
 
-// Error is why a record or event was refused. Its text never contains a body or a hash.
+// Error is the reason why a record or event was refused. Its text never contains a body or a hash.
 type Error struct {
 	// Reason is the class of the problem.
 	Reason Reason
@@ -35,7 +34,7 @@ type Error struct {
 // Error names the field, the value and the limit.
 func (e *Error) Error() string { return e.text }
 
-// ReasonOf is the Reason of the [*Error] in err's chain, or "" if there is none.
+// ReasonOf returns the Reason of the [*Error] in err's chain, or "" if there is none.
 func ReasonOf(err error) Reason {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Reason
@@ -47,7 +46,7 @@ func refuse(reason Reason, format string, args ...any) *Error {
 	return &Error{Reason: reason, text: fmt.Sprintf(format, args...)}
 }
 
-// quote quotes s, shortened for a log line.
+// quote returns s quoted, and shortened for a log line.
 func quote(s string) string {
 	const shown = 64
 	if len(s) > shown {

@@ -7,37 +7,37 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 const (
-	plainFormat   = "1" // of writers before 2, without a digest
+	plainFormat   = "1" // format of older writers, without a digest
 	chainedFormat = "2"
-	// maxLengthDigits bounds a netstring's length prefix: far over any field, far under overflow.
+	// maxLengthDigits bounds a netstring's length prefix: far more than any field needs, and no overflow.
 	maxLengthDigits = 9
 	maxEpoch        = 64
 	// maxTraceparent is the size of a traceparent of version 00 (W3C Trace Context, 3.2.2).
 	maxTraceparent = 55
 )
 
-// Event is one write as the events channel announces it.
+// Event is one write, as announced in the events channel.
 type Event struct {
 	// Epoch is the data epoch of Redis.
 	Epoch string
 	// Seq is the write's sequence number, from 1.
 	Seq uint64
-	// Digest chains the event to the one before ([Follows]); empty in format 1, which had none.
+	// Digest chains the event to the one before (see [Follows]); empty in format 1.
 	Digest string
 	// Member names what was written.
 	Member Member
 	// Traceparent is the trace that the write belongs to (W3C Trace Context); empty: none, or format 1.
 	Traceparent string
-	// Fields is the hash as it is now, for [ParseObject] or [ParseCredential].
+	// Fields is the new content of the hash, for [ParseObject] or [ParseCredential].
 	Fields map[string]string
 }
 
-// AppendEvent appends the payload of e to dst, its fields in bytewise order: in format 2 if e has a
-// digest, which is taken as it is, otherwise in format 1.
+// AppendEvent appends the payload of e to dst, with its fields in bytewise order: in format 2 with e's digest, or in
+// format 1 if that is empty.
 func AppendEvent(dst []byte, e Event) []byte {
 	if e.Digest == "" {
 		dst = appendNetstring(dst, plainFormat)
@@ -65,9 +65,8 @@ func appendNetstring(dst []byte, s string) []byte {
 	return append(dst, ',')
 }
 
-// ParseEvent reads a payload, whose memory the event shares. The fields are not looked
-// into. With an error the event holds what was read before it: a Seq other than 0 is
-// good, so that a reader can count a number as seen although it has to skip the write.
+// ParseEvent parses a payload; the event shares its memory. It does not check the fields. With an error it returns what
+// it parsed before: a Seq other than 0 is valid, so that a reader can skip the write.
 func ParseEvent(payload string) (Event, error) {
 	var e Event
 	r := netstrings{rest: payload, size: len(payload)}
@@ -117,8 +116,8 @@ func ParseEvent(payload string) (Event, error) {
 	return e, err
 }
 
-// ValidTraceparent reports whether s is a traceparent of version 00 (W3C Trace Context, 3.2.2), as the
-// write script takes it: "00-", 32 hex digits, "-", 16, "-", 2.
+// ValidTraceparent reports whether s is a traceparent of version 00 (W3C Trace Context, 3.2.2), as the write script
+// requires: "00-", 32 hex digits, "-", 16, "-", 2.
 func ValidTraceparent(s string) bool {
 	return len(s) == maxTraceparent && s[:3] == "00-" && s[35] == '-' && s[52] == '-' &&
 		lowercaseHex(s[3:35]) && lowercaseHex(s[36:52]) && lowercaseHex(s[53:])
@@ -131,13 +130,13 @@ func ValidEpoch(s string) bool {
 	return s != "" && len(s) <= maxEpoch && lowercaseHex(s)
 }
 
-// netstrings reads a payload from its start.
+// netstrings parses a payload from its start.
 type netstrings struct {
 	rest string
 	size int // of the whole payload in bytes, for the offset in errors
 }
 
-// next takes one netstring off the rest; what names it in the error.
+// next returns and removes the next netstring; what is its name in errors.
 func (r *netstrings) next(what string) (string, error) {
 	at := r.size - len(r.rest)
 	head := r.rest[:min(len(r.rest), maxLengthDigits+1)]
@@ -168,7 +167,7 @@ func (r *netstrings) digest() (string, error) {
 	return digest, err
 }
 
-// field takes the name and the value of one field off the rest.
+// field returns and removes the name and the value of the next field.
 func (r *netstrings) field() (name, value string, err error) {
 	if name, err = r.next("a field name"); err != nil {
 		return "", "", err
@@ -192,14 +191,14 @@ func (r *netstrings) fields() (map[string]string, error) {
 	return fields, nil
 }
 
-// parseNumber reads a number of the contract, lowest to 2^53-1; what names it in the error.
+// parseNumber parses a number of the contract, lowest to 2^53-1; what is its name in errors.
 func parseNumber(what, s string, lowest uint64) (uint64, error) {
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) || s[0] == '0' && s != "0" {
 		return 0, refuse(ReasonMalformed, "%s: %s is not a decimal number", what, quote(s))
 	}
-	if n < lowest || n > wire.MaxVersion {
-		return 0, refuse(ReasonLimit, "%s: %d is out of %d to %d", what, n, lowest, uint64(wire.MaxVersion))
+	if n < lowest || n > limits.MaxVersion {
+		return 0, refuse(ReasonLimit, "%s: %d is out of %d to %d", what, n, lowest, uint64(limits.MaxVersion))
 	}
 	return n, nil
 }

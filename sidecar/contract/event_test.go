@@ -77,9 +77,9 @@ func TestParseEventRefuses(t *testing.T) {
 	}
 }
 
-// Every prefix of an event is refused: a cut one is never taken for a shorter one.
+// TestParseEventTruncated: every prefix of an event is refused; a truncated event is never read as a shorter one.
 func TestParseEventTruncated(t *testing.T) {
-	whole := map[int]bool{} // ends of field pairs, where a prefix is an event of its own
+	whole := map[int]bool{} // ends of field pairs, where a prefix is a valid event
 	for _, end := range []string{"4:o:/a,", "7:deleted,1:1,", "13:1735689600000,", "7:version,1:3,"} {
 		whole[strings.Index(deletion, end)+len(end)] = true
 	}
@@ -88,7 +88,7 @@ func TestParseEventTruncated(t *testing.T) {
 			t.Errorf("%q: error %v", deletion[:n], err)
 		}
 	}
-	// In format 2 the digest knows a cut one from a shorter one.
+	// In format 2 the digest distinguishes a truncated event from a shorter one.
 	for n := range len(chainedDeletion) + 1 {
 		_, err := ParseEvent(chainedDeletion[:n])
 		if follows := Follows("", chainedDeletion[:n]); follows != (n == len(chainedDeletion)) || follows && err != nil {

@@ -3,7 +3,7 @@ package contract
 import (
 	"strings"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 // Kinds of a [Member].
@@ -14,7 +14,7 @@ const (
 	KindCredential = 'c'
 )
 
-// Member names what was changed, in the log and in events.
+// Member names a changed record, in the log and in events.
 type Member struct {
 	// Kind is [KindObject] or [KindCredential].
 	Kind byte
@@ -22,17 +22,16 @@ type Member struct {
 	ID string
 }
 
-// ObjectMember names the object at key.
+// ObjectMember returns the member of the object at key.
 func ObjectMember(key string) Member { return Member{KindObject, key} }
 
-// CredentialMember names the credential of device id.
+// CredentialMember returns the member of device id.
 func CredentialMember(id string) Member { return Member{KindCredential, id} }
 
-// String is the member as the log has it: "o:/path" or "c:device".
+// String returns the member as stored in the log: "o:/path" or "c:device".
 func (m Member) String() string { return string([]byte{m.Kind, ':'}) + m.ID }
 
-// ParseMember reads what [Member.String] writes. The ID doesn't share s's memory, which may be a whole
-// event's payload.
+// ParseMember parses the result of [Member.String]. The ID doesn't share the memory of s, which may be a whole event.
 func ParseMember(s string) (Member, error) {
 	if len(s) < 2 || s[1] != ':' {
 		return Member{}, refuse(ReasonMalformed, `member %s: want "o:<key>" or "c:<device id>"`, quote(s))
@@ -40,20 +39,20 @@ func ParseMember(s string) (Member, error) {
 	m := Member{Kind: s[0], ID: strings.Clone(s[2:])}
 	switch m.Kind {
 	case KindObject:
-		if len(m.ID) > wire.MaxKey {
-			return Member{}, refuse(ReasonLimit, "member %s: key of %d bytes, at most %d are allowed", quote(s), len(m.ID), wire.MaxKey)
+		if len(m.ID) > limits.MaxKey {
+			return Member{}, refuse(ReasonLimit, "member %s: key of %d bytes, at most %d are allowed", quote(s), len(m.ID), limits.MaxKey)
 		}
-		if _, query, _ := strings.Cut(m.ID, "?"); !wire.ValidQuery(query) {
-			return Member{}, refuse(ReasonLimit, "member %s: key of more than %d parameters", quote(s), wire.MaxPairs)
+		if _, query, _ := strings.Cut(m.ID, "?"); !limits.ValidQuery(query) {
+			return Member{}, refuse(ReasonLimit, "member %s: key of more than %d parameters", quote(s), limits.MaxPairs)
 		}
-		if !wire.ValidKey(m.ID) {
+		if !limits.ValidKey(m.ID) {
 			return Member{}, refuse(ReasonMalformed, `member %s: a key is "/path" or "@device/path" in visible ASCII`, quote(s))
 		}
 	case KindCredential:
-		if len(m.ID) > wire.MaxDeviceID {
-			return Member{}, refuse(ReasonLimit, "member %s: device id of %d bytes, at most %d are allowed", quote(s), len(m.ID), wire.MaxDeviceID)
+		if len(m.ID) > limits.MaxDeviceID {
+			return Member{}, refuse(ReasonLimit, "member %s: device id of %d bytes, at most %d are allowed", quote(s), len(m.ID), limits.MaxDeviceID)
 		}
-		if !wire.ValidDeviceID(m.ID) {
+		if !limits.ValidDeviceID(m.ID) {
 			return Member{}, refuse(ReasonMalformed, `member %s: a device id is visible ASCII without '/', '?', ',' and '"'`, quote(s))
 		}
 	default:

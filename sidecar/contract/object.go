@@ -6,21 +6,21 @@ import (
 	"unique"
 
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
-// encodings are those that an object can have, in the order of [Object.Bodies].
+// encodings are the possible encodings of an object, in the order of [Object.Bodies].
 var encodings = [...]wire.Encoding{wire.Identity, wire.Gzip, wire.Brotli, wire.Zstd}
 
-// Object is what an object's hash says. A tombstone has Key, Version, Deleted and
-// PublishedMS only.
+// Object is the content of an object's hash in Redis. A tombstone has only Key, Version, Deleted and PublishedMS.
 type Object struct {
-	// Key is the cache key; it is not in the hash, the caller of [ParseObject] sets it.
+	// Key is the cache key. The hash does not contain it; the caller of [ParseObject] sets it.
 	Key string
-	// Version grows with every write of the key.
+	// Version increases with every write of the key.
 	Version uint64
 	// Deleted marks a tombstone.
 	Deleted bool
-	// PublishedMS is when Redis took the write, in unix milliseconds.
+	// PublishedMS is the time of the write, in unix milliseconds of Redis.
 	PublishedMS int64
 	// ETag is a strong entity-tag, with its quotes.
 	ETag string
@@ -28,7 +28,7 @@ type Object struct {
 	ContentType string
 	// TTLMS is the freshness lifetime from PublishedMS; 0 means until the object changes.
 	TTLMS int64
-	// Bodies are the encodings: identity first, then those present of gzip, br, zstd.
+	// Bodies are the stored encodings: identity first, then gzip, br and zstd, if present.
 	Bodies []Body
 }
 
@@ -36,11 +36,11 @@ type Object struct {
 type Body struct {
 	// Encoding is the content coding.
 	Encoding wire.Encoding
-	// Bytes are at most wire.MaxBody.
+	// Bytes are at most limits.MaxBody.
 	Bytes []byte
 }
 
-// BodyField is the field that holds the encoding e: "body", or "body.gzip" and the like.
+// BodyField returns the name of the field with the encoding e: "body", "body.gzip" and so on.
 func BodyField(e wire.Encoding) string {
 	if e == wire.Identity {
 		return FieldBody
@@ -48,9 +48,8 @@ func BodyField(e wire.Encoding) string {
 	return FieldBody + "." + e.String()
 }
 
-// ParseObject reads an object's hash, as HGETALL or an event gives it. All that it
-// returns is a copy, so that an object kept does not hold a whole event's payload. A key
-// that is not there gives no fields, which is an error: ask first.
+// ParseObject parses an object's hash from HGETALL or an event. It copies everything, so that a stored object does not
+// retain a whole event. It returns an error for a missing key, which has no fields: check that first.
 func ParseObject(fields map[string]string) (Object, error) {
 	o, err := ParseObjectHead(fields)
 	if err != nil || o.Deleted {
@@ -65,12 +64,12 @@ func ParseObject(fields map[string]string) (Object, error) {
 	return o, nil
 }
 
-// HeadFields are the fields of an object's hash that [ParseObjectHead] reads, all but the bodies.
+// HeadFields returns the fields that [ParseObjectHead] reads: all but the bodies.
 func HeadFields() []string {
 	return []string{FieldVersion, FieldPublished, FieldDeleted, FieldETag, FieldContentType, FieldTTL}
 }
 
-// ParseObjectHead is [ParseObject] without the bodies, whether they are among fields or not.
+// ParseObjectHead is [ParseObject] without the bodies, which fields may contain or not.
 func ParseObjectHead(fields map[string]string) (Object, error) {
 	h, err := parseHead(fields, objectField)
 	if err != nil {
@@ -85,13 +84,13 @@ func ParseObjectHead(fields map[string]string) (Object, error) {
 			return Object{}, refuse(ReasonMissing, "%s: missing", field)
 		}
 	}
-	if o.ETag = strings.Clone(fields[FieldETag]); !wire.ValidETag(o.ETag) {
-		return Object{}, refuse(ReasonMalformed, "etag: %s: want a quoted string of at most %d bytes of visible ASCII", quote(o.ETag), wire.MaxETag)
+	if o.ETag = strings.Clone(fields[FieldETag]); !limits.ValidETag(o.ETag) {
+		return Object{}, refuse(ReasonMalformed, "etag: %s: want a quoted string of at most %d bytes of visible ASCII", quote(o.ETag), limits.MaxETag)
 	}
-	if o.ContentType = fields[FieldContentType]; !wire.ValidContentType(o.ContentType) {
-		return Object{}, refuse(ReasonMalformed, "content-type: %s: want 1 to %d bytes of printable ASCII", quote(o.ContentType), wire.MaxContentType)
+	if o.ContentType = fields[FieldContentType]; !limits.ValidContentType(o.ContentType) {
+		return Object{}, refuse(ReasonMalformed, "content-type: %s: want 1 to %d bytes of printable ASCII", quote(o.ContentType), limits.MaxContentType)
 	}
-	o.ContentType = unique.Make(o.ContentType).Value() // there are few, in many objects
+	o.ContentType = unique.Make(o.ContentType).Value() // few distinct ones, in many objects
 	if ttl, found := fields[FieldTTL]; found {
 		if o.TTLMS, err = parseMillis(FieldTTL, ttl, 1); err != nil {
 			return Object{}, err
@@ -108,8 +107,8 @@ func parseBodies(fields map[string]string) ([]Body, error) {
 		switch {
 		case !found:
 			continue
-		case len(value) > wire.MaxBody:
-			return nil, refuse(ReasonLimit, "%s: %d bytes, at most %d are allowed", field, len(value), wire.MaxBody)
+		case len(value) > limits.MaxBody:
+			return nil, refuse(ReasonLimit, "%s: %d bytes, at most %d are allowed", field, len(value), limits.MaxBody)
 		case value == "" && e != wire.Identity:
 			return nil, refuse(ReasonMalformed, "%s: empty, which no content coding gives", field)
 		}
@@ -131,7 +130,7 @@ func objectField(field string) bool {
 	return false
 }
 
-// Fields is the hash of o, which [ParseObject] reads.
+// Fields returns the hash of o, for [ParseObject].
 func (o Object) Fields() map[string]string {
 	fields := head{o.Version, o.PublishedMS, o.Deleted}.fields()
 	if o.Deleted {

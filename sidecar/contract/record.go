@@ -4,15 +4,15 @@ import (
 	"strconv"
 )
 
-// head is what every record has.
+// head has the common fields of all records.
 type head struct {
 	version   uint64
 	published int64 // unix milliseconds
 	deleted   bool
 }
 
-// parseHead reads the fields that every record has, checks a tombstone to have no
-// others, and refuses a field that known does not.
+// parseHead parses the common fields. It returns an error if a tombstone has other fields, or if known returns false
+// for a field.
 func parseHead(fields map[string]string, known func(field string) bool) (head, error) {
 	var h head
 	text, found := fields[FieldVersion]
@@ -63,8 +63,8 @@ func parseMillis(field, text string, lowest uint64) (int64, error) {
 	return int64(n), err // below 2^53
 }
 
-// parseFlag reads a field that is "1" or absent. Anything else could mean either, so it
-// is refused: a "disabled" of "true" must not let a device in.
+// parseFlag parses a field that is "1" or absent. Any other value is an error: with "disabled" set to "true", the
+// device must not authenticate.
 func parseFlag(fields map[string]string, field string) (bool, error) {
 	value, found := fields[field]
 	if found && value != "1" {

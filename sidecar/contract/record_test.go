@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 const hash = "$2b$12$abcdefghijklmnopqrstuuABCDEFGHIJKLMNOPQRSTUVWXYZ01234"
@@ -89,7 +90,7 @@ func TestPermissionsNormalised(t *testing.T) {
 	}
 }
 
-// absent as a value takes the field away.
+// absent as a value removes the field.
 const absent = "\x00absent"
 
 type refusal struct {
@@ -97,7 +98,7 @@ type refusal struct {
 	reason       Reason
 }
 
-// refused sets one field of good and expects parse to name it and the reason.
+// refused sets one field of good and expects an error of parse with the field and the reason.
 func refused(t *testing.T, good map[string]string, tests []refusal, parse func(map[string]string) error) {
 	t.Helper()
 	for _, test := range tests {
@@ -138,9 +139,9 @@ func TestParseObjectRefuses(t *testing.T) {
 		{"ttl", "0", ReasonLimit},
 		{"ttl", "5s", ReasonMalformed},
 		{"body", absent, ReasonMissing},
-		{"body", strings.Repeat("x", wire.MaxBody+1), ReasonLimit},
+		{"body", strings.Repeat("x", limits.MaxBody+1), ReasonLimit},
 		{"body.gzip", "", ReasonMalformed},
-		{"body.zstd", strings.Repeat("x", wire.MaxBody+1), ReasonLimit},
+		{"body.zstd", strings.Repeat("x", limits.MaxBody+1), ReasonLimit},
 		{"body.lz4", "x", ReasonUnknown},
 		{"hash", hash, ReasonUnknown},
 	}, func(fields map[string]string) error {

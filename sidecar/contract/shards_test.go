@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The goldens are what zlib.crc32 of Python gives: writers in other languages count so.
+// The goldens come from Python's zlib.crc32, since there are writers in other languages.
 func TestShardOf(t *testing.T) {
 	for _, test := range []struct {
 		id                  string
@@ -48,7 +48,7 @@ func TestShardsAgree(t *testing.T) {
 	for _, test := range []struct {
 		ours   Shards
 		stored string
-		want   string // in the error, empty for none
+		want   string // in the error; empty: no error
 	}{
 		{0, "", ""}, {0, "1", ""}, {1, "1", ""}, {8, "", ""}, {8, "8", ""},
 		{1, "8", "is 8, this program is set to 1"},

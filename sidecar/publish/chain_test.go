@@ -7,7 +7,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
-// Each event follows the one before, and the chain has both; it begins anew where it can't go on.
+// TestChain: each event follows the one before, and the chain has both; it begins again if it can't continue.
 func TestChain(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		ctx := t.Context()
@@ -44,7 +44,7 @@ func TestChain(t *testing.T) {
 		write("revocation", func() error { _, err := s.p.RevokeDevice(ctx, "d"); return err })
 		write("deletion", func() error { _, err := s.p.Delete(ctx, "/a", 0); return err })
 
-		s.Incr(ctx, keys.SeqKey()) // as a writer of format 1 does
+		s.Incr(ctx, keys.SeqKey()) // like a writer of format 1
 		previous = ""
 		write("after format 1", put)
 		s.Del(ctx, keys.ChainKey())
@@ -64,7 +64,7 @@ func TestChain(t *testing.T) {
 	})
 }
 
-// A version goes on after the floor: below it, what was known of the member may be gone.
+// TestVersionsGoOnFromFloor: versions continue above the floor; up to it, the member's history may be gone.
 func TestVersionsGoOnFromFloor(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		ctx := t.Context()

@@ -12,22 +12,21 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 // DefaultCost is the default bcrypt cost of a secret's hash.
 const DefaultCost = 12
 
-// Device is a device's credential. Secret or Hashes is required, not both.
+// Device is a device's credential. Exactly one of Secret and Hashes is required.
 type Device struct {
-	// ID is the device id (wire.ValidDeviceID).
+	// ID is the device id (limits.ValidDeviceID).
 	ID string
-	// Secret is hashed with bcrypt: 1 to wire.MaxSecret bytes without control
-	// characters, which no header could carry.
+	// Secret is hashed with bcrypt: 1 to limits.MaxSecret bytes without control characters, which headers can't carry.
 	Secret string
-	// Hashes are bcrypt hashes made elsewhere, 1 to contract.MaxHashes.
+	// Hashes are existing bcrypt hashes, 1 to contract.MaxHashes.
 	Hashes []string
-	// Permissions are names (wire.ValidPermission), at most wire.MaxPermissions.
+	// Permissions are names (limits.ValidPermission), at most limits.MaxPermissions.
 	Permissions []string
 	// NotAfter is the time from which the device is refused, in milliseconds; zero means never.
 	NotAfter time.Time
@@ -37,7 +36,7 @@ type Device struct {
 	Cost int
 }
 
-// PutDevice registers d, or replaces its stored record, including a revocation.
+// PutDevice registers d, or replaces its stored record, even a revoked one.
 func (p *Publisher) PutDevice(ctx context.Context, d Device) (Receipt, error) {
 	if err := d.check(); err != nil {
 		return Receipt{}, fmt.Errorf("put device: %w", err)
@@ -72,18 +71,18 @@ func (d Device) check() error {
 	}
 	switch {
 	case (d.Secret == "") == (len(d.Hashes) == 0):
-		return refuse("device %q: give a secret of 1 to %d bytes, or hashes", d.ID, wire.MaxSecret)
-	case len(d.Secret) > wire.MaxSecret:
-		return refuse("secret of %q: %d bytes, at most %d are allowed: bcrypt reads no more", d.ID, len(d.Secret), wire.MaxSecret)
+		return refuse("device %q: give a secret of 1 to %d bytes, or hashes", d.ID, limits.MaxSecret)
+	case len(d.Secret) > limits.MaxSecret:
+		return refuse("secret of %q: %d bytes, at most %d are allowed: bcrypt reads no more", d.ID, len(d.Secret), limits.MaxSecret)
 	case strings.ContainsFunc(d.Secret, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return refuse("secret of %q: has a NUL, line end or other control character, which no header can carry", d.ID)
 	case d.Cost != 0 && (d.Cost < contract.MinCost || d.Cost > contract.MaxCost):
 		return refuse("cost %d of %q: is out of %d to %d", d.Cost, d.ID, contract.MinCost, contract.MaxCost)
 	case len(d.Hashes) > contract.MaxHashes:
 		return refuse("hashes of %q: %d, at most %d are allowed", d.ID, len(d.Hashes), contract.MaxHashes)
-	case d.Version == wire.MaxVersion:
+	case d.Version == limits.MaxVersion:
 		return refuse("version %d of %q: leave one for its revocation", d.Version, d.ID)
-	case !d.NotAfter.IsZero() && (d.NotAfter.UnixMilli() < 1 || d.NotAfter.UnixMilli() > wire.MaxVersion):
+	case !d.NotAfter.IsZero() && (d.NotAfter.UnixMilli() < 1 || d.NotAfter.UnixMilli() > limits.MaxVersion):
 		return refuse("not-after %v of %q: want a time after 1970", d.NotAfter, d.ID)
 	}
 	for i, hash := range d.Hashes {
@@ -92,19 +91,19 @@ func (d Device) check() error {
 		}
 	}
 	for _, name := range d.Permissions {
-		if !wire.ValidPermission(name) {
-			return refuse("permission %q of %q: want 1 to %d of letters, digits and . _ : -", name, d.ID, wire.MaxPermissionName)
+		if !limits.ValidPermission(name) {
+			return refuse("permission %q of %q: want 1 to %d of letters, digits and . _ : -", name, d.ID, limits.MaxPermissionName)
 		}
 	}
-	if n := len(d.Permissions); n > wire.MaxPermissions {
-		return refuse("permissions of %q: %d names, at most %d are allowed", d.ID, n, wire.MaxPermissions)
+	if n := len(d.Permissions); n > limits.MaxPermissions {
+		return refuse("permissions of %q: %d names, at most %d are allowed", d.ID, n, limits.MaxPermissions)
 	}
 	return checkVersion(d.Version)
 }
 
 // ListDevices yields the credentials of all devices, in each shard the oldest write first. A device that is written
-// meanwhile may come twice, the newer record later. For a record that the contract does not allow it yields the ID with
-// an [ErrCorrupt], and continues; any other error ends the list.
+// meanwhile may be yielded twice, the newer record later. For a record that the contract does not allow, it yields the
+// ID with an [ErrCorrupt] and continues; any other error ends the list.
 func (p *Publisher) ListDevices(ctx context.Context) iter.Seq2[contract.Credential, error] {
 	return func(yield func(contract.Credential, error) bool) {
 		var failed error

@@ -10,13 +10,12 @@ import (
 
 	"golang.org/x/crypto/bcrypt"
 
-	"github.com/gatehouse/gatehouse/e2e/redistest"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
-// stored reads a device's record, which must be good.
-// stored is a device's record, but for the time of its write.
+// stored returns a device's record, which must be valid, without the time of its write.
 func (s server) stored(t *testing.T, id string) contract.Credential {
 	t.Helper()
 	c, err := contract.ParseCredential(s.hash(t, contract.CredentialMember(id)))
@@ -30,7 +29,7 @@ func (s server) stored(t *testing.T, id string) contract.Credential {
 func TestPutDevice(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		end := time.Date(2030, 1, 2, 3, 4, 5, 6e6, time.UTC)
-		secret := strings.Repeat("é", wire.MaxSecret/2)
+		secret := strings.Repeat("é", limits.MaxSecret/2)
 		if _, err := s.p.PutDevice(t.Context(), Device{ID: "d", Secret: secret, Permissions: []string{"b", "a", "b"}, NotAfter: end, Cost: 5, Version: 7}); err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +52,7 @@ func TestPutDevice(t *testing.T) {
 		if _, err := s.p.PutDevice(t.Context(), Device{ID: "d", Hashes: hashes}); err != nil {
 			t.Fatal(err)
 		}
-		want = contract.Credential{Version: 8, Hashes: hashes} // nothing of the old record is left
+		want = contract.Credential{Version: 8, Hashes: hashes} // nothing remains of the old record
 		if got := s.stored(t, "d"); !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
@@ -61,7 +60,7 @@ func TestPutDevice(t *testing.T) {
 }
 
 func TestDefaultCost(t *testing.T) {
-	s := serverAt(t, redistest.Start(t)) // on one: hashing is slow with the race detector
+	s := serverAt(t, redistest.Start(t)) // one server only: hashing is slow with the race detector
 	if _, err := s.p.PutDevice(t.Context(), Device{ID: "d", Secret: "s"}); err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +77,7 @@ func TestRevokeDevice(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := s.stored(t, "d")
-		for version := uint64(2); version < 4; version++ { // again is as good as once
+		for version := uint64(2); version < 4; version++ { // repetition changes nothing
 			if _, err := s.p.RevokeDevice(ctx, "d"); err != nil {
 				t.Fatal(err)
 			}
@@ -96,7 +95,7 @@ func TestRevokeDevice(t *testing.T) {
 	})
 }
 
-// A tombstone of another writer is no device to revoke; a damaged record can be revoked.
+// TestRevokeOddRecords: another writer's tombstone is no device to revoke; a damaged record can be revoked.
 func TestRevokeOddRecords(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		ctx := t.Context()

@@ -14,10 +14,11 @@ import (
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
-// brotliLevel is the best one whose time is near that of gzip's best; 11 takes about
-// twenty times as long for a few percent.
+// brotliLevel is the highest level that takes about as long as gzip's highest; 11 takes about twenty times as long for
+// a few percent.
 const brotliLevel = 9
 
 // resetWriter is the common interface of the streaming encoders.
@@ -26,7 +27,7 @@ type resetWriter interface {
 	Reset(io.Writer)
 }
 
-// The encoders take up to megabytes each, so they are reused.
+// The encoders are reused, because each takes up to megabytes.
 var (
 	gzipWriters = sync.Pool{New: func() any {
 		w, err := gzip.NewWriterLevel(nil, gzip.BestCompression)
@@ -36,14 +37,14 @@ var (
 		return w
 	}}
 	brotliWriters = sync.Pool{New: func() any { return brotli.NewWriterLevel(nil, brotliLevel) }}
-	// Without a window over the body's size, which is far below the 8 MiB that RFC 9659 allows.
+	// The window is as large as the largest body, far below the 8 MiB that RFC 9659 allows.
 	zstdEncoder = sync.OnceValues(func() (*zstd.Encoder, error) {
 		return zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1),
-			zstd.WithWindowSize(wire.MaxBody))
+			zstd.WithWindowSize(limits.MaxBody))
 	})
 )
 
-// encode returns body, which it does not copy, and the encodings that are smaller.
+// encode returns body itself, not a copy, and its encodings that are smaller.
 func encode(body []byte, contentType string) ([]contract.Body, error) {
 	bodies := []contract.Body{{Encoding: wire.Identity, Bytes: body}}
 	if compressed(contentType) {
@@ -87,7 +88,7 @@ func stream(writers *sync.Pool, body []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// compressed reports whether bodies of this type are compressed already.
+// compressed reports whether bodies with this content type are compressed already.
 func compressed(contentType string) bool {
 	media, _, err := mime.ParseMediaType(contentType)
 	if err != nil {

@@ -5,11 +5,11 @@ import (
 	"strings"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/objectkey"
 )
 
-// canonical is the form of key that is stored, with the hex digits of its escapes in upper case. It refuses a key that
-// no edge looks up, and names the right one.
+// canonical returns the stored form of key: the hex digits of its escapes are in upper case. It returns an error for a
+// key that no edge looks up; the error names the right one.
 func canonical(key string) (string, error) {
 	if err := checkMember(contract.ObjectMember(key)); err != nil {
 		return "", err
@@ -19,18 +19,18 @@ func canonical(key string) (string, error) {
 		at := strings.IndexByte(key, '/')
 		device, target = key[:at], key[at:]
 	}
-	target = string(wire.AppendUpperEscapes(nil, target))
+	target = string(objectkey.AppendUpperEscapes(nil, target))
 	if want := lookedUp(target); target != want { //mutant:TestKeysThatNoEdgeLooksUp false
 		return "", refuse("key %q: no edge looks it up, want %q", key, device+want)
 	}
 	return device + target, nil
 }
 
-// spelled is the stored key that key names: just this one, where another writer has stored it so though it isn't
-// canonical, and otherwise [canonical].
+// spelled returns the stored key for key: key itself, if another writer has stored a record there although it isn't
+// canonical, otherwise [canonical].
 func (p *Publisher) spelled(ctx context.Context, key string) (string, error) {
 	m := contract.ObjectMember(key)
-	if checkMember(m) == nil && wire.CanonicalKey(key) != key {
+	if checkMember(m) == nil && objectkey.Canonical(key) != key {
 		state, err := p.state(ctx, m)
 		if err != nil || state.there { //mutant:TestKeysOfOtherWriters err != nil
 			return key, err
@@ -39,9 +39,9 @@ func (p *Publisher) spelled(ctx context.Context, key string) (string, error) {
 	return canonical(key)
 }
 
-// lookedUp is the target that the edge looks up for a request of target: Envoy cuts a fragment off, decodes
-// escapes of what needs none (RFC 3986, section 2.3), takes "\" for "/", merges slashes and resolves dots, all
-// in the path only; the filter sorts the query. Escaped slashes are refused there, so they stand for plain ones here.
+// lookedUp returns the target that the edge looks up for a request with this target. In the path, Envoy removes a
+// fragment, decodes escapes of unreserved characters (RFC 3986, section 2.3), converts "\" to "/", merges slashes and
+// resolves dots; the filter sorts the query. Envoy refuses escaped slashes, so here they are treated as plain ones.
 func lookedUp(target string) string {
 	target, _, _ = strings.Cut(target, "#")
 	path, query, _ := strings.Cut(target, "?")
@@ -57,11 +57,11 @@ func lookedUp(target string) string {
 			segments = append(segments, segment)
 		}
 		if last && (segment == "" || segment == "." || segment == "..") && len(segments) > 0 {
-			segments = append(segments, "") // the slash at the end stays
+			segments = append(segments, "") // keeps the slash at the end
 		}
 	}
 	path = "/" + strings.Join(segments, "/")
-	if query = wire.CanonicalQuery(query, nil); query != "" {
+	if query = objectkey.CanonicalQuery(query, nil); query != "" {
 		return path + "?" + query
 	}
 	return path
@@ -72,7 +72,7 @@ func decodeUnreserved(path string) string {
 	var b strings.Builder
 	for i := 0; i < len(path); i++ {
 		if path[i] == '%' && i+2 < len(path) {
-			decoded := wire.PercentDecode(path[i : i+3])
+			decoded := objectkey.PercentDecode(path[i : i+3])
 			if len(decoded) == 1 && unreserved(decoded[0]) {
 				b.WriteString(decoded)
 				i += 2

@@ -7,10 +7,10 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/objectkey"
 )
 
-// Envoy asks for other keys than these, and the error says for which.
+// TestKeysThatNoEdgeLooksUp: Envoy normalizes these keys to others, which the error names.
 func TestKeysThatNoEdgeLooksUp(t *testing.T) {
 	for key, want := range map[string]string{
 		"/a/../b": "/b", "/..": "/", "/a/..": "/", "/a/b/..": "/a/", "/a/./b": "/a/b", "/a/.": "/a/", "/a/%2e%2e/b": "/b",
@@ -37,7 +37,7 @@ func TestKeysThatNoEdgeLooksUp(t *testing.T) {
 	}
 }
 
-// Spellings of one escape are one key, whoever wrote it and whoever asks.
+// TestEscapesAreOneKey: spellings of one escape are one key, for writers and readers.
 func TestEscapesAreOneKey(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		for i, key := range []string{"/%c3%a9", "/%C3%A9", "/%C3%a9"} {
@@ -64,8 +64,8 @@ func TestEscapesAreOneKey(t *testing.T) {
 	})
 }
 
-// A record that another writer has stored under a key that isn't canonical can be read and deleted by that key, and
-// by no other.
+// TestKeysOfOtherWriters: a record that another writer has stored under a key that isn't canonical can be read and
+// deleted by exactly that key.
 func TestKeysOfOtherWriters(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		for _, key := range []string{"/%c3%a9", "/a?b=2&a=1"} {
@@ -80,7 +80,7 @@ func TestKeysOfOtherWriters(t *testing.T) {
 			if known, err := s.p.Known(t.Context(), key); !known || err != nil {
 				t.Errorf("%s is known: %v, %v", key, known, err)
 			}
-			if _, err := s.p.Get(t.Context(), wire.CanonicalKey(key)); !errors.Is(err, ErrNotFound) {
+			if _, err := s.p.Get(t.Context(), objectkey.Canonical(key)); !errors.Is(err, ErrNotFound) {
 				t.Errorf("get of its canonical key: %v, want ErrNotFound", err)
 			}
 			if got, err := s.p.Delete(t.Context(), key, 0); err != nil || got.Version != 2 {

@@ -14,27 +14,27 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
-// Object is a response that the edges serve for a key.
+// Object is the response that the edges serve for a key.
 type Object struct {
-	// Key is the path, and after '?' the canonical query (wire.CanonicalQuery); or
-	// "@device/path" for an object of one device (wire.DeviceKey).
+	// Key is the path, and after '?' the canonical query (objectkey.CanonicalQuery), or "@device/path" for an object of
+	// one device (objectkey.OfDevice).
 	Key string
-	// Body is the identity encoding, at most wire.MaxBody bytes. Put does not keep it.
+	// Body is the identity encoding, at most limits.MaxBody bytes. Put does not retain it.
 	Body []byte
 	// ContentType is sent unchanged; required.
 	ContentType string
 	// ETag is a strong entity-tag with its quotes; empty means [ETag] of ContentType and Body.
 	ETag string
-	// TTL is how long the object is fresh, in whole milliseconds; 0 means until it changes.
+	// TTL is the freshness lifetime, in whole milliseconds; 0 means until the object changes.
 	TTL time.Duration
 	// Version must exceed the stored one; 0 means the next one.
 	Version uint64
 }
 
-// Put publishes o, in every encoding that makes it smaller.
+// Put publishes o with all encodings that are smaller than its body.
 func (p *Publisher) Put(ctx context.Context, o Object) (Receipt, error) {
 	if err := o.check(); err != nil {
 		return Receipt{}, fmt.Errorf("put object: %w", err)
@@ -60,7 +60,7 @@ func (p *Publisher) Put(ctx context.Context, o Object) (Receipt, error) {
 	return receipt, nil
 }
 
-// ETag returns the default entity-tag of an object: the first 128 bits of the SHA-256 of its content type, a line end
+// ETag returns the default entity-tag of an object: the first 128 bits of the SHA-256 of its content type, a line feed
 // and its body. It covers everything that a 304 doesn't repeat (RFC 9110, section 15.4.5); otherwise caches would keep
 // an old content type for ever.
 func ETag(contentType string, body []byte) string {
@@ -70,28 +70,28 @@ func ETag(contentType string, body []byte) string {
 	return `"` + hex.EncodeToString(hash.Sum(nil)[:16]) + `"`
 }
 
-// check makes o's key canonical.
+// check returns an error if o is invalid, and makes its key canonical.
 func (o *Object) check() (err error) {
 	if o.Key, err = canonical(o.Key); err != nil {
 		return err
 	}
 	switch {
-	case len(o.Body) > wire.MaxBody:
-		return refuse("body of %q: %d bytes, at most %d are allowed", o.Key, len(o.Body), wire.MaxBody)
-	case !wire.ValidContentType(o.ContentType):
-		return refuse("content type %q of %q: want 1 to %d bytes of printable ASCII", o.ContentType, o.Key, wire.MaxContentType)
-	case o.ETag != "" && !wire.ValidETag(o.ETag):
-		return refuse(`etag %q of %q: want a strong entity-tag, a quoted string of at most %d bytes of visible ASCII`, o.ETag, o.Key, wire.MaxETag)
+	case len(o.Body) > limits.MaxBody:
+		return refuse("body of %q: %d bytes, at most %d are allowed", o.Key, len(o.Body), limits.MaxBody)
+	case !limits.ValidContentType(o.ContentType):
+		return refuse("content type %q of %q: want 1 to %d bytes of printable ASCII", o.ContentType, o.Key, limits.MaxContentType)
+	case o.ETag != "" && !limits.ValidETag(o.ETag):
+		return refuse(`etag %q of %q: want a strong entity-tag, a quoted string of at most %d bytes of visible ASCII`, o.ETag, o.Key, limits.MaxETag)
 	case o.TTL < 0 || o.TTL%time.Millisecond != 0:
 		return refuse("ttl %v of %q: want whole milliseconds, or 0 for fresh until changed", o.TTL, o.Key)
 	}
 	return checkVersion(o.Version)
 }
 
-// Delete makes the edges forget key, if version is newer than the stored one; 0 means the next one. A key that does not
-// exist also gets a tombstone: a put in flight with an older version must not bring the object back. [Publisher.Known]
-// reports whether a key exists. Of a key that another writer has stored in just this spelling it deletes that record,
-// see [Publisher.List].
+// Delete deletes the object at key, if version is newer than the stored one; 0 means the next one. A key that does not
+// exist also gets a tombstone, so that a concurrent put with an older version does not restore the object.
+// [Publisher.Known] reports whether a key exists. If another writer has stored a record under exactly this spelling of
+// the key, Delete deletes that one, see [Publisher.List].
 func (p *Publisher) Delete(ctx context.Context, key string, version uint64) (Receipt, error) {
 	key, err := p.spelled(ctx, key)
 	if err != nil {
@@ -107,8 +107,8 @@ func (p *Publisher) Delete(ctx context.Context, key string, version uint64) (Rec
 	return receipt, nil
 }
 
-// Known reports whether an object may be at key: its record exists and is not a tombstone, or only the log has it,
-// because Redis evicted the record, or because its tombstone expired.
+// Known reports whether an object may exist at key: its record exists and is not a tombstone, or only the log has it,
+// because Redis evicted the record or its tombstone expired.
 func (p *Publisher) Known(ctx context.Context, key string) (bool, error) {
 	key, err := p.spelled(ctx, key)
 	if err == nil {
@@ -124,8 +124,8 @@ func (p *Publisher) Known(ctx context.Context, key string) (bool, error) {
 	return state.there || state.missing(), nil
 }
 
-// Get reads the object at key; [ErrNotFound] if there is none, [ErrCorrupt] if what is
-// stored is not an object of the contract.
+// Get returns the object at key. It returns [ErrNotFound] if there is none, [ErrCorrupt] if the contract does not allow
+// the stored record.
 func (p *Publisher) Get(ctx context.Context, key string) (contract.Object, error) {
 	key, err := p.spelled(ctx, key)
 	if err != nil {
@@ -164,15 +164,14 @@ type Entry struct {
 	ETag string `json:"etag"`
 	// ContentType is the content type.
 	ContentType string `json:"content_type"`
-	// TTLMS is the freshness lifetime in milliseconds, 0 if there is no end.
+	// TTLMS is the freshness lifetime in milliseconds, 0 for no end.
 	TTLMS int64 `json:"ttl_ms,omitempty"`
 	// Size is the size of the identity encoding in bytes.
 	Size int64 `json:"size"`
 }
 
-// List yields the objects whose keys start with prefix, in each shard the oldest write
-// first, without their bodies. An object that is written meanwhile may come twice, the newer version later.
-// An error ends the list.
+// List yields the objects whose keys start with prefix, without their bodies, in each shard the oldest write first. An
+// object that is written meanwhile may be yielded twice, the newer version later. An error ends the list.
 func (p *Publisher) List(ctx context.Context, prefix string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		var failed error
@@ -197,7 +196,7 @@ func (p *Publisher) List(ctx context.Context, prefix string) iter.Seq2[Entry, er
 	}
 }
 
-// entries reads all but the bodies of members in one round trip.
+// entries reads members without their bodies in one round trip.
 func (p *Publisher) entries(ctx context.Context, members []contract.Member, prefix string) ([]Entry, error) {
 	type query struct {
 		key   string

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 func TestPutGet(t *testing.T) {
@@ -80,7 +81,7 @@ func decode(t *testing.T, b contract.Body) []byte {
 }
 
 func TestETag(t *testing.T) {
-	// The goldens are what hashlib of Python gives.
+	// The goldens come from Python's hashlib.
 	for _, test := range []struct{ contentType, body, want string }{
 		{"text/plain", "", `"51a74e08056080b9d9bfc8b433479530"`},
 		{"text/plain", "hi\n", `"8f502701311f4189f32f2c1b4dd8d622"`},
@@ -104,7 +105,7 @@ func TestEncode(t *testing.T) {
 		{"text", "text/html; charset=utf-8", text, "identity gzip br zstd"},
 		{"svg", "image/svg+xml", text, "identity gzip br zstd"},
 		{"type that cannot be parsed", ";;", text, "identity gzip br zstd"},
-		{"the largest", "text/plain", bytes.Repeat([]byte("0123456789abcdef"), wire.MaxBody/16), "identity gzip br zstd"},
+		{"the largest", "text/plain", bytes.Repeat([]byte("0123456789abcdef"), limits.MaxBody/16), "identity gzip br zstd"},
 		{"empty", "text/plain", nil, "identity"},
 		{"one byte", "text/plain", []byte("x"), "identity"},
 		{"random", "application/octet-stream", random, "identity"},
@@ -143,10 +144,10 @@ func TestPutRefuses(t *testing.T) {
 		{"no key", func(o *Object) { o.Key = "" }, `"o:"`},
 		{"key without slash", func(o *Object) { o.Key = "a" }, `"o:a"`},
 		{"key with space", func(o *Object) { o.Key = "/a b" }, `"o:/a b"`},
-		{"long key", func(o *Object) { o.Key = "/" + strings.Repeat("a", wire.MaxKey) }, "key of 2049 bytes, at most 2048"},
+		{"long key", func(o *Object) { o.Key = "/" + strings.Repeat("a", limits.MaxKey) }, "key of 2049 bytes, at most 2048"},
 		{"query not sorted", func(o *Object) { o.Key = "/a?b=1&&a=2" }, `want "/a?a=2&b=1"`},
 		{"query empty", func(o *Object) { o.Key = "/a?" }, `want "/a"`},
-		{"large body", func(o *Object) { o.Body = make([]byte, wire.MaxBody+1) }, `body of "/a": 1048577 bytes, at most 1048576`},
+		{"large body", func(o *Object) { o.Body = make([]byte, limits.MaxBody+1) }, `body of "/a": 1048577 bytes, at most 1048576`},
 		{"no content type", func(o *Object) { o.ContentType = "" }, `content type ""`},
 		{"weak etag", func(o *Object) { o.ETag = `W/"a"` }, `etag "W/\"a\""`},
 		{"negative ttl", func(o *Object) { o.TTL = -1 }, "ttl -1ns"},
@@ -225,7 +226,7 @@ func TestList(t *testing.T) {
 			}
 		}
 		for range s.p.List(ctx, "") {
-			break // must not go on
+			break // must end the list
 		}
 	})
 }

@@ -1,5 +1,5 @@
-// Package publish writes objects and device credentials to Redis, from where every Gatehouse edge serves and checks
-// them. Package contract specifies the format.
+// Package publish writes objects and device credentials to Redis. All Gatehouse edges serve the objects and
+// authenticate the devices. Package contract specifies the format.
 //
 //	p := publish.New(redis.NewClient(options))
 //	_, err := p.Put(ctx, publish.Object{Key: "/v1/products/42", Body: body, ContentType: "application/json"})
@@ -19,19 +19,19 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 // Errors for use with [errors.Is].
 var (
-	// ErrStale is a write whose version is not newer than the stored one; nothing was
-	// written. A writer that counts versions should read the newer one before it retries.
+	// ErrStale: the version is not newer than the stored one, and nothing was written. A writer that counts versions
+	// should read the newer one before it retries.
 	ErrStale = errors.New("stale version")
-	// ErrNotFound is an object or device that does not exist, or was deleted.
+	// ErrNotFound: the object or device does not exist, or was deleted.
 	ErrNotFound = errors.New("not found")
-	// ErrInvalid is an argument that the contract does not allow.
+	// ErrInvalid: the contract does not allow the argument.
 	ErrInvalid = errors.New("invalid")
-	// ErrCorrupt is a stored record that the contract does not allow; a new write replaces it.
+	// ErrCorrupt: the contract does not allow the stored record; a new write replaces it.
 	ErrCorrupt = errors.New("corrupt record")
 )
 
@@ -44,15 +44,15 @@ var writeScript = newScript(writeSource)
 type Publisher struct {
 	client redis.UniversalClient
 	shards contract.Shards
-	by     string      // the command that publishes events
+	by     string      // command to publish events
 	agreed atomic.Bool // Redis has the same number of shards
 }
 
-// Option changes what a Publisher does.
+// Option configures a Publisher.
 type Option func(*Publisher)
 
-// Shards is the number of shards, 1 unless given. All writers and sidecars of a Redis
-// have the same; a write to a Redis with another number fails with a [contract.ShardsError].
+// Shards sets the number of shards; the default is 1. It must be the same for all writers and sidecars of a Redis; a
+// write to a Redis with another number fails with a [contract.ShardsError].
 func Shards(n int) Option { return func(p *Publisher) { p.shards = contract.Shards(n) } }
 
 // New returns a Publisher that uses client; the caller still closes client. Package redisurl makes clients for a single
@@ -60,7 +60,7 @@ func Shards(n int) Option { return func(p *Publisher) { p.shards = contract.Shar
 func New(client redis.UniversalClient, options ...Option) *Publisher {
 	p := &Publisher{client: client, by: "PUBLISH"}
 	if _, cluster := client.(*redis.ClusterClient); cluster {
-		p.by = "SPUBLISH" // the other would go to every node of the Cluster
+		p.by = "SPUBLISH" // PUBLISH would send events to every node of the Cluster
 	}
 	for _, option := range options {
 		option(p)
@@ -82,7 +82,7 @@ const (
 	merge   = "merge"
 )
 
-// write runs the script for m. It uses the fields' version, 0 for the next one; it ignores their publish time.
+// write runs the script for m. It uses the version in fields, 0 for the next one, and ignores their publish time.
 func (p *Publisher) write(ctx context.Context, mode string, m contract.Member, fields map[string]string) (Receipt, error) {
 	if err := p.agree(ctx); err != nil {
 		return Receipt{}, err
@@ -108,12 +108,13 @@ func (p *Publisher) write(ctx context.Context, mode string, m contract.Member, f
 		return Receipt{}, fmt.Errorf("the write script returned %d numbers, want 2", len(reply))
 	}
 	if reply[1] == 1 {
-		p.agreed.Store(false) // the shard was empty: what Redis had may be gone, the number of shards with it
+		p.agreed.Store(false) // the shard was empty: Redis may have lost its data, and with it the number of shards
 	}
 	return Receipt{Version: uint64(reply[0]), Seq: uint64(reply[1])}, nil
 }
 
-// agree compares the number of shards with Redis's before the first write, and sets it there if it is unset.
+// agree compares the number of shards with the one in Redis before the first write, and stores it there if there is
+// none.
 func (p *Publisher) agree(ctx context.Context) error {
 	if p.agreed.Load() {
 		return nil
@@ -135,8 +136,8 @@ func (p *Publisher) agree(ctx context.Context) error {
 	return nil
 }
 
-// failed handles the error of a write. A Cluster may have another master for the shard, which its client does not look
-// for as long as the old one does not answer.
+// failed handles the error of a write. In a Cluster another server may have become the shard's master, but the client
+// does not look for it while the old one does not answer.
 func (p *Publisher) failed(ctx context.Context, err error) error {
 	cluster, ok := p.client.(*redis.ClusterClient)
 	if _, answered := errors.AsType[redis.Error](err); ok && !answered {
@@ -152,7 +153,7 @@ func newEpoch() string {
 	return hex.EncodeToString(b[:])
 }
 
-// scriptError turns the script's own errors into this package's.
+// scriptError converts the script's own errors to this package's.
 func scriptError(err error) error {
 	if _, ours := errors.AsType[redis.Error](err); !ours {
 		return err
@@ -175,13 +176,13 @@ func refuse(format string, args ...any) error {
 }
 
 func checkVersion(version uint64) error {
-	if version > wire.MaxVersion {
-		return refuse("version %d: at most %d is allowed, 0 is the next one", version, uint64(wire.MaxVersion))
+	if version > limits.MaxVersion {
+		return refuse("version %d: at most %d is allowed, 0 is the next one", version, uint64(limits.MaxVersion))
 	}
 	return nil
 }
 
-// checkMember applies contract's own checks of keys and ids.
+// checkMember checks a key or id as contract does.
 func checkMember(m contract.Member) error {
 	if _, err := contract.ParseMember(m.String()); err != nil {
 		return fmt.Errorf("%w %w", ErrInvalid, err)
@@ -193,7 +194,7 @@ func checkMember(m contract.Member) error {
 func (p *Publisher) reads(ctx context.Context) error {
 	stored, err := p.client.Get(ctx, contract.ShardsKey).Result()
 	if errors.Is(err, redis.Nil) {
-		return nil // nobody has written yet
+		return nil // nothing was written yet
 	}
 	if err != nil {
 		return fmt.Errorf("read %s: %w", contract.ShardsKey, err)
@@ -201,8 +202,8 @@ func (p *Publisher) reads(ctx context.Context) error {
 	return p.shards.Agree(stored)
 }
 
-// members yields the members of a kind in the logs of all shards, in each the oldest
-// write first. A member that is written meanwhile may come twice.
+// members passes the members of a kind in the logs of all shards to page, in each shard the oldest write first. A
+// member that is written meanwhile may be passed twice.
 func (p *Publisher) members(ctx context.Context, kind byte, page func([]contract.Member) bool) error {
 	if err := p.reads(ctx); err != nil {
 		return err
@@ -215,7 +216,7 @@ func (p *Publisher) members(ctx context.Context, kind byte, page func([]contract
 	return nil
 }
 
-// membersOf is members for one shard. It reports whether page wants more.
+// membersOf is members for one shard. It returns more if page returned true to the end.
 func (p *Publisher) membersOf(ctx context.Context, shard contract.Keys, kind byte, page func([]contract.Member) bool) (more bool, err error) {
 	const pageSize = 256
 	start := "-inf"
@@ -232,14 +233,14 @@ func (p *Publisher) membersOf(ctx context.Context, shard contract.Keys, kind byt
 		var members []contract.Member
 		for _, entry := range entries {
 			name, _ := entry.Member.(string)
-			if m, err := contract.ParseMember(name); err == nil && m.Kind == kind { // another writer's slip is the sidecar's to count
+			if m, err := contract.ParseMember(name); err == nil && m.Kind == kind { // the sidecar counts bad members
 				members = append(members, m)
 			}
 		}
 		if !page(members) {
 			return false, nil
 		}
-		// Scores are sequence numbers: unique, and exact in a double.
+		// Scores are sequence numbers, which are unique, and exact as doubles.
 		start = "(" + strconv.FormatFloat(entries[len(entries)-1].Score, 'f', -1, 64)
 	}
 }

@@ -12,19 +12,19 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/gatehouse/gatehouse/e2e/redistest"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
 )
 
 var keys contract.Keys
 
-// event is one with its payload.
+// event is an event with its payload.
 type event struct {
 	contract.Event
 	payload string
 }
 
-// server is one of the two kinds of Redis that every test runs on.
+// server is one of the two kinds of Redis of every test.
 type server struct {
 	*redis.Client
 	p *Publisher
@@ -55,7 +55,7 @@ func serverAt(t *testing.T, url string) server {
 	return server{client, New(client)}
 }
 
-// events subscribes, and gives a function that waits for the next event.
+// events subscribes, and returns a function that waits for the next event.
 func (s server) events(t *testing.T) func() event {
 	t.Helper()
 	subscription := s.Subscribe(t.Context(), keys.EventsChannel())
@@ -77,7 +77,7 @@ func (s server) events(t *testing.T) func() event {
 	}
 }
 
-// hash reads a record as it is stored.
+// hash returns a record as stored.
 func (s server) hash(t *testing.T, m contract.Member) map[string]string {
 	t.Helper()
 	fields, err := s.HGetAll(t.Context(), keys.RecordKey(m)).Result()
@@ -87,7 +87,7 @@ func (s server) hash(t *testing.T, m contract.Member) map[string]string {
 	return fields
 }
 
-// Each write shows in the hash, seq, log, epoch and event alike.
+// TestWriteIsWhole: each write appears in the hash, seq, log, epoch and event.
 func TestWriteIsWhole(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		next := s.events(t)
@@ -149,7 +149,7 @@ func TestWriteIsWhole(t *testing.T) {
 	})
 }
 
-// A refused write leaves no trace.
+// TestRefusedWrite: a refused write changes nothing.
 func TestRefusedWrite(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		ctx := t.Context()
@@ -183,7 +183,7 @@ func TestRefusedWrite(t *testing.T) {
 	})
 }
 
-// A write that Redis itself refuses half way must not have deleted the record.
+// TestFailedWriteLosesNothing: a write that Redis refuses halfway must not have deleted the record.
 func TestFailedWriteLosesNothing(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		ctx := t.Context()
@@ -219,7 +219,7 @@ func TestFailedWriteLosesNothing(t *testing.T) {
 	})
 }
 
-// A tombstone that has expired, or a version that is damaged, does not take versions back.
+// TestVersionGoesOn: an expired tombstone, or a damaged version, does not make versions decrease.
 func TestVersionGoesOn(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		ctx := t.Context()
@@ -257,7 +257,7 @@ func TestLastVersion(t *testing.T) {
 	})
 }
 
-// Concurrent writers share no version and no sequence number, and events come in order.
+// TestConcurrentWriters: concurrent writers share no version and no sequence number, and events arrive in order.
 func TestConcurrentWriters(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		const writers, each = 8, 25

@@ -22,16 +22,16 @@ const (
 	revokeAttempts = 10
 )
 
-// RevokeDevice disables a device and keeps the rest of its record. If the log has the device, but the record is gone,
-// Redis evicted the record or its tombstone expired. Edges may still have it then, so RevokeDevice writes a tombstone.
-// It returns [ErrNotFound] if Redis has neither, or a tombstone already. A concurrent write of the record can't make it
-// fail; the later one of the two wins.
+// RevokeDevice disables a device and keeps the rest of its record. If the log has the device but the record is gone,
+// Redis evicted the record, or its tombstone expired. Edges may still have the device then, so RevokeDevice writes a
+// tombstone. It returns [ErrNotFound] if Redis has neither, or already a tombstone. A concurrent write of the record
+// doesn't make it fail; the later one of the two wins.
 func (p *Publisher) RevokeDevice(ctx context.Context, id string) (Receipt, error) {
 	return p.revoke(ctx, id, false)
 }
 
-// ForceRevokeDevice is [Publisher.RevokeDevice], but writes a tombstone also if Redis doesn't have the device, for
-// example after a loss of data: edges that still have it forget it.
+// ForceRevokeDevice is [Publisher.RevokeDevice], but also writes a tombstone if Redis doesn't have the device, for
+// example after a loss of data, so that edges that still have it remove it.
 func (p *Publisher) ForceRevokeDevice(ctx context.Context, id string) (Receipt, error) {
 	return p.revoke(ctx, id, true)
 }
@@ -46,7 +46,7 @@ func (p *Publisher) revoke(ctx context.Context, id string, force bool) (receipt 
 		if receipt, err = p.write(ctx, merge, m, fields); !errors.Is(err, ErrNotFound) {
 			break
 		}
-		if receipt, err = p.bury(ctx, m, force); !errors.Is(err, ErrStale) { // else it has been written in between
+		if receipt, err = p.bury(ctx, m, force); !errors.Is(err, ErrStale) { // stale: the record was written meanwhile
 			break
 		}
 	}
@@ -56,8 +56,8 @@ func (p *Publisher) revoke(ctx context.Context, id string, force bool) (receipt 
 	return receipt, nil
 }
 
-// bury writes a tombstone where no record is. Its version exceeds those that were counted, and those that are a
-// time in milliseconds; it is STALE if a record has come meanwhile that edges would take for newer.
+// bury writes a tombstone where there is no record. Its version exceeds all counted ones, and those that are a time in
+// milliseconds. It returns ErrStale if a record was written meanwhile that edges would consider newer.
 func (p *Publisher) bury(ctx context.Context, m contract.Member, force bool) (Receipt, error) {
 	state, err := p.state(ctx, m)
 	if err != nil {
@@ -75,13 +75,13 @@ func (p *Publisher) bury(ctx context.Context, m contract.Member, force bool) (Re
 
 // state is the state of a member in Redis.
 type state struct {
-	there   bool   // its record is there, and no tombstone
-	deleted bool   // its record is a tombstone
-	logged  bool   // the log has it
-	last    uint64 // the highest version that may have been counted
+	there   bool   // it has a record other than a tombstone
+	deleted bool   // it has a tombstone
+	logged  bool   // the log has an entry
+	last    uint64 // the highest version that may have been assigned
 }
 
-// missing reports whether a record was written and is gone.
+// missing reports whether a record was written and doesn't exist any more.
 func (s state) missing() bool { return s.logged && !s.there && !s.deleted }
 
 func (p *Publisher) state(ctx context.Context, m contract.Member) (state, error) {
@@ -91,7 +91,7 @@ func (p *Publisher) state(ctx context.Context, m contract.Member) (state, error)
 	deleted := pipe.HExists(ctx, shard.RecordKey(m), contract.FieldDeleted)
 	score := pipe.ZScore(ctx, shard.LogKey(), m.String())
 	floor := pipe.HGet(ctx, shard.ChainKey(), contract.ChainFloor)
-	_, _ = pipe.Exec(ctx) // the answers have the errors
+	_, _ = pipe.Exec(ctx) // the replies have the errors
 	for _, cmd := range []redis.Cmder{record, deleted, score, floor} {
 		if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
 			return state{}, err
@@ -106,15 +106,16 @@ func (p *Publisher) state(ctx context.Context, m contract.Member) (state, error)
 	}, nil
 }
 
-// RevokeAll revokes every device that is not revoked yet, each as [Publisher.RevokeDevice] does, including those of
-// which only the log has an entry, and returns their number. If it returns no error, every device that was registered
-// at the time of the call is revoked; one that is registered meanwhile may be. A device whose record has another type,
-// or whose version can't grow, does not stop the others: the error names it. After an error, call it again to continue.
+// RevokeAll revokes every device that is not revoked yet, each like [Publisher.RevokeDevice], including those with only
+// an entry in the log, and returns their number. If it returns no error, every device registered at the time of the
+// call is revoked; a device registered meanwhile may or may not be. A device whose record has another type, or whose
+// version can't increase, does not stop the others: the error names it. After an error, call RevokeAll again to
+// continue.
 func (p *Publisher) RevokeAll(ctx context.Context) (revoked int, err error) {
 	var count atomic.Int64
 	var failed error
 	var odd failures
-	// A revoked device moves to the end of the log and comes once more, revoked. So does a device that was written
+	// A revoked device moves to the end of the log and is listed once more, revoked. So is a device that was written
 	// meanwhile, before its turn.
 	err = p.members(ctx, contract.KindCredential, func(page []contract.Member) bool {
 		var enabled []contract.Member
@@ -144,16 +145,16 @@ func (p *Publisher) RevokeAll(ctx context.Context) (revoked int, err error) {
 	return int(count.Load()), err
 }
 
-// failures are the errors of single devices.
+// failures collects the errors of single devices.
 type failures struct {
 	mu   sync.Mutex // protects errs
 	errs []error
 }
 
-// maxFailures bounds the reported errors.
+// maxFailures bounds the collected errors.
 const maxFailures = 100
 
-// keep keeps an error that is of one device only, and returns any other.
+// keep stores an error that concerns one device only and returns nil; it returns any other error.
 func (f *failures) keep(err error) error {
 	answer, answered := errors.AsType[redis.Error](err)
 	if err == nil || !errors.Is(err, ErrStale) && !(answered && strings.Contains(answer.Error(), "WRONGTYPE")) {
@@ -168,8 +169,7 @@ func (f *failures) keep(err error) error {
 	return nil
 }
 
-// enabled are those of members that are neither deleted nor revoked, and those of which Redis
-// can't tell.
+// enabled returns the members that are neither deleted nor revoked, or whose state can't be read.
 func (p *Publisher) enabled(ctx context.Context, members []contract.Member) ([]contract.Member, error) {
 	if len(members) == 0 {
 		return nil, nil

@@ -48,7 +48,7 @@ func TestRevokeAll(t *testing.T) {
 		seen := map[string]bool{}
 		for range n { // an event for each, once
 			e := next()
-			gone := e.Member.ID == "d10" && e.Fields["deleted"] == "1" // evicted, as far as Redis can tell
+			gone := e.Member.ID == "d10" && e.Fields["deleted"] == "1" // evicted, according to Redis
 			if seen[e.Member.ID] || !gone && (e.Fields["disabled"] != "1" || e.Fields["permissions"] != "p") {
 				t.Errorf("event %+v", e)
 			}
@@ -76,7 +76,8 @@ func TestRevokeAll(t *testing.T) {
 	})
 }
 
-// A record that Redis has evicted, and the edges have, is revoked by a tombstone that they take for newer.
+// TestRevokeMissing: a device whose record Redis has evicted, but edges have, is revoked by a tombstone that is newer
+// to them.
 func TestRevokeMissing(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		ctx := t.Context()

@@ -2,7 +2,7 @@ package publish
 
 import (
 	"context"
-	"crypto/sha1" // what Redis names scripts by
+	"crypto/sha1" // Redis identifies scripts by it
 	"encoding/hex"
 	"errors"
 	"time"
@@ -11,21 +11,21 @@ import (
 )
 
 const (
-	// movingFor bounds how long a script waits for a Cluster that moves its slot to another server. Meanwhile each key
-	// is at one of the two servers; the script can run when all are at one.
+	// movingFor bounds how long a script waits while a Cluster moves its slot to another server. Meanwhile each key is
+	// at one of the two servers; the script can run once all of its keys are at one.
 	movingFor = 5 * time.Second
 	// firstPause and longestPause bound the pause before a retry.
 	firstPause   = 5 * time.Millisecond
 	longestPause = 200 * time.Millisecond
 )
 
-// once is a command that is retried only after a redirection of a Cluster: after another error it may have been
-// executed, and a retried write would find its own version.
+// once is a command that is retried only after a redirection in a Cluster. After another error it may have been
+// executed, and the retry would find its own version.
 type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }
 
-// script is a script that Redis knows by its hash after the first run.
+// script is a script that is sent as its hash after the first run.
 type script struct{ source, hash string }
 
 func newScript(source string) script {
@@ -61,14 +61,14 @@ func (p *Publisher) eval(ctx context.Context, command, script string, keys []str
 		all = append(all, key)
 	}
 	cmd := redis.NewCmd(ctx, append(all, args...)...)
-	cmd.SetFirstKeyPos(3) // selects the server of a Cluster
+	cmd.SetFirstKeyPos(3) // for the client to select the server in a Cluster
 	if err := p.client.Process(ctx, once{cmd}); err != nil {
 		return nil, err
 	}
 	return cmd.Int64Slice()
 }
 
-// moving reports whether a Cluster answered that the slot is being moved, so that nothing was executed.
+// moving reports whether a Cluster is moving the slot and executed nothing.
 func moving(err error) bool {
 	for _, prefix := range []string{"TRYAGAIN", "ASK", "MOVED", "CLUSTERDOWN"} {
 		if redis.HasErrorPrefix(err, prefix) {

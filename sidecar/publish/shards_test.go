@@ -9,7 +9,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
-// Each record is in the shard that its id says, and readers find all of them again.
+// TestShards: each record is in the shard of its id, and readers find all of them.
 func TestShards(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		const shards, records = 8, 40
@@ -90,7 +90,7 @@ func TestAnotherNumberOfShards(t *testing.T) {
 		if err := put(New(s.Client, Shards(65))); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "out of 1 to 64") {
 			t.Errorf("65 shards: %v", err)
 		}
-		// After a loss of data the number is set again, by a publisher that runs already, too.
+		// After a loss of data the number is stored again, also by a running publisher.
 		p := New(s.Client, Shards(4))
 		if err := put(p); err != nil {
 			t.Fatal(err)

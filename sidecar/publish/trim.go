@@ -21,27 +21,28 @@ var trimSource string
 var trimScript = newScript(trimSource)
 
 const (
-	// trimPage is how many entries of a log are checked and removed at once.
+	// trimPage is the number of log entries that are checked and removed at once.
 	trimPage = 256
-	// expiredFor is for how long an object must have been past its lifetime before it is deleted: clocks
-	// differ, and an edge may serve what is stale.
+	// expiredFor is the time since the end of an object's lifetime before it is deleted: clocks differ, and an edge may
+	// serve stale objects.
 	expiredFor = 24 * time.Hour
 )
 
-// ErrEvicts is returned for a Redis that may evict records: there, a missing record may not have been deleted.
+// ErrEvicts: Redis may evict records, so a missing record may not have been deleted.
 var ErrEvicts = errors.New("redis evicts records")
 
 // Trimmed is the result of [Publisher.Trim].
 type Trimmed struct {
-	// Members is how many the logs had, Removed how many of their entries went, Expired how many
-	// objects were deleted because their lifetimes had ended over a day ago.
+	// Members is the number of entries in the logs, Removed the number of removed entries, Expired the number of
+	// objects deleted because their lifetimes ended over a day ago.
 	Members, Removed, Expired int
 }
 
-// Trim removes the entries of the logs whose tombstones have expired, and deletes, as [Publisher.Delete] does, objects
-// that expired over 24 hours ago; their entries go a day later. It works in pages, so that Redis is never held up, and
-// may be ended at any time. Readers that were away since before an entry was written that is gone read everything
-// again. [ErrEvicts] if Redis evicts records: they were not deleted, and their entries are what revokes them.
+// Trim removes log entries whose tombstones have expired, and deletes, like [Publisher.Delete], objects that expired
+// over 24 hours ago; their entries are removed a day later. It works in pages, so that it never blocks Redis for long,
+// and may be interrupted at any time. Readers that were disconnected since before a removed entry was written read
+// everything again. Trim returns [ErrEvicts] if Redis evicts records: evicted records were not deleted, and their
+// entries are needed to revoke them.
 func (p *Publisher) Trim(ctx context.Context) (Trimmed, error) {
 	var done Trimmed
 	err := p.reads(ctx)
@@ -59,7 +60,7 @@ func (p *Publisher) Trim(ctx context.Context) (Trimmed, error) {
 
 var policyLine = regexp.MustCompile(`(?m)^maxmemory_policy:(\S+)`)
 
-// neverEvicts checks the server, in a Cluster each master.
+// neverEvicts returns [ErrEvicts] if the server, in a Cluster any master, may evict records.
 func (p *Publisher) neverEvicts(ctx context.Context) error {
 	check := func(ctx context.Context, client redis.Cmdable) error {
 		info, err := client.Info(ctx, "memory").Result()
@@ -78,7 +79,7 @@ func (p *Publisher) neverEvicts(ctx context.Context) error {
 	return check(ctx, p.client)
 }
 
-// trimShard goes through the log once, up to where it ended at the beginning: what is written meanwhile is newer.
+// trimShard reads the log once, up to the write that was the last one at the start; later entries are newer.
 func (p *Publisher) trimShard(ctx context.Context, shard contract.Keys, done *Trimmed) error {
 	end, err := p.client.Get(ctx, shard.SeqKey()).Uint64()
 	if errors.Is(err, redis.Nil) {
@@ -107,7 +108,7 @@ func (p *Publisher) trimShard(ctx context.Context, shard contract.Keys, done *Tr
 
 func score(s float64) string { return strconv.FormatFloat(s, 'f', -1, 64) }
 
-// trimMembers removes those of a page whose records are gone, and deletes objects that have expired.
+// trimMembers removes a page's entries without a record, and deletes its expired objects.
 func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page []redis.Z, done *Trimmed) error {
 	pipe := p.client.Pipeline()
 	heads := make([]*redis.SliceCmd, len(page))
@@ -116,12 +117,12 @@ func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page [
 		name, _ := z.Member.(string)
 		m, err := contract.ParseMember(name)
 		if err != nil {
-			continue // another writer's slip is the sidecar's to count
+			continue // the sidecar counts invalid members
 		}
 		members[i] = m
 		heads[i] = pipe.HMGet(ctx, shard.RecordKey(m), contract.FieldVersion, contract.FieldPublished, contract.FieldTTL)
 	}
-	_, _ = pipe.Exec(ctx) // the answers have the errors
+	_, _ = pipe.Exec(ctx) // the replies have the errors
 	keys := []string{shard.LogKey(), shard.ChainKey()}
 	var args []any
 	for i, head := range heads {
@@ -138,7 +139,7 @@ func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page [
 			return err
 		case expired:
 			done.Expired++
-		case version == "": // gone, if the script finds so, too
+		case version == "": // removed, if the script also finds no record
 			keys = append(keys, shard.RecordKey(members[i]))
 			args = append(args, score(page[i].Score), members[i].String())
 		}
@@ -156,7 +157,7 @@ func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page [
 	return nil
 }
 
-// deleteExpired deletes an object whose lifetime ended over a day ago, unless it is written meanwhile. head is its
+// deleteExpired deletes an object whose lifetime ended over a day ago, unless it is written meanwhile. head has its
 // version, publish time and lifetime.
 func (p *Publisher) deleteExpired(ctx context.Context, m contract.Member, head []any) (bool, error) {
 	var numbers [3]uint64
@@ -164,7 +165,7 @@ func (p *Publisher) deleteExpired(ctx context.Context, m contract.Member, head [
 		text, _ := head[i].(string)
 		n, err := strconv.ParseUint(text, 10, 64)
 		if err != nil || n > math.MaxInt64/2 {
-			return false, nil // it has no lifetime, or can't be read
+			return false, nil // it has no lifetime, or an invalid one
 		}
 		numbers[i] = n
 	}

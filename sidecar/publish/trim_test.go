@@ -9,18 +9,18 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/gatehouse/gatehouse/e2e/redistest"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
 )
 
-// onServer runs test on a redis-server; miniredis can't say what it evicts.
+// onServer runs test on a redis-server; miniredis doesn't report its maxmemory-policy.
 func onServer(t *testing.T, test func(t *testing.T, s server)) {
 	t.Helper()
 	client := redistest.StartServer(t).Client(t)
 	test(t, server{client, New(client)})
 }
 
-// What is gone for good leaves the log, and the floor says up to where; nothing else changes.
+// TestTrim: entries without a record are removed, and the floor is raised; nothing else changes.
 func TestTrim(t *testing.T) {
 	onServer(t, func(t *testing.T, s server) {
 		ctx := t.Context()
@@ -41,7 +41,7 @@ func TestTrim(t *testing.T) {
 		if _, err := s.p.PutDevice(ctx, Device{ID: "d", Secret: "s", Cost: 4}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.p.Delete(ctx, "/deleted", 0); err != nil { // its tombstone is there yet
+		if _, err := s.p.Delete(ctx, "/deleted", 0); err != nil { // its tombstone still exists
 			t.Fatal(err)
 		}
 		s.Set(ctx, keys.ObjectKey("/odd"), "not a hash", 0)
@@ -52,7 +52,7 @@ func TestTrim(t *testing.T) {
 		age("/expired", 24*time.Hour)
 		age("/expired-a-day-ago", 26*time.Hour)
 		for i := range many {
-			s.Del(ctx, keys.ObjectKey(fmt.Sprint("/gone/", i))) // as its tombstone expires
+			s.Del(ctx, keys.ObjectKey(fmt.Sprint("/gone/", i))) // like the expiry of its tombstone
 		}
 		members := s.ZCard(ctx, keys.LogKey()).Val()
 
@@ -75,11 +75,11 @@ func TestTrim(t *testing.T) {
 		if want := (Trimmed{Members: int(members) - many}); err != nil || done != want {
 			t.Errorf("again: %+v, %v; want %+v", done, err, want)
 		}
-		// Versions go on, above those of before.
+		// Versions continue above the earlier ones.
 		if got, err := s.p.Put(ctx, Object{Key: "/gone/7", ContentType: "a"}); err != nil || got.Version != many+1 {
 			t.Errorf("written again: %+v, %v; want version %d", got, err, many+1)
 		}
-		// The floor never goes down.
+		// The floor never decreases.
 		s.HSet(ctx, keys.ChainKey(), contract.ChainFloor, 1<<40)
 		s.Del(ctx, keys.ObjectKey("/kept"))
 		if done, err := s.p.Trim(ctx); err != nil || done.Removed != 1 {
@@ -91,7 +91,7 @@ func TestTrim(t *testing.T) {
 	})
 }
 
-// An entry whose record comes back, or that moves on, while it is trimmed is left alone.
+// TestTrimLeavesWhatMovesOn: an entry whose record is written again, or that moves, during the trim stays.
 func TestTrimLeavesWhatMovesOn(t *testing.T) {
 	onServer(t, func(t *testing.T, s server) {
 		ctx := t.Context()
@@ -102,7 +102,7 @@ func TestTrimLeavesWhatMovesOn(t *testing.T) {
 		}
 		s.Del(ctx, keys.ObjectKey("/b"))
 		reply, err := s.p.run(ctx, trimScript, []string{keys.LogKey(), keys.ChainKey(), keys.ObjectKey("/a"), keys.ObjectKey("/b")},
-			"1", "o:/a", "1", "o:/b") // the second one's score is another by now
+			"1", "o:/a", "1", "o:/b") // the score of the second one has changed
 		if err != nil || len(reply) != 1 || reply[0] != 0 || s.ZCard(ctx, keys.LogKey()).Val() != 2 {
 			t.Errorf("got %v, %v, want nothing removed", reply, err)
 		}
@@ -112,7 +112,7 @@ func TestTrimLeavesWhatMovesOn(t *testing.T) {
 	})
 }
 
-// Where Redis evicts, a record that is gone was not deleted: its entry is what revokes it.
+// TestTrimRefuses: if Redis evicts, a missing record was not deleted, and its entry is needed to revoke it.
 func TestTrimRefuses(t *testing.T) {
 	onServer(t, func(t *testing.T, s server) {
 		ctx := t.Context()

@@ -14,11 +14,11 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/gatehouse/gatehouse/e2e/redistest"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
 )
 
-// documentedWriter is what the contract page permits a writer.
+// documentedWriter returns the permissions of a writer in docs/redis-contract.md.
 func documentedWriter(t *testing.T) []string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/redis-contract.md")
@@ -32,7 +32,7 @@ func documentedWriter(t *testing.T) []string {
 	return strings.Fields(string(line[1]))
 }
 
-// everything is all of a Redis: what each key holds, and until when.
+// everything returns the content of a Redis: the value and expiry of each key.
 func everything(t *testing.T, c *redis.Client) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -46,7 +46,7 @@ func everything(t *testing.T, c *redis.Client) map[string]string {
 	return all
 }
 
-// writes are one of each kind, by what it does.
+// writes returns a write of each kind by its name.
 func writes(p *Publisher) map[string]func(context.Context) error {
 	receipt := func(_ Receipt, err error) error { return err }
 	return map[string]func(context.Context) error{
@@ -64,7 +64,7 @@ func writes(p *Publisher) map[string]func(context.Context) error {
 	}
 }
 
-// prepare stores what writes change.
+// prepare stores the records that writes change.
 func prepare(t *testing.T, p *Publisher) {
 	t.Helper()
 	receipt := func(_ Receipt, err error) {
@@ -79,7 +79,7 @@ func prepare(t *testing.T, p *Publisher) {
 	receipt(p.PutDevice(t.Context(), Device{ID: "d", Secret: "s", Cost: 4}))
 }
 
-// Whichever permission a writer lacks, a write is whole or not there.
+// TestLackingPermission: whichever permission a writer lacks, a write is complete or changes nothing.
 func TestLackingPermission(t *testing.T) {
 	s := redistest.StartServer(t)
 	root := s.Client(t)
@@ -97,7 +97,7 @@ func TestLackingPermission(t *testing.T) {
 		}
 		lacks := strings.Join(lacking, " ")
 		prepare(t, New(root))
-		if err := root.ScriptFlush(t.Context()).Err(); err != nil { // and so eval where evalsha is lacking
+		if err := root.ScriptFlush(t.Context()).Err(); err != nil { // so that evalsha needs eval
 			t.Fatal(err)
 		}
 		setUser(t, root, append(append([]string{"ACL", "SETUSER"}, user...), lacking...))
@@ -151,7 +151,7 @@ func setUser(t *testing.T, root *redis.Client, line []string) {
 	}
 }
 
-// subscriptionHas takes the event of one write.
+// subscriptionHas receives the event of one write.
 func subscriptionHas(t *testing.T, subscription *redis.PubSub) error {
 	message, err := subscription.ReceiveMessage(t.Context())
 	if err == nil {
@@ -160,8 +160,8 @@ func subscriptionHas(t *testing.T, subscription *redis.PubSub) error {
 	return err
 }
 
-// A write in a slot that is on its way to another server of the Cluster is whole or not there, and done
-// as soon as the slot allows it.
+// TestMovingSlot: a write in a slot that a Cluster is moving to another server is complete or changes nothing, and
+// succeeds as soon as the slot allows it.
 func TestMovingSlot(t *testing.T) {
 	const slot = 8240 // of {gatehouse:0}
 	c := redistest.StartCluster(t)
@@ -183,7 +183,7 @@ func TestMovingSlot(t *testing.T) {
 	do(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", idOf(from))
 	do(from, "CLUSTER", "SETSLOT", slot, "MIGRATING", idOf(to))
 	all := writes(p)
-	for _, name := range []string{"fewer fields", "after a tombstone", "deletion", "revocation"} { // all keys are here yet
+	for _, name := range []string{"fewer fields", "after a tombstone", "deletion", "revocation"} { // all keys are here
 		if err := all[name](t.Context()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -191,7 +191,7 @@ func TestMovingSlot(t *testing.T) {
 	if o, err := p.Get(t.Context(), "/ttl"); err != nil || string(o.Bodies[0].Bytes) != "newer" {
 		t.Errorf("after a write: %+v, %v", o, err)
 	}
-	// A key that is nowhere could be at either server.
+	// A key that does not exist could be at either server.
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if err := all["new object"](ctx); !moving(errors.Unwrap(err)) && !strings.Contains(fmt.Sprint(err), "TRYAGAIN") || !errors.Is(err, context.DeadlineExceeded) {
@@ -201,10 +201,10 @@ func TestMovingSlot(t *testing.T) {
 	go func() { done <- all["new object"](t.Context()) }()
 	moved := from.ClusterGetKeysInSlot(t.Context(), slot, 1000).Val()
 	slices.Reverse(moved)
-	for _, key := range moved { // one at a time, so that some are here and some there
+	for _, key := range moved { // one at a time, so that they are at both servers
 		do(from, "MIGRATE", "127.0.0.1", c.Masters[2].Port(), key, 0, 5000)
 	}
-	for _, name := range []string{"fewer fields", "revocation"} { // at the new server, of which others don't know yet
+	for _, name := range []string{"fewer fields", "revocation"} { // at the new server, unknown to other servers
 		if err := all[name](t.Context()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -1,9 +1,9 @@
-// Package abi is Proxy-Wasm, ABI 0.2, as the filter uses it: the proxy's functions, and the
-// memory that their results come in. It knows nothing of Gatehouse, and allocates nothing per call.
+// Package abi is the Go binding of Proxy-Wasm, ABI 0.2, that the filter uses: the proxy's functions, and the memory for
+// their results. It is independent of Gatehouse, and allocates nothing per call.
 package abi
 
-// arenaSize is the size of a callback's results without an allocation, bytes: all headers of a request (16 KiB in our
-// envoy.yaml, 60 KiB by default) and the records that decide it.
+// arenaSize is the size of a callback's results without an allocation, in bytes: all headers of a request (16 KiB in
+// our envoy.yaml, 60 KiB by default) and the records that decide it.
 const arenaSize = 128 << 10
 
 // Arena is the memory for the proxy's results. Its contents are valid during the current callback: the next one
@@ -12,8 +12,8 @@ type Arena struct {
 	block [arenaSize]byte
 	used  int
 	last  []byte
-	// spilled are the results that didn't fit, each with memory of its own. The proxy
-	// knows them by address only, so they are held here until the callback is over.
+	// spilled has the results that didn't fit, each with its own memory. The proxy knows them by address only, so they
+	// are retained here until the callback is over.
 	spilled [][]byte
 }
 

@@ -56,29 +56,29 @@ const (
 	VMConfiguration  Buffer = 6
 )
 
-// results is what the proxy's results come in: one arena per VM, which runs one callback at a time.
+// results is the memory for the proxy's results: one arena per VM, which runs one callback at a time.
 var results Arena
 
 // BeginCallback releases the results of earlier callbacks. Every exported function that the proxy calls begins with it,
 // and so does the work for each of many streams.
 func BeginCallback() { results.Reset() }
 
-// allocate is where the proxy gets memory for a result.
+// allocate allocates memory for one of the proxy's results.
 //
 //go:wasmexport proxy_on_memory_allocate
 func allocate(size uint32) unsafe.Pointer {
 	return unsafe.Pointer(unsafe.SliceData(results.Allocate(int(size))))
 }
 
-// out is what the proxy writes through the pointers of a call. It is not on the stack,
-// because a call can come back into the module, whose stack then may move.
+// out is the memory that the proxy writes to through the pointers of a call. It is not on the stack, because a call can
+// come back into the module, whose stack may then move.
 var out struct {
 	address, size, number uint32
 	time                  uint64 // unix ns
 	metric                uint64
 }
 
-// result is the value that the call which has just returned gave; it is the callback's.
+// result returns the value of the call that has just returned; it is valid during the callback.
 func result(s Status) ([]byte, error) {
 	if s != 0 {
 		return nil, s
@@ -106,7 +106,7 @@ func Header(m HeaderMap, name string) (string, error) {
 	return text(value), err
 }
 
-// AddHeader adds a header behind those of the same name.
+// AddHeader adds a header after those with the same name.
 func AddHeader(m HeaderMap, name, value string) error {
 	return proxyAddHeaderMapValue(m, name, value).err()
 }
@@ -116,7 +116,7 @@ func RemoveHeader(m HeaderMap, name string) error { return proxyRemoveHeaderMapV
 
 // BufferBytes returns the first size bytes of a buffer, or all if there are fewer.
 func BufferBytes(b Buffer, size int) ([]byte, error) {
-	out.size = 0 // the proxy leaves it alone if there are none
+	out.size = 0 // the proxy does not set it if there are none
 	return result(proxyGetBufferBytes(b, 0, uint32(size), unsafe.Pointer(&out.address), unsafe.Pointer(&out.size)))
 }
 
@@ -128,14 +128,14 @@ func Property(path string) ([]byte, error) {
 // SetProperty sets an attribute of the current context, which the proxy copies.
 func SetProperty(path, value string) error { return proxySetProperty(path, value).err() }
 
-// SharedData returns the value of a key, and its number for compare and swap.
+// SharedData returns the value of a key, and its compare-and-swap number.
 func SharedData(key string) (value []byte, cas uint32, err error) {
 	value, err = result(proxyGetSharedData(key, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size), unsafe.Pointer(&out.number)))
 	return value, out.number, err
 }
 
-// SetSharedData sets the value of a key, which the proxy copies: in any case if cas is 0, otherwise only if it still
-// has that number.
+// SetSharedData sets the value of a key, which the proxy copies: unconditionally if cas is 0, otherwise only if the key
+// still has that number.
 func SetSharedData(key string, value []byte, cas uint32) error {
 	return proxySetSharedData(key, text(value), cas).err()
 }
@@ -153,11 +153,12 @@ func ContinueRequest() error {
 	return proxyContinueStream(request).err()
 }
 
-// Enter makes the context of this id the current one until the callback returns; it fails if it is gone.
+// Enter makes the context with this id the current one until the callback returns; it fails if the context has gone.
 func Enter(contextID uint32) error { return proxySetEffectiveContext(contextID).err() }
 
-// Call sends a request to a cluster and returns the token that proxy_on_http_call_response will have. The proxy assigns
-// it to the plugin of the current context, so the answer comes even if the stream ends, but not if the plugin does.
+// Call sends a request to a cluster and returns the token that proxy_on_http_call_response will get. The proxy assigns
+// the call to the plugin of the current context, so the answer arrives even if the stream ends, but not if the plugin
+// does.
 func Call(cluster string, headers, body []byte, timeout time.Duration) (uint32, error) {
 	const noTrailers = ""
 	s := proxyHTTPCall(cluster, text(headers), text(body), noTrailers, uint32(timeout.Milliseconds()), unsafe.Pointer(&out.number))
@@ -247,5 +248,5 @@ func proxyGetMetric(id uint32, value unsafe.Pointer) Status
 //go:wasmimport env proxy_increment_metric
 func proxyIncrementMetric(id uint32, offset int64) Status
 
-// text views b as a string without copying: it lives and changes with b.
+// text returns b as a string without copying: it lives and changes with b.
 func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

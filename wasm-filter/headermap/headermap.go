@@ -1,5 +1,5 @@
-// Package headermap is the form in which Proxy-Wasm, ABI 0.2, exchanges header maps. It is as short as can be,
-// because what each request runs through costs by its length. It reads as little-endian machines do.
+// Package headermap is the form in which Proxy-Wasm, ABI 0.2, exchanges header maps. Its code is short, because the
+// cost of code on the request path depends on its length. It reads integers as little-endian machines do.
 package headermap
 
 import (
@@ -19,7 +19,7 @@ import (
 func NameBit(name string) uint64 { return nameBit(unsafe.Pointer(unsafe.StringData(name))) }
 
 func nameBit(name unsafe.Pointer) uint64 {
-	// The factor is one by which no common name has the bit of one that is looked for: TestMarks of package policy.
+	// With this factor no common name shares its bit with a relevant one, see TestMarks in package policy.
 	return 1 << (*(*uint32)(unsafe.Add(name, 2)) * 0x3c5dcc5f >> 26)
 }
 
@@ -28,16 +28,16 @@ const nameBitBytes = 6
 
 // Fields are the remaining fields of a header map, which must not change after ParseFields.
 type Fields struct {
-	// NameBits are those of all names, see [NameBit], and some others: of shorter names, what follows them counts.
+	// NameBits has the bits of all names, see [NameBit], and some others: shorter names are read beyond their end.
 	NameBits uint64
 
 	base        unsafe.Pointer
 	next, count uint32 // of fields
-	at          uint32 // where the next one's name is, from base
+	at          uint32 // offset of the next one's name, from base
 }
 
-// ParseFields returns all fields of raw, which they refer to; false if raw is shorter than it claims.
-// All lengths are added up here, so that Next needs no check: it runs for each header of each request.
+// ParseFields returns all fields of raw, to which they refer; false if raw is shorter than its header tells. It sums up
+// all lengths, so that Next, which runs for each header of each request, needs no check.
 func ParseFields(raw []byte) (Fields, bool) {
 	if len(raw) < 4 {
 		return Fields{}, false
@@ -76,7 +76,7 @@ func (f *Fields) Next() (name, value string) {
 	return name, value
 }
 
-// Parse returns all fields of raw, names and values, which refer to raw; false if raw is shorter than it claims.
+// Parse returns all fields of raw, names and values, which refer to raw; false if raw is shorter than its header tells.
 func Parse(raw []byte) (headers [][2]string, ok bool) {
 	fields, ok := ParseFields(raw)
 	for ok && fields.More() {

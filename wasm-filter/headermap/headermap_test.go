@@ -45,14 +45,14 @@ func TestMarks(t *testing.T) {
 		if fields, ok := ParseFields(Append(nil, headers)); !ok || fields.NameBits != want {
 			t.Errorf("%q: got %b, want %b", headers, fields.NameBits, want)
 		}
-		headers = append(headers[1:], headers[0]) // each is the last one once
+		headers = append(headers[1:], headers[0]) // so that each is the last one once
 	}
 	if NameBit("x-gatehouse-device") == NameBit("x-hatehouse-device") {
 		t.Error("two names with other letters have one mark")
 	}
 }
 
-// TestGolden is the form that the proxy reads and writes.
+// TestGolden pins the form that the proxy reads and writes.
 func TestGolden(t *testing.T) {
 	const want = "\x02\x00\x00\x00" + "\x01\x00\x00\x00\x02\x00\x00\x00" + "\x02\x00\x00\x00\x00\x00\x00\x00" + "a\x00bc\x00" + "de\x00\x00"
 	if got := Append(nil, [][2]string{{"a", "bc"}, {"de", ""}}); string(got) != want {

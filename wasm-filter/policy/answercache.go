@@ -12,7 +12,7 @@ const keptAnswers = 1 << keptBits
 
 const keptBits = 10
 
-// maxKept bounds the cached bytes of a question and of its answer's headers.
+// maxKept bounds a question and its answer's headers in the cache, in bytes.
 const maxKept = 1 << 10
 
 // question is everything that an answer from the cache depends on, except the object and the time.
@@ -27,13 +27,13 @@ type question struct {
 	ifModifiedSince string
 }
 
-// size returns the size of all parts, bytes.
+// size returns the size of all parts, in bytes.
 func (q *question) size() int {
 	return len(q.target) + len(q.device) + len(q.ifNoneMatch) + len(q.acceptEncoding)
 }
 
-// sum returns a hash of all parts. A client that chooses them can make two questions share an entry, which only loses
-// the gain of caching. Its code is short: see docs/performance-log.md.
+// sum returns a hash of all parts. A client can choose them so that two questions share an entry, which only loses the
+// gain of caching. Its code is short: see docs/performance-log.md.
 func (q *question) sum() uint64 {
 	const odd = 0x9e3779b97f4a7c15 // 2⁶⁴ by the golden ratio
 	h := uint64(q.rule)
@@ -50,17 +50,17 @@ func (q *question) sum() uint64 {
 	return h * odd
 }
 
-// entry returns the place of the question's answer.
+// entry returns the index of the question's answer.
 func (q *question) entry() int { return int(q.hash >> (64 - keptBits)) }
 
-// kept is a cached answer to a question, which costs far less than composing it again. A question that comes once
-// leaves only its hash.
+// kept is a cached answer to a question, which costs far less than composing it again. Only the hash of a question's
+// first occurrence is stored.
 type kept struct {
 	question // refers to text
 	validity
 	status  int
 	headers []byte
-	body    *Body // nil of a 304
+	body    *Body // nil for a 304
 	counter Counter
 	key     string // refers to text
 
@@ -68,11 +68,11 @@ type kept struct {
 	text  []byte
 }
 
-// validity is the time in which an answer has the same bytes, as long as the state is the same.
+// validity is the time in which an answer has the same bytes, while the state is unchanged.
 type validity struct {
 	guard   uint64 // before the object was read
 	fromMS  int64  // unix ms
-	untilMS int64  // likewise, exclusive; 0 if forgotten
+	untilMS int64  // unix ms, exclusive; 0 if dropped
 }
 
 // answers reports whether k is a valid answer to q now.
@@ -118,8 +118,8 @@ func (k *kept) own(s string) string {
 	return unsafe.String(unsafe.SliceData(k.text[start:]), len(s))
 }
 
-// unchangedUntil returns when the answer for an unchanged object would change, unix ms: when the age of the state or
-// the remaining lifetime has another number of seconds, the object has expired, or the state is stale.
+// unchangedUntil returns when the answer with an unchanged object would change, unix ms: when the age of the state or
+// the remaining lifetime has another number of seconds, the object expires, or the state becomes stale.
 func (e *Engine) unchangedUntil(nowMS int64, o *wire.Object) int64 {
 	age := max(nowMS-e.state.InStepMS, 0) / 1000
 	until := min(e.state.InStepMS+(age+1)*1000, e.state.InStepMS+e.config.MaxStaleness.Milliseconds()+1)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 const keptRules = `{"credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"}, "rules": [
@@ -33,11 +34,11 @@ func (c *counted) Record(region wire.Region, index uint32) []byte {
 	return c.memory.Record(region, index)
 }
 
-// twins are two edges with the same rules and memory, one of which keeps answers. They are asked the same.
+// twins are two edges with the same rules and memory, one of which caches answers. They get the same requests.
 type twins struct {
 	*counted
 	keeps, composes *Engine
-	headers         []byte // of the request that is asked, as in a proxy whose memory is used again
+	headers         []byte // of the current request, as in a proxy that reuses memory
 }
 
 func newTwins(t *testing.T) *twins {
@@ -49,14 +50,14 @@ func newTwins(t *testing.T) *twins {
 	return &twins{&counted{memory: newMemory()}, NewEngine(c), NewEngine(c), nil}
 }
 
-// ask gives what both decide, as text, and how many objects the one that keeps answers has read.
+// ask returns both decisions as text, and the number of objects that the caching edge has read.
 func (w *twins) ask(nowMS int64, lines ...string) (kept, composed string, reads int) {
 	for i, e := range []*Engine{w.keeps, w.composes} {
 		up := w.guardUp
 		w.guardUp = up || e == w.composes
 		before := w.reads
 		if state := e.State(); state.Epoch != w.state.Epoch || state.InStepMS != w.state.InStepMS {
-			e.SetState(w.state)
+			e.SetState(nowMS, w.state)
 		}
 		w.headers = headermap.Append(w.headers[:0], request(lines...))
 		fields, _ := headermap.ParseFields(w.headers)
@@ -74,14 +75,14 @@ func (w *twins) ask(nowMS int64, lines ...string) (kept, composed string, reads 
 	return
 }
 
-// publish puts a version of an object, as the push listener does it, which may be of no encoding but identity.
+// publish stores a version of an object like the push listener; without encoded only its identity encoding.
 func (w *twins) publish(key string, publishedMS int64, ttlMS uint64, version string, encoded bool) {
 	w.guard += 1 << 8
 	w.putVersion(key, publishedMS, ttlMS, version, encoded)
 }
 
-// TestKeptIsWhatWouldBeComposed asks at random while objects, time and state go on: whoever keeps
-// answers must give the very ones that are composed each time.
+// TestKeptIsWhatWouldBeComposed sends random requests while objects, time and state change: cached answers must equal
+// those that are composed each time.
 func TestKeptIsWhatWouldBeComposed(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	pick := func(of ...string) string { return of[random.IntN(len(of))] }
@@ -107,7 +108,7 @@ func TestKeptIsWhatWouldBeComposed(t *testing.T) {
 		case 3:
 			w.state.InStepMS = clock - random.Int64N(32_000) // in step for 30 s
 		case 4:
-			if random.IntN(20) == 0 { // another sidecar, which puts other things in other places
+			if random.IntN(20) == 0 { // another sidecar with other places
 				w.state.Epoch++
 				w.state.Keys.Placement[0]++
 				clear(w.records)
@@ -121,7 +122,7 @@ func TestKeptIsWhatWouldBeComposed(t *testing.T) {
 		case 6:
 			w.keeps.Forget()
 		}
-		lines := []string{pick("GET", "GET", "HEAD", "POST") + " " + pick("/a", "/a?lang=de", "/a?x=1", "/a?x=2&lang=de", "/b", "/private/a", "/private/b", "/head", "/me", "/none", "/%61", "/q?x", "/q?y", "/q?"+strings.Repeat("&", wire.MaxPairs))}
+		lines := []string{pick("GET", "GET", "HEAD", "POST") + " " + pick("/a", "/a?lang=de", "/a?x=1", "/a?x=2&lang=de", "/b", "/private/a", "/private/b", "/head", "/me", "/none", "/%61", "/q?x", "/q?y", "/q?"+strings.Repeat("&", limits.MaxPairs))}
 		lines = append(lines, "x-device-id: "+pick("one", "two"), "x-device-token: "+pick("s", "s", "s", "wrong"))
 		for range random.IntN(3) {
 			lines = append(lines, pick(`if-none-match: "v0"`, `if-none-match: "v1"`, `if-none-match: W/"v1"`, "if-none-match: *", "if-none-match: ",
@@ -146,7 +147,7 @@ func TestKeptIsWhatWouldBeComposed(t *testing.T) {
 	}
 }
 
-// written is shared memory that an object is written to while it is read.
+// written is shared memory in which an object is written while it is read.
 type written struct {
 	*memory
 	write func()
@@ -160,7 +161,7 @@ func (w *written) Record(region wire.Region, index uint32) []byte {
 	return record
 }
 
-// TestGuardIsReadFirst: what was read before a change must not be kept as if it had been read after it.
+// TestGuardIsReadFirst: an answer read before a change must not be cached as if it had been read after it.
 func TestGuardIsReadFirst(t *testing.T) {
 	c, err := parseJSON(t, keptRules)
 	if err != nil {
@@ -168,7 +169,7 @@ func TestGuardIsReadFirst(t *testing.T) {
 	}
 	e, m := NewEngine(c), &written{memory: newMemory()}
 	m.guard = 1 << 8
-	e.SetState(m.state)
+	e.SetState(now, m.state)
 	m.putVersion("/a", now, 0, `"v1"`, false)
 	ask := func() string {
 		r := read(e, "GET /a")
@@ -190,8 +191,8 @@ func TestGuardIsReadFirst(t *testing.T) {
 	}
 }
 
-// TestKeptByTheMillisecond asks every millisecond: age, lifetime, expiry and the end of being in step
-// come exactly when they would without what is kept.
+// TestKeptByTheMillisecond sends a request every millisecond: age, lifetime, expiry and the end of being in step change
+// exactly when they would without cached answers.
 func TestKeptByTheMillisecond(t *testing.T) {
 	w := newTwins(t)
 	w.guard = 1 << 8
@@ -223,7 +224,7 @@ func TestKeptByTheMillisecond(t *testing.T) {
 	}
 }
 
-// TestKeptIsOfOneDevice: what one device may see isn't given to another one, whose id looks the same at its end.
+// TestKeptIsOfOneDevice: a device doesn't get another one's answer, even if the ends of their ids are equal.
 func TestKeptIsOfOneDevice(t *testing.T) {
 	w := newTwins(t)
 	w.guard = 1 << 8
@@ -245,7 +246,7 @@ func TestKeptIsOfOneDevice(t *testing.T) {
 	}
 }
 
-// TestKeptWithoutItsBody: an answer whose body isn't there any more isn't given without it.
+// TestKeptWithoutItsBody: a cached answer is not used when its body was dropped.
 func TestKeptWithoutItsBody(t *testing.T) {
 	w := newTwins(t)
 	w.guard = 1 << 8
@@ -260,7 +261,7 @@ func TestKeptWithoutItsBody(t *testing.T) {
 	}
 }
 
-// TestKeptIsOfOneState: what is kept ends with the state, be it of the same epoch.
+// TestKeptIsOfOneState: cached answers end with the state, even if the epoch stays.
 func TestKeptIsOfOneState(t *testing.T) {
 	for name, change := range map[string]func(s *wire.State){
 		"in step longer ago": func(s *wire.State) { s.InStepMS -= 60_000 },
@@ -279,7 +280,7 @@ func TestKeptIsOfOneState(t *testing.T) {
 	}
 }
 
-// TestKeptIsOfOneRule: methods may fall under different rules.
+// TestKeptIsOfOneRule: methods may have different rules.
 func TestKeptIsOfOneRule(t *testing.T) {
 	w := newTwins(t)
 	w.guard = 1 << 8
@@ -295,12 +296,12 @@ func TestKeptIsOfOneRule(t *testing.T) {
 	}
 }
 
-// TestKeptWithoutItsQuery: where no parameter counts, one answer is of all queries but those that none is given to.
+// TestKeptWithoutItsQuery: if no parameter counts, all valid queries share one answer.
 func TestKeptWithoutItsQuery(t *testing.T) {
 	w := newTwins(t)
 	w.guard = 1 << 8
 	w.publish("/q", now, 0, `"v1"`, false)
-	for i, query := range []string{"a", "b", "c", strings.Repeat("&", wire.MaxPairs), strings.Repeat("x", 2*wire.MaxKey)} {
+	for i, query := range []string{"a", "b", "c", strings.Repeat("&", limits.MaxPairs), strings.Repeat("x", 2*limits.MaxKey)} {
 		kept, composed, reads := w.ask(now, "GET /q?"+query)
 		if want := []int{1, 1, 0, 0, 0}[i]; kept != composed || reads != want {
 			t.Errorf("request %d: got %d reads, want %d; and %s, want %s", i, reads, want, kept, composed)
@@ -311,8 +312,8 @@ func TestKeptWithoutItsQuery(t *testing.T) {
 	}
 }
 
-// TestHashSpreads: questions that differ in one part, be it in its middle, have entries of their own as far as
-// numbers at random would.
+// TestHashSpreads: questions that differ in one part, even in its middle, have different entries as often as random
+// numbers would.
 func TestHashSpreads(t *testing.T) {
 	for name, ask := range map[string]func(i int) question{
 		"rule":                func(i int) question { return question{rule: i, target: "/v1/products/1"} },
@@ -330,13 +331,13 @@ func TestHashSpreads(t *testing.T) {
 			q.hash = q.sum()
 			entries[q.entry()] = true
 		}
-		if len(entries) < keptAnswers/2 { // 63 % of numbers at random
+		if len(entries) < keptAnswers/2 { // 63 % for random numbers
 			t.Errorf("%s: %d questions have %d entries", name, keptAnswers, len(entries))
 		}
 	}
 }
 
-// TestFetchedIsNotKept: no guard tells when what the sidecar fetched is written.
+// TestFetchedIsNotKept: no guard shows a write of an object that the sidecar fetched.
 func TestFetchedIsNotKept(t *testing.T) {
 	w := newTwins(t)
 	w.guard = 1 << 8
@@ -346,7 +347,7 @@ func TestFetchedIsNotKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.keeps.SetState(w.state)
+	w.keeps.SetState(now, w.state)
 	for range 3 {
 		for _, answers := range []Answers{{}, {Fetch: &fetched}} {
 			r := read(w.keeps, "GET /fetch")
@@ -359,12 +360,12 @@ func TestFetchedIsNotKept(t *testing.T) {
 	}
 }
 
-// TestKeptIsBounded: what a client makes long isn't kept.
+// TestKeptIsBounded: long requests are not cached.
 func TestKeptIsBounded(t *testing.T) {
 	for _, tt := range []struct {
 		list  int
-		reads int // of the third request for the same
-	}{{maxKept / 2, 0}, {maxKept - 100, 1}, {maxKept, 1}} { // with the headers of the answer it is too long
+		reads int // of the third equal request
+	}{{maxKept / 2, 0}, {maxKept - 100, 1}, {maxKept, 1}} { // with the answer's headers it is too long
 		w := newTwins(t)
 		w.guard = 1 << 8
 		w.publish("/a", now, 0, `"v1"`, false)
@@ -377,7 +378,7 @@ func TestKeptIsBounded(t *testing.T) {
 	}
 }
 
-// TestKeptInOneEntry: questions that share an entry have answers of their own.
+// TestKeptInOneEntry: questions that share an entry have their own answers.
 func TestKeptInOneEntry(t *testing.T) {
 	w := newTwins(t)
 	w.guard = 1 << 8
@@ -403,7 +404,7 @@ func TestKeptInOneEntry(t *testing.T) {
 		}
 		read = append(read, reads)
 	}
-	// The one that is kept stays there until the other one is asked for twice.
+	// The cached one stays until the other one is asked for twice.
 	if want := []int{1, 1, 0, 1, 0, 1, 0, 0, 1}; !slices.Equal(read, want) {
 		t.Errorf("got reads %v, want %v", read, want)
 	}

@@ -25,7 +25,7 @@ func (e *Engine) authorize(d *Decision, nowMS int64, r *Request, mem Memory, ans
 		switch {
 		case v.Outcome == wire.Unavailable:
 			d.unavailable(v.RetryAfterS)
-		case v.Epoch != e.state.Epoch: // its bits are names of another state
+		case v.Epoch != e.state.Epoch: // its bits have other names in this state
 			d.unavailable(1)
 			d.ReloadState = true
 		default:
@@ -41,7 +41,7 @@ func (e *Engine) authorize(d *Decision, nowMS int64, r *Request, mem Memory, ans
 	case status == wire.Found && nowMS < v.ExpiresMS:
 		e.judge(d, nowMS, r.rule, v.Outcome, v.Permissions)
 		d.Refresh = v.RefreshAfterMS != 0 && nowMS >= v.RefreshAfterMS
-	case !e.mayAllow(nowMS): // whatever the sidecar says
+	case !e.mayAllow(nowMS): // whatever the sidecar answers
 		d.unavailable(1)
 	case !answers.Unreachable:
 		d.Action, d.Auth, d.ReloadState = Verify, AuthVerify, ofOtherEpoch(err)
@@ -62,36 +62,44 @@ func (e *Engine) find(device string, digest *wire.Digest, mem Memory) (wire.Verd
 	return wire.FindVerdict(mem.Record(wire.RegionVerdicts, bucket), e.state.Epoch, digest, tag)
 }
 
-// refutes reports whether shared memory shows that a credential with this status can't be right; for a token it doesn't
-// matter that the right secret is another one. It returns true only while the sidecar is heard from: otherwise the edge
-// would refuse new devices and secrets for ever.
+// refutes reports whether shared memory shows that a credential with this status is wrong; for a token another right
+// secret doesn't matter. It returns true only while there are heartbeats of the sidecar: otherwise the edge would
+// refuse new devices and secrets for ever.
 func (e *Engine) refutes(nowMS int64, cred *Credential, status wire.CredentialStatus) bool {
 	return e.heard(nowMS) && //mutant:TestDecideWithoutACall true
 		(status == wire.Closed && cred.Session == "" || status == wire.Unregistered &&
 			e.state.DevicesComplete) //mutant:TestDecideWithoutACall true
 }
 
-// heard reports whether the sidecar was heard from within max_staleness.
-func (e *Engine) heard(nowMS int64) bool { return e.recent(nowMS, e.state.HeartbeatMS) }
+// heard reports whether the last heartbeat of the sidecar was within max_staleness.
+func (e *Engine) heard(nowMS int64) bool {
+	return e.state.HeartbeatMS != e.distrusted.heartbeatMS && e.within(nowMS, e.state.HeartbeatMS, e.config.MaxStaleness)
+}
 
-// recent reports whether t is at most max_staleness ago. A time in the future is from before the clock was set back,
-// and may be of any age.
-func (e *Engine) recent(nowMS, t int64) bool { return within(nowMS, t, e.config.MaxStaleness) }
+// inStep reports whether the edge was in step with Redis at most limit ago.
+func (e *Engine) inStep(nowMS int64, limit time.Duration) bool {
+	return e.state.InStepMS != e.distrusted.inStepMS && //mutant:TestClockSetBack true
+		e.within(nowMS, e.state.InStepMS, limit)
+}
 
-// mayAllow reports whether a device may be authenticated. With max_auth_staleness it may only if the edge was in step
-// with Redis lately, since later revocations haven't arrived.
+// mayAllow reports whether any device may be authenticated. With max_auth_staleness that requires that the edge was in
+// step with Redis lately, because it lacks later revocations.
 func (e *Engine) mayAllow(nowMS int64) bool {
-	return e.config.MaxAuthStaleness == 0 || within(nowMS, e.state.InStepMS, e.config.MaxAuthStaleness)
+	return e.config.MaxAuthStaleness == 0 || e.inStep(nowMS, e.config.MaxAuthStaleness)
 }
 
-// within reports whether t is at most the given time ago, unix ms each.
-func within(nowMS, t int64, most time.Duration) bool {
-	const sameClock = 1000 // the sidecar's time and the proxy's are of one clock
+// sameClockMS bounds how far the sidecar's time may be ahead of the proxy's; both use the same clock.
+const sameClockMS = 1000
+
+// within reports whether t, a time of the state, is at most limit ago; times are unix ms. A time in the future is from
+// before the clock was set back, and so are both times if the state was read later than now: they may have any age.
+func (e *Engine) within(nowMS, t int64, limit time.Duration) bool {
 	age := nowMS - t
-	return -sameClock <= age && age <= most.Milliseconds()
+	return nowMS >= e.readMS && //mutant:TestClockSetBack true
+		-sameClockMS <= age && age <= limit.Milliseconds()
 }
 
-// judge decides by a verdict on the decision's credential under a rule.
+// judge decides by the verdict on the decision's credential, under a rule.
 func (e *Engine) judge(d *Decision, nowMS int64, rule int, outcome wire.Outcome, permissions uint64) {
 	if outcome != wire.Allow {
 		e.deny(d, nowMS)
@@ -109,7 +117,7 @@ func (e *Engine) judge(d *Decision, nowMS int64, rule int, outcome wire.Outcome,
 	d.Device, d.Permissions, d.Auth = d.Credential.ID, permissions, AuthAllow
 }
 
-// Names returns the permissions of a set, in the state's order, comma separated.
+// Names returns the names of a set of permissions, in the state's order, separated by commas.
 func (e *Engine) Names(permissions uint64) string {
 	if names, ok := e.permissionNames[permissions]; ok {
 		return names

@@ -1,7 +1,6 @@
-// Package policy is what the filter decides, without the proxy it runs in: rules and
-// their strict decoding, and the pure function from a request and a few lookups to an
-// answer. It knows nothing of the proxy but the form of header maps, so that it is tested
-// natively and shared with gatehousectl.
+// Package policy has the filter's decisions: rules and their strict decoding, and the pure function from a request and
+// a few lookups to an answer. It is independent of the proxy except for the form of header maps, so that it can be
+// tested natively and shared with gatehousectl.
 package policy
 
 import (
@@ -14,52 +13,52 @@ import (
 
 // Config is the configuration of an edge or a push listener, checked and complete.
 type Config struct {
-	// PushListener marks the push listener, which applies the sidecar's batches; nothing else is set then.
+	// PushListener configures the push listener, which applies the sidecar's batches; nothing else is set then.
 	PushListener bool
-	// SidecarCluster is the cluster that calls to the sidecar go to, "" for a push listener.
+	// SidecarCluster is the cluster for calls to the sidecar, "" for a push listener.
 	SidecarCluster string
-	// SidecarTimeout bounds a call, and so how long a request waits for one.
+	// SidecarTimeout bounds a call, and so the time that a request waits for one.
 	SidecarTimeout time.Duration
 	Credentials    Credentials
-	// Source is where the client's address is found.
+	// Source tells where to find the client's address.
 	Source Source
-	// SessionMetadata is where the proxy's JWT filter puts a token's claims, its
+	// SessionMetadata is the metadata key under which the proxy's JWT filter stores a token's claims, its
 	// payload_in_metadata; "": tokens are ignored.
 	SessionMetadata string
-	// VerdictGrace is how long an expired allow verdict stays valid while the sidecar can't be reached; 0: it doesn't.
+	// VerdictGrace is how long an expired allow verdict stays valid while the sidecar is unreachable; 0: it doesn't.
 	VerdictGrace time.Duration
-	// MaxStaleness is how long cached answers are served after the edge was last known to be in step with Redis.
+	// MaxStaleness is how long cached answers are served after the edge was last in step with Redis.
 	MaxStaleness time.Duration
-	// MaxAuthStaleness is how long devices are authenticated after the edge was last known to be in step with Redis; 0:
-	// as long as their verdicts last.
+	// MaxAuthStaleness is how long devices are authenticated after the edge was last in step with Redis; 0: no limit
+	// except the expiry of verdicts.
 	MaxAuthStaleness time.Duration
-	// ServeStale serves cached answers also beyond MaxStaleness, marked in Cache-Status; otherwise requests go
+	// ServeStale also serves cached answers beyond MaxStaleness, with a detail in Cache-Status; otherwise requests go
 	// upstream.
 	ServeStale bool
 	Rules      []Rule
 	// DenyByDefault refuses a request that no rule matches; otherwise it passes.
 	DenyByDefault bool
-	// KeepOverrides keeps the headers by which clients can override method or target at some upstreams.
+	// KeepOverrides keeps the headers with which clients can override method or target at some upstreams.
 	KeepOverrides bool
 }
 
-// Credentials is where a request carries its device id and secret: in two headers or,
-// if Basic, as HTTP Basic (RFC 7617).
+// Credentials tells where a request has its device id and secret: in two headers or, if Basic, as HTTP Basic (RFC
+// 7617).
 type Credentials struct {
 	IDHeader, SecretHeader string // lower case
 	Basic                  bool
-	// Forward sends the secret upstream also under an auth rule.
+	// Forward sends the secret upstream even under an auth rule.
 	Forward bool
 }
 
-// Source is where to find the client's address, by which the sidecar limits wrong secrets: in a header or in the
-// proxy's filter state or, if neither is named, as the proxy itself determines it.
+// Source tells where to find the client's address, for the sidecar's limits on wrong secrets: in a header, in the
+// proxy's filter state, or by default as the proxy itself determines it.
 type Source struct {
 	Header      string // lower case
 	FilterState string // the name of an object
 }
 
-// Rule is the policy for the requests that it matches. Without Auth, Cache or IssueSession they pass.
+// Rule is the policy for the requests that it matches. Without Auth, Cache and IssueSession they pass.
 type Rule struct {
 	Match Match
 	Auth  *Auth
@@ -74,7 +73,7 @@ type Match struct {
 	Methods      []string // nil: all
 }
 
-// Auth requires a good credential of a device that has all Permissions.
+// Auth requires a valid credential of a device that has all Permissions.
 type Auth struct {
 	Permissions []string
 }
@@ -103,9 +102,8 @@ const (
 	maxRulePath         = 1024
 )
 
-// Parse decodes a configuration from the tree that JSON gives (maps, slices, strings,
-// float64, bool, nil). The error names every problem on a line of its own, each with
-// the path of its field.
+// Parse decodes a configuration from the tree that JSON decodes to (maps, slices, strings, float64, bool, nil). The
+// error has a line for every problem, each with the path of its field.
 func Parse(tree any) (*Config, error) {
 	d := &decoder{}
 	c := d.config(tree)
@@ -241,7 +239,7 @@ func (d *decoder) rule(at string, v any) Rule {
 	return r
 }
 
-// session decodes a rule that issues tokens, which can do nothing else.
+// session decodes a rule that issues tokens, which can have no other policy.
 func (d *decoder) session(at string, v any, r *Rule) {
 	if v != "issue" {
 		d.problem(at+".session", "is %s, want issue", kind(v))

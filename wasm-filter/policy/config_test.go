@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// full is a configuration that uses every field, in JSON as the proxy hands it over.
+// full is a configuration that uses every field, in JSON as from the proxy.
 const full = `{
 	"sidecar": {"cluster": "side", "timeout": "500ms"},
 	"credentials": {"id_header": "X-Device-Id", "secret_header": "x-device-token", "forward": true},
@@ -88,7 +88,7 @@ func TestParseRefuses(t *testing.T) {
 	const creds = `"credentials": {"id_header": "a", "secret_header": "b"}, `
 	tests := []struct {
 		name, config string
-		want         []string // the problems, each a line's beginning
+		want         []string // the problems, each the beginning of a line
 	}{
 		{"not an object", `[]`, []string{`is a list, want an object`}},
 		{"unknown field", `{"rulez": []}`, []string{`rulez: unknown field; known are`}},

@@ -40,24 +40,24 @@ type Decision struct {
 	Device      string // Pass: the authenticated device, "" if no auth rule applies
 	Permissions uint64 // Pass: its permissions, see [Edge.Names]
 
-	// ReloadState means that shared memory has another epoch, or a permission that this state doesn't know: read the
-	// state again and, if it changed, decide again.
+	// ReloadState means that shared memory has another epoch, or a permission that is not in this state: read the state
+	// again and, if it changed, decide again.
 	ReloadState bool
 	Auth        Counter // counter of the request, 0 if none
 	Cache       Counter
 }
 
-// Memory is shared memory as one request reads it. What it returns stays valid until the request is answered.
+// Memory is shared memory for one request. Its results stay valid until the request is answered.
 type Memory interface {
 	// Record returns the record at a place, nil if none was ever written.
 	Record(region wire.Region, index uint32) []byte
-	// Body returns the bytes of v, nil if its slot holds something else by now.
+	// Body returns the bytes of v, nil if its slot has another body by now.
 	Body(epoch uint64, v wire.Variant) *Body
-	// Guard returns another number whenever an object may have changed, 0 if that is unknown now.
+	// Guard returns another number whenever an object may have changed; 0 if that is unknown now.
 	Guard() uint64
 }
 
-// Body is a body that Memory caches for more than one request: Bytes is nil once it is dropped.
+// Body is a body that Memory caches for more than one request; its Bytes are nil once it was dropped.
 type Body struct{ Bytes []byte }
 
 // Answers are the sidecar's answers for this request so far.
@@ -65,43 +65,47 @@ type Answers struct {
 	Verify *wire.VerifyResponse // nil: not asked, or no answer
 	// Unreachable means that the sidecar was asked for a verdict or token and gave no answer.
 	Unreachable bool
-	// Fetch is nil if the sidecar wasn't asked, and of epoch 0 if it gave no answer.
+	// Fetch is nil if the sidecar was not asked, and has epoch 0 if it did not answer.
 	Fetch *wire.FetchResponse
-	// Session is nil if the sidecar wasn't asked for a token, or gave no answer.
+	// Session is nil if the sidecar was not asked for a token, or did not answer.
 	Session *wire.SessionResponse
 }
 
-// Engine decides requests by one configuration and the newest state that the VM has read.
-// It is not safe for concurrent use.
+// Engine decides requests by one configuration and the last state that the VM has read. It is not safe for concurrent
+// use.
 type Engine struct {
 	config *Config
 	state  wire.State // Epoch 0: none yet
+	readMS int64      // when it was read, unix ms
+	// distrusted has the times of a state that was read before the clock was set back, or that were in the future when
+	// it was read. They may have any age, even when the clock has reached them.
+	distrusted struct{ heartbeatMS, inStepMS int64 }
 	// prefixes has, for each rule, the common prefix of all paths that it covers.
 	prefixes []string
 	readings readings // of the last path that isn't plain
 	known    knownHeaders
-	// removed are the headers that no upstream gets from a client, removedBits those of their names, and secret is the
-	// header with the secret, which stays here as well once it was good.
+	// removed are the client headers that no upstream gets, and removedBits the bits of their names; secret is the
+	// header with the secret, which no upstream gets from an authenticated request.
 	removed, secret []string
 	removedBits     uint64
-	// needs and unknown say, per rule, which permission bits it asks for, and whether
-	// it asks for a name that no device has.
+	// needs has the permission bits that each rule requires; unknown tells for each rule whether it requires a name
+	// that no device has.
 	needs   []uint64
 	unknown []bool
-	// varyCredential and varyEncodedCredential are Vary where a credential decides what is answered.
+	// varyCredential and varyEncodedCredential are the Vary of answers that depend on a credential.
 	varyCredential, varyEncodedCredential string
-	// permissionNames are the names of sets of permissions that were asked for, at most maxSets.
+	// permissionNames caches the names of sets of permissions, at most maxSets.
 	permissionNames map[uint64]string
 
 	kept [keptAnswers]kept
 
-	// Of the decision that was made last, which refers to them.
+	// For the last decision, which refers to them.
 	fields  [8][2]string
 	headers []byte
 	text    []byte
 }
 
-// maxSets bounds how many sets of permissions an edge remembers the names of.
+// maxSets is the maximum number of sets in permissionNames.
 const maxSets = 256
 
 // NewEngine returns an Engine without a state.
@@ -132,9 +136,16 @@ func (e *Engine) Config() *Config { return e.config }
 // State returns the newest state; its epoch is 0 before there is one.
 func (e *Engine) State() *wire.State { return &e.state }
 
-// SetState sets a newly read state, and drops cached answers.
-func (e *Engine) SetState(s wire.State) {
-	e.state = s
+// SetState sets a state that was read at nowMS, unix ms, and drops cached answers.
+func (e *Engine) SetState(nowMS int64, s wire.State) {
+	setBack := nowMS < e.readMS //mutant:TestClockSetBack false
+	e.state, e.readMS = s, nowMS
+	if setBack || s.HeartbeatMS > nowMS+sameClockMS { //mutant:TestClockSetBack false
+		e.distrusted.heartbeatMS = s.HeartbeatMS
+	}
+	if setBack || s.InStepMS > nowMS+sameClockMS { //mutant:TestClockSetBack false
+		e.distrusted.inStepMS = s.InStepMS
+	}
 	e.Forget() //mutant:TestKeptIsOfOneState deleted
 	clear(e.permissionNames)
 	for i := range e.config.Rules {
@@ -155,8 +166,8 @@ func (e *Engine) SetState(s wire.State) {
 
 // Decide sets d to the decision on one request at nowMS, unix ms; [Engine.Govern] reports whether a request needs one.
 // It is a function of its arguments and the edge's state: cached answers only change what is read from mem. The
-// decision refers to the request, to what mem returned and to the edge's memory, so it is valid until the next one. It
-// is set in place, here and below, because it is large.
+// decision refers to the request, to results of mem and to the edge's memory, so it is valid until the next one. It is
+// set in place, here and below, because it is large.
 func (e *Engine) Decide(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
 	*d = Decision{}
 	e.text = e.text[:0]

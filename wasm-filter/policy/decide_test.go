@@ -10,6 +10,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 const (
@@ -17,7 +18,7 @@ const (
 	epoch = uint64(7)
 )
 
-// memory is shared memory as a test fills it, with the codec that the sidecar uses.
+// memory is shared memory, written with the sidecar's codec.
 type memory struct {
 	state    wire.State
 	records  map[[2]uint32][]byte
@@ -56,7 +57,7 @@ func (m *memory) Body(epoch uint64, v wire.Variant) *Body {
 	return given
 }
 
-// fieldsOf are the headers of a reply.
+// fieldsOf returns the headers of a reply.
 func fieldsOf(d Decision) [][2]string {
 	all, ok := headermap.Parse(d.Headers)
 	if !ok && d.Headers != nil {
@@ -68,7 +69,7 @@ func fieldsOf(d Decision) [][2]string {
 // put stores an object of version 1 with an identity and a gzip body.
 func (m *memory) put(key string, ttlMS uint64) { m.putVersion(key, now-5000, ttlMS, `"v1"`, true) }
 
-// putVersion stores an object with an identity body and, if it is encoded, with a gzip one.
+// putVersion stores an object with an identity body and, if encoded, with a gzip one.
 func (m *memory) putVersion(key string, publishedMS int64, ttlMS uint64, etag string, encoded bool) {
 	o := wire.Object{Key: key, Version: 1, PublishedMS: publishedMS, TTLMS: ttlMS, ETag: etag, ContentType: "application/json"}
 	for i, text := range []string{`{"key":"` + key + `"}`, "gz:" + key} {
@@ -83,7 +84,7 @@ func (m *memory) putVersion(key string, publishedMS int64, ttlMS uint64, etag st
 	m.records[[2]uint32{uint32(wire.RegionObjects), bucket}] = wire.FinishRecord(wire.AppendObject(wire.AppendObjectsHeader(nil, m.state.Epoch, 1), tag, &o), 0)
 }
 
-// drop drops the bodies that it has given, as a cache does it that has no room for them.
+// drop drops the returned bodies, like a cache without room for them.
 func (m *memory) drop() {
 	for _, body := range m.given {
 		body.Bytes = nil
@@ -110,7 +111,7 @@ func (m *memory) neighbour(id string) {
 	m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, m.state.Epoch, nil, []wire.Device{{Tag: tag ^ 4, Closed: true}})
 }
 
-// request is headers from "METHOD target" and "name: value" lines.
+// request returns headers from "METHOD target" and "name: value" lines.
 func request(lines ...string) [][2]string {
 	method, target, _ := strings.Cut(lines[0], " ")
 	headers := [][2]string{{":method", method}, {":path", target}, {":authority", "edge"}}
@@ -121,7 +122,7 @@ func request(lines ...string) [][2]string {
 	return headers
 }
 
-// read is the request of these lines.
+// read returns the request with these lines.
 func read(e *Engine, lines ...string) Request {
 	fields, ok := headermap.ParseFields(headermap.Append(nil, request(lines...)))
 	if !ok {
@@ -139,11 +140,11 @@ func decide(t *testing.T, m *memory, config string, answers Answers, lines ...st
 	return decideToken(t, m, config, nil, answers, lines...)
 }
 
-// TestNames: names are in the state's order, and of the state that is in force.
+// TestNames: names are in the order of the current state.
 func TestNames(t *testing.T) {
 	e := NewEngine(&Config{})
 	for _, state := range [][]string{{"a", "b", "c"}, {"c", "b"}} {
-		e.SetState(wire.State{Epoch: 1, Permissions: state})
+		e.SetState(now, wire.State{Epoch: 1, Permissions: state})
 		for range 2 {
 			if got, want := e.Names(1|2), strings.Join(state[:2], ","); got != want {
 				t.Errorf("of %q: got %q, want %q", state, got, want)
@@ -189,10 +190,10 @@ func TestDecideCache(t *testing.T) {
 		{name: "another content type", request: []string{"GET /v1/products/1", "content-type: application/json"}, action: Reply, status: 200, body: `{"key":"/v1/products/1"}`, counter: CacheHit},
 		{name: "the longest accept-encoding", request: []string{"GET /v1/products/1", "accept-encoding: gzip" + strings.Repeat(",", maxAcceptEncoding-4)}, action: Reply, status: 200, body: "gz:/v1/products/1", counter: CacheHit},
 		{name: "accept-encoding too long", request: []string{"GET /v1/products/1", "accept-encoding: gzip" + strings.Repeat(",", maxAcceptEncoding-3)}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
-		{name: "the most parameters", request: []string{"GET /v1/products/1?lang=de" + strings.Repeat("&x", wire.MaxPairs-1)}, action: Reply, status: 200, body: `{"key":"/v1/products/1?lang=de"}`, counter: CacheHit},
-		{name: "too many parameters", request: []string{"GET /v1/products/1?lang=de" + strings.Repeat("&x", wire.MaxPairs)}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
+		{name: "the most parameters", request: []string{"GET /v1/products/1?lang=de" + strings.Repeat("&x", limits.MaxPairs-1)}, action: Reply, status: 200, body: `{"key":"/v1/products/1?lang=de"}`, counter: CacheHit},
+		{name: "too many parameters", request: []string{"GET /v1/products/1?lang=de" + strings.Repeat("&x", limits.MaxPairs)}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
 		{name: "nothing acceptable", request: []string{"GET /v1/products/1", "accept-encoding: identity;q=0"}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass; detail=not-acceptable"}},
-		{name: "key too long", request: []string{"GET /v1/products/" + strings.Repeat("x", wire.MaxKey)}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
+		{name: "key too long", request: []string{"GET /v1/products/" + strings.Repeat("x", limits.MaxKey)}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
 		{name: "not in step", setup: func(m *memory) { m.state.InStepMS = now - 30_001 }, request: []string{"GET /v1/products/1"}, counter: CacheStale, want: map[string]string{"cache-status": "gatehouse; fwd=stale; detail=not-in-step"}},
 		{name: "in step in time to come", setup: func(m *memory) { m.state.InStepMS = now + 1_001 }, request: []string{"GET /v1/products/1"}, counter: CacheStale, want: map[string]string{"cache-status": "gatehouse; fwd=stale; detail=not-in-step"}},
 		{name: "just in step", setup: func(m *memory) { m.state.InStepMS = now - 30_000 }, request: []string{"GET /v1/products/1"}, action: Reply, status: 200, body: `{"key":"/v1/products/1"}`, counter: CacheHit},
@@ -342,7 +343,7 @@ func TestDecideAuth(t *testing.T) {
 	}
 }
 
-// TestVerdictGrace lets an expired verdict stand while the sidecar can't be reached.
+// TestVerdictGrace uses an expired verdict while the sidecar is unreachable.
 func TestVerdictGrace(t *testing.T) {
 	const config = `{"verdict_grace": "1m", "credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"},
 		"rules": [{"match": {"prefix": "/"}, "auth": {"permissions": ["telemetry.write"]}}]}`
@@ -435,7 +436,7 @@ func TestDecideFetch(t *testing.T) {
 		action  Action
 		status  int
 		body    string
-		passes  string // Cache-Status of what goes upstream
+		passes  string // Cache-Status of a request that goes upstream
 	}{
 		{"asks", Answers{}, []string{"GET /fetch?b&a"}, Fetch, 0, "", ""},
 		{"found", fetched(&object, "id", "g"), []string{"GET /fetch"}, Reply, 200, "id", ""},
@@ -459,7 +460,7 @@ func TestDecideFetch(t *testing.T) {
 	}
 }
 
-// TestDecideWithoutACall shows which credentials shared memory refuses by itself.
+// TestDecideWithoutACall: shared memory refuses some credentials by itself.
 func TestDecideWithoutACall(t *testing.T) {
 	right := wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1000}
 	right.Digest = newMemory().state.Keys.Digest("dev", "right")

@@ -7,7 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
+	"github.com/gatehouse/gatehouse/wire/objectkey"
 )
 
 // decoder reads a tree field by field and collects its errors.
@@ -121,8 +122,8 @@ func (d *decoder) header(at string, v any) string {
 // permission returns v as a permission name.
 func (d *decoder) permission(at string, v any) string {
 	name := d.text(at, v)
-	if name != "" && !wire.ValidPermission(name) {
-		d.problem(at, "%q: want at most %d letters, digits and . _ : -", name, wire.MaxPermissionName)
+	if name != "" && !limits.ValidPermission(name) {
+		d.problem(at, "%q: want at most %d letters, digits and . _ : -", name, limits.MaxPermissionName)
 	}
 	return name
 }
@@ -136,7 +137,7 @@ func (d *decoder) method(at string, v any) string {
 	return name
 }
 
-// path returns v as a path that a normalised request can have.
+// path returns v as a path that a normalized request can have.
 func (d *decoder) path(at string, v any) string {
 	p := d.text(at, v)
 	if p == "" {
@@ -157,7 +158,7 @@ func (d *decoder) path(at string, v any) string {
 // segments returns the segments of a path that begins with a slash, as an upstream may see them:
 // percent-encoding decoded once, parameters (";…") dropped, backslashes taken for slashes.
 func segments(path string) []string {
-	all := strings.Split(strings.ReplaceAll(wire.PercentDecode(path), `\`, "/"), "/")
+	all := strings.Split(strings.ReplaceAll(objectkey.PercentDecode(path), `\`, "/"), "/")
 	for i, s := range all {
 		all[i], _, _ = strings.Cut(s, ";")
 	}

@@ -12,13 +12,13 @@ import (
 type weights [wire.Encodings]int
 
 // fallback is the weight of identity for a client that doesn't name it, in halves of a thousandth: acceptable, but
-// below anything that it names.
+// below everything that it names.
 const fallback = 1
 
 // choose returns the position of the variant that the client prefers, the shorter one of two with the same weight, or
 // -1 if it accepts none.
 func choose(variants []wire.Variant, acceptEncoding string) int {
-	if acceptEncoding == "" { // any coding would do, or none, and identity is sure to
+	if acceptEncoding == "" { // any coding or none may be acceptable; identity surely is
 		return slices.IndexFunc(variants, func(v wire.Variant) bool { return v.Encoding == wire.Identity })
 	}
 	best, bestWeight := -1, 0

@@ -3,11 +3,11 @@ package policy
 import "strings"
 
 // maxTags bounds the entity-tags of a list that are compared, and the separators between two: a server may always
-// answer as if nothing had matched.
+// answer as if none had matched.
 const maxTags = 64
 
-// noneMatch reports whether the first maxTags of an If-None-Match list name etag, a strong entity-tag with
-// its quotes, by weak comparison (RFC 9110, sections 8.8.3.2 and 13.1.2). Anything but an entity-tag ends the list.
+// noneMatch reports whether one of the first maxTags entity-tags of an If-None-Match list matches etag, a strong
+// entity-tag with its quotes, by weak comparison (RFC 9110, sections 8.8.3.2 and 13.1.2). Anything else ends the list.
 func noneMatch(list, etag string) bool {
 	list = strings.Trim(list, " \t")
 	if list == "*" {

@@ -36,8 +36,8 @@ func (e *Engine) Locate(fields headermap.Fields) (l Location) {
 	return l
 }
 
-// Govern finds the first rule that a request at this location falls under. It returns false if the request needs no
-// decision: no rule covers it, and such requests pass.
+// Govern finds the first rule for a request at this location. It returns false if no rule covers the request: it
+// passes, and needs no decision.
 func (e *Engine) Govern(r *Request, at *Location) bool {
 	if at.plain && inUpperCase(r.method()) { //mutant:TestRuleOfMethod at.plain
 		r.rule = e.firstRule(r.method(), at.path, at.candidate)
@@ -58,7 +58,7 @@ func inUpperCase(method string) bool {
 	return true
 }
 
-// maxMethod bounds a method that isn't plain, bytes: a longer one is ambiguous, and nobody uses one.
+// maxMethod bounds a method that isn't plain, in bytes: a longer one is ambiguous, and nobody uses one.
 const maxMethod = 64
 
 // ruleOf returns the rule that governs a request, -1 if there is none, over all readings of its path and method.
@@ -87,7 +87,7 @@ func (e *Engine) ruleOf(method string, at *Location) (rule int, ambiguous bool) 
 		rule, ambiguous = e.both(rule, found)
 		return !ambiguous
 	}
-	if at.plain || at.path == "" || at.path == "*" { // which no router takes for a path
+	if at.plain || at.path == "" || at.path == "*" { // no router treats these as a path
 		add(at.path)
 	} else if ambiguous = !e.readings.read(at.path); !ambiguous {
 		e.readings.each(add)
@@ -226,7 +226,7 @@ func plainPath(target string) (path string, plain bool) {
 		before != '.' //mutant:TestReadings true
 }
 
-// maxPlain bounds a plain path, bytes: none within it has more than maxParts segments.
+// maxPlain bounds a plain path, in bytes: none within it has more than maxParts segments.
 const maxPlain = 2 * maxParts
 
 //go:noinline

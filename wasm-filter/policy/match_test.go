@@ -41,8 +41,8 @@ func TestCanonicalPath(t *testing.T) {
 	}
 }
 
-// TestRuleOf spells paths so that upstreams differ about them: Go's ServeMux and nginx take most
-// of it literally, servlets drop parameters and then climb.
+// TestRuleOf spells paths in ways that upstreams read differently: Go's ServeMux and nginx take most of them literally,
+// servlets remove parameters and then climb.
 func TestRuleOf(t *testing.T) {
 	const none, refused = -1, -2
 	rules := `"credentials": {"basic": true}, "rules": [
@@ -65,7 +65,7 @@ func TestRuleOf(t *testing.T) {
 		{"/v1/admin/%2e%2e/x", refused, refused},
 		{"/v1/admin/x%2f..%2f..%2fx", refused, refused},
 		{`/v1/admin/x\..\..\x`, refused, refused},
-		{"/v1/admin/../x", refused, refused}, // where the listener doesn't normalise
+		{"/v1/admin/../x", refused, refused}, // if the listener doesn't normalize
 		{"/x/..;/y", refused, refused},
 		{"/v1/admin/..x/y", 0, 0},
 		{"/v1/admin/x;v=1", 0, 0},
@@ -97,7 +97,7 @@ func TestRuleOf(t *testing.T) {
 	}
 }
 
-// TestRuleOfMethod spells methods as HTTP/2 can bring them: to some upstreams "post" is POST.
+// TestRuleOfMethod spells methods as HTTP/2 allows: to some upstreams "post" is POST.
 func TestRuleOfMethod(t *testing.T) {
 	const none, refused = -1, -2
 	rules := `"credentials": {"basic": true}, "rules": [
@@ -189,13 +189,13 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-// passes is what Locate says of a target.
+// passes returns Locate's result for a target.
 func passes(e *Engine, target string) bool {
 	fields, ok := headermap.ParseFields(headermap.Append(nil, [][2]string{{":path", target}}))
 	return ok && e.Locate(fields).Passes
 }
 
-// TestLocate: what passes no rule covers, and most of that must be seen.
+// TestLocate: no rule covers a target that passes, and most such targets are detected.
 func TestLocate(t *testing.T) {
 	const rules = `"credentials": {"basic": true}, "rules": [
 		{"match": {"prefix": "/v1/admin/"}, "auth": {}},
@@ -234,8 +234,8 @@ func TestLocate(t *testing.T) {
 	}
 }
 
-// TestCovers compares covers with what matches says of many requests: a rule is hidden
-// exactly if no request tells the two apart.
+// TestCovers compares covers with the results of matches for many requests: a rule is hidden exactly if no request
+// distinguishes the two.
 func TestCovers(t *testing.T) {
 	paths := []string{"/", "/a", "/a/", "/a/b", "/a/b/", "/a/b/c", "/ab", "/b", "/b/"}
 	methods := []string{"GET", "HEAD", "POST", "PUT"}

@@ -6,11 +6,11 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// settleMS is how long after a second has ended, ms, the clocks of Redis and of the sidecar may still differ on that.
+// settleMS is the maximum time, ms, for which the clocks of Redis and the sidecar disagree that a second has ended.
 const settleMS = 1000
 
-// lastModified returns when o was published, in unix seconds, and whether that identifies the version: two versions of
-// one second have the same time, so it does only when the edge has everything that was written in that second (RFC
+// lastModified returns when o was published, in unix seconds, and whether that identifies the version. Two versions
+// from one second have the same time, so it does only if the edge has everything that was written in that second (RFC
 // 9110, section 8.8.2.2).
 func (e *Engine) lastModified(o *wire.Object) (unix int64, settled bool) {
 	unix = o.PublishedMS / 1000
@@ -25,8 +25,8 @@ func (e *Engine) date(unix int64) string {
 	return e.compose(time.Unix(unix, 0).UTC().AppendFormat(e.text, imfFixdate))
 }
 
-// notModifiedSince reports whether If-Modified-Since, "" for none, makes the answer on what was modified at a time, in
-// unix seconds, a 304 (RFC 9110, section 13.1.3). An invalid date doesn't.
+// notModifiedSince reports whether If-Modified-Since, "" for none, makes the answer a 304, when modified is the time of
+// the last change in unix seconds (RFC 9110, section 13.1.3). With an invalid date it returns false.
 func notModifiedSince(since string, modified, nowMS int64) bool {
 	return since != "" && notModified(since, modified, nowMS)
 }
@@ -39,7 +39,7 @@ func notModified(since string, modified, nowMS int64) bool {
 			continue
 		}
 		if form[6] == ',' && t.UnixMilli() > nowMS+50*365*24*time.Hour.Milliseconds() {
-			t = t.AddDate(-100, 0, 0) // two digits of a year: of the past, if it would be more than 50 years ahead
+			t = t.AddDate(-100, 0, 0) // two digits of a year: in the past, if it would be more than 50 years ahead
 		}
 		return modified <= t.Unix()
 	}

@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// TestModifiedSince is of an object that was published at 22:13:15 (RFC 9110, section 13.1.3).
+// TestModifiedSince has an object that was published at 22:13:15 (RFC 9110, section 13.1.3).
 func TestModifiedSince(t *testing.T) {
 	const published = "Tue, 14 Nov 2023 22:13:15 GMT"
 	tests := []struct {
 		name   string
-		inStep int64 // when, by the time of publishing, ms
+		inStep int64 // relative to the time of publishing, ms
 		lines  []string
 		status int
 	}{
@@ -41,8 +41,8 @@ func TestModifiedSince(t *testing.T) {
 			m.guard = 1 << 8
 			m.state.InStepMS = now - 5000 + tt.inStep
 			e := newEdge(t, `{"rules": [{"match": {"path": "/a"}, "cache": {}}]}`)
-			e.SetState(m.state)
-			for range 3 { // composed, kept, and answered by what is kept
+			e.SetState(now, m.state)
+			for range 3 { // composed, cached, and answered from the cache
 				for _, with := range []bool{false, true} {
 					want, lines := 200, []string{"GET /a"}
 					if with {
@@ -73,7 +73,8 @@ func headerOf(d Decision, name string) (value string, ok bool) {
 	return value, ok
 }
 
-// TestClientsKeepNoLongerThanItLives: whoever keeps an answer for max-age, less Age or not, must not have it when the object has ended.
+// TestClientsKeepNoLongerThanItLives: a client that stores an answer for max-age, less Age or not, must not have it
+// beyond the object's lifetime.
 func TestClientsKeepNoLongerThanItLives(t *testing.T) {
 	for _, ttl := range []int64{1, 999, 1000, 1500, 60_000} {
 		m := newMemory()
@@ -93,7 +94,7 @@ func TestClientsKeepNoLongerThanItLives(t *testing.T) {
 func decideAt(t *testing.T, m *memory, nowMS int64, config string, lines ...string) (d Decision) {
 	t.Helper()
 	e := newEdge(t, config)
-	e.SetState(m.state)
+	e.SetState(nowMS, m.state)
 	r := read(e, lines...)
 	e.Decide(&d, nowMS, &r, m, &Answers{})
 	return d

@@ -1,6 +1,6 @@
 package policy
 
-// Note is a header that the route configuration adds to a response from upstream; its name is that of a property.
+// Note is a header that the route configuration adds to a response from upstream; its name is the name of a property.
 type Note uint8
 
 // The notes.
@@ -21,8 +21,8 @@ var noteNames = [...]string{
 func (n Note) String() string { return noteNames[n] }
 
 // Vary returns the Vary that keeps the upstream's answer to an authenticated request from other clients: the headers of
-// the credential or, for objects of one device, "*", with which no cache gives it to anyone, whatever else the upstream
-// says (RFC 9111, section 4.1). It returns "" for methods whose answers caches don't store.
+// the credential or, for objects of one device, "*", with which no cache gives it to any client, whatever else the
+// upstream sends (RFC 9111, section 4.1). It returns "" for methods whose answers caches don't store.
 func (e *Engine) Vary(r *Request) string {
 	if m := r.method(); m != "GET" && m != "HEAD" {
 		return ""

@@ -6,33 +6,33 @@ import (
 	"unicode/utf8"
 	"unsafe"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/objectkey"
 )
 
 const (
 	// maxParts bounds the segments and parameters of a path. A path with more is ambiguous, rule or not.
 	maxParts = 256
 	// maxChoices bounds the places of a path that routers read differently while a rule may still match, maxLines its
-	// lines, maxPath a path and maxEscaped a path with escapes, bytes. Beyond these the path is ambiguous.
+	// lines, maxPath a path and maxEscaped a path with escapes, in bytes. Beyond these the path is ambiguous.
 	maxChoices = 64
 	maxLines   = 4
-	maxPath    = 8192 // where nginx and Apache end a request's line, by default
+	maxPath    = 8192 // default limit of a request line in nginx and Apache
 	maxEscaped = 4096
 )
 
-// maxDecoded is how often a path is decoded: not at all, once, and again by a second router behind the first.
+// maxDecoded is the maximum number of decodings of a path: by one router, and again by a second one behind it.
 const maxDecoded = 2
 
-// class is how routers may read a byte of a path, decoded or not.
+// class tells how routers may read a byte of a path, decoded or not.
 type class uint8
 
 const (
-	letter class = iota // stands for itself alone
+	letter class = iota // stands only for itself
 	dot
-	slash  // and a backslash
-	odd    // may end the path or a segment, or be left out
-	high   // part of a UTF-8 sequence, or of none
-	escape // stands for itself where nothing is decoded any more
+	slash  // including a backslash
+	odd    // may end the path or a segment, or be removed
+	high   // part of a UTF-8 sequence, or invalid
+	escape // stands for itself in a path that is not decoded any more
 )
 
 var classes = func() (all [256]class) {
@@ -48,29 +48,29 @@ var classes = func() (all [256]class) {
 	return all
 }()
 
-// readings follows all readings of a path by routers, at once and byte by byte, along the paths that rules name.
-// Routers differ in each of these, so any mixture of them is a reading:
+// readings follows all readings of a path by routers, at once and byte by byte, along the rules' paths. Routers differ
+// in each of the following, so any mixture of them is a reading:
 //
 //   - escapes stay, or are decoded once or twice;
-//   - an odd byte stands for itself, is left out, or ends the path or its segment; after one that ends a line
-//     a path begins (where ^ of an expression means a line's begin);
-//   - a backslash is a slash or not; slashes are merged or not; after two at the beginning comes a host;
-//   - dots at a segment's end are left out (so "." is no segment), or not;
-//   - an overlong sequence is the ASCII character that it encodes, a byte that belongs to no sequence is odd, or
-//     a character of ISO 8859-1.
+//   - an odd byte stands for itself, is removed, or ends the path or its segment; after one that ends a line
+//     a path begins (some routers' expressions have ^ match at the start of a line);
+//   - a backslash is a slash or not; slashes are merged or not; after two at the beginning there is a host;
+//   - dots at a segment's end are removed (so "." is no segment), or not;
+//   - an overlong sequence is the ASCII character that it encodes; an invalid byte is odd, or a character of
+//     ISO 8859-1.
 //
-// A reading that no rule's path continues is followed no further, so there are only as many at a time as rules allow.
-// One that climbs (a segment "..") is ambiguous.
+// A reading is dropped when no rule's path continues it, so there are only as many at a time as rules allow. One that
+// climbs (a segment "..") is ambiguous.
 type readings struct {
-	texts []string // what rules name, sorted; see newReadings
+	texts []string // the rules' paths, sorted; see newReadings
 	ascii bool     // they are ASCII
 
 	front
-	found   spots // where a reading ended, or left the paths of the rules
-	parts   int   // of the path as it is decoded now
+	found   spots // where a reading ended, or left the rules' paths
+	parts   int   // of the path in its current decoding
 	choices int
 	lines   int
-	lost    bool // the path climbs, or has too much of something
+	lost    bool // the path climbs, or exceeds a bound
 
 	decoded [maxDecoded][]byte
 	text    []byte
@@ -78,10 +78,10 @@ type readings struct {
 
 // front is the position of all readings.
 type front struct {
-	live     spots // what was read so far counts
-	waiting  spots // likewise, but the rest of this segment is left out
+	live     spots // everything read so far counts
+	waiting  spots // the same, but the rest of this segment is removed
 	dots     uint8 // bit n: the segment may be n dots so far
-	afterOdd bool  // what came last was odd
+	afterOdd bool  // the last character was odd
 }
 
 // climbing is the bit of dots for a segment "..".
@@ -90,17 +90,17 @@ const climbing = 1 << 2
 // idle reports whether no reading can match a rule any more.
 func (f *front) idle() bool { return f.live.count+f.waiting.count == 0 }
 
-// spot is the position of a reading: the first n bytes of texts[from:to], which have these in common. It has no
-// padding, so that comparing two is one operation.
+// spot is the position of a reading: the first n bytes, which texts[from:to] have in common. It has no padding, so that
+// comparing two is one operation.
 type spot struct {
 	from, to, n uint16
-	dots        bool // it has left out dots: the segment must end now
-	// more means that no rule's path has what comes after the n bytes: anything in the found ones, slashes in others,
-	// which are ignored at the path's end.
+	dots        bool // it has removed dots, so the segment must end now
+	// more means that no rule's path has what follows the n bytes: anything for a found spot, slashes for others, which
+	// are ignored at the end of the path.
 	more bool
 }
 
-// spots is a set, so small that a linear search is fastest.
+// spots is a small set; a linear search is fastest.
 type spots struct {
 	all   [12]spot
 	count int
@@ -108,7 +108,7 @@ type spots struct {
 
 func (s *spots) list() []spot { return s.all[:s.count] }
 
-// hasOneReading reports whether a rule can name path: no router reads it differently.
+// hasOneReading reports whether a rule can name path: all routers read it in the same way.
 func hasOneReading(path string) bool {
 	for _, c := range path {
 		if c == utf8.RuneError || c >= utf8.RuneSelf && blank(c) || c < utf8.RuneSelf && classes[c] == odd {
@@ -149,7 +149,7 @@ func (r *readings) read(path string) bool {
 	}
 	r.follow(path)
 	for i := 0; i < maxDecoded && !r.lost; i++ {
-		r.decoded[i] = wire.AppendPercentDecode(r.decoded[i][:0], path)
+		r.decoded[i] = objectkey.AppendPercentDecode(r.decoded[i][:0], path)
 		if len(r.decoded[i]) == len(path) {
 			break
 		}
@@ -167,7 +167,7 @@ func (r *readings) each(f func(path string) bool) {
 			r.text = append(r.text, r.texts[s.from][:s.n]...)
 		}
 		if s.more {
-			r.text = append(r.text, 0) // which no rule has, see standsAlone
+			r.text = append(r.text, 0) // no rule has it, see standsAlone
 		}
 		if !f(view(r.text)) {
 			return
@@ -175,13 +175,13 @@ func (r *readings) each(f func(path string) bool) {
 	}
 }
 
-// follow follows the readings of a path that is decoded as often as some router does.
+// follow follows the readings of a path, decoded as often as some router does.
 func (r *readings) follow(path string) {
 	root := spot{to: uint16(len(r.texts))}
 	r.front = front{dots: 1}
 	r.parts = 0
 	r.add(&r.live, root)
-	if classes[path[0]] != slash { // a URL with scheme and host, or a path that some put a slash before
+	if classes[path[0]] != slash { // a URL with scheme and host, or a path to which some routers prepend a slash
 		r.add(&r.waiting, root)
 		r.slash('/')
 		r.add(&r.live, root)
@@ -234,7 +234,7 @@ func (r *readings) letter(c byte) {
 
 // extend continues one reading with c.
 func (r *readings) extend(s spot, c byte) {
-	if s.dots { // another reading has them
+	if s.dots { // another reading has kept them
 		return
 	}
 	from, to := r.narrow(s, c)
@@ -312,7 +312,7 @@ func (r *readings) slash(c byte) {
 	}
 }
 
-// odd continues with a character that is read, which no rule has, is removed, or ends the path or its segment. Another
+// odd continues with a character that is read (which no rule has), removed, or ends the path or its segment. Another
 // one right after it changes nothing.
 func (r *readings) odd(c rune) {
 	if r.afterOdd && c != '\n' && c != '\r' {

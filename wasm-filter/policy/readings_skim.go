@@ -2,7 +2,7 @@ package policy
 
 import "unsafe"
 
-// skim is follow from byte i on while no reading can meet a rule. It returns where that ends.
+// skim does what follow does from byte i on, while no reading can match a rule. It returns the index where that ends.
 func (r *readings) skim(path string, i int) int {
 	dots := r.dots
 	for ; i < len(path); i++ {
@@ -27,7 +27,7 @@ func (r *readings) skim(path string, i int) int {
 			r.parts++ //mutant:TestTooManyParts deleted
 		}
 		if k == high {
-			if dots == 0 && c != 0xc0 && c != 0xc1 && c != 0xe0 && c != 0xf0 { // surely nothing overlong
+			if dots == 0 && c != 0xc0 && c != 0xc1 && c != 0xe0 && c != 0xf0 { // certainly not overlong
 				continue
 			}
 			r.dots = dots
@@ -59,7 +59,7 @@ func lettersOnly(eight uint64) bool {
 		ones  = 0x0101010101010101
 		highs = ones << 7
 	)
-	// Where a byte is 0, the subtraction borrows from its highest bit, which it didn't have.
+	// Where a byte is 0, the subtraction borrows from its highest bit, which was not set.
 	dots := (eight | ones) ^ ones*'/'    // and slashes
 	ends := (eight | ones<<2) ^ ones*'?' // and semicolons
 	hash, back, del := eight^ones*'#', eight^ones*'\\', eight^ones*0x7f

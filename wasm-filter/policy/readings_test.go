@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/objectkey"
 )
 
 const (
@@ -34,7 +34,7 @@ func readingEdge(t testing.TB, fallback string) *Engine {
 	return NewEngine(config)
 }
 
-// ruled is the rule of a request, none or refused.
+// ruled returns the rule of a request, none or refused.
 func ruled(e *Engine, method, target string) int {
 	fields, ok := headermap.ParseFields(headermap.Append(nil, [][2]string{{":method", method}, {":path", target}}))
 	if !ok {
@@ -53,7 +53,7 @@ func ruled(e *Engine, method, target string) int {
 	return r.rule
 }
 
-// TestReadings spells paths as some router reads them otherwise than what came says.
+// TestReadings spells paths so that some router reads them differently.
 func TestReadings(t *testing.T) {
 	pass, deny := readingEdge(t, "pass"), readingEdge(t, "deny")
 	tests := []struct {
@@ -111,7 +111,7 @@ func TestReadings(t *testing.T) {
 		{"climbing around odd", "/x/.%0d./y", refused, refused},
 		{"climbing at the end", "/x/..", refused, refused},
 		{"Latin-1", "/caf%E9/x", 3, refused},
-		{"UTF-8", "/caf%C3%A9/x", 3, refused}, // as it came it has none
+		{"UTF-8", "/caf%C3%A9/x", 3, refused}, // literally it has no rule
 
 		{"ordinary space", "/files/a%20b%20c.txt", none, refused},
 		{"ordinary space below a rule", "/v1/products/a%20b", 1, 1},
@@ -145,7 +145,7 @@ func TestReadings(t *testing.T) {
 	}
 }
 
-// TestTooManyParts: a path of more segments and parameters than anyone has is refused, be it plain or not.
+// TestTooManyParts: a path with unusually many segments and parameters is refused, plain or not.
 func TestTooManyParts(t *testing.T) {
 	e := readingEdge(t, "pass")
 	for _, tt := range []struct {
@@ -187,7 +187,7 @@ func TestTooManyParts(t *testing.T) {
 	}
 }
 
-// router is one way to read a path; what its steps do they do everywhere in it, and in this order.
+// router is one way to read a path; each step applies to the whole path, in this order.
 type router []func(string) string
 
 func (r router) read(path string) string {
@@ -199,7 +199,7 @@ func (r router) read(path string) string {
 
 func isOdd(c rune) bool { return c <= ' ' || c == 0x7f || strings.ContainsRune("?#;\u00a0\ufffd", c) }
 
-// segmentwise is f for each segment of a path.
+// segmentwise returns f, applied to each segment of a path.
 func segmentwise(f func(string) string) func(string) string {
 	return func(path string) string {
 		all := strings.Split(path, "/")
@@ -230,7 +230,7 @@ func trimOdd(s string) string { return strings.TrimFunc(s, isOdd) }
 
 func same(s string) string { return s }
 
-// latin1 is the text of bytes that are no UTF-8 as a whole.
+// latin1 returns the text of bytes that are not UTF-8 as a whole.
 func latin1(s string) string {
 	if utf8.ValidString(s) {
 		return s
@@ -242,7 +242,7 @@ func latin1(s string) string {
 	return string(all)
 }
 
-// resolve resolves dot segments as RFC 3986, section 5.2.4, does it.
+// resolve resolves dot segments according to RFC 3986, section 5.2.4.
 func resolve(path string) string {
 	var kept []string
 	all := strings.Split(path, "/")
@@ -278,15 +278,16 @@ func dropHost(path string) string {
 	return path
 }
 
-// pickRouter puts one together: how it decodes, what it takes bytes for, and then all else in any order.
+// pickRouter returns a random router: first its decodings, then its reading of bytes, then everything else in any
+// order.
 func pickRouter(r *rand.Rand) router {
 	pick := func(of ...func(string) string) func(string) string { return of[r.IntN(len(of))] }
-	twice := func(s string) string { return wire.PercentDecode(wire.PercentDecode(s)) }
+	twice := func(s string) string { return objectkey.PercentDecode(objectkey.PercentDecode(s)) }
 	overlong := func(s string) string {
 		return strings.NewReplacer("\xc0\xaf", "/", "\xc0\xae", ".", "\xe0\x80\xaf", "/", "\xc1\xa3", "c", "\xc0\x8a", "\n").Replace(s)
 	}
 	picked := router{
-		pick(same, wire.PercentDecode, wire.PercentDecode, twice),
+		pick(same, objectkey.PercentDecode, objectkey.PercentDecode, twice),
 		pick(same, overlong),
 		pick(latin1, func(s string) string { return strings.ToValidUTF8(s, "\ufffd") }, func(s string) string { return strings.ToValidUTF8(s, "") }),
 	}
@@ -307,7 +308,7 @@ func pickRouter(r *rand.Rand) router {
 	return append(picked, rest...)
 }
 
-// spell spells a path otherwise, in ways that come to an attacker's mind.
+// spell spells a path differently, in ways that an attacker may try.
 func spell(r *rand.Rand, path string) string {
 	odd := []string{"%0A", "%0d%0a", "%09", "%20", "%3F", "%23", "%00", "%7f", ".", "..", "/.", "./", "/", `\`, "%5C", "%2F", ";", ";a=b", ";/", "%3B",
 		"%c0%af", "%c0%ae", "%c1%a3", "%e0%80%af", "%ff", "%C2%A0", "%25", "%250A", "%2e", "%252e", "/..", "/x/..", "/..;/", "é", "%E9", "x", "//h", "%c0%8a"}
@@ -327,8 +328,8 @@ func spell(r *rand.Rand, path string) string {
 	return path
 }
 
-// TestNoRouterGetsAround spells paths at random and lets routers read them that are put together at random: what
-// one reads as a path that a rule covers is judged by that rule, or refused.
+// TestNoRouterGetsAround spells paths at random and reads them with random routers: if one reads a path that a rule
+// covers, the request is judged by that rule, or refused.
 func TestNoRouterGetsAround(t *testing.T) {
 	const seed = 18
 	r := rand.New(rand.NewPCG(seed, 0))

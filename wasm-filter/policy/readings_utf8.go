@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// high goes on with what text begins with, which isn't ASCII, and returns how long that is.
+// high continues with the start of text, which isn't ASCII, and returns its size.
 func (r *readings) high(text string) (size int) {
 	c, size := utf8.DecodeRuneInString(text)
 	switch {
@@ -21,13 +21,14 @@ func (r *readings) high(text string) (size int) {
 	return size
 }
 
-// blank reports whether some trim c off a text, which isn't ASCII. U+FEFF is a space to JavaScript.
+// blank reports whether some routers trim c, which isn't ASCII, off a text. U+FEFF is a space in JavaScript.
 func blank(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) || c == '\ufeff' }
 
-// overlongChoices is how many a sequence counts as that may be another character: no honest path has it.
+// overlongChoices is the number of choices that a sequence counts as if it may be another character: no honest path has
+// it.
 const overlongChoices = 7
 
-// invalid is high for what is no UTF-8.
+// invalid does what high does, for invalid UTF-8.
 func (r *readings) invalid(text string) (size int) {
 	c, size := overlong(text)
 	if size == 0 {
@@ -77,8 +78,8 @@ func (r *readings) invalid(text string) (size int) {
 	return size
 }
 
-// overlong is the ASCII character that text begins with in more bytes than it needs, and in how many; 0 if
-// there is none (RFC 3629, section 3).
+// overlong returns the ASCII character that text begins with in more bytes than necessary, and its size; 0 if there is
+// none (RFC 3629, section 3).
 func overlong(text string) (c rune, size int) {
 	switch first := text[0]; {
 	case first == 0xc0 || first == 0xc1:

@@ -7,16 +7,16 @@ import (
 )
 
 // deny refuses the request's credential. While the sidecar isn't in step with Redis, the credential may have become
-// right there, so the device is told to try again instead.
+// right in Redis, so the device is told to try again instead.
 func (e *Engine) deny(d *Decision, nowMS int64) {
-	if !e.recent(nowMS, e.state.InStepMS) { //mutant:TestDecideWithoutACall false
+	if !e.inStep(nowMS, e.config.MaxStaleness) { //mutant:TestDecideWithoutACall false
 		d.unavailable(1)
 		return
 	}
 	e.refuse(d, 401, AuthDeny)
 }
 
-// refuse sets d to a 401 or 403 that doesn't tell the reason.
+// refuse sets d to a 401 or 403 without the reason.
 func (e *Engine) refuse(d *Decision, status int, counter Counter) {
 	if status != 401 {
 		d.problem(status, counter)
@@ -29,7 +29,7 @@ func (e *Engine) refuse(d *Decision, status int, counter Counter) {
 	d.problem(status, counter, [2]string{"www-authenticate", challenge})
 }
 
-// unavailable sets d to a 503 for a credential that can't be judged now.
+// unavailable sets d to a 503, for a credential that can't be judged now.
 func (d *Decision) unavailable(retryAfterS uint16) {
 	d.problem(503, AuthUnavailable, [2]string{"retry-after", strconv.Itoa(int(max(retryAfterS, 1)))})
 }

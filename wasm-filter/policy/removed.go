@@ -9,14 +9,14 @@ import (
 // identityHeaders tell the upstream the device; clients must not send them.
 var identityHeaders = []string{DeviceHeader, PermissionsHeader}
 
-// overrideHeaders are headers by which a client can override method or target at some upstreams. Widely used software
-// believes each of them: the method's by Rack, Symfony, Laravel, Slim, WAI, ASP.NET Core's and Express's middleware
-// (which has the three names of Google, Microsoft and IBM); the target's by Zend, Yii, WordPress and what else runs
-// behind IIS; the last two by services that nginx's auth_request asks.
+// overrideHeaders are headers with which a client can override method or target at some upstreams. Widely used software
+// trusts each of them: for the method, the middleware of Rack, Symfony, Laravel, Slim, WAI, ASP.NET Core and Express
+// (which has the three names of Google, Microsoft and IBM); for the target, Zend, Yii, WordPress and other software
+// behind IIS; the last two, services that nginx's auth_request calls.
 var overrideHeaders = []string{"x-http-method-override", "x-http-method", "x-method-override",
 	"x-original-url", "x-rewrite-url", "x-original-uri", "x-original-method"}
 
-// removes registers names as headers that no upstream gets from a client, in any spelling, rule or not.
+// removes registers names as client headers that no upstream gets, in any spelling and under any rule.
 func (e *Engine) removes(names []string) {
 	for _, name := range names {
 		e.removedBits |= headermap.NameBit(name)

@@ -8,7 +8,7 @@ import (
 	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 )
 
-// usualHeaders are what requests commonly have, as Envoy hands it over.
+// usualHeaders are common request headers, as Envoy passes them.
 const usualHeaders = `:authority :path :method :scheme :protocol accept accept-charset accept-encoding accept-language authorization
 	cache-control content-length content-type content-encoding cookie expect forwarded if-match if-modified-since if-none-match
 	if-range if-unmodified-since origin pragma priority purpose range referer sec-ch-ua sec-ch-ua-mobile sec-ch-ua-platform
@@ -19,8 +19,8 @@ const usualHeaders = `:authority :path :method :scheme :protocol accept accept-c
 	x-requested-with x-device-id x-device-token x-api-key x-csrf-token x-b3-traceid x-b3-spanid x-b3-sampled traceparent
 	tracestate baggage x-amzn-trace-id x-cloud-trace-context cf-connecting-ip true-client-ip grpc-timeout`
 
-// TestMarks: a request is looked at for headers to remove by one bit, and of those that have none nearly all must be told so
-// by it.
+// TestMarks: one bit of each name tells whether a header may have to be removed. For nearly all requests without such a
+// header the bits must tell that.
 func TestMarks(t *testing.T) {
 	e := newEdge(t, `{}`)
 	for name := range strings.FieldsSeq(usualHeaders) {
@@ -36,7 +36,7 @@ func TestMarks(t *testing.T) {
 	}
 	for _, name := range slices.Concat(identityHeaders, overrideHeaders) {
 		for _, spelled := range []string{name, strings.ReplaceAll(name, "-", "_"), strings.Replace(name, "-", ".", 1)} {
-			for _, value := range []string{"", "x"} { // the last field is where a mark could lie beyond the map
+			for _, value := range []string{"", "x"} { // the last field is where a bit could be read beyond the map
 				f, ok := headermap.ParseFields(headermap.Append(nil, [][2]string{{":path", "/"}, {spelled, value}}))
 				if !ok || f.NameBits&e.removedBits == 0 || !e.isRemoved(spelled) {
 					t.Errorf("%s: isn't found", spelled)

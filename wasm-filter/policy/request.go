@@ -5,10 +5,11 @@ import (
 	"strings"
 
 	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
+	"github.com/gatehouse/gatehouse/wire/objectkey"
 )
 
-// Headers that tell the upstream the device. What a client sends under these names never reaches it.
+// Headers that tell the upstream the device. A client's headers with these names never reach it.
 const (
 	DeviceHeader      = "x-gatehouse-device"
 	PermissionsHeader = "x-gatehouse-permissions"
@@ -37,9 +38,9 @@ const (
 // Request is the part of a request that a decision needs.
 type Request struct {
 	fields [headerCount]field
-	more   []line // beyond the first one of each header, in their order
+	more   []line // of a header after its first, in order
 
-	rule int // that governs it, -1 if none does; see Govern
+	rule int // rule that governs it, -1 if none does; see Govern
 	// ambiguous means that no single rule governs all readings of the path.
 	ambiguous bool
 	// Removed has the names of headers that the client sent and no upstream gets, see [Edge.removes].
@@ -91,8 +92,8 @@ func (r *Request) join(h header) string {
 	return strings.Join(lines, ", ")
 }
 
-// Read returns what decisions need of a request's headers, whose names are in lower case. The result refers to them. It
-// is returned rather than set in place: each string that is stored through a pointer needs code for the collector.
+// Read returns the parts of a request's headers that decisions need; names must be in lower case. The result refers to
+// them. It is returned and not set in place, because each string stored through a pointer needs code for the collector.
 func (e *Engine) Read(fields headermap.Fields, token Claims) (r Request) {
 	r.Token = token
 	if fields.NameBits&e.removedBits != 0 {
@@ -198,18 +199,18 @@ func appendKey(dst []byte, target string, c *Cache, device string) ([]byte, bool
 	}
 	start := len(dst)
 	if c.PerDevice {
-		dst = wire.AppendDeviceKey(dst, device, path)
+		dst = objectkey.AppendOfDevice(dst, device, path)
 	} else {
 		dst = append(dst, path...)
 	}
 	if query != "" {
 		end := len(dst)
-		dst = wire.AppendCanonicalQuery(append(dst, '?'), query, c.Query)
+		dst = objectkey.AppendCanonicalQuery(append(dst, '?'), query, c.Query)
 		if len(dst) == end+1 { // no parameter counts
 			dst = dst[:end]
 		}
 	}
-	return dst, len(dst)-start <= wire.MaxKey
+	return dst, len(dst)-start <= limits.MaxKey
 }
 
 // counts returns the part of a target on which the key may depend: without the query if the rule ignores it.
@@ -224,11 +225,11 @@ func (c *Cache) counts(target string) string {
 
 // split returns path and query of a target; false if it is too long to be parsed, or has too many parameters.
 func split(target string) (path, query string, ok bool) {
-	if len(target) > 2*wire.MaxKey {
+	if len(target) > 2*limits.MaxKey {
 		return "", "", false
 	}
 	path, query, _ = strings.Cut(target, "?")
-	return path, query, wire.ValidQuery(query)
+	return path, query, limits.ValidQuery(query)
 }
 
 // Credential is a device id with its secret or, for a token, its session, within their limits.
@@ -236,7 +237,7 @@ type Credential struct {
 	ID, Secret, Session string
 }
 
-// credential sets cred to the request's credential; false if there is none, more than one, or one that can't be right.
+// credential sets cred to the request's credential; false if there is none, more than one, or one that can't be valid.
 func (r *Request) credential(cred *Credential, c *Credentials) bool {
 	if c.Basic {
 		var ok bool
@@ -250,12 +251,12 @@ func (r *Request) credential(cred *Credential, c *Credentials) bool {
 		}
 		cred.ID, cred.Secret = id.value, secret.value
 	}
-	return wire.ValidDeviceID(cred.ID) && cred.Secret != "" && len(cred.Secret) <= wire.MaxSecret &&
+	return limits.ValidDeviceID(cred.ID) && cred.Secret != "" && len(cred.Secret) <= limits.MaxSecret &&
 		strings.IndexByte(cred.Secret, 0) < 0 // bcrypt implementations differ on what follows a NUL
 }
 
-// maxBasic bounds Authorization: Basic, bytes: any credential within its limits, and some spaces.
-var maxBasic = base64.StdEncoding.EncodedLen(wire.MaxDeviceID+1+wire.MaxSecret) + 64
+// maxBasic bounds Authorization: Basic, in bytes: any credential within its limits, and some spaces.
+var maxBasic = base64.StdEncoding.EncodedLen(limits.MaxDeviceID+1+limits.MaxSecret) + 64
 
 // parseBasic reads Authorization: Basic (RFC 7617, section 2): the id ends at the first colon.
 func parseBasic(f *field) (Credential, bool) {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
+	"github.com/gatehouse/gatehouse/wire/objectkey"
 )
 
 // The Cache-Status (RFC 9211) of upstream responses, and of a hit.
@@ -25,10 +27,10 @@ const (
 	statusHit           = "gatehouse; hit"
 )
 
-// maxAcceptEncoding bounds an Accept-Encoding that is parsed, bytes.
+// maxAcceptEncoding bounds an Accept-Encoding that is parsed, in bytes.
 const maxAcceptEncoding = 512
 
-// answer answers a request from the cache if possible, which otherwise passes.
+// answer answers a request from the cache if possible; otherwise the request passes.
 func (e *Engine) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memory, answers *Answers) {
 	if r.method() != "GET" && r.method() != "HEAD" {
 		d.pass(CacheBypass, statusMethod)
@@ -52,7 +54,7 @@ func (e *Engine) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Me
 	if rule.Cache.Query != nil {
 		q.target = rule.Cache.counts(q.target)
 	}
-	if q.size() <= maxKept { // others aren't kept
+	if q.size() <= maxKept { // others aren't cached
 		q.hash = q.sum()
 	}
 	k := &e.kept[q.entry()]
@@ -77,7 +79,7 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 		d.pass(CacheStale, statusNoState)
 		return
 	}
-	stale := !e.recent(nowMS, e.state.InStepMS)
+	stale := !e.inStep(nowMS, e.config.MaxStaleness)
 	if stale && !e.config.ServeStale {
 		d.pass(CacheStale, statusNotInStep)
 		return
@@ -85,7 +87,7 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 	var guard uint64
 	if answers.Fetch == nil && //mutant:TestFetchedIsNotKept true
 		!stale && (k.asked == q.hash || k.hash == q.hash) {
-		guard = mem.Guard() // before the object is read: a change in between shows at the next look
+		guard = mem.Guard() // before the object is read, so that a change in between is noticed later
 	}
 	k.asked = q.hash
 	source := source{mem: mem, fetched: answers.Fetch}
@@ -110,7 +112,7 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 		}
 	case errors.Is(err, errNotAcceptable):
 		d.pass(CacheBypass, statusNotAcceptable)
-	case rule.Cache.Fetch && !wire.ValidKey(key): // nobody can have published it
+	case rule.Cache.Fetch && !limits.ValidKey(key): // it can't have been published
 		d.pass(CacheBypass, statusBypass)
 	case rule.Cache.Fetch && answers.Fetch == nil:
 		d.Action, d.Key, d.Cache, d.ReloadState = Fetch, key, CacheFetch, d.ReloadState || ofOtherEpoch(err)
@@ -148,7 +150,7 @@ func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, s *sou
 	encoding := o.Variants()[i].Encoding
 	etag := o.ETag
 	if encoding != wire.Identity {
-		// One opaque tag for all encodings: strong only for the bytes it was made of.
+		// One opaque tag for all encodings: strong only for the bytes that it was made of.
 		etag = e.compose(append(append(e.text, "W/"...), etag...))
 	}
 	headers := append(e.fields[:0], [2]string{"cache-status", e.cacheStatus(nowMS, o, stale)}, [2]string{"etag", etag},
@@ -190,7 +192,7 @@ type source struct {
 	epoch   uint64
 }
 
-// failed reports whether the sidecar was asked and gave no answer, so that it is unknown whether there is an object.
+// failed reports whether the sidecar was asked and did not answer, so that it is unknown whether the object exists.
 func (s *source) failed() bool { return s.fetched != nil && s.fetched.Epoch == 0 }
 
 func (s *source) find(state *wire.State, key string) (wire.Object, error) {
@@ -215,8 +217,8 @@ func (s *source) body(o *wire.Object, i int) *Body {
 	return s.mem.Body(s.epoch, o.Variants()[i])
 }
 
-// key returns the cache key of r, see [appendKey]; it is valid until the next decision. "%c3%a9" and "%C3%A9" are the
-// same, also in a parameter's name, by which the query is sorted.
+// key returns the cache key of r, see [appendKey]; it is valid until the next decision. "%c3%a9" and "%C3%A9" are
+// equal, also in a parameter's name, by which the query is sorted.
 func (e *Engine) key(r *Request, c *Cache, device string) (string, bool) {
 	target := r.target()
 	if strings.IndexByte(target, '%') >= 0 { //mutant:TestKeyHasUpperEscapes false
@@ -228,10 +230,10 @@ func (e *Engine) key(r *Request, c *Cache, device string) (string, bool) {
 
 //go:noinline
 func (e *Engine) upperEscapes(target string) string {
-	if len(target) > 2*wire.MaxKey {
+	if len(target) > 2*limits.MaxKey {
 		return target // it has no key
 	}
-	return e.compose(wire.AppendUpperEscapes(e.text, target))
+	return e.compose(objectkey.AppendUpperEscapes(e.text, target))
 }
 
 // decimal returns prefix and n in decimal digits; it is valid until the next decision.
@@ -247,11 +249,11 @@ func (e *Engine) compose(all []byte) string {
 	return unsafe.String(unsafe.SliceData(added), len(added))
 }
 
-// cacheControl returns the Cache-Control of an answer: clients and caches may keep it for the rest of its ttl, and
+// cacheControl returns the Cache-Control of an answer: clients and caches may store it for the rest of its ttl, and
 // without a ttl must revalidate each time. Answers that need a credential are private. A client that subtracts Age from
-// max-age (RFC 9111, section 4.2.3) keeps it for less time, and one that doesn't no longer than it lives.
+// max-age (RFC 9111, section 4.2.3) stores it for less time, and one that doesn't, not longer than the object lives.
 func (e *Engine) cacheControl(nowMS int64, rule *Rule, o *wire.Object) string {
-	left := min(o.PublishedMS+int64(o.TTLMS)-nowMS, int64(o.TTLMS)) / 1000 // more than the ttl by a clock that is ahead
+	left := min(o.PublishedMS+int64(o.TTLMS)-nowMS, int64(o.TTLMS)) / 1000 // over the ttl if Redis's clock is ahead
 	switch {
 	case o.TTLMS != 0 && rule.Auth != nil:
 		return e.decimal("private, max-age=", left)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 func TestNoneMatch(t *testing.T) {
@@ -46,7 +47,7 @@ func FuzzNoneMatch(f *testing.F) {
 	f.Add(`W/"a", "b,c"`, `"a"`)
 	f.Fuzz(func(t *testing.T, list, tag string) {
 		etag := `"` + tag + `"`
-		if !wire.ValidETag(etag) {
+		if !limits.ValidETag(etag) {
 			return
 		}
 		noneMatch(list, etag) // doesn't panic
@@ -105,7 +106,7 @@ func FuzzChoose(f *testing.F) {
 	})
 }
 
-// Clients spell escapes in either case; what is stored has them in upper case.
+// TestKeyHasUpperEscapes: clients spell escapes in either case; stored keys have them in upper case.
 func TestKeyHasUpperEscapes(t *testing.T) {
 	var e Engine
 	for target, want := range map[string]string{
@@ -121,7 +122,7 @@ func TestKeyHasUpperEscapes(t *testing.T) {
 		}
 	}
 	var r Request
-	r.fields[headerTarget] = field{value: "/%aa" + strings.Repeat("a", 2*wire.MaxKey), lines: 1}
+	r.fields[headerTarget] = field{value: "/%aa" + strings.Repeat("a", 2*limits.MaxKey), lines: 1}
 	if _, ok := e.key(&r, &Cache{}, ""); ok {
 		t.Error("a target that is too long has a key")
 	}

@@ -3,10 +3,11 @@ package policy
 import (
 	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 // Claims are the claims of the token that the proxy's own JWT filter has validated for a request. They never come from
-// a header, which a client could write.
+// a header, which a client could send.
 type Claims interface {
 	// Claim returns a claim as text, "" if there is no such claim, or no token.
 	Claim(metadata, name string) string
@@ -15,18 +16,18 @@ type Claims interface {
 // The claims that identify a device, as the sidecar puts them into a token.
 const (
 	subjectClaim = "sub" // the device id
-	recordClaim  = "ver" // the version of its record, and when that was written
+	recordClaim  = "ver" // the version of its record, and the time of its write
 )
 
 // shown sets c to the request's credential or, without any part of one, to the session of its token. It returns false
-// if neither can be right.
+// if neither can be valid.
 func (e *Engine) shown(c *Credential, r *Request) bool {
 	if e.config.SessionMetadata == "" || r.has(headerID) || r.has(headerSecret) || r.has(headerAuthorization) {
 		return r.credential(c, &e.config.Credentials)
 	}
 	c.ID = r.Token.Claim(e.config.SessionMetadata, subjectClaim)
 	c.Session = r.Token.Claim(e.config.SessionMetadata, recordClaim)
-	return wire.ValidDeviceID(c.ID) && c.Session != "" && len(c.Session) <= wire.MaxSession
+	return limits.ValidDeviceID(c.ID) && c.Session != "" && len(c.Session) <= limits.MaxSession
 }
 
 // digest returns the digest that finds the verdict on the credential.
@@ -37,8 +38,8 @@ func (c *Credential) digest(k *wire.Keys) wire.Digest {
 	return k.Digest(c.ID, c.Secret)
 }
 
-// issue sets d to an answer with a token for the request's credential. It ignores tokens: a token can't be exchanged
-// for another.
+// issue sets d to an answer with a token for the request's credential. It ignores tokens, which can't be exchanged for
+// tokens.
 func (e *Engine) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
 	cred := &d.Credential
 	if !r.credential(cred, &e.config.Credentials) {

@@ -6,9 +6,10 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
-// claims are a validated token's; asked counts how often they were read.
+// claims are a validated token's; asked counts the reads.
 type claims struct {
 	sub, ver string
 	asked    int
@@ -26,7 +27,7 @@ const sessionRules = `{"credentials": {"id_header": "x-device-id", "secret_heade
 		{"match": {"prefix": "/me"}, "auth": {}, "cache": {"scope": "device"}},
 		{"match": {"prefix": "/open"}, "cache": {}}]}`
 
-// decideToken is decide for a request whose token the proxy has validated, nil for none.
+// decideToken is decide for a request whose token, nil for none, the proxy has validated.
 func decideToken(t *testing.T, m *memory, config string, token Claims, answers Answers, lines ...string) Decision {
 	t.Helper()
 	c, err := parseJSON(t, config)
@@ -35,7 +36,7 @@ func decideToken(t *testing.T, m *memory, config string, token Claims, answers A
 	}
 	e := NewEngine(c)
 	if m.state.Epoch != 0 {
-		e.SetState(m.state)
+		e.SetState(now, m.state)
 	}
 	r := read(e, lines...)
 	r.Token = token
@@ -84,8 +85,8 @@ func TestDecideToken(t *testing.T) {
 		{name: "no device", setup: known(allow), token: claims{ver: "7-1"}, request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
 		{name: "no record", setup: known(allow), token: claims{sub: "dev"}, request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
 		{name: "device that can't be", token: claims{sub: "dev/x", ver: "7-1"}, request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
-		{name: "device over its limit", token: claims{sub: strings.Repeat("d", wire.MaxDeviceID+1), ver: "7-1"}, request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
-		{name: "record over its limit", token: claims{sub: "dev", ver: strings.Repeat("7", wire.MaxSession+1)}, request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
+		{name: "device over its limit", token: claims{sub: strings.Repeat("d", limits.MaxDeviceID+1), ver: "7-1"}, request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
+		{name: "record over its limit", token: claims{sub: "dev", ver: strings.Repeat("7", limits.MaxSession+1)}, request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
 		{name: "a credential counts, not the token beside it", setup: known(allow), token: good, request: []string{"POST /t", "x-device-id: other", "x-device-token: s"}, action: Verify, counter: AuthVerify,
 			check: func(d Decision) bool { return d.Credential == Credential{ID: "other", Secret: "s"} }},
 		{name: "half a credential counts too", setup: known(allow), token: good, request: []string{"POST /t", "x-device-id: dev"}, action: Reply, status: 401, counter: AuthDeny},
@@ -116,8 +117,8 @@ func TestDecideToken(t *testing.T) {
 	}
 }
 
-// TestDecideTokenBasic has Authorization for both: jwt_authn takes a token's away, so that
-// what is there still is a credential, or nothing good.
+// TestDecideTokenBasic uses Authorization for both: jwt_authn removes a token's, so what remains is a credential, or
+// invalid.
 func TestDecideTokenBasic(t *testing.T) {
 	const config = `{"credentials": {"basic": true}, "session": {"metadata": "gatehouse"}, "rules": [{"match": {"prefix": "/"}, "auth": {}}]}`
 	for _, tt := range []struct {

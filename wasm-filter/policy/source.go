@@ -7,8 +7,8 @@ import (
 	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 )
 
-// Address parses text as an IP address, with or without a port, and returns it in the form in which sources are
-// compared; "" if it is none.
+// Address parses text as an IP address, with or without a port, and returns its canonical form, for the comparison of
+// sources; "" if it is invalid.
 func Address(text string) string {
 	text = strings.Trim(text, " \t")
 	if ap, err := netip.ParseAddrPort(text); err == nil {
@@ -22,8 +22,8 @@ func Address(text string) string {
 
 func canonical(a netip.Addr) string { return a.WithZone("").Unmap().String() }
 
-// AddressIn returns the address in a header: of several the last one, which the nearest proxy has added. Clients may
-// have written the others.
+// AddressIn returns the address in a header, the last one of several, which the nearest proxy has added. Clients may
+// have sent the others.
 func AddressIn(headers []byte, name string) string {
 	fields, _ := headermap.ParseFields(headers)
 	last := ""

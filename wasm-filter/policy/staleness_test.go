@@ -8,7 +8,7 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// TestMaxAuthStaleness: who may have been revoked meanwhile isn't let in, whoever says so.
+// TestMaxAuthStaleness: a device that may have been revoked meanwhile is not authenticated, by any answer.
 func TestMaxAuthStaleness(t *testing.T) {
 	const bound = 5000
 	bounded := strings.Replace(sessionRules, "{", `{"max_auth_staleness": "5s", "verdict_grace": "5s", `, 1)
@@ -18,7 +18,7 @@ func TestMaxAuthStaleness(t *testing.T) {
 	tests := []struct {
 		name    string
 		verdict *wire.Verdict // of the credential
-		token   bool          // there is a verdict for one, and the request shows it
+		token   bool          // there is a verdict for a token, and the request has it
 		request string
 		answers Answers
 		within  int // status within the bound, 0 for upstream, -1 for a call
@@ -37,7 +37,7 @@ func TestMaxAuthStaleness(t *testing.T) {
 	for _, tt := range tests {
 		for age, want := range map[int64]int{bound: tt.within, bound + 1: tt.beyond, -1000: tt.within, -1001: tt.beyond} {
 			if age < -1000 && tt.beyond == 401 {
-				want = 503 // nor is anything known of max_staleness
+				want = 503 // nor does max_staleness hold
 			}
 			t.Run(fmt.Sprintf("%s, %d ms", tt.name, age), func(t *testing.T) {
 				m := newMemory()
@@ -63,6 +63,85 @@ func TestMaxAuthStaleness(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestClockSetBack: a time that was in the future has an unknown age, even after the clock has reached it. So has a
+// time that was read before the clock was set back.
+func TestClockSetBack(t *testing.T) {
+	const back = 10_000
+	c, err := parseJSON(t, strings.Replace(sessionRules, "{", `{"max_auth_staleness": "5s", `, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	allow := wire.Verdict{Outcome: wire.Allow, Permissions: 2, ExpiresMS: now + 60_000}
+	tests := []struct {
+		name, line        string
+		inStep, heartbeat bool // is written again after the clock was set back
+		want              int  // status, 0 for upstream, -1 for a call
+	}{
+		{name: "neither", line: "POST /t", want: 503},
+		{name: "a heartbeat", line: "POST /t", heartbeat: true, want: 503},
+		{name: "in step", line: "POST /t", inStep: true, heartbeat: true, want: 0},
+		{name: "in step, by a sidecar of another clock", line: "POST /t", inStep: true, want: 0},
+		{name: "unknown device, both", line: "POST /t", inStep: true, heartbeat: true, want: 401},
+		{name: "unknown device, no heartbeat", line: "POST /t", inStep: true, want: -1},
+	}
+	ask := func(e *Engine, m *memory, at int64, line string) int {
+		r := read(e, line, "x-device-id: dev", "x-device-token: s3cret")
+		var d Decision
+		e.Decide(&d, at, &r, m, &Answers{})
+		return map[Action]int{Pass: 0, Reply: d.Status, Verify: -1}[d.Action]
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			e, m := NewEngine(c), newMemory()
+			if strings.HasPrefix(tt.name, "unknown") {
+				m.neighbour("dev")
+			} else {
+				m.verdict("dev", "s3cret", allow)
+			}
+			at := int64(now) - back
+			m.state.InStepMS, m.state.HeartbeatMS = now, now // written just before
+			e.SetState(at, m.state)
+			if got := ask(e, m, at, tt.line); got != 503 {
+				t.Errorf("right after the clock was set back: got %d, want 503", got)
+			}
+			at = now // it has reached them
+			if tt.inStep {
+				m.state.InStepMS -= 1
+			}
+			if tt.heartbeat {
+				m.state.HeartbeatMS -= 1
+			}
+			e.SetState(at, m.state)
+			if got := ask(e, m, at, tt.line); got != tt.want {
+				t.Errorf("after it has caught up: got %d, want %d", got, tt.want)
+			}
+		})
+	}
+	t.Run("by less than the state's age", func(t *testing.T) {
+		e, m := NewEngine(c), newMemory()
+		m.verdict("dev", "s3cret", allow)
+		const written, before, after = now - 4000, now, now - 3000
+		for _, step := range []struct {
+			name            string
+			readMS, askedMS int64
+			inStepMS        int64
+			want            int
+		}{
+			{"before it", before, before, written, 0},
+			{"not read since", before, after, written, 503},
+			{"read since", after, after, written, 503},
+			{"read again", after + 200, after + 200, written, 503},
+			{"in step again", after + 400, after + 400, after + 300, 0},
+		} {
+			m.state.InStepMS, m.state.HeartbeatMS = step.inStepMS, step.inStepMS
+			e.SetState(step.readMS, m.state)
+			if got := ask(e, m, step.askedMS, "POST /t"); got != step.want {
+				t.Errorf("%s: got %d, want %d", step.name, got, step.want)
+			}
+		}
+	})
 }
 
 func TestAddress(t *testing.T) {

@@ -9,9 +9,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// ParseBytes decodes a configuration as a proxy passes it: JSON for a
-// google.protobuf.StringValue or, for a google.protobuf.Struct, that message in protobuf's
-// binary form.
+// ParseBytes decodes a configuration as a proxy passes it: JSON for a google.protobuf.StringValue or, for a
+// google.protobuf.Struct, that message in protobuf's binary form.
 func ParseBytes(raw []byte) (*Config, error) {
 	if len(raw) == 0 {
 		return nil, errors.New("configuration: is empty; for the push listener, set push_listener: true")
@@ -28,7 +27,7 @@ func ParseBytes(raw []byte) (*Config, error) {
 	return Parse(fields)
 }
 
-// maxDepth bounds how deep a Struct nests; rules need seven levels.
+// maxDepth bounds the nesting of a Struct; rules need seven levels.
 const maxDepth = 32
 
 var errStruct = errors.New("malformed")
@@ -106,8 +105,7 @@ func listTree(b []byte, depth int) ([]any, error) {
 	return list, err
 }
 
-// eachField calls f with each field of a message: its value's bytes, without their
-// length where they have one.
+// eachField calls f with each field of a message and the bytes of its value, without a length prefix.
 func eachField(b []byte, f func(protowire.Number, protowire.Type, []byte) error) error {
 	for len(b) > 0 {
 		num, typ, n := protowire.ConsumeTag(b)

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// structBytes is a JSON object in the form in which Envoy hands a Struct over.
+// structBytes returns a JSON object in the form in which Envoy passes a Struct.
 func structBytes(t testing.TB, text string) []byte {
 	t.Helper()
 	var fields map[string]any

@@ -1,7 +1,7 @@
-// Command gatehouse-chaos runs a whole Gatehouse under load while its parts are killed,
-// paused and cut off, and checks every answer: what `make chaos` calls. See package chaos.
+// Command gatehouse-chaos runs a whole Gatehouse under load while its parts are killed, paused and cut off, and checks
+// every answer. `make chaos` calls it. See package chaos.
 //
-// Exit status: 0 without a violation, 1 with one or when something failed, 2 for usage.
+// Exit status: 0 without a violation, 1 with one or on a failure, 2 on wrong usage.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/gatehouse/gatehouse/e2e/chaos"
-	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 func main() {
@@ -40,11 +40,12 @@ type commandLine struct {
 	FailFast bool              `help:"Stop at the first violation."`
 	Workers  int               `default:"2" help:"Envoy's worker count."`
 	Envoy    string            `env:"ENVOY" help:"Envoy's binary (default: the one in .venv)."`
-	Sidecar  string            `help:"The sidecar's binary (default: build/gatehouse-sidecar)."`
-	Wasm     string            `help:"The filter (default: build/gatehouse.wasm)."`
+	Sidecar  string            `default:"build/chaos/gatehouse-sidecar" help:"The sidecar's binary, by scripts/chaos-build.sh."`
+	Clock    string            `default:"build/chaos/clock.so" help:"The library by which clocks are stepped, likewise."`
+	Wasm     string            `default:"build/chaos/gatehouse.wasm" help:"The filter, likewise."`
 }
 
-// run is the program without its process: the exit status is its result.
+// run runs the program and returns its exit status.
 func run(args []string, stdout, stderr io.Writer) int {
 	var cli commandLine
 	exited := -1 // set by --help
@@ -100,7 +101,7 @@ func (c *commandLine) check() error {
 	return nil
 }
 
-// run runs the chaos. The stack's directory stays for inspection if anything was wrong.
+// run runs the chaos. It keeps the stack's directory after a violation or failure.
 func (c *commandLine) run(ctx context.Context, stdout io.Writer) (violations int, err error) {
 	if err := c.check(); err != nil {
 		return 0, err
@@ -115,7 +116,7 @@ func (c *commandLine) run(ctx context.Context, stdout io.Writer) (violations int
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w; install it (apt-get install redis-server)", stack.ErrUsage, err)
 	}
-	dir, err := os.MkdirTemp("", "gatehouse-chaos-")
+	dir, err := makeDir()
 	if err != nil {
 		return 0, fmt.Errorf("directory for the run: %w", err)
 	}
@@ -125,7 +126,7 @@ func (c *commandLine) run(ctx context.Context, stdout io.Writer) (violations int
 		Seed: seed, Duration: time.Duration(c.Seconds) * time.Second,
 		Keys: c.Keys, Writes: c.Writes, Writers: writers, Reads: c.Reads, Readers: c.Readers,
 		Redis: c.Redis, Devices: 48, DeviceWrite: 50 * time.Millisecond, Login: 150 * time.Millisecond,
-		RedisServerPath: server, Only: c.Only, FailFast: c.FailFast, Out: stdout,
+		RedisServerPath: server, ClockPath: c.Clock, Only: c.Only, FailFast: c.FailFast, Out: stdout,
 		Stack: stack.Options{
 			Name: "chaos", Dir: dir, Concurrency: c.Workers, EnvoyPath: c.Envoy, SidecarPath: c.Sidecar, WasmPath: c.Wasm,
 		},
@@ -134,4 +135,13 @@ func (c *commandLine) run(ctx context.Context, stdout io.Writer) (violations int
 		return violations, err
 	}
 	return 0, os.RemoveAll(dir)
+}
+
+// makeDir makes the run's directory, in memory if the system has such a file system: Redis runs with appendfsync
+// always, so it would answer only as fast as the disk.
+func makeDir() (string, error) {
+	if dir, err := os.MkdirTemp("/dev/shm", "gatehouse-chaos-"); err == nil {
+		return dir, nil
+	}
+	return os.MkdirTemp("", "gatehouse-chaos-")
 }

@@ -1,10 +1,9 @@
 //go:build linux
 
-// Command gatehouse-cluster runs a command in a Kubernetes of one node that lives as long as
-// the command. See package k8s.
+// Command gatehouse-cluster runs a command in a Kubernetes cluster of one node, which lives as long as the command. See
+// package k8s.
 //
-// Exit status: the command's; 77 if the machine can't run a cluster, 1 when something failed,
-// 2 for usage.
+// Exit status: the command's; 77 if the machine can't run a cluster, 1 on a failure, 2 on wrong usage.
 package main
 
 import (
@@ -20,7 +19,7 @@ import (
 	"github.com/gatehouse/gatehouse/e2e/k8s"
 )
 
-// exitNotRun is what test harnesses have agreed on for "skipped".
+// exitNotRun is the conventional status for "skipped" in test harnesses.
 const exitNotRun = 77
 
 func main() {
@@ -45,7 +44,7 @@ type commandLine struct {
 	} `cmd:"" hidden:""`
 }
 
-// run is the program without its process: the exit status is its result.
+// run runs the program and returns its exit status.
 func run(args []string, stdout, stderr io.Writer) int {
 	var cli commandLine
 	exited := -1 // set by --help

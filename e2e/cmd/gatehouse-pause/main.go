@@ -1,6 +1,5 @@
-// Command gatehouse-pause waits until it is told to end. It holds the namespaces of the pods
-// of package k8s: what every Kubernetes has as its pause image. It must stay static, so it
-// imports nothing that needs the C library.
+// Command gatehouse-pause waits for a signal to end. It holds the namespaces of the pods of package k8s, like the pause
+// image of every Kubernetes. It must be static, so it imports nothing that needs the C library.
 package main
 
 import (

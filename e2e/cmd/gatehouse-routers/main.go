@@ -1,7 +1,7 @@
-// Command gatehouse-routers sends spellings of protected paths to routers behind the edge and checks
-// what they serve: what `make routers` calls. See package routers.
+// Command gatehouse-routers sends spellings of protected paths to routers behind the edge and checks what they serve.
+// `make routers` calls it. See package routers.
 //
-// Exit status: 0 without a violation, 1 with one or when something failed, 2 for usage.
+// Exit status: 0 without a violation, 1 with one or on a failure, 2 on wrong usage.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/gatehouse/gatehouse/e2e/routers"
-	"github.com/gatehouse/gatehouse/e2e/stack"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 func main() {
@@ -39,7 +39,7 @@ type commandLine struct {
 	Wasm      string `help:"The filter (default: build/gatehouse.wasm)."`
 }
 
-// run is the program without its process: the exit status is its result.
+// run runs the program and returns its exit status.
 func run(args []string, stdout, stderr io.Writer) int {
 	var cli commandLine
 	exited := -1 // set by --help
@@ -75,7 +75,7 @@ func fail(stderr io.Writer, err error) int {
 	return 1
 }
 
-// config is what the command line says, with a seed drawn if it names none.
+// config returns the configuration from the command line. It draws a seed if there is none.
 func (c *commandLine) config() (routers.Config, error) {
 	config := routers.Config{Spellings: c.Spellings, Workers: c.Workers, Seed: rand.Uint64N(1 << 32)}
 	if c.Workers < 1 || c.Workers > 256 {
@@ -100,13 +100,13 @@ func (c *commandLine) config() (routers.Config, error) {
 	if config.Stack.RedisServerPath, err = exec.LookPath("redis-server"); err != nil {
 		return config, fmt.Errorf("%w: %w; install it (apt-get install redis-server)", stack.ErrUsage, err)
 	}
-	config.Stack.Concurrency, config.Stack.ReadyTimeout = 1, 2*time.Minute // a JVM and Python start beside it
+	config.Stack.Concurrency, config.Stack.ReadyTimeout = 1, 2*time.Minute // a JVM and Python start at the same time
 	config.Stack.EnvoyPath = c.Envoy
 	config.Stack.SidecarPath, config.Stack.WasmPath = c.Sidecar, c.Wasm
 	return config, nil
 }
 
-// run runs the suite. The logs stay for inspection if anything was wrong.
+// run runs the suite. It keeps the logs after a violation or failure.
 func (c *commandLine) run(ctx context.Context, stdout io.Writer) (violations int, err error) {
 	config, err := c.config()
 	if err != nil {

@@ -57,7 +57,7 @@ func run(chart string, check bool) error {
 	return os.WriteFile(name, []byte(written), 0o644)
 }
 
-// describe gives a table for each section of the values.
+// describe returns a table for each section of the values.
 func describe(values []byte) (string, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(values, &document); err != nil {
@@ -74,8 +74,7 @@ type table struct {
 	errs []error
 }
 
-// rows describes the keys of a mapping. What has a comment is a value, and what has none is
-// a mapping of values.
+// rows describes the keys of a mapping. A key with a comment is a value, and a key without one is a mapping of values.
 func (t *table) rows(mapping *yaml.Node, prefix string) {
 	for i := 0; i < len(mapping.Content); i += 2 {
 		key, value := mapping.Content[i], mapping.Content[i+1]
@@ -99,7 +98,7 @@ func (t *table) rows(mapping *yaml.Node, prefix string) {
 	}
 }
 
-// parts takes the comment before a key apart: a line of dashes names a section.
+// parts parses the comment before a key: a line of dashes names a section.
 func parts(comment string) (section, text string) {
 	var words []string
 	for line := range strings.Lines(comment) {
@@ -109,7 +108,7 @@ func parts(comment string) (section, text string) {
 			continue
 		}
 		if line == "" {
-			words = nil // of a paragraph before
+			words = nil // of an earlier paragraph
 			continue
 		}
 		words = append(words, line)
@@ -117,7 +116,7 @@ func parts(comment string) (section, text string) {
 	return section, strings.Join(words, " ")
 }
 
-// inline is the value on one line.
+// inline returns the value on one line.
 func inline(value *yaml.Node) string {
 	var flow func(*yaml.Node)
 	flow = func(n *yaml.Node) {
@@ -132,7 +131,7 @@ func inline(value *yaml.Node) string {
 	flow(value)
 	text, err := yaml.Marshal(value)
 	if err != nil {
-		panic(err) // it was read from YAML
+		panic(err) // it was parsed from YAML
 	}
 	return strings.Join(strings.Fields(string(text)), " ")
 }

@@ -1,7 +1,6 @@
-// Command schemas writes the JSON schemas that kubeconform checks the chart's manifests
-// against: of Kubernetes, from its OpenAPI document, and of the custom resources that the
-// chart uses, whose definitions it copies for a cluster. All come as Go modules, pinned by
-// their sums. Usage: schemas SCHEMAS DEFINITIONS
+// Command schemas writes the JSON schemas for kubeconform's checks of the chart's manifests: of Kubernetes, from its
+// OpenAPI document, and of the custom resources that the chart uses, whose definitions it copies for a cluster. All
+// come from Go modules, pinned by their sums. Usage: schemas SCHEMAS DEFINITIONS
 package main
 
 import (
@@ -13,7 +12,7 @@ import (
 	"strings"
 )
 
-// source is a module with files of a kind.
+// source is a module with definitions of kinds.
 type source struct {
 	module, sum string // as go mod download takes and prints them
 	files       string // pattern below the module's directory
@@ -78,10 +77,10 @@ func (s source) write(directory, definitions string) error {
 	return nil
 }
 
-// download gives the directory of the module, whose content has the sum.
+// download returns the directory of the module, whose content has the sum.
 func (s source) download() (string, error) {
 	command := exec.Command("go", "mod", "download", "-json", s.module)
-	command.Dir = os.TempDir() // of no module
+	command.Dir = os.TempDir() // outside of any module
 	command.Stderr = os.Stderr
 	output, err := command.Output()
 	if err != nil {
@@ -97,7 +96,7 @@ func (s source) download() (string, error) {
 	return module.Dir, nil
 }
 
-// schemas are the schemas of kinds, by the name of their file.
+// schemas are the schemas of kinds, by file name.
 type schemas map[string]any
 
 func (s schemas) write(directory string) error {
@@ -113,7 +112,7 @@ func (s schemas) write(directory string) error {
 	return nil
 }
 
-// fileName is kubeconform's {{.ResourceKind}}{{.KindSuffix}}.
+// fileName returns kubeconform's {{.ResourceKind}}{{.KindSuffix}}.
 func fileName(group, version, kind string) string {
 	group, _, _ = strings.Cut(group, ".")
 	parts := []string{kind, group, version}

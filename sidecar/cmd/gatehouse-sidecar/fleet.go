@@ -7,8 +7,8 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/config"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
-	"github.com/gatehouse/gatehouse/sidecar/internal/fleet"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/sharedverdict"
 )
 
 // joinFleet is who the sidecar shares verdicts with, nil for nobody; leave ends it. It has
@@ -26,5 +26,5 @@ func joinFleet(c *config.Config, m *metrics.Metrics, log *slog.Logger) (others c
 		return nil, nil, fmt.Errorf("redis: %w", err)
 	}
 	log.Info("sharing verdicts with sidecars that have the same secret")
-	return fleet.New(secret, client, contract.Shards(c.Redis.Shards), m, log), func() { client.Close() }, nil
+	return sharedverdict.New(secret, client, contract.Shards(c.Redis.Shards), m, log), func() { client.Close() }, nil
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/sidecar/internal/config"
-	"github.com/gatehouse/gatehouse/sidecar/internal/image"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 )
 
@@ -60,7 +60,7 @@ func listedMetrics(text string) []string {
 func metricNames(t *testing.T) []string {
 	t.Helper()
 	m := metrics.New()
-	m.WatchImage(image.New(image.Config{}).Stats)
+	m.Registry.MustRegister(edgemem.New(edgemem.Config{}).Collector())
 	families, err := m.Registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -19,14 +19,14 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/api"
 	"github.com/gatehouse/gatehouse/sidecar/internal/config"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
-	"github.com/gatehouse/gatehouse/sidecar/internal/events"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
+	"github.com/gatehouse/gatehouse/sidecar/internal/follow"
 	"github.com/gatehouse/gatehouse/sidecar/internal/hasher"
-	"github.com/gatehouse/gatehouse/sidecar/internal/image"
 	"github.com/gatehouse/gatehouse/sidecar/internal/known"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
-	"github.com/gatehouse/gatehouse/sidecar/internal/mirror"
+	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
 	"github.com/gatehouse/gatehouse/sidecar/internal/push"
-	"github.com/gatehouse/gatehouse/sidecar/internal/session"
+	"github.com/gatehouse/gatehouse/sidecar/internal/token"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
@@ -148,9 +148,9 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 // assemble makes the components and connects them.
 func assemble(c *config.Config, client redis.UniversalClient, others credential.Fleet, hashers *hasher.Pool, m *metrics.Metrics, log *slog.Logger) ([]component, error) {
 	shards := contract.Shards(c.Redis.Shards)
-	im := image.New(image.Config{Objects: c.Memory.Objects, Verdicts: c.Memory.Verdicts})
-	m.WatchImage(im.Stats)
-	objects, err := mirror.New(mirror.Config{Bytes: int64(c.Memory.Bytes), Objects: c.Memory.Objects, Shards: shards}, im, m, log)
+	memory := edgemem.New(edgemem.Config{Objects: c.Memory.Objects, Verdicts: c.Memory.Verdicts})
+	m.Registry.MustRegister(memory.Collector())
+	objects, err := objectcache.New(objectcache.Config{Bytes: int64(c.Memory.Bytes), Objects: c.Memory.Objects, Shards: shards}, memory, m, log)
 	if err != nil {
 		return nil, err
 	}
@@ -160,12 +160,12 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 		AllowTTL: c.Verdict.AllowTTL, DenyTTL: c.Verdict.DenyTTL, PinTTL: c.Verdict.PinTTL,
 		Limits:  credential.Limits{DeviceFailures: c.Limit.Device, SourceFailures: c.Limit.Source, Window: c.Limit.Window},
 		Compare: hashers.Compare, Shards: shards, Fleet: others, Known: addresses,
-	}, im, m, log)
-	followers := events.NewGroup(shards, func(i int) events.Config {
-		return events.Config{Objects: objects.Shard(i), Credentials: verifier.Shard(i)}
-	}, im, client, m, log)
-	pusher := push.New(im, c.Push.Socket, followers.Synced(), m, log)
-	fetcher, err := api.NewRedis(objects, client, c.Redis.PoolSize, shards, m)
+	}, memory, m, log)
+	followers := follow.NewGroup(shards, func(i int) follow.Config {
+		return follow.Config{Objects: objects.Shard(i), Credentials: verifier.Shard(i)}
+	}, memory, client, m, log)
+	pusher := push.New(memory, c.Push.Socket, followers.Synced(), m, log)
+	fetcher, err := api.NewRedis(objects, client, c.Redis.PoolSize, shards, followers.Applied, m)
 	if err != nil {
 		return nil, err
 	}
@@ -175,8 +175,8 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	}
 	checks := []admin.Check{{Name: "push", Ready: pusher.Ready}}
 	return []component{
-		im, objects, followers, pusher, collector{}, addresses,
-		api.New(c.API.Socket, verifier, fetcher, objects, im, session.New(tokens), m, log),
+		memory, objects, followers, pusher, collector{}, addresses,
+		api.New(c.API.Socket, verifier, fetcher, objects, memory, token.New(tokens), m, log),
 		admin.New(c.Admin.Address, m.Registry, checks, log),
 	}, nil
 }

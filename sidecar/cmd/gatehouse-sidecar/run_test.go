@@ -9,20 +9,20 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/hasher"
-	"github.com/gatehouse/gatehouse/sidecar/internal/image/imagetest"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/testbed/await"
+	"github.com/gatehouse/gatehouse/testbed/logbuffer"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
 	"github.com/gatehouse/gatehouse/wire"
 )
-
-const deadline = 30 * time.Second
 
 // TestMain makes the test's own program what the sidecar's is: one that can be a hasher.
 func TestMain(m *testing.M) {
@@ -30,34 +30,6 @@ func TestMain(m *testing.M) {
 		os.Exit(hasher.Main(os.Args, os.Stdin, os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())
-}
-
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(deadline); !condition(); {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", deadline, what)
-		}
-		<-time.After(time.Millisecond)
-	}
-}
-
-// buffer is safe for a program that logs while a test reads.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 func TestExitCodes(t *testing.T) {
@@ -79,7 +51,7 @@ func TestExitCodes(t *testing.T) {
 		{"no such directory", []string{"--api.socket=/no/such/directory/api.sock", "--admin.address=127.0.0.1:0", "--redis.url=redis://127.0.0.1:1"}, exitRuntime, "", "/no/such/directory/api.sock"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			var stdout, stderr buffer
+			var stdout, stderr logbuffer.Buffer
 			if code := run(t.Context(), test.args, &stdout, &stderr); code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)
 			}
@@ -88,16 +60,6 @@ func TestExitCodes(t *testing.T) {
 			}
 		})
 	}
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func unixClient(socket string) *http.Client {
@@ -111,22 +73,22 @@ func unixClient(socket string) *http.Client {
 
 // program is a sidecar between a Redis and an edge.
 type program struct {
-	memory     *imagetest.Memory
+	memory     *edgememtest.Memory
 	publish    *publish.Publisher
 	api, admin string
-	stderr     buffer
+	stderr     logbuffer.Buffer
 	code       chan int
 	stop       func()
 }
 
 // startEdge is a push listener over a memory.
-func startEdge(t *testing.T, socket string) *imagetest.Memory {
+func startEdge(t *testing.T, socket string) *edgememtest.Memory {
 	t.Helper()
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	memory := imagetest.NewMemory()
+	memory := edgememtest.NewMemory()
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -143,20 +105,25 @@ func startEdge(t *testing.T, socket string) *imagetest.Memory {
 
 func startProgram(t *testing.T) *program {
 	t.Helper()
+	return startProgramWith(t, "redis://"+miniredis.RunT(t).Addr())
+}
+
+func startProgramWith(t *testing.T, redisURL string) *program {
+	t.Helper()
 	dir := t.TempDir()
 	push := filepath.Join(dir, "push.sock")
-	client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
+	client := redis.NewClient(&redis.Options{Addr: strings.TrimPrefix(redisURL, "redis://")})
 	t.Cleanup(func() { client.Close() })
 	p := &program{
 		memory: startEdge(t, push), publish: publish.New(client),
-		api: filepath.Join(dir, "api.sock"), admin: freeAddress(t), code: make(chan int, 1),
+		api: filepath.Join(dir, "api.sock"), admin: redistest.FreeAddress(t), code: make(chan int, 1),
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	p.stop = cancel
 	go func() {
 		p.code <- run(ctx, []string{
-			"--redis.url=redis://" + client.Options().Addr, "--push.socket=" + push,
+			"--redis.url=" + redisURL, "--push.socket=" + push,
 			"--api.socket=" + p.api, "--admin.address=" + p.admin, "--log.level=debug",
 		}, io.Discard, &p.stderr)
 	}()
@@ -193,31 +160,31 @@ func (p *program) ready() bool {
 
 func TestWholeProgram(t *testing.T) {
 	p := startProgram(t)
-	eventually(t, "ready", p.ready)
+	await.Until(t, "ready", p.ready)
 	if _, err := p.publish.Put(t.Context(), publish.Object{Key: "/a", Body: []byte("hello"), ContentType: "text/plain"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.publish.PutDevice(t.Context(), publish.Device{ID: "d", Secret: "s", Cost: 4, Permissions: []string{"read", "write"}}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the object", func() bool { f, err := p.memory.Object("/a"); return err == nil && string(f.Bodies[0]) == "hello" })
-	eventually(t, "the permissions", func() bool { state, _ := p.memory.State(); return len(state.Permissions) == 2 })
+	await.Until(t, "the object", func() bool { f, err := p.memory.Object("/a"); return err == nil && string(f.Bodies[0]) == "hello" })
+	await.Until(t, "the permissions", func() bool { state, _ := p.memory.State(); return len(state.Permissions) == 2 })
 	state, _ := p.memory.State()
 	if got := p.verify(t, "s"); got.Outcome != wire.Allow || got.Epoch != state.Epoch || got.Permissions != 3 {
 		t.Errorf("verify = %+v, want allow with both permissions under epoch %x", got, state.Epoch)
 	}
-	eventually(t, "the verdict", func() bool { v, err := p.memory.Verdict("d", "s"); return err == nil && v.Outcome == wire.Allow })
+	await.Until(t, "the verdict", func() bool { v, err := p.memory.Verdict("d", "s"); return err == nil && v.Outcome == wire.Allow })
 	if got := p.verify(t, "t"); got.Outcome != wire.Deny {
 		t.Errorf("verify of a wrong secret = %+v", got)
 	}
 	if _, err := p.publish.RevokeDevice(t.Context(), "d"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the revocation", func() bool { v, err := p.memory.Verdict("d", "s"); return err != nil || v.Outcome == wire.Deny })
+	await.Until(t, "the revocation", func() bool { v, err := p.memory.Verdict("d", "s"); return err != nil || v.Outcome == wire.Deny })
 	if got := p.verify(t, "s"); got.Outcome != wire.Deny {
 		t.Errorf("verify after the revocation = %+v", got)
 	}
-	if age := time.Since(time.UnixMilli(state.InStepMS)); age > deadline {
+	if age := time.Since(time.UnixMilli(state.InStepMS)); age > await.Deadline {
 		t.Errorf("in step %v ago", age)
 	}
 	p.stop()
@@ -226,13 +193,34 @@ func TestWholeProgram(t *testing.T) {
 		if got != exitOK {
 			t.Errorf("exit code %d, want 0:\n%s", got, p.stderr.String())
 		}
-	case <-time.After(deadline):
-		t.Fatalf("still running after %v", deadline)
+	case <-time.After(await.Deadline):
+		t.Fatalf("still running after %v", await.Deadline)
 	}
 	if _, err := os.Stat(p.api); !os.IsNotExist(err) {
 		t.Errorf("the socket is still there: %v", err)
 	}
 	if strings.Contains(p.stderr.String(), "level=ERROR") {
 		t.Errorf("errors were logged:\n%s", p.stderr.String())
+	}
+}
+
+// TestRedisThatIsNotThere is reported at once, in one line, which names the address.
+func TestRedisThatIsNotThere(t *testing.T) {
+	for _, url := range []string{"redis://127.0.0.1:1", "redis+sentinel://127.0.0.1:1/master", "redis+cluster://127.0.0.1:1"} {
+		t.Run(url, func(t *testing.T) {
+			t.Parallel()
+			begin := time.Now()
+			p := startProgramWith(t, url)
+			await.Until(t, "a warning", func() bool { return strings.Contains(p.stderr.String(), "level=WARN") })
+			if took := time.Since(begin); took > 5*time.Second {
+				t.Errorf("it was reported after %v", took)
+			}
+			p.stop()
+			<-p.code
+			warnings := strings.Count(p.stderr.String(), "level=WARN")
+			if said := p.stderr.String(); warnings != 1 || !strings.Contains(said, "redis can't be followed yet") || !strings.Contains(said, "127.0.0.1:1: connect: connection refused") {
+				t.Errorf("%d warnings, want one that says what is wrong:\n%s", warnings, said)
+			}
+		})
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 type devicePutCmd struct {
@@ -30,7 +30,7 @@ func (cmd *devicePutCmd) Run(c *console) error {
 		return usagef("--cost %d: is out of %d to %d", cmd.Cost, contract.MinCost, contract.MaxCost)
 	}
 	const maxFile = 4096 // up to here a secret is refused with its own size
-	secret, err := c.read(cmd.SecretFile, maxFile, fmt.Sprintf("a secret (at most %d)", wire.MaxSecret))
+	secret, err := c.read(cmd.SecretFile, maxFile, fmt.Sprintf("a secret (at most %d)", limits.MaxSecret))
 	if err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func (cmd *devicePutCmd) Run(c *console) error {
 		secret = bytes.TrimSuffix(line, []byte("\r"))
 	}
 	if len(secret) == 0 {
-		return usagef("--secret-file %s: is empty, want a secret of 1 to %d bytes", cmd.SecretFile, wire.MaxSecret)
+		return usagef("--secret-file %s: is empty, want a secret of 1 to %d bytes", cmd.SecretFile, limits.MaxSecret)
 	}
 	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
 		receipt, err := p.PutDevice(ctx, publish.Device{

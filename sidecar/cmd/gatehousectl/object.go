@@ -16,7 +16,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 type putCmd struct {
@@ -29,7 +29,7 @@ type putCmd struct {
 
 // Run publishes the object.
 func (cmd *putCmd) Run(c *console) error {
-	body, err := c.read(cmd.File, wire.MaxBody, "an object")
+	body, err := c.read(cmd.File, limits.MaxBody, "an object")
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (cmd *listCmd) Run(c *console) error {
 				}
 				continue
 			}
-			if !wire.ValidContentType(e.ContentType) {
+			if !limits.ValidContentType(e.ContentType) {
 				e.ContentType = fmt.Sprintf("%q", e.ContentType) // not to be shown to a terminal as it is
 			}
 			fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\n", e.Key, e.Version, e.Size, timestamp(e.PublishedMS), e.ContentType)

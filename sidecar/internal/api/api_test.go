@@ -23,18 +23,19 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/api"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
-	"github.com/gatehouse/gatehouse/sidecar/internal/image"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
-	"github.com/gatehouse/gatehouse/sidecar/internal/mirror"
-	"github.com/gatehouse/gatehouse/sidecar/internal/session"
+	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
+	"github.com/gatehouse/gatehouse/sidecar/internal/token"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 var discard = slog.New(slog.DiscardHandler)
 
-// verdicts answers by device id.
+// verdicts is a Verifier with an answer by device id.
 type verdicts map[string]credential.Result
 
 func (v verdicts) Verify(_ context.Context, id, secret, source string) credential.Result {
@@ -54,7 +55,7 @@ func (v verdicts) VerifySession(id, session string) credential.Result {
 	return v.Verify(context.Background(), id, "session", session)
 }
 
-// SessionValid is true but for a session that has an entry.
+// SessionValid returns true for a session without an entry.
 func (v verdicts) SessionValid(id, session string) bool {
 	_, gone := v[id+" gone "+session]
 	return !gone
@@ -79,18 +80,24 @@ func (k known) Await(ctx context.Context, bits uint64) (uint64, error) {
 	return 77, nil
 }
 
-// fixture is an API on a socket, with a mirror and a Redis behind it.
+// fixture is an API on a socket, with a cache and a Redis.
 type fixture struct {
 	socket   string
 	redis    *miniredis.Miniredis
 	publish  *publish.Publisher
-	mirror   *mirror.Mirror
+	cache    *objectcache.Cache
 	metrics  *metrics.Metrics
-	sessions *session.Issuer
+	sessions *token.Issuer
 	used     used
+	applied  *applied
 	handler  http.Handler
 	stop     func() error
 }
+
+// applied is the number of the last applied write.
+type applied struct{ atomic.Uint64 }
+
+func (a *applied) get(int) uint64 { return a.Load() }
 
 // used collects what was used.
 type used chan []string
@@ -99,16 +106,16 @@ func (u used) Used(keys []string) { u <- keys }
 
 func start(t *testing.T, v api.Verifier) fixture {
 	t.Helper()
-	f := fixture{socket: filepath.Join(t.TempDir(), "api.sock"), redis: miniredis.RunT(t), metrics: metrics.New(), used: make(used, 1),
-		sessions: session.New(session.Config{Secrets: []string{strings.Repeat("s", 32)}, TTL: time.Minute, Rotate: time.Hour, Issuer: "test"})}
+	f := fixture{socket: filepath.Join(t.TempDir(), "api.sock"), redis: miniredis.RunT(t), metrics: metrics.New(), used: make(used, 1), applied: new(applied),
+		sessions: token.New(token.Config{Secrets: []string{strings.Repeat("s", 32)}, TTL: time.Minute, Rotate: time.Hour, Issuer: "test"})}
 	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
 	t.Cleanup(func() { client.Close() })
 	f.publish = publish.New(client)
 	var err error
-	if f.mirror, err = mirror.New(mirror.Config{Bytes: 1 << 20, Objects: 100}, image.New(image.Config{}), f.metrics, discard); err != nil {
+	if f.cache, err = objectcache.New(objectcache.Config{Bytes: 1 << 20, Objects: 100}, edgemem.New(edgemem.Config{}), f.metrics, discard); err != nil {
 		t.Fatal(err)
 	}
-	fetcher, err := api.NewRedis(f.mirror, client, 16, 1, f.metrics)
+	fetcher, err := api.NewRedis(f.cache, client, 16, 1, f.applied.get, f.metrics)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,9 +162,9 @@ func (f fixture) post(t *testing.T, path string, body []byte) (int, []byte) {
 func TestVerify(t *testing.T) {
 	f := start(t, verdicts{
 		"good s":           {Outcome: wire.Allow, Permissions: 1},
-		"new s":            {Outcome: wire.Allow, Permissions: 2}, // of which the edge is never told
+		"new s":            {Outcome: wire.Allow, Permissions: 2}, // the edge never learns the name
 		"away s 192.0.2.1": {Outcome: wire.Allow, Permissions: 1},
-		"revoked s":        {Outcome: wire.Allow, Permissions: 2, Session: "7-1"}, // while the edge is told of names
+		"revoked s":        {Outcome: wire.Allow, Permissions: 2, Session: "7-1"}, // revoked while the edge gets names
 		"revoked gone 7-1": {},
 		"busy s":           {Outcome: wire.Unavailable, RetryAfter: 1500 * time.Millisecond},
 	})
@@ -194,7 +201,7 @@ func TestMalformedCalls(t *testing.T) {
 		{"large verify", "/v1/verify", make([]byte, 5000), 413, "too large"},
 		{"empty key", "/v1/fetch", nil, 400, `a key is "/path"`},
 		{"bad key", "/v1/fetch", []byte("no slash"), 400, `a key is "/path"`},
-		{"large key", "/v1/fetch", bytes.Repeat([]byte("/"), wire.MaxKey+1), 413, "too large"},
+		{"large key", "/v1/fetch", bytes.Repeat([]byte("/"), limits.MaxKey+1), 413, "too large"},
 		{"no such call", "/v1/else", nil, 404, "not found"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -209,7 +216,7 @@ func TestMalformedCalls(t *testing.T) {
 	}
 }
 
-// fetch is the version and the bodies of the answer, 0 for none.
+// fetch returns the version and the bodies of the answer; version 0 for no object.
 func (f fixture) fetch(t *testing.T, key string) (uint64, []string) {
 	t.Helper()
 	status, answer := f.post(t, "/v1/fetch", []byte(key))
@@ -250,8 +257,8 @@ func TestFetch(t *testing.T) {
 	if version != 1 || len(bodies) < 2 || bodies[0] != body {
 		t.Errorf("version %d, %d bodies", version, len(bodies))
 	}
-	if version, _ := f.fetch(t, "/a"); version != 1 || count("redis") != 1 || count("mirror") != 1 {
-		t.Errorf("version %d, %v from redis, %v from the mirror", version, count("redis"), count("mirror"))
+	if version, _ := f.fetch(t, "/a"); version != 1 || count("redis") != 1 || count("cache") != 1 {
+		t.Errorf("version %d, %v from redis, %v from the cache", version, count("redis"), count("cache"))
 	}
 	for range 3 {
 		if version, _ := f.fetch(t, "/absent"); version != 0 {
@@ -262,9 +269,9 @@ func TestFetch(t *testing.T) {
 		t.Errorf("redis was asked %v times for what it does not have, want 1", count("absent"))
 	}
 
-	// What an event has brought meanwhile is never replaced by something older.
+	// An older version never replaces one from an event.
 	put("/b")
-	f.mirror.Apply(contract.Object{Key: "/b", Version: 5, Deleted: true, PublishedMS: time.Now().UnixMilli()})
+	f.cache.Apply(contract.Object{Key: "/b", Version: 5, Deleted: true, PublishedMS: time.Now().UnixMilli()})
 	if version, _ := f.fetch(t, "/b"); version != 0 {
 		t.Errorf("/b in version %d although it was deleted in version 5", version)
 	}
@@ -278,41 +285,65 @@ func TestFetch(t *testing.T) {
 		t.Errorf("without redis: %d, want 503", status)
 	}
 	if version, _ := f.fetch(t, "/a"); version != 1 {
-		t.Error("the mirror answers without redis")
+		t.Error("the cache answers without redis")
 	}
 }
 
-// overtaken is a mirror to which something happens between a read of Redis and its application.
+// overtaken is a cache that changes between a read of Redis and its application.
 type overtaken struct {
-	*mirror.Mirror
+	*objectcache.Cache
 	during func()
 	times  int
 }
 
-func (m *overtaken) ApplyRead(o contract.Object, generation uint64) mirror.Result {
+func (m *overtaken) ApplyRead(o contract.Object, generation uint64) objectcache.Result {
 	if m.times > 0 {
 		m.times--
 		m.during()
 	}
-	return m.Mirror.ApplyRead(o, generation)
+	return m.Cache.ApplyRead(o, generation)
 }
 
-// fetchOvertaken fetches /a while something happens to the mirror, so many times.
-func fetchOvertaken(t *testing.T, client redis.UniversalClient, budget int64, times int, during func(*mirror.Mirror)) (contract.Object, bool, error) {
+// fetchOvertaken fetches /a while during changes the cache, up to times times.
+func fetchOvertaken(t *testing.T, client redis.UniversalClient, budget int64, times int, during func(*objectcache.Cache)) (contract.Object, bool, error) {
 	t.Helper()
-	m, err := mirror.New(mirror.Config{Bytes: budget, Objects: 1, Shards: 1}, image.New(image.Config{}), metrics.New(), discard)
+	m, err := objectcache.New(objectcache.Config{Bytes: budget, Objects: 1, Shards: 1}, edgemem.New(edgemem.Config{}), metrics.New(), discard)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fetcher, err := api.NewRedis(&overtaken{m, func() { during(m) }, times}, client, 16, 1, metrics.New())
+	fetcher, err := api.NewRedis(&overtaken{m, func() { during(m) }, times}, client, 16, 1, new(applied).get, metrics.New())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return fetcher.Fetch(t.Context(), "/a")
 }
 
-// TestFetchIsOvertaken has what a fetch has read be out of date when it is applied, by something
-// after which the mirror doesn't hold the object: Redis still has one.
+// TestFetchFromServerThatIsBehind: a server that lacks writes which were applied before may have an old record, or none.
+func TestFetchFromServerThatIsBehind(t *testing.T) {
+	f := start(t, verdicts{})
+	if _, err := f.publish.Put(t.Context(), publish.Object{Key: "/a", Body: []byte("old"), ContentType: "text/plain"}); err != nil {
+		t.Fatal(err)
+	}
+	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
+	t.Cleanup(func() { client.Close() })
+	fetcher, err := api.NewRedis(f.cache, client, 16, 1, f.applied.get, f.metrics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.applied.Store(2)
+	for _, key := range []string{"/a", "/b"} {
+		if o, found, err := fetcher.Fetch(t.Context(), key); err == nil {
+			t.Errorf("%s: got version %d, %v from a server that is behind; want an error", key, o.Version, found)
+		}
+	}
+	f.applied.Store(1)
+	if o, found, err := fetcher.Fetch(t.Context(), "/a"); err != nil || !found || o.Version != 1 {
+		t.Errorf("got version %d, %v, %v when it has caught up", o.Version, found, err)
+	}
+}
+
+// TestFetchIsOvertaken: what a fetch has read is outdated when it is applied, and the cache doesn't have the object:
+// Redis still has one.
 func TestFetchIsOvertaken(t *testing.T) {
 	f := start(t, verdicts{})
 	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
@@ -325,15 +356,15 @@ func TestFetchIsOvertaken(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		budget int64
-		during func(*mirror.Mirror)
+		during func(*objectcache.Cache)
 		want   uint64
 	}{
-		"by a version that the mirror has no room for": {1, func(m *mirror.Mirror) {
+		"by a version that the cache has no room for": {1, func(m *objectcache.Cache) {
 			put(3)
 			m.Apply(contract.Object{Key: "/a", Version: 3})
 		}, 3},
-		"by a full resync": {1 << 20, func(m *mirror.Mirror) { m.Shard(0).BeginResync() }, 2},
-		"by a deletion": {1 << 20, func(m *mirror.Mirror) {
+		"by a full resync": {1 << 20, func(m *objectcache.Cache) { m.Shard(0).BeginResync() }, 2},
+		"by a deletion": {1 << 20, func(m *objectcache.Cache) {
 			m.Apply(contract.Object{Key: "/a", Version: 3, Deleted: true, PublishedMS: time.Now().UnixMilli()})
 		}, 0},
 	} {
@@ -348,8 +379,8 @@ func TestFetchIsOvertaken(t *testing.T) {
 	}
 }
 
-// TestFetchIsOvertakenAgain has a removal overtake each read: nobody knows then whether there is an
-// object. What is removed of other keys overtakes nothing.
+// TestFetchIsOvertakenAgain: a removal overtakes each read, so it is unknown whether there is an object. Removals of
+// other keys overtake nothing.
 func TestFetchIsOvertakenAgain(t *testing.T) {
 	f := start(t, verdicts{})
 	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
@@ -358,13 +389,13 @@ func TestFetchIsOvertakenAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	fetch := func(removed string) (bool, error) {
-		_, found, err := fetchOvertaken(t, client, 1<<20, 2, func(m *mirror.Mirror) { m.Remove(removed) })
+		_, found, err := fetchOvertaken(t, client, 1<<20, 2, func(m *objectcache.Cache) { m.Remove(removed) })
 		return found, err
 	}
 	if found, err := fetch("/a"); found || err == nil {
 		t.Errorf("got %v, %v; want an error", found, err)
 	}
-	others := 0 // of which one in a thousand lies in the same stripe
+	others := 0 // one in a thousand of these is in the same stripe
 	for _, key := range []string{"/b", "/c", "/d"} {
 		if found, err := fetch(key); found && err == nil {
 			others++
@@ -375,8 +406,8 @@ func TestFetchIsOvertakenAgain(t *testing.T) {
 	}
 }
 
-// TestFetchOfAnotherSpelling fetches a key that another writer has stored with escapes in lower case, and that
-// the mirror has no room for; and one where an object in the canonical spelling is read meanwhile, published earlier or later.
+// TestFetchOfAnotherSpelling fetches a key that another writer has stored with escapes in lower case, and for which the
+// cache has no room; and one whose canonical spelling is read meanwhile, published earlier or later.
 func TestFetchOfAnotherSpelling(t *testing.T) {
 	f := start(t, verdicts{})
 	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
@@ -393,7 +424,7 @@ func TestFetchOfAnotherSpelling(t *testing.T) {
 	}
 	lower := object("/%c3%a9", 7, 1000)
 	for name, tt := range map[string]struct {
-		upper, read contract.Object // what Redis has in upper case, and what comes of it while the other is read
+		upper, read contract.Object // in Redis in upper case, and applied while the other is read
 		want        uint64
 	}{
 		"alone":                 {want: 7},
@@ -407,12 +438,12 @@ func TestFetchOfAnotherSpelling(t *testing.T) {
 			if tt.upper.Version > 0 {
 				store(tt.upper)
 			}
-			m, err := mirror.New(mirror.Config{Bytes: 1, Objects: 1, Shards: 1}, image.New(image.Config{}), metrics.New(), discard)
+			m, err := objectcache.New(objectcache.Config{Bytes: 1, Objects: 1, Shards: 1}, edgemem.New(edgemem.Config{}), metrics.New(), discard)
 			if err != nil {
 				t.Fatal(err)
 			}
 			m.Apply(lower)
-			fetcher, err := api.NewRedis(&overtaken{m, func() { m.Apply(tt.read) }, 1}, client, 16, 1, metrics.New())
+			fetcher, err := api.NewRedis(&overtaken{m, func() { m.Apply(tt.read) }, 1}, client, 16, 1, new(applied).get, metrics.New())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -424,7 +455,7 @@ func TestFetchOfAnotherSpelling(t *testing.T) {
 	}
 }
 
-// TestReadsLeaveRoom has Redis hang: who follows the events still gets connections to it.
+// TestReadsLeaveRoom: Redis hangs, and the followers still get connections to it.
 func TestReadsLeaveRoom(t *testing.T) {
 	f := start(t, verdicts{})
 	var reading, most atomic.Int64
@@ -438,7 +469,7 @@ func TestReadsLeaveRoom(t *testing.T) {
 		<-release
 		reading.Add(-1)
 	}))
-	fetcher, err := api.NewRedis(f.mirror, client, 16, 1, metrics.New())
+	fetcher, err := api.NewRedis(f.cache, client, 16, 1, new(applied).get, metrics.New())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// behind is an edge that still holds an older version of everything.
+// behind is an edge that still has an older version of everything.
 type behind struct{ known }
 
 func (behind) AwaitObject(ctx context.Context, _ string) error {
@@ -23,7 +23,7 @@ func (behind) AwaitObject(ctx context.Context, _ string) error {
 	return ctx.Err()
 }
 
-// takeover is an edge in which some workers go by an earlier epoch for a while.
+// takeover is an edge in which some workers use an earlier epoch for a while.
 type takeover struct {
 	known
 	over chan struct{}
@@ -45,8 +45,8 @@ func (found newest) Fetch(context.Context, string) (contract.Object, bool, error
 	return contract.Object{Version: 2, ETag: `"2"`, ContentType: "text/plain", Bodies: []contract.Body{{}}}, bool(found), nil
 }
 
-// TestRefusalIsNotAheadOfTheEdge verifies a wrong credential while a worker may still let it in,
-// by what an earlier epoch says: then, a client that was refused could be let in next.
+// TestRefusalIsNotAheadOfTheEdge verifies a wrong credential while a worker may still authenticate it by an earlier
+// epoch. Otherwise a refused client could be authenticated next.
 func TestRefusalIsNotAheadOfTheEdge(t *testing.T) {
 	for path, outcome := range map[string]func(body []byte) (wire.Outcome, error){
 		"/v1/verify": func(body []byte) (wire.Outcome, error) {
@@ -88,14 +88,14 @@ func TestRefusalIsNotAheadOfTheEdge(t *testing.T) {
 	}
 }
 
-// TestFetchIsNotAheadOfTheEdge asks for an object of which the edge still holds an older
-// version, be there a newer one or none any more: the next answer would be that one.
+// TestFetchIsNotAheadOfTheEdge fetches an object of which the edge still has an older version, whether there is a newer
+// one or none any more. Otherwise the next answer could be the older one.
 func TestFetchIsNotAheadOfTheEdge(t *testing.T) {
 	for _, tt := range []struct {
-		name  string
-		found newest
-		image api.Image
-		want  int
+		name   string
+		found  newest
+		memory api.Memory
+		want   int
 	}{
 		{"behind", true, behind{}, http.StatusServiceUnavailable},
 		{"behind a deletion", false, behind{}, http.StatusServiceUnavailable},
@@ -104,7 +104,7 @@ func TestFetchIsNotAheadOfTheEdge(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				server := api.New("", verdicts{}, tt.found, make(used), tt.image, nil, metrics.New(), discard)
+				server := api.New("", verdicts{}, tt.found, make(used), tt.memory, nil, metrics.New(), discard)
 				got := httptest.NewRecorder()
 				server.Handler().ServeHTTP(got, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/fetch", strings.NewReader("/a")))
 				if got.Code != tt.want {

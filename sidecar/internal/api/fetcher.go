@@ -11,42 +11,44 @@ import (
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
-	"github.com/gatehouse/gatehouse/sidecar/internal/mirror"
+	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
 )
 
 const (
-	// absentFor is how long an absent key is remembered before Redis is asked again.
+	// absentFor is how long an absent key is cached before Redis is asked again.
 	absentFor = time.Second
-	// maxAbsent bounds the keys remembered.
+	// maxAbsent bounds the cached absent keys.
 	maxAbsent = 10000
-	// fetchTimeout bounds a call to Redis, which continues after its caller has left.
+	// fetchTimeout bounds a call to Redis, which continues when its caller has gone.
 	fetchTimeout = 5 * time.Second
 	// maxReads is the maximum number of concurrent calls to a server.
 	maxReads = 8
 )
 
-// Mirror holds the objects, and receives those that were fetched.
-type Mirror interface {
+// Cache has the objects, and receives fetched ones.
+type Cache interface {
 	Get(key string) (contract.Object, bool)
 	Stored(key string) string
 	Generation(stored string) uint64
-	ApplyRead(o contract.Object, generation uint64) mirror.Result
+	ApplyRead(o contract.Object, generation uint64) objectcache.Result
 }
 
-// Redis is a [Fetcher] that reads the mirror, and reads from Redis what the mirror doesn't hold.
+// Redis is a [Fetcher] that reads the cache, and then Redis.
 type Redis struct {
-	mirror  Mirror
+	cache   Cache
 	client  redis.UniversalClient
 	shards  contract.Shards
+	applied func(shard int) uint64
 	metrics *metrics.Metrics
 	flights singleflight.Group
 	absent  *otter.Cache[string, struct{}]
-	reads   []chan struct{} // of each server: one for each running call
+	reads   []chan struct{} // by server: one element per running call
 }
 
-// NewRedis returns a Redis that reads through client, which must not read from replicas. It uses at most half of its
-// connections to a server, because the subscriber needs some.
-func NewRedis(m Mirror, client redis.UniversalClient, connections int, shards contract.Shards, mm *metrics.Metrics) (*Redis, error) {
+// NewRedis returns a Redis that reads through client, which must not read from replicas. It uses at most half of the
+// client's connections to a server, because the followers need some. applied returns the number of the last write that
+// the follower of a shard has applied.
+func NewRedis(m Cache, client redis.UniversalClient, connections int, shards contract.Shards, applied func(shard int) uint64, mm *metrics.Metrics) (*Redis, error) {
 	absent, err := otter.New(&otter.Options[string, struct{}]{
 		MaximumSize:      maxAbsent,
 		ExpiryCalculator: otter.ExpiryWriting[string, struct{}](absentFor),
@@ -56,7 +58,7 @@ func NewRedis(m Mirror, client redis.UniversalClient, connections int, shards co
 	}
 	servers := 1
 	if _, ok := client.(*redis.ClusterClient); ok {
-		servers = shards.Count() // at most: one may have them all
+		servers = shards.Count() // at most: one server may have all shards
 	}
 	reads := make([]chan struct{}, servers)
 	for i := range reads {
@@ -64,10 +66,10 @@ func NewRedis(m Mirror, client redis.UniversalClient, connections int, shards co
 			min(connections/2, maxReads)/servers, //mutant:TestReadsLeaveRoom 100*connections/servers
 		))
 	}
-	return &Redis{mirror: m, client: client, shards: shards, metrics: mm, absent: absent, reads: reads}, nil
+	return &Redis{cache: m, client: client, shards: shards, applied: applied, metrics: mm, absent: absent, reads: reads}, nil
 }
 
-// fetched is the outcome of one call to Redis.
+// fetched is the result of one call to Redis.
 type fetched struct {
 	object contract.Object
 	found  bool
@@ -75,8 +77,8 @@ type fetched struct {
 
 // Fetch returns the object at key.
 func (r *Redis) Fetch(ctx context.Context, key string) (contract.Object, bool, error) {
-	if o, found := r.mirror.Get(key); found {
-		r.metrics.Fetches.WithLabelValues("mirror").Inc()
+	if o, found := r.cache.Get(key); found {
+		r.metrics.Fetches.WithLabelValues("cache").Inc()
 		return o, true, nil
 	}
 	if _, found := r.absent.GetIfPresent(key); found {
@@ -105,9 +107,9 @@ func (r *Redis) count(f fetched, err error) (contract.Object, bool, error) {
 	return f.object, f.found, err
 }
 
-// read reads from Redis and applies the record, by version. If an event brought a newer one meanwhile, or a full resync
-// has begun, it returns the mirror's. If the mirror holds none, the object may still exist, so read asks Redis once
-// more.
+// read reads the record from Redis and applies it to the cache by version. If an event brought a newer version
+// meanwhile, or a full resync has begun, it returns the cache's object. If the cache has none, the object may still
+// exist, so read asks Redis once more.
 func (r *Redis) read(key string) (fetched, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), fetchTimeout)
 	defer cancel()
@@ -118,11 +120,11 @@ func (r *Redis) read(key string) (fetched, error) {
 	case <-ctx.Done():
 		return fetched{}, fmt.Errorf("read %q: %d other reads are in progress, the maximum: %w", key, cap(reads), ctx.Err())
 	}
-	var result mirror.Result
+	var result objectcache.Result
 	for range 2 {
-		stored := r.mirror.Stored(key) //mutant:TestFetchOfAnotherSpelling key
-		generation := r.mirror.Generation(stored)
-		fields, err := r.client.HGetAll(ctx, r.shards.KeysOf(stored).ObjectKey(stored)).Result()
+		stored := r.cache.Stored(key) //mutant:TestFetchOfAnotherSpelling key
+		generation := r.cache.Generation(stored)
+		fields, err := r.record(ctx, stored)
 		if err != nil {
 			return fetched{}, fmt.Errorf("read %q: %w", key, err)
 		}
@@ -134,27 +136,47 @@ func (r *Redis) read(key string) (fetched, error) {
 			return r.gone(key), r.corrupt(key, err)
 		}
 		o.Key = stored
-		result = r.mirror.ApplyRead(o, generation)
+		result = r.cache.ApplyRead(o, generation)
 		o.Key = key
-		if newest, found := r.mirror.Get(key); found {
+		if newest, found := r.cache.Get(key); found {
 			return fetched{newest, true}, nil
 		}
-		if r.mirror.Stored(key) != stored { //mutant:TestFetchOfAnotherSpelling false
-			result = mirror.Overtaken // by a write of another spelling
+		if r.cache.Stored(key) != stored { //mutant:TestFetchOfAnotherSpelling false
+			result = objectcache.Overtaken // by a write of another spelling
 			continue
 		}
 		switch result {
-		case mirror.Stored, mirror.NotAdmitted, mirror.TooLarge, mirror.Unchanged:
+		case objectcache.Stored, objectcache.NotAdmitted, objectcache.TooLarge, objectcache.Unchanged:
 			return fetched{o, true}, nil
 		}
-		if result != mirror.NotNewer && result != mirror.Overtaken || o.Deleted {
+		if result != objectcache.NotNewer && result != objectcache.Overtaken || o.Deleted {
 			return r.gone(key), nil
 		}
 	}
-	if result == mirror.Overtaken {
+	if result == objectcache.Overtaken {
 		return fetched{}, fmt.Errorf("read %q: overtaken twice by removals or newer reads", key)
 	}
 	return r.gone(key), nil
+}
+
+// record reads the fields of an object. It returns an error if the server lacks writes that were applied before: while
+// Redis fails over, a client may still be connected to a server that is behind, or to one that was restarted with old data.
+func (r *Redis) record(ctx context.Context, stored string) (map[string]string, error) {
+	applied, keys := r.applied(r.shards.Of(stored)), r.shards.KeysOf(stored)
+	pipe := r.client.Pipeline()
+	number := pipe.Get(ctx, keys.SeqKey()) // first: the record is at least as new
+	fields := pipe.HGetAll(ctx, keys.ObjectKey(stored))
+	if _, err := pipe.Exec(ctx); err != nil && err != redis.Nil {
+		return nil, err
+	}
+	seq, err := number.Uint64()
+	if err != nil && err != redis.Nil {
+		return nil, err
+	}
+	if seq < applied { //mutant:TestFetchFromServerThatIsBehind false
+		return nil, fmt.Errorf("the server is at write %d, behind write %d, which was applied before", seq, applied)
+	}
+	return fields.Result()
 }
 
 func (r *Redis) gone(key string) fetched {

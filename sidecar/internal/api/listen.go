@@ -14,7 +14,7 @@ import (
 // maxPath is the longest path of a unix socket that every system accepts.
 const maxPath = 103
 
-// umask guards the process's file mode mask. Only the mask creates a socket that is never open to others, not even for
+// umask guards the process's file mode mask. Only the mask ensures that other users can't open the socket, not even for
 // a moment.
 var umask sync.Mutex
 
@@ -32,7 +32,7 @@ func listen(path string) (net.Listener, error) {
 	}
 	umask.Lock()
 	defer umask.Unlock()
-	before := syscall.Umask(0o177) // 0600 is what remains
+	before := syscall.Umask(0o177) // so that the mode is 0600
 	defer syscall.Umask(before)
 	return net.Listen("unix", path)
 }

@@ -1,5 +1,4 @@
-// Package api answers the edge's calls over a unix socket: verify, session, its keys,
-// fetch and hits.
+// Package api answers the edge's calls over a unix socket: verify, session, keys, fetch and hits.
 package api
 
 import (
@@ -16,15 +15,16 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 const (
-	// drainTimeout bounds how long running calls may take when the sidecar stops.
+	// drainTimeout bounds the running calls when the sidecar stops.
 	drainTimeout = 5 * time.Second
-	// awaitTimeout bounds how long an answer waits for the edge to know its permissions, or
-	// to hold no older version of an object.
+	// awaitTimeout bounds how long an answer waits until the edge knows its permissions, or has no older version of an
+	// object.
 	awaitTimeout = 250 * time.Millisecond
-	maxVerify    = 5 + wire.MaxDeviceID + wire.MaxSecret + wire.MaxSource
+	maxVerify    = 5 + limits.MaxDeviceID + limits.MaxSecret + wire.MaxSource
 	maxHits      = 64 << 10
 )
 
@@ -32,7 +32,7 @@ const (
 type Verifier interface {
 	Verify(ctx context.Context, id, secret, source string) credential.Result
 	VerifySession(id, session string) credential.Result
-	// SessionValid reports whether the record that a session names is current and can authenticate its device.
+	// SessionValid reports whether the record that session identifies is current and can authenticate its device.
 	SessionValid(id, session string) bool
 }
 
@@ -46,8 +46,8 @@ type Uses interface {
 	Used(keys []string)
 }
 
-// Image is the part of the image that the API needs: what the edge knows.
-type Image interface {
+// Memory is the part of the edge's memory that the API needs.
+type Memory interface {
 	Epoch() uint64
 	Await(ctx context.Context, bits uint64) (uint64, error)
 	AwaitObject(ctx context.Context, key string) error
@@ -61,14 +61,14 @@ type Server struct {
 	verifier Verifier
 	fetcher  Fetcher
 	uses     Uses
-	image    Image
+	memory   Memory
 	sessions Sessions
 	metrics  *metrics.Metrics
 	log      *slog.Logger
 }
 
 // New returns a Server for the unix socket at path.
-func New(path string, v Verifier, f Fetcher, u Uses, im Image, se Sessions, m *metrics.Metrics, log *slog.Logger) *Server {
+func New(path string, v Verifier, f Fetcher, u Uses, im Memory, se Sessions, m *metrics.Metrics, log *slog.Logger) *Server {
 	return &Server{path, v, f, u, im, se, m, log}
 }
 
@@ -106,7 +106,7 @@ func (s *Server) Run(ctx context.Context) error {
 	})
 	s.log.Info("api is listening", "socket", s.socket)
 	err = server.Serve(listener)
-	if stop() { // it ended by itself
+	if stop() { // ctx had not ended before
 		return fmt.Errorf("api: serve %s: %w", s.socket, err)
 	}
 	if err := <-stopped; err != nil {
@@ -165,12 +165,12 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 		response.ThrottleMS = uint32(result.ThrottleFor.Milliseconds())
 	}
 	// The bits mean something only to an edge that knows their names, which a push sends. A name is new only once, so
-	// this seldom waits. If the push is late, the edge sees an epoch or bits that it does not know.
+	// this seldom waits. If the push is late, the edge gets an epoch or bits that it does not know.
 	ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
 	defer cancel()
 	switch result.Outcome {
 	case wire.Allow:
-		response.Epoch, _ = s.image.Await(ctx, result.Permissions)
+		response.Epoch, _ = s.memory.Await(ctx, result.Permissions)
 		// The record may have changed meanwhile.
 		if !s.verifier.SessionValid(request.DeviceID, result.Session) { //mutant:TestVerify false
 			label = "unavailable"
@@ -178,10 +178,10 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 		}
 	case wire.Deny:
 		// Otherwise a worker that still uses an earlier epoch could authenticate the device that was just refused.
-		_ = s.image.AwaitTakeover(ctx) //mutant:TestRefusalIsNotAheadOfTheEdge deleted
-		response.Epoch = s.image.Epoch()
+		_ = s.memory.AwaitTakeover(ctx) //mutant:TestRefusalIsNotAheadOfTheEdge deleted
+		response.Epoch = s.memory.Epoch()
 	default:
-		response.Epoch = s.image.Epoch()
+		response.Epoch = s.memory.Epoch()
 	}
 	s.answer(w, "verify", label, wire.AppendVerifyResponse(nil, &response))
 }
@@ -192,7 +192,7 @@ func seconds(d time.Duration) uint16 {
 }
 
 func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, wire.MaxKey))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limits.MaxKey))
 	if err != nil {
 		s.malformed(w, "fetch", err)
 		return
@@ -212,15 +212,15 @@ func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
 		unavailable("redis can't be asked now, or what it has can't be read", err)
 		return
 	}
-	// This version, or the absence of one, may still be on its way to the edge. If this answer came first, its client
-	// could get an older version next, out of shared memory.
+	// This version, or the absence of one, may not have reached the edge yet. If this answer came first, the client
+	// could get an older version next, from shared memory.
 	ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
 	defer cancel()
-	if err := s.image.AwaitObject(ctx, key); err != nil { //mutant:TestFetchIsNotAheadOfTheEdge false
+	if err := s.memory.AwaitObject(ctx, key); err != nil { //mutant:TestFetchIsNotAheadOfTheEdge false
 		unavailable("the edge still holds an older version", err)
 		return
 	}
-	s.answer(w, "fetch", "ok", appendFetchResponse(s.image.Epoch(), &o, found))
+	s.answer(w, "fetch", "ok", appendFetchResponse(s.memory.Epoch(), &o, found))
 }
 
 func (s *Server) hits(w http.ResponseWriter, r *http.Request) {

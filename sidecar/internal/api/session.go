@@ -8,20 +8,20 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/gatehouse/gatehouse/sidecar/internal/session"
+	"github.com/gatehouse/gatehouse/sidecar/internal/token"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
 // Sessions issues tokens, and publishes the keys that validate them.
 type Sessions interface {
-	Issue(device, record string, permissions []string, notAfter time.Time) (session.Token, error)
+	Issue(device, record string, permissions []string, notAfter time.Time) (token.Token, error)
 	Keys() ([]byte, error)
 }
 
 var errTokenForToken = errors.New("a token can't be exchanged for another one: want a device's secret")
 
-// session issues a token for a credential. It verifies the credential itself, and the token names the record that
-// authenticated the device: a verdict at the edge, which may be a moment behind, is not enough.
+// session issues a token for a credential. It verifies the credential itself, because a verdict at the edge may be a
+// moment behind. The token identifies the record that authenticated the device.
 func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxVerify))
 	if err != nil {
@@ -43,21 +43,21 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 	case wire.Allow:
 		got = "issued"
 		response.Body, err = s.token(request.DeviceID, result.Session, result.Permissions, result.NotAfter)
-		if err != nil { // doesn't happen: the secret was validated
+		if err != nil { // can't happen: the secret was validated
 			s.log.Error("creating a token failed", "error", err)
 			http.Error(w, "creating a token failed", http.StatusInternalServerError)
 			return
 		}
-		// Otherwise the bits of its permissions may have other names by the time of the lookup.
+		// Otherwise the permission bits may have other names by the time of the lookup.
 		if !s.verifier.SessionValid(request.DeviceID, result.Session) { //mutant:TestSession false
 			call, got = "unavailable", "unavailable"
 			response = wire.SessionResponse{Outcome: wire.Unavailable, RetryAfterS: 1}
 		}
 	case wire.Deny:
-		// As in verify.
+		// As for verify.
 		ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
 		defer cancel()
-		_ = s.image.AwaitTakeover(ctx) //mutant:TestRefusalIsNotAheadOfTheEdge deleted
+		_ = s.memory.AwaitTakeover(ctx) //mutant:TestRefusalIsNotAheadOfTheEdge deleted
 	case wire.Unavailable:
 		call, got = "unavailable", "unavailable"
 		response.RetryAfterS = seconds(result.RetryAfter)
@@ -68,7 +68,7 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) token(device, record string, permissions uint64, notAfter time.Time) ([]byte, error) {
-	token, err := s.sessions.Issue(device, record, s.image.PermissionNames(permissions), notAfter)
+	token, err := s.sessions.Issue(device, record, s.memory.PermissionNames(permissions), notAfter)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
-	"github.com/gatehouse/gatehouse/sidecar/internal/session"
+	"github.com/gatehouse/gatehouse/sidecar/internal/token"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -33,7 +33,7 @@ func TestSession(t *testing.T) {
 		"busy s":           {Outcome: wire.Unavailable, RetryAfter: 1500 * time.Millisecond, ThrottleFor: 4500 * time.Millisecond},
 	})
 	got := f.exchange(t, wire.VerifyRequest{DeviceID: "good", Secret: "s", Source: "192.0.2.1"})
-	var token session.Token
+	var token token.Token
 	if err := json.Unmarshal(got.Body, &token); got.Outcome != wire.Allow || err != nil || token.Type != "Bearer" || token.ExpiresIn < 28 || token.ExpiresIn > 30 {
 		t.Fatalf("got %v %q, %v; want a token for the 30 s that the device has", got.Outcome, got.Body, err)
 	}
@@ -67,7 +67,7 @@ func TestSessionIsVerified(t *testing.T) {
 			t.Errorf("%s: got %+v, %v; want %v", session, got, err, want)
 		}
 	}
-	// No token for a token, however good.
+	// A token can't be exchanged for a token.
 	status, answer := f.post(t, "/v1/session", wire.AppendVerifyRequest(nil, &wire.VerifyRequest{DeviceID: "d", Session: "7-1"}))
 	if status != http.StatusBadRequest || !strings.Contains(string(answer), "a token can't be exchanged") {
 		t.Errorf("got %d %q, want a refusal", status, answer)

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Bytes is a size: a number of bytes, or with a unit, "256MiB".
+// Bytes is a size: a number of bytes, or a number with a unit such as "256MiB".
 type Bytes int64
 
 var units = []struct {
@@ -15,7 +15,7 @@ var units = []struct {
 	size   int64
 }{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"B", 1}, {"", 1}}
 
-// UnmarshalText reads a size.
+// UnmarshalText parses a size.
 func (b *Bytes) UnmarshalText(text []byte) error {
 	for _, unit := range units {
 		digits, found := strings.CutSuffix(string(text), unit.suffix)
@@ -32,7 +32,7 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 	return fmt.Errorf("bad size %q: want a number and B, KiB, MiB, GiB or TiB", text)
 }
 
-// String is the size in the largest unit that divides it.
+// String returns the size in the largest unit that divides it.
 func (b Bytes) String() string {
 	for _, i := range []int{3, 2, 1, 0} {
 		if unit := units[i]; b != 0 && int64(b)%unit.size == 0 {

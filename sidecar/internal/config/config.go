@@ -1,5 +1,5 @@
-// Package config is the sidecar's configuration: flags over environment over YAML file
-// over defaults.
+// Package config has the sidecar's configuration: flags override the environment, which overrides the YAML file, which
+// overrides the defaults.
 package config
 
 import (
@@ -12,8 +12,7 @@ import (
 	"time"
 )
 
-// Config is every setting. A flag --a.b-c is GATEHOUSE_A_B_C in the environment and
-// a: {b_c: …} in the file.
+// Config has every setting. A flag --a.b-c is GATEHOUSE_A_B_C in the environment and a: {b_c: …} in the file.
 type Config struct {
 	File    string `name:"config" placeholder:"FILE" env:"GATEHOUSE_CONFIG" help:"YAML file with these settings."`
 	Check   bool   `name:"check-config" help:"Check the configuration and exit: 0 if it is good, 2 if not."`
@@ -86,8 +85,8 @@ type Log struct {
 // maxSocket is the longest path of a unix socket that every system accepts.
 const maxSocket = 103
 
-// validate returns all errors of the values, joined. It is not
-// exported because the flag parser would call it before the file is read.
+// validate returns all errors of the values, joined. It is not exported because the flag parser would call it before
+// the file is read.
 func (c *Config) validate() error {
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
@@ -150,7 +149,7 @@ func (c *Config) BcryptWorkers() int {
 // Logger returns a logger to w as configured.
 func (c *Config) Logger(w io.Writer) *slog.Logger {
 	var level slog.Level
-	level.UnmarshalText([]byte(c.Log.Level)) // validate has seen it
+	level.UnmarshalText([]byte(c.Log.Level)) // validate has checked it
 	options := &slog.HandlerOptions{Level: level}
 	if c.Log.Format == "json" {
 		return slog.New(slog.NewJSONHandler(w, options))

@@ -11,7 +11,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/config"
 )
 
-// file writes a YAML file and gives its path.
+// file writes a YAML file and returns its path.
 func file(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "sidecar.yaml")
@@ -137,7 +137,7 @@ func TestSecret(t *testing.T) {
 	}
 }
 
-// TestSessionSettings reads secrets from their file, and draws one where there is none.
+// TestSessionSettings reads secrets from their file, and draws a random one if there is none.
 func TestSessionSettings(t *testing.T) {
 	secret := strings.Repeat("s", 32)
 	c, err := config.Load([]string{"--session.secret-file", file(t, secret+"\n"), "--session.ttl=5m", "--session.rotate=2h", "--session.issuer=edge"})
@@ -194,7 +194,7 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// A value below zero is a bad value like others, and hides none of them.
+// TestNegativeValues: a negative value is an error like others, and hides none of them.
 func TestNegativeValues(t *testing.T) {
 	c, err := config.Load([]string{"--bcrypt.queue", "-1", "--memory.objects", "-7", "--bcrypt.max-cost=99"})
 	if err != nil {

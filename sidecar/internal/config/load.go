@@ -11,9 +11,9 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Load reads the flags in args, the environment, and the file that they name. The
-// values are not validated yet, so that all problems can be listed together: the
-// error has those of the file. The configuration is nil if the flags can't be parsed.
+// Load reads the flags in args, the environment, and the file that they name. The error has the problems of the file
+// only: the values are not validated yet, so that all problems can be listed together. The configuration is nil if the
+// flags can't be parsed.
 func Load(args []string) (*Config, error) {
 	c := new(Config)
 	k, err := parser(c)
@@ -132,7 +132,7 @@ func unjoin(err error) []error {
 	if err == nil {
 		return nil
 	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { // of errors.Join
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { // from errors.Join
 		return joined.Unwrap()
 	}
 	return []error{err}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gatehouse/gatehouse/sidecar/internal/session"
+	"github.com/gatehouse/gatehouse/sidecar/internal/token"
 )
 
 // Session configures tokens.
@@ -26,7 +26,7 @@ const (
 // validate returns all errors; they contain no part of a secret.
 func (s *Session) validate() (errs []error) {
 	if s.SecretFile != "" {
-		if _, err := session.ReadSecrets(s.SecretFile); err != nil {
+		if _, err := token.ReadSecrets(s.SecretFile); err != nil {
 			errs = append(errs, fmt.Errorf("session.secret_file: %w", err))
 		}
 	}
@@ -43,11 +43,11 @@ func (s *Session) validate() (errs []error) {
 }
 
 // Settings returns the settings of tokens.
-func (s *Session) Settings() (c session.Config, err error) {
-	c = session.Config{Secrets: []string{session.RandomSecret()}, TTL: s.TTL, Rotate: s.Rotate, Issuer: s.Issuer}
+func (s *Session) Settings() (c token.Config, err error) {
+	c = token.Config{Secrets: []string{token.RandomSecret()}, TTL: s.TTL, Rotate: s.Rotate, Issuer: s.Issuer}
 	if s.SecretFile != "" {
-		if c.Secrets, err = session.ReadSecrets(s.SecretFile); err != nil {
-			return session.Config{}, fmt.Errorf("session.secret_file: %w", err)
+		if c.Secrets, err = token.ReadSecrets(s.SecretFile); err != nil {
+			return token.Config{}, fmt.Errorf("session.secret_file: %w", err)
 		}
 	}
 	return c, nil

@@ -7,13 +7,13 @@ import (
 
 // Bounds of stored denies. Each costs the edge two writes, now and when it expires.
 const (
-	denyPlaces = 1 << 16 // credentials denied lately, 8 bytes each
-	denyRate   = 500     // maximum number stored in a second
+	denyPlaces = 1 << 16 // recently denied credentials, 8 bytes each
+	denyRate   = 500     // maximum number stored per second
 )
 
 // denies decides which deny verdicts are stored at the edge: not the first for a credential that was denied without
-// bcrypt, because the credentials of a flood come once, and not more than denyRate in a second. If a denied credential
-// whose verdict is not stored comes again, it costs a call and no bcrypt. It is not safe for concurrent use.
+// bcrypt, because a flood shows each credential once, and at most denyRate per second. A denied credential without a
+// stored verdict costs a call when it comes again, but no bcrypt. It is not safe for concurrent use.
 type denies struct {
 	lately []uint64 // by digest; made when first needed
 	spent  time.Time

@@ -15,14 +15,14 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// marked are the devices that the edge knows of, in order.
+// marked returns the devices in the edge's list, sorted.
 func (e *edge) marked() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Sorted(maps.Keys(e.marks))
 }
 
-// TestMarks changes a device's record: it has a mark exactly while it may come in.
+// TestMarks changes a device's record: the edge lists the device exactly while it may authenticate.
 func TestMarks(t *testing.T) {
 	f := start(pinned)
 	revoked := contract.Credential{ID: "d", Deleted: true}
@@ -66,7 +66,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// TestOnlySecret verifies: a verdict says that no other secret is right only if that is so.
+// TestOnlySecret: only is true for a verdict only if no other secret of the device is right.
 func TestOnlySecret(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -96,7 +96,7 @@ func TestOnlySecret(t *testing.T) {
 	}
 }
 
-// TestDevicesComplete reads shard after shard: only with the last one all devices are known.
+// TestDevicesComplete reads shard after shard: the list of devices is complete only after the last one.
 func TestDevicesComplete(t *testing.T) {
 	const shards = contract.Shards(3)
 	f := start(credential.Config{Shards: shards}) // shard 0 is read
@@ -112,7 +112,7 @@ func TestDevicesComplete(t *testing.T) {
 	}
 }
 
-// TestTooManyDevices says once what is wrong, when it knows how many devices there are.
+// TestTooManyDevices logs the problem once, when the number of devices is known.
 func TestTooManyDevices(t *testing.T) {
 	var log bytes.Buffer
 	e := &edge{Memory: start(pinned).edge.Memory, verdicts: map[string]map[string]wire.Verdict{}, most: 3}

@@ -13,8 +13,8 @@ const (
 	suspectFor = 10 * time.Minute
 )
 
-// failures limits failed attempts per key: limit of them at once, then one each interval (GCRA). Its memory is fixed.
-// An attacker with very many keys can only displace keys with fewer failures: the records of good devices store their
+// failures limits failed attempts per key (GCRA): limit at once, then one per interval. Its memory is fixed. An
+// attacker with very many keys can only displace keys with fewer failures: the records of good devices store their
 // history separately.
 type failures struct {
 	limit    int64         // 0: none
@@ -24,10 +24,10 @@ type failures struct {
 	sets [][failureWays]failure
 }
 
-// failure is one key's place; key 0 is none.
+// failure is a place in the table; key is 0 if it is free.
 type failure struct {
 	key    uint64
-	tatMS  int64 // GCRA's theoretical arrival time, unix ms: from then on all failures are forgiven
+	tatMS  int64 // GCRA's theoretical arrival time, unix ms; all failures are forgiven then
 	lastMS int64 // the last failure, unix ms
 }
 
@@ -53,7 +53,7 @@ func (f *failures) retryAfter(key uint64) time.Duration {
 	}
 	wait := time.Duration(at.tatMS-time.Now().UnixMilli())*time.Millisecond - time.Duration(f.limit-1)*f.interval
 	if wait > 2*f.interval {
-		return 0 // a longer wait is impossible: the clock was set back by an unknown time
+		return 0 // a longer wait is impossible, so the clock was set back by an unknown time
 	}
 	return min(max(wait, 0), f.interval)
 }
@@ -80,7 +80,7 @@ func (f *failures) add(key uint64) {
 		at = f.place(key, now)
 		*at = failure{key: key}
 	}
-	// Concurrent attempts may exceed the limit; that makes nobody wait longer.
+	// Concurrent attempts may exceed the limit, but must not extend the wait.
 	most := now + (time.Duration(f.limit) * f.interval).Milliseconds()
 	at.tatMS = min(max(at.tatMS, now)+f.interval.Milliseconds(), most)
 	at.lastMS = now
@@ -96,7 +96,7 @@ func (f *failures) find(key uint64) *failure {
 	return nil
 }
 
-// place returns a place for key: a free one, otherwise that of the key with the fewest failures.
+// place returns a place for key: a free one, otherwise the one of the key with the fewest failures.
 func (f *failures) place(key uint64, nowMS int64) *failure {
 	set := &f.sets[key%failureSets]
 	least := &set[0]

@@ -21,7 +21,7 @@ func TestFailures(t *testing.T) {
 		}
 		expect(1, 20*time.Second)
 		expect(2, 0)
-		f.add(1) // ran at the same time as the third
+		f.add(1) // concurrent with the third
 		expect(1, 20*time.Second)
 		time.Sleep(20 * time.Second)
 		expect(1, 0)
@@ -37,7 +37,7 @@ func TestFailures(t *testing.T) {
 			t.Error("still suspect")
 		}
 		f.add(1)
-		set := f.find(1) // by a clock that was two hours ahead
+		set := f.find(1) // when the clock was two hours ahead
 		set.tatMS, set.lastMS = set.tatMS+2*time.Hour.Milliseconds(), set.lastMS+2*time.Hour.Milliseconds()
 		if expect(1, 0); f.suspect(1) {
 			t.Error("suspect of a failure to come")
@@ -45,7 +45,7 @@ func TestFailures(t *testing.T) {
 		f.add(1)
 		f.add(1)
 		f.add(1)
-		expect(1, 20*time.Second) // by the clock as it is now
+		expect(1, 20*time.Second) // by the current clock
 		none := newFailures(0, time.Minute)
 		for range 100 {
 			none.add(1)
@@ -56,8 +56,8 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// TestFailuresAreBounded floods the table with keys that fail once each: it keeps its
-// size, and keeps those that fail often.
+// TestFailuresAreBounded floods the table with keys that fail once each: it keeps its size, and the keys that fail
+// often.
 func TestFailuresAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // no time passes
 		f := newFailures(5, time.Minute)

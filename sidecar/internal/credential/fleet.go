@@ -6,11 +6,12 @@ import (
 	"time"
 )
 
-// maxAwait is how long a verification waits, in all, for runs of bcrypt in other sidecars; then it runs bcrypt itself.
+// maxAwait bounds the total wait of a verification for runs of bcrypt in other sidecars; then it runs bcrypt itself.
 const maxAwait = 5 * time.Second
 
-// Fleet is the other sidecars of the same Redis, which share what bcrypt found. Only matches are shared. Its methods
-// are safe for concurrent use, take a fraction of a second at most, and report no match if Redis does not answer.
+// Fleet is the other sidecars of the same Redis, which share the results of bcrypt. Only matches are shared. Its
+// methods are safe for concurrent use, take a fraction of a second at most, and return no match if Redis does not
+// answer.
 type Fleet interface {
 	// Find returns the match that a sidecar has shared for c, nil if there is none.
 	Find(c *Question) *Match
@@ -21,21 +22,21 @@ type Fleet interface {
 	Await(ctx context.Context, c *Question, wanted func() bool) *Match
 }
 
-// Question is that a secret is right by one version of a device's record. Another version, or
-// another hash, is another claim: a result for a record says nothing about its successor.
+// Question asks whether a secret is right for one version of a device's record. Another version, or another hash, is
+// another question: a result for a record does not apply to its successor.
 type Question struct {
 	Device, Secret string
 	Version        uint64
-	Hashes         []string // all of the record, in its order
+	Hashes         []string // all hashes of the record, in its order
 }
 
-// Match is what makes a claim true.
+// Match is a positive answer to a question.
 type Match struct {
 	Hash  string    // the hash that the secret matches
 	Until time.Time // valid without bcrypt until then
 }
 
-// question returns the attempt's question; there is none if the record has changed.
+// question returns the attempt's question; false if the record has changed.
 func (v *Verifier) question(a *attempt) (*Question, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -50,8 +51,8 @@ func (v *Verifier) question(a *attempt) (*Question, bool) {
 	return c, true
 }
 
-// match returns the match that bcrypt has just found. Its end is jittered, so that secrets confirmed at one time don't
-// expire at one time.
+// match returns the match that bcrypt has just found. Its end has jitter, so that secrets confirmed at the same time
+// don't expire at the same time.
 func (v *Verifier) match(hash string) *Match {
 	life := time.Duration(float64(v.PinTTL) * (1 - pinJitter*mathrand.Float64()))
 	return &Match{Hash: hash, Until: time.Now().Add(life)}

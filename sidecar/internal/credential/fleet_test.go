@@ -13,15 +13,14 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// others is a fleet that says what a test wants. A nil function knows nothing; without
-// begin, bcrypt runs here.
+// others is a fleet that answers as a test wants. A nil function knows nothing; without begin, bcrypt runs here.
 type others struct {
 	find  func(*credential.Question) *credential.Match
 	begin func(*credential.Question) (known *credential.Match, theirs bool)
 	await func(context.Context, *credential.Question, func() bool) *credential.Match
 
 	mu   sync.Mutex
-	told []*credential.Match // what runs of bcrypt found, in order
+	told []*credential.Match // results of bcrypt, in order
 }
 
 func (o *others) Find(c *credential.Question) *credential.Match {
@@ -48,12 +47,12 @@ func (o *others) Await(ctx context.Context, c *credential.Question, wanted func(
 	return o.await(ctx, c, wanted)
 }
 
-// right is a match by the claim's first hash, for as long as it is good for.
+// right returns a match of the question's first hash with this lifetime.
 func right(c *credential.Question, life time.Duration) *credential.Match {
 	return &credential.Match{Hash: c.Hashes[0], Until: time.Now().Add(life)}
 }
 
-// verifier is one in the fleet that knows device d with secret s.
+// verifier returns a verifier in the fleet, with device d and secret s.
 func (o *others) verifier() fixture {
 	f := start(credential.Config{PinTTL: time.Hour, Workers: 1, Fleet: o})
 	f.Apply(device("d", 7, "s"))
@@ -92,7 +91,7 @@ func TestSharedVerdicts(t *testing.T) {
 	}
 }
 
-// TestClaim checks what others are told, and asked for.
+// TestClaim checks the questions to other sidecars, and the results reported to them.
 func TestClaim(t *testing.T) {
 	var asked *credential.Question
 	o := &others{find: func(c *credential.Question) *credential.Match { asked = c; return nil }}
@@ -112,8 +111,7 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestRevocationBeatsSharedVerdict changes the record in the last moment before a shared
-// match is taken.
+// TestRevocationBeatsSharedVerdict changes the record in the last moment before a shared match is used.
 func TestRevocationBeatsSharedVerdict(t *testing.T) {
 	for _, when := range []string{"find", "begin", "await"} {
 		t.Run(when, func(t *testing.T) {
@@ -143,8 +141,8 @@ func TestRevocationBeatsSharedVerdict(t *testing.T) {
 	}
 }
 
-// TestAwaitHoldsNoWorker verifies a device with the only worker while another waits for the
-// fleet. When that one's record changes, it waits no more.
+// TestAwaitHoldsNoWorker verifies a device with the only worker while another waits for the fleet. When the record of
+// that one changes, it stops waiting.
 func TestAwaitHoldsNoWorker(t *testing.T) {
 	waits := make(chan struct{})
 	o := &others{
@@ -169,7 +167,7 @@ func TestAwaitHoldsNoWorker(t *testing.T) {
 	}
 }
 
-// TestOthersNeverFinish is a lock that stays for ever: bcrypt runs here after a while.
+// TestOthersNeverFinish: a lock that stays for ever; bcrypt runs here after a while.
 func TestOthersNeverFinish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &others{
@@ -188,7 +186,7 @@ func TestOthersNeverFinish(t *testing.T) {
 	})
 }
 
-// TestSharedPin is a match that counts for longer, and for shorter, than a pin here.
+// TestSharedPin: a match with a longer lifetime than a pin here, and one with a shorter one.
 func TestSharedPin(t *testing.T) {
 	for _, test := range []struct{ shared, pin time.Duration }{{10 * time.Minute, 10 * time.Minute}, {100 * time.Hour, time.Hour}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -210,8 +208,8 @@ func TestSharedPin(t *testing.T) {
 	}
 }
 
-// TestPatienceIsNotForTheQueue lets a device wait long for the only worker, and then meet
-// another sidecar's run: it waits for that one as if it had come just now.
+// TestPatienceIsNotForTheQueue: a device waits long for the only worker, and then for another sidecar's run, with the
+// full patience.
 func TestPatienceIsNotForTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const queued = 6 * time.Second

@@ -7,7 +7,7 @@ import (
 )
 
 // keepFor is how long a verification keeps its place after the last request for it. A device that was told to try again
-// does so sooner. A device that has gone costs no bcrypt, nor does a flood of credentials that come once each.
+// does so sooner. A device that has gone costs no bcrypt, and neither does a flood of credentials that come once each.
 const keepFor = 15 * time.Second
 
 // flights are the running verifications: one for each credential and generation, shared by all requests.

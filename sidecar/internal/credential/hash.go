@@ -8,12 +8,12 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// hash runs bcrypt for the attempt, unless another sidecar has done or does so, and returns the answer. It is the work
-// of one flight: the answer is for all waiting callers, and each of them checks that it is still valid.
+// hash runs bcrypt for the attempt, unless another sidecar has done so or is doing it, and returns the answer. It is
+// the work of one flight: all waiting callers get the answer, and each of them checks that it is still valid.
 func (v *Verifier) hash(a attempt, f *flight) Result {
 	c, ok := v.question(&a)
 	if !ok {
-		return unavailable(isOutOfTime) // nobody takes it: the callers start over
+		return unavailable(isOutOfTime) // no caller uses this answer: they start over
 	}
 	if m := v.Fleet.Find(c); m != nil {
 		return v.conclude(&a, m, byFleet)
@@ -24,7 +24,7 @@ func (v *Verifier) hash(a attempt, f *flight) Result {
 		if !others {
 			return r
 		}
-		// The worker was given back, since waiting needs no CPU.
+		// The worker was returned, because waiting needs no CPU.
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		m := v.Fleet.Await(ctx, c, wanted)
@@ -34,13 +34,13 @@ func (v *Verifier) hash(a attempt, f *flight) Result {
 		}
 		patience -= time.Since(began) // without the time in our own queue
 		if !wanted() {
-			return unavailable(isOutOfTime) // nobody takes it: the callers have gone, or start over
+			return unavailable(isOutOfTime) // no caller uses this answer: they have gone, or start over
 		}
 	}
 }
 
-// work waits for a worker and runs bcrypt. others is true if it did not because another sidecar does, and the attempt
-// is patient.
+// work waits for a worker and runs bcrypt. others: the attempt is patient, and another sidecar is running bcrypt for
+// it, so work did not.
 func (v *Verifier) work(a attempt, c *Question, wanted func() bool, patient bool) (r Result, others bool) {
 	w := &waiter{device: a.id, source: a.source, class: v.class(&a), wanted: wanted}
 	if err := v.pool.enter(w); errors.Is(err, errOverload) {
@@ -49,14 +49,13 @@ func (v *Verifier) work(a attempt, c *Question, wanted func() bool, patient bool
 		return unavailable(isOutOfTime), false
 	}
 	defer v.pool.leave(w)
-	// While this one waited, the record may have changed or another flight may have found
-	// the right secret.
+	// While this attempt waited, the record may have changed, or another flight may have found the right secret.
 	waited := a
 	if r, done := v.decide(&waited); done {
 		return r, false
 	}
 	if waited.generation != a.generation {
-		return unavailable(isOutOfTime), false // nobody takes it: the callers start over
+		return unavailable(isOutOfTime), false // no caller uses this answer: they start over
 	}
 	known, end := v.Fleet.Begin(c)
 	switch {
@@ -84,8 +83,8 @@ func (v *Verifier) work(a attempt, c *Question, wanted func() bool, patient bool
 	return r, false
 }
 
-// class returns the attempt's class. A device that authenticated from its source before goes first, unless it has
-// lately sent more wrong secrets than the limit for others.
+// class returns the attempt's class. A device that authenticated from its source before has the best one, unless it has
+// lately sent more wrong secrets than the limit for other devices allows.
 func (v *Verifier) class(a *attempt) class {
 	switch {
 	case a.known && v.byPair.retryAfter(v.sources.pair(a.id, a.source)) == 0:
@@ -106,8 +105,8 @@ func (v *Verifier) suspect(a *attempt) bool {
 // limit.
 const maxLookups = 25
 
-// elsewhere looks for a shared verdict on an attempt beyond a limit. The limit is for attempts that cost bcrypt, and a
-// good device behind a NAT is often known to other sidecars, or was here before.
+// elsewhere looks for a shared verdict on an attempt beyond a limit. The limit is for attempts that cost bcrypt. Other
+// sidecars often know a good device behind a NAT, or it authenticated at this one before.
 func (v *Verifier) elsewhere(a *attempt) (Result, bool) {
 	key := uint64(a.source)
 	if v.lookups == nil ||
@@ -126,8 +125,8 @@ func (v *Verifier) elsewhere(a *attempt) (Result, bool) {
 	return v.conclude(a, m, byFleet), true
 }
 
-// limited returns how long the attempt must wait because of limits. A device that authenticated from its source before
-// never must, so that nobody can lock it out; nor must an attempt from an unknown source, which all devices may share.
+// limited returns how long the limits make the attempt wait: 0 for a device that authenticated from its source before,
+// so that nobody can lock it out, and 0 for an unknown source, which all devices may share.
 func (v *Verifier) limited(a *attempt) time.Duration {
 	if a.known || a.source == 0 {
 		return 0
@@ -147,7 +146,7 @@ func (v *Verifier) failed(a *attempt) {
 	}
 }
 
-// matches runs bcrypt once; pace is nil, or as Compare takes it.
+// matches runs bcrypt once; pace is nil, or as for Compare.
 func (v *Verifier) matches(hash, secret string, pace <-chan bool) bool {
 	started := time.Now()
 	err := v.Compare(hash, secret, pace)
@@ -157,14 +156,14 @@ func (v *Verifier) matches(hash, secret string, pace <-chan bool) bool {
 	case errors.Is(err, bcrypt.ErrMismatchedHashAndPassword):
 		result = "mismatch"
 	case err != nil:
-		result = "error" // bcrypt can read what contract.CheckHash accepts
+		result = "error" // bcrypt can parse every hash that contract.CheckHash accepts
 		v.log.Error("bcrypt failed", "error", err)
 	}
 	v.metrics.Bcrypt.WithLabelValues(result).Inc()
 	return err == nil
 }
 
-// conclude returns the answer for the attempt by its match, nil for none, and by who found it.
+// conclude returns the answer for the attempt with match m, nil for none. reason tells who found m.
 func (v *Verifier) conclude(a *attempt, m *Match, reason Reason) Result {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -172,7 +171,7 @@ func (v *Verifier) conclude(a *attempt, m *Match, reason Reason) Result {
 	r := v.records[a.id]
 	if r == nil ||
 		r.generation != a.generation { //mutant:TestRevocationBeatsSharedVerdict false
-		return unavailable(isOutOfTime) // nobody takes it: the callers start over
+		return unavailable(isOutOfTime) // no caller uses this answer: they start over
 	}
 	if !r.notAfter.IsZero() && !now.Before(r.notAfter) {
 		return v.deny(a, now, isExpired)
@@ -183,7 +182,7 @@ func (v *Verifier) conclude(a *attempt, m *Match, reason Reason) Result {
 	}
 	v.meet(r, a.id, a.source)
 	until := m.Until
-	if most := now.Add(v.PinTTL); until.After(most) { // from a sidecar with other settings, or another clock
+	if most := now.Add(v.PinTTL); until.After(most) { // from a sidecar with other settings or another clock
 		until = most
 	}
 	for i := range r.hashes {

@@ -10,7 +10,7 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// memory is what outlives a Verifier.
+// memory is what survives a Verifier.
 type memory struct {
 	sources map[uint64][]uint64
 	asked   int
@@ -23,21 +23,21 @@ func (m *memory) Add(device, source uint64) {
 }
 func (m *memory) Of(device uint64) []uint64 { m.asked++; return m.sources[device] }
 
-// nat is the address that a bad client and good devices share.
+// nat is the address of a bad client and good devices.
 const nat = "192.0.2.1"
 
-// exhaust shows wrong secrets from nat until its limit is reached.
+// exhaust sends wrong secrets from nat until its limit is reached.
 func (f fixture) exhaust(t *testing.T) {
 	t.Helper()
-	for i := range limits.SourceFailures {
+	for i := range fewFailures.SourceFailures {
 		f.show(t, fmt.Sprint("bad", i%3), fmt.Sprint("wrong", i), nat, wire.Deny, "bcrypt")
 	}
 	f.show(t, "bad0", "another", nat, wire.Unavailable, "limited")
 }
 
-// behindNAT has good and bad devices, read at its start.
+// behindNAT returns a verifier with good and bad devices, which were read at its start.
 func behindNAT(c credential.Config) fixture {
-	c.PinTTL, c.Limits, c.Workers = time.Hour, limits, 1
+	c.PinTTL, c.Limits, c.Workers = time.Hour, fewFailures, 1
 	c.DeviceFailures = c.SourceFailures
 	f := starting(c)
 	for _, id := range []string{"good", "new", "bad0", "bad1", "bad2"} {
@@ -47,15 +47,15 @@ func behindNAT(c credential.Config) fixture {
 	return f
 }
 
-// TestKnownAcrossRestart lets a device in that was let in from its address before a restart, though
-// another client there is beyond the limit by then; and no other, nor from another address.
+// TestKnownAcrossRestart: a device that authenticated from its address before a restart can do so again, although
+// another client there has exceeded the limit. No other device can, and not from another address.
 func TestKnownAcrossRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &memory{sources: map[uint64][]uint64{}}
 		f := behindNAT(credential.Config{Known: m})
 		f.show(t, "good", "right", nat, wire.Allow, "bcrypt")
 		f.show(t, "good", "right", nat, wire.Allow, "pin")
-		f.show(t, "good", "right", "", wire.Allow, "pin") // from nowhere, which is no address
+		f.show(t, "good", "right", "", wire.Allow, "pin") // an unknown address
 		if len(m.sources) != 1 {
 			t.Fatalf("kept %v, want one device", m.sources)
 		}
@@ -72,15 +72,15 @@ func TestKnownAcrossRestart(t *testing.T) {
 		f.show(t, "new", "right", nat, wire.Unavailable, "limited")
 		f.show(t, "good", "right", nat, wire.Allow, "bcrypt")
 		asked := m.asked
-		f.Apply(device("later", 1, "right")) // comes after the start
+		f.Apply(device("later", 1, "right")) // first read after the start
 		if m.asked != asked {
 			t.Error("asked what was before the start for a device that came after it")
 		}
 	})
 }
 
-// TestFleetBeforeLimit finds a device's verdict in the fleet although its address is beyond the limit.
-// The edge must ask then, and the fleet is not asked for a flood.
+// TestFleetBeforeLimit finds a device's verdict in the fleet although its address has exceeded the limit. The edge must
+// ask then, and a flood does not cause a flood of lookups.
 func TestFleetBeforeLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
@@ -105,7 +105,7 @@ func TestFleetBeforeLimit(t *testing.T) {
 		for i := range 1000 {
 			last = f.Verifier.Verify(t.Context(), "new", fmt.Sprint("guess", i), nat)
 		}
-		if last.Reason != "limited" || asked > 30 { // some guesses are within the limit
+		if last.Reason != "limited" || asked > 30 { // some attempts are within the limit
 			t.Errorf("asked %d times for 1000 guesses, the last of which is %v", asked, last)
 		}
 		if r := f.show(t, "new", "right", nat, wire.Unavailable, "limited"); r.ThrottleFor <= 0 || r.ThrottleFor > 100*time.Millisecond {

@@ -19,9 +19,9 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-var limits = credential.Limits{DeviceFailures: 5, SourceFailures: 12, Window: time.Minute}
+var fewFailures = credential.Limits{DeviceFailures: 5, SourceFailures: 12, Window: time.Minute}
 
-// show verifies from an address.
+// show verifies a credential from an address.
 func (f fixture) show(t *testing.T, id, secret, from string, outcome wire.Outcome, reason credential.Reason) credential.Result {
 	t.Helper()
 	r := f.Verifier.Verify(t.Context(), id, secret, from)
@@ -33,7 +33,7 @@ func (f fixture) show(t *testing.T, id, secret, from string, outcome wire.Outcom
 
 func TestLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := start(credential.Config{PinTTL: time.Hour, Limits: limits})
+		f := start(credential.Config{PinTTL: time.Hour, Limits: fewFailures})
 		for _, id := range []string{"a", "b", "c", "d"} {
 			f.Apply(device(id, 1, "right"))
 		}
@@ -62,12 +62,12 @@ func TestLimits(t *testing.T) {
 		}
 		guess(1, "a", other, wire.Deny, "bcrypt")
 		f.show(t, "a", "right", other, wire.Allow, "bcrypt")
-		f.show(t, "a", "right", bad, wire.Allow, "pin") // costs nothing, so nothing limits it
+		f.show(t, "a", "right", bad, wire.Allow, "pin") // costs no bcrypt, so it has no limit
 		f.show(t, "a", "wrong", bad, wire.Deny, "resolved")
 
 		guess(5, "b", bad, wire.Deny, "bcrypt")
 		guess(2, "c", bad, wire.Deny, "bcrypt")
-		guess(1, "c", bad, wire.Unavailable, "limited") // by the source's limit
+		guess(1, "c", bad, wire.Unavailable, "limited") // by the limit for sources
 		guess(1, "d", bad, wire.Unavailable, "limited")
 		guess(1, "d", "2001:db8:0:2::1", wire.Deny, "bcrypt")
 		time.Sleep(5 * time.Second)
@@ -76,11 +76,11 @@ func TestLimits(t *testing.T) {
 	})
 }
 
-// TestNoLimitForWhoWasGood changes a device's secret: it may show wrong ones from where it
-// was good before, and from nowhere else.
+// TestNoLimitForWhoWasGood changes a device's secret: wrong ones are accepted from where it authenticated before, and
+// from nowhere else.
 func TestNoLimitForWhoWasGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := start(credential.Config{PinTTL: time.Hour, Limits: limits})
+		f := start(credential.Config{PinTTL: time.Hour, Limits: fewFailures})
 		f.Apply(device("d", 1, "old"))
 		const own, other = "192.0.2.1", "192.0.2.2"
 		f.show(t, "d", "old", own, wire.Allow, "bcrypt")
@@ -98,7 +98,8 @@ func TestNoLimitForWhoWasGood(t *testing.T) {
 	})
 }
 
-// busyUntil compares as if no secret were right, and with the secret "busy" only when release is closed.
+// busyUntil returns a Compare for which no secret is right, and which blocks for the secret "busy" until release is
+// closed.
 func busyUntil(release <-chan struct{}) func(hash, secret string, pace <-chan bool) error {
 	return func(_, secret string, _ <-chan bool) error {
 		if secret == "busy" {
@@ -108,8 +109,8 @@ func busyUntil(release <-chan struct{}) func(hash, secret string, pace <-chan bo
 	}
 }
 
-// TestHold asks for what the edge is told to answer by itself: only for a source that has
-// failed lately, and only of a device that was never let in from it.
+// TestHold checks ThrottleFor: only for a source that has failed lately, and only for a device that never authenticated
+// from it.
 func TestHold(t *testing.T) {
 	release := make(chan struct{})
 	f := start(credential.Config{Workers: 1, Queue: 1, Wait: 10 * time.Millisecond, Compare: busyUntil(release), Limits: credential.Limits{DeviceFailures: 2, SourceFailures: 3, Window: time.Hour}})
@@ -133,12 +134,11 @@ func TestHold(t *testing.T) {
 	held("e", "wrong", clean, "overload", 0, 0)
 	held("f", "wrong", bad, "overload", 5*time.Second, 5*time.Second)
 	held("f", "wrong", "", "overload", 0, 0)
-	held("f", "wrong", worse, "limited", 19*time.Minute, 20*time.Minute) // by its source's limit
+	held("f", "wrong", worse, "limited", 19*time.Minute, 20*time.Minute) // by the limit for sources
 	close(release)
 }
 
-// TestNoLimitOfSources has one address for all devices: what one of them does says nothing of the
-// others.
+// TestNoLimitOfSources: all devices have one address, so failures of one don't affect the others.
 func TestNoLimitOfSources(t *testing.T) {
 	release := make(chan struct{})
 	f := start(credential.Config{Workers: 1, Queue: 1, Wait: 300 * time.Millisecond, Compare: busyUntil(release), Limits: credential.Limits{DeviceFailures: 2, Window: time.Hour}})
@@ -156,7 +156,7 @@ func TestNoLimitOfSources(t *testing.T) {
 }
 
 func TestUnknownSourceHasNoLimit(t *testing.T) {
-	f := start(credential.Config{Limits: limits})
+	f := start(credential.Config{Limits: fewFailures})
 	f.Apply(device("d", 1, "s"))
 	for i := range 30 {
 		f.show(t, "d", fmt.Sprint("wrong", i), "", wire.Deny, "bcrypt")
@@ -164,11 +164,11 @@ func TestUnknownSourceHasNoLimit(t *testing.T) {
 	f.show(t, "d", "s", "", wire.Allow, "bcrypt")
 }
 
-// TestNoLockout hammers the id of a new device, which tries now and then, from many
-// addresses, and ids of all others as well.
+// TestNoLockout floods the id of a new device, which tries now and then, from many addresses, and all other ids as
+// well.
 func TestNoLockout(t *testing.T) {
 	const addresses = 40
-	f := start(credential.Config{PinTTL: time.Hour, Workers: 1, Queue: 16, Wait: 50 * time.Millisecond, Limits: limits})
+	f := start(credential.Config{PinTTL: time.Hour, Workers: 1, Queue: 16, Wait: 50 * time.Millisecond, Limits: fewFailures})
 	hash := hashed("right", 5)
 	for _, id := range []string{"d", "e", "f", "g"} {
 		f.Apply(contract.Credential{ID: id, Version: 1, Hashes: []string{hash}})
@@ -204,7 +204,7 @@ func TestNoLockout(t *testing.T) {
 	}
 }
 
-// TestWaitEndsAndWorkGoesOn gives up waiting, and finds the answer when it asks again.
+// TestWaitEndsAndWorkGoesOn stops waiting, and gets the answer with the next request.
 func TestWaitEndsAndWorkGoesOn(t *testing.T) {
 	f := start(credential.Config{PinTTL: time.Hour, Workers: 1, Wait: time.Millisecond})
 	f.Apply(contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("s", 9)}})
@@ -220,9 +220,9 @@ func TestWaitEndsAndWorkGoesOn(t *testing.T) {
 	}
 }
 
-// TestFloodOfUnknownIsCheap counts what reaches the edge of credentials that come once.
+// TestFloodOfUnknownIsCheap counts writes at the edge for credentials that come once.
 func TestFloodOfUnknownIsCheap(t *testing.T) {
-	f := start(credential.Config{PinTTL: time.Hour, Limits: limits})
+	f := start(credential.Config{PinTTL: time.Hour, Limits: fewFailures})
 	f.Apply(device("d", 1, "s"))
 	f.expect(t, "d", "s", wire.Allow, "bcrypt", 1)
 	for i := range 5000 {
@@ -242,8 +242,8 @@ func TestFloodOfUnknownIsCheap(t *testing.T) {
 	}
 }
 
-// line lets verifications wait behind one that runs, in the order given, each a device
-// and an address, and returns the order in which they are served.
+// line enqueues verifications behind a running one in the given order, each a device and an address, and returns the
+// order in which they are served.
 func (f fixture) line(t *testing.T, busy chan<- struct{}, waiters ...[2]string) []string {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -261,11 +261,11 @@ func (f fixture) line(t *testing.T, busy chan<- struct{}, waiters ...[2]string) 
 	return f.edge.stored[len(f.edge.stored)-len(waiters):]
 }
 
-// TestOrder has devices of each class wait for one worker.
+// TestOrder: devices of each class wait for one worker.
 func TestOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		busy := make(chan struct{})
-		f := start(credential.Config{PinTTL: time.Hour, Workers: 1, Limits: limits, Compare: func(hash, secret string, _ <-chan bool) error {
+		f := start(credential.Config{PinTTL: time.Hour, Workers: 1, Limits: fewFailures, Compare: func(hash, secret string, _ <-chan bool) error {
 			if secret == "busy" {
 				<-busy
 				return errors.New("it was busy only")
@@ -295,7 +295,7 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// TestRefutedIsOfOneRecord lets a secret in that was wrong under an earlier record.
+// TestRefutedIsOfOneRecord: a secret that was wrong under an earlier record authenticates.
 func TestRefutedIsOfOneRecord(t *testing.T) {
 	f := start(credential.Config{PinTTL: time.Hour})
 	f.Apply(device("d", 1, "s"))

@@ -8,8 +8,8 @@ import (
 // retryEvery is the interval at which records whose permission names have no bit are checked again.
 const retryEvery = time.Second
 
-// permit gets bits for the record's permission names; mu is held. If there are none, the device is told to try again if
-// some will be free soon, and otherwise refused; permit is retried until then.
+// permit gets bits for the record's permission names; mu is held. If there are not enough, the device is told to try
+// again if some will be free soon, and otherwise refused; permit is retried until it succeeds.
 func (v *Verifier) permit(r *record, id string, names []string) error {
 	var err error
 	if r.permissions, err = v.memory.Permissions(names); err == nil {
@@ -42,7 +42,7 @@ func (v *Verifier) retryLater(id string) {
 	}
 }
 
-// retry checks the records again whose permission names had no bit.
+// retry checks all records again whose permission names had no bit.
 func (v *Verifier) retry() {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -10,24 +10,25 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
-// permitted is a device with the secret s and permissions.
+// permitted returns a device with the secret s and permissions.
 func permitted(id string, version uint64, names ...string) contract.Credential {
 	c := device(id, version, "s")
 	c.Permissions = names
 	return c
 }
 
-// many is all the permission names that there can be, each with a prefix.
+// many returns the maximum number of permission names, with a prefix.
 func many(prefix string) (names []string) {
-	for i := range wire.MaxPermissions {
+	for i := range limits.MaxPermissions {
 		names = append(names, fmt.Sprint(prefix, i))
 	}
 	return names
 }
 
-// TestPermissionsOverTheLimit refuses a device with one name too many, until another one's name is gone.
+// TestPermissionsOverTheLimit refuses a device with one name too many, until another one's name is released.
 func TestPermissionsOverTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(pinned)
@@ -42,7 +43,7 @@ func TestPermissionsOverTheLimit(t *testing.T) {
 		}
 		f.Apply(permitted("first", 2, many("p")[1:]...))
 		time.Sleep(2 * time.Second)
-		f.expect(t, "d", "s", wire.Unavailable, "permissions", 0) // there will be a bit with the next epoch
+		f.expect(t, "d", "s", wire.Unavailable, "permissions", 0) // a bit is free in the next epoch
 		if _, found := f.edge.marks["d"]; !found {
 			t.Error("the edge says that the device is unknown, which it is to let in soon")
 		}
@@ -55,8 +56,8 @@ func TestPermissionsOverTheLimit(t *testing.T) {
 	})
 }
 
-// TestPermissionsGiveWay changes the names of all devices, one after the other, again and again: each has its own in
-// the end, however many there were. One that goes, is disabled, or comes again in a full resync leaves none behind.
+// TestPermissionsGiveWay changes the names of all devices one after the other, again and again: each has its own in the
+// end, however many there were. A device that is deleted, disabled, or read again in a full resync leaves none behind.
 func TestPermissionsGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(pinned)
@@ -67,7 +68,7 @@ func TestPermissionsGiveWay(t *testing.T) {
 			}
 			f.Apply(permitted("gone", 2*round+1, "gone's"))
 			f.Apply(contract.Credential{ID: "gone", Version: 2*round + 2, Disabled: round%2 == 0, Deleted: round%2 == 1})
-			for range 3 { // where a device waits for the bits of another that waits
+			for range 3 { // a device may wait for the bits of another that waits
 				f.edge.Reset(nil)
 				time.Sleep(2 * time.Second)
 			}
@@ -90,7 +91,7 @@ func TestPermissionsGiveWay(t *testing.T) {
 				}
 			}
 		}
-		if n := f.edge.Stats().Permissions; n > wire.MaxPermissions {
+		if n := f.edge.Stats().Permissions; n > limits.MaxPermissions {
 			t.Errorf("%d names", n)
 		}
 	})

@@ -15,32 +15,32 @@ var (
 	errUnwanted = errors.New("no request waits for the verification any more")
 )
 
-// After restAfter runs for suspects that matched nothing, each further one is followed by a
-// rest as long as the run, after twice as many by one twice as long, and so on up to restMost.
-// A run counts for restRun at most: one that gets no CPU takes far longer.
+// After restAfter runs for suspects without a match, each further one is followed by a rest as long as the run, after
+// twice as many by one twice as long, and so on up to restMost. A run counts for restRun at most: one that gets no CPU
+// takes far longer.
 const (
 	restAfter = 8
 	restMost  = 8
 	restRun   = time.Second
 )
 
-// slice is how long a run for a suspect keeps its worker while others wait: about the time of a run at cost 12 with a
-// core.
+// slice is how long a run for a suspect keeps its worker while others wait: about the time of a run at cost 12 on an
+// idle core.
 const slice = 250 * time.Millisecond
 
-// pool bounds concurrent runs of bcrypt and the number of waiting attempts; [queue] has the order. Suspects whose
-// attempts match nothing get workers with rests between, since even spare CPU isn't free: a thread that wakes next to a
-// run of bcrypt is served later than next to an idle core. Since their runs may get no CPU at all, a run is paused when
-// its slice is over and others wait. It continues when it is its turn again, before another one begins, so that there
-// are never more runs than workers. It is safe for concurrent use.
+// pool bounds concurrent runs of bcrypt and the number of waiting attempts; [queue] defines the order. While suspects'
+// attempts match nothing, there are rests between them, since even spare CPU isn't free: a thread that wakes next to a
+// run of bcrypt is served later than next to an idle core. Since suspects' runs may get no CPU at all, a run is paused
+// when its slice is over and others wait. It continues when it is its turn again, before another one begins, so that
+// there are never more runs than workers. It is safe for concurrent use.
 type pool struct {
 	metrics *metrics.Metrics
 	workers int
 
 	mu       sync.Mutex // protects all below
-	free     int        // workers; while there are any, nobody waits but suspects that rest
+	free     int        // workers; if > 0, only resting suspects wait
 	queue    queue
-	running  []*waiter   // suspects that have a worker, as they got it
+	running  []*waiter   // suspects with a worker, in the order in which they got it
 	inVain   int         // runs for suspects since one of them matched
 	restEnds time.Time   // until then no suspect gets a worker
 	timer    *time.Timer // fires when the rest or a slice ends; nil: no attempt waits for that
@@ -51,8 +51,8 @@ func newPool(workers, limit int, m *metrics.Metrics) *pool {
 	return &pool{metrics: m, workers: workers, free: workers, queue: newQueue(limit)}
 }
 
-// enter waits for a worker, which leave returns. It fails at once if the queue is full, and later if another attempt
-// displaces this one, or if no request wants it any more.
+// enter waits for a worker; leave returns it. It fails at once if the queue is full, and later if another attempt
+// displaces this one or no request wants it any more.
 func (p *pool) enter(w *waiter) error {
 	p.mu.Lock()
 	if p.free > 0 && w.class != suspect {
@@ -110,7 +110,7 @@ func (p *pool) serve() {
 		p.pause(now) {
 		p.admit(clean, now)
 	}
-	p.admit(worst, now) // if none of them was wanted
+	p.admit(worst, now) // if none of them was still wanted
 	p.wake(now)
 }
 
@@ -145,7 +145,7 @@ func (p *pool) run(w *waiter, now time.Time) {
 	}
 }
 
-// pause takes the worker from the suspect that has had one longest, if its slice is over.
+// pause takes the worker from the suspect that has had it longest, if its slice is over.
 func (p *pool) pause(now time.Time) bool {
 	if len(p.running) == 0 || now.Before(p.running[0].sliceEnds) {
 		return false

@@ -11,7 +11,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 )
 
-// TestPoolSkipsTheUnwanted spends no worker on what nobody asks for any more.
+// TestPoolSkipsTheUnwanted gives no worker to attempts that no request waits for.
 func TestPoolSkipsTheUnwanted(t *testing.T) {
 	p := newPool(1, 10, metrics.New())
 	wanted := func(is bool) func() bool { return func() bool { return is } }
@@ -49,8 +49,8 @@ func TestPoolSkipsTheUnwanted(t *testing.T) {
 	}
 }
 
-// TestSuspectsRest runs suspects one after the other: the longer none of them matches, the
-// longer the rests between them, in which others get the worker at once.
+// TestSuspectsRest runs suspects one after the other: the more of them don't match, the longer the rests between them,
+// in which others get the worker at once.
 func TestSuspectsRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const run = 10 * time.Millisecond
@@ -62,7 +62,7 @@ func TestSuspectsRest(t *testing.T) {
 			}
 			return w
 		}
-		// spent is how long a suspect waits until it has the worker, which it has for a run.
+		// spent returns how long a suspect waits for the worker, which it then has for a run.
 		spent := func(matched bool) time.Duration {
 			begin := time.Now()
 			w := enter(suspect, "suspect")
@@ -95,7 +95,7 @@ func TestSuspectsRest(t *testing.T) {
 	})
 }
 
-// TestRestEndsForAll lets many suspects wait at a rest: each gets its turn.
+// TestRestEndsForAll: many suspects wait for the end of a rest, and each gets its turn.
 func TestRestEndsForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPool(2, 100, metrics.New())
@@ -118,9 +118,9 @@ func TestRestEndsForAll(t *testing.T) {
 	})
 }
 
-// TestSuspectsHoldNobodyUp has suspects' runs get no processor while others wait: each of those
-// waits for a slice and a run at most, the suspects' runs are paused, not begun anew, never more of
-// them than workers, and end when there is a processor for them.
+// TestSuspectsHoldNobodyUp: suspects' runs get no CPU while others wait. Each of these waits for a slice and a run at
+// most. The suspects' runs are paused and not restarted, there are never more of them than workers, and they end when
+// there is CPU for them.
 func TestSuspectsHoldNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const run = 200 * time.Millisecond
@@ -197,8 +197,8 @@ func TestSuspectsHoldNobodyUp(t *testing.T) {
 	})
 }
 
-// TestPausedGoOn keeps the only worker busy with clean devices, some of which always wait: the
-// suspect's run gets its turns nevertheless.
+// TestPausedGoOn keeps the only worker busy with clean devices, some of which always wait: the suspect's run gets its
+// turns nevertheless.
 func TestPausedGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const run = 200 * time.Millisecond

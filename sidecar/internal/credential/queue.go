@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// class is how much an attempt deserves a worker, best first.
+// class is the priority of an attempt for workers, best first.
 type class uint8
 
 const (
-	known   class = iota // the device was let in from this source before
-	clean                // nothing is known against the source
+	known   class = iota // the device authenticated from this source before
+	clean                // the source has not failed lately
 	suspect              // the source has failed lately
 	classes
 )
 
-// turns is how many attempts of a class go before a waiting one of a worse class: known devices go first, and no class
-// starves.
+// turns is the number of attempts of a class that are served before a waiting one of a worse class: known devices go
+// first, and no class starves.
 var turns = [classes]int{8, 3, 0}
 
 // Bounds of waiting attempts in one class. They prevent a flood for one id from filling the queue.
@@ -35,19 +35,19 @@ type waiter struct {
 	// ready receives nil when the attempt has a worker, or the reason why it won't get one. Capacity 1.
 	ready chan error
 
-	rank int // how many of its source are before it in its line
+	rank int // number of waiting attempts of its source before it in its line
 
-	// Of a suspect that was given a worker: its run is told whether to pause, capacity 1, and
-	// until when it keeps the worker while others wait.
+	// For a suspect with a worker: pace tells its run whether to pause, capacity 1. Until sliceEnds it keeps the worker
+	// while others wait.
 	pace      chan bool
 	sliceEnds time.Time
 
-	// When it leaves: how long bcrypt ran for it, 0 for not at all, and whether it matched.
+	// Set before leave: how long bcrypt ran, 0 if it did not, and whether the secret matched.
 	ran     time.Duration
 	matched bool
 }
 
-// setPace tells the run whether to pause, and replaces an unread value. The pool's lock is held, so there is one
+// setPace tells the run whether to pause, and replaces an unread value. The pool's lock is held, so there is only one
 // sender.
 func (w *waiter) setPace(pause bool) {
 	select {
@@ -57,9 +57,9 @@ func (w *waiter) setPace(pause bool) {
 	w.pace <- pause
 }
 
-// queue has the waiting attempts in the order in which they will be served: class by class as turns
-// says, within a class round robin over devices, within a device round robin over
-// sources, within a source first in, first out. It is not safe for concurrent use.
+// queue has the waiting attempts in the order of service: classes according to turns, within a class round robin over
+// devices, within a device round robin over sources, within a source first in, first out. It is not safe for concurrent
+// use.
 type queue struct {
 	limit  int
 	count  int
@@ -68,11 +68,11 @@ type queue struct {
 	paused []*waiter // suspects whose run continues before another one begins; not counted
 }
 
-// lines are the devices that wait in one class.
+// lines has the devices that wait in one class.
 type lines struct {
-	ring    []*line // in the order in which they are served
+	ring    []*line // in the order of service
 	devices map[string]*line
-	lengths [maxPerDevice + 1]int // how many lines there are of each length
+	lengths [maxPerDevice + 1]int // number of lines by length
 }
 
 // line has the waiting attempts of one device.
@@ -89,7 +89,7 @@ func newQueue(limit int) queue {
 	return q
 }
 
-// add enqueues w. It returns the attempt that is refused for it, nil for none: w itself, or, if the queue is full, the
+// add enqueues w. It returns the attempt that is refused instead, nil for none: w itself or, if the queue is full, the
 // newest of the longest line of the worst class.
 func (q *queue) add(w *waiter) (refused *waiter) {
 	s := &q.lines[w.class]
@@ -164,8 +164,8 @@ func (q *queue) waits(from, to class) bool {
 	return from <= suspect && suspect <= to && len(q.paused) > 0
 }
 
-// demote makes the waiting attempts of a clean source suspect. It returns those that are refused because there is no
-// room.
+// demote moves the waiting attempts of a clean source to the class suspect. It returns those that are refused for lack
+// of room.
 func (q *queue) demote(from source) (refused []*waiter) {
 	s := &q.lines[clean]
 	for _, l := range slices.Clone(s.ring) {
@@ -184,7 +184,7 @@ func (q *queue) demote(from source) (refused []*waiter) {
 	return refused
 }
 
-// insert puts w behind all attempts with at most as many of their own source before them.
+// insert puts w behind all attempts of its line with the same or a lower rank.
 func (s *lines) insert(w *waiter) {
 	l := s.devices[w.device]
 	if l == nil {
@@ -202,7 +202,7 @@ func (s *lines) insert(w *waiter) {
 	s.lengths[len(l.waiters)]++
 }
 
-// next removes and returns the first of the first line, which becomes the last line.
+// next removes and returns the first attempt of the first line, and moves that line to the end.
 func (s *lines) next() *waiter {
 	l := s.ring[0]
 	w := s.remove(l, 0)
@@ -212,7 +212,7 @@ func (s *lines) next() *waiter {
 	return w
 }
 
-// remove removes the i-th of a line.
+// remove removes and returns the i-th attempt of a line.
 func (s *lines) remove(l *line, i int) *waiter {
 	w := l.waiters[i]
 	s.lengths[len(l.waiters)]--
@@ -245,7 +245,7 @@ func (s *lines) longest() int {
 	return 0
 }
 
-// of returns how many attempts of a source wait in the line.
+// of returns the number of waiting attempts from a source in the line.
 func (l *line) of(from source) int {
 	n := 0
 	for _, w := range l.waiters {

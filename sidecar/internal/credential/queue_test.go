@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// arrivals adds waiters written as "device/source" or "device/source!class" and collects who is refused.
+// arrivals adds waiters written as "device/source" or "device/source!class" and returns those that are refused.
 func (q *queue) arrivals(list string) (refused []string) {
 	for _, text := range strings.Fields(list) {
 		if w := q.add(arrival(text)); w != nil {
@@ -34,7 +34,7 @@ func arrival(text string) *waiter {
 
 func (w *waiter) name() string { return fmt.Sprintf("%s/%d", w.device, w.source) }
 
-// drain empties the queue.
+// drain empties the queue and returns the order.
 func (q *queue) drain() (order []string) {
 	for w := q.next(suspect); w != nil; w = q.next(suspect) {
 		order = append(order, w.name())
@@ -86,7 +86,7 @@ func TestDemote(t *testing.T) {
 	}
 }
 
-// TestQueueCounts takes random steps and counts after each.
+// TestQueueCounts makes random steps and checks the counts after each.
 func TestQueueCounts(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	q := newQueue(40)
@@ -132,9 +132,9 @@ func (q *queue) check(t *testing.T, waiting map[*waiter]bool) {
 	}
 }
 
-// TestFloodIsFair is the cold start under a flood, in runs instead of seconds: good
-// devices are new, for each of them strangers from many addresses try secrets at once, and
-// all try again until they are served. Whoever is found wrong is suspect from then on.
+// TestFloodIsFair is a cold start under a flood, in runs instead of seconds: good devices are new, for each of them
+// strangers from many addresses try secrets at once, and all try again until they are served. A source with a wrong
+// secret is suspect from then on.
 func TestFloodIsFair(t *testing.T) {
 	const good, strangers, perRun = 200, 150, 40
 	random := rand.New(rand.NewPCG(3, 4))
@@ -142,8 +142,8 @@ func TestFloodIsFair(t *testing.T) {
 	in := map[string]bool{}
 	bad := map[source]bool{}
 	waiting := map[string]bool{}
-	// As the formula of the load test: each address of a stranger is clean once, and a
-	// suspect goes after three who are clean.
+	// Like the formula of the load test: each address of a stranger is clean once, and a suspect is served after three
+	// clean ones.
 	const most = (good + strangers) * 4 / 3
 	runs := 0
 	for ; len(in) < good && runs < 10*most; runs++ {

@@ -17,9 +17,9 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// TestOneBcrypt is 1,000 first requests with the right secret, and wrong ones in between.
+// TestOneBcrypt sends 1,000 first requests with the right secret, and wrong ones in between.
 func TestOneBcrypt(t *testing.T) {
-	const callers, wrong = 1000, 7 // more of one device don't wait
+	const callers, wrong = 1000, 7 // more for one device don't wait
 	f := start(credential.Config{PinTTL: time.Hour, Workers: 1})
 	c := contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("right", 7)}}
 	f.Apply(c)
@@ -49,7 +49,7 @@ func TestOneBcrypt(t *testing.T) {
 	}
 }
 
-// bcryptAfter is bcrypt whose runs end only when end is closed.
+// bcryptAfter returns a Compare whose runs end only when end is closed.
 func bcryptAfter(end <-chan struct{}) func(hash, secret string, pace <-chan bool) error {
 	return func(hash, secret string, _ <-chan bool) error {
 		<-end
@@ -90,7 +90,7 @@ func TestOverload(t *testing.T) {
 	})
 }
 
-// TestCallerLeaves shows that a run goes on for those who wait when its caller has left.
+// TestCallerLeaves: a run continues for the waiting callers when its own has left.
 func TestCallerLeaves(t *testing.T) {
 	f := start(credential.Config{PinTTL: time.Hour})
 	f.Apply(contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("s", 7)}})
@@ -112,8 +112,8 @@ func (f fixture) expectAllowed(t *testing.T) {
 	}
 }
 
-// TestRevocationWins revokes and restores a device while it is being verified. Nothing that
-// began before a revocation may say allow, or leave an allow, after it.
+// TestRevocationWins revokes and restores a device while it is being verified. Nothing that began before a revocation
+// may answer allow, or leave an allow verdict, after it.
 func TestRevocationWins(t *testing.T) {
 	f := start(credential.Config{PinTTL: time.Hour})
 	good := device("d", 0, "s")
@@ -161,7 +161,7 @@ func TestRevocationWins(t *testing.T) {
 	wg.Wait()
 }
 
-// TestRevocationDuringBcrypt is the same race, once, with bcrypt surely under way.
+// TestRevocationDuringBcrypt is the same race, once, while bcrypt is certainly running.
 func TestRevocationDuringBcrypt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := make(chan struct{})
@@ -184,8 +184,8 @@ func TestRevocationDuringBcrypt(t *testing.T) {
 	})
 }
 
-// TestRevocationDuringBcryptOfNobody is that race when the caller has left, so that
-// nobody asks again: what bcrypt found must not be stored.
+// TestRevocationDuringBcryptOfNobody is that race when the caller has left, so that nobody asks again: the result of
+// bcrypt must not be stored.
 func TestRevocationDuringBcryptOfNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := make(chan struct{})
@@ -209,7 +209,7 @@ func TestRevocationDuringBcryptOfNobody(t *testing.T) {
 	})
 }
 
-// running makes sure that a run of bcrypt has begun. It is for the bubble of a synctest.
+// running returns when a run of bcrypt has begun; it must be called in a synctest bubble.
 func (f fixture) running(t *testing.T) {
 	t.Helper()
 	synctest.Wait()
@@ -218,8 +218,7 @@ func (f fixture) running(t *testing.T) {
 	}
 }
 
-// TestQueueIsEmptiedByTheRightSecret shows that wrong secrets that wait for a worker
-// don't cost bcrypt once the right one is known.
+// TestQueueIsEmptiedByTheRightSecret: wrong secrets that wait for a worker cost no bcrypt once the right one is known.
 func TestQueueIsEmptiedByTheRightSecret(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := make(chan struct{})
@@ -244,7 +243,7 @@ func TestQueueIsEmptiedByTheRightSecret(t *testing.T) {
 	})
 }
 
-// awaitRunning waits until a run of bcrypt has begun, outside of a bubble.
+// awaitRunning waits until a run of bcrypt has begun, outside a bubble.
 func (f fixture) awaitRunning(t *testing.T) {
 	t.Helper()
 	for metricstest.Value(t, f.metrics, "gatehouse_bcrypt_running") == 0 {

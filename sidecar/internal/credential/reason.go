@@ -8,7 +8,7 @@ const (
 	byBcrypt  Reason = "bcrypt"  // or denied: bcrypt has just run
 	byPin     Reason = "pin"     // the secret matched lately
 	byFleet   Reason = "shared"  // another sidecar ran bcrypt
-	bySession Reason = "session" // or denied: of a token
+	bySession Reason = "session" // or denied: a token
 )
 
 // Why a device is denied.

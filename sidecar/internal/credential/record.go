@@ -11,32 +11,32 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
-// record is the sidecar's knowledge of a device.
+// record is what the sidecar knows about a device.
 type record struct {
 	version     uint64
 	generation  uint64 // unique to this record
 	shard       int
-	resync      uint64 // the full resync of the shard in which it was last seen
+	resync      uint64 // the full resync of the shard that last contained it
 	refusal     Reason // why the record can't authenticate the device, or empty
 	tombstone   bool
 	publishedMS int64
 	permissions uint64
-	wanted      []string  // permission names without a bit, because of which the record can't authenticate the device
+	wanted      []string  // permission names without a bit, the reason why the record can't authenticate the device
 	notAfter    time.Time // zero: no end
 	hashes      []hash
-	// refuted are the last wrong secrets, at most maxRefuted, oldest first: they stay wrong as long as the record is
+	// refuted has the last wrong secrets, at most maxRefuted, oldest first. They stay wrong while the record is
 	// unchanged.
 	refuted []digest
-	// sources are the last maxSources from which the device authenticated, under this record or an earlier one, or
-	// before a restart, oldest first. They are few, and only registered devices have any: no flood makes this grow or
-	// forget.
+	// sources has the last maxSources sources from which the device authenticated, under this record or an earlier one,
+	// or before a restart, oldest first. Only registered devices have any, so no flood can make this grow or lose
+	// entries.
 	sources []source
 }
 
 // registered reports whether the device of r, nil for none, can authenticate, now or soon.
 func (r *record) registered() bool { return r != nil && (r.refusal == "" || r.refusal == wantsBits) }
 
-// Bounds of what a record remembers.
+// Bounds of a record's history.
 const (
 	maxRefuted = 4
 	maxSources = 4
@@ -45,7 +45,7 @@ const (
 // refute stores a secret that matches none of the hashes.
 func (r *record) refute(d digest) { r.refuted = remember(r.refuted, d, maxRefuted) }
 
-// meet stores a source from which the device authenticated, and reports whether it is a new one.
+// meet stores a source from which the device authenticated, and returns true if it is new.
 func (r *record) meet(from source) (isNew bool) {
 	isNew = !slices.Contains(r.sources, from)
 	r.sources = remember(r.sources, from, maxSources)
@@ -67,11 +67,11 @@ func remember[T comparable](list []T, value T, n int) []T {
 type hash struct {
 	bcrypt      string
 	resolved    bool      // a secret has matched it:
-	digest      digest    // this one
+	digest      digest    // the digest of that secret
 	pinnedUntil time.Time // confirmed without bcrypt until then
 }
 
-// Apply makes c the record of its device, if it is newer than the known one, and drops the device's verdicts: a running
+// Apply makes c the record of its device, if it is newer than the known one, and drops the device's verdicts. A running
 // verification starts over.
 func (v *Verifier) Apply(c contract.Credential) {
 	v.mu.Lock()
@@ -83,7 +83,7 @@ func (v *Verifier) Apply(c contract.Credential) {
 		return
 	}
 	r := &record{version: c.Version, shard: shard, resync: v.resyncs[shard], tombstone: c.Deleted, publishedMS: c.PublishedMS}
-	if r.tombstone { // a time in the future would keep it, and later ones, until then
+	if r.tombstone { // a time in the future would delay its removal, and that of later ones
 		r.publishedMS = min(r.publishedMS, time.Now().UnixMilli())
 	}
 	var crowded error
@@ -92,10 +92,10 @@ func (v *Verifier) Apply(c contract.Credential) {
 	}
 	if before != nil && before.version == c.Version && before.same(r) {
 		v.release(r)
-		before.resync = v.resyncs[shard] // the full resync met the known record
+		before.resync = v.resyncs[shard] // the full resync contains the known record
 		return
 	}
-	if crowded != nil { // unless this device's own previous names free some
+	if crowded != nil { // then this device's own previous names may free some
 		v.release(before)
 		r.refusal, r.wanted = "", nil
 		crowded = v.permit(r, c.ID, c.Permissions)
@@ -109,7 +109,7 @@ func (v *Verifier) Apply(c contract.Credential) {
 	}
 	if r.tombstone {
 		v.tombstones = append(v.tombstones, tombstone{c.ID, r})
-		// A device that is deleted again and again has one that counts.
+		// A device that is deleted again and again has one valid tombstone.
 		if count := len(v.records) - v.live; len(v.tombstones) > 2*count+maxStale {
 			v.tombstones = slices.DeleteFunc(v.tombstones, func(t tombstone) bool { return v.records[t.id] != t.record })
 		}
@@ -126,13 +126,13 @@ func (r *record) precedes(c *contract.Credential) bool {
 // maxStale is how many obsolete tombstones may be kept in addition to as many as there are valid ones.
 const maxStale = 1000
 
-// tombstone is a record that may still be that of its device.
+// tombstone is a record that may still be the current one of its device.
 type tombstone struct {
 	id     string
 	record *record
 }
 
-// forget removes devices whose tombstones have expired in Redis; otherwise ids that don't come again would stay for
+// forget removes devices whose tombstones have expired in Redis; otherwise ids that never come again would stay for
 // ever. mu is held.
 func (v *Verifier) forget(now time.Time) {
 	for len(v.tombstones) > 0 {
@@ -207,9 +207,9 @@ func (v *Verifier) replace(id string, r *record) {
 		v.generation++
 		r.generation = v.generation
 		if before != nil {
-			r.sources = before.sources // a device is not new because its secret is
+			r.sources = before.sources // a new secret does not make a device new
 		} else {
-			// nor because this process is
+			// neither does a restart
 			r.sources = v.restore(id) //mutant:TestKnownAcrossRestart deleted
 		}
 		v.records[id] = r
@@ -223,7 +223,7 @@ func (v *Verifier) replace(id string, r *record) {
 	v.metrics.Credentials.Set(float64(v.live))
 }
 
-// mark tells the edge whether the device may come in; mu is held.
+// mark tells the edge whether the device may authenticate; mu is held.
 func (v *Verifier) mark(id string, before, after *record) {
 	was, is := before.registered(), after.registered()
 	switch {
@@ -237,10 +237,10 @@ func (v *Verifier) mark(id string, before, after *record) {
 	}
 }
 
-// warnCrowded logs a warning, once all records were read, so that it has their number.
+// warnCrowded logs a warning after all records were read, so that it has the number of devices.
 func (v *Verifier) warnCrowded() {
 	if v.crowded != nil && !slices.Contains(v.synced, false) {
-		v.log.Warn("the edge does not know all devices: each unknown one costs a call", "devices", v.live, "error", v.crowded)
+		v.log.Warn("the edge can't list all devices: each unknown one costs a call", "devices", v.live, "error", v.crowded)
 	}
 }
 

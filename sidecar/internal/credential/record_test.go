@@ -10,16 +10,16 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/sidecar/internal/image"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 )
 
-// TestTombstonesEnd deletes devices whose ids don't come again: they leave nothing behind when Redis
-// has forgotten them, too.
+// TestTombstonesEnd deletes devices whose ids don't come again: they leave nothing behind once Redis has removed their
+// tombstones.
 func TestTombstonesEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := New(Config{Shards: 1}, image.New(image.Config{Objects: 1, Verdicts: 1}), metrics.New(), slog.New(slog.DiscardHandler))
+		v := New(Config{Shards: 1}, edgemem.New(edgemem.Config{Objects: 1, Verdicts: 1}), metrics.New(), slog.New(slog.DiscardHandler))
 		apply := func(id string, version uint64, deleted bool) {
 			v.Apply(contract.Credential{ID: id, Version: version, Deleted: deleted, Disabled: !deleted, PublishedMS: time.Now().UnixMilli()})
 		}
@@ -28,7 +28,7 @@ func TestTombstonesEnd(t *testing.T) {
 			apply(fmt.Sprint("d", i), 2, true)
 		}
 		time.Sleep(time.Hour)
-		apply("d7", 3, false) // is there again
+		apply("d7", 3, false) // exists again
 		apply("d8", 3, true)  // is deleted later
 		if len(v.records) != 100 {
 			t.Errorf("got %d records, want 100: Redis has them still", len(v.records))
@@ -42,7 +42,7 @@ func TestTombstonesEnd(t *testing.T) {
 			t.Errorf("got %d records, %d tombstones; want 2 and none", len(v.records), len(v.tombstones))
 		}
 
-		// One device again and again, and one whose time lies ahead.
+		// One device again and again, and one with a time in the future.
 		v.Apply(contract.Credential{ID: "ahead", Version: 1, Deleted: true, PublishedMS: 1<<53 - 1})
 		for i := range uint64(10 * maxStale) {
 			if apply("d7", 4+i, true); len(v.tombstones) > maxStale+4 {
@@ -56,12 +56,12 @@ func TestTombstonesEnd(t *testing.T) {
 	})
 }
 
-// TestRefusedRecordsAreNotAllLogged refuses many, as after a setting that is too low: that doesn't fill the log.
+// TestRefusedRecordsAreNotAllLogged refuses many records, as after a wrong setting: the log is limited.
 func TestRefusedRecordsAreNotAllLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		m := metrics.New()
-		v := New(Config{Shards: 1, MaxCost: 4}, image.New(image.Config{Objects: 1, Verdicts: 1}), m, slog.New(slog.NewTextHandler(&log, nil)))
+		v := New(Config{Shards: 1, MaxCost: 4}, edgemem.New(edgemem.Config{Objects: 1, Verdicts: 1}), m, slog.New(slog.NewTextHandler(&log, nil)))
 		version := uint64(0)
 		refuse := func(n int) {
 			for range n {

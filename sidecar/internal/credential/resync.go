@@ -7,33 +7,33 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
-// Shard is the verifier for the reader of one shard.
+// Shard is the verifier for the follower of one shard.
 type Shard struct {
 	*Verifier
 	shard int
 }
 
-// Shard is the verifier for the reader of shard i.
+// Shard returns the verifier for the follower of shard i.
 func (v *Verifier) Shard(i int) Shard { return Shard{v, i} }
 
-// BeginResync begins a full resync of the shard: its versions start over, and a device
-// whose record is not applied again until [Shard.EndResync] is unknown then.
+// BeginResync begins a full resync of the shard: its versions start over, and [Shard.EndResync] makes devices unknown
+// whose record was not applied again.
 func (s Shard) BeginResync() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.resyncs[s.shard]++
 }
 
-// maxLooked is how many records are checked without a break: verifications wait for that.
+// maxLooked is the number of records checked per lock, during which verifications wait.
 const maxLooked = 4096
 
-// Unmet returns the devices that the shard's resync has not met yet.
+// Unmet returns the devices whose record the shard's resync has not applied yet.
 func (s Shard) Unmet() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var ids []string
 	looked := 0
-	for id, r := range s.records { // which may change while the lock is released: new records were met
+	for id, r := range s.records { // may change while the lock is released; new records belong to this resync
 		if r.shard == s.shard && r.resync != s.resyncs[s.shard] {
 			ids = append(ids, id)
 		}
@@ -45,13 +45,13 @@ func (s Shard) Unmet() []string {
 	return ids
 }
 
-// EndResync removes devices that the shard no longer has; those of other shards stay. From the first call on,
-// verifications of the shard's devices are answered.
+// EndResync removes devices whose record the resync has not applied; those of other shards stay. From the first call
+// on, verifications of the shard's devices are answered.
 func (s Shard) EndResync() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	looked := 0
-	for id, r := range s.records { // which may change while the lock is released: new records are of this resync
+	for id, r := range s.records { // may change while the lock is released; new records belong to this resync
 		if r.shard == s.shard && r.resync != s.resyncs[s.shard] {
 			s.replace(id, nil)
 		}
@@ -72,8 +72,8 @@ func (s Shard) EndResync() {
 	}
 }
 
-// expiring reports whether r is a tombstone that Redis has forgotten or, as clocks differ,
-// may have: then a version that is not newer comes from a writer that has started over.
+// expiring reports whether r is a tombstone that Redis has removed or, because clocks differ, may have removed. Then a
+// version that is not newer comes from a writer that has started over.
 func (r *record) expiring(now time.Time) bool {
 	const clocksDiffer = time.Minute
 	return r.tombstone && now.UnixMilli() > r.publishedMS+(contract.TombstoneLife-clocksDiffer).Milliseconds()

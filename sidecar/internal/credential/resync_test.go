@@ -11,8 +11,8 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// A full resync of one shard takes no device of the others, and only those whose shard
-// was read are unknown.
+// TestResyncOfOneShard: a full resync of one shard removes no device of the others, and only devices of read shards are
+// unknown.
 func TestResyncOfOneShard(t *testing.T) {
 	const shards = contract.Shards(4)
 	f := start(credential.Config{Shards: shards}) // shard 0 is read
@@ -49,7 +49,7 @@ func TestResyncOfOneShard(t *testing.T) {
 	}
 }
 
-// A writer that starts over when its tombstone has expired in Redis is heard.
+// TestTombstoneThatExpires: a writer starts over after its tombstone has expired in Redis, and its version is applied.
 func TestTombstoneThatExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(credential.Config{})
@@ -68,8 +68,8 @@ func TestTombstoneThatExpires(t *testing.T) {
 	})
 }
 
-// TestSameVersionOfAnotherServer has two servers count to the same version, as before and after a failover that
-// lost writes: the later write counts, whichever comes first.
+// TestSameVersionOfAnotherServer: two servers count to the same version, as before and after a failover that lost
+// writes. The later write wins, whichever arrives first.
 func TestSameVersionOfAnotherServer(t *testing.T) {
 	f := start(credential.Config{})
 	old := contract.Credential{ID: "d", Version: 5, PublishedMS: 1000, Hashes: []string{hashed("lost", 4)}}
@@ -88,7 +88,7 @@ func TestSameVersionOfAnotherServer(t *testing.T) {
 	}
 }
 
-// TestUnmet names the devices that a resync has not met.
+// TestUnmet: Unmet returns the devices whose record a resync has not applied.
 func TestUnmet(t *testing.T) {
 	f := start(credential.Config{})
 	c := contract.Credential{ID: "d", Version: 5, PublishedMS: 1, Hashes: []string{hashed("s", 4)}}

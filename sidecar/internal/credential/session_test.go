@@ -11,9 +11,10 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
-// session is what a token of the device says, got by its secret.
+// session returns the session for a token of the device, got with its secret.
 func (f fixture) session(t *testing.T, id, secret string) string {
 	t.Helper()
 	r := f.Verify(t.Context(), id, secret)
@@ -57,18 +58,18 @@ func TestSession(t *testing.T) {
 		{"an older version", "d", "6-0", "session"},
 		{"a newer version", "d", "8-0", "session"},
 		{"another time", "d", "7-1", "session"},
-		{"as long as can be", "d", strings.Repeat("7", wire.MaxSession), "session"},
-		{"longer", "d", strings.Repeat("7", wire.MaxSession+1), "malformed"},
+		{"as long as can be", "d", strings.Repeat("7", limits.MaxSession), "session"},
+		{"longer", "d", strings.Repeat("7", limits.MaxSession+1), "malformed"},
 		{"no device id", "d/e", session, "malformed"},
 	} {
 		t.Run(test.name, func(t *testing.T) { f.expectSession(t, test.id, test.session, wire.Deny, test.reason) })
 	}
-	// What a token says is no secret, and a secret is no session.
+	// A token's session is no secret, and a secret is no session.
 	f.expect(t, "d", session, wire.Deny, "resolved", 0)
 	f.expectSession(t, "d", "s", wire.Deny, "session")
 }
 
-// TestSessionEnds changes the record in every way that a device can lose what its token says.
+// TestSessionEnds changes the record in every way that invalidates a device's token.
 func TestSessionEnds(t *testing.T) {
 	with := func(change func(*contract.Credential)) func() contract.Credential {
 		return func() contract.Credential {
@@ -116,8 +117,8 @@ func TestSessionEnds(t *testing.T) {
 	})
 }
 
-// TestSessionOfLostData registers a device anew after Redis lost its data: the version is
-// the same again, the token is of another record.
+// TestSessionOfLostData registers a device again after Redis lost its data: the version is the same, but the token
+// belongs to another record.
 func TestSessionOfLostData(t *testing.T) {
 	f := start(pinned)
 	before := device("d", 1, "s")
@@ -126,7 +127,7 @@ func TestSessionOfLostData(t *testing.T) {
 	session := f.session(t, "d", "s")
 	f.Shard(0).BeginResync()
 	again := before
-	again.PublishedMS = 2000 // and the very same hash
+	again.PublishedMS = 2000 // and the same hash
 	f.Apply(again)
 	f.Shard(0).EndResync()
 	f.expectSession(t, "d", session, wire.Deny, "session")
@@ -135,7 +136,7 @@ func TestSessionOfLostData(t *testing.T) {
 	}
 }
 
-// TestSessionNotAfter stores no verdict that is longer than the device's time.
+// TestSessionNotAfter stores no verdict beyond the record's not-after.
 func TestSessionNotAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(pinned)
@@ -155,7 +156,7 @@ func TestSessionNotAfter(t *testing.T) {
 	})
 }
 
-// TestSessionWhileStarting has read the records of one shard of two.
+// TestSessionWhileStarting: only one shard of two was read.
 func TestSessionWhileStarting(t *testing.T) {
 	f := start(credential.Config{Shards: 2})
 	of := map[int]string{}

@@ -8,26 +8,27 @@ import (
 	"github.com/dchest/siphash"
 
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
-// Known stores across restarts from which sources devices authenticated, as keyed hashes of ids and networks. Its
+// Known stores across restarts the sources from which devices authenticated, as keyed hashes of ids and networks. Its
 // methods are safe for concurrent use and don't block.
 type Known interface {
 	Key() [16]byte
-	// Of returns the sources of a device that were known at start, oldest first, few.
+	// Of returns the stored sources of a device at start, oldest first; there are few.
 	Of(device uint64) []uint64
 	// Restored must be called when Of is not needed any more.
 	Restored()
 	Add(device, source uint64)
 }
 
-// source identifies where an attempt came from: a keyed hash of the client's [wire.Network]. 0 is unknown.
+// source identifies the origin of an attempt: a keyed hash of the client's [wire.Network]. 0 is unknown.
 type source uint64
 
 // sources computes sources with a key that may outlive this process.
 type sources struct {
 	k0, k1 uint64
-	seed   maphash.Seed // of pairs
+	seed   maphash.Seed // for pairs
 }
 
 func newSources(key [16]byte) sources {
@@ -46,7 +47,7 @@ func (s *sources) of(text string) source {
 
 // device returns a hash of a device's id. No network is as long as its input.
 func (s *sources) device(id string) uint64 {
-	b := append(make([]byte, 32, 32+wire.MaxDeviceID), id...)
+	b := append(make([]byte, 32, 32+limits.MaxDeviceID), id...)
 	return siphash.Hash(s.k0, s.k1, b)
 }
 

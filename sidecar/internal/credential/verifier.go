@@ -4,11 +4,10 @@
 //
 // # Revocation
 //
-// Every applied record gets a new generation. A verification reads record
-// and generation under the lock, runs bcrypt without it, and takes the lock again to
-// store the verdict and to answer; if the generation has changed it starts over. The
-// verdicts of a device are dropped under the same lock under which its new record takes effect. So a verification that
-// is running when a device is revoked can neither store nor answer allow.
+// Every applied record gets a new generation. A verification reads record and generation under the lock, runs bcrypt
+// without it, and takes the lock again to store the verdict and to answer; if the generation has changed, it starts
+// over. The verdicts of a device are dropped in the critical section in which its new record takes effect. So a
+// verification that is running when a device is revoked can neither store nor answer allow.
 package credential
 
 import (
@@ -29,14 +28,15 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 const (
-	// retryAfter is sent to the device if it can't be verified now, and suspectAfter if its source has failed lately.
-	// Both are shorter than keepFor, within which it must try again.
+	// retryAfter is sent to a device that can't be verified now, suspectAfter if its source has failed lately. Both are
+	// shorter than keepFor, within which the device must try again.
 	retryAfter   = time.Second
 	suspectAfter = 5 * time.Second
-	// pinJitter is the largest share by which a pin may be shorter than PinTTL.
+	// pinJitter is the maximum fraction by which a pin is shorter than PinTTL.
 	pinJitter = 0.25
 	// maxRestarts bounds how often a verification starts over after a change of the record.
 	maxRestarts = 8
@@ -44,17 +44,17 @@ const (
 
 // Memory stores verdicts and the list of devices, and assigns bits to permission names.
 type Memory interface {
-	// PutVerdict stores a verdict; only means that no other secret of the device is right.
+	// PutVerdict stores a verdict; only: no other secret of the device is right.
 	PutVerdict(device, secret string, v wire.Verdict, only bool)
 	PutSession(device, session string, v wire.Verdict)
 	DropVerdicts(device string)
-	// PutDevice lists a device that may authenticate, with whether it never did; DropDevice removes it.
+	// PutDevice lists a device that may authenticate; isNew: it never did. DropDevice removes it.
 	PutDevice(device string, isNew bool) error
 	DropDevice(device string)
 	// SetDevicesComplete records that all other devices are unknown.
 	SetDevicesComplete()
-	// Permissions may fail with an error that has a method Later, which returns true if a retry soon may succeed. For
-	// each call that succeeded, call ReleasePermissions when the record is gone.
+	// Permissions may fail with an error that has a method Later, which returns true if a retry soon may succeed. Call
+	// ReleasePermissions once for each successful call, when the record is gone.
 	Permissions(names []string) (uint64, error)
 	ReleasePermissions(bits uint64)
 }
@@ -62,18 +62,18 @@ type Memory interface {
 // Config has the lifetimes of verdicts and the bounds of bcrypt.
 type Config struct {
 	Workers  int           // concurrent runs of bcrypt
-	Queue    int           // verifications that wait for a worker
-	Wait     time.Duration // how long a caller waits for its verification, which goes on without it
-	MaxCost  int           // a hash of a higher cost is refused
+	Queue    int           // verifications that may wait for a worker
+	Wait     time.Duration // how long a caller waits; the verification continues without it
+	MaxCost  int           // higher costs are refused
 	AllowTTL time.Duration // ± 10 %
 	DenyTTL  time.Duration
-	PinTTL   time.Duration // maximum time for which a secret that matched needs no bcrypt; 0: none
+	PinTTL   time.Duration // maximum time for which a matched secret needs no bcrypt; 0: none
 	Limits
 	// Compare is bcrypt: nil, bcrypt.ErrMismatchedHashAndPassword or another error. There are at most as many
 	// concurrent calls as Workers. With a pace the run uses only spare CPU; it pauses, and doesn't count towards
 	// Workers, while the last value of pace was true. Without Compare bcrypt runs in this process.
 	Compare func(hash, secret string, pace <-chan bool) error
-	Shards  contract.Shards // of Redis: each has its own full resyncs
+	Shards  contract.Shards // each has its own full resyncs
 	Fleet   Fleet           // other sidecars; nil: nothing is shared
 	Known   Known           // nil: nothing is stored across restarts
 }
@@ -82,7 +82,7 @@ type Config struct {
 type Limits struct {
 	DeviceFailures int           // of one source for one device, within Window
 	SourceFailures int           // of one source for all devices, within Window
-	Window         time.Duration // one is forgiven each part of it
+	Window         time.Duration // each Window/limit forgives one
 }
 
 // Result is the answer to a verification.
@@ -114,15 +114,15 @@ type Verifier struct {
 	mu         sync.Mutex // protects all below; held while the edge is called
 	records    map[string]*record
 	live       int         // records that are not tombstones
-	tombstones []tombstone // as they came
-	generation uint64      // last given out
-	resyncs    []uint64    // of each shard: its full resyncs
+	tombstones []tombstone // in the order of their arrival
+	generation uint64      // last assigned
+	resyncs    []uint64    // by shard: number of full resyncs
 	denies     denies
-	restored   bool                // nothing of before this start is to come any more
+	restored   bool                // sources of earlier processes are not needed any more
 	waiting    map[string]struct{} // devices whose permission names have no bit
-	retries    bool                // they will be looked at again
-	crowded    error               // why the edge doesn't know all devices; nil: it does
-	synced     []bool              // of each shard: all records were read once, a device without one is unknown
+	retries    bool                // a retry is scheduled
+	crowded    error               // why the edge doesn't list all devices; nil: it does
+	synced     []bool              // by shard: all records were read once, so a device without one is unknown
 }
 
 // New returns a Verifier that knows no device and answers unavailable until [Shard.EndResync].
@@ -151,7 +151,7 @@ func New(c Config, edge Memory, m *metrics.Metrics, log *slog.Logger) *Verifier 
 	return v
 }
 
-// digest is of a device and a secret, for this process only.
+// digest is a digest of a device and a secret, valid in this process only.
 type digest [sha256.Size]byte
 
 func (v *Verifier) digest(id, secret string) digest {
@@ -162,20 +162,19 @@ func (v *Verifier) digest(id, secret string) digest {
 	return digest(mac.Sum(nil))
 }
 
-// attempt is one credential, or session of a token, to verify, against one generation of
-// the device's record.
+// attempt is one credential or token session to verify, against one generation of the device's record.
 type attempt struct {
 	id, secret string
-	session    string // of a token; "" of a credential
+	session    string // of a token; "" for a credential
 	source     source
 	digest     digest
 	generation uint64
 	known      bool     // the device authenticated from source before
-	toTry      []string // hashes that only bcrypt can decide on
+	toTry      []string // hashes that need bcrypt
 }
 
 // Verify decides whether device id may authenticate with secret, and stores the verdict for the edge. from is the
-// client's address, "" if unknown. It returns when ctx ends or after the configured time; the verification goes on.
+// client's address, "" if unknown. It returns when ctx ends or after the configured time; the verification continues.
 func (v *Verifier) Verify(ctx context.Context, id, secret, from string) Result {
 	r := v.verify(ctx, id, secret, from)
 	v.metrics.Verifications.WithLabelValues(r.Outcome.String(), string(r.Reason)).Inc()
@@ -183,8 +182,8 @@ func (v *Verifier) Verify(ctx context.Context, id, secret, from string) Result {
 }
 
 func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
-	if !wire.ValidDeviceID(id) || secret == "" || len(secret) > wire.MaxSecret || strings.IndexByte(secret, 0) >= 0 {
-		// No verdict: the edge refuses these by itself, and their digest may not exist.
+	if !limits.ValidDeviceID(id) || secret == "" || len(secret) > limits.MaxSecret || strings.IndexByte(secret, 0) >= 0 {
+		// No verdict: the edge refuses these by itself, and they may have no digest.
 		return Result{Outcome: wire.Deny, Reason: isMalformed}
 	}
 	a := attempt{id: id, secret: secret, source: v.sources.of(from), digest: v.digest(id, secret)}
@@ -195,7 +194,7 @@ func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
 	defer cancel()
 	for range maxRestarts {
 		// The same secret against the same hashes: one run for all callers. A wrong secret has another digest, so it
-		// never shares a right one's answer.
+		// never gets the answer for a right one.
 		key := a.key()
 		f := v.flights.join(key)
 		if f == nil {
@@ -231,7 +230,7 @@ func (v *Verifier) answerTo(a *attempt, r Result) Result {
 }
 
 // throttleFor returns how long the edge need not ask about new devices from the attempt's source, since bcrypt would
-// not run for most. With shared verdicts it is short: another sidecar may know a device.
+// not run for most of them. With shared verdicts it is short: another sidecar may know a device.
 func (v *Verifier) throttleFor(a *attempt, most time.Duration) time.Duration {
 	if v.lookups != nil {
 		return min(most, v.lookups.retryAfter(uint64(a.source)))
@@ -277,7 +276,7 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 		case !h.resolved:
 			a.toTry = append(a.toTry, h.bcrypt)
 		case !hmac.Equal(h.digest[:], a.digest[:]):
-			// Another secret is the right one for this hash.
+			// The right secret for this hash is another one.
 		case now.Before(h.pinnedUntil):
 			v.meet(r, a.id, a.source)
 			return v.allow(a, r, now, byPin), true
@@ -323,7 +322,7 @@ func (v *Verifier) refused(a *attempt, now time.Time, why Reason) Result {
 
 // allow stores the verdict and returns the answer; mu is held.
 func (v *Verifier) allow(a *attempt, r *record, now time.Time, reason Reason) Result {
-	// Jitter: devices that came at one time don't expire at one time.
+	// Jitter: devices that authenticated at the same time don't expire at the same time.
 	life := time.Duration(float64(v.AllowTTL) * (0.9 + 0.2*mathrand.Float64()))
 	verdict := wire.Verdict{
 		Outcome: wire.Allow, Permissions: r.permissions,
@@ -333,7 +332,7 @@ func (v *Verifier) allow(a *attempt, r *record, now time.Time, reason Reason) Re
 		verdict.NotAfterMS = min(r.notAfter.UnixMilli(), 1<<48-1)
 		verdict.ExpiresMS = min(verdict.ExpiresMS, verdict.NotAfterMS)
 	}
-	// The secret matched the only hash: no other secret can be right.
+	// The secret matched the only hash, so no other secret is right.
 	only := len(r.hashes) == 1 //mutant:TestOnlySecret true
 	v.store(a, verdict, only)
 	return Result{Outcome: wire.Allow, Reason: reason, Permissions: r.permissions, Session: r.session(), NotAfter: r.notAfter}

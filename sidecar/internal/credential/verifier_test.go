@@ -14,29 +14,30 @@ import (
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
-	"github.com/gatehouse/gatehouse/sidecar/internal/image"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
-// edge remembers verdicts as an image does, by device and secret.
+// edge stores verdicts like the edge's memory, by device and secret.
 type edge struct {
-	*image.Memory // for permissions
-	mu            sync.Mutex
-	verdicts      map[string]map[string]wire.Verdict
-	stored        []string // devices, in the order of their verdicts
-	only          bool     // of the last one
-	marks         map[string]bool
-	complete      bool
-	most          int // marks; 0: as many as come
+	*edgemem.Memory // for permissions
+	mu              sync.Mutex
+	verdicts        map[string]map[string]wire.Verdict
+	stored          []string // devices, in the order of their verdicts
+	only            bool     // of the last verdict
+	marks           map[string]bool
+	complete        bool
+	most            int // maximum number of devices; 0: no maximum
 }
 
 func (e *edge) PutDevice(device string, isNew bool) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.most > 0 && len(e.marks) >= e.most {
-		return &image.DevicesError{Most: e.most}
+		return &edgemem.DevicesError{Most: e.most}
 	}
 	if e.marks == nil {
 		e.marks = map[string]bool{}
@@ -68,7 +69,7 @@ func (e *edge) PutVerdict(device, secret string, v wire.Verdict, only bool) {
 	e.stored = append(e.stored, device)
 }
 
-// PutSession keeps it as of a secret that none can be.
+// PutSession stores the verdict under a secret that can't exist.
 func (e *edge) PutSession(device, session string, v wire.Verdict) {
 	e.PutVerdict(device, "\x00"+session, v, false)
 }
@@ -92,19 +93,19 @@ type fixture struct {
 	metrics *metrics.Metrics
 }
 
-// Verify is for a device whose address is not known.
+// Verify verifies a device whose address is unknown.
 func (f fixture) Verify(ctx context.Context, id, secret string) credential.Result {
 	return f.Verifier.Verify(ctx, id, secret, "")
 }
 
-// start is a Verifier that has read everything: nothing.
+// start returns a Verifier that has read an empty Redis.
 func start(c credential.Config) fixture {
 	f := starting(c)
 	f.Shard(0).EndResync()
 	return f
 }
 
-// starting is a Verifier that is reading shard 0.
+// starting returns a Verifier that is reading shard 0.
 func starting(c credential.Config) fixture {
 	if c.Workers == 0 {
 		c.Workers = 2
@@ -121,7 +122,7 @@ func starting(c credential.Config) fixture {
 	if c.AllowTTL == 0 {
 		c.AllowTTL, c.DenyTTL = 30*time.Second, 5*time.Second
 	}
-	e := &edge{Memory: image.New(image.Config{}), verdicts: map[string]map[string]wire.Verdict{}}
+	e := &edge{Memory: edgemem.New(edgemem.Config{}), verdicts: map[string]map[string]wire.Verdict{}}
 	m := metrics.New()
 	v := credential.New(c, e, m, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	v.Shard(0).BeginResync()
@@ -162,7 +163,7 @@ func (f fixture) expect(t *testing.T, id, secret string, outcome wire.Outcome, r
 	}
 }
 
-// registered is a verifier that knows a device of each kind.
+// registered returns a verifier with a device of each kind.
 func registered() fixture {
 	f := start(pinned)
 	past, future := time.Now().Add(-time.Minute).UnixMilli(), time.Now().Add(time.Minute).UnixMilli()
@@ -189,8 +190,8 @@ func registered() fixture {
 	return f
 }
 
-// long is a secret at the limit.
-var long = strings.Repeat("x", wire.MaxSecret)
+// long is a secret of the maximum length.
+var long = strings.Repeat("x", limits.MaxSecret)
 
 func TestVerify(t *testing.T) {
 	f := registered()
@@ -241,7 +242,7 @@ func (f fixture) expectVerdict(t *testing.T, id, secret string, outcome wire.Out
 		}
 		return
 	}
-	if !found && outcome == wire.Deny { // the first of a credential; the second is stored
+	if !found && outcome == wire.Deny { // the first deny of a credential; only the second is stored
 		f.expect(t, id, secret, outcome, reason, 0)
 		v, found = f.edge.verdict(id, secret)
 	}
@@ -260,7 +261,7 @@ func (f fixture) expectVerdict(t *testing.T, id, secret string, outcome wire.Out
 
 func TestUnavailableBeforeTheFirstSync(t *testing.T) {
 	m := metrics.New()
-	e := &edge{Memory: image.New(image.Config{}), verdicts: map[string]map[string]wire.Verdict{}}
+	e := &edge{Memory: edgemem.New(edgemem.Config{}), verdicts: map[string]map[string]wire.Verdict{}}
 	v := credential.New(credential.Config{Workers: 1, Queue: 1, MaxCost: 14}, e, m, slog.New(slog.DiscardHandler))
 	if r := v.Verify(t.Context(), "d", "s", ""); r.Outcome != wire.Unavailable || r.RetryAfter != time.Second {
 		t.Errorf("Verify = %+v, want unavailable", r)

@@ -2,8 +2,8 @@
 // Threads of low priority in this process would not work: garbage collection waits for every thread, so the whole
 // program would wait for threads that get no CPU.
 //
-// A hasher that gives no answer in time is killed, and its run is repeated elsewhere: a right secret is never refused
-// because of it.
+// A hasher that does not answer in time is killed, and its run is repeated elsewhere, so that a right secret is never
+// refused because of it.
 package hasher
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 )
 
-// Priority is a hasher's scheduling priority, and the argument with which a program is started as one.
+// Priority is a hasher's scheduling priority, and the argument that starts a program as a hasher.
 type Priority string
 
 // The priorities.
@@ -34,12 +34,12 @@ const (
 	Idle Priority = "bcrypt-idle" // only spare CPU
 )
 
-// Asked reports whether the program was started as a hasher: its main must call [Main] then.
+// Asked reports whether the program was started as a hasher; its main must then call [Main].
 func Asked(args []string) bool {
 	return len(args) == 2 && (Priority(args[1]) == Low || Priority(args[1]) == Idle)
 }
 
-// maxText bounds a hash and a secret, bytes; both are far shorter.
+// maxText bounds a hash and a secret, in bytes; both are far shorter.
 const maxText = 1 << 10
 
 // The answers.
@@ -49,8 +49,8 @@ const (
 	failed
 )
 
-// maxDying is how many killed hashers may remain, such as ones that wait for a broken disk: beyond it no hasher is
-// started.
+// maxDying bounds the killed hashers that have not ended, such as ones that wait for a broken disk; beyond it no hasher
+// is started.
 const maxDying = 8
 
 // Pool starts hashers on demand, as many as run concurrently. It is safe for concurrent use.
@@ -58,7 +58,7 @@ type Pool struct {
 	program string
 	metrics *metrics.Metrics
 	log     *slog.Logger
-	// deadline returns how long a hasher has for an answer: [deadline], except in tests.
+	// deadline returns the maximum time for an answer: [deadline], except in tests.
 	deadline func(hash string, p Priority) time.Duration
 
 	mu     sync.Mutex // protects all below
@@ -73,9 +73,9 @@ func New(program string, m *metrics.Metrics, log *slog.Logger) *Pool {
 	return &Pool{program: program, metrics: m, log: log, deadline: deadline, free: map[Priority][]*process{}}
 }
 
-// Compare returns nil if hash is of secret, otherwise an error like [bcrypt.CompareHashAndPassword]. With a pace, a
-// hasher of [Idle] priority runs it and is stopped while the last value of pace was true. If that hasher fails, one of
-// [Low] priority runs it, and if that one fails or can't start, this process.
+// Compare returns nil if hash is a hash of secret, otherwise an error like [bcrypt.CompareHashAndPassword]. With a
+// pace, a hasher of [Idle] priority runs it and is stopped while the last value of pace was true. If that hasher fails,
+// one of [Low] priority runs it. If that one fails or can't start, this process does.
 func (p *Pool) Compare(hash, secret string, pace <-chan bool) error {
 	if pace != nil {
 		if answer, err := p.ask(hash, secret, Idle, pace); err == nil {
@@ -127,7 +127,7 @@ func (p *Pool) kill(h *process, why error) (late bool) {
 	return late
 }
 
-// tell logs each new reason for having no hasher, and not for every secret again.
+// tell logs each new reason for having no hasher, once and not for every secret.
 func (p *Pool) tell(err error, priority Priority) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -219,7 +219,7 @@ func (h *process) ask(hash, secret string, pace <-chan bool, deadline time.Durat
 	}
 	b := binary.LittleEndian.AppendUint16(nil, uint16(len(hash)))
 	b = append(binary.LittleEndian.AppendUint16(b, uint16(len(secret))), hash...)
-	if _, err := h.in.Write(append(b, secret...)); err != nil { // a pipe has room for it
+	if _, err := h.in.Write(append(b, secret...)); err != nil { // the pipe has room for it
 		return 0, err
 	}
 	type read struct {
@@ -237,7 +237,7 @@ func (h *process) ask(hash, secret string, pace <-chan bool, deadline time.Durat
 	defer timer.Stop()
 	for {
 		select {
-		case r := <-answered: // also if it was stopped too late
+		case r := <-answered: // even if it was stopped too late
 			if paused {
 				h.pause(false)
 			}
@@ -250,7 +250,7 @@ func (h *process) ask(hash, secret string, pace <-chan bool, deadline time.Durat
 			}
 			paused = pause
 			h.pause(pause)
-			if pause { // a hasher needs no time while it is stopped
+			if pause { // the deadline does not run while it is stopped
 				timer.Stop()
 				left -= time.Since(since)
 			} else {
@@ -261,18 +261,18 @@ func (h *process) ask(hash, secret string, pace <-chan bool, deadline time.Durat
 	}
 }
 
-// lateError says that a hasher gave no answer within a time.
+// lateError means that a hasher did not answer in time.
 type lateError struct{ after time.Duration }
 
 func (e *lateError) Error() string { return fmt.Sprintf("no answer within %v", e.after) }
 
-// deadline is how long a hasher has for an answer: 9 s at cost 12, and 60 s where it only gets
-// what nobody else wants, twice that for each step above, half of it for all below.
+// deadline returns the maximum time for an answer: 9 s at cost 12, and 60 s for a hasher that gets only spare CPU; twice
+// that for each step above, half of it for all costs below.
 func deadline(hash string, p Priority) time.Duration {
 	const at = 12
 	cost, err := bcrypt.Cost([]byte(hash))
 	if err != nil {
-		cost = 0 // it will say so at once
+		cost = 0 // bcrypt will fail at once
 	}
 	times := 9 * time.Second
 	if p == Idle {
@@ -283,11 +283,10 @@ func deadline(hash string, p Priority) time.Duration {
 
 func (h *process) end() {
 	_ = h.in.Close()
-	go func() { _ = h.command.Wait() }() // after the run that is under way
+	go func() { _ = h.command.Wait() }() // after the current run
 }
 
-// Main is a hasher, called as args say: it answers what comes from in until that ends, and
-// returns an exit code.
+// Main runs a hasher with the priority in args: it answers questions from in until in ends, and returns an exit code.
 //
 // A question is u16 length of the hash, u16 length of the secret, hash, secret; an answer
 // is one byte.

@@ -18,7 +18,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 )
 
-// TestMain makes the test's own program a hasher where it is asked to be one.
+// TestMain runs the test program as a hasher if it is started as one.
 func TestMain(m *testing.M) {
 	if Asked(os.Args) {
 		os.Exit(Main(os.Args, os.Stdin, os.Stdout, os.Stderr))
@@ -72,7 +72,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestConcurrent gives each its own answer.
+// TestConcurrent: each caller gets its own answer.
 func TestConcurrent(t *testing.T) {
 	p, _ := newPool(t)
 	right := hashOf(t, "right")
@@ -90,7 +90,7 @@ func TestConcurrent(t *testing.T) {
 	wg.Wait()
 }
 
-// TestKilled verifies nevertheless when its hasher dies, and with a new one after that.
+// TestKilled verifies although its hasher dies, and with a new one after that.
 func TestKilled(t *testing.T) {
 	p, logs := newPool(t)
 	right := hashOf(t, "right")
@@ -110,7 +110,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestNoProgram verifies where there is no hasher at all, which is said once.
+// TestNoProgram verifies although no hasher can start, which is logged once.
 func TestNoProgram(t *testing.T) {
 	var logs bytes.Buffer
 	p := New("/no/such/program", metrics.New(), slog.New(slog.NewTextHandler(&logs, nil)))
@@ -119,12 +119,12 @@ func TestNoProgram(t *testing.T) {
 			t.Errorf("got %v, want the right secret to be right", err)
 		}
 	}
-	if got := strings.Count(logs.String(), "/no/such/program"); got != 2 { // its name, and why, of one line
+	if got := strings.Count(logs.String(), "/no/such/program"); got != 2 { // its name, and in the reason, in one line
 		t.Errorf("got %s, want one line", &logs)
 	}
 }
 
-// TestEndsWithItsInput sees a hasher end when nobody can ask it any more.
+// TestEndsWithItsInput: a hasher ends when its input does.
 func TestEndsWithItsInput(t *testing.T) {
 	p, _ := newPool(t)
 	h, err := start(p.program, Low)
@@ -155,8 +155,8 @@ func TestMalformedQuestion(t *testing.T) {
 	}
 }
 
-// TestNoAnswer stops hashers, as a frozen machine or a broken disk does: they are killed, the right secret is
-// right all the same, and the next one has a new hasher.
+// TestNoAnswer stops hashers, like a frozen machine or a broken disk: they are killed, the right secret is still right,
+// and the next one gets a new hasher.
 func TestNoAnswer(t *testing.T) {
 	for name, pace := range map[string]chan bool{"low": nil, "idle": make(chan bool)} {
 		t.Run(name, func(t *testing.T) {
@@ -195,7 +195,7 @@ func TestNoAnswer(t *testing.T) {
 	}
 }
 
-// TestManyDying starts no more hashers while those that were killed stay.
+// TestManyDying starts no more hashers while killed ones have not ended.
 func TestManyDying(t *testing.T) {
 	p, logs := newPool(t)
 	p.dying = maxDying

@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// niceness is that of a hasher of low priority, 0 to 19 (setpriority(2)).
+// niceness is the niceness of a hasher of low priority, 0 to 19 (setpriority(2)).
 const niceness = 10
 
-// detach protects the hasher from an interrupt of the terminal, which is for its parent. The hasher dies with its
-// parent: a stopped one would not notice the end of its input.
+// detach protects the hasher from the terminal's interrupt, which is for its parent. The hasher dies with its parent: a
+// stopped one would not notice the end of its input.
 func detach(command *exec.Cmd) {
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
@@ -23,15 +23,14 @@ func (h *process) pause(stop bool) {
 	if stop {
 		signal = syscall.SIGSTOP
 	}
-	_ = h.command.Process.Signal(signal) // if it has ended, that is seen elsewhere
+	_ = h.command.Process.Signal(signal) // an ended process is handled elsewhere
 }
 
-// leave lowers the priority of the calling thread. Every process is permitted to do so; a hasher that fails to works
-// without it.
+// leave lowers the priority of the calling thread. Every process has permission for that; a hasher that fails to do so
+// works without it.
 //
-// Niceness alone is not enough for a hasher whose result is of no use to anybody: who
-// wakes up waits for a nicer thread's slice to end, up to 3 ms each time, but not for one
-// of SCHED_IDLE (sched(7)).
+// Niceness alone is not enough for a hasher whose result nobody needs: a thread that wakes up waits up to 3 ms for the
+// end of a nicer thread's slice, but does not wait for a SCHED_IDLE thread (sched(7)).
 func leave(p Priority) {
 	if p == Idle {
 		_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// TestPriority looks for the thread that hashes among those of a hasher: fields 19 and 41 of
-// /proc/PID/task/TID/stat are its niceness and its scheduling policy.
+// TestPriority finds a hasher's hashing thread: fields 19 and 41 of /proc/PID/task/TID/stat are its niceness and its
+// scheduling policy.
 func TestPriority(t *testing.T) {
 	p, _ := newPool(t)
 	for priority, want := range map[Priority]string{Low: "10 0", Idle: "0 5"} {
@@ -40,7 +40,7 @@ func TestPriority(t *testing.T) {
 	}
 }
 
-// state is the state of a process, field 3 of its stat: T is stopped.
+// state returns the state of a process, field 3 of its stat: T means stopped.
 func state(t *testing.T, pid int) string {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -50,7 +50,7 @@ func state(t *testing.T, pid int) string {
 	return strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))[0]
 }
 
-// TestPause stops a hasher for longer than it has for an answer, which it gives when it may go on.
+// TestPause stops a hasher for longer than its deadline; it answers after it was continued.
 func TestPause(t *testing.T) {
 	p, _ := newPool(t)
 	right := hashOf(t, "right")
@@ -82,7 +82,7 @@ func TestPause(t *testing.T) {
 	}
 	p.deadline = deadline
 	pace <- false
-	if err := <-done; err != nil { // where it gets no processor for long, by another one
+	if err := <-done; err != nil { // after a long time without CPU another hasher answers
 		t.Errorf("got %v, want that the right secret is right", err)
 	}
 }

@@ -6,7 +6,7 @@ import "os/exec"
 
 func detach(*exec.Cmd) {}
 
-// leave does nothing: only Linux's priorities are known here.
+// leave does nothing: only Linux's priorities are supported.
 func leave(Priority) {}
 
 func (h *process) pause(bool) {}

@@ -1,10 +1,10 @@
-// Package known stores in a file from which addresses devices authenticated, so that they survive a restart of the
-// sidecar. The limits on wrong secrets exempt a device at an address where it authenticated before. Without the file,
-// after a restart, one bad client behind a NAT would exhaust the limit of all others there.
+// Package known stores in a file the addresses from which devices authenticated, so that they survive a restart of the
+// sidecar. The limits on wrong secrets exempt a device at such an address. Without the file, after a restart, one bad
+// client behind a NAT would exhaust the limit for all others there.
 //
-// The file has no secret, id or address of a device: it has keyed hashes of id and address, and their key. Whoever can
-// read it can test whether a given device authenticated from a given address. Only authenticated devices add to it. An
-// entry is worth no more than a place in a queue, so the file is not synced: devices add again what a crash loses.
+// The file has no secret, id or address of a device, but keyed hashes of id and address, and their key. A reader of the
+// file can test whether a given device authenticated from a given address. Only authenticated devices add to it. An
+// entry only affects a place in a queue, so the file is not synced: devices add again what a crash loses.
 package known
 
 import (
@@ -32,13 +32,14 @@ const (
 
 // Bounds.
 const (
-	// PerDevice is how many addresses of a device are stored, the newest.
+	// PerDevice is the number of addresses stored for a device, the newest.
 	PerDevice = 4
-	// maxPairs is how many pairs are stored in all, the newest.
+	// maxPairs is the number of pairs stored in total, the newest.
 	maxPairs = 1 << 20
-	// slack is how many obsolete pairs the file may have, in addition to as many as valid ones, before it is rewritten.
+	// slack is the number of obsolete pairs that the file may have, in addition to as many as valid ones, before it is
+	// rewritten.
 	slack = 1 << 12
-	// maxPending is how many wait to be written.
+	// maxPending bounds the pairs that wait to be written.
 	maxPending = 1 << 16
 )
 
@@ -59,7 +60,7 @@ type Sources struct {
 	wake    chan struct{} // capacity 1
 }
 
-// Open reads the file at path, or creates it. If that fails, or another process has it, Open logs that, and nothing is
+// Open reads or creates the file at path. If that fails, or another process has it, Open logs that, and nothing is
 // stored across restarts.
 func Open(path string, log *slog.Logger) *Sources {
 	s := &Sources{path: path, log: log, wake: make(chan struct{}, 1)}
@@ -131,7 +132,7 @@ func (s *Sources) read() ([]pair, error) {
 	return pairs, nil
 }
 
-// newest returns the valid ones of pairs, by device; it reuses the memory of pairs.
+// newest returns the valid elements of pairs, by device; it reuses the memory of pairs.
 func newest(pairs []pair) []pair {
 	if len(pairs) > maxPairs {
 		pairs = pairs[len(pairs)-maxPairs:]
@@ -165,7 +166,7 @@ func newest(pairs []pair) []pair {
 	return kept
 }
 
-// rewrite replaces the file with one of these pairs.
+// rewrite replaces the file with one that has these pairs.
 func (s *Sources) rewrite(pairs []pair) error {
 	next := s.path + ".new"
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -214,7 +215,7 @@ func (s *Sources) Of(device uint64) []uint64 {
 		if p.device < device {
 			return -1
 		}
-		return 1 // and so the first of the device's
+		return 1 // so the search ends at the first of the device
 	})
 	var of []uint64
 	for ; at < len(s.before) && s.before[at].device == device; at++ {
@@ -244,7 +245,7 @@ func (s *Sources) Add(device, source uint64) {
 	}
 }
 
-// Run writes what is added until ctx ends.
+// Run writes added pairs until ctx ends.
 func (s *Sources) Run(ctx context.Context) error {
 	defer s.close()
 	for {
@@ -258,7 +259,7 @@ func (s *Sources) Run(ctx context.Context) error {
 	}
 }
 
-// write adds what is pending to the file.
+// write appends the pending pairs to the file.
 func (s *Sources) write() {
 	s.mu.Lock()
 	pending := s.pending
@@ -267,7 +268,7 @@ func (s *Sources) write() {
 	if s.file == nil || len(pending) == 0 {
 		return
 	}
-	// Written at the end of complete pairs: it overwrites a partial write.
+	// Written after the last complete pair, over a partial one.
 	_, err := s.file.WriteAt(appendPairs(nil, pending), int64(head+s.size*pairSize))
 	if err == nil {
 		s.size += len(pending)

@@ -14,7 +14,7 @@ import (
 
 var discard = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// over opens the file, lets use use it, and ends.
+// over opens the file, calls use, and closes it.
 func over(t *testing.T, path string, use func(*Sources)) {
 	t.Helper()
 	s := Open(path, discard)
@@ -68,12 +68,12 @@ func TestRestart(t *testing.T) {
 	over(t, path, func(s *Sources) { s.want(t, 2, 20, 21) })
 }
 
-// TestFileThatCantBeUsed starts over, or does without; never does it fail.
+// TestFileThatCantBeUsed: an unusable file is replaced or ignored; Open never fails.
 func TestFileThatCantBeUsed(t *testing.T) {
 	whole := append([]byte(magic+strings.Repeat("k", keySize)), appendPairs(nil, []pair{{1, 10}, {2, 20}})...)
 	for name, tt := range map[string]struct {
 		bytes []byte
-		want  []uint64 // sources of device 1 after it was met at 11
+		want  []uint64 // sources of device 1 after it authenticated from 11
 	}{
 		"whole":          {whole, []uint64{10, 11}},
 		"cut":            {whole[:len(whole)-1], []uint64{10, 11}},
@@ -104,7 +104,7 @@ func TestFileThatCantBeUsed(t *testing.T) {
 	}
 }
 
-// TestTwoProcesses lets the second do without the file that the first has.
+// TestTwoProcesses: the second process works without the file, which the first has locked.
 func TestTwoProcesses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "known")
 	over(t, path, func(first *Sources) {
@@ -119,7 +119,7 @@ func TestTwoProcesses(t *testing.T) {
 	over(t, path, func(s *Sources) { s.want(t, 1, 11) })
 }
 
-// TestGrowth adds far more than counts: the file stays small, and the newest are kept.
+// TestGrowth adds far more pairs than are valid: the file stays small and has the newest.
 func TestGrowth(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "known")
 	s := Open(path, discard)

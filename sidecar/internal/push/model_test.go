@@ -9,14 +9,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gatehouse/gatehouse/sidecar/internal/image/imagetest"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/testbed/await"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// TestModel changes an image while pushes are lost, answered wrongly, applied without an
-// answer or long after it was given up, and memories emptied. Between any two operations every object is whole and no
-// older than before; at rest the memory is the image.
+// TestModel changes a memory while pushes are lost, answered wrongly, applied without an answer, or applied long after
+// their timeout, and memories are emptied. Between any two operations every object is whole and not older than before;
+// at rest the edge's memory equals the source.
 func TestModel(t *testing.T) {
 	versions := uint64(3000)
 	if testing.Short() {
@@ -37,7 +38,7 @@ const modelKeys = 30
 
 func key(i int) string { return fmt.Sprint("/", i) }
 
-// model is a sidecar, a proxy that fails, and what the image should hold.
+// model is a sidecar, a proxy that fails, and the memory's expected content.
 type model struct {
 	*testing.T
 	proxy   *proxy
@@ -49,7 +50,7 @@ type model struct {
 	mu     sync.Mutex // protects all below
 	faults *rand.Rand
 	calm   bool
-	late   func() (int, []byte) // a push that was given up and is still to be applied
+	late   func() (int, []byte) // a push that timed out and is still to be applied
 }
 
 func newModel(t *testing.T, seed uint64) *model {
@@ -62,7 +63,7 @@ func newModel(t *testing.T, seed uint64) *model {
 	return m
 }
 
-// read looks everything up, as a reader might between any two operations.
+// read looks everything up, as a reader might do between any two operations.
 func (m *model) read() {
 	for i := range modelKeys {
 		f, err := m.proxy.LockedObject(key(i))
@@ -73,7 +74,7 @@ func (m *model) read() {
 			m.Errorf("%s went from version %d to %d", key(i), m.seen[i], f.Version)
 		case err == nil:
 			m.seen[i] = f.Version
-		case !errors.Is(err, wire.ErrNotFound) || errors.Is(err, imagetest.ErrTorn):
+		case !errors.Is(err, wire.ErrNotFound) || errors.Is(err, edgememtest.ErrTorn):
 			m.Errorf("%s: %v", key(i), err)
 		}
 	}
@@ -108,7 +109,7 @@ func (m *model) fault(w http.ResponseWriter, apply func() (int, []byte)) bool {
 	return false
 }
 
-// step changes the image, and waits for the pusher now and then.
+// step changes the memory, and sometimes waits for the pusher.
 func (m *model) step(version uint64) {
 	i := m.r.IntN(modelKeys)
 	switch m.r.IntN(8) {
@@ -126,16 +127,16 @@ func (m *model) step(version uint64) {
 	if version%100 == 0 {
 		pushes := func() float64 { return metricstest.Value(m, m.sidecar.metrics, "gatehouse_pushes_total") }
 		before := pushes()
-		eventually(m.T, "pushes go on", func() bool { return pushes() > before })
+		await.Until(m.T, "pushes go on", func() bool { return pushes() > before })
 	}
 }
 
-// finish lets pushes through, and compares.
+// finish ends the faults, and compares.
 func (m *model) finish() {
 	m.mu.Lock()
 	m.calm = true
 	m.mu.Unlock()
-	eventually(m.T, "the memory is the image", func() bool {
+	await.Until(m.T, "the edge's memory is the source's", func() bool {
 		for i := range modelKeys {
 			if m.proxy.version(key(i)) != m.want[i] {
 				return false

@@ -1,4 +1,4 @@
-// Package push sends the image to the edge: batch after batch over a unix socket, each with the changes since the last
+// Package push sends the memory to the edge over a unix socket: batch after batch, each with the changes since the last
 // one.
 package push
 
@@ -10,46 +10,46 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gatehouse/gatehouse/sidecar/internal/image"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
 const (
-	// heartbeatEvery is how often a batch is sent although nothing has changed.
+	// heartbeatEvery is the maximum interval between batches, changes or not.
 	heartbeatEvery = 200 * time.Millisecond
-	// rivalGone is the age of another sidecar's heartbeat from which on we take over from one that took over from us.
+	// rivalGone is the age of the last heartbeat of a sidecar that took over from us after which we take over from it.
 	rivalGone = 5 * time.Second
-	// rivalEvery is how often we check whether it still pushes.
+	// rivalEvery is the interval between checks whether it still pushes.
 	rivalEvery = time.Second
 	minBackoff = 50 * time.Millisecond
 	maxBackoff = time.Second
-	// maxOwn bounds the epochs that we remember as ours. A push that timed out may still be
-	// applied after the next one, so more than one counts.
+	// maxOwn bounds the epochs remembered as our own. More than one counts, because a push that timed out may still be
+	// applied after the next one.
 	maxOwn = 1000
 )
 
-// Image is the source of batches.
-type Image interface {
+// Memory is the source of batches.
+type Memory interface {
 	Wake() <-chan struct{}
-	Take(dst []byte) ([]byte, image.Taken)
+	Take(dst []byte) ([]byte, edgemem.Taken)
 	Acked()
 	Reset(before *wire.State)
 }
 
 // Pusher pushes to one edge.
 type Pusher struct {
-	image   Image
-	edge    *edge
-	socket  string
-	synced  <-chan struct{}
-	metrics *metrics.Metrics
-	log     *slog.Logger
+	memory   Memory
+	listener *listener
+	socket   string
+	synced   <-chan struct{}
+	metrics  *metrics.Metrics
+	log      *slog.Logger
 
 	status atomic.Pointer[string] // why the edge is not ready; empty: it is
 
 	// Of the goroutine that runs Run.
-	epoch uint64          // being pushed
+	epoch uint64          // the pushed one
 	own   map[uint64]bool // epochs that were ours
 	rival uint64          // epoch of the sidecar that took over from us, or 0
 	said  string          // the last logged reason of a failed push; empty: none has failed since
@@ -57,10 +57,10 @@ type Pusher struct {
 }
 
 // New returns a Pusher to the edge that listens on socket. It takes over after synced is closed: until then the edge's
-// answers are better than ours.
-func New(im Image, socket string, synced <-chan struct{}, m *metrics.Metrics, log *slog.Logger) *Pusher {
+// content is better than ours.
+func New(memory Memory, socket string, synced <-chan struct{}, m *metrics.Metrics, log *slog.Logger) *Pusher {
 	p := &Pusher{
-		image: im, edge: newEdge(socket), socket: socket, synced: synced,
+		memory: memory, listener: newListener(socket), socket: socket, synced: synced,
 		metrics: m, log: log, own: make(map[uint64]bool),
 	}
 	p.setStatus("redis was not read yet")
@@ -77,7 +77,7 @@ func (p *Pusher) Ready() error {
 	return nil
 }
 
-// epochReason is why an epoch begins, as metrics show it.
+// epochReason is the reason for a new epoch, a label of metrics.
 type epochReason string
 
 const (
@@ -88,9 +88,9 @@ const (
 	becauseError       epochReason = "error"
 )
 
-// Run pushes until ctx ends. Every failure leads to a new epoch, in which everything is pushed.
+// Run pushes until ctx ends. After each failure it begins a new epoch, in which it pushes everything.
 func (p *Pusher) Run(ctx context.Context) error {
-	defer p.edge.close()
+	defer p.listener.close()
 	select {
 	case <-p.synced:
 	case <-ctx.Done():
@@ -127,9 +127,9 @@ func (p *Pusher) Run(ctx context.Context) error {
 	}
 }
 
-// takeOver begins a new epoch, unless a rival's is alive.
+// takeOver begins a new epoch, unless another sidecar pushes to this edge.
 func (p *Pusher) takeOver(ctx context.Context, reason epochReason) error {
-	before, err := p.edge.state(ctx)
+	before, err := p.listener.state(ctx)
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (p *Pusher) takeOver(ctx context.Context, reason epochReason) error {
 		p.log.Info("the other sidecar is gone: taking over", "socket", p.socket)
 		p.rival = 0
 	}
-	p.image.Reset(before)
+	p.memory.Reset(before)
 	p.metrics.Epochs.WithLabelValues(string(reason)).Inc()
 	return nil
 }
@@ -153,21 +153,21 @@ var errRenew = errors.New("permission names need a new epoch")
 
 var errRival = errors.New("another sidecar pushes to this edge")
 
-// push sends batches until one fails. It reports whether the edge was up to date once.
+// push sends batches until one fails. It reports whether the edge was up to date meanwhile.
 func (p *Pusher) push(ctx context.Context) (upToDate bool, err error) {
 	heartbeat := time.NewTimer(heartbeatEvery)
 	defer heartbeat.Stop()
 	for {
-		batch, taken := p.image.Take(p.buf)
+		batch, taken := p.memory.Take(p.buf)
 		p.buf = batch
 		if taken.Takeover {
 			p.begin(batch)
 		}
 		started := time.Now()
-		if err := p.edge.apply(ctx, batch); err != nil {
+		if err := p.listener.apply(ctx, batch); err != nil {
 			return upToDate, err
 		}
-		p.image.Acked()
+		p.memory.Acked()
 		p.count(len(batch), taken.Ops, started)
 		if taken.Drained && !upToDate {
 			upToDate = true
@@ -182,7 +182,7 @@ func (p *Pusher) push(ctx context.Context) (upToDate bool, err error) {
 		}
 		heartbeat.Reset(heartbeatEvery)
 		select {
-		case <-p.image.Wake():
+		case <-p.memory.Wake():
 		case <-heartbeat.C:
 		case <-ctx.Done():
 			return upToDate, ctx.Err()
@@ -194,7 +194,7 @@ func (p *Pusher) push(ctx context.Context) (upToDate bool, err error) {
 func (p *Pusher) begin(batch []byte) {
 	b, err := wire.ParseBatch(batch)
 	if err != nil {
-		panic(fmt.Sprintf("push: the image made a bad batch: %v", err))
+		panic(fmt.Sprintf("push: the memory made a bad batch: %v", err))
 	}
 	p.epoch = b.Epoch
 	if len(p.own) >= maxOwn {
@@ -214,15 +214,14 @@ func (p *Pusher) count(bytes, ops int, started time.Time) {
 
 func hex(epoch uint64) string { return fmt.Sprintf("%016x", epoch) }
 
-// explain counts and logs why a push ended, once for each change of state, and is the
-// reason of the epoch that follows.
+// explain counts why a push ended, logs it when it changes, and returns the reason for the next epoch.
 func (p *Pusher) explain(err error) epochReason {
 	conflict, _ := errors.AsType[*conflictError](err)
 	switch {
 	case errors.Is(err, errRenew):
 		p.log.Info("new permission names replace unused ones: pushing everything", "socket", p.socket)
 		return becausePermissions
-	case errors.Is(err, errRival): // still
+	case errors.Is(err, errRival): // unchanged
 		p.metrics.Pushes.WithLabelValues("rival").Inc()
 		return becauseRival
 	case conflict != nil && conflict.state != nil && !p.own[conflict.state.Epoch] && fresh(conflict.state):

@@ -1,7 +1,6 @@
 package push_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -13,43 +12,31 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/sidecar/internal/image"
-	"github.com/gatehouse/gatehouse/sidecar/internal/image/imagetest"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/push"
+	"github.com/gatehouse/gatehouse/testbed/await"
+	"github.com/gatehouse/gatehouse/testbed/logbuffer"
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
-
-// deadline is how long a condition may take to come true.
-const deadline = 30 * time.Second
-
-// eventually waits until condition is true.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(deadline); !condition(); {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", deadline, what)
-		}
-		<-time.After(time.Millisecond)
-	}
-}
 
 // proxy is a push listener over a memory.
 type proxy struct {
-	*imagetest.Memory
+	*edgememtest.Memory
 	socket string
-	// fault, if set, may answer in place of the memory, before or after it has applied.
+	// fault, if set, may answer instead of the memory, before or after calling apply.
 	fault  func(w http.ResponseWriter, apply func() (int, []byte)) (answered bool)
 	server *http.Server
 }
 
 func newProxy(t *testing.T) *proxy {
 	t.Helper()
-	p := &proxy{Memory: imagetest.NewMemory(), socket: filepath.Join(t.TempDir(), "push.sock")}
+	p := &proxy{Memory: edgememtest.NewMemory(), socket: filepath.Join(t.TempDir(), "push.sock")}
 	p.start(t)
 	t.Cleanup(func() { p.server.Close() })
 	return p
@@ -80,35 +67,17 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Write(answer)
 }
 
-// log collects what is logged.
-type log struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *log) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *log) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.b.String(), text)
-}
-
 type sidecar struct {
-	*image.Memory
+	*edgemem.Memory
 	*push.Pusher
 	metrics *metrics.Metrics
-	log     *log
+	log     *logbuffer.Buffer
 	stop    func()
 }
 
 func start(t *testing.T, socket string) *sidecar {
 	t.Helper()
-	s := &sidecar{Memory: image.New(image.Config{Objects: 100, Verdicts: 100}), metrics: metrics.New(), log: new(log)}
+	s := &sidecar{Memory: edgemem.New(edgemem.Config{Objects: 100, Verdicts: 100}), metrics: metrics.New(), log: new(logbuffer.Buffer)}
 	synced := make(chan struct{})
 	close(synced)
 	s.Pusher = push.New(s.Memory, socket, synced, s.metrics, slog.New(slog.NewTextHandler(s.log, nil)))
@@ -142,28 +111,28 @@ func (p *proxy) version(key string) uint64 {
 func TestPush(t *testing.T) {
 	p := newProxy(t)
 	s := start(t, p.socket)
-	eventually(t, "ready", func() bool { return s.Ready() == nil })
+	await.Until(t, "ready", func() bool { return s.Ready() == nil })
 	s.PutObject(new(object("/a", 1)))
-	eventually(t, "version 1", func() bool { return p.version("/a") == 1 })
+	await.Until(t, "version 1", func() bool { return p.version("/a") == 1 })
 	first, _ := p.State()
-	eventually(t, "a heartbeat", func() bool { state, _ := p.State(); return state.HeartbeatMS > first.HeartbeatMS })
+	await.Until(t, "a heartbeat", func() bool { state, _ := p.State(); return state.HeartbeatMS > first.HeartbeatMS })
 	s.DeleteObject("/a")
-	eventually(t, "the deletion", func() bool { return p.version("/a") == 0 })
+	await.Until(t, "the deletion", func() bool { return p.version("/a") == 0 })
 	if got, _ := p.State(); got.Epoch != first.Epoch || got.Epoch != s.Epoch() {
-		t.Errorf("epoch %x, then %x, the image's is %x", first.Epoch, got.Epoch, s.Epoch())
+		t.Errorf("epoch %x, then %x, the memory's is %x", first.Epoch, got.Epoch, s.Epoch())
 	}
 	if got := metricstest.Value(t, s.metrics, "gatehouse_epochs_total"); got != 1 {
 		t.Errorf("%v epochs, want 1", got)
 	}
 }
 
-// TestNewEpochForPermissions begins an epoch when a permission name needs the bit of another one.
+// TestNewEpochForPermissions begins an epoch when a permission name needs another one's bit.
 func TestNewEpochForPermissions(t *testing.T) {
 	p := newProxy(t)
 	s := start(t, p.socket)
-	eventually(t, "ready", func() bool { return s.Ready() == nil })
+	await.Until(t, "ready", func() bool { return s.Ready() == nil })
 	var names []string
-	for i := range wire.MaxPermissions {
+	for i := range limits.MaxPermissions {
 		names = append(names, fmt.Sprint("p", i))
 	}
 	set, err := s.Permissions(names)
@@ -174,7 +143,7 @@ func TestNewEpochForPermissions(t *testing.T) {
 	if _, err := s.Permissions([]string{"new"}); err == nil {
 		t.Fatal("a bit was given to another name within the epoch")
 	}
-	eventually(t, "the edge knows the new name", func() bool {
+	await.Until(t, "the edge knows the new name", func() bool {
 		state, _ := p.State()
 		return len(state.Permissions) == 2 && state.Permissions[0] == "p0" && state.Permissions[1] == "new"
 	})
@@ -187,9 +156,9 @@ func TestWaitsForTheFirstSync(t *testing.T) {
 	p := newProxy(t)
 	before := start(t, p.socket)
 	before.PutObject(new(object("/a", 1)))
-	eventually(t, "version 1", func() bool { return p.version("/a") == 1 })
+	await.Until(t, "version 1", func() bool { return p.version("/a") == 1 })
 
-	im, synced := image.New(image.Config{}), make(chan struct{})
+	im, synced := edgemem.New(edgemem.Config{}), make(chan struct{})
 	after := push.New(im, p.socket, synced, metrics.New(), slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -199,38 +168,38 @@ func TestWaitsForTheFirstSync(t *testing.T) {
 	if err := after.Ready(); err == nil || !strings.Contains(err.Error(), "redis") {
 		t.Errorf("Ready = %v, want that redis was not read", err)
 	}
-	for range 3 { // as many heartbeats of the other one
+	for range 3 { // heartbeats of the other sidecar
 		state, _ := p.State()
-		eventually(t, "a heartbeat", func() bool { now, _ := p.State(); return now.HeartbeatMS > state.HeartbeatMS })
+		await.Until(t, "a heartbeat", func() bool { now, _ := p.State(); return now.HeartbeatMS > state.HeartbeatMS })
 	}
 	if state, _ := p.State(); state.Epoch != before.Epoch() || p.version("/a") != 1 {
 		t.Error("a sidecar that knows nothing took over")
 	}
 	before.stop()
 	close(synced)
-	eventually(t, "the takeover", func() bool { return after.Ready() == nil && p.version("/a") == 0 })
+	await.Until(t, "the takeover", func() bool { return after.Ready() == nil && p.version("/a") == 0 })
 }
 
 func TestEdgeRestart(t *testing.T) {
 	p := newProxy(t)
 	s := start(t, p.socket)
 	s.PutObject(new(object("/a", 1)))
-	eventually(t, "version 1", func() bool { return s.Ready() == nil && p.version("/a") == 1 })
+	await.Until(t, "version 1", func() bool { return s.Ready() == nil && p.version("/a") == 1 })
 	p.server.Close()
 	p.Forget()
-	eventually(t, "not ready", func() bool { return s.Ready() != nil })
+	await.Until(t, "not ready", func() bool { return s.Ready() != nil })
 	s.PutObject(new(object("/a", 2)))
 	s.PutObject(new(object("/b", 1)))
 	p.start(t)
-	eventually(t, "everything again", func() bool { return s.Ready() == nil && p.version("/a") == 2 && p.version("/b") == 1 })
-	// A push that was under way ends otherwise than those that find no socket, and each reason is told once.
-	refused := s.log.count("connect: ")
-	if got := s.log.count("level=WARN"); got < 1 || got > 2 || refused > 1 {
-		t.Errorf("%d warnings, want 1 for one change of state, and 1 for a push that it ended:\n%s", got, s.log.b.String())
+	await.Until(t, "everything again", func() bool { return s.Ready() == nil && p.version("/a") == 2 && p.version("/b") == 1 })
+	// A running push fails in another way than those that find no socket, and each reason is logged once.
+	refused := strings.Count(s.log.String(), "connect: ")
+	if got := strings.Count(s.log.String(), "level=WARN"); got < 1 || got > 2 || refused > 1 {
+		t.Errorf("%d warnings, want 1 for one change of state, and 1 for a push that it ended:\n%s", got, s.log.String())
 	}
-	// A memory that is empty although the connection was never lost.
+	// The memory is empty although the connection was never lost.
 	p.Forget()
-	eventually(t, "everything again", func() bool { return p.version("/a") == 2 && p.version("/b") == 1 })
+	await.Until(t, "everything again", func() bool { return p.version("/a") == 2 && p.version("/b") == 1 })
 	if got := metricstest.Value(t, s.metrics, "gatehouse_epochs_total", "reason", "empty"); got != 1 {
 		t.Errorf("%v epochs because the memory was empty, want 1", got)
 	}
@@ -240,11 +209,11 @@ func TestRival(t *testing.T) {
 	p := newProxy(t)
 	first := start(t, p.socket)
 	first.PutObject(new(object("/first", 1)))
-	eventually(t, "the first one's object", func() bool { return p.version("/first") == 1 })
+	await.Until(t, "the first one's object", func() bool { return p.version("/first") == 1 })
 	second := start(t, p.socket)
 	second.PutObject(new(object("/second", 1)))
-	eventually(t, "the second to take over", func() bool { return p.version("/second") == 1 && p.version("/first") == 0 })
-	eventually(t, "the first to notice", func() bool {
+	await.Until(t, "the second to take over", func() bool { return p.version("/second") == 1 && p.version("/first") == 0 })
+	await.Until(t, "the first to notice", func() bool {
 		err := first.Ready()
 		return err != nil && strings.Contains(err.Error(), "another sidecar")
 	})
@@ -252,31 +221,31 @@ func TestRival(t *testing.T) {
 		t.Errorf("the second is not ready: %v", second.Ready())
 	}
 	epochs := func(s *sidecar) string { return fmt.Sprintf("%016x", s.Epoch()) }
-	if first.log.count("level=ERROR") != 1 || first.log.count(epochs(first)) == 0 || first.log.count(epochs(second)) == 0 || first.log.count(p.socket) == 0 {
+	if strings.Count(first.log.String(), "level=ERROR") != 1 || strings.Count(first.log.String(), epochs(first)) == 0 || strings.Count(first.log.String(), epochs(second)) == 0 || strings.Count(first.log.String(), p.socket) == 0 {
 		t.Errorf("want one error that names both epochs and the socket:\n%s", first.log.b.String())
 	}
 	pushed := metricstest.Value(t, first.metrics, "gatehouse_pushes_total", "result", "ok")
 	state, _ := p.State()
-	eventually(t, "more heartbeats", func() bool { now, _ := p.State(); return now.HeartbeatMS > state.HeartbeatMS+1500 })
+	await.Until(t, "more heartbeats", func() bool { now, _ := p.State(); return now.HeartbeatMS > state.HeartbeatMS+1500 })
 	if got := metricstest.Value(t, first.metrics, "gatehouse_pushes_total", "result", "ok"); got != pushed {
 		t.Error("the first went on pushing")
 	}
 	seen := metricstest.Value(t, first.metrics, "gatehouse_pushes_total", "result", "rival")
-	eventually(t, "the rival to be counted for as long as it is there", func() bool {
+	await.Until(t, "the rival to be counted for as long as it is there", func() bool {
 		return seen > 0 && metricstest.Value(t, first.metrics, "gatehouse_pushes_total", "result", "rival") > seen
 	})
 	second.stop()
-	eventually(t, "the first to take over again", func() bool { return first.Ready() == nil && p.version("/first") == 1 && p.version("/second") == 0 })
+	await.Until(t, "the first to take over again", func() bool { return first.Ready() == nil && p.version("/first") == 1 && p.version("/second") == 0 })
 }
 
-// TestTakesOverFromWhateverIsThere starts at memories that hold no state, a blanked one, and one of
-// which only the epoch can be read.
+// TestTakesOverFromWhateverIsThere starts with memories that have no state, a blanked one, and one of which only the
+// epoch can be read.
 func TestTakesOverFromWhateverIsThere(t *testing.T) {
 	good := wire.AppendState(nil, &wire.State{Epoch: 7, Permissions: []string{"p"}})
 	for name, told := range map[string][]byte{"none": nil, "blanked": make([]byte, wire.MinRecord), "broken": good[:len(good)-1]} {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t)
-			if name == "broken" { // as far as this memory knows, it isn't
+			if name == "broken" { // this memory doesn't know that it is broken
 				p.Apply(wire.AppendOp(wire.BeginBatch(nil, 7, 0), wire.RegionState, 0, func(dst []byte) []byte { return append(dst, good...) }))
 			}
 			var asked atomic.Bool
@@ -290,7 +259,7 @@ func TestTakesOverFromWhateverIsThere(t *testing.T) {
 			}
 			s := start(t, p.socket)
 			s.PutObject(new(object("/a", 1)))
-			eventually(t, "the object", func() bool { return p.version("/a") == 1 })
+			await.Until(t, "the object", func() bool { return p.version("/a") == 1 })
 			if got := metricstest.Value(t, s.metrics, "gatehouse_epochs_total"); got != 1 {
 				t.Errorf("got %v takeovers, want one that succeeds", got)
 			}
@@ -305,5 +274,5 @@ func TestRefusedBatchIsSaidWithItsReason(t *testing.T) {
 		return true
 	}
 	s := start(t, p.socket)
-	eventually(t, "the reason", func() bool { return s.Ready() != nil && strings.Contains(s.Ready().Error(), "want 2") })
+	await.Until(t, "the reason", func() bool { return s.Ready() != nil && strings.Contains(s.Ready().Error(), "want 2") })
 }

@@ -1,5 +1,5 @@
-// The resources of package routers in Express. Arguments: a port each for routes that are case-sensitive
-// and for routes as Express makes them by default, to which /V1 is /v1.
+// The resources of package routers in Express. Arguments: a port for case-sensitive routes, and a port for Express'
+// default routes, for which /V1 is /v1.
 'use strict';
 
 const express = require('express');
@@ -20,7 +20,7 @@ function build(caseSensitive) {
   if (caseSensitive) app.set('case sensitive routing', true);
   app.set('trust proxy', true);
   app.set('etag', false);
-  // For clients that can't do all methods, with the headers that its documentation names.
+  // For clients that can't send all methods, with the headers in its documentation.
   for (const header of ['X-HTTP-Method', 'X-HTTP-Method-Override', 'X-Method-Override']) {
     app.use(methodOverride(header, { methods: ['GET', 'POST'] }));
   }
@@ -35,7 +35,7 @@ function build(caseSensitive) {
   app.put('/v1/devices/:id', serve('device'));
   app.delete('/v1/devices/:id', serve('device'));
   app.all('/files/*name', serve('files'));
-  // Express prints a stack for each request that it can't read, unless it is in production.
+  // Express prints a stack for each request that it can't parse, unless it is in production.
   app.use((error, request, response, next) => response.status(error.status ?? 500).send('refused\n'));
   return app;
 }

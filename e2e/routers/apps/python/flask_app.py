@@ -6,7 +6,7 @@ from flask import Flask, Response, request
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 app = Flask(__name__)
-# As behind any proxy: x-forwarded-prefix and its like count.
+# As behind any proxy: it trusts x-forwarded-prefix and similar headers.
 app.wsgi_app = ProxyFix(app.wsgi_app, x_host=1, x_prefix=1)
 app.url_map.strict_slashes = False
 ALL = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]

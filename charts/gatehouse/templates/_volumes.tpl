@@ -1,0 +1,44 @@
+{{/* The volumes of both. Envoy mounts gatehouse-run and gatehouse-module. */}}
+{{- define "gatehouse.volumes" -}}
+- name: gatehouse-run
+  emptyDir: {medium: Memory, sizeLimit: 1Mi}
+- name: gatehouse-module
+  emptyDir: {sizeLimit: 64Mi}
+- name: gatehouse-sidecar
+  configMap: {name: {{ include "gatehouse.fullname" . }}-sidecar}
+{{- $mode := include "gatehouse.secretMode" . }}
+{{- with .Values.redis }}
+{{- if .existingSecret }}
+- name: gatehouse-redis
+  secret:
+    secretName: {{ .existingSecret }}
+    defaultMode: {{ $mode }}
+    items:
+    {{- if .passwordKey }}
+    - {key: {{ .passwordKey }}, path: password}
+    {{- end }}
+    {{- if .sentinelPasswordKey }}
+    - {key: {{ .sentinelPasswordKey }}, path: sentinel-password}
+    {{- end }}
+{{- end }}
+{{- if .tls.existingSecret }}
+- name: gatehouse-redis-tls
+  secret:
+    secretName: {{ .tls.existingSecret }}
+    defaultMode: {{ $mode }}
+    items:
+    {{- range $file, $key := dict "ca.crt" .tls.caKey "tls.crt" .tls.certKey "tls.key" .tls.keyKey }}
+    {{- if $key }}
+    - {key: {{ $key }}, path: {{ $file }}}
+    {{- end }}
+    {{- end }}
+{{- end }}
+{{- end }}
+{{- range $section, $from := include "gatehouse.secrets" . | fromJson }}
+- name: gatehouse-{{ $section }}-secret
+  secret:
+    secretName: {{ $from.existingSecret }}
+    defaultMode: {{ $mode }}
+    items: [{key: {{ $from.secretKey }}, path: secret}]
+{{- end }}
+{{- end }}

@@ -1,0 +1,155 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"syscall"
+	"time"
+
+	"github.com/gatehouse/gatehouse/testbed/link"
+	"github.com/gatehouse/gatehouse/testbed/stack"
+)
+
+// breaker breaks and restores the parts of a stack.
+type breaker struct {
+	stack      *stack.Stack
+	link       *link.Link // of a single server
+	losses     losses     // on the link
+	clocks     *clocks    // of a single server
+	world      *world
+	*servers              // of the other deployments
+	moved      chan error // the result of moving a slot
+	endCorrupt func()
+	empty      func(context.Context) error
+}
+
+// close closes the link, the clocks and the servers.
+func (b *breaker) close() {
+	if b.link != nil {
+		b.link.Close()
+	}
+	if b.clocks != nil {
+		b.clocks.close()
+	}
+	if b.servers != nil {
+		b.servers.close()
+	}
+}
+
+// breakIt begins a fault of one kind.
+func (b *breaker) breakIt(kind FaultKind, f *Fault) error {
+	switch kind {
+	case KillRedis:
+		return b.stack.KillRedis()
+	case LosePower:
+		set(&b.world.eras, true)
+		return b.losePower()
+	case PauseRedis:
+		return b.stack.SignalRedis(syscall.SIGSTOP)
+	case CutLink:
+		b.link.Cut()
+		return nil
+	case HangLink:
+		b.link.Hang()
+		return nil
+	case DelayLink:
+		by := time.Duration(f.Rate) * time.Millisecond
+		b.link.Delay(by, by/2)
+		return nil
+	case LoseMessages:
+		b.losses.perMille.Store(f.Rate)
+		return nil
+	case Failover:
+		set(&b.world.eras, true)
+		return b.try(func() { b.sentinels.Failover(b, func() { wait(b.ctx, lag/2) }) })
+	case MoveSlot:
+		b.moved = make(chan error, 1)
+		go func() { b.moved <- b.moveSlot(b.ctx) }()
+		return nil
+	case EmptyRedis:
+		return b.empty(context.Background())
+	case BadBatches:
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { defer close(done); corrupt(ctx, b.stack.PushSocket()) }()
+		b.endCorrupt = func() { cancel(); <-done }
+		return nil
+	case StepEdge:
+		return b.clocks.edge.step(f.Step)
+	case StepRedis:
+		return b.clocks.redis.step(f.Step)
+	case TrapEdge:
+		set(&b.world.traps, true)
+		trap(&http.Client{Timeout: time.Second}, b.stack.EdgeURL()+"/chaos/trap")
+		return nil
+	case TrapPush:
+		set(&b.world.refills, true)
+		trap(overSocket(b.stack.PushSocket()), pushURL)
+		return nil
+	case KillSidecar:
+		set(&b.world.refills, true)
+		return b.stack.KillSidecar()
+	case PauseSidecar:
+		return b.stack.SignalSidecar(syscall.SIGSTOP)
+	case KillEnvoy:
+		set(&b.world.refills, true)
+		set(&b.world.edges, true)
+		return b.stack.KillEnvoy()
+	case PauseEnvoy:
+		return b.stack.SignalEnvoy(syscall.SIGSTOP)
+	}
+	return fmt.Errorf("unknown fault %q", kind)
+}
+
+// mend ends a fault and returns when everything is as before. It calls ended with the time from which the edge has to
+// catch up: at once if a process or a link only has to continue, and for the sidecar, whose start is part of catching
+// up; for Redis and Envoy, when they answer again.
+func (b *breaker) mend(ctx context.Context, kind FaultKind, ended func(at time.Duration)) error {
+	var act func() error
+	answering := false // call ended when act has returned, not before
+	switch kind {
+	case KillRedis, LosePower:
+		act, answering = func() error { return b.stack.StartRedis(ctx) }, true
+	case PauseRedis:
+		act = func() error { return b.stack.SignalRedis(syscall.SIGCONT) }
+	case CutLink:
+		act = b.link.Mend
+	case HangLink, DelayLink:
+		act, answering = func() error { b.link.Clear(); return nil }, true
+	case LoseMessages:
+		act = func() error { b.losses.perMille.Store(0); return nil }
+	case Failover:
+		act, answering = func() error { return b.try(func() { b.sentinels.Rejoin(b) }) }, true
+	case MoveSlot:
+		act, answering = func() error { return <-b.moved }, true
+	case EmptyRedis, TrapEdge, TrapPush:
+		act = func() error { return nil } // it has no duration
+	case BadBatches:
+		act = func() error { b.endCorrupt(); return nil }
+	case StepEdge:
+		act = func() error { return b.clocks.edge.step(0) }
+	case StepRedis:
+		act = func() error { return b.clocks.redis.step(0) }
+	case KillSidecar:
+		act = func() error { return b.stack.StartSidecar(ctx) }
+	case PauseSidecar:
+		act = func() error { return b.stack.SignalSidecar(syscall.SIGCONT) }
+	case KillEnvoy:
+		act, answering = func() error { return b.stack.StartEnvoy(ctx) }, true
+	case PauseEnvoy:
+		act = func() error { return b.stack.SignalEnvoy(syscall.SIGCONT) }
+	default:
+		return fmt.Errorf("unknown fault %q", kind)
+	}
+	if !answering {
+		ended(b.world.now())
+		return act()
+	}
+	err := act()
+	if kind == KillEnvoy {
+		set(&b.world.edges, false)
+	}
+	ended(b.world.now())
+	return err
+}

@@ -1,0 +1,62 @@
+package chaos
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"strings"
+	"testing"
+)
+
+func TestReadReply(t *testing.T) {
+	for _, tt := range []struct {
+		name, reply string
+		message     bool
+	}{
+		{"simple", "+OK\r\n", false},
+		{"error", "-ERR no\r\n", false},
+		{"integer", ":1\r\n", false},
+		{"bulk", "$5\r\na\r\nbc\r\n", false},
+		{"empty bulk", "$0\r\n\r\n", false},
+		{"null bulk", "$-1\r\n", false},
+		{"null array", "*-1\r\n", false},
+		{"nested array", "*2\r\n*1\r\n:1\r\n$1\r\nx\r\n", false},
+		{"map", "%1\r\n+a\r\n*1\r\n:2\r\n", false},
+		{"attribute", "|1\r\n+a\r\n:1\r\n+OK\r\n", false},
+		{"subscription", ">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n", false},
+		{"message", ">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$3\r\n\r\n\n\r\n", true},
+		{"message, RESP2", "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			in := bufio.NewReader(strings.NewReader(tt.reply + "+next\r\n"))
+			got, err := readReply(in, nil)
+			if err != nil || string(got) != tt.reply {
+				t.Fatalf("got %q, %v; want %q", got, err, tt.reply)
+			}
+			if isMessage(got) != tt.message {
+				t.Errorf("is a message: got %v, want %v", !tt.message, tt.message)
+			}
+			if next, err := readReply(in, nil); err != nil || string(next) != "+next\r\n" {
+				t.Errorf("the next one: got %q, %v", next, err)
+			}
+			if _, err := readReply(bufio.NewReader(strings.NewReader(tt.reply[:len(tt.reply)-1])), nil); err == nil {
+				t.Error("a truncated reply was taken for one")
+			}
+		})
+	}
+}
+
+func TestFilterLosesMessagesOnly(t *testing.T) {
+	const replies = "+OK\r\n>3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n:1\r\n"
+	for rate, want := range map[int64]string{0: replies, 1000: "+OK\r\n:1\r\n"} {
+		var l losses
+		l.perMille.Store(rate)
+		var out bytes.Buffer
+		if err := l.filter(&out, strings.NewReader(replies)); err == nil || !strings.Contains(err.Error(), io.EOF.Error()) {
+			t.Errorf("got %v, want the end", err)
+		}
+		if out.String() != want {
+			t.Errorf("%d of thousand: got %q, want %q", rate, out.String(), want)
+		}
+	}
+}

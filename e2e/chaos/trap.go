@@ -1,0 +1,21 @@
+package chaos
+
+import "net/http"
+
+// trapAsks is the number of connections that ask for a trap, so that each worker traps.
+const trapAsks = 8
+
+// trap makes the module at url trap.
+func trap(client *http.Client, url string) {
+	for range trapAsks {
+		request, err := http.NewRequest(http.MethodPost, url, nil)
+		if err != nil {
+			panic(err) // the URL is ours
+		}
+		request.Header.Set("x-chaos-trap", "1")
+		request.Close = true // the next one may reach another worker
+		if response, err := client.Do(request); err == nil {
+			_ = response.Body.Close()
+		}
+	}
+}

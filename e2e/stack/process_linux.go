@@ -1,9 +1,0 @@
-package stack
-
-import "syscall"
-
-// childAttr makes the kernel kill the child when its parent dies, however that happens, and
-// keeps the terminal's Ctrl-C from it: the parent ends its children in order.
-func childAttr() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-}

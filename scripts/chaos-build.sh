@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# chaos-build.sh [DIR [ENTRY...]]: builds the programs that only chaos runs, into build/chaos or DIR: clock.so, which
+# steps the clocks of Envoy and Redis; gatehouse-sidecar, whose clock can be stepped, too; gatehouse.wasm, which traps
+# when a request asks for it. Each ENTRY, '"FILE": "COPY"', replaces another source of the last two.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/overlay.sh
+dir=$(realpath -m "${1:-build/chaos}") sources=$PWD/e2e/chaos/testdata go=${GO:-go}
+mkdir -p "$dir"
+
+scripts/need.sh cc gcc "chaos steps clocks by a library in C"
+cc -shared -fPIC -O2 -Wall -Wextra -Werror -o "$dir/clock.so" "$sources/clock/clock.c"
+
+time=$("$go" env GOROOT)/src/time
+replace "$time/time.go" 'sec, nsec, mono := runtimeNow()' 'sec, nsec, mono := steppedNow()'
+add "$time/step.go" "$sources/clock/step.go"
+overlay+=("${@:2}")
+"$go" build -trimpath -overlay "$(write_overlay)" -o "$dir/gatehouse-sidecar" ./sidecar/cmd/gatehouse-sidecar
+
+overlay=("${@:2}")
+replace wasm-filter/vm.go 'func (v *vm) requestHeaders(id uint32, endOfStream bool) action {' \
+  'func (v *vm) requestHeaders(id uint32, endOfStream bool) action { trapIfAsked(v); '
+replace wasm-filter/ingest.go 'return h.setRecord(op.Region, op.Index, op.Record)' \
+  'trapInPush(h, op.Region); return h.setRecord(op.Region, op.Index, op.Record)'
+add "$PWD/wasm-filter/trap.go" "$sources/trap/trap.go"
+tags=()
+[[ ${BINDING:-own} != sdk ]] || tags=(-tags=sdk)
+scripts/build-wasm.sh "$dir/gatehouse.wasm" -overlay "$(write_overlay)" "${tags[@]}"

@@ -1,0 +1,73 @@
+// Command gatehouse-share-verdicts writes to Redis that secrets of devices are right, as a sidecar does that has run
+// bcrypt and was given the fleet's secret (--verdict.secret-file). The load test runs it, which can't run bcrypt for a
+// million devices:
+//
+//	gatehouse-share-verdicts REDIS_URL SECRET_FILE HASH <DEVICES
+//
+// Each line of the standard input is a device and its secret, separated by a space. HASH is the only hash of the first
+// version of each device's record. The verdicts hold for a day, or for the sidecars' --verdict.pin-ttl if that is less.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/sidecar/internal/sharedverdict"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+)
+
+func main() {
+	if len(os.Args) != 4 {
+		fmt.Fprintln(os.Stderr, "usage: gatehouse-share-verdicts REDIS_URL SECRET_FILE HASH <DEVICES")
+		os.Exit(2)
+	}
+	if err := run(context.Background(), os.Args[1], os.Args[2], os.Args[3], os.Stdin); err != nil {
+		fmt.Fprintln(os.Stderr, "gatehouse-share-verdicts:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, url, secretFile, hash string, devices io.Reader) error {
+	secret, err := os.ReadFile(secretFile)
+	if err != nil {
+		return err
+	}
+	client, err := redisurl.Settings{URL: url, Deadlines: true}.Connect()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	return share(ctx, client, bytes.TrimSpace(secret), 1, hash, devices)
+}
+
+// share writes a verdict for each device, a thousand in a round trip.
+func share(ctx context.Context, client redis.UniversalClient, secret []byte, shards contract.Shards, hash string, devices io.Reader) error {
+	lines := bufio.NewScanner(devices)
+	for more := true; more; {
+		_, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for p.Len() < 1000 {
+				if more = lines.Scan(); !more {
+					break
+				}
+				device, deviceSecret, _ := strings.Cut(lines.Text(), " ")
+				c := credential.Question{Device: device, Secret: deviceSecret, Version: 1, Hashes: []string{hash}}
+				sharedverdict.Put(ctx, p, secret, shards, &c, &credential.Match{Hash: hash, Until: time.Now().Add(24 * time.Hour)})
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("share verdicts: %w", err)
+		}
+	}
+	return lines.Err()
+}

@@ -1,0 +1,163 @@
+package edgemem
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// meanDevices is the maximum average number of devices in a bucket of verdicts: with more, each lookup would read more
+// bytes of devices than of verdicts.
+const meanDevices = 16
+
+// devices is the state of the list of registered devices in the buckets. With this list the edge refuses unknown
+// devices by itself. The list survives a new epoch.
+type devices struct {
+	count   int
+	crowded bool // some are not in the list
+	known   bool // all that may authenticate were put
+	// complete: the edge may be told that the list is complete. That is so once the queue has popped the first after
+	// elements.
+	complete bool
+	after    uint64
+}
+
+// deviceEntry is a device's entry in its bucket.
+type deviceEntry struct {
+	device string
+	tag    uint64
+	isNew  bool // never authenticated
+	// only is the verdict on the device's only right secret, while the bucket has it: the entry is closed. One write
+	// adds or removes both.
+	only *verdict
+}
+
+// DevicesError means that there are more devices than the edge can list.
+type DevicesError struct {
+	// Most is the maximum number.
+	Most int
+}
+
+// Error names the limit and the fix.
+func (e *DevicesError) Error() string {
+	return fmt.Sprintf("the edge can list %d devices only, so each other one costs a call: set --memory.verdicts to at least a quarter of the number of devices, and restart the sidecar", e.Most)
+}
+
+// PutDevice lists a device that may authenticate. isNew: it never authenticated; [Memory.PutVerdict] clears that with
+// the first allow. If there are more devices than memory.verdicts allows, PutDevice does not list the device and
+// returns a [DevicesError], and the list is no longer complete for the edge.
+func (m *Memory) PutDevice(id string, isNew bool) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d := &m.verdicts.devices
+	if _, at := m.findDevice(id); at >= 0 {
+		return nil
+	}
+	if most := meanDevices * len(m.verdicts.buckets); d.count >= most {
+		d.crowded, d.complete = true, false
+		m.notify()
+		return &DevicesError{most}
+	}
+	m.placeDevice(id, isNew)
+	d.count++
+	m.notify()
+	return nil
+}
+
+// DropDevice removes a device from the list.
+func (m *Memory) DropDevice(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if index, at := m.findDevice(id); at >= 0 {
+		k := &m.verdicts.buckets[index]
+		k.devices = slices.Delete(k.devices, at, at+1)
+		m.verdicts.devices.count--
+		m.verdicts.dirty.push(index)
+		m.notify()
+	}
+}
+
+// findDevice returns a device's bucket and the index of its entry there, -1 if it is not listed.
+func (m *Memory) findDevice(id string) (bucket uint32, at int) {
+	bucket, _ = m.keys.Device(id, uint32(len(m.verdicts.buckets)))
+	return bucket, slices.IndexFunc(m.verdicts.buckets[bucket].devices, func(other deviceEntry) bool { return other.device == id })
+}
+
+// SetDevicesComplete records that all devices that may authenticate were put. Once the edge lists them all, it refuses
+// any other device as unknown.
+func (m *Memory) SetDevicesComplete() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.verdicts.devices.known {
+		m.verdicts.devices.known = true
+		m.deferComplete()
+		m.notify()
+	}
+}
+
+// deferComplete delays complete until everything in the queue was taken.
+func (m *Memory) deferComplete() {
+	d := &m.verdicts.devices
+	d.complete, d.after = false, m.verdicts.dirty.pushed
+}
+
+// updateComplete sets complete for the batch that is being built.
+func (m *Memory) updateComplete() {
+	d := &m.verdicts.devices
+	d.complete = d.known &&
+		!d.crowded && //mutant:TestCrowded true
+		m.verdicts.dirty.popped >= d.after //mutant:TestCompleteComesBehindTheDevices true
+}
+
+// placeDevice adds a device to its bucket in this epoch.
+func (m *Memory) placeDevice(id string, isNew bool) {
+	index, tag := m.keys.Device(id, uint32(len(m.verdicts.buckets)))
+	k := &m.verdicts.buckets[index]
+	k.devices = append(k.devices, deviceEntry{device: id, tag: tag, isNew: isNew})
+	m.verdicts.dirty.push(index)
+}
+
+// meet records that a listed device authenticated.
+func (k *verdictBucket) meet(device string) {
+	for i := range k.devices {
+		if k.devices[i].device == device {
+			k.devices[i].isNew = false
+		}
+	}
+}
+
+// close closes the entry of v's device, if it is listed: v is the verdict on its only right secret.
+func (k *verdictBucket) close(v *verdict) {
+	for i := range k.devices {
+		if k.devices[i].device == v.device {
+			k.devices[i].only = v
+		}
+	}
+}
+
+// open opens the entry that v closed, if any.
+func (k *verdictBucket) open(v *verdict) {
+	for i := range k.devices {
+		if k.devices[i].only == v { //mutant:TestCredentialStatus false
+			k.devices[i].only = nil
+		}
+	}
+}
+
+func (k *verdictBucket) size() int {
+	return bucketSize + verdictSize*len(k.verdicts) + deviceSize*len(k.devices)
+}
+
+// appendVerdicts appends the record of a bucket to dst.
+func (m *Memory) appendVerdicts(dst []byte, k *verdictBucket) []byte {
+	s := &m.verdicts.scratch
+	s.verdicts, s.devices = s.verdicts[:0], s.devices[:0]
+	for _, v := range k.verdicts {
+		s.verdicts = append(s.verdicts, v.Verdict)
+	}
+	for i := range k.devices {
+		s.devices = append(s.devices, wire.Device{Tag: k.devices[i].tag, Closed: k.devices[i].only != nil, New: k.devices[i].isNew})
+	}
+	return wire.AppendVerdicts(dst, m.epoch, s.verdicts, s.devices)
+}

@@ -1,0 +1,386 @@
+package edgemem_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
+	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
+)
+
+// object returns a version of key whose bodies have key and version as their content.
+func object(key string, version uint64, size int) contract.Object {
+	o := contract.Object{
+		Key: key, Version: version, PublishedMS: int64(version) * 10, TTLMS: int64(version % 3),
+		ETag: fmt.Sprintf(`"%d"`, version), ContentType: "text/plain",
+	}
+	for e := range wire.Encoding(1 + version%3) {
+		o.Bodies = append(o.Bodies, contract.Body{Encoding: e, Bytes: body(key, version, e, size)})
+	}
+	return o
+}
+
+func body(key string, version uint64, e wire.Encoding, size int) []byte {
+	line := fmt.Appendf(nil, "%s version %d %s\n", key, version, e)
+	return bytes.Repeat(line, size/len(line)+1)
+}
+
+// check returns an error unless the edge found a whole version of key.
+func check(f edgememtest.Found, key string, size int) error {
+	want := object(key, f.Version, size)
+	if f.Key != key || f.ETag != want.ETag || f.ContentType != want.ContentType ||
+		f.PublishedMS != want.PublishedMS || f.TTLMS != uint64(want.TTLMS) || len(f.Bodies) != len(want.Bodies) {
+		return fmt.Errorf("%q: found %+v, want %+v", key, f.Object, want)
+	}
+	for i, b := range f.Bodies {
+		if !bytes.Equal(b, want.Bodies[i].Bytes) {
+			return fmt.Errorf("%q version %d: wrong bytes: %.60q", key, f.Version, b)
+		}
+	}
+	return nil
+}
+
+// push applies everything there is to the memory.
+func push(t *testing.T, m *edgemem.Memory, memory *edgememtest.Memory) {
+	t.Helper()
+	for {
+		batch, taken := m.Take(nil)
+		if status, answer := memory.Apply(batch); status != http.StatusOK {
+			t.Fatalf("apply: %d %s", status, answer)
+		}
+		m.Acked()
+		if !taken.More {
+			return
+		}
+	}
+}
+
+func TestResetBlanksWhatAnotherEpochLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := edgememtest.NewMemory()
+		before := edgemem.New(edgemem.Config{Objects: 400, Verdicts: 400})
+		before.Reset(nil)
+		for i := range 300 {
+			before.PutObject(new(object(fmt.Sprintf("/old/%d", i), 1, 2000)))
+			before.PutVerdict(fmt.Sprint(i), "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, false)
+		}
+		push(t, before, memory)
+		state, _ := memory.State()
+
+		after := edgemem.New(edgemem.Config{Objects: 4, Verdicts: 4})
+		after.PutObject(new(object("/new", 1, 10)))
+		after.Reset(&state)
+		push(t, after, memory)
+		time.Sleep(2 * time.Second)
+		push(t, after, memory)
+		if _, excess := memory.Size(); excess > 1000 {
+			t.Errorf("%d bytes are left in the memory", excess)
+		}
+		if f, err := memory.Object("/new"); err != nil || f.Version != 1 {
+			t.Errorf("Object = %v, %v", f, err)
+		}
+		if got, _ := memory.State(); got.BodySlots != state.BodySlots {
+			t.Errorf("BodySlots = %d, want %d as before", got.BodySlots, state.BodySlots)
+		}
+	})
+}
+
+func TestInStepIsNeverAheadOfChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, memory := edgemem.New(edgemem.Config{Objects: 4000}), edgememtest.NewMemory()
+		m.Reset(nil)
+		start := time.Now()
+		inStep := func() time.Duration {
+			state, _ := memory.State()
+			return time.UnixMilli(state.InStepMS).Sub(start)
+		}
+		deliver := func() {
+			batch, _ := m.Take(nil)
+			memory.Apply(batch)
+			m.Acked()
+		}
+		for i := range 3000 {
+			m.PutObject(new(object(fmt.Sprint("/", i), 1, 10)))
+		}
+		m.SetInStep(start.Add(time.Second))
+		deliver()
+		if got := inStep(); got >= 0 {
+			t.Errorf("in step at %v after one batch of many, want not yet", got)
+		}
+		// New changes keep coming; what waited at SetInStep is still sent at some time.
+		batches := 0
+		for version := uint64(2); inStep() < time.Second; version++ {
+			for i := range 400 {
+				m.PutObject(new(object(fmt.Sprint("/more/", i), version, 10)))
+			}
+			m.SetInStep(start.Add(time.Duration(version) * time.Second))
+			deliver()
+			if batches++; batches > 100 {
+				t.Fatalf("in step at %v after %d batches", inStep(), batches)
+			}
+		}
+		if m.Stats().DirtyBuckets == 0 {
+			t.Error("nothing waits: the test shows nothing")
+		}
+		push(t, m, memory)
+		m.SetInStep(start.Add(time.Hour))
+		deliver()
+		if got := inStep(); got != time.Hour {
+			t.Errorf("in step at %v after all was taken, want 1h", got)
+		}
+		// A new epoch begins with a time that is true for everything that it will write.
+		state, _ := memory.State()
+		m.Reset(&state)
+		m.SetInStep(start.Add(2 * time.Hour))
+		deliver()
+		if got := inStep(); got != time.Hour {
+			t.Errorf("in step at %v after a reset, want 1h", got)
+		}
+	})
+}
+
+func TestPermissions(t *testing.T) {
+	m, memory := edgemem.New(edgemem.Config{}), edgememtest.NewMemory()
+	m.Reset(nil)
+	var names []string
+	for i := range limits.MaxPermissions - 1 {
+		names = append(names, fmt.Sprintf("p%d", i))
+	}
+	if set, err := m.Permissions(names); err != nil || set != 1<<63-1 {
+		t.Fatalf("Permissions = %x, %v", set, err)
+	}
+	_, err := m.Permissions([]string{"one", "two"})
+	if p, ok := errors.AsType[*edgemem.PermissionsError](err); !ok || p.Name != "two" {
+		t.Errorf("Permissions with two too many = %v, want an error that names two", err)
+	}
+	if set, err := m.Permissions([]string{"last", "p0"}); err != nil || set != 1<<63|1 {
+		t.Errorf("Permissions = %x, %v after a refusal, want the bit that is left", set, err)
+	}
+	push(t, m, memory)
+	state, _ := memory.State()
+	if len(state.Permissions) != 64 || state.Permissions[63] != "last" || state.Permissions[7] != "p7" {
+		t.Errorf("state has %q", state.Permissions)
+	}
+	m.PutVerdict("d", "s", wire.Verdict{Outcome: wire.Allow, Permissions: 1 << 63, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, false)
+	push(t, m, memory)
+	if v, err := memory.Verdict("d", "s"); err != nil || v.Permissions != 1<<63 || v.Outcome != wire.Allow {
+		t.Errorf("Verdict = %+v, %v", v, err)
+	}
+}
+
+// TestPermissionIsUsedAgain reassigns the bits of unused names: in an epoch a bit has one name only, and names in use
+// keep theirs.
+func TestPermissionIsUsedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, memory := edgemem.New(edgemem.Config{}), edgememtest.NewMemory()
+		m.Reset(nil)
+		sets := map[string]uint64{}
+		for i := range limits.MaxPermissions {
+			name := fmt.Sprint("p", i)
+			sets[name], _ = m.Permissions([]string{name})
+		}
+		twice, _ := m.Permissions([]string{"p3", "p3", "p4"})
+		for _, name := range []string{"p3", "p5", "p62", "p63"} {
+			m.ReleasePermissions(sets[name])
+		}
+		push(t, m, memory)
+		before, _ := memory.State()
+		_, err := m.Permissions([]string{"p0", "new"})
+		if p, ok := errors.AsType[*edgemem.PermissionsError](err); !ok || p.Name != "new" || !p.Later() {
+			t.Errorf("got %v, want that there is no bit yet", err)
+		}
+		if _, err := m.Permissions([]string{"a", "b", "c", "d"}); err == nil || err.(*edgemem.PermissionsError).Later() {
+			t.Errorf("got %v, want that there never is one for all", err)
+		}
+		due := func() bool { batch, taken := m.Take(nil); memory.Apply(batch); m.Acked(); return taken.Renew }
+		if !due() {
+			t.Error("the epoch is not to end")
+		}
+		if now, _ := memory.State(); !slices.Equal(now.Permissions, before.Permissions) {
+			t.Errorf("the names have changed within the epoch: %q", now.Permissions)
+		}
+		state, _ := memory.State()
+		m.Reset(&state)
+		push(t, m, memory)
+		state, _ = memory.State()
+		if len(state.Permissions) != 62 || state.Permissions[5] != "new" || state.Permissions[3] != "p3" || state.Permissions[61] != "p61" {
+			t.Errorf("got %q, want new in the place of p5", state.Permissions)
+		}
+		if due() {
+			t.Error("another epoch is to begin, for nothing")
+		}
+		set, err := m.Permissions([]string{"p0", "new"})
+		if err != nil || set != 1|1<<5 {
+			t.Errorf("got %b, %v", set, err)
+		}
+		if got := m.PermissionNames(set | twice); !slices.Equal(got, []string{"p0", "p3", "p4", "new"}) {
+			t.Errorf("got %q", got)
+		}
+		m.ReleasePermissions(set)
+		more, _ := m.Permissions([]string{"a", "b"})
+		m.ReleasePermissions(more)
+		if _, err := m.Permissions([]string{"c"}); err == nil || due() {
+			t.Errorf("got %v, and an epoch is to begin: %v; want neither so soon", err, due())
+		}
+		time.Sleep(10 * time.Second)
+		if !due() {
+			t.Error("no epoch is to begin")
+		}
+	})
+}
+
+func TestNewPermissionIsToldBeforeVerdicts(t *testing.T) {
+	m, memory := edgemem.New(edgemem.Config{}), edgememtest.NewMemory()
+	m.Reset(nil)
+	push(t, m, memory)
+	set, _ := m.Permissions([]string{"new"})
+	memory.AfterOp = func() {
+		if state, _ := memory.LockedState(); len(state.Permissions) != 1 {
+			t.Error("an operation came before the state with the new name")
+		}
+	}
+	m.PutVerdict("d", "s", wire.Verdict{Outcome: wire.Allow, Permissions: set, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, false)
+	push(t, m, memory)
+}
+
+func TestBodyOverTheBoundGoesAlone(t *testing.T) {
+	m := edgemem.New(edgemem.Config{})
+	m.Reset(nil)
+	big := object("/big", 1, 10)
+	for i := range big.Bodies {
+		big.Bodies[i].Bytes = bytes.Repeat([]byte{'x'}, limits.MaxBody)
+	}
+	m.PutObject(new(big))
+	memory := edgememtest.NewMemory()
+	for {
+		batch, taken := m.Take(nil)
+		if len(batch) > limits.MaxBody+1000 {
+			t.Fatalf("batch of %d bytes", len(batch))
+		}
+		memory.Apply(batch)
+		m.Acked()
+		if taken.Drained {
+			break
+		}
+	}
+	if f, err := memory.Object("/big"); err != nil || len(f.Bodies) != len(big.Bodies) {
+		t.Errorf("Object: %d bodies, %v", len(f.Bodies), err)
+	}
+}
+
+// TestBodyOverTheBoundIsNotCrowdedOut has verdicts, which go first, to send in each batch: an object that needs its own
+// batch is still sent, and so is the in-step time.
+func TestBodyOverTheBoundIsNotCrowdedOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := edgemem.New(edgemem.Config{Verdicts: 1 << 10})
+		m.Reset(nil)
+		memory := edgememtest.NewMemory()
+		push(t, m, memory)
+		big := object("/big", 1, 10)
+		big.Bodies[0].Bytes = bytes.Repeat([]byte{'x'}, limits.MaxBody)
+		m.PutObject(new(big))
+		m.PutObject(new(object("/behind", 1, 10)))
+		inStep := time.Now()
+		m.SetInStep(inStep)
+		for i := 0; ; i++ {
+			state, _ := memory.State()
+			_, err := memory.Object("/behind")
+			if err == nil && state.InStepMS == inStep.UnixMilli() {
+				return
+			}
+			if i == 20 {
+				t.Fatalf("%d batches, the edge is told of %d, and the object behind: %v", i, state.InStepMS, err)
+			}
+			m.PutVerdict(fmt.Sprint("d", i), "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Minute).UnixMilli()}, false)
+			batch, _ := m.Take(nil)
+			memory.Apply(batch)
+			m.Acked()
+			if _, err := memory.Verdict(fmt.Sprint("d", i-1), "s"); i > 0 && err != nil {
+				t.Errorf("a verdict waits for more than two batches: %v", err)
+			}
+		}
+	})
+}
+
+// TestAwait waits until the edge knows permission names, in an epoch that it doesn't know yet, and then one more name.
+func TestAwait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, memory := edgemem.New(edgemem.Config{}), edgememtest.NewMemory()
+		m.Reset(nil)
+		for _, name := range []string{"a", "b"} {
+			set, _ := m.Permissions([]string{name})
+			done := make(chan uint64)
+			go func() {
+				epoch, err := m.Await(t.Context(), set)
+				if err != nil {
+					t.Error(err)
+				}
+				done <- epoch
+			}()
+			synctest.Wait()
+			select {
+			case <-done:
+				t.Fatalf("Await returned before the name %q was acknowledged", name)
+			default:
+			}
+			push(t, m, memory)
+			if got := <-done; got != m.Epoch() {
+				t.Errorf("Await = %x, want %x", got, m.Epoch())
+			}
+		}
+	})
+}
+
+func TestStampsAreUnique(t *testing.T) {
+	m := edgemem.New(edgemem.Config{})
+	m.Reset(nil)
+	stamps := map[uint64]bool{}
+	for version := range uint64(50) {
+		m.PutObject(new(object("/a", version+1, 10)))
+		m.PutObject(new(object("/b", version+1, 10)))
+		batch, _ := m.Take(nil)
+		parsed, err := wire.ParseBatch(batch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Acked()
+		for op := range parsed.Ops() {
+			if op.Region != wire.RegionBodies {
+				continue
+			}
+			stamp := binary.LittleEndian.Uint64(op.Record[16:])
+			if stamp != 0 && stamps[stamp] {
+				t.Fatalf("stamp %d twice", stamp)
+			}
+			stamps[stamp] = true
+		}
+	}
+}
+
+func BenchmarkPutTake(b *testing.B) {
+	m := edgemem.New(edgemem.Config{Objects: 100000})
+	m.Reset(nil)
+	objects := make([]contract.Object, 1000)
+	for i := range objects {
+		objects[i] = object(fmt.Sprint("/v1/products/", i), 1, 1000)
+	}
+	var buf []byte
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		m.PutObject(new(objects[i%len(objects)]))
+		if i%100 == 99 {
+			buf, _ = m.Take(buf)
+			m.Acked()
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package edgemem_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// TestNewEpochHidesOldVersions has a worker that has not read the new epoch's state yet, and one that has. The first
+// must not find an older version of what the second finds, nor anything when the second may already miss a deleted
+// object, nor authenticate a device by a verdict that the second doesn't have.
+func TestNewEpochHidesOldVersions(t *testing.T) {
+	const objects = 40
+	memory := edgememtest.NewMemory()
+	before := edgemem.New(edgemem.Config{Objects: 4000, Verdicts: 4000})
+	before.Reset(nil)
+	key := func(i int) string { return fmt.Sprintf("/%d", i) }
+	for i := range objects {
+		before.PutObject(new(object(key(i), 1, 100)))
+	}
+	hour := wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}
+	for i := range objects {
+		before.PutVerdict(key(i), "s", hour, false)
+	}
+	push(t, before, memory)
+	old, _ := memory.State()
+
+	after := edgemem.New(edgemem.Config{Objects: 1000, Verdicts: 400})
+	after.PutVerdict(key(0), "s", hour, false) // lost in the reset
+	for i := range objects - 1 {               // the last one was deleted
+		after.PutObject(new(object(key(i), 2, 100)))
+	}
+	after.Reset(&old)
+	if err := after.PutDevice("new", true); err != nil {
+		t.Fatal(err)
+	}
+	after.PutVerdict("new", "s", hour, false)
+	seen := false // the new epoch's worker has found an object
+	memory.AfterOp = func() {
+		state, _ := memory.LockedState()
+		_, status := memory.LockedCredentialBy(&state, "new", "s")
+		for i := range objects {
+			if _, err := memory.LockedObject(key(i)); err == nil {
+				seen = true
+				break
+			}
+		}
+		for i := range objects {
+			if found, err := memory.LockedObjectBy(&old, key(i)); seen && err == nil {
+				t.Fatalf("a worker with the old state finds version %d of %s beside the new epoch's objects", found.Version, key(i))
+			}
+			if _, stands := memory.LockedCredentialBy(&old, key(i), "s"); (seen || status == wire.Found) && stands == wire.Found {
+				t.Fatalf("a worker with the old state lets %s in by the old epoch's verdict beside the new epoch's records", key(i))
+			}
+		}
+	}
+	push(t, after, memory)
+	if !seen {
+		t.Error("no object of the new epoch was found")
+	}
+}
+
+// TestAwaitObject waits while an older version may be found, and no longer.
+func TestAwaitObject(t *testing.T) {
+	memory := edgememtest.NewMemory()
+	before := edgemem.New(edgemem.Config{Objects: 8000, Verdicts: 4}) // more buckets than a batch blanks
+	before.Reset(nil)
+	before.PutObject(new(object("/a", 1, 100)))
+	push(t, before, memory)
+	old, _ := memory.State()
+
+	after := edgemem.New(edgemem.Config{Objects: 4, Verdicts: 4}) // one bucket
+	now, cancel := context.WithCancel(t.Context())
+	cancel()
+	check := func(when string, current bool) {
+		t.Helper()
+		if got := after.AwaitObject(now, "/a") == nil; got != current {
+			t.Errorf("%s: got current %v, want %v", when, got, current)
+		}
+	}
+	checkTakeover := func(when string, over bool) {
+		t.Helper()
+		if got := after.AwaitTakeover(now) == nil; got != over {
+			t.Errorf("%s: got that the takeover is over: %v, want %v", when, got, over)
+		}
+	}
+	send := func(batch []byte) {
+		t.Helper()
+		if status, answer := memory.Apply(batch); status != http.StatusOK {
+			t.Fatalf("apply: %d %s", status, answer)
+		}
+		after.Acked()
+	}
+	check("before the epoch", true)
+	after.Reset(&old)
+	check("before the first batch", true)
+	checkTakeover("before the first batch", true)
+	batch, _ := after.Take(nil)
+	check("the first batch was taken", false)
+	done := make(chan error)
+	go func() { done <- after.AwaitObject(t.Context(), "/a") }()
+	send(batch)
+	check("some of the old buckets are blank", false)
+	checkTakeover("some of the old buckets are blank", false)
+	push(t, after, memory)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	check("all of the old buckets are blank", true)
+	checkTakeover("all of the old buckets are blank", true)
+
+	after.PutObject(new(object("/a", 2, 100)))
+	check("the edge has no version yet", true)
+	first, _ := after.Take(nil)
+	check("version 2 is on its way", false)
+	send(first)
+	check("the edge has version 2", true)
+	after.PutObject(new(object("/a", 3, 100)))
+	check("the edge has version 2, we have 3", false)
+	second, _ := after.Take(nil)
+	check("version 3 is on its way", false)
+	send(second)
+	check("the edge has version 3", true)
+	after.DeleteObject("/a")
+	check("the edge has what was deleted", false)
+	push(t, after, memory)
+	check("the edge has nothing", true)
+}

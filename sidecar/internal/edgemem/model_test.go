@@ -1,0 +1,232 @@
+package edgemem_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// TestModel makes random changes to a target and a memory. Between any two operations each object of the epoch is found
+// whole, in a version that exists and is not older than before; at rest the memory equals the target.
+func TestModel(t *testing.T) {
+	seeds := uint64(16)
+	if testing.Short() {
+		seeds = 4
+	}
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newModel(t, rand.New(rand.NewPCG(seed, 1)))
+				for range 400 {
+					m.step()
+				}
+				m.finish()
+			})
+		})
+	}
+}
+
+const modelKeys = 24
+
+// model is a target, a memory, and the expectations of both.
+type model struct {
+	*testing.T
+	r      *rand.Rand
+	target *edgemem.Memory
+	memory *edgememtest.Memory
+	size   int // of bodies, approximately
+
+	want    map[int]uint64    // versions that the target should have
+	last    [modelKeys]uint64 // last versions assigned
+	seen    [modelKeys]uint64 // versions that the reader saw
+	gone    [modelKeys]uint64 // newest version whose deletion was acknowledged
+	device  [modelKeys]bool   // is listed
+	told    [modelKeys]bool   // listed, and the memory must have it when the list is complete
+	crowded bool              // a device was not listed
+	checked map[*byte]bool    // first bytes of bodies: the memory never changes one in place
+}
+
+func newModel(t *testing.T, r *rand.Rand) *model {
+	m := &model{
+		T: t, r: r, memory: edgememtest.NewMemory(),
+		target: edgemem.New(edgemem.Config{Objects: 1 + r.IntN(modelKeys), Verdicts: 1 + r.IntN(64)}),
+		size:   []int{10, 1500, 20000}[r.IntN(3)],
+		want:   map[int]uint64{}, checked: map[*byte]bool{},
+	}
+	m.target.Reset(nil)
+	m.target.SetDevicesComplete()
+	m.memory.AfterOp = m.read
+	return m
+}
+
+func (m *model) key(i int) string { return fmt.Sprintf("/k/%d", i) }
+
+// read looks everything up, as a reader might do between any two operations.
+func (m *model) read() {
+	for i := range modelKeys {
+		f, err := m.memory.LockedObject(m.key(i))
+		if errors.Is(err, wire.ErrNotFound) && !errors.Is(err, edgememtest.ErrTorn) {
+			continue
+		}
+		if err == nil && !m.checked[&f.Bodies[0][0]] {
+			m.checked[&f.Bodies[0][0]] = true
+			err = check(f, m.key(i), m.size)
+		}
+		if err == nil && (f.Version < m.seen[i] || f.Version <= m.gone[i]) {
+			err = fmt.Errorf("%q: version %d after %d, deleted up to %d", m.key(i), f.Version, m.seen[i], m.gone[i])
+		}
+		if err != nil {
+			m.Fatal(err)
+		}
+		m.seen[i] = f.Version
+	}
+	m.readDevices()
+}
+
+// readDevices checks that an entry is closed only beside the verdict that closed it, and that the state says that all
+// devices are listed only if they are.
+func (m *model) readDevices() {
+	state, found := m.memory.LockedState()
+	for i := range modelKeys {
+		if !found {
+			return
+		}
+		_, right := m.memory.LockedCredentialBy(&state, m.key(i), "secret")
+		_, wrong := m.memory.LockedCredentialBy(&state, m.key(i), "wrong")
+		if wrong == wire.Closed && right != wire.Found {
+			m.Fatalf("%q: closed, and the right secret's status is %d", m.key(i), right)
+		}
+		if state.DevicesComplete && m.told[i] && wrong != wire.Registered && wrong != wire.New && wrong != wire.Closed {
+			m.Fatalf("%q: status %d although the state says that all devices are listed", m.key(i), wrong)
+		}
+	}
+}
+
+// step changes the target, the memory or the time, or delivers a batch.
+func (m *model) step() {
+	i := m.r.IntN(modelKeys)
+	expires := time.Now().Add(time.Second).UnixMilli()
+	switch m.r.IntN(13) {
+	case 0, 1, 2, 3:
+		m.last[i]++
+		m.want[i] = m.last[i]
+		m.target.PutObject(new(object(m.key(i), m.last[i], m.size)))
+	case 4:
+		delete(m.want, i)
+		m.target.DeleteObject(m.key(i))
+	case 5:
+		outcome := wire.Outcome(1 + m.r.IntN(2))
+		m.target.PutVerdict(m.key(i), "secret", wire.Verdict{Outcome: outcome, ExpiresMS: expires}, outcome == wire.Allow)
+	case 6:
+		m.target.DropVerdicts(m.key(i))
+	case 7:
+		if m.r.IntN(4) == 0 {
+			m.target.DropDevice(m.key(i))
+			m.device[i], m.told[i] = false, false
+		} else if m.target.PutDevice(m.key(i), m.r.IntN(2) == 0) != nil {
+			m.crowded = true
+		} else {
+			m.device[i] = true
+		}
+	case 8:
+		time.Sleep(time.Duration(m.r.IntN(800)) * time.Millisecond)
+	case 9:
+		if m.r.IntN(10) == 0 {
+			m.memory.Forget()
+		}
+	default:
+		m.deliver()
+	}
+}
+
+// deliver applies a batch to the memory; sometimes the batch or its answer is lost.
+func (m *model) deliver() {
+	batch, taken := m.target.Take(nil)
+	if len(batch) > 320<<10 || taken.Ops > 514 {
+		m.Fatalf("batch of %d bytes, %d operations", len(batch), taken.Ops)
+	}
+	fate := m.r.IntN(12)
+	if fate == 0 {
+		m.reset()
+		return
+	}
+	status, answer := m.memory.Apply(batch)
+	if status != http.StatusOK && status != http.StatusConflict {
+		m.Fatalf("apply: %d %s", status, answer)
+	}
+	if status == http.StatusConflict || fate == 1 {
+		m.reset()
+		return
+	}
+	m.target.Acked()
+	if taken.Drained {
+		m.told = m.device
+	}
+	for i := range modelKeys {
+		if _, found := m.want[i]; taken.Drained && !found {
+			m.gone[i] = m.last[i]
+		}
+	}
+}
+
+// finish pushes everything, and compares.
+func (m *model) finish() {
+	quiesce(m.T, m.target, m.memory)
+	if state, _ := m.memory.State(); state.Epoch != m.target.Epoch() {
+		m.Errorf("the memory is of epoch %x, want %x", state.Epoch, m.target.Epoch())
+	}
+	if state, _ := m.memory.State(); state.DevicesComplete == m.crowded {
+		m.Errorf("got complete %v at the end, want %v", state.DevicesComplete, !m.crowded)
+	}
+	live := 0
+	for i := range modelKeys {
+		f, err := m.memory.Object(m.key(i))
+		version, found := m.want[i]
+		if found != (err == nil) || f.Version != version {
+			m.Errorf("%q: found version %d, %v; want %d", m.key(i), f.Version, err, version)
+		}
+		for _, b := range f.Bodies {
+			live += len(b)
+		}
+	}
+	// There may only be entries, the state and padding besides.
+	if records, excess := m.memory.Size(); excess > live+modelKeys*300+500 {
+		m.Errorf("%d bytes in %d records for %d live ones: free slots or old buckets were not blanked", excess, records, live)
+	}
+}
+
+func (m *model) reset() {
+	reset(m.target, m.memory)
+	m.told = m.device
+}
+
+// reset does what the pusher does after a failure.
+func reset(m *edgemem.Memory, memory *edgememtest.Memory) {
+	if state, found := memory.State(); found {
+		m.Reset(&state)
+		return
+	}
+	m.Reset(nil)
+}
+
+// quiesce pushes without failures until nothing is left, blanks included.
+func quiesce(t *testing.T, m *edgemem.Memory, memory *edgememtest.Memory) {
+	t.Helper()
+	batch, _ := m.Take(nil)
+	if status, _ := memory.Apply(batch); status != http.StatusOK {
+		reset(m, memory)
+	} else {
+		m.Acked()
+	}
+	push(t, m, memory)
+	time.Sleep(2 * time.Second)
+	push(t, m, memory)
+}

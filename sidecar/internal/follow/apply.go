@@ -1,0 +1,62 @@
+package follow
+
+import (
+	"errors"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+)
+
+var errWrongType = errors.New("not a hash")
+
+// apply passes a record to its sink. It removes an unreadable one: the record may have changed anything, so the old one
+// may neither be served nor authenticate a device.
+func (f *Follower) apply(m contract.Member, fields map[string]string) {
+	switch m.Kind {
+	case contract.KindObject:
+		o, err := contract.ParseObject(fields)
+		if err != nil {
+			f.refuse("object", m.ID, err)
+			f.Objects.Remove(m.ID)
+			return
+		}
+		o.Key = m.ID
+		f.Objects.Apply(o)
+	case contract.KindCredential:
+		c, err := contract.ParseCredential(fields)
+		if err != nil {
+			f.refuse("credential", m.ID, err)
+			f.Credentials.Remove(m.ID)
+			return
+		}
+		c.ID = m.ID
+		f.Credentials.Apply(c)
+	}
+}
+
+func (f *Follower) remove(m contract.Member) {
+	switch m.Kind {
+	case contract.KindObject:
+		f.Objects.Remove(m.ID)
+	case contract.KindCredential:
+		f.Credentials.Remove(m.ID)
+	}
+}
+
+func kind(m contract.Member) string {
+	if m.Kind == contract.KindCredential {
+		return "credential"
+	}
+	return "object"
+}
+
+// refuse counts an unreadable item and logs it, unless there are many.
+func (f *Follower) refuse(kind, id string, err error) {
+	reason := contract.ReasonOf(err)
+	if reason == "" {
+		reason = contract.ReasonMalformed
+	}
+	f.metrics.Corrupt.WithLabelValues(kind, string(reason)).Inc()
+	f.board.refused.Do(func() {
+		f.log.Warn("malformed record from redis skipped", "kind", kind, "id", id, "error", err)
+	})
+}

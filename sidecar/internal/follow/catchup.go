@@ -1,0 +1,201 @@
+package follow
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+)
+
+const (
+	// A position that can't be read for unknownFor is logged, and again after unknownAgain at the earliest.
+	unknownFor   = 5 * time.Second
+	unknownAgain = time.Minute
+)
+
+// catchUpReason is the reason for a catch-up, a label of metrics.
+type catchUpReason string
+
+const (
+	onConnected  catchUpReason = "connected"
+	onGap        catchUpReason = "gap"        // an event is missing
+	onOverflow   catchUpReason = "overflow"   // events came faster than they could be applied
+	onEpoch      catchUpReason = "epoch"      // Redis has another data epoch, or a lower sequence number
+	onComparison catchUpReason = "comparison" // Redis was ahead for a whole interval
+	onChain      catchUpReason = "chain"      // Redis has another history
+)
+
+// ask reads Redis's position and completes asked with it.
+func (f *Follower) ask(ctx context.Context, asked position) position {
+	master, err := f.master(ctx)
+	var p position
+	if err == nil {
+		p, err = f.position(ctx, server{master, address(master)}, asked)
+	}
+	p.at, p.catchups, p.ours, p.link, p.unsure, p.err = asked.at, asked.catchups, asked.seq, asked.link, asked.unsure, err
+	return p
+}
+
+// compare acts on a position from ask. Events may have arrived since.
+func (f *Follower) compare(ctx context.Context, p position) error {
+	switch {
+	case refusal(p.err):
+		return p.err
+	case p.err != nil:
+		if ctx.Err() == nil {
+			f.metrics.RedisErrors.Inc()
+			f.unknown(p.err)
+		}
+		return nil // the subscription may work; if not, it ends with an error
+	}
+	f.unknownAt = time.Time{}
+	switch {
+	case p.catchups != f.catchups:
+		return nil // from before a catch-up
+	case !f.continues(p):
+		return errOtherServer
+	}
+	f.history, f.historyAt = p.history, p.at
+	f.board.setPolicy(f.Shard, p.policy, f.log)
+	if err := f.sure(ctx, p.unsure, p.links); err != nil || p.catchups != f.catchups {
+		return err
+	}
+	switch {
+	case p.epoch != f.epoch:
+		return f.catchUp(ctx, onEpoch)
+	case p.seq < p.ours: // writes may raise it above ours before the next comparison
+		f.lost(p)
+		f.synced = false //mutant:TestLostIsRemembered deleted
+		return f.catchUp(ctx, onEpoch)
+	case p.differs(): //mutant:TestOtherDigest false
+		f.metrics.Breaks.WithLabelValues(string(metrics.BreakHistory)).Inc()
+		f.log.Warn("redis has another write than we at our number: events were forged, or it lost writes; everything is read again", "seq", p.ours)
+		f.synced = false
+		return f.catchUp(ctx, onChain)
+	case p.seq <= f.seq:
+		f.setInStep(p.at)
+		f.ahead = position{}
+	case f.ahead.seq == 0:
+		f.ahead = p
+		f.ahead.ours = f.seq
+	default:
+		// The event is still missing after a whole interval.
+		silent := f.seq == f.ahead.ours
+		if err := f.catchUp(ctx, onComparison); err != nil || !silent {
+			return err
+		}
+		return errSilent //mutant:TestSubscribedElsewhere nil
+	}
+	return nil
+}
+
+// catchUp reads what changed since the last applied write. It reads everything if Redis has lost data or may have: it
+// has another data epoch or a lower sequence number; or it was restarted or a replica was promoted, and new writes may
+// have raised its number above ours since. If its chain contains our last write, Redis has lost nothing, whichever
+// server it is.
+func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
+	f.metrics.Catchups.WithLabelValues(string(reason)).Inc()
+	f.catchups++
+	f.ahead, f.claim = position{}, position{}
+	client, err := f.master(ctx)
+	if err != nil {
+		return err
+	}
+	// One connection, and so one server, even if a name moves to another server meanwhile.
+	conn := client.WithTimeout(recordsTimeout).Conn()
+	defer conn.Close()
+	master := server{conn, address(client)} //mutant:TestOneServer server{client, address(client)}
+	p, err := f.position(ctx, master, position{seq: f.seq})
+	if err != nil {
+		return err
+	}
+	p.link = contract.Link{Seq: f.seq, Digest: f.chain.digest}
+	if reason != onConnected && !f.continues(p) {
+		return errOtherServer
+	}
+	f.board.setPolicy(f.Shard, p.policy, f.log)
+	from := f.seq
+	full := !f.synced || p.epoch != f.epoch || p.seq < f.seq || f.seq < p.floor || !f.goesOn(p, reason)
+	if full {
+		f.beginFull(p)
+		from = 0
+	}
+	count, end, err := f.readChanges(ctx, master, from, p, full)
+	f.resynced = f.resynced || full
+	if err != nil {
+		return fmt.Errorf("catch up from %d to %d: %w", from, p.seq, err)
+	}
+	if full {
+		f.endFull(count)
+	}
+	f.moveTo(p, end)
+	f.log.Info("caught up with redis", "reason", string(reason), "full", full, "members", count, "seq", f.seq, "duration", time.Since(p.at))
+	return nil
+}
+
+// beginFull begins a full resync for the position p of Redis, and logs its reason.
+func (f *Follower) beginFull(p position) {
+	switch {
+	case !f.synced || f.epoch == "": // Redis was empty, and has its first data now
+	case p.epoch != f.epoch || p.seq < f.seq || p.differs():
+		f.lost(p)
+	case f.seq < p.floor:
+		f.log.Info("the log was trimmed beyond our position: everything is read again", "seq", f.seq, "floor", p.floor)
+	default:
+		f.log.Info("redis was restarted, or another server has taken over: everything is read again", "seq", f.seq, "redis_seq", p.seq)
+	}
+	f.metrics.Resyncs.Inc()
+	f.synced = false // until all was read
+	f.Objects.BeginResync()
+	f.Credentials.BeginResync()
+}
+
+// endFull ends a full resync that has read count records.
+func (f *Follower) endFull(count int) {
+	f.Objects.EndResync()
+	f.Credentials.EndResync()
+	if count > 0 { // an empty resync costs nothing
+		f.fullAt = time.Now()
+	}
+	f.chain = chain{}
+}
+
+// moveTo sets the position after a catch-up for p that has read everything up to end.
+func (f *Follower) moveTo(p position, end uint64) {
+	f.setSeq(p.seq)
+	f.chain.known, f.chain.begun = p.chained, p.head.Digest != ""
+	f.chain.set(p.seq, p.digest())
+	f.doubt = ""
+	f.epoch, f.history, f.historyAt, f.synced = p.epoch, p.history, p.at, true
+	f.batch, f.unknownAt = pipelineSize, time.Time{}
+	switch {
+	case end == p.seq:
+		f.setInStep(p.at)
+	case end > p.seq: // an event announces each write beyond p
+		f.claim = position{seq: end, at: p.at}
+	}
+	if len(f.again) > 0 {
+		f.later()
+	}
+}
+
+// unknown logs that the position has been unreadable for a while, though events may still arrive.
+func (f *Follower) unknown(err error) {
+	now := time.Now()
+	switch {
+	case f.unknownAt.IsZero():
+		f.unknownAt = now
+	case now.Sub(f.unknownAt) > unknownFor:
+		f.unknownAt = now.Add(unknownAgain)
+		f.log.Warn("events arrive, but the position of redis can't be read: events may be missing, so the edge is not in step", "error", err)
+		return
+	}
+	f.log.Debug("the position of redis is unknown", "error", err)
+}
+
+// lost logs that Redis has lost writes.
+func (f *Follower) lost(p position) {
+	f.log.Warn("redis has lost data: the edge drops it, too", "epoch", f.epoch, "seq", f.seq, "redis_epoch", p.epoch, "redis_seq", p.seq)
+}

@@ -1,0 +1,155 @@
+package follow
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+)
+
+const (
+	// recentLinks is the number of recent links that the follower stores, for comparison without a call to Redis.
+	recentLinks = 1024
+	// maxUnsure bounds the earlier events to check with Redis, once a second.
+	maxUnsure = 1000
+	// rereadEvery and rereadBurst bound the rate of catch-ups that events cause, because events may be forged.
+	rereadEvery = 250 * time.Millisecond
+	rereadBurst = 4
+	// maxAgain bounds the devices to read again one by one. With more, everything is read again.
+	maxAgain = 1 << 16
+)
+
+// chain is the known part of a shard's chain. See [contract.Link].
+type chain struct {
+	// digest is the digest of the last applied event; "" if the event had format 1, or there was none.
+	digest string
+	// known: Redis permits reading the chain, so digest is right.
+	known bool
+	// begun: the shard has a chain, so events of format 1 are not accepted any more.
+	begun  bool
+	recent [recentLinks]contract.Link
+}
+
+// set records the last applied write: its number and digest.
+func (c *chain) set(seq uint64, digest string) {
+	c.digest = strings.Clone(digest) // otherwise it keeps a payload in memory
+	if digest != "" {
+		c.begun = true
+		c.recent[seq%recentLinks] = contract.Link{Seq: seq, Digest: c.digest}
+	}
+}
+
+// standing is an event's relation to the follower's position.
+type standing int
+
+const (
+	follows      standing = iota // the next event
+	known                        // applied before
+	unsure                       // an earlier event; only Redis can tell whether it was applied
+	gap                          // a later event
+	otherEpoch                   // from another data epoch
+	otherHistory                 // its number belongs to another write
+	unchained                    // format 1, from an old writer or forged: the shard has a chain
+)
+
+// breakOf maps standings of rejected events to metrics.
+var breakOf = map[standing]metrics.BreakReason{otherHistory: metrics.BreakDigest, unchained: metrics.BreakFormat}
+
+// judge compares an event and its payload with the follower's position.
+func (f *Follower) judge(e *contract.Event, payload string) standing {
+	link := f.chain.recent[e.Seq%recentLinks]
+	switch {
+	case e.Epoch != f.epoch:
+		return otherEpoch
+	case e.Digest == "" && f.chain.begun: //mutant:TestForgedFormat1 false
+		return unchained
+	case e.Seq > f.seq+1: //mutant:TestHole false
+		return gap
+	case e.Seq == f.seq+1:
+		if e.Digest != "" && f.chain.known &&
+			!contract.Follows(f.chain.digest, payload) { //mutant:TestForgedNext false
+			return otherHistory
+		}
+		return follows
+	case e.Digest == "":
+		return known
+	case link.Seq != e.Seq:
+		return unsure
+	case link.Digest != e.Digest: //mutant:TestForgedNumber false
+		return otherHistory
+	}
+	return known
+}
+
+// mistrust counts and logs an event that is not in the chain, and starts a catch-up: the event was forged, or Redis has
+// lost writes.
+func (f *Follower) mistrust(ctx context.Context, e *contract.Event, reason metrics.BreakReason) error {
+	f.metrics.Breaks.WithLabelValues(string(reason)).Inc()
+	f.board.breaks.Do(func() {
+		f.log.Warn("an event is not of the history that redis had: it is rejected, and redis is read", "reason", string(reason),
+			"member", e.Member.String(), "event_seq", e.Seq, "seq", f.seq)
+	})
+	return f.reread(ctx, onChain)
+}
+
+// reread catches up now, or later if there were many catch-ups: forged events could cause them at any rate.
+func (f *Follower) reread(ctx context.Context, reason catchUpReason) error {
+	f.doubt = reason
+	if f.rereading || f.later() {
+		return nil
+	}
+	return f.catchUp(ctx, reason)
+}
+
+// later reports whether the catch-up must wait for its rate limit; if so, it schedules rereadDue.
+func (f *Follower) later() bool {
+	delay := f.rereads.Reserve().Delay()
+	if delay == 0 { //mutant:TestFloodOfForgedEvents true
+		return false
+	}
+	f.rereading = true
+	f.due.Reset(delay)
+	return true
+}
+
+// rereadDue runs the scheduled catch-up, if it is still necessary.
+func (f *Follower) rereadDue(ctx context.Context) error {
+	f.rereading = false
+	switch {
+	case f.doubt != "":
+		return f.catchUp(ctx, f.doubt)
+	case len(f.again) > 0:
+		return f.catchUp(ctx, onChain)
+	}
+	return nil
+}
+
+// unsureEvent is an earlier event to check with Redis.
+type unsureEvent struct {
+	event contract.Event // without its fields
+	takes bool           // it removes or restricts a device
+}
+
+// askLater adds the event to those that the next comparison checks with Redis.
+func (f *Follower) askLater(e *contract.Event) {
+	if len(f.unsure) < maxUnsure { // further ones are only not reported: the data was read from Redis
+		f.unsure = append(f.unsure, unsureEvent{contract.Event{Seq: e.Seq, Digest: strings.Clone(e.Digest), Member: e.Member}, takesAway(e.Fields)})
+	}
+}
+
+// sure checks asked against Redis's links of the same numbers, as far as Redis still has them.
+func (f *Follower) sure(ctx context.Context, asked []unsureEvent, links []contract.Link) error {
+	for i, u := range asked {
+		if links[i].Seq == u.event.Seq && links[i].Digest != u.event.Digest { //mutant:TestForgedOld false
+			if u.takes {
+				f.takeAway(u.event.Member)
+			}
+			if err := f.mistrust(ctx, &u.event, metrics.BreakDigest); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

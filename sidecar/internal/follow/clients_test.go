@@ -1,0 +1,346 @@
+package follow_test
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/follow"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/testbed/link"
+	"github.com/gatehouse/gatehouse/testbed/logbuffer"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
+)
+
+var keys contract.Keys
+
+// sink compares versions like cache and verifier.
+type sink struct {
+	mu         sync.Mutex
+	versions   map[string]uint64 // of existing records
+	known      map[string]uint64 // also of tombstones
+	ever       map[string]uint64 // the highest of each id
+	removed    int
+	seen       map[string]bool // in the running resync
+	resyncs    int
+	applied    int
+	confirmed  int
+	backwards  int
+	beforeNext func() // called once, before the next record is applied or confirmed
+	kept       int    // by the last resync, 0 while one is running
+}
+
+func newSink() *sink {
+	return &sink{versions: map[string]uint64{}, known: map[string]uint64{}, ever: map[string]uint64{}}
+}
+
+func (s *sink) hook() {
+	s.mu.Lock()
+	hook := s.beforeNext
+	s.beforeNext = nil
+	s.mu.Unlock()
+	if hook != nil {
+		hook()
+	}
+}
+
+func (s *sink) put(id string, version uint64, deleted bool) {
+	s.hook()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.applied++
+	s.ever[id] = max(s.ever[id], version)
+	if s.seen != nil {
+		s.seen[id] = true
+	} else if version <= s.known[id] {
+		s.backwards++
+		return
+	}
+	s.known[id] = version
+	if s.versions[id] = version; deleted {
+		delete(s.versions, id)
+	}
+}
+
+func (s *sink) confirm(id string, version uint64, deleted bool) bool {
+	s.hook()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, held := s.versions[id]; s.known[id] != version || held == deleted {
+		return false
+	}
+	s.confirmed++
+	s.seen[id] = true
+	return true
+}
+
+func (s *sink) Remove(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.versions, id)
+	delete(s.known, id)
+	s.removed++
+}
+
+// keptBy returns how many records the resync with that number kept, 0 before it has ended.
+func (s *sink) keptBy(resync int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.resyncs != resync {
+		return 0
+	}
+	return s.kept
+}
+
+// removals returns the number of removals.
+func (s *sink) removals() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.removed
+}
+
+// highest returns the highest version of id ever applied.
+func (s *sink) highest(id string) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ever[id]
+}
+
+func (s *sink) BeginResync() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.resyncs++
+	s.seen, s.kept = map[string]bool{}, 0
+}
+
+func (s *sink) Unmet() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var ids []string
+	for id := range s.known {
+		if !s.seen[id] {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+func (s *sink) EndResync() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.versions, func(id string, _ uint64) bool { return !s.seen[id] })
+	maps.DeleteFunc(s.known, func(id string, _ uint64) bool { return !s.seen[id] })
+	s.seen = nil
+	s.kept = len(s.versions)
+}
+
+func (s *sink) version(id string) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.versions[id]
+}
+
+func (s *sink) len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.versions)
+}
+
+type objects struct{ *sink }
+
+func (o objects) Apply(r contract.Object) { o.put(r.Key, r.Version, r.Deleted) }
+
+func (o objects) Confirm(r contract.Object) bool { return o.confirm(r.Key, r.Version, r.Deleted) }
+
+type credentials struct{ *sink }
+
+func (c credentials) Apply(r contract.Credential) { c.put(r.ID, r.Version, r.Deleted) }
+
+type clock struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func (c *clock) SetInStep(t time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = t
+}
+
+func (c *clock) inStep() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
+}
+
+// server is a Redis behind a proxy that can cut connections.
+type server struct {
+	*redis.Client // direct
+	publish       *publish.Publisher
+	line          *link.Link
+}
+
+// newLine returns a link to an address.
+func newLine(t *testing.T, to string) *link.Link {
+	t.Helper()
+	l, err := link.New("127.0.0.1:0", to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return l
+}
+
+// mend ends the cut of the server's line.
+func (s server) mend(t *testing.T) {
+	t.Helper()
+	if err := s.line.Mend(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s server) put(t *testing.T, key string) uint64 {
+	t.Helper()
+	r, err := s.publish.Put(context.WithoutCancel(t.Context()), publish.Object{Key: key, Body: []byte(key), ContentType: "text/plain"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Version
+}
+
+func (s server) do(t *testing.T, args ...any) {
+	t.Helper()
+	if err := s.Do(t.Context(), args...).Err(); err != nil {
+		t.Fatalf("%v: %v", args, err)
+	}
+}
+
+// announce publishes an event with the next number like a writer, without writing its record.
+func (s server) announce(t *testing.T, k contract.Keys, e contract.Event) {
+	t.Helper()
+	e.Epoch, e.Seq = s.Get(t.Context(), k.EpochKey()).Val(), uint64(s.Incr(t.Context(), k.SeqKey()).Val())
+	e = s.chained(t, k, e)
+	link := contract.Link{Seq: e.Seq, Digest: e.Digest}.String()
+	s.do(t, "HSET", k.ChainKey(), contract.ChainHead, link, contract.ChainField(e.Seq), link)
+	s.do(t, "PUBLISH", k.EventsChannel(), string(contract.AppendEvent(nil, e)))
+}
+
+// chained returns e with its digest after the chain's head.
+func (s server) chained(t *testing.T, k contract.Keys, e contract.Event) contract.Event {
+	t.Helper()
+	head, err := contract.ParseLink(s.HGet(t.Context(), k.ChainKey(), contract.ChainHead).Val())
+	if err == nil && head.Seq != e.Seq-1 {
+		head.Digest = ""
+	}
+	e.Digest = strings.Repeat("0", 40)
+	if e.Digest, err = contract.Digest(head.Digest, string(contract.AppendEvent(nil, e))); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+type follower struct {
+	*follow.Follower
+	objects, credentials *sink
+	clock                *clock
+	metrics              *metrics.Metrics
+	log                  *logbuffer.Buffer
+	stop                 func()
+}
+
+func start(t *testing.T, s server) *follower {
+	t.Helper()
+	return followBy(t, &redis.Options{Addr: s.line.Address(), MaxRetries: -1, DialTimeout: time.Second})
+}
+
+// followBy returns a follower whose client has these options.
+func followBy(t *testing.T, options *redis.Options) *follower {
+	t.Helper()
+	f := &follower{objects: newSink(), credentials: newSink(), clock: new(clock), metrics: metrics.New(), log: new(logbuffer.Buffer)}
+	client := redis.NewClient(options)
+	f.Follower = follow.New(follow.Config{
+		Objects: objects{f.objects}, Credentials: credentials{f.credentials}, Clock: f.clock,
+	}, client, f.metrics, slog.New(slog.NewTextHandler(f.log, nil)))
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := f.Run(ctx); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	f.stop = func() {
+		cancel()
+		wg.Wait()
+		client.Close()
+		if f.objects.backwards > 0 && t.Failed() {
+			t.Logf("%d versions were not newer", f.objects.backwards)
+		}
+	}
+	t.Cleanup(f.stop)
+	return f
+}
+
+func (f *follower) count(t *testing.T, name string, labels ...string) float64 {
+	return metricstest.Value(t, f.metrics, name, labels...)
+}
+
+func miniredisServer(t *testing.T) server { return serverAt(t, expiring(t).Addr()) }
+
+func serverAt(t *testing.T, addr string) server {
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() { client.Close() })
+	return server{client, publish.New(client), newLine(t, addr)}
+}
+
+// expiring returns a miniredis whose keys expire by the clock, like a released lease.
+func expiring(t *testing.T) *miniredis.Miniredis {
+	m := miniredis.RunT(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	t.Cleanup(func() { cancel(); running.Wait() })
+	running.Go(func() {
+		const every = 20 * time.Millisecond
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				m.FastForward(every)
+			}
+		}
+	})
+	return m
+}
+
+// sized returns whole, or short in the short form of the tests.
+func sized(whole, short int) int {
+	if testing.Short() {
+		return short
+	}
+	return whole
+}
+
+// onBoth runs test against a miniredis and a redis-server.
+func onBoth(t *testing.T, test func(t *testing.T, s server)) {
+	for name, from := range map[string]func(t *testing.T) string{
+		"miniredis":    func(t *testing.T) string { return expiring(t).Addr() },
+		"redis-server": func(t *testing.T) string { return strings.TrimPrefix(redistest.Start(t), "redis://") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // they mostly wait
+			test(t, serverAt(t, from(t)))
+		})
+	}
+}

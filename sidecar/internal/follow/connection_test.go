@@ -1,0 +1,384 @@
+package follow
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// removed is a sink that records removals.
+type removed[T any] struct{ ids []string }
+
+func (r *removed[T]) Apply(T)          {}
+func (r *removed[T]) Confirm(T) bool   { return false }
+func (r *removed[T]) Remove(id string) { r.ids = append(r.ids, id) }
+func (r *removed[T]) BeginResync()     {}
+func (r *removed[T]) Unmet() []string  { return nil }
+func (r *removed[T]) EndResync()       {}
+
+type noClock struct{}
+
+func (noClock) SetInStep(time.Time) {}
+
+// idle returns a follower of the server at address that doesn't run, with its removals and its log.
+func idle(t *testing.T, options *redis.Options) (*Follower, *removed[contract.Credential], *strings.Builder) {
+	t.Helper()
+	options.MaxRetries = -1
+	client := redis.NewClient(options)
+	t.Cleanup(func() { client.Close() })
+	devices, log := new(removed[contract.Credential]), new(strings.Builder)
+	c := Config{Objects: new(removed[contract.Object]), Credentials: devices, Clock: noClock{}}
+	return New(c, client, metrics.New(), slog.New(slog.NewTextHandler(log, nil))), devices, log
+}
+
+// TestLoginRefused: a server refuses the login of a connection, which tells nothing about its records.
+func TestLoginRefused(t *testing.T) {
+	m := miniredis.RunT(t)
+	m.RequireAuth("right")
+	s, devices, _ := idle(t, &redis.Options{Addr: m.Addr(), Password: "wrong"})
+	client, err := s.master(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err := s.position(t.Context(), server{client, ""}, position{}); err == nil {
+		t.Errorf("position: got %+v, want an error", p)
+	}
+	if err := s.readRecords(t.Context(), server{client, ""}, []contract.Member{contract.CredentialMember("d")}); err == nil || len(devices.ids) != 0 {
+		t.Errorf("records: got %v, and %q removed; want an error and nothing removed", err, devices.ids)
+	}
+}
+
+// TestOneServer moves a name to another server during a catch-up, which continues with the server that it began with.
+func TestOneServer(t *testing.T) {
+	old, other := miniredis.RunT(t), miniredis.RunT(t)
+	at := old.Addr()
+	s, _, _ := idle(t, &redis.Options{Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, at)
+	}})
+	old.Set(s.keys.EpochKey(), strings.Repeat("a", 32))
+	old.Set(s.keys.SeqKey(), "1")
+	old.ZAdd(s.keys.LogKey(), 1, contract.CredentialMember("d").String())
+	old.HSet(s.keys.CredentialKey("d"), contract.FieldVersion, "1")
+	first, err := s.master(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Ping(t.Context()).Err(); err != nil { // opens a connection to the old server
+		t.Fatal(err)
+	}
+	at = other.Addr() // for new connections
+	if err := s.catchUp(t.Context(), "connected"); err != nil {
+		t.Fatal(err)
+	}
+	if other.CommandCount() != 0 || s.seq != 1 {
+		t.Errorf("got %d commands at the other server and seq %d, want all of the first one", other.CommandCount(), s.seq)
+	}
+}
+
+// ordered is a sink that records when a record of its kind arrives.
+type ordered[T any] struct {
+	removed[T]
+	kind  string
+	order *[]string
+}
+
+func (o ordered[T]) Apply(T) { *o.order = append(*o.order, o.kind) }
+
+// tombstone is a record that either kind can have.
+var tombstone = map[string]string{"version": "1", "published": "1", "deleted": "1"}
+
+// inOrder returns an idle follower of a Redis that has tombstones of members, in this order, in the data epoch "aaa…",
+// and the kinds of the records that it has applied.
+func inOrder(t *testing.T, members ...contract.Member) (*Follower, *[]string, *miniredis.Miniredis) {
+	t.Helper()
+	m := miniredis.RunT(t)
+	s, _, _ := idle(t, &redis.Options{Addr: m.Addr()})
+	var order []string
+	s.Objects = &ordered[contract.Object]{kind: "o", order: &order}
+	s.Credentials = &ordered[contract.Credential]{kind: "c", order: &order}
+	m.Set(s.keys.EpochKey(), strings.Repeat("a", 32))
+	m.Set(s.keys.SeqKey(), fmt.Sprint(len(members)))
+	for i, member := range members {
+		m.ZAdd(s.keys.LogKey(), float64(i+1), member.String())
+		for field, value := range tombstone {
+			m.HSet(s.keys.RecordKey(member), field, value)
+		}
+	}
+	return s, &order, m
+}
+
+// TestDevicesFirst reads everything: all devices are applied before any object.
+func TestDevicesFirst(t *testing.T) {
+	s, order, _ := inOrder(t, contract.ObjectMember("/a"), contract.CredentialMember("a"), contract.ObjectMember("/b"), contract.CredentialMember("b"))
+	if err := s.catchUp(t.Context(), "connected"); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(*order, ""); got != "ccoo" || s.seq != 4 {
+		t.Errorf("got %q and seq %d, want ccoo and 4", got, s.seq)
+	}
+}
+
+// TestRevokedWhileObjectsAreRead revokes a device while all objects are read again: the revocation doesn't wait for the
+// end.
+func TestRevokedWhileObjectsAreRead(t *testing.T) {
+	var objects []contract.Member
+	for i := range 300 { // several reads
+		objects = append(objects, contract.ObjectMember(fmt.Sprint("/", i)))
+	}
+	s, order, m := inOrder(t, objects...)
+	for field, value := range tombstone {
+		m.HSet(s.keys.CredentialKey("d"), field, value)
+	}
+	epoch := strings.Repeat("a", 32)
+	s.in = newInbox(1)
+	for _, e := range []contract.Event{
+		{Epoch: epoch, Seq: 301, Member: contract.CredentialMember("d"), Fields: tombstone},
+		{Epoch: epoch, Seq: 302, Member: contract.ObjectMember("/new"), Fields: tombstone},
+		{Epoch: strings.Repeat("b", 32), Seq: 303, Member: contract.CredentialMember("foreign"), Fields: tombstone},
+	} {
+		s.in.put(string(contract.AppendEvent(nil, e)))
+	}
+	if err := s.catchUp(t.Context(), "connected"); err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(*order, "")
+	if at := strings.Index(got, "c"); at < 0 || at > pipelineSize || strings.Count(got, "c") != 1 || strings.Count(got, "o") != 300 {
+		t.Errorf("got %d of objects and %d of devices, the first one after %d; want 300, and 1 after at most %d",
+			strings.Count(got, "o"), strings.Count(got, "c"), at, pipelineSize)
+	}
+	if payloads, _, _ := s.in.take(); len(payloads) != 3 {
+		t.Errorf("got %d events left for their turn, want 3", len(payloads))
+	}
+}
+
+// TestLostIsRemembered: Redis is behind us at a comparison, and ahead of our number at the next read.
+func TestLostIsRemembered(t *testing.T) {
+	m := miniredis.RunT(t)
+	s, _, log := idle(t, &redis.Options{Addr: m.Addr()})
+	m.Set(s.keys.EpochKey(), strings.Repeat("a", 32))
+	m.Set(s.keys.SeqKey(), "7")
+	if err := s.catchUp(t.Context(), "connected"); err != nil {
+		t.Fatal(err)
+	}
+	p := position{epoch: s.epoch, history: s.history, seq: 5, ours: 7, catchups: s.catchups}
+	m.Set(s.keys.SeqKey(), "9")
+	before := log.Len()
+	if err := s.compare(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if said := log.String()[before:]; !strings.Contains(said, "redis has lost data") || !strings.Contains(said, "full=true") {
+		t.Errorf("got %s, want the loss, and all read again", said)
+	}
+}
+
+// TestSlowRecords: after a timeout the follower reads fewer records at once.
+func TestSlowRecords(t *testing.T) {
+	m := miniredis.RunT(t)
+	s, _, _ := idle(t, &redis.Options{Addr: m.Addr()})
+	client, err := s.master(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Set(s.keys.EpochKey(), strings.Repeat("a", 32))
+	m.Set(s.keys.SeqKey(), "300")
+	for i := range 300 {
+		m.ZAdd(s.keys.LogKey(), float64(i+1), contract.CredentialMember(strings.Repeat("d", i/10+1)+string(rune('0'+i%10))).String())
+	}
+	client.AddHook(slowFrom(30))
+	for tries := 1; ; tries++ {
+		err := s.catchUp(t.Context(), "connected")
+		if err == nil {
+			break
+		}
+		if tries == 3 {
+			t.Fatalf("try %d: %v, and %d at once", tries, err, s.batch)
+		}
+	}
+	if s.batch != pipelineSize {
+		t.Errorf("got %d at once after it went well, want %d", s.batch, pipelineSize)
+	}
+}
+
+// slowFrom times out pipelines of at least this many commands, with the client's error after some replies have arrived.
+type slowFrom int
+
+func (slowFrom) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (slowFrom) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (n slowFrom) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, commands []redis.Cmder) error {
+		if len(commands) < int(n) {
+			return next(ctx, commands)
+		}
+		late := &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded}
+		for i, c := range commands {
+			c.SetErr(map[bool]error{true: context.DeadlineExceeded, false: late}[i < 10])
+		}
+		return late
+	}
+}
+
+// BenchmarkResync reads 10,000 unchanged objects of 1 KiB with a gzip encoding again: once only their heads, once
+// whole.
+func BenchmarkResync(b *testing.B) {
+	client := redis.NewClient(&redis.Options{Addr: strings.TrimPrefix(redistest.Start(b), "redis://")})
+	b.Cleanup(func() { client.Close() })
+	const n = 10_000
+	body := make([]byte, 1<<10)
+	o := contract.Object{Version: 1, PublishedMS: 1, ETag: `"0123456789abcdef0123456789abcdef"`, ContentType: "application/json",
+		Bodies: []contract.Body{{Encoding: wire.Identity, Bytes: body}, {Encoding: wire.Gzip, Bytes: body[:400]}}}
+	pipe := client.Pipeline()
+	pipe.Set(b.Context(), contract.Keys{}.EpochKey(), strings.Repeat("a", 32), 0)
+	pipe.Set(b.Context(), contract.Keys{}.SeqKey(), n, 0)
+	for i := range n {
+		m := contract.ObjectMember(fmt.Sprint("/v1/products/", i))
+		pipe.HSet(b.Context(), contract.Keys{}.RecordKey(m), o.Fields())
+		pipe.ZAdd(b.Context(), contract.Keys{}.LogKey(), redis.Z{Score: float64(i + 1), Member: m.String()})
+	}
+	if _, err := pipe.Exec(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	for name, resynced := range map[string]bool{"known": true, "whole": false} {
+		b.Run(name, func(b *testing.B) {
+			s := New(Config{Objects: knowing{new(removed[contract.Object])}, Credentials: new(removed[contract.Credential]), Clock: noClock{}}, client, metrics.New(), slog.New(slog.DiscardHandler))
+			usage := func(section, name string) (n float64) {
+				_, after, _ := strings.Cut(client.Info(b.Context(), section).Val(), "\n"+name+":")
+				fmt.Sscan(after, &n)
+				return n
+			}
+			sent := func() float64 { return usage("stats", "total_net_output_bytes") }
+			cpu := func() float64 { return usage("cpu", "used_cpu_user") + usage("cpu", "used_cpu_sys") }
+			sentBefore, cpuBefore := sent(), cpu()
+			for b.Loop() {
+				s.synced, s.resynced = false, resynced
+				if err := s.catchUp(b.Context(), "connected"); err != nil {
+					b.Fatal(err)
+				}
+			}
+			read := float64(b.N * n)
+			b.ReportMetric((sent()-sentBefore)/read, "bytes/object")
+			b.ReportMetric((cpu()-cpuBefore)/read*1e6, "redis-µs/object")
+		})
+	}
+}
+
+// knowing is a sink that has everything.
+type knowing struct{ *removed[contract.Object] }
+
+func (knowing) Confirm(contract.Object) bool { return true }
+
+// TestCause: errors with the same cause have the same text.
+func TestCause(t *testing.T) {
+	refused := func(port string) error {
+		return fmt.Errorf("dial: %w", &net.OpError{Op: "read", Err: errors.New("connection reset"), Source: &net.TCPAddr{Port: len(port)}})
+	}
+	lookup := func(port string) error {
+		return &net.OpError{Op: "dial", Err: &net.DNSError{Name: "redis", Err: "read udp 10.0.0.1:" + port + ": refused"}}
+	}
+	page := func(to int) error { return fmt.Errorf("catch up from 0 to %d: %w", to, errors.New("NOPERM")) }
+	sentinels := func(first, second error) error {
+		return fmt.Errorf("all sentinels are unreachable: %w", errors.Join(first, second))
+	}
+	expired := func(at string) error {
+		return fmt.Errorf("tls: %w", x509.CertificateInvalidError{Reason: x509.Expired, Detail: "current time " + at})
+	}
+	for _, same := range [][2]error{
+		{refused("1"), refused("22")}, {lookup("1"), lookup("2")}, {page(1), page(2)}, {expired("1"), expired("2")},
+		{sentinels(refused("1"), lookup("1")), sentinels(lookup("2"), refused("22"))},
+	} {
+		if a, b := cause(same[0]), cause(same[1]); a != b {
+			t.Errorf("got %q and %q, want one cause", a, b)
+		}
+	}
+	if a, b := cause(page(1)), cause(refused("1")); a == b {
+		t.Errorf("got %q for both, want two", a)
+	}
+}
+
+// TestUnknownPosition: a position that can't be read for a while is logged once.
+func TestUnknownPosition(t *testing.T) {
+	s, _, log := idle(t, &redis.Options{Addr: "127.0.0.1:1"})
+	refused := errors.New("NOPERM")
+	s.unknown(refused)
+	if log.Len() != 0 {
+		t.Errorf("got %s, want nothing yet", log)
+	}
+	s.unknownAt = s.unknownAt.Add(-unknownFor)
+	for range 3 {
+		s.unknown(refused)
+	}
+	if got := strings.Count(log.String(), "level=WARN"); got != 1 {
+		t.Errorf("got %d lines, want 1: %s", got, log)
+	}
+}
+
+// TestAnswerOfBefore revokes a device by an event while its record is read: the older record is not applied.
+func TestAnswerOfBefore(t *testing.T) {
+	m := miniredis.RunT(t)
+	s, _, _ := idle(t, &redis.Options{Addr: m.Addr()})
+	var order []string
+	s.Credentials = &ordered[contract.Credential]{kind: "c", order: &order}
+	d := contract.CredentialMember("d")
+	for field, value := range tombstone {
+		m.HSet(s.keys.RecordKey(d), field, value)
+	}
+	client, err := s.master(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	replies, err := s.fetch(t.Context(), client, []contract.Member{d}, grantTimeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int{"taken away": 0, "not": 1} {
+		s.reading = map[contract.Member]bool{d: true}
+		if order = nil; name == "taken away" {
+			s.takeAway(d)
+		}
+		if err := s.finish(granted{members: []contract.Member{d}, replies: replies}); err != nil {
+			t.Fatal(err)
+		}
+		if len(order) != want {
+			t.Errorf("%s: got %d records applied, want %d", name, len(order), want)
+		}
+	}
+}
+
+// TestInStepWhenRead: the shard is not in step until the grants in events were read.
+func TestInStepWhenRead(t *testing.T) {
+	s, _, _ := idle(t, &redis.Options{Addr: "127.0.0.1:1"})
+	s.Credentials = new(removed[contract.Credential])
+	at := time.UnixMilli(1000)
+	s.waiting[contract.CredentialMember("d")] = true
+	s.setInStep(at)
+	if !s.board.inStep[0].IsZero() {
+		t.Error("in step while a device waits")
+	}
+	s.waiting, s.reading, s.rounds = map[contract.Member]bool{contract.CredentialMember("e"): true}, map[contract.Member]bool{}, 1
+	if err := s.finish(granted{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.board.inStep[0]; got != at {
+		t.Errorf("got %v when it was read, want %v, though another waits", got, at)
+	}
+	clear(s.waiting)
+	s.doubt = "chain"
+	if s.setInStep(at.Add(time.Second)); s.board.inStep[0] != at {
+		t.Error("in step while in doubt")
+	}
+}

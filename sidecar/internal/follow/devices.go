@@ -1,0 +1,164 @@
+package follow
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+)
+
+// grantTimeout bounds reading the record of a device after an event grants it something.
+const grantTimeout = time.Second
+
+// takesAway reports whether a device's record authenticates nobody: it is unreadable, deleted or disabled.
+func takesAway(fields map[string]string) bool {
+	c, err := contract.ParseCredential(fields)
+	return err != nil || c.Deleted || c.Disabled
+}
+
+// applyDevice applies a device's event from our chain. It applies a revocation at once. For a grant it first reads the
+// record from Redis, because anyone who may publish could invent a device.
+func (f *Follower) applyDevice(e *contract.Event) {
+	delete(f.reading, e.Member) // a pending answer may be older than the event
+	if takesAway(e.Fields) {    //mutant:TestForgedGrant true
+		delete(f.waiting, e.Member)
+		f.apply(e.Member, e.Fields)
+		return
+	}
+	f.waiting[e.Member] = true
+}
+
+// distrusted handles an event that is not accepted: if it revokes a device, or is unreadable, the device is unknown
+// until its record was read.
+func (f *Follower) distrusted(e *contract.Event, unreadable bool) {
+	if e.Member.Kind == contract.KindCredential && f.Shards.Belongs(e.Member, f.Shard) == nil && (unreadable || takesAway(e.Fields)) {
+		f.takeAway(e.Member)
+	}
+}
+
+// takeAway makes a device unknown until its record was read again.
+func (f *Follower) takeAway(m contract.Member) {
+	delete(f.reading, m)
+	delete(f.waiting, m)
+	f.Credentials.Remove(m.ID) //mutant:TestForgedTakeaway deleted
+	f.readAgain(m)
+}
+
+// readAgain adds a device to those that the next catch-up reads, even if the log does not list it as changed.
+func (f *Follower) readAgain(m contract.Member) {
+	if f.again[m] = true; len(f.again) > maxAgain {
+		clear(f.again)
+		f.synced = false // everything is read again
+	}
+}
+
+// granted has the replies to one round of reads.
+type granted struct {
+	members  []contract.Member
+	replies  []*redis.MapStringStringCmd
+	catchups uint64 // when the round began
+	err      error
+}
+
+// readGranted starts reading all waiting devices, unless a round is running.
+func (f *Follower) readGranted(ctx context.Context) {
+	if f.reading != nil || len(f.waiting) == 0 {
+		return
+	}
+	f.reading, f.waiting = f.waiting, map[contract.Member]bool{}
+	f.rounds++
+	g := granted{members: slices.Collect(maps.Keys(f.reading)), catchups: f.catchups}
+	f.running.Go(func() {
+		var client *redis.Client
+		if client, g.err = f.master(ctx); g.err == nil {
+			g.replies, g.err = f.fetch(ctx, client.WithTimeout(grantTimeout), g.members, grantTimeout)
+		}
+		f.grants <- g
+	})
+}
+
+// finish applies the replies of a round.
+func (f *Follower) finish(g granted) error {
+	reading := f.reading
+	f.reading = nil
+	if g.err == nil && g.catchups != f.catchups {
+		maps.Copy(f.waiting, reading) // a full resync may have reset versions since
+		return nil
+	}
+	for i := 0; g.err == nil && i < len(g.members); i++ {
+		if m := g.members[i]; reading[m] { //mutant:TestAnswerOfBefore true
+			g.err = f.applyReply(m, g.replies[i])
+		}
+	}
+	if g.err != nil {
+		maps.Copy(f.waiting, reading)
+		return fmt.Errorf("read what events say of %d devices: %w", len(g.members), g.err)
+	}
+	if f.held.seq != 0 && f.rounds >= f.held.seq {
+		f.board.setInStep(f.Shard, f.held.at)
+		f.held = position{}
+	}
+	return nil
+}
+
+// abandon ends a session. It makes devices with unread grants unknown, since such an event may also have invalidated an
+// old secret.
+func (f *Follower) abandon() {
+	maps.Copy(f.waiting, f.reading)
+	for m := range f.waiting {
+		f.Credentials.Remove(m.ID) //mutant:TestGrantThatCantBeRead deleted
+		f.readAgain(m)
+	}
+	clear(f.waiting)
+	f.reading, f.held = nil, position{}
+}
+
+// setInStep reports the shard in step as of t, once the grants received by now were read.
+func (f *Follower) setInStep(t time.Time) {
+	switch {
+	case f.doubt != "": // until Redis was read
+	case len(f.waiting) > 0 && f.held.seq == 0:
+		f.held = position{seq: f.rounds + 1, at: t}
+	case f.reading != nil && f.held.seq == 0:
+		f.held = position{seq: f.rounds, at: t}
+	case len(f.waiting) == 0 && f.reading == nil:
+		f.board.setInStep(f.Shard, t)
+	}
+}
+
+// applyMeanwhile applies events of devices that arrive while records are read. That may take minutes, and neither a
+// revocation nor a new device may wait so long. It applies revocations at once, then reads the records of the devices,
+// one pipeline per call. The events are applied once more in their order later.
+func (f *Follower) applyMeanwhile(ctx context.Context, master server, epoch string) error {
+	for _, payload := range f.in.unseen() {
+		e, err := contract.ParseEvent(payload)
+		if e.Member.Kind != contract.KindCredential || e.Epoch != epoch || f.Shards.Belongs(e.Member, f.Shard) != nil {
+			continue
+		}
+		if f.distrusted(&e, err != nil); err == nil {
+			f.readAgain(e.Member)
+		}
+	}
+	members := make([]contract.Member, 0, min(len(f.again), pipelineSize))
+	for m := range f.again {
+		if len(members) == pipelineSize {
+			break
+		}
+		members = append(members, m)
+	}
+	if len(members) == 0 {
+		return nil
+	}
+	if err := f.readRecords(ctx, master, members); err != nil {
+		return err
+	}
+	for _, m := range members {
+		delete(f.again, m)
+	}
+	return nil
+}

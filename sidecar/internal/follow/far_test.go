@@ -1,0 +1,193 @@
+package follow_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/testbed/await"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
+)
+
+// oneWay is half of the round trip to a distant Redis.
+const oneWay = 20 * time.Millisecond
+
+// farServer returns a redis-server at that distance.
+func farServer(t *testing.T) server {
+	t.Helper()
+	s := serverAt(t, strings.TrimPrefix(redistest.Start(t), "redis://"))
+	s.line.Delay(oneWay, 0)
+	return s
+}
+
+// fill writes this many objects in one batch, without events.
+func (s server) fill(t *testing.T, objects int) {
+	t.Helper()
+	pipe := s.Pipeline()
+	seq := s.Get(t.Context(), keys.SeqKey()).Val()
+	var from int
+	fmt.Sscan(seq, &from)
+	record := contract.Object{Version: 1, PublishedMS: 1, ETag: `"x"`, ContentType: "a", Bodies: []contract.Body{{}}}.Fields()
+	for i := range objects {
+		pipe.HSet(t.Context(), keys.ObjectKey(fmt.Sprint("/", i)), record)
+		pipe.ZAdd(t.Context(), keys.LogKey(), redis.Z{Score: float64(from + i + 1), Member: fmt.Sprint("o:/", i)})
+	}
+	pipe.IncrBy(t.Context(), keys.SeqKey(), int64(objects))
+	if _, err := pipe.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestResyncEnds reads everything while the same keys are written faster than they are read.
+func TestResyncEnds(t *testing.T) {
+	s := farServer(t)
+	objects := sized(2000, 1100) // more than a page of the log
+	s.put(t, "/0")               // sets the data epoch
+	s.fill(t, objects)
+	ctx, cancel := context.WithCancel(t.Context())
+	var writes atomic.Int64
+	var running sync.WaitGroup
+	defer func() { cancel(); running.Wait() }()
+	for writer := range 8 {
+		running.Go(func() {
+			for i := writer; ctx.Err() == nil; i += 8 {
+				_, err := s.publish.Put(ctx, publish.Object{Key: fmt.Sprint("/", i%objects), Body: []byte("x"), ContentType: "a"})
+				if err == nil {
+					writes.Add(1)
+				}
+			}
+		})
+	}
+	await.Until(t, "writes", func() bool { return writes.Load() > 100 })
+	before, began := writes.Load(), time.Now()
+	f := start(t, s)
+	await.Until(t, "the first resync to end under writes", func() bool {
+		select {
+		case <-f.Synced():
+			return true
+		default:
+			return false
+		}
+	})
+	// Again, now that all objects are known, and move.
+	s.do(t, "SET", keys.EpochKey(), "beef")
+	await.Until(t, "the second resync to end under writes", func() bool {
+		f.objects.mu.Lock()
+		defer f.objects.mu.Unlock()
+		return f.objects.resyncs == 2 && f.objects.seen == nil
+	})
+	took := time.Since(began)
+	cancel()
+	running.Wait()
+	t.Logf("two full resyncs of %d objects ended within %v under %.0f writes/s", objects, took.Round(time.Millisecond), float64(writes.Load()-before)/took.Seconds())
+	if f.objects.kept < objects {
+		t.Errorf("got %d objects after it, want %d: what moved was taken for gone", f.objects.kept, objects)
+	}
+	pipe := s.Pipeline()
+	versions := make([]*redis.StringCmd, objects)
+	for i := range versions {
+		versions[i] = pipe.HGet(t.Context(), keys.ObjectKey(fmt.Sprint("/", i)), contract.FieldVersion)
+	}
+	if _, err := pipe.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i, version := range versions {
+		key := fmt.Sprint("/", i)
+		want, err := version.Uint64()
+		if err != nil {
+			t.Fatal(err)
+		}
+		await.Until(t, key, func() bool { return f.objects.version(key) == want })
+	}
+}
+
+// TestRevokedDuringCatchUp: a follower has missed many objects and one revocation, and another device is revoked during
+// the catch-up. Neither revocation waits for the objects.
+func TestRevokedDuringCatchUp(t *testing.T) {
+	s := farServer(t)
+	objects := sized(20_000, 6000)
+	for _, id := range []string{"missed", "live"} {
+		if _, err := s.publish.PutDevice(t.Context(), publish.Device{ID: id, Secret: "s", Cost: 4}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := start(t, s)
+	<-f.Synced()
+	s.line.Cut()
+	await.Until(t, "the loss to be noticed", func() bool { return !f.Connected() })
+	s.fill(t, objects)
+	revoke := func(id string) uint64 {
+		r, err := s.publish.RevokeDevice(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Version
+	}
+	missed := revoke("missed")
+	s.mend(t)
+	await.Until(t, "the missed revocation", func() bool { return f.credentials.version("missed") == missed })
+	if n := f.objects.len(); n > objects/10 {
+		t.Errorf("the missed revocation came behind %d objects, want it before", n)
+	}
+	await.Until(t, "objects", func() bool { return f.objects.len() > 0 })
+	began := time.Now()
+	live := revoke("live")
+	await.Until(t, "the revocation", func() bool { return f.credentials.version("live") == live })
+	took := time.Since(began)
+	t.Logf("during a catch-up a revocation counted after %v, with %d of %d objects read", took.Round(time.Millisecond), f.objects.len(), objects)
+	if n := f.objects.len(); n > objects/2 || took > time.Second {
+		t.Errorf("got it after %v, behind %d objects, want about 100 ms", took, n)
+	}
+	await.Until(t, "all", func() bool { return f.objects.len() == objects && f.Connected() })
+	if f.objects.resyncs != 1 {
+		t.Errorf("got %d full resyncs, want 1", f.objects.resyncs)
+	}
+}
+
+// TestSubscribedElsewhere moves the name of Redis between the subscription and the catch-up, while the old server stays
+// alive: the first write whose event doesn't arrive causes another subscription.
+func TestSubscribedElsewhere(t *testing.T) {
+	old, other := redistest.StartServer(t), redistest.StartServer(t)
+	s := serverAt(t, other.Address)
+	s.put(t, "/a")
+	var dials atomic.Int64
+	f := followBy(t, &redis.Options{Addr: "redis:6379", MaxRetries: -1, Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		if dials.Add(1) == 1 {
+			return new(net.Dialer).DialContext(ctx, network, old.Address)
+		}
+		return new(net.Dialer).DialContext(ctx, network, other.Address)
+	}})
+	<-f.Synced()
+	version := s.put(t, "/a")
+	await.Until(t, "the write", func() bool { return f.objects.version("/a") == version })
+	await.Until(t, "the other subscription", func() bool {
+		return f.count(t, "gatehouse_catchups_total", "reason", "connected") == 2 && f.Connected()
+	})
+	version = s.put(t, "/a")
+	await.Until(t, "the event", func() bool { return f.objects.version("/a") == version })
+	if got := f.count(t, "gatehouse_events_total", "result", "applied"); got != 1 {
+		t.Errorf("got %v events applied, want 1", got)
+	}
+	if f.objects.resyncs != 1 {
+		t.Errorf("got %d full resyncs, want 1", f.objects.resyncs)
+	}
+}
+
+// TestFirstStartWithoutRedis: the log has another message before the first catch-up.
+func TestFirstStartWithoutRedis(t *testing.T) {
+	f := followBy(t, &redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	await.Until(t, "two attempts", func() bool { return f.count(t, "gatehouse_redis_errors_total") >= 2 })
+	f.stop()
+	if log := f.log.String(); !strings.Contains(log, "redis can't be followed yet") || strings.Contains(log, "any more") {
+		t.Errorf("got %s", log)
+	}
+}

@@ -1,0 +1,405 @@
+// Package follow follows Redis: it subscribes to the events, catches up from the change log, and then applies event by
+// event. It handles every possible loss of events by a catch-up.
+package follow
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/time/rate"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+)
+
+const (
+	// callTimeout bounds one call to Redis.
+	callTimeout = 5 * time.Second
+	minBackoff  = 50 * time.Millisecond
+	// maxBackoff bounds the wait before a new attempt, and so adds to the edge's delay when Redis is back.
+	maxBackoff = 250 * time.Millisecond
+)
+
+// compareEvery is the interval between comparisons of Redis's position with the follower's. Tests shorten it.
+var compareEvery = time.Second
+
+// Sink receives the records of one kind. It compares versions itself.
+type Sink[T any] interface {
+	// Apply receives a record, which may be newer than the known one.
+	Apply(record T)
+	// Remove removes the record with this id: Redis has none, or an unreadable one.
+	Remove(id string)
+	// BeginResync begins a full resync: all records follow, and their versions start over.
+	BeginResync()
+	// Unmet returns the ids of known records that the resync has not applied yet.
+	Unmet() []string
+	// EndResync removes the records that the resync has not applied.
+	EndResync()
+}
+
+// Objects is a Sink that stores objects.
+type Objects interface {
+	Sink[contract.Object]
+	// Confirm reports whether o, apart from its bodies, equals the stored version. If so, the resync counts it as
+	// applied.
+	Confirm(o contract.Object) bool
+}
+
+// Clock receives the times at which everything in Redis had been applied.
+type Clock interface {
+	SetInStep(t time.Time)
+}
+
+// Config sets the shard to follow and the sinks for its records.
+type Config struct {
+	// Shards is the number of shards, Shard the one to follow.
+	Shards      contract.Shards
+	Shard       int
+	Objects     Objects
+	Credentials Sink[contract.Credential]
+	Clock       Clock
+}
+
+// Follower follows one shard.
+type Follower struct {
+	Config
+	keys    contract.Keys
+	board   *board
+	client  redis.UniversalClient
+	metrics *metrics.Metrics
+	log     *slog.Logger
+
+	first     chan struct{} // closed after the first catch-up
+	firstOnce sync.Once
+	connected atomic.Bool
+	applied   atomic.Uint64 // seq
+	noInfo    atomic.Bool   // the server refuses INFO in this session
+	noChain   atomic.Bool   // the server refuses HMGET of the chain in this session
+
+	// Only for the goroutine that runs Run.
+	epoch     string    // data epoch of seq; "" before the first write
+	seq       uint64    // number of the last applied write
+	chain     chain     // up to seq
+	history   history   // of the server that reported seq
+	historyAt time.Time // time of that report
+	in        *inbox    // of the current session
+	synced    bool      // everything up to seq was applied
+	resynced  bool      // a full resync was run or tried, so the next one may find known records
+	catchups  uint64
+	ahead     position  // position at which Redis was ahead of us; seq 0: it was not
+	claim     position  // in step as of its time once everything up to its seq is applied; seq 0: none
+	comparing bool      // a comparison is running
+	fullAt    time.Time // end of the last full resync
+	batch     int       // number of records in one pipeline
+	unknownAt time.Time // the position has been unreadable since; zero: it is readable
+
+	// Reads that events ask for.
+	rereads   *rate.Limiter
+	rereading bool                     // due is running
+	due       *time.Timer              // for rereadDue
+	doubt     catchUpReason            // reason for a pending catch-up; "": none
+	again     map[contract.Member]bool // devices for the next catch-up to read in any case
+	unsure    []unsureEvent
+
+	// Devices with grants in events, see applyDevice.
+	waiting map[contract.Member]bool
+	reading map[contract.Member]bool // true if the answer is still valid; nil: no round is running
+	rounds  uint64                   // number of rounds begun
+	held    position                 // in step as of its time once round seq has ended; seq 0: none
+	grants  chan granted             // of the current session
+	running *sync.WaitGroup          // of the current session
+}
+
+// New returns a Follower that reads through client; the caller still closes client. To follow more than one shard, see
+// [NewGroup].
+func New(c Config, client redis.UniversalClient, m *metrics.Metrics, log *slog.Logger) *Follower {
+	c.Shards, c.Shard = 1, 0
+	return newFollower(c, newBoard(1, c.Clock, m), client, m, log)
+}
+
+func newFollower(c Config, b *board, client redis.UniversalClient, m *metrics.Metrics, log *slog.Logger) *Follower {
+	due := time.NewTimer(0)
+	due.Stop()
+	return &Follower{
+		rereads: rate.NewLimiter(rate.Every(rereadEvery), rereadBurst), due: due,
+		again: map[contract.Member]bool{}, waiting: map[contract.Member]bool{},
+		Config: c, keys: contract.ShardKeys(c.Shard), board: b,
+		client: client, metrics: m, log: log, first: make(chan struct{}), in: newInbox(c.Shards.Count()), batch: pipelineSize,
+	}
+}
+
+// Synced is closed when everything in Redis has been applied once.
+func (f *Follower) Synced() <-chan struct{} { return f.first }
+
+// caughtUp reports whether everything in Redis has been applied once.
+func (f *Follower) caughtUp() bool {
+	select {
+	case <-f.first:
+		return true
+	default:
+		return false
+	}
+}
+
+// Connected reports whether the follower receives events.
+func (f *Follower) Connected() bool { return f.connected.Load() }
+
+// Run follows the events until ctx ends.
+func (f *Follower) Run(ctx context.Context) error {
+	backoff := minBackoff
+	said := "" // the last logged cause
+	for {
+		err := f.session(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		f.metrics.RedisErrors.Inc()
+		if f.connected.Load() {
+			backoff, said = minBackoff, ""
+		}
+		f.setConnected(false)
+		if cluster, ok := f.client.(*redis.ClusterClient); ok {
+			cluster.ReloadState(ctx) // another server may have the shard
+		}
+		why := cause(err)
+		switch {
+		case why == said:
+			f.log.Debug("redis is still not followed", "error", err)
+		case refusal(err):
+			f.log.Error("redis can't be followed: the edge serves what it has", "error", err)
+		case said != "":
+			f.log.Warn("redis is still not followed, for another reason", "error", err)
+		case !f.caughtUp():
+			f.log.Warn("redis can't be followed yet: nothing was read from it", "error", err)
+		default:
+			f.log.Warn("redis is not followed any more: the edge serves what it has", "error", err)
+		}
+		said = why
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(backoff/2 + rand.N(backoff/2)): // random, since all sidecars lose Redis at the same time
+			backoff = min(2*backoff, maxBackoff)
+		}
+	}
+}
+
+// cause returns the root cause of an error, without the ports, times and numbers that differ each time.
+func cause(err error) string {
+	switch e := err.(type) {
+	case *net.DNSError:
+		return "lookup " + e.Name
+	case x509.CertificateInvalidError:
+		e.Detail = "" // contains the time
+		return e.Error()
+	case interface{ Unwrap() []error }: // of sentinels, in the order of their answers
+		var causes []string
+		for _, inner := range e.Unwrap() {
+			causes = append(causes, cause(inner))
+		}
+		slices.Sort(causes)
+		return strings.Join(slices.Compact(causes), "; ")
+	}
+	if inner := errors.Unwrap(err); inner != nil {
+		return cause(inner)
+	}
+	return err.Error()
+}
+
+func (f *Follower) setConnected(connected bool) {
+	if f.connected.Swap(connected) != connected {
+		f.board.connect(map[bool]int{true: 1, false: -1}[connected])
+	}
+}
+
+var (
+	errResubscribed = errors.New("the client has subscribed again: events may be missing")
+	errSilent       = errors.New("redis is written to, but no events arrive: the subscription may be at another server")
+	errTrimmed      = errors.New("the log was trimmed while it was read: everything is read again")
+	errOtherServer  = errors.New("redis was restarted, or another server has taken over: the subscription may be at the old one")
+)
+
+// session subscribes, catches up, and applies events until something fails. The order matters: writes after the
+// acknowledgement of the subscription arrive as events, earlier writes are in the log.
+func (f *Follower) session(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	f.noInfo.Store(false)
+	f.noChain.Store(false)
+	channel := f.keys.EventsChannel()
+	sub := f.subscribe(ctx, channel)
+	var running sync.WaitGroup
+	defer running.Wait()
+	stop := context.AfterFunc(ctx, func() { sub.Close() }) // ends a blocked read
+	defer stop()
+	defer cancel()
+	if err := awaitSubscription(ctx, sub, channel); err != nil {
+		sub.Close()
+		return err
+	}
+	in := newInbox(f.Shards.Count())
+	f.in, f.running, f.grants = in, &running, make(chan granted, 1)
+	defer f.abandon()
+	running.Go(func() { in.fail(receive(ctx, sub, in)) })
+	defer sub.Close()
+	if err := f.catchUp(ctx, onConnected); err != nil {
+		return err
+	}
+	if err := f.takeIn(ctx, in); err != nil {
+		return err
+	}
+	f.firstOnce.Do(func() { close(f.first) })
+	f.setConnected(true)
+	f.log.Info("in step with redis", "epoch", f.epoch, "seq", f.seq)
+	return f.follow(ctx, in)
+}
+
+// subscribe subscribes to the channel, in a Cluster at the server that has the shard.
+func (f *Follower) subscribe(ctx context.Context, channel string) *redis.PubSub {
+	if cluster, ok := f.client.(*redis.ClusterClient); ok {
+		return cluster.SSubscribe(ctx, channel)
+	}
+	return f.client.Subscribe(ctx, channel)
+}
+
+// follow applies events and compares positions.
+func (f *Follower) follow(ctx context.Context, in *inbox) error {
+	tick := time.NewTicker(compareEvery)
+	defer tick.Stop()
+	compared := make(chan position, 1)
+	f.ahead, f.comparing = position{}, false
+	for {
+		f.readGranted(ctx)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case g := <-f.grants:
+			if err := f.finish(g); err != nil {
+				return err
+			}
+		case <-f.due.C:
+			if err := f.rereadDue(ctx); err != nil {
+				return err
+			}
+		case <-in.wake:
+			if err := f.takeIn(ctx, in); err != nil {
+				return err
+			}
+		case <-tick.C:
+			if f.comparing {
+				continue
+			}
+			f.comparing = true
+			asked := position{seq: f.seq, link: contract.Link{Seq: f.seq, Digest: f.chain.digest}, catchups: f.catchups, at: time.Now(), unsure: f.unsure}
+			f.unsure = nil
+			f.running.Go(func() { compared <- f.ask(ctx, asked) })
+		case p := <-compared:
+			f.comparing = false
+			if err := f.compare(ctx, p); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// takeIn applies the received events.
+func (f *Follower) takeIn(ctx context.Context, in *inbox) error {
+	payloads, lost, err := in.take()
+	if lost {
+		// The connection may be fine: the log has the dropped events.
+		if err := f.catchUp(ctx, onOverflow); err != nil {
+			return err
+		}
+	}
+	for _, payload := range payloads {
+		if err := f.receive(ctx, payload); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// receive applies an event if it is the next one of the chain, and otherwise catches up or ignores it.
+func (f *Follower) receive(ctx context.Context, payload string) error {
+	e, err := contract.ParseEvent(payload)
+	if err != nil {
+		f.metrics.Events.WithLabelValues("corrupt").Inc()
+		f.refuse("event", e.Member.ID, err)
+		if e.Seq == 0 {
+			return nil // the gap will be noticed
+		}
+	}
+	standing := f.judge(&e, payload)
+	switch standing {
+	case follows:
+		f.accept(&e, err)
+		return nil
+	case known:
+		f.metrics.Events.WithLabelValues("duplicate").Inc()
+		return nil
+	case unsure:
+		f.metrics.Events.WithLabelValues("duplicate").Inc()
+		f.askLater(&e)
+		return nil
+	}
+	f.distrusted(&e, err != nil)
+	switch standing {
+	case otherEpoch:
+		f.metrics.Events.WithLabelValues("foreign").Inc()
+		return f.reread(ctx, onEpoch)
+	case gap:
+		f.metrics.Events.WithLabelValues("gap").Inc()
+		f.board.gaps.Do(func() { f.log.Info("events are missing", "seq", f.seq, "event_seq", e.Seq) })
+		return f.reread(ctx, onGap)
+	}
+	f.metrics.Events.WithLabelValues("mistrusted").Inc()
+	return f.mistrust(ctx, &e, breakOf[standing])
+}
+
+// accept applies the next event; unreadable is its parse error, or nil.
+func (f *Follower) accept(e *contract.Event, unreadable error) {
+	f.setSeq(e.Seq)
+	f.chain.set(e.Seq, e.Digest)
+	switch stray := f.Shards.Belongs(e.Member, f.Shard); {
+	case unreadable != nil && stray != nil: // refused above; it belongs to another shard
+	case stray != nil:
+		f.metrics.Events.WithLabelValues("corrupt").Inc()
+		f.refuse("member", e.Member.ID, stray)
+	case unreadable != nil:
+		f.remove(e.Member)
+	default:
+		f.metrics.Events.WithLabelValues("applied").Inc()
+		if e.Member.Kind == contract.KindCredential {
+			f.applyDevice(e)
+		} else {
+			f.apply(e.Member, e.Fields)
+		}
+	}
+	f.moved()
+}
+
+// moved reports that the shard is in step if everything up to a pending position was applied.
+func (f *Follower) moved() {
+	for _, then := range []*position{&f.claim, &f.ahead} {
+		if then.seq != 0 && f.seq >= then.seq {
+			f.setInStep(then.at)
+			*then = position{}
+		}
+	}
+}
+
+// setSeq sets the number of the last applied write, and updates the metric, the sum over all shards.
+func (f *Follower) setSeq(seq uint64) {
+	f.metrics.Seq.Add(float64(seq) - float64(f.seq))
+	f.seq = seq
+	f.applied.Store(seq)
+}

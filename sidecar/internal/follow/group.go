@@ -1,0 +1,133 @@
+package follow
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/time/rate"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+)
+
+// Group follows all shards, each with its own Follower.
+type Group struct {
+	followers []*Follower
+	synced    chan struct{}
+}
+
+// NewGroup returns a Group of n shards; of returns the configuration of a shard, without the fields that are the same
+// for all: Shards, Shard and Clock. The caller still closes client.
+func NewGroup(n contract.Shards, of func(shard int) Config, clock Clock, client redis.UniversalClient, m *metrics.Metrics, log *slog.Logger) *Group {
+	g := &Group{synced: make(chan struct{})}
+	board := newBoard(n.Count(), clock, m)
+	for i := range n.Count() {
+		c := of(i)
+		c.Shards, c.Shard, c.Clock = n, i, clock
+		log := log
+		if n.Count() > 1 {
+			log = log.With("shard", i)
+		}
+		g.followers = append(g.followers, newFollower(c, board, client, m, log))
+	}
+	return g
+}
+
+// Synced is closed when everything in Redis has been applied once.
+func (g *Group) Synced() <-chan struct{} { return g.synced }
+
+// Applied returns the number of the last applied write of a shard.
+func (g *Group) Applied(shard int) uint64 { return g.followers[shard].applied.Load() }
+
+// Run follows the events until ctx ends.
+func (g *Group) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	defer running.Wait()
+	for _, s := range g.followers {
+		running.Go(func() { s.Run(ctx) }) // returns only when ctx ends
+	}
+	for _, s := range g.followers {
+		select {
+		case <-s.Synced():
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	close(g.synced)
+	<-ctx.Done()
+	return nil
+}
+
+// board combines the reports of all shards' followers.
+type board struct {
+	clock   Clock
+	metrics *metrics.Metrics
+	// Limits on logging.
+	infoOnce, headOnce, chainOnce sync.Once
+	refused, breaks, gaps         rate.Sometimes
+
+	mu        sync.Mutex // protects all below
+	inStep    []time.Time
+	connected int
+	evicting  []string // by shard: the maxmemory-policy of its Redis
+}
+
+func newBoard(shards int, clock Clock, m *metrics.Metrics) *board {
+	sometimes := func() rate.Sometimes { return rate.Sometimes{First: 100, Interval: time.Second} }
+	return &board{
+		clock: clock, metrics: m, refused: sometimes(), breaks: sometimes(), gaps: sometimes(),
+		inStep: make([]time.Time, shards), evicting: make([]string, shards),
+	}
+}
+
+// setInStep records that the shard was in step at t. The clock gets the oldest time of all shards.
+func (b *board) setInStep(shard int, t time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.inStep[shard] = t
+	for _, other := range b.inStep {
+		if other.Before(t) {
+			t = other
+		}
+	}
+	if t.IsZero() {
+		return // a shard was never in step
+	}
+	b.clock.SetInStep(t)
+	b.metrics.InStep.Set(float64(t.UnixMilli()) / 1000)
+}
+
+// connect counts a shard as connected (1) or disconnected (-1).
+func (b *board) connect(change int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.connected += change
+	b.metrics.Connected.Set(map[bool]float64{true: 1}[b.connected == len(b.inStep)])
+}
+
+// setPolicy records the maxmemory-policy of a shard's Redis.
+func (b *board) setPolicy(shard int, policy string, log *slog.Logger) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.evicting[shard] == policy {
+		return
+	}
+	b.evicting[shard] = policy
+	of := func(prefix string) bool {
+		return slices.ContainsFunc(b.evicting, func(p string) bool { return strings.HasPrefix(p, prefix) })
+	}
+	for prefix, keys := range map[string]string{"allkeys-": "any", "volatile-": "expiring"} {
+		b.metrics.Evicts.WithLabelValues(keys).Set(map[bool]float64{true: 1}[of(prefix)])
+	}
+	switch {
+	case strings.HasPrefix(policy, "allkeys-"):
+		log.Error("redis may evict records, without an event: a device without a record can't be revoked by it; set maxmemory-policy noeviction", "maxmemory_policy", policy)
+	case strings.HasPrefix(policy, "volatile-"):
+		log.Warn("redis may evict tombstones and shared verdicts: set maxmemory-policy noeviction", "maxmemory_policy", policy)
+	}
+}

@@ -1,0 +1,121 @@
+package follow_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/follow"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/testbed/await"
+	"github.com/gatehouse/gatehouse/testbed/logbuffer"
+)
+
+// group is a running Group with a pair of sinks for each shard.
+type group struct {
+	*follow.Group
+	objects []*sink
+	clock   *clock
+	metrics *metrics.Metrics
+	log     *logbuffer.Buffer
+}
+
+func followShards(t *testing.T, s server, n contract.Shards) *group {
+	t.Helper()
+	g := &group{clock: new(clock), metrics: metrics.New(), log: new(logbuffer.Buffer)}
+	client := redis.NewClient(&redis.Options{Addr: s.line.Address(), MaxRetries: -1})
+	g.Group = follow.NewGroup(n, func(int) follow.Config {
+		g.objects = append(g.objects, newSink())
+		return follow.Config{Objects: objects{g.objects[len(g.objects)-1]}, Credentials: credentials{newSink()}}
+	}, g.clock, client, g.metrics, slog.New(slog.NewTextHandler(g.log, nil)))
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { g.Run(ctx) })
+	t.Cleanup(func() { cancel(); running.Wait(); client.Close() })
+	return g
+}
+
+func TestGroupFollowsAllShards(t *testing.T) {
+	onBoth(t, func(t *testing.T, s server) {
+		const shards = contract.Shards(4)
+		s.publish = publish.New(s.Client, publish.Shards(int(shards)))
+		put := func() {
+			for i := range 40 {
+				s.put(t, fmt.Sprint("/", i))
+			}
+		}
+		put()
+		g := followShards(t, s, shards)
+		<-g.Synced()
+		put()
+		version := func(key string) uint64 { return g.objects[shards.Of(key)].version(key) }
+		await.Until(t, "all objects", func() bool {
+			for i := range 40 {
+				if version(fmt.Sprint("/", i)) != 2 {
+					return false
+				}
+			}
+			return true
+		})
+		await.Until(t, "the sum of numbers", func() bool { return metricstest.Value(t, g.metrics, "gatehouse_redis_seq") == 80 })
+		if got := metricstest.Value(t, g.metrics, "gatehouse_redis_connected"); got != 1 {
+			t.Errorf("connected: %v", got)
+		}
+		now := time.Now()
+		await.Until(t, "in step", func() bool { return g.clock.inStep().After(now) })
+
+		// If one shard's position can't be read, the group is not in step.
+		s.do(t, "SET", contract.ShardKeys(3).EpochKey(), "no epoch")
+		await.Until(t, "not in step", func() bool {
+			stuck := g.clock.inStep()
+			return time.Since(stuck) > time.Second // some comparisons
+		})
+
+		// A member of another shard is refused, and does not remove the good one.
+		stray := "/0"
+		other := contract.ShardKeys((shards.Of(stray) + 1) % 3)
+		s.do(t, "HSET", other.ObjectKey(stray), "version", "9", "published", "1", "deleted", "1")
+		s.announce(t, other, contract.Event{Member: contract.ObjectMember(stray), Fields: map[string]string{"version": "9", "published": "1", "deleted": "1"}})
+		await.Until(t, "the stray", func() bool {
+			return metricstest.Value(t, g.metrics, "gatehouse_corrupt_total", "kind", "member", "reason", "conflict") == 1
+		})
+		// Nor does an unreadable one.
+		s.do(t, "PUBLISH", other.EventsChannel(), string(contract.AppendEvent(nil, contract.Event{
+			Epoch: s.Get(t.Context(), other.EpochKey()).Val(), Seq: uint64(s.Incr(t.Context(), other.SeqKey()).Val()),
+			Member: contract.ObjectMember(stray), Fields: map[string]string{"version": "9", "published": "1", "deleted": "1"},
+		}))+"cut off")
+		await.Until(t, "the stray that can't be read", func() bool {
+			return metricstest.Value(t, g.metrics, "gatehouse_events_total", "result", "corrupt") == 2
+		})
+		if version(stray) != 2 {
+			t.Errorf("%s is version %d, want 2", stray, version(stray))
+		}
+	})
+}
+
+// TestGroupOfAnotherNumber: a follower notices another number of shards at start and later.
+func TestGroupOfAnotherNumber(t *testing.T) {
+	onBoth(t, func(t *testing.T, s server) {
+		s.do(t, "SET", contract.ShardsKey, "8")
+		g := followShards(t, s, 2)
+		await.Until(t, "the refusal", func() bool { return strings.Contains(g.log.String(), "is 8, this program is set to 2") })
+		select {
+		case <-g.Synced():
+			t.Error("synced although the numbers of shards differ")
+		default:
+		}
+		s.do(t, "SET", contract.ShardsKey, "2")
+		<-g.Synced()
+		s.do(t, "SET", contract.ShardsKey, "4")
+		await.Until(t, "the refusal by comparison", func() bool { return strings.Contains(g.log.String(), "is 4, this program is set to 2") })
+	})
+}

@@ -1,0 +1,282 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+)
+
+// position is the position of Redis at a time.
+type position struct {
+	epoch    string
+	seq      uint64
+	history  history
+	at       time.Time // before Redis was asked
+	catchups uint64    // number of our catch-ups by then
+	ours     uint64    // our seq by then
+	policy   string    // maxmemory-policy; "" if Redis doesn't tell
+	err      error
+
+	chained bool          // Redis permits reading its chain
+	head    contract.Link // last link of its chain; zero: none
+	link    contract.Link // our last link; the digest is "" if unknown
+	stored  contract.Link // Redis's link at our place in the ring; zero: none
+	floor   uint64
+	unsure  []unsureEvent   // events to check with Redis
+	links   []contract.Link // Redis's links at their places
+}
+
+// digest returns the digest of the write at seq, "" if it had format 1.
+func (p *position) digest() string {
+	if p.head.Seq == p.seq {
+		return p.head.Digest
+	}
+	return ""
+}
+
+// has reports whether Redis has our last write, and with it all earlier ones.
+func (p *position) has() bool { return p.link.Digest != "" && p.stored == p.link }
+
+// differs reports whether Redis has another write at our number.
+func (p *position) differs() bool {
+	return p.link.Digest != "" && p.stored.Seq == p.link.Seq && p.stored.Digest != p.link.Digest
+}
+
+// momentAgo is the maximum age of a stored history from which a new one may continue. It must be far less than Redis's
+// repl-backlog-ttl, an hour by default, after which a promoted replica no longer reports its former master.
+const momentAgo = time.Minute
+
+// history identifies the process of a server and its replication history: another one may have lost writes although its
+// seq is higher than ours. The zero value means unknown.
+type history struct {
+	run, line string
+	// own: this process began the replication history, and did not continue another server's.
+	own bool
+}
+
+// same reports whether h equals known, however old known is.
+func (h history) same(known history) bool { return h.run == known.run && h.line == known.line }
+
+// continues reports whether h equals known, which is at most momentAgo old, or continues it without a loss. Redis
+// starts a new replication ID when a first replica connects, and when the last one has been disconnected for long. A
+// promoted replica starts a new one, too, but reports the one that it continues until repl-backlog-ttl has passed.
+func (h history) continues(known history) bool {
+	return h.same(known) ||
+		h.own && //mutant:TestDemotedAndPromoted true
+			h.run == known.run && h.run != ""
+}
+
+// continues reports whether p's history is ours or continues it.
+func (f *Follower) continues(p position) bool {
+	return p.history.same(f.history) || p.at.Sub(f.historyAt) < momentAgo && p.history.continues(f.history)
+}
+
+// goesOn reports whether Redis has all that we have: by the chain, or if that is unknown, by the server.
+func (f *Follower) goesOn(p position, reason catchUpReason) bool {
+	return p.has() || //mutant:TestRestartWithoutLoss false
+		!p.differs() && (p.history.same(f.history) || reason != onConnected && f.continues(p))
+}
+
+// replicaError is the refusal to read from a replica.
+type replicaError struct{ server, role, master string }
+
+// Error names the server and the fixes.
+func (e *replicaError) Error() string {
+	return fmt.Sprintf("redis %s is a replica (role %s, of %s), which may be behind: "+
+		"point redis.url at the master, or let the sentinels name it, redis+sentinel://host:26379/MASTER", e.server, e.role, e.master)
+}
+
+// refusal reports whether only an operator can fix the cause of err.
+func refusal(err error) bool {
+	_, replica := errors.AsType[*replicaError](err)
+	_, shards := errors.AsType[*contract.ShardsError](err)
+	return replica || shards
+}
+
+// master returns a client of the server that has the shard. In a Cluster the whole catch-up uses one server, which
+// reports an error if it is the wrong one.
+func (f *Follower) master(ctx context.Context) (*redis.Client, error) {
+	switch client := f.client.(type) {
+	case *redis.Client:
+		return client, nil
+	case *redis.ClusterClient:
+		node, err := client.MasterForKey(ctx, f.keys.SeqKey())
+		if err != nil {
+			return nil, fmt.Errorf("find the master of %s: %w", f.keys.SeqKey(), err)
+		}
+		return node, nil
+	}
+	return nil, fmt.Errorf("client %T: want one of a server or of a Cluster", f.client)
+}
+
+// server is a client of a server, or one connection to it.
+type server struct {
+	redis.Cmdable
+	address string // that the client connects to, "" if sentinels determine it
+}
+
+// unsent returns err if the pipeline never reached the server, for example because the login failed. Then no command
+// has this error, and their results are invalid.
+func unsent(commands []redis.Cmder, err error) error {
+	if slices.ContainsFunc(commands, func(c redis.Cmder) bool { return c.Err() != nil }) { //mutant:TestLoginRefused true
+		return nil
+	}
+	return err
+}
+
+// position reads Redis's position; asked has our number, and the events to check. An unused Redis has no epoch and no
+// seq.
+func (f *Follower) position(ctx context.Context, master server, asked position) (position, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	for {
+		p, err := f.readPosition(ctx, master, asked)
+		withheld, is := errors.AsType[*withheldError](err)
+		switch {
+		case !is:
+			return p, err
+		case withheld.chain:
+			f.noChain.Store(true)
+			f.board.chainOnce.Do(func() {
+				f.log.Warn("no permission to read the chain of redis: forged events and lost writes may go unnoticed; permit HMGET (+hmget)", "error", withheld.error)
+			})
+		default:
+			f.noInfo.Store(true)
+			f.board.infoOnce.Do(func() {
+				f.log.Warn("no permission to read the role and history of redis: a replica, or a failover to an older one, may go unnoticed; permit INFO (+info)", "error", withheld.error)
+			})
+		}
+	}
+}
+
+// withheldError means that Redis refuses INFO, or reading its chain.
+type withheldError struct {
+	error
+	chain bool
+}
+
+func (f *Follower) readPosition(ctx context.Context, master server, asked position) (p position, err error) {
+	p.at = time.Now()
+	// One transaction, so that the sequence number belongs to that epoch, chain and server.
+	tx := master.TxPipeline()
+	epoch, seq := tx.Get(ctx, f.keys.EpochKey()), tx.Get(ctx, f.keys.SeqKey())
+	asks := []redis.Cmder{epoch, seq}
+	shards, info, links := redis.NewStringCmd(ctx), redis.NewStringCmd(ctx), redis.NewSliceCmd(ctx)
+	if f.Shard == 0 {
+		shards = tx.Get(ctx, contract.ShardsKey)
+		asks = append(asks, shards)
+	}
+	if !f.noInfo.Load() {
+		info = tx.Info(ctx, "server", "replication", "memory")
+		asks = append(asks, info)
+	}
+	if p.chained = !f.noChain.Load(); p.chained {
+		links = tx.HMGet(ctx, f.keys.ChainKey(), chainFields(asked)...)
+		asks = append(asks, links)
+	}
+	if err := unsent(tx.Exec(ctx)); err != nil {
+		return p, fmt.Errorf("read the position of redis: %w", err)
+	}
+	switch {
+	case withheld(info.Err(), epoch.Err()):
+		return p, &withheldError{info.Err(), false}
+	case withheld(links.Err(), epoch.Err()):
+		return p, &withheldError{links.Err(), true}
+	}
+	for _, cmd := range asks {
+		if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
+			return p, fmt.Errorf("read the position of redis: %w", err)
+		}
+	}
+	if err := f.Shards.Agree(shards.Val()); err != nil {
+		return p, err
+	}
+	if p.history, p.policy, err = parseInfo(info.Val(), master.address); err != nil {
+		return p, err
+	}
+	p.setChain(links.Val())
+	p.epoch = epoch.Val()
+	if p.epoch != "" && !contract.ValidEpoch(p.epoch) {
+		return p, fmt.Errorf("%s holds %.80q, which is no data epoch: delete it, and the next write sets one", f.keys.EpochKey(), p.epoch)
+	}
+	if text := seq.Val(); text != "" {
+		if p.seq, err = strconv.ParseUint(text, 10, 64); err != nil {
+			return p, fmt.Errorf("%s holds %.80q, which is no sequence number: delete all keys of the shard, and publish its records again", f.keys.SeqKey(), text)
+		}
+	}
+	return p, nil
+}
+
+// chainFields returns the fields of the chain that setChain reads.
+func chainFields(asked position) []string {
+	fields := []string{contract.ChainHead, contract.ChainFloor, contract.ChainField(asked.seq)}
+	for _, u := range asked.unsure {
+		fields = append(fields, contract.ChainField(u.event.Seq))
+	}
+	return fields
+}
+
+// setChain sets p from the values of [chainFields]. It treats an unreadable value as absent, as the writers do.
+func (p *position) setChain(values []any) {
+	if len(values) < 3 {
+		return
+	}
+	link := func(value any) contract.Link {
+		text, _ := value.(string)
+		l, _ := contract.ParseLink(text)
+		return l
+	}
+	p.head, p.stored = link(values[0]), link(values[2])
+	text, _ := values[1].(string)
+	p.floor, _ = strconv.ParseUint(text, 10, 64)
+	for _, value := range values[3:] {
+		p.links = append(p.links, link(value))
+	}
+}
+
+// withheld reports whether err is the server's refusal of this one command: an unknown command, or no permission. epoch
+// is the error of a command that it never refuses alone.
+func withheld(err, epoch error) bool {
+	_, refused := errors.AsType[redis.Error](err)
+	refused = refused && !redis.HasErrorPrefix(err, "EXECABORT") // because of another command
+	return refused && (epoch == nil || errors.Is(epoch, redis.Nil) || redis.HasErrorPrefix(epoch, "EXECABORT"))
+}
+
+// parseInfo returns the server's history and its maxmemory-policy from INFO; the zero history if info is empty. It
+// returns an error if the server is not a master.
+func parseInfo(info, server string) (h history, policy string, err error) {
+	if info == "" {
+		return history{}, "", nil
+	}
+	fields := map[string]string{}
+	for line := range strings.Lines(info) {
+		if name, value, found := strings.Cut(strings.TrimSpace(line), ":"); found {
+			fields[name] = value
+		}
+	}
+	if role := fields["role"]; role != "master" {
+		if server == "" {
+			server = "at port " + fields["tcp_port"]
+		}
+		return history{}, "", &replicaError{server, role, fields["master_host"] + ":" + fields["master_port"]}
+	}
+	// A process that was demoted and promoted again has the same run ID, but another replication ID.
+	const none = "0000000000000000000000000000000000000000"
+	return history{fields["run_id"], fields["master_replid"], fields["master_replid2"] == none}, fields["maxmemory_policy"], nil
+}
+
+// address returns the address that the client connects to, "" if sentinels determine it.
+func address(client *redis.Client) string {
+	if address := client.Options().Addr; address != "FailoverClient" {
+		return address
+	}
+	return ""
+}

@@ -1,0 +1,86 @@
+package follow
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+func TestHistory(t *testing.T) {
+	const master = "# Server\r\nrun_id:abc\r\ntcp_port:7000\r\n# Replication\r\nrole:master\r\nmaster_replid:def\r\n"
+	for second, want := range map[string]history{
+		"master_replid2:fed\r\n":                             {"abc", "def", false}, // had that ID as a replica
+		"master_replid2:" + strings.Repeat("0", 40) + "\r\n": {"abc", "def", true},
+		"": {"abc", "def", false}, // a server that doesn't tell
+	} {
+		if got, _, err := parseInfo(master+second, ""); got != want || err != nil {
+			t.Errorf("%q: got %v, %v, want %v", second, got, err, want)
+		}
+	}
+	if got, _, err := parseInfo("", "x"); got != (history{}) || err != nil {
+		t.Errorf("nothing: got %v, %v", got, err)
+	}
+	replica := strings.Replace(master, "role:master", "role:slave\r\nmaster_host:10.0.0.1\r\nmaster_port:7001", 1)
+	for server, named := range map[string]string{"": "at port 7000", "10.0.0.2:7000": "10.0.0.2:7000"} {
+		_, _, err := parseInfo(replica, server)
+		if !refusal(err) {
+			t.Fatalf("a replica: %v", err)
+		}
+		for _, want := range []string{named, "role slave, of 10.0.0.1:7001", "redis+sentinel://"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%v: want %q", err, want)
+			}
+		}
+	}
+}
+
+func TestContinues(t *testing.T) {
+	known := history{"abc", "def", true}
+	for _, test := range []struct {
+		name            string
+		h               history
+		same, continues bool
+	}{
+		{"the same", history{"abc", "def", false}, true, true},
+		{"another line, begun there", history{"abc", "xyz", true}, false, true},
+		{"another line, of a promoted replica", history{"abc", "xyz", false}, false, false},
+		{"another process", history{"abd", "xyz", true}, false, false},
+		{"another process of the same line", history{"abd", "def", true}, false, false},
+		{"not told", history{}, false, false},
+	} {
+		if same, continues := test.h.same(known), test.h.continues(known); same != test.same || continues != test.continues {
+			t.Errorf("%s: got %v, %v, want %v, %v", test.name, same, continues, test.same, test.continues)
+		}
+	}
+	if never := (history{}); !never.same(never) || (history{"", "x", true}).continues(history{"", "y", true}) {
+		t.Error("without INFO all are the same, and without a process none continues another")
+	}
+}
+
+type answer string
+
+func (a answer) Error() string { return string(a) }
+func (a answer) RedisError()   {}
+
+func TestWithheld(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		info, epoch error
+		want        bool
+	}{
+		{"answered", nil, nil, false},
+		{"empty", nil, redis.Nil, false},
+		{"no permission", answer("NOPERM this user"), answer("EXECABORT Transaction discarded"), true},
+		{"no such section", answer("section (server) is not supported"), redis.Nil, true},
+		{"loading", answer("EXECABORT Transaction discarded"), answer("LOADING Redis is loading"), false},
+		{"another key is elsewhere", answer("EXECABORT Transaction discarded"), answer("EXECABORT Transaction discarded"), false},
+		{"moved", answer("EXECABORT Transaction discarded"), answer("MOVED 1 b:1"), false},
+		{"cut", errors.New("EOF"), errors.New("EOF"), false},
+	} {
+		if got := withheld(test.info, test.epoch); got != test.want {
+			t.Errorf("%s: %v, want %v", test.name, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,348 @@
+// Package objectcache holds the objects for the edge, as many as fit into a byte budget. Every change of an object at the
+// edge goes through it, so that versions are compared in one place.
+package objectcache
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/maypok86/otter/v2"
+	"golang.org/x/time/rate"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+)
+
+// sweepEvery is the interval between sweeps for expired objects and tombstones.
+const sweepEvery = 10 * time.Second
+
+// expiryGrace is how long an object keeps its memory after its lifetime has ended. The edge checks the lifetime itself.
+const expiryGrace = 10 * time.Second
+
+// maxLeast bounds the smallest weight: the cache counts weights in 32 bits.
+const maxLeast = 1 << 30
+
+// Edge receives the cache's objects.
+type Edge interface {
+	// PutObject may retain o, which must not change any more.
+	PutObject(o *contract.Object)
+	DeleteObject(key string)
+}
+
+// Config bounds the cache.
+type Config struct {
+	// Bytes is the budget for the objects' memory at the edge, see [edgemem.Footprint].
+	Bytes int64
+	// Objects is the maximum number of objects. Each counts for Bytes/Objects at least.
+	Objects int
+	// Shards is the number of shards of Redis, each with its own full resyncs.
+	Shards contract.Shards
+}
+
+// Result is the result of applying an object, a label of metrics.
+type Result string
+
+// The results.
+const (
+	Stored      Result = "stored"
+	Deleted     Result = "deleted"
+	NotNewer    Result = "not_newer"    // the version is not newer than the known one
+	Unchanged   Result = "unchanged"    // a full resync read the version that the cache has
+	NotAdmitted Result = "not_admitted" // the budget went to objects that are used more
+	TooLarge    Result = "too_large"    // larger than the whole budget
+	Expired     Result = "expired"      // its lifetime has ended
+	Overtaken   Result = "overtaken"    // see ApplyRead
+)
+
+// Cache is safe for concurrent use.
+type Cache struct {
+	edge    Edge
+	metrics *metrics.Metrics
+	log     *slog.Logger
+	budget  int64
+	least   int64 // weight of the smallest object
+	shards  contract.Shards
+	seed    maphash.Seed
+	// Limits on logging objects over the budget, and keys in several spellings.
+	tooLarge, collisions rate.Sometimes
+
+	mu          sync.Mutex                             // protects all below; held during calls of the edge
+	cache       *otter.Cache[string, *contract.Object] // by stored key, like everything below
+	evicted     []string                               // by the cache during Apply
+	known       map[string]known
+	spellings   spellings
+	generations []uint64               // by shard: number of full resyncs
+	removals    [removalStripes]uint64 // number of versions that Remove forgot, by the hash of the key
+	lifetimes   lifetimes
+	bytes       int64
+	counts      [places]int // number of known, by place; not maintained for nowhere
+}
+
+// place is the place of a key's newest version.
+type place uint8
+
+const (
+	nowhere place = iota // not for the edge: deleted or expired
+	held                 // the cache and the edge have it
+	leftOut              // in neither, because the budget is full
+	places
+)
+
+// known describes the newest version of a key, whether the cache holds it or not.
+type known struct {
+	version     uint64
+	generation  uint64 // of its shard, when it was last read from Redis
+	shard       uint8
+	place       place
+	deleted     bool
+	publishedMS int64
+	ttlMS       int64 // 0: no end
+}
+
+// New returns an empty Cache.
+func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) (*Cache, error) {
+	most := int64(max(c.Objects, 1))
+	sometimes := func() rate.Sometimes { return rate.Sometimes{First: 100, Interval: time.Second} }
+	cache := &Cache{
+		edge: edge, metrics: m, log: log, tooLarge: sometimes(), collisions: sometimes(),
+		budget: c.Bytes, least: min((c.Bytes+most-1)/most, maxLeast), // rounded up: never one object more
+		shards: c.Shards, seed: maphash.MakeSeed(), known: make(map[string]known), spellings: make(spellings),
+		generations: make([]uint64, c.Shards.Count()), lifetimes: newLifetimes(),
+	}
+	var err error
+	// otter selects what to evict (W-TinyLFU, by use and size).
+	cache.cache, err = otter.New(&otter.Options[string, *contract.Object]{
+		MaximumWeight: uint64(c.Bytes),
+		Weigher:       func(_ string, o *contract.Object) uint32 { return uint32(cache.weight(o)) },
+		// Evictions happen during the call that causes them, under mu.
+		Executor: func(task func()) { task() },
+		OnDeletion: func(e otter.DeletionEvent[string, *contract.Object]) {
+			if e.WasEvicted() {
+				cache.evicted = append(cache.evicted, e.Key)
+			}
+			cache.bytes -= cache.weight(e.Value)
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("memory budget of %d bytes: %w", c.Bytes, err)
+	}
+	m.CachedBudget.Set(float64(c.Bytes))
+	return cache, nil
+}
+
+// weight returns the part of the budget that o uses, about 4 MiB for an object at its limits.
+func (c *Cache) weight(o *contract.Object) int64 { return max(int64(edgemem.Footprint(o)), c.least) }
+
+// Apply applies o, a record from Redis, if its version is newer than the known one. The edge gets the object under its
+// canonical key, see [Cache.Stored]. Apply retains o's bodies, which must not change any more.
+func (c *Cache) Apply(o contract.Object) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.apply(o)
+}
+
+func (c *Cache) apply(o contract.Object) Result {
+	stored := o.Key
+	o.Key = c.spell(stored)
+	result := c.decide(stored, &o)
+	if result == Stored || result == NotAdmitted || result == TooLarge {
+		c.reportCollision(stored, o.Key)
+	}
+	c.metrics.Applied.WithLabelValues(string(result)).Inc()
+	c.report()
+	return result
+}
+
+func (c *Cache) report() {
+	c.metrics.CachedObjects.Set(float64(c.counts[held]))
+	c.metrics.CachedLeftOut.Set(float64(c.counts[leftOut]))
+	c.metrics.CachedBytes.Set(float64(c.bytes))
+}
+
+func (c *Cache) decide(stored string, o *contract.Object) Result {
+	shard := c.shards.Of(stored)
+	generation := c.generations[shard]
+	before, found := c.known[stored]
+	if found && before.generation == generation && !before.expiring(time.Now()) {
+		if o.Version < before.version || //mutant:TestVersions false
+			o.Version == before.version && !c.replaces(o, before) {
+			return NotNewer
+		}
+	}
+	unchanged := before.generation != generation && before.place == held && c.has(stored, o)
+	c.known[stored] = known{
+		version: o.Version, generation: generation, shard: uint8(shard), place: before.place,
+		deleted: o.Deleted, publishedMS: o.PublishedMS, ttlMS: o.TTLMS,
+	}
+	switch {
+	case unchanged:
+		return Unchanged
+	case o.Deleted:
+		c.release(stored)
+		c.lifetimes.watch(stored, o.PublishedMS+contract.TombstoneLife.Milliseconds())
+		return Deleted
+	case ended(o, time.Now()):
+		c.release(stored)
+		return Expired
+	}
+	if o.TTLMS > 0 {
+		c.lifetimes.watch(stored, o.PublishedMS+o.TTLMS+expiryGrace.Milliseconds())
+	}
+	switch {
+	case c.weight(o) > c.budget:
+		c.tooLarge.Do(func() {
+			c.log.Warn("object exceeds the memory budget: skipped", "key", stored, "version", o.Version,
+				"bytes", c.weight(o), "budget_bytes", c.budget)
+		})
+		c.release(stored)
+		c.put(stored, leftOut)
+		return TooLarge
+	case !c.store(stored, o):
+		return NotAdmitted
+	}
+	return Stored
+}
+
+// replaces reports whether to apply o although its version is the known one: the object was evicted, or o is a later
+// write from another server that counted to the same version.
+func (c *Cache) replaces(o *contract.Object, before known) bool {
+	if o.PublishedMS != before.publishedMS {
+		return o.PublishedMS > before.publishedMS //mutant:TestSameVersionOfAnotherServer false
+	}
+	return before.place != held && !before.deleted
+}
+
+// Confirm reports whether the known version of o's key is the write o, read from Redis. If so, it counts as applied in
+// a full resync. o needs no bodies: no two writes share version, time and entity-tag.
+func (c *Cache) Confirm(o contract.Object) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k, found := c.known[o.Key]
+	if !found || k.version != o.Version ||
+		k.publishedMS != o.PublishedMS || //mutant:TestConfirm false
+		k.deleted != o.Deleted || k.expiring(time.Now()) {
+		return false
+	}
+	switch entry, found := c.cache.GetEntryQuietly(o.Key); {
+	case k.place == held && (!found || !sameHead(entry.Value, &o)):
+		return false
+	case k.place != held && !k.deleted && c.bytes < c.budget-c.budget/10:
+		return false // there may be room for it now
+	}
+	k.generation = c.generations[k.shard]
+	c.known[o.Key] = k
+	c.metrics.Applied.WithLabelValues(string(Unchanged)).Inc()
+	return true
+}
+
+// has reports whether the cache holds this write.
+func (c *Cache) has(stored string, o *contract.Object) bool {
+	entry, found := c.cache.GetEntryQuietly(stored)
+	return found && !o.Deleted && equal(entry.Value, o)
+}
+
+// store puts o into the cache, and updates the edge with the resulting evictions. It reports whether o stayed.
+func (c *Cache) store(stored string, o *contract.Object) bool {
+	c.cache.Set(stored, o)
+	c.bytes += c.weight(o)
+	// One pass of the cache's maintenance may not finish the evictions.
+	for c.cache.CleanUp(); c.cache.WeightedSize() > uint64(c.budget); {
+		c.cache.CleanUp()
+	}
+	for _, other := range c.evicted {
+		if other != stored {
+			c.metrics.Evicted.WithLabelValues("budget").Inc()
+		}
+		c.put(other, leftOut)
+		c.updateEdge(c.canonical(other))
+	}
+	stays := !slices.Contains(c.evicted, stored)
+	c.evicted = c.evicted[:0]
+	if stays {
+		c.put(stored, held)
+		c.updateEdge(o.Key)
+	}
+	return stays
+}
+
+// release removes a stored key's object from the cache, and from the edge if it is there.
+func (c *Cache) release(stored string) {
+	was := c.known[stored].place
+	if was == held {
+		c.cache.Invalidate(stored)
+	}
+	c.put(stored, nowhere)
+	if key := c.canonical(stored); was == held || c.spellings[key] != nil {
+		c.updateEdge(key)
+	}
+}
+
+// put records the place of a stored key's object.
+func (c *Cache) put(stored string, at place) {
+	k := c.known[stored]
+	if k.place == at {
+		return
+	}
+	c.counts[k.place]--
+	c.counts[at]++
+	k.place = at
+	c.known[stored] = k
+}
+
+// forget removes everything known about a stored key.
+func (c *Cache) forget(stored string) {
+	c.release(stored)
+	delete(c.known, stored)
+	c.unspell(stored)
+}
+
+// Remove removes a stored key's object and forgets its version: Redis has no record of the key, or an unreadable one.
+func (c *Cache) Remove(stored string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forget(stored)
+	c.removals[c.stripe(stored)]++ //mutant:TestReadBeforeRemoval deleted
+	c.report()
+}
+
+// Get returns the object at a canonical key, if the cache holds it and its lifetime has not ended. Its bodies belong to
+// the cache. Get counts as a use.
+func (c *Cache) Get(key string) (contract.Object, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o, found := c.cache.GetIfPresent(c.stored(key))
+	if !found || ended(o, time.Now()) {
+		return contract.Object{}, false
+	}
+	return *o, true
+}
+
+// Used counts one use for each element of keys, canonical keys of objects that the edge served from its memory. Uses
+// decide which objects stay when the budget is full.
+func (c *Cache) Used(keys []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, key := range keys {
+		c.cache.GetIfPresent(c.stored(key))
+	}
+}
+
+// Run sweeps until ctx ends.
+func (c *Cache) Run(ctx context.Context) error {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			c.Sweep()
+		}
+	}
+}

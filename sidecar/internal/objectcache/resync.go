@@ -1,0 +1,89 @@
+package objectcache
+
+import (
+	"hash/maphash"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+)
+
+// Shard is the cache for the follower of one shard.
+type Shard struct {
+	*Cache
+	shard int
+}
+
+// Shard returns the cache for the follower of shard i.
+func (c *Cache) Shard(i int) Shard { return Shard{c, i} }
+
+// BeginResync begins a full resync of the shard: its versions start over, because Redis is authoritative, and
+// [Shard.EndResync] removes what was not applied again. Another BeginResync restarts an unfinished resync.
+func (s Shard) BeginResync() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.generations[s.shard]++
+}
+
+// Unmet returns the stored keys that the shard's resync has not applied yet, tombstones included.
+func (s Shard) Unmet() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var keys []string
+	for stored, k := range s.known {
+		if int(k.shard) == s.shard && k.generation != s.generations[s.shard] {
+			keys = append(keys, stored)
+		}
+	}
+	return keys
+}
+
+// EndResync removes what the resync has not applied; other shards' objects stay.
+func (s Shard) EndResync() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var gone []string
+	for stored, k := range s.known {
+		if int(k.shard) == s.shard && k.generation != s.generations[s.shard] {
+			gone = append(gone, stored)
+			k.deleted = true // so that none of these replaces another at the edge
+			s.known[stored] = k
+		}
+	}
+	for _, stored := range gone {
+		s.forget(stored)
+	}
+	s.report()
+}
+
+// removalStripes is the number of removal counters, selected by the hash of the key, so that a catch-up with many
+// removals doesn't make every concurrent read overtaken.
+const removalStripes = 1024
+
+func (c *Cache) stripe(key string) uint64 { return maphash.String(c.seed, key) % removalStripes }
+
+// Generation returns a number that changes with each full resync of a stored key's shard, and when versions are
+// forgotten. A caller that reads Redis by itself gets it before the read, for [Cache.ApplyRead].
+func (c *Cache) Generation(stored string) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.generations[c.shards.Of(stored)] + c.removals[c.stripe(stored)]
+}
+
+// ApplyRead applies an object that was read from Redis independently of the events. It returns [Overtaken] if, since
+// generation, a full resync has begun, because Redis may have lost that version; or if a version was forgotten, because
+// it may have been newer.
+func (c *Cache) ApplyRead(o contract.Object, generation uint64) Result {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if generation != c.generations[c.shards.Of(o.Key)]+c.removals[c.stripe(o.Key)] { //mutant:TestResync false
+		return Overtaken
+	}
+	return c.apply(o)
+}
+
+// expiring reports whether k is a tombstone that Redis has removed or, because clocks differ, may have removed. Then a
+// version that is not newer comes from a writer that has started over.
+func (k known) expiring(now time.Time) bool {
+	const clocksDiffer = time.Minute
+	return k.deleted && now.UnixMilli() > k.publishedMS+(contract.TombstoneLife-clocksDiffer).Milliseconds()
+}

@@ -1,0 +1,125 @@
+package push
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
+)
+
+const (
+	// pushTimeout bounds one push.
+	pushTimeout = 30 * time.Second
+	// maxAnswer bounds the bytes of an answer that are read; a state record has at most some 4 KiB.
+	maxAnswer = 64 << 10
+)
+
+// listener is a client of a proxy's push listener, over one persistent connection.
+type listener struct {
+	client    http.Client
+	transport *http.Transport
+}
+
+func newListener(socket string) *listener {
+	transport := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		},
+		MaxConnsPerHost:    1,
+		DisableCompression: true,
+	}
+	return &listener{http.Client{Transport: transport}, transport}
+}
+
+func (l *listener) close() { l.transport.CloseIdleConnections() }
+
+// conflictError means that the edge's memory has another epoch than the batch.
+type conflictError struct {
+	state *wire.State // of the memory; nil if it is empty
+}
+
+func (e *conflictError) Error() string {
+	if e.state == nil {
+		return "the edge's memory is empty"
+	}
+	return "the edge's memory is of epoch " + hex(e.state.Epoch)
+}
+
+// refusedError means that the edge refused a batch as malformed.
+type refusedError struct {
+	status int
+	text   string
+}
+
+func (e *refusedError) Error() string {
+	text := fmt.Sprintf("the edge answered %d %q", e.status, e.text)
+	if e.status == http.StatusRequestEntityTooLarge {
+		text += fmt.Sprintf(": per_connection_buffer_limit_bytes of the push listener must be at least %d", limits.MaxBody+64<<10)
+	}
+	return text
+}
+
+// apply pushes a batch.
+func (l *listener) apply(ctx context.Context, batch []byte) error {
+	_, err := l.post(ctx, batch)
+	return err
+}
+
+// state returns the state, nil if there is none. It sends an empty batch under a random epoch.
+func (l *listener) state(ctx context.Context) (*wire.State, error) {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	nobodys := binary.LittleEndian.Uint64(b[:]) | 1
+	state, err := l.post(ctx, wire.BeginBatch(nil, nobodys, nobodys))
+	if conflict, ok := err.(*conflictError); ok {
+		return conflict.state, nil
+	}
+	return state, err
+}
+
+func (l *listener) post(ctx context.Context, batch []byte) (*wire.State, error) {
+	ctx, cancel := context.WithTimeout(ctx, pushTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://gatehouse-push/v1/apply", bytes.NewReader(batch))
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Content-Type", "application/octet-stream")
+	response, err := l.client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if err != nil {
+		return nil, fmt.Errorf("read the answer: %w", err)
+	}
+	switch response.StatusCode {
+	case http.StatusOK, http.StatusConflict:
+	default:
+		text := strings.TrimSpace(string(answer[:min(len(answer), 300)]))
+		return nil, &refusedError{response.StatusCode, text}
+	}
+	var state *wire.State
+	if len(answer) > 0 {
+		// A malformed state counts as none, except for its epoch: we take over from it.
+		if s, err := wire.ParseState(answer); err == nil {
+			state = &s
+		} else if epoch, err := wire.RecordEpoch(answer, wire.RegionState); err == nil {
+			state = &wire.State{Epoch: epoch}
+		}
+	}
+	if response.StatusCode == http.StatusConflict {
+		return nil, &conflictError{state}
+	}
+	return state, nil
+}

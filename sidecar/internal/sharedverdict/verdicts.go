@@ -1,0 +1,248 @@
+// Package sharedverdict shares between the sidecars of one Redis which secrets bcrypt found right, so that bcrypt runs
+// once in the fleet and not once in each sidecar.
+//
+// A verdict is a key of the device's shard with a lifetime. Its name is an HMAC of device, secret and record; another
+// HMAC seals its value; both use the fleet's secret. So nobody can test secrets with the data in Redis, and a client
+// that can write to Redis can't authenticate a device. While a sidecar runs bcrypt, it holds a lock beside the verdict.
+// The lock saves work and is not needed for safety: without it bcrypt runs twice, with the same result.
+//
+// If Redis does not answer at once, bcrypt runs in this sidecar.
+package sharedverdict
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+)
+
+const (
+	// callTimeout bounds a call to Redis; it is less than the run of bcrypt that the call may save.
+	callTimeout = 200 * time.Millisecond
+	// pollInterval is the interval between lookups of a verdict that another sidecar computes.
+	pollInterval = 25 * time.Millisecond
+	// maxFinds bounds concurrent calls for verifications without a worker, so that a flood leaves connections to those
+	// that have one.
+	maxFinds = 8
+	// The lifetime of a lock is about eight runs of bcrypt, because a busy machine is slow. After that another sidecar
+	// may run bcrypt, too. If the holder has died, the others wait that long.
+	lockPerRun = 2 * time.Second // at lockCost, twice that for each step above
+	lockCost   = 12
+	minLock    = 2 * time.Second
+	maxLock    = 30 * time.Second
+)
+
+// Verdicts implements [credential.Fleet] with Redis.
+type Verdicts struct {
+	sealer  sealer
+	client  redis.UniversalClient
+	shards  contract.Shards
+	metrics *metrics.Metrics
+	log     *slog.Logger
+
+	finds         chan struct{} // one for each call of Find
+	reads, writes []breaker     // by shard; separate, because a user may have permission to read only
+}
+
+// New returns the Verdicts of the sidecars with the same secret. The client must obey deadlines of contexts, and not
+// read from replicas.
+func New(secret []byte, client redis.UniversalClient, shards contract.Shards, m *metrics.Metrics, log *slog.Logger) *Verdicts {
+	return &Verdicts{
+		sealer: secret, client: client, shards: shards, metrics: m, log: log,
+		finds: make(chan struct{}, maxFinds),
+		reads: make([]breaker, shards.Count()), writes: make([]breaker, shards.Count()),
+	}
+}
+
+// verdict has the keys of a verdict in Redis.
+type verdict struct {
+	name      [sha256.Size]byte
+	shard     int
+	key, lock string
+}
+
+func (v *Verdicts) verdict(c *credential.Question) verdict { return v.sealer.verdict(c, v.shards) }
+
+func (s sealer) verdict(c *credential.Question, shards contract.Shards) verdict {
+	name := s.name(c)
+	text, keys := hex.EncodeToString(name[:]), shards.KeysOf(c.Device)
+	return verdict{name, shards.Of(c.Device), keys.VerdictKey(text), keys.VerdictLockKey(text)}
+}
+
+// put adds the command that stores m for c, where it stays for life.
+func (s sealer) put(ctx context.Context, p redis.Pipeliner, c *credential.Question, at *verdict, m *credential.Match, life time.Duration) {
+	p.Set(ctx, at.key, s.seal(at.name, slices.Index(c.Hashes, m.Hash), m.Until), life)
+}
+
+// Put adds to a pipeline the command that shares the match m for c; none if m has expired.
+func Put(ctx context.Context, p redis.Pipeliner, secret []byte, shards contract.Shards, c *credential.Question, m *credential.Match) {
+	at := sealer(secret).verdict(c, shards)
+	if life := time.Until(m.Until); life >= time.Millisecond {
+		sealer(secret).put(ctx, p, c, &at, m, life)
+	}
+}
+
+// Find looks for a verdict.
+func (v *Verdicts) Find(c *credential.Question) *credential.Match {
+	timeout := time.NewTimer(callTimeout)
+	defer timeout.Stop()
+	select {
+	case v.finds <- struct{}{}:
+		defer func() { <-v.finds }()
+	case <-timeout.C:
+		v.count("skipped")
+		return nil
+	}
+	at := v.verdict(c)
+	var value *redis.StringCmd
+	if !v.call(v.reads, at.shard, "read", func(ctx context.Context, p redis.Pipeliner) {
+		value = p.Get(ctx, at.key)
+	}) {
+		return nil
+	}
+	if errors.Is(value.Err(), redis.Nil) {
+		v.count("miss")
+	}
+	return v.read(c, &at, value)
+}
+
+// Begin takes the lock and then looks for a verdict. A verdict is stored before its lock is removed, so the new holder
+// of the lock sees it. A lock that remains beside a verdict does no harm and expires.
+func (v *Verdicts) Begin(c *credential.Question) (*credential.Match, func(*credential.Match)) {
+	at, life, began := v.verdict(c), lockLife(c), time.Now()
+	var taken *redis.BoolCmd
+	var value *redis.StringCmd
+	if !v.call(v.writes, at.shard, "write", func(ctx context.Context, p redis.Pipeliner) {
+		taken = p.SetNX(ctx, at.lock, "1", life)
+		value = p.Get(ctx, at.key)
+	}) {
+		return nil, func(*credential.Match) {} // nor will the result be shared: Redis has just failed
+	}
+	if m := v.read(c, &at, value); m != nil {
+		return m, nil
+	}
+	if !taken.Val() {
+		return nil, nil
+	}
+	return nil, func(m *credential.Match) { v.end(c, &at, m, time.Since(began) < life) }
+}
+
+// end stores a match, nil for none, and removes the lock if it is ours.
+func (v *Verdicts) end(c *credential.Question, at *verdict, m *credential.Match, locked bool) {
+	life := time.Duration(0)
+	if m != nil {
+		life = time.Until(m.Until)
+	}
+	stores := life >= time.Millisecond
+	if !stores && !locked {
+		return
+	}
+	if v.call(v.writes, at.shard, "write", func(ctx context.Context, p redis.Pipeliner) {
+		if stores {
+			v.sealer.put(ctx, p, c, at, m, life)
+		}
+		if locked {
+			p.Del(ctx, at.lock)
+		}
+	}) && stores {
+		v.count("stored")
+	}
+}
+
+// Await looks for the verdict until it exists, the lock is gone, or Redis fails.
+func (v *Verdicts) Await(ctx context.Context, c *credential.Question, wanted func() bool) *credential.Match {
+	v.count("waited")
+	at := v.verdict(c)
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for wanted() {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		var lock, value *redis.StringCmd
+		if !v.call(v.reads, at.shard, "read", func(ctx context.Context, p redis.Pipeliner) {
+			lock = p.Get(ctx, at.lock) // before the verdict: if the lock is gone, the verdict exists
+			value = p.Get(ctx, at.key)
+		}) {
+			return nil
+		}
+		if m := v.read(c, &at, value); m != nil || errors.Is(lock.Err(), redis.Nil) {
+			return m
+		}
+	}
+	return nil
+}
+
+// call sends commands to a shard. It reports whether they were answered; if not, it counts the failure, and logs the
+// first one.
+func (v *Verdicts) call(breakers []breaker, shard int, kind string, commands func(context.Context, redis.Pipeliner)) bool {
+	b := &breakers[shard]
+	if !b.try(time.Now()) {
+		v.count("skipped")
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	done, err := v.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		commands(ctx, p)
+		return nil
+	})
+	for _, command := range done { // err is that of the first failed command, which may only mean not found
+		if err == nil || errors.Is(err, redis.Nil) {
+			err = command.Err()
+		}
+	}
+	failed := err != nil && !errors.Is(err, redis.Nil)
+	changed := b.done(failed, time.Now())
+	if failed {
+		v.count("error")
+	}
+	switch {
+	case changed && failed:
+		v.log.Warn("shared verdicts are unavailable: bcrypt runs here", "call", kind, "shard", shard, "error", err)
+	case changed:
+		v.log.Info("shared verdicts are available again", "call", kind, "shard", shard)
+	}
+	return !failed
+}
+
+// read returns the match in a stored value, if its seal is valid.
+func (v *Verdicts) read(c *credential.Question, at *verdict, value *redis.StringCmd) *credential.Match {
+	if value.Err() != nil {
+		return nil
+	}
+	m, ok := v.sealer.open(c, at.name, value.Val(), time.Now())
+	if !ok {
+		v.count("invalid")
+		return nil
+	}
+	v.count("hit")
+	return m
+}
+
+func (v *Verdicts) count(result string) { v.metrics.Shared.WithLabelValues(result).Inc() }
+
+// lockLife returns the lifetime of a lock, for all hashes of a question.
+func lockLife(c *credential.Question) time.Duration {
+	life := time.Duration(0)
+	for _, hash := range c.Hashes {
+		cost, err := bcrypt.Cost([]byte(hash))
+		if err != nil {
+			continue // bcrypt will fail at once
+		}
+		life += lockPerRun << cost >> lockCost
+	}
+	return min(max(life, minLock), maxLock)
+}

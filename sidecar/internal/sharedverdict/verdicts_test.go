@@ -1,0 +1,280 @@
+package sharedverdict
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9/logging"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+)
+
+// The client would write a line to stderr for every failed connection.
+func init() { logging.Disable() }
+
+// sidecar is one sidecar's Verdicts, with its metrics and log.
+type sidecar struct {
+	*Verdicts
+	t   *testing.T
+	m   *metrics.Metrics
+	log *bytes.Buffer
+}
+
+func join(t *testing.T, address string, secret sealer) sidecar {
+	t.Helper()
+	client, err := redisurl.Settings{URL: "redis://" + address, Deadlines: true}.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	log, m := new(bytes.Buffer), metrics.New()
+	return sidecar{New(secret, client, 1, m, slog.New(slog.NewTextHandler(log, nil))), t, m, log}
+}
+
+func (s sidecar) counts(result string, want float64) {
+	s.t.Helper()
+	if got := metricstest.Value(s.t, s.m, "gatehouse_shared_verdicts_total", "result", result); got != want {
+		s.t.Errorf("%s: %v, want %v", result, got, want)
+	}
+}
+
+// runs begins a run of bcrypt, and fails the test if another sidecar runs it or knows the result.
+func (s sidecar) runs(c *credential.Question) (end func(*credential.Match)) {
+	s.t.Helper()
+	known, end := s.Begin(c)
+	if known != nil || end == nil {
+		s.t.Fatalf("Begin: %+v, want a run", known)
+	}
+	return end
+}
+
+func always() bool { return true }
+
+// hour returns a match of the second hash, valid for an hour.
+func hour() *credential.Match {
+	return &credential.Match{Hash: claim.Hashes[1], Until: time.Now().Add(time.Hour)}
+}
+
+func isHour(m *credential.Match) bool {
+	return m != nil && m.Hash == claim.Hashes[1] && time.Until(m.Until) > 59*time.Minute
+}
+
+func TestOneRunForAll(t *testing.T) {
+	server := miniredis.RunT(t)
+	a, b, stranger := join(t, server.Addr(), secret), join(t, server.Addr(), secret), join(t, server.Addr(), sealer("the secret of another fleet, 32 b"))
+	if m := a.Find(&claim); m != nil {
+		t.Fatalf("found %+v in an empty Redis", m)
+	}
+	end := a.runs(&claim)
+	if known, end := b.Begin(&claim); known != nil || end != nil {
+		t.Fatalf("a second run at the same time: %+v", known)
+	}
+	other := claim
+	other.Secret = "t"
+	b.runs(&other)(nil) // another secret has another lock
+
+	waited := make(chan *credential.Match)
+	go func() { waited <- b.Await(t.Context(), &claim, always) }()
+	end(hour())
+	if m := <-waited; !isHour(m) {
+		t.Errorf("Await: %+v", m)
+	}
+	if m := b.Find(&claim); !isHour(m) {
+		t.Errorf("Find: %+v", m)
+	}
+	if known, _ := b.Begin(&claim); !isHour(known) {
+		t.Errorf("Begin: %+v", known)
+	}
+	stranger.runs(&claim)
+	for _, s := range []struct {
+		sidecar
+		counts string
+	}{{a, "miss 1, stored 1"}, {b, "hit 3, waited 1"}, {stranger, "hit 0, stored 0, invalid 0"}} {
+		for _, part := range strings.Split(s.counts, ", ") {
+			var result string
+			var n float64
+			fmt.Sscan(part, &result, &n)
+			s.sidecar.counts(result, n)
+		}
+	}
+	for _, key := range server.Keys() {
+		if ttl := server.TTL(key); ttl <= 0 || ttl > time.Hour {
+			t.Errorf("%s expires after %v", key, ttl)
+		}
+	}
+}
+
+// TestWrongSecretLeavesNothing: a wrong secret stores nothing in Redis, and others can run at once.
+func TestWrongSecretLeavesNothing(t *testing.T) {
+	server := miniredis.RunT(t)
+	a, b := join(t, server.Addr(), secret), join(t, server.Addr(), secret)
+	end := a.runs(&claim)
+	waited := make(chan *credential.Match)
+	go func() { waited <- b.Await(t.Context(), &claim, always) }()
+	end(nil)
+	if m := <-waited; m != nil {
+		t.Errorf("Await: %+v", m)
+	}
+	if keys := server.Keys(); len(keys) != 0 {
+		t.Errorf("keys %q, want none", keys)
+	}
+	b.runs(&claim)
+}
+
+// TestHolderDies: the holder of the lock never releases it.
+func TestHolderDies(t *testing.T) {
+	server := miniredis.RunT(t)
+	a, b := join(t, server.Addr(), secret), join(t, server.Addr(), secret)
+	end := a.runs(&claim)
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan struct{})
+	go func() { b.Await(ctx, &claim, always); close(gone) }()
+	cancel()
+	<-gone
+	if b.Await(t.Context(), &claim, func() bool { return false }) != nil {
+		t.Error("Await found a match")
+	}
+	server.FastForward(lockLife(&claim))
+	theirs := b.runs(&claim)
+	theirs(hour())
+	end(nil) // a late one changes nothing
+	if m := a.Find(&claim); !isHour(m) {
+		t.Errorf("Find: %+v", m)
+	}
+}
+
+// TestPlanted puts values into Redis without the secret.
+func TestPlanted(t *testing.T) {
+	server := miniredis.RunT(t)
+	a := join(t, server.Addr(), secret)
+	a.runs(&claim)(hour())
+	at := a.verdict(&claim)
+	good, _ := server.Get(at.key)
+	other := claim
+	other.Version++
+	forged := secret.seal(a.verdict(&other).name, 1, until)
+	for i, value := range []string{"", "1", good[:40], good + "x", strings.Repeat("\x00", 41), string(forged), "\x00" + good[1:]} {
+		server.Set(at.key, value)
+		if m := a.Find(&claim); m != nil {
+			t.Errorf("%q: found %+v", value, m)
+		}
+		a.counts("invalid", float64(i+1))
+	}
+	server.Set(a.verdict(&other).key, good)
+	if m := a.Find(&other); m != nil {
+		t.Errorf("the predecessor's verdict is believed: %+v", m)
+	}
+	server.Del(at.key)
+	server.HSet(at.key, "a", "b") // not even a string
+	if m := a.Find(&claim); m != nil {
+		t.Errorf("a hash: found %+v", m)
+	}
+	a.counts("error", 1)
+}
+
+// TestRedisTrouble: failures of Redis are bounded, counted, logged once, and end when Redis is back.
+func TestRedisTrouble(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	failing := miniredis.RunT(t)
+	failing.SetError("NOPERM this user has no permissions")
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	for name, address := range map[string]string{"silent": silent.Addr().String(), "failing": failing.Addr(), "refused": closed.Addr().String()} {
+		t.Run(name, func(t *testing.T) {
+			a := join(t, address, secret)
+			began := time.Now()
+			const rounds = 50
+			for range rounds {
+				if a.Find(&claim) != nil || a.Await(t.Context(), &claim, always) != nil {
+					t.Error("found a match")
+				}
+				a.runs(&claim)(hour())
+			}
+			// Two kinds of calls try once per pause; Await also waits for its poll.
+			took := time.Since(began)
+			if most := 2*callTimeout*(1+took/pause) + rounds*pollInterval + time.Second; took > most {
+				t.Errorf("%d rounds took %v, want at most %v", rounds, took, most)
+			}
+			if n := metricstest.Value(t, a.m, "gatehouse_shared_verdicts_total", "result", "error"); n < 2 || n > 2*float64(2+took/pause) {
+				t.Errorf("%v failed calls in %v", n, took)
+			}
+			if n := strings.Count(a.log.String(), "level=WARN"); n != 2 {
+				t.Errorf("%d warnings, want one for each kind of call:\n%s", n, a.log)
+			}
+		})
+	}
+}
+
+func TestRedisIsBack(t *testing.T) {
+	server := miniredis.RunT(t)
+	a := join(t, server.Addr(), secret)
+	a.runs(&claim)(hour())
+	server.SetError("LOADING Redis is loading the dataset in memory")
+	if m := a.Find(&claim); m != nil {
+		t.Errorf("found %+v", m)
+	}
+	server.SetError("")
+	for deadline := time.Now().Add(10 * time.Second); !isHour(a.Find(&claim)); {
+		if time.Now().After(deadline) {
+			t.Fatalf("Redis is not asked again:\n%s", a.log)
+		}
+		time.Sleep(time.Millisecond) // yields the processor
+	}
+	if n := strings.Count(a.log.String(), "are available again"); n != 1 {
+		t.Errorf("said %d times that it is back:\n%s", n, a.log)
+	}
+}
+
+// TestFloodOfFinds occupies all places of calls without a worker.
+func TestFloodOfFinds(t *testing.T) {
+	server := miniredis.RunT(t)
+	a := join(t, server.Addr(), secret)
+	for range maxFinds {
+		a.finds <- struct{}{}
+	}
+	if a.Find(&claim) != nil {
+		t.Error("found a match")
+	}
+	a.counts("skipped", 1)
+	a.runs(&claim)(hour()) // calls with a worker are not affected
+	<-a.finds
+	if m := a.Find(&claim); !isHour(m) {
+		t.Errorf("Find: %+v", m)
+	}
+}
+
+func TestLockLife(t *testing.T) {
+	hash := func(cost int) string { return fmt.Sprintf("$2b$%02d$%s", cost, strings.Repeat("a", 53)) }
+	for _, test := range []struct {
+		costs []int
+		want  time.Duration
+	}{
+		{[]int{4}, 2 * time.Second}, {[]int{10}, 2 * time.Second}, {[]int{12}, 2 * time.Second}, {[]int{12, 12}, 4 * time.Second},
+		{[]int{14}, 8 * time.Second}, {[]int{15}, 16 * time.Second}, {[]int{15, 15, 15, 15}, 30 * time.Second},
+	} {
+		var c credential.Question
+		for _, cost := range test.costs {
+			c.Hashes = append(c.Hashes, hash(cost))
+		}
+		if got := lockLife(&c); got != test.want {
+			t.Errorf("costs %v: %v, want %v", test.costs, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gatehouse/gatehouse/testbed/stack"
+)
+
+// banner returns the text that is printed when the stack is ready: examples to try, and how to stop it.
+func (o *options) banner(s *stack.Stack) string {
+	edge := s.EdgeURL()
+	post := func(id, secret string) string {
+		return fmt.Sprintf("curl -i -H 'x-device-id: %s' -H 'x-device-token: %s' -d '{\"t\":21.5}' %s/v1/telemetry", id, secret, edge)
+	}
+	end := "make stop"
+	if o.Stack != "demo" {
+		end += " STACK=" + o.Stack
+	}
+	lines := []string{
+		"gatehouse ready",
+		"",
+		"  # answered by Envoy itself: 200, compressed, 304",
+		"  curl -i " + edge + "/v1/products/42",
+		"  curl -i --compressed " + edge + "/v1/products/42",
+		"  curl -i -H 'If-None-Match: *' " + edge + "/v1/products/42",
+		"  # a device: let through, refused, without the permission",
+		"  " + post(demoDevice, demoSecret),
+		"  " + post(demoDevice, "wrong"),
+		"  " + post(readOnlyDevice, readOnlySecret),
+		"  # how many requests the upstream has seen",
+		"  curl " + s.UpstreamURL() + "/debug/requests",
+		"  # publish and revoke",
+		"  export GATEHOUSE_REDIS=" + s.RedisURL(),
+		"  build/gatehousectl put /v1/products/42 --file README.md --content-type text/markdown",
+		"  build/gatehousectl device revoke " + demoDevice,
+		"",
+		"Envoy's admin address " + s.EnvoyAdminURL() + ", the sidecar's metrics " + s.SidecarAdminURL() + "/metrics; " + end + " ends it.",
+		"",
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,158 @@
+// Package http2conn is an HTTP/2 client for tests that send what no library would: the test makes every frame.
+package http2conn
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// Ended is the error of a stream or connection that the server ended with an error code of RFC 9113, section 7.
+type Ended struct {
+	Frame string // RST_STREAM or GOAWAY
+	Code  http2.ErrCode
+}
+
+// Error names the frame and the code.
+func (e Ended) Error() string { return fmt.Sprintf("%s %s", e.Frame, e.Code) }
+
+// Answer is the response on a stream.
+type Answer struct {
+	Status           int
+	Fields, Trailers []hpack.HeaderField
+	Content          []byte
+	Interim          []int // the 1xx before it
+}
+
+// Get returns the first value of a field, whose name is in lower case.
+func (a *Answer) Get(name string) string {
+	for _, f := range a.Fields {
+		if f.Name == name {
+			return f.Value
+		}
+	}
+	return ""
+}
+
+// Conn is a connection with prior knowledge (RFC 9113, section 3.3). It is not safe for concurrent use.
+type Conn struct {
+	net.Conn
+	Framer  *http2.Framer
+	block   bytes.Buffer
+	coder   *hpack.Encoder
+	answers map[uint32]*Answer // by stream
+	whole   map[uint32]bool    // streams that the server has ended
+}
+
+// Dial connects. The timeout bounds everything that is done with the connection, unless the caller sets another
+// deadline.
+func Dial(address string, patience time.Duration) (*Conn, error) {
+	conn, err := net.DialTimeout("tcp", address, patience)
+	if err != nil {
+		return nil, err
+	}
+	c := &Conn{Conn: conn, Framer: http2.NewFramer(conn, conn), answers: map[uint32]*Answer{}, whole: map[uint32]bool{}}
+	c.Framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	c.Framer.AllowIllegalWrites = true
+	c.coder = hpack.NewEncoder(&c.block)
+	err = conn.SetDeadline(time.Now().Add(patience))
+	if err == nil {
+		_, err = io.WriteString(conn, http2.ClientPreface)
+	}
+	if err == nil {
+		err = c.Framer.WriteSettings(http2.Setting{ID: http2.SettingEnablePush, Val: 0})
+	}
+	if err == nil {
+		err = c.Framer.WriteWindowUpdate(0, 1<<30) // for all answers on this connection
+	}
+	return c, err
+}
+
+// Headers sends a field section, given as names and values, on a stream.
+func (c *Conn) Headers(stream uint32, end bool, fields ...[2]string) error {
+	c.block.Reset()
+	for _, f := range fields {
+		if err := c.coder.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}); err != nil {
+			return err
+		}
+	}
+	return c.Framer.WriteHeaders(http2.HeadersFrameParam{
+		StreamID: stream, BlockFragment: c.block.Bytes(), EndStream: end, EndHeaders: true,
+	})
+}
+
+// Read returns the answer on a stream, once. With an error it returns what it has received of the answer. It keeps what
+// it receives on other streams for their calls of Read.
+func (c *Conn) Read(stream uint32) (*Answer, error) {
+	var err error
+	for err == nil && !c.whole[stream] {
+		err = c.frame(stream)
+	}
+	a := c.answers[stream]
+	if a == nil {
+		a = &Answer{}
+	}
+	delete(c.answers, stream)
+	delete(c.whole, stream)
+	return a, err
+}
+
+// frame reads one frame. It returns an error if the connection ends, or the stream by RST_STREAM.
+func (c *Conn) frame(stream uint32) error {
+	frame, err := c.Framer.ReadFrame()
+	if err != nil {
+		return err
+	}
+	of := frame.Header().StreamID
+	if c.answers[of] == nil {
+		c.answers[of] = &Answer{}
+	}
+	switch f := frame.(type) {
+	case *http2.SettingsFrame:
+		if !f.IsAck() {
+			return c.Framer.WriteSettingsAck()
+		}
+	case *http2.PingFrame:
+		if !f.IsAck() {
+			return c.Framer.WritePing(true, f.Data)
+		}
+	case *http2.GoAwayFrame:
+		return Ended{"GOAWAY", f.ErrCode}
+	case *http2.RSTStreamFrame:
+		if of == stream {
+			return Ended{"RST_STREAM", f.ErrCode}
+		}
+	case *http2.MetaHeadersFrame:
+		c.whole[of] = f.StreamEnded()
+		return c.answers[of].take(f)
+	case *http2.DataFrame:
+		c.answers[of].Content = append(c.answers[of].Content, f.Data()...)
+		c.whole[of] = f.StreamEnded()
+	}
+	return nil
+}
+
+// take adds a field section to the answer.
+func (a *Answer) take(f *http2.MetaHeadersFrame) error {
+	if a.Status >= 200 {
+		a.Trailers = f.RegularFields()
+		return nil
+	}
+	if a.Status != 0 {
+		a.Interim = append(a.Interim, a.Status)
+	}
+	pseudo := f.PseudoFields()
+	if len(pseudo) != 1 || pseudo[0].Name != ":status" {
+		return fmt.Errorf("pseudo-header fields %v", pseudo)
+	}
+	var err error
+	a.Status, err = strconv.Atoi(pseudo[0].Value)
+	a.Fields = f.RegularFields()
+	return err
+}

@@ -1,0 +1,198 @@
+// Package link is a TCP proxy for a server that can be cut, made to hang, and delayed.
+package link
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Link forwards connections to a server. It is safe for concurrent use.
+type Link struct {
+	// Filter copies the data from the server; nil: io.Copy. Set it before the first connection.
+	Filter func(dst io.Writer, src io.Reader) error
+
+	server  string
+	address string
+
+	delay, jitter atomic.Int64 // ns
+	hanging       atomic.Bool
+
+	mu          sync.Mutex        // protects the fields below
+	listener    net.Listener      // nil while the link is cut
+	connections map[net.Conn]bool // both ends of each
+	running     sync.WaitGroup
+}
+
+// New returns a link to server, which needn't run yet. It listens on address, which it keeps while it is cut.
+func New(address, server string) (*Link, error) {
+	l := &Link{server: server, address: address, connections: map[net.Conn]bool{}}
+	if err := l.Mend(); err != nil {
+		return nil, err
+	}
+	l.address = l.listener.Addr().String()
+	return l, nil
+}
+
+// Address returns the address on which the link listens.
+func (l *Link) Address() string { return l.address }
+
+// Cut closes all connections and refuses new ones until Mend.
+func (l *Link) Cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.listener != nil {
+		_ = l.listener.Close()
+		l.listener = nil
+	}
+	l.drop()
+}
+
+// drop closes all connections. The caller holds mu.
+func (l *Link) drop() {
+	for c := range l.connections {
+		_ = c.Close()
+	}
+	clear(l.connections)
+}
+
+// Mend ends Cut.
+func (l *Link) Mend() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.listener != nil {
+		return nil
+	}
+	listener, err := net.Listen("tcp", l.address)
+	if err != nil {
+		return fmt.Errorf("link to %s: %w", l.server, err)
+	}
+	l.listener = listener
+	l.running.Go(func() { l.accept(listener) })
+	return nil
+}
+
+// Hang drops all data of existing and new connections until Clear, which closes them: a partition that ends with a
+// reset.
+func (l *Link) Hang() { l.hanging.Store(true) }
+
+// Delay delays data in each direction by this much, plus or minus the jitter, until Clear. It keeps the order of data.
+func (l *Link) Delay(by, jitter time.Duration) {
+	l.jitter.Store(int64(jitter))
+	l.delay.Store(int64(by))
+}
+
+// Clear ends Hang and Delay.
+func (l *Link) Clear() {
+	l.Delay(0, 0)
+	if l.hanging.Swap(false) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.drop()
+	}
+}
+
+// Close cuts the link and returns when all its goroutines have ended.
+func (l *Link) Close() {
+	l.Cut()
+	l.running.Wait()
+}
+
+func (l *Link) accept(listener net.Listener) {
+	for {
+		client, err := listener.Accept()
+		if err != nil {
+			return // cut
+		}
+		l.running.Go(func() { l.serve(listener, client) })
+	}
+}
+
+func (l *Link) serve(listener net.Listener, client net.Conn) {
+	server, err := net.Dial("tcp", l.server)
+	if err != nil {
+		_ = client.Close()
+		return
+	}
+	end := func() {
+		_, _ = client.Close(), server.Close()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.connections, client)
+		delete(l.connections, server)
+	}
+	l.mu.Lock()
+	isCut := l.listener != listener
+	if !isCut {
+		l.connections[client], l.connections[server] = true, true
+	}
+	l.mu.Unlock()
+	if isCut {
+		end()
+		return
+	}
+	filter := l.Filter
+	if filter == nil {
+		filter = copyAll
+	}
+	l.pump(server, client, copyAll, end)
+	l.pump(client, server, filter, end)
+}
+
+func copyAll(dst io.Writer, src io.Reader) error {
+	_, err := io.Copy(dst, src)
+	return err
+}
+
+// chunk is data in transit.
+type chunk struct {
+	bytes []byte
+	due   time.Time
+}
+
+// pump copies from src to dst in the background with the link's delay, and then calls end.
+func (l *Link) pump(dst io.Writer, src io.Reader, filter func(io.Writer, io.Reader) error, end func()) {
+	way := make(chan chunk, 1<<14)
+	l.running.Go(func() {
+		defer close(way)
+		_ = filter(writer(func(b []byte) { l.send(way, b) }), src)
+	})
+	l.running.Go(func() {
+		defer end()
+		for c := range way {
+			if wait := time.Until(c.due); wait > 0 {
+				<-time.After(wait)
+			}
+			if _, err := dst.Write(c.bytes); err != nil {
+				end() // ends src, and then the loop
+			}
+		}
+	})
+}
+
+// send queues a copy of b, or drops it.
+func (l *Link) send(way chan<- chunk, b []byte) {
+	if l.hanging.Load() {
+		return
+	}
+	c := chunk{bytes: append([]byte(nil), b...)}
+	if by := l.delay.Load(); by > 0 {
+		if jitter := l.jitter.Load(); jitter > 0 {
+			by += rand.Int64N(2*jitter+1) - jitter
+		}
+		c.due = time.Now().Add(time.Duration(by))
+	}
+	way <- c
+}
+
+// writer is an io.Writer that calls a function.
+type writer func(b []byte)
+
+func (w writer) Write(b []byte) (int, error) {
+	w(b)
+	return len(b), nil
+}

@@ -1,0 +1,59 @@
+package link_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+
+	"github.com/gatehouse/gatehouse/testbed/link"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
+)
+
+func init() { logging.Disable() }
+
+// TestLink breaks a link to a real Redis in every way.
+func TestLink(t *testing.T) {
+	address := strings.TrimPrefix(redistest.Start(t), "redis://")
+	l, err := link.New("127.0.0.1:0", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	client := redis.NewClient(&redis.Options{Addr: l.Address(), MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = client.Close() })
+	ping := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		return client.Ping(ctx).Err()
+	}
+	must := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	must("ping", ping())
+	for _, tt := range []struct {
+		name        string
+		begin, mend func()
+	}{
+		{"cut", l.Cut, func() { must("mend", l.Mend()) }},
+		{"hang", l.Hang, l.Clear},
+		{"delay", func() { l.Delay(400*time.Millisecond, 0) }, l.Clear},
+	} {
+		tt.begin()
+		if ping() == nil {
+			t.Errorf("%s: Redis still answers", tt.name)
+		}
+		tt.mend()
+		for end := time.Now().Add(10 * time.Second); ping() != nil; {
+			if time.Now().After(end) {
+				t.Fatalf("%s: Redis doesn't answer any more", tt.name)
+			}
+		}
+	}
+}

@@ -1,0 +1,73 @@
+//go:build linux
+
+package proc
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Locks samples what the serving threads of a server wait for. A thread that waits for
+// requests is in epoll_wait(2); one that waits for another thread is in futex(2).
+type Locks struct {
+	stop            chan struct{}
+	done            chan struct{}
+	samples, locked atomic.Int64
+}
+
+// WatchLocks samples a hundred times a second until Stop. It watches only servers with Workers: the threads of a Go
+// program wait in futex(2) for work, too.
+func WatchLocks(servers []Server) *Locks {
+	l := &Locks{stop: make(chan struct{}), done: make(chan struct{})}
+	var paths []string
+	for _, s := range servers {
+		if s.Workers == "" {
+			continue
+		}
+		if tasks, err := threads(s.PID, s.Workers); err == nil {
+			paths = append(paths, tasks...)
+		}
+	}
+	go func() {
+		defer close(l.done)
+		ticker := time.NewTicker(10 * time.Millisecond)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-l.stop:
+				return
+			case <-ticker.C:
+				l.sample(paths)
+			}
+		}
+	}()
+	return l
+}
+
+func (l *Locks) sample(paths []string) {
+	futex := strconv.Itoa(syscall.SYS_FUTEX)
+	for _, path := range paths {
+		text, err := os.ReadFile(path + "/syscall")
+		if err != nil {
+			continue // the kernel may not tell
+		}
+		l.samples.Add(1)
+		if number, _, _ := strings.Cut(string(text), " "); number == futex {
+			l.locked.Add(1)
+		}
+	}
+}
+
+// Stop ends the sampling and returns the share of samples in which a thread waited for another, 0 without samples.
+func (l *Locks) Stop() float64 {
+	close(l.stop)
+	<-l.done
+	if l.samples.Load() == 0 {
+		return 0
+	}
+	return float64(l.locked.Load()) / float64(l.samples.Load())
+}

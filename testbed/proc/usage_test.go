@@ -1,0 +1,98 @@
+//go:build linux
+
+package proc
+
+import (
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestUsageOfOneselfGrows(t *testing.T) {
+	servers := []Server{{Name: "self", PID: os.Getpid()}}
+	before, err := Read(servers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var u Usage
+	for deadline := time.Now().Add(20 * time.Second); u.CPU["self"] < .05 && time.Now().Before(deadline); {
+		after, err := Read(servers) // reading uses enough CPU
+		if err != nil {
+			t.Fatal(err)
+		}
+		u = after.Since(before)
+	}
+	if u.CPU["self"] < .05 || u.Total() != u.CPU["self"] || u.Machine <= 0 || u.Busy["self"] <= 0 {
+		t.Errorf("got %+v, want 0.05 s of CPU, and a machine that was busy", u)
+	}
+}
+
+// TestChildrenCount runs a shell whose child does the work.
+func TestChildrenCount(t *testing.T) {
+	p := exec.Command("/bin/sh", "-c", "(while :; do :; done) & wait")
+	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = syscall.Kill(-p.Process.Pid, syscall.SIGKILL)
+		_ = p.Wait()
+	})
+	servers := []Server{{Name: "shell", PID: p.Process.Pid, Cores: 1}}
+	before, err := Read(servers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var u Usage
+	for deadline := time.Now().Add(20 * time.Second); u.CPU["shell"] < .05 && time.Now().Before(deadline); {
+		after, err := Read(servers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u = after.Since(before)
+	}
+	if u.CPU["shell"] < .05 {
+		t.Errorf("got %v s of CPU, want that of the child", u.CPU)
+	}
+	checkClock(t, servers)
+}
+
+// checkClock compares the clock of servers that compute with the result of Read.
+func checkClock(t *testing.T, servers []Server) {
+	clock, err := NewClock(servers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin, err := clock.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := Read(servers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ticked, took time.Duration
+	for deadline := time.Now().Add(20 * time.Second); took < 200*time.Millisecond && time.Now().Before(deadline); {
+		after, err := Read(servers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		end, err := clock.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticked, took = time.Duration(after.Since(before).Total()*float64(time.Second)), end-begin
+	}
+	if off := took - ticked; took < 200*time.Millisecond || off.Abs() > 100*time.Millisecond {
+		t.Errorf("got %v by the clock, %v by ticks", took, ticked)
+	}
+}
+
+func TestCountersPairNamesWithValues(t *testing.T) {
+	got := counters("Ip: A B\nIp: 1 2\nTcp: InSegs RetransSegs\nTcp: 10 7\n")
+	if got["Tcp.RetransSegs"] != 7 || got["Ip.A"] != 1 {
+		t.Errorf("got %v", got)
+	}
+}

@@ -1,0 +1,159 @@
+// Package redistest starts real Redis servers for a test: a single one, a Cluster, or a master with its replica and
+// sentinels. All listen on free loopback ports and end with the test.
+package redistest
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"strings"
+	"syscall"
+)
+
+// T is the part of *testing.T that the package uses. A program that tests can implement it, too.
+type T interface {
+	Helper()
+	Cleanup(func())
+	TempDir() string
+	Context() context.Context
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
+
+// attempts bounds how often another process may take a port that was free before.
+const attempts = 5
+
+// Start runs an empty redis-server, without persistence, until the test ends, and returns its URL. It fails the test if
+// there is no redis-server.
+func Start(t T) (url string) {
+	t.Helper()
+	return "redis://" + StartServer(t).Address
+}
+
+// Server is a redis-server that can be killed and restarted. Its methods are for the test's goroutine.
+type Server struct {
+	// Address is the HOST:PORT on which it listens.
+	Address string
+	// Dir holds its files.
+	Dir string
+
+	t       T
+	args    []string
+	cmd     *exec.Cmd // nil while it isn't running
+	drained chan struct{}
+}
+
+// StartServer runs a redis-server with args until the test ends.
+func StartServer(t T, args ...string) *Server {
+	t.Helper()
+	s := &Server{t: t, Dir: t.TempDir(), args: args}
+	t.Cleanup(s.stop)
+	for range attempts {
+		s.Address = FreeAddress(t)
+		output, ok := s.start()
+		if ok {
+			return s
+		}
+		if !strings.Contains(output, "Address already in use") {
+			t.Fatalf("redis-server on %s ended before it was ready:\n%s", s.Address, output)
+		}
+	}
+	t.Fatalf("redis-server: found no free port in %d attempts", attempts)
+	return nil
+}
+
+// FreeAddress returns a loopback address on which nothing listens now.
+func FreeAddress(t T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// Port returns the port on which it listens.
+func (s *Server) Port() string {
+	_, port, _ := net.SplitHostPort(s.Address)
+	return port
+}
+
+// Kill ends the server by SIGKILL.
+func (s *Server) Kill() {
+	s.t.Helper()
+	if s.cmd == nil {
+		s.t.Fatalf("redis-server on %s does not run", s.Address)
+	}
+	s.stop()
+}
+
+// Restart starts the server again after Kill, with its files.
+func (s *Server) Restart() {
+	s.t.Helper()
+	if output, ok := s.start(); !ok {
+		s.t.Fatalf("redis-server on %s ended before it was ready again:\n%s", s.Address, output)
+	}
+}
+
+// Signal sends the server a signal.
+func (s *Server) Signal(signal syscall.Signal) {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(signal); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// start waits until the server logs that it is ready, otherwise it returns its output as an error.
+func (s *Server) start() (output string, ok bool) {
+	s.t.Helper()
+	binary, err := exec.LookPath("redis-server")
+	if err != nil {
+		s.t.Fatalf("redis-server: %v; install it (apt-get install redis-server)", err)
+	}
+	host, port, _ := net.SplitHostPort(s.Address)
+	args := []string{"--bind", host, "--port", port, "--dir", s.Dir, "--save", "", "--appendonly", "no"}
+	if strings.Contains(strings.Join(s.args, " "), "--sentinel") {
+		args = []string{s.args[0], "--bind", host, "--port", port, "--dir", s.Dir, "--sentinel"}
+	} else {
+		args = append(args, s.args...)
+	}
+	cmd := exec.Command(binary, args...)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		s.t.Fatalf("start %s: %v", binary, err)
+	}
+	var said strings.Builder
+	lines := bufio.NewScanner(stdout)
+	for lines.Scan() {
+		fmt.Fprintln(&said, lines.Text())
+		if strings.Contains(lines.Text(), "Ready to accept connections") || strings.Contains(lines.Text(), "+monitor master") {
+			s.cmd, s.drained = cmd, make(chan struct{})
+			go func() { // a full pipe would block the server
+				defer close(s.drained)
+				io.Copy(io.Discard, stdout)
+			}()
+			return "", true
+		}
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	return said.String(), false
+}
+
+func (s *Server) stop() {
+	if s.cmd == nil {
+		return
+	}
+	s.cmd.Process.Kill()
+	<-s.drained // Wait closes the pipe, so the reader must have finished
+	s.cmd.Wait()
+	s.cmd = nil
+}

@@ -1,0 +1,119 @@
+package stack
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+)
+
+// ErrUsage is wrapped by every error that the caller can fix by other options: wrong addresses, names and paths. Other
+// failures don't wrap it.
+var ErrUsage = errors.New("usage")
+
+// AddressError reports that an address of the stack can't be listened on.
+type AddressError struct {
+	Variable string // as passed to make, for example "EDGE"
+	Address  string // HOST:PORT
+	Err      error
+}
+
+// Error names the variable, the address, the reason and the fix.
+func (e *AddressError) Error() string {
+	reason := e.Err.Error()
+	if errno := syscall.Errno(0); errors.As(e.Err, &errno) {
+		reason = errno.Error() // without the address, which the message already has
+	}
+	host, _, err := net.SplitHostPort(e.Address)
+	if err != nil {
+		host = "127.0.0.1"
+	}
+	return fmt.Sprintf("%s %s: %s; choose another: make run %s=%s",
+		e.Variable, e.Address, reason, e.Variable, net.JoinHostPort(host, "PORT"))
+}
+
+// Unwrap returns the reason.
+func (e *AddressError) Unwrap() error { return e.Err }
+
+// resolve turns HOST:PORT into IP:PORT, which Envoy requires. An empty address or port 0 becomes a free port; an empty
+// host means all addresses.
+func resolve(variable, address string) (string, error) {
+	if address == "" {
+		address = "127.0.0.1:0"
+	}
+	bad := func(err error) error {
+		return fmt.Errorf("%w: %s %q: %w; want HOST:PORT, for example 127.0.0.1:8080", ErrUsage, variable, address, err)
+	}
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return "", bad(err)
+	}
+	tcp, err := net.ResolveTCPAddr("tcp", address)
+	if err != nil {
+		return "", bad(err)
+	}
+	if tcp.IP == nil {
+		tcp.IP = net.IPv4zero
+	}
+	if tcp.Port == 0 {
+		if tcp.Port, err = freePort(tcp.IP.String()); err != nil {
+			return "", &AddressError{Variable: variable, Address: address, Err: err}
+		}
+	}
+	return tcp.String(), nil
+}
+
+// FreeAddress returns a loopback address on which nothing listens, for a program beside a stack or an address that must
+// be known before the program starts.
+func FreeAddress() (string, error) {
+	const host = "127.0.0.1"
+	port, err := freePort(host)
+	if err != nil {
+		return "", fmt.Errorf("free address: %w", err)
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port)), nil
+}
+
+// lastPort counts up from a random start, so that a process returns no port twice before it has returned all. With
+// random ports, one stack in a thousand had the same port twice.
+var lastPort atomic.Uint32
+
+func init() { lastPort.Store(rand.Uint32()) }
+
+// freePort finds a port on which nothing listens, and reserves it for the programs that this process starts. The port
+// is below 32768, where Linux's ephemeral ports begin: an outgoing connection could take an ephemeral port while the
+// program that owns it restarts.
+func freePort(host string) (int, error) {
+	const low, high, attempts = 20000, 32768, 100
+	var last error
+	for range attempts {
+		port := low + int(lastPort.Add(1)%(high-low))
+		address := net.JoinHostPort(host, strconv.Itoa(port))
+		last = reserve(address) //mutant:TestReserved deleted
+		if last == nil {
+			return port, nil
+		}
+	}
+	return 0, fmt.Errorf("no free port in %d to %d after %d attempts: %w", low, high-1, attempts, last)
+}
+
+// probe returns an error if nothing can listen on address. Envoy does not always fail then: it sets SO_REUSEPORT on its
+// listeners, so two Envoys of one user share a port silently.
+func probe(address string) error {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	return listener.Close()
+}
+
+// reachable returns the address by which a client on this host connects to a listener on address.
+func reachable(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if ip := net.ParseIP(host); err == nil && ip.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return address
+}

@@ -1,0 +1,212 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+)
+
+// Options are the settings of a stack. The zero value is a stack with free ports, the repository's envoy.yaml, the
+// programs that make built, and an embedded Redis.
+type Options struct {
+	// Name of the stack, "test" by default: letters, digits, '.', '_' and '-'.
+	Name string
+	// Dir gets the rendered configuration, the logs and, if its path is short enough, the sockets. Its mode becomes
+	// 0700. Default: .run/NAME in the repository.
+	Dir string
+
+	// HOST:PORT each; empty or port 0 chooses a free port, which the stack keeps.
+	Edge, EnvoyAdmin, SidecarAdmin, Upstream string
+	// Redis is the address of the stack's own Redis, embedded or RedisServerPath.
+	Redis string
+	// RedisURL names a running Redis to use.
+	RedisURL string
+	// RedisServerPath runs this redis-server as a child instead of the embedded Redis.
+	RedisServerPath string
+	// RedisArgs are appended to redis-server's.
+	RedisArgs []string
+	// RedisEnv is added to the environment of redis-server, NAME=value each.
+	RedisEnv []string
+
+	// SidecarRedisURL is the URL by which the sidecar connects to Redis if not directly: that of a proxy.
+	SidecarRedisURL string
+
+	// Concurrency is the number of Envoy's workers, 2 by default.
+	Concurrency int
+
+	// EnvoyPath is Envoy's binary. Default: $ENVOY, otherwise the one in .venv.
+	EnvoyPath string
+	// EnvoyArgs are appended to Envoy's.
+	EnvoyArgs []string
+	// EnvoyEnv is added to Envoy's environment, NAME=value each.
+	EnvoyEnv []string
+	// SidecarPath is gatehouse-sidecar. Default: build/gatehouse-sidecar.
+	SidecarPath string
+	// SidecarArgs are appended to the sidecar's.
+	SidecarArgs []string
+	// SidecarEnv is added to the sidecar's environment, NAME=value each.
+	SidecarEnv []string
+	// Binding is the filter's Proxy-Wasm binding, own or sdk. Default: $BINDING, otherwise own.
+	Binding string
+	// WasmPath is the filter. Default: build/gatehouse.wasm, with the binding sdk build/gatehouse-sdk.wasm.
+	WasmPath string
+	// ConfigPath is the Envoy configuration that the stack adapts. Default: envoy/envoy.yaml.
+	ConfigPath string
+	// Rules replaces the edge filter's configuration, from "sidecar" to "default".
+	Rules string
+	// ModifyConfig changes the configuration after everything else, at every start of Envoy.
+	ModifyConfig func(*Config) error
+
+	// Seed is called once, after Redis has started and before the sidecar does, so that the first snapshot has what
+	// Seed publishes.
+	Seed func(ctx context.Context, redisURL string) error
+	// ReadyTimeout bounds every wait for a part to become ready, a minute by default: Envoy compiles the module first.
+	ReadyTimeout time.Duration
+}
+
+var validName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,31}$`)
+
+// CheckName returns an error for an invalid name of a stack.
+func CheckName(name string) error {
+	if !validName.MatchString(name) {
+		return fmt.Errorf("%w: STACK %q: want 1 to 32 letters, digits, '.', '_' or '-', not starting with '.'", ErrUsage, name)
+	}
+	return nil
+}
+
+// withDefaults sets the defaults, and checks everything that can be checked without starting a program.
+func (o Options) withDefaults() (Options, error) {
+	o.Name = orDefault(o.Name, "test")
+	if err := CheckName(o.Name); err != nil {
+		return o, err
+	}
+	if o.Concurrency == 0 {
+		o.Concurrency = 2
+	}
+	if o.Concurrency < 1 || o.Concurrency > 256 {
+		return o, fmt.Errorf("%w: CONCURRENCY %d: want 1 to 256", ErrUsage, o.Concurrency)
+	}
+	if o.ReadyTimeout == 0 {
+		o.ReadyTimeout = time.Minute
+	}
+	if o.RedisURL != "" && o.RedisServerPath != "" {
+		return o, fmt.Errorf("%w: a Redis to use and a redis-server to run are both given: %s, %s",
+			ErrUsage, o.RedisURL, o.RedisServerPath)
+	}
+	if err := o.defaultPaths(); err != nil {
+		return o, err
+	}
+	return o, o.resolveAddresses()
+}
+
+// defaultPaths makes all paths absolute, since children may have other working directories.
+func (o *Options) defaultPaths() error {
+	root, err := Root()
+	if err != nil {
+		return err
+	}
+	o.Dir = orDefault(o.Dir, filepath.Join(root, ".run", o.Name))
+	o.SidecarPath = orDefault(o.SidecarPath, filepath.Join(root, "build", "gatehouse-sidecar"))
+	module, build := "gatehouse.wasm", "run: make build"
+	if orDefault(o.Binding, os.Getenv("BINDING")) == "sdk" {
+		module, build = "gatehouse-sdk.wasm", "run: make wasm BINDING=sdk"
+	}
+	o.WasmPath = orDefault(o.WasmPath, filepath.Join(root, "build", module))
+	o.ConfigPath = orDefault(o.ConfigPath, filepath.Join(root, "envoy", "envoy.yaml"))
+	if o.EnvoyPath == "" {
+		if o.EnvoyPath, err = FindEnvoy(); err != nil {
+			return err
+		}
+	}
+	for _, path := range []*string{&o.Dir, &o.SidecarPath, &o.WasmPath, &o.ConfigPath, &o.EnvoyPath} {
+		if *path, err = filepath.Abs(*path); err != nil {
+			return fmt.Errorf("absolute path of %s: %w", *path, err)
+		}
+	}
+	for _, need := range []struct{ path, remedy string }{
+		{o.SidecarPath, "run: make build"},
+		{o.WasmPath, build},
+		{o.ConfigPath, "envoy/envoy.yaml is part of the repository"},
+		{o.EnvoyPath, "set ENVOY to Envoy's binary, or run: scripts/install-envoy.sh"},
+	} {
+		if _, err := os.Stat(need.path); err != nil {
+			return fmt.Errorf("%w: %w; %s", ErrUsage, err, need.remedy)
+		}
+	}
+	return nil
+}
+
+// resolveAddresses chooses the free ports and returns an error for addresses that are given twice or in use.
+func (o *Options) resolveAddresses() error {
+	addresses := []struct {
+		variable string
+		address  *string
+	}{
+		{"EDGE", &o.Edge}, {"ENVOY_ADMIN", &o.EnvoyAdmin}, {"SIDECAR_ADMIN", &o.SidecarAdmin},
+		{"UPSTREAM", &o.Upstream}, {"REDIS", &o.Redis},
+	}
+	if o.RedisURL != "" {
+		addresses = addresses[:4]
+	}
+	owner := map[string]string{}
+	for _, a := range addresses {
+		address, err := resolve(a.variable, *a.address)
+		if err != nil {
+			return err
+		}
+		if other, taken := owner[address]; taken {
+			return fmt.Errorf("%w: %s and %s are both %s", ErrUsage, other, a.variable, address)
+		}
+		owner[address], *a.address = a.variable, address
+		if err := probe(address); err != nil {
+			return &AddressError{Variable: a.variable, Address: address, Err: err}
+		}
+	}
+	return nil
+}
+
+// Root returns the path of the repository: the nearest parent directory with a go.mod.
+func Root() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("find repository: %w", err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errors.New("find repository: no go.mod in this directory or above it")
+		}
+		dir = parent
+	}
+}
+
+// FindEnvoy returns the path of Envoy's binary: $ENVOY, otherwise the one that scripts/install-envoy.sh installed.
+func FindEnvoy() (string, error) {
+	if path := os.Getenv("ENVOY"); path != "" {
+		return path, nil
+	}
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	pattern := filepath.Join(root, ".venv", "lib", "python3.*", "site-packages", "envoy", "_bin", "envoy")
+	found, err := filepath.Glob(pattern)
+	if err != nil || len(found) == 0 {
+		return "", fmt.Errorf("%w: no Envoy; set ENVOY to its binary, or run: scripts/install-envoy.sh", ErrUsage)
+	}
+	return found[0], nil
+}
+
+func orDefault(value, fallback string) string {
+	if value == "" {
+		return fallback
+	}
+	return value
+}

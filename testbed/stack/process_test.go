@@ -1,0 +1,174 @@
+package stack
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// shell starts a child that runs script, and ends it when the test ends.
+func shell(t *testing.T, script string, onExit func(error)) *process {
+	t.Helper()
+	p, err := start(program{
+		name: "child", path: "/bin/sh", args: []string{"-c", script}, log: filepath.Join(t.TempDir(), "child.log"),
+	}, onExit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.kill(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func unexpected(t *testing.T) func(error) {
+	return func(err error) { t.Errorf("got %v, want no report of an end that was asked for", err) }
+}
+
+// waitForLog returns when the child has written text.
+func waitForLog(t *testing.T, p *process, text string) {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	for !strings.Contains(tail(p.log, 0), text) {
+		select {
+		case <-deadline:
+			t.Fatalf("log: got %q, want %q in it", tail(p.log, 0), text)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func TestProcessReportsItsEnd(t *testing.T) {
+	reported := make(chan error, 1)
+	p := shell(t, "for i in $(seq 30); do echo line $i; done; echo last words >&2; exit 3", func(err error) { reported <- err })
+	var exit *ExitError
+	if err := <-reported; !errors.As(err, &exit) {
+		t.Fatalf("got %v, want an ExitError", err)
+	}
+	if exit.Name != "child" || exit.PID != p.pid || exit.Status != "exit status 3" {
+		t.Errorf("got %s, pid %d, %s; want child, pid %d, exit status 3", exit.Name, exit.PID, exit.Status, p.pid)
+	}
+	lines := strings.Split(exit.Tail, "\n")
+	if len(lines) != tailLines || lines[0] != "line 12" || lines[tailLines-1] != "last words" {
+		t.Errorf("tail: got %q, want the last %d lines", lines, tailLines)
+	}
+	if want := fmt.Sprintf("child (pid %d) ended: exit status 3; last lines of ", p.pid); !strings.HasPrefix(exit.Error(), want) {
+		t.Errorf("got %q, want it to begin with %q", exit.Error(), want)
+	}
+}
+
+func TestProcessStopsBySIGTERM(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		paused bool
+	}{{"running", false}, {"paused", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			p := shell(t, `trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done`, unexpected(t))
+			waitForLog(t, p, "up")
+			if c.paused {
+				if err := p.signal(syscall.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := p.stop(10 * time.Second); err != nil {
+				t.Error(err)
+			}
+			waitForLog(t, p, "bye")
+			if err := p.stop(time.Second); err != nil {
+				t.Errorf("second stop: got %v, want nil", err)
+			}
+		})
+	}
+}
+
+func TestProcessIsKilledAfterGrace(t *testing.T) {
+	p := shell(t, `trap '' TERM; echo up; while :; do sleep 0.05; done`, unexpected(t))
+	waitForLog(t, p, "up")
+	err := p.stop(50 * time.Millisecond)
+	if err == nil || !strings.Contains(err.Error(), "did not end within 50ms of SIGTERM and was killed") {
+		t.Errorf("got %v, want a report that it was killed", err)
+	}
+	if p.status != "signal: killed" {
+		t.Errorf("status: got %q, want signal: killed", p.status)
+	}
+}
+
+func TestProcessThatIsMissing(t *testing.T) {
+	_, err := start(program{name: "envoy", path: "/nowhere/envoy", log: filepath.Join(t.TempDir(), "log")}, unexpected(t))
+	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "start envoy: ") {
+		t.Errorf("got %v, want that envoy does not exist", err)
+	}
+}
+
+func TestTail(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	long := strings.Repeat(strings.Repeat("x", 999)+"\n", 12)
+	if err := os.WriteFile(path, []byte("earlier\n"+long+"a\nb\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := tail(path, 0)
+	if strings.Contains(got, "earlier") || !strings.HasSuffix(got, "\na\nb") || len(got) > tailBytes {
+		t.Errorf("got %d bytes, want at most %d whole lines that end with a, b", len(got), tailLines)
+	}
+	for line := range strings.Lines(got) {
+		if line = strings.TrimSuffix(line, "\n"); len(line) != 999 && len(line) != 1 {
+			t.Errorf("got a line of %d bytes, want whole lines only", len(line))
+		}
+	}
+	if got := tail(path, int64(8+len(long))); got != "a\nb" {
+		t.Errorf("from the offset of a: got %q, want %q", got, "a\nb")
+	}
+	if got := tail(path+".missing", 0); got != "" {
+		t.Errorf("missing file: got %q, want nothing", got)
+	}
+}
+
+func TestChildDiesWithItsParent(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, err := resolve("CHILD", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent := exec.Command(self, t.TempDir(), address)
+	parent.Env = append(os.Environ(), helperVariable+"=parent")
+	if err := parent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waitForListener(t, address, true)
+	if err := parent.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = parent.Wait() // it was killed
+	waitForListener(t, address, false)
+}
+
+func waitForListener(t *testing.T, address string, want bool) {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	for {
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			_ = conn.Close()
+		}
+		if (err == nil) == want {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("listening on %s: got %t, want %t", address, !want, want)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+)
+
+// StartRedis starts the stack's own Redis, unless the stack uses a running one. After KillRedis, an embedded Redis has
+// its data; a redis-server has lost them unless RedisArgs make it persistent.
+func (s *Stack) StartRedis(ctx context.Context) error {
+	switch {
+	case s.opts.RedisURL != "":
+		return s.pingRedis(ctx, nil)
+	case s.opts.RedisServerPath != "":
+		return s.startRedisServer(ctx)
+	}
+	if s.embedded == nil {
+		s.embedded = miniredis.NewMiniRedis()
+		if err := s.embedded.StartAddr(s.opts.Redis); err != nil {
+			return &AddressError{Variable: "REDIS", Address: s.opts.Redis, Err: err}
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		stopped := make(chan struct{})
+		go func() {
+			defer close(stopped)
+			expire(ctx, s.embedded)
+		}()
+		s.stopEmbedded = func() { cancel(); <-stopped; s.embedded.Close() }
+		return nil
+	}
+	if err := s.embedded.Restart(); err != nil {
+		return &AddressError{Variable: "REDIS", Address: s.opts.Redis, Err: err}
+	}
+	return nil
+}
+
+// expire advances the embedded Redis's clock, because miniredis doesn't expire keys by itself.
+func expire(ctx context.Context, server *miniredis.Miniredis) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	last := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			server.FastForward(now.Sub(last))
+			last = now
+		}
+	}
+}
+
+// startRedisServer runs redis-server without persistence, unless RedisArgs enable it: tests need the loss of data.
+func (s *Stack) startRedisServer(ctx context.Context) error {
+	host, port, err := net.SplitHostPort(s.opts.Redis)
+	if err != nil {
+		return fmt.Errorf("address of redis-server: %w", err)
+	}
+	args := []string{"--bind", host, "--port", port, "--dir", s.opts.Dir, "--save", "", "--appendonly", "no"}
+	return s.startChild(ctx, redisName, program{
+		name: redisName, path: s.opts.RedisServerPath, args: append(args, s.opts.RedisArgs...),
+		env: s.opts.RedisEnv, log: s.path("redis.log"),
+	}, s.pingRedis)
+}
+
+// foreignPatience bounds how long a Redis that ran before may take to answer.
+const foreignPatience = 2 * time.Second
+
+// pingRedis waits until Redis answers.
+func (s *Stack) pingRedis(ctx context.Context, child *process) error {
+	client, err := redisurl.Settings{URL: s.RedisURL(), Once: true}.Connect() // await retries
+	if err != nil {
+		return fmt.Errorf("%w: REDIS_URL: %w", ErrUsage, err)
+	}
+	defer func() { _ = client.Close() }()
+	what := "redis at REDIS_URL"
+	if s.opts.RedisURL == "" {
+		what = "redis " + reachable(s.opts.Redis)
+	} else { // it isn't started here, so there is no start to wait for
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, foreignPatience)
+		defer cancel()
+	}
+	return s.await(ctx, child, what, func(ctx context.Context) error {
+		if s.opts.RedisURL == "" {
+			// The client would write every failed dial to stderr.
+			conn, err := new(net.Dialer).DialContext(ctx, "tcp", reachable(s.opts.Redis))
+			if err != nil {
+				return err
+			}
+			_ = conn.Close()
+		}
+		if err := client.Ping(ctx).Err(); err != nil && !errors.Is(err, context.Canceled) {
+			return fmt.Errorf("PING: %w", err)
+		}
+		return ctx.Err()
+	})
+}

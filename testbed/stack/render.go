@@ -1,0 +1,92 @@
+package stack
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Paths of envoy.yaml in production that a stack replaces by its own.
+const (
+	productionWasm       = "/etc/gatehouse/gatehouse.wasm"
+	productionPushSocket = "/run/gatehouse/push.sock"
+	productionAPISocket  = "/run/gatehouse/api.sock"
+)
+
+// maxSocketPath is the longest path of a unix socket in bytes, without its final NUL
+// (sun_path of sockaddr_un on Linux has 108).
+const maxSocketPath = 107
+
+// render writes the stack's envoy.yaml, which can also be run by hand while the rest of the stack runs.
+func (s *Stack) render() error {
+	config, err := LoadConfig(s.opts.ConfigPath)
+	if err != nil {
+		return err
+	}
+	steps := []func() error{
+		func() error { return config.SetAddress(s.opts.Edge, "static_resources", "listeners", "edge") },
+		func() error {
+			return config.SetAddress(s.opts.Upstream, "static_resources", "clusters", "upstream",
+				"load_assignment", "endpoints", "0", "lb_endpoints", "0", "endpoint")
+		},
+		func() error { return config.SetAddress(s.opts.EnvoyAdmin, "admin") },
+		func() error { return config.Replace(productionWasm, s.opts.WasmPath) },
+		func() error { return config.Replace(productionPushSocket, s.PushSocket()) },
+		func() error { return config.Replace(productionAPISocket, s.APISocket()) },
+		func() error {
+			if s.opts.Rules == "" {
+				return nil
+			}
+			return config.SetRules(s.opts.Rules)
+		},
+		func() error {
+			if s.opts.ModifyConfig == nil {
+				return nil
+			}
+			return s.opts.ModifyConfig(config)
+		},
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return fmt.Errorf("render %s: %w", s.opts.ConfigPath, err)
+		}
+	}
+	text, err := config.Bytes()
+	if err != nil {
+		return err
+	}
+	note := fmt.Sprintf("# Stack %s: made from %s at every start, so edits here are lost.\n\n",
+		s.opts.Name, filepath.Base(s.opts.ConfigPath))
+	if err := os.WriteFile(s.ConfigPath(), append([]byte(note), text...), 0o600); err != nil {
+		return fmt.Errorf("write Envoy configuration: %w", err)
+	}
+	return nil
+}
+
+// makeDirs makes the stack's directory, removes old logs from it, and makes the directory of its sockets. The two are
+// the same unless a socket's path would be too long; then the sockets have a directory of their own, which Stop
+// removes. Both have mode 0700, which also protects the push socket between its creation and its chmod.
+func (s *Stack) makeDirs() error {
+	if err := os.MkdirAll(s.opts.Dir, 0o700); err != nil {
+		return fmt.Errorf("make directory of stack %s: %w", s.opts.Name, err)
+	}
+	if err := os.Chmod(s.opts.Dir, 0o700); err != nil {
+		return fmt.Errorf("protect directory of stack %s: %w", s.opts.Name, err)
+	}
+	for _, log := range []string{"envoy.log", "sidecar.log", "redis.log"} { // of an earlier run
+		if err := os.Remove(s.path(log)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove old log of stack %s: %w", s.opts.Name, err)
+		}
+	}
+	s.sockets = s.opts.Dir
+	if len(s.PushSocket()) <= maxSocketPath {
+		return nil
+	}
+	dir, err := os.MkdirTemp("/tmp", "gatehouse-")
+	if err != nil {
+		return fmt.Errorf("make directory for sockets: %w", err)
+	}
+	s.sockets, s.ownSockets = dir, true
+	return nil
+}

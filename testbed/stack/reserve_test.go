@@ -1,0 +1,37 @@
+package stack
+
+import (
+	"errors"
+	"net"
+	"syscall"
+	"testing"
+)
+
+// TestReserved: an address that was returned is reserved against other processes that look for one, and its program can
+// listen on it, repeatedly.
+func TestReserved(t *testing.T) {
+	address, err := FreeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := reserve(address); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("got %v for another process, want that it is in use", err)
+	}
+	for range 2 {
+		listener, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatalf("the owner can't listen: %v", err)
+		}
+		client, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server, err := listener.Accept()
+		if err := errors.Join(err, server.Close(), client.Close(), listener.Close()); err != nil { // leaves a TIME_WAIT
+			t.Fatal(err)
+		}
+	}
+	if err := reserve(address); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("got %v when it has stopped listening, want that it is in use", err)
+	}
+}

@@ -1,0 +1,260 @@
+// Package stack starts and stops a whole Gatehouse on one host: Redis, a demo upstream, gatehouse-sidecar and Envoy.
+// `make run` and the end-to-end tests use it.
+//
+// A test gets a stack with free ports, and only has to call Stop:
+//
+//	s, err := stack.Start(t.Context(), stack.Options{Name: "revoke", Dir: t.TempDir()})
+//	if err != nil { t.Fatal(err) }
+//	t.Cleanup(func() { if err := s.Stop(); err != nil { t.Error(err) } })
+//	res, err := http.Get(s.EdgeURL() + "/v1/products/42")
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+
+	"github.com/gatehouse/gatehouse/testbed/upstream"
+)
+
+// Names of the parts that are processes.
+const (
+	envoyName   = "envoy"
+	sidecarName = "sidecar"
+	redisName   = "redis-server"
+)
+
+// Stack is a running Gatehouse. Its methods are safe for concurrent use, except for starting the same part twice at a
+// time.
+type Stack struct {
+	opts       Options // complete: defaults set, addresses resolved
+	sockets    string  // directory of the unix sockets
+	ownSockets bool    // sockets is a temporary directory
+
+	upstream       upstream.Handler
+	upstreamServer *http.Server
+
+	embedded     *miniredis.Miniredis // nil: another Redis is used
+	stopEmbedded func()
+
+	stop func() error // ends all parts, once
+	died chan error   // holds the first unexpected exit of a child
+
+	mu       sync.Mutex // protects children
+	children map[string]*process
+}
+
+// Start starts everything and returns when the edge answers and the sidecar has filled it. On an error it leaves
+// nothing running.
+func Start(ctx context.Context, opts Options) (*Stack, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Stack{opts: opts, died: make(chan error, 1), children: map[string]*process{}}
+	s.stop = sync.OnceValue(s.stopAll)
+	if err := s.start(ctx); err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	return s, nil
+}
+
+func (s *Stack) start(ctx context.Context) error {
+	if err := s.makeDirs(); err != nil {
+		return err
+	}
+	if err := s.serveUpstream(); err != nil {
+		return err
+	}
+	if err := s.startSeeded(ctx); err != nil {
+		return err
+	}
+	if err := s.StartEnvoy(ctx); err != nil {
+		return err
+	}
+	return s.StartSidecar(ctx)
+}
+
+// startSeeded starts Redis and calls Seed.
+func (s *Stack) startSeeded(ctx context.Context) error {
+	if err := s.StartRedis(ctx); err != nil {
+		return err
+	}
+	if s.opts.Seed == nil {
+		return nil
+	}
+	if err := s.opts.Seed(ctx, s.RedisURL()); err != nil {
+		return fmt.Errorf("seed Redis: %w", err)
+	}
+	return nil
+}
+
+// Wait returns nil when ctx is done, or an [ExitError] as soon as a child has exited by itself. Only one caller at a
+// time gets the error.
+func (s *Stack) Wait(ctx context.Context) error {
+	select {
+	case err := <-s.died:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// Stop ends all parts, the edge first, and returns when they have exited. A stopped stack can't be restarted; further
+// calls return the result of the first.
+func (s *Stack) Stop() error { return s.stop() }
+
+func (s *Stack) stopAll() error {
+	var errs []error
+	for _, name := range []string{envoyName, sidecarName, redisName} {
+		if child := s.child(name); child != nil {
+			errs = append(errs, child.stop(stopGrace))
+		}
+	}
+	if s.upstreamServer != nil {
+		errs = append(errs, s.upstreamServer.Close())
+	}
+	if s.stopEmbedded != nil {
+		s.stopEmbedded()
+	}
+	if s.sockets == "" {
+		return errors.Join(errs...)
+	}
+	for _, socket := range []string{s.PushSocket(), s.APISocket()} {
+		if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	if s.ownSockets {
+		errs = append(errs, os.RemoveAll(s.sockets))
+	}
+	return errors.Join(errs...)
+}
+
+// StartEnvoy starts Envoy, also after a kill, and returns when the edge accepts connections. The sidecar may be ready
+// later: see [Stack.AwaitReady].
+func (s *Stack) StartEnvoy(ctx context.Context) error {
+	if err := s.render(); err != nil {
+		return err
+	}
+	return s.startChild(ctx, envoyName, s.envoyProgram(), func(ctx context.Context, child *process) error {
+		if err := s.awaitOK(ctx, child, s.EnvoyAdminURL()+"/ready"); err != nil {
+			return err
+		}
+		return s.await(ctx, child, "edge "+s.opts.Edge, func(ctx context.Context) error {
+			conn, err := new(net.Dialer).DialContext(ctx, "tcp", reachable(s.opts.Edge))
+			if err != nil {
+				return err
+			}
+			return conn.Close()
+		})
+	})
+}
+
+// StartSidecar starts the sidecar, also after a kill, and returns when it is ready: it has pushed everything in Redis.
+func (s *Stack) StartSidecar(ctx context.Context) error {
+	return s.startChild(ctx, sidecarName, s.sidecarProgram(), func(ctx context.Context, child *process) error {
+		return s.awaitOK(ctx, child, s.SidecarAdminURL()+"/readyz")
+	})
+}
+
+// AwaitReady waits until the sidecar reports that it is in step with Redis and Envoy.
+func (s *Stack) AwaitReady(ctx context.Context) error {
+	return s.awaitOK(ctx, s.child(sidecarName), s.SidecarAdminURL()+"/readyz")
+}
+
+// KillEnvoy ends Envoy by SIGKILL.
+func (s *Stack) KillEnvoy() error { return s.kill(envoyName) }
+
+// KillSidecar ends the sidecar by SIGKILL.
+func (s *Stack) KillSidecar() error { return s.kill(sidecarName) }
+
+// KillRedis ends the stack's own Redis: redis-server by SIGKILL, the embedded one by closing its listener and
+// connections.
+func (s *Stack) KillRedis() error {
+	if s.embedded != nil {
+		s.embedded.Close()
+		return nil
+	}
+	return s.kill(redisName)
+}
+
+// SignalEnvoy sends Envoy a signal, for example SIGSTOP.
+func (s *Stack) SignalEnvoy(signal syscall.Signal) error { return s.signal(envoyName, signal) }
+
+// SignalSidecar sends the sidecar a signal, for example SIGSTOP.
+func (s *Stack) SignalSidecar(signal syscall.Signal) error { return s.signal(sidecarName, signal) }
+
+// SignalRedis sends the stack's own redis-server a signal, for example SIGSTOP.
+func (s *Stack) SignalRedis(signal syscall.Signal) error { return s.signal(redisName, signal) }
+
+// startChild runs p as name and waits until ready returns nil.
+func (s *Stack) startChild(ctx context.Context, name string, p program, ready func(context.Context, *process) error) error {
+	if child := s.child(name); child != nil {
+		select {
+		case <-child.done:
+		default:
+			return fmt.Errorf("%s runs already (pid %d)", name, child.pid)
+		}
+	}
+	child, err := start(p, func(err error) {
+		select {
+		case s.died <- err:
+		default: // one is enough: the first is the cause
+		}
+	})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.children[name] = child
+	s.mu.Unlock()
+	return ready(ctx, child)
+}
+
+func (s *Stack) child(name string) *process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.children[name]
+}
+
+func (s *Stack) kill(name string) error {
+	child := s.child(name)
+	if child == nil {
+		return fmt.Errorf("kill %s: this stack has none", name)
+	}
+	return child.kill()
+}
+
+func (s *Stack) signal(name string, signal syscall.Signal) error {
+	child := s.child(name)
+	if child == nil {
+		return fmt.Errorf("signal %s: this stack has none", name)
+	}
+	if err := child.signal(signal); err != nil {
+		return fmt.Errorf("signal %s: %w", name, err)
+	}
+	return nil
+}
+
+func (s *Stack) serveUpstream() error {
+	listener, err := net.Listen("tcp", s.opts.Upstream)
+	if err != nil {
+		return &AddressError{Variable: "UPSTREAM", Address: s.opts.Upstream, Err: err}
+	}
+	s.upstreamServer = &http.Server{Handler: &s.upstream, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = s.upstreamServer.Serve(listener) }() // returns when Stop closes it
+	return nil
+}
+
+// path returns the path of a file of the stack.
+func (s *Stack) path(name string) string { return filepath.Join(s.opts.Dir, name) }

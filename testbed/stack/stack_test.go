@@ -1,0 +1,304 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// helperOptions returns a stack whose Envoy and sidecar are this test binary, to test how parts are started, watched
+// and stopped.
+func helperOptions(t *testing.T) Options {
+	t.Helper()
+	t.Setenv(helperVariable, "child")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Options{Dir: t.TempDir(), EnvoyPath: self, SidecarPath: self, WasmPath: self, ReadyTimeout: 20 * time.Second}
+}
+
+func startStack(t *testing.T, opts Options) *Stack {
+	t.Helper()
+	s, err := Start(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func get(t *testing.T, url string) string {
+	t.Helper()
+	res, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
+func TestStackStartsAndStops(t *testing.T) {
+	opts := helperOptions(t)
+	var seeded []string
+	opts.Seed = func(ctx context.Context, url string) error {
+		seeded = append(seeded, url)
+		options, err := redis.ParseURL(url)
+		if err != nil {
+			return err
+		}
+		client := redis.NewClient(options)
+		defer func() { _ = client.Close() }()
+		return client.Set(ctx, "seed", "kept", 0).Err()
+	}
+	s := startStack(t, opts)
+
+	if got := get(t, s.UpstreamURL()+"/debug/requests"); got != "{\"requests\":0}\n" {
+		t.Errorf("upstream: got %q, want no requests", got)
+	}
+	if len(seeded) != 1 || seeded[0] != s.RedisURL() {
+		t.Errorf("seed: got calls for %q, want one for %s", seeded, s.RedisURL())
+	}
+	pid := s.EnvoyPID()
+	if err := s.StartEnvoy(t.Context()); err == nil || !strings.Contains(err.Error(), "envoy runs already") {
+		t.Errorf("second Envoy: got %v, want a refusal", err)
+	}
+	for name, step := range map[string]func() error{
+		"envoy":   func() error { return errors.Join(s.KillEnvoy(), s.StartEnvoy(t.Context())) },
+		"sidecar": func() error { return errors.Join(s.KillSidecar(), s.StartSidecar(t.Context())) },
+		"redis":   func() error { return errors.Join(s.KillRedis(), s.StartRedis(t.Context())) },
+	} {
+		if err := step(); err != nil {
+			t.Errorf("restart of %s: %v", name, err)
+		}
+	}
+	options, err := redis.ParseURL(s.RedisURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := redis.NewClient(options)
+	defer func() { _ = client.Close() }()
+	if got, err := client.Get(t.Context(), "seed").Result(); err != nil || got != "kept" {
+		t.Errorf("embedded Redis after its restart: got %q, %v; want its data kept", got, err)
+	}
+	subscription := client.Subscribe(t.Context(), "channel")
+	defer func() { _ = subscription.Close() }()
+	if _, err := subscription.Receive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Publish(t.Context(), "channel", "event").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if message, err := subscription.ReceiveMessage(t.Context()); err != nil || message.Payload != "event" {
+		t.Errorf("embedded Redis after its restart: got %v, %v; want the event", message, err)
+	}
+	if s.EnvoyPID() == pid {
+		t.Errorf("pid of the new Envoy: got %d, that of the old one", pid)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Wait(ctx); err != nil {
+		t.Errorf("got %v, want no report: every end was asked for", err)
+	}
+	if err := s.Stop(); err != nil {
+		t.Error(err)
+	}
+	for _, url := range []string{s.EdgeURL(), s.EnvoyAdminURL(), s.SidecarAdminURL(), s.UpstreamURL(), s.RedisURL()} {
+		if err := probe(strings.TrimPrefix(strings.TrimPrefix(url, "http://"), "redis://")); err != nil {
+			t.Errorf("after Stop: %v", err)
+		}
+	}
+}
+
+func TestStackNoticesDeath(t *testing.T) {
+	s := startStack(t, helperOptions(t))
+	if res, err := http.Get(s.SidecarAdminURL() + "/exit"); err == nil {
+		_ = res.Body.Close()
+	}
+	var exit *ExitError
+	if err := s.Wait(t.Context()); !errors.As(err, &exit) {
+		t.Fatalf("got %v, want an ExitError", err)
+	}
+	if exit.Name != "sidecar" || exit.Status != "exit status 9" || !strings.HasSuffix(exit.Tail, "asked to exit") {
+		t.Errorf("got %v, want the sidecar's exit status 9 and its last words", exit)
+	}
+}
+
+func TestStackThatCannotStart(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		edit func(*Options)
+		want []string
+	}{
+		{"envoy ends", func(o *Options) { o.EnvoyArgs = []string{"--fail", "bad rule"} },
+			[]string{"envoy (pid ", "exit status 7", "child says hello\nbad rule"}},
+		{"sidecar ends", func(o *Options) { o.SidecarArgs = []string{"--fail", "bad flag"} },
+			[]string{"sidecar (pid ", "exit status 7", "bad flag"}},
+		{"sidecar is never ready", func(o *Options) {
+			o.SidecarArgs = []string{"--admin.address", "127.0.0.1:0"}
+			o.ReadyTimeout = time.Second
+		}, []string{"/readyz: not ready after ", "connection refused", "child says hello"}},
+		{"seed fails", func(o *Options) {
+			o.Seed = func(context.Context, string) error { return errors.New("no data") }
+		}, []string{"seed Redis: no data"}},
+		{"configuration is refused", func(o *Options) {
+			o.ModifyConfig = func(c *Config) error { return c.Replace("/none", "") }
+		}, []string{"render ", "envoy.yaml: ", `"/none"`}},
+		{"Redis is elsewhere, but not there", func(o *Options) {
+			o.RedisURL, o.ReadyTimeout = "redis://127.0.0.1:1", time.Second
+		}, []string{"redis at REDIS_URL: not ready after ", "connection refused"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			opts := helperOptions(t)
+			c.edit(&opts)
+			s, err := Start(t.Context(), opts)
+			if err == nil {
+				t.Fatal(s.Stop(), "got a stack, want an error")
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("got %q, want %q in it", err, want)
+				}
+			}
+			if errors.Is(err, ErrUsage) {
+				t.Error("got ErrUsage, want a runtime error")
+			}
+		})
+	}
+}
+
+func TestStackRefusesOptions(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		edit func(*Options)
+		want string
+	}{
+		{"name", func(o *Options) { o.Name = "../demo" }, `STACK "../demo": want `},
+		{"concurrency", func(o *Options) { o.Concurrency = -1 }, "CONCURRENCY -1: want 1 to 256"},
+		{"wasm", func(o *Options) { o.WasmPath = "/none.wasm" }, "/none.wasm: no such file or directory; run: make build"},
+		{"redis twice", func(o *Options) { o.RedisURL, o.RedisServerPath = "redis://a", "/b" }, "both given"},
+		{"redis url", func(o *Options) { o.RedisURL = "http://a" }, "REDIS_URL: "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			opts := helperOptions(t)
+			c.edit(&opts)
+			if _, err := Start(t.Context(), opts); !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want a usage error with %q", err, c.want)
+			}
+		})
+	}
+}
+
+// newStack returns a stack of which nothing runs.
+func newStack(t *testing.T, opts Options) *Stack {
+	t.Helper()
+	complete, err := opts.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Stack{opts: complete}
+	if err := s.makeDirs(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.stopAll(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func TestSocketDirectory(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		size int // of the stack's directory
+		own  bool
+	}{{"fits", maxSocketPath - len("/push.sock"), false}, {"too long", maxSocketPath - len("/push.sock") + 1, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			base, err := os.MkdirTemp("/tmp", "g")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = os.RemoveAll(base) })
+			opts := helperOptions(t)
+			opts.Dir = filepath.Join(base, strings.Repeat("d", c.size-len(base)-1))
+			s := newStack(t, opts)
+			if s.ownSockets != c.own || len(s.PushSocket()) > maxSocketPath {
+				t.Errorf("got %s (%d bytes), its own directory: %t; want %t", s.PushSocket(), len(s.PushSocket()), s.ownSockets, c.own)
+			}
+			info, err := os.Stat(s.sockets)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info.Mode().Perm() != 0o700 {
+				t.Errorf("mode: got %o, want 700", info.Mode().Perm())
+			}
+			if err := s.stopAll(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(s.sockets); errors.Is(err, os.ErrNotExist) != c.own {
+				t.Errorf("after Stop: got %v, want it removed: %t", err, c.own)
+			}
+		})
+	}
+}
+
+func TestRenderOfRepositoryConfiguration(t *testing.T) {
+	opts := helperOptions(t)
+	opts.Rules = "rules: [{match: {path: /x}}] # replaced\ndefault: deny\n"
+	s := newStack(t, opts)
+	if err := s.render(); err != nil {
+		t.Fatal(err)
+	}
+	config, err := LoadConfig(s.ConfigPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	listeners := []string{"static_resources", "listeners"}
+	for _, c := range []struct {
+		want string
+		path []string
+	}{
+		{s.PushSocket(), append(listeners, "gatehouse-push", "address", "pipe", "path")},
+		{s.APISocket(), []string{"static_resources", "clusters", "gatehouse-sidecar", "load_assignment",
+			"endpoints", "0", "lb_endpoints", "0", "endpoint", "address", "pipe", "path"}},
+		{opts.WasmPath, []string{"static_resources", "listeners", "gatehouse-push", "filter_chains", "0", "filters", "0",
+			"typed_config", "http_filters", "0", "typed_config", "config", "vm_config", "code", "local", "filename"}},
+		{"deny", append(rulesPath, "default")},
+	} {
+		node, err := config.Find(c.path...)
+		if err != nil {
+			t.Error(err)
+		} else if node.Value != c.want {
+			t.Errorf("%q: got %q, want %q", c.path, node.Value, c.want)
+		}
+	}
+	rendered := text(t, config)
+	for _, never := range []string{productionWasm, productionPushSocket, productionAPISocket, "8080", "8081", "9901", "first match wins"} {
+		for line := range strings.Lines(rendered) {
+			code, comment, _ := strings.Cut(line, "#")
+			if strings.Contains(code, never) || never == "first match wins" && strings.Contains(comment, never) {
+				t.Errorf("got %q, want no %q in the rendered configuration", line, never)
+			}
+		}
+	}
+	if !strings.Contains(rendered, "# Never use FAIL_OPEN") {
+		t.Error("got no comments, want those of envoy.yaml")
+	}
+}

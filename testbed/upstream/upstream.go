@@ -1,0 +1,56 @@
+// Package upstream is the demo upstream: it answers every request with what it received, and counts requests, so that a
+// test can tell which requests Envoy answered itself.
+package upstream
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+)
+
+// CountPath is the path at which a GET returns the count of all other requests.
+const CountPath = "/debug/requests"
+
+// Seen is the answer to a request: what the upstream received.
+type Seen struct {
+	Method string `json:"method"`
+	// Path is the request target as received, query included.
+	Path string `json:"path"`
+	// Headers holds all values by lower-case name, "host" among them.
+	Headers map[string][]string `json:"headers"`
+}
+
+// Handler is the demo upstream. The zero value is ready to use; it is safe for concurrent use.
+type Handler struct {
+	requests atomic.Int64
+}
+
+// Requests returns how many requests it has received, except those for [CountPath].
+func (h *Handler) Requests() int64 { return h.requests.Load() }
+
+// ServeHTTP answers with a [Seen], or on [CountPath] with {"requests": N}.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet && r.URL.Path == CountPath {
+		answer(w, map[string]int64{"requests": h.Requests()})
+		return
+	}
+	h.requests.Add(1)
+	// Read the whole body, whatever its size, so that the connection can be reused.
+	if _, err := io.Copy(io.Discard, r.Body); err != nil {
+		http.Error(w, "read body: "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	seen := Seen{Method: r.Method, Path: r.RequestURI, Headers: map[string][]string{"host": {r.Host}}}
+	for name, values := range r.Header {
+		seen.Headers[strings.ToLower(name)] = values
+	}
+	answer(w, seen)
+}
+
+func answer(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	// An error here means that the client has gone.
+	_ = json.NewEncoder(w).Encode(v)
+}

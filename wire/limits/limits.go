@@ -1,0 +1,114 @@
+// Package limits has the limits of writers, the sidecar and the edge. A value over its limit is refused where it
+// enters, with the limit in the message.
+package limits
+
+import "strings"
+
+// The limits.
+const (
+	// MaxKey bounds a cache key in bytes: path, query and device id together.
+	MaxKey = 2048
+	// MaxDeviceID bounds a device id in bytes.
+	MaxDeviceID = 128
+	// MaxSecret bounds a secret in bytes; bcrypt reads no more than 72.
+	MaxSecret = 72
+	// MaxSession bounds a token's session in bytes: two numbers of at most 20 digits, and a dash.
+	MaxSession = 41
+	// MaxPairs bounds the pairs of a key's query.
+	MaxPairs = 64
+	// MaxETag bounds an entity-tag in bytes, its quotes included.
+	MaxETag = 128
+	// MaxContentType bounds a Content-Type in bytes.
+	MaxContentType = 255
+	// MaxBody bounds one encoding of an object in bytes.
+	MaxBody = 1 << 20
+	// MaxPermissions bounds the distinct permission names of one edge: each is a bit of a 64-bit set.
+	MaxPermissions = 64
+	// MaxPermissionName bounds a permission name in bytes.
+	MaxPermissionName = 64
+	// MaxVersion bounds the version of an object or credential: Redis scripts count in doubles, which are exact up to
+	// here.
+	MaxVersion = 1<<53 - 1
+)
+
+// ValidDeviceID reports whether id can name a device: 1 to [MaxDeviceID] bytes of visible ASCII without '/', which ends
+// the id in a key of one device, '?', which begins a query, ',', which joins header lines, and '"'.
+func ValidDeviceID(id string) bool {
+	if len(id) == 0 || len(id) > MaxDeviceID {
+		return false
+	}
+	for i := range len(id) {
+		if c := id[i]; c <= ' ' || c >= 0x7f || c == '/' || c == '?' || c == ',' || c == '"' {
+			return false
+		}
+	}
+	return true
+}
+
+// ValidQuery reports whether query, without its '?', has at most [MaxPairs] pairs, empty ones included.
+func ValidQuery(query string) bool { return strings.Count(query, "&") < MaxPairs }
+
+// ValidKey reports whether key can name an object: 1 to [MaxKey] bytes of visible ASCII, "/path", "/path?query" with at
+// most [MaxPairs] pairs, or "@device/path" for an object of one device.
+func ValidKey(key string) bool {
+	if len(key) == 0 || len(key) > MaxKey {
+		return false
+	}
+	if _, query, _ := strings.Cut(key, "?"); !ValidQuery(query) {
+		return false
+	}
+	for i := range len(key) {
+		if c := key[i]; c <= ' ' || c >= 0x7f {
+			return false
+		}
+	}
+	if key[0] == '@' {
+		id, _, found := strings.Cut(key[1:], "/")
+		return found && ValidDeviceID(id)
+	}
+	return key[0] == '/'
+}
+
+// ValidETag reports whether etag is a strong entity-tag (RFC 9110, section 8.8.3):
+// a quoted string of at most [MaxETag] bytes of visible ASCII without quotes inside.
+func ValidETag(etag string) bool {
+	if len(etag) < 2 || len(etag) > MaxETag || etag[0] != '"' || etag[len(etag)-1] != '"' {
+		return false
+	}
+	for i := 1; i < len(etag)-1; i++ {
+		if c := etag[i]; c <= ' ' || c >= 0x7f || c == '"' {
+			return false
+		}
+	}
+	return true
+}
+
+// ValidContentType reports whether s can be sent as a Content-Type: 1 to
+// [MaxContentType] bytes of printable ASCII.
+func ValidContentType(s string) bool {
+	if len(s) == 0 || len(s) > MaxContentType {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c >= 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// ValidPermission reports whether name can be a permission: 1 to [MaxPermissionName]
+// bytes of letters, digits and ". _ : -", so that a comma can separate names.
+func ValidPermission(name string) bool {
+	if len(name) == 0 || len(name) > MaxPermissionName {
+		return false
+	}
+	for i := range len(name) {
+		c := name[i]
+		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		if !letter && c != '.' && c != '_' && c != ':' && c != '-' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,127 @@
+package limits
+
+import (
+	"strings"
+	"testing"
+)
+
+// check runs a table of values against one of the Valid functions.
+func check(t *testing.T, valid func(string) bool, good, bad map[string]string) {
+	t.Helper()
+	for name, s := range good {
+		if !valid(s) {
+			t.Errorf("%s: got %.80q refused, want valid", name, s)
+		}
+	}
+	for name, s := range bad {
+		if valid(s) {
+			t.Errorf("%s: got %.80q valid, want refused", name, s)
+		}
+	}
+}
+
+// allowed returns the bytes that valid accepts within an otherwise valid value.
+func allowed(valid func(string) bool, before, after string) string {
+	var s strings.Builder
+	for c := range 256 {
+		if valid(before + string([]byte{byte(c)}) + after) {
+			s.WriteByte(byte(c))
+		}
+	}
+	return s.String()
+}
+
+// visible returns visible ASCII, 0x21 to 0x7e, without the bytes in except.
+func visible(except string) string {
+	var s strings.Builder
+	for c := byte(0x21); c <= 0x7e; c++ {
+		if strings.IndexByte(except, c) < 0 {
+			s.WriteByte(c)
+		}
+	}
+	return s.String()
+}
+
+func TestBytesAllowed(t *testing.T) {
+	const alphanumeric = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+	tests := []struct {
+		name          string
+		valid         func(string) bool
+		before, after string
+		want          string
+	}{
+		{"device id", ValidDeviceID, "a", "b", visible(`/?,"`)},
+		{"device id, first", ValidDeviceID, "", "b", visible(`/?,"`)},
+		{"device id, last", ValidDeviceID, "a", "", visible(`/?,"`)},
+		{"key", ValidKey, "/a", "b", visible("")},
+		{"key, first", ValidKey, "", "/b", "/"},
+		{"key, last", ValidKey, "/a", "", visible("")},
+		{"key, in a device", ValidKey, "@a", "b/c", visible(`?,"`)},
+		{"key, after a device", ValidKey, "@a/", "c", visible("")},
+		{"entity-tag", ValidETag, `"a`, `b"`, visible(`"`)},
+		{"entity-tag, first", ValidETag, "", `a"`, `"`},
+		{"entity-tag, last", ValidETag, `"a`, "", `"`},
+		{"content type", ValidContentType, "text/", "x", " " + visible("")},
+		{"permission", ValidPermission, "a", "b", "-." + alphanumeric[:10] + ":" + alphanumeric[10:]},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := allowed(tt.valid, tt.before, tt.after); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestValidDeviceID(t *testing.T) {
+	check(t, ValidDeviceID, map[string]string{
+		"one byte": "d", "sample": "demo-device", "an address": "urn:dev:mac:0024befffe804ff1",
+		"punctuation": "!#$%&'()*+-.:;<=>@[]^_`{|}~", "longest": strings.Repeat("d", MaxDeviceID),
+	}, map[string]string{
+		"empty": "", "over the limit": strings.Repeat("d", MaxDeviceID+1), "a list": "a,b", "UTF-8": "gerät",
+		"space inside": "a b", "space around": " a", "tab": "a\t", "new line": "a\r\nx: y", "NUL": "a\x00",
+	})
+}
+
+func TestValidKey(t *testing.T) {
+	id := strings.Repeat("d", MaxDeviceID)
+	check(t, ValidKey, map[string]string{
+		"root": "/", "path": "/v1/products/42", "query": "/v1/products/42?lang=de", "percent": "/a%20b", "double slash": "//",
+		"longest": "/" + strings.Repeat("k", MaxKey-1), "device": "@demo-device/v1/me", "device, root": "@d/",
+		"longest device": "@" + id + "/", "longest device and key": "@" + id + "/" + strings.Repeat("k", MaxKey-MaxDeviceID-2),
+		"@ in a path": "/@d", "@ in a device": "@@/x",
+	}, map[string]string{
+		"device with a question mark": "@d?/x", "empty": "", "no slash": "v1", "query only": "?a=b", "star": "*", "URL": "http://host/", "over the limit": "/" + strings.Repeat("k", MaxKey),
+		"at": "@", "no device": "@/x", "device without a path": "@demo-device", "device over its limit": "@" + id + "d" + "/",
+		"device and key over the limit": "@" + id + "/" + strings.Repeat("k", MaxKey-MaxDeviceID-1),
+		"device with a comma":           `@a,b/x`, "device with a quote": `@a"b/x`, "device with a query only": "@d?x",
+		"space": "/a b", "new line": "/a\n", "NUL": "/a\x00", "UTF-8": "/gerät", "space in front": " /a",
+	})
+}
+
+func TestValidETag(t *testing.T) {
+	check(t, ValidETag, map[string]string{
+		"sample": `"5d41402abc4b2a76b9719d911017c592"`, "empty": `""`, "with a comma": `"a,b"`, "a weak one's letters": `"W/"`,
+		"longest": `"` + strings.Repeat("e", MaxETag-2) + `"`,
+	}, map[string]string{
+		"none": "", "one quote": `"`, "no quotes": "abc", "weak": `W/"abc"`, "star": "*", "list": `"a", "b"`, "list without a space": `"a","b"`,
+		"over the limit": `"` + strings.Repeat("e", MaxETag-1) + `"`, "open": `"abc`, "unopened": `abc"`, "space around": ` "a"`,
+		"new line": "\"a\n\"", "UTF-8": `"é"`,
+	})
+}
+
+func TestValidContentType(t *testing.T) {
+	check(t, ValidContentType, map[string]string{
+		"sample": "application/json", "parameter": `text/plain; charset="utf-8"`, "longest": strings.Repeat("c", MaxContentType),
+	}, map[string]string{
+		"none": "", "over the limit": strings.Repeat("c", MaxContentType+1), "new line": "text/plain\r\nx: y", "tab": "text/plain;\tq=1", "UTF-8": "text/é",
+	})
+}
+
+func TestValidPermission(t *testing.T) {
+	check(t, ValidPermission, map[string]string{
+		"sample": "telemetry.write", "all kinds": "aZ09._:-", "longest": strings.Repeat("p", MaxPermissionName),
+	}, map[string]string{
+		"none": "", "over the limit": strings.Repeat("p", MaxPermissionName+1), "list": "a,b", "space": "a b", "star": "*", "slash": "a/b",
+	})
+}
