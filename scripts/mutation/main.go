@@ -22,6 +22,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -71,8 +72,8 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	fmt.Printf("mutation: built in %.0f s\n", time.Since(begin).Seconds())
-	if failed := r.all(ctx, marks); failed > 0 {
-		return fmt.Errorf("%d of %d checks are missed by no test, see above", failed, len(marks))
+	if missed := r.all(ctx, marks); len(missed) > 0 {
+		return fmt.Errorf("%d of %d checks are missed by no test:\n%w", len(missed), len(marks), errors.Join(missed...))
 	}
 	fmt.Printf("mutation: ok: each of %d checks of %d, taken out, is missed by its test (%.0f s)\n", len(marks), all, time.Since(begin).Seconds())
 	return nil

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -45,27 +44,53 @@ func (r *runner) build(ctx context.Context, marks []mark) error {
 	return nil
 }
 
-// all returns the number of mutants that no test notices. It prints each result as soon as it is known.
-func (r *runner) all(ctx context.Context, marks []mark) (failed int) {
-	var done, bad atomic.Int64
+// all returns the mutants that no test notices. It prints each result as soon as it is known. Many tests run at once, so
+// one that fails for lack of a processor, or wins a race that it should lose, runs once more by itself.
+func (r *runner) all(ctx context.Context, marks []mark) (missed []error) {
+	var again []mark
+	for _, err := range r.each(ctx, marks, 2*runtime.GOMAXPROCS(0)) {
+		again = append(again, err.mark)
+		r.asItIs.Delete(err.mark.pkg + " " + err.mark.test)
+	}
+	for _, err := range r.each(ctx, again, 1) {
+		missed = append(missed, err)
+	}
+	return missed
+}
+
+// missedError says why a mutant doesn't count as noticed.
+type missedError struct {
+	mark mark
+	why  error
+}
+
+func (e *missedError) Error() string { return fmt.Sprintf("%s %s: %v", e.mark.id, e.mark.test, e.why) }
+
+// each runs the tests of marks, at most limit at a time: tests mostly wait, for deadlines, and with mutants for events
+// that don't occur.
+func (r *runner) each(ctx context.Context, marks []mark, limit int) (missed []*missedError) {
+	var done int
+	var mu sync.Mutex
 	var group errgroup.Group
-	// Tests mostly wait: for deadlines, and with mutants for events that don't occur.
-	group.SetLimit(2 * runtime.GOMAXPROCS(0))
+	group.SetLimit(limit)
 	for _, m := range marks {
 		group.Go(func() error {
 			begin := time.Now()
 			err := r.red(ctx, &m)
+			mu.Lock()
+			defer mu.Unlock()
+			done++
 			what := "red"
 			if err != nil {
-				bad.Add(1)
+				missed = append(missed, &missedError{m, err})
 				what = "FAILED: " + err.Error()
 			}
-			fmt.Printf("mutation: %d/%d %s %s (%.1f s): %s\n", done.Add(1), len(marks), m.id, m.test, time.Since(begin).Seconds(), what)
+			fmt.Printf("mutation: %d/%d %s %s (%.1f s): %s\n", done, len(marks), m.id, m.test, time.Since(begin).Seconds(), what)
 			return nil
 		})
 	}
 	_ = group.Wait()
-	return int(bad.Load())
+	return missed
 }
 
 // red returns an error unless the mark's test passes without and fails with the mutant.
