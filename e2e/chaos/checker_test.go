@@ -113,6 +113,9 @@ func TestChecker(t *testing.T) {
 		{"late, just after a fault", []event{put(1, 0, 1), put(2, 9, 10), began(100, false), ended(1000), hit(1, 2999, 3000), but(hit(1, 3001, 3002), "late")}},
 
 		{"an error", []event{but(through(1, Unavailable, 0, 1, 2), "error")}},
+		{"a timeout", []event{but(through(1, Unavailable, 0, 1, 15_001), "error")}},
+		{"a timeout of a paused Envoy", []event{began(2, false), ended(15_000), through(1, Unavailable, 0, 1, 15_001)}},
+		{"an early one", []event{began(2, false), ended(14_000), but(through(1, Unavailable, 0, 1, 14_001), "error")}},
 		{"an error while Envoy restarts", []event{through(0, Unavailable, 0, 1, 2)}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
