@@ -3,6 +3,7 @@ package e2e
 import (
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -34,6 +35,8 @@ rules:
 `, ModifyConfig: func(c *stack.Config) error {
 		return c.SetAddress(strings.TrimPrefix(origin.URL, "http://"), "static_resources", "clusters", "upstream",
 			"load_assignment", "endpoints", "0", "lb_endpoints", "0", "endpoint")
+	}, ModifyNginx: func(config string) string {
+		return regexp.MustCompile(`server 127[.0-9:]*;`).ReplaceAllString(config, "server "+strings.TrimPrefix(origin.URL, "http://")+";")
 	}})
 	e.device("dev", "s3cret", 4, "telemetry.write")
 	e.put("/v1/products/there", "there")

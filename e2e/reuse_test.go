@@ -54,6 +54,9 @@ func reuse(t *testing.T, opts stack.Options) *edge {
 	if opts.Rules != "" || opts.ModifyConfig != nil || opts.EnvoyArgs != nil {
 		t.Fatal("an Envoy with its own options is not reused")
 	}
+	if onNginx() {
+		return start(t, opts) // nginx starts at once
+	}
 	opts = withRedis(t, opts)
 	s, err := renewed(t.Context(), opts)
 	if err != nil {

@@ -34,6 +34,8 @@ func TestHeadersStayAtTheEdge(t *testing.T) {
 		// Envoy allows names with '_' here, as some listeners do.
 		e := start(t, stack.Options{Rules: rules, ModifyConfig: func(c *stack.Config) error {
 			return c.Set("ALLOW", append(edgeManager, "common_http_protocol_options", "headers_with_underscores_action")...)
+		}, ModifyNginx: func(config string) string {
+			return strings.Replace(config, "http {", "http {\n  underscores_in_headers on;", 1)
 		}})
 		e.device("dev", "s3cret", 4, "telemetry.write")
 		e.until("device", let, "POST /v1/telemetry", credential("dev", "s3cret")...)

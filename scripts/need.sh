@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# need.sh TOOL PACKAGE WHY: checks for TOOL. If it is missing, root on a machine with apt installs PACKAGE; otherwise this
+# need.sh TOOL PACKAGE WHY: checks for TOOL, a command or the path of a file. If it is missing, root on a machine with apt installs PACKAGE; otherwise this
 # fails and prints what to do.
 set -euo pipefail
 tool=$1 package=$2 why=$3
 
-command -v "$tool" >/dev/null && exit
+found() { command -v "$tool" >/dev/null || [[ -e $tool ]]; }
+found && exit
 
 if ! command -v apt-get >/dev/null; then
   echo "$tool is missing: $why; install it with your system's package manager" >&2
@@ -27,7 +28,7 @@ export DEBIAN_FRONTEND=noninteractive
 install=(apt-get install --yes -qq --no-install-recommends "$package")
 # The first attempt fails if the package lists are old or missing.
 "${install[@]}" >/dev/null 2>&1 || { apt-get update -qq >/dev/null && "${install[@]}" >/dev/null; } || true
-if ! command -v "$tool" >/dev/null; then
+if ! found; then
   echo "$tool is missing: $why; apt-get could not install $package, see above" >&2
   exit 1
 fi

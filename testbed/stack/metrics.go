@@ -32,8 +32,17 @@ func (s *Stack) Metric(ctx context.Context, name string) (sum float64, err error
 	return sum, nil
 }
 
-// Stat returns a counter or gauge of Envoy, 0 if it was never used.
+// Stat returns a counter or gauge of Envoy, 0 if it was never used; of nginx, the counter of the same name.
 func (s *Stack) Stat(ctx context.Context, name string) (int, error) {
+	if s.opts.EdgeKind == NginxEdge {
+		text, err := Fetch(ctx, s.EnvoyAdminURL()+"/metrics")
+		_, value, _ := strings.Cut(text, "\n"+strings.ReplaceAll(strings.TrimPrefix(name, "wasmcustom."), ".", "_")+" ")
+		value, _, found := strings.Cut(value, "\n")
+		if err != nil || !found {
+			return 0, err
+		}
+		return strconv.Atoi(value)
+	}
 	text, err := Fetch(ctx, s.EnvoyAdminURL()+"/stats?filter=^"+name+"$")
 	if _, value, found := strings.Cut(text, name+": "); found && err == nil {
 		value, _, _ = strings.Cut(value, "\n")

@@ -38,6 +38,10 @@ type Options struct {
 	// Concurrency is the number of Envoy's workers, 2 by default.
 	Concurrency int
 
+	// EdgeKind is the proxy of the edge. Default: $EDGE_KIND, otherwise Envoy.
+	EdgeKind EdgeKind
+	// NginxPath is nginx, if that is the edge. Default: the one on the path.
+	NginxPath string
 	// EnvoyPath is Envoy's binary. Default: $ENVOY, otherwise the one in .venv.
 	EnvoyPath string
 	// EnvoyArgs are appended to Envoy's.
@@ -60,6 +64,9 @@ type Options struct {
 	Rules string
 	// ModifyConfig changes the configuration after everything else, at every start of Envoy.
 	ModifyConfig func(*Config) error
+
+	// ModifyNginx returns nginx.conf with changes, at every start of nginx. ModifyConfig doesn't apply to nginx.
+	ModifyNginx func(config string) string
 
 	// Seed is called once, after Redis has started and before the sidecar does, so that the first snapshot has what
 	// Seed publishes.
@@ -90,6 +97,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Concurrency < 1 || o.Concurrency > 256 {
 		return o, fmt.Errorf("%w: CONCURRENCY %d: want 1 to 256", ErrUsage, o.Concurrency)
 	}
+	if o.EdgeKind = orDefault(o.EdgeKind, EdgeKind(orDefault(os.Getenv("EDGE_KIND"), string(EnvoyEdge)))); o.EdgeKind != EnvoyEdge && o.EdgeKind != NginxEdge {
+		return o, fmt.Errorf("%w: EDGE_KIND %q: want %s or %s", ErrUsage, o.EdgeKind, EnvoyEdge, NginxEdge)
+	}
 	if o.ReadyTimeout == 0 {
 		o.ReadyTimeout = time.Minute
 	}
@@ -116,6 +126,9 @@ func (o *Options) defaultPaths() error {
 		module, build = "gatehouse-sdk.wasm", "run: make wasm BINDING=sdk"
 	}
 	o.WasmPath = orDefault(o.WasmPath, filepath.Join(root, "build", module))
+	if o.EdgeKind == NginxEdge {
+		return o.nginxPaths()
+	}
 	o.ConfigPath = orDefault(o.ConfigPath, filepath.Join(root, "envoy", "envoy.yaml"))
 	if o.EnvoyPath == "" {
 		if o.EnvoyPath, err = FindEnvoy(); err != nil {
@@ -136,6 +149,23 @@ func (o *Options) defaultPaths() error {
 		if _, err := os.Stat(need.path); err != nil {
 			return fmt.Errorf("%w: %w; %s", ErrUsage, err, need.remedy)
 		}
+	}
+	return nil
+}
+
+func (o *Options) nginxPaths() (err error) {
+	if o.NginxPath == "" {
+		if o.NginxPath, err = FindNginx(); err != nil {
+			return err
+		}
+	}
+	for _, path := range []*string{&o.Dir, &o.SidecarPath} {
+		if *path, err = filepath.Abs(*path); err != nil {
+			return fmt.Errorf("absolute path of %s: %w", *path, err)
+		}
+	}
+	if _, err := os.Stat(o.SidecarPath); err != nil {
+		return fmt.Errorf("%w: %w; run: make build", ErrUsage, err)
 	}
 	return nil
 }
@@ -204,7 +234,7 @@ func FindEnvoy() (string, error) {
 	return found[0], nil
 }
 
-func orDefault(value, fallback string) string {
+func orDefault[T ~string](value, fallback T) T {
 	if value == "" {
 		return fallback
 	}

@@ -46,6 +46,8 @@ type program struct {
 	args []string
 	env  []string // beside the parent's
 	log  string   // file that stdout and stderr are appended to
+	// group: signals that end or stop it go to all its processes, except SIGTERM, after which it ends them itself.
+	group bool
 }
 
 // process is a child, running or exited.
@@ -87,6 +89,9 @@ func start(p program, onExit func(error)) (*process, error) {
 			return
 		}
 		child.pid, child.signal = cmd.Process.Pid, cmd.Process.Signal
+		if p.group {
+			child.signal = func(s os.Signal) error { return signalGroup(cmd.Process, s) }
+		}
 		started <- nil
 		_ = cmd.Wait() // ProcessState has its result
 		child.status = cmd.ProcessState.String()
@@ -99,6 +104,18 @@ func start(p program, onExit func(error)) (*process, error) {
 		return nil, err
 	}
 	return child, nil
+}
+
+// signalGroup sends a signal to all processes of p's group or, for SIGTERM, only to p.
+func signalGroup(p *os.Process, signal os.Signal) error {
+	s, ok := signal.(syscall.Signal)
+	if !ok || s == syscall.SIGTERM {
+		return p.Signal(signal)
+	}
+	if err := syscall.Kill(-p.Pid, s); !errors.Is(err, syscall.ESRCH) {
+		return err
+	}
+	return os.ErrProcessDone
 }
 
 // stop ends the child by SIGTERM, and by SIGKILL after grace. It returns when the child has exited.

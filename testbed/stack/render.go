@@ -74,7 +74,7 @@ func (s *Stack) makeDirs() error {
 	if err := os.Chmod(s.opts.Dir, 0o700); err != nil {
 		return fmt.Errorf("protect directory of stack %s: %w", s.opts.Name, err)
 	}
-	for _, log := range []string{"envoy.log", "sidecar.log", "redis.log"} { // of an earlier run
+	for _, log := range []string{"envoy.log", "nginx.log", "sidecar.log", "redis.log"} { // of an earlier run
 		if err := os.Remove(s.path(log)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("remove old log of stack %s: %w", s.opts.Name, err)
 		}

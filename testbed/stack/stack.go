@@ -31,6 +31,7 @@ const (
 	envoyName   = "envoy"
 	sidecarName = "sidecar"
 	redisName   = "redis-server"
+	nginxName   = "nginx"
 )
 
 // Stack is a running Gatehouse. Its methods are safe for concurrent use, except for starting the same part twice at a
@@ -115,7 +116,7 @@ func (s *Stack) Stop() error { return s.stop() }
 
 func (s *Stack) stopAll() error {
 	var errs []error
-	for _, name := range []string{envoyName, sidecarName, redisName} {
+	for _, name := range []string{envoyName, nginxName, sidecarName, redisName} {
 		if child := s.child(name); child != nil {
 			errs = append(errs, child.stop(stopGrace))
 		}
@@ -140,13 +141,17 @@ func (s *Stack) stopAll() error {
 	return errors.Join(errs...)
 }
 
-// StartEnvoy starts Envoy, also after a kill, and returns when the edge accepts connections. The sidecar may be ready
-// later: see [Stack.AwaitReady].
+// StartEnvoy starts the edge, Envoy or nginx, also after a kill, and returns when it accepts connections. The sidecar may
+// be ready later: see [Stack.AwaitReady].
 func (s *Stack) StartEnvoy(ctx context.Context) error {
-	if err := s.render(); err != nil {
+	render, program := s.render, s.envoyProgram()
+	if s.opts.EdgeKind == NginxEdge {
+		render, program = s.renderNginx, s.nginxProgram()
+	}
+	if err := render(); err != nil {
 		return err
 	}
-	return s.startChild(ctx, envoyName, s.envoyProgram(), func(ctx context.Context, child *process) error {
+	return s.startChild(ctx, s.edgeName(), program, func(ctx context.Context, child *process) error {
 		if err := s.awaitOK(ctx, child, s.EnvoyAdminURL()+"/ready"); err != nil {
 			return err
 		}
@@ -172,8 +177,8 @@ func (s *Stack) AwaitReady(ctx context.Context) error {
 	return s.awaitOK(ctx, s.child(sidecarName), s.SidecarAdminURL()+"/readyz")
 }
 
-// KillEnvoy ends Envoy by SIGKILL.
-func (s *Stack) KillEnvoy() error { return s.kill(envoyName) }
+// KillEnvoy ends the edge, Envoy or nginx, by SIGKILL.
+func (s *Stack) KillEnvoy() error { return s.kill(s.edgeName()) }
 
 // KillSidecar ends the sidecar by SIGKILL.
 func (s *Stack) KillSidecar() error { return s.kill(sidecarName) }
@@ -188,14 +193,21 @@ func (s *Stack) KillRedis() error {
 	return s.kill(redisName)
 }
 
-// SignalEnvoy sends Envoy a signal, for example SIGSTOP.
-func (s *Stack) SignalEnvoy(signal syscall.Signal) error { return s.signal(envoyName, signal) }
+// SignalEnvoy sends the edge, Envoy or nginx, a signal, for example SIGSTOP.
+func (s *Stack) SignalEnvoy(signal syscall.Signal) error { return s.signal(s.edgeName(), signal) }
 
 // SignalSidecar sends the sidecar a signal, for example SIGSTOP.
 func (s *Stack) SignalSidecar(signal syscall.Signal) error { return s.signal(sidecarName, signal) }
 
 // SignalRedis sends the stack's own redis-server a signal, for example SIGSTOP.
 func (s *Stack) SignalRedis(signal syscall.Signal) error { return s.signal(redisName, signal) }
+
+func (s *Stack) edgeName() string {
+	if s.opts.EdgeKind == NginxEdge {
+		return nginxName
+	}
+	return envoyName
+}
 
 // startChild runs p as name and waits until ready returns nil.
 func (s *Stack) startChild(ctx context.Context, name string, p program, ready func(context.Context, *process) error) error {

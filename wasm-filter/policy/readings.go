@@ -313,18 +313,19 @@ func (r *readings) slash(c byte) {
 }
 
 // odd continues with a character that is read (which no rule has), removed, or ends the path or its segment. Another
-// one right after it changes nothing.
+// one right after it changes nothing, except after the end of a line, where a path begins.
 func (r *readings) odd(c rune) {
-	if r.afterOdd && c != '\n' && c != '\r' {
+	line := c == '\n' || c == '\r'
+	if r.afterOdd && !line {
 		return
 	}
-	r.afterOdd = true
+	r.afterOdd = !line //mutant:TestReadings true
 	r.end()
 	r.leaveAll()
 	for _, s := range r.live.list() {
 		r.add(&r.waiting, s) //mutant:TestReadings deleted
 	}
-	if c == '\n' || c == '\r' {
+	if line {
 		r.lines++ //mutant:TestTooManyParts deleted
 		r.add(&r.live, spot{to: uint16(len(r.texts))})
 	}

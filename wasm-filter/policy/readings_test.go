@@ -110,6 +110,12 @@ func TestReadings(t *testing.T) {
 		{"climbing and odd", "/x/..%00/y", refused, refused},
 		{"climbing around odd", "/x/.%0d./y", refused, refused},
 		{"climbing at the end", "/x/..", refused, refused},
+		{"climbing, cut, behind the same", "/x/.%C2%85x/..%C2%85x/v1/fleet/config", refused, refused},
+		{"climbing, cut otherwise", "/x/.%C2%85x/..%20x/v1/fleet/config", refused, refused},
+		{"line, behind what no rule has", "/x%0a/v1/fleet/config", 0, refused},
+		{"line, parameter", "/x%0A;a=b/v1/fleet/config", 0, refused},
+		{"overlong line, behind what no rule has", "/x%c0%8a/v1/fleet/config", 0, refused},
+		{"overlong return, behind what no rule has", "/x%c0%8d/v1/fleet/config", 0, refused},
 		{"Latin-1", "/caf%E9/x", 3, refused},
 		{"UTF-8", "/caf%C3%A9/x", 3, refused}, // literally it has no rule
 
@@ -197,7 +203,7 @@ func (r router) read(path string) string {
 	return path
 }
 
-func isOdd(c rune) bool { return c <= ' ' || c == 0x7f || strings.ContainsRune("?#;\u00a0\ufffd", c) }
+func isOdd(c rune) bool { return c <= ' ' || c == 0x7f || strings.ContainsRune("?#;\u0085\u00a0\ufffd", c) }
 
 // segmentwise returns f, applied to each segment of a path.
 func segmentwise(f func(string) string) func(string) string {
@@ -278,6 +284,14 @@ func dropHost(path string) string {
 	return path
 }
 
+// lastLine reads the path at the start of a line, as an expression with ^ does.
+func lastLine(path string) string {
+	if i := strings.LastIndexAny(path, "\r\n"); i >= 0 && strings.HasPrefix(path[i+1:], "/") {
+		return path[i+1:]
+	}
+	return path
+}
+
 // pickRouter returns a random router: first its decodings, then its reading of bytes, then everything else in any
 // order.
 func pickRouter(r *rand.Rand) router {
@@ -293,7 +307,7 @@ func pickRouter(r *rand.Rand) router {
 	}
 	rest := router{
 		pick(same, func(s string) string { return strings.ReplaceAll(s, `\`, "/") }),
-		pick(same, cutOdd, dropOdd, trimOdd, segmentwise(cutOdd), segmentwise(trimOdd), func(s string) string { return strings.TrimSuffix(s, "\n") }),
+		pick(same, cutOdd, dropOdd, trimOdd, segmentwise(cutOdd), segmentwise(trimOdd), func(s string) string { return strings.TrimSuffix(s, "\n") }, lastLine),
 		pick(same, segmentwise(func(s string) string { s, _, _ = strings.Cut(s, ";"); return s })),
 		pick(same, mergeSlashes, dropHost),
 		pick(same, segmentwise(func(s string) string {
@@ -311,7 +325,13 @@ func pickRouter(r *rand.Rand) router {
 // spell spells a path differently, in ways that an attacker may try.
 func spell(r *rand.Rand, path string) string {
 	odd := []string{"%0A", "%0d%0a", "%09", "%20", "%3F", "%23", "%00", "%7f", ".", "..", "/.", "./", "/", `\`, "%5C", "%2F", ";", ";a=b", ";/", "%3B",
-		"%c0%af", "%c0%ae", "%c1%a3", "%e0%80%af", "%ff", "%C2%A0", "%25", "%250A", "%2e", "%252e", "/..", "/x/..", "/..;/", "é", "%E9", "x", "//h", "%c0%8a"}
+		"%c0%af", "%c0%ae", "%C2%85", "%c1%a3", "%e0%80%af", "%ff", "%C2%A0", "%25", "%250A", "%2e", "%252e", "/..", "/x/..", "/..;/", "é", "%E9", "x", "//h", "%c0%8a"}
+	if r.IntN(4) == 0 { // behind what no rule has
+		for range 1 + r.IntN(5) {
+			path = append(odd, "x", "/", "/x/", ".", "..", "/..")[r.IntN(len(odd)+6)] + path
+		}
+		path = "/x" + path
+	}
 	for range 1 + r.IntN(3) {
 		at := r.IntN(len(path) + 1)
 		switch c := r.IntN(8); {

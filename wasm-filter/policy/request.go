@@ -65,6 +65,10 @@ func (r *Request) method() string { return r.fields[headerMethod].value }
 
 func (r *Request) target() string { return r.fields[headerTarget].value }
 
+// Rule returns the index of the rule that governs the request, -1 if none does, and whether its path is ambiguous; see
+// [Engine.Govern].
+func (r *Request) Rule() (rule int, ambiguous bool) { return r.rule, r.ambiguous }
+
 // has reports whether a header is present, even if empty.
 func (r *Request) has(h header) bool { return r.fields[h].lines > 0 }
 

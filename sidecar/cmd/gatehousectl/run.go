@@ -34,6 +34,10 @@ type cli struct {
 
 	Check checkCmd `cmd:"" help:"Check the Gatehouse filters of an Envoy configuration, offline."`
 
+	Nginx struct {
+		Render nginxRenderCmd `cmd:"" help:"Print the rules as the NGINX plugin reads them, after checking them as Envoy does."`
+	} `cmd:"" help:"Configure the edge in NGINX."`
+
 	Ready      readyCmd      `cmd:"" help:"Succeed if the local sidecar, or a URL, is ready; otherwise print the reasons. For probes."`
 	DrainEnvoy drainEnvoyCmd `cmd:"" help:"Make the local Envoy close each connection with its next answer. For preStop hooks."`
 

@@ -1,0 +1,312 @@
+-- Calls to the sidecar: at most one is in flight per credential or key in a worker, and every request that needs its
+-- answer waits for it. A call runs in a timer, so its answer arrives even if the first request has gone.
+
+local semaphore = require "ngx.semaphore"
+
+local address = require "gatehouse.address"
+local counters = require "gatehouse.counters"
+local throttle = require "gatehouse.throttle"
+local wire = require "gatehouse.wire"
+
+local ngx, tcp = ngx, ngx.socket.tcp
+local tonumber, lower, match = tonumber, string.lower, string.match
+
+local M = {}
+
+-- max_calls and max_fetches bound the calls of one worker in flight; max_fetches bounds those that wait for Redis,
+-- because verifications don't need Redis and must continue if it hangs. Requests beyond a bound are answered as if the
+-- sidecar had not answered.
+local max_calls = 4096
+local max_fetches = 256
+
+-- max_waiting bounds the requests of one worker that wait for calls. A request may wait for a fetch only while less
+-- than half of it is used.
+local max_waiting = 8192
+
+-- max_answer bounds an answer, in bytes: an object with four encodings of 1 MiB each, and their record.
+local max_answer = 5 * 1024 * 1024
+
+local connect_timeout_ms = 250
+
+-- Shorter than the sidecar's own idle timeout, so that no call uses a connection that is being closed.
+local idle_timeout_ms = 30000
+
+-- max_idle bounds the idle connections that a worker keeps.
+local max_idle = 64
+
+local report_every_ms = 60000
+
+local paths = { verify = "/v1/verify", fetch = "/v1/fetch", exchange = "/v1/session" }
+
+local Calls = {}
+Calls.__index = Calls
+
+-- new returns the calls of a worker to the sidecar's socket, "unix:PATH".
+function M.new(socket, timeout_ms)
+  return setmetatable({
+    socket = socket,
+    timeout_ms = timeout_ms,
+    in_flight = {}, -- by path and what it asks for
+    count = 0,
+    fetches = 0, -- of those in flight
+    waiting = 0, -- requests
+    throttles = throttle.new(),
+    failed = 0, -- since the last report
+    failure = nil, -- one of them
+    reported_ms = 0, -- time of the last report, unix ms
+  }, Calls)
+end
+
+-- receive_chunked reads a body in chunks (RFC 9112, section 7.1).
+local function receive_chunked(sock)
+  local parts, size = {}, 0
+  while true do
+    local line, err = sock:receive("*l")
+    local length = line and tonumber(match(line, "^%x+"), 16)
+    if not length then
+      return nil, err or "malformed chunk"
+    end
+    size = size + length
+    if size > max_answer then
+      return nil, "answer too long"
+    end
+    local chunk
+    chunk, err = sock:receive(length + 2)
+    if not chunk then
+      return nil, err
+    end
+    if length == 0 then -- no trailers are sent
+      return table.concat(parts)
+    end
+    parts[#parts + 1] = chunk:sub(1, length)
+  end
+end
+
+-- receive reads an answer, and returns its body, or nil and the reason unless its status is 200.
+local function receive(sock)
+  local line, err = sock:receive("*l")
+  if not line then
+    return nil, err
+  end
+  local status = match(line, "^HTTP/1%.1 (%d%d%d)")
+  local length, chunked, closes
+  while line ~= "" do
+    line, err = sock:receive("*l")
+    if not line then
+      return nil, err
+    end
+    local name, value = match(line, "^([^:]+):%s*(.-)%s*$")
+    name = name and lower(name)
+    if name == "content-length" then
+      length = tonumber(value)
+    elseif name == "transfer-encoding" then
+      chunked = lower(value) == "chunked"
+    elseif name == "connection" and lower(value) == "close" then
+      closes = true
+    end
+  end
+  local body
+  if chunked then
+    body, err = receive_chunked(sock)
+  elseif not length or length > max_answer then
+    return nil, "answer of unknown or excessive length"
+  elseif length == 0 then
+    body = ""
+  else
+    body, err = sock:receive(length)
+  end
+  if body and status ~= "200" then
+    return nil, "status " .. (status or "unknown")
+  end
+  return body, err, closes
+end
+
+-- request makes a call, and returns the body of the answer, or nil and the reason.
+local function request(socket, timeout_ms, method, path, body)
+  local sock = tcp()
+  sock:settimeouts(connect_timeout_ms, timeout_ms, timeout_ms)
+  local ok, err = sock:connect(socket)
+  if not ok then
+    return nil, err
+  end
+  ok, err = sock:send({
+    method, " ", path, " HTTP/1.1\r\nHost: gatehouse\r\nContent-Type: application/octet-stream\r\nContent-Length: ",
+    #body, "\r\n\r\n", body,
+  })
+  local answer, closes
+  if ok then
+    answer, err, closes = receive(sock)
+  end
+  if answer and not closes then
+    sock:setkeepalive(idle_timeout_ms, max_idle)
+  else
+    sock:close()
+  end
+  return answer, err
+end
+
+function Calls:fail(why)
+  self.failed = self.failed + 1
+  self.failure = why
+  counters.add("call_failed")
+end
+
+-- report logs the failures since the last report; the first one at once.
+function Calls:report(now)
+  local since = now - self.reported_ms
+  if self.failed == 0 or 0 <= since and since < report_every_ms then
+    return
+  end
+  ngx.log(ngx.WARN, "gatehouse: ", self.failed, " calls to the sidecar at ", self.socket,
+    " failed since the last report, e.g. ", self.failure, ": check that the sidecar runs and listens on this socket")
+  self.failed, self.reported_ms = 0, now
+end
+
+-- run makes a call in a timer, and wakes the requests that wait for it.
+local function run(_, calls, call)
+  local answer, err = request(calls.socket, calls.timeout_ms, "POST", call.path, call.body)
+  calls.in_flight[call.key] = nil
+  calls.count = calls.count - 1
+  if call.path == paths.fetch then
+    calls.fetches = calls.fetches - 1
+  end
+  if not answer then
+    calls:fail(call.path .. ": " .. (err or "no answer"))
+  elseif call.path == paths.fetch then
+    call.answer = wire.parse_fetch_response(answer)
+  else
+    local parse = call.path == paths.exchange and wire.parse_session_response or wire.parse_verify_response
+    call.answer = parse(answer)
+    if call.answer then
+      calls.throttles:add(call.source, ngx.now() * 1000, call.answer.throttle_ms)
+    end
+  end
+  call.done = true
+  if call.waiting > 0 then
+    call.arrived:post(call.waiting)
+  end
+end
+
+-- dispatch starts the call that a decision needs for a request from source; nil if that fails.
+function Calls:dispatch(action, d, key, source, newest)
+  local path = paths[action]
+  local fetches = action == "fetch" and 1 or 0
+  if self.count >= max_calls or self.fetches + fetches > max_fetches then
+    self:fail(("no call to %s: %d are in flight, %d to %s, the maximum is %d and %d")
+      :format(path, self.count, self.fetches, paths.fetch, max_calls, max_fetches))
+    return nil
+  end
+  local call = {
+    key = key, path = path, source = source, newest = newest, waiting = 0, arrived = semaphore.new(0),
+    body = action == "fetch" and d.key or wire.append_verify_request(d.id, d.secret or "", source, d.session or ""),
+  }
+  local ok, err = ngx.timer.at(0, run, self, call)
+  if not ok then
+    self:fail("no call to " .. path .. ": " .. err)
+    return nil
+  end
+  self.in_flight[key] = call
+  self.count, self.fetches = self.count + 1, self.fetches + fetches
+  return call
+end
+
+-- missing records that a request gets no answer of the sidecar's.
+local function missing(answers, action)
+  if action == "fetch" then
+    answers.failed_fetch = true
+  else
+    answers.unreachable = true
+  end
+end
+
+-- join makes a request wait for the answer that its decision needs, and stores the answer.
+function Calls:join(r, d, now, answers)
+  local action = d.action
+  local key = paths[action] .. (action == "fetch" and d.key or d.digest)
+  local call = self.in_flight[key]
+  local most = action == "fetch" and max_waiting / 2 or max_waiting
+  if self.waiting >= most then
+    self:fail(("too many requests wait for %s: %d, the maximum"):format(paths[action], most))
+    return missing(answers, action)
+  end
+  if not call then
+    local source = M.source(r, self.source_header)
+    local wait = d.new and self.throttles:retry_after(source, now) or 0
+    if wait > 0 then
+      answers[action == "exchange" and "session" or "verify"] = { outcome = "unavailable", retry_after_s = wait }
+      return
+    end
+    call = self:dispatch(action, d, key, source, M.newest())
+    if not call then
+      return missing(answers, action)
+    end
+  end
+  if action == "fetch" then
+    -- The credential may be revoked before the object arrives. Then shared memory shows that.
+    answers.verify = nil
+  end
+  self.waiting, call.waiting = self.waiting + 1, call.waiting + 1
+  if not call.done then
+    call.arrived:wait(connect_timeout_ms / 1000 + 2 * self.timeout_ms / 1000 + 5)
+  end
+  self.waiting, call.waiting = self.waiting - 1, call.waiting - 1
+  local answer = call.answer
+  if not answer then
+    missing(answers, action)
+  elseif action == "verify" then
+    answers.verify = answer
+  elseif action == "exchange" then
+    answers.session = answer
+  elseif r.arrival <= call.newest then
+    answers.fetch = answer
+  end
+  -- Otherwise the request arrived after the call was made. Its object may be older than one that this client has got
+  -- from another worker, so the request is decided as if it had just arrived.
+end
+
+-- refresh verifies a credential in the background of an authenticated request.
+function Calls:refresh(r, d)
+  local key = paths.verify .. d.digest
+  if not self.in_flight[key] and self:dispatch("verify", d, key, M.source(r, self.source_header), 0) then
+    counters.add("auth_refresh")
+  end
+end
+
+-- send_hits sends a hit report. Other calls fail when this one does, and report it if it matters.
+function Calls:send_hits(report)
+  ngx.timer.at(0, function()
+    request(self.socket, self.timeout_ms, "POST", "/v1/hits", report)
+  end)
+end
+
+-- keys returns the keys of the sidecar's tokens, nil and the reason if it doesn't answer. Only a timer can call it.
+function Calls:keys()
+  return request(self.socket, self.timeout_ms, "GET", "/v1/session/jwks", "")
+end
+
+local arrived = 0
+
+-- arrive numbers the requests of a worker.
+function M.arrive()
+  arrived = arrived + 1
+  return arrived
+end
+
+-- newest returns the number of the newest request.
+function M.newest()
+  return arrived
+end
+
+-- source returns the client's address, by which the sidecar limits wrong secrets; "" if it is unknown.
+function M.source(r, header)
+  if not header then
+    return address.parse(ngx.var.remote_addr)
+  end
+  local value = r.headers[header]
+  if type(value) == "table" then
+    value = value[#value]
+  end
+  return value and address.parse(match(value, "[^,]*$")) or ""
+end
+
+return M

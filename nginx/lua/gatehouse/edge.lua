@@ -1,0 +1,291 @@
+-- The edge: translates between nginx's phases and the engine. nginx.conf shows the phases.
+--
+--   init_by_lua         edge.init{rules = PATH, socket = "unix:PATH", issuer = TEXT}
+--   init_worker_by_lua  edge.start()
+--   access_by_lua       edge.access()
+
+local cjson = require "cjson.safe"
+
+local calls = require "gatehouse.calls"
+local counters = require "gatehouse.counters"
+local engine = require "gatehouse.engine"
+local header_reader = require "gatehouse.headers"
+local hits = require "gatehouse.hits"
+local jwt = require "gatehouse.jwt"
+local shared = require "gatehouse.shared"
+local wire = require "gatehouse.wire"
+
+local ngx = ngx
+local get_method, is_internal = ngx.req.get_method, ngx.req.is_internal
+
+local M = {}
+
+-- format is the version of the file with the rules.
+local format = 1
+
+-- tick_s is the interval at which a worker reads the state, flushes its counters and reports, s.
+local tick_s = 0.2
+
+-- These are removed from every request: clients must not send them, see wasm-filter/policy/removed.go.
+local identity_headers = { "x-gatehouse-device", "x-gatehouse-permissions" }
+local override_headers = {
+  "x-http-method-override", "x-http-method", "x-method-override",
+  "x-original-url", "x-rewrite-url", "x-original-uri", "x-original-method",
+}
+
+-- Of the worker; the master fills what init sets, and workers inherit it.
+local decider, sidecar, socket, reader, secret_header, source_header, tokens
+
+-- Headers that decisions depend on, beside those of the configuration.
+local read_headers = {
+  "if-none-match", "if-modified-since", "accept-encoding", "if-match", "if-unmodified-since", "content-type",
+  "content-length", "transfer-encoding",
+}
+
+-- keys_s is how long the keys of tokens are used until they are fetched again, far less than the sidecar's
+-- --session.rotate; retry_s is how long after a failure.
+local keys_s, retry_s = 60, 1
+
+-- names_of returns the headers to read, each once.
+local function names_of(config, c)
+  local names, seen = {}, {}
+  local function add(name)
+    if name and not seen[name] then
+      seen[name] = true
+      names[#names + 1] = name
+    end
+  end
+  for _, name in ipairs(read_headers) do
+    add(name)
+  end
+  add(c.id_header)
+  add(c.secret_header)
+  add(config.source_header)
+  if c.basic or config.session then
+    add("authorization")
+  end
+  return names
+end
+
+-- removed_of returns the headers that no upstream gets.
+local function removed_of(config)
+  local names = {}
+  for _, name in ipairs(identity_headers) do
+    names[#names + 1] = name
+  end
+  if not config.keep_overrides then
+    for _, name in ipairs(override_headers) do
+      names[#names + 1] = name
+    end
+  end
+  return names
+end
+
+-- init reads the rules; an error stops nginx from starting or, on a reload, from taking the new configuration.
+function M.init(options)
+  local file, err = io.open(options.rules, "rb")
+  if not file then
+    error("gatehouse: rules: " .. err .. ": write the file with gatehousectl nginx render", 0)
+  end
+  local text = file:read("*a")
+  file:close()
+  local config
+  config, err = cjson.decode(text)
+  if not config then
+    error("gatehouse: rules: " .. options.rules .. ": " .. err, 0)
+  end
+  if config.format ~= format then
+    error(("gatehouse: rules: %s has format %s, want %d: write it with gatehousectl of the same release")
+      :format(options.rules, tostring(config.format), format), 0)
+  end
+  decider = engine.new(config)
+  socket = options.socket
+  local c = config.credentials or {}
+  if not c.forward then
+    secret_header = c.basic and "authorization" or c.secret_header
+  end
+  source_header = config.source_header
+  reader = header_reader.new(names_of(config, c), removed_of(config), secret_header)
+  if config.session then
+    tokens = jwt.new(options.issuer or "gatehouse") -- --session.issuer of the sidecar
+  end
+end
+
+-- read_state reads the state record and reports whether it changed.
+local function read_state()
+  local state = wire.parse_state(shared.record("state", 0))
+  if not state then
+    return false -- none yet, or from another release: the earlier one stays
+  end
+  local before = decider.state
+  local changed = not before or state.epoch ~= before.epoch or #state.permissions ~= #before.permissions
+  if before and state.epoch ~= before.epoch then
+    sidecar.throttles:clear() -- set by a sidecar that may have been replaced
+  end
+  decider:set_state(ngx.now() * 1000, state)
+  return changed
+end
+
+local function tick(premature)
+  if premature then
+    return
+  end
+  counters.flush()
+  read_state()
+  local now = ngx.now() * 1000
+  sidecar:report(now)
+  sidecar.throttles:sweep(now)
+  hits.tick(sidecar)
+end
+
+-- fetch_keys fetches the keys of tokens, and again later. Until the first answer, tokens get a 401.
+local function fetch_keys(premature)
+  if premature then
+    return
+  end
+  local text = sidecar:keys()
+  local ok = text and tokens:set_keys(text)
+  ngx.timer.at(ok and keys_s or retry_s, fetch_keys)
+end
+
+-- start starts the worker's tick.
+function M.start()
+  sidecar = calls.new(socket, decider.config.sidecar_timeout_ms)
+  sidecar.source_header = source_header
+  read_state()
+  local ok, err = ngx.timer.every(tick_s, tick)
+  if ok and tokens then
+    ok, err = ngx.timer.at(0, fetch_keys)
+  end
+  if not ok then
+    error("gatehouse: start the tick: " .. err, 0)
+  end
+end
+
+-- reply answers a request. The request's body is discarded: nginx would take what it doesn't read for the next request.
+local function reply(r, d)
+  if r.headers["content-length"] or r.headers["transfer-encoding"] then
+    ngx.req.discard_body()
+  end
+  ngx.status = d.status
+  local headers, out = d.headers, ngx.header
+  for i = 1, #headers, 2 do
+    out[headers[i]] = headers[i + 1]
+  end
+  local body = d.body
+  if body then
+    out["Content-Length"] = #body
+    ngx.print(body)
+  else
+    ngx.send_headers()
+  end
+  return ngx.exit(ngx.HTTP_OK)
+end
+
+-- strip removes headers of the request.
+local function strip(names)
+  for i = 1, names and #names or 0 do
+    ngx.req.clear_header(names[i])
+  end
+end
+
+-- pass sends a request upstream with only the authenticated identity, and without its secret.
+local function pass(r, d)
+  strip(r.removed)
+  local var = ngx.var
+  if d.cache_status then
+    var.gatehouse_cache_status = d.cache_status
+  end
+  if d.device then
+    if secret_header then
+      ngx.req.clear_header(secret_header)
+      strip(r.spelled)
+    end
+    ngx.req.set_header("x-gatehouse-device", d.device)
+    ngx.req.set_header("x-gatehouse-permissions", decider:names(d.permissions))
+    local vary = decider:vary_upstream(r)
+    if vary then
+      var.gatehouse_vary = vary
+      var.gatehouse_private = "private"
+    end
+  end
+  var.gatehouse_judged = "1"
+end
+
+-- take_token validates the token of a request, if it has one, and removes it: the upstream doesn't get it. It returns
+-- false for a bad token, with which a request is refused on every path.
+local function take_token(r)
+  local line = r.headers["authorization"]
+  if type(line) == "table" then
+    for i = 1, #line do
+      if line[i]:sub(1, 7) == "Bearer " then
+        return false -- two tokens, or one beside something else
+      end
+    end
+    return true
+  end
+  if not line or line:sub(1, 7) ~= "Bearer " then
+    return true
+  end
+  local id, session = tokens:validate(line:sub(8), ngx.now() * 1000)
+  if not id then
+    return false
+  end
+  r.token = { id = id, session = session }
+  r.headers["authorization"] = nil
+  ngx.req.clear_header("authorization")
+  return true
+end
+
+-- access judges a request by the target that the client sent, whatever nginx makes of it. An internal redirect of a
+-- judged request isn't judged again: its secret is gone.
+function M.access()
+  if is_internal() and ngx.var.gatehouse_judged == "1" then
+    return
+  end
+  local method, target = get_method(), ngx.var.request_uri
+  local headers, removed, spelled = reader:read()
+  local r = { method = method, target = target, headers = headers, removed = removed, spelled = spelled }
+  if tokens and not take_token(r) then
+    local d = {}
+    decider:refuse(d, 401, "auth_deny")
+    counters.add(d.auth)
+    return reply(r, d)
+  end
+  r.rule, r.ambiguous = decider.match:govern(method, target, removed ~= nil)
+  if not r.rule and not r.ambiguous and not decider.config.deny_by_default then
+    strip(removed)
+    ngx.var.gatehouse_judged = "1"
+    return
+  end
+  r.arrival = calls.arrive()
+  local answers = {}
+  while true do
+    local now = ngx.now() * 1000
+    local d = decider:decide(now, r, shared, answers)
+    if d.reload_state and read_state() then
+      now = ngx.now() * 1000
+      d = decider:decide(now, r, shared, answers)
+    end
+    if d.auth and d.action ~= "fetch" then -- afterwards the credential is judged again
+      counters.add(d.auth)
+    end
+    if d.cache then
+      counters.add(d.cache)
+    end
+    if d.refresh then
+      sidecar:refresh(r, d)
+    end
+    if d.action == "reply" then
+      if d.key then
+        hits.hit(d.key)
+      end
+      return reply(r, d)
+    elseif d.action == "pass" then
+      return pass(r, d)
+    end
+    sidecar:join(r, d, now, answers)
+  end
+end
+
+return M

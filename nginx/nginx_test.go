@@ -1,0 +1,171 @@
+package nginx_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// The plugin's modules are tested in the LuaJIT of a real nginx: testdata/call.lua calls a function of theirs with
+// arguments that a test posts as JSON.
+const testConfig = `
+daemon off;
+master_process off;
+error_log %[1]s/error.log info;
+pid %[1]s/nginx.pid;
+load_module %[3]s/ndk_http_module.so;
+load_module %[3]s/ngx_http_lua_module.so;
+events { worker_connections 256; }
+http {
+  access_log off;
+  client_body_temp_path %[1]s/body;
+  proxy_temp_path %[1]s/proxy;
+  fastcgi_temp_path %[1]s/fastcgi;
+  uwsgi_temp_path %[1]s/uwsgi;
+  scgi_temp_path %[1]s/scgi;
+  lua_package_path "%[2]s/lua/?.lua;%[2]s/testdata/?.lua;;";
+  lua_shared_dict test 32m;
+  lua_shared_dict gatehouse_state 64k;
+  lua_shared_dict gatehouse_objects 8m;
+  lua_shared_dict gatehouse_bodies 4m;
+  lua_shared_dict gatehouse_verdicts 8m;
+  lua_shared_dict gatehouse_counters 64k;
+  server {
+    listen unix:%[1]s/call.sock;
+    client_max_body_size 64m;
+    client_body_buffer_size 64m;
+    location / { content_by_lua_block { require("call").answer() } }
+  }
+  server {
+    listen unix:%[1]s/push.sock;
+    include %[2]s/push.conf;
+  }
+}
+`
+
+// modulesDir has nginx's dynamic modules, as Debian installs them.
+const modulesDir = "/usr/lib/nginx/modules"
+
+var client *http.Client
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(func() int {
+		stop, err := start()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer stop()
+		return m.Run()
+	}())
+}
+
+// start starts nginx and waits until it answers.
+func start() (stop func(), err error) {
+	path, err := exec.LookPath("nginx")
+	if err != nil {
+		path = "/usr/sbin/nginx" // not in the path of users
+	}
+	here, err := filepath.Abs(".")
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "gatehouse-nginx-")
+	if err != nil {
+		return nil, err
+	}
+	config := filepath.Join(dir, "nginx.conf")
+	if err := os.WriteFile(config, fmt.Appendf(nil, testConfig, dir, here, modulesDir), 0o600); err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(path, "-p", dir, "-c", config, "-e", filepath.Join(dir, "error.log"))
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start nginx: %w; run: scripts/need-nginx.sh", err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	stop = func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		<-done
+		if log, err := os.ReadFile(filepath.Join(dir, "error.log")); err == nil && testing.Verbose() {
+			_, _ = os.Stderr.Write(log)
+		}
+		_ = os.RemoveAll(dir)
+	}
+	client = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+		socket := "call.sock"
+		if address == "push:80" {
+			socket = "push.sock"
+		}
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(dir, socket))
+	}}}
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		res, err := client.Get("http://nginx/")
+		if err == nil {
+			return stop, res.Body.Close()
+		}
+		select {
+		case err := <-done:
+			log, _ := os.ReadFile(filepath.Join(dir, "error.log"))
+			return nil, fmt.Errorf("nginx ended: %w: %s", err, log)
+		case <-time.After(10 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			stop()
+			return nil, errors.New("nginx doesn't answer")
+		}
+	}
+}
+
+// call calls a function of a module in nginx with args, and stores what it returns in result, an array. Bytes in
+// either are base64.
+func call(t testing.TB, result any, module, function string, args ...any) {
+	t.Helper()
+	body, err := json.Marshal(append([]any{}, args...)) // an array also of none
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := client.Post("http://nginx/"+module+"/"+function, "application/json", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("%s.%s%s: %s %s %v", module, function, body, res.Status, text, err)
+	}
+	if err := json.Unmarshal(text, result); err != nil {
+		t.Fatalf("%s.%s: %v in %.500s", module, function, err, text)
+	}
+}
+
+// caseCount returns how many random cases a test has, and their source: usual, or as many as GATEHOUSE_CASES says, of a
+// random seed.
+func caseCount(t testing.TB, usual int) (n int, r *rand.Rand) {
+	t.Helper()
+	n, seed := usual, uint64(1)
+	if asked := os.Getenv("GATEHOUSE_CASES"); asked != "" {
+		var err error
+		if n, err = strconv.Atoi(asked); err != nil {
+			t.Fatalf("GATEHOUSE_CASES: %v", err)
+		}
+		seed = rand.Uint64()
+	}
+	t.Logf("%d cases of seed %d", n, seed)
+	return n, rand.New(rand.NewPCG(seed, 0))
+}

@@ -1,0 +1,132 @@
+package stack
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gatehouse/gatehouse/nginx"
+)
+
+// EdgeKind is the proxy of an edge.
+type EdgeKind string
+
+// The kinds of edges.
+const (
+	EnvoyEdge EdgeKind = "envoy"
+	NginxEdge EdgeKind = "nginx"
+)
+
+// nginxModules has the dynamic modules, as Debian installs them.
+const nginxModules = "/usr/lib/nginx/modules"
+
+// FindNginx returns the path of nginx, which is not on the path of all users.
+func FindNginx() (string, error) {
+	path, err := exec.LookPath("nginx")
+	if err != nil {
+		path, err = exec.LookPath("/usr/sbin/nginx")
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w: no nginx; run: scripts/install-nginx.sh", ErrUsage)
+	}
+	return path, nil
+}
+
+func (s *Stack) nginxProgram() program {
+	return program{
+		name: nginxName, path: s.opts.NginxPath,
+		args: []string{"-p", s.opts.Dir, "-c", s.path("nginx.conf"), "-e", "stderr", "-g", "daemon off;"},
+		env:  s.opts.EnvoyEnv, log: s.path("nginx.log"), group: true,
+	}
+}
+
+// renderNginx writes the stack's nginx.conf and the rules that it reads.
+func (s *Stack) renderNginx() error {
+	root, err := Root()
+	if err != nil {
+		return err
+	}
+	source := filepath.Join(root, "nginx")
+	if err := s.renderNginxRules(filepath.Join(source, "rules.yaml")); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(filepath.Join(source, "nginx.conf"))
+	if err != nil {
+		return err
+	}
+	config := string(text)
+	temporary := ""
+	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
+		temporary += fmt.Sprintf("  %s_temp_path %s;\n", kind, s.path("nginx-"+kind))
+	}
+	user := ""
+	if os.Getuid() == 0 {
+		user = "user root;\n" // of the sockets' directory
+	}
+	for _, change := range [][2]string{
+		// Their paths are relative to -p.
+		{"include /etc/nginx/modules-enabled/*.conf;", "load_module " + nginxModules + "/ndk_http_module.so;\nload_module " + nginxModules + "/ngx_http_lua_module.so;"},
+		{"worker_processes 2;", user + "worker_processes " + strconv.Itoa(s.opts.Concurrency) + ";"},
+		{"worker_rlimit_nofile 65536;\n", ""}, // not for every user
+		{"/var/log/nginx/error.log", "stderr"},
+		{"/run/gatehouse/nginx.pid", s.path("nginx.pid")},
+		{"  access_log off;\n", "  access_log off;\n" + temporary},
+		{"/usr/share/gatehouse/nginx", source},
+		{"/etc/gatehouse/rules.json", s.path("rules.json")},
+		{productionPushSocket, s.PushSocket()},
+		{productionAPISocket, s.APISocket()},
+		{"127.0.0.1:8080", s.opts.Edge},
+		{"127.0.0.1:8081", s.opts.Upstream},
+		{"127.0.0.1:9901", s.opts.EnvoyAdmin},
+	} {
+		if !strings.Contains(config, change[0]) {
+			return fmt.Errorf("nginx.conf has no %q to replace", change[0])
+		}
+		config = strings.ReplaceAll(config, change[0], change[1])
+	}
+	if s.opts.ModifyNginx != nil {
+		config = s.opts.ModifyNginx(config)
+	}
+	// nginx doesn't remove the socket of a process that was killed.
+	if err := os.Remove(s.PushSocket()); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	return os.WriteFile(s.path("nginx.conf"), []byte(config), 0o600)
+}
+
+// renderNginxRules writes the rules for the plugin: of the stack's options, or of a configuration of Envoy that they
+// name, or else of a file.
+func (s *Stack) renderNginxRules(path string) error {
+	text, err := s.nginxRules(path)
+	if err != nil {
+		return err
+	}
+	rendered, _, err := nginx.Render(text)
+	if err != nil {
+		return fmt.Errorf("render rules: %w", err)
+	}
+	return os.WriteFile(s.path("rules.json"), rendered, 0o600)
+}
+
+func (s *Stack) nginxRules(path string) ([]byte, error) {
+	if s.opts.Rules != "" {
+		return []byte(s.opts.Rules), nil
+	}
+	if s.opts.ConfigPath == "" {
+		return os.ReadFile(path)
+	}
+	config, err := LoadConfig(s.opts.ConfigPath)
+	if err != nil {
+		return nil, err
+	}
+	node, err := config.Find(rulesPath...)
+	if err != nil {
+		return nil, err
+	}
+	return yaml.Marshal(node)
+}
