@@ -59,6 +59,9 @@ func TestCache(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
+			if onNginx() && tt.name == "if-none-match, two lines" {
+				t.Skip("not on nginx: it refuses a second line")
+			}
 			a := e.send(tt.request[0], tt.request[1:]...)
 			if got := decode(t, a); a.status != tt.status || got != tt.body {
 				t.Errorf("got %d %q, want %d %q", a.status, got, tt.status, tt.body)

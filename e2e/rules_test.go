@@ -79,6 +79,15 @@ func TestPathTricks(t *testing.T) {
 		{"/v1/ſtelemetry", refused}, // not ASCII
 	}
 	for _, tt := range tests {
+		switch {
+		case onNginx() && strings.Contains(strings.NewReplacer("%2e", ".", "%2E", ".").Replace(tt.path), ".."): // Envoy resolves them
+			tt.want = ambiguous
+		case onNginx() && tt.want == refused && tt.path != "/v1/telemetry%00":
+			tt.want = covered
+			if tt.path == "/v1/ſtelemetry" {
+				tt.want = other
+			}
+		}
 		a, err := e.try(newClient(), "POST "+tt.path)
 		if err != nil {
 			t.Errorf("%s: %v", tt.path, err)
@@ -111,18 +120,23 @@ func TestPathTricks(t *testing.T) {
 	for _, path := range []string{"/v1/fleet/config", "/v1/fleet/config/", "/v1/fleet/config;x", "/v1/fleet/%63onfig", "/v1/products/../fleet/config",
 		"/v1/fleet/config%0A", "/v1/fleet/config%0d%0a", "/v1/fleet/config%09", "/v1/fleet/config%20", "/v1/fleet/config%3Fx", "/v1/fleet/config%23",
 		"/v1/fleet/config.", "/v1/fleet/config%c0%af"} {
-		if a, err := e.try(newClient(), "GET "+path); err != nil || a.status != 401 {
-			t.Errorf("%s: got %d, %v; want 401", path, a.status, err)
+		want := 401
+		if onNginx() && strings.Contains(path, "..") {
+			want = 403
+		}
+		if a, err := e.try(newClient(), "GET "+path); err != nil || a.status != want {
+			t.Errorf("%s: got %d, %v; want %d", path, a.status, err, want)
 		}
 	}
-	if a := e.send("GET /open", "x_gatehouse_device: forged"); a.status != 400 {
-		t.Errorf("a header with underscores: got %d, want 400", a.status)
+	if a := e.send("GET /open", "x_gatehouse_device: forged"); a.status != byEdge(400, 200) || strings.Contains(a.body, "forged") {
+		t.Errorf("a header with underscores: got %d %s, want 400, or it removed", a.status, a.body)
 	}
 }
 
 // TestBadRules gives Envoy and gatehousectl the same mistakes, and expects the same error messages.
 func TestBadRules(t *testing.T) {
 	t.Parallel()
+	skipOnNginx(t, stack.Options{})
 	tests := []struct{ name, rules, want string }{
 		{"unknown field", "rules: [{match: {prefix: /v1/}, cache: {on_mis: fetch}}]", "rules[0].cache.on_mis: unknown field; known are query, on_miss, scope"},
 		{"bad duration", "max_staleness: soon", `max_staleness: is "soon", want a duration such as "30s"`},

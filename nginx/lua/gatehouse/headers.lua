@@ -74,8 +74,7 @@ function Reader:read()
     return headers
   end
   local all = cast(elements, get_buffer(count * element_size))
-  count = C.ngx_http_lua_ffi_req_get_headers(r, all, count, 0)
-  if count < 0 then
+  if C.ngx_http_lua_ffi_req_get_headers(r, all, count, 0) ~= 0 then
     error("gatehouse: read headers")
   end
   local by_length = self.by_length

@@ -84,12 +84,16 @@ function Validator:check(token)
   if not header or header.alg ~= "EdDSA" or header.crit ~= nil then
     return nil
   end
-  local key = type(header.kid) == "string" and self.keys[header.kid]
-  local signature = key and decode(mac)
-  if not signature or #signature ~= signature_size or not signed(key, head .. "." .. body, signature) then
+  local signature = decode(mac)
+  if not signature or #signature ~= signature_size then
     return nil
   end
-  return object(body)
+  local text = head .. "." .. body
+  for name, key in pairs(self.keys) do
+    if (header.kid == nil or header.kid == name) and signed(key, text, signature) then
+      return object(body)
+    end
+  end
 end
 
 -- validate returns the device and the record of a token that is valid at now, unix ms; nil if it isn't.
