@@ -11,6 +11,9 @@ CONFIG ?=
 ENVOY ?=
 DETACH ?=
 export EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY
+# The proxy of the edge: envoy, or nginx. For make run and make e2e.
+EDGE_KIND ?= envoy
+export EDGE_KIND
 # For make chaos: the duration, the seed of a run to repeat (empty: random, and printed), and the Redis deployment:
 # single, sentinel or cluster.
 CHAOS_SECONDS ?= 60
@@ -46,10 +49,11 @@ help: ## show this
 	  printf '  make %-12s %s\n' "$$target" "$$text"; done
 	@echo
 	@echo '  Variables of make run, with their values now:'
-	@for v in EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY; do \
+	@for v in EDGE_KIND EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY; do \
 	  printf '  %-14s %s\n' "$$v" "$$(printenv "$$v")"; done
 
-run: build ## start Redis, sidecar, upstream and Envoy with demo data; DETACH=1: in the background
+run: build ## start Redis, sidecar, upstream and Envoy with demo data; EDGE_KIND=nginx; DETACH=1: in the background
+	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec scripts/demo.sh $(if $(filter-out 0 no false,$(DETACH)),start,run) build/gatehouse-demo
 
 stop: ## stop what make run started
@@ -73,7 +77,8 @@ unit: ## unit tests with -race, except of packages that need a stack; LONG=1: al
 	@$(GO) test -race $(short) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/e2e/chart$$' -e '/e2e/conformance$$')
 	@$(GO) test -run '^TestSDK$$' ./wasm-filter
 
-e2e: ## end-to-end suite, after make build; LONG=1: also long tests; RUN=TestCache
+e2e: ## end-to-end suite, after make build; LONG=1: also long tests; RUN=TestCache; EDGE_KIND=nginx: on nginx
+	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && scripts/e2e.sh $(short) $(if $(RUN),-run '$(RUN)')
 
 fuzz: ## each fuzz target for a minute: FUZZ_SECONDS=60 FUZZ=FuzzParse

@@ -33,8 +33,9 @@ imports() {
   done <<'END'
 wire
 wasm-filter wire
-sidecar wire|wasm-filter/policy
-testbed wire|sidecar
+nginx wasm-filter/policy
+sidecar wire|wasm-filter/policy|nginx
+testbed wire|sidecar|nginx
 e2e wire|sidecar|testbed
 loadtest wire|sidecar|testbed
 END
@@ -50,5 +51,6 @@ stage "go vet" go vet ./...
 stage "go vet, wasm" for_wasm go vet ./wasm-filter/... ./wire
 stage "go vet, SDK" for_wasm go vet -tags=sdk ./wasm-filter
 stage staticcheck go run "$staticcheck" ./...
+stage luacheck bash -c 'scripts/need.sh luacheck lua-check "it checks the NGINX plugin" && cd nginx && luacheck -q .'
 stage links go run ./scripts/links
 stage shellcheck bash -c 'scripts/need.sh shellcheck shellcheck "it checks the scripts" && shellcheck -x scripts/*.sh .ci/run'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# need.sh TOOL PACKAGE WHY: checks for TOOL, a command or the path of a file. If it is missing, root on a machine with apt installs PACKAGE; otherwise this
-# fails and prints what to do.
+# need.sh TOOL PACKAGE WHY: checks for TOOL, a command or the path of a file. If it is missing, root on a machine with apt
+# installs PACKAGE; otherwise this fails and prints what to do.
 set -euo pipefail
 tool=$1 package=$2 why=$3
 

@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 scripts/need.sh gcc gcc "the race detector of go test needs a C compiler"
 scripts/need.sh redis-server redis-server "the tests run against a real Redis"
 scripts/need.sh wrk wrk "a test of the load test runs it"
+scripts/install-nginx.sh >/dev/null
 ENVOY=$(scripts/install-envoy.sh)
 export ENVOY
 scripts/install-python.sh e2e/testdata/requirements.txt ""
@@ -23,6 +24,7 @@ exec scripts/stages.sh test-all <<'STAGES'
 build     must  make --no-print-directory build
 unit      must  make --no-print-directory unit LONG=1
 e2e       must  make --no-print-directory e2e LONG=1
+nginx     must  make --no-print-directory e2e LONG=1 EDGE_KIND=nginx
 mutation  must  make --no-print-directory mutation
 conformance must make --no-print-directory conformance
 routers   must  make --no-print-directory routers SPELLINGS=1000000

@@ -74,6 +74,11 @@ func (b *bench) servers() []proc.Server {
 	return []proc.Server{b.envoy(), {Name: "sidecar", PID: b.SidecarPID()}, {Name: "redis", PID: b.RedisPID(), Cores: 1}}
 }
 
+// nginxServers returns Gatehouse's processes with nginx as the edge.
+func (b *bench) nginxServers() []proc.Server {
+	return append(b.servers()[1:], proc.Server{Name: "nginx", PID: b.EnvoyPID(), Cores: b.workers})
+}
+
 // fill publishes n objects of size random bytes, which [workload.Objects] asks for.
 func fill(ctx context.Context, p *publish.Publisher, n, size int) error {
 	group, ctx := errgroup.WithContext(ctx)

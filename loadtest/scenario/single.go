@@ -5,10 +5,12 @@ package scenario
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/gatehouse/gatehouse/loadtest/peers"
 	"github.com/gatehouse/gatehouse/loadtest/service"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 // single measures the workloads of one request: the closed loop, then a constant rate, then the peers.
@@ -105,6 +107,14 @@ func (w *world) startPeers(ctx context.Context, o *Options, out *Recorder) ([]pe
 	if nginx != nil {
 		all = append(all, peer{alone("nginx alone, proxy_cache", nginx, origin), serves(public...), false},
 			peer{alone("nginx alone, auth_request", nginx, origin, auth), serves(private...), false})
+	}
+	if w.nginx, err = w.startNginx(ctx, o); errors.Is(err, stack.ErrUsage) { // it isn't installed
+		out.NotRun = append(out.NotRun, err.Error())
+	} else if err != nil {
+		return nil, err
+	} else {
+		t := target{"Gatehouse in nginx", w.nginx.EdgeURL(), w.nginx.nginxServers(), nil, nil}
+		all = append(all, peer{t, serves(slices.Concat(public, private, []string{"pass", "auth"})...), false})
 	}
 	varnish, err := peers.StartVarnish(ctx, w.dir, origin.Address)
 	if err = w.started(varnish, err, out); err != nil {

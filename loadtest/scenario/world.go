@@ -12,6 +12,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"regexp"
 	"time"
 
 	"github.com/gatehouse/gatehouse/loadtest/peers"
@@ -35,6 +36,7 @@ type world struct {
 	// listeners are listeners of the same Envoy without Gatehouse, by name.
 	listeners map[string]peers.Listener
 	others    []*peers.Running // nginx, varnish
+	nginx     *bench           // Gatehouse in nginx, nil if it wasn't started
 	logs      string           // directory of the services' logs
 }
 
@@ -129,6 +131,9 @@ func (w *world) stop() error {
 	if w.bench != nil {
 		errs = append(errs, w.bench.stop())
 	}
+	if w.nginx != nil {
+		errs = append(errs, w.nginx.stop())
+	}
 	for _, r := range w.services {
 		errs = append(errs, r.Stop())
 	}
@@ -172,6 +177,18 @@ func alone(name string, r *peers.Running, more ...*peers.Running) target {
 	}
 	return target{name, r.URL(), servers, nil, nil}
 }
+
+// startNginx starts Gatehouse in nginx, with the same rules, objects and device, in front of the same upstream.
+func (w *world) startNginx(ctx context.Context, o *Options) (*bench, error) {
+	return start(ctx, stack.Options{
+		Name: "nginx", EdgeKind: stack.NginxEdge, Concurrency: o.Workers, Rules: worldRules,
+		ModifyNginx: func(config string) string {
+			return upstreamServer.ReplaceAllString(config, "server "+w.services[service.Origin].Address+";")
+		},
+	}, func(ctx context.Context, p *publish.Publisher) error { return seedSingles(ctx, p, 4) })
+}
+
+var upstreamServer = regexp.MustCompile(`server 127[0-9.:]*;`)
 
 // seedSingles publishes the objects and the device of the workloads of one request.
 func seedSingles(ctx context.Context, p *publish.Publisher, cost int) error {

@@ -88,13 +88,15 @@ function M.decide(case)
   local mem = memory(case.records or {})
   local out = {}
   for i, q in ipairs(case.requests) do
-    local r = { method = decode(q.method), target = decode(q.target), headers = headers_of(q.headers or {}), token = q.token }
+    local r = { method = decode(q.method), target = decode(q.target), token = q.token }
+    r.headers = headers_of(q.headers or {})
     r.rule, r.ambiguous = e.match:govern(r.method, r.target, false)
     local first = shown(e, r, e:decide(q.now_ms, r, mem, answers_of(q.answers)))
     local second = shown(e, r, e:decide(q.now_ms, r, mem, answers_of(q.answers)))
     for name, value in pairs(first) do
       if second[name] ~= value then
-        error(("request %d: the second decision has %s %s, the first %s"):format(i, name, tostring(second[name]), tostring(value)))
+        error(("request %d: the second decision has %s %s, the first %s")
+          :format(i, name, tostring(second[name]), tostring(value)))
       end
     end
     out[i] = first

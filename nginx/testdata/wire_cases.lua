@@ -59,7 +59,8 @@ end
 
 function cases.hash(key, placement_buckets, verdict_buckets, id, shown)
   key, id, shown = bytes(key), bytes(id), bytes(shown)
-  local state = { placement = key, credential = key, object_buckets = placement_buckets, verdict_buckets = verdict_buckets }
+  local state = { placement = key, credential = key }
+  state.object_buckets, state.verdict_buckets = placement_buckets, verdict_buckets
   local parts = {}
   local function add(f, ...)
     local ok, a, b = pcall(f, state, ...)
@@ -96,7 +97,8 @@ function cases.verdict(rec, epoch, digest, tag)
   if not v then
     return status .. " " .. tostring(err)
   end
-  return ("%s %s %s %s %s %s"):format(status, permissions(v.permissions), decimal(v.expires_ms), decimal(v.refresh_after_ms),
+  return ("%s %s %s %s %s %s"):format(
+    status, permissions(v.permissions), decimal(v.expires_ms), decimal(v.refresh_after_ms),
     decimal(v.not_after_ms), v.outcome)
 end
 

@@ -2,7 +2,8 @@
 
 local bit = require "bit"
 
-local byte, char, concat, find, format, sub = string.byte, string.char, table.concat, string.find, string.format, string.sub
+local byte, char, find, format, sub = string.byte, string.char, string.find, string.format, string.sub
+local concat = table.concat
 
 local M = {}
 

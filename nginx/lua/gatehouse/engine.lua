@@ -228,8 +228,8 @@ function Engine:find_verdict(id, digest, memory)
 end
 
 -- refutes reports whether shared memory shows that a credential with this status is wrong; for a token another right
--- secret doesn't matter. It returns true only while there are heartbeats of the sidecar: otherwise the edge would refuse
--- new devices and secrets for ever.
+-- secret doesn't matter. It returns true only while there are heartbeats of the sidecar: otherwise the edge would
+-- refuse new devices and secrets for ever.
 function Engine:refutes(now, status, session)
   return (status == "closed" and not session or status == "unregistered" and self.state.devices_complete)
     and self:heard(now)
@@ -464,10 +464,11 @@ end
 
 -- kept_answer returns a kept answer that is valid now, nil if there is none.
 function Engine:kept_answer(now, rule, target, device, none_match, accept_encoding, memory)
-  local list = self.kept[target]
-  for i = 1, list and #list or 0 do
-    local k = list[i]
-    if k.rule == rule and k.none_match == none_match and k.accept_encoding == accept_encoding and k.device == device then
+  local kept = self.kept[target]
+  for i = 1, kept and #kept or 0 do
+    local k = kept[i]
+    if k.rule == rule and k.none_match == none_match and k.accept_encoding == accept_encoding
+      and k.device == device then
       if k.from <= now and now < k.till and k.guard == memory.guard() then
         return k
       end
@@ -485,22 +486,23 @@ function Engine:keep(d, now, rule, target, device, none_match, accept_encoding, 
   if self.kept_count >= max_kept or self.kept_size + size > max_kept_size then
     self:forget()
   end
-  local list = self.kept[target]
-  if not list then
-    list = {}
-    self.kept[target] = list
+  local kept = self.kept[target]
+  if not kept then
+    kept = {}
+    self.kept[target] = kept
   end
-  local at = #list + 1
-  for i = 1, #list do
-    local k = list[i]
-    if k.rule == rule and k.none_match == none_match and k.accept_encoding == accept_encoding and k.device == device then
+  local at = #kept + 1
+  for i = 1, #kept do
+    local k = kept[i]
+    if k.rule == rule and k.none_match == none_match and k.accept_encoding == accept_encoding
+      and k.device == device then
       at = i
     end
   end
   if at > max_kept_of_target then
     at = 1 + self.kept_count % max_kept_of_target
   end
-  list[at] = {
+  kept[at] = {
     rule = rule, device = device, none_match = none_match, accept_encoding = accept_encoding,
     from = now, till = d.till, guard = guard,
     status = d.status, headers = d.headers, body = d.body, cache = d.cache, key = d.key,

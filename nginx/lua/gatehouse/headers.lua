@@ -37,8 +37,8 @@ function M.new(names, removed, secret)
   return setmetatable({ by_length = by_length }, Reader)
 end
 
--- spells reports whether an upstream may read the name at p as header, which has the same length: many don't distinguish
--- '-' and '_', and some (CGI) none of the characters that are neither letters nor digits.
+-- spells reports whether an upstream may read the name at p as header, which has the same length: many don't
+-- distinguish '-' and '_', and some (CGI) none of the characters that are neither letters nor digits.
 local function spells(p, header)
   for i = 1, #header do
     local c, want = p[i - 1], byte(header, i)
@@ -61,8 +61,8 @@ local function text(value)
   return string_of(from, to)
 end
 
--- read returns the current request's headers by name: a value, or an array of the values of several lines; and the names
--- of those that no upstream gets, and of other spellings of the secret's, nil for none.
+-- read returns the current request's headers by name: a value, or an array of the values of several lines; and the
+-- names of those that no upstream gets, and of other spellings of the secret's, nil for none.
 function Reader:read()
   local r = get_request()
   local count = C.ngx_http_lua_ffi_req_get_headers_count(r, 0, truncated)

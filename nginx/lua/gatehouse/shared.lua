@@ -28,10 +28,10 @@ end
 M.record = record
 
 -- set_record writes a record, and returns why that failed. A dictionary writes a value of the same length in place, and
--- a worker that is killed then would leave half of it. A value of another length is copied before it takes the old one's
--- place, so a record that has the old one's length gets a byte more, which no reader looks at. A body is removed first,
--- because it can be large, and no object names its slot while it is written. The state is written in place: every half
--- of two heartbeats is right.
+-- a worker that is killed then would leave half of it. A value of another length is copied before it takes the old
+-- one's place, so a record that has the old one's length gets a byte more, which no reader looks at. A body is removed
+-- first, because it can be large, and no object names its slot while it is written. The state is written in place:
+-- every half of two heartbeats is right.
 function M.set_record(region, index, value)
   local dict = dicts[region]
   if region == "bodies" then
