@@ -31,7 +31,7 @@ func (r *readings) skim(path string, i int) int {
 				continue
 			}
 			r.dots = dots
-			r.afterOdd = false //mutant:TestReadings r.afterOdd
+			r.afterOdd = false                        //mutant:TestReadings r.afterOdd
 			if i += r.high(path[i:]) - 1; !r.idle() { //mutant:TestReadings false
 				// A path begins behind an overlong line feed.
 				return i + 1

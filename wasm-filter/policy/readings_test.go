@@ -203,7 +203,9 @@ func (r router) read(path string) string {
 	return path
 }
 
-func isOdd(c rune) bool { return c <= ' ' || c == 0x7f || strings.ContainsRune("?#;\u0085\u00a0\ufffd", c) }
+func isOdd(c rune) bool {
+	return c <= ' ' || c == 0x7f || strings.ContainsRune("?#;\u0085\u00a0\ufffd", c)
+}
 
 // segmentwise returns f, applied to each segment of a path.
 func segmentwise(f func(string) string) func(string) string {

@@ -222,7 +222,7 @@ func TestRival(t *testing.T) {
 	}
 	epochs := func(s *sidecar) string { return fmt.Sprintf("%016x", s.Epoch()) }
 	if strings.Count(first.log.String(), "level=ERROR") != 1 || strings.Count(first.log.String(), epochs(first)) == 0 || strings.Count(first.log.String(), epochs(second)) == 0 || strings.Count(first.log.String(), p.socket) == 0 {
-		t.Errorf("want one error that names both epochs and the socket:\n%s", first.log.b.String())
+		t.Errorf("want one error that names both epochs and the socket:\n%s", first.log.String())
 	}
 	pushed := metricstest.Value(t, first.metrics, "gatehouse_pushes_total", "result", "ok")
 	state, _ := p.State()

@@ -20,7 +20,7 @@ func (o *options) banner(s *stack.Stack) string {
 	lines := []string{
 		"gatehouse ready",
 		"",
-		"  # answered by Envoy itself: 200, compressed, 304",
+		"  # answered by the edge itself: 200, compressed, 304",
 		"  curl -i " + edge + "/v1/products/42",
 		"  curl -i --compressed " + edge + "/v1/products/42",
 		"  curl -i -H 'If-None-Match: *' " + edge + "/v1/products/42",
@@ -35,7 +35,7 @@ func (o *options) banner(s *stack.Stack) string {
 		"  build/gatehousectl put /v1/products/42 --file README.md --content-type text/markdown",
 		"  build/gatehousectl device revoke " + demoDevice,
 		"",
-		"Envoy's admin address " + s.EnvoyAdminURL() + ", the sidecar's metrics " + s.SidecarAdminURL() + "/metrics; " + end + " ends it.",
+		"The admin address of Envoy, or with EDGE_KIND=nginx of its counters (/metrics), is " + s.EnvoyAdminURL() + "; the sidecar's metrics " + s.SidecarAdminURL() + "/metrics; " + end + " ends it.",
 		"",
 	}
 	return strings.Join(lines, "\n")
