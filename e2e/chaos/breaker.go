@@ -81,10 +81,17 @@ func (b *breaker) breakIt(kind FaultKind, f *Fault) error {
 		return b.clocks.redis.step(f.Step)
 	case TrapEdge:
 		set(&b.world.traps, true)
+		if b.stack.EdgeKind() == stack.NginxEdge { // its code can't trap
+			return b.stack.KillWorker()
+		}
 		trap(&http.Client{Timeout: time.Second}, b.stack.EdgeURL()+"/chaos/trap")
 		return nil
 	case TrapPush:
 		set(&b.world.refills, true)
+		if b.stack.EdgeKind() == stack.NginxEdge {
+			set(&b.world.traps, true)
+			return b.stack.KillWorker()
+		}
 		trap(overSocket(b.stack.PushSocket()), pushURL)
 		return nil
 	case KillSidecar:

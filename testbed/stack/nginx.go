@@ -2,11 +2,13 @@ package stack
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"go.yaml.in/yaml/v3"
 
@@ -35,6 +37,27 @@ func FindNginx() (string, error) {
 		return "", fmt.Errorf("%w: no nginx; run: scripts/install-nginx.sh", ErrUsage)
 	}
 	return path, nil
+}
+
+// EdgeKind returns the proxy of the edge.
+func (s *Stack) EdgeKind() EdgeKind { return s.opts.EdgeKind }
+
+// KillWorker ends one worker of nginx by SIGKILL. Its master starts another one at once.
+func (s *Stack) KillWorker() error {
+	master := s.EnvoyPID()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", master))
+	if err != nil {
+		return err
+	}
+	workers := strings.Fields(string(text))
+	if len(workers) == 0 {
+		return fmt.Errorf("nginx (pid %d) has no workers", master)
+	}
+	pid, err := strconv.Atoi(workers[rand.IntN(len(workers))])
+	if err != nil {
+		return err
+	}
+	return syscall.Kill(pid, syscall.SIGKILL)
 }
 
 func (s *Stack) nginxProgram() program {
