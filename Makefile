@@ -90,7 +90,7 @@ conformance: build ## check the whole stack, octet by octet, against the specifi
 	@PATH="$$PATH:/usr/sbin" scripts/need.sh nginx nginx-light "it speaks HTTP/1.0 to the edge"
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -race -count=1 -timeout=3m ./e2e/conformance
 
-chaos: build ## kill, pause and disconnect everything under load, and check each answer: CHAOS_SECONDS, CHAOS_SEED, CHAOS_REDIS
+chaos: build ## kill, pause and disconnect everything under load, and check each answer: CHAOS_SECONDS, CHAOS_SEED, CHAOS_REDIS, EDGE_KIND
 	@GO=$(GO) scripts/chaos-build.sh
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec build/gatehouse-chaos
 

@@ -80,18 +80,17 @@ func (b *breaker) breakIt(kind FaultKind, f *Fault) error {
 	case StepRedis:
 		return b.clocks.redis.step(f.Step)
 	case TrapEdge:
-		set(&b.world.traps, true)
 		if b.stack.EdgeKind() == stack.NginxEdge { // its code can't trap
-			return b.stack.KillWorker()
+			return b.killWorker()
 		}
+		set(&b.world.traps, true)
 		trap(&http.Client{Timeout: time.Second}, b.stack.EdgeURL()+"/chaos/trap")
 		return nil
 	case TrapPush:
-		set(&b.world.refills, true)
 		if b.stack.EdgeKind() == stack.NginxEdge {
-			set(&b.world.traps, true)
-			return b.stack.KillWorker()
+			return b.killWorker()
 		}
+		set(&b.world.refills, true)
 		trap(overSocket(b.stack.PushSocket()), pushURL)
 		return nil
 	case KillSidecar:
@@ -107,6 +106,13 @@ func (b *breaker) breakIt(kind FaultKind, f *Fault) error {
 		return b.stack.SignalEnvoy(syscall.SIGSTOP)
 	}
 	return fmt.Errorf("unknown fault %q", kind)
+}
+
+// killWorker kills a worker of nginx. If it was applying a batch, the sidecar pushes everything again.
+func (b *breaker) killWorker() error {
+	set(&b.world.refills, true)
+	set(&b.world.traps, true)
+	return b.stack.KillWorker()
 }
 
 // mend ends a fault and returns when everything is as before. It calls ended with the time from which the edge has to
