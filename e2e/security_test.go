@@ -125,6 +125,25 @@ func TestRawHeaders(t *testing.T) {
 	}
 }
 
+// TestRawTargets sends targets that no HTTP client would send, and bodies that are no bodies, to a resource whose every
+// path needs a credential: nothing reaches the upstream.
+func TestRawTargets(t *testing.T) {
+	t.Parallel()
+	e := start(t, stack.Options{Rules: `{credentials: {id_header: x-device-id, secret_header: x-device-token}, rules: [{match: {prefix: /}, auth: {}}]}`})
+	for _, first := range []string{
+		"GET / HTTP/1.1", "GET http://h HTTP/1.1", "GET http://h/ HTTP/1.1", "GET http://h?x HTTP/1.1", "GET http://h?a=/b HTTP/1.1",
+		"GET ?x HTTP/1.1", "GET * HTTP/1.1", "OPTIONS * HTTP/1.1", "GET h:80 HTTP/1.1", "GET x HTTP/1.1", "GET //h?x HTTP/1.1",
+		"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nZZZ",
+	} {
+		if got := e.raw(first + "\r\nHost: x\r\n\r\n"); got != 400 && got != 401 && got != 403 && got != 404 {
+			t.Errorf("%q: got %d, want 401, or it refused", first, got)
+		}
+	}
+	if got := e.UpstreamRequests(); got != 0 {
+		t.Errorf("the upstream saw %d requests, want none", got)
+	}
+}
+
 // raw sends a request as it is, and returns the status of the answer.
 func (e *edge) raw(request string) int {
 	e.t.Helper()

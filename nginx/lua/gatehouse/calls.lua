@@ -9,7 +9,7 @@ local throttle = require "gatehouse.throttle"
 local wire = require "gatehouse.wire"
 
 local ngx, tcp = ngx, ngx.socket.tcp
-local tonumber, lower, match = tonumber, string.lower, string.match
+local pcall, tonumber, tostring, lower, match = pcall, tonumber, tostring, string.lower, string.match
 
 local M = {}
 
@@ -62,7 +62,8 @@ local function receive_chunked(sock)
   local parts, size = {}, 0
   while true do
     local line, err = sock:receive("*l")
-    local length = line and tonumber(match(line, "^%x+"), 16)
+    local digits = line and match(line, "^%x+")
+    local length = digits and tonumber(digits, 16)
     if not length then
       return nil, err or "malformed chunk"
     end
@@ -98,7 +99,7 @@ local function receive(sock)
     local name, value = match(line, "^([^:]+):%s*(.-)%s*$")
     name = name and lower(name)
     if name == "content-length" then
-      length = tonumber(value)
+      length = match(value, "^%d+$") and tonumber(value)
     elseif name == "transfer-encoding" then
       chunked = lower(value) == "chunked"
     elseif name == "connection" and lower(value) == "close" then
@@ -162,25 +163,40 @@ function Calls:report(now)
   self.failed, self.reported_ms = 0, now
 end
 
--- run makes a call in a timer, and wakes the requests that wait for it.
+-- read_answer stores the answer to a call.
+local function read_answer(calls, call, answer)
+  if call.path == paths.fetch then
+    call.answer = wire.parse_fetch_response(answer)
+    return
+  end
+  local parse = call.path == paths.exchange and wire.parse_session_response or wire.parse_verify_response
+  call.answer = parse(answer)
+  if call.answer then
+    calls.throttles:add(call.source, ngx.now() * 1000, call.answer.throttle_ms)
+  end
+end
+
+-- run makes a call in a timer, and wakes the requests that wait for it, whatever happens.
 local function run(_, calls, call)
-  local answer, err = request(calls.socket, calls.timeout_ms, "POST", call.path, call.body)
+  local ok, answer, err = pcall(request, calls.socket, calls.timeout_ms, "POST", call.path, call.body)
+  if not ok then
+    answer, err = nil, answer
+  elseif answer then
+    ok, err = pcall(read_answer, calls, call, answer)
+    if not ok then
+      answer = nil
+    end
+  end
   calls.in_flight[call.key] = nil
   calls.count = calls.count - 1
   if call.path == paths.fetch then
     calls.fetches = calls.fetches - 1
   end
   if not answer then
-    calls:fail(call.path .. ": " .. (err or "no answer"))
-  elseif call.path == paths.fetch then
-    call.answer = wire.parse_fetch_response(answer)
-  else
-    local parse = call.path == paths.exchange and wire.parse_session_response or wire.parse_verify_response
-    call.answer = parse(answer)
-    if call.answer then
-      calls.throttles:add(call.source, ngx.now() * 1000, call.answer.throttle_ms)
-    end
+    calls:fail(call.path .. ": " .. tostring(err or "no answer"))
   end
+  -- Here and not as each request continues: with lua_check_client_abort, one whose client has gone doesn't.
+  calls.waiting = calls.waiting - call.waiting
   call.done = true
   if call.waiting > 0 then
     call.arrived:post(call.waiting)
@@ -246,10 +262,10 @@ function Calls:join(r, d, now, answers)
     answers.verify = nil
   end
   self.waiting, call.waiting = self.waiting + 1, call.waiting + 1
+  call.arrived:wait(connect_timeout_ms / 1000 + 2 * self.timeout_ms / 1000 + 5)
   if not call.done then
-    call.arrived:wait(connect_timeout_ms / 1000 + 2 * self.timeout_ms / 1000 + 5)
+    self.waiting, call.waiting = self.waiting - 1, call.waiting - 1
   end
-  self.waiting, call.waiting = self.waiting - 1, call.waiting - 1
   local answer = call.answer
   if not answer then
     missing(answers, action)
@@ -306,7 +322,7 @@ function M.source(r, header)
   if type(value) == "table" then
     value = value[#value]
   end
-  return value and address.parse(match(value, "[^,]*$")) or ""
+  return value and address.parse(match(value, "^.*,(.*)$") or value) or ""
 end
 
 return M

@@ -17,6 +17,7 @@ local wire = require "gatehouse.wire"
 
 local ngx = ngx
 local get_method, is_internal = ngx.req.get_method, ngx.req.is_internal
+local byte, pcall = string.byte, pcall
 
 local M = {}
 
@@ -127,10 +128,10 @@ local function read_state()
 end
 
 local function tick(premature)
+  counters.flush()
   if premature then
     return
   end
-  counters.flush()
   read_state()
   local now = ngx.now() * 1000
   sidecar:report(now)
@@ -143,8 +144,8 @@ local function fetch_keys(premature)
   if premature then
     return
   end
-  local text = sidecar:keys()
-  local ok = text and tokens:set_keys(text)
+  local called, text = pcall(sidecar.keys, sidecar)
+  local ok = called and text and tokens:set_keys(text)
   ngx.timer.at(ok and keys_s or retry_s, fetch_keys)
 end
 
@@ -164,8 +165,8 @@ end
 
 -- reply answers a request. The request's body is discarded: nginx would take what it doesn't read for the next request.
 local function reply(r, d)
-  if r.headers["content-length"] or r.headers["transfer-encoding"] then
-    ngx.req.discard_body()
+  if (r.headers["content-length"] or r.headers["transfer-encoding"]) and not pcall(ngx.req.discard_body) then
+    return ngx.exit(ngx.HTTP_BAD_REQUEST) -- malformed chunks
   end
   ngx.status = d.status
   local headers, out = d.headers, ngx.header
@@ -212,6 +213,16 @@ local function pass(r, d)
   var.gatehouse_judged = "1"
 end
 
+-- target_of returns the target that the upstream gets for $request_uri, nil if the request has none, or one that isn't
+-- a path: nginx lets an error_page answer such a request. nginx sends "http://host?query" upstream as "/?query".
+local function target_of(request_uri)
+  local first = request_uri and byte(request_uri)
+  if first == 0x3f then
+    return "/" .. request_uri
+  end
+  return first == 0x2f and request_uri or nil
+end
+
 -- take_token validates the token of a request, if it has one, and removes it: the upstream doesn't get it. It returns
 -- false for a bad token, with which a request is refused on every path.
 local function take_token(r)
@@ -243,7 +254,10 @@ function M.access()
   if is_internal() and ngx.var.gatehouse_judged == "1" then
     return
   end
-  local method, target = get_method(), ngx.var.request_uri
+  local method, target = get_method(), target_of(ngx.var.request_uri)
+  if not target then
+    return ngx.exit(ngx.HTTP_BAD_REQUEST)
+  end
   local headers, removed, spelled = reader:read()
   local r = { method = method, target = target, headers = headers, removed = removed, spelled = spelled }
   if tokens and not take_token(r) then

@@ -47,8 +47,8 @@ function Validator:set_keys(text)
   local set = cjson.decode(text)
   local keys, found = {}, false
   for _, k in ipairs(type(set) == "table" and type(set.keys) == "table" and set.keys or {}) do
-    local raw = k.kty == "OKP" and k.crv == "Ed25519" and type(k.kid) == "string" and type(k.x) == "string"
-      and decode(k.x)
+    local raw = type(k) == "table" and k.kty == "OKP" and k.crv == "Ed25519" and type(k.kid) == "string"
+      and type(k.x) == "string" and decode(k.x)
     if raw and #raw == key_size then
       local key = C.EVP_PKEY_new_raw_public_key(ed25519, nil, raw, #raw)
       if key ~= nil then
@@ -102,7 +102,8 @@ function Validator:validate(token, now)
   local claims = self.valid[token]
   if not claims then
     claims = #token <= max_token and self:check(token)
-    if not claims or claims.iss ~= self.issuer or type(claims.exp) ~= "number" then
+    if not claims or claims.iss ~= self.issuer or type(claims.exp) ~= "number"
+      or claims.exp ~= claims.exp then -- NaN
       return nil
     end
     if self.count >= max_valid then

@@ -353,7 +353,8 @@ function M.find_verdict(rec, epoch, digest, tag)
       }
     end
   end
-  return device_status(p + 16 + count * 48, devices, tag)
+  local status = device_status(p + 16 + count * 48, devices, tag) -- no tail call, which would let go of rec
+  return status
 end
 
 -- check_op returns why no reader could use the record of an operation. It reads a whole state record: with a bad one
