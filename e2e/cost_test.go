@@ -251,7 +251,7 @@ rules:
 		}
 		return nil
 	})
-	server := []proc.Server{{Name: "Envoy", PID: e.EnvoyPID(), Workers: "wrk:"}}
+	server := []proc.Server{{Name: "Envoy", PID: e.EdgePID(), Workers: "wrk:"}}
 	cost := func(address string, headers [][2]string) (time.Duration, int, string) {
 		t.Helper()
 		const n = 2000

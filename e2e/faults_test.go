@@ -32,10 +32,10 @@ func TestEnvoyRestart(t *testing.T) {
 		return e.everyone([]*http.Client{client}, status(200), "POST /v1/telemetry", credential("dev", "secret")...)
 	}
 	await(t, "first answers", patience, answers)
-	if err := e.KillEnvoy(); err != nil {
+	if err := e.KillEdge(); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.StartEnvoy(t.Context()); err != nil {
+	if err := e.StartEdge(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	took := await(t, "the same answers", patience, answers)

@@ -99,7 +99,7 @@ func (e *edge) placesWritten() int { return int(e.metric("gatehouse_edge_memory_
 // rss returns Envoy's resident set in bytes.
 func (e *edge) rss() int {
 	e.t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", e.EnvoyPID()))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", e.EdgePID()))
 	if err != nil {
 		e.t.Fatal(err)
 	}

@@ -240,10 +240,10 @@ func TestTokenOutlivesItsSidecar(t *testing.T) {
 	if again := e.handshake("dev", "secret"); again.header["kid"] != k.header["kid"] {
 		t.Errorf("got key %v after the restart, want %v", again.header["kid"], k.header["kid"])
 	}
-	if err := e.KillEnvoy(); err != nil {
+	if err := e.KillEdge(); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.StartEnvoy(t.Context()); err != nil {
+	if err := e.StartEdge(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	e.until("token at a new Envoy", status(200), "POST /v1/telemetry", k.line())

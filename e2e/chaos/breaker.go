@@ -101,9 +101,9 @@ func (b *breaker) breakIt(kind FaultKind, f *Fault) error {
 	case KillEnvoy:
 		set(&b.world.refills, true)
 		set(&b.world.edges, true)
-		return b.stack.KillEnvoy()
+		return b.stack.KillEdge()
 	case PauseEnvoy:
-		return b.stack.SignalEnvoy(syscall.SIGSTOP)
+		return b.stack.SignalEdge(syscall.SIGSTOP)
 	}
 	return fmt.Errorf("unknown fault %q", kind)
 }
@@ -149,9 +149,9 @@ func (b *breaker) mend(ctx context.Context, kind FaultKind, ended func(at time.D
 	case PauseSidecar:
 		act = func() error { return b.stack.SignalSidecar(syscall.SIGCONT) }
 	case KillEnvoy:
-		act, answering = func() error { return b.stack.StartEnvoy(ctx) }, true
+		act, answering = func() error { return b.stack.StartEdge(ctx) }, true
 	case PauseEnvoy:
-		act = func() error { return b.stack.SignalEnvoy(syscall.SIGCONT) }
+		act = func() error { return b.stack.SignalEdge(syscall.SIGCONT) }
 	default:
 		return fmt.Errorf("unknown fault %q", kind)
 	}

@@ -42,10 +42,10 @@ func (s *server) away(t *testing.T) {
 	once("lately", lately)
 	s.await(t, "GET /p/42", func(r *response) bool { return r.from() == "fwd=stale; detail=not-in-step" })
 	once("not in step", notInStep)
-	if err := s.KillEnvoy(); err != nil {
+	if err := s.KillEdge(); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.StartEnvoy(t.Context()); err != nil {
+	if err := s.StartEdge(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	once("no state", noState)

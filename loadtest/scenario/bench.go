@@ -66,7 +66,7 @@ func (b *bench) stop() error {
 
 // envoy returns Envoy for CPU measurements of any of its listeners.
 func (b *bench) envoy() proc.Server {
-	return proc.Server{Name: "envoy", PID: b.EnvoyPID(), Cores: b.workers, Workers: "wrk:worker_"}
+	return proc.Server{Name: "envoy", PID: b.EdgePID(), Cores: b.workers, Workers: "wrk:worker_"}
 }
 
 // servers returns Gatehouse's processes.
@@ -76,7 +76,7 @@ func (b *bench) servers() []proc.Server {
 
 // nginxServers returns Gatehouse's processes with nginx as the edge.
 func (b *bench) nginxServers() []proc.Server {
-	return append(b.servers()[1:], proc.Server{Name: "nginx", PID: b.EnvoyPID(), Cores: b.workers})
+	return append(b.servers()[1:], proc.Server{Name: "nginx", PID: b.EdgePID(), Cores: b.workers})
 }
 
 // fill publishes n objects of size random bytes, which [workload.Objects] asks for.

@@ -235,7 +235,7 @@ func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
 // resident returns the memory of Envoy and of the sidecar, bytes.
 func (b *bench) resident(envoy, sidecar *int64) (err error) {
-	if *envoy, err = proc.RSS(b.EnvoyPID()); err != nil {
+	if *envoy, err = proc.RSS(b.EdgePID()); err != nil {
 		return err
 	}
 	*sidecar, err = proc.RSS(b.SidecarPID())

@@ -35,7 +35,7 @@ func steady(ctx context.Context, o *Options, out *Recorder) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(w.KillEnvoy(), w.StartEnvoy(ctx), w.AwaitReady(ctx)); err != nil {
+	if err := errors.Join(w.KillEdge(), w.StartEdge(ctx), w.AwaitReady(ctx)); err != nil {
 		return err
 	}
 	f = startFleet(ctx, w.EdgeURL(), atWork)

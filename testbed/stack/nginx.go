@@ -44,7 +44,7 @@ func (s *Stack) EdgeKind() EdgeKind { return s.opts.EdgeKind }
 
 // KillWorker ends one worker of nginx by SIGKILL. Its master starts another one at once.
 func (s *Stack) KillWorker() error {
-	master := s.EnvoyPID()
+	master := s.EdgePID()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", master))
 	if err != nil {
 		return err

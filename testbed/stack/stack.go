@@ -79,7 +79,7 @@ func (s *Stack) start(ctx context.Context) error {
 	if err := s.startSeeded(ctx); err != nil {
 		return err
 	}
-	if err := s.StartEnvoy(ctx); err != nil {
+	if err := s.StartEdge(ctx); err != nil {
 		return err
 	}
 	return s.StartSidecar(ctx)
@@ -141,9 +141,9 @@ func (s *Stack) stopAll() error {
 	return errors.Join(errs...)
 }
 
-// StartEnvoy starts the edge, Envoy or nginx, also after a kill, and returns when it accepts connections. The sidecar may
+// StartEdge starts the edge, Envoy or nginx, also after a kill, and returns when it accepts connections. The sidecar may
 // be ready later: see [Stack.AwaitReady].
-func (s *Stack) StartEnvoy(ctx context.Context) error {
+func (s *Stack) StartEdge(ctx context.Context) error {
 	render, program := s.render, s.envoyProgram()
 	if s.opts.EdgeKind == NginxEdge {
 		render, program = s.renderNginx, s.nginxProgram()
@@ -177,8 +177,8 @@ func (s *Stack) AwaitReady(ctx context.Context) error {
 	return s.awaitOK(ctx, s.child(sidecarName), s.SidecarAdminURL()+"/readyz")
 }
 
-// KillEnvoy ends the edge, Envoy or nginx, by SIGKILL.
-func (s *Stack) KillEnvoy() error { return s.kill(s.edgeName()) }
+// KillEdge ends the edge, Envoy or nginx, by SIGKILL.
+func (s *Stack) KillEdge() error { return s.kill(s.edgeName()) }
 
 // KillSidecar ends the sidecar by SIGKILL.
 func (s *Stack) KillSidecar() error { return s.kill(sidecarName) }
@@ -193,8 +193,8 @@ func (s *Stack) KillRedis() error {
 	return s.kill(redisName)
 }
 
-// SignalEnvoy sends the edge, Envoy or nginx, a signal, for example SIGSTOP.
-func (s *Stack) SignalEnvoy(signal syscall.Signal) error { return s.signal(s.edgeName(), signal) }
+// SignalEdge sends the edge, Envoy or nginx, a signal, for example SIGSTOP.
+func (s *Stack) SignalEdge(signal syscall.Signal) error { return s.signal(s.edgeName(), signal) }
 
 // SignalSidecar sends the sidecar a signal, for example SIGSTOP.
 func (s *Stack) SignalSidecar(signal syscall.Signal) error { return s.signal(sidecarName, signal) }

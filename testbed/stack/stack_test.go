@@ -75,12 +75,12 @@ func TestStackStartsAndStops(t *testing.T) {
 	if len(seeded) != 1 || seeded[0] != s.RedisURL() {
 		t.Errorf("seed: got calls for %q, want one for %s", seeded, s.RedisURL())
 	}
-	pid := s.EnvoyPID()
-	if err := s.StartEnvoy(t.Context()); err == nil || !strings.Contains(err.Error(), "envoy runs already") {
+	pid := s.EdgePID()
+	if err := s.StartEdge(t.Context()); err == nil || !strings.Contains(err.Error(), "envoy runs already") {
 		t.Errorf("second Envoy: got %v, want a refusal", err)
 	}
 	for name, step := range map[string]func() error{
-		"envoy":   func() error { return errors.Join(s.KillEnvoy(), s.StartEnvoy(t.Context())) },
+		"envoy":   func() error { return errors.Join(s.KillEdge(), s.StartEdge(t.Context())) },
 		"sidecar": func() error { return errors.Join(s.KillSidecar(), s.StartSidecar(t.Context())) },
 		"redis":   func() error { return errors.Join(s.KillRedis(), s.StartRedis(t.Context())) },
 	} {
@@ -108,7 +108,7 @@ func TestStackStartsAndStops(t *testing.T) {
 	if message, err := subscription.ReceiveMessage(t.Context()); err != nil || message.Payload != "event" {
 		t.Errorf("embedded Redis after its restart: got %v, %v; want the event", message, err)
 	}
-	if s.EnvoyPID() == pid {
+	if s.EdgePID() == pid {
 		t.Errorf("pid of the new Envoy: got %d, that of the old one", pid)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
