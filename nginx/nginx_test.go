@@ -17,6 +17,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 // The plugin's modules are tested in the LuaJIT of a real nginx: testdata/call.lua calls a function of theirs with
@@ -56,9 +58,6 @@ http {
 }
 `
 
-// modulesDir has nginx's dynamic modules, as Debian installs them.
-const modulesDir = "/usr/lib/nginx/modules"
-
 var client *http.Client
 
 func TestMain(m *testing.M) {
@@ -76,9 +75,9 @@ func TestMain(m *testing.M) {
 
 // start starts nginx and waits until it answers.
 func start() (stop func(), err error) {
-	path, err := exec.LookPath("nginx")
+	path, err := stack.FindNginx()
 	if err != nil {
-		path = "/usr/sbin/nginx" // not in the path of users
+		return nil, err
 	}
 	here, err := filepath.Abs(".")
 	if err != nil {
@@ -89,13 +88,13 @@ func start() (stop func(), err error) {
 		return nil, err
 	}
 	config := filepath.Join(dir, "nginx.conf")
-	if err := os.WriteFile(config, fmt.Appendf(nil, testConfig, dir, here, modulesDir), 0o600); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(nil, testConfig, dir, here, stack.NginxModules), 0o600); err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(path, "-p", dir, "-c", config, "-e", filepath.Join(dir, "error.log"))
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start nginx: %w; run: scripts/need-nginx.sh", err)
+		return nil, fmt.Errorf("start nginx: %w", err)
 	}
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()

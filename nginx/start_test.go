@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/nginx"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 // TestRender renders the shipped rules, and refuses what Envoy refuses or nginx can't do.
@@ -49,10 +50,8 @@ func TestRender(t *testing.T) {
 
 // TestStart starts nginx with files that are no rules: it must not start.
 func TestStart(t *testing.T) {
-	path, err := exec.LookPath("nginx")
-	if err != nil {
-		path = "/usr/sbin/nginx"
-	}
+	path, err := stack.FindNginx()
+	mustBeNil(t, err)
 	here, err := filepath.Abs(".")
 	mustBeNil(t, err)
 	for _, tt := range []struct{ name, rules, want string }{
@@ -75,7 +74,7 @@ http {
   init_by_lua_block { require("gatehouse.edge").init{ rules = "%[1]s/rules.json", socket = "unix:%[1]s/api.sock" } }
   include %[2]s/http.conf;
 }
-`, dir, here, modulesDir)
+`, dir, here, stack.NginxModules)
 			file := filepath.Join(dir, "nginx.conf")
 			mustBeNil(t, os.WriteFile(file, []byte(config), 0o600))
 			want := strings.ReplaceAll(tt.want, "%s", dir)

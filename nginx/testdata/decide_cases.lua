@@ -2,6 +2,7 @@
 
 local cjson = require "cjson"
 local engine = require "gatehouse.engine"
+local reader = require "gatehouse.headers"
 local wire = require "gatehouse.wire"
 
 local decode, encode = ngx.decode_base64, ngx.encode_base64
@@ -24,15 +25,7 @@ end
 local function headers_of(list)
   local headers = {}
   for _, h in ipairs(list) do
-    local name, value = h[1], decode(h[2])
-    local before = headers[name]
-    if before == nil then
-      headers[name] = value
-    elseif type(before) == "table" then
-      before[#before + 1] = value
-    else
-      headers[name] = { before, value }
-    end
+    reader.add(headers, h[1], decode(h[2]))
   end
   return headers
 end

@@ -24,8 +24,8 @@ const (
 	NginxEdge EdgeKind = "nginx"
 )
 
-// nginxModules has the dynamic modules, as Debian installs them.
-const nginxModules = "/usr/lib/nginx/modules"
+// NginxModules has the dynamic modules, as Debian installs them.
+const NginxModules = "/usr/lib/nginx/modules"
 
 // FindNginx returns the path of nginx, which is not on the path of all users.
 func FindNginx() (string, error) {
@@ -93,7 +93,7 @@ func (s *Stack) renderNginx() error {
 	}
 	for _, change := range [][2]string{
 		// Their paths are relative to -p.
-		{"include /etc/nginx/modules-enabled/*.conf;", "load_module " + nginxModules + "/ndk_http_module.so;\nload_module " + nginxModules + "/ngx_http_lua_module.so;"},
+		{"include /etc/nginx/modules-enabled/*.conf;", "load_module " + NginxModules + "/ndk_http_module.so;\nload_module " + NginxModules + "/ngx_http_lua_module.so;"},
 		{"worker_processes 2;", user + "worker_processes " + strconv.Itoa(s.opts.Concurrency) + ";"},
 		{"worker_rlimit_nofile 65536;\n", ""}, // not for every user
 		{"/var/log/nginx/error.log", "stderr"},

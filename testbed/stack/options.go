@@ -100,6 +100,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.EdgeKind = orDefault(o.EdgeKind, EdgeKind(orDefault(os.Getenv("EDGE_KIND"), string(EnvoyEdge)))); o.EdgeKind != EnvoyEdge && o.EdgeKind != NginxEdge {
 		return o, fmt.Errorf("%w: EDGE_KIND %q: want %s or %s", ErrUsage, o.EdgeKind, EnvoyEdge, NginxEdge)
 	}
+	if o.EdgeKind == NginxEdge && o.ModifyConfig != nil && o.ModifyNginx == nil {
+		return o, fmt.Errorf("%w: EDGE_KIND nginx: these options change Envoy's configuration, and not nginx.conf", ErrUsage)
+	}
 	if o.ReadyTimeout == 0 {
 		o.ReadyTimeout = time.Minute
 	}

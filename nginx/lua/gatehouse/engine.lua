@@ -554,7 +554,7 @@ function Engine:serve(d, now, rule, r, none_match, accept_encoding, object, stal
     since = nil
   end
   if etag.none_match(none_match, object.etag)
-    or settled and since and since ~= "" and modified.not_modified_since(since, published, now) then
+    or settled and modified.not_modified_since(since, published, now) then
     d.action, d.status, d.headers, d.cache = "reply", 304, headers, "cache_not_modified"
     return
   end

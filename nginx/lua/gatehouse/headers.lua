@@ -61,6 +61,19 @@ local function text(value)
   return string_of(from, to)
 end
 
+-- add adds a line to headers: a value, or an array of the values of several lines.
+local function add(headers, name, value)
+  local before = headers[name]
+  if before == nil then
+    headers[name] = value
+  elseif type(before) == "table" then
+    before[#before + 1] = value
+  else
+    headers[name] = { before, value }
+  end
+end
+M.add = add
+
 -- read returns the current request's headers by name: a value, or an array of the values of several lines; and the
 -- names of those that no upstream gets, and of other spellings of the secret's, nil for none.
 function Reader:read()
@@ -89,14 +102,7 @@ function Reader:read()
           removed = removed or {}
           removed[#removed + 1] = name
         else
-          local value, before = text(all[i].value), headers[name]
-          if before == nil then
-            headers[name] = value
-          elseif type(before) == "table" then
-            before[#before + 1] = value
-          else
-            headers[name] = { before, value }
-          end
+          add(headers, name, text(all[i].value))
         end
       elseif kind ~= "read" and spells(key.data, name) then
         if kind == "removed" then

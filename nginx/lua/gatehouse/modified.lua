@@ -61,12 +61,13 @@ function M.date(unix)
     rest % 60)
 end
 
--- What follows reads text from an index on, and returns the index behind it first; nil if the text differs.
+-- What follows reads text from an index on, and returns the index behind it first; nil if the text differs, or if the
+-- index is nil, because the text before it differed.
 
 -- blanks reads any number of spaces, at least one unless the text ends here.
 local function blanks(text, i)
-  local c = byte(text, i)
-  if c and c ~= SPACE then
+  local c = i and byte(text, i)
+  if not i or c and c ~= SPACE then
     return nil
   end
   while byte(text, i) == SPACE do
@@ -76,10 +77,7 @@ local function blanks(text, i)
 end
 
 local function literal(text, i, c)
-  if byte(text, i) ~= c then
-    return nil
-  end
-  return i + 1
+  return i and byte(text, i) == c and i + 1 or nil
 end
 
 local function digit(text, i)
@@ -89,6 +87,9 @@ end
 
 -- two_digits also reads one digit, if short.
 local function two_digits(text, i, short)
+  if not i then
+    return nil
+  end
   local a, b = digit(text, i), digit(text, i + 1)
   if a and b then
     return i + 2, 10 * a + b
@@ -99,6 +100,9 @@ local function two_digits(text, i, short)
 end
 
 local function four_digits(text, i)
+  if not i then
+    return nil
+  end
   local a, b, c, d = digit(text, i), digit(text, i + 1), digit(text, i + 2), digit(text, i + 3)
   if a and b and c and d then
     return i + 4, 1000 * a + 100 * b + 10 * c + d
@@ -121,7 +125,7 @@ local function long_day(text, i)
 end
 
 local function month_of(text, i)
-  local month = month_numbers[lower(sub(text, i, i + 2))]
+  local month = i and month_numbers[lower(sub(text, i, i + 2))]
   if not month then
     return nil
   end
@@ -130,6 +134,9 @@ end
 
 -- year_of_two reads a year of two digits. Go reads a sign and a digit, too: "-5" is 5 years before 2000.
 local function year_of_two(text, i)
+  if not i then
+    return nil
+  end
   local sign, year = byte(text, i), digit(text, i + 1)
   if not year then
     return nil
@@ -150,23 +157,9 @@ end
 local function clock(text, i)
   local hour, minute, second
   i, hour = two_digits(text, i, true)
-  if not i or hour > 23 then
-    return nil
-  end
-  i = literal(text, i, 0x3a)
-  if not i then
-    return nil
-  end
-  i, minute = two_digits(text, i)
-  if not i or minute > 59 then
-    return nil
-  end
-  i = literal(text, i, 0x3a)
-  if not i then
-    return nil
-  end
-  i, second = two_digits(text, i)
-  if not i or second > 59 then
+  i, minute = two_digits(text, literal(text, i, 0x3a))
+  i, second = two_digits(text, literal(text, i, 0x3a))
+  if not i or hour > 23 or minute > 59 or second > 59 then
     return nil
   end
   local ms = 0
@@ -198,29 +191,12 @@ end
 
 -- imf_fixdate reads "Mon, 02 Jan 2006 15:04:05 GMT". It returns unix seconds.
 local function imf_fixdate(text)
-  local i = short_day(text, 1)
-  i = i and literal(text, i, COMMA)
-  i = i and blanks(text, i)
-  if not i then
-    return nil
-  end
   local day, month, year, seconds
+  local i = blanks(text, literal(text, short_day(text, 1), COMMA))
   i, day = two_digits(text, i)
-  i = i and blanks(text, i)
-  if not i then
-    return nil
-  end
-  i, month = month_of(text, i)
-  i = i and blanks(text, i)
-  if not i then
-    return nil
-  end
-  i, year = four_digits(text, i)
-  i = i and blanks(text, i)
-  if not i then
-    return nil
-  end
-  i, seconds = clock(text, i)
+  i, month = month_of(text, blanks(text, i))
+  i, year = four_digits(text, blanks(text, i))
+  i, seconds = clock(text, blanks(text, i))
   if not i or not zone(text, i) or not in_month(year, month, day) then
     return nil
   end
@@ -233,29 +209,12 @@ local ahead = 50 * 365 * 86400 * 1000
 -- rfc850 reads "Monday, 02-Jan-06 15:04:05 GMT". It returns unix seconds, of the past if the two digits of the year
 -- would be more than 50 years ahead.
 local function rfc850(text, now_ms)
-  local i = long_day(text, 1)
-  i = i and literal(text, i, COMMA)
-  i = i and blanks(text, i)
-  if not i then
-    return nil
-  end
   local day, month, year, seconds, ms
+  local i = blanks(text, literal(text, long_day(text, 1), COMMA))
   i, day = two_digits(text, i)
-  i = i and literal(text, i, MINUS)
-  if not i then
-    return nil
-  end
-  i, month = month_of(text, i)
-  i = i and literal(text, i, MINUS)
-  if not i then
-    return nil
-  end
-  i, year = year_of_two(text, i)
-  i = i and blanks(text, i)
-  if not i then
-    return nil
-  end
-  i, seconds, ms = clock(text, i)
+  i, month = month_of(text, literal(text, i, MINUS))
+  i, year = year_of_two(text, literal(text, i, MINUS))
+  i, seconds, ms = clock(text, blanks(text, i))
   if not i or not zone(text, i) or not in_month(year, month, day) then
     return nil
   end
@@ -268,28 +227,12 @@ end
 
 -- asctime reads "Mon Jan _2 15:04:05 2006". It returns unix seconds.
 local function asctime(text)
-  local i = short_day(text, 1)
-  i = i and blanks(text, i)
-  if not i then
-    return nil
-  end
   local month, day, seconds, year
+  local i = blanks(text, short_day(text, 1))
   i, month = month_of(text, i)
-  i = i and blanks(text, i)
-  if not i then
-    return nil
-  end
-  i, day = two_digits(text, i, true)
-  i = i and blanks(text, i)
-  if not i then
-    return nil
-  end
-  i, seconds = clock(text, i)
-  i = i and blanks(text, i)
-  if not i then
-    return nil
-  end
-  i, year = four_digits(text, i)
+  i, day = two_digits(text, blanks(text, i), true)
+  i, seconds = clock(text, blanks(text, i))
+  i, year = four_digits(text, blanks(text, i))
   if not i or i <= #text or not in_month(year, month, day) then
     return nil
   end
