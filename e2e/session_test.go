@@ -76,14 +76,15 @@ func (e *edge) handshake(id, secret string) token {
 	return k
 }
 
-// letIn registers a device and waits until its token is accepted: Envoy needs the keys, which it can't fetch before the
-// sidecar has started.
+// letIn registers a device and waits until each worker accepts its token: the edge needs the keys, which it can't fetch
+// before the sidecar has started.
 func (e *edge) letIn(id, secret string, permissions ...string) token {
 	e.t.Helper()
 	e.device(id, secret, 4, permissions...)
 	e.until("device", status(200), "POST /v1/session", credential(id, secret)...)
 	k := e.handshake(id, secret)
-	e.until("token", status(200), "POST /v1/telemetry", k.line())
+	clients := e.workers() // each worker of nginx fetches the keys by itself
+	await(e.t, "token", patience, func() error { return e.everyone(clients, status(200), "POST /v1/telemetry", k.line()) })
 	return k
 }
 
