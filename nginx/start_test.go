@@ -70,11 +70,12 @@ load_module %[3]s/ndk_http_module.so; load_module %[3]s/ngx_http_lua_module.so;
 events {}
 http {
   access_log off; client_body_temp_path %[1]s/a; proxy_temp_path %[1]s/b; fastcgi_temp_path %[1]s/c; uwsgi_temp_path %[1]s/d; scgi_temp_path %[1]s/e;
-  lua_package_path "%[2]s/lua/?.lua;;";
-  init_by_lua_block { require("gatehouse.edge").init{ rules = "%[1]s/rules.json", socket = "unix:%[1]s/api.sock" } }
+  lua_package_path "%[2]s/lua/?.lua;%[2]s/testdata/?.lua;;";
+  init_by_lua_block { %[4]srequire("gatehouse.edge").init{ rules = "%[1]s/rules.json", socket = "unix:%[1]s/api.sock", push = "unix:%[1]s/push.sock" } }
   include %[2]s/http.conf;
+  lua_shared_dict gatehouse_objects 1m; lua_shared_dict gatehouse_bodies 1m; lua_shared_dict gatehouse_verdicts 1m;
 }
-`, dir, here, stack.NginxModules)
+`, dir, here, stack.NginxModules, startCoverage())
 			file := filepath.Join(dir, "nginx.conf")
 			mustBeNil(t, os.WriteFile(file, []byte(config), 0o600))
 			want := strings.ReplaceAll(tt.want, "%s", dir)

@@ -115,10 +115,6 @@ func (s *Stack) renderNginx() error {
 	if s.opts.ModifyNginx != nil {
 		config = s.opts.ModifyNginx(config)
 	}
-	// nginx doesn't remove the socket of a process that was killed.
-	if err := os.Remove(s.PushSocket()); err != nil && !os.IsNotExist(err) {
-		return err
-	}
 	return os.WriteFile(s.path("nginx.conf"), []byte(config), 0o600)
 }
 

@@ -33,7 +33,7 @@
   lifecycle:
     # Runs when the pod's end begins, beside Envoy's own hook.
     preStop:
-      exec: {command: [gatehousectl, drain-envoy]}
+      exec: {command: [gatehousectl, drain]}
   {{- else }}
   ports: # Envoy's, for the PodMonitor: a mesh's Envoy doesn't name it
   - {name: gh-telemetry, containerPort: {{ .Values.envoy.telemetryPort }}}

@@ -1,8 +1,9 @@
 -- The edge: translates between nginx's phases and the engine. nginx.conf shows the phases.
 --
---   init_by_lua         edge.init{rules = PATH, socket = "unix:PATH", issuer = TEXT}
+--   init_by_lua         edge.init{rules = PATH, socket = "unix:PATH", push = "unix:PATH", issuer = TEXT}
 --   init_worker_by_lua  edge.start()
 --   access_by_lua       edge.access()
+--   content_by_lua      edge.ready(), edge.drain(ON)
 
 local cjson = require "cjson.safe"
 
@@ -13,6 +14,7 @@ local header_reader = require "gatehouse.headers"
 local hits = require "gatehouse.hits"
 local jwt = require "gatehouse.jwt"
 local shared = require "gatehouse.shared"
+local socket_file = require "gatehouse.socket"
 local wire = require "gatehouse.wire"
 
 local ngx = ngx
@@ -30,17 +32,31 @@ local tick_s = 0.2
 -- These are removed from every request: clients must not send them, see wasm-filter/policy/removed.go.
 local identity_headers = { "x-gatehouse-device", "x-gatehouse-permissions" }
 local override_headers = {
-  "x-http-method-override", "x-http-method", "x-method-override",
-  "x-original-url", "x-rewrite-url", "x-original-uri", "x-original-method",
+  "x-http-method-override",
+  "x-http-method",
+  "x-method-override",
+  "x-original-url",
+  "x-rewrite-url",
+  "x-original-uri",
+  "x-original-method",
 }
 
 -- Of the worker; the master fills what init sets, and workers inherit it.
 local decider, sidecar, socket, reader, secret_header, source_header, tokens
 
+-- draining tells that nginx is about to end: each answer asks its client to close the connection.
+local draining = false
+
 -- Headers that decisions depend on, beside those of the configuration.
 local read_headers = {
-  "if-none-match", "if-modified-since", "accept-encoding", "if-match", "if-unmodified-since", "content-type",
-  "content-length", "transfer-encoding",
+  "if-none-match",
+  "if-modified-since",
+  "accept-encoding",
+  "if-match",
+  "if-unmodified-since",
+  "content-type",
+  "content-length",
+  "transfer-encoding",
 }
 
 -- keys_s is how long the keys of tokens are used until they are fetched again, far less than the sidecar's
@@ -96,11 +112,18 @@ function M.init(options)
     error("gatehouse: rules: " .. options.rules .. ": " .. err, 0)
   end
   if config.format ~= format then
-    error(("gatehouse: rules: %s has format %s, want %d: write it with gatehousectl of the same release")
-      :format(options.rules, tostring(config.format), format), 0)
+    error(
+      ("gatehouse: rules: %s has format %s, want %d: write it with gatehousectl of the same release"):format(
+        options.rules,
+        tostring(config.format),
+        format
+      ),
+      0
+    )
   end
   decider = engine.new(config)
   socket = options.socket
+  socket_file.remove_stale(options.push)
   local c = config.credentials or {}
   if not c.forward then
     secret_header = c.basic and "authorization" or c.secret_header
@@ -133,6 +156,7 @@ local function tick(premature)
     return
   end
   read_state()
+  draining = ngx.shared.gatehouse_state:get "draining" or false
   local now = ngx.now() * 1000
   sidecar:report(now)
   sidecar.throttles:sweep(now)
@@ -160,6 +184,30 @@ function M.start()
   end
   if not ok then
     error("gatehouse: start the tick: " .. err, 0)
+  end
+end
+
+-- drain starts or ends draining, in all workers within a tick.
+function M.drain(on)
+  if get_method() ~= "POST" then
+    return ngx.exit(ngx.HTTP_NOT_ALLOWED)
+  end
+  draining = on
+  ngx.shared.gatehouse_state:set("draining", on)
+  ngx.say "OK"
+end
+
+-- ready answers a probe.
+function M.ready()
+  ngx.status = draining and 503 or 200
+  ngx.say(draining and "draining" or "ready")
+end
+
+-- close_connection asks the client to close its connection. nginx itself adds a line with keep-alive; close takes
+-- precedence (RFC 9112, section 9.3). HTTP/2 forbids the header.
+local function close_connection()
+  if ngx.req.http_version() < 2 then
+    ngx.header["Connection"] = "close"
   end
 end
 
@@ -253,6 +301,9 @@ end
 function M.access()
   if is_internal() and ngx.var.gatehouse_judged == "1" then
     return
+  end
+  if draining then
+    close_connection()
   end
   local method, target = get_method(), target_of(ngx.var.request_uri)
   if not target then

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 )
@@ -13,27 +12,30 @@ type installModuleCmd struct {
 	Destination string `arg:"" help:"File to create or replace, in a volume that Envoy reads."`
 }
 
-// Run copies the module so that nobody sees half of it. It is for the init container of a pod
-// whose Envoy has another image, and an image without a shell has no cp.
+// Run copies the module. It is for the init container of a pod whose Envoy has another image, and an image without a
+// shell has no cp.
 func (cmd *installModuleCmd) Run(c *console) error {
-	source, err := os.Open(cmd.Source)
+	module, err := os.ReadFile(cmd.Source)
 	if err != nil {
 		return err
 	}
-	defer source.Close()
-	temporary, err := os.CreateTemp(filepath.Dir(cmd.Destination), ".module-")
+	if err := writeFile(cmd.Destination, module); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(c.stdout, "%s: %d bytes\n", cmd.Destination, len(module))
+	return err
+}
+
+// writeFile creates or replaces a file that everybody may read, so that nobody sees half of it.
+func writeFile(path string, text []byte) error {
+	temporary, err := os.CreateTemp(filepath.Dir(path), ".gatehouse-")
 	if err != nil {
 		return err
 	}
 	defer os.Remove(temporary.Name()) // in vain once it has its name
-	size, err := io.Copy(temporary, source)
-	err = errors.Join(err, temporary.Chmod(0o644), temporary.Close())
-	if err != nil {
-		return fmt.Errorf("copy %s: %w", cmd.Source, err)
+	_, err = temporary.Write(text)
+	if err := errors.Join(err, temporary.Chmod(0o644), temporary.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
 	}
-	if err := os.Rename(temporary.Name(), cmd.Destination); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(c.stdout, "%s: %d bytes\n", cmd.Destination, size)
-	return err
+	return os.Rename(temporary.Name(), path)
 }

@@ -2,27 +2,82 @@ package main
 
 import (
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 
 	"github.com/gatehouse/gatehouse/nginx"
 )
 
 type nginxRenderCmd struct {
-	File string `arg:"" help:"Rules, YAML or JSON; - is standard input."`
+	File   string `arg:"" help:"Rules, YAML or JSON; - is standard input."`
+	Output string `placeholder:"FILE" help:"File to create or replace; unchanged if the rules have a mistake. Default: standard output."`
 }
 
-// Run prints the file that the plugin reads; it needs no Redis.
+// Run writes the file that the plugin reads; it needs no Redis.
 func (cmd *nginxRenderCmd) Run(c *console) error {
-	text, err := c.read(cmd.File, maxConfig, "rules")
+	rendered, err := c.renderRules(cmd.File)
 	if err != nil {
 		return err
+	}
+	if cmd.Output != "" {
+		return writeFile(cmd.Output, rendered)
+	}
+	_, err = c.stdout.Write(rendered)
+	return err
+}
+
+type nginxInstallCmd struct {
+	Dir   string `arg:"" help:"Directory, created if needed. nginx.conf names it."`
+	Rules string `placeholder:"FILE" help:"Rules, YAML or JSON, to write as rules.json beside the plugin."`
+}
+
+// Run writes the plugin, and rules if they have no mistake.
+func (cmd *nginxInstallCmd) Run(c *console) error {
+	var rendered []byte
+	if cmd.Rules != "" {
+		var err error
+		if rendered, err = c.renderRules(cmd.Rules); err != nil {
+			return err
+		}
+	}
+	if err := installPlugin(cmd.Dir); err != nil {
+		return err
+	}
+	if rendered == nil {
+		return nil
+	}
+	return writeFile(filepath.Join(cmd.Dir, "rules.json"), rendered)
+}
+
+// installPlugin writes the plugin's files over those of another release.
+func installPlugin(dir string) error {
+	return fs.WalkDir(nginx.Plugin, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(dir, filepath.FromSlash(path))
+		if entry.IsDir() {
+			return os.MkdirAll(to, 0o755)
+		}
+		text, err := nginx.Plugin.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return writeFile(to, text)
+	})
+}
+
+// renderRules checks a file of rules, and returns what the plugin reads.
+func (c *console) renderRules(file string) ([]byte, error) {
+	text, err := c.read(file, maxConfig, "rules")
+	if err != nil {
+		return nil, err
 	}
 	rendered, n, err := nginx.Render(text)
 	if err != nil {
-		return usagef("%s: %w", cmd.File, err)
+		return nil, usagef("%s: %w", file, err)
 	}
-	if _, err := c.stdout.Write(rendered); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(c.stderr, "%s: ok, %d rules\n", cmd.File, n)
-	return err
+	_, err = fmt.Fprintf(c.stderr, "%s: ok, %d rules\n", file, n)
+	return rendered, err
 }

@@ -27,13 +27,13 @@ func (cmd *readyCmd) Run(c *console) error {
 	return c.ask(http.MethodGet, cmd.URL)
 }
 
-type drainEnvoyCmd struct {
-	Admin string `default:"127.0.0.1:9901" placeholder:"HOST:PORT" help:"Admin address of Envoy. Default: ${default}."`
+type drainCmd struct {
+	Admin string `default:"127.0.0.1:9901" placeholder:"HOST:PORT" help:"Admin address of the edge. Default: ${default}."`
 }
 
-// Run has Envoy end each connection with its next answer, and fail its health check; it goes
-// on answering.
-func (cmd *drainEnvoyCmd) Run(c *console) error {
+// Run has the edge end each connection with its next answer, and fail its health check; it goes on answering. nginx.conf
+// has the path of Envoy's admin.
+func (cmd *drainCmd) Run(c *console) error {
 	return c.ask(http.MethodPost, "http://"+cmd.Admin+"/healthcheck/fail")
 }
 

@@ -26,13 +26,13 @@ func TestPod(t *testing.T) {
 	if got := s.ok("", "ready", "--url", server.URL+"/readyz"); got != "ok\n" {
 		t.Errorf("ready printed %q, want ok", got)
 	}
-	if got := s.ok("", "drain-envoy", "--admin", address); got != "OK\n" {
-		t.Errorf("drain-envoy printed %q, want OK", got)
+	if got := s.ok("", "drain", "--admin", address); got != "OK\n" {
+		t.Errorf("drain printed %q, want OK", got)
 	}
 	ready = false
 	s.fails(exitRuntime, "503 Service Unavailable: push: not yet", "", "ready", "--url", server.URL+"/readyz")
 	s.fails(exitUsage, "invalid", "", "ready", "--url", "http://a b")
 	server.Close()
 	s.fails(exitRuntime, "refused", "", "ready", "--url", server.URL+"/readyz")
-	s.fails(exitRuntime, "refused", "", "drain-envoy", "--admin", address)
+	s.fails(exitRuntime, "refused", "", "drain", "--admin", address)
 }

@@ -35,11 +35,12 @@ type cli struct {
 	Check checkCmd `cmd:"" help:"Check the Gatehouse filters of an Envoy configuration, offline."`
 
 	Nginx struct {
-		Render nginxRenderCmd `cmd:"" help:"Print the rules as the NGINX plugin reads them, after checking them as Envoy does."`
+		Render  nginxRenderCmd  `cmd:"" help:"Write the rules as the NGINX plugin reads them, after checking them as Envoy does."`
+		Install nginxInstallCmd `cmd:"" help:"Write the NGINX plugin of this release into a directory."`
 	} `cmd:"" help:"Configure the edge in NGINX."`
 
-	Ready      readyCmd      `cmd:"" help:"Succeed if the local sidecar, or a URL, is ready; otherwise print the reasons. For probes."`
-	DrainEnvoy drainEnvoyCmd `cmd:"" help:"Make the local Envoy close each connection with its next answer. For preStop hooks."`
+	Ready readyCmd `cmd:"" help:"Succeed if the local sidecar, or a URL, is ready; otherwise print the reasons. For probes."`
+	Drain drainCmd `cmd:"" help:"Make the local Envoy or nginx close each connection with its next answer. For preStop hooks."`
 
 	InstallModule installModuleCmd `cmd:"" help:"Copy the filter's module into a volume. For init containers."`
 }
