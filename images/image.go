@@ -45,6 +45,16 @@ var images = []image{
 		contents: envoyParts,
 	},
 	{
+		name: "nginx", title: "gatehouse-nginx",
+		description: "Debian's nginx with lua-nginx-module, for an edge whose plugin gatehousectl installs.",
+		config: v1.Config{
+			User: nonRoot, Env: []string{"PATH=/usr/sbin"},
+			Entrypoint: []string{"/usr/sbin/nginx", "-e", "stderr", "-g", "daemon off;"},
+			StopSignal: "SIGQUIT", // nginx ends after the answers to the requests that it has
+		},
+		contents: nginxParts,
+	},
+	{
 		// The format that Istio and Envoy Gateway accept for a module: one layer with /plugin.wasm, and no command.
 		name: "module", title: "gatehouse-module",
 		description: "The filter's module as /plugin.wasm, for Istio's WasmPlugin and Envoy Gateway's EnvoyExtensionPolicy.",

@@ -205,6 +205,7 @@ func checkBOM(t *testing.T, img image, dir string, oci v1.Image) {
 	for _, want := range map[string][]string{
 		"sidecar": {"github.com/redis/go-redis/v9", "github.com/dchest/siphash", "golang.org/x/crypto/x509roots/fallback", "stdlib", "/usr/local/bin/gatehousectl", "/etc/gatehouse/gatehouse.wasm"},
 		"envoy":   {"envoy", "glibc", "/usr/local/bin/envoy"},
+		"nginx":   {"nginx", "libnginx-mod-http-lua", "lua-cjson", "lua-resty-core", "libc6", "/usr/sbin/nginx"},
 		"module":  {"github.com/dchest/siphash", "stdlib", "/plugin.wasm"},
 	}[img.name] {
 		if !named[want] {
@@ -222,6 +223,9 @@ func checkDockerfile(t *testing.T, img image) {
 	}
 	if img.config.User != "" {
 		want = append(want, "USER "+img.config.User)
+	}
+	if img.config.StopSignal != "" {
+		want = append(want, "STOPSIGNAL "+img.config.StopSignal)
 	}
 	if img.config.Entrypoint != nil {
 		want = append(want, `ENTRYPOINT ["`+strings.Join(img.config.Entrypoint, `", "`)+`"]`)

@@ -2,10 +2,12 @@ package main
 
 import (
 	"fmt"
+	"io/fs"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 )
 
@@ -51,13 +53,55 @@ func envoyParts(root string) ([]part, error) {
 		return nil, fmt.Errorf("envoy --version: want COMMIT/VERSION/ in %q", out)
 	}
 	version := string(found[2])
-	out, err = exec.Command("getconf", "GNU_LIBC_VERSION").Output() // "glibc 2.36"
+	libc, err := libcPart()
 	if err != nil {
-		return nil, fmt.Errorf("getconf GNU_LIBC_VERSION: %w; the image has the C library of this machine", err)
+		return nil, err
 	}
-	_, libc, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
 	return []part{
 		{"envoy", version, "pkg:github/envoyproxy/envoy@v" + version},
-		{"glibc", libc, "pkg:generic/glibc@" + libc},
+		libc,
 	}, nil
+}
+
+func libcPart() (part, error) {
+	out, err := exec.Command("getconf", "GNU_LIBC_VERSION").Output() // "glibc 2.36"
+	if err != nil {
+		return part{}, fmt.Errorf("getconf GNU_LIBC_VERSION: %w; the image has the C library of this machine", err)
+	}
+	_, version, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
+	return part{"glibc", version, "pkg:generic/glibc@" + version}, nil
+}
+
+// nginxParts returns the packages of the distribution that the image's files are of.
+func nginxParts(root string) ([]part, error) {
+	var patterns []string
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		inside := strings.TrimPrefix(path, root)
+		if err == nil && !entry.IsDir() && !strings.HasPrefix(inside, "/etc/") { // there it is ours
+			patterns = append(patterns, "*"+inside) // /lib is a link to /usr/lib
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	out, err := exec.Command("dpkg-query", append([]string{"--search"}, patterns...)...).Output()
+	if err != nil {
+		return nil, fmt.Errorf("dpkg-query --search: %w; the image has the nginx of this machine, which must be of Debian's packages", err)
+	}
+	query := []string{"--show", "--showformat", "${Package} ${Version}\n"}
+	for line := range strings.Lines(string(out)) { // "libc6:amd64: /lib/…"
+		if name, _, found := strings.Cut(line, ": "); found && !slices.Contains(query, name) {
+			query = append(query, name)
+		}
+	}
+	if out, err = exec.Command("dpkg-query", query...).Output(); err != nil {
+		return nil, fmt.Errorf("dpkg-query --show: %w", err)
+	}
+	var parts []part
+	for line := range strings.Lines(string(out)) {
+		name, version, _ := strings.Cut(strings.TrimSpace(line), " ")
+		parts = append(parts, part{name, version, "pkg:deb/debian/" + name + "@" + version})
+	}
+	return sorted(parts), nil
 }

@@ -85,13 +85,32 @@ wrong_values() {
 envoy() {
   local values
   for values in "$chart"/ci/gateway*-values.yaml; do
-    render "$values" --show-only templates/gateway/envoy-config.yaml >"$work/config.yaml"
+    render "$values" --show-only templates/gateway/edge-config.yaml >"$work/config.yaml"
     content 'envoy\.yaml' <"$work/config.yaml" >"$work/envoy.yaml"
     content 'tls\.yaml' <"$work/config.yaml" >"$work/tls.yaml"
     build/gatehousectl check "$work/envoy.yaml" || return
     sed -i -e "s#/etc/gatehouse/gatehouse.wasm#$PWD/$module#" -e "s#/etc/envoy/tls.yaml#$work/tls.yaml#" "$work/envoy.yaml"
     "$envoy_binary" --mode validate --log-level error --config-path "$work/envoy.yaml" || return
   done
+}
+
+# Checks the nginx.conf of edge nginx by nginx, with the rules by gatehousectl and the plugin that it installs.
+nginx() {
+  local pem=(-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -keyout "$work/tls.key" -out "$work/tls.crt")
+  render $chart/ci/nginx-values.yaml --show-only templates/gateway/edge-config.yaml >"$work/config.yaml"
+  content 'rules\.yaml' <"$work/config.yaml" >"$work/rules.yaml"
+  build/gatehousectl nginx install --rules "$work/rules.yaml" "$work/plugin" 2>/dev/null || return
+  openssl req -x509 -nodes -subj /CN=edge "${pem[@]}" 2>/dev/null || return
+  content 'nginx\.conf' <"$work/config.yaml" >"$work/nginx.conf"
+  # nginx runs as root here, and then sets the owner of these directories.
+  sed -i -e "1i user root;" -e "s#/usr/share/gatehouse/nginx#$work/plugin#" -e "s#/run/gatehouse#$work#" "$work/nginx.conf"
+  "$nginx_binary" -t -q -e stderr -c "$work/nginx.conf" || return
+  # It has each setting of nginx/nginx.conf. The addresses, sizes and paths are values, and pods need no other socket.
+  local missing
+  settings() { sed -e 's/ *#.*//' -e 's/^ *//' -e '/^$/d' | sort -u; }
+  missing=$(comm -13 <(content 'nginx\.conf' <"$work/config.yaml" | settings) <(settings <nginx/nginx.conf | grep -v -E \
+    -e '^(listen|server|error_log|rules =|proxy_read_timeout|location = /(metrics|healthcheck/ok)) ?'))
+  [[ -z $missing ]] || { printf '%s\n' "templates/_nginx.tpl lacks what nginx/nginx.conf has:" "$missing" >&2; return 1; }
 }
 
 # The chart has each setting of envoy/envoy.yaml, which all tests use, with its lines for sessions and without them. The
@@ -102,7 +121,7 @@ same_settings() {
     sed -e '/# ---- the rules/,/# -----/d' -e 's/ *#.*//' -e '/[-:] \*/d' -e 's/&[a-z_]\+ *//' -e 's/^[ -]*//' -e 's/ *$//' -e 's/"//g' -e '/^$/d' | sort -u
   }
   lacking() {
-    missing=$(comm -13 <(render "$1" --show-only templates/gateway/envoy-config.yaml | settings) \
+    missing=$(comm -13 <(render "$1" --show-only templates/gateway/edge-config.yaml | settings) \
       <(settings | grep -v -e '^socket_address: ' -e '^max_heap_size_bytes: '))
     [[ -z $missing ]] || { printf '%s\n' "$1: templates/_envoy.tpl or _filter.tpl lack what envoy/envoy.yaml has:" "$missing" >&2; return 1; }
   }
@@ -138,6 +157,7 @@ metrics() {
 }
 
 envoy_binary=$(scripts/install-envoy.sh)
+nginx_binary=$(scripts/install-nginx.sh)
 stage "helm lint" lint
 stage "helm unittest" helm-unittest --strict $chart
 stage "README" readme -check $chart
@@ -145,6 +165,7 @@ stage "schemas of Kubernetes and custom resources" schemas
 stage "wrong values" wrong_values
 stage "sidecar's configuration" sidecar
 stage "Envoy's configuration" envoy
+stage "nginx's configuration" nginx
 stage "settings of envoy/envoy.yaml" same_settings
 stage "metrics" metrics
 stage "alerts" alerts

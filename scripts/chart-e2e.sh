@@ -40,7 +40,7 @@ stage "test built"
 
 export PATH=$tools:$PATH
 run=(build/gatehouse-cluster run --bin "$bin")
-for image in sidecar envoy; do run+=(--image "build/images/gatehouse-$image.tar"); done
+for image in sidecar envoy nginx; do run+=(--image "build/images/gatehouse-$image.tar"); done
 # Go runs a test in its package's directory.
 "${run[@]}" env --chdir=e2e/chart "$PWD/build/chart.test" -test.v -test.failfast -test.timeout=10m "$@"
 stage "all steps passed"

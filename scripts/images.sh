@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # images.sh [OUT]: builds the images into OUT (build/images): for each a directory of its files, an OCI archive and a
-# bill of materials, and digests.txt. A commit gives the same digests on every machine, except for Envoy's image, which
-# has the machine's C library.
+# bill of materials, and digests.txt. A commit gives the same digests on every machine, except for the images of Envoy
+# and nginx, which have files of the machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-build/images}
@@ -11,6 +11,7 @@ REVISION=$(git rev-parse HEAD)
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export VERSION REVISION SOURCE_DATE_EPOCH
 envoy=$(scripts/install-envoy.sh)
+nginx=$(scripts/install-nginx.sh)
 
 rm -rf "$out"
 mkdir -p "$out"/{sidecar/{etc/gatehouse,usr/local/bin},envoy/usr/local/bin,module}
@@ -21,11 +22,27 @@ scripts/build-wasm.sh "$out/module/plugin.wasm" -buildvcs=false
 chmod 644 "$out/module/plugin.wasm"
 cp "$out/module/plugin.wasm" "$out/sidecar/etc/gatehouse/gatehouse.wasm"
 
-# Envoy needs the system's loader and C library. They are copied to the paths where the loader looks for them.
+# put IMAGE FILE...: copies files of this machine to the same paths in an image.
+put() {
+  local file
+  for file in "${@:2}"; do
+    mkdir -p "$out/$1$(dirname "$file")"
+    cp -L "$file" "$out/$1$file"
+  done
+}
+
+# libraries FILE...: prints the loader and the libraries that programs need.
+libraries() { ldd "$@" | grep -o '/[^ ]* (' | sed 's/ (//' | sort -u; }
+
 cp "$envoy" "$out/envoy/usr/local/bin/envoy"
-ldd "$envoy" | grep -o '/[^ ]*' | while read -r library; do
-  mkdir -p "$out/envoy$(dirname "$library")"
-  cp -L "$library" "$out/envoy$library"
-done
+mapfile -t files < <(libraries "$envoy")
+put envoy "${files[@]}"
+
+# Debian's nginx, the modules of the plugin, and their libraries.
+programs=("$nginx" /usr/lib/nginx/modules/{ndk_http_module,ngx_http_lua_module}.so "/usr/lib/$(uname -m)-linux-gnu/lua/5.1/cjson.so")
+mapfile -t files < <(libraries "${programs[@]}")
+put nginx "${programs[@]}" "${files[@]}" /usr/share/lua/5.1/{ngx,ngx/ssl,resty,resty/core,resty/lrucache}/*.lua
+mkdir -p "$out/nginx/etc/nginx/modules-enabled"
+printf 'load_module /usr/lib/nginx/modules/%s.so;\n' ndk_http_module ngx_http_lua_module >"$out/nginx/etc/nginx/modules-enabled/lua.conf"
 
 go run ./images "$out"

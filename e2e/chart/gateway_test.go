@@ -33,12 +33,8 @@ const (
 // TestGateway covers the life of a release in mode gateway, in a namespace that only admits restricted pods. Its steps
 // build on each other.
 func TestGateway(t *testing.T) {
-	c := newCluster(t)
-	t.Cleanup(func() { c.explain(t) })
-	for _, step := range []struct {
-		name string
-		do   func(*testing.T)
-	}{
+	c := newCluster(t, "envoy")
+	c.steps(t, []step{
 		{"install", c.install},
 		{"publish and answer", c.answers},
 		{"helm test", c.helmTest},
@@ -53,7 +49,36 @@ func TestGateway(t *testing.T) {
 		{"publish and answer with that", c.answers},
 		{"that Redis replaced", c.replaceRedis},
 		{"uninstall with that", c.uninstall},
-	} {
+	})
+}
+
+// TestNginx is the same with the edge in nginx.
+func TestNginx(t *testing.T) {
+	c := newCluster(t, "nginx")
+	c.steps(t, []step{
+		{"install", c.install},
+		{"publish and answer", c.answers},
+		{"helm test", c.helmTest},
+		{"sidecar killed", func(t *testing.T) { c.kill(t, "gatehouse-sidecar"); c.same(t) }},
+		{"nginx killed", func(t *testing.T) { c.kill(t, "nginx"); c.same(t) }},
+		{"upgrade under traffic", c.upgrade},
+		{"rollback under traffic", c.rollback},
+		{"rules with a mistake", c.mistake},
+		{"TLS, and another certificate", c.tls},
+		{"uninstall", c.uninstall},
+	})
+}
+
+// step is one part of a test.
+type step struct {
+	name string
+	do   func(*testing.T)
+}
+
+// steps runs the parts until one fails.
+func (c *cluster) steps(t *testing.T, steps []step) {
+	t.Cleanup(func() { c.explain(t) })
+	for _, step := range steps {
 		if !t.Run(step.name, step.do) {
 			return
 		}
@@ -61,8 +86,9 @@ func TestGateway(t *testing.T) {
 }
 
 func (c *cluster) install(t *testing.T) {
-	run(t, "", "kubectl", "create", "namespace", namespace)
-	run(t, "", "kubectl", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted",
+	manifest := run(t, "", "kubectl", "create", "namespace", namespace, "--dry-run=client", "--output=yaml")
+	run(t, manifest, "kubectl", "apply", "--filename", "-")
+	run(t, "", "kubectl", "label", "--overwrite", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted",
 		"pod-security.kubernetes.io/enforce-version=latest")
 	_, err := try(t.Context(), "", "kubectl", "--namespace", namespace, "run", "loose", "--image=localhost/pause:dev", "--dry-run=server")
 	if err == nil || !strings.Contains(err.Error(), "violates PodSecurity") {
@@ -223,6 +249,28 @@ func (c *cluster) rollback(t *testing.T) {
 	c.same(t)
 }
 
+// mistake upgrades to rules that gatehousectl refuses: the earlier pod goes on.
+func (c *cluster) mistake(t *testing.T) {
+	before := c.pod(t)
+	upgrade := append(append([]string{"upgrade", release, chartDir, "--namespace", namespace, "--wait", "--timeout", "15s"}, c.values...),
+		"--set-json", `rules=[{"match":{"path":"/a/../b"},"cache":{}}]`)
+	if _, err := try(t.Context(), "", "helm", upgrade...); err == nil {
+		t.Error("the upgrade succeeded, want the new pod kept from starting")
+	}
+	log := c.kubectl(t, "logs", "--selector", gatewayPods, "--container", "gatehouse-module", "--tail=5")
+	if !strings.Contains(log, "rules[0].match.path") {
+		t.Errorf("the log of the init container: got %q, want the field that has the mistake", log)
+	}
+	c.same(t)
+	c.helm(t, "rollback", release, "--wait", "--timeout", "120s")
+	await(t, "the new pod has gone", func() error {
+		if pods := c.pods(t); len(pods) != 1 || pods[0].Metadata.Name != before {
+			return fmt.Errorf("got %d pods", len(pods))
+		}
+		return nil
+	})
+}
+
 // scale scales to two pods and back to one.
 func (c *cluster) scale(t *testing.T) {
 	c.load(t, func() {
@@ -253,7 +301,7 @@ func (c *cluster) tls(t *testing.T) {
 	}
 	apply(first)
 	c.helm(t, append(append([]string{"upgrade", release, chartDir, "--wait", "--timeout", "120s"}, c.values...),
-		"--set", "envoy.tls.existingSecret="+secretName)...)
+		"--set", c.edgeKind+".tls.existingSecret="+secretName)...)
 	c.shows(t, "first")
 	pod := c.pod(t)
 	apply(second)

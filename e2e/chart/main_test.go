@@ -31,16 +31,17 @@ const (
 // cluster is the cluster in which the test runs.
 type cluster struct {
 	t        *testing.T
+	edgeKind string // envoy or nginx: the name of its container, and of its values
 	upstream upstream.Handler
 	values   []string // of helm, for every installation
 }
 
-// newCluster starts what the chart needs beside the cluster.
-func newCluster(t *testing.T) *cluster {
+// newCluster starts what the chart needs beside the cluster, for an edge in envoy or nginx.
+func newCluster(t *testing.T, edgeKind string) *cluster {
 	if os.Getenv("KUBECONFIG") == "" || os.Getenv("CONTAINERD_ADDRESS") == "" {
 		t.Fatal("not in its own cluster: run make chart-e2e")
 	}
-	c := &cluster{t: t}
+	c := &cluster{t: t, edgeKind: edgeKind}
 	listener, err := net.Listen("tcp", k8s.Gateway+":0")
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +55,7 @@ func newCluster(t *testing.T) *cluster {
 	}
 	c.values = []string{
 		"--values", "testdata/values.yaml", "--set", "upstream.host=" + k8s.Gateway, "--set", "upstream.port=" + port,
-		"--set", "redis.url=redis://" + c.startRedis(),
+		"--set", "redis.url=redis://" + c.startRedis(), "--set", "edge=" + map[string]string{"envoy": "wasm", "nginx": "nginx"}[edgeKind],
 	}
 	return c
 }

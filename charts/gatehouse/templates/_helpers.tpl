@@ -18,6 +18,11 @@ app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 50 |
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{/* Which proxy the edge is in, and which of the values are its own: envoy or nginx. */}}
+{{- define "gatehouse.edgeKind" -}}
+{{- if eq .Values.edge "nginx" }}nginx{{ else }}envoy{{ end }}
+{{- end }}
+
 {{/* Labels of every object. */}}
 {{- define "gatehouse.labels" -}}
 {{ include "gatehouse.selectorLabels" . }}

@@ -1,16 +1,24 @@
-{{/* What stands beside an Envoy, in every mode: the module is brought, then the sidecar runs until
-     Envoy has ended, because a native sidecar starts before the containers and ends after them. It
-     has no startup probe: Envoy must not wait for a sidecar that waits for Envoy. */}}
+{{/* What stands beside an edge, in every mode: the module or plugin is brought, then the sidecar runs
+     until the edge has ended, because a native sidecar starts before the containers and ends after
+     them. It has no startup probe: the edge must not wait for a sidecar that waits for the edge. */}}
 {{- define "gatehouse.initContainers" -}}
 - name: gatehouse-module
   image: {{ include "gatehouse.image" (dict "image" .Values.sidecar.image "tag" .Chart.AppVersion) }}
   imagePullPolicy: {{ .Values.sidecar.image.pullPolicy }}
+  {{- if eq .Values.edge "nginx" }}
+  # A mistake in the rules keeps the pod from starting, so that the earlier ones go on.
+  command: [gatehousectl, nginx, install, --rules, /etc/gatehouse/rules.yaml, /module]
+  {{- else }}
   command: [gatehousectl, install-module, /etc/gatehouse/gatehouse.wasm, /module/gatehouse.wasm]
+  {{- end }}
   resources: {requests: {cpu: 10m, memory: 32Mi}, limits: {memory: 64Mi}}
   securityContext:
     {{- include "gatehouse.containerSecurity" . | nindent 4 }}
   volumeMounts:
   - {name: gatehouse-module, mountPath: /module}
+  {{- if eq .Values.edge "nginx" }}
+  - {name: gatehouse-nginx, mountPath: /etc/gatehouse/rules.yaml, subPath: rules.yaml, readOnly: true}
+  {{- end }}
 - name: gatehouse-sidecar
   restartPolicy: Always
   image: {{ include "gatehouse.image" (dict "image" .Values.sidecar.image "tag" .Chart.AppVersion) }}
@@ -23,7 +31,7 @@
       resourceFieldRef: {containerName: gatehouse-sidecar, resource: limits.memory, divisor: 1Mi}
   - {name: GOMEMLIMIT, value: $(MEMORY_LIMIT_MIB)000000}
   {{- include "gatehouse.redisEnvironment" . | nindent 2 }}
-  # Ready once Envoy has acknowledged everything. The admin address is on loopback.
+  # Ready once the edge has acknowledged everything. The admin address is on loopback.
   readinessProbe:
     exec: {command: [gatehousectl, ready]}
     periodSeconds: 5
@@ -31,7 +39,7 @@
     failureThreshold: 3
   {{- if eq .Values.mode "gateway" }}
   lifecycle:
-    # Runs when the pod's end begins, beside Envoy's own hook.
+    # Runs when the pod's end begins, beside the edge's own hook.
     preStop:
       exec: {command: [gatehousectl, drain]}
   {{- else }}

@@ -14,15 +14,20 @@
 {{- define "gatehouse.validateMode" -}}
 {{- $v := .Values }}
 {{- if eq $v.mode "gateway" }}
-{{- if and (not $v.upstream.host) (not $v.envoy.config) }}
+{{- $kind := include "gatehouse.edgeKind" . }}
+{{- $edge := index $v $kind }}
+{{- if and (not $v.upstream.host) (not $edge.config) }}
 {{- fail "upstream.host: is empty: give the service that answers what Gatehouse doesn't" }}
 {{- end }}
-{{- if le (int $v.envoy.drainSeconds) (int $v.upstream.timeoutSeconds) }}
-{{- fail (printf "envoy.drainSeconds: %d is not more than upstream.timeoutSeconds, %d: an upgrade would cut requests" (int $v.envoy.drainSeconds) (int $v.upstream.timeoutSeconds)) }}
+{{- if le (int $edge.drainSeconds) (int $v.upstream.timeoutSeconds) }}
+{{- fail (printf "%s.drainSeconds: %d is not more than upstream.timeoutSeconds, %d: an upgrade would cut requests" $kind (int $edge.drainSeconds) (int $v.upstream.timeoutSeconds)) }}
 {{- end }}
-{{- if eq (int $v.envoy.port) (int $v.envoy.telemetryPort) }}
-{{- fail (printf "envoy.telemetryPort: %d is envoy.port, too" (int $v.envoy.port)) }}
+{{- if eq (int $edge.port) (int $edge.telemetryPort) }}
+{{- fail (printf "%s.telemetryPort: %d is %s.port, too" $kind (int $edge.port) $kind) }}
 {{- end }}
+{{- if eq $kind "nginx" }}
+{{- include "gatehouse.validateNginx" . }}
+{{- else }}
 {{- include "gatehouse.validateHeap" $v.envoy }}
 {{- if not $v.envoy.config }}
 {{- include "gatehouse.validateCache" . }}
@@ -30,12 +35,15 @@
 {{- if and $v.envoy.config ($v.envoy.tls).existingSecret (not (contains "/etc/gatehouse-tls" $v.envoy.config)) (not (contains "/etc/envoy/tls.yaml" $v.envoy.config)) }}
 {{- fail "envoy.tls.existingSecret: envoy.config is set, too, and doesn't use it: have it read /etc/envoy/tls.yaml or /etc/gatehouse-tls/, or remove one" }}
 {{- end }}
+{{- end }}
 {{- if and $v.service.externalTrafficPolicy (eq $v.service.type "ClusterIP") }}
 {{- fail "service.externalTrafficPolicy: service.type is ClusterIP: it is for NodePort and LoadBalancer" }}
 {{- end }}
 {{- if and $v.autoscaling.enabled (lt (int $v.autoscaling.maxReplicas) (int $v.autoscaling.minReplicas)) }}
 {{- fail (printf "autoscaling.maxReplicas: %d is less than minReplicas, %d" (int $v.autoscaling.maxReplicas) (int $v.autoscaling.minReplicas)) }}
 {{- end }}
+{{- else if eq $v.edge "nginx" }}
+{{- fail (printf "edge: nginx is for mode gateway: mode %s is in the Envoys of a mesh" $v.mode) }}
 {{- else if eq $v.mode "istio" }}
 {{- if not $v.istio.workloadSelector }}
 {{- fail "istio.workloadSelector: is empty: give the labels of the workload's pods, or the whole namespace would get the filter" }}
@@ -46,6 +54,29 @@
 {{- fail "envoyGateway.gateway: is empty: give the name of the Gateway" }}
 {{- else if not $v.envoyGateway.xdsListeners }}
 {{- fail "envoyGateway.xdsListeners: is empty: name the Gateway's listeners, NAMESPACE/GATEWAY/LISTENER, or none of them gets the rules" }}
+{{- end }}
+{{- end }}
+
+{{- define "gatehouse.validateNginx" -}}
+{{- $v := .Values }}
+{{- if hasKey (ternary $v.source dict (kindIs "map" $v.source)) "filter_state" }}
+{{- fail "source.filter_state: is Envoy's: leave source empty, and name the proxies before nginx in nginx.trustedProxies" }}
+{{- end }}
+{{- if and $v.sessions.enabled (ne $v.sessions.header "authorization") }}
+{{- fail (printf "sessions.header: %s: nginx's plugin reads tokens from authorization" $v.sessions.header) }}
+{{- end }}
+{{- if and $v.nginx.config $v.nginx.tls.existingSecret (not (contains "/etc/gatehouse-tls" $v.nginx.config)) }}
+{{- fail "nginx.tls.existingSecret: nginx.config is set, too, and doesn't use it: have it read /etc/gatehouse-tls/, or remove one" }}
+{{- end }}
+{{- if not $v.nginx.config }}
+{{- $want := 128 }}
+{{- range include "gatehouse.dictionaries" . | fromJson | values }}{{ $want = add $want (int .) }}{{ end }}
+{{- $limit := dig "limits" "memory" "" $v.nginx.resources | toString }}
+{{- with include "gatehouse.bytes" $limit }}
+{{- if lt (int64 .) (mul $want 1048576) }}
+{{- fail (printf "nginx.resources.limits.memory: %s is less than %dMi, which the dictionaries for sidecar.settings.memory and the workers can take" $limit $want) }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
 

@@ -1,4 +1,4 @@
-{{/* The volumes of both. Envoy mounts gatehouse-run and gatehouse-module. */}}
+{{/* The volumes of both. The edge mounts gatehouse-run and gatehouse-module. */}}
 {{- define "gatehouse.volumes" -}}
 - name: gatehouse-run
   emptyDir: {medium: Memory, sizeLimit: 1Mi}

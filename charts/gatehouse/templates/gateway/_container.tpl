@@ -1,3 +1,20 @@
+{{/* The configuration of the edge, by names of files. */}}
+{{- define "gatehouse.edgeFiles" -}}
+{{- if eq .Values.edge "nginx" -}}
+nginx.conf: |
+  {{- include "gatehouse.nginxConfig" . | nindent 2 }}
+rules.yaml: |
+  {{- include "gatehouse.filter" . | nindent 2 }}
+{{- else -}}
+envoy.yaml: |
+  {{- include "gatehouse.envoyConfig" . | nindent 2 }}
+{{- if (.Values.envoy.tls).existingSecret }}
+tls.yaml: |
+  {{- include "gatehouse.tls" . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* Envoy of mode gateway. The pod is ready if this container and the sidecar are. */}}
 {{- define "gatehouse.envoyContainer" -}}
 - name: envoy
@@ -13,32 +30,7 @@
     - --log-level
     - {{ .Values.envoy.logLevel }}
     - --disable-hot-restart
-  ports:
-    - {name: http, containerPort: {{ .Values.envoy.port }}}
-    - {name: telemetry, containerPort: {{ .Values.envoy.telemetryPort }}}
-  startupProbe:
-    httpGet: {path: /ready, port: telemetry}
-    periodSeconds: 1
-    failureThreshold: 120
-  readinessProbe:
-    httpGet: {path: /ready, port: telemetry}
-    periodSeconds: 5
-    timeoutSeconds: 2
-    failureThreshold: 2
-  livenessProbe:
-    httpGet: {path: /live, port: telemetry}
-    periodSeconds: 10
-    timeoutSeconds: 5
-    failureThreshold: 6
-  lifecycle:
-    # Envoy goes on while the pod is taken out of the service. The sidecar's hook has told it to
-    # close connections with their next answer.
-    preStop:
-      sleep: {seconds: {{ .Values.envoy.drainSeconds }}}
-  resources:
-    {{- toYaml .Values.envoy.resources | nindent 4 }}
-  securityContext:
-    {{- include "gatehouse.containerSecurity" . | nindent 4 }}
+  {{- include "gatehouse.edgeContainer" (list . .Values.envoy) | nindent 2 }}
   volumeMounts:
     - {name: gatehouse-envoy, mountPath: /etc/envoy, readOnly: true}
     - {name: gatehouse-module, mountPath: /etc/gatehouse, readOnly: true}
@@ -46,4 +38,53 @@
     {{- if (.Values.envoy.tls).existingSecret }}
     - {name: gatehouse-tls, mountPath: /etc/gatehouse-tls, readOnly: true}
     {{- end }}
+{{- end }}
+
+{{/* nginx of mode gateway. The pod is ready if this container and the sidecar are. */}}
+{{- define "gatehouse.nginxContainer" -}}
+- name: nginx
+  image: {{ include "gatehouse.image" (dict "image" .Values.nginx.image "tag" .Chart.AppVersion) }}
+  imagePullPolicy: {{ .Values.nginx.image.pullPolicy }}
+  command:
+    {{- toYaml .Values.nginx.command | nindent 4 }}
+  args: [-c, /etc/gatehouse/nginx.conf, -e, stderr, -g, "daemon off;"]
+  {{- include "gatehouse.edgeContainer" (list . .Values.nginx) | nindent 2 }}
+  volumeMounts:
+    - {name: gatehouse-nginx, mountPath: /etc/gatehouse, readOnly: true}
+    - {name: gatehouse-module, mountPath: /usr/share/gatehouse/nginx, readOnly: true}
+    - {name: gatehouse-run, mountPath: /run/gatehouse}
+    {{- if .Values.nginx.tls.existingSecret }}
+    - {name: gatehouse-tls, mountPath: /etc/gatehouse-tls, readOnly: true}
+    {{- end }}
+{{- end }}
+
+{{/* What both have in common: of (list context values of the edge). */}}
+{{- define "gatehouse.edgeContainer" -}}
+{{- $edge := index . 1 -}}
+ports:
+  - {name: http, containerPort: {{ $edge.port }}}
+  - {name: telemetry, containerPort: {{ $edge.telemetryPort }}}
+startupProbe:
+  httpGet: {path: /ready, port: telemetry}
+  periodSeconds: 1
+  failureThreshold: 120
+readinessProbe:
+  httpGet: {path: /ready, port: telemetry}
+  periodSeconds: 5
+  timeoutSeconds: 2
+  failureThreshold: 2
+livenessProbe:
+  httpGet: {path: /live, port: telemetry}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+lifecycle:
+  # The edge goes on while the pod is taken out of the service. The sidecar's hook has told it to
+  # close connections with their next answer.
+  preStop:
+    sleep: {seconds: {{ $edge.drainSeconds }}}
+resources:
+  {{- toYaml $edge.resources | nindent 2 }}
+securityContext:
+  {{- include "gatehouse.containerSecurity" (index . 0) | nindent 2 }}
 {{- end }}

@@ -1,0 +1,133 @@
+{{/* nginx.conf of edge nginx: what the values say, or all of it as given. */}}
+{{- define "gatehouse.nginxConfig" -}}
+{{- if .Values.nginx.config }}{{ .Values.nginx.config }}{{ else }}{{ include "gatehouse.nginx" . }}{{ end }}
+{{- end }}
+
+{{/* The settings and their reasons are those of nginx/nginx.conf. */}}
+{{- define "gatehouse.nginx" -}}
+{{- $nginx := .Values.nginx -}}
+include /etc/nginx/modules-enabled/*.conf;
+
+worker_processes {{ $nginx.workers }};
+worker_rlimit_nofile 65536;
+worker_shutdown_timeout 15s; # less than what the pod has to end after its drain
+error_log stderr {{ $nginx.logLevel }};
+pid /run/gatehouse/nginx.pid;
+
+events {
+  worker_connections {{ int64 $nginx.connections }};
+}
+
+http {
+  access_log off;
+  # Nothing is written there: requests and answers are not buffered in files.
+  {{- range list "client_body" "proxy" "fastcgi" "uwsgi" "scgi" }}
+  {{ . }}_temp_path /run/gatehouse/{{ . }};
+  {{- end }}
+  proxy_max_temp_file_size 0;
+
+  lua_package_path "/usr/share/gatehouse/nginx/lua/?.lua;;";
+  init_by_lua_block {
+    require("gatehouse.edge").init{
+      rules = "/usr/share/gatehouse/nginx/rules.json",
+      socket = "unix:/run/gatehouse/api.sock",
+      push = "unix:/run/gatehouse/push.sock",
+      {{- if .Values.sessions.enabled }}
+      issuer = {{ .Values.sessions.issuer | quote }},
+      {{- end }}
+    }
+  }
+  include /usr/share/gatehouse/nginx/http.conf;
+  {{- range $region, $mebibytes := include "gatehouse.dictionaries" . | fromJson }}
+  lua_shared_dict gatehouse_{{ $region }} {{ int $mebibytes }}m;
+  {{- end }}
+
+  {{- if $nginx.tls.existingSecret }}
+  # A name with a variable is read at each handshake, so a renewed certificate needs no reload.
+  map "" $gatehouse_tls { default /etc/gatehouse-tls/tls; }
+  {{- end }}
+  {{- with $nginx.trustedProxies }}
+  {{- range . }}
+  set_real_ip_from {{ . }};
+  {{- end }}
+  real_ip_header X-Forwarded-For;
+  real_ip_recursive on;
+  {{- end }}
+  {{- with $nginx.extraHTTP }}
+  {{- trim . | nindent 2 }}
+  {{- end }}
+
+  upstream service {
+    server {{ .Values.upstream.host }}:{{ .Values.upstream.port }};
+    keepalive 64;
+  }
+
+  server {
+    listen {{ include "gatehouse.nginxAddress" . }}:{{ $nginx.port }}{{ if $nginx.tls.existingSecret }} ssl http2{{ end }} reuseport;
+    {{- if $nginx.tls.existingSecret }}
+    ssl_certificate $gatehouse_tls.crt;
+    ssl_certificate_key $gatehouse_tls.key;
+    {{- end }}
+    client_header_timeout 10s;
+    client_max_body_size 0;
+    include /usr/share/gatehouse/nginx/server.conf;
+    {{- with $nginx.extraServer }}
+    {{- trim . | nindent 4 }}
+    {{- end }}
+
+    location / {
+      proxy_pass http://service;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+      proxy_set_header Host $http_host;
+      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+      proxy_request_buffering off;
+      proxy_connect_timeout 1s;
+      proxy_read_timeout {{ .Values.upstream.timeoutSeconds }}s;
+    }
+  }
+
+  server {
+    listen unix:/run/gatehouse/push.sock;
+    include /usr/share/gatehouse/nginx/push.conf;
+  }
+
+  # Probes and metrics, a few at a time.
+  limit_conn_zone $server_port zone=gatehouse_telemetry:64k;
+  server {
+    listen {{ include "gatehouse.nginxAddress" . }}:{{ $nginx.telemetryPort }};
+    limit_conn gatehouse_telemetry 256;
+    location = /live { return 200 "live\n"; }
+    location = /ready { content_by_lua_block { require("gatehouse.edge").ready() } }
+    location = /metrics { proxy_pass http://127.0.0.1:9090; proxy_read_timeout 10s; }
+    location = /metrics/edge { content_by_lua_block { require("gatehouse.counters").print() } }
+    location / { return 404; }
+  }
+
+  # For gatehousectl drain. Whoever reaches it can drain the pod: it stays on loopback.
+  server {
+    listen 127.0.0.1:9901;
+    location = /healthcheck/fail { content_by_lua_block { require("gatehouse.edge").drain(true) } }
+    location / { return 404; }
+  }
+}
+{{- end }}
+
+{{- define "gatehouse.nginxAddress" -}}
+{{- if contains ":" .Values.nginx.address }}[{{ .Values.nginx.address }}]{{ else }}{{ .Values.nginx.address }}{{ end }}
+{{- end }}
+
+{{/* Sizes of the dictionaries in MiB, as JSON. A dictionary takes up to twice the bytes of a body, because it has pages
+     of 4 KiB and places of 2^n bytes; and 640 bytes at most of an object or verdict. */}}
+{{- define "gatehouse.dictionaries" -}}
+{{- $memory := dig "memory" dict .Values.sidecar.settings }}
+{{- $text := $memory.bytes | default "256MiB" | toString }}
+{{- $bytes := include "gatehouse.bytes" (trimSuffix "B" $text) }}
+{{- if not $bytes }}
+{{- fail (printf "sidecar.settings.memory.bytes: %s: give it in MiB or GiB, by which the chart sizes nginx's dictionaries" $text) }}
+{{- end }}
+{{- $bodies := div (int64 $bytes) 524288 }}
+{{- $objects := div (mul (int64 ($memory.objects | default 100000)) 640) 1048576 }}
+{{- $verdicts := div (mul (int64 ($memory.verdicts | default 100000)) 640) 1048576 }}
+{{- dict "bodies" $bodies "objects" (min $bodies (max 64 $objects)) "verdicts" (max 64 $verdicts) | toJson }}
+{{- end }}
