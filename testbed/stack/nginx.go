@@ -87,17 +87,14 @@ func (s *Stack) renderNginx() error {
 	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
 		temporary += fmt.Sprintf("  %s_temp_path %s;\n", kind, s.path("nginx-"+kind))
 	}
-	user := ""
-	if os.Getuid() == 0 {
-		user = "user root;\n" // of the sockets' directory
-	}
 	for _, change := range [][2]string{
 		// Their paths are relative to -p.
 		{"include /etc/nginx/modules-enabled/*.conf;", "load_module " + NginxModules + "/ndk_http_module.so;\nload_module " + NginxModules + "/ngx_http_lua_module.so;"},
-		{"worker_processes 2;", user + "worker_processes " + strconv.Itoa(s.opts.Concurrency) + ";"},
+		{"user gatehouse;", "user root;"}, // of the sockets' directory; without effect for others
+		{"worker_processes 2;", "worker_processes " + strconv.Itoa(s.opts.Concurrency) + ";"},
 		{"worker_rlimit_nofile 65536;\n", ""}, // not for every user
 		{"/var/log/nginx/error.log", "stderr"},
-		{"/run/gatehouse/nginx.pid", s.path("nginx.pid")},
+		{"/run/nginx.pid", s.path("nginx.pid")},
 		{"  access_log off;\n", "  access_log off;\n" + temporary},
 		{"/usr/share/gatehouse/nginx", source},
 		{"/etc/gatehouse/rules.json", s.path("rules.json")},

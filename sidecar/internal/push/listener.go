@@ -5,11 +5,13 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gatehouse/gatehouse/wire"
@@ -68,9 +70,14 @@ func (e *refusedError) Error() string {
 	return text
 }
 
-// apply pushes a batch.
+// apply pushes a batch. If the edge closes the connection without an answer, because it closed an idle one or a worker of
+// nginx has ended, nobody applies the batch any more, and what was applied of it can be applied again. So it is sent
+// once more, as long as its epoch lasts; a batch that timed out isn't, because it might still be applied later.
 func (l *listener) apply(ctx context.Context, batch []byte) error {
 	_, err := l.post(ctx, batch)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+		_, err = l.post(ctx, batch)
+	}
 	return err
 }
 

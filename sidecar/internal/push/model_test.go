@@ -102,9 +102,10 @@ func (m *model) fault(w http.ResponseWriter, apply func() (int, []byte)) bool {
 		return true
 	case 3:
 		m.proxy.Forget()
-	case 4:
+	case 4: // in place of a timeout; a batch whose connection the edge has closed is never applied later
 		m.late = apply
-		panic(http.ErrAbortHandler)
+		http.Error(w, "too late", http.StatusGatewayTimeout)
+		return true
 	}
 	return false
 }

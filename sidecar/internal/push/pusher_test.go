@@ -126,6 +126,32 @@ func TestPush(t *testing.T) {
 	}
 }
 
+// TestClosedConnection has the edge close the connection instead of an answer, before or after it applied the batch: the
+// memory keeps its epoch, and what is in it.
+func TestClosedConnection(t *testing.T) {
+	p := newProxy(t)
+	var close atomic.Int32 // 1: before applying, 2: after
+	p.fault = func(_ http.ResponseWriter, apply func() (int, []byte)) bool {
+		switch close.Swap(0) {
+		case 0:
+			return false
+		case 2:
+			apply()
+		}
+		panic(http.ErrAbortHandler)
+	}
+	s := start(t, p.socket)
+	await.Until(t, "ready", func() bool { return s.Ready() == nil })
+	for version := range uint64(10) {
+		close.Store(int32(version%2 + 1))
+		s.PutObject(new(object("/a", version+1)))
+		await.Until(t, "the version", func() bool { return p.version("/a") == version+1 })
+	}
+	if got := metricstest.Value(t, s.metrics, "gatehouse_epochs_total"); got != 1 {
+		t.Errorf("%v epochs, want 1:\n%s", got, s.log)
+	}
+}
+
 // TestNewEpochForPermissions begins an epoch when a permission name needs another one's bit.
 func TestNewEpochForPermissions(t *testing.T) {
 	p := newProxy(t)

@@ -1,0 +1,174 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+	"github.com/gatehouse/gatehouse/testbed/stack"
+)
+
+// onlyOnNginx skips a test of what only nginx has.
+func onlyOnNginx(t *testing.T) {
+	t.Helper()
+	if !onNginx() {
+		t.Skip("on nginx alone: EDGE_KIND=nginx")
+	}
+}
+
+// TestReload reloads nginx and kills workers under 2,000 requests a second, while the object changes: no request fails,
+// each gets the object from memory, and after an answer no later request gets an older one. The client repeats a request when the connection that it
+// reused is closed without an answer, as clients do (RFC 9110, section 9.2.2): nginx closes idle connections when it
+// reloads.
+func TestReload(t *testing.T) {
+	onlyOnNginx(t)
+	const (
+		key     = "/v1/products/42"
+		clients = 40
+	)
+	e := start(t, stack.Options{Concurrency: 2})
+	e.put(key, "1")
+	e.device("dev", "secret", 4, "telemetry.write")
+	e.until("the object is at the edge", says("1"), "GET "+key)
+	e.until("the device is known", status(200), "POST /v1/telemetry", credential("dev", "secret")...)
+
+	ctx, stop := context.WithCancel(t.Context())
+	var newest, sent, failed atomic.Int64
+	fail := func(format string, args ...any) {
+		if failed.Add(1) < 10 {
+			t.Errorf(format, args...)
+		}
+	}
+	var wg sync.WaitGroup
+	for range clients { // one request each 20 ms
+		wg.Go(func() {
+			client := newClient()
+			defer client.CloseIdleConnections()
+			tick := time.NewTicker(20 * time.Millisecond)
+			defer tick.Stop()
+			for n := 0; ctx.Err() == nil; n++ {
+				sent.Add(1)
+				if n%4 == 0 {
+					if a, err := e.try(client, "GET /v1/fleet/config", credential("dev", "wrong")...); err != nil || a.status != http.StatusUnauthorized {
+						fail("a wrong secret: got %d, %v", a.status, err)
+					}
+				} else {
+					before := newest.Load()
+					a, err := e.try(client, "GET "+key)
+					version, parseErr := strconv.ParseInt(a.body, 10, 64)
+					if err != nil || parseErr != nil {
+						fail("object: got %d %q, %v", a.status, a.body, err)
+					} else if version < before {
+						fail("object: got version %d after %d", version, before)
+					} else {
+						for seen := newest.Load(); version > seen && !newest.CompareAndSwap(seen, version); seen = newest.Load() {
+						}
+					}
+				}
+				select {
+				case <-tick.C:
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+	begin, version := time.Now(), 1
+	for i := range sized(20, 6) {
+		version++
+		e.put(key, strconv.Itoa(version))
+		want := int64(version)
+		await(t, "the new version", patience, func() error {
+			if got := newest.Load(); got < want {
+				return fmt.Errorf("got version %d, want %d", got, want)
+			}
+			return nil
+		})
+		// Each client has a connection that it reuses.
+		soon := sent.Load() + 10*clients
+		await(t, "more requests", patience, func() error {
+			if sent.Load() < soon {
+				return errors.New("too few")
+			}
+			return nil
+		})
+		var err error
+		if i%2 == 0 {
+			err = e.SignalEdge(syscall.SIGHUP)
+		} else {
+			err = e.KillWorker()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, "enough requests", patience, func() error {
+		if n := sent.Load(); n < int64(sized(20_000, 4_000)) {
+			return fmt.Errorf("sent %d", n)
+		}
+		return nil
+	})
+	stop()
+	wg.Wait()
+	t.Logf("%d requests in %.1f s, %d failed, %d versions", sent.Load(), time.Since(begin).Seconds(), failed.Load(), version)
+}
+
+// TestDictionaries fills the sidecar's budget with bodies for which a dictionary wastes most memory. With the sizes that
+// README and chart give, no batch is refused.
+func TestDictionaries(t *testing.T) {
+	onlyOnNginx(t)
+	const (
+		budget  = 4 << 20
+		objects = 4_000
+	)
+	for _, size := range []int{900, 1900, 3950} { // with their record and key, just over 1, 2 and 4 KiB
+		t.Run(strconv.Itoa(size), func(t *testing.T) {
+			e := start(t, stack.Options{
+				SidecarArgs: []string{fmt.Sprintf("--memory.bytes=%d", budget), fmt.Sprintf("--memory.objects=%d", objects)},
+				ModifyNginx: func(config string) string {
+					return strings.NewReplacer("gatehouse_bodies 512m", fmt.Sprintf("gatehouse_bodies %dm", 2*budget>>20),
+						"gatehouse_objects 64m", fmt.Sprintf("gatehouse_objects %dm", objects*640>>20)).Replace(config)
+				},
+				Seed: func(ctx context.Context, url string) error {
+					return seedMany(ctx, url, objects, size)
+				},
+			})
+			await(t, "the budget is full or all objects are there", patience, func() error {
+				if e.metric("gatehouse_edge_memory_dirty_buckets") != 0 {
+					return fmt.Errorf("objects wait to be pushed")
+				}
+				return nil
+			})
+			t.Logf("%d bytes: %.0f objects in %.1f MiB of the budget", size, e.metric("gatehouse_edge_memory_objects"), e.metric("gatehouse_object_cache_bytes")/(1<<20))
+			if log := e.log("sidecar") + e.log("nginx"); strings.Contains(log, "push failed") || strings.Contains(log, "no memory") {
+				t.Errorf("a batch was refused: %s", log)
+			}
+		})
+	}
+}
+
+// seedMany publishes objects of a content type that the publisher doesn't compress.
+func seedMany(ctx context.Context, url string, n, size int) error {
+	client, err := redisurl.Connect(url)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	p := publish.New(client)
+	for i := range n {
+		object := publish.Object{Key: fmt.Sprintf("/v1/products/%d", i), Body: make([]byte, size), ContentType: "image/png"}
+		if _, err := p.Put(ctx, object); err != nil {
+			return err
+		}
+	}
+	return nil
+}
