@@ -42,7 +42,7 @@ GO ?= go
 
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help run stop build wasm test test-all unit e2e conformance fuzz chaos routers mutation loadtest bench-check check chart-check chart-readme images chart-e2e clean
+.PHONY: help run stop build wasm test test-all unit e2e conformance fuzz chaos routers mutation lua-coverage loadtest bench-check check chart-check chart-readme images chart-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -99,6 +99,10 @@ routers: build ## send spellings of protected paths to real routers behind the e
 
 mutation: ## remove each check that is marked in the code, and fail unless its test fails: MUTANT=follow/
 	@$(GO) run ./scripts/mutation $(MUTANT)
+
+lua-coverage: ## lines of the NGINX plugin that its tests run; fails under 90 % of a module
+	@scripts/install-nginx.sh >/dev/null
+	@cd nginx && $(GO) test -race -count=1 -lua-coverage
 
 loadtest: build ## measure on this machine: SCENARIO=304 PEERS=1 SECONDS=10; see loadtest/README.md
 	@$(if $(filter-out 0,$(PEERS)),$(MAKE) --no-print-directory wasm BINDING=sdk)

@@ -19,7 +19,6 @@ var notOnNginx = map[string]string{
 	"TestListenerGoes":        "all servers of one nginx have the same rules",
 	"TestCalls":               "it makes calls fail by the configuration of a second listener; TestSidecarAway",
 	"TestBoundedStaleness":    "it compares two listeners with different rules; TestDecide of package nginx, TestRevokedWhileCutOff",
-	"TestSlowReaders":         "nginx has no limit of its memory; see nginx/README.md",
 	"TestSourceBehindProxies": "its source is in Envoy's filter state; nginx has real_ip_header",
 }
 

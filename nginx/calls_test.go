@@ -2,6 +2,7 @@ package nginx_test
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"net"
 	"net/http"
@@ -9,12 +10,19 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gatehouse/gatehouse/wire"
 )
 
 // serveRaw answers each connection's first request with these bytes, and then closes it; it returns its socket.
 func serveRaw(t *testing.T, answer string) string {
+	t.Helper()
+	return serve(t, func(conn net.Conn) { _, _ = conn.Write([]byte(answer)) })
+}
+
+// serve calls answer after each connection's first request, and then closes it; it returns its socket.
+func serve(t *testing.T, answer func(net.Conn)) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "api.sock")
 	listener, err := net.Listen("unix", socket)
@@ -27,7 +35,7 @@ func serveRaw(t *testing.T, answer string) string {
 				return
 			}
 			if _, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
-				_, _ = conn.Write([]byte(answer))
+				answer(conn)
 			}
 			_ = conn.Close()
 		}
@@ -41,7 +49,6 @@ func TestCalls(t *testing.T) {
 	ok := "HTTP/1.1 200 OK\r\n"
 	for _, tt := range []struct{ name, answer, want string }{
 		{"length", ok + "Content-Length: 24\r\n\r\n" + allow, "allow"},
-		{"chunks", ok + "Transfer-Encoding: chunked\r\n\r\n5\r\n" + allow[:5] + "\r\n13;x\r\n" + allow[5:] + "\r\n0\r\n\r\n", "allow"},
 		{"closing", ok + "connection: Close\r\ncontent-length: 24\r\n\r\n" + allow, "allow"},
 		{"another status", "HTTP/1.1 503 x\r\nContent-Length: 24\r\n\r\n" + allow, "unreachable"},
 		{"short", ok + "Content-Length: 24\r\n\r\n" + allow[:20], "unreachable"},
@@ -49,8 +56,10 @@ func TestCalls(t *testing.T) {
 		{"negative length", ok + "Content-Length: -5\r\n\r\n" + allow, "unreachable"},
 		{"no number", ok + "Content-Length: nan\r\n\r\n" + allow, "unreachable"},
 		{"huge length", ok + "Content-Length: 99999999999999999999\r\n\r\n" + allow, "unreachable"},
-		{"no chunk", ok + "Transfer-Encoding: chunked\r\n\r\nzz\r\n", "unreachable"},
-		{"huge chunk", ok + "Transfer-Encoding: chunked\r\n\r\nffffffff\r\n", "unreachable"},
+		{"chunks", ok + "Transfer-Encoding: chunked\r\n\r\n18\r\n" + allow + "\r\n0\r\n\r\n", "unreachable"},
+		{"longer", ok + "Content-Length: 23\r\n\r\n" + allow, "unreachable"},
+		{"long head", ok + "x: " + strings.Repeat("x", 7000) + "\r\nContent-Length: 24\r\n\r\n" + allow, "allow"},
+		{"too long head", ok + "x: " + strings.Repeat("x", 9000) + "\r\nContent-Length: 24\r\n\r\n" + allow, "unreachable"},
 		{"other bytes", ok + "Content-Length: 24\r\n\r\n" + strings.Repeat("x", 24), "unreachable"},
 		{"empty", ok + "Content-Length: 0\r\n\r\n", "unreachable"},
 		{"no HTTP", "hello\r\n\r\n", "unreachable"},
@@ -70,6 +79,63 @@ func TestCalls(t *testing.T) {
 			t.Errorf("got %d calls in flight and %d requests that wait, want none", got[0], got[1])
 		}
 	})
+}
+
+// TestSlowAnswers: the time for a call is over while its answer still arrives, byte by byte.
+func TestSlowAnswers(t *testing.T) {
+	allow := string(wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Epoch: 1}))
+	head := "HTTP/1.1 200 OK\r\nContent-Length: 24\r\n"
+	for _, tt := range []struct{ name, fast, slow, want string }{
+		{"soon enough", head + "\r\n" + allow[:23], allow[23:], "allow"},
+		{"head", head[:17], head[17:] + "\r\n" + allow, "unreachable"},
+		{"body", head + "\r\n", allow, "unreachable"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ended := make(chan bool, 1) // whether the call ended before the answer
+			socket := serve(t, func(conn net.Conn) {
+				_, err := conn.Write([]byte(tt.fast))
+				for i := 0; i < len(tt.slow) && err == nil; i++ {
+					<-time.After(100 * time.Millisecond)
+					_, err = conn.Write([]byte{tt.slow[i]})
+				}
+				ended <- err != nil
+			})
+			var got []any
+			call(t, &got, "calls_cases", "verify", socket, 500)
+			if want := []any{tt.want, tt.want, 0.0, 0.0, 0.0, true}; !reflect.DeepEqual(got, want) {
+				t.Errorf("got %v, want %v", got, want)
+			}
+			if early, want := <-ended, tt.want != "allow"; early != want {
+				t.Errorf("the call ended before the answer: %v, want %v", early, want)
+			}
+		})
+	}
+}
+
+// TestEndlessAnswers: the plugin takes a part of a line or a body that doesn't end.
+func TestEndlessAnswers(t *testing.T) {
+	const far = 16 << 20
+	for name, head := range map[string]string{"line": "x: ", "body": "Content-Length: 99999999\r\n\r\n"} {
+		t.Run(name, func(t *testing.T) {
+			sent := make(chan int, 1)
+			socket := serve(t, func(conn net.Conn) {
+				n, err := conn.Write([]byte("HTTP/1.1 200 OK\r\n" + head))
+				for part := bytes.Repeat([]byte("x"), 64<<10); err == nil && n < far; {
+					var more int
+					more, err = conn.Write(part)
+					n += more
+				}
+				sent <- n
+			})
+			var got []any
+			if call(t, &got, "calls_cases", "verify", socket, 10_000); got[0] != "unreachable" {
+				t.Errorf("got %v", got)
+			}
+			if n := <-sent; n >= far { // less fits into the socket's buffer
+				t.Errorf("the plugin took %d bytes", n)
+			}
+		})
+	}
 }
 
 // TestSource reads the last address of a header, in linear time.

@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"testing"
@@ -39,6 +38,7 @@ http {
   uwsgi_temp_path %[1]s/uwsgi;
   scgi_temp_path %[1]s/scgi;
   lua_package_path "%[2]s/lua/?.lua;%[2]s/testdata/?.lua;;";
+  init_by_lua_block { %[4]s}
   lua_shared_dict test 32m;
   lua_shared_dict gatehouse_state 64k;
   lua_shared_dict gatehouse_objects 8m;
@@ -69,7 +69,14 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer stop()
-		return m.Run()
+		code := m.Run()
+		if *coverage {
+			if err := reportCoverage(os.Stdout); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
+		}
+		return code
 	}())
 }
 
@@ -88,20 +95,21 @@ func start() (stop func(), err error) {
 		return nil, err
 	}
 	config := filepath.Join(dir, "nginx.conf")
-	if err := os.WriteFile(config, fmt.Appendf(nil, testConfig, dir, here, stack.NginxModules), 0o600); err != nil {
+	coverageFile = filepath.Join(dir, "coverage")
+	if err := os.WriteFile(config, fmt.Appendf(nil, testConfig, dir, here, stack.NginxModules, startCoverage()), 0o600); err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(path, "-p", dir, "-c", config, "-e", filepath.Join(dir, "error.log"))
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start nginx: %w", err)
+	logFile := filepath.Join(dir, "error.log")
+	ended := make(chan error, 1)
+	child, err := stack.StartChild("nginx", path, []string{"-p", dir, "-c", config, "-e", logFile}, nil, logFile, func(err error) { ended <- err })
+	if err != nil {
+		return nil, err
 	}
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
 	stop = func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		<-done
-		if log, err := os.ReadFile(filepath.Join(dir, "error.log")); err == nil && testing.Verbose() {
+		if err := child.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		if log, err := os.ReadFile(logFile); err == nil && testing.Verbose() {
 			_, _ = os.Stderr.Write(log)
 		}
 		_ = os.RemoveAll(dir)
@@ -119,9 +127,8 @@ func start() (stop func(), err error) {
 			return stop, res.Body.Close()
 		}
 		select {
-		case err := <-done:
-			log, _ := os.ReadFile(filepath.Join(dir, "error.log"))
-			return nil, fmt.Errorf("nginx ended: %w: %s", err, log)
+		case err := <-ended:
+			return nil, err
 		case <-time.After(10 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
@@ -135,22 +142,29 @@ func start() (stop func(), err error) {
 // either are base64.
 func call(t testing.TB, result any, module, function string, args ...any) {
 	t.Helper()
+	if err := callLua(result, module, function, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func callLua(result any, module, function string, args ...any) error {
 	body, err := json.Marshal(append([]any{}, args...)) // an array also of none
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	res, err := client.Post("http://nginx/"+module+"/"+function, "application/json", bytes.NewReader(body))
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
 	if err != nil || res.StatusCode != http.StatusOK {
-		t.Fatalf("%s.%s%s: %s %s %v", module, function, body, res.Status, text, err)
+		return fmt.Errorf("%s.%s%s: %s %s %w", module, function, body, res.Status, text, err)
 	}
 	if err := json.Unmarshal(text, result); err != nil {
-		t.Fatalf("%s.%s: %v in %.500s", module, function, err, text)
+		return fmt.Errorf("%s.%s: %w in %.500s", module, function, err, text)
 	}
+	return nil
 }
 
 // caseCount returns how many random cases a test has, and their source: usual, or as many as GATEHOUSE_CASES says, of a
@@ -158,6 +172,9 @@ func call(t testing.TB, result any, module, function string, args ...any) {
 func caseCount(t testing.TB, usual int) (n int, r *rand.Rand) {
 	t.Helper()
 	n, seed := usual, uint64(1)
+	if *coverage {
+		n /= 20 // each costs ten times as much; few run all lines
+	}
 	if asked := os.Getenv("GATEHOUSE_CASES"); asked != "" {
 		var err error
 		if n, err = strconv.Atoi(asked); err != nil {

@@ -274,6 +274,9 @@ func comparePaths(t *testing.T, e *policy.Engine, rules []pathRule, deny bool, c
 
 // TestGovernBytes compares all paths of a rule in which one or two bytes are any others, escaped or not.
 func TestGovernBytes(t *testing.T) {
+	if *coverage {
+		t.Skip("TestGovern runs the same lines")
+	}
 	for _, rules := range [][]pathRule{{{Path: "/a/b"}}, {{Prefix: "/a/"}, {Path: "/é"}}} {
 		e, ok := pathEngine(rules, false)
 		if !ok {
@@ -299,6 +302,9 @@ const maxPathCost = 20_000
 
 // TestGovernCost searches for paths that cost much, compiled or not: a client may send any of them.
 func TestGovernCost(t *testing.T) {
+	if *coverage {
+		t.Skip("the measurement of coverage costs more")
+	}
 	p := newTextPicker(21)
 	repeat := func(unit string, size int) string { return strings.Repeat(unit, size/len(unit)) }
 	hostile := []string{

@@ -505,6 +505,11 @@ func TestSipHash(t *testing.T) {
 		lo, hi := siphash.Hash128(k0, k1, message)
 		return wireCase{[]any{"siphash", key[:], message}, fmt.Sprintf("%d %d %x%x", uint32(h), h>>32, epochBytes(lo), epochBytes(hi))}
 	})
+	var results [1][]string
+	call(t, &results, "wire_cases", "run", [][]any{{"siphash", make([]byte, 15), []byte("x")}})
+	if got := results[0][0]; !strings.Contains(got, "SipHash failed") {
+		t.Errorf("a key of 15 bytes: got %s, want an error", got)
+	}
 }
 
 // TestRequests compares the writers.

@@ -51,6 +51,7 @@ stage "go vet" go vet ./...
 stage "go vet, wasm" for_wasm go vet ./wasm-filter/... ./wire
 stage "go vet, SDK" for_wasm go vet -tags=sdk ./wasm-filter
 stage staticcheck go run "$staticcheck" ./...
+stage stylua scripts/format-lua.sh --check
 stage luacheck bash -c 'scripts/need.sh luacheck lua-check "it checks the NGINX plugin" && cd nginx && luacheck -q .'
 stage links go run ./scripts/links
 stage shellcheck bash -c 'scripts/need.sh shellcheck shellcheck "it checks the scripts" && shellcheck -x scripts/*.sh .ci/run'

@@ -16,6 +16,7 @@ if [[ ${1:-} != all ]]; then
   exec scripts/stages.sh test <<'STAGES'
 build  must  make --no-print-directory build
 unit   must  make --no-print-directory unit
+lua    must  make --no-print-directory lua-coverage
 e2e    must  make --no-print-directory e2e
 STAGES
 fi
@@ -23,6 +24,7 @@ scripts/install-k6.sh >/dev/null
 exec scripts/stages.sh test-all <<'STAGES'
 build     must  make --no-print-directory build
 unit      must  make --no-print-directory unit LONG=1
+lua       must  make --no-print-directory lua-coverage
 e2e       must  make --no-print-directory e2e LONG=1
 nginx     must  make --no-print-directory e2e LONG=1 EDGE_KIND=nginx
 mutation  must  make --no-print-directory mutation

@@ -38,6 +38,19 @@ function M.abandoned(socket, timeout_ms)
   return c.count, c.waiting
 end
 
+-- full asks while these fields have some values, as if other calls were in flight, and returns how the decision
+-- continues, and why.
+function M.full(action, fields)
+  local c = calls.new("unix:/nowhere.sock", 1000)
+  for name, value in pairs(fields) do
+    c[name] = value
+  end
+  local answers = {}
+  local d = { action = action, id = "dev", secret = "s", digest = ("d"):rep(16), key = "/a" }
+  c:join({ headers = {}, arrival = calls.arrive() }, d, ngx.now() * 1000, answers)
+  return answers.unreachable and "unreachable" or answers.failed_fetch and "failed fetch", c.failure
+end
+
 -- source returns the address in a header, and the CPU time that this took, s.
 function M.source(value)
   local begin = os.clock()

@@ -90,7 +90,9 @@ end
 -- fails applies a batch while a write of a record raises an error of Lua.
 function M.fails(batch)
   local set_record = shared.set_record
-  shared.set_record = function() error("broken") end
+  shared.set_record = function()
+    error("broken")
+  end
   local status, _, body = push.apply_batch(ngx.decode_base64(batch))
   shared.set_record = set_record
   return status, body

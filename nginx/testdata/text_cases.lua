@@ -65,10 +65,11 @@ end
 function M.keys(cases, query, per_device)
   local all = fields(cases)
   local cache = { query = query and fields(query), per_device = per_device }
+  local naming = { query = cache.query or {} }
   for i = 1, #all, 2 do
     local target = all[i]
     local key = objectkey.key(target, cache, all[i + 1])
-    all[i], all[i + 1] = key and "+" .. key or "-", objectkey.counts(target, cache)
+    all[i], all[i + 1] = key and "+" .. key or "-", objectkey.counts(target, naming)
   end
   return batch(all)
 end

@@ -31,8 +31,13 @@ local function object_text(o, err)
     return "error " .. err
   end
   local parts = {
-    decimal(o.version), decimal(o.published_ms), decimal(o.ttl_ms), decimal(o.expires_ms),
-    hex(o.key), hex(o.etag), hex(o.content_type),
+    decimal(o.version),
+    decimal(o.published_ms),
+    decimal(o.ttl_ms),
+    decimal(o.expires_ms),
+    hex(o.key),
+    hex(o.etag),
+    hex(o.content_type),
   }
   for _, v in ipairs(o.variants) do
     parts[#parts + 1] = ("%d:%d:%d:%s"):format(v.encoding, v.slot, v.length, hex(v.stamp))
@@ -48,8 +53,15 @@ function cases.state(rec)
     return "error " .. err
   end
   local parts = {
-    hex(s.epoch), decimal(s.in_step_ms), decimal(s.heartbeat_ms), s.object_buckets, s.verdict_buckets, s.body_slots,
-    tostring(s.devices_complete), hex(s.placement), hex(s.credential),
+    hex(s.epoch),
+    decimal(s.in_step_ms),
+    decimal(s.heartbeat_ms),
+    s.object_buckets,
+    s.verdict_buckets,
+    s.body_slots,
+    tostring(s.devices_complete),
+    hex(s.placement),
+    hex(s.credential),
   }
   for _, name in ipairs(s.permissions) do
     parts[#parts + 1] = hex(name) .. "."
@@ -98,8 +110,13 @@ function cases.verdict(rec, epoch, digest, tag)
     return status .. " " .. tostring(err)
   end
   return ("%s %s %s %s %s %s"):format(
-    status, permissions(v.permissions), decimal(v.expires_ms), decimal(v.refresh_after_ms),
-    decimal(v.not_after_ms), v.outcome)
+    status,
+    permissions(v.permissions),
+    decimal(v.expires_ms),
+    decimal(v.refresh_after_ms),
+    decimal(v.not_after_ms),
+    v.outcome
+  )
 end
 
 function cases.batch(b)
@@ -123,8 +140,7 @@ function cases.verify_response(b)
   if not r then
     return "error " .. err
   end
-  return ("%s %d %d %s %s")
-    :format(r.outcome, r.retry_after_s, r.throttle_ms, permissions(r.permissions), hex(r.epoch))
+  return ("%s %d %d %s %s"):format(r.outcome, r.retry_after_s, r.throttle_ms, permissions(r.permissions), hex(r.epoch))
 end
 
 function cases.session_response(b)

@@ -23,7 +23,9 @@ func TestMain(m *testing.M) {
 	case "child":
 		os.Exit(playChild(os.Args[1:]))
 	case "parent":
-		os.Exit(playParent(os.Args[1], os.Args[2]))
+		os.Exit(playParent(program{path: os.Args[0], args: []string{"--admin.address", os.Args[2]}}, os.Args[1]))
+	case "parent of nginx":
+		os.Exit(playParent(workerOfNginx(os.Args[1], os.Args[2]), os.Args[1]))
 	default:
 		fmt.Fprintln(os.Stderr, "unknown role", role)
 		os.Exit(2)
@@ -102,16 +104,27 @@ func addressesOf(path string) []string {
 	return []string{net.JoinHostPort(admin.Address, admin.Port), net.JoinHostPort(edge.Address, edge.Port)}
 }
 
-// playParent starts a child in directory dir that listens on address, and waits to be killed.
-func playParent(dir, address string) int {
-	self, err := os.Executable()
+// workerOfNginx returns an nginx with a worker that listens on address.
+func workerOfNginx(dir, address string) program {
+	path, err := FindNginx()
 	if err != nil {
 		panic(err)
 	}
-	child, err := start(program{
-		name: "child", path: self, args: []string{"--admin.address", address},
-		env: []string{helperVariable + "=child"}, log: filepath.Join(dir, "child.log"),
-	}, func(err error) { fmt.Println(err) })
+	config := filepath.Join(dir, "nginx.conf")
+	text := "worker_processes 1; daemon off; pid nginx.pid; events {} http { access_log off;"
+	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
+		text += fmt.Sprintf(" %[1]s_temp_path %[1]s;", kind)
+	}
+	if err := os.WriteFile(config, []byte(text+" server { listen "+address+"; } }"), 0o600); err != nil {
+		panic(err)
+	}
+	return program{path: path, args: []string{"-p", dir, "-c", config, "-e", "stderr"}, group: true}
+}
+
+// playParent starts a child with a log in directory dir, and waits to be killed.
+func playParent(p program, dir string) int {
+	p.name, p.env, p.log = "child", []string{helperVariable + "=child"}, filepath.Join(dir, "child.log")
+	child, err := start(p, func(err error) { fmt.Println(err) })
 	if err != nil {
 		fmt.Println(err)
 		return 1

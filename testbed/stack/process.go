@@ -46,7 +46,8 @@ type program struct {
 	args []string
 	env  []string // beside the parent's
 	log  string   // file that stdout and stderr are appended to
-	// group: signals that end or stop it go to all its processes, except SIGTERM, after which it ends them itself.
+	// group: signals that end or stop it go to all its processes, except SIGTERM, after which it ends them itself. It
+	// gets a SIGTERM, too, when this process dies.
 	group bool
 }
 
@@ -75,7 +76,7 @@ func start(p program, onExit func(error)) (*process, error) {
 	cmd := exec.Command(p.path, p.args...)
 	cmd.Env = append(os.Environ(), p.env...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = childAttr()
+	cmd.SysProcAttr = childAttr(p.group)
 
 	child := &process{program: p, done: make(chan struct{}), logStart: info.Size()}
 	started := make(chan error, 1)

@@ -6,6 +6,6 @@ import "syscall"
 
 // childAttr keeps the terminal's Ctrl-C from the child: the parent ends its children in order. Only Linux can also end
 // them when the parent is killed.
-func childAttr() *syscall.SysProcAttr {
+func childAttr(bool) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }

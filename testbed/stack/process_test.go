@@ -132,26 +132,32 @@ func TestTail(t *testing.T) {
 	}
 }
 
+// TestChildDiesWithItsParent kills a parent: nobody listens any more, neither its child nor a worker of nginx, which the
+// child started.
 func TestChildDiesWithItsParent(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	address, err := resolve("CHILD", "")
-	if err != nil {
-		t.Fatal(err)
+	for _, role := range []string{"parent", "parent of nginx"} {
+		t.Run(role, func(t *testing.T) {
+			address, err := resolve("CHILD", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			parent := exec.Command(self, t.TempDir(), address)
+			parent.Env = append(os.Environ(), helperVariable+"="+role)
+			if err := parent.Start(); err != nil {
+				t.Fatal(err)
+			}
+			waitForListener(t, address, true)
+			if err := parent.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = parent.Wait() // it was killed
+			waitForListener(t, address, false)
+		})
 	}
-	parent := exec.Command(self, t.TempDir(), address)
-	parent.Env = append(os.Environ(), helperVariable+"=parent")
-	if err := parent.Start(); err != nil {
-		t.Fatal(err)
-	}
-	waitForListener(t, address, true)
-	if err := parent.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = parent.Wait() // it was killed
-	waitForListener(t, address, false)
 }
 
 func waitForListener(t *testing.T, address string, want bool) {

@@ -4,12 +4,12 @@
 local semaphore = require "ngx.semaphore"
 
 local address = require "gatehouse.address"
+local client = require "gatehouse.client"
 local counters = require "gatehouse.counters"
 local throttle = require "gatehouse.throttle"
 local wire = require "gatehouse.wire"
 
-local ngx, tcp = ngx, ngx.socket.tcp
-local pcall, tonumber, tostring, lower, match = pcall, tonumber, tostring, string.lower, string.match
+local ngx, pcall, tostring, match = ngx, pcall, tostring, string.match
 
 local M = {}
 
@@ -22,17 +22,6 @@ local max_fetches = 256
 -- max_waiting bounds the requests of one worker that wait for calls. A request may wait for a fetch only while less
 -- than half of it is used.
 local max_waiting = 8192
-
--- max_answer bounds an answer, in bytes: an object with four encodings of 1 MiB each, and their record.
-local max_answer = 5 * 1024 * 1024
-
-local connect_timeout_ms = 250
-
--- Shorter than the sidecar's own idle timeout, so that no call uses a connection that is being closed.
-local idle_timeout_ms = 30000
-
--- max_idle bounds the idle connections that a worker keeps.
-local max_idle = 64
 
 local report_every_ms = 60000
 
@@ -57,95 +46,6 @@ function M.new(socket, timeout_ms)
   }, Calls)
 end
 
--- receive_chunked reads a body in chunks (RFC 9112, section 7.1).
-local function receive_chunked(sock)
-  local parts, size = {}, 0
-  while true do
-    local line, err = sock:receive("*l")
-    local digits = line and match(line, "^%x+")
-    local length = digits and tonumber(digits, 16)
-    if not length then
-      return nil, err or "malformed chunk"
-    end
-    size = size + length
-    if size > max_answer then
-      return nil, "answer too long"
-    end
-    local chunk
-    chunk, err = sock:receive(length + 2)
-    if not chunk then
-      return nil, err
-    end
-    if length == 0 then -- no trailers are sent
-      return table.concat(parts)
-    end
-    parts[#parts + 1] = chunk:sub(1, length)
-  end
-end
-
--- receive reads an answer, and returns its body, or nil and the reason unless its status is 200.
-local function receive(sock)
-  local line, err = sock:receive("*l")
-  if not line then
-    return nil, err
-  end
-  local status = match(line, "^HTTP/1%.1 (%d%d%d)")
-  local length, chunked, closes
-  while line ~= "" do
-    line, err = sock:receive("*l")
-    if not line then
-      return nil, err
-    end
-    local name, value = match(line, "^([^:]+):%s*(.-)%s*$")
-    name = name and lower(name)
-    if name == "content-length" then
-      length = match(value, "^%d+$") and tonumber(value)
-    elseif name == "transfer-encoding" then
-      chunked = lower(value) == "chunked"
-    elseif name == "connection" and lower(value) == "close" then
-      closes = true
-    end
-  end
-  local body
-  if chunked then
-    body, err = receive_chunked(sock)
-  elseif not length or length > max_answer then
-    return nil, "answer of unknown or excessive length"
-  elseif length == 0 then
-    body = ""
-  else
-    body, err = sock:receive(length)
-  end
-  if body and status ~= "200" then
-    return nil, "status " .. (status or "unknown")
-  end
-  return body, err, closes
-end
-
--- request makes a call, and returns the body of the answer, or nil and the reason.
-local function request(socket, timeout_ms, method, path, body)
-  local sock = tcp()
-  sock:settimeouts(connect_timeout_ms, timeout_ms, timeout_ms)
-  local ok, err = sock:connect(socket)
-  if not ok then
-    return nil, err
-  end
-  ok, err = sock:send({
-    method, " ", path, " HTTP/1.1\r\nHost: gatehouse\r\nContent-Type: application/octet-stream\r\nContent-Length: ",
-    #body, "\r\n\r\n", body,
-  })
-  local answer, closes
-  if ok then
-    answer, err, closes = receive(sock)
-  end
-  if answer and not closes then
-    sock:setkeepalive(idle_timeout_ms, max_idle)
-  else
-    sock:close()
-  end
-  return answer, err
-end
-
 function Calls:fail(why)
   self.failed = self.failed + 1
   self.failure = why
@@ -158,8 +58,16 @@ function Calls:report(now)
   if self.failed == 0 or 0 <= since and since < report_every_ms then
     return
   end
-  ngx.log(ngx.WARN, "gatehouse: ", self.failed, " calls to the sidecar at ", self.socket,
-    " failed since the last report, e.g. ", self.failure, ": check that the sidecar runs and listens on this socket")
+  ngx.log(
+    ngx.WARN,
+    "gatehouse: ",
+    self.failed,
+    " calls to the sidecar at ",
+    self.socket,
+    " failed since the last report, e.g. ",
+    self.failure,
+    ": check that the sidecar runs and listens on this socket"
+  )
   self.failed, self.reported_ms = 0, now
 end
 
@@ -178,7 +86,7 @@ end
 
 -- run makes a call in a timer, and wakes the requests that wait for it, whatever happens.
 local function run(_, calls, call)
-  local ok, answer, err = pcall(request, calls.socket, calls.timeout_ms, "POST", call.path, call.body)
+  local ok, answer, err = pcall(client.request, calls.socket, calls.timeout_ms, "POST", call.path, call.body)
   if not ok then
     answer, err = nil, answer
   elseif answer then
@@ -208,12 +116,25 @@ function Calls:dispatch(action, d, key, source, newest)
   local path = paths[action]
   local fetches = action == "fetch" and 1 or 0
   if self.count >= max_calls or self.fetches + fetches > max_fetches then
-    self:fail(("no call to %s: %d are in flight, %d to %s, the maximum is %d and %d")
-      :format(path, self.count, self.fetches, paths.fetch, max_calls, max_fetches))
+    self:fail(
+      ("no call to %s: %d are in flight, %d to %s, the maximum is %d and %d"):format(
+        path,
+        self.count,
+        self.fetches,
+        paths.fetch,
+        max_calls,
+        max_fetches
+      )
+    )
     return nil
   end
   local call = {
-    key = key, path = path, source = source, newest = newest, waiting = 0, arrived = semaphore.new(0),
+    key = key,
+    path = path,
+    source = source,
+    newest = newest,
+    waiting = 0,
+    arrived = semaphore.new(0),
     body = action == "fetch" and d.key or wire.append_verify_request(d.id, d.secret or "", source, d.session or ""),
   }
   local ok, err = ngx.timer.at(0, run, self, call)
@@ -262,7 +183,7 @@ function Calls:join(r, d, now, answers)
     answers.verify = nil
   end
   self.waiting, call.waiting = self.waiting + 1, call.waiting + 1
-  call.arrived:wait(connect_timeout_ms / 1000 + 2 * self.timeout_ms / 1000 + 5)
+  call.arrived:wait(self.timeout_ms / 1000 + 5)
   if not call.done then
     self.waiting, call.waiting = self.waiting - 1, call.waiting - 1
   end
@@ -291,13 +212,13 @@ end
 -- send_hits sends a hit report. Other calls fail when this one does, and report it if it matters.
 function Calls:send_hits(report)
   ngx.timer.at(0, function()
-    request(self.socket, self.timeout_ms, "POST", "/v1/hits", report)
+    client.request(self.socket, self.timeout_ms, "POST", "/v1/hits", report)
   end)
 end
 
 -- keys returns the keys of the sidecar's tokens, nil and the reason if it doesn't answer. Only a timer can call it.
 function Calls:keys()
-  return request(self.socket, self.timeout_ms, "GET", "/v1/session/jwks", "")
+  return client.request(self.socket, self.timeout_ms, "GET", "/v1/session/jwks", "")
 end
 
 local arrived = 0

@@ -4,9 +4,24 @@ local M = {}
 
 -- names has all counters, as in wasm-filter/README.md.
 M.names = {
-  "cache_hit", "cache_not_modified", "cache_miss", "cache_stale", "cache_stale_served", "cache_bypass", "cache_fetch",
-  "auth_allow", "auth_grace", "auth_deny", "auth_forbidden", "auth_unavailable", "auth_verify", "auth_refresh",
-  "session_issued", "call_failed", "batch_applied", "batch_refused",
+  "cache_hit",
+  "cache_not_modified",
+  "cache_miss",
+  "cache_stale",
+  "cache_stale_served",
+  "cache_bypass",
+  "cache_fetch",
+  "auth_allow",
+  "auth_grace",
+  "auth_deny",
+  "auth_forbidden",
+  "auth_unavailable",
+  "auth_verify",
+  "auth_refresh",
+  "session_issued",
+  "call_failed",
+  "batch_applied",
+  "batch_refused",
 }
 
 local counts = {}

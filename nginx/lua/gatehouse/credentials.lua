@@ -7,11 +7,10 @@ local find, gsub, lower, sub = string.find, string.gsub, string.lower, string.su
 
 local M = {}
 
-local max_device_id = 128
 local max_secret = 72 -- bcrypt reads no more
 
 -- Bounds Authorization: Basic, in bytes: any credential within its limits, and some spaces.
-local max_basic = math.ceil((max_device_id + 1 + max_secret) / 3) * 4 + 64
+local max_basic = math.ceil((objectkey.MAX_DEVICE_ID + 1 + max_secret) / 3) * 4 + 64
 
 local Credentials = {}
 Credentials.__index = Credentials
@@ -65,8 +64,14 @@ function Credentials:shown(headers)
   else
     id, secret = headers[self.id], headers[self.secret]
   end
-  if type(id) ~= "string" or type(secret) ~= "string" or not objectkey.valid_device_id(id)
-    or secret == "" or #secret > max_secret or find(secret, "\0", 1, true) then
+  if
+    type(id) ~= "string"
+    or type(secret) ~= "string"
+    or not objectkey.valid_device_id(id)
+    or secret == ""
+    or #secret > max_secret
+    or find(secret, "\0", 1, true)
+  then
     return nil
   end
   return id, secret

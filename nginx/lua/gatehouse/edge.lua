@@ -211,6 +211,25 @@ local function close_connection()
   end
 end
 
+-- nginx has a copy of a body until the client has read it. max_unread bounds the bodies, bytes, that the clients of a
+-- worker have yet to read; requests for more go upstream. A body of at most small bytes isn't counted: it fits into the
+-- buffer of the client's socket.
+local max_unread, small = 64 * 1024 * 1024, 16 * 1024
+
+local unread = 0
+
+-- send_large sends the body of a reply, and returns when the client has read it, has gone, or has taken nothing for
+-- send_timeout.
+local function send_large(d)
+  local size = #d.body
+  unread = unread + size
+  local ok = ngx.print(d.body)
+  d.body = nil -- it isn't needed twice
+  ok = ok and ngx.flush(true)
+  unread = unread - size
+  return ngx.exit(ok and ngx.HTTP_OK or ngx.ERROR) -- an error ends the connection, and frees the copy at once
+end
+
 -- reply answers a request. The request's body is discarded: nginx would take what it doesn't read for the next request.
 local function reply(r, d)
   if (r.headers["content-length"] or r.headers["transfer-encoding"]) and not pcall(ngx.req.discard_body) then
@@ -224,9 +243,13 @@ local function reply(r, d)
   local body = d.body
   if body then
     out["Content-Length"] = #body
-    ngx.print(body)
-  else
+  end
+  if not body or r.method == "HEAD" then
     ngx.send_headers()
+  elseif #body > small then
+    return send_large(d)
+  else
+    ngx.print(body)
   end
   return ngx.exit(ngx.HTTP_OK)
 end
@@ -331,6 +354,10 @@ function M.access()
     if d.reload_state and read_state() then
       now = ngx.now() * 1000
       d = decider:decide(now, r, shared, answers)
+    end
+    local body = d.body
+    if body and #body > small and unread + #body > max_unread then
+      engine.withhold(d)
     end
     if d.auth and d.action ~= "fetch" then -- afterwards the credential is judged again
       counters.add(d.auth)

@@ -7,7 +7,12 @@ local M = {}
 -- The codings that can be stored, by their numbers in package wire. To Go's strings.EqualFold, U+017F is an s.
 local identity = 0
 local codings = {
-  identity = identity, gzip = 1, ["x-gzip"] = 1, br = 2, zstd = 3, ["z\197\191td"] = 3,
+  identity = identity,
+  gzip = 1,
+  ["x-gzip"] = 1,
+  br = 2,
+  zstd = 3,
+  ["z\197\191td"] = 3,
 }
 local encodings = 4
 

@@ -12,7 +12,7 @@ local modified = require "gatehouse.modified"
 local objectkey = require "gatehouse.objectkey"
 local wire = require "gatehouse.wire"
 
-local floor, max, min = math.floor, math.max, math.min
+local floor, max, min, random = math.floor, math.max, math.min, math.random
 local concat = table.concat
 
 local M = {}
@@ -20,6 +20,7 @@ local M = {}
 -- The Cache-Status (RFC 9211) of upstream responses, and of a hit.
 local status_method = "gatehouse; fwd=method"
 local status_bypass = "gatehouse; fwd=bypass"
+local status_crowded = "gatehouse; fwd=bypass; detail=crowded"
 local status_not_acceptable = "gatehouse; fwd=bypass; detail=not-acceptable"
 local status_no_state = "gatehouse; fwd=stale; detail=no-state"
 local status_not_in_step = "gatehouse; fwd=stale; detail=not-in-step"
@@ -74,11 +75,11 @@ function M.new(config)
     permission_names = {}, -- the names of sets of permissions
     kept = {}, -- answers, by target: see answer
     kept_count = 0,
-    kept_size = 0, -- of their bodies, bytes
+    kept_size = 0, -- see keep
   }, Engine)
 end
 
--- Bounds of the kept answers of a worker: in all, of one target, and of their bodies, bytes.
+-- Bounds of the kept answers of a worker: in all, of one target, and of their bodies and questions, bytes.
 local max_kept = 1024
 local max_kept_of_target = 4
 local max_kept_size = 16 * 1024 * 1024
@@ -197,8 +198,12 @@ function Engine:authorize(d, now, r, memory, answers)
   elseif not answers.unreachable then
     d.action, d.auth, d.reload_state = "verify", "auth_verify", err == "epoch" or err == "layout"
     d.new = status == "new" and self:heard(now)
-  elseif status == "found" and verdict.outcome == "allow" and now < verdict.expires_ms + self.config.verdict_grace_ms
-    and (verdict.not_after_ms == 0 or now < verdict.not_after_ms) then
+  elseif
+    status == "found"
+    and verdict.outcome == "allow"
+    and now < verdict.expires_ms + self.config.verdict_grace_ms
+    and (verdict.not_after_ms == 0 or now < verdict.not_after_ms)
+  then
     self:judge(d, now, r.rule, verdict.outcome, verdict.permissions)
     if d.auth == "auth_allow" then
       d.auth = "auth_grace"
@@ -253,8 +258,7 @@ function Engine:issue(d, now, r, memory, answers)
   elseif not issued then
     d.digest = wire.digest(state, id, secret)
     local status, verdict = self:find_verdict(id, d.digest, memory)
-    if self:refutes(now, status)
-      or status == "found" and verdict.outcome == "deny" and now < verdict.expires_ms then
+    if self:refutes(now, status) or status == "found" and verdict.outcome == "deny" and now < verdict.expires_ms then
       return self:deny(d, now)
     end
     d.action, d.auth = "exchange", "auth_verify"
@@ -354,8 +358,12 @@ end
 function Engine:unavailable(d, retry_after_s)
   d.action, d.status, d.auth, d.body = "reply", 503, "auth_unavailable", "try again\n"
   d.headers = {
-    "Content-Type", "text/plain", "Cache-Control", "no-store",
-    "Retry-After", tostring(max(retry_after_s, 1)),
+    "Content-Type",
+    "text/plain",
+    "Cache-Control",
+    "no-store",
+    "Retry-After",
+    tostring(max(retry_after_s, 1)),
   }
 end
 
@@ -388,6 +396,14 @@ local function pass(d, counter, why)
   d.cache, d.cache_status = counter, why
 end
 
+-- withhold changes a decision, if it is an answer from the cache with a body, to pass upstream.
+function M.withhold(d)
+  if d.cache == "cache_hit" or d.cache == "cache_stale_served" then
+    d.action, d.key = "pass", nil
+    pass(d, "cache_bypass", status_crowded)
+  end
+end
+
 -- answer answers a request from the cache if possible; otherwise the request passes.
 function Engine:answer(d, now, rule, r, memory, answers)
   if r.method ~= "GET" and r.method ~= "HEAD" then
@@ -396,17 +412,21 @@ function Engine:answer(d, now, rule, r, memory, answers)
   local headers = r.headers
   local accept_encoding = list(headers, "accept-encoding")
   local content_type = first(headers, "content-type")
-  if headers["if-match"] or headers["if-unmodified-since"]
+  if
+    headers["if-match"]
+    or headers["if-unmodified-since"]
     or content_type and content_type:sub(1, 16) == "application/grpc"
-    or #accept_encoding > max_accept_encoding then
+    or #accept_encoding > max_accept_encoding
+  then
     return pass(d, "cache_bypass", status_bypass)
   end
   local none_match = list(headers, "if-none-match")
   local device = rule.cache.per_device and d.device or nil
   local asked = not answers.fetch and not answers.failed_fetch and not headers["if-modified-since"]
-  local guard
+  local guard, part
   if asked then
-    local kept = self:kept_answer(now, rule, r.target, device, none_match, accept_encoding, memory)
+    part = rule.cache.query and objectkey.counts(r.target, rule.cache) or r.target
+    local kept = self:kept_answer(now, rule, part, device, none_match, accept_encoding, memory)
     if kept then
       d.action, d.status, d.headers, d.body, d.cache, d.key =
         "reply", kept.status, kept.headers, kept.body, kept.cache, kept.key
@@ -441,7 +461,7 @@ function Engine:answer(d, now, rule, r, memory, answers)
     end
     d.key = key
     if guard then
-      self:keep(d, now, rule, r.target, device, none_match, accept_encoding, guard)
+      self:keep(d, now, rule, part, device, none_match, accept_encoding, guard)
     end
     return
   end
@@ -467,8 +487,12 @@ function Engine:kept_answer(now, rule, target, device, none_match, accept_encodi
   local kept = self.kept[target]
   for i = 1, kept and #kept or 0 do
     local k = kept[i]
-    if k.rule == rule and k.none_match == none_match and k.accept_encoding == accept_encoding
-      and k.device == device then
+    if
+      k.rule == rule
+      and k.none_match == none_match
+      and k.accept_encoding == accept_encoding
+      and k.device == device
+    then
       if k.from <= now and now < k.till and k.guard == memory.guard() then
         return k
       end
@@ -479,34 +503,49 @@ end
 
 -- keep keeps the decision's answer. Composing it again costs far more.
 function Engine:keep(d, now, rule, target, device, none_match, accept_encoding, guard)
-  local size = d.body and #d.body or 0
+  local size = (d.body and #d.body or 0) + #target + #none_match + #accept_encoding
   if size > max_kept_size / 4 then
     return
   end
-  if self.kept_count >= max_kept or self.kept_size + size > max_kept_size then
-    self:forget()
-  end
-  local kept = self.kept[target]
-  if not kept then
-    kept = {}
-    self.kept[target] = kept
-  end
+  local kept = self.kept[target] or {}
   local at = #kept + 1
   for i = 1, #kept do
     local k = kept[i]
-    if k.rule == rule and k.none_match == none_match and k.accept_encoding == accept_encoding
-      and k.device == device then
+    if
+      k.rule == rule
+      and k.none_match == none_match
+      and k.accept_encoding == accept_encoding
+      and k.device == device
+    then
       at = i
     end
   end
   if at > max_kept_of_target then
-    at = 1 + self.kept_count % max_kept_of_target
+    at = random(max_kept_of_target)
+  end
+  if kept[at] then
+    self.kept_count, self.kept_size = self.kept_count - 1, self.kept_size - kept[at].size
+  end
+  if self.kept_count >= max_kept or self.kept_size + size > max_kept_size then
+    self:forget()
+    kept, at = {}, 1
   end
   kept[at] = {
-    rule = rule, device = device, none_match = none_match, accept_encoding = accept_encoding,
-    from = now, till = d.till, guard = guard,
-    status = d.status, headers = d.headers, body = d.body, cache = d.cache, key = d.key,
+    rule = rule,
+    device = device,
+    none_match = none_match,
+    accept_encoding = accept_encoding,
+    from = now,
+    till = d.till,
+    guard = guard,
+    status = d.status,
+    headers = d.headers,
+    body = d.body,
+    cache = d.cache,
+    key = d.key,
+    size = size,
   }
+  self.kept[target] = kept
   self.kept_count, self.kept_size = self.kept_count + 1, self.kept_size + size
 end
 
@@ -538,8 +577,14 @@ function Engine:serve(d, now, rule, r, none_match, accept_encoding, object, stal
   end
   local age = floor(max(now - state.in_step_ms, 0) / 1000)
   local headers = {
-    "Cache-Status", self:hit_status(now, object, stale), "ETag", tag,
-    "Cache-Control", self:cache_control(now, rule, object), "Age", tostring(age),
+    "Cache-Status",
+    self:hit_status(now, object, stale),
+    "ETag",
+    tag,
+    "Cache-Control",
+    self:cache_control(now, rule, object),
+    "Age",
+    tostring(age),
   }
   local vary = self:vary(rule, object)
   if vary then
@@ -553,8 +598,7 @@ function Engine:serve(d, now, rule, r, none_match, accept_encoding, object, stal
   if r.headers["if-none-match"] or lines ~= 1 then
     since = nil
   end
-  if etag.none_match(none_match, object.etag)
-    or settled and modified.not_modified_since(since, published, now) then
+  if etag.none_match(none_match, object.etag) or settled and modified.not_modified_since(since, published, now) then
     d.action, d.status, d.headers, d.cache = "reply", 304, headers, "cache_not_modified"
     return
   end

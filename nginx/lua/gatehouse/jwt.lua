@@ -47,8 +47,12 @@ function Validator:set_keys(text)
   local set = cjson.decode(text)
   local keys, found = {}, false
   for _, k in ipairs(type(set) == "table" and type(set.keys) == "table" and set.keys or {}) do
-    local raw = type(k) == "table" and k.kty == "OKP" and k.crv == "Ed25519" and type(k.kid) == "string"
-      and type(k.x) == "string" and decode(k.x)
+    local raw = type(k) == "table"
+      and k.kty == "OKP"
+      and k.crv == "Ed25519"
+      and type(k.kid) == "string"
+      and type(k.x) == "string"
+      and decode(k.x)
     if raw and #raw == key_size then
       local key = C.EVP_PKEY_new_raw_public_key(ed25519, nil, raw, #raw)
       if key ~= nil then
@@ -65,7 +69,8 @@ end
 -- signed reports whether the signature of text is key's.
 local function signed(key, text, signature)
   local ctx = C.EVP_MD_CTX_new()
-  local ok = ctx ~= nil and C.EVP_DigestVerifyInit(ctx, nil, nil, nil, key) == 1
+  local ok = ctx ~= nil
+    and C.EVP_DigestVerifyInit(ctx, nil, nil, nil, key) == 1
     and C.EVP_DigestVerify(ctx, signature, #signature, text, #text) == 1
   C.EVP_MD_CTX_free(ctx)
   return ok
@@ -102,8 +107,7 @@ function Validator:validate(token, now)
   local claims = self.valid[token]
   if not claims then
     claims = #token <= max_token and self:check(token)
-    if not claims or claims.iss ~= self.issuer or type(claims.exp) ~= "number"
-      or claims.exp ~= claims.exp then -- NaN
+    if not claims or claims.iss ~= self.issuer or type(claims.exp) ~= "number" or claims.exp ~= claims.exp then -- NaN
       return nil
     end
     if self.count >= max_valid then

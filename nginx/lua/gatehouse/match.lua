@@ -33,8 +33,10 @@ do
   local QUESTION, SLASH, BACKSLASH = 0x3f, 0x2f, 0x5c
   for c = 0, 255 do
     local class = readings.classes[c]
-    local plain = class == readings.letter and after_letter or class == readings.dot and after_dot
-      or class == readings.slash and c ~= BACKSLASH and after_slash or false
+    local plain = class == readings.letter and after_letter
+      or class == readings.dot and after_dot
+      or class == readings.slash and c ~= BACKSLASH and after_slash
+      or false
     after_letter[c] = plain
     after_dot[c] = plain == after_letter and plain
     after_slash[c] = plain == after_letter and plain
@@ -191,7 +193,12 @@ function M.new(rules, deny_by_default)
     end
   end
   return setmetatable({
-    readings = r, edges = r.edges, rest = rest, exact = exact, near = near, deny = deny_by_default and true or false,
+    readings = r,
+    edges = r.edges,
+    rest = rest,
+    exact = exact,
+    near = near,
+    deny = deny_by_default and true or false,
   }, Match)
 end
 

@@ -56,9 +56,16 @@ function M.date(unix)
   local number = floor(unix / 86400)
   local rest = unix - number * 86400
   local year, month, day = date_of(number)
-  return format(year < 0 and "%s, %02d %s %05d %02d:%02d:%02d GMT" or "%s, %02d %s %04d %02d:%02d:%02d GMT",
-    sub(days[(number + 4) % 7 + 1], 1, 3), day, months[month], year, floor(rest / 3600), floor(rest / 60) % 60,
-    rest % 60)
+  return format(
+    year < 0 and "%s, %02d %s %05d %02d:%02d:%02d GMT" or "%s, %02d %s %04d %02d:%02d:%02d GMT",
+    sub(days[(number + 4) % 7 + 1], 1, 3),
+    day,
+    months[month],
+    year,
+    floor(rest / 3600),
+    floor(rest / 60) % 60,
+    rest % 60
+  )
 end
 
 -- What follows reads text from an index on, and returns the index behind it first; nil if the text differs, or if the

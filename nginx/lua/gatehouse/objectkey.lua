@@ -7,11 +7,8 @@ local concat = table.concat
 local M = {}
 
 -- The limits of package limits.
-M.MAX_KEY = 2048
-M.MAX_DEVICE_ID = 128
-M.MAX_PAIRS = 64
-
-local MAX_KEY, MAX_DEVICE_ID, MAX_PAIRS = M.MAX_KEY, M.MAX_DEVICE_ID, M.MAX_PAIRS
+local MAX_KEY, MAX_DEVICE_ID, MAX_PAIRS = 2048, 128, 64
+M.MAX_DEVICE_ID = MAX_DEVICE_ID
 
 local PERCENT, AMPERSAND, SLASH, QUESTION, AT, PLUS = 0x25, 0x26, 0x2f, 0x3f, 0x40, 0x2b
 
@@ -192,14 +189,11 @@ local function split(target)
   end
   return sub(target, 1, question - 1), sub(target, question + 1)
 end
-M.split = split
 
--- counts returns the part of a target on which the key may depend: without the query if the rule ignores it.
+-- counts returns the part of a target on which the key may depend under a rule that names parameters: without the query
+-- if it names none.
 function M.counts(target, cache)
-  if cache.query ~= nil and #cache.query > 0 then
-    return target
-  end
-  return (split(target)) or target
+  return #cache.query == 0 and split(target) or target
 end
 
 -- key returns the cache key of a request for target under a rule; nil if it would be too long, or the target is too

@@ -344,8 +344,15 @@ end
 
 -- space reports whether c, which isn't ASCII, is white space, as Go's unicode.IsSpace does.
 local function space(c)
-  return c == 0x85 or c == 0xa0 or c == 0x1680 or c >= 0x2000 and c <= 0x200a or c == 0x2028 or c == 0x2029
-    or c == 0x202f or c == 0x205f or c == 0x3000
+  return c == 0x85
+    or c == 0xa0
+    or c == 0x1680
+    or c >= 0x2000 and c <= 0x200a
+    or c == 0x2028
+    or c == 0x2029
+    or c == 0x202f
+    or c == 0x205f
+    or c == 0x3000
 end
 
 -- blank reports whether some routers trim c, which isn't ASCII, off a text. U+FEFF is a space in JavaScript.
@@ -589,8 +596,16 @@ function M.end_of(i)
 end
 
 -- The white space that isn't ASCII, as Go's strings.TrimSpace removes it, in UTF-8.
-local spaces = { "\194\133", "\194\160", "\225\154\128", "\226\128\168", "\226\128\169", "\226\128\175", "\226\129\159",
-  "\227\128\128" }
+local spaces = {
+  "\194\133",
+  "\194\160",
+  "\225\154\128",
+  "\226\128\168",
+  "\226\128\169",
+  "\226\128\175",
+  "\226\129\159",
+  "\227\128\128",
+}
 for c = 0x80, 0x8a do
   spaces[#spaces + 1] = "\226\128" .. string.char(c)
 end

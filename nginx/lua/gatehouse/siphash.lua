@@ -24,7 +24,9 @@ int EVP_MAC_final(void *ctx, unsigned char *out, size_t *outl, size_t outsize);
 
 -- nginx exports OpenSSL's functions, unless it was built without TLS.
 local C = ffi.C
-if not pcall(function() return C.EVP_MAC_final end) then
+if not pcall(function()
+  return C.EVP_MAC_final
+end) then
   C = ffi.load("libcrypto.so.3")
 end
 
@@ -56,8 +58,12 @@ local words = ffi.cast("const uint32_t *", out)
 local M = {}
 
 local function hash(ctx, key, message, length)
-  if #key ~= 16 or C.EVP_MAC_init(ctx, key, 16, nil) ~= 1 or C.EVP_MAC_update(ctx, message, length) ~= 1
-    or C.EVP_MAC_final(ctx, out, out_length, 16) ~= 1 then
+  if
+    #key ~= 16
+    or C.EVP_MAC_init(ctx, key, 16, nil) ~= 1
+    or C.EVP_MAC_update(ctx, message, length) ~= 1
+    or C.EVP_MAC_final(ctx, out, out_length, 16) ~= 1
+  then
     error("gatehouse: SipHash failed")
   end
 end

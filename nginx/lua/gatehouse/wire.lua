@@ -57,7 +57,6 @@ local texts = {
   layout = "another layout version",
   malformed = "malformed",
 }
-M.texts = texts
 
 -- u16, u32, u64 and i64 read a number at p, the last two as the double next to it.
 local function u16(p)
@@ -97,7 +96,6 @@ end
 -- no_epoch is the epoch of no state, and no_stamp of no body.
 local no_epoch = ("\0"):rep(8)
 local no_stamp = no_epoch
-M.no_epoch = no_epoch
 
 -- state_epoch returns the epoch of a state record, no_epoch if it is none.
 function M.state_epoch(rec)
@@ -344,13 +342,14 @@ function M.find_verdict(rec, epoch, digest, tag)
       -- Everything is read before the table is made: that may collect rec, to which only pointers refer by then.
       local expires, refresh_after = i64(e + 24), i64(e + 32)
       local not_after, permissions = u16(e + 42) + u32(e + 44) * 65536, words[2]
-      return "found", {
-        permissions = permissions,
-        expires_ms = expires,
-        refresh_after_ms = refresh_after, -- 0: never
-        not_after_ms = not_after, -- 0: never
-        outcome = outcomes[outcome],
-      }
+      return "found",
+        {
+          permissions = permissions,
+          expires_ms = expires,
+          refresh_after_ms = refresh_after, -- 0: never
+          not_after_ms = not_after, -- 0: never
+          outcome = outcomes[outcome],
+        }
     end
   end
   local status = device_status(p + 16 + count * 48, devices, tag) -- no tail call, which would let go of rec
@@ -380,8 +379,12 @@ function M.parse_batch(b)
   end
   local p = cast(u8p, b)
   if p[0] ~= layout then
-    return nil, ("batch of layout version %d, want %d: run sidecar and module of the same release: %s")
-      :format(p[0], layout, texts.layout)
+    return nil,
+      ("batch of layout version %d, want %d: run sidecar and module of the same release: %s"):format(
+        p[0],
+        layout,
+        texts.layout
+      )
   end
   local batch = { epoch = sub(b, 9, 16), replaces = sub(b, 17, 24), ops = {} }
   local count, at = u32(p + 4), 24
@@ -424,8 +427,12 @@ local function check_message(name, b, least)
   end
   local version = b:byte()
   if version ~= layout then
-    return ("%s of layout version %d, want %d: run sidecar and module of the same release: %s")
-      :format(name, version, layout, texts.layout)
+    return ("%s of layout version %d, want %d: run sidecar and module of the same release: %s"):format(
+      name,
+      version,
+      layout,
+      texts.layout
+    )
   end
 end
 

@@ -1,0 +1,287 @@
+package nginx_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/nginx"
+	"github.com/gatehouse/gatehouse/testbed/await"
+	"github.com/gatehouse/gatehouse/testbed/stack"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// edgeConfig is a whole edge, with the plugin's own files; the upstream and the sidecar are the test's.
+const edgeConfig = `
+daemon off;
+master_process off;
+error_log %[1]s/error.log warn;
+pid %[1]s/nginx.pid;
+load_module %[3]s/ndk_http_module.so;
+load_module %[3]s/ngx_http_lua_module.so;
+events { worker_connections 256; }
+http {
+  access_log off;
+  client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy; fastcgi_temp_path %[1]s/a; uwsgi_temp_path %[1]s/b; scgi_temp_path %[1]s/c;
+  lua_package_path "%[2]s/lua/?.lua;%[2]s/testdata/?.lua;;";
+  init_by_lua_block { %[4]srequire("gatehouse.edge").init{ rules = "%[1]s/rules.json", socket = "unix:%[1]s/api.sock", push = "unix:%[1]s/push.sock" } }
+  include %[2]s/http.conf;
+  lua_shared_dict gatehouse_objects 1m; lua_shared_dict gatehouse_bodies 1m; lua_shared_dict gatehouse_verdicts 1m;
+  underscores_in_headers on;
+  server {
+    listen unix:%[1]s/edge.sock;
+    include %[2]s/server.conf;
+    location / { proxy_pass http://unix:%[1]s/upstream.sock; }
+    location = /fails { error_page 404 = /v1/me; root %[1]s; }
+  }
+  server { listen unix:%[1]s/push.sock; include %[2]s/push.conf; }
+  server {
+    listen unix:%[1]s/admin.sock;
+    location = /metrics { content_by_lua_block { require("gatehouse.counters").print() } }
+    location = /ready { content_by_lua_block { require("gatehouse.edge").ready() } }
+    location = /healthcheck/fail { content_by_lua_block { require("gatehouse.edge").drain(true) } }
+    location = /healthcheck/ok { content_by_lua_block { require("gatehouse.edge").drain(false) } }
+  }
+}
+`
+
+const edgeRules = `
+credentials: {id_header: x-device-id, secret_header: x-device-token}
+session: {metadata: gatehouse}
+source: {header: x-client}
+max_staleness: 60s
+rules:
+- {match: {path: /v1/session, methods: [POST]}, session: issue}
+- {match: {prefix: /v1/products/}, cache: {}}
+- {match: {prefix: /v1/fetched/}, cache: {on_miss: fetch}}
+- {match: {path: /v1/admin}, auth: {permissions: [admin]}}
+- {match: {prefix: /v1/}, auth: {}}
+- {match: {path: /}, auth: {}}
+`
+
+// testEdge is an nginx with an upstream and a sidecar.
+type testEdge struct {
+	dir     string
+	sidecar *testSidecar
+}
+
+// startEdge starts an edge whose memory has no state yet.
+func startEdge(t *testing.T) *testEdge {
+	t.Helper()
+	e := &testEdge{dir: t.TempDir(), sidecar: newTestSidecar(t)}
+	rules, _, err := nginx.Render([]byte(edgeRules))
+	mustBeNil(t, err)
+	mustBeNil(t, os.WriteFile(filepath.Join(e.dir, "rules.json"), rules, 0o600))
+	e.serve(t, "upstream.sock", http.HandlerFunc(echo))
+	e.serve(t, "api.sock", e.sidecar)
+	// nginx must start where one was killed.
+	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: e.socket("push.sock"), Net: "unix"})
+	mustBeNil(t, err)
+	stale.SetUnlinkOnClose(false)
+	mustBeNil(t, stale.Close())
+
+	cmd := e.command(t)
+	mustBeNil(t, cmd.Start())
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		<-done
+		if log, err := os.ReadFile(filepath.Join(e.dir, "error.log")); err == nil && t.Failed() {
+			t.Logf("%s", log)
+		}
+	})
+	await.Until(t, "nginx listens", func() bool {
+		conn, err := net.Dial("unix", e.socket("admin.sock"))
+		if err != nil {
+			return false
+		}
+		return conn.Close() == nil
+	})
+	return e
+}
+
+// command returns the command that starts the edge.
+func (e *testEdge) command(t *testing.T) *exec.Cmd {
+	t.Helper()
+	path, err := stack.FindNginx()
+	mustBeNil(t, err)
+	here, err := filepath.Abs(".")
+	mustBeNil(t, err)
+	config := filepath.Join(e.dir, "nginx.conf")
+	mustBeNil(t, os.WriteFile(config, fmt.Appendf(nil, edgeConfig, e.dir, here, stack.NginxModules, startCoverage()), 0o600))
+	return exec.Command(path, "-p", e.dir, "-c", config, "-e", filepath.Join(e.dir, "error.log"))
+}
+
+func (e *testEdge) socket(name string) string { return filepath.Join(e.dir, name) }
+
+func (e *testEdge) serve(t *testing.T, socket string, handler http.Handler) {
+	t.Helper()
+	listener, err := net.Listen("unix", e.socket(socket))
+	mustBeNil(t, err)
+	server := &http.Server{Handler: handler}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+}
+
+// echo is the upstream: it answers with the request that it got.
+func echo(w http.ResponseWriter, r *http.Request) {
+	var lines []string
+	for name, values := range r.Header {
+		lines = append(lines, name+": "+strings.Join(values, "|"))
+	}
+	slices.Sort(lines)
+	fmt.Fprintf(w, "%s %s\n%s\n", r.Method, r.RequestURI, strings.Join(lines, "\n"))
+}
+
+// send sends a request to a server of the edge, as it is, and returns the answer.
+func (e *testEdge) send(t *testing.T, socket, request string) (res *http.Response, body string) {
+	t.Helper()
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", e.socket(socket))
+	mustBeNil(t, err)
+	defer conn.Close()
+	mustBeNil(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	_, err = io.WriteString(conn, request)
+	mustBeNil(t, err)
+	method, _, _ := strings.Cut(request, " ")
+	res, err = http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})
+	if err != nil {
+		t.Fatalf("%q: %v", request, err)
+	}
+	text, err := io.ReadAll(res.Body)
+	mustBeNil(t, err)
+	return res, string(text)
+}
+
+// ask sends a request with headers, one a line, to the edge.
+func (e *testEdge) ask(t *testing.T, method, target string, headers ...string) (res *http.Response, body string) {
+	t.Helper()
+	lines := strings.Join(append([]string{method + " " + target + " HTTP/1.1", "Host: edge"}, headers...), "\r\n")
+	return e.send(t, "edge.sock", lines+"\r\n\r\n")
+}
+
+// device returns the headers of a device.
+func device(id, secret string) []string {
+	return []string{"X-Device-Id: " + id, "X-Device-Token: \t" + secret + " \t"}
+}
+
+// push sends a batch with a state, an object under key with the body "hello", and a bucket of verdicts.
+func (e *testEdge) push(t *testing.T, epoch, replaces uint64, key string, devicesComplete bool) {
+	t.Helper()
+	now := time.Now().UnixMilli()
+	s := wire.State{Epoch: epoch, InStepMS: now, HeartbeatMS: now, ObjectBuckets: 1, VerdictBuckets: 1, DevicesComplete: devicesComplete, Permissions: []string{"admin"}}
+	_, tag := s.Keys.Place(key, s.ObjectBuckets)
+	o := wire.Object{Key: key, Version: 1, PublishedMS: now - 5000, ETag: `"v1"`, ContentType: "text/plain"}
+	o.AddVariant(wire.Variant{Length: 5, Stamp: 1})
+	// One device is new: the sidecar may throttle its source. The verdict of another is to be refreshed.
+	_, newTag := s.Keys.Device("new", s.VerdictBuckets)
+	verdict := wire.Verdict{Outcome: wire.Allow, Digest: s.Keys.Digest("old", "good"), ExpiresMS: now + 60_000, RefreshAfterMS: now - 1}
+	batch := wire.AppendOp(wire.BeginBatch(nil, epoch, replaces), wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &s) })
+	batch = bodyOp(batch, epoch, 0, []byte("hello"))
+	batch = wire.AppendOp(batch, wire.RegionVerdicts, 0, func(dst []byte) []byte {
+		return wire.AppendVerdicts(dst, epoch, []wire.Verdict{verdict}, []wire.Device{{Tag: newTag, New: true}})
+	})
+	batch = wire.AppendOp(batch, wire.RegionObjects, 0, func(dst []byte) []byte {
+		start := len(dst)
+		return wire.FinishRecord(wire.AppendObject(wire.AppendObjectsHeader(dst, epoch, 1), tag, &o), start)
+	})
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", e.socket("push.sock"))
+	}}}
+	res, err := c.Post("http://push/v1/apply", "", bytes.NewReader(batch))
+	mustBeNil(t, err)
+	answer, err := io.ReadAll(res.Body)
+	mustBeNil(t, err)
+	mustBeNil(t, res.Body.Close())
+	if res.StatusCode != http.StatusOK {
+		t.Fatalf("push: %s %q", res.Status, answer)
+	}
+}
+
+// testSidecar answers calls: the secret of a verification says what, and keys of objects have the key as their body.
+type testSidecar struct {
+	jwks string
+
+	mu    sync.Mutex
+	calls map[string]int // by path, of verifications with the device's id
+	hits  []string
+}
+
+func (s *testSidecar) count(call string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls[call]
+}
+
+func (s *testSidecar) reported(key string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Contains(s.hits, key)
+}
+
+func (s *testSidecar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	request, _ := wire.ParseVerifyRequest(body)
+	s.mu.Lock()
+	s.calls[r.URL.Path+" "+request.DeviceID]++
+	if r.URL.Path == "/v1/hits" {
+		keys, _ := wire.ParseHits(body)
+		s.hits = append(s.hits, keys...)
+	}
+	s.mu.Unlock()
+	var outcome wire.Outcome
+	switch request.Secret {
+	case "", "good", "admin": // a session has no secret
+		outcome = wire.Allow
+	case "busy":
+		outcome = wire.Unavailable
+	default:
+		outcome = wire.Deny
+	}
+	switch r.URL.Path {
+	case "/v1/verify":
+		v := wire.VerifyResponse{Outcome: outcome, Epoch: testEpoch}
+		if outcome == wire.Unavailable {
+			v.RetryAfterS, v.ThrottleMS = 3, 60_000
+		}
+		if request.Secret == "admin" {
+			v.Permissions = 1
+		}
+		_, _ = w.Write(wire.AppendVerifyResponse(nil, &v))
+	case "/v1/session":
+		v := wire.SessionResponse{Outcome: outcome}
+		if outcome == wire.Allow {
+			v.Body = []byte(`{"token":"t"}`)
+		}
+		_, _ = w.Write(wire.AppendSessionResponse(nil, &v))
+	case "/v1/fetch":
+		s.fetch(w, string(body))
+	case "/v1/session/jwks":
+		_, _ = io.WriteString(w, s.jwks)
+	}
+}
+
+func (s *testSidecar) fetch(w http.ResponseWriter, key string) {
+	switch key {
+	case "/v1/fetched/broken":
+		http.Error(w, "broken", http.StatusInternalServerError)
+	case "/v1/fetched/none":
+		_, _ = w.Write(wire.AppendFetchResponse(nil, testEpoch, nil, nil))
+	default:
+		o := wire.Object{Key: key, Version: 1, PublishedMS: time.Now().UnixMilli() - 5000, ETag: `"f1"`, ContentType: "text/plain"}
+		o.AddVariant(wire.Variant{Length: uint32(len(key)), Stamp: 1})
+		_, _ = w.Write(wire.AppendFetchResponse(nil, testEpoch, &o, [][]byte{[]byte(key)}))
+	}
+}

@@ -1,0 +1,275 @@
+package nginx_test
+
+import (
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/testbed/await"
+)
+
+const testEpoch = 7
+
+// The key of the tests' tokens.
+var tokenKey = ed25519.NewKeyFromSeed([]byte("a seed for the tokens of tests !"))
+
+func newTestSidecar(t *testing.T) *testSidecar {
+	t.Helper()
+	public, _ := tokenKey.Public().(ed25519.PublicKey)
+	return &testSidecar{
+		calls: map[string]int{},
+		jwks:  fmt.Sprintf(`{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":%q}]}`, base64.RawURLEncoding.EncodeToString(public)),
+	}
+}
+
+// token returns a token with a header and claims, signed.
+func token(t *testing.T, header, claims map[string]any) string {
+	t.Helper()
+	encode := func(v any) string {
+		text, err := json.Marshal(v)
+		mustBeNil(t, err)
+		return base64.RawURLEncoding.EncodeToString(text)
+	}
+	text := encode(header) + "." + encode(claims)
+	return text + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(tokenKey, []byte(text)))
+}
+
+// TestEdge sends requests through all phases of the plugin.
+func TestEdge(t *testing.T) {
+	e := startEdge(t)
+	t.Run("no state", func(t *testing.T) {
+		if res, _ := e.ask(t, "GET", "/v1/products/1"); res.StatusCode != http.StatusOK || res.Header.Get("Cache-Status") == "" {
+			t.Errorf("got %s and Cache-Status %q, want the upstream's answer, and why", res.Status, res.Header.Get("Cache-Status"))
+		}
+		if _, body := e.ask(t, "GET", "/open", "X-Gatehouse-Device: root", "X-Gatehouse_Permissions: admin"); strings.Contains(body, "root") || strings.Contains(body, "admin") {
+			t.Errorf("the upstream got a client's identity: %s", body)
+		}
+	})
+	e.push(t, testEpoch, 0, "/v1/products/1", false)
+	for _, part := range []struct {
+		name string
+		test func(*testing.T, *testEdge)
+	}{
+		{"cache", testEdgeCache},
+		{"credentials", testEdgeCredentials},
+		{"targets", testEdgeTargets},
+		{"bodies", testEdgeBodies},
+		{"tokens", testEdgeTokens},
+		{"throttle", testEdgeThrottle},
+		{"drain", testEdgeDrain},
+		{"counters", testEdgeCounters},
+	} {
+		t.Run(part.name, func(t *testing.T) { part.test(t, e) })
+	}
+}
+
+// wantAnswer asks, and compares the answer's status, and its body unless want is "".
+func wantAnswer(t *testing.T, e *testEdge, status int, want, method, target string, headers ...string) *http.Response {
+	t.Helper()
+	res, body := e.ask(t, method, target, headers...)
+	if res.StatusCode != status || !strings.Contains(body, want) {
+		t.Errorf("%s %.99q %.200q: got %s %q, want %d with %q", method, target, headers, res.Status, body, status, want)
+	}
+	return res
+}
+
+func testEdgeCache(t *testing.T, e *testEdge) {
+	await.Until(t, "answer from memory", func() bool {
+		res, body := e.ask(t, "GET", "/v1/products/1")
+		return res.StatusCode == http.StatusOK && body == "hello"
+	})
+	res := wantAnswer(t, e, http.StatusOK, "hello", "GET", "/v1/products/1")
+	if res.Header.Get("Etag") != `"v1"` || res.ContentLength != 5 || !strings.Contains(res.Header.Get("Cache-Status"), "hit") {
+		t.Errorf("got %v, want a hit with the object's entity-tag", res.Header)
+	}
+	wantAnswer(t, e, http.StatusNotModified, "", "GET", "/v1/products/1", `If-None-Match: "v1"`)
+	wantAnswer(t, e, http.StatusOK, "GET /v1/products/2", "GET", "/v1/products/2")
+	wantAnswer(t, e, http.StatusOK, "/v1/fetched/a", "GET", "/v1/fetched/a")
+	wantAnswer(t, e, http.StatusOK, "GET /v1/fetched/none", "GET", "/v1/fetched/none")
+	wantAnswer(t, e, http.StatusOK, "GET /v1/fetched/broken", "GET", "/v1/fetched/broken")
+	if n := e.sidecar.count("/v1/fetch "); n != 3 {
+		t.Errorf("got %d fetches, want 3", n)
+	}
+	await.Until(t, "report of hits", func() bool {
+		e.ask(t, "GET", "/v1/products/1")
+		return e.sidecar.reported("/v1/products/1")
+	})
+}
+
+func testEdgeCredentials(t *testing.T, e *testEdge) {
+	wantAnswer(t, e, http.StatusUnauthorized, "", "GET", "/v1/me")
+	wantAnswer(t, e, http.StatusUnauthorized, "", "GET", "/v1/me", device("dev", "wrong")...)
+	res, body := e.ask(t, "GET", "/v1/me", append(device("dev", "good"), "X-Gatehouse-Device: root", "X_Gatehouse_Permissions: root", "X_Device_Token: other")...)
+	if res.StatusCode != http.StatusOK || !strings.Contains(body, "X-Gatehouse-Device: dev\n") || strings.Contains(strings.ToLower(body), "token") || strings.Contains(body, "root") {
+		t.Errorf("got %s %q, want the device's id, no secret, and no identity of the client's", res.Status, body)
+	}
+	if res.Header.Get("Cache-Control") != "private" || !strings.Contains(strings.ToLower(res.Header.Get("Vary")), "x-device-id") {
+		t.Errorf("got %v, want an answer that no cache gives to others", res.Header)
+	}
+	wantAnswer(t, e, http.StatusOK, "X-Gatehouse-Device: old\n", "GET", "/v1/me", device("old", "good")...)
+	await.Until(t, "a verdict is refreshed in the background", func() bool { return e.sidecar.count("/v1/verify old") == 1 })
+	wantAnswer(t, e, http.StatusForbidden, "", "GET", "/v1/admin", device("dev", "good")...)
+	wantAnswer(t, e, http.StatusOK, "X-Gatehouse-Permissions: admin\n", "GET", "/v1/admin", device("dev", "admin")...)
+	wantAnswer(t, e, http.StatusOK, `{"token":"t"}`, "POST", "/v1/session", append(device("dev", "good"), "Content-Length: 0")...)
+	wantAnswer(t, e, http.StatusUnauthorized, "", "POST", "/v1/session", append(device("dev", "wrong"), "Content-Length: 0")...)
+}
+
+func testEdgeTargets(t *testing.T, e *testEdge) {
+	wantAnswer(t, e, http.StatusBadRequest, "", "OPTIONS", "*")
+	wantAnswer(t, e, http.StatusUnauthorized, "", "GET", "http://edge/v1/me")
+	wantAnswer(t, e, http.StatusUnauthorized, "", "GET", "http://edge?a=b")
+	// An internal redirect by the operator's configuration: the request was judged before.
+	wantAnswer(t, e, http.StatusOK, "GET /v1/me", "GET", "/fails")
+}
+
+// testEdgeBodies: what follows a refused request's body is the next request, and no part of it is.
+func testEdgeBodies(t *testing.T, e *testEdge) {
+	wantAnswer(t, e, http.StatusUnauthorized, "", "POST", "/v1/me", "Content-Length: 5\r\n\r\nhello")
+	wantAnswer(t, e, http.StatusUnauthorized, "", "POST", "/v1/me", "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0")
+	wantAnswer(t, e, http.StatusBadRequest, "", "POST", "/v1/me", "Transfer-Encoding: chunked\r\n\r\nzz\r\nhello")
+}
+
+func testEdgeTokens(t *testing.T, e *testEdge) {
+	header := map[string]any{"alg": "EdDSA", "kid": "a"}
+	claims := func(name string, value any) map[string]any {
+		c := map[string]any{"iss": "gatehouse", "sub": "dev", "ver": "1-2", "exp": time.Now().Unix() + 60}
+		c[name] = value
+		return c
+	}
+	good := token(t, header, claims("", nil))
+	await.Until(t, "keys of tokens", func() bool {
+		res, _ := e.ask(t, "GET", "/open", "Authorization: Bearer "+good)
+		return res.StatusCode == http.StatusOK
+	})
+	for range 2 { // the second time its signature is known
+		res, body := e.ask(t, "GET", "/v1/me", "Authorization: Bearer "+good)
+		if res.StatusCode != http.StatusOK || !strings.Contains(body, "X-Gatehouse-Device: dev\n") || strings.Contains(body, "Bearer") {
+			t.Errorf("got %s %q, want the device's id, and no token", res.Status, body)
+		}
+	}
+	wantAnswer(t, e, http.StatusOK, "Authorization: Basic x", "GET", "/open", "Authorization: Basic x")
+	now := time.Now().Unix()
+	for name, bad := range map[string]string{
+		"another signature":  good[:len(good)-8] + "AAAAAAAA",
+		"short signature":    good[:len(good)-8],
+		"no signature":       good[:strings.LastIndex(good, ".")],
+		"no JSON":            "AAAA.AAAA.AAAA",
+		"another algorithm":  token(t, map[string]any{"alg": "none"}, claims("", nil)),
+		"critical extension": token(t, map[string]any{"alg": "EdDSA", "crit": []string{"x"}}, claims("", nil)),
+		"another key":        token(t, map[string]any{"alg": "EdDSA", "kid": "b"}, claims("", nil)),
+		"another issuer":     token(t, header, claims("iss", "other")),
+		"no end":             token(t, header, claims("exp", "never")),
+		"ended":              token(t, header, claims("exp", now-60)),
+		"not yet":            token(t, header, claims("nbf", now+60)),
+		"too long":           token(t, header, claims("x", strings.Repeat("x", 4096))),
+	} {
+		if res, _ := e.ask(t, "GET", "/open", "Authorization: Bearer "+bad); res.StatusCode != http.StatusUnauthorized {
+			t.Errorf("%s: got %s, want 401", name, res.Status)
+		}
+	}
+}
+
+// testEdgeThrottle: the sidecar refuses credentials of new devices from this source, so the edge doesn't ask it again.
+func testEdgeThrottle(t *testing.T, e *testEdge) {
+	e.push(t, testEpoch, testEpoch, "/v1/products/1", true)
+	id := 0
+	await.Until(t, "unknown devices are refused without a call", func() bool {
+		id++
+		unknown := fmt.Sprint("unknown", id)
+		res, _ := e.ask(t, "GET", "/v1/me", device(unknown, "x")...)
+		return res.StatusCode == http.StatusUnauthorized && e.sidecar.count("/v1/verify "+unknown) == 0
+	})
+	busy := append(device("new", "busy"), "X-Client: 192.0.2.1")
+	for range 2 {
+		res := wantAnswer(t, e, http.StatusServiceUnavailable, "", "GET", "/v1/me", busy...)
+		if res.Header.Get("Retry-After") == "" {
+			t.Error("no Retry-After")
+		}
+	}
+	if n := e.sidecar.count("/v1/verify new"); n != 1 {
+		t.Errorf("got %d calls, want 1", n)
+	}
+	// Another sidecar's epoch ends it.
+	e.push(t, testEpoch+1, testEpoch, "/v1/products/1", true)
+	await.Until(t, "call after the throttle", func() bool {
+		e.ask(t, "GET", "/v1/me", busy...)
+		return e.sidecar.count("/v1/verify new") > 1
+	})
+}
+
+func testEdgeDrain(t *testing.T, e *testEdge) {
+	if res, _ := e.send(t, "admin.sock", "GET /healthcheck/fail HTTP/1.1\r\nHost: a\r\n\r\n"); res.StatusCode != http.StatusMethodNotAllowed {
+		t.Errorf("GET: got %s, want 405", res.Status)
+	}
+	for _, draining := range []bool{false, true, false} {
+		path, status := "/healthcheck/ok", http.StatusOK
+		if draining {
+			path, status = "/healthcheck/fail", http.StatusServiceUnavailable
+		}
+		e.send(t, "admin.sock", "POST "+path+" HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+		if res, _ := e.send(t, "admin.sock", "GET /ready HTTP/1.1\r\nHost: a\r\n\r\n"); res.StatusCode != status {
+			t.Errorf("draining: %v: got %s, want %d", draining, res.Status, status)
+		}
+		if res, _ := e.ask(t, "GET", "/v1/products/1"); res.Close != draining {
+			t.Errorf("draining: %v: the answer closes the connection: %v", draining, res.Close)
+		}
+	}
+}
+
+func testEdgeCounters(t *testing.T, e *testEdge) {
+	await.Until(t, "counters of what the test did", func() bool {
+		_, body := e.send(t, "admin.sock", "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+		for _, name := range []string{"cache_hit", "cache_not_modified", "cache_fetch", "auth_allow", "auth_refresh", "auth_deny", "auth_forbidden", "auth_unavailable", "session_issued", "call_failed", "batch_applied"} {
+			if !strings.Contains(body, "\ngatehouse_"+name+" ") || strings.Contains(body, "\ngatehouse_"+name+" 0\n") {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// TestCallBounds: over a bound of calls in flight or of requests that wait, a request is decided as if the sidecar had not
+// answered.
+func TestCallBounds(t *testing.T) {
+	type fields map[string]int
+	for _, tt := range []struct {
+		action    string
+		fields    fields
+		want, why string
+	}{
+		{"verify", fields{"count": 4096}, "unreachable", "no call to /v1/verify: 4096 are in flight"},
+		{"fetch", fields{"count": 4096}, "failed fetch", "no call to /v1/fetch: 4096 are in flight"},
+		{"fetch", fields{"count": 256, "fetches": 256}, "failed fetch", "no call to /v1/fetch: 256 are in flight"},
+		{"verify", fields{"waiting": 8192}, "unreachable", "too many requests wait for /v1/verify"},
+		{"fetch", fields{"waiting": 4096}, "failed fetch", "too many requests wait for /v1/fetch"},
+	} {
+		t.Run(fmt.Sprint(tt.action, tt.fields), func(t *testing.T) {
+			var got, why string
+			if call(t, &[]any{&got, &why}, "calls_cases", "full", tt.action, tt.fields); got != tt.want || !strings.HasPrefix(why, tt.why) {
+				t.Errorf("got %q, %q, want %q, %q", got, why, tt.want, tt.why)
+			}
+		})
+	}
+}
+
+// TestSocketInUse: nginx doesn't take the push socket from another process.
+func TestSocketInUse(t *testing.T) {
+	e := startEdge(t)
+	out, err := e.command(t).CombinedOutput()
+	log, _ := os.ReadFile(e.socket("error.log"))
+	if err == nil || !strings.Contains(string(out)+string(log), "Address already in use") {
+		t.Errorf("got %v, %s %s; want a failure", err, out, log)
+	}
+	conn, err := net.Dial("unix", e.socket("push.sock"))
+	if err != nil {
+		t.Fatalf("the socket of the first nginx: %v", err)
+	}
+	mustBeNil(t, conn.Close())
+}
