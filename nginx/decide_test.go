@@ -34,6 +34,7 @@ type decision struct {
 	Vary        string `json:"vary,omitempty"`
 	ReloadState bool   `json:"reload_state,omitempty"`
 	Auth        string `json:"auth,omitempty"`
+	Reason      string `json:"reason,omitempty"` // of a reply that isn't from the cache
 	Cache       string `json:"cache,omitempty"`
 }
 
@@ -169,6 +170,9 @@ func decideOne(t *testing.T, e *policy.Engine, memory worldMemory, q *worldAsk) 
 	// The decision's texts may lie where the next one is made.
 	out.Action = [...]string{policy.Pass: "pass", policy.Reply: "reply", policy.Verify: "verify", policy.Fetch: "fetch", policy.Exchange: "exchange"}[d.Action]
 	out.Status, out.Refresh, out.New, out.CacheStatus, out.ReloadState = d.Status, d.Refresh, d.New, strings.Clone(d.CacheStatus), d.ReloadState
+	if d.Action == policy.Reply && d.Cache == policy.None {
+		out.Reason = d.Details()
+	}
 	out.Auth, out.Cache = strings.TrimPrefix(d.Auth.String(), "gatehouse."), strings.TrimPrefix(d.Cache.String(), "gatehouse.")
 	out.Body, out.Key = latin1(string(d.Body)), latin1(d.Key)
 	if out.Action == "verify" || out.Action == "exchange" || d.Refresh {

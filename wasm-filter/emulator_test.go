@@ -63,6 +63,7 @@ type exchange struct {
 
 type reply struct {
 	status  int
+	details string
 	headers [][2]string
 	body    []byte
 }
@@ -237,7 +238,7 @@ func (e *emulator) note(n policy.Note, value string) {
 	x.notes = append(x.notes, n.String()+": "+value)
 }
 
-func (e *emulator) reply(status int, headers, body []byte) {
+func (e *emulator) reply(status int, details string, headers, body []byte) {
 	x := e.streams[e.current]
 	if x.reply != nil {
 		panic(fmt.Sprintf("a second reply to stream %d", e.current))
@@ -246,7 +247,7 @@ func (e *emulator) reply(status int, headers, body []byte) {
 	if !ok {
 		panic(fmt.Sprintf("a reply to stream %d with malformed headers %q", e.current, headers))
 	}
-	x.reply = &reply{status: status, headers: all, body: bytes.Clone(body)}
+	x.reply = &reply{status: status, details: details, headers: all, body: bytes.Clone(body)}
 }
 
 func (e *emulator) resume() { e.streams[e.current].resumed = true }

@@ -18,7 +18,7 @@ func (s *stream) advance(headers []byte) action {
 	v := s.vm
 	fields, ok := headermap.ParseFields(headers)
 	if !ok {
-		d := policy.Unreadable() // no rule has passed an unreadable request
+		d := policy.RefuseUnreadable() // no rule has passed an unreadable request
 		v.count(d.Auth)
 		return s.reply(&d)
 	}
@@ -78,7 +78,7 @@ func (s *stream) decide(request *policy.Request) action {
 }
 
 func (s *stream) reply(d *policy.Decision) action {
-	s.vm.host.reply(d.Status, d.Headers, d.Body)
+	s.vm.host.reply(d.Status, d.Details(), d.Headers, d.Body)
 	return actionPause
 }
 

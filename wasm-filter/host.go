@@ -45,9 +45,9 @@ type host interface {
 	// note sets a header that the route configuration adds to the response from upstream: adding it here would need a
 	// callback for every response.
 	note(n policy.Note, value string)
-	// reply answers the request, with headers in the form of headermap.Append; its context must pause and may not reply
-	// again.
-	reply(status int, headers, body []byte)
+	// reply answers the request, with headers in the form of headermap.Append and details for access logs; its context
+	// must pause and may not reply again.
+	reply(status int, details string, headers, body []byte)
 	// resume continues a paused request.
 	resume()
 	// enter makes a stream the current context; false if it is gone. It overwrites earlier results, like another

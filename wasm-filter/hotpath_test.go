@@ -153,10 +153,10 @@ func (q *quiet) show(id uint32) {
 	q.vm.requestHeaders(id, true)
 }
 
-func (q *quiet) reply(status int, _, _ []byte) { q.status = status }
-func (*quiet) removeRequestHeader(string)      {}
-func (*quiet) addRequestHeader(string, string) {}
-func (*quiet) note(policy.Note, string)        {}
+func (q *quiet) reply(status int, _ string, _, _ []byte) { q.status = status }
+func (*quiet) removeRequestHeader(string)                {}
+func (*quiet) addRequestHeader(string, string)           {}
+func (*quiet) note(policy.Note, string)                  {}
 
 // TestHostileRequests sends requests at the limits of the proxy, and larger ones than the arena. Each gets an answer,
 // and the next good request its own.

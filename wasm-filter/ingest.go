@@ -120,6 +120,6 @@ func (i *ingest) refuse(status int, why string) action {
 
 func (i *ingest) reply(status int, contentType string, body []byte) action {
 	i.done = true
-	i.vm.host.reply(status, headermap.Append(nil, [][2]string{{"content-type", contentType}}), body)
+	i.vm.host.reply(status, "gatehouse_push", headermap.Append(nil, [][2]string{{"content-type", contentType}}), body)
 	return actionPause
 }

@@ -101,7 +101,8 @@ func (*proxy) note(n policy.Note, value string) {
 	check(proxywasm.SetProperty([]string{n.String()}, []byte(value)), "set property", n.String())
 }
 
-func (*proxy) reply(status int, headers, body []byte) {
+// reply ignores the details, which the SDK can't send.
+func (*proxy) reply(status int, _ string, headers, body []byte) {
 	const noGRPCStatus = -1
 	fields, _ := headermap.Parse(headers)
 	check(proxywasm.SendHttpResponse(uint32(status), fields, body, noGRPCStatus), "local reply", "")

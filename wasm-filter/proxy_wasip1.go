@@ -98,8 +98,8 @@ func (p *proxy) note(n policy.Note, value string) {
 	p.check(abi.SetProperty(n.String(), value), "set property", n.String())
 }
 
-func (p *proxy) reply(status int, headers, body []byte) {
-	p.check(abi.Reply(status, headers, body), "local reply", "")
+func (p *proxy) reply(status int, details string, headers, body []byte) {
+	p.check(abi.Reply(status, details, headers, body), "local reply", "")
 }
 
 func (p *proxy) resume() { p.check(abi.ContinueRequest(), "resume request", "") }

@@ -88,6 +88,7 @@ local function shown(e, r, d)
     vary = d.action == "pass" and d.device and e:vary_upstream(r) or "",
     reload_state = d.reload_state or false,
     auth = d.auth or "",
+    reason = d.reason or "",
     cache = d.cache or "",
   }
 end

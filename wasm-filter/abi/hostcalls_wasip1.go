@@ -141,10 +141,10 @@ func SetSharedData(key string, value []byte, cas uint32) error {
 }
 
 // Reply answers the request of the current context, after the callback has returned.
-// headers is a header map; the proxy copies everything.
-func Reply(status int, headers, body []byte) error {
+// headers is a header map, and details are Envoy's RESPONSE_CODE_DETAILS; the proxy copies everything.
+func Reply(status int, details string, headers, body []byte) error {
 	const noGRPCStatus = -1
-	return proxySendLocalResponse(uint32(status), "", text(body), text(headers), noGRPCStatus).err()
+	return proxySendLocalResponse(uint32(status), details, text(body), text(headers), noGRPCStatus).err()
 }
 
 // ContinueRequest continues a paused request, after the callback has returned.

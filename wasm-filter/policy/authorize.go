@@ -13,20 +13,20 @@ func (e *Engine) authorize(d *Decision, nowMS int64, r *Request, mem Memory, ans
 	cred := &d.Credential
 	if !e.shown(cred, r) {
 		*cred = Credential{}
-		e.refuse(d, 401, AuthDeny)
+		e.unauthorized(d, NoCredential)
 		return
 	}
 	if e.state.Epoch == 0 {
-		d.unavailable(1)
+		d.unavailable(1, NoState)
 		d.ReloadState = true
 		return
 	}
 	if v := answers.Verify; v != nil {
 		switch {
 		case v.Outcome == wire.Unavailable:
-			d.unavailable(v.RetryAfterS)
+			d.unavailable(v.RetryAfterS, NotVerified)
 		case v.Epoch != e.state.Epoch: // its bits have other names in this state
-			d.unavailable(1)
+			d.unavailable(1, NoState)
 			d.ReloadState = true
 		default:
 			e.judge(d, nowMS, r.rule, v.Outcome, v.Permissions)
@@ -37,12 +37,12 @@ func (e *Engine) authorize(d *Decision, nowMS int64, r *Request, mem Memory, ans
 	v, status, err := e.find(cred.ID, &d.Digest, mem)
 	switch {
 	case e.refutes(nowMS, cred, status):
-		e.deny(d, nowMS)
+		e.deny(d, nowMS, refuted(status))
 	case status == wire.Found && nowMS < v.ExpiresMS:
 		e.judge(d, nowMS, r.rule, v.Outcome, v.Permissions)
 		d.Refresh = v.RefreshAfterMS != 0 && nowMS >= v.RefreshAfterMS
 	case !e.mayAllow(nowMS): // whatever the sidecar answers
-		d.unavailable(1)
+		d.unavailable(1, NotInStep)
 	case !answers.Unreachable:
 		d.Action, d.Auth, d.ReloadState = Verify, AuthVerify, ofOtherEpoch(err)
 		d.New = status == wire.New && e.heard(nowMS)
@@ -52,8 +52,16 @@ func (e *Engine) authorize(d *Decision, nowMS int64, r *Request, mem Memory, ans
 			d.Auth = AuthGrace
 		}
 	default:
-		d.unavailable(1)
+		d.unavailable(1, NoAnswer)
 	}
+}
+
+// refuted returns why shared memory shows that a credential with this status is wrong.
+func refuted(status wire.CredentialStatus) Reason {
+	if status == wire.Closed {
+		return WrongSecret
+	}
+	return UnknownDevice
 }
 
 // find looks up a credential in the bucket of its device.
@@ -102,16 +110,16 @@ func (e *Engine) within(nowMS, t int64, limit time.Duration) bool {
 // judge decides by the verdict on the decision's credential, under a rule.
 func (e *Engine) judge(d *Decision, nowMS int64, rule int, outcome wire.Outcome, permissions uint64) {
 	if outcome != wire.Allow {
-		e.deny(d, nowMS)
+		e.deny(d, nowMS, Denied)
 		return
 	}
 	if !e.mayAllow(nowMS) { //mutant:TestMaxAuthStaleness false
-		d.unavailable(1)
+		d.unavailable(1, NotInStep)
 		return
 	}
 	d.ReloadState = bits.Len64(permissions) > len(e.state.Permissions)
 	if e.unknown[rule] || permissions&e.needs[rule] != e.needs[rule] {
-		e.refuse(d, 403, AuthForbidden)
+		d.forbidden(MissingPermission)
 		return
 	}
 	d.Device, d.Permissions, d.Auth = d.Credential.ID, permissions, AuthAllow

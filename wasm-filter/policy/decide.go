@@ -26,6 +26,7 @@ type Decision struct {
 	Status  int    // Reply
 	Headers []byte // Reply; as headermap.Append writes them; may belong to the edge
 	Body    []byte // Reply; may belong to Memory
+	Reason  Reason // Reply that isn't from the cache, see Details
 
 	// Credential is the request's, if its rule requires one. It must be verified now (Verify), for a token (Exchange),
 	// or in the background of an answered request (Refresh).
@@ -172,8 +173,11 @@ func (e *Engine) Decide(d *Decision, nowMS int64, r *Request, mem Memory, answer
 	*d = Decision{}
 	e.text = e.text[:0]
 	if r.rule < 0 {
-		if r.ambiguous || e.config.DenyByDefault {
-			e.refuse(d, 403, AuthForbidden)
+		switch {
+		case r.ambiguous:
+			d.forbidden(AmbiguousPath)
+		case e.config.DenyByDefault:
+			d.forbidden(DefaultDeny)
 		}
 		return
 	}

@@ -8,39 +8,38 @@ import (
 
 // deny refuses the request's credential. While the sidecar isn't in step with Redis, the credential may have become
 // right in Redis, so the device is told to try again instead.
-func (e *Engine) deny(d *Decision, nowMS int64) {
+func (e *Engine) deny(d *Decision, nowMS int64, why Reason) {
 	if !e.inStep(nowMS, e.config.MaxStaleness) { //mutant:TestDecideWithoutACall false
-		d.unavailable(1)
+		d.unavailable(1, NotInStep)
 		return
 	}
-	e.refuse(d, 401, AuthDeny)
+	e.unauthorized(d, why)
 }
 
-// refuse sets d to a 401 or 403 without the reason.
-func (e *Engine) refuse(d *Decision, status int, counter Counter) {
-	if status != 401 {
-		d.problem(status, counter)
-		return
-	}
+// forbidden sets d to a 403, which doesn't tell the reason.
+func (d *Decision) forbidden(why Reason) { d.problem(403, AuthForbidden, why) }
+
+// unauthorized sets d to a 401, which doesn't tell the reason.
+func (e *Engine) unauthorized(d *Decision, why Reason) {
 	challenge := `Device realm="gatehouse"`
 	if e.config.Credentials.Basic {
 		challenge = `Basic realm="gatehouse", charset="UTF-8"`
 	}
-	d.problem(status, counter, [2]string{"www-authenticate", challenge})
+	d.problem(401, AuthDeny, why, [2]string{"www-authenticate", challenge})
 }
 
 // unavailable sets d to a 503, for a credential that can't be judged now.
-func (d *Decision) unavailable(retryAfterS uint16) {
-	d.problem(503, AuthUnavailable, [2]string{"retry-after", strconv.Itoa(int(max(retryAfterS, 1)))})
+func (d *Decision) unavailable(retryAfterS uint16, why Reason) {
+	d.problem(503, AuthUnavailable, why, [2]string{"retry-after", strconv.Itoa(int(max(retryAfterS, 1)))})
 }
 
-// Unreadable returns the decision on a request whose headers can't be read.
-func Unreadable() (d Decision) {
-	d.unavailable(1)
+// RefuseUnreadable returns the decision on a request whose headers can't be read.
+func RefuseUnreadable() (d Decision) {
+	d.unavailable(1, Unreadable)
 	return d
 }
 
-func (d *Decision) problem(status int, counter Counter, more ...[2]string) {
+func (d *Decision) problem(status int, counter Counter, why Reason, more ...[2]string) {
 	text := "try again\n"
 	switch status {
 	case 401:
@@ -48,6 +47,6 @@ func (d *Decision) problem(status int, counter Counter, more ...[2]string) {
 	case 403:
 		text = "forbidden\n"
 	}
-	d.Action, d.Status, d.Body, d.Auth = Reply, status, []byte(text), counter
+	d.Action, d.Status, d.Body, d.Auth, d.Reason = Reply, status, []byte(text), counter, why
 	d.Headers = headermap.Append(make([]byte, 0, 160), append([][2]string{{"content-type", "text/plain"}, {"cache-control", "no-store"}}, more...))
 }

@@ -44,36 +44,39 @@ func (e *Engine) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers
 	cred := &d.Credential
 	if !r.credential(cred, &e.config.Credentials) {
 		*cred = Credential{}
-		e.refuse(d, 401, AuthDeny)
+		e.unauthorized(d, NoCredential)
 		return
 	}
 	if e.state.Epoch == 0 {
-		d.unavailable(1)
+		d.unavailable(1, NoState)
 		d.ReloadState = true
 		return
 	}
 	issued := answers.Session
 	switch {
 	case answers.Unreachable:
-		d.unavailable(1)
+		d.unavailable(1, NoAnswer)
 	case !e.mayAllow(nowMS): //mutant:TestMaxAuthStaleness false
-		d.unavailable(1)
+		d.unavailable(1, NotInStep)
 	case issued == nil:
 		d.Digest = cred.digest(&e.state.Keys)
 		v, status, _ := e.find(cred.ID, &d.Digest, mem)
-		if e.refutes(nowMS, cred, status) ||
-			(status == wire.Found && v.Outcome == wire.Deny && nowMS < v.ExpiresMS) { //mutant:TestDecideToken false
-			e.deny(d, nowMS)
+		if e.refutes(nowMS, cred, status) {
+			e.deny(d, nowMS, refuted(status))
+			return
+		}
+		if status == wire.Found && v.Outcome == wire.Deny && nowMS < v.ExpiresMS { //mutant:TestDecideToken false
+			e.deny(d, nowMS, Denied)
 			return
 		}
 		d.Action, d.Auth = Exchange, AuthVerify
 		d.New = status == wire.New && e.heard(nowMS) //mutant:wasm-filter/TestThrottledSourceOfSessions deleted
 	case issued.Outcome == wire.Deny:
-		e.deny(d, nowMS)
+		e.deny(d, nowMS, Denied)
 	case issued.Outcome != wire.Allow:
-		d.unavailable(issued.RetryAfterS)
+		d.unavailable(issued.RetryAfterS, NotVerified)
 	default:
-		d.Action, d.Status, d.Body, d.Auth = Reply, 200, issued.Body, SessionIssued
+		d.Action, d.Status, d.Body, d.Auth, d.Reason = Reply, 200, issued.Body, SessionIssued, TokenIssued
 		d.Headers = headermap.Append(nil, [][2]string{{"content-type", "application/json"}, {"cache-control", "no-store"}})
 	}
 }

@@ -236,6 +236,9 @@ local function reply(r, d)
     return ngx.exit(ngx.HTTP_BAD_REQUEST) -- malformed chunks
   end
   ngx.status = d.status
+  if d.reason then -- not of answers from the cache
+    ngx.var.gatehouse_reason = d.reason
+  end
   local headers, out = d.headers, ngx.header
   for i = 1, #headers, 2 do
     out[headers[i]] = headers[i + 1]
@@ -336,7 +339,7 @@ function M.access()
   local r = { method = method, target = target, headers = headers, removed = removed, spelled = spelled }
   if tokens and not take_token(r) then
     local d = {}
-    decider:refuse(d, 401, "auth_deny")
+    decider:refuse(d, "token")
     counters.add(d.auth)
     return reply(r, d)
   end

@@ -120,6 +120,28 @@ function Engine:forget()
   end
 end
 
+-- problem makes the decision a refusal; reason is that of wasm-filter/policy/reason.go, for access logs.
+local function problem(d, status, counter, body, reason)
+  d.action, d.status, d.auth, d.body, d.reason = "reply", status, counter, body, reason
+  d.headers = { "Content-Type", "text/plain", "Cache-Control", "no-store" }
+end
+
+-- forbid makes the decision a 403, which doesn't tell the reason.
+local function forbid(d, why)
+  problem(d, 403, "auth_forbidden", "forbidden\n", "gatehouse_forbidden_" .. why)
+end
+
+-- unavailable makes the decision a 503, for a credential that can't be judged now.
+local function unavailable(d, retry_after_s, why)
+  problem(d, 503, "auth_unavailable", "try again\n", "gatehouse_unavailable_" .. why)
+  d.headers[5], d.headers[6] = "Retry-After", tostring(max(retry_after_s, 1))
+end
+
+-- refuted returns why shared memory shows that a credential with this status is wrong.
+local function refuted(status)
+  return status == "closed" and "wrong_secret" or "unknown_device"
+end
+
 -- decide returns the decision on a request at now, unix ms. The request has
 --   method, target   strings
 --   headers          by name in lower case: a value, or an array of the values of several lines
@@ -130,6 +152,7 @@ end
 -- failed_fetch, session and unreachable. The decision has
 --   action           pass, reply, verify, fetch or exchange
 --   status, headers, body           of a reply; headers is an array of names and values in turn
+--   reason           of a reply that isn't from the cache
 --   id, secret, session, digest, refresh, new  of the credential that must be verified, now or in the background
 --   key              the cache key, of a fetch or a reply from the cache
 --   cache_status     for the response of a request that passes
@@ -141,7 +164,7 @@ function Engine:decide(now, r, memory, answers)
   local d = { action = "pass" }
   if not r.rule then
     if r.ambiguous or self.config.deny_by_default then
-      self:refuse(d, 403, "auth_forbidden")
+      forbid(d, r.ambiguous and "ambiguous_path" or "default")
     end
     return d
   end
@@ -166,21 +189,21 @@ end
 function Engine:authorize(d, now, r, memory, answers)
   local id, secret, session = self:shown(r)
   if not id then
-    return self:refuse(d, 401, "auth_deny")
+    return self:refuse(d, "no_credential")
   end
   d.id, d.secret, d.session = id, secret, session
   local state = self.state
   if not state then
     d.reload_state = true
-    return self:unavailable(d, 1)
+    return unavailable(d, 1, "no_state")
   end
   local v = answers.verify
   if v then
     if v.outcome == "unavailable" then
-      self:unavailable(d, v.retry_after_s)
+      unavailable(d, v.retry_after_s, "not_verified")
     elseif v.epoch ~= state.epoch then -- its bits have other names in this state
       d.reload_state = true
-      self:unavailable(d, 1)
+      unavailable(d, 1, "no_state")
     else
       self:judge(d, now, r.rule, v.outcome, v.permissions)
     end
@@ -189,12 +212,12 @@ function Engine:authorize(d, now, r, memory, answers)
   d.digest = session and wire.session_digest(state, id, session) or wire.digest(state, id, secret)
   local status, verdict, err = self:find_verdict(id, d.digest, memory)
   if self:refutes(now, status, session) then
-    self:deny(d, now)
+    self:deny(d, now, refuted(status))
   elseif status == "found" and now < verdict.expires_ms then
     self:judge(d, now, r.rule, verdict.outcome, verdict.permissions)
     d.refresh = verdict.refresh_after_ms ~= 0 and now >= verdict.refresh_after_ms
   elseif not self:may_allow(now) then -- whatever the sidecar answers
-    self:unavailable(d, 1)
+    unavailable(d, 1, "not_in_step")
   elseif not answers.unreachable then
     d.action, d.auth, d.reload_state = "verify", "auth_verify", err == "epoch" or err == "layout"
     d.new = status == "new" and self:heard(now)
@@ -209,7 +232,7 @@ function Engine:authorize(d, now, r, memory, answers)
       d.auth = "auth_grace"
     end
   else
-    self:unavailable(d, 1)
+    unavailable(d, 1, "no_answer")
   end
 end
 
@@ -244,31 +267,36 @@ end
 function Engine:issue(d, now, r, memory, answers)
   local id, secret = self.credentials:shown(r.headers)
   if not id then
-    return self:refuse(d, 401, "auth_deny")
+    return self:refuse(d, "no_credential")
   end
   d.id, d.secret = id, secret
   local state = self.state
   if not state then
     d.reload_state = true
-    return self:unavailable(d, 1)
+    return unavailable(d, 1, "no_state")
   end
   local issued = answers.session
-  if answers.unreachable or not self:may_allow(now) then
-    self:unavailable(d, 1)
+  if answers.unreachable then
+    unavailable(d, 1, "no_answer")
+  elseif not self:may_allow(now) then
+    unavailable(d, 1, "not_in_step")
   elseif not issued then
     d.digest = wire.digest(state, id, secret)
     local status, verdict = self:find_verdict(id, d.digest, memory)
-    if self:refutes(now, status) or status == "found" and verdict.outcome == "deny" and now < verdict.expires_ms then
-      return self:deny(d, now)
+    if self:refutes(now, status) then
+      return self:deny(d, now, refuted(status))
+    elseif status == "found" and verdict.outcome == "deny" and now < verdict.expires_ms then
+      return self:deny(d, now, "credential")
     end
     d.action, d.auth = "exchange", "auth_verify"
     d.new = status == "new" and self:heard(now)
   elseif issued.outcome == "deny" then
-    self:deny(d, now)
+    self:deny(d, now, "credential")
   elseif issued.outcome ~= "allow" then
-    self:unavailable(d, issued.retry_after_s)
+    unavailable(d, issued.retry_after_s, "not_verified")
   else
     d.action, d.status, d.body, d.auth = "reply", 200, issued.body, "session_issued"
+    d.reason = "gatehouse_token_issued"
     d.headers = { "Content-Type", "application/json", "Cache-Control", "no-store" }
   end
 end
@@ -301,16 +329,16 @@ end
 -- judge decides by the verdict on the decision's credential, under a rule.
 function Engine:judge(d, now, rule, outcome, permissions)
   if outcome ~= "allow" then
-    return self:deny(d, now)
+    return self:deny(d, now, "credential")
   end
   if not self:may_allow(now) then
-    return self:unavailable(d, 1)
+    return unavailable(d, 1, "not_in_step")
   end
   local names = #self.state.permissions
   d.reload_state = names < 64 and bit.rshift(permissions, names) ~= 0ULL
   local needs = self.needs[rule]
   if self.unknown[rule] or bit.band(permissions, needs) ~= needs then
-    return self:refuse(d, 403, "auth_forbidden")
+    return forbid(d, "permission")
   end
   d.device, d.permissions, d.auth = d.id, permissions, "auth_allow"
 end
@@ -334,37 +362,18 @@ end
 
 -- deny refuses the request's credential. While the sidecar isn't in step with Redis, the credential may have become
 -- right in Redis, so the device is told to try again instead.
-function Engine:deny(d, now)
+function Engine:deny(d, now, why)
   if not self:in_step(now, self.config.max_staleness_ms) then
-    return self:unavailable(d, 1)
+    return unavailable(d, 1, "not_in_step")
   end
-  self:refuse(d, 401, "auth_deny")
+  self:refuse(d, why)
 end
 
--- refuse makes the decision a 401 or 403 without the reason.
-function Engine:refuse(d, status, counter)
-  d.action, d.status, d.auth = "reply", status, counter
-  d.headers = { "Content-Type", "text/plain", "Cache-Control", "no-store" }
-  if status == 403 then
-    d.body = "forbidden\n"
-    return
-  end
-  d.body = "unauthorized\n"
+-- refuse makes the decision a 401, which doesn't tell the reason.
+function Engine:refuse(d, why)
+  problem(d, 401, "auth_deny", "unauthorized\n", "gatehouse_denied_" .. why)
   d.headers[5] = "WWW-Authenticate"
   d.headers[6] = self.basic and 'Basic realm="gatehouse", charset="UTF-8"' or 'Device realm="gatehouse"'
-end
-
--- unavailable makes the decision a 503, for a credential that can't be judged now.
-function Engine:unavailable(d, retry_after_s)
-  d.action, d.status, d.auth, d.body = "reply", 503, "auth_unavailable", "try again\n"
-  d.headers = {
-    "Content-Type",
-    "text/plain",
-    "Cache-Control",
-    "no-store",
-    "Retry-After",
-    tostring(max(retry_after_s, 1)),
-  }
 end
 
 -- first returns the first line of a header, and how many there are.

@@ -1,0 +1,77 @@
+package policy
+
+// Reason says why a request is answered as it is. Its name is in Envoy's RESPONSE_CODE_DETAILS and nginx' $gatehouse_reason.
+type Reason uint8
+
+// The reasons of answers that aren't from the cache. Those from the cache follow from [Decision.Cache].
+const (
+	// Unreadable: the headers of the request can't be read.
+	Unreadable Reason = iota
+	// NoCredential: the request has no credential, only a part of one, or a malformed one.
+	NoCredential
+	// UnknownDevice: no such device is registered.
+	UnknownDevice
+	// WrongSecret: the device authenticated with another secret, and has only one.
+	WrongSecret
+	// Denied: the sidecar refused the credential: the secret is wrong, or the device unknown, disabled or revoked.
+	Denied
+	// MissingPermission: the device lacks a permission of the rule.
+	MissingPermission
+	// AmbiguousPath: routers read the path in different ways, and a rule protects one of them.
+	AmbiguousPath
+	// DefaultDeny: no rule matches, and the default is deny.
+	DefaultDeny
+	// NoState: the edge's memory is empty or of another release, or was replaced while the sidecar answered.
+	NoState
+	// NotInStep: the edge was not in step with Redis lately. The credential looks wrong, but may be right by now; or
+	// max_auth_staleness has passed.
+	NotInStep
+	// NoAnswer: the sidecar had to be asked, and gave no answer.
+	NoAnswer
+	// NotVerified: the sidecar can't verify the credential now. Its metric gatehouse_verifications_total has the reason.
+	NotVerified
+	// TokenIssued: the credential was exchanged for a token.
+	TokenIssued
+	reasons
+)
+
+var reasonNames = [reasons]string{
+	Unreadable:        "gatehouse_unavailable_unreadable",
+	NoCredential:      "gatehouse_denied_no_credential",
+	UnknownDevice:     "gatehouse_denied_unknown_device",
+	WrongSecret:       "gatehouse_denied_wrong_secret",
+	Denied:            "gatehouse_denied_credential",
+	MissingPermission: "gatehouse_forbidden_permission",
+	AmbiguousPath:     "gatehouse_forbidden_ambiguous_path",
+	DefaultDeny:       "gatehouse_forbidden_default",
+	NoState:           "gatehouse_unavailable_no_state",
+	NotInStep:         "gatehouse_unavailable_not_in_step",
+	NoAnswer:          "gatehouse_unavailable_no_answer",
+	NotVerified:       "gatehouse_unavailable_not_verified",
+	TokenIssued:       "gatehouse_token_issued",
+}
+
+// The reasons of answers from the cache.
+const (
+	reasonHit         = "gatehouse_hit"
+	reasonNotModified = "gatehouse_not_modified"
+	reasonStale       = "gatehouse_hit_stale"
+)
+
+// Reasons returns all names, for documentation.
+func Reasons() []string {
+	return append([]string{reasonHit, reasonNotModified, reasonStale}, reasonNames[:]...)
+}
+
+// Details returns the name of the reason of a reply.
+func (d *Decision) Details() string {
+	switch d.Cache {
+	case CacheHit:
+		return reasonHit
+	case CacheNotModified:
+		return reasonNotModified
+	case CacheStaleServed:
+		return reasonStale
+	}
+	return reasonNames[d.Reason]
+}
