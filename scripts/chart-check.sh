@@ -104,12 +104,13 @@ nginx() {
   content 'nginx\.conf' <"$work/config.yaml" >"$work/nginx.conf"
   # nginx runs as root here, and then sets the owner of these directories.
   sed -i -e "1i user root;" -e "s#/usr/share/gatehouse/nginx#$work/plugin#" -e "s#/run/gatehouse#$work#" "$work/nginx.conf"
+  build/gatehousectl check --rules "$work/rules.yaml" "$work/nginx.conf" || return
   "$nginx_binary" -t -q -e stderr -c "$work/nginx.conf" || return
   # It has each setting of nginx/nginx.conf. The addresses, sizes and paths are values, and pods need no other socket.
   local missing
   settings() { sed -e 's/ *#.*//' -e 's/^ *//' -e '/^$/d' | sort -u; }
   missing=$(comm -13 <(content 'nginx\.conf' <"$work/config.yaml" | settings) <(settings <nginx/nginx.conf | grep -v -E \
-    -e '^(user|listen|server|error_log|pid|rules =|proxy_read_timeout|location = /(metrics|healthcheck/ok)) ?'))
+    -e '^(user|listen|server|error_log|access_log|pid|rules =|proxy_read_timeout|location = /(metrics|healthcheck/ok)) ?'))
   [[ -z $missing ]] || { printf '%s\n' "templates/_nginx.tpl lacks what nginx/nginx.conf has:" "$missing" >&2; return 1; }
 }
 
@@ -151,7 +152,7 @@ metrics() {
   documented=$(sed -n 's/^| `\(gatehouse[._][a-z_]*\)`.*/\1/p' sidecar/README.md wasm-filter/README.md | tr . _)
   for name in $(render $chart/ci/gateway-values.yaml | grep -o '\bgatehouse_[a-z_]*' | sed 's/_bucket$//' | sort -u); do
     case $name in gatehouse_push | gatehouse_telemetry | gatehouse_redis) continue ;; esac # names of Envoy's statistics
-    case $name in gatehouse_cache_status | gatehouse_vary | gatehouse_cache_control) continue ;; esac # properties
+    case $name in gatehouse_cache_status | gatehouse_vary | gatehouse_cache_control | gatehouse_device) continue ;; esac # properties
     grep -qx "$name" <<<"$documented" || { echo "$name is in no README" >&2; return 1; }
   done
 }

@@ -64,6 +64,8 @@ func (s *stream) decide(request *policy.Request) action {
 		case policy.Reply:
 			if d.Key != "" {
 				v.hits.hit(d.Key)
+			} else if id := d.Credential.ID; id != "" {
+				v.host.note(policy.NoteDevice, id)
 			}
 			return s.reply(&d)
 		case policy.Pass:
@@ -93,6 +95,7 @@ func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 		for _, name := range v.engine.SecretHeaders(r) {
 			v.host.removeRequestHeader(name) //mutant:TestSecretStaysHere deleted
 		}
+		v.host.note(policy.NoteDevice, d.Device)
 		v.host.addRequestHeader(policy.DeviceHeader, d.Device)
 		v.host.addRequestHeader(policy.PermissionsHeader, v.engine.Names(d.Permissions))
 		if vary := v.engine.Vary(r); vary != "" { //mutant:TestPrivacy false

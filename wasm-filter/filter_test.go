@@ -195,8 +195,42 @@ func TestPrivacy(t *testing.T) {
 			e := emulate(t, tt.config)
 			putVerdict(e, e.clock+1000)
 			x := e.streams[e.begin([][2]string{{":method", tt.method}, {":path", tt.path}, {"x-device-id", "dev"}, {"x-device-token", "s3cret"}, {"authorization", "Basic ZGV2OnMzY3JldA=="}}, true)]
-			if !x.went() || !slices.Equal(x.notes, tt.want) {
-				t.Errorf("got %q (upstream: %v), want %q", x.notes, x.went(), tt.want)
+			got := slices.DeleteFunc(slices.Clone(x.notes), func(note string) bool { return strings.HasPrefix(note, "gatehouse_device: ") })
+			if !x.went() || !slices.Equal(got, tt.want) {
+				t.Errorf("got %q (upstream: %v), want %q", got, x.went(), tt.want)
+			}
+		})
+	}
+}
+
+// TestAccessLog: what access logs have of refused, authenticated and cached requests.
+func TestAccessLog(t *testing.T) {
+	for _, tt := range []struct {
+		name, method, path, secret string
+		details                    string
+		notes                      []string
+	}{
+		{"no credential", "POST", "/v1/telemetry", "", "gatehouse_denied_no_credential", nil},
+		{"wrong secret", "POST", "/v1/telemetry", "another", "gatehouse_unavailable_no_answer", []string{"gatehouse_device: dev"}},
+		{"authenticated", "POST", "/v1/telemetry", "s3cret", "", []string{"gatehouse_device: dev"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			e := emulate(t, rules)
+			putVerdict(e, e.clock+1000)
+			headers := [][2]string{{":method", tt.method}, {":path", tt.path}, {"x-gatehouse-device", "forged"}}
+			if tt.secret != "" {
+				headers = append(headers, [2]string{"x-device-id", "dev"}, [2]string{"x-device-token", tt.secret})
+			}
+			x := e.streams[e.begin(headers, true)]
+			if len(e.calls) > 0 {
+				e.answered(e.calls[len(e.calls)-1], nil)
+			}
+			details := ""
+			if x.reply != nil {
+				details = x.reply.details
+			}
+			if details != tt.details || !slices.Equal(x.notes, tt.notes) {
+				t.Errorf("got %q, %q; want %q, %q", details, x.notes, tt.details, tt.notes)
 			}
 		})
 	}

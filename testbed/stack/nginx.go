@@ -95,7 +95,8 @@ func (s *Stack) renderNginx() error {
 		{"worker_rlimit_nofile 65536;\n", ""}, // not for every user
 		{"/var/log/nginx/error.log", "stderr"},
 		{"/run/nginx.pid", s.path("nginx.pid")},
-		{"  access_log off;\n", "  access_log off;\n" + temporary},
+		{"http {\n", "http {\n" + temporary},
+		{"/var/log/nginx/access.log", "/dev/stdout"},
 		{"/usr/share/gatehouse/nginx", source},
 		{"/etc/gatehouse/rules.json", s.path("rules.json")},
 		{productionPushSocket, s.PushSocket()},

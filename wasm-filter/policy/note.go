@@ -1,6 +1,7 @@
 package policy
 
-// Note is a header that the route configuration adds to a response from upstream; its name is the name of a property.
+// Note is a property of a request: a header that the route configuration adds to its response from upstream, or for
+// access logs.
 type Note uint8
 
 // The notes.
@@ -8,13 +9,14 @@ const (
 	NoteCacheStatus  Note = iota // Cache-Status
 	NoteVary                     // a line of Vary
 	NoteCacheControl             // Cache-Control, if the upstream sends none
-	NotePrivate                  // a line of Cache-Control, whatever the upstream sends
+	NoteDevice                   // the device that its credential names, accepted or refused
 )
 
 var noteNames = [...]string{
 	NoteCacheStatus:  "gatehouse_cache_status",
 	NoteVary:         "gatehouse_vary",
 	NoteCacheControl: "gatehouse_cache_control",
+	NoteDevice:       "gatehouse_device",
 }
 
 // String returns the note's name in Envoy's filter state, after the prefix "wasm.".

@@ -128,6 +128,33 @@ filter_chains:
           - match: {prefix: /}
             route: {cluster: upstream, timeout: {{ .Values.upstream.timeoutSeconds }}s}
       stat_prefix: edge
+      {{- if ne .Values.envoy.accessLog "off" }}
+      access_log:
+      - name: envoy.access_loggers.stdout
+        {{- if eq .Values.envoy.accessLog "errors" }}
+        filter:
+          or_filter:
+            filters:
+            - status_code_filter: {comparison: {op: GE, value: {default_value: 400, runtime_key: gatehouse.log.status}}}
+            - duration_filter: {comparison: {op: GE, value: {default_value: 1000, runtime_key: gatehouse.log.milliseconds}}}
+        {{- end }}
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.access_loggers.stream.v3.StdoutAccessLog
+          log_format:
+            json_format:
+              time: "%START_TIME%"
+              request_id: "%REQ(x-request-id)%"
+              method: "%REQ(:method)%"
+              path: "%PATH(NQ)%" # without the query
+              status: "%RESPONSE_CODE%"
+              reason: "%RESPONSE_CODE_DETAILS%"
+              flags: "%RESPONSE_FLAGS%"
+              cache: "%RESP(cache-status)%"
+              device: "%FILTER_STATE(wasm.gatehouse_device:PLAIN)%" # of a credential that was accepted or refused
+              source: "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"
+              duration_ms: "%DURATION%"
+              bytes: "%BYTES_SENT%"
+      {{- end }}
       # Rules match paths, so a request must have one spelling.
       normalize_path: true
       merge_slashes: true

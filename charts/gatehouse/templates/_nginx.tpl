@@ -19,7 +19,9 @@ events {
 }
 
 http {
+  {{- if eq $nginx.accessLog "off" }}
   access_log off;
+  {{- end }}
   # Nothing is written there: requests and answers are not buffered in files.
   {{- range list "client_body" "proxy" "fastcgi" "uwsgi" "scgi" }}
   {{ . }}_temp_path /run/gatehouse/{{ . }};
@@ -38,6 +40,9 @@ http {
     }
   }
   include /usr/share/gatehouse/nginx/http.conf;
+  {{- if ne $nginx.accessLog "off" }}
+  access_log /dev/stdout gatehouse{{ if eq $nginx.accessLog "errors" }} if=$gatehouse_log_errors{{ end }};
+  {{- end }}
   {{- range $region, $mebibytes := include "gatehouse.dictionaries" . | fromJson }}
   lua_shared_dict gatehouse_{{ $region }} {{ int $mebibytes }}m;
   {{- end }}
@@ -96,6 +101,7 @@ http {
   limit_conn_zone $server_port zone=gatehouse_telemetry:64k;
   server {
     listen {{ include "gatehouse.nginxAddress" . }}:{{ $nginx.telemetryPort }};
+    access_log off;
     limit_conn gatehouse_telemetry 256;
     location = /live { return 200 "live\n"; }
     location = /ready { content_by_lua_block { require("gatehouse.edge").ready() } }
@@ -107,6 +113,7 @@ http {
   # For gatehousectl drain. Whoever reaches it can drain the pod: it stays on loopback.
   server {
     listen 127.0.0.1:9901;
+    access_log off;
     location = /healthcheck/fail { content_by_lua_block { require("gatehouse.edge").drain(true) } }
     location / { return 404; }
   }

@@ -230,14 +230,25 @@ local function send_large(d)
   return ngx.exit(ok and ngx.HTTP_OK or ngx.ERROR) -- an error ends the connection, and frees the copy at once
 end
 
+-- The preconditions that nginx compares with an answer of status 200 by itself; if_modified_since is off.
+local preconditions = { "if-none-match", "if-match", "if-unmodified-since" }
+
 -- reply answers a request. The request's body is discarded: nginx would take what it doesn't read for the next request.
 local function reply(r, d)
   if (r.headers["content-length"] or r.headers["transfer-encoding"]) and not pcall(ngx.req.discard_body) then
     return ngx.exit(ngx.HTTP_BAD_REQUEST) -- malformed chunks
   end
   ngx.status = d.status
+  if d.status == 200 then -- the engine has compared them, or they don't count: nginx must not make it a 304 or a 412
+    for i = 1, #preconditions do
+      if r.headers[preconditions[i]] then
+        ngx.req.clear_header(preconditions[i])
+      end
+    end
+  end
   if d.reason then -- not of answers from the cache
     ngx.var.gatehouse_reason = d.reason
+    ngx.var.gatehouse_device = d.id or ""
   end
   local headers, out = d.headers, ngx.header
   for i = 1, #headers, 2 do
@@ -276,6 +287,7 @@ local function pass(r, d)
       ngx.req.clear_header(secret_header)
       strip(r.spelled)
     end
+    var.gatehouse_device = d.device
     ngx.req.set_header("x-gatehouse-device", d.device)
     ngx.req.set_header("x-gatehouse-permissions", decider:names(d.permissions))
     local vary = decider:vary_upstream(r)

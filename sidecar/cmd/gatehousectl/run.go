@@ -32,7 +32,7 @@ type cli struct {
 	} `cmd:"" help:"Manage device credentials."`
 	Trim trimCmd `cmd:"" help:"Remove the log entries of objects and devices deleted over 24 hours ago, and delete objects that expired over 24 hours ago."`
 
-	Check checkCmd `cmd:"" help:"Check the Gatehouse filters of an Envoy configuration, offline."`
+	Check checkCmd `cmd:"" help:"Check Gatehouse in a configuration of Envoy or nginx, offline."`
 
 	Nginx struct {
 		Render  nginxRenderCmd  `cmd:"" help:"Write the rules as the NGINX plugin reads them, after checking them as Envoy does."`

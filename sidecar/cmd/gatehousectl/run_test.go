@@ -12,7 +12,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/sidecar/internal/envoyconfig"
+	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
 
@@ -322,9 +322,9 @@ func TestCheckFile(t *testing.T) {
 		!strings.HasPrefix(got.stderr, "warning [GH0403] "+warned+": listener gatehouse-push: address.pipe.mode: ") {
 		t.Errorf("of a warning, got %+v", got)
 	}
-	var report envoyconfig.Report
+	var report findings.Report
 	if err := json.Unmarshal([]byte(s.ok("", "check", "--json", warned)), &report); err != nil || report.Rules != 4 ||
-		len(report.Findings) != 1 || report.Findings[0].Severity != envoyconfig.Warning || report.Findings[0].Path != "address.pipe.mode" {
+		len(report.Findings) != 1 || report.Findings[0].Severity != findings.Warning || report.Findings[0].Path != "address.pipe.mode" {
 		t.Errorf("as JSON, got %+v, %v", report, err)
 	}
 	other := strings.NewReplacer("cluster: gatehouse-sidecar, timeout", "cluster: elsewhere, timeout").Replace(string(content))

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 )
 
 // shipped is the file that Gatehouse ships, with each old text, which it must have, replaced by the new one.
@@ -25,7 +27,7 @@ func shipped(t *testing.T, replace ...string) []byte {
 	return []byte(text)
 }
 
-func codes(r Report) (codes []string) {
+func codes(r findings.Report) (codes []string) {
 	for _, f := range r.Findings {
 		codes = append(codes, f.Code)
 	}
@@ -119,8 +121,8 @@ func TestAnalyze(t *testing.T) {
 			for _, code := range got {
 				seen[code] = true
 			}
-			if len(got) > 0 && !strings.Contains(report.Findings[0].Place(), test.at) {
-				t.Errorf("found at %q, want %q", report.Findings[0].Place(), test.at)
+			if len(got) > 0 && !strings.Contains(report.Findings[0].Place.Text(), test.at) {
+				t.Errorf("found at %q, want %q", report.Findings[0].Place.Text(), test.at)
 			}
 		})
 	}
@@ -138,7 +140,7 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	var listed, want []string
-	for _, row := range regexp.MustCompile(`(?m)^\| (GH\d{4}) \| (error|warning) \|[^|]+\| ([^|]+) \|$`).FindAllStringSubmatch(string(page), -1) {
+	for _, row := range regexp.MustCompile(`(?m)^\| (GH0\d{3}) \| (error|warning) \|[^|]+\| ([^|]+) \|$`).FindAllStringSubmatch(string(page), -1) {
 		listed = append(listed, row[1]+" "+row[2]+" "+strings.ReplaceAll(row[3], "`", ""))
 	}
 	for _, kind := range Kinds() {

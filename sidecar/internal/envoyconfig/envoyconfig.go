@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 )
 
@@ -37,23 +38,23 @@ func (p *plugin) name() string { return p.listener.text("name") }
 // analysis is one under way.
 type analysis struct {
 	resources
-	report  Report
+	report  findings.Report
 	plugins []*plugin
 }
 
 // Analyze reads an Envoy configuration, YAML or JSON: a bootstrap file, a resource with listeners, or what an
 // Envoy's /config_dump says.
-func Analyze(file []byte) Report {
+func Analyze(file []byte) findings.Report {
 	a := &analysis{}
 	tree, err := parse(file)
 	if err != nil {
-		a.report.add(&unreadable, "", "", "%s", err)
+		a.add(&unreadable, "", "", "%s", err)
 		return a.report
 	}
 	a.collect(tree)
 	a.walk(tree, plugin{})
 	if len(a.plugins) == 0 {
-		a.report.add(&noFilter, "", "", "has no Gatehouse filter: want an http_filter of type %s with vm_id %q, or with rules in vm_config.configuration", wasmType, vmID)
+		a.add(&noFilter, "", "", "has no Gatehouse filter: want an http_filter of type %s with vm_id %q, or with rules in vm_config.configuration", wasmType, vmID)
 	}
 	for _, p := range a.plugins {
 		a.plugin(p)
@@ -67,7 +68,7 @@ func Analyze(file []byte) Report {
 		}
 	}
 	a.together()
-	a.report.sort()
+	a.report.Sort()
 	return a.report
 }
 
@@ -121,7 +122,7 @@ func (a *analysis) found(p plugin) {
 	}
 	if problem != "" {
 		path, message, _ := strings.Cut(problem, ": ")
-		a.report.add(&misplaced, p.name(), path, "%s", message)
+		a.add(&misplaced, p.name(), path, "%s", message)
 		return
 	}
 	config, err := policy.Parse(configuration)
@@ -131,7 +132,7 @@ func (a *analysis) found(p plugin) {
 			if m == nil { // there is no field to name
 				path, message = "vm_config.configuration", strings.TrimSuffix(line, "\n")
 			}
-			a.report.add(&badRules, p.name(), path, "%s", message)
+			a.add(&badRules, p.name(), path, "%s", message)
 		}
 		return
 	}

@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 )
 
 // bootstrap is a file with one listener "edge" whose Wasm filter has vm as its vm_config.
@@ -34,10 +36,10 @@ const (
 )
 
 // ruleProblems are the errors of the file, the rules and their cluster.
-func ruleProblems(r Report) (rules int, problems []string) {
+func ruleProblems(r findings.Report) (rules int, problems []string) {
 	for _, f := range r.Findings {
-		if f.Severity == Error && (strings.HasPrefix(f.Code, "GH01") || f.Code == noCluster.Code) {
-			problems = append(problems, f.Place()+": "+f.Message)
+		if f.Severity == findings.Error && (strings.HasPrefix(f.Code, "GH01") || f.Code == noCluster.Code) {
+			problems = append(problems, f.Place.Text()+": "+f.Message)
 		}
 	}
 	return r.Rules, problems

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 )
 
@@ -23,8 +24,8 @@ const (
 
 // plugin checks what the edge's and the push listener's plugins have in common.
 func (a *analysis) plugin(p *plugin) {
-	add := func(k *Kind, path, format string, args ...any) {
-		a.report.add(k, p.name(), p.at(path), format, args...)
+	add := func(k *findings.Kind, path, format string, args ...any) {
+		a.add(k, p.name(), p.at(path), format, args...)
 	}
 	switch p.config.text("failure_policy") {
 	case "FAIL_RELOAD":
@@ -38,7 +39,7 @@ func (a *analysis) plugin(p *plugin) {
 		}
 	}
 	if p.filter().flag("disabled") {
-		a.report.add(&filterOff, p.name(), fmt.Sprintf("http_filters[%d].disabled", p.index), "is true: no request is judged but on routes that switch the filter on")
+		a.add(&filterOff, p.name(), fmt.Sprintf("http_filters[%d].disabled", p.index), "is true: no request is judged but on routes that switch the filter on")
 	}
 }
 
@@ -62,16 +63,16 @@ func (p *plugin) filter() object {
 func (a *analysis) edge(p *plugin) {
 	for _, warning := range p.rules.Warnings() {
 		path, message, _ := strings.Cut(warning, ": ")
-		a.report.add(&openMethod, p.name(), path, "%s", message)
+		a.add(&openMethod, p.name(), path, "%s", message)
 	}
 	for i, rule := range p.rules.Rules {
 		p.auth = p.auth || protects(&rule)
 		if path := rule.Match.Path + rule.Match.Prefix; strings.ContainsAny(path, "*{}") {
-			a.report.add(&wildcard, p.name(), fmt.Sprintf("rules[%d].match", i), "%q: rules know no wildcards, so this one covers only requests that spell it so", path)
+			a.add(&wildcard, p.name(), fmt.Sprintf("rules[%d].match", i), "%q: rules know no wildcards, so this one covers only requests that spell it so", path)
 		}
 	}
 	if p.config.flag("allow_on_headers_stop_iteration") {
-		a.report.add(&edgeBuffers, p.name(), p.at("allow_on_headers_stop_iteration"), "is true at the edge: bodies of requests that wait for a verdict are buffered whole, and beyond the limit answered 413")
+		a.add(&edgeBuffers, p.name(), p.at("allow_on_headers_stop_iteration"), "is true at the edge: bodies of requests that wait for a verdict are buffered whole, and beyond the limit answered 413")
 	}
 	a.sidecarCluster(p)
 	if p.manager != nil {
@@ -93,7 +94,7 @@ func (a *analysis) sidecarCluster(p *plugin) {
 			for known := range a.clusters {
 				names[known] = true
 			}
-			a.report.add(&noCluster, p.name(), "sidecar.cluster", "%q is not a cluster of this file (has: %s)", name, strings.Join(names.keys(), ", "))
+			a.add(&noCluster, p.name(), "sidecar.cluster", "%q is not a cluster of this file (has: %s)", name, strings.Join(names.keys(), ", "))
 		}
 		return
 	}
@@ -104,13 +105,13 @@ func (a *analysis) sidecarCluster(p *plugin) {
 		}
 	}
 	if p.auth && connections <= verifyQueue {
-		a.report.add(&fewCalls, "", "cluster "+name+": circuit_breakers", "%g connections: calls beyond them wait in Envoy, first come, first served, and not in the sidecar's fair queue of %d", connections, verifyQueue)
+		a.add(&fewCalls, "", "cluster "+name+": circuit_breakers", "%g connections: calls beyond them wait in Envoy, first come, first served, and not in the sidecar's fair queue of %d", connections, verifyQueue)
 	}
 }
 
 // manager checks the connection manager of an edge.
 func (a *analysis) manager(p *plugin) {
-	add := func(k *Kind, path, format string, args ...any) { a.report.add(k, p.name(), path, format, args...) }
+	add := func(k *findings.Kind, path, format string, args ...any) { a.add(k, p.name(), path, format, args...) }
 	m := p.manager
 	if !m.flag("normalize_path") {
 		add(&notNormalized, "normalize_path", "is not true: rules and upstream see paths in the client's spelling, so cached answers are missed and paths with dots are refused")
@@ -136,7 +137,7 @@ func (a *analysis) order(p *plugin) {
 		kind, config := a.discovered(filter).object("typed_config").typed()
 		switch {
 		case isType(kind, routerType) && i < p.index:
-			a.report.add(&behindRouter, p.name(), fmt.Sprintf("http_filters[%d]", p.index), "stands behind the router, which ends the chain: no request is judged")
+			a.add(&behindRouter, p.name(), fmt.Sprintf("http_filters[%d]", p.index), "stands behind the router, which ends the chain: no request is judged")
 		case isType(kind, stateType) && i < p.index:
 			for _, state := range config.list("on_request_headers") {
 				sources = append(sources, state.text("object_key"), state.text("factory_key"))
@@ -149,16 +150,16 @@ func (a *analysis) order(p *plugin) {
 		}
 	}
 	if name := p.raw.object("source").text("filter_state"); name != "" && !slices.Contains(sources, name) {
-		a.report.add(&noSource, p.name(), "source.filter_state", "%q: no set_filter_state filter before this one writes it, so no request has a source", name)
+		a.add(&noSource, p.name(), "source.filter_state", "%q: no set_filter_state filter before this one writes it, so no request has a source", name)
 	}
 	if p.rules.SessionMetadata != "" && !tokens {
-		a.report.add(&noJWT, p.name(), "session.metadata", "%q: no jwt_authn filter before this one writes there, so no token counts", p.rules.SessionMetadata)
+		a.add(&noJWT, p.name(), "session.metadata", "%q: no jwt_authn filter before this one writes there, so no token counts", p.rules.SessionMetadata)
 	}
 }
 
 // push checks the listener that the sidecar pushes to.
 func (a *analysis) push(p *plugin) {
-	add := func(k *Kind, path, format string, args ...any) { a.report.add(k, p.name(), path, format, args...) }
+	add := func(k *findings.Kind, path, format string, args ...any) { a.add(k, p.name(), path, format, args...) }
 	if !p.config.flag("allow_on_headers_stop_iteration") {
 		add(&pushWaits, p.at("allow_on_headers_stop_iteration"), "is not true: each push waits for a body that never comes, so the edge gets nothing")
 	}
@@ -187,16 +188,16 @@ func (a *analysis) together() {
 	edges := slices.DeleteFunc(slices.Clone(a.plugins), func(p *plugin) bool { return p.rules.PushListener })
 	pushes := slices.DeleteFunc(slices.Clone(a.plugins), func(p *plugin) bool { return !p.rules.PushListener })
 	if len(edges) > 0 && len(pushes) == 0 && a.complete {
-		a.report.add(&noPush, "", "", "has no push listener: the sidecar can't bring anything to the edge, so every request goes upstream or is answered 503")
+		a.add(&noPush, "", "", "has no push listener: the sidecar can't bring anything to the edge, so every request goes upstream or is answered 503")
 	}
 	for _, push := range pushes {
 		for _, edge := range edges {
 			if got, want := push.vm.text("vm_id"), edge.vm.text("vm_id"); got != want {
-				a.report.add(&otherVM, push.name(), push.at("vm_config.vm_id"), "%q, but listener %s has %q: what is pushed is in another shared memory than what the edge reads", got, edge.name(), want)
+				a.add(&otherVM, push.name(), push.at("vm_config.vm_id"), "%q, but listener %s has %q: what is pushed is in another shared memory than what the edge reads", got, edge.name(), want)
 				break
 			}
 			if !reflect.DeepEqual(push.vm.field("code"), edge.vm.field("code")) {
-				a.report.add(&otherCode, push.name(), push.at("vm_config.code"), "is another module than that of listener %s: they may not agree on the layout of shared memory", edge.name())
+				a.add(&otherCode, push.name(), push.at("vm_config.code"), "is another module than that of listener %s: they may not agree on the layout of shared memory", edge.name())
 				break
 			}
 		}

@@ -41,12 +41,12 @@ func (a *analysis) switchedOff(p *plugin, level object, at string, match object)
 	}
 	for i, rule := range p.rules.Rules {
 		if protects(&rule) && overlap(match, &rule.Match) {
-			a.report.add(&routeOff, p.name(), at+": typed_per_filter_config."+name, "is disabled, but rules[%d] wants a credential for %s%s: requests go upstream without one", i, rule.Match.Path, rule.Match.Prefix)
+			a.add(&routeOff, p.name(), at+": typed_per_filter_config."+name, "is disabled, but rules[%d] wants a credential for %s%s: requests go upstream without one", i, rule.Match.Path, rule.Match.Prefix)
 			return true
 		}
 	}
 	if p.rules.DenyByDefault {
-		a.report.add(&routeOff, p.name(), at+": typed_per_filter_config."+name, "is disabled, but default is deny: requests that no rule covers go upstream")
+		a.add(&routeOff, p.name(), at+": typed_per_filter_config."+name, "is disabled, but default is deny: requests that no rule covers go upstream")
 		return true
 	}
 	return false
@@ -63,7 +63,7 @@ func (a *analysis) rewritten(p *plugin, route object, at string) {
 	}
 	for i, rule := range p.rules.Rules {
 		if protects(&rule) && overlap(object{"prefix": to}, &rule.Match) && !overlap(object{"prefix": from}, &rule.Match) {
-			a.report.add(&rewriteIn, p.name(), at+".route.prefix_rewrite", "makes %s of %s behind the filter, and rules[%d] wants a credential there, but not for %s", to, from, i, from)
+			a.add(&rewriteIn, p.name(), at+".route.prefix_rewrite", "makes %s of %s behind the filter, and rules[%d] wants a credential there, but not for %s", to, from, i, from)
 			return
 		}
 	}

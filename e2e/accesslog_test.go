@@ -1,0 +1,89 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/gatehouse/gatehouse/testbed/stack"
+)
+
+// logged is a line of the access log.
+type logged struct{ Method, Path, Status, Reason, Device, Source string }
+
+// accessLog returns the lines so far, by path.
+func (e *edge) accessLog() map[string]logged {
+	e.t.Helper()
+	lines := map[string]logged{}
+	for line := range strings.Lines(e.edgeLog()) {
+		var l struct {
+			logged
+			Status json.Number // Envoy writes a number, nginx text
+		}
+		if strings.HasPrefix(line, "{") && json.Unmarshal([]byte(line), &l) == nil {
+			l.logged.Status, l.Device = l.Status.String(), strings.TrimPrefix(l.Device, "-")
+			lines[l.Path] = l.logged
+		}
+	}
+	return lines
+}
+
+// TestAccessLog: the access log has the reason of each refusal and the device that it is about, and no hit.
+func TestAccessLog(t *testing.T) {
+	t.Parallel()
+	e := start(t, stack.Options{EnvoyArgs: []string{"--file-flush-interval-msec", "10"}, Rules: `
+sidecar: {cluster: gatehouse-sidecar, timeout: 1s}
+credentials: {id_header: x-device-id, secret_header: x-device-token}
+rules:
+- match: {prefix: /hit}
+  cache: {}
+- match: {prefix: /forbidden}
+  auth: {permissions: [other]}
+- match: {prefix: /auth}
+  auth: {permissions: [telemetry.write]}
+- match: {prefix: /open}
+default: deny
+`})
+	e.put("/hit", "body")
+	e.device("dev", "secret", 4, "telemetry.write")
+	e.until("the object is at the edge", says("body"), "GET /hit")
+	e.until("the device is known", status(200), "GET /auth/first", credential("dev", "secret")...)
+	forged := "x-gatehouse-device: forged"
+	for _, tt := range []struct {
+		path   string
+		header []string // %d is another number in each request: the answer to a verification is remembered
+		want   logged
+	}{
+		{"/auth/none?secret=1", []string{forged}, logged{Status: "401", Reason: "gatehouse_denied_no_credential"}},
+		{"/auth/unknown", append(credential("nobody", "secret%d"), forged), logged{Status: "401", Reason: "gatehouse_denied_unknown_device", Device: "nobody"}},
+		{"/auth/wrong", append(credential("dev", "another%d"), forged), logged{Status: "401", Reason: "gatehouse_denied_wrong_secret", Device: "dev"}},
+		{"/forbidden", credential("dev", "secret"), logged{Status: "403", Reason: "gatehouse_forbidden_permission", Device: "dev"}},
+		{"/default", nil, logged{Status: "403", Reason: "gatehouse_forbidden_default"}},
+		{"/open/..%20/auth", nil, logged{Status: "403", Reason: "gatehouse_forbidden_ambiguous_path"}},
+	} {
+		tt.want.Method, tt.want.Source = "GET", "127.0.0.1"
+		tt.want.Path, _, _ = strings.Cut(tt.path, "?")
+		n := 0
+		await(t, tt.path, patience, func() error {
+			n++
+			e.send("GET "+tt.path, numbered(tt.header, n)...)
+			if got := e.accessLog()[tt.want.Path]; got != tt.want {
+				return fmt.Errorf("got %+v, want %+v in %v", got, tt.want, e.accessLog())
+			}
+			return nil
+		})
+	}
+	if l, found := e.accessLog()["/hit"]; found {
+		t.Errorf("a hit is logged: %+v", l)
+	}
+}
+
+// numbered returns header lines with a number in place of %d.
+func numbered(lines []string, n int) (out []string) {
+	for _, line := range lines {
+		out = append(out, strings.ReplaceAll(line, "%d", strconv.Itoa(n)))
+	}
+	return out
+}

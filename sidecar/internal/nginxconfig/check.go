@@ -1,0 +1,169 @@
+package nginxconfig
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// judged reports whether requests in a scope run the plugin's access_by_lua.
+func (a *analysis) judged(s *scope) bool {
+	_, calls, _ := a.calls(s, "access_by_lua", edgeModule, callAccess)
+	return calls
+}
+
+// protects takes the upstream of a judged scope, by its name and addresses.
+func (a *analysis) protects(pass *directive) {
+	if pass != nil {
+		for _, name := range a.addresses(pass) {
+			a.upstreams[name] = true
+		}
+	}
+}
+
+func (a *analysis) addresses(pass *directive) []string {
+	host, _ := target(pass)
+	if host == "" { // a variable
+		return nil
+	}
+	names := []string{host}
+	for _, upstream := range a.http.own("upstream") {
+		if upstream.arg(0) == host {
+			for _, d := range upstream.block {
+				if d.name == "server" {
+					names = append(names, d.arg(0))
+				}
+			}
+		}
+	}
+	return names
+}
+
+// check looks for what a scope takes past the plugin, or changes of what it judges.
+func (a *analysis) check(s *scope) {
+	if !a.judged(s) {
+		a.unjudged(s)
+		return
+	}
+	if a.satisfyAny(s) {
+		return
+	}
+	a.returns(s)
+	a.rewrites(s)
+	a.requestHeaders(s)
+	a.authRequest(s)
+	a.clientAddress(s)
+	a.answers(s)
+}
+
+// unjudged reports what isn't judged: a part of a judged server, or another way to its upstream. Such a request has the
+// identity headers that the client chooses.
+func (a *analysis) unjudged(s *scope) {
+	if a.judged(s.parent) {
+		own := s.own("access_by_lua", "access_by_lua_block", "access_by_lua_file")[0]
+		passes := false
+		s.each(func(inner *scope) { passes = passes || inner.pass() != nil })
+		if passes || a.covers(s, (*rule).protects) {
+			const why = "takes the place of the plugin's: no request is judged, and forged identity headers get to the upstream"
+			if _, known := a.lua(own); !known {
+				a.addAt(&ownAccess, s, own, "can't be read here; unless it calls the plugin, it %s", why)
+			} else {
+				a.addAt(&ownAccess, s, own, "%s", why)
+			}
+		}
+		return
+	}
+	for outer := s.parent; outer != nil; outer = outer.parent {
+		if a.judged(outer) {
+			return // reported where it ends
+		}
+	}
+	pass := s.own(passes...)
+	if pass == nil || s.server().local() || s.effective("deny") != nil || a.clears(s) {
+		return
+	}
+	if slices.ContainsFunc(a.addresses(pass[0]), func(name string) bool { return a.upstreams[name] }) {
+		a.addAt(&unjudged, s, pass[0], "%s: is an upstream that is protected elsewhere, but here no request is judged, and forged identity headers get to it", pass[0].arg(0))
+	}
+}
+
+// satisfyAny reports that another check may let a request pass before the plugin judges it.
+func (a *analysis) satisfyAny(s *scope) bool {
+	if s.value("satisfy") != "any" {
+		return false
+	}
+	for _, name := range []string{"allow", "auth_basic", "auth_request", "auth_jwt"} {
+		if value := s.value(name); value != "" && value != "off" {
+			a.addAt(&satisfyAny, s, s.effective("satisfy")[0], "is any, and there is %s: whom that lets pass is not judged, and forged identity headers get to the upstream", name)
+			return true
+		}
+	}
+	return false
+}
+
+// returns reports answers of the rewrite phase, which comes before the access phase. Redirects, refusals and empty
+// answers tell nothing.
+func (a *analysis) returns(s *scope) {
+	for _, d := range s.own("return") {
+		if len(d.args) == 2 && strings.HasPrefix(d.arg(0), "2") && a.covers(s, (*rule).protects) {
+			a.addAt(&returnFirst, s, d, "answers before the plugin judges, and a rule wants a credential for paths of this place")
+		}
+	}
+}
+
+// authRequest reports that the subrequest of auth_request, which comes before the plugin, has forged identity headers.
+func (a *analysis) authRequest(s *scope) {
+	uri := s.value("auth_request")
+	if l := s.server().find(uri); l != nil && l.pass() != nil && l.pass().name == "proxy_pass" && l.value("proxy_pass_request_headers") != "off" && !a.clears(l) {
+		a.addAt(&authRequest, s, s.effective("auth_request")[0], "%s: is asked before the plugin removes forged identity headers, so it gets them", uri)
+	}
+}
+
+// clientAddress reports that clients choose their address.
+func (a *analysis) clientAddress(s *scope) {
+	if a.rules != nil && (a.rules.SourceHeader != "" || !slices.ContainsFunc(a.rules.Rules, func(r rule) bool { return r.protects() })) {
+		return
+	}
+	for _, d := range s.effective("set_real_ip_from") {
+		if d.arg(0) == "0.0.0.0/0" || d.arg(0) == "::/0" {
+			a.addAt(&anySource, s, d, "%s: every client may write its address: it can evade limits of wrong secrets, and have others limited", d.arg(0))
+		}
+	}
+}
+
+// answers checks what becomes of answers.
+func (a *analysis) answers(s *scope) {
+	if pass := s.pass(); pass != nil && a.covers(s, (*rule).protects) {
+		a.sharedCache(s, strings.TrimSuffix(pass.name, "_pass"))
+		added := s.effective("add_header")
+		if s.value("add_header_inherit") != "merge" && !slices.ContainsFunc(added, func(d *directive) bool { return strings.Contains(d.arg(1), "$gatehouse_cache_control") }) {
+			const lost = "replaces the lines of server.conf: answers to authenticated requests have no Cache-Control: private and no Vary, so caches may give them to others"
+			if added == nil {
+				a.add(&lostHeaders, s, "add_header", "is missing: %s", lost)
+			} else {
+				a.addAt(&lostHeaders, s, added[0], "%s", lost)
+			}
+		}
+	}
+	for _, name := range []string{"gzip", "brotli", "zstd"} {
+		if s.value(name) == "on" && a.covers(s, (*rule).caches) {
+			a.addAt(&reencoded, s, s.effective(name)[0], "is on: nginx encodes cached answers again, and changes their entity-tags")
+		}
+	}
+}
+
+var knowsDevice = regexp.MustCompile(`\$\{?(gatehouse_private|http_x_gatehouse_device)\b`)
+
+// sharedCache reports a cache of nginx that doesn't tell devices apart.
+func (a *analysis) sharedCache(s *scope, module string) {
+	zone := s.value(module + "_cache")
+	if zone == "" || zone == "off" {
+		return
+	}
+	knows := func(name string) bool {
+		return slices.ContainsFunc(s.effective(module+name), func(d *directive) bool { return knowsDevice.MatchString(strings.Join(d.args, " ")) })
+	}
+	if !knows("_cache_key") && !(knows("_cache_bypass") && knows("_no_cache")) {
+		a.addAt(&sharedCache, s, s.effective(module + "_cache")[0], "%s: doesn't know devices: one gets what was answered to another", zone)
+	}
+}

@@ -1,0 +1,48 @@
+package nginxconfig
+
+import "github.com/gatehouse/gatehouse/sidecar/internal/findings"
+
+// The kinds. 11: the files and the plugin. 12: what is not judged. 13: headers to the upstream. 14: answers. 15: the
+// push listener and the listener for operators.
+var (
+	unreadable  = findings.ErrorKind("GH1101", "correct the file; on another machine than nginx's, check the output of nginx -T")
+	noPlugin    = findings.ErrorKind("GH1102", "add the parts of nginx/nginx.conf, and include server.conf in each server that Gatehouse protects")
+	noInit      = findings.ErrorKind("GH1103", "call require(\"gatehouse.edge\").init in init_by_lua_block, as nginx/nginx.conf does")
+	noStart     = findings.ErrorKind("GH1104", "include http.conf in the http block")
+	noDict      = findings.ErrorKind("GH1105", "add the lua_shared_dict lines of nginx/nginx.conf, and include http.conf")
+	smallDict   = findings.WarningKind("GH1106", "enlarge the dictionaries, or set --memory.bytes of the sidecar to at most two thirds of them")
+	noCodeCache = findings.ErrorKind("GH1107", "remove lua_code_cache off")
+	rulesUnread = findings.WarningKind("GH1108", "give the rules: gatehousectl check --rules rules.yaml nginx.conf")
+	badRules    = findings.ErrorKind("GH1109", "correct the rules, and write the file again with gatehousectl nginx render")
+
+	ownAccess   = findings.ErrorKind("GH1201", "remove the access_by_lua, or call require(\"gatehouse.edge\").access() at its end")
+	satisfyAny  = findings.ErrorKind("GH1202", "set satisfy all")
+	unjudged    = findings.ErrorKind("GH1203", "include server.conf in the server, or clear X-Gatehouse-Device and X-Gatehouse-Permissions there with proxy_set_header")
+	returnFirst = findings.WarningKind("GH1204", "answer by a file or by content_by_lua_block, which come after the access phase")
+	rewriteIn   = findings.WarningKind("GH1205", "give the path that clients send a rule with the same auth")
+
+	forgedIdentity = findings.ErrorKind("GH1301", "remove the line: the plugin sets this header")
+	splitHeader    = findings.ErrorKind("GH1302", "use $request_uri, which is not decoded, or proxy_pass without a path")
+	authRequest    = findings.WarningKind("GH1303", "set proxy_set_header X-Gatehouse-Device \"\" and proxy_set_header X-Gatehouse-Permissions \"\" in its location")
+	anySource      = findings.WarningKind("GH1304", "name only the addresses of your proxies in set_real_ip_from")
+
+	sharedCache = findings.ErrorKind("GH1401", "set proxy_cache_bypass $gatehouse_private and proxy_no_cache $gatehouse_private, or remove the cache")
+	lostHeaders = findings.WarningKind("GH1402", "repeat the add_header lines of server.conf there")
+	reencoded   = findings.WarningKind("GH1403", "switch it off there")
+
+	noPush    = findings.ErrorKind("GH1501", "add the server with push.conf as nginx/nginx.conf has it")
+	openPush  = findings.ErrorKind("GH1502", "listen on a unix socket: listen unix:/run/gatehouse/push.sock")
+	smallPush = findings.ErrorKind("GH1503", "include push.conf, which sets client_max_body_size 4m")
+	openAdmin = findings.WarningKind("GH1504", "listen on loopback: listen 127.0.0.1:9901")
+)
+
+// Kinds returns all kinds of findings, by code.
+func Kinds() []findings.Kind {
+	return []findings.Kind{
+		unreadable, noPlugin, noInit, noStart, noDict, smallDict, noCodeCache, rulesUnread, badRules,
+		ownAccess, satisfyAny, unjudged, returnFirst, rewriteIn,
+		forgedIdentity, splitHeader, authRequest, anySource,
+		sharedCache, lostHeaders, reencoded,
+		noPush, openPush, smallPush, openAdmin,
+	}
+}

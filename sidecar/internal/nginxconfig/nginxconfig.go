@@ -1,0 +1,249 @@
+// Package nginxconfig analyses an nginx.conf offline: whether all that Gatehouse protects is judged by its plugin, and
+// whether the plugin has what it needs. It knows what nginx/bypass_test.go shows of a real nginx.
+package nginxconfig
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
+)
+
+// analysis is one under way.
+type analysis struct {
+	report    findings.Report
+	source    *source
+	http      *scope
+	rules     *rules          // nil if they can't be read
+	upstreams map[string]bool // what the plugin protects, by name and address
+	seen      map[place]bool
+}
+
+// place is a directive with a finding: several locations may inherit it.
+type place struct {
+	d    *directive
+	code string
+}
+
+var nginxFile = regexp.MustCompile(`(?m)^\s*(events|http|server)\s*\{`)
+
+// Is reports whether text is nginx's: a line of it begins one of the blocks of every nginx.conf.
+func Is(text []byte) bool { return nginxFile.Match(text) }
+
+// Analyze reads an nginx.conf, of which text is the content, with the files that it includes; or the output of
+// nginx -T. rules are the plugin's, rendered or not; nil: those that nginx.conf names.
+func Analyze(file string, text, rules []byte) findings.Report {
+	a := &analysis{upstreams: map[string]bool{}, seen: map[place]bool{}}
+	var tree []*directive
+	tree, a.source = load(file, text)
+	for _, d := range tree {
+		if d.name == "http" {
+			a.http = newScope(d, nil)
+		}
+	}
+	if len(a.source.wrong) == 0 && a.http == nil {
+		a.source.wrong = []string{"has no http block: give nginx.conf itself, which includes the others"}
+	}
+	for _, why := range a.source.wrong {
+		a.add(&unreadable, nil, "", "%s", why)
+	}
+	if len(a.source.wrong) > 0 {
+		return a.report // what is missing can't be told
+	}
+	found := false
+	for _, server := range a.http.inner {
+		server.each(func(s *scope) {
+			if a.judged(s) {
+				found = true
+				a.protects(s.pass())
+			}
+		})
+	}
+	if !found {
+		a.add(&noPlugin, nil, "", "no server runs access_by_lua of Gatehouse: no request is judged")
+		return a.report // of a proxy that isn't Gatehouse's
+	}
+	a.setup(rules)
+	a.push()
+	for _, server := range a.http.inner {
+		server.each(a.check)
+	}
+	a.report.Sort()
+	return a.report
+}
+
+// add reports a finding in a scope, nil for none; at says where in it.
+func (a *analysis) add(k *findings.Kind, s *scope, at, format string, args ...any) {
+	p := findings.Place{Path: at}
+	if server := s.server(); server != nil {
+		p.Server = server.title()
+		if path := s.path(); path != "" {
+			p.Path = path + ": " + at
+		}
+	}
+	a.report.Add(k, p, format, args...)
+}
+
+// addAt reports a finding about a directive that applies in a scope, once.
+func (a *analysis) addAt(k *findings.Kind, s *scope, d *directive, format string, args ...any) {
+	if at := (place{d, k.Code}); !a.seen[at] {
+		a.seen[at] = true
+		a.add(k, s, d.name+" ("+d.at()+")", format, args...)
+	}
+}
+
+var luaComment = regexp.MustCompile(`--[^\n]*`)
+
+// lua returns a directive's Lua without comments; false if it is in a file that can't be read.
+func (a *analysis) lua(d *directive) (code string, known bool) {
+	if len(d.args) == 0 {
+		return "", true
+	}
+	code = d.args[len(d.args)-1]
+	if strings.HasSuffix(d.name, "_by_lua_file") {
+		text, err := a.source.readAbsolute(code)
+		if err != nil {
+			return "", false
+		}
+		code = string(text)
+	}
+	return luaComment.ReplaceAllString(code, ""), true
+}
+
+// calls reports whether one of the directives with this name, in any of its forms, calls a function of a module in a
+// scope; false for known if that can't be told.
+func (a *analysis) calls(s *scope, name, module string, call *regexp.Regexp) (code string, calls, known bool) {
+	known = true
+	for _, d := range s.effective(name, name+"_block", name+"_file") {
+		code, read := a.lua(d)
+		if strings.Contains(code, module) && call.MatchString(code) {
+			return code, true, true
+		}
+		known = known && read
+	}
+	return "", false, known
+}
+
+var (
+	callInit   = regexp.MustCompile(`\binit\s*[({]`)
+	callStart  = regexp.MustCompile(`\bstart\s*\(`)
+	callAccess = regexp.MustCompile(`\baccess\s*\(`)
+	callApply  = regexp.MustCompile(`\bapply\s*\(`)
+	callDrain  = regexp.MustCompile(`\bdrain\s*\(`)
+	rulesFile  = regexp.MustCompile(`\brules\s*=\s*["']([^"']*)["']`)
+)
+
+const (
+	edgeModule = "gatehouse.edge"
+	pushModule = "gatehouse.push"
+)
+
+// setup checks what the plugin needs in the http block, and reads the rules.
+func (a *analysis) setup(rules []byte) {
+	code, calls, known := a.calls(a.http, "init_by_lua", edgeModule, callInit)
+	if !calls && known {
+		a.add(&noInit, nil, "http", "no init_by_lua calls edge.init: nginx doesn't read the rules, and answers every request 500")
+	}
+	if calls || !known || rules != nil {
+		named := ""
+		if m := rulesFile.FindStringSubmatch(code); m != nil {
+			named = m[1]
+		}
+		a.readRules(rules, named)
+	}
+	if _, calls, known := a.calls(a.http, "init_worker_by_lua", edgeModule, callStart); !calls && known {
+		a.add(&noStart, nil, "http", "no init_worker_by_lua calls edge.start: workers don't read what the sidecar pushes, and can't call it")
+	}
+	a.dicts()
+	a.http.each(func(s *scope) {
+		for _, d := range s.own("lua_code_cache") {
+			if d.arg(0) == "off" {
+				a.addAt(&noCodeCache, s, d, "is off: each request loads the plugin again, without its rules and its memory")
+			}
+		}
+	})
+}
+
+// defaultBudget is the default of the sidecar's --memory.bytes.
+const defaultBudget = 256 << 20
+
+// dicts checks the shared memory.
+func (a *analysis) dicts() {
+	sizes := map[string]int64{}
+	for _, d := range a.http.own("lua_shared_dict") {
+		sizes[d.arg(0)] = size(d.arg(1))
+	}
+	missing := false
+	for _, name := range []string{"gatehouse_state", "gatehouse_counters", "gatehouse_verdicts", "gatehouse_objects", "gatehouse_bodies"} {
+		if _, found := sizes[name]; !found {
+			missing = true
+			a.add(&noDict, nil, "http", "lua_shared_dict %s is missing: nginx doesn't start", name)
+		}
+	}
+	if total := sizes["gatehouse_objects"] + sizes["gatehouse_bodies"]; !missing && total < defaultBudget*3/2 {
+		a.add(&smallDict, nil, "http", "gatehouse_objects and gatehouse_bodies have %d bytes together: enough for a --memory.bytes of %d, whose default is %d; beyond that nginx refuses the sidecar's pushes", total, total*2/3, defaultBudget)
+	}
+}
+
+// size returns a size as nginx writes it, in bytes; 0 if it is none.
+func size(text string) int64 {
+	unit := int64(1)
+	if text != "" {
+		switch text[len(text)-1] | 0x20 {
+		case 'k':
+			unit = 1 << 10
+		case 'm':
+			unit = 1 << 20
+		case 'g':
+			unit = 1 << 30
+		}
+	}
+	n, err := strconv.ParseInt(strings.TrimRight(text, "kKmMgG"), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n * unit
+}
+
+// minPush is what the push listener must accept, in bytes.
+const minPush = 2 << 20
+
+// push checks the listener that the sidecar pushes to, and the one for operators.
+func (a *analysis) push() {
+	found := false
+	for _, server := range a.http.inner {
+		server.each(func(s *scope) {
+			if s.own("content_by_lua", "content_by_lua_block", "content_by_lua_file") == nil {
+				return
+			}
+			if _, drains, _ := a.calls(s, "content_by_lua", edgeModule, callDrain); drains && !server.local() && s.effective("deny") == nil {
+				a.add(&openAdmin, s, "content_by_lua", "calls edge.drain, and other machines reach it: whoever does can drain nginx")
+			}
+			_, applies, known := a.calls(s, "content_by_lua", pushModule, callApply)
+			found = found || applies || !known
+			if applies {
+				a.pushListener(server, s)
+			}
+		})
+	}
+	if !found {
+		a.add(&noPush, nil, "http", "has no push listener: the sidecar can't bring anything to the edge, so every request goes upstream or is answered 503")
+	}
+}
+
+// pushListener checks a server whose scope s takes pushes.
+func (a *analysis) pushListener(server, s *scope) {
+	listens := server.own("listen")
+	for _, d := range listens {
+		if !strings.HasPrefix(d.arg(0), "unix:") {
+			a.addAt(&openPush, server, d, "%s is no unix socket: whoever reaches it can write the cache and the verdicts", d.arg(0))
+		}
+	}
+	if listens == nil {
+		a.add(&openPush, server, "listen", "is missing, so nginx listens on port 80: whoever reaches it can write the cache and the verdicts")
+	}
+	if limit := s.value("client_max_body_size"); limit == "" || size(limit) < minPush && size(limit) != 0 {
+		a.add(&smallPush, s, "client_max_body_size", "is less than %d, which a batch may have: larger ones are answered 413", minPush)
+	}
+}

@@ -1,0 +1,219 @@
+package nginxconfig
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gatehouse/gatehouse/nginx"
+	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
+)
+
+// shipped analyses the nginx.conf that Gatehouse ships, with each old text replaced by the new one.
+func shipped(t *testing.T, rules string, replace ...string) findings.Report {
+	t.Helper()
+	file, err := os.ReadFile("../../../nginx/nginx.conf")
+	check(t, err)
+	text := string(file)
+	for i := 0; i < len(replace); i += 2 {
+		text = replaced(t, text, replace[i], replace[i+1])
+	}
+	if !Is([]byte(text)) {
+		t.Error("isn't taken for nginx's")
+	}
+	var given []byte
+	if rules != "" {
+		given, err = os.ReadFile(rules)
+		check(t, err)
+	}
+	return Analyze("../../../nginx/nginx.conf", []byte(text), given)
+}
+
+const (
+	shippedRules = "../../../nginx/rules.yaml"
+	anyServer    = "  # The push listener:"
+	inServer     = "    location / {\n"
+	pushListen   = "listen unix:/run/gatehouse/push.sock;"
+)
+
+// ordinary is what an nginx.conf also has, and none of the analysis's business.
+const ordinary = `
+  include mime.types*;
+  gzip on;
+  log_format main '$remote_addr "$request" $status';
+  limit_req_zone $binary_remote_addr zone=clients:10m rate=50r/s;
+  map $http_upgrade $connection_upgrade { default upgrade; '' close; }
+  server {
+    listen 80 default_server;
+    server_name _;
+    location /.well-known/acme-challenge/ { root /var/www; }
+    location / { return 301 https://$host$request_uri; }
+  }
+  server {
+    listen 443 ssl http2;
+    server_name site.example.com;
+    location /own/ { access_by_lua_block { } proxy_pass http://192.0.2.9; }
+    location / { proxy_pass http://192.0.2.9; add_header X-A b; proxy_set_header X-Path $uri; }
+    location ~ \.php$ { fastcgi_pass unix:/run/php.sock; fastcgi_param SCRIPT_FILENAME $document_root$fastcgi_script_name; }
+  }
+`
+
+const ordinaryInServer = `
+    listen 443 ssl http2;
+    ssl_certificate /etc/ssl/cert.pem;
+    ssl_certificate_key /etc/ssl/key.pem;
+    access_log /var/log/nginx/access.log main;
+    set_real_ip_from 10.0.0.0/8;
+    real_ip_header X-Forwarded-For;
+    limit_req zone=clients burst=100 nodelay;
+    add_header Strict-Transport-Security "max-age=63072000" always;
+    error_page 500 502 503 504 /50x.html;
+    if ($request_method = OPTIONS) { return 204; }
+    location = /50x.html { root /usr/share/nginx/html; }
+    location = /health { access_log off; return 200 "ok\n"; }
+    location = /status { access_by_lua_block { } stub_status; }
+    location /big/ { gzip on; proxy_pass http://service; add_header X-A b; }
+    location = /favicon.ico { log_not_found off; return 404; }
+    location /static/ { root /var/www; expires 1h; add_header X-A b; try_files $uri =404; }
+    location /ws/ { proxy_pass http://service; proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $connection_upgrade; }
+    location ~* \.(js|css)$ { root /var/www; expires 1h; add_header X-A b; }
+`
+
+// files are changes of the shipped nginx.conf that no request shows.
+var files = []struct {
+	name    string
+	replace []string
+	want    []string
+	at      string // is part of the first finding's place and message
+}{
+	{"as shipped", nil, nil, ""},
+	{"ordinary additions", []string{anyServer, ordinary + anyServer, inServer, ordinaryInServer + inServer}, nil, ""},
+	{"no syntax", []string{"events {", "events {{"}, []string{unreadable.Code}, "unexpected '{'"},
+	{"missing file", []string{"include /usr/share/gatehouse/nginx/http.conf;", "include /none/http.conf;"}, []string{unreadable.Code}, "include /none/http.conf: this machine has no such file"},
+	{"no http block", []string{"http {", "stream {"}, []string{unreadable.Code}, "has no http block"},
+	{"nothing is judged", []string{"include /usr/share/gatehouse/nginx/server.conf;", ""}, []string{noPlugin.Code}, ""},
+	{"small dictionaries", []string{"gatehouse_bodies 512m", "gatehouse_bodies 128m"}, []string{smallDict.Code}, "http"},
+	{"another way to the upstream", []string{anyServer, "server { server_name b; listen 81; location /all { proxy_pass http://127.0.0.1:8081; } }" + anyServer}, []string{unjudged.Code}, "server b: location /all: proxy_pass (../../../nginx/nginx.conf:"},
+	{"another way from this machine", []string{anyServer, "server { listen 127.0.0.1:81; location / { proxy_pass http://service; } }" + anyServer}, nil, ""},
+	{"another way for some", []string{anyServer, "server { listen 81; allow 192.0.2.0/24; deny all; location / { proxy_pass http://service; } }" + anyServer}, nil, ""},
+	{"variable upstreams", []string{"proxy_pass http://service;", "proxy_pass http://$backend;", anyServer, "server { listen 81; location / { proxy_pass http://$backend; } }" + anyServer}, nil, ""},
+	{"access_by_lua that can't be read", []string{inServer, inServer + "      access_by_lua_file own.lua;\n"}, []string{ownAccess.Code}, "access_by_lua_file"},
+	{"access of another module", []string{inServer, inServer + "      access_by_lua_block { require(\"other\").access() }\n"}, []string{ownAccess.Code}, "access_by_lua_block"},
+	{"cache of another place", []string{"http {", "http { proxy_cache answers;", inServer, inServer + "      proxy_cache off;\n"}, nil, ""},
+	{"init of another module", []string{`require("gatehouse.edge").init{`, "print{"}, []string{noInit.Code}, "http"},
+	{"init that can't be read", []string{"init_by_lua_block {", "init_by_lua_file init.lua; init_by_lua_block {", `require("gatehouse.edge").init{`, "print{"}, nil, ""},
+	{"push listener with an if", []string{"include /usr/share/gatehouse/nginx/push.conf;", `location / { if ($request_method = PUT) { return 405; } content_by_lua_block { require("gatehouse.push").apply() } }`}, []string{smallPush.Code}, "location /: client_max_body_size"},
+	{"no lines of server.conf", []string{"include /usr/share/gatehouse/nginx/server.conf;", `access_by_lua_block { require("gatehouse.edge").access() }`}, []string{lostHeaders.Code}, "location /: add_header"},
+	{"IPv6 addresses of the client's choice", []string{inServer, "    set_real_ip_from ::/0;\n" + inServer}, []string{anySource.Code}, "server 127.0.0.1:8080: set_real_ip_from"},
+	{"redirects that aren't simple", []string{inServer, `    rewrite (.*) /v1/me/config last; rewrite ^old$ /v1/me/config last; rewrite ^/x/(.*)/y$ /v1/me/$1 last;
+    location ~ ^/v1/me/config$ { root /a; try_files $uri /v1/me/config; }
+` + inServer}, nil, ""},
+	{"try_files with a variable", []string{inServer, "    location /b/ { root /a; try_files $uri /v1/telemetry$uri; }\n" + inServer}, []string{rewriteIn.Code}, "location /b/: try_files"},
+	{"try_files of a preferred prefix", []string{inServer, "    location ^~ /b/ { root /a; try_files $uri /v1/me/config; }\n" + inServer}, []string{rewriteIn.Code}, "location ^~ /b/: try_files"},
+	{"no push listener", []string{"include /usr/share/gatehouse/nginx/push.conf;", ""}, []string{noPush.Code}, "http"},
+	{"push by TCP", []string{pushListen, "listen 127.0.0.1:9902;"}, []string{openPush.Code}, "server 127.0.0.1:9902: listen"},
+	{"push on no socket", []string{pushListen, ""}, []string{openPush.Code}, "server *:80: listen"},
+	{"drain from everywhere", []string{"listen 127.0.0.1:9901;", "listen 9901;"}, []string{openAdmin.Code}, "server 9901: location = /healthcheck/fail"},
+	{"drain for some", []string{"listen 127.0.0.1:9901;", "listen 9901; allow 192.0.2.0/24; deny all;"}, nil, ""},
+	{"other compression", []string{"http {", "http { brotli on;"}, []string{reencoded.Code}, "server 127.0.0.1:8080: brotli"},
+	{"inherited lines", []string{inServer, inServer + "      add_header_inherit merge; add_header X-A b;\n"}, nil, ""},
+	{"lost lines of FastCGI", []string{inServer, "    location /v1/me/ { add_header X-A b; fastcgi_pass unix:/run/a; }\n" + inServer}, []string{lostHeaders.Code}, "server 127.0.0.1:8080: location /v1/me/: add_header"},
+	{"identity of FastCGI", []string{inServer, "    location /x/ { fastcgi_param HTTP_X_GATEHOUSE_DEVICE $arg_d; fastcgi_pass unix:/run/a; }\n" + inServer}, []string{forgedIdentity.Code}, "location /x/: fastcgi_param"},
+	{"path of FastCGI", []string{inServer, "    location /x/ { fastcgi_param SCRIPT_NAME $uri; fastcgi_pass unix:/run/a; }\n" + inServer}, nil, ""},
+}
+
+func TestFiles(t *testing.T) {
+	for _, c := range files {
+		t.Run(c.name, func(t *testing.T) {
+			report := shipped(t, shippedRules, c.replace...)
+			if slices.Contains(c.want, openAdmin.Code) {
+				report.Findings = report.Findings[:1] // one for each location
+			}
+			wantCodes(t, report, c.want)
+			if len(report.Findings) > 0 && !strings.Contains(report.Findings[0].Place.Text()+": "+report.Findings[0].Message, c.at) {
+				t.Errorf("found %+v, want %q", report.Findings[0], c.at)
+			}
+			if report.Rules != 4 && !slices.Contains(c.want, unreadable.Code) && !slices.Contains(c.want, noPlugin.Code) {
+				t.Errorf("got %d rules, want 4", report.Rules)
+			}
+		})
+	}
+}
+
+// TestRules reads rules in both forms, and refuses others.
+func TestRules(t *testing.T) {
+	yaml, err := os.ReadFile(shippedRules)
+	check(t, err)
+	rendered, _, err := nginx.Render(yaml)
+	check(t, err)
+	dir := t.TempDir()
+	for _, c := range []struct {
+		name, text string
+		rules      int
+		want       []string
+		message    string
+	}{
+		{"YAML", string(yaml), 4, nil, ""},
+		{"rendered", string(rendered), 4, nil, ""},
+		{"another format", `{"format": 2}`, 0, []string{badRules.Code}, "has format 2, want 1"},
+		{"two mistakes", "rulez: []\nrules: []\ndefault: maybe", 0, []string{badRules.Code, badRules.Code}, "rulez: unknown field"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			file := filepath.Join(dir, "rules")
+			check(t, os.WriteFile(file, []byte(c.text), 0o600))
+			for _, report := range []findings.Report{shipped(t, file), shipped(t, "", `"/etc/gatehouse/rules.json"`, `"`+file+`"`)} {
+				wantCodes(t, report, c.want)
+				if report.Rules != c.rules || c.message != "" && !strings.Contains(fmt.Sprint(report.Findings), c.message) {
+					t.Errorf("got %+v, want %d rules, %q", report, c.rules, c.message)
+				}
+			}
+		})
+	}
+	const anyAddress = "    set_real_ip_from 0.0.0.0/0;\n"
+	for _, text := range []string{"rules: [{match: {prefix: /}, cache: {}}]", "source: {header: x-source}\n" + string(yaml)} {
+		file := filepath.Join(dir, "rules")
+		check(t, os.WriteFile(file, []byte(text), 0o600))
+		wantCodes(t, shipped(t, file, inServer, anyAddress+inServer), nil)
+	}
+	wantCodes(t, shipped(t, "", "init_by_lua_block {", "init_by_lua_file init.lua; init_by_lua_block {", `require("gatehouse.edge").init{`, "print{"), []string{rulesUnread.Code})
+	// A path of its own isn't compared with rules that nobody knows.
+	for _, unknown := range []string{`"` + dir + `/none"`, `"rules.json"`, "file"} {
+		wantCodes(t, shipped(t, "", `"/etc/gatehouse/rules.json"`, unknown, "http://service;", "http://service/v1/;"), []string{rulesUnread.Code})
+	}
+}
+
+// TestPage: docs/analysis.md lists every kind with its severity and what to change, and no other; a case finds each.
+func TestPage(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/analysis.md")
+	check(t, err)
+	var listed, want []string
+	for _, row := range regexp.MustCompile(`(?m)^\| (GH1\d{3}) \| (error|warning) \|[^|]+\| ([^|]+) \|$`).FindAllStringSubmatch(string(page), -1) {
+		listed = append(listed, row[1]+" "+row[2]+" "+strings.ReplaceAll(row[3], "`", ""))
+	}
+	found := []string{badRules.Code, rulesUnread.Code} // TestRules
+	for _, c := range bypasses {
+		found = append(found, c.want...)
+	}
+	for _, c := range caches {
+		found = append(found, c.want...)
+	}
+	for _, c := range setups {
+		found = append(found, c.want...)
+	}
+	for _, c := range files {
+		found = append(found, c.want...)
+	}
+	for _, kind := range Kinds() {
+		want = append(want, kind.Code+" "+string(kind.Severity)+" "+kind.Fix)
+		if !slices.Contains(found, kind.Code) {
+			t.Errorf("no case finds %s", kind.Code)
+		}
+	}
+	if !slices.Equal(listed, want) {
+		t.Errorf("docs/analysis.md lists\n%s\nwant\n%s", strings.Join(listed, "\n"), strings.Join(want, "\n"))
+	}
+}

@@ -1,0 +1,123 @@
+package nginxconfig
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/gatehouse/gatehouse/nginx"
+)
+
+// format is the version of the file that gatehousectl nginx render writes.
+const format = 1
+
+// rules are what the edge reads: rendered ones.
+type rules struct {
+	Format       int    `json:"format"`
+	SourceHeader string `json:"source_header"`
+	Rules        []rule `json:"rules"`
+}
+
+type rule struct {
+	Path    string    `json:"path"`
+	Prefix  string    `json:"prefix"`
+	Auth    *struct{} `json:"auth"`
+	Cache   *struct{} `json:"cache"`
+	Session bool      `json:"session"`
+}
+
+// protects reports whether the rule wants a credential.
+func (r *rule) protects() bool { return r.Auth != nil || r.Session }
+
+func (r *rule) caches() bool { return r.Cache != nil }
+
+func (r *rule) text() string { return r.Path + r.Prefix }
+
+// parseRules reads rules, rendered or not.
+func parseRules(text []byte) (*rules, error) {
+	var r rules
+	if err := json.Unmarshal(text, &r); err == nil && r.Format != 0 {
+		if r.Format != format {
+			return nil, fmt.Errorf("has format %d, want %d", r.Format, format)
+		}
+		return &r, nil
+	}
+	rendered, _, err := nginx.Render(text)
+	if err != nil {
+		return nil, err
+	}
+	return &r, json.Unmarshal(rendered, &r)
+}
+
+// readRules reads the rules that were given, or else those that edge.init names. Without any, each path counts as one
+// that needs a credential.
+func (a *analysis) readRules(given []byte, named string) {
+	text, name := given, "rules"
+	if text == nil {
+		var err error
+		name = named
+		if text, err = a.source.readAbsolute(named); err != nil {
+			a.add(&rulesUnread, nil, "init_by_lua", "rules: %q: %s: each path is taken for one that needs a credential", named, err)
+			return
+		}
+	}
+	r, err := parseRules(text)
+	if err != nil {
+		for line := range strings.Lines(err.Error()) {
+			a.add(&badRules, nil, name, "%s", strings.TrimSuffix(line, "\n"))
+		}
+		return
+	}
+	a.rules, a.report.Rules = r, len(r.Rules)
+}
+
+// covers reports whether a request that a rule of this kind governs may get to the scope.
+func (a *analysis) covers(s *scope, kind func(*rule) bool) bool {
+	if a.rules == nil {
+		return true
+	}
+	for i := range a.rules.Rules {
+		if r := &a.rules.Rules[i]; kind(r) && s.takes(r) {
+			return true
+		}
+	}
+	return false
+}
+
+// protected reports whether all requests of a path, or below it if open, need a credential.
+func (a *analysis) protected(path string, open bool) bool {
+	for i := range a.rules.Rules {
+		r := &a.rules.Rules[i]
+		if r.protects() && (r.Prefix != "" && strings.HasPrefix(path, r.Prefix) || !open && path == r.Path) {
+			return true
+		}
+	}
+	return false
+}
+
+// opens returns the path of a rule that wants a credential, and the path by which clients get there without one, if
+// requests for from are sent upstream as to. With below, from has all paths below it, too; with keeps, what follows
+// from then follows to.
+func (a *analysis) opens(from string, below bool, to string, keeps bool) (client, path string, found bool) {
+	if a.rules == nil {
+		return "", "", false
+	}
+	for i := range a.rules.Rules {
+		r := &a.rules.Rules[i]
+		if !r.protects() {
+			continue
+		}
+		client, all := from, below
+		switch {
+		case r.Prefix != "" && strings.HasPrefix(to, r.Prefix), !keeps && to == r.Path:
+		case keeps && strings.HasPrefix(r.text(), to):
+			client, all = from+r.text()[len(to):], r.Prefix != ""
+		default:
+			continue
+		}
+		if !a.protected(client, all) {
+			return client, r.text(), true
+		}
+	}
+	return "", "", false
+}

@@ -1,0 +1,28 @@
+package policy
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"testing"
+)
+
+// TestReasonsAreDocumented compares the README's list with the reasons.
+func TestReasonsAreDocumented(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var documented []string
+	for _, row := range regexp.MustCompile("(?m)^\\| (`gatehouse_.*?`) \\|").FindAllSubmatch(readme, -1) {
+		for _, name := range regexp.MustCompile("`([a-z_]+)`").FindAllSubmatch(row[1], -1) {
+			documented = append(documented, string(name[1]))
+		}
+	}
+	real := Reasons()
+	slices.Sort(documented)
+	slices.Sort(real)
+	if !slices.Equal(documented, real) {
+		t.Errorf("README documents %v\nthe filter has %v", documented, real)
+	}
+}
