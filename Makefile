@@ -11,7 +11,7 @@ CONFIG ?=
 ENVOY ?=
 DETACH ?=
 export EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY
-# The proxy of the edge: envoy, or nginx. For make run and make e2e.
+# The proxy of the edge: envoy, or nginx. For make run, e2e, conformance, chaos and routers.
 EDGE_KIND ?= envoy
 export EDGE_KIND
 # For make chaos: the duration, the seed of a run to repeat (empty: random, and printed), and the Redis deployment:
@@ -84,17 +84,18 @@ e2e: ## end-to-end suite, after make build; LONG=1: also long tests; RUN=TestCac
 fuzz: ## each fuzz target for a minute: FUZZ_SECONDS=60 FUZZ=FuzzParse
 	@scripts/fuzz.sh $(FUZZ_SECONDS) $(FUZZ)
 
-conformance: build ## check the whole stack, octet by octet, against the specifications of HTTP
+conformance: build ## check the whole stack, octet by octet, against the specifications of HTTP: EDGE_KIND
 	@scripts/need.sh redis-server redis-server "the cases run against a real Redis"
 	@scripts/need.sh curl curl "it speaks HTTP/1.0 to the edge"
 	@PATH="$$PATH:/usr/sbin" scripts/need.sh nginx nginx-light "it speaks HTTP/1.0 to the edge"
+	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -race -count=1 -timeout=3m ./e2e/conformance
 
 chaos: build ## kill, pause and disconnect everything under load, and check each answer: CHAOS_SECONDS, CHAOS_SEED, CHAOS_REDIS, EDGE_KIND
 	@GO=$(GO) scripts/chaos-build.sh
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec build/gatehouse-chaos
 
-routers: build ## send spellings of protected paths to real routers behind the edge: SPELLINGS, SEED, ONLY
+routers: build ## send spellings of protected paths to real routers behind the edge: SPELLINGS, SEED, ONLY, EDGE_KIND
 	@scripts/routers.sh $(foreach v,SPELLINGS SEED ONLY WASM SIDECAR,$(if $($v),--$(shell echo $v | tr A-Z a-z)='$($v)'))
 
 mutation: ## remove each check that is marked in the code, and fail unless its test fails: MUTANT=follow/

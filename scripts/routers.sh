@@ -5,13 +5,18 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 apps=e2e/routers/apps out=build/routers
 
+if [[ ${EDGE_KIND:-envoy} == nginx ]]; then
+  scripts/install-nginx.sh >/dev/null
+else
+  ENVOY=$(scripts/install-envoy.sh)
+  export ENVOY
+fi
 PATH=$PATH:/usr/sbin # for nginx, since not every root's path includes it
 for need in "redis-server redis-server" "nginx nginx-light" "node nodejs" "npm npm" "javac default-jdk-headless" "mvn maven"; do
   read -r tool package <<<"$need"
   scripts/need.sh "$tool" "$package" "make routers runs or builds a router with it"
 done
-ENVOY=$(scripts/install-envoy.sh)
-export ENVOY PATH
+export PATH
 scripts/install-python.sh $apps/python/requirements.txt ""
 mkdir -p $out
 

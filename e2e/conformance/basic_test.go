@@ -35,6 +35,8 @@ var basic = []testCase{
 	{"9110 9.3.7", "OPTIONS of what no rule is about", "OPTIONS /elsewhere", 403, "edge", ""},
 	{"9110 9.3.7", "OPTIONS of the server", "OPTIONS /session", 403, "edge", ""},
 	{"6749 5.1", "a token for the credential", "POST /session\nauthorization: Basic ZGV2OnNlY3JldA==", 200, "edge", "cache-control: no-store\ncontent-type: application/json"},
+	{"9110 13.2.1", "a precondition of a token doesn't count", "POST /session\nauthorization: Basic ZGV2OnNlY3JldA==\nif-match: \"x\"", 200, "edge", "cache-control: no-store"},
+	{"9110 13.2.1", "nor does a date", "POST /session\nauthorization: Basic ZGV2OnNlY3JldA==\nif-unmodified-since: Thu, 01 Jan 1970 00:00:00 GMT", 200, "edge", ""},
 	{"9110 15.5.2", "no token without one", "POST /session", 401, "edge", "cache-control: no-store"},
 	{"9110 15.5.4", "no token by GET", "GET /session\nauthorization: Basic ZGV2OnNlY3JldA==", 403, "edge", ""},
 }

@@ -6,15 +6,20 @@ import (
 	"time"
 )
 
-// dates returns conditional requests by an object's date, which is known after its publication.
+// dates returns the cases of datesOf for the object's date, which is known after its publication.
 func (s *server) dates(t *testing.T) []testCase {
 	t.Helper()
 	r := s.await(t, "GET /p/42", func(r *response) bool { return r.get("last-modified") != "" })
-	text := r.get("last-modified")
-	date, err := time.Parse(http.TimeFormat, text)
+	date, err := time.Parse(http.TimeFormat, r.get("last-modified"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return datesOf(date)
+}
+
+// datesOf returns conditional requests by the date of /p/42.
+func datesOf(date time.Time) []testCase {
+	text := date.Format(http.TimeFormat)
 	since := func(value string) string { return "GET /p/42\nif-modified-since: " + value }
 	return []testCase{
 		{"9110 8.8.2", "a 200 has its date", "GET /p/42", 200, "hit", "last-modified: " + text},

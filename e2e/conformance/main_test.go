@@ -8,12 +8,14 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,7 +36,8 @@ type object struct {
 // server is a running stack, with its objects.
 type server struct {
 	*stack.Stack
-	address   string
+	address   string // HOST:PORT
+	address2  string // for HTTP/2 with prior knowledge
 	publisher *publish.Publisher
 	objects   map[string]object // by entity-tag
 }
@@ -54,6 +57,10 @@ func start(t *testing.T, rules string, options ...func(*stack.Options)) *server 
 			return c.SetAddress(strings.TrimPrefix(origin.URL, "http://"), "static_resources", "clusters", "upstream",
 				"load_assignment", "endpoints", "0", "lb_endpoints", "0", "endpoint")
 		},
+		ModifyNginx: func(config string) string {
+			config = regexp.MustCompile(`server 127[.0-9:]*;`).ReplaceAllString(config, "server "+strings.TrimPrefix(origin.URL, "http://")+";")
+			return alsoHTTP2(config)
+		},
 	}
 	for _, option := range options {
 		option(&opts)
@@ -67,8 +74,9 @@ func start(t *testing.T, rules string, options ...func(*stack.Options)) *server 
 			t.Error(err)
 		}
 		if t.Failed() {
-			text, _ := os.ReadFile(filepath.Join(s.Dir(), "envoy.log"))
-			t.Logf("the end of envoy.log:\n%s", text[max(0, len(text)-4000):])
+			name := string(s.EdgeKind()) + ".log"
+			text, _ := os.ReadFile(filepath.Join(s.Dir(), name))
+			t.Logf("the end of %s:\n%s", name, text[max(0, len(text)-4000):])
 		}
 	})
 	client, err := redisurl.Connect(s.RedisURL())
@@ -76,7 +84,8 @@ func start(t *testing.T, rules string, options ...func(*stack.Options)) *server 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	return &server{s, strings.TrimPrefix(s.EdgeURL(), "http://"), publish.New(client), map[string]object{}}
+	address := strings.TrimPrefix(s.EdgeURL(), "http://")
+	return &server{s, address, addressOfHTTP2(address), publish.New(client), map[string]object{}}
 }
 
 // put publishes an object, and stores it by its entity-tag.
@@ -94,7 +103,7 @@ func (s *server) put(t *testing.T, o object) {
 // exchange sends q in a version of HTTP, on its own connection, and returns the answer.
 func (s *server) exchange(version string, q request) (*response, error) {
 	if version == "HTTP/2" {
-		return exchange2(s.address, q)
+		return exchange2(s.address2, q)
 	}
 	return exchange1(s.address, version, q)
 }
@@ -149,6 +158,9 @@ func upstream(w http.ResponseWriter, r *http.Request) {
 		return
 	case "sentinel":
 		_, _ = io.WriteString(w, "sentinel")
+		return
+	case "head-with-body":
+		bodyAfterHead(w, r)
 		return
 	case "varied":
 		w.Header().Set("Vary", "Origin")
@@ -262,6 +274,7 @@ func TestConformance(t *testing.T) {
 	t.Run("a lifetime", func(t *testing.T) { s.lifetime(t) })
 	t.Run("streams", func(t *testing.T) { streams(t, s) })
 	t.Run("pipelined hits", func(t *testing.T) { pipelinedHits(t, s) })
+	t.Run("HEAD with a body", func(t *testing.T) { headWithBody(t, s) })
 	t.Run("older clients", func(t *testing.T) { olderClients(t, s) })
 	t.Run("without a sidecar", func(t *testing.T) { s.away(t) })
 }
@@ -276,36 +289,48 @@ func each[C interface{ run(*testing.T, *server) }](t *testing.T, s *server, case
 // enough is the minimum number of cases.
 const enough = 250
 
-// TestCases: there are enough cases, each names a section, and no two are the same.
+// TestCases: there are enough cases, each names a section, and no two are the same. What nginx answers instead is of a
+// case, and something else.
 func TestCases(t *testing.T) {
 	section := regexp.MustCompile(`^(3986|6265|6749|7617|9110|9111|9112|9113|9211) [1-9][0-9]*(\.[1-9][0-9]*)*$`)
 	seen := map[string]bool{}
 	total := 0
-	check := func(topic, of, name string) {
+	differ := map[string]bool{} // names of cases to which nginx has another answer
+	check := func(topic, of, name string, nginxDiffers bool) {
 		total++
+		differ[name] = differ[name] || nginxDiffers
 		if key := topic + name; seen[key] || !section.MatchString(of) {
 			t.Errorf("%s, %q, of RFC %q: a second one of this name, or no section", topic, name, of)
 		} else {
 			seen[key] = true
 		}
 	}
-	for _, of := range []map[string][]testCase{tables, outages, {"basic": basic}} {
+	for _, of := range []map[string][]testCase{tables, outages, {"basic": basic, "dates": datesOf(time.Now())}} {
 		for topic, cases := range of {
 			for _, c := range cases {
-				check(topic, c.section, c.name)
+				nginx, found := nginxAnswers[c.name]
+				check(topic, c.section, c.name, found && (nginx.status != c.status || nginx.from != c.from || nginx.fields != c.fields))
 			}
 		}
 	}
 	for _, m := range messages {
-		check("messages", m.section, m.name)
+		nginx, found := nginxStatuses[m.name]
+		check("messages", m.section, m.name, found && !slices.Equal(nginx.statuses, m.statuses))
 	}
 	for _, m := range messages2 {
-		check("messages of HTTP/2", m.section, m.name)
+		nginx, found := nginxStatuses[m.name]
+		check("messages of HTTP/2", m.section, m.name, found && !slices.Equal(nginx.statuses, m.statuses))
 	}
 	for _, d := range dialogues {
-		check("connections", d.section, d.name)
+		nginx, found := nginxDialogues[d.name]
+		check("connections", d.section, d.name, found && (nginx.stays != d.stays || !slices.Equal(nginx.statuses, d.statuses)))
 	}
-	if t.Logf("%d cases", total); total < enough {
+	for _, name := range slices.Concat(slices.Collect(maps.Keys(nginxAnswers)), slices.Collect(maps.Keys(nginxStatuses)), slices.Collect(maps.Keys(nginxDialogues))) {
+		if !differ[name] {
+			t.Errorf("%q: nginx answers no such case otherwise", name)
+		}
+	}
+	if t.Logf("%d cases, %d otherwise on nginx", total, len(nginxAnswers)+len(nginxStatuses)+len(nginxDialogues)); total < enough {
 		t.Errorf("got %d cases, want %d", total, enough)
 	}
 }

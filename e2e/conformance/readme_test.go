@@ -52,8 +52,8 @@ func TestReadme(t *testing.T) {
 	rows := map[string]string{}
 	for line := range strings.Lines(section) {
 		cells := strings.Split(strings.TrimSpace(line), " | ")
-		if strings.HasPrefix(line, "## ") {
-			break
+		if len(rows) > 0 && !strings.HasPrefix(line, "|") {
+			break // the end of the table
 		}
 		if first, ok := strings.CutPrefix(cells[0], "| "); ok && len(cells) == 2 && first != "answer" {
 			rows[first] = cells[1]

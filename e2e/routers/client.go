@@ -25,16 +25,19 @@ var errNoAnswer = errors.New("no answer")
 const (
 	// routerHeader of a request names its router: the edge's routes match it.
 	routerHeader = "x-router"
-	// upstreamHeader is on every answer of a router, and on none of Envoy's own.
+	// upstreamHeader is on every answer of a router, and on none of the edge's own. Its name is Envoy's.
 	upstreamHeader = "x-envoy-upstream-service-time"
+	// servedBody begins the body of every answer that has a resource, whose name follows.
+	servedBody = "served "
 )
 
 // A Client sends spellings to one edge, one at a time over connections that it keeps open: one of HTTP/1, in raw bytes,
 // and one of HTTP/2, in frames. It sends what no HTTP library would. It is not safe for concurrent use.
 type client struct {
-	address string // HOST:PORT
-	one     *connection1
-	two     *connection2
+	address  string // HOST:PORT
+	address2 string // for HTTP/2, with prior knowledge
+	one      *connection1
+	two      *connection2
 }
 
 func (c *client) close() {
@@ -54,7 +57,8 @@ func (c *client) drop(p protocol) {
 }
 
 // send sends s for a router. The edge may have closed a connection that was used before, so send repeats the request
-// once if such a connection gives no answer. It returns errNoAnswer, or an error if the edge can't be reached.
+// once if such a connection gives no answer. It returns errNoAnswer, with the part of an answer that came, or an error if
+// the edge can't be reached.
 func (c *client) send(s spelling, router string) (answer, error) {
 	for {
 		fresh, err := c.connect(s.protocol)
@@ -69,7 +73,7 @@ func (c *client) send(s spelling, router string) (answer, error) {
 			return a, nil
 		}
 		if fresh || errors.Is(err, os.ErrDeadlineExceeded) {
-			return answer{}, fmt.Errorf("%w: %w", errNoAnswer, err)
+			return a, fmt.Errorf("%w: %w", errNoAnswer, err)
 		}
 	}
 }
@@ -87,7 +91,7 @@ func (c *client) connect(p protocol) (fresh bool, err error) {
 		return false, nil
 	}
 	if p == http2 {
-		conn, err := http2conn.Dial(c.address, patience)
+		conn, err := http2conn.Dial(c.address2, patience)
 		if err == nil {
 			c.two = &connection2{conn, 1}
 		}
@@ -113,6 +117,9 @@ func (c *connection1) exchange(s spelling, router string) (answer, bool, error) 
 	if _, err := c.Write(s.http1(router)); err != nil {
 		return answer{}, false, err
 	}
+	if begin, err := c.reader.Peek(5); err == nil && string(begin) != "HTTP/" {
+		return c.readHTTP09()
+	}
 	response, err := http.ReadResponse(c.reader, &http.Request{Method: s.method})
 	for err == nil && response.StatusCode == http.StatusContinue {
 		response, err = http.ReadResponse(c.reader, &http.Request{Method: s.method})
@@ -121,11 +128,19 @@ func (c *connection1) exchange(s spelling, router string) (answer, bool, error) 
 		return answer{}, false, err
 	}
 	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return answer{}, false, err
-	}
 	upgraded := response.StatusCode == http.StatusSwitchingProtocols
-	return newAnswer(response.StatusCode, response.Header.Get, body), !response.Close && !upgraded, nil
+	return newAnswer(response.StatusCode, response.Header.Get, body), !response.Close && !upgraded, err
+}
+
+// readHTTP09 reads an answer in HTTP/0.9, which is a body alone: nginx gives it to a request line without a version. The
+// body tells what was served, and such a request has no credential.
+func (c *connection1) readHTTP09() (answer, bool, error) {
+	body, err := io.ReadAll(c.reader)
+	a := newAnswer(0, func(string) string { return "" }, body)
+	if name, cached := strings.CutPrefix(strings.TrimSuffix(a.body, "\n"), cachedTag); cached {
+		a.cached = name
+	}
+	return a, false, err
 }
 
 // http1 returns the request's bytes in HTTP/1.
@@ -167,10 +182,7 @@ func (c *connection2) exchange(s spelling, router string) (answer, bool, error) 
 		return answer{}, false, err
 	}
 	a, err := c.Read(stream)
-	if err != nil {
-		return answer{}, false, err
-	}
-	return newAnswer(a.Status, a.Get, a.Content), true, nil
+	return newAnswer(a.Status, a.Get, a.Content), true, err
 }
 
 // newAnswer parses an answer. get returns the first value of a header, named in lower case.
@@ -178,6 +190,10 @@ func newAnswer(status int, get func(name string) string, body []byte) answer {
 	a := answer{
 		status: status, byRouter: get(upstreamHeader) != "", grpc: get("grpc-status") != "", served: get("x-served"), saw: get("x-saw"), sawDevice: get("x-saw-device"),
 		body: string(body[:min(len(body), 200)]),
+	}
+	if name, found := strings.CutPrefix(a.body, servedBody); found && a.served == "" {
+		// The rest of another answer, which a router sent after its end, or the edge in HTTP/0.9.
+		a.byRouter, a.served = true, strings.TrimSuffix(name, "\n")
 	}
 	if tag, cached := strings.CutPrefix(strings.TrimPrefix(get("etag"), "W/"), `"`+cachedTag); cached {
 		a.cached = strings.TrimSuffix(tag, `"`)

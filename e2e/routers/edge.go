@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,11 +22,12 @@ type edge struct {
 	*stack.Stack
 	fallback string // value of default in its rules
 	address  string // HOST:PORT
+	address2 string // for HTTP/2, with prior knowledge
 	routers  []string
 }
 
-// startEdge starts an edge with the given default. Envoy's configuration is the repository's envoy.yaml with other
-// rules, and with routes that match routerHeader. The filter's decisions don't depend on that header.
+// startEdge starts an edge with the given default. The configuration is the repository's envoy.yaml or nginx.conf with
+// other rules, and with routes that match routerHeader. The filter's decisions don't depend on that header.
 func startEdge(ctx context.Context, opts stack.Options, fallback string, names []string, address map[string]string) (*edge, error) {
 	opts.Name, opts.Dir = "routers-"+fallback, filepath.Join(opts.Dir, fallback)
 	opts.Rules, opts.Seed = rulesOf(fallback), seed
@@ -41,11 +43,17 @@ func startEdge(ctx context.Context, opts stack.Options, fallback string, names [
 		// The delayed close of a connection that Envoy can't continue: no client waits for it here.
 		return c.Set("0.02s", append(manager, "delayed_close_timeout")...)
 	}
+	opts.ModifyNginx = func(config string) string { return routesOfNginx(config, names, address) }
 	s, err := stack.Start(ctx, opts)
 	if err != nil {
 		return nil, err
 	}
-	return &edge{s, fallback, strings.TrimPrefix(s.EdgeURL(), "http://"), names}, nil
+	e := &edge{Stack: s, fallback: fallback, address: strings.TrimPrefix(s.EdgeURL(), "http://"), routers: names}
+	e.address2 = e.address
+	if s.EdgeKind() == stack.NginxEdge {
+		e.address2 = strings.Replace(e.address, "127.0.0.1:", "127.0.0.2:", 1)
+	}
+	return e, nil
 }
 
 // seed registers the devices and publishes the objects.
@@ -66,7 +74,7 @@ func seed(ctx context.Context, redisURL string) error {
 		}
 	}
 	for _, o := range published {
-		object := publish.Object{Key: o.key, Body: []byte("published\n"), ContentType: "text/plain", ETag: `"` + o.tag + `"`}
+		object := publish.Object{Key: o.key, Body: []byte(o.tag + "\n"), ContentType: "text/plain", ETag: `"` + o.tag + `"`}
 		if _, err := p.Put(ctx, object); err != nil {
 			return fmt.Errorf("publish %s: %w", o.key, err)
 		}
@@ -115,3 +123,29 @@ func setRoutes(c *stack.Config, names []string) error {
 
 // manager is the path of the edge's connection manager in envoy.yaml.
 var manager = slices.Clip([]string{"static_resources", "listeners", "edge", "filter_chains", "0", "filters", "0", "typed_config"})
+
+// nginxListen and nginxPass are the lines of nginx.conf that routesOfNginx changes.
+var (
+	nginxListen = regexp.MustCompile(`listen 127\.0\.0\.1(:[0-9]+) reuseport;`)
+	nginxPass   = regexp.MustCompile(`proxy_pass http://service;`)
+)
+
+// routesOfNginx returns nginx.conf with the routers. A request in HTTP/0.9 has no headers: the first router gets it.
+// nginx 1.22 has no listener for HTTP/1 and HTTP/2 with prior knowledge, so the latter has another address.
+func routesOfNginx(config string, names []string, address map[string]string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "  map $%s $router {\n    \"\" %s;\n", "http_"+strings.ReplaceAll(routerHeader, "-", "_"), names[0])
+	for _, name := range names {
+		fmt.Fprintf(&b, "    %[1]s %[1]s;\n", name)
+	}
+	b.WriteString("  }\n")
+	for _, name := range names {
+		fmt.Fprintf(&b, "  upstream %s { server %s max_fails=0; keepalive 16; }\n", name, address[name])
+	}
+	// The time in which the router sent a header: "-" for each attempt without one.
+	b.WriteString("  map $upstream_header_time $by_router { default $upstream_header_time; ~^[-,:\\s]*$ \"\"; }\n")
+	config = strings.Replace(config, "  upstream service {", b.String()+"  upstream service {", 1)
+	config = nginxListen.ReplaceAllString(config, "$0 listen 127.0.0.2$1 http2 reuseport;\n    keepalive_requests 1000000;\n    add_header "+upstreamHeader+" $$by_router always;")
+	// Some servers close a connection when they can't parse a request, or after some time.
+	return nginxPass.ReplaceAllString(config, "proxy_pass http://$$router; proxy_next_upstream error timeout non_idempotent;")
+}

@@ -110,7 +110,7 @@ func (f *fuzzer) only(number uint64) error {
 func (f *fuzzer) clients() clients {
 	list := make(clients, len(f.edges))
 	for i, e := range f.edges {
-		list[i] = &client{address: e.address}
+		list[i] = &client{address: e.address, address2: e.address2}
 	}
 	return list
 }

@@ -1,6 +1,7 @@
 package routers
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 // shownOfAKind is how many violations of one kind at one router are printed in full.
@@ -47,8 +50,8 @@ func (r *report) add(fallback, router string, s spelling, a answer, err error) {
 	}
 	r.first = min(r.first, s.number)
 	r.violation(router+": "+wrong, fmt.Sprintf(
-		"  request:  spelling %d, as %s: %s\n  router:   %s, default %s\n  answer:   %s\n  repeat:   make routers SEED=%d ONLY=%d\n",
-		s.number, s.who.name, s, router, fallback, describe(a, err), r.seed, s.number))
+		"  request:  spelling %d, as %s: %s\n  router:   %s, default %s\n  answer:   %s\n  repeat:   make routers SEED=%d ONLY=%d EDGE_KIND=%s\n",
+		s.number, s.who.name, s, router, fallback, describe(a, err), r.seed, s.number, cmp.Or(os.Getenv("EDGE_KIND"), string(stack.EnvoyEdge))))
 }
 
 // violation counts one and prints it, unless it has printed enough of its kind. r.mu must be held.

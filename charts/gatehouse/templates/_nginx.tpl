@@ -83,8 +83,8 @@ http {
     location / {
       proxy_pass http://service;
       proxy_http_version 1.1;
-      proxy_set_header Connection "";
-      proxy_set_header Host $http_host;
+      proxy_set_header Connection $gatehouse_connection;
+      proxy_set_header Host $gatehouse_host;
       proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
       proxy_request_buffering off;
       proxy_connect_timeout 1s;
