@@ -24,18 +24,7 @@ import (
 )
 
 // edgeConfig is a whole edge, with the plugin's own files; the upstream and the sidecar are the test's.
-const edgeConfig = `
-daemon off;
-master_process off;
-error_log %[1]s/error.log warn;
-pid %[1]s/nginx.pid;
-load_module %[3]s/ndk_http_module.so;
-load_module %[3]s/ngx_http_lua_module.so;
-events { worker_connections 256; }
-http {
-  access_log off;
-  client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy; fastcgi_temp_path %[1]s/a; uwsgi_temp_path %[1]s/b; scgi_temp_path %[1]s/c;
-  lua_package_path "%[2]s/lua/?.lua;%[2]s/testdata/?.lua;;";
+const edgeConfig = configHead + `
   init_by_lua_block { %[4]srequire("gatehouse.edge").init{ rules = "%[1]s/rules.json", socket = "unix:%[1]s/api.sock", push = "unix:%[1]s/push.sock" } }
   include %[2]s/http.conf;
   lua_shared_dict gatehouse_objects 1m; lua_shared_dict gatehouse_bodies 1m; lua_shared_dict gatehouse_verdicts 1m;

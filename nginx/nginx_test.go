@@ -20,16 +20,15 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// The plugin's modules are tested in the LuaJIT of a real nginx: testdata/call.lua calls a function of theirs with
-// arguments that a test posts as JSON.
-const testConfig = `
+// configHead begins a configuration of one process: of a directory, this one, and that of the modules.
+const configHead = `
 daemon off;
 master_process off;
 error_log %[1]s/error.log info;
 pid %[1]s/nginx.pid;
 load_module %[3]s/ndk_http_module.so;
 load_module %[3]s/ngx_http_lua_module.so;
-events { worker_connections 256; }
+events { worker_connections 2048; }
 http {
   access_log off;
   client_body_temp_path %[1]s/body;
@@ -38,6 +37,11 @@ http {
   uwsgi_temp_path %[1]s/uwsgi;
   scgi_temp_path %[1]s/scgi;
   lua_package_path "%[2]s/lua/?.lua;%[2]s/testdata/?.lua;;";
+`
+
+// The plugin's modules are tested in the LuaJIT of a real nginx: testdata/call.lua calls a function of theirs with
+// arguments that a test posts as JSON.
+const testConfig = configHead + `
   init_by_lua_block { %[4]s}
   lua_shared_dict test 32m;
   lua_shared_dict gatehouse_state 64k;

@@ -29,22 +29,7 @@ const maxUnread = 64 << 20
 
 const crowded = "gatehouse; fwd=bypass; detail=crowded"
 
-const unreadConfig = `
-daemon off;
-master_process off;
-error_log %[1]s/error.log info;
-pid %[1]s/nginx.pid;
-load_module %[3]s/ndk_http_module.so;
-load_module %[3]s/ngx_http_lua_module.so;
-events { worker_connections 2048; }
-http {
-  access_log off;
-  client_body_temp_path %[1]s/body;
-  proxy_temp_path %[1]s/proxy;
-  fastcgi_temp_path %[1]s/fastcgi;
-  uwsgi_temp_path %[1]s/uwsgi;
-  scgi_temp_path %[1]s/scgi;
-  lua_package_path "%[2]s/lua/?.lua;;";
+const unreadConfig = configHead + `
   init_by_lua_block {
     require("gatehouse.edge").init{ rules = "%[1]s/rules.json", socket = "unix:%[1]s/api.sock", push = "unix:%[1]s/push.sock" }
   }

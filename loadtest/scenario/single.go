@@ -106,14 +106,15 @@ func (w *world) startPeers(ctx context.Context, o *Options, out *Recorder) ([]pe
 	}
 	if nginx != nil {
 		all = append(all, peer{alone("nginx alone, proxy_cache", nginx, origin), serves(public...), false},
-			peer{alone("nginx alone, auth_request", nginx, origin, auth), serves(private...), false})
+			peer{alone("nginx alone, auth_request", nginx, origin, auth), serves(private...), false},
+			peer{alone("nginx alone, proxy_pass", nginx, origin), serves("pass"), false})
 	}
 	if w.nginx, err = w.startNginx(ctx, o); errors.Is(err, stack.ErrUsage) { // it isn't installed
 		out.NotRun = append(out.NotRun, err.Error())
 	} else if err != nil {
 		return nil, err
 	} else {
-		t := target{"Gatehouse in nginx", w.nginx.EdgeURL(), w.nginx.nginxServers(), nil, nil}
+		t := target{"Gatehouse in nginx", w.nginx.EdgeURL(), append(w.nginx.nginxServers(), origin.Server()), nil, nil}
 		all = append(all, peer{t, serves(slices.Concat(public, private, []string{"pass", "auth"})...), false})
 	}
 	varnish, err := peers.StartVarnish(ctx, w.dir, origin.Address)

@@ -14,6 +14,7 @@ import (
 type Clock struct {
 	names []string // server of each process
 	pids  []int
+	last  []time.Duration // of each process, when it was read last
 }
 
 // NewClock returns a clock of servers and all their descendants.
@@ -25,21 +26,25 @@ func NewClock(servers []Server) (Clock, error) {
 	}
 	for _, s := range servers {
 		for pids := []int{s.PID}; len(pids) > 0; pids = append(pids[1:], children[pids[0]]...) {
-			c.names, c.pids = append(c.names, s.Name), append(c.pids, pids[0])
+			c.names, c.pids, c.last = append(c.names, s.Name), append(c.pids, pids[0]), append(c.last, -1)
 		}
 	}
 	return c, nil
 }
 
-// Read returns the CPU time that the processes have used so far.
+// Read returns the CPU time that the processes have used so far; of one that has ended, as nginx' cache loader does after
+// a minute, what it had used before.
 func (c Clock) Read() (sum time.Duration, err error) {
 	for i, pid := range c.pids {
 		var t unix.Timespec
 		// clock_getcpuclockid(3): Linux derives the id of a process's clock from its pid.
-		if err := unix.ClockGettime(int32(^pid<<3|2), &t); err != nil {
+		err := unix.ClockGettime(int32(^pid<<3|2), &t)
+		if err == nil {
+			c.last[i] = time.Duration(t.Nano())
+		} else if err != unix.EINVAL || c.last[i] < 0 {
 			return 0, fmt.Errorf("CPU clock of %s, process %d: %w", c.names[i], pid, err)
 		}
-		sum += time.Duration(t.Nano())
+		sum += c.last[i]
 	}
 	return sum, nil
 }
