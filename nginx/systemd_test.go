@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -158,6 +159,14 @@ func (u *unit) start(t *testing.T, status int) {
 	u.awaitStatus(t, status)
 }
 
+// workers returns the pids of nginx' workers.
+func (u *unit) workers(t *testing.T) []string {
+	t.Helper()
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", u.master.Process.Pid))
+	mustBeNil(t, err)
+	return strings.Fields(string(children))
+}
+
 // kill ends the master and its workers by SIGKILL, and returns when nobody listens any more.
 func (u *unit) kill(t *testing.T) {
 	t.Helper()
@@ -213,8 +222,13 @@ func TestUnit(t *testing.T) {
 	if got := u.status(t); got != passed {
 		t.Errorf("before the reload: got %d", got)
 	}
+	old := u.workers(t)
 	_, err := u.run(t, "ExecReload")
 	mustBeNil(t, err)
+	await.Until(t, "the old workers are gone", func() bool {
+		now := u.workers(t)
+		return len(now) > 0 && !slices.ContainsFunc(now, func(pid string) bool { return slices.Contains(old, pid) })
+	})
 	u.awaitStatus(t, denied)
 
 	rendered, err := os.ReadFile(filepath.Join(u.dir, "rules.json"))

@@ -131,8 +131,14 @@ func TestPush(t *testing.T) {
 func TestClosedConnection(t *testing.T) {
 	p := newProxy(t)
 	var close atomic.Int32 // 1: before applying, 2: after
+	var closed atomic.Bool
 	p.fault = func(_ http.ResponseWriter, apply func() (int, []byte)) bool {
-		switch close.Swap(0) {
+		if closed.Swap(false) {
+			return false // it is the same batch again
+		}
+		how := close.Swap(0)
+		closed.Store(how != 0)
+		switch how {
 		case 0:
 			return false
 		case 2:
