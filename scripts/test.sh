@@ -16,7 +16,6 @@ if [[ ${1:-} != all ]]; then
   exec scripts/stages.sh test <<'STAGES'
 build  must  make --no-print-directory build
 unit   must  make --no-print-directory unit
-lua    must  make --no-print-directory lua-coverage
 e2e    must  make --no-print-directory e2e
 STAGES
 fi
