@@ -2,6 +2,7 @@ package follow_test
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -106,7 +107,10 @@ func TestLease(t *testing.T) {
 	x.do(t, "DEL", keys.ObjectKey("/gone"))
 	x.do(t, "ZREM", keys.LogKey(), "o:/gone")
 	x.do(t, "SET", keys.EpochKey(), "beef")
-	await.Until(t, "the resync to begin", func() bool { return x.f.count(t, "gatehouse_full_resyncs_total") == 2 })
+	x.do(t, "CONFIG", "RESETSTAT")
+	await.Until(t, "the lease to be asked for again", func() bool {
+		return regexp.MustCompile(`cmdstat_set:calls=([2-9]|\d\d)`).MatchString(x.Info(t.Context(), "commandstats").Val())
+	})
 	version := x.revoke(t, "d")
 	await.Until(t, "a revocation", func() bool { return x.f.credentials.version("d") == version })
 	if x.f.objects.version("/gone") != 1 {
