@@ -53,23 +53,15 @@ func envoyParts(root string) ([]part, error) {
 		return nil, fmt.Errorf("envoy --version: want COMMIT/VERSION/ in %q", out)
 	}
 	version := string(found[2])
-	libc, err := libcPart()
+	out, err = exec.Command("getconf", "GNU_LIBC_VERSION").Output() // "glibc 2.36"
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("getconf GNU_LIBC_VERSION: %w; the image has the C library of this machine", err)
 	}
+	_, libc, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
 	return []part{
 		{"envoy", version, "pkg:github/envoyproxy/envoy@v" + version},
-		libc,
+		{"glibc", libc, "pkg:generic/glibc@" + libc},
 	}, nil
-}
-
-func libcPart() (part, error) {
-	out, err := exec.Command("getconf", "GNU_LIBC_VERSION").Output() // "glibc 2.36"
-	if err != nil {
-		return part{}, fmt.Errorf("getconf GNU_LIBC_VERSION: %w; the image has the C library of this machine", err)
-	}
-	_, version, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
-	return part{"glibc", version, "pkg:generic/glibc@" + version}, nil
 }
 
 // nginxParts returns the packages of the distribution that the image's files are of.

@@ -13,8 +13,8 @@ import (
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 )
 
-// format is the version of the file; the plugin refuses another one.
-const format = 1
+// Format is the version of the file; the plugin refuses another one.
+const Format = 1
 
 // rules is a configuration as the plugin reads it: checked, with all defaults, and without a field that isn't set.
 type rules struct {
@@ -91,7 +91,7 @@ func parse(text []byte) (*policy.Config, error) {
 
 func rulesOf(c *policy.Config) *rules {
 	out := &rules{
-		Format: format, SidecarTimeoutMS: c.SidecarTimeout.Milliseconds(), SourceHeader: c.Source.Header, Session: c.SessionMetadata != "",
+		Format: Format, SidecarTimeoutMS: c.SidecarTimeout.Milliseconds(), SourceHeader: c.Source.Header, Session: c.SessionMetadata != "",
 		VerdictGraceMS: c.VerdictGrace.Milliseconds(), MaxStalenessMS: c.MaxStaleness.Milliseconds(),
 		MaxAuthStalenessMS: c.MaxAuthStaleness.Milliseconds(), ServeStale: c.ServeStale,
 		DenyByDefault: c.DenyByDefault, KeepOverrides: c.KeepOverrides, Rules: []rule{},

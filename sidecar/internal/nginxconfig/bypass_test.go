@@ -170,7 +170,7 @@ var setups = []struct {
 }{
 	{"no init", `init_by_lua_block { require("gatehouse.edge").init{ rules = "DIR/rules.json", socket = "unix:DIR/api.sock", push = "unix:DIR/push.sock" } }`, "", "500 Internal Server Error", []string{noInit.Code}},
 	{"no start", "include PLUGIN/http.conf;", "include DIR/http.conf;", "500 Internal Server Error", []string{noStart.Code}},
-	{"no dictionary", "lua_shared_dict gatehouse_bodies 400m;", "", "gatehouse_bodies is missing", []string{noDict.Code}},
+	{"no dictionary", "lua_shared_dict gatehouse_bodies 512m;", "", "gatehouse_bodies is missing", []string{noDict.Code}},
 	{"no code cache", "access_log off;", "access_log off; lua_code_cache off;", "500 Internal Server Error", []string{noCodeCache.Code}},
 	{"small pushes", "include PLUGIN/push.conf;", `location / { content_by_lua_block { require("gatehouse.push").apply() } }`, "a push of 2 MiB: 413", []string{smallPush.Code}},
 }

@@ -67,7 +67,7 @@ http {
   lua_package_path "PLUGIN/lua/?.lua;;";
   init_by_lua_block { require("gatehouse.edge").init{ rules = "DIR/rules.json", socket = "unix:DIR/api.sock", push = "unix:DIR/push.sock" } }
   lua_shared_dict gatehouse_objects 4m;
-  lua_shared_dict gatehouse_bodies 400m;
+  lua_shared_dict gatehouse_bodies 512m;
   lua_shared_dict gatehouse_verdicts 4m;
   include PLUGIN/http.conf;
   upstream service { server UPSTREAM; }

@@ -97,6 +97,7 @@ var files = []struct {
 	{"no http block", []string{"http {", "stream {"}, []string{unreadable.Code}, "has no http block"},
 	{"nothing is judged", []string{"include /usr/share/gatehouse/nginx/server.conf;", ""}, []string{noPlugin.Code}, ""},
 	{"small dictionaries", []string{"gatehouse_bodies 512m", "gatehouse_bodies 128m"}, []string{smallDict.Code}, "http"},
+	{"dictionaries for half as much again", []string{"gatehouse_bodies 512m", "gatehouse_bodies 384m"}, []string{smallDict.Code}, "http"},
 	{"another way to the upstream", []string{anyServer, "server { server_name b; listen 81; location /all { proxy_pass http://127.0.0.1:8081; } }" + anyServer}, []string{unjudged.Code}, "server b: location /all: proxy_pass (../../../nginx/nginx.conf:"},
 	{"another way from this machine", []string{anyServer, "server { listen 127.0.0.1:81; location / { proxy_pass http://service; } }" + anyServer}, nil, ""},
 	{"another way for some", []string{anyServer, "server { listen 81; allow 192.0.2.0/24; deny all; location / { proxy_pass http://service; } }" + anyServer}, nil, ""},

@@ -8,9 +8,6 @@ import (
 	"github.com/gatehouse/gatehouse/nginx"
 )
 
-// format is the version of the file that gatehousectl nginx render writes.
-const format = 1
-
 // rules are what the edge reads: rendered ones.
 type rules struct {
 	Format       int    `json:"format"`
@@ -37,8 +34,8 @@ func (r *rule) text() string { return r.Path + r.Prefix }
 func parseRules(text []byte) (*rules, error) {
 	var r rules
 	if err := json.Unmarshal(text, &r); err == nil && r.Format != 0 {
-		if r.Format != format {
-			return nil, fmt.Errorf("has format %d, want %d", r.Format, format)
+		if r.Format != nginx.Format {
+			return nil, fmt.Errorf("has format %d, want %d", r.Format, nginx.Format)
 		}
 		return &r, nil
 	}
