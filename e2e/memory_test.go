@@ -102,15 +102,11 @@ func (e *edge) rss() (sum int) {
 	if !onNginx() {
 		return e.memory(e.EdgePID(), "VmRSS:")
 	}
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", e.EdgePID()))
+	workers, err := stack.NginxWorkers(e.EdgePID())
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	for _, text := range strings.Fields(string(children)) {
-		pid, err := strconv.Atoi(text)
-		if err != nil {
-			e.t.Fatal(err)
-		}
+	for _, pid := range workers {
 		sum += e.memory(pid, "RssAnon:")
 	}
 	return sum

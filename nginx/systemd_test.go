@@ -160,11 +160,11 @@ func (u *unit) start(t *testing.T, status int) {
 }
 
 // workers returns the pids of nginx' workers.
-func (u *unit) workers(t *testing.T) []string {
+func (u *unit) workers(t *testing.T) []int {
 	t.Helper()
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", u.master.Process.Pid))
+	pids, err := stack.NginxWorkers(u.master.Process.Pid)
 	mustBeNil(t, err)
-	return strings.Fields(string(children))
+	return pids
 }
 
 // kill ends the master and its workers by SIGKILL, and returns when nobody listens any more.
@@ -227,7 +227,7 @@ func TestUnit(t *testing.T) {
 	mustBeNil(t, err)
 	await.Until(t, "the old workers are gone", func() bool {
 		now := u.workers(t)
-		return len(now) > 0 && !slices.ContainsFunc(now, func(pid string) bool { return slices.Contains(old, pid) })
+		return len(now) > 0 && !slices.ContainsFunc(now, func(pid int) bool { return slices.Contains(old, pid) })
 	})
 	u.awaitStatus(t, denied)
 

@@ -44,20 +44,30 @@ func (s *Stack) EdgeKind() EdgeKind { return s.opts.EdgeKind }
 
 // KillWorker ends one worker of nginx by SIGKILL. Its master starts another one at once.
 func (s *Stack) KillWorker() error {
-	master := s.EdgePID()
+	workers, err := NginxWorkers(s.EdgePID())
+	if err != nil {
+		return err
+	}
+	if len(workers) == 0 {
+		return fmt.Errorf("nginx (pid %d) has no workers", s.EdgePID())
+	}
+	return syscall.Kill(workers[rand.IntN(len(workers))], syscall.SIGKILL)
+}
+
+// NginxWorkers returns the pids of the workers of nginx, whose master has this pid.
+func NginxWorkers(master int) (pids []int, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", master))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	workers := strings.Fields(string(text))
-	if len(workers) == 0 {
-		return fmt.Errorf("nginx (pid %d) has no workers", master)
+	for _, field := range strings.Fields(string(text)) {
+		pid, err := strconv.Atoi(field)
+		if err != nil {
+			return nil, err
+		}
+		pids = append(pids, pid)
 	}
-	pid, err := strconv.Atoi(workers[rand.IntN(len(workers))])
-	if err != nil {
-		return err
-	}
-	return syscall.Kill(pid, syscall.SIGKILL)
+	return pids, nil
 }
 
 func (s *Stack) nginxProgram() program {
