@@ -234,14 +234,14 @@ end
 local preconditions = { "if-none-match", "if-match", "if-unmodified-since" }
 
 -- reply answers a request. The request's body is discarded: nginx would take what it doesn't read for the next request.
-local function reply(r, d)
-  if (r.headers["content-length"] or r.headers["transfer-encoding"]) and not pcall(ngx.req.discard_body) then
+local function reply(method, headers, d)
+  if (headers["content-length"] or headers["transfer-encoding"]) and not pcall(ngx.req.discard_body) then
     return ngx.exit(ngx.HTTP_BAD_REQUEST) -- malformed chunks
   end
   ngx.status = d.status
   if d.status == 200 then -- the engine has compared them, or they don't count: nginx must not make it a 304 or a 412
     for i = 1, #preconditions do
-      if r.headers[preconditions[i]] then
+      if headers[preconditions[i]] then
         ngx.req.clear_header(preconditions[i])
       end
     end
@@ -250,15 +250,15 @@ local function reply(r, d)
     ngx.var.gatehouse_reason = d.reason
     ngx.var.gatehouse_device = d.id or ""
   end
-  local headers, out = d.headers, ngx.header
-  for i = 1, #headers, 2 do
-    out[headers[i]] = headers[i + 1]
+  local answer, out = d.headers, ngx.header
+  for i = 1, #answer, 2 do
+    out[answer[i]] = answer[i + 1]
   end
   local body = d.body
   if body then
     out["Content-Length"] = #body
   end
-  if not body or r.method == "HEAD" then
+  if not body or method == "HEAD" then
     ngx.send_headers()
   elseif #body > small then
     return send_large(d)
@@ -310,9 +310,9 @@ local function target_of(request_uri)
 end
 
 -- take_token validates the token of a request, if it has one, and removes it: the upstream doesn't get it. It returns
--- false for a bad token, with which a request is refused on every path.
-local function take_token(r)
-  local line = r.headers["authorization"]
+-- whether the request may go on, since one with a bad token is refused on every path, and the token, if there is one.
+local function take_token(headers)
+  local line = headers["authorization"]
   if type(line) == "table" then
     for i = 1, #line do
       if line[i]:sub(1, 7) == "Bearer " then
@@ -328,10 +328,9 @@ local function take_token(r)
   if not id then
     return false
   end
-  r.token = { id = id, session = session }
-  r.headers["authorization"] = nil
+  headers["authorization"] = nil
   ngx.req.clear_header("authorization")
-  return true
+  return true, { id = id, session = session }
 end
 
 -- access judges a request by the target that the client sent, whatever nginx makes of it. An internal redirect of a
@@ -348,20 +347,34 @@ function M.access()
     return ngx.exit(ngx.HTTP_BAD_REQUEST)
   end
   local headers, removed, spelled = reader:read()
-  local r = { method = method, target = target, headers = headers, removed = removed, spelled = spelled }
-  if tokens and not take_token(r) then
-    local d = {}
-    decider:refuse(d, "token")
-    counters.add(d.auth)
-    return reply(r, d)
+  local token
+  if tokens then
+    local ok
+    ok, token = take_token(headers)
+    if not ok then
+      local d = {}
+      decider:refuse(d, "token")
+      counters.add(d.auth)
+      return reply(method, headers, d)
+    end
   end
-  r.rule, r.ambiguous = decider.match:govern(method, target, removed ~= nil)
-  if not r.rule and not r.ambiguous and not decider.config.deny_by_default then
+  local rule, ambiguous = decider.match:govern(method, target, removed ~= nil)
+  if not rule and not ambiguous and not decider.config.deny_by_default then
     strip(removed)
     ngx.var.gatehouse_judged = "1"
     return
   end
-  r.arrival = calls.arrive()
+  local r = {
+    method = method,
+    target = target,
+    headers = headers,
+    removed = removed,
+    spelled = spelled,
+    token = token,
+    rule = rule,
+    ambiguous = ambiguous,
+    arrival = calls.arrive(),
+  }
   local answers = {}
   while true do
     local now = ngx.now() * 1000
@@ -387,7 +400,7 @@ function M.access()
       if d.key then
         hits.hit(d.key)
       end
-      return reply(r, d)
+      return reply(method, headers, d)
     elseif d.action == "pass" then
       return pass(r, d)
     end
