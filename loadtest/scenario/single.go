@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/gatehouse/gatehouse/loadtest/peers"
 	"github.com/gatehouse/gatehouse/loadtest/service"
@@ -79,6 +80,12 @@ type peer struct {
 	loose  bool            // its responses differ from Gatehouse's: a lower bound, not an alternative
 }
 
+// Names of peers that are also compared with each other.
+const (
+	edgeInNginx = "Gatehouse in nginx"
+	nginxAlone  = "nginx alone"
+)
+
 func serves(names ...string) map[string]bool {
 	m := map[string]bool{}
 	for _, name := range names {
@@ -105,16 +112,16 @@ func (w *world) startPeers(ctx context.Context, o *Options, out *Recorder) ([]pe
 		return nil, err
 	}
 	if nginx != nil {
-		all = append(all, peer{alone("nginx alone, proxy_cache", nginx, origin), serves(public...), false},
-			peer{alone("nginx alone, auth_request", nginx, origin, auth), serves(private...), false},
-			peer{alone("nginx alone, proxy_pass", nginx, origin), serves("pass"), false})
+		all = append(all, peer{alone(nginxAlone+", proxy_cache", nginx, origin), serves(public...), false},
+			peer{alone(nginxAlone+", auth_request", nginx, origin, auth), serves(private...), false},
+			peer{alone(nginxAlone+", proxy_pass", nginx, origin), serves("pass"), false})
 	}
 	if w.nginx, err = w.startNginx(ctx, o); errors.Is(err, stack.ErrUsage) { // it isn't installed
 		out.NotRun = append(out.NotRun, err.Error())
 	} else if err != nil {
 		return nil, err
 	} else {
-		t := target{"Gatehouse in nginx", w.nginx.EdgeURL(), append(w.nginx.nginxServers(), origin.Server()), nil, nil}
+		t := target{edgeInNginx, w.nginx.EdgeURL(), append(w.nginx.nginxServers(), origin.Server()), nil, nil}
 		all = append(all, peer{t, serves(slices.Concat(public, private, []string{"pass", "auth"})...), false})
 	}
 	varnish, err := peers.StartVarnish(ctx, w.dir, origin.Address)
@@ -140,7 +147,7 @@ func (w *world) started(r *peers.Running, err error, out *Recorder) error {
 }
 
 // comparePeers measures each peer that supports the workload: a row, and the CPU of all processes per request, in turn
-// with Gatehouse.
+// with Gatehouse; and Gatehouse in nginx in turn with nginx alone.
 func (o *Options) comparePeers(ctx context.Context, w *world, load workload.Workload, compared []peer, out *Recorder) error {
 	for _, p := range compared {
 		if !p.serves[load.Name] {
@@ -161,6 +168,18 @@ func (o *Options) comparePeers(ctx context.Context, w *world, load workload.Work
 			return err
 		}
 		out.Pairs = append(out.Pairs, pair)
+		if p.name != edgeInNginx {
+			continue
+		}
+		for _, other := range compared { // what nginx itself costs
+			if !strings.HasPrefix(other.name, nginxAlone) || !other.serves[load.Name] {
+				continue
+			}
+			if pair, err = o.pair(ctx, p.target, other.target, load, load, o.Pairs, w.dir); err != nil {
+				return err
+			}
+			out.Pairs = append(out.Pairs, pair)
+		}
 	}
 	return nil
 }

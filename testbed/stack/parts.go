@@ -83,6 +83,7 @@ func (s *Stack) sidecarProgram() program {
 		"--push.socket", s.PushSocket(),
 		"--api.socket", s.APISocket(),
 		"--admin.address", s.opts.SidecarAdmin,
+		"--edge.admin", s.opts.EnvoyAdmin,
 	}
 	return program{
 		name: sidecarName, path: s.opts.SidecarPath, args: append(args, s.opts.SidecarArgs...),

@@ -217,6 +217,16 @@ func (s *source) body(o *wire.Object, i int) *Body {
 	return s.mem.Body(s.epoch, o.Variants()[i])
 }
 
+// Key returns the cache key of a request of device under the rule that governs it, which must have Cache; "" if it has
+// none. Decisions don't need it: it is for explaining them.
+func (e *Engine) Key(r *Request, device string) string {
+	c := e.config.Rules[r.rule].Cache
+	if key, ok := e.key(r, c, device); ok && (!c.PerDevice || device != "") {
+		return strings.Clone(key)
+	}
+	return ""
+}
+
 // key returns the cache key of r, see [appendKey]; it is valid until the next decision. "%c3%a9" and "%C3%A9" are
 // equal, also in a parameter's name, by which the query is sorted.
 func (e *Engine) key(r *Request, c *Cache, device string) (string, bool) {

@@ -110,10 +110,11 @@ http {
     location / { return 404; }
   }
 
-  # For gatehousectl drain. Whoever reaches it can drain the pod: it stays on loopback.
+  # For the sidecar and gatehousectl drain. Whoever reaches it can drain the pod: it stays on loopback.
   server {
     listen 127.0.0.1:9901;
     access_log off;
+    location = /metrics { content_by_lua_block { require("gatehouse.counters").print() } }
     location = /healthcheck/fail { content_by_lua_block { require("gatehouse.edge").drain(true) } }
     location / { return 404; }
   }

@@ -127,5 +127,8 @@
 {{- $_ := set $settings "secret_file" (printf "/etc/gatehouse/secrets/%s/secret" $section) }}
 {{- $_ := set $config $section $settings }}
 {{- end }}
+{{- with get (dict "istio" 15000 "envoy-gateway" 19000) .Values.mode }}
+{{- $_ := set $config "edge" (merge (get $config "edge" | default dict) (dict "admin" (printf "127.0.0.1:%d" .))) }}
+{{- end }}
 {{- toYaml $config }}
 {{- end }}

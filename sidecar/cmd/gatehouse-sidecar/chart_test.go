@@ -49,10 +49,10 @@ func TestChartSettings(t *testing.T) {
 	if err := config.Usage(&help); err != nil {
 		t.Fatal(err)
 	}
-	for _, flag := range regexp.MustCompile(`--([a-z]+\.[a-z-]+)=`).FindAllStringSubmatch(help.String(), -1) {
+	for _, flag := range regexp.MustCompile(`--([a-z]+\.[a-z-]+)\b`).FindAllStringSubmatch(help.String(), -1) {
 		name := strings.ReplaceAll(flag[1], "-", "_")
 		section, _, _ := strings.Cut(name, ".")
-		if !slices.Contains([]string{"redis", "push", "api", "admin"}, section) {
+		if name != "admin.address" && !slices.Contains([]string{"redis", "push", "api"}, section) {
 			offered = append(offered, name)
 		}
 	}

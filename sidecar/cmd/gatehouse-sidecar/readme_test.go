@@ -86,7 +86,7 @@ func settings(t *testing.T) (flags, variables, settings []string) {
 	if err := config.Usage(&usage); err != nil {
 		t.Fatal(err)
 	}
-	for _, flag := range listed(usage.String(), `--([a-z-]+\.[a-z-]+)=`) {
+	for _, flag := range listed(usage.String(), `--([a-z-]+\.[a-z-]+)\b`) {
 		flags = append(flags, flag)
 		variables = append(variables, "GATEHOUSE_"+strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(flag)))
 		settings = append(settings, strings.ReplaceAll(flag, "-", "_"))

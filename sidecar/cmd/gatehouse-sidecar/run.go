@@ -22,6 +22,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/follow"
 	"github.com/gatehouse/gatehouse/sidecar/internal/hasher"
+	"github.com/gatehouse/gatehouse/sidecar/internal/inspect"
 	"github.com/gatehouse/gatehouse/sidecar/internal/known"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
@@ -174,9 +175,14 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 		return nil, err
 	}
 	checks := []admin.Check{{Name: "push", Ready: pusher.Ready}}
+	inspector := inspect.New(inspect.Sources{
+		Version: versionName(), Started: time.Now(), Registry: m.Registry, Ready: func() []string { return admin.Reasons(checks) },
+		Memory: memory, Objects: objects, Verifier: verifier, Redis: client, Shards: shards, EdgeAdmin: c.Edge.Admin,
+	})
+	operator := inspect.NewServer(inspector, c.Admin.Actions, log).Handler()
 	return []component{
-		memory, objects, followers, pusher, collector{}, addresses,
-		api.New(c.API.Socket, verifier, fetcher, objects, memory, token.New(tokens), m, log),
-		admin.New(c.Admin.Address, m.Registry, checks, log),
+		memory, objects, followers, pusher, collector{}, addresses, inspector,
+		api.New(c.API.Socket, inspector.Watched(), fetcher, inspector, memory, token.New(tokens), m, log),
+		admin.New(c.Admin.Address, m.Registry, checks, operator, log),
 	}, nil
 }

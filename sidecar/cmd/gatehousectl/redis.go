@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
@@ -72,6 +74,13 @@ func (r *redisFlags) settings() redisurl.Settings {
 
 // connect gives command a publisher. An error never has the URL in it, for its password.
 func (c *console) connect(command func(context.Context, *publish.Publisher) error) error {
+	return c.client(func(ctx context.Context, client redis.UniversalClient) error {
+		return command(ctx, publish.New(client, publish.Shards(c.redis.Shards)))
+	})
+}
+
+// client gives command a client.
+func (c *console) client(command func(context.Context, redis.UniversalClient) error) error {
 	settings := c.redis.settings()
 	var problems []error
 	for _, err := range settings.Check() {
@@ -89,5 +98,5 @@ func (c *console) connect(command func(context.Context, *publish.Publisher) erro
 		return err
 	}
 	defer client.Close()
-	return command(context.Background(), publish.New(client, publish.Shards(c.redis.Shards)))
+	return command(context.Background(), client)
 }

@@ -39,6 +39,12 @@ type cli struct {
 		Install nginxInstallCmd `cmd:"" help:"Write the NGINX plugin of this release into a directory."`
 	} `cmd:"" help:"Configure the edge in NGINX."`
 
+	Status  statusCmd  `cmd:"" help:"Tell whether the local sidecar and its edge are well, and what they hold."`
+	Explain explainCmd `cmd:"" help:"Tell what the edge answers to a request, and why."`
+	Held    heldCmd    `cmd:"" help:"List the networks and devices that the limits on wrong secrets hold back, or release one."`
+	Top     topCmd     `cmd:"" help:"Show rates by rule, the objects used most and the networks refused most."`
+	Watch   watchCmd   `cmd:"" help:"Print the events in Redis as they pass."`
+
 	Ready readyCmd `cmd:"" help:"Succeed if the local sidecar, or a URL, is ready; otherwise print the reasons. For probes."`
 	Drain drainCmd `cmd:"" help:"Make the local Envoy or nginx close each connection with its next answer. For preStop hooks."`
 

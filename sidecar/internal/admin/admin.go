@@ -1,4 +1,4 @@
-// Package admin serves metrics, health, readiness and profiles to operators. It must not be reachable for others.
+// Package admin serves metrics, health, readiness, profiles and the operator's page. It must not be reachable for others.
 package admin
 
 import (
@@ -31,18 +31,29 @@ type Check struct {
 	Ready func() error
 }
 
+// Reasons returns a line for each check that fails.
+func Reasons(checks []Check) (reasons []string) {
+	for _, check := range checks {
+		if err := check.Ready(); err != nil {
+			reasons = append(reasons, check.Name+": "+err.Error())
+		}
+	}
+	return reasons
+}
+
 // Server serves the admin address.
 type Server struct {
 	address  string
 	registry *prometheus.Registry
 	checks   []Check
+	operator http.Handler
 	log      *slog.Logger
 	blocking sync.Mutex // held while a block profile is taken
 }
 
-// New is a Server for address, host:port.
-func New(address string, registry *prometheus.Registry, checks []Check, log *slog.Logger) *Server {
-	return &Server{address: address, registry: registry, checks: checks, log: log}
+// New is a Server for address, host:port. operator serves all other paths.
+func New(address string, registry *prometheus.Registry, checks []Check, operator http.Handler, log *slog.Logger) *Server {
+	return &Server{address: address, registry: registry, checks: checks, operator: operator, log: log}
 }
 
 // Handler serves the endpoints.
@@ -57,6 +68,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.Handle("/", s.operator)
 	return mux
 }
 
@@ -73,12 +85,7 @@ func (s *Server) block(w http.ResponseWriter, r *http.Request) {
 
 // ready answers 200, or 503 with a line for each reason why not.
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
-	var reasons []string
-	for _, check := range s.checks {
-		if err := check.Ready(); err != nil {
-			reasons = append(reasons, check.Name+": "+err.Error())
-		}
-	}
+	reasons := Reasons(s.checks)
 	if len(reasons) == 0 {
 		fmt.Fprintln(w, "ok")
 		return
@@ -98,6 +105,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	server := &http.Server{
 		Handler:           s.Handler(),
+		BaseContext:       func(net.Listener) context.Context { return ctx }, // ends pages that are open
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),

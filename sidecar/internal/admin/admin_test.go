@@ -18,7 +18,7 @@ import (
 func TestEndpoints(t *testing.T) {
 	var one, two error
 	checks := []admin.Check{{Name: "push", Ready: func() error { return one }}, {Name: "other", Ready: func() error { return two }}}
-	server := httptest.NewServer(admin.New("", metrics.New().Registry, checks, slog.New(slog.DiscardHandler)).Handler())
+	server := httptest.NewServer(admin.New("", metrics.New().Registry, checks, http.NotFoundHandler(), slog.New(slog.DiscardHandler)).Handler())
 	defer server.Close()
 	get := func(path string) (int, string) {
 		r, err := http.Get(server.URL + path)
@@ -59,7 +59,7 @@ func TestEndpoints(t *testing.T) {
 }
 
 func TestRunSaysWhichAddress(t *testing.T) {
-	err := admin.New("127.0.0.1:99999", metrics.New().Registry, nil, slog.New(slog.DiscardHandler)).Run(t.Context())
+	err := admin.New("127.0.0.1:99999", metrics.New().Registry, nil, http.NotFoundHandler(), slog.New(slog.DiscardHandler)).Run(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "99999") {
 		t.Errorf("Run = %v, want an error that names the address", err)
 	}
@@ -67,7 +67,7 @@ func TestRunSaysWhichAddress(t *testing.T) {
 
 // TestBlockProfile takes a profile while a goroutine of this test is blocked now and then.
 func TestBlockProfile(t *testing.T) {
-	server := httptest.NewServer(admin.New("", metrics.New().Registry, nil, slog.New(slog.DiscardHandler)).Handler())
+	server := httptest.NewServer(admin.New("", metrics.New().Registry, nil, http.NotFoundHandler(), slog.New(slog.DiscardHandler)).Handler())
 	defer server.Close()
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()

@@ -23,6 +23,7 @@ type Config struct {
 	Push    Push    `embed:"" prefix:"push." envprefix:"GATEHOUSE_PUSH_"`
 	API     API     `embed:"" prefix:"api." envprefix:"GATEHOUSE_API_"`
 	Admin   Admin   `embed:"" prefix:"admin." envprefix:"GATEHOUSE_ADMIN_"`
+	Edge    Edge    `embed:"" prefix:"edge." envprefix:"GATEHOUSE_EDGE_"`
 	Memory  Memory  `embed:"" prefix:"memory." envprefix:"GATEHOUSE_MEMORY_"`
 	Bcrypt  Bcrypt  `embed:"" prefix:"bcrypt." envprefix:"GATEHOUSE_BCRYPT_"`
 	Verdict Verdict `embed:"" prefix:"verdict." envprefix:"GATEHOUSE_VERDICT_"`
@@ -43,7 +44,13 @@ type API struct {
 
 // Admin configures the server for operators.
 type Admin struct {
-	Address string `env:"ADDRESS" default:"127.0.0.1:9090" placeholder:"HOST:PORT" help:"Address to serve metrics, health and profiles on. Default: ${default}."`
+	Address string `env:"ADDRESS" default:"127.0.0.1:9090" placeholder:"HOST:PORT" help:"Address to serve metrics, health, profiles and the operator's page on. Default: ${default}."`
+	Actions bool   `env:"ACTIONS" help:"Let operators release what the limits hold back, by the page or gatehousectl. Default: they only see it."`
+}
+
+// Edge configures the connection to the edge's operators' server.
+type Edge struct {
+	Admin string `env:"ADMIN" default:"127.0.0.1:9901" placeholder:"HOST:PORT" help:"Address of Envoy's admin interface, or of nginx' counters, for the rates that the operator's page shows. Default: ${default}."`
 }
 
 // Memory bounds the edge's memory.
@@ -102,6 +109,8 @@ func (c *Config) validate() error {
 	check(c.Push.Socket != c.API.Socket, "api.socket: %q is push.socket too; each needs its own", c.API.Socket)
 	_, _, err := net.SplitHostPort(c.Admin.Address)
 	check(err == nil, "admin.address: %q: want host:port", c.Admin.Address)
+	_, _, err = net.SplitHostPort(c.Edge.Admin)
+	check(err == nil, "edge.admin: %q: want host:port", c.Edge.Admin)
 	check(c.Memory.Bytes >= 1<<20 && c.Memory.Bytes <= 1<<40, "memory.bytes: %v is out of 1MiB to 1TiB", c.Memory.Bytes)
 	for _, n := range []struct {
 		name                   string

@@ -86,6 +86,15 @@ func (f *failures) add(key uint64) {
 	at.lastMS = now
 }
 
+// forget forgets all failures of key.
+func (f *failures) forget(key uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if at := f.find(key); at != nil {
+		*at = failure{}
+	}
+}
+
 func (f *failures) find(key uint64) *failure {
 	set := &f.sets[key%failureSets]
 	for i := range set {

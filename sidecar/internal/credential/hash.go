@@ -144,6 +144,7 @@ func (v *Verifier) failed(a *attempt) {
 		v.bySource.add(uint64(a.source))
 		v.pool.demote(a.source)
 	}
+	v.name(a)
 }
 
 // matches runs bcrypt once; pace is nil, or as for Compare.

@@ -32,5 +32,5 @@ const (
 	isOutOfTime  Reason = "timeout"
 )
 
-// notYet reports whether a device that isn't allowed for this reason should try again.
-func (r Reason) notYet() bool { return r == isStarting || r == wantsBits }
+// NotYet reports whether a device that isn't allowed for this reason should try again.
+func (r Reason) NotYet() bool { return r == isStarting || r == wantsBits }

@@ -109,6 +109,7 @@ type Verifier struct {
 	flights flights
 
 	byPair, bySource *failures
+	named            named
 	lookups          *failures // of sources beyond a limit in the fleet's verdicts; nil: nothing is shared
 
 	mu         sync.Mutex // protects all below; held while the edge is called
@@ -167,6 +168,7 @@ type attempt struct {
 	id, secret string
 	session    string // of a token; "" for a credential
 	source     source
+	from       string // the client's address
 	digest     digest
 	generation uint64
 	known      bool     // the device authenticated from source before
@@ -186,7 +188,7 @@ func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
 		// No verdict: the edge refuses these by itself, and they may have no digest.
 		return Result{Outcome: wire.Deny, Reason: isMalformed}
 	}
-	a := attempt{id: id, secret: secret, source: v.sources.of(from), digest: v.digest(id, secret)}
+	a := attempt{id: id, secret: secret, source: v.sources.of(from), from: from, digest: v.digest(id, secret)}
 	if r, done := v.decide(&a); done {
 		return r
 	}
@@ -314,7 +316,7 @@ func (v *Verifier) admissible(id string, now time.Time) (r *record, why Reason) 
 
 // refused returns the answer for a device that is not admissible; mu is held.
 func (v *Verifier) refused(a *attempt, now time.Time, why Reason) Result {
-	if why.notYet() {
+	if why.NotYet() {
 		return unavailable(why)
 	}
 	return v.deny(a, now, why)

@@ -62,7 +62,7 @@ func (m *Memory) takeState(b *batch, now time.Time) {
 		DevicesComplete: m.verdicts.devices.complete,
 	}
 	b.add(wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &s) })
-	m.taken = m.stateToSend()
+	m.taken, m.takenState = m.stateToSend(), s
 }
 
 // takeBucket adds the bodies that the bucket will name, and then the bucket. It returns false if not all of it fits;

@@ -64,6 +64,8 @@ type Memory struct {
 	inStep     inStepTimes
 	taken      sentState
 	acked      sentState
+	takenState wire.State    // of the last taken batch
+	ackedState wire.State    // of the last acknowledged one
 	batch      uint64        // last taken one; never restarts
 	ackedBatch uint64        // last acknowledged one
 	ackedMore  chan struct{} // closed and replaced at each acknowledgement

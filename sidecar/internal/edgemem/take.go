@@ -2,6 +2,7 @@ package edgemem
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/gatehouse/gatehouse/wire"
@@ -162,7 +163,7 @@ func (m *Memory) Acked() {
 		m.slots.release(slot)
 	}
 	m.freed = m.freed[:0]
-	m.acked, m.ackedBatch = m.taken, m.batch
+	m.acked, m.ackedBatch, m.ackedState = m.taken, m.batch, m.takenState
 	close(m.ackedMore)
 	m.ackedMore = make(chan struct{})
 }
@@ -174,6 +175,7 @@ func (m *Memory) Reset(before *wire.State) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.begin()
+	m.ackedState.Permissions = slices.Clone(m.ackedState.Permissions) // renew changes the names in place
 	m.permissions.renew(time.Now())
 	m.taken, m.freed, m.crowdedOut = sentState{}, nil, false
 	// What is written from now on is at least as new as the edge's memory is now.

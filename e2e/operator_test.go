@@ -1,0 +1,264 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gatehouse/gatehouse/testbed/stack"
+)
+
+// explained is what the test reads of an explanation.
+type explained struct {
+	Rule   *struct{ Index int }
+	Answer struct {
+		Action, Reason string
+		Status         int
+	}
+	IfRight *struct {
+		Action, Reason string
+		Status         int
+	} `json:"if_right"`
+	Key    string
+	Object *struct {
+		Redis, Sidecar, Edge struct{ Version int }
+	}
+	Device *struct {
+		ID          string
+		Permissions []string
+		Sidecar     struct{ Refusal string }
+	}
+}
+
+// operate runs gatehousectl with the edge's addresses and decodes its answer.
+func (e *edge) operate(v any, args ...string) {
+	e.t.Helper()
+	args = append(args, "--json", "--sidecar", strings.TrimPrefix(e.SidecarAdminURL(), "http://"))
+	text := e.ctl(args...)
+	if err := json.Unmarshal([]byte(text), v); err != nil {
+		e.t.Fatalf("gatehousectl %s: %v: %s", strings.Join(args, " "), err, text)
+	}
+}
+
+const operatorRules = `
+sidecar: {cluster: gatehouse-sidecar, timeout: 1s}
+credentials: {id_header: x-device-id, secret_header: x-device-token}
+rules:
+- match: {prefix: /hit}
+  cache: {}
+- match: {prefix: /fetch}
+  cache: {on_miss: fetch}
+- match: {prefix: /admin}
+  auth: {permissions: [admin]}
+- match: {prefix: /me}
+  auth: {}
+  cache: {scope: device}
+- match: {prefix: /open}
+default: deny
+`
+
+// TestExplain compares each explanation with what the edge then answers.
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	e := start(t, stack.Options{Rules: operatorRules})
+	e.put("/hit", "body")
+	e.put("@dev/me", "mine")
+	e.device("dev", "secret", 4, "write")
+	e.device("root", "secret", 4, "admin")
+	e.device("new", "secret", 4, "admin")
+	e.device("gone", "secret", 4, "admin")
+	e.ctl("device", "revoke", "gone")
+	e.until("the object is at the edge", says("body"), "GET /hit")
+	tag := e.send("GET /hit").header.Get("etag")
+	e.until("the device is known", status(200), "GET /admin", credential("root", "secret")...)
+	e.until("the device's object is at the edge", says("mine"), "GET /me", credential("dev", "secret")...)
+	rules := filepath.Join(t.TempDir(), "rules.yaml")
+	if err := os.WriteFile(rules, []byte(operatorRules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	from := []string{"--rules", rules}
+	if !onNginx() { // Envoy tells its rules
+		from = []string{"--admin", strings.TrimPrefix(e.EnvoyAdminURL(), "http://")}
+	}
+	for _, tt := range []struct {
+		name, request string
+		header        []string
+		device        string
+		rule          int // -1: none
+		action        string
+		status        int
+		reason, then  string // then: once the secret was verified
+	}{
+		{"hit", "GET /hit", nil, "", 0, "reply", 200, "gatehouse_hit", ""},
+		{"not modified", "GET /hit", []string{"if-none-match: " + tag}, "", 0, "reply", 304, "gatehouse_not_modified", ""},
+		{"other method", "POST /hit", nil, "", 0, "pass", 200, "", ""},
+		{"miss", "GET /hit/other", nil, "", 0, "pass", 200, "", ""},
+		{"fetch", "GET /fetch/none", nil, "", 1, "fetch", 200, "", ""},
+		{"no credential", "GET /admin", nil, "", 2, "reply", 401, "gatehouse_denied_no_credential", ""},
+		{"unknown device", "GET /admin", credential("nobody", "x"), "", 2, "reply", 401, "gatehouse_denied_unknown_device", ""},
+		{"revoked", "GET /admin", nil, "gone", 2, "reply", 401, "gatehouse_denied_unknown_device", ""},
+		{"permission", "GET /admin", nil, "dev", 2, "reply", 403, "gatehouse_forbidden_permission", ""},
+		{"right device", "GET /admin", nil, "root", 2, "pass", 200, "", ""},
+		{"verified", "GET /admin", credential("root", "secret"), "", 2, "pass", 200, "", ""},
+		{"to verify", "GET /admin", credential("new", "secret"), "", 2, "verify", 200, "", "pass"},
+		{"own object", "GET /me", nil, "dev", 3, "reply", 200, "gatehouse_hit", ""},
+		{"open", "GET /open", nil, "", 4, "pass", 200, "", ""},
+		{"default", "GET /other", nil, "", -1, "reply", 403, "gatehouse_forbidden_default", ""},
+		{"ambiguous", "GET /open/..%20/admin", nil, "", -1, "reply", 403, "gatehouse_forbidden_ambiguous_path", ""},
+	} {
+		method, path, _ := strings.Cut(tt.request, " ")
+		args := append([]string{"explain", path, "--method", method}, from...)
+		for _, line := range tt.header {
+			args = append(args, "--header", line)
+		}
+		sent := tt.header
+		if tt.device != "" {
+			args = append(args, "--device", tt.device)
+			sent = credential(tt.device, "secret")
+		}
+		var got explained
+		e.operate(&got, args...)
+		rule := -1
+		if got.Rule != nil {
+			rule = got.Rule.Index
+		}
+		then := ""
+		if got.IfRight != nil {
+			then = got.IfRight.Action
+		}
+		if rule != tt.rule || got.Answer.Action != tt.action || got.Answer.Reason != tt.reason || then != tt.then {
+			t.Errorf("%s: got rule %d, %+v, then %q; want rule %d, %s, %q, then %q", tt.name, rule, got.Answer, then, tt.rule, tt.action, tt.reason, tt.then)
+		}
+		if tt.action == "reply" && got.Answer.Status != tt.status {
+			t.Errorf("%s: explained as %d, want %d", tt.name, got.Answer.Status, tt.status)
+		}
+		if a := e.send(tt.request, sent...); a.status != tt.status {
+			t.Errorf("%s: the edge answers %d, want %d", tt.name, a.status, tt.status)
+		}
+	}
+	var got explained
+	e.operate(&got, append([]string{"explain", "/hit"}, from...)...)
+	if o := got.Object; got.Key != "/hit" || o == nil || o.Redis.Version != 1 || o.Sidecar.Version != 1 || o.Edge.Version != 1 {
+		t.Errorf("got key %q, object %+v, want version 1 everywhere", got.Key, o)
+	}
+	got = explained{}
+	e.operate(&got, append([]string{"explain", "/admin", "--device", "gone"}, from...)...)
+	if d := got.Device; d == nil || d.Sidecar.Refusal != "disabled" {
+		t.Errorf("got device %+v, want a disabled one", d)
+	}
+}
+
+// TestOperator asks for status, held and top, releases a network, and reads the page.
+func TestOperator(t *testing.T) {
+	t.Parallel()
+	e := start(t, stack.Options{SidecarArgs: []string{"--admin.actions", "--limit.device", "1"}})
+	e.device("dev", "secret", 4, "telemetry.write")
+	var state struct {
+		Problems []struct{ Severity, Text string }
+		Redis    struct{ Connected bool }
+		Devices  struct{ Records, Held int }
+	}
+	await(t, "the status", patience, func() error {
+		e.operate(&state, "status")
+		if len(state.Problems) > 0 || !state.Redis.Connected || state.Devices.Records != 1 {
+			return fmt.Errorf("got %+v", state)
+		}
+		return nil
+	})
+	for n := range 3 { // the first costs bcrypt, and then the limit holds the device back
+		e.send("POST /v1/telemetry", credential("dev", fmt.Sprint("wrong", n))...)
+	}
+	held := func(want int) {
+		t.Helper()
+		await(t, "what is held", patience, func() error {
+			var list []struct {
+				Network, Device string
+			}
+			e.operate(&list, "held")
+			if len(list) != want {
+				return fmt.Errorf("got %+v, want %d", list, want)
+			}
+			return nil
+		})
+	}
+	held(2) // the device at the address, and the address
+	var top struct{ Refused []struct{ Name string } }
+	e.operate(&top, "top", "--once")
+	if len(top.Refused) != 1 || top.Refused[0].Name != "127.0.0.1/32" {
+		t.Errorf("got top %+v, want the loopback address refused", top)
+	}
+	page := func() string {
+		r, err := http.Get(e.SidecarAdminURL() + "/?" + url.Values{"device": {"dev"}, "url": {"/v1/products/1<b>"}}.Encode())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = r.Body.Close() }()
+		text, err := io.ReadAll(r.Body)
+		if err != nil || r.StatusCode != http.StatusOK || !strings.Contains(r.Header.Get("Content-Security-Policy"), "default-src 'none'") {
+			t.Fatalf("got %d %v: %v", r.StatusCode, r.Header, err)
+		}
+		return string(text)
+	}
+	text := page()
+	for _, want := range []string{"All is well", "127.0.0.1/32", "Release", "telemetry.write", "/v1/products/1&lt;b&gt;"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page has no %q", want)
+		}
+	}
+	if strings.Contains(text, "<b>/v1") || strings.Contains(text, "secret\"") || strings.Contains(text, " style=") {
+		t.Error("the page has an unescaped name, a secret or an inline style")
+	}
+	form := url.Values{"network": {"127.0.0.1/32"}, "device": {""}}
+	r, err := http.PostForm(e.SidecarAdminURL()+"/release", form)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Body.Close()
+	held(0)
+	if !strings.Contains(e.log("sidecar"), "an operator released") {
+		t.Error("the release is not logged")
+	}
+	e.until("the device authenticates", status(200), "POST /v1/telemetry", credential("dev", "secret")...)
+	for _, strange := range []struct {
+		path, host, origin string
+	}{{"/", "gatehouse.example:9090", ""}, {"/v1/status", "gatehouse.example", ""}, {"/release", "", "http://other.example"}, {"/v1/release", "", "null"}} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, e.SidecarAdminURL()+strange.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strange.host != "" {
+			request.Host = strange.host
+		}
+		if strange.origin != "" {
+			request.Method = http.MethodPost
+			request.Header.Set("Origin", strange.origin)
+		}
+		r, err := shared.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = r.Body.Close()
+		if r.StatusCode != http.StatusForbidden {
+			t.Errorf("%+v: got %d, want 403", strange, r.StatusCode)
+		}
+	}
+	if err := e.KillRedis(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the status without Redis", patience, func() error {
+		e.operate(&state, "status")
+		if len(state.Problems) == 0 || state.Problems[0].Severity != "critical" || !strings.HasPrefix(state.Problems[0].Text, "Redis is not followed") {
+			return fmt.Errorf("got %+v", state.Problems)
+		}
+		return nil
+	})
+	if text := page(); !strings.Contains(text, "Redis is not followed") {
+		t.Error("the page does not show that Redis is away")
+	}
+}

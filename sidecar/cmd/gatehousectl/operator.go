@@ -1,0 +1,332 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/sidecar/internal/envoyconfig"
+	"github.com/gatehouse/gatehouse/sidecar/internal/inspect"
+)
+
+// sidecarFlags are of the commands that ask the local sidecar.
+type sidecarFlags struct {
+	Sidecar string `default:"127.0.0.1:9090" placeholder:"HOST:PORT" help:"Admin address of the sidecar. Default: ${default}."`
+	JSON    bool   `name:"json" help:"Print the answer as JSON."`
+}
+
+// maxAnswer bounds an answer of a program, bytes: a config_dump can be long.
+const maxAnswer = 64 << 20
+
+// call sends a question to url and decodes the answer into v; a nil question is a GET.
+func call(url string, question, v any) error {
+	method, body := http.MethodGet, io.Reader(nil)
+	if question != nil {
+		text, err := json.Marshal(question)
+		if err != nil {
+			return err
+		}
+		method, body = http.MethodPost, bytes.NewReader(text)
+	}
+	text, err := fetch(method, url, body)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, v); err != nil {
+		return fmt.Errorf("%s: %w", url, err)
+	}
+	return nil
+}
+
+func fetch(method, url string, body io.Reader) ([]byte, error) {
+	request, err := http.NewRequest(method, url, body)
+	if err != nil {
+		return nil, usagef("%w", err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	client := &http.Client{Timeout: podTimeout}
+	answer, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", method, url, err)
+	}
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s %s: %s: %s", method, url, answer.Status, strings.TrimSpace(string(text[:min(len(text), maxReason)])))
+	}
+	return text, nil
+}
+
+// ask asks the sidecar, and prints the answer: as JSON, or by print.
+func ask[T any](c *console, f *sidecarFlags, path string, question any, print func(w io.Writer, v *T)) error {
+	var v T
+	if err := call("http://"+f.Sidecar+path, question, &v); err != nil {
+		return err
+	}
+	if f.JSON {
+		encoder := json.NewEncoder(c.stdout)
+		encoder.SetEscapeHTML(false)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(v)
+	}
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	print(w, &v)
+	return w.Flush()
+}
+
+type statusCmd struct {
+	sidecarFlags `embed:""`
+}
+
+// Run prints the status, what is wrong first.
+func (cmd *statusCmd) Run(c *console) error {
+	return ask(c, &cmd.sidecarFlags, "/v1/status", nil, func(w io.Writer, s *inspect.Status) {
+		for _, p := range s.Problems {
+			fmt.Fprintf(w, "%s: %s\n", strings.ToUpper(p.Severity), p.Text)
+		}
+		if len(s.Problems) == 0 {
+			fmt.Fprintln(w, "all is well")
+		}
+		since := "not in step"
+		if t := s.Edge.InStepSince; !t.IsZero() {
+			since = "in step since " + t.UTC().Format(time.RFC3339)
+		}
+		fmt.Fprintf(w, "\nversion\t%s, started %s\n", s.Version, s.Started.Format(time.RFC3339))
+		fmt.Fprintf(w, "redis\tconnected: %t, in step %s ago, write %.0f\n", s.Redis.Connected, age(s.Redis.InStepAge), s.Redis.Seq)
+		fmt.Fprintf(w, "edge\t%s, acknowledged %s ago, %s behind, %d buckets wait\n", since, age(s.Edge.AcknowledgedAge), age(s.Edge.InStepAge), s.Edge.Waiting)
+		fmt.Fprintf(w, "memory\tepoch %s, layout %d\n", dash(s.Edge.Epoch), s.Edge.Layout)
+		fmt.Fprintf(w, "objects\t%.0f at the edge, %.0f left out, %.0f of %.0f bytes\n", s.Objects.Held, s.Objects.LeftOut, s.Objects.Bytes, s.Objects.Budget)
+		fmt.Fprintf(w, "devices\t%.0f, known to the edge %d, held back %d\n", s.Devices.Records, s.Edge.Devices, s.Devices.Held)
+		fmt.Fprintf(w, "verdicts\t%d allow, %d deny, %d permission names\n", s.Edge.Allows, s.Edge.Denies, s.Edge.Permissions)
+		fmt.Fprintf(w, "bcrypt\t%.0f of %d running, %.0f of %d waiting\n", s.Bcrypt.Running, s.Bcrypt.Workers, s.Bcrypt.Queued, s.Bcrypt.Queue)
+	})
+}
+
+// age returns an age in seconds as text.
+func age(seconds float64) string {
+	if seconds < 0 {
+		return "never"
+	}
+	return time.Duration(seconds * float64(time.Second)).Round(time.Millisecond).String()
+}
+
+func dash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+type explainCmd struct {
+	URL      string   `arg:"" help:"URL of the request, or its path with the query, as the edge sees it."`
+	Method   string   `default:"GET" placeholder:"METHOD" help:"Method of the request. Default: ${default}."`
+	Header   []string `sep:"none" placeholder:"NAME:VALUE" help:"A header of the request, such as a credential or If-None-Match. Can be repeated."`
+	Device   string   `placeholder:"ID" help:"Explain the answer to this device with its right secret."`
+	Rules    string   `placeholder:"FILE" help:"Rules, or an Envoy configuration with them; - is standard input. Default: the configuration that the local Envoy runs."`
+	Listener string   `placeholder:"NAME" help:"Listener whose rules count, if there are several."`
+	Admin    string   `default:"127.0.0.1:9901" placeholder:"HOST:PORT" help:"Admin address of Envoy, for its configuration. Default: ${default}."`
+
+	sidecarFlags `embed:""`
+}
+
+// Run explains the answer to a request.
+func (cmd *explainCmd) Run(c *console) error {
+	q := inspect.Question{Method: cmd.Method, URL: cmd.URL, Device: cmd.Device}
+	for _, line := range cmd.Header {
+		name, value, found := strings.Cut(line, ":")
+		if !found {
+			return usagef("--header %q: want NAME:VALUE", line)
+		}
+		q.Headers = append(q.Headers, [2]string{strings.TrimSpace(name), strings.TrimSpace(value)})
+	}
+	var err error
+	if q.Rules, err = cmd.rules(c); err != nil {
+		return err
+	}
+	return ask(c, &cmd.sidecarFlags, "/v1/explain", q, printExplanation)
+}
+
+// rules returns the rules of the edge.
+func (cmd *explainCmd) rules(c *console) (json.RawMessage, error) {
+	source := cmd.Rules
+	var file []byte
+	var err error
+	if source == "" {
+		source = "http://" + cmd.Admin + "/config_dump"
+		if file, err = fetch(http.MethodGet, source, nil); err != nil {
+			return nil, fmt.Errorf("%w\nWithout Envoy, give the rules by --rules", err)
+		}
+	} else if file, err = c.read(source, maxConfig, "rules"); err != nil {
+		return nil, err
+	}
+	all, err := envoyconfig.RulesOf(file)
+	if err != nil {
+		return nil, usagef("%s: %w", source, err)
+	}
+	var names []string
+	for _, rules := range all {
+		if cmd.Listener == "" && len(all) == 1 || cmd.Listener != "" && rules.Listener == cmd.Listener {
+			return rules.JSON, nil
+		}
+		names = append(names, rules.Listener)
+	}
+	if cmd.Listener == "" {
+		return nil, usagef("%s has the rules of several listeners: choose one by --listener: %s", source, strings.Join(names, ", "))
+	}
+	return nil, usagef("%s has no listener %q with rules, but %s", source, cmd.Listener, strings.Join(names, ", "))
+}
+
+func printExplanation(w io.Writer, e *inspect.Explanation) {
+	answer := func(name string, a *inspect.Answer) {
+		what := a.Action
+		if a.Status != 0 {
+			what += fmt.Sprintf(" %d", a.Status)
+		}
+		if a.Reason != "" {
+			what += ", " + a.Reason
+		}
+		fmt.Fprintf(w, "%s\t%s\n\t%s\n", name, what, a.Text)
+	}
+	answer("answer", &e.Answer)
+	if e.IfRight != nil {
+		answer("if the secret is right", e.IfRight)
+	}
+	if r := e.Rule; r != nil {
+		fmt.Fprintf(w, "rule\t%d: %s\n", r.Index, r.Match)
+		if r.Auth {
+			fmt.Fprintf(w, "requires\t%s\n", dash(strings.Join(r.Permissions, ", ")))
+		}
+	} else {
+		fmt.Fprintln(w, "rule\tnone")
+	}
+	if o := e.Object; o != nil {
+		fmt.Fprintf(w, "key\t%s\n", e.Key)
+		fmt.Fprintf(w, "  in Redis\t%s\n", version(&o.Redis))
+		fmt.Fprintf(w, "  in the sidecar\t%s, %s\n", number(o.Sidecar.Version), strings.ReplaceAll(o.Sidecar.Place, "_", " "))
+		fmt.Fprintf(w, "  at the edge\t%s%s\n", number(o.Edge.Version), map[bool]string{true: ", not acknowledged yet"}[o.Edge.Pending])
+	}
+	if d := e.Device; d != nil {
+		may := "may authenticate"
+		if d.Sidecar.Refusal != "" {
+			may = "may not authenticate: " + string(d.Sidecar.Refusal)
+		}
+		fmt.Fprintf(w, "device\t%s, %s\n", d.ID, may)
+		fmt.Fprintf(w, "  permissions\t%s\n", dash(strings.Join(d.Permissions, ", ")))
+		fmt.Fprintf(w, "  in Redis\t%s\n", version(&d.Redis))
+		fmt.Fprintf(w, "  in the sidecar\t%s\n", number(d.Sidecar.Version))
+		known := "unknown"
+		if d.Edge.Listed {
+			known = "registered"
+		}
+		fmt.Fprintf(w, "  at the edge\t%s, %d verdicts\n", known, len(d.Edge.Verdicts))
+		for _, h := range d.Held {
+			fmt.Fprintf(w, "  held back\tat %s for %s\n", h.Network, age(h.WaitS))
+		}
+	}
+}
+
+func number(version uint64) string {
+	if version == 0 {
+		return "none"
+	}
+	return fmt.Sprintf("version %d", version)
+}
+
+func version(v *inspect.Version) string {
+	text := number(v.Version)
+	switch {
+	case v.Error != "":
+		return "can't be read: " + v.Error
+	case v.Deleted:
+		text += ", deleted"
+	case v.Disabled:
+		text += ", revoked"
+	}
+	if v.PublishedMS != 0 {
+		text += ", of " + timestamp(v.PublishedMS)
+	}
+	return text
+}
+
+type heldCmd struct {
+	Release string `placeholder:"ADDRESS" help:"Release this address, or its network. The sidecar needs --admin.actions."`
+	Device  string `placeholder:"ID" help:"With --release: release only this device there."`
+
+	sidecarFlags `embed:""`
+}
+
+// Run lists what the limits on wrong secrets hold back, or releases a network.
+func (cmd *heldCmd) Run(c *console) error {
+	if cmd.Release != "" {
+		what := inspect.Release{Network: cmd.Release, Device: cmd.Device}
+		return ask(c, &cmd.sidecarFlags, "/v1/release", what, func(w io.Writer, r *inspect.Released) {
+			fmt.Fprintf(w, "%s: %d released\n", cmd.Release, r.Released)
+		})
+	}
+	if cmd.Device != "" {
+		return usagef("--device: is for --release")
+	}
+	return ask(c, &cmd.sidecarFlags, "/v1/held", nil, func(w io.Writer, held *[]credential.Hold) {
+		fmt.Fprintln(w, "NETWORK\tDEVICE\tLAST WRONG SECRET\tNEXT ATTEMPT")
+		for _, h := range *held {
+			next := "last in the queue"
+			if h.WaitS > 0 {
+				next = "in " + age(h.WaitS)
+			}
+			device := h.Device
+			if device == "" {
+				device = "(new ones)"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", h.Network, device, h.Last.UTC().Format(time.RFC3339), next)
+		}
+	})
+}
+
+type topCmd struct {
+	Once bool `help:"Print once, and end. Otherwise the table is printed every 5 s."`
+
+	sidecarFlags `embed:""`
+}
+
+// Run prints what is used and refused most.
+func (cmd *topCmd) Run(c *console) error {
+	for {
+		if !cmd.JSON && !cmd.Once {
+			fmt.Fprint(c.stdout, "\x1b[H\x1b[2J") // the terminal's upper left corner, and clear
+		}
+		err := ask(c, &cmd.sidecarFlags, "/v1/top", nil, printTop)
+		if err != nil || cmd.Once {
+			return err
+		}
+		time.Sleep(5 * time.Second)
+	}
+}
+
+func printTop(w io.Writer, t *inspect.Top) {
+	fmt.Fprintln(w, "PER SECOND\tCOUNTER")
+	for _, name := range slices.Sorted(maps.Keys(t.Rates)) {
+		if t.Rates[name] > 0 {
+			fmt.Fprintf(w, "%.1f\t%s\n", t.Rates[name], name)
+		}
+	}
+	for _, list := range []struct {
+		title  string
+		counts []inspect.Count
+	}{{"HITS (SAMPLE)\tOBJECT", t.Objects}, {"REFUSED\tNETWORK", t.Refused}} {
+		fmt.Fprintln(w, "\n"+list.title)
+		for _, n := range list.counts {
+			fmt.Fprintf(w, "%.0f\t%s\n", n.Count, n.Name)
+		}
+	}
+}

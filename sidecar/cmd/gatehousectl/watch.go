@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+)
+
+type watchCmd struct {
+	JSON bool `name:"json" help:"Print each event as a line of JSON."`
+}
+
+// watched is an event as watch prints it: without bodies and hashes.
+type watched struct {
+	Time    time.Time `json:"time"` // of its arrival
+	Seq     uint64    `json:"seq"`
+	Kind    string    `json:"kind"` // object or device
+	ID      string    `json:"id"`
+	Version string    `json:"version"`
+	Change  string    `json:"change"` // written, deleted, revoked
+	Bytes   int       `json:"bytes"`  // of the event
+	Error   string    `json:"error,omitempty"`
+}
+
+// Run prints the events of all shards as they pass, until it is interrupted.
+func (cmd *watchCmd) Run(c *console) error {
+	return c.client(func(ctx context.Context, client redis.UniversalClient) error {
+		group, ctx := errgroup.WithContext(ctx)
+		events := make(chan watched)
+		for i := range contract.Shards(c.redis.Shards).Count() {
+			group.Go(func() error { return watch(ctx, client, contract.ShardKeys(i).EventsChannel(), events) })
+		}
+		group.Go(func() error {
+			for {
+				select {
+				case <-ctx.Done():
+					return nil
+				case e := <-events:
+					if err := cmd.print(c, &e); err != nil {
+						return err
+					}
+				}
+			}
+		})
+		return group.Wait()
+	})
+}
+
+// watch sends the events of a channel until the connection ends.
+func watch(ctx context.Context, client redis.UniversalClient, channel string, events chan<- watched) error {
+	subscribe := client.Subscribe
+	if cluster, ok := client.(*redis.ClusterClient); ok {
+		subscribe = cluster.SSubscribe
+	}
+	sub := subscribe(ctx, channel)
+	defer sub.Close()
+	for {
+		message, err := sub.ReceiveMessage(ctx)
+		if err != nil {
+			return err
+		}
+		select {
+		case events <- watchedOf(message.Payload):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func watchedOf(payload string) watched {
+	w := watched{Time: time.Now().UTC(), Bytes: len(payload)}
+	e, err := contract.ParseEvent(payload)
+	if err != nil {
+		w.Error = err.Error()
+		return w
+	}
+	w.Seq, w.ID, w.Version, w.Change = e.Seq, e.Member.ID, e.Fields[contract.FieldVersion], "written"
+	w.Kind = map[byte]string{contract.KindObject: "object", contract.KindCredential: "device"}[e.Member.Kind]
+	switch {
+	case e.Fields[contract.FieldDeleted] != "":
+		w.Change = "deleted"
+	case e.Fields[contract.FieldDisabled] == "1":
+		w.Change = "revoked"
+	}
+	return w
+}
+
+func (cmd *watchCmd) print(c *console, w *watched) error {
+	if cmd.JSON {
+		return json.NewEncoder(c.stdout).Encode(w)
+	}
+	text := fmt.Sprintf("%s %s %s version %s, %d bytes", w.Kind, w.ID, w.Change, w.Version, w.Bytes)
+	if w.Error != "" {
+		text = "malformed event: " + w.Error
+	}
+	_, err := fmt.Fprintf(c.stdout, "%s  %d  %s\n", w.Time.Format("15:04:05.000"), w.Seq, text)
+	return err
+}

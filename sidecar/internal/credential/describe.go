@@ -1,0 +1,36 @@
+package credential
+
+import "time"
+
+// Description is what the sidecar knows about a device. It has nothing of its secrets.
+type Description struct {
+	// Refusal is why the device can't authenticate, as in gatehouse_verifications_total; "": it can.
+	Refusal Reason    `json:"refusal,omitempty"`
+	Version uint64    `json:"version"` // of its record; 0: none is known
+	Expires time.Time `json:"not_after,omitzero"`
+	// Permissions has a bit for each name.
+	Permissions uint64 `json:"-"`
+	// Pinned: a secret was confirmed by bcrypt lately, and needs no bcrypt until then.
+	Pinned time.Time `json:"pinned_until,omitzero"`
+	// Sources is the number of addresses, at most 4, at which the limits don't apply to the device.
+	Sources int `json:"known_addresses"`
+}
+
+// Describe returns what is known about a device.
+func (v *Verifier) Describe(id string) (d Description) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := time.Now()
+	_, d.Refusal = v.admissible(id, now)
+	r := v.records[id]
+	if r == nil {
+		return d
+	}
+	d.Version, d.Expires, d.Permissions, d.Sources = r.version, r.notAfter, r.permissions, len(r.sources)
+	for i := range r.hashes {
+		if until := r.hashes[i].pinnedUntil; until.After(now) && until.After(d.Pinned) {
+			d.Pinned = until
+		}
+	}
+	return d
+}

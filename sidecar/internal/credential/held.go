@@ -1,0 +1,122 @@
+package credential
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// maxNamed bounds the failures whose device and network are known by name, for operators.
+const maxNamed = 1024
+
+// Hold is a network, or one device at it, that the limits hold back.
+type Hold struct {
+	// Network is an IPv4 address or an IPv6 /64, see [wire.Network].
+	Network netip.Prefix `json:"network"`
+	// Device is the device that is held back there; "": all that never authenticated there.
+	Device string    `json:"device,omitempty"`
+	Last   time.Time `json:"last_failure"`
+	// WaitS is how long its next attempt must wait, s; 0: not at all, but it goes last (see --limit.window).
+	WaitS float64 `json:"wait_s"`
+}
+
+// named has the names of the newest failures: the tables of failures have only hashes. It is safe for concurrent use.
+type named struct {
+	mu   sync.Mutex
+	all  map[uint64]*Hold // by the key of the table
+	keys []uint64         // at most maxNamed, in a ring
+	next int
+}
+
+// add records a failure under the key of its table.
+func (n *named) add(key uint64, network netip.Prefix, device string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if h := n.all[key]; h != nil {
+		h.Last = time.Now()
+		return
+	}
+	if n.all == nil {
+		n.all = make(map[uint64]*Hold)
+	}
+	if len(n.keys) < maxNamed {
+		n.keys = append(n.keys, key)
+	} else {
+		delete(n.all, n.keys[n.next])
+		n.keys[n.next] = key
+		n.next = (n.next + 1) % maxNamed
+	}
+	n.all[key] = &Hold{Network: network, Device: device, Last: time.Now()}
+}
+
+// Held returns what is held back now, of the newest 1,024 failures by network and device; the longest wait first.
+func (v *Verifier) Held() (held []Hold) {
+	v.named.mu.Lock()
+	defer v.named.mu.Unlock()
+	for key, h := range v.named.all {
+		table := v.bySource
+		if h.Device != "" {
+			table = v.byPair
+		}
+		wait := table.retryAfter(key)
+		if wait > 0 || h.Device == "" && table.suspect(key) {
+			now := *h
+			now.WaitS = wait.Seconds()
+			held = append(held, now)
+		}
+	}
+	slices.SortFunc(held, func(a, b Hold) int {
+		if a.WaitS != b.WaitS {
+			return map[bool]int{true: -1, false: 1}[a.WaitS > b.WaitS]
+		}
+		return b.Last.Compare(a.Last)
+	})
+	return held
+}
+
+// Release forgets the failures of a network, and those of its devices; with a device, only those of the device there.
+// It returns how many were known by name. The edge may refuse the network for some seconds more.
+func (v *Verifier) Release(network netip.Prefix, device string) (released int) {
+	v.named.mu.Lock()
+	defer v.named.mu.Unlock()
+	for key, h := range v.named.all {
+		if h.Network != network || device != "" && h.Device != device {
+			continue
+		}
+		if h.Device == "" {
+			v.bySource.forget(key)
+		} else {
+			v.byPair.forget(key)
+		}
+		released++
+	}
+	return released
+}
+
+// name records a failure of the attempt for operators.
+func (v *Verifier) name(a *attempt) {
+	network, ok := NetworkOf(a.from)
+	if !ok {
+		return
+	}
+	v.named.add(v.sources.pair(a.id, a.source), network, a.id)
+	if !a.known && v.SourceFailures > 0 {
+		v.named.add(uint64(a.source), network, "")
+	}
+}
+
+// NetworkOf returns the network of an address in text form, as the limits see it; false if it is no address.
+func NetworkOf(text string) (netip.Prefix, bool) {
+	address, ok := wire.Network(text)
+	if !ok {
+		return netip.Prefix{}, false
+	}
+	bits := 32
+	if address.Is6() {
+		bits = 64
+	}
+	return netip.PrefixFrom(address, bits), true
+}

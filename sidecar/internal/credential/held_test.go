@@ -1,0 +1,59 @@
+package credential_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// TestHeld lists what the limits hold back, and releases it.
+func TestHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(credential.Config{Limits: credential.Limits{DeviceFailures: 2, SourceFailures: 3, Window: time.Hour}})
+		f.Apply(device("a", 1, "right"))
+		f.Apply(device("b", 1, "right"))
+		const from, other = "192.0.2.1", "2001:db8::1"
+		f.show(t, "a", "wrong1", from, wire.Deny, "bcrypt")
+		f.show(t, "a", "wrong2", from, wire.Deny, "bcrypt")
+		f.show(t, "b", "wrong", other, wire.Deny, "bcrypt")
+		network := netip.MustParsePrefix("192.0.2.1/32")
+		held := f.Held()
+		if len(held) != 3 || held[0].Network != network || held[0].Device != "a" || held[0].WaitS <= 0 || held[1].WaitS != 0 {
+			t.Fatalf("got %+v, want the device at its network first, and the two networks", held)
+		}
+		f.show(t, "a", "right", from, wire.Unavailable, "limited")
+		if n := f.Release(network, "b"); n != 0 {
+			t.Errorf("released %d of another device, want 0", n)
+		}
+		if n := f.Release(network, ""); n != 2 {
+			t.Errorf("released %d, want 2", n)
+		}
+		f.show(t, "a", "right", from, wire.Allow, "bcrypt")
+		if held := f.Held(); len(held) != 1 || held[0].Network != netip.MustParsePrefix("2001:db8::/64") {
+			t.Errorf("got %+v, want the other network", held)
+		}
+		time.Sleep(time.Hour)
+		if held := f.Held(); len(held) != 0 {
+			t.Errorf("an hour later: got %+v", held)
+		}
+	})
+}
+
+// TestHeldIsBounded: the newest 1,024 failures are known by name.
+func TestHeldIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(credential.Config{Limits: credential.Limits{DeviceFailures: 1, SourceFailures: 1, Window: time.Hour}})
+		f.Apply(device("a", 1, "right"))
+		for n := range 600 {
+			f.show(t, "a", fmt.Sprint("wrong", n), fmt.Sprintf("192.0.%d.%d", n/200, n%200), wire.Deny, "bcrypt")
+		}
+		if held := f.Held(); len(held) != 1024 {
+			t.Errorf("%d are held by name, want 1024 of 1200", len(held))
+		}
+	})
+}

@@ -1,0 +1,343 @@
+package inspect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
+	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
+	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
+	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/objectkey"
+)
+
+// Question is a request to explain.
+type Question struct {
+	// Rules is the configuration of the edge, JSON, see wasm-filter/README.md; empty: only the object at the URL and
+	// the device are described.
+	Rules  json.RawMessage `json:"rules,omitempty"`
+	Method string          `json:"method"`
+	// URL is absolute, or a path with its query, as the edge sees it after the proxy has normalized it.
+	URL     string      `json:"url"`
+	Headers [][2]string `json:"headers,omitempty"`
+	// Device asks for the answer to this device with its right secret; credentials in Headers don't count then.
+	Device string `json:"device,omitempty"`
+}
+
+// Explanation tells what happens with a request, and why.
+type Explanation struct {
+	Rule   *Rule  `json:"rule,omitempty"` // nil: no rule governs the request
+	Answer Answer `json:"answer,omitzero"`
+	// IfRight is the answer once the sidecar has verified the credential, if it is right.
+	IfRight *Answer `json:"if_right,omitempty"`
+	// Key is the cache key; "": the request has none.
+	Key    string  `json:"key,omitempty"`
+	Object *Object `json:"object,omitempty"`
+	Device *Device `json:"device,omitempty"`
+}
+
+// Rule is the rule that governs a request.
+type Rule struct {
+	Index       int      `json:"index"`
+	Match       string   `json:"match"`
+	Permissions []string `json:"permissions,omitempty"` // that it requires
+	Auth        bool     `json:"auth"`
+	Cache       bool     `json:"cache"`
+	Session     bool     `json:"session"` // it issues tokens
+}
+
+// Answer is what the edge does with a request.
+type Answer struct {
+	// Action is reply, pass (upstream), verify, fetch or exchange (ask the sidecar).
+	Action      string `json:"action"`
+	Status      int    `json:"status,omitempty"`
+	Reason      string `json:"reason,omitempty"`       // of the access log
+	CacheStatus string `json:"cache_status,omitempty"` // of a response from upstream
+	Text        string `json:"text"`
+}
+
+// Object is an object in each place where it may be.
+type Object struct {
+	Redis   Version                 `json:"redis"`
+	Sidecar objectcache.Description `json:"sidecar"`
+	Edge    edgemem.ObjectAt        `json:"edge"`
+}
+
+// Version is a record in Redis.
+type Version struct {
+	Version     uint64 `json:"version"` // 0: there is none
+	PublishedMS int64  `json:"published_ms,omitempty"`
+	TTLMS       int64  `json:"ttl_ms,omitempty"`
+	ETag        string `json:"etag,omitempty"`
+	Deleted     bool   `json:"deleted,omitempty"`
+	Disabled    bool   `json:"disabled,omitempty"`
+	Error       string `json:"error,omitempty"` // why it can't be read
+}
+
+// Device is a device in each place where it may be.
+type Device struct {
+	ID          string                 `json:"id"`
+	Redis       Version                `json:"redis"`
+	Sidecar     credential.Description `json:"sidecar"`
+	Permissions []string               `json:"permissions"`
+	Edge        edgemem.DeviceAt       `json:"edge"`
+	Held        []credential.Hold      `json:"held,omitempty"` // networks that its wrong secrets came from
+}
+
+// ErrQuestion is wrapped by errors of a malformed question.
+var ErrQuestion = errors.New("malformed question")
+
+const redisTimeout = 2 * time.Second
+
+// Explain returns what happens with a request now. It decides with the policy of the edge itself and the memory that the
+// edge has or will have in milliseconds; it asks Redis for the records' versions, and never runs bcrypt.
+func (i *Inspector) Explain(ctx context.Context, q Question) (*Explanation, error) {
+	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
+	defer cancel()
+	target, err := targetOf(q.URL)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrQuestion, err)
+	}
+	e := &Explanation{Key: objectkey.Canonical(target)}
+	if len(q.Rules) > 0 {
+		if err := i.decide(e, &q, target); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrQuestion, err)
+		}
+	}
+	if e.Key != "" {
+		o := i.object(ctx, e.Key)
+		e.Object = &o
+	}
+	if id := q.Device; id != "" {
+		d := i.device(ctx, id)
+		e.Device = &d
+	}
+	return e, nil
+}
+
+// targetOf returns path and query of a URL.
+func targetOf(text string) (string, error) {
+	if strings.HasPrefix(text, "/") {
+		return text, nil // as it is: its spelling counts
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" {
+		return "", fmt.Errorf("url %q: want http://host/path, or /path", text)
+	}
+	return u.RequestURI(), nil
+}
+
+// view is a [policy.Memory].
+type view struct{ *edgemem.View }
+
+// Body implements [policy.Memory].
+func (v view) Body(_ uint64, at wire.Variant) *policy.Body {
+	return &policy.Body{Bytes: v.View.Body(at)}
+}
+
+// Guard implements [policy.Memory]: no answer is repeated.
+func (view) Guard() uint64 { return 0 }
+
+// noToken is a request's claims.
+type noToken struct{}
+
+// Claim implements [policy.Claims].
+func (noToken) Claim(_, _ string) string { return "" }
+
+// decide sets rule, answers, key and the device of the credential.
+func (i *Inspector) decide(e *Explanation, q *Question, target string) error {
+	config, err := policy.ParseBytes(q.Rules)
+	if err != nil {
+		return err
+	}
+	memory := view{i.Memory.View()}
+	engine := policy.NewEngine(config)
+	engine.SetState(time.Now().UnixMilli(), memory.State())
+	fields, ok := headermap.ParseFields(headermap.Append(nil, q.headers(config, target)))
+	if !ok {
+		return errors.New("headers: too many")
+	}
+	e.Key = ""
+	at := engine.Locate(fields)
+	request := engine.Read(fields, noToken{})
+	governed := !at.Passes && engine.Govern(&request, &at)
+	if !governed {
+		e.Answer = Answer{Action: "pass", Text: "No rule governs the request: it goes upstream."}
+		return nil
+	}
+	index, _ := request.Rule()
+	if index >= 0 {
+		e.Rule = ruleOf(config, index)
+	}
+	var d policy.Decision
+	var answers policy.Answers
+	assumed := q.Device != ""
+	if assumed && i.Verifier.Describe(q.Device).Refusal == "" {
+		answers.Verify = i.verdict(q.Device, memory) // otherwise the edge may refuse the device by itself
+	}
+	engine.Decide(&d, time.Now().UnixMilli(), &request, memory, &answers)
+	e.Answer = answerOf(&d)
+	if id := d.Credential.ID; id != "" {
+		q.Device = id
+	}
+	if d.Action == policy.Verify {
+		answers.Verify = i.verdict(q.Device, memory)
+		engine.Decide(&d, time.Now().UnixMilli(), &request, memory, &answers)
+		if then := answerOf(&d); assumed {
+			e.Answer = then
+		} else {
+			e.IfRight = &then
+		}
+	}
+	if index >= 0 && config.Rules[index].Cache != nil {
+		e.Key = engine.Key(&request, q.Device)
+	}
+	return nil
+}
+
+// headers returns the request's header map.
+func (q *Question) headers(c *policy.Config, target string) [][2]string {
+	method := q.Method
+	if method == "" {
+		method = "GET"
+	}
+	all := [][2]string{{":method", method}, {":path", target}}
+	credentials := map[string]bool{c.Credentials.IDHeader: true, c.Credentials.SecretHeader: true, "authorization": true}
+	for _, h := range q.Headers {
+		name := strings.ToLower(h[0])
+		if q.Device == "" || !credentials[name] {
+			all = append(all, [2]string{name, h[1]})
+		}
+	}
+	switch {
+	case q.Device == "":
+	case c.Credentials.Basic:
+		all = append(all, [2]string{"authorization", "Basic " + basic(q.Device)})
+	case c.Credentials.IDHeader != "":
+		all = append(all, [2]string{c.Credentials.IDHeader, q.Device}, [2]string{c.Credentials.SecretHeader, placeholder})
+	}
+	return all
+}
+
+// verdict returns the sidecar's answer for a device with its right secret.
+func (i *Inspector) verdict(id string, memory view) *wire.VerifyResponse {
+	v := &wire.VerifyResponse{Outcome: wire.Allow, Epoch: memory.State().Epoch}
+	d := i.Verifier.Describe(id)
+	switch {
+	case d.Refusal == "":
+		v.Permissions = d.Permissions
+	case d.Refusal.NotYet():
+		v.Outcome, v.RetryAfterS = wire.Unavailable, 1
+	default:
+		v.Outcome = wire.Deny
+	}
+	return v
+}
+
+func ruleOf(c *policy.Config, index int) *Rule {
+	r := &c.Rules[index]
+	text := "prefix " + r.Match.Prefix
+	if r.Match.Prefix == "" {
+		text = "path " + r.Match.Path
+	}
+	if r.Match.Methods != nil {
+		text += ", methods " + strings.Join(r.Match.Methods, " ")
+	}
+	rule := &Rule{Index: index, Match: text, Auth: r.Auth != nil, Cache: r.Cache != nil, Session: r.IssueSession}
+	if r.Auth != nil {
+		rule.Permissions = r.Auth.Permissions
+	}
+	return rule
+}
+
+func answerOf(d *policy.Decision) Answer {
+	switch d.Action {
+	case policy.Reply:
+		return Answer{Action: "reply", Status: d.Status, Reason: d.Details(), Text: replies[d.Details()]}
+	case policy.Verify:
+		return Answer{Action: "verify", Text: "The edge has no verdict on this credential: it asks the sidecar."}
+	case policy.Exchange:
+		return Answer{Action: "exchange", Text: "The edge asks the sidecar for a token."}
+	case policy.Fetch:
+		return Answer{Action: "fetch", Text: "The edge lacks the object and asks the sidecar, which reads Redis; without an object there, the request goes upstream."}
+	}
+	return Answer{Action: "pass", CacheStatus: d.CacheStatus, Text: "The request goes upstream" + because(d.CacheStatus) + "."}
+}
+
+// because says why a request under a cache rule goes upstream, by its Cache-Status.
+func because(status string) string {
+	switch {
+	case status == "":
+		return ""
+	case strings.Contains(status, "detail="):
+		_, detail, _ := strings.Cut(status, "detail=")
+		return ": " + strings.ReplaceAll(detail, "-", " ")
+	case strings.Contains(status, "uri-miss"):
+		return ": the edge lacks the object"
+	case strings.Contains(status, "fwd=method"):
+		return ": its method isn't cached"
+	}
+	return ": it can't be answered from a cache"
+}
+
+// object returns an object in each place.
+func (i *Inspector) object(ctx context.Context, key string) Object {
+	o := Object{Sidecar: i.Objects.Describe(key), Edge: i.Memory.Object(key)}
+	stored := o.Sidecar.Stored
+	names := contract.HeadFields()
+	values, err := i.Redis.HMGet(ctx, i.Shards.KeysOf(stored).ObjectKey(stored), names...).Result()
+	if err != nil {
+		o.Redis.Error = err.Error()
+		return o
+	}
+	fields := map[string]string{}
+	for n, value := range values {
+		if text, ok := value.(string); ok {
+			fields[names[n]] = text
+		}
+	}
+	if len(fields) == 0 {
+		return o
+	}
+	head, err := contract.ParseObjectHead(fields)
+	if err != nil {
+		o.Redis.Error = err.Error()
+		return o
+	}
+	o.Redis = Version{Version: head.Version, PublishedMS: head.PublishedMS, TTLMS: head.TTLMS, ETag: head.ETag, Deleted: head.Deleted}
+	return o
+}
+
+// device returns a device in each place.
+func (i *Inspector) device(ctx context.Context, id string) Device {
+	d := Device{ID: id, Sidecar: i.Verifier.Describe(id), Edge: i.Memory.Device(id)}
+	d.Permissions = i.Memory.PermissionNames(d.Sidecar.Permissions)
+	for _, h := range i.Held() {
+		if h.Device == id {
+			d.Held = append(d.Held, h)
+		}
+	}
+	fields, err := i.Redis.HGetAll(ctx, i.Shards.KeysOf(id).CredentialKey(id)).Result()
+	if err != nil {
+		d.Redis.Error = err.Error()
+		return d
+	}
+	if len(fields) == 0 {
+		return d
+	}
+	c, err := contract.ParseCredential(fields)
+	if err != nil {
+		d.Redis.Error = err.Error()
+		return d
+	}
+	d.Redis = Version{Version: c.Version, PublishedMS: c.PublishedMS, Deleted: c.Deleted, Disabled: c.Disabled}
+	return d
+}

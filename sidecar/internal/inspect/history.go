@@ -1,0 +1,196 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+const (
+	// sampleEvery is the interval of samples, sampled their number: 15 minutes.
+	sampleEvery = 5 * time.Second
+	sampled     = 180
+	// maxCounters bounds the edge's answer with its counters, bytes.
+	maxCounters = 4 << 20
+)
+
+// sample is the state at one time. NaN is unknown.
+type sample struct {
+	at time.Time
+	// hits is the share of the requests under cache rules that the edge answered, since the sample before.
+	hits      float64
+	bcryptMS  float64 // mean time of a run since the sample before
+	lagS      float64 // age of the in-step time at the edge
+	queue     float64 // verifications that wait for a worker
+	budget    float64 // share in use
+	verifies  float64 // verifications per second
+	answersPS float64 // answers of the edge from its memory, per second
+}
+
+// history has the last samples.
+type history struct {
+	mu      sync.Mutex
+	samples []sample
+	edge    map[string]float64 // the edge's counters at the last sample; nil: unknown
+	perS    map[string]float64 // their growth per second
+	own     map[string]float64 // the sidecar's counters
+	at      time.Time
+	since   time.Time // the edge has been in step since; zero: it isn't
+}
+
+// rates returns the growth of the edge's counters per second.
+func (h *history) rates() map[string]float64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.perS
+}
+
+// inStepSince returns since when the edge has been in step, to a sample; zero: it isn't, or since unknown.
+func (h *history) inStepSince() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.since
+}
+
+// list returns the samples, oldest first.
+func (h *history) list() []sample {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]sample(nil), h.samples...)
+}
+
+// Run takes samples until ctx ends.
+func (i *Inspector) Run(ctx context.Context) error {
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	for {
+		i.sample(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// sample takes one sample.
+func (i *Inspector) sample(ctx context.Context) {
+	edge := i.edgeCounters(ctx)
+	now := time.Now()
+	gauges, own := i.values()
+	h := &i.history
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	seconds := now.Sub(h.at).Seconds()
+	rate := growth(h.own, own, seconds)
+	s := sample{
+		at: now, hits: math.NaN(), answersPS: math.NaN(), bcryptMS: 1000 * sum(rate, "gatehouse_bcrypt_seconds_sum") / sum(rate, "gatehouse_bcrypt_seconds_count"),
+		lagS:  math.NaN(),
+		queue: gauges["gatehouse_bcrypt_queued"], budget: gauges["gatehouse_object_cache_bytes"] / gauges["gatehouse_object_cache_budget_bytes"],
+		verifies: sum(rate, "gatehouse_verifications_total"),
+	}
+	if inStep := i.Memory.Stats().InStepMS; inStep != 0 {
+		s.lagS = math.Max(0, float64(now.UnixMilli()-inStep)/1000)
+	}
+	switch inStep := s.lagS <= late && gauges["gatehouse_redis_connected"] == 1; {
+	case !inStep:
+		h.since = time.Time{}
+	case h.since.IsZero():
+		h.since = now
+	}
+	h.perS = nil
+	if edge != nil && h.edge != nil {
+		h.perS = growth(h.edge, edge, seconds)
+		answered := sum(h.perS, cacheRequests, `outcome="hit"`) + sum(h.perS, cacheRequests, `outcome="not_modified"`) + sum(h.perS, cacheRequests, `outcome="stale_served"`)
+		s.answersPS = answered
+		s.hits = answered / sum(h.perS, cacheRequests) // NaN without requests
+	}
+	h.edge, h.own, h.at = edge, own, now
+	if len(h.samples) == sampled {
+		h.samples = append(h.samples[:0], h.samples[1:]...)
+	}
+	h.samples = append(h.samples, s)
+}
+
+// The edge's counters of requests, see wasm-filter/README.md.
+const (
+	cacheRequests = "gatehouse_cache_requests_total"
+	authRequests  = "gatehouse_auth_requests_total"
+)
+
+// growth returns the growth per second of each counter; one that was set back begins at 0.
+func growth(before, after map[string]float64, seconds float64) map[string]float64 {
+	rates := make(map[string]float64, len(after))
+	for name, value := range after {
+		if last := before[name]; before != nil && value >= last {
+			rates[name] = (value - last) / seconds
+		}
+	}
+	return rates
+}
+
+// sum returns the sum of a counter over all of its labels that contain label.
+func sum(values map[string]float64, name string, label ...string) (sum float64) {
+	for full, value := range values {
+		rest, found := strings.CutPrefix(full, name)
+		if found && (rest == "" || rest[0] == '{') && (len(label) == 0 || strings.Contains(rest, label[0])) {
+			sum += value
+		}
+	}
+	return sum
+}
+
+// edgeCounters reads Gatehouse's counters from Envoy or, at its path, from nginx; nil if that fails.
+func (i *Inspector) edgeCounters(ctx context.Context) map[string]float64 {
+	ctx, cancel := context.WithTimeout(ctx, sampleEvery/2)
+	defer cancel()
+	for _, path := range []string{"/stats/prometheus?filter=^wasmcustom", "/metrics"} {
+		if values, err := counters(ctx, "http://"+i.EdgeAdmin+path); err == nil {
+			return values
+		}
+	}
+	return nil
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+func counters(ctx context.Context, url string) (map[string]float64, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: %s", url, answer.Status)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(http.MaxBytesReader(nil, answer.Body, maxCounters))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", url, err)
+	}
+	values := map[string]float64{}
+	for name, family := range families {
+		if !strings.HasPrefix(name, prefix) {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			if m.GetCounter() != nil {
+				values[name+labels(m)] = m.GetCounter().GetValue()
+			}
+		}
+	}
+	return values, nil
+}

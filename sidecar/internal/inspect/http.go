@@ -1,0 +1,139 @@
+package inspect
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+)
+
+// maxQuestion bounds the body of a call, bytes: rules can be long.
+const maxQuestion = 1 << 20
+
+// Server serves an Inspector to operators by HTTP. Calls return JSON; an error is a line of text.
+type Server struct {
+	inspector *Inspector
+	actions   bool
+	log       *slog.Logger
+}
+
+// NewServer returns a Server. Without actions it changes nothing.
+func NewServer(i *Inspector, actions bool, log *slog.Logger) *Server {
+	return &Server{i, actions, log}
+}
+
+// Handler serves the calls and the page.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.inspector.Status()) })
+	mux.HandleFunc("GET /v1/held", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.inspector.Held()) })
+	mux.HandleFunc("GET /v1/top", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.inspector.Top()) })
+	mux.HandleFunc("POST /v1/explain", s.explain)
+	mux.HandleFunc("POST /v1/release", s.release)
+	s.pages(mux)
+	return local(http.NewCrossOriginProtection().Handler(mux))
+}
+
+// local refuses requests for other names than an address or localhost: a page that a browser loaded elsewhere could
+// otherwise read the answers by a name that resolves to this address (DNS rebinding).
+func local(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := r.Host
+		if name, _, err := net.SplitHostPort(host); err == nil {
+			host = name
+		}
+		if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err != nil && host != "localhost" {
+			http.Error(w, "use an IP address or localhost", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (s *Server) answer(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v); err != nil {
+		s.log.Debug("answer not delivered", "error", err)
+	}
+}
+
+// read reads the call's body into v; it answers if that fails.
+func read(w http.ResponseWriter, r *http.Request, v any) bool {
+	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxQuestion))
+	decoder.DisallowUnknownFields()
+	err := decoder.Decode(v)
+	if err == nil {
+		if _, more := decoder.Token(); !errors.Is(more, io.EOF) {
+			err = errors.New("more than one JSON value")
+		}
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	}
+	return err == nil
+}
+
+func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
+	var q Question
+	if !read(w, r, &q) {
+		return
+	}
+	e, err := s.inspector.Explain(r.Context(), q)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	s.answer(w, e)
+}
+
+// Release asks to forget the failures of a network, or of one device there.
+type Release struct {
+	Network string `json:"network"` // or an address in it
+	Device  string `json:"device,omitempty"`
+}
+
+// Released tells how many holds were forgotten.
+type Released struct {
+	Released int `json:"released"`
+}
+
+func (s *Server) release(w http.ResponseWriter, r *http.Request) {
+	if !s.actions {
+		http.Error(w, noActions, http.StatusForbidden)
+		return
+	}
+	var what Release
+	if !read(w, r, &what) {
+		return
+	}
+	n, err := s.releaseOf(what.Network, what.Device)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	s.answer(w, Released{n})
+}
+
+const noActions = "the sidecar only shows: set --admin.actions to release a network"
+
+// releaseOf releases a network, an address or a prefix in text form, and logs it.
+func (s *Server) releaseOf(network, device string) (int, error) {
+	address, _, _ := strings.Cut(network, "/")
+	prefix, ok := credential.NetworkOf(address)
+	if !ok {
+		return 0, fmt.Errorf("network %q: want an address", network)
+	}
+	n := s.inspector.Release(prefix, device)
+	s.log.Warn("an operator released a network that the limits held back", "network", prefix, "device", device, "released", n)
+	return n, nil
+}

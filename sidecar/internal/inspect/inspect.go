@@ -1,0 +1,50 @@
+// Package inspect answers operators: is this sidecar well, why is a request answered as it is, who is held back. Its
+// answers have no secrets, and no question changes anything except [Inspector.Release].
+package inspect
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
+	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
+)
+
+// Sources is what an Inspector asks.
+type Sources struct {
+	Version  string
+	Started  time.Time
+	Registry prometheus.Gatherer // the sidecar's metrics
+	// Ready returns why the sidecar isn't ready, nothing if it is.
+	Ready    func() []string
+	Memory   *edgemem.Memory
+	Objects  *objectcache.Cache
+	Verifier *credential.Verifier
+	Redis    redis.UniversalClient
+	Shards   contract.Shards
+	// EdgeAdmin is the address of the edge's counters, host:port.
+	EdgeAdmin string
+}
+
+// Inspector is safe for concurrent use.
+type Inspector struct {
+	Sources
+	hits, refused counts
+	history       history
+}
+
+// New returns an Inspector. Its Run must run for the history.
+func New(s Sources) *Inspector { return &Inspector{Sources: s} }
+
+// Held returns what the limits hold back.
+func (i *Inspector) Held() []credential.Hold { return i.Verifier.Held() }
+
+// Release forgets the failures of a network, or of one device there, and returns how many there were.
+func (i *Inspector) Release(network netip.Prefix, device string) int {
+	return i.Verifier.Release(network, device)
+}

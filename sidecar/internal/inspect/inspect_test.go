@@ -1,0 +1,129 @@
+package inspect
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+)
+
+// TestReasons: each reason of the edge's answers is explained, and no other.
+func TestReasons(t *testing.T) {
+	for _, reason := range policy.Reasons() {
+		if replies[reason] == "" {
+			t.Errorf("%s is not explained", reason)
+		}
+	}
+	if got, want := len(replies), len(policy.Reasons()); got != want {
+		t.Errorf("%d reasons are explained, want %d", got, want)
+	}
+}
+
+func TestTargetOf(t *testing.T) {
+	for _, tt := range []struct{ url, want string }{
+		{"/a%2fb?x=1", "/a%2fb?x=1"}, {"http://host:8080/a?x=1", "/a?x=1"}, {"https://host", "/"},
+		{"host/a", ""}, {"", ""}, {"http://[", ""},
+	} {
+		got, err := targetOf(tt.url)
+		if got != tt.want || (err != nil) != (tt.want == "") {
+			t.Errorf("%q: got %q, %v, want %q", tt.url, got, err, tt.want)
+		}
+	}
+}
+
+// TestCounts: the most frequent names are found, memory is bounded, and old counts fade.
+func TestCounts(t *testing.T) {
+	var c counts
+	for n := range 10 * maxCounted {
+		c.add("often")
+		c.add(fmt.Sprint("once ", n))
+	}
+	if len(c.of) > maxCounted {
+		t.Errorf("%d names are counted, want at most %d", len(c.of), maxCounted)
+	}
+	top := c.top(2)
+	if len(top) != 2 || top[0] != (Count{"often", 10 * maxCounted}) || top[1].Count != 1 {
+		t.Errorf("got %v", top)
+	}
+	c.halved = c.halved.Add(-halfLife)
+	if top := c.top(10); len(top) != 1 || top[0].Count != 5*maxCounted {
+		t.Errorf("a half-life later: got %v, want one name with half of its count", top)
+	}
+	c.halved = c.halved.Add(-time.Hour)
+	if top := c.top(10); len(top) != 0 {
+		t.Errorf("an hour later: got %v", top)
+	}
+}
+
+func TestGrowth(t *testing.T) {
+	before := map[string]float64{`a{x="1"}`: 10, "b": 5}
+	after := map[string]float64{`a{x="1"}`: 20, `a{x="2"}`: 4, "b": 1, "ab": 9}
+	rates := growth(before, after, 2)
+	for _, tt := range []struct {
+		name, label string
+		want        float64
+	}{{"a", "", 7}, {"a", `x="1"`, 5}, {"b", "", 0}, {"c", "", 0}} {
+		var label []string
+		if tt.label != "" {
+			label = append(label, tt.label)
+		}
+		if got := sum(rates, tt.name, label...); got != tt.want {
+			t.Errorf("%s %s: got %v/s, want %v", tt.name, tt.label, got, tt.want)
+		}
+	}
+	if rates := growth(nil, after, 2); len(rates) != 0 {
+		t.Errorf("without a sample before: got %v", rates)
+	}
+}
+
+// TestPlot: a gap in the samples is a gap in the line, and the newest sample is at the right.
+func TestPlot(t *testing.T) {
+	nan := math.NaN()
+	var samples []sample
+	for _, v := range []float64{1, 2, nan, 4} {
+		samples = append(samples, sample{queue: v})
+	}
+	p := plotOf(samples, "queue", 1, func(v float64) string { return fmt.Sprint(v) }, func(s *sample) float64 { return s.queue })
+	if len(p.Points) != 2 || p.Last != "4" || p.High != "4" || p.Points[1] != fmt.Sprintf("%d,0.0 ", plotWidth) {
+		t.Errorf("got %+v", p)
+	}
+	if p := plotOf(nil, "", 1, func(float64) string { return "" }, nil); len(p.Points) != 0 || p.Last != "–" {
+		t.Errorf("without a sample: got %+v", p)
+	}
+}
+
+// TestCounters reads the counters of Envoy, or of nginx at its path, and nothing that is not ours.
+func TestCounters(t *testing.T) {
+	const text = "# TYPE gatehouse_x counter\ngatehouse_x{rule=\"a\"} 3\n# TYPE envoy_y counter\nenvoy_y 1\n# TYPE gatehouse_z gauge\ngatehouse_z 1\n"
+	for path, broken := range map[string]string{"/stats/prometheus": "", "/metrics": "", "/else": "", "/metrics ": "{"} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != strings.TrimSpace(path) {
+				http.NotFound(w, r)
+				return
+			}
+			fmt.Fprint(w, broken+text)
+		}))
+		i := New(Sources{EdgeAdmin: strings.TrimPrefix(server.URL, "http://")})
+		got := i.edgeCounters(t.Context())
+		if want := path != "/else" && broken == ""; (len(got) == 1 && got[`gatehouse_x{rule="a"}`] == 3) != want {
+			t.Errorf("%s: got %v", path, got)
+		}
+		server.Close()
+	}
+}
+
+func TestNumbers(t *testing.T) {
+	for got, want := range map[string]string{
+		count(0): "0", count(999): "999", count(1234567): "1 234 567", size(1023): "1023 B", size(1.5 * 1024 * 1024): "1.5 MiB",
+		ago(-time.Second): "never", ago(1500 * time.Millisecond): "1.5 s", ago(90 * time.Second): "90 s", ago(3 * time.Hour): "3 h",
+	} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}

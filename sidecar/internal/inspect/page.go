@@ -1,0 +1,268 @@
+package inspect
+
+import (
+	"bytes"
+	"embed"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"math"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+)
+
+//go:embed page
+var pageFiles embed.FS
+
+// pages are the templates: page is all of it, and live the part that is sent again and again.
+var pages = template.Must(template.New("").Funcs(template.FuncMap{
+	"count": count, "size": size, "ago": ago, "at": at, "seconds": func(s float64) string { return ago(time.Duration(s * float64(time.Second))) },
+	"when": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") },
+}).ParseFS(pageFiles, "page/*.html"))
+
+// policyOfPage lets the page load only what the sidecar serves, with no inline script or style.
+const policyOfPage = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// shownPage is the data of the templates.
+type shownPage struct {
+	Now     time.Time
+	Status  Status
+	Held    []credential.Hold
+	Top     Top
+	Plots   []plot
+	Rules   []ruleRates
+	Actions bool
+
+	URL, Device, Problem string
+	Explanation          *Explanation
+}
+
+// ruleRates are the requests of a rule, per second.
+type ruleRates struct {
+	Name                          string
+	Answered, Upstream            float64
+	Allowed, Refused, Unavailable float64
+}
+
+// pages adds the page to mux.
+func (s *Server) pages(mux *http.ServeMux) {
+	files, err := fs.Sub(pageFiles, "page")
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	assets := http.FileServerFS(files)
+	for _, name := range []string{"page.css", "page.js"} {
+		mux.Handle("GET /"+name, assets)
+	}
+	mux.HandleFunc("GET /{$}", s.page)
+	mux.HandleFunc("POST /release", s.releaseForm)
+	mux.HandleFunc("GET /v1/live", s.live)
+}
+
+func (s *Server) shown() shownPage {
+	i := s.inspector
+	top := i.Top()
+	return shownPage{
+		Now: time.Now().UTC(), Status: i.Status(), Held: i.Held(), Top: top, Plots: plotsOf(i.history.list()),
+		Rules: rulesOf(top.Rates), Actions: s.actions,
+	}
+}
+
+func (s *Server) page(w http.ResponseWriter, r *http.Request) {
+	p := s.shown()
+	p.URL, p.Device = r.FormValue("url"), r.FormValue("device")
+	if p.URL != "" || p.Device != "" {
+		q := Question{URL: p.URL, Device: p.Device}
+		e, err := s.inspector.Explain(r.Context(), q)
+		if p.Explanation = e; err != nil {
+			p.Problem = err.Error()
+		}
+	}
+	var b bytes.Buffer
+	if err := pages.ExecuteTemplate(&b, "page", p); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", policyOfPage)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-store")
+	w.Write(b.Bytes())
+}
+
+// releaseForm is [Server.release] for the page's buttons.
+func (s *Server) releaseForm(w http.ResponseWriter, r *http.Request) {
+	if !s.actions {
+		http.Error(w, noActions, http.StatusForbidden)
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxQuestion)
+	if _, err := s.releaseOf(r.PostFormValue("network"), r.PostFormValue("device")); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	http.Redirect(w, r, "/", http.StatusSeeOther)
+}
+
+// liveEvery is the interval of events, maxLive their maximum number in one response: a browser that shows the page asks
+// again.
+const (
+	liveEvery = 5 * time.Second
+	maxLive   = 720
+)
+
+// live sends the page's changing part as server-sent events.
+func (s *Server) live(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	tick := time.NewTicker(liveEvery)
+	defer tick.Stop()
+	out := http.NewResponseController(w)
+	for range maxLive {
+		var b bytes.Buffer
+		if err := pages.ExecuteTemplate(&b, "live", s.shown()); err != nil {
+			return
+		}
+		text := strings.ReplaceAll(b.String(), "\n", "\ndata: ")
+		if _, err := fmt.Fprintf(w, "data: %s\n\n", text); err != nil || out.Flush() != nil {
+			return
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// rulesOf groups the edge's rates by rule.
+func rulesOf(rates map[string]float64) []ruleRates {
+	names := map[string]bool{}
+	for full := range rates {
+		if _, rest, found := strings.Cut(full, `rule="`); found {
+			name, _, _ := strings.Cut(rest, `"`)
+			names[name] = true
+		}
+	}
+	var all []ruleRates
+	for _, name := range sortedKeys(names) {
+		of := func(counter string, outcomes ...string) (total float64) {
+			for _, outcome := range outcomes {
+				for full, rate := range rates {
+					if strings.HasPrefix(full, counter+"{") && strings.Contains(full, `rule="`+name+`"`) && strings.Contains(full, `outcome="`+outcome+`"`) {
+						total += rate
+					}
+				}
+			}
+			return total
+		}
+		all = append(all, ruleRates{
+			name, of(cacheRequests, "hit", "not_modified", "stale_served"), of(cacheRequests, "miss", "stale", "bypass"),
+			of(authRequests, "allow", "grace"), of(authRequests, "deny", "forbidden"), of(authRequests, "unavailable"),
+		})
+	}
+	return all
+}
+
+// plot is a line of the last 15 minutes, for a picture of plotWidth × plotHeight.
+type plot struct {
+	Name, Last string
+	Points     []string // of a polyline each: a gap ends one
+	High       string   // the value at the upper edge
+}
+
+const (
+	plotWidth  = 180
+	plotHeight = 40
+)
+
+func plotsOf(samples []sample) []plot {
+	percent := func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
+	return []plot{
+		plotOf(samples, "Answered by the edge", 1, percent, func(s *sample) float64 { return s.hits }),
+		plotOf(samples, "Behind Redis", 1, func(v float64) string { return fmt.Sprintf("%.2f s", v) }, func(s *sample) float64 { return s.lagS }),
+		plotOf(samples, "bcrypt, mean time", 1, func(v float64) string { return fmt.Sprintf("%.0f ms", v) }, func(s *sample) float64 { return s.bcryptMS }),
+		plotOf(samples, "Verifications", 1, func(v float64) string { return fmt.Sprintf("%.1f/s", v) }, func(s *sample) float64 { return s.verifies }),
+		plotOf(samples, "Waiting for bcrypt", 1, func(v float64) string { return fmt.Sprintf("%.0f", v) }, func(s *sample) float64 { return s.queue }),
+		plotOf(samples, "Object budget used", 1, percent, func(s *sample) float64 { return s.budget }),
+	}
+}
+
+// plotOf scales a line to the highest value, at least least.
+func plotOf(samples []sample, name string, least float64, text func(float64) string, value func(*sample) float64) plot {
+	high := least
+	for n := range samples {
+		if v := value(&samples[n]); v > high {
+			high = v
+		}
+	}
+	p := plot{Name: name, Last: "–", High: text(high)}
+	line := ""
+	for n := range samples {
+		v := value(&samples[n])
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			if line != "" {
+				p.Points = append(p.Points, line)
+			}
+			line = ""
+			continue
+		}
+		x := float64(plotWidth) * float64(sampled-len(samples)+n+1) / sampled
+		line += fmt.Sprintf("%.0f,%.1f ", x, plotHeight-v/high*plotHeight)
+		if n == len(samples)-1 {
+			p.Last = text(v)
+		}
+	}
+	if line != "" {
+		p.Points = append(p.Points, line)
+	}
+	return p
+}
+
+// count returns n with a separator between thousands.
+func count(n float64) string {
+	text := fmt.Sprintf("%.0f", n)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + " " + text[i:]
+	}
+	return text
+}
+
+// size returns bytes in a readable unit.
+func size(bytes float64) string {
+	for _, unit := range []string{"B", "KiB", "MiB"} {
+		if bytes < 1024 {
+			return fmt.Sprintf("%.4g %s", bytes, unit)
+		}
+		bytes /= 1024
+	}
+	return fmt.Sprintf("%.4g GiB", bytes)
+}
+
+// ago returns a duration to a precision that matters.
+func ago(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "never"
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%.0f s", d.Seconds())
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%.0f min", d.Minutes())
+	}
+	return fmt.Sprintf("%.0f h", d.Hours())
+}
+
+// at returns a time in unix ms.
+func at(ms int64) string {
+	if ms == 0 {
+		return "–"
+	}
+	return time.UnixMilli(ms).UTC().Format("2006-01-02 15:04:05")
+}
