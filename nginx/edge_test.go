@@ -53,7 +53,7 @@ source: {header: x-client}
 max_staleness: 60s
 rules:
 - {match: {path: /v1/session, methods: [POST]}, session: issue}
-- {match: {prefix: /v1/products/}, cache: {}}
+- {name: products, match: {prefix: /v1/products/}, cache: {}}
 - {match: {prefix: /v1/fetched/}, cache: {on_miss: fetch}}
 - {match: {path: /v1/admin}, auth: {permissions: [admin]}}
 - {match: {prefix: /v1/}, auth: {}}

@@ -226,8 +226,11 @@ func testEdgeDrain(t *testing.T, e *testEdge) {
 func testEdgeCounters(t *testing.T, e *testEdge) {
 	await.Until(t, "counters of what the test did", func() bool {
 		_, body := e.send(t, "admin.sock", "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
-		for _, name := range []string{"cache_hit", "cache_not_modified", "cache_fetch", "auth_allow", "auth_refresh", "auth_deny", "auth_forbidden", "auth_unavailable", "session_issued", "call_failed", "batch_applied"} {
-			if !strings.Contains(body, "\ngatehouse_"+name+" ") || strings.Contains(body, "\ngatehouse_"+name+" 0\n") {
+		for _, series := range []string{`cache_requests_total{rule="products",outcome="hit"}`, `cache_requests_total{rule="products",outcome="not_modified"}`,
+			`calls_total{rule="2",call="fetch"}`, `auth_requests_total{rule="4",outcome="allow"}`, `calls_total{rule="4",call="refresh"}`,
+			`auth_requests_total{rule="4",outcome="deny"}`, `auth_requests_total{rule="3",outcome="forbidden"}`, `auth_requests_total{rule="4",outcome="unavailable"}`,
+			`sessions_issued_total`, `calls_failed_total`, `batches_total{result="applied"}`} {
+			if !strings.Contains(body, "\ngatehouse_"+series+" ") || strings.Contains(body, "\ngatehouse_"+series+" 0\n") {
 				return false
 			}
 		}

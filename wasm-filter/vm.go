@@ -28,7 +28,8 @@ type vm struct {
 	// writing is the guard's writer, of the push listener.
 	writing guard
 	bodies  bodyCache
-	counts  [policy.Counters]uint64 // since the last flush
+	flushed bool    // counters were flushed once
+	tallies []tally // by rule, beginning with policy.NoRule
 
 	newest uint32 // the greatest id of a stream whose headers have arrived
 
@@ -70,6 +71,7 @@ func (v *vm) configure(size int) bool {
 			return false
 		}
 		v.engine = policy.NewEngine(config)
+		v.tallies = make([]tally, len(config.Rules)+1)
 		v.calls = calls{vm: v, inFlight: map[string]*call{}, throttles: throttles{}}
 	}
 	if err := v.host.setTickPeriod(tickMS); err != nil {
@@ -213,16 +215,34 @@ func (v *vm) source() string {
 	return policy.Address(string(v.host.source()))
 }
 
-func (v *vm) count(counter policy.Counter) { v.counts[counter]++ }
+// tally has the counters of one rule.
+type tally struct {
+	counts [policy.Counters]uint64 // since the last flush
+	ids    [policy.Counters]uint32 // of the proxy's counters, 0 before they are defined
+}
 
-// flush adds the counts to the proxy's counters.
+// count counts for a rule, by its index or policy.NoRule.
+func (v *vm) count(rule int, counter policy.Counter) { v.tallies[rule+1].counts[counter]++ }
+
+// flush adds the counts to the proxy's counters. The first flush also defines those that are expected.
 func (v *vm) flush() {
-	for c := policy.None + 1; c < policy.Counters; c++ {
-		if v.counts[c] != 0 {
-			v.host.count(c, v.counts[c])
-			v.counts[c] = 0
+	config := v.engine.Config()
+	for i := range v.tallies {
+		t, rule := &v.tallies[i], i-1
+		for c := policy.None + 1; c < policy.Counters; c++ {
+			if t.counts[c] == 0 && (v.flushed || !config.Expects(rule, c)) {
+				continue
+			}
+			if t.ids[c] == 0 {
+				t.ids[c] = v.host.defineCounter(c.StatName(config.RuleName(rule)))
+			}
+			if t.ids[c] != 0 {
+				v.host.count(t.ids[c], t.counts[c])
+				t.counts[c] = 0
+			}
 		}
 	}
+	v.flushed = true
 }
 
 // Claim implements policy.Claims.
