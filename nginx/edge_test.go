@@ -32,7 +32,7 @@ const edgeConfig = configHead + `
   server {
     listen unix:%[1]s/edge.sock;
     include %[2]s/server.conf;
-    location / { proxy_pass http://unix:%[1]s/upstream.sock; }
+    location / { proxy_pass http://unix:%[1]s/upstream.sock; proxy_set_header X-Rule $gatehouse_rule; }
     location = /fails { error_page 404 = /v1/me; root %[1]s; }
   }
   server { listen unix:%[1]s/push.sock; include %[2]s/push.conf; }

@@ -281,10 +281,16 @@ func (e *emulator) callBody(int) []byte {
 
 func (e *emulator) defineCounter(name string) uint32 {
 	e.stats = append(e.stats, name)
+	e.counts[name] += 0
 	return uint32(len(e.stats))
 }
 
-func (e *emulator) count(id uint32, n uint64) { e.counts[e.stats[id-1]] += n }
+func (e *emulator) count(id uint32, n uint64) {
+	if n == 0 {
+		panic("the proxy refuses to add nothing")
+	}
+	e.counts[e.stats[id-1]] += n
+}
 
 // counted returns a counter, summed over the rules.
 func (e *emulator) counted(c policy.Counter) (sum uint64) {

@@ -60,7 +60,7 @@ type host interface {
 	callBody(size int) []byte
 	// defineCounter returns the id of the counter of this name, 0 if it can't be defined.
 	defineCounter(name string) (id uint32)
-	// count adds to a counter.
+	// count adds n, which isn't 0, to a counter.
 	count(id uint32, n uint64)
 	warn(message string)
 	critical(message string)

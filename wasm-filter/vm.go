@@ -236,7 +236,7 @@ func (v *vm) flush() {
 			if t.ids[c] == 0 {
 				t.ids[c] = v.host.defineCounter(c.StatName(config.RuleName(rule)))
 			}
-			if t.ids[c] != 0 {
+			if t.ids[c] != 0 && t.counts[c] != 0 {
 				v.host.count(t.ids[c], t.counts[c])
 				t.counts[c] = 0
 			}
