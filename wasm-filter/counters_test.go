@@ -1,8 +1,10 @@
 package main
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
@@ -12,6 +14,27 @@ const named = `{"credentials": {"id_header": "x-device-id", "secret_header": "x-
 	{"name": "telemetry", "match": {"prefix": "/v1/telemetry"}, "auth": {}},
 	{"match": {"prefix": "/v1/products/"}, "cache": {"on_miss": "fetch"}},
 	{"name": "session", "match": {"path": "/v1/session", "methods": ["POST"]}, "session": "issue"}]}`
+
+// TestManyCounters: a tick defines the counters of a few rules, because that takes time.
+func TestManyCounters(t *testing.T) {
+	const all = 1000
+	rules := make([]string, all)
+	for i := range rules {
+		rules[i] = fmt.Sprintf(`{"match": {"path": "/%d"}, "cache": {}}`, i)
+	}
+	e := emulate(t, `{"rules": [`+strings.Join(rules, ",")+`]}`)
+	defined, ticks := 0, 1
+	for ; e.vm.defined <= all; ticks++ {
+		if n := len(e.stats) - defined; n > 100 {
+			t.Fatalf("tick %d defines %d counters, want few", ticks, n)
+		}
+		defined = len(e.stats)
+		e.tick()
+	}
+	if want := 5*all + 4; len(e.stats) != want || ticks > 100 {
+		t.Errorf("got %d counters after %d ticks, want %d within 100", len(e.stats), ticks, want)
+	}
+}
 
 // TestCounters: a rule has its own counters, under its name; those that it can have exist before the first request.
 func TestCounters(t *testing.T) {

@@ -28,7 +28,7 @@ type vm struct {
 	// writing is the guard's writer, of the push listener.
 	writing guard
 	bodies  bodyCache
-	flushed bool    // counters were flushed once
+	defined int     // tallies whose expected counters are defined
 	tallies []tally // by rule, beginning with policy.NoRule
 
 	newest uint32 // the greatest id of a stream whose headers have arrived
@@ -84,6 +84,7 @@ func (v *vm) configure(size int) bool {
 // tick is called for each plugin of the VM, in its context, to which the proxy assigns calls.
 func (v *vm) tick() {
 	v.flush()
+	v.define()
 	if v.engine.Config().PushListener {
 		v.sweep()
 		return
@@ -224,25 +225,45 @@ type tally struct {
 // count counts for a rule, by its index or policy.NoRule.
 func (v *vm) count(rule int, counter policy.Counter) { v.tallies[rule+1].counts[counter]++ }
 
-// flush adds the counts to the proxy's counters. The first flush also defines those that are expected.
+// flush adds the counts to the proxy's counters.
 func (v *vm) flush() {
-	config := v.engine.Config()
 	for i := range v.tallies {
-		t, rule := &v.tallies[i], i-1
+		counts := &v.tallies[i].counts
 		for c := policy.None + 1; c < policy.Counters; c++ {
-			if t.counts[c] == 0 && (v.flushed || !config.Expects(rule, c)) {
+			if counts[c] == 0 {
 				continue
 			}
-			if t.ids[c] == 0 {
-				t.ids[c] = v.host.defineCounter(c.StatName(config.RuleName(rule)))
-			}
-			if t.ids[c] != 0 && t.counts[c] != 0 {
-				v.host.count(t.ids[c], t.counts[c])
-				t.counts[c] = 0
+			if id := v.counter(i-1, c); id != 0 {
+				v.host.count(id, counts[c])
+				counts[c] = 0
 			}
 		}
 	}
-	v.flushed = true
+}
+
+// counter returns the id of a rule's counter, 0 if it can't be defined.
+func (v *vm) counter(rule int, c policy.Counter) uint32 {
+	t := &v.tallies[rule+1]
+	if t.ids[c] == 0 {
+		t.ids[c] = v.host.defineCounter(c.StatName(v.engine.Config().RuleName(rule)))
+	}
+	return t.ids[c]
+}
+
+// definedRules is the number of rules whose counters one tick defines: a counter takes Envoy some 40 µs, and requests
+// wait meanwhile.
+const definedRules = 16
+
+// define defines the counters that the next rules are expected to increment.
+func (v *vm) define() {
+	for end := min(v.defined+definedRules, len(v.tallies)); v.defined < end; v.defined++ {
+		rule := v.defined - 1
+		for c := policy.None + 1; c < policy.Counters; c++ {
+			if v.engine.Config().Expects(rule, c) {
+				v.counter(rule, c)
+			}
+		}
+	}
 }
 
 // Claim implements policy.Claims.
