@@ -181,7 +181,7 @@ func TestFetchOnMiss(t *testing.T) {
 		return nil
 	})
 	await(t, "fetches are counted", patience, func() error { // at the next tick
-		if e.stat("wasmcustom.gatehouse.cache_fetch") == 0 {
+		if e.edgeMetric("gatehouse_calls_total", `call="fetch"`) == 0 {
 			return fmt.Errorf("none")
 		}
 		return nil

@@ -61,7 +61,7 @@ func (e *edge) ask(ctx context.Context, device, url string) <-chan int {
 func (e *edge) verifying(want int) {
 	e.t.Helper()
 	await(e.t, "requests wait", patience, func() error {
-		if got := e.stat("wasmcustom.gatehouse.auth_verify"); got != want {
+		if got := e.edgeMetric("gatehouse_calls_total", `call="verify"`); got != want {
 			return fmt.Errorf("%d do, want %d", got, want)
 		}
 		return nil
@@ -108,7 +108,7 @@ func askerLeaves(t *testing.T, e *edge) {
 // callsOfTwoListeners: a request waits for the answer to a call of another listener's request. Afterwards each needs
 // its own call.
 func callsOfTwoListeners(t *testing.T, e *edge, l *listeners) {
-	before := e.stat("wasmcustom.gatehouse.auth_verify")
+	before := e.edgeMetric("gatehouse_calls_total", `call="verify"`)
 	if err := e.SignalSidecar(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func callsOfTwoListeners(t *testing.T, e *edge, l *listeners) {
 		}
 	}
 	await(t, "a fetch of each", patience, func() error {
-		if got := e.stat("wasmcustom.gatehouse.cache_fetch"); got != 2 {
+		if got := e.edgeMetric("gatehouse_calls_total", `call="fetch"`); got != 2 {
 			return fmt.Errorf("got %d, want 2", got)
 		}
 		return nil

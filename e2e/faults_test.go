@@ -98,13 +98,13 @@ func TestSidecarAway(t *testing.T) {
 // memory.
 func awaitVerdict(t *testing.T, e *edge) {
 	t.Helper()
-	before := e.stat("wasmcustom.gatehouse.auth_verify")
+	before := e.edgeMetric("gatehouse_calls_total", `call="verify"`)
 	await(t, "verdict in shared memory", patience, func() error {
 		clients := e.workers()
 		if err := e.everyone(clients, status(200), "POST /v1/telemetry", credential("known", "secret")...); err != nil {
 			return err
 		}
-		if now := e.stat("wasmcustom.gatehouse.auth_verify"); now != before {
+		if now := e.edgeMetric("gatehouse_calls_total", `call="verify"`); now != before {
 			before = now
 			return fmt.Errorf("%d requests have waited for a verification", now)
 		}

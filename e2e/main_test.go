@@ -252,6 +252,16 @@ func (e *edge) stat(name string) int {
 	return v
 }
 
+// edgeMetric returns a metric of the edge, see [stack.Stack.EdgeMetric].
+func (e *edge) edgeMetric(name string, labels ...string) int {
+	e.t.Helper()
+	v, err := e.EdgeMetric(e.t.Context(), name, labels...)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return v
+}
+
 func (e *edge) fetch(url string) string {
 	e.t.Helper()
 	v, err := stack.Fetch(e.t.Context(), url)

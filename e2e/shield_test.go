@@ -267,7 +267,7 @@ func TestVerdictGrace(t *testing.T) {
 		if a := e.send("POST /v1/telemetry", good...); a.status != 200 {
 			t.Fatalf("got %d %q, want 200 by verdict_grace", a.status, a.body)
 		}
-		if e.stat("wasmcustom.gatehouse.auth_grace") < 10 {
+		if e.edgeMetric("gatehouse_auth_requests_total", `outcome="grace"`) < 10 {
 			return fmt.Errorf("not yet")
 		}
 		return nil
@@ -325,9 +325,9 @@ func TestRefreshAhead(t *testing.T) {
 				})
 			}
 			renewed(1) // by then Envoy's counters include the beginning, too
-			waited := e.stat("wasmcustom.gatehouse.auth_verify")
+			waited := e.edgeMetric("gatehouse_calls_total", `call="verify"`)
 			renewed(1 + lives)
-			if got := e.stat("wasmcustom.gatehouse.auth_verify"); got != waited {
+			if got := e.edgeMetric("gatehouse_calls_total", `call="verify"`); got != waited {
 				t.Errorf("%d requests have waited for a verification, want none", got-waited)
 			}
 			want := 1.0

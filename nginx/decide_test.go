@@ -173,7 +173,7 @@ func decideOne(t *testing.T, e *policy.Engine, memory worldMemory, q *worldAsk) 
 	if d.Action == policy.Reply && d.Cache == policy.None {
 		out.Reason = d.Details()
 	}
-	out.Auth, out.Cache = strings.TrimPrefix(d.Auth.String(), "gatehouse."), strings.TrimPrefix(d.Cache.String(), "gatehouse.")
+	out.Auth, out.Cache = d.Auth.String(), d.Cache.String()
 	out.Body, out.Key = latin1(string(d.Body)), latin1(d.Key)
 	if out.Action == "verify" || out.Action == "exchange" || d.Refresh {
 		out.Digest = hex.EncodeToString(d.Digest[:])

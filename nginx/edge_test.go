@@ -32,7 +32,7 @@ const edgeConfig = configHead + `
   server {
     listen unix:%[1]s/edge.sock;
     include %[2]s/server.conf;
-    location / { proxy_pass http://unix:%[1]s/upstream.sock; }
+    location / { proxy_pass http://unix:%[1]s/upstream.sock; proxy_set_header X-Rule $gatehouse_rule; }
     location = /fails { error_page 404 = /v1/me; root %[1]s; }
   }
   server { listen unix:%[1]s/push.sock; include %[2]s/push.conf; }
@@ -53,7 +53,7 @@ source: {header: x-client}
 max_staleness: 60s
 rules:
 - {match: {path: /v1/session, methods: [POST]}, session: issue}
-- {match: {prefix: /v1/products/}, cache: {}}
+- {name: products, match: {prefix: /v1/products/}, cache: {}}
 - {match: {prefix: /v1/fetched/}, cache: {on_miss: fetch}}
 - {match: {path: /v1/admin}, auth: {permissions: [admin]}}
 - {match: {prefix: /v1/}, auth: {}}

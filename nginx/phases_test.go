@@ -90,7 +90,7 @@ func testEdgeCache(t *testing.T, e *testEdge) {
 		t.Errorf("got %v, want a hit with the object's entity-tag", res.Header)
 	}
 	wantAnswer(t, e, http.StatusNotModified, "", "GET", "/v1/products/1", `If-None-Match: "v1"`)
-	wantAnswer(t, e, http.StatusOK, "GET /v1/products/2", "GET", "/v1/products/2")
+	wantAnswer(t, e, http.StatusOK, "X-Rule: products\n", "GET", "/v1/products/2")
 	wantAnswer(t, e, http.StatusOK, "/v1/fetched/a", "GET", "/v1/fetched/a")
 	wantAnswer(t, e, http.StatusOK, "GET /v1/fetched/none", "GET", "/v1/fetched/none")
 	wantAnswer(t, e, http.StatusOK, "GET /v1/fetched/broken", "GET", "/v1/fetched/broken")
@@ -113,6 +113,7 @@ func testEdgeCredentials(t *testing.T, e *testEdge) {
 	if res.Header.Get("Cache-Control") != "private" || !strings.Contains(strings.ToLower(res.Header.Get("Vary")), "x-device-id") {
 		t.Errorf("got %v, want an answer that no cache gives to others", res.Header)
 	}
+	wantAnswer(t, e, http.StatusOK, "X-Rule: 4\n", "GET", "/v1/me", device("dev", "good")...)
 	wantAnswer(t, e, http.StatusOK, "X-Gatehouse-Device: old\n", "GET", "/v1/me", device("old", "good")...)
 	await.Until(t, "a verdict is refreshed in the background", func() bool { return e.sidecar.count("/v1/verify old") == 1 })
 	wantAnswer(t, e, http.StatusForbidden, "", "GET", "/v1/admin", device("dev", "good")...)
@@ -226,8 +227,11 @@ func testEdgeDrain(t *testing.T, e *testEdge) {
 func testEdgeCounters(t *testing.T, e *testEdge) {
 	await.Until(t, "counters of what the test did", func() bool {
 		_, body := e.send(t, "admin.sock", "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
-		for _, name := range []string{"cache_hit", "cache_not_modified", "cache_fetch", "auth_allow", "auth_refresh", "auth_deny", "auth_forbidden", "auth_unavailable", "session_issued", "call_failed", "batch_applied"} {
-			if !strings.Contains(body, "\ngatehouse_"+name+" ") || strings.Contains(body, "\ngatehouse_"+name+" 0\n") {
+		for _, series := range []string{`cache_requests_total{rule="products",outcome="hit"}`, `cache_requests_total{rule="products",outcome="not_modified"}`,
+			`calls_total{rule="2",call="fetch"}`, `auth_requests_total{rule="4",outcome="allow"}`, `calls_total{rule="4",call="refresh"}`,
+			`auth_requests_total{rule="4",outcome="deny"}`, `auth_requests_total{rule="3",outcome="forbidden"}`, `auth_requests_total{rule="4",outcome="unavailable"}`,
+			`sessions_issued_total`, `calls_failed_total`, `batches_total{result="applied"}`} {
+			if !strings.Contains(body, "\ngatehouse_"+series+" ") || strings.Contains(body, "\ngatehouse_"+series+" 0\n") {
 				return false
 			}
 		}

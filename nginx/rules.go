@@ -14,7 +14,7 @@ import (
 )
 
 // Format is the version of the file; the plugin refuses another one.
-const Format = 1
+const Format = 2
 
 // rules is a configuration as the plugin reads it: checked, with all defaults, and without a field that isn't set.
 type rules struct {
@@ -29,6 +29,7 @@ type rules struct {
 	ServeStale         bool         `json:"serve_stale"`
 	DenyByDefault      bool         `json:"deny_by_default"`
 	KeepOverrides      bool         `json:"keep_overrides"`
+	Counters           []string     `json:"counters"` // that requests without a rule are expected to increment
 	Rules              []rule       `json:"rules"`
 }
 
@@ -40,12 +41,14 @@ type credentials struct {
 }
 
 type rule struct {
-	Path    string   `json:"path,omitempty"`
-	Prefix  string   `json:"prefix,omitempty"`
-	Methods []string `json:"methods,omitempty"`
-	Auth    *auth    `json:"auth,omitempty"`
-	Cache   *cache   `json:"cache,omitempty"`
-	Session bool     `json:"session,omitempty"` // it issues tokens
+	Name     string   `json:"name"`
+	Path     string   `json:"path,omitempty"`
+	Prefix   string   `json:"prefix,omitempty"`
+	Methods  []string `json:"methods,omitempty"`
+	Auth     *auth    `json:"auth,omitempty"`
+	Cache    *cache   `json:"cache,omitempty"`
+	Session  bool     `json:"session,omitempty"` // it issues tokens
+	Counters []string `json:"counters"`          // that its requests are expected to increment
 }
 
 type auth struct {
@@ -94,13 +97,13 @@ func rulesOf(c *policy.Config) *rules {
 		Format: Format, SidecarTimeoutMS: c.SidecarTimeout.Milliseconds(), SourceHeader: c.Source.Header, Session: c.SessionMetadata != "",
 		VerdictGraceMS: c.VerdictGrace.Milliseconds(), MaxStalenessMS: c.MaxStaleness.Milliseconds(),
 		MaxAuthStalenessMS: c.MaxAuthStaleness.Milliseconds(), ServeStale: c.ServeStale,
-		DenyByDefault: c.DenyByDefault, KeepOverrides: c.KeepOverrides, Rules: []rule{},
+		DenyByDefault: c.DenyByDefault, KeepOverrides: c.KeepOverrides, Counters: expected(c, policy.NoRule), Rules: []rule{},
 	}
 	if k := c.Credentials; k != (policy.Credentials{}) {
 		out.Credentials = &credentials{k.IDHeader, k.SecretHeader, k.Basic, k.Forward}
 	}
-	for _, r := range c.Rules {
-		to := rule{Path: r.Match.Path, Prefix: r.Match.Prefix, Methods: r.Match.Methods, Session: r.IssueSession}
+	for i, r := range c.Rules {
+		to := rule{Name: r.Name, Path: r.Match.Path, Prefix: r.Match.Prefix, Methods: r.Match.Methods, Session: r.IssueSession, Counters: expected(c, i)}
 		if r.Auth != nil {
 			to.Auth = &auth{append([]string{}, r.Auth.Permissions...)}
 		}
@@ -113,6 +116,17 @@ func rulesOf(c *policy.Config) *rules {
 		out.Rules = append(out.Rules, to)
 	}
 	return out
+}
+
+// expected returns the names of the counters of a rule that exist before they count.
+func expected(c *policy.Config, rule int) []string {
+	names := []string{}
+	for counter := policy.None + 1; counter < policy.Counters; counter++ {
+		if c.Expects(rule, counter) {
+			names = append(names, counter.String())
+		}
+	}
+	return names
 }
 
 func unsupported(c *policy.Config) error {

@@ -57,8 +57,8 @@ func TestStart(t *testing.T) {
 	for _, tt := range []struct{ name, rules, want string }{
 		{"no file", "", "rules: " + "%s/rules.json: No such file or directory: write the file with gatehousectl nginx render"},
 		{"no JSON", "rules: []", "Expected value but found invalid token"},
-		{"another format", `{"format": 2}`, "has format 2, want 1: write it with gatehousectl of the same release"},
-		{"no object", `[]`, "has format nil, want 1"},
+		{"another format", `{"format": 1}`, "has format 1, want 2: write it with gatehousectl of the same release"},
+		{"no object", `[]`, "has format nil, want 2"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -86,11 +86,11 @@ func (s *stream) throttled(a policy.Action, seconds uint16) {
 	s.answers.Verify = &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: seconds}
 }
 
-// refresh verifies a credential in the background of an authenticated request.
-func (c *calls) refresh(d *policy.Decision) {
+// refresh verifies a credential in the background of an authenticated request of a rule.
+func (c *calls) refresh(d *policy.Decision, rule int) {
 	verify := policy.Decision{Action: policy.Verify, Credential: d.Credential, Digest: d.Digest}
 	if c.inFlight[callKey(&verify)] == nil && c.dispatch(c.newCall(&verify, c.vm.source())) {
-		c.vm.count(policy.AuthRefresh)
+		c.vm.count(rule, policy.CallRefresh)
 	}
 }
 
@@ -149,7 +149,7 @@ func throttleMS(path string, body []byte) uint32 {
 func (c *calls) fail(why string) {
 	c.failed++
 	c.failure = why
-	c.vm.count(policy.CallFailed)
+	c.vm.count(policy.NoRule, policy.CallFailed)
 }
 
 // reportEveryMS is how often continuing failures are logged, ms.

@@ -31,7 +31,8 @@ type emulator struct {
 	nextID  uint32
 	current uint32 // context
 	calls   []sent
-	counts  map[policy.Counter]uint64
+	stats   []string // names of counters, by their id - 1
+	counts  map[string]uint64
 	logs    []string
 	from    string            // address of clients
 	states  map[string]string // the filter state
@@ -80,7 +81,7 @@ const pluginID = 1
 func emulate(t testing.TB, config string) *emulator {
 	t.Helper()
 	e := &emulator{clock: 1_700_000_000_000, from: "203.0.113.7", stateCAS: 1, config: []byte(config), records: map[string][]byte{},
-		streams: map[uint32]*exchange{}, nextID: pluginID, counts: map[policy.Counter]uint64{}}
+		streams: map[uint32]*exchange{}, nextID: pluginID, counts: map[string]uint64{}}
 	e.start(t)
 	if !e.vm.engine.Config().PushListener {
 		s := state
@@ -278,7 +279,30 @@ func (e *emulator) callBody(int) []byte {
 	return e.result(e.answer)
 }
 
-func (e *emulator) count(counter policy.Counter, n uint64) { e.counts[counter] += n }
+func (e *emulator) defineCounter(name string) uint32 {
+	e.stats = append(e.stats, name)
+	e.counts[name] += 0
+	return uint32(len(e.stats))
+}
+
+func (e *emulator) count(id uint32, n uint64) {
+	if n == 0 {
+		panic("the proxy refuses to add nothing")
+	}
+	e.counts[e.stats[id-1]] += n
+}
+
+// counted returns a counter, summed over the rules.
+func (e *emulator) counted(c policy.Counter) (sum uint64) {
+	rules := map[string]bool{}
+	for i := range e.vm.tallies {
+		rules[c.StatName(e.vm.engine.Config().RuleName(i-1))] = true
+	}
+	for name := range rules {
+		sum += e.counts[name]
+	}
+	return sum
+}
 
 func (e *emulator) warn(message string) { e.logs = append(e.logs, message) }
 

@@ -19,7 +19,8 @@ func (s *stream) advance(headers []byte) action {
 	fields, ok := headermap.ParseFields(headers)
 	if !ok {
 		d := policy.RefuseUnreadable() // no rule has passed an unreadable request
-		v.count(d.Auth)
+		v.count(policy.NoRule, d.Auth)
+		s.describe(policy.NoRule, "")
 		return s.reply(&d)
 	}
 	at := v.engine.Locate(fields)
@@ -41,6 +42,7 @@ const maxReplied = 64 << 20
 // decide decides a request that a rule covers.
 func (s *stream) decide(request *policy.Request) action {
 	v := s.vm
+	rule, _ := request.Rule()
 	var d policy.Decision
 	for {
 		now := v.host.now()
@@ -54,18 +56,19 @@ func (s *stream) decide(request *policy.Request) action {
 			d.Withhold()
 		}
 		if d.Action != policy.Fetch { // afterwards the credential is judged again
-			v.count(d.Auth)
+			v.count(rule, d.Auth)
 		}
-		v.count(d.Cache)
+		v.count(rule, d.Cache)
 		if d.Refresh {
-			v.calls.refresh(&d)
+			v.calls.refresh(&d, rule)
 		}
 		switch d.Action {
 		case policy.Reply:
 			if d.Key != "" {
 				v.hits.hit(d.Key)
-			} else if id := d.Credential.ID; id != "" {
-				v.host.note(policy.NoteDevice, id)
+			}
+			if d.Cache == policy.None {
+				s.describe(rule, d.Credential.ID)
 			}
 			return s.reply(&d)
 		case policy.Pass:
@@ -84,9 +87,21 @@ func (s *stream) reply(d *policy.Decision) action {
 	return actionPause
 }
 
+// describe sets the rule and device of a request for access logs. Requests that are answered from the cache have
+// neither, because it would cost time.
+func (s *stream) describe(rule int, device string) {
+	v := s.vm
+	v.host.note(policy.NoteRule, v.engine.Config().RuleName(rule))
+	if device != "" {
+		v.host.note(policy.NoteDevice, device)
+	}
+}
+
 // pass sends a request upstream with only the authenticated identity, and without its secret.
 func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 	v := s.vm
+	rule, _ := r.Rule()
+	s.describe(rule, d.Device)
 	if d.CacheStatus != "" {
 		v.host.note(policy.NoteCacheStatus, d.CacheStatus)
 	}
@@ -95,7 +110,6 @@ func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 		for _, name := range v.engine.SecretHeaders(r) {
 			v.host.removeRequestHeader(name) //mutant:TestSecretStaysHere deleted
 		}
-		v.host.note(policy.NoteDevice, d.Device)
 		v.host.addRequestHeader(policy.DeviceHeader, d.Device)
 		v.host.addRequestHeader(policy.PermissionsHeader, v.engine.Names(d.Permissions))
 		if vary := v.engine.Vary(r); vary != "" { //mutant:TestPrivacy false

@@ -195,7 +195,9 @@ func TestPrivacy(t *testing.T) {
 			e := emulate(t, tt.config)
 			putVerdict(e, e.clock+1000)
 			x := e.streams[e.begin([][2]string{{":method", tt.method}, {":path", tt.path}, {"x-device-id", "dev"}, {"x-device-token", "s3cret"}, {"authorization", "Basic ZGV2OnMzY3JldA=="}}, true)]
-			got := slices.DeleteFunc(slices.Clone(x.notes), func(note string) bool { return strings.HasPrefix(note, "gatehouse_device: ") })
+			got := slices.DeleteFunc(slices.Clone(x.notes), func(note string) bool {
+				return strings.HasPrefix(note, "gatehouse_device: ") || strings.HasPrefix(note, "gatehouse_rule: ")
+			})
 			if !x.went() || !slices.Equal(got, tt.want) {
 				t.Errorf("got %q (upstream: %v), want %q", got, x.went(), tt.want)
 			}
@@ -205,18 +207,28 @@ func TestPrivacy(t *testing.T) {
 
 // TestAccessLog: what access logs have of refused, authenticated and cached requests.
 func TestAccessLog(t *testing.T) {
+	config := strings.NewReplacer(`"rules"`, `"stale": "serve", "rules"`, `{"match": {"prefix": "/v1/telemetry"}`, `{"name": "telemetry", "match": {"prefix": "/v1/telemetry"}`).Replace(rules)
 	for _, tt := range []struct {
 		name, method, path, secret string
 		details                    string
 		notes                      []string
 	}{
-		{"no credential", "POST", "/v1/telemetry", "", "gatehouse_denied_no_credential", nil},
-		{"wrong secret", "POST", "/v1/telemetry", "another", "gatehouse_unavailable_no_answer", []string{"gatehouse_device: dev"}},
-		{"authenticated", "POST", "/v1/telemetry", "s3cret", "", []string{"gatehouse_device: dev"}},
+		{"no credential", "POST", "/v1/telemetry", "", "gatehouse_denied_no_credential", []string{"gatehouse_rule: telemetry"}},
+		{"wrong secret", "POST", "/v1/telemetry", "another", "gatehouse_unavailable_no_answer", []string{"gatehouse_rule: telemetry", "gatehouse_device: dev"}},
+		{"authenticated", "POST", "/v1/telemetry", "s3cret", "", []string{"gatehouse_rule: telemetry", "gatehouse_device: dev"}},
+		{"a miss", "GET", "/v1/products/2", "", "", []string{"gatehouse_rule: 3"}},
+		{"a hit", "GET", "/v1/products/1", "", "gatehouse_hit", nil},
+		{"a hit that isn't in step", "GET", "/v1/products/1", "", "gatehouse_hit_stale", nil},
+		{"no rule", "GET", "/open", "", "", nil},
+		{"an ambiguous path", "GET", "/v1/products/..%3B/x", "", "gatehouse_forbidden_ambiguous_path", []string{"gatehouse_rule: none"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			e := emulate(t, rules)
+			e := emulate(t, config)
 			putVerdict(e, e.clock+1000)
+			putObject(e, "/v1/products/1", 1024)
+			if tt.details == "gatehouse_hit_stale" {
+				e.clock += 60_000
+			}
 			headers := [][2]string{{":method", tt.method}, {":path", tt.path}, {"x-gatehouse-device", "forged"}}
 			if tt.secret != "" {
 				headers = append(headers, [2]string{"x-device-id", "dev"}, [2]string{"x-device-token", tt.secret})
@@ -274,7 +286,7 @@ func TestUnreadableHeaders(t *testing.T) {
 	if x.action != actionPause || x.reply == nil || x.reply.status != 503 {
 		t.Errorf("got action %v and %+v, want a 503", x.action, x.reply)
 	}
-	if e.tick(); e.counts[policy.AuthUnavailable] != 1 {
+	if e.tick(); e.counted(policy.AuthUnavailable) != 1 {
 		t.Errorf("got counts %v, want one that could not be verified", e.counts)
 	}
 }
@@ -330,8 +342,8 @@ func TestNoCallCanBeMade(t *testing.T) {
 		t.Error("cache: didn't go upstream")
 	}
 	e.tick()
-	if e.counts[policy.CallFailed] != 2 || len(e.logs) != 1 || !strings.Contains(e.logs[0], `2 calls to cluster "gatehouse-sidecar" failed`) {
-		t.Errorf("got %d failures and %q, want 2 and one line", e.counts[policy.CallFailed], e.logs)
+	if e.counted(policy.CallFailed) != 2 || len(e.logs) != 1 || !strings.Contains(e.logs[0], `2 calls to cluster "gatehouse-sidecar" failed`) {
+		t.Errorf("got %d failures and %q, want 2 and one line", e.counted(policy.CallFailed), e.logs)
 	}
 	for range reportEveryMS/tickMS + 1 {
 		e.clock += tickMS
@@ -360,7 +372,7 @@ func TestVerifyAfterFetch(t *testing.T) {
 	if got := e.streams[id].reply; got == nil || got.status != 200 || string(got.body) != "body" {
 		t.Errorf("got %+v, want the body", got)
 	}
-	if e.tick(); e.counts[policy.AuthAllow] != 1 {
+	if e.tick(); e.counted(policy.AuthAllow) != 1 {
 		t.Errorf("got counts %v, want one that was let in", e.counts)
 	}
 }
@@ -575,7 +587,7 @@ func TestRefreshRunsBehind(t *testing.T) {
 		t.Fatalf("got calls %v, want one verification", e.calls)
 	}
 	e.tick()
-	if e.counts[policy.AuthAllow] != 3 || e.counts[policy.AuthRefresh] != 1 {
+	if e.counted(policy.AuthAllow) != 3 || e.counted(policy.CallRefresh) != 1 {
 		t.Errorf("got counts %v, want 3 allowed and 1 refresh", e.counts)
 	}
 	e.answered(e.calls[0], nil)

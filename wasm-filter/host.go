@@ -58,8 +58,10 @@ type host interface {
 	call(cluster, path string, body []byte, timeout time.Duration) (token uint32, err error)
 	// callBody returns the first size bytes of the answer in the current callback, nil unless its status is 200.
 	callBody(size int) []byte
-	// count adds to a counter.
-	count(counter policy.Counter, n uint64)
+	// defineCounter returns the id of the counter of this name, 0 if it can't be defined.
+	defineCounter(name string) (id uint32)
+	// count adds n, which isn't 0, to a counter.
+	count(id uint32, n uint64)
 	warn(message string)
 	critical(message string)
 }

@@ -82,14 +82,14 @@ func (i *ingest) apply(body []byte) action {
 		}
 	}
 	if !held {
-		i.vm.count(policy.BatchRefused)
+		i.vm.count(policy.NoRule, policy.BatchRefused)
 		state := h.record(wire.RegionState, 0)
 		if wrote { //mutant:TestIngestIsOvertaken false
 			h.setState(make([]byte, wire.MinRecord), 0)
 		}
 		return i.reply(409, "application/octet-stream", state)
 	}
-	i.vm.count(policy.BatchApplied)
+	i.vm.count(policy.NoRule, policy.BatchApplied)
 	return i.reply(200, "application/octet-stream", h.record(wire.RegionState, 0))
 }
 
@@ -113,7 +113,7 @@ func (i *ingest) hasEpoch(epoch uint64) (cas uint32, held bool) {
 }
 
 func (i *ingest) refuse(status int, why string) action {
-	i.vm.count(policy.BatchRefused)
+	i.vm.count(policy.NoRule, policy.BatchRefused)
 	i.vm.host.warn("gatehouse: push refused: " + why)
 	return i.reply(status, "text/plain", []byte(why+"\n"))
 }

@@ -230,7 +230,7 @@ func TestMoreThanAreKept(t *testing.T) {
 			}
 		}
 	}
-	if e.vm.counts[policy.CacheMiss] == 0 {
+	if e.tick(); e.counted(policy.CacheMiss) == 0 {
 		t.Error("no miss was counted")
 	}
 }

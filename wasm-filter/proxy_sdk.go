@@ -15,8 +15,7 @@ import (
 // proxy is the module's host by the Proxy-Wasm Go SDK. The SDK's results are garbage-collected memory, so they outlive
 // the callback.
 type proxy struct {
-	guards   proxywasm.MetricGauge // id 0 before it is used
-	counters [policy.Counters]proxywasm.MetricCounter
+	guards proxywasm.MetricGauge // id 0 before it is used
 
 	running *caller // whose callback runs; the SDK assigns calls to it
 	entered uint32  // the proxy's current context
@@ -129,12 +128,9 @@ func (*proxy) callBody(size int) []byte {
 	return nil
 }
 
-func (p *proxy) count(counter policy.Counter, n uint64) {
-	if p.counters[counter] == 0 {
-		p.counters[counter] = proxywasm.DefineCounterMetric(counter.String())
-	}
-	p.counters[counter].Increment(n)
-}
+func (*proxy) defineCounter(name string) uint32 { return uint32(proxywasm.DefineCounterMetric(name)) }
+
+func (*proxy) count(id uint32, n uint64) { proxywasm.MetricCounter(id).Increment(n) }
 
 func (*proxy) warn(message string) { proxywasm.LogWarn(message) }
 

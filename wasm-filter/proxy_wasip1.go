@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"strconv"
 	"time"
 	"unsafe"
 
@@ -15,9 +16,8 @@ import (
 )
 
 type proxy struct { // the host that the module runs in
-	place    [wire.PlaceSize]byte    // reusable when a call returns, because the proxy has copied it
-	gauge    uint32                  // id of the guard's gauge, 0 before its first use
-	counters [policy.Counters]uint32 // ids of counters, 0 before their first use
+	place [wire.PlaceSize]byte // reusable when a call returns, because the proxy has copied it
+	gauge uint32               // id of the guard's gauge, 0 before its first use
 }
 
 func (*proxy) now() int64 { return abi.NowMS() }
@@ -122,16 +122,17 @@ func (*proxy) callBody(size int) []byte {
 	return orNil(abi.BufferBytes(abi.CallResponseBody, size))
 }
 
-func (p *proxy) count(counter policy.Counter, n uint64) {
-	if p.counters[counter] == 0 {
-		id, err := abi.DefineCounter(counter.String())
-		if err != nil {
-			p.check(err, "define counter", counter.String())
-			return
-		}
-		p.counters[counter] = id
+func (p *proxy) defineCounter(name string) uint32 {
+	id, err := abi.DefineCounter(name)
+	if err != nil {
+		p.check(err, "define counter", name)
+		return 0
 	}
-	p.check(abi.Add(p.counters[counter], int64(n)), "add to counter", counter.String())
+	return id
+}
+
+func (p *proxy) count(id uint32, n uint64) {
+	p.check(abi.Add(id, int64(n)), "add to counter", strconv.Itoa(int(id)))
 }
 
 func (*proxy) warn(message string) { abi.Log(abi.LevelWarn, message) }

@@ -118,9 +118,10 @@ func testSDKCalls(t *testing.T, h proxytest.HostEmulator) {
 	}
 	h.Tick()
 	// The emulator still lets a module enter a stream that has gone, so it counts, too.
-	for counter, want := range map[policy.Counter]uint64{policy.CacheNotModified: 1, policy.AuthVerify: 2, policy.AuthAllow: 2} {
-		if got, err := h.GetCounterMetric(counter.String()); err != nil || got != want {
-			t.Errorf("%v: got %d, %v; want %d", counter, got, err, want)
+	for name, want := range map[string]uint64{policy.CacheNotModified.StatName("3"): 1, policy.CallVerify.StatName("0"): 2, policy.AuthAllow.StatName("0"): 2,
+		policy.CacheBypass.StatName("3"): 0} {
+		if got, err := h.GetCounterMetric(name); err != nil || got != want {
+			t.Errorf("%s: got %d, %v; want %d", name, got, err, want)
 		}
 	}
 }

@@ -85,7 +85,7 @@ func TestThrottledSource(t *testing.T) {
 				t.Errorf("got %d calls, answer %+v; want 503 with Retry-After: %s and no call", len(e.calls)-1, got, tt.wait)
 			}
 			e.tick()
-			if e.counts[policy.AuthUnavailable] != 2 { // with the one that was asked about
+			if e.counted(policy.AuthUnavailable) != 2 { // with the one that was asked about
 				t.Errorf("got counts %v, want 2 unavailable", e.counts)
 			}
 		})

@@ -28,7 +28,8 @@ type vm struct {
 	// writing is the guard's writer, of the push listener.
 	writing guard
 	bodies  bodyCache
-	counts  [policy.Counters]uint64 // since the last flush
+	defined int     // tallies whose expected counters are defined
+	tallies []tally // by rule, beginning with policy.NoRule
 
 	newest uint32 // the greatest id of a stream whose headers have arrived
 
@@ -70,6 +71,7 @@ func (v *vm) configure(size int) bool {
 			return false
 		}
 		v.engine = policy.NewEngine(config)
+		v.tallies = make([]tally, len(config.Rules)+1)
 		v.calls = calls{vm: v, inFlight: map[string]*call{}, throttles: throttles{}}
 	}
 	if err := v.host.setTickPeriod(tickMS); err != nil {
@@ -82,6 +84,7 @@ func (v *vm) configure(size int) bool {
 // tick is called for each plugin of the VM, in its context, to which the proxy assigns calls.
 func (v *vm) tick() {
 	v.flush()
+	v.define()
 	if v.engine.Config().PushListener {
 		v.sweep()
 		return
@@ -213,14 +216,52 @@ func (v *vm) source() string {
 	return policy.Address(string(v.host.source()))
 }
 
-func (v *vm) count(counter policy.Counter) { v.counts[counter]++ }
+// tally has the counters of one rule.
+type tally struct {
+	counts [policy.Counters]uint64 // since the last flush
+	ids    [policy.Counters]uint32 // of the proxy's counters, 0 before they are defined
+}
+
+// count counts for a rule, by its index or policy.NoRule.
+func (v *vm) count(rule int, counter policy.Counter) { v.tallies[rule+1].counts[counter]++ }
 
 // flush adds the counts to the proxy's counters.
 func (v *vm) flush() {
-	for c := policy.None + 1; c < policy.Counters; c++ {
-		if v.counts[c] != 0 {
-			v.host.count(c, v.counts[c])
-			v.counts[c] = 0
+	for i := range v.tallies {
+		counts := &v.tallies[i].counts
+		for c := policy.None + 1; c < policy.Counters; c++ {
+			if counts[c] == 0 {
+				continue
+			}
+			if id := v.counter(i-1, c); id != 0 {
+				v.host.count(id, counts[c])
+				counts[c] = 0
+			}
+		}
+	}
+}
+
+// counter returns the id of a rule's counter, 0 if it can't be defined.
+func (v *vm) counter(rule int, c policy.Counter) uint32 {
+	t := &v.tallies[rule+1]
+	if t.ids[c] == 0 {
+		t.ids[c] = v.host.defineCounter(c.StatName(v.engine.Config().RuleName(rule)))
+	}
+	return t.ids[c]
+}
+
+// definedRules is the number of rules whose counters one tick defines: a counter takes Envoy some 40 µs, and requests
+// wait meanwhile.
+const definedRules = 16
+
+// define defines the counters that the next rules are expected to increment.
+func (v *vm) define() {
+	for end := min(v.defined+definedRules, len(v.tallies)); v.defined < end; v.defined++ {
+		rule := v.defined - 1
+		for c := policy.None + 1; c < policy.Counters; c++ {
+			if v.engine.Config().Expects(rule, c) {
+				v.counter(rule, c)
+			}
 		}
 	}
 }

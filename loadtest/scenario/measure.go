@@ -20,7 +20,6 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/loadtest/wrk"
 	"github.com/gatehouse/gatehouse/testbed/proc"
-	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 // target is a server under load.
@@ -126,21 +125,14 @@ func (b *bench) cacheCounters(ctx context.Context) (c cacheCounts, err error) {
 	if err := wait(ctx, 300*time.Millisecond); err != nil {
 		return c, err
 	}
-	text, err := stack.Fetch(ctx, b.EnvoyAdminURL()+"/stats?filter=^wasmcustom.gatehouse.cache_")
-	for line := range strings.Lines(text) {
-		name, value, _ := strings.Cut(strings.TrimPrefix(line, "wasmcustom.gatehouse.cache_"), ": ")
-		n := 0
-		if _, err := fmt.Sscan(value, &n); err != nil {
-			return c, fmt.Errorf("counter %q: %w", line, err)
+	for _, outcome := range []string{"hit", "not_modified", "stale_served"} {
+		n, err := b.EdgeMetric(ctx, "gatehouse_cache_requests_total", fmt.Sprintf("outcome=%q", outcome))
+		if err != nil {
+			return c, err
 		}
-		switch name {
-		case "hit", "not_modified", "stale_served":
-			c.hits += n
-			c.all += n
-		case "miss", "stale", "bypass":
-			c.all += n
-		}
+		c.hits += n
 	}
+	c.all, err = b.EdgeMetric(ctx, "gatehouse_cache_requests_total")
 	return c, err
 }
 

@@ -45,7 +45,7 @@ func steady(ctx context.Context, o *Options, out *Recorder) (err error) {
 	if err := wait(ctx, time.Second); err != nil { // Envoy's counters are late
 		return errors.Join(err, f.stop())
 	}
-	waited, err := w.Stat(ctx, "wasmcustom.gatehouse.auth_verify")
+	waited, err := w.EdgeMetric(ctx, "gatehouse_calls_total", `call="verify"`)
 	if err != nil {
 		return errors.Join(err, f.stop())
 	}
@@ -58,7 +58,7 @@ func steady(ctx context.Context, o *Options, out *Recorder) (err error) {
 	if err != nil {
 		return err
 	}
-	waitedNow, err := w.Stat(ctx, "wasmcustom.gatehouse.auth_verify")
+	waitedNow, err := w.EdgeMetric(ctx, "gatehouse_calls_total", `call="verify"`)
 	if err != nil {
 		return err
 	}

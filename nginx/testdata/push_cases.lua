@@ -1,5 +1,6 @@
 -- What push_test.go needs of shared memory. Bytes are base64.
 
+local counters = require "gatehouse.counters"
 local push = require "gatehouse.push"
 local shared = require "gatehouse.shared"
 local wire = require "gatehouse.wire"
@@ -10,6 +11,7 @@ local M = {}
 
 -- reset empties shared memory but for a state record, if there is one, and forgets the counters.
 function M.reset(state)
+  counters.flush()
   for name, d in pairs(ngx.shared) do
     if name:match("^gatehouse_") then
       d:flush_all()
@@ -34,8 +36,10 @@ function M.guard()
 end
 
 function M.counters()
-  local counters = ngx.shared.gatehouse_counters
-  return counters:get("batch_applied") or 0, counters:get("batch_refused") or 0
+  counters.flush()
+  local flushed = ngx.shared.gatehouse_counters
+  return flushed:get 'gatehouse_batches_total{result="applied"}' or 0,
+    flushed:get 'gatehouse_batches_total{result="refused"}' or 0
 end
 
 -- crash leaves what a worker leaves that was killed while it wrote objects. Its lock lasts for seconds, and other

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,33 +17,52 @@ func (s *Stack) Metric(ctx context.Context, name string) (sum float64, err error
 	if err != nil {
 		return 0, err
 	}
-	found := false
-	for line := range strings.Lines(text) {
-		if rest, ok := strings.CutPrefix(line, name); ok && (rest[0] == ' ' || rest[0] == '{') {
-			value, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndexByte(rest, ' '):]), 64)
-			if err != nil {
-				return 0, fmt.Errorf("metric %q: %w", line, err)
-			}
-			sum, found = sum+value, true
-		}
+	sum, found, err := sumOf(text, name)
+	if err == nil && !found {
+		err = fmt.Errorf("the sidecar has no metric %s", name)
 	}
-	if !found {
-		return 0, fmt.Errorf("the sidecar has no metric %s", name)
-	}
-	return sum, nil
+	return sum, err
 }
 
-// Stat returns a counter or gauge of Envoy, 0 if it was never used; of nginx, the counter of the same name.
-func (s *Stack) Stat(ctx context.Context, name string) (int, error) {
-	if s.opts.EdgeKind == NginxEdge {
-		text, err := Fetch(ctx, s.EnvoyAdminURL()+"/metrics")
-		_, value, _ := strings.Cut(text, "\n"+strings.ReplaceAll(strings.TrimPrefix(name, "wasmcustom."), ".", "_")+" ")
-		value, _, found := strings.Cut(value, "\n")
-		if err != nil || !found {
-			return 0, err
-		}
-		return strconv.Atoi(value)
+// EdgeMetric returns a metric of the filter or the plugin, as Prometheus reads it, summed over the series that have
+// these labels, each as `name="value"`; 0 without any.
+func (s *Stack) EdgeMetric(ctx context.Context, name string, labels ...string) (int, error) {
+	text, err := s.EdgeMetrics(ctx)
+	if err != nil {
+		return 0, err
 	}
+	sum, _, err := sumOf(text, name, labels...)
+	return int(sum), err
+}
+
+// EdgeMetrics returns all metrics of the filter or the plugin, in the text format of Prometheus.
+func (s *Stack) EdgeMetrics(ctx context.Context) (string, error) {
+	path := "/stats/prometheus?filter=^wasmcustom.gatehouse"
+	if s.opts.EdgeKind == NginxEdge {
+		path = "/metrics"
+	}
+	return Fetch(ctx, s.EnvoyAdminURL()+path)
+}
+
+// sumOf adds up the series of a metric that have these labels, and reports whether there are any.
+func sumOf(text, name string, labels ...string) (sum float64, found bool, err error) {
+	for line := range strings.Lines(text) {
+		rest, ok := strings.CutPrefix(line, name)
+		if !ok || rest[0] != ' ' && rest[0] != '{' ||
+			slices.ContainsFunc(labels, func(label string) bool { return !strings.Contains(rest, label) }) {
+			continue
+		}
+		value, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndexByte(rest, ' '):]), 64)
+		if err != nil {
+			return 0, false, fmt.Errorf("metric %q: %w", line, err)
+		}
+		sum, found = sum+value, true
+	}
+	return sum, found, nil
+}
+
+// Stat returns a counter or gauge of Envoy, 0 if it was never used.
+func (s *Stack) Stat(ctx context.Context, name string) (int, error) {
 	text, err := Fetch(ctx, s.EnvoyAdminURL()+"/stats?filter=^"+name+"$")
 	if _, value, found := strings.Cut(text, name+": "); found && err == nil {
 		value, _, _ = strings.Cut(value, "\n")

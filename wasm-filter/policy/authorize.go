@@ -44,7 +44,7 @@ func (e *Engine) authorize(d *Decision, nowMS int64, r *Request, mem Memory, ans
 	case !e.mayAllow(nowMS): // whatever the sidecar answers
 		d.unavailable(1, NotInStep)
 	case !answers.Unreachable:
-		d.Action, d.Auth, d.ReloadState = Verify, AuthVerify, ofOtherEpoch(err)
+		d.Action, d.Auth, d.ReloadState = Verify, CallVerify, ofOtherEpoch(err)
 		d.New = status == wire.New && e.heard(nowMS)
 	case status == wire.Found && v.Outcome == wire.Allow && nowMS < v.ExpiresMS+e.config.VerdictGrace.Milliseconds() &&
 		(v.NotAfterMS == 0 || nowMS < v.NotAfterMS): //mutant:TestVerdictGrace true

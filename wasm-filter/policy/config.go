@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -60,6 +61,8 @@ type Source struct {
 
 // Rule is the policy for the requests that it matches. Without Auth, Cache and IssueSession they pass.
 type Rule struct {
+	// Name labels the rule's counters and lines of access logs; by default it is the rule's index.
+	Name  string
 	Match Match
 	Auth  *Auth
 	Cache *Cache
@@ -100,6 +103,7 @@ const (
 	maxVerdictGrace     = 24 * time.Hour
 	maxRules            = 1000
 	maxRulePath         = 1024
+	maxRuleName         = 64
 )
 
 // Parse decodes a configuration from the tree that JSON decodes to (maps, slices, strings, float64, bool, nil). The
@@ -149,7 +153,11 @@ func (d *decoder) config(tree any) *Config {
 		return c
 	}
 	for i, rule := range rules {
-		c.Rules = append(c.Rules, d.rule(fmt.Sprintf("rules[%d]", i), rule))
+		r := d.rule(fmt.Sprintf("rules[%d]", i), rule)
+		if r.Name == "" {
+			r.Name = strconv.Itoa(i)
+		}
+		c.Rules = append(c.Rules, r)
 	}
 	d.crossCheck(c)
 	return c
@@ -212,9 +220,12 @@ func (d *decoder) source(v any) (s Source) {
 
 func (d *decoder) rule(at string, v any) Rule {
 	r := Rule{}
-	m := d.fields(at, v, "match", "auth", "cache", "session")
+	m := d.fields(at, v, "name", "match", "auth", "cache", "session")
 	if m == nil {
 		return r
+	}
+	if name, ok := m["name"]; ok {
+		r.Name = d.ruleName(at+".name", name)
 	}
 	r.Match = d.match(at+".match", m["match"])
 	if auth, ok := m["auth"]; ok {
@@ -317,8 +328,14 @@ func (c *Config) Warnings() (warnings []string) {
 // crossCheck finds problems between rules.
 func (d *decoder) crossCheck(c *Config) {
 	missing := c.Credentials == Credentials{}
+	named := map[string]int{}
 	for j := range c.Rules {
 		at := fmt.Sprintf("rules[%d]", j)
+		if i, ok := named[c.Rules[j].Name]; ok {
+			d.problem(at+".name", "%q is also the name of rules[%d]; a rule without a name has its index as its name", c.Rules[j].Name, i)
+		} else {
+			named[c.Rules[j].Name] = j
+		}
 		if (c.Rules[j].Auth != nil || c.Rules[j].IssueSession) && missing {
 			field := ".auth"
 			if c.Rules[j].IssueSession {

@@ -21,7 +21,7 @@ const full = `{
 	"verdict_grace": "90s",
 	"default": "deny",
 	"rules": [
-		{"match": {"prefix": "/v1/telemetry", "methods": ["POST"]}, "auth": {"permissions": ["telemetry.write"]}},
+		{"name": "telemetry", "match": {"prefix": "/v1/telemetry", "methods": ["POST"]}, "auth": {"permissions": ["telemetry.write"]}},
 		{"match": {"prefix": "/v1/products/"}, "cache": {"query": ["lang"]}},
 		{"match": {"path": "/v1/fleet/config"}, "auth": {"permissions": ["config.read"]}, "cache": {"on_miss": "fetch"}},
 		{"match": {"path": "/v1/me/config"}, "auth": {}, "cache": {"scope": "device"}},
@@ -56,12 +56,12 @@ func TestParse(t *testing.T) {
 		VerdictGrace:     90 * time.Second,
 		DenyByDefault:    true,
 		Rules: []Rule{
-			{Match: Match{Prefix: "/v1/telemetry", Methods: []string{"POST"}}, Auth: &Auth{Permissions: []string{"telemetry.write"}}},
-			{Match: Match{Prefix: "/v1/products/"}, Cache: &Cache{Query: []string{"lang"}}},
-			{Match: Match{Path: "/v1/fleet/config"}, Auth: &Auth{Permissions: []string{"config.read"}}, Cache: &Cache{Fetch: true}},
-			{Match: Match{Path: "/v1/me/config"}, Auth: &Auth{}, Cache: &Cache{PerDevice: true}},
-			{Match: Match{Path: "/v1/session", Methods: []string{"POST"}}, IssueSession: true},
-			{Match: Match{Path: "/healthz"}},
+			{Name: "telemetry", Match: Match{Prefix: "/v1/telemetry", Methods: []string{"POST"}}, Auth: &Auth{Permissions: []string{"telemetry.write"}}},
+			{Name: "1", Match: Match{Prefix: "/v1/products/"}, Cache: &Cache{Query: []string{"lang"}}},
+			{Name: "2", Match: Match{Path: "/v1/fleet/config"}, Auth: &Auth{Permissions: []string{"config.read"}}, Cache: &Cache{Fetch: true}},
+			{Name: "3", Match: Match{Path: "/v1/me/config"}, Auth: &Auth{}, Cache: &Cache{PerDevice: true}},
+			{Name: "4", Match: Match{Path: "/v1/session", Methods: []string{"POST"}}, IssueSession: true},
+			{Name: "5", Match: Match{Path: "/healthz"}},
 		},
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -134,6 +134,14 @@ func TestParseRefuses(t *testing.T) {
 		{"hidden rule", `{"rules": [{"match": {"prefix": "/"}}, {"match": {"path": "/a"}}]}`, []string{`rules[1].match: is never reached: rules[0] matches everything that it matches`}},
 		{"push listener with rules", `{"push_listener": true, "rules": []}`, []string{`push_listener: a push listener has no rules`}},
 		{"rules as an object", `{"rules": {"a": 1}}`, []string{`rules: is an object, want a list`}},
+		{"rule's name in upper case", `{"rules": [{"name": "Fleet", "match": {"path": "/a"}}]}`, []string{`rules[0].name: "Fleet": want at most 64 of a-z, 0-9, _ and -`}},
+		{"rule's name of 65", `{"rules": [{"name": "` + strings.Repeat("n", 65) + `", "match": {"path": "/a"}}]}`, []string{`rules[0].name: "nnn`}},
+		{"rule's name as a number", `{"rules": [{"name": 0, "match": {"path": "/a"}}]}`, []string{`rules[0].name: is 0, want text`}},
+		{"empty rule's name", `{"rules": [{"name": "", "match": {"path": "/a"}}]}`, []string{`rules[0].name: is empty`}},
+		{"reserved rule's name", `{"rules": [{"name": "none", "match": {"path": "/a"}}]}`, []string{`rules[0].name: "none" is for requests that no rule governs`}},
+		{"two rules of a name", `{"rules": [{"name": "a", "match": {"path": "/a"}}, {"name": "b", "match": {"path": "/b"}}, {"name": "a", "match": {"path": "/c"}}]}`, []string{`rules[2].name: "a" is also the name of rules[0]`}},
+		{"another rule's index as name", `{"rules": [{"match": {"path": "/a"}}, {"name": "0", "match": {"path": "/b"}}]}`, []string{`rules[1].name: "0" is also the name of rules[0]`}},
+		{"a later rule's index as name", `{"rules": [{"name": "1", "match": {"path": "/a"}}, {"match": {"path": "/b"}}]}`, []string{`rules[1].name: "1" is also the name of rules[0]`}},
 		{"null rule", `{"rules": [null]}`, []string{`rules[0]: is missing, want an object`}},
 	}
 	for _, tt := range tests {

@@ -1,6 +1,8 @@
 package policy
 
-// Counter is a counter of requests; its name is that of an Envoy counter.
+import "strings"
+
+// Counter is what a VM counts, for each rule or in all. It is one time series in Prometheus for each rule, or one.
 type Counter uint8
 
 // The counters of the filter.
@@ -12,14 +14,15 @@ const (
 	CacheStale
 	CacheStaleServed
 	CacheBypass
-	CacheFetch
 	AuthAllow
 	AuthGrace
 	AuthDeny
 	AuthForbidden
 	AuthUnavailable
-	AuthVerify
-	AuthRefresh
+	CallFetch
+	CallVerify
+	CallRefresh
+	// The following are not by rule.
 	SessionIssued
 	CallFailed
 	BatchApplied
@@ -28,27 +31,96 @@ const (
 	Counters
 )
 
-var counterNames = [Counters]string{
-	None:             "",
-	CacheHit:         "gatehouse.cache_hit",
-	CacheNotModified: "gatehouse.cache_not_modified",
-	CacheMiss:        "gatehouse.cache_miss",
-	CacheStale:       "gatehouse.cache_stale",
-	CacheStaleServed: "gatehouse.cache_stale_served",
-	CacheBypass:      "gatehouse.cache_bypass",
-	CacheFetch:       "gatehouse.cache_fetch",
-	AuthAllow:        "gatehouse.auth_allow",
-	AuthGrace:        "gatehouse.auth_grace",
-	AuthDeny:         "gatehouse.auth_deny",
-	AuthForbidden:    "gatehouse.auth_forbidden",
-	AuthUnavailable:  "gatehouse.auth_unavailable",
-	AuthVerify:       "gatehouse.auth_verify",
-	AuthRefresh:      "gatehouse.auth_refresh",
-	SessionIssued:    "gatehouse.session_issued",
-	CallFailed:       "gatehouse.call_failed",
-	BatchApplied:     "gatehouse.batch_applied",
-	BatchRefused:     "gatehouse.batch_refused",
+// ByRule reports whether the counter has one series for each rule.
+func (c Counter) ByRule() bool { return c < SessionIssued }
+
+// NoRule is the index of a rule for requests that no rule governs. Their counters and access logs have the rule
+// noRuleName, which no rule can have.
+const (
+	NoRule     = -1
+	noRuleName = "none"
+)
+
+// series is the metric of a counter, and the label by which it differs from others of the metric, if there are any.
+type series struct{ metric, label, value string }
+
+var counterSeries = [Counters]series{
+	CacheHit:         {"cache_requests_total", "outcome", "hit"},
+	CacheNotModified: {"cache_requests_total", "outcome", "not_modified"},
+	CacheMiss:        {"cache_requests_total", "outcome", "miss"},
+	CacheStale:       {"cache_requests_total", "outcome", "stale"},
+	CacheStaleServed: {"cache_requests_total", "outcome", "stale_served"},
+	CacheBypass:      {"cache_requests_total", "outcome", "bypass"},
+	AuthAllow:        {"auth_requests_total", "outcome", "allow"},
+	AuthGrace:        {"auth_requests_total", "outcome", "grace"},
+	AuthDeny:         {"auth_requests_total", "outcome", "deny"},
+	AuthForbidden:    {"auth_requests_total", "outcome", "forbidden"},
+	AuthUnavailable:  {"auth_requests_total", "outcome", "unavailable"},
+	CallFetch:        {"calls_total", "call", "fetch"},
+	CallVerify:       {"calls_total", "call", "verify"},
+	CallRefresh:      {"calls_total", "call", "refresh"},
+	SessionIssued:    {"sessions_issued_total", "", ""},
+	CallFailed:       {"calls_failed_total", "", ""},
+	BatchApplied:     {"batches_total", "result", "applied"},
+	BatchRefused:     {"batches_total", "result", "refused"},
 }
 
-// String returns the counter's name in Envoy, after the prefix "wasmcustom.".
-func (c Counter) String() string { return counterNames[c] }
+// String returns a short name: cache_hit, calls_fetch, sessions_issued.
+func (c Counter) String() string {
+	s := &counterSeries[c]
+	if s.label == "" {
+		return strings.TrimSuffix(s.metric, "_total")
+	}
+	family, _, _ := strings.Cut(s.metric, "_")
+	return family + "_" + s.value
+}
+
+// StatName returns the name of the counter of a rule in Envoy's stats, after the prefix "wasmcustom.". It has labels in
+// the form of Istio's own metrics, from which Envoy's stats_tags extract them; docs/decisions/module.md says why.
+func (c Counter) StatName(rule string) string {
+	s := &counterSeries[c]
+	name := "gatehouse."
+	if c.ByRule() {
+		name += label("rule", rule)
+	}
+	if s.label != "" {
+		name += label(s.label, s.value)
+	}
+	return name + s.metric
+}
+
+func label(name, value string) string { return name + "=.=" + value + ";.;" }
+
+// RuleName returns the name of a rule by its index, "none" for [NoRule].
+func (c *Config) RuleName(rule int) string {
+	if rule == NoRule {
+		return noRuleName
+	}
+	return c.Rules[rule].Name
+}
+
+// Expects reports whether requests of a rule, or of [NoRule], commonly increment a counter, so that its series should
+// exist before the first of them.
+func (c *Config) Expects(rule int, counter Counter) bool {
+	if rule == NoRule {
+		return counter == AuthForbidden || counter == CallFailed || counter == BatchApplied || counter == BatchRefused
+	}
+	r := &c.Rules[rule]
+	switch counter {
+	case CacheHit, CacheNotModified, CacheMiss, CacheStale, CacheBypass:
+		return r.Cache != nil
+	case CacheStaleServed:
+		return r.Cache != nil && c.ServeStale
+	case CallFetch:
+		return r.Cache != nil && r.Cache.Fetch
+	case AuthAllow, AuthForbidden, CallRefresh:
+		return r.Auth != nil
+	case AuthGrace:
+		return r.Auth != nil && c.VerdictGrace > 0
+	case AuthDeny, AuthUnavailable, CallVerify:
+		return r.Auth != nil || r.IssueSession
+	case SessionIssued:
+		return r.IssueSession
+	}
+	return false
+}

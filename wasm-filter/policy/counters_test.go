@@ -1,29 +1,45 @@
 package policy
 
 import (
+	"fmt"
 	"os"
+	"regexp"
 	"slices"
-	"strings"
 	"testing"
 )
 
-// TestCountersAreDocumented compares the README's list with the counters.
+// TestCountersAreDocumented compares the README's list of metrics, with their labels, with the counters.
 func TestCountersAreDocumented(t *testing.T) {
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var documented, real []string
-	for line := range strings.Lines(string(readme)) {
-		if name, ok := strings.CutPrefix(line, "| `gatehouse."); ok {
-			name, _, _ = strings.Cut(name, "`")
-			documented = append(documented, "gatehouse."+name)
+	metric := ""
+	for _, row := range regexp.MustCompile("(?m)^\\| (?:`(gatehouse_[a-z_]+_total)` )?\\| (?:`([a-z]+)=\"([a-z_]+)\"`|–) \\|").FindAllStringSubmatch(string(readme), -1) {
+		if row[1] != "" {
+			metric = row[1]
 		}
+		documented = append(documented, fmt.Sprintf("%s %s=%s", metric, row[2], row[3]))
 	}
 	for c := None + 1; c < Counters; c++ {
-		real = append(real, c.String())
+		s := counterSeries[c]
+		real = append(real, fmt.Sprintf("gatehouse_%s %s=%s", s.metric, s.label, s.value))
 	}
 	if !slices.Equal(documented, real) {
 		t.Errorf("README documents %v\nthe filter has %v", documented, real)
+	}
+}
+
+func TestStatName(t *testing.T) {
+	for c, want := range map[Counter][2]string{
+		CacheNotModified: {"cache_not_modified", "gatehouse.rule=.=a-b;.;outcome=.=not_modified;.;cache_requests_total"},
+		CallVerify:       {"calls_verify", "gatehouse.rule=.=a-b;.;call=.=verify;.;calls_total"},
+		SessionIssued:    {"sessions_issued", "gatehouse.sessions_issued_total"},
+		BatchRefused:     {"batches_refused", "gatehouse.result=.=refused;.;batches_total"},
+	} {
+		if got := [2]string{c.String(), c.StatName("a-b")}; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }

@@ -128,6 +128,18 @@ func (d *decoder) permission(at string, v any) string {
 	return name
 }
 
+// ruleName returns v as the name of a rule, which is a part of the names of counters.
+func (d *decoder) ruleName(at string, v any) string {
+	name := d.text(at, v)
+	other := func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '_' && r != '-' }
+	if len(name) > maxRuleName || strings.ContainsFunc(name, other) {
+		d.problem(at, "%q: want at most %d of a-z, 0-9, _ and -", name, maxRuleName)
+	} else if name == noRuleName {
+		d.problem(at, "%q is for requests that no rule governs: use another name", name)
+	}
+	return name
+}
+
 // method returns v as a request method.
 func (d *decoder) method(at string, v any) string {
 	name := d.text(at, v)

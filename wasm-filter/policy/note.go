@@ -10,6 +10,7 @@ const (
 	NoteVary                     // a line of Vary
 	NoteCacheControl             // Cache-Control, if the upstream sends none
 	NoteDevice                   // the device that its credential names, accepted or refused
+	NoteRule                     // the name of the rule that governs it
 )
 
 var noteNames = [...]string{
@@ -17,6 +18,7 @@ var noteNames = [...]string{
 	NoteVary:         "gatehouse_vary",
 	NoteCacheControl: "gatehouse_cache_control",
 	NoteDevice:       "gatehouse_device",
+	NoteRule:         "gatehouse_rule",
 }
 
 // String returns the note's name in Envoy's filter state, after the prefix "wasm.".

@@ -115,7 +115,7 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 	case rule.Cache.Fetch && !limits.ValidKey(key): // it can't have been published
 		d.pass(CacheBypass, statusBypass)
 	case rule.Cache.Fetch && answers.Fetch == nil:
-		d.Action, d.Key, d.Cache, d.ReloadState = Fetch, key, CacheFetch, d.ReloadState || ofOtherEpoch(err)
+		d.Action, d.Key, d.Cache, d.ReloadState = Fetch, key, CallFetch, d.ReloadState || ofOtherEpoch(err)
 	case errors.Is(err, errExpired):
 		d.pass(CacheStale, statusExpired)
 	case source.failed():

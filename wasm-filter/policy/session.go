@@ -69,7 +69,7 @@ func (e *Engine) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers
 			e.deny(d, nowMS, Denied)
 			return
 		}
-		d.Action, d.Auth = Exchange, AuthVerify
+		d.Action, d.Auth = Exchange, CallVerify
 		d.New = status == wire.New && e.heard(nowMS) //mutant:wasm-filter/TestThrottledSourceOfSessions deleted
 	case issued.Outcome == wire.Deny:
 		e.deny(d, nowMS, Denied)

@@ -72,10 +72,10 @@ func TestDecideToken(t *testing.T) {
 			check: func(d Decision) bool { return d.Device == "dev" && d.Permissions == write }},
 		{name: "a permission is missing", setup: known(wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1}), token: good, request: []string{"POST /t"}, action: Reply, status: 403, counter: AuthForbidden},
 		{name: "revoked", setup: known(wire.Verdict{Outcome: wire.Deny, ExpiresMS: now + 1}), token: good, request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
-		{name: "unknown", token: good, request: []string{"POST /t"}, action: Verify, counter: AuthVerify,
+		{name: "unknown", token: good, request: []string{"POST /t"}, action: Verify, counter: CallVerify,
 			check: func(d Decision) bool { return d.Credential == Credential{ID: "dev", Session: "7-1"} }},
-		{name: "of another record", setup: known(allow), token: claims{sub: "dev", ver: "8-1"}, request: []string{"POST /t"}, action: Verify, counter: AuthVerify},
-		{name: "a secret's verdict is none for a token", setup: func(m *memory) { m.verdict("dev", "7-1", allow) }, token: good, request: []string{"POST /t"}, action: Verify, counter: AuthVerify},
+		{name: "of another record", setup: known(allow), token: claims{sub: "dev", ver: "8-1"}, request: []string{"POST /t"}, action: Verify, counter: CallVerify},
+		{name: "a secret's verdict is none for a token", setup: func(m *memory) { m.verdict("dev", "7-1", allow) }, token: good, request: []string{"POST /t"}, action: Verify, counter: CallVerify},
 		{name: "refresh", setup: known(wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now + 1, RefreshAfterMS: now}), token: good, request: []string{"POST /t"}, counter: AuthAllow,
 			check: func(d Decision) bool {
 				return d.Refresh && d.Credential == Credential{ID: "dev", Session: "7-1"}
@@ -87,17 +87,17 @@ func TestDecideToken(t *testing.T) {
 		{name: "device that can't be", token: claims{sub: "dev/x", ver: "7-1"}, request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
 		{name: "device over its limit", token: claims{sub: strings.Repeat("d", limits.MaxDeviceID+1), ver: "7-1"}, request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
 		{name: "record over its limit", token: claims{sub: "dev", ver: strings.Repeat("7", limits.MaxSession+1)}, request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
-		{name: "a credential counts, not the token beside it", setup: known(allow), token: good, request: []string{"POST /t", "x-device-id: other", "x-device-token: s"}, action: Verify, counter: AuthVerify,
+		{name: "a credential counts, not the token beside it", setup: known(allow), token: good, request: []string{"POST /t", "x-device-id: other", "x-device-token: s"}, action: Verify, counter: CallVerify,
 			check: func(d Decision) bool { return d.Credential == Credential{ID: "other", Secret: "s"} }},
 		{name: "half a credential counts too", setup: known(allow), token: good, request: []string{"POST /t", "x-device-id: dev"}, action: Reply, status: 401, counter: AuthDeny},
-		{name: "that the only right secret is another one says nothing of a token", setup: func(m *memory) { m.device("dev", true, allow) }, token: good, request: []string{"POST /t"}, action: Verify, counter: AuthVerify},
+		{name: "that the only right secret is another one says nothing of a token", setup: func(m *memory) { m.device("dev", true, allow) }, token: good, request: []string{"POST /t"}, action: Verify, counter: CallVerify},
 		{name: "of a device that is unknown", setup: func(m *memory) { m.neighbour("dev") }, token: good, request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
 		{name: "no token for a wrong secret, as is known", setup: func(m *memory) { m.verdict("dev", "s", wire.Verdict{Outcome: wire.Deny, ExpiresMS: now + 1}) },
 			request: []string{"POST /v1/session", "x-device-id: dev", "x-device-token: s"}, action: Reply, status: 401, counter: AuthDeny},
 		{name: "that a secret was wrong is not known for ever", setup: func(m *memory) { m.verdict("dev", "s", wire.Verdict{Outcome: wire.Deny, ExpiresMS: now}) },
-			request: []string{"POST /v1/session", "x-device-id: dev", "x-device-token: s"}, action: Exchange, counter: AuthVerify},
+			request: []string{"POST /v1/session", "x-device-id: dev", "x-device-token: s"}, action: Exchange, counter: CallVerify},
 		{name: "a token for a right secret", setup: func(m *memory) { m.verdict("dev", "s", allow) },
-			request: []string{"POST /v1/session", "x-device-id: dev", "x-device-token: s"}, action: Exchange, counter: AuthVerify},
+			request: []string{"POST /v1/session", "x-device-id: dev", "x-device-token: s"}, action: Exchange, counter: CallVerify},
 		{name: "no token for a token", setup: known(allow), token: good, request: []string{"POST /v1/session"}, action: Reply, status: 401, counter: AuthDeny},
 	}
 	for _, tt := range tests {
@@ -173,10 +173,10 @@ func TestDecideIssue(t *testing.T) {
 		counter Counter
 		header  [2]string
 	}{
-		{name: "asks the sidecar", request: good, action: Exchange, counter: AuthVerify},
+		{name: "asks the sidecar", request: good, action: Exchange, counter: CallVerify},
 		{name: "asks the sidecar even where a verdict is known", setup: func(m *memory) {
 			m.verdict("dev", "s3cret", wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1})
-		}, request: good, action: Exchange, counter: AuthVerify},
+		}, request: good, action: Exchange, counter: CallVerify},
 		{name: "a wrong secret of a device that is in", setup: func(m *memory) {
 			m.device("dev", true, wire.Verdict{Digest: m.state.Keys.Digest("dev", "another"), Outcome: wire.Allow, ExpiresMS: now + 1})
 		}, request: good, action: Reply, status: 401, counter: AuthDeny},

@@ -36,6 +36,9 @@ static_resources:
   {{- toYaml . | nindent 2 }}
   {{- end }}
 
+stats_config:
+  {{- include "gatehouse.statsTags" . | nindent 2 }}
+
 # Whoever reaches the admin address controls Envoy: it stays on loopback.
 admin:
   address:
@@ -149,6 +152,7 @@ filter_chains:
               status: "%RESPONSE_CODE%"
               reason: "%RESPONSE_CODE_DETAILS%"
               flags: "%RESPONSE_FLAGS%"
+              rule: "%FILTER_STATE(wasm.gatehouse_rule:PLAIN)%" # of what went upstream or was refused
               cache: "%RESP(cache-status)%"
               device: "%FILTER_STATE(wasm.gatehouse_device:PLAIN)%" # of a credential that was accepted or refused
               source: "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"

@@ -93,6 +93,19 @@ response_headers_to_add:
   append_action: ADD_IF_ABSENT
 {{- end }}
 
+{{/* The labels of the edge filter's counters, separated by commas. */}}
+{{- define "gatehouse.labelsOfCounters" -}}
+rule,outcome,call,result
+{{- end }}
+
+{{/* They are parts of the counters' names, in Istio's form, and Envoy extracts them: see wasm-filter/README.md. */}}
+{{- define "gatehouse.statsTags" -}}
+stats_tags:
+{{- range include "gatehouse.labelsOfCounters" . | splitList "," }}
+- {tag_name: {{ . }}, regex: '({{ . }}=\.=(.*?);\.;)'}
+{{- end }}
+{{- end }}
+
 {{/* Envoy's own filter for tokens, which goes before the edge filter: see envoy/envoy.yaml. */}}
 {{- define "gatehouse.sessionFilter" -}}
 name: envoy.filters.http.jwt_authn

@@ -82,7 +82,13 @@
 
 {{- define "gatehouse.validateRules" -}}
 {{- $v := . }}
+{{- $names := dict }}
 {{- range $i, $rule := .rules }}
+{{- $name := $rule.name | default (toString $i) }}
+{{- with get $names $name }}
+{{- fail (printf "rules[%d].name: %s is also the name of rules[%s]; a rule without a name has its index as its name" $i $name .) }}
+{{- end }}
+{{- $_ := set $names $name (toString $i) }}
 {{- if not (or (hasKey $rule.match "path") (hasKey $rule.match "prefix")) }}
 {{- fail (printf "rules[%d].match: has neither path nor prefix: give one of them" $i) }}
 {{- end }}

@@ -49,7 +49,7 @@ end
 function Calls:fail(why)
   self.failed = self.failed + 1
   self.failure = why
-  counters.add("call_failed")
+  counters.add "calls_failed"
 end
 
 -- report logs the failures since the last report; the first one at once.
@@ -205,7 +205,7 @@ end
 function Calls:refresh(r, d)
   local key = paths.verify .. d.digest
   if not self.in_flight[key] and self:dispatch("verify", d, key, M.source(r, self.source_header), 0) then
-    counters.add("auth_refresh")
+    counters.add("calls_refresh", r.rule)
   end
 end
 

@@ -24,7 +24,7 @@ local byte, pcall = string.byte, pcall
 local M = {}
 
 -- format is the version of the file with the rules.
-local format = 1
+local format = 2
 
 -- tick_s is the interval at which a worker reads the state, flushes its counters and reports, s.
 local tick_s = 0.2
@@ -122,6 +122,7 @@ function M.init(options)
     )
   end
   decider = engine.new(config)
+  counters.init(config)
   socket = options.socket
   socket_file.remove_stale(options.push)
   local c = config.credentials or {}
@@ -233,8 +234,14 @@ end
 -- The preconditions that nginx compares with an answer of status 200 by itself; if_modified_since is off.
 local preconditions = { "if-none-match", "if-match", "if-unmodified-since" }
 
--- reply answers a request. The request's body is discarded: nginx would take what it doesn't read for the next request.
-local function reply(method, headers, d)
+-- name_of returns the name of a rule by its index, "none" for nil.
+local function name_of(rule)
+  return rule and decider.rules[rule].name or "none"
+end
+
+-- reply answers a request under a rule, nil for none. The request's body is discarded: nginx would take what it doesn't
+-- read for the next request.
+local function reply(method, headers, d, rule)
   if (headers["content-length"] or headers["transfer-encoding"]) and not pcall(ngx.req.discard_body) then
     return ngx.exit(ngx.HTTP_BAD_REQUEST) -- malformed chunks
   end
@@ -249,6 +256,7 @@ local function reply(method, headers, d)
   if d.reason then -- not of answers from the cache
     ngx.var.gatehouse_reason = d.reason
     ngx.var.gatehouse_device = d.id or ""
+    ngx.var.gatehouse_rule = name_of(rule)
   end
   local answer, out = d.headers, ngx.header
   for i = 1, #answer, 2 do
@@ -279,6 +287,7 @@ end
 local function pass(r, d)
   strip(r.removed)
   local var = ngx.var
+  var.gatehouse_rule = name_of(r.rule)
   if d.cache_status then
     var.gatehouse_cache_status = d.cache_status
   end
@@ -388,10 +397,10 @@ function M.access()
       engine.withhold(d)
     end
     if d.auth and d.action ~= "fetch" then -- afterwards the credential is judged again
-      counters.add(d.auth)
+      counters.add(d.auth, rule)
     end
     if d.cache then
-      counters.add(d.cache)
+      counters.add(d.cache, rule)
     end
     if d.refresh then
       sidecar:refresh(r, d)
@@ -400,7 +409,7 @@ function M.access()
       if d.key then
         hits.hit(d.key)
       end
-      return reply(method, headers, d)
+      return reply(method, headers, d, rule)
     elseif d.action == "pass" then
       return pass(r, d)
     end

@@ -219,7 +219,7 @@ function Engine:authorize(d, now, r, memory, answers)
   elseif not self:may_allow(now) then -- whatever the sidecar answers
     unavailable(d, 1, "not_in_step")
   elseif not answers.unreachable then
-    d.action, d.auth, d.reload_state = "verify", "auth_verify", err == "epoch" or err == "layout"
+    d.action, d.auth, d.reload_state = "verify", "calls_verify", err == "epoch" or err == "layout"
     d.new = status == "new" and self:heard(now)
   elseif
     status == "found"
@@ -288,14 +288,14 @@ function Engine:issue(d, now, r, memory, answers)
     elseif status == "found" and verdict.outcome == "deny" and now < verdict.expires_ms then
       return self:deny(d, now, "credential")
     end
-    d.action, d.auth = "exchange", "auth_verify"
+    d.action, d.auth = "exchange", "calls_verify"
     d.new = status == "new" and self:heard(now)
   elseif issued.outcome == "deny" then
     self:deny(d, now, "credential")
   elseif issued.outcome ~= "allow" then
     unavailable(d, issued.retry_after_s, "not_verified")
   else
-    d.action, d.status, d.body, d.auth = "reply", 200, issued.body, "session_issued"
+    d.action, d.status, d.body, d.auth = "reply", 200, issued.body, "sessions_issued"
     d.reason = "gatehouse_token_issued"
     d.headers = { "Content-Type", "application/json", "Cache-Control", "no-store" }
   end
@@ -480,7 +480,7 @@ function Engine:answer(d, now, rule, r, memory, answers)
   elseif rule.cache.fetch and not objectkey.valid_key(key) then -- it can't have been published
     pass(d, "cache_bypass", status_bypass)
   elseif rule.cache.fetch and not answers.fetch and not answers.failed_fetch then
-    d.action, d.key, d.cache, d.reload_state = "fetch", key, "cache_fetch", d.reload_state or other_epoch
+    d.action, d.key, d.cache, d.reload_state = "fetch", key, "calls_fetch", d.reload_state or other_epoch
   elseif err == "expired" then
     pass(d, "cache_stale", status_expired)
   elseif answers.failed_fetch then

@@ -5,11 +5,12 @@
 -- have been killed. A worker applies a batch without yielding, so it waits only for other workers. One that was stopped
 -- for longer than the lock lasts finds another in its place, and takes itself for overtaken, as by another sidecar.
 
+local counters = require "gatehouse.counters"
 local shared = require "gatehouse.shared"
 local wire = require "gatehouse.wire"
 
 local ngx = ngx
-local dict, counters = ngx.shared.gatehouse_state, ngx.shared.gatehouse_counters
+local dict = ngx.shared.gatehouse_state
 
 local M = {}
 
@@ -145,13 +146,13 @@ function M.apply_batch(body)
   if err then
     return M.refuse(500, err)
   end
-  counters:incr(applied and "batch_applied" or "batch_refused", 1, 0)
+  counters.add(applied and "batches_applied" or "batches_refused")
   return applied and 200 or 409, "application/octet-stream", state or ""
 end
 
 -- refuse counts and logs a refusal, and returns the answer.
 function M.refuse(status, why)
-  counters:incr("batch_refused", 1, 0)
+  counters.add "batches_refused"
   ngx.log(ngx.WARN, "gatehouse: push refused: ", why)
   return status, "text/plain", why .. "\n"
 end

@@ -59,6 +59,8 @@ func TestAnalyze(t *testing.T) {
 			[]string{openMethod.Code}, "listener edge: rules[1].match"},
 		{"braces", []string{"path: /v1/me/config", "path: '/v1/{id}/config'"}, []string{wildcard.Code}, "listener edge: rules[3].match"},
 		{"star", []string{"prefix: /v1/products/", "prefix: /v1/*/"}, []string{wildcard.Code}, "rules[1].match"},
+		{"counters without labels", []string{"tag_name: rule,", "tag_name: other,"}, []string{noLabels.Code}, "stats_config.stats_tags"},
+		{"no stats_config", []string{"stats_config:\n", "x:\n"}, []string{noLabels.Code}, ""},
 		{"vm_id of the push listener", []string{"vm_id: gatehouse # the edge's", "vm_id: gatehouse2"}, []string{otherVM.Code}, "listener gatehouse-push: filter gatehouse-push: vm_config.vm_id"},
 		{"fail open", []string{"&failure_policy FAIL_RELOAD", "FAIL_OPEN", "*failure_policy", "FAIL_RELOAD"}, []string{failOpen.Code}, "listener edge: filter gatehouse: failure_policy"},
 		{"fail open, the old way", []string{"failure_policy: &failure_policy FAIL_RELOAD", "fail_open: true", "*failure_policy", "FAIL_RELOAD"}, []string{failOpen.Code}, "fail_open"},

@@ -5,6 +5,7 @@ package envoyconfig
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
@@ -81,6 +82,9 @@ func (a *analysis) walk(v any, at plugin) {
 		}
 	case map[string]any:
 		o := object(v)
+		if o.has("static_resources") {
+			a.bootstrap(o)
+		}
 		if o.has("filter_chains") || o.has("default_filter_chain") {
 			at.listener = o
 		}
@@ -104,6 +108,13 @@ func (a *analysis) walk(v any, at plugin) {
 				a.walk(o[key], at)
 			}
 		}
+	}
+}
+
+// bootstrap checks what only a bootstrap has.
+func (a *analysis) bootstrap(o object) {
+	if !slices.ContainsFunc(o.object("stats_config").list("stats_tags"), func(tag object) bool { return tag.text("tag_name") == "rule" }) {
+		a.add(&noLabels, "", "stats_config.stats_tags", "has no tag rule: Prometheus shows the counters of each rule as metrics of their own, without labels")
 	}
 }
 

@@ -16,6 +16,7 @@ var (
 	badRules   = findings.ErrorKind("GH0104", "correct the field; wasm-filter/README.md lists all fields")
 	openMethod = findings.WarningKind("GH0105", "add methods: [GET] to the rule that only caches")
 	wildcard   = findings.ErrorKind("GH0106", "cut the path before the wildcard and make it a prefix: prefix: /v1/users/")
+	noLabels   = findings.WarningKind("GH0107", "add stats_config.stats_tags as envoy/envoy.yaml has it")
 
 	otherVM       = findings.ErrorKind("GH0201", "give all of Gatehouse's plugins the same vm_id")
 	failOpen      = findings.ErrorKind("GH0202", "set failure_policy: FAIL_RELOAD")
@@ -48,7 +49,7 @@ var (
 // Kinds returns all kinds of findings, by code.
 func Kinds() []findings.Kind {
 	return []findings.Kind{
-		unreadable, noFilter, misplaced, badRules, openMethod, wildcard,
+		unreadable, noFilter, misplaced, badRules, openMethod, wildcard, noLabels,
 		otherVM, failOpen, noReload, otherCode, pushWaits, edgeBuffers, filterOff,
 		notNormalized, manySpellings, underscores, forgedSource, behindRouter, noJWT, noIdleTimeout, noSource,
 		noPush, openPush, pushMode, smallPush, pushLimited,

@@ -160,7 +160,7 @@ func TestRules(t *testing.T) {
 	}{
 		{"YAML", string(yaml), 4, nil, ""},
 		{"rendered", string(rendered), 4, nil, ""},
-		{"another format", `{"format": 2}`, 0, []string{badRules.Code}, "has format 2, want 1"},
+		{"another format", `{"format": 1}`, 0, []string{badRules.Code}, "has format 1, want 2"},
 		{"two mistakes", "rulez: []\nrules: []\ndefault: maybe", 0, []string{badRules.Code, badRules.Code}, "rulez: unknown field"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

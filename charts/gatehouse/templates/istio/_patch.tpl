@@ -6,6 +6,7 @@ spec:
     metadata:
       annotations:
         checksum/gatehouse: {{ include "gatehouse.sidecarConfig" . | sha256sum }}
+        sidecar.istio.io/extraStatTags: {{ include "gatehouse.labelsOfCounters" . }} # of the filter's counters
         {{- if ne .Values.istio.context "gateway" }}
         # As a native sidecar istio-proxy would start before the module is there, refuse its listeners for
         # that, and so keep whatever brings the module from ever starting.
