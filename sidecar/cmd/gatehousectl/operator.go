@@ -203,7 +203,7 @@ func printExplanation(w io.Writer, e *inspect.Explanation) {
 		answer("if the secret is right", e.IfRight)
 	}
 	if r := e.Rule; r != nil {
-		fmt.Fprintf(w, "rule\t%d: %s\n", r.Index, r.Match)
+		fmt.Fprintf(w, "rule\t%s: %s\n", r.Name, r.Match)
 		if r.Auth {
 			fmt.Fprintf(w, "requires\t%s\n", dash(strings.Join(r.Permissions, ", ")))
 		}

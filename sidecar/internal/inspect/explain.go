@@ -46,6 +46,7 @@ type Explanation struct {
 
 // Rule is the rule that governs a request.
 type Rule struct {
+	Name        string   `json:"name"`
 	Index       int      `json:"index"`
 	Match       string   `json:"match"`
 	Permissions []string `json:"permissions,omitempty"` // that it requires
@@ -251,7 +252,7 @@ func ruleOf(c *policy.Config, index int) *Rule {
 	if r.Match.Methods != nil {
 		text += ", methods " + strings.Join(r.Match.Methods, " ")
 	}
-	rule := &Rule{Index: index, Match: text, Auth: r.Auth != nil, Cache: r.Cache != nil, Session: r.IssueSession}
+	rule := &Rule{Name: r.Name, Index: index, Match: text, Auth: r.Auth != nil, Cache: r.Cache != nil, Session: r.IssueSession}
 	if r.Auth != nil {
 		rule.Permissions = r.Auth.Permissions
 	}
