@@ -60,7 +60,7 @@ func listedMetrics(text string) []string {
 func metricNames(t *testing.T) []string {
 	t.Helper()
 	m := metrics.New()
-	m.Registry.MustRegister(edgemem.New(edgemem.Config{}).Collector())
+	m.Registry.MustRegister(edgemem.New(edgemem.Config{}).Collector(), metrics.BuildInfo("v0"))
 	families, err := m.Registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -163,6 +163,7 @@ func (m *Memory) Acked() {
 	}
 	m.freed = m.freed[:0]
 	m.acked, m.ackedBatch = m.taken, m.batch
+	m.observeAcked()
 	close(m.ackedMore)
 	m.ackedMore = make(chan struct{})
 }
@@ -206,6 +207,7 @@ func (m *Memory) Reset(before *wire.State) {
 		}
 		m.place(e)
 	}
+	m.deferPending()
 	m.notify()
 }
 
