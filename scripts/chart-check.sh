@@ -74,6 +74,8 @@ alerts() {
     grep -q "{alertname: $alert, .*exp_labels" $tests && grep -q "{alertname: $alert, .*exp_alerts: \[\]" $tests ||
       { echo "$tests: no test in which $alert fires, or none in which it doesn't" >&2; return 1; }
   done
+  diff <(scripts/render-alerts.sh) docs/prometheus/alerts.yaml ||
+    { echo "docs/prometheus/alerts.yaml (>) is old; run: make chart-readme" >&2; return 1; }
   sed -E '/^ *(annotations|summary|description|runbook_url):/d' "$work/annotated.yaml" >"$work/rules.yaml"
   cp $tests "$work/alerts.yaml" # it names rules.yaml
   promtool test rules "$work/alerts.yaml" >"$work/promtool" 2>&1 || { cat "$work/promtool"; return 1; }
