@@ -29,8 +29,8 @@ sed -e "s#127.0.0.1:9090#$SIDECAR_ADMIN#" -e "s#127.0.0.1:9901#$ENVOY_ADMIN#" -e
 cp docs/prometheus/alerts.yaml "$dir/alerts.yaml"
 # One processor, at a low priority, with a heap of about 256 MiB and as much on disk.
 GOMAXPROCS=1 GOMEMLIMIT=256MiB setsid nice -n 10 prometheus --config.file="$dir/prometheus.yml" \
-  --web.listen-address="$PROMETHEUS" --storage.tsdb.path="$dir/prometheus" --storage.tsdb.retention.time=1d --storage.tsdb.retention.size=256MB \
-  --log.level=warn >"$dir/prometheus.log" 2>&1 &
+  --web.listen-address="$PROMETHEUS" --log.level=warn --storage.tsdb.path="$dir/prometheus" \
+  --storage.tsdb.retention.time=1d --storage.tsdb.retention.size=256MB >"$dir/prometheus.log" 2>&1 &
 children+=($!)
 GOMAXPROCS=1 setsid nice -n 10 build/gatehouse-loadtest traffic --url="http://$EDGE" --redis="${REDIS_URL:-redis://$REDIS}" \
   >"$dir/traffic.log" 2>&1 &
@@ -40,7 +40,7 @@ cat "$dir/stack.log"
 cat <<END
 20 requests a second of every kind are sent, and an object is published each second.
 
-  http://$PROMETHEUS/alerts      the chart's alerts; make one fire: make stop, or kill a part
+  http://$PROMETHEUS/alerts      the chart's alerts
   http://$PROMETHEUS/graph       queries
   http://$SIDECAR_ADMIN/metrics    the sidecar's metrics
   http://$ENVOY_ADMIN$path    the edge's counters
