@@ -5,19 +5,11 @@ import (
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 )
-
-func TestLint(t *testing.T) {
-	problems, err := testutil.GatherAndLint(metrics.New().Registry)
-	if err != nil || len(problems) > 0 {
-		t.Errorf("%v, %v", problems, err)
-	}
-}
 
 // TestHistograms are native ones with a bounded number of buckets, and classic ones.
 func TestHistograms(t *testing.T) {
@@ -51,35 +43,48 @@ func TestHistograms(t *testing.T) {
 	}
 }
 
-// TestObserveRedis measures a command and a pipeline once each, also of a Cluster.
+// TestObserveRedis measures each command and each pipeline once, also of a Cluster.
 func TestObserveRedis(t *testing.T) {
-	address := miniredis.RunT(t).Addr()
+	server := miniredis.RunT(t)
+	if err := server.Set("a", "b"); err != nil {
+		t.Fatal(err)
+	}
 	for name, client := range map[string]redis.UniversalClient{
-		"server":  redis.NewClient(&redis.Options{Addr: address}),
-		"cluster": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{address}}),
+		"server":  redis.NewClient(&redis.Options{Addr: server.Addr()}),
+		"cluster": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr()}}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer client.Close()
 			m := metrics.New()
 			m.ObserveRedis(client)
-			count := func(call string) float64 {
-				return metricstest.Value(t, m, "gatehouse_redis_seconds", "call", call)
+			get := func() {
+				if err := client.Get(t.Context(), "a").Err(); err != nil {
+					t.Fatal(err)
+				}
 			}
-			if err := client.Get(t.Context(), "a").Err(); err != redis.Nil {
-				t.Fatal(err)
+			pipeline := func() {
+				pipe := client.Pipeline()
+				pipe.Get(t.Context(), "a")
+				pipe.Get(t.Context(), "a")
+				if _, err := pipe.Exec(t.Context()); err != nil {
+					t.Fatal(err)
+				}
 			}
-			commands := count("command") // a Cluster's client also asks for its servers
-			if commands == 0 || name == "server" && commands != 1 || count("pipeline") != 0 {
-				t.Errorf("%v commands, %v pipelines", commands, count("pipeline"))
-			}
-			pipe := client.Pipeline()
-			pipe.Get(t.Context(), "a")
-			pipe.Get(t.Context(), "a")
-			if _, err := pipe.Exec(t.Context()); err != redis.Nil {
-				t.Fatal(err)
-			}
-			if count("pipeline") != 1 || count("command") != commands {
-				t.Errorf("after a pipeline: %v commands, %v pipelines", count("command"), count("pipeline"))
+			get() // with the calls that begin a connection
+			pipeline()
+			for _, tt := range []struct {
+				call    string
+				do      func()
+				another string
+			}{{"command", get, "pipeline"}, {"pipeline", pipeline, "command"}} {
+				count := func(call string) float64 {
+					return metricstest.Value(t, m, "gatehouse_redis_seconds", "call", call)
+				}
+				before, others := count(tt.call), count(tt.another)
+				tt.do()
+				if got, other := count(tt.call)-before, count(tt.another)-others; got != 1 || other != 0 {
+					t.Errorf("%s: measured %v, and %v of %s; want 1 and 0", tt.call, got, other, tt.another)
+				}
 			}
 		})
 	}
