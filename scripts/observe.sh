@@ -23,7 +23,7 @@ until grep -q '^gatehouse ready' "$dir/stack.log"; do
 done
 
 path=/stats/prometheus
-[[ $EDGE_KIND == nginx ]] && path=/metrics
+[[ ${EDGE_KIND:-envoy} == nginx ]] && path=/metrics
 sed -e "s#127.0.0.1:9090#$SIDECAR_ADMIN#" -e "s#127.0.0.1:9901#$ENVOY_ADMIN#" -e 's/_interval: .*/_interval: 2s/' \
   -e "s#__metrics_path__: [^ }]*}#__metrics_path__: $path}#" docs/prometheus/prometheus.yml >"$dir/prometheus.yml"
 cp docs/prometheus/alerts.yaml "$dir/alerts.yaml"
