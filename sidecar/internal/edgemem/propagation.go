@@ -21,12 +21,13 @@ func (m *Memory) ApplyLive(published time.Time, apply func()) {
 	apply()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.changes == before || len(m.pending) >= maxPending {
+	if m.changes == before || //mutant:TestPropagation false
+		len(m.pending) >= maxPending {
 		return
 	}
 	m.pending = append(m.pending, pending{published, m.dirty.pushed, m.verdicts.dirty.pushed})
-	if m.ackedBatch == m.batch { // otherwise a batch that has the write may be on its way
-		m.observeAcked()
+	if m.ackedBatch == m.batch { //mutant:TestPropagation true
+		m.observeAcked() // otherwise a batch that has the write may be on its way
 	}
 }
 
@@ -34,7 +35,7 @@ func (m *Memory) ApplyLive(published time.Time, apply func()) {
 func (m *Memory) observeAcked() {
 	now, n := time.Now(), 0
 	for _, p := range m.pending {
-		if p.objects > m.dirty.popped || p.verdicts > m.verdicts.dirty.popped {
+		if p.objects > m.dirty.popped || p.verdicts > m.verdicts.dirty.popped { //mutant:TestPropagation false
 			break
 		}
 		m.propagation.Observe(max(now.Sub(p.published), 0).Seconds()) // below 0: Redis' clock is ahead of ours

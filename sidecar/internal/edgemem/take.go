@@ -207,7 +207,7 @@ func (m *Memory) Reset(before *wire.State) {
 		}
 		m.place(e)
 	}
-	m.deferPending()
+	m.deferPending() //mutant:TestPropagation deleted
 	m.notify()
 }
 
