@@ -10,7 +10,8 @@ STACK ?= demo
 CONFIG ?=
 ENVOY ?=
 DETACH ?=
-export EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY
+PROMETHEUS ?= 127.0.0.1:9092
+export EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY PROMETHEUS
 # The proxy of the edge: envoy, or nginx. For make run, e2e, conformance, chaos and routers.
 EDGE_KIND ?= envoy
 export EDGE_KIND
@@ -42,21 +43,33 @@ GO ?= go
 
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help run stop build wasm test test-all unit e2e conformance fuzz chaos routers mutation lua-coverage loadtest bench-check check chart-check chart-readme images chart-e2e clean
+.PHONY: help run observe observe-build stop build wasm test test-all unit e2e conformance fuzz chaos routers mutation lua-coverage observe-check loadtest bench-check check chart-check chart-readme images chart-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
 	  printf '  make %-12s %s\n' "$$target" "$$text"; done
 	@echo
 	@echo '  Variables of make run, with their values now:'
-	@for v in EDGE_KIND EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY; do \
+	@for v in EDGE_KIND EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY PROMETHEUS; do \
 	  printf '  %-14s %s\n' "$$v" "$$(printenv "$$v")"; done
 
 run: build ## start Redis, sidecar, upstream and Envoy with demo data; EDGE_KIND=nginx; DETACH=1: in the background
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec scripts/demo.sh $(if $(filter-out 0 no false,$(DETACH)),start,run) build/gatehouse-demo
 
-stop: ## stop what make run started
+observe: observe-build ## make run with a Prometheus, the chart's alerts and a little load; Linux; the same variables
+	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
+	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec scripts/demo.sh $(if $(filter-out 0 no false,$(DETACH)),start,run) scripts/observe.sh
+
+observe-build: build
+	@scripts/need.sh prometheus prometheus "it reads the metrics"
+	$(GO) build -trimpath -o build/gatehouse-loadtest ./loadtest
+
+observe-check: observe-build ## run what make observe does, and every query of the dashboard and the alerts: EDGE_KIND
+	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
+	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -count=1 -timeout=3m ./e2e/observe
+
+stop: ## stop what make run or make observe started
 	@scripts/demo.sh stop
 
 build: wasm ## build the filter and the programs into build/
@@ -74,7 +87,7 @@ test-all: ## make test and all long tests: whole suites, mutation, conformance, 
 	@scripts/test.sh all
 
 unit: ## unit tests with -race, except of packages that need a stack; LONG=1: also long ones
-	@$(GO) test -race $(short) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/e2e/chart$$' -e '/e2e/conformance$$')
+	@$(GO) test -race $(short) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/e2e/chart$$' -e '/e2e/conformance$$' -e '/e2e/observe$$')
 	@$(GO) test -run '^TestSDK$$' ./wasm-filter
 
 e2e: ## end-to-end suite, after make build; LONG=1: also long tests; RUN=TestCache; EDGE_KIND=nginx: on nginx
@@ -124,8 +137,9 @@ chart-e2e: ## install, break and upgrade the chart in a real Kubernetes on this 
 chart-check: build ## lint, unit tests and schemas of the Helm chart, and the configurations that it renders
 	@scripts/chart-check.sh
 
-chart-readme: ## update the chart's table of values
+chart-readme: ## update the chart's table of values, and its alerts in docs/prometheus
 	@"$$(scripts/chart-tools.sh)"/readme charts/gatehouse
+	@scripts/render-alerts.sh >docs/prometheus/alerts.yaml
 
 clean: ## remove build/; .venv stays
 	rm -rf build

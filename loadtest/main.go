@@ -20,6 +20,7 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/report"
 	"github.com/gatehouse/gatehouse/loadtest/scenario"
 	"github.com/gatehouse/gatehouse/loadtest/service"
+	"github.com/gatehouse/gatehouse/loadtest/traffic"
 	"github.com/gatehouse/gatehouse/loadtest/updates"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
@@ -29,10 +30,11 @@ var limits []byte
 
 // commandLine has the flags of loadtest.
 type commandLine struct {
-	Run    scenario.Options `cmd:"" default:"withargs" help:"Measure (the default)."`
-	Serve  service.Command  `cmd:"" help:"Run a peer service; the scenarios start it."`
-	Flood  scenario.Flooder `cmd:"" hidden:"" help:"Send wrong credentials until stopped; the scenario flood starts it."`
-	Update updates.Command  `cmd:"" hidden:"" help:"Publish at a constant rate; growth starts it."`
+	Run     scenario.Options `cmd:"" default:"withargs" help:"Measure (the default)."`
+	Serve   service.Command  `cmd:"" help:"Run a peer service; the scenarios start it."`
+	Flood   scenario.Flooder `cmd:"" hidden:"" help:"Send wrong credentials until stopped; the scenario flood starts it."`
+	Update  updates.Command  `cmd:"" hidden:"" help:"Publish at a constant rate; growth starts it."`
+	Traffic traffic.Command  `cmd:"" hidden:"" help:"Send a little of every kind of request; make observe starts it."`
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -62,6 +64,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		err = c.Flood.Run(ctx)
 	case "update":
 		err = c.Update.Run(ctx)
+	case "traffic":
+		err = c.Traffic.Run(ctx)
 	default:
 		err = measure(ctx, &c.Run, stdout, stderr)
 	}

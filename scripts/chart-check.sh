@@ -57,11 +57,28 @@ schemas() {
     "${conform[@]}" "$work/patched.yaml"
 }
 
-# docs/install.md describes what to do on each alert, and no other alerts.
+# docs/runbooks.md has a section for each alert, which the alert links to, and no other ones. promtool accepts the rules,
+# and sees each alert fire and be silent.
 alerts() {
-  diff <(sed -n 's/^ *- alert: //p' $chart/templates/monitoring/prometheusrule.yaml | sort) \
-    <(sed -n '/^## What to do/,$p' docs/install.md | grep -o 'Gatehouse[A-Z][A-Za-z]*' | sort -u) ||
-    { echo "alerts of the chart (<) and of docs/install.md (>) differ" >&2; return 1; }
+  local alert names tests=$chart/tests/alerts.yaml
+  scripts/need.sh promtool prometheus "it tests the chart's alerts"
+  render $chart/ci/gateway-values.yaml --show-only templates/monitoring/prometheusrule.yaml |
+    sed -n '/^spec:/,$ s/^  //p' >"$work/annotated.yaml"
+  promtool check rules "$work/annotated.yaml" >"$work/promtool" || { cat "$work/promtool"; return 1; }
+  names=$(sed -n 's/^ *- alert: //p' "$work/annotated.yaml")
+  diff <(sort <<<"$names") <(sed -n 's/^## //p' docs/runbooks.md | sort) ||
+    { echo "alerts of the chart (<) and sections of docs/runbooks.md (>) differ" >&2; return 1; }
+  diff <(tr '[:upper:]' '[:lower:]' <<<"$names") <(sed -n 's/^ *runbook_url: .*#//p' "$work/annotated.yaml") ||
+    { echo "alerts (<) and the sections that they link to (>) differ" >&2; return 1; }
+  for alert in $names; do
+    grep -q "{alertname: $alert, .*exp_labels" $tests && grep -q "{alertname: $alert, .*exp_alerts: \[\]" $tests ||
+      { echo "$tests: no test in which $alert fires, or none in which it doesn't" >&2; return 1; }
+  done
+  diff <(scripts/render-alerts.sh) docs/prometheus/alerts.yaml ||
+    { echo "docs/prometheus/alerts.yaml (>) is old; run: make chart-readme" >&2; return 1; }
+  sed -E '/^ *(annotations|summary|description|runbook_url):/d' "$work/annotated.yaml" >"$work/rules.yaml"
+  cp $tests "$work/alerts.yaml" # it names rules.yaml
+  promtool test rules "$work/alerts.yaml" >"$work/promtool" 2>&1 || { cat "$work/promtool"; return 1; }
 }
 
 wrong_values() {

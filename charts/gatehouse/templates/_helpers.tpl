@@ -89,3 +89,8 @@ app.kubernetes.io/component: gateway
 {{- define "gatehouse.job" -}}
 {{- if eq .Values.mode "gateway" }}{{ include "gatehouse.fullname" . }}-telemetry{{ else }}{{ .Release.Namespace }}/{{ include "gatehouse.fullname" . }}{{ end }}
 {{- end }}
+
+{{/* The page of runbooks, with a section for each alert. */}}
+{{- define "gatehouse.runbooks" -}}
+{{ .Values.monitoring.prometheusRule.runbookURL | default (printf "https://github.com/gatehouse/gatehouse/blob/v%s/docs/runbooks.md" .Chart.AppVersion) }}
+{{- end }}

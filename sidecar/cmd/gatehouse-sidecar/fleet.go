@@ -25,6 +25,7 @@ func joinFleet(c *config.Config, m *metrics.Metrics, log *slog.Logger) (others c
 	if err != nil {
 		return nil, nil, fmt.Errorf("redis: %w", err)
 	}
+	m.ObserveRedis(client)
 	log.Info("sharing verdicts with sidecars that have the same secret")
 	return sharedverdict.New(secret, client, contract.Shards(c.Redis.Shards), m, log), func() { client.Close() }, nil
 }

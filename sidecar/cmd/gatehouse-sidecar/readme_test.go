@@ -2,7 +2,12 @@ package main
 
 import (
 	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -28,6 +33,7 @@ func TestReadme(t *testing.T) {
 		{"metrics", listedMetrics(text), metricNames(t)},
 		{"flags", listed(text, "(?m)^\\| `--([a-z-]+\\.[a-z-]+)`"), flags},
 		{"variables", listed(text, "(?m)^\\| `--[a-z-]+\\.[a-z-]+` \\| `(GATEHOUSE_[A-Z_]+)`"), variables},
+		{"attributes of logs", listedAttributes(text), attributes(t)},
 		{"settings", listed(text, "(?m)^\\| `--[a-z-]+\\.[a-z-]+` \\| `GATEHOUSE_[A-Z_]+` \\| `([a-z_.]+)`"), settings},
 	} {
 		slices.Sort(test.got)
@@ -60,7 +66,7 @@ func listedMetrics(text string) []string {
 func metricNames(t *testing.T) []string {
 	t.Helper()
 	m := metrics.New()
-	m.Registry.MustRegister(edgemem.New(edgemem.Config{}).Collector())
+	m.Registry.MustRegister(edgemem.New(edgemem.Config{}).Collector(), metrics.BuildInfo("v0"))
 	families, err := m.Registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -75,6 +81,78 @@ func metricNames(t *testing.T) []string {
 			name += " " + pair.GetName()
 		}
 		names = append(names, name)
+	}
+	return names
+}
+
+// listedAttributes returns the names in the table of logs.
+func listedAttributes(text string) []string {
+	_, table, _ := strings.Cut(text, "\n## Logs\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	var names []string
+	for _, row := range listed(table, "(?m)^\\| (`[^|]*`) \\|") {
+		names = append(names, listed(row, "`(\\w+)`")...)
+	}
+	return names
+}
+
+// attributes returns the names of the attributes that the sidecar's sources log.
+func attributes(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	for _, dir := range []string{".", "../../internal"} {
+		err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case entry.Name() == "cmd": // other programs
+				return fs.SkipDir
+			case !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+				return nil
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+			if err != nil {
+				return err
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				names = append(names, logged(call)...)
+				return true
+			})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// logged returns the names of the attributes of a call of a logger.
+func logged(call *ast.CallExpr) (names []string) {
+	method, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return nil
+	}
+	var logger string
+	switch x := method.X.(type) {
+	case *ast.Ident:
+		logger = x.Name
+	case *ast.SelectorExpr:
+		logger = x.Sel.Name
+	}
+	first, found := map[string]int{"Debug": 1, "Info": 1, "Warn": 1, "Error": 1, "Log": 3, "With": 0}[method.Sel.Name]
+	if logger != "log" || !found {
+		return nil
+	}
+	for i := first; i < len(call.Args); i += 2 {
+		if literal, ok := call.Args[i].(*ast.BasicLit); ok {
+			names = append(names, strings.Trim(literal.Value, `"`))
+		}
 	}
 	return names
 }

@@ -112,6 +112,8 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	defer client.Close()
 	m := metrics.New()
+	m.Registry.MustRegister(metrics.BuildInfo(versionName()))
+	m.ObserveRedis(client)
 	others, leave, err := joinFleet(c, m, log)
 	if err != nil {
 		return err
@@ -149,7 +151,7 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 // assemble makes the components and connects them.
 func assemble(c *config.Config, client redis.UniversalClient, others credential.Fleet, hashers *hasher.Pool, m *metrics.Metrics, log *slog.Logger) ([]component, error) {
 	shards := contract.Shards(c.Redis.Shards)
-	memory := edgemem.New(edgemem.Config{Objects: c.Memory.Objects, Verdicts: c.Memory.Verdicts})
+	memory := edgemem.New(edgemem.Config{Objects: c.Memory.Objects, Verdicts: c.Memory.Verdicts, Propagation: m.Propagation})
 	m.Registry.MustRegister(memory.Collector())
 	objects, err := objectcache.New(objectcache.Config{Bytes: int64(c.Memory.Bytes), Objects: c.Memory.Objects, Shards: shards}, memory, m, log)
 	if err != nil {

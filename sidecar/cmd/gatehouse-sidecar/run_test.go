@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -158,6 +159,21 @@ func (p *program) ready() bool {
 	return r.StatusCode == http.StatusOK
 }
 
+// get returns the body of an admin endpoint.
+func (p *program) get(t *testing.T, path string) string {
+	t.Helper()
+	r, err := http.Get("http://" + p.admin + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
 func TestWholeProgram(t *testing.T) {
 	p := startProgram(t)
 	await.Until(t, "ready", p.ready)
@@ -184,6 +200,16 @@ func TestWholeProgram(t *testing.T) {
 	if got := p.verify(t, "s"); got.Outcome != wire.Deny {
 		t.Errorf("verify after the revocation = %+v", got)
 	}
+	text := p.get(t, "/metrics")
+	for _, want := range []string{`gatehouse_build_info{goversion="go`, `gatehouse_redis_seconds_count{call="pipeline"}`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+	// The revocation came as an event.
+	await.Until(t, "a measured propagation", func() bool {
+		return regexp.MustCompile(`(?m)^gatehouse_propagation_seconds_count [1-9]`).MatchString(p.get(t, "/metrics"))
+	})
 	if age := time.Since(time.UnixMilli(state.InStepMS)); age > await.Deadline {
 		t.Errorf("in step %v ago", age)
 	}

@@ -58,6 +58,31 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
+// TestFormats serves the text that a client gets without asking, OpenMetrics, and the binary form with native histograms.
+func TestFormats(t *testing.T) {
+	server := httptest.NewServer(admin.New("", metrics.New().Registry, nil, slog.New(slog.DiscardHandler)).Handler())
+	defer server.Close()
+	for accept, want := range map[string]string{
+		"": "text/plain",
+		"application/openmetrics-text; version=1.0.0":                                                "application/openmetrics-text",
+		"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited": "application/vnd.google.protobuf",
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/metrics", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Accept", accept)
+		r, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Body.Close()
+		if got := r.Header.Get("Content-Type"); !strings.HasPrefix(got, want) {
+			t.Errorf("Accept %q: got %q, want %q", accept, got, want)
+		}
+	}
+}
+
 func TestRunSaysWhichAddress(t *testing.T) {
 	err := admin.New("127.0.0.1:99999", metrics.New().Registry, nil, http.NotFoundHandler(), slog.New(slog.DiscardHandler)).Run(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "99999") {

@@ -185,6 +185,11 @@ func TestVerify(t *testing.T) {
 			t.Errorf("%s %s: %d %+v, %v; want %+v", test.id, test.secret, status, got, err, test.want)
 		}
 	}
+	for outcome, want := range map[string]float64{"allow": 3, "deny": 1, "unavailable": 2} {
+		if got := metricstest.Value(t, f.metrics, "gatehouse_verification_seconds", "outcome", outcome); got != want {
+			t.Errorf("%v calls with the outcome %s were measured, want %v", got, outcome, want)
+		}
+	}
 }
 
 func TestMalformedCalls(t *testing.T) {
@@ -286,6 +291,9 @@ func TestFetch(t *testing.T) {
 	}
 	if version, _ := f.fetch(t, "/a"); version != 1 {
 		t.Error("the cache answers without redis")
+	}
+	if got := metricstest.Value(t, f.metrics, "gatehouse_fetch_seconds"); got != 9 {
+		t.Errorf("%v calls were measured, want 9", got)
 	}
 }
 

@@ -141,6 +141,7 @@ func (s *Server) write(w http.ResponseWriter, call, result, contentType string, 
 }
 
 func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
+	started := time.Now()
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxVerify))
 	if err != nil {
 		s.malformed(w, "verify", err)
@@ -183,6 +184,7 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 	default:
 		response.Epoch = s.memory.Epoch()
 	}
+	s.metrics.VerificationSeconds.WithLabelValues(response.Outcome.String()).Observe(time.Since(started).Seconds())
 	s.answer(w, "verify", label, wire.AppendVerifyResponse(nil, &response))
 }
 
@@ -192,6 +194,7 @@ func seconds(d time.Duration) uint16 {
 }
 
 func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
+	started := time.Now()
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limits.MaxKey))
 	if err != nil {
 		s.malformed(w, "fetch", err)
@@ -202,6 +205,7 @@ func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
 		s.malformed(w, "fetch", err)
 		return
 	}
+	defer func() { s.metrics.FetchSeconds.Observe(time.Since(started).Seconds()) }()
 	unavailable := func(why string, err error) {
 		s.metrics.Requests.WithLabelValues("fetch", "unavailable").Inc()
 		s.log.Debug("fetch failed", "error", err)

@@ -20,6 +20,8 @@ import (
 	"encoding/binary"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/wire"
 )
@@ -37,13 +39,16 @@ type Config struct {
 	// Verdicts is the maximum number of allow verdicts, and of deny verdicts. Devices are limited to four times as
 	// many.
 	Verdicts int
+	// Propagation observes in seconds how long writes take, see [Memory.ApplyLive]; nil: nothing does.
+	Propagation prometheus.Observer
 }
 
 // Memory is safe for concurrent use, except [Memory.Take], [Memory.Acked] and [Memory.Reset], which belong to one
 // goroutine, the pusher.
 type Memory struct {
-	maxAllows int
-	wake      chan struct{} // capacity 1: there is something to take
+	maxAllows   int
+	propagation prometheus.Observer
+	wake        chan struct{} // capacity 1: there is something to take
 
 	mu    sync.Mutex // protects all below
 	epoch uint64
@@ -73,6 +78,8 @@ type Memory struct {
 	superseded []indexRange  // an earlier epoch's buckets, to blank before any bucket of this one is written
 	blanks     []indexRange  // buckets to blank unless this epoch writes them
 	crowdedOut bool          // the last batch had no room for objects, though some wait
+	changes    uint64        // number of calls of notify
+	pending    []pending     // oldest first
 }
 
 // entry is one object in its bucket.
@@ -101,8 +108,12 @@ type bucket struct {
 // New returns an empty memory without an epoch: call [Memory.Reset] before [Memory.Take].
 func New(c Config) *Memory {
 	buckets := tableSize(c.Objects)
+	if c.Propagation == nil {
+		c.Propagation = prometheus.ObserverFunc(func(float64) {})
+	}
 	m := &Memory{
 		maxAllows:   max(c.Verdicts, 1),
+		propagation: c.Propagation,
 		wake:        make(chan struct{}, 1),
 		objects:     make(map[string]*entry),
 		buckets:     make([]bucket, buckets),
@@ -134,6 +145,7 @@ func (m *Memory) Wake() <-chan struct{} { return m.wake }
 
 // notify wakes the pusher; mu is held.
 func (m *Memory) notify() {
+	m.changes++
 	select {
 	case m.wake <- struct{}{}:
 	default: // the channel has a value already

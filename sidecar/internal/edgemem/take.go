@@ -164,6 +164,7 @@ func (m *Memory) Acked() {
 	}
 	m.freed = m.freed[:0]
 	m.acked, m.ackedBatch, m.ackedState = m.taken, m.batch, m.takenState
+	m.observeAcked()
 	close(m.ackedMore)
 	m.ackedMore = make(chan struct{})
 }
@@ -208,6 +209,7 @@ func (m *Memory) Reset(before *wire.State) {
 		}
 		m.place(e)
 	}
+	m.deferPending() //mutant:TestPropagation deleted
 	m.notify()
 }
 

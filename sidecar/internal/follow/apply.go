@@ -2,6 +2,8 @@ package follow
 
 import (
 	"errors"
+	"strconv"
+	"time"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
@@ -31,6 +33,17 @@ func (f *Follower) apply(m contract.Member, fields map[string]string) {
 		c.ID = m.ID
 		f.Credentials.Apply(c)
 	}
+}
+
+// applyLive calls apply, which applies the record of a write that an event has announced, as part of the measurement of
+// its propagation.
+func (f *Follower) applyLive(fields map[string]string, apply func()) {
+	published, err := strconv.ParseInt(fields[contract.FieldPublished], 10, 64)
+	if err != nil {
+		apply() // a malformed or missing record
+		return
+	}
+	f.Clock.ApplyLive(time.UnixMilli(published), apply)
 }
 
 func (f *Follower) remove(m contract.Member) {

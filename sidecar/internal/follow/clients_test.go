@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -167,14 +168,29 @@ type credentials struct{ *sink }
 func (c credentials) Apply(r contract.Credential) { c.put(r.ID, r.Version, r.Deleted) }
 
 type clock struct {
-	mu sync.Mutex
-	at time.Time
+	mu   sync.Mutex
+	at   time.Time
+	live []time.Time // the writes that were applied live
 }
 
 func (c *clock) SetInStep(t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.at = t
+}
+
+func (c *clock) ApplyLive(published time.Time, apply func()) {
+	c.mu.Lock()
+	c.live = append(c.live, published)
+	c.mu.Unlock()
+	apply()
+}
+
+// applied returns the times of the writes that were applied live.
+func (c *clock) applied() []time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.live)
 }
 
 func (c *clock) inStep() time.Time {

@@ -33,7 +33,8 @@ func (r *removed[T]) EndResync()       {}
 
 type noClock struct{}
 
-func (noClock) SetInStep(time.Time) {}
+func (noClock) SetInStep(time.Time)                 {}
+func (noClock) ApplyLive(_ time.Time, apply func()) { apply() }
 
 // idle returns a follower of the server at address that doesn't run, with its removals and its log.
 func idle(t *testing.T, options *redis.Options) (*Follower, *removed[contract.Credential], *strings.Builder) {

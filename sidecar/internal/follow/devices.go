@@ -92,7 +92,7 @@ func (f *Follower) finish(g granted) error {
 	}
 	for i := 0; g.err == nil && i < len(g.members); i++ {
 		if m := g.members[i]; reading[m] { //mutant:TestAnswerOfBefore true
-			g.err = f.applyReply(m, g.replies[i])
+			f.applyLive(g.replies[i].Val(), func() { g.err = f.applyReply(m, g.replies[i]) })
 		}
 	}
 	if g.err != nil {

@@ -55,9 +55,12 @@ type Objects interface {
 	Confirm(o contract.Object) bool
 }
 
-// Clock receives the times at which everything in Redis had been applied.
+// Clock receives the times at which everything in Redis had been applied, and of writes.
 type Clock interface {
 	SetInStep(t time.Time)
+	// ApplyLive calls apply, which passes a write to its sink, and measures how long the write takes from published, the
+	// time of Redis, to the edge.
+	ApplyLive(published time.Time, apply func())
 }
 
 // Config sets the shard to follow and the sinks for its records.
@@ -378,11 +381,13 @@ func (f *Follower) accept(e *contract.Event, unreadable error) {
 		f.remove(e.Member)
 	default:
 		f.metrics.Events.WithLabelValues("applied").Inc()
-		if e.Member.Kind == contract.KindCredential {
-			f.applyDevice(e)
-		} else {
-			f.apply(e.Member, e.Fields)
-		}
+		f.applyLive(e.Fields, func() {
+			if e.Member.Kind == contract.KindCredential {
+				f.applyDevice(e)
+			} else {
+				f.apply(e.Member, e.Fields)
+			}
+		})
 	}
 	f.moved()
 }

@@ -43,6 +43,9 @@ func TestSnapshotThenEvents(t *testing.T) {
 		if f.clock.inStep().Before(began) || f.clock.inStep().After(time.Now()) {
 			t.Errorf("in step at %v", f.clock.inStep())
 		}
+		if got := f.clock.applied(); len(got) != 0 {
+			t.Errorf("%d writes of the catch-up were applied as live", len(got))
+		}
 		s.put(t, "/7")
 		await.Until(t, "version 3", func() bool { return f.objects.version("/7") == 3 })
 		if _, err := s.publish.RevokeDevice(t.Context(), "d"); err != nil {
@@ -50,6 +53,14 @@ func TestSnapshotThenEvents(t *testing.T) {
 		}
 		await.Until(t, "the revocation", func() bool { return f.credentials.version("d") != 1 })
 		now := time.Now()
+		for _, published := range f.clock.applied() {
+			if published.Before(began.Truncate(time.Millisecond)) || published.After(now) {
+				t.Errorf("a live write was published at %v, want between %v and %v", published, began, now)
+			}
+		}
+		if got := len(f.clock.applied()); got != 2 {
+			t.Errorf("%d writes were applied as live, want 2", got)
+		}
 		await.Until(t, "in step again by comparison", func() bool { return f.clock.inStep().After(now) })
 		if got := f.count(t, "gatehouse_catchups_total"); got != 1 {
 			t.Errorf("%v catch-ups, want 1", got)

@@ -4,6 +4,9 @@
 package metrics
 
 import (
+	"runtime"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
@@ -35,6 +38,8 @@ type Metrics struct {
 	Breaks      *prometheus.CounterVec // reason: a BreakReason
 	Evicts      *prometheus.GaugeVec   // keys
 	RedisErrors prometheus.Counter
+	Redis       *prometheus.HistogramVec // call
+	Propagation prometheus.Histogram
 	Connected   prometheus.Gauge
 	Seq         prometheus.Gauge
 	InStep      prometheus.Gauge
@@ -70,8 +75,10 @@ type Metrics struct {
 	PushAcked   prometheus.Gauge
 
 	// The API.
-	Requests *prometheus.CounterVec // call, result
-	Fetches  *prometheus.CounterVec // result
+	Requests            *prometheus.CounterVec   // call, result
+	VerificationSeconds *prometheus.HistogramVec // outcome
+	Fetches             *prometheus.CounterVec   // result
+	FetchSeconds        prometheus.Histogram
 }
 
 // New returns the metrics in a new registry.
@@ -90,6 +97,8 @@ func New() *Metrics {
 		Breaks:      f.vector("gatehouse_chain_breaks_total", "Events and positions of Redis that were rejected because they do not match the chain: forged, or Redis lost writes.", "reason", string(BreakDigest), string(BreakFormat), string(BreakHistory)),
 		Evicts:      f.gauges("gatehouse_redis_evicts", "1 if maxmemory-policy lets Redis evict such keys.", "keys", "any", "expiring"),
 		RedisErrors: f.counter("gatehouse_redis_errors_total", "Failed calls to Redis and lost subscriptions."),
+		Redis:       f.histograms("gatehouse_redis_seconds", "Round trips to Redis: of a command, or of a pipeline.", roundTrips, "call", "command", "pipeline"),
+		Propagation: f.histogram("gatehouse_propagation_seconds", "Time from a write in Redis to the edge's acknowledgement of a batch with it, of writes that came as events.", propagations),
 		Connected:   f.gauge("gatehouse_redis_connected", "1 while subscribed and caught up with every shard of Redis."),
 		Seq:         f.gauge("gatehouse_redis_seq", "The last sequence number applied; with several shards, the sum."),
 		InStep:      f.gauge("gatehouse_in_step_timestamp_seconds", "When the sidecar was last in step with all shards of Redis, unix time."),
@@ -105,7 +114,7 @@ func New() *Metrics {
 		Credentials:   f.gauge("gatehouse_credentials", "Credential records, without tombstones."),
 		Refused:       f.vector("gatehouse_credentials_refused_total", "Credential records that cannot authenticate their device.", "reason", "corrupt", "cost", "permissions"),
 		Bcrypt:        f.vector("gatehouse_bcrypt_total", "Runs of bcrypt.", "result", "match", "mismatch", "error"),
-		BcryptSeconds: f.histogram("gatehouse_bcrypt_seconds", "Time of one run of bcrypt.", .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5),
+		BcryptSeconds: f.histogram("gatehouse_bcrypt_seconds", "Time of one run of bcrypt.", []float64{.001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5}),
 		BcryptRunning: f.gauge("gatehouse_bcrypt_running", "Runs of bcrypt in progress."),
 		BcryptQueued:  f.gauge("gatehouse_bcrypt_queued", "Verifications that wait for a worker."),
 		HashersKilled: f.counter("gatehouse_hashers_killed_total", "Processes of bcrypt that were killed because they gave no answer in time."),
@@ -117,14 +126,34 @@ func New() *Metrics {
 		Pushes:      f.vector("gatehouse_pushes_total", "Batches sent to the edge.", "result", "ok", "conflict", "rival", "refused", "error"),
 		PushOps:     f.counter("gatehouse_push_operations_total", "Records in acknowledged batches."),
 		PushBytes:   f.counter("gatehouse_push_bytes_total", "Bytes of acknowledged batches."),
-		PushSeconds: f.histogram("gatehouse_push_seconds", "Time from sending a batch to its acknowledgement.", .0002, .0005, .001, .002, .005, .01, .02, .05, .1, .5, 1, 5, 30),
+		PushSeconds: f.histogram("gatehouse_push_seconds", "Time from sending a batch to its acknowledgement.", []float64{.0002, .0005, .001, .002, .005, .01, .02, .05, .1, .5, 1, 5, 30}),
 		Epochs:      f.vector("gatehouse_epochs_total", "Epochs begun: full pushes to the edge.", "reason", "start", "empty", "rival", "permissions", "error"),
 		PushAcked:   f.gauge("gatehouse_push_acknowledged_timestamp_seconds", "When the edge last acknowledged a batch, unix time."),
 
-		Requests: f.requests(),
-		Fetches:  f.vector("gatehouse_fetches_total", "Fetch calls, by source of the answer.", "result", "cache", "redis", "absent", "remembered_absent", "error"),
+		Requests:            f.requests(),
+		VerificationSeconds: f.histograms("gatehouse_verification_seconds", "Time of a verify call, without its transport.", calls, "outcome", "allow", "deny", "unavailable"),
+		Fetches:             f.vector("gatehouse_fetches_total", "Fetch calls, by source of the answer.", "result", "cache", "redis", "absent", "remembered_absent", "error"),
+		FetchSeconds:        f.histogram("gatehouse_fetch_seconds", "Time of a fetch call, without its transport.", calls),
 	}
 }
+
+// BuildInfo returns the metric that names the program's version.
+func BuildInfo(version string) prometheus.Collector {
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "gatehouse_build_info", Help: "1, labelled with the versions of the sidecar and of Go.",
+		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()},
+	})
+	info.Set(1)
+	return info
+}
+
+// Bounds of the histograms' classic buckets, in seconds.
+var (
+	// calls go from an answer out of memory to one that waited for bcrypt.
+	calls        = []float64{.0001, .0005, .001, .005, .01, .05, .1, .25, .5, 1, 2.5, 5, 10}
+	roundTrips   = []float64{.0002, .0005, .001, .002, .005, .01, .02, .05, .1, .5, 1, 5, 20}
+	propagations = []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 5, 30, 120}
+)
 
 type factory struct{ r *prometheus.Registry }
 
@@ -164,10 +193,28 @@ func (f factory) gauges(name, help, label string, values ...string) *prometheus.
 	return v
 }
 
-func (f factory) histogram(name, help string, buckets ...float64) prometheus.Histogram {
-	h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
+func (f factory) histogram(name, help string, buckets []float64) prometheus.Histogram {
+	h := prometheus.NewHistogram(histogramOpts(name, help, buckets))
 	f.r.MustRegister(h)
 	return h
+}
+
+func (f factory) histograms(name, help string, buckets []float64, label string, values ...string) *prometheus.HistogramVec {
+	v := prometheus.NewHistogramVec(histogramOpts(name, help, buckets), []string{label})
+	f.r.MustRegister(v)
+	for _, value := range values {
+		v.WithLabelValues(value)
+	}
+	return v
+}
+
+// histogramOpts are those of a classic histogram, which is a native one as well: Prometheus reads that if it is
+// configured to.
+func histogramOpts(name, help string, buckets []float64) prometheus.HistogramOpts {
+	return prometheus.HistogramOpts{
+		Name: name, Help: help, Buckets: buckets,
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
+	}
 }
 
 func (f factory) corrupt() *prometheus.CounterVec {

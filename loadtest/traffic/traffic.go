@@ -1,0 +1,112 @@
+// Package traffic sends a little of every kind of request to a stack with the demo's data, and publishes to it, for
+// `make observe`: `loadtest traffic`. It measures nothing.
+package traffic
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+)
+
+const (
+	// timeout bounds a request.
+	timeout = 5 * time.Second
+	// publishEvery is the interval between publications.
+	publishEvery = time.Second
+)
+
+// Command is the command line.
+type Command struct {
+	URL   string  `required:"" help:"The edge."`
+	Redis string  `required:"" help:"URL of its Redis."`
+	Rate  float64 `default:"20" help:"Requests a second, at most 100."`
+}
+
+// request is one kind of request; %d in its path is the number of the request.
+type request struct {
+	method, path, id, secret string
+	validator                string // If-None-Match
+}
+
+// kinds are sent in turn. The data is that of gatehouse-demo.
+var kinds = []request{
+	{method: "GET", path: "/v1/products/1"},
+	{method: "GET", path: "/v1/products/1", validator: "*"},
+	{method: "GET", path: "/v1/products/2", validator: `"another"`},
+	{method: "GET", path: "/v1/products/0"}, // not published: a miss
+	{method: "GET", path: "/v1/fleet/config", id: "demo-device", secret: "demo-secret"},
+	{method: "GET", path: "/v1/fleet/config?absent=%d", id: "demo-device", secret: "demo-secret"}, // asks the sidecar
+	{method: "POST", path: "/v1/telemetry", id: "demo-device", secret: "demo-secret"},
+	{method: "POST", path: "/v1/telemetry", id: "demo-device", secret: "wrong"},
+	{method: "POST", path: "/v1/telemetry", id: "read-only", secret: "read-only-secret"}, // lacks the permission
+	{method: "POST", path: "/v1/telemetry", id: "unknown", secret: "any"},
+	{method: "GET", path: "/elsewhere"}, // no rule
+}
+
+// Run sends and publishes until ctx ends. Parts of the stack may be away meanwhile.
+func (c Command) Run(ctx context.Context) error {
+	if c.Rate <= 0 || c.Rate > 100 {
+		return fmt.Errorf("--rate=%v: want more than 0, at most 100", c.Rate)
+	}
+	client, err := redisurl.Connect(c.Redis)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	publisher := publish.New(client)
+	var running sync.WaitGroup
+	running.Go(func() {
+		every(ctx, time.Duration(float64(time.Second)/c.Rate), func(i int) { send(ctx, c.URL, kinds[i%len(kinds)], i) })
+	})
+	running.Go(func() {
+		every(ctx, publishEvery, func(i int) {
+			body := fmt.Appendf(nil, "{\"id\": 1, \"publication\": %d}\n", i)
+			_, _ = publisher.Put(ctx, publish.Object{Key: "/v1/products/1", Body: body, ContentType: "application/json"})
+		})
+	})
+	running.Wait()
+	return nil
+}
+
+// every calls do at this interval until ctx ends, never twice at a time.
+func every(ctx context.Context, interval time.Duration, do func(i int)) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			do(i)
+		}
+	}
+}
+
+// send sends one request. Its result is for the metrics of the edge to show.
+func send(ctx context.Context, url string, kind request, i int) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	path := strings.ReplaceAll(kind.path, "%d", fmt.Sprint(i))
+	r, err := http.NewRequestWithContext(ctx, kind.method, url+path, nil)
+	if err != nil {
+		return
+	}
+	for name, value := range map[string]string{"x-device-id": kind.id, "x-device-token": kind.secret, "If-None-Match": kind.validator} {
+		if value != "" {
+			r.Header.Set(name, value)
+		}
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return
+	}
+	_, _ = io.Copy(io.Discard, response.Body)
+	_ = response.Body.Close()
+}

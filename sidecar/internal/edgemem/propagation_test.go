@@ -1,0 +1,132 @@
+package edgemem_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// TestPropagation measures from a write to the acknowledgement of the batch that has it.
+func TestPropagation(t *testing.T) {
+	const (
+		ms   = time.Millisecond
+		long = time.Hour
+	)
+	allow := wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(1000 * long).UnixMilli()}
+	for _, tt := range []struct {
+		name string
+		run  func(m *edgemem.Memory)
+		want []time.Duration
+	}{
+		{"one object", func(m *edgemem.Memory) {
+			m.ApplyLive(time.Now(), func() { m.PutObject(new(object("/a", 1, 10))) })
+			time.Sleep(3 * ms)
+			m.Take(nil)
+			time.Sleep(2 * ms)
+			m.Acked()
+			time.Sleep(long)
+			m.Take(nil)
+			m.Acked()
+		}, []time.Duration{5 * ms}},
+		{"two in one batch, and a deletion in the next one", func(m *edgemem.Memory) {
+			m.ApplyLive(time.Now(), func() { m.PutObject(new(object("/a", 1, 10))) })
+			time.Sleep(ms)
+			m.ApplyLive(time.Now(), func() { m.PutObject(new(object("/b", 1, 10))) })
+			m.Take(nil)
+			m.ApplyLive(time.Now(), func() { m.DeleteObject("/a") })
+			time.Sleep(ms)
+			m.Acked()
+			time.Sleep(ms)
+			m.Take(nil)
+			m.Acked()
+		}, []time.Duration{2 * ms, ms, 2 * ms}},
+		{"a revocation", func(m *edgemem.Memory) {
+			m.PutVerdict("d", "s", allow, true)
+			m.Take(nil)
+			m.Acked()
+			m.ApplyLive(time.Now(), func() { m.DropVerdicts("d") })
+			time.Sleep(ms)
+			m.Take(nil)
+			m.Acked()
+		}, []time.Duration{ms}},
+		{"Redis' clock is ahead", func(m *edgemem.Memory) {
+			m.ApplyLive(time.Now().Add(long), func() { m.PutObject(new(object("/a", 1, 10))) })
+			m.Take(nil)
+			m.Acked()
+		}, []time.Duration{0}},
+		{"not live", func(m *edgemem.Memory) {
+			m.PutObject(new(object("/a", 1, 10)))
+			m.Take(nil)
+			m.Acked()
+		}, nil},
+		{"no change", func(m *edgemem.Memory) {
+			m.ApplyLive(time.Now(), func() { m.DeleteObject("/a") })
+			time.Sleep(long) // a heartbeat is not its acknowledgement
+			m.Take(nil)
+			m.Acked()
+		}, nil},
+		{"taken while it was applied", func(m *edgemem.Memory) {
+			m.ApplyLive(time.Now(), func() { m.PutObject(new(object("/a", 1, 10))); m.Take(nil) })
+			time.Sleep(ms)
+			m.Acked()
+		}, []time.Duration{ms}},
+		{"acknowledged while it was applied", func(m *edgemem.Memory) {
+			m.ApplyLive(time.Now(), func() {
+				m.PutObject(new(object("/a", 1, 10)))
+				m.Take(nil)
+				time.Sleep(ms)
+				m.Acked()
+			})
+			time.Sleep(long)
+			m.Take(nil)
+			m.Acked()
+		}, []time.Duration{ms}},
+		{"behind a body that fills a batch", func(m *edgemem.Memory) {
+			m.PutObject(new(object("/large", 1, 300<<10)))
+			m.ApplyLive(time.Now(), func() { m.PutObject(new(object("/a", 1, 10))) })
+			for more := true; more; {
+				_, taken := m.Take(nil)
+				time.Sleep(ms)
+				m.Acked()
+				more = !taken.Drained
+			}
+		}, []time.Duration{3 * ms}},
+		{"pushed again after the edge was lost", func(m *edgemem.Memory) {
+			m.ApplyLive(time.Now(), func() { m.PutObject(new(object("/a", 1, 10))) })
+			m.Take(nil)
+			time.Sleep(ms)
+			m.Reset(&wire.State{Epoch: 1, ObjectBuckets: 600}) // the first batch blanks these
+			for more := true; more; {
+				_, taken := m.Take(nil)
+				time.Sleep(ms)
+				m.Acked()
+				more = !taken.Drained
+			}
+		}, []time.Duration{3 * ms}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var got []time.Duration
+				m := edgemem.New(edgemem.Config{Objects: 4, Verdicts: 4, Propagation: prometheus.ObserverFunc(func(seconds float64) {
+					got = append(got, time.Duration(seconds*float64(time.Second)).Round(time.Microsecond))
+				})})
+				m.Reset(nil)
+				for more := true; more; {
+					_, taken := m.Take(nil)
+					m.Acked()
+					more = taken.More
+				}
+				tt.run(m)
+				if !slices.Equal(got, tt.want) {
+					t.Errorf("got %v, want %v", got, tt.want)
+				}
+			})
+		})
+	}
+}
