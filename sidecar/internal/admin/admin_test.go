@@ -60,7 +60,7 @@ func TestEndpoints(t *testing.T) {
 
 // TestFormats serves the text that a client gets without asking, OpenMetrics, and the binary form with native histograms.
 func TestFormats(t *testing.T) {
-	server := httptest.NewServer(admin.New("", metrics.New().Registry, nil, slog.New(slog.DiscardHandler)).Handler())
+	server := httptest.NewServer(admin.New("", metrics.New().Registry, nil, http.NotFoundHandler(), slog.New(slog.DiscardHandler)).Handler())
 	defer server.Close()
 	for accept, want := range map[string]string{
 		"": "text/plain",
