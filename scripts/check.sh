@@ -34,7 +34,7 @@ imports() {
 wire
 wasm-filter wire
 nginx wasm-filter/policy
-sidecar wire|wasm-filter/policy|nginx
+sidecar wire|wasm-filter/policy|wasm-filter/headermap|nginx
 testbed wire|sidecar|nginx
 e2e wire|sidecar|testbed
 loadtest wire|sidecar|testbed
