@@ -587,7 +587,7 @@ func TestRefreshRunsBehind(t *testing.T) {
 		t.Fatalf("got calls %v, want one verification", e.calls)
 	}
 	e.tick()
-	if e.counted(policy.AuthAllow) != 3 || e.counted(policy.CallRefresh) != 1 {
+	if e.counted(policy.AuthAllow) != 3 || e.counts[policy.CallRefresh.StatName("0")] != 1 {
 		t.Errorf("got counts %v, want 3 allowed and 1 refresh", e.counts)
 	}
 	e.answered(e.calls[0], nil)
