@@ -71,8 +71,10 @@ alerts() {
   diff <(tr '[:upper:]' '[:lower:]' <<<"$names") <(sed -n 's/^ *runbook_url: .*#//p' "$work/annotated.yaml") ||
     { echo "alerts (<) and the sections that they link to (>) differ" >&2; return 1; }
   for alert in $names; do
-    grep -q "{alertname: $alert, .*exp_labels" $tests && grep -q "{alertname: $alert, .*exp_alerts: \[\]" $tests ||
-      { echo "$tests: no test in which $alert fires, or none in which it doesn't" >&2; return 1; }
+    if ! grep -q "{alertname: $alert, .*exp_labels" $tests || ! grep -q "{alertname: $alert, .*exp_alerts: \[\]" $tests; then
+      echo "$tests: no test in which $alert fires, or none in which it doesn't" >&2
+      return 1
+    fi
   done
   diff <(scripts/render-alerts.sh) docs/prometheus/alerts.yaml ||
     { echo "docs/prometheus/alerts.yaml (>) is old; run: make chart-readme" >&2; return 1; }

@@ -7,6 +7,7 @@ dir=$PWD/.run/$STACK
 
 # In sessions of their own: Ctrl-C reaches this script only, which then ends them once.
 children=()
+# shellcheck disable=SC2317 # traps call it
 end() {
   trap - INT TERM
   kill "${children[@]}" 2>/dev/null || true

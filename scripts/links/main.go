@@ -15,6 +15,7 @@ import (
 var (
 	link    = regexp.MustCompile(`\]\(([^()\s]+)\)`)
 	mention = regexp.MustCompile(`(?:\.\./)*[\w-][\w./-]*\.md\b`)
+	ours    = regexp.MustCompile(`https://github\.com/gatehouse/gatehouse/blob/[^/\s]+/`) // a file of any version
 	heading = regexp.MustCompile(`(?m)^#{1,6} +(.*)$`)
 	dropped = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
 	code    = regexp.MustCompile("(?ms)^```.*?^```|^    .*?$|`[^`\n]*`")
@@ -92,7 +93,7 @@ func brokenLinks(read func(string) ([]byte, error), name, text string) []string 
 // from the directory of the file name.
 func brokenMentions(read func(string) ([]byte, error), name, text string) []string {
 	var broken []string
-	for _, m := range mention.FindAllString(text, -1) {
+	for _, m := range mention.FindAllString(ours.ReplaceAllString(text, ""), -1) {
 		_, fromRoot := read(path.Clean(m))
 		_, fromHere := read(path.Join(path.Dir(name), m))
 		if fromRoot != nil && fromHere != nil {
