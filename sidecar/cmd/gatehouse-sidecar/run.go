@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
@@ -27,6 +28,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
 	"github.com/gatehouse/gatehouse/sidecar/internal/push"
 	"github.com/gatehouse/gatehouse/sidecar/internal/token"
+	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
@@ -110,7 +112,13 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 		return fmt.Errorf("redis: %w", err)
 	}
 	defer client.Close()
+	client.AddHook(tracing.Redis())
 	m := metrics.New()
+	tracer, stopTracing, err := tracing.New(tracing.Config{Endpoint: c.Trace.Endpoint, Ratio: c.Trace.Ratio, Version: versionName()}, m, log)
+	if err != nil {
+		return err
+	}
+	defer stopTracing()
 	others, leave, err := joinFleet(c, m, log)
 	if err != nil {
 		return err
@@ -122,7 +130,7 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	hashers := hasher.New(program, m, log)
 	defer hashers.Close()
-	components, err := assemble(c, client, others, hashers, m, log)
+	components, err := assemble(c, client, others, hashers, m, tracer, log)
 	if err != nil {
 		return err
 	}
@@ -146,7 +154,7 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 }
 
 // assemble makes the components and connects them.
-func assemble(c *config.Config, client redis.UniversalClient, others credential.Fleet, hashers *hasher.Pool, m *metrics.Metrics, log *slog.Logger) ([]component, error) {
+func assemble(c *config.Config, client redis.UniversalClient, others credential.Fleet, hashers *hasher.Pool, m *metrics.Metrics, tracer trace.Tracer, log *slog.Logger) ([]component, error) {
 	shards := contract.Shards(c.Redis.Shards)
 	memory := edgemem.New(edgemem.Config{Objects: c.Memory.Objects, Verdicts: c.Memory.Verdicts})
 	m.Registry.MustRegister(memory.Collector())
@@ -162,9 +170,9 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 		Compare: hashers.Compare, Shards: shards, Fleet: others, Known: addresses,
 	}, memory, m, log)
 	followers := follow.NewGroup(shards, func(i int) follow.Config {
-		return follow.Config{Objects: objects.Shard(i), Credentials: verifier.Shard(i)}
+		return follow.Config{Objects: objects.Shard(i), Credentials: verifier.Shard(i), Tracer: tracer, Trace: memory.Trace}
 	}, memory, client, m, log)
-	pusher := push.New(memory, c.Push.Socket, followers.Synced(), m, log)
+	pusher := push.New(memory, c.Push.Socket, followers.Synced(), m, tracer, log)
 	fetcher, err := api.NewRedis(objects, client, c.Redis.PoolSize, shards, followers.Applied, m)
 	if err != nil {
 		return nil, err
@@ -176,7 +184,7 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	checks := []admin.Check{{Name: "push", Ready: pusher.Ready}}
 	return []component{
 		memory, objects, followers, pusher, collector{}, addresses,
-		api.New(c.API.Socket, verifier, fetcher, objects, memory, token.New(tokens), m, log),
+		api.New(c.API.Socket, verifier, fetcher, objects, memory, token.New(tokens), m, tracer, log),
 		admin.New(c.Admin.Address, m.Registry, checks, log),
 	}, nil
 }

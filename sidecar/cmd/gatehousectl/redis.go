@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"go.opentelemetry.io/otel/propagation"
+
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
@@ -89,5 +91,6 @@ func (c *console) connect(command func(context.Context, *publish.Publisher) erro
 		return err
 	}
 	defer client.Close()
-	return command(context.Background(), publish.New(client, publish.Shards(c.redis.Shards)))
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": c.traceparent})
+	return command(ctx, publish.New(client, publish.Shards(c.redis.Shards)))
 }

@@ -71,6 +71,7 @@ type Memory struct {
 	superseded []indexRange  // an earlier epoch's buckets, to blank before any bucket of this one is written
 	blanks     []indexRange  // buckets to blank unless this epoch writes them
 	crowdedOut bool          // the last batch had no room for objects, though some wait
+	traced     []traced      // in the order of their arrival
 }
 
 // entry is one object in its bucket.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -17,6 +19,8 @@ type Taken struct {
 	Drained bool
 	// More means that another batch should be sent at once.
 	More bool
+	// Traces are the spans of events whose changes the batch has, see [Memory.Trace].
+	Traces []trace.SpanContext
 	// Renew means that the memory waits for a new epoch: call [Memory.Reset].
 	Renew bool
 }
@@ -109,6 +113,7 @@ func (m *Memory) Take(dst []byte) ([]byte, Taken) {
 	if m.takeSuperseded(&b) {
 		m.takeDirty(&b)
 	}
+	t.Traces = m.takeTraces()
 	t.Drained = len(m.superseded) == 0 && m.dirty.len() == 0 && m.verdicts.dirty.len() == 0
 	m.advanceInStep(t.Drained)
 	m.updateComplete()
@@ -205,6 +210,9 @@ func (m *Memory) Reset(before *wire.State) {
 			e.bodies[i].slot, e.bodies[i].written = m.slots.take(), false
 		}
 		m.place(e)
+	}
+	for i := range m.traced {
+		m.traced[i].objects, m.traced[i].verdicts = m.dirty.pushed, m.verdicts.dirty.pushed
 	}
 	m.notify()
 }

@@ -72,6 +72,9 @@ type Metrics struct {
 	// The API.
 	Requests *prometheus.CounterVec // call, result
 	Fetches  *prometheus.CounterVec // result
+
+	// Spans are those of traces.
+	Spans *prometheus.CounterVec // result
 }
 
 // New returns the metrics in a new registry.
@@ -123,6 +126,8 @@ func New() *Metrics {
 
 		Requests: f.requests(),
 		Fetches:  f.vector("gatehouse_fetches_total", "Fetch calls, by source of the answer.", "result", "cache", "redis", "absent", "remembered_absent", "error"),
+
+		Spans: f.vector("gatehouse_spans_total", "Spans of traces, by result.", "result", "exported", "failed", "dropped"),
 	}
 }
 
