@@ -86,7 +86,8 @@ end
 
 -- run makes a call in a timer, and wakes the requests that wait for it, whatever happens.
 local function run(_, calls, call)
-  local ok, answer, err = pcall(client.request, calls.socket, calls.timeout_ms, "POST", call.path, call.body, call.headers)
+  local ok, answer, err =
+    pcall(client.request, calls.socket, calls.timeout_ms, "POST", call.path, call.body, call.headers)
   if not ok then
     answer, err = nil, answer
   elseif answer then

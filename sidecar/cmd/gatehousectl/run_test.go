@@ -339,8 +339,10 @@ func TestTraceparent(t *testing.T) {
 		s.env["TRACEPARENT"] = given
 		events := s.redis.NewSubscriber()
 		events.Subscribe(contract.ShardKeys(0).EventsChannel())
+		payload := make(chan string, 1)
+		go func() { payload <- (<-events.Messages()).Message }() // miniredis waits until it is read
 		s.ok("{}", "put", "/a", "--file", "-")
-		e, err := contract.ParseEvent((<-events.Messages()).Message)
+		e, err := contract.ParseEvent(<-payload)
 		if events.Close(); err != nil || e.Traceparent != want {
 			t.Errorf("%q: got the traceparent %q (%v), want %q", given, e.Traceparent, err, want)
 		}
