@@ -280,7 +280,8 @@ func (e *emulator) call(cluster, path string, body []byte, from origin, _ time.D
 		return 0, errors.New("no cluster")
 	}
 	token := uint32(len(e.calls) + 1)
-	e.calls = append(e.calls, sent{token, cluster, path, bytes.Clone(body), origin{clone(from.requestID), clone(from.traceparent)}})
+	headers := fields(from.headers(path))
+	e.calls = append(e.calls, sent{token, cluster, path, bytes.Clone(body), origin{clone(headers[requestIDHeader]), clone(headers[traceparentHeader])}})
 	return token, nil
 }
 
