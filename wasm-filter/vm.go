@@ -220,7 +220,7 @@ func (v *vm) origin() origin {
 	if !limits.ValidRequestID(o.requestID) {
 		o.requestID = ""
 	}
-	if !limits.ValidTraceparent(o.traceparent) { //mutant:wasm-filter/TestCallsHaveAnOrigin false
+	if !limits.ValidTraceparent(o.traceparent) { //mutant:TestCallsHaveAnOrigin false
 		o.traceparent = ""
 	}
 	return o
