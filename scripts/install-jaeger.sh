@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Prints the path of Jaeger: $JAEGER if it is set, otherwise one that it builds from its Go module once, in some minutes,
-# and keeps in the user's cache. Without arguments that one receives OTLP on 127.0.0.1:4318 and has its API on :16686. It
-# has no pages, since the module doesn't contain them: run Jaeger's image for those.
+# Prints the path of Jaeger: $JAEGER if it is set, otherwise one that it builds from its Go module once, in about three
+# minutes, and keeps in the user's cache. Without arguments, that one receives OTLP on 127.0.0.1:4318 and has its API on
+# port 16686. It has no pages, since the module doesn't contain them: run Jaeger's image for those.
 set -euo pipefail
 version=v1.76.0 # of the module; the program is Jaeger 2.13.0
 
