@@ -9,9 +9,10 @@ CONCURRENCY ?= 2
 STACK ?= demo
 CONFIG ?=
 ENVOY ?=
+TRACE_ENDPOINT ?=
 DETACH ?=
 PROMETHEUS ?= 127.0.0.1:9092
-export EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY PROMETHEUS
+export EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY PROMETHEUS TRACE_ENDPOINT
 # The proxy of the edge: envoy, or nginx. For make run, e2e, conformance, chaos and routers.
 EDGE_KIND ?= envoy
 export EDGE_KIND
@@ -50,7 +51,7 @@ help: ## show this
 	  printf '  make %-12s %s\n' "$$target" "$$text"; done
 	@echo
 	@echo '  Variables of make run, with their values now:'
-	@for v in EDGE_KIND EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY PROMETHEUS; do \
+	@for v in EDGE_KIND EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY PROMETHEUS TRACE_ENDPOINT; do \
 	  printf '  %-14s %s\n' "$$v" "$$(printenv "$$v")"; done
 
 run: build ## start Redis, sidecar, upstream and Envoy with demo data; EDGE_KIND=nginx; DETACH=1: in the background

@@ -199,19 +199,29 @@ func (e *testEdge) push(t *testing.T, epoch, replaces uint64, key string, device
 	}
 }
 
+// origin is what a call tells about its request.
+type origin struct{ requestID, traceparent string }
+
 // testSidecar answers calls: the secret of a verification says what, and keys of objects have the key as their body.
 type testSidecar struct {
 	jwks string
 
-	mu    sync.Mutex
-	calls map[string]int // by path, of verifications with the device's id
-	hits  []string
+	mu      sync.Mutex
+	calls   map[string]int    // by path, of verifications with the device's id
+	origins map[string]origin // of the last such call
+	hits    []string
 }
 
 func (s *testSidecar) count(call string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.calls[call]
+}
+
+func (s *testSidecar) origin(call string) origin {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.origins[call]
 }
 
 func (s *testSidecar) reported(key string) bool {
@@ -225,6 +235,7 @@ func (s *testSidecar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	request, _ := wire.ParseVerifyRequest(body)
 	s.mu.Lock()
 	s.calls[r.URL.Path+" "+request.DeviceID]++
+	s.origins[r.URL.Path+" "+request.DeviceID] = origin{r.Header.Get("X-Request-Id"), r.Header.Get("Traceparent")}
 	if r.URL.Path == "/v1/hits" {
 		keys, _ := wire.ParseHits(body)
 		s.hits = append(s.hits, keys...)

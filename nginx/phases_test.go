@@ -24,8 +24,9 @@ func newTestSidecar(t *testing.T) *testSidecar {
 	t.Helper()
 	public, _ := tokenKey.Public().(ed25519.PublicKey)
 	return &testSidecar{
-		calls: map[string]int{},
-		jwks:  fmt.Sprintf(`{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":%q}]}`, base64.RawURLEncoding.EncodeToString(public)),
+		calls:   map[string]int{},
+		origins: map[string]origin{},
+		jwks:    fmt.Sprintf(`{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":%q}]}`, base64.RawURLEncoding.EncodeToString(public)),
 	}
 }
 
@@ -60,6 +61,7 @@ func TestEdge(t *testing.T) {
 		{"cache", testEdgeCache},
 		{"credentials", testEdgeCredentials},
 		{"targets", testEdgeTargets},
+		{"origin", testEdgeOrigin},
 		{"bodies", testEdgeBodies},
 		{"tokens", testEdgeTokens},
 		{"throttle", testEdgeThrottle},
@@ -120,6 +122,39 @@ func testEdgeCredentials(t *testing.T, e *testEdge) {
 	wantAnswer(t, e, http.StatusOK, "X-Gatehouse-Permissions: admin\n", "GET", "/v1/admin", device("dev", "admin")...)
 	wantAnswer(t, e, http.StatusOK, `{"token":"t"}`, "POST", "/v1/session", append(device("dev", "good"), "Content-Length: 0")...)
 	wantAnswer(t, e, http.StatusUnauthorized, "", "POST", "/v1/session", append(device("dev", "wrong"), "Content-Length: 0")...)
+}
+
+// testEdgeOrigin: calls have nginx' id of the request that they are for, and its traceparent unless it is malformed.
+func testEdgeOrigin(t *testing.T, e *testEdge) {
+	const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	seen := map[string]bool{}
+	for i, tt := range []struct{ name, sent, want string }{
+		{"none", "", ""},
+		{"sampled", traceparent, traceparent},
+		{"not sampled", traceparent[:53] + "00", traceparent[:53] + "00"},
+		{"short", traceparent[:54], ""},
+		{"long", traceparent + "0", ""},
+		{"another version", "01" + traceparent[2:], ""},
+		{"upper case", strings.ToUpper(traceparent), ""},
+		{"no hex", strings.Replace(traceparent, "0af", "0ag", 1), ""},
+		{"a dash elsewhere", strings.Replace(traceparent, "c-b", "-cb", 1), ""},
+	} {
+		id := fmt.Sprint("traced", i)
+		headers := device(id, "good")
+		if tt.sent != "" {
+			headers = append(headers, "Traceparent: "+tt.sent)
+		}
+		wantAnswer(t, e, http.StatusOK, "", "GET", "/v1/me", headers...)
+		got := e.sidecar.origin("/v1/verify " + id)
+		if got.traceparent != tt.want || len(got.requestID) != 32 || seen[got.requestID] {
+			t.Errorf("%s: got %+v, want the traceparent %q and an id of its own", tt.name, got, tt.want)
+		}
+		seen[got.requestID] = true
+	}
+	wantAnswer(t, e, http.StatusOK, "", "GET", "/v1/fetched/traced", "Traceparent: "+traceparent)
+	if got := e.sidecar.origin("/v1/fetch "); got.traceparent != traceparent || len(got.requestID) != 32 {
+		t.Errorf("fetch: got %+v, want the request's origin", got)
+	}
 }
 
 func testEdgeTargets(t *testing.T, e *testEdge) {

@@ -20,6 +20,7 @@ e2e    must  make --no-print-directory e2e
 STAGES
 fi
 scripts/install-k6.sh >/dev/null
+scripts/install-jaeger.sh >/dev/null
 exec scripts/stages.sh test-all <<'STAGES'
 build     must  make --no-print-directory build
 unit      must  make --no-print-directory unit LONG=1

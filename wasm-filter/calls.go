@@ -94,7 +94,7 @@ func (c *calls) refresh(d *policy.Decision, rule int) {
 	}
 }
 
-// dispatch makes a call; it returns false if that fails.
+// dispatch makes a call for the request of the current context; it returns false if that fails.
 func (c *calls) dispatch(pending *call) bool {
 	fetches := 0
 	if pending.path == fetchPath {
@@ -106,7 +106,7 @@ func (c *calls) dispatch(pending *call) bool {
 			pending.path, len(c.inFlight), c.fetches, fetchPath, maxCalls, maxFetches))
 		return false
 	}
-	err := c.vm.call(pending.path, pending.body, func(body []byte) {
+	err := c.vm.call(pending.path, pending.body, c.vm.origin(), func(body []byte) {
 		delete(c.inFlight, pending.key)
 		c.fetches -= fetches
 		if body == nil {

@@ -26,6 +26,7 @@ type request struct {
 	token         uint32 // of the first call; the VM identifies the answer by it
 	cluster, path string
 	body          []byte
+	from          origin
 	timeout       time.Duration
 }
 
@@ -48,8 +49,8 @@ func (p *proxy) askAgain() {
 	p.dropped = nil
 }
 
-func (p *proxy) call(cluster, path string, body []byte, timeout time.Duration) (token uint32, err error) {
-	r := &request{cluster: cluster, path: path, body: bytes.Clone(body), timeout: timeout}
+func (p *proxy) call(cluster, path string, body []byte, from origin, timeout time.Duration) (token uint32, err error) {
+	r := &request{cluster: cluster, path: path, body: bytes.Clone(body), from: from, timeout: timeout}
 	r.token, err = p.dispatch(r)
 	return r.token, err
 }
@@ -59,7 +60,7 @@ func (p *proxy) dispatch(r *request) (token uint32, err error) {
 	by, entered := p.running, p.entered
 	p.enter(by.id)
 	defer p.enter(entered)
-	token, err = proxywasm.DispatchHttpCall(r.cluster, [][2]string{{":method", "POST"}, {":path", r.path}, {":authority", callAuthority}},
+	token, err = proxywasm.DispatchHttpCall(r.cluster, r.from.headers(r.path),
 		r.body, nil, uint32(r.timeout.Milliseconds()), func(_, size, _ int) {
 			delete(by.calls, token)
 			p.begin(by)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 	"unsafe"
@@ -73,6 +74,7 @@ type sent struct {
 	token         uint32
 	cluster, path string
 	body          []byte
+	from          origin
 }
 
 const pluginID = 1
@@ -206,6 +208,17 @@ func (e *emulator) requestHeaders() []byte {
 	return e.result(e.buffer)
 }
 
+func (e *emulator) requestHeader(name string) string {
+	var values []string
+	for _, h := range e.streams[e.current].request {
+		if h[0] == name {
+			values = append(values, h[1])
+		}
+	}
+	value := e.result([]byte(strings.Join(values, ",")))
+	return unsafe.String(unsafe.SliceData(value), len(value))
+}
+
 func (e *emulator) requestBody(size int) []byte { return e.result(e.body[:size]) }
 
 func (e *emulator) source() []byte { return e.result([]byte(e.from)) }
@@ -263,12 +276,13 @@ func (e *emulator) enter(id uint32) bool {
 	return true
 }
 
-func (e *emulator) call(cluster, path string, body []byte, _ time.Duration) (uint32, error) {
+func (e *emulator) call(cluster, path string, body []byte, from origin, _ time.Duration) (uint32, error) {
 	if e.full {
 		return 0, errors.New("no cluster")
 	}
 	token := uint32(len(e.calls) + 1)
-	e.calls = append(e.calls, sent{token, cluster, path, bytes.Clone(body)})
+	headers := fields(from.headers(path))
+	e.calls = append(e.calls, sent{token, cluster, path, bytes.Clone(body), origin{clone(headers[requestIDHeader]), clone(headers[traceparentHeader])}})
 	return token, nil
 }
 

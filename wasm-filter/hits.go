@@ -45,6 +45,6 @@ func (h *hits) tick(v *vm) {
 	}
 	h.ticks = 0
 	// Other calls fail then, too, and verifications or fetches report it if it matters.
-	_ = v.call(hitsPath, h.report, func([]byte) {})
+	_ = v.call(hitsPath, h.report, origin{}, func([]byte) {})
 	h.report = nil
 }

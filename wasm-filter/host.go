@@ -31,6 +31,9 @@ type host interface {
 	// requestHeaders returns all request headers, for headermap.ParseFields, with names in lower case, including
 	// pseudo-headers; nil if they can't be read.
 	requestHeaders() []byte
+	// requestHeader returns the values of a request header, joined by commas; "" if there is none. It, too, is valid
+	// during the current callback.
+	requestHeader(name string) string
 	// requestBody returns the first size bytes of the buffered request body.
 	requestBody(size int) []byte
 	// source returns the client's address with its port, as trusted by the proxy; nil if unknown.
@@ -53,9 +56,9 @@ type host interface {
 	// enter makes a stream the current context; false if it is gone. It overwrites earlier results, like another
 	// callback.
 	enter(stream uint32) bool
-	// call posts body to path at cluster. The answer arrives with the returned token, even if the current stream has
-	// gone, but not if its plugin has.
-	call(cluster, path string, body []byte, timeout time.Duration) (token uint32, err error)
+	// call posts body to path at cluster, for the request that from identifies. The answer arrives with the returned
+	// token, even if the current stream has gone, but not if its plugin has.
+	call(cluster, path string, body []byte, from origin, timeout time.Duration) (token uint32, err error)
 	// callBody returns the first size bytes of the answer in the current callback, nil unless its status is 200.
 	callBody(size int) []byte
 	// defineCounter returns the id of the counter of this name, 0 if it can't be defined.
@@ -66,9 +69,29 @@ type host interface {
 	critical(message string)
 }
 
+// origin identifies the request that a call is for, so that the sidecar's traces and logs can name it.
+type origin struct {
+	requestID, traceparent string // "": none
+}
+
+// headers returns the headers of a call to path.
+func (o origin) headers(path string) [][2]string {
+	headers := [][2]string{{":method", "POST"}, {":path", path}, {":authority", callAuthority}}
+	if o.requestID != "" {
+		headers = append(headers, [2]string{requestIDHeader, o.requestID})
+	}
+	if o.traceparent != "" {
+		headers = append(headers, [2]string{traceparentHeader, o.traceparent})
+	}
+	return headers
+}
+
 // Constants of all bindings of host.
 const (
 	guardGauge    = "gatehouse.guard"
 	claimsFilter  = "envoy.filters.http.jwt_authn" // its metadata has the claims
 	callAuthority = "gatehouse"                    // of calls
+
+	requestIDHeader   = "x-request-id"
+	traceparentHeader = "traceparent" // W3C Trace Context
 )

@@ -76,6 +76,14 @@ func (*proxy) requestHeaders() []byte {
 	return headermap.Append(nil, headers)
 }
 
+func (*proxy) requestHeader(name string) string {
+	value, err := proxywasm.GetHttpRequestHeader(name)
+	if err != nil {
+		return ""
+	}
+	return value
+}
+
 func (*proxy) requestBody(size int) []byte { return orNil(proxywasm.GetHttpRequestBody(0, size)) }
 
 func (*proxy) source() []byte { return property("source", "address") }

@@ -74,6 +74,14 @@ func (p *proxy) key(region wire.Region, index uint32) string {
 
 func (*proxy) requestHeaders() []byte { return orNil(abi.Pairs(abi.RequestHeaders)) }
 
+func (*proxy) requestHeader(name string) string {
+	value, err := abi.Header(abi.RequestHeaders, name)
+	if err != nil {
+		return ""
+	}
+	return value
+}
+
 func (*proxy) requestBody(size int) []byte { return orNil(abi.BufferBytes(abi.RequestBody, size)) }
 
 func (*proxy) source() []byte { return orNil(abi.Property("source\x00address")) }
@@ -109,9 +117,8 @@ func (*proxy) enter(stream uint32) bool {
 	return abi.Enter(stream) == nil
 }
 
-func (*proxy) call(cluster, path string, body []byte, timeout time.Duration) (uint32, error) {
-	headers := headermap.Append(nil, [][2]string{{":method", "POST"}, {":path", path}, {":authority", callAuthority}})
-	return abi.Call(cluster, headers, body, timeout)
+func (*proxy) call(cluster, path string, body []byte, from origin, timeout time.Duration) (uint32, error) {
+	return abi.Call(cluster, headermap.Append(nil, from.headers(path)), body, timeout)
 }
 
 // callBody implements host. A call that was reset has no headers; one that could not connect has a 503's.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 // action is what the proxy does with a stream after a callback.
@@ -125,11 +126,11 @@ type awaited struct {
 // clock.
 const lateMS = 5000
 
-// call makes a call to the sidecar; done receives the answer's body, or nil for an unusable one. Like everything from
-// the host, the body is valid during the callback.
-func (v *vm) call(path string, body []byte, done func(body []byte)) error {
+// call makes a call to the sidecar for the request that from identifies; done receives the answer's body, or nil for an
+// unusable one. Like everything from the host, the body is valid during the callback.
+func (v *vm) call(path string, body []byte, from origin, done func(body []byte)) error {
 	config := v.engine.Config()
-	token, err := v.host.call(config.SidecarCluster, path, body, config.SidecarTimeout)
+	token, err := v.host.call(config.SidecarCluster, path, body, from, config.SidecarTimeout)
 	if err == nil {
 		v.awaited[token] = awaited{done, v.host.now() + config.SidecarTimeout.Milliseconds() + lateMS}
 	}
@@ -214,6 +215,18 @@ func (v *vm) source() string {
 		return policy.Address(string(v.host.filterState(from.FilterState)))
 	}
 	return policy.Address(string(v.host.source()))
+}
+
+// origin returns the id and the trace of the current context's request, as far as they are valid.
+func (v *vm) origin() origin {
+	o := origin{requestID: v.host.requestHeader(requestIDHeader), traceparent: v.host.requestHeader(traceparentHeader)}
+	if !limits.ValidRequestID(o.requestID) {
+		o.requestID = ""
+	}
+	if !limits.ValidTraceparent(o.traceparent) { //mutant:TestCallsHaveAnOrigin false
+		o.traceparent = ""
+	}
+	return o
 }
 
 // tally has the counters of one rule.

@@ -118,10 +118,7 @@ func ParseEvent(payload string) (Event, error) {
 
 // ValidTraceparent reports whether s is a traceparent of version 00 (W3C Trace Context, 3.2.2), as the write script
 // requires: "00-", 32 hex digits, "-", 16, "-", 2.
-func ValidTraceparent(s string) bool {
-	return len(s) == maxTraceparent && s[:3] == "00-" && s[35] == '-' && s[52] == '-' &&
-		lowercaseHex(s[3:35]) && lowercaseHex(s[36:52]) && lowercaseHex(s[53:])
-}
+func ValidTraceparent(s string) bool { return limits.ValidTraceparent(s) }
 
 func lowercaseHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }
 

@@ -3,6 +3,8 @@
 //
 //	p := publish.New(redis.NewClient(options))
 //	_, err := p.Put(ctx, publish.Object{Key: "/v1/products/42", Body: body, ContentType: "application/json"})
+//
+// If ctx has a span of OpenTelemetry, the sidecars continue its trace until the edges have the change.
 package publish
 
 import (
@@ -17,6 +19,7 @@ import (
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/wire/limits"
@@ -93,8 +96,7 @@ func (p *Publisher) write(ctx context.Context, mode string, m contract.Member, f
 	}
 	shard := p.shards.KeysOf(m.ID)
 	keys := []string{shard.RecordKey(m), shard.SeqKey(), shard.LogKey(), shard.EpochKey(), shard.ChainKey()}
-	const traceparent = ""
-	args := []any{mode, fields[contract.FieldVersion], newEpoch(), m.String(), expiryMS, shard.EventsChannel(), p.by, traceparent}
+	args := []any{mode, fields[contract.FieldVersion], newEpoch(), m.String(), expiryMS, shard.EventsChannel(), p.by, traceparent(ctx)}
 	for field, value := range fields {
 		if field != contract.FieldVersion && field != contract.FieldPublished {
 			args = append(args, field, value)
@@ -111,6 +113,15 @@ func (p *Publisher) write(ctx context.Context, mode string, m contract.Member, f
 		p.agreed.Store(false) // the shard was empty: Redis may have lost its data, and with it the number of shards
 	}
 	return Receipt{Version: uint64(reply[0]), Seq: uint64(reply[1])}, nil
+}
+
+// traceparent returns the span of ctx as a traceparent (W3C Trace Context), "" if there is none.
+func traceparent(ctx context.Context) string {
+	span := trace.SpanContextFromContext(ctx)
+	if !span.IsValid() {
+		return ""
+	}
+	return fmt.Sprintf("00-%s-%s-%s", span.TraceID(), span.SpanID(), span.TraceFlags())
 }
 
 // agree compares the number of shards with the one in Redis before the first write, and stores it there if there is

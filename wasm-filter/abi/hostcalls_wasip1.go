@@ -100,7 +100,7 @@ func Pairs(m HeaderMap) ([]byte, error) {
 	return result(proxyGetHeaderMapPairs(m, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size)))
 }
 
-// Header returns the first value of a header.
+// Header returns the value of a header; Envoy joins several by commas.
 func Header(m HeaderMap, name string) (string, error) {
 	value, err := result(proxyGetHeaderMapValue(m, name, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size)))
 	return text(value), err

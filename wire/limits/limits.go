@@ -14,6 +14,8 @@ const (
 	MaxSecret = 72
 	// MaxSession bounds a token's session in bytes: two numbers of at most 20 digits, and a dash.
 	MaxSession = 41
+	// MaxRequestID bounds the id of a request in bytes.
+	MaxRequestID = 128
 	// MaxPairs bounds the pairs of a key's query.
 	MaxPairs = 64
 	// MaxETag bounds an entity-tag in bytes, its quotes included.
@@ -107,6 +109,33 @@ func ValidPermission(name string) bool {
 		c := name[i]
 		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 		if !letter && c != '.' && c != '_' && c != ':' && c != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+// ValidRequestID reports whether id can be forwarded as the id of a request: 1 to [MaxRequestID] bytes of visible ASCII.
+func ValidRequestID(id string) bool {
+	if len(id) == 0 || len(id) > MaxRequestID {
+		return false
+	}
+	for i := range len(id) {
+		if id[i] <= ' ' || id[i] >= 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// ValidTraceparent reports whether s is a traceparent of version 00 (W3C Trace Context, section 3.2.2): "00-", 32 hex
+// digits, "-", 16, "-", 2.
+func ValidTraceparent(s string) bool {
+	if len(s) != 55 || s[:3] != "00-" || s[35] != '-' || s[52] != '-' {
+		return false
+	}
+	for i := 3; i < len(s); i++ {
+		if c := s[i]; i != 35 && i != 52 && (c < '0' || c > '9') && (c < 'a' || c > 'f') {
 			return false
 		}
 	}

@@ -9,7 +9,7 @@ local counters = require "gatehouse.counters"
 local throttle = require "gatehouse.throttle"
 local wire = require "gatehouse.wire"
 
-local ngx, pcall, tostring, match = ngx, pcall, tostring, string.match
+local ngx, pcall, tostring, find, match = ngx, pcall, tostring, string.find, string.match
 
 local M = {}
 
@@ -86,7 +86,8 @@ end
 
 -- run makes a call in a timer, and wakes the requests that wait for it, whatever happens.
 local function run(_, calls, call)
-  local ok, answer, err = pcall(client.request, calls.socket, calls.timeout_ms, "POST", call.path, call.body)
+  local ok, answer, err =
+    pcall(client.request, calls.socket, calls.timeout_ms, "POST", call.path, call.body, call.headers)
   if not ok then
     answer, err = nil, answer
   elseif answer then
@@ -135,6 +136,7 @@ function Calls:dispatch(action, d, key, source, newest)
     newest = newest,
     waiting = 0,
     arrived = semaphore.new(0),
+    headers = M.origin(),
     body = action == "fetch" and d.key or wire.append_verify_request(d.id, d.secret or "", source, d.session or ""),
   }
   local ok, err = ngx.timer.at(0, run, self, call)
@@ -232,6 +234,22 @@ end
 -- newest returns the number of the newest request.
 function M.newest()
   return arrived
+end
+
+-- traceparent returns the request's, nil unless it is one of version 00 (W3C Trace Context, section 3.2.2).
+local function traceparent()
+  local value = ngx.var.http_traceparent
+  if not value or #value ~= 55 or find(value, "%u") then
+    return nil
+  end
+  local trace, span = match(value, "^00%-(%x+)%-(%x+)%-%x+$")
+  return trace and #trace == 32 and #span == 16 and value or nil
+end
+
+-- origin returns the headers of a call that identify the request that it is for: its id in nginx' logs, and its trace.
+function M.origin()
+  local trace = traceparent()
+  return "X-Request-Id: " .. ngx.var.request_id .. "\r\n" .. (trace and "Traceparent: " .. trace .. "\r\n" or "")
 end
 
 -- source returns the client's address, by which the sidecar limits wrong secrets; "" if it is unknown.

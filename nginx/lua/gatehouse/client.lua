@@ -93,8 +93,9 @@ local function receive(call)
   return body, err, closes
 end
 
--- request makes a call, and returns the body of the answer, or nil and the reason. timeout_ms bounds the whole call.
-function M.request(socket, timeout_ms, method, path, body)
+-- request makes a call, and returns the body of the answer, or nil and the reason. timeout_ms bounds the whole call;
+-- headers are further lines of its head, each with its end.
+function M.request(socket, timeout_ms, method, path, body, headers)
   local sock = tcp()
   local call = { sock = sock, timeout_ms = timeout_ms, deadline_ms = ngx.now() * 1000 + timeout_ms }
   sock:settimeouts(connect_timeout_ms, timeout_ms, timeout_ms)
@@ -108,7 +109,9 @@ function M.request(socket, timeout_ms, method, path, body)
     path,
     " HTTP/1.1\r\nHost: gatehouse\r\nContent-Type: application/octet-stream\r\nContent-Length: ",
     #body,
-    "\r\n\r\n",
+    "\r\n",
+    headers or "",
+    "\r\n",
     body,
   }
   local answer, closes

@@ -9,6 +9,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/sharedverdict"
+	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 )
 
 // joinFleet is who the sidecar shares verdicts with, nil for nobody; leave ends it. It has
@@ -26,6 +27,7 @@ func joinFleet(c *config.Config, m *metrics.Metrics, log *slog.Logger) (others c
 		return nil, nil, fmt.Errorf("redis: %w", err)
 	}
 	m.ObserveRedis(client)
+	client.AddHook(tracing.Redis())
 	log.Info("sharing verdicts with sidecars that have the same secret")
 	return sharedverdict.New(secret, client, contract.Shards(c.Redis.Shards), m, log), func() { client.Close() }, nil
 }

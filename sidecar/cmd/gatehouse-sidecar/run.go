@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
@@ -28,6 +29,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
 	"github.com/gatehouse/gatehouse/sidecar/internal/push"
 	"github.com/gatehouse/gatehouse/sidecar/internal/token"
+	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
@@ -111,9 +113,15 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 		return fmt.Errorf("redis: %w", err)
 	}
 	defer client.Close()
+	client.AddHook(tracing.Redis())
 	m := metrics.New()
 	m.Registry.MustRegister(metrics.BuildInfo(versionName()))
 	m.ObserveRedis(client)
+	tracer, stopTracing, err := tracing.New(tracing.Config{Endpoint: c.Trace.Endpoint, Ratio: c.Trace.Ratio, Version: versionName()}, m, log)
+	if err != nil {
+		return err
+	}
+	defer stopTracing()
 	others, leave, err := joinFleet(c, m, log)
 	if err != nil {
 		return err
@@ -125,7 +133,7 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	hashers := hasher.New(program, m, log)
 	defer hashers.Close()
-	components, err := assemble(c, client, others, hashers, m, log)
+	components, err := assemble(c, client, others, hashers, m, tracer, log)
 	if err != nil {
 		return err
 	}
@@ -149,7 +157,7 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 }
 
 // assemble makes the components and connects them.
-func assemble(c *config.Config, client redis.UniversalClient, others credential.Fleet, hashers *hasher.Pool, m *metrics.Metrics, log *slog.Logger) ([]component, error) {
+func assemble(c *config.Config, client redis.UniversalClient, others credential.Fleet, hashers *hasher.Pool, m *metrics.Metrics, tracer trace.Tracer, log *slog.Logger) ([]component, error) {
 	shards := contract.Shards(c.Redis.Shards)
 	memory := edgemem.New(edgemem.Config{Objects: c.Memory.Objects, Verdicts: c.Memory.Verdicts, Propagation: m.Propagation})
 	m.Registry.MustRegister(memory.Collector())
@@ -165,9 +173,9 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 		Compare: hashers.Compare, Shards: shards, Fleet: others, Known: addresses,
 	}, memory, m, log)
 	followers := follow.NewGroup(shards, func(i int) follow.Config {
-		return follow.Config{Objects: objects.Shard(i), Credentials: verifier.Shard(i)}
+		return follow.Config{Objects: objects.Shard(i), Credentials: verifier.Shard(i), Tracer: tracer, Trace: memory.Trace}
 	}, memory, client, m, log)
-	pusher := push.New(memory, c.Push.Socket, followers.Synced(), m, log)
+	pusher := push.New(memory, c.Push.Socket, followers.Synced(), m, tracer, log)
 	fetcher, err := api.NewRedis(objects, client, c.Redis.PoolSize, shards, followers.Applied, m)
 	if err != nil {
 		return nil, err
@@ -184,7 +192,7 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	operator := inspect.NewServer(inspector, c.Admin.Actions, log).Handler()
 	return []component{
 		memory, objects, followers, pusher, collector{}, addresses, inspector,
-		api.New(c.API.Socket, inspector.Watched(), fetcher, inspector, memory, token.New(tokens), m, log),
+		api.New(c.API.Socket, inspector.Watched(), fetcher, inspector, memory, token.New(tokens), m, tracer, log),
 		admin.New(c.Admin.Address, m.Registry, checks, operator, log),
 	}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
@@ -98,5 +99,6 @@ func (c *console) client(command func(context.Context, redis.UniversalClient) er
 		return err
 	}
 	defer client.Close()
-	return command(context.Background(), client)
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": c.traceparent})
+	return command(ctx, client)
 }

@@ -56,6 +56,7 @@ type console struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	redis          *redisFlags
+	traceparent    string // of writes, from $TRACEPARENT; "" for none
 }
 
 // errUsage marks what the caller has to write differently.
@@ -92,7 +93,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, env func(stri
 		fmt.Fprintf(stderr, "gatehousectl: %v\nTry gatehousectl --help\n", err)
 		return exitUsage
 	}
-	con := &console{stdin: stdin, stdout: stdout, stderr: stderr, redis: &c.Redis}
+	con := &console{stdin: stdin, stdout: stdout, stderr: stderr, redis: &c.Redis, traceparent: env("TRACEPARENT")}
 	if err = c.Redis.complete(env); err == nil {
 		err = command.Run(con)
 	}

@@ -330,3 +330,21 @@ func TestCheckFile(t *testing.T) {
 	other := strings.NewReplacer("cluster: gatehouse-sidecar, timeout", "cluster: elsewhere, timeout").Replace(string(content))
 	s.fails(2, `-: listener edge: sidecar.cluster: "elsewhere" is not a cluster of this file (has: gatehouse-sidecar, upstream)`, other, "check", "-")
 }
+
+// TestTraceparent writes within the trace of the environment.
+func TestTraceparent(t *testing.T) {
+	const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	for given, want := range map[string]string{traceparent: traceparent, "": "", "00-beef": ""} {
+		s := newShell(t)
+		s.env["TRACEPARENT"] = given
+		events := s.redis.NewSubscriber()
+		events.Subscribe(contract.ShardKeys(0).EventsChannel())
+		payload := make(chan string, 1)
+		go func() { payload <- (<-events.Messages()).Message }() // miniredis waits until it is read
+		s.ok("{}", "put", "/a", "--file", "-")
+		e, err := contract.ParseEvent(<-payload)
+		if events.Close(); err != nil || e.Traceparent != want {
+			t.Errorf("%q: got the traceparent %q (%v), want %q", given, e.Traceparent, err, want)
+		}
+	}
+}

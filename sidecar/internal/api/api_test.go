@@ -19,6 +19,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/api"
@@ -90,6 +91,7 @@ type fixture struct {
 	sessions *token.Issuer
 	used     used
 	applied  *applied
+	fetcher  api.Fetcher
 	handler  http.Handler
 	stop     func() error
 }
@@ -119,7 +121,8 @@ func start(t *testing.T, v api.Verifier) fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := api.New(f.socket, v, fetcher, f.used, known(1), f.sessions, f.metrics, discard)
+	f.fetcher = fetcher
+	server := api.New(f.socket, v, fetcher, f.used, known(1), f.sessions, f.metrics, noop.Tracer{}, discard)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- server.Run(ctx) }()

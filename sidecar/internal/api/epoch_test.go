@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"go.opentelemetry.io/otel/trace/noop"
+
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/api"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
@@ -62,7 +64,7 @@ func TestRefusalIsNotAheadOfTheEdge(t *testing.T) {
 			t.Run(path+" "+name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					edge := takeover{known(0), make(chan struct{})}
-					server := api.New("", verdicts{}, newest(true), make(used), edge, nil, metrics.New(), discard)
+					server := api.New("", verdicts{}, newest(true), make(used), edge, nil, metrics.New(), noop.Tracer{}, discard)
 					body := wire.AppendVerifyRequest(nil, &wire.VerifyRequest{DeviceID: "dev", Secret: "wrong"})
 					got, answered := httptest.NewRecorder(), make(chan struct{})
 					go func() {
@@ -104,7 +106,7 @@ func TestFetchIsNotAheadOfTheEdge(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				server := api.New("", verdicts{}, tt.found, make(used), tt.memory, nil, metrics.New(), discard)
+				server := api.New("", verdicts{}, tt.found, make(used), tt.memory, nil, metrics.New(), noop.Tracer{}, discard)
 				got := httptest.NewRecorder()
 				server.Handler().ServeHTTP(got, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/fetch", strings.NewReader("/a")))
 				if got.Code != tt.want {

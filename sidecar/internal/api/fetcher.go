@@ -7,11 +7,13 @@ import (
 
 	"github.com/maypok86/otter/v2"
 	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
+	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 )
 
 const (
@@ -78,24 +80,27 @@ type fetched struct {
 // Fetch returns the object at key.
 func (r *Redis) Fetch(ctx context.Context, key string) (contract.Object, bool, error) {
 	if o, found := r.cache.Get(key); found {
-		r.metrics.Fetches.WithLabelValues("cache").Inc()
+		r.answered(ctx, "cache")
 		return o, true, nil
 	}
 	if _, found := r.absent.GetIfPresent(key); found {
-		r.metrics.Fetches.WithLabelValues("remembered_absent").Inc()
+		r.answered(ctx, "remembered_absent")
 		return contract.Object{}, false, nil
 	}
-	flight := r.flights.DoChan(key, func() (any, error) { return r.read(key) })
+	flight := r.flights.DoChan(key, func() (any, error) { return r.read(ctx, key) })
 	select {
 	case done := <-flight:
 		f, _ := done.Val.(fetched)
-		return r.count(f, done.Err)
+		if done.Shared {
+			trace.SpanFromContext(ctx).SetAttributes(tracing.Coalesced.Bool(true))
+		}
+		return r.count(ctx, f, done.Err)
 	case <-ctx.Done():
-		return r.count(fetched{}, ctx.Err())
+		return r.count(ctx, fetched{}, ctx.Err())
 	}
 }
 
-func (r *Redis) count(f fetched, err error) (contract.Object, bool, error) {
+func (r *Redis) count(ctx context.Context, f fetched, err error) (contract.Object, bool, error) {
 	result := "redis"
 	switch {
 	case err != nil:
@@ -103,15 +108,21 @@ func (r *Redis) count(f fetched, err error) (contract.Object, bool, error) {
 	case !f.found:
 		result = "absent"
 	}
-	r.metrics.Fetches.WithLabelValues(result).Inc()
+	r.answered(ctx, result)
 	return f.object, f.found, err
+}
+
+// answered counts an answer, and records its source in the span of the call.
+func (r *Redis) answered(ctx context.Context, source string) {
+	r.metrics.Fetches.WithLabelValues(source).Inc()
+	trace.SpanFromContext(ctx).SetAttributes(tracing.Source.String(source))
 }
 
 // read reads the record from Redis and applies it to the cache by version. If an event brought a newer version
 // meanwhile, or a full resync has begun, it returns the cache's object. If the cache has none, the object may still
-// exist, so read asks Redis once more.
-func (r *Redis) read(key string) (fetched, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), fetchTimeout)
+// exist, so read asks Redis once more. It continues if ctx ends: other calls may wait for it.
+func (r *Redis) read(ctx context.Context, key string) (fetched, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
 	defer cancel()
 	reads := r.reads[r.shards.Of(key)%len(r.reads)]
 	select {

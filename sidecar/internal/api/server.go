@@ -11,6 +11,9 @@ import (
 	"net/http"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/time/rate"
+
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
@@ -64,21 +67,23 @@ type Server struct {
 	memory   Memory
 	sessions Sessions
 	metrics  *metrics.Metrics
+	tracer   trace.Tracer
 	log      *slog.Logger
+	tell     *rate.Limiter // bounds the log of decisions
 }
 
 // New returns a Server for the unix socket at path.
-func New(path string, v Verifier, f Fetcher, u Uses, im Memory, se Sessions, m *metrics.Metrics, log *slog.Logger) *Server {
-	return &Server{path, v, f, u, im, se, m, log}
+func New(path string, v Verifier, f Fetcher, u Uses, im Memory, se Sessions, m *metrics.Metrics, tracer trace.Tracer, log *slog.Logger) *Server {
+	return &Server{path, v, f, u, im, se, m, tracer, log, rate.NewLimiter(maxTold, maxTold)}
 }
 
 // Handler serves the calls.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/verify", s.verify)
-	mux.HandleFunc("POST /v1/session", s.session)
+	mux.HandleFunc("POST /v1/verify", s.traced("verify", s.verify))
+	mux.HandleFunc("POST /v1/session", s.traced("session", s.session))
 	mux.HandleFunc("GET /v1/session/jwks", s.keys)
-	mux.HandleFunc("POST /v1/fetch", s.fetch)
+	mux.HandleFunc("POST /v1/fetch", s.traced("fetch", s.fetch))
 	mux.HandleFunc("POST /v1/hits", s.hits)
 	return mux
 }
@@ -185,6 +190,7 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 		response.Epoch = s.memory.Epoch()
 	}
 	s.metrics.VerificationSeconds.WithLabelValues(response.Outcome.String()).Observe(time.Since(started).Seconds())
+	s.decided(r, "verify", response.Outcome.String(), string(result.Reason))
 	s.answer(w, "verify", label, wire.AppendVerifyResponse(nil, &response))
 }
 
@@ -209,6 +215,7 @@ func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
 	unavailable := func(why string, err error) {
 		s.metrics.Requests.WithLabelValues("fetch", "unavailable").Inc()
 		s.log.Debug("fetch failed", "error", err)
+		s.decided(r, "fetch", "unavailable", "")
 		http.Error(w, why, http.StatusServiceUnavailable)
 	}
 	o, found, err := s.fetcher.Fetch(r.Context(), key)
@@ -224,6 +231,7 @@ func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
 		unavailable("the edge still holds an older version", err)
 		return
 	}
+	s.decided(r, "fetch", map[bool]string{true: "found", false: "absent"}[found], "")
 	s.answer(w, "fetch", "ok", appendFetchResponse(s.memory.Epoch(), &o, found))
 }
 

@@ -64,6 +64,7 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 		response.ThrottleMS = uint32(result.ThrottleFor.Milliseconds())
 	}
 	s.metrics.Sessions.WithLabelValues(got).Inc()
+	s.decided(r, "session", response.Outcome.String(), string(result.Reason))
 	s.answer(w, "session", call, wire.AppendSessionResponse(nil, &response))
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/url"
 	"runtime"
 	"time"
 )
@@ -30,6 +31,7 @@ type Config struct {
 	Session Session `embed:"" prefix:"session." envprefix:"GATEHOUSE_SESSION_"`
 	Limit   Limit   `embed:"" prefix:"limit." envprefix:"GATEHOUSE_LIMIT_"`
 	Log     Log     `embed:"" prefix:"log." envprefix:"GATEHOUSE_LOG_"`
+	Trace   Trace   `embed:"" prefix:"trace." envprefix:"GATEHOUSE_TRACE_"`
 }
 
 // Push configures the connection to the push listener.
@@ -89,6 +91,12 @@ type Log struct {
 	Format string `env:"FORMAT" default:"text" placeholder:"FORMAT" help:"text or json. Default: ${default}."`
 }
 
+// Trace configures traces.
+type Trace struct {
+	Endpoint string  `env:"ENDPOINT" placeholder:"URL" help:"Collector of traces, by OTLP over HTTP, such as http://127.0.0.1:4318. Default: none, no traces."`
+	Ratio    float64 `env:"RATIO" default:"0.01" placeholder:"RATIO" help:"Part of the calls without a traceparent that begin a trace, 0 to 1. Default: ${default}."`
+}
+
 // maxSocket is the longest path of a unix socket that every system accepts.
 const maxSocket = 103
 
@@ -144,7 +152,22 @@ func (c *Config) validate() error {
 	check(level.UnmarshalText([]byte(c.Log.Level)) == nil, "log.level: %q: want debug, info, warn or error", c.Log.Level)
 	errs = append(errs, c.Session.validate()...)
 	check(c.Log.Format == "text" || c.Log.Format == "json", "log.format: %q: want text or json", c.Log.Format)
+	errs = append(errs, c.Trace.validate()...)
 	return errors.Join(errs...)
+}
+
+// validate returns all errors; they contain no part of the URL, in which there may be a password.
+func (t *Trace) validate() (errs []error) {
+	if t.Endpoint != "" {
+		u, err := url.Parse(t.Endpoint)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+			errs = append(errs, errors.New("trace.endpoint: want http://HOST:PORT or https://HOST:PORT, and maybe a path"))
+		}
+	}
+	if !(t.Ratio >= 0 && t.Ratio <= 1) { // also not NaN
+		errs = append(errs, fmt.Errorf("trace.ratio: %v is out of 0 to 1", t.Ratio))
+	}
+	return errs
 }
 
 // BcryptWorkers returns the maximum number of concurrent runs of bcrypt.

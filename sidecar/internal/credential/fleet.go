@@ -11,13 +11,13 @@ const maxAwait = 5 * time.Second
 
 // Fleet is the other sidecars of the same Redis, which share the results of bcrypt. Only matches are shared. Its
 // methods are safe for concurrent use, take a fraction of a second at most, and return no match if Redis does not
-// answer.
+// answer. Of the contexts of Find and Begin they take the span only, not the end.
 type Fleet interface {
 	// Find returns the match that a sidecar has shared for c, nil if there is none.
-	Find(c *Question) *Match
+	Find(ctx context.Context, c *Question) *Match
 	// Begin must be called with a worker, before bcrypt runs. It returns a match that was shared meanwhile; or end, to
 	// be called with the result of the run, nil for no match; or neither, if another sidecar runs bcrypt for c.
-	Begin(c *Question) (known *Match, end func(*Match))
+	Begin(ctx context.Context, c *Question) (known *Match, end func(*Match))
 	// Await waits while another sidecar runs bcrypt for c, until ctx ends or wanted returns false.
 	Await(ctx context.Context, c *Question, wanted func() bool) *Match
 }
@@ -61,6 +61,8 @@ func (v *Verifier) match(hash string) *Match {
 // alone is the Fleet of a sidecar that shares nothing.
 type alone struct{}
 
-func (alone) Find(*Question) *Match                                       { return nil }
-func (alone) Begin(*Question) (*Match, func(*Match))                      { return nil, func(*Match) {} }
+func (alone) Find(context.Context, *Question) *Match { return nil }
+func (alone) Begin(context.Context, *Question) (*Match, func(*Match)) {
+	return nil, func(*Match) {}
+}
 func (alone) Await(context.Context, *Question, func() bool) (none *Match) { return nil }

@@ -23,14 +23,14 @@ type others struct {
 	told []*credential.Match // results of bcrypt, in order
 }
 
-func (o *others) Find(c *credential.Question) *credential.Match {
+func (o *others) Find(_ context.Context, c *credential.Question) *credential.Match {
 	if o.find == nil {
 		return nil
 	}
 	return o.find(c)
 }
 
-func (o *others) Begin(c *credential.Question) (*credential.Match, func(*credential.Match)) {
+func (o *others) Begin(_ context.Context, c *credential.Question) (*credential.Match, func(*credential.Match)) {
 	if o.begin != nil {
 		if known, theirs := o.begin(c); known != nil || theirs {
 			return known, nil

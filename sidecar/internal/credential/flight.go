@@ -1,9 +1,14 @@
 package credential
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 )
 
 // keepFor is how long a verification keeps its place after the last request for it. A device that was told to try again
@@ -21,33 +26,42 @@ type flight struct {
 	done   chan struct{} // closed when result is set
 	result Result
 	asked  atomic.Int64 // time of the last request for it, unix ms
+	span   trace.Span   // of the work, in the trace of the first request
 }
 
-// join returns the flight of key, if there is one.
-func (f *flights) join(key string) *flight {
+// join returns the flight of key, if there is one, for the request of ctx.
+func (f *flights) join(ctx context.Context, key string) *flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.found(ctx, key)
+}
+
+// found is join; mu is held.
+func (f *flights) found(ctx context.Context, key string) *flight {
 	found := f.all[key]
 	if found != nil {
 		found.asked.Store(time.Now().UnixMilli())
+		tracing.Link(trace.SpanFromContext(ctx), found.span)
 	}
 	return found
 }
 
-// start returns the flight of key; if there is none yet, it starts one that runs work.
-func (f *flights) start(key string, work func(*flight) Result) *flight {
+// start returns the flight of key; if there is none yet, it starts one that runs work, with the span of the flight in
+// its context. The work does not end with ctx.
+func (f *flights) start(ctx context.Context, key string, work func(context.Context, *flight) Result) *flight {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now := time.Now().UnixMilli()
-	if found := f.all[key]; found != nil {
-		found.asked.Store(now)
+	if found := f.found(ctx, key); found != nil {
 		return found
 	}
-	started := &flight{done: make(chan struct{})}
-	started.asked.Store(now)
+	ctx, span := tracing.Child(context.WithoutCancel(ctx), "verification")
+	started := &flight{done: make(chan struct{}), span: span}
+	started.asked.Store(time.Now().UnixMilli())
 	f.all[key] = started
 	go func() {
-		started.result = work(started)
+		started.result = work(ctx, started)
+		span.SetAttributes(tracing.Outcome.String(started.result.Outcome.String()), tracing.Reason.String(string(started.result.Reason)))
+		span.End()
 		f.mu.Lock()
 		delete(f.all, key)
 		f.mu.Unlock()

@@ -6,27 +6,29 @@ import (
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 )
 
 // hash runs bcrypt for the attempt, unless another sidecar has done so or is doing it, and returns the answer. It is
 // the work of one flight: all waiting callers get the answer, and each of them checks that it is still valid.
-func (v *Verifier) hash(a attempt, f *flight) Result {
+func (v *Verifier) hash(ctx context.Context, a attempt, f *flight) Result {
 	c, ok := v.question(&a)
 	if !ok {
 		return unavailable(isOutOfTime) // no caller uses this answer: they start over
 	}
-	if m := v.Fleet.Find(c); m != nil {
+	if m := v.Fleet.Find(ctx, c); m != nil {
 		return v.conclude(&a, m, byFleet)
 	}
 	wanted := func() bool { return f.wanted() && v.current(&a) }
 	for patience := maxAwait; ; {
-		r, others := v.work(a, c, wanted, patience > 0)
+		r, others := v.work(ctx, a, c, wanted, patience > 0)
 		if !others {
 			return r
 		}
 		// The worker was returned, because waiting needs no CPU.
 		began := time.Now()
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(ctx, patience)
 		m := v.Fleet.Await(ctx, c, wanted)
 		cancel()
 		if m != nil {
@@ -41,9 +43,12 @@ func (v *Verifier) hash(a attempt, f *flight) Result {
 
 // work waits for a worker and runs bcrypt. others: the attempt is patient, and another sidecar is running bcrypt for
 // it, so work did not.
-func (v *Verifier) work(a attempt, c *Question, wanted func() bool, patient bool) (r Result, others bool) {
+func (v *Verifier) work(ctx context.Context, a attempt, c *Question, wanted func() bool, patient bool) (r Result, others bool) {
 	w := &waiter{device: a.id, source: a.source, class: v.class(&a), wanted: wanted}
-	if err := v.pool.enter(w); errors.Is(err, errOverload) {
+	_, queued := tracing.Child(ctx, "queue")
+	err := v.pool.enter(w)
+	queued.End()
+	if errors.Is(err, errOverload) {
 		return unavailable(isOverloaded), false
 	} else if err != nil {
 		return unavailable(isOutOfTime), false
@@ -57,7 +62,7 @@ func (v *Verifier) work(a attempt, c *Question, wanted func() bool, patient bool
 	if waited.generation != a.generation {
 		return unavailable(isOutOfTime), false // no caller uses this answer: they start over
 	}
-	known, end := v.Fleet.Begin(c)
+	known, end := v.Fleet.Begin(ctx, c)
 	switch {
 	case known != nil:
 		return v.conclude(&a, known, byFleet), false
@@ -69,7 +74,7 @@ func (v *Verifier) work(a attempt, c *Question, wanted func() bool, patient bool
 	var m *Match
 	began := time.Now()
 	for _, hash := range waited.toTry {
-		if v.matches(hash, a.secret, w.pace) {
+		if v.matches(ctx, hash, a.secret, w.pace) {
 			m = v.match(hash)
 			break
 		}
@@ -107,7 +112,7 @@ const maxLookups = 25
 
 // elsewhere looks for a shared verdict on an attempt beyond a limit. The limit is for attempts that cost bcrypt. Other
 // sidecars often know a good device behind a NAT, or it authenticated at this one before.
-func (v *Verifier) elsewhere(a *attempt) (Result, bool) {
+func (v *Verifier) elsewhere(ctx context.Context, a *attempt) (Result, bool) {
 	key := uint64(a.source)
 	if v.lookups == nil ||
 		v.lookups.retryAfter(key) > 0 { //mutant:TestFleetBeforeLimit false
@@ -118,7 +123,7 @@ func (v *Verifier) elsewhere(a *attempt) (Result, bool) {
 	if !ok {
 		return Result{}, false
 	}
-	m := v.Fleet.Find(c)
+	m := v.Fleet.Find(ctx, c)
 	if m == nil {
 		return Result{}, false
 	}
@@ -148,10 +153,12 @@ func (v *Verifier) failed(a *attempt) {
 }
 
 // matches runs bcrypt once; pace is nil, or as for Compare.
-func (v *Verifier) matches(hash, secret string, pace <-chan bool) bool {
+func (v *Verifier) matches(ctx context.Context, hash, secret string, pace <-chan bool) bool {
+	_, span := tracing.Child(ctx, "bcrypt")
 	started := time.Now()
 	err := v.Compare(hash, secret, pace)
-	v.metrics.BcryptSeconds.Observe(time.Since(started).Seconds())
+	span.End()
+	tracing.Observe(v.metrics.BcryptSeconds, time.Since(started).Seconds(), span)
 	result := "match"
 	switch {
 	case errors.Is(err, bcrypt.ErrMismatchedHashAndPassword):

@@ -198,15 +198,15 @@ func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
 		// The same secret against the same hashes: one run for all callers. A wrong secret has another digest, so it
 		// never gets the answer for a right one.
 		key := a.key()
-		f := v.flights.join(key)
+		f := v.flights.join(ctx, key)
 		if f == nil {
 			if wait := v.limited(&a); wait > 0 {
-				if r, found := v.elsewhere(&a); found {
+				if r, found := v.elsewhere(ctx, &a); found {
 					return r
 				}
 				return Result{Outcome: wire.Unavailable, Reason: isOverLimit, RetryAfter: max(wait, retryAfter), ThrottleFor: v.throttleFor(&a, v.bySource.retryAfter(uint64(a.source)))}
 			}
-			f = v.flights.start(key, func(f *flight) Result { return v.hash(a, f) })
+			f = v.flights.start(ctx, key, func(ctx context.Context, f *flight) Result { return v.hash(ctx, a, f) })
 		}
 		select {
 		case <-f.done:

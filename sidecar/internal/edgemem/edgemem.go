@@ -80,6 +80,7 @@ type Memory struct {
 	crowdedOut bool          // the last batch had no room for objects, though some wait
 	changes    uint64        // number of calls of notify
 	pending    []pending     // oldest first
+	traced     []traced      // in the order of their arrival
 }
 
 // entry is one object in its bucket.

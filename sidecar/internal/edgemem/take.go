@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -18,6 +20,8 @@ type Taken struct {
 	Drained bool
 	// More means that another batch should be sent at once.
 	More bool
+	// Traces are the spans of events whose changes the batch has, see [Memory.Trace].
+	Traces []trace.SpanContext
 	// Renew means that the memory waits for a new epoch: call [Memory.Reset].
 	Renew bool
 }
@@ -110,6 +114,7 @@ func (m *Memory) Take(dst []byte) ([]byte, Taken) {
 	if m.takeSuperseded(&b) {
 		m.takeDirty(&b)
 	}
+	t.Traces = m.takeTraces()
 	t.Drained = len(m.superseded) == 0 && m.dirty.len() == 0 && m.verdicts.dirty.len() == 0
 	m.advanceInStep(t.Drained)
 	m.updateComplete()
@@ -210,6 +215,9 @@ func (m *Memory) Reset(before *wire.State) {
 		m.place(e)
 	}
 	m.deferPending() //mutant:TestPropagation deleted
+	for i := range m.traced {
+		m.traced[i].objects, m.traced[i].verdicts = m.dirty.pushed, m.verdicts.dirty.pushed
+	}
 	m.notify()
 }
 

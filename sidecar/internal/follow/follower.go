@@ -16,10 +16,13 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/time/rate"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 )
 
 const (
@@ -71,6 +74,10 @@ type Config struct {
 	Objects     Objects
 	Credentials Sink[contract.Credential]
 	Clock       Clock
+	// Tracer makes a span of each event with a sampled trace. Trace receives the span when its change was applied, for
+	// the push of the change. Both may be nil.
+	Tracer trace.Tracer
+	Trace  func(trace.SpanContext)
 }
 
 // Follower follows one shard.
@@ -381,6 +388,8 @@ func (f *Follower) accept(e *contract.Event, unreadable error) {
 		f.remove(e.Member)
 	default:
 		f.metrics.Events.WithLabelValues("applied").Inc()
+		span := f.span(e)
+		defer span.End()
 		f.applyLive(e.Fields, func() {
 			if e.Member.Kind == contract.KindCredential {
 				f.applyDevice(e)
@@ -388,8 +397,22 @@ func (f *Follower) accept(e *contract.Event, unreadable error) {
 				f.apply(e.Member, e.Fields)
 			}
 		})
+		if span.IsRecording() && !f.waiting[e.Member] {
+			f.Trace(span.SpanContext())
+		}
 	}
 	f.moved()
+}
+
+// span starts the span of an event, in the trace of its write.
+func (f *Follower) span(e *contract.Event) trace.Span {
+	ctx := context.Background()
+	if e.Traceparent == "" || f.Tracer == nil {
+		return trace.SpanFromContext(ctx)
+	}
+	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": e.Traceparent})
+	_, span := f.Tracer.Start(ctx, "apply", trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(tracing.Kind.String(kind(e.Member))))
+	return span
 }
 
 // moved reports that the shard is in step if everything up to a pending position was applied.

@@ -79,6 +79,9 @@ type Metrics struct {
 	VerificationSeconds *prometheus.HistogramVec // outcome
 	Fetches             *prometheus.CounterVec   // result
 	FetchSeconds        prometheus.Histogram
+
+	// Spans are those of traces.
+	Spans *prometheus.CounterVec // result
 }
 
 // New returns the metrics in a new registry.
@@ -134,6 +137,8 @@ func New() *Metrics {
 		VerificationSeconds: f.histograms("gatehouse_verification_seconds", "Time of a verify call, without its transport.", calls, "outcome", "allow", "deny", "unavailable"),
 		Fetches:             f.vector("gatehouse_fetches_total", "Fetch calls, by source of the answer.", "result", "cache", "redis", "absent", "remembered_absent", "error"),
 		FetchSeconds:        f.histogram("gatehouse_fetch_seconds", "Time of a fetch call, without its transport.", calls),
+
+		Spans: f.vector("gatehouse_spans_total", "Spans of traces, by result.", "result", "exported", "failed", "dropped"),
 	}
 }
 

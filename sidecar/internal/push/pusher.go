@@ -10,8 +10,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -44,6 +48,7 @@ type Pusher struct {
 	socket   string
 	synced   <-chan struct{}
 	metrics  *metrics.Metrics
+	tracer   trace.Tracer
 	log      *slog.Logger
 
 	status atomic.Pointer[string] // why the edge is not ready; empty: it is
@@ -58,10 +63,10 @@ type Pusher struct {
 
 // New returns a Pusher to the edge that listens on socket. It takes over after synced is closed: until then the edge's
 // content is better than ours.
-func New(memory Memory, socket string, synced <-chan struct{}, m *metrics.Metrics, log *slog.Logger) *Pusher {
+func New(memory Memory, socket string, synced <-chan struct{}, m *metrics.Metrics, tracer trace.Tracer, log *slog.Logger) *Pusher {
 	p := &Pusher{
 		memory: memory, listener: newListener(socket), socket: socket, synced: synced,
-		metrics: m, log: log, own: make(map[uint64]bool),
+		metrics: m, tracer: tracer, log: log, own: make(map[uint64]bool),
 	}
 	p.setStatus("redis was not read yet")
 	return p
@@ -163,12 +168,16 @@ func (p *Pusher) push(ctx context.Context) (upToDate bool, err error) {
 		if taken.Takeover {
 			p.begin(batch)
 		}
+		span := p.span(len(batch), &taken)
 		started := time.Now()
 		if err := p.listener.apply(ctx, batch); err != nil {
+			span.SetStatus(codes.Error, "not acknowledged")
+			span.End()
 			return upToDate, err
 		}
+		span.End()
 		p.memory.Acked()
-		p.count(len(batch), taken.Ops, started)
+		p.count(len(batch), taken.Ops, started, span)
 		if taken.Drained && !upToDate {
 			upToDate = true
 			p.setStatus("")
@@ -203,12 +212,32 @@ func (p *Pusher) begin(batch []byte) {
 	p.own[p.epoch] = true
 }
 
-func (p *Pusher) count(bytes, ops int, started time.Time) {
+// span starts the span of a batch, which ends with its acknowledgement: in the trace of the first event whose change it
+// has, with links to the others. Heartbeats have none.
+func (p *Pusher) span(bytes int, t *edgemem.Taken) trace.Span {
+	ctx := context.Background()
+	if t.Ops <= 1 && len(t.Traces) == 0 { // only the state
+		return trace.SpanFromContext(ctx)
+	}
+	var links []trace.Link
+	for i, of := range t.Traces {
+		if i == 0 {
+			ctx = trace.ContextWithSpanContext(ctx, of)
+		} else {
+			links = append(links, trace.Link{SpanContext: of})
+		}
+	}
+	_, span := p.tracer.Start(ctx, "push", trace.WithSpanKind(trace.SpanKindClient), trace.WithLinks(links...),
+		trace.WithAttributes(tracing.Ops.Int(t.Ops), tracing.Bytes.Int(bytes)))
+	return span
+}
+
+func (p *Pusher) count(bytes, ops int, started time.Time, span trace.Span) {
 	now := time.Now()
 	p.metrics.Pushes.WithLabelValues("ok").Inc()
 	p.metrics.PushOps.Add(float64(ops))
 	p.metrics.PushBytes.Add(float64(bytes))
-	p.metrics.PushSeconds.Observe(now.Sub(started).Seconds())
+	tracing.Observe(p.metrics.PushSeconds, now.Sub(started).Seconds(), span)
 	p.metrics.PushAcked.Set(float64(now.UnixMilli()) / 1000)
 }
 

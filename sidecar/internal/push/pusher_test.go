@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"go.opentelemetry.io/otel/trace/noop"
+
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
@@ -80,7 +82,7 @@ func start(t *testing.T, socket string) *sidecar {
 	s := &sidecar{Memory: edgemem.New(edgemem.Config{Objects: 100, Verdicts: 100}), metrics: metrics.New(), log: new(logbuffer.Buffer)}
 	synced := make(chan struct{})
 	close(synced)
-	s.Pusher = push.New(s.Memory, socket, synced, s.metrics, slog.New(slog.NewTextHandler(s.log, nil)))
+	s.Pusher = push.New(s.Memory, socket, synced, s.metrics, noop.Tracer{}, slog.New(slog.NewTextHandler(s.log, nil)))
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -191,7 +193,7 @@ func TestWaitsForTheFirstSync(t *testing.T) {
 	await.Until(t, "version 1", func() bool { return p.version("/a") == 1 })
 
 	im, synced := edgemem.New(edgemem.Config{}), make(chan struct{})
-	after := push.New(im, p.socket, synced, metrics.New(), slog.New(slog.DiscardHandler))
+	after := push.New(im, p.socket, synced, metrics.New(), noop.Tracer{}, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { after.Run(ctx) })

@@ -93,7 +93,7 @@ func Put(ctx context.Context, p redis.Pipeliner, secret []byte, shards contract.
 }
 
 // Find looks for a verdict.
-func (v *Verdicts) Find(c *credential.Question) *credential.Match {
+func (v *Verdicts) Find(ctx context.Context, c *credential.Question) *credential.Match {
 	timeout := time.NewTimer(callTimeout)
 	defer timeout.Stop()
 	select {
@@ -105,7 +105,7 @@ func (v *Verdicts) Find(c *credential.Question) *credential.Match {
 	}
 	at := v.verdict(c)
 	var value *redis.StringCmd
-	if !v.call(v.reads, at.shard, "read", func(ctx context.Context, p redis.Pipeliner) {
+	if !v.call(ctx, v.reads, at.shard, "read", func(ctx context.Context, p redis.Pipeliner) {
 		value = p.Get(ctx, at.key)
 	}) {
 		return nil
@@ -118,11 +118,11 @@ func (v *Verdicts) Find(c *credential.Question) *credential.Match {
 
 // Begin takes the lock and then looks for a verdict. A verdict is stored before its lock is removed, so the new holder
 // of the lock sees it. A lock that remains beside a verdict does no harm and expires.
-func (v *Verdicts) Begin(c *credential.Question) (*credential.Match, func(*credential.Match)) {
+func (v *Verdicts) Begin(ctx context.Context, c *credential.Question) (*credential.Match, func(*credential.Match)) {
 	at, life, began := v.verdict(c), lockLife(c), time.Now()
 	var taken *redis.BoolCmd
 	var value *redis.StringCmd
-	if !v.call(v.writes, at.shard, "write", func(ctx context.Context, p redis.Pipeliner) {
+	if !v.call(ctx, v.writes, at.shard, "write", func(ctx context.Context, p redis.Pipeliner) {
 		taken = p.SetNX(ctx, at.lock, "1", life)
 		value = p.Get(ctx, at.key)
 	}) {
@@ -134,11 +134,11 @@ func (v *Verdicts) Begin(c *credential.Question) (*credential.Match, func(*crede
 	if !taken.Val() {
 		return nil, nil
 	}
-	return nil, func(m *credential.Match) { v.end(c, &at, m, time.Since(began) < life) }
+	return nil, func(m *credential.Match) { v.end(ctx, c, &at, m, time.Since(began) < life) }
 }
 
 // end stores a match, nil for none, and removes the lock if it is ours.
-func (v *Verdicts) end(c *credential.Question, at *verdict, m *credential.Match, locked bool) {
+func (v *Verdicts) end(ctx context.Context, c *credential.Question, at *verdict, m *credential.Match, locked bool) {
 	life := time.Duration(0)
 	if m != nil {
 		life = time.Until(m.Until)
@@ -147,7 +147,7 @@ func (v *Verdicts) end(c *credential.Question, at *verdict, m *credential.Match,
 	if !stores && !locked {
 		return
 	}
-	if v.call(v.writes, at.shard, "write", func(ctx context.Context, p redis.Pipeliner) {
+	if v.call(ctx, v.writes, at.shard, "write", func(ctx context.Context, p redis.Pipeliner) {
 		if stores {
 			v.sealer.put(ctx, p, c, at, m, life)
 		}
@@ -172,7 +172,7 @@ func (v *Verdicts) Await(ctx context.Context, c *credential.Question, wanted fun
 		case <-ticker.C:
 		}
 		var lock, value *redis.StringCmd
-		if !v.call(v.reads, at.shard, "read", func(ctx context.Context, p redis.Pipeliner) {
+		if !v.call(ctx, v.reads, at.shard, "read", func(ctx context.Context, p redis.Pipeliner) {
 			lock = p.Get(ctx, at.lock) // before the verdict: if the lock is gone, the verdict exists
 			value = p.Get(ctx, at.key)
 		}) {
@@ -185,15 +185,15 @@ func (v *Verdicts) Await(ctx context.Context, c *credential.Question, wanted fun
 	return nil
 }
 
-// call sends commands to a shard. It reports whether they were answered; if not, it counts the failure, and logs the
-// first one.
-func (v *Verdicts) call(breakers []breaker, shard int, kind string, commands func(context.Context, redis.Pipeliner)) bool {
+// call sends commands to a shard, even if ctx has ended: that is no failure of Redis. It reports whether they were
+// answered; if not, it counts the failure, and logs the first one.
+func (v *Verdicts) call(ctx context.Context, breakers []breaker, shard int, kind string, commands func(context.Context, redis.Pipeliner)) bool {
 	b := &breakers[shard]
 	if !b.try(time.Now()) {
 		v.count("skipped")
 		return false
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
 	done, err := v.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		commands(ctx, p)

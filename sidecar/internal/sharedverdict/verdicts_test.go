@@ -51,7 +51,7 @@ func (s sidecar) counts(result string, want float64) {
 // runs begins a run of bcrypt, and fails the test if another sidecar runs it or knows the result.
 func (s sidecar) runs(c *credential.Question) (end func(*credential.Match)) {
 	s.t.Helper()
-	known, end := s.Begin(c)
+	known, end := s.Begin(s.t.Context(), c)
 	if known != nil || end == nil {
 		s.t.Fatalf("Begin: %+v, want a run", known)
 	}
@@ -72,11 +72,11 @@ func isHour(m *credential.Match) bool {
 func TestOneRunForAll(t *testing.T) {
 	server := miniredis.RunT(t)
 	a, b, stranger := join(t, server.Addr(), secret), join(t, server.Addr(), secret), join(t, server.Addr(), sealer("the secret of another fleet, 32 b"))
-	if m := a.Find(&claim); m != nil {
+	if m := a.Find(t.Context(), &claim); m != nil {
 		t.Fatalf("found %+v in an empty Redis", m)
 	}
 	end := a.runs(&claim)
-	if known, end := b.Begin(&claim); known != nil || end != nil {
+	if known, end := b.Begin(t.Context(), &claim); known != nil || end != nil {
 		t.Fatalf("a second run at the same time: %+v", known)
 	}
 	other := claim
@@ -89,10 +89,10 @@ func TestOneRunForAll(t *testing.T) {
 	if m := <-waited; !isHour(m) {
 		t.Errorf("Await: %+v", m)
 	}
-	if m := b.Find(&claim); !isHour(m) {
+	if m := b.Find(t.Context(), &claim); !isHour(m) {
 		t.Errorf("Find: %+v", m)
 	}
-	if known, _ := b.Begin(&claim); !isHour(known) {
+	if known, _ := b.Begin(t.Context(), &claim); !isHour(known) {
 		t.Errorf("Begin: %+v", known)
 	}
 	stranger.runs(&claim)
@@ -148,7 +148,7 @@ func TestHolderDies(t *testing.T) {
 	theirs := b.runs(&claim)
 	theirs(hour())
 	end(nil) // a late one changes nothing
-	if m := a.Find(&claim); !isHour(m) {
+	if m := a.Find(t.Context(), &claim); !isHour(m) {
 		t.Errorf("Find: %+v", m)
 	}
 }
@@ -165,18 +165,18 @@ func TestPlanted(t *testing.T) {
 	forged := secret.seal(a.verdict(&other).name, 1, until)
 	for i, value := range []string{"", "1", good[:40], good + "x", strings.Repeat("\x00", 41), string(forged), "\x00" + good[1:]} {
 		server.Set(at.key, value)
-		if m := a.Find(&claim); m != nil {
+		if m := a.Find(t.Context(), &claim); m != nil {
 			t.Errorf("%q: found %+v", value, m)
 		}
 		a.counts("invalid", float64(i+1))
 	}
 	server.Set(a.verdict(&other).key, good)
-	if m := a.Find(&other); m != nil {
+	if m := a.Find(t.Context(), &other); m != nil {
 		t.Errorf("the predecessor's verdict is believed: %+v", m)
 	}
 	server.Del(at.key)
 	server.HSet(at.key, "a", "b") // not even a string
-	if m := a.Find(&claim); m != nil {
+	if m := a.Find(t.Context(), &claim); m != nil {
 		t.Errorf("a hash: found %+v", m)
 	}
 	a.counts("error", 1)
@@ -202,7 +202,7 @@ func TestRedisTrouble(t *testing.T) {
 			began := time.Now()
 			const rounds = 50
 			for range rounds {
-				if a.Find(&claim) != nil || a.Await(t.Context(), &claim, always) != nil {
+				if a.Find(t.Context(), &claim) != nil || a.Await(t.Context(), &claim, always) != nil {
 					t.Error("found a match")
 				}
 				a.runs(&claim)(hour())
@@ -227,11 +227,11 @@ func TestRedisIsBack(t *testing.T) {
 	a := join(t, server.Addr(), secret)
 	a.runs(&claim)(hour())
 	server.SetError("LOADING Redis is loading the dataset in memory")
-	if m := a.Find(&claim); m != nil {
+	if m := a.Find(t.Context(), &claim); m != nil {
 		t.Errorf("found %+v", m)
 	}
 	server.SetError("")
-	for deadline := time.Now().Add(10 * time.Second); !isHour(a.Find(&claim)); {
+	for deadline := time.Now().Add(10 * time.Second); !isHour(a.Find(t.Context(), &claim)); {
 		if time.Now().After(deadline) {
 			t.Fatalf("Redis is not asked again:\n%s", a.log)
 		}
@@ -249,13 +249,13 @@ func TestFloodOfFinds(t *testing.T) {
 	for range maxFinds {
 		a.finds <- struct{}{}
 	}
-	if a.Find(&claim) != nil {
+	if a.Find(t.Context(), &claim) != nil {
 		t.Error("found a match")
 	}
 	a.counts("skipped", 1)
 	a.runs(&claim)(hour()) // calls with a worker are not affected
 	<-a.finds
-	if m := a.Find(&claim); !isHour(m) {
+	if m := a.Find(t.Context(), &claim); !isHour(m) {
 		t.Errorf("Find: %+v", m)
 	}
 }

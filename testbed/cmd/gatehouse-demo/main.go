@@ -30,6 +30,7 @@ type options struct {
 	Concurrency  int    `env:"CONCURRENCY" default:"2" help:"Envoy's worker count."`
 	Config       string `env:"CONFIG" help:"Envoy's configuration: a copy of envoy/envoy.yaml with your rules."`
 	Envoy        string `env:"ENVOY" help:"Envoy's binary (default: the one in .venv)."`
+	Trace        string `env:"TRACE_ENDPOINT" name:"trace-endpoint" help:"Collector of the sidecar's traces, such as http://127.0.0.1:4318, as made by scripts/install-jaeger.sh."`
 }
 
 func main() {
@@ -69,9 +70,13 @@ func (o *options) run(stdout io.Writer) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once, and its children with it
+	var sidecarArgs []string
+	if o.Trace != "" {
+		sidecarArgs = []string{"--trace.endpoint=" + o.Trace, "--trace.ratio=1"}
+	}
 	running, err := stack.Start(ctx, stack.Options{
 		Name: o.Stack, Edge: o.Edge, EnvoyAdmin: o.EnvoyAdmin, SidecarAdmin: o.SidecarAdmin, Upstream: o.Upstream,
-		Redis: o.Redis, RedisURL: o.RedisURL, Concurrency: o.Concurrency, ConfigPath: o.Config, EnvoyPath: o.Envoy, Seed: seed,
+		Redis: o.Redis, RedisURL: o.RedisURL, Concurrency: o.Concurrency, ConfigPath: o.Config, EnvoyPath: o.Envoy, SidecarArgs: sidecarArgs, Seed: seed,
 	})
 	if ctx.Err() != nil {
 		if running != nil {

@@ -31,13 +31,13 @@ func TestSidecarsBelieveIt(t *testing.T) {
 		sidecar := sharedverdict.New(secret, client, shards, metrics.New(), slog.New(slog.DiscardHandler))
 		for _, device := range []string{"a", "b", "c"} {
 			right := credential.Question{Device: device, Secret: "s", Version: 1, Hashes: []string{"h"}}
-			if m := sidecar.Find(&right); m == nil || m.Hash != "h" || time.Until(m.Until) < 23*time.Hour {
+			if m := sidecar.Find(t.Context(), &right); m == nil || m.Hash != "h" || time.Until(m.Until) < 23*time.Hour {
 				t.Errorf("%d shards, %s: found %+v", shards, device, m)
 			}
 			wrong, later := right, right
 			wrong.Secret, later.Version = "t", 2
 			for _, c := range []credential.Question{wrong, later} {
-				if m := sidecar.Find(&c); m != nil {
+				if m := sidecar.Find(t.Context(), &c); m != nil {
 					t.Errorf("%d shards, %+v: found %+v", shards, c, m)
 				}
 			}

@@ -1,0 +1,204 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gatehouse/gatehouse/testbed/stack"
+)
+
+// jaegerConfig is Jaeger with its storage in memory: the address of its API, of its API by gRPC, and of OTLP.
+const jaegerConfig = `
+service:
+  extensions: [jaeger_storage, jaeger_query]
+  pipelines:
+    traces: {receivers: [otlp], exporters: [jaeger_storage_exporter]}
+  telemetry: {metrics: {level: none}}
+extensions:
+  jaeger_storage: {backends: {memory: {memory: {max_traces: 10000}}}}
+  jaeger_query: {storage: {traces: memory}, http: {endpoint: %q}, grpc: {endpoint: %q}}
+receivers: {otlp: {protocols: {http: {endpoint: %q}}}}
+exporters: {jaeger_storage_exporter: {trace_storage: memory}}
+`
+
+// jaeger is a running Jaeger.
+type jaeger struct{ api, otlp string } // URLs
+
+// startJaeger runs Jaeger until the test ends.
+func startJaeger(t *testing.T) jaeger {
+	t.Helper()
+	binary, err := exec.CommandContext(t.Context(), "../scripts/install-jaeger.sh").Output()
+	if err != nil {
+		t.Fatalf("install-jaeger.sh: %v", err)
+	}
+	var addresses []any
+	for range 3 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addresses = append(addresses, l.Addr().String())
+		_ = l.Close()
+	}
+	log, err := os.Create(filepath.Join(t.TempDir(), "jaeger.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(strings.TrimSpace(string(binary)), "--config", writeFile(t, "jaeger.yaml", fmt.Sprintf(jaegerConfig, addresses...)))
+	cmd.Env = append(os.Environ(), "OTEL_TRACES_SAMPLER=always_off") // it would trace itself
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if text, err := os.ReadFile(log.Name()); err == nil && t.Failed() {
+			t.Logf("the end of jaeger.log:\n%s", text[max(0, len(text)-4000):])
+		}
+	})
+	j := jaeger{fmt.Sprintf("http://%s", addresses[0]), fmt.Sprintf("http://%s", addresses[2])}
+	await(t, "Jaeger answers", patience, func() error {
+		_, err := j.trace(t.Context(), strings.Repeat("1", 32))
+		return err
+	})
+	return j
+}
+
+// span is a span as Jaeger's API tells it.
+type span struct {
+	Name string `json:"operationName"`
+	ID   string `json:"spanID"`
+	Tags []struct {
+		Key   string
+		Value any
+	}
+}
+
+func (s *span) tag(key string) string {
+	for _, t := range s.Tags {
+		if t.Key == key {
+			return fmt.Sprint(t.Value)
+		}
+	}
+	return ""
+}
+
+// trace returns the spans of a trace by name; none if Jaeger has no such trace.
+func (j jaeger) trace(ctx context.Context, id string) (map[string]*span, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, j.api+"/api/traces/"+id, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode == http.StatusNotFound {
+		return nil, nil
+	}
+	var answer struct {
+		Data []struct {
+			TraceID string
+			Spans   []*span
+		}
+	}
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil || len(answer.Data) != 1 || answer.Data[0].TraceID != id {
+		return nil, fmt.Errorf("trace %s: %s, %+v, %v", id, response.Status, answer, err)
+	}
+	spans := map[string]*span{}
+	for _, s := range answer.Data[0].Spans {
+		spans[s.Name] = s
+	}
+	return spans, nil
+}
+
+// awaits waits until a trace has these spans, and returns all of its spans.
+func (j jaeger) awaits(t *testing.T, id string, want ...string) (spans map[string]*span) {
+	t.Helper()
+	await(t, fmt.Sprintf("the spans %q", want), patience, func() (err error) {
+		spans, err = j.trace(t.Context(), id)
+		for _, name := range want {
+			if spans[name] == nil {
+				return fmt.Errorf("no %s: %v", name, err)
+			}
+		}
+		return err
+	})
+	return spans
+}
+
+// TestTraces sends requests and writes with a sampled traceparent, and finds their traces in Jaeger.
+func TestTraces(t *testing.T) {
+	long(t, "TestTrace of packages api, credential, follow, push; TestCallsHaveAnOrigin, testEdgeOrigin. .ci/run has a stage for it, for Jaeger takes minutes to build")
+	t.Parallel()
+	j := startJaeger(t)
+	e := start(t, stack.Options{Name: "traces", SidecarArgs: []string{
+		"--trace.endpoint=" + j.otlp, "--trace.ratio=0", "--verdict.secret-file=" + writeFile(t, "fleet", fleetSecret),
+	}})
+	id := func(n int) string { return fmt.Sprintf("0af7651916cd43dd8448eb211c8031%02x", n) }
+	parent := func(id string) string { return "traceparent: 00-" + id + "-00f067aa0ba902b7-01" }
+
+	e.put("/v1/products/1", `{}`)
+	e.device("traced", "right", 4, "telemetry.write", "config.read")
+	e.until("a hit", says(`{}`), "GET /v1/products/1")
+	await(t, "the device", patience, func() error {
+		if got := e.metric("gatehouse_credentials"); got != 1 {
+			return fmt.Errorf("got %v", got)
+		}
+		return nil
+	})
+
+	verified := id(1)
+	answer := e.send("POST /v1/telemetry", append(credential("traced", "right"), parent(verified))...)
+	if answer.status != 200 {
+		t.Fatalf("got %d, want the upstream's answer", answer.status)
+	}
+	spans := j.awaits(t, verified, "verify", "verification", "queue", "bcrypt", "redis PIPELINE")
+	verify := spans["verify"]
+	if verify.tag("gatehouse.outcome") != "allow" || verify.tag("gatehouse.reason") != "bcrypt" {
+		t.Errorf("got the tags %v", verify.Tags)
+	}
+	// The upstream gets Envoy's id; nginx has its own.
+	if got, sent := verify.tag("gatehouse.request_id"), answer.seen(t).Headers["x-request-id"]; got == "" || !onNginx() && !slices.Equal(sent, []string{got}) {
+		t.Errorf("got the request id %q, want %q", got, sent)
+	}
+	for name, s := range spans {
+		if text := fmt.Sprint(s.Tags); strings.Contains(text, "traced") || strings.Contains(text, "right") {
+			t.Errorf("%s has the device or its secret: %s", name, text)
+		}
+	}
+
+	fetched := id(2)
+	e.send("GET /v1/fleet/config", append(credential("traced", "right"), parent(fetched))...)
+	if got := j.awaits(t, fetched, "fetch", "redis PIPELINE")["fetch"].tag("gatehouse.source"); got != "absent" {
+		t.Errorf("got the source %q, want absent", got)
+	}
+
+	written := id(3)
+	ctl := exec.CommandContext(t.Context(), "../build/gatehousectl", "put", "/v1/products/1", "--file", writeFile(t, "new", "new"), "--redis", e.RedisURL())
+	ctl.Env = append(os.Environ(), "TRACEPARENT="+strings.TrimPrefix(parent(written), "traceparent: "))
+	if out, err := ctl.CombinedOutput(); err != nil {
+		t.Fatalf("gatehousectl put: %v: %s", err, out)
+	}
+	j.awaits(t, written, "apply", "push")
+
+	hit, refused := id(4), id(5)
+	e.until("the new version", says("new"), "GET /v1/products/1", parent(hit))
+	e.send("POST /v1/telemetry", append(credential("traced", "right"), "traceparent: 00-"+refused+"-00f067aa0ba902b7-00")...)
+	for _, none := range []string{hit, refused} {
+		if spans, err := j.trace(t.Context(), none); len(spans) != 0 || err != nil {
+			t.Errorf("got spans %v (%v) of a hit or an unsampled request, want none", spans, err)
+		}
+	}
+}

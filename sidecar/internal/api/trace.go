@@ -1,0 +1,54 @@
+package api
+
+import (
+	"log/slog"
+	"net/http"
+
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
+	"github.com/gatehouse/gatehouse/wire/limits"
+)
+
+// maxTold bounds the decisions that are logged in a second.
+const maxTold = 100
+
+// traced returns a call's handler within a span, in the client's trace if the edge forwards its traceparent.
+func (s *Server) traced(call string, handle http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+		ctx, span := s.tracer.Start(ctx, call, trace.WithSpanKind(trace.SpanKindServer))
+		defer span.End()
+		if id := requestID(r); id != "" {
+			span.SetAttributes(tracing.RequestID.String(id))
+		}
+		handle(w, r.WithContext(ctx))
+	}
+}
+
+// requestID returns the id of the request at the edge, "" if the edge forwards none.
+func requestID(r *http.Request) string {
+	if id := r.Header.Get("X-Request-Id"); limits.ValidRequestID(id) {
+		return id
+	}
+	return ""
+}
+
+// decided records what decided a call: in its span, and with debug logs in a line.
+func (s *Server) decided(r *http.Request, call, outcome, reason string) {
+	ctx := r.Context()
+	span := trace.SpanFromContext(ctx)
+	span.SetAttributes(tracing.Outcome.String(outcome))
+	if reason != "" {
+		span.SetAttributes(tracing.Reason.String(reason))
+	}
+	if !s.log.Enabled(ctx, slog.LevelDebug) || !s.tell.Allow() {
+		return
+	}
+	attributes := []any{"call", call, "outcome", outcome, "reason", reason, "request_id", requestID(r)}
+	if of := span.SpanContext(); of.HasTraceID() {
+		attributes = append(attributes, "trace_id", of.TraceID().String())
+	}
+	s.log.Debug("call answered", attributes...)
+}

@@ -1,0 +1,66 @@
+package tracing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Redis returns a hook that makes commands within a recorded span spans of their own. They have the names of commands
+// and no arguments: those contain keys and values.
+func Redis() redis.Hook { return hook{} }
+
+type hook struct{}
+
+// DialHook implements [redis.Hook].
+func (hook) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
+}
+
+// ProcessHook implements [redis.Hook].
+func (hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		ctx, span := start(ctx, strings.ToUpper(cmd.Name()))
+		err := next(ctx, cmd)
+		end(span, err)
+		return err
+	}
+}
+
+// ProcessPipelineHook implements [redis.Hook].
+func (hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		ctx, span := start(ctx, "PIPELINE", attribute.Int("db.operation.batch.size", len(cmds)))
+		err := next(ctx, cmds)
+		end(span, err)
+		return err
+	}
+}
+
+func start(ctx context.Context, operation string, more ...attribute.KeyValue) (context.Context, trace.Span) {
+	return Child(ctx, "redis "+operation, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
+		append(more, attribute.String("db.system.name", "redis"), attribute.String("db.operation.name", operation))...))
+}
+
+func end(span trace.Span, err error) {
+	if err != nil && !errors.Is(err, redis.Nil) {
+		span.SetStatus(codes.Error, class(err))
+	}
+	span.End()
+}
+
+// class returns the kind of an error without its text, in which Redis repeats arguments.
+func class(err error) string {
+	if answered, ok := errors.AsType[redis.Error](err); ok {
+		prefix, _, _ := strings.Cut(answered.Error(), " ")
+		return prefix
+	}
+	return fmt.Sprintf("%T", err)
+}
