@@ -90,9 +90,9 @@ func Link(waiting, work trace.Span) {
 	}
 }
 
-// Observe adds a value to a histogram, with the trace as its exemplar if the span is sampled.
+// Observe adds a value to a histogram, with the trace as its exemplar if the span is sampled; it may have ended.
 func Observe(h prometheus.Histogram, value float64, span trace.Span) {
-	if of := span.SpanContext(); span.IsRecording() && of.IsSampled() {
+	if of := span.SpanContext(); of.IsSampled() {
 		h.(prometheus.ExemplarObserver).ObserveWithExemplar(value, prometheus.Labels{"trace_id": of.TraceID().String()})
 		return
 	}
