@@ -46,9 +46,9 @@ func (s *Server) decided(r *http.Request, call, outcome, reason string) {
 	if !s.log.Enabled(ctx, slog.LevelDebug) || !s.tell.Allow() {
 		return
 	}
-	attributes := []any{"call", call, "outcome", outcome, "reason", reason, "request_id", requestID(r)}
+	traceID := ""
 	if of := span.SpanContext(); of.HasTraceID() {
-		attributes = append(attributes, "trace_id", of.TraceID().String())
+		traceID = of.TraceID().String()
 	}
-	s.log.Debug("call answered", attributes...)
+	s.log.Debug("call answered", "call", call, "outcome", outcome, "reason", reason, "request_id", requestID(r), "trace_id", traceID)
 }
