@@ -171,6 +171,19 @@ func TestOperator(t *testing.T) {
 		}
 		return nil
 	})
+	await(t, "the list of sidecars", patience, func() error {
+		var edges []struct {
+			Ready, Gone bool
+			Behind      int
+		}
+		if err := json.Unmarshal([]byte(e.ctl("edges", "--json")), &edges); err != nil {
+			t.Fatal(err)
+		}
+		if len(edges) != 1 || !edges[0].Ready || edges[0].Gone || edges[0].Behind != 0 {
+			return fmt.Errorf("got %+v, want one that is ready", edges)
+		}
+		return nil
+	})
 	for n := range 3 { // the first costs bcrypt, and then the limit holds the device back
 		e.send("POST /v1/telemetry", credential("dev", fmt.Sprint("wrong", n))...)
 	}

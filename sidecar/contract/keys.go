@@ -64,6 +64,9 @@ func (k Keys) EventsChannel() string { return k.name("events") }
 // ResyncKey returns the key of the lease that a sidecar holds while it reads all objects again.
 func (k Keys) ResyncKey() string { return k.name("resync") }
 
+// EdgesKey returns the key of the hash with the running sidecars, for operators; it is in shard 0 only.
+func (k Keys) EdgesKey() string { return k.name("edges") }
+
 // VerdictKey returns the key of a shared verdict; name is in hex.
 func (k Keys) VerdictKey(name string) string { return k.name("v:" + name) }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/known"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
+	"github.com/gatehouse/gatehouse/sidecar/internal/presence"
 	"github.com/gatehouse/gatehouse/sidecar/internal/push"
 	"github.com/gatehouse/gatehouse/sidecar/internal/token"
 	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
@@ -189,9 +190,10 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 		Version: versionName(), Started: time.Now(), Registry: m.Registry, Ready: func() []string { return admin.Reasons(checks) },
 		Memory: memory, Objects: objects, Verifier: verifier, Redis: client, Shards: shards, EdgeAdmin: c.Edge.Admin,
 	})
+	listed := presence.New(client, c.Push.Socket, inspector.Presence, log)
 	operator := inspect.NewServer(inspector, c.Admin.Actions, log).Handler()
 	return []component{
-		memory, objects, followers, pusher, collector{}, addresses, inspector,
+		memory, objects, followers, pusher, collector{}, addresses, inspector, listed,
 		api.New(c.API.Socket, inspector.Watched(), fetcher, inspector, memory, token.New(tokens), m, tracer, log),
 		admin.New(c.Admin.Address, m.Registry, checks, operator, log),
 	}, nil

@@ -7,6 +7,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/gatehouse/gatehouse/sidecar/internal/presence"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -113,6 +114,19 @@ func (i *Inspector) Status() Status {
 	}
 	s.Problems = i.problems(&s, values)
 	return s
+}
+
+// Presence returns what other operators see of this sidecar.
+func (i *Inspector) Presence() presence.Edge {
+	s := i.Status()
+	e := presence.Edge{
+		Version: s.Version, Ready: len(i.Ready()) == 0, Seq: uint64(s.Redis.Seq), LagS: s.Edge.InStepAge,
+		Objects: s.Edge.Objects, Devices: s.Edge.Devices,
+	}
+	if len(s.Problems) > 0 {
+		e.Problem = s.Problems[0].Text
+	}
+	return e
 }
 
 // problems returns what deviates, the worst first.

@@ -1,0 +1,144 @@
+// Package presence lists the running sidecars in Redis, for operators: gatehousectl edges. Nothing depends on it.
+package presence
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+)
+
+const (
+	// every is the interval at which a sidecar writes its entry, Gone the age at which the sidecar counts as gone.
+	every = 5 * time.Second
+	// Gone is the age of an entry whose sidecar has gone.
+	Gone = 3 * every
+	// forgetAfter is the age at which the others remove an entry, cleanEvery how often they look.
+	forgetAfter = time.Hour
+	cleanEvery  = 10 * time.Minute
+	callTimeout = 2 * time.Second
+)
+
+// Edge is the entry of one sidecar.
+type Edge struct {
+	ID      string    `json:"id"` // of the host and the push socket
+	Host    string    `json:"host"`
+	Version string    `json:"version"`
+	Seen    time.Time `json:"seen"` // by the sidecar's clock
+	Ready   bool      `json:"ready"`
+	Problem string    `json:"problem,omitempty"` // the worst one
+	Seq     uint64    `json:"seq"`               // of the last applied write; with several shards, the sum
+	LagS    float64   `json:"lag_s"`             // age of what the edge has, -1: nothing yet
+	Objects int       `json:"objects"`
+	Devices int       `json:"devices"`
+}
+
+// key returns the hash with all entries.
+func key() string { return contract.ShardKeys(0).EdgesKey() }
+
+// List returns the entries in Redis, by host.
+func List(ctx context.Context, client redis.UniversalClient) ([]Edge, error) {
+	fields, err := client.HGetAll(ctx, key()).Result()
+	if err != nil {
+		return nil, err
+	}
+	edges := make([]Edge, 0, len(fields))
+	for id, text := range fields {
+		var e Edge
+		if err := json.Unmarshal([]byte(text), &e); err != nil {
+			return nil, fmt.Errorf("%s: field %s: %w", key(), id, err)
+		}
+		edges = append(edges, e)
+	}
+	slices.SortFunc(edges, func(a, b Edge) int { return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.ID, b.ID)) })
+	return edges, nil
+}
+
+// Presence writes the entry of this sidecar.
+type Presence struct {
+	client redis.UniversalClient
+	now    func() Edge
+	id     string
+	host   string
+	log    *slog.Logger
+}
+
+// New returns a Presence; now returns the entry, without ID, Host and Seen. socket is the edge's push socket: it tells
+// the sidecars of one host apart.
+func New(client redis.UniversalClient, socket string, now func() Edge, log *slog.Logger) *Presence {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s\n%s", host, socket)
+	return &Presence{client, now, fmt.Sprintf("%016x", h.Sum64()), host, log}
+}
+
+// Run writes the entry until ctx ends, and then removes it.
+func (p *Presence) Run(ctx context.Context) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	var cleaned time.Time
+	said := false // that Redis refuses
+	for {
+		err := p.write(ctx)
+		if err == nil && time.Since(cleaned) > cleanEvery {
+			cleaned = time.Now()
+			err = p.clean(ctx)
+		}
+		if refused := redis.IsPermissionError(err); refused && !said {
+			p.log.Info("redis does not permit to list this sidecar: gatehousectl edges does not show it", "error", err)
+			said = true
+		} else if err != nil {
+			p.log.Debug("sidecar is not listed", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+			defer cancel()
+			p.client.HDel(ctx, key(), p.id) // otherwise it counts as gone, for an hour
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (p *Presence) write(ctx context.Context) error {
+	e := p.now()
+	e.ID, e.Host, e.Seen = p.id, p.host, time.Now().UTC()
+	text, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return p.client.HSet(ctx, key(), p.id, text).Err()
+}
+
+// clean removes entries that nobody has written for an hour.
+func (p *Presence) clean(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	edges, err := List(ctx, p.client)
+	if err != nil {
+		return err
+	}
+	for _, e := range edges {
+		if time.Since(e.Seen) > forgetAfter {
+			if err := p.client.HDel(ctx, key(), e.ID).Err(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
