@@ -38,7 +38,7 @@ func playChild(args []string) int {
 	flags := flag.NewFlagSet("child", flag.ContinueOnError)
 	config := flags.String("config-path", "", "")
 	admin := flags.String("admin.address", "", "")
-	for _, ignored := range []string{"concurrency", "log-level", "redis.url", "push.socket", "api.socket"} {
+	for _, ignored := range []string{"concurrency", "log-level", "redis.url", "push.socket", "api.socket", "edge.admin"} {
 		flags.String(ignored, "", "")
 	}
 	flags.Bool("disable-hot-restart", false, "")

@@ -17,6 +17,12 @@ func (o *options) banner(s *stack.Stack) string {
 	if o.Stack != "demo" {
 		end += " STACK=" + o.Stack
 	}
+	rules := " --sidecar " + host(s.SidecarAdminURL())
+	if s.EdgeKind() == stack.NginxEdge { // which doesn't tell its rules
+		rules += " --rules nginx/rules.yaml"
+	} else {
+		rules += " --admin " + host(s.EnvoyAdminURL())
+	}
 	lines := []string{
 		"gatehouse ready",
 		"",
@@ -30,13 +36,19 @@ func (o *options) banner(s *stack.Stack) string {
 		"  " + post(readOnlyDevice, readOnlySecret),
 		"  # how many requests the upstream has seen",
 		"  curl " + s.UpstreamURL() + "/debug/requests",
+		"  # why a request gets its answer; --device ID: a device with its right secret",
+		"  build/gatehousectl explain" + rules + " /v1/products/42",
+		"  build/gatehousectl explain" + rules + " --method POST --device " + readOnlyDevice + " /v1/telemetry",
 		"  # publish and revoke",
 		"  export GATEHOUSE_REDIS=" + s.RedisURL(),
 		"  build/gatehousectl put /v1/products/42 --file README.md --content-type text/markdown",
 		"  build/gatehousectl device revoke " + demoDevice,
 		"",
-		"The admin address of Envoy, or with EDGE_KIND=nginx of its counters (/metrics), is " + s.EnvoyAdminURL() + "; the sidecar's metrics " + s.SidecarAdminURL() + "/metrics; " + end + " ends it.",
+		"The admin address of Envoy, or with EDGE_KIND=nginx of its counters (/metrics), is " + s.EnvoyAdminURL() + "; the operator's page " + s.SidecarAdminURL() + "/, and metrics /metrics; " + end + " ends it.",
 		"",
 	}
 	return strings.Join(lines, "\n")
 }
+
+// host returns the host and port of a URL.
+func host(url string) string { return strings.TrimPrefix(url, "http://") }
