@@ -66,7 +66,8 @@ observe-build: build
 	@scripts/need.sh prometheus prometheus "it reads the metrics"
 	$(GO) build -trimpath -o build/gatehouse-loadtest ./loadtest
 
-observe-check: observe-build ## run what make observe does, and every query of the dashboard and the alerts: EDGE_KIND
+observe-check: observe-build ## run every query of the dashboard and every alert in what make observe runs, and the fault of each alert: EDGE_KIND
+	@scripts/need.sh redis-server redis-server "the faults are injected into a real Redis"
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -count=1 -timeout=3m ./e2e/observe
 

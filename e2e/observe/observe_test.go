@@ -200,17 +200,23 @@ func (s server) returnsData(t *testing.T, query string) bool {
 	return false
 }
 
-// noAlert waits until Prometheus has evaluated every alert of the chart, and fails if one is not inactive.
-func (s server) noAlert(t *testing.T) {
+// chartAlerts returns the names of the chart's alerts.
+func chartAlerts(t *testing.T) (names []string) {
 	t.Helper()
 	source, err := os.ReadFile("../../charts/gatehouse/templates/monitoring/prometheusrule.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var want []string
 	for _, alert := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(string(source), -1) {
-		want = append(want, alert[1])
+		names = append(names, alert[1])
 	}
+	return names
+}
+
+// noAlert waits until Prometheus has evaluated every alert of the chart, and fails if one is not inactive.
+func (s server) noAlert(t *testing.T) {
+	t.Helper()
+	want := chartAlerts(t)
 	for end := time.Now().Add(deadline); ; <-time.After(time.Second) {
 		var data struct {
 			Groups []struct {

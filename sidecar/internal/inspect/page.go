@@ -128,7 +128,7 @@ func (s *Server) live(w http.ResponseWriter, r *http.Request) {
 		if err := pages.ExecuteTemplate(&b, "live", s.shown()); err != nil {
 			return
 		}
-		text := strings.ReplaceAll(b.String(), "\n", "\ndata: ")
+		text := strings.NewReplacer("\n", "\ndata: ", "\r", " ").Replace(b.String())
 		if _, err := fmt.Fprintf(w, "data: %s\n\n", text); err != nil || out.Flush() != nil {
 			return
 		}
