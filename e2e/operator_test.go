@@ -237,7 +237,14 @@ func TestOperator(t *testing.T) {
 	if !strings.Contains(e.log("sidecar"), "an operator released") {
 		t.Error("the release is not logged")
 	}
+	var level struct{ Level string }
+	if e.operate(&level, "log-level", "debug"); level.Level != "DEBUG" {
+		t.Errorf("got level %q, want DEBUG", level.Level)
+	}
 	e.until("the device authenticates", status(200), "POST /v1/telemetry", credential("dev", "secret")...)
+	if !strings.Contains(e.log("sidecar"), "level=DEBUG msg=\"call answered\"") {
+		t.Error("the answer is not logged at level debug")
+	}
 	for _, strange := range []struct {
 		path, host, origin string
 	}{{"/", "gatehouse.example:9090", ""}, {"/v1/status", "gatehouse.example", ""}, {"/release", "", "http://other.example"}, {"/v1/release", "", "null"}} {

@@ -80,9 +80,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
-	log := c.Logger(stderr)
+	log, level := c.Logger(stderr)
 	log.Info("gatehouse sidecar starts", "version", versionName())
-	if err := serve(ctx, c, log); err != nil {
+	if err := serve(ctx, c, log, level); err != nil {
 		log.Error("gatehouse sidecar failed", "error", err)
 		return exitRuntime
 	}
@@ -105,7 +105,7 @@ func versionName() string {
 }
 
 // serve runs all components until ctx ends or one of them fails.
-func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
+func serve(ctx context.Context, c *config.Config, log *slog.Logger, level *slog.LevelVar) error {
 	redis.SetLogger(redisLogger{log})
 	settings := c.Redis.Settings()
 	settings.PoolSize = min(settings.PoolSize+c.Redis.Shards, redisurl.MaxPoolSize) // a catch-up holds one
@@ -134,7 +134,7 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	}
 	hashers := hasher.New(program, m, log)
 	defer hashers.Close()
-	components, err := assemble(c, client, others, hashers, m, tracer, log)
+	components, err := assemble(c, client, others, hashers, m, tracer, log, level)
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 }
 
 // assemble makes the components and connects them.
-func assemble(c *config.Config, client redis.UniversalClient, others credential.Fleet, hashers *hasher.Pool, m *metrics.Metrics, tracer trace.Tracer, log *slog.Logger) ([]component, error) {
+func assemble(c *config.Config, client redis.UniversalClient, others credential.Fleet, hashers *hasher.Pool, m *metrics.Metrics, tracer trace.Tracer, log *slog.Logger, level *slog.LevelVar) ([]component, error) {
 	shards := contract.Shards(c.Redis.Shards)
 	memory := edgemem.New(edgemem.Config{Objects: c.Memory.Objects, Verdicts: c.Memory.Verdicts, Propagation: m.Propagation})
 	m.Registry.MustRegister(memory.Collector())
@@ -191,7 +191,7 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 		Memory: memory, Objects: objects, Verifier: verifier, Redis: client, Shards: shards, EdgeAdmin: c.Edge.Admin,
 	})
 	listed := presence.New(client, c.Push.Socket, inspector.Presence, log)
-	operator := inspect.NewServer(inspector, c.Admin.Actions, log).Handler()
+	operator := inspect.NewServer(inspector, c.Admin.Actions, level, log).Handler()
 	return []component{
 		memory, objects, followers, pusher, collector{}, addresses, inspector, listed,
 		api.New(c.API.Socket, inspector.Watched(), fetcher, inspector, memory, token.New(tokens), m, tracer, log),

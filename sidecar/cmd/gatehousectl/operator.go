@@ -330,3 +330,20 @@ func printTop(w io.Writer, t *inspect.Top) {
 		}
 	}
 }
+
+type logLevelCmd struct {
+	Level string `arg:"" enum:"debug,info,warn,error" help:"debug, info, warn or error."`
+
+	sidecarFlags `embed:""`
+}
+
+// Run changes the level of the sidecar's log.
+func (cmd *logLevelCmd) Run(c *console) error {
+	var to inspect.LogLevel
+	if err := to.Level.UnmarshalText([]byte(cmd.Level)); err != nil {
+		return usagef("%w", err)
+	}
+	return ask(c, &cmd.sidecarFlags, "/v1/log-level", to, func(w io.Writer, _ *inspect.LogLevel) {
+		fmt.Fprintf(w, "the sidecar logs from %s on, until it ends\n", cmd.Level)
+	})
+}

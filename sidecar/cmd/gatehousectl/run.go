@@ -46,6 +46,8 @@ type cli struct {
 	Edges   edgesCmd   `cmd:"" help:"List the sidecars that follow this Redis, and how far they are behind."`
 	Watch   watchCmd   `cmd:"" help:"Print the events in Redis as they pass."`
 
+	LogLevel logLevelCmd `cmd:"" help:"Change the level of the local sidecar's log, until it ends."`
+
 	Ready readyCmd `cmd:"" help:"Succeed if the local sidecar, or a URL, is ready; otherwise print the reasons. For probes."`
 	Drain drainCmd `cmd:"" help:"Make the local Envoy or nginx close each connection with its next answer. For preStop hooks."`
 

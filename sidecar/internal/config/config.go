@@ -179,12 +179,12 @@ func (c *Config) BcryptWorkers() int {
 }
 
 // Logger returns a logger to w as configured.
-func (c *Config) Logger(w io.Writer) *slog.Logger {
-	var level slog.Level
+func (c *Config) Logger(w io.Writer) (*slog.Logger, *slog.LevelVar) {
+	level := new(slog.LevelVar)
 	level.UnmarshalText([]byte(c.Log.Level)) // validate has checked it
 	options := &slog.HandlerOptions{Level: level}
 	if c.Log.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, options))
+		return slog.New(slog.NewJSONHandler(w, options)), level
 	}
-	return slog.New(slog.NewTextHandler(w, options))
+	return slog.New(slog.NewTextHandler(w, options)), level
 }

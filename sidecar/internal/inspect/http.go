@@ -21,12 +21,13 @@ const maxQuestion = 1 << 20
 type Server struct {
 	inspector *Inspector
 	actions   bool
+	level     *slog.LevelVar
 	log       *slog.Logger
 }
 
-// NewServer returns a Server. Without actions it changes nothing.
-func NewServer(i *Inspector, actions bool, log *slog.Logger) *Server {
-	return &Server{i, actions, log}
+// NewServer returns a Server. Without actions it changes nothing but the log's level.
+func NewServer(i *Inspector, actions bool, level *slog.LevelVar, log *slog.Logger) *Server {
+	return &Server{i, actions, level, log}
 }
 
 // Handler serves the calls and the page.
@@ -36,6 +37,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /v1/held", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.inspector.Held()) })
 	mux.HandleFunc("GET /v1/top", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.inspector.Top()) })
 	mux.HandleFunc("POST /v1/explain", s.explain)
+	mux.HandleFunc("POST /v1/log-level", s.logLevel)
 	mux.HandleFunc("POST /v1/release", s.release)
 	s.pages(mux)
 	return local(http.NewCrossOriginProtection().Handler(mux))
@@ -94,6 +96,22 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.answer(w, e)
+}
+
+// LogLevel asks to log from a level on, until the sidecar ends.
+type LogLevel struct {
+	Level slog.Level `json:"level"`
+}
+
+func (s *Server) logLevel(w http.ResponseWriter, r *http.Request) {
+	var to LogLevel
+	if !read(w, r, &to) {
+		return
+	}
+	before := s.level.Level()
+	s.level.Set(to.Level)
+	s.log.Warn("an operator changed the log's level", "from", before, "to", to.Level) // on any level but error
+	s.answer(w, to)
 }
 
 // Release asks to forget the failures of a network, or of one device there.
