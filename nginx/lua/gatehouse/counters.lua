@@ -48,12 +48,14 @@ end
 -- add_rule makes the counters of a rule by its index, with those names that are expected.
 local function add_rule(index, name, names)
   counts[index], series[index], expected[index] = {}, {}, {}
+  local home = {} -- by counter, the rule whose series is printed
   each(name, function(metric, counter, labels)
     counts[index][counter] = 0
     series[index][counter] = metric.name .. labels
+    home[counter] = metric.by_rule and index or none
   end)
   for _, counter in ipairs(names) do
-    expected[index][counter] = true
+    expected[home[counter]][counter] = true
   end
 end
 

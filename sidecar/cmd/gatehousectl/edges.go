@@ -3,14 +3,15 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/presence"
 )
 
@@ -21,8 +22,7 @@ type edgesCmd struct {
 // listedEdge is an edge with its state by Redis.
 type listedEdge struct {
 	presence.Edge
-	Behind uint64 `json:"behind"` // writes in Redis that it had not applied
-	Gone   bool   `json:"gone"`
+	Gone bool `json:"gone"`
 }
 
 // Run lists the sidecars.
@@ -32,21 +32,13 @@ func (cmd *edgesCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		var seq uint64
-		for i := range contract.Shards(c.redis.Shards).Count() {
-			n, err := client.Get(ctx, contract.ShardKeys(i).SeqKey()).Uint64()
-			if err != nil && !errors.Is(err, redis.Nil) {
-				return err
-			}
-			seq += n
+		now, err := client.Time(ctx).Result()
+		if err != nil { // no permission
+			now = time.Now()
 		}
 		list := []listedEdge{}
 		for _, e := range edges {
-			l := listedEdge{Edge: e, Gone: time.Since(e.Seen) > presence.Gone}
-			if seq > e.Seq {
-				l.Behind = seq - e.Seq
-			}
-			list = append(list, l)
+			list = append(list, listedEdge{e, now.Sub(e.Seen) > presence.Gone})
 		}
 		if cmd.JSON {
 			encoder := json.NewEncoder(c.stdout)
@@ -59,7 +51,7 @@ func (cmd *edgesCmd) Run(c *console) error {
 
 func printEdges(c *console, list []listedEdge) error {
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "HOST\tID\tVERSION\tSTATE\tLAG\tWRITES BEHIND\tOBJECTS\tDEVICES\tPROBLEM")
+	fmt.Fprintln(w, "HOST\tID\tVERSION\tSTATE\tLAG\tLAST WRITE\tOBJECTS\tDEVICES\tPROBLEM")
 	for _, e := range list {
 		state := "ready"
 		switch {
@@ -68,7 +60,15 @@ func printEdges(c *console, list []listedEdge) error {
 		case !e.Ready:
 			state = "not ready"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", e.Host, e.ID, e.Version, state, age(e.LagS), e.Behind, e.Objects, e.Devices, dash(e.Problem))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", shown(e.Host), shown(e.ID), shown(e.Version), state, age(e.LagS), e.Seq, e.Objects, e.Devices, dash(shown(e.Problem)))
 	}
 	return w.Flush()
+}
+
+// shown returns text for a terminal: quoted, if it has other than printable characters.
+func shown(text string) string {
+	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(text)
+	}
+	return text
 }

@@ -135,7 +135,7 @@ type explainCmd struct {
 	Device   string   `placeholder:"ID" help:"Explain the answer to this device with its right secret."`
 	Rules    string   `placeholder:"FILE" help:"Rules, or an Envoy configuration with them; - is standard input. Default: the configuration that the local Envoy runs."`
 	Listener string   `placeholder:"NAME" help:"Listener whose rules count, if there are several."`
-	Admin    string   `default:"127.0.0.1:9901" placeholder:"HOST:PORT" help:"Admin address of Envoy, for its configuration. Default: ${default}."`
+	Admin    string   `placeholder:"HOST:PORT" help:"Admin address of Envoy, for its configuration. Default: the sidecar's --edge.admin."`
 
 	sidecarFlags `embed:""`
 }
@@ -163,6 +163,13 @@ func (cmd *explainCmd) rules(c *console) (json.RawMessage, error) {
 	var file []byte
 	var err error
 	if source == "" {
+		if cmd.Admin == "" {
+			var s inspect.Status
+			if err := call("http://"+cmd.Sidecar+"/v1/status", nil, &s); err != nil {
+				return nil, err
+			}
+			cmd.Admin = s.Edge.Admin
+		}
 		source = "http://" + cmd.Admin + "/config_dump"
 		if file, err = fetch(http.MethodGet, source, nil); err != nil {
 			return nil, fmt.Errorf("%w\nWithout Envoy, give the rules by --rules", err)
@@ -198,6 +205,9 @@ func printExplanation(w io.Writer, e *inspect.Explanation) {
 		}
 		fmt.Fprintf(w, "%s\t%s\n\t%s\n", name, what, a.Text)
 	}
+	if e.Warning != "" {
+		fmt.Fprintf(w, "WARNING: %s\n", e.Warning)
+	}
 	answer("answer", &e.Answer)
 	if e.IfRight != nil {
 		answer("if the secret is right", e.IfRight)
@@ -229,9 +239,13 @@ func printExplanation(w io.Writer, e *inspect.Explanation) {
 		if d.Edge.Listed {
 			known = "registered"
 		}
-		fmt.Fprintf(w, "  at the edge\t%s, %d verdicts\n", known, len(d.Edge.Verdicts))
+		fmt.Fprintf(w, "  at the edge\t%s, %d allow and %d deny verdicts\n", known, d.Edge.Allows, d.Edge.Denies)
 		for _, h := range d.Held {
-			fmt.Fprintf(w, "  held back\tat %s for %s\n", h.Network, age(h.WaitS))
+			who := ""
+			if h.Device == "" {
+				who = ", as a device that never authenticated there"
+			}
+			fmt.Fprintf(w, "  held back\tat %s for %s%s\n", h.Network, age(h.WaitS), who)
 		}
 	}
 }

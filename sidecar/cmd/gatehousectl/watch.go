@@ -95,7 +95,7 @@ func (cmd *watchCmd) print(c *console, w *watched) error {
 	if cmd.JSON {
 		return json.NewEncoder(c.stdout).Encode(w)
 	}
-	text := fmt.Sprintf("%s %s %s version %s, %d bytes", w.Kind, w.ID, w.Change, w.Version, w.Bytes)
+	text := fmt.Sprintf("%s %s %s version %s, %d bytes", w.Kind, shown(w.ID), w.Change, shown(w.Version), w.Bytes)
 	if w.Error != "" {
 		text = "malformed event: " + w.Error
 	}

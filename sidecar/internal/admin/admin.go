@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -62,14 +64,32 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{Registry: s.registry, EnableOpenMetrics: true}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", s.ready)
-	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/block", s.block)
-	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	mux.Handle("/", s.operator)
+	operators := http.NewServeMux()
+	operators.HandleFunc("GET /debug/pprof/", pprof.Index)
+	operators.HandleFunc("GET /debug/pprof/block", s.block)
+	operators.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	operators.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	operators.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	operators.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	operators.Handle("/", s.operator)
+	mux.Handle("/", local(http.NewCrossOriginProtection().Handler(operators)))
 	return mux
+}
+
+// local refuses requests for other names than an address or localhost: a page that a browser loaded elsewhere could
+// otherwise read the answers by a name that resolves to this address (DNS rebinding).
+func local(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := r.Host
+		if name, _, err := net.SplitHostPort(host); err == nil {
+			host = name
+		}
+		if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err != nil && host != "localhost" {
+			http.Error(w, "use an IP address or localhost", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // block answers with where goroutines were blocked in the seconds asked for (?seconds=).

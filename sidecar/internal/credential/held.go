@@ -52,8 +52,9 @@ func (n *named) add(key uint64, network netip.Prefix, device string) {
 	n.all[key] = &Hold{Network: network, Device: device, Last: time.Now()}
 }
 
-// Held returns what is held back now, of the newest 1,024 failures by network and device; the longest wait first.
-func (v *Verifier) Held() (held []Hold) {
+// Held returns what is held back now, of the last 1,024 networks and devices that failed; the longest wait first.
+func (v *Verifier) Held() []Hold {
+	held := []Hold{}
 	v.named.mu.Lock()
 	defer v.named.mu.Unlock()
 	for key, h := range v.named.all {
@@ -77,20 +78,25 @@ func (v *Verifier) Held() (held []Hold) {
 	return held
 }
 
-// Release forgets the failures of a network, and those of its devices; with a device, only those of the device there.
-// It returns how many were known by name. The edge may refuse the network for some seconds more.
+// Release forgets the failures of a network, and those of its devices that [Verifier.Held] knows; with a device, only
+// those of the device there. It returns how many that are. The edge may refuse the network for some seconds more.
 func (v *Verifier) Release(network netip.Prefix, device string) (released int) {
+	from := v.sources.of(network.Addr().String())
+	if device == "" {
+		v.bySource.forget(uint64(from))
+	} else {
+		v.byPair.forget(v.sources.pair(device, from))
+	}
 	v.named.mu.Lock()
 	defer v.named.mu.Unlock()
 	for key, h := range v.named.all {
-		if h.Network != network || device != "" && h.Device != device {
+		if h.Network != network || device != "" && h.Device != device || h.Last.IsZero() {
 			continue
 		}
-		if h.Device == "" {
-			v.bySource.forget(key)
-		} else {
+		if h.Device != "" {
 			v.byPair.forget(key)
 		}
+		h.Last = time.Time{}
 		released++
 	}
 	return released
@@ -99,11 +105,11 @@ func (v *Verifier) Release(network netip.Prefix, device string) (released int) {
 // name records a failure of the attempt for operators.
 func (v *Verifier) name(a *attempt) {
 	network, ok := NetworkOf(a.from)
-	if !ok {
+	if !ok || a.known { // no limit applies to a known device
 		return
 	}
 	v.named.add(v.sources.pair(a.id, a.source), network, a.id)
-	if !a.known && v.SourceFailures > 0 {
+	if v.SourceFailures > 0 {
 		v.named.add(uint64(a.source), network, "")
 	}
 }

@@ -96,6 +96,9 @@ type Result struct {
 	NotAfter    time.Time     // allow: when that ends; zero: never
 }
 
+// Refused reports whether the credential was wrong, or its source beyond a limit.
+func (r Result) Refused() bool { return r.Outcome == wire.Deny || r.Reason == isOverLimit }
+
 // Verifier is safe for concurrent use.
 type Verifier struct {
 	Config

@@ -24,6 +24,7 @@ type Stats struct {
 	Places          int    // in shared memory with a record of this epoch, slots included
 	Permissions     int    // names
 	InStepMS        int64  // in-step time in the state record, unix ms
+	Crowded         bool   // some devices have no place in the edge's list
 }
 
 // Stats returns the current counts.
@@ -53,5 +54,6 @@ func (m *Memory) Stats() Stats {
 		FreeSlots:       m.slots.freeCount(),
 		Permissions:     len(m.permissions.bits),
 		InStepMS:        m.inStep.tellableMS,
+		Crowded:         m.verdicts.devices.crowded,
 	}
 }

@@ -58,10 +58,10 @@ func (v *View) Body(at wire.Variant) []byte {
 
 // ObjectAt describes the object at a canonical key.
 type ObjectAt struct {
-	Version     uint64
-	PublishedMS int64
+	Version     uint64 `json:"version"`
+	PublishedMS int64  `json:"published_ms"`
 	// Pending: the edge has not acknowledged this version, or the object's removal, yet.
-	Pending bool
+	Pending bool `json:"pending"`
 }
 
 // Object returns what the edge has at a canonical key, or will have; version 0 is no object.
@@ -78,9 +78,10 @@ func (m *Memory) Object(key string) (at ObjectAt) {
 
 // DeviceAt describes a device.
 type DeviceAt struct {
-	Listed   bool // the edge knows that it is registered
-	New      bool // it never authenticated
-	Verdicts []wire.Verdict
+	Listed bool `json:"listed"` // the edge knows that it is registered
+	New    bool `json:"new"`    // it never authenticated
+	Allows int  `json:"allow_verdicts"`
+	Denies int  `json:"deny_verdicts"`
 }
 
 // Device returns what the edge has about a device, or will have.
@@ -94,8 +95,12 @@ func (m *Memory) Device(id string) (at DeviceAt) {
 	}
 	now := time.Now().UnixMilli()
 	for _, v := range k.verdicts {
-		if v.device == id && v.ExpiresMS > now {
-			at.Verdicts = append(at.Verdicts, v.Verdict)
+		switch {
+		case v.device != id || v.ExpiresMS <= now:
+		case v.Outcome == wire.Allow:
+			at.Allows++
+		default:
+			at.Denies++
 		}
 	}
 	return at

@@ -22,7 +22,7 @@ import (
 // Question is a request to explain.
 type Question struct {
 	// Rules is the configuration of the edge, JSON, see wasm-filter/README.md; empty: only the object at the URL and
-	// the device are described.
+	// the device are described, and there may be no URL.
 	Rules  json.RawMessage `json:"rules,omitempty"`
 	Method string          `json:"method"`
 	// URL is absolute, or a path with its query, as the edge sees it after the proxy has normalized it.
@@ -34,8 +34,9 @@ type Question struct {
 
 // Explanation tells what happens with a request, and why.
 type Explanation struct {
-	Rule   *Rule  `json:"rule,omitempty"` // nil: no rule governs the request
-	Answer Answer `json:"answer,omitzero"`
+	Warning string `json:"warning,omitempty"` // why the rest may not hold
+	Rule    *Rule  `json:"rule,omitempty"`    // nil: no rule governs the request
+	Answer  Answer `json:"answer,omitzero"`
 	// IfRight is the answer once the sidecar has verified the credential, if it is right.
 	IfRight *Answer `json:"if_right,omitempty"`
 	// Key is the cache key; "": the request has none.
@@ -90,7 +91,7 @@ type Device struct {
 	Sidecar     credential.Description `json:"sidecar"`
 	Permissions []string               `json:"permissions"`
 	Edge        edgemem.DeviceAt       `json:"edge"`
-	Held        []credential.Hold      `json:"held,omitempty"` // networks that its wrong secrets came from
+	Held        []credential.Hold      `json:"held,omitempty"` // where it is held back; without a device: new devices are
 }
 
 // ErrQuestion is wrapped by errors of a malformed question.
@@ -103,14 +104,20 @@ const redisTimeout = 2 * time.Second
 func (i *Inspector) Explain(ctx context.Context, q Question) (*Explanation, error) {
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
-	target, err := targetOf(q.URL)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrQuestion, err)
+	e := &Explanation{}
+	if reasons := i.Ready(); len(reasons) > 0 {
+		e.Warning = "This sidecar is not ready, so the edge may work with what another one pushed: " + strings.Join(reasons, "; ")
 	}
-	e := &Explanation{Key: objectkey.Canonical(target)}
-	if len(q.Rules) > 0 {
-		if err := i.decide(e, &q, target); err != nil {
+	if q.URL != "" || q.Device == "" || len(q.Rules) > 0 {
+		target, err := targetOf(q.URL)
+		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrQuestion, err)
+		}
+		e.Key = objectkey.Canonical(target)
+		if len(q.Rules) > 0 {
+			if err := i.decide(e, &q, target); err != nil {
+				return nil, fmt.Errorf("%w: %w", ErrQuestion, err)
+			}
 		}
 	}
 	if e.Key != "" {
@@ -322,7 +329,7 @@ func (i *Inspector) device(ctx context.Context, id string) Device {
 	d := Device{ID: id, Sidecar: i.Verifier.Describe(id), Edge: i.Memory.Device(id)}
 	d.Permissions = i.Memory.PermissionNames(d.Sidecar.Permissions)
 	for _, h := range i.Held() {
-		if h.Device == id {
+		if h.Device == id || h.Device == "" && h.WaitS > 0 {
 			d.Held = append(d.Held, h)
 		}
 	}

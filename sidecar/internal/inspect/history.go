@@ -3,10 +3,8 @@ package inspect
 import (
 	"context"
 	"fmt"
-	"maps"
 	"math"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,13 +25,12 @@ const (
 type sample struct {
 	at time.Time
 	// hits is the share of the requests under cache rules that the edge answered, since the sample before.
-	hits      float64
-	bcryptMS  float64 // mean time of a run since the sample before
-	lagS      float64 // age of the in-step time at the edge
-	queue     float64 // verifications that wait for a worker
-	budget    float64 // share in use
-	verifies  float64 // verifications per second
-	answersPS float64 // answers of the edge from its memory, per second
+	hits     float64
+	bcryptMS float64 // mean time of a run since the sample before
+	lagS     float64 // age of the in-step time at the edge
+	queue    float64 // verifications that wait for a worker
+	budget   float64 // share in use
+	verifies float64 // verifications per second
 }
 
 // history has the last samples.
@@ -93,7 +90,7 @@ func (i *Inspector) sample(ctx context.Context) {
 	seconds := now.Sub(h.at).Seconds()
 	rate := growth(h.own, own, seconds)
 	s := sample{
-		at: now, hits: math.NaN(), answersPS: math.NaN(), bcryptMS: 1000 * sum(rate, "gatehouse_bcrypt_seconds_sum") / sum(rate, "gatehouse_bcrypt_seconds_count"),
+		at: now, hits: math.NaN(), bcryptMS: 1000 * sum(rate, "gatehouse_bcrypt_seconds_sum") / sum(rate, "gatehouse_bcrypt_seconds_count"),
 		lagS:  math.NaN(),
 		queue: gauges["gatehouse_bcrypt_queued"], budget: gauges["gatehouse_object_cache_bytes"] / gauges["gatehouse_object_cache_budget_bytes"],
 		verifies: sum(rate, "gatehouse_verifications_total"),
@@ -111,7 +108,6 @@ func (i *Inspector) sample(ctx context.Context) {
 	if edge != nil && h.edge != nil {
 		h.perS = growth(h.edge, edge, seconds)
 		answered := sum(h.perS, cacheRequests, `outcome="hit"`) + sum(h.perS, cacheRequests, `outcome="not_modified"`) + sum(h.perS, cacheRequests, `outcome="stale_served"`)
-		s.answersPS = answered
 		s.hits = answered / sum(h.perS, cacheRequests) // NaN without requests
 	}
 	h.edge, h.own, h.at = edge, own, now
@@ -160,8 +156,6 @@ func (i *Inspector) edgeCounters(ctx context.Context) map[string]float64 {
 	}
 	return nil
 }
-
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 func counters(ctx context.Context, url string) (map[string]float64, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

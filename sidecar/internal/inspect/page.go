@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"html/template"
 	"io/fs"
+	"maps"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -142,31 +144,43 @@ func (s *Server) live(w http.ResponseWriter, r *http.Request) {
 
 // rulesOf groups the edge's rates by rule.
 func rulesOf(rates map[string]float64) []ruleRates {
-	names := map[string]bool{}
-	for full := range rates {
-		if _, rest, found := strings.Cut(full, `rule="`); found {
-			name, _, _ := strings.Cut(rest, `"`)
-			names[name] = true
+	of := map[string]*ruleRates{}
+	for full, rate := range rates {
+		rule, outcome := labelOf(full, "rule"), labelOf(full, "outcome")
+		cache := strings.HasPrefix(full, cacheRequests+"{")
+		if !cache && !strings.HasPrefix(full, authRequests+"{") {
+			continue
+		}
+		r := of[rule]
+		if r == nil {
+			r = &ruleRates{Name: rule}
+			of[rule] = r
+		}
+		switch outcome {
+		case "hit", "not_modified", "stale_served":
+			r.Answered += rate
+		case "miss", "stale", "bypass":
+			r.Upstream += rate
+		case "allow", "grace":
+			r.Allowed += rate
+		case "deny", "forbidden":
+			r.Refused += rate
+		case "unavailable":
+			r.Unavailable += rate
 		}
 	}
-	var all []ruleRates
-	for _, name := range sortedKeys(names) {
-		of := func(counter string, outcomes ...string) (total float64) {
-			for _, outcome := range outcomes {
-				for full, rate := range rates {
-					if strings.HasPrefix(full, counter+"{") && strings.Contains(full, `rule="`+name+`"`) && strings.Contains(full, `outcome="`+outcome+`"`) {
-						total += rate
-					}
-				}
-			}
-			return total
-		}
-		all = append(all, ruleRates{
-			name, of(cacheRequests, "hit", "not_modified", "stale_served"), of(cacheRequests, "miss", "stale", "bypass"),
-			of(authRequests, "allow", "grace"), of(authRequests, "deny", "forbidden"), of(authRequests, "unavailable"),
-		})
+	all := make([]ruleRates, 0, len(of))
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		all = append(all, *of[name])
 	}
 	return all
+}
+
+// labelOf returns the value of a label in a counter's name.
+func labelOf(full, label string) string {
+	_, rest, _ := strings.Cut(full, label+`="`)
+	value, _, _ := strings.Cut(rest, `"`)
+	return value
 }
 
 // plot is a line of the last 15 minutes, for a picture of plotWidth × plotHeight.

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 // Top has what is used and refused most, in the last minutes.
@@ -54,7 +54,7 @@ func (i *Inspector) Watched() Verifier { return Verifier{i.Verifier, &i.refused}
 // Verify verifies a credential.
 func (v Verifier) Verify(ctx context.Context, id, secret, from string) credential.Result {
 	r := v.Verifier.Verify(ctx, id, secret, from)
-	if r.Outcome != wire.Allow {
+	if r.Refused() {
 		name := "unknown"
 		if network, ok := credential.NetworkOf(from); ok {
 			name = network.String()
@@ -70,8 +70,7 @@ const (
 	halfLife   = time.Minute
 )
 
-// counts counts names. While it is full it ignores new ones; as names that came once are forgotten after a half-life, one
-// that comes often gets in soon. It is safe for concurrent use.
+// counts counts names. While it is full it ignores new ones, until others have faded. It is safe for concurrent use.
 type counts struct {
 	mu     sync.Mutex
 	of     map[string]float64
@@ -83,7 +82,7 @@ func (c *counts) add(name string) {
 	defer c.mu.Unlock()
 	c.age(time.Now())
 	if _, found := c.of[name]; found || len(c.of) < maxCounted {
-		c.of[name]++
+		c.of[strings.Clone(name)]++ // it may be a part of a whole call
 	}
 }
 

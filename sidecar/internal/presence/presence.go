@@ -55,7 +55,10 @@ func List(ctx context.Context, client redis.UniversalClient) ([]Edge, error) {
 	for id, text := range fields {
 		var e Edge
 		if err := json.Unmarshal([]byte(text), &e); err != nil {
-			return nil, fmt.Errorf("%s: field %s: %w", key(), id, err)
+			e = Edge{Problem: "its entry can't be read"}
+		}
+		if e.ID = id; time.Until(e.Seen) > Gone {
+			e.Seen = time.Time{} // of a wrong clock: it counts as gone
 		}
 		edges = append(edges, e)
 	}
