@@ -108,17 +108,13 @@ func ParseEvent(payload string) (Event, error) {
 		if e.Traceparent, err = r.next("traceparent"); err != nil {
 			return e, err
 		}
-		if e.Traceparent != "" && !ValidTraceparent(e.Traceparent) {
+		if e.Traceparent != "" && !limits.ValidTraceparent(e.Traceparent) {
 			return e, refuse(ReasonMalformed, "event: traceparent %s: want none, or %d bytes as W3C Trace Context has it", quote(e.Traceparent), maxTraceparent)
 		}
 	}
 	e.Fields, err = r.fields()
 	return e, err
 }
-
-// ValidTraceparent reports whether s is a traceparent of version 00 (W3C Trace Context, 3.2.2), as the write script
-// requires: "00-", 32 hex digits, "-", 16, "-", 2.
-func ValidTraceparent(s string) bool { return limits.ValidTraceparent(s) }
 
 func lowercaseHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }
 

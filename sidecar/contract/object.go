@@ -69,6 +69,17 @@ func HeadFields() []string {
 	return []string{FieldVersion, FieldPublished, FieldDeleted, FieldETag, FieldContentType, FieldTTL}
 }
 
+// HeadOf returns the fields of an answer to HMGET of [HeadFields], without the absent ones.
+func HeadOf(values []any) map[string]string {
+	names, fields := HeadFields(), make(map[string]string, len(values))
+	for i, value := range values {
+		if text, found := value.(string); found {
+			fields[names[i]] = text
+		}
+	}
+	return fields
+}
+
 // ParseObjectHead is [ParseObject] without the bodies, which fields may contain or not.
 func ParseObjectHead(fields map[string]string) (Object, error) {
 	h, err := parseHead(fields, objectField)

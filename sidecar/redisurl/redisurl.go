@@ -126,6 +126,14 @@ func (s Settings) Connect() (redis.UniversalClient, error) {
 	return redis.NewClient(options.Simple()), nil
 }
 
+// Subscribe subscribes to a channel, in a Cluster to a shard channel of the slot of its name.
+func Subscribe(ctx context.Context, client redis.UniversalClient, channel string) *redis.PubSub {
+	if cluster, ok := client.(*redis.ClusterClient); ok {
+		return cluster.SSubscribe(ctx, channel)
+	}
+	return client.Subscribe(ctx, channel)
+}
+
 func (s Settings) options(t *target) (*redis.UniversalOptions, error) {
 	o := &redis.UniversalOptions{
 		Addrs: t.addresses, MasterName: t.master, DB: t.db,

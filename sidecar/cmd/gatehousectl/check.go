@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"github.com/gatehouse/gatehouse/sidecar/internal/envoyconfig"
@@ -71,8 +70,5 @@ func (cmd *checkCmd) print(c *console, report *findings.Report) error {
 	if report.Findings == nil {
 		report.Findings = []findings.Finding{} // a list, also an empty one
 	}
-	encoder := json.NewEncoder(c.stdout)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(report)
+	return c.printJSON(report)
 }

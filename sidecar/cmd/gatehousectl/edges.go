@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -41,9 +40,7 @@ func (cmd *edgesCmd) Run(c *console) error {
 			list = append(list, listedEdge{e, now.Sub(e.Seen) > presence.Gone})
 		}
 		if cmd.JSON {
-			encoder := json.NewEncoder(c.stdout)
-			encoder.SetIndent("", "  ")
-			return encoder.Encode(list)
+			return c.printJSON(list)
 		}
 		return printEdges(c, list)
 	})

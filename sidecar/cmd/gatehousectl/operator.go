@@ -36,7 +36,7 @@ func call(url string, question, v any) error {
 		}
 		method, body = http.MethodPost, bytes.NewReader(text)
 	}
-	text, err := fetch(method, url, body)
+	text, err := fetch(method, url, body, maxAnswer)
 	if err != nil {
 		return err
 	}
@@ -46,28 +46,6 @@ func call(url string, question, v any) error {
 	return nil
 }
 
-func fetch(method, url string, body io.Reader) ([]byte, error) {
-	request, err := http.NewRequest(method, url, body)
-	if err != nil {
-		return nil, usagef("%w", err)
-	}
-	request.Header.Set("Content-Type", "application/json")
-	client := &http.Client{Timeout: podTimeout}
-	answer, err := client.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
-	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", method, url, err)
-	}
-	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s %s: %s: %s", method, url, answer.Status, strings.TrimSpace(string(text[:min(len(text), maxReason)])))
-	}
-	return text, nil
-}
-
 // ask asks the sidecar, and prints the answer: as JSON, or by print.
 func ask[T any](c *console, f *sidecarFlags, path string, question any, print func(w io.Writer, v *T)) error {
 	var v T
@@ -75,10 +53,7 @@ func ask[T any](c *console, f *sidecarFlags, path string, question any, print fu
 		return err
 	}
 	if f.JSON {
-		encoder := json.NewEncoder(c.stdout)
-		encoder.SetEscapeHTML(false)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(v)
+		return c.printJSON(v)
 	}
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	print(w, &v)
@@ -171,7 +146,7 @@ func (cmd *explainCmd) rules(c *console) (json.RawMessage, error) {
 			cmd.Admin = s.Edge.Admin
 		}
 		source = "http://" + cmd.Admin + "/config_dump"
-		if file, err = fetch(http.MethodGet, source, nil); err != nil {
+		if file, err = fetch(http.MethodGet, source, nil, maxAnswer); err != nil {
 			return nil, fmt.Errorf("%w\nWithout Envoy, give the rules by --rules", err)
 		}
 	} else if file, err = c.read(source, maxConfig, "rules"); err != nil {

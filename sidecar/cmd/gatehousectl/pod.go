@@ -39,23 +39,35 @@ func (cmd *drainCmd) Run(c *console) error {
 
 // ask prints the answer; one that is not 200 is an error.
 func (c *console) ask(method, url string) error {
-	request, err := http.NewRequest(method, url, nil)
+	body, err := fetch(method, url, nil, maxReason)
 	if err != nil {
-		return usagef("%w", err)
+		return err
+	}
+	_, err = fmt.Fprintf(c.stdout, "%s\n", bytes.TrimSpace(body))
+	return err
+}
+
+// fetch returns the body of the answer, at most the first most bytes; one that is not 200 is an error with its reason.
+func fetch(method, url string, body io.Reader, most int64) ([]byte, error) {
+	request, err := http.NewRequest(method, url, body)
+	if err != nil {
+		return nil, usagef("%w", err)
+	}
+	if body != nil {
+		request.Header.Set("Content-Type", "application/json")
 	}
 	client := &http.Client{Timeout: podTimeout}
 	answer, err := client.Do(request)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer answer.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(answer.Body, maxReason))
+	text, err := io.ReadAll(io.LimitReader(answer.Body, most))
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", method, url, err)
+		return nil, fmt.Errorf("%s %s: %w", method, url, err)
 	}
 	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s %s: %s: %s", method, url, answer.Status, strings.TrimSpace(string(body)))
+		return nil, fmt.Errorf("%s %s: %s: %s", method, url, answer.Status, strings.TrimSpace(string(text[:min(len(text), maxReason)])))
 	}
-	_, err = fmt.Fprintf(c.stdout, "%s\n", bytes.TrimSpace(body))
-	return err
+	return text, nil
 }

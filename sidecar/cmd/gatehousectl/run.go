@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -60,6 +61,14 @@ type console struct {
 	stdout, stderr io.Writer
 	redis          *redisFlags
 	traceparent    string // of writes, from $TRACEPARENT; "" for none
+}
+
+// printJSON prints v, indented.
+func (c *console) printJSON(v any) error {
+	encoder := json.NewEncoder(c.stdout)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(v)
 }
 
 // errUsage marks what the caller has to write differently.

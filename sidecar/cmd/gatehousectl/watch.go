@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
 type watchCmd struct {
@@ -54,11 +55,7 @@ func (cmd *watchCmd) Run(c *console) error {
 
 // watch sends the events of a channel until the connection ends.
 func watch(ctx context.Context, client redis.UniversalClient, channel string, events chan<- watched) error {
-	subscribe := client.Subscribe
-	if cluster, ok := client.(*redis.ClusterClient); ok {
-		subscribe = cluster.SSubscribe
-	}
-	sub := subscribe(ctx, channel)
+	sub := redisurl.Subscribe(ctx, client, channel)
 	defer sub.Close()
 	for {
 		message, err := sub.ReceiveMessage(ctx)

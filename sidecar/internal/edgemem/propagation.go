@@ -5,11 +5,11 @@ import "time"
 // maxPending bounds the writes whose acknowledgement is awaited. More are not measured.
 const maxPending = 1 << 14
 
-// pending is a write that the edge has not acknowledged yet. It has it once the queues have popped what they had when
-// the write was applied, and the batch with that was acknowledged.
+// pending is a write that the edge has not acknowledged yet. It has it once everything before after was taken, and the
+// batch with that was acknowledged.
 type pending struct {
-	published         time.Time
-	objects, verdicts uint64 // numbers of elements that the queues must have popped
+	published time.Time
+	after     mark
 }
 
 // ApplyLive calls apply, which applies a write that an event has announced. If that changes the memory, ApplyLive
@@ -25,7 +25,7 @@ func (m *Memory) ApplyLive(published time.Time, apply func()) {
 		len(m.pending) >= maxPending {
 		return
 	}
-	m.pending = append(m.pending, pending{published, m.dirty.pushed, m.verdicts.dirty.pushed})
+	m.pending = append(m.pending, pending{published, m.mark()})
 	if m.ackedBatch == m.batch { //mutant:TestPropagation true
 		m.observeAcked() // otherwise a batch that has the write may be on its way
 	}
@@ -35,7 +35,7 @@ func (m *Memory) ApplyLive(published time.Time, apply func()) {
 func (m *Memory) observeAcked() {
 	now, n := time.Now(), 0
 	for _, p := range m.pending {
-		if p.objects > m.dirty.popped || p.verdicts > m.verdicts.dirty.popped { //mutant:TestPropagation false
+		if !m.passed(p.after) { //mutant:TestPropagation false
 			break
 		}
 		m.propagation.Observe(max(now.Sub(p.published), 0).Seconds()) // below 0: Redis' clock is ahead of ours
@@ -47,6 +47,6 @@ func (m *Memory) observeAcked() {
 // deferPending makes all pending writes wait for what is in the queues now: a new epoch pushes everything again.
 func (m *Memory) deferPending() {
 	for i := range m.pending {
-		m.pending[i].objects, m.pending[i].verdicts = m.dirty.pushed, m.verdicts.dirty.pushed
+		m.pending[i].after = m.mark()
 	}
 }

@@ -50,3 +50,14 @@ func (q *queue) clear() {
 		q.pop()
 	}
 }
+
+// mark is a point in both queues: what was pushed to them before it.
+type mark struct{ objects, verdicts uint64 }
+
+// mark returns the point after everything that is in the queues now.
+func (m *Memory) mark() mark { return mark{m.dirty.pushed, m.verdicts.dirty.pushed} }
+
+// passed reports whether everything before a point was taken.
+func (m *Memory) passed(at mark) bool {
+	return m.dirty.popped >= at.objects && m.verdicts.dirty.popped >= at.verdicts
+}

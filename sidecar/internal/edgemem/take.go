@@ -38,9 +38,9 @@ type sentState struct {
 // inStepTimes are times at which the memory was in step with Redis. The edge may be told a time once everything that
 // waited then was taken. Under steady load that is earlier than when nothing waits.
 type inStepTimes struct {
-	tellableMS        int64 // the edge may be told this time
-	waitingMS         int64 // the edge may not be told this time yet; 0: none
-	objects, verdicts uint64
+	tellableMS int64 // the edge may be told this time
+	waitingMS  int64 // the edge may not be told this time yet; 0: none
+	after      mark
 }
 
 type indexRange struct {
@@ -62,7 +62,7 @@ func (m *Memory) SetInStep(t time.Time) {
 
 // awaitLatest makes the latest time wait until everything in the queues now was taken.
 func (m *Memory) awaitLatest() {
-	m.inStep.waitingMS, m.inStep.objects, m.inStep.verdicts = m.inStepMS, m.dirty.pushed, m.verdicts.dirty.pushed
+	m.inStep.waitingMS, m.inStep.after = m.inStepMS, m.mark()
 }
 
 // advanceInStep updates the time that the edge may be told in the batch that is being built.
@@ -71,7 +71,7 @@ func (m *Memory) advanceInStep(drained bool) {
 	switch {
 	case drained:
 		c.tellableMS, c.waitingMS = m.inStepMS, 0
-	case c.waitingMS != 0 && len(m.superseded) == 0 && m.dirty.popped >= c.objects && m.verdicts.dirty.popped >= c.verdicts:
+	case c.waitingMS != 0 && len(m.superseded) == 0 && m.passed(c.after):
 		c.tellableMS, c.waitingMS = c.waitingMS, 0
 		if m.inStepMS != c.tellableMS {
 			m.awaitLatest()
@@ -215,9 +215,7 @@ func (m *Memory) Reset(before *wire.State) {
 		m.place(e)
 	}
 	m.deferPending() //mutant:TestPropagation deleted
-	for i := range m.traced {
-		m.traced[i].objects, m.traced[i].verdicts = m.dirty.pushed, m.verdicts.dirty.pushed
-	}
+	m.deferTraces()
 	m.notify()
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
 const (
@@ -246,7 +247,7 @@ func (f *Follower) session(ctx context.Context) error {
 	f.noInfo.Store(false)
 	f.noChain.Store(false)
 	channel := f.keys.EventsChannel()
-	sub := f.subscribe(ctx, channel)
+	sub := redisurl.Subscribe(ctx, f.client, channel)
 	var running sync.WaitGroup
 	defer running.Wait()
 	stop := context.AfterFunc(ctx, func() { sub.Close() }) // ends a blocked read
@@ -274,13 +275,6 @@ func (f *Follower) session(ctx context.Context) error {
 }
 
 // subscribe subscribes to the channel, in a Cluster at the server that has the shard.
-func (f *Follower) subscribe(ctx context.Context, channel string) *redis.PubSub {
-	if cluster, ok := f.client.(*redis.ClusterClient); ok {
-		return cluster.SSubscribe(ctx, channel)
-	}
-	return f.client.Subscribe(ctx, channel)
-}
-
 // follow applies events and compares positions.
 func (f *Follower) follow(ctx context.Context, in *inbox) error {
 	tick := time.NewTicker(compareEvery)

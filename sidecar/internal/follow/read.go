@@ -212,13 +212,7 @@ func (f *Follower) unconfirmed(ctx context.Context, master server, members []con
 				f.log.Warn("no permission to read parts of records: each restart and failover of redis costs reading whole ones; permit HMGET (+hmget)", "error", err)
 			})
 		}
-		head := make(map[string]string, len(fields))
-		for j, value := range values {
-			if text, found := value.(string); found {
-				head[fields[j]] = text
-			}
-		}
-		o, err := contract.ParseObjectHead(head)
+		o, err := contract.ParseObjectHead(contract.HeadOf(values))
 		if o.Key = m.ID; err != nil || !f.Objects.Confirm(o) {
 			unconfirmed = append(unconfirmed, m)
 		}

@@ -300,18 +300,12 @@ func because(status string) string {
 func (i *Inspector) object(ctx context.Context, key string) Object {
 	o := Object{Sidecar: i.Objects.Describe(key), Edge: i.Memory.Object(key)}
 	stored := o.Sidecar.Stored
-	names := contract.HeadFields()
-	values, err := i.Redis.HMGet(ctx, i.Shards.KeysOf(stored).ObjectKey(stored), names...).Result()
+	values, err := i.Redis.HMGet(ctx, i.Shards.KeysOf(stored).ObjectKey(stored), contract.HeadFields()...).Result()
 	if err != nil {
 		o.Redis.Error = err.Error()
 		return o
 	}
-	fields := map[string]string{}
-	for n, value := range values {
-		if text, ok := value.(string); ok {
-			fields[names[n]] = text
-		}
-	}
+	fields := contract.HeadOf(values)
 	if len(fields) == 0 {
 		return o
 	}
@@ -328,7 +322,7 @@ func (i *Inspector) object(ctx context.Context, key string) Object {
 func (i *Inspector) device(ctx context.Context, id string) Device {
 	d := Device{ID: id, Sidecar: i.Verifier.Describe(id), Edge: i.Memory.Device(id)}
 	d.Permissions = i.Memory.PermissionNames(d.Sidecar.Permissions)
-	for _, h := range i.Held() {
+	for _, h := range i.Verifier.Held() {
 		if h.Device == id || h.Device == "" && h.WaitS > 0 {
 			d.Held = append(d.Held, h)
 		}

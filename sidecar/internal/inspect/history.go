@@ -107,8 +107,11 @@ func (i *Inspector) sample(ctx context.Context) {
 	h.perS = nil
 	if edge != nil && h.edge != nil {
 		h.perS = growth(h.edge, edge, seconds)
-		answered := sum(h.perS, cacheRequests, `outcome="hit"`) + sum(h.perS, cacheRequests, `outcome="not_modified"`) + sum(h.perS, cacheRequests, `outcome="stale_served"`)
-		s.hits = answered / sum(h.perS, cacheRequests) // NaN without requests
+		var answered, all float64
+		for _, r := range rulesOf(h.perS) {
+			answered, all = answered+r.Answered, all+r.Answered+r.Upstream
+		}
+		s.hits = answered / all // NaN without requests
 	}
 	h.edge, h.own, h.at = edge, own, now
 	if len(h.samples) == sampled {
@@ -134,11 +137,10 @@ func growth(before, after map[string]float64, seconds float64) map[string]float6
 	return rates
 }
 
-// sum returns the sum of a counter over all of its labels that contain label.
-func sum(values map[string]float64, name string, label ...string) (sum float64) {
+// sum returns the sum of a counter over all of its labels.
+func sum(values map[string]float64, name string) (sum float64) {
 	for full, value := range values {
-		rest, found := strings.CutPrefix(full, name)
-		if found && (rest == "" || rest[0] == '{') && (len(label) == 0 || strings.Contains(rest, label[0])) {
+		if rest, found := strings.CutPrefix(full, name); found && (rest == "" || rest[0] == '{') {
 			sum += value
 		}
 	}

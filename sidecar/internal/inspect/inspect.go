@@ -1,9 +1,8 @@
 // Package inspect answers operators: is this sidecar well, why is a request answered as it is, who is held back. Its
-// answers have no secrets, and no question changes anything except [Inspector.Release].
+// answers have no secrets, and no question changes anything except a release and the log's level.
 package inspect
 
 import (
-	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -40,11 +39,3 @@ type Inspector struct {
 
 // New returns an Inspector. Its Run must run for the history.
 func New(s Sources) *Inspector { return &Inspector{Sources: s} }
-
-// Held returns what the limits hold back.
-func (i *Inspector) Held() []credential.Hold { return i.Verifier.Held() }
-
-// Release forgets the failures of a network, or of one device there, and returns how many there were.
-func (i *Inspector) Release(network netip.Prefix, device string) int {
-	return i.Verifier.Release(network, device)
-}

@@ -64,16 +64,9 @@ func TestGrowth(t *testing.T) {
 	before := map[string]float64{`a{x="1"}`: 10, "b": 5}
 	after := map[string]float64{`a{x="1"}`: 20, `a{x="2"}`: 4, "b": 1, "ab": 9}
 	rates := growth(before, after, 2)
-	for _, tt := range []struct {
-		name, label string
-		want        float64
-	}{{"a", "", 7}, {"a", `x="1"`, 5}, {"b", "", 0}, {"c", "", 0}} {
-		var label []string
-		if tt.label != "" {
-			label = append(label, tt.label)
-		}
-		if got := sum(rates, tt.name, label...); got != tt.want {
-			t.Errorf("%s %s: got %v/s, want %v", tt.name, tt.label, got, tt.want)
+	for name, want := range map[string]float64{"a": 7, `a{x="1"}`: 5, "b": 0, "c": 0} {
+		if got := sum(rates, name); got != want {
+			t.Errorf("%s: got %v/s, want %v", name, got, want)
 		}
 	}
 	if rates := growth(nil, after, 2); len(rates) != 0 {

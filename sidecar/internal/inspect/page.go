@@ -68,7 +68,7 @@ func (s *Server) shown() shownPage {
 	i := s.inspector
 	top := i.Top()
 	return shownPage{
-		Now: time.Now().UTC(), Status: i.Status(), Held: i.Held(), Top: top, Plots: plotsOf(i.history.list()),
+		Now: time.Now().UTC(), Status: i.Status(), Held: i.Verifier.Held(), Top: top, Plots: plotsOf(i.history.list()),
 		Rules: rulesOf(top.Rates), Actions: s.actions,
 	}
 }
