@@ -52,6 +52,13 @@ func (n *named) add(key uint64, network netip.Prefix, device string) {
 	n.all[key] = &Hold{Network: network, Device: device, Last: time.Now()}
 }
 
+// drop removes a name.
+func (n *named) drop(key uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.all, key)
+}
+
 // Held returns what is held back now, of the last 1,024 networks and devices that failed; the longest wait first.
 func (v *Verifier) Held() []Hold {
 	held := []Hold{}
@@ -90,13 +97,13 @@ func (v *Verifier) Release(network netip.Prefix, device string) (released int) {
 	v.named.mu.Lock()
 	defer v.named.mu.Unlock()
 	for key, h := range v.named.all {
-		if h.Network != network || device != "" && h.Device != device || h.Last.IsZero() {
+		if h.Network != network || device != "" && h.Device != device {
 			continue
 		}
 		if h.Device != "" {
 			v.byPair.forget(key)
 		}
-		h.Last = time.Time{}
+		delete(v.named.all, key)
 		released++
 	}
 	return released

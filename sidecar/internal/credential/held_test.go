@@ -37,6 +37,17 @@ func TestHeld(t *testing.T) {
 		if held := f.Held(); len(held) != 1 || held[0].Network != netip.MustParsePrefix("2001:db8::/64") {
 			t.Errorf("got %+v, want the other network", held)
 		}
+		f.show(t, "a", "wrong3", from, wire.Deny, "resolved")
+		f.Apply(device("a", 2, "new"))
+		f.show(t, "a", "wrong4", from, wire.Deny, "bcrypt")
+		f.show(t, "a", "wrong5", from, wire.Deny, "bcrypt")
+		f.show(t, "b", "right", other, wire.Allow, "bcrypt")
+		f.Apply(device("b", 2, "new"))
+		f.show(t, "b", "wrong6", other, wire.Deny, "bcrypt")
+		f.show(t, "b", "wrong7", other, wire.Deny, "bcrypt")
+		if held := f.Held(); len(held) != 1 {
+			t.Errorf("got %+v, want only the other network: no limit applies where the device authenticated", held)
+		}
 		time.Sleep(time.Hour)
 		if held := f.Held(); len(held) != 0 {
 			t.Errorf("an hour later: got %+v", held)

@@ -77,6 +77,7 @@ func (forgetful) Add(_, _ uint64)    {}
 func (v *Verifier) meet(r *record, id string, from source) {
 	if r.meet(from) && from != 0 {
 		v.Known.Add(v.sources.device(id), uint64(from))
+		v.named.drop(v.sources.pair(id, from)) // no limit applies any more
 	}
 }
 

@@ -2,9 +2,11 @@ package inspect
 
 import (
 	"fmt"
+	"log/slog"
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -107,6 +109,25 @@ func TestCounters(t *testing.T) {
 			t.Errorf("%s: got %v", path, got)
 		}
 		server.Close()
+	}
+}
+
+// TestRelease refuses what is not one network, and everything without permission.
+func TestRelease(t *testing.T) {
+	for _, tt := range []struct {
+		actions bool
+		network string
+		status  int
+	}{{true, "10.0.0.0/8", 400}, {true, "2001:db8::/32", 400}, {true, "office", 400}, {true, "", 400}, {false, "10.0.0.1", 403}} {
+		handler := NewServer(New(Sources{}), tt.actions, new(slog.LevelVar), slog.New(slog.DiscardHandler)).Handler()
+		for path, body := range map[string]string{"/v1/release": fmt.Sprintf(`{"network": %q}`, tt.network), "/release": "network=" + url.QueryEscape(tt.network)} {
+			r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			w := httptest.NewRecorder()
+			if handler.ServeHTTP(w, r); w.Code != tt.status {
+				t.Errorf("%s %+v: got %d", path, tt, w.Code)
+			}
+		}
 	}
 }
 

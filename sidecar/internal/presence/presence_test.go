@@ -28,6 +28,15 @@ func TestPresence(t *testing.T) {
 		}
 		server.HSet("{gatehouse:0}:edges", id, string(text))
 	}
+	future, err := json.Marshal(presence.Edge{ID: "gone", Host: "other", Seen: time.Now().Add(time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Neither may hide the others, or stay: one is unreadable, one of a wrong clock has the id of another one.
+	server.HSet("{gatehouse:0}:edges", "unreadable", "{", "future", string(future))
+	if edges, err := presence.List(t.Context(), client); err != nil || len(edges) != 4 {
+		t.Fatalf("got %+v, %v, want 4", edges, err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 2)
 	for _, socket := range []string{"/a", "/b"} {
