@@ -86,6 +86,55 @@ default: deny
 	}
 }
 
+// TestLogHits: with log_hits, the access log has what it has of other answers of hits, too.
+func TestLogHits(t *testing.T) {
+	t.Parallel()
+	e := start(t, stack.Options{EnvoyArgs: []string{"--file-flush-interval-msec", "10"},
+		ModifyConfig: func(c *stack.Config) error {
+			return c.Set(map[string]any{"not_health_check_filter": map[string]any{}}, "static_resources", "listeners", "edge", "filter_chains", "0",
+				"filters", "0", "typed_config", "access_log", "envoy.access_loggers.stdout", "filter")
+		},
+		ModifyNginx: func(config string) string { return strings.ReplaceAll(config, " if=$gatehouse_log_errors", "") },
+		Rules: `
+sidecar: {cluster: gatehouse-sidecar, timeout: 1s}
+credentials: {id_header: x-device-id, secret_header: x-device-token}
+stale: serve
+rules:
+- name: shown
+  match: {prefix: /hit}
+  cache: {}
+- name: own
+  match: {prefix: /me}
+  auth: {}
+  cache: {scope: device}
+log_hits: true
+`})
+	e.put("/hit", "body")
+	e.put("@dev/me", "mine")
+	e.device("dev", "secret", 4, "telemetry.write")
+	e.until("the object is at the edge", says("body"), "GET /hit")
+	tag := e.send("GET /hit").header.Get("etag")
+	e.until("the device's object is at the edge", says("mine"), "GET /me", credential("dev", "secret")...)
+	for _, tt := range []struct {
+		path   string
+		header []string
+		want   logged
+	}{
+		{"/hit", nil, logged{Status: "200", Reason: "gatehouse_hit", Rule: "shown"}},
+		{"/hit", []string{"if-none-match: " + tag}, logged{Status: "304", Reason: "gatehouse_not_modified", Rule: "shown"}},
+		{"/me", credential("dev", "secret"), logged{Status: "200", Reason: "gatehouse_hit", Rule: "own", Device: "dev"}},
+	} {
+		tt.want.Method, tt.want.Source, tt.want.Path = "GET", "127.0.0.1", tt.path
+		e.send("GET "+tt.path, tt.header...)
+		await(t, tt.want.Reason, patience, func() error {
+			if got := e.accessLog()[tt.path]; got != tt.want {
+				return fmt.Errorf("got %+v, want %+v", got, tt.want)
+			}
+			return nil
+		})
+	}
+}
+
 // numbered returns header lines with a number in place of %d.
 func numbered(lines []string, n int) (out []string) {
 	for _, line := range lines {

@@ -289,3 +289,43 @@ func TestOperator(t *testing.T) {
 		t.Error("the page does not show that Redis is away")
 	}
 }
+
+// TestExplainTokens compares each explanation of a token with what the edge then answers.
+func TestExplainTokens(t *testing.T) {
+	t.Parallel()
+	e := withSessions(t)
+	k := e.letIn("dev", "secret", "telemetry.write")
+	old := e.letIn("gone", "secret", "telemetry.write")
+	e.ctl("device", "revoke", "gone")
+	e.until("the token's device is revoked", status(401), "POST /v1/telemetry", old.line())
+	for _, tt := range []struct {
+		name, line, action string
+		status             int
+		device             string
+	}{
+		{"good", k.line(), "pass", 200, "dev"},
+		{"of a revoked device", old.line(), "reply", 401, "gone"},
+		{"forged", k.line() + "x", "reply", 401, ""},
+	} {
+		args := []string{"explain", "/v1/telemetry", "--method", "POST", "--header", tt.line}
+		if onNginx() {
+			config, err := sessionConfig()
+			if err != nil {
+				t.Fatal(err)
+			}
+			args = append(args, "--rules", config)
+		}
+		var got explained
+		e.operate(&got, args...)
+		device := ""
+		if got.Device != nil {
+			device = got.Device.ID
+		}
+		if got.Answer.Action != tt.action || tt.action == "reply" && got.Answer.Status != tt.status || device != tt.device {
+			t.Errorf("%s: got %+v of device %q, want %s %d of %q", tt.name, got.Answer, device, tt.action, tt.status, tt.device)
+		}
+		if a := e.send("POST /v1/telemetry", tt.line); a.status != tt.status {
+			t.Errorf("%s: the edge answers %d, want %d", tt.name, a.status, tt.status)
+		}
+	}
+}

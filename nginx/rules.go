@@ -29,6 +29,7 @@ type rules struct {
 	ServeStale         bool         `json:"serve_stale"`
 	DenyByDefault      bool         `json:"deny_by_default"`
 	KeepOverrides      bool         `json:"keep_overrides"`
+	LogHits            bool         `json:"log_hits"`
 	Counters           []string     `json:"counters"` // that requests without a rule are expected to increment
 	Rules              []rule       `json:"rules"`
 }
@@ -97,7 +98,7 @@ func rulesOf(c *policy.Config) *rules {
 		Format: Format, SidecarTimeoutMS: c.SidecarTimeout.Milliseconds(), SourceHeader: c.Source.Header, Session: c.SessionMetadata != "",
 		VerdictGraceMS: c.VerdictGrace.Milliseconds(), MaxStalenessMS: c.MaxStaleness.Milliseconds(),
 		MaxAuthStalenessMS: c.MaxAuthStaleness.Milliseconds(), ServeStale: c.ServeStale,
-		DenyByDefault: c.DenyByDefault, KeepOverrides: c.KeepOverrides, Counters: expected(c, policy.NoRule), Rules: []rule{},
+		DenyByDefault: c.DenyByDefault, KeepOverrides: c.KeepOverrides, LogHits: c.LogHits, Counters: expected(c, policy.NoRule), Rules: []rule{},
 	}
 	if k := c.Credentials; k != (policy.Credentials{}) {
 		out.Credentials = &credentials{k.IDHeader, k.SecretHeader, k.Basic, k.Forward}

@@ -67,7 +67,7 @@ func (s *stream) decide(request *policy.Request) action {
 			if d.Key != "" {
 				v.hits.hit(d.Key)
 			}
-			if d.Cache == policy.None {
+			if d.Cache == policy.None || v.engine.Config().LogHits {
 				s.describe(rule, d.Credential.ID)
 			}
 			return s.reply(&d)
@@ -87,8 +87,8 @@ func (s *stream) reply(d *policy.Decision) action {
 	return actionPause
 }
 
-// describe sets the rule and device of a request for access logs. Requests that are answered from the cache have
-// neither, because it would cost time.
+// describe sets the rule and device of a request for access logs. Requests that are answered from the cache have them
+// only with log_hits, because it costs time.
 func (s *stream) describe(rule int, device string) {
 	v := s.vm
 	v.host.note(policy.NoteRule, v.engine.Config().RuleName(rule))

@@ -219,11 +219,12 @@ func TestAccessLog(t *testing.T) {
 		{"a miss", "GET", "/v1/products/2", "", "", []string{"gatehouse_rule: 3"}},
 		{"a hit", "GET", "/v1/products/1", "", "gatehouse_hit", nil},
 		{"a hit that isn't in step", "GET", "/v1/products/1", "", "gatehouse_hit_stale", nil},
+		{"a hit that is logged", "GET", "/v1/products/1", "", "gatehouse_hit", []string{"gatehouse_rule: 3"}},
 		{"no rule", "GET", "/open", "", "", nil},
 		{"an ambiguous path", "GET", "/v1/products/..%3B/x", "", "gatehouse_forbidden_ambiguous_path", []string{"gatehouse_rule: none"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			e := emulate(t, config)
+			e := emulate(t, strings.Replace(config, "{", fmt.Sprintf(`{"log_hits": %v, `, tt.name == "a hit that is logged"), 1))
 			putVerdict(e, e.clock+1000)
 			putObject(e, "/v1/products/1", 1024)
 			if tt.details == "gatehouse_hit_stale" {

@@ -58,6 +58,7 @@ var scenarios = []scenario{
 	{"pass", "no rule: the upstream answers", single, false},
 	{"ramp", "throughput by connections", ramp, false},
 	{"ratio", "Envoy's CPU per request against direct_response", ratio, false},
+	{"observed", "what the access log and a traced request cost", observed, false},
 	{"session", "a token against the credential that it was given for", session, false},
 	{"growth", "what objects, verdicts and updates cost", growth, false},
 	{"lock", "the lock of shared data: on 2 threads, for 64 workers, and in Envoy with 1 and 2", lock, false},

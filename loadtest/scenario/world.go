@@ -51,6 +51,7 @@ type worldOptions struct {
 	direct   bool     // a direct_response answers requests that match no rule
 	// listeners are added to Envoy: names, and the kinds of services behind them.
 	listeners []worldListener
+	modify    func(c *stack.Config) error // after everything else, may be nil
 	seed      func(ctx context.Context, p *publish.Publisher) error
 }
 
@@ -86,7 +87,7 @@ func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err
 	w.bench, err = start(ctx, stack.Options{
 		Name: wo.name, Concurrency: cmp.Or(wo.workers, o.Workers), Rules: worldRules, SidecarArgs: wo.sidecar, ReadyTimeout: time.Minute,
 		Binding:      wo.binding,
-		ModifyConfig: func(c *stack.Config) error { return w.modify(c, listeners, wo.direct) },
+		ModifyConfig: func(c *stack.Config) error { return w.modify(c, listeners, wo) },
 	}, func(ctx context.Context, p *publish.Publisher) error {
 		if err := seedSingles(ctx, p, wo.cost); err != nil || wo.seed == nil {
 			return err
@@ -111,18 +112,21 @@ func (w *world) listener(l worldListener) (peers.Listener, error) {
 	return listener, nil
 }
 
-func (w *world) modify(c *stack.Config, listeners []peers.Listener, direct bool) error {
+func (w *world) modify(c *stack.Config, listeners []peers.Listener, wo worldOptions) error {
 	err := c.SetAddress(w.services[service.Origin].Address, "static_resources", "clusters", "upstream",
 		"load_assignment", "endpoints", "0", "lb_endpoints", "0", "endpoint")
 	if err != nil {
 		return err
 	}
-	if direct {
+	if wo.direct {
 		if err := peers.DirectElsewhere(c); err != nil {
 			return err
 		}
 	}
-	return peers.AddListeners(c, listeners)
+	if err := peers.AddListeners(c, listeners); err != nil || wo.modify == nil {
+		return err
+	}
+	return wo.modify(c)
 }
 
 // stop ends all parts.

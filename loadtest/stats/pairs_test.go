@@ -1,6 +1,9 @@
 package stats
 
-import "testing"
+import (
+	"math"
+	"testing"
+)
 
 func TestRatioIsOfPairsNotOfMedians(t *testing.T) {
 	var p Pairs
@@ -26,6 +29,20 @@ func TestSpread(t *testing.T) {
 	} {
 		if got := SpreadOf(test.values); got != test.want {
 			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+// TestUpperBound compares with a table of the binomial distribution: P(B ≥ 7) = 0.035 and P(B ≥ 6) = 0.145 for n = 8,
+// P(B ≥ 12) = 0.038 and P(B ≥ 11) = 0.105 for n = 16.
+func TestUpperBound(t *testing.T) {
+	for n, want := range map[int]float64{0: math.Inf(1), 4: math.Inf(1), 5: 5, 8: 7, 16: 12} {
+		var values []float64
+		for i := range n {
+			values = append(values, float64(n-i))
+		}
+		if got := UpperBound(values); got != want {
+			t.Errorf("%d values: got %v, want %v", n, got, want)
 		}
 	}
 }

@@ -68,6 +68,29 @@ func (c *Config) Set(value any, path ...string) error {
 	return nil
 }
 
+// Copy adds a copy of an element, named by its "name" field, to the sequence at path, under another name.
+func (c *Config) Copy(from, to string, path ...string) error {
+	list, err := c.Find(path...)
+	if err != nil {
+		return err
+	}
+	node, err := c.Find(append(path[:len(path):len(path)], from)...)
+	if err != nil {
+		return err
+	}
+	text, err := yaml.Marshal(node)
+	if err != nil {
+		return fmt.Errorf("copy %s: %w", from, err)
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(text, &doc); err != nil {
+		return fmt.Errorf("copy %s: %w", from, err)
+	}
+	list.Content = append(list.Content, doc.Content[0])
+	child(doc.Content[0], "name").Value = to
+	return nil
+}
+
 // SetAddress replaces the socket_address below path by address, which is IP:PORT.
 func (c *Config) SetAddress(address string, path ...string) error {
 	host, text, err := net.SplitHostPort(address)

@@ -45,6 +45,7 @@ func TestConfigEdits(t *testing.T) {
 		"address":   config.SetAddress("[::1]:8080", "a", "one"),
 		"replace":   config.Replace("/old", "/new"),
 		"new field": config.Set([]int{1, 2}, "a", "1", "extra"),
+		"copy":      config.Copy("two", "three", "a"),
 	} {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -56,6 +57,11 @@ a:
 - name: one
   address: {socket_address: {address: '::1', port_value: 8080}} # kept
 - name: two # also kept
+  path: &p /new
+  extra:
+  - 1
+  - 2
+- name: three # also kept
   path: &p /new
   extra:
   - 1

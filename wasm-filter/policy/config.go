@@ -41,6 +41,8 @@ type Config struct {
 	DenyByDefault bool
 	// KeepOverrides keeps the headers with which clients can override method or target at some upstreams.
 	KeepOverrides bool
+	// LogHits gives access logs the rule and device of answers from the cache, too, which costs them time.
+	LogHits bool
 }
 
 // Credentials tells where a request has its device id and secret: in two headers or, if Basic, as HTTP Basic (RFC
@@ -119,7 +121,7 @@ func Parse(tree any) (*Config, error) {
 
 func (d *decoder) config(tree any) *Config {
 	c := &Config{}
-	m := d.fields("", tree, "push_listener", "sidecar", "credentials", "source", "session", "verdict_grace", "max_staleness", "max_auth_staleness", "stale", "rules", "default", "strip_override_headers")
+	m := d.fields("", tree, "push_listener", "sidecar", "credentials", "source", "session", "verdict_grace", "max_staleness", "max_auth_staleness", "stale", "rules", "default", "strip_override_headers", "log_hits")
 	if m == nil {
 		return c
 	}
@@ -140,6 +142,7 @@ func (d *decoder) config(tree any) *Config {
 	c.ServeStale = d.oneOf("stale", m["stale"], "bypass", "serve") == "serve"
 	c.DenyByDefault = d.oneOf("default", m["default"], "pass", "deny") == "deny"
 	c.KeepOverrides = !d.boolean("strip_override_headers", m["strip_override_headers"], true)
+	c.LogHits = d.boolean("log_hits", m["log_hits"], false)
 	c.Credentials = d.credentials(m["credentials"])
 	if session, ok := m["session"]; ok {
 		if m := d.fields("session", session, "metadata"); m != nil {

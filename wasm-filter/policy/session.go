@@ -15,8 +15,8 @@ type Claims interface {
 
 // The claims that identify a device, as the sidecar puts them into a token.
 const (
-	subjectClaim = "sub" // the device id
-	recordClaim  = "ver" // the version of its record, and the time of its write
+	SubjectClaim = "sub" // the device id
+	RecordClaim  = "ver" // the version of its record, and the time of its write
 )
 
 // shown sets c to the request's credential or, without any part of one, to the session of its token. It returns false
@@ -25,8 +25,8 @@ func (e *Engine) shown(c *Credential, r *Request) bool {
 	if e.config.SessionMetadata == "" || r.has(headerID) || r.has(headerSecret) || r.has(headerAuthorization) {
 		return r.credential(c, &e.config.Credentials)
 	}
-	c.ID = r.Token.Claim(e.config.SessionMetadata, subjectClaim)
-	c.Session = r.Token.Claim(e.config.SessionMetadata, recordClaim)
+	c.ID = r.Token.Claim(e.config.SessionMetadata, SubjectClaim)
+	c.Session = r.Token.Claim(e.config.SessionMetadata, RecordClaim)
 	return limits.ValidDeviceID(c.ID) && c.Session != "" && len(c.Session) <= limits.MaxSession
 }
 

@@ -18,6 +18,9 @@ rules:
 {{- end }}
 default: {{ .Values.default }}
 strip_override_headers: {{ .Values.stripOverrideHeaders }}
+{{- if and (eq .Values.mode "gateway") (eq (ternary .Values.nginx.accessLog .Values.envoy.accessLog (eq .Values.edge "nginx")) "all") }}
+log_hits: true
+{{- end }}
 {{- end }}
 
 {{/* Where the address of a client is, as JSON. Istio's inbound listeners believe x-forwarded-for, which clients write. */}}

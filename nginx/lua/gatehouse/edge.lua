@@ -42,7 +42,7 @@ local override_headers = {
 }
 
 -- Of the worker; the master fills what init sets, and workers inherit it.
-local decider, sidecar, socket, reader, secret_header, source_header, tokens
+local decider, sidecar, socket, reader, secret_header, source_header, tokens, log_hits
 
 -- draining tells that nginx is about to end: each answer asks its client to close the connection.
 local draining = false
@@ -129,7 +129,7 @@ function M.init(options)
   if not c.forward then
     secret_header = c.basic and "authorization" or c.secret_header
   end
-  source_header = config.source_header
+  source_header, log_hits = config.source_header, config.log_hits
   reader = header_reader.new(names_of(config, c), removed_of(config), secret_header)
   if config.session then
     tokens = jwt.new(options.issuer or "gatehouse") -- --session.issuer of the sidecar
@@ -239,6 +239,13 @@ local function name_of(rule)
   return rule and decider.rules[rule].name or "none"
 end
 
+-- hit_reasons has the reasons of answers from the cache, for access logs with log_hits, by their counters.
+local hit_reasons = {
+  cache_hit = "gatehouse_hit",
+  cache_not_modified = "gatehouse_not_modified",
+  cache_stale_served = "gatehouse_hit_stale",
+}
+
 -- reply answers a request under a rule, nil for none. The request's body is discarded: nginx would take what it doesn't
 -- read for the next request.
 local function reply(method, headers, d, rule)
@@ -253,8 +260,9 @@ local function reply(method, headers, d, rule)
       end
     end
   end
-  if d.reason then -- not of answers from the cache
-    ngx.var.gatehouse_reason = d.reason
+  local reason = d.reason or log_hits and hit_reasons[d.cache]
+  if reason then
+    ngx.var.gatehouse_reason = reason
     ngx.var.gatehouse_device = d.id or ""
     ngx.var.gatehouse_rule = name_of(rule)
   end

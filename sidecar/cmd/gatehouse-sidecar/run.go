@@ -181,20 +181,21 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	if err != nil {
 		return nil, err
 	}
-	tokens, err := c.Session.Settings()
+	settings, err := c.Session.Settings()
 	if err != nil {
 		return nil, err
 	}
+	tokens := token.New(settings)
 	checks := []admin.Check{{Name: "push", Ready: pusher.Ready}}
 	inspector := inspect.New(inspect.Sources{
 		Version: versionName(), Started: time.Now(), Registry: m.Registry, Ready: func() []string { return admin.Reasons(checks) },
-		Memory: memory, Objects: objects, Verifier: verifier, Redis: client, Shards: shards, EdgeAdmin: c.Edge.Admin,
+		Memory: memory, Objects: objects, Verifier: verifier, Tokens: tokens, Redis: client, Shards: shards, EdgeAdmin: c.Edge.Admin,
 	})
 	listed := presence.New(client, c.Push.Socket, inspector.Presence, log)
 	operator := inspect.NewServer(inspector, c.Admin.Actions, level, log).Handler()
 	return []component{
 		memory, objects, followers, pusher, collector{}, addresses, inspector, listed,
-		api.New(c.API.Socket, inspector.Watched(), fetcher, inspector, memory, token.New(tokens), m, tracer, log),
+		api.New(c.API.Socket, inspector.Watched(), fetcher, inspector, memory, tokens, m, tracer, log),
 		admin.New(c.Admin.Address, m.Registry, checks, operator, log),
 	}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,7 +29,7 @@ type Question struct {
 	// URL is absolute, or a path with its query, as the edge sees it after the proxy has normalized it.
 	URL     string      `json:"url"`
 	Headers [][2]string `json:"headers,omitempty"`
-	// Device asks for the answer to this device with its right secret; credentials in Headers don't count then.
+	// Device asks for the answer to this device with its right secret; credentials and tokens in Headers don't count then.
 	Device string `json:"device,omitempty"`
 }
 
@@ -154,11 +155,26 @@ func (v view) Body(_ uint64, at wire.Variant) *policy.Body {
 // Guard implements [policy.Memory]: no answer is repeated.
 func (view) Guard() uint64 { return 0 }
 
-// noToken is a request's claims.
-type noToken struct{}
+// claims are a valid token's, by name; none without one.
+type claims map[string]string
 
 // Claim implements [policy.Claims].
-func (noToken) Claim(_, _ string) string { return "" }
+func (c claims) Claim(_, name string) string { return c[name] }
+
+// token returns the claims of the request's token, which it removes from the headers, as the proxy does.
+func (i *Inspector) token(q *Question, c *policy.Config) (claims, error) {
+	if c.SessionMetadata == "" || q.Device != "" {
+		return nil, nil
+	}
+	for at, h := range q.Headers {
+		if text, found := strings.CutPrefix(h[1], "Bearer "); found && strings.EqualFold(h[0], "authorization") {
+			device, record, err := i.Tokens.Read(text)
+			q.Headers = slices.Delete(slices.Clone(q.Headers), at, at+1)
+			return claims{policy.SubjectClaim: device, policy.RecordClaim: record}, err
+		}
+	}
+	return nil, nil
+}
 
 // decide sets rule, answers, key and the device of the credential.
 func (i *Inspector) decide(e *Explanation, q *Question, target string) error {
@@ -169,13 +185,19 @@ func (i *Inspector) decide(e *Explanation, q *Question, target string) error {
 	memory := view{i.Memory.View()}
 	engine := policy.NewEngine(config)
 	engine.SetState(time.Now().UnixMilli(), memory.State())
+	token, err := i.token(q, config)
+	if err != nil {
+		e.Key = ""
+		e.Answer = Answer{Action: "reply", Status: 401, Text: "The proxy refuses the token, whatever the rules say: " + err.Error()}
+		return nil
+	}
 	fields, ok := headermap.ParseFields(headermap.Append(nil, q.headers(config, target)))
 	if !ok {
 		return errors.New("headers: too many")
 	}
 	e.Key = ""
 	at := engine.Locate(fields)
-	request := engine.Read(fields, noToken{})
+	request := engine.Read(fields, token)
 	governed := !at.Passes && engine.Govern(&request, &at)
 	if !governed {
 		e.Answer = Answer{Action: "pass", Text: "No rule governs the request: it goes upstream."}
@@ -198,8 +220,11 @@ func (i *Inspector) decide(e *Explanation, q *Question, target string) error {
 	}
 	if d.Action == policy.Verify {
 		answers.Verify = i.verdict(q.Device, memory)
+		if session := d.Credential.Session; session != "" && !i.Verifier.SessionValid(q.Device, session) {
+			answers.Verify.Outcome = wire.Deny
+		}
 		engine.Decide(&d, time.Now().UnixMilli(), &request, memory, &answers)
-		if then := answerOf(&d); assumed {
+		if then := answerOf(&d); assumed || token != nil {
 			e.Answer = then
 		} else {
 			e.IfRight = &then

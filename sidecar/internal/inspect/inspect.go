@@ -12,6 +12,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
+	"github.com/gatehouse/gatehouse/sidecar/internal/token"
 )
 
 // Sources is what an Inspector asks.
@@ -24,6 +25,7 @@ type Sources struct {
 	Memory   *edgemem.Memory
 	Objects  *objectcache.Cache
 	Verifier *credential.Verifier
+	Tokens   *token.Issuer
 	Redis    redis.UniversalClient
 	Shards   contract.Shards
 	// EdgeAdmin is the address of the edge's counters, host:port.

@@ -15,6 +15,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -86,21 +87,55 @@ func (i *Issuer) Issue(device, record string, permissions []string, notAfter tim
 	return Token{Token: text, Type: "Bearer", ExpiresIn: expires.Unix() - now.Unix()}, nil
 }
 
+// clockSkew is the tolerance of [Issuer.Read], as in envoy.yaml.
+const clockSkew = 10 * time.Second
+
+// Read returns the device and the record of a valid token, as the proxy would read them; otherwise the error says what is
+// wrong with the token.
+func (i *Issuer) Read(text string) (device, record string, err error) {
+	parsed, err := jwt.ParseSigned(text, []jose.SignatureAlgorithm{jose.EdDSA})
+	if err != nil {
+		return "", "", errors.New("it is malformed")
+	}
+	keys, err := i.keySet()
+	if err != nil {
+		return "", "", err
+	}
+	var c claims
+	if err := parsed.Claims(keys, &c); err != nil {
+		return "", "", errors.New("no key that this sidecar publishes has signed it")
+	}
+	switch now := time.Now(); {
+	case c.Issuer != i.Issuer:
+		return "", "", fmt.Errorf("its issuer is %q, want %q", c.Issuer, i.Issuer)
+	case now.After(time.Unix(c.Expires, 0).Add(clockSkew)):
+		return "", "", fmt.Errorf("it expired at %s", time.Unix(c.Expires, 0).UTC().Format(time.RFC3339))
+	}
+	return c.Device, c.Record, nil
+}
+
 // Keys returns the set of public keys (RFC 7517) as JSON.
 func (i *Issuer) Keys() ([]byte, error) {
-	var set jose.JSONWebKeySet
+	set, err := i.keySet()
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(set)
+}
+
+func (i *Issuer) keySet() (set jose.JSONWebKeySet, err error) {
 	now := i.period(time.Now())
 	rotate := int64(i.Rotate / time.Second)
 	for _, secret := range i.Secrets {
 		for _, start := range []int64{now - rotate, now, now + rotate} {
 			key, err := i.key(secret, start)
 			if err != nil {
-				return nil, err
+				return set, err
 			}
 			set.Keys = append(set.Keys, key.Public())
 		}
 	}
-	return json.Marshal(set)
+	return set, nil
 }
 
 // period returns the start of the period that contains t, in unix seconds.

@@ -223,3 +223,33 @@ func TestKeysAreFixed(t *testing.T) {
 		}
 	})
 }
+
+func TestRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := issuer(secrets...)
+		good := issue(t, i).Token
+		head, rest, _ := strings.Cut(good, ".")
+		none := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "." + rest
+		for _, test := range []struct{ name, text, want string }{
+			{"good", good, ""},
+			{"another sidecar's", issue(t, issuer(strings.Repeat("three", 7))).Token, "no key"},
+			{"changed", head + "." + strings.Replace(rest, "e", "f", 1), "no key"},
+			{"unsigned", none, "malformed"},
+			{"no token", "x.y.z", "malformed"},
+			{"another issuer's", issue(t, token.New(token.Config{Secrets: secrets, TTL: ttl, Rotate: rotate, Issuer: "other"})).Token, `its issuer is "other"`},
+		} {
+			device, record, err := i.Read(test.text)
+			if test.want == "" && (err != nil || device != "dev" || record != "7-1") || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("%s: got %q, %q, %v", test.name, device, record, err)
+			}
+		}
+		time.Sleep(ttl + 9*time.Second)
+		if _, _, err := i.Read(good); err != nil {
+			t.Errorf("9 s after its end: %v", err)
+		}
+		time.Sleep(2 * time.Second)
+		if _, _, err := i.Read(good); err == nil || !strings.HasPrefix(err.Error(), "it expired at ") {
+			t.Errorf("11 s after its end: got %v", err)
+		}
+	})
+}

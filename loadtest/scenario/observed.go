@@ -1,0 +1,136 @@
+//go:build linux
+
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/gatehouse/gatehouse/loadtest/stats"
+	"github.com/gatehouse/gatehouse/loadtest/workload"
+	"github.com/gatehouse/gatehouse/testbed/proc"
+	"github.com/gatehouse/gatehouse/testbed/stack"
+)
+
+const (
+	unobserved = "nothing logged"
+	shipped    = "as shipped"
+	observedIs = "all logged and traced"
+	// maxObserved bounds what the shipped access log may cost a request, in direct_responses: the upper bound of its 95 %
+	// confidence interval.
+	maxObserved = 0.04
+)
+
+// observed measures what it costs to look: an edge without access log, one as shipped, and one that logs every request
+// (log_hits) and gets a sampled traceparent, in turn, slice by slice, in one Envoy, against direct_response.
+func observed(ctx context.Context, o *Options, out *Recorder) (err error) {
+	everything, nothing, err := addresses()
+	if err != nil {
+		return err
+	}
+	w, err := startWorld(ctx, o, worldOptions{
+		name: "observed", direct: true, sidecar: []string{"--trace.endpoint=http://127.0.0.1:1", "--trace.ratio=1"},
+		modify: func(c *stack.Config) error { return observe(c, nothing, everything) },
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.stop()) }()
+	together, err := w.apart()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, together()) }()
+	envoy := []proc.Server{w.envoy()}
+	off, on := target{unobserved, "http://" + nothing, envoy, nil, nil}, target{observedIs, "http://" + everything, envoy, nil, nil}
+	var failed []error
+	for _, name := range []string{"304", "auth + 304", oneKiB().Name} {
+		load, err := ratioWorkload(name)
+		if err != nil {
+			return err
+		}
+		traced := load
+		traced.Headers = append(slices.Clone(load.Headers), "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+		out.doing("%s", name)
+		failed = append(failed, o.observe(ctx, out, w.dir, load, []looked{
+			{off, load}, {target{shipped, w.EdgeURL(), envoy, nil, nil}, load}, {on, traced}, {w.beside(directResponse, "direct"), oneKiB()},
+		}))
+	}
+	return errors.Join(failed...)
+}
+
+// looked is a target with its load.
+type looked struct {
+	target
+	load workload.Workload
+}
+
+// observe measures four targets: unobserved, as shipped, all observed, and direct_response.
+func (o *Options) observe(ctx context.Context, out *Recorder, dir string, load workload.Workload, targets []looked) error {
+	for _, t := range targets[:3] {
+		if err := warm(ctx, t.load, t.target); err != nil {
+			return err
+		}
+	}
+	costs := make([][]float64, len(targets)) // µs, by target
+	for range o.Pairs {
+		sides := make([]*side, len(targets))
+		for i, t := range targets {
+			var err error
+			if sides[i], err = newSide(t.target, t.load); err != nil {
+				return err
+			}
+		}
+		if err := o.takeTurns(ctx, dir, sides...); err != nil {
+			return err
+		}
+		for i, s := range sides {
+			costs[i] = append(costs[i], s.micros)
+		}
+	}
+	direct := costs[3]
+	for i, t := range targets[:3] {
+		pair, err := pairOf(load.Name, t.name, directResponse, stats.Pairs{Subject: costs[i], Reference: direct})
+		if err != nil {
+			return err
+		}
+		out.Pairs = append(out.Pairs, pair)
+	}
+	var more []float64 // of the shipped edge, in direct_responses
+	for i := range direct {
+		more = append(more, (costs[1][i]-costs[0][i])/direct[i])
+	}
+	bound := stats.UpperBound(more) // +Inf for fewer than 5 pairs, which tell too little to fail
+	fmt.Fprintf(out, "%s: the shipped access log costs %+.3f of a direct_response, with 95 %% confidence at most %+.3f\n", load.Name, stats.SpreadOf(more).Median, bound)
+	if bound > maxObserved && !math.IsInf(bound, 1) {
+		return fmt.Errorf("%s: the shipped access log may cost %.3f of a direct_response, want at most %.2f", load.Name, bound, maxObserved)
+	}
+	return nil
+}
+
+// addresses returns two free addresses.
+func addresses() (a, b string, err error) {
+	if a, err = stack.FreeAddress(); err == nil {
+		b, err = stack.FreeAddress()
+	}
+	return a, b, err
+}
+
+// observe adds two copies of the edge listener: one logs nothing, the other one everything.
+func observe(c *stack.Config, nothing, everything string) error {
+	listeners := []string{"static_resources", "listeners"}
+	manager := func(listener string, more ...string) []string {
+		return append(append(slices.Clone(listeners), listener, "filter_chains", "0", "filters", "0", "typed_config"), more...)
+	}
+	all := map[string]any{"not_health_check_filter": map[string]any{}}
+	return errors.Join(
+		c.Copy("edge", "unobserved", listeners...), c.SetAddress(nothing, append(listeners, "unobserved")...),
+		c.Copy("edge", "observed", listeners...), c.SetAddress(everything, append(listeners, "observed")...),
+		c.Set([]any{}, manager("unobserved", "access_log")...),
+		c.Set(all, manager("observed", "access_log", "0", "filter")...),
+		c.Set(true, manager("observed", "http_filters", "gatehouse", "typed_config", "config", "vm_config", "configuration", "value", "log_hits")...),
+	)
+}
