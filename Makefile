@@ -44,7 +44,7 @@ GO ?= go
 
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help run observe observe-build stop build wasm test test-all unit e2e conformance fuzz chaos routers mutation lua-coverage observe-check loadtest bench-check check chart-check chart-readme images chart-e2e clean
+.PHONY: help run observe observe-build stop build wasm test test-all unit e2e conformance matrix fuzz chaos routers mutation lua-coverage observe-check loadtest bench-check check chart-check chart-readme images chart-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -105,6 +105,9 @@ conformance: build ## check the whole stack, octet by octet, against the specifi
 	@PATH="$$PATH:/usr/sbin" scripts/need.sh nginx nginx-light "it speaks HTTP/1.0 to the edge"
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -race -count=1 -timeout=3m ./e2e/conformance
+
+matrix: build ## end-to-end tests with each older Envoy of envoy/versions.txt, 3 minutes; LONG=1: the whole suite, short form
+	@scripts/matrix.sh $(if $(short),,all)
 
 chaos: build ## kill, pause and disconnect everything under load, and check each answer: CHAOS_SECONDS, CHAOS_SEED, CHAOS_REDIS, EDGE_KIND
 	@GO=$(GO) scripts/chaos-build.sh
