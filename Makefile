@@ -142,7 +142,7 @@ chart-e2e: ## install, break and upgrade the chart in a real Kubernetes on this 
 chart-check: build ## lint, unit tests and schemas of the Helm chart, and the configurations that it renders
 	@scripts/chart-check.sh
 
-chart-readme: ## update the chart's table of values, and its alerts in docs/prometheus
+chart-readme: ## update the chart's table of values, the descriptions in its schema, and its alerts in docs/prometheus
 	@"$$(scripts/chart-tools.sh)"/readme charts/gatehouse
 	@scripts/render-alerts.sh >docs/prometheus/alerts.yaml
 

@@ -7,7 +7,8 @@ cd "$(dirname "$0")/.."
 smoke='^Test(Cache|Auth|UpdateReachesEveryWorker|Revocation|Session|RulesOfListeners|PathTricks)$'
 
 scripts/need.sh redis-server redis-server "the tests run against a real Redis"
-for version in $(awk '$2 == "smoke" {print $1}' envoy/versions.txt); do
+mapfile -t versions < <(awk '$2 == "smoke" {print $1}' envoy/versions.txt)
+for version in "${versions[@]}"; do
   ENVOY=$(scripts/install-envoy.sh "$version")
   export ENVOY
   found=$("$ENVOY" --version)
