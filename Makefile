@@ -44,7 +44,7 @@ GO ?= go
 
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help run observe observe-build stop build wasm test test-all unit e2e conformance fuzz chaos routers mutation lua-coverage observe-check loadtest bench-check check chart-check chart-readme images chart-e2e clean
+.PHONY: help run observe observe-build stop build wasm test test-all unit e2e conformance matrix fuzz chaos routers mutation lua-coverage observe-check loadtest bench-check check chart-check chart-readme images chart-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -106,6 +106,9 @@ conformance: build ## check the whole stack, octet by octet, against the specifi
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -race -count=1 -timeout=3m ./e2e/conformance
 
+matrix: build ## end-to-end tests with each older Envoy of envoy/versions.txt, 3 minutes; LONG=1: the whole suite, short form
+	@scripts/matrix.sh $(if $(short),,all)
+
 chaos: build ## kill, pause and disconnect everything under load, and check each answer: CHAOS_SECONDS, CHAOS_SEED, CHAOS_REDIS, EDGE_KIND
 	@GO=$(GO) scripts/chaos-build.sh
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec build/gatehouse-chaos
@@ -139,7 +142,7 @@ chart-e2e: ## install, break and upgrade the chart in a real Kubernetes on this 
 chart-check: build ## lint, unit tests and schemas of the Helm chart, and the configurations that it renders
 	@scripts/chart-check.sh
 
-chart-readme: ## update the chart's table of values, and its alerts in docs/prometheus
+chart-readme: ## update the chart's table of values, the descriptions in its schema, and its alerts in docs/prometheus
 	@"$$(scripts/chart-tools.sh)"/readme charts/gatehouse
 	@scripts/render-alerts.sh >docs/prometheus/alerts.yaml
 

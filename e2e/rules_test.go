@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -87,6 +88,8 @@ func TestPathTricks(t *testing.T) {
 			if tt.path == "/v1/ſtelemetry" {
 				tt.want = other
 			}
+		case !onNginx() && strings.Contains(tt.path, "..;") && envoyMinor(t) < 39: // it doesn't resolve them
+			tt.want = ambiguous
 		}
 		a, err := e.try(newClient(), "POST "+tt.path)
 		if err != nil {
@@ -131,6 +134,28 @@ func TestPathTricks(t *testing.T) {
 	if a := e.send("GET /open", "x_gatehouse_device: forged"); a.status != byEdge(400, 200) || strings.Contains(a.body, "forged") {
 		t.Errorf("a header with underscores: got %d %s, want 400, or it removed", a.status, a.body)
 	}
+}
+
+// envoyMinor returns the second number of the version of the tests' Envoy.
+func envoyMinor(t *testing.T) int {
+	t.Helper()
+	path, err := stack.FindEnvoy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), path, "--version").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`/1\.([0-9]+)\.[0-9]+/`).FindSubmatch(out)
+	if found == nil {
+		t.Fatalf("%s --version: want COMMIT/1.MINOR.PATCH/ in %q", path, out)
+	}
+	minor, err := strconv.Atoi(string(found[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return minor
 }
 
 // TestBadRules gives Envoy and gatehousectl the same mistakes, and expects the same error messages.

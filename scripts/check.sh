@@ -69,5 +69,6 @@ stage staticcheck go run "$staticcheck" ./...
 stage stylua scripts/format-lua.sh --check
 stage luacheck bash -c 'scripts/need.sh luacheck lua-check "it checks the NGINX plugin" && cd nginx && luacheck -q .'
 stage "systemd units" units
+stage "versions of Envoy" scripts/envoy-versions.sh
 stage links go run ./scripts/links
 stage shellcheck bash -c 'scripts/need.sh shellcheck shellcheck "it checks the scripts" && shellcheck -x scripts/*.sh .ci/run'

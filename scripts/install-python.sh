@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# install-python.sh REQUIREMENTS OTHERWISE: installs the packages that the file pins into .venv, unless they are
-# installed already. OTHERWISE is an alternative for the error message.
+# install-python.sh REQUIREMENTS OTHERWISE [TARGET]: installs the packages that the file pins into .venv, or into the
+# directory TARGET in it, unless they are installed already. OTHERWISE is an alternative for the error message.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-requirements=$1 otherwise=$2
+requirements=$1 otherwise=$2 target=${3:-}
 
 fail() {
   echo "install-python: $*${otherwise:+; $otherwise}" >&2
@@ -29,5 +29,6 @@ fi
 pip=("$python" -m pip)
 "${pip[@]}" --version >/dev/null 2>&1 || pip=(python3 -m pip --python "$python")
 "${pip[@]}" install --quiet --disable-pip-version-check --only-binary :all: --require-hashes \
+  ${target:+--target="$target" --upgrade} \
   --requirement "$requirements" >&2 || fail "pip could not install $requirements, see above; removing .venv begins anew"
 cp "$requirements" "$stamp"

@@ -276,7 +276,7 @@ func (c *cluster) scale(t *testing.T) {
 	c.load(t, func() {
 		for _, replicas := range []string{"2", "1"} {
 			c.helm(t, append(append([]string{"upgrade", release, chartDir, "--wait", "--timeout", "120s"}, c.values...),
-				"--set", "replicas="+replicas)...)
+				"--set", "replicaCount="+replicas)...)
 			await(t, replicas+" pods", func() error {
 				pods := strings.Fields(c.kubectl(t, "get", "pods", "--selector", gatewayPods, "--output", "name"))
 				if fmt.Sprint(len(pods)) != replicas { // pods that are terminating count, too

@@ -91,10 +91,15 @@ resources:
     watched_directory: {path: /etc/gatehouse-tls}
 {{- end }}
 
+{{/* Where a listener of the pod listens: of (list address port). "::" is for both families. */}}
+{{- define "gatehouse.address" -}}
+{address: {{ index . 0 | quote }}, port_value: {{ index . 1 }}{{ if eq (index . 0) "::" }}, ipv4_compat: true{{ end }}}
+{{- end }}
+
 {{- define "gatehouse.edgeListener" -}}
 name: edge
 address:
-  socket_address: {address: {{ .Values.envoy.address | quote }}, port_value: {{ .Values.envoy.port }}}
+  socket_address: {{ include "gatehouse.address" (list .Values.envoy.address .Values.envoy.port) }}
 filter_chains:
 - {{- if (.Values.envoy.tls).existingSecret }}
   transport_socket:

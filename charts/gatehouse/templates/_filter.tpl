@@ -184,7 +184,7 @@ bypass_overload_manager: true
 {{- define "gatehouse.telemetryListener" -}}
 name: gatehouse-telemetry
 address:
-  socket_address: {address: {{ .Values.envoy.address | quote }}, port_value: {{ .Values.envoy.telemetryPort }}}
+  socket_address: {{ include "gatehouse.address" (list .Values.envoy.address .Values.envoy.telemetryPort) }}
 filter_chains:
 - filters:
   # Instead of the limits below, which it is exempt from. Probes and Prometheus have a few connections.

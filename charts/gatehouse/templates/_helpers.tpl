@@ -30,9 +30,14 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/part-of: gatehouse
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-{{- with .Values.labels }}
+{{- with .Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}
+{{- end }}
+
+{{/* The ServiceAccount of a gateway's pods. */}}
+{{- define "gatehouse.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (ternary (include "gatehouse.fullname" .) "default" .Values.serviceAccount.create) }}
 {{- end }}
 
 {{/* A reference to an image: of (dict "image" … "tag" default). */}}
@@ -44,7 +49,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* User and group of the pods: that of the mode's Envoy. */}}
 {{- define "gatehouse.user" -}}
-{{- if .Values.runAsUser }}{{ int64 .Values.runAsUser }}{{ else if eq .Values.mode "istio" }}1337{{ else }}65532{{ end }}
+{{ .Values.runAsUser | default (ternary 1337 65532 (eq .Values.mode "istio")) | int64 }}
 {{- end }}
 
 {{/* What the profile `restricted` asks of a container, and more. */}}

@@ -68,7 +68,9 @@ http {
   }
 
   server {
-    listen {{ include "gatehouse.nginxAddress" . }}:{{ $nginx.port }}{{ if $nginx.tls.existingSecret }} ssl http2{{ end }} reuseport;
+    {{- range include "gatehouse.nginxAddresses" . | fromJsonArray }}
+    listen {{ . }}:{{ $nginx.port }}{{ if $nginx.tls.existingSecret }} ssl http2{{ end }} reuseport;
+    {{- end }}
     {{- if $nginx.tls.existingSecret }}
     ssl_certificate $gatehouse_tls.crt;
     ssl_certificate_key $gatehouse_tls.key;
@@ -100,7 +102,9 @@ http {
   # Probes and metrics, a few at a time.
   limit_conn_zone $server_port zone=gatehouse_telemetry:64k;
   server {
-    listen {{ include "gatehouse.nginxAddress" . }}:{{ $nginx.telemetryPort }};
+    {{- range include "gatehouse.nginxAddresses" . | fromJsonArray }}
+    listen {{ . }}:{{ $nginx.telemetryPort }};
+    {{- end }}
     access_log off;
     limit_conn gatehouse_telemetry 256;
     location = /live { return 200 "live\n"; }
@@ -121,8 +125,14 @@ http {
 }
 {{- end }}
 
-{{- define "gatehouse.nginxAddress" -}}
-{{- if contains ":" .Values.nginx.address }}[{{ .Values.nginx.address }}]{{ else }}{{ .Values.nginx.address }}{{ end }}
+{{/* Where its servers listen, as a JSON list. "::" is for both families, each by a socket of its own, so that a client of
+     IPv4 has an address of IPv4: limits take a /64 of IPv6 for one source. */}}
+{{- define "gatehouse.nginxAddresses" -}}
+{{- $address := .Values.nginx.address }}
+{{- if eq $address "::" }}{{ list "0.0.0.0" "[::]" | toJson }}
+{{- else if contains ":" $address }}{{ list (printf "[%s]" $address) | toJson }}
+{{- else }}{{ list $address | toJson }}
+{{- end }}
 {{- end }}
 
 {{/* Sizes of the dictionaries in MiB, as JSON. A dictionary takes up to twice the bytes of a body, because it has pages

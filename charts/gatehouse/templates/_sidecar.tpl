@@ -31,6 +31,9 @@
       resourceFieldRef: {containerName: gatehouse-sidecar, resource: limits.memory, divisor: 1Mi}
   - {name: GOMEMLIMIT, value: $(MEMORY_LIMIT_MIB)000000}
   {{- include "gatehouse.redisEnvironment" . | nindent 2 }}
+  {{- with .Values.sidecar.extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
   # Ready once the edge has acknowledged everything. The admin address is on loopback.
   readinessProbe:
     exec: {command: [gatehousectl, ready]}
@@ -61,6 +64,9 @@
   {{- end }}
   {{- range $section, $_ := include "gatehouse.secrets" . | fromJson }}
   - {name: gatehouse-{{ $section }}-secret, mountPath: /etc/gatehouse/secrets/{{ $section }}, readOnly: true}
+  {{- end }}
+  {{- with .Values.sidecar.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end }}
 

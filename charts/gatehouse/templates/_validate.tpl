@@ -36,8 +36,9 @@
 {{- fail "envoy.tls.existingSecret: envoy.config is set, too, and doesn't use it: have it read /etc/envoy/tls.yaml or /etc/gatehouse-tls/, or remove one" }}
 {{- end }}
 {{- end }}
-{{- if and $v.service.externalTrafficPolicy (eq $v.service.type "ClusterIP") }}
-{{- fail "service.externalTrafficPolicy: service.type is ClusterIP: it is for NodePort and LoadBalancer" }}
+{{- include "gatehouse.validateService" $v.service }}
+{{- if and $v.httpRoute.enabled (not $v.httpRoute.parentRefs) }}
+{{- fail "httpRoute.parentRefs: is empty: name the Gateway" }}
 {{- end }}
 {{- if and $v.autoscaling.enabled (lt (int $v.autoscaling.maxReplicas) (int $v.autoscaling.minReplicas)) }}
 {{- fail (printf "autoscaling.maxReplicas: %d is less than minReplicas, %d" (int $v.autoscaling.maxReplicas) (int $v.autoscaling.minReplicas)) }}
@@ -54,6 +55,19 @@
 {{- fail "envoyGateway.gateway: is empty: give the name of the Gateway" }}
 {{- else if not $v.envoyGateway.xdsListeners }}
 {{- fail "envoyGateway.xdsListeners: is empty: name the Gateway's listeners, NAMESPACE/GATEWAY/LISTENER, or none of them gets the rules" }}
+{{- end }}
+{{- end }}
+
+{{- define "gatehouse.validateService" -}}
+{{- range $field := list "externalTrafficPolicy" "nodePort" }}
+{{- if and (get $ $field) (eq $.type "ClusterIP") }}
+{{- fail (printf "service.%s: service.type is ClusterIP: it is for NodePort and LoadBalancer" $field) }}
+{{- end }}
+{{- end }}
+{{- range $field := list "loadBalancerClass" "loadBalancerSourceRanges" }}
+{{- if and (get $ $field) (ne $.type "LoadBalancer") }}
+{{- fail (printf "service.%s: service.type is %s: it is for LoadBalancer" $field $.type) }}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -123,8 +137,8 @@
 {{- if eq .mode "istio" }}
 {{- fail "sessions.existingSecret: is empty: the pods of a workload would refuse each other's tokens; give a Secret with openssl rand -hex 32" }}
 {{- end }}
-{{- $name := ternary "autoscaling.maxReplicas" "replicas" .autoscaling.enabled }}
-{{- $pods := ternary .autoscaling.maxReplicas .replicas .autoscaling.enabled }}
+{{- $name := ternary "autoscaling.maxReplicas" "replicaCount" .autoscaling.enabled }}
+{{- $pods := ternary .autoscaling.maxReplicas .replicaCount .autoscaling.enabled }}
 {{- if gt (int $pods) 1 }}
 {{- fail (printf "sessions.existingSecret: is empty, and %s is %d: pods would refuse each other's tokens; give a Secret with openssl rand -hex 32" $name (int $pods)) }}
 {{- end }}

@@ -41,4 +41,7 @@
     defaultMode: {{ $mode }}
     items: [{key: {{ $from.secretKey }}, path: secret}]
 {{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}

@@ -1,5 +1,5 @@
-// Command readme writes the table of values in the chart's README from the comments in its
-// values.yaml. Usage: readme [-check] CHART
+// Command readme writes the table of values in the chart's README, and the descriptions in its values.schema.json, from the
+// comments in its values.yaml. Usage: readme [-check] CHART
 package main
 
 import (
@@ -20,7 +20,7 @@ const (
 )
 
 func main() {
-	check := flag.Bool("check", false, "fail if the README is not up to date, instead of writing it")
+	check := flag.Bool("check", false, "fail if one of the files is not up to date, instead of writing them")
 	flag.Parse()
 	if err := run(flag.Arg(0), *check); err != nil {
 		fmt.Fprintln(os.Stderr, "readme:", err)
@@ -33,23 +33,28 @@ func run(chart string, check bool) error {
 	if err != nil {
 		return err
 	}
-	name := filepath.Join(chart, "README.md")
-	readme, err := os.ReadFile(name)
+	t, err := describe(values)
 	if err != nil {
 		return err
 	}
-	head, rest, found := bytes.Cut(readme, []byte(begin))
-	_, tail, ended := bytes.Cut(rest, []byte(end))
-	if !found || !ended {
-		return fmt.Errorf("%s: has no %q and %q", name, begin, end)
-	}
-	table, err := describe(values)
+	schema := func(old []byte) (string, error) { return describeSchema(old, t.comments) }
+	return errors.Join(
+		update(filepath.Join(chart, "README.md"), check, t.replace),
+		update(filepath.Join(chart, "values.schema.json"), check, schema),
+	)
+}
+
+// update writes what change makes of the file, or fails if that is another text and check is set.
+func update(name string, check bool, change func(old []byte) (string, error)) error {
+	old, err := os.ReadFile(name)
 	if err != nil {
 		return err
 	}
-	written := string(head) + begin + table + end + string(tail)
+	written, err := change(old)
 	switch {
-	case written == string(readme):
+	case err != nil:
+		return fmt.Errorf("%s: %w", name, err)
+	case written == string(old):
 		return nil
 	case check:
 		return fmt.Errorf("%s: is not what values.yaml says; run: make chart-readme", name)
@@ -57,21 +62,32 @@ func run(chart string, check bool) error {
 	return os.WriteFile(name, []byte(written), 0o644)
 }
 
+// replace returns the README with this table.
+func (t *table) replace(readme []byte) (string, error) {
+	head, rest, found := bytes.Cut(readme, []byte(begin))
+	_, tail, ended := bytes.Cut(rest, []byte(end))
+	if !found || !ended {
+		return "", fmt.Errorf("has no %q and %q", begin, end)
+	}
+	return string(head) + begin + t.text.String() + end + string(tail), nil
+}
+
 // describe returns a table for each section of the values.
-func describe(values []byte) (string, error) {
+func describe(values []byte) (*table, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(values, &document); err != nil {
-		return "", err
+		return nil, err
 	}
-	var t table
+	t := &table{comments: map[string]string{}}
 	t.rows(document.Content[0], "")
-	return t.text.String(), errors.Join(t.errs...)
+	return t, errors.Join(t.errs...)
 }
 
 type table struct {
-	text strings.Builder
-	open bool // under a header
-	errs []error
+	text     strings.Builder
+	comments map[string]string // by path
+	open     bool              // under a header
+	errs     []error
 }
 
 // rows describes the keys of a mapping. A key with a comment is a value, and a key without one is a mapping of values.
@@ -89,6 +105,7 @@ func (t *table) rows(mapping *yaml.Node, prefix string) {
 				t.text.WriteString("| value | default | meaning |\n|---|---|---|\n")
 				t.open = true
 			}
+			t.comments[prefix+key.Value] = comment
 			fmt.Fprintf(&t.text, "| `%s` | `%s` | %s |\n", prefix+key.Value, inline(value), strings.ReplaceAll(comment, "|", "\\|"))
 		case value.Kind == yaml.MappingNode && len(value.Content) > 0:
 			t.rows(value, prefix+key.Value+".")

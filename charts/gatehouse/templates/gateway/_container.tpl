@@ -38,6 +38,9 @@ tls.yaml: |
     {{- if (.Values.envoy.tls).existingSecret }}
     - {name: gatehouse-tls, mountPath: /etc/gatehouse-tls, readOnly: true}
     {{- end }}
+    {{- with .Values.envoy.extraVolumeMounts }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
 {{- end }}
 
 {{/* nginx of mode gateway. The pod is ready if this container and the sidecar are. */}}
@@ -56,11 +59,18 @@ tls.yaml: |
     {{- if .Values.nginx.tls.existingSecret }}
     - {name: gatehouse-tls, mountPath: /etc/gatehouse-tls, readOnly: true}
     {{- end }}
+    {{- with .Values.nginx.extraVolumeMounts }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
 {{- end }}
 
 {{/* What both have in common: of (list context values of the edge). */}}
 {{- define "gatehouse.edgeContainer" -}}
 {{- $edge := index . 1 -}}
+{{- with $edge.extraEnv -}}
+env:
+  {{- toYaml . | nindent 2 }}
+{{ end -}}
 ports:
   - {name: http, containerPort: {{ $edge.port }}}
   - {name: telemetry, containerPort: {{ $edge.telemetryPort }}}

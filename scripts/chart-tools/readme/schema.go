@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// describeSchema returns the schema with the comments of values.yaml as descriptions. Properties that values.yaml has no
+// comment for keep theirs, and it is an error if one has none. What several values share, in $defs, is described there.
+func describeSchema(schema []byte, comments map[string]string) (string, error) {
+	var document yaml.Node // JSON is YAML, and a node keeps the order of keys
+	if err := yaml.Unmarshal(schema, &document); err != nil {
+		return "", err
+	}
+	root := document.Content[0]
+	s := describer{comments: comments}
+	s.schema(root, "")
+	if defs := get(root, "$defs"); defs != nil {
+		s.comments = nil
+		for i := 0; i < len(defs.Content); i += 2 {
+			s.schema(defs.Content[i+1], "$defs."+defs.Content[i].Value)
+		}
+	}
+	var compact, indented bytes.Buffer
+	if err := errors.Join(append(s.errs, writeJSON(&compact, root))...); err != nil {
+		return "", err
+	}
+	if err := json.Indent(&indented, compact.Bytes(), "", "  "); err != nil {
+		return "", err
+	}
+	return indented.String() + "\n", nil
+}
+
+type describer struct {
+	comments map[string]string // by path
+	errs     []error
+}
+
+// schema describes the properties in a schema of the value at a path, also in its items and alternatives.
+func (d *describer) schema(schema *yaml.Node, path string) {
+	if properties := get(schema, "properties"); properties != nil {
+		for i := 0; i < len(properties.Content); i += 2 {
+			d.property(properties.Content[i+1], strings.TrimPrefix(path+"."+properties.Content[i].Value, "."))
+		}
+	}
+	if items := get(schema, "items"); items != nil && items.Kind == yaml.MappingNode {
+		d.schema(items, path+"[]")
+	}
+	if alternatives := get(schema, "anyOf"); alternatives != nil {
+		for _, alternative := range alternatives.Content {
+			d.schema(alternative, path)
+		}
+	}
+}
+
+func (d *describer) property(schema *yaml.Node, path string) {
+	old := get(schema, "description")
+	switch comment := d.comments[path]; {
+	case comment != "" && old != nil:
+		old.SetString(comment)
+	case comment != "":
+		var key, value yaml.Node
+		key.SetString("description")
+		value.SetString(comment)
+		schema.Content = append([]*yaml.Node{&key, &value}, schema.Content...)
+	case old == nil:
+		d.errs = append(d.errs, fmt.Errorf("values.schema.json: %s has no description, and values.yaml no comment", path))
+	}
+	d.schema(schema, path)
+}
+
+// get returns the value of a key of a mapping, or nil.
+func get(mapping *yaml.Node, key string) *yaml.Node {
+	for i := 0; i+1 < len(mapping.Content); i += 2 {
+		if mapping.Content[i].Value == key {
+			return mapping.Content[i+1]
+		}
+	}
+	return nil
+}
+
+// writeJSON appends the value as JSON, with the keys of mappings in their order.
+func writeJSON(out *bytes.Buffer, n *yaml.Node) error {
+	switch n.Kind {
+	case yaml.MappingNode, yaml.SequenceNode:
+		brackets := map[yaml.Kind]string{yaml.MappingNode: "{}", yaml.SequenceNode: "[]"}[n.Kind]
+		out.WriteByte(brackets[0])
+		for i, child := range n.Content {
+			switch {
+			case i == 0:
+			case n.Kind == yaml.MappingNode && i%2 == 1:
+				out.WriteByte(':')
+			default:
+				out.WriteByte(',')
+			}
+			if err := writeJSON(out, child); err != nil {
+				return err
+			}
+		}
+		out.WriteByte(brackets[1])
+		return nil
+	default:
+		if n.Tag == "!!int" || n.Tag == "!!float" {
+			out.WriteString(n.Value)
+			return nil
+		}
+		var value any
+		if err := n.Decode(&value); err != nil {
+			return err
+		}
+		encoder := json.NewEncoder(out)
+		encoder.SetEscapeHTML(false)
+		return encoder.Encode(value)
+	}
+}
