@@ -69,7 +69,7 @@ func (d *describer) property(schema *yaml.Node, path string) {
 		value.SetString(comment)
 		schema.Content = append([]*yaml.Node{&key, &value}, schema.Content...)
 	case old == nil:
-		d.errs = append(d.errs, fmt.Errorf("values.schema.json: %s has no description, and values.yaml no comment", path))
+		d.errs = append(d.errs, fmt.Errorf("%s has no description, and values.yaml no comment", path))
 	}
 	d.schema(schema, path)
 }
