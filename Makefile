@@ -12,7 +12,11 @@ ENVOY ?=
 TRACE_ENDPOINT ?=
 DETACH ?=
 PROMETHEUS ?= 127.0.0.1:9092
-export EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY PROMETHEUS TRACE_ENDPOINT
+ALERTMANAGER ?= 127.0.0.1:9093
+JAEGER_API ?= 127.0.0.1:16686
+JAEGER_OTLP ?= 127.0.0.1:4318
+export EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY TRACE_ENDPOINT
+export PROMETHEUS ALERTMANAGER JAEGER_API JAEGER_OTLP
 # The proxy of the edge: envoy, or nginx. For make run, e2e, conformance, chaos and routers.
 EDGE_KIND ?= envoy
 export EDGE_KIND
@@ -50,20 +54,22 @@ help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
 	  printf '  make %-12s %s\n' "$$target" "$$text"; done
 	@echo
-	@echo '  Variables of make run, with their values now:'
-	@for v in EDGE_KIND EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY PROMETHEUS TRACE_ENDPOINT; do \
+	@echo '  Variables of make run and observe, with their values now:'
+	@for v in EDGE_KIND EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY TRACE_ENDPOINT PROMETHEUS ALERTMANAGER JAEGER_API JAEGER_OTLP; do \
 	  printf '  %-14s %s\n' "$$v" "$$(printenv "$$v")"; done
 
 run: build ## start Redis, sidecar, upstream and Envoy with demo data; EDGE_KIND=nginx; DETACH=1: in the background
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec scripts/demo.sh $(if $(filter-out 0 no false,$(DETACH)),start,run) build/gatehouse-demo
 
-observe: observe-build ## make run with a Prometheus, the chart's alerts and a little load; Linux; the same variables
+observe: observe-build ## make run with Prometheus, the chart's alerts, Alertmanager, Jaeger and a little load; Linux; the same variables
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec scripts/demo.sh $(if $(filter-out 0 no false,$(DETACH)),start,run) scripts/observe.sh
 
 observe-build: build
 	@scripts/need.sh prometheus prometheus "it reads the metrics"
+	@scripts/need.sh prometheus-alertmanager prometheus-alertmanager "it gets the alerts"
+	@scripts/install-jaeger.sh >/dev/null
 	$(GO) build -trimpath -o build/gatehouse-loadtest ./loadtest
 
 observe-check: observe-build ## run every query of the dashboard and every alert in what make observe runs, and the fault of each alert: EDGE_KIND

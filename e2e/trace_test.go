@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,22 +12,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/testbed/redistest"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
-
-// jaegerConfig is Jaeger with its storage in memory: the address of its API, of its API by gRPC, and of OTLP.
-const jaegerConfig = `
-service:
-  extensions: [jaeger_storage, jaeger_query]
-  pipelines:
-    traces: {receivers: [otlp], exporters: [jaeger_storage_exporter]}
-  telemetry: {metrics: {level: none}}
-extensions:
-  jaeger_storage: {backends: {memory: {memory: {max_traces: 10000}}}}
-  jaeger_query: {storage: {traces: memory}, http: {endpoint: %q}, grpc: {endpoint: %q}}
-receivers: {otlp: {protocols: {http: {endpoint: %q}}}}
-exporters: {jaeger_storage_exporter: {trace_storage: memory}}
-`
 
 // jaeger is a running Jaeger.
 type jaeger struct{ api, otlp string } // URLs
@@ -40,21 +26,13 @@ func startJaeger(t *testing.T) jaeger {
 	if err != nil {
 		t.Fatalf("install-jaeger.sh: %v", err)
 	}
-	var addresses []any
-	for range 3 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		addresses = append(addresses, l.Addr().String())
-		_ = l.Close()
-	}
+	api, otlp := redistest.FreeAddress(t), redistest.FreeAddress(t)
 	log, err := os.Create(filepath.Join(t.TempDir(), "jaeger.log"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(strings.TrimSpace(string(binary)), "--config", writeFile(t, "jaeger.yaml", fmt.Sprintf(jaegerConfig, addresses...)))
-	cmd.Env = append(os.Environ(), "OTEL_TRACES_SAMPLER=always_off") // it would trace itself
+	cmd := exec.Command(strings.TrimSpace(string(binary)), "--config", "../scripts/jaeger.yaml")
+	cmd.Env = append(os.Environ(), "JAEGER_API="+api, "JAEGER_OTLP="+otlp, "OTEL_TRACES_SAMPLER=always_off") // it would trace itself
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -66,7 +44,7 @@ func startJaeger(t *testing.T) jaeger {
 			t.Logf("the end of jaeger.log:\n%s", text[max(0, len(text)-4000):])
 		}
 	})
-	j := jaeger{fmt.Sprintf("http://%s", addresses[0]), fmt.Sprintf("http://%s", addresses[2])}
+	j := jaeger{"http://" + api, "http://" + otlp}
 	await(t, "Jaeger answers", patience, func() error {
 		_, err := j.trace(t.Context(), strings.Repeat("1", 32))
 		return err

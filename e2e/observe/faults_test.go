@@ -26,6 +26,7 @@ import (
 var noFault = map[string]string{
 	"GatehouseRedisLostData": "it is silent in the first 15 minutes of a sidecar",
 	"GatehouseTraps":         "nothing is known that makes the filter trap",
+	"GatehouseClockDiffers":  "the clock of this stack can't be stepped",
 	"GatehouseHeapFull":      "it would take most of a GiB",
 }
 

@@ -84,16 +84,30 @@ type server string
 // start runs what `make observe DETACH=1` runs, on free ports, until the test ends.
 func start(t *testing.T) server {
 	t.Helper()
+	given := map[string]string{"CONCURRENCY": "2", "REDIS_URL": "", "CONFIG": ""}
+	for _, variable := range []string{"EDGE", "ENVOY_ADMIN", "SIDECAR_ADMIN", "UPSTREAM", "REDIS"} {
+		given[variable] = redistest.FreeAddress(t)
+	}
+	return server("http://" + observe(t, given)["PROMETHEUS"])
+}
+
+// observe runs scripts/observe.sh with these variables, and free addresses, which it returns, of what it runs beside the
+// stack, until the test ends. program runs instead of the stack.
+func observe(t *testing.T, variables map[string]string, program ...string) map[string]string {
+	t.Helper()
 	root, err := stack.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := fmt.Sprint("observe-", os.Getpid())
-	env := append(os.Environ(), "STACK="+name, "CONCURRENCY=2", "REDIS_URL=", "CONFIG=")
+	name := fmt.Sprintf("observe-%d-%s", os.Getpid(), t.Name())
+	env := append(os.Environ(), "STACK="+name, "TRACE_ENDPOINT=")
 	addresses := map[string]string{}
-	for _, variable := range []string{"EDGE", "ENVOY_ADMIN", "SIDECAR_ADMIN", "UPSTREAM", "REDIS", "PROMETHEUS"} {
+	for _, variable := range []string{"PROMETHEUS", "ALERTMANAGER", "JAEGER_API", "JAEGER_OTLP"} {
 		addresses[variable] = redistest.FreeAddress(t)
 		env = append(env, variable+"="+addresses[variable])
+	}
+	for variable, value := range variables {
+		env = append(env, variable+"="+value)
 	}
 	demo := func(ctx context.Context, args ...string) error {
 		command := exec.CommandContext(ctx, filepath.Join(root, "scripts", "demo.sh"), args...)
@@ -111,17 +125,17 @@ func start(t *testing.T) server {
 		logs, _ := filepath.Glob(filepath.Join(root, ".run", name, "*.log"))
 		for _, path := range logs {
 			if text, err := os.ReadFile(path); err == nil && t.Failed() {
-				t.Logf("%s:\n%s", path, text)
+				t.Logf("the end of %s:\n%s", path, text[max(0, len(text)-4000):])
 			}
 		}
 		if !t.Failed() {
 			_ = os.RemoveAll(filepath.Join(root, ".run", name))
 		}
 	})
-	if err := demo(t.Context(), "start", "scripts/observe.sh"); err != nil {
+	if err := demo(t.Context(), append([]string{"start", "scripts/observe.sh"}, program...)...); err != nil {
 		t.Fatal(err)
 	}
-	return server("http://" + addresses["PROMETHEUS"])
+	return addresses
 }
 
 // labelValues is the function of Grafana in the queries of variables.

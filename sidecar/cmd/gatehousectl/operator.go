@@ -3,10 +3,12 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -49,7 +51,11 @@ func call(url string, question, v any) error {
 // ask asks the sidecar, and prints the answer: as JSON, or by print.
 func ask[T any](c *console, f *sidecarFlags, path string, question any, print func(w io.Writer, v *T)) error {
 	var v T
-	if err := call("http://"+f.Sidecar+path, question, &v); err != nil {
+	err := call("http://"+f.Sidecar+path, question, &v)
+	if _, away := errors.AsType[*url.Error](err); away {
+		return fmt.Errorf("the sidecar doesn't answer: %w\nIts log may have the reason; gatehousectl edges shows whether it is gone", err)
+	}
+	if err != nil {
 		return err
 	}
 	if f.JSON {

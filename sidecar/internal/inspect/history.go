@@ -3,6 +3,7 @@ package inspect
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"strings"
@@ -26,11 +27,12 @@ type sample struct {
 	at time.Time
 	// hits is the share of the requests under cache rules that the edge answered, since the sample before.
 	hits     float64
-	bcryptMS float64 // mean time of a run since the sample before
-	lagS     float64 // age of the in-step time at the edge
-	queue    float64 // verifications that wait for a worker
-	budget   float64 // share in use
-	verifies float64 // verifications per second
+	bcryptMS float64            // mean time of a run since the sample before
+	lagS     float64            // age of the in-step time at the edge
+	queue    float64            // verifications that wait for a worker
+	budget   float64            // share in use
+	verifies float64            // verifications per second
+	totals   map[string]float64 // see [Inspector.totals]
 }
 
 // history has the last samples.
@@ -42,6 +44,9 @@ type history struct {
 	own     map[string]float64 // the sidecar's counters
 	at      time.Time
 	since   time.Time // the edge has been in step since; zero: it isn't
+
+	heap              float64 // how full Envoy's is, percent; 0: unknown
+	traps, clockSteps float64 // since the start
 }
 
 // rates returns the growth of the edge's counters per second.
@@ -56,6 +61,28 @@ func (h *history) inStepSince() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.since
+}
+
+// heapFull returns how full Envoy's heap is, in percent; 0: unknown.
+func (h *history) heapFull() float64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.heap
+}
+
+// Counters in a sample's totals that no metric has.
+const (
+	dataLost   = "data lost"   // full resyncs beyond those at start
+	traps      = "traps"       // VMs of the filter that Envoy started again, or tried to
+	clockSteps = "clock steps" // of this machine
+)
+
+// totals returns the sidecar's counters with these.
+func (i *Inspector) totals(own map[string]float64) map[string]float64 {
+	all := maps.Clone(own)
+	all[dataLost] = max(0, own["gatehouse_full_resyncs_total"]-float64(i.Shards.Count()))
+	all[traps], all[clockSteps] = i.history.traps, i.history.clockSteps
+	return all
 }
 
 // list returns the samples, oldest first.
@@ -88,12 +115,13 @@ func (i *Inspector) sample(ctx context.Context) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	seconds := now.Sub(h.at).Seconds()
+	h.notice(now, edge)
 	rate := growth(h.own, own, seconds)
 	s := sample{
 		at: now, hits: math.NaN(), bcryptMS: 1000 * sum(rate, "gatehouse_bcrypt_seconds_sum") / sum(rate, "gatehouse_bcrypt_seconds_count"),
 		lagS:  math.NaN(),
 		queue: gauges["gatehouse_bcrypt_queued"], budget: gauges["gatehouse_object_cache_bytes"] / gauges["gatehouse_object_cache_budget_bytes"],
-		verifies: sum(rate, "gatehouse_verifications_total"),
+		verifies: sum(rate, "gatehouse_verifications_total"), totals: i.totals(own),
 	}
 	if inStep := i.Memory.Stats().InStepMS; inStep != 0 {
 		s.lagS = math.Max(0, float64(now.UnixMilli()-inStep)/1000)
@@ -118,6 +146,34 @@ func (i *Inspector) sample(ctx context.Context) {
 		h.samples = append(h.samples[:0], h.samples[1:]...)
 	}
 	h.samples = append(h.samples, s)
+}
+
+// notice counts traps and steps of the clock since the sample before. The caller holds mu.
+func (h *history) notice(now time.Time, edge map[string]float64) {
+	if step := now.Round(0).Sub(h.at.Round(0)) - now.Sub(h.at); !h.at.IsZero() && step.Abs() > clockStep {
+		h.clockSteps++
+	}
+	h.heap = edge[heapPressure]
+	delete(edge, heapPressure) // it is no counter
+	if h.edge != nil && edge != nil {
+		for name, value := range edge {
+			if isReload(name) {
+				h.traps += max(0, value-h.edge[name])
+			}
+		}
+	}
+}
+
+const (
+	// clockStep is how far the clock moves between two samples, beyond the time between them, if it was stepped.
+	clockStep = time.Second
+	// heapPressure is a gauge of Envoy.
+	heapPressure = "envoy_overload_envoy_resource_monitors_fixed_heap_pressure"
+)
+
+// isReload reports whether this is the name of a counter of Envoy of VMs that were started again after a trap, or not.
+func isReload(name string) bool {
+	return strings.HasSuffix(name, "_vm_reload_success") || strings.HasSuffix(name, "_vm_reload_failure")
 }
 
 // The edge's counters of requests, see wasm-filter/README.md.
@@ -147,17 +203,20 @@ func sum(values map[string]float64, name string) (sum float64) {
 	return sum
 }
 
-// edgeCounters reads Gatehouse's counters from Envoy or, at its path, from nginx; nil if that fails.
+// edgeCounters reads Gatehouse's counters and those of [history.notice] from Envoy or, at its path, from nginx; nil if
+// that fails.
 func (i *Inspector) edgeCounters(ctx context.Context) map[string]float64 {
 	ctx, cancel := context.WithTimeout(ctx, sampleEvery/2)
 	defer cancel()
-	for _, path := range []string{"/stats/prometheus?filter=^wasmcustom", "/metrics"} {
+	for _, path := range []string{envoyCounters, "/metrics"} {
 		if values, err := counters(ctx, "http://"+i.EdgeAdmin+path); err == nil {
 			return values
 		}
 	}
 	return nil
 }
+
+const envoyCounters = "/stats/prometheus?filter=%5E(wasm%7Coverload.envoy.resource_monitors.fixed_heap.pressure)"
 
 func counters(ctx context.Context, url string) (map[string]float64, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -179,12 +238,12 @@ func counters(ctx context.Context, url string) (map[string]float64, error) {
 	}
 	values := map[string]float64{}
 	for name, family := range families {
-		if !strings.HasPrefix(name, prefix) {
-			continue
-		}
 		for _, m := range family.GetMetric() {
-			if m.GetCounter() != nil {
+			switch {
+			case m.GetCounter() != nil && (strings.HasPrefix(name, prefix) || isReload(name)):
 				values[name+labels(m)] = m.GetCounter().GetValue()
+			case name == heapPressure:
+				values[name] = m.GetGauge().GetValue()
 			}
 		}
 	}

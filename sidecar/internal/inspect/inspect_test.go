@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -138,6 +139,76 @@ func TestNumbers(t *testing.T) {
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// TestRecent: what grew in the last 15 minutes is a problem, the latest first; what grew before is none.
+func TestRecent(t *testing.T) {
+	totals := func(corrupt, trapped, refused, allowed float64) map[string]float64 {
+		return map[string]float64{
+			`gatehouse_corrupt_total{kind="event"}`: corrupt, traps: trapped, `gatehouse_chain_breaks_total{reason="format"}`: 9,
+			unavailable + `"limited"}`: refused, verifications + `{outcome="allow",reason="pin"}`: allowed,
+		}
+	}
+	begin := time.Now().Add(-15 * time.Minute)
+	var samples []sample
+	for n := range sampled { // a trap in the second minute, a bad record in the fifth
+		s := sample{at: begin.Add(time.Duration(n) * sampleEvery), totals: totals(0, 0, 0, 0)}
+		if n >= 24 {
+			s.totals[traps] = 1
+		}
+		if n >= 60 {
+			s.totals[`gatehouse_corrupt_total{kind="event"}`] = 1
+		}
+		samples = append(samples, s)
+	}
+	for _, tt := range []struct {
+		name    string
+		samples []sample
+		now     map[string]float64
+		want    []string // the begin of each text
+	}{
+		{"nothing", nil, totals(0, 0, 0, 0), nil},
+		{"young", nil, totals(2, 0, 0, 0), []string{"2 records"}},
+		{"in the last 15 minutes", samples, totals(1, 1, 0, 100), []string{"1 records", "the filter trapped"}},
+		{"before", slices.Repeat(samples[sampled-1:], sampled), totals(1, 1, 0, 100), nil},
+		{"just now", samples, totals(1, 2, 6, 94), []string{"the filter trapped, and Envoy started 2", "6 verifications got a 503, most of them because of limited", "1 records"}},
+		{"few", samples, totals(0, 0, 5, 95), nil},
+	} {
+		got := recent(tt.samples, tt.now)
+		ok := len(got) == len(tt.want)
+		for n := range min(len(got), len(tt.want)) {
+			ok = ok && strings.HasPrefix(got[n].Text, tt.want[n]) && got[n].Severity == warning
+		}
+		if !ok {
+			t.Errorf("%s: got %+v, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// TestNotice counts traps, and nothing when Envoy is new or away. TestFaults steps a clock.
+func TestNotice(t *testing.T) {
+	const reloads = "envoy_wasm_gatehouse_vm_reload_success"
+	now := time.Now()
+	for _, tt := range []struct {
+		name       string
+		before, at time.Time
+		was, is    map[string]float64
+		traps      float64
+	}{
+		{"first", time.Time{}, now, nil, map[string]float64{reloads: 3}, 0},
+		{"trap", now, now.Add(time.Minute), map[string]float64{reloads: 3}, map[string]float64{reloads: 5, heapPressure: 7}, 2},
+		{"new Envoy", now, now.Add(time.Second), map[string]float64{reloads: 3}, map[string]float64{reloads: 1}, 0},
+		{"no Envoy", now, now.Add(time.Second), map[string]float64{reloads: 3}, nil, 0},
+	} {
+		h := history{at: tt.before, edge: tt.was}
+		h.notice(tt.at, tt.is)
+		if h.clockSteps != 0 || h.traps != tt.traps {
+			t.Errorf("%s: got %v steps, %v traps", tt.name, h.clockSteps, h.traps)
+		}
+		if _, kept := tt.is[heapPressure]; kept {
+			t.Errorf("%s: the heap's gauge is among the counters", tt.name)
 		}
 	}
 }

@@ -54,6 +54,7 @@ type EdgeStatus struct {
 	Allows          int       `json:"allow_verdicts"`
 	Denies          int       `json:"deny_verdicts"`
 	Permissions     int       `json:"permissions"`
+	HeapFull        float64   `json:"heap_full_percent,omitzero"` // of Envoy, to 5 s
 }
 
 // ObjectStatus is the budget.
@@ -100,7 +101,7 @@ func (i *Inspector) Status() Status {
 		Edge: EdgeStatus{
 			Admin:  i.EdgeAdmin,
 			Layout: wire.Layout, InStepSince: i.history.inStepSince(), InStepAge: age(float64(memory.InStepMS) / 1000), AcknowledgedAge: age(values["gatehouse_push_acknowledged_timestamp_seconds"]),
-			Waiting: memory.DirtyBuckets, Objects: memory.Objects, Devices: memory.Devices, Allows: memory.Allows, Denies: memory.Denies, Permissions: memory.Permissions,
+			Waiting: memory.DirtyBuckets, Objects: memory.Objects, Devices: memory.Devices, Allows: memory.Allows, Denies: memory.Denies, Permissions: memory.Permissions, HeapFull: i.history.heapFull(),
 		},
 		Objects: ObjectStatus{
 			Held: values["gatehouse_object_cache_objects"], LeftOut: values["gatehouse_object_cache_left_out_objects"],
@@ -114,7 +115,7 @@ func (i *Inspector) Status() Status {
 	if state.Epoch != 0 {
 		s.Edge.Epoch = fmt.Sprintf("%016x", state.Epoch)
 	}
-	s.Problems = i.problems(&s, values, memory.Crowded)
+	s.Problems = append(i.problems(&s, values, memory.Crowded), i.recent(totals)...)
 	return s
 }
 
@@ -129,31 +130,6 @@ func (i *Inspector) Presence() presence.Edge {
 		e.Problem = s.Problems[0].Text
 	}
 	return e
-}
-
-// problems returns what deviates, the worst first.
-func (i *Inspector) problems(s *Status, values map[string]float64, crowded bool) []Problem {
-	list := []Problem{}
-	check := func(bad bool, severity, format string, args ...any) {
-		if bad {
-			list = append(list, Problem{severity, fmt.Sprintf(format, args...)})
-		}
-	}
-	const critical, warning = "critical", "warning"
-	for _, reason := range i.Ready() {
-		check(true, critical, "not ready: %s", reason)
-	}
-	check(!s.Redis.Connected, critical, "Redis is not followed: the edge serves what it has, and no revocation arrives. The sidecar's log has the reason.")
-	check(s.Redis.Connected && s.Redis.InStepAge > late, critical, "not in step with Redis for %.0f s", s.Redis.InStepAge)
-	check(s.Edge.Epoch != "" && s.Edge.AcknowledgedAge > late, critical, "the edge has not acknowledged a push for %.0f s", s.Edge.AcknowledgedAge)
-	check(values[`gatehouse_redis_evicts{keys="any"}`] == 1, critical, "Redis may evict records: set maxmemory-policy noeviction")
-	check(s.Edge.AcknowledgedAge >= 0 && s.Edge.AcknowledgedAge <= late && s.Edge.InStepAge > late, warning, "the edge is %.0f s behind: %d buckets wait to be pushed", s.Edge.InStepAge, s.Edge.Waiting)
-	check(s.Bcrypt.Queued >= float64(s.Bcrypt.Queue)/2, warning, "%.0f verifications wait for bcrypt, at most %d can: requests get a 503", s.Bcrypt.Queued, s.Bcrypt.Queue)
-	check(s.Objects.LeftOut > 0, warning, "the edge has no room for %.0f objects: raise memory.bytes or memory.objects", s.Objects.LeftOut)
-	check(s.Objects.LeftOut == 0 && s.Objects.Bytes > 0.9*s.Objects.Budget, warning, "objects take %.0f %% of their budget", 100*s.Objects.Bytes/s.Objects.Budget)
-	check(values[`gatehouse_redis_evicts{keys="expiring"}`] == 1, warning, "Redis may evict tombstones and shared verdicts: set maxmemory-policy noeviction")
-	check(crowded, warning, "the edge has no room for the list of all devices, and asks for each unknown one: raise memory.verdicts")
-	return list
 }
 
 // values returns the current gauges, and the counters, sums and counts that aren't 0, by their name with labels.

@@ -89,6 +89,9 @@ func New() *Metrics {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	f := factory{r}
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "gatehouse_clock_timestamp_seconds", Help: "The sidecar's clock, unix time.",
+	}, func() float64 { return float64(time.Now().UnixMilli()) / 1000 }))
 	return &Metrics{
 		Registry: r,
 

@@ -1,0 +1,127 @@
+package inspect
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+const critical, warning = "critical", "warning"
+
+// problems returns what deviates now, the worst first.
+func (i *Inspector) problems(s *Status, values map[string]float64, crowded bool) []Problem {
+	list := []Problem{}
+	check := func(bad bool, severity, format string, args ...any) {
+		if bad {
+			list = append(list, Problem{severity, fmt.Sprintf(format, args...)})
+		}
+	}
+	for _, reason := range i.Ready() {
+		check(true, critical, "not ready: %s", reason)
+	}
+	check(!s.Redis.Connected, critical, "Redis is not followed: the edge serves what it has, and no revocation arrives. The sidecar's log has the reason.")
+	check(s.Redis.Connected && s.Redis.InStepAge > late, critical, "not in step with Redis for %.0f s", s.Redis.InStepAge)
+	check(s.Edge.Epoch != "" && s.Edge.AcknowledgedAge > late, critical, "the edge has not acknowledged a push for %.0f s", s.Edge.AcknowledgedAge)
+	check(values[`gatehouse_redis_evicts{keys="any"}`] == 1, critical, "Redis may evict records: set maxmemory-policy noeviction")
+	check(s.Edge.HeapFull > 75, warning, "Envoy's heap is %.0f %% full: from 80 %% on it resets the largest streams, at 98 %% it answers nobody", s.Edge.HeapFull)
+	check(s.Edge.AcknowledgedAge >= 0 && s.Edge.AcknowledgedAge <= late && s.Edge.InStepAge > late, warning, "the edge is %.0f s behind: %d buckets wait to be pushed", s.Edge.InStepAge, s.Edge.Waiting)
+	check(s.Bcrypt.Queued >= float64(s.Bcrypt.Queue)/2, warning, "%.0f verifications wait for bcrypt, at most %d can: requests get a 503", s.Bcrypt.Queued, s.Bcrypt.Queue)
+	check(s.Objects.LeftOut > 0, warning, "the edge has no room for %.0f objects: raise memory.bytes or memory.objects", s.Objects.LeftOut)
+	check(s.Objects.LeftOut == 0 && s.Objects.Bytes > 0.9*s.Objects.Budget, warning, "objects take %.0f %% of their budget", 100*s.Objects.Bytes/s.Objects.Budget)
+	check(values[`gatehouse_redis_evicts{keys="expiring"}`] == 1, warning, "Redis may evict tombstones and shared verdicts: set maxmemory-policy noeviction")
+	check(crowded, warning, "the edge has no room for the list of all devices, and asks for each unknown one: raise memory.verdicts")
+	return list
+}
+
+const (
+	verifications = "gatehouse_verifications_total"
+	unavailable   = verifications + `{outcome="unavailable",reason=`
+	// unavailableFor is the time over which the share of unavailable verifications counts, tooMany that share.
+	unavailableFor = 5 * time.Minute
+	tooMany        = 0.05
+)
+
+// incident is a kind of problem that is shown for 15 minutes.
+type incident struct {
+	counters []string // prefixes of their names
+	text     string   // with the number
+}
+
+var incidents = []incident{
+	{[]string{`gatehouse_pushes_total{result="rival"}`}, "another sidecar pushed to this edge, met %.0f times: run one sidecar for each edge"},
+	{[]string{dataLost}, "Redis lost data, or may have: %.0f shards were read again. The sidecar's log has what is missing"},
+	{[]string{`gatehouse_chain_breaks_total{reason="digest"}`, `gatehouse_chain_breaks_total{reason="history"}`}, "%.0f events don't match the writes in Redis: it lost writes, or somebody forges events. The sidecar's log names them"},
+	{[]string{"gatehouse_corrupt_total"}, "%.0f records or events in Redis are malformed: the sidecar's log names them"},
+	{[]string{"gatehouse_credentials_refused_total"}, "%.0f device records can't authenticate their device: the sidecar's log names them"},
+	{[]string{traps}, "the filter trapped, and Envoy started %.0f of its VMs again: Envoy's log has the trap"},
+	{[]string{clockSteps}, "this machine's clock was stepped %.0f times: what has a lifetime ends too early or too late"},
+}
+
+// recent returns what happened in the last 15 minutes, the latest first. own has the sidecar's counters.
+func (i *Inspector) recent(own map[string]float64) []Problem {
+	i.history.mu.Lock()
+	now := i.totals(own)
+	i.history.mu.Unlock()
+	return recent(i.history.list(), now)
+}
+
+func recent(samples []sample, now map[string]float64) (problems []Problem) {
+	kinds := incidents
+	if text := unanswered(samples, now); text != "" {
+		kinds = append(slices.Clip(kinds), incident{[]string{unavailable}, text})
+	}
+	current, last := time.Now(), map[string]time.Time{}
+	for _, kind := range kinds {
+		total := totalOf(now, kind.counters)
+		n := total - totalOf(before(samples, sampled), kind.counters)
+		if n <= 0 {
+			continue
+		}
+		at := current
+		for _, s := range slices.Backward(samples) {
+			if totalOf(s.totals, kind.counters) < total {
+				break
+			}
+			at = s.at
+		}
+		text := fmt.Sprintf(kind.text+", last at %s UTC", n, at.UTC().Format(time.TimeOnly))
+		problems, last[text] = append(problems, Problem{warning, text}), at
+	}
+	slices.SortStableFunc(problems, func(a, b Problem) int { return last[b.Text].Compare(last[a.Text]) })
+	return problems
+}
+
+// unanswered returns the text of a problem if too large a part of the last verifications got a 503.
+func unanswered(samples []sample, now map[string]float64) string {
+	before := before(samples, int(unavailableFor/sampleEvery))
+	grown := func(name string) float64 { return totalOf(now, []string{name}) - totalOf(before, []string{name}) }
+	if grown(unavailable) <= tooMany*grown(verifications) {
+		return ""
+	}
+	reason := ""
+	for name := range now {
+		if strings.HasPrefix(name, unavailable) && (reason == "" || grown(name) > grown(reason)) {
+			reason = name
+		}
+	}
+	return fmt.Sprintf("%%.0f verifications got a 503, most of them because of %s", labelOf(reason, "reason"))
+}
+
+// before returns the counters n samples ago; nil, like all zero, if the sidecar is younger.
+func before(samples []sample, n int) map[string]float64 {
+	if len(samples) < n {
+		return nil
+	}
+	return samples[len(samples)-n].totals
+}
+
+// totalOf returns the sum of the counters whose name has one of the prefixes.
+func totalOf(values map[string]float64, prefixes []string) (all float64) {
+	for name, value := range values {
+		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
+			all += value
+		}
+	}
+	return all
+}
