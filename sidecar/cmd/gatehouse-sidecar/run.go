@@ -187,14 +187,15 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	}
 	tokens := token.New(settings)
 	checks := []admin.Check{{Name: "push", Ready: pusher.Ready}}
+	resync := inspect.NewResync(followers.Resync, pusher.PushAll, log)
 	inspector := inspect.New(inspect.Sources{
 		Version: versionName(), Started: time.Now(), Registry: m.Registry, Ready: func() []string { return admin.Reasons(checks) },
-		Memory: memory, Objects: objects, Verifier: verifier, Tokens: tokens, Redis: client, Shards: shards, EdgeAdmin: c.Edge.Admin,
+		Memory: memory, Objects: objects, Verifier: verifier, Tokens: tokens, Redis: client, Shards: shards, EdgeAdmin: c.Edge.Admin, Resync: resync,
 	})
 	listed := presence.New(client, c.Push.Socket, inspector.Presence, log)
 	operator := inspect.NewServer(inspector, c.Admin.Actions, level, log).Handler()
 	return []component{
-		memory, objects, followers, pusher, collector{}, addresses, inspector, listed,
+		memory, objects, followers, pusher, collector{}, addresses, inspector, resync, listed,
 		api.New(c.API.Socket, inspector.Watched(), fetcher, inspector, memory, tokens, m, tracer, log),
 		admin.New(c.Admin.Address, m.Registry, checks, operator, log),
 	}, nil

@@ -83,6 +83,9 @@ func (cmd *statusCmd) Run(c *console) error {
 		if t := s.Edge.InStepSince; !t.IsZero() {
 			since = "in step since " + t.UTC().Format(time.RFC3339)
 		}
+		if s.Resyncing {
+			fmt.Fprintln(w, "a resync runs")
+		}
 		fmt.Fprintf(w, "\nversion\t%s, started %s\n", s.Version, s.Started.Format(time.RFC3339))
 		fmt.Fprintf(w, "redis\tconnected: %t, in step %s ago, write %.0f\n", s.Redis.Connected, age(s.Redis.InStepAge), s.Redis.Seq)
 		fmt.Fprintf(w, "edge\t%s, acknowledged %s ago, %s behind, %d buckets wait\n", since, age(s.Edge.AcknowledgedAge), age(s.Edge.InStepAge), s.Edge.Waiting)
@@ -285,6 +288,17 @@ func (cmd *heldCmd) Run(c *console) error {
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", h.Network, device, h.Last.UTC().Format(time.RFC3339), next)
 		}
+	})
+}
+
+type resyncCmd struct {
+	sidecarFlags `embed:""`
+}
+
+// Run begins a resync.
+func (cmd *resyncCmd) Run(c *console) error {
+	return ask(c, &cmd.sidecarFlags, "/v1/resync", struct{}{}, func(w io.Writer, _ *inspect.Resyncing) {
+		fmt.Fprintln(w, "the resync has begun; gatehousectl status tells when it has ended")
 	})
 }
 

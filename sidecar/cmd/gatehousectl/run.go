@@ -43,6 +43,7 @@ type cli struct {
 	Status  statusCmd  `cmd:"" help:"Tell whether the local sidecar and its edge are well, and what they hold."`
 	Explain explainCmd `cmd:"" help:"Tell what the edge answers to a request, and why."`
 	Held    heldCmd    `cmd:"" help:"List the networks and devices that the limits on wrong secrets hold back, or release one."`
+	Resync  resyncCmd  `cmd:"" help:"Make the local sidecar read everything from Redis and push everything to its edge again."`
 	Top     topCmd     `cmd:"" help:"Show rates by rule, the objects used most and the networks refused most."`
 	Edges   edgesCmd   `cmd:"" help:"List the sidecars that follow this Redis, and how far they are behind."`
 	Watch   watchCmd   `cmd:"" help:"Print the events in Redis as they pass."`

@@ -47,7 +47,7 @@ type API struct {
 // Admin configures the server for operators.
 type Admin struct {
 	Address string `env:"ADDRESS" default:"127.0.0.1:9090" placeholder:"HOST:PORT" help:"Address to serve metrics, health, profiles and the operator's page on. Default: ${default}."`
-	Actions bool   `env:"ACTIONS" help:"Let operators release what the limits hold back, by the page or gatehousectl. Default: they only see it."`
+	Actions bool   `env:"ACTIONS" help:"Let operators release what the limits hold back, and resync, by the page or gatehousectl. Default: they only see."`
 }
 
 // Edge configures the connection to the edge's operators' server.

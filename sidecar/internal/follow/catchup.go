@@ -25,6 +25,7 @@ const (
 	onEpoch      catchUpReason = "epoch"      // Redis has another data epoch, or a lower sequence number
 	onComparison catchUpReason = "comparison" // Redis was ahead for a whole interval
 	onChain      catchUpReason = "chain"      // Redis has another history
+	onDemand     catchUpReason = "demand"     // of an operator
 )
 
 // ask reads Redis's position and completes asked with it.
@@ -160,6 +161,10 @@ func (f *Follower) endFull(count int) {
 		f.fullAt = time.Now()
 	}
 	f.chain = chain{}
+	if f.demanded != nil {
+		f.demanded <- struct{}{} // has room
+		f.demanded = nil
+	}
 }
 
 // moveTo sets the position after a catch-up for p that has read everything up to end.

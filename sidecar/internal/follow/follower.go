@@ -93,9 +93,10 @@ type Follower struct {
 	first     chan struct{} // closed after the first catch-up
 	firstOnce sync.Once
 	connected atomic.Bool
-	applied   atomic.Uint64 // seq
-	noInfo    atomic.Bool   // the server refuses INFO in this session
-	noChain   atomic.Bool   // the server refuses HMGET of the chain in this session
+	applied   atomic.Uint64        // seq
+	noInfo    atomic.Bool          // the server refuses INFO in this session
+	noChain   atomic.Bool          // the server refuses HMGET of the chain in this session
+	resyncs   chan chan<- struct{} // demands of operators, see [Group.Resync]
 
 	// Only for the goroutine that runs Run.
 	epoch     string    // data epoch of seq; "" before the first write
@@ -107,12 +108,13 @@ type Follower struct {
 	synced    bool      // everything up to seq was applied
 	resynced  bool      // a full resync was run or tried, so the next one may find known records
 	catchups  uint64
-	ahead     position  // position at which Redis was ahead of us; seq 0: it was not
-	claim     position  // in step as of its time once everything up to its seq is applied; seq 0: none
-	comparing bool      // a comparison is running
-	fullAt    time.Time // end of the last full resync
-	batch     int       // number of records in one pipeline
-	unknownAt time.Time // the position has been unreadable since; zero: it is readable
+	ahead     position        // position at which Redis was ahead of us; seq 0: it was not
+	claim     position        // in step as of its time once everything up to its seq is applied; seq 0: none
+	comparing bool            // a comparison is running
+	fullAt    time.Time       // end of the last full resync
+	demanded  chan<- struct{} // receives when the full resync that an operator demanded has ended; nil: none
+	batch     int             // number of records in one pipeline
+	unknownAt time.Time       // the position has been unreadable since; zero: it is readable
 
 	// Reads that events ask for.
 	rereads   *rate.Limiter
@@ -145,7 +147,7 @@ func newFollower(c Config, b *board, client redis.UniversalClient, m *metrics.Me
 		rereads: rate.NewLimiter(rate.Every(rereadEvery), rereadBurst), due: due,
 		again: map[contract.Member]bool{}, waiting: map[contract.Member]bool{},
 		Config: c, keys: contract.ShardKeys(c.Shard), board: b,
-		client: client, metrics: m, log: log, first: make(chan struct{}), in: newInbox(c.Shards.Count()), batch: pipelineSize,
+		client: client, metrics: m, log: log, first: make(chan struct{}), resyncs: make(chan chan<- struct{}), in: newInbox(c.Shards.Count()), batch: pipelineSize,
 	}
 }
 
@@ -288,6 +290,11 @@ func (f *Follower) follow(ctx context.Context, in *inbox) error {
 			return ctx.Err()
 		case g := <-f.grants:
 			if err := f.finish(g); err != nil {
+				return err
+			}
+		case f.demanded = <-f.resyncs:
+			f.synced = false
+			if err := f.catchUp(ctx, onDemand); err != nil {
 				return err
 			}
 		case <-f.due.C:

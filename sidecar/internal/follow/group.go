@@ -63,6 +63,27 @@ func (g *Group) Run(ctx context.Context) error {
 	return nil
 }
 
+// Resync reads everything in Redis again, as soon as it is followed. It must not be called again before it returns, with
+// nil or ctx's error.
+func (g *Group) Resync(ctx context.Context) error {
+	done := make(chan struct{}, len(g.followers))
+	for _, f := range g.followers {
+		select {
+		case f.resyncs <- done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	for range g.followers {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
 // board combines the reports of all shards' followers.
 type board struct {
 	clock   Clock

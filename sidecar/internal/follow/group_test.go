@@ -2,8 +2,10 @@ package follow_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -100,6 +102,53 @@ func TestGroupFollowsAllShards(t *testing.T) {
 			t.Errorf("%s is version %d, want 2", stray, version(stray))
 		}
 	})
+}
+
+// TestResyncOnDemand: a resync notices what no event told, in each shard, also if Redis is away at first.
+func TestResyncOnDemand(t *testing.T) {
+	s := miniredisServer(t)
+	const shards = contract.Shards(2)
+	s.publish = publish.New(s.Client, publish.Shards(int(shards)))
+	keys := make([]string, 2) // one of each shard
+	for i := 0; slices.Contains(keys, ""); i++ {
+		key := fmt.Sprint("/", i)
+		keys[shards.Of(key)] = key
+	}
+	for _, key := range keys {
+		s.put(t, key)
+	}
+	g := followShards(t, s, shards)
+	<-g.Synced()
+	for n, cut := range []bool{false, true} {
+		for i, key := range keys {
+			s.do(t, "HSET", contract.ShardKeys(i).ObjectKey(key), "version", n+10)
+		}
+		ended := make(chan error, 1)
+		if cut {
+			s.line.Cut()
+		}
+		go func() { ended <- g.Resync(t.Context()) }()
+		if cut {
+			s.mend(t)
+		}
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		for i, key := range keys {
+			if got := g.objects[i].version(key); got != uint64(n+10) {
+				t.Errorf("%s is version %d after the resync, want %d", key, got, n+10)
+			}
+		}
+	}
+	if got := metricstest.Value(t, g.metrics, "gatehouse_catchups_total", "reason", "demand"); got < 4 {
+		t.Errorf("got %v catch-ups, want one of each shard, each time", got)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	s.line.Cut()
+	cancel()
+	if err := g.Resync(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want that it was canceled", err)
+	}
 }
 
 // TestGroupOfAnotherNumber: a follower notices another number of shards at start and later.

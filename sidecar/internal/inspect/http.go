@@ -36,7 +36,8 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /v1/top", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.inspector.Top()) })
 	mux.HandleFunc("POST /v1/explain", s.explain)
 	mux.HandleFunc("POST /v1/log-level", s.logLevel)
-	mux.HandleFunc("POST /v1/release", s.release)
+	mux.HandleFunc("POST /v1/release", s.acts(s.release))
+	mux.HandleFunc("POST /v1/resync", s.acts(s.resync))
 	s.pages(mux)
 	return mux
 }
@@ -108,10 +109,6 @@ type Released struct {
 }
 
 func (s *Server) release(w http.ResponseWriter, r *http.Request) {
-	if !s.actions {
-		http.Error(w, noActions, http.StatusForbidden)
-		return
-	}
 	var what Release
 	if !read(w, r, &what) {
 		return
@@ -124,7 +121,35 @@ func (s *Server) release(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, Released{n})
 }
 
-const noActions = "the sidecar only shows: set --admin.actions to release a network"
+// acts returns h, or without permission a refusal.
+func (s *Server) acts(h http.HandlerFunc) http.HandlerFunc {
+	if s.actions {
+		return h
+	}
+	return func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "the sidecar only shows: set --admin.actions to release a network, and to resync", http.StatusForbidden)
+	}
+}
+
+// Resyncing tells that a resync has begun.
+type Resyncing struct {
+	Resyncing bool `json:"resyncing"`
+}
+
+func (s *Server) resync(w http.ResponseWriter, _ *http.Request) {
+	if s.startResync(w) {
+		s.answer(w, Resyncing{true})
+	}
+}
+
+// startResync begins a resync; it answers if one runs.
+func (s *Server) startResync(w http.ResponseWriter) bool {
+	started := s.inspector.Resync.Start()
+	if !started {
+		http.Error(w, "a resync runs", http.StatusConflict)
+	}
+	return started
+}
 
 // releaseOf releases a network, an address or a prefix in text form, and logs it.
 func (s *Server) releaseOf(network, device string) (int, error) {

@@ -1,8 +1,10 @@
 // Package inspect answers operators: is this sidecar well, why is a request answered as it is, who is held back. Its
-// answers have no secrets, and no question changes anything except a release and the log's level.
+// answers have no secrets, and no question changes anything except a release, a resync and the
+// log's level.
 package inspect
 
 import (
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,6 +32,7 @@ type Sources struct {
 	Shards   contract.Shards
 	// EdgeAdmin is the address of the edge's counters, host:port.
 	EdgeAdmin string
+	Resync    *Resync
 }
 
 // Inspector is safe for concurrent use.
@@ -37,6 +40,7 @@ type Inspector struct {
 	Sources
 	hits, refused counts
 	history       history
+	reading       sync.Mutex // held while the edge's configuration is read
 }
 
 // New returns an Inspector. Its Run must run for the history.

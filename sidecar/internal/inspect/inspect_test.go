@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"math"
@@ -9,9 +10,11 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/testbed/await"
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 )
 
@@ -129,6 +132,48 @@ func TestRelease(t *testing.T) {
 				t.Errorf("%s %+v: got %d", path, tt, w.Code)
 			}
 		}
+	}
+}
+
+// TestResync: a resync reads, then pushes; meanwhile no other one begins or waits, and without permission none at all.
+func TestResync(t *testing.T) {
+	steps := make(chan string)
+	step := func(name string) func(context.Context) error {
+		return func(context.Context) error { steps <- name; return nil }
+	}
+	resync := NewResync(step("read"), step("push"), slog.New(slog.DiscardHandler))
+	var running sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	running.Go(func() { _ = resync.Run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	post := func(actions bool, path string) int {
+		handler := NewServer(New(Sources{Resync: resync}), actions, new(slog.LevelVar), slog.New(slog.DiscardHandler)).Handler()
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, nil))
+		return w.Code
+	}
+	for path, status := range map[string]int{"/resync": 303, "/v1/resync": 200} {
+		if got := post(false, path); got != 403 {
+			t.Errorf("%s without permission: got %d", path, got)
+		}
+		if got := post(true, path); got != status {
+			t.Errorf("%s: got %d, want %d", path, got, status)
+		}
+		for _, want := range []string{"read", "push"} {
+			if got := post(true, path); got != 409 {
+				t.Errorf("%s before %s has ended: got %d", path, want, got)
+			}
+			if got := <-steps; got != want {
+				t.Errorf("got step %q, want %q", got, want)
+			}
+		}
+		await.Until(t, "the end", func() bool { return !resync.running.Load() })
+	}
+	select {
+	case step := <-steps:
+		t.Errorf("another resync was queued: %s", step)
+	default:
 	}
 }
 

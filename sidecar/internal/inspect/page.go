@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"bytes"
+	"context"
 	"embed"
 	"fmt"
 	"html/template"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/sidecar/internal/envoyconfig"
 )
 
 //go:embed page
@@ -38,8 +40,13 @@ type shownPage struct {
 	Rules   []ruleRates
 	Actions bool
 
-	URL, Device, Problem string
-	Explanation          *Explanation
+	Methods   []string
+	Asked     Question // without its headers, which may have a secret
+	Listener  string
+	Listeners []string // to choose from; nil: no choice is needed
+	Problem   string   // why there is no explanation, or only of the object and the device
+
+	Explanation *Explanation
 }
 
 // ruleRates are the requests of a rule, per second.
@@ -60,7 +67,9 @@ func (s *Server) pages(mux *http.ServeMux) {
 		mux.Handle("GET /"+name, assets)
 	}
 	mux.HandleFunc("GET /{$}", s.page)
-	mux.HandleFunc("POST /release", s.releaseForm)
+	mux.HandleFunc("POST /{$}", s.page) // the form's: what it asks with may be secret, and is not for a URL
+	mux.HandleFunc("POST /release", s.acts(s.releaseForm))
+	mux.HandleFunc("POST /resync", s.acts(s.resyncForm))
 	mux.HandleFunc("GET /v1/live", s.live)
 }
 
@@ -74,14 +83,13 @@ func (s *Server) shown() shownPage {
 }
 
 func (s *Server) page(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxQuestion)
 	p := s.shown()
-	p.URL, p.Device = r.FormValue("url"), r.FormValue("device")
-	if p.URL != "" || p.Device != "" {
-		q := Question{URL: p.URL, Device: p.Device}
-		e, err := s.inspector.Explain(r.Context(), q)
-		if p.Explanation = e; err != nil {
-			p.Problem = err.Error()
-		}
+	p.Methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"}
+	p.Asked = Question{Method: r.FormValue("method"), URL: r.FormValue("url"), Device: r.FormValue("device")}
+	p.Listener = r.FormValue("listener")
+	if p.Asked.URL != "" || p.Asked.Device != "" {
+		p.explain(r.Context(), s.inspector, r.FormValue("headers"))
 	}
 	var b bytes.Buffer
 	if err := pages.ExecuteTemplate(&b, "page", p); err != nil {
@@ -97,18 +105,58 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request) {
 	w.Write(b.Bytes())
 }
 
+// explain answers the form: with the rules of the edge the question for a request, otherwise only for what is known of
+// an object, or of a device.
+func (p *shownPage) explain(ctx context.Context, i *Inspector, headers string) {
+	q := p.Asked
+	for line := range strings.Lines(headers) {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		name, value, found := strings.Cut(line, ":")
+		if !found {
+			p.Problem = "a header has no colon: want NAME: VALUE in each line"
+			return
+		}
+		q.Headers = append(q.Headers, [2]string{strings.TrimSpace(name), strings.TrimSpace(value)})
+	}
+	if q.URL != "" {
+		all, err := i.rules(ctx)
+		of := slices.IndexFunc(all, func(r envoyconfig.Rules) bool { return len(all) == 1 || r.Listener == p.Listener })
+		switch {
+		case err != nil:
+			p.Problem = "This is not what the edge answers, for its rules are unknown: " + err.Error() + ". gatehousectl explain takes them from a file."
+		case of < 0:
+			p.Problem = "Choose a listener: the edge has rules of several."
+			for _, r := range all {
+				p.Listeners = append(p.Listeners, r.Listener)
+			}
+			return
+		default:
+			q.Rules = all[of].JSON
+		}
+	}
+	e, err := i.Explain(ctx, q)
+	if p.Explanation = e; err != nil {
+		p.Problem = err.Error()
+	}
+}
+
 // releaseForm is [Server.release] for the page's buttons.
 func (s *Server) releaseForm(w http.ResponseWriter, r *http.Request) {
-	if !s.actions {
-		http.Error(w, noActions, http.StatusForbidden)
-		return
-	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxQuestion)
 	if _, err := s.releaseOf(r.PostFormValue("network"), r.PostFormValue("device")); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
 	http.Redirect(w, r, "/", http.StatusSeeOther)
+}
+
+// resyncForm is [Server.resync] for the page's button.
+func (s *Server) resyncForm(w http.ResponseWriter, r *http.Request) {
+	if s.startResync(w) {
+		http.Redirect(w, r, "/", http.StatusSeeOther)
+	}
 }
 
 // liveEvery is the interval of events, maxLive their maximum number in one response: a browser that shows the page asks

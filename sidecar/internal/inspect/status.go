@@ -17,12 +17,14 @@ type Status struct {
 	Started  time.Time `json:"started"`
 	Problems []Problem `json:"problems"` // the worst first; empty: all is well
 
-	Redis   RedisStatus        `json:"redis"`
-	Edge    EdgeStatus         `json:"edge"`
-	Objects ObjectStatus       `json:"objects"`
-	Devices DeviceStatus       `json:"devices"`
-	Bcrypt  BcryptStatus       `json:"bcrypt"`
-	Totals  map[string]float64 `json:"totals"` // counters since the start, by name and label
+	Redis   RedisStatus  `json:"redis"`
+	Edge    EdgeStatus   `json:"edge"`
+	Objects ObjectStatus `json:"objects"`
+	Devices DeviceStatus `json:"devices"`
+	Bcrypt  BcryptStatus `json:"bcrypt"`
+	// Resyncing is true while everything is read and pushed again because an operator asked for it.
+	Resyncing bool               `json:"resyncing"`
+	Totals    map[string]float64 `json:"totals"` // counters since the start, by name and label
 }
 
 // Problem is a deviation that an operator should know.
@@ -94,7 +96,7 @@ func (i *Inspector) Status() Status {
 	}
 	memory, state := i.Memory.Stats(), i.Memory.View().State()
 	s := Status{
-		Version: i.Version, Started: i.Started.UTC(), Totals: totals,
+		Version: i.Version, Started: i.Started.UTC(), Totals: totals, Resyncing: i.Resync.running.Load(),
 		Redis: RedisStatus{
 			Connected: values["gatehouse_redis_connected"] == 1, Seq: values["gatehouse_redis_seq"], InStepAge: age(values["gatehouse_in_step_timestamp_seconds"]),
 		},

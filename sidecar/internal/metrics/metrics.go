@@ -97,9 +97,9 @@ func New() *Metrics {
 
 		Events:      f.vector("gatehouse_events_total", "Events received from Redis.", "result", "applied", "duplicate", "gap", "corrupt", "foreign", "mistrusted"),
 		Corrupt:     f.corrupt(),
-		Catchups:    f.vector("gatehouse_catchups_total", "Catch-ups with the change log, by reason.", "reason", "connected", "gap", "overflow", "epoch", "comparison", "chain"),
+		Catchups:    f.vector("gatehouse_catchups_total", "Catch-ups with the change log, by reason.", "reason", "connected", "gap", "overflow", "epoch", "comparison", "chain", "demand"),
 		Members:     f.counter("gatehouse_catchup_members_total", "Members of the change log read by catch-ups."),
-		Resyncs:     f.counter("gatehouse_full_resyncs_total", "Catch-ups that read a whole shard: at start, and when Redis lost data, was restarted or failed over."),
+		Resyncs:     f.counter("gatehouse_full_resyncs_total", "Catch-ups that read a whole shard: at start, when Redis lost data, was restarted or failed over, and when an operator demands it."),
 		Breaks:      f.vector("gatehouse_chain_breaks_total", "Events and positions of Redis that were rejected because they do not match the chain: forged, or Redis lost writes.", "reason", string(BreakDigest), string(BreakFormat), string(BreakHistory)),
 		Evicts:      f.gauges("gatehouse_redis_evicts", "1 if maxmemory-policy lets Redis evict such keys.", "keys", "any", "expiring"),
 		RedisErrors: f.counter("gatehouse_redis_errors_total", "Failed calls to Redis and lost subscriptions."),
@@ -133,7 +133,7 @@ func New() *Metrics {
 		PushOps:     f.counter("gatehouse_push_operations_total", "Records in acknowledged batches."),
 		PushBytes:   f.counter("gatehouse_push_bytes_total", "Bytes of acknowledged batches."),
 		PushSeconds: f.histogram("gatehouse_push_seconds", "Time from sending a batch to its acknowledgement.", []float64{.0002, .0005, .001, .002, .005, .01, .02, .05, .1, .5, 1, 5, 30}),
-		Epochs:      f.vector("gatehouse_epochs_total", "Epochs begun: full pushes to the edge.", "reason", "start", "empty", "rival", "permissions", "error"),
+		Epochs:      f.vector("gatehouse_epochs_total", "Epochs begun: full pushes to the edge.", "reason", "start", "empty", "rival", "permissions", "demand", "error"),
 		PushAcked:   f.gauge("gatehouse_push_acknowledged_timestamp_seconds", "When the edge last acknowledged a batch, unix time."),
 
 		Requests:            f.requests(),

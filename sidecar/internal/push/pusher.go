@@ -51,14 +51,17 @@ type Pusher struct {
 	tracer   trace.Tracer
 	log      *slog.Logger
 
-	status atomic.Pointer[string] // why the edge is not ready; empty: it is
+	status  atomic.Pointer[string] // why the edge is not ready; empty: it is
+	demands chan chan<- struct{}   // of operators, see [Pusher.PushAll]
 
 	// Of the goroutine that runs Run.
 	epoch uint64          // the pushed one
 	own   map[uint64]bool // epochs that were ours
 	rival uint64          // epoch of the sidecar that took over from us, or 0
 	said  string          // the last logged reason of a failed push; empty: none has failed since
-	buf   []byte
+	// demanded is closed when the edge has everything that an operator demanded to push again; nil: none did.
+	demanded chan<- struct{}
+	buf      []byte
 }
 
 // New returns a Pusher to the edge that listens on socket. It takes over after synced is closed: until then the edge's
@@ -66,7 +69,7 @@ type Pusher struct {
 func New(memory Memory, socket string, synced <-chan struct{}, m *metrics.Metrics, tracer trace.Tracer, log *slog.Logger) *Pusher {
 	p := &Pusher{
 		memory: memory, listener: newListener(socket), socket: socket, synced: synced,
-		metrics: m, tracer: tracer, log: log, own: make(map[uint64]bool),
+		metrics: m, tracer: tracer, log: log, own: make(map[uint64]bool), demands: make(chan chan<- struct{}),
 	}
 	p.setStatus("redis was not read yet")
 	return p
@@ -90,8 +93,26 @@ const (
 	becauseEmpty       epochReason = "empty" // the edge's memory was not ours
 	becauseRival       epochReason = "rival" // another sidecar pushed to this edge
 	becausePermissions epochReason = "permissions"
+	becauseDemand      epochReason = "demand" // of an operator
 	becauseError       epochReason = "error"
 )
+
+// PushAll pushes everything again, in a new epoch, as soon as the edge has what waits. It must not be called again before
+// it returns, with nil or ctx's error.
+func (p *Pusher) PushAll(ctx context.Context) error {
+	done := make(chan struct{})
+	select {
+	case p.demands <- done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
 // Run pushes until ctx ends. After each failure it begins a new epoch, in which it pushes everything.
 func (p *Pusher) Run(ctx context.Context) error {
@@ -156,6 +177,8 @@ func fresh(s *wire.State) bool {
 
 var errRenew = errors.New("permission names need a new epoch")
 
+var errDemand = errors.New("an operator demands a new epoch")
+
 var errRival = errors.New("another sidecar pushes to this edge")
 
 // push sends batches until one fails. It reports whether the edge was up to date meanwhile.
@@ -182,6 +205,10 @@ func (p *Pusher) push(ctx context.Context) (upToDate bool, err error) {
 			upToDate = true
 			p.setStatus("")
 			p.log.Info("edge is up to date", "socket", p.socket, "epoch", hex(p.epoch))
+			if p.demanded != nil {
+				close(p.demanded)
+				p.demanded = nil
+			}
 		}
 		if taken.Renew {
 			return upToDate, errRenew
@@ -193,6 +220,8 @@ func (p *Pusher) push(ctx context.Context) (upToDate bool, err error) {
 		select {
 		case <-p.memory.Wake():
 		case <-heartbeat.C:
+		case p.demanded = <-p.demands:
+			return upToDate, errDemand
 		case <-ctx.Done():
 			return upToDate, ctx.Err()
 		}
@@ -250,6 +279,9 @@ func (p *Pusher) explain(err error) epochReason {
 	case errors.Is(err, errRenew):
 		p.log.Info("new permission names replace unused ones: pushing everything", "socket", p.socket)
 		return becausePermissions
+	case errors.Is(err, errDemand):
+		p.log.Info("an operator demands it: pushing everything", "socket", p.socket)
+		return becauseDemand
 	case errors.Is(err, errRival): // unchanged
 		p.metrics.Pushes.WithLabelValues("rival").Inc()
 		return becauseRival

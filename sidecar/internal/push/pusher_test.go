@@ -2,6 +2,7 @@ package push_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -183,6 +184,31 @@ func TestNewEpochForPermissions(t *testing.T) {
 	})
 	if n := metricstest.Value(t, s.metrics, "gatehouse_epochs_total", "reason", "permissions"); n != 1 || s.Ready() != nil {
 		t.Errorf("%v epochs, ready: %v", n, s.Ready())
+	}
+}
+
+// TestPushAll pushes everything in a new epoch, and returns when the edge has it.
+func TestPushAll(t *testing.T) {
+	p := newProxy(t)
+	s := start(t, p.socket)
+	s.PutObject(new(object("/a", 1)))
+	await.Until(t, "the object", func() bool { return p.version("/a") == 1 })
+	before, _ := p.State()
+	if err := s.PushAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	after, _ := p.State()
+	if after.Epoch == before.Epoch || p.version("/a") != 1 || s.Ready() != nil {
+		t.Errorf("epoch %x, then %x, version %d, ready: %v", before.Epoch, after.Epoch, p.version("/a"), s.Ready())
+	}
+	if n := metricstest.Value(t, s.metrics, "gatehouse_epochs_total", "reason", "demand"); n != 1 {
+		t.Errorf("%v epochs on demand, want 1", n)
+	}
+	s.stop()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.PushAll(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("without a pusher: got %v", err)
 	}
 }
 

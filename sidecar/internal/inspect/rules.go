@@ -1,0 +1,39 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/envoyconfig"
+)
+
+// maxDump bounds the edge's configuration, bytes. Its tree takes a multiple of that while it is read.
+const maxDump = 8 << 20
+
+// rules returns the rules of each listener that the edge shows: Envoy does, nginx doesn't.
+func (i *Inspector) rules(ctx context.Context) ([]envoyconfig.Rules, error) {
+	i.reading.Lock() // one tree at a time
+	defer i.reading.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, sampleEvery)
+	defer cancel()
+	url := "http://" + i.EdgeAdmin + "/config_dump"
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: %s", url, answer.Status)
+	}
+	dump, err := io.ReadAll(http.MaxBytesReader(nil, answer.Body, maxDump))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", url, err)
+	}
+	return envoyconfig.RulesOf(dump)
+}
