@@ -48,7 +48,7 @@ GO ?= go
 
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help run observe observe-build stop build wasm test test-all unit e2e conformance matrix fuzz chaos routers mutation lua-coverage observe-check loadtest bench-check check chart-check chart-readme images chart-e2e clean
+.PHONY: help run observe observe-build stop build wasm test test-all unit e2e conformance matrix fuzz chaos routers mutation lua-coverage observe-check loadtest bench-check check chart-check chart-readme images chart-e2e mesh-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -143,7 +143,10 @@ images: ## OCI archives of sidecar, Envoy and module into build/images, with bil
 	@scripts/images.sh
 
 chart-e2e: ## install, break and upgrade the chart in a real Kubernetes on this machine; status 77: it can't run one
-	@scripts/chart-e2e.sh
+	@scripts/chart-e2e.sh chart
+
+mesh-e2e: ## the same under the control planes of Envoy Gateway and Istio, built once in ten minutes; status 77 likewise
+	@scripts/chart-e2e.sh mesh
 
 chart-check: build ## lint, unit tests and schemas of the Helm chart, and the configurations that it renders
 	@scripts/chart-check.sh

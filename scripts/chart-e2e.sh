@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
-# Tests the chart in a real Kubernetes cluster of one node that is made for the test: see e2e/k8s and e2e/chart. Exit
-# status 77: the machine can't run a cluster, and nothing was tested.
+# chart-e2e.sh chart|mesh [FLAG...]: tests the chart in a real Kubernetes cluster of one node that is made for the test,
+# mesh: under the control planes of Envoy Gateway and Istio. See e2e/k8s and e2e/chart; flags go to the test. Exit status
+# 77: the machine can't run a cluster, and nothing was tested.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+kind=$1
+shift
+declare -A tests=([chart]='^Test(Gateway|Nginx|Mesh)$' [mesh]='^Test(EnvoyGateway|Istio)$')
 
 not_run() {
-  echo "chart-e2e: not run: the chart was not tested in a cluster, because of this machine:" >&2
-  sed 's/^/chart-e2e:   /' >&2
+  echo "$kind-e2e: not run: the chart was not tested in a cluster, because of this machine:" >&2
+  sed "s/^/$kind-e2e:   /" >&2
   exit 77
 }
 
@@ -26,12 +30,16 @@ missing=$(build/gatehouse-cluster preflight) || not_run <<<"$missing"
 
 begin=$SECONDS
 stage() {
-  echo "chart-e2e: $* ($((SECONDS - begin)) s)"
+  echo "$kind-e2e: $* ($((SECONDS - begin)) s)"
   begin=$SECONDS
 }
 
 bin=$(scripts/k8s-build.sh)
 tools=$(scripts/chart-tools.sh)
+if [[ $kind == mesh ]]; then
+  MESH=$(scripts/mesh-build.sh)
+  export MESH
+fi
 stage "Kubernetes and the chart's tools are there"
 scripts/images.sh >/dev/null
 stage "images built"
@@ -42,5 +50,5 @@ export PATH=$tools:$PATH
 run=(build/gatehouse-cluster run --bin "$bin")
 for image in sidecar envoy nginx; do run+=(--image "build/images/gatehouse-$image.tar"); done
 # Go runs a test in its package's directory.
-"${run[@]}" env --chdir=e2e/chart "$PWD/build/chart.test" -test.v -test.failfast -test.timeout=10m "$@"
+"${run[@]}" env --chdir=e2e/chart "$PWD/build/chart.test" -test.run "${tests[$kind]}" -test.v -test.failfast -test.timeout=10m "$@"
 stage "all steps passed"

@@ -86,8 +86,7 @@ func (c *cluster) steps(t *testing.T, steps []step) {
 }
 
 func (c *cluster) install(t *testing.T) {
-	manifest := run(t, "", "kubectl", "create", "namespace", namespace, "--dry-run=client", "--output=yaml")
-	run(t, manifest, "kubectl", "apply", "--filename", "-")
+	createNamespace(t)
 	run(t, "", "kubectl", "label", "--overwrite", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted",
 		"pod-security.kubernetes.io/enforce-version=latest")
 	_, err := try(t.Context(), "", "kubectl", "--namespace", namespace, "run", "loose", "--image=localhost/pause:dev", "--dry-run=server")
@@ -95,6 +94,13 @@ func (c *cluster) install(t *testing.T) {
 		t.Errorf("a pod that is not restricted: got %v, want it refused", err)
 	}
 	c.helmInstall(t)
+}
+
+// createNamespace creates the tests' namespace if it isn't there.
+func createNamespace(t *testing.T) {
+	t.Helper()
+	manifest := run(t, "", "kubectl", "create", "namespace", namespace, "--dry-run=client", "--output=yaml")
+	run(t, manifest, "kubectl", "apply", "--filename", "-")
 }
 
 // helmInstall installs the release, and waits until its service works: pods are ready before kube-proxy has rules for
@@ -139,7 +145,7 @@ func (c *cluster) helmTest(t *testing.T) {
 // edge returns the address of the service.
 func (c *cluster) edge(t *testing.T) string {
 	t.Helper()
-	return c.kubectl(t, "get", "service", "--selector", gatewayPods,
+	return c.kubectl(t, "get", "service", "--selector", c.selector,
 		"--output", "jsonpath={.items[0].spec.clusterIP}:{.items[0].spec.ports[0].port}")
 }
 
@@ -257,7 +263,7 @@ func (c *cluster) mistake(t *testing.T) {
 	if _, err := try(t.Context(), "", "helm", upgrade...); err == nil {
 		t.Error("the upgrade succeeded, want the new pod kept from starting")
 	}
-	log := c.kubectl(t, "logs", "--selector", gatewayPods, "--container", "gatehouse-module", "--tail=5")
+	log := c.kubectl(t, "logs", "--selector", c.selector, "--container", "gatehouse-module", "--tail=5")
 	if !strings.Contains(log, "rules[0].match.path") {
 		t.Errorf("the log of the init container: got %q, want the field that has the mistake", log)
 	}
@@ -278,7 +284,7 @@ func (c *cluster) scale(t *testing.T) {
 			c.helm(t, append(append([]string{"upgrade", release, chartDir, "--wait", "--timeout", "120s"}, c.values...),
 				"--set", "replicaCount="+replicas)...)
 			await(t, replicas+" pods", func() error {
-				pods := strings.Fields(c.kubectl(t, "get", "pods", "--selector", gatewayPods, "--output", "name"))
+				pods := strings.Fields(c.kubectl(t, "get", "pods", "--selector", c.selector, "--output", "name"))
 				if fmt.Sprint(len(pods)) != replicas { // pods that are terminating count, too
 					return fmt.Errorf("got %q", pods)
 				}
@@ -392,7 +398,7 @@ func (c *cluster) explain(t *testing.T) {
 	}
 	for _, args := range [][]string{
 		{"get", "pods", "--output=wide"}, {"get", "events", "--sort-by=.lastTimestamp"},
-		{"logs", "--selector=" + gatewayPods, "--all-containers", "--tail=40", "--prefix"},
+		{"logs", "--selector=" + c.selector, "--all-containers", "--tail=40", "--prefix"},
 	} {
 		out, err := try(context.Background(), "", "kubectl", append([]string{"--namespace", namespace}, args...)...)
 		t.Logf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)

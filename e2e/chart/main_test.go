@@ -24,6 +24,10 @@ const (
 	release   = "edge"
 	chartDir  = "../../charts/gatehouse"
 
+	// Ports at the address that pods can reach: all are free in this network namespace. The manifests in testdata name
+	// the upstream's, too.
+	upstreamPort, redisPort, registryPort = "3000", "6379", "5000"
+
 	// patience bounds every wait.
 	patience = 60 * time.Second
 )
@@ -32,7 +36,8 @@ const (
 type cluster struct {
 	t        *testing.T
 	edgeKind string // envoy or nginx: the name of its container, and of its values
-	upstream upstream.Handler
+	selector string // of the edge's pods and service
+	upstream *upstream.Handler
 	values   []string // of helm, for every installation
 }
 
@@ -41,29 +46,29 @@ func newCluster(t *testing.T, edgeKind string) *cluster {
 	if os.Getenv("KUBECONFIG") == "" || os.Getenv("CONTAINERD_ADDRESS") == "" {
 		t.Fatal("not in its own cluster: run make chart-e2e")
 	}
-	c := &cluster{t: t, edgeKind: edgeKind}
-	listener, err := net.Listen("tcp", k8s.Gateway+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := &http.Server{Handler: &c.upstream}
-	go server.Serve(listener)
-	t.Cleanup(func() { _ = server.Close() })
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := &cluster{t: t, edgeKind: edgeKind, upstream: new(upstream.Handler), selector: "app.kubernetes.io/component=gateway"}
+	c.serve(upstreamPort, c.upstream)
 	c.values = []string{
-		"--values", "testdata/values.yaml", "--set", "upstream.host=" + k8s.Gateway, "--set", "upstream.port=" + port,
+		"--values", "testdata/values.yaml", "--set", "upstream.host=" + k8s.Gateway, "--set", "upstream.port=" + upstreamPort,
 		"--set", "redis.url=redis://" + c.startRedis(), "--set", "edge=" + map[string]string{"envoy": "wasm", "nginx": "nginx"}[edgeKind],
 	}
 	return c
 }
 
+// serve serves HTTP at the address that pods can reach.
+func (c *cluster) serve(port string, handler http.Handler) {
+	listener, err := net.Listen("tcp", k8s.Gateway+":"+port)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	server := &http.Server{Handler: handler}
+	go server.Serve(listener)
+	c.t.Cleanup(func() { _ = server.Close() })
+}
+
 // startRedis runs a redis-server at the address that pods can reach.
 func (c *cluster) startRedis() string {
-	const port = "6379" // free in this network namespace
-	cmd := exec.Command("redis-server", "--bind", k8s.Gateway, "--port", port, "--protected-mode", "no", "--save", "")
+	cmd := exec.Command("redis-server", "--bind", k8s.Gateway, "--port", redisPort, "--protected-mode", "no", "--save", "")
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
@@ -76,7 +81,7 @@ func (c *cluster) startRedis() string {
 			c.t.Logf("redis-server: %s", &log)
 		}
 	})
-	return k8s.Gateway + ":" + port
+	return k8s.Gateway + ":" + redisPort
 }
 
 // run runs a program and returns its standard output.

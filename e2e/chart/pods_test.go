@@ -12,9 +12,6 @@ import (
 	"testing"
 )
 
-// gatewayPods is the selector of the gateway's pods and its service.
-const gatewayPods = "app.kubernetes.io/component=gateway"
-
 // podList has the fields of pods that the tests need.
 type podList struct {
 	Items []pod
@@ -56,11 +53,11 @@ func (p *pod) container(name string) (containerStatus, error) {
 	return containerStatus{}, fmt.Errorf("pod %s has no container %s", p.Metadata.Name, name)
 }
 
-// pods returns the gateway's pods that are not terminating.
+// pods returns the edge's pods that are not terminating.
 func (c *cluster) pods(t *testing.T) []pod {
 	t.Helper()
 	var list podList
-	text := c.kubectl(t, "get", "pods", "--selector", gatewayPods, "--output", "json")
+	text := c.kubectl(t, "get", "pods", "--selector", c.selector, "--output", "json")
 	if err := json.Unmarshal([]byte(text), &list); err != nil {
 		t.Fatal(err)
 	}

@@ -51,11 +51,11 @@ func (n *node) startControl() error {
 		return err
 	}
 	key := n.path("certs", "service-account.pem")
-	return n.start("apiserver", "kube-apiserver", "--etcd-servers="+client, "--bind-address=127.0.0.1",
-		"--advertise-address="+Gateway, "--secure-port=6443", "--cert-dir="+n.path("certs"),
+	return n.start("apiserver", "kube-apiserver", "--etcd-servers="+client, "--bind-address="+Gateway,
+		"--secure-port=6443", "--cert-dir="+n.path("certs"),
 		"--service-account-key-file="+key, "--service-account-signing-key-file="+key,
 		"--service-account-issuer=https://kubernetes.default.svc", "--token-auth-file="+n.path("tokens.csv"),
-		"--authorization-mode=RBAC", "--service-cluster-ip-range="+serviceNet, "--endpoint-reconciler-type=none",
+		"--authorization-mode=RBAC", "--service-cluster-ip-range="+serviceNet,
 		"--allow-privileged=true", "--kubelet-preferred-address-types=Hostname")
 }
 
@@ -96,7 +96,7 @@ func (n *node) load(ctx context.Context, images []string) error {
 		pauseImage: filepath.Join(filepath.Dir(self), "gatehouse-pause"), redisImage: redis,
 	} {
 		archive := n.path(filepath.Base(program) + ".tar")
-		if err := writeImage(archive, reference, program); err != nil {
+		if err := WriteImage(archive, reference, program, map[string]string{program: program}); err != nil {
 			return fmt.Errorf("image %s: %w", reference, err)
 		}
 		images = append(images, archive)
@@ -179,7 +179,7 @@ func (n *node) await(ctx context.Context, what string, check func(context.Contex
 
 // apiReady requests the API server's readiness. Its certificate is self-signed.
 func (n *node) apiReady(ctx context.Context) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://127.0.0.1:6443/readyz", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+Gateway+":6443/readyz", nil)
 	if err != nil {
 		return err
 	}

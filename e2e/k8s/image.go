@@ -5,12 +5,13 @@ package k8s
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"runtime"
 	"strings"
@@ -22,20 +23,26 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// writeImage writes an archive of an image with a program of this machine at the same path, which is its entry point,
-// and the libraries that it needs.
-func writeImage(path, reference, program string) error {
-	libraries, err := librariesOf(program)
-	if err != nil {
-		return err
+// WriteImage writes an archive of an image with files of this machine, by their paths in the image, and the libraries
+// that they need. One of the paths is its entry point.
+func WriteImage(path, reference, entrypoint string, files map[string]string) error {
+	all := maps.Clone(files)
+	for _, file := range files {
+		libraries, err := librariesOf(file)
+		if err != nil {
+			return err
+		}
+		for _, library := range libraries {
+			all[library] = library
+		}
 	}
-	layer, err := layerOf(append(libraries, program))
+	layer, err := layerOf(all)
 	if err != nil {
 		return err
 	}
 	image, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
 		OS: "linux", Architecture: runtime.GOARCH,
-		Config: v1.Config{Entrypoint: []string{program}, Env: []string{"PATH=" + filepath.Dir(program)}, User: "65535:65535"},
+		Config: v1.Config{Entrypoint: []string{entrypoint}, Env: []string{"PATH=/usr/local/bin:/usr/sbin:/usr/bin"}, User: "65535:65535"},
 	})
 	if err != nil {
 		return err
@@ -53,7 +60,7 @@ func writeImage(path, reference, program string) error {
 
 var libraryPath = regexp.MustCompile(`/[^ ]+`)
 
-// librariesOf returns the libraries of a program, its loader included: none if it is static.
+// librariesOf returns the libraries of a program, its loader included: none if it is static, or no program.
 func librariesOf(program string) ([]string, error) {
 	out, err := exec.Command("ldd", program).CombinedOutput()
 	if exit, ended := errors.AsType[*exec.ExitError](err); ended && strings.Contains(string(out), "not a dynamic executable") {
@@ -66,16 +73,19 @@ func librariesOf(program string) ([]string, error) {
 	return libraryPath.FindAllString(string(out), -1), nil
 }
 
-// layerOf returns a layer with files of this machine at their paths.
-func layerOf(paths []string) (v1.Layer, error) {
+// layerOf returns a layer with files of this machine, by their paths in it, and /tmp.
+func layerOf(files map[string]string) (v1.Layer, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
-	for _, path := range paths {
-		text, err := os.ReadFile(path)
+	if err := w.WriteHeader(&tar.Header{Name: "tmp/", Typeflag: tar.TypeDir, Mode: 0o1777}); err != nil { // as everywhere
+		return nil, err
+	}
+	for name, file := range files {
+		text, err := os.ReadFile(file)
 		if err != nil {
 			return nil, err
 		}
-		header := tar.Header{Name: strings.TrimPrefix(path, "/"), Typeflag: tar.TypeReg, Size: int64(len(text)), Mode: 0o755}
+		header := tar.Header{Name: strings.TrimPrefix(name, "/"), Typeflag: tar.TypeReg, Size: int64(len(text)), Mode: 0o755}
 		if err := w.WriteHeader(&header); err != nil {
 			return nil, err
 		}
@@ -86,5 +96,6 @@ func layerOf(paths []string) (v1.Layer, error) {
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buf.Bytes())), nil })
+	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buf.Bytes())), nil },
+		tarball.WithCompressionLevel(gzip.NoCompression)) // it is read once
 }

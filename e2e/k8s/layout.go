@@ -29,7 +29,7 @@ const (
 	serviceNet = "10.96.0.0/16"
 	bridge     = "pods0"
 	nodeName   = "localhost"
-	token      = "admin" // only the command can reach the API server
+	token      = "admin" // the API server can be reached only inside the namespaces
 	pauseImage = "localhost/pause:dev"
 	redisImage = "localhost/redis:dev"
 	cniPlugins = "/usr/lib/cni" // as on Debian
@@ -47,6 +47,7 @@ type layout struct {
 func (layout) PauseImage() string   { return pauseImage }
 func (layout) Bridge() string       { return bridge }
 func (layout) DNS() string          { return Gateway }
+func (layout) Gateway() string      { return Gateway }
 func (layout) Zone() string         { return zone }
 func (layout) PodNet() string       { return podNet }
 func (layout) Token() string        { return token }

@@ -1,0 +1,190 @@
+//go:build linux
+
+package chart
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/gatehouse/gatehouse/e2e/k8s"
+)
+
+const moduleImage = k8s.Gateway + ":" + registryPort + "/gatehouse-module:dev"
+
+// meshDir returns the directory that scripts/mesh-build.sh printed.
+func meshDir(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv("MESH")
+	if dir == "" {
+		t.Fatal("no MESH: run make mesh-e2e")
+	}
+	return dir
+}
+
+// newMesh starts what a mode for a mesh needs beside the cluster.
+func newMesh(t *testing.T, mode, selector string) *cluster {
+	c := newCluster(t, "envoy")
+	c.selector = selector
+	c.values = append(c.values, "--set", "mode="+mode)
+	createNamespace(t)
+	c.kubectl(t, "apply", "--filename", "testdata/backend.yaml")
+	return c
+}
+
+// load imports an image of one of the programs in MESH/bin, with other files.
+func load(t *testing.T, reference, program string, files map[string]string) {
+	t.Helper()
+	entrypoint := "/usr/local/bin/" + program
+	all := map[string]string{entrypoint: filepath.Join(meshDir(t), "bin", program)}
+	maps.Copy(all, files)
+	archive := filepath.Join(t.TempDir(), program+".tar")
+	if err := k8s.WriteImage(archive, reference, entrypoint, all); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "", "ctr", "images", "import", archive)
+}
+
+// serveModule serves the module's image from a registry.
+func (c *cluster) serveModule(t *testing.T) {
+	dir := t.TempDir()
+	if out, err := exec.Command("tar", "-xf", "../../build/images/gatehouse-module.tar", "-C", dir).CombinedOutput(); err != nil {
+		t.Fatalf("tar: %v: %s", err, out)
+	}
+	index, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := index.Image(manifest.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.serve(registryPort, registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	reference, err := name.ParseReference(moduleImage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.Write(reference, image); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// forwards waits until the edge forwards requests: it doesn't answer any itself.
+func (c *cluster) forwards(t *testing.T) {
+	t.Helper()
+	await(t, "requests go upstream", func() error {
+		upstream := c.upstream.Requests()
+		answer, err := http.Get("http://" + c.edge(t) + "/config")
+		if err != nil {
+			return err
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode != http.StatusOK || c.upstream.Requests() == upstream {
+			return fmt.Errorf("got %s", answer.Status)
+		}
+		return nil
+	})
+}
+
+// upgradeRules upgrades to other rules. The pods stay.
+func (c *cluster) upgradeRules(t *testing.T) {
+	before := c.pod(t)
+	c.load(t, func() {
+		c.helm(t, append(append([]string{"upgrade", release, chartDir}, c.values...), "--values", "testdata/upgrade.yaml")...)
+		c.answersWith(t, "/reports", http.StatusUnauthorized)
+	})
+	c.same(t)
+	if got := c.pod(t); got != before {
+		t.Errorf("got another pod, %s for %s", got, before)
+	}
+}
+
+// answersWith waits until a request without a credential gets a status several times in a row: workers take a new
+// configuration one after the other.
+func (c *cluster) answersWith(t *testing.T, path string, want int) {
+	t.Helper()
+	row := 0
+	await(t, fmt.Sprintf("%s is answered with %d", path, want), func() error {
+		answer, _ := c.get(t, path, nil)
+		if row++; answer.StatusCode != want {
+			row = 0
+		}
+		if row < 10 {
+			return fmt.Errorf("got %s", answer.Status)
+		}
+		return nil
+	})
+}
+
+// revoke revokes the device, whose credential was accepted until then.
+func (c *cluster) revoke(t *testing.T) {
+	c.ctl(t, "", "device", "revoke", device)
+	await(t, "the device is refused", func() error {
+		if answer, _ := c.get(t, "/config", credential); answer.StatusCode != http.StatusUnauthorized {
+			return fmt.Errorf("got %s", answer.Status)
+		}
+		return nil
+	})
+	c.ctl(t, secret, "device", "put", device, "--secret-file=-", "--permissions=config.read")
+	await(t, "the device is accepted again", func() error {
+		if answer, _ := c.get(t, "/config", credential); answer.StatusCode != http.StatusOK {
+			return fmt.Errorf("got %s", answer.Status)
+		}
+		return nil
+	})
+}
+
+// closed requests what needs a credential, without one, while f breaks something. An answer may fail to come, and none
+// may be other than a refusal.
+func (c *cluster) closed(t *testing.T, f func()) {
+	t.Helper()
+	url, upstream := "http://"+c.edge(t)+"/config", c.upstream.Requests()
+	done := make(chan struct{})
+	var group sync.WaitGroup
+	client := &http.Client{Timeout: answerTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
+	answers := map[int]int{} // by status; 0: none
+	group.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+			status := 0
+			if answer, err := client.Get(url); err == nil {
+				_ = answer.Body.Close()
+				status = answer.StatusCode
+			}
+			answers[status]++
+		}
+	})
+	f()
+	close(done)
+	group.Wait()
+	t.Logf("answers by status: %v", answers)
+	for status := range answers {
+		if status != 0 && status != http.StatusUnauthorized && status != http.StatusServiceUnavailable {
+			t.Errorf("a request without a credential was answered with %d", status)
+		}
+	}
+	if got := c.upstream.Requests() - upstream; got != 0 {
+		t.Errorf("the upstream saw %d of these requests, want none", got)
+	}
+}

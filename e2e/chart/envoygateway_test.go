@@ -1,0 +1,132 @@
+//go:build linux
+
+package chart
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestEnvoyGateway installs the chart under a real Envoy Gateway as docs/install.md describes. Its steps build on each
+// other.
+func TestEnvoyGateway(t *testing.T) {
+	c := newMesh(t, "envoy-gateway", "gateway.envoyproxy.io/owning-gateway-name=eg")
+	c.values = append(c.values, "--set", "envoyGateway.gateway=eg", "--set", "envoyGateway.xdsListeners={"+namespace+"/eg/http}",
+		"--set", "envoyGateway.wasm.image="+moduleImage)
+	c.steps(t, []step{
+		{"a gateway without the chart", c.gateway},
+		{"install", c.installAtGateway},
+		{"publish and answer", c.answers},
+		{"the administrator's settings", c.keepsDefaults},
+		{"revocation", c.revoke},
+		{"other rules under traffic", c.upgradeRules},
+		{"another release under traffic", c.upgradeSidecar},
+		{"patches removed", c.unpatched},
+		{"uninstall", c.uninstallFromGateway},
+	})
+}
+
+// gateway installs Envoy Gateway and a Gateway, which serves.
+func (c *cluster) gateway(t *testing.T) {
+	c.serveModule(t)
+	load(t, "localhost/envoy-gateway:dev", "envoy-gateway", nil)
+	run(t, "", "helm", "install", "eg", filepath.Join(meshDir(t), "charts", "gateway-helm"), "--namespace", "envoy-gateway-system",
+		"--create-namespace", "--values", "testdata/envoy-gateway.yaml", "--wait", "--timeout", "120s")
+	c.kubectl(t, "apply", "--filename", "testdata/gateway.yaml")
+	await(t, "the gateway's service", func() error {
+		if c.kubectl(t, "get", "service", "--selector", c.selector, "--output", "name") == "" {
+			return errors.New("none")
+		}
+		return nil
+	})
+	c.forwards(t)
+}
+
+func (c *cluster) installAtGateway(t *testing.T) {
+	before := c.pod(t)
+	c.helm(t, append([]string{"install", release, chartDir}, c.values...)...)
+	c.kubectl(t, "patch", "gateway", "eg", "--type", "merge", "--patch",
+		`{"spec": {"infrastructure": {"parametersRef": {"group": "gateway.envoyproxy.io", "kind": "EnvoyProxy", "name": "`+release+`-gatehouse"}}}}`)
+	c.replaced(t, before)
+}
+
+// replaced waits until another pod has taken the place of this one.
+func (c *cluster) replaced(t *testing.T, before string) {
+	t.Helper()
+	c.gone(t, before)
+	await(t, "the other pod is ready", func() error {
+		if pods := c.pods(t); len(pods) != 1 || !pods[0].ready() {
+			return fmt.Errorf("%d pods", len(pods))
+		}
+		return nil
+	})
+}
+
+// keepsDefaults checks that our EnvoyProxy is merged with the one that Envoy Gateway's administrator configured for all
+// proxies.
+func (c *cluster) keepsDefaults(t *testing.T) {
+	for path, want := range map[string]string{
+		`pods={.items[0].spec.containers[?(@.name=="envoy")].image}`:                      "localhost/gatehouse-envoy:dev",
+		`pods={.items[0].spec.containers[?(@.name=="envoy")].resources.requests.cpu}`:     "50m",
+		`pods={.items[0].spec.initContainers[?(@.name=="gatehouse-sidecar")].command[0]}`: "gatehouse-sidecar",
+		`services={.items[0].spec.type}`:                                                  "ClusterIP",
+	} {
+		kind, path, _ := strings.Cut(path, "=")
+		if got := c.kubectl(t, "get", kind, "--selector", c.selector, "--output", "jsonpath="+path); got != want {
+			t.Errorf("%s of %s: got %q, want %q", path, kind, got, want)
+		}
+	}
+}
+
+// upgradeSidecar upgrades to other settings of the sidecar: Envoy Gateway replaces the pod.
+func (c *cluster) upgradeSidecar(t *testing.T) {
+	before := c.pod(t)
+	c.values = append(c.values, "--set", "sidecar.settings.log.level=debug")
+	c.load(t, func() {
+		c.helm(t, append([]string{"upgrade", release, chartDir}, c.values...)...)
+		c.replaced(t, before)
+	})
+	c.same(t)
+}
+
+// unpatched removes the EnvoyPatchPolicy, which has the rules: neither the running pod nor a new one answers what needs
+// a credential. The next upgrade brings it back.
+func (c *cluster) unpatched(t *testing.T) {
+	before := c.pod(t)
+	c.closed(t, func() {
+		c.kubectl(t, "delete", "envoypatchpolicy", release+"-gatehouse")
+		c.kubectl(t, "delete", "pod", before, "--grace-period=1")
+		await(t, "the new pod runs", func() error {
+			pods := c.pods(t)
+			if len(pods) != 1 {
+				return fmt.Errorf("%d pods", len(pods))
+			}
+			envoy, err := pods[0].container("envoy")
+			if err == nil && envoy.ContainerID == "" {
+				err = errors.New("no envoy")
+			}
+			return err
+		})
+		time.Sleep(5 * time.Second)
+	})
+	if conn, err := net.DialTimeout("tcp", c.edge(t), time.Second); err == nil {
+		_ = conn.Close()
+		t.Error("the new pod listens")
+	}
+	c.helm(t, append([]string{"upgrade", release, chartDir}, c.values...)...)
+	c.settled(t)
+	c.same(t)
+}
+
+func (c *cluster) uninstallFromGateway(t *testing.T) {
+	before := c.pod(t)
+	c.kubectl(t, "patch", "gateway", "eg", "--type", "json", "--patch", `[{"op": "remove", "path": "/spec/infrastructure"}]`)
+	c.uninstall(t)
+	c.replaced(t, before)
+	c.forwards(t)
+}

@@ -1,0 +1,193 @@
+//go:build linux
+
+package chart
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestIstio installs the chart under a real istiod as docs/install.md describes, at a gateway and then in a workload.
+// Istio's proxy is a plain Envoy: see testdata/istiod.yaml. The steps build on each other.
+func TestIstio(t *testing.T) {
+	c := newMesh(t, "istio", "app=web")
+	c.steps(t, []step{{"a mesh without the chart", c.mesh}})
+	for _, at := range []struct{ context, app string }{{"gateway", "web"}, {"sidecar", "shop"}} {
+		in := *c // with values of its own
+		in.selector = "app=" + at.app
+		in.values = append([]string{"--set", "istio.context=" + at.context, "--set", "istio.workloadSelector.app=" + at.app}, c.values...)
+		w := &workload{&in, at.app, ""}
+		t.Run(at.context, func(t *testing.T) {
+			in.steps(t, []step{
+				{"install", w.install},
+				{"publish and answer", w.answers},
+				{"revocation", w.revoke},
+				{"other rules under traffic", w.upgradeRules},
+				{"another release, with sessions, under traffic", w.upgradeToSessions},
+				{"patch removed", w.unpatched},
+				{"uninstall", w.uninstallFromWorkload},
+			})
+		})
+	}
+}
+
+// workload is a Deployment with Istio's proxy.
+type workload struct {
+	*cluster
+	name     string
+	template string // of its pods, before it was patched
+}
+
+// mesh installs Istio, a gateway and a workload, which serve.
+func (c *cluster) mesh(t *testing.T) {
+	load(t, "localhost/pilot:dev", "pilot-discovery", nil)
+	load(t, "localhost/proxyv2:dev", "pilot-agent", proxyFiles(t))
+	charts := filepath.Join(meshDir(t), "charts")
+	const system = "istio-system"
+	run(t, "", "helm", "install", "base", filepath.Join(charts, "base"), "--namespace", system, "--create-namespace")
+	run(t, "", "helm", "install", "istiod", filepath.Join(charts, "istio-discovery"), "--namespace", system,
+		"--values", "testdata/istiod.yaml", "--wait", "--timeout", "120s")
+	c.kubectl(t, "apply", "--filename", "testdata/shop.yaml")
+	c.helm(t, "install", "web", filepath.Join(charts, "gateway"), "--values", "testdata/istio-gateway.yaml", "--wait", "--timeout", "120s")
+	c.kubectl(t, "rollout", "status", "deployment/shop", "--timeout=60s")
+	c.forwards(t)
+}
+
+// proxyFiles are the files in the image of Istio's proxy beside pilot-agent. Debian's iptables are links to one program,
+// which goes by its own name.
+func proxyFiles(t *testing.T) map[string]string {
+	t.Helper()
+	files := map[string]string{
+		"/usr/local/bin/envoy":                           "../../build/images/envoy/usr/local/bin/envoy",
+		"/var/lib/istio/envoy/envoy_bootstrap_tmpl.json": filepath.Join(meshDir(t), "envoy_bootstrap.json"),
+	}
+	for _, program := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
+		path, err := exec.LookPath(program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files["/usr/sbin/"+program] = path
+	}
+	extensions, err := filepath.Glob("/usr/lib/*/xtables/*.so")
+	if err != nil || len(extensions) == 0 {
+		t.Fatalf("no extensions of iptables: %v", err)
+	}
+	for _, path := range extensions {
+		files[path] = path
+	}
+	return files
+}
+
+func (w *workload) install(t *testing.T) {
+	before := w.pod(t)
+	w.template = w.kubectl(t, "get", "deployment", w.name, "--output", "jsonpath={.spec.template}")
+	w.helm(t, append([]string{"install", release, chartDir}, w.values...)...)
+	w.patch(t)
+	w.replaced(t, before)
+}
+
+// patch patches the workload as the chart's notes describe.
+func (w *workload) patch(t *testing.T) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "patch.yaml")
+	text := w.kubectl(t, "get", "configmap", release+"-gatehouse-workload-patch", "--output", `jsonpath={.data.patch\.yaml}`)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.kubectl(t, "patch", "deployment", w.name, "--patch-file", path)
+}
+
+// unpatch gives the workload's pods the template again that they had before.
+func (w *workload) unpatch(t *testing.T) {
+	t.Helper()
+	w.kubectl(t, "patch", "deployment", w.name, "--type", "json", "--patch",
+		`[{"op": "replace", "path": "/spec/template", "value": `+w.template+`}]`)
+}
+
+// upgradeToSessions upgrades to what needs another patch of the workload, and gets and shows a token.
+func (w *workload) upgradeToSessions(t *testing.T) {
+	w.kubectl(t, "create", "secret", "generic", "sessions", "--from-literal=secret="+strings.Repeat("0123456789abcdef", 4))
+	w.values = append(w.values, "--values", "testdata/sessions.yaml")
+	before := w.pod(t)
+	w.load(t, func() {
+		w.helm(t, append([]string{"upgrade", release, chartDir}, w.values...)...)
+		w.patch(t)
+		w.replaced(t, before)
+	})
+	w.same(t)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+w.edge(t)+"/v1/session", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header = credential.Clone()
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	var session struct {
+		Token string `json:"token"`
+	}
+	if err := json.NewDecoder(answer.Body).Decode(&session); err != nil || answer.StatusCode != http.StatusOK {
+		t.Fatalf("session: got %s, %v", answer.Status, err)
+	}
+	for token, want := range map[string]int{session.Token: http.StatusOK, session.Token + "x": http.StatusUnauthorized} {
+		if answer, _ := w.get(t, "/config", http.Header{"Authorization": {"Bearer " + token}}); answer.StatusCode != want {
+			t.Errorf("token %q: got %s, want %d", token, answer.Status, want)
+		}
+	}
+}
+
+// unpatched takes the patch out of the workload, as a tool does that restores a Deployment: the new pod has no module, so
+// its Envoy refuses the listeners and never becomes ready, and the earlier pod goes on. Patching again repairs it.
+func (w *workload) unpatched(t *testing.T) {
+	before := w.pod(t)
+	w.closed(t, func() {
+		w.unpatch(t)
+		await(t, "the new pod's Envoy refuses the listeners", func() error {
+			for _, pod := range w.pods(t) {
+				if pod.Metadata.Name == before {
+					continue
+				}
+				log, err := try(t.Context(), "", "kubectl", "--namespace", namespace, "logs", pod.Metadata.Name, "--container", "istio-proxy")
+				if err == nil && !strings.Contains(log, "Invalid path: /etc/gatehouse/gatehouse.wasm") {
+					err = errors.New("not yet")
+				}
+				return err
+			}
+			return errors.New("no new pod")
+		})
+		time.Sleep(5 * time.Second)
+	})
+	for _, pod := range w.pods(t) {
+		if pod.ready() != (pod.Metadata.Name == before) {
+			t.Errorf("pod %s: ready: %t", pod.Metadata.Name, pod.ready())
+		}
+	}
+	w.same(t)
+	w.patch(t)
+	await(t, "one pod", func() error {
+		if pods := w.pods(t); len(pods) != 1 || !pods[0].ready() {
+			return fmt.Errorf("%d pods", len(pods))
+		}
+		return nil
+	})
+	w.settled(t)
+}
+
+func (w *workload) uninstallFromWorkload(t *testing.T) {
+	before := w.pod(t)
+	w.uninstall(t)
+	w.unpatch(t)
+	w.replaced(t, before)
+	w.forwards(t)
+	w.kubectl(t, "delete", "secret", "sessions")
+}
