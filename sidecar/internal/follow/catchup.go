@@ -120,7 +120,7 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	from := f.seq
 	full := !f.synced || p.epoch != f.epoch || p.seq < f.seq || f.seq < p.floor || !f.goesOn(p, reason)
 	if full {
-		f.beginFull(p)
+		f.beginFull(p, reason)
 		from = 0
 	}
 	count, end, err := f.readChanges(ctx, master, from, p, full)
@@ -137,17 +137,23 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 }
 
 // beginFull begins a full resync for the position p of Redis, and logs its reason.
-func (f *Follower) beginFull(p position) {
+func (f *Follower) beginFull(p position, reason catchUpReason) {
+	why := "restarted"
 	switch {
 	case !f.synced || f.epoch == "": // Redis was empty, and has its first data now
+		why = "start"
 	case p.epoch != f.epoch || p.seq < f.seq || p.differs():
+		why = "lost"
 		f.lost(p)
 	case f.seq < p.floor:
+		why = "trimmed"
 		f.log.Info("the log was trimmed beyond our position: everything is read again", "seq", f.seq, "floor", p.floor)
+	case reason == onDemand:
+		why = string(reason)
 	default:
 		f.log.Info("redis was restarted, or another server has taken over: everything is read again", "seq", f.seq, "redis_seq", p.seq)
 	}
-	f.metrics.Resyncs.Inc()
+	f.metrics.Resyncs.WithLabelValues(why).Inc()
 	f.synced = false // until all was read
 	f.Objects.BeginResync()
 	f.Credentials.BeginResync()

@@ -72,7 +72,6 @@ func (h *history) heapFull() float64 {
 
 // Counters in a sample's totals that no metric has.
 const (
-	dataLost   = "data lost"   // full resyncs beyond those at start
 	traps      = "traps"       // VMs of the filter that Envoy started again, or tried to
 	clockSteps = "clock steps" // of this machine
 )
@@ -80,7 +79,6 @@ const (
 // totals returns the sidecar's counters with these.
 func (i *Inspector) totals(own map[string]float64) map[string]float64 {
 	all := maps.Clone(own)
-	all[dataLost] = max(0, own["gatehouse_full_resyncs_total"]-float64(i.Shards.Count()))
 	all[traps], all[clockSteps] = i.history.traps, i.history.clockSteps
 	return all
 }
