@@ -9,6 +9,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/version"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
 
@@ -21,6 +22,8 @@ const (
 // cli is the grammar.
 type cli struct {
 	Redis redisFlags `embed:""`
+
+	Version kong.VersionFlag `help:"Print the version and exit."`
 
 	Put    putCmd    `cmd:"" help:"Publish an object."`
 	Get    getCmd    `cmd:"" help:"Print a stored object."`
@@ -90,8 +93,9 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, env func(stri
 	parser, err := kong.New(&c,
 		kong.Name("gatehousectl"),
 		kong.Description("Publish objects and device credentials for Gatehouse, and check its configuration."),
+		kong.Vars{"version": "gatehousectl " + version.Name()},
 		kong.Writers(stdout, stderr),
-		kong.Exit(func(c int) { exited, code = true, c }), // after --help
+		kong.Exit(func(c int) { exited, code = true, c }), // after --help and --version
 	)
 	if err != nil {
 		fmt.Fprintln(stderr, "gatehousectl:", err)
