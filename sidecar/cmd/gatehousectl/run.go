@@ -23,8 +23,6 @@ const (
 type cli struct {
 	Redis redisFlags `embed:""`
 
-	Version kong.VersionFlag `help:"Print the version and exit."`
-
 	Put    putCmd    `cmd:"" help:"Publish an object."`
 	Get    getCmd    `cmd:"" help:"Print a stored object."`
 	Delete deleteCmd `cmd:"" help:"Make the edges forget an object."`
@@ -88,14 +86,17 @@ func (usageError) Is(target error) bool { return target == errUsage }
 
 // run is the program; it prints every error, and gives the exit code.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer, env func(string) string) int {
+	if len(args) == 1 && args[0] == "--version" { // no flag of the grammar: put and delete have one of this name
+		fmt.Fprintln(stdout, "gatehousectl", version.Name())
+		return 0
+	}
 	var c cli
 	exited, code := false, 0
 	parser, err := kong.New(&c,
 		kong.Name("gatehousectl"),
 		kong.Description("Publish objects and device credentials for Gatehouse, and check its configuration."),
-		kong.Vars{"version": "gatehousectl " + version.Name()},
 		kong.Writers(stdout, stderr),
-		kong.Exit(func(c int) { exited, code = true, c }), // after --help and --version
+		kong.Exit(func(c int) { exited, code = true, c }), // after --help
 	)
 	if err != nil {
 		fmt.Fprintln(stderr, "gatehousectl:", err)
