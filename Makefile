@@ -42,13 +42,16 @@ FUZZ ?=
 # The filter's binding: own, or sdk for the Proxy-Wasm Go SDK. For make wasm, and all that runs stacks with the filter.
 BINDING ?= own
 export BINDING
+# For make release: the version and the directory.
+VERSION ?=
+OUT ?=
 short := $(if $(filter-out 0 no false,$(LONG)),,-short)
 
 GO ?= go
 
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help run observe observe-build stop build wasm test test-all unit e2e conformance matrix fuzz chaos routers mutation lua-coverage observe-check loadtest bench-check check chart-check chart-readme images chart-e2e mesh-e2e clean
+.PHONY: help run observe observe-build stop build wasm test test-all unit e2e conformance matrix fuzz chaos routers mutation lua-coverage observe-check loadtest bench-check check chart-check chart-readme images release chart-e2e mesh-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -141,6 +144,9 @@ check: ## format, lint, module files, links
 
 images: ## OCI archives of sidecar, Envoy and module into build/images, with bills of materials and digests
 	@scripts/images.sh
+
+release: ## make all that a release publishes, reproducibly: VERSION=0.1.0 OUT=build/0.1.0
+	@scripts/release.sh '$(VERSION)' '$(OUT)'
 
 chart-e2e: ## install, break and upgrade the chart in a real Kubernetes on this machine; status 77: it can't run one
 	@scripts/chart-e2e.sh chart

@@ -10,10 +10,12 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 )
 
-// writeArchive writes an image as an OCI image layout in a tar file, with the name reference, NAME:TAG.
-func writeArchive(path string, oci v1.Image, reference string, created time.Time) (err error) {
+// writeArchive writes an image, or an index of images, as an OCI image layout in a tar file, with the name reference,
+// NAME:TAG.
+func writeArchive(path string, oci mutate.Appendable, reference string, created time.Time) (err error) {
 	dir, err := os.MkdirTemp(filepath.Dir(path), ".layout-")
 	if err != nil {
 		return err
@@ -25,7 +27,7 @@ func writeArchive(path string, oci v1.Image, reference string, created time.Time
 	}
 	// Two annotations: buildah, podman and skopeo read the first, containerd the second.
 	names := map[string]string{"org.opencontainers.image.ref.name": reference, "io.containerd.image.name": reference}
-	if err := tree.AppendImage(oci, layout.WithAnnotations(names)); err != nil {
+	if err := appendTo(tree, oci, layout.WithAnnotations(names)); err != nil {
 		return err
 	}
 	file, err := os.Create(path)
@@ -42,4 +44,14 @@ func writeArchive(path string, oci v1.Image, reference string, created time.Time
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return w.Close()
+}
+
+func appendTo(tree layout.Path, oci mutate.Appendable, option layout.Option) error {
+	switch oci := oci.(type) {
+	case v1.Image:
+		return tree.AppendImage(oci, option)
+	case v1.ImageIndex:
+		return tree.AppendIndex(oci, option)
+	}
+	return fmt.Errorf("%T is no image and no index", oci)
 }

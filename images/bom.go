@@ -21,8 +21,8 @@ type part struct {
 }
 
 // writeBOM writes a CycloneDX bill of materials: the parts with their versions, and the files with their digests.
-func (img image) writeBOM(path, root string, digest v1.Hash, from source) (err error) {
-	parts, err := img.contents(root)
+func (img image) writeBOM(path, root, arch string, digest v1.Hash, from source) (err error) {
+	parts, err := img.contents(root, arch)
 	if err != nil {
 		return fmt.Errorf("bill of materials: %w", err)
 	}

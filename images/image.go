@@ -1,8 +1,6 @@
 package main
 
 import (
-	"runtime"
-
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
@@ -19,7 +17,7 @@ type image struct {
 	title       string
 	description string
 	config      v1.Config // without labels
-	contents    func(root string) ([]part, error)
+	contents    func(root, arch string) ([]part, error)
 }
 
 // images are all images. The Dockerfiles have the same settings; TestDockerfiles compares them.
@@ -31,8 +29,8 @@ var images = []image{
 			User: nonRoot, Env: []string{"PATH=/usr/local/bin"}, Entrypoint: []string{"/usr/local/bin/gatehouse-sidecar"},
 		},
 		contents: goParts(
-			target{"linux", runtime.GOARCH, "./sidecar/cmd/gatehouse-sidecar"},
-			target{"linux", runtime.GOARCH, "./sidecar/cmd/gatehousectl"},
+			target{"linux", "", "./sidecar/cmd/gatehouse-sidecar"},
+			target{"linux", "", "./sidecar/cmd/gatehousectl"},
 			target{"wasip1", "wasm", "./wasm-filter"},
 		),
 	},
@@ -73,7 +71,7 @@ func (img image) labels(from source) map[string]string {
 	return map[string]string{
 		"org.opencontainers.image.title":       img.title,
 		"org.opencontainers.image.description": img.description,
-		"org.opencontainers.image.source":      "https://github.com/gatehouse/gatehouse",
+		"org.opencontainers.image.source":      repository,
 		"org.opencontainers.image.licenses":    "Apache-2.0",
 		"org.opencontainers.image.version":     from.version,
 		"org.opencontainers.image.revision":    from.revision,
@@ -81,13 +79,13 @@ func (img image) labels(from source) map[string]string {
 	}
 }
 
-func (img image) configFile(from source) (*v1.ConfigFile, error) {
+func (img image) configFile(arch string, from source) (*v1.ConfigFile, error) {
 	base, err := emptyOCI().ConfigFile()
 	if err != nil {
 		return nil, err
 	}
 	file := base.DeepCopy()
-	file.OS, file.Architecture = "linux", runtime.GOARCH
+	file.OS, file.Architecture = "linux", arch
 	file.Created = v1.Time{Time: from.created}
 	file.Config = *img.config.DeepCopy()
 	file.Config.Labels = img.labels(from)

@@ -1,7 +1,9 @@
 // Command images makes OCI images of the directories that scripts/images.sh fills, each as an archive that buildah,
 // podman, skopeo and containerd read, with a bill of materials. It needs no engine, registry or root.
 //
-//	images DIR    reads DIR/sidecar, DIR/envoy and DIR/module; writes DIR/*.tar, DIR/*.cdx.json and DIR/digests.txt
+//	images DIR              reads DIR/sidecar, DIR/envoy and DIR/module; writes DIR/*.tar, DIR/*.cdx.json and DIR/digests.txt
+//	images release DIR OUT  reads DIR/ARCH/sidecar and DIR/module, and writes the same of a release into OUT
+//	images provenance OUT   reads OUT/SHA256SUMS and OUT/digests.txt, and writes the release's provenance into OUT
 //
 // The same files give the same bytes: every time in an image is SOURCE_DATE_EPOCH.
 package main
@@ -11,10 +13,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 )
 
@@ -24,10 +28,6 @@ func main() {
 
 // run runs the program and returns its exit status, 2 on wrong usage.
 func run(args []string, stdout, stderr io.Writer, env func(string) string) int {
-	if len(args) != 1 {
-		fmt.Fprintln(stderr, "images: want one argument, the directory to work in; see scripts/images.sh")
-		return 2
-	}
 	seconds, err := strconv.ParseInt(env("SOURCE_DATE_EPOCH"), 10, 64)
 	if err != nil {
 		fmt.Fprintf(stderr, "images: SOURCE_DATE_EPOCH %q: want seconds since 1970, such as a commit's time\n", env("SOURCE_DATE_EPOCH"))
@@ -36,7 +36,18 @@ func run(args []string, stdout, stderr io.Writer, env func(string) string) int {
 	source := source{
 		created: time.Unix(seconds, 0).UTC(), version: env("VERSION"), revision: env("REVISION"),
 	}
-	if err := buildAll(args[0], source, stdout); err != nil {
+	switch {
+	case len(args) == 1:
+		err = buildAll(args[0], source, stdout)
+	case len(args) == 3 && args[0] == "release":
+		err = release(args[1], args[2], source)
+	case len(args) == 2 && args[0] == "provenance":
+		err = writeProvenance(args[1], source)
+	default:
+		fmt.Fprintln(stderr, "images: want DIR, release DIR OUT or provenance OUT; see scripts/images.sh and scripts/release.sh")
+		return 2
+	}
+	if err != nil {
 		fmt.Fprintln(stderr, "images:", err)
 		return 1
 	}
@@ -69,19 +80,7 @@ func buildAll(dir string, from source, stdout io.Writer) error {
 // build writes an image's archive and its bill of materials, and returns its digest.
 func (img image) build(dir string, from source) (digest string, err error) {
 	root := filepath.Join(dir, img.name)
-	layer, err := layerOf(root, from.created)
-	if err != nil {
-		return "", err
-	}
-	config, err := img.configFile(from)
-	if err != nil {
-		return "", err
-	}
-	oci, err := mutate.ConfigFile(emptyOCI(), config)
-	if err != nil {
-		return "", err
-	}
-	oci, err = mutate.Append(oci, mutate.Addendum{Layer: layer, History: img.history(from)})
+	oci, err := img.oci(root, runtime.GOARCH, from)
 	if err != nil {
 		return "", err
 	}
@@ -92,5 +91,22 @@ func (img image) build(dir string, from source) (digest string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return hash.String(), img.writeBOM(filepath.Join(dir, img.bom()), root, hash, from)
+	return hash.String(), img.writeBOM(filepath.Join(dir, img.bom()), root, runtime.GOARCH, hash, from)
+}
+
+// oci returns the image of the files below root.
+func (img image) oci(root, arch string, from source) (v1.Image, error) {
+	layer, err := layerOf(root, from.created)
+	if err != nil {
+		return nil, err
+	}
+	config, err := img.configFile(arch, from)
+	if err != nil {
+		return nil, err
+	}
+	oci, err := mutate.ConfigFile(emptyOCI(), config)
+	if err != nil {
+		return nil, err
+	}
+	return mutate.Append(oci, mutate.Addendum{Layer: layer, History: img.history(from)})
 }

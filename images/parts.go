@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"os/exec"
@@ -13,19 +14,19 @@ import (
 
 // target is a Go program and its platform.
 type target struct {
-	goos, goarch string
+	goos, goarch string // goarch "": the image's
 	dir          string // of its package, from the repository's root
 }
 
 // goParts returns the modules of the packages in the programs, and Go's standard library, from the go command: a Wasm
 // module has no readable build information.
-func goParts(targets ...target) func(string) ([]part, error) {
-	return func(string) ([]part, error) {
+func goParts(targets ...target) func(string, string) ([]part, error) {
+	return func(_, arch string) ([]part, error) {
 		parts := []part{{"stdlib", strings.TrimPrefix(runtime.Version(), "go"), "pkg:golang/stdlib@" + strings.TrimPrefix(runtime.Version(), "go")}}
 		for _, t := range targets {
 			const format = `{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}`
 			cmd := exec.Command("go", "list", "-deps", "-f", format, t.dir)
-			cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0", "GOOS="+t.goos, "GOARCH="+t.goarch)
+			cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0", "GOOS="+t.goos, "GOARCH="+cmp.Or(t.goarch, arch))
 			out, err := cmd.Output()
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", cmd, err)
@@ -43,7 +44,7 @@ func goParts(targets ...target) func(string) ([]part, error) {
 var envoyVersion = regexp.MustCompile(`version: ([0-9a-f]+)/([0-9.]+)/`)
 
 // envoyParts returns Envoy and the C library in its image.
-func envoyParts(root string) ([]part, error) {
+func envoyParts(root, _ string) ([]part, error) {
 	out, err := exec.Command(filepath.Join(root, "usr/local/bin/envoy"), "--version").Output()
 	if err != nil {
 		return nil, fmt.Errorf("envoy --version: %w", err)
@@ -65,7 +66,7 @@ func envoyParts(root string) ([]part, error) {
 }
 
 // nginxParts returns the packages of the distribution that the image's files are of.
-func nginxParts(root string) ([]part, error) {
+func nginxParts(root, _ string) ([]part, error) {
 	var patterns []string
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		inside := strings.TrimPrefix(path, root)

@@ -16,8 +16,7 @@ nginx=$(scripts/install-nginx.sh)
 rm -rf "$out"
 mkdir -p "$out"/{sidecar/{etc/gatehouse,usr/local/bin},envoy/usr/local/bin,module}
 
-static=(go build -trimpath -buildvcs=false -ldflags="-s -w -X main.version=$VERSION")
-CGO_ENABLED=0 GOOS=linux "${static[@]}" -o "$out/sidecar/usr/local/bin/" ./sidecar/cmd/...
+scripts/build-static.sh "$out/sidecar/usr/local/bin/"
 scripts/build-wasm.sh "$out/module/plugin.wasm" -buildvcs=false
 chmod 644 "$out/module/plugin.wasm"
 cp "$out/module/plugin.wasm" "$out/sidecar/etc/gatehouse/gatehouse.wasm"

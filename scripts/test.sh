@@ -37,4 +37,5 @@ sentinel  must  make --no-print-directory chaos CHAOS_SECONDS=600 CHAOS_REDIS=se
 cluster   must  make --no-print-directory chaos CHAOS_SECONDS=600 CHAOS_REDIS=cluster
 proof     must  scripts/chaos-proof.sh
 images    must  scripts/images-again.sh
+release   must  scripts/release-again.sh
 STAGES

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -31,6 +30,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/push"
 	"github.com/gatehouse/gatehouse/sidecar/internal/token"
 	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
+	"github.com/gatehouse/gatehouse/sidecar/internal/version"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
@@ -43,9 +43,6 @@ const (
 
 // drainTimeout bounds how long the sidecar takes to stop.
 const drainTimeout = 10 * time.Second
-
-// version is set by the linker; a build without it is named after its commit.
-var version string
 
 // component is a part of the sidecar that runs until its context ends.
 type component interface {
@@ -64,7 +61,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 		return exitOK
 	case c.Version:
-		fmt.Fprintln(stdout, "gatehouse-sidecar", versionName())
+		fmt.Fprintln(stdout, "gatehouse-sidecar", version.Name())
 		return exitOK
 	}
 	if problems := config.Problems(err, c); len(problems) > 0 {
@@ -81,27 +78,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	log, level := c.Logger(stderr)
-	log.Info("gatehouse sidecar starts", "version", versionName())
+	log.Info("gatehouse sidecar starts", "version", version.Name())
 	if err := serve(ctx, c, log, level); err != nil {
 		log.Error("gatehouse sidecar failed", "error", err)
 		return exitRuntime
 	}
 	log.Info("gatehouse sidecar stopped")
 	return exitOK
-}
-
-func versionName() string {
-	if version != "" {
-		return version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				return s.Value
-			}
-		}
-	}
-	return "unknown"
 }
 
 // serve runs all components until ctx ends or one of them fails.
@@ -116,9 +99,9 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger, level *slog.
 	defer client.Close()
 	client.AddHook(tracing.Redis())
 	m := metrics.New()
-	m.Registry.MustRegister(metrics.BuildInfo(versionName()))
+	m.Registry.MustRegister(metrics.BuildInfo(version.Name()))
 	m.ObserveRedis(client)
-	tracer, stopTracing, err := tracing.New(tracing.Config{Endpoint: c.Trace.Endpoint, Ratio: c.Trace.Ratio, Version: versionName()}, m, log)
+	tracer, stopTracing, err := tracing.New(tracing.Config{Endpoint: c.Trace.Endpoint, Ratio: c.Trace.Ratio, Version: version.Name()}, m, log)
 	if err != nil {
 		return err
 	}
@@ -189,7 +172,7 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	checks := []admin.Check{{Name: "push", Ready: pusher.Ready}}
 	resync := inspect.NewResync(followers.Resync, pusher.PushAll, log)
 	inspector := inspect.New(inspect.Sources{
-		Version: versionName(), Started: time.Now(), Registry: m.Registry, Ready: func() []string { return admin.Reasons(checks) },
+		Version: version.Name(), Started: time.Now(), Registry: m.Registry, Ready: func() []string { return admin.Reasons(checks) },
 		Memory: memory, Objects: objects, Verifier: verifier, Tokens: tokens, Redis: client, Shards: shards, EdgeAdmin: c.Edge.Admin, Resync: resync,
 	})
 	listed := presence.New(client, c.Push.Socket, inspector.Presence, log)

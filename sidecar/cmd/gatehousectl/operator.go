@@ -206,7 +206,7 @@ func printExplanation(w io.Writer, e *inspect.Explanation) {
 	}
 	if o := e.Object; o != nil {
 		fmt.Fprintf(w, "key\t%s\n", e.Key)
-		fmt.Fprintf(w, "  in Redis\t%s\n", version(&o.Redis))
+		fmt.Fprintf(w, "  in Redis\t%s\n", versionAt(&o.Redis))
 		fmt.Fprintf(w, "  in the sidecar\t%s, %s\n", number(o.Sidecar.Version), strings.ReplaceAll(o.Sidecar.Place, "_", " "))
 		fmt.Fprintf(w, "  at the edge\t%s%s\n", number(o.Edge.Version), map[bool]string{true: ", not acknowledged yet"}[o.Edge.Pending])
 	}
@@ -217,7 +217,7 @@ func printExplanation(w io.Writer, e *inspect.Explanation) {
 		}
 		fmt.Fprintf(w, "device\t%s, %s\n", d.ID, may)
 		fmt.Fprintf(w, "  permissions\t%s\n", dash(strings.Join(d.Permissions, ", ")))
-		fmt.Fprintf(w, "  in Redis\t%s\n", version(&d.Redis))
+		fmt.Fprintf(w, "  in Redis\t%s\n", versionAt(&d.Redis))
 		fmt.Fprintf(w, "  in the sidecar\t%s\n", number(d.Sidecar.Version))
 		known := "unknown"
 		if d.Edge.Listed {
@@ -241,7 +241,7 @@ func number(version uint64) string {
 	return fmt.Sprintf("version %d", version)
 }
 
-func version(v *inspect.Version) string {
+func versionAt(v *inspect.Version) string {
 	text := number(v.Version)
 	switch {
 	case v.Error != "":

@@ -9,6 +9,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/version"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
 
@@ -86,6 +87,10 @@ func (usageError) Is(target error) bool { return target == errUsage }
 
 // run is the program; it prints every error, and gives the exit code.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer, env func(string) string) int {
+	if len(args) == 1 && args[0] == "--version" { // no flag of the grammar: put and delete have one of this name
+		fmt.Fprintln(stdout, "gatehousectl", version.Name())
+		return 0
+	}
 	var c cli
 	exited, code := false, 0
 	parser, err := kong.New(&c,

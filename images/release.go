@@ -1,0 +1,74 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+)
+
+// architectures are those of a release.
+var architectures = []string{"amd64", "arm64"}
+
+// release writes the images that are published: the sidecar's for all architectures, and the module's, which serves on
+// each.
+func release(dir, out string, from source) error {
+	var digests strings.Builder
+	for _, img := range images {
+		var oci mutate.Appendable
+		var err error
+		switch img.name {
+		case "sidecar":
+			oci, err = img.index(dir, out, from)
+		case "module":
+			oci, err = img.releaseOne(filepath.Join(dir, img.name), out, img.title+"-"+from.version, architectures[0], from)
+		default:
+			continue // of files of the machine that made it
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", img.name, err)
+		}
+		name := img.title + "-" + from.version
+		if err := writeArchive(filepath.Join(out, name+".tar"), oci, "localhost/"+img.title+":"+from.version, from.created); err != nil {
+			return err
+		}
+		digest, err := oci.Digest()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&digests, "%s  %s\n", digest, img.title)
+	}
+	return os.WriteFile(filepath.Join(out, "digests.txt"), []byte(digests.String()), 0o644)
+}
+
+// index returns an index of the image for each architecture.
+func (img image) index(dir, out string, from source) (v1.ImageIndex, error) {
+	index := v1.ImageIndex(empty.Index)
+	for _, arch := range architectures {
+		oci, err := img.releaseOne(filepath.Join(dir, arch, img.name), out, img.title+"-"+from.version+"-linux-"+arch, arch, from)
+		if err != nil {
+			return nil, err
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add: oci, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}},
+		})
+	}
+	return index, nil
+}
+
+// releaseOne returns the image for one architecture, and writes its bill of materials as name.
+func (img image) releaseOne(root, out, name, arch string, from source) (v1.Image, error) {
+	oci, err := img.oci(root, arch, from)
+	if err != nil {
+		return nil, err
+	}
+	digest, err := oci.Digest()
+	if err != nil {
+		return nil, err
+	}
+	return oci, img.writeBOM(filepath.Join(out, name+".cdx.json"), root, arch, digest, from)
+}

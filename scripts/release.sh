@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# release.sh VERSION OUT: makes all that a release publishes, into OUT. It needs no network once the Go modules and
+# tools are there. A commit gives the same bytes on every machine.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+VERSION=${1:-} out=${2:-}
+[[ $VERSION =~ ^[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$ && -n $out ]] || {
+  echo "release: want a version such as 0.1.0 and a directory: make release VERSION=0.1.0 OUT=build/0.1.0" >&2
+  exit 2
+}
+REVISION=$(git rev-parse HEAD)
+[[ -z $(git status --porcelain) ]] || REVISION+=-dirty
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+export VERSION REVISION SOURCE_DATE_EPOCH
+tools=$(scripts/release-tools.sh)
+helm=$(scripts/chart-tools.sh)/helm
+
+umask 022
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+rm -rf "$out"
+mkdir -p "$out" "$work"/module
+out=$(realpath "$out")
+
+# pack FILE DIRECTORY NAME: makes DIRECTORY/NAME a tar that depends on contents only.
+pack() {
+  tar --sort=name --format=ustar --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
+    --mode=u+rw,go+rX,go-w -C "$2" -c "$3" | gzip -9n >"$1"
+}
+
+scripts/build-wasm.sh "$work/module/plugin.wasm" -buildvcs=false
+chmod 644 "$work/module/plugin.wasm"
+cp -r packaging "$work/packaging"
+for ARCH in amd64 arm64; do
+  export ARCH
+  image=$work/$ARCH/sidecar files=$work/files-$ARCH
+  mkdir -p "$image"/{etc/gatehouse,usr/local/bin} "$files"
+  scripts/build-static.sh "$image/usr/local/bin/"
+  cp "$work/module/plugin.wasm" "$image/etc/gatehouse/gatehouse.wasm"
+
+  cp -r "$image/usr/local/bin" "$files/bin"
+  cp -r docs/systemd "$files/systemd"
+  # systemd looks for a program without a path in /usr/local/bin and /usr/bin.
+  sed -i 's,/usr/local/bin/,,' "$files"/systemd/*.service "$files"/systemd/*/*.conf
+  cp "$image/etc/gatehouse/gatehouse.wasm" packaging/sidecar.yaml envoy/envoy.yaml LICENSE CHANGELOG.md "$files"
+  for format in deb rpm; do
+    (cd "$files" && "$tools/nfpm" package --config ../packaging/nfpm.yaml --packager $format --target "$out/" >/dev/null)
+  done
+  mv "$files" "$work/gatehouse-$VERSION-linux-$ARCH"
+  pack "$out/gatehouse-$VERSION-linux-$ARCH.tar.gz" "$work" "gatehouse-$VERSION-linux-$ARCH"
+done
+
+# helm packs with the time of day. Our images in its values have the chart's version.
+cp -r charts/gatehouse "$work/chart"
+sed -i -E "s,(ghcr\.io/gatehouse/gatehouse-[a-z]+):[0-9][0-9A-Za-z.-]*,\1:$VERSION," "$work"/chart/{values,Chart}.yaml
+"$helm" package "$work/chart" --version "$VERSION" --app-version "$VERSION" --destination "$work" >/dev/null
+mkdir "$work/unpacked"
+tar -xmzf "$work/gatehouse-$VERSION.tgz" -C "$work/unpacked"
+pack "$out/gatehouse-$VERSION.tgz" "$work/unpacked" gatehouse
+
+go run ./images release "$work" "$out"
+(cd "$out" && sha256sum -- * >SHA256SUMS)
+go run ./images provenance "$out"
