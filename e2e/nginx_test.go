@@ -18,6 +18,7 @@ var notOnNginx = map[string]string{
 	"TestRulesOfListeners":    "all servers of one nginx have the same rules",
 	"TestListenerGoes":        "all servers of one nginx have the same rules",
 	"TestCalls":               "it makes calls fail by the configuration of a second listener; TestSidecarAway",
+	"TestPage":                "it reads Envoy's access log and texts of the page for Envoy; TestOperator, TestExplain",
 	"TestBoundedStaleness":    "it compares two listeners with different rules; TestDecide of package nginx, TestRevokedWhileCutOff",
 	"TestSourceBehindProxies": "its source is in Envoy's filter state; nginx has real_ip_header",
 }

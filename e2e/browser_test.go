@@ -1,0 +1,211 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+// browser is a page in a headless Chromium.
+type browser struct {
+	t   *testing.T
+	ctx context.Context
+	axe string // source of axe-core
+
+	mu   sync.Mutex
+	said []string // errors and warnings in the console, with what its policy forbids the page
+}
+
+// startBrowser runs Chromium until the test ends.
+func startBrowser(t *testing.T) *browser {
+	t.Helper()
+	path, err := exec.CommandContext(t.Context(), "../scripts/install-browser.sh").Output()
+	if err != nil {
+		t.Fatalf("install-browser.sh: %v", err)
+	}
+	axe, err := os.ReadFile(strings.TrimSpace(string(path)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, end := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
+		chromedp.ExecPath("chromium"), chromedp.DisableGPU, chromedp.NoSandbox)...) // tests run as root, in containers
+	ctx, _ := chromedp.NewContext(all)
+	b := &browser{t: t, axe: string(axe)}
+	if err := chromedp.Listen(ctx, b.listen); err != nil { // starts it
+		t.Fatalf("chromium: %v", err)
+	}
+	var stop context.CancelFunc
+	b.ctx, stop = context.WithTimeout(ctx, 6*patience)
+	t.Cleanup(func() {
+		stop()
+		if err := chromedp.Cancel(ctx); err != nil {
+			t.Error(err)
+		}
+		end()
+	})
+	return b
+}
+
+func (b *browser) listen(event any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch e := event.(type) {
+	case *log.EventEntryAdded:
+		b.said = append(b.said, fmt.Sprintf("%s: %s: %s", e.Entry.Level, e.Entry.Source, e.Entry.Text))
+	case *runtime.EventConsoleAPICalled:
+		b.said = append(b.said, fmt.Sprintf("console.%s", e.Type))
+	case *runtime.EventExceptionThrown:
+		b.said = append(b.said, e.ExceptionDetails.Text)
+	}
+}
+
+// quiet fails the test if the console has an entry.
+func (b *browser) quiet() {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.said) > 0 {
+		b.t.Errorf("the browser's console: %q", b.said)
+	}
+}
+
+func (b *browser) do(actions ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	if err := chromedp.Do(b.ctx, actions...); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// leave does what loads another page, and waits for that.
+func (b *browser) leave(actions ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	response, err := chromedp.RunResponse(b.ctx, actions...)
+	if err != nil || response.Status != 200 {
+		b.t.Fatalf("got %+v, %v", response, err)
+	}
+}
+
+// value evaluates an expression of JavaScript, also one of a promise.
+func value[T any](b *browser, expression string) T {
+	b.t.Helper()
+	v, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	if err != nil {
+		b.t.Fatalf("%s: %v", expression, err)
+	}
+	return v
+}
+
+// call calls a command of the browser.
+func call[P any](b *browser, command cdp.Command[P, cdp.Empty], params P) {
+	b.t.Helper()
+	b.do(chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := cdp.Call(ctx, t, command, params)
+		return err
+	}))
+}
+
+// text returns the text of the first element that a selector matches, "" without one.
+func (b *browser) text(selector string) string {
+	b.t.Helper()
+	return value[string](b, fmt.Sprintf("document.querySelector(%q)?.innerText ?? ''", selector))
+}
+
+// appears waits until the page has a text.
+func (b *browser) appears(text string) {
+	b.t.Helper()
+	await(b.t, fmt.Sprintf("%q on the page", text), patience, func() error {
+		if all := b.text("body"); !strings.Contains(all, text) {
+			return fmt.Errorf("the page says %s", all)
+		}
+		return nil
+	})
+}
+
+// look sets the width of the page, and light or dark.
+func (b *browser) look(width int64, scheme string) {
+	b.t.Helper()
+	b.do(chromedp.EmulateViewport(width, 800))
+	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+	})
+}
+
+// accessible fails the test for each fault that axe-core finds serious or critical, and if the page has to be scrolled
+// to the side.
+func (b *browser) accessible(what string) {
+	b.t.Helper()
+	if value[bool](b, "typeof axe === 'undefined'") {
+		b.do(chromedp.Evaluate[chromedp.Void](b.axe))
+	}
+	text := value[string](b, `axe.run({resultTypes: ['violations']}).then(r => JSON.stringify({
+		passes: r.passes.length,
+		faults: r.violations.filter(v => ['serious', 'critical'].includes(v.impact))
+			.map(v => v.id + ': ' + v.nodes.map(n => n.html + ' ' + n.failureSummary).join('; '))}))`)
+	var found struct {
+		Passes int
+		Faults []string
+	}
+	if err := json.Unmarshal([]byte(text), &found); err != nil || found.Passes < 10 {
+		b.t.Errorf("%s: axe: %v: %s", what, err, text)
+	}
+	for _, fault := range found.Faults {
+		b.t.Errorf("%s: %s", what, fault)
+	}
+	if beyond := value[int](b, "document.documentElement.scrollWidth - document.documentElement.clientWidth"); beyond > 0 {
+		b.t.Errorf("%s: the page is %d px wider than the window", what, beyond)
+	}
+}
+
+// picture writes the page to $GATEHOUSE_SCREENSHOTS/NAME.png, if that is set.
+func (b *browser) picture(name string) {
+	b.t.Helper()
+	dir := os.Getenv("GATEHOUSE_SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	png, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// tab presses the key until the focus has left the page, and returns where it was.
+func (b *browser) tab() (stops []string) {
+	b.t.Helper()
+	begun := false // after the end the focus begins at the top
+	for range 50 {
+		b.do(chromedp.KeyEvent("\t"))
+		stop := value[string](b, `(() => {
+			const at = document.activeElement;
+			if (at === document.body) return '';
+			const name = at.name || at.getAttribute('aria-label') || at.innerText;
+			return getComputedStyle(at).outlineStyle === 'none' ? name + ' without an outline' : name;
+		})()`)
+		switch {
+		case stop == "" && begun:
+			return stops
+		case stop == "":
+			begun = true
+		case begun:
+			stops = append(stops, stop)
+		}
+	}
+	b.t.Errorf("the focus is caught: %q", stops)
+	return stops
+}
