@@ -77,6 +77,7 @@ observe-build: build
 
 observe-check: observe-build ## run every query of the dashboard and every alert in what make observe runs, and the fault of each alert: EDGE_KIND
 	@scripts/need.sh redis-server redis-server "the faults are injected into a real Redis"
+	@GO=$(GO) scripts/chaos-build.sh
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -count=1 -timeout=3m ./e2e/observe
 

@@ -76,22 +76,22 @@ func (b *breaker) breakIt(kind FaultKind, f *Fault) error {
 		b.endCorrupt = func() { cancel(); <-done }
 		return nil
 	case StepEdge:
-		return b.clocks.edge.step(f.Step)
+		return b.clocks.edge.Step(f.Step)
 	case StepRedis:
-		return b.clocks.redis.step(f.Step)
+		return b.clocks.redis.Step(f.Step)
 	case TrapEdge:
 		if b.stack.EdgeKind() == stack.NginxEdge { // its code can't trap
 			return b.killWorker()
 		}
 		set(&b.world.traps, true)
-		trap(&http.Client{Timeout: time.Second}, b.stack.EdgeURL()+"/chaos/trap")
+		Trap(&http.Client{Timeout: time.Second}, b.stack.EdgeURL()+"/chaos/trap")
 		return nil
 	case TrapPush:
 		if b.stack.EdgeKind() == stack.NginxEdge {
 			return b.killWorker()
 		}
 		set(&b.world.refills, true)
-		trap(overSocket(b.stack.PushSocket()), pushURL)
+		Trap(overSocket(b.stack.PushSocket()), pushURL)
 		return nil
 	case KillSidecar:
 		set(&b.world.refills, true)
@@ -141,9 +141,9 @@ func (b *breaker) mend(ctx context.Context, kind FaultKind, ended func(at time.D
 	case BadBatches:
 		act = func() error { b.endCorrupt(); return nil }
 	case StepEdge:
-		act = func() error { return b.clocks.edge.step(0) }
+		act = func() error { return b.clocks.edge.Step(0) }
 	case StepRedis:
-		act = func() error { return b.clocks.redis.step(0) }
+		act = func() error { return b.clocks.redis.Step(0) }
 	case KillSidecar:
 		act = func() error { return b.stack.StartSidecar(ctx) }
 	case PauseSidecar:

@@ -13,36 +13,36 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// clock is the clock of one machine, which can be stepped: its programs add to the real time the offset in a file,
+// Clock is the clock of one machine, which can be stepped: its programs add to the real time the offset in a file,
 // which they have mapped into memory.
-type clock struct{ file *os.File }
+type Clock struct{ file *os.File }
 
-// newClock returns a clock that equals the real time.
-func newClock(name string) (*clock, error) {
+// NewClock returns a clock that equals the real time.
+func NewClock(name string) (*Clock, error) {
 	file, err := os.Create(name)
 	if err != nil {
 		return nil, fmt.Errorf("clock: %w", err)
 	}
-	c := &clock{file}
-	return c, c.step(0)
+	c := &Clock{file}
+	return c, c.Step(0)
 }
 
-// step sets the clock's difference from the real time.
-func (c *clock) step(by time.Duration) error {
+// Step sets the clock's difference from the real time.
+func (c *Clock) Step(by time.Duration) error {
 	if _, err := c.file.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(by)), 0); err != nil {
 		return fmt.Errorf("step the clock by %v: %w", by, err)
 	}
 	return nil
 }
 
-// environment returns the variables that make programs in C use the clock, by a library; a program in Go is built for
+// Environment returns the variables that make programs in C use the clock, by a library; a program in Go is built for
 // it.
-func (c *clock) environment(library string) []string {
+func (c *Clock) Environment(library string) []string {
 	return []string{"CHAOS_CLOCK=" + c.file.Name(), "LD_PRELOAD=" + library}
 }
 
 // clocks are the clock of the first edge, which its sidecar shares, and the clock of Redis.
-type clocks struct{ edge, redis *clock }
+type clocks struct{ edge, redis *Clock }
 
 // newClocks sets the clocks of a stack's programs.
 func newClocks(library string, opts *stack.Options) (c *clocks, err error) {
@@ -54,13 +54,13 @@ func newClocks(library string, opts *stack.Options) (c *clocks, err error) {
 		return nil, fmt.Errorf("%w: library of clocks: %w; run: scripts/chaos-build.sh", stack.ErrUsage, err)
 	}
 	c = &clocks{}
-	if c.edge, err = newClock(filepath.Join(opts.Dir, "edge.clock")); err != nil {
+	if c.edge, err = NewClock(filepath.Join(opts.Dir, "edge.clock")); err != nil {
 		return nil, err
 	}
-	if c.redis, err = newClock(filepath.Join(opts.Dir, "redis.clock")); err != nil {
+	if c.redis, err = NewClock(filepath.Join(opts.Dir, "redis.clock")); err != nil {
 		return nil, errors.Join(err, c.edge.file.Close())
 	}
-	opts.EnvoyEnv, opts.RedisEnv = c.edge.environment(library), c.redis.environment(library)
+	opts.EnvoyEnv, opts.RedisEnv = c.edge.Environment(library), c.redis.Environment(library)
 	opts.SidecarEnv = append(opts.SidecarEnv, opts.EnvoyEnv[0])
 	return c, nil
 }
@@ -75,14 +75,14 @@ func (c *clocks) verify(ctx context.Context, s *stack.Stack) error {
 	const step = time.Minute
 	for _, part := range []struct {
 		name string
-		*clock
+		*Clock
 		now func() (time.Time, error)
 	}{
 		{"envoy", c.edge, func() (time.Time, error) { return dateOf(s.EnvoyAdminURL()) }},
 		{"the sidecar", c.edge, func() (time.Time, error) { return dateOf(s.SidecarAdminURL()) }},
 		{"redis", c.redis, func() (time.Time, error) { return timeOf(ctx, s.RedisURL()) }},
 	} {
-		if err := part.step(step); err != nil {
+		if err := part.Step(step); err != nil {
 			return err
 		}
 		deadline := time.Now().Add(giveUp) // Envoy's date may be half a second old
@@ -95,7 +95,7 @@ func (c *clocks) verify(ctx context.Context, s *stack.Stack) error {
 				return errors.Join(fmt.Errorf("the clock of %s can't be stepped: it says %v", part.name, now), err)
 			}
 		}
-		if err := part.step(0); err != nil {
+		if err := part.Step(0); err != nil {
 			return err
 		}
 	}

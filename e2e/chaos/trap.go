@@ -5,8 +5,8 @@ import "net/http"
 // trapAsks is the number of connections that ask for a trap, so that each worker traps.
 const trapAsks = 8
 
-// trap makes the module at url trap.
-func trap(client *http.Client, url string) {
+// Trap makes the module at url trap.
+func Trap(client *http.Client, url string) {
 	for range trapAsks {
 		request, err := http.NewRequest(http.MethodPost, url, nil)
 		if err != nil {

@@ -2,19 +2,24 @@ package observe
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"html"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/gatehouse/gatehouse/e2e/chaos"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
@@ -23,63 +28,127 @@ import (
 )
 
 // noFault has the alerts that no fault is injected for, with the reason.
-var noFault = map[string]string{
-	"GatehouseRedisLostData": "it is silent in the first 15 minutes of a sidecar",
-	"GatehouseTraps":         "nothing is known that makes the filter trap",
-	"GatehouseClockDiffers":  "the clock of this stack can't be stepped",
-	"GatehouseHeapFull":      "it would take most of a GiB",
+var noFault = map[stack.EdgeKind]map[string]string{
+	stack.EnvoyEdge: {
+		"GatehouseHeapFull": "requests for large objects whose answers nobody reads don't fill the heap; promtool tests the alert",
+	},
+	stack.NginxEdge: {
+		"GatehouseTraps":    "Lua has no VM that traps",
+		"GatehouseHeapFull": "a metric of Envoy",
+	},
 }
 
-// TestFaults injects the fault of each alert in a real system, and waits until the alert fires in a real Prometheus. The
-// alerts are the chart's with a `for` of a second.
+// TestFaults injects the fault of each alert in a real system, and waits until the alert has reached the Alertmanager of
+// `make observe`, and the first line of the operator's page and of `gatehousectl status` tell the same cause. The alerts
+// are the chart's, without a `for`.
 func TestFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long; in short: promtool's tests of the alerts, make chart-check")
 	}
 	f := startFaults(t)
 	fired := map[string]bool{}
-	for _, fault := range []struct {
-		alert  string
-		inject func() error // again and again until the alert fires
-		repair func() error
-	}{
-		{"GatehouseCorruptRecords", f.corrupt, nil},
-		{"GatehouseChainBroken", f.forge, nil},
-		{"GatehouseRedisEvicts", f.policy("allkeys-lru"), f.policy("noeviction")},
-		{"GatehouseDevicesRefused", f.expensive, nil},
-		{"GatehouseBudgetFull", f.tooMuch, nil},
-		{"GatehouseVerificationsUnavailable", f.guess, nil},
-		{"GatehouseRival", f.rival, f.endRival},
-		{"GatehouseNotInStep", once(f.KillRedis), func() error { return f.StartRedis(t.Context()) }},
-		{"GatehousePushStalled", once(f.KillEdge), func() error { return f.StartEdge(t.Context()) }},
-		{"GatehouseSidecarAway", once(f.KillSidecar), func() error { return f.StartSidecar(t.Context()) }},
+	for _, fault := range []fault{
+		{"GatehouseCorruptRecords", f.corrupt, nil, `records or events in Redis are malformed`},
+		{"GatehouseChainBroken", f.forge, nil, `events don't match the writes`},
+		{"GatehouseDevicesRefused", f.expensive, nil, `records can't authenticate their device`},
+		{"GatehouseVerificationsUnavailable", f.guess, nil, `got a 503, most of them because of limited`},
+		{"GatehouseRedisLostData", once(func() error { return f.client.FlushAll(t.Context()).Err() }), nil, `Redis lost data`},
+		{"GatehouseTraps", f.trap, nil, `the filter trapped`},
+		{"GatehouseRival", f.rival, f.endRival, `another sidecar has taken over`},
+		{"GatehouseNotInStep", once(f.KillRedis), func() error { return f.StartRedis(t.Context()) }, `Redis is not followed`},
+		{"GatehousePushStalled", f.edge(syscall.SIGSTOP), f.edge(syscall.SIGCONT), `the edge has not acknowledged a push|not ready: .*push`},
+		{"GatehouseRedisEvicts", f.policy("allkeys-lru"), f.policy("noeviction"), `Redis may evict records`},
+		{"GatehouseClockDiffers", func() error { return f.clock.Step(-time.Minute) }, func() error { return f.clock.Step(0) }, `clock was stepped`},
+		{"GatehouseSidecarAway", f.sidecar(syscall.SIGSTOP), f.sidecar(syscall.SIGCONT), `the sidecar doesn't answer`},
+		{"GatehouseBudgetFull", f.tooMuch, nil, `no room for \d+ objects`},
 	} {
-		if f.firing(t)[fault.alert] {
-			t.Errorf("%s fires before its fault", fault.alert)
-		}
-		begin := time.Now()
-		for end := begin.Add(deadline); !f.firing(t)[fault.alert]; <-time.After(time.Second) {
-			if err := fault.inject(); err != nil {
-				t.Fatalf("%s: %v", fault.alert, err)
-			}
-			if time.Now().After(end) {
-				t.Fatalf("%s does not fire within %v; firing: %v", fault.alert, deadline, f.firing(t))
-			}
-		}
-		t.Logf("%s fires after %v", fault.alert, time.Since(begin).Round(time.Second))
-		fired[fault.alert] = true
-		if fault.repair != nil {
-			if err := fault.repair(); err != nil {
-				t.Fatalf("repair after %s: %v", fault.alert, err)
-			}
+		if noFault[f.EdgeKind()][fault.alert] == "" {
+			f.drill(t, fault)
+			fired[fault.alert] = true
 		}
 	}
 	for _, alert := range chartAlerts(t) {
-		if fired[alert] == (noFault[alert] != "") {
-			t.Errorf("%s: fired %v, and without a fault because %q", alert, fired[alert], noFault[alert])
+		if why := noFault[f.EdgeKind()][alert]; fired[alert] == (why != "") {
+			t.Errorf("%s: fired %v, and without a fault because %q", alert, fired[alert], why)
 		}
 	}
 }
+
+// fault is a fault with what tells it.
+type fault struct {
+	alert  string
+	inject func() error // again and again until everything has told it
+	repair func() error
+	cause  string // regular expression of the first line of page and status
+}
+
+// drill injects a fault, waits, and logs what told it.
+func (f *faults) drill(t *testing.T, fault fault) {
+	t.Helper()
+	if f.firing(t)[fault.alert] {
+		t.Errorf("%s fires before its fault", fault.alert)
+	}
+	cause := regexp.MustCompile(fault.cause)
+	away := fault.alert == "GatehouseSidecarAway" // nobody serves the page
+	var status, page string
+	begin, alerted := time.Now(), time.Duration(0)
+	for end := begin.Add(deadline); ; <-time.After(time.Second / 2) {
+		if err := fault.inject(); err != nil {
+			t.Fatalf("%s: %v", fault.alert, err)
+		}
+		if alerted == 0 && f.firing(t)[fault.alert] {
+			alerted = time.Since(begin)
+		}
+		if alerted != 0 {
+			if status = f.status(); !away {
+				page = f.page()
+			}
+			if cause.MatchString(status) && (away || cause.MatchString(page)) {
+				break
+			}
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s: alert after %v (0: never), page %q, status %q within %v; firing: %v", fault.alert, alerted, page, status, deadline, f.firing(t))
+		}
+	}
+	t.Logf("%-34s %4.1f s, page and status %4.1f s | %s | %s", fault.alert, alerted.Seconds(), time.Since(begin).Seconds(), page, status)
+	if fault.repair != nil {
+		if err := fault.repair(); err != nil {
+			t.Fatalf("repair after %s: %v", fault.alert, err)
+		}
+	}
+}
+
+// status returns the first line of gatehousectl status, or of its error.
+func (f *faults) status() string {
+	output, _ := exec.CommandContext(f.t.Context(), f.built("gatehousectl"), "status", "--sidecar", host(f.SidecarAdminURL())).CombinedOutput()
+	line, _, _ := strings.Cut(string(output), "\n")
+	return line
+}
+
+// firstProblem is the first line of the page, if something is wrong.
+var firstProblem = regexp.MustCompile(`<li class="(?:critical|warning)"><b>(.*)</b>(.*)</li>`)
+
+// page returns the first line of the operator's page, "" if there is no problem.
+func (f *faults) page() string {
+	client := http.Client{Timeout: 5 * time.Second}
+	answer, err := client.Get(f.SidecarAdminURL() + "/")
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return err.Error()
+	}
+	line := firstProblem.FindSubmatch(text)
+	if line == nil {
+		return ""
+	}
+	return html.UnescapeString(string(line[1]) + string(line[2]))
+}
+
+func host(url string) string { return strings.TrimPrefix(url, "http://") }
 
 // once returns a function that calls f at its first call only.
 func once(f func() error) func() error {
@@ -93,16 +162,21 @@ func once(f func() error) func() error {
 	}
 }
 
-// faults is a stack with a Prometheus.
+// faults is a stack with what make observe runs beside it.
 type faults struct {
 	*stack.Stack
-	t          *testing.T
-	prometheus server
-	client     redis.UniversalClient
-	publisher  *publish.Publisher
-	second     *exec.Cmd // another sidecar
-	wrote      int
+	t            *testing.T
+	root         string
+	alertmanager string       // URL
+	clock        *chaos.Clock // of the edge and its sidecar
+	client       redis.UniversalClient
+	publisher    *publish.Publisher
+	second       *exec.Cmd // another sidecar
+	wrote        int
 }
+
+// built returns the path of a program that make built.
+func (f *faults) built(name string) string { return filepath.Join(f.root, "build", name) }
 
 func startFaults(t *testing.T) *faults {
 	t.Helper()
@@ -110,82 +184,70 @@ func startFaults(t *testing.T) *faults {
 	if err != nil {
 		t.Fatalf("%v: see scripts/need.sh", err)
 	}
-	s, err := stack.Start(t.Context(), stack.Options{
-		Dir: t.TempDir(), RedisServerPath: server,
+	f := &faults{t: t}
+	if f.root, err = stack.Root(); err != nil {
+		t.Fatal(err)
+	}
+	if f.clock, err = chaos.NewClock(filepath.Join(t.TempDir(), "clock")); err != nil {
+		t.Fatal(err)
+	}
+	clock := f.clock.Environment(f.built("chaos/clock.so"))
+	f.Stack, err = stack.Start(t.Context(), stack.Options{
+		Dir: t.TempDir(), RedisServerPath: server, EnvoyEnv: clock, SidecarEnv: clock[:1],
+		SidecarPath: f.built("chaos/gatehouse-sidecar"), WasmPath: f.built("chaos/gatehouse.wasm"),
 		SidecarArgs: []string{"--memory.bytes=1MiB", "--bcrypt.max-cost=5", "--limit.device=1"},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &faults{Stack: s, t: t}
 	t.Cleanup(func() {
-		if err := errors.Join(f.endRival(), s.Stop()); err != nil {
+		if err := errors.Join(f.endRival(), f.Stop()); err != nil {
 			t.Error(err)
 		}
 	})
-	if f.client, err = redisurl.Connect(s.RedisURL()); err != nil {
+	if f.client, err = redisurl.Connect(f.RedisURL()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.client.Close() })
 	f.publisher = publish.New(f.client)
-	f.prometheus = f.runPrometheus()
+	f.observe()
 	return f
 }
 
-// runPrometheus runs a Prometheus that reads the stack, with docs/prometheus.
-func (f *faults) runPrometheus() server {
-	f.t.Helper()
-	dir := f.t.TempDir()
-	write := func(name string, change func(string) string) {
-		text, err := os.ReadFile(filepath.Join("../../docs/prometheus", name))
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, name), []byte(change(string(text))), 0o600)
-		}
-		if err != nil {
-			f.t.Fatal(err)
-		}
-	}
-	path := "/stats/prometheus"
-	if f.EdgeKind() == stack.NginxEdge {
-		path = "/metrics"
-	}
-	write("alerts.yaml", func(text string) string {
-		return regexp.MustCompile(`for: \w+`).ReplaceAllString(text, "for: 1s")
-	})
-	write("prometheus.yml", func(text string) string {
-		text = regexp.MustCompile(`_interval: \w+`).ReplaceAllString(text, "_interval: 1s")
-		return strings.NewReplacer("127.0.0.1:9090", strings.TrimPrefix(f.SidecarAdminURL(), "http://"),
-			"127.0.0.1:9901", strings.TrimPrefix(f.EnvoyAdminURL(), "http://"), "__metrics_path__: /stats/prometheus", "__metrics_path__: "+path).Replace(text)
-	})
-	address := redistest.FreeAddress(f.t)
-	command := exec.CommandContext(f.t.Context(), "prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"),
-		"--web.listen-address="+address, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--log.level=warn")
-	command.Stderr = f.t.Output()
-	if err := command.Start(); err != nil {
+// observe runs what make observe runs beside the stack.
+func (f *faults) observe() {
+	alerts, err := os.ReadFile(filepath.Join(f.root, "docs/prometheus/alerts.yaml"))
+	if err != nil {
 		f.t.Fatal(err)
 	}
-	f.t.Cleanup(func() {
-		_ = command.Process.Kill()
-		_ = command.Wait()
-	})
-	return server("http://" + address)
+	text := regexp.MustCompile(`for: \w+`).ReplaceAllString(string(alerts), "for: 0s")
+	soon := strings.Replace(text, `process_start_time_seconds{namespace="gatehouse"} > 900`, `process_start_time_seconds{namespace="gatehouse"} > 1`, 1)
+	path := filepath.Join(f.t.TempDir(), "alerts.yaml")
+	if err := os.WriteFile(path, []byte(soon), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	addresses := observe(f.t, map[string]string{
+		"EDGE": host(f.EdgeURL()), "ENVOY_ADMIN": host(f.EnvoyAdminURL()), "SIDECAR_ADMIN": host(f.SidecarAdminURL()),
+		"REDIS_URL": f.RedisURL(), "ALERTS": path,
+	}, "sh", "-c", "echo gatehouse ready; exec sleep 600")
+	f.alertmanager = "http://" + addresses["ALERTMANAGER"]
 }
 
-// firing returns the alerts that fire.
+// firing returns the alerts that fire, as Alertmanager got them.
 func (f *faults) firing(t *testing.T) map[string]bool {
 	t.Helper()
-	var data struct {
-		Alerts []struct {
-			Labels map[string]string
-			State  string
-		}
-	}
-	f.prometheus.get(t, "/api/v1/alerts", &data)
 	firing := map[string]bool{}
-	for _, a := range data.Alerts {
-		if a.State == "firing" {
-			firing[a.Labels["alertname"]] = true
-		}
+	answer, err := http.Get(f.alertmanager + "/api/v2/alerts")
+	if err != nil {
+		return firing // it still starts
+	}
+	defer func() { _ = answer.Body.Close() }()
+	var alerts []struct{ Labels map[string]string }
+	if err := json.NewDecoder(answer.Body).Decode(&alerts); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range alerts {
+		firing[a.Labels["alertname"]] = true
 	}
 	return firing
 }
@@ -277,11 +339,7 @@ func (f *faults) rival() error {
 	if f.second != nil {
 		return nil
 	}
-	root, err := stack.Root()
-	if err != nil {
-		return err
-	}
-	f.second = exec.CommandContext(context.WithoutCancel(f.t.Context()), filepath.Join(root, "build", "gatehouse-sidecar"),
+	f.second = exec.CommandContext(context.WithoutCancel(f.t.Context()), f.built("gatehouse-sidecar"),
 		"--redis.url", f.RedisURL(), "--push.socket", f.PushSocket(), "--api.socket", f.APISocket()+"2", "--admin.address", redistest.FreeAddress(f.t))
 	return f.second.Start()
 }
@@ -294,4 +352,18 @@ func (f *faults) endRival() error {
 	_ = f.second.Wait()
 	f.second = nil
 	return err
+}
+
+// trap has the filter of each worker trap.
+func (f *faults) trap() error {
+	chaos.Trap(&http.Client{Timeout: time.Second}, f.EdgeURL()+"/v1/products/1")
+	return nil
+}
+
+func (f *faults) edge(signal syscall.Signal) func() error {
+	return func() error { return f.SignalEdge(signal) }
+}
+
+func (f *faults) sidecar(signal syscall.Signal) func() error {
+	return func() error { return f.SignalSidecar(signal) }
 }
