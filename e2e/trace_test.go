@@ -121,8 +121,8 @@ func TestTraces(t *testing.T) {
 	long(t, "TestTrace of packages api, credential, follow, push; TestCallsHaveAnOrigin, testEdgeOrigin. .ci/run has a stage for it, for Jaeger takes minutes to build")
 	t.Parallel()
 	j := startJaeger(t)
-	e := start(t, stack.Options{Name: "traces", SidecarArgs: []string{
-		"--trace.endpoint=" + j.otlp, "--trace.ratio=0", "--verdict.secret-file=" + writeFile(t, "fleet", fleetSecret),
+	e := start(t, stack.Options{Name: "traces", EnvoyArgs: []string{"--file-flush-interval-msec", "10"}, SidecarArgs: []string{
+		"--trace.endpoint=" + j.otlp, "--trace.ratio=0", "--log.level=debug", "--verdict.secret-file=" + writeFile(t, "fleet", fleetSecret),
 	}})
 	id := func(n int) string { return fmt.Sprintf("0af7651916cd43dd8448eb211c8031%02x", n) }
 	parent := func(id string) string { return "traceparent: 00-" + id + "-00f067aa0ba902b7-01" }
@@ -136,6 +136,20 @@ func TestTraces(t *testing.T) {
 		}
 		return nil
 	})
+
+	refusal := id(6)
+	if a := e.send("POST /v1/telemetry", append(credential("traced", "wrong"), parent(refusal))...); a.status != 401 {
+		t.Fatalf("got %d, want 401", a.status)
+	}
+	requestID := j.awaits(t, refusal, "verify")["verify"].tag("gatehouse.request_id")
+	for name, log := range map[string]func() string{"access log": e.edgeLog, "sidecar's log": func() string { return e.log("sidecar") }} {
+		await(t, "the request in the "+name, patience, func() error {
+			if requestID == "" || !strings.Contains(log(), requestID) {
+				return fmt.Errorf("no request id %q", requestID)
+			}
+			return nil
+		})
+	}
 
 	verified := id(1)
 	answer := e.send("POST /v1/telemetry", append(credential("traced", "right"), parent(verified))...)
