@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # release.sh VERSION OUT: makes all that a release publishes, into OUT. It needs no network once the Go modules and
-# tools are there. A commit gives the same bytes on every machine.
+# tools are there. A commit gives the same bytes with the same version of Go, which the provenance names.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 VERSION=${1:-} out=${2:-}
@@ -8,6 +8,13 @@ VERSION=${1:-} out=${2:-}
   echo "release: want a version such as 0.1.0 and a directory: make release VERSION=0.1.0 OUT=build/0.1.0" >&2
   exit 2
 }
+[[ ! -e $out || -z $(ls -A "$out") || -f $out/SHA256SUMS ]] || {
+  echo "release: $out has other files than a release's" >&2
+  exit 2
+}
+# The caller's settings of Go would change the programs.
+unset GOFLAGS GOEXPERIMENT
+export GOAMD64=v1 GOARM64=v8.0
 REVISION=$(git rev-parse HEAD)
 [[ -z $(git status --porcelain) ]] || REVISION+=-dirty
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}

@@ -28,6 +28,18 @@ const (
 	onDemand     catchUpReason = "demand"     // of an operator
 )
 
+// resyncReason is the reason for a full resync, a label of metrics.
+type resyncReason string
+
+const (
+	resyncStart     resyncReason = "start"     // the first one, and that of the first data in an empty Redis
+	resyncLost      resyncReason = "lost"      // Redis lost writes
+	resyncRestarted resyncReason = "restarted" // it may have, in a restart or failover
+	resyncTrimmed   resyncReason = "trimmed"   // the log doesn't go back to our position
+	resyncUnsure    resyncReason = "unsure"    // more devices must be read again than are listed
+	resyncDemand    resyncReason = "demand"    // of an operator
+)
+
 // ask reads Redis's position and completes asked with it.
 func (f *Follower) ask(ctx context.Context, asked position) position {
 	master, err := f.master(ctx)
@@ -68,12 +80,12 @@ func (f *Follower) compare(ctx context.Context, p position) error {
 		return f.catchUp(ctx, onEpoch)
 	case p.seq < p.ours: // writes may raise it above ours before the next comparison
 		f.lost(p)
-		f.synced = false //mutant:TestLostIsRemembered deleted
+		f.synced, f.owed = false, resyncLost //mutant:TestLostIsRemembered deleted
 		return f.catchUp(ctx, onEpoch)
 	case p.differs(): //mutant:TestOtherDigest false
 		f.metrics.Breaks.WithLabelValues(string(metrics.BreakHistory)).Inc()
 		f.log.Warn("redis has another write than we at our number: events were forged, or it lost writes; everything is read again", "seq", p.ours)
-		f.synced = false
+		f.synced, f.owed = false, resyncLost
 		return f.catchUp(ctx, onChain)
 	case p.seq <= f.seq:
 		f.setInStep(p.at)
@@ -120,7 +132,7 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	from := f.seq
 	full := !f.synced || p.epoch != f.epoch || p.seq < f.seq || f.seq < p.floor || !f.goesOn(p, reason)
 	if full {
-		f.beginFull(p, reason)
+		f.beginFull(p)
 		from = 0
 	}
 	count, end, err := f.readChanges(ctx, master, from, p, full)
@@ -136,24 +148,25 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	return nil
 }
 
-// beginFull begins a full resync for the position p of Redis, and logs its reason.
-func (f *Follower) beginFull(p position, reason catchUpReason) {
-	why := "restarted"
+// beginFull begins a full resync for the position p of Redis, and logs its reason, which an attempt that failed keeps.
+func (f *Follower) beginFull(p position) {
 	switch {
+	case f.epoch != "" && (p.epoch != f.epoch || p.seq < f.seq || p.differs()):
+		if f.owed != resyncLost { // it was not logged yet
+			f.lost(p)
+		}
+		f.owed = resyncLost
+	case f.owed != "":
 	case !f.synced || f.epoch == "": // Redis was empty, and has its first data now
-		why = "start"
-	case p.epoch != f.epoch || p.seq < f.seq || p.differs():
-		why = "lost"
-		f.lost(p)
+		f.owed = resyncStart
 	case f.seq < p.floor:
-		why = "trimmed"
+		f.owed = resyncTrimmed
 		f.log.Info("the log was trimmed beyond our position: everything is read again", "seq", f.seq, "floor", p.floor)
-	case reason == onDemand:
-		why = string(reason)
 	default:
+		f.owed = resyncRestarted
 		f.log.Info("redis was restarted, or another server has taken over: everything is read again", "seq", f.seq, "redis_seq", p.seq)
 	}
-	f.metrics.Resyncs.WithLabelValues(why).Inc()
+	f.metrics.Resyncs.WithLabelValues(string(f.owed)).Inc()
 	f.synced = false // until all was read
 	f.Objects.BeginResync()
 	f.Credentials.BeginResync()
@@ -166,7 +179,7 @@ func (f *Follower) endFull(count int) {
 	if count > 0 { // an empty resync costs nothing
 		f.fullAt = time.Now()
 	}
-	f.chain = chain{}
+	f.chain, f.owed = chain{}, ""
 	if f.demanded != nil {
 		f.demanded <- struct{}{} // has room
 		f.demanded = nil

@@ -1,6 +1,7 @@
 package follow
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -53,7 +54,7 @@ func (f *Follower) takeAway(m contract.Member) {
 func (f *Follower) readAgain(m contract.Member) {
 	if f.again[m] = true; len(f.again) > maxAgain {
 		clear(f.again)
-		f.synced = false // everything is read again
+		f.synced, f.owed = false, cmp.Or(f.owed, resyncUnsure)
 	}
 }
 

@@ -3,6 +3,7 @@
 package follow
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -99,14 +100,15 @@ type Follower struct {
 	resyncs   chan chan<- struct{} // demands of operators, see [Group.Resync]
 
 	// Only for the goroutine that runs Run.
-	epoch     string    // data epoch of seq; "" before the first write
-	seq       uint64    // number of the last applied write
-	chain     chain     // up to seq
-	history   history   // of the server that reported seq
-	historyAt time.Time // time of that report
-	in        *inbox    // of the current session
-	synced    bool      // everything up to seq was applied
-	resynced  bool      // a full resync was run or tried, so the next one may find known records
+	epoch     string       // data epoch of seq; "" before the first write
+	seq       uint64       // number of the last applied write
+	chain     chain        // up to seq
+	history   history      // of the server that reported seq
+	historyAt time.Time    // time of that report
+	in        *inbox       // of the current session
+	synced    bool         // everything up to seq was applied
+	owed      resyncReason // of the full resync that runs or must run; "": unknown yet, or none
+	resynced  bool         // a full resync was run or tried, so the next one may find known records
 	catchups  uint64
 	ahead     position        // position at which Redis was ahead of us; seq 0: it was not
 	claim     position        // in step as of its time once everything up to its seq is applied; seq 0: none
@@ -293,7 +295,7 @@ func (f *Follower) follow(ctx context.Context, in *inbox) error {
 				return err
 			}
 		case f.demanded = <-f.resyncs:
-			f.synced = false
+			f.synced, f.owed = false, cmp.Or(f.owed, resyncDemand)
 			if err := f.catchUp(ctx, onDemand); err != nil {
 				return err
 			}

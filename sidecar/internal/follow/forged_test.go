@@ -215,7 +215,10 @@ func TestOtherDigest(t *testing.T) {
 	seq := x.seq(t)
 	x.do(t, "HSET", keys.ChainKey(), contract.ChainField(seq), contract.Link{Seq: seq, Digest: strings.Repeat("c", 40)}.String())
 	x.breaks("history", 1)
-	await.Until(t, "a full resync", func() bool { return x.f.count(t, "gatehouse_full_resyncs_total") == 2 })
+	await.Until(t, "a full resync", func() bool { return x.f.count(t, "gatehouse_full_resyncs_total", "reason", "lost") == 1 })
+	if got := x.f.count(t, "gatehouse_full_resyncs_total"); got != 2 {
+		t.Errorf("got %v full resyncs, want 2, at start and after the loss", got)
+	}
 }
 
 // TestLostAndPassed: Redis loses the last write and counts to its number again, which only the digest reveals.

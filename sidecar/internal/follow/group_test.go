@@ -143,6 +143,9 @@ func TestResyncOnDemand(t *testing.T) {
 	if got := metricstest.Value(t, g.metrics, "gatehouse_catchups_total", "reason", "demand"); got < 4 {
 		t.Errorf("got %v catch-ups, want one of each shard, each time", got)
 	}
+	if got := metricstest.Value(t, g.metrics, "gatehouse_full_resyncs_total", "reason", "demand"); got < 4 {
+		t.Errorf("got %v full resyncs on demand, want one of each shard, each time", got)
+	}
 	if lost := metricstest.Value(t, g.metrics, "gatehouse_full_resyncs_total", "reason", "lost"); lost != 0 {
 		t.Errorf("%v full resyncs count as a loss, and nothing was lost", lost)
 	}

@@ -72,7 +72,7 @@ func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, full
 	}
 	var now position
 	if now.setChain(values); from < now.floor { //mutant:TestTrimmedMeanwhile false
-		f.synced = false
+		f.synced, f.owed = false, resyncTrimmed
 		return 0, errTrimmed
 	}
 	return seq, nil
@@ -156,7 +156,7 @@ func (f *Follower) readMembers(ctx context.Context, master server, members []con
 	if err := meanwhile(); err != nil {
 		return err
 	}
-	if len(members) > 0 && members[0].Kind == contract.KindObject && f.resynced && !f.synced {
+	if len(members) > 0 && members[0].Kind == contract.KindObject && f.resynced && !f.synced && f.demanded == nil {
 		if members, err = f.unconfirmed(ctx, master, members); err != nil {
 			return err
 		}

@@ -185,12 +185,7 @@ func (i *Inspector) decide(e *Explanation, q *Question, target string) error {
 	memory := view{i.Memory.View()}
 	engine := policy.NewEngine(config)
 	engine.SetState(time.Now().UnixMilli(), memory.State())
-	token, err := i.token(q, config)
-	if err != nil {
-		e.Key = ""
-		e.Answer = Answer{Action: "reply", Status: 401, Text: "The proxy refuses the token, whatever the rules say: " + err.Error()}
-		return nil
-	}
+	token, refused := i.token(q, config)
 	fields, ok := headermap.ParseFields(headermap.Append(nil, q.headers(config, target)))
 	if !ok {
 		return errors.New("headers: too many")
@@ -199,13 +194,17 @@ func (i *Inspector) decide(e *Explanation, q *Question, target string) error {
 	at := engine.Locate(fields)
 	request := engine.Read(fields, token)
 	governed := !at.Passes && engine.Govern(&request, &at)
-	if !governed {
+	index, _ := request.Rule()
+	if governed && index >= 0 {
+		e.Rule = ruleOf(config, index)
+	}
+	switch {
+	case refused != nil:
+		e.Answer = Answer{Action: "reply", Status: 401, Text: "The proxy refuses the token, whatever the rule says: " + refused.Error()}
+		return nil
+	case !governed:
 		e.Answer = Answer{Action: "pass", Text: "No rule governs the request: it goes upstream."}
 		return nil
-	}
-	index, _ := request.Rule()
-	if index >= 0 {
-		e.Rule = ruleOf(config, index)
 	}
 	var d policy.Decision
 	var answers policy.Answers

@@ -216,9 +216,9 @@ func TestRecent(t *testing.T) {
 	}{
 		{"nothing", nil, totals(0, 0, 0, 0), nil},
 		{"young", nil, totals(2, 0, 0, 0), []string{"2 records"}},
-		{"in the last 15 minutes", samples, totals(1, 1, 0, 100), []string{"1 records", "the filter trapped"}},
+		{"in the last 15 minutes", samples, totals(1, 1, 0, 100), []string{"1 records", "a Wasm filter trapped"}},
 		{"before", slices.Repeat(samples[sampled-1:], sampled), totals(1, 1, 0, 100), nil},
-		{"just now", samples, totals(1, 2, 6, 94), []string{"the filter trapped, and Envoy started 2", "6 verifications got a 503, most of them because of limited", "1 records"}},
+		{"just now", samples, totals(1, 2, 6, 94), []string{"a Wasm filter trapped, and Envoy started 2", "6 verifications got a 503, most of them because of limited", "1 records"}},
 		{"few", samples, totals(0, 0, 5, 95), nil},
 	} {
 		got := recent(tt.samples, tt.now)

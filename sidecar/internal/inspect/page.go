@@ -88,7 +88,9 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request) {
 	p.Methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"}
 	p.Asked = Question{Method: r.FormValue("method"), URL: r.FormValue("url"), Device: r.FormValue("device")}
 	p.Listener = r.FormValue("listener")
-	if p.Asked.URL != "" || p.Asked.Device != "" {
+	if err := r.ParseForm(); err != nil {
+		p.Problem = err.Error()
+	} else if p.Asked.URL != "" || p.Asked.Device != "" {
 		p.explain(r.Context(), s.inspector, r.FormValue("headers"))
 	}
 	var b bytes.Buffer
@@ -100,7 +102,7 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", policyOfPage)
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Referrer-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
 	w.Write(b.Bytes())
 }

@@ -99,7 +99,7 @@ func New() *Metrics {
 		Corrupt:     f.corrupt(),
 		Catchups:    f.vector("gatehouse_catchups_total", "Catch-ups with the change log, by reason.", "reason", "connected", "gap", "overflow", "epoch", "comparison", "chain", "demand"),
 		Members:     f.counter("gatehouse_catchup_members_total", "Members of the change log read by catch-ups."),
-		Resyncs:     f.vector("gatehouse_full_resyncs_total", "Catch-ups that read a whole shard.", "reason", "start", "lost", "restarted", "trimmed", "demand"),
+		Resyncs:     f.vector("gatehouse_full_resyncs_total", "Catch-ups that read a whole shard.", "reason", "start", "lost", "restarted", "trimmed", "unsure", "demand"),
 		Breaks:      f.vector("gatehouse_chain_breaks_total", "Events and positions of Redis that were rejected because they do not match the chain: forged, or Redis lost writes.", "reason", string(BreakDigest), string(BreakFormat), string(BreakHistory)),
 		Evicts:      f.gauges("gatehouse_redis_evicts", "1 if maxmemory-policy lets Redis evict such keys.", "keys", "any", "expiring"),
 		RedisErrors: f.counter("gatehouse_redis_errors_total", "Failed calls to Redis and lost subscriptions."),

@@ -30,5 +30,8 @@ spec:
         {{- range $name := list "redis" "redis-tls" "session-secret" "verdict-secret" }}
         - {$patch: delete, name: gatehouse-{{ $name }}}
         {{- end }}
+        {{- range .Values.extraVolumes }}
+        - {$patch: delete, name: {{ .name }}}
+        {{- end }}
         {{- include "gatehouse.volumes" . | nindent 8 }}
 {{- end }}
