@@ -3,6 +3,7 @@
 # because the suite measures times and other load disturbs it. At the end it names tests that pass only then.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
+scripts/install-python.sh e2e/testdata/requirements.txt "" || exit
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 

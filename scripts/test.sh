@@ -10,7 +10,6 @@ scripts/need.sh wrk wrk "a test of the load test runs it"
 scripts/install-nginx.sh >/dev/null
 ENVOY=$(scripts/install-envoy.sh)
 export ENVOY
-scripts/install-python.sh e2e/testdata/requirements.txt ""
 
 if [[ ${1:-} != all ]]; then
   exec scripts/stages.sh test <<'STAGES'
