@@ -44,19 +44,19 @@ func SpreadOf(values []float64) Spread {
 	return Spread{Median: (v[(n-1)/2] + v[n/2]) / 2, Min: v[0], Max: v[n-1], N: n}
 }
 
-// UpperBound returns the upper bound of the one-sided 95 % confidence interval of the median of what the values are a
-// sample of, whatever its distribution. It is one of the values, or +Inf if there are fewer than 5.
+// Bounds returns the bounds of the median of what the values are a sample of, whatever its distribution: each holds with
+// 95 % confidence. They are two of the values, or -Inf and +Inf if there are fewer than 5.
 //
 // The number of values below that median is binomial with p = 1/2 (Conover, Practical Nonparametric Statistics, 3.2).
-func UpperBound(values []float64) float64 {
+func Bounds(values []float64) (low, high float64) {
 	v := slices.Sorted(slices.Values(values))
 	n := len(v)
 	chance, below := math.Pow(0.5, float64(n)), 0.0 // that exactly, and at most, i values are below the median
 	for i := range n {
 		if below += chance; below >= 0.95 {
-			return v[i]
+			return v[n-1-i], v[i]
 		}
 		chance *= float64(n-i) / float64(i+1)
 	}
-	return math.Inf(1)
+	return math.Inf(-1), math.Inf(1)
 }

@@ -33,16 +33,18 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestUpperBound compares with a table of the binomial distribution: P(B ≥ 7) = 0.035 and P(B ≥ 6) = 0.145 for n = 8,
+// TestBounds compares with a table of the binomial distribution: P(B ≥ 7) = 0.035 and P(B ≥ 6) = 0.145 for n = 8,
 // P(B ≥ 12) = 0.038 and P(B ≥ 11) = 0.105 for n = 16.
-func TestUpperBound(t *testing.T) {
-	for n, want := range map[int]float64{0: math.Inf(1), 4: math.Inf(1), 5: 5, 8: 7, 16: 12} {
+func TestBounds(t *testing.T) {
+	for n, want := range map[int][2]float64{
+		0: {math.Inf(-1), math.Inf(1)}, 4: {math.Inf(-1), math.Inf(1)}, 5: {1, 5}, 8: {2, 7}, 16: {5, 12},
+	} {
 		var values []float64
 		for i := range n {
 			values = append(values, float64(n-i))
 		}
-		if got := UpperBound(values); got != want {
-			t.Errorf("%d values: got %v, want %v", n, got, want)
+		if low, high := Bounds(values); low != want[0] || high != want[1] {
+			t.Errorf("%d values: got %v and %v, want %v", n, low, high, want)
 		}
 	}
 }
