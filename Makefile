@@ -149,10 +149,10 @@ images: ## OCI archives of sidecar, Envoy and module into build/images, with bil
 release: ## make all that a release publishes, reproducibly: VERSION=0.1.0 OUT=build/0.1.0
 	@scripts/release.sh '$(VERSION)' '$(OUT)'
 
-chart-e2e: ## install, break and upgrade the chart in a real Kubernetes on this machine; status 77: it can't run one
+chart-e2e: ## install, break and upgrade the chart in a real Kubernetes on this machine, or say why it can't run one
 	@scripts/chart-e2e.sh chart
 
-mesh-e2e: ## the same under the control planes of Envoy Gateway and Istio, built once in ten minutes; status 77 likewise
+mesh-e2e: ## the same under the control planes of Envoy Gateway and Istio, built once in ten minutes
 	@scripts/chart-e2e.sh mesh
 
 chart-check: build ## lint, unit tests and schemas of the Helm chart, and the configurations that it renders
