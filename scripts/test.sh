@@ -37,4 +37,5 @@ cluster   must  make --no-print-directory chaos CHAOS_SECONDS=600 CHAOS_REDIS=cl
 proof     must  scripts/chaos-proof.sh
 images    must  scripts/images-again.sh
 release   must  scripts/release-again.sh
+deb       can   scripts/deb-test.sh build/release/gatehouse_0.0.1_$(dpkg --print-architecture).deb
 STAGES
