@@ -19,7 +19,7 @@ REVISION=$(git rev-parse HEAD)
 [[ -z $(git status --porcelain) ]] || REVISION+=-dirty
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export VERSION REVISION SOURCE_DATE_EPOCH
-tools=$(scripts/release-tools.sh)
+tools=$(scripts/go-tools.sh release-tools)
 helm=$(scripts/chart-tools.sh)/helm
 
 umask 022
