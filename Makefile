@@ -42,16 +42,17 @@ FUZZ ?=
 # The filter's binding: own, or sdk for the Proxy-Wasm Go SDK. For make wasm, and all that runs stacks with the filter.
 BINDING ?= own
 export BINDING
-# For make release: the version and the directory.
+# For make release and publish: the version, the directory, the registry.
 VERSION ?=
 OUT ?=
+REGISTRY ?=
 short := $(if $(filter-out 0 no false,$(LONG)),,-short)
 
 GO ?= go
 
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help run observe observe-build stop build wasm test test-all unit e2e conformance matrix fuzz chaos routers mutation lua-coverage observe-check loadtest bench-check check chart-check chart-readme images release chart-e2e mesh-e2e clean
+.PHONY: help run observe observe-build stop build wasm test test-all unit e2e conformance matrix fuzz chaos routers mutation lua-coverage observe-check loadtest bench-check check chart-check chart-readme images release publish chart-e2e mesh-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -148,6 +149,9 @@ images: ## OCI archives of sidecar, Envoy and module into build/images, with bil
 
 release: ## make all that a release publishes, reproducibly: VERSION=0.1.0 OUT=build/0.1.0
 	@scripts/release.sh '$(VERSION)' '$(OUT)'
+
+publish: ## push a release to a registry, and sign it: OUT=build/0.1.0 REGISTRY=ghcr.io/gatehouse
+	@scripts/publish.sh '$(OUT)' '$(REGISTRY)'
 
 chart-e2e: ## install, break and upgrade the chart in a real Kubernetes on this machine, or say why it can't run one
 	@scripts/chart-e2e.sh chart

@@ -3,6 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
+actionlint=github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 
 stage() {
   local name=$1 begin=$SECONDS
@@ -71,4 +72,5 @@ stage luacheck bash -c 'scripts/need.sh luacheck lua-check "it checks the NGINX 
 stage "systemd units" units
 stage "versions of Envoy" scripts/envoy-versions.sh
 stage links go run ./scripts/links
+stage actionlint go run "$actionlint"
 stage shellcheck bash -c 'scripts/need.sh shellcheck shellcheck "it checks the scripts" && shellcheck -x scripts/*.sh .ci/run'

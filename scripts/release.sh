@@ -64,6 +64,7 @@ sed -i -E "s,(ghcr\.io/gatehouse/gatehouse-[a-z]+):[0-9][0-9A-Za-z.-]*,\1:$VERSI
 mkdir "$work/unpacked"
 tar -xmzf "$work/gatehouse-$VERSION.tgz" -C "$work/unpacked"
 pack "$out/gatehouse-$VERSION.tgz" "$work/unpacked" gatehouse
+touch -d "@$SOURCE_DATE_EPOCH" "$out/gatehouse-$VERSION.tgz" # helm push records this as the time of creation
 
 go run ./images release "$work" "$out"
 (cd "$out" && sha256sum -- * >SHA256SUMS)

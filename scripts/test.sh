@@ -38,4 +38,5 @@ proof     must  scripts/chaos-proof.sh
 images    must  scripts/images-again.sh
 release   must  scripts/release-again.sh
 deb       can   scripts/deb-test.sh build/release/gatehouse_0.0.1_$(dpkg --print-architecture).deb
+publish   must  scripts/publish-test.sh build/release
 STAGES
