@@ -39,7 +39,8 @@ LONG ?=
 RUN ?=
 FUZZ_SECONDS ?= 60
 FUZZ ?=
-# The filter's binding: own, or sdk for the Proxy-Wasm Go SDK. For make wasm, and all that runs stacks with the filter.
+# The filter's binding: own, sdk for the Proxy-Wasm Go SDK, or plugins for rules in the plugins' own configurations. For
+# make wasm, and all that runs stacks with the filter.
 BINDING ?= own
 export BINDING
 # For make release and publish: the version, the directory, the registry.
@@ -88,10 +89,10 @@ stop: ## stop what make run or make observe started
 build: wasm ## build the filter and the programs into build/
 	$(GO) build -trimpath -o build/ ./sidecar/cmd/... ./sidecar/internal/cmd/... ./e2e/cmd/... ./testbed/cmd/...
 
-wasm: ## build the filter; BINDING=sdk, here and with run, e2e, chaos, conformance, loadtest: by the Proxy-Wasm Go SDK
-	@case $(BINDING) in own | sdk) ;; *) echo "BINDING=$(BINDING): want own or sdk" >&2; exit 2 ;; esac
+wasm: ## build the filter; BINDING=sdk or plugins, here and with run, e2e, chaos, conformance, loadtest: another build of it
+	@case $(BINDING) in own | sdk | plugins) ;; *) echo "BINDING=$(BINDING): want own, sdk or plugins" >&2; exit 2 ;; esac
 	@mkdir -p build
-	GO=$(GO) scripts/build-wasm.sh $(if $(filter sdk,$(BINDING)),build/gatehouse-sdk.wasm -tags=sdk,build/gatehouse.wasm)
+	GO=$(GO) scripts/build-wasm.sh $(if $(filter own,$(BINDING)),build/gatehouse.wasm,build/gatehouse-$(BINDING).wasm -tags=$(BINDING))
 
 test: ## unit tests with -race and end-to-end suite, five minutes
 	@scripts/test.sh

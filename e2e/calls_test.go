@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -137,6 +138,9 @@ func callsOfTwoListeners(t *testing.T, e *edge, l *listeners) {
 // the same rules, and so in the same VM, waits for the same answer.
 func TestListenerGoes(t *testing.T) {
 	t.Parallel()
+	if os.Getenv("BINDING") == "plugins" {
+		t.Skip("plugins with rules of their own don't share calls")
+	}
 	rules := callRules("3s")
 	e, l := startTwo(t, callOptions(), rules, rules)
 	if err := e.SignalSidecar(syscall.SIGSTOP); err != nil {

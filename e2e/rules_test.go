@@ -256,6 +256,9 @@ func (l *listeners) replace(rules ...string) {
 		if err := c.Set(configuration, append(filterPath, "vm_config", "configuration")...); err != nil {
 			l.t.Fatal(err)
 		}
+		if os.Getenv("BINDING") == "plugins" {
+			c.MoveRules()
+		}
 		if i == 1 {
 			err = errors.Join(c.SetAddress(l.second, "static_resources", "listeners", "edge"), c.Set("second", append(filterPath, "name")...),
 				c.Set("second", "static_resources", "listeners", "edge", "name"))

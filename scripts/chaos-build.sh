@@ -24,5 +24,5 @@ replace wasm-filter/ingest.go 'return h.setRecord(op.Region, op.Index, op.Record
   'trapInPush(h, op.Region); return h.setRecord(op.Region, op.Index, op.Record)'
 add "$PWD/wasm-filter/trap.go" "$sources/trap/trap.go"
 tags=()
-[[ ${BINDING:-own} != sdk ]] || tags=(-tags=sdk)
+[[ ${BINDING:-own} == own ]] || tags=("-tags=$BINDING")
 scripts/build-wasm.sh "$dir/gatehouse.wasm" -overlay "$(write_overlay)" "${tags[@]}"

@@ -66,6 +66,7 @@ stage "go mod tidy" go mod tidy -diff
 stage "go vet" go vet ./...
 stage "go vet, wasm" for_wasm go vet ./wasm-filter/... ./wire
 stage "go vet, SDK" for_wasm go vet -tags=sdk ./wasm-filter
+stage "go vet, plugins" for_wasm go vet -tags=plugins ./wasm-filter
 stage staticcheck go run "$staticcheck" ./...
 stage stylua scripts/format-lua.sh --check
 stage luacheck bash -c 'scripts/need.sh luacheck lua-check "it checks the NGINX plugin" && cd nginx && luacheck -q .'

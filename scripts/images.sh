@@ -17,9 +17,9 @@ rm -rf "$out"
 mkdir -p "$out"/{sidecar/{etc/gatehouse,usr/local/bin},envoy/usr/local/bin,module}
 
 scripts/build-static.sh "$out/sidecar/usr/local/bin/"
-scripts/build-wasm.sh "$out/module/plugin.wasm" -buildvcs=false
-chmod 644 "$out/module/plugin.wasm"
-cp "$out/module/plugin.wasm" "$out/sidecar/etc/gatehouse/gatehouse.wasm"
+scripts/build-wasm.sh "$out/sidecar/etc/gatehouse/gatehouse.wasm" -buildvcs=false
+scripts/build-wasm.sh "$out/module/plugin.wasm" -buildvcs=false -tags=plugins
+chmod 644 "$out"/sidecar/etc/gatehouse/gatehouse.wasm "$out/module/plugin.wasm"
 
 # put IMAGE FILE...: copies files of this machine to the same paths in an image.
 put() {

@@ -35,15 +35,16 @@ pack() {
     --mode=u+rw,go+rX,go-w -C "$2" -c "$3" | gzip -9n >"$1"
 }
 
-scripts/build-wasm.sh "$work/module/plugin.wasm" -buildvcs=false
-chmod 644 "$work/module/plugin.wasm"
+scripts/build-wasm.sh "$work/gatehouse.wasm" -buildvcs=false
+scripts/build-wasm.sh "$work/module/plugin.wasm" -buildvcs=false -tags=plugins
+chmod 644 "$work/gatehouse.wasm" "$work/module/plugin.wasm"
 cp -r packaging "$work/packaging"
 for ARCH in amd64 arm64; do
   export ARCH
   image=$work/$ARCH/sidecar files=$work/files-$ARCH
   mkdir -p "$image"/{etc/gatehouse,usr/local/bin} "$files"
   scripts/build-static.sh "$image/usr/local/bin/"
-  cp "$work/module/plugin.wasm" "$image/etc/gatehouse/gatehouse.wasm"
+  cp "$work/gatehouse.wasm" "$image/etc/gatehouse/"
 
   cp -r "$image/usr/local/bin" "$files/bin"
   cp -r docs/systemd "$files/systemd"

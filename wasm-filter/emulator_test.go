@@ -27,6 +27,7 @@ type emulator struct {
 	handed  [][]byte // by the arena, in the current callback
 	clock   int64
 	config  []byte
+	own     []byte // the configuration of the plugin that is configured
 	records map[string][]byte
 	streams map[uint32]*exchange
 	nextID  uint32
@@ -157,6 +158,8 @@ func (e *emulator) answered(c sent, body []byte) {
 func (e *emulator) now() int64 { return e.clock }
 
 func (e *emulator) configuration() []byte { return e.result(e.config) }
+
+func (e *emulator) pluginConfiguration(size int) []byte { return e.result(e.own[:size]) }
 
 func (e *emulator) setTickPeriod(uint32) error { return nil }
 

@@ -19,6 +19,11 @@ func TestExports(t *testing.T) {
 	if slices.Sort(got); !slices.Equal(got, want) {
 		t.Errorf("got exports %q, want %q", got, want)
 	}
+	got, want = exports(t, buildModule(t, "-tags=plugins")), append(want, "proxy_on_context_create")
+	slices.Sort(got)
+	if slices.Sort(want); !slices.Equal(got, want) {
+		t.Errorf("with plugins: got exports %q, want %q", got, want)
+	}
 }
 
 // buildModule returns the module, built by the script with flags.

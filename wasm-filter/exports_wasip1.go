@@ -1,4 +1,4 @@
-//go:build !sdk
+//go:build !sdk && !plugins
 
 package main
 
@@ -41,11 +41,4 @@ func proxyOnRequestBody(id, size, endOfStream uint32) uint32 {
 func proxyOnHTTPCallResponse(_, token, _, bodySize, _ uint32) {
 	abi.BeginCallback()
 	module.callResponse(token, int(bodySize))
-}
-
-func truth(b bool) uint32 {
-	if b {
-		return 1
-	}
-	return 0
 }

@@ -16,6 +16,8 @@ type host interface {
 	now() int64
 	// configuration returns the VM's configuration, during configure.
 	configuration() []byte
+	// pluginConfiguration returns the first size bytes of the plugin's own configuration, during configure.
+	pluginConfiguration(size int) []byte
 	setTickPeriod(ms uint32) error
 	// record returns the shared-data record at a place, nil if there is none.
 	record(region wire.Region, index uint32) []byte

@@ -26,6 +26,8 @@ func (*proxy) now() int64 { return time.Now().UnixMilli() }
 
 func (*proxy) configuration() []byte { return orNil(proxywasm.GetVMConfiguration()) }
 
+func (*proxy) pluginConfiguration(int) []byte { return orNil(proxywasm.GetPluginConfiguration()) }
+
 func (*proxy) setTickPeriod(ms uint32) error { return proxywasm.SetTickPeriodMilliSeconds(ms) }
 
 func (*proxy) record(region wire.Region, index uint32) []byte {

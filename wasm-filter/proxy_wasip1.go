@@ -26,6 +26,10 @@ func (*proxy) configuration() []byte {
 	return orNil(abi.BufferBytes(abi.VMConfiguration, math.MaxInt32))
 }
 
+func (*proxy) pluginConfiguration(size int) []byte {
+	return orNil(abi.BufferBytes(abi.PluginConfiguration, size))
+}
+
 func (*proxy) setTickPeriod(ms uint32) error { return abi.SetTickPeriod(ms) }
 
 func (p *proxy) record(region wire.Region, index uint32) []byte {
@@ -165,4 +169,11 @@ func orNil(value []byte, err error) []byte {
 		return nil
 	}
 	return value
+}
+
+func truth(b bool) uint32 {
+	if b {
+		return 1
+	}
+	return 0
 }

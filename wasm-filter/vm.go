@@ -19,7 +19,8 @@ const (
 )
 
 // vm is one VM of the proxy, for an edge or the push listener. The proxy distinguishes VMs by their configuration, so
-// the same rules decide all streams of one VM, on any listener.
+// the same rules decide all streams of one VM, on any listener. In the build with plugins, a plugin with rules of its own
+// has one, too.
 type vm struct {
 	host   host
 	engine *policy.Engine // nil until the VM is configured
@@ -56,19 +57,24 @@ func newVM(h host) *vm {
 // tickMS is the interval at which a VM reads the state, flushes its counters and reports, ms.
 const tickMS = 200
 
-// configure is called for each plugin of the VM; there is mostly one. It reads the VM's configuration and has no other
-// effect: the proxy also starts VMs only to validate them. size is the size of the plugin's own configuration, which
-// must be empty: the module could not distinguish the rules of different plugins in one VM. It returns false if it
-// refuses the configuration.
+// configure is called for each plugin of the VM; there is mostly one. size is the size of the plugin's own
+// configuration, which must be empty: this build could not distinguish the rules of different plugins in one VM. It
+// returns false if it refuses the configuration.
 func (v *vm) configure(size int) bool {
 	if size > 0 {
-		v.host.critical(fmt.Sprintf("gatehouse: configuration has %d bytes, want none: move its content to vm_config.configuration", size))
+		v.host.critical(fmt.Sprintf("gatehouse: configuration has %d bytes, want none: move its content to vm_config.configuration, or load the module of the image gatehouse-module", size))
 		return false
 	}
+	return v.start(v.host.configuration(), "vm_config.configuration")
+}
+
+// start begins to decide by the rules of a configuration, which the field has. It has no other effect: the proxy also
+// starts VMs only to validate them.
+func (v *vm) start(configuration []byte, field string) bool {
 	if v.engine == nil {
-		config, err := policy.ParseBytes(v.host.configuration())
+		config, err := policy.ParseBytes(configuration)
 		if err != nil {
-			v.host.critical("gatehouse: vm_config.configuration is invalid:\n" + indent(err.Error()))
+			v.host.critical("gatehouse: " + field + " is invalid:\n" + indent(err.Error()))
 			return false
 		}
 		v.engine = policy.NewEngine(config)

@@ -3,6 +3,7 @@
 package chart
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -156,13 +157,21 @@ func patchAsEnvoyGateway(t *testing.T, c *envoyConfig, manifests []manifest) {
 			continue
 		}
 		wasm := manifest(m.at("spec")["wasm"].([]any)[0].(object))
+		configuration, err := json.Marshal(wasm["config"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		module, err := filepath.Abs("../../build/images/module/plugin.wasm")
+		if err != nil {
+			t.Fatal(err)
+		}
 		id := "envoyextensionpolicy/" + meshNamespace + "/" + m.name() + "/wasm/0"
 		name := "envoy.filters.http.wasm/" + id
 		filter := typed("extensions.filters.http.wasm.v3.Wasm", object{"config": object{
 			"name":          wasm["name"],
-			"configuration": object{"@type": "type.googleapis.com/google.protobuf.StringValue", "value": ""},
+			"configuration": object{"@type": "type.googleapis.com/google.protobuf.StringValue", "value": string(configuration)},
 			"vm_config": object{"vm_id": id, "runtime": "envoy.wasm.runtime.v8",
-				"code": object{"local": object{"filename": "/etc/gatehouse/gatehouse.wasm"}}}, // there, fetched over HTTP
+				"code": object{"local": object{"filename": module}}}, // there, fetched over HTTP
 			"fail_open": wasm["failOpen"],
 		}})
 		c.filters = slices.Insert(c.filters, 0, any(object{"name": name, "disabled": true, "typed_config": filter}))

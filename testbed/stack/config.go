@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 
 	"go.yaml.in/yaml/v3"
@@ -137,6 +138,24 @@ func (c *Config) SetRules(text string) error {
 var rulesPath = []string{
 	"static_resources", "listeners", "edge", "filter_chains", "0", "filters", "0", "typed_config",
 	"http_filters", "gatehouse", "typed_config", "config", "vm_config", "configuration", "value",
+}
+
+// MoveRules moves the configuration of each edge's VM into the plugin itself.
+func (c *Config) MoveRules() { moveRules(&c.doc) }
+
+func moveRules(node *yaml.Node) {
+	if vm := child(node, "vm_config"); vm != nil {
+		for i := 0; i+1 < len(vm.Content); i += 2 {
+			if value := child(vm.Content[i+1], "value"); vm.Content[i].Value == "configuration" && value != nil && child(value, "push_listener") == nil {
+				node.Content = append(node.Content, vm.Content[i:i+2]...)
+				vm.Content = slices.Delete(slices.Clone(vm.Content), i, i+2)
+				break
+			}
+		}
+	}
+	for _, part := range node.Content {
+		moveRules(part)
+	}
 }
 
 // Replace sets every string value that equals before to after, and fails if there is none.

@@ -54,9 +54,10 @@ type Options struct {
 	SidecarArgs []string
 	// SidecarEnv is added to the sidecar's environment, NAME=value each.
 	SidecarEnv []string
-	// Binding is the filter's Proxy-Wasm binding, own or sdk. Default: $BINDING, otherwise own.
+	// Binding is the filter's Proxy-Wasm binding: own, sdk, or plugins, our own with rules in the plugins' own
+	// configurations. Default: $BINDING, otherwise own.
 	Binding string
-	// WasmPath is the filter. Default: build/gatehouse.wasm, with the binding sdk build/gatehouse-sdk.wasm.
+	// WasmPath is the filter. Default: build/gatehouse.wasm, build/gatehouse-sdk.wasm or build/gatehouse-plugins.wasm.
 	WasmPath string
 	// ConfigPath is the Envoy configuration that the stack adapts. Default: envoy/envoy.yaml.
 	ConfigPath string
@@ -125,8 +126,8 @@ func (o *Options) defaultPaths() error {
 	o.Dir = orDefault(o.Dir, filepath.Join(root, ".run", o.Name))
 	o.SidecarPath = orDefault(o.SidecarPath, filepath.Join(root, "build", "gatehouse-sidecar"))
 	module, build := "gatehouse.wasm", "run: make build"
-	if orDefault(o.Binding, os.Getenv("BINDING")) == "sdk" {
-		module, build = "gatehouse-sdk.wasm", "run: make wasm BINDING=sdk"
+	if o.Binding = orDefault(o.Binding, orDefault(os.Getenv("BINDING"), "own")); o.Binding != "own" {
+		module, build = "gatehouse-"+o.Binding+".wasm", "run: make wasm BINDING="+o.Binding
 	}
 	o.WasmPath = orDefault(o.WasmPath, filepath.Join(root, "build", module))
 	if o.EdgeKind == NginxEdge {

@@ -46,6 +46,12 @@ func (s *Stack) render() error {
 			}
 			return s.opts.ModifyConfig(config)
 		},
+		func() error {
+			if s.opts.Binding == "plugins" {
+				config.MoveRules()
+			}
+			return nil
+		},
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {

@@ -51,9 +51,10 @@ type Buffer uint32
 
 // The buffers in use.
 const (
-	RequestBody      Buffer = 0
-	CallResponseBody Buffer = 4
-	VMConfiguration  Buffer = 6
+	RequestBody         Buffer = 0
+	CallResponseBody    Buffer = 4
+	VMConfiguration     Buffer = 6
+	PluginConfiguration Buffer = 7
 )
 
 // results is the memory for the proxy's results: one arena per VM, which runs one callback at a time.

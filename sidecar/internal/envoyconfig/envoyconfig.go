@@ -5,6 +5,7 @@ package envoyconfig
 import (
 	"encoding/json"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -32,6 +33,9 @@ type plugin struct {
 	rules    *policy.Config // nil if they can't be read
 	auth     bool           // some rule wants a credential
 	raw      object         // the rules as they stand
+	field    string         // that has them
+	tree     any            // the same, of any type
+	problem  string         // with them, behind the path of its field
 }
 
 func (p *plugin) name() string { return p.listener.text("name") }
@@ -41,6 +45,8 @@ type analysis struct {
 	resources
 	report  findings.Report
 	plugins []*plugin
+	// candidates are Gatehouse's plugins if the push listener has the same vm_id: mesh control planes choose it.
+	candidates []*plugin
 }
 
 // Analyze reads an Envoy configuration, YAML or JSON: a bootstrap file, a resource with listeners, or what an
@@ -52,8 +58,7 @@ func Analyze(file []byte) findings.Report {
 		a.add(&unreadable, "", "", "%s", err)
 		return a.report
 	}
-	a.collect(tree)
-	a.walk(tree, plugin{})
+	a.find(tree)
 	if len(a.plugins) == 0 {
 		a.add(&noFilter, "", "", "has no Gatehouse filter: want an http_filter of type %s with vm_id %q, or with rules in vm_config.configuration", wasmType, vmID)
 	}
@@ -71,6 +76,19 @@ func Analyze(file []byte) findings.Report {
 	a.together()
 	a.report.Sort()
 	return a.report
+}
+
+// find finds Gatehouse's plugins, and what they rest on.
+func (a *analysis) find(tree any) {
+	a.collect(tree)
+	a.walk(tree, plugin{})
+	for _, p := range a.candidates {
+		if slices.ContainsFunc(a.plugins, func(push *plugin) bool {
+			return push.raw.has("push_listener") && push.vm.text("vm_id") == p.vm.text("vm_id")
+		}) {
+			a.take(p)
+		}
+	}
 }
 
 // walk finds Gatehouse's plugins below v; at says where v is.
@@ -121,27 +139,29 @@ func (a *analysis) bootstrap(o object) {
 // found takes a Wasm plugin if it is Gatehouse's.
 func (a *analysis) found(p plugin) {
 	p.vm = p.config.object("vm_config")
-	configuration, problem := vmConfiguration(p.vm)
-	m, _ := configuration.(map[string]any)
-	p.raw = m
-	if p.vm.text("vm_id") != vmID && !p.raw.has("rules") && !p.raw.has("push_listener") {
-		return // another plugin's
+	p.field, p.tree, p.problem = p.configuration()
+	p.raw, _ = p.tree.(map[string]any)
+	switch {
+	case p.vm.text("vm_id") == vmID, p.field == inVM && (p.raw.has("rules") || p.raw.has("push_listener")):
+		a.take(&p)
+	case p.field == inPlugin:
+		a.candidates = append(a.candidates, &p)
 	}
-	a.plugins = append(a.plugins, &p)
-	if own := p.config.object("configuration"); own != nil && own.field("value") != "" { // Envoy Gateway always sets one, at least ""
-		problem = "configuration: the filter reads its rules from vm_config.configuration, and nothing from here"
-	}
-	if problem != "" {
-		path, message, _ := strings.Cut(problem, ": ")
+}
+
+func (a *analysis) take(p *plugin) {
+	a.plugins = append(a.plugins, p)
+	if p.problem != "" {
+		path, message, _ := strings.Cut(p.problem, ": ")
 		a.add(&misplaced, p.name(), path, "%s", message)
 		return
 	}
-	config, err := policy.Parse(configuration)
+	config, err := policy.Parse(p.tree)
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {
 			path, message, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
-			if m == nil { // there is no field to name
-				path, message = "vm_config.configuration", strings.TrimSuffix(line, "\n")
+			if p.raw == nil { // there is no field to name
+				path, message = p.field, strings.TrimSuffix(line, "\n")
 			}
 			a.add(&badRules, p.name(), path, "%s", message)
 		}
@@ -151,23 +171,39 @@ func (a *analysis) found(p plugin) {
 	a.report.Rules += len(config.Rules)
 }
 
-// vmConfiguration is the tree that the filter will see, of a Struct, or of the JSON in a StringValue. A
-// problem begins with the path of its field.
-func vmConfiguration(vm object) (tree any, problem string) {
-	configuration := vm.object("configuration")
-	switch kind := configuration.text("@type"); {
-	case configuration == nil:
-		return nil, ""
-	case isType(kind, structType):
-		return configuration["value"], ""
-	case isType(kind, stringType):
-		if err := json.Unmarshal([]byte(configuration.text("value")), &tree); err != nil {
-			return nil, fmt.Sprintf("vm_config.configuration.value: is no JSON: %s", err)
+// Fields that may have the filter's configuration.
+const (
+	inVM     = "vm_config.configuration"
+	inPlugin = "configuration" // only with the build of the module that meshes fetch
+)
+
+// configuration returns the field with the plugin's configuration, and the tree that the filter will see. A problem
+// begins with the path of its field.
+func (p *plugin) configuration() (field string, tree any, problem string) {
+	field = inVM
+	from := p.vm.object("configuration")
+	if own := p.config.object("configuration"); own != nil && own.field("value") != "" { // Envoy Gateway always sets one, at least ""
+		if from != nil {
+			return field, nil, "configuration: is set, like vm_config.configuration: want the rules in one of them"
 		}
-		return tree, ""
+		if path.Base(p.vm.object("code").object("local").text("filename")) == "gatehouse.wasm" {
+			return field, nil, "configuration: gatehouse.wasm reads its rules from vm_config.configuration; only the module of the image gatehouse-module reads them from here"
+		}
+		field, from = inPlugin, own
+	}
+	switch kind := from.text("@type"); {
+	case from == nil:
+		return field, nil, ""
+	case isType(kind, structType):
+		return field, from["value"], ""
+	case isType(kind, stringType):
+		if err := json.Unmarshal([]byte(from.text("value")), &tree); err != nil {
+			return field, nil, fmt.Sprintf("%s.value: is no JSON: %s", field, err)
+		}
+		return field, tree, ""
 	case kind == "":
-		return nil, "vm_config.configuration: has no @type: want type.googleapis.com/" + structType + " and the rules under value"
+		return field, nil, field + ": has no @type: want type.googleapis.com/" + structType + " and the rules under value"
 	default:
-		return nil, fmt.Sprintf("vm_config.configuration.@type: %q, want type.googleapis.com/%s", kind, structType)
+		return field, nil, fmt.Sprintf("%s.@type: %q, want type.googleapis.com/%s", field, kind, structType)
 	}
 }

@@ -29,6 +29,11 @@ static_resources:
 `, vm)
 }
 
+// inPlace is bootstrap with rules in the plugin's own configuration.
+func inPlace(vm string) string {
+	return strings.Replace(bootstrap(vm), "config: {", "config: {configuration: {"+st+", value: {"+rules+"}}, ", 1)
+}
+
 const (
 	vm    = `vm_id: gatehouse`
 	st    = `"@type": type.googleapis.com/google.protobuf.Struct`
@@ -76,12 +81,17 @@ func TestRules(t *testing.T) {
 		{"typed struct", `{name: l, filter_chains: [{"@type": x/xds.type.v3.TypedStruct, type_url: x/` + wasmType + `, value: {config: {vm_config: {` + vm + `, configuration: {` + st + `, value: {colour: red}}}}}}]}`, 0,
 			[]string{"listener l: colour: unknown field"}},
 		{"no configuration", bootstrap(`{` + vm + `}`), 0, []string{"listener edge: vm_config.configuration: is missing"}},
-		{"in the plugin's place", strings.Replace(bootstrap(`{`+vm+`}`), "config: {", "config: {configuration: {"+st+", value: {"+rules+"}}, ", 1), 0,
-			[]string{"listener edge: configuration: the filter reads its rules from vm_config.configuration"}},
+		{"in the plugin's place", inPlace(`{` + vm + `}`), 2, nil},
+		{"in both places", inPlace(`{` + vm + `, configuration: {` + st + `, value: {` + rules + `}}}`), 0,
+			[]string{"listener edge: configuration: is set, like vm_config.configuration"}},
+		{"in the plugin's place, of the other build", inPlace(`{` + vm + `, code: {local: {filename: /etc/gatehouse/gatehouse.wasm}}}`), 0,
+			[]string{"listener edge: configuration: gatehouse.wasm reads its rules from vm_config.configuration"}},
 		{"as Envoy Gateway makes it", strings.Replace(bootstrap(`{`+vm+`, configuration: {`+st+`, value: {`+rules+`}}}`), "config: {",
 			`config: {configuration: {"@type": x/google.protobuf.StringValue, value: ""}, `, 1), 2, nil},
-		{"in the plugin's place, of another VM", strings.Replace(bootstrap(`{vm_id: mesh}`), "config: {", "config: {configuration: {"+st+", value: {"+rules+"}}, ", 1), 0,
-			[]string{"has no Gatehouse filter: want an http_filter of type envoy.extensions.filters.http.wasm.v3.Wasm with vm_id \"gatehouse\", or with rules in vm_config.configuration"}},
+		{"in the plugin's place, of another VM", inPlace(`{vm_id: mesh}`), 0, []string{"has no Gatehouse filter"}},
+		{"in the plugin's place, of the VM of a push listener", strings.Replace(inPlace(`{vm_id: mesh}`), "          - name: any",
+			`          - typed_config: {"@type": x/`+wasmType+`, config: {vm_config: {vm_id: mesh, configuration: {`+st+`, value: {push_listener: true}}}}}
+          - name: any`, 1), 2, nil},
 		{"no type", bootstrap(`{` + vm + `, configuration: {` + rules + `}}`), 0, []string{"listener edge: vm_config.configuration: has no @type"}},
 		{"other type", bootstrap(`{` + vm + `, configuration: {"@type": x/google.protobuf.Duration, value: 3s}}`), 0, []string{`vm_config.configuration.@type: "x/google.protobuf.Duration"`}},
 		{"YAML date and number", bootstrap(`{` + vm + `, configuration: {` + st + `, value: {max_staleness: 2020-01-01, default: 0x10, 1: x}}}`), 0,

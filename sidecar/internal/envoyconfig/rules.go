@@ -26,8 +26,7 @@ func RulesOf(file []byte) ([]Rules, error) {
 		return []Rules{{JSON: text}}, err
 	}
 	a := &analysis{}
-	a.collect(tree)
-	a.walk(tree, plugin{})
+	a.find(tree)
 	var all []Rules
 	for _, p := range a.plugins {
 		if p.rules != nil && p.rules.PushListener {

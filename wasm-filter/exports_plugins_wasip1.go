@@ -1,0 +1,44 @@
+//go:build plugins
+
+package main
+
+import "github.com/gatehouse/gatehouse/wasm-filter/abi"
+
+// module has the plugins of this instance of the module. The proxy calls it from one thread, one function at a time.
+var module = newPlugins(&proxy{})
+
+//go:wasmexport proxy_abi_version_0_2_0
+func proxyABIVersion() {}
+
+//go:wasmexport proxy_on_configure
+func proxyOnConfigure(id, size uint32) uint32 {
+	abi.BeginCallback()
+	return truth(module.configure(id, int(size)))
+}
+
+//go:wasmexport proxy_on_context_create
+func proxyOnContextCreate(id, of uint32) { module.create(id, of) }
+
+//go:wasmexport proxy_on_tick
+func proxyOnTick(id uint32) {
+	abi.BeginCallback()
+	module.tick(id)
+}
+
+//go:wasmexport proxy_on_request_headers
+func proxyOnRequestHeaders(id, _, endOfStream uint32) uint32 {
+	abi.BeginCallback()
+	return uint32(module.requestHeaders(id, endOfStream != 0))
+}
+
+//go:wasmexport proxy_on_request_body
+func proxyOnRequestBody(id, size, endOfStream uint32) uint32 {
+	abi.BeginCallback()
+	return uint32(module.requestBody(id, int(size), endOfStream != 0))
+}
+
+//go:wasmexport proxy_on_http_call_response
+func proxyOnHTTPCallResponse(id, token, _, bodySize, _ uint32) {
+	abi.BeginCallback()
+	module.callResponse(id, token, int(bodySize))
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+)
+
+// plugins are the plugins of one VM, of the build whose rules may also be in a plugin's own configuration. Each such
+// plugin has a vm of its own. The proxy names the plugin of a stream only when it creates the stream's context, right
+// before the stream's headers; that callback costs every request time, so only this build has it.
+type plugins struct {
+	host    host
+	shared  *vm                // of the VM's configuration; nil if no plugin uses that
+	byID    map[uint32]*plugin // by the proxy's id of the plugin
+	ticks   uint64
+	created struct{ stream, plugin uint32 } // the newest context
+}
+
+type plugin struct {
+	vm     *vm
+	ticked uint64 // value of plugins.ticks at its newest tick
+}
+
+func newPlugins(h host) *plugins { return &plugins{host: h, byID: map[uint32]*plugin{}} }
+
+// configure configures a plugin whose own configuration has size bytes. It returns false if it refuses the configuration.
+func (p *plugins) configure(id uint32, size int) bool {
+	if p.byID[id] == nil {
+		p.byID[id] = &plugin{vm: newVM(p.host)}
+	}
+	current := p.byID[id]
+	current.ticked = p.ticks
+	if size == 0 {
+		if p.shared == nil {
+			p.shared = newVM(p.host)
+		}
+		current.vm = p.shared
+		return p.shared.configure(0)
+	}
+	if n := len(p.host.configuration()); n > 0 {
+		p.host.critical(fmt.Sprintf("gatehouse: configuration has %d bytes, and vm_config.configuration %d: want one of them", size, n))
+		return false
+	}
+	if !current.vm.start(p.host.pluginConfiguration(size), "configuration") {
+		return false
+	}
+	if current.vm.engine.Config().PushListener {
+		p.host.critical("gatehouse: configuration is invalid:\n  push_listener: want it in vm_config.configuration")
+		return false
+	}
+	return true
+}
+
+// create is called for each new context: for a stream with the id of its plugin, for a plugin with 0.
+func (p *plugins) create(id, of uint32) { p.created.stream, p.created.plugin = id, of }
+
+// goneTicks is the number of ticks of each other plugin, without one of its own, after which a plugin has gone: a
+// minute. There is no callback for that, because it would be called for every stream.
+const goneTicks = 60_000 / tickMS
+
+// tick is called for each plugin, in its context.
+func (p *plugins) tick(id uint32) {
+	p.ticks++
+	current := p.byID[id]
+	if current == nil {
+		return
+	}
+	current.ticked = p.ticks
+	current.vm.tick()
+	for other, o := range p.byID {
+		if p.ticks-o.ticked > uint64(goneTicks*len(p.byID)) {
+			delete(p.byID, other)
+		}
+	}
+}
+
+// requestHeaders begins a stream.
+func (p *plugins) requestHeaders(id uint32, endOfStream bool) action {
+	of := p.byID[p.created.plugin]
+	if of == nil || p.created.stream != id {
+		d := policy.RefuseUnreadable()
+		p.host.reply(d.Status, d.Details(), d.Headers, d.Body) // nobody knows its rules
+		return actionPause
+	}
+	return of.vm.requestHeaders(id, endOfStream)
+}
+
+// requestBody matters only at the push listener.
+func (p *plugins) requestBody(id uint32, size int, endOfStream bool) action {
+	if p.shared == nil {
+		return actionContinue
+	}
+	return p.shared.requestBody(id, size, endOfStream)
+}
+
+// callResponse passes an answer to a call of the plugin.
+func (p *plugins) callResponse(id, token uint32, size int) {
+	if of := p.byID[id]; of != nil {
+		of.vm.callResponse(token, size)
+	}
+}
