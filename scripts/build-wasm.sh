@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# build-wasm.sh OUT [FLAG...]: builds the filter module to OUT; flags go to go build.
+# build-wasm.sh OUT [FLAG...]: builds the filter module to OUT, as $VERSION; flags go to go build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$1
 shift
-GOOS=wasip1 GOARCH=wasm exec "${GO:-go}" build -buildmode=c-shared -trimpath -ldflags='-s -w' -o "$out" "$@" ./wasm-filter
+GOOS=wasip1 GOARCH=wasm exec "${GO:-go}" build -buildmode=c-shared -trimpath -ldflags="-s -w -X main.release=${VERSION:-unknown}" -o "$out" "$@" ./wasm-filter

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
@@ -10,6 +11,9 @@ import (
 
 // maxBatch bounds a batch, in bytes. The sidecar's batches are far smaller; the largest has one body.
 const maxBatch = 2 << 20
+
+// release is the module's release, set by the linker.
+var release = "unknown"
 
 // ingest is one request at the push listener: it applies a batch and answers with the state record.
 type ingest struct {
@@ -58,6 +62,9 @@ func (i *ingest) body(size int, endOfStream bool) action {
 func (i *ingest) apply(body []byte) action {
 	h := i.vm.host
 	batch, err := wire.ParseBatch(body)
+	if errors.Is(err, wire.ErrLayout) {
+		return i.refuse(400, fmt.Sprintf("module %s, from %q: %v", release, h.requestHeader("user-agent"), err))
+	}
 	if err != nil {
 		return i.refuse(400, err.Error())
 	}

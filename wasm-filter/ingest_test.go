@@ -10,7 +10,7 @@ import (
 
 // push sends a batch in parts and returns the answer.
 func push(e *emulator, method, path string, batch []byte) *reply {
-	id := e.begin([][2]string{{":method", method}, {":path", path}}, len(batch) == 0)
+	id := e.begin([][2]string{{":method", method}, {":path", path}, {"user-agent", "gatehouse-sidecar/9"}}, len(batch) == 0)
 	for _, end := range []int{len(batch) / 2, len(batch)} {
 		if e.streams[id].reply == nil {
 			e.body = batch[:end]
@@ -46,7 +46,7 @@ func TestIngest(t *testing.T) {
 		{"takeover from another epoch", "POST", "/v1/apply", batch(8, 6), 409, "", false},
 		{"takeover from none", "POST", "/v1/apply", batch(8, 0), 409, "", false},
 		{"truncated", "POST", "/v1/apply", truncated, 400, "operation 0", false},
-		{"another layout", "POST", "/v1/apply", foreign, 400, "layout version 3, want 2", false},
+		{"another layout", "POST", "/v1/apply", foreign, 400, `module unknown, from "gatehouse-sidecar/9": batch of layout version 3, want 2`, false},
 		{"record of another epoch", "POST", "/v1/apply", record, 400, "state record: another epoch", false},
 		{"empty", "POST", "/v1/apply", nil, 400, "batch of 0 bytes", false},
 		{"too large", "POST", "/v1/apply", make([]byte, 2*maxBatch+2), 413, "batch of more than", false},

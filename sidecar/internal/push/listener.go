@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gatehouse/gatehouse/sidecar/internal/version"
 	"github.com/gatehouse/gatehouse/wire"
 	"github.com/gatehouse/gatehouse/wire/limits"
 )
@@ -101,6 +102,7 @@ func (l *listener) post(ctx context.Context, batch []byte) (*wire.State, error) 
 		return nil, err
 	}
 	request.Header.Set("Content-Type", "application/octet-stream")
+	request.Header.Set("User-Agent", "gatehouse-sidecar/"+version.Name()) // the edge names it if it refuses the layout
 	response, err := l.client.Do(request)
 	if err != nil {
 		return nil, err
