@@ -28,8 +28,9 @@ type sidecarFlags struct {
 // maxAnswer bounds an answer of a program, bytes: a config_dump can be long.
 const maxAnswer = 64 << 20
 
-// call sends a question to url and decodes the answer into v; a nil question is a GET.
-func call(url string, question, v any) error {
+// call sends a question to the sidecar and decodes the answer into v; a nil question is a GET.
+func call(sidecar, path string, question, v any) error {
+	from := "http://" + sidecar + path
 	method, body := http.MethodGet, io.Reader(nil)
 	if question != nil {
 		text, err := json.Marshal(question)
@@ -38,12 +39,15 @@ func call(url string, question, v any) error {
 		}
 		method, body = http.MethodPost, bytes.NewReader(text)
 	}
-	text, err := fetch(method, url, body, maxAnswer)
+	text, err := fetch(method, from, body, maxAnswer)
+	if _, away := errors.AsType[*url.Error](err); away {
+		return fmt.Errorf("the sidecar doesn't answer: %w\nIts log may have the reason; gatehousectl edges shows whether it is gone", err)
+	}
 	if err != nil {
 		return err
 	}
 	if err := json.Unmarshal(text, v); err != nil {
-		return fmt.Errorf("%s: %w", url, err)
+		return fmt.Errorf("%s: %w", from, err)
 	}
 	return nil
 }
@@ -51,11 +55,7 @@ func call(url string, question, v any) error {
 // ask asks the sidecar, and prints the answer: as JSON, or by print.
 func ask[T any](c *console, f *sidecarFlags, path string, question any, print func(w io.Writer, v *T)) error {
 	var v T
-	err := call("http://"+f.Sidecar+path, question, &v)
-	if _, away := errors.AsType[*url.Error](err); away {
-		return fmt.Errorf("the sidecar doesn't answer: %w\nIts log may have the reason; gatehousectl edges shows whether it is gone", err)
-	}
-	if err != nil {
+	if err := call(f.Sidecar, path, question, &v); err != nil {
 		return err
 	}
 	if f.JSON {
@@ -149,7 +149,7 @@ func (cmd *explainCmd) rules(c *console) (json.RawMessage, error) {
 	if source == "" {
 		if cmd.Admin == "" {
 			var s inspect.Status
-			if err := call("http://"+cmd.Sidecar+"/v1/status", nil, &s); err != nil {
+			if err := call(cmd.Sidecar, "/v1/status", nil, &s); err != nil {
 				return nil, err
 			}
 			cmd.Admin = s.Edge.Admin

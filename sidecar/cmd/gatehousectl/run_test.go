@@ -232,6 +232,8 @@ func TestRefuses(t *testing.T) {
 		{"password file", "--redis-password-file: open /no/such", "", 2, []string{"list", "--redis-password-file", "/no/such"}},
 		{"TLS without TLS", "--redis-tls-ca-file: the url is not of TLS", "", 2, []string{"list", "--redis-tls-ca-file", "x"}},
 		{"nobody listens", "connection refused", "", 1, []string{"list", "--redis", "redis://127.0.0.1:1"}},
+		{"no sidecar", "the sidecar doesn't answer", "", 1, []string{"status", "--sidecar", "127.0.0.1:1"}},
+		{"no sidecar to explain", "the sidecar doesn't answer", "", 1, []string{"explain", "/a", "--sidecar", "127.0.0.1:1"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
