@@ -136,7 +136,7 @@ lua-coverage: ## lines of the NGINX plugin that its tests run; fails under 90 % 
 	@cd nginx && $(GO) test -race -count=1 -lua-coverage
 
 loadtest: build ## measure on this machine: SCENARIO=304 PEERS=1 SECONDS=10; see loadtest/README.md
-	@$(if $(filter-out 0,$(PEERS)),$(MAKE) --no-print-directory wasm BINDING=sdk)
+	@$(if $(filter-out 0,$(PEERS)),$(MAKE) --no-print-directory wasm BINDING=sdk && $(MAKE) --no-print-directory wasm BINDING=plugins)
 	@scripts/loadtest.sh $(if $(SECONDS),--seconds=$(SECONDS)) # bash counts in a variable of this name
 
 bench-check: build ## measure the ratios of loadtest/limits.json and the cost of the access log, 3 minutes; fail beyond the limits

@@ -22,6 +22,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gatehouse/gatehouse/e2e/k8s"
 )
 
 const (
@@ -230,19 +232,25 @@ func (c *cluster) load(t *testing.T, f func()) {
 	}, f)
 }
 
+// upgrade upgrades to other rules and another release.
 func (c *cluster) upgrade(t *testing.T) {
 	before := c.pod(t)
+	loadNextRelease(t)
 	c.load(t, func() {
 		c.helm(t, append(append([]string{"upgrade", release, chartDir, "--wait", "--timeout", "120s"}, c.values...),
-			"--values", "testdata/upgrade.yaml")...)
+			"--values", "testdata/upgrade.yaml", "--set", "sidecar.image.tag=next")...)
 		c.gone(t, before)
 	})
 	if answer, _ := c.get(t, "/reports", nil); answer.StatusCode != http.StatusUnauthorized {
 		t.Errorf("/reports under the new rules: got %d, want 401", answer.StatusCode)
 	}
+	if got := c.version(t); got != nextRelease {
+		t.Errorf("after the upgrade: got release %q, want %q", got, nextRelease)
+	}
 	c.same(t)
 }
 
+// rollback rolls back to the earlier rules and the earlier release.
 func (c *cluster) rollback(t *testing.T) {
 	before := c.pod(t)
 	c.load(t, func() {
@@ -252,7 +260,37 @@ func (c *cluster) rollback(t *testing.T) {
 	if answer, _ := c.get(t, "/reports", nil); answer.StatusCode != http.StatusOK {
 		t.Errorf("/reports under the old rules: got %d, want 200", answer.StatusCode)
 	}
+	if got := c.version(t); got == nextRelease {
+		t.Errorf("after the rollback: got release %q, want the earlier one", got)
+	}
 	c.same(t)
+}
+
+const nextRelease = "9.9.9"
+
+// loadNextRelease builds another release of the sidecar's image, with the tag next.
+func loadNextRelease(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	t.Setenv("VERSION", nextRelease)
+	run(t, "", "../../scripts/build-static.sh", dir+"/")
+	run(t, "", "../../scripts/build-wasm.sh", filepath.Join(dir, "gatehouse.wasm"))
+	files := map[string]string{"/etc/gatehouse/gatehouse.wasm": filepath.Join(dir, "gatehouse.wasm")}
+	for _, program := range []string{"gatehouse-sidecar", "gatehousectl"} {
+		files["/usr/local/bin/"+program] = filepath.Join(dir, program)
+	}
+	archive := filepath.Join(dir, "next.tar")
+	if err := k8s.WriteImage(archive, "localhost/gatehouse-sidecar:next", "/usr/local/bin/gatehouse-sidecar", files); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "", "ctr", "images", "import", archive)
+}
+
+// version returns the release that runs.
+func (c *cluster) version(t *testing.T) string {
+	t.Helper()
+	said := c.kubectl(t, "exec", c.pod(t), "--container", "gatehouse-sidecar", "--", "gatehouse-sidecar", "--version")
+	return said[strings.LastIndex(said, " ")+1:]
 }
 
 // mistake upgrades to rules that gatehousectl refuses: the earlier pod goes on.

@@ -137,7 +137,7 @@ const directResponse = "direct_response 1 KiB"
 func ratio(ctx context.Context, o *Options, out *Recorder) (err error) {
 	bindings := []binding{usual}
 	if o.Peers > 0 {
-		bindings = []binding{{"own", "gatehouse"}, {"sdk", "gatehouse, SDK"}}
+		bindings = []binding{{"own", "gatehouse"}, {"plugins", "gatehouse, rules in the plugin"}, {"sdk", "gatehouse, SDK"}}
 	}
 	out.Pairs, err = o.ratios(ctx, o.Pairs, ratioWorkloads(), bindings, out)
 	return err

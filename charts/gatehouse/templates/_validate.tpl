@@ -54,7 +54,7 @@
 {{- else if not $v.envoyGateway.gateway }}
 {{- fail "envoyGateway.gateway: is empty: give the name of the Gateway" }}
 {{- else if not $v.envoyGateway.xdsListeners }}
-{{- fail "envoyGateway.xdsListeners: is empty: name the Gateway's listeners, NAMESPACE/GATEWAY/LISTENER, or none of them gets the rules" }}
+{{- fail "envoyGateway.xdsListeners: is empty: name the Gateway's listeners, NAMESPACE/GATEWAY/LISTENER, or none of them gets what an EnvoyExtensionPolicy can't set" }}
 {{- end }}
 {{- end }}
 
