@@ -33,7 +33,8 @@ imports() {
     return 1
   done <<'END'
 wire
-wasm-filter wire
+native-filter wire
+wasm-filter wire|native-filter
 nginx wasm-filter/policy
 sidecar wire|wasm-filter/policy|wasm-filter/headermap|nginx
 testbed wire|sidecar|nginx

@@ -1,0 +1,126 @@
+// Package calls coalesces the native edge's calls to the sidecar over all workers of the process: whoever needs an
+// answer that another one already waits for gets the same. It is independent of the proxy: the proxy's main thread makes
+// the calls, and brings the answers.
+package calls
+
+import (
+	"sync"
+	"time"
+)
+
+// Call is a call to the sidecar.
+type Call struct {
+	Cluster string
+	Headers [][2]string // pseudo-headers included
+	Body    []byte
+	Timeout time.Duration
+}
+
+// Group has the calls of one configuration that are not answered yet. All its methods are safe for concurrent use; they
+// call functions that they got while no lock is held.
+type Group struct {
+	ask func() // makes the main thread call Dispatch soon
+
+	mu      sync.Mutex // protects the following
+	byKey   map[string]*flight
+	byID    map[uint64]*flight
+	waiting []*flight // to be dispatched
+	closed  bool
+}
+
+// flight is a call without an answer.
+type flight struct {
+	key   string // "": nobody joins it
+	since uint32
+	call  Call
+	done  []func(body []byte)
+}
+
+// NewGroup returns a group without calls. ask makes the proxy's main thread call Dispatch soon.
+func NewGroup(ask func()) *Group {
+	return &Group{ask: ask, byKey: map[string]*flight{}, byID: map[uint64]*flight{}}
+}
+
+// Join makes a call, or waits for the answer to one with the same key, unless that is "". done gets the answer's body,
+// nil for a failed call, on any thread. since is the caller's point in time, by any clock; Join returns that of the
+// request for which the call was made, which is earlier if the caller joined it.
+func (g *Group) Join(key string, since uint32, call Call, done func(body []byte)) uint32 {
+	g.mu.Lock()
+	if f := g.byKey[key]; f != nil && key != "" {
+		f.done = append(f.done, done)
+		g.mu.Unlock()
+		return f.since
+	}
+	if g.closed {
+		g.mu.Unlock()
+		done(nil)
+		return since
+	}
+	f := &flight{key: key, since: since, call: call, done: []func([]byte){done}}
+	if key != "" {
+		g.byKey[key] = f
+	}
+	g.waiting = append(g.waiting, f)
+	g.mu.Unlock()
+	g.ask()
+	return since
+}
+
+// Dispatch makes all calls that are waiting to be made, on the main thread. dispatch returns the proxy's number of the call,
+// or false if it failed at once.
+func (g *Group) Dispatch(dispatch func(*Call) (id uint64, ok bool)) {
+	g.mu.Lock()
+	waiting := g.waiting
+	g.waiting = nil
+	g.mu.Unlock()
+	for _, f := range waiting {
+		id, ok := dispatch(&f.call)
+		g.mu.Lock()
+		f.call = Call{} // the proxy has copied it
+		if ok {
+			g.byID[id] = f
+		}
+		g.mu.Unlock()
+		if !ok {
+			g.answer(f, nil)
+		}
+	}
+}
+
+// Done passes an answer, nil for a failed call, to everybody who waits for it.
+func (g *Group) Done(id uint64, body []byte) {
+	g.mu.Lock()
+	f := g.byID[id]
+	delete(g.byID, id)
+	g.mu.Unlock()
+	if f != nil {
+		g.answer(f, body)
+	}
+}
+
+// Close fails all calls: the configuration goes, and with it the proxy drops them.
+func (g *Group) Close() {
+	g.mu.Lock()
+	flights := g.waiting
+	for _, f := range g.byID {
+		flights = append(flights, f)
+	}
+	g.closed, g.waiting = true, nil
+	clear(g.byID)
+	g.mu.Unlock()
+	for _, f := range flights {
+		g.answer(f, nil)
+	}
+}
+
+func (g *Group) answer(f *flight, body []byte) {
+	g.mu.Lock()
+	if g.byKey[f.key] == f {
+		delete(g.byKey, f.key) // nobody joins it any more
+	}
+	done := f.done
+	g.mu.Unlock()
+	for _, d := range done {
+		d(body)
+	}
+}

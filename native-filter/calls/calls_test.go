@@ -1,0 +1,179 @@
+package calls
+
+import (
+	"slices"
+	"sync"
+	"testing"
+)
+
+// proxy makes calls and remembers them.
+type proxy struct {
+	asked  int
+	next   uint64
+	made   []string // bodies
+	refuse bool
+}
+
+func (p *proxy) ask() { p.asked++ }
+
+func (p *proxy) dispatch(c *Call) (uint64, bool) {
+	p.made = append(p.made, string(c.Body))
+	p.next++
+	return p.next, !p.refuse
+}
+
+// answers collects answers by waiter.
+type answers struct{ got []string }
+
+func (a *answers) to(name string) func([]byte) {
+	return func(body []byte) {
+		if body == nil {
+			body = []byte("failed")
+		}
+		a.got = append(a.got, name+": "+string(body))
+	}
+}
+
+func (a *answers) expect(t *testing.T, want ...string) {
+	t.Helper()
+	slices.Sort(a.got)
+	if !slices.Equal(a.got, want) {
+		t.Errorf("got %q, want %q", a.got, want)
+	}
+	a.got = nil
+}
+
+func TestCoalescing(t *testing.T) {
+	var p proxy
+	var a answers
+	g := NewGroup(p.ask)
+	if since := g.Join("k", 10, Call{Body: []byte("k")}, a.to("first")); since != 10 {
+		t.Errorf("first: got %d, want its own time, 10", since)
+	}
+	if since := g.Join("k", 20, Call{Body: []byte("k")}, a.to("second")); since != 10 { // before it was dispatched
+		t.Errorf("second: got %d, want the time of the first, 10", since)
+	}
+	g.Join("other", 20, Call{Body: []byte("other")}, a.to("other"))
+	if p.asked != 2 {
+		t.Errorf("asked for the main thread %d times, want 2", p.asked)
+	}
+	g.Dispatch(p.dispatch)
+	g.Join("k", 30, Call{Body: []byte("k")}, a.to("third")) // after that
+	g.Dispatch(p.dispatch)
+	if want := []string{"k", "other"}; !slices.Equal(p.made, want) {
+		t.Errorf("made %q, want %q", p.made, want)
+	}
+	a.expect(t)
+	g.Done(1, []byte("yes"))
+	a.expect(t, "first: yes", "second: yes", "third: yes")
+	g.Done(1, []byte("again"))
+	a.expect(t)
+	if since := g.Join("k", 40, Call{Body: []byte("k")}, a.to("later")); since != 40 {
+		t.Errorf("later: got %d, want a new call at 40", since)
+	}
+	g.Dispatch(p.dispatch)
+	g.Done(2, nil)
+	g.Done(3, []byte("new"))
+	a.expect(t, "later: new", "other: failed")
+}
+
+func TestCallsWithoutKey(t *testing.T) {
+	var p proxy
+	var a answers
+	g := NewGroup(p.ask)
+	g.Join("", 1, Call{Body: []byte("report")}, a.to("first"))
+	g.Join("", 1, Call{Body: []byte("report")}, a.to("second"))
+	g.Dispatch(p.dispatch)
+	if len(p.made) != 2 {
+		t.Errorf("made %d calls, want 2: nobody joins a call without a key", len(p.made))
+	}
+	g.Done(1, []byte("a"))
+	g.Done(2, []byte("b"))
+	a.expect(t, "first: a", "second: b")
+}
+
+func TestRefusedCalls(t *testing.T) {
+	p := proxy{refuse: true}
+	var a answers
+	g := NewGroup(p.ask)
+	g.Join("k", 1, Call{}, a.to("first"))
+	g.Join("k", 1, Call{}, a.to("second"))
+	g.Dispatch(p.dispatch)
+	a.expect(t, "first: failed", "second: failed")
+	p.refuse = false
+	g.Join("k", 1, Call{}, a.to("third"))
+	g.Dispatch(p.dispatch)
+	g.Done(2, []byte("yes"))
+	a.expect(t, "third: yes")
+}
+
+// TestJoinFromAnswer makes a call from the function that gets an answer, which must not wait for itself.
+func TestJoinFromAnswer(t *testing.T) {
+	var p proxy
+	var a answers
+	g := NewGroup(p.ask)
+	g.Join("k", 1, Call{}, func([]byte) { g.Join("k", 2, Call{}, a.to("again")) })
+	g.Dispatch(p.dispatch)
+	g.Done(1, nil)
+	g.Dispatch(p.dispatch)
+	g.Done(2, []byte("yes"))
+	a.expect(t, "again: yes")
+}
+
+func TestClose(t *testing.T) {
+	var p proxy
+	var a answers
+	g := NewGroup(p.ask)
+	g.Join("dispatched", 1, Call{}, a.to("dispatched"))
+	g.Dispatch(p.dispatch)
+	g.Join("waiting", 1, Call{}, a.to("waiting"))
+	g.Close()
+	a.expect(t, "dispatched: failed", "waiting: failed")
+	g.Join("late", 1, Call{}, a.to("late"))
+	a.expect(t, "late: failed")
+	g.Done(1, []byte("late"))
+	a.expect(t)
+}
+
+// TestEveryoneGetsOneAnswer joins from many goroutines while calls are made and answered.
+func TestEveryoneGetsOneAnswer(t *testing.T) {
+	var mu sync.Mutex
+	got := 0
+	g := NewGroup(func() {})
+	var next uint64
+	const joins = 5000
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			for i := range joins {
+				g.Join([]string{"a", "b", ""}[i%3], uint32(i), Call{}, func([]byte) {
+					mu.Lock()
+					got++
+					mu.Unlock()
+				})
+			}
+		})
+	}
+	stop := make(chan struct{})
+	var main sync.WaitGroup
+	main.Go(func() {
+		for running := true; running; {
+			select {
+			case <-stop:
+				running = false
+			default:
+			}
+			var ids []uint64
+			g.Dispatch(func(*Call) (uint64, bool) { next++; ids = append(ids, next); return next, true })
+			for _, id := range ids {
+				g.Done(id, []byte("x"))
+			}
+		}
+	})
+	group.Wait()
+	close(stop)
+	main.Wait()
+	if got != 4*joins {
+		t.Errorf("got %d answers, want %d", got, 4*joins)
+	}
+}

@@ -1,0 +1,151 @@
+// Package memory is the shared memory of the native edge: one image of the records for all workers of the process, and
+// for all filters in it. Under Proxy-Wasm the proxy has it, behind a lock, and copies each record that is read.
+//
+// A reader takes no lock and makes no copy: a place is an atomic pointer to a record that nobody changes any more. A
+// writer replaces it by a new one; the garbage collector frees the old one when its last reader is done, so a record
+// stays valid as long as it is held, even beyond the callback that read it.
+package memory
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// MaxIndex is the greatest index of a record: the sidecar's tables have at most 2²⁴ places. Without a bound, one wrong
+// push could make the table as large as the address space.
+const MaxIndex = pages*pageSize - 1
+
+const (
+	pages    = 1 << 14
+	pageSize = 1 << 10
+)
+
+// Store is the memory. The zero value is ready to use; all its methods are safe for concurrent use.
+type Store struct {
+	objects, bodies, verdicts table
+	guard                     atomic.Uint64
+	guardRecord               atomic.Pointer[[]byte]
+	state                     atomic.Pointer[state]
+
+	mu sync.Mutex // serializes writers
+}
+
+// GuardRegion is the region of the record with the guard's value, beyond those of batches.
+const GuardRegion = wire.Region(0xff)
+
+// state is the state record with the number that a compare-and-swap compares.
+type state struct {
+	record []byte
+	number uint32 // 0 without a record
+}
+
+// table has the records of a region, in pages that are made when they are first written and stay for ever.
+type table [pages]atomic.Pointer[page]
+
+type page [pageSize]atomic.Pointer[[]byte]
+
+// Record returns the record at a place, nil if there is none.
+func (s *Store) Record(region wire.Region, index uint32) []byte {
+	var t *table
+	switch region {
+	case wire.RegionObjects:
+		t = &s.objects
+	case wire.RegionBodies:
+		t = &s.bodies
+	case wire.RegionVerdicts:
+		t = &s.verdicts
+	case wire.RegionState:
+		record, _ := s.State()
+		return record
+	case GuardRegion:
+		return value(s.guardRecord.Load())
+	default:
+		return nil
+	}
+	if index > MaxIndex {
+		return nil
+	}
+	if p := t[index/pageSize].Load(); p != nil {
+		return value(p[index%pageSize].Load())
+	}
+	return nil
+}
+
+// SetRecord copies a record to a place.
+func (s *Store) SetRecord(region wire.Region, index uint32, record []byte) error {
+	record = bytes.Clone(record)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var t *table
+	switch region {
+	case wire.RegionObjects:
+		t = &s.objects
+	case wire.RegionBodies:
+		t = &s.bodies
+	case wire.RegionVerdicts:
+		t = &s.verdicts
+	case wire.RegionState:
+		s.replaceState(record)
+		return nil
+	case GuardRegion:
+		s.guardRecord.Store(&record)
+		return nil
+	default:
+		return fmt.Errorf("%s: no such region", region)
+	}
+	if index > MaxIndex { //mutant:TestBounds false
+		return fmt.Errorf("%s record %d: more than %d, the greatest index", region, index, MaxIndex)
+	}
+	p := t[index/pageSize].Load()
+	if p == nil {
+		p = new(page)
+		t[index/pageSize].Store(p)
+	}
+	p[index%pageSize].Store(&record)
+	return nil
+}
+
+// State returns the state record and its number, nil and 0 if there is none.
+func (s *Store) State() (record []byte, number uint32) {
+	if held := s.state.Load(); held != nil {
+		return held.record, held.number
+	}
+	return nil, 0
+}
+
+// SetState copies the state record into memory if its number is still the given one, or unconditionally if that is 0.
+func (s *Store) SetState(record []byte, number uint32) bool {
+	record = bytes.Clone(record)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, held := s.State(); number != 0 && number != held { //mutant:TestState false
+		return false
+	}
+	s.replaceState(record)
+	return true
+}
+
+func (s *Store) replaceState(record []byte) {
+	_, number := s.State()
+	if number++; number == 0 {
+		number = 1
+	}
+	s.state.Store(&state{record, number})
+}
+
+// Guard returns the guard, which tells readers whether objects have been written.
+func (s *Store) Guard() uint64 { return s.guard.Load() }
+
+// AddGuard adds to the guard.
+func (s *Store) AddGuard(n int64) { s.guard.Add(uint64(n)) }
+
+func value(record *[]byte) []byte {
+	if record == nil {
+		return nil
+	}
+	return *record
+}
