@@ -17,7 +17,8 @@ JAEGER_API ?= 127.0.0.1:16686
 JAEGER_OTLP ?= 127.0.0.1:4318
 export EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY TRACE_ENDPOINT
 export PROMETHEUS ALERTMANAGER JAEGER_API JAEGER_OTLP
-# The proxy of the edge: envoy, or nginx. For make run, e2e, conformance, chaos and routers.
+# The edge: envoy, native (Envoy with the filter as a dynamic module), or nginx. For make run, e2e, conformance, chaos
+# and routers.
 EDGE_KIND ?= envoy
 export EDGE_KIND
 # For make chaos: the duration, the seed of a run to repeat (empty: random, and printed), and the Redis deployment:
@@ -53,7 +54,7 @@ GO ?= go
 
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help run observe observe-build stop build wasm test test-all unit e2e conformance matrix fuzz chaos routers mutation lua-coverage observe-check loadtest bench-check check chart-check chart-readme images release publish chart-e2e mesh-e2e clean
+.PHONY: help run observe observe-build stop build wasm native test test-all unit e2e conformance matrix fuzz chaos routers mutation lua-coverage observe-check loadtest bench-check check chart-check chart-readme images release publish chart-e2e mesh-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -63,7 +64,7 @@ help: ## show this
 	@for v in EDGE_KIND EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY TRACE_ENDPOINT PROMETHEUS ALERTMANAGER JAEGER_API JAEGER_OTLP; do \
 	  printf '  %-14s %s\n' "$$v" "$$(printenv "$$v")"; done
 
-run: build ## start Redis, sidecar, upstream and Envoy with demo data; EDGE_KIND=nginx; DETACH=1: in the background
+run: build ## start Redis, sidecar, upstream and Envoy with demo data; EDGE_KIND=native or nginx; DETACH=1: in the background
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec scripts/demo.sh $(if $(filter-out 0 no false,$(DETACH)),start,run) build/gatehouse-demo
 
@@ -86,13 +87,18 @@ observe-check: observe-build ## run every query of the dashboard and every alert
 stop: ## stop what make run or make observe started
 	@scripts/demo.sh stop
 
-build: wasm ## build the filter and the programs into build/
+build: wasm $(if $(filter native,$(EDGE_KIND)),native) ## build the filter and the programs into build/; EDGE_KIND=native: also make native
 	$(GO) build -trimpath -o build/ ./sidecar/cmd/... ./sidecar/internal/cmd/... ./e2e/cmd/... ./testbed/cmd/...
 
 wasm: ## build the filter; BINDING=sdk or plugins, here and with run, e2e, chaos, conformance, loadtest: another build of it
 	@case $(BINDING) in own | sdk | plugins) ;; *) echo "BINDING=$(BINDING): want own, sdk or plugins" >&2; exit 2 ;; esac
 	@mkdir -p build
 	GO=$(GO) scripts/build-wasm.sh $(if $(filter own,$(BINDING)),build/gatehouse.wasm,build/gatehouse-$(BINDING).wasm -tags=$(BINDING))
+
+native: ## build the filter as a dynamic module of Envoy into build/libgatehouse.so; Linux, gcc
+	@mkdir -p build
+	GO=$(GO) scripts/build-native.sh build/libgatehouse.so
+	@rm -f build/libgatehouse.h # declares what only the module calls
 
 test: ## unit tests with -race and end-to-end suite, five minutes
 	@scripts/test.sh
@@ -104,7 +110,7 @@ unit: ## unit tests with -race, except of packages that need a stack; LONG=1: al
 	@$(GO) test -race $(short) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/e2e/chart$$' -e '/e2e/conformance$$' -e '/e2e/observe$$')
 	@$(GO) test -run '^TestSDK$$' ./wasm-filter
 
-e2e: ## end-to-end suite, after make build; LONG=1: also long tests; RUN=TestCache; EDGE_KIND=nginx: on nginx
+e2e: ## end-to-end suite, after make build; LONG=1: also long tests; RUN=TestCache; EDGE_KIND=native or nginx
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && scripts/e2e.sh $(short) $(if $(RUN),-run '$(RUN)')
 

@@ -68,7 +68,9 @@ stage "go vet" go vet ./...
 stage "go vet, wasm" for_wasm go vet ./wasm-filter/... ./wire
 stage "go vet, SDK" for_wasm go vet -tags=sdk ./wasm-filter
 stage "go vet, plugins" for_wasm go vet -tags=plugins ./wasm-filter
+stage "go vet, native" env CGO_ENABLED=1 go vet -tags=native ./native-filter/... ./wasm-filter
 stage staticcheck go run "$staticcheck" ./...
+stage "staticcheck, native" env CGO_ENABLED=1 go run "$staticcheck" -tags=native ./native-filter/... ./wasm-filter
 stage stylua scripts/format-lua.sh --check
 stage luacheck bash -c 'scripts/need.sh luacheck lua-check "it checks the NGINX plugin" && cd nginx && luacheck -q .'
 stage "systemd units" units

@@ -38,7 +38,10 @@ func (s *Stack) EdgeMetric(ctx context.Context, name string, labels ...string) (
 // EdgeMetrics returns all metrics of the filter or the plugin, in the text format of Prometheus.
 func (s *Stack) EdgeMetrics(ctx context.Context) (string, error) {
 	path := "/stats/prometheus?filter=^wasmcustom.gatehouse"
-	if s.opts.EdgeKind == NginxEdge {
+	switch s.opts.EdgeKind {
+	case NativeEdge:
+		path = "/stats/prometheus?filter=^dynamicmodulescustom.gatehouse"
+	case NginxEdge:
 		path = "/metrics"
 	}
 	return Fetch(ctx, s.EnvoyAdminURL()+path)

@@ -38,7 +38,7 @@ type Options struct {
 	// Concurrency is the number of Envoy's workers, 2 by default.
 	Concurrency int
 
-	// EdgeKind is the proxy of the edge. Default: $EDGE_KIND, otherwise Envoy.
+	// EdgeKind is the proxy of the edge, with the filter in its form. Default: $EDGE_KIND, otherwise Envoy with Wasm.
 	EdgeKind EdgeKind
 	// NginxPath is nginx, if that is the edge. Default: the one on the path.
 	NginxPath string
@@ -59,6 +59,8 @@ type Options struct {
 	Binding string
 	// WasmPath is the filter. Default: build/gatehouse.wasm, build/gatehouse-sdk.wasm or build/gatehouse-plugins.wasm.
 	WasmPath string
+	// LibraryPath is the filter as a dynamic module. Default: build/libgatehouse.so.
+	LibraryPath string
 	// ConfigPath is the Envoy configuration that the stack adapts. Default: envoy/envoy.yaml.
 	ConfigPath string
 	// Rules replaces the edge filter's configuration, from "sidecar" to "default".
@@ -98,8 +100,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Concurrency < 1 || o.Concurrency > 256 {
 		return o, fmt.Errorf("%w: CONCURRENCY %d: want 1 to 256", ErrUsage, o.Concurrency)
 	}
-	if o.EdgeKind = orDefault(o.EdgeKind, EdgeKind(orDefault(os.Getenv("EDGE_KIND"), string(EnvoyEdge)))); o.EdgeKind != EnvoyEdge && o.EdgeKind != NginxEdge {
-		return o, fmt.Errorf("%w: EDGE_KIND %q: want %s or %s", ErrUsage, o.EdgeKind, EnvoyEdge, NginxEdge)
+	if o.EdgeKind = orDefault(o.EdgeKind, EdgeKind(orDefault(os.Getenv("EDGE_KIND"), string(EnvoyEdge)))); !o.EdgeKind.OnEnvoy() && o.EdgeKind != NginxEdge {
+		return o, fmt.Errorf("%w: EDGE_KIND %q: want %s, %s or %s", ErrUsage, o.EdgeKind, EnvoyEdge, NativeEdge, NginxEdge)
 	}
 	if o.EdgeKind == NginxEdge && o.ModifyConfig != nil && o.ModifyNginx == nil {
 		return o, fmt.Errorf("%w: EDGE_KIND nginx: these options change Envoy's configuration, and not nginx.conf", ErrUsage)
@@ -130,6 +132,7 @@ func (o *Options) defaultPaths() error {
 		module, build = "gatehouse-"+o.Binding+".wasm", "run: make wasm BINDING="+o.Binding
 	}
 	o.WasmPath = orDefault(o.WasmPath, filepath.Join(root, "build", module))
+	o.LibraryPath = orDefault(o.LibraryPath, filepath.Join(root, "build", "libgatehouse.so"))
 	if o.EdgeKind == NginxEdge {
 		return o.nginxPaths()
 	}
@@ -139,14 +142,18 @@ func (o *Options) defaultPaths() error {
 			return err
 		}
 	}
-	for _, path := range []*string{&o.Dir, &o.SidecarPath, &o.WasmPath, &o.ConfigPath, &o.EnvoyPath} {
+	for _, path := range []*string{&o.Dir, &o.SidecarPath, &o.WasmPath, &o.LibraryPath, &o.ConfigPath, &o.EnvoyPath} {
 		if *path, err = filepath.Abs(*path); err != nil {
 			return fmt.Errorf("absolute path of %s: %w", *path, err)
 		}
 	}
+	filter := o.WasmPath
+	if o.EdgeKind == NativeEdge {
+		filter, build = o.LibraryPath, "run: make native"
+	}
 	for _, need := range []struct{ path, remedy string }{
 		{o.SidecarPath, "run: make build"},
-		{o.WasmPath, build},
+		{filter, build},
 		{o.ConfigPath, "envoy/envoy.yaml is part of the repository"},
 		{o.EnvoyPath, "set ENVOY to Envoy's binary, or run: scripts/install-envoy.sh"},
 	} {

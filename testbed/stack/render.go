@@ -52,6 +52,12 @@ func (s *Stack) render() error {
 			}
 			return nil
 		},
+		func() error {
+			if s.opts.EdgeKind == NativeEdge {
+				return config.MakeNative(s.opts.LibraryPath)
+			}
+			return nil
+		},
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {

@@ -1,4 +1,4 @@
-package calls
+package coalesce
 
 import (
 	"slices"
@@ -47,10 +47,10 @@ func TestCoalescing(t *testing.T) {
 	var p proxy
 	var a answers
 	g := NewGroup(p.ask)
-	if since := g.Join("k", 10, Call{Body: []byte("k")}, a.to("first")); since != 10 {
+	if since, _ := g.Join("k", 10, Call{Body: []byte("k")}, a.to("first")); since != 10 {
 		t.Errorf("first: got %d, want its own time, 10", since)
 	}
-	if since := g.Join("k", 20, Call{Body: []byte("k")}, a.to("second")); since != 10 { // before it was dispatched
+	if since, _ := g.Join("k", 20, Call{Body: []byte("k")}, a.to("second")); since != 10 { // before it was dispatched
 		t.Errorf("second: got %d, want the time of the first, 10", since)
 	}
 	g.Join("other", 20, Call{Body: []byte("other")}, a.to("other"))
@@ -68,7 +68,7 @@ func TestCoalescing(t *testing.T) {
 	a.expect(t, "first: yes", "second: yes", "third: yes")
 	g.Done(1, []byte("again"))
 	a.expect(t)
-	if since := g.Join("k", 40, Call{Body: []byte("k")}, a.to("later")); since != 40 {
+	if since, _ := g.Join("k", 40, Call{Body: []byte("k")}, a.to("later")); since != 40 {
 		t.Errorf("later: got %d, want a new call at 40", since)
 	}
 	g.Dispatch(p.dispatch)
@@ -129,8 +129,9 @@ func TestClose(t *testing.T) {
 	g.Join("waiting", 1, Call{}, a.to("waiting"))
 	g.Close()
 	a.expect(t, "dispatched: failed", "waiting: failed")
-	g.Join("late", 1, Call{}, a.to("late"))
-	a.expect(t, "late: failed")
+	if _, ok := g.Join("late", 1, Call{}, a.to("late")); ok {
+		t.Error("joined after the end")
+	}
 	g.Done(1, []byte("late"))
 	a.expect(t)
 }

@@ -1,7 +1,7 @@
-// Package calls coalesces the native edge's calls to the sidecar over all workers of the process: whoever needs an
+// Package coalesce coalesces the native edge's calls to the sidecar over all workers of the process: whoever needs an
 // answer that another one already waits for gets the same. It is independent of the proxy: the proxy's main thread makes
 // the calls, and brings the answers.
-package calls
+package coalesce
 
 import (
 	"sync"
@@ -43,18 +43,17 @@ func NewGroup(ask func()) *Group {
 
 // Join makes a call, or waits for the answer to one with the same key, unless that is "". done gets the answer's body,
 // nil for a failed call, on any thread. since is the caller's point in time, by any clock; Join returns that of the
-// request for which the call was made, which is earlier if the caller joined it.
-func (g *Group) Join(key string, since uint32, call Call, done func(body []byte)) uint32 {
+// request for which the call was made, which is earlier if the caller joined it. It returns false after Close.
+func (g *Group) Join(key string, since uint32, call Call, done func(body []byte)) (made uint32, ok bool) {
 	g.mu.Lock()
 	if f := g.byKey[key]; f != nil && key != "" {
 		f.done = append(f.done, done)
 		g.mu.Unlock()
-		return f.since
+		return f.since, true
 	}
 	if g.closed {
 		g.mu.Unlock()
-		done(nil)
-		return since
+		return 0, false
 	}
 	f := &flight{key: key, since: since, call: call, done: []func([]byte){done}}
 	if key != "" {
@@ -63,7 +62,7 @@ func (g *Group) Join(key string, since uint32, call Call, done func(body []byte)
 	g.waiting = append(g.waiting, f)
 	g.mu.Unlock()
 	g.ask()
-	return since
+	return since, true
 }
 
 // Dispatch makes all calls that are waiting to be made, on the main thread. dispatch returns the proxy's number of the call,

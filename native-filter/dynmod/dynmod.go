@@ -1,0 +1,138 @@
+//go:build native
+
+package dynmod
+
+/*
+// The functions of Envoy exist when Envoy loads the module.
+#cgo LDFLAGS: -Wl,--unresolved-symbols=ignore-all
+#cgo CFLAGS: -O2 -Wall -Wextra -Werror
+#cgo noescape envoy_dynamic_module_callback_log
+#cgo noescape envoy_dynamic_module_callback_http_set_header
+#cgo noescape envoy_dynamic_module_callback_http_add_header
+#cgo noescape envoy_dynamic_module_callback_http_set_filter_state_bytes
+#cgo noescape envoy_dynamic_module_callback_http_get_filter_state_bytes
+#cgo noescape envoy_dynamic_module_callback_http_get_filter_state_typed
+#cgo noescape envoy_dynamic_module_callback_http_filter_get_attribute_string
+#cgo nocallback envoy_dynamic_module_callback_log
+#cgo nocallback envoy_dynamic_module_callback_http_set_header
+#cgo nocallback envoy_dynamic_module_callback_http_add_header
+#cgo nocallback envoy_dynamic_module_callback_http_set_filter_state_bytes
+#cgo nocallback envoy_dynamic_module_callback_http_get_filter_state_bytes
+#cgo nocallback envoy_dynamic_module_callback_http_get_filter_state_typed
+#cgo nocallback envoy_dynamic_module_callback_http_filter_get_attribute_string
+#include <stdlib.h>
+#include "stream.h"
+*/
+import "C"
+
+import (
+	"time"
+	"unsafe"
+)
+
+// Action is what happens to a stream after a callback.
+type Action int
+
+// The actions.
+const (
+	Continue Action = C.GO_CONTINUE  // to the next filter; a paused stream is resumed
+	Pause    Action = C.GO_PAUSE     // until the stream is woken
+	Reply    Action = C.GO_REPLY     // with what Stream.Reply got
+	WantBody Action = C.GO_WANT_BODY // before anything else
+	Nothing  Action = C.GO_NOTHING   // of a stream that stays paused
+	Refuse   Action = C.GO_REFUSE    // with 503, as after a panic
+)
+
+// Filter is one configuration of the module's filter, made by [New]. Envoy calls it from all workers and from its main
+// thread.
+type Filter interface {
+	// RequestHeaders is called when a stream begins.
+	RequestHeaders(s *Stream, endOfStream bool) Action
+	// RequestBody is called with each part of a body that was wanted.
+	RequestBody(s *Stream, endOfStream bool) Action
+	// Woken is called for a stream that was woken, on its own thread.
+	Woken(s *Stream) Action
+	// Destroyed is called when a stream that is held has gone. It is the last call for it.
+	Destroyed(s *Stream)
+	// Scheduled is called on the main thread after Config.Schedule.
+	Scheduled()
+	// CalloutDone is called on the main thread with an answer, whose status is "" for a failed call.
+	CalloutDone(id uint64, status string, body []byte)
+	// Panicked is called after a panic in one of the above, with the stream if there is one.
+	Panicked(s *Stream, value any)
+	// Destroy is called when the configuration goes; no stream is left.
+	Destroy()
+}
+
+// New makes a filter of a configuration, or returns nil if it refuses it. The module sets it before it is loaded.
+var New func(c *Config, configuration []byte) Filter
+
+// Config is Envoy's part of a configuration.
+type Config struct {
+	envoy     unsafe.Pointer
+	scheduler unsafe.Pointer
+}
+
+// Schedule makes Envoy call Filter.Scheduled on its main thread. It may be called on any thread.
+func (c *Config) Schedule() {
+	C.envoy_dynamic_module_callback_http_filter_config_scheduler_commit(c.scheduler, 0)
+}
+
+// DefineCounter defines a counter, only while [New] runs.
+func (c *Config) DefineCounter(name string) (id uint64, ok bool) {
+	var defined C.size_t
+	result := C.envoy_dynamic_module_callback_http_filter_config_define_counter(c.envoy, lend(name), nil, 0, &defined)
+	return uint64(defined), result == C.METRIC_SUCCESS
+}
+
+// Count adds to a counter. It may be called on any thread.
+func (c *Config) Count(id, n uint64) {
+	C.envoy_dynamic_module_callback_http_filter_config_increment_counter(c.envoy, C.size_t(id), nil, 0, C.uint64_t(n))
+}
+
+// Callout posts a body to a cluster, with headers that include pseudo-headers, on the main thread only. It returns false
+// if the call failed at once.
+func (c *Config) Callout(cluster string, headers [][2]string, body []byte, timeout time.Duration) (id uint64, ok bool) {
+	raw := (*[1 << 20]C.header)(C.calloc(C.size_t(len(headers)+1), C.sizeof_header))[:len(headers)]
+	defer C.free(unsafe.Pointer(unsafe.SliceData(raw)))
+	for i, h := range headers {
+		raw[i].key, raw[i].key_length = C.CString(h[0]), C.size_t(len(h[0]))
+		raw[i].value, raw[i].value_length = C.CString(h[1]), C.size_t(len(h[1]))
+		defer C.free(unsafe.Pointer(raw[i].key))
+		defer C.free(unsafe.Pointer(raw[i].value))
+	}
+	var started C.uint64_t
+	result := C.envoy_dynamic_module_callback_http_filter_config_http_callout(c.envoy, &started, lend(cluster),
+		unsafe.SliceData(raw), C.size_t(len(raw)), lend(text(body)), C.uint64_t(timeout.Milliseconds()))
+	return uint64(started), result == C.CALLOUT_STARTED
+}
+
+// Validating reports whether Envoy only validates its configuration.
+func Validating() bool { return bool(C.envoy_dynamic_module_callback_is_validation_mode()) }
+
+// Level is a level of Envoy's log.
+type Level int
+
+// The levels that are used.
+const (
+	Warn     Level = 3
+	Error    Level = 4
+	Critical Level = 5
+)
+
+// Log writes into Envoy's log.
+func Log(l Level, message string) { C.envoy_dynamic_module_callback_log(C.int(l), lend(message)) }
+
+// lend returns text as a buffer for a function that copies it.
+func lend(s string) C.buffer { return C.buffer{(*C.char)(unsafe.Pointer(unsafe.StringData(s))), C.size_t(len(s))} }
+
+func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// borrow returns the bytes of a buffer of Envoy, nil for an empty one, which are valid until the callback returns or
+// changes them.
+func borrow(b C.buffer) []byte {
+	if b.length == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(b.ptr)), int(b.length))
+}

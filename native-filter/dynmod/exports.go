@@ -1,0 +1,174 @@
+//go:build native
+
+package dynmod
+
+// #include "stream.h"
+import "C"
+
+import (
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
+
+// filters has the filters by the number that Envoy gets for a configuration's pointer, from 1. A request reads it without
+// a lock, so it is replaced, not changed.
+var filters struct {
+	byNumber atomic.Pointer[[]*loaded]
+	mu       sync.Mutex // serializes changes
+}
+
+// loaded is a filter that Envoy has.
+type loaded struct {
+	filter Filter
+	config *Config
+}
+
+func filterOf(number C.uintptr_t) *loaded { return (*filters.byNumber.Load())[number-1] }
+
+// register returns a number for a filter. Numbers of filters that have gone are used again.
+func register(l *loaded) C.uintptr_t {
+	filters.mu.Lock()
+	defer filters.mu.Unlock()
+	var all []*loaded
+	if before := filters.byNumber.Load(); before != nil {
+		all = append(all, *before...)
+	}
+	at := 0
+	for at < len(all) && all[at] != nil {
+		at++
+	}
+	if at == len(all) {
+		all = append(all, nil)
+	}
+	all[at] = l
+	filters.byNumber.Store(&all)
+	return C.uintptr_t(at + 1)
+}
+
+func unregister(number C.uintptr_t) {
+	filters.mu.Lock()
+	defer filters.mu.Unlock()
+	all := append([]*loaded(nil), *filters.byNumber.Load()...)
+	all[number-1] = nil
+	filters.byNumber.Store(&all)
+}
+
+//export goStart
+func goStart() (ok C.bool) {
+	defer func() { recovered(recover(), "start") }()
+	startScheduler()
+	return true
+}
+
+//export goConfigNew
+func goConfigNew(envoy unsafe.Pointer, configuration C.buffer) (number C.uintptr_t) {
+	defer func() { recovered(recover(), "new configuration") }()
+	c := &Config{envoy, C.envoy_dynamic_module_callback_http_filter_config_scheduler_new(envoy)}
+	filter := New(c, append([]byte(nil), borrow(configuration)...))
+	if filter == nil {
+		C.envoy_dynamic_module_callback_http_filter_config_scheduler_delete(c.scheduler)
+		return 0
+	}
+	return register(&loaded{filter, c})
+}
+
+//export goConfigDestroy
+func goConfigDestroy(number C.uintptr_t) {
+	defer func() { recovered(recover(), "end of a configuration") }()
+	l := filterOf(number)
+	unregister(number)
+	l.filter.Destroy()
+	C.envoy_dynamic_module_callback_http_filter_config_scheduler_delete(l.config.scheduler)
+}
+
+//export goConfigScheduled
+func goConfigScheduled(number C.uintptr_t) {
+	f := filterOf(number).filter
+	defer func() { reportPanic(f, nil, recover()) }()
+	f.Scheduled()
+}
+
+//export goCalloutDone
+func goCalloutDone(number C.uintptr_t, id C.uint64_t, status C.buffer, chunks *C.buffer, count C.size_t) {
+	f := filterOf(number).filter
+	defer func() { reportPanic(f, nil, recover()) }()
+	body := []byte{}
+	for _, chunk := range unsafe.Slice(chunks, int(count)) {
+		body = append(body, borrow(chunk)...)
+	}
+	f.CalloutDone(uint64(id), string(borrow(status)), body)
+}
+
+//export goRequestHeaders
+func goRequestHeaders(raw *C.stream, end C.bool) (action C.int) {
+	s := (*Stream)(raw)
+	f := filterOf(raw.config).filter
+	defer refuse(f, s, &action)
+	return C.int(f.RequestHeaders(s, bool(end)))
+}
+
+//export goRequestBody
+func goRequestBody(raw *C.stream, end C.bool) (action C.int) {
+	s := (*Stream)(raw)
+	f := filterOf(raw.config).filter
+	defer refuse(f, s, &action)
+	return C.int(f.RequestBody(s, bool(end)))
+}
+
+//export goWoken
+func goWoken(raw *C.stream) (action C.int) {
+	s := (*Stream)(raw)
+	f := filterOf(raw.config).filter
+	defer refuse(f, s, &action)
+	return C.int(f.Woken(s))
+}
+
+//export goDestroyed
+func goDestroyed(raw *C.stream) {
+	s := (*Stream)(raw)
+	f := filterOf(raw.config).filter
+	defer func() { reportPanic(f, s, recover()) }()
+	f.Destroyed(s)
+}
+
+// refuse answers a request with 503 if its callback panics: it must never be let in.
+func refuse(f Filter, s *Stream, action *C.int) {
+	if value := recover(); value != nil {
+		*action = C.GO_REFUSE
+		reportPanic(f, s, value)
+	}
+}
+
+// reportPanic reports a panic's value, unless that is nil.
+func reportPanic(f Filter, s *Stream, value any) {
+	if value == nil {
+		return
+	}
+	defer func() { recovered(recover(), "report of a panic") }()
+	recovered(value, "callback")
+	f.Panicked(s, value)
+}
+
+// logged is when a panic was logged last, unix s.
+var logged atomic.Int64
+
+// logEveryS is the time between logged panics, s.
+const logEveryS = 60
+
+// recovered logs a panic's value, unless that is nil, with its stack; one a minute.
+func recovered(value any, where string) {
+	if value == nil {
+		return
+	}
+	now, last := time.Now().Unix(), logged.Load()
+	if now-last >= logEveryS && logged.CompareAndSwap(last, now) {
+		Log(Critical, fmt.Sprintf("gatehouse: panic in %s: %v\n%s", where, value, debug.Stack()))
+	}
+}
+
+// Recovered logs the value of a panic in a goroutine of the module, where it would end Envoy; it does nothing for nil.
+func Recovered(value any) { recovered(value, "goroutine") }

@@ -1,0 +1,151 @@
+//go:build native
+
+package dynmod
+
+// #include "stream.h"
+import "C"
+
+import (
+	"encoding/binary"
+	"runtime"
+	"unsafe"
+)
+
+// Stream is the filter of one request. It may be used by callbacks for it only, except for Wake.
+type Stream C.stream
+
+// ID returns the stream's number. Numbers are in the order of the streams' beginning, over all workers; they repeat after
+// 2³².
+func (s *Stream) ID() uint32 { return uint32(s.id) }
+
+// Thread returns the number of the thread that serves the stream, from 0.
+func (s *Stream) Thread() int { return int(s.thread) }
+
+// Hold makes Envoy's end of the stream known to Filter.Destroyed.
+func (s *Stream) Hold() { s.held = true }
+
+// Held reports whether Hold was called.
+func (s *Stream) Held() bool { return bool(s.held) }
+
+// PrepareWake makes Wake possible.
+func (s *Stream) PrepareWake() {
+	if s.scheduler == nil {
+		s.scheduler = C.envoy_dynamic_module_callback_http_filter_scheduler_new(s.envoy)
+	}
+}
+
+// Wake makes Envoy call Filter.Woken on the stream's thread. It may be called on any thread, but not after
+// Filter.Destroyed has returned.
+func (s *Stream) Wake() { C.envoy_dynamic_module_callback_http_filter_scheduler_commit(s.scheduler, 0) }
+
+// AppendHeaders appends the request's headers in the form of Proxy-Wasm, see package headermap; nothing if they can't be
+// read. It must be called before the callback changes a header.
+func (s *Stream) AppendHeaders(dst []byte) []byte {
+	headers := unsafe.Slice((*C.header)(s.headers), int(s.header_count))
+	if len(headers) == 0 {
+		return dst
+	}
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(headers)))
+	for i := range headers {
+		h := &headers[i]
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(uint32(h.key_length))|uint64(h.value_length)<<32)
+	}
+	for i := range headers {
+		h := &headers[i]
+		dst = append(append(dst, unsafe.Slice((*byte)(unsafe.Pointer(h.key)), int(h.key_length))...), 0)
+		dst = append(append(dst, unsafe.Slice((*byte)(unsafe.Pointer(h.value)), int(h.value_length))...), 0)
+	}
+	return dst
+}
+
+// RemoveHeader removes a request header.
+func (s *Stream) RemoveHeader(name string) bool {
+	return bool(C.envoy_dynamic_module_callback_http_set_header(s.envoy, C.REQUEST_HEADERS, lend(name), C.buffer{}))
+}
+
+// AddHeader adds a request header.
+func (s *Stream) AddHeader(name, value string) bool {
+	return bool(C.envoy_dynamic_module_callback_http_add_header(s.envoy, C.REQUEST_HEADERS, lend(name), lend(value)))
+}
+
+// Body returns what has arrived of the request's body, during Filter.RequestBody.
+func (s *Stream) Body() []byte { return borrow(C.buffer{s.body, s.body_length}) }
+
+// Source returns the client's address with its port, as trusted by Envoy; nil if unknown.
+func (s *Stream) Source() []byte {
+	var out C.buffer
+	if !C.envoy_dynamic_module_callback_http_filter_get_attribute_string(s.envoy, C.ATTRIBUTE_SOURCE_ADDRESS, &out) {
+		return nil
+	}
+	return borrow(out)
+}
+
+// FilterState returns an object from the filter state of the request or its connection, as text; nil if there is none.
+func (s *Stream) FilterState(name string) []byte {
+	var out C.buffer
+	if C.envoy_dynamic_module_callback_http_get_filter_state_bytes(s.envoy, lend(name), &out) ||
+		C.envoy_dynamic_module_callback_http_get_filter_state_typed(s.envoy, lend(name), &out) {
+		return borrow(out)
+	}
+	return nil
+}
+
+// SetFilterState sets a text in the request's filter state. bit is a number below 32 for the name: a text that is set
+// stays, because Envoy allows to set it once.
+func (s *Stream) SetFilterState(bit uint, name, value string) bool {
+	if s.noted&(1<<bit) != 0 {
+		return true
+	}
+	s.noted |= 1 << bit
+	return bool(C.envoy_dynamic_module_callback_http_set_filter_state_bytes(s.envoy, lend(name), lend(value)))
+}
+
+// Answer is a reply that is composed in a callback, and sent after it. Its memory is pinned until Reset.
+type Answer struct {
+	pinner  runtime.Pinner
+	status  int
+	fields  []byte
+	details string
+	body    []byte
+}
+
+// Reset releases the memory of an answer that was sent.
+func (a *Answer) Reset() {
+	if a.status != 0 {
+		a.pinner.Unpin()
+		*a = Answer{pinner: a.pinner}
+	}
+}
+
+// Set sets the answer: fields in the form of Proxy-Wasm, see package headermap, and details for access logs. Their memory
+// must not change before Reset.
+func (a *Answer) Set(status int, details string, fields, body []byte) {
+	a.Reset()
+	a.status, a.fields, a.details, a.body = status, fields, details, body
+}
+
+// IsSet reports whether there is an answer.
+func (a *Answer) IsSet() bool { return a.status != 0 }
+
+// noFields is a header map without fields.
+var noFields = []byte{0, 0, 0, 0}
+
+// Reply makes an answer the result of the current callback, which must return [Reply].
+func (s *Stream) Reply(a *Answer) Action {
+	if len(a.fields) < 4 {
+		a.fields = noFields
+	}
+	r := &s.answer
+	a.pinner.Pin(unsafe.SliceData(a.fields))
+	r.status, r.fields = C.uint32_t(a.status), (*C.char)(unsafe.Pointer(unsafe.SliceData(a.fields)))
+	r.body, r.details = C.buffer{}, C.buffer{}
+	if len(a.body) > 0 {
+		a.pinner.Pin(unsafe.SliceData(a.body))
+		r.body = lend(text(a.body))
+	}
+	if a.details != "" {
+		a.pinner.Pin(unsafe.StringData(a.details))
+		r.details = lend(a.details)
+	}
+	return Reply
+}

@@ -1,0 +1,119 @@
+package stack
+
+import (
+	"fmt"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// NativeEdge is Envoy with the filter as a dynamic module.
+const NativeEdge EdgeKind = "native"
+
+// OnEnvoy reports whether the edge is Envoy, with the filter in either form.
+func (k EdgeKind) OnEnvoy() bool { return k == EnvoyEdge || k == NativeEdge }
+
+// productionLibrary is the module's path in envoy-native.yaml.
+const productionLibrary = "/usr/lib/gatehouse/libgatehouse.so"
+
+const (
+	wasmType   = "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm"
+	nativeType = "type.googleapis.com/envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter"
+)
+
+// MakeNative replaces each Wasm filter by the dynamic module in the file library, with the same configuration, and adds
+// the filter that copies the claims of tokens for it.
+func (c *Config) MakeNative(library string) error { return makeNative(&c.doc, library) }
+
+func makeNative(node *yaml.Node, library string) error {
+	if filters := child(node, "http_filters"); filters != nil {
+		if err := copyClaims(filters); err != nil {
+			return err
+		}
+	}
+	if kind := child(node, "@type"); kind != nil && kind.Value == wasmType {
+		return replaceWasm(node, library)
+	}
+	for _, part := range node.Content {
+		if err := makeNative(part, library); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replaceWasm changes the typed_config of a Wasm filter.
+func replaceWasm(node *yaml.Node, library string) error {
+	config := child(node, "config")
+	vm := child(config, "vm_config")
+	if vm == nil {
+		return fmt.Errorf("envoy configuration: a Wasm filter without vm_config")
+	}
+	var fresh yaml.Node
+	if err := fresh.Encode(map[string]any{
+		"@type":                 nativeType,
+		"dynamic_module_config": map[string]any{"module": map[string]any{"local": map[string]any{"filename": library}}, "do_not_close": true},
+		"filter_name":           "gatehouse",
+	}); err != nil {
+		return err
+	}
+	if configuration := child(vm, "configuration"); configuration != nil {
+		fresh.Content = append(fresh.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: "filter_config"}, configuration)
+	}
+	replace(node, &fresh)
+	return nil
+}
+
+// claims are the claims that the filter reads.
+var claims = []string{"sub", "ver"}
+
+// copyClaims adds, behind each JWT filter, one that copies the claims of its payload_in_metadata into the filter state.
+func copyClaims(filters *yaml.Node) error {
+	var all []*yaml.Node
+	for _, filter := range filters.Content {
+		all = append(all, filter)
+		providers := child(filter, "typed_config")
+		if providers != nil {
+			providers = child(providers, "providers")
+		}
+		if providers == nil {
+			continue
+		}
+		var states []any
+		for i := 1; i < len(providers.Content); i += 2 {
+			metadata := child(providers.Content[i], "payload_in_metadata")
+			if metadata == nil {
+				continue
+			}
+			for _, claim := range claims {
+				states = append(states, claimState(metadata.Value, claim))
+			}
+		}
+		var copier yaml.Node
+		if err := copier.Encode(map[string]any{
+			"name": "gatehouse-claims",
+			"typed_config": map[string]any{
+				"@type":              "type.googleapis.com/envoy.extensions.filters.http.set_filter_state.v3.Config",
+				"on_request_headers": states,
+			},
+		}); err != nil {
+			return err
+		}
+		all = append(all, &copier)
+	}
+	filters.Content = all
+	return nil
+}
+
+func claimState(metadata, claim string) map[string]any {
+	path := strings.Join([]string{"envoy.filters.http.jwt_authn", metadata, claim}, ":")
+	return map[string]any{
+		"object_key":  "gatehouse.claims." + metadata + "." + claim,
+		"factory_key": "envoy.string",
+		"format_string": map[string]any{
+			"text_format_source": map[string]any{"inline_string": "%DYNAMIC_METADATA(" + path + ")%"},
+			"omit_empty_values":  true,
+		},
+		"skip_if_empty": true,
+	}
+}

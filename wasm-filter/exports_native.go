@@ -1,0 +1,317 @@
+//go:build native
+
+package main
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gatehouse/gatehouse/native-filter/coalesce"
+	"github.com/gatehouse/gatehouse/native-filter/dynmod"
+	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+)
+
+func init() { dynmod.New = newFilter }
+
+// filter is one configuration of the module in Envoy, for an edge or the push listener. Configurations share nothing but
+// the memory, so that rules of one listener never decide a request of another.
+type filter struct {
+	config        *dynmod.Config
+	configuration []byte
+	pushListener  bool
+	counters      map[string]uint32 // Envoy's numbers of counters, plus 1
+	panics        uint64            // number of the counter
+	calls         *coalesce.Group
+	// workers are the VMs, by the number of the thread that they serve. They are made when a thread serves its first
+	// request. checked is the first one, made with the configuration.
+	workers [maxThreads]atomic.Pointer[worker]
+	checked atomic.Pointer[worker]
+
+	stop, stopped chan struct{} // of ticks
+}
+
+// maxThreads bounds the threads that serve requests: Envoy's workers, and its main thread.
+const maxThreads = 1024
+
+// newFilter makes a filter, or returns nil if it refuses the configuration, with a line in the log.
+func newFilter(c *dynmod.Config, configuration []byte) dynmod.Filter {
+	f := &filter{config: c, configuration: configuration, counters: map[string]uint32{}, stop: make(chan struct{}),
+		stopped: make(chan struct{})}
+	f.calls = coalesce.NewGroup(c.Schedule)
+	w := f.newWorker()
+	if w == nil {
+		return nil
+	}
+	f.checked.Store(w)
+	rules := w.vm.engine.Config()
+	f.pushListener = rules.PushListener
+	f.defineCounters(rules)
+	if dynmod.Validating() {
+		close(f.stopped)
+		return f
+	}
+	go f.tick()
+	return f
+}
+
+// panicsStat is the name of the counter of panics that were recovered.
+const panicsStat = "gatehouse.panics_total"
+
+// defineCounters defines all counters, since Envoy allows it only now.
+func (f *filter) defineCounters(rules *policy.Config) {
+	f.panics, _ = f.config.DefineCounter(panicsStat)
+	for rule := policy.NoRule; rule < len(rules.Rules); rule++ {
+		for c := policy.None + 1; c < policy.Counters; c++ {
+			name := c.StatName(rules.RuleName(rule))
+			if f.counters[name] != 0 {
+				continue
+			}
+			if id, ok := f.config.DefineCounter(name); ok {
+				f.counters[name] = uint32(id) + 1
+			}
+		}
+	}
+}
+
+// worker is a VM and its host, for one thread. Other threads bring it answers, and ticks.
+type worker struct {
+	filter *filter
+
+	mu    sync.Mutex // protects the following
+	proxy *proxy
+	vm    *vm
+	held  map[uint32]*heldStream // by id
+	token uint32                 // of the newest call, also of an earlier VM
+}
+
+// heldStream is a stream that waits: for the sidecar, or for its own body.
+type heldStream struct {
+	stream *dynmod.Stream
+	parked *stream // nil if it waits for its body
+	woken  bool
+	failed bool // the VM has panicked
+}
+
+func (f *filter) newWorker() *worker {
+	w := &worker{filter: f, held: map[uint32]*heldStream{}}
+	w.proxy = &proxy{worker: w}
+	if !w.begin() {
+		return nil
+	}
+	return w
+}
+
+// begin makes the worker's VM. It returns false if that refuses the configuration.
+func (w *worker) begin() bool {
+	w.vm = newVM(w.proxy)
+	return w.vm.configure(0)
+}
+
+// worker returns the worker of a thread, nil if it can't be made.
+func (f *filter) worker(thread int) *worker {
+	if thread >= maxThreads {
+		return nil
+	}
+	w := f.workers[thread].Load()
+	if w == nil {
+		if w = f.checked.Swap(nil); w == nil {
+			w = f.newWorker()
+		}
+		f.workers[thread].Store(w)
+	}
+	return w
+}
+
+// RequestHeaders implements dynmod.Filter.
+func (f *filter) RequestHeaders(s *dynmod.Stream, endOfStream bool) dynmod.Action {
+	w := f.worker(s.Thread())
+	if w == nil {
+		return dynmod.Refuse
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.proxy.begin(s)
+	return w.result(s, w.vm.requestHeaders(s.ID(), endOfStream))
+}
+
+// result translates what the VM wants to do with a stream, and holds the stream if it waits.
+func (w *worker) result(s *dynmod.Stream, a action) dynmod.Action {
+	if a == actionContinue {
+		return dynmod.Continue
+	}
+	if w.proxy.answer.IsSet() {
+		return s.Reply(&w.proxy.answer)
+	}
+	s.Hold()
+	h := &heldStream{stream: s}
+	w.held[s.ID()] = h
+	if w.filter.pushListener {
+		return dynmod.WantBody
+	}
+	s.PrepareWake()
+	h.parked = w.vm.paused[s.ID()]
+	for _, j := range w.proxy.joined {
+		if c := w.vm.calls.inFlight[j.key]; c != nil {
+			c.newest = j.made
+		}
+	}
+	return dynmod.Pause
+}
+
+// RequestBody implements dynmod.Filter.
+func (f *filter) RequestBody(s *dynmod.Stream, endOfStream bool) dynmod.Action {
+	w := f.worker(s.Thread())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.proxy.begin(s)
+	w.vm.requestBody(s.ID(), len(s.Body()), endOfStream)
+	if w.proxy.answer.IsSet() {
+		delete(w.held, s.ID())
+		return s.Reply(&w.proxy.answer)
+	}
+	return dynmod.WantBody
+}
+
+// wake is called for a stream whose answer has arrived. It returns true if a stream is held that waits for its body.
+func (w *worker) wake(id uint32) bool {
+	h := w.held[id]
+	if h == nil || h.parked == nil {
+		return h != nil
+	}
+	h.woken = true
+	h.stream.Wake()
+	return false
+}
+
+// Woken implements dynmod.Filter: it continues a stream whose answer has arrived.
+func (f *filter) Woken(s *dynmod.Stream) dynmod.Action {
+	w := f.worker(s.Thread())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h := w.held[s.ID()]
+	if h == nil || !h.woken {
+		return dynmod.Nothing
+	}
+	delete(w.held, s.ID())
+	if h.failed {
+		return dynmod.Refuse
+	}
+	w.proxy.begin(s)
+	w.vm.replied = 0
+	if action := w.result(s, h.parked.advance(w.proxy.requestHeaders())); action != dynmod.Pause {
+		return action
+	}
+	return dynmod.Nothing
+}
+
+// Destroyed implements dynmod.Filter.
+func (f *filter) Destroyed(s *dynmod.Stream) {
+	w := f.worker(s.Thread())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.held, s.ID())
+	delete(w.vm.pushes, s.ID())
+}
+
+// answered brings the answer to a call.
+func (w *worker) answered(token uint32, body []byte) {
+	w.safely(func() {
+		w.proxy.body = body
+		w.vm.callResponse(token, len(body))
+		w.proxy.body = nil
+	})
+}
+
+// safely runs f in the worker, on a thread that isn't its own.
+func (w *worker) safely(f func()) {
+	defer func() {
+		if value := recover(); value != nil {
+			dynmod.Recovered(value)
+			w.filter.panicked(w)
+		}
+	}()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.proxy.enterStream(nil)
+	f()
+}
+
+// Scheduled implements dynmod.Filter: it makes calls, on the main thread.
+func (f *filter) Scheduled() {
+	f.calls.Dispatch(func(c *coalesce.Call) (uint64, bool) {
+		return f.config.Callout(c.Cluster, c.Headers, c.Body, c.Timeout)
+	})
+}
+
+// CalloutDone implements dynmod.Filter.
+func (f *filter) CalloutDone(id uint64, status string, body []byte) {
+	if status != "200" {
+		body = nil
+	}
+	f.calls.Done(id, body)
+}
+
+// tick ticks all workers, also idle ones, until the configuration goes.
+func (f *filter) tick() {
+	defer close(f.stopped)
+	defer func() { dynmod.Recovered(recover()) }()
+	ticker := time.NewTicker(tickMS * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-f.stop:
+			return
+		case <-ticker.C:
+			f.tickAll()
+		}
+	}
+}
+
+func (f *filter) tickAll() {
+	for i := range f.workers {
+		if w := f.workers[i].Load(); w != nil {
+			w.safely(func() { w.vm.tick() })
+		}
+	}
+}
+
+// Panicked implements dynmod.Filter.
+func (f *filter) Panicked(s *dynmod.Stream, _ any) {
+	var w *worker
+	if s != nil {
+		w = f.worker(s.Thread())
+	}
+	f.panicked(w)
+}
+
+// panicked counts a panic, and gives the worker in which it happened, if any, a new VM, since the state of the old one is
+// unknown. Its requests that wait are refused.
+func (f *filter) panicked(w *worker) {
+	f.config.Count(f.panics, 1)
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.begin()
+	for _, h := range w.held {
+		if h.parked != nil {
+			h.woken, h.failed = true, true
+			h.stream.Wake()
+		}
+	}
+}
+
+// Destroy implements dynmod.Filter.
+func (f *filter) Destroy() {
+	close(f.stop)
+	<-f.stopped
+	f.calls.Close()
+	f.tickAll() // counters
+	for i := range f.workers {
+		if w := f.workers[i].Load(); w != nil {
+			w.proxy.answer.Reset() // it was sent
+		}
+	}
+}
