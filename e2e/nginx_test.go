@@ -11,6 +11,9 @@ import (
 // onNginx reports whether the edge is nginx: EDGE_KIND=nginx.
 func onNginx() bool { return os.Getenv("EDGE_KIND") == string(stack.NginxEdge) }
 
+// onNative reports whether the edge is Envoy with the filter as a dynamic module: EDGE_KIND=native.
+func onNative() bool { return os.Getenv("EDGE_KIND") == string(stack.NativeEdge) }
+
 // notOnNginx has the tests that can't hold on nginx, and why.
 var notOnNginx = map[string]string{
 	"TestCheckOfConfigDump":   "a /config_dump is Envoy's",

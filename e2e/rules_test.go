@@ -263,6 +263,10 @@ func (l *listeners) replace(rules ...string) {
 			err = errors.Join(c.SetAddress(l.second, "static_resources", "listeners", "edge"), c.Set("second", append(filterPath, "name")...),
 				c.Set("second", "static_resources", "listeners", "edge", "name"))
 		}
+		if onNative() {
+			library, findErr := stack.Library()
+			err = errors.Join(err, findErr, c.MakeNative(library))
+		}
 		var listener map[string]any
 		node, findErr := c.Find("static_resources", "listeners", "0")
 		if err = errors.Join(err, findErr); err == nil {

@@ -58,15 +58,16 @@ func newFilter(c *dynmod.Config, configuration []byte) dynmod.Filter {
 // panicsStat is the name of the counter of panics that were recovered.
 const panicsStat = "gatehouse.panics_total"
 
-// defineCounters defines all counters, since Envoy allows it only now.
+// defineCounters defines all counters that requests can increment, since Envoy allows it only now.
 func (f *filter) defineCounters(rules *policy.Config) {
 	f.panics, _ = f.config.DefineCounter(panicsStat)
 	for rule := policy.NoRule; rule < len(rules.Rules); rule++ {
 		for c := policy.None + 1; c < policy.Counters; c++ {
-			name := c.StatName(rules.RuleName(rule))
-			if f.counters[name] != 0 {
+			unreadable := rule == policy.NoRule && c == policy.AuthUnavailable
+			if !rules.Expects(rule, c) && !unreadable {
 				continue
 			}
+			name := c.StatName(rules.RuleName(rule))
 			if id, ok := f.config.DefineCounter(name); ok {
 				f.counters[name] = uint32(id) + 1
 			}

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -23,7 +24,38 @@ const (
 
 // MakeNative replaces each Wasm filter by the dynamic module in the file library, with the same configuration, and adds
 // the filter that copies the claims of tokens for it.
-func (c *Config) MakeNative(library string) error { return makeNative(&c.doc, library) }
+func (c *Config) MakeNative(library string) error {
+	if err := makeNative(&c.doc, library); err != nil {
+		return err
+	}
+	return c.stripNamespace()
+}
+
+// stripNamespace makes the module's counters in Prometheus have the names that they have as the Wasm module's, without
+// the prefix envoy_dynamicmodulescustom_.
+func (c *Config) stripNamespace() error {
+	layers := []any{map[string]any{"name": "gatehouse", "static_layer": map[string]any{stripFeature: true}}}
+	runtime := child(c.doc.Content[0], "layered_runtime")
+	if runtime == nil {
+		layers = append(layers, map[string]any{"name": "admin", "admin_layer": map[string]any{}}) // as without any
+		return c.Set(map[string]any{"layers": layers}, "layered_runtime")
+	}
+	var fresh yaml.Node
+	if err := fresh.Encode(layers); err != nil {
+		return err
+	}
+	given := child(runtime, "layers")
+	given.Content = append(fresh.Content, given.Content...)
+	return nil
+}
+
+const stripFeature = "envoy.reloadable_features.dynamic_modules_strip_custom_stat_prefix"
+
+// Library returns the path of the module that make native builds.
+func Library() (string, error) {
+	root, err := Root()
+	return filepath.Join(root, "build", "libgatehouse.so"), err
+}
 
 func makeNative(node *yaml.Node, library string) error {
 	if filters := child(node, "http_filters"); filters != nil {

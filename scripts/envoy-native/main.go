@@ -1,0 +1,140 @@
+// Envoy-native writes envoy/envoy-native.yaml, the configuration with the filter as a dynamic module, from
+// envoy/envoy.yaml, the one with the Wasm module, so that all else is the same in both:
+//
+//	go run ./scripts/envoy-native >envoy/envoy-native.yaml
+//
+// A test fails if the file isn't what this writes, or isn't what the tests of the native edge run with.
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+)
+
+func main() {
+	text, err := os.ReadFile("envoy/envoy.yaml")
+	if err == nil {
+		var out string
+		if out, err = native(string(text)); err == nil {
+			_, err = os.Stdout.WriteString(out)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "envoy-native:", err)
+		os.Exit(1)
+	}
+}
+
+const head = `# Gatehouse in Envoy 1.40 as a dynamic module, which costs less than the Wasm module of envoy.yaml, and is trusted with all
+# of Envoy (docs/decisions/native.md). Complete and runnable as it stands:
+#
+#   envoy -c /etc/envoy/envoy-native.yaml
+#
+# It needs the module in /usr/lib/gatehouse/libgatehouse.so, a directory /run/gatehouse (mode 0700, owned by the user of
+# both Envoy and gatehouse-sidecar) and a service on 127.0.0.1:8081. Edit the first part: the edge's address and the
+# rules. The rest can stay unchanged.
+#
+# Lines that begin with "#session" enable session tokens: sed 's/#session //' envoy-native.yaml
+# Lines that begin with "#source" are for use_remote_address: false, see there.
+#
+# Made from envoy.yaml by scripts/envoy-native, so edit that.
+
+`
+
+// module begins both filters, at the indentation of typed_config's fields.
+const module = `              "@type": type.googleapis.com/envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter
+              dynamic_module_config: %s
+              filter_name: gatehouse
+              filter_config:
+                "@type": type.googleapis.com/google.protobuf.Struct
+                value:
+`
+
+const (
+	anchored = `&module {module: {local: {filename: /usr/lib/gatehouse/libgatehouse.so}}, do_not_close: true}`
+	alias    = `*module`
+)
+
+// claims copies the claims of tokens to where a dynamic module can read them.
+const claims = `          #session # Copies the token's claims to where the module can read them.
+          #session - name: gatehouse-claims
+          #session   typed_config:
+          #session     "@type": type.googleapis.com/envoy.extensions.filters.http.set_filter_state.v3.Config
+          #session     on_request_headers:
+`
+
+const claim = `          #session     - object_key: gatehouse.claims.gatehouse.%[1]s # gatehouse.claims.METADATA.CLAIM, METADATA as below
+          #session       factory_key: envoy.string
+          #session       format_string:
+          #session         text_format_source: {inline_string: "%%DYNAMIC_METADATA(envoy.filters.http.jwt_authn:gatehouse:%[1]s)%%"}
+          #session         omit_empty_values: true
+          #session       skip_if_empty: true
+`
+
+const runtime = `# Counters in /stats/prometheus without the prefix envoy_dynamicmodulescustom_, as those of the Wasm module.
+layered_runtime:
+  layers:
+  - name: gatehouse
+    static_layer: {envoy.reloadable_features.dynamic_modules_strip_custom_stat_prefix: true}
+  - {name: admin, admin_layer: {}}
+
+`
+
+// native returns envoy-native.yaml for envoy.yaml.
+func native(text string) (string, error) {
+	e := editor{rest: text}
+	e.skipTo("static_resources:\n")
+	e.add(head)
+	e.copyTo("          #source - name: envoy.filters.http.set_filter_state\n")
+	e.add(claims)
+	for _, name := range []string{"sub", "ver"} {
+		e.add(fmt.Sprintf(claim, name))
+	}
+	wasm := `              "@type": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm` + "\n"
+	e.copyTo(wasm)
+	e.skipTo("                  # Here, not in the plugin's own configuration")
+	e.skipTo("                      # ---- the rules ")
+	e.add(fmt.Sprintf(module, anchored))
+	rules := e.cutTo("                # After a trap the worker gets a new VM")
+	e.add(strings.ReplaceAll("\n"+rules, "\n                      ", "\n                  ")[1:])
+	e.skipTo("          - &router\n")
+	e.copyTo("          # Limits. A stream that waits in a VM when that VM traps")
+	e.add("          # Limits. The route's timeout doesn't run yet while a stream waits for the sidecar.\n")
+	e.skipTo("          stream_idle_timeout: 20s")
+	e.copyTo(wasm)
+	e.add(fmt.Sprintf(module, alias))
+	e.skipTo("                      push_listener: true\n")
+	e.add("                  push_listener: true\n")
+	e.skipTo("          - *router\n")
+	e.copyTo("# Labels of Gatehouse's counters")
+	e.add(runtime)
+	e.add(e.rest)
+	return e.out.String(), e.err
+}
+
+// editor copies a text, and leaves out or adds parts.
+type editor struct {
+	out  strings.Builder
+	rest string
+	err  error // the first one
+}
+
+func (e *editor) add(text string) { e.out.WriteString(text) }
+
+// cutTo removes and returns the rest up to mark.
+func (e *editor) cutTo(mark string) string {
+	before, _, found := strings.Cut(e.rest, mark)
+	if !found && e.err == nil {
+		e.err = fmt.Errorf("envoy.yaml has no %q where it is expected", mark)
+	}
+	if e.err != nil {
+		return ""
+	}
+	e.rest = e.rest[len(before):]
+	return before
+}
+
+func (e *editor) copyTo(mark string) { e.add(e.cutTo(mark)) }
+
+func (e *editor) skipTo(mark string) { e.cutTo(mark) }
