@@ -247,6 +247,7 @@ func (f *filter) Scheduled() {
 
 // CalloutDone implements dynmod.Filter.
 func (f *filter) CalloutDone(id uint64, status string, body []byte) {
+	defer f.calls.Done(id, nil) // if a panic has prevented the answer
 	if status != "200" {
 		body = nil
 	}
@@ -256,7 +257,6 @@ func (f *filter) CalloutDone(id uint64, status string, body []byte) {
 // tick ticks all workers, also idle ones, until the configuration goes.
 func (f *filter) tick() {
 	defer close(f.stopped)
-	defer func() { dynmod.Recovered(recover()) }()
 	ticker := time.NewTicker(tickMS * time.Millisecond)
 	defer ticker.Stop()
 	for {
@@ -270,6 +270,7 @@ func (f *filter) tick() {
 }
 
 func (f *filter) tickAll() {
+	defer func() { dynmod.Recovered(recover()) }()
 	for i := range f.workers {
 		if w := f.workers[i].Load(); w != nil {
 			w.safely(func() { w.vm.tick() })

@@ -3,7 +3,9 @@
 package main
 
 import (
+	"bytes"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/gatehouse/gatehouse/native-filter/coalesce"
@@ -157,8 +159,11 @@ func (p *proxy) call(cluster, path string, body []byte, from origin, timeout tim
 		key = "" // each report counts
 	}
 	newest := w.vm.newest
-	made, ok := w.filter.calls.Join(key, newest, coalesce.Call{Cluster: cluster, Headers: from.headers(path), Body: append([]byte(nil), body...),
-		Timeout: timeout}, func(answer []byte) { w.answered(token, answer) })
+	call := coalesce.Call{Cluster: cluster, Headers: from.headers(path), Body: bytes.Clone(body), Timeout: timeout}
+	for i := range call.Headers { // the next callback overwrites them, and the main thread sends them later
+		call.Headers[i][1] = strings.Clone(call.Headers[i][1])
+	}
+	made, ok := w.filter.calls.Join(key, newest, call, func(answer []byte) { w.answered(token, answer) })
 	if !ok {
 		return 0, errStopped
 	}

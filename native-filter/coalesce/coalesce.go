@@ -72,8 +72,15 @@ func (g *Group) Dispatch(dispatch func(*Call) (id uint64, ok bool)) {
 	waiting := g.waiting
 	g.waiting = nil
 	g.mu.Unlock()
-	for _, f := range waiting {
+	defer func() { // after a panic, else there are none
+		for _, f := range waiting {
+			g.answer(f, nil)
+		}
+	}()
+	for len(waiting) > 0 {
+		f := waiting[0]
 		id, ok := dispatch(&f.call)
+		waiting = waiting[1:]
 		g.mu.Lock()
 		f.call = Call{} // the proxy has copied it
 		if ok {

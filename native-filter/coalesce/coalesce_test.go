@@ -107,6 +107,28 @@ func TestRefusedCalls(t *testing.T) {
 	a.expect(t, "third: yes")
 }
 
+// TestPanicOfDispatch has nobody wait for calls that a panic has prevented.
+func TestPanicOfDispatch(t *testing.T) {
+	var p proxy
+	var a answers
+	g := NewGroup(p.ask)
+	for _, key := range []string{"first", "second", "third"} {
+		g.Join(key, 1, Call{Body: []byte(key)}, a.to(key))
+	}
+	func() {
+		defer func() { _ = recover() }()
+		g.Dispatch(func(c *Call) (uint64, bool) {
+			if string(c.Body) == "second" {
+				panic("asked to")
+			}
+			return p.dispatch(c)
+		})
+	}()
+	a.expect(t, "second: failed", "third: failed")
+	g.Done(1, []byte("yes"))
+	a.expect(t, "first: yes")
+}
+
 // TestJoinFromAnswer makes a call from the function that gets an answer, which must not wait for itself.
 func TestJoinFromAnswer(t *testing.T) {
 	var p proxy

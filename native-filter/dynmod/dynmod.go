@@ -124,7 +124,9 @@ const (
 func Log(l Level, message string) { C.envoy_dynamic_module_callback_log(C.int(l), lend(message)) }
 
 // lend returns text as a buffer for a function that copies it.
-func lend(s string) C.buffer { return C.buffer{(*C.char)(unsafe.Pointer(unsafe.StringData(s))), C.size_t(len(s))} }
+func lend(s string) C.buffer {
+	return C.buffer{(*C.char)(unsafe.Pointer(unsafe.StringData(s))), C.size_t(len(s))}
+}
 
 func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 

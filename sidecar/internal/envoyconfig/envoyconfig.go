@@ -16,6 +16,7 @@ import (
 const (
 	vmID        = "gatehouse"
 	wasmType    = "envoy.extensions.filters.http.wasm.v3.Wasm"
+	nativeType  = "envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter"
 	managerType = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 	typedStruct = "xds.type.v3.TypedStruct"
 	structType  = "google.protobuf.Struct"
@@ -29,7 +30,8 @@ type plugin struct {
 	filters  []object
 	index    int // among filters
 	config   object
-	vm       object
+	native   bool   // it is a dynamic module, not a Wasm module
+	vm       object // of a Wasm module
 	rules    *policy.Config // nil if they can't be read
 	auth     bool           // some rule wants a credential
 	raw      object         // the rules as they stand
@@ -60,7 +62,7 @@ func Analyze(file []byte) findings.Report {
 	}
 	a.find(tree)
 	if len(a.plugins) == 0 {
-		a.add(&noFilter, "", "", "has no Gatehouse filter: want an http_filter of type %s with vm_id %q, or with rules in vm_config.configuration", wasmType, vmID)
+		a.add(&noFilter, "", "", "has no Gatehouse filter: want an http_filter of type %s with vm_id %q, or with rules in vm_config.configuration, or of type %s with the module libgatehouse.so", wasmType, vmID, nativeType)
 	}
 	for _, p := range a.plugins {
 		a.plugin(p)
@@ -112,6 +114,10 @@ func (a *analysis) walk(v any, at plugin) {
 			at.config = inner.object("config")
 			a.found(at)
 			return
+		case isType(kind, nativeType):
+			at.config, at.native = inner, true
+			a.foundNative(at)
+			return
 		case isType(kind, managerType):
 			at.manager = inner
 			at.filters = inner.list("http_filters")
@@ -149,6 +155,19 @@ func (a *analysis) found(p plugin) {
 	}
 }
 
+// foundNative takes a dynamic module if it is Gatehouse's.
+func (a *analysis) foundNative(p plugin) {
+	p.field, p.tree, p.problem = configurationIn(inFilter, p.config.object("filter_config"))
+	p.raw, _ = p.tree.(map[string]any)
+	if path.Base(p.module().object("local").text("filename")) == "libgatehouse.so" || p.config.object("dynamic_module_config").text("name") == "gatehouse" ||
+		p.raw.has("rules") || p.raw.has("push_listener") {
+		a.take(&p)
+	}
+}
+
+// module says where a dynamic module is.
+func (p *plugin) module() object { return p.config.object("dynamic_module_config").object("module") }
+
 func (a *analysis) take(p *plugin) {
 	a.plugins = append(a.plugins, p)
 	if p.problem != "" {
@@ -175,6 +194,7 @@ func (a *analysis) take(p *plugin) {
 const (
 	inVM     = "vm_config.configuration"
 	inPlugin = "configuration" // only with the build of the module that meshes fetch
+	inFilter = "filter_config" // of a dynamic module
 )
 
 // configuration returns the field with the plugin's configuration, and the tree that the filter will see. A problem
@@ -191,6 +211,11 @@ func (p *plugin) configuration() (field string, tree any, problem string) {
 		}
 		field, from = inPlugin, own
 	}
+	return configurationIn(field, from)
+}
+
+// configurationIn is configuration for the message of a field.
+func configurationIn(field string, from object) (in string, tree any, problem string) {
 	switch kind := from.text("@type"); {
 	case from == nil:
 		return field, nil, ""

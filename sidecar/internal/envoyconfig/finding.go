@@ -33,6 +33,7 @@ var (
 	noJWT         = findings.ErrorKind("GH0306", "put envoy.filters.http.jwt_authn before the filter, with the same name in payload_in_metadata")
 	noIdleTimeout = findings.WarningKind("GH0307", "set stream_idle_timeout: 20s")
 	noSource      = findings.ErrorKind("GH0308", "put envoy.filters.http.set_filter_state before the filter, with the same name as object_key")
+	noClaims      = findings.ErrorKind("GH0309", "put the filter gatehouse-claims before the filter as envoy/envoy-native.yaml has it")
 
 	noPush      = findings.ErrorKind("GH0401", "add the listener gatehouse-push as envoy/envoy.yaml has it")
 	openPush    = findings.ErrorKind("GH0402", "listen on a unix socket: address: {pipe: {path: /run/gatehouse/push.sock, mode: 384}}")
@@ -51,7 +52,7 @@ func Kinds() []findings.Kind {
 	return []findings.Kind{
 		unreadable, noFilter, misplaced, badRules, openMethod, wildcard, noLabels,
 		otherVM, failOpen, noReload, otherCode, pushWaits, edgeBuffers, filterOff,
-		notNormalized, manySpellings, underscores, forgedSource, behindRouter, noJWT, noIdleTimeout, noSource,
+		notNormalized, manySpellings, underscores, forgedSource, behindRouter, noJWT, noIdleTimeout, noSource, noClaims,
 		noPush, openPush, pushMode, smallPush, pushLimited,
 		noCluster, fewCalls, routeOff, rewriteIn,
 	}

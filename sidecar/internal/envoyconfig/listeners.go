@@ -27,9 +27,9 @@ func (a *analysis) plugin(p *plugin) {
 	add := func(k *findings.Kind, path, format string, args ...any) {
 		a.add(k, p.name(), p.at(path), format, args...)
 	}
-	switch p.config.text("failure_policy") {
-	case "FAIL_RELOAD":
-	case "FAIL_OPEN":
+	switch policy := p.config.text("failure_policy"); {
+	case p.native, policy == "FAIL_RELOAD": // a dynamic module answers 503 itself, and has no such field
+	case policy == "FAIL_OPEN":
 		add(&failOpen, "failure_policy", "is FAIL_OPEN: after a trap of the module every request goes upstream without a credential")
 	default:
 		if p.config.flag("fail_open") {
@@ -132,7 +132,7 @@ func (a *analysis) manager(p *plugin) {
 
 // order checks what stands before the filter and behind it.
 func (a *analysis) order(p *plugin) {
-	tokens, sources := false, []string{}
+	tokens, states := false, []string{}
 	for i, filter := range p.filters {
 		kind, config := a.discovered(filter).object("typed_config").typed()
 		switch {
@@ -140,7 +140,7 @@ func (a *analysis) order(p *plugin) {
 			a.add(&behindRouter, p.name(), fmt.Sprintf("http_filters[%d]", p.index), "stands behind the router, which ends the chain: no request is judged")
 		case isType(kind, stateType) && i < p.index:
 			for _, state := range config.list("on_request_headers") {
-				sources = append(sources, state.text("object_key"), state.text("factory_key"))
+				states = append(states, state.text("object_key"), state.text("factory_key"))
 			}
 		case isType(kind, jwtType) && i < p.index:
 			providers := config.object("providers")
@@ -149,18 +149,29 @@ func (a *analysis) order(p *plugin) {
 			}
 		}
 	}
-	if name := p.raw.object("source").text("filter_state"); name != "" && !slices.Contains(sources, name) {
+	if name := p.raw.object("source").text("filter_state"); name != "" && !slices.Contains(states, name) {
 		a.add(&noSource, p.name(), "source.filter_state", "%q: no set_filter_state filter before this one writes it, so no request has a source", name)
 	}
 	if p.rules.SessionMetadata != "" && !tokens {
 		a.add(&noJWT, p.name(), "session.metadata", "%q: no jwt_authn filter before this one writes there, so no token counts", p.rules.SessionMetadata)
+	} else if p.native && p.rules.SessionMetadata != "" {
+		a.claims(p, states)
+	}
+}
+
+// claims checks that the claims of tokens are copied to where a dynamic module reads them.
+func (a *analysis) claims(p *plugin, states []string) {
+	for _, claim := range []string{policy.SubjectClaim, policy.RecordClaim} {
+		if state := "gatehouse.claims." + p.rules.SessionMetadata + "." + claim; !slices.Contains(states, state) {
+			a.add(&noClaims, p.name(), "session.metadata", "%q: no set_filter_state filter before this one writes %s, so no token counts", p.rules.SessionMetadata, state)
+		}
 	}
 }
 
 // push checks the listener that the sidecar pushes to.
 func (a *analysis) push(p *plugin) {
 	add := func(k *findings.Kind, path, format string, args ...any) { a.add(k, p.name(), path, format, args...) }
-	if !p.config.flag("allow_on_headers_stop_iteration") {
+	if !p.native && !p.config.flag("allow_on_headers_stop_iteration") {
 		add(&pushWaits, p.at("allow_on_headers_stop_iteration"), "is not true: each push waits for a body that never comes, so the edge gets nothing")
 	}
 	if p.listener == nil {
@@ -192,8 +203,16 @@ func (a *analysis) together() {
 	}
 	for _, push := range pushes {
 		for _, edge := range edges {
+			if push.native != edge.native {
+				a.add(&otherVM, push.name(), push.at("typed_config"), "is of another type than that of listener %s: what is pushed is in another memory than what the edge reads", edge.name())
+				break
+			}
 			if got, want := push.vm.text("vm_id"), edge.vm.text("vm_id"); got != want {
 				a.add(&otherVM, push.name(), push.at("vm_config.vm_id"), "%q, but listener %s has %q: what is pushed is in another shared memory than what the edge reads", got, edge.name(), want)
+				break
+			}
+			if push.native && !reflect.DeepEqual(push.module(), edge.module()) {
+				a.add(&otherCode, push.name(), push.at("dynamic_module_config.module"), "is another module than that of listener %s: what is pushed is in another memory than what the edge reads", edge.name())
 				break
 			}
 			if !reflect.DeepEqual(push.vm.field("code"), edge.vm.field("code")) {
