@@ -67,7 +67,7 @@ func withRedis(t *testing.T, opts stack.Options) stack.Options {
 // start runs a stack with its own redis-server until the test ends.
 func start(t *testing.T, opts stack.Options) *edge {
 	t.Helper()
-	skipOnNginx(t)
+	skipOnThisEdge(t)
 	opts = withRedis(t, opts)
 	opts.Dir = t.TempDir()
 	s, err := stack.Start(t.Context(), opts)

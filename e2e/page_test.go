@@ -50,7 +50,7 @@ func (e *edge) fill() {
 // TestPage uses the operator's page in a browser.
 func TestPage(t *testing.T) {
 	long(t, "TestOperator, TestExplain")
-	skipOnNginx(t) // before Chromium starts
+	skipOnThisEdge(t) // before Chromium starts
 	t.Parallel()
 	b := startBrowser(t)
 	e := start(t, stack.Options{Name: "page", Rules: pageRules, EnvoyArgs: []string{"--file-flush-interval-msec", "10"},

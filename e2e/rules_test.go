@@ -161,7 +161,7 @@ func envoyMinor(t *testing.T) int {
 // TestBadRules gives Envoy and gatehousectl the same mistakes, and expects the same error messages.
 func TestBadRules(t *testing.T) {
 	t.Parallel()
-	skipOnNginx(t)
+	skipOnThisEdge(t)
 	tests := []struct{ name, rules, want string }{
 		{"unknown field", "rules: [{match: {prefix: /v1/}, cache: {on_mis: fetch}}]", "rules[0].cache.on_mis: unknown field; known are query, on_miss, scope"},
 		{"bad duration", "max_staleness: soon", `max_staleness: is "soon", want a duration such as "30s"`},

@@ -7,7 +7,7 @@ out=$1 file=wasm-filter/exports_native.go
 # at PLACE LINE: panics before LINE
 at() { replace "$file" "$2" "drill(\"$1\"); $2"; }
 replace "$file" 'return w.result(s, w.vm.requestHeaders(s.ID(), endOfStream))' \
-  'arm(w.proxy); drill("headers"); return w.result(s, w.vm.requestHeaders(s.ID(), endOfStream))'
+  'drill("headers"); arm(w.proxy); return w.result(s, w.vm.requestHeaders(s.ID(), endOfStream))'
 at body 'w.vm.requestBody(s.ID(), len(s.Body()), endOfStream)'
 at woken 'w.vm.replied = 0'
 at destroyed 'delete(w.vm.pushes, s.ID())'

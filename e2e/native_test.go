@@ -1,0 +1,149 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gatehouse/gatehouse/testbed/stack"
+)
+
+// drilled returns an edge whose module panics where a request asks for it.
+func drilled(t *testing.T) *edge {
+	t.Helper()
+	if !onNative() {
+		t.Skip("with a dynamic module only: EDGE_KIND=native")
+	}
+	library := filepath.Join(t.TempDir(), "libgatehouse.so")
+	if out, err := exec.CommandContext(t.Context(), "../scripts/drill-build.sh", library).CombinedOutput(); err != nil {
+		t.Fatalf("drill-build.sh: %v: %s", err, out)
+	}
+	return start(t, stack.Options{LibraryPath: library, Concurrency: 1})
+}
+
+// TestPanics has the module panic in each callback and goroutine: Envoy lives, the request in it is refused and never let
+// in, and everything goes on afterwards. There is one worker, so each panic takes the VM of all requests.
+func TestPanics(t *testing.T) {
+	t.Parallel()
+	e := drilled(t)
+	e.put("/v1/products/42", "body")
+	e.until("the object is at the edge", says("body"), "GET /v1/products/42")
+	pid, panics, devices := e.EdgePID(), 0, 0
+
+	arm := func(place string) { e.send("GET /arm", "x-drill: "+place) }
+	counted := func(place string) {
+		t.Helper()
+		panics++
+		await(t, "the panic in "+place+" is counted", patience, func() error {
+			if got := e.edgeMetric("gatehouse_panics_total"); got < panics {
+				return fmt.Errorf("got %d, want %d", got, panics)
+			}
+			return nil
+		})
+	}
+	// newDevice returns a device about which the edge must ask.
+	newDevice := func() (string, []string) {
+		devices++
+		id := fmt.Sprintf("device%d", devices)
+		e.device(id, "secret", 4, "telemetry.write")
+		e.known(devices)
+		return id, credential(id, "secret")
+	}
+	goesOn := func(place string) {
+		t.Helper()
+		if got := e.EdgePID(); got != pid {
+			t.Fatalf("%s: Envoy has ended", place)
+		}
+		_, shown := newDevice()
+		e.until("a device is let in after a panic in "+place, status(200), "POST /v1/telemetry", shown...)
+		e.put("/v1/products/42", "after "+place)
+		e.until("an object arrives after a panic in "+place, says("after "+place), "GET /v1/products/42")
+	}
+
+	for _, place := range []string{"headers", "woken", "answer", "dispatch", "callout"} {
+		_, shown := newDevice()
+		arm(place)
+		before := e.UpstreamRequests()
+		if got := e.send("POST /v1/telemetry", shown...); got.status != 503 {
+			t.Errorf("panic in %s: got %d, want 503", place, got.status)
+		}
+		if got := e.UpstreamRequests() - before; got != 0 {
+			t.Errorf("panic in %s: the request was let in", place)
+		}
+		counted(place)
+		goesOn(place)
+	}
+	for _, place := range []string{"body", "tick"} { // of a push, and of a worker
+		arm(place)
+		counted(place)
+		goesOn(place)
+	}
+	arm("ticks") // of all workers, outside of one
+	goesOn("ticks")
+
+	// A stream ends that waits for an answer.
+	id, _ := newDevice()
+	if err := e.SignalSidecar(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	waiting := e.edgeMetric("gatehouse_calls_total", `call="verify"`)
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		out, _ := exec.CommandContext(ctx, "curl", "-s", "-d", "x", "-H", "x-device-id: "+id, "-H", "x-device-token: secret", e.EdgeURL()+"/v1/telemetry").CombinedOutput()
+		_ = out
+	}()
+	await(t, "a request waits", patience, func() error {
+		if e.edgeMetric("gatehouse_calls_total", `call="verify"`) == waiting {
+			return errors.New("none")
+		}
+		return nil
+	})
+	arm("destroyed")
+	leave()
+	<-left
+	counted("destroyed")
+	if err := e.SignalSidecar(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	goesOn("destroyed")
+
+	if log := e.edgeLog(); !strings.Contains(log, "gatehouse: panic in callback: drill: headers\n") || !strings.Contains(log, "exports_native.go") {
+		t.Error("the log has no panic with its stack")
+	}
+	if n := strings.Count(e.edgeLog(), "gatehouse: panic in "); n > 3 { // one a minute
+		t.Errorf("the log has %d panics of %d", n, panics)
+	}
+}
+
+// TestPanicOfConfiguration has the module panic while it reads its configuration: Envoy refuses that, and ends by itself.
+func TestPanicOfConfiguration(t *testing.T) {
+	t.Parallel()
+	e := drilled(t)
+	check := exec.CommandContext(t.Context(), envoyPath(t), "--mode", "validate", "-c", e.ConfigPath())
+	check.Env = append(check.Environ(), "GATEHOUSE_DRILL=configuration")
+	out, err := check.CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || !exit.Exited() || !strings.Contains(string(out), "Failed to initialize dynamic module") ||
+		!strings.Contains(string(out), "gatehouse: panic in new configuration: drill: configuration") {
+		t.Errorf("got %v %s, want the configuration refused", err, out)
+	}
+	if out, err := exec.CommandContext(t.Context(), envoyPath(t), "--mode", "validate", "-c", e.ConfigPath()).CombinedOutput(); err != nil {
+		t.Errorf("without a panic: got %v %s", err, out)
+	}
+}
+
+func envoyPath(t *testing.T) string {
+	t.Helper()
+	path, err := stack.FindEnvoy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
