@@ -109,6 +109,7 @@ test-all: ## make test and all long tests: whole suites, mutation, conformance, 
 unit: ## unit tests with -race, except of packages that need a stack; LONG=1: also long ones
 	@$(GO) test -race $(short) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/e2e/chart$$' -e '/e2e/conformance$$' -e '/e2e/observe$$')
 	@$(GO) test -run '^TestSDK$$' ./wasm-filter
+	@CGO_ENABLED=1 $(GO) test -race -tags=native ./native-filter/dynmod
 
 e2e: ## end-to-end suite, after make build; LONG=1: also long tests; RUN=TestCache; EDGE_KIND=native or nginx
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
@@ -142,7 +143,7 @@ lua-coverage: ## lines of the NGINX plugin that its tests run; fails under 90 % 
 	@cd nginx && $(GO) test -race -count=1 -lua-coverage
 
 loadtest: build ## measure on this machine: SCENARIO=304 PEERS=1 SECONDS=10; see loadtest/README.md
-	@$(if $(filter-out 0,$(PEERS)),$(MAKE) --no-print-directory wasm BINDING=sdk && $(MAKE) --no-print-directory wasm BINDING=plugins)
+	@$(if $(filter-out 0,$(PEERS)),$(MAKE) --no-print-directory wasm BINDING=sdk && $(MAKE) --no-print-directory wasm BINDING=plugins && $(MAKE) --no-print-directory native)
 	@scripts/loadtest.sh $(if $(SECONDS),--seconds=$(SECONDS)) # bash counts in a variable of this name
 
 bench-check: build ## measure the ratios of loadtest/limits.json and the cost of the access log, 3 minutes; fail beyond the limits

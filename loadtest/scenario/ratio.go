@@ -102,7 +102,7 @@ func (o *Options) ratios(ctx context.Context, n int, loads []workload.Workload, 
 	return all, nil
 }
 
-// binding is a module's Proxy-Wasm binding, with its name in the report.
+// binding is a module's Proxy-Wasm binding, or native, with its name in the report.
 type binding struct{ name, subject string }
 
 // usual is the users' binding, or the one that the environment selects.
@@ -137,7 +137,7 @@ const directResponse = "direct_response 1 KiB"
 func ratio(ctx context.Context, o *Options, out *Recorder) (err error) {
 	bindings := []binding{usual}
 	if o.Peers > 0 {
-		bindings = []binding{{"own", "gatehouse"}, {"plugins", "gatehouse, rules in the plugin"}, {"sdk", "gatehouse, SDK"}}
+		bindings = []binding{{"own", "gatehouse"}, {"plugins", "gatehouse, rules in the plugin"}, {"sdk", "gatehouse, SDK"}, {"native", "gatehouse, dynamic module"}}
 	}
 	out.Pairs, err = o.ratios(ctx, o.Pairs, ratioWorkloads(), bindings, out)
 	return err

@@ -44,7 +44,7 @@ type world struct {
 type worldOptions struct {
 	name     string
 	workers  int      // Envoy's, 0 for the run's
-	binding  string   // of the module, "" for the environment's
+	binding  string   // of the module, or native; "" for the environment's
 	sidecar  []string // its arguments
 	services []string // kinds, in addition to the origin
 	cost     int      // bcrypt cost of the device's hash, 4 if it is 0: where a verdict is made once it doesn't matter
@@ -84,9 +84,15 @@ func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err
 		w.listeners[l.name] = listener
 		listeners = append(listeners, listener)
 	}
+	kind, binding := stack.EdgeKind(""), wo.binding
+	if binding == string(stack.NativeEdge) {
+		kind, binding = stack.NativeEdge, ""
+	} else if binding != "" {
+		kind = stack.EnvoyEdge
+	}
 	w.bench, err = start(ctx, stack.Options{
 		Name: wo.name, Concurrency: cmp.Or(wo.workers, o.Workers), Rules: worldRules, SidecarArgs: wo.sidecar, ReadyTimeout: time.Minute,
-		Binding:      wo.binding,
+		EdgeKind: kind, Binding: binding,
 		ModifyConfig: func(c *stack.Config) error { return w.modify(c, listeners, wo) },
 	}, func(ctx context.Context, p *publish.Publisher) error {
 		if err := seedSingles(ctx, p, wo.cost); err != nil || wo.seed == nil {
