@@ -147,3 +147,37 @@ func envoyPath(t *testing.T) string {
 	}
 	return path
 }
+
+// TestSignals: Go's runtime in the process changes nothing about the signals that Envoy handles.
+func TestSignals(t *testing.T) {
+	t.Parallel()
+	if !onNative() {
+		t.Skip("with a dynamic module only: EDGE_KIND=native")
+	}
+	e := start(t, stack.Options{})
+	e.until("Envoy answers", status(200), "GET /open")
+	for signal, logs := range map[syscall.Signal]string{
+		syscall.SIGHUP:  "caught and eating SIGHUP",
+		syscall.SIGUSR1: "", // opens its logs again
+	} {
+		if err := e.SignalEdge(signal); err != nil {
+			t.Fatal(err)
+		}
+		await(t, signal.String()+" is in the log", patience, func() error {
+			if !strings.Contains(e.edgeLog(), logs) {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+		e.until("Envoy answers after "+signal.String(), status(200), "GET /open")
+	}
+	if err := e.SignalEdge(syscall.SIGSEGV); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "Envoy's own trace of a crash", patience, func() error {
+		if log := e.edgeLog(); !strings.Contains(log, "Caught Segmentation fault") || !strings.Contains(log, "Backtrace") {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+}

@@ -14,8 +14,8 @@ import (
 
 func init() { dynmod.New = newFilter }
 
-// filter is one configuration of the module in Envoy, for an edge or the push listener. Configurations share nothing but
-// the memory, so that rules of one listener never decide a request of another.
+// filter is one configuration of the module in Envoy, for an edge or the push listener. Configurations share nothing
+// but the memory, so that rules of one listener never decide a request of another.
 type filter struct {
 	config        *dynmod.Config
 	configuration []byte
@@ -287,8 +287,8 @@ func (f *filter) Panicked(s *dynmod.Stream, _ any) {
 	f.panicked(w)
 }
 
-// panicked counts a panic, and gives the worker in which it happened, if any, a new VM, since the state of the old one is
-// unknown. Its requests that wait are refused.
+// panicked counts a panic, and gives the worker in which it happened, if any, a new VM, since the state of the old one
+// is unknown. Its requests that wait are refused.
 func (f *filter) panicked(w *worker) {
 	f.config.Count(f.panics, 1)
 	if w == nil {

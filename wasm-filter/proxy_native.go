@@ -19,8 +19,8 @@ import (
 // shared is the memory of all filters of the process.
 var shared memory.Store
 
-// proxy is the host of one worker's vm: Envoy, by its ABI for dynamic modules. Its methods are called under the worker's
-// lock.
+// proxy is the host of one worker's vm: Envoy, by its ABI for dynamic modules. Its methods are called under the
+// worker's lock.
 type proxy struct {
 	worker *worker
 	stream *dynmod.Stream // whose callback runs; nil in others
@@ -32,8 +32,8 @@ type proxy struct {
 	joined []joined
 }
 
-// joined is a fetch that was made when the newest stream was made, which began before those of this worker that wait for
-// it: see stream.cameAfter.
+// joined is a fetch that was made when the newest stream was made, which began before those of this worker that wait
+// for it: see stream.cameAfter.
 type joined struct {
 	key  string
 	made uint32
@@ -145,8 +145,8 @@ func (p *proxy) reply(status int, details string, headers, body []byte) {
 // resume implements host. Nothing calls it: the worker resumes a stream by the result of a callback.
 func (*proxy) resume() {}
 
-// enter implements host. It is called on the thread of another worker, or none: so it wakes the stream on its own, where
-// worker.Woken continues it, and reports that the stream is gone.
+// enter implements host. It is called on the thread of another worker, or none: so it wakes the stream on its own,
+// where worker.Woken continues it, and reports that the stream is gone.
 func (p *proxy) enter(id uint32) bool { return p.worker.wake(id) }
 
 var errStopped = errors.New("the configuration has gone")

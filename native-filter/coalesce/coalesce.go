@@ -1,6 +1,6 @@
 // Package coalesce coalesces the native edge's calls to the sidecar over all workers of the process: whoever needs an
-// answer that another one already waits for gets the same. It is independent of the proxy: the proxy's main thread makes
-// the calls, and brings the answers.
+// answer that another one already waits for gets the same. It is independent of the proxy: the proxy's main thread
+// makes the calls, and brings the answers.
 package coalesce
 
 import (
@@ -65,8 +65,8 @@ func (g *Group) Join(key string, since uint32, call Call, done func(body []byte)
 	return since, true
 }
 
-// Dispatch makes all calls that are waiting to be made, on the main thread. dispatch returns the proxy's number of the call,
-// or false if it failed at once.
+// Dispatch makes all calls that are waiting to be made, on the main thread. dispatch returns the proxy's number of the
+// call, or false if it failed at once.
 func (g *Group) Dispatch(dispatch func(*Call) (id uint64, ok bool)) {
 	g.mu.Lock()
 	waiting := g.waiting

@@ -1,7 +1,7 @@
 //go:build native
 
-// What is used of Envoy's ABI for dynamic modules, v0.2.0, of Envoy 1.40. Declared by hand; names and types are Envoy's,
-// without the prefix of its types.
+// What is used of Envoy's ABI for dynamic modules, v0.2.0, of Envoy 1.40. Declared by hand; names and types are
+// Envoy's, without the prefix of its types.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

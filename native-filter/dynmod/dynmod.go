@@ -90,8 +90,8 @@ func (c *Config) Count(id, n uint64) {
 	C.envoy_dynamic_module_callback_http_filter_config_increment_counter(c.envoy, C.size_t(id), nil, 0, C.uint64_t(n))
 }
 
-// Callout posts a body to a cluster, with headers that include pseudo-headers, on the main thread only. It returns false
-// if the call failed at once.
+// Callout posts a body to a cluster, with headers that include pseudo-headers, on the main thread only. It returns
+// false if the call failed at once.
 func (c *Config) Callout(cluster string, headers [][2]string, body []byte, timeout time.Duration) (id uint64, ok bool) {
 	raw := (*[1 << 20]C.header)(C.calloc(C.size_t(len(headers)+1), C.sizeof_header))[:len(headers)]
 	defer C.free(unsafe.Pointer(unsafe.SliceData(raw)))

@@ -14,8 +14,8 @@ import (
 	"unsafe"
 )
 
-// filters has the filters by the number that Envoy gets for a configuration's pointer, from 1. A request reads it without
-// a lock, so it is replaced, not changed.
+// filters has the filters by the number that Envoy gets for a configuration's pointer, from 1. A request reads it
+// without a lock, so it is replaced, not changed.
 var filters struct {
 	byNumber atomic.Pointer[[]*loaded]
 	mu       sync.Mutex // serializes changes

@@ -14,8 +14,8 @@ import (
 // Stream is the filter of one request. It may be used by callbacks for it only, except for Wake.
 type Stream C.stream
 
-// ID returns the stream's number. Numbers are in the order of the streams' beginning, over all workers; they repeat after
-// 2³².
+// ID returns the stream's number. Numbers are in the order of the streams' beginning, over all workers; they repeat
+// after 2³².
 func (s *Stream) ID() uint32 { return uint32(s.id) }
 
 // Thread returns the number of the thread that serves the stream, from 0.
@@ -38,8 +38,8 @@ func (s *Stream) PrepareWake() {
 // Filter.Destroyed has returned.
 func (s *Stream) Wake() { C.envoy_dynamic_module_callback_http_filter_scheduler_commit(s.scheduler, 0) }
 
-// AppendHeaders appends the request's headers in the form of Proxy-Wasm, see package headermap; nothing if they can't be
-// read. It must be called before the callback changes a header.
+// AppendHeaders appends the request's headers in the form of Proxy-Wasm, see package headermap; nothing if they can't
+// be read. It must be called before the callback changes a header.
 func (s *Stream) AppendHeaders(dst []byte) []byte {
 	headers := unsafe.Slice((*C.header)(s.headers), int(s.header_count))
 	if len(headers) == 0 {
@@ -117,8 +117,8 @@ func (a *Answer) Reset() {
 	}
 }
 
-// Set sets the answer: fields in the form of Proxy-Wasm, see package headermap, and details for access logs. Their memory
-// must not change before Reset.
+// Set sets the answer: fields in the form of Proxy-Wasm, see package headermap, and details for access logs. Their
+// memory must not change before Reset.
 func (a *Answer) Set(status int, details string, fields, body []byte) {
 	a.Reset()
 	a.status, a.fields, a.details, a.body = status, fields, details, body

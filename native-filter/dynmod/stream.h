@@ -32,5 +32,6 @@ typedef struct {
 // What to do with a stream after a callback.
 enum { GO_CONTINUE = 0, GO_PAUSE = 1, GO_REPLY = 2, GO_WANT_BODY = 3, GO_NOTHING = 4, GO_REFUSE = 5 };
 
-// missing_function returns the name of the first function of Envoy that is used here and that this Envoy doesn't have, or NULL.
+// missing_function returns the name of the first function of Envoy that is used here and that this Envoy doesn't have,
+// or NULL.
 const char *missing_function(void);

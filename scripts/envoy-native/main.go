@@ -26,8 +26,8 @@ func main() {
 	}
 }
 
-const head = `# Gatehouse in Envoy 1.40 as a dynamic module, which costs less than the Wasm module of envoy.yaml, and is trusted with all
-# of Envoy (docs/decisions/native.md). Complete and runnable as it stands:
+const head = `# Gatehouse in Envoy 1.40 as a dynamic module, which costs less than the Wasm module of envoy.yaml, and is trusted with
+# all of Envoy (docs/decisions/native.md). Complete and runnable as it stands:
 #
 #   envoy -c /etc/envoy/envoy-native.yaml
 #

@@ -14,9 +14,6 @@ const NativeEdge EdgeKind = "native"
 // OnEnvoy reports whether the edge is Envoy, with the filter in either form.
 func (k EdgeKind) OnEnvoy() bool { return k == EnvoyEdge || k == NativeEdge }
 
-// productionLibrary is the module's path in envoy-native.yaml.
-const productionLibrary = "/usr/lib/gatehouse/libgatehouse.so"
-
 const (
 	wasmType   = "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm"
 	nativeType = "type.googleapis.com/envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter"
@@ -83,9 +80,12 @@ func replaceWasm(node *yaml.Node, library string) error {
 	}
 	var fresh yaml.Node
 	if err := fresh.Encode(map[string]any{
-		"@type":                 nativeType,
-		"dynamic_module_config": map[string]any{"module": map[string]any{"local": map[string]any{"filename": library}}, "do_not_close": true},
-		"filter_name":           "gatehouse",
+		"@type": nativeType,
+		"dynamic_module_config": map[string]any{
+			"module":       map[string]any{"local": map[string]any{"filename": library}},
+			"do_not_close": true,
+		},
+		"filter_name": "gatehouse",
 	}); err != nil {
 		return err
 	}

@@ -30,8 +30,8 @@ type plugin struct {
 	filters  []object
 	index    int // among filters
 	config   object
-	native   bool   // it is a dynamic module, not a Wasm module
-	vm       object // of a Wasm module
+	native   bool           // it is a dynamic module, not a Wasm module
+	vm       object         // of a Wasm module
 	rules    *policy.Config // nil if they can't be read
 	auth     bool           // some rule wants a credential
 	raw      object         // the rules as they stand
