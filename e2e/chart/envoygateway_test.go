@@ -27,13 +27,14 @@ func TestEnvoyGateway(t *testing.T) {
 		{"other rules under traffic", c.upgradeRules},
 		{"another release under traffic", c.upgradeSidecar},
 		{"patches removed", c.unpatched},
+		{"rules removed", c.ruleless},
 		{"uninstall", c.uninstallFromGateway},
 	})
 }
 
 // gateway installs Envoy Gateway and a Gateway, which serves.
 func (c *cluster) gateway(t *testing.T) {
-	c.serveModule(t)
+	c.serveImage(t, "gatehouse-module", moduleImage)
 	load(t, "localhost/envoy-gateway:dev", "envoy-gateway", nil)
 	run(t, "", "helm", "install", "eg", filepath.Join(meshDir(t), "charts", "gateway-helm"), "--namespace", "envoy-gateway-system",
 		"--create-namespace", "--values", "testdata/envoy-gateway.yaml", "--wait", "--timeout", "120s")
@@ -123,6 +124,21 @@ func (c *cluster) unpatched(t *testing.T) {
 		})
 	})
 	c.helm(t, append([]string{"upgrade", release, chartDir}, c.values...)...)
+	c.settled(t)
+	c.same(t)
+}
+
+// ruleless removes the EnvoyExtensionPolicy: what has a route is denied, also without a rule. The next upgrade brings it
+// back.
+func (c *cluster) ruleless(t *testing.T) {
+	c.answersWith(t, "/unruled", http.StatusOK)
+	c.closed(t, func() {
+		c.kubectl(t, "delete", "envoyextensionpolicy", release+"-gatehouse")
+		c.answersWith(t, "/config", http.StatusForbidden)
+	})
+	c.answersWith(t, "/unruled", http.StatusForbidden)
+	c.helm(t, append([]string{"upgrade", release, chartDir}, c.values...)...)
+	c.answersWith(t, "/unruled", http.StatusOK)
 	c.settled(t)
 	c.same(t)
 }

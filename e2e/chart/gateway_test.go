@@ -275,7 +275,7 @@ func loadNextRelease(t *testing.T) {
 	t.Setenv("VERSION", nextRelease)
 	run(t, "", "../../scripts/build-static.sh", dir+"/")
 	run(t, "", "../../scripts/build-wasm.sh", filepath.Join(dir, "gatehouse.wasm"))
-	files := map[string]string{"/etc/gatehouse/gatehouse.wasm": filepath.Join(dir, "gatehouse.wasm")}
+	files := map[string]string{"/plugin.wasm": filepath.Join(dir, "gatehouse.wasm")}
 	for _, program := range []string{"gatehouse-sidecar", "gatehousectl"} {
 		files["/usr/local/bin/"+program] = filepath.Join(dir, program)
 	}
