@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,20 +29,20 @@ func TestIstio(t *testing.T) {
 		in.values = append(in.values, "--set", "istio.context="+at.context, "--set", "istio.workloadSelector.app="+at.app,
 			"--set", "istio.module="+at.module, "--set", "sidecar.image.repository="+sidecarImage)
 		w := &workload{cluster: &in, name: at.app, injected: at.module == "registry"}
-		unpatched := w.unpatched
-		if w.injected {
-			unpatched = w.uninjected
-		}
 		t.Run(at.context, func(t *testing.T) {
-			in.steps(t, []step{
+			steps := []step{
 				{"install", w.install},
 				{"publish and answer", w.answers},
 				{"revocation", w.revoke},
 				{"other rules under traffic", w.upgradeRules},
-				{"another release, with sessions, under traffic", w.upgradeToSessions},
-				{"patch removed", unpatched},
+				{"another release and sessions under traffic", w.upgradeToSessions},
+				{"patch removed", w.unpatched},
 				{"uninstall", w.uninstallFromWorkload},
-			})
+			}
+			if w.injected {
+				steps = slices.Insert(steps, 3, step{"module missing under traffic", w.withoutModule})
+			}
+			in.steps(t, steps)
 		})
 	}
 }
@@ -100,6 +101,9 @@ func (w *workload) install(t *testing.T) {
 	before := w.pod(t)
 	w.template = w.kubectl(t, "get", "deployment", w.name, "--output", "jsonpath={.spec.template}")
 	w.helm(t, append([]string{"install", release, chartDir}, w.values...)...)
+	if w.injected {
+		w.answersWith(t, "/config", http.StatusServiceUnavailable) // the rules are there, and no sidecar to ask
+	}
 	w.patch(t)
 	w.replaced(t, before)
 }
@@ -199,8 +203,9 @@ func (w *workload) upgradeToSessions(t *testing.T) {
 	}
 }
 
-// unpatched takes the patch out of the workload, as a tool does that restores a Deployment: the new pod has no module, so
-// its Envoy refuses the listeners and never becomes ready, and the earlier pod goes on. Patching again repairs it.
+// unpatched takes the patch out of the workload, as a tool does that restores a Deployment: the new pod has no module, or
+// no place for the push socket, so its Envoy refuses a listener and never becomes ready, and the earlier pod goes on.
+// Patching again repairs it.
 func (w *workload) unpatched(t *testing.T) {
 	before := w.pod(t)
 	w.closed(t, func() {
@@ -211,7 +216,7 @@ func (w *workload) unpatched(t *testing.T) {
 					continue
 				}
 				log, err := try(t.Context(), "", "kubectl", "--namespace", namespace, "logs", pod.Metadata.Name, "--container", "istio-proxy")
-				if err == nil && !strings.Contains(log, "Invalid path: /etc/gatehouse/gatehouse.wasm") {
+				if err == nil && !strings.Contains(log, "config received from XDS server, but was rejected") {
 					err = errors.New("not yet")
 				}
 				return err
@@ -236,23 +241,23 @@ func (w *workload) unpatched(t *testing.T) {
 	w.settled(t)
 }
 
-// uninjected takes the annotations from the workload: the new pod's Envoy has the rules, and no sidecar to ask, so it
-// answers nothing that needs a credential.
-func (w *workload) uninjected(t *testing.T) {
+// withoutModule upgrades to an image that isn't there: Istio's agent can't fetch the module, and the running Envoy goes on
+// with the rules that it has.
+func (w *workload) withoutModule(t *testing.T) {
 	before := w.pod(t)
-	w.closed(t, func() {
-		w.unpatch(t)
-		await(t, "the new pod has taken over", func() error {
-			if pods := w.pods(t); len(pods) != 1 || pods[0].Metadata.Name == before || !pods[0].ready() {
-				return fmt.Errorf("%d pods, %v", len(pods), pods)
+	w.load(t, func() {
+		w.helm(t, append(append([]string{"upgrade", release, chartDir}, w.values...), "--set", "sidecar.image.tag=missing", "--values", "testdata/upgrade.yaml")...)
+		await(t, "Istio's agent can't fetch the module", func() error {
+			log := w.kubectl(t, "logs", before, "--container", "istio-proxy")
+			if !strings.Contains(log, "gatehouse-sidecar:missing: could not fetch") {
+				return errors.New("not yet")
 			}
 			return nil
 		})
-		w.answersWith(t, "/config", http.StatusServiceUnavailable)
+		w.answersWith(t, "/reports", http.StatusOK) // a path that the new rules protect
 	})
-	w.patch(t)
-	w.replaced(t, w.pod(t))
-	w.settled(t)
+	w.same(t)
+	w.helm(t, append([]string{"upgrade", release, chartDir}, w.values...)...)
 }
 
 func (w *workload) uninstallFromWorkload(t *testing.T) {

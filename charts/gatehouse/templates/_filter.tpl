@@ -102,10 +102,9 @@ name: gatehouse
 config_discovery:
   # Without an end: until the configuration is there, its listener serves nobody.
   config_source: {ads: {}, initial_fetch_timeout: 0s, resource_api_version: V3}
-  type_urls:
-  - type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
-  # If Istio's agent can't fetch the module, it sends one that denies every request.
-  - type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC
+  # If Istio's agent can't fetch the module, it sends a filter of type RBAC, which denies every request. Envoy refuses
+  # that, and goes on with the configuration that it has; without one, the pod doesn't become ready.
+  type_urls: [type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm]
 {{- else -}}
 typed_config:
   {{- include (index . 1) (index . 0) | nindent 2 }}

@@ -24,9 +24,7 @@ spec:
         checksum/gatehouse: {{ include "gatehouse.sidecarConfig" . | sha256sum }}
         {{- include "gatehouse.workloadAnnotations" . | nindent 8 }}
         {{- if ne .Values.istio.context "gateway" }}
-        {{- if include "gatehouse.discovered" . }}
-        sidecar.istio.io/nativeSidecar: null # of a patch with istio.module: pod
-        {{- else }}
+        {{- if not (include "gatehouse.discovered" .) }}
         # As a native sidecar istio-proxy would start before the module is there, refuse its listeners for
         # that, and so keep whatever brings the module from ever starting.
         sidecar.istio.io/nativeSidecar: "false"
