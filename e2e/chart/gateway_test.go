@@ -148,7 +148,7 @@ func (c *cluster) helmTest(t *testing.T) {
 func (c *cluster) edge(t *testing.T) string {
 	t.Helper()
 	return c.kubectl(t, "get", "service", "--selector", c.selector,
-		"--output", "jsonpath={.items[0].spec.clusterIP}:{.items[0].spec.ports[0].port}")
+		"--output", fmt.Sprintf("jsonpath={.items[0].spec.clusterIP}:{.items[0].spec.ports[%d].port}", c.listener))
 }
 
 var credential = http.Header{"X-Device-Id": {device}, "X-Device-Token": {secret}}
