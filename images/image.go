@@ -23,6 +23,8 @@ type image struct {
 // images are all images. The Dockerfiles have the same settings; TestDockerfiles compares them.
 var images = []image{
 	{
+		// Istio's agent takes the module from the last layer of an image, the file plugin.wasm, so this one brings both in
+		// one version.
 		name: "sidecar", title: "gatehouse-sidecar",
 		description: "Keeps an Envoy's shared memory in step with Redis and verifies credentials; with gatehousectl and the filter's module.",
 		config: v1.Config{

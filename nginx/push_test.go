@@ -2,6 +2,7 @@ package nginx_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -92,6 +93,9 @@ func TestPush(t *testing.T) {
 	large := bodyOp(pushBatch(7, 7), 7, 4, make([]byte, 1<<20))
 	parseError := func(b []byte) string {
 		_, err := wire.ParseBatch(b)
+		if errors.Is(err, wire.ErrLayout) {
+			return `from "Go-http-client/1.1": ` + err.Error() + "\n" // so that the log tells which release it was
+		}
 		return err.Error() + "\n"
 	}
 	const tooLarge = "batch of more than 2097152 bytes: send smaller ones\n"

@@ -14,12 +14,12 @@ envoy=$(scripts/install-envoy.sh)
 nginx=$(scripts/install-nginx.sh)
 
 rm -rf "$out"
-mkdir -p "$out"/{sidecar/{etc/gatehouse,usr/local/bin},envoy/usr/local/bin,module}
+mkdir -p "$out"/{sidecar/usr/local/bin,envoy/usr/local/bin,module}
 
 scripts/build-static.sh "$out/sidecar/usr/local/bin/"
-scripts/build-wasm.sh "$out/sidecar/etc/gatehouse/gatehouse.wasm" -buildvcs=false
+scripts/build-wasm.sh "$out/sidecar/plugin.wasm" -buildvcs=false
 scripts/build-wasm.sh "$out/module/plugin.wasm" -buildvcs=false -tags=plugins
-chmod 644 "$out"/sidecar/etc/gatehouse/gatehouse.wasm "$out/module/plugin.wasm"
+chmod 644 "$out"/{sidecar,module}/plugin.wasm
 
 # put IMAGE FILE...: copies files of this machine to the same paths in an image.
 put() {

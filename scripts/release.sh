@@ -42,15 +42,15 @@ cp -r packaging "$work/packaging"
 for ARCH in amd64 arm64; do
   export ARCH
   image=$work/$ARCH/sidecar files=$work/files-$ARCH
-  mkdir -p "$image"/{etc/gatehouse,usr/local/bin} "$files"
+  mkdir -p "$image/usr/local/bin" "$files"
   scripts/build-static.sh "$image/usr/local/bin/"
-  cp "$work/gatehouse.wasm" "$image/etc/gatehouse/"
+  cp "$work/gatehouse.wasm" "$image/plugin.wasm"
 
   cp -r "$image/usr/local/bin" "$files/bin"
   cp -r docs/systemd "$files/systemd"
   # systemd looks for a program without a path in /usr/local/bin and /usr/bin.
   sed -i 's,/usr/local/bin/,,' "$files"/systemd/*.service "$files"/systemd/*/*.conf
-  cp "$image/etc/gatehouse/gatehouse.wasm" packaging/sidecar.yaml envoy/envoy.yaml LICENSE CHANGELOG.md "$files"
+  cp "$work/gatehouse.wasm" packaging/sidecar.yaml envoy/envoy.yaml LICENSE CHANGELOG.md "$files"
   for format in deb rpm; do
     (cd "$files" && "$tools/nfpm" package --config ../packaging/nfpm.yaml --packager $format --target "$out/" >/dev/null)
   done

@@ -23,7 +23,12 @@ import (
 	"github.com/gatehouse/gatehouse/e2e/k8s"
 )
 
-const moduleImage = k8s.Gateway + ":" + registryPort + "/gatehouse-module:dev"
+// Images in the test's registry.
+const (
+	registryAddress = k8s.Gateway + ":" + registryPort
+	moduleImage     = registryAddress + "/gatehouse-module:dev"
+	sidecarImage    = registryAddress + "/gatehouse-sidecar"
+)
 
 // meshDir returns the directory that scripts/mesh-build.sh printed.
 func meshDir(t *testing.T) string {
@@ -58,10 +63,10 @@ func load(t *testing.T, reference, program string, files map[string]string) {
 	run(t, "", "ctr", "images", "import", archive)
 }
 
-// serveModule serves the module's image from a registry.
-func (c *cluster) serveModule(t *testing.T) {
+// serveImage serves one of build/images from a registry.
+func (c *cluster) serveImage(t *testing.T, title, as string) {
 	dir := t.TempDir()
-	if out, err := exec.Command("tar", "-xf", "../../build/images/gatehouse-module.tar", "-C", dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command("tar", "-xf", "../../build/images/"+title+".tar", "-C", dir).CombinedOutput(); err != nil {
 		t.Fatalf("tar: %v: %s", err, out)
 	}
 	index, err := layout.ImageIndexFromPath(dir)
@@ -77,7 +82,7 @@ func (c *cluster) serveModule(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.serve(registryPort, registry.New(registry.Logger(log.New(io.Discard, "", 0))))
-	reference, err := name.ParseReference(moduleImage)
+	reference, err := name.ParseReference(as)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +185,7 @@ func (c *cluster) closed(t *testing.T, f func()) {
 	group.Wait()
 	t.Logf("answers by status: %v", answers)
 	for status := range answers {
-		if status != 0 && status != http.StatusUnauthorized && status != http.StatusServiceUnavailable {
+		if status != 0 && status != http.StatusUnauthorized && status != http.StatusForbidden && status != http.StatusServiceUnavailable {
 			t.Errorf("a request without a credential was answered with %d", status)
 		}
 	}

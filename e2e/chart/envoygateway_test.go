@@ -16,24 +16,26 @@ import (
 // other.
 func TestEnvoyGateway(t *testing.T) {
 	c := newMesh(t, "envoy-gateway", "gateway.envoyproxy.io/owning-gateway-name=eg")
-	c.values = append(c.values, "--set", "envoyGateway.gateway=eg", "--set", "envoyGateway.xdsListeners={"+namespace+"/eg/http}",
+	c.values = append(c.values, "--set", "envoyGateway.gateway=eg", "--set", "envoyGateway.xdsListeners={"+namespace+"/eg/http,"+namespace+"/eg/second}",
 		"--set", "envoyGateway.wasm.image="+moduleImage)
 	c.steps(t, []step{
 		{"a gateway without the chart", c.gateway},
 		{"install", c.installAtGateway},
 		{"publish and answer", c.answers},
+		{"another listener", c.second().same},
 		{"the administrator's settings", c.keepsDefaults},
 		{"revocation", c.revoke},
 		{"other rules under traffic", c.upgradeRules},
 		{"another release under traffic", c.upgradeSidecar},
 		{"patches removed", c.unpatched},
+		{"rules removed", c.ruleless},
 		{"uninstall", c.uninstallFromGateway},
 	})
 }
 
 // gateway installs Envoy Gateway and a Gateway, which serves.
 func (c *cluster) gateway(t *testing.T) {
-	c.serveModule(t)
+	c.serveImage(t, "gatehouse-module", moduleImage)
 	load(t, "localhost/envoy-gateway:dev", "envoy-gateway", nil)
 	run(t, "", "helm", "install", "eg", filepath.Join(meshDir(t), "charts", "gateway-helm"), "--namespace", "envoy-gateway-system",
 		"--create-namespace", "--values", "testdata/envoy-gateway.yaml", "--wait", "--timeout", "120s")
@@ -49,10 +51,29 @@ func (c *cluster) gateway(t *testing.T) {
 
 func (c *cluster) installAtGateway(t *testing.T) {
 	before := c.pod(t)
-	c.helm(t, append([]string{"install", release, chartDir}, c.values...)...)
+	c.helm(t, append([]string{"install", release, c.pushChart(t), "--plain-http"}, c.values...)...)
 	c.kubectl(t, "patch", "gateway", "eg", "--type", "merge", "--patch",
 		`{"spec": {"infrastructure": {"parametersRef": {"group": "gateway.envoyproxy.io", "kind": "EnvoyProxy", "name": "`+release+`-gatehouse"}}}}`)
 	c.replaced(t, before)
+}
+
+// pushChart pushes the chart to the registry, and returns its address there.
+func (c *cluster) pushChart(t *testing.T) string {
+	dir := t.TempDir()
+	c.helm(t, "package", chartDir, "--destination", dir)
+	archives, err := filepath.Glob(filepath.Join(dir, "*.tgz"))
+	if err != nil || len(archives) != 1 {
+		t.Fatalf("helm package: got %v, %v", archives, err)
+	}
+	c.helm(t, "push", archives[0], "oci://"+registryAddress+"/charts", "--plain-http")
+	return "oci://" + registryAddress + "/charts/gatehouse"
+}
+
+// second returns the cluster with requests to the Gateway's other listener.
+func (c *cluster) second() *cluster {
+	other := *c
+	other.listener = 1
+	return &other
 }
 
 // replaced waits until another pod has taken the place of this one.
@@ -123,6 +144,22 @@ func (c *cluster) unpatched(t *testing.T) {
 		})
 	})
 	c.helm(t, append([]string{"upgrade", release, chartDir}, c.values...)...)
+	c.settled(t)
+	c.same(t)
+}
+
+// ruleless removes the EnvoyExtensionPolicy: what has a route is denied, also without a rule. The next upgrade brings it
+// back.
+func (c *cluster) ruleless(t *testing.T) {
+	c.answersWith(t, "/unruled", http.StatusOK)
+	c.closed(t, func() {
+		c.kubectl(t, "delete", "envoyextensionpolicy", release+"-gatehouse")
+		c.answersWith(t, "/config", http.StatusForbidden)
+	})
+	c.answersWith(t, "/unruled", http.StatusForbidden)
+	c.second().answersWith(t, "/config", http.StatusForbidden)
+	c.helm(t, append([]string{"upgrade", release, chartDir}, c.values...)...)
+	c.answersWith(t, "/unruled", http.StatusOK)
 	c.settled(t)
 	c.same(t)
 }

@@ -148,7 +148,7 @@ func (c *cluster) helmTest(t *testing.T) {
 func (c *cluster) edge(t *testing.T) string {
 	t.Helper()
 	return c.kubectl(t, "get", "service", "--selector", c.selector,
-		"--output", "jsonpath={.items[0].spec.clusterIP}:{.items[0].spec.ports[0].port}")
+		"--output", fmt.Sprintf("jsonpath={.items[0].spec.clusterIP}:{.items[0].spec.ports[%d].port}", c.listener))
 }
 
 var credential = http.Header{"X-Device-Id": {device}, "X-Device-Token": {secret}}
@@ -275,7 +275,7 @@ func loadNextRelease(t *testing.T) {
 	t.Setenv("VERSION", nextRelease)
 	run(t, "", "../../scripts/build-static.sh", dir+"/")
 	run(t, "", "../../scripts/build-wasm.sh", filepath.Join(dir, "gatehouse.wasm"))
-	files := map[string]string{"/etc/gatehouse/gatehouse.wasm": filepath.Join(dir, "gatehouse.wasm")}
+	files := map[string]string{"/plugin.wasm": filepath.Join(dir, "gatehouse.wasm")}
 	for _, program := range []string{"gatehouse-sidecar", "gatehousectl"} {
 		files["/usr/local/bin/"+program] = filepath.Join(dir, program)
 	}

@@ -10,31 +10,39 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
-// TestIstio installs the chart under a real istiod as docs/install.md describes, at a gateway and then in a workload.
+// TestIstio installs the chart under a real istiod as docs/install.md describes: at a gateway, with the module from the
+// pod and by a patch of the Deployment; then in a workload, with the module from a registry and by an injection template.
 // Istio's proxy is a plain Envoy: see testdata/istiod.yaml. The steps build on each other.
 func TestIstio(t *testing.T) {
 	c := newMesh(t, "istio", "app=web")
 	c.steps(t, []step{{"a mesh without the chart", c.mesh}})
-	for _, at := range []struct{ context, app string }{{"gateway", "web"}, {"sidecar", "shop"}} {
+	for _, at := range []struct{ context, app, module string }{{"gateway", "web", "pod"}, {"sidecar", "shop", "registry"}} {
 		in := *c // with values of its own
 		in.selector = "app=" + at.app
-		in.values = append([]string{"--set", "istio.context=" + at.context, "--set", "istio.workloadSelector.app=" + at.app}, c.values...)
-		w := &workload{&in, at.app, ""}
+		in.values = append([]string{}, c.values...)
+		in.values = append(in.values, "--set", "istio.context="+at.context, "--set", "istio.workloadSelector.app="+at.app,
+			"--set", "istio.module="+at.module, "--set", "sidecar.image.repository="+sidecarImage)
+		w := &workload{cluster: &in, name: at.app, injected: at.module == "registry"}
 		t.Run(at.context, func(t *testing.T) {
-			in.steps(t, []step{
+			steps := []step{
 				{"install", w.install},
 				{"publish and answer", w.answers},
 				{"revocation", w.revoke},
 				{"other rules under traffic", w.upgradeRules},
-				{"another release, with sessions, under traffic", w.upgradeToSessions},
+				{"another release and sessions under traffic", w.upgradeToSessions},
 				{"patch removed", w.unpatched},
 				{"uninstall", w.uninstallFromWorkload},
-			})
+			}
+			if w.injected {
+				steps = slices.Insert(steps, 3, step{"module missing under traffic", w.withoutModule})
+			}
+			in.steps(t, steps)
 		})
 	}
 }
@@ -43,6 +51,7 @@ func TestIstio(t *testing.T) {
 type workload struct {
 	*cluster
 	name     string
+	injected bool   // by a template of Istio's, not by a patch
 	template string // of its pods, before it was patched
 }
 
@@ -50,6 +59,8 @@ type workload struct {
 func (c *cluster) mesh(t *testing.T) {
 	load(t, "localhost/pilot:dev", "pilot-discovery", nil)
 	load(t, "localhost/proxyv2:dev", "pilot-agent", proxyFiles(t))
+	c.serveImage(t, "gatehouse-sidecar", sidecarImage+":dev")
+	run(t, "", "ctr", "images", "tag", "localhost/gatehouse-sidecar:dev", sidecarImage+":dev")
 	charts := filepath.Join(meshDir(t), "charts")
 	const system = "istio-system"
 	run(t, "", "helm", "install", "base", filepath.Join(charts, "base"), "--namespace", system, "--create-namespace")
@@ -90,19 +101,65 @@ func (w *workload) install(t *testing.T) {
 	before := w.pod(t)
 	w.template = w.kubectl(t, "get", "deployment", w.name, "--output", "jsonpath={.spec.template}")
 	w.helm(t, append([]string{"install", release, chartDir}, w.values...)...)
+	if w.injected {
+		w.answersWith(t, "/config", http.StatusServiceUnavailable) // the rules are there, and no sidecar to ask
+	}
 	w.patch(t)
 	w.replaced(t, before)
 }
 
-// patch patches the workload as the chart's notes describe.
+// patch gives the workload's new pods the sidecar as the chart's notes describe.
 func (w *workload) patch(t *testing.T) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "patch.yaml")
-	text := w.kubectl(t, "get", "configmap", release+"-gatehouse-workload-patch", "--output", `jsonpath={.data.patch\.yaml}`)
+	if w.injected {
+		w.inject(t)
+		return
+	}
+	w.kubectl(t, "patch", "deployment", w.name, "--patch-file", w.part(t, `patch\.yaml`))
+}
+
+// part returns the path of a file with a part of the chart's ConfigMap for workloads.
+func (w *workload) part(t *testing.T, key string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "part.yaml")
+	text := w.kubectl(t, "get", "configmap", release+"-gatehouse-workload-patch", "--output", "jsonpath={.data."+key+"}")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.kubectl(t, "patch", "deployment", w.name, "--patch-file", path)
+	return path
+}
+
+// injectionAnnotations are those that docs/install.md asks for.
+const injectionAnnotations = `{"metadata": {"annotations": {"inject.istio.io/templates": "sidecar,` + release + `-gatehouse",
+	"traffic.sidecar.istio.io/excludeInboundPorts": "9102", "sidecar.istio.io/extraStatTags": "rule,outcome,call,result"}}}`
+
+// inject gives istiod the chart's injection template, and the workload pods that have it.
+func (w *workload) inject(t *testing.T) {
+	t.Helper()
+	values := w.part(t, `istiod-values\.yaml`)
+	run(t, "", "helm", "upgrade", "istiod", filepath.Join(meshDir(t), "charts", "istio-discovery"), "--namespace", "istio-system",
+		"--values", "testdata/istiod.yaml", "--values", values, "--wait", "--timeout", "120s")
+	text, err := os.ReadFile(values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const field = "checksum/gatehouse: "
+	_, rest, _ := strings.Cut(string(text), field)
+	checksum, _, _ := strings.Cut(rest, "\n")
+	await(t, "istiod has the template", func() error {
+		out, err := try(t.Context(), `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe", "labels": {"sidecar.istio.io/inject": "true"},
+			"annotations": {"inject.istio.io/templates": "sidecar,`+release+`-gatehouse"}}, "spec": {"containers": [{"name": "probe", "image": "localhost/pause:dev"}]}}`,
+			"kubectl", "--namespace", namespace, "create", "--dry-run=server", "--output=yaml", "--filename", "-")
+		if err == nil && !strings.Contains(out, field+checksum) {
+			err = errors.New("not this one")
+		}
+		return err
+	})
+	if strings.Contains(w.kubectl(t, "get", "deployment", w.name, "--output", "jsonpath={.spec.template.metadata.annotations}"), "inject.istio.io/templates") {
+		w.kubectl(t, "rollout", "restart", "deployment", w.name)
+	} else {
+		w.kubectl(t, "patch", "deployment", w.name, "--patch", `{"spec": {"template": `+injectionAnnotations+`}}`)
+	}
 }
 
 // unpatch gives the workload's pods the template again that they had before.
@@ -146,8 +203,9 @@ func (w *workload) upgradeToSessions(t *testing.T) {
 	}
 }
 
-// unpatched takes the patch out of the workload, as a tool does that restores a Deployment: the new pod has no module, so
-// its Envoy refuses the listeners and never becomes ready, and the earlier pod goes on. Patching again repairs it.
+// unpatched takes the patch out of the workload, as a tool does that restores a Deployment: the new pod has no module, or
+// no place for the push socket, so its Envoy refuses a listener and never becomes ready, and the earlier pod goes on.
+// Patching again repairs it.
 func (w *workload) unpatched(t *testing.T) {
 	before := w.pod(t)
 	w.closed(t, func() {
@@ -158,7 +216,7 @@ func (w *workload) unpatched(t *testing.T) {
 					continue
 				}
 				log, err := try(t.Context(), "", "kubectl", "--namespace", namespace, "logs", pod.Metadata.Name, "--container", "istio-proxy")
-				if err == nil && !strings.Contains(log, "Invalid path: /etc/gatehouse/gatehouse.wasm") {
+				if err == nil && !strings.Contains(log, "config received from XDS server, but was rejected") {
 					err = errors.New("not yet")
 				}
 				return err
@@ -181,6 +239,25 @@ func (w *workload) unpatched(t *testing.T) {
 		return nil
 	})
 	w.settled(t)
+}
+
+// withoutModule upgrades to an image that isn't there: Istio's agent can't fetch the module, and the running Envoy goes on
+// with the rules that it has.
+func (w *workload) withoutModule(t *testing.T) {
+	before := w.pod(t)
+	w.load(t, func() {
+		w.helm(t, append(append([]string{"upgrade", release, chartDir}, w.values...), "--set", "sidecar.image.tag=missing", "--values", "testdata/upgrade.yaml")...)
+		await(t, "Istio's agent can't fetch the module", func() error {
+			log := w.kubectl(t, "logs", before, "--container", "istio-proxy")
+			if !strings.Contains(log, "gatehouse-sidecar:missing: could not fetch") {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+		w.answersWith(t, "/reports", http.StatusOK) // a path that the new rules protect
+	})
+	w.same(t)
+	w.helm(t, append([]string{"upgrade", release, chartDir}, w.values...)...)
 }
 
 func (w *workload) uninstallFromWorkload(t *testing.T) {

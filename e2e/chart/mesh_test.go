@@ -25,7 +25,7 @@ type mesh struct {
 
 var meshes = []mesh{
 	{"istio", patchAsIstio, "app: shop", `app: "*"`, "wildcard is not supported in selector",
-		[]string{"--set", "istio.workloadSelector.app=shop"}},
+		[]string{"--set", "istio.workloadSelector.app=shop", "--set", "istio.module=pod"}},
 	{"envoy-gateway", patchAsEnvoyGateway, "kind: Gateway", "kind: Service", "targetRefs",
 		[]string{"--set", "envoyGateway.gateway=eg", "--set", "envoyGateway.xdsListeners={" + gatewayListener + "}"}},
 }

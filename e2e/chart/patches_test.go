@@ -200,8 +200,12 @@ func (c *envoyConfig) jsonPatch(t *testing.T, patch object) {
 		c.clusters = append(c.clusters, operation["value"])
 	case path == "" && kind == "type.googleapis.com/envoy.config.listener.v3.Listener":
 		c.listeners = append(c.listeners, operation["value"])
-	case patch["name"] == gatewayListener && kind == "type.googleapis.com/envoy.config.route.v3.RouteConfiguration":
+	case patch["name"] == gatewayListener && kind == "type.googleapis.com/envoy.config.route.v3.RouteConfiguration" && operation["jsonPath"] == nil:
 		c.routes[strings.TrimPrefix(path.(string), "/")] = operation["value"]
+	case patch["name"] == gatewayListener && operation["jsonPath"] == "..filters[?(@.name=='envoy.filters.network.http_connection_manager')].typed_config.http_filters" && path == "/0":
+		c.filters = slices.Insert(c.filters, 0, operation["value"])
+	case patch["name"] == gatewayListener && strings.HasPrefix(fmt.Sprint(operation["jsonPath"]), "..routes["):
+		c.route["typed_per_filter_config"].(object)[strings.TrimPrefix(path.(string), "/")] = operation["value"]
 	case patch["name"] == gatewayListener && operation["jsonPath"] == "..filters[?(@.name=='envoy.filters.network.http_connection_manager')].typed_config":
 		c.manager[strings.TrimPrefix(path.(string), "/")] = operation["value"]
 	case patch["name"] == gatewayListener:
@@ -235,7 +239,7 @@ func (m mesh) serves(t *testing.T) {
 	const files = "../../build/images"
 	s, err := stack.Start(t.Context(), stack.Options{
 		Name: "mesh", Dir: t.TempDir(), RedisServerPath: server, ConfigPath: path, EnvoyPath: files + "/envoy/usr/local/bin/envoy",
-		SidecarPath: files + "/sidecar/usr/local/bin/gatehouse-sidecar", WasmPath: files + "/sidecar/etc/gatehouse/gatehouse.wasm",
+		SidecarPath: files + "/sidecar/usr/local/bin/gatehouse-sidecar", WasmPath: files + "/sidecar/plugin.wasm",
 	})
 	if err != nil {
 		t.Fatal(err)

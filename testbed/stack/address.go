@@ -99,16 +99,6 @@ func freePort(host string) (int, error) {
 	return 0, fmt.Errorf("no free port in %d to %d after %d attempts: %w", low, high-1, attempts, last)
 }
 
-// probe returns an error if nothing can listen on address. Envoy does not always fail then: it sets SO_REUSEPORT on its
-// listeners, so two Envoys of one user share a port silently.
-func probe(address string) error {
-	listener, err := net.Listen("tcp", address)
-	if err != nil {
-		return err
-	}
-	return listener.Close()
-}
-
 // reachable returns the address by which a client on this host connects to a listener on address.
 func reachable(address string) string {
 	host, port, err := net.SplitHostPort(address)

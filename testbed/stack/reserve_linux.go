@@ -14,22 +14,48 @@ import (
 // Linux lets other sockets with SO_REUSEADDR, which all servers set, bind and listen beside a socket that doesn't
 // listen.
 func reserve(address string) error {
-	tcp, err := net.ResolveTCPAddr("tcp", address)
+	fd, err := bind(address, false)
 	if err != nil {
 		return err
+	}
+	return syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
+}
+
+// probe returns an error if nothing can listen on address. It doesn't listen itself: a child that is being started has
+// copies of this process's sockets until it executes its program, so the port of a listener that was just closed could
+// still be in use. Envoy does not always fail then: it sets SO_REUSEPORT on its listeners, so two Envoys of one user
+// share a port silently.
+func probe(address string) error {
+	fd, err := bind(address, true)
+	if err != nil {
+		return err
+	}
+	return syscall.Close(fd)
+}
+
+// bind returns a socket that is bound to address, with SO_REUSEADDR or without.
+func bind(address string, reuse bool) (fd int, err error) {
+	tcp, err := net.ResolveTCPAddr("tcp", address)
+	if err != nil {
+		return -1, err
 	}
 	family := syscall.AF_INET6
 	var sockaddr syscall.Sockaddr = &syscall.SockaddrInet6{Port: tcp.Port, Addr: [16]byte(tcp.IP.To16())}
 	if ip := tcp.IP.To4(); ip != nil {
 		family, sockaddr = syscall.AF_INET, &syscall.SockaddrInet4{Port: tcp.Port, Addr: [4]byte(ip)}
 	}
-	fd, err := syscall.Socket(family, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if fd, err = syscall.Socket(family, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0); err != nil {
+		return -1, fmt.Errorf("socket: %w", err)
+	}
+	if reuse {
+		err = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
+	}
+	if err == nil {
+		err = syscall.Bind(fd, sockaddr)
+	}
 	if err != nil {
-		return fmt.Errorf("socket: %w", err)
-	}
-	if err := syscall.Bind(fd, sockaddr); err != nil {
 		_ = syscall.Close(fd)
-		return fmt.Errorf("bind %s: %w", address, err)
+		return -1, fmt.Errorf("bind %s: %w", address, err)
 	}
-	return syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
+	return fd, nil
 }

@@ -3,6 +3,8 @@ package stack
 import (
 	"errors"
 	"net"
+	"os/exec"
+	"sync"
 	"syscall"
 	"testing"
 )
@@ -33,5 +35,40 @@ func TestReserved(t *testing.T) {
 	}
 	if err := reserve(address); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("got %v when it has stopped listening, want that it is in use", err)
+	}
+}
+
+// TestProbeLeavesNoListener: the owner can listen right after a probe, also while this process starts children, which
+// have copies of its sockets until they execute their programs.
+func TestProbeLeavesNoListener(t *testing.T) {
+	var children sync.WaitGroup
+	done := make(chan struct{})
+	for range 4 {
+		children.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					_ = exec.Command("true").Run()
+				}
+			}
+		})
+	}
+	defer children.Wait()
+	defer close(done)
+	for range 200 {
+		address, err := FreeAddress()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := probe(address); err != nil {
+			t.Fatal(err)
+		}
+		listener, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatalf("after a probe: %v", err)
+		}
+		_ = listener.Close()
 	}
 }

@@ -63,7 +63,7 @@ path_with_escaped_slashes_action: REJECT_REQUEST
 vm_config:
   vm_id: {{ include "gatehouse.vmID" (index . 0) }}
   runtime: envoy.wasm.runtime.v8
-  code: {local: {filename: /etc/gatehouse/gatehouse.wasm}}
+  code: {{ include "gatehouse.moduleCode" (index . 0) }}
   configuration:
     "@type": type.googleapis.com/google.protobuf.Struct
     value:
@@ -75,14 +75,56 @@ reload_config:
   backoff: {base_interval: 0.25s, max_interval: 2s}
 {{- end }}
 
+{{/* Where the proxy reads the module. Istio's agent fetches a remote one and makes it a file: it takes "nil" for no
+     checksum, and needs no cluster. */}}
+{{- define "gatehouse.moduleCode" -}}
+{{- if include "gatehouse.discovered" . -}}
+{remote: {http_uri: {uri: "oci://{{ include "gatehouse.sidecarImage" . }}", cluster: none, timeout: 30s}, sha256: nil}}
+{{- else -}}
+{local: {filename: /etc/gatehouse/gatehouse.wasm}}
+{{- end }}
+{{- end }}
+
+{{/* Whether our filters come by discovery (ECDS): Istio's agent brings the module to no others. */}}
+{{- define "gatehouse.discovered" -}}
+{{- if and (eq .Values.mode "istio") (eq .Values.istio.module "registry") }}true{{ end }}
+{{- end }}
+
 {{/* The edge filter, for an HTTP connection manager. */}}
 {{- define "gatehouse.edgeFilter" -}}
 name: gatehouse
+{{ include "gatehouse.filterConfig" (list . "gatehouse.edgeConfig") }}
+{{- end }}
+
+{{/* What a filter does, or that it is to be discovered under the filter's name: of (list context template). */}}
+{{- define "gatehouse.filterConfig" -}}
+{{- if include "gatehouse.discovered" (index . 0) -}}
+config_discovery:
+  # Without an end: until the configuration is there, its listener serves nobody.
+  config_source: {ads: {}, initial_fetch_timeout: 0s, resource_api_version: V3}
+  # If Istio's agent can't fetch the module, it sends a filter of type RBAC, which denies every request. Envoy refuses
+  # that, and goes on with the configuration that it has; without one, the pod doesn't become ready.
+  type_urls: [type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm]
+{{- else -}}
 typed_config:
-  "@type": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
-  config:
-    name: gatehouse
-    {{- include "gatehouse.vm" (list . (include "gatehouse.filter" .)) | nindent 4 }}
+  {{- include (index . 1) (index . 0) | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "gatehouse.edgeConfig" -}}
+"@type": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
+config:
+  name: gatehouse
+  {{- include "gatehouse.vm" (list . (include "gatehouse.filter" .)) | nindent 2 }}
+{{- end }}
+
+{{- define "gatehouse.pushConfig" -}}
+"@type": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
+config:
+  name: gatehouse-push
+  {{- include "gatehouse.vm" (list . "push_listener: true") | nindent 2 }}
+  # Lets the plugin receive a batch's body before it answers. Only here.
+  allow_on_headers_stop_iteration: true
 {{- end }}
 
 {{/* What the edge filter says of a request that it has passed on, for a route configuration. */}}
@@ -149,13 +191,7 @@ filter_chains:
       "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
       http_filters:
       - name: gatehouse-push
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
-          config:
-            name: gatehouse-push
-            {{- include "gatehouse.vm" (list . "push_listener: true") | nindent 12 }}
-            # Lets the plugin receive a batch's body before it answers. Only here.
-            allow_on_headers_stop_iteration: true
+        {{- include "gatehouse.filterConfig" (list . "gatehouse.pushConfig") | nindent 8 }}
       - name: envoy.filters.http.router
         typed_config:
           "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router

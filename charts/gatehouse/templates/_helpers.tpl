@@ -47,6 +47,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
+{{- define "gatehouse.sidecarImage" -}}
+{{ include "gatehouse.image" (dict "image" .Values.sidecar.image "tag" .Chart.AppVersion) }}
+{{- end }}
+
 {{/* User and group of the pods: that of the mode's Envoy. */}}
 {{- define "gatehouse.user" -}}
 {{ .Values.runAsUser | default (ternary 1337 65532 (eq .Values.mode "istio")) | int64 }}

@@ -2,14 +2,15 @@
      until the edge has ended, because a native sidecar starts before the containers and ends after
      them. It has no startup probe: the edge must not wait for a sidecar that waits for the edge. */}}
 {{- define "gatehouse.initContainers" -}}
+{{- if not (include "gatehouse.discovered" .) }}
 - name: gatehouse-module
-  image: {{ include "gatehouse.image" (dict "image" .Values.sidecar.image "tag" .Chart.AppVersion) }}
+  image: {{ include "gatehouse.sidecarImage" . }}
   imagePullPolicy: {{ .Values.sidecar.image.pullPolicy }}
   {{- if eq .Values.edge "nginx" }}
   # A mistake in the rules keeps the pod from starting, so that the earlier ones go on.
   command: [gatehousectl, nginx, install, --rules, /etc/gatehouse/rules.yaml, /module]
   {{- else }}
-  command: [gatehousectl, install-module, /etc/gatehouse/gatehouse.wasm, /module/gatehouse.wasm]
+  command: [gatehousectl, install-module, /plugin.wasm, /module/gatehouse.wasm]
   {{- end }}
   resources: {requests: {cpu: 10m, memory: 32Mi}, limits: {memory: 64Mi}}
   securityContext:
@@ -19,9 +20,10 @@
   {{- if eq .Values.edge "nginx" }}
   - {name: gatehouse-nginx, mountPath: /etc/gatehouse/rules.yaml, subPath: rules.yaml, readOnly: true}
   {{- end }}
+{{ end -}}
 - name: gatehouse-sidecar
   restartPolicy: Always
-  image: {{ include "gatehouse.image" (dict "image" .Values.sidecar.image "tag" .Chart.AppVersion) }}
+  image: {{ include "gatehouse.sidecarImage" . }}
   imagePullPolicy: {{ .Values.sidecar.image.pullPolicy }}
   command: [gatehouse-sidecar, --config, /etc/gatehouse/sidecar.yaml]
   env:

@@ -2,8 +2,10 @@
 {{- define "gatehouse.volumes" -}}
 - name: gatehouse-run
   emptyDir: {medium: Memory, sizeLimit: 1Mi}
+{{- if not (include "gatehouse.discovered" .) }}
 - name: gatehouse-module
   emptyDir: {sizeLimit: 64Mi}
+{{- end }}
 - name: gatehouse-sidecar
   configMap: {name: {{ include "gatehouse.fullname" . }}-sidecar}
 {{- $mode := include "gatehouse.secretMode" . }}

@@ -120,8 +120,11 @@ end
 
 -- apply_batch applies a batch, and returns the status, content type and body of the answer.
 function M.apply_batch(body)
-  local batch, why = wire.parse_batch(body)
+  local batch, why, foreign = wire.parse_batch(body)
   if not batch then
+    if foreign then
+      why = ('from "%s": %s'):format(ngx.var.http_user_agent or "", why)
+    end
     return M.refuse(400, why)
   end
   local owner, busy = acquire()

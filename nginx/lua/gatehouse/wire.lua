@@ -371,7 +371,7 @@ local function check_op(region, index, record, epoch)
 end
 
 -- parse_batch checks a whole batch, each record's header included. It returns the batch, or nil and the reason as Go
--- words it.
+-- words it, with whether that is another layout.
 function M.parse_batch(b)
   local size = #b
   if size < 24 then
@@ -384,7 +384,8 @@ function M.parse_batch(b)
         p[0],
         layout,
         texts.layout
-      )
+      ),
+      true
   end
   local batch = { epoch = sub(b, 9, 16), replaces = sub(b, 17, 24), ops = {} }
   local count, at = u32(p + 4), 24

@@ -1,3 +1,19 @@
+{{/* Annotations that Istio reads when it injects its proxy: a workload must have them itself. */}}
+{{- define "gatehouse.workloadAnnotations" -}}
+sidecar.istio.io/extraStatTags: {{ include "gatehouse.labelsOfCounters" . }} # of the filter's counters
+{{- if ne .Values.istio.context "gateway" }}
+traffic.sidecar.istio.io/excludeInboundPorts: {{ .Values.envoy.telemetryPort | quote }}
+{{- end }}
+{{- end }}
+
+{{/* What istio-proxy mounts, as a list. */}}
+{{- define "gatehouse.proxyMounts" -}}
+- {name: gatehouse-run, mountPath: /run/gatehouse}
+{{- if not (include "gatehouse.discovered" .) }}
+- {name: gatehouse-module, mountPath: /etc/gatehouse, readOnly: true}
+{{- end }}
+{{- end }}
+
 {{/* A strategic merge patch of a workload's Deployment. What an earlier one has put in is taken out
      first: a merge would keep of it what this one no longer has. */}}
 {{- define "gatehouse.workloadPatch" -}}
@@ -6,32 +22,60 @@ spec:
     metadata:
       annotations:
         checksum/gatehouse: {{ include "gatehouse.sidecarConfig" . | sha256sum }}
-        sidecar.istio.io/extraStatTags: {{ include "gatehouse.labelsOfCounters" . }} # of the filter's counters
+        {{- include "gatehouse.workloadAnnotations" . | nindent 8 }}
         {{- if ne .Values.istio.context "gateway" }}
+        {{- if not (include "gatehouse.discovered" .) }}
         # As a native sidecar istio-proxy would start before the module is there, refuse its listeners for
         # that, and so keep whatever brings the module from ever starting.
         sidecar.istio.io/nativeSidecar: "false"
-        sidecar.istio.io/userVolumeMount: '[{"name": "gatehouse-run", "mountPath": "/run/gatehouse"}, {"name": "gatehouse-module", "mountPath": "/etc/gatehouse", "readonly": true}]'
-        traffic.sidecar.istio.io/excludeInboundPorts: {{ .Values.envoy.telemetryPort | quote }}
+        {{- end }}
+        sidecar.istio.io/userVolumeMount: {{ include "gatehouse.proxyMounts" . | fromYamlArray | toJson | squote }}
         {{- end }}
     spec:
       {{- if eq .Values.istio.context "gateway" }}
       containers:
         - name: istio-proxy # which the injected one is merged with
           volumeMounts:
-            - {name: gatehouse-run, mountPath: /run/gatehouse}
-            - {name: gatehouse-module, mountPath: /etc/gatehouse, readOnly: true}
+            - {$patch: delete, mountPath: /etc/gatehouse}
+            {{- include "gatehouse.proxyMounts" . | nindent 12 }}
       {{- end }}
       initContainers:
         - {$patch: delete, name: gatehouse-module}
         - {$patch: delete, name: gatehouse-sidecar}
         {{- include "gatehouse.initContainers" . | nindent 8 }}
       volumes:
-        {{- range $name := list "redis" "redis-tls" "session-secret" "verdict-secret" }}
+        {{- range $name := list "module" "redis" "redis-tls" "session-secret" "verdict-secret" }}
         - {$patch: delete, name: gatehouse-{{ $name }}}
         {{- end }}
         {{- range .Values.extraVolumes }}
         - {$patch: delete, name: {{ .name }}}
         {{- end }}
+        {{- include "gatehouse.volumes" . | nindent 8 }}
+{{- end }}
+
+{{/* Values of istiod's chart with an injection template, which adds the same to each new pod that names it. Istio runs
+     it with variables of its own. A proxy that is a native sidecar is one of the init containers. */}}
+{{- define "gatehouse.injection" -}}
+{{- $proxy := printf "- name: istio-proxy\n  volumeMounts:\n%s" (include "gatehouse.proxyMounts" . | indent 2) -}}
+sidecarInjectorWebhook:
+  templates:
+    {{ include "gatehouse.fullname" . }}: |
+      metadata:
+        annotations:
+          checksum/gatehouse: {{ include "gatehouse.sidecarConfig" . | sha256sum }}
+      spec:
+        initContainers:
+        {{- include "gatehouse.initContainers" . | nindent 8 }}
+        {{- if ne .Values.istio.context "gateway" }}
+        {{ `{{- if ne (index .ObjectMeta.Annotations "sidecar.istio.io/nativeSidecar" | default (printf "%t" .NativeSidecars)) "false" }}` }}
+        {{- $proxy | nindent 8 }}
+        {{ `{{- else }}` }}
+        {{- end }}
+        containers:
+        {{- $proxy | nindent 8 }}
+        {{- if ne .Values.istio.context "gateway" }}
+        {{ `{{- end }}` }}
+        {{- end }}
+        volumes:
         {{- include "gatehouse.volumes" . | nindent 8 }}
 {{- end }}
