@@ -98,7 +98,6 @@ wasm: ## build the filter; BINDING=sdk or plugins, here and with run, e2e, chaos
 native: ## build the filter as a dynamic module of Envoy into build/libgatehouse.so; Linux, gcc
 	@mkdir -p build
 	GO=$(GO) scripts/build-native.sh build/libgatehouse.so
-	@rm -f build/libgatehouse.h # declares what only the module calls
 
 test: ## unit tests with -race and end-to-end suite, five minutes
 	@scripts/test.sh

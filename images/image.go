@@ -24,16 +24,17 @@ type image struct {
 var images = []image{
 	{
 		// Istio's agent takes the module from the last layer of an image, the file plugin.wasm, so this one brings both in
-		// one version.
+		// one version. The dynamic module is for the image's architecture.
 		name: "sidecar", title: "gatehouse-sidecar",
-		description: "Keeps an Envoy's shared memory in step with Redis and verifies credentials; with gatehousectl and the filter's module.",
+		description: "Keeps an Envoy's shared memory in step with Redis and verifies credentials; with gatehousectl and the filter's modules.",
 		config: v1.Config{
 			User: nonRoot, Env: []string{"PATH=/usr/local/bin"}, Entrypoint: []string{"/usr/local/bin/gatehouse-sidecar"},
 		},
 		contents: goParts(
-			target{"linux", "", "./sidecar/cmd/gatehouse-sidecar"},
-			target{"linux", "", "./sidecar/cmd/gatehousectl"},
-			target{"wasip1", "wasm", "./wasm-filter"},
+			target{goos: "linux", dir: "./sidecar/cmd/gatehouse-sidecar"},
+			target{goos: "linux", dir: "./sidecar/cmd/gatehousectl"},
+			target{goos: "linux", dir: "./wasm-filter", tags: "native"},
+			wasmModule,
 		),
 	},
 	{
@@ -58,9 +59,11 @@ var images = []image{
 		// The format that Istio and Envoy Gateway accept for a module: one layer with /plugin.wasm, and no command.
 		name: "module", title: "gatehouse-module",
 		description: "The filter's module as /plugin.wasm, for Istio's WasmPlugin and Envoy Gateway's EnvoyExtensionPolicy.",
-		contents:    goParts(target{"wasip1", "wasm", "./wasm-filter"}),
+		contents:    goParts(wasmModule),
 	},
 }
+
+var wasmModule = target{goos: "wasip1", goarch: "wasm", dir: "./wasm-filter"}
 
 // reference returns the image's name in its archive; users push it under another one.
 func (img image) reference() string { return "localhost/" + img.title + ":dev" }

@@ -203,10 +203,11 @@ func checkBOM(t *testing.T, img image, dir string, oci v1.Image) {
 		named[component.Name] = component.Version != "" || component.Hashes != nil
 	}
 	for _, want := range map[string][]string{
-		"sidecar": {"github.com/redis/go-redis/v9", "github.com/dchest/siphash", "golang.org/x/crypto/x509roots/fallback", "stdlib", "/usr/local/bin/gatehousectl", "/plugin.wasm"},
-		"envoy":   {"envoy", "glibc", "/usr/local/bin/envoy"},
-		"nginx":   {"nginx", "libnginx-mod-http-lua", "lua-cjson", "lua-resty-core", "libc6", "/usr/sbin/nginx"},
-		"module":  {"github.com/dchest/siphash", "stdlib", "/plugin.wasm"},
+		"sidecar": {"github.com/redis/go-redis/v9", "github.com/dchest/siphash", "golang.org/x/crypto/x509roots/fallback", "stdlib", "/usr/local/bin/gatehousectl", "/plugin.wasm",
+			"/libgatehouse.so"},
+		"envoy":  {"envoy", "glibc", "/usr/local/bin/envoy"},
+		"nginx":  {"nginx", "libnginx-mod-http-lua", "lua-cjson", "lua-resty-core", "libc6", "/usr/sbin/nginx"},
+		"module": {"github.com/dchest/siphash", "stdlib", "/plugin.wasm"},
 	}[img.name] {
 		if !named[want] {
 			t.Errorf("the bill of materials doesn't have %s with a version or digest", want)

@@ -16,6 +16,7 @@ import (
 type target struct {
 	goos, goarch string // goarch "": the image's
 	dir          string // of its package, from the repository's root
+	tags         string // of its build; those of the dynamic module need cgo
 }
 
 // goParts returns the modules of the packages in the programs, and Go's standard library, from the go command: a Wasm
@@ -25,8 +26,12 @@ func goParts(targets ...target) func(string, string) ([]part, error) {
 		parts := []part{{"stdlib", strings.TrimPrefix(runtime.Version(), "go"), "pkg:golang/stdlib@" + strings.TrimPrefix(runtime.Version(), "go")}}
 		for _, t := range targets {
 			const format = `{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}`
-			cmd := exec.Command("go", "list", "-deps", "-f", format, t.dir)
-			cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0", "GOOS="+t.goos, "GOARCH="+cmp.Or(t.goarch, arch))
+			cmd := exec.Command("go", "list", "-deps", "-f", format, "-tags", t.tags, t.dir)
+			cgo := "0"
+			if t.tags != "" {
+				cgo = "1"
+			}
+			cmd.Env = append(cmd.Environ(), "CGO_ENABLED="+cgo, "GOOS="+t.goos, "GOARCH="+cmp.Or(t.goarch, arch))
 			out, err := cmd.Output()
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", cmd, err)

@@ -1,8 +1,30 @@
 #!/usr/bin/env bash
 # build-native.sh OUT [FLAG...]: builds the filter as a dynamic module of Envoy to OUT, as $VERSION; flags go to go build.
+# It is for this machine, by its gcc. With ARCH, amd64 or arm64, it is for every Linux of that architecture with glibc 2.31
+# or later, by Zig, and the same on every machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$1
 shift
-scripts/need.sh cc gcc "the module has parts in C"
-CGO_ENABLED=1 exec "${GO:-go}" build -buildmode=c-shared -trimpath -tags=native -ldflags="-s -w -X main.release=${VERSION:-unknown}" -o "$out" "$@" ./wasm-filter
+glibc=2.31
+if [[ -n ${ARCH:-} ]]; then
+  declare -A machines=([amd64]=x86_64 [arm64]=aarch64)
+  zig=$(scripts/install-zig.sh)
+  scripts/need.sh readelf binutils "it shows which C library the module needs"
+  export GOOS=linux GOARCH=$ARCH CC="$zig cc -target ${machines[$ARCH]}-linux-gnu.$glibc"
+  # The machine's settings would change the module.
+  export CGO_CFLAGS='-O2 -g0' CGO_LDFLAGS=''
+else
+  scripts/need.sh cc gcc "the module has parts in C"
+fi
+CGO_ENABLED=1 "${GO:-go}" build -buildmode=c-shared -trimpath -tags=native \
+  -ldflags="-s -w -X main.release=${VERSION:-unknown}" -o "$out" "$@" ./wasm-filter
+rm -f "${out%.*}.h" # declares what only the module calls
+
+[[ -n ${ARCH:-} ]] || exit 0
+newest=$(readelf --version-info --wide "$out" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
+[[ $(printf '%s\n' "$newest" "GLIBC_$glibc" | sort -V | tail -n 1) == "GLIBC_$glibc" ]] || {
+  echo "build-native: $out needs $newest, want $glibc or older:" >&2
+  readelf --dyn-syms --wide "$out" | grep -F "@$newest" >&2
+  exit 1
+}

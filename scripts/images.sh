@@ -18,8 +18,9 @@ mkdir -p "$out"/{sidecar/usr/local/bin,envoy/usr/local/bin,module}
 
 scripts/build-static.sh "$out/sidecar/usr/local/bin/"
 scripts/build-wasm.sh "$out/sidecar/plugin.wasm" -buildvcs=false
+ARCH=$(go env GOARCH) scripts/build-native.sh "$out/sidecar/libgatehouse.so" -buildvcs=false
 scripts/build-wasm.sh "$out/module/plugin.wasm" -buildvcs=false -tags=plugins
-chmod 644 "$out"/{sidecar,module}/plugin.wasm
+chmod 644 "$out"/{sidecar,module}/plugin.wasm "$out/sidecar/libgatehouse.so"
 
 # put IMAGE FILE...: copies files of this machine to the same paths in an image.
 put() {

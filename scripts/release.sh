@@ -44,13 +44,16 @@ for ARCH in amd64 arm64; do
   image=$work/$ARCH/sidecar files=$work/files-$ARCH
   mkdir -p "$image/usr/local/bin" "$files"
   scripts/build-static.sh "$image/usr/local/bin/"
+  scripts/build-native.sh "$image/libgatehouse.so" -buildvcs=false
+  chmod 644 "$image/libgatehouse.so"
   cp "$work/gatehouse.wasm" "$image/plugin.wasm"
 
   cp -r "$image/usr/local/bin" "$files/bin"
   cp -r docs/systemd "$files/systemd"
   # systemd looks for a program without a path in /usr/local/bin and /usr/bin.
   sed -i 's,/usr/local/bin/,,' "$files"/systemd/*.service "$files"/systemd/*/*.conf
-  cp "$work/gatehouse.wasm" packaging/sidecar.yaml envoy/envoy.yaml LICENSE CHANGELOG.md "$files"
+  cp "$work/gatehouse.wasm" "$image/libgatehouse.so" packaging/sidecar.yaml envoy/envoy.yaml envoy/envoy-native.yaml \
+    LICENSE CHANGELOG.md "$files"
   for format in deb rpm; do
     (cd "$files" && "$tools/nfpm" package --config ../packaging/nfpm.yaml --packager $format --target "$out/" >/dev/null)
   done

@@ -51,6 +51,7 @@ func newFilter(c *dynmod.Config, configuration []byte) dynmod.Filter {
 		close(f.stopped)
 		return f
 	}
+	dynmod.Log(dynmod.Info, "gatehouse: release "+release)
 	go f.tick()
 	return f
 }

@@ -21,37 +21,40 @@ enum { BODY_CONTINUE = 0, BODY_STOP_NO_BUFFER = 3 };
 // Results of calls, and of the definition of metrics.
 enum { CALLOUT_STARTED = 0, CALLOUT_SUCCEEDED = 0, METRIC_SUCCESS = 0 };
 
-void envoy_dynamic_module_callback_log(int level, buffer message);
-bool envoy_dynamic_module_callback_is_validation_mode(void);
+// They exist in Envoy alone: weak symbols let linkers accept that. missing_function looks all of them up at load.
+#define ENVOY __attribute__((weak))
 
-size_t envoy_dynamic_module_callback_http_get_headers_size(void *filter, int type);
-bool envoy_dynamic_module_callback_http_get_headers(void *filter, int type, header *out);
-bool envoy_dynamic_module_callback_http_set_header(void *filter, int type, buffer key, buffer value);
-bool envoy_dynamic_module_callback_http_add_header(void *filter, int type, buffer key, buffer value);
-size_t envoy_dynamic_module_callback_http_get_body_chunks_size(void *filter, int type);
-bool envoy_dynamic_module_callback_http_get_body_chunks(void *filter, int type, buffer *out);
-bool envoy_dynamic_module_callback_http_filter_get_attribute_string(void *filter, int attribute, buffer *out);
-bool envoy_dynamic_module_callback_http_get_filter_state_bytes(void *filter, buffer key, buffer *out);
-bool envoy_dynamic_module_callback_http_get_filter_state_typed(void *filter, buffer key, buffer *out);
-bool envoy_dynamic_module_callback_http_set_filter_state_bytes(void *filter, buffer key, buffer value);
-void envoy_dynamic_module_callback_http_send_response(void *filter, uint32_t status, header *headers, size_t count,
-                                                      buffer body, buffer details);
-void envoy_dynamic_module_callback_http_filter_continue_decoding(void *filter);
+ENVOY void envoy_dynamic_module_callback_log(int level, buffer message);
+ENVOY bool envoy_dynamic_module_callback_is_validation_mode(void);
+
+ENVOY size_t envoy_dynamic_module_callback_http_get_headers_size(void *filter, int type);
+ENVOY bool envoy_dynamic_module_callback_http_get_headers(void *filter, int type, header *out);
+ENVOY bool envoy_dynamic_module_callback_http_set_header(void *filter, int type, buffer key, buffer value);
+ENVOY bool envoy_dynamic_module_callback_http_add_header(void *filter, int type, buffer key, buffer value);
+ENVOY size_t envoy_dynamic_module_callback_http_get_body_chunks_size(void *filter, int type);
+ENVOY bool envoy_dynamic_module_callback_http_get_body_chunks(void *filter, int type, buffer *out);
+ENVOY bool envoy_dynamic_module_callback_http_filter_get_attribute_string(void *filter, int attribute, buffer *out);
+ENVOY bool envoy_dynamic_module_callback_http_get_filter_state_bytes(void *filter, buffer key, buffer *out);
+ENVOY bool envoy_dynamic_module_callback_http_get_filter_state_typed(void *filter, buffer key, buffer *out);
+ENVOY bool envoy_dynamic_module_callback_http_set_filter_state_bytes(void *filter, buffer key, buffer value);
+ENVOY void envoy_dynamic_module_callback_http_send_response(void *filter, uint32_t status, header *headers,
+                                                            size_t count, buffer body, buffer details);
+ENVOY void envoy_dynamic_module_callback_http_filter_continue_decoding(void *filter);
 
 // Schedulers make Envoy call a hook on the thread of a request, or on the main thread; they may be used on any thread.
-void *envoy_dynamic_module_callback_http_filter_scheduler_new(void *filter);
-void envoy_dynamic_module_callback_http_filter_scheduler_commit(void *scheduler, uint64_t event);
-void envoy_dynamic_module_callback_http_filter_scheduler_delete(void *scheduler);
-void *envoy_dynamic_module_callback_http_filter_config_scheduler_new(void *config);
-void envoy_dynamic_module_callback_http_filter_config_scheduler_commit(void *scheduler, uint64_t event);
-void envoy_dynamic_module_callback_http_filter_config_scheduler_delete(void *scheduler);
+ENVOY void *envoy_dynamic_module_callback_http_filter_scheduler_new(void *filter);
+ENVOY void envoy_dynamic_module_callback_http_filter_scheduler_commit(void *scheduler, uint64_t event);
+ENVOY void envoy_dynamic_module_callback_http_filter_scheduler_delete(void *scheduler);
+ENVOY void *envoy_dynamic_module_callback_http_filter_config_scheduler_new(void *config);
+ENVOY void envoy_dynamic_module_callback_http_filter_config_scheduler_commit(void *scheduler, uint64_t event);
+ENVOY void envoy_dynamic_module_callback_http_filter_config_scheduler_delete(void *scheduler);
 
 // On the main thread only.
-int envoy_dynamic_module_callback_http_filter_config_http_callout(void *config, uint64_t *id, buffer cluster,
-                                                                  header *headers, size_t count, buffer body,
-                                                                  uint64_t timeout_ms);
+ENVOY int envoy_dynamic_module_callback_http_filter_config_http_callout(void *config, uint64_t *id, buffer cluster,
+                                                                        header *headers, size_t count, buffer body,
+                                                                        uint64_t timeout_ms);
 // While the configuration is being made only.
-int envoy_dynamic_module_callback_http_filter_config_define_counter(void *config, buffer name, buffer *labels,
-                                                                    size_t count, size_t *id);
-int envoy_dynamic_module_callback_http_filter_config_increment_counter(void *config, size_t id, buffer *values,
-                                                                       size_t count, uint64_t n);
+ENVOY int envoy_dynamic_module_callback_http_filter_config_define_counter(void *config, buffer name, buffer *labels,
+                                                                          size_t count, size_t *id);
+ENVOY int envoy_dynamic_module_callback_http_filter_config_increment_counter(void *config, size_t id, buffer *values,
+                                                                             size_t count, uint64_t n);

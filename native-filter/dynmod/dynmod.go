@@ -3,8 +3,6 @@
 package dynmod
 
 /*
-// The functions of Envoy exist when Envoy loads the module.
-#cgo LDFLAGS: -Wl,--unresolved-symbols=ignore-all
 #cgo CFLAGS: -O2 -Wall -Wextra -Werror
 #cgo noescape envoy_dynamic_module_callback_log
 #cgo noescape envoy_dynamic_module_callback_http_set_header
@@ -115,6 +113,7 @@ type Level int
 
 // The levels that are used.
 const (
+	Info     Level = 2
 	Warn     Level = 3
 	Error    Level = 4
 	Critical Level = 5
