@@ -166,7 +166,7 @@ chart-e2e: ## install, break and upgrade the chart in a real Kubernetes on this 
 mesh-e2e: ## the same under the control planes of Envoy Gateway and Istio, built once in ten minutes
 	@scripts/chart-e2e.sh mesh
 
-chart-check: build ## lint, unit tests and schemas of the Helm chart, and the configurations that it renders
+chart-check: build native ## lint, unit tests and schemas of the Helm chart, and the configurations that it renders
 	@scripts/chart-check.sh
 
 chart-readme: ## update the chart's table of values, the descriptions in its schema, and its alerts in docs/prometheus

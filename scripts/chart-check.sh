@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 chart=charts/gatehouse
 module=build/gatehouse.wasm
+library=build/libgatehouse.so
 
 fail() {
   echo "chart-check: $*" >&2
@@ -13,8 +14,8 @@ fail() {
 
 tools=$(scripts/chart-tools.sh)
 export PATH=$tools:$PATH
-for built in $module build/gatehousectl build/gatehouse-sidecar; do
-  [[ -e $built ]] || fail "$built is missing; run: make build"
+for built in $module $library build/gatehousectl build/gatehouse-sidecar; do
+  [[ -e $built ]] || fail "$built is missing; run: make build native"
 done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -108,7 +109,7 @@ envoy() {
     content 'envoy\.yaml' <"$work/config.yaml" >"$work/envoy.yaml"
     content 'tls\.yaml' <"$work/config.yaml" >"$work/tls.yaml"
     build/gatehousectl check "$work/envoy.yaml" || return
-    sed -i -e "s#/etc/gatehouse/gatehouse.wasm#$PWD/$module#" -e "s#/etc/envoy/tls.yaml#$work/tls.yaml#" "$work/envoy.yaml"
+    sed -i -e "s#/etc/gatehouse/gatehouse.wasm#$PWD/$module#" -e "s#/usr/lib/gatehouse/libgatehouse.so#$PWD/$library#" -e "s#/etc/envoy/tls.yaml#$work/tls.yaml#" "$work/envoy.yaml"
     "$envoy_binary" --mode validate --log-level error --config-path "$work/envoy.yaml" || return
   done
 }
@@ -133,21 +134,26 @@ nginx() {
   [[ -z $missing ]] || { printf '%s\n' "templates/_nginx.tpl lacks what nginx/nginx.conf has:" "$missing" >&2; return 1; }
 }
 
-# The chart has each setting of envoy/envoy.yaml, which all tests use, with its lines for sessions and without them. The
-# rules, addresses and heap are values.
+# The chart has each setting of envoy/envoy.yaml, which all tests use, with its lines for sessions and without them, and
+# of envoy/envoy-native.yaml. The rules, addresses and heap are values.
 same_settings() {
-  local missing
+  local missing edge file
   settings() {
     sed -e '/# ---- the rules/,/# -----/d' -e 's/ *#.*//' -e '/[-:] \*/d' -e 's/&[a-z_]\+ *//' -e 's/^[ -]*//' -e 's/ *$//' -e 's/"//g' -e '/^$/d' | sort -u
   }
+  # lacking VALUES EDGE FILE: compares with the file on standard input
   lacking() {
-    missing=$(comm -13 <(render "$1" --show-only templates/gateway/edge-config.yaml | settings) \
+    missing=$(comm -13 <(render "$1" --set edge="$2" --show-only templates/gateway/edge-config.yaml | settings) \
       <(settings | grep -v -e '^socket_address: ' -e '^max_heap_size_bytes: '))
-    [[ -z $missing ]] || { printf '%s\n' "$1: templates/_envoy.tpl or _filter.tpl lack what envoy/envoy.yaml has:" "$missing" >&2; return 1; }
+    [[ -z $missing ]] || { printf '%s\n' "$1, edge $2: templates/_envoy.tpl or _filter.tpl lack what $3 has:" "$missing" >&2; return 1; }
   }
-  grep -q '#session ' envoy/envoy.yaml || { echo "envoy/envoy.yaml has no lines for sessions" >&2; return 1; }
-  lacking $chart/ci/gateway-values.yaml <envoy/envoy.yaml &&
-    sed 's/#session //' envoy/envoy.yaml | lacking $chart/ci/gateway-sessions-values.yaml
+  for edge in wasm native; do
+    file=envoy/envoy.yaml
+    [[ $edge == wasm ]] || file=envoy/envoy-native.yaml
+    grep -q '#session ' $file || { echo "$file has no lines for sessions" >&2; return 1; }
+    lacking $chart/ci/gateway-values.yaml $edge $file <$file || return
+    sed 's/#session //' $file | lacking $chart/ci/gateway-sessions-values.yaml $edge $file || return
+  done
 }
 
 # The sidecar accepts the chart's file and environment, and reads secrets at the pod's paths.
@@ -186,6 +192,6 @@ stage "wrong values" wrong_values
 stage "sidecar's configuration" sidecar
 stage "Envoy's configuration" envoy
 stage "nginx's configuration" nginx
-stage "settings of envoy/envoy.yaml" same_settings
+stage "settings of envoy/envoy.yaml and envoy-native.yaml" same_settings
 stage "metrics" metrics
 stage "alerts" alerts

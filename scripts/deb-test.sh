@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # deb-test.sh DEB: installs the package as "A machine" of docs/install.md says, runs its programs as its units say up to
-# the first 304, upgrades it, removes it and purges it. All of this happens in a copy-on-write view of this machine with a
+# the first 304, also with the dynamic module, upgrades it, removes it and purges it. All of this happens in a copy-on-write view of this machine with a
 # network of its own, so nothing is left. Status 77: this needs root, apt and systemd-analyze.
 #
 # It stands in for systemd, which doesn't run there: commands, user, umask, limits and runtime directory are the units';
@@ -96,6 +96,19 @@ stop_both() {
 # status WANT ARGUMENT…: what curl gets from the edge.
 status() { [[ $(curl -s -o /dev/null -w '%{http_code}' "${@:2}") == "$1" ]]; }
 
+edge=http://127.0.0.1:8080
+answers() {
+  until_ok status 304 "$edge/v1/products/42" -H 'If-None-Match: *'
+  status 200 "$edge/v1/products/42" || fail "want 200"
+  status 401 "$edge/v1/telemetry" -d '{}' || fail "want 401"
+}
+
+# configure EXAMPLE: makes an example of the package Envoy's configuration.
+configure() { install -D -m 0644 "$root/usr/share/doc/gatehouse/examples/$1" "$root/etc/envoy/envoy.yaml"; }
+
+# loaded: whether the dynamic module is in Envoy.
+loaded() { grep -q '/usr/lib/gatehouse/libgatehouse.so' "/proc/$envoy_pid/maps"; }
+
 mount -t tmpfs tmpfs "$top"
 mkdir "$top"/{upper,work,root}
 mount -t overlay -o "lowerdir=/,upperdir=$top/upper,workdir=$top/work" overlay "$root"
@@ -116,7 +129,7 @@ for program in gatehouse-sidecar gatehousectl; do
   [[ $(in_root "$program" --version) == *"$version"* ]] || fail "$program --version: want $version"
 done
 install -m 0755 "$envoy" "$root/usr/local/bin/envoy"
-install -D -m 0644 -t "$root/etc/envoy" "$root/usr/share/doc/gatehouse/examples/envoy.yaml"
+configure envoy.yaml
 in_root systemd-analyze verify --man=no --recursive-errors=no gatehouse-sidecar.service gatehouse-envoy.service \
   >"$top/verify.log" 2>&1 || fail "systemd-analyze verify failed"
 [[ ! -s $top/verify.log ]] || fail "systemd-analyze verify warned"
@@ -131,10 +144,19 @@ until_ok in_root redis-cli ping
 start_both
 echo '{"id":42}' >"$root/tmp/42.json"
 in_root gatehousectl put /v1/products/42 --file /tmp/42.json >>"$top/last.log" 2>&1 || fail "gatehousectl put failed"
-edge=http://127.0.0.1:8080
-until_ok status 304 "$edge/v1/products/42" -H 'If-None-Match: *'
-status 200 "$edge/v1/products/42" || fail "want 200"
-status 401 "$edge/v1/telemetry" -d '{}' || fail "want 401"
+answers
+if loaded; then fail "the dynamic module is in the Envoy of envoy.yaml"; fi
+
+echo "deb-test: run the dynamic module, and go back"
+stop_both
+configure envoy-native.yaml
+start_both
+loaded || fail "the dynamic module is not in the Envoy of envoy-native.yaml"
+answers
+stop_both
+configure envoy.yaml
+start_both
+answers
 
 echo "deb-test: upgrade"
 echo '# mine' >>"$root/etc/gatehouse/sidecar.yaml"
@@ -165,4 +187,4 @@ left=$(cd "$root" && echo etc/gatehouse/* usr/bin/gatehouse* usr/lib/gatehouse/*
   usr/share/doc/gatehouse/* run/gatehouse/*)
 [[ -z $left ]] || fail "purge left: $left"
 in_root getent passwd gatehouse >/dev/null || fail "purge deleted the user, so another one could get its number"
-echo "deb-test: $(basename "$deb"): installed, 304, upgraded, rolled back, removed"
+echo "deb-test: $(basename "$deb"): installed, 304 from both modules, upgraded, rolled back, removed"

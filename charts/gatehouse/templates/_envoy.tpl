@@ -36,6 +36,16 @@ static_resources:
   {{- toYaml . | nindent 2 }}
   {{- end }}
 
+{{- if include "gatehouse.native" . }}
+
+# Counters in /stats/prometheus without the prefix envoy_dynamicmodulescustom_, as those of the Wasm module.
+layered_runtime:
+  layers:
+  - name: gatehouse
+    static_layer: {envoy.reloadable_features.dynamic_modules_strip_custom_stat_prefix: true}
+  - {name: admin, admin_layer: {}}
+{{- end }}
+
 stats_config:
   {{- include "gatehouse.statsTags" . | nindent 2 }}
 
@@ -174,7 +184,7 @@ filter_chains:
         idle_timeout: 300s
       use_remote_address: true
       xff_num_trusted_hops: {{ .Values.envoy.trustedHops }}
-      # More than the route's timeout. It also ends what waits in a VM that traps.
+      # More than the route's timeout. It also ends what waits in a Wasm VM that traps.
       stream_idle_timeout: {{ add .Values.upstream.timeoutSeconds 5 }}s
       stream_flush_timeout: 60s
       request_timeout: 60s

@@ -46,6 +46,7 @@ typed_config:
 {{- define "gatehouse.filters" -}}
 {{- $filters := list }}
 {{- if .Values.sessions.enabled }}{{ $filters = append $filters "gatehouse.sessionFilter" }}{{ end }}
+{{- if and .Values.sessions.enabled (include "gatehouse.native" .) }}{{ $filters = append $filters "gatehouse.claimsFilter" }}{{ end }}
 {{- if eq (include "gatehouse.source" .) (toJson (dict "filter_state" "gatehouse.source")) }}{{ $filters = append $filters "gatehouse.sourceFilter" }}{{ end }}
 {{- toJson (append $filters "gatehouse.edgeFilter") }}
 {{- end }}
@@ -112,19 +113,38 @@ typed_config:
 {{- end }}
 
 {{- define "gatehouse.edgeConfig" -}}
+{{- if include "gatehouse.native" . -}}
+{{ include "gatehouse.dynamicModule" (include "gatehouse.filter" .) }}
+{{- else -}}
 "@type": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
 config:
   name: gatehouse
   {{- include "gatehouse.vm" (list . (include "gatehouse.filter" .)) | nindent 2 }}
 {{- end }}
+{{- end }}
+
+{{/* The filter as a dynamic module, with this configuration. */}}
+{{- define "gatehouse.dynamicModule" -}}
+"@type": type.googleapis.com/envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter
+dynamic_module_config: {module: {local: {filename: /usr/lib/gatehouse/libgatehouse.so}}, do_not_close: true}
+filter_name: gatehouse
+filter_config:
+  "@type": type.googleapis.com/google.protobuf.Struct
+  value:
+    {{- . | nindent 4 }}
+{{- end }}
 
 {{- define "gatehouse.pushConfig" -}}
+{{- if include "gatehouse.native" . -}}
+{{ include "gatehouse.dynamicModule" "push_listener: true" }}
+{{- else -}}
 "@type": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
 config:
   name: gatehouse-push
   {{- include "gatehouse.vm" (list . "push_listener: true") | nindent 2 }}
   # Lets the plugin receive a batch's body before it answers. Only here.
   allow_on_headers_stop_iteration: true
+{{- end }}
 {{- end }}
 
 {{/* What the edge filter says of a request that it has passed on, for a route configuration. */}}
@@ -177,6 +197,22 @@ typed_config:
         requirements:
         - {provider_name: gatehouse}
         - {allow_missing: {}}
+{{- end }}
+
+{{/* Copies the token's claims to where a dynamic module can read them: see envoy/envoy-native.yaml. */}}
+{{- define "gatehouse.claimsFilter" -}}
+name: gatehouse-claims
+typed_config:
+  "@type": type.googleapis.com/envoy.extensions.filters.http.set_filter_state.v3.Config
+  on_request_headers:
+  {{- range list "sub" "ver" }}
+  - object_key: gatehouse.claims.gatehouse.{{ . }}
+    factory_key: envoy.string
+    format_string:
+      text_format_source: {inline_string: "%DYNAMIC_METADATA(envoy.filters.http.jwt_authn:gatehouse:{{ . }})%"}
+      omit_empty_values: true
+    skip_if_empty: true
+  {{- end }}
 {{- end }}
 
 {{/* The listener that the sidecar pushes to. */}}

@@ -23,6 +23,26 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if eq .Values.edge "nginx" }}nginx{{ else }}envoy{{ end }}
 {{- end }}
 
+{{/* Whether the filter is a dynamic module of Envoy. */}}
+{{- define "gatehouse.native" -}}
+{{- if eq .Values.edge "native" }}true{{ end }}
+{{- end }}
+
+{{/* Where an Envoy has the volume of the module. */}}
+{{- define "gatehouse.moduleDirectory" -}}
+{{- if include "gatehouse.native" . }}/usr/lib/gatehouse{{ else }}/etc/gatehouse{{ end }}
+{{- end }}
+
+{{/* What Envoy's heap leaves of the container's limit, for the memory of a dynamic module, in bytes; empty for others,
+     and where the limit is not in Mi or Gi. */}}
+{{- define "gatehouse.goMemory" -}}
+{{- if include "gatehouse.native" . }}
+{{- with include "gatehouse.bytes" (dig "limits" "memory" "" .Values.envoy.resources | toString) }}
+{{- sub (int64 .) (int64 $.Values.envoy.maxHeapBytes) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* Labels of every object. */}}
 {{- define "gatehouse.labels" -}}
 {{ include "gatehouse.selectorLabels" . }}

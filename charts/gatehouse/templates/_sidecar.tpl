@@ -9,6 +9,8 @@
   {{- if eq .Values.edge "nginx" }}
   # A mistake in the rules keeps the pod from starting, so that the earlier ones go on.
   command: [gatehousectl, nginx, install, --rules, /etc/gatehouse/rules.yaml, /module]
+  {{- else if include "gatehouse.native" . }}
+  command: [gatehousectl, install-module, /libgatehouse.so, /module/libgatehouse.so]
   {{- else }}
   command: [gatehousectl, install-module, /plugin.wasm, /module/gatehouse.wasm]
   {{- end }}

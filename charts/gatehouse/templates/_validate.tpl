@@ -45,6 +45,8 @@
 {{- end }}
 {{- else if eq $v.edge "nginx" }}
 {{- fail (printf "edge: nginx is for mode gateway: mode %s is in the Envoys of a mesh" $v.mode) }}
+{{- else if include "gatehouse.native" . }}
+{{- fail (printf "edge: native is for mode gateway: mode %s is in the Envoys of a mesh, which load Wasm" $v.mode) }}
 {{- else if eq $v.mode "istio" }}
 {{- if not $v.istio.workloadSelector }}
 {{- fail "istio.workloadSelector: is empty: give the labels of the workload's pods, or the whole namespace would get the filter" }}
@@ -177,11 +179,17 @@
 {{- if regexMatch "^[0-9]+[GM]i$" . }}{{ mul (regexFind "^[0-9]+" .) (ternary 1073741824 1048576 (hasSuffix "Gi" .)) }}{{ end }}
 {{- end }}
 
-{{/* What is cached must fit into the heap, where it is in MiB or GiB. */}}
+{{/* What is cached must fit into the heap, where it is in MiB or GiB; twice, with Go's collector, into the memory of a
+     dynamic module. */}}
 {{- define "gatehouse.validateCache" -}}
 {{- $bytes := dig "memory" "bytes" "" .Values.sidecar.settings | toString }}
 {{- with include "gatehouse.bytes" (trimSuffix "B" $bytes) }}
-{{- if gt (mul . 4) (mul 3 (int64 $.Values.envoy.maxHeapBytes)) }}
+{{- if include "gatehouse.native" $ }}
+{{- $room := include "gatehouse.goMemory" $ }}
+{{- if and $room (gt (mul . 2) (int64 $room)) }}
+{{- fail (printf "sidecar.settings.memory.bytes: %s is more than half of what envoy.maxHeapBytes, %d, leaves of envoy.resources.limits.memory, %s, for the dynamic module" $bytes (int64 $.Values.envoy.maxHeapBytes) $.Values.envoy.resources.limits.memory) }}
+{{- end }}
+{{- else if gt (mul . 4) (mul 3 (int64 $.Values.envoy.maxHeapBytes)) }}
 {{- fail (printf "sidecar.settings.memory.bytes: %s is more than three quarters of envoy.maxHeapBytes, %d: raise that, and envoy.resources.limits.memory" $bytes (int64 $.Values.envoy.maxHeapBytes)) }}
 {{- end }}
 {{- end }}

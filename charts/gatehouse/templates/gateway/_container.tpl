@@ -33,7 +33,7 @@ tls.yaml: |
   {{- include "gatehouse.edgeContainer" (list . .Values.envoy) | nindent 2 }}
   volumeMounts:
     - {name: gatehouse-envoy, mountPath: /etc/envoy, readOnly: true}
-    - {name: gatehouse-module, mountPath: /etc/gatehouse, readOnly: true}
+    - {name: gatehouse-module, mountPath: {{ include "gatehouse.moduleDirectory" . }}, readOnly: true}
     - {name: gatehouse-run, mountPath: /run/gatehouse}
     {{- if (.Values.envoy.tls).existingSecret }}
     - {name: gatehouse-tls, mountPath: /etc/gatehouse-tls, readOnly: true}
@@ -67,9 +67,16 @@ tls.yaml: |
 {{/* What both have in common: of (list context values of the edge). */}}
 {{- define "gatehouse.edgeContainer" -}}
 {{- $edge := index . 1 -}}
-{{- with $edge.extraEnv -}}
+{{- $limit := include "gatehouse.goMemory" (index . 0) -}}
+{{- if or $edge.extraEnv $limit -}}
 env:
+  {{- with $limit }}
+  # For the dynamic module, whose memory is Go's: what Envoy's heap leaves of the limit.
+  - {name: GOMEMLIMIT, value: {{ . | quote }}}
+  {{- end }}
+  {{- with $edge.extraEnv }}
   {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{ end -}}
 ports:
   - {name: http, containerPort: {{ $edge.port }}}
