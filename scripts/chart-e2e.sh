@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 kind=$1
 shift
-declare -A tests=([chart]='^Test(Gateway|Nginx|Mesh)$' [mesh]='^Test(EnvoyGateway|Istio)$')
+declare -A tests=([chart]='^Test(Gateway|Native|Nginx|Mesh)$' [mesh]='^Test(EnvoyGateway|Istio)$')
 
 not_run() {
   echo "$kind-e2e: not run: the chart was not tested in a cluster, because of this machine:" >&2

@@ -42,7 +42,7 @@ func meshDir(t *testing.T) string {
 
 // newMesh starts what a mode for a mesh needs beside the cluster.
 func newMesh(t *testing.T, mode, selector string) *cluster {
-	c := newCluster(t, "envoy")
+	c := newCluster(t, "wasm")
 	c.selector = selector
 	c.values = append(c.values, "--set", "mode="+mode)
 	createNamespace(t)

@@ -19,6 +19,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -35,7 +36,7 @@ const (
 // TestGateway covers the life of a release in mode gateway, in a namespace that only admits restricted pods. Its steps
 // build on each other.
 func TestGateway(t *testing.T) {
-	c := newCluster(t, "envoy")
+	c := newCluster(t, "wasm")
 	c.steps(t, []step{
 		{"install", c.install},
 		{"publish and answer", c.answers},
@@ -51,6 +52,20 @@ func TestGateway(t *testing.T) {
 		{"publish and answer with that", c.answers},
 		{"that Redis replaced", c.replaceRedis},
 		{"uninstall with that", c.uninstall},
+	})
+}
+
+// TestNative is the same with the filter as a dynamic module of Envoy.
+func TestNative(t *testing.T) {
+	c := newCluster(t, "native")
+	c.steps(t, []step{
+		{"install", func(t *testing.T) { c.install(t); c.confined(t) }},
+		{"publish and answer", c.answers},
+		{"revocation", c.revoke},
+		{"envoy killed", func(t *testing.T) { c.kill(t, "envoy"); c.same(t) }},
+		{"upgrade under traffic", c.upgrade},
+		{"rollback under traffic", func(t *testing.T) { c.rollback(t); c.confined(t) }},
+		{"uninstall", c.uninstall},
 	})
 }
 
@@ -96,6 +111,21 @@ func (c *cluster) install(t *testing.T) {
 		t.Errorf("a pod that is not restricted: got %v, want it refused", err)
 	}
 	c.helmInstall(t)
+}
+
+// confined checks that Envoy has the dynamic module, under the runtime's seccomp profile.
+func (c *cluster) confined(t *testing.T) {
+	t.Helper()
+	pid := c.process(t, "envoy")
+	for file, want := range map[string]string{"maps": "/usr/lib/gatehouse/libgatehouse.so", "status": "Seccomp:\t2"} {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), want) {
+			t.Errorf("Envoy's /proc/%d/%s has no %q", pid, file, want)
+		}
+	}
 }
 
 // createNamespace creates the tests' namespace if it isn't there.
@@ -268,14 +298,22 @@ func (c *cluster) rollback(t *testing.T) {
 
 const nextRelease = "9.9.9"
 
-// loadNextRelease builds another release of the sidecar's image, with the tag next.
+var nextReleaseLoaded bool // by an earlier test; they run one after the other
+
+// loadNextRelease builds another release of the sidecar's image, with the tag next, once.
 func loadNextRelease(t *testing.T) {
 	t.Helper()
+	if nextReleaseLoaded {
+		return
+	}
 	dir := t.TempDir()
 	t.Setenv("VERSION", nextRelease)
 	run(t, "", "../../scripts/build-static.sh", dir+"/")
 	run(t, "", "../../scripts/build-wasm.sh", filepath.Join(dir, "gatehouse.wasm"))
-	files := map[string]string{"/plugin.wasm": filepath.Join(dir, "gatehouse.wasm")}
+	run(t, "", "env", "ARCH="+runtime.GOARCH, "../../scripts/build-native.sh", filepath.Join(dir, "libgatehouse.so"))
+	files := map[string]string{
+		"/plugin.wasm": filepath.Join(dir, "gatehouse.wasm"), "/libgatehouse.so": filepath.Join(dir, "libgatehouse.so"),
+	}
 	for _, program := range []string{"gatehouse-sidecar", "gatehousectl"} {
 		files["/usr/local/bin/"+program] = filepath.Join(dir, program)
 	}
@@ -284,6 +322,7 @@ func loadNextRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, "", "ctr", "images", "import", archive)
+	nextReleaseLoaded = true
 }
 
 // version returns the release that runs.

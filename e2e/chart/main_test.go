@@ -42,16 +42,20 @@ type cluster struct {
 	values   []string // of helm, for every installation
 }
 
-// newCluster starts what the chart needs beside the cluster, for an edge in envoy or nginx.
-func newCluster(t *testing.T, edgeKind string) *cluster {
+// newCluster starts what the chart needs beside the cluster, for an edge of this kind: wasm, native or nginx.
+func newCluster(t *testing.T, edge string) *cluster {
 	if os.Getenv("KUBECONFIG") == "" || os.Getenv("CONTAINERD_ADDRESS") == "" {
 		t.Fatal("not in its own cluster: run make chart-e2e")
+	}
+	edgeKind := "envoy"
+	if edge == "nginx" {
+		edgeKind = "nginx"
 	}
 	c := &cluster{t: t, edgeKind: edgeKind, upstream: new(upstream.Handler), selector: "app.kubernetes.io/component=gateway"}
 	c.serve(upstreamPort, c.upstream)
 	c.values = []string{
 		"--values", "testdata/values.yaml", "--set", "upstream.host=" + k8s.Gateway, "--set", "upstream.port=" + upstreamPort,
-		"--set", "redis.url=redis://" + c.startRedis(), "--set", "edge=" + map[string]string{"envoy": "wasm", "nginx": "nginx"}[edgeKind],
+		"--set", "redis.url=redis://" + c.startRedis(), "--set", "edge=" + edge,
 	}
 	return c
 }

@@ -80,14 +80,14 @@ func (c *cluster) pod(t *testing.T) string {
 	return pods[0].Metadata.Name
 }
 
-// kill kills a container's first process, like a crash or the kernel.
-func (c *cluster) kill(t *testing.T, container string) {
+// process returns the id of a container's first process.
+func (c *cluster) process(t *testing.T, container string) int {
 	t.Helper()
-	before, err := c.pods(t)[0].container(container)
+	status, err := c.pods(t)[0].container(container)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, id, _ := strings.Cut(before.ContainerID, "://")
+	_, id, _ := strings.Cut(status.ContainerID, "://")
 	pid := 0
 	for line := range strings.Lines(run(t, "", "ctr", "tasks", "list")) {
 		fmt.Sscanf(line, id+" %d", &pid)
@@ -95,6 +95,17 @@ func (c *cluster) kill(t *testing.T, container string) {
 	if pid == 0 {
 		t.Fatalf("no process of container %s", id)
 	}
+	return pid
+}
+
+// kill kills a container's first process, like a crash or the kernel.
+func (c *cluster) kill(t *testing.T, container string) {
+	t.Helper()
+	before, err := c.pods(t)[0].container(container)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := c.process(t, container)
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
