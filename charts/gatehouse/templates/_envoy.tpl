@@ -38,11 +38,8 @@ static_resources:
 
 {{- if include "gatehouse.native" . }}
 
-# Counters in /stats/prometheus without the prefix envoy_dynamicmodulescustom_, as those of the Wasm module.
 layered_runtime:
-  layers:
-  - name: gatehouse
-    static_layer: {envoy.reloadable_features.dynamic_modules_strip_custom_stat_prefix: true}
+  {{- include "gatehouse.statsRuntime" . | nindent 2 }}
   - {name: admin, admin_layer: {}}
 {{- end }}
 

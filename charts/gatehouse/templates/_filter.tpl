@@ -171,6 +171,13 @@ stats_tags:
 {{- end }}
 {{- end }}
 
+{{/* A dynamic module's counters without the prefix envoy_dynamicmodulescustom_, as those of the Wasm module. */}}
+{{- define "gatehouse.statsRuntime" -}}
+layers:
+- name: gatehouse
+  static_layer: {envoy.reloadable_features.dynamic_modules_strip_custom_stat_prefix: true}
+{{- end }}
+
 {{/* Envoy's own filter for tokens, which goes before the edge filter: see envoy/envoy.yaml. */}}
 {{- define "gatehouse.sessionFilter" -}}
 name: envoy.filters.http.jwt_authn

@@ -97,6 +97,15 @@ gatehouse
 {{- end }}
 {{- end }}
 
+{{/* What Envoy Gateway names the edge filter of the chart's EnvoyExtensionPolicy. */}}
+{{- define "gatehouse.policyFilter" -}}
+{{- if include "gatehouse.native" . -}}
+envoy.filters.http.dynamic_modules/envoyextensionpolicy/{{ .Release.Namespace }}/{{ include "gatehouse.fullname" . }}/dynamic-module/0
+{{- else -}}
+envoy.filters.http.wasm/{{ include "gatehouse.vmID" . }}
+{{- end }}
+{{- end }}
+
 {{/* Labels of the pods that have a sidecar. */}}
 {{- define "gatehouse.redisClients" -}}
 {{- if eq .Values.mode "istio" -}}

@@ -45,9 +45,10 @@
 {{- end }}
 {{- else if eq $v.edge "nginx" }}
 {{- fail (printf "edge: nginx is for mode gateway: mode %s is in the Envoys of a mesh" $v.mode) }}
-{{- else if include "gatehouse.native" . }}
-{{- fail (printf "edge: native is for mode gateway: mode %s is in the Envoys of a mesh, which load Wasm" $v.mode) }}
 {{- else if eq $v.mode "istio" }}
+{{- if include "gatehouse.native" . }}
+{{- fail "edge: native is for the modes gateway and envoy-gateway: Istio's agent brings Wasm modules only" }}
+{{- end }}
 {{- if not $v.istio.workloadSelector }}
 {{- fail "istio.workloadSelector: is empty: give the labels of the workload's pods, or the whole namespace would get the filter" }}
 {{- end }}
