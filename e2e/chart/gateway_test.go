@@ -329,7 +329,7 @@ func loadNextRelease(t *testing.T) {
 func (c *cluster) version(t *testing.T) string {
 	t.Helper()
 	said := c.kubectl(t, "exec", c.pod(t), "--container", "gatehouse-sidecar", "--", "gatehouse-sidecar", "--version")
-	return said[strings.LastIndex(said, " ")+1:]
+	return strings.TrimSpace(said[strings.LastIndex(said, " ")+1:])
 }
 
 // mistake upgrades to rules that gatehousectl refuses: the earlier pod goes on.

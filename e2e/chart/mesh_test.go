@@ -108,7 +108,7 @@ func patchWorkload(t *testing.T) {
 		kubectl(deployment, "apply", "--filename", "-")
 		patch := func(values ...string) {
 			text := ""
-			for _, m := range parse(t, meshes[0].template(t, append([]string{"--values", meshes[0].example(), "--set", "istio.context=" + tt.context}, values...)...)) {
+			for _, m := range parse(t, meshes[0].template(t, append([]string{"--values", meshes[0].example(), "--set", "istio.context=" + tt.context, "--set", "istio.module=pod"}, values...)...)) {
 				if strings.HasSuffix(m.name(), "-workload-patch") {
 					text = m.at("data")["patch.yaml"].(string)
 				}
@@ -126,8 +126,8 @@ func patchWorkload(t *testing.T) {
 		}
 		patch()
 		all := names()
-		patch("--values", "testdata/less-redis.yaml")
-		for _, gone := range []string{"gatehouse-redis", "GATEHOUSE_REDIS_USERNAME"} {
+		patch("--values", "testdata/less-redis.yaml", "--set", "istio.module=registry")
+		for _, gone := range []string{"gatehouse-redis", "GATEHOUSE_REDIS_USERNAME", "gatehouse-module"} {
 			if got := names(); !strings.Contains(all, gone) || strings.Contains(got, gone) {
 				t.Errorf("%s: got %s, then %s; want it there, and gone when the values have none", gone, all, got)
 			}
