@@ -108,7 +108,8 @@ test-all: ## make test and all long tests: whole suites, mutation, conformance, 
 unit: ## unit tests with -race, except of packages that need a stack; LONG=1: also long ones
 	@$(GO) test -race $(short) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/e2e/chart$$' -e '/e2e/conformance$$' -e '/e2e/observe$$')
 	@$(GO) test -run '^TestSDK$$' ./wasm-filter
-	@CGO_ENABLED=1 $(GO) test -race -tags=native ./native-filter/dynmod
+	@CGO_ENABLED=1 $(GO) test -race -tags=native ./native-filter/...
+	@CGO_ENABLED=1 $(GO) test -race -tags=native -run '^TestNative' ./wasm-filter
 
 e2e: ## end-to-end suite, after make build; LONG=1: also long tests; RUN=TestCache; EDGE_KIND=native or nginx
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi

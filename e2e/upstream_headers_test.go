@@ -83,3 +83,39 @@ func overridesStay(t *testing.T, e *edge, kept bool) {
 		}
 	}
 }
+
+// TestRoutesByIdentity routes by the header that names the device: by what the filter has added, not by what a client
+// forged.
+func TestRoutesByIdentity(t *testing.T) {
+	t.Parallel()
+	const device = 222
+	e := start(t, stack.Options{Rules: upstreamRules, ModifyConfig: func(c *stack.Config) error {
+		node, err := c.Find(append(edgeManager, "route_config", "virtual_hosts", "upstream", "routes")...)
+		if err != nil {
+			return err
+		}
+		var routes []any
+		if err := node.Decode(&routes); err != nil {
+			return err
+		}
+		match := map[string]any{"prefix": "/", "headers": []any{map[string]any{"name": "x-gatehouse-device", "present_match": true}}}
+		routes = append([]any{map[string]any{"match": match, "direct_response": map[string]any{"status": device}}}, routes...)
+		return c.Set(routes, append(edgeManager, "route_config", "virtual_hosts", "upstream", "routes")...)
+	}})
+	e.device("dev", "s3cret", 4, "telemetry.write")
+	e.until("a device has its route", status(device), "POST /v1/telemetry", credential("dev", "s3cret")...)
+	// Now from memory; before, after a call of the sidecar.
+	for _, tt := range []struct {
+		request string
+		header  []string
+		want    int
+	}{
+		{"POST /v1/telemetry", credential("dev", "s3cret"), device},
+		{"GET /open", nil, 200},
+		{"GET /open", []string{"x-gatehouse-device: dev"}, 200},
+	} {
+		if got := e.send(tt.request, tt.header...); got.status != tt.want {
+			t.Errorf("%s %q: got %d, want %d", tt.request, tt.header, got.status, tt.want)
+		}
+	}
+}

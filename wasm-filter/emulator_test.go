@@ -175,6 +175,8 @@ func (e *emulator) record(region wire.Region, index uint32) []byte {
 	return e.result(record)
 }
 
+func (*emulator) keep(record []byte) []byte { return bytes.Clone(record) }
+
 func (e *emulator) setRecord(region wire.Region, index uint32, value []byte) error {
 	e.records[place(region, index)] = bytes.Clone(value)
 	return nil

@@ -21,6 +21,8 @@ type host interface {
 	setTickPeriod(ms uint32) error
 	// record returns the shared-data record at a place, nil if there is none.
 	record(region wire.Region, index uint32) []byte
+	// keep returns a record, or a part of one, for longer than the callback.
+	keep(record []byte) []byte
 	setRecord(region wire.Region, index uint32, value []byte) error
 	// state returns the state record, nil if there is none, and its compare-and-swap number.
 	state() (record []byte, cas uint32)

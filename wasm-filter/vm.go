@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
 
@@ -303,7 +302,7 @@ func (v *vm) Body(epoch uint64, variant wire.Variant) *policy.Body {
 	if err != nil {
 		return nil
 	}
-	return v.bodies.put(epoch, variant, bytes.Clone(body))
+	return v.bodies.put(epoch, variant, v.host.keep(body))
 }
 
 func indent(text string) string { return "  " + strings.ReplaceAll(text, "\n", "\n  ") }

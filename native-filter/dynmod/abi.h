@@ -40,6 +40,7 @@ ENVOY bool envoy_dynamic_module_callback_http_set_filter_state_bytes(void *filte
 ENVOY void envoy_dynamic_module_callback_http_send_response(void *filter, uint32_t status, header *headers,
                                                             size_t count, buffer body, buffer details);
 ENVOY void envoy_dynamic_module_callback_http_filter_continue_decoding(void *filter);
+ENVOY void envoy_dynamic_module_callback_http_clear_route_cache(void *filter);
 
 // Schedulers make Envoy call a hook on the thread of a request, or on the main thread; they may be used on any thread.
 ENVOY void *envoy_dynamic_module_callback_http_filter_scheduler_new(void *filter);

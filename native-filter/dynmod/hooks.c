@@ -38,7 +38,8 @@ const char *missing_function(void) {
       "log", "is_validation_mode", "http_get_headers_size", "http_get_headers", "http_set_header",
       "http_add_header", "http_get_body_chunks_size", "http_get_body_chunks", "http_filter_get_attribute_string",
       "http_get_filter_state_bytes", "http_get_filter_state_typed", "http_set_filter_state_bytes", "http_send_response",
-      "http_filter_continue_decoding", "http_filter_scheduler_new", "http_filter_scheduler_commit",
+      "http_filter_continue_decoding", "http_clear_route_cache",
+      "http_filter_scheduler_new", "http_filter_scheduler_commit",
       "http_filter_scheduler_delete", "http_filter_config_scheduler_new", "http_filter_config_scheduler_commit",
       "http_filter_config_scheduler_delete", "http_filter_config_http_callout", "http_filter_config_define_counter",
       "http_filter_config_increment_counter"};
@@ -128,6 +129,12 @@ static void refuse(stream *s) {
                                                    (buffer){details, sizeof details - 1});
 }
 
+// choose_route makes Envoy choose the route by the headers as they are now: it did so before the first filter, when they
+// still had what a client forged.
+static void choose_route(stream *s) {
+  if (s->changed) envoy_dynamic_module_callback_http_clear_route_cache(s->envoy);
+}
+
 // with_headers calls a function of Go with the request's headers.
 static int with_headers(stream *s, int (*function)(stream *, bool), bool end) {
   header usual[USUAL_HEADERS];
@@ -157,6 +164,7 @@ int envoy_dynamic_module_on_http_filter_request_headers(void *envoy, const void 
   yield_now_and_then();
   switch (with_headers(s, on_headers, end)) {
   case GO_CONTINUE:
+    choose_route(s);
     return HEADERS_CONTINUE;
   case GO_REPLY:
     send_answer(s);
@@ -223,6 +231,7 @@ void envoy_dynamic_module_on_http_filter_scheduled(void *envoy, const void *modu
   yield_now_and_then();
   switch (with_headers(s, on_woken, false)) {
   case GO_CONTINUE:
+    choose_route(s);
     envoy_dynamic_module_callback_http_filter_continue_decoding(s->envoy);
     break;
   case GO_REPLY:

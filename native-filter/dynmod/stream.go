@@ -60,11 +60,13 @@ func (s *Stream) AppendHeaders(dst []byte) []byte {
 
 // RemoveHeader removes a request header.
 func (s *Stream) RemoveHeader(name string) bool {
+	s.changed = true
 	return bool(C.envoy_dynamic_module_callback_http_set_header(s.envoy, C.REQUEST_HEADERS, lend(name), C.buffer{}))
 }
 
 // AddHeader adds a request header.
 func (s *Stream) AddHeader(name, value string) bool {
+	s.changed = true
 	return bool(C.envoy_dynamic_module_callback_http_add_header(s.envoy, C.REQUEST_HEADERS, lend(name), lend(value)))
 }
 

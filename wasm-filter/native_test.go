@@ -1,0 +1,220 @@
+//go:build native
+
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/native-filter/dynmod/fakeenvoy"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+const nativeRules = `{"sidecar": {"cluster": "sidecar"}, "credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"},
+	"rules": [{"match": {"path": "/who"}, "auth": {}}, {"match": {"prefix": "/fetched/"}, "cache": {"on_miss": "fetch"}}]}`
+
+const nativeEpoch = 7
+
+// onFakeEnvoy returns a configuration with the rules, and two workers. The memory is in step, and has no objects and no
+// verdicts.
+func onFakeEnvoy(t *testing.T) (*fakeenvoy.Config, [2]*fakeenvoy.Worker) {
+	t.Helper()
+	now := time.Now().UnixMilli()
+	state := wire.State{Epoch: nativeEpoch, ObjectBuckets: 4, VerdictBuckets: 4, InStepMS: now, HeartbeatMS: now}
+	shared.SetState(wire.AppendState(nil, &state), 0)
+	c, ok := fakeenvoy.NewConfig(nativeRules)
+	if !ok {
+		t.Fatal("the rules were refused")
+	}
+	workers := [2]*fakeenvoy.Worker{fakeenvoy.NewWorker(), fakeenvoy.NewWorker()}
+	t.Cleanup(func() {
+		c.Destroy()
+		for _, w := range workers {
+			w.Stop()
+		}
+	})
+	return c, workers
+}
+
+func nativeRequest(path string, more ...[2]string) [][2]string {
+	return append([][2]string{{":method", "GET"}, {":path", path}, {":authority", "edge"}, {":scheme", "http"}}, more...)
+}
+
+func who(device string) [][2]string {
+	return nativeRequest("/who", [2]string{"x-device-id", device}, [2]string{"x-device-token", "secret"}, [2]string{"x-request-id", "id-of-" + device})
+}
+
+var allowed = wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Epoch: nativeEpoch})
+
+// begin begins a request on a worker.
+func begin(c *fakeenvoy.Config, w *fakeenvoy.Worker, headers [][2]string) (r *fakeenvoy.Request) {
+	w.Do(func() { r = c.Begin(true, headers...) })
+	return r
+}
+
+// run runs what was scheduled for a request, and fails the test if nothing was.
+func run(t *testing.T, w *fakeenvoy.Worker, r *fakeenvoy.Request) {
+	t.Helper()
+	ran := false
+	w.Do(func() { ran = r.Run() })
+	if !ran {
+		t.Error("the request was not woken")
+	}
+}
+
+// TestNativeCoalesces has requests on two workers wait for one verification, of which the first ends.
+func TestNativeCoalesces(t *testing.T) {
+	c, w := onFakeEnvoy(t)
+	first, second, third := begin(c, w[0], who("dev")), begin(c, w[0], who("dev")), begin(c, w[1], who("dev"))
+	c.Main()
+	if got := len(c.Calls()); got != 1 {
+		t.Fatalf("got %d calls, want one", got)
+	}
+	for _, r := range []*fakeenvoy.Request{first, second, third} {
+		if r.Passed() || r.Status() != 0 {
+			t.Fatalf("got %d before the answer", r.Status())
+		}
+	}
+	w[0].Do(first.End)
+	c.Answer(0, allowed)
+	run(t, w[0], second)
+	run(t, w[1], third)
+	for i, r := range []*fakeenvoy.Request{second, third} {
+		if !r.Passed() || !r.RouteChosen() {
+			t.Errorf("request %d: passed %t, %d; route chosen again: %t", i+2, r.Passed(), r.Status(), r.RouteChosen())
+		}
+	}
+	w[0].Do(second.End)
+	w[1].Do(third.End)
+}
+
+// TestNativeRefusedCall fails a call: every request gets a 503.
+func TestNativeRefusedCall(t *testing.T) {
+	c, w := onFakeEnvoy(t)
+	first, second := begin(c, w[0], who("refused")), begin(c, w[1], who("refused"))
+	c.Main()
+	c.Answer(0, []byte("no verdict"))
+	for i, r := range []*fakeenvoy.Request{first, second} {
+		run(t, w[i], r)
+		if r.Status() != 503 {
+			t.Errorf("got %d, want 503", r.Status())
+		}
+		w[i].Do(r.End)
+	}
+}
+
+// TestNativeJoinedFetch: a worker's request joins a fetch that another worker's had made before it came. The answer may
+// be older than what its client has seen, so it is not used: memory is read again, and then a second call is made.
+func TestNativeJoinedFetch(t *testing.T) {
+	c, w := onFakeEnvoy(t)
+	first, second := begin(c, w[0], nativeRequest("/fetched/1")), begin(c, w[1], nativeRequest("/fetched/1"))
+	c.Main()
+	if got := len(c.Calls()); got != 1 {
+		t.Fatalf("got %d calls, want one", got)
+	}
+	fetched := func(body string) []byte {
+		o := wire.Object{Key: "/fetched/1", Version: 1, ETag: `"v1"`, ContentType: "text/plain", PublishedMS: time.Now().UnixMilli()}
+		o.AddVariant(wire.Variant{Encoding: wire.Identity, Length: uint32(len(body))})
+		return wire.AppendFetchResponse(nil, nativeEpoch, &o, [][]byte{[]byte(body)})
+	}
+	c.Answer(0, fetched("old"))
+	run(t, w[0], first)
+	if first.Status() != 200 || first.Text() != "old" {
+		t.Errorf("first: got %d %q", first.Status(), first.Text())
+	}
+	run(t, w[1], second)
+	if second.Status() != 0 {
+		t.Fatalf("second: got %d %q by the answer to a call that was made before it came", second.Status(), second.Text())
+	}
+	c.Main()
+	if got := len(c.Calls()); got != 2 {
+		t.Fatalf("got %d calls, want a second one", got)
+	}
+	c.Answer(1, fetched("new"))
+	run(t, w[1], second)
+	if second.Status() != 200 || second.Text() != "new" {
+		t.Errorf("second: got %d %q", second.Status(), second.Text())
+	}
+	w[0].Do(first.End)
+	w[1].Do(second.End)
+}
+
+// TestNativeCallsKeepTheirHeaders begins another request, which overwrites the memory of the first one's headers, before
+// the main thread makes the call.
+func TestNativeCallsKeepTheirHeaders(t *testing.T) {
+	c, w := onFakeEnvoy(t)
+	first := begin(c, w[0], who("dev-1"))
+	second := begin(c, w[0], nativeRequest("/open", [2]string{"x-filler", strings.Repeat("#", 80)}))
+	c.Main()
+	if got := c.Headers(0); !strings.Contains(got, "x-request-id: id-of-dev-1\n") {
+		t.Errorf("got headers %q", got)
+	}
+	c.Answer(0, allowed)
+	run(t, w[0], first)
+	w[0].Do(first.End)
+	w[0].Do(second.End)
+}
+
+// TestNativeRace has both workers serve requests of some devices, while calls are answered, and records are written. It
+// has something to find with the race detector only.
+func TestNativeRace(t *testing.T) {
+	c, workers := onFakeEnvoy(t)
+	const requests, devices = 120, 20
+	var serving, background sync.WaitGroup
+	for _, w := range workers {
+		serving.Go(func() {
+			var waiting []*fakeenvoy.Request
+			for n := 0; n < requests || len(waiting) > 0; n++ {
+				if n < requests {
+					waiting = append(waiting, begin(c, w, who(fmt.Sprint("racer", n%devices))))
+				}
+				w.Do(func() {
+					waiting = slices.DeleteFunc(waiting, func(r *fakeenvoy.Request) bool {
+						r.Run()
+						ended := r.Passed() || r.Status() != 0
+						if ended {
+							r.End()
+						}
+						return ended
+					})
+				})
+			}
+		})
+	}
+	served := make(chan struct{})
+	until := func(f func()) {
+		for {
+			select {
+			case <-served:
+				return
+			default:
+				f()
+			}
+		}
+	}
+	answered := 0
+	background.Go(func() { // the main thread
+		until(func() {
+			c.Main()
+			for ; answered < len(c.Calls()); answered++ {
+				c.Answer(answered, allowed)
+			}
+		})
+	})
+	place := uint32(0)
+	background.Go(func() { // the sidecar
+		until(func() {
+			place = (place + 1) % 4
+			if err := shared.SetRecord(wire.RegionVerdicts, place, wire.AppendVerdicts(nil, nativeEpoch, nil, nil)); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+	serving.Wait()
+	close(served)
+	background.Wait()
+}
