@@ -30,6 +30,13 @@ func TestEnvoyGateway(t *testing.T) {
 		{"patches removed", c.unpatched},
 		{"rules removed", c.ruleless},
 		{"uninstall", c.uninstallFromGateway},
+		{"install the dynamic module", c.installNative},
+		{"publish and answer with that", c.answers},
+		{"another listener with that", c.second().same},
+		{"revocation with that", c.revoke},
+		{"other rules under traffic with that", c.upgradeRules},
+		{"rules removed with that", c.ruleless},
+		{"uninstall with that", c.uninstallFromGateway},
 	})
 }
 
@@ -55,6 +62,13 @@ func (c *cluster) installAtGateway(t *testing.T) {
 	c.kubectl(t, "patch", "gateway", "eg", "--type", "merge", "--patch",
 		`{"spec": {"infrastructure": {"parametersRef": {"group": "gateway.envoyproxy.io", "kind": "EnvoyProxy", "name": "`+release+`-gatehouse"}}}}`)
 	c.replaced(t, before)
+}
+
+// installNative installs with the filter as a dynamic module, which comes with the sidecar's image.
+func (c *cluster) installNative(t *testing.T) {
+	c.values = append(c.values, "--set", "edge=native")
+	c.installAtGateway(t)
+	c.confined(t)
 }
 
 // pushChart pushes the chart to the registry, and returns its address there.
