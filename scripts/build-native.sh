@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# build-native.sh OUT [FLAG...]: builds the filter as a dynamic module of Envoy to OUT, as $VERSION; flags go to go build.
-# It is for this machine, by its gcc. With ARCH, amd64 or arm64, it is for every Linux of that architecture with glibc 2.31
-# or later, by Zig, and the same on every machine.
+# build-native.sh OUT [FLAG...]: builds the filter as a dynamic module of Envoy to OUT, as $VERSION; flags go to go
+# build. It is for this machine, by its gcc. With ARCH, amd64 or arm64, it is for every Linux of that architecture with
+# glibc 2.31 or later, by Zig, and has the same bytes on every machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$1

@@ -57,17 +57,25 @@ func (c *cluster) gateway(t *testing.T) {
 }
 
 func (c *cluster) installAtGateway(t *testing.T) {
-	before := c.pod(t)
 	c.helm(t, append([]string{"install", release, c.pushChart(t), "--plain-http"}, c.values...)...)
+	c.refer(t)
+}
+
+// refer makes the Gateway use the chart's EnvoyProxy, and waits for the pod that it then gets.
+func (c *cluster) refer(t *testing.T) {
+	before := c.pod(t)
 	c.kubectl(t, "patch", "gateway", "eg", "--type", "merge", "--patch",
 		`{"spec": {"infrastructure": {"parametersRef": {"group": "gateway.envoyproxy.io", "kind": "EnvoyProxy", "name": "`+release+`-gatehouse"}}}}`)
 	c.replaced(t, before)
 }
 
-// installNative installs with the filter as a dynamic module, which comes with the sidecar's image.
+// installNative installs with the filter as a dynamic module, which comes with the sidecar's image. The Gateway must not
+// load it, nor serve without it, before it uses the EnvoyProxy that allows it.
 func (c *cluster) installNative(t *testing.T) {
 	c.values = append(c.values, "--set", "edge=native")
-	c.installAtGateway(t)
+	c.helm(t, append([]string{"install", release, c.pushChart(t), "--plain-http"}, c.values...)...)
+	c.answersWith(t, "/unruled", http.StatusForbidden)
+	c.refer(t)
 	c.confined(t)
 }
 
