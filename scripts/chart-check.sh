@@ -141,18 +141,18 @@ same_settings() {
   settings() {
     sed -e '/# ---- the rules/,/# -----/d' -e 's/ *#.*//' -e '/[-:] \*/d' -e 's/&[a-z_]\+ *//' -e 's/^[ -]*//' -e 's/ *$//' -e 's/"//g' -e '/^$/d' | sort -u
   }
-  # lacking VALUES EDGE FILE: compares with the file on standard input
+  # lacking VALUES EDGE FILE SCRIPT: compares with the file, changed by sed
   lacking() {
     missing=$(comm -13 <(render "$1" --set edge="$2" --show-only templates/gateway/edge-config.yaml | settings) \
-      <(settings | grep -v -e '^socket_address: ' -e '^max_heap_size_bytes: '))
+      <(sed "$4" "$3" | settings | grep -v -e '^socket_address: ' -e '^max_heap_size_bytes: '))
     [[ -z $missing ]] || { printf '%s\n' "$1, edge $2: templates/_envoy.tpl or _filter.tpl lack what $3 has:" "$missing" >&2; return 1; }
   }
   for edge in wasm native; do
     file=envoy/envoy.yaml
     [[ $edge == wasm ]] || file=envoy/envoy-native.yaml
     grep -q '#session ' $file || { echo "$file has no lines for sessions" >&2; return 1; }
-    lacking $chart/ci/gateway-values.yaml $edge $file <$file || return
-    sed 's/#session //' $file | lacking $chart/ci/gateway-sessions-values.yaml $edge $file || return
+    lacking $chart/ci/gateway-values.yaml $edge $file '' || return
+    lacking $chart/ci/gateway-sessions-values.yaml $edge $file 's/#session //' || return
   done
 }
 
