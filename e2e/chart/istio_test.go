@@ -100,12 +100,21 @@ func proxyFiles(t *testing.T) map[string]string {
 func (w *workload) install(t *testing.T) {
 	before := w.pod(t)
 	w.template = w.kubectl(t, "get", "deployment", w.name, "--output", "jsonpath={.spec.template}")
-	w.helm(t, append([]string{"install", release, chartDir}, w.values...)...)
-	if w.injected {
-		w.answersWith(t, "/config", http.StatusServiceUnavailable) // the rules are there, and no sidecar to ask
-	}
-	w.patch(t)
-	w.replaced(t, before)
+	w.open(t, func() {
+		w.helm(t, append(append([]string{"install", release, chartDir}, w.values...), withSidecar...)...)
+		w.patch(t)
+		w.replaced(t, before)
+	})
+	w.helm(t, append([]string{"upgrade", release, chartDir}, w.values...)...)
+}
+
+// withSidecar selects only pods that have the sidecar, while they come and go.
+var withSidecar = []string{"--set", "istio.workloadSelector.gatehouse=enabled"}
+
+// open requests what has no rule while f runs. No request may fail.
+func (w *workload) open(t *testing.T, f func()) {
+	t.Helper()
+	during(t, w.edge(t), []ask{{"/other", nil, http.StatusOK}}, f)
 }
 
 // patch gives the workload's new pods the sidecar as the chart's notes describe.
@@ -129,8 +138,8 @@ func (w *workload) part(t *testing.T, key string) string {
 	return path
 }
 
-// injectionAnnotations are those that docs/install.md asks for.
-const injectionAnnotations = `{"metadata": {"annotations": {"inject.istio.io/templates": "sidecar,` + release + `-gatehouse",
+// injectionAnnotations are the label and those that docs/install.md asks for.
+const injectionAnnotations = `{"metadata": {"labels": {"gatehouse": "enabled"}, "annotations": {"inject.istio.io/templates": "sidecar,` + release + `-gatehouse",
 	"traffic.sidecar.istio.io/excludeInboundPorts": "9102", "sidecar.istio.io/extraStatTags": "rule,outcome,call,result"}}}`
 
 // inject gives istiod the chart's injection template, and the workload pods that have it.
@@ -162,9 +171,18 @@ func (w *workload) inject(t *testing.T) {
 	}
 }
 
-// unpatch gives the workload's pods the template again that they had before.
+// unpatch gives the workload's pods the template again that they had before: by the chart's other patch, or as a tool
+// does that restores a Deployment.
 func (w *workload) unpatch(t *testing.T) {
 	t.Helper()
+	if !w.injected {
+		w.kubectl(t, "patch", "deployment", w.name, "--patch-file", w.part(t, `remove\.yaml`))
+		got := w.kubectl(t, "get", "deployment", w.name, "--output", "jsonpath={.spec.template}")
+		if strings.Contains(got, "gatehouse") {
+			t.Errorf("the template still has: %s", got)
+		}
+		return
+	}
 	w.kubectl(t, "patch", "deployment", w.name, "--type", "json", "--patch",
 		`[{"op": "replace", "path": "/spec/template", "value": `+w.template+`}]`)
 }
@@ -262,9 +280,12 @@ func (w *workload) withoutModule(t *testing.T) {
 
 func (w *workload) uninstallFromWorkload(t *testing.T) {
 	before := w.pod(t)
-	w.uninstall(t)
-	w.unpatch(t)
-	w.replaced(t, before)
+	w.open(t, func() {
+		w.helm(t, append(append([]string{"upgrade", release, chartDir}, w.values...), withSidecar...)...)
+		w.unpatch(t)
+		w.replaced(t, before)
+		w.uninstall(t)
+	})
 	w.forwards(t)
 	w.kubectl(t, "delete", "secret", "sessions")
 }

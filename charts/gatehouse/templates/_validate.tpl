@@ -9,6 +9,7 @@
 {{- if and (not .Values.redis.url) (not .Values.redis.bundled.enabled) }}
 {{- fail "redis.url: is empty: give the URL of your Redis, or set redis.bundled.enabled for a trial" }}
 {{- end }}
+{{- include "gatehouse.validateAuth" .Values }}
 {{- end }}
 
 {{- define "gatehouse.validateMode" -}}
@@ -128,6 +129,15 @@
 {{- fail (printf "rules[%d].session: needs methods: [POST] in its match" $i) }}
 {{- end }}
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Credentials that nothing asks for: a list of rules was replaced by another one, most likely. */}}
+{{- define "gatehouse.validateAuth" -}}
+{{- $asked := eq .default "deny" }}
+{{- range .rules }}{{ if hasKey . "auth" }}{{ $asked = true }}{{ end }}{{ end }}
+{{- if and (or .credentials .sessions.enabled) (not $asked) }}
+{{- fail (printf "rules: no rule has auth, but %s is set, so every request would be let through: a later file of values, or --set, replaces the whole list; give all rules in one, or remove %[1]s" (ternary "credentials" "sessions.enabled" (not (empty .credentials)))) }}
 {{- end }}
 {{- end }}
 

@@ -43,6 +43,10 @@ func (cmd *edgesCmd) Run(c *console) error {
 		if cmd.JSON {
 			return c.printJSON(list)
 		}
+		if len(list) == 0 {
+			_, err := fmt.Fprintln(c.stdout, "no sidecar has listed itself here: none follows this Redis, or its user may not write the list (docs/redis-contract.md, Redis itself)")
+			return err
+		}
 		return printEdges(c, list)
 	})
 }

@@ -1,6 +1,9 @@
 package main
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // TestShown: what comes from Redis can't control a terminal.
 func TestShown(t *testing.T) {
@@ -11,5 +14,16 @@ func TestShown(t *testing.T) {
 		if got := shown(text); got != want {
 			t.Errorf("%q: got %s, want %s", text, got, want)
 		}
+	}
+}
+
+// TestNoEdges: an empty list says what may be the reason.
+func TestNoEdges(t *testing.T) {
+	s := newShell(t)
+	if got := s.ok("", "edges"); !strings.HasPrefix(got, "no sidecar has listed itself here: ") {
+		t.Errorf("got %q", got)
+	}
+	if got := s.ok("", "edges", "--json"); strings.TrimSpace(got) != "[]" {
+		t.Errorf("got %q, want []", got)
 	}
 }

@@ -20,6 +20,7 @@ traffic.sidecar.istio.io/excludeInboundPorts: {{ .Values.envoy.telemetryPort | q
 spec:
   template:
     metadata:
+      labels: {gatehouse: enabled} # for a workloadSelector that finds only pods with the sidecar
       annotations:
         checksum/gatehouse: {{ include "gatehouse.sidecarConfig" . | sha256sum }}
         {{- include "gatehouse.workloadAnnotations" . | nindent 8 }}
@@ -40,17 +41,55 @@ spec:
             {{- include "gatehouse.proxyMounts" . | nindent 12 }}
       {{- end }}
       initContainers:
-        - {$patch: delete, name: gatehouse-module}
-        - {$patch: delete, name: gatehouse-sidecar}
+        {{- include "gatehouse.noInitContainers" . | nindent 8 }}
         {{- include "gatehouse.initContainers" . | nindent 8 }}
       volumes:
-        {{- range $name := list "module" "redis" "redis-tls" "session-secret" "verdict-secret" }}
-        - {$patch: delete, name: gatehouse-{{ $name }}}
-        {{- end }}
-        {{- range .Values.extraVolumes }}
-        - {$patch: delete, name: {{ .name }}}
-        {{- end }}
+        {{- include "gatehouse.noVolumes" . | nindent 8 }}
         {{- include "gatehouse.volumes" . | nindent 8 }}
+{{- end }}
+
+{{- define "gatehouse.noInitContainers" -}}
+- {$patch: delete, name: gatehouse-module}
+- {$patch: delete, name: gatehouse-sidecar}
+{{- end }}
+
+{{- define "gatehouse.noVolumes" -}}
+{{- range $name := list "module" "redis" "redis-tls" "session-secret" "verdict-secret" }}
+- {$patch: delete, name: gatehouse-{{ $name }}}
+{{- end }}
+{{- range .Values.extraVolumes }}
+- {$patch: delete, name: {{ .name }}}
+{{- end }}
+{{- end }}
+
+{{/* A patch that takes all of that out again. */}}
+{{- define "gatehouse.workloadUnpatch" -}}
+spec:
+  template:
+    metadata:
+      labels: {gatehouse: null}
+      annotations:
+        checksum/gatehouse: null
+        sidecar.istio.io/extraStatTags: null
+        {{- if ne .Values.istio.context "gateway" }}
+        traffic.sidecar.istio.io/excludeInboundPorts: null
+        sidecar.istio.io/nativeSidecar: null
+        sidecar.istio.io/userVolumeMount: null
+        {{- end }}
+    spec:
+      {{- if eq .Values.istio.context "gateway" }}
+      containers:
+        - name: istio-proxy
+          volumeMounts:
+            - {$patch: delete, mountPath: /run/gatehouse}
+            - {$patch: delete, mountPath: /etc/gatehouse}
+      {{- end }}
+      initContainers:
+        {{- include "gatehouse.noInitContainers" . | nindent 8 }}
+      volumes:
+        - {$patch: delete, name: gatehouse-run}
+        - {$patch: delete, name: gatehouse-sidecar}
+        {{- include "gatehouse.noVolumes" . | nindent 8 }}
 {{- end }}
 
 {{/* Values of istiod's chart with an injection template, which adds the same to each new pod that names it. Istio runs
