@@ -30,7 +30,8 @@ import (
 // noFault has the alerts that no fault is injected for, with the reason.
 var noFault = map[stack.EdgeKind]map[string]string{
 	stack.NativeEdge: {
-		"GatehouseTraps": "a dynamic module has no VM that traps",
+		"GatehouseTraps":    "a dynamic module has no VM that traps",
+		"GatehouseHeapFull": "the heap at rest is some 10 MiB, too little to fill it in part",
 	},
 	stack.NginxEdge: {
 		"GatehouseTraps":    "Lua has no VM that traps",
