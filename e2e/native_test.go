@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -185,4 +188,64 @@ func TestSignals(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestManyConfigurations replaces a listener's rules again and again under load. Each answer is by the rules before or
+// after, none is missing, and what the earlier configurations had is released.
+func TestManyConfigurations(t *testing.T) {
+	t.Parallel()
+	if !onNative() {
+		t.Skip("with a dynamic module only: EDGE_KIND=native; TestRulesOfListeners")
+	}
+	e, l := startTwo(t, stack.Options{}, `{"default": "pass"}`, `{"default": "pass"}`)
+	rules := [2]string{`{"default": "deny"}`, `{"default": "pass"}`}
+	wanted := [2]int{403, 200}
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		client := newClient()
+		client.Transport.(*http.Transport).DisableKeepAlives = true // a connection keeps the rules with which it began
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if a, err := e.try(client, "GET /open"); err != nil || a.status != 200 && a.status != 403 {
+				t.Errorf("while rules change: %d %v", a.status, err)
+				return
+			}
+		}
+	}()
+	stop := sync.OnceFunc(func() { close(done); <-ended })
+	t.Cleanup(stop) // before the stack's cleanup
+	threads := 0
+	for i := range sized(200, 40) {
+		l.replace(rules[i%2], rules[i%2])
+		fresh := newClient()
+		await(t, "the rules change", patience, func() error {
+			fresh.CloseIdleConnections()
+			a, err := e.try(fresh, "GET /open")
+			if err == nil && a.status != wanted[i%2] {
+				err = fmt.Errorf("got %d", a.status)
+			}
+			return err
+		})
+		if i == 10 {
+			threads = threadsOf(t, e.EdgePID())
+		}
+	}
+	stop()
+	if got := threadsOf(t, e.EdgePID()); got > threads+3 {
+		t.Errorf("%d threads, and %d after more configurations", threads, got)
+	}
+}
+
+func threadsOf(t *testing.T, pid int) int {
+	t.Helper()
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(tasks)
 }

@@ -26,6 +26,7 @@ unit      must  make --no-print-directory unit LONG=1
 lua       must  make --no-print-directory lua-coverage
 e2e       must  make --no-print-directory e2e LONG=1
 plugins   must  make --no-print-directory wasm e2e BINDING=plugins
+native    must  make --no-print-directory native e2e LONG=1 EDGE_KIND=native
 nginx     must  make --no-print-directory e2e LONG=1 EDGE_KIND=nginx
 mutation  must  make --no-print-directory mutation
 conformance must make --no-print-directory conformance

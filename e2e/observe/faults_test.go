@@ -29,6 +29,10 @@ import (
 
 // noFault has the alerts that no fault is injected for, with the reason.
 var noFault = map[stack.EdgeKind]map[string]string{
+	stack.NativeEdge: {
+		"GatehouseTraps":    "nothing outside the dynamic module makes it panic",
+		"GatehouseHeapFull": "the heap at rest is some 10 MiB, too little to fill it in part",
+	},
 	stack.NginxEdge: {
 		"GatehouseTraps":    "Lua has no VM that traps",
 		"GatehouseHeapFull": "a metric of Envoy",
@@ -194,7 +198,7 @@ func startFaults(t *testing.T) *faults {
 	f.Stack, err = stack.Start(t.Context(), stack.Options{
 		ModifyConfig: f.heap, ModifyNginx: func(config string) string { return config },
 		Dir: t.TempDir(), RedisServerPath: server, EnvoyEnv: clock, SidecarEnv: clock[:1],
-		SidecarPath: f.built("chaos/gatehouse-sidecar"), WasmPath: f.built("chaos/gatehouse.wasm"),
+		SidecarPath: f.built("chaos/gatehouse-sidecar"), WasmPath: f.built("chaos/gatehouse.wasm"), LibraryPath: filepath.Join(f.root, "build", "chaos", "libgatehouse.so"),
 		SidecarArgs: []string{"--memory.bytes=1MiB", "--bcrypt.max-cost=5", "--limit.device=1"},
 	})
 	if err != nil {

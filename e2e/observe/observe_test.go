@@ -25,6 +25,9 @@ const deadline = 60 * time.Second
 // empty are the queries that return nothing in a healthy system, by a part of their text and the edge; with the reason.
 var empty = map[stack.EdgeKind]map[string]string{
 	stack.EnvoyEdge: {},
+	stack.NativeEdge: {
+		"envoy_wasm_": "a metric of Wasm modules",
+	},
 	stack.NginxEdge: {
 		"envoy_overload_": "a metric of Envoy",
 		"envoy_wasm_":     "a metric of Envoy",

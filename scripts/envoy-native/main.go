@@ -81,6 +81,11 @@ layered_runtime:
 
 `
 
+const heap = `# Size these for the machine. The heap is Envoy's, with its buffers; the records are in Go's, which comes on top, unseen
+# by this monitor. The sidecar's memory.bytes bounds them; GOMEMLIMIT in Envoy's environment makes Go collect
+# more often near a limit. At rest, the heap must be well below three quarters full.
+`
+
 // native returns envoy-native.yaml for envoy.yaml.
 func native(text string) (string, error) {
 	e := editor{rest: text}
@@ -109,6 +114,9 @@ func native(text string) (string, error) {
 	e.skipTo("          - *router\n")
 	e.copyTo("# Labels of Gatehouse's counters")
 	e.add(runtime)
+	e.copyTo("# Size these for the machine.")
+	e.add(heap)
+	e.skipTo("overload_manager:\n")
 	e.add(e.rest)
 	return e.out.String(), e.err
 }
