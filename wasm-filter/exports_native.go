@@ -107,7 +107,7 @@ func (f *filter) newWorker() *worker {
 // begin makes the worker's VM. It returns false if that refuses the configuration.
 func (w *worker) begin() bool {
 	w.vm = newVM(w.proxy)
-	return w.vm.configure(0)
+	return w.vm.start(w.filter.configuration, "filter_config")
 }
 
 // worker returns the worker of a thread, nil if it can't be made.

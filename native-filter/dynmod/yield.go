@@ -20,11 +20,8 @@ const leastProcs = 2
 // yieldsMeasuredWith is the version of Go with which the yields were measured.
 const yieldsMeasuredWith = "go1.26"
 
-func startScheduler() {
-	if runtime.GOMAXPROCS(0) < leastProcs {
-		runtime.GOMAXPROCS(leastProcs)
-	}
-}
+// startScheduler sets the number of Ps, also where it is enough: otherwise Go may lower it later.
+func startScheduler() { runtime.GOMAXPROCS(max(leastProcs, runtime.GOMAXPROCS(0))) }
 
 //export goYield
 func goYield() { runtime.Gosched() }
