@@ -336,7 +336,7 @@ func (c *cluster) version(t *testing.T) string {
 func (c *cluster) mistake(t *testing.T) {
 	before := c.pod(t)
 	upgrade := append(append([]string{"upgrade", release, chartDir, "--namespace", namespace, "--wait", "--timeout", "15s"}, c.values...),
-		"--set-json", `rules=[{"match":{"path":"/a/../b"},"cache":{}}]`)
+		"--set-json", `rules=[{"match":{"path":"/a/../b"},"auth":{}}]`)
 	if _, err := try(t.Context(), "", "helm", upgrade...); err == nil {
 		t.Error("the upgrade succeeded, want the new pod kept from starting")
 	}
