@@ -2,12 +2,14 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -248,4 +250,104 @@ func threadsOf(t *testing.T, pid int) int {
 		t.Fatal(err)
 	}
 	return len(tasks)
+}
+
+// TestDiscoveredRules gets the rules by discovery (ECDS), and new ones while requests wait for the sidecar. Their clients
+// leave at once, so the earlier configuration ends with the last of them, on a worker, while Envoy's main thread ends
+// the calls.
+func TestDiscoveredRules(t *testing.T) {
+	t.Parallel()
+	if !onNative() {
+		t.Skip("with a dynamic module only: EDGE_KIND=native; Istio's way to the Wasm module is in make mesh-e2e")
+	}
+	library, err := stack.Library()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "rules.json")
+	write := func(version int) error {
+		text, err := json.Marshal(map[string]any{"version_info": strconv.Itoa(version), "resources": []any{map[string]any{
+			"@type": "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig", "name": "gatehouse",
+			"typed_config": map[string]any{
+				"@type":                 "type.googleapis.com/envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter",
+				"dynamic_module_config": map[string]any{"module": map[string]any{"local": map[string]any{"filename": library}}, "do_not_close": true},
+				"filter_name":           "gatehouse",
+				"filter_config": map[string]any{"@type": "type.googleapis.com/google.protobuf.Struct", "value": map[string]any{
+					"sidecar":       map[string]any{"cluster": "gatehouse-sidecar", "timeout": "1s"},
+					"credentials":   map[string]any{"id_header": "x-device-id", "secret_header": "x-device-token"},
+					"max_staleness": fmt.Sprintf("%ds", 30+version),
+					"rules":         []any{map[string]any{"match": map[string]any{"path": "/who"}, "auth": map[string]any{}}},
+				}},
+			},
+		}}})
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+			return err
+		}
+		return os.Rename(path+".new", path) // Envoy watches for that
+	}
+	e := start(t, stack.Options{ModifyConfig: func(c *stack.Config) error {
+		discovered := map[string]any{"name": "gatehouse", "config_discovery": map[string]any{
+			"config_source": map[string]any{"path_config_source": map[string]any{"path": path}, "resource_api_version": "V3"},
+			"type_urls":     []any{"type.googleapis.com/envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter"},
+		}}
+		return errors.Join(write(0), c.Set(map[string]any{"id": "edge", "cluster": "edge"}, "node"),
+			c.Set(discovered, "static_resources", "listeners", "edge", "filter_chains", "0", "filters", "0", "typed_config", "http_filters", "gatehouse"))
+	}})
+	const waiting = 120
+	rounds := sized(20, 5)
+	e.device("dev", "secret", 4)
+	for i := range rounds * waiting { // a request of each one waits: there is no verdict on it
+		e.device(fmt.Sprintf("dev-%d", i), "secret", 4)
+	}
+	e.known(rounds*waiting + 1)
+	pid := e.EdgePID()
+	for round := range rounds {
+		e.until("the device is let in", status(200), "GET /who", credential("dev", "secret")...)
+		if err := e.SignalSidecar(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		made := e.stat("cluster.gatehouse-sidecar.upstream_rq_total")
+		ctx, leave := context.WithCancel(t.Context())
+		var clients sync.WaitGroup
+		var once sync.Once
+		first := make(chan struct{}) // answer
+		for i := range waiting {
+			answer := e.ask(ctx, fmt.Sprintf("dev-%d", round*waiting+i), e.EdgeURL()+"/who")
+			clients.Go(func() {
+				<-answer
+				once.Do(func() { close(first) })
+			})
+		}
+		await(t, "requests wait", patience, func() error {
+			if got := e.stat("cluster.gatehouse-sidecar.upstream_rq_total") - made; got < waiting {
+				return fmt.Errorf("%d calls", got)
+			}
+			return nil
+		})
+		if err := write(round + 1); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "other rules", patience, func() error {
+			if got := e.stat("extension_config_discovery.http_filter.gatehouse.config_reload"); got < round+2 {
+				return fmt.Errorf("%d", got)
+			}
+			return nil
+		})
+		if err := e.SignalSidecar(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		<-first
+		leave()
+		clients.Wait()
+	}
+	e.until("the device is let in", status(200), "GET /who", credential("dev", "secret")...)
+	if e.EdgePID() != pid {
+		t.Error("Envoy has ended")
+	}
+	if strings.Contains(e.edgeLog(), ": refused") { // of a header, such as the permissions of a device that has none
+		t.Errorf("Envoy refused something:\n%s", e.edgeLog())
+	}
 }

@@ -8,8 +8,8 @@ out=$1 file=wasm-filter/exports_native.go
 at() { replace "$file" "$2" "drill(\"$1\"); $2"; }
 replace "$file" 'return w.result(s, w.vm.requestHeaders(s.ID(), endOfStream))' \
   'drill("headers"); arm(w.proxy); return w.result(s, w.vm.requestHeaders(s.ID(), endOfStream))'
-at body 'w.vm.requestBody(s.ID(), len(s.Body()), endOfStream)'
-at woken 'w.vm.replied = 0'
+at body 'w.vm.requestBody(s.ID(), s.BodySize(), endOfStream)'
+at woken 'w.vm.replied = w.woken'
 at destroyed 'delete(w.vm.pushes, s.ID())'
 at answer 'w.proxy.body = body'
 at dispatch 'return f.config.Callout('

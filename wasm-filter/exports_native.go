@@ -3,8 +3,10 @@
 package main
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/gatehouse/gatehouse/native-filter/coalesce"
@@ -18,8 +20,9 @@ func init() { dynmod.New = newFilter }
 // but the memory, so that rules of one listener never decide a request of another.
 type filter struct {
 	config        *dynmod.Config
+	mainThread    int // its id
 	configuration []byte
-	pushListener  bool
+	rules         *policy.Config
 	counters      map[string]uint32 // Envoy's numbers of counters, plus 1
 	panics        uint64            // number of the counter
 	calls         *coalesce.Group
@@ -37,7 +40,7 @@ const maxThreads = 1024
 // newFilter makes a filter, or returns nil if it refuses the configuration, with a line in the log.
 func newFilter(c *dynmod.Config, configuration []byte) dynmod.Filter {
 	f := &filter{config: c, configuration: configuration, counters: map[string]uint32{}, stop: make(chan struct{}),
-		stopped: make(chan struct{})}
+		stopped: make(chan struct{}), mainThread: syscall.Gettid()}
 	f.calls = coalesce.NewGroup(c.Schedule)
 	w := f.newWorker()
 	if w == nil {
@@ -45,7 +48,11 @@ func newFilter(c *dynmod.Config, configuration []byte) dynmod.Filter {
 	}
 	f.checked.Store(w)
 	rules := w.vm.engine.Config()
-	f.pushListener = rules.PushListener
+	f.rules = rules
+	if !rules.PushListener && !sidecars.add(rules.SidecarCluster) {
+		dynmod.Log(dynmod.Critical, fmt.Sprintf("gatehouse: sidecar.cluster is %q, and %q of another listener: want the same, because both would read one memory; run an Envoy for each", rules.SidecarCluster, sidecars.cluster))
+		return nil
+	}
 	f.defineCounters(rules)
 	if dynmod.Validating() {
 		close(f.stopped)
@@ -54,6 +61,33 @@ func newFilter(c *dynmod.Config, configuration []byte) dynmod.Filter {
 	dynmod.Log(dynmod.Info, "gatehouse: release "+release)
 	go f.tick()
 	return f
+}
+
+// sidecars is the sidecar's cluster of all edges of the process. They share the memory, so a verdict that one's sidecar has
+// pushed would let a request in at the other's listener. Under Wasm vm_id separates them.
+var sidecars sidecarCluster
+
+type sidecarCluster struct {
+	mu      sync.Mutex // protects the following
+	cluster string
+	edges   int
+}
+
+// add adds an edge, unless those that are there have another cluster.
+func (s *sidecarCluster) add(cluster string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.edges > 0 && s.cluster != cluster {
+		return false
+	}
+	s.cluster, s.edges = cluster, s.edges+1
+	return true
+}
+
+func (s *sidecarCluster) remove() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.edges--
 }
 
 // panicsStat is the name of the counter of panics that were recovered.
@@ -84,6 +118,7 @@ type worker struct {
 	proxy *proxy
 	vm    *vm
 	held  map[uint32]*heldStream // by id
+	woken int                    // bytes of bodies for streams that were woken since the newest answer
 	token uint32                 // of the newest call, also of an earlier VM
 }
 
@@ -148,7 +183,7 @@ func (w *worker) result(s *dynmod.Stream, a action) dynmod.Action {
 	s.Hold()
 	h := &heldStream{stream: s}
 	w.held[s.ID()] = h
-	if w.filter.pushListener {
+	if w.filter.rules.PushListener {
 		return dynmod.WantBody
 	}
 	s.PrepareWake()
@@ -166,8 +201,11 @@ func (f *filter) RequestBody(s *dynmod.Stream, endOfStream bool) dynmod.Action {
 	w := f.worker(s.Thread())
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if h := w.held[s.ID()]; h == nil || h.failed {
+		return dynmod.Refuse
+	}
 	w.proxy.begin(s)
-	w.vm.requestBody(s.ID(), len(s.Body()), endOfStream)
+	w.vm.requestBody(s.ID(), s.BodySize(), endOfStream)
 	if w.proxy.answer.IsSet() {
 		delete(w.held, s.ID())
 		return s.Reply(&w.proxy.answer)
@@ -200,11 +238,13 @@ func (f *filter) Woken(s *dynmod.Stream) dynmod.Action {
 		return dynmod.Refuse
 	}
 	w.proxy.begin(s)
-	w.vm.replied = 0
-	if action := w.result(s, h.parked.advance(w.proxy.requestHeaders())); action != dynmod.Pause {
-		return action
+	w.vm.replied = w.woken // one answer wakes many: see maxReplied
+	action := w.result(s, h.parked.advance(w.proxy.requestHeaders()))
+	w.woken = w.vm.replied
+	if action == dynmod.Pause {
+		return dynmod.Nothing
 	}
-	return dynmod.Nothing
+	return action
 }
 
 // Destroyed implements dynmod.Filter.
@@ -219,7 +259,7 @@ func (f *filter) Destroyed(s *dynmod.Stream) {
 // answered brings the answer to a call.
 func (w *worker) answered(token uint32, body []byte) {
 	w.safely(func() {
-		w.proxy.body = body
+		w.proxy.body, w.woken = body, 0
 		w.vm.callResponse(token, len(body))
 		w.proxy.body = nil
 	})
@@ -299,17 +339,28 @@ func (f *filter) panicked(w *worker) {
 	defer w.mu.Unlock()
 	w.begin()
 	for _, h := range w.held {
-		if h.parked != nil {
-			h.woken, h.failed = true, true
+		h.failed = true
+		if h.parked != nil { // the others wait for their bodies
+			h.woken = true
 			h.stream.Wake()
 		}
 	}
 }
 
+// drainMargin is how much later than its timeout the answer to a call may come.
+const drainMargin = 5 * time.Second
+
 // Destroy implements dynmod.Filter.
 func (f *filter) Destroy() {
 	close(f.stop)
 	<-f.stopped
+	if !f.rules.PushListener {
+		sidecars.remove()
+	}
+	if syscall.Gettid() != f.mainThread {
+		// Envoy's main thread may be making or ending calls of this configuration, which Envoy frees when this returns.
+		f.calls.Drain(f.rules.SidecarTimeout + drainMargin)
+	}
 	f.calls.Close()
 	f.tickAll() // counters
 	for i := range f.workers {

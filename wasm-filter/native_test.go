@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -26,6 +27,7 @@ func onFakeEnvoy(t *testing.T) (*fakeenvoy.Config, [2]*fakeenvoy.Worker) {
 	now := time.Now().UnixMilli()
 	state := wire.State{Epoch: nativeEpoch, ObjectBuckets: 4, VerdictBuckets: 4, InStepMS: now, HeartbeatMS: now}
 	shared.SetState(wire.AppendState(nil, &state), 0)
+	runtime.LockOSThread() // this is Envoy's main thread
 	c, ok := fakeenvoy.NewConfig(nativeRules)
 	if !ok {
 		t.Fatal("the rules were refused")
@@ -36,6 +38,7 @@ func onFakeEnvoy(t *testing.T) (*fakeenvoy.Config, [2]*fakeenvoy.Worker) {
 		for _, w := range workers {
 			w.Stop()
 		}
+		runtime.UnlockOSThread()
 	})
 	return c, workers
 }
@@ -107,6 +110,13 @@ func TestNativeRefusedCall(t *testing.T) {
 	}
 }
 
+// fetchedObject is the sidecar's answer to a fetch.
+func fetchedObject(key, body string) []byte {
+	o := wire.Object{Key: key, Version: 1, ETag: `"v1"`, ContentType: "text/plain", PublishedMS: time.Now().UnixMilli()}
+	o.AddVariant(wire.Variant{Encoding: wire.Identity, Length: uint32(len(body))})
+	return wire.AppendFetchResponse(nil, nativeEpoch, &o, [][]byte{[]byte(body)})
+}
+
 // TestNativeJoinedFetch: a worker's request joins a fetch that another worker's had made before it came. The answer may
 // be older than what its client has seen, so it is not used: memory is read again, and then a second call is made.
 func TestNativeJoinedFetch(t *testing.T) {
@@ -116,12 +126,7 @@ func TestNativeJoinedFetch(t *testing.T) {
 	if got := len(c.Calls()); got != 1 {
 		t.Fatalf("got %d calls, want one", got)
 	}
-	fetched := func(body string) []byte {
-		o := wire.Object{Key: "/fetched/1", Version: 1, ETag: `"v1"`, ContentType: "text/plain", PublishedMS: time.Now().UnixMilli()}
-		o.AddVariant(wire.Variant{Encoding: wire.Identity, Length: uint32(len(body))})
-		return wire.AppendFetchResponse(nil, nativeEpoch, &o, [][]byte{[]byte(body)})
-	}
-	c.Answer(0, fetched("old"))
+	c.Answer(0, fetchedObject("/fetched/1", "old"))
 	run(t, w[0], first)
 	if first.Status() != 200 || first.Text() != "old" {
 		t.Errorf("first: got %d %q", first.Status(), first.Text())
@@ -134,7 +139,7 @@ func TestNativeJoinedFetch(t *testing.T) {
 	if got := len(c.Calls()); got != 2 {
 		t.Fatalf("got %d calls, want a second one", got)
 	}
-	c.Answer(1, fetched("new"))
+	c.Answer(1, fetchedObject("/fetched/1", "new"))
 	run(t, w[1], second)
 	if second.Status() != 200 || second.Text() != "new" {
 		t.Errorf("second: got %d %q", second.Status(), second.Text())
@@ -217,4 +222,118 @@ func TestNativeRace(t *testing.T) {
 	serving.Wait()
 	close(served)
 	background.Wait()
+}
+
+// TestNativeLateStream: streams are numbered over all workers, and numbers repeat, so a worker that has served nothing yet
+// knows which request came before its call.
+func TestNativeLateStream(t *testing.T) {
+	c, w := onFakeEnvoy(t)
+	fakeenvoy.SetNewest(1<<31 + 100)
+	first, late := begin(c, w[0], nativeRequest("/fetched/late")), begin(c, w[0], nativeRequest("/fetched/late"))
+	c.Main()
+	c.Answer(0, fetchedObject("/fetched/late", "old"))
+	run(t, w[0], first)
+	run(t, w[0], late)
+	if first.Text() != "old" || late.Status() != 0 {
+		t.Errorf("got %q and %d %q, want the answer for the first only", first.Text(), late.Status(), late.Text())
+	}
+	c.Main()
+	if got := len(c.Calls()); got != 2 {
+		t.Fatalf("got %d calls, want another one for the late request", got)
+	}
+	c.Answer(1, fetchedObject("/fetched/late", "new"))
+	run(t, w[0], late)
+	if late.Text() != "new" {
+		t.Errorf("the late request: got %q", late.Text())
+	}
+	w[0].Do(first.End)
+	w[0].Do(late.End)
+}
+
+// TestNativeOtherSidecar: a listener with another sidecar would read the verdicts of the first one's.
+func TestNativeOtherSidecar(t *testing.T) {
+	onFakeEnvoy(t)
+	other := strings.Replace(nativeRules, `"cluster": "sidecar"`, `"cluster": "other"`, 1)
+	if c, ok := fakeenvoy.NewConfig(other); ok {
+		c.Destroy()
+		t.Error("rules with another sidecar: got accepted beside those of the first")
+	}
+	c, ok := fakeenvoy.NewConfig(nativeRules)
+	if !ok {
+		t.Fatal("other rules with the same sidecar: got refused")
+	}
+	c.Destroy()
+}
+
+// TestNativeRepliesAreBounded: one answer wakes many requests, whose bodies Envoy keeps at the same time.
+func TestNativeRepliesAreBounded(t *testing.T) {
+	c, w := onFakeEnvoy(t)
+	const most = maxReplied >> 20
+	var requests []*fakeenvoy.Request
+	for range most + 20 {
+		requests = append(requests, begin(c, w[0], nativeRequest("/fetched/big")))
+	}
+	c.Main()
+	body := strings.Repeat("x", 1<<20)
+	for answered := 0; answered < len(c.Calls()); answered++ {
+		c.Answer(answered, fetchedObject("/fetched/big", body))
+		served := 0
+		for _, r := range requests {
+			before := r.Status()
+			w[0].Do(func() { r.Run() })
+			if before == 0 && r.Status() == 200 {
+				served++
+			}
+		}
+		if served > most {
+			t.Errorf("got %d bodies of 1 MiB for one answer, want %d at most", served, most)
+		}
+		c.Main()
+	}
+	passed := 0
+	for _, r := range requests {
+		if r.Passed() {
+			passed++
+		}
+		w[0].Do(r.End)
+	}
+	if passed == 0 {
+		t.Errorf("got all of %d requests answered, want some sent upstream", len(requests))
+	}
+}
+
+// TestNativeEndsOnAWorker: a configuration that was discovered may end with its last stream, on a worker, while its call
+// is under way on the main thread. It ends after the answer.
+func TestNativeEndsOnAWorker(t *testing.T) {
+	onFakeEnvoy(t)
+	c, ok := fakeenvoy.NewConfig(nativeRules)
+	if !ok {
+		t.Fatal("the rules were refused")
+	}
+	w := fakeenvoy.NewWorker()
+	defer w.Stop()
+	r := begin(c, w, who("ends"))
+	c.Main()
+	if got := len(c.Calls()); got != 1 {
+		t.Fatalf("got %d calls, want one", got)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.Do(func() {
+			r.End()
+			c.Destroy()
+		})
+	}()
+	select {
+	case <-ended:
+		t.Error("the configuration has ended before the answer")
+	case <-time.After(50 * time.Millisecond):
+	}
+	c.Answer(0, allowed)
+	select {
+	case <-ended:
+	case <-time.After(5 * time.Second):
+		t.Error("the configuration doesn't end after the answer")
+	}
 }

@@ -42,6 +42,8 @@ type joined struct {
 // begin begins the callback of a stream, on its own thread.
 func (p *proxy) begin(s *dynmod.Stream) {
 	p.enterStream(s)
+	// Streams are numbered over all workers, also while this one was idle: see stream.cameAfter.
+	p.worker.vm.newest = dynmod.Newest()
 	p.answer.Reset() // not elsewhere: Envoy may be sending it
 }
 
@@ -123,7 +125,12 @@ func (p *proxy) removeRequestHeader(name string) {
 	p.check(p.stream.RemoveHeader(name), "remove request header", name)
 }
 
+// addRequestHeader implements host. Envoy 1.40 refuses an empty value of a module, so a device without permissions has no
+// header with them, as in nginx.
 func (p *proxy) addRequestHeader(name, value string) {
+	if value == "" {
+		return
+	}
 	p.check(p.stream.AddHeader(name, value), "add request header", name)
 }
 

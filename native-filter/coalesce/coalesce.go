@@ -26,6 +26,8 @@ type Group struct {
 	byID    map[uint64]*flight
 	waiting []*flight // to be dispatched
 	closed  bool
+	flights int           // calls without an answer
+	none    chan struct{} // closed when there are none, if Drain waits for that
 }
 
 // flight is a call without an answer.
@@ -60,6 +62,7 @@ func (g *Group) Join(key string, since uint32, call Call, done func(body []byte)
 		g.byKey[key] = f
 	}
 	g.waiting = append(g.waiting, f)
+	g.flights++
 	g.mu.Unlock()
 	g.ask()
 	return since, true
@@ -104,6 +107,26 @@ func (g *Group) Done(id uint64, body []byte) {
 	}
 }
 
+// Drain refuses new calls, fails those that were not made yet, and waits for the answers to the others, for as long as
+// most. It must not be called on the main thread, which brings the answers.
+func (g *Group) Drain(most time.Duration) {
+	g.mu.Lock()
+	waiting := g.waiting
+	g.closed, g.waiting, g.none = true, nil, make(chan struct{})
+	none := g.none
+	if g.flights == 0 {
+		close(none)
+	}
+	g.mu.Unlock()
+	for _, f := range waiting {
+		g.answer(f, nil)
+	}
+	select {
+	case <-none:
+	case <-time.After(most):
+	}
+}
+
 // Close fails all calls: the configuration goes, and with it the proxy drops them.
 func (g *Group) Close() {
 	g.mu.Lock()
@@ -126,6 +149,13 @@ func (g *Group) answer(f *flight, body []byte) {
 	}
 	done := f.done
 	g.mu.Unlock()
+	defer func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.flights--; g.flights == 0 && g.none != nil {
+			close(g.none)
+		}
+	}()
 	for _, d := range done {
 		d(body)
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 )
 
 // proxy makes calls and remembers them.
@@ -199,4 +200,43 @@ func TestEveryoneGetsOneAnswer(t *testing.T) {
 	if got != 4*joins {
 		t.Errorf("got %d answers, want %d", got, 4*joins)
 	}
+}
+
+// TestDrain: a group that is drained takes no call, fails those that were not made, and waits for the others.
+func TestDrain(t *testing.T) {
+	g := NewGroup(func() {})
+	answers := make(chan string, 2)
+	done := func(name string) func([]byte) { return func(body []byte) { answers <- name + string(body) } }
+	g.Join("made", 1, Call{}, done("made:"))
+	g.Dispatch(func(*Call) (uint64, bool) { return 7, true })
+	g.Join("waiting", 2, Call{}, done("waiting:"))
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		g.Drain(time.Minute)
+	}()
+	if got := <-answers; got != "waiting:" {
+		t.Errorf("got %q first, want the call that was not made to fail", got)
+	}
+	if _, ok := g.Join("made", 3, Call{}, func([]byte) {}); !ok {
+		t.Error("got no answer to a call that is under way")
+	}
+	if _, ok := g.Join("new", 3, Call{}, func([]byte) {}); ok {
+		t.Error("got a new call accepted")
+	}
+	select {
+	case <-drained:
+		t.Error("drained before the answer")
+	default:
+	}
+	g.Done(7, []byte("yes"))
+	if got := <-answers; got != "made:yes" {
+		t.Errorf("got %q", got)
+	}
+	<-drained
+	g.Drain(time.Minute) // there is none
+	late := NewGroup(func() {})
+	late.Join("lost", 1, Call{}, func([]byte) {})
+	late.Dispatch(func(*Call) (uint64, bool) { return 1, true })
+	late.Drain(time.Millisecond) // and it doesn't wait for ever
 }

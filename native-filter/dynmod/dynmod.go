@@ -58,7 +58,8 @@ type Filter interface {
 	CalloutDone(id uint64, status string, body []byte)
 	// Panicked is called after a panic in one of the above, with the stream if there is one.
 	Panicked(s *Stream, value any)
-	// Destroy is called when the configuration goes; no stream is left.
+	// Destroy is called when the configuration goes; no stream is left. If it came by discovery (ECDS), it may go with
+	// its last stream, on that stream's thread.
 	Destroy()
 }
 

@@ -27,7 +27,13 @@ type loaded struct {
 	config *Config
 }
 
-func filterOf(number C.uintptr_t) *loaded { return (*filters.byNumber.Load())[number-1] }
+// filterOf returns the filter with a number; nil if it has gone.
+func filterOf(number C.uintptr_t) Filter {
+	if l := (*filters.byNumber.Load())[number-1]; l != nil {
+		return l.filter
+	}
+	return nil
+}
 
 // register returns a number for a filter. Numbers of filters that have gone are used again.
 func register(l *loaded) C.uintptr_t {
@@ -79,78 +85,76 @@ func goConfigNew(envoy unsafe.Pointer, configuration C.buffer) (number C.uintptr
 //export goConfigDestroy
 func goConfigDestroy(number C.uintptr_t) {
 	defer func() { recovered(recover(), "end of a configuration") }()
-	l := filterOf(number)
+	l := (*filters.byNumber.Load())[number-1]
+	l.filter.Destroy() // it may wait for answers, so its number is still known
 	unregister(number)
-	l.filter.Destroy()
 	C.envoy_dynamic_module_callback_http_filter_config_scheduler_delete(l.config.scheduler)
 }
 
 //export goConfigScheduled
 func goConfigScheduled(number C.uintptr_t) {
-	f := filterOf(number).filter
-	defer func() { reportPanic(f, nil, recover()) }()
-	f.Scheduled()
+	defer func() { reportPanic(number, nil, recover()) }()
+	if f := filterOf(number); f != nil {
+		f.Scheduled()
+	}
 }
 
 //export goCalloutDone
 func goCalloutDone(number C.uintptr_t, id C.uint64_t, status C.buffer, chunks *C.buffer, count C.size_t) {
-	f := filterOf(number).filter
-	defer func() { reportPanic(f, nil, recover()) }()
+	defer func() { reportPanic(number, nil, recover()) }()
 	body := []byte{}
 	for _, chunk := range unsafe.Slice(chunks, int(count)) {
 		body = append(body, borrow(chunk)...)
 	}
-	f.CalloutDone(uint64(id), string(borrow(status)), body)
+	if f := filterOf(number); f != nil {
+		f.CalloutDone(uint64(id), string(borrow(status)), body)
+	}
 }
 
 //export goRequestHeaders
 func goRequestHeaders(raw *C.stream, end C.bool) (action C.int) {
 	s := (*Stream)(raw)
-	f := filterOf(raw.config).filter
-	defer refuse(f, s, &action)
-	return C.int(f.RequestHeaders(s, bool(end)))
+	defer refuse(s, &action)
+	return C.int(filterOf(raw.config).RequestHeaders(s, bool(end)))
 }
 
 //export goRequestBody
 func goRequestBody(raw *C.stream, end C.bool) (action C.int) {
 	s := (*Stream)(raw)
-	f := filterOf(raw.config).filter
-	defer refuse(f, s, &action)
-	return C.int(f.RequestBody(s, bool(end)))
+	defer refuse(s, &action)
+	return C.int(filterOf(raw.config).RequestBody(s, bool(end)))
 }
 
 //export goWoken
 func goWoken(raw *C.stream) (action C.int) {
 	s := (*Stream)(raw)
-	f := filterOf(raw.config).filter
-	defer refuse(f, s, &action)
-	return C.int(f.Woken(s))
+	defer refuse(s, &action)
+	return C.int(filterOf(raw.config).Woken(s))
 }
 
 //export goDestroyed
 func goDestroyed(raw *C.stream) {
 	s := (*Stream)(raw)
-	f := filterOf(raw.config).filter
-	defer func() { reportPanic(f, s, recover()) }()
-	f.Destroyed(s)
+	defer func() { reportPanic(raw.config, s, recover()) }()
+	filterOf(raw.config).Destroyed(s)
 }
 
 // refuse answers a request with 503 if its callback panics: it must never be let in.
-func refuse(f Filter, s *Stream, action *C.int) {
+func refuse(s *Stream, action *C.int) {
 	if value := recover(); value != nil {
 		*action = C.GO_REFUSE
-		reportPanic(f, s, value)
+		reportPanic(s.config, s, value)
 	}
 }
 
 // reportPanic reports a panic's value, unless that is nil.
-func reportPanic(f Filter, s *Stream, value any) {
+func reportPanic(number C.uintptr_t, s *Stream, value any) {
 	if value == nil {
 		return
 	}
 	defer func() { recovered(recover(), "report of a panic") }()
 	recovered(value, "callback")
-	f.Panicked(s, value)
+	filterOf(number).Panicked(s, value)
 }
 
 // logged is when a panic was logged last, unix s.

@@ -16,7 +16,8 @@ enum { USUAL_HEADERS = 128 };
 // maxBody bounds a body that Go wants, bytes: some more than the largest batch, which Go refuses by itself.
 enum { MAX_BODY = 4 << 20 };
 
-static atomic_uint ids, threads;
+atomic_uint stream_ids;
+static atomic_uint threads;
 static __thread unsigned thread;
 
 // ---- loading
@@ -91,9 +92,11 @@ const void *envoy_dynamic_module_on_http_filter_new(const void *config, void *en
   if (!s) return NULL; // Envoy ends the request
   if (!thread) thread = atomic_fetch_add(&threads, 1) + 1;
   s->envoy = envoy, s->config = (uintptr_t)config, s->thread = thread - 1;
-  s->id = atomic_fetch_add_explicit(&ids, 1, memory_order_relaxed) + 1;
+  s->id = atomic_fetch_add_explicit(&stream_ids, 1, memory_order_relaxed) + 1;
   return s;
 }
+
+uint32_t newest_stream(void) { return atomic_load_explicit(&stream_ids, memory_order_relaxed); }
 
 void envoy_dynamic_module_on_http_filter_destroy(const void *module) {
   stream *s = (stream *)module;
@@ -213,7 +216,7 @@ int envoy_dynamic_module_on_http_filter_request_body(void *envoy, const void *mo
   stream *s = (stream *)module;
   if (s->replied) return BODY_STOP_NO_BUFFER;
   if (!s->wants_body) return BODY_CONTINUE;
-  if (!append(s)) s->body_length = MAX_BODY; // Go refuses that
+  if (!append(s)) s->body_incomplete = true; // Go refuses that
   switch (with_headers(s, on_body, end)) {
   case GO_REPLY:
     send_answer(s);

@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"encoding/binary"
+	"math"
 	"runtime"
 	"unsafe"
 )
@@ -68,6 +69,18 @@ func (s *Stream) RemoveHeader(name string) bool {
 func (s *Stream) AddHeader(name, value string) bool {
 	s.changed = true
 	return bool(C.envoy_dynamic_module_callback_http_add_header(s.envoy, C.REQUEST_HEADERS, lend(name), lend(value)))
+}
+
+// Newest returns the number of the newest stream of the process.
+func Newest() uint32 { return uint32(C.newest_stream()) }
+
+// BodySize returns the length of what has arrived of the request's body, during Filter.RequestBody: more than any that
+// is wanted if it is incomplete.
+func (s *Stream) BodySize() int {
+	if s.body_incomplete {
+		return math.MaxInt32
+	}
+	return int(s.body_length)
 }
 
 // Body returns what has arrived of the request's body, during Filter.RequestBody.

@@ -25,6 +25,7 @@ typedef struct {
   void *scheduler;  // Envoy's, NULL before the first pause
   char *body;       // of the request so far, of streams that want one
   size_t body_length, body_capacity;
+  bool body_incomplete; // it was too long, or memory was short
   header *headers;  // of the request, Envoy's, during a callback
   size_t header_count;
   reply answer; // of the current callback
@@ -32,6 +33,9 @@ typedef struct {
 
 // What to do with a stream after a callback.
 enum { GO_CONTINUE = 0, GO_PAUSE = 1, GO_REPLY = 2, GO_WANT_BODY = 3, GO_NOTHING = 4, GO_REFUSE = 5 };
+
+// newest_stream returns the id of the newest stream of this process, 0 if there was none.
+uint32_t newest_stream(void);
 
 // missing_function returns the name of the first function of Envoy that is used here and that this Envoy doesn't have,
 // or NULL.

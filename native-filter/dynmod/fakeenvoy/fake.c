@@ -147,3 +147,7 @@ int envoy_dynamic_module_callback_http_filter_config_increment_counter(void *c, 
   atomic_fetch_add(&((fake_config *)c)->counts[id], n);
   return METRIC_SUCCESS;
 }
+
+extern atomic_uint stream_ids; // of the module
+
+void fake_set_newest(uint32_t id) { atomic_store(&stream_ids, id); }

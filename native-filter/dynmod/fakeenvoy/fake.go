@@ -50,6 +50,9 @@ func (c *Config) Answer(id int, body []byte) {
 	C.fake_answer(c.c, C.uint64_t(id), &status, &chunk)
 }
 
+// SetNewest sets the number of the newest stream of the process.
+func SetNewest(id uint32) { C.fake_set_newest(C.uint32_t(id)) }
+
 // Worker is a thread that serves requests.
 type Worker struct{ do chan func() }
 

@@ -38,3 +38,4 @@ bool fake_begin(fake_config *c, fake_filter *f, bool end);
 void fake_body(fake_filter *f, bool end);
 bool fake_run(fake_filter *f);
 void fake_end(fake_filter *f);
+void fake_set_newest(uint32_t id);
