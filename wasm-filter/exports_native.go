@@ -259,7 +259,8 @@ func (f *filter) Destroyed(s *dynmod.Stream) {
 // answered brings the answer to a call.
 func (w *worker) answered(token uint32, body []byte) {
 	w.safely(func() {
-		w.proxy.body, w.woken = body, 0
+		w.woken = 0
+		w.proxy.body = body
 		w.vm.callResponse(token, len(body))
 		w.proxy.body = nil
 	})

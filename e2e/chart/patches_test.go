@@ -204,6 +204,9 @@ func (c *envoyConfig) jsonPatch(t *testing.T, patch object) {
 		c.routes[strings.TrimPrefix(path.(string), "/")] = operation["value"]
 	case patch["name"] == gatewayListener && operation["jsonPath"] == "..filters[?(@.name=='envoy.filters.network.http_connection_manager')].typed_config.http_filters" && path == "/0":
 		c.filters = slices.Insert(c.filters, 0, operation["value"])
+	case patch["name"] == gatewayListener && path == "/disabled": // of a filter that the listener has, since it has ours
+		i := slices.IndexFunc(c.filters, func(f any) bool { return f.(object)["name"] == "gatehouse-listener-guard" })
+		c.filters[i].(object)["disabled"] = operation["value"]
 	case patch["name"] == gatewayListener && strings.HasPrefix(fmt.Sprint(operation["jsonPath"]), "..routes["):
 		c.route["typed_per_filter_config"].(object)[strings.TrimPrefix(path.(string), "/")] = operation["value"]
 	case patch["name"] == gatewayListener && operation["jsonPath"] == "..filters[?(@.name=='envoy.filters.network.http_connection_manager')].typed_config":
