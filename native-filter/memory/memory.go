@@ -28,14 +28,10 @@ const (
 type Store struct {
 	objects, bodies, verdicts table
 	guard                     atomic.Uint64
-	guardRecord               atomic.Pointer[[]byte]
 	state                     atomic.Pointer[state]
 
 	mu sync.Mutex // serializes writers
 }
-
-// GuardRegion is the region of the record with the guard's value, beyond those of batches.
-const GuardRegion = wire.Region(0xff)
 
 // state is the state record with the number that a compare-and-swap compares.
 type state struct {
@@ -48,25 +44,27 @@ type table [pages]atomic.Pointer[page]
 
 type page [pageSize]atomic.Pointer[[]byte]
 
-// Record returns the record at a place, nil if there is none.
-func (s *Store) Record(region wire.Region, index uint32) []byte {
-	var t *table
+// table returns the records of a region; nil for that of the state, which has one, and for one that doesn't exist.
+func (s *Store) table(region wire.Region) *table {
 	switch region {
 	case wire.RegionObjects:
-		t = &s.objects
+		return &s.objects
 	case wire.RegionBodies:
-		t = &s.bodies
+		return &s.bodies
 	case wire.RegionVerdicts:
-		t = &s.verdicts
-	case wire.RegionState:
+		return &s.verdicts
+	}
+	return nil
+}
+
+// Record returns the record at a place, nil if there is none.
+func (s *Store) Record(region wire.Region, index uint32) []byte {
+	if region == wire.RegionState {
 		record, _ := s.State()
 		return record
-	case GuardRegion:
-		return value(s.guardRecord.Load())
-	default:
-		return nil
 	}
-	if index > MaxIndex {
+	t := s.table(region)
+	if t == nil || index > MaxIndex {
 		return nil
 	}
 	if p := t[index/pageSize].Load(); p != nil {
@@ -80,21 +78,12 @@ func (s *Store) SetRecord(region wire.Region, index uint32, record []byte) error
 	record = bytes.Clone(record)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var t *table
-	switch region {
-	case wire.RegionObjects:
-		t = &s.objects
-	case wire.RegionBodies:
-		t = &s.bodies
-	case wire.RegionVerdicts:
-		t = &s.verdicts
-	case wire.RegionState:
+	if region == wire.RegionState {
 		s.replaceState(record)
 		return nil
-	case GuardRegion:
-		s.guardRecord.Store(&record)
-		return nil
-	default:
+	}
+	t := s.table(region)
+	if t == nil {
 		return fmt.Errorf("%s: no such region", region)
 	}
 	if index > MaxIndex { //mutant:TestBounds false

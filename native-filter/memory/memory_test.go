@@ -28,15 +28,6 @@ func TestRecords(t *testing.T) {
 			}
 		}
 	}
-	if got := s.Record(GuardRegion, 0); got != nil {
-		t.Errorf("guard's record: got %x, want nil", got)
-	}
-	if err := s.SetRecord(GuardRegion, 0, []byte("guard")); err != nil {
-		t.Error(err)
-	}
-	if got := s.Record(GuardRegion, 0); string(got) != "guard" {
-		t.Errorf("guard's record: got %q", got)
-	}
 	if s.Guard() != 0 {
 		t.Errorf("guard: got %d, want 0", s.Guard())
 	}
