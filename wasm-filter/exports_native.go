@@ -348,8 +348,9 @@ func (f *filter) panicked(w *worker) {
 	}
 }
 
-// drainMargin is how much later than its timeout the answer to a call may come.
-const drainMargin = 5 * time.Second
+// drainMargin is how much later than its timeout the answer to a call may come. None comes if Envoy ends: its main thread
+// waits for the workers then.
+const drainMargin = time.Second
 
 // Destroy implements dynmod.Filter.
 func (f *filter) Destroy() {
