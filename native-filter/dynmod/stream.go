@@ -25,9 +25,6 @@ func (s *Stream) Thread() int { return int(s.thread) }
 // Hold makes Envoy's end of the stream known to Filter.Destroyed.
 func (s *Stream) Hold() { s.held = true }
 
-// Held reports whether Hold was called.
-func (s *Stream) Held() bool { return bool(s.held) }
-
 // PrepareWake makes Wake possible.
 func (s *Stream) PrepareWake() {
 	if s.scheduler == nil {
