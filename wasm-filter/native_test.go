@@ -20,12 +20,15 @@ const nativeRules = `{"sidecar": {"cluster": "sidecar"}, "credentials": {"id_hea
 
 const nativeEpoch = 7
 
+var nativeState = wire.State{Epoch: nativeEpoch, ObjectBuckets: 4, VerdictBuckets: 4}
+
 // onFakeEnvoy returns a configuration with the rules, and two workers. The memory is in step, and has no objects and no
 // verdicts.
 func onFakeEnvoy(t *testing.T) (*fakeenvoy.Config, [2]*fakeenvoy.Worker) {
 	t.Helper()
 	now := time.Now().UnixMilli()
-	state := wire.State{Epoch: nativeEpoch, ObjectBuckets: 4, VerdictBuckets: 4, InStepMS: now, HeartbeatMS: now}
+	state := nativeState
+	state.InStepMS, state.HeartbeatMS = now, now
 	shared.SetState(wire.AppendState(nil, &state), 0)
 	runtime.LockOSThread() // this is Envoy's main thread
 	c, ok := fakeenvoy.NewConfig(nativeRules)
@@ -248,6 +251,54 @@ func TestNativeLateStream(t *testing.T) {
 	}
 	w[0].Do(first.End)
 	w[0].Do(late.End)
+}
+
+// TestNativeAnswersAreKept: a worker caches answers after a push. A record that is written behind the guard's back shows
+// which requests still read the memory.
+func TestNativeAnswersAreKept(t *testing.T) {
+	c, w := onFakeEnvoy(t)
+	const key = "/fetched/kept"
+	bucket, one := objects(&nativeState, version(key, `"1"`))
+	_, two := objects(&nativeState, version(key, `"2"`))
+	b := wire.BeginBatch(nil, nativeEpoch, nativeEpoch)
+	b = wire.AppendOp(b, wire.RegionObjects, bucket, func(dst []byte) []byte { return append(dst, one...) })
+	listener, ok := fakeenvoy.NewConfig(`{"push_listener": true}`)
+	if !ok {
+		t.Fatal("the push listener was refused")
+	}
+	defer listener.Destroy()
+	w[0].Do(func() {
+		push := listener.Begin(false, [2]string{":method", "POST"}, [2]string{":path", "/v1/apply"})
+		if push.Body(b, true); push.Status() != 200 {
+			t.Errorf("push: got %d %s", push.Status(), push.Text())
+		}
+		push.End()
+	})
+	conditional := nativeRequest(key, [2]string{"if-none-match", `"1"`})
+	ask := func() (status int) {
+		w[0].Do(func() {
+			r := c.Begin(true, conditional...)
+			status = r.Status()
+			r.End()
+		})
+		return status
+	}
+	write := func(record []byte) {
+		if err := shared.SetRecord(wire.RegionObjects, bucket, record); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept := false
+	for deadline := time.Now().Add(10 * time.Second); !kept && time.Now().Before(deadline); {
+		ask()
+		ask()
+		write(two)
+		kept = ask() == 304
+		write(one)
+	}
+	if !kept {
+		t.Error("no answer was cached")
+	}
 }
 
 // TestNativeOtherSidecar: a listener with another sidecar would read the verdicts of the first one's.

@@ -9,6 +9,7 @@ package memory
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -26,9 +27,9 @@ const (
 
 // Store is the memory. The zero value is ready to use; all its methods are safe for concurrent use.
 type Store struct {
-	objects, bodies, verdicts table
-	guard                     atomic.Uint64
-	state                     atomic.Pointer[state]
+	regions [math.MaxUint8 + 1]atomic.Pointer[table] // those that were written, except the state's
+	guard   atomic.Uint64
+	state   atomic.Pointer[state]
 
 	mu sync.Mutex // serializes writers
 }
@@ -44,26 +45,13 @@ type table [pages]atomic.Pointer[page]
 
 type page [pageSize]atomic.Pointer[[]byte]
 
-// table returns the records of a region; nil for that of the state, which has one, and for one that doesn't exist.
-func (s *Store) table(region wire.Region) *table {
-	switch region {
-	case wire.RegionObjects:
-		return &s.objects
-	case wire.RegionBodies:
-		return &s.bodies
-	case wire.RegionVerdicts:
-		return &s.verdicts
-	}
-	return nil
-}
-
 // Record returns the record at a place, nil if there is none.
 func (s *Store) Record(region wire.Region, index uint32) []byte {
 	if region == wire.RegionState {
 		record, _ := s.State()
 		return record
 	}
-	t := s.table(region)
+	t := s.regions[region].Load()
 	if t == nil || index > MaxIndex {
 		return nil
 	}
@@ -82,12 +70,13 @@ func (s *Store) SetRecord(region wire.Region, index uint32, record []byte) error
 		s.replaceState(record)
 		return nil
 	}
-	t := s.table(region)
-	if t == nil {
-		return fmt.Errorf("%s: no such region", region)
-	}
 	if index > MaxIndex { //mutant:TestBounds false
 		return fmt.Errorf("%s record %d: more than %d, the greatest index", region, index, MaxIndex)
+	}
+	t := s.regions[region].Load()
+	if t == nil {
+		t = new(table)
+		s.regions[region].Store(t)
 	}
 	p := t[index/pageSize].Load()
 	if p == nil {
