@@ -43,7 +43,7 @@ type joined struct {
 func (p *proxy) begin(s *dynmod.Stream) {
 	p.enterStream(s)
 	// Streams are numbered over all workers, also while this one was idle: see stream.cameAfter.
-	p.worker.vm.newest = dynmod.Newest()
+	p.worker.vm.newest = s.Newest()
 	p.answer.Reset() // not elsewhere: Envoy may be sending it
 }
 

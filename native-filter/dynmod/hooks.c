@@ -96,8 +96,6 @@ const void *envoy_dynamic_module_on_http_filter_new(const void *config, void *en
   return s;
 }
 
-uint32_t newest_stream(void) { return atomic_load_explicit(&stream_ids, memory_order_relaxed); }
-
 void envoy_dynamic_module_on_http_filter_destroy(const void *module) {
   stream *s = (stream *)module;
   if (s->held) goDestroyed(s);
@@ -138,14 +136,15 @@ static void choose_route(stream *s) {
   if (s->changed) envoy_dynamic_module_callback_http_clear_route_cache(s->envoy);
 }
 
-// with_headers calls a function of Go with the request's headers.
-static int with_headers(stream *s, int (*function)(stream *, bool), bool end) {
+// with_headers calls a function of Go with the request's headers, and room for a reply.
+static int with_headers(stream *s, int (*function)(stream *, bool), bool end, char *room) {
   header usual[USUAL_HEADERS];
   size_t count = envoy_dynamic_module_callback_http_get_headers_size(s->envoy, REQUEST_HEADERS);
   header *headers = count <= USUAL_HEADERS ? usual : malloc(count * sizeof *headers);
   s->headers = headers, s->header_count = 0; // without headers a request is refused
   if (headers && envoy_dynamic_module_callback_http_get_headers(s->envoy, REQUEST_HEADERS, headers))
     s->header_count = count;
+  s->newest = atomic_load_explicit(&stream_ids, memory_order_relaxed), s->room = room;
   int action = function(s, end);
   s->headers = NULL, s->header_count = 0;
   if (headers != usual) free(headers);
@@ -164,8 +163,9 @@ static int on_woken(stream *s, bool end) {
 int envoy_dynamic_module_on_http_filter_request_headers(void *envoy, const void *module, bool end) {
   (void)envoy;
   stream *s = (stream *)module;
+  char room[ROOM];
   yield_now_and_then();
-  switch (with_headers(s, on_headers, end)) {
+  switch (with_headers(s, on_headers, end, room)) {
   case GO_CONTINUE:
     choose_route(s);
     return HEADERS_CONTINUE;
@@ -217,7 +217,8 @@ int envoy_dynamic_module_on_http_filter_request_body(void *envoy, const void *mo
   if (s->replied) return BODY_STOP_NO_BUFFER;
   if (!s->wants_body) return BODY_CONTINUE;
   if (!append(s)) s->body_incomplete = true; // Go refuses that
-  switch (with_headers(s, on_body, end)) {
+  char room[ROOM];
+  switch (with_headers(s, on_body, end, room)) {
   case GO_REPLY:
     send_answer(s);
     break;
@@ -231,8 +232,9 @@ void envoy_dynamic_module_on_http_filter_scheduled(void *envoy, const void *modu
   (void)envoy, (void)event;
   stream *s = (stream *)module;
   if (s->replied) return; // it timed out while it waited
+  char room[ROOM];
   yield_now_and_then();
-  switch (with_headers(s, on_woken, false)) {
+  switch (with_headers(s, on_woken, false, room)) {
   case GO_CONTINUE:
     choose_route(s);
     envoy_dynamic_module_callback_http_filter_continue_decoding(s->envoy);

@@ -68,8 +68,8 @@ func (s *Stream) AddHeader(name, value string) bool {
 	return bool(C.envoy_dynamic_module_callback_http_add_header(s.envoy, C.REQUEST_HEADERS, lend(name), lend(value)))
 }
 
-// Newest returns the number of the newest stream of the process.
-func Newest() uint32 { return uint32(C.newest_stream()) }
+// Newest returns the number of the newest stream of the process when the callback began.
+func (s *Stream) Newest() uint32 { return uint32(s.newest) }
 
 // BodySize returns the length of what has arrived of the request's body, during Filter.RequestBody: more than any that
 // is wanted if it is incomplete.
@@ -112,7 +112,7 @@ func (s *Stream) SetFilterState(bit uint, name, value string) bool {
 	return bool(C.envoy_dynamic_module_callback_http_set_filter_state_bytes(s.envoy, lend(name), lend(value)))
 }
 
-// Answer is a reply that is composed in a callback, and sent after it. Its memory is pinned until Reset.
+// Answer is a reply that is composed in a callback, and sent after it. Its memory belongs to it until Reset.
 type Answer struct {
 	pinner  runtime.Pinner
 	status  int
@@ -147,17 +147,17 @@ func (s *Stream) Reply(a *Answer) Action {
 	if len(a.fields) < 4 {
 		a.fields = noFields
 	}
-	r := &s.answer
-	a.pinner.Pin(unsafe.SliceData(a.fields))
-	r.status, r.fields = C.uint32_t(a.status), (*C.char)(unsafe.Pointer(unsafe.SliceData(a.fields)))
-	r.body, r.details = C.buffer{}, C.buffer{}
-	if len(a.body) > 0 {
-		a.pinner.Pin(unsafe.SliceData(a.body))
-		r.body = lend(text(a.body))
+	room := unsafe.Slice((*byte)(unsafe.Pointer(s.room)), C.ROOM)
+	give := func(t string) C.buffer {
+		if len(t) <= len(room) { // copying costs less than pinning
+			at := room[:len(t)]
+			copy(at, t)
+			room = room[len(t):]
+			return C.buffer{(*C.char)(unsafe.Pointer(unsafe.SliceData(at))), C.size_t(len(t))}
+		}
+		a.pinner.Pin(unsafe.StringData(t))
+		return lend(t)
 	}
-	if a.details != "" {
-		a.pinner.Pin(unsafe.StringData(a.details))
-		r.details = lend(a.details)
-	}
+	s.answer = C.reply{C.uint32_t(a.status), give(text(a.fields)).ptr, give(text(a.body)), give(a.details)}
 	return Reply
 }

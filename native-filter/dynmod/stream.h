@@ -4,7 +4,7 @@
 #pragma once
 #include "abi.h"
 
-// reply is an answer. Its memory is Go's, pinned until the thread's next callback.
+// reply is an answer. Its memory is the stream's room, or Go's, pinned until the thread's next callback.
 typedef struct {
   uint32_t status;
   const char *fields; // as a header map of Proxy-Wasm
@@ -26,16 +26,18 @@ typedef struct {
   char *body;       // of the request so far, of streams that want one
   size_t body_length, body_capacity;
   bool body_incomplete; // it was too long, or memory was short
-  header *headers;  // of the request, Envoy's, during a callback
+  // During a callback:
+  header *headers; // of the request, Envoy's
   size_t header_count;
+  uint32_t newest; // id of the newest stream of this process when the callback began
+  char *room;      // of ROOM bytes, for a reply
   reply answer; // of the current callback
 } stream;
 
 // What to do with a stream after a callback.
 enum { GO_CONTINUE = 0, GO_PAUSE = 1, GO_REPLY = 2, GO_WANT_BODY = 3, GO_NOTHING = 4, GO_REFUSE = 5 };
 
-// newest_stream returns the id of the newest stream of this process, 0 if there was none.
-uint32_t newest_stream(void);
+enum { ROOM = 4096 };
 
 // missing_function returns the name of the first function of Envoy that is used here and that this Envoy doesn't have,
 // or NULL.

@@ -4,7 +4,8 @@
 #pragma once
 #include <time.h>
 
-enum { YIELD_NS = 4000000 };
+// Go's monitor waits for 10 ms.
+enum { YIELD_NS = 8000000 };
 
 // yield_now_and_then lets Go's scheduler run on this thread, if that was long ago. The coarse clock takes some
 // nanoseconds, and ticks at least every 4 ms.
