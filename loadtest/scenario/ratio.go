@@ -14,21 +14,23 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/proc"
 )
 
-// Limits has the contents of limits.json: upper bounds of the ratios to direct_response.
+// Limits has the contents of limits.json: upper bounds of ratios.
 type Limits struct {
-	// Tolerance allows for noise, as a share: a ratio fails above Must × (1 + Tolerance).
+	// Tolerance allows for noise, as a share: a ratio fails above its bound × (1 + Tolerance).
 	Tolerance float64 `json:"tolerance"`
-	// Pairs is the number of pairs at first. A ratio that would fail is measured again with RetryPairs, and that result
+	// Pairs is the number of pairs at first. A workload that would fail is measured again with RetryPairs, and that result
 	// counts.
 	Pairs      int     `json:"pairs"`
 	RetryPairs int     `json:"retry_pairs"`
 	Limits     []Limit `json:"limits"`
 }
 
-// Limit is the upper bound of one ratio.
+// Limit has the upper bounds for one workload.
 type Limit struct {
-	Workload string  `json:"workload"`
-	Must     float64 `json:"must"`
+	Workload     string  `json:"workload"`
+	Wasm         float64 `json:"wasm"`           // the Wasm module against direct_response
+	Native       float64 `json:"native"`         // the dynamic module against direct_response
+	NativeToWasm float64 `json:"native_to_wasm"` // the dynamic module against the Wasm module
 }
 
 // ParseLimits parses limits.json.
@@ -41,8 +43,8 @@ func ParseLimits(text []byte) (Limits, error) {
 		return l, fmt.Errorf("limits.json: tolerance %v, %d pairs, %d of a retry, %d limits: want 0 to 1, and at least one of each", l.Tolerance, l.Pairs, l.RetryPairs, len(l.Limits))
 	}
 	for _, limit := range l.Limits {
-		if _, err := ratioWorkload(limit.Workload); err != nil || limit.Must <= 0 {
-			return l, fmt.Errorf("limits.json: %q must be %v: want a workload of ratio, and more than 0", limit.Workload, limit.Must)
+		if _, err := ratioWorkload(limit.Workload); err != nil || min(limit.Wasm, limit.Native, limit.NativeToWasm) <= 0 {
+			return l, fmt.Errorf("limits.json: %+v: want a workload of ratio, and bounds above 0", limit)
 		}
 	}
 	return l, nil
@@ -72,11 +74,11 @@ func ratioWorkload(name string) (workload.Workload, error) {
 const pairsOfEnvoy = 2
 
 // ratios measures n pairs of each of loads against a response of 1 KiB by Envoy's direct_response, the cheapest
-// response of Envoy. Only Envoy's CPU counts: no other process handles these requests, and the constant work of sidecar
+// response of Envoy; the result is by binding and load. Only Envoy's CPU counts: no other process handles these requests, and the constant work of sidecar
 // and Redis would weigh more with fewer requests. A direct_response also answers requests that are passed on, so that
 // the upstream costs nothing. Envoy's worker has its own core. The modules of several bindings run in an Envoy each, in
 // turn.
-func (o *Options) ratios(ctx context.Context, n int, loads []workload.Workload, bindings []binding, out *Recorder) ([]report.Pair, error) {
+func (o *Options) ratios(ctx context.Context, n int, loads []workload.Workload, bindings []binding, out *Recorder) ([][]stats.Pairs, error) {
 	pairs := make([][]stats.Pairs, len(bindings))
 	for i := range pairs {
 		pairs[i] = make([]stats.Pairs, len(loads))
@@ -89,24 +91,17 @@ func (o *Options) ratios(ctx context.Context, n int, loads []workload.Workload, 
 			}
 		}
 	}
-	var all []report.Pair
-	for i, load := range loads {
-		for j, b := range bindings {
-			pair, err := pairOf(load.Name, b.subject, directResponse, pairs[j][i])
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, pair)
-		}
-	}
-	return all, nil
+	return pairs, nil
 }
 
 // binding is a module's Proxy-Wasm binding, or native, with its name in the report.
 type binding struct{ name, subject string }
 
-// usual is the users' binding, or the one that the environment selects.
-var usual = binding{"", "gatehouse"}
+var (
+	usual  = binding{"", "gatehouse"} // the users', or the one that the environment selects
+	wasm   = binding{"own", "gatehouse"}
+	native = binding{"native", "gatehouse, dynamic module"}
+)
 
 // addRatios adds n pairs of each of loads, measured in a new Envoy.
 func (o *Options) addRatios(ctx context.Context, pairs []stats.Pairs, n int, loads []workload.Workload, b binding) (err error) {
@@ -134,16 +129,28 @@ func (o *Options) addRatios(ctx context.Context, pairs []stats.Pairs, n int, loa
 
 const directResponse = "direct_response 1 KiB"
 
-func ratio(ctx context.Context, o *Options, out *Recorder) (err error) {
-	bindings := []binding{usual}
+func ratio(ctx context.Context, o *Options, out *Recorder) error {
+	bindings, loads := []binding{usual}, ratioWorkloads()
 	if o.Peers > 0 {
-		bindings = []binding{{"own", "gatehouse"}, {"plugins", "gatehouse, rules in the plugin"}, {"sdk", "gatehouse, SDK"}, {"native", "gatehouse, dynamic module"}}
+		bindings = []binding{wasm, {"plugins", "gatehouse, rules in the plugin"}, {"sdk", "gatehouse, SDK"}, native}
 	}
-	out.Pairs, err = o.ratios(ctx, o.Pairs, ratioWorkloads(), bindings, out)
-	return err
+	pairs, err := o.ratios(ctx, o.Pairs, loads, bindings, out)
+	if err != nil {
+		return err
+	}
+	for i, load := range loads {
+		for j, b := range bindings {
+			pair, err := pairOf(load.Name, b.subject, directResponse, pairs[j][i])
+			if err != nil {
+				return err
+			}
+			out.Pairs = append(out.Pairs, pair)
+		}
+	}
+	return nil
 }
 
-// check measures the ratios that limits.json bounds. It measures those above their limits again with more pairs, and
+// check measures the ratios that limits.json bounds. It measures workloads above a limit again with more pairs, and
 // fails if they still are.
 func check(ctx context.Context, o *Options, out *Recorder) error {
 	beyond, err := o.within(ctx, o.limits.Limits, o.limits.Pairs, out)
@@ -152,7 +159,7 @@ func check(ctx context.Context, o *Options, out *Recorder) error {
 	}
 	var again []Limit
 	for _, b := range beyond {
-		out.doing("%s: %.2f is beyond %.2f: once more", b.pair.Workload, b.pair.Ratio.Median, b.pair.Limit)
+		out.doing("%s", b.why)
 		again = append(again, b.limit)
 	}
 	if beyond, err = o.within(ctx, again, o.limits.RetryPairs, out); err != nil {
@@ -160,20 +167,21 @@ func check(ctx context.Context, o *Options, out *Recorder) error {
 	}
 	var failed []error
 	for _, b := range beyond {
-		out.Pairs = append(out.Pairs, b.pair)
-		failed = append(failed, fmt.Errorf("%s: the ratio is %.2f, more than %.2f = %.2f and a tolerance of %.0f %%",
-			b.pair.Workload, b.pair.Ratio.Median, b.pair.Limit, b.limit.Must, 100*o.limits.Tolerance))
+		out.Pairs = append(out.Pairs, b.pairs...)
+		failed = append(failed, b.why)
 	}
 	return errors.Join(failed...)
 }
 
-// exceeded is a ratio above its limit.
+// exceeded is a workload above a limit.
 type exceeded struct {
 	limit Limit
-	pair  report.Pair
+	pairs []report.Pair
+	why   error
 }
 
-// within measures n pairs for each of limits, records the ratios within them, and returns the others.
+// within measures n pairs for each of limits and both modules, in turn, records what is within its limits, and returns
+// the rest.
 func (o *Options) within(ctx context.Context, limits []Limit, n int, out *Recorder) (beyond []exceeded, err error) {
 	loads := make([]workload.Workload, len(limits))
 	for i, limit := range limits {
@@ -181,16 +189,36 @@ func (o *Options) within(ctx context.Context, limits []Limit, n int, out *Record
 			return nil, err
 		}
 	}
-	pairs, err := o.ratios(ctx, n, loads, []binding{usual}, out)
+	pairs, err := o.ratios(ctx, n, loads, []binding{wasm, native}, out)
 	if err != nil {
 		return nil, err
 	}
-	for i, pair := range pairs {
-		if pair.Limit = limits[i].Must * (1 + o.limits.Tolerance); pair.Ratio.Median > pair.Limit {
-			beyond = append(beyond, exceeded{limits[i], pair})
+	for i, limit := range limits {
+		e := exceeded{limit: limit}
+		for _, c := range []struct {
+			subject, reference string
+			pairs              stats.Pairs
+			bound              float64
+		}{
+			{wasm.subject, directResponse, pairs[0][i], limit.Wasm},
+			{native.subject, directResponse, pairs[1][i], limit.Native},
+			{native.subject, wasm.subject, pairs[1][i].Against(pairs[0][i]), limit.NativeToWasm},
+		} {
+			pair, err := pairOf(limit.Workload, c.subject, c.reference, c.pairs)
+			if err != nil {
+				return nil, err
+			}
+			if pair.Limit = c.bound * (1 + o.limits.Tolerance); pair.Ratio.Median > pair.Limit {
+				e.why = errors.Join(e.why, fmt.Errorf("%s: %s: the ratio to %s is %.2f, more than %.2f = %.2f and a tolerance of %.0f %%",
+					limit.Workload, c.subject, c.reference, pair.Ratio.Median, pair.Limit, c.bound, 100*o.limits.Tolerance))
+			}
+			e.pairs = append(e.pairs, pair)
+		}
+		if e.why != nil {
+			beyond = append(beyond, e)
 			continue
 		}
-		out.Pairs = append(out.Pairs, pair)
+		out.Pairs = append(out.Pairs, e.pairs...)
 	}
 	return beyond, nil
 }

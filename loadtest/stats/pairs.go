@@ -25,6 +25,16 @@ func (p *Pairs) Ratio() Spread {
 	return SpreadOf(ratios)
 }
 
+// Against returns pairs of p's subject and q's, which were measured at other times, at the speed at which their
+// references cost as much as q's at the median. Both have equally many pairs.
+func (p *Pairs) Against(q Pairs) (r Pairs) {
+	usual := SpreadOf(q.Reference).Median
+	for i, s := range p.Subject {
+		r.Add(s/p.Reference[i]*usual, q.Subject[i]/q.Reference[i]*usual)
+	}
+	return r
+}
+
 // Spread is the median and the extremes of some values.
 type Spread struct {
 	Median float64 `json:"median"`

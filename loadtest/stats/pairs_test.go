@@ -2,6 +2,7 @@ package stats
 
 import (
 	"math"
+	"reflect"
 	"testing"
 )
 
@@ -12,6 +13,16 @@ func TestRatioIsOfPairsNotOfMedians(t *testing.T) {
 	p.Add(150, 100)
 	p.Add(16, 10)
 	if got, want := p.Ratio(), (Spread{1.5, 1.5, 1.6, 3}); got != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// TestAgainst: the machine was half as fast for the second pair of the first subject.
+func TestAgainst(t *testing.T) {
+	p := Pairs{Subject: []float64{12, 24}, Reference: []float64{10, 20}}
+	got := p.Against(Pairs{Subject: []float64{16, 32}, Reference: []float64{20, 40}})
+	want := Pairs{Subject: []float64{36, 36}, Reference: []float64{24, 24}}
+	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
