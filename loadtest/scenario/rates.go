@@ -50,9 +50,16 @@ func (o *Options) highest(ctx context.Context, w *world, load workload.Workload,
 	return row.Achieved, out.row(row, err)
 }
 
-// pauses looks for pauses, for example of a garbage collector: half load for a long time. Envoy's worker has its own
-// core, so that waiting for a core doesn't look like a pause. A direct_response at the same rate shows the machine's
-// own pauses.
+// Updates in the last part of pauses, each of which is garbage of the size of a body.
+const (
+	pausesUpdates = 400 // a second
+	pausesObjects = 100
+	pausesBytes   = 48 << 10
+)
+
+// pauses looks for pauses, for example of a garbage collector: half load for a long time, and then under updates. Envoy's
+// worker has its own core, so that waiting for a core doesn't look like a pause. A direct_response at the same rate
+// shows the machine's own pauses.
 func pauses(ctx context.Context, o *Options, out *Recorder) (err error) {
 	w, err := startWorld(ctx, o, worldOptions{name: "pauses"})
 	if err != nil {
@@ -71,21 +78,32 @@ func pauses(ctx context.Context, o *Options, out *Recorder) (err error) {
 			return err
 		}
 	}
-	d := o.seconds(300)
-	for _, m := range []struct {
-		target target
-		load   workload.Workload
-		d      time.Duration
-	}{{w.beside("direct_response", "direct"), oneKiB(), d / 5}, {w.edge(), load, d}} {
-		out.doing("%s of %s, %.0f/s for %s", m.load.Name, m.target.name, rate, m.d)
-		row, err := o.open(ctx, m.target, m.load, rate, m.d)
+	measure := func(t target, load workload.Workload, d time.Duration) error {
+		out.doing("%s of %s, %.0f/s for %s", load.Name, t.name, rate, d)
+		row, err := o.open(ctx, t, load, rate, d)
 		if out.row(row, err) != nil {
 			return err
 		}
 		fmt.Fprintf(out, "pauses: %s of %s, %.0f requests/s for %s, Envoy's workers %.0f %% busy: p99.9 %.2f ms, max %.2f ms; the client itself was at most %.2f ms late\n",
-			m.load.Name, m.target.name, rate, m.d, 100*row.Cores["envoy"]/float64(o.Workers), row.At(99.9)/1000, row.At(100)/1000, row.ClientLate/1000)
+			load.Name, t.name, rate, d, 100*row.Cores["envoy"]/float64(o.Workers), row.At(99.9)/1000, row.At(100)/1000, row.ClientLate/1000)
+		return nil
 	}
-	return nil
+	d := o.seconds(300)
+	if err := measure(w.beside("direct_response", "direct"), oneKiB(), d/5); err != nil {
+		return err
+	}
+	if err := measure(w.edge(), load, d); err != nil {
+		return err
+	}
+	publisher, stop, err := w.startUpdates(ctx, pausesUpdates, pausesObjects, pausesBytes)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	t := w.edge()
+	t.servers = append(t.servers, publisher)
+	load.Name = fmt.Sprintf("%s, %d updates/s of %d KiB", load.Name, pausesUpdates, pausesBytes>>10)
+	return measure(t, load, d/5)
 }
 
 // halfLoad returns a rate at which Envoy's workers are busy about half of the time. That is less than half of the

@@ -83,21 +83,12 @@ func (g *growing) underUpdates(ctx context.Context, w *world, load workload.Work
 	u.rate = rate
 	t := w.edge()
 	if rate > 0 {
-		publisher, err := stack.StartChild("publisher", "", []string{
-			"update", "--redis=" + w.RedisURL(), fmt.Sprint("--rate=", rate), fmt.Sprint("--objects=", updatedObjects),
-		}, nil, filepath.Join(w.dir, "publisher.log"), nil)
+		publisher, stop, err := w.startUpdates(ctx, rate, updatedObjects, 1<<10)
 		if err != nil {
 			return u, err
 		}
-		defer func() {
-			if err = errors.Join(err, publisher.Stop()); err == nil {
-				err = w.inStep(ctx)
-			}
-		}()
-		t.servers = append(t.servers, proc.Server{Name: "publisher", PID: publisher.PID()})
-		if err := wait(ctx, 500*time.Millisecond); err != nil { // until the publisher is at its rate
-			return u, err
-		}
+		defer func() { err = errors.Join(err, stop()) }()
+		t.servers = append(t.servers, publisher)
 	}
 	begin := time.Now()
 	published, applied, err := w.sequence(ctx)
@@ -112,6 +103,27 @@ func (g *growing) underUpdates(ctx context.Context, w *world, load workload.Work
 	seconds := time.Since(begin).Seconds()
 	u.published, u.applied = (publishedThen-published)/seconds, (appliedThen-applied)/seconds
 	return u, err
+}
+
+// startUpdates starts a process that updates objects of a size at a rate, a second. stop ends it, and waits until Envoy has
+// everything.
+func (w *world) startUpdates(ctx context.Context, rate float64, objects, bytes int) (publisher proc.Server, stop func() error, err error) {
+	p, err := stack.StartChild("publisher", "", []string{
+		"update", "--redis=" + w.RedisURL(), fmt.Sprint("--rate=", rate), fmt.Sprint("--objects=", objects), fmt.Sprint("--bytes=", bytes),
+	}, nil, filepath.Join(w.dir, "publisher.log"), nil)
+	if err != nil {
+		return publisher, nil, err
+	}
+	stop = func() error {
+		if err := p.Stop(); err != nil {
+			return err
+		}
+		return w.inStep(ctx)
+	}
+	if err := wait(ctx, 500*time.Millisecond); err != nil { // until it is at its rate
+		return publisher, nil, errors.Join(err, p.Stop())
+	}
+	return proc.Server{Name: "publisher", PID: p.PID()}, stop, nil
 }
 
 // sequence returns the sequence numbers of Redis and of the sidecar.

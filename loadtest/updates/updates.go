@@ -23,6 +23,7 @@ type Command struct {
 	Redis   string  `required:"" help:"Its URL."`
 	Rate    float64 `required:"" help:"Updates a second."`
 	Objects int     `required:"" help:"How many objects are updated, in turn."`
+	Bytes   int     `required:"" help:"Size of each."`
 }
 
 // Run publishes until ctx ends.
@@ -57,7 +58,7 @@ func (c Command) run(ctx context.Context, client redis.UniversalClient) error {
 // write publishes updates i, i+writers, … when they are due, or as soon as it can.
 func (c Command) write(ctx context.Context, p *publish.Publisher, i int) error {
 	random := rand.New(rand.NewPCG(uint64(i), uint64(time.Now().UnixNano())))
-	body := make([]byte, 1024)
+	body := make([]byte, c.Bytes)
 	begin := time.Now()
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -18,7 +18,7 @@ func TestRateAndObjects(t *testing.T) {
 	url := "redis://" + server.Addr()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	if err := (Command{Redis: url, Rate: 100, Objects: 7}).Run(ctx); err != nil {
+	if err := (Command{Redis: url, Rate: 100, Objects: 7, Bytes: 1024}).Run(ctx); err != nil {
 		t.Fatal(err)
 	}
 	client, err := redisurl.Connect(url)
