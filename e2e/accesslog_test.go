@@ -142,3 +142,25 @@ func numbered(lines []string, n int) (out []string) {
 	}
 	return out
 }
+
+// TestQuietLog uses everything once: the edge has nothing to warn of. What it would log once for each push or request
+// looks like nothing, and may hide that something works only slowly.
+func TestQuietLog(t *testing.T) {
+	t.Parallel()
+	e := start(t, stack.Options{})
+	e.device("dev", "secret", 4, "telemetry.write", "config.read")
+	e.put("/v1/products/42", "body")
+	e.put("@dev/v1/me/config", "own")
+	e.until("an object", says("body"), "GET /v1/products/42")
+	e.until("a device's object", says("own"), "GET /v1/me/config", credential("dev", "secret")...)
+	e.until("a device", status(200), "POST /v1/telemetry", credential("dev", "secret")...)
+	e.until("a wrong secret", status(401), "POST /v1/telemetry", credential("dev", "wrong")...)
+	e.until("a miss", status(200), "GET /v1/products/none")
+	e.put("/v1/products/42", "new")
+	e.until("an update", says("new"), "GET /v1/products/42")
+	for line := range strings.Lines(e.edgeLog()) {
+		if strings.Contains(line, "gatehouse:") {
+			t.Errorf("the edge warns: %s", line)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -135,7 +136,8 @@ func callsOfTwoListeners(t *testing.T, e *edge, l *listeners) {
 }
 
 // TestListenerGoes removes a listener during a call of one of its requests, while a request of another listener with
-// the same rules, and so in the same VM, waits for the same answer.
+// the same rules, and so in the same VM, waits for the same answer. With the dynamic module each listener has calls of
+// its own.
 func TestListenerGoes(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("BINDING") == "plugins" {
@@ -156,20 +158,33 @@ func TestListenerGoes(t *testing.T) {
 	})
 	waits := e.ask(t.Context(), "one", e.EdgeURL()+"/who")
 	e.verifying(2)
-	if got := e.stat("cluster.gatehouse-sidecar.upstream_rq_total"); got != made+1 {
-		t.Fatalf("got %d calls, want one: the listeners have different VMs", got-made)
+	want, calls := 503, 1
+	if onNative() {
+		want, calls = 200, 2
 	}
+	await(t, "the calls", patience, func() error {
+		if got := e.stat("cluster.gatehouse-sidecar.upstream_rq_total"); got != made+calls {
+			return fmt.Errorf("got %d, want %d", got-made, calls)
+		}
+		return nil
+	})
 	l.replace(rules)
 	if got := <-gone; got != 0 {
 		t.Fatalf("the listener that goes answered %d", got)
 	}
+	goOn := sync.OnceFunc(func() {
+		if err := e.SignalSidecar(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if onNative() {
+		goOn()
+	}
 	begin := time.Now()
-	if got := <-waits; got != 503 {
-		t.Errorf("got %d after %v, want 503", got, time.Since(begin))
+	if got := <-waits; got != want {
+		t.Errorf("got %d after %v, want %d", got, time.Since(begin), want)
 	}
-	if err := e.SignalSidecar(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	goOn()
 	await(t, "the device is authenticated again", patience, func() error {
 		if got := <-e.ask(t.Context(), "one", e.EdgeURL()+"/who"); got != 200 {
 			return fmt.Errorf("got %d", got)

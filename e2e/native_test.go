@@ -1,10 +1,13 @@
 package e2e
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -14,6 +17,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
@@ -95,6 +99,34 @@ func TestPanics(t *testing.T) {
 	}
 	arm("ticks") // of all workers, outside of one
 	goesOn("ticks")
+
+	// A push has half arrived when the panic of another one takes the VM.
+	half, err := net.Dial("unix", e.PushSocket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = half.Close() }()
+	if _, err := io.WriteString(half, "POST /v1/apply HTTP/1.1\r\nHost: push\r\nContent-Length: 100\r\n\r\nhalf"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the half has arrived", patience, func() error {
+		if e.stat("http.gatehouse_push.downstream_rq_active") == 0 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	arm("body")
+	counted("body")
+	if _, err := io.WriteString(half, strings.Repeat("x", 96)); err != nil {
+		t.Fatal(err)
+	}
+	if err := half.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if response, err := http.ReadResponse(bufio.NewReader(half), nil); err != nil || response.StatusCode != 503 {
+		t.Errorf("the rest of a push after a panic: got %v %v, want 503", response, err)
+	}
+	goesOn("body")
 
 	// A stream ends that waits for an answer.
 	id, _ := newDevice()

@@ -19,17 +19,13 @@ var notOnNginx = map[string]string{
 	"TestCheckOfConfigDump":   "a /config_dump is Envoy's",
 	"TestBadRules":            "nginx gets rules that gatehousectl has checked; TestRender and TestStart of package nginx",
 	"TestRulesOfListeners":    "all servers of one nginx have the same rules",
+	"TestHotRestart":          "nginx has reloads instead; TestReload",
 	"TestListenerGoes":        "all servers of one nginx have the same rules",
 	"TestCalls":               "it makes calls fail by the configuration of a second listener; TestSidecarAway",
 	"TestPage":                "it reads Envoy's access log and texts of the page for Envoy; TestOperator, TestExplain",
 	"TestBoundedStaleness":    "it compares two listeners with different rules; TestDecide of package nginx, TestRevokedWhileCutOff",
 	"TestRoutesByIdentity":    "nginx chooses the location by the URI alone",
 	"TestSourceBehindProxies": "its source is in Envoy's filter state; nginx has real_ip_header",
-}
-
-// notOnNative has the tests that can't hold with the filter as a dynamic module, and why.
-var notOnNative = map[string]string{
-	"TestListenerGoes": "each listener has calls of its own, also with equal rules, and Envoy ends them with it; TestCoalescing",
 }
 
 // byEdge returns what this edge does where nginx itself differs from Envoy; nginx/README.md has these cases.
@@ -52,8 +48,5 @@ func skipOnThisEdge(t *testing.T) {
 	name, _, _ := strings.Cut(t.Name(), "/")
 	if why, found := notOnNginx[name]; found && onNginx() {
 		t.Skip("not on nginx: ", why)
-	}
-	if why, found := notOnNative[name]; found && onNative() {
-		t.Skip("not with a dynamic module: ", why)
 	}
 }
