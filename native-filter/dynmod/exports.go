@@ -66,7 +66,7 @@ func unregister(number C.uintptr_t) {
 //export goStart
 func goStart() (ok C.bool) {
 	defer func() { recovered(recover(), "start") }()
-	startScheduler()
+	setProcs(1)
 	return true
 }
 

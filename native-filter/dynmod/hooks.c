@@ -90,7 +90,7 @@ void envoy_dynamic_module_on_http_filter_per_route_config_destroy(const void *co
 const void *envoy_dynamic_module_on_http_filter_new(const void *config, void *envoy) {
   stream *s = calloc(1, sizeof *s);
   if (!s) return NULL; // Envoy ends the request
-  if (!thread) thread = atomic_fetch_add(&threads, 1) + 1;
+  if (!thread) goThread(thread = atomic_fetch_add(&threads, 1) + 1);
   s->envoy = envoy, s->config = (uintptr_t)config, s->thread = thread - 1;
   s->id = atomic_fetch_add_explicit(&stream_ids, 1, memory_order_relaxed) + 1;
   return s;
