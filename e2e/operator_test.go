@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -215,8 +216,17 @@ func TestOperator(t *testing.T) {
 		})
 	}
 	held(2) // the device at the address, and the address
-	var top struct{ Refused []struct{ Name string } }
-	e.operate(&top, "top", "--once")
+	var top struct {
+		Refused []struct{ Name string }
+		Rates   map[string]float64
+	}
+	await(t, "the edge's counters", patience, func() error {
+		e.operate(&top, "top", "--once")
+		if len(top.Rates) == 0 {
+			return errors.New("none")
+		}
+		return nil
+	})
 	if len(top.Refused) != 1 || top.Refused[0].Name != "127.0.0.1/32" {
 		t.Errorf("got top %+v, want the loopback address refused", top)
 	}

@@ -54,7 +54,7 @@ func TestFaults(t *testing.T) {
 		{"GatehouseDevicesRefused", f.expensive, nil, `records can't authenticate their device`},
 		{"GatehouseVerificationsUnavailable", f.guess, nil, `got a 503, most of them because of limited`},
 		{"GatehouseRedisLostData", once(func() error { return f.client.FlushAll(t.Context()).Err() }), nil, `Redis lost data`},
-		{"GatehouseTraps", f.trap, nil, `a Wasm filter trapped`},
+		{"GatehouseTraps", f.trap, nil, `the filter trapped or panicked`},
 		{"GatehouseRival", f.rival, f.endRival, `another sidecar has taken over`},
 		{"GatehouseNotInStep", once(f.KillRedis), func() error { return f.StartRedis(t.Context()) }, `Redis is not followed`},
 		{"GatehousePushStalled", f.edge(syscall.SIGSTOP), f.edge(syscall.SIGCONT), `the edge has not acknowledged a push|not ready: .*push`},

@@ -72,7 +72,7 @@ func (h *history) heapFull() float64 {
 
 // Counters in a sample's totals that no metric has.
 const (
-	traps      = "traps"       // VMs of the filter that Envoy started again, or tried to
+	traps      = "traps"       // VMs of the filter that were started again after a trap or panic, or not
 	clockSteps = "clock steps" // of this machine
 )
 
@@ -169,9 +169,9 @@ const (
 	heapPressure = "envoy_overload_envoy_resource_monitors_fixed_heap_pressure"
 )
 
-// isReload reports whether this is the name of a counter of Envoy of VMs that were started again after a trap, or not.
+// isReload reports whether this is the name of a counter of VMs that were started again after a trap or panic, or not.
 func isReload(name string) bool {
-	return strings.HasSuffix(name, "_vm_reload_success") || strings.HasSuffix(name, "_vm_reload_failure")
+	return name == "gatehouse_panics_total" || strings.HasSuffix(name, "_vm_reload_success") || strings.HasSuffix(name, "_vm_reload_failure")
 }
 
 // The edge's counters of requests, see wasm-filter/README.md.
@@ -214,7 +214,7 @@ func (i *Inspector) edgeCounters(ctx context.Context) map[string]float64 {
 	return nil
 }
 
-const envoyCounters = "/stats/prometheus?filter=%5E(wasm%7Coverload.envoy.resource_monitors.fixed_heap.pressure)"
+const envoyCounters = "/stats/prometheus?filter=%5E(wasm%7Cdynamicmodulescustom%7Coverload.envoy.resource_monitors.fixed_heap.pressure)"
 
 func counters(ctx context.Context, url string) (map[string]float64, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

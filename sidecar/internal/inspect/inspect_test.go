@@ -216,9 +216,9 @@ func TestRecent(t *testing.T) {
 	}{
 		{"nothing", nil, totals(0, 0, 0, 0), nil},
 		{"young", nil, totals(2, 0, 0, 0), []string{"2 records"}},
-		{"in the last 15 minutes", samples, totals(1, 1, 0, 100), []string{"1 records", "a Wasm filter trapped"}},
+		{"in the last 15 minutes", samples, totals(1, 1, 0, 100), []string{"1 records", "the filter trapped or panicked"}},
 		{"before", slices.Repeat(samples[sampled-1:], sampled), totals(1, 1, 0, 100), nil},
-		{"just now", samples, totals(1, 2, 6, 94), []string{"a Wasm filter trapped, and Envoy started 2", "6 verifications got a 503, most of them because of limited", "1 records"}},
+		{"just now", samples, totals(1, 2, 6, 94), []string{"the filter trapped or panicked, and 2 of its VMs were started", "6 verifications got a 503, most of them because of limited", "1 records"}},
 		{"few", samples, totals(0, 0, 5, 95), nil},
 	} {
 		got := recent(tt.samples, tt.now)
@@ -234,7 +234,7 @@ func TestRecent(t *testing.T) {
 
 // TestNotice counts traps, and nothing when Envoy is new or away. TestFaults steps a clock.
 func TestNotice(t *testing.T) {
-	const reloads = "envoy_wasm_gatehouse_vm_reload_success"
+	const reloads, panics = "envoy_wasm_gatehouse_vm_reload_success", "gatehouse_panics_total"
 	now := time.Now()
 	for _, tt := range []struct {
 		name       string
@@ -244,6 +244,7 @@ func TestNotice(t *testing.T) {
 	}{
 		{"first", time.Time{}, now, nil, map[string]float64{reloads: 3}, 0},
 		{"trap", now, now.Add(time.Minute), map[string]float64{reloads: 3}, map[string]float64{reloads: 5, heapPressure: 7}, 2},
+		{"panic", now, now.Add(time.Minute), map[string]float64{panics: 1}, map[string]float64{panics: 2}, 1},
 		{"new Envoy", now, now.Add(time.Second), map[string]float64{reloads: 3}, map[string]float64{reloads: 1}, 0},
 		{"no Envoy", now, now.Add(time.Second), map[string]float64{reloads: 3}, nil, 0},
 	} {

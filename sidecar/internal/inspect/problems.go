@@ -56,7 +56,7 @@ var incidents = []incident{
 	{[]string{`gatehouse_chain_breaks_total{reason="digest"}`, `gatehouse_chain_breaks_total{reason="history"}`}, "%.0f events don't match the writes in Redis: it lost writes, or somebody forges events. The sidecar's log names them"},
 	{[]string{"gatehouse_corrupt_total"}, "%.0f records or events in Redis are malformed: the sidecar's log names them"},
 	{[]string{"gatehouse_credentials_refused_total"}, "%.0f device records can't authenticate their device: the sidecar's log names them"},
-	{[]string{traps}, "a Wasm filter trapped, and Envoy started %.0f of its VMs again: Envoy's log has the trap"},
+	{[]string{traps}, "the filter trapped or panicked, and %.0f of its VMs were started again: Envoy's log says why"},
 }
 
 // recent returns what happened in the last 15 minutes, the latest first. own has the sidecar's counters.
