@@ -17,8 +17,8 @@ JAEGER_API ?= 127.0.0.1:16686
 JAEGER_OTLP ?= 127.0.0.1:4318
 export EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY TRACE_ENDPOINT
 export PROMETHEUS ALERTMANAGER JAEGER_API JAEGER_OTLP
-# The edge: envoy, native (Envoy with the filter as a dynamic module), or nginx. For make run, e2e, conformance, chaos
-# and routers.
+# The edge: envoy, native (Envoy with the filter as a dynamic module), or nginx. For make run, observe, e2e, conformance, chaos,
+# routers and loadtest.
 EDGE_KIND ?= envoy
 export EDGE_KIND
 # For make chaos: the duration, the seed of a run to repeat (empty: random, and printed), and the Redis deployment:
@@ -147,7 +147,7 @@ loadtest: build ## measure on this machine: SCENARIO=304 PEERS=1 SECONDS=10; see
 	@scripts/loadtest.sh $(if $(SECONDS),--seconds=$(SECONDS)) # bash counts in a variable of this name
 
 bench-check: build native ## measure the ratios of loadtest/limits.json, of both modules, and the cost of the access log, 4 minutes; fail beyond the limits
-	@scripts/loadtest.sh --scenario check,observed --out build/bench-check
+	@WORKERS=$${WORKERS:-1} scripts/loadtest.sh --scenario check,observed --out build/bench-check
 
 check: ## format, lint, module files, links
 	@scripts/check.sh

@@ -69,7 +69,7 @@ func TestCommandLine(t *testing.T) {
 		{"no connections", []string{"--connections=0"}, 2, "--connections=0: want 1 or more"},
 		{"unknown flag", []string{"--nothing"}, 2, "unknown flag --nothing"},
 		{"unknown service", []string{"serve", "nothing", "--address=127.0.0.1:0"}, 2, "must be one of"},
-		{"updates without a Redis", []string{"update", "--rate=1", "--objects=1"}, 2, "missing flags: --redis"},
+		{"updates without a Redis", []string{"update", "--rate=1", "--objects=1", "--bytes=1"}, 2, "missing flags: --redis"},
 		{"an address that can't be listened on", []string{"serve", "origin", "--address=127.0.0.1:99999"}, 1, "99999"},
 	} {
 		var stdout, stderr bytes.Buffer

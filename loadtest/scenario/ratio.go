@@ -74,10 +74,10 @@ func ratioWorkload(name string) (workload.Workload, error) {
 const pairsOfEnvoy = 2
 
 // ratios measures n pairs of each of loads against a response of 1 KiB by Envoy's direct_response, the cheapest
-// response of Envoy; the result is by binding and load. Only Envoy's CPU counts: no other process handles these requests, and the constant work of sidecar
-// and Redis would weigh more with fewer requests. A direct_response also answers requests that are passed on, so that
-// the upstream costs nothing. Envoy's worker has its own core. The modules of several bindings run in an Envoy each, in
-// turn.
+// response of Envoy; the result is by binding and load. Only Envoy's CPU counts: no other process handles these
+// requests, and the constant work of sidecar and Redis would weigh more with fewer requests. A direct_response also
+// answers requests that are passed on, so that the upstream costs nothing. Envoy's worker has its own core. The modules
+// of several bindings run in an Envoy each, in turn.
 func (o *Options) ratios(ctx context.Context, n int, loads []workload.Workload, bindings []binding, out *Recorder) ([][]stats.Pairs, error) {
 	pairs := make([][]stats.Pairs, len(bindings))
 	for i := range pairs {

@@ -7,16 +7,17 @@ import "C"
 import "runtime"
 
 // A callback from C runs on a P of Go's scheduler, and runs no goroutine, so the P's count of scheduled goroutines
-// stays the same. Go's monitor thread then takes the P for one that a system call blocks: it takes it away every 20 µs,
-// and the next callback has to find another one. That made an empty callback more expensive than one into a Wasm
+// stays the same. After 10 ms Go's monitor thread takes the P for one that a system call blocks: from then on it takes it
+// away every 20 µs, and the next callback has to find another one. That made an empty callback more expensive than one into a Wasm
 // module. It doesn't happen if the count changes now and then, which a yield does.
 //
-// A thread keeps its P between callbacks, so there must be more Ps than threads: for what is yielded to, and for
-// goroutines. With two workers and two Ps a request cost 0.2 of a direct_response more.
+// A thread keeps its P between callbacks, so there must be more Ps than threads, or a yield waits for one. With two
+// workers and two Ps a request cost 0.2 of a direct_response more.
 //
 // All that are internals of Go; TestGoVersion fails when Go changes, and says what to measure again.
 
-// spareProcs is how many Ps there are at least beyond one for each thread that serves requests.
+// spareProcs is how many Ps there are at least beyond one for each thread that serves requests: for Envoy's main thread,
+// which calls the module, too, and for goroutines.
 const spareProcs = 2
 
 // yieldsMeasuredWith is the version of Go with which the yields were measured.

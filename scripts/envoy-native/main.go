@@ -38,7 +38,7 @@ const head = `# Gatehouse in Envoy 1.40 as a dynamic module, which costs less th
 # Lines that begin with "#session" enable session tokens: sed 's/#session //' envoy-native.yaml
 # Lines that begin with "#source" are for use_remote_address: false, see there.
 #
-# Made from envoy.yaml by scripts/envoy-native, so edit that.
+# Gatehouse's developers: scripts/envoy-native makes this file from envoy.yaml.
 
 `
 
