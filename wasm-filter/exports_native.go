@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -32,6 +33,8 @@ type filter struct {
 	checked atomic.Pointer[worker]
 
 	stop, stopped chan struct{} // of ticks
+	tickThread    atomic.Int64  // its id
+	asked         bool          // by a tick: have the main thread make calls; of that thread
 }
 
 // maxThreads bounds the threads that serve requests: Envoy's workers, and its main thread.
@@ -41,7 +44,7 @@ const maxThreads = 1024
 func newFilter(c *dynmod.Config, configuration []byte) dynmod.Filter {
 	f := &filter{config: c, configuration: configuration, counters: map[string]uint32{}, stop: make(chan struct{}),
 		stopped: make(chan struct{}), mainThread: syscall.Gettid()}
-	f.calls = coalesce.NewGroup(c.Schedule)
+	f.calls = coalesce.NewGroup(f.schedule)
 	w := f.newWorker()
 	if w == nil {
 		return nil
@@ -49,8 +52,8 @@ func newFilter(c *dynmod.Config, configuration []byte) dynmod.Filter {
 	f.checked.Store(w)
 	rules := w.vm.engine.Config()
 	f.rules = rules
-	if !rules.PushListener && !sidecars.add(rules.SidecarCluster) {
-		dynmod.Log(dynmod.Critical, fmt.Sprintf("gatehouse: sidecar.cluster is %q, and %q of another listener: want the same, because both would read one memory; run an Envoy for each", rules.SidecarCluster, sidecars.cluster))
+	if !rules.PushListener && !sidecar.is(rules.SidecarCluster) {
+		dynmod.Log(dynmod.Critical, fmt.Sprintf("gatehouse: sidecar.cluster is %q, and was %q before or in another listener: want the same, because both would read one memory; restart Envoy to change it, or run an Envoy for each", rules.SidecarCluster, sidecar.cluster))
 		return nil
 	}
 	f.defineCounters(rules)
@@ -63,31 +66,23 @@ func newFilter(c *dynmod.Config, configuration []byte) dynmod.Filter {
 	return f
 }
 
-// sidecars is the sidecar's cluster of all edges of the process. They share the memory, so a verdict that one's sidecar has
-// pushed would let a request in at the other's listener. Under Wasm vm_id separates them.
-var sidecars sidecarCluster
+// sidecar is the sidecar's cluster of all edges of the process. They share the memory, so a verdict that one's sidecar has
+// pushed, perhaps before that edge went, would let a request in at the other's listener. Under Wasm vm_id separates them.
+var sidecar sidecarCluster
 
 type sidecarCluster struct {
 	mu      sync.Mutex // protects the following
-	cluster string
-	edges   int
+	cluster string     // "" before the first edge
 }
 
-// add adds an edge, unless those that are there have another cluster.
-func (s *sidecarCluster) add(cluster string) bool {
+// is reports whether this is the sidecar's cluster; the first one is.
+func (s *sidecarCluster) is(cluster string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.edges > 0 && s.cluster != cluster {
-		return false
+	if s.cluster == "" {
+		s.cluster = cluster
 	}
-	s.cluster, s.edges = cluster, s.edges+1
-	return true
-}
-
-func (s *sidecarCluster) remove() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.edges--
+	return s.cluster == cluster
 }
 
 // panicsStat is the name of the counter of panics that were recovered.
@@ -296,9 +291,24 @@ func (f *filter) CalloutDone(id uint64, status string, body []byte) {
 	f.calls.Done(id, body)
 }
 
+// schedule has the main thread make calls. Envoy holds the configuration meanwhile, and may end it afterwards, if nobody
+// else does any more. On a worker its stream does; the thread of ticks waits until it holds no lock.
+func (f *filter) schedule() {
+	if f.onTickThread() {
+		f.asked = true
+		return
+	}
+	f.config.Schedule()
+}
+
+func (f *filter) onTickThread() bool { return int64(syscall.Gettid()) == f.tickThread.Load() }
+
 // tick ticks all workers, also idle ones, until the configuration goes.
 func (f *filter) tick() {
 	defer close(f.stopped)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	f.tickThread.Store(int64(syscall.Gettid()))
 	ticker := time.NewTicker(tickMS * time.Millisecond)
 	defer ticker.Stop()
 	for {
@@ -306,7 +316,16 @@ func (f *filter) tick() {
 		case <-f.stop:
 			return
 		case <-ticker.C:
-			f.tickAll()
+		}
+		f.tickAll()
+		if f.asked {
+			f.asked = false
+			f.config.Schedule()
+		}
+		select {
+		case <-f.stop: // by Destroy on this thread, perhaps: f.config has gone
+			return
+		default:
 		}
 	}
 }
@@ -355,9 +374,8 @@ const drainMargin = time.Second
 // Destroy implements dynmod.Filter.
 func (f *filter) Destroy() {
 	close(f.stop)
-	<-f.stopped
-	if !f.rules.PushListener {
-		sidecars.remove()
+	if !f.onTickThread() {
+		<-f.stopped
 	}
 	if syscall.Gettid() != f.mainThread {
 		// Envoy's main thread may be making or ending calls of this configuration, which Envoy frees when this returns.

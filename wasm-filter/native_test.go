@@ -388,3 +388,35 @@ func TestNativeEndsOnAWorker(t *testing.T) {
 		t.Error("the configuration doesn't end after the answer")
 	}
 }
+
+// TestNativeEndsDuringATick: Envoy holds a configuration while something is scheduled for it, so a report of hits, on the
+// thread of ticks, can be what ends it.
+func TestNativeEndsDuringATick(t *testing.T) {
+	onFakeEnvoy(t)
+	c, ok := fakeenvoy.NewConfig(nativeRules)
+	if !ok {
+		t.Fatal("the rules were refused")
+	}
+	const key = "/fetched/tick"
+	bucket, record := objects(&nativeState, version(key, `"1"`))
+	if err := shared.SetRecord(wire.RegionObjects, bucket, record); err != nil {
+		t.Fatal(err)
+	}
+	c.EndAtCommit()
+	w := fakeenvoy.NewWorker()
+	defer w.Stop()
+	w.Do(func() {
+		for range 2 * sampleEvery {
+			r := c.Begin(true, nativeRequest(key, [2]string{"if-none-match", `"1"`})...)
+			if r.Status() != 304 {
+				t.Errorf("got %d, want 304", r.Status())
+			}
+			r.End()
+		}
+	})
+	for deadline := time.Now().Add(10 * time.Second); !c.Ended(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the configuration hasn't ended")
+		}
+	}
+}

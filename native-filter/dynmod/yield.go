@@ -4,7 +4,10 @@ package dynmod
 
 import "C"
 
-import "runtime"
+import (
+	"runtime"
+	"sync"
+)
 
 // A callback from C runs on a P of Go's scheduler, and runs no goroutine, so the P's count of scheduled goroutines
 // stays the same. After 10 ms Go's monitor thread takes the P for one that a system call blocks: from then on it takes it
@@ -25,7 +28,14 @@ const yieldsMeasuredWith = "go1.26"
 
 // setProcs makes enough Ps for a number of threads. It sets their number also where it is enough: otherwise Go may lower
 // it later.
-func setProcs(threads int) { runtime.GOMAXPROCS(max(threads+spareProcs, runtime.GOMAXPROCS(0))) }
+func setProcs(threads int) {
+	procs.Lock()
+	defer procs.Unlock()
+	runtime.GOMAXPROCS(max(threads+spareProcs, runtime.GOMAXPROCS(0)))
+}
+
+// procs serializes changes of the number of Ps: workers begin together.
+var procs sync.Mutex
 
 //export goThread
 func goThread(threads C.uint) {

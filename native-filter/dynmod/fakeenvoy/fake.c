@@ -116,7 +116,11 @@ void envoy_dynamic_module_callback_http_filter_scheduler_delete(void *f) { (void
 void *envoy_dynamic_module_callback_http_filter_config_scheduler_new(void *c) { return c; }
 void envoy_dynamic_module_callback_http_filter_config_scheduler_commit(void *c, uint64_t event) {
   (void)event;
-  atomic_fetch_add(&((fake_config *)c)->scheduled, 1);
+  fake_config *config = c;
+  atomic_fetch_add(&config->scheduled, 1);
+  if (!atomic_exchange(&config->ends, false)) return;
+  fake_config_destroy(config);
+  atomic_store(&config->ended, true);
 }
 void envoy_dynamic_module_callback_http_filter_config_scheduler_delete(void *c) { (void)c; }
 int envoy_dynamic_module_callback_http_filter_config_http_callout(void *c, uint64_t *id, buffer cluster, header *headers,
@@ -151,3 +155,7 @@ int envoy_dynamic_module_callback_http_filter_config_increment_counter(void *c, 
 extern atomic_uint stream_ids; // of the module
 
 void fake_set_newest(uint32_t id) { atomic_store(&stream_ids, id); }
+
+void fake_config_end_at_commit(fake_config *c) { atomic_store(&c->ends, true); }
+
+bool fake_config_ended(fake_config *c) { return atomic_load(&c->ended); }

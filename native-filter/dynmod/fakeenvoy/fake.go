@@ -27,6 +27,12 @@ func NewConfig(configuration string) (c *Config, ok bool) {
 // Destroy ends the configuration, whose requests must have ended.
 func (c *Config) Destroy() { C.fake_config_destroy(c.c) }
 
+// EndAtCommit ends the configuration at the next commit of its scheduler, as if that were its last owner.
+func (c *Config) EndAtCommit() { C.fake_config_end_at_commit(c.c) }
+
+// Ended reports whether the configuration has ended at a commit.
+func (c *Config) Ended() bool { return bool(C.fake_config_ended(c.c)) }
+
 // Main does what the module wants to have done on the main thread.
 func (c *Config) Main() { C.fake_main(c.c) }
 

@@ -10,6 +10,7 @@ enum { MAX_HEADERS = 32, MAX_CALLS = 256, MAX_COUNTERS = 4096 };
 typedef struct {
   const void *module;
   atomic_int scheduled;
+  atomic_bool ends, ended; // at the next commit of its scheduler, which is its last owner
   uint64_t calls;
   buffer bodies[MAX_CALLS], heads[MAX_CALLS]; // of calls, by number
   size_t counters;
@@ -32,6 +33,8 @@ typedef struct {
 
 bool fake_config_new(fake_config *c, buffer configuration);
 void fake_config_destroy(fake_config *c);
+void fake_config_end_at_commit(fake_config *c);
+bool fake_config_ended(fake_config *c);
 void fake_main(fake_config *c);
 void fake_answer(fake_config *c, uint64_t id, header *status, buffer *body);
 bool fake_begin(fake_config *c, fake_filter *f, bool end);
