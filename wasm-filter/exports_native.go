@@ -33,7 +33,7 @@ type filter struct {
 	checked atomic.Pointer[worker]
 
 	stop, stopped chan struct{} // of ticks
-	tickThread    atomic.Int64  // its id
+	tickThread    atomic.Int64  // its id, during a tick
 	asked         bool          // by a tick: have the main thread make calls; of that thread
 }
 
@@ -306,9 +306,6 @@ func (f *filter) onTickThread() bool { return int64(syscall.Gettid()) == f.tickT
 // tick ticks all workers, also idle ones, until the configuration goes.
 func (f *filter) tick() {
 	defer close(f.stopped)
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	f.tickThread.Store(int64(syscall.Gettid()))
 	ticker := time.NewTicker(tickMS * time.Millisecond)
 	defer ticker.Stop()
 	for {
@@ -317,11 +314,15 @@ func (f *filter) tick() {
 			return
 		case <-ticker.C:
 		}
+		runtime.LockOSThread()
+		f.tickThread.Store(int64(syscall.Gettid()))
 		f.tickAll()
 		if f.asked {
 			f.asked = false
 			f.config.Schedule()
 		}
+		f.tickThread.Store(0)
+		runtime.UnlockOSThread()
 		select {
 		case <-f.stop: // by Destroy on this thread, perhaps: f.config has gone
 			return
