@@ -51,42 +51,33 @@ func TestHotRestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Envoy leaves it (HotRestartImpl in hot_restart_impl.cc); an id has ten numbers.
+	// Envoy leaves its shared memory, whose name ends with ten times the id.
 	t.Cleanup(func() { _ = os.Remove("/dev/shm/envoy_shared_memory_" + string(id) + "0") })
 
-	done, failed := make(chan struct{}), make(chan error, 1)
+	n, since := 0, time.Now()
 	var refused time.Duration // since a device was let in
-	go func() {
-		since := time.Now()
-		for n := 0; ; n++ {
-			select {
-			case <-done:
-				failed <- nil
-				return
-			default:
-			}
-			client := newClient()
-			object, err := e.try(client, "GET /v1/products/42")
-			device, err2 := e.try(client, "POST /v1/telemetry", credential("dev", "secret")...)
-			client.CloseIdleConnections()
-			if err = errors.Join(err, err2); err != nil || object.status != 200 || device.status != 200 && device.status != 503 {
-				failed <- fmt.Errorf("request %d: got %d and %d, %w", n, object.status, device.status, err)
-				return
-			}
-			if device.status == 200 {
-				since = time.Now()
-			}
-			refused = max(refused, time.Since(since))
+	stop := meanwhile(t, func() error {
+		n++
+		client := newClient()
+		defer client.CloseIdleConnections()
+		object, err := e.try(client, "GET /v1/products/42")
+		device, err2 := e.try(client, "POST /v1/telemetry", credential("dev", "secret")...)
+		if err = errors.Join(err, err2); err != nil || object.status != 200 || device.status != 200 && device.status != 503 {
+			return fmt.Errorf("request %d: got %d and %d, %v", n, object.status, device.status, err)
 		}
-	}()
+		if device.status == 200 {
+			since = time.Now()
+		}
+		refused = max(refused, time.Since(since))
+		return nil
+	})
 	run("--base-id", string(id), "--restart-epoch", "1")
 	if err := <-first; !strings.Contains(err.Error(), "exit status 0") {
 		t.Errorf("the first process: %v", err)
 	}
 	e.put("/v1/products/42", "new")
 	await(t, "the second process answers from its memory", patience, func() error { return ask("new") })
-	close(done)
-	if err := <-failed; err != nil {
+	if err := stop(); err != nil {
 		t.Error(err)
 	}
 	t.Logf("the device was refused for %s", refused)

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -305,6 +306,33 @@ func (e *edge) everyone(clients []*http.Client, ok func(answer) bool, first stri
 		}
 	}
 	return nil
+}
+
+// meanwhile calls f again and again, until it fails or stop is called, which returns its error. The test's end stops it,
+// too.
+func meanwhile(t *testing.T, f func() error) (stop func() error) {
+	t.Helper()
+	done, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-done:
+				ended <- nil
+				return
+			default:
+			}
+			if err := f(); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	stop = sync.OnceValue(func() error {
+		close(done)
+		return <-ended
+	})
+	t.Cleanup(func() { _ = stop() }) // before the stack's cleanup
+	return stop
 }
 
 // until waits until a request, in the format of send, gets an answer that ok accepts.

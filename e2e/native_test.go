@@ -234,25 +234,14 @@ func TestManyConfigurations(t *testing.T) {
 	e, l := startTwo(t, stack.Options{}, `{"default": "pass"}`, `{"default": "pass"}`)
 	rules := [2]string{`{"default": "deny"}`, `{"default": "pass"}`}
 	wanted := [2]int{403, 200}
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		client := newClient()
-		client.Transport.(*http.Transport).DisableKeepAlives = true // a connection keeps the rules with which it began
-		for {
-			select {
-			case <-done:
-				return
-			default:
-			}
-			if a, err := e.try(client, "GET /open"); err != nil || a.status != 200 && a.status != 403 {
-				t.Errorf("while rules change: %d %v", a.status, err)
-				return
-			}
+	client := newClient()
+	client.Transport.(*http.Transport).DisableKeepAlives = true // a connection keeps the rules with which it began
+	stop := meanwhile(t, func() error {
+		if a, err := e.try(client, "GET /open"); err != nil || a.status != 200 && a.status != 403 {
+			return fmt.Errorf("got %d, %v", a.status, err)
 		}
-	}()
-	stop := sync.OnceFunc(func() { close(done); <-ended })
-	t.Cleanup(stop) // before the stack's cleanup
+		return nil
+	})
 	threads := 0
 	for i := range sized(200, 40) {
 		l.replace(rules[i%2], rules[i%2])
@@ -269,7 +258,9 @@ func TestManyConfigurations(t *testing.T) {
 			threads = threadsOf(t, e.EdgePID())
 		}
 	}
-	stop()
+	if err := stop(); err != nil {
+		t.Errorf("while rules change: %v", err)
+	}
 	if got := threadsOf(t, e.EdgePID()); got > threads+3 {
 		t.Errorf("%d threads, and %d after more configurations", threads, got)
 	}

@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -332,32 +331,17 @@ func TestRulesOfListeners(t *testing.T) {
 
 	var slowest time.Duration
 	seen := map[int]int{}
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		client := newClient()
-		client.Transport.(*http.Transport).DisableKeepAlives = true // a connection keeps the rules with which it began
-		for {
-			select {
-			case <-done:
-				return
-			default:
-			}
-			begin := time.Now()
-			a, err := e.try(client, "GET /open")
-			slowest = max(slowest, time.Since(begin))
-			if err != nil {
-				t.Errorf("while rules change: %v", err)
-				return
-			}
+	client := newClient()
+	client.Transport.(*http.Transport).DisableKeepAlives = true // a connection keeps the rules with which it began
+	stop := meanwhile(t, func() error {
+		begin := time.Now()
+		a, err := e.try(client, "GET /open")
+		slowest = max(slowest, time.Since(begin))
+		if err == nil {
 			seen[a.status]++
 		}
-	}()
-	stop := sync.OnceFunc(func() {
-		close(done)
-		<-ended
+		return err
 	})
-	t.Cleanup(stop) // before the stack's cleanup
 	l.replace(`{"default": "deny"}`, `{"default": "pass"}`)
 	want("the new rules", 403, 200)
 	for range 50 {
@@ -373,7 +357,9 @@ func TestRulesOfListeners(t *testing.T) {
 		return nil
 	})
 	want("the rules before", 403, 200)
-	stop()
+	if err := stop(); err != nil {
+		t.Errorf("while rules change: %v", err)
+	}
 	if len(seen) != 2 || seen[200] == 0 || seen[403] == 0 {
 		t.Errorf("got answers %v while rules changed, want 200, then 403, and no other", seen)
 	}
