@@ -17,8 +17,8 @@ JAEGER_API ?= 127.0.0.1:16686
 JAEGER_OTLP ?= 127.0.0.1:4318
 export EDGE ENVOY_ADMIN SIDECAR_ADMIN UPSTREAM REDIS REDIS_URL CONCURRENCY STACK CONFIG ENVOY TRACE_ENDPOINT
 export PROMETHEUS ALERTMANAGER JAEGER_API JAEGER_OTLP
-# The edge: envoy, native (Envoy with the filter as a dynamic module), or nginx. For make run, observe, e2e, conformance, chaos,
-# routers and loadtest.
+# The edge: envoy, native (Envoy with the filter as a dynamic module), or nginx. For make run, observe, e2e, conformance,
+# chaos, routers and loadtest.
 EDGE_KIND ?= envoy
 export EDGE_KIND
 # For make chaos: the duration, the seed of a run to repeat (empty: random, and printed), and the Redis deployment:

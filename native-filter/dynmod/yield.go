@@ -10,9 +10,9 @@ import (
 )
 
 // A callback from C runs on a P of Go's scheduler, and runs no goroutine, so the P's count of scheduled goroutines
-// stays the same. After 10 ms Go's monitor thread takes the P for one that a system call blocks: from then on it takes it
-// away every 20 µs, and the next callback has to find another one. That made an empty callback more expensive than one into a Wasm
-// module. It doesn't happen if the count changes now and then, which a yield does.
+// stays the same. After 10 ms Go's monitor thread concludes that a system call blocks the P. From then on it takes the P
+// away every 20 µs, and the next callback has to find another one. That made an empty callback more expensive than one
+// into a Wasm module. It doesn't happen if the count changes now and then, which a yield does.
 //
 // A thread keeps its P between callbacks, so there must be more Ps than threads, or a yield waits for one. With two
 // workers and two Ps a request cost 0.2 of a direct_response more.
