@@ -20,7 +20,7 @@ trapping() {
   replace wasm-filter/vm.go 'func (v *vm) requestHeaders(id uint32, endOfStream bool) action {' \
     'func (v *vm) requestHeaders(id uint32, endOfStream bool) action { trapIfAsked(v); '
   replace wasm-filter/ingest.go 'return h.setRecord(op.Region, op.Index, op.Record)' \
-    'trapInPush(h, op.Region); return h.setRecord(op.Region, op.Index, op.Record)'
+    'trapInPush(op.Region); return h.setRecord(op.Region, op.Index, op.Record)'
   add "$PWD/wasm-filter/trap.go" "$sources/trap/trap.go"
   add "$PWD/wasm-filter/trap_$1.go" "$sources/trap/trap_$1.go"
 }

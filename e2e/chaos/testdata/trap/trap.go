@@ -4,28 +4,33 @@ package main
 
 import (
 	"bytes"
+	"sync/atomic"
+	"time"
 
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// armedUntilMS is until when a push of an object traps, unix ms.
-var armedUntilMS int64
+// armed is when a trap in a push was asked for, nil if none was.
+var armed atomic.Pointer[time.Time]
 
-// trapIfAsked traps at an edge. On the push listener, the next push of an object traps, if it arrives within a second.
+// armedFor is how long pushes of an object trap, by the monotonic clock, which no fault steps.
+const armedFor = time.Second
+
+// trapIfAsked traps at an edge. On the push listener, the next push of an object traps, if it arrives within armedFor.
 func trapIfAsked(v *vm) {
 	if !bytes.Contains(v.host.requestHeaders(), []byte("x-chaos-trap")) {
 		return
 	}
 	if v.engine.Config().PushListener {
-		armedUntilMS = v.host.now() + 1000
+		armed.Store(new(time.Now()))
 		return
 	}
 	trap()
 }
 
 // trapInPush traps before a record is written, when the guard has been incremented.
-func trapInPush(h host, region wire.Region) {
-	if region == wire.RegionObjects && h.now() < armedUntilMS {
+func trapInPush(region wire.Region) {
+	if at := armed.Load(); region == wire.RegionObjects && at != nil && time.Since(*at) < armedFor {
 		trap()
 	}
 }
