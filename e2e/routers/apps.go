@@ -133,12 +133,11 @@ func configureNginx(source, dir, port string) error {
 // freePorts returns loopback ports on which nothing listens.
 func freePorts(n int) (ports []string, err error) {
 	for range n {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		address, err := stack.FreeAddress()
 		if err != nil {
 			return nil, err
 		}
-		defer func() { _ = listener.Close() }() // all are open at once, so that no port is returned twice
-		_, port, _ := net.SplitHostPort(listener.Addr().String())
+		_, port, _ := net.SplitHostPort(address)
 		ports = append(ports, port)
 	}
 	return ports, nil

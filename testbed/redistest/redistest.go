@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"strings"
 	"syscall"
+
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 // T is the part of *testing.T that the package uses. A program that tests can implement it, too.
@@ -65,15 +67,14 @@ func StartServer(t T, args ...string) *Server {
 	return nil
 }
 
-// FreeAddress returns a loopback address on which nothing listens now.
+// FreeAddress returns a loopback address on which nothing listens now, as [stack.FreeAddress].
 func FreeAddress(t T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := stack.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return address
 }
 
 // Port returns the port on which it listens.
