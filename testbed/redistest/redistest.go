@@ -25,9 +25,6 @@ type T interface {
 	Fatalf(format string, args ...any)
 }
 
-// attempts bounds how often another process may take a port that was free before.
-const attempts = 5
-
 // Start runs an empty redis-server, without persistence, until the test ends, and returns its URL. It fails the test if
 // there is no redis-server.
 func Start(t T) (url string) {
@@ -51,20 +48,10 @@ type Server struct {
 // StartServer runs a redis-server with args until the test ends.
 func StartServer(t T, args ...string) *Server {
 	t.Helper()
-	s := &Server{t: t, Dir: t.TempDir(), args: args}
+	s := &Server{Address: FreeAddress(t), Dir: t.TempDir(), t: t, args: args}
 	t.Cleanup(s.stop)
-	for range attempts {
-		s.Address = FreeAddress(t)
-		output, ok := s.start()
-		if ok {
-			return s
-		}
-		if !strings.Contains(output, "Address already in use") {
-			t.Fatalf("redis-server on %s ended before it was ready:\n%s", s.Address, output)
-		}
-	}
-	t.Fatalf("redis-server: found no free port in %d attempts", attempts)
-	return nil
+	s.start()
+	return s
 }
 
 // FreeAddress returns a loopback address on which nothing listens now, as [stack.FreeAddress].
@@ -95,9 +82,7 @@ func (s *Server) Kill() {
 // Restart starts the server again after Kill, with its files.
 func (s *Server) Restart() {
 	s.t.Helper()
-	if output, ok := s.start(); !ok {
-		s.t.Fatalf("redis-server on %s ended before it was ready again:\n%s", s.Address, output)
-	}
+	s.start()
 }
 
 // Signal sends the server a signal.
@@ -108,8 +93,8 @@ func (s *Server) Signal(signal syscall.Signal) {
 	}
 }
 
-// start waits until the server logs that it is ready, otherwise it returns its output as an error.
-func (s *Server) start() (output string, ok bool) {
+// start waits until the server logs that it is ready, otherwise it fails the test with its output.
+func (s *Server) start() {
 	s.t.Helper()
 	binary, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -141,12 +126,12 @@ func (s *Server) start() (output string, ok bool) {
 				defer close(s.drained)
 				io.Copy(io.Discard, stdout)
 			}()
-			return "", true
+			return
 		}
 	}
 	cmd.Process.Kill()
 	cmd.Wait()
-	return said.String(), false
+	s.t.Fatalf("redis-server on %s ended before it was ready:\n%s", s.Address, said.String())
 }
 
 func (s *Server) stop() {

@@ -13,10 +13,10 @@ import (
 // armed is when a trap in a push was asked for, nil if none was.
 var armed atomic.Pointer[time.Time]
 
-// armedFor is how long pushes of an object trap, by the monotonic clock, which no fault steps.
+// armedFor is how long pushes of an object trap then, by the monotonic clock, which no fault steps.
 const armedFor = time.Second
 
-// trapIfAsked traps at an edge. On the push listener, the next push of an object traps, if it arrives within armedFor.
+// trapIfAsked traps at an edge. At the push listener, it makes pushes of an object trap for armedFor.
 func trapIfAsked(v *vm) {
 	if !bytes.Contains(v.host.requestHeaders(), []byte("x-chaos-trap")) {
 		return
