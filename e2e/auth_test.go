@@ -89,6 +89,36 @@ func TestAuth(t *testing.T) {
 	}
 }
 
+// TestManyHeaders sends more headers than usual, the ones that count at the end, to an edge that allows them.
+func TestManyHeaders(t *testing.T) {
+	t.Parallel()
+	opts := stack.Options{}
+	if !onNginx() { // which limits their bytes alone
+		opts.ModifyConfig = func(c *stack.Config) error {
+			return c.Set(1000, "static_resources", "listeners", "edge", "filter_chains", "0", "filters", "0", "typed_config",
+				"common_http_protocol_options", "max_headers_count")
+		}
+	}
+	e := start(t, opts)
+	e.device("dev", "secret", 4, "telemetry.write")
+	e.until("device", status(200), "POST /v1/telemetry", credential("dev", "secret")...)
+	for _, n := range []int{120, 130, 400} {
+		var lines []string
+		for i := range n {
+			lines = append(lines, fmt.Sprintf("x-filler-%d: v", i))
+		}
+		with := func(secret string) answer {
+			return e.send("POST /v1/telemetry", append(append(slices.Clone(lines), "x-gatehouse-device: forged"), credential("dev", secret)...)...)
+		}
+		if got := with("wrong").status; got != 401 {
+			t.Errorf("%d headers, wrong secret: got %d, want 401", n, got)
+		}
+		if seen := with("secret").seen(t).Headers; !slices.Equal(seen["x-gatehouse-device"], []string{"dev"}) || len(seen["x-filler-0"]) != 1 {
+			t.Errorf("%d headers: the upstream saw devices %q and %q, want dev and the filler", n, seen["x-gatehouse-device"], seen["x-filler-0"])
+		}
+	}
+}
+
 // TestOneBcrypt sends the first thousand requests of a device at once, and wrong secrets for it meanwhile.
 func TestOneBcrypt(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,7 @@ package stack
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -26,6 +27,14 @@ func (c *Config) MakeNative(library string) error {
 		return err
 	}
 	return c.stripNamespace()
+}
+
+// isNative reports whether a filter is the dynamic module already.
+func (c *Config) isNative() bool { return contains(&c.doc, nativeType) }
+
+func contains(node *yaml.Node, scalar string) bool {
+	return node.Kind == yaml.ScalarNode && node.Value == scalar ||
+		slices.ContainsFunc(node.Content, func(part *yaml.Node) bool { return contains(part, scalar) })
 }
 
 // stripNamespace makes the module's counters in Prometheus have the names that they have as the Wasm module's, without
@@ -79,14 +88,7 @@ func replaceWasm(node *yaml.Node, library string) error {
 		return fmt.Errorf("envoy configuration: a Wasm filter without vm_config")
 	}
 	var fresh yaml.Node
-	if err := fresh.Encode(map[string]any{
-		"@type": nativeType,
-		"dynamic_module_config": map[string]any{
-			"module":       map[string]any{"local": map[string]any{"filename": library}},
-			"do_not_close": true,
-		},
-		"filter_name": "gatehouse",
-	}); err != nil {
+	if err := fresh.Encode(DynamicModule(library)); err != nil {
 		return err
 	}
 	if configuration := child(vm, "configuration"); configuration != nil {
@@ -94,6 +96,18 @@ func replaceWasm(node *yaml.Node, library string) error {
 	}
 	replace(node, &fresh)
 	return nil
+}
+
+// DynamicModule returns the typed_config of a filter by the dynamic module in the file library.
+func DynamicModule(library string) map[string]any {
+	return map[string]any{
+		"@type": nativeType,
+		"dynamic_module_config": map[string]any{
+			"module":       map[string]any{"local": map[string]any{"filename": library}},
+			"do_not_close": true,
+		},
+		"filter_name": "gatehouse",
+	}
 }
 
 // claims are the claims that the filter reads.

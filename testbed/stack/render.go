@@ -10,6 +10,7 @@ import (
 // Paths of envoy.yaml in production that a stack replaces by its own.
 const (
 	productionWasm       = "/etc/gatehouse/gatehouse.wasm"
+	productionLibrary    = "/usr/lib/gatehouse/libgatehouse.so"
 	productionPushSocket = "/run/gatehouse/push.sock"
 	productionAPISocket  = "/run/gatehouse/api.sock"
 )
@@ -24,6 +25,7 @@ func (s *Stack) render() error {
 	if err != nil {
 		return err
 	}
+	native := config.isNative() // before ModifyConfig, which may add other modules
 	steps := []func() error{
 		func() error { return config.SetAddress(s.opts.Edge, "static_resources", "listeners", "edge") },
 		func() error {
@@ -31,7 +33,7 @@ func (s *Stack) render() error {
 				"load_assignment", "endpoints", "0", "lb_endpoints", "0", "endpoint")
 		},
 		func() error { return config.SetAddress(s.opts.EnvoyAdmin, "admin") },
-		func() error { return config.Replace(productionWasm, s.opts.WasmPath) },
+		func() error { return s.setModule(config) },
 		func() error { return config.Replace(productionPushSocket, s.PushSocket()) },
 		func() error { return config.Replace(productionAPISocket, s.APISocket()) },
 		func() error {
@@ -53,7 +55,7 @@ func (s *Stack) render() error {
 			return nil
 		},
 		func() error {
-			if s.opts.EdgeKind == NativeEdge {
+			if s.opts.EdgeKind == NativeEdge && !native {
 				return config.MakeNative(s.opts.LibraryPath)
 			}
 			return nil
@@ -74,6 +76,18 @@ func (s *Stack) render() error {
 		return fmt.Errorf("write Envoy configuration: %w", err)
 	}
 	return nil
+}
+
+// setModule makes the filters' files those of the stack. The configuration is like envoy.yaml or, for the native edge,
+// like envoy-native.yaml.
+func (s *Stack) setModule(config *Config) error {
+	switch {
+	case !config.isNative():
+		return config.Replace(productionWasm, s.opts.WasmPath)
+	case s.opts.EdgeKind != NativeEdge:
+		return errors.New("it has the dynamic module: want EDGE_KIND=native")
+	}
+	return config.Replace(productionLibrary, s.opts.LibraryPath)
 }
 
 // makeDirs makes the stack's directory, removes old logs from it, and makes the directory of its sockets. The two are

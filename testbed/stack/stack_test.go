@@ -3,6 +3,7 @@ package stack
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -300,5 +301,38 @@ func TestRenderOfRepositoryConfiguration(t *testing.T) {
 	}
 	if !strings.Contains(rendered, "# Never use FAIL_OPEN") {
 		t.Error("got no comments, want those of envoy.yaml")
+	}
+}
+
+func TestRenderOfNativeConfiguration(t *testing.T) {
+	opts := helperOptions(t)
+	s := newStack(t, opts)
+	s.opts.EdgeKind = NativeEdge
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rendered []string
+	for _, name := range []string{"envoy.yaml", "envoy-native.yaml"} {
+		s.opts.ConfigPath = filepath.Join(root, "envoy", name)
+		if err := s.render(); err != nil {
+			t.Fatal(err)
+		}
+		config, err := LoadConfig(s.ConfigPath())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var tree any
+		if err := config.doc.Decode(&tree); err != nil {
+			t.Fatal(err)
+		}
+		rendered = append(rendered, fmt.Sprint(tree))
+	}
+	if rendered[0] != rendered[1] {
+		t.Errorf("got %s for envoy-native.yaml, want the same as for envoy.yaml: %s", rendered[1], rendered[0])
+	}
+	s.opts.EdgeKind = EnvoyEdge
+	if err := s.render(); err == nil || !strings.Contains(err.Error(), "want EDGE_KIND=native") {
+		t.Errorf("got %v for the Wasm module's edge, want the way out", err)
 	}
 }

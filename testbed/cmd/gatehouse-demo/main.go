@@ -28,7 +28,7 @@ type options struct {
 	Redis        string `env:"REDIS" default:"127.0.0.1:6380" help:"The embedded Redis."`
 	RedisURL     string `env:"REDIS_URL" help:"A Redis to use instead of the embedded one: redis://HOST:PORT, redis+sentinel://…, redis+cluster://…."`
 	Concurrency  int    `env:"CONCURRENCY" default:"2" help:"Envoy's worker count."`
-	Config       string `env:"CONFIG" help:"Envoy's configuration: a copy of envoy/envoy.yaml with your rules."`
+	Config       string `env:"CONFIG" help:"Envoy's configuration: a copy of envoy/envoy.yaml with your rules; of envoy-native.yaml with EDGE_KIND=native."`
 	Envoy        string `env:"ENVOY" help:"Envoy's binary (default: the one in .venv)."`
 	Trace        string `env:"TRACE_ENDPOINT" name:"trace-endpoint" help:"Collector of the sidecar's traces, such as http://127.0.0.1:4318, as made by scripts/install-jaeger.sh."`
 }
