@@ -67,6 +67,7 @@ func unregister(number C.uintptr_t) {
 func goStart() (ok C.bool) {
 	defer func() { recovered(recover(), "start") }()
 	setProcs(1)
+	letGarbageGrow()
 	return true
 }
 
