@@ -53,21 +53,15 @@ func observed(ctx context.Context, o *Options, out *Recorder) (err error) {
 		traced := load
 		traced.Headers = append(slices.Clone(load.Headers), "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 		out.doing("%s", name)
-		failed = append(failed, o.observe(ctx, out, w.dir, load, []looked{
+		failed = append(failed, o.observe(ctx, out, w.dir, load, []loaded{
 			{off, load}, {target{shipped, w.EdgeURL(), envoy, nil, nil}, load}, {on, traced}, {w.beside(directResponse, "direct"), oneKiB()},
 		}))
 	}
 	return errors.Join(failed...)
 }
 
-// looked is a target with its load.
-type looked struct {
-	target
-	load workload.Workload
-}
-
 // observe measures four targets: unobserved, as shipped, all observed, and direct_response.
-func (o *Options) observe(ctx context.Context, out *Recorder, dir string, load workload.Workload, targets []looked) error {
+func (o *Options) observe(ctx context.Context, out *Recorder, dir string, load workload.Workload, targets []loaded) error {
 	for _, t := range targets[:3] {
 		if err := warm(ctx, t.load, t.target); err != nil {
 			return err
@@ -75,18 +69,12 @@ func (o *Options) observe(ctx context.Context, out *Recorder, dir string, load w
 	}
 	costs := make([][]float64, len(targets)) // µs, by target
 	for range o.Pairs {
-		sides := make([]*side, len(targets))
-		for i, t := range targets {
-			var err error
-			if sides[i], err = newSide(t.target, t.load); err != nil {
-				return err
-			}
-		}
-		if err := o.takeTurns(ctx, dir, sides...); err != nil {
+		micros, err := o.round(ctx, dir, targets...)
+		if err != nil {
 			return err
 		}
-		for i, s := range sides {
-			costs[i] = append(costs[i], s.micros)
+		for i := range targets {
+			costs[i] = append(costs[i], micros[i])
 		}
 	}
 	direct := costs[3]

@@ -29,8 +29,12 @@ const (
 // pair measures the CPU of subject and reference per request in n pairs.
 func (o *Options) pair(ctx context.Context, subject, reference target, sw, rw workload.Workload, n int, dir string) (report.Pair, error) {
 	var pairs stats.Pairs
-	if err := o.addPairs(ctx, &pairs, subject, reference, sw, rw, n, dir); err != nil {
-		return report.Pair{}, err
+	for range n {
+		micros, err := o.round(ctx, dir, loaded{subject, sw}, loaded{reference, rw})
+		if err != nil {
+			return report.Pair{}, err
+		}
+		pairs.Add(micros[0], micros[1])
 	}
 	return pairOf(sw.Name, subject.name, reference.name, pairs)
 }
@@ -46,26 +50,30 @@ func pairOf(name, subject, reference string, pairs stats.Pairs) (report.Pair, er
 	return p, nil
 }
 
-// addPairs adds n pairs to pairs.
-func (o *Options) addPairs(ctx context.Context, pairs *stats.Pairs, subject, reference target, sw, rw workload.Workload, n int, dir string) error {
-	for range n {
-		s, err := newSide(subject, sw)
-		if err != nil {
-			return err
-		}
-		r, err := newSide(reference, rw)
-		if err != nil {
-			return err
-		}
-		if err := o.takeTurns(ctx, dir, s, r); err != nil {
-			return err
-		}
-		pairs.Add(s.micros, r.micros)
-	}
-	return nil
+// loaded is a target with its load.
+type loaded struct {
+	target
+	load workload.Workload
 }
 
-// side is one side of a pair.
+// round loads all in turns, and returns the CPU that each took per request, µs.
+func (o *Options) round(ctx context.Context, dir string, all ...loaded) (micros []float64, err error) {
+	sides := make([]*side, len(all))
+	for i, l := range all {
+		if sides[i], err = newSide(l.target, l.load); err != nil {
+			return nil, err
+		}
+	}
+	if err := o.takeTurns(ctx, dir, sides...); err != nil {
+		return nil, err
+	}
+	for _, s := range sides {
+		micros = append(micros, s.micros)
+	}
+	return micros, nil
+}
+
+// side is one side of a pair, or one of several that take turns.
 type side struct {
 	target target
 	load   workload.Workload

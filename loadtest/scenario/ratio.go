@@ -31,6 +31,8 @@ type Limit struct {
 	Wasm         float64 `json:"wasm"`           // the Wasm module against direct_response
 	Native       float64 `json:"native"`         // the dynamic module against direct_response
 	NativeToWasm float64 `json:"native_to_wasm"` // the dynamic module against the Wasm module
+	// NativeToFloor is for the dynamic module against one that decides nothing: it depends least on the processor.
+	NativeToFloor float64 `json:"native_to_floor"`
 }
 
 // ParseLimits parses limits.json.
@@ -43,7 +45,7 @@ func ParseLimits(text []byte) (Limits, error) {
 		return l, fmt.Errorf("limits.json: tolerance %v, %d pairs, %d of a retry, %d limits: want 0 to 1, and at least one of each", l.Tolerance, l.Pairs, l.RetryPairs, len(l.Limits))
 	}
 	for _, limit := range l.Limits {
-		if _, err := ratioWorkload(limit.Workload); err != nil || min(limit.Wasm, limit.Native, limit.NativeToWasm) <= 0 {
+		if _, err := ratioWorkload(limit.Workload); err != nil || min(limit.Wasm, limit.Native, limit.NativeToWasm, limit.NativeToFloor) <= 0 {
 			return l, fmt.Errorf("limits.json: %+v: want a workload of ratio, and bounds above 0", limit)
 		}
 	}
@@ -73,25 +75,31 @@ func ratioWorkload(name string) (workload.Workload, error) {
 // between processes.
 const pairsOfEnvoy = 2
 
+// costs are what a module costs with one load, in pairs.
+type costs struct {
+	direct stats.Pairs // against a direct_response
+	floor  stats.Pairs // against the floor, in the same turns; of the dynamic module only
+}
+
 // ratios measures n pairs of each of loads against a response of 1 KiB by Envoy's direct_response, the cheapest
-// response of Envoy; the result is by binding and load. Only Envoy's CPU counts: no other process handles these
-// requests, and the constant work of sidecar and Redis would weigh more with fewer requests. A direct_response also
-// answers requests that are passed on, so that the upstream costs nothing. Envoy's worker has its own core. The modules
-// of several bindings run in an Envoy each, in turn.
-func (o *Options) ratios(ctx context.Context, n int, loads []workload.Workload, bindings []binding, out *Recorder) ([][]stats.Pairs, error) {
-	pairs := make([][]stats.Pairs, len(bindings))
-	for i := range pairs {
-		pairs[i] = make([]stats.Pairs, len(loads))
+// response of Envoy, and of the dynamic module also against the floor; the result is by binding and load. Only Envoy's
+// CPU counts: no other process handles these requests, and the constant work of sidecar and Redis would weigh more with
+// fewer requests. A direct_response also answers requests that are passed on, so that the upstream costs nothing.
+// Envoy's worker has its own core. The modules of several bindings run in an Envoy each, in turn.
+func (o *Options) ratios(ctx context.Context, n int, loads []workload.Workload, bindings []binding, out *Recorder) ([][]costs, error) {
+	all := make([][]costs, len(bindings))
+	for i := range all {
+		all[i] = make([]costs, len(loads))
 	}
 	for done := 0; done < n; done += pairsOfEnvoy {
 		for i, b := range bindings {
 			out.doing("%s: pairs %d of %d", b.subject, done+1, n)
-			if err := o.addRatios(ctx, pairs[i], min(n-done, pairsOfEnvoy), loads, b); err != nil {
+			if err := o.addRatios(ctx, all[i], min(n-done, pairsOfEnvoy), loads, b); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return pairs, nil
+	return all, nil
 }
 
 // binding is a module's Proxy-Wasm binding, or native, with its name in the report.
@@ -104,8 +112,8 @@ var (
 )
 
 // addRatios adds n pairs of each of loads, measured in a new Envoy.
-func (o *Options) addRatios(ctx context.Context, pairs []stats.Pairs, n int, loads []workload.Workload, b binding) (err error) {
-	w, err := startWorld(ctx, o, worldOptions{name: "ratio", direct: true, binding: b.name})
+func (o *Options) addRatios(ctx context.Context, all []costs, n int, loads []workload.Workload, b binding) (err error) {
+	w, err := startWorld(ctx, o, worldOptions{name: "ratio", direct: true, binding: b.name, floor: b == native})
 	if err != nil {
 		return err
 	}
@@ -115,39 +123,77 @@ func (o *Options) addRatios(ctx context.Context, pairs []stats.Pairs, n int, loa
 		return err
 	}
 	defer func() { err = errors.Join(err, together()) }()
-	subject, reference := target{b.subject, w.EdgeURL(), []proc.Server{w.envoy()}, nil, nil}, w.beside(directResponse, "direct")
 	for i, load := range loads {
-		if err := warm(ctx, load, subject); err != nil {
-			return err
+		sides := []loaded{
+			{target{b.subject, w.EdgeURL(), []proc.Server{w.envoy()}, nil, nil}, load},
+			{w.beside(directResponse, "direct"), oneKiB()},
 		}
-		if err := o.addPairs(ctx, &pairs[i], subject, reference, load, oneKiB(), n, w.dir); err != nil {
-			return err
+		if b == native {
+			sides = append(sides, loaded{w.beside(floor, "floor"), load})
+		}
+		for _, s := range sides {
+			if err := warm(ctx, s.load, s.target); err != nil {
+				return err
+			}
+		}
+		for range n {
+			micros, err := o.round(ctx, w.dir, sides...)
+			if err != nil {
+				return err
+			}
+			all[i].direct.Add(micros[0], micros[1])
+			if b == native {
+				all[i].floor.Add(micros[0], micros[2])
+			}
 		}
 	}
 	return nil
 }
 
-const directResponse = "direct_response 1 KiB"
+const (
+	directResponse = "direct_response 1 KiB"
+	// floor is the module of loadtest/floor.
+	floor = "module that decides nothing"
+)
+
+// ofFloor returns the pairs of the floor against a direct_response.
+func (c costs) ofFloor() stats.Pairs {
+	return stats.Pairs{Subject: c.floor.Reference, Reference: c.direct.Reference}
+}
 
 func ratio(ctx context.Context, o *Options, out *Recorder) error {
 	bindings, loads := []binding{usual}, ratioWorkloads()
 	if o.Peers > 0 {
 		bindings = []binding{wasm, {"plugins", "gatehouse, rules in the plugin"}, {"sdk", "gatehouse, SDK"}, native}
 	}
-	pairs, err := o.ratios(ctx, o.Pairs, loads, bindings, out)
+	all, err := o.ratios(ctx, o.Pairs, loads, bindings, out)
 	if err != nil {
 		return err
 	}
 	for i, load := range loads {
 		for j, b := range bindings {
-			pair, err := pairOf(load.Name, b.subject, directResponse, pairs[j][i])
-			if err != nil {
-				return err
+			comparisons := []comparison{{b.subject, directResponse, all[j][i].direct, 0}}
+			if b == native {
+				comparisons = append(comparisons, comparison{b.subject, floor, all[j][i].floor, 0},
+					comparison{floor, directResponse, all[j][i].ofFloor(), 0})
 			}
-			out.Pairs = append(out.Pairs, pair)
+			for _, c := range comparisons {
+				pair, err := pairOf(load.Name, c.subject, c.reference, c.pairs)
+				if err != nil {
+					return err
+				}
+				out.Pairs = append(out.Pairs, pair)
+			}
 		}
 	}
 	return nil
+}
+
+// comparison is what was measured of two targets with one load.
+type comparison struct {
+	subject, reference string
+	pairs              stats.Pairs
+	bound              float64 // of the ratio; 0: there is none
 }
 
 // check measures the ratios that limits.json bounds. It measures workloads above a limit again with more pairs, and
@@ -181,7 +227,7 @@ type exceeded struct {
 }
 
 // within measures n pairs for each of limits and both modules, in turn, records what is within its limits, and returns
-// the rest.
+// the rest. It records without a limit how the floor compares with the Wasm module: what a dynamic module could reach.
 func (o *Options) within(ctx context.Context, limits []Limit, n int, out *Recorder) (beyond []exceeded, err error) {
 	loads := make([]workload.Workload, len(limits))
 	for i, limit := range limits {
@@ -189,26 +235,25 @@ func (o *Options) within(ctx context.Context, limits []Limit, n int, out *Record
 			return nil, err
 		}
 	}
-	pairs, err := o.ratios(ctx, n, loads, []binding{wasm, native}, out)
+	all, err := o.ratios(ctx, n, loads, []binding{wasm, native}, out)
 	if err != nil {
 		return nil, err
 	}
 	for i, limit := range limits {
-		e := exceeded{limit: limit}
-		for _, c := range []struct {
-			subject, reference string
-			pairs              stats.Pairs
-			bound              float64
-		}{
-			{wasm.subject, directResponse, pairs[0][i], limit.Wasm},
-			{native.subject, directResponse, pairs[1][i], limit.Native},
-			{native.subject, wasm.subject, pairs[1][i].Against(pairs[0][i]), limit.NativeToWasm},
+		e, theirs, ours := exceeded{limit: limit}, all[0][i].direct, all[1][i]
+		least := ours.ofFloor()
+		for _, c := range []comparison{
+			{wasm.subject, directResponse, theirs, limit.Wasm},
+			{native.subject, directResponse, ours.direct, limit.Native},
+			{native.subject, wasm.subject, ours.direct.Against(theirs), limit.NativeToWasm},
+			{native.subject, floor, ours.floor, limit.NativeToFloor},
+			{floor, wasm.subject, least.Against(theirs), 0},
 		} {
 			pair, err := pairOf(limit.Workload, c.subject, c.reference, c.pairs)
 			if err != nil {
 				return nil, err
 			}
-			if pair.Limit = c.bound * (1 + o.limits.Tolerance); pair.Ratio.Median > pair.Limit {
+			if pair.Limit = c.bound * (1 + o.limits.Tolerance); c.bound > 0 && pair.Ratio.Median > pair.Limit {
 				e.why = errors.Join(e.why, fmt.Errorf("%s: %s: the ratio to %s is %.2f, more than %.2f = %.2f and a tolerance of %.0f %%",
 					limit.Workload, c.subject, c.reference, pair.Ratio.Median, pair.Limit, c.bound, 100*o.limits.Tolerance))
 			}

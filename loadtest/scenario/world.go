@@ -12,6 +12,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"time"
 
@@ -49,6 +50,7 @@ type worldOptions struct {
 	services []string // kinds, in addition to the origin
 	cost     int      // bcrypt cost of the device's hash, 4 if it is 0: where a verdict is made once it doesn't matter
 	direct   bool     // a direct_response answers requests that match no rule
+	floor    bool     // a listener like the edge, with the module of loadtest/floor
 	// listeners are added to Envoy: names, and the kinds of services behind them.
 	listeners []worldListener
 	modify    func(c *stack.Config) error // after everything else, may be nil
@@ -129,10 +131,34 @@ func (w *world) modify(c *stack.Config, listeners []peers.Listener, wo worldOpti
 			return err
 		}
 	}
+	if wo.floor {
+		if err := w.addFloor(c); err != nil {
+			return err
+		}
+	}
 	if err := peers.AddListeners(c, listeners); err != nil || wo.modify == nil {
 		return err
 	}
 	return wo.modify(c)
+}
+
+// addFloor adds the listener "floor", the edge with the module of loadtest/floor instead of Gatehouse's.
+func (w *world) addFloor(c *stack.Config) error {
+	root, err := stack.Root()
+	if err != nil {
+		return err
+	}
+	l, err := w.listener(worldListener{name: "floor"})
+	if err != nil {
+		return err
+	}
+	w.listeners[l.Name] = l
+	listeners := []string{"static_resources", "listeners"}
+	return errors.Join(
+		c.Copy("edge", l.Name, listeners...), c.SetAddress(l.Address, append(listeners, l.Name)...),
+		c.Set(stack.DynamicModule(filepath.Join(root, "build", "libfloor.so")), append(listeners, l.Name,
+			"filter_chains", "0", "filters", "0", "typed_config", "http_filters", "gatehouse", "typed_config")...),
+	)
 }
 
 // stop ends all parts.
