@@ -95,8 +95,7 @@ func TestManyHeaders(t *testing.T) {
 	opts := stack.Options{}
 	if !onNginx() { // which limits their bytes alone
 		opts.ModifyConfig = func(c *stack.Config) error {
-			return c.Set(1000, "static_resources", "listeners", "edge", "filter_chains", "0", "filters", "0", "typed_config",
-				"common_http_protocol_options", "max_headers_count")
+			return c.Set(1000, append(edgeManager, "common_http_protocol_options", "max_headers_count")...)
 		}
 	}
 	e := start(t, opts)

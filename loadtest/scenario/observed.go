@@ -108,14 +108,9 @@ func addresses() (a, b string, err error) {
 
 // observe adds two copies of the edge listener: one logs nothing, the other one everything.
 func observe(c *stack.Config, nothing, everything string) error {
-	listeners := []string{"static_resources", "listeners"}
-	manager := func(listener string, more ...string) []string {
-		return append(append(slices.Clone(listeners), listener, "filter_chains", "0", "filters", "0", "typed_config"), more...)
-	}
 	all := map[string]any{"not_health_check_filter": map[string]any{}}
 	return errors.Join(
-		c.Copy("edge", "unobserved", listeners...), c.SetAddress(nothing, append(listeners, "unobserved")...),
-		c.Copy("edge", "observed", listeners...), c.SetAddress(everything, append(listeners, "observed")...),
+		copyEdge(c, "unobserved", nothing), copyEdge(c, "observed", everything),
 		c.Set([]any{}, manager("unobserved", "access_log")...),
 		c.Set(all, manager("observed", "access_log", "0", "filter")...),
 		c.Set(true, manager("observed", "http_filters", "gatehouse", "typed_config", "config", "vm_config", "configuration", "value", "log_hits")...),

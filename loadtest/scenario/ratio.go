@@ -31,7 +31,7 @@ type Limit struct {
 	Wasm         float64 `json:"wasm"`           // the Wasm module against direct_response
 	Native       float64 `json:"native"`         // the dynamic module against direct_response
 	NativeToWasm float64 `json:"native_to_wasm"` // the dynamic module against the Wasm module
-	// NativeToFloor is for the dynamic module against one that decides nothing: it depends least on the processor.
+	// NativeToFloor is for the dynamic module against one that decides nothing: it varies least.
 	NativeToFloor float64 `json:"native_to_floor"`
 }
 

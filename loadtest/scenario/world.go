@@ -153,12 +153,21 @@ func (w *world) addFloor(c *stack.Config) error {
 		return err
 	}
 	w.listeners[l.Name] = l
-	listeners := []string{"static_resources", "listeners"}
 	return errors.Join(
-		c.Copy("edge", l.Name, listeners...), c.SetAddress(l.Address, append(listeners, l.Name)...),
-		c.Set(stack.DynamicModule(filepath.Join(root, "build", "libfloor.so")), append(listeners, l.Name,
-			"filter_chains", "0", "filters", "0", "typed_config", "http_filters", "gatehouse", "typed_config")...),
+		copyEdge(c, l.Name, l.Address),
+		c.Set(stack.DynamicModule(filepath.Join(root, "build", "libfloor.so")), manager(l.Name, "http_filters", "gatehouse", "typed_config")...),
 	)
+}
+
+// copyEdge adds a copy of the edge listener, with another name and address.
+func copyEdge(c *stack.Config, name, address string) error {
+	listeners := []string{"static_resources", "listeners"}
+	return errors.Join(c.Copy("edge", name, listeners...), c.SetAddress(address, append(listeners, name)...))
+}
+
+// manager returns the path of a part of a listener's connection manager.
+func manager(listener string, part ...string) []string {
+	return append([]string{"static_resources", "listeners", listener, "filter_chains", "0", "filters", "0", "typed_config"}, part...)
 }
 
 // stop ends all parts.

@@ -13,14 +13,14 @@ import (
 // in memory, updates had it collect several times a second, beside the workers.
 const garbage = 64 << 20
 
-// mostPercent makes the first collection wait for so much, since Go's 4 MiB are for 100 %.
+// mostPercent makes the first collection wait for that much: at 100 %, Go begins at 4 MiB.
 const mostPercent = 100 * garbage / (4 << 20)
 
-// gcPercent is the percentage of the live heap, bytes, that may be garbage: Go's default, and more of a small heap.
+// gcPercent returns how much garbage may grow, in percent of the live heap, which is in bytes: 100, as Go's default, or
+// more if the heap is small.
 func gcPercent(live uint64) int { return min(max(int(100*garbage/max(live, 1)), 100), mostPercent) }
 
-// letGarbageGrow tells Go how much garbage to let there be, now and after each collection. GOGC in Envoy's environment
-// counts more.
+// letGarbageGrow sets the percentage, now and after each collection. If GOGC is set in Envoy's environment, that counts.
 func letGarbageGrow() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(mostPercent)
@@ -28,7 +28,7 @@ func letGarbageGrow() {
 	}
 }
 
-// afterCollection sets the percentage, which is set now, again after the next collection.
+// afterCollection adjusts the percentage after each collection to come; set is the present one.
 func afterCollection(set int) {
 	runtime.AddCleanup(new([16]byte), func(set int) { // an object that the collection finds unused
 		defer func() { Recovered(recover()) }()

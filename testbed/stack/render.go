@@ -33,7 +33,7 @@ func (s *Stack) render() error {
 				"load_assignment", "endpoints", "0", "lb_endpoints", "0", "endpoint")
 		},
 		func() error { return config.SetAddress(s.opts.EnvoyAdmin, "admin") },
-		func() error { return s.setModule(config) },
+		func() error { return s.setModule(config, native) },
 		func() error { return config.Replace(productionPushSocket, s.PushSocket()) },
 		func() error { return config.Replace(productionAPISocket, s.APISocket()) },
 		func() error {
@@ -78,11 +78,11 @@ func (s *Stack) render() error {
 	return nil
 }
 
-// setModule makes the filters' files those of the stack. The configuration is like envoy.yaml or, for the native edge,
-// like envoy-native.yaml.
-func (s *Stack) setModule(config *Config) error {
+// setModule makes the filters' files those of the stack, in a configuration like envoy.yaml, or like envoy-native.yaml if
+// it is native.
+func (s *Stack) setModule(config *Config, native bool) error {
 	switch {
-	case !config.isNative():
+	case !native:
 		return config.Replace(productionWasm, s.opts.WasmPath)
 	case s.opts.EdgeKind != NativeEdge:
 		return errors.New("it has the dynamic module: want EDGE_KIND=native")

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -260,10 +261,9 @@ func TestSocketDirectory(t *testing.T) {
 	}
 }
 
-func TestRenderOfRepositoryConfiguration(t *testing.T) {
-	opts := helperOptions(t)
-	opts.Rules = "rules: [{match: {path: /x}}] # replaced\ndefault: deny\n"
-	s := newStack(t, opts)
+// rendered renders a stack's configuration, and loads it.
+func rendered(t *testing.T, s *Stack) *Config {
+	t.Helper()
 	if err := s.render(); err != nil {
 		t.Fatal(err)
 	}
@@ -271,6 +271,14 @@ func TestRenderOfRepositoryConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return config
+}
+
+func TestRenderOfRepositoryConfiguration(t *testing.T) {
+	opts := helperOptions(t)
+	opts.Rules = "rules: [{match: {path: /x}}] # replaced\ndefault: deny\n"
+	s := newStack(t, opts)
+	config := rendered(t, s)
 	listeners := []string{"static_resources", "listeners"}
 	for _, c := range []struct {
 		want string
@@ -290,16 +298,16 @@ func TestRenderOfRepositoryConfiguration(t *testing.T) {
 			t.Errorf("%q: got %q, want %q", c.path, node.Value, c.want)
 		}
 	}
-	rendered := text(t, config)
+	whole := text(t, config)
 	for _, never := range []string{productionWasm, productionPushSocket, productionAPISocket, "8080", "8081", "9901", "first match wins"} {
-		for line := range strings.Lines(rendered) {
+		for line := range strings.Lines(whole) {
 			code, comment, _ := strings.Cut(line, "#")
 			if strings.Contains(code, never) || never == "first match wins" && strings.Contains(comment, never) {
 				t.Errorf("got %q, want no %q in the rendered configuration", line, never)
 			}
 		}
 	}
-	if !strings.Contains(rendered, "# Never use FAIL_OPEN") {
+	if !strings.Contains(whole, "# Never use FAIL_OPEN") {
 		t.Error("got no comments, want those of envoy.yaml")
 	}
 }
@@ -312,27 +320,42 @@ func TestRenderOfNativeConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var rendered []string
+	var trees []string
 	for _, name := range []string{"envoy.yaml", "envoy-native.yaml"} {
 		s.opts.ConfigPath = filepath.Join(root, "envoy", name)
-		if err := s.render(); err != nil {
-			t.Fatal(err)
-		}
-		config, err := LoadConfig(s.ConfigPath())
-		if err != nil {
-			t.Fatal(err)
-		}
+		config := rendered(t, s)
 		var tree any
 		if err := config.doc.Decode(&tree); err != nil {
 			t.Fatal(err)
 		}
-		rendered = append(rendered, fmt.Sprint(tree))
+		trees = append(trees, fmt.Sprint(tree))
 	}
-	if rendered[0] != rendered[1] {
-		t.Errorf("got %s for envoy-native.yaml, want the same as for envoy.yaml: %s", rendered[1], rendered[0])
+	if trees[0] != trees[1] {
+		t.Errorf("got %s for envoy-native.yaml, want the same as for envoy.yaml: %s", trees[1], trees[0])
 	}
-	s.opts.EdgeKind = EnvoyEdge
+	s.opts.EdgeKind = EnvoyEdge // and the configuration is still native
 	if err := s.render(); err == nil || !strings.Contains(err.Error(), "want EDGE_KIND=native") {
 		t.Errorf("got %v for the Wasm module's edge, want the way out", err)
+	}
+}
+
+// TestRenderWithAnotherModule adds a listener with another dynamic module: Gatehouse's filters become dynamic modules, too.
+func TestRenderWithAnotherModule(t *testing.T) {
+	opts := helperOptions(t)
+	opts.EdgeKind = NativeEdge
+	edge := slices.Clip(rulesPath[:11]) // the edge filter's typed_config
+	opts.ModifyConfig = func(c *Config) error {
+		other := slices.Clone(edge)
+		other[2] = "other"
+		return errors.Join(c.Copy("edge", "other", edge[:2]...), c.Set(DynamicModule("/other.so"), other...))
+	}
+	s := newStack(t, opts)
+	config := rendered(t, s)
+	module, err := config.Find(append(edge, "dynamic_module_config", "module", "local", "filename")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if module.Value != s.opts.LibraryPath {
+		t.Errorf("got the module %q, want %q", module.Value, s.opts.LibraryPath)
 	}
 }
