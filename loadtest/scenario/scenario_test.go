@@ -14,7 +14,7 @@ import (
 )
 
 func TestParseLimits(t *testing.T) {
-	const good = `{"tolerance": 0.1, "pairs": 5, "retry_pairs": 12, "limits": [{"workload": "304", "wasm": 1.6, "native": 1.3, "native_to_wasm": 0.8, "native_to_floor": 1.1}]}`
+	const good = `{"tolerance": 0.1, "pairs": 5, "retry_pairs": 12, "limits": [{"workload": "304", "wasm": 1.6, "native": 1.3, "native_to_floor": 1.1}]}`
 	for _, test := range []struct {
 		name, text string
 		ok         bool
@@ -26,7 +26,9 @@ func TestParseLimits(t *testing.T) {
 		{"tolerance that allows anything", strings.Replace(good, "0.1", "10", 1), false},
 		{"unknown workload", strings.Replace(good, `"304"`, `"none"`, 1), false},
 		{"no limit", strings.Replace(good, "1.6", "0", 1), false},
-		{"no limit of the dynamic module", strings.Replace(good, `"native": 1.3, `, "", 1), false},
+		{"no limit of the dynamic module", strings.Replace(good, `"native": 1.3, `, "", 1), true},
+		{"limit below 0", strings.Replace(good, `"native": 1.3`, `"native": -1`, 1), false},
+		{"unknown limit", strings.Replace(good, `"native":`, `"native_to_wasm": 0.8, "native":`, 1), false},
 		{"no limit to the floor", strings.Replace(good, `, "native_to_floor": 1.1`, "", 1), false},
 		{"no limits", `{"tolerance": 0.1, "pairs": 5, "retry_pairs": 12}`, false},
 	} {
