@@ -34,6 +34,8 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrInvalid: the contract does not allow the argument.
 	ErrInvalid = errors.New("invalid")
+	// ErrFull: the memory of Redis is used up, and nothing was written. Deletions and revocations still succeed.
+	ErrFull = errors.New("redis is full (maxmemory): nothing was written; only deletions and revocations succeed")
 	// ErrCorrupt: the contract does not allow the stored record; a new write replaces it.
 	ErrCorrupt = errors.New("corrupt record")
 )
@@ -133,10 +135,14 @@ func (p *Publisher) agree(ctx context.Context) error {
 	if err := p.shards.Check(); err != nil {
 		return fmt.Errorf("%w %w", ErrInvalid, err)
 	}
-	if err := p.client.SetNX(ctx, contract.ShardsKey, p.shards.Count(), 0).Err(); err != nil {
-		return fmt.Errorf("set %s: %w", contract.ShardsKey, err)
+	get := func() (string, error) { return p.client.Get(ctx, contract.ShardsKey).Result() }
+	stored, err := get() // a Redis that is full refuses SET, also with NX
+	if errors.Is(err, redis.Nil) {
+		if err := p.client.SetNX(ctx, contract.ShardsKey, p.shards.Count(), 0).Err(); err != nil {
+			return fmt.Errorf("set %s: %w", contract.ShardsKey, scriptError(err))
+		}
+		stored, err = get()
 	}
-	stored, err := p.client.Get(ctx, contract.ShardsKey).Result()
 	if err != nil {
 		return fmt.Errorf("read %s: %w", contract.ShardsKey, err)
 	}
@@ -164,7 +170,7 @@ func newEpoch() string {
 	return hex.EncodeToString(b[:])
 }
 
-// scriptError converts the script's own errors to this package's.
+// scriptError converts errors of Redis, also the script's own, to this package's.
 func scriptError(err error) error {
 	if _, ours := errors.AsType[redis.Error](err); !ours {
 		return err
@@ -173,6 +179,8 @@ func scriptError(err error) error {
 	switch code {
 	case "STALE":
 		return fmt.Errorf("%w: %s", ErrStale, text)
+	case "OOM":
+		return ErrFull
 	case "ABSENT":
 		return ErrNotFound
 	case "INVALID":

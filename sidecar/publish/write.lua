@@ -175,8 +175,13 @@ end
 local digest = redis.sha1hex(netstring(previous) .. table.concat(chained))
 local link = decimal(seq) .. ' ' .. digest
 
+-- When memory is used up Redis refuses the first command if that may take some, and none after
+-- it. A grant is refused so. A deletion or revocation must not be: it begins with a command that
+-- takes none, and changes nothing, since seq never expires.
+local takes = { 'SET', KEYS[4], ARGV[3], 'NX' }
 local writes = {
-  { 'SET', KEYS[4], ARGV[3], 'NX' }, -- refused when memory is used up, and let through no more after it
+  (given['deleted'] or given['disabled']) and { 'PERSIST', KEYS[2] } or takes,
+  takes,
   { 'INCR', KEYS[2] },
   { 'ZADD', KEYS[3], decimal(seq), member },
   { 'HSET', KEYS[1], unpack(record) },

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	miniredisserver "github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
@@ -184,6 +185,28 @@ func TestLostIsRemembered(t *testing.T) {
 	}
 	if said := log.String()[before:]; !strings.Contains(said, "redis has lost data") || !strings.Contains(said, "full=true") {
 		t.Errorf("got %s, want the loss, and all read again", said)
+	}
+}
+
+// TestPositionMoves: Redis is written to while its position is read. The number that counts is not older than the chain.
+func TestPositionMoves(t *testing.T) {
+	m := miniredis.RunT(t)
+	s, _, _ := idle(t, &redis.Options{Addr: m.Addr()})
+	s.noInfo.Store(true) // miniredis would make it read again for that
+	m.Set(s.keys.SeqKey(), "7")
+	chain := 0
+	m.Server().SetPreHook(func(_ *miniredisserver.Peer, command string, _ ...string) bool {
+		if chain += strings.Count(command, "HMGET"); command == "HMGET" && chain == 1 {
+			m.Set(s.keys.SeqKey(), "8")
+		}
+		return false
+	})
+	client, err := s.master(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err := s.position(t.Context(), server{client, ""}, position{}); err != nil || p.seq != 8 || chain != 2 {
+		t.Errorf("got number %d and the chain read %d times, %v; want 8 and twice", p.seq, chain, err)
 	}
 }
 

@@ -163,56 +163,72 @@ type withheldError struct {
 	chain bool
 }
 
+// readPosition reads epoch and sequence number twice, before and after all else, until they are the same: so all that it
+// returns belongs together. A transaction would do that, too, but Redis refuses transactions when its memory is full.
 func (f *Follower) readPosition(ctx context.Context, master server, asked position) (p position, err error) {
+	for {
+		p, moved, err := f.tryPosition(ctx, master, asked)
+		if err != nil || !moved { //mutant:TestPositionMoves true
+			return p, err
+		}
+	}
+}
+
+// tryPosition reads the position; moved: there were writes meanwhile.
+func (f *Follower) tryPosition(ctx context.Context, master server, asked position) (p position, moved bool, err error) {
 	p.at = time.Now()
-	// One transaction, so that the sequence number belongs to that epoch, chain and server.
-	tx := master.TxPipeline()
-	epoch, seq := tx.Get(ctx, f.keys.EpochKey()), tx.Get(ctx, f.keys.SeqKey())
+	pipe := master.Pipeline()
+	epoch, seq := pipe.Get(ctx, f.keys.EpochKey()), pipe.Get(ctx, f.keys.SeqKey())
 	asks := []redis.Cmder{epoch, seq}
 	shards, info, links := redis.NewStringCmd(ctx), redis.NewStringCmd(ctx), redis.NewSliceCmd(ctx)
 	if f.Shard == 0 {
-		shards = tx.Get(ctx, contract.ShardsKey)
+		shards = pipe.Get(ctx, contract.ShardsKey)
 		asks = append(asks, shards)
 	}
 	if !f.noInfo.Load() {
-		info = tx.Info(ctx, "server", "replication", "memory")
+		info = pipe.Info(ctx, "server", "replication", "memory")
 		asks = append(asks, info)
 	}
 	if p.chained = !f.noChain.Load(); p.chained {
-		links = tx.HMGet(ctx, f.keys.ChainKey(), chainFields(asked)...)
+		links = pipe.HMGet(ctx, f.keys.ChainKey(), chainFields(asked)...)
 		asks = append(asks, links)
 	}
-	if err := unsent(tx.Exec(ctx)); err != nil {
-		return p, fmt.Errorf("read the position of redis: %w", err)
+	epochThen, seqThen := pipe.Get(ctx, f.keys.EpochKey()), pipe.Get(ctx, f.keys.SeqKey())
+	asks = append(asks, epochThen, seqThen)
+	if err := unsent(pipe.Exec(ctx)); err != nil {
+		return p, false, fmt.Errorf("read the position of redis: %w", err)
 	}
 	switch {
 	case withheld(info.Err(), epoch.Err()):
-		return p, &withheldError{info.Err(), false}
+		return p, false, &withheldError{info.Err(), false}
 	case withheld(links.Err(), epoch.Err()):
-		return p, &withheldError{links.Err(), true}
+		return p, false, &withheldError{links.Err(), true}
 	}
 	for _, cmd := range asks {
 		if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
-			return p, fmt.Errorf("read the position of redis: %w", err)
+			return p, false, fmt.Errorf("read the position of redis: %w", err)
 		}
 	}
+	if epoch.Val() != epochThen.Val() || seq.Val() != seqThen.Val() {
+		return p, true, nil
+	}
 	if err := f.Shards.Agree(shards.Val()); err != nil {
-		return p, err
+		return p, false, err
 	}
 	if p.history, p.policy, err = parseInfo(info.Val(), master.address); err != nil {
-		return p, err
+		return p, false, err
 	}
 	p.setChain(links.Val())
 	p.epoch = epoch.Val()
 	if p.epoch != "" && !contract.ValidEpoch(p.epoch) {
-		return p, fmt.Errorf("%s holds %.80q, which is no data epoch: delete it, and the next write sets one", f.keys.EpochKey(), p.epoch)
+		return p, false, fmt.Errorf("%s holds %.80q, which is no data epoch: delete it, and the next write sets one", f.keys.EpochKey(), p.epoch)
 	}
 	if text := seq.Val(); text != "" {
 		if p.seq, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return p, fmt.Errorf("%s holds %.80q, which is no sequence number: delete all keys of the shard, and publish its records again", f.keys.SeqKey(), text)
+			return p, false, fmt.Errorf("%s holds %.80q, which is no sequence number: delete all keys of the shard, and publish its records again", f.keys.SeqKey(), text)
 		}
 	}
-	return p, nil
+	return p, false, nil
 }
 
 // chainFields returns the fields of the chain that setChain reads.
@@ -246,8 +262,7 @@ func (p *position) setChain(values []any) {
 // is the error of a command that it never refuses alone.
 func withheld(err, epoch error) bool {
 	_, refused := errors.AsType[redis.Error](err)
-	refused = refused && !redis.HasErrorPrefix(err, "EXECABORT") // because of another command
-	return refused && (epoch == nil || errors.Is(epoch, redis.Nil) || redis.HasErrorPrefix(epoch, "EXECABORT"))
+	return refused && (epoch == nil || errors.Is(epoch, redis.Nil))
 }
 
 // parseInfo returns the server's history and its maxmemory-policy from INFO; the zero history if info is empty. It

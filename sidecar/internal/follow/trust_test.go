@@ -141,3 +141,23 @@ func TestEviction(t *testing.T) {
 		t.Errorf("got %s", log)
 	}
 }
+
+// TestFullRedis: a Redis whose memory is used up is read as before, also by a sidecar that starts then.
+func TestFullRedis(t *testing.T) {
+	s := serverAt(t, redistest.StartServer(t).Address)
+	s.put(t, "/a")
+	s.put(t, "/gone")
+	running := start(t, s)
+	<-running.Synced()
+	s.do(t, "CONFIG", "SET", "maxmemory", "1")
+	full := time.Now()
+	if _, err := s.publish.Delete(t.Context(), "/gone", 0); err != nil {
+		t.Fatal(err)
+	}
+	started := start(t, s)
+	for name, f := range map[string]*follower{"running": running, "started": started} {
+		await.Until(t, name+" in step, without the deleted object", func() bool {
+			return f.clock.inStep().After(full) && f.objects.version("/a") != 0 && f.objects.version("/gone") == 0
+		})
+	}
+}
