@@ -59,6 +59,7 @@ func TestFaults(t *testing.T) {
 		{"GatehouseNotInStep", once(f.KillRedis), func() error { return f.StartRedis(t.Context()) }, `Redis is not followed`},
 		{"GatehousePushStalled", f.edge(syscall.SIGSTOP), f.edge(syscall.SIGCONT), `the edge has not acknowledged a push|not ready: .*push`},
 		{"GatehouseRedisEvicts", f.policy("allkeys-lru"), f.policy("noeviction"), `Redis may evict records`},
+		{"GatehouseRedisFull", f.maxMemory("1"), f.maxMemory("0"), `Redis is full`},
 		{"GatehouseClockDiffers", func() error { return f.clock.Step(-time.Minute) }, func() error { return f.clock.Step(0) }, `clock was stepped`},
 		{"GatehouseSidecarAway", f.sidecar(syscall.SIGSTOP), f.sidecar(syscall.SIGCONT), `the sidecar doesn't answer`},
 		{"GatehouseBudgetFull", f.tooMuch, nil, `no room for \d+ objects`},
@@ -293,6 +294,10 @@ func (f *faults) forge() error {
 
 func (f *faults) policy(name string) func() error {
 	return func() error { return f.client.ConfigSet(f.t.Context(), "maxmemory-policy", name).Err() }
+}
+
+func (f *faults) maxMemory(bytes string) func() error {
+	return func() error { return f.client.ConfigSet(f.t.Context(), "maxmemory", bytes).Err() }
 }
 
 // expensive registers a device whose hash costs more than the sidecar permits.

@@ -71,7 +71,7 @@ func (f *Follower) compare(ctx context.Context, p position) error {
 		return errOtherServer
 	}
 	f.history, f.historyAt = p.history, p.at
-	f.board.setPolicy(f.Shard, p.policy, f.log)
+	f.board.setMemory(f.Shard, p.memory, f.log)
 	if err := f.sure(ctx, p.unsure, p.links); err != nil || p.catchups != f.catchups {
 		return err
 	}
@@ -128,7 +128,7 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	if reason != onConnected && !f.continues(p) {
 		return errOtherServer
 	}
-	f.board.setPolicy(f.Shard, p.policy, f.log)
+	f.board.setMemory(f.Shard, p.memory, f.log)
 	from := f.seq
 	full := !f.synced || p.epoch != f.epoch || p.seq < f.seq || f.seq < p.floor || !f.goesOn(p, reason)
 	if full {

@@ -95,14 +95,14 @@ type board struct {
 	mu        sync.Mutex // protects all below
 	inStep    []time.Time
 	connected int
-	evicting  []string // by shard: the maxmemory-policy of its Redis
+	memory    []memory // of each shard's Redis
 }
 
 func newBoard(shards int, clock Clock, m *metrics.Metrics) *board {
 	sometimes := func() rate.Sometimes { return rate.Sometimes{First: 100, Interval: time.Second} }
 	return &board{
 		clock: clock, metrics: m, refused: sometimes(), breaks: sometimes(), gaps: sometimes(),
-		inStep: make([]time.Time, shards), evicting: make([]string, shards),
+		inStep: make([]time.Time, shards), memory: make([]memory, shards),
 	}
 }
 
@@ -131,16 +131,33 @@ func (b *board) connect(change int) {
 	b.metrics.Connected.Set(map[bool]float64{true: 1}[b.connected == len(b.inStep)])
 }
 
-// setPolicy records the maxmemory-policy of a shard's Redis.
-func (b *board) setPolicy(shard int, policy string, log *slog.Logger) {
+// nearlyFull is the part of maxmemory from which Redis counts as nearly full.
+const nearlyFull = 0.9
+
+// setMemory records the memory of a shard's Redis.
+func (b *board) setMemory(shard int, m memory, log *slog.Logger) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.evicting[shard] == policy {
-		return
+	before := b.memory[shard]
+	b.memory[shard] = m
+	fullest := 0.0
+	for _, m := range b.memory {
+		fullest = max(fullest, m.fill())
 	}
-	b.evicting[shard] = policy
+	b.metrics.RedisFill.Set(fullest)
+	if m.fill() >= nearlyFull && before.fill() < nearlyFull {
+		log.Warn("redis is nearly full: then it refuses all writes but deletions and revocations; raise maxmemory, or remove objects",
+			"used_bytes", m.used, "maxmemory_bytes", m.max)
+	}
+	if m.policy != before.policy {
+		b.setPolicy(m.policy, log)
+	}
+}
+
+// setPolicy reports that a shard's Redis has another maxmemory-policy now.
+func (b *board) setPolicy(policy string, log *slog.Logger) {
 	of := func(prefix string) bool {
-		return slices.ContainsFunc(b.evicting, func(p string) bool { return strings.HasPrefix(p, prefix) })
+		return slices.ContainsFunc(b.memory, func(m memory) bool { return strings.HasPrefix(m.policy, prefix) })
 	}
 	for prefix, keys := range map[string]string{"allkeys-": "any", "volatile-": "expiring"} {
 		b.metrics.Evicts.WithLabelValues(keys).Set(map[bool]float64{true: 1}[of(prefix)])

@@ -22,7 +22,7 @@ type position struct {
 	at       time.Time // before Redis was asked
 	catchups uint64    // number of our catch-ups by then
 	ours     uint64    // our seq by then
-	policy   string    // maxmemory-policy; "" if Redis doesn't tell
+	memory   memory    // of the server
 	err      error
 
 	chained bool          // Redis permits reading its chain
@@ -40,6 +40,20 @@ func (p *position) digest() string {
 		return p.head.Digest
 	}
 	return ""
+}
+
+// memory is what a server tells about its memory; the zero value if it doesn't.
+type memory struct {
+	policy    string // maxmemory-policy
+	used, max uint64 // bytes; max is 0 if there is no limit
+}
+
+// fill returns the part of the limit that is used, 0 without a limit.
+func (m memory) fill() float64 {
+	if m.max == 0 {
+		return 0
+	}
+	return float64(m.used) / float64(m.max)
 }
 
 // has reports whether Redis has our last write, and with it all earlier ones.
@@ -215,7 +229,7 @@ func (f *Follower) tryPosition(ctx context.Context, master server, asked positio
 	if err := f.Shards.Agree(shards.Val()); err != nil {
 		return p, false, err
 	}
-	if p.history, p.policy, err = parseInfo(info.Val(), master.address); err != nil {
+	if p.history, p.memory, err = parseInfo(info.Val(), master.address); err != nil {
 		return p, false, err
 	}
 	p.setChain(links.Val())
@@ -265,11 +279,11 @@ func withheld(err, epoch error) bool {
 	return refused && (epoch == nil || errors.Is(epoch, redis.Nil))
 }
 
-// parseInfo returns the server's history and its maxmemory-policy from INFO; the zero history if info is empty. It
-// returns an error if the server is not a master.
-func parseInfo(info, server string) (h history, policy string, err error) {
+// parseInfo returns the server's history and memory from INFO, zero if info is empty. It returns an error if the server is
+// not a master.
+func parseInfo(info, server string) (h history, m memory, err error) {
 	if info == "" {
-		return history{}, "", nil
+		return history{}, memory{}, nil
 	}
 	fields := map[string]string{}
 	for line := range strings.Lines(info) {
@@ -281,11 +295,14 @@ func parseInfo(info, server string) (h history, policy string, err error) {
 		if server == "" {
 			server = "at port " + fields["tcp_port"]
 		}
-		return history{}, "", &replicaError{server, role, fields["master_host"] + ":" + fields["master_port"]}
+		return history{}, memory{}, &replicaError{server, role, fields["master_host"] + ":" + fields["master_port"]}
 	}
 	// A process that was demoted and promoted again has the same run ID, but another replication ID.
 	const none = "0000000000000000000000000000000000000000"
-	return history{fields["run_id"], fields["master_replid"], fields["master_replid2"] == none}, fields["maxmemory_policy"], nil
+	m.policy = fields["maxmemory_policy"]
+	m.used, _ = strconv.ParseUint(fields["used_memory"], 10, 64)
+	m.max, _ = strconv.ParseUint(fields["maxmemory"], 10, 64)
+	return history{fields["run_id"], fields["master_replid"], fields["master_replid2"] == none}, m, nil
 }
 
 // address returns the address that the client connects to, "" if sentinels determine it.

@@ -159,5 +159,11 @@ func TestFullRedis(t *testing.T) {
 		await.Until(t, name+" in step, without the deleted object", func() bool {
 			return f.clock.inStep().After(full) && f.objects.version("/a") != 0 && f.objects.version("/gone") == 0
 		})
+		if got := f.count(t, "gatehouse_redis_memory_ratio"); got < 1 {
+			t.Errorf("%s: got %v of maxmemory, want more than 1", name, got)
+		}
+		if log := f.log.String(); strings.Count(log, "redis is nearly full") != 1 {
+			t.Errorf("%s: got %s, want one warning", name, log)
+		}
 	}
 }
