@@ -107,6 +107,7 @@ func documentedForms(t *testing.T, bounds map[string]int64) {
 		"entity-tag":   {limits.ValidETag, []string{`"ab"`, `"` + strings.Repeat("e", 126) + `"`, `W/"a"`}},
 		"content type": {limits.ValidContentType, []string{"text/plain; a=b", strings.Repeat("c", 255)}},
 		"permission":   {limits.ValidPermission, []string{"a.b", strings.Repeat("p", 64)}},
+		"secret":       {limits.ValidSecret, []string{"secret value", "é", " a", "a ", " ", "\ufeffa", "a\ufeff", "a\n", "\ta", strings.Repeat("s", 72)}},
 		"data epoch":   {contract.ValidEpoch, []string{"beef", strings.Repeat("0", 64)}},
 		"bcrypt hash": {func(s string) bool { return contract.CheckHash(s) == nil }, []string{
 			hash, "$2a$04" + hash[6:], "$2y$15" + hash[6:], "$2x$12" + hash[6:], "$2b$16" + hash[6:], "$2b$03" + hash[6:],

@@ -28,6 +28,7 @@ DEVICE = "[!#-+.0->@-~-]{1,128}"
 MEMBER = re.compile(f"o:(/|@{DEVICE}/)[!-~]*|c:{DEVICE}")
 CONTENT_TYPE = re.compile("[ -~]{1,255}")
 PERMISSION = re.compile("[A-Za-z0-9._:-]{1,64}")
+SECRET = re.compile(rb"(?!\xef\xbb\xbf)[^\x00- \x7f]([^\x00-\x1f\x7f]*[^\x00- \x7f])?")
 MAX_KEY = 2048
 MAX_PAIRS = 64
 MAX_BODY = 1 << 20
@@ -89,8 +90,8 @@ class Publisher:
 
     def register(self, device, secret, permissions=()):
         """Registers a device, or replaces its credential."""
-        if not 1 <= len(secret) <= MAX_SECRET:
-            raise ValueError(f"secret of {device!r}: {len(secret)} bytes, want 1 to {MAX_SECRET}")
+        if not SECRET.fullmatch(secret) or len(secret) > MAX_SECRET:
+            raise ValueError(f"secret of {device!r}: {len(secret)} bytes, want 1 to {MAX_SECRET} that a header can carry")
         for name in permissions:
             if not PERMISSION.fullmatch(name):
                 raise ValueError(f"permission {name!r} of {device!r}: want 1 to 64 of letters, digits and . _ : -")

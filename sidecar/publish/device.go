@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -22,7 +21,7 @@ const DefaultCost = 12
 type Device struct {
 	// ID is the device id (limits.ValidDeviceID).
 	ID string
-	// Secret is hashed with bcrypt: 1 to limits.MaxSecret bytes without control characters, which headers can't carry.
+	// Secret is hashed with bcrypt (limits.ValidSecret).
 	Secret string
 	// Hashes are existing bcrypt hashes, 1 to contract.MaxHashes.
 	Hashes []string
@@ -74,8 +73,8 @@ func (d Device) check() error {
 		return refuse("device %q: give a secret of 1 to %d bytes, or hashes", d.ID, limits.MaxSecret)
 	case len(d.Secret) > limits.MaxSecret:
 		return refuse("secret of %q: %d bytes, at most %d are allowed: bcrypt reads no more", d.ID, len(d.Secret), limits.MaxSecret)
-	case strings.ContainsFunc(d.Secret, func(r rune) bool { return r < ' ' || r == 0x7f }):
-		return refuse("secret of %q: has a NUL, line end or other control character, which no header can carry", d.ID)
+	case d.Secret != "" && !limits.ValidSecret(d.Secret):
+		return refuse("secret of %q: has a NUL, line end or other control character, a blank at an end, or a byte order mark, which no header can carry", d.ID)
 	case d.Cost != 0 && (d.Cost < contract.MinCost || d.Cost > contract.MaxCost):
 		return refuse("cost %d of %q: is out of %d to %d", d.Cost, d.ID, contract.MinCost, contract.MaxCost)
 	case len(d.Hashes) > contract.MaxHashes:

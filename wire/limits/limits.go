@@ -47,6 +47,20 @@ func ValidDeviceID(id string) bool {
 	return true
 }
 
+// ValidSecret reports whether clients can send secret in a header: 1 to [MaxSecret] bytes without control characters, a
+// blank at an end, which parsers of headers remove, or a byte order mark, which editors write before a text.
+func ValidSecret(secret string) bool {
+	if len(secret) == 0 || len(secret) > MaxSecret || strings.HasPrefix(secret, "\ufeff") {
+		return false
+	}
+	for i := range len(secret) {
+		if c := secret[i]; c < ' ' || c == 0x7f {
+			return false
+		}
+	}
+	return secret[0] != ' ' && secret[len(secret)-1] != ' '
+}
+
 // ValidQuery reports whether query, without its '?', has at most [MaxPairs] pairs, empty ones included.
 func ValidQuery(query string) bool { return strings.Count(query, "&") < MaxPairs }
 

@@ -83,6 +83,15 @@ func TestValidDeviceID(t *testing.T) {
 	})
 }
 
+func TestValidSecret(t *testing.T) {
+	check(t, ValidSecret, map[string]string{
+		"one byte": "s", "blank inside": "a b", "UTF-8": "schlüssel", "longest": strings.Repeat("s", MaxSecret),
+	}, map[string]string{
+		"empty": "", "over the limit": strings.Repeat("s", MaxSecret+1), "blank before": " s", "blank after": "s ", "blank": " ",
+		"tab": "s\ts", "new line": "s\n", "NUL": "s\x00s", "DEL": "s\x7f", "byte order mark": "\ufeffs",
+	})
+}
+
 func TestValidKey(t *testing.T) {
 	id := strings.Repeat("d", MaxDeviceID)
 	check(t, ValidKey, map[string]string{

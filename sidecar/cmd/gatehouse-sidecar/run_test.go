@@ -177,6 +177,9 @@ func (p *program) get(t *testing.T, path string) string {
 func TestWholeProgram(t *testing.T) {
 	p := startProgram(t)
 	await.Until(t, "ready", p.ready)
+	if log := p.stderr.String(); strings.Contains(log, "level=WARN") || !strings.Contains(log, "can't tell its role") {
+		t.Errorf("on miniredis, which make run starts, the sidecar logs:\n%s\nwant no warning", log)
+	}
 	if _, err := p.publish.Put(t.Context(), publish.Object{Key: "/a", Body: []byte("hello"), ContentType: "text/plain"}); err != nil {
 		t.Fatal(err)
 	}

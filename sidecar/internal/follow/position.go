@@ -162,6 +162,11 @@ func (f *Follower) position(ctx context.Context, master server, asked position) 
 			f.board.chainOnce.Do(func() {
 				f.log.Warn("no permission to read the chain of redis: forged events and lost writes may go unnoticed; permit HMGET (+hmget)", "error", withheld.error)
 			})
+		case redis.HasErrorPrefix(withheld.error, "wrong number of arguments"): // miniredis; Redis knows several sections
+			f.noInfo.Store(true)
+			f.board.infoOnce.Do(func() {
+				f.log.Info("this server can't tell its role and history: a replica, or a failover to an older one, may go unnoticed", "error", withheld.error)
+			})
 		default:
 			f.noInfo.Store(true)
 			f.board.infoOnce.Do(func() {
