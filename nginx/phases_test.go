@@ -244,12 +244,23 @@ func testEdgeDrain(t *testing.T, e *testEdge) {
 	if res, _ := e.send(t, "admin.sock", "GET /healthcheck/fail HTTP/1.1\r\nHost: a\r\n\r\n"); res.StatusCode != http.StatusMethodNotAllowed {
 		t.Errorf("GET: got %s, want 405", res.Status)
 	}
+	for headers, want := range map[string]int{
+		"Host: rebound.example": 403, "Host: localhost.example": 403, "Host: 127.0.0.1.example:9901": 403,
+		"Host: 127.0.0.1:9901\r\nSec-Fetch-Site: cross-site": 403, "Host: 127.0.0.1:9901\r\nSec-Fetch-Site: same-site": 403,
+		"Host: 127.0.0.1:9901\r\nOrigin: http://other.example": 403, "Host: 127.0.0.1:9901\r\nOrigin: null": 403,
+		"Host: 127.0.0.1:9901\r\nOrigin: http://127.0.0.1:9901": 200, "Host: 127.0.0.1\r\nSec-Fetch-Site: none": 200,
+		"Host: [::1]:9901": 200, "Host: localhost:9901\r\nSec-Fetch-Site: same-origin": 200, "Host: localhost": 200,
+	} {
+		if res, _ := e.send(t, "admin.sock", "POST /healthcheck/ok HTTP/1.1\r\n"+headers+"\r\nContent-Length: 0\r\n\r\n"); res.StatusCode != want {
+			t.Errorf("POST with %q: got %s, want %d", headers, res.Status, want)
+		}
+	}
 	for _, draining := range []bool{false, true, false} {
 		path, status := "/healthcheck/ok", http.StatusOK
 		if draining {
 			path, status = "/healthcheck/fail", http.StatusServiceUnavailable
 		}
-		e.send(t, "admin.sock", "POST "+path+" HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+		e.send(t, "admin.sock", "POST "+path+" HTTP/1.1\r\nHost: 127.0.0.1:9901\r\nContent-Length: 0\r\n\r\n")
 		if res, _ := e.send(t, "admin.sock", "GET /ready HTTP/1.1\r\nHost: a\r\n\r\n"); res.StatusCode != status {
 			t.Errorf("draining: %v: got %s, want %d", draining, res.Status, status)
 		}

@@ -7,6 +7,7 @@
 
 local cjson = require "cjson.safe"
 
+local address = require "gatehouse.address"
 local calls = require "gatehouse.calls"
 local counters = require "gatehouse.counters"
 local engine = require "gatehouse.engine"
@@ -188,10 +189,28 @@ function M.start()
   end
 end
 
+-- from_operator reports whether a request is no browser's on behalf of another site's page, as the sidecar's package
+-- admin decides: its Host is an IP address or localhost (no name that another site chose, DNS rebinding), and
+-- Sec-Fetch-Site, or without it Origin, tells no other origin.
+local function from_operator()
+  local host = ngx.var.http_host or ""
+  if host:gsub(":%d+$", "") ~= "localhost" and address.parse(host) == "" then
+    return false
+  end
+  local site, origin = ngx.var.http_sec_fetch_site, ngx.var.http_origin
+  if site then
+    return site == "same-origin" or site == "none"
+  end
+  return not origin or origin:gsub("^%a+://", "") == host
+end
+
 -- drain starts or ends draining, in all workers within a tick.
 function M.drain(on)
   if get_method() ~= "POST" then
     return ngx.exit(ngx.HTTP_NOT_ALLOWED)
+  end
+  if not from_operator() then
+    return ngx.exit(ngx.HTTP_FORBIDDEN)
   end
   draining = on
   ngx.shared.gatehouse_state:set("draining", on)

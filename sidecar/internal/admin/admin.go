@@ -72,8 +72,24 @@ func (s *Server) Handler() http.Handler {
 	operators.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	operators.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	operators.Handle("/", s.operator)
-	mux.Handle("/", local(http.NewCrossOriginProtection().Handler(operators)))
-	return mux
+	mux.Handle("/", local(operators))
+	return sameOrigin(mux)
+}
+
+// sameOrigin refuses what a browser asks for on behalf of another site's page, also by GET: a profile or a page that
+// stays open has a cost. A link to the operator's page works.
+func sameOrigin(next http.Handler) http.Handler {
+	protection := http.NewCrossOriginProtection()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		link := r.Method == http.MethodGet && r.URL.Path == "/" && r.Header.Get("Sec-Fetch-Dest") == "document"
+		judged := *r
+		judged.Method = http.MethodPost // the protection lets any GET pass
+		if err := protection.Check(&judged); err != nil && !link {
+			http.Error(w, "another site's page asks for this: open this address itself", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // local refuses requests for other names than an address or localhost: a page that a browser loaded elsewhere could

@@ -58,6 +58,50 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
+// TestOtherSites: a browser asks on behalf of pages of other sites, or by a name that leads here.
+func TestOtherSites(t *testing.T) {
+	page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "page") })
+	handler := admin.New("", metrics.New().Registry, nil, page, slog.New(slog.DiscardHandler)).Handler()
+	type header = map[string]string
+	for _, tt := range []struct {
+		name, method, target string
+		header               header
+		want                 int
+	}{
+		{"a program", "GET", "/debug/pprof/symbol", nil, 200},
+		{"a user", "GET", "/debug/pprof/symbol", header{"Sec-Fetch-Site": "none"}, 200},
+		{"the page", "GET", "/v1/status", header{"Sec-Fetch-Site": "same-origin"}, 200},
+		{"the page, in an old browser", "GET", "/v1/status", header{"Origin": "http://127.0.0.1:9090"}, 200},
+		{"trace", "GET", "/debug/pprof/trace?seconds=1", header{"Sec-Fetch-Site": "cross-site"}, 403},
+		{"trace by a link", "GET", "/debug/pprof/trace?seconds=1", header{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}, 403},
+		{"trace, another port", "GET", "/debug/pprof/trace?seconds=1", header{"Sec-Fetch-Site": "same-site"}, 403},
+		{"trace, in an old browser", "GET", "/debug/pprof/trace?seconds=1", header{"Origin": "http://other.example"}, 403},
+		{"profile, HEAD", "HEAD", "/debug/pprof/profile?seconds=1", header{"Sec-Fetch-Site": "cross-site"}, 403},
+		{"events", "GET", "/v1/live", header{"Sec-Fetch-Site": "cross-site"}, 403},
+		{"metrics", "GET", "/metrics", header{"Sec-Fetch-Site": "cross-site"}, 403},
+		{"a link to the page", "GET", "/", header{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}, 200},
+		{"the page in a frame", "GET", "/", header{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "iframe"}, 403},
+		{"a form", "POST", "/", header{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}, 403},
+		{"a call", "POST", "/v1/resync", header{"Origin": "null"}, 403},
+		{"another name", "GET", "/debug/pprof/symbol", header{"Host": "rebound.example"}, 403},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := httptest.NewRequestWithContext(t.Context(), tt.method, "http://127.0.0.1:9090"+tt.target, nil)
+			for name, value := range tt.header {
+				r.Header.Set(name, value)
+			}
+			if host := r.Header.Get("Host"); host != "" {
+				r.Host = host
+			}
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			if w.Code != tt.want {
+				t.Errorf("got %d %.80q, want %d", w.Code, w.Body, tt.want)
+			}
+		})
+	}
+}
+
 // TestFormats serves the text that a client gets without asking, OpenMetrics, and the binary form with native histograms.
 func TestFormats(t *testing.T) {
 	server := httptest.NewServer(admin.New("", metrics.New().Registry, nil, http.NotFoundHandler(), slog.New(slog.DiscardHandler)).Handler())
