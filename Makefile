@@ -54,7 +54,7 @@ GO ?= go
 
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help run observe observe-build stop build wasm native floor test test-all unit e2e conformance matrix fuzz chaos routers mutation lua-coverage observe-check loadtest bench-check check chart-check chart-readme images release publish chart-e2e mesh-e2e clean
+.PHONY: help run observe observe-build stop build wasm native floor test test-all test-tools unit e2e conformance matrix fuzz chaos routers mutation lua-coverage observe-check loadtest bench-check check chart-check chart-readme images release publish chart-e2e mesh-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -110,13 +110,20 @@ test: ## unit tests with -race and end-to-end suite, five minutes
 test-all: ## make test and all long tests: whole suites, mutation, conformance, routers, chaos, fuzzing, images twice
 	@scripts/test.sh all
 
-unit: ## unit tests with -race, except of packages that need a stack; LONG=1: also long ones
+test-tools:
+	@scripts/need.sh gcc gcc "the race detector of go test needs a C compiler"
+	@scripts/need.sh redis-server redis-server "the tests run against a real Redis"
+	@scripts/need.sh wrk wrk "a test of the load test runs it"
+	@scripts/install-nginx.sh >/dev/null
+
+unit: test-tools ## unit tests with -race, except of packages that need a stack; LONG=1: also long ones
 	@$(GO) test -race $(short) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/e2e/chart$$' -e '/e2e/conformance$$' -e '/e2e/observe$$')
 	@$(GO) test -run '^TestSDK$$' ./wasm-filter
 	@CGO_ENABLED=1 $(GO) test -race -tags=native ./native-filter/...
 	@CGO_ENABLED=1 $(GO) test -race -tags=native -run '^TestNative' ./wasm-filter
 
-e2e: ## end-to-end suite, after make build; LONG=1: also long tests; RUN=TestCache; EDGE_KIND=native or nginx
+e2e: build test-tools ## end-to-end suite; LONG=1: also long tests; RUN=TestCache; EDGE_KIND=native or nginx
+	@$(if $(short),,scripts/install-k6.sh && scripts/install-jaeger.sh && scripts/install-browser.sh) >/dev/null
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && scripts/e2e.sh $(short) $(if $(RUN),-run '$(RUN)')
 

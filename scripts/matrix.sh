@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# matrix.sh [all]: runs end-to-end tests with each older version of envoy/versions.txt, after make build: a hit, a 304,
+# matrix.sh [all]: runs end-to-end tests with each older version of envoy/versions.txt: a hit, a 304,
 # verification, 401 and 403, pushes to every worker, revocation, tokens, rules of two listeners, and spellings of paths; or
 # with all the whole suite in its short form.
 set -euo pipefail

@@ -4,10 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-scripts/need.sh gcc gcc "the race detector of go test needs a C compiler"
-scripts/need.sh redis-server redis-server "the tests run against a real Redis"
-scripts/need.sh wrk wrk "a test of the load test runs it"
-scripts/install-nginx.sh >/dev/null
+make --no-print-directory test-tools
 ENVOY=$(scripts/install-envoy.sh)
 export ENVOY
 
@@ -18,8 +15,6 @@ unit   must  make --no-print-directory unit
 e2e    must  make --no-print-directory e2e
 STAGES
 fi
-scripts/install-k6.sh >/dev/null
-scripts/install-jaeger.sh >/dev/null
 exec scripts/stages.sh test-all <<'STAGES'
 build     must  make --no-print-directory build
 unit      must  make --no-print-directory unit LONG=1
@@ -41,4 +36,5 @@ images    must  scripts/images-again.sh
 release   must  scripts/release-again.sh
 deb       can   scripts/deb-test.sh build/release/gatehouse_0.0.1_$(dpkg --print-architecture).deb
 publish   must  scripts/publish-test.sh build/release
+targets   must  scripts/targets-test.sh
 STAGES

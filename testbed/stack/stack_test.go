@@ -25,7 +25,7 @@ func helperOptions(t *testing.T) Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Options{Dir: t.TempDir(), EnvoyPath: self, SidecarPath: self, WasmPath: self, ReadyTimeout: 20 * time.Second}
+	return Options{Dir: t.TempDir(), EnvoyPath: self, SidecarPath: self, WasmPath: self, LibraryPath: self, ReadyTimeout: 20 * time.Second}
 }
 
 func startStack(t *testing.T, opts Options) *Stack {

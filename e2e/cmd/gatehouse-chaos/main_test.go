@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"strings"
 	"testing"
 )
@@ -28,6 +29,7 @@ func TestUsage(t *testing.T) {
 			t.Setenv("CHAOS_SECONDS", "60")
 			t.Setenv("CHAOS_SEED", "")
 			t.Setenv("TMPDIR", t.TempDir())
+			t.Setenv("ENVOY", os.Args[0]) // any program; none of these runs starts it
 			for name, value := range tt.env {
 				t.Setenv(name, value)
 			}
