@@ -1,8 +1,8 @@
 #!/bin/sh
-# dpkg passes "remove" or "upgrade", rpm the number of versions that stay.
+# dpkg passes "remove" or "upgrade".
 set -e
 case "$1" in
-remove | 0)
+remove)
   if [ -d /run/systemd/system ]; then
     systemctl disable --now gatehouse-envoy.service gatehouse-sidecar.service
   else

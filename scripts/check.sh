@@ -61,6 +61,9 @@ units() {
   rm -rf "$dir"
 }
 
+# A tag of an action can be moved to other code; a commit can't.
+by_digest() { ! grep -n 'uses:' .github/workflows/*.yml | grep -vE 'uses: [a-z/-]+@[0-9a-f]{40} # v[0-9.]+$'; }
+
 stage gofmt formatted
 stage imports imports
 stage "go mod tidy" go mod tidy -diff
@@ -77,4 +80,5 @@ stage "systemd units" units
 stage "versions of Envoy" scripts/envoy-versions.sh
 stage links go run ./scripts/links
 stage actionlint go run "$actionlint"
+stage "actions by digest" by_digest
 stage shellcheck bash -c 'scripts/need.sh shellcheck shellcheck "it checks the scripts" && shellcheck -x scripts/*.sh .ci/run'

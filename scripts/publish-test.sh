@@ -54,7 +54,9 @@ export COSIGN_KEY=$work/ours.key
 
 # Twice: a pipeline that failed half-way runs again.
 must scripts/publish.sh "$work/release" "$registry"
-must scripts/publish.sh "$work/release" "$registry"
+mkdir "$work/tools"
+cp "$tools"/{cosign,crane} "$helm" "$work/tools/"
+must env PUBLISH_TOOLS="$work/tools" scripts/publish.sh "$work/release" "$registry"
 
 verify() { "$tools/cosign" "$1" --key "$work/ours.pub" --insecure-ignore-tlog "${@:2}"; }
 for name in gatehouse-sidecar gatehouse-module charts/gatehouse; do
@@ -82,7 +84,11 @@ mustnt "invalid signature" verify verify-blob --bundle SHA256SUMS.sigstore.json 
 must "$helm" pull --plain-http "oci://$registry/charts/gatehouse" --version "$version" --destination "$work"
 must cmp "$work/gatehouse-$version.tgz" "gatehouse-$version.tgz"
 must "$helm" template edge --plain-http "oci://$registry/charts/gatehouse" --version "$version" --set upstream.host=backend --set redis.bundled.enabled=true
-grep -q "image: ghcr.io/gatehouse/gatehouse-sidecar:$version" "$work/last.log" || fail "the chart has other images than $version"
+digest() { sed -n "s/  $1\$//p" digests.txt; }
+grep -q "image: ghcr.io/gatehouse/gatehouse-sidecar@$(digest gatehouse-sidecar)" "$work/last.log" || fail "the chart has another image than $version"
+must "$helm" show values "$work/gatehouse-$version.tgz"
+module=$(digest gatehouse-module)
+grep -q "sha256: \"${module#sha256:}\"" "$work/last.log" || fail "the chart has another module than $version"
 "$tools/crane" export "$registry/gatehouse-module:$version" - | tar -tv >"$work/last.log"
 grep -q ' plugin\.wasm$' "$work/last.log" || fail "the module's image has no /plugin.wasm"
 

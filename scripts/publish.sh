@@ -5,6 +5,9 @@
 #
 # COSIGN_KEY is the file of a private key, whose password is COSIGN_PASSWORD; these signatures are in no public log.
 # Without it, cosign signs with the identity of the pipeline that runs it, and records that in Sigstore's log.
+#
+# PUBLISH_TOOLS is a directory with cosign, crane and helm. Without it, they are compiled, which nothing should be that can
+# read a token.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-} registry=${2:-}
@@ -15,8 +18,8 @@ out=${1:-} registry=${2:-}
 out=$(realpath "$out")
 version=$(basename "$out"/gatehouse-module-*.tar .tar)
 version=${version#gatehouse-module-}
-tools=$(scripts/go-tools.sh publish-tools)
-helm=$(scripts/chart-tools.sh)/helm
+tools=$(realpath "${PUBLISH_TOOLS:-$(scripts/go-tools.sh publish-tools)}")
+helm=${PUBLISH_TOOLS:-$(scripts/chart-tools.sh)}/helm
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 

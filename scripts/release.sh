@@ -54,22 +54,25 @@ for ARCH in amd64 arm64; do
   sed -i 's,/usr/local/bin/,,' "$files"/systemd/*.service "$files"/systemd/*/*.conf
   cp "$work/gatehouse.wasm" "$image/libgatehouse.so" packaging/sidecar.yaml envoy/envoy.yaml envoy/envoy-native.yaml \
     LICENSE CHANGELOG.md "$files"
-  for format in deb rpm; do
-    (cd "$files" && "$tools/nfpm" package --config ../packaging/nfpm.yaml --packager $format --target "$out/" >/dev/null)
-  done
+  (cd "$files" && "$tools/nfpm" package --config ../packaging/nfpm.yaml --packager deb --target "$out/" >/dev/null)
   mv "$files" "$work/gatehouse-$VERSION-linux-$ARCH"
   pack "$out/gatehouse-$VERSION-linux-$ARCH.tar.gz" "$work" "gatehouse-$VERSION-linux-$ARCH"
 done
 
-# helm packs with the time of day. Our images in its values have the chart's version.
+go run ./images release "$work" "$out"
+
+# helm packs with the time of day. The published images in its values have the chart's version and their digests.
+digest() { sed -n "s/  $1\$//p" "$out/digests.txt"; }
+sidecar=$(digest gatehouse-sidecar) module=$(digest gatehouse-module)
 cp -r charts/gatehouse "$work/chart"
 sed -i -E "s,(ghcr\.io/gatehouse/gatehouse-[a-z]+):[0-9][0-9A-Za-z.-]*,\1:$VERSION," "$work"/chart/{values,Chart}.yaml
+sed -i -e "/^sidecar:/,/^  settings:/s/^    digest: \"\"/    digest: $sidecar/" -e "/^envoyGateway:/,\$s/^    sha256: \"\"/    sha256: \"${module#sha256:}\"/" \
+  "$work/chart/values.yaml"
 "$helm" package "$work/chart" --version "$VERSION" --app-version "$VERSION" --destination "$work" >/dev/null
 mkdir "$work/unpacked"
 tar -xmzf "$work/gatehouse-$VERSION.tgz" -C "$work/unpacked"
 pack "$out/gatehouse-$VERSION.tgz" "$work/unpacked" gatehouse
 touch -d "@$SOURCE_DATE_EPOCH" "$out/gatehouse-$VERSION.tgz" # helm push records this as the time of creation
 
-go run ./images release "$work" "$out"
 (cd "$out" && sha256sum -- * >SHA256SUMS)
 go run ./images provenance "$out"
