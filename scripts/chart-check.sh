@@ -100,6 +100,17 @@ wrong_values() {
   echo "  $lines wrong values are refused by name"
 }
 
+# null removes a value: each top-level one and each group, set to null, is refused by name or is as good as empty.
+null_values() {
+  local paths
+  # shellcheck disable=SC2016 # the backquotes are Markdown's
+  paths=$(sed -n '/<!-- values/,$s/^| `\([a-zA-Z.]*\)` |.*/\1/p' $chart/README.md | awk -F. '{path = $1; print path; for (i = 2; i < NF; i++) print path = path "." $i}' | sort -u)
+  # shellcheck disable=SC2016 # sh expands them
+  xargs -P2 -I{} sh -c 'output=$(helm template demo "$1" --set upstream.host=backend --set redis.url=redis://redis --set "$2=null" 2>&1) && exit
+    case $output in *": $2: is null: "* | *": $2: is empty: "*) ;; *) printf "%s\n" "$2=null: want an error that begins with its name; got:" "$output" >&2; exit 1 ;; esac' sh $chart {} <<<"$paths" || return
+  echo "  null is refused by name, or empty, for $(wc -l <<<"$paths") values"
+}
+
 # Checks a gateway's envoy.yaml by gatehousectl and Envoy. Envoy validates without clusters, so with sessions it logs
 # that it can't fetch the keys.
 envoy() {
@@ -189,6 +200,7 @@ stage "helm unittest" helm-unittest --strict $chart
 stage "README and descriptions" readme -check $chart
 stage "schemas of Kubernetes and custom resources" schemas
 stage "wrong values" wrong_values
+stage "null" null_values
 stage "sidecar's configuration" sidecar
 stage "Envoy's configuration" envoy
 stage "nginx's configuration" nginx

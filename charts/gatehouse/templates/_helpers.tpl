@@ -60,15 +60,31 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- .Values.serviceAccount.name | default (ternary (include "gatehouse.fullname" .) "default" .Values.serviceAccount.create) }}
 {{- end }}
 
-{{/* A reference to an image: of (dict "image" … "tag" default). */}}
+{{/* A reference to an image: of (dict "root" $ "image" … "tag" default). */}}
 {{- define "gatehouse.image" -}}
+{{- $repository := include "gatehouse.mirrored" (dict "root" .root "reference" .image.repository) }}
 {{- with .image }}
-{{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ default $.tag .tag }}{{ end }}
+{{- if .digest }}{{ $repository }}@{{ .digest }}{{ else }}{{ $repository }}:{{ default $.tag .tag }}{{ end }}
 {{- end }}
 {{- end }}
 
+{{/* A reference whose registry is global.imageRegistry, if that is set: of (dict "root" $ "reference" …). */}}
+{{- define "gatehouse.mirrored" -}}
+{{- with .root.Values.global.imageRegistry }}{{ trimSuffix "/" . }}/{{ end }}
+{{- ternary (regexReplaceAll "^([^/]*[.:][^/]*|localhost)/" .reference "") .reference (not (empty .root.Values.global.imageRegistry)) }}
+{{- end }}
+
+{{/* Secrets to pull images with, as a list of YAML: the chart's, and global.imagePullSecrets, names or {name: …}. */}}
+{{- define "gatehouse.pullSecrets" -}}
+{{- $secrets := list }}
+{{- range concat (.Values.imagePullSecrets | default list) (.Values.global.imagePullSecrets | default list) }}
+{{- $secrets = append $secrets (ternary (dict "name" .) . (kindIs "string" .)) }}
+{{- end }}
+{{- with uniq $secrets }}{{ toYaml . }}{{ end }}
+{{- end }}
+
 {{- define "gatehouse.sidecarImage" -}}
-{{ include "gatehouse.image" (dict "image" .Values.sidecar.image "tag" .Chart.AppVersion) }}
+{{ include "gatehouse.image" (dict "root" . "image" .Values.sidecar.image "tag" .Chart.AppVersion) }}
 {{- end }}
 
 {{/* User and group of the pods: that of the mode's Envoy. */}}

@@ -1,5 +1,14 @@
 {{/* What the schema can't say: values that don't go together. */}}
 {{- define "gatehouse.validate" -}}
+{{- range $path := include "gatehouse.required" . | splitList "\n" }}
+{{- $value := $.Values }}
+{{- range $key := splitList "." $path }}
+{{- $value = index $value $key }}
+{{- if kindIs "invalid" $value }}
+{{- fail (printf "%s: is null: leave it out for its default" $path) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- include "gatehouse.validateMode" . }}
 {{- include "gatehouse.validateRules" .Values }}
 {{- if .Values.sessions.enabled }}

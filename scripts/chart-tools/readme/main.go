@@ -1,5 +1,5 @@
 // Command readme writes the table of values in the chart's README, and the descriptions in its values.schema.json, from the
-// comments in its values.yaml. Usage: readme [-check] CHART
+// comments in its values.yaml, and the list of values that can't be null. Usage: readme [-check] CHART
 package main
 
 import (
@@ -41,6 +41,7 @@ func run(chart string, check bool) error {
 	return errors.Join(
 		update(filepath.Join(chart, "README.md"), check, t.replace),
 		update(filepath.Join(chart, "values.schema.json"), check, schema),
+		update(filepath.Join(chart, "templates", "_required.tpl"), check, t.list),
 	)
 }
 
@@ -72,6 +73,12 @@ func (t *table) replace(readme []byte) (string, error) {
 	return string(head) + begin + t.text.String() + end + string(tail), nil
 }
 
+// list returns the template with the paths of the values that have a default: null would remove it.
+func (t *table) list([]byte) (string, error) {
+	return "{{/* Paths of the values that null would remove; from values.yaml, by make chart-readme. */}}\n" +
+		"{{- define \"gatehouse.required\" -}}\n" + strings.Join(t.required, "\n") + "\n{{- end }}\n", nil
+}
+
 // describe returns a table for each section of the values.
 func describe(values []byte) (*table, error) {
 	var document yaml.Node
@@ -86,6 +93,7 @@ func describe(values []byte) (*table, error) {
 type table struct {
 	text     strings.Builder
 	comments map[string]string // by path
+	required []string          // paths of values that have a default
 	open     bool              // under a header
 	errs     []error
 }
@@ -95,6 +103,9 @@ func (t *table) rows(mapping *yaml.Node, prefix string) {
 	for i := 0; i < len(mapping.Content); i += 2 {
 		key, value := mapping.Content[i], mapping.Content[i+1]
 		section, comment := parts(key.HeadComment)
+		if value.Tag != "!!null" && (value.Value != "" || len(value.Content) > 0) {
+			t.required = append(t.required, prefix+key.Value)
+		}
 		if section != "" {
 			fmt.Fprintf(&t.text, "\n### %s\n\n", section)
 			t.open = false

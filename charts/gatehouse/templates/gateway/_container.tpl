@@ -18,7 +18,7 @@ tls.yaml: |
 {{/* Envoy of mode gateway. The pod is ready if this container and the sidecar are. */}}
 {{- define "gatehouse.envoyContainer" -}}
 - name: envoy
-  image: {{ include "gatehouse.image" (dict "image" .Values.envoy.image) }}
+  image: {{ include "gatehouse.image" (dict "root" $ "image" .Values.envoy.image) }}
   imagePullPolicy: {{ .Values.envoy.image.pullPolicy }}
   command:
     {{- toYaml .Values.envoy.command | nindent 4 }}
@@ -46,7 +46,7 @@ tls.yaml: |
 {{/* nginx of mode gateway. The pod is ready if this container and the sidecar are. */}}
 {{- define "gatehouse.nginxContainer" -}}
 - name: nginx
-  image: {{ include "gatehouse.image" (dict "image" .Values.nginx.image "tag" .Chart.AppVersion) }}
+  image: {{ include "gatehouse.image" (dict "root" $ "image" .Values.nginx.image "tag" .Chart.AppVersion) }}
   imagePullPolicy: {{ .Values.nginx.image.pullPolicy }}
   command:
     {{- toYaml .Values.nginx.command | nindent 4 }}
