@@ -35,6 +35,7 @@ proof     must  scripts/chaos-proof.sh
 images    must  scripts/images-again.sh
 release   must  scripts/release-again.sh
 deb       can   scripts/deb-test.sh build/release/gatehouse_0.0.1_$(dpkg --print-architecture).deb
+install   can   scripts/nginx-install-test.sh
 publish   must  scripts/publish-test.sh build/release
 targets   must  scripts/targets-test.sh
 STAGES

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# nginx-install-test.sh: pastes "Install" of nginx/README.md, word by word, into a shell in a copy-on-write view of this
+# machine with a network of its own, and expects answers of the edge. Status 77: this needs root, apt and namespaces.
+#
+# A stand-in for systemd runs what the units say, with their user and runtime directory.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if [[ -z ${INSTALL_TEST_ROOT:-} ]]; then
+  scripts/need.sh redis-server redis-server "the sidecar follows it"
+  scripts/need.sh ip iproute2 "the programs get a network of their own"
+  scripts/install-nginx.sh >/dev/null # a network of its own has no mirrors
+  if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null || ! unshare --mount --net --pid --fork true; then
+    echo "nginx-install-test: NOT RUN: it needs root, apt and the right to make namespaces" >&2
+    exit 77
+  fi
+  make --no-print-directory build >/dev/null # likewise: it may download modules
+  INSTALL_TEST_ROOT=$(mktemp -d)
+  export INSTALL_TEST_ROOT
+  trap 'rmdir "$INSTALL_TEST_ROOT"' EXIT
+  unshare --mount --net --pid --fork --kill-child --mount-proc "$0"
+  exit
+fi
+
+top=$INSTALL_TEST_ROOT root=$INSTALL_TEST_ROOT/root
+fail() {
+  echo "nginx-install-test: $*" >&2
+  tail -n 30 "$top"/*.log "$root"/var/log/nginx/error.log >&2 || true
+  exit 1
+}
+mount -t tmpfs tmpfs "$top"
+mkdir "$top"/{upper,work,root}
+mount -t overlay -o "lowerdir=/,upperdir=$top/upper,workdir=$top/work" overlay "$root"
+mount -t proc proc "$root/proc"
+mount --rbind /dev "$root/dev"
+mount -t tmpfs tmpfs "$root/run"
+mount --rbind "$PWD" "$root/$PWD" # which may be below a mount of its own
+ip link set lo up
+rm -rf "$root/etc/gatehouse" "$root"/usr/local/bin/{gatehouse-sidecar,gatehousectl}
+chroot "$root" userdel gatehouse 2>/dev/null || true
+echo 'APT::Get::Assume-Yes "true";' >"$root/etc/apt/apt.conf.d/99yes"
+
+cat >"$root/usr/local/bin/systemctl" <<'SYSTEMCTL'
+#!/bin/sh
+set -e
+sidecar=/etc/systemd/system/gatehouse-sidecar.service drop_in=/etc/systemd/system/nginx.service.d/gatehouse.conf
+value() { sed -n "s/^$1=-\{0,1\}\(.\)/\1/p" "$2"; }
+case "$*" in
+daemon-reload) test -f $sidecar && test -f $drop_in ;;
+"enable --now gatehouse-sidecar")
+  user=$(value User $sidecar)
+  install -d -m "$(value RuntimeDirectoryMode $sidecar)" -o "$user" "/run/$(value RuntimeDirectory $sidecar)"
+  setsid setpriv --reuid "$user" --regid "$user" --init-groups -- $(value ExecStart $sidecar) >/tmp/sidecar.log 2>&1 </dev/null &
+  ;;
+"restart nginx")
+  value ExecStartPre $drop_in | while read -r command; do $command; done
+  /usr/sbin/nginx
+  ;;
+*) echo "systemctl $*: not expected" >&2 && exit 1 ;;
+esac
+SYSTEMCTL
+chmod 755 "$root/usr/local/bin/systemctl"
+
+chroot "$root" redis-server --bind 127.0.0.1 --port 6379 --save '' --maxmemory-policy noeviction >"$top/redis.log" &
+python3 -m http.server --bind 127.0.0.1 --directory "$root/run" 8081 >"$top/upstream.log" 2>&1 &
+sed -n '/^## Install/,/^## /s/^    //p' nginx/README.md >"$top/install"
+grep -q 'systemctl' "$top/install" || fail "nginx/README.md has no commands to install"
+path=$(dirname "$(command -v go)"):/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
+in_root() { chroot "$root" env -i PATH="$path" HOME="$HOME" GOFLAGS="${GOFLAGS:-}" DEBIAN_FRONTEND=noninteractive bash -euo pipefail -c "cd '$PWD' && $1"; }
+in_root "$(<"$top/install")" >"$top/install.log" 2>&1 </dev/null || fail "a command of nginx/README.md failed"
+in_root "echo '{}' | gatehousectl put /v1/products/42 --file - --redis redis://127.0.0.1:6379" >"$top/put.log" 2>&1 || fail "put failed"
+deadline=$((SECONDS + 20))
+until [[ $(curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:8080/v1/products/42 -H 'If-None-Match: *') == 304 ]]; do
+  ((SECONDS < deadline)) || fail "no 304 after 20 s"
+  sleep 0.1
+done
+[[ $(curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:8080/v1/telemetry -d '{}') == 401 ]] || fail "want 401"
+cmp -s "$root/etc/nginx/nginx.conf~" /etc/nginx/nginx.conf || fail "the machine's nginx.conf was lost"
+echo "nginx-install-test: pasted, 304 and 401"
