@@ -52,7 +52,7 @@ func Kinds() []findings.Kind {
 	return []findings.Kind{
 		unreadable, noFilter, misplaced, badRules, openMethod, wildcard, noLabels,
 		otherVM, failOpen, noReload, otherCode, pushWaits, edgeBuffers, filterOff,
-		notNormalized, manySpellings, underscores, forgedSource, behindRouter, noJWT, noIdleTimeout, noSource, noClaims,
+		notNormalized, manySpellings, underscores, forgedSource, behindRouter, noJWT, noIdleTimeout, noSource, noClaims, ownAddress,
 		noPush, openPush, pushMode, smallPush, pushLimited,
 		noCluster, fewCalls, routeOff, rewriteIn,
 	}

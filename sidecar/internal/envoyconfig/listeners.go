@@ -125,6 +125,7 @@ func (a *analysis) manager(p *plugin) {
 	if source := p.raw.field("source"); p.auth && !m.flag("use_remote_address") && (source == nil || source == "envoy") {
 		add(&forgedSource, "use_remote_address", "is not true, and source is not set: a request's source is what the client writes into x-forwarded-for, so wrong secrets are limited for whom it names")
 	}
+	a.externalAddress(p)
 	if timeout := m.text("stream_idle_timeout"); timeout == "0s" || timeout == "0" {
 		add(&noIdleTimeout, "stream_idle_timeout", "is 0: a request that waits in a VM when that VM traps waits for ever")
 	}
