@@ -77,7 +77,7 @@ stage "staticcheck, native" env CGO_ENABLED=1 go run "$staticcheck" -tags=native
 stage stylua scripts/format-lua.sh --check
 stage luacheck bash -c 'scripts/need.sh luacheck lua-check "it checks the NGINX plugin" && cd nginx && luacheck -q .'
 stage "systemd units" units
-stage "versions of Envoy" scripts/envoy-versions.sh
+stage "tested versions" scripts/versions.sh
 stage links go run ./scripts/links
 stage actionlint go run "$actionlint"
 stage "actions by digest" by_digest

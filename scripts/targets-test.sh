@@ -30,6 +30,7 @@ e2e            RUN=^TestPage$ LONG=1
 fuzz           FUZZ_SECONDS=1 FUZZ=FuzzParseBatch
 conformance
 matrix
+engines
 chaos          CHAOS_SECONDS=10
 chaos          CHAOS_SECONDS=10 EDGE_KIND=native
 chaos          CHAOS_SECONDS=10 EDGE_KIND=nginx

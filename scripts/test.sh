@@ -26,6 +26,7 @@ nginx     must  make --no-print-directory e2e LONG=1 EDGE_KIND=nginx
 mutation  must  make --no-print-directory mutation
 conformance must make --no-print-directory conformance
 matrix    must  make --no-print-directory matrix LONG=1
+engines   must  make --no-print-directory engines
 routers   must  make --no-print-directory routers SPELLINGS=1000000
 fuzz      must  make --no-print-directory fuzz
 chaos     must  make --no-print-directory chaos CHAOS_SECONDS=600

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# engines.sh: runs the tests of writers and followers, end-to-end tests of what rests on Redis, and 30 s of chaos with each
+# other server of testbed/redistest/versions.txt.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tests='^Test(Cache|Auth|Revocation|TwoSidecars|RedisLosesItsData|Sentinel|Cluster|TLSAndACL|TrimOfACluster|TrimPermissions|FleetSharesVerdicts|FleetPermissions)$'
+
+ENVOY=$(scripts/install-envoy.sh)
+export ENVOY
+path=$PATH
+mapfile -t versions < <(awk '$3 == "smoke" {print $2}' testbed/redistest/versions.txt)
+for version in "${versions[@]}"; do
+  dir=$(scripts/install-engine.sh "$version")
+  export PATH=$dir:$path
+  begin=$SECONDS
+  go test -count=1 ./sidecar/publish ./sidecar/internal/follow ./testbed/redistest
+  scripts/e2e.sh -short -run "$tests"
+  CHAOS_SECONDS=30 build/gatehouse-chaos
+  echo "engines: $version ok ($((SECONDS - begin)) s)"
+done
