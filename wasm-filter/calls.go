@@ -38,7 +38,7 @@ type call struct {
 	body    []byte
 	source  string    // of the first request for it
 	newest  uint32    // the newest stream when the call was made
-	waiting []*stream // some may be gone
+	waiting []*stream // some may have ended, see vm.forgetEnded
 }
 
 // join makes a request wait for the answer that it needs. It returns false if the sidecar can't or needn't be called;
@@ -73,8 +73,23 @@ func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 		// has the same verdict.
 		s.answers.Verify = nil //mutant:TestRevokedWhileFetching deleted
 	}
-	pending.waiting = append(pending.waiting, s.park())
+	pending.add(s.park())
 	return true
+}
+
+// add makes a stream wait for the call.
+func (c *call) add(s *stream) {
+	s.call, s.place = c, len(c.waiting)
+	c.waiting = append(c.waiting, s)
+}
+
+// remove makes a stream no longer wait. The call goes on without any: its answer serves later requests, too.
+func (c *call) remove(s *stream) {
+	last := len(c.waiting) - 1
+	moved := c.waiting[last]
+	c.waiting[s.place], moved.place = moved, s.place
+	c.waiting[last] = nil
+	c.waiting = c.waiting[:last]
 }
 
 // throttled answers a request as the sidecar would, which refuses credentials from its source for some seconds.

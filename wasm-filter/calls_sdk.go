@@ -58,8 +58,8 @@ func (p *proxy) call(cluster, path string, body []byte, from origin, timeout tim
 // dispatch makes a call in the context of the callback that runs.
 func (p *proxy) dispatch(r *request) (token uint32, err error) {
 	by, entered := p.running, p.entered
-	p.enter(by.id)
-	defer p.enter(entered)
+	p.exists(by.id)
+	defer p.exists(entered)
 	token, err = proxywasm.DispatchHttpCall(r.cluster, r.from.headers(r.path),
 		r.body, nil, uint32(r.timeout.Milliseconds()), func(_, size, _ int) {
 			delete(by.calls, token)

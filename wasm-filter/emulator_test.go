@@ -62,6 +62,7 @@ type exchange struct {
 	resumed     bool
 	cacheStatus string
 	notes       []string // the other notes
+	ended       bool     // though its context exists
 }
 
 type reply struct {
@@ -146,6 +147,9 @@ func (e *emulator) begin(headers [][2]string, endOfStream bool) uint32 {
 
 // end ends a stream; the VM is not told.
 func (e *emulator) end(id uint32) { delete(e.streams, id) }
+
+// reset ends a stream whose context the proxy deletes later.
+func (e *emulator) reset(id uint32) { e.streams[id].ended = true }
 
 func (e *emulator) tick() { e.callback(pluginID, func() { e.vm.tick() }) }
 
@@ -259,6 +263,9 @@ func (e *emulator) note(n policy.Note, value string) {
 
 func (e *emulator) reply(status int, details string, headers, body []byte) {
 	x := e.streams[e.current]
+	if x.ended {
+		panic(fmt.Sprintf("a reply to stream %d, which has ended", e.current))
+	}
 	if x.reply != nil {
 		panic(fmt.Sprintf("a second reply to stream %d", e.current))
 	}
@@ -269,9 +276,18 @@ func (e *emulator) reply(status int, details string, headers, body []byte) {
 	x.reply = &reply{status: status, details: details, headers: all, body: bytes.Clone(body)}
 }
 
-func (e *emulator) resume() { e.streams[e.current].resumed = true }
+func (e *emulator) resume() {
+	if e.streams[e.current].ended {
+		panic(fmt.Sprintf("stream %d resumes, which has ended", e.current))
+	}
+	e.streams[e.current].resumed = true
+}
 
 func (e *emulator) enter(id uint32) bool {
+	return e.exists(id) && (id == pluginID || !e.streams[id].ended)
+}
+
+func (e *emulator) exists(id uint32) bool {
 	e.enters++
 	e.overwrite()
 	if _, ok := e.streams[id]; !ok && id != pluginID {

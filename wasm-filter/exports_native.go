@@ -208,15 +208,12 @@ func (f *filter) RequestBody(s *dynmod.Stream, endOfStream bool) dynmod.Action {
 	return dynmod.WantBody
 }
 
-// wake is called for a stream whose answer has arrived. It returns true if a stream is held that waits for its body.
-func (w *worker) wake(id uint32) bool {
-	h := w.held[id]
-	if h == nil || h.parked == nil {
-		return h != nil
+// wake is called for a stream whose answer has arrived.
+func (w *worker) wake(id uint32) {
+	if h := w.held[id]; h != nil && h.parked != nil {
+		h.woken = true
+		h.stream.Wake()
 	}
-	h.woken = true
-	h.stream.Wake()
-	return false
 }
 
 // Woken implements dynmod.Filter: it continues a stream whose answer has arrived.
@@ -249,6 +246,7 @@ func (f *filter) Destroyed(s *dynmod.Stream) {
 	defer w.mu.Unlock()
 	delete(w.held, s.ID())
 	delete(w.vm.pushes, s.ID())
+	w.vm.forget(s.ID()) //mutant:TestNativeEndedStreamsLeave deleted
 }
 
 // answered brings the answer to a call.

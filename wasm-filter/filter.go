@@ -11,6 +11,9 @@ type stream struct {
 	vm      *vm
 	id      uint32
 	answers policy.Answers
+
+	call  *call // that it waits for
+	place int   // in call.waiting
 }
 
 // advance decides the request as far as the answers so far allow.
@@ -128,13 +131,10 @@ func (s *stream) stripForged(r *policy.Request) {
 
 // park returns a copy of the stream for the time of its pause.
 func (s *stream) park() *stream {
-	v := s.vm
-	held := v.paused[s.id]
-	if held == nil {
-		held = new(stream)
-		v.paused[s.id] = held
-	}
+	s.vm.forget(s.id) // ids repeat after 2³² streams
+	held := new(stream)
 	*held = *s
+	s.vm.paused[s.id] = held
 	return held
 }
 
@@ -143,7 +143,7 @@ func (s *stream) answered() {
 	v := s.vm
 	delete(v.paused, s.id)
 	if !v.host.enter(s.id) {
-		return // it has gone meanwhile
+		return
 	}
 	if s.advance(v.host.requestHeaders()) == actionContinue {
 		v.host.resume()

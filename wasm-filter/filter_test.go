@@ -440,6 +440,46 @@ func TestWaitersAreBounded(t *testing.T) {
 	}
 }
 
+// TestEndedStreamsLeave: streams end while they wait, many more than there are places. They need no place any more, and
+// those that still wait get the answer, as do later ones.
+func TestEndedStreamsLeave(t *testing.T) {
+	e := emulate(t, rules)
+	var alive []uint32
+	for i := range 2 * maxWaiting {
+		id := send(e, "/v1/telemetry")
+		switch {
+		case i%100 == 0:
+			alive = append(alive, id)
+		case i%2 == 0:
+			e.reset(id)
+		default:
+			e.end(id)
+		}
+		if i%1000 == 999 { // the proxy is idle
+			maps.DeleteFunc(e.streams, func(_ uint32, x *exchange) bool { return x.ended })
+		}
+	}
+	most := len(alive) + 2*sweepLeast + 1000
+	if got := len(e.vm.paused); got > most {
+		t.Errorf("got %d streams that wait, want %d at most: %d have not ended", got, most, len(alive))
+	}
+	for _, c := range e.vm.calls.inFlight {
+		if got := len(c.waiting); got != len(e.vm.paused) {
+			t.Errorf("got %d streams that wait for the call, want %d", got, len(e.vm.paused))
+		}
+	}
+	alive = append(alive, send(e, "/v1/telemetry"))
+	e.answered(e.calls[0], allow())
+	for _, id := range alive {
+		if x := e.streams[id]; !x.went() {
+			t.Fatalf("stream %d: got %+v, want it to have gone upstream", id, x.reply)
+		}
+	}
+	if len(e.vm.paused) != 0 || len(e.calls) != 1 {
+		t.Errorf("got %d streams that wait and %d calls at the end, want none and 1", len(e.vm.paused), len(e.calls))
+	}
+}
+
 // TestFetchesLeavePlaces: requests wait for a fetch, and there is still room for those that wait for a verification.
 func TestFetchesLeavePlaces(t *testing.T) {
 	e := emulate(t, rules)

@@ -57,9 +57,12 @@ type host interface {
 	reply(status int, details string, headers, body []byte)
 	// resume continues a paused request.
 	resume()
-	// enter makes a stream the current context; false if it is gone. It overwrites earlier results, like another
-	// callback.
+	// enter makes a stream the current context, to continue or answer it; false if it has ended. It overwrites earlier
+	// results, like another callback.
 	enter(stream uint32) bool
+	// exists makes a stream the current context; false if the proxy has deleted that. A stream that has ended may exist
+	// until the proxy is idle.
+	exists(stream uint32) bool
 	// call posts body to path at cluster, for the request that from identifies. The answer arrives with the returned
 	// token, even if the current stream has gone, but not if its plugin has.
 	call(cluster, path string, body []byte, from origin, timeout time.Duration) (token uint32, err error)

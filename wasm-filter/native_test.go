@@ -98,6 +98,29 @@ func TestNativeCoalesces(t *testing.T) {
 	w[1].Do(third.End)
 }
 
+// TestNativeEndedStreamsLeave: streams end while they wait, more than there are places. The call goes on.
+func TestNativeEndedStreamsLeave(t *testing.T) {
+	c, w := onFakeEnvoy(t)
+	for range maxWaiting + 1 {
+		r := begin(c, w[0], who("ends"))
+		if r.Status() != 0 {
+			t.Fatalf("got %d, want every stream to wait", r.Status())
+		}
+		w[0].Do(r.End)
+	}
+	last := begin(c, w[0], who("ends"))
+	c.Main()
+	if got := len(c.Calls()); got != 1 {
+		t.Fatalf("got %d calls, want one", got)
+	}
+	c.Answer(0, allowed)
+	run(t, w[0], last)
+	if !last.Passed() {
+		t.Errorf("got %d, want the stream that waits to pass", last.Status())
+	}
+	w[0].Do(last.End)
+}
+
 // TestNativeRefusedCall fails a call: every request gets a 503.
 func TestNativeRefusedCall(t *testing.T) {
 	c, w := onFakeEnvoy(t)

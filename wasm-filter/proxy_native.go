@@ -156,8 +156,14 @@ func (p *proxy) reply(status int, details string, headers, body []byte) {
 func (*proxy) resume() {}
 
 // enter implements host. It is called on the thread of another worker, or none: so it wakes the stream on its own,
-// where worker.Woken continues it, and reports that the stream is gone.
-func (p *proxy) enter(id uint32) bool { return p.worker.wake(id) }
+// where worker.Woken continues it, and reports that the stream has ended.
+func (p *proxy) enter(id uint32) bool {
+	p.worker.wake(id)
+	return false
+}
+
+// exists implements host: worker.Destroyed removes what has ended.
+func (*proxy) exists(uint32) bool { return true }
 
 var errStopped = errors.New("the configuration has gone")
 

@@ -121,7 +121,12 @@ func (*proxy) reply(status int, _ string, headers, body []byte) {
 
 func (*proxy) resume() { check(proxywasm.ResumeHttpRequest(), "resume request", "") }
 
+// enter implements host, as proxy_wasip1.go describes.
 func (p *proxy) enter(stream uint32) bool {
+	return p.exists(stream) && property("request", "duration") == nil
+}
+
+func (p *proxy) exists(stream uint32) bool {
 	if proxywasm.SetEffectiveContext(stream) != nil {
 		return false
 	}

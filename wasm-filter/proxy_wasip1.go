@@ -119,10 +119,18 @@ func (p *proxy) reply(status int, details string, headers, body []byte) {
 
 func (p *proxy) resume() { p.check(abi.ContinueRequest(), "resume request", "") }
 
-func (*proxy) enter(stream uint32) bool {
+// enter implements host. Envoy destroys a stream that is reset at once, but its context later: in between, a reply would
+// end Envoy. Only a destroyed stream has a duration.
+func (p *proxy) enter(stream uint32) bool {
 	abi.BeginCallback() // one answer may continue many streams
-	return abi.Enter(stream) == nil
+	if !p.exists(stream) {
+		return false
+	}
+	_, err := abi.Property("request\x00duration")
+	return err != nil
 }
+
+func (*proxy) exists(stream uint32) bool { return abi.Enter(stream) == nil }
 
 func (*proxy) call(cluster, path string, body []byte, from origin, timeout time.Duration) (uint32, error) {
 	return abi.Call(cluster, headermap.Append(nil, from.headers(path)), body, timeout)
