@@ -32,7 +32,11 @@ func callOptions() stack.Options {
 			return err
 		}
 		p := publish.New(client)
-		for _, id := range []string{"one", "two"} {
+		ids := []string{"one", "two", "resets", "waits"}
+		for round := range resetRounds {
+			ids = append(ids, resetDevice(round))
+		}
+		for _, id := range ids {
 			if _, err = p.PutDevice(ctx, publish.Device{ID: id, Secret: "secret", Cost: 4}); err != nil {
 				break
 			}
@@ -77,6 +81,8 @@ func TestCalls(t *testing.T) {
 	e, l := startTwo(t, callOptions(), rules, rules)
 	t.Run("asker leaves", func(t *testing.T) { askerLeaves(t, e) })
 	t.Run("two listeners", func(t *testing.T) { callsOfTwoListeners(t, e, l) })
+	t.Run("reset then answered", func(t *testing.T) { resetThenAnswered(t, e) })
+	t.Run("resets leave places", func(t *testing.T) { resetsLeavePlaces(t, e) })
 }
 
 // askerLeaves: the client leaves whose request caused a call. Requests that wait for the same answer get it.
