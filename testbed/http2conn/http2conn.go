@@ -57,16 +57,21 @@ func Dial(address string, patience time.Duration) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	return Over(conn, patience)
+}
+
+// Over is like Dial, over an existing connection, with these settings.
+func Over(conn net.Conn, patience time.Duration, settings ...http2.Setting) (*Conn, error) {
 	c := &Conn{Conn: conn, Framer: http2.NewFramer(conn, conn), answers: map[uint32]*Answer{}, whole: map[uint32]bool{}}
 	c.Framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	c.Framer.AllowIllegalWrites = true
 	c.coder = hpack.NewEncoder(&c.block)
-	err = conn.SetDeadline(time.Now().Add(patience))
+	err := conn.SetDeadline(time.Now().Add(patience))
 	if err == nil {
 		_, err = io.WriteString(conn, http2.ClientPreface)
 	}
 	if err == nil {
-		err = c.Framer.WriteSettings(http2.Setting{ID: http2.SettingEnablePush, Val: 0})
+		err = c.Framer.WriteSettings(append(settings, http2.Setting{ID: http2.SettingEnablePush, Val: 0})...)
 	}
 	if err == nil {
 		err = c.Framer.WriteWindowUpdate(0, 1<<30) // for all answers on this connection

@@ -1,0 +1,259 @@
+// Package lifecycle ends streams in every way while they wait for the sidecar, at a real edge, under faults, and judges
+// the edge from outside: it lives, each answer is that of its own request, a client that behaves well gets the right
+// answers, and afterwards all places are free. `make lifecycle` runs it.
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+	"github.com/gatehouse/gatehouse/testbed/stack"
+)
+
+const (
+	clients = 32
+	// devices are known at the edge, objects are published.
+	devices, objects = 64, 256
+	// patience bounds every wait.
+	patience = 30 * time.Second
+	// slowest is the least number of streams in a second.
+	slowest = 100
+)
+
+// unused are devices of freePlaces: there are no verdicts on them.
+var unused = func() (names [64]string) {
+	for i := range names {
+		names[i] = fmt.Sprintf("unused-%d", i)
+	}
+	return names
+}()
+
+// rules returns the edge's rules. The version changes the configuration, and no answer.
+func rules(version int) string {
+	return fmt.Sprintf(`{"sidecar": {"cluster": "gatehouse-sidecar", "timeout": "4s"}, "credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"},
+		"session": {"metadata": "gatehouse"}, "max_staleness": "%ds", "rules": [
+		{"match": {"path": "/session", "methods": ["POST"]}, "session": "issue"},
+		{"match": {"prefix": "/who/"}, "auth": {}},
+		{"match": {"prefix": "/both/"}, "auth": {}, "cache": {"on_miss": "fetch"}},
+		{"match": {"prefix": "/fetched/"}, "cache": {"on_miss": "fetch"}}]}`, 60+version)
+}
+
+// run is a run of the fuzzer.
+type run struct {
+	*stack.Stack
+	t         *testing.T
+	seed      uint64
+	whole     context.Context // also of what outlives the load
+	http2     string          // address
+	publisher *publish.Publisher
+	lds       *discovered // nil on nginx
+	excuse    excuse
+	seen      seen
+}
+
+// number returns the number in an environment variable.
+func number(t *testing.T, name string, fallback uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return fallback
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s=%s: want a decimal number", name, text)
+	}
+	return n
+}
+
+// TestLifecycle runs until LIFECYCLE_STREAMS streams have ended. LIFECYCLE_SEED repeats what clients and faults do, but
+// not when the edge does what.
+func TestLifecycle(t *testing.T) {
+	streams := number(t, "LIFECYCLE_STREAMS", 20000)
+	r := &run{t: t, seed: number(t, "LIFECYCLE_SEED", rand.Uint64N(1<<32))}
+	workers := 1 + int(r.seed%2)
+	t.Logf("LIFECYCLE_SEED=%d LIFECYCLE_STREAMS=%d, %d workers", r.seed, streams, workers)
+	r.start(workers)
+
+	slow, cancel := context.WithTimeoutCause(t.Context(), patience+time.Duration(streams/slowest)*time.Second, errors.New("too slow"))
+	defer cancel()
+	ctx, end := context.WithCancelCause(slow)
+	r.whole = ctx
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		if err := r.Wait(ctx); err != nil {
+			end(err)
+		}
+	})
+	defer watching.Wait()
+	defer end(nil)
+	begin := time.Now()
+	load, stop := context.WithCancel(ctx)
+	defer stop()
+	var loading, breaking sync.WaitGroup
+	for i := range uint64(clients) {
+		loading.Go(func() { r.client(load, rand.New(rand.NewPCG(r.seed, i))) })
+	}
+	breaking.Go(func() { r.canary(load) })
+	breaking.Go(func() { r.write(load) })
+	breaking.Go(func() { r.faults(load, rand.New(rand.NewPCG(r.seed, clients))) })
+	for r.seen.streams.Load() < streams && ctx.Err() == nil && !t.Failed() {
+		time.Sleep(10 * time.Millisecond) // yields the processor
+	}
+	stop()
+	breaking.Wait()
+	loading.Wait()
+	took := time.Since(begin)
+	if err := context.Cause(ctx); err != nil {
+		t.Fatalf("after %d streams in %v: %v", r.seen.streams.Load(), took, err)
+	}
+	r.freePlaces()
+	r.checkLog()
+	t.Logf("%d streams in %v; answers: %v; canary: %d answers, %d of them excused; faults: %v",
+		r.seen.streams.Load(), took.Round(time.Second/10), r.seen.statuses(), r.seen.canary.Load(), r.seen.excused.Load(), r.seen.faults)
+}
+
+// start starts the stack.
+func (r *run) start(workers int) {
+	r.t.Helper()
+	server, err := exec.LookPath("redis-server")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	root, err := stack.Root()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	dir := r.t.TempDir()
+	secret := filepath.Join(dir, "secret")
+	if err := os.WriteFile(secret, []byte("a secret of thirty-two bytes or more\n"), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	opts := stack.Options{
+		Name: "lifecycle", Dir: filepath.Join(dir, "stack"), Concurrency: workers, RedisServerPath: server, Rules: rules(0), Seed: r.fill,
+		WasmPath: filepath.Join(root, "build", "chaos", "gatehouse.wasm"), LibraryPath: filepath.Join(root, "build", "chaos", "libgatehouse.so"),
+		EnvoyArgs: []string{"--drain-time-s", "1"},
+		// Verdicts that end soon are refreshed, and asked for again, all the time.
+		SidecarArgs: []string{"--session.secret-file", secret, "--verdict.allow-ttl=2s", "--verdict.deny-ttl=1s"},
+	}
+	if path := os.Getenv("LIFECYCLE_WASM"); path != "" {
+		opts.WasmPath = path
+	}
+	address, err := stack.FreeAddress()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.lds = &discovered{file: filepath.Join(dir, "listeners.yaml"), library: opts.LibraryPath}
+	opts.ModifyConfig = r.lds.modify
+	opts.ModifyNginx = func(config string) string { return withHTTP2(config, address) }
+	if r.Stack, err = stack.Start(r.t.Context(), opts); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() {
+		if err := r.Stop(); err != nil && !r.t.Failed() {
+			r.t.Error(err)
+		}
+	})
+	r.http2 = r.address()
+	if r.EdgeKind() == stack.NginxEdge {
+		r.http2, r.lds = address, nil
+	}
+}
+
+func secretOf(device int) string { return fmt.Sprintf("secret-%d", device) }
+
+// fill registers the devices and publishes the objects.
+func (r *run) fill(ctx context.Context, url string) error {
+	client, err := redisurl.Connect(url)
+	if err != nil {
+		return err
+	}
+	r.t.Cleanup(func() { _ = client.Close() })
+	r.publisher = publish.New(client)
+	for i := range devices {
+		if _, err := r.publisher.PutDevice(ctx, publish.Device{ID: deviceName(i), Secret: secretOf(i), Cost: 4}); err != nil {
+			return err
+		}
+	}
+	for _, id := range append(slices.Clone(unused[:]), "canary") {
+		if _, err := r.publisher.PutDevice(ctx, publish.Device{ID: id, Secret: "the right one", Cost: 4}); err != nil {
+			return err
+		}
+	}
+	for i := range objects {
+		if err := r.put(ctx, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// put publishes an object, whose body doesn't change.
+func (r *run) put(ctx context.Context, i int) error {
+	for _, key := range []string{fmt.Sprintf("/fetched/%d", i), fmt.Sprintf("/both/%d", i)} {
+		if _, err := r.publisher.Put(ctx, publish.Object{Key: key, Body: []byte(bodyOf(key)), ContentType: "text/plain"}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write publishes and deletes objects, so that pushes never end and requests miss.
+func (r *run) write(ctx context.Context) {
+	draw := rand.New(rand.NewPCG(r.seed, clients+1))
+	for ctx.Err() == nil {
+		i := 1 + draw.IntN(objects-1) // the canary's stays
+		var err error
+		if draw.IntN(2) == 0 {
+			err = r.put(ctx, i)
+		} else {
+			_, err = r.publisher.Delete(ctx, fmt.Sprintf("/fetched/%d", i), 0)
+		}
+		if err != nil && ctx.Err() == nil {
+			r.t.Errorf("write: %v", err)
+			return
+		}
+		pause(ctx, time.Duration(draw.IntN(4))*time.Millisecond)
+	}
+}
+
+// pause waits, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// broken are lines in the edge's log that tell of a fault of its own: not of a trap, which is ours.
+var broken = regexp.MustCompile(`(?i).*(assert failure|envoy bug|segmentation fault|exited on signal|\[alert\]|\[emerg\]|lua entry thread aborted).*`)
+
+func (r *run) log() string {
+	name := "envoy.log"
+	if r.EdgeKind() == stack.NginxEdge {
+		name = "nginx.log"
+	}
+	text, err := os.ReadFile(filepath.Join(r.Dir(), name))
+	if err != nil {
+		r.t.Error(err)
+	}
+	return string(text)
+}
+
+func (r *run) checkLog() {
+	for _, line := range broken.FindAllString(r.log(), 3) {
+		r.t.Errorf("the edge's log has %q: see %s", line, r.Dir())
+	}
+}
