@@ -66,4 +66,5 @@ func (v *Verifier) retry() {
 		v.retryLater(id)
 		return
 	}
+	v.waiting = make(map[string]struct{}) // an empty map keeps its memory
 }

@@ -207,6 +207,7 @@ func (s *lines) next() *waiter {
 	l := s.ring[0]
 	w := s.remove(l, 0)
 	if len(l.waiters) > 0 {
+		s.ring[0] = nil // the array outlives it
 		s.ring = append(s.ring[1:], l)
 	}
 	return w
@@ -228,6 +229,7 @@ func (s *lines) remove(l *line, i int) *waiter {
 	}
 	delete(s.devices, l.device)
 	if s.ring[0] == l {
+		s.ring[0] = nil
 		s.ring = s.ring[1:]
 	} else {
 		s.ring = slices.DeleteFunc(s.ring, func(other *line) bool { return other == l })

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
 )
 
 // record is what the sidecar knows about a device.
@@ -111,7 +112,7 @@ func (v *Verifier) Apply(c contract.Credential) {
 		v.tombstones = append(v.tombstones, tombstone{c.ID, r})
 		// A device that is deleted again and again has one valid tombstone.
 		if count := len(v.records) - v.live; len(v.tombstones) > 2*count+maxStale {
-			v.tombstones = slices.DeleteFunc(v.tombstones, func(t tombstone) bool { return v.records[t.id] != t.record })
+			v.tombstones = shrink.Slice(slices.DeleteFunc(v.tombstones, func(t tombstone) bool { return v.records[t.id] != t.record }))
 		}
 	}
 }
@@ -143,8 +144,12 @@ func (v *Verifier) forget(now time.Time) {
 			}
 			v.replace(first.id, nil)
 		}
-		v.tombstones = v.tombstones[1:]
+		v.tombstones[0] = tombstone{} // the array outlives it
+		if v.tombstones = v.tombstones[1:]; len(v.tombstones) == 0 {
+			v.tombstones = nil
+		}
 	}
+	v.records = v.size.Fit(v.records)
 }
 
 // read fills r from c. It returns why the record can't authenticate the device, or empty.
@@ -213,6 +218,7 @@ func (v *Verifier) replace(id string, r *record) {
 			r.sources = v.restore(id) //mutant:TestKnownAcrossRestart deleted
 		}
 		v.records[id] = r
+		v.size.Add(v.records)
 		if !r.tombstone {
 			v.live++
 		}

@@ -51,8 +51,8 @@ func (s Shard) EndResync() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	looked := 0
-	for id, r := range s.records { // may change while the lock is released; new records belong to this resync
-		if r.shard == s.shard && r.resync != s.resyncs[s.shard] {
+	for id := range s.records { // may change while the lock is released; new records belong to this resync
+		if r := s.records[id]; r != nil && r.shard == s.shard && r.resync != s.resyncs[s.shard] {
 			s.replace(id, nil)
 		}
 		if looked++; looked%maxLooked == 0 {
@@ -60,6 +60,7 @@ func (s Shard) EndResync() {
 			s.mu.Lock()
 		}
 	}
+	s.records = s.size.Fit(s.records)
 	if s.synced[s.shard] {
 		return
 	}

@@ -27,6 +27,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
 	"github.com/gatehouse/gatehouse/wire"
 	"github.com/gatehouse/gatehouse/wire/limits"
 )
@@ -117,10 +118,11 @@ type Verifier struct {
 
 	mu         sync.Mutex // protects all below; held while the edge is called
 	records    map[string]*record
-	live       int         // records that are not tombstones
-	tombstones []tombstone // in the order of their arrival
-	generation uint64      // last assigned
-	resyncs    []uint64    // by shard: number of full resyncs
+	size       shrink.Map[string, *record] // of records
+	live       int                         // records that are not tombstones
+	tombstones []tombstone                 // in the order of their arrival
+	generation uint64                      // last assigned
+	resyncs    []uint64                    // by shard: number of full resyncs
 	denies     denies
 	restored   bool                // sources of earlier processes are not needed any more
 	waiting    map[string]struct{} // devices whose permission names have no bit

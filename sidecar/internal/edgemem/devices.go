@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -71,7 +72,7 @@ func (m *Memory) DropDevice(id string) {
 	defer m.mu.Unlock()
 	if index, at := m.findDevice(id); at >= 0 {
 		k := &m.verdicts.buckets[index]
-		k.devices = slices.Delete(k.devices, at, at+1)
+		k.devices = shrink.Slice(slices.Delete(k.devices, at, at+1))
 		m.verdicts.devices.count--
 		m.verdicts.dirty.push(index)
 		m.notify()

@@ -18,11 +18,13 @@ package edgemem
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -56,6 +58,7 @@ type Memory struct {
 	stamp uint64 // last assigned stamp; never restarts
 
 	objects     map[string]*entry
+	size        shrink.Map[string, *entry] // of objects
 	buckets     []bucket
 	dirty       queue // of buckets
 	slots       slots
@@ -171,6 +174,7 @@ func (m *Memory) PutObject(o *contract.Object) {
 		e.bodies[i] = stored{slot: m.slots.take(), stamp: m.stamp}
 	}
 	m.objects[o.Key] = e
+	m.size.Add(m.objects)
 	m.place(e)
 	m.notify()
 }
@@ -199,13 +203,9 @@ func (m *Memory) drop(key string) bool {
 		return false
 	}
 	delete(m.objects, key)
+	m.objects = m.size.Fit(m.objects)
 	b := &m.buckets[e.bucket]
-	for i := range b.entries {
-		if b.entries[i] == e {
-			b.entries = append(b.entries[:i], b.entries[i+1:]...)
-			break
-		}
-	}
+	b.entries = shrink.Slice(slices.DeleteFunc(b.entries, func(other *entry) bool { return other == e }))
 	for _, body := range e.bodies {
 		if body.written {
 			b.dropped = append(b.dropped, body.slot)

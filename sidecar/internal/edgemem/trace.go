@@ -1,6 +1,10 @@
 package edgemem
 
-import "go.opentelemetry.io/otel/trace"
+import (
+	"slices"
+
+	"go.opentelemetry.io/otel/trace"
+)
 
 // maxTraced bounds the traces that wait for a batch; further ones get none.
 const maxTraced = 64
@@ -24,7 +28,7 @@ func (m *Memory) Trace(span trace.SpanContext) {
 func (m *Memory) takeTraces() (spans []trace.SpanContext) {
 	for len(m.traced) > 0 && len(m.superseded) == 0 && m.passed(m.traced[0].after) {
 		spans = append(spans, m.traced[0].span)
-		m.traced = m.traced[1:]
+		m.traced = slices.Delete(m.traced, 0, 1)
 	}
 	return spans
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -178,7 +179,7 @@ func (m *Memory) remember(v *verdict) {
 func (m *Memory) forget(v *verdict) {
 	s := &m.verdicts
 	k := &s.buckets[v.bucket]
-	k.verdicts = slices.DeleteFunc(k.verdicts, func(other *verdict) bool { return other == v })
+	k.verdicts = shrink.Slice(slices.DeleteFunc(k.verdicts, func(other *verdict) bool { return other == v }))
 	k.open(v)
 	s.dirty.push(v.bucket)
 	if v.Outcome == wire.Allow {

@@ -53,7 +53,7 @@ func (f *Follower) takeAway(m contract.Member) {
 // readAgain adds a device to those that the next catch-up reads, even if the log does not list it as changed.
 func (f *Follower) readAgain(m contract.Member) {
 	if f.again[m] = true; len(f.again) > maxAgain {
-		clear(f.again)
+		f.again = map[contract.Member]bool{} // an empty map keeps its memory
 		f.synced, f.owed = false, cmp.Or(f.owed, resyncUnsure)
 	}
 }
@@ -115,7 +115,7 @@ func (f *Follower) abandon() {
 		f.Credentials.Remove(m.ID) //mutant:TestGrantThatCantBeRead deleted
 		f.readAgain(m)
 	}
-	clear(f.waiting)
+	f.waiting = map[contract.Member]bool{}
 	f.reading, f.held = nil, position{}
 }
 
@@ -160,6 +160,9 @@ func (f *Follower) applyMeanwhile(ctx context.Context, master server, epoch stri
 	}
 	for _, m := range members {
 		delete(f.again, m)
+	}
+	if len(f.again) == 0 {
+		f.again = map[contract.Member]bool{}
 	}
 	return nil
 }

@@ -333,7 +333,8 @@ func (f *Follower) takeIn(ctx context.Context, in *inbox) error {
 			return err
 		}
 	}
-	for _, payload := range payloads {
+	for i, payload := range payloads {
+		payloads[i] = "" // it may be large, and there may be many
 		if err := f.receive(ctx, payload); err != nil {
 			return err
 		}

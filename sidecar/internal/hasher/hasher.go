@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -152,9 +153,9 @@ func (p *Pool) take(priority Priority) (*process, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if free := p.free[priority]; len(free) > 0 {
-		last := len(free) - 1
-		p.free[priority] = free[:last]
-		return free[last], nil
+		h := free[len(free)-1]
+		p.free[priority] = slices.Delete(free, len(free)-1, len(free))
+		return h, nil
 	}
 	if p.dying >= maxDying {
 		return nil, fmt.Errorf("%d killed hashers have not exited", p.dying)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
 )
 
 // lifetimes schedules checks of keys. A key has one time, the earliest that was watched since it was last due; the
@@ -14,6 +15,7 @@ import (
 type lifetimes struct {
 	next dues
 	of   map[string]int64 // by key, unix ms; a due with another time is obsolete
+	size shrink.Map[string, int64]
 }
 
 type due struct {
@@ -28,6 +30,7 @@ func (l *lifetimes) watch(key string, atMS int64) {
 		return
 	}
 	l.of[key] = atMS
+	l.size.Add(l.of)
 	heap.Push(&l.next, due{atMS, key})
 	// Each earlier time for a key leaves an obsolete due behind.
 	if len(l.next) > 2*len(l.of)+maxStale {
@@ -45,6 +48,7 @@ func (l *lifetimes) due(nowMS int64) (string, bool) {
 		d := heap.Pop(&l.next).(due)
 		if l.of[d.key] == d.atMS {
 			delete(l.of, d.key)
+			l.of = l.size.Fit(l.of)
 			return d.key, true
 		}
 	}
@@ -64,7 +68,7 @@ func (d *dues) Push(x any) { *d = append(*d, x.(due)) }
 // Pop implements [heap.Interface].
 func (d *dues) Pop() any {
 	last := (*d)[len(*d)-1]
-	*d = slices.Delete(*d, len(*d)-1, len(*d))
+	*d = shrink.Slice(slices.Delete(*d, len(*d)-1, len(*d)))
 	return last
 }
 

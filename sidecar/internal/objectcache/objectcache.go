@@ -17,6 +17,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
 )
 
 // sweepEvery is the interval between sweeps for expired objects and tombstones.
@@ -76,6 +77,7 @@ type Cache struct {
 	cache       *otter.Cache[string, *contract.Object] // by stored key, like everything below
 	evicted     []string                               // by the cache during Apply
 	known       map[string]known
+	size        shrink.Map[string, known] // of known
 	spellings   spellings
 	generations []uint64               // by shard: number of full resyncs
 	removals    [removalStripes]uint64 // number of versions that Remove forgot, by the hash of the key
@@ -180,6 +182,7 @@ func (c *Cache) decide(stored string, o *contract.Object) Result {
 		version: o.Version, generation: generation, shard: uint8(shard), place: before.place,
 		deleted: o.Deleted, publishedMS: o.PublishedMS, ttlMS: o.TTLMS,
 	}
+	c.size.Add(c.known)
 	switch {
 	case unchanged:
 		return Unchanged
@@ -263,7 +266,8 @@ func (c *Cache) store(stored string, o *contract.Object) bool {
 		c.updateEdge(c.canonical(other))
 	}
 	stays := !slices.Contains(c.evicted, stored)
-	c.evicted = c.evicted[:0]
+	clear(c.evicted)
+	c.evicted = shrink.Slice(c.evicted[:0])
 	if stays {
 		c.put(stored, held)
 		c.updateEdge(o.Key)
@@ -299,6 +303,7 @@ func (c *Cache) put(stored string, at place) {
 func (c *Cache) forget(stored string) {
 	c.release(stored)
 	delete(c.known, stored)
+	c.known = c.size.Fit(c.known)
 	c.unspell(stored)
 }
 
