@@ -183,7 +183,7 @@ func scriptError(err error) error {
 		return ErrFull
 	case "ABSENT":
 		return ErrNotFound
-	case "INVALID":
+	case "INVALID", "LIMIT":
 		return fmt.Errorf("%w: %s", ErrInvalid, text)
 	}
 	return err

@@ -13,7 +13,7 @@
 --       8 traceparent (W3C Trace Context), "" for none
 --       9 field, 10 value, and so on, without version and published
 --
--- Returns {version, seq}, or an error that starts with "STALE ", "ABSENT " or "INVALID ".
+-- Returns {version, seq}, or an error that starts with "STALE ", "ABSENT ", "INVALID " or "LIMIT ".
 -- docs/redis-contract.md has it all for writers in other languages.
 
 local function decimal(n) -- tostring would turn to 1e+15 where 2^53 has its place
@@ -38,7 +38,7 @@ local function invalid(text)
 end
 
 -- A slip of a writer is refused before it costs anything: a record that readers refuse is
--- gone from the edges. The limits of keys and values are the writer's to keep.
+-- gone from the edges.
 local most = 32 -- fields; over some thousands unpack fails
 if #KEYS ~= 5 or #ARGV < 10 or #ARGV % 2 == 1 or #ARGV > 8 + 2 * most then
   return invalid(#KEYS .. ' keys and ' .. #ARGV .. ' arguments: want 5 keys, 8 arguments, then 1 to '
@@ -72,6 +72,103 @@ if trace ~= '' and not string.find(trace, traceparent) then
   return invalid('traceparent ' .. trace .. ': want none, or 00-, 32 hex digits, -, 16, -, 2')
 end
 
+-- What follows are the limits and forms of docs/redis-contract.md. A function of a value
+-- returns what readers allow instead, or nil if they accept it.
+local function limit(what, size, allowed)
+  return 'LIMIT ' .. what .. ': ' .. size .. ', at most ' .. allowed .. ' are allowed'
+end
+
+local function number(text)
+  local n = number_of(text)
+  return not (n and n > 0 and text == decimal(n)) and 'a decimal number from 1 to ' .. decimal(newest)
+end
+
+local function flag(text)
+  return text ~= '1' and '1, or no such field'
+end
+
+local function coding(text)
+  return text == '' and 'bytes: no content coding is empty'
+end
+
+local function etag(text)
+  return not string.find(text, '^"[!#-~]*"$') and 'a strong entity-tag, with its quotes'
+end
+
+local function content_type(text)
+  return not string.find(text, '^[ -~]+$') and 'printable ASCII'
+end
+
+local function hashes(text)
+  for hash in string.gmatch(text .. '\n', '(.-)\n') do
+    local cost = #hash == 60 and string.match(hash, '^%$2[aby]%$(%d%d)%$[./A-Za-z0-9]+$')
+    if not cost or tonumber(cost) < 4 or tonumber(cost) > 15 then
+      return 'bcrypt hashes of 60 bytes, of cost 04 to 15, one a line'
+    end
+  end
+end
+
+local function permissions(text)
+  local names, count = {}, 0
+  for name in string.gmatch(text == '' and '' or text .. ',', '(.-),') do
+    if #name > 64 or not string.find(name, '^[A-Za-z0-9._:%-]+$') then
+      return 'names of 1 to 64 letters, digits and . _ : -, joined by commas'
+    end
+    count = count + (names[name] and 0 or 1)
+    names[name] = true
+  end
+  return count > 64 and '64 names at most'
+end
+
+local mebibyte = 1048576
+local codings = { mebibyte, coding }
+local forms = { -- by kind and field: bytes at most, and the function
+  o = {
+    etag = { 128, etag }, ['content-type'] = { 255, content_type }, ttl = { 16, number }, body = { mebibyte },
+    ['body.gzip'] = codings, ['body.br'] = codings, ['body.zstd'] = codings, deleted = { 1, flag },
+  },
+  c = {
+    hash = { 4 * 61 - 1, hashes }, permissions = { 64 * 65, permissions }, disabled = { 1, flag },
+    ['not-after'] = { 16, number }, deleted = { 1, flag },
+  },
+}
+local kind, id = string.sub(member, 1, 1), string.sub(member, 3)
+local short = #member <= 80 and member or string.sub(member, 1, 80) .. '...'
+
+-- refusal is why readers refuse a field of this member, or nil.
+local function refusal(field, value)
+  local form = forms[kind][field]
+  if not form then
+    return 'INVALID field ' .. string.sub(field, 1, 80) .. ' of ' .. short .. ': there is no such field'
+  end
+  if #value > form[1] then
+    return limit(field .. ' of ' .. short, #value .. ' bytes', form[1])
+  end
+  local want = form[2] and form[2](value)
+  return want and 'INVALID ' .. field .. ' of ' .. short .. ': want ' .. want or nil
+end
+
+local function id_refusal()
+  local device, visible = id, '^[!#-+.0->@-~%-]+$'
+  if kind == 'o' then
+    local _, pairs_less_one = string.gsub(string.match(id, '%?(.*)') or '', '&', '')
+    if #id > 2048 then
+      return limit('key ' .. short, #id .. ' bytes', 2048)
+    elseif pairs_less_one >= 64 then
+      return limit('query of ' .. short, pairs_less_one + 1 .. ' parameters', 64)
+    elseif not string.find(id, '^[!-~]+$') or not string.find(id, '^[/@]') then
+      return 'INVALID key ' .. short .. ': want visible ASCII that begins with / or @'
+    end
+    device = string.match(id, '^@([^/]*)/') or string.sub(id, 1, 1) == '/' and 'none' or ''
+  end
+  if #device > 128 then
+    return limit('device id of ' .. short, #device .. ' bytes', 128)
+  elseif not string.find(device, visible) then
+    return 'INVALID device id of ' .. short .. ': want visible ASCII without / ? , and "'
+  end
+end
+
+local refused = id_refusal()
 local record = {}
 local given = { version = true, published = true }
 for i = 9, #ARGV, 2 do
@@ -79,8 +176,15 @@ for i = 9, #ARGV, 2 do
     return invalid('field ' .. ARGV[i] .. ' of ' .. member .. ': version and published are set here, every other field comes once')
   end
   given[ARGV[i]] = true
+  refused = refused or refusal(ARGV[i], ARGV[i + 1])
   record[#record + 1] = ARGV[i]
   record[#record + 1] = ARGV[i + 1]
+end
+if refused then
+  return redis.error_reply(refused)
+end
+if given['deleted'] and #record > 2 then
+  return invalid('deleted of ' .. short .. ': a tombstone has no other field')
 end
 if not expiry or (given['deleted'] ~= nil) ~= (expiry > 0) then
   return invalid('expiry ' .. ARGV[5] .. ' of ' .. member .. ': want milliseconds for a tombstone, 0 for any other record')
@@ -134,7 +238,11 @@ if mode == 'merge' then
     return redis.error_reply('ABSENT ' .. member)
   end
   for i = 1, #old, 2 do
-    if not given[old[i]] then
+    local form = forms[kind][old[i]] or forms.c.permissions
+    if not given[old[i]] and (#old[i] + #old[i + 1] > form[1] + 80 or #record >= 2 * most) then
+      stale[#stale + 1] = old[i] -- without bounds it must neither be published nor stop a revocation
+    elseif not given[old[i]] then
+      given[old[i]] = true
       record[#record + 1] = old[i]
       record[#record + 1] = old[i + 1]
     end
@@ -144,6 +252,12 @@ else
     if not given[field] then
       stale[#stale + 1] = field
     end
+  end
+end
+
+for _, field in ipairs(kind == 'o' and { 'etag', 'content-type', 'body' } or { not given['disabled'] and 'hash' or nil }) do
+  if not given[field] and not given['deleted'] then
+    return invalid(field .. ' of ' .. short .. ' is missing')
   end
 end
 
