@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -170,4 +171,11 @@ func (s Settings) options(t *target) (*redis.UniversalOptions, error) {
 	var err error
 	o.TLSConfig, err = s.tlsConfig()
 	return o, err
+}
+
+// Withheld reports whether err is the server's refusal of a command as such: the user has no permission for it, or the
+// server doesn't know it.
+func Withheld(err error) bool {
+	_, answered := errors.AsType[redis.Error](err)
+	return answered && (strings.HasPrefix(err.Error(), "NOPERM") || strings.HasPrefix(err.Error(), "ERR "))
 }

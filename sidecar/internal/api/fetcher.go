@@ -2,7 +2,9 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/maypok86/otter/v2"
@@ -14,6 +16,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
 	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
 const (
@@ -44,7 +47,9 @@ type Redis struct {
 	metrics *metrics.Metrics
 	flights singleflight.Group
 	absent  *otter.Cache[string, struct{}]
-	reads   []chan struct{} // by server: one element per running call
+	// noMemory: the server refuses MEMORY USAGE.
+	noMemory atomic.Bool
+	reads    []chan struct{} // by server: one element per running call
 }
 
 // NewRedis returns a Redis that reads through client, which must not read from replicas. It uses at most half of the
@@ -136,6 +141,9 @@ func (r *Redis) read(ctx context.Context, key string) (fetched, error) {
 		stored := r.cache.Stored(key) //mutant:TestFetchOfAnotherSpelling key
 		generation := r.cache.Generation(stored)
 		fields, err := r.record(ctx, stored)
+		if contract.ReasonOf(err) != "" {
+			return r.gone(key), r.corrupt(key, err)
+		}
 		if err != nil {
 			return fetched{}, fmt.Errorf("read %q: %w", key, err)
 		}
@@ -170,24 +178,56 @@ func (r *Redis) read(ctx context.Context, key string) (fetched, error) {
 	return r.gone(key), nil
 }
 
-// record reads the fields of an object. It returns an error if the server lacks writes that were applied before: while
-// Redis fails over, a client may still be connected to a server that is behind, or to one that was restarted with old data.
-func (r *Redis) record(ctx context.Context, stored string) (map[string]string, error) {
-	applied, keys := r.applied(r.shards.Of(stored)), r.shards.KeysOf(stored)
-	pipe := r.client.Pipeline()
-	number := pipe.Get(ctx, keys.SeqKey()) // first: the record is at least as new
-	fields := pipe.HGetAll(ctx, keys.ObjectKey(stored))
-	if _, err := pipe.Exec(ctx); err != nil && err != redis.Nil {
+// record reads the fields of an object, none if there is no record. It asks for the record's size first: a record without
+// bounds, which somebody wrote by hand, could exhaust the memory.
+func (r *Redis) record(ctx context.Context, stored string) (fields map[string]string, err error) {
+	record := r.shards.KeysOf(stored).ObjectKey(stored)
+	if !r.noMemory.Load() {
+		var size *redis.IntCmd
+		ask := func(p redis.Pipeliner) redis.Cmder { size = p.MemoryUsage(ctx, record, 0); return size }
+		if err := r.ask(ctx, stored, ask); err != nil {
+			return nil, err
+		}
+		switch bytes, err := size.Result(); {
+		case errors.Is(err, redis.Nil):
+			return nil, nil
+		case redisurl.Withheld(err):
+			r.noMemory.Store(true) // the follower logs it
+		case err != nil:
+			return nil, err
+		default:
+			if err := contract.ObjectMember(stored).CheckMemory(bytes); err != nil { //mutant:TestFetchWithoutBounds false
+				return nil, err
+			}
+		}
+	}
+	var all *redis.MapStringStringCmd
+	ask := func(p redis.Pipeliner) redis.Cmder { all = p.HGetAll(ctx, record); return all }
+	if err := r.ask(ctx, stored, ask); err != nil {
 		return nil, err
+	}
+	return all.Result()
+}
+
+// ask sends a command about a record, which has its own error. ask returns an error if the server lacks writes that were
+// applied before: while Redis fails over, a client may still be connected to a server that is behind, or to one that was
+// restarted with old data.
+func (r *Redis) ask(ctx context.Context, stored string, command func(redis.Pipeliner) redis.Cmder) error {
+	applied := r.applied(r.shards.Of(stored))
+	pipe := r.client.Pipeline()
+	number := pipe.Get(ctx, r.shards.KeysOf(stored).SeqKey()) // first: the record is at least as new
+	asked := command(pipe)
+	if _, err := pipe.Exec(ctx); err != nil && number.Err() == nil && asked.Err() == nil {
+		return err // nothing was sent
 	}
 	seq, err := number.Uint64()
 	if err != nil && err != redis.Nil {
-		return nil, err
+		return err
 	}
 	if seq < applied { //mutant:TestFetchFromServerThatIsBehind false
-		return nil, fmt.Errorf("the server is at write %d, behind write %d, which was applied before", seq, applied)
+		return fmt.Errorf("the server is at write %d, behind write %d, which was applied before", seq, applied)
 	}
-	return fields.Result()
+	return nil
 }
 
 func (r *Redis) gone(key string) fetched {

@@ -60,8 +60,12 @@ func TestLoginRefused(t *testing.T) {
 	if p, err := s.position(t.Context(), server{client, ""}, position{}); err == nil {
 		t.Errorf("position: got %+v, want an error", p)
 	}
-	if err := s.readRecords(t.Context(), server{client, ""}, []contract.Member{contract.CredentialMember("d")}); err == nil || len(devices.ids) != 0 {
+	d := contract.CredentialMember("d")
+	if err := s.readRecords(t.Context(), server{client, ""}, []record{{Member: d}}); err == nil || len(devices.ids) != 0 {
 		t.Errorf("records: got %v, and %q removed; want an error and nothing removed", err, devices.ids)
+	}
+	if got, err := s.weigh(t.Context(), server{client, ""}, []contract.Member{d}); err == nil {
+		t.Errorf("sizes: got %v, want an error", got)
 	}
 }
 
@@ -177,6 +181,7 @@ func TestLostIsRemembered(t *testing.T) {
 	if err := s.catchUp(t.Context(), "connected"); err != nil {
 		t.Fatal(err)
 	}
+	m.FastForward(time.Second) // the lease ends
 	p := position{epoch: s.epoch, history: s.history, seq: 5, ours: 7, catchups: s.catchups}
 	m.Set(s.keys.SeqKey(), "9")
 	before := log.Len()
@@ -238,7 +243,8 @@ func TestSlowRecords(t *testing.T) {
 	}
 }
 
-// slowFrom times out pipelines of at least this many commands, with the client's error after some replies have arrived.
+// slowFrom times out pipelines that read at least this many records, with the client's error after some replies have
+// arrived.
 type slowFrom int
 
 func (slowFrom) DialHook(next redis.DialHook) redis.DialHook          { return next }
@@ -246,7 +252,7 @@ func (slowFrom) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return n
 
 func (n slowFrom) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, commands []redis.Cmder) error {
-		if len(commands) < int(n) {
+		if len(commands) < int(n) || commands[0].Name() != "hgetall" {
 			return next(ctx, commands)
 		}
 		late := &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded}
@@ -365,7 +371,7 @@ func TestAnswerOfBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	replies, err := s.fetch(t.Context(), client, []contract.Member{d}, grantTimeout)
+	replies, err := s.fetch(t.Context(), client, []record{{Member: d}}, grantTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}

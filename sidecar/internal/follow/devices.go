@@ -77,7 +77,11 @@ func (f *Follower) readGranted(ctx context.Context) {
 	f.running.Go(func() {
 		var client *redis.Client
 		if client, g.err = f.master(ctx); g.err == nil {
-			g.replies, g.err = f.fetch(ctx, client.WithTimeout(grantTimeout), g.members, grantTimeout)
+			master := client.WithTimeout(grantTimeout)
+			var records []record
+			if records, g.err = f.weigh(ctx, master, g.members); g.err == nil {
+				g.replies, g.err = f.fetch(ctx, master, records, grantTimeout)
+			}
 		}
 		f.grants <- g
 	})
@@ -155,7 +159,11 @@ func (f *Follower) applyMeanwhile(ctx context.Context, master server, epoch stri
 	if len(members) == 0 {
 		return nil
 	}
-	if err := f.readRecords(ctx, master, members); err != nil {
+	records, err := f.weigh(ctx, master, members)
+	if err != nil {
+		return err
+	}
+	if err := f.readRecords(ctx, master, records); err != nil {
 		return err
 	}
 	for _, m := range members {

@@ -97,6 +97,7 @@ type Follower struct {
 	applied   atomic.Uint64        // seq
 	noInfo    atomic.Bool          // the server refuses INFO in this session
 	noChain   atomic.Bool          // the server refuses HMGET of the chain in this session
+	noMemory  atomic.Bool          // the server refuses MEMORY USAGE in this session
 	resyncs   chan chan<- struct{} // demands of operators, see [Group.Resync]
 
 	// Only for the goroutine that runs Run.
@@ -250,6 +251,7 @@ func (f *Follower) session(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	f.noInfo.Store(false)
 	f.noChain.Store(false)
+	f.noMemory.Store(false)
 	channel := f.keys.EventsChannel()
 	sub := redisurl.Subscribe(ctx, f.client, channel)
 	var running sync.WaitGroup

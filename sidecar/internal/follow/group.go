@@ -89,8 +89,10 @@ type board struct {
 	clock   Clock
 	metrics *metrics.Metrics
 	// Limits on logging.
-	infoOnce, headOnce, chainOnce sync.Once
-	refused, breaks, gaps         rate.Sometimes
+	infoOnce, headOnce, chainOnce, memoryOnce sync.Once
+	refused, breaks, gaps                     rate.Sometimes
+
+	reads chan struct{} // one element per running read of objects
 
 	mu        sync.Mutex // protects all below
 	inStep    []time.Time
@@ -102,7 +104,7 @@ func newBoard(shards int, clock Clock, m *metrics.Metrics) *board {
 	sometimes := func() rate.Sometimes { return rate.Sometimes{First: 100, Interval: time.Second} }
 	return &board{
 		clock: clock, metrics: m, refused: sometimes(), breaks: sometimes(), gaps: sometimes(),
-		inStep: make([]time.Time, shards), memory: make([]memory, shards),
+		inStep: make([]time.Time, shards), memory: make([]memory, shards), reads: make(chan struct{}, maxReads),
 	}
 }
 

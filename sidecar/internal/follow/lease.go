@@ -9,8 +9,10 @@ import (
 const (
 	// maxJitter bounds the random delay of a full resync if the sidecar has no permission for a lease.
 	maxJitter = 500 * time.Millisecond
-	// leaseLife is the lifetime of a lease that is not released, and the maximum wait for one.
-	leaseLife = 10 * time.Second
+	// leaseLife is the lifetime of a lease that its holder does not prolong: if it was killed, others wait that long.
+	leaseLife = 3 * time.Second
+	// leaseWait is the maximum wait for a lease.
+	leaseWait = 10 * time.Second
 	// leaseEvery is the average interval between attempts to get the lease.
 	leaseEvery = 100 * time.Millisecond
 )
@@ -18,27 +20,54 @@ const (
 // fullEvery is the minimum interval between two full resyncs. Tests shorten it.
 var fullEvery = time.Second
 
-// takeTurn waits for permission to read all objects again, so that the sidecars of a restarted Redis don't all do so at
-// once: by a lease one after the other, otherwise after a random delay. Events of devices don't wait. release releases
-// the lease.
-func (f *Follower) takeTurn(ctx context.Context, master server, meanwhile func() error) (release func(), err error) {
+// lease is the permission to read all objects. The zero value belongs to a sidecar that got none and reads all the same.
+type lease struct {
+	*Follower
+	master server
+	kept   time.Time // when it was last prolonged
+}
+
+// takeTurn waits for permission to read all objects, so that the sidecars of a restarted Redis, or of a fleet that
+// starts, don't all do so at once: by a lease one after the other, otherwise after a random delay, except at the start.
+// Events of devices don't wait.
+func (f *Follower) takeTurn(ctx context.Context, master server, meanwhile func() error) (*lease, error) {
 	if err := f.wait(ctx, time.Until(f.fullAt.Add(fullEvery)), meanwhile); err != nil {
 		return nil, err
 	}
-	for began := time.Now(); time.Since(began) < leaseLife; {
+	for began := time.Now(); time.Since(began) < leaseWait; {
 		taken, err := master.SetNX(ctx, f.keys.ResyncKey(), 1, leaseLife).Result()
-		if err != nil {
-			return func() {}, f.wait(ctx, rand.N(maxJitter), meanwhile)
-		}
-		if taken { //mutant:TestLease true
-			// If the lease has expired and another sidecar has it, a third one may start too early.
-			return func() { master.SetXX(ctx, f.keys.ResyncKey(), 1, time.Millisecond) }, nil
+		switch {
+		case err != nil && f.caughtUp():
+			return &lease{}, f.wait(ctx, rand.N(maxJitter), meanwhile)
+		case err != nil:
+			return &lease{}, nil
+		case taken: //mutant:TestLease true
+			return &lease{f, master, time.Now()}, nil
 		}
 		if err := f.wait(ctx, leaseEvery/2+rand.N(leaseEvery), meanwhile); err != nil {
 			return nil, err
 		}
 	}
-	return func() {}, nil
+	return &lease{}, nil
+}
+
+// keep returns meanwhile, which also prolongs the lease. If the lease has expired and another sidecar has it, a third
+// one may start too early.
+func (l *lease) keep(ctx context.Context, meanwhile func() error) func() error {
+	return func() error {
+		if l.Follower != nil && time.Since(l.kept) > leaseLife/4 { //mutant:TestLeaseIsKept false
+			l.kept = time.Now()
+			l.master.SetXX(ctx, l.keys.ResyncKey(), 1, leaseLife)
+		}
+		return meanwhile()
+	}
+}
+
+// release ends the lease.
+func (l *lease) release(ctx context.Context) {
+	if l.Follower != nil {
+		l.master.SetXX(ctx, l.keys.ResyncKey(), 1, time.Millisecond)
+	}
 }
 
 // wait waits for d, and calls meanwhile when an event arrives.

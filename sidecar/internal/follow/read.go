@@ -10,14 +10,22 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
 const (
 	// pageSize is the number of log members in one read.
 	pageSize = 1000
-	// pipelineSize is the number of records in one read; a record may have 4 MiB. After a read that takes longer than
-	// recordsTimeout the number is halved, until a catch-up succeeds.
-	pipelineSize   = 100
+	// pipelineSize is the maximum number of records in one read. After a read that takes longer than recordsTimeout the
+	// number is halved, until a catch-up succeeds.
+	pipelineSize = 100
+	// pipelineBytes bounds the records of one read in bytes, because Redis and the sidecar have all of them in memory.
+	// maxReads is the maximum number of concurrent reads of objects by all shards.
+	pipelineBytes = 8 << 20
+	maxReads      = 4
+	// headBytes bounds the records of which one pipeline reads the heads, which are small unless somebody wrote them by
+	// hand.
+	headBytes      = 64 << 20
 	recordsTimeout = 4 * callTimeout
 	// progressEvery is the interval at which a long catch-up is logged.
 	progressEvery = 5 * time.Second
@@ -32,12 +40,13 @@ func (f *Follower) readChanges(ctx context.Context, master server, from uint64, 
 	if count, err = f.readLog(ctx, master, from, p.seq, contract.KindCredential, meanwhile); err != nil {
 		return count, 0, err
 	}
-	if full && f.caughtUp() {
-		release, err := f.takeTurn(ctx, master, meanwhile)
+	if full {
+		lease, err := f.takeTurn(ctx, master, meanwhile)
 		if err != nil {
 			return count, 0, err
 		}
-		defer release()
+		defer lease.release(ctx)
+		meanwhile = lease.keep(ctx, meanwhile)
 	}
 	n, err := f.readLog(ctx, master, from, p.seq, contract.KindObject, meanwhile)
 	if count += n; err != nil {
@@ -156,26 +165,100 @@ func (f *Follower) readMembers(ctx context.Context, master server, members []con
 	if err := meanwhile(); err != nil {
 		return err
 	}
-	if len(members) > 0 && members[0].Kind == contract.KindObject && f.resynced && !f.synced && f.demanded == nil {
-		if members, err = f.unconfirmed(ctx, master, members); err != nil {
+	records, err := f.weigh(ctx, master, members)
+	if err != nil {
+		return err
+	}
+	objects := len(records) > 0 && records[0].Kind == contract.KindObject
+	if objects && f.resynced && !f.synced && f.demanded == nil {
+		if records, err = f.unconfirmed(ctx, master, records); err != nil {
 			return err
 		}
 	}
-	for len(members) > 0 {
-		n := min(len(members), f.batch)
-		if err := f.readRecords(ctx, master, members[:n]); err != nil {
+	for len(records) > 0 {
+		n := fitting(records, f.batch, pipelineBytes)
+		if err := f.readInTurn(ctx, master, records[:n], objects); err != nil {
 			if timeout, ok := errors.AsType[net.Error](err); n > 1 && ok && timeout.Timeout() {
 				f.batch = n / 2
 				f.log.Warn("records time out: the next catch-up reads fewer at once", "records", n, "next", f.batch, "timeout", recordsTimeout)
 			}
 			return err
 		}
-		members = members[n:]
+		records = records[n:]
 		if err := meanwhile(); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// record is a record to read, with its memory in Redis.
+type record struct {
+	contract.Member
+	bytes int64
+}
+
+// weigh asks Redis for the memory of records. If Redis refuses to tell, it assumes the largest that the limits allow.
+func (f *Follower) weigh(ctx context.Context, master redis.Cmdable, members []contract.Member) ([]record, error) {
+	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
+	defer cancel()
+	records := make([]record, len(members))
+	for i, m := range members {
+		records[i] = record{m, contract.MaxMemory(m.Kind) / 2}
+	}
+	if len(members) == 0 || f.noMemory.Load() {
+		return records, nil
+	}
+	pipe := master.Pipeline()
+	replies := make([]*redis.IntCmd, len(members))
+	for i, m := range members {
+		replies[i] = pipe.MemoryUsage(ctx, f.keys.RecordKey(m), 0) // 0: all fields count, not samples
+	}
+	if err := unsent(pipe.Exec(ctx)); err != nil {
+		return nil, err
+	}
+	for i := range records {
+		bytes, err := replies[i].Result()
+		switch {
+		case err == nil || errors.Is(err, redis.Nil):
+			records[i].bytes = bytes
+		case redisurl.Withheld(err):
+			f.noMemory.Store(true)
+			if redis.HasErrorPrefix(err, "NOPERM") {
+				f.board.memoryOnce.Do(func() {
+					f.log.Warn("no permission to ask for the size of records: they are read a few at a time, and one without bounds can exhaust the memory; permit MEMORY USAGE (+memory|usage)", "error", err)
+				})
+			}
+			return records, nil
+		default:
+			return nil, err
+		}
+	}
+	return records, nil
+}
+
+// fitting returns how many of records to read at once: at most count, and not more than bytes unless it is only one.
+func fitting(records []record, count int, bytes int64) (n int) {
+	for n < min(len(records), count) {
+		if bytes -= records[n].bytes; bytes < 0 && n > 0 { //mutant:TestReadsAreBounded false
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// readInTurn is readRecords; of objects, all shards together have at most maxReads.
+func (f *Follower) readInTurn(ctx context.Context, master server, records []record, objects bool) error {
+	if objects {
+		select {
+		case f.board.reads <- struct{}{}:
+			defer func() { <-f.board.reads }()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return f.readRecords(ctx, master, records)
 }
 
 func (f *Follower) page(ctx context.Context, master server, from, to uint64) ([]redis.Z, error) {
@@ -187,22 +270,39 @@ func (f *Follower) page(ctx context.Context, master server, from, to uint64) ([]
 	}).Result()
 }
 
-// unconfirmed returns members without the objects whose known version is the one in Redis. It reads everything but the
+// unconfirmed returns records without the objects whose known version is the one in Redis. It reads everything but the
 // bodies. It leaves what it can't decide to [Follower.readRecords].
-func (f *Follower) unconfirmed(ctx context.Context, master server, members []contract.Member) ([]contract.Member, error) {
+func (f *Follower) unconfirmed(ctx context.Context, master server, records []record) (unconfirmed []record, err error) {
+	for len(records) > 0 && err == nil {
+		n := fitting(records, pageSize, headBytes)
+		var more []record
+		more, err = f.confirm(ctx, master, records[:n])
+		unconfirmed, records = append(unconfirmed, more...), records[n:]
+	}
+	return unconfirmed, err
+}
+
+// confirm is unconfirmed for the records of one pipeline.
+func (f *Follower) confirm(ctx context.Context, master server, records []record) ([]record, error) {
 	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
 	defer cancel()
 	fields := contract.HeadFields()
 	pipe := master.Pipeline()
-	replies := make([]*redis.SliceCmd, len(members))
-	for i, m := range members {
-		replies[i] = pipe.HMGet(ctx, f.keys.RecordKey(m), fields...)
+	replies := make([]*redis.SliceCmd, len(records))
+	for i, r := range records {
+		if r.CheckMemory(r.bytes) == nil {
+			replies[i] = pipe.HMGet(ctx, f.keys.RecordKey(r.Member), fields...)
+		}
 	}
 	if err := unsent(pipe.Exec(ctx)); err != nil {
 		return nil, err
 	}
-	var unconfirmed []contract.Member
-	for i, m := range members {
+	var unconfirmed []record
+	for i, r := range records {
+		if replies[i] == nil {
+			unconfirmed = append(unconfirmed, r)
+			continue
+		}
 		values, err := replies[i].Result()
 		if _, refused := errors.AsType[redis.Error](err); err != nil && !refused {
 			return nil, err
@@ -213,29 +313,35 @@ func (f *Follower) unconfirmed(ctx context.Context, master server, members []con
 			})
 		}
 		o, err := contract.ParseObjectHead(contract.HeadOf(values))
-		if o.Key = m.ID; err != nil || !f.Objects.Confirm(o) {
-			unconfirmed = append(unconfirmed, m)
+		if o.Key = r.ID; err != nil || !f.Objects.Confirm(o) {
+			unconfirmed = append(unconfirmed, r)
 		}
 	}
 	return unconfirmed, nil
 }
 
-func (f *Follower) readRecords(ctx context.Context, master server, members []contract.Member) error {
-	replies, err := f.fetch(ctx, master, members, recordsTimeout)
-	for i := 0; err == nil && i < len(members); i++ {
-		err = f.applyReply(members[i], replies[i])
+func (f *Follower) readRecords(ctx context.Context, master server, records []record) error {
+	replies, err := f.fetch(ctx, master, records, recordsTimeout)
+	for i := 0; err == nil && i < len(records); i++ {
+		err = f.applyReply(records[i].Member, replies[i])
+		replies[i] = nil // it may be large
 	}
 	return err
 }
 
-// fetch reads records in one pipeline.
-func (f *Follower) fetch(ctx context.Context, master redis.Cmdable, members []contract.Member, timeout time.Duration) ([]*redis.MapStringStringCmd, error) {
+// fetch reads records in one pipeline. The reply of one that is too large is an error.
+func (f *Follower) fetch(ctx context.Context, master redis.Cmdable, records []record, timeout time.Duration) ([]*redis.MapStringStringCmd, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	pipe := master.Pipeline()
-	replies := make([]*redis.MapStringStringCmd, len(members))
-	for i, m := range members {
-		replies[i] = pipe.HGetAll(ctx, f.keys.RecordKey(m))
+	replies := make([]*redis.MapStringStringCmd, len(records))
+	for i, r := range records {
+		if err := r.CheckMemory(r.bytes); err != nil { //mutant:TestRecordWithoutBounds false
+			replies[i] = redis.NewMapStringStringCmd(ctx)
+			replies[i].SetErr(err)
+			continue
+		}
+		replies[i] = pipe.HGetAll(ctx, f.keys.RecordKey(r.Member))
 	}
 	return replies, unsent(pipe.Exec(ctx))
 }
@@ -250,6 +356,9 @@ func (f *Follower) applyReply(m contract.Member, reply *redis.MapStringStringCmd
 		f.apply(m, fields)
 	case redis.HasErrorPrefix(err, "WRONGTYPE"):
 		f.refuse(kind(m), m.ID, errWrongType)
+		f.remove(m)
+	case contract.ReasonOf(err) != "":
+		f.refuse(kind(m), m.ID, err)
 		f.remove(m)
 	default:
 		return err

@@ -1,0 +1,61 @@
+package api_test
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/api"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
+)
+
+// TestFetchWithoutBounds fetches a record that somebody wrote by hand, which is far too large: it is not read. Without
+// permission to ask for its size it is read, and refused.
+func TestFetchWithoutBounds(t *testing.T) {
+	const size = 15 << 20
+	client := redistest.StartServer(t).Client(t)
+	record := contract.Shards(1).KeysOf("/a").ObjectKey("/a")
+	fields := map[string]string{"version": "1", "published": "1", "etag": `"a"`, "content-type": "a", "body": strings.Repeat("x", size)}
+	if err := client.HSet(t.Context(), record, fields).Err(); err != nil {
+		t.Fatal(err)
+	}
+	sent := func() int {
+		n, err := strconv.Atoi(regexp.MustCompile(`total_net_output_bytes:(\d+)`).FindStringSubmatch(client.Info(t.Context(), "stats").Val())[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for rights, read := range map[string]bool{"+memory|usage": false, "-memory": true} {
+		t.Run(rights, func(t *testing.T) {
+			if err := client.Do(t.Context(), "ACL", "SETUSER", "default", rights).Err(); err != nil {
+				t.Fatal(err)
+			}
+			m := metrics.New()
+			cache, err := objectcache.New(objectcache.Config{Bytes: 1 << 20, Objects: 1, Shards: 1}, edgemem.New(edgemem.Config{}), m, discard)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fetcher, err := api.NewRedis(cache, client, 16, 1, new(applied).get, m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := sent()
+			if _, found, err := fetcher.Fetch(t.Context(), "/a"); found || contract.ReasonOf(err) != contract.ReasonLimit {
+				t.Errorf("got %v, %v, want a limit", found, err)
+			}
+			if got := sent()-before > size; got != read {
+				t.Errorf("read %v, want %v", got, read)
+			}
+			if got := metricstest.Value(t, m, "gatehouse_corrupt_total", "kind", "object", "reason", "limit"); got != 1 {
+				t.Errorf("counted %v times, want once", got)
+			}
+		})
+	}
+}
