@@ -15,6 +15,12 @@ func RSS(pid int) (int64, error) {
 	return kib << 10, err
 }
 
+// PeakRSS returns the largest resident memory that a process ever had, in bytes.
+func PeakRSS(pid int) (int64, error) {
+	kib, err := status(fmt.Sprintf("/proc/%d", pid), "VmHWM")
+	return kib << 10, err
+}
+
 // Switches counts context switches of a server's serving threads: voluntary ones, because they waited, and involuntary
 // ones, because others needed the processor.
 func Switches(s Server) (waited, preempted int64, err error) {
