@@ -70,16 +70,17 @@ func Network(text string) (netip.Addr, bool) {
 // VerifyResponse answers POST /v1/verify.
 //
 //	 0  u8   layout version
-//	 1  u8   outcome: 1 allow, 2 deny, 3 unavailable
-//	 2  u16  retry after, seconds (unavailable only)
-//	 4  u32  throttle, ms (unavailable only)
+//	 1  u8   outcome: 1 allow, 2 deny, 3 unavailable, 4 throttled
+//	 2  u16  retry after, seconds (unavailable and throttled only)
+//	 4  u32  throttle, ms (not with allow)
 //	 8  u64  permissions, a bit per name of the state
 //	16  u64  epoch of that state
 type VerifyResponse struct {
 	Outcome     Outcome
 	RetryAfterS uint16
-	// ThrottleMS is how long the sidecar refuses credentials of new devices from this source, see [Network]; the edge
-	// may then refuse them by itself.
+	// ThrottleMS is how long the edge need not ask about other credentials from this source, see [Network]. With
+	// Unavailable, those of new devices are refused meanwhile; with Throttled, all secrets of this device; with Deny, all
+	// but its right one.
 	ThrottleMS  uint32
 	Permissions uint64
 	Epoch       uint64
@@ -108,7 +109,7 @@ func ParseVerifyResponse(b []byte) (VerifyResponse, error) {
 		Permissions: binary.LittleEndian.Uint64(b[8:]),
 		Epoch:       binary.LittleEndian.Uint64(b[16:]),
 	}
-	if len(b) != verifyResponseSize || r.Outcome < Allow || r.Outcome > Unavailable {
+	if len(b) != verifyResponseSize || r.Outcome < Allow || r.Outcome > Throttled {
 		return VerifyResponse{}, fmt.Errorf("verify response of %d bytes with outcome %d: %w", len(b), b[1], ErrMalformed)
 	}
 	return r, nil
@@ -117,9 +118,9 @@ func ParseVerifyResponse(b []byte) (VerifyResponse, error) {
 // SessionResponse answers POST /v1/session.
 //
 //	0  u8   layout version
-//	1  u8   outcome: 1 allow, 2 deny, 3 unavailable
-//	2  u16  retry after, seconds (unavailable only)
-//	4  u32  throttle, ms (unavailable only)
+//	1  u8   outcome: 1 allow, 2 deny, 3 unavailable, 4 throttled
+//	2  u16  retry after, seconds (unavailable and throttled only)
+//	4  u32  throttle, ms (not with allow)
 //	8  u32  length of what follows
 //	12      what the device gets, JSON (allow only)
 type SessionResponse struct {
@@ -150,7 +151,7 @@ func ParseSessionResponse(b []byte) (SessionResponse, error) {
 		ThrottleMS: binary.LittleEndian.Uint32(b[4:]), Body: b[sessionResponseSize:],
 	}
 	whole := uint64(binary.LittleEndian.Uint32(b[8:])) == uint64(len(r.Body))
-	if r.Outcome < Allow || r.Outcome > Unavailable || !whole || (r.Outcome == Allow) != (len(r.Body) > 0) {
+	if r.Outcome < Allow || r.Outcome > Throttled || !whole || (r.Outcome == Allow) != (len(r.Body) > 0) {
 		return SessionResponse{}, fmt.Errorf("session response of %d bytes with outcome %d: %w", len(b), b[1], ErrMalformed)
 	}
 	return r, nil

@@ -78,6 +78,7 @@ func TestSessionResponseRoundTrip(t *testing.T) {
 		{Outcome: Allow, Body: []byte("{}")},
 		{Outcome: Deny, Body: []byte{}},
 		{Outcome: Unavailable, RetryAfterS: math.MaxUint16, Body: []byte{}},
+		{Outcome: Throttled, RetryAfterS: 12, ThrottleMS: 12000, Body: []byte{}},
 	} {
 		got, err := ParseSessionResponse(AppendSessionResponse(nil, &response))
 		if err != nil || !reflect.DeepEqual(got, response) {
@@ -99,7 +100,7 @@ func TestParseSessionResponseRefused(t *testing.T) {
 		{"a byte more", edited(good, add(0)), ErrMalformed},
 		{"layout after this", edited(good, set8(0, Layout+1)), ErrLayout},
 		{"outcome 0", edited(good, set8(1, 0)), ErrMalformed},
-		{"outcome 4", edited(good, set8(1, 4)), ErrMalformed},
+		{"outcome 5", edited(good, set8(1, 5)), ErrMalformed},
 		{"deny with a token", edited(good, set8(1, byte(Deny))), ErrMalformed},
 		{"allow without a token", AppendSessionResponse(nil, &SessionResponse{Outcome: Allow}), ErrMalformed},
 	} {
@@ -141,6 +142,7 @@ func TestVerifyResponseRoundTrip(t *testing.T) {
 		{"deny", VerifyResponse{Outcome: Deny, Epoch: testEpoch}},
 		{"unavailable", VerifyResponse{Outcome: Unavailable, RetryAfterS: 30}},
 		{"unavailable for a while", VerifyResponse{Outcome: Unavailable, RetryAfterS: 5, ThrottleMS: 5000}},
+		{"throttled", VerifyResponse{Outcome: Throttled, RetryAfterS: 5, ThrottleMS: 5000}},
 		{"every number at its end", VerifyResponse{Allow, math.MaxUint16, math.MaxUint32, math.MaxUint64, math.MaxUint64}},
 	}
 	for _, tt := range tests {
@@ -167,7 +169,7 @@ func TestParseVerifyResponseRefused(t *testing.T) {
 		{"layout before this", edited(good, set8(0, Layout-1)), ErrLayout},
 		{"layout after this", edited(good, set8(0, Layout+1)), ErrLayout},
 		{"outcome 0", edited(good, set8(1, 0)), ErrMalformed},
-		{"outcome 4", edited(good, set8(1, 4)), ErrMalformed},
+		{"outcome 5", edited(good, set8(1, 5)), ErrMalformed},
 		{"outcome 255", edited(good, set8(1, 255)), ErrMalformed},
 	}
 	for _, tt := range tests {

@@ -5,14 +5,16 @@ import "encoding/binary"
 // Outcome is the result of a verification.
 type Outcome uint8
 
-// The outcomes. Only Allow and Deny are stored; Unavailable is an answer to a call.
+// The outcomes. Only Allow and Deny are stored; the others are answers to calls. Throttled is like Unavailable, and the
+// sidecar refuses all secrets of this device from this source for a while.
 const (
 	Allow       Outcome = 1
 	Deny        Outcome = 2
 	Unavailable Outcome = 3
+	Throttled   Outcome = 4
 )
 
-// String returns the outcome for logs and metrics.
+// String returns the outcome for logs and metrics, where Throttled is unavailable, too.
 func (o Outcome) String() string {
 	switch o {
 	case Allow:

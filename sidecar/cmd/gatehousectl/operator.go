@@ -229,6 +229,9 @@ func printExplanation(w io.Writer, e *inspect.Explanation) {
 			if h.Device == "" {
 				who = ", as a device that never authenticated there"
 			}
+			if h.Own {
+				who = ", but not with its right secret, since it authenticated there before"
+			}
 			fmt.Fprintf(w, "  held back\tat %s for %s%s\n", h.Network, age(h.WaitS), who)
 		}
 	}
@@ -281,6 +284,9 @@ func (cmd *heldCmd) Run(c *console) error {
 			next := "last in the queue"
 			if h.WaitS > 0 {
 				next = "in " + age(h.WaitS)
+			}
+			if h.Own {
+				next += "; its right secret now"
 			}
 			device := h.Device
 			if device == "" {

@@ -163,13 +163,8 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 	} else {
 		result = s.verifier.Verify(r.Context(), request.DeviceID, request.Secret, request.Source)
 	}
-	response := wire.VerifyResponse{Outcome: result.Outcome, Permissions: result.Permissions}
+	response := wire.VerifyResponse{Outcome: result.Outcome, Permissions: result.Permissions, RetryAfterS: seconds(result.RetryAfter), ThrottleMS: milliseconds(result.ThrottleFor)}
 	label := "ok"
-	if result.Outcome == wire.Unavailable {
-		label = "unavailable"
-		response.RetryAfterS = seconds(result.RetryAfter)
-		response.ThrottleMS = uint32(result.ThrottleFor.Milliseconds())
-	}
 	// The bits mean something only to an edge that knows their names, which a push sends. A name is new only once, so
 	// this seldom waits. If the push is late, the edge gets an epoch or bits that it does not know.
 	ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
@@ -187,6 +182,7 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 		_ = s.memory.AwaitTakeover(ctx) //mutant:TestRefusalIsNotAheadOfTheEdge deleted
 		response.Epoch = s.memory.Epoch()
 	default:
+		label = "unavailable"
 		response.Epoch = s.memory.Epoch()
 	}
 	s.metrics.VerificationSeconds.WithLabelValues(response.Outcome.String()).Observe(time.Since(started).Seconds())
@@ -197,6 +193,11 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 // seconds returns d in seconds, rounded up, for Retry-After.
 func seconds(d time.Duration) uint16 {
 	return uint16(min((d+time.Second-1)/time.Second, math.MaxUint16))
+}
+
+// milliseconds returns d in milliseconds, rounded up.
+func milliseconds(d time.Duration) uint32 {
+	return uint32(min((d+time.Millisecond-1)/time.Millisecond, math.MaxUint32))
 }
 
 func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {

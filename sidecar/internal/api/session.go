@@ -37,7 +37,7 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	result := s.verifier.Verify(r.Context(), request.DeviceID, request.Secret, request.Source)
-	response := wire.SessionResponse{Outcome: result.Outcome}
+	response := wire.SessionResponse{Outcome: result.Outcome, RetryAfterS: seconds(result.RetryAfter), ThrottleMS: milliseconds(result.ThrottleFor)}
 	call, got := "ok", "refused"
 	switch result.Outcome {
 	case wire.Allow:
@@ -58,10 +58,8 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
 		defer cancel()
 		_ = s.memory.AwaitTakeover(ctx) //mutant:TestRefusalIsNotAheadOfTheEdge deleted
-	case wire.Unavailable:
+	default:
 		call, got = "unavailable", "unavailable"
-		response.RetryAfterS = seconds(result.RetryAfter)
-		response.ThrottleMS = uint32(result.ThrottleFor.Milliseconds())
 	}
 	s.metrics.Sessions.WithLabelValues(got).Inc()
 	s.decided(r, "session", response.Outcome.String(), string(result.Reason))

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
+	"github.com/gatehouse/gatehouse/wire"
 )
 
 // hash runs bcrypt for the attempt, unless another sidecar has done so or is doing it, and returns the answer. It is
@@ -56,7 +57,7 @@ func (v *Verifier) work(ctx context.Context, a attempt, c *Question, wanted func
 	defer v.pool.leave(w)
 	// While this attempt waited, the record may have changed, or another flight may have found the right secret.
 	waited := a
-	if r, done := v.decide(&waited); done {
+	if r, done := v.settle(&waited); done {
 		return r, false
 	}
 	if waited.generation != a.generation {
@@ -125,26 +126,67 @@ func (v *Verifier) elsewhere(ctx context.Context, a *attempt) (Result, bool) {
 	}
 	m := v.Fleet.Find(ctx, c)
 	if m == nil {
+		v.count(a) // or the lookups would be guesses without a limit
 		return Result{}, false
 	}
 	return v.conclude(a, m, byFleet), true
 }
 
-// limited returns how long the limits make the attempt wait: 0 for a device that authenticated from its source before,
-// so that nobody can lock it out, and 0 for an unknown source, which all devices may share.
+// limited returns how long the limit of its source makes the attempt wait: 0 for a device that authenticated from there
+// before, so that nobody can lock it out, and 0 for an unknown source, which all devices may share.
 func (v *Verifier) limited(a *attempt) time.Duration {
 	if a.known || a.source == 0 {
 		return 0
 	}
-	return max(v.byPair.retryAfter(v.sources.pair(a.id, a.source)), v.bySource.retryAfter(uint64(a.source)))
+	return v.bySource.retryAfter(uint64(a.source))
+}
+
+// Labels of metrics: where guesses come from.
+const (
+	ownNetwork   = "own" // the device authenticated from there before
+	otherNetwork = "other"
+)
+
+// guesses returns how long the limit of its device and source makes the attempt wait. It is 0 as in limited, but for a
+// device whose right secret is another one: that one passes, so a limit on others doesn't lock it out.
+func (v *Verifier) guesses(a *attempt) time.Duration {
+	if a.source == 0 || a.known &&
+		!a.wrong { //mutant:TestOtherSecretsOfADeviceAreLimited true
+		return 0
+	}
+	return v.byPair.retryAfter(v.sources.pair(a.id, a.source))
+}
+
+// guessed returns the answer to an attempt that must wait because of guesses. Unless the device authenticated from there
+// before, the edge refuses all of its secrets meanwhile, also the right one, from which a guess would be known as right.
+func (v *Verifier) guessed(a *attempt, wait time.Duration) Result {
+	r := Result{Outcome: wire.Throttled, Reason: isOverLimit, RetryAfter: max(wait, retryAfter), ThrottleFor: wait}
+	network := otherNetwork
+	if a.known {
+		r.Outcome, r.ThrottleFor, network = wire.Unavailable, 0, ownNetwork
+	}
+	v.metrics.Guesses.WithLabelValues(network).Inc()
+	return r
 }
 
 // failed counts a wrong secret that cost bcrypt.
 func (v *Verifier) failed(a *attempt) {
+	v.count(a)
+	v.blame(a)
+}
+
+// count counts a wrong secret for its device.
+func (v *Verifier) count(a *attempt) {
+	if a.source != 0 {
+		v.byPair.add(v.sources.pair(a.id, a.source))
+	}
+}
+
+// blame counts a wrong secret for its source, and lists it for operators.
+func (v *Verifier) blame(a *attempt) {
 	if a.source == 0 {
 		return
 	}
-	v.byPair.add(v.sources.pair(a.id, a.source))
 	if !a.known && v.SourceFailures > 0 {
 		v.bySource.add(uint64(a.source))
 		v.pool.demote(a.source)

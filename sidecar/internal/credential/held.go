@@ -21,6 +21,8 @@ type Hold struct {
 	Last   time.Time `json:"last_failure"`
 	// WaitS is how long its next attempt must wait, s; 0: not at all, but it goes last (see --limit.window).
 	WaitS float64 `json:"wait_s"`
+	// Own: the device authenticated there before, so its right secret passes, and only others wait.
+	Own bool `json:"own,omitempty"`
 }
 
 // named has the names of the newest failures: the tables of failures have only hashes. It is safe for concurrent use.
@@ -32,11 +34,11 @@ type named struct {
 }
 
 // add records a failure under the key of its table.
-func (n *named) add(key uint64, network netip.Prefix, device string) {
+func (n *named) add(key uint64, network netip.Prefix, device string, own bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if h := n.all[key]; h != nil {
-		h.Last = time.Now()
+		h.Last, h.Own = time.Now(), own
 		return
 	}
 	if n.all == nil {
@@ -49,7 +51,7 @@ func (n *named) add(key uint64, network netip.Prefix, device string) {
 		n.keys[n.next] = key
 		n.next = (n.next + 1) % maxNamed
 	}
-	n.all[key] = &Hold{Network: network, Device: device, Last: time.Now()}
+	n.all[key] = &Hold{Network: network, Device: device, Last: time.Now(), Own: own}
 }
 
 // drop removes a name.
@@ -112,12 +114,12 @@ func (v *Verifier) Release(network netip.Prefix, device string) (released int) {
 // name records a failure of the attempt for operators.
 func (v *Verifier) name(a *attempt) {
 	network, ok := NetworkOf(a.from)
-	if !ok || a.known { // no limit applies to a known device
+	if !ok {
 		return
 	}
-	v.named.add(v.sources.pair(a.id, a.source), network, a.id)
-	if v.SourceFailures > 0 {
-		v.named.add(uint64(a.source), network, "")
+	v.named.add(v.sources.pair(a.id, a.source), network, a.id, a.known)
+	if v.SourceFailures > 0 && !a.known {
+		v.named.add(uint64(a.source), network, "", false)
 	}
 }
 

@@ -26,7 +26,7 @@ func TestHeld(t *testing.T) {
 		if len(held) != 3 || held[0].Network != network || held[0].Device != "a" || held[0].WaitS <= 0 || held[1].WaitS != 0 {
 			t.Fatalf("got %+v, want the device at its network first, and the two networks", held)
 		}
-		f.show(t, "a", "right", from, wire.Unavailable, "limited")
+		f.show(t, "a", "right", from, wire.Throttled, "limited")
 		if n := f.Release(network, "b"); n != 0 {
 			t.Errorf("released %d of another device, want 0", n)
 		}
@@ -45,8 +45,8 @@ func TestHeld(t *testing.T) {
 		f.Apply(device("b", 2, "new"))
 		f.show(t, "b", "wrong6", other, wire.Deny, "bcrypt")
 		f.show(t, "b", "wrong7", other, wire.Deny, "bcrypt")
-		if held := f.Held(); len(held) != 1 {
-			t.Errorf("got %+v, want only the other network: no limit applies where the device authenticated", held)
+		if held := f.Held(); len(held) != 3 || !held[0].Own || !held[1].Own || held[2].Device != "" {
+			t.Errorf("got %+v, want both devices where they authenticated before, and the other network", held)
 		}
 		time.Sleep(time.Hour)
 		if held := f.Held(); len(held) != 0 {

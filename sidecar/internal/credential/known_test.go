@@ -103,13 +103,22 @@ func TestFleetBeforeLimit(t *testing.T) {
 		asked = 0
 		var last credential.Result
 		for i := range 1000 {
-			last = f.Verifier.Verify(t.Context(), "new", fmt.Sprint("guess", i), nat)
+			last = f.Verifier.Verify(t.Context(), []string{"new", "bad0", "bad1", "bad2"}[i%4], fmt.Sprint("guess", i), nat)
 		}
 		if last.Reason != "limited" || asked > 30 { // some attempts are within the limit
 			t.Errorf("asked %d times for 1000 guesses, the last of which is %v", asked, last)
 		}
 		if r := f.show(t, "new", "right", nat, wire.Unavailable, "limited"); r.ThrottleFor <= 0 || r.ThrottleFor > 100*time.Millisecond {
 			t.Errorf("the edge is to hold for %v, want a moment", r.ThrottleFor)
+		}
+		time.Sleep(time.Second)
+		asked = 0
+		for i := range 20 {
+			f.Verifier.Verify(t.Context(), "new", fmt.Sprint("another", i), nat)
+		}
+		f.show(t, "new", "right", nat, wire.Throttled, "limited")
+		if asked >= fewFailures.SourceFailures { // the limit of the device here
+			t.Errorf("asked %d times for the guesses of one device", asked)
 		}
 	})
 }

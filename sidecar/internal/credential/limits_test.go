@@ -52,18 +52,18 @@ func TestLimits(t *testing.T) {
 		const bad, other = "2001:db8:0:1::1", "192.0.2.1"
 		guess(5, "a", bad, wire.Deny, "bcrypt")
 		before := f.runs(t)
-		if r := guess(20, "a", bad, wire.Unavailable, "limited"); r.RetryAfter != 12*time.Second {
-			t.Errorf("try again after %v, want 12s", r.RetryAfter)
+		if r := guess(20, "a", bad, wire.Throttled, "limited"); r.RetryAfter != 12*time.Second || r.ThrottleFor != r.RetryAfter {
+			t.Errorf("try again after %v, throttled for %v; want 12s", r.RetryAfter, r.ThrottleFor)
 		}
-		guess(1, "a", "2001:db8:0:1:2::3", wire.Unavailable, "limited")
-		f.show(t, "a", "right", bad, wire.Unavailable, "limited")
+		guess(1, "a", "2001:db8:0:1:2::3", wire.Throttled, "limited")
+		f.show(t, "a", "right", bad, wire.Throttled, "limited")
 		if got := f.runs(t); got != before {
 			t.Errorf("%d runs of bcrypt beyond the limit", got-before)
 		}
 		guess(1, "a", other, wire.Deny, "bcrypt")
 		f.show(t, "a", "right", other, wire.Allow, "bcrypt")
-		f.show(t, "a", "right", bad, wire.Allow, "pin") // costs no bcrypt, so it has no limit
-		f.show(t, "a", "wrong", bad, wire.Deny, "resolved")
+		f.show(t, "a", "right", bad, wire.Throttled, "limited") // costs no bcrypt, but would tell that a guess was right
+		f.show(t, "a", "wrong", bad, wire.Throttled, "limited")
 
 		guess(5, "b", bad, wire.Deny, "bcrypt")
 		guess(2, "c", bad, wire.Deny, "bcrypt")
@@ -72,7 +72,105 @@ func TestLimits(t *testing.T) {
 		guess(1, "d", "2001:db8:0:2::1", wire.Deny, "bcrypt")
 		time.Sleep(5 * time.Second)
 		guess(1, "c", bad, wire.Deny, "bcrypt")
-		guess(1, "b", bad, wire.Unavailable, "limited")
+		guess(1, "b", bad, wire.Throttled, "limited")
+	})
+}
+
+// TestGuessesOfAnActiveDevice: wrong secrets that cost no bcrypt, because the right one is known, have the same limit,
+// and beyond it the answer to the right one is the same. Where the device authenticated before, it always passes.
+func TestGuessesOfAnActiveDevice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(credential.Config{PinTTL: time.Hour, Limits: fewFailures})
+		f.Apply(device("d", 1, "right"))
+		f.Apply(device("other", 1, "right"))
+		const own, bad = "192.0.2.1", "192.0.2.2"
+		f.show(t, "d", "right", own, wire.Allow, "bcrypt")
+		for i := range 5 {
+			if r := f.show(t, "d", fmt.Sprint("wrong", i), bad, wire.Deny, "resolved"); r.ThrottleFor != 0 {
+				t.Errorf("the edge is to refuse others for %v, want not before the limit", r.ThrottleFor)
+			}
+			f.show(t, "d", fmt.Sprint("wrong", i), bad, wire.Deny, "refuted") // no other guess
+		}
+		for i := range 100 {
+			if r := f.show(t, "d", fmt.Sprint("more", i), bad, wire.Throttled, "limited"); r.ThrottleFor != 12*time.Second {
+				t.Errorf("throttled for %v, want 12s", r.ThrottleFor)
+			}
+		}
+		f.show(t, "d", "right", bad, wire.Throttled, "limited")
+		f.show(t, "other", "right", bad, wire.Allow, "bcrypt") // of another device
+		for i := range 100 {
+			if r := f.show(t, "d", fmt.Sprint("own", i), own, wire.Deny, "resolved"); r.ThrottleFor != time.Second {
+				t.Errorf("the edge is to refuse wrong ones for %v, want 1s", r.ThrottleFor)
+			}
+			f.show(t, "d", "right", own, wire.Allow, "pin")
+		}
+		want := map[string]float64{"other": 101, "own": 95}
+		for network, n := range want {
+			if got := metricstest.Value(t, f.metrics, "gatehouse_guesses_limited_total", "network", network); got != n {
+				t.Errorf("%v guesses from a network of kind %s are beyond the limit, want %v", got, network, n)
+			}
+		}
+		held := map[string]bool{}
+		for _, h := range f.Held() {
+			held[fmt.Sprint(h.Device, " ", h.Network, " ", h.Own, " ", h.WaitS > 0)] = true
+		}
+		for _, want := range []string{"d 192.0.2.2/32 false true", "d 192.0.2.1/32 true true", " 192.0.2.2/32 false false"} {
+			if !held[want] {
+				t.Errorf("%q is not held; held: %v", want, held)
+			}
+		}
+		time.Sleep(12 * time.Second)
+		f.show(t, "d", "more0", bad, wire.Deny, "resolved") // the first refusal didn't tell that it is wrong
+		f.show(t, "d", "right", bad, wire.Throttled, "limited")
+		time.Sleep(12 * time.Second)
+		f.show(t, "d", "right", bad, wire.Allow, "pin") // within the limit
+	})
+}
+
+// TestGuessesAtOnce sends many guesses at a time: no more are judged than one after the other.
+func TestGuessesAtOnce(t *testing.T) {
+	f := start(credential.Config{PinTTL: time.Hour, Limits: fewFailures})
+	f.Apply(device("d", 1, "right"))
+	f.show(t, "d", "right", "192.0.2.1", wire.Allow, "bcrypt")
+	var denied atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 1000 {
+		wg.Go(func() {
+			if f.Verifier.Verify(t.Context(), "d", fmt.Sprint("wrong", i), "192.0.2.2").Outcome == wire.Deny {
+				denied.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if n := denied.Load(); n != 5 {
+		t.Errorf("%d of 1000 guesses were judged, want 5", n)
+	}
+}
+
+// TestOtherSecretsOfADeviceAreLimited: a device has two secrets, and somebody at its address guesses the one that it
+// doesn't use yet. Each guess costs bcrypt, so they are limited; the secret in use passes.
+func TestOtherSecretsOfADeviceAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(credential.Config{PinTTL: time.Hour, Limits: fewFailures})
+		f.Apply(contract.Credential{ID: "d", Version: 1, Hashes: []string{hashed("old", 4), hashed("new", 4)}})
+		const own = "192.0.2.1"
+		f.show(t, "d", "old", own, wire.Allow, "bcrypt")
+		before := f.runs(t)
+		for i := range 199 {
+			f.Verifier.Verify(t.Context(), "d", fmt.Sprint("wrong", i), own)
+			if i%10 == 0 {
+				f.show(t, "d", "old", own, wire.Allow, "pin")
+			}
+		}
+		if got := f.runs(t) - before; got != 5 {
+			t.Errorf("%d runs of bcrypt for 199 wrong secrets, want 5", got)
+		}
+		if r := f.show(t, "d", "new", own, wire.Unavailable, "limited"); r.ThrottleFor != 0 || r.RetryAfter != 12*time.Second {
+			t.Errorf("got %+v, want to try again after 12s, and no throttle for the one in use", r)
+		}
+		time.Sleep(12 * time.Second)
+		f.show(t, "d", "new", own, wire.Allow, "bcrypt")
+		f.show(t, "d", "old", own, wire.Allow, "pin")
 	})
 }
 
@@ -88,7 +186,7 @@ func TestNoLimitForWhoWasGood(t *testing.T) {
 		for i := range 30 {
 			f.show(t, "d", fmt.Sprint("wrong", i), own, wire.Deny, "bcrypt")
 			if i >= 5 {
-				f.show(t, "d", "new", other, wire.Unavailable, "limited")
+				f.show(t, "d", "new", other, wire.Throttled, "limited")
 			} else {
 				f.show(t, "d", fmt.Sprint("other", i), other, wire.Deny, "bcrypt")
 			}

@@ -39,6 +39,8 @@ const (
 	suspectAfter = 5 * time.Second
 	// pinJitter is the maximum fraction by which a pin is shorter than PinTTL.
 	pinJitter = 0.25
+	// ownFor is how long the edge refuses wrong secrets of a device by itself that come from where it authenticated before.
+	ownFor = time.Second
 	// maxRestarts bounds how often a verification starts over after a change of the record.
 	maxRestarts = 8
 )
@@ -79,10 +81,10 @@ type Config struct {
 	Known   Known           // nil: nothing is stored across restarts
 }
 
-// Limits bound wrong secrets that cost bcrypt; 0 means no limit.
+// Limits bound wrong secrets; 0 means no limit.
 type Limits struct {
 	DeviceFailures int           // of one source for one device, within Window
-	SourceFailures int           // of one source for all devices, within Window
+	SourceFailures int           // of one source for all devices, within Window; beyond it, none costs bcrypt
 	Window         time.Duration // each Window/limit forgives one
 }
 
@@ -92,7 +94,7 @@ type Result struct {
 	Reason      Reason // what decided, a label of metrics; the device doesn't learn it
 	Permissions uint64 // allow: a bit per name
 	RetryAfter  time.Duration
-	ThrottleFor time.Duration // how long the edge refuses devices that never authenticated, from this source
+	ThrottleFor time.Duration // how long the edge refuses others from this source by itself, see [wire.VerifyResponse]
 	Session     string        // allow: identifies in a token the record that authenticated the device
 	NotAfter    time.Time     // allow: when that ends; zero: never
 }
@@ -178,6 +180,7 @@ type attempt struct {
 	generation uint64
 	known      bool     // the device authenticated from source before
 	toTry      []string // hashes that need bcrypt
+	wrong      bool     // the device has another secret that is right
 }
 
 // Verify decides whether device id may authenticate with secret, and stores the verdict for the edge. from is the
@@ -194,7 +197,7 @@ func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
 		return Result{Outcome: wire.Deny, Reason: isMalformed}
 	}
 	a := attempt{id: id, secret: secret, source: v.sources.of(from), from: from, digest: v.digest(id, secret)}
-	if r, done := v.decide(&a); done {
+	if r, done := v.settle(&a); done {
 		return r
 	}
 	ctx, cancel := context.WithTimeout(ctx, v.Wait)
@@ -205,6 +208,9 @@ func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
 		key := a.key()
 		f := v.flights.join(ctx, key)
 		if f == nil {
+			if wait := v.guesses(&a); wait > 0 {
+				return v.guessed(&a, wait)
+			}
 			if wait := v.limited(&a); wait > 0 {
 				if r, found := v.elsewhere(ctx, &a); found {
 					return r
@@ -221,11 +227,20 @@ func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
 		case <-ctx.Done():
 			return v.answerTo(&a, unavailable(isOutOfTime))
 		}
-		if r, done := v.decide(&a); done {
+		if r, done := v.settle(&a); done {
 			return r
 		}
 	}
 	return unavailable(isOutOfTime)
+}
+
+// settle is decide, and lists who guessed.
+func (v *Verifier) settle(a *attempt) (Result, bool) {
+	r, done := v.decide(a)
+	if r.Reason == isResolved {
+		v.blame(a) // without the lock: the queue takes it
+	}
+	return r, done
 }
 
 // answerTo returns the answer for the attempt: a source that has failed lately gets a longer Retry-After.
@@ -275,7 +290,7 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 	if why != "" {
 		return v.refused(a, now, why), true
 	}
-	a.generation, a.toTry = r.generation, nil
+	a.generation, a.toTry, a.wrong = r.generation, nil, false
 	a.known = slices.Contains(r.sources, a.source)
 	for i := range r.hashes {
 		h := &r.hashes[i]
@@ -283,24 +298,46 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 		case !h.resolved:
 			a.toTry = append(a.toTry, h.bcrypt)
 		case !hmac.Equal(h.digest[:], a.digest[:]):
-			// The right secret for this hash is another one.
-		case now.Before(h.pinnedUntil):
+			a.wrong = true // the right secret for this hash is another one
+		default:
+			a.toTry, a.wrong = []string{h.bcrypt}, false
+			if !now.Before(h.pinnedUntil) {
+				return Result{}, false
+			}
+			if wait := v.guesses(a); wait > 0 { //mutant:TestGuessesOfAnActiveDevice false
+				return v.guessed(a, wait), true
+			}
 			v.meet(r, a.id, a.source)
 			return v.allow(a, r, now, byPin), true
-		default:
-			a.toTry = []string{h.bcrypt}
-			return Result{}, false
 		}
-	}
-	if len(a.toTry) == 0 {
-		return v.deny(a, now, isResolved), true
 	}
 	for i := range r.refuted {
 		if hmac.Equal(r.refuted[i][:], a.digest[:]) {
 			return v.deny(a, now, isRefuted), true
 		}
 	}
-	return Result{}, false
+	if len(a.toTry) > 0 {
+		return Result{}, false
+	}
+	return v.resolved(a, r, now), true
+}
+
+// resolved counts and answers a secret that is wrong, because all right ones are known; mu is held.
+func (v *Verifier) resolved(a *attempt, r *record, now time.Time) Result {
+	wait := v.guesses(a)
+	if wait > 0 && !a.known {
+		return v.guessed(a, wait) // and doesn't remember the secret: its refusal would tell that it is wrong
+	}
+	r.refute(a.digest)
+	v.count(a)
+	denied := v.deny(a, now, isResolved)
+	if a.known || v.DeviceFailures == 0 {
+		denied.ThrottleFor = ownFor
+	}
+	if wait > 0 {
+		v.metrics.Guesses.WithLabelValues(ownNetwork).Inc()
+	}
+	return denied
 }
 
 // admissible returns the record of a device that may authenticate, or why it may not; mu is held.

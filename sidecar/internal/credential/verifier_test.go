@@ -218,12 +218,13 @@ func TestVerify(t *testing.T) {
 		{"wrong again", "good", "t", wire.Deny, "refuted", 0},
 		{"right", "good", "s", wire.Allow, "bcrypt", 1},
 		{"right again", "good", "s", wire.Allow, "pin", 0},
-		{"wrong after it", "good", "t", wire.Deny, "resolved", 0},
+		{"wrong after it", "good", "t", wire.Deny, "refuted", 0},
+		{"another wrong one", "good", "u", wire.Deny, "resolved", 0},
 		{"one of two", "rotating", "new", wire.Allow, "bcrypt", 2},
 		{"wrong when one of two is resolved", "rotating", "t", wire.Deny, "bcrypt", 1},
 		{"the other", "rotating", "old", wire.Allow, "bcrypt", 1},
 		{"the first again", "rotating", "new", wire.Allow, "pin", 0},
-		{"wrong when both are resolved", "rotating", "t", wire.Deny, "resolved", 0},
+		{"wrong when both are resolved", "rotating", "u", wire.Deny, "resolved", 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f.expect(t, test.id, test.secret, test.outcome, test.reason, test.runs)
@@ -243,6 +244,9 @@ func (f fixture) expectVerdict(t *testing.T, id, secret string, outcome wire.Out
 		return
 	}
 	if !found && outcome == wire.Deny { // the first deny of a credential; only the second is stored
+		if reason == "resolved" {
+			reason = "refuted" // which is remembered
+		}
 		f.expect(t, id, secret, outcome, reason, 0)
 		v, found = f.edge.verdict(id, secret)
 	}

@@ -63,6 +63,7 @@ type Metrics struct {
 	BcryptQueued  prometheus.Gauge
 	HashersKilled prometheus.Counter
 	Verifications *prometheus.CounterVec // outcome, reason
+	Guesses       *prometheus.CounterVec // network
 	Denies        *prometheus.CounterVec // result
 	Shared        *prometheus.CounterVec // result
 	Sessions      *prometheus.CounterVec // result
@@ -128,6 +129,7 @@ func New() *Metrics {
 		HashersKilled: f.counter("gatehouse_hashers_killed_total", "Processes of bcrypt that were killed because they gave no answer in time."),
 		Verifications: f.verifications(),
 		Sessions:      f.vector("gatehouse_sessions_total", "Credentials shown for a token, by result.", "result", "issued", "refused", "unavailable"),
+		Guesses:       f.vector("gatehouse_guesses_limited_total", "Secrets of devices with too many wrong ones from one network, by whether the device authenticated from there before.", "network", "own", "other"),
 		Denies:        f.vector("gatehouse_deny_verdicts_total", "Deny verdicts, by result.", "result", "stored", "first", "limited"),
 		Shared:        f.vector("gatehouse_shared_verdicts_total", "Reads and writes of verdicts shared with other sidecars, by result.", "result", "hit", "miss", "waited", "stored", "invalid", "skipped", "error"),
 
