@@ -28,6 +28,7 @@ type decision struct {
 	Digest      string `json:"digest,omitempty"` // hex
 	Refresh     bool   `json:"refresh,omitempty"`
 	New         bool   `json:"new,omitempty"`
+	Guess       string `json:"guess,omitempty"`
 	CacheStatus string `json:"cache_status,omitempty"`
 	Device      string `json:"device,omitempty"`
 	Names       string `json:"names,omitempty"`
@@ -84,12 +85,14 @@ type worldAnswers struct {
 	Session     []byte `json:"session,omitempty"`
 	FailedFetch bool   `json:"failed_fetch,omitempty"`
 	Unreachable bool   `json:"unreachable,omitempty"`
+	Suspect     bool   `json:"suspect,omitempty"`
+	ThrottledS  uint16 `json:"throttled_s,omitempty"`
 }
 
 // parsed returns the answers as the policy has them.
 func (a *worldAnswers) parsed(t *testing.T) policy.Answers {
 	t.Helper()
-	answers := policy.Answers{Unreachable: a.Unreachable}
+	answers := policy.Answers{Unreachable: a.Unreachable, Suspect: a.Suspect, ThrottledS: a.ThrottledS}
 	if a.Verify != nil {
 		v, err := wire.ParseVerifyResponse(a.Verify)
 		answers.Verify = &v
@@ -170,6 +173,7 @@ func decideOne(t *testing.T, e *policy.Engine, memory worldMemory, q *worldAsk) 
 	// The decision's texts may lie where the next one is made.
 	out.Action = [...]string{policy.Pass: "pass", policy.Reply: "reply", policy.Verify: "verify", policy.Fetch: "fetch", policy.Exchange: "exchange"}[d.Action]
 	out.Status, out.Refresh, out.New, out.CacheStatus, out.ReloadState = d.Status, d.Refresh, d.New, strings.Clone(d.CacheStatus), d.ReloadState
+	out.Guess = [...]string{policy.NoGuess: "", policy.Right: "right", policy.Wrong: "wrong"}[d.Guess]
 	if d.Action == policy.Reply && d.Cache == policy.None {
 		out.Reason = d.Details()
 	}

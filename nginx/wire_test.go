@@ -145,7 +145,7 @@ func batchCase(b []byte) wireCase {
 func verifyResponseCase(b []byte) wireCase {
 	c := wireCase{args: []any{"verify_response", b}}
 	r, err := wire.ParseVerifyResponse(b)
-	if c.want = fmt.Sprintf("%s %d %d %016x %x", r.Outcome, r.RetryAfterS, r.ThrottleMS, r.Permissions, epochBytes(r.Epoch)); err != nil {
+	if c.want = fmt.Sprintf("%s %d %d %016x %x", outcome(r.Outcome), r.RetryAfterS, r.ThrottleMS, r.Permissions, epochBytes(r.Epoch)); err != nil {
 		c.want = "error " + err.Error()
 	}
 	return c
@@ -154,7 +154,7 @@ func verifyResponseCase(b []byte) wireCase {
 func sessionResponseCase(b []byte) wireCase {
 	c := wireCase{args: []any{"session_response", b}}
 	r, err := wire.ParseSessionResponse(b)
-	if c.want = fmt.Sprintf("%s %d %d %x", r.Outcome, r.RetryAfterS, r.ThrottleMS, r.Body); err != nil {
+	if c.want = fmt.Sprintf("%s %d %d %x", outcome(r.Outcome), r.RetryAfterS, r.ThrottleMS, r.Body); err != nil {
 		c.want = "error " + err.Error()
 	}
 	return c
@@ -409,7 +409,7 @@ func (g generator) wireCase() wireCase {
 	case 6:
 		return batchCase(g.mutate(g.batch()))
 	case 7:
-		r := wire.VerifyResponse{Outcome: wire.Outcome(1 + g.IntN(3)), RetryAfterS: uint16(g.integer()), ThrottleMS: uint32(g.integer()), Permissions: g.integer(), Epoch: epoch}
+		r := wire.VerifyResponse{Outcome: wire.Outcome(1 + g.IntN(4)), RetryAfterS: uint16(g.integer()), ThrottleMS: uint32(g.integer()), Permissions: g.integer(), Epoch: epoch}
 		if g.IntN(2) == 0 {
 			return verifyResponseCase(g.mutate(wire.AppendVerifyResponse(nil, &r)))
 		}
@@ -572,6 +572,14 @@ func TestAddress(t *testing.T) {
 	})
 }
 
+// outcome returns an outcome as the plugin names it.
+func outcome(o wire.Outcome) string {
+	if o == wire.Throttled {
+		return "throttled"
+	}
+	return o.String()
+}
+
 // TestThrottle compares the throttles' results with those that wasm-filter/throttle_test.go expects of throttle.go.
 func TestThrottle(t *testing.T) {
 	type step = []any
@@ -615,5 +623,75 @@ func TestThrottle(t *testing.T) {
 	var filled [1]int
 	if call(t, &filled, "wire_cases", "fill", 9000); filled[0] != 8192 {
 		t.Errorf("got %d sources, want 8192", filled[0])
+	}
+}
+
+// TestGuesses compares what a worker remembers about guesses with what wasm-filter/guesses_test.go expects of
+// guesses.go.
+func TestGuesses(t *testing.T) {
+	const life, bad, own = 60_000, "203.0.113.7", "203.0.113.8"
+	type step = []any
+	steps := []struct {
+		step step
+		want int // seconds; 1 for true
+	}{
+		{step{"doubts", "dev", "", 1000, "wrong"}, 0},
+		{step{"doubts", "dev", bad, 1000, "right"}, 0},
+		{step{"doubts", "dev", bad, 1000, "wrong"}, 0}, // the first
+		{step{"doubts", "dev", bad, 1000, "wrong"}, 1},
+		{step{"doubts", "dev", bad, 999, "wrong"}, 0},         // the clock was set back
+		{step{"doubts", "dev", bad, 1000 + life, "wrong"}, 0}, // long after
+		{step{"doubts", "dev", own, 1000, "wrong"}, 0},        // another network
+		{step{"doubts", "other", bad, 1000, "wrong"}, 0},      // another device
+		{step{"throttled_s", "dev", bad, 1000, true}, 0},      // a right one makes nobody suspect
+		{step{"doubts", "dev", bad, 1000, "right"}, 0},
+		{step{"throttled_s", "dev", bad, 1000, false}, 0}, // asked
+		{step{"doubts", "dev", bad, 1000, "right"}, 1},
+		{step{"answered", "dev", bad, 1000, "throttled", 11_500}, 0},
+		{step{"throttled_s", "dev", bad, 1000, true}, 12},
+		{step{"throttled_s", "dev", bad, 12_499, false}, 1},
+		{step{"throttled_s", "dev", bad, 12_500, false}, 0},
+		{step{"throttled_s", "dev", bad, 999, false}, 0}, // the clock was set back, and it is asked about at 999
+		{step{"answered", "dev", bad, 1000, "throttled", uint32(math.MaxUint32)}, 0},
+		{step{"throttled_s", "dev", "::ffff:203.0.113.7", 1000, true}, 65535},
+		{step{"throttled_s", "dev", own, 1000, true}, 0},
+		{step{"answered", "dev", bad, 1000, "unavailable", 0}, 0}, // changes nothing
+		{step{"throttled_s", "dev", bad, 1000, true}, 65535},
+		{step{"answered", "dev", bad, 1000, "allow", 0}, 0},
+		{step{"doubts", "dev", bad, 1000, "right"}, 0},
+		{step{"answered", "dev", own, 1000, "deny", 1000}, 0},
+		{step{"doubts", "dev", own, 1999, "wrong"}, 0},
+		{step{"doubts", "dev", own, 2000, "wrong"}, 1},
+		{step{"throttled_s", "dev", own, 1500, false}, 0},
+		{step{"answered", "dev", own, 2000}, 0}, // no answer: the last one holds
+		{step{"doubts", "dev", own, 2999, "right"}, 0},
+		{step{"answered", "dev", own, 3000, "deny", 0}, 0},
+		{step{"doubts", "dev", own, 3000, "right"}, 1},
+		{step{"sweep", 3000 + life - 1}, 0},
+		{step{"doubts", "dev", own, 3000, "right"}, 1},
+		{step{"sweep", 3000 + life}, 0},
+		{step{"doubts", "dev", own, 3000, "right"}, 0},
+	}
+	var all []step
+	for _, s := range steps {
+		all = append(all, s.step)
+	}
+	var results struct {
+		steps []int
+		count int
+	}
+	raw := []any{&results.steps, &results.count}
+	call(t, &raw, "wire_cases", "guesses", all)
+	for i, s := range steps {
+		if results.steps[i] != s.want {
+			t.Errorf("step %d, %v: got %d, want %d", i, s.step, results.steps[i], s.want)
+		}
+	}
+	if results.count != 0 {
+		t.Errorf("got %d after the sweep, want none", results.count)
+	}
+	var filled [3]int
+	if call(t, &filled, "wire_cases", "fill_guesses", 20_000); filled != [3]int{8192, 8192, 4096} {
+		t.Errorf("got %d, counted %d, and at most %d with one wrong secret; want 8192, 8192 and 4096", filled[0], filled[1], filled[2])
 	}
 }

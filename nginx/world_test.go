@@ -288,12 +288,15 @@ func (w *world) credential(add func(name, value string)) {
 
 // answer makes the sidecar's answers so far.
 func (w *world) answer(a *worldAnswers) {
-	outcome := pickOf(w, wire.Allow, wire.Allow, wire.Deny, wire.Unavailable)
+	outcome := pickOf(w, wire.Allow, wire.Allow, wire.Deny, wire.Unavailable, wire.Throttled)
 	epoch := pickOf[uint64](w, worldEpoch, worldEpoch, worldEpoch, worldEpoch+1)
 	if w.chance(10) {
 		a.Verify = wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: outcome, RetryAfterS: uint16(w.IntN(4)), Permissions: w.Uint64() & 31, Epoch: epoch})
 	}
 	a.Unreachable = w.chance(10)
+	if a.Suspect = w.chance(20); a.Suspect && w.chance(30) {
+		a.ThrottledS = uint16(1 + w.IntN(20))
+	}
 	switch {
 	case w.chance(5):
 		a.FailedFetch = true

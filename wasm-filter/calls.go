@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"strings"
 
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 	"github.com/gatehouse/gatehouse/wire"
@@ -26,6 +27,7 @@ type calls struct {
 	inFlight   map[string]*call
 	fetches    int // of those in flight
 	throttles  throttles
+	guesses    guesses
 	failed     int    // since the last report
 	failure    string // one of them
 	reportedMS int64  // time of the last report, unix ms
@@ -37,6 +39,7 @@ type call struct {
 	path    string
 	body    []byte
 	source  string    // of the first request for it
+	device  string    // whose secret the call has, "" if it has none
 	newest  uint32    // the newest stream when the call was made
 	waiting []*stream // some may have ended, see vm.forgetEnded
 }
@@ -56,14 +59,12 @@ func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 	}
 	if pending == nil {
 		source := c.vm.source()
-		if d.New {
-			if wait := c.throttles.retryAfter(source, nowMS); wait > 0 {
-				s.throttled(d.Action, wait)
-				return false
-			}
+		if s.answers.ThrottledS = c.throttledS(d, source, nowMS); s.answers.ThrottledS > 0 {
+			return false
 		}
 		pending = c.newCall(d, source)
 		if !c.dispatch(pending) {
+			c.answered(pending, nil)
 			s.answer(pending, nil)
 			return false
 		}
@@ -92,13 +93,24 @@ func (c *call) remove(s *stream) {
 	c.waiting = c.waiting[:last]
 }
 
-// throttled answers a request as the sidecar would, which refuses credentials from its source for some seconds.
-func (s *stream) throttled(a policy.Action, seconds uint16) {
-	if a == policy.Exchange {
-		s.answers.Session = &wire.SessionResponse{Outcome: wire.Unavailable, RetryAfterS: seconds}
-		return
+// throttledS returns for how many seconds the sidecar refuses such credentials of a source anyway, 0 if it doesn't. If it
+// doesn't refuse a secret, the device's secrets are suspect from there until the answer.
+func (c *calls) throttledS(d *policy.Decision, source string, nowMS int64) uint16 {
+	if d.New {
+		return c.throttles.retryAfter(source, nowMS)
 	}
-	s.answers.Verify = &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: seconds}
+	network, ok := wire.Network(source)
+	if !ok || d.Action == policy.Fetch || d.Credential.Session != "" {
+		return 0
+	}
+	p := pair{d.Credential.ID, network}
+	if k, found := c.guesses.find(p, nowMS); found {
+		return k.throttledS(nowMS)
+	}
+	if d.Guess != policy.Right {
+		c.guesses.asked(p, nowMS)
+	}
+	return 0
 }
 
 // refresh verifies a credential in the background of an authenticated request of a rule.
@@ -141,24 +153,35 @@ func (c *calls) dispatch(pending *call) bool {
 // deliver continues every waiting request.
 func (c *calls) deliver(pending *call, body []byte) {
 	body = bytes.Clone(body) // a request that makes a second call refers to it until then
-	c.throttles.add(pending.source, c.vm.host.now(), throttleMS(pending.path, body))
+	c.answered(pending, body)
 	for _, s := range pending.waiting {
 		s.answer(pending, body)
 		s.answered()
 	}
 }
 
-// throttleMS returns how long the sidecar throttles the source according to its answer, ms.
-func throttleMS(path string, body []byte) uint32 {
-	switch path {
-	case verifyPath:
-		verified, _ := wire.ParseVerifyResponse(body) // an unusable answer has no throttle
-		return verified.ThrottleMS
-	case sessionPath:
-		issued, _ := wire.ParseSessionResponse(body)
-		return issued.ThrottleMS
+// answered stores what the answer to a call, nil for an unusable one, tells about later credentials.
+func (c *calls) answered(to *call, body []byte) {
+	network, ok := wire.Network(to.source)
+	if !ok || to.device == "" {
+		return
 	}
-	return 0
+	outcome, throttleMS := throttleOf(to.path, body)
+	now := c.vm.host.now()
+	if outcome == wire.Unavailable {
+		c.throttles.add(to.source, now, throttleMS)
+	}
+	c.guesses.answered(pair{to.device, network}, now, outcome, throttleMS)
+}
+
+// throttleOf returns the outcome of an answer, 0 of an unusable one, and for how long it throttles, ms.
+func throttleOf(path string, body []byte) (wire.Outcome, uint32) {
+	if path == sessionPath {
+		issued, _ := wire.ParseSessionResponse(body)
+		return issued.Outcome, issued.ThrottleMS
+	}
+	verified, _ := wire.ParseVerifyResponse(body)
+	return verified.Outcome, verified.ThrottleMS
 }
 
 func (c *calls) fail(why string) {
@@ -212,12 +235,16 @@ func (c *calls) newCall(d *policy.Decision, source string) *call {
 		shown := &d.Credential
 		request := wire.VerifyRequest{DeviceID: shown.ID, Secret: shown.Secret, Source: source, Session: shown.Session}
 		pending.body = wire.AppendVerifyRequest(nil, &request)
+		if shown.Session == "" {
+			pending.device = strings.Clone(shown.ID)
+		}
 	}
 	return pending
 }
 
 // answer stores the sidecar's answer, nil for an unusable one, for the next decision.
 func (s *stream) answer(to *call, body []byte) {
+	s.answers.Suspect = false
 	if to.path == fetchPath {
 		fetched, err := wire.ParseFetchResponse(body)
 		if err != nil {

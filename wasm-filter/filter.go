@@ -54,6 +54,9 @@ func (s *stream) decide(request *policy.Request) action {
 			now = v.host.now() // not before the state was read
 			v.engine.Decide(&d, now, request, v, &s.answers)
 		}
+		if d.Guess != policy.NoGuess && (d.Guess == policy.Wrong || v.calls.guesses.count > 0) && v.calls.doubts(s, &d, now) {
+			continue
+		}
 		if v.replied += len(d.Body); v.replied > maxReplied { //mutant:TestRepliesAreBounded false
 			v.replied -= len(d.Body)
 			d.Withhold()

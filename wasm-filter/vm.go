@@ -80,7 +80,7 @@ func (v *vm) start(configuration []byte, field string) bool {
 		}
 		v.engine = policy.NewEngine(config)
 		v.tallies = make([]tally, len(config.Rules)+1)
-		v.calls = calls{vm: v, inFlight: map[string]*call{}, throttles: throttles{}}
+		v.calls = calls{vm: v, inFlight: map[string]*call{}, throttles: throttles{}, guesses: newGuesses()}
 	}
 	if err := v.host.setTickPeriod(tickMS); err != nil {
 		v.host.critical(fmt.Sprintf("gatehouse: set tick period of %d ms: %v", tickMS, err))
@@ -105,6 +105,7 @@ func (v *vm) tick() {
 	v.readState()
 	v.calls.report(v.host.now())
 	v.calls.throttles.sweep(v.host.now())
+	v.calls.guesses.sweep(v.host.now())
 	v.hits.tick(v)
 	v.giveUp() // last: it enters streams
 }
@@ -119,6 +120,7 @@ func (v *vm) readState() bool {
 	changed := state.Epoch != before.Epoch || len(state.Permissions) != len(before.Permissions)
 	if state.Epoch != before.Epoch {
 		clear(v.calls.throttles) // set by a sidecar that may have been replaced
+		v.calls.guesses = newGuesses()
 	}
 	v.engine.SetState(v.host.now(), state)
 	return changed

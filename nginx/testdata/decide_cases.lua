@@ -37,7 +37,7 @@ local function headers_of(list)
 end
 
 local function answers_of(a)
-  local answers = { unreachable = a.unreachable, failed_fetch = a.failed_fetch }
+  local answers = { unreachable = a.unreachable, failed_fetch = a.failed_fetch, suspect = a.suspect, throttled_s = a.throttled_s }
   if a.verify then
     answers.verify = wire.parse_verify_response(decode(a.verify))
   end
@@ -82,6 +82,7 @@ local function shown(e, r, d)
     digest = (d.action == "verify" or d.action == "exchange" or d.refresh) and hex(d.digest) or "",
     refresh = d.refresh or false,
     new = d.new or false,
+    guess = d.guess or "",
     cache_status = d.cache_status or "",
     device = d.action == "pass" and d.device or "",
     names = d.action == "pass" and d.device and e:names(d.permissions) or "",

@@ -3,6 +3,7 @@
 
 local address = require "gatehouse.address"
 local siphash = require "gatehouse.siphash"
+local guesses = require "gatehouse.guesses"
 local throttle = require "gatehouse.throttle"
 local wire = require "gatehouse.wire"
 
@@ -215,6 +216,41 @@ function M.fill(n)
     throttles:add(("10.%d.%d.1"):format(i / 256, i % 256), 0, 1000)
   end
   return throttles.count
+end
+
+-- guesses runs steps on new guesses: the name of a method and its arguments. It returns their results as numbers, and how
+-- many there are.
+function M.guesses(steps)
+  local all, results = guesses.new(), {}
+  for i, step in ipairs(steps) do
+    local result = all[step[1]](all, unpack(step, 2))
+    results[i] = tonumber(result) or result and 1 or 0
+  end
+  return results, all.count
+end
+
+-- fill_guesses makes n guesses, and returns how many it has, how many it counts, and the greatest number of pairs with
+-- one.
+function M.fill_guesses(n)
+  local all, count, most = guesses.new(), 0, 0
+  for i = 1, n do
+    local device, source = "dev" .. i % 5000, ("10.%d.%d.1"):format(i / 256, i % 256)
+    all:doubts(device, source, 0, "wrong")
+    all:answered(device, source, 0, "throttled", 1000)
+    local once = 0
+    if i % 1000 == 0 or i == 4096 then
+      for _ in pairs(all.once) do
+        once = once + 1
+      end
+      most = math.max(most, once)
+    end
+  end
+  for _, networks in pairs(all.devices) do
+    for _ in pairs(networks) do
+      count = count + 1
+    end
+  end
+  return count, all.count, most
 end
 
 return M

@@ -23,7 +23,7 @@ func (e *Engine) authorize(d *Decision, nowMS int64, r *Request, mem Memory, ans
 	}
 	if v := answers.Verify; v != nil {
 		switch {
-		case v.Outcome == wire.Unavailable:
+		case v.Outcome == wire.Unavailable, v.Outcome == wire.Throttled:
 			d.unavailable(v.RetryAfterS, NotVerified)
 		case v.Epoch != e.state.Epoch: // its bits have other names in this state
 			d.unavailable(1, NoState)
@@ -35,7 +35,10 @@ func (e *Engine) authorize(d *Decision, nowMS int64, r *Request, mem Memory, ans
 	}
 	d.Digest = cred.digest(&e.state.Keys)
 	v, status, err := e.find(cred.ID, &d.Digest, mem)
+	d.Guess = guess(cred, status, v.Outcome)
 	switch {
+	case d.Guess != NoGuess && answers.Suspect: //mutant:TestSuspect false
+		e.ask(d, nowMS, answers, Verify)
 	case e.refutes(nowMS, cred, status):
 		e.deny(d, nowMS, refuted(status))
 	case status == wire.Found && nowMS < v.ExpiresMS:
@@ -44,7 +47,8 @@ func (e *Engine) authorize(d *Decision, nowMS int64, r *Request, mem Memory, ans
 	case !e.mayAllow(nowMS): // whatever the sidecar answers
 		d.unavailable(1, NotInStep)
 	case !answers.Unreachable:
-		d.Action, d.Auth, d.ReloadState = Verify, CallVerify, ofOtherEpoch(err)
+		e.ask(d, nowMS, answers, Verify)
+		d.ReloadState = ofOtherEpoch(err)
 		d.New = status == wire.New && e.heard(nowMS)
 	case status == wire.Found && v.Outcome == wire.Allow && nowMS < v.ExpiresMS+e.config.VerdictGrace.Milliseconds() &&
 		(v.NotAfterMS == 0 || nowMS < v.NotAfterMS): //mutant:TestVerdictGrace true
@@ -53,6 +57,35 @@ func (e *Engine) authorize(d *Decision, nowMS int64, r *Request, mem Memory, ans
 		}
 	default:
 		d.unavailable(1, NoAnswer)
+	}
+}
+
+// guess returns what shared memory tells about the secret of a credential with this status, and the outcome of its
+// verdict if there is one.
+func guess(cred *Credential, status wire.CredentialStatus, outcome wire.Outcome) Guess {
+	switch {
+	case cred.Session != "":
+		return NoGuess
+	case status == wire.Closed:
+		return Wrong
+	case status == wire.Found && outcome == wire.Allow:
+		return Right
+	}
+	return NoGuess
+}
+
+// ask has the sidecar decide about the credential by a call, [Verify] or [Exchange].
+func (e *Engine) ask(d *Decision, nowMS int64, answers *Answers, call Action) {
+	switch {
+	case !e.mayAllow(nowMS): // whatever the sidecar answers
+		d.unavailable(1, NotInStep)
+	case answers.ThrottledS > 0:
+		d.unavailable(answers.ThrottledS, TooManyGuesses)
+		d.Auth = AuthThrottled
+	case answers.Unreachable:
+		d.unavailable(1, NoAnswer)
+	default:
+		d.Action, d.Auth = call, CallVerify
 	}
 }
 

@@ -19,6 +19,7 @@ const (
 	AuthDeny
 	AuthForbidden
 	AuthUnavailable
+	AuthThrottled
 	CallFetch
 	CallVerify
 	CallRefresh
@@ -56,6 +57,7 @@ var counterSeries = [Counters]series{
 	AuthDeny:         {"auth_requests_total", "outcome", "deny"},
 	AuthForbidden:    {"auth_requests_total", "outcome", "forbidden"},
 	AuthUnavailable:  {"auth_requests_total", "outcome", "unavailable"},
+	AuthThrottled:    {"auth_requests_total", "outcome", "throttled"},
 	CallFetch:        {"calls_total", "call", "fetch"},
 	CallVerify:       {"calls_total", "call", "verify"},
 	CallRefresh:      {"calls_total", "call", "refresh"},
@@ -117,7 +119,7 @@ func (c *Config) Expects(rule int, counter Counter) bool {
 		return r.Auth != nil
 	case AuthGrace:
 		return r.Auth != nil && c.VerdictGrace > 0
-	case AuthDeny, AuthUnavailable, CallVerify:
+	case AuthDeny, AuthUnavailable, AuthThrottled, CallVerify:
 		return r.Auth != nil || r.IssueSession
 	case SessionIssued:
 		return r.IssueSession

@@ -532,6 +532,97 @@ func TestDecideWithoutACall(t *testing.T) {
 	}
 }
 
+// TestSuspect: wrong secrets of the device came from the request's network, so shared memory's word on a secret doesn't
+// count, and the answers for a right and a wrong one are the same.
+func TestSuspect(t *testing.T) {
+	right := wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1000}
+	right.Digest = newMemory().state.Keys.Digest("dev", "right")
+	expired := right
+	expired.ExpiresMS = now
+	closed := func(m *memory) { m.device("dev", true, right) }
+	of := func(secret, session string) []string {
+		if session != "" {
+			return []string{"POST /v1/session", "x-device-id: dev", "x-device-token: " + secret}
+		}
+		return []string{"POST /me", "x-device-id: dev", "x-device-token: " + secret}
+	}
+	tests := []struct {
+		name    string
+		setup   func(m *memory)
+		answers Answers
+		action  Action
+		counter Counter
+		reason  Reason
+	}{
+		{"ask", closed, Answers{}, Verify, CallVerify, 0},
+		{"throttled", closed, Answers{ThrottledS: 3}, Reply, AuthThrottled, TooManyGuesses},
+		{"no answer", closed, Answers{Unreachable: true}, Reply, AuthUnavailable, NoAnswer},
+		{"no answer, the verdict has expired", func(m *memory) { m.device("dev", true, expired) }, Answers{Unreachable: true}, Reply, AuthUnavailable, NoAnswer},
+		{"not in step", func(m *memory) { closed(m); m.state.InStepMS = now - 30_001 }, Answers{}, Verify, CallVerify, 0},
+		{"the sidecar allows", closed, Answers{Verify: &wire.VerifyResponse{Outcome: wire.Allow, Epoch: epoch}}, Pass, AuthAllow, 0},
+		{"the sidecar denies", closed, Answers{Verify: &wire.VerifyResponse{Outcome: wire.Deny, Epoch: epoch}}, Reply, AuthDeny, Denied},
+		{"the sidecar throttles", closed, Answers{Verify: &wire.VerifyResponse{Outcome: wire.Throttled, RetryAfterS: 3, Epoch: epoch}}, Reply, AuthUnavailable, NotVerified},
+	}
+	for _, tt := range tests {
+		for _, secret := range []string{"right", "wrong"} {
+			for _, session := range []string{"", "session"} {
+				t.Run(tt.name+", "+secret+" "+session, func(t *testing.T) {
+					if session != "" && tt.answers.Verify != nil {
+						return
+					}
+					m := newMemory()
+					tt.setup(m)
+					tt.answers.Suspect = true
+					want := tt.action
+					if want == Verify && session != "" {
+						want = Exchange
+					}
+					d := decide(t, m, guessRules, tt.answers, of(secret, session)...)
+					if d.Action != want || d.Auth != tt.counter || want == Reply && d.Reason != tt.reason {
+						t.Errorf("got action %d, %q, %q; want %d, %q, %q", d.Action, d.Auth, d.Details(), want, tt.counter, reasonNames[tt.reason])
+					}
+				})
+			}
+		}
+	}
+}
+
+const guessRules = `{"credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"}, "session": {"metadata": "gatehouse"},
+	"verdict_grace": "60s", "rules": [
+		{"match": {"path": "/v1/session", "methods": ["POST"]}, "session": "issue"},
+		{"match": {"prefix": "/me"}, "auth": {}}]}`
+
+// TestGuess: the decision tells what shared memory knows about a secret, also if it decides otherwise.
+func TestGuess(t *testing.T) {
+	right := wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1000}
+	right.Digest = newMemory().state.Keys.Digest("dev", "right")
+	refused := wire.Verdict{Outcome: wire.Deny, ExpiresMS: now + 1000}
+	refused.Digest = newMemory().state.Keys.Digest("dev", "wrong")
+	token := claims{sub: "dev", ver: "7-1"}
+	tests := []struct {
+		name    string
+		setup   func(m *memory)
+		request []string
+		want    Guess
+	}{
+		{"right", func(m *memory) { m.device("dev", true, right) }, []string{"POST /me", "x-device-id: dev", "x-device-token: right"}, Right},
+		{"wrong", func(m *memory) { m.device("dev", true, right) }, []string{"POST /me", "x-device-id: dev", "x-device-token: wrong"}, Wrong},
+		{"wrong, for a token", func(m *memory) { m.device("dev", true, right) }, []string{"POST /v1/session", "x-device-id: dev", "x-device-token: wrong"}, Wrong},
+		{"another, which may be right too", func(m *memory) { m.device("dev", false, right) }, []string{"POST /me", "x-device-id: dev", "x-device-token: wrong"}, NoGuess},
+		{"refused before", func(m *memory) { m.device("dev", true, right, refused) }, []string{"POST /me", "x-device-id: dev", "x-device-token: wrong"}, NoGuess},
+		{"a token", func(m *memory) { m.device("dev", true, right) }, []string{"POST /me"}, NoGuess},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m := newMemory()
+			tt.setup(m)
+			if d := decideToken(t, m, guessRules, &token, Answers{}, tt.request...); d.Guess != tt.want {
+				t.Errorf("got %d, want %d", d.Guess, tt.want)
+			}
+		})
+	}
+}
+
 func TestReadRequestForged(t *testing.T) {
 	c, err := parseJSON(t, `{"default": "deny"}`)
 	if err != nil {

@@ -30,6 +30,9 @@ const (
 	NoAnswer
 	// NotVerified: the sidecar can't verify the credential now. Its metric gatehouse_verifications_total has the reason.
 	NotVerified
+	// TooManyGuesses: too many wrong secrets came from this network, of this device or of new ones, and the sidecar has
+	// the edge refuse others for a while.
+	TooManyGuesses
 	// TokenIssued: the credential was exchanged for a token.
 	TokenIssued
 	reasons
@@ -48,6 +51,7 @@ var reasonNames = [reasons]string{
 	NotInStep:         "gatehouse_unavailable_not_in_step",
 	NoAnswer:          "gatehouse_unavailable_no_answer",
 	NotVerified:       "gatehouse_unavailable_not_verified",
+	TooManyGuesses:    "gatehouse_unavailable_throttled",
 	TokenIssued:       "gatehouse_token_issued",
 }
 

@@ -6,6 +6,7 @@ local semaphore = require "ngx.semaphore"
 local address = require "gatehouse.address"
 local client = require "gatehouse.client"
 local counters = require "gatehouse.counters"
+local guesses = require "gatehouse.guesses"
 local throttle = require "gatehouse.throttle"
 local wire = require "gatehouse.wire"
 
@@ -40,6 +41,7 @@ function M.new(socket, timeout_ms)
     fetches = 0, -- of those in flight
     waiting = 0, -- requests
     throttles = throttle.new(),
+    guesses = guesses.new(),
     failed = 0, -- since the last report
     failure = nil, -- one of them
     reported_ms = 0, -- time of the last report, unix ms
@@ -79,9 +81,18 @@ local function read_answer(calls, call, answer)
   end
   local parse = call.path == paths.exchange and wire.parse_session_response or wire.parse_verify_response
   call.answer = parse(answer)
-  if call.answer then
-    calls.throttles:add(call.source, ngx.now() * 1000, call.answer.throttle_ms)
+end
+
+-- answered stores what the answer to a call, nil for an unusable one, tells about later credentials.
+local function answered(calls, call)
+  if not call.device then
+    return
   end
+  local now, answer = ngx.now() * 1000, call.answer or {}
+  if answer.outcome == "unavailable" then
+    calls.throttles:add(call.source, now, answer.throttle_ms)
+  end
+  calls.guesses:answered(call.device, call.source, now, answer.outcome, answer.throttle_ms)
 end
 
 -- run makes a call in a timer, and wakes the requests that wait for it, whatever happens.
@@ -96,6 +107,7 @@ local function run(_, calls, call)
       answer = nil
     end
   end
+  answered(calls, call)
   calls.in_flight[call.key] = nil
   calls.count = calls.count - 1
   if call.path == paths.fetch then
@@ -133,6 +145,7 @@ function Calls:dispatch(action, d, key, source, newest)
     key = key,
     path = path,
     source = source,
+    device = action ~= "fetch" and d.secret and d.id or nil, -- whose secret the call has
     newest = newest,
     waiting = 0,
     arrived = semaphore.new(0),
@@ -149,13 +162,40 @@ function Calls:dispatch(action, d, key, source, newest)
   return call
 end
 
+-- forget forgets what a sidecar told about credentials.
+function Calls:forget()
+  self.throttles:clear()
+  self.guesses = guesses.new()
+end
+
 -- missing records that a request gets no answer of the sidecar's.
 local function missing(answers, action)
+  answers.suspect = nil
   if action == "fetch" then
     answers.failed_fetch = true
   else
     answers.unreachable = true
   end
+end
+
+-- throttled_s returns for how many seconds the sidecar refuses such credentials of a source anyway, 0 if it doesn't.
+function Calls:throttled_s(action, d, source, now)
+  if action == "fetch" or not d.secret then
+    return 0
+  elseif d.new then
+    return self.throttles:retry_after(source, now)
+  end
+  return self.guesses:throttled_s(d.id, source, now, d.guess == "right")
+end
+
+-- doubts reports whether the sidecar must decide about a secret about which shared memory has decided. Then the request
+-- must be decided again.
+function Calls:doubts(r, d, now, answers)
+  if answers.suspect or d.action ~= "reply" and d.action ~= "pass" or d.guess == "right" and not self.guesses.devices[d.id] then
+    return false
+  end
+  answers.suspect = self.guesses:doubts(d.id, M.source(r, self.source_header), now, d.guess)
+  return answers.suspect
 end
 
 -- join makes a request wait for the answer that its decision needs, and stores the answer.
@@ -170,13 +210,16 @@ function Calls:join(r, d, now, answers)
   end
   if not call then
     local source = M.source(r, self.source_header)
-    local wait = d.new and self.throttles:retry_after(source, now) or 0
+    local wait = self:throttled_s(action, d, source, now)
     if wait > 0 then
-      answers[action == "exchange" and "session" or "verify"] = { outcome = "unavailable", retry_after_s = wait }
+      answers.throttled_s = wait
       return
     end
     call = self:dispatch(action, d, key, source, M.newest())
     if not call then
+      if d.secret and action ~= "fetch" then
+        self.guesses:answered(d.id, source, now, nil)
+      end
       return missing(answers, action)
     end
   end
@@ -189,6 +232,7 @@ function Calls:join(r, d, now, answers)
   if not call.done then
     self.waiting, call.waiting = self.waiting - 1, call.waiting - 1
   end
+  answers.suspect = nil
   local answer = call.answer
   if not answer then
     missing(answers, action)

@@ -16,7 +16,7 @@ local metrics = {
     name = "gatehouse_auth_requests_total",
     by_rule = true,
     label = "outcome",
-    values = { "allow", "grace", "deny", "forbidden", "unavailable" },
+    values = { "allow", "grace", "deny", "forbidden", "unavailable", "throttled" },
   },
   { name = "gatehouse_calls_total", by_rule = true, label = "call", values = { "fetch", "verify", "refresh" } },
   { name = "gatehouse_sessions_issued_total", counter = "sessions_issued" },

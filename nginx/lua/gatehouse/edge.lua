@@ -146,7 +146,7 @@ local function read_state()
   local before = decider.state
   local changed = not before or state.epoch ~= before.epoch or #state.permissions ~= #before.permissions
   if before and state.epoch ~= before.epoch then
-    sidecar.throttles:clear() -- set by a sidecar that may have been replaced
+    sidecar:forget() -- what a sidecar told that may have been replaced
   end
   decider:set_state(ngx.now() * 1000, state)
   return changed
@@ -162,6 +162,7 @@ local function tick(premature)
   local now = ngx.now() * 1000
   sidecar:report(now)
   sidecar.throttles:sweep(now)
+  sidecar.guesses:sweep(now)
   hits.tick(sidecar)
 end
 
@@ -369,6 +370,21 @@ local function take_token(headers)
   return true, { id = id, session = session }
 end
 
+-- decide decides a request as far as the answers so far allow, and returns when, too, unix ms.
+local function decide(r, answers)
+  local now = ngx.now() * 1000
+  local d = decider:decide(now, r, shared, answers)
+  if d.reload_state and read_state() then
+    now = ngx.now() * 1000
+    d = decider:decide(now, r, shared, answers)
+  end
+  local guess = d.guess
+  if guess and (guess == "wrong" or sidecar.guesses.count > 0) and sidecar:doubts(r, d, now, answers) then
+    return decide(r, answers)
+  end
+  return d, now
+end
+
 -- access judges a request by the target that the client sent, whatever nginx makes of it. An internal redirect of a
 -- judged request isn't judged again: its secret is gone.
 function M.access()
@@ -413,12 +429,7 @@ function M.access()
   }
   local answers = {}
   while true do
-    local now = ngx.now() * 1000
-    local d = decider:decide(now, r, shared, answers)
-    if d.reload_state and read_state() then
-      now = ngx.now() * 1000
-      d = decider:decide(now, r, shared, answers)
-    end
+    local d, now = decide(r, answers)
     local body = d.body
     if body and #body > small and unread + #body > max_unread then
       engine.withhold(d)

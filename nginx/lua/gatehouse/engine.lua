@@ -137,6 +137,16 @@ local function unavailable(d, retry_after_s, why)
   d.headers[5], d.headers[6] = "Retry-After", tostring(max(retry_after_s, 1))
 end
 
+-- guess returns what shared memory tells about the secret of a credential, nil if nothing.
+local function guess(session, status, verdict)
+  if session then
+    return nil
+  elseif status == "closed" then
+    return "wrong"
+  end
+  return status == "found" and verdict.outcome == "allow" and "right" or nil
+end
+
 -- refuted returns why shared memory shows that a credential with this status is wrong.
 local function refuted(status)
   return status == "closed" and "wrong_secret" or "unknown_device"
@@ -149,11 +159,15 @@ end
 --   token            the device id and the session of a valid token, if it has one
 -- memory has record(region, index), body(epoch, variant) and guard(), which returns another value whenever an object
 -- may have changed, nil if that is unknown now. answers has the sidecar's answers so far: verify, fetch,
--- failed_fetch, session and unreachable. The decision has
+-- failed_fetch, session and unreachable; and
+--   suspect          wrong secrets of the device came from the request's network lately
+--   throttled_s      for how many seconds such credentials are refused without a call, nil if they aren't
+-- The decision has
 --   action           pass, reply, verify, fetch or exchange
 --   status, headers, body           of a reply; headers is an array of names and values in turn
 --   reason           of a reply that isn't from the cache
 --   id, secret, session, digest, refresh, new  of the credential that must be verified, now or in the background
+--   guess            right or wrong: what shared memory tells about the secret
 --   key              the cache key, of a fetch or a reply from the cache
 --   cache_status     for the response of a request that passes
 --   device, permissions             the authenticated device of a request that passes
@@ -199,7 +213,7 @@ function Engine:authorize(d, now, r, memory, answers)
   end
   local v = answers.verify
   if v then
-    if v.outcome == "unavailable" then
+    if v.outcome == "unavailable" or v.outcome == "throttled" then
       unavailable(d, v.retry_after_s, "not_verified")
     elseif v.epoch ~= state.epoch then -- its bits have other names in this state
       d.reload_state = true
@@ -211,7 +225,10 @@ function Engine:authorize(d, now, r, memory, answers)
   end
   d.digest = session and wire.session_digest(state, id, session) or wire.digest(state, id, secret)
   local status, verdict, err = self:find_verdict(id, d.digest, memory)
-  if self:refutes(now, status, session) then
+  d.guess = guess(session, status, verdict)
+  if d.guess and answers.suspect then
+    self:ask(d, now, answers, "verify")
+  elseif self:refutes(now, status, session) then
     self:deny(d, now, refuted(status))
   elseif status == "found" and now < verdict.expires_ms then
     self:judge(d, now, r.rule, verdict.outcome, verdict.permissions)
@@ -219,7 +236,8 @@ function Engine:authorize(d, now, r, memory, answers)
   elseif not self:may_allow(now) then -- whatever the sidecar answers
     unavailable(d, 1, "not_in_step")
   elseif not answers.unreachable then
-    d.action, d.auth, d.reload_state = "verify", "calls_verify", err == "epoch" or err == "layout"
+    self:ask(d, now, answers, "verify")
+    d.reload_state = err == "epoch" or err == "layout"
     d.new = status == "new" and self:heard(now)
   elseif
     status == "found"
@@ -233,6 +251,20 @@ function Engine:authorize(d, now, r, memory, answers)
     end
   else
     unavailable(d, 1, "no_answer")
+  end
+end
+
+-- ask has the sidecar decide about the credential by a call, verify or exchange.
+function Engine:ask(d, now, answers, call)
+  if not self:may_allow(now) then -- whatever the sidecar answers
+    unavailable(d, 1, "not_in_step")
+  elseif answers.throttled_s then
+    unavailable(d, answers.throttled_s, "throttled")
+    d.auth = "auth_throttled"
+  elseif answers.unreachable then
+    unavailable(d, 1, "no_answer")
+  else
+    d.action, d.auth = call, "calls_verify"
   end
 end
 
@@ -283,12 +315,13 @@ function Engine:issue(d, now, r, memory, answers)
   elseif not issued then
     d.digest = wire.digest(state, id, secret)
     local status, verdict = self:find_verdict(id, d.digest, memory)
-    if self:refutes(now, status) then
+    d.guess = guess(nil, status, verdict)
+    if self:refutes(now, status) and not (d.guess == "wrong" and answers.suspect) then
       return self:deny(d, now, refuted(status))
     elseif status == "found" and verdict.outcome == "deny" and now < verdict.expires_ms then
       return self:deny(d, now, "credential")
     end
-    d.action, d.auth = "exchange", "calls_verify"
+    self:ask(d, now, answers, "exchange")
     d.new = status == "new" and self:heard(now)
   elseif issued.outcome == "deny" then
     self:deny(d, now, "credential")

@@ -48,7 +48,7 @@ local max_body, max_permissions = 1024 * 1024, 64
 local state_region, objects_region, bodies_region, verdicts_region = 0, 1, 2, 3
 local regions = { [0] = "state", "objects", "bodies", "verdicts" }
 
-local outcomes = { "allow", "deny", "unavailable" }
+local outcomes = { "allow", "deny", "unavailable", "throttled" }
 
 -- texts has Go's texts of errors, for messages.
 local texts = {
@@ -450,8 +450,8 @@ function M.parse_verify_response(b)
   end
   return {
     outcome = outcome,
-    retry_after_s = u16(p + 2), -- unavailable only
-    throttle_ms = u32(p + 4), -- how long the sidecar refuses credentials of new devices from this source
+    retry_after_s = u16(p + 2), -- unavailable and throttled only
+    throttle_ms = u32(p + 4), -- how long the edge need not ask about others from this source, see wire/call.go
     permissions = cast(u64p, p)[1],
     epoch = sub(b, 17, 24), -- of the state whose names the permissions have
   }

@@ -41,7 +41,7 @@ func TestMemory(t *testing.T) {
 	for text, want := range map[string]float64{
 		"used_memory:900\r\nmaxmemory:1000\r\n": 0.9,
 		"used_memory:900\r\nmaxmemory:0\r\n":    0, // no limit
-		"used_memory:900\r\n":                    0,
+		"used_memory:900\r\n":                   0,
 	} {
 		if _, got, err := parseInfo("role:master\r\nmaxmemory_policy:noeviction\r\n"+text, ""); got.fill() != want || got.policy != "noeviction" || err != nil {
 			t.Errorf("%q: got %v, %v, want %v", text, got, err, want)

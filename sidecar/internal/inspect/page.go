@@ -215,7 +215,7 @@ func rulesOf(rates map[string]float64) []ruleRates {
 			r.Allowed += rate
 		case "deny", "forbidden":
 			r.Refused += rate
-		case "unavailable":
+		case "unavailable", "throttled":
 			r.Unavailable += rate
 		}
 	}

@@ -59,6 +59,7 @@ var incidents = []incident{
 	{[]string{`gatehouse_chain_breaks_total{reason="digest"}`, `gatehouse_chain_breaks_total{reason="history"}`}, "%.0f events don't match the writes in Redis: it lost writes, or somebody forges events. The sidecar's log names them"},
 	{[]string{"gatehouse_corrupt_total"}, "%.0f records or events in Redis are malformed: the sidecar's log names them"},
 	{[]string{"gatehouse_credentials_refused_total"}, "%.0f device records can't authenticate their device: the sidecar's log names them"},
+	{[]string{"gatehouse_guesses_limited_total"}, "somebody guesses secrets of devices: %.0f guesses were beyond the limit. `gatehousectl held` lists the devices and networks"},
 	{[]string{traps}, "the filter trapped or panicked, and %.0f of its VMs were started again: Envoy's log says why"},
 }
 

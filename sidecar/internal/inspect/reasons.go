@@ -27,5 +27,6 @@ var replies = map[string]string{
 	"gatehouse_unavailable_not_in_step":  "The edge was not in step with Redis lately: the credential looks wrong, but may be right by now; or max_auth_staleness has passed.",
 	"gatehouse_unavailable_no_answer":    "The sidecar had to be asked, and gave no answer.",
 	"gatehouse_unavailable_not_verified": "The sidecar can't verify the credential now.",
+	"gatehouse_unavailable_throttled":    "Too many wrong secrets came from this network, so the edge refuses others for a while, right or not.",
 	"gatehouse_token_issued":             "The credential is exchanged for a token.",
 }
