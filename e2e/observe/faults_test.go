@@ -52,7 +52,8 @@ func TestFaults(t *testing.T) {
 		{"GatehouseCorruptRecords", f.corrupt, nil, `records or events in Redis are malformed`},
 		{"GatehouseChainBroken", f.forge, nil, `events don't match the writes`},
 		{"GatehouseDevicesRefused", f.expensive, nil, `records can't authenticate their device`},
-		{"GatehouseVerificationsUnavailable", f.guess, nil, `got a 503, most of them because of limited`},
+		{"GatehouseGuesses", f.guess, nil, `somebody guesses secrets`},
+		{"GatehouseVerificationsUnavailable", f.spray, nil, `got a 503, most of them because of limited`},
 		{"GatehouseRedisLostData", once(func() error { return f.client.FlushAll(t.Context()).Err() }), nil, `Redis lost data`},
 		{"GatehouseTraps", f.trap, nil, `the filter trapped or panicked`},
 		{"GatehouseRival", f.rival, f.endRival, `another sidecar has taken over`},
@@ -176,7 +177,8 @@ type faults struct {
 	publisher    *publish.Publisher
 	second       *exec.Cmd // another sidecar
 	wrote        int
-	maxHeap      int // of Envoy, bytes; 0: as shipped
+	guessed      bool // its device is registered
+	maxHeap      int  // of Envoy, bytes; 0: as shipped
 }
 
 // built returns the path of a program that make built.
@@ -200,7 +202,7 @@ func startFaults(t *testing.T) *faults {
 		ModifyConfig: f.heap, ModifyNginx: func(config string) string { return config },
 		Dir: t.TempDir(), RedisServerPath: server, EnvoyEnv: clock, SidecarEnv: clock[:1],
 		SidecarPath: f.built("chaos/gatehouse-sidecar"), WasmPath: f.built("chaos/gatehouse.wasm"), LibraryPath: filepath.Join(f.root, "build", "chaos", "libgatehouse.so"),
-		SidecarArgs: []string{"--memory.bytes=1MiB", "--bcrypt.max-cost=5", "--limit.device=1"},
+		SidecarArgs: []string{"--memory.bytes=1MiB", "--bcrypt.max-cost=5", "--limit.device=1", "--limit.source=2"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -319,27 +321,52 @@ func (f *faults) tooMuch() error {
 	return nil
 }
 
-// guess sends wrong secrets of a device, more than the limit.
+// guess sends wrong secrets of a device that is at work, more than the limit.
 func (f *faults) guess() error {
-	ctx := f.t.Context()
-	if _, err := f.publisher.PutDevice(ctx, publish.Device{ID: "guessed", Secret: "secret", Cost: 4}); err != nil {
-		return err
+	if !f.guessed {
+		if _, err := f.publisher.PutDevice(f.t.Context(), publish.Device{ID: "guessed", Secret: "secret", Cost: 4}); err != nil {
+			return err
+		}
+		f.guessed = true
 	}
-	for range 5 {
+	status, err := f.show("guessed", "secret")
+	for i := 0; i < 5 && err == nil && status == http.StatusForbidden; i++ { // it lacks a permission
 		f.wrote++
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, f.EdgeURL()+"/v1/telemetry", nil)
-		if err != nil {
+		_, err = f.show("guessed", fmt.Sprint("wrong", f.wrote))
+	}
+	return err
+}
+
+// spray sends a wrong secret for each of some devices, more than the limit of the address.
+func (f *faults) spray() error {
+	const devices = 5
+	f.wrote += devices
+	for i := range devices {
+		if _, err := f.publisher.PutDevice(f.t.Context(), publish.Device{ID: fmt.Sprint("sprayed", f.wrote-i), Secret: "secret", Cost: 4}); err != nil {
 			return err
 		}
-		request.Header.Set("x-device-id", "guessed")
-		request.Header.Set("x-device-token", fmt.Sprint("wrong", f.wrote))
-		answer, err := http.DefaultClient.Do(request)
-		if err != nil {
+	}
+	for i := range devices {
+		if _, err := f.show(fmt.Sprint("sprayed", f.wrote-i), "wrong"); err != nil {
 			return err
 		}
-		_ = answer.Body.Close()
 	}
 	return nil
+}
+
+// show sends a credential and returns the status.
+func (f *faults) show(id, secret string) (int, error) {
+	request, err := http.NewRequestWithContext(f.t.Context(), http.MethodPost, f.EdgeURL()+"/v1/telemetry", nil)
+	if err != nil {
+		return 0, err
+	}
+	request.Header.Set("x-device-id", id)
+	request.Header.Set("x-device-token", secret)
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	return answer.StatusCode, answer.Body.Close()
 }
 
 // rival runs another sidecar for the same edge.
