@@ -93,8 +93,8 @@ func (c *call) remove(s *stream) {
 	c.waiting = c.waiting[:last]
 }
 
-// throttledS returns for how many seconds the sidecar refuses such credentials of a source anyway, 0 if it doesn't. If it
-// doesn't refuse a secret, the device's secrets are suspect from there until the answer.
+// throttledS returns for how many seconds the sidecar refuses such credentials of a source anyway, 0 if it doesn't.
+// Then the device's secrets are suspect from there until the answer, unless this one is known to be right.
 func (c *calls) throttledS(d *policy.Decision, source string, nowMS int64) uint16 {
 	if d.New {
 		return c.throttles.retryAfter(source, nowMS)

@@ -152,7 +152,7 @@ func TestGuessesOfAnActiveDevice(t *testing.T) {
 	}
 }
 
-// TestGuessWithoutASidecar: shared memory doesn't tell a guesser which secret is right while the sidecar gives no answer.
+// TestGuessWithoutASidecar: while the sidecar gives no answer, the edge's answers don't tell which guess is right.
 func TestGuessWithoutASidecar(t *testing.T) {
 	e := guessedEdge(t, rules)
 	try(e, "dev", "wrong1")

@@ -37,7 +37,8 @@ local function headers_of(list)
 end
 
 local function answers_of(a)
-  local answers = { unreachable = a.unreachable, failed_fetch = a.failed_fetch, suspect = a.suspect, throttled_s = a.throttled_s }
+  local answers =
+    { unreachable = a.unreachable, failed_fetch = a.failed_fetch, suspect = a.suspect, throttled_s = a.throttled_s }
   if a.verify then
     answers.verify = wire.parse_verify_response(decode(a.verify))
   end

@@ -218,8 +218,8 @@ function M.fill(n)
   return throttles.count
 end
 
--- guesses runs steps on new guesses: the name of a method and its arguments. It returns their results as numbers, and how
--- many there are.
+-- guesses runs steps on new guesses: the name of a method and its arguments. It returns their results as numbers, and
+-- how many there are.
 function M.guesses(steps)
   local all, results = guesses.new(), {}
   for i, step in ipairs(steps) do

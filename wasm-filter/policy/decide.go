@@ -78,7 +78,7 @@ type Answers struct {
 	ThrottledS uint16
 }
 
-// Guess is what shared memory tells about the secret of a request. Who guesses must learn it at the sidecar's pace only.
+// Guess is what shared memory tells about the secret of a request. Who guesses may learn it at the sidecar's pace only.
 type Guess uint8
 
 // The guesses.

@@ -74,7 +74,7 @@ function Calls:report(now)
 end
 
 -- read_answer stores the answer to a call.
-local function read_answer(calls, call, answer)
+local function read_answer(call, answer)
   if call.path == paths.fetch then
     call.answer = wire.parse_fetch_response(answer)
     return
@@ -102,7 +102,7 @@ local function run(_, calls, call)
   if not ok then
     answer, err = nil, answer
   elseif answer then
-    ok, err = pcall(read_answer, calls, call, answer)
+    ok, err = pcall(read_answer, call, answer)
     if not ok then
       answer = nil
     end
@@ -191,7 +191,11 @@ end
 -- doubts reports whether the sidecar must decide about a secret about which shared memory has decided. Then the request
 -- must be decided again.
 function Calls:doubts(r, d, now, answers)
-  if answers.suspect or d.action ~= "reply" and d.action ~= "pass" or d.guess == "right" and not self.guesses.devices[d.id] then
+  if
+    answers.suspect
+    or d.action ~= "reply" and d.action ~= "pass"
+    or d.guess == "right" and not self.guesses.devices[d.id]
+  then
     return false
   end
   answers.suspect = self.guesses:doubts(d.id, M.source(r, self.source_header), now, d.guess)

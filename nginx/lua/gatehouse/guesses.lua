@@ -83,8 +83,8 @@ local function set(self, device, net, now_ms, for_ms, own)
 end
 
 -- throttled_s returns for how many seconds, rounded up, all secrets of a device from a source are throttled; 0: they
--- aren't. Then, unless the secret is known to be right, the sidecar is asked about it, and until its answer the device's
--- secrets from there are suspect.
+-- aren't. Then, unless the secret is known to be right, the sidecar is asked about it, and until its answer the
+-- device's secrets from there are suspect.
 function M:throttled_s(device, source, now_ms, right)
   local net = network(source)
   if not net then

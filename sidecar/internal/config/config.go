@@ -78,7 +78,7 @@ type Verdict struct {
 	SecretFile string        `env:"SECRET_FILE" placeholder:"FILE" help:"Secret of the fleet, at least 32 bytes; with it, sidecars share verdicts through Redis. Read at start."`
 }
 
-// Limit bounds wrong secrets that cost bcrypt.
+// Limit bounds wrong secrets.
 type Limit struct {
 	Device int           `env:"DEVICE" default:"5" placeholder:"N" help:"Maximum number of wrong secrets for one device from one address in the window; 0: no limit. Default: ${default}."`
 	Source int           `env:"SOURCE" default:"100" placeholder:"N" help:"Maximum number of wrong secrets from one address in the window; 0: no limit. Default: ${default}."`

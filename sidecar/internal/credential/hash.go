@@ -157,8 +157,8 @@ func (v *Verifier) guesses(a *attempt) time.Duration {
 	return v.byPair.retryAfter(v.sources.pair(a.id, a.source))
 }
 
-// guessed returns the answer to an attempt that must wait because of guesses. Unless the device authenticated from there
-// before, the edge refuses all of its secrets meanwhile, also the right one, from which a guess would be known as right.
+// guessed returns the answer to an attempt that must wait because of guesses. Unless the device authenticated from
+// there before, the edge refuses all of its secrets meanwhile, also the right one, whose answer would tell that it is.
 func (v *Verifier) guessed(a *attempt, wait time.Duration) Result {
 	r := Result{Outcome: wire.Throttled, Reason: isOverLimit, RetryAfter: max(wait, retryAfter), ThrottleFor: wait}
 	network := otherNetwork

@@ -39,7 +39,7 @@ const (
 	suspectAfter = 5 * time.Second
 	// pinJitter is the maximum fraction by which a pin is shorter than PinTTL.
 	pinJitter = 0.25
-	// ownFor is how long the edge refuses wrong secrets of a device by itself that come from where it authenticated before.
+	// ownFor is how long the edge itself refuses wrong secrets of a device from where it authenticated before.
 	ownFor = time.Second
 	// maxRestarts bounds how often a verification starts over after a change of the record.
 	maxRestarts = 8
