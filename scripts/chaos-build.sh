@@ -1,12 +1,28 @@
 #!/usr/bin/env bash
-# chaos-build.sh [DIR [ENTRY...]]: builds the programs that only chaos runs, into build/chaos or DIR: clock.so, which
-# steps the clocks of Envoy and Redis; gatehouse-sidecar, whose clock can be stepped, too; gatehouse.wasm, which traps
-# when a request asks for it, and with EDGE_KIND=native libgatehouse.so, which has both. Each ENTRY, '"FILE": "COPY"', replaces another source of the last two.
+# chaos-build.sh [DIR [PLANT]]: builds the programs that only chaos runs, into build/chaos or DIR: clock.so, which steps
+# the clocks of Envoy and Redis; gatehouse-sidecar, whose clock can be stepped, too; and the filter of $EDGE_KIND, which
+# traps when a request asks for it: gatehouse.wasm or libgatehouse.so; of nginx the sources, lua. PLANT is a defect to
+# build in, see e2e/chaos/testdata/plants. It is an error if a change of it doesn't apply, or is in none of the programs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/overlay.sh
-dir=$(realpath -m "${1:-build/chaos}") sources=$PWD/e2e/chaos/testdata go=${GO:-go}
+dir=$(realpath -m "${1:-build/chaos}") plant=${2:-} sources=$PWD/e2e/chaos/testdata go=${GO:-go} kind=${EDGE_KIND:-envoy}
 mkdir -p "$dir"
+planted=() compiled=$work/compiled # files
+
+# begin: begins the overlay of another program, with the plant.
+begin() {
+  rm -f "$work"/*.go "$work"/*.lua
+  overlay=()
+  [[ -z $plant ]] || source "$plant"
+  planted=("${overlay[@]}")
+}
+
+# compiles PACKAGE [FLAG...]: adds the sources of a program to $compiled.
+compiles() {
+  "$go" list -deps "${@:2}" -f '{{$dir := .Dir}}{{range .GoFiles}}{{$dir}}/{{.}}{{"\n"}}{{end}}{{range .CgoFiles}}{{$dir}}/{{.}}{{"\n"}}{{end}}' \
+    "$1" >>"$compiled"
+}
 
 scripts/need.sh cc gcc "chaos steps clocks by a library in C"
 cc -shared -fPIC -O2 -Wall -Wextra -Werror -o "$dir/clock.so" "$sources/clock/clock.c"
@@ -25,20 +41,45 @@ trapping() {
   add "$PWD/wasm-filter/trap_$1.go" "$sources/trap/trap_$1.go"
 }
 
+begin
 stepped
-overlay+=("${@:2}")
 "$go" build -trimpath -overlay "$(write_overlay)" -o "$dir/gatehouse-sidecar" ./sidecar/cmd/gatehouse-sidecar
+compiles ./sidecar/cmd/gatehouse-sidecar
 
-overlay=("${@:2}")
-trapping wasip1
-tags=()
-[[ ${BINDING:-own} == own ]] || tags=("-tags=$BINDING")
-scripts/build-wasm.sh "$dir/gatehouse.wasm" -overlay "$(write_overlay)" "${tags[@]}"
+begin
+case $kind in
+  nginx)
+    scripts/install-nginx.sh >/dev/null
+    rm -rf "$dir/lua"
+    cp -r nginx/lua "$dir/lua"
+    for lua in "$work"/*.lua; do
+      [[ -e $lua ]] || continue
+      for file in $(find nginx/lua -name '*.lua'); do
+        [[ $(basename "$lua") != "$(name_of_copy "$PWD/$file")" ]] || cp "$lua" "$dir/${file#nginx/}"
+      done
+    done
+    find "$PWD/nginx/lua" -name '*.lua' >>"$compiled"
+    ;;
+  native)
+    stepped
+    trapping native
+    scripts/build-native.sh "$dir/libgatehouse.so" -overlay "$(write_overlay)"
+    CGO_ENABLED=1 compiles ./wasm-filter -tags=native
+    ;;
+  *)
+    trapping wasip1
+    tags=()
+    [[ ${BINDING:-own} == own ]] || tags=("-tags=$BINDING")
+    scripts/build-wasm.sh "$dir/gatehouse.wasm" -overlay "$(write_overlay)" "${tags[@]}"
+    GOOS=wasip1 GOARCH=wasm compiles ./wasm-filter "${tags[@]}"
+    ;;
+esac
 
-if [[ ${EDGE_KIND:-} == native ]]; then
-  rm -f "$work"/*.go
-  overlay=("${@:2}")
-  stepped
-  trapping native
-  scripts/build-native.sh "$dir/libgatehouse.so" -overlay "$(write_overlay)"
-fi
+for entry in "${planted[@]}"; do
+  file=${entry#\"} file=${file%%\"*}
+  grep -qxF "$file" "$compiled" || {
+    echo "chaos-build: $plant changes $file, which is in no program of EDGE_KIND=$kind" >&2
+    exit 1
+  }
+done
+[[ -z $plant || ${#planted[@]} -gt 0 ]] || { echo "chaos-build: $plant changes nothing" >&2; exit 1; }

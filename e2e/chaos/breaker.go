@@ -22,7 +22,11 @@ type breaker struct {
 	moved      chan error // the result of moving a slot
 	endCorrupt func()
 	empty      func(context.Context) error
+	revokeAll  func() error
 }
+
+// compared is how long the sidecar may take to see twice that Redis is ahead.
+const compared = 2 * time.Second
 
 // close closes the link, the clocks and the servers.
 func (b *breaker) close() {
@@ -60,6 +64,13 @@ func (b *breaker) breakIt(kind FaultKind, f *Fault) error {
 	case LoseMessages:
 		b.losses.perMille.Store(f.Rate)
 		return nil
+	case LoseLast:
+		b.losses.perMille.Store(1000)
+		return nil
+	case FullRedis:
+		return b.limitMemory("1")
+	case RevokeAll:
+		return b.revokeAll()
 	case Failover:
 		set(&b.world.eras, true)
 		return b.try(func() { b.sentinels.Failover(b, func() { wait(b.ctx, lag/2) }) })
@@ -108,6 +119,19 @@ func (b *breaker) breakIt(kind FaultKind, f *Fault) error {
 	return fmt.Errorf("unknown fault %q", kind)
 }
 
+// limitMemory sets the memory that Redis may use, in bytes; 0: any.
+func (b *breaker) limitMemory(bytes string) error {
+	client, err := newRedis(b.stack.RedisURL())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	if err := client.ConfigSet(context.Background(), "maxmemory", bytes).Err(); err != nil {
+		return fmt.Errorf("set maxmemory: %w", err)
+	}
+	return nil
+}
+
 // killWorker kills a worker of nginx. If it was applying a batch, the sidecar pushes everything again.
 func (b *breaker) killWorker() error {
 	set(&b.world.refills, true)
@@ -130,13 +154,17 @@ func (b *breaker) mend(ctx context.Context, kind FaultKind, ended func(at time.D
 		act = b.link.Mend
 	case HangLink, DelayLink:
 		act, answering = func() error { b.link.Clear(); return nil }, true
+	case LoseLast: // no other write follows, so only the comparison can find it, twice in a row
+		act, answering = func() error { b.losses.perMille.Store(0); wait(ctx, compared); return nil }, true
+	case FullRedis:
+		act = func() error { return b.limitMemory("0") }
 	case LoseMessages:
 		act = func() error { b.losses.perMille.Store(0); return nil }
 	case Failover:
 		act, answering = func() error { return b.try(func() { b.sentinels.Rejoin(b) }) }, true
 	case MoveSlot:
 		act, answering = func() error { return <-b.moved }, true
-	case EmptyRedis, TrapEdge, TrapPush:
+	case EmptyRedis, RevokeAll, TrapEdge, TrapPush:
 		act = func() error { return nil } // it has no duration
 	case BadBatches:
 		act = func() error { b.endCorrupt(); return nil }

@@ -15,7 +15,11 @@
 //     resync, and a sidecar that takes over, are no excuse for others); another write that has begun, or whose outcome
 //     is unknown; and, during a fault and 2 s after it, an edge that may not be in step.
 //   - lost: when Redis becomes unreachable, every cached answer continues within max_staleness.
+//   - expired: nothing is served, and no device let in, more than a second after its ttl or not-after, unless a clock was
+//     wrong in between.
 //   - error: no answer is an error, except while Envoy itself, or one of its VMs, is down.
+//
+// Readers use GET and HEAD, ask for each content coding and decode what they get, and send both validators.
 //
 // Devices get new secrets and are revoked, and send the secrets that they have or had, every third device as a token,
 // to two edges whose sidecars share verdicts. These are violations:
@@ -24,13 +28,24 @@
 //     secret without a fault, and in any case max_auth_staleness + 1 s after it.
 //   - a good one is refused (401) at any time, or not verified (503) without a fault.
 //
+// Most devices are written so often that a next write may repair what went wrong with the last one. So others are not:
+// steady devices keep their secrets (every second one has two) for the run and are given other permissions, revoked,
+// deleted or registered again every few seconds. Their only permission shows which write was in force. Racing devices are
+// revoked while bcrypt runs for them. Mortal ones have a not-after. In a quarter of the runs, by the seed,
+// max_auth_staleness is off, and nothing bounds how long a revocation takes in a fault.
+//
 // # Deployments
 //
 // A single server is behind a link that can be cut. It can lose power with appendfsync everysec: it is killed, and its
 // log loses what was appended in the last half second. (After kill -9 the kernel still has what was written, unlike
 // after a loss of power, so the log is truncated. It isn't tested what a disk does with blocks that were not synced.)
 // The clocks of its machine and of the first edge's, which Envoy and sidecar share, are stepped by up to half a minute
-// and back; times here are by another clock. The module of that edge traps in a request, and during a push.
+// and back; times here are by another clock. The module of that edge traps in a request, and during a push. Messages to
+// its sidecar are lost, also the last ones before all writers fall silent. Redis is full for some seconds, and refuses
+// all writes. All devices are revoked at once.
+//
+// A run of a minute has each of these faults at least once, most of them in pairs: see densePairs. While a link is cut,
+// or Envoy is paused, for longer than max_staleness, bulky objects are written, which take some time to reach the edge.
 //
 // Behind Sentinel, the master is killed and its replica promoted. Writes that were acknowledged in the second before
 // that or before a loss of power may be lost. They are counted, revocations separately, and no answer must have them;

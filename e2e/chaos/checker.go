@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -109,6 +110,7 @@ type seen struct {
 type fault struct {
 	begin, end time.Duration // end 0: it goes on
 	redisDown  bool          // and nothing else
+	clock      bool          // a clock is wrong
 }
 
 // NewChecker returns a checker of keys without writes.
@@ -127,7 +129,7 @@ func (c *Checker) Newest(key int) (Kind, bool) {
 	return c.histories[key].newest()
 }
 
-// Secret returns a device's newest version that is a secret, or with former the one before it; 0 if there is none.
+// Secret returns a device's newest version that is a secret, or with former the secret before it; 0 if there is none.
 // newest: it is the newest of all versions.
 func (c *Checker) Secret(device int, former bool) (version uint64, newest bool) {
 	c.mu.Lock()
@@ -135,18 +137,41 @@ func (c *Checker) Secret(device int, former bool) (version uint64, newest bool) 
 	h := &c.histories[device]
 	last := uint64(len(h.writes))
 	for v := last; v > 0; v-- {
-		if h.writes[v-1].kind == Put && (!former || v < last) {
+		switch {
+		case h.writes[v-1].kind != Put:
+		case former:
+			former = false
+		default:
 			return v, v == last
 		}
 	}
 	return 0, false
 }
 
-// Begin records a write that is about to be sent and returns its version. Other writes of the key may be under way.
-func (c *Checker) Begin(key int, kind Kind, at time.Duration) uint64 {
+// Resembling returns the newest version of a device whose permission is the one of version modulo permissionNames, 0 if
+// there is none.
+func (c *Checker) Resembling(device int, modulo uint64) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.histories[key].begin(kind, at)
+	writes := c.histories[device].writes
+	for v := uint64(len(writes)); v > 0; v-- {
+		if v%permissionNames == modulo && writes[v-1].kind == Put && writes[v-1].outcome != Failed {
+			return v
+		}
+	}
+	return 0
+}
+
+// Begin records a write that is about to be sent and returns its version. Other writes of the key may be under way.
+func (c *Checker) Begin(key int, kind Kind, at time.Duration) uint64 {
+	return c.BeginFor(key, kind, at, 0)
+}
+
+// BeginFor is Begin for what is valid for a time, 0 for ever.
+func (c *Checker) BeginFor(key int, kind Kind, at, life time.Duration) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.histories[key].begin(kind, at, life)
 }
 
 // End records the outcome of a write.
@@ -169,9 +194,22 @@ func (c *Checker) Emptied(at time.Duration) {
 	defer c.mu.Unlock()
 	for key := range c.histories {
 		if h := &c.histories[key]; len(h.writes) > 0 {
-			h.end(h.begin(Delete, at), Acked, at)
+			h.end(h.begin(Delete, at, 0), Acked, at)
 		}
 	}
+}
+
+// BeginRevoking begins a revocation of every device that may be registered, and returns their versions.
+func (c *Checker) BeginRevoking(at time.Duration) map[int]uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	versions := map[int]uint64{}
+	for key := range c.histories {
+		if kind, found := c.histories[key].newest(); found && kind == Put {
+			versions[key] = c.histories[key].begin(Delete, at, 0)
+		}
+	}
+	return versions
 }
 
 // Unsure revokes all acknowledgements from since on, because Redis may have lost these writes. It returns their keys.
@@ -207,6 +245,13 @@ func (c *Checker) BeginFault(at time.Duration, redisDown bool) {
 	clear(c.lost)
 }
 
+// ClockStepped records that the last fault steps a clock.
+func (c *Checker) ClockStepped() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.faults[len(c.faults)-1].clock = true
+}
+
 // EndFault records the end of the last fault.
 func (c *Checker) EndFault(at time.Duration) {
 	c.mu.Lock()
@@ -234,6 +279,8 @@ func (c *Checker) Reached(target uint64, r Read) bool {
 		return c.histories[r.Key].reached(target, r.Version, r.End)
 	case Miss:
 		return c.histories[r.Key].reached(target, 0, r.End)
+	case Stale:
+		return c.histories[r.Key].mayHaveExpired(target, r.End)
 	}
 	return false
 }
@@ -281,6 +328,9 @@ func (c *Checker) hit(r *Read, report func(rule, format string, args ...any)) {
 		report("wrong body", "version %d was never published", r.Version)
 		return
 	}
+	if w := &h.writes[r.Version-1]; w.life > 0 && w.outcome == Acked && r.Start > w.ended+w.life+c.limits.Slack && c.clocksRight(w.begun, r.End) {
+		report("expired", "version %d, asked for at %.3f s, was written by %.3f s for %v", r.Version, r.Start.Seconds(), w.ended.Seconds(), w.life)
+	}
 	age := h.age(r.Version, r.Start)
 	c.oldest = max(c.oldest, age)
 	switch newest := h.ackedAt(r.Start); {
@@ -321,9 +371,9 @@ func (c *Checker) miss(r *Read, report func(rule, format string, args ...any)) {
 		has = max(has, seen.version)
 	}
 	switch {
-	case has > 0 && h.writes[has-1].kind == Put && !h.overtaken(has, r.End):
+	case has > 0 && h.writes[has-1].kind == Put && h.writes[has-1].life == 0 && !h.overtaken(has, r.End):
 		report("missed", "%q, asked for at %.3f s; the edge had version %d, and nothing was written since", r.Detail, r.Start.Seconds(), has)
-	case r.Answer == Miss && seen.version > 0 && !seen.gone:
+	case r.Answer == Miss && seen.version > 0 && !seen.gone && h.writes[seen.version-1].life == 0:
 		f.add(step{end: r.End, version: seen.version + 1, gone: true})
 	}
 }
@@ -347,7 +397,7 @@ func (c *Checker) refused(r *Read, report func(rule, format string, args ...any)
 func (c *Checker) wasGood(r *Read) bool {
 	h := &c.histories[r.Key]
 	at, found := h.ackOf(r.Version)
-	return found && c.settled(at, r.Start) && !h.overtaken(r.Version, r.End)
+	return found && h.writes[r.Version-1].life == 0 && c.settled(at, r.Start) && !h.overtaken(r.Version, r.End)
 }
 
 // settled reports whether a write that was acknowledged at from has reached the edge by end: nothing was broken for
@@ -394,6 +444,16 @@ func (c *Checker) floor(r *Read) *floor {
 		*s = seen{edge: r.Edge, era: r.Era}
 	}
 	return &s.floor
+}
+
+// clocksRight reports whether all clocks were right from begin to end.
+func (c *Checker) clocksRight(begin, end time.Duration) bool {
+	for _, f := range slices.Backward(c.faults) {
+		if f.clock && f.begin <= end && (f.end == 0 || f.end >= begin) {
+			return false
+		}
+	}
+	return true
 }
 
 // quiet reports whether nothing was broken from begin to end.

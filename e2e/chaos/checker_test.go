@@ -29,6 +29,22 @@ func wrote(kind Kind, version uint64, begun, ended int, outcome Outcome) event {
 	}}
 }
 
+// forASecond is a put of what is valid for a second.
+func forASecond(version uint64, begun, acked int) event {
+	return event{do: func(c *Checker) []Violation {
+		if got := c.BeginFor(0, Put, at(begun), time.Second); got != version {
+			panic("a test counts versions wrongly")
+		}
+		c.End(0, version, Acked, at(acked))
+		return nil
+	}}
+}
+
+// stepped begins a fault in which a clock is wrong.
+func stepped(ms int) event {
+	return event{do: func(c *Checker) []Violation { c.BeginFault(at(ms), false); c.ClockStepped(); return nil }}
+}
+
 func began(ms int, redisDown bool) event {
 	return event{do: func(c *Checker) []Violation { c.BeginFault(at(ms), redisDown); return nil }}
 }
@@ -104,6 +120,13 @@ func TestChecker(t *testing.T) {
 		{"not in step for no reason", []event{put(1, 0, 1), but(through(1, Stale, 0, 5000, 5001), "missed")}},
 		{"not in step in a fault", []event{put(1, 0, 1), began(4000, false), through(1, Stale, 0, 5000, 5001), ended(6000), through(1, Bypass, 0, 8000, 8001)}},
 		{"a miss of an empty memory", []event{put(1, 0, 1), hit(1, 2, 3), del(2, 24, 25), refilling, hit(1, 32, 33)}},
+
+		{"expired", []event{forASecond(1, 0, 2), hit(1, 2002, 2003), but(hit(1, 2003, 2004), "expired")}},
+		{"expired in a fault", []event{began(0, false), forASecond(1, 0, 2), but(hit(1, 2003, 2004), "expired")}},
+		{"expired by a clock that is wrong", []event{stepped(0), ended(1), forASecond(1, 1, 2), hit(1, 2003, 2004)}},
+		{"expired by a clock that was wrong before", []event{stepped(0), ended(1), forASecond(1, 2, 3), but(hit(1, 2004, 2005), "expired")}},
+		{"missed, but it may have expired", []event{forASecond(1, 0, 1), hit(1, 2, 3), missed(4, 5), hit(1, 6, 7), missed(2100, 2101)}},
+		{"goes back to what expires", []event{forASecond(1, 0, 1), put(2, 2, 3), hit(2, 4, 5), but(hit(1, 6, 7), "backwards")}},
 
 		{"too old", []event{began(0, false), put(1, 0, 1), put(2, 9, 10), hit(1, 4010, 4011), but(hit(1, 4011, 4012), "too old")}},
 		{"too old, deleted", []event{began(0, false), put(1, 0, 1), del(2, 9, 10), hit(1, 4010, 4011), but(hit(1, 4011, 4012), "too old")}},
@@ -192,6 +215,7 @@ func TestCheckerOfDevices(t *testing.T) {
 		{"revoked and authenticated too late during a fault", []event{began(0, true), put(1, 0, 1), del(2, 9, 10), shown(1, Hit, 4010, 4011), but(shown(1, Hit, 4011, 4012), "too old")}},
 		{"a good one is refused", []event{put(1, 0, 1), but(shown(1, Refused, 2002, 2003), "good one refused")}},
 		{"a good one is refused in a fault", []event{put(1, 0, 1), began(3*second, true), but(shown(1, Refused, 4000, 4001), "good one refused")}},
+		{"refused because it may have ended", []event{forASecond(1, 0, 1), shown(1, Refused, 2002, 2003)}},
 		{"refused before it is there", []event{put(1, 0, 1), shown(1, Refused, 2000, 2001)}},
 		{"refused because it came in a fault", []event{began(0, true), put(1, 10, 11), shown(1, Refused, 4000, 4001)}},
 		{"refused as it ends", []event{put(1, 0, 1), wrote(Delete, 2, 3000, 3001, Unknown), shown(1, Refused, 3002, 3003)}},
@@ -251,6 +275,47 @@ func TestNewest(t *testing.T) {
 	}
 }
 
+func TestSecret(t *testing.T) {
+	c := NewChecker(1, testLimits)
+	for _, tt := range []struct {
+		next           event
+		newest, former uint64 // secrets
+	}{{put(1, 0, 1), 1, 0}, {put(2, 2, 3), 2, 1}, {del(3, 4, 5), 2, 1}, {put(4, 6, 7), 4, 2}} {
+		tt.next.do(c)
+		last, _ := c.Newest(0)
+		if got, newest := c.Secret(0, false); got != tt.newest || newest != (last == Put) {
+			t.Errorf("got %d, newest: %v; want %d", got, newest, tt.newest)
+		}
+		if got, newest := c.Secret(0, true); got != tt.former || newest {
+			t.Errorf("the former one: got %d, newest: %v; want %d", got, newest, tt.former)
+		}
+	}
+}
+
+func TestResembling(t *testing.T) {
+	c := NewChecker(1, testLimits)
+	for version := range uint64(permissionNames + 2) {
+		put(version+1, 0, 1).do(c)
+	}
+	del(permissionNames+3, 2, 3).do(c)
+	for modulo, want := range map[uint64]uint64{0: permissionNames, 1: permissionNames + 1, 2: permissionNames + 2, 3: 3} {
+		if got := c.Resembling(0, modulo); got != want {
+			t.Errorf("permission %s: got version %d, want %d", permissionOf(modulo), got, want)
+		}
+	}
+}
+
+// All devices that may be registered are revoked.
+func TestBeginRevoking(t *testing.T) {
+	c := NewChecker(3, testLimits)
+	put(1, 0, 1).do(c)
+	c.Begin(1, Delete, at(0))
+	if got := c.BeginRevoking(at(2)); len(got) != 1 || got[0] != 2 {
+		t.Errorf("got %v, want version 2 of device 0", got)
+	}
+	checkEvent(t, c, 0, shown(1, Refused, 5000, 5001))
+}
+
 // A write that was acknowledged just before a failover may be lost: then the version before it is not too old.
 func TestUnsure(t *testing.T) {
 	c := NewChecker(2, testLimits)
@@ -279,7 +344,7 @@ func TestUnsureRevocation(t *testing.T) {
 }
 
 func TestReached(t *testing.T) {
-	history := []event{put(1, 0, 1), del(2, 2, 3), put(3, 4, 5), wrote(Delete, 4, 6, 7, Unknown)}
+	history := []event{put(1, 0, 1), del(2, 2, 3), put(3, 4, 5), wrote(Delete, 4, 6, 7, Unknown), forASecond(5, 8, 9)}
 	read := func(a Answer, version uint64, end int) Read {
 		return Read{Answer: a, Version: version, Start: at(end - 1), End: at(end)}
 	}
@@ -296,8 +361,11 @@ func TestReached(t *testing.T) {
 		{"older than the delete", 2, read(Hit, 1, 10), false},
 		{"maybe deleted", 3, read(Miss, 0, 10), true},
 		{"deleted only later", 3, read(Miss, 0, 5), false},
+		{"maybe expired", 5, read(Stale, 0, 10), true},
+		{"what came after a delete may have expired", 2, read(Stale, 0, 10), true},
+		{"what may have expired came later", 2, read(Stale, 0, 7), false},
 		{"never written", 0, read(Miss, 0, 10), true},
-		{"not in step", 1, read(Stale, 0, 10), false},
+		{"not in step", 1, read(Stale, 0, 7), false},
 		{"no answer", 2, read(Unavailable, 0, 10), false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // sizes of bodies in bytes. There are few on purpose: the contents must reveal a body of another object, not its
@@ -24,7 +25,14 @@ const (
 // bytes alone whether they are right.
 type Content struct {
 	Seed uint64
+	// Bulk is the first of the keys with bulky bodies, 0 if there are none.
+	Bulk int
 }
+
+// bulk is the size of a bulky body: a few of them take longer to reach the edge than to be read from Redis.
+const bulk = 256 << 10
+
+func (c Content) bulky(key int) bool { return c.Bulk > 0 && key >= c.Bulk }
 
 // path returns the path of a key, 0 to 999. Every second key is under a rule with fetching.
 func path(key int) string {
@@ -37,10 +45,18 @@ func path(key int) string {
 // contentType returns the content type of the key's bodies. Every tenth key has text, which is published in all
 // encodings; an image is published as it is.
 func contentType(key int) string {
-	if key%10 == 0 {
+	if key%10 == 0 && key < 1000 {
 		return "text/plain"
 	}
 	return "image/x-chaos"
+}
+
+// ttlOf returns the ttl of a key's objects, 0 for none.
+func ttlOf(key int) time.Duration {
+	if key%10 == 3 || key%20 == 4 {
+		return time.Second
+	}
+	return 0
 }
 
 // etag returns the entity-tag, which names key and version, for answers without a body.
@@ -55,13 +71,28 @@ func parseETag(key int, tag string) (uint64, error) {
 	return 0, fmt.Errorf("entity-tag %.80q is not of %s", tag, path(key))
 }
 
-// Body returns the body of a version.
-func (c Content) Body(key int, version uint64) []byte {
+// size returns the size of a version's body, and the generator of its bytes.
+func (c Content) size(key int, version uint64) (*rand.Rand, int) {
 	random := rand.New(rand.NewPCG(c.Seed^uint64(key), version))
 	size := sizes[random.IntN(len(sizes))]
 	if random.IntN(sixtyFour) == 0 {
 		size = large
 	}
+	if c.bulky(key) {
+		size = bulk
+	}
+	return random, size
+}
+
+// length returns the length of a version's body.
+func (c Content) length(key int, version uint64) int64 {
+	_, size := c.size(key, version)
+	return int64(size)
+}
+
+// Body returns the body of a version.
+func (c Content) Body(key int, version uint64) []byte {
+	random, size := c.size(key, version)
 	fill := make([]byte, 0, size-headerSize+8)
 	for len(fill) < size-headerSize {
 		word := random.Uint64()

@@ -12,6 +12,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/testbed/upstream"
 )
@@ -24,6 +28,75 @@ import (
 func deviceID(device int) string { return fmt.Sprintf("chaos-%03d", device) }
 
 func showsToken(device int) bool { return device%3 == 0 }
+
+// class is a kind of device. Each place has devices of one class.
+type class uint8
+
+const (
+	// changing devices get new secrets and are revoked, often.
+	changing class = iota
+	// steady ones keep their secrets, and get other permissions, are revoked, deleted and registered again, each so
+	// seldom that the last write stands for seconds.
+	steady
+	// racing ones are revoked while bcrypt runs for them.
+	racing
+	// mortal ones get new secrets that are valid until a not-after.
+	mortal
+)
+
+// How many places the classes have, besides the changing ones.
+const (
+	steadyPlaces = 24
+	racingPlaces = 3
+	mortalPlaces = 4
+	otherPlaces  = steadyPlaces + racingPlaces + mortalPlaces
+)
+
+// classOf returns the class of a place of so many, and so of its devices.
+func classOf(place, places int) class {
+	switch n := places - place; {
+	case n <= mortalPlaces:
+		return mortal
+	case n <= mortalPlaces+racingPlaces:
+		return racing
+	case n <= otherPlaces:
+		return steady
+	}
+	return changing
+}
+
+// permissionNames is the number of the permissions of steady devices. Each version has the next one, which shows in an
+// answer which version was in force.
+const permissionNames = 8
+
+func permissionOf(version uint64) string { return fmt.Sprintf("chaos.%d", version%permissionNames) }
+
+// lifeOf is how long secrets of mortal devices are valid.
+const lifeOf = 2 * time.Second
+
+// The secrets of steady devices, and their hashes; every second device has only the first one. The secret of racing
+// ones takes bcrypt long, so that a revocation can come meanwhile.
+var (
+	steadySecrets = [2]string{"a steady secret", "another steady secret"}
+	steadyHashes  = sync.OnceValue(func() []string { return hashesOf(secretCost, steadySecrets[:]...) })
+	racingHashes  = sync.OnceValue(func() []string { return hashesOf(racingCost, racingSecret) })
+)
+
+const (
+	racingSecret = "a secret that takes long"
+	racingCost   = 11
+)
+
+func hashesOf(cost int, secrets ...string) (hashes []string) {
+	for _, secret := range secrets {
+		hash, err := bcrypt.GenerateFromPassword([]byte(secret), cost)
+		if err != nil {
+			panic(err) // the cost and the secrets are ours
+		}
+		hashes = append(hashes, string(hash))
+	}
+	return hashes
+}
 
 // secretOf returns a device's secret of a version.
 func secretOf(device int, version uint64) string {
@@ -39,6 +112,8 @@ type deviceWriter struct {
 	checker   *Checker
 	writing   *sync.RWMutex // locked while Redis is emptied
 	publisher *publish.Publisher
+	client    redis.UniversalClient // deletes records
+	shards    contract.Shards
 	places    []place
 	counts    *counts
 	report    func(Violation)
@@ -54,12 +129,26 @@ type place struct {
 }
 
 // generations is how many devices each place may have, one after the other.
-const generations = 64
+const generations = 128
+
+// class returns the class of a device.
+func (w *deviceWriter) class(device int) class {
+	return classOf(device%len(w.places), len(w.places))
+}
+
+// one returns the place of a random one of the class.
+func (w *deviceWriter) one(of class) *place {
+	for {
+		if i := rand.IntN(len(w.places)); w.class(i) == of {
+			return &w.places[i]
+		}
+	}
+}
 
 // run has two writers write to one device at every tick until ctx ends.
 func (w *deviceWriter) run(ctx context.Context, every time.Duration) {
 	repeat(ctx, every, func() {
-		place := &w.places[rand.IntN(len(w.places))]
+		place := w.one(changing)
 		var writers sync.WaitGroup
 		for range writersOfKey {
 			writers.Go(func() { w.write(place) })
@@ -68,15 +157,20 @@ func (w *deviceWriter) run(ctx context.Context, every time.Duration) {
 	})
 }
 
-// write makes the next version of a place's device, perhaps concurrently with another writer. Redis counts a
+// write makes the next version of a place's device, of the kind if one is given, perhaps concurrently with another writer. Redis counts a
 // revocation's version, so a write of unknown outcome could be applied after a later one: then another device takes the
 // place.
-func (w *deviceWriter) write(place *place) {
+func (w *deviceWriter) write(place *place, kinds ...Kind) {
 	w.writing.RLock()
 	defer w.writing.RUnlock()
-	kind := Put
-	if newest, found := w.checker.Newest(int(place.Load())); found && newest == Put && rand.IntN(2) == 0 {
+	kind, alone := Put, w.class(int(place.Load())) != changing
+	if newest, found := w.checker.Newest(int(place.Load())); found && newest == Put && rand.IntN(2) == 0 && w.class(int(place.Load())) != mortal {
 		kind = Delete
+	}
+	if len(kinds) > 0 {
+		kind = kinds[0]
+	}
+	if alone || kind == Delete {
 		place.order.Lock()
 		defer place.order.Unlock()
 	} else {
@@ -87,14 +181,7 @@ func (w *deviceWriter) write(place *place) {
 	if _, found := w.checker.Newest(device); !found {
 		kind = Put // it has just taken the place
 	}
-	ctx := context.Background() // it ends by the client's timeouts
-	version := w.checker.Begin(device, kind, w.world.now())
-	var err error
-	if kind == Delete {
-		_, err = w.publisher.RevokeDevice(ctx, deviceID(device))
-	} else {
-		_, err = w.publisher.PutDevice(ctx, publish.Device{ID: deviceID(device), Version: version, Secret: secretOf(device, version), Cost: secretCost})
-	}
+	version, err := w.send(device, kind)
 	outcome := outcomeOf(err)
 	now := w.world.now()
 	stale := errors.Is(err, publish.ErrStale)
@@ -107,7 +194,7 @@ func (w *deviceWriter) write(place *place) {
 	if next := device + len(w.places); outcome == Unknown && next < len(w.places)*generations {
 		place.CompareAndSwap(int64(device), int64(next))
 	}
-	if stale && !overtaken && !w.repeats {
+	if stale && !overtaken && !w.repeats && !alone {
 		w.report(Violation{ofDevices + "write refused", device, now, fmt.Sprintf("%s of version %d: %v", kind, version, err)})
 	}
 	between := w.world.eras.Load()%2 == 1 // Redis may have lost the device
@@ -116,10 +203,83 @@ func (w *deviceWriter) write(place *place) {
 	}
 }
 
+// race registers new devices of a place, and revokes each while it is verified for the first time, until ctx ends. Then
+// it shows the secret for some time: the verification must not let it in.
+func (w *deviceWriter) race(ctx context.Context, place *place, newLogin func(device int) *login, show func(l *login, version uint64, newest bool)) {
+	for wait(ctx, 50*time.Millisecond) {
+		device := int(place.Load())
+		w.write(place, Put)
+		wait(ctx, 20*time.Millisecond) // the sidecars have it
+		login := newLogin(device)
+		var showing sync.WaitGroup
+		showing.Go(func() { show(login, 1, true) })
+		wait(ctx, time.Duration(rand.IntN(60))*time.Millisecond)
+		if device == int(place.Load()) {
+			w.write(place, Delete)
+		}
+		showing.Wait()
+		for range 24 {
+			if wait(ctx, 200*time.Millisecond) {
+				show(login, 1, false)
+			}
+		}
+		login.close()
+		next := device + len(w.places)
+		if next >= len(w.places)*generations {
+			return
+		}
+		place.CompareAndSwap(int64(device), int64(next))
+	}
+}
+
+// send sends the next version of a device. Only changing devices have concurrent writers, and so give the version;
+// otherwise Redis counts, which goes on from a tombstone.
+func (w *deviceWriter) send(device int, kind Kind) (version uint64, err error) {
+	ctx := context.Background() // it ends by the client's timeouts
+	d, life := publish.Device{ID: deviceID(device)}, time.Duration(0)
+	of := w.class(device)
+	if kind == Put && of == mortal {
+		life = lifeOf
+	}
+	// The not-after comes first: it is at most life after the acknowledgement.
+	d.NotAfter = time.Now().Add(life)
+	if life == 0 {
+		d.NotAfter = time.Time{}
+	}
+	version = w.checker.BeginFor(device, kind, w.world.now(), life)
+	switch of {
+	case changing:
+		d.Version, d.Secret, d.Cost = version, secretOf(device, version), secretCost
+	case mortal:
+		d.Secret, d.Cost = secretOf(device, version), secretCost
+	case racing:
+		d.Hashes = racingHashes()
+	case steady:
+		d.Hashes, d.Permissions = steadyHashes()[:1+device%2], []string{permissionOf(version)}
+	}
+	switch {
+	case kind == Put:
+		_, err = w.publisher.PutDevice(ctx, d)
+	case of == steady && rand.IntN(2) == 0:
+		// As an eviction or a writer in another language does: a record that is gone is revoked by a tombstone.
+		if err = w.client.Del(ctx, w.shards.KeysOf(d.ID).CredentialKey(d.ID)).Err(); err != nil {
+			break
+		}
+		if _, err = w.publisher.RevokeDevice(ctx, d.ID); err != nil {
+			err = fmt.Errorf("the record is gone, but not its device: %v", err) //nolint:errorlint // its outcome is unknown
+		}
+	default:
+		_, err = w.publisher.RevokeDevice(ctx, d.ID)
+	}
+	return version, err
+}
+
 // login sends one device's secrets to any of the edges: the newest one from its own address, so that wrong secrets
 // don't count against it, and earlier ones from another address.
 type login struct {
 	world   *world
+	checker *Checker
+	class   class
 	device  int
 	urls    [places]string
 	clients [2]http.Client // by whether the secret is the newest
@@ -128,8 +288,8 @@ type login struct {
 	issued uint64 // the version of the secret for which it was issued
 }
 
-func newLogin(w *world, urls [places]string, device int) *login {
-	l := &login{world: w, device: device, urls: urls}
+func newLogin(w *world, checker *Checker, of class, urls [places]string, device int) *login {
+	l := &login{world: w, checker: checker, class: of, device: device, urls: urls}
 	for i := range l.clients {
 		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, byte(1+i), byte(device>>8), byte(device))}}
 		l.clients[i] = http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}, Timeout: requestTimeout}
@@ -150,7 +310,7 @@ func (l *login) show(ctx context.Context, version uint64, newest bool) Read {
 	if err != nil {
 		panic(err) // the URL is ours
 	}
-	if token := l.tokenOf(version); newest && token != "" {
+	if token := l.tokenOf(version); l.class == changing && newest && token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 		got.Token = true
 	} else {
@@ -181,18 +341,38 @@ func (l *login) show(ctx context.Context, version uint64, newest bool) Read {
 		got.Answer, got.Detail = Unavailable, response.Status
 	case len(seen.Headers["x-gatehouse-device"]) != 1 || seen.Headers["x-gatehouse-device"][0] != deviceID(l.device):
 		got.Answer, got.Detail = WrongBody, fmt.Sprintf("let in as %q", seen.Headers["x-gatehouse-device"])
+	case l.class == steady && !l.resembles(&got, seen.Headers["x-gatehouse-permissions"]):
+		got.Answer, got.Detail = WrongBody, fmt.Sprintf("let in with permissions %q", seen.Headers["x-gatehouse-permissions"])
 	default:
 		got.Answer = Hit
-		if newest && !got.Token && showsToken(l.device) {
+		if l.class == changing && newest && !got.Token && showsToken(l.device) {
 			l.handshake(ctx, client, got.Place, version)
 		}
 	}
 	return got
 }
 
+// resembles sets the version of an answer to the one whose permission it has, and reports whether there is one.
+func (l *login) resembles(got *Read, permissions []string) bool {
+	for n := range uint64(permissionNames) {
+		if len(permissions) == 1 && permissions[0] == permissionOf(n) {
+			got.Version = l.checker.Resembling(l.device, n)
+			return got.Version > 0
+		}
+	}
+	return false
+}
+
 func (l *login) credential(request *http.Request, version uint64) {
+	secret := secretOf(l.device, version)
+	switch l.class {
+	case steady:
+		secret = steadySecrets[rand.IntN(1+l.device%2)]
+	case racing:
+		secret = racingSecret
+	}
 	request.Header.Set("x-device-id", deviceID(l.device))
-	request.Header.Set("x-device-token", secretOf(l.device, version))
+	request.Header.Set("x-device-token", secret)
 }
 
 // tokenOf returns the token that was issued for a version's secret, "" if there is none. Sometimes it drops the token.

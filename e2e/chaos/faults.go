@@ -18,6 +18,9 @@ const (
 	HangLink     FaultKind = "link hangs"
 	DelayLink    FaultKind = "link delayed"
 	LoseMessages FaultKind = "messages lost"
+	LoseLast     FaultKind = "last messages lost"
+	FullRedis    FaultKind = "redis full"
+	RevokeAll    FaultKind = "all revoked"
 	KillSidecar  FaultKind = "sidecar killed"
 	PauseSidecar FaultKind = "sidecar paused"
 	KillEnvoy    FaultKind = "envoy killed"
@@ -34,12 +37,18 @@ const (
 
 // FaultKinds are all kinds.
 var FaultKinds = []FaultKind{
-	KillRedis, LosePower, PauseRedis, CutLink, HangLink, DelayLink, LoseMessages, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy,
+	KillRedis, LosePower, PauseRedis, CutLink, HangLink, DelayLink, LoseMessages, LoseLast, FullRedis, RevokeAll, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy,
 	Failover, MoveSlot, BadBatches, EmptyRedis, StepEdge, StepRedis, TrapEdge, TrapPush,
 }
 
-// In these, the sidecar can't reach Redis, and everything else works.
-var redisDown = map[FaultKind]bool{KillRedis: true, PauseRedis: true, CutLink: true, HangLink: true}
+// In these, the sidecar can't reach Redis, or Redis answers it less, and everything else works.
+var redisDown = map[FaultKind]bool{KillRedis: true, PauseRedis: true, CutLink: true, HangLink: true, FullRedis: true}
+
+// stepping are the faults in which a clock is wrong.
+var stepping = map[FaultKind]bool{StepEdge: true, StepRedis: true}
+
+// In these, writers reach Redis, but not the edge.
+var behind = map[FaultKind]bool{CutLink: true, HangLink: true, PauseSidecar: true, PauseEnvoy: true}
 
 // losing are the faults in which Redis loses writes that it has just acknowledged.
 var losing = map[FaultKind]bool{LosePower: true, Failover: true}

@@ -43,7 +43,11 @@ type history struct {
 type write struct {
 	kind    Kind
 	begun   time.Duration
+	ended   time.Duration // 0: it is under way
 	outcome Outcome
+	// life is how long what was written is valid: the ttl of an object, or the time until a device's not-after. 0: for
+	// ever. By a clock that is ahead it may end at any time, so it need not be there.
+	life time.Duration
 }
 
 type ack struct {
@@ -52,14 +56,14 @@ type ack struct {
 }
 
 // begin records a write that is about to be sent, and returns its version.
-func (h *history) begin(kind Kind, at time.Duration) uint64 {
-	h.writes = append(h.writes, write{kind: kind, begun: at})
+func (h *history) begin(kind Kind, at, life time.Duration) uint64 {
+	h.writes = append(h.writes, write{kind: kind, begun: at, life: life})
 	return uint64(len(h.writes))
 }
 
 // end records the outcome of a write. An acknowledgement after that of a newer version adds nothing to acks.
 func (h *history) end(version uint64, outcome Outcome, at time.Duration) {
-	h.writes[version-1].outcome = outcome
+	h.writes[version-1].outcome, h.writes[version-1].ended = outcome, at
 	if last := len(h.acks); outcome == Acked && (last == 0 || h.acks[last-1].version < version) {
 		h.acks = append(h.acks, ack{version, at})
 	}
@@ -141,11 +145,18 @@ func (h *history) mayBeAbsent(from uint64, t time.Duration) bool {
 		return true
 	}
 	for _, w := range h.writes[from-1:] {
-		if w.kind == Delete && w.outcome != Failed && w.begun <= t {
+		if (w.kind == Delete || w.life > 0) && w.outcome != Failed && w.begun <= t {
 			return true
 		}
 	}
 	return false
+}
+
+// mayHaveExpired reports whether what the key has at t may be past its life, if version from or a later one is in force.
+func (h *history) mayHaveExpired(from uint64, t time.Duration) bool {
+	return slices.ContainsFunc(h.writes[max(from, 1)-1:], func(w write) bool {
+		return w.life > 0 && w.outcome != Failed && w.begun <= t
+	})
 }
 
 // reached reports whether an answer shows that the write target is in force: version is the answer's, 0 if it has no

@@ -2,7 +2,6 @@ package chaos
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +10,10 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/andybalholm/brotli"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
 )
 
 // requestTimeout is longer than all faults and all timeouts at the edge.
@@ -24,11 +27,12 @@ type reader struct {
 	place   int
 	url     string
 	tags    map[int]string // the last entity-tag, by key
+	dates   map[int]string // the last Last-Modified, by key
 }
 
 func newReader(w *world, content Content, place int, url string) *reader {
 	return &reader{
-		world: w, content: content, place: place, url: url, tags: map[int]string{},
+		world: w, content: content, place: place, url: url, tags: map[int]string{}, dates: map[int]string{},
 		client: http.Client{
 			Transport: &http.Transport{DisableCompression: true, MaxConnsPerHost: 1, MaxIdleConnsPerHost: 1},
 			Timeout:   requestTimeout,
@@ -41,7 +45,11 @@ func (r *reader) close() { r.client.CloseIdleConnections() }
 // read requests a key, in one of the ways in which clients do.
 func (r *reader) read(ctx context.Context, key int) Read {
 	got := Read{Key: key, Place: r.place}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url+path(key), nil)
+	method := http.MethodGet
+	if r.content.bulky(key) || rand.IntN(16) == 0 {
+		method = http.MethodHead
+	}
+	request, err := http.NewRequestWithContext(ctx, method, r.url+path(key), nil)
 	if err != nil {
 		panic(err) // the URL is ours
 	}
@@ -51,7 +59,11 @@ func (r *reader) read(ctx context.Context, key int) Read {
 			request.Header.Set("If-None-Match", tag)
 		}
 	case 2:
-		request.Header.Set("Accept-Encoding", "gzip")
+		if date := r.dates[key]; date != "" {
+			request.Header.Set("If-Modified-Since", date)
+		}
+	case 3, 4:
+		request.Header.Set("Accept-Encoding", codings[rand.IntN(len(codings))])
 	}
 	before := r.world.moment()
 	response, err := r.client.Do(request)
@@ -81,7 +93,7 @@ func (r *reader) judge(got *Read, response *http.Response, body []byte) {
 			return
 		}
 		got.Answer, got.Version = Hit, version
-		r.tags[got.Key] = tag
+		r.tags[got.Key], r.dates[got.Key] = tag, response.Header.Get("Last-Modified")
 	case response.StatusCode != http.StatusOK:
 		got.Answer, got.Detail = Unavailable, fmt.Sprintf("%d %q %.200q", response.StatusCode, got.Detail, body)
 	case strings.HasPrefix(got.Detail, "gatehouse; fwd=uri-miss"):
@@ -93,6 +105,40 @@ func (r *reader) judge(got *Read, response *http.Response, body []byte) {
 	}
 }
 
+// codings are the content codings that readers ask for.
+var codings = []string{"gzip", "br", "zstd"}
+
+// decode returns the content of a body that was asked for in a coding, and sent in this or none.
+func decode(asked, coding string, body []byte) ([]byte, error) {
+	var from io.Reader = bytes.NewReader(body)
+	switch {
+	case coding == "":
+		return body, nil
+	case coding != asked:
+		return nil, fmt.Errorf("content coding %q was not asked for", coding)
+	case coding == "gzip":
+		unzipped, err := gzip.NewReader(from)
+		if err != nil {
+			return nil, fmt.Errorf("decode %s: %w", coding, err)
+		}
+		from = unzipped
+	case coding == "br":
+		from = brotli.NewReader(from)
+	case coding == "zstd":
+		decoder, err := zstd.NewReader(from, zstd.WithDecoderConcurrency(1))
+		if err != nil {
+			return nil, fmt.Errorf("decode %s: %w", coding, err)
+		}
+		defer decoder.Close()
+		from = decoder
+	}
+	decoded, err := io.ReadAll(from)
+	if err != nil {
+		return nil, fmt.Errorf("decode %s: %w", coding, err)
+	}
+	return decoded, nil
+}
+
 // version returns the version in a hit's body or entity-tag.
 func (r *reader) version(key int, response *http.Response, body []byte) (uint64, error) {
 	tagged, err := parseETag(key, response.Header.Get("ETag"))
@@ -101,6 +147,9 @@ func (r *reader) version(key int, response *http.Response, body []byte) (uint64,
 	}
 	switch response.StatusCode {
 	case http.StatusNotModified:
+		if response.Request.Header.Get("If-Modified-Since") != "" {
+			return tagged, nil
+		}
 		if want := response.Request.Header.Get("If-None-Match"); !strings.HasSuffix(want, strings.TrimPrefix(response.Header.Get("ETag"), "W/")) {
 			return 0, fmt.Errorf("not modified, but it was asked for with %q", want)
 		}
@@ -109,16 +158,15 @@ func (r *reader) version(key int, response *http.Response, body []byte) (uint64,
 	default:
 		return 0, errors.New("a hit of that status")
 	}
-	if coding := response.Header.Get("Content-Encoding"); coding == "gzip" {
-		unzipped, err := gzip.NewReader(bytes.NewReader(body))
-		if err == nil {
-			body, err = io.ReadAll(unzipped)
+	coding := response.Header.Get("Content-Encoding")
+	if response.Request.Method == http.MethodHead {
+		if coding == "" && response.ContentLength >= 0 && r.content.length(key, tagged) != response.ContentLength {
+			return 0, fmt.Errorf("HEAD: %d bytes, want %d", response.ContentLength, r.content.length(key, tagged))
 		}
-		if err != nil {
-			return 0, fmt.Errorf("gunzip: %w", err)
-		}
-	} else if coding != "" {
-		return 0, fmt.Errorf("content coding %q was not asked for", coding)
+		return tagged, nil
+	}
+	if body, err = decode(response.Request.Header.Get("Accept-Encoding"), coding, body); err != nil {
+		return 0, err
 	}
 	version, err := r.content.Parse(key, body)
 	if err == nil && version != tagged {

@@ -69,6 +69,10 @@ rules:
 - match: {prefix: /chaos/}
   cache: {}
 `
+	// forEver is longer than any run.
+	forEver = 365 * 24 * time.Hour
+	// bulkKeys is the number of keys with bulky bodies.
+	bulkKeys = 24
 	// maxPrinted bounds the violations that are printed; all are counted.
 	maxPrinted = 20
 )
@@ -80,18 +84,21 @@ var promised = Limits{MaxStaleness: maxStaleness, Slack: time.Second, Converge: 
 // run is a running run.
 type run struct {
 	Config
-	limits   Limits
-	world    *world
-	content  Content
-	checker  *Checker
-	devices  *Checker // of devices
-	breaker  breaker
-	urls     [places]string // of the edges
-	second   *stack.Stack
-	writing  sync.RWMutex // see writer
-	failed   func()       // ends the run
-	redisURL string
-	places   []place // of devices
+	limits    Limits
+	world     *world
+	content   Content
+	checker   *Checker
+	devices   *Checker // of devices
+	breaker   breaker
+	urls      [places]string // of the edges
+	second    *stack.Stack
+	writing   sync.RWMutex // see writer
+	failed    func()       // ends the run
+	redisURL  string
+	rules     string
+	bulk      *writer // of bulky objects
+	registrar *deviceWriter
+	places    []place // of devices
 	// acknowledged writes that Redis has lost
 	lostWrites, lostRevocations int
 	counting                    sync.WaitGroup // counts them
@@ -111,10 +118,17 @@ var errFailed = errors.New("there was a violation")
 // failed, or if a part exited by itself.
 func Run(ctx context.Context, c Config) (violations int, err error) {
 	r := &run{
-		Config: c, limits: promised, content: Content{c.Seed},
-		checker: NewChecker(c.Keys, promised), faults: map[FaultKind]int{},
-		devices: NewChecker(c.Devices*generations, promised), places: make([]place, c.Devices),
+		Config: c, limits: promised, content: Content{Seed: c.Seed, Bulk: c.Keys},
+		checker: NewChecker(c.Keys+bulkKeys, promised), faults: map[FaultKind]int{},
+		places: make([]place, c.Devices+otherPlaces),
 	}
+	r.rules = rules
+	ofDevices := promised
+	if c.Seed%4 == 0 {
+		r.rules = strings.Replace(rules, "max_auth_staleness: 3s\n", "", 1)
+		ofDevices.MaxStaleness = forEver
+	}
+	r.devices = NewChecker(len(r.places)*generations, ofDevices)
 	redis.SetLogger(quietLogger{})
 	running, err := r.start(ctx)
 	if err != nil {
@@ -123,6 +137,7 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 	r.world = newWorld()
 	r.breaker.stack, r.breaker.world = running, r.world
 	r.breaker.empty = r.empty
+	r.breaker.revokeAll = r.revokeAll
 	r.redisURL = running.RedisURL()
 	if r.second, err = r.startSecond(ctx); err != nil {
 		r.breaker.close()
@@ -156,7 +171,7 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 // start starts the stack and its Redis.
 func (r *run) start(ctx context.Context) (*stack.Stack, error) {
 	opts := r.Stack
-	opts.Rules = rules
+	opts.Rules = r.rules
 	if err := r.secrets(&opts); err != nil {
 		return nil, err
 	}
@@ -179,7 +194,7 @@ func (r *run) start(ctx context.Context) (*stack.Stack, error) {
 // startSecond starts another edge with the same Redis, which has no other faults. The sidecars share verdicts.
 func (r *run) startSecond(ctx context.Context) (*stack.Stack, error) {
 	opts := r.Stack
-	opts.Name, opts.Dir, opts.Rules = opts.Name+"-2", filepath.Join(opts.Dir, "second"), rules
+	opts.Name, opts.Dir, opts.Rules = opts.Name+"-2", filepath.Join(opts.Dir, "second"), r.rules
 	opts.RedisURL, opts.Concurrency = r.redisURL, 1
 	if err := os.Mkdir(opts.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("directory of the second edge: %w", err)
@@ -271,16 +286,38 @@ func (r *run) load(ctx context.Context) error {
 	for i := range r.Readers {
 		readers.Go(func() { r.readAll(reading, min(i%4/3, 1)) }) // every fourth one at the other edge
 	}
+	r.bulk = r.newWriter(publisher)
+	for key := range bulkKeys {
+		r.bulk.keys = append(r.bulk.keys, r.Keys+key)
+	}
+	r.writeBulk()
 	registrar := &deviceWriter{
+		client: client, shards: r.shards(),
 		world: r.world, checker: r.devices, writing: &r.writing, publisher: publisher, places: r.places, counts: &r.counts, report: r.report,
 		repeats: r.Redis == Cluster,
+	}
+	r.registrar = registrar
+	newLogin := func(device int) *login {
+		return newLogin(r.world, r.devices, registrar.class(device), r.urls, device)
 	}
 	for i := range r.places {
 		place := &r.places[i]
 		place.Store(int64(i))
+		if registrar.class(i) == racing {
+			writers.Go(func() {
+				registrar.race(writing, place, newLogin, func(l *login, version uint64, newest bool) { r.show(reading, l, version, newest) })
+			})
+			continue
+		}
 		registrar.write(place)
-		readers.Go(func() { r.loginAll(reading, place) })
+		readers.Go(func() { r.loginAll(reading, place, newLogin) })
 	}
+	writers.Go(func() {
+		repeat(writing, steadyEvery, func() { registrar.write(registrar.one(steady)) })
+	})
+	writers.Go(func() {
+		repeat(writing, mortalEvery, func() { registrar.write(registrar.one(mortal)) })
+	})
 	writers.Go(func() { registrar.run(writing, writersOfKey*r.DeviceWrite) })
 	err = r.faultsUntil(ctx, r.world.now()+r.Duration)
 	stopWriting()
@@ -293,6 +330,26 @@ func (r *run) load(ctx context.Context) error {
 	return err
 }
 
+const (
+	// Each steady device is written about every six seconds: what isn't repaired by a next write must have been right.
+	steadyEvery = 250 * time.Millisecond
+	// Each mortal device gets a secret about every six seconds, and so has none that is valid for some seconds.
+	mortalEvery = 1500 * time.Millisecond
+)
+
+// writeBulk writes all bulky objects.
+func (r *run) writeBulk() {
+	var writing sync.WaitGroup
+	for i := range writersOfKey {
+		writing.Go(func() {
+			for j := i; j < bulkKeys; j += writersOfKey {
+				r.bulk.writeKind(r.bulk.keys[j], Put)
+			}
+		})
+	}
+	writing.Wait()
+}
+
 // writersOfKey is how many writers each key has.
 const writersOfKey = 2
 
@@ -300,10 +357,7 @@ const writersOfKey = 2
 func (r *run) writers(publisher *publish.Publisher) []*writer {
 	writers := make([]*writer, r.Writers)
 	for i := range writers {
-		writers[i] = &writer{
-			world: r.world, checker: r.checker, writing: &r.writing, content: r.content, publisher: publisher, counts: &r.counts, report: r.report,
-			repeats: r.Redis == Cluster,
-		}
+		writers[i] = r.newWriter(publisher)
 	}
 	for key := range r.Keys {
 		first := key % (len(writers) / writersOfKey) * writersOfKey
@@ -314,6 +368,13 @@ func (r *run) writers(publisher *publish.Publisher) []*writer {
 	return writers
 }
 
+func (r *run) newWriter(publisher *publish.Publisher) *writer {
+	return &writer{
+		world: r.world, checker: r.checker, writing: &r.writing, content: r.content, publisher: publisher, counts: &r.counts, report: r.report,
+		repeats: r.Redis == Cluster,
+	}
+}
+
 // readAll requests random keys until ctx ends.
 func (r *run) readAll(ctx context.Context, place int) {
 	reader := newReader(r.world, r.content, place, r.urls[place])
@@ -322,32 +383,39 @@ func (r *run) readAll(ctx context.Context, place int) {
 }
 
 // loginAll has a place's device send its secrets until ctx ends: mostly the newest, sometimes an earlier one.
-func (r *run) loginAll(ctx context.Context, place *place) {
-	login := newLogin(r.world, r.urls, int(place.Load()))
+func (r *run) loginAll(ctx context.Context, place *place, newLogin func(device int) *login) {
+	login := newLogin(int(place.Load()))
 	defer func() { login.close() }()
 	repeat(ctx, r.Login, func() {
 		if device := int(place.Load()); device != login.device {
 			login.close()
-			login = newLogin(r.world, r.urls, device)
+			login = newLogin(device)
 		}
-		version, newest := r.devices.Secret(login.device, rand.IntN(4) == 0)
-		if version == 0 {
-			return
-		}
-		got := login.show(ctx, version, newest)
-		if ctx.Err() != nil {
-			return
-		}
-		r.counts.logins[got.Answer].Add(1)
-		for _, v := range r.devices.Read(got) {
-			v.Rule = ofDevices + v.Rule
-			r.report(v)
+		version, newest := r.devices.Secret(login.device, login.class == changing && rand.IntN(4) == 0)
+		if version > 0 {
+			r.show(ctx, login, version, newest)
 		}
 	})
 }
 
-// pick returns a random key: every second time one of the writers' last ones.
+// show sends a device's secret and has the checker judge the answer.
+func (r *run) show(ctx context.Context, login *login, version uint64, newest bool) {
+	got := login.show(ctx, version, newest)
+	if ctx.Err() != nil {
+		return
+	}
+	r.counts.logins[got.Answer].Add(1)
+	for _, v := range r.devices.Read(got) {
+		v.Rule = ofDevices + v.Rule
+		r.report(v)
+	}
+}
+
+// pick returns a random key: every second time one of the writers' last ones, every eighth time a bulky one.
 func (r *run) pick() int {
+	if rand.IntN(8) == 0 {
+		return r.Keys + rand.IntN(bulkKeys)
+	}
 	if rand.IntN(2) == 0 {
 		return r.Keys - 1 - rand.IntN(r.Writers/writersOfKey)
 	}
@@ -370,10 +438,11 @@ func (r *run) read(ctx context.Context, through *reader, key int) Read {
 // faultsUntil breaks and restores things by the schedule.
 func (r *run) faultsUntil(ctx context.Context, end time.Duration) error {
 	r.settle(ctx, "the start", r.world.now())
-	schedule := NewSchedule(r.Seed, r.Redis, r.Only)
+	schedule := NewScheduleFor(r.Duration, r.Seed, r.Redis, r.Only)
 	for {
+		all := schedule.Dense() && r.Duration >= time.Minute // each kind once, also on a slow machine
 		f := schedule.Next()
-		if r.world.now()+f.Wait > end || !wait(ctx, f.Wait) {
+		if !all && r.world.now()+f.Wait > end || !wait(ctx, f.Wait) {
 			return nil
 		}
 		now := r.world.now()
@@ -402,6 +471,13 @@ func (r *run) breakAll(ctx context.Context, f Fault) error {
 		if losing[kind] {
 			r.takeBack(ctx, begin-lag)
 		}
+		if stepping[kind] {
+			r.checker.ClockStepped()
+			r.devices.ClockStepped()
+		}
+		if behind[kind] && f.Last > r.limits.MaxStaleness+r.limits.Slack {
+			r.writeBulk() // much to catch up with, all of it older than any answer may be
+		}
 	}
 	return nil
 }
@@ -424,9 +500,28 @@ func (r *run) empty(ctx context.Context) error {
 	return nil
 }
 
+// revokeAll revokes all devices while no write is under way.
+func (r *run) revokeAll() error {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	versions := r.devices.BeginRevoking(r.world.now())
+	_, err := r.registrar.publisher.RevokeAll(context.Background())
+	for device, version := range versions {
+		r.devices.End(device, version, outcomeOf(err), r.world.now())
+	}
+	if err != nil {
+		return fmt.Errorf("revoke all devices: %w", err)
+	}
+	return nil
+}
+
 // mendAll ends all kinds of a fault, concurrently because a part may need the other one to become ready, and waits for
 // the edge to catch up after the last.
 func (r *run) mendAll(ctx context.Context, f Fault) error {
+	if slices.Contains(f.Kinds, LoseLast) { // silence, so that no next write shows that one was missed
+		r.writing.Lock()
+		defer r.writing.Unlock()
+	}
 	var mending, ending sync.WaitGroup
 	ended := make([]time.Duration, len(f.Kinds))
 	errs := make([]error, len(f.Kinds))

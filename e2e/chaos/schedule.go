@@ -8,21 +8,36 @@ import (
 
 // Cards of the deck for two kinds of faults at a time.
 const (
-	both    FaultKind = "both"    // of different parts
-	setBack FaultKind = "setBack" // the edge's clock is set back, some time after Redis has become unreachable
+	both      FaultKind = "both"      // of different parts
+	setBack   FaultKind = "setBack"   // the edge's clock is set back, some time after Redis has become unreachable
+	longPause FaultKind = "longPause" // Envoy is paused for longer than max_staleness
 )
 
 // decks are the faults of one round, in any order. Where Redis goes on without the sidecar, answers get old, so that
 // fault is there twice: once for longer than max_staleness.
 var decks = map[Deployment][]FaultKind{
 	Single: {
-		KillRedis, LosePower, PauseRedis, CutLink, CutLink, HangLink, DelayLink, LoseMessages,
-		KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, BadBatches, EmptyRedis, both, both,
+		KillRedis, LosePower, PauseRedis, CutLink, CutLink, HangLink, DelayLink, LoseMessages, LoseLast, FullRedis,
+		KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, longPause, BadBatches, EmptyRedis, RevokeAll, both, both,
 		StepEdge, StepRedis, setBack, setBack, TrapEdge, TrapPush,
 	},
-	Sentinel: {Failover, Failover, Failover, EmptyRedis, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, both, both},
-	Cluster:  {MoveSlot, MoveSlot, MoveSlot, MoveSlot, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, both, both},
+	Sentinel: {Failover, Failover, Failover, EmptyRedis, RevokeAll, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, both, both},
+	Cluster:  {MoveSlot, MoveSlot, MoveSlot, MoveSlot, RevokeAll, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, both, both},
 }
+
+// shortRound is the duration below which a run of a single server begins with a dense round: each kind of fault once,
+// most of them in pairs, so that they fit into a minute.
+const shortRound = 2 * time.Minute
+
+// The dense round. Each of the first kinds breaks Redis or the link to it together with one of the second kinds, which
+// break other parts.
+var (
+	densePairs = [2][]FaultKind{
+		{KillRedis, LosePower, PauseRedis, HangLink, DelayLink, LoseMessages, StepRedis},
+		{KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, BadBatches, TrapEdge, TrapPush},
+	}
+	denseSingles = []FaultKind{CutLink, longPause, LoseLast, FullRedis, EmptyRedis, RevokeAll, setBack}
+)
 
 // ofRedis are the faults of Redis and of the link to it that occur in a pair.
 var ofRedis = map[Deployment][]FaultKind{
@@ -38,6 +53,7 @@ type Schedule struct {
 	only   []FaultKind // empty: all
 	round  []FaultKind
 	long   bool // the next cut is long
+	dense  []Fault
 }
 
 // NewSchedule returns a schedule of faults of the kinds in only, or of all kinds if it is empty.
@@ -45,8 +61,56 @@ func NewSchedule(seed uint64, redis Deployment, only []FaultKind) *Schedule {
 	return &Schedule{random: rand.New(rand.NewPCG(seed, 0)), redis: redis, only: only}
 }
 
+// NewScheduleFor is [NewSchedule] for a run of that duration: if it is short, it begins with all kinds of faults, each
+// once.
+func NewScheduleFor(duration time.Duration, seed uint64, redis Deployment, only []FaultKind) *Schedule {
+	s := NewSchedule(seed, redis, only)
+	if redis == Single && len(only) == 0 && duration < shortRound {
+		s.dense = s.denseRound()
+	}
+	return s
+}
+
+// denseRound returns the faults of the dense round, in any order.
+func (s *Schedule) denseRound() (faults []Fault) {
+	with := slices.Clone(densePairs[1])
+	s.random.Shuffle(len(with), func(i, j int) { with[i], with[j] = with[j], with[i] })
+	for i, kind := range densePairs[0] {
+		f := s.fault(kind)
+		f.Kinds = []FaultKind{kind, with[i]}
+		f.Between = s.between(0, 300*time.Millisecond)
+		faults = append(faults, f)
+	}
+	for i := range faults {
+		faults[i].Last = s.between(200*time.Millisecond, 800*time.Millisecond)
+		if slices.Contains(faults[i].Kinds, TrapPush) {
+			faults[i].Last = time.Second // the module is armed for as long
+		}
+	}
+	for _, kind := range denseSingles {
+		f := s.fault(kind)
+		if kind != setBack && kind != longPause {
+			f.Last = s.between(200*time.Millisecond, 800*time.Millisecond)
+		}
+		faults = append(faults, f)
+	}
+	for i := range faults {
+		faults[i].Wait = s.between(200*time.Millisecond, 800*time.Millisecond)
+	}
+	s.random.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
+	return faults
+}
+
+// Dense reports whether the next fault belongs to the dense round.
+func (s *Schedule) Dense() bool { return len(s.dense) > 0 }
+
 // Next returns the next fault.
 func (s *Schedule) Next() Fault {
+	if len(s.dense) > 0 {
+		f := s.dense[0]
+		s.dense = s.dense[1:]
+		return f
+	}
 	for {
 		f := s.next()
 		if len(s.only) == 0 || !slices.ContainsFunc(f.Kinds, func(k FaultKind) bool { return !slices.Contains(s.only, k) }) {
@@ -62,6 +126,11 @@ func (s *Schedule) next() Fault {
 	}
 	kind := s.round[0]
 	s.round = s.round[1:]
+	return s.fault(kind)
+}
+
+// fault returns a fault of a card.
+func (s *Schedule) fault(kind FaultKind) Fault {
 	f := Fault{
 		Kinds: []FaultKind{kind},
 		Wait:  s.between(500*time.Millisecond, 3*time.Second),
@@ -78,6 +147,8 @@ func (s *Schedule) next() Fault {
 		f.Last = s.between(4500*time.Millisecond, 6*time.Second)
 	}
 	switch kind {
+	case longPause:
+		f.Kinds, f.Last = []FaultKind{PauseEnvoy}, s.between(4500*time.Millisecond, 5500*time.Millisecond)
 	case TrapPush:
 		f.Last = max(f.Last, time.Second) // the module is armed for as long
 	case both:

@@ -49,7 +49,7 @@ func TestScheduleHasAll(t *testing.T) {
 				}
 			}
 			for _, kind := range decks[redis] {
-				if kind != both && kind != setBack && !seen[kind] {
+				if kind != both && kind != setBack && kind != longPause && !seen[kind] {
 					t.Errorf("%s, seed %d: no %q in one round", redis, seed, kind)
 				}
 			}
@@ -65,6 +65,37 @@ func TestScheduleHasAll(t *testing.T) {
 		if !ever[kind] {
 			t.Errorf("%q is in no deployment", kind)
 		}
+	}
+}
+
+// TestDenseRound: a minute has each kind of fault, a pause of Envoy and a cut that are longer than max_staleness, and
+// some time for recovery.
+func TestDenseRound(t *testing.T) {
+	for seed := range uint64(50) {
+		s := NewScheduleFor(time.Minute, seed, Single, nil)
+		seen, took, long := map[FaultKind]bool{}, time.Duration(0), map[FaultKind]bool{}
+		for s.Dense() {
+			f := s.Next()
+			took += f.Wait + f.Last + f.Between
+			for _, kind := range f.Kinds {
+				seen[kind] = true
+				long[kind] = long[kind] || f.Last+f.Between > maxStaleness+promised.Slack
+			}
+		}
+		for _, kind := range FaultKinds {
+			if !seen[kind] && kind != Failover && kind != MoveSlot {
+				t.Errorf("seed %d: no %q", seed, kind)
+			}
+		}
+		if took > 35*time.Second || !long[CutLink] || !long[PauseEnvoy] || !long[StepEdge] {
+			t.Errorf("seed %d: took %v, long %v", seed, took, long)
+		}
+	}
+	if s := NewScheduleFor(10*time.Minute, 1, Single, nil); s.Dense() {
+		t.Error("a long run is dense")
+	}
+	if s := NewScheduleFor(time.Minute, 1, Single, []FaultKind{CutLink}); s.Dense() {
+		t.Error("a run of one kind is dense")
 	}
 }
 

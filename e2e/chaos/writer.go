@@ -76,21 +76,30 @@ func (w *writer) pick() int {
 
 // write writes the next version of key: an object or a deletion.
 func (w *writer) write(key int) {
-	w.writing.RLock()
-	defer w.writing.RUnlock()
 	kind := Put
 	if newest, found := w.checker.Newest(key); found && newest == Put && rand.IntN(100) < deletes {
 		kind = Delete
 	}
+	w.writeKind(key, kind)
+}
+
+func (w *writer) writeKind(key int, kind Kind) {
+	w.writing.RLock()
+	defer w.writing.RUnlock()
 	// It ends by the client's timeouts, not with the run: it may happen in any case.
 	ctx := context.Background()
-	version := w.checker.Begin(key, kind, w.world.now())
+	life := time.Duration(0)
+	if kind == Put {
+		life = ttlOf(key)
+	}
+	version := w.checker.BeginFor(key, kind, w.world.now(), life)
 	var err error
 	if kind == Delete {
 		_, err = w.publisher.Delete(ctx, path(key), version)
 	} else {
 		_, err = w.publisher.Put(ctx, publish.Object{
 			Key: path(key), Body: w.content.Body(key, version), ContentType: contentType(key), ETag: etag(key, version), Version: version,
+			TTL: life,
 		})
 	}
 	outcome := outcomeOf(err)
@@ -114,6 +123,9 @@ func (w *writer) write(key int) {
 func outcomeOf(err error) Outcome {
 	if err == nil {
 		return Acked
+	}
+	if redis.HasErrorPrefix(err, "OOM") { // refused before it changed anything
+		return Failed
 	}
 	if network, _ := errors.AsType[*net.OpError](err); network != nil && network.Op == "dial" {
 		return Failed

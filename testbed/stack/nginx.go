@@ -107,6 +107,7 @@ func (s *Stack) renderNginx() error {
 		{"/run/nginx.pid", s.path("nginx.pid")},
 		{"http {\n", "http {\n" + temporary},
 		{"/var/log/nginx/access.log", "/dev/stdout"},
+		{"/usr/share/gatehouse/nginx/lua", s.opts.LuaPath},
 		{"/usr/share/gatehouse/nginx", source},
 		{"/etc/gatehouse/rules.json", s.path("rules.json")},
 		{productionPushSocket, s.PushSocket()},

@@ -61,6 +61,8 @@ type Options struct {
 	WasmPath string
 	// LibraryPath is the filter as a dynamic module. Default: build/libgatehouse.so.
 	LibraryPath string
+	// LuaPath is the directory with the plugin of nginx. Default: nginx/lua.
+	LuaPath string
 	// ConfigPath is the Envoy configuration that the stack adapts. Default: envoy/envoy.yaml.
 	ConfigPath string
 	// Rules replaces the edge filter's configuration, from "sidecar" to "default".
@@ -170,7 +172,12 @@ func (o *Options) nginxPaths() (err error) {
 			return err
 		}
 	}
-	for _, path := range []*string{&o.Dir, &o.SidecarPath} {
+	root, err := Root()
+	if err != nil {
+		return err
+	}
+	o.LuaPath = orDefault(o.LuaPath, filepath.Join(root, "nginx", "lua"))
+	for _, path := range []*string{&o.Dir, &o.SidecarPath, &o.LuaPath} {
 		if *path, err = filepath.Abs(*path); err != nil {
 			return fmt.Errorf("absolute path of %s: %w", *path, err)
 		}

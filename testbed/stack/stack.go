@@ -19,7 +19,6 @@ import (
 	"path/filepath"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/alicebob/miniredis/v2"
 
@@ -263,7 +262,9 @@ func (s *Stack) serveUpstream() error {
 	if err != nil {
 		return &AddressError{Variable: "UPSTREAM", Address: s.opts.Upstream, Err: err}
 	}
-	s.upstreamServer = &http.Server{Handler: &s.upstream, ReadHeaderTimeout: 10 * time.Second}
+	// Without timeouts: it would close a connection on which the proxy has not sent a request yet. If the proxy is
+	// paused then, it sends its next request there when it goes on, and answers 503 (UC).
+	s.upstreamServer = &http.Server{Handler: &s.upstream}
 	go func() { _ = s.upstreamServer.Serve(listener) }() // returns when Stop closes it
 	return nil
 }

@@ -1,0 +1,53 @@
+package chaos
+
+import (
+	"bytes"
+	"io"
+	"testing"
+
+	"github.com/andybalholm/brotli"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+func TestDecode(t *testing.T) {
+	const want = "a body, a body, a body"
+	pack := func(w io.WriteCloser, into *bytes.Buffer) []byte {
+		_, err := io.WriteString(w, want)
+		if err == nil {
+			err = w.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return into.Bytes()
+	}
+	var zipped, brotlied, zstded bytes.Buffer
+	encoder, err := zstd.NewWriter(&zstded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bodies := map[string][]byte{
+		"gzip": pack(gzip.NewWriter(&zipped), &zipped), "br": pack(brotli.NewWriter(&brotlied), &brotlied), "zstd": pack(encoder, &zstded),
+	}
+	for _, coding := range codings {
+		body := bodies[coding]
+		if got, err := decode(coding, coding, body); err != nil || string(got) != want {
+			t.Errorf("%s: got %q, %v", coding, got, err)
+		}
+		if got, err := decode(coding, "", []byte(want)); err != nil || string(got) != want {
+			t.Errorf("%s was asked for, and none sent: got %q, %v", coding, got, err)
+		}
+		if _, err := decode("", coding, body); err == nil {
+			t.Errorf("%s was not asked for: no error", coding)
+		}
+		for _, wrong := range codings {
+			if _, err := decode(coding, coding, bodies[wrong]); (err == nil) != (coding == wrong) {
+				t.Errorf("%s, and really %s: %v", coding, wrong, err)
+			}
+		}
+		if _, err := decode(coding, coding, body[:len(body)-1]); err == nil {
+			t.Errorf("%s, cut: no error", coding)
+		}
+	}
+}
