@@ -14,6 +14,7 @@ planted=() compiled=$work/compiled # files
 begin() {
   rm -f "$work"/*.go "$work"/*.lua
   overlay=()
+  # shellcheck disable=SC1090 # any plant
   [[ -z $plant ]] || source "$plant"
   planted=("${overlay[@]}")
 }
@@ -52,13 +53,11 @@ case $kind in
     scripts/install-nginx.sh >/dev/null
     rm -rf "$dir/lua"
     cp -r nginx/lua "$dir/lua"
-    for lua in "$work"/*.lua; do
-      [[ -e $lua ]] || continue
-      for file in $(find nginx/lua -name '*.lua'); do
-        [[ $(basename "$lua") != "$(name_of_copy "$PWD/$file")" ]] || cp "$lua" "$dir/${file#nginx/}"
-      done
-    done
     find "$PWD/nginx/lua" -name '*.lua' >>"$compiled"
+    for entry in "${planted[@]}"; do
+      IFS='"' read -r _ file _ copy _ <<<"$entry"
+      [[ $file != "$PWD"/nginx/lua/* ]] || cp "$copy" "$dir/${file#"$PWD"/nginx/}"
+    done
     ;;
   native)
     stepped
@@ -76,7 +75,7 @@ case $kind in
 esac
 
 for entry in "${planted[@]}"; do
-  file=${entry#\"} file=${file%%\"*}
+  IFS='"' read -r _ file _ <<<"$entry"
   grep -qxF "$file" "$compiled" || {
     echo "chaos-build: $plant changes $file, which is in no program of EDGE_KIND=$kind" >&2
     exit 1

@@ -28,7 +28,8 @@ finds() {
 }
 
 failed=0
-(($#)) || set -- $(ls "$plants")
+all=("$plants"/*)
+(($#)) || set -- "${all[@]##*/}"
 for name; do
   for kind in $(sed -n 's/^# edges: //p' "$plants/$name"); do
     [[ -z $only || $only == "$kind" ]] || continue

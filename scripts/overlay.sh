@@ -5,14 +5,11 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 overlay=() # '"FILE": "COPY"' of each
 
-# name_of_copy FILE: prints the name of a file's copy in $work.
-name_of_copy() { echo "${1//\//-}"; }
-
 # replace FILE BEFORE AFTER: FILE must contain BEFORE once.
 replace() {
   local file text rest copy
   file=$(realpath "$1")
-  copy=$work/$(name_of_copy "$file")
+  copy=$work/${file//\//-}
   [[ -e $copy ]] || { cp "$file" "$copy" && overlay+=("\"$file\": \"$copy\""); }
   text=$(<"$copy")
   rest=${text#*"$2"}

@@ -36,10 +36,30 @@ func (c Content) bulky(key int) bool { return c.Bulk > 0 && key >= c.Bulk }
 
 // path returns the path of a key, 0 to 999. Every second key is under a rule with fetching.
 func path(key int) string {
+	if _, owned := ownerOf(key); owned {
+		return fmt.Sprintf("/chaos/own/%03d", key)
+	}
 	if key%2 == 0 {
 		return fmt.Sprintf("/chaos/%03d", key)
 	}
 	return fmt.Sprintf("/chaos/fetch/%03d", key)
+}
+
+// owners is the number of devices that have objects of their own.
+const owners = 2
+
+// ownerOf returns the owner of a key, and false if all clients share its object.
+func ownerOf(key int) (owner int, owned bool) { return key / 20 % owners, key%20 == 7 }
+
+// ownerID returns the device id of an owner.
+func ownerID(owner int) string { return fmt.Sprintf("chaos-owner-%d", owner) }
+
+// stored returns the name of a key in Redis.
+func stored(key int) string {
+	if owner, owned := ownerOf(key); owned {
+		return "@" + ownerID(owner) + path(key)
+	}
+	return path(key)
 }
 
 // contentType returns the content type of the key's bodies. Every tenth key has text, which is published in all
@@ -105,7 +125,7 @@ func (c Content) Body(key int, version uint64) []byte {
 	sum := fnv.New64a()
 	sum.Write(fill)
 	body := make([]byte, 0, size)
-	body = fmt.Appendf(body, "%-20s %012d %016x", path(key), version, sum.Sum64())
+	body = fmt.Appendf(body, "%-20s %012d %016x", stored(key), version, sum.Sum64())
 	for len(body) < headerSize-1 {
 		body = append(body, '.')
 	}
@@ -119,7 +139,7 @@ func (c Content) Parse(key int, body []byte) (uint64, error) {
 	if _, err := fmt.Sscanf(string(body[:min(len(body), headerSize)]), "%s %d %x", &where, &version, &sum); err != nil {
 		return 0, fmt.Errorf("a body of %d bytes that names no key and version: %.80q", len(body), body)
 	}
-	if where != path(key) {
+	if where != stored(key) {
 		return 0, fmt.Errorf("the body of %s version %d", where, version)
 	}
 	if want := c.Body(key, version); !bytes.Equal(body, want) {

@@ -27,8 +27,11 @@ func TestContent(t *testing.T) {
 		t.Error("the same seed makes another body")
 	}
 	for key := range 20 {
-		if !limits.ValidKey(path(key)) {
-			t.Errorf("%q is no key", path(key))
+		if !limits.ValidKey(stored(key)) {
+			t.Errorf("%q is no key", stored(key))
+		}
+		if got, err := c.Parse(key, c.Body(key, 9)); err != nil || got != 9 {
+			t.Errorf("%s: got %d, %v", stored(key), got, err)
 		}
 	}
 }

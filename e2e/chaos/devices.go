@@ -203,6 +203,24 @@ func (w *deviceWriter) write(place *place, kinds ...Kind) {
 	}
 }
 
+// keep registers the owners of objects again and again, because faults may remove or revoke them, until ctx ends.
+func (w *deviceWriter) keep(ctx context.Context) {
+	for {
+		w.writing.RLock()
+		for owner := range owners {
+			// Without its success the next one is soon enough.
+			_, _ = w.publisher.PutDevice(context.Background(), publish.Device{ID: ownerID(owner), Hashes: steadyHashes()[:1]})
+		}
+		w.writing.RUnlock()
+		if !wait(ctx, keepEvery) {
+			return
+		}
+	}
+}
+
+// keepEvery is how long an owner may be missing after a fault.
+const keepEvery = 500 * time.Millisecond
+
 // race registers new devices of a place, and revokes each while it is verified for the first time, until ctx ends. Then
 // it shows the secret for some time: the verification must not let it in.
 func (w *deviceWriter) race(ctx context.Context, place *place, newLogin func(device int) *login, show func(l *login, version uint64, newest bool)) {

@@ -96,7 +96,7 @@ func (r *run) lost(ctx context.Context, objects, devices map[int]uint64) (writes
 	defer func() { _ = client.Close() }()
 	keys := contract.ShardKeys(0)
 	for key, version := range objects {
-		stored, err := client.HGet(ctx, keys.ObjectKey(path(key)), contract.FieldVersion).Uint64()
+		stored, err := client.HGet(ctx, keys.ObjectKey(stored(key)), contract.FieldVersion).Uint64()
 		if err != nil && err != redis.Nil {
 			return 0, 0, fmt.Errorf("look for what was lost: %w", err)
 		}

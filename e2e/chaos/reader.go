@@ -65,6 +65,15 @@ func (r *reader) read(ctx context.Context, key int) Read {
 	case 3, 4:
 		request.Header.Set("Accept-Encoding", codings[rand.IntN(len(codings))])
 	}
+	foreign := false
+	if owner, owned := ownerOf(key); owned {
+		if foreign = rand.IntN(8) == 0; foreign {
+			owner = (owner + 1) % owners
+			request.Header.Del("If-None-Match")
+		}
+		request.Header.Set("x-device-id", ownerID(owner))
+		request.Header.Set("x-device-token", steadySecrets[0])
+	}
 	before := r.world.moment()
 	response, err := r.client.Do(request)
 	var body []byte
@@ -77,7 +86,13 @@ func (r *reader) read(ctx context.Context, key int) Read {
 		got.Answer, got.Detail = Unavailable, err.Error()
 		return got
 	}
-	r.judge(&got, response, body)
+	if r.judge(&got, response, body); foreign {
+		if got.Answer == Hit || got.Answer == WrongBody {
+			got.Answer, got.Detail = WrongBody, fmt.Sprintf("%d, %s for another device", response.StatusCode, response.Header.Get("ETag"))
+		} else {
+			got.Answer, got.Edge = Bypass, 0 // it shows nothing
+		}
+	}
 	return got
 }
 
@@ -94,6 +109,8 @@ func (r *reader) judge(got *Read, response *http.Response, body []byte) {
 		}
 		got.Answer, got.Version = Hit, version
 		r.tags[got.Key], r.dates[got.Key] = tag, response.Header.Get("Last-Modified")
+	case unverified(got.Key, response):
+		got.Answer = Bypass
 	case response.StatusCode != http.StatusOK:
 		got.Answer, got.Detail = Unavailable, fmt.Sprintf("%d %q %.200q", response.StatusCode, got.Detail, body)
 	case strings.HasPrefix(got.Detail, "gatehouse; fwd=uri-miss"):
@@ -103,6 +120,13 @@ func (r *reader) judge(got *Read, response *http.Response, body []byte) {
 	default:
 		got.Answer = Bypass
 	}
+}
+
+// unverified reports whether an owner's request was refused: it may not be registered, or not be verified now.
+func unverified(key int, response *http.Response) bool {
+	_, owned := ownerOf(key)
+	return owned && (response.StatusCode == http.StatusUnauthorized ||
+		response.StatusCode == http.StatusServiceUnavailable && response.Header.Get("Retry-After") != "")
 }
 
 // codings are the content codings that readers ask for.

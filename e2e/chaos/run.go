@@ -64,6 +64,9 @@ rules:
   session: issue
 - match: {prefix: /chaos/device/}
   auth: {}
+- match: {prefix: /chaos/own/}
+  auth: {}
+  cache: {scope: device, on_miss: fetch}
 - match: {prefix: /chaos/fetch/}
   cache: {on_miss: fetch}
 - match: {prefix: /chaos/}
@@ -312,6 +315,7 @@ func (r *run) load(ctx context.Context) error {
 		registrar.write(place)
 		readers.Go(func() { r.loginAll(reading, place, newLogin) })
 	}
+	readers.Go(func() { registrar.keep(reading) })
 	writers.Go(func() {
 		repeat(writing, steadyEvery, func() { registrar.write(registrar.one(steady)) })
 	})

@@ -95,10 +95,10 @@ func (w *writer) writeKind(key int, kind Kind) {
 	version := w.checker.BeginFor(key, kind, w.world.now(), life)
 	var err error
 	if kind == Delete {
-		_, err = w.publisher.Delete(ctx, path(key), version)
+		_, err = w.publisher.Delete(ctx, stored(key), version)
 	} else {
 		_, err = w.publisher.Put(ctx, publish.Object{
-			Key: path(key), Body: w.content.Body(key, version), ContentType: contentType(key), ETag: etag(key, version), Version: version,
+			Key: stored(key), Body: w.content.Body(key, version), ContentType: contentType(key), ETag: etag(key, version), Version: version,
 			TTL: life,
 		})
 	}
