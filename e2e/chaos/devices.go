@@ -157,9 +157,9 @@ func (w *deviceWriter) run(ctx context.Context, every time.Duration) {
 	})
 }
 
-// write makes the next version of a place's device, of the kind if one is given, perhaps concurrently with another writer. Redis counts a
-// revocation's version, so a write of unknown outcome could be applied after a later one: then another device takes the
-// place.
+// write makes the next version of a place's device, of the kind if one is given, perhaps concurrently with another
+// writer. Redis counts a revocation's version, so a write of unknown outcome could be applied after a later one: then
+// another device takes the place.
 func (w *deviceWriter) write(place *place, kinds ...Kind) {
 	w.writing.RLock()
 	defer w.writing.RUnlock()
@@ -203,18 +203,25 @@ func (w *deviceWriter) write(place *place, kinds ...Kind) {
 	}
 }
 
-// keep registers the owners of objects again and again, because faults may remove or revoke them, until ctx ends.
+// keep registers the owners of objects, again whenever a fault has removed or revoked them, until ctx ends.
 func (w *deviceWriter) keep(ctx context.Context) {
 	for {
 		w.writing.RLock()
 		for owner := range owners {
-			// Without its success the next one is soon enough.
-			_, _ = w.publisher.PutDevice(context.Background(), publish.Device{ID: ownerID(owner), Hashes: steadyHashes()[:1]})
+			w.keepOwner(context.Background(), ownerID(owner))
 		}
 		w.writing.RUnlock()
 		if !wait(ctx, keepEvery) {
 			return
 		}
+	}
+}
+
+// keepOwner registers an owner if it isn't. After an error it may not be; the next call comes soon.
+func (w *deviceWriter) keepOwner(ctx context.Context, id string) {
+	got, err := w.client.HMGet(ctx, w.shards.KeysOf(id).CredentialKey(id), contract.FieldHash, contract.FieldDisabled).Result()
+	if err == nil && (got[0] == nil || got[1] == "1") {
+		_, _ = w.publisher.PutDevice(ctx, publish.Device{ID: id, Hashes: steadyHashes()[:1]})
 	}
 }
 
@@ -227,21 +234,23 @@ func (w *deviceWriter) race(ctx context.Context, place *place, newLogin func(dev
 	for wait(ctx, 50*time.Millisecond) {
 		device := int(place.Load())
 		w.write(place, Put)
-		wait(ctx, 20*time.Millisecond) // the sidecars have it
-		login := newLogin(device)
-		var showing sync.WaitGroup
-		showing.Go(func() { show(login, 1, true) })
-		wait(ctx, time.Duration(rand.IntN(60))*time.Millisecond)
-		if device == int(place.Load()) {
-			w.write(place, Delete)
-		}
-		showing.Wait()
-		for range 24 {
-			if wait(ctx, 200*time.Millisecond) {
-				show(login, 1, false)
+		if _, found := w.checker.Newest(device); found {
+			login := newLogin(device)
+			wait(ctx, 20*time.Millisecond) // the sidecars have it
+			var showing sync.WaitGroup
+			showing.Go(func() { show(login, 1, true) })
+			wait(ctx, time.Duration(rand.IntN(60))*time.Millisecond)
+			if device == int(place.Load()) {
+				w.write(place, Delete)
 			}
+			showing.Wait()
+			for range 24 {
+				if wait(ctx, 200*time.Millisecond) {
+					show(login, 1, false)
+				}
+			}
+			login.close()
 		}
-		login.close()
 		next := device + len(w.places)
 		if next >= len(w.places)*generations {
 			return
@@ -284,7 +293,7 @@ func (w *deviceWriter) send(device int, kind Kind) (version uint64, err error) {
 			break
 		}
 		if _, err = w.publisher.RevokeDevice(ctx, d.ID); err != nil {
-			err = fmt.Errorf("the record is gone, but not its device: %v", err) //nolint:errorlint // its outcome is unknown
+			err = fmt.Errorf("the record is gone, but not its device: %v", err) // so its outcome is unknown
 		}
 	default:
 		_, err = w.publisher.RevokeDevice(ctx, d.ID)
