@@ -110,7 +110,7 @@ func (r *reader) judge(got *Read, response *http.Response, body []byte) {
 		got.Answer, got.Version = Hit, version
 		r.tags[got.Key], r.dates[got.Key] = tag, response.Header.Get("Last-Modified")
 	case unverified(got.Key, response):
-		got.Answer = Bypass
+		got.Answer, got.Edge, got.Detail = Bypass, 0, response.Status // logins judge that
 	case response.StatusCode != http.StatusOK:
 		got.Answer, got.Detail = Unavailable, fmt.Sprintf("%d %q %.200q", response.StatusCode, got.Detail, body)
 	case strings.HasPrefix(got.Detail, "gatehouse; fwd=uri-miss"):
