@@ -33,6 +33,7 @@ func (r *run) converge(ctx context.Context, since time.Duration) convergence {
 		running.Go(func() {
 			place := i % places
 			probe := newReader(r.world, r.content, place, r.urls[place])
+			probe.probes = true
 			defer probe.close()
 			got := probeAll(ctx, r, probe, i*len(targets)/probes, targets, since, func(v Violation) {
 				mu.Lock()

@@ -205,24 +205,26 @@ func (w *deviceWriter) write(place *place, kinds ...Kind) {
 
 // keep registers the owners of objects, again whenever a fault has removed or revoked them, until ctx ends.
 func (w *deviceWriter) keep(ctx context.Context) {
-	for {
+	for wait(ctx, keepEvery) {
 		w.writing.RLock()
-		for owner := range owners {
-			w.keepOwner(context.Background(), ownerID(owner))
-		}
+		_ = w.register(context.Background()) // the next one comes soon
 		w.writing.RUnlock()
-		if !wait(ctx, keepEvery) {
-			return
-		}
 	}
 }
 
-// keepOwner registers an owner if it isn't. After an error it may not be; the next call comes soon.
-func (w *deviceWriter) keepOwner(ctx context.Context, id string) {
-	got, err := w.client.HMGet(ctx, w.shards.KeysOf(id).CredentialKey(id), contract.FieldHash, contract.FieldDisabled).Result()
-	if err == nil && (got[0] == nil || got[1] == "1") {
-		_, _ = w.publisher.PutDevice(ctx, publish.Device{ID: id, Hashes: steadyHashes()[:1]})
+// register registers the owners that aren't.
+func (w *deviceWriter) register(ctx context.Context) error {
+	for owner := range owners {
+		id := ownerID(owner)
+		got, err := w.client.HMGet(ctx, w.shards.KeysOf(id).CredentialKey(id), contract.FieldHash, contract.FieldDisabled).Result()
+		if err == nil && (got[0] == nil || got[1] == "1") {
+			_, err = w.publisher.PutDevice(ctx, publish.Device{ID: id, Hashes: steadyHashes()[:1]})
+		}
+		if err != nil {
+			return fmt.Errorf("register %s: %w", id, err)
+		}
 	}
+	return nil
 }
 
 // keepEvery is how long an owner may be missing after a fault.

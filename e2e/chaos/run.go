@@ -276,8 +276,20 @@ func (r *run) load(ctx context.Context) error {
 	defer func() { _ = client.Close() }()
 	publisher := publish.New(client, publish.Shards(int(r.shards())))
 	writing, stopWriting := context.WithCancel(ctx)
+	defer stopWriting()
 	reading, stopReading := context.WithCancel(ctx)
+	defer stopReading()
 	var writers, readers sync.WaitGroup
+	registrar := &deviceWriter{
+		client: client, shards: r.shards(),
+		world: r.world, checker: r.devices, writing: &r.writing, publisher: publisher, places: r.places, counts: &r.counts, report: r.report,
+		repeats: r.Redis == Cluster,
+	}
+	r.registrar = registrar
+	if err := registrar.register(ctx); err != nil { // readers need the owners
+		return err
+	}
+	readers.Go(func() { registrar.keep(reading) })
 	for i, w := range r.writers(publisher) {
 		for _, key := range w.keys {
 			if i%writersOfKey == 0 {
@@ -294,12 +306,6 @@ func (r *run) load(ctx context.Context) error {
 		r.bulk.keys = append(r.bulk.keys, r.Keys+key)
 	}
 	r.writeBulk()
-	registrar := &deviceWriter{
-		client: client, shards: r.shards(),
-		world: r.world, checker: r.devices, writing: &r.writing, publisher: publisher, places: r.places, counts: &r.counts, report: r.report,
-		repeats: r.Redis == Cluster,
-	}
-	r.registrar = registrar
 	newLogin := func(device int) *login {
 		return newLogin(r.world, r.devices, registrar.class(device), r.urls, device)
 	}
@@ -315,7 +321,6 @@ func (r *run) load(ctx context.Context) error {
 		registrar.write(place)
 		readers.Go(func() { r.loginAll(reading, place, newLogin) })
 	}
-	readers.Go(func() { registrar.keep(reading) })
 	writers.Go(func() {
 		repeat(writing, steadyEvery, func() { registrar.write(registrar.one(steady)) })
 	})
