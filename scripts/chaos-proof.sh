@@ -27,6 +27,19 @@ finds() {
     "$(grep -m 1 '^VIOLATION' "$log" | cut -c11-140)"
 }
 
+# refused TEXT: fails unless a plant of this text is refused.
+refused() {
+  echo "$1" >"$work/wrong"
+  if EDGE_KIND=nginx scripts/chaos-build.sh "$work/build" "$work/wrong" 2>"$work/log"; then
+    echo "chaos-proof: chaos-build.sh accepts: $1" >&2
+    exit 1
+  fi
+}
+refused "replace nginx/lua/gatehouse/engine.lua 'what it does not have' 'x'"
+refused "replace wasm-filter/vm.go 'trapIfAsked(v *vm)' 'x'"
+refused "replace wasm-filter/policy/respond.go 'past its ttl' 'old'" # isn't in nginx
+refused '# nothing'
+
 failed=0
 all=("$plants"/*)
 (($#)) || set -- "${all[@]##*/}"
