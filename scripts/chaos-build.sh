@@ -2,7 +2,8 @@
 # chaos-build.sh [DIR [PLANT]]: builds the programs that only chaos runs, into build/chaos or DIR: clock.so, which steps
 # the clocks of Envoy and Redis; gatehouse-sidecar, whose clock can be stepped, too; and the filter of $EDGE_KIND, which
 # traps when a request asks for it: gatehouse.wasm or libgatehouse.so; of nginx the sources, lua. PLANT is a defect to
-# build in, see e2e/chaos/testdata/plants. It is an error if a change of it doesn't apply, or is in none of the programs.
+# build in, see e2e/chaos/testdata/plants. It is an error if a change of it doesn't apply, or is in none of the
+# programs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/overlay.sh

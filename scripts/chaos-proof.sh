@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# chaos-proof.sh [PLANT...]: tests that the checker of chaos finds defects: builds sidecar and filter with one at a time,
-# those in e2e/chaos/testdata/plants or the named ones, for each kind of edge that the plant names, and fails unless a
-# minute of chaos has violations. EDGE_KIND: only on this kind. Sources are replaced for the compiler only.
+# chaos-proof.sh [PLANT...]: tests that the checker of chaos finds defects: builds sidecar and filter with one at a
+# time, those in e2e/chaos/testdata/plants or the named ones, for each kind of edge that the plant names, and fails
+# unless a minute of chaos has violations. EDGE_KIND: only on this kind. Sources are replaced for the compiler only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ENVOY=$(scripts/install-envoy.sh)

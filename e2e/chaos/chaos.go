@@ -15,8 +15,8 @@
 //     resync, and a sidecar that takes over, are no excuse for others); another write that has begun, or whose outcome
 //     is unknown; and, during a fault and 2 s after it, an edge that may not be in step.
 //   - lost: when Redis becomes unreachable, every cached answer continues within max_staleness.
-//   - expired: nothing is served, and no device let in, more than a second after its ttl or not-after, unless a clock was
-//     wrong in between.
+//   - expired: nothing is served, and no device let in, more than a second after its ttl or not-after, unless a clock
+//     was wrong in between.
 //   - error: no answer is an error, except while Envoy itself, or one of its VMs, is down.
 //
 // Readers use GET and HEAD, ask for each content coding and decode what they get, and send both validators.
@@ -30,9 +30,10 @@
 //
 // Most devices are written so often that a next write may repair what went wrong with the last one. So others are not:
 // steady devices keep their secrets (every second one has two) for the run and are given other permissions, revoked,
-// deleted or registered again every few seconds. Their only permission shows which write was in force. Racing devices are
-// revoked while bcrypt runs for them. Mortal ones have a not-after. In a quarter of the runs, by the seed,
-// max_auth_staleness is off, and nothing bounds how long a revocation takes in a fault.
+// deleted or registered again every few seconds. Their only permission shows which write was in force. Racing devices
+// are revoked while bcrypt runs for them. Mortal ones have a not-after. Two devices own objects, which no other device
+// gets. In a quarter of the runs, by the seed, max_auth_staleness is off, and nothing bounds how long a revocation takes
+// in a fault.
 //
 // # Deployments
 //

@@ -152,7 +152,8 @@ func (h *history) mayBeAbsent(from uint64, t time.Duration) bool {
 	return false
 }
 
-// mayHaveExpired reports whether what the key has at t may be past its life, if version from or a later one is in force.
+// mayHaveExpired reports whether what the key has at t may be past its life, if version from or a later one is in
+// force.
 func (h *history) mayHaveExpired(from uint64, t time.Duration) bool {
 	return slices.ContainsFunc(h.writes[max(from, 1)-1:], func(w write) bool {
 		return w.life > 0 && w.outcome != Failed && w.begun <= t
