@@ -32,6 +32,9 @@ func (r *run) converge(ctx context.Context, since time.Duration) convergence {
 	for i := range probes {
 		running.Go(func() {
 			place := i % places
+			if r.world.tight {
+				place = 0
+			}
 			probe := newReader(r.world, r.content, place, r.urls[place])
 			probe.probes = true
 			defer probe.close()

@@ -105,11 +105,11 @@ func (r *run) lost(ctx context.Context, objects, devices map[int]uint64) (writes
 		}
 	}
 	for device := range devices {
-		disabled, err := client.HGet(ctx, keys.CredentialKey(deviceID(device)), contract.FieldDisabled).Result()
-		if err != nil && err != redis.Nil {
+		ended, err := client.HMGet(ctx, keys.CredentialKey(deviceID(device)), contract.FieldDisabled, contract.FieldDeleted).Result()
+		if err != nil {
 			return 0, 0, fmt.Errorf("look for what was lost: %w", err)
 		}
-		if disabled != "1" {
+		if ended[0] == nil && ended[1] == nil {
 			revocations++
 		}
 	}

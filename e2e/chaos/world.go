@@ -16,6 +16,8 @@ type world struct {
 	traps atomic.Int64
 	// eras is odd while a server without the last writes takes Redis' place; it changes twice, too.
 	eras atomic.Int64
+	// tight: the second edge's sidecar has too little memory, so that a miss there means nothing.
+	tight bool
 }
 
 func newWorld() *world { return &world{began: time.Now()} }
@@ -39,7 +41,7 @@ func (w *world) stamp(r *Read, before moment) {
 	eras := w.eras.Load()
 	r.Era, r.BetweenEras = int(eras/2), eras != before.eras || eras%2 == 1
 	if r.Place > 0 { // the other edges have no faults
-		r.Edge = 1
+		r.Edge, r.Refilling = 1, w.tight
 		return
 	}
 	edges, refills := w.edges.Load(), w.refills.Load()
