@@ -22,8 +22,10 @@ begin() {
 
 # compiles PACKAGE [FLAG...]: prints the sources of a program.
 compiles() {
-  "$go" list -deps "${@:2}" -f '{{$dir := .Dir}}{{range .GoFiles}}{{$dir}}/{{.}}{{"\n"}}{{end}}{{range .CgoFiles}}{{$dir}}/{{.}}{{"\n"}}{{end}}' \
-    "$1"
+  # shellcheck disable=SC2016 # $dir is the template's
+  "$go" list -deps "${@:2}" -f '{{$dir := .Dir}}{{range .GoFiles}}{{$dir}}/{{.}}
+{{end}}{{range .CgoFiles}}{{$dir}}/{{.}}
+{{end}}' "$1"
 }
 
 scripts/need.sh cc gcc "chaos steps clocks by a library in C"

@@ -11,10 +11,9 @@ trap 'rm -rf "$work"' EXIT
 
 # finds PLANT: fails unless the changed programs cause violations under chaos.
 finds() {
-  local plant=$plants/$1 log=$work/log began status=0 arguments=()
+  local plant=$plants/$1 log=$work/log status=0 arguments=()
   eval "arguments=($(sed -n 's/^# chaos: //p' "$plant"))"
   scripts/chaos-build.sh "$work/build" "$plant"
-  began=$(date +%s)
   build/gatehouse-chaos --sidecar "$work/build/gatehouse-sidecar" --wasm "$work/build/gatehouse.wasm" \
     --library "$work/build/libgatehouse.so" --lua "$work/build/lua" --clock "$work/build/clock.so" --fail-fast \
     "${arguments[@]}" >"$log" 2>&1 || status=$?
@@ -44,7 +43,8 @@ failed=0
 all=("$plants"/*)
 (($#)) || set -- "${all[@]##*/}"
 for name; do
-  for kind in $(sed -n 's/^# edges: //p' "$plants/$name"); do
+  read -ra kinds < <(sed -n 's/^# edges: //p' "$plants/$name")
+  for kind in "${kinds[@]}"; do
     [[ -z $only || $only == "$kind" ]] || continue
     EDGE_KIND=$kind finds "$name" || failed=1
   done
