@@ -74,10 +74,10 @@ rules:
 `
 	// forEver is longer than any run.
 	forEver = 365 * 24 * time.Hour
-	// tightMemory is a third of the objects' size.
+	// tightMemory is half of the objects' size.
 	tightMemory = "2MiB"
 	// bulkKeys is the number of keys with bulky bodies.
-	bulkKeys = 24
+	bulkKeys = 12
 	// maxPrinted bounds the violations that are printed; all are counted.
 	maxPrinted = 20
 )
