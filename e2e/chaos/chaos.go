@@ -26,7 +26,7 @@
 //
 //   - a device is authenticated with a secret that it never had; again after a refusal; 2 s after a revocation or a new
 //     secret without a fault, and in any case max_auth_staleness + 1 s after it.
-//   - a good one is refused (401) at any time, or not verified (503) without a fault.
+//   - a good one is refused (401) at any time, or not verified (503) twice in a row without a fault.
 //
 // Most devices are written so often that a next write may repair what went wrong with the last one. So others are not:
 // steady devices keep their secrets (every second one has two) for the run and are given other permissions, revoked,

@@ -221,7 +221,8 @@ func TestCheckerOfDevices(t *testing.T) {
 		{"refused as it ends", []event{put(1, 0, 1), wrote(Delete, 2, 3000, 3001, Unknown), shown(1, Refused, 3002, 3003)}},
 		{"a token is refused while nothing is broken", []event{put(1, 0, 1), but(token, "good one refused")}},
 		{"a token is refused in a fault", []event{put(1, 0, 1), began(5*second, false), token}},
-		{"not verified while nothing is broken", []event{put(1, 0, 1), but(shown(1, Unverified, 3000, 3001), "not verified")}},
+		{"not verified while nothing is broken", []event{put(1, 0, 1), shown(1, Unverified, 3000, 3001), but(shown(1, Unverified, 3002, 3003), "not verified")}},
+		{"not verified now and then", []event{put(1, 0, 1), shown(1, Unverified, 3000, 3001), shown(1, Hit, 3002, 3003), shown(1, Unverified, 3004, 3005)}},
 		{"not verified in a fault", []event{put(1, 0, 1), began(3*second, false), shown(1, Unverified, 4000, 4001)}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -84,7 +84,7 @@ var (
 
 const (
 	racingSecret = "a secret that takes long"
-	racingCost   = 11
+	racingCost   = 10
 )
 
 func hashesOf(cost int, secrets ...string) (hashes []string) {
