@@ -67,6 +67,9 @@ func probeAll(ctx context.Context, r *run, probe *reader, first int, targets []u
 		left := waiting[:0]
 		for _, key := range waiting {
 			read := r.read(ctx, probe, key)
+			if ctx.Err() != nil {
+				return got // the run is over
+			}
 			if r.checker.Reached(targets[key], read) {
 				continue
 			}
