@@ -178,8 +178,11 @@ func (w *deviceWriter) write(place *place, kinds ...Kind) {
 		defer place.order.RUnlock()
 	}
 	device := int(place.Load())
-	if _, found := w.checker.Newest(device); !found {
+	switch newest, found := w.checker.Newest(device); {
+	case !found:
 		kind = Put // it has just taken the place
+	case len(kinds) > 0 && kind == Delete && newest == Delete:
+		return // Redis was emptied, or all devices were revoked
 	}
 	version, err := w.send(device, kind)
 	outcome := outcomeOf(err)
