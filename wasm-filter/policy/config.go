@@ -332,6 +332,7 @@ func (c *Config) Warnings() (warnings []string) {
 func (d *decoder) crossCheck(c *Config) {
 	missing := c.Credentials == Credentials{}
 	named := map[string]int{}
+	hidden := map[int][]string{}
 	for j := range c.Rules {
 		at := fmt.Sprintf("rules[%d]", j)
 		if i, ok := named[c.Rules[j].Name]; ok {
@@ -346,11 +347,20 @@ func (d *decoder) crossCheck(c *Config) {
 			}
 			d.problem(at+field, "needs credentials: set where a request carries them, e.g. credentials: {id_header: x-device-id, secret_header: x-device-token}")
 		}
-		for i := range j {
-			if c.Rules[i].Match.covers(&c.Rules[j].Match) {
-				d.problem(at+".match", "is never reached: rules[%d] matches everything that it matches; move it up or remove it", i)
-				break
-			}
+		if i := c.hiddenBy(j); i >= 0 {
+			hidden[i] = append(hidden[i], at)
 		}
 	}
+	for i := range c.Rules {
+		if these := hidden[i]; len(these) == 1 {
+			d.problem(these[0]+".match", "is never reached: rules[%d] matches everything that it matches; move it up or remove it", i)
+		} else if len(these) > 1 {
+			d.problem(fmt.Sprintf("rules[%d].match", i), "matches everything that these match, which are never reached: %s; move it below them, or remove them", strings.Join(these, ", "))
+		}
+	}
+}
+
+// hiddenBy returns the first rule that matches everything that rule j matches, -1 for none.
+func (c *Config) hiddenBy(j int) int {
+	return slices.IndexFunc(c.Rules[:j], func(r Rule) bool { return r.Match.covers(&c.Rules[j].Match) })
 }

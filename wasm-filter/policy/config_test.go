@@ -134,6 +134,8 @@ func TestParseRefuses(t *testing.T) {
 		{"tokens refused", `{` + creds + `"rules": [{"match": {"path": "/s", "methods": ["POST"]}, "session": "refuse"}]}`, []string{`rules[0].session: is "refuse", want issue`}},
 		{"token for no credential", `{"rules": [{"match": {"path": "/s", "methods": ["POST"]}, "session": "issue"}]}`, []string{`rules[0].session: needs credentials`}},
 		{"hidden rule", `{"rules": [{"match": {"prefix": "/"}}, {"match": {"path": "/a"}}]}`, []string{`rules[1].match: is never reached: rules[0] matches everything that it matches`}},
+		{"hidden rules", `{"rules": [{"match": {"prefix": "/"}}, {"match": {"path": "/a"}}, {"match": {"path": "/b"}}, {"match": {"prefix": "/c"}}]}`,
+			[]string{`rules[0].match: matches everything that these match, which are never reached: rules[1], rules[2], rules[3]; move it below them`}},
 		{"push listener with rules", `{"push_listener": true, "rules": []}`, []string{`push_listener: a push listener has no rules`}},
 		{"rules as an object", `{"rules": {"a": 1}}`, []string{`rules: is an object, want a list`}},
 		{"rule's name in upper case", `{"rules": [{"name": "Fleet", "match": {"path": "/a"}}]}`, []string{`rules[0].name: "Fleet": want at most 64 of a-z, 0-9, _ and -`}},
