@@ -312,22 +312,6 @@ func (d *decoder) cache(at string, v any) *Cache {
 	return c
 }
 
-// Warnings returns settings that are valid but probably unintended.
-func (c *Config) Warnings() (warnings []string) {
-	for i := range c.Rules {
-		if c.Rules[i].Cache == nil || c.Rules[i].Auth != nil || c.Rules[i].Match.Methods != nil {
-			continue
-		}
-		for j := i + 1; j < len(c.Rules); j++ {
-			if wide := c.Rules[j].Match; c.Rules[j].Auth != nil && (&Match{Path: wide.Path, Prefix: wide.Prefix}).covers(&c.Rules[i].Match) {
-				warnings = append(warnings, fmt.Sprintf("rules[%d].match: has no methods, so what is no GET goes upstream without a credential, and never reaches rules[%d], which asks for one: add methods: [GET]", i, j))
-				break
-			}
-		}
-	}
-	return warnings
-}
-
 // crossCheck finds problems between rules.
 func (d *decoder) crossCheck(c *Config) {
 	missing := c.Credentials == Credentials{}

@@ -76,6 +76,7 @@ func Analyze(file []byte) findings.Report {
 		}
 	}
 	a.together()
+	a.around(tree)
 	a.report.Sort()
 	return a.report
 }

@@ -61,9 +61,9 @@ func (p *plugin) filter() object {
 
 // edge checks a plugin with rules.
 func (a *analysis) edge(p *plugin) {
-	for _, warning := range p.rules.Warnings() {
-		path, message, _ := strings.Cut(warning, ": ")
-		a.add(&openMethod, p.name(), path, "%s", message)
+	for _, doubt := range p.rules.Doubts() {
+		kind := map[policy.DoubtKind]*findings.Kind{policy.OpenMethods: &openMethod, policy.OpenPart: &openPart, policy.UnknownMethod: &unknownMethod}[doubt.Kind]
+		a.add(kind, p.name(), doubt.Field, "%s", doubt.Text)
 	}
 	for i, rule := range p.rules.Rules {
 		p.auth = p.auth || protects(&rule)
@@ -78,7 +78,10 @@ func (a *analysis) edge(p *plugin) {
 	if p.manager != nil {
 		a.manager(p)
 		a.order(p)
+		a.wraps(p)
+		a.headers(p)
 		a.routesOf(p)
+		a.sharedKeys(p)
 	}
 }
 
@@ -178,11 +181,16 @@ func (a *analysis) push(p *plugin) {
 	if p.listener == nil {
 		return
 	}
-	address := p.listener.object("address")
-	if pipe := address.object("pipe"); pipe == nil {
-		add(&openPush, "address", "is no unix socket: whoever reaches it can write the cache and the verdicts")
-	} else if pipe.number("mode", 0) != 0o600 {
-		add(&pushMode, "address.pipe.mode", "is not 384 (0600): whoever may open the socket can write the cache and the verdicts")
+	addresses := []object{p.listener.object("address")}
+	for _, more := range p.listener.list("additional_addresses") {
+		addresses = append(addresses, more.object("address"))
+	}
+	for _, address := range addresses {
+		if pipe := address.object("pipe"); pipe == nil {
+			add(&openPush, "address", "is no unix socket: whoever reaches it can write the cache and the verdicts")
+		} else if pipe.number("mode", 0) != 0o600 {
+			add(&pushMode, "address.pipe.mode", "is not 384 (0600): whoever may open the socket can write the cache and the verdicts")
+		}
 	}
 	if limit := p.listener.number("per_connection_buffer_limit_bytes", defaultBuffer); limit < minPushBuffer {
 		add(&smallPush, "per_connection_buffer_limit_bytes", "%g: a batch has up to %d bytes, and is answered 413 beyond the limit", limit, minPushBuffer)
@@ -192,9 +200,14 @@ func (a *analysis) push(p *plugin) {
 	}
 }
 
+// unread reports whether the rules of a plugin can't be read.
+func (a *analysis) unread() bool {
+	return slices.ContainsFunc(a.plugins, func(p *plugin) bool { return p.rules == nil })
+}
+
 // together checks that the plugins fit each other.
 func (a *analysis) together() {
-	if slices.ContainsFunc(a.plugins, func(p *plugin) bool { return p.rules == nil }) {
+	if a.unread() {
 		return // what it is can't be told
 	}
 	edges := slices.DeleteFunc(slices.Clone(a.plugins), func(p *plugin) bool { return p.rules.PushListener })

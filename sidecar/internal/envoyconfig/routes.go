@@ -1,84 +1,41 @@
 package envoyconfig
 
-import (
-	"fmt"
-	"strings"
-
-	"github.com/gatehouse/gatehouse/wasm-filter/policy"
-)
-
 // routesOf checks that no route takes a protected path past the filter.
 func (a *analysis) routesOf(p *plugin) {
-	config := a.routing(p.manager)
-	if a.switchedOff(p, config, "route_config", object{"prefix": "/"}) {
-		return
+	off := map[string]bool{}
+	var guarded targets
+	for _, w := range a.ways(p.manager) {
+		if to, _ := w.targets(&a.resources, false); w.protects(p) != nil {
+			guarded = append(guarded, to...)
+		}
 	}
-	for _, host := range config.list("virtual_hosts") {
-		at := "virtual host " + host.text("name")
-		if a.switchedOff(p, host, at, object{"prefix": "/"}) {
+	for _, w := range a.ways(p.manager) {
+		a.switchedOff(p, &w, off)
+		if to, _ := w.targets(&a.resources, false); guarded != nil && !guarded.meet(to) {
+			continue // another service, whose paths are its own
+		}
+		if o, found := w.opens(p); found {
+			a.add(&rewriteIn, p.name(), w.at+".route", "makes %s of %s behind the filter, and %s asks more of %s there", o.upstream, o.client, p.asker(o.rule), o.method)
+		} else if w.unclear(p) && p.auth {
+			a.add(&unclear, p.name(), w.at+".route", "rewrites paths behind the filter, maybe to ones that a rule protects")
+		}
+	}
+}
+
+// switchedOff reports levels of a route that switch the filter off for requests that it refuses or changes.
+func (a *analysis) switchedOff(p *plugin, w *way, seen map[string]bool) {
+	name := p.filter().text("name")
+	for _, l := range w.levels {
+		if !l.of.object("typed_per_filter_config").object(name).flag("disabled") || seen[l.at] || !w.sends() {
 			continue
 		}
-		for i, route := range host.list("routes") {
-			at := fmt.Sprintf("%s: routes[%d]", at, i)
-			match := route.object("match")
-			if a.switchedOff(p, route, at, match) {
-				continue
-			}
-			for j, cluster := range route.object("route").object("weighted_clusters").list("clusters") {
-				a.switchedOff(p, cluster, fmt.Sprintf("%s.route.weighted_clusters[%d]", at, j), match)
-			}
-			a.rewritten(p, route, at)
+		at := l.at + ": typed_per_filter_config." + name
+		if path, found := w.carries(p.protectedPaths(w)); found {
+			seen[l.at] = true
+			a.add(&routeOff, p.name(), at, "is disabled, but %s asks for a credential for %s: requests go upstream without one", p.asker(p.rules.Need("GET", path).Rule), path)
+		} else if p.auth && !w.clears(p.manager) {
+			seen[l.at] = true
+			a.add(&routeOff, p.name(), at, "is disabled: clients' identity headers get to the upstream")
 		}
 	}
-}
-
-// switchedOff reports that level, which is a route or what has routes, switches the filter off for paths of a rule
-// that wants a credential.
-func (a *analysis) switchedOff(p *plugin, level object, at string, match object) bool {
-	name := p.filter().text("name")
-	if !level.object("typed_per_filter_config").object(name).flag("disabled") {
-		return false
-	}
-	for i, rule := range p.rules.Rules {
-		if protects(&rule) && overlap(match, &rule.Match) {
-			a.add(&routeOff, p.name(), at+": typed_per_filter_config."+name, "is disabled, but rules[%d] wants a credential for %s%s: requests go upstream without one", i, rule.Match.Path, rule.Match.Prefix)
-			return true
-		}
-	}
-	if p.rules.DenyByDefault {
-		a.add(&routeOff, p.name(), at+": typed_per_filter_config."+name, "is disabled, but default is deny: requests that no rule covers go upstream")
-		return true
-	}
-	return false
-}
-
-// rewritten reports a route whose prefix_rewrite makes a path that no rule covers one that a rule protects: the
-// router rewrites it behind the filter.
-func (a *analysis) rewritten(p *plugin, route object, at string) {
-	to := route.object("route").text("prefix_rewrite")
-	match := route.object("match")
-	from := match.text("prefix") + match.text("path") + match.text("path_separated_prefix")
-	if to == "" || from == "" {
-		return
-	}
-	for i, rule := range p.rules.Rules {
-		if protects(&rule) && overlap(object{"prefix": to}, &rule.Match) && !overlap(object{"prefix": from}, &rule.Match) {
-			a.add(&rewriteIn, p.name(), at+".route.prefix_rewrite", "makes %s of %s behind the filter, and rules[%d] wants a credential there, but not for %s", to, from, i, from)
-			return
-		}
-	}
-}
-
-// overlap reports whether a request may fall both under a route's match and a rule's. Of a route that matches by
-// an expression it may.
-func overlap(route object, rule *policy.Match) bool {
-	covered := rule.Path + rule.Prefix // one of the two is ""
-	if path := route.text("path"); path != "" {
-		return path == rule.Path || rule.Prefix != "" && strings.HasPrefix(path, rule.Prefix)
-	}
-	prefix := route.text("prefix") + route.text("path_separated_prefix")
-	if prefix == "" {
-		return true
-	}
-	return strings.HasPrefix(covered, prefix) || rule.Prefix != "" && strings.HasPrefix(prefix, rule.Prefix)
 }

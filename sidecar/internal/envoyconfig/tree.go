@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -124,6 +125,11 @@ func (o object) number(name string, preset float64) float64 {
 	return preset
 }
 
+// same reports whether two objects are the same place of the file.
+func same(a, b object) bool {
+	return a != nil && b != nil && reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer()
+}
+
 func (o object) keys() []string { return slices.Sorted(maps.Keys(o)) }
 
 // typed is the type of an Any and the message in it, which a TypedStruct has under value.
@@ -151,6 +157,7 @@ type resources struct {
 	complete   bool
 	routes     map[string]object
 	extensions map[string]object
+	admin      object // its address, nil if there is none
 }
 
 // collect finds the resources of a file.
@@ -159,12 +166,16 @@ func (r *resources) collect(tree any) {
 	m, _ := tree.(map[string]any)
 	bootstrap := object(m)
 	dynamic := bootstrap.object("dynamic_resources")
+	r.admin = bootstrap.object("admin").object("address")
 	r.complete = bootstrap.has("static_resources") && !dynamic.has("cds_config") && !dynamic.has("lds_config") && !dynamic.has("ads_config")
 	for _, cluster := range bootstrap.object("static_resources").list("clusters") {
 		r.clusters[cluster.text("name")] = cluster
 	}
 	for _, dump := range bootstrap.list("configs") {
 		r.complete = true // of an Envoy that runs
+		if admin := dump.object("bootstrap").object("admin"); admin != nil {
+			r.admin = admin.object("address")
+		}
 		r.dumped(dump)
 	}
 }
@@ -199,10 +210,20 @@ func (r *resources) discovered(filter object) object {
 	return whole
 }
 
-// routing is the route configuration of a connection manager, nil if it isn't known.
-func (r *resources) routing(manager object) object {
-	if inline := manager.object("route_config"); inline != nil {
-		return inline
+// routings are the route configurations of a connection manager that are known.
+func (r *resources) routings(manager object) (all []object) {
+	scoped := manager.object("scoped_routes").object("scoped_route_configurations_list").list("scoped_route_configurations")
+	for _, from := range append([]object{manager}, scoped...) {
+		inline := from.object("route_config")
+		if from.has("route_configuration") {
+			inline = from.object("route_configuration")
+		}
+		if inline == nil {
+			inline = r.routes[from.object("rds").text("route_config_name")+from.text("route_configuration_name")]
+		}
+		if inline != nil {
+			all = append(all, inline)
+		}
 	}
-	return r.routes[manager.object("rds").text("route_config_name")]
+	return all
 }

@@ -53,7 +53,10 @@ var bypasses = []struct {
 	{"satisfy any around server.conf", "satisfy any; allow all; location / { " + include + " proxy_pass http://service; }", "GET", "/v1/secret", []string{forged}, "401 Unauthorized", nil},
 	{"auth_basic", include + "location / { auth_basic x; auth_basic_user_file DIR/none; proxy_pass http://service; }", "GET", "/v1/secret", nil, "401 Unauthorized", nil},
 	{"server without server.conf", "location / { proxy_pass http://service; } location /judged { " + include + " proxy_pass http://service; }", "GET", "/v1/secret", []string{forged}, "/v1/secret device=root", []string{unjudged.Code}},
-	{"server that clears the headers", "location / { proxy_set_header X-Gatehouse-Device ''; proxy_set_header X-Gatehouse-Permissions ''; proxy_pass http://service; } location /judged { " + include + " proxy_pass http://service; }", "GET", "/open", []string{forged}, "/open device=\n", nil},
+	{"server that clears the headers", "location / { proxy_set_header X-Gatehouse-Device ''; proxy_set_header X-Gatehouse-Permissions ''; proxy_pass http://service; } location /judged { " + include + " proxy_pass http://service; }", "GET", "/v1/secret", []string{forged}, "/v1/secret device=\n", []string{unjudged.Code}},
+	{"server that clears the headers of open paths", "location /open { proxy_set_header X-Gatehouse-Device ''; proxy_set_header X-Gatehouse-Permissions ''; proxy_pass http://service; } location /judged { " + include + " proxy_pass http://service; }", "GET", "/open", []string{forged}, "/open device=\n", nil},
+	{"server that clears the headers and rewrites", "location /open/ { proxy_set_header X-Gatehouse-Device ''; proxy_set_header X-Gatehouse-Permissions ''; proxy_pass http://service/v1/; } location /judged { " + include + " proxy_pass http://service; }", "GET", "/open/secret", nil, "/v1/secret device=\n", []string{unjudged.Code}},
+	{"server that sets the headers", "location /open { proxy_set_header X-Gatehouse-Device root; proxy_set_header X-Gatehouse-Permissions root; proxy_pass http://service; } location /judged { " + include + " proxy_pass http://service; }", "GET", "/open", nil, "/open device=root", []string{unjudged.Code}},
 
 	// Before and after it.
 	{"return", include + "location / { return 200 returned; }", "GET", "/v1/secret", nil, "returned", []string{returnFirst.Code}},
@@ -76,10 +79,16 @@ var bypasses = []struct {
 	{"error_page with a file", plain + "error_page 500 502 /page.html; location = /page.html { root DIR; }", "GET", "/page.html", nil, "a page", nil},
 	{"files of a protected path", include + "location /v1/ { alias DIR/; }", "GET", "/v1/secret", nil, "401 Unauthorized", nil},
 	{"mirror", include + "location / { mirror /copy; proxy_pass http://service; } location = /copy { internal; proxy_pass http://service; }", "GET", "/open", []string{forged}, "/copy device=\n", nil},
+	{"mirror of a protected path", include + "location / { proxy_pass http://service; } location = /open { mirror /v1/secret; proxy_pass http://service; }", "GET", "/open", nil, "GET /v1/secret", []string{rewriteIn.Code}},
+	{"a protected path at the end of an answer", include + "location / { proxy_pass http://service; } location = /open { add_after_body /v1/secret; addition_types *; proxy_pass http://service; }", "GET", "/open", nil, "GET /v1/secret", []string{rewriteIn.Code}},
+	{"auth_request by a protected path", include + "location / { proxy_pass http://service; } location = /v1/secret { proxy_set_header X-Gatehouse-Device ''; proxy_set_header X-Gatehouse-Permissions ''; proxy_pass http://service; } location = /open { auth_request /v1/secret; proxy_pass http://service; }", "GET", "/open", nil, "GET /v1/secret", []string{rewriteIn.Code}},
+	{"the sidecar", plain + "location /side/ { proxy_pass http://unix:DIR/api.sock:/; }", "GET", "/side/v1/fetch", nil, "HTTP/1.1 200 OK", []string{toInner.Code}},
+	{"the push listener", plain + "location /side/ { proxy_pass http://unix:DIR/push.sock:/; }", "GET", "/side/v1/apply", nil, "HTTP/1.1 404", []string{toInner.Code}},
 	{"post_action", include + "location / { post_action @after; proxy_pass http://service; } location @after { proxy_pass http://service; }", "GET", "/v1/secret", []string{forged}, "401 Unauthorized", nil},
 
 	// Headers to the upstream.
 	{"identity of the client's choice", include + "location / { proxy_set_header X-Gatehouse-Device $arg_d; proxy_pass http://service; }", "GET", "/open?d=root", nil, "device=root", []string{forgedIdentity.Code}},
+	{"identity for all", include + "location / { proxy_set_header X-Gatehouse-Device root; proxy_pass http://service; }", "GET", "/open", nil, "device=root", []string{forgedIdentity.Code}},
 	{"identity that was read before", include + "if ($http_x_gatehouse_device = '') { set $none 1; }\nlocation / { proxy_set_header X-Gatehouse-Device $http_x_gatehouse_device; proxy_pass http://service; }", "GET", "/open", []string{forged}, "device=root", []string{forgedIdentity.Code}},
 	{"decoded path in a header", include + "location / { proxy_set_header X-Path $uri; proxy_pass http://service; }", "GET", "/open%0d%0aX-Gatehouse-Device:%20root", nil, "device=root", []string{splitHeader.Code}},
 	{"decoded path in another variable", include + "set $path $request_filename; location / { proxy_set_header X-Path $path; proxy_pass http://service; }", "GET", "/open%0d%0aX-Gatehouse-Device:%20root", nil, "device=root", []string{splitHeader.Code}},

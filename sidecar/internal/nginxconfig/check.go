@@ -12,13 +12,32 @@ func (a *analysis) judged(s *scope) bool {
 	return calls
 }
 
-// protects takes the upstream of a judged scope, by its name and addresses.
-func (a *analysis) protects(pass *directive) {
-	if pass != nil {
-		for _, name := range a.addresses(pass) {
-			a.upstreams[name] = true
-		}
+// protect takes the upstreams that get requests which need a credential from judged scopes, by names and addresses; if
+// there are none, those of all judged scopes.
+func (a *analysis) protect() {
+	judged := map[string]bool{}
+	for _, server := range a.http.inner {
+		server.each(func(s *scope) {
+			pass := s.pass()
+			if pass == nil || !a.judged(s) {
+				return
+			}
+			for _, name := range a.addresses(pass) {
+				judged[name] = true
+				if a.covers(s, (*rule).protects) {
+					a.upstreams[name] = true
+				}
+			}
+		})
 	}
+	if len(a.upstreams) == 0 {
+		a.upstreams = judged
+	}
+}
+
+// elsewhere reports whether a pass leads to another upstream than those that are protected.
+func (a *analysis) elsewhere(pass *directive) bool {
+	return len(a.upstreams) > 0 && !slices.ContainsFunc(a.addresses(pass), func(name string) bool { return a.upstreams[name] })
 }
 
 func (a *analysis) addresses(pass *directive) []string {
@@ -26,8 +45,13 @@ func (a *analysis) addresses(pass *directive) []string {
 	if host == "" { // a variable
 		return nil
 	}
+	return a.named(host, a.http)
+}
+
+// named returns a host, and if it is an upstream of the block its addresses.
+func (a *analysis) named(host string, block *scope) []string {
 	names := []string{host}
-	for _, upstream := range a.http.own("upstream") {
+	for _, upstream := range block.own("upstream") {
 		if upstream.arg(0) == host {
 			for _, d := range upstream.block {
 				if d.name == "server" {
@@ -41,6 +65,7 @@ func (a *analysis) addresses(pass *directive) []string {
 
 // check looks for what a scope takes past the plugin, or changes of what it judges.
 func (a *analysis) check(s *scope) {
+	a.destination(s)
 	if !a.judged(s) {
 		a.unjudged(s)
 		return
@@ -51,6 +76,8 @@ func (a *analysis) check(s *scope) {
 	a.returns(s)
 	a.rewrites(s)
 	a.requestHeaders(s)
+	a.methods(s)
+	a.upgrades(s)
 	a.authRequest(s)
 	a.clientAddress(s)
 	a.answers(s)
@@ -79,12 +106,36 @@ func (a *analysis) unjudged(s *scope) {
 		}
 	}
 	pass := s.own(passes...)
-	if pass == nil || s.server().local() || s.effective("deny") != nil || a.clears(s) {
+	if pass == nil || a.apart(s.server()) || s.effective("deny") != nil {
 		return
 	}
-	if slices.ContainsFunc(a.addresses(pass[0]), func(name string) bool { return a.upstreams[name] }) {
-		a.addAt(&unjudged, s, pass[0], "%s: is an upstream that is protected elsewhere, but here no request is judged, and forged identity headers get to it", pass[0].arg(0))
+	if !slices.ContainsFunc(a.addresses(pass[0]), func(name string) bool { return a.upstreams[name] }) {
+		return
 	}
+	if !a.clears(s) {
+		a.addAt(&unjudged, s, pass[0], "%s: is an upstream that is protected elsewhere, but here no request is judged, and forged identity headers get to it", pass[0].arg(0))
+	} else if a.rules == nil || a.leads(s, pass[0]) {
+		a.addAt(&unjudged, s, pass[0], "%s: is an upstream that is protected elsewhere, but here no request is judged, also for paths that need a credential", pass[0].arg(0))
+	}
+}
+
+// apart reports whether fewer can connect to a server than to those that the plugin judges.
+func (a *analysis) apart(server *scope) bool {
+	if !server.local() {
+		return false
+	}
+	return !a.machineOnly || !slices.ContainsFunc(server.own("listen"), func(d *directive) bool { return !strings.HasPrefix(d.arg(0), "unix:") })
+}
+
+// leads reports whether requests for a path that needs a credential get upstream by a scope that isn't judged.
+func (a *analysis) leads(s *scope, pass *directive) bool {
+	_, to := target(pass)
+	if to == "" && s.own("rewrite") == nil {
+		return a.covers(s, (*rule).protects)
+	}
+	return strings.Contains(to, "$") || s.own("rewrite") != nil || slices.ContainsFunc(a.rules.Rules, func(r rule) bool {
+		return r.protects() && (strings.HasPrefix(r.text(), to) || r.Prefix != "" && strings.HasPrefix(to, r.Prefix))
+	})
 }
 
 // satisfyAny reports that another check may let a request pass before the plugin judges it.

@@ -12,12 +12,14 @@ import (
 
 // analysis is one under way.
 type analysis struct {
-	report    findings.Report
-	source    *source
-	http      *scope
-	rules     *rules          // nil if they can't be read
-	upstreams map[string]bool // what the plugin protects, by name and address
-	seen      map[place]bool
+	report      findings.Report
+	source      *source
+	http        *scope
+	rules       *rules            // nil if they can't be read
+	upstreams   map[string]bool   // what the plugin protects, by name and address
+	inner       map[string]string // addresses that only Gatehouse, or this machine, may reach, and what they are
+	machineOnly bool              // other machines don't reach the servers that the plugin judges
+	seen        map[place]bool
 }
 
 // place is a directive with a finding: several locations may inherit it.
@@ -52,11 +54,12 @@ func Analyze(file string, text, rules []byte) findings.Report {
 		return a.report // what is missing can't be told
 	}
 	found := false
+	a.machineOnly = true
 	for _, server := range a.http.inner {
 		server.each(func(s *scope) {
 			if a.judged(s) {
 				found = true
-				a.protects(s.pass())
+				a.machineOnly = a.machineOnly && server.local()
 			}
 		})
 	}
@@ -66,6 +69,8 @@ func Analyze(file string, text, rules []byte) findings.Report {
 	}
 	a.setup(rules)
 	a.push()
+	a.protect()
+	a.streams(tree)
 	for _, server := range a.http.inner {
 		server.each(a.check)
 	}
@@ -131,6 +136,7 @@ var (
 	callAccess = regexp.MustCompile(`\baccess\s*\(`)
 	callApply  = regexp.MustCompile(`\bapply\s*\(`)
 	callDrain  = regexp.MustCompile(`\bdrain\s*\(`)
+	ownSocket  = regexp.MustCompile(`\b(socket|push)\s*=\s*["'](unix:[^"']*)["']`)
 	rulesFile  = regexp.MustCompile(`\brules\s*=\s*["']([^"']*)["']`)
 )
 
@@ -151,6 +157,10 @@ func (a *analysis) setup(rules []byte) {
 			named = m[1]
 		}
 		a.readRules(rules, named)
+	}
+	a.inner = map[string]string{}
+	for _, m := range ownSocket.FindAllStringSubmatch(code, -1) {
+		a.inner[m[2]] = map[string]string{"socket": sidecarAPI, "push": pushSocket}[m[1]]
 	}
 	if _, calls, known := a.calls(a.http, "init_worker_by_lua", edgeModule, callStart); !calls && known {
 		a.add(&noStart, nil, "http", "no init_worker_by_lua calls edge.start: workers don't read what the sidecar pushes, and can't call it")
@@ -217,6 +227,11 @@ func (a *analysis) push() {
 		server.each(func(s *scope) {
 			if s.own("content_by_lua", "content_by_lua_block", "content_by_lua_file") == nil {
 				return
+			}
+			if _, drains, _ := a.calls(s, "content_by_lua", edgeModule, callDrain); drains {
+				for _, d := range server.own("listen") {
+					a.inner[d.arg(0)] = "the server for operators, by which nginx is drained"
+				}
 			}
 			if _, drains, _ := a.calls(s, "content_by_lua", edgeModule, callDrain); drains && !server.local() && s.effective("deny") == nil {
 				a.add(&openAdmin, s, "content_by_lua", "calls edge.drain, and other machines reach it: whoever does can drain nginx")

@@ -46,7 +46,8 @@ const ordinary = `
   gzip on;
   log_format main '$remote_addr "$request" $status';
   limit_req_zone $binary_remote_addr zone=clients:10m rate=50r/s;
-  map $http_upgrade $connection_upgrade { default upgrade; '' close; }
+  map $http_upgrade $websocket { websocket websocket; }
+  map $websocket $connection_upgrade { default upgrade; '' close; }
   server {
     listen 80 default_server;
     server_name _;
@@ -79,7 +80,7 @@ const ordinaryInServer = `
     location /big/ { gzip on; proxy_pass http://service; add_header X-A b; }
     location = /favicon.ico { log_not_found off; return 404; }
     location /static/ { root /var/www; expires 1h; add_header X-A b; try_files $uri =404; }
-    location /ws/ { proxy_pass http://service; proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $connection_upgrade; }
+    location /ws/ { proxy_pass http://service; proxy_http_version 1.1; proxy_set_header Upgrade $websocket; proxy_set_header Connection $connection_upgrade; }
     location ~* \.(js|css)$ { root /var/www; expires 1h; add_header X-A b; }
 `
 
@@ -99,7 +100,20 @@ var files = []struct {
 	{"small dictionaries", []string{"gatehouse_bodies 512m", "gatehouse_bodies 128m"}, []string{smallDict.Code}, "http"},
 	{"dictionaries for half as much again", []string{"gatehouse_bodies 512m", "gatehouse_bodies 384m"}, []string{smallDict.Code}, "http"},
 	{"another way to the upstream", []string{anyServer, "server { server_name b; listen 81; location /all { proxy_pass http://127.0.0.1:8081; } }" + anyServer}, []string{unjudged.Code}, "server b: location /all: proxy_pass (../../../nginx/nginx.conf:"},
-	{"another way from this machine", []string{anyServer, "server { listen 127.0.0.1:81; location / { proxy_pass http://service; } }" + anyServer}, nil, ""},
+	{"another way from this machine", []string{anyServer, "server { listen 127.0.0.1:81; location / { proxy_pass http://service; } }" + anyServer, "listen 127.0.0.1:8080 reuseport", "listen 8080 reuseport"}, nil, ""},
+	{"another way from this machine, like the edge", []string{anyServer, "server { listen 127.0.0.1:81; location / { proxy_pass http://service; } }" + anyServer}, []string{unjudged.Code}, "server 127.0.0.1:81"},
+	{"another way by a socket", []string{anyServer, "server { listen unix:/a.sock; location / { proxy_pass http://service; } }" + anyServer}, nil, ""},
+	{"another way by a stream", []string{"http {", "stream { upstream s { server 127.0.0.1:8081; } server { listen 82; proxy_pass s; } }\nhttp {"}, []string{unjudged.Code}, "server 82: proxy_pass"},
+	{"a stream to the sidecar", []string{"http {", "stream { server { listen 82; proxy_pass unix:/run/gatehouse/api.sock; } }\nhttp {"}, []string{toInner.Code}, "server 82: proxy_pass"},
+	{"a stream elsewhere", []string{"http {", "stream { server { listen 82; proxy_pass 127.0.0.1:5432; } }\nhttp {"}, nil, ""},
+	{"the server for operators", []string{inServer, "    location /ops/ { proxy_pass http://127.0.0.1:9901/; }\n" + inServer}, []string{toInner.Code}, "location /ops/: proxy_pass"},
+	{"the sidecar by an upstream", []string{"  upstream service {", "  upstream side { server unix:/run/gatehouse/api.sock; }\n  upstream service {", inServer, "    location /ops/ { proxy_pass http://side; }\n" + inServer}, []string{toInner.Code}, "location /ops/: proxy_pass"},
+	{"the sidecar's keys", []string{inServer, "    location = /v1/session/jwks { proxy_pass http://unix:/run/gatehouse/api.sock:/v1/session/jwks; }\n" + inServer}, nil, ""},
+	{"an upstream of the client's choice", []string{inServer, "    location /to/ { proxy_pass http://$http_x_backend; }\n" + inServer}, []string{clientsChoose.Code}, "location /to/: proxy_pass"},
+	{"an upstream of the client's choice among some", []string{"  upstream service {", "  map $http_x_backend $backend { default service; }\n  upstream service {", inServer, "    location /to/ { proxy_pass http://$backend; }\n" + inServer}, nil, ""},
+	{"another method", []string{inServer, "    location /v1/telemetry { proxy_method POST; proxy_pass http://service; }\n" + inServer}, []string{otherMethod.Code}, "location /v1/telemetry: proxy_method"},
+	{"another method elsewhere", []string{inServer, "    location /v1/fleet { proxy_method POST; proxy_pass http://service; }\n" + inServer}, nil, ""},
+	{"any protocol", []string{inServer, "    location /ws/ { proxy_pass http://service; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade; }\n" + inServer}, []string{tunnel.Code}, "location /ws/: proxy_set_header"},
 	{"another way for some", []string{anyServer, "server { listen 81; allow 192.0.2.0/24; deny all; location / { proxy_pass http://service; } }" + anyServer}, nil, ""},
 	{"variable upstreams", []string{"proxy_pass http://service;", "proxy_pass http://$backend;", anyServer, "server { listen 81; location / { proxy_pass http://$backend; } }" + anyServer}, nil, ""},
 	{"access_by_lua that can't be read", []string{inServer, inServer + "      access_by_lua_file own.lua;\n"}, []string{ownAccess.Code}, "access_by_lua_file"},
@@ -161,6 +175,8 @@ func TestRules(t *testing.T) {
 		{"YAML", string(yaml), 4, nil, ""},
 		{"rendered", string(rendered), 4, nil, ""},
 		{"another format", `{"format": 1}`, 0, []string{badRules.Code}, "has format 1, want 2"},
+		{"methods", "credentials: {basic: true}\nrules: [{match: {prefix: /a/b/}, cache: {}}, {match: {prefix: /a/, methods: [GET, PSOT]}}, {match: {path: /a/c}, auth: {}}, {match: {prefix: /a/}, auth: {}}]", 4,
+			[]string{unknownMethod.Code, openPart.Code, openMethod.Code}, "takes GET, PSOT from rules[2]"},
 		{"two mistakes", "rulez: []\nrules: []\ndefault: maybe", 0, []string{badRules.Code, badRules.Code}, "rulez: unknown field"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -195,7 +211,7 @@ func TestPage(t *testing.T) {
 	for _, row := range regexp.MustCompile(`(?m)^\| (GH1\d{3}) \| (error|warning) \|[^|]+\| ([^|]+) \|$`).FindAllStringSubmatch(string(page), -1) {
 		listed = append(listed, row[1]+" "+row[2]+" "+strings.ReplaceAll(row[3], "`", ""))
 	}
-	found := []string{badRules.Code, rulesUnread.Code} // TestRules
+	found := []string{badRules.Code, rulesUnread.Code, openMethod.Code, openPart.Code, unknownMethod.Code} // TestRules
 	for _, c := range bypasses {
 		found = append(found, c.want...)
 	}

@@ -6,19 +6,41 @@ import (
 	"strings"
 
 	"github.com/gatehouse/gatehouse/nginx"
+	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
+	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 )
 
 // rules are what the edge reads: rendered ones.
 type rules struct {
-	Format       int    `json:"format"`
-	SourceHeader string `json:"source_header"`
-	Rules        []rule `json:"rules"`
+	Format        int    `json:"format"`
+	SourceHeader  string `json:"source_header"`
+	DenyByDefault bool   `json:"deny_by_default"`
+	Rules         []rule `json:"rules"`
+}
+
+// config is the part of the rules that decides what a request needs.
+func (r *rules) config() *policy.Config {
+	c := &policy.Config{DenyByDefault: r.DenyByDefault}
+	for _, from := range r.Rules {
+		rule := policy.Rule{Match: policy.Match{Path: from.Path, Prefix: from.Prefix, Methods: from.Methods}, IssueSession: from.Session}
+		if from.Auth != nil {
+			rule.Auth = &policy.Auth{Permissions: from.Auth.Permissions}
+		}
+		if from.Cache != nil {
+			rule.Cache = &policy.Cache{}
+		}
+		c.Rules = append(c.Rules, rule)
+	}
+	return c
 }
 
 type rule struct {
-	Path    string    `json:"path"`
-	Prefix  string    `json:"prefix"`
-	Auth    *struct{} `json:"auth"`
+	Path    string   `json:"path"`
+	Prefix  string   `json:"prefix"`
+	Methods []string `json:"methods"`
+	Auth    *struct {
+		Permissions []string `json:"permissions"`
+	} `json:"auth"`
 	Cache   *struct{} `json:"cache"`
 	Session bool      `json:"session"`
 }
@@ -66,6 +88,10 @@ func (a *analysis) readRules(given []byte, named string) {
 		return
 	}
 	a.rules, a.report.Rules = r, len(r.Rules)
+	for _, doubt := range r.config().Doubts() {
+		kind := map[policy.DoubtKind]*findings.Kind{policy.OpenMethods: &openMethod, policy.OpenPart: &openPart, policy.UnknownMethod: &unknownMethod}[doubt.Kind]
+		a.add(kind, nil, doubt.Field, "%s", doubt.Text)
+	}
 }
 
 // covers reports whether a request that a rule of this kind governs may get to the scope.

@@ -31,7 +31,7 @@ func identity(d *directive) string {
 func (a *analysis) clears(s *scope) bool {
 	set := map[string]bool{}
 	for _, d := range s.effective("proxy_set_header") {
-		if name := identity(d); name != "" && !strings.Contains(d.arg(1), "$") {
+		if name := identity(d); name != "" && d.arg(1) == "" {
 			set[name] = true
 		}
 	}
@@ -48,6 +48,8 @@ func (a *analysis) requestHeaders(s *scope) {
 	for _, d := range headers {
 		if name := identity(d); name != "" && strings.Contains(d.arg(1), "$") {
 			a.addAt(&forgedIdentity, s, d, "sets %s to %s: a variable may have what the client sent", name, d.arg(1))
+		} else if name != "" && d.arg(1) != "" {
+			a.addAt(&forgedIdentity, s, d, "sets %s to %s: the upstream takes every client for that device", name, d.arg(1))
 		}
 	}
 	if pass.name != "proxy_pass" {
@@ -124,7 +126,7 @@ func (a *analysis) rewrites(s *scope) {
 	for _, d := range s.own("proxy_pass") {
 		_, to := target(d)
 		switch {
-		case to == "":
+		case to == "", !strings.Contains(d.arg(0), "$") && a.elsewhere(d):
 		case strings.HasPrefix(kind, "~"):
 			if from, below, to, keeps, ok := mapping(from, to); ok {
 				report(d, from, below, to, keeps)
@@ -133,7 +135,7 @@ func (a *analysis) rewrites(s *scope) {
 			report(d, from, kind != "=", to, kind != "=")
 		}
 	}
-	for _, d := range s.own("error_page", "try_files") {
+	for _, d := range s.own("error_page", "try_files", "mirror", "add_before_body", "add_after_body", "auth_request") {
 		to, _, _ := strings.Cut(d.arg(len(d.args)-1), "?")
 		if strings.HasPrefix(to, "/") && (kind == "" || kind == "^~" || kind == "=") {
 			report(d, from, kind != "=", to, false)

@@ -1,0 +1,199 @@
+package envoyconfig
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// reach is who can connect to a listener.
+type reach uint8
+
+const (
+	nobody  reach = iota // but other listeners
+	user                 // by a unix socket
+	machine              // by loopback
+	network
+)
+
+// chain is a filter chain of a listener.
+type chain struct {
+	listener object
+	at       string // within the listener
+	reach    reach
+	manager  object // its HTTP connection manager, nil if it has none
+	filters  []object
+	edge     *plugin // that judges its requests, nil if none does
+	to       targets // where it sends them
+}
+
+// chains returns the filter chains of all listeners below v.
+func (a *analysis) chains(v any) (all []chain) {
+	switch v := v.(type) {
+	case []any:
+		for _, item := range v {
+			all = append(all, a.chains(item)...)
+		}
+	case map[string]any:
+		o := object(v)
+		if o.has("filter_chains") || o.has("default_filter_chain") {
+			return a.chainsOf(o)
+		}
+		for _, key := range o.keys() {
+			if !skipped(o, key) {
+				all = append(all, a.chains(o[key])...)
+			}
+		}
+	}
+	return all
+}
+
+func (a *analysis) chainsOf(listener object) (all []chain) {
+	reach := reachOf(listener)
+	add := func(at string, c object) {
+		one := chain{listener: listener, at: at, reach: reach, filters: c.list("filters")}
+		for _, filter := range one.filters {
+			if kind, inner := filter.object("typed_config").typed(); isType(kind, managerType) {
+				one.manager = inner
+			}
+		}
+		one.edge = a.edgeOf(one.manager)
+		all = append(all, one)
+	}
+	for i, c := range listener.list("filter_chains") {
+		add(fmt.Sprintf("filter_chains[%d]", i), c)
+	}
+	if c := listener.object("default_filter_chain"); c != nil {
+		add("default_filter_chain", c)
+	}
+	return all
+}
+
+// edgeOf returns the plugin with rules in a connection manager.
+func (a *analysis) edgeOf(manager object) *plugin {
+	for _, p := range a.plugins {
+		if manager != nil && same(p.manager, manager) && p.rules != nil && !p.rules.PushListener {
+			return p
+		}
+	}
+	return nil
+}
+
+func reachOf(listener object) reach {
+	if listener.has("internal_listener") {
+		return nobody
+	}
+	if bound, found := listener.field("bind_to_port").(bool); found && !bound && listener.text("traffic_direction") == "OUTBOUND" {
+		return machine // a mesh's, for the programs beside it
+	}
+	most := addressReach(listener.object("address"))
+	for _, more := range listener.list("additional_addresses") {
+		most = max(most, addressReach(more.object("address")))
+	}
+	return most
+}
+
+func addressReach(address object) reach {
+	if address.has("pipe") {
+		return user
+	}
+	name := address.object("socket_address").text("address")
+	if ip, err := netip.ParseAddr(name); name == "localhost" || err == nil && ip.Unmap().IsLoopback() {
+		return machine
+	}
+	return network
+}
+
+// addressKey names an address, "" if there is none.
+func addressKey(address object) string {
+	if pipe := address.object("pipe"); pipe != nil {
+		return "unix:" + pipe.text("path")
+	}
+	if internal := address.object("envoy_internal_address"); internal != nil {
+		return "listener " + internal.text("server_listener_name")
+	}
+	socket := address.object("socket_address")
+	if socket == nil {
+		return ""
+	}
+	port := fmt.Sprint(socket.field("port_value"))
+	host := socket.text("address")
+	if ip, err := netip.ParseAddr(host); host == "localhost" || err == nil && ip.Unmap().IsLoopback() {
+		host = "loopback"
+	}
+	return host + ":" + port
+}
+
+// targets are where requests to a cluster go: its name, and the addresses of its endpoints.
+type targets []string
+
+func (t targets) meet(other targets) bool {
+	return slices.ContainsFunc(t, func(name string) bool { return slices.Contains(other, name) })
+}
+
+func (r *resources) targets(name string) (all targets) { return r.targetsWithin(name, 0) }
+
+func (r *resources) targetsWithin(name string, depth int) (all targets) {
+	if name == "" || depth > 8 {
+		return nil
+	}
+	all = append(all, "cluster "+name)
+	cluster := r.clusters[name]
+	for _, locality := range cluster.object("load_assignment").list("endpoints") {
+		for _, endpoint := range locality.list("lb_endpoints") {
+			if key := addressKey(endpoint.object("endpoint").object("address")); key != "" {
+				all = append(all, key)
+			}
+		}
+	}
+	_, aggregate := cluster.object("cluster_type").object("typed_config").typed()
+	members, _ := aggregate.field("clusters").([]any)
+	for _, member := range members {
+		if member, ok := member.(string); ok {
+			all = append(all, r.targetsWithin(member, depth+1)...)
+		}
+	}
+	return all
+}
+
+// chosen tells how clients choose what a cluster connects to, "" if they don't.
+func (r *resources) chosen(name string) string {
+	cluster := r.clusters[name]
+	kind := cluster.object("cluster_type").text("name")
+	typed, _ := cluster.object("cluster_type").object("typed_config").typed()
+	switch {
+	case cluster.object("original_dst_lb_config").flag("use_http_header"):
+		return "by a header"
+	case strings.Contains(kind+typed, "dynamic_forward_proxy"):
+		return "by the host that they name"
+	}
+	return ""
+}
+
+// networkTargets are where a network filter sends what it gets, except for a connection manager.
+func (r *resources) networkTargets(filter object) (all targets) {
+	_, config := filter.object("typed_config").typed()
+	var walk func(v any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case []any:
+			for _, item := range v {
+				walk(item)
+			}
+		case map[string]any:
+			o := object(v)
+			all = append(all, r.targets(o.text("cluster"))...)
+			for _, cluster := range o.object("weighted_clusters").list("clusters") {
+				all = append(all, r.targets(cluster.text("name"))...)
+			}
+			for _, key := range o.keys() {
+				if key != "access_log" {
+					walk(o[key])
+				}
+			}
+		}
+	}
+	walk(map[string]any(config))
+	return all
+}

@@ -1,0 +1,337 @@
+package envoyconfig
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+)
+
+// around checks that nothing takes requests past the filter: other listeners and filter chains, and Gatehouse's own
+// sockets.
+func (a *analysis) around(tree any) {
+	if a.unread() {
+		return
+	}
+	chains := a.chains(tree)
+	for i := range chains {
+		chains[i].to = a.chainTargets(&chains[i])
+	}
+	spread(chains)
+	a.openAdmin()
+	inner, guards := a.innerTargets(), a.guards(chains)
+	for i := range chains {
+		c := &chains[i]
+		if c.reach <= user {
+			continue
+		}
+		a.toInner(c, inner)
+		if c.edge == nil {
+			a.unjudged(c, guards)
+		} else {
+			a.weakerEdge(c, guards)
+		}
+	}
+}
+
+// spread gives listeners that another one sends what it gets to, unjudged, the reach of that one.
+func spread(chains []chain) {
+	for changed := true; changed; {
+		changed = false
+		for i := range chains {
+			for j := range chains {
+				if c := &chains[j]; chains[i].edge == nil && chains[i].reach > c.reach && chains[i].to.meet(c.addresses()) {
+					c.reach, changed = chains[i].reach, true
+				}
+			}
+		}
+	}
+}
+
+// addresses are the names by which clusters lead to the listener of a chain.
+func (c *chain) addresses() targets {
+	own := targets{"listener " + c.listener.text("name")}
+	if key := addressKey(c.listener.object("address")); key != "" {
+		own = append(own, key)
+	}
+	return own
+}
+
+// chainTargets are where a chain sends requests.
+func (a *analysis) chainTargets(c *chain) (all targets) {
+	for _, w := range a.waysOf(c) {
+		to, _ := w.targets(&a.resources, false)
+		all = append(all, to...)
+	}
+	if c.manager == nil {
+		for _, filter := range c.filters {
+			all = append(all, a.networkTargets(filter)...)
+		}
+	}
+	return all
+}
+
+func (a *analysis) waysOf(c *chain) []way {
+	if c.manager == nil {
+		return nil
+	}
+	return a.ways(c.manager)
+}
+
+// openAdmin reports an admin address that other machines reach.
+func (a *analysis) openAdmin() {
+	if a.admin != nil && addressReach(a.admin) == network {
+		a.add(&openAdmin, "", "admin.address", "%s is not a loopback address: whoever reaches it controls Envoy, and can switch it off", addressKey(a.admin))
+	}
+}
+
+// innerTarget is one of what only Gatehouse, or this machine, may reach.
+type innerTarget struct {
+	what    string
+	targets targets
+	allowed func(path string) bool // what clients may ask there
+}
+
+func (a *analysis) innerTargets() (all []innerTarget) {
+	for _, p := range a.plugins {
+		if !p.rules.PushListener {
+			all = append(all, innerTarget{"the sidecar, which answers any device's private objects without a credential", a.targets(p.rules.SidecarCluster), func(path string) bool { return path == "/v1/session/jwks" }})
+		} else if key := addressKey(p.listener.object("address")); key != "" {
+			all = append(all, innerTarget{"the push listener, by which the cache and the verdicts are written", targets{key}, func(string) bool { return false }})
+		}
+	}
+	if key := addressKey(a.admin); key != "" {
+		all = append(all, innerTarget{"Envoy's admin address, by which Envoy is controlled", targets{key}, func(path string) bool {
+			return strings.HasPrefix(path, "/stats") || path == "/ready"
+		}})
+	}
+	return all
+}
+
+// toInner reports ways of clients to what only Gatehouse may reach, or to what they choose.
+func (a *analysis) toInner(c *chain, inner []innerTarget) {
+	name := c.listener.text("name")
+	if c.manager == nil {
+		for _, in := range inner {
+			if c.to.meet(in.targets) {
+				a.add(&toInner, name, c.at, "leads to %s", in.what)
+				return
+			}
+		}
+		return
+	}
+	for _, w := range a.waysOf(c) {
+		to, chosen := w.targets(&a.resources, true)
+		if chosen != "" {
+			a.add(&clientsChoose, name, w.at, "clients choose where their requests go, %s: also to the sidecar, and to what this machine only may reach", chosen)
+		}
+		for _, in := range inner {
+			if to.meet(in.targets) && !in.allowed(w.onlyPath()) {
+				a.add(&toInner, name, w.at, "leads to %s", in.what)
+				break
+			}
+		}
+	}
+}
+
+// onlyPath is what begins all paths that the upstream gets by the route, "" if that isn't known. With a slash at its
+// end it stands for those below it.
+func (w *way) onlyPath() string {
+	from := w.match.text("path") + w.match.text("prefix") + w.match.text("path_separated_prefix")
+	if from == "" {
+		return w.route.object("route").text("prefix_rewrite")
+	}
+	to, known := w.upstream(from)
+	if !known || w.route.object("route").has("regex_rewrite") {
+		return ""
+	}
+	if w.match.text("path") == "" && !strings.HasPrefix(to, "/stats") {
+		return to + "/"
+	}
+	return to
+}
+
+// guard is a route by which an upstream gets paths only from whom the rules let pass.
+type guard struct {
+	chain *chain
+	to    targets
+	paths []string // that they protect
+}
+
+func (a *analysis) guards(chains []chain) (all []guard) {
+	for i := range chains {
+		c := &chains[i]
+		if c.edge == nil {
+			continue
+		}
+		for _, w := range a.waysOf(c) {
+			if paths := w.protects(c.edge); paths != nil {
+				to, _ := w.targets(&a.resources, false)
+				all = append(all, guard{c, to, paths})
+			}
+		}
+	}
+	return all
+}
+
+// protectedBy returns the chain whose filter protects paths of one of these targets, and the paths; nil if none does.
+func protectedBy(to targets, guards []guard) (by *chain, paths []string) {
+	for _, g := range guards {
+		if (by == nil || by == g.chain) && g.to.meet(to) {
+			by, paths = g.chain, append(paths, g.paths...)
+		}
+	}
+	return by, paths
+}
+
+// protects are the paths that an upstream gets by the route only from whom the rules let pass, in the spelling of the
+// rules, too.
+func (w *way) protects(p *plugin) (paths []string) {
+	for _, path := range p.protectedPaths(w) {
+		if to, _ := w.upstream(path); w.takes(path) {
+			paths = append(paths, path, to)
+		}
+	}
+	return paths
+}
+
+// unjudged reports a chain without the filter to an upstream that the filter protects elsewhere.
+func (a *analysis) unjudged(c *chain, guards []guard) {
+	name := c.listener.text("name")
+	const why = "leads to an upstream that the filter protects in listener %s"
+	if c.manager == nil {
+		if by, _ := protectedBy(c.to, guards); by != nil && c.asOpen(by) {
+			a.add(&unjudged, name, c.at, why+": here no request is judged, and clients' identity headers get to it", by.listener.text("name"))
+		}
+		return
+	}
+	for _, w := range a.ways(c.manager) {
+		to, _ := w.targets(&a.resources, false)
+		by, paths := protectedBy(to, guards)
+		if by == nil || !c.asOpen(by) {
+			continue
+		}
+		if path, found := w.carries(paths); found {
+			a.add(&unjudged, name, c.at+": "+w.at, why+", where %s needs a credential: here no request is judged", by.listener.text("name"), path)
+			return
+		}
+		if !w.clears(c.manager) {
+			a.add(&unjudged, name, c.at+": "+w.at, why+": here clients' identity headers get to it", by.listener.text("name"))
+			return
+		}
+	}
+}
+
+// asOpen reports whether as many can connect to a chain as to another one, or all.
+func (c *chain) asOpen(other *chain) bool { return c.reach >= other.reach || c.reach == network }
+
+// weakerEdge reports an edge by which clients get to an upstream with less than another edge asks.
+func (a *analysis) weakerEdge(c *chain, guards []guard) {
+	for _, w := range a.waysOf(c) {
+		to, _ := w.targets(&a.resources, false)
+		for _, g := range guards {
+			if g.chain.edge == c.edge || !c.asOpen(g.chain) || !g.to.meet(to) {
+				continue
+			}
+			if method, path := w.weaker(c.edge, &g); path != "" {
+				a.add(&weakerEdge, c.listener.text("name"), "rules", "ask less for %s %s than those of listener %s, to the same upstream", method, path, g.chain.listener.text("name"))
+				return
+			}
+		}
+	}
+}
+
+// weaker returns a request by the route of which the rules ask less than a guard, "" for none.
+func (w *way) weaker(p *plugin, g *guard) (method, path string) {
+	for _, path := range g.paths {
+		if !w.takes(path) {
+			continue
+		}
+		for _, method := range g.chain.edge.rules.SampleMethods() {
+			if p.rules.Need(method, path).Weaker(g.chain.edge.rules.Need(method, path)) {
+				return method, path
+			}
+		}
+	}
+	return "", ""
+}
+
+// wraps checks how the filter stands in its connection manager.
+func (a *analysis) wraps(p *plugin) {
+	at := fmt.Sprintf("http_filters[%d]", p.index)
+	filter := p.filter()
+	if filter.flag("is_optional") {
+		a.add(&notCertain, p.name(), at+".is_optional", "is true: an Envoy that can't load the filter runs without it")
+	}
+	if preset := filter.object("config_discovery").object("default_config"); preset != nil {
+		if kind, _ := preset.typed(); !isType(kind, wasmType) && !isType(kind, nativeType) {
+			a.add(&notCertain, p.name(), at+".config_discovery.default_config", "is another filter: until the configuration arrives, no request is judged")
+		}
+	}
+	kind, _ := a.discovered(filter).object("typed_config").typed()
+	if kind != "" && !isType(kind, wasmType) && !isType(kind, nativeType) {
+		a.add(&matchedOnly, p.name(), at, "stands within %s: requests that its matcher doesn't select are not judged", kind[strings.LastIndexByte(kind, '/')+1:])
+	}
+	a.upgrades(p)
+	a.caches(p)
+}
+
+// upgrades checks the filters of requests that ask for another protocol, and that none opens a tunnel.
+func (a *analysis) upgrades(p *plugin) {
+	for i, upgrade := range p.manager.list("upgrade_configs") {
+		if own := upgrade.list("filters"); len(own) > 0 && !slices.ContainsFunc(own, a.judges) {
+			a.add(&ownFilters, p.name(), fmt.Sprintf("upgrade_configs[%d].filters", i), "%s requests have these filters, without Gatehouse's: none is judged", upgrade.text("upgrade_type"))
+		}
+	}
+	for _, w := range a.ways(p.manager) {
+		if w.match.has("connect_matcher") && w.sends() && !p.rules.DenyByDefault && p.auth {
+			a.add(&tunnel, p.name(), w.at+".match.connect_matcher", "CONNECT has no path, so no rule covers it: clients get a connection to the upstream, in which nobody judges")
+		}
+	}
+}
+
+// judges reports whether a filter is one of Gatehouse's with rules.
+func (a *analysis) judges(filter object) bool {
+	kind, inner := a.discovered(filter).object("typed_config").typed()
+	return slices.ContainsFunc(a.plugins, func(p *plugin) bool {
+		return p.rules != nil && !p.rules.PushListener && (isType(kind, wasmType) && same(inner.object("config"), p.config) || isType(kind, nativeType) && same(inner, p.config))
+	})
+}
+
+// caches reports a cache of Envoy in the chain, which doesn't know devices.
+func (a *analysis) caches(p *plugin) {
+	for i, filter := range p.filters {
+		kind, _ := a.discovered(filter).object("typed_config").typed()
+		if p.auth && (strings.HasSuffix(kind, ".CacheConfig") || strings.HasSuffix(kind, ".CacheV2Config")) {
+			a.add(&otherCache, p.name(), fmt.Sprintf("http_filters[%d]", i), "is a cache of Envoy, which doesn't know devices: a client gets what was answered to another one")
+		}
+	}
+}
+
+// sharedKeys reports that several upstreams share the objects of a path.
+func (a *analysis) sharedKeys(p *plugin) {
+	caching := slices.IndexFunc(p.rules.Rules, func(r policy.Rule) bool { return r.Cache != nil })
+	if caching < 0 {
+		return
+	}
+	match := &p.rules.Rules[caching].Match
+	hosts := map[string]bool{}
+	for _, w := range a.ways(p.manager) {
+		to, _ := w.targets(&a.resources, false)
+		if len(to) > 0 && w.sends() && slices.ContainsFunc(match.Samples(), w.takes) {
+			hosts[strings.Join(slices.Compact(slices.Sorted(slices.Values(to[1:]))), " ")+to.nameless()] = true
+		}
+	}
+	if len(hosts) > 1 {
+		a.add(&sharedKeys, p.name(), fmt.Sprintf("rules[%d].cache", caching), "objects have a path and no host, and requests for %s go to several upstreams, by domain or header: all of them get the same objects", match.Path+match.Prefix)
+	}
+}
+
+// nameless is the cluster's name where no endpoint tells more.
+func (t targets) nameless() string {
+	if len(t) == 1 {
+		return t[0]
+	}
+	return ""
+}

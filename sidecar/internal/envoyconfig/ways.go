@@ -1,0 +1,302 @@
+package envoyconfig
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+)
+
+// level is a route, or a part of one, or what has routes.
+type level struct {
+	at string
+	of object
+}
+
+// way is a route of a connection manager.
+type way struct {
+	at     string
+	route  object
+	match  object
+	levels []level  // the route configuration, the virtual host, the route, and its weighted clusters
+	before []object // routes of the same virtual host that come first
+}
+
+// ways returns all routes of a connection manager that are known.
+func (r *resources) ways(manager object) (all []way) {
+	for _, config := range r.routings(manager) {
+		for _, host := range config.list("virtual_hosts") {
+			at := "virtual host " + host.text("name")
+			outer := []level{{"route_config", config}, {at, host}}
+			routes := append(host.list("routes"), matched(host.object("matcher"))...)
+			for i, route := range routes {
+				w := way{at: fmt.Sprintf("%s: routes[%d]", at, i), route: route, match: route.object("match"), before: routes[:i]}
+				w.levels = append(slices.Clone(outer), level{w.at, route})
+				for j, cluster := range route.object("route").object("weighted_clusters").list("clusters") {
+					w.levels = append(w.levels, level{fmt.Sprintf("%s.route.weighted_clusters[%d]", w.at, j), cluster})
+				}
+				all = append(all, w)
+			}
+		}
+	}
+	return all
+}
+
+// matched returns the routes that are actions of a virtual host's matcher.
+func matched(v any) (all []object) {
+	switch v := v.(type) {
+	case object:
+		return matched(map[string]any(v))
+	case []any:
+		for _, item := range v {
+			all = append(all, matched(item)...)
+		}
+	case map[string]any:
+		o := object(v)
+		if o.has("match") && (o.has("route") || o.has("direct_response") || o.has("redirect")) {
+			return []object{o}
+		}
+		for _, key := range o.keys() {
+			all = append(all, matched(o[key])...)
+		}
+	}
+	return all
+}
+
+// sends reports whether requests of the route go to a cluster.
+func (w *way) sends() bool { return w.route.has("route") }
+
+// targets are where the requests of a route go, with mirrors also copies of them; chosen tells how clients choose that,
+// "" if they don't.
+func (w *way) targets(r *resources, mirrors bool) (all targets, chosen string) {
+	action := w.route.object("route")
+	names := []string{action.text("cluster")}
+	for _, cluster := range action.object("weighted_clusters").list("clusters") {
+		names = append(names, cluster.text("name"))
+		if cluster.has("cluster_header") {
+			chosen = "by the header " + cluster.text("cluster_header")
+		}
+	}
+	for _, l := range w.levels {
+		if !mirrors {
+			break
+		}
+		for _, mirror := range slices.Concat(l.of.list("request_mirror_policies"), l.of.object("route").list("request_mirror_policies")) {
+			names = append(names, mirror.text("cluster"))
+			if mirror.has("cluster_header") {
+				chosen = "by the header " + mirror.text("cluster_header")
+			}
+		}
+	}
+	if action.has("cluster_header") {
+		chosen = "by the header " + action.text("cluster_header")
+	}
+	for _, name := range names {
+		all = append(all, r.targets(name)...)
+		if how := r.chosen(name); how != "" && chosen == "" {
+			chosen = how
+		}
+	}
+	return all, chosen
+}
+
+// clears reports whether no identity header of a client gets upstream by a route without the filter: the route removes
+// them, and the connection manager other spellings.
+func (w *way) clears(manager object) bool {
+	switch manager.object("common_http_protocol_options").text("headers_with_underscores_action") {
+	case "REJECT_REQUEST", "DROP_HEADER":
+	default:
+		return false
+	}
+	for _, name := range []string{policy.DeviceHeader, policy.PermissionsHeader} {
+		found := slices.ContainsFunc(w.levels[:3], func(l level) bool {
+			list, _ := l.of.field("request_headers_to_remove").([]any)
+			return slices.ContainsFunc(list, func(v any) bool { s, _ := v.(string); return strings.EqualFold(s, name) })
+		})
+		if !found {
+			return false
+		}
+	}
+	return true
+}
+
+// takes reports whether the route takes requests for a path; one whose condition isn't known does.
+func (w *way) takes(path string) bool {
+	return matches(w.match, path) && !slices.ContainsFunc(w.before, func(route object) bool {
+		match := route.object("match")
+		if match.has("path_match_policy") || match.has("headers") || match.has("query_parameters") || match.has("runtime_fraction") || match.has("grpc") ||
+			match.has("dynamic_metadata") || match.has("tls_context") || match.has("cookies") || match.has("filter_state") {
+			return false
+		}
+		return matches(match, path)
+	})
+}
+
+func matches(match object, path string) bool {
+	if sensitive, found := match.field("case_sensitive").(bool); found && !sensitive {
+		return matches(object{"path": lower(match, "path"), "prefix": lower(match, "prefix"), "path_separated_prefix": lower(match, "path_separated_prefix")}, strings.ToLower(path))
+	}
+	switch {
+	case match.has("connect_matcher"):
+		return false
+	case match.text("path") != "":
+		return path == match.text("path")
+	case match.text("prefix") != "":
+		return strings.HasPrefix(path, match.text("prefix"))
+	case match.text("path_separated_prefix") != "":
+		rest, found := strings.CutPrefix(path, match.text("path_separated_prefix"))
+		return found && (rest == "" || rest[0] == '/')
+	case match.has("safe_regex"):
+		expression, err := regexp.Compile(`^(?:` + match.object("safe_regex").text("regex") + `)$`)
+		return err != nil || expression.MatchString(path)
+	}
+	return true
+}
+
+func lower(match object, name string) any {
+	if !match.has(name) {
+		return nil
+	}
+	return strings.ToLower(match.text(name))
+}
+
+var groupReference = regexp.MustCompile(`\\(\d)`)
+
+// upstream returns the path that the upstream gets for a client's; false if that isn't known.
+func (w *way) upstream(path string) (string, bool) {
+	action := w.route.object("route")
+	switch to := action.text("prefix_rewrite"); {
+	case action.has("path_rewrite_policy"), action.has("path_rewrite"):
+		return path, false
+	case to != "":
+		from := w.match.text("prefix") + w.match.text("path_separated_prefix")
+		if from == "" || len(path) < len(from) { // the whole path
+			return to, true
+		}
+		return to + path[len(from):], true
+	case action.has("regex_rewrite"):
+		rewrite := action.object("regex_rewrite")
+		expression, err := regexp.Compile(rewrite.object("pattern").text("regex"))
+		if err != nil {
+			return path, false
+		}
+		return expression.ReplaceAllString(path, groupReference.ReplaceAllString(strings.ReplaceAll(rewrite.text("substitution"), "$", "$$"), "$${$1}")), true
+	}
+	return path, true
+}
+
+// rewrites reports whether the upstream gets another path than the client's.
+func (w *way) rewrites() bool {
+	action := w.route.object("route")
+	return action.text("prefix_rewrite") != "" || action.has("regex_rewrite") || action.has("path_rewrite_policy") || action.has("path_rewrite")
+}
+
+// clientPaths returns paths of clients that the route may make path upstream, and path itself.
+func (w *way) clientPaths(path string) (all []string) {
+	if !w.rewrites() {
+		return []string{path}
+	}
+	heads := []string{"", "/", w.match.text("prefix"), w.match.text("path_separated_prefix"), w.match.text("path")}
+	rewrite := w.route.object("route").object("regex_rewrite")
+	for _, text := range []string{w.match.object("safe_regex").text("regex"), rewrite.object("pattern").text("regex")} {
+		if expression, err := regexp.Compile(strings.TrimPrefix(text, "^")); err == nil && text != "" {
+			head, _ := expression.LiteralPrefix()
+			heads = append(heads, head, head+"x/", strings.TrimSuffix(head, "/"))
+		}
+	}
+	for _, head := range slices.Compact(heads) {
+		for i := range len(path) + 1 {
+			all = append(all, head+path[i:], path[:i]+head+path[i:])
+		}
+		if to := rewrite.text("substitution"); to != "" {
+			all = append(all, strings.Replace(path, to, head, 1))
+		}
+	}
+	return slices.DeleteFunc(append(all, path), func(p string) bool { return !strings.HasPrefix(p, "/") })
+}
+
+// protectedPaths are samples of paths of which the rules refuse some requests, also of those that a route rewrites to.
+func (p *plugin) protectedPaths(w *way) (paths []string) {
+	action := w.route.object("route")
+	to, _, _ := strings.Cut(action.text("prefix_rewrite")+action.object("regex_rewrite").text("substitution"), `\`)
+	candidates := []string{"/", to, to + "x"}
+	for i := range p.rules.Rules {
+		candidates = append(candidates, p.rules.Rules[i].Match.Samples()...)
+	}
+	for _, path := range candidates {
+		if p.asks(path) {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+// asks reports whether the rules refuse some requests for a path.
+func (p *plugin) asks(path string) bool {
+	return slices.ContainsFunc(p.rules.SampleMethods(), func(method string) bool {
+		return (policy.Need{}).Weaker(p.rules.Need(method, path))
+	})
+}
+
+// carries returns one of these paths that the upstream may get by the route; false if there is none.
+func (w *way) carries(paths []string) (path string, found bool) {
+	for _, path := range paths {
+		for _, client := range w.clientPaths(path) {
+			if to, known := w.upstream(client); (to == path || !known) && w.takes(client) {
+				return path, true
+			}
+		}
+	}
+	return "", false
+}
+
+// opened is a path of clients that the upstream gets as one for which the rules ask more.
+type opened struct {
+	method, client, upstream string
+	rule                     int // that is evaded, -1 for the default
+}
+
+// opens returns a path that clients get to by the rewriting of a route without what its rule asks.
+func (w *way) opens(p *plugin) (o opened, found bool) {
+	for _, path := range p.protectedPaths(w) {
+		for _, client := range w.clientPaths(path) {
+			if to, known := w.upstream(client); !known || to != path || !w.takes(client) {
+				continue
+			}
+			for _, method := range p.rules.SampleMethods() {
+				if asked := p.rules.Need(method, path); p.rules.Need(method, client).Weaker(asked) {
+					return opened{method, client, path, asked.Rule}, true
+				}
+			}
+		}
+	}
+	return opened{}, false
+}
+
+// unclear reports whether it can't be told if rewriting opens a path, for example of an expression with several groups.
+func (w *way) unclear(p *plugin) bool {
+	if !w.rewrites() || w.route.object("route").text("prefix_rewrite") != "" {
+		return false
+	}
+	rewrite := w.route.object("route").object("regex_rewrite")
+	if _, known := w.upstream("/"); !known {
+		return true
+	}
+	head, _, whole := strings.Cut(rewrite.text("substitution"), `\`)
+	if anchored := strings.HasPrefix(rewrite.object("pattern").text("regex"), "^"); !anchored || head == "" {
+		return true
+	}
+	return slices.ContainsFunc(p.protectedPaths(w), func(path string) bool {
+		return strings.HasPrefix(path, head) || strings.HasPrefix(head, path) && whole
+	})
+}
+
+// asker names the rule that asks something of a request, or the default.
+func (p *plugin) asker(rule int) string {
+	if rule < 0 {
+		return "default: deny"
+	}
+	return fmt.Sprintf("rules[%d]", rule)
+}

@@ -1,0 +1,120 @@
+package nginxconfig
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+)
+
+// What clients must not reach.
+const (
+	sidecarAPI = "the sidecar, which answers any device's private objects without a credential"
+	pushSocket = "the push listener, by which the cache and the verdicts are written"
+)
+
+// destination checks where a scope sends requests: not to what is Gatehouse's own, and not to what clients choose.
+func (a *analysis) destination(s *scope) {
+	own := s.own(passes...)
+	if own == nil || onSockets(s.server()) {
+		return
+	}
+	pass := own[0]
+	if name := clientVariable(pass.arg(0)); name != "" {
+		a.addAt(&clientsChoose, s, pass, "%s: clients choose by $%s where their requests go: also to what only this machine may reach", pass.arg(0), name)
+	}
+	for _, address := range a.addresses(pass) {
+		what, found := a.inner[address]
+		if found && !(what == sidecarAPI && slices.Equal(s.args, []string{"=", "/v1/session/jwks"})) {
+			a.addAt(&toInner, s, pass, "leads to %s", what)
+		}
+	}
+}
+
+// onSockets reports whether a server listens on unix sockets only.
+func onSockets(server *scope) bool {
+	listens := server.own("listen")
+	return listens != nil && !slices.ContainsFunc(listens, func(d *directive) bool { return !strings.HasPrefix(d.arg(0), "unix:") })
+}
+
+// clientVariable returns the variable of the client's by which the host of a pass is chosen, "" if it isn't.
+func clientVariable(text string) string {
+	if _, after, found := strings.Cut(text, "://"); found {
+		text = after
+	}
+	host, _, _ := strings.Cut(text, "/")
+	for _, m := range variable.FindAllStringSubmatch(host, -1) {
+		name := m[1]
+		if name == "host" || name[0] >= '1' && name[0] <= '9' || strings.HasPrefix(name, "arg_") || strings.HasPrefix(name, "http_") || strings.HasPrefix(name, "cookie_") {
+			return name
+		}
+	}
+	return ""
+}
+
+// methods reports that requests get upstream with another method than the one that was judged.
+func (a *analysis) methods(s *scope) {
+	method := strings.ToUpper(s.value("proxy_method"))
+	if pass := s.pass(); pass == nil || pass.name != "proxy_pass" || method == "" || a.rules == nil {
+		return
+	}
+	config := a.rules.config()
+	for i := range a.rules.Rules {
+		r := &a.rules.Rules[i]
+		if !r.protects() || !s.takes(r) {
+			continue
+		}
+		for _, path := range (&policy.Match{Path: r.Path, Prefix: r.Prefix}).Samples() {
+			for _, client := range config.SampleMethods() {
+				if config.Need(client, path).Weaker(config.Need(method, path)) {
+					a.addAt(&otherMethod, s, s.effective("proxy_method")[0], "sends %s %s upstream as %s, for which a rule asks more", client, path, method)
+					return
+				}
+			}
+		}
+	}
+}
+
+// upgrades reports that clients may agree on h2c with the upstream, and then ask it what nobody judges.
+func (a *analysis) upgrades(s *scope) {
+	pass := s.pass()
+	if pass == nil || pass.name != "proxy_pass" || a.rules != nil && !slices.ContainsFunc(a.rules.Rules, func(r rule) bool { return r.protects() }) {
+		return
+	}
+	for _, d := range s.effective("proxy_set_header") {
+		if strings.EqualFold(d.arg(0), "upgrade") && (strings.Contains(d.arg(1), "$http_upgrade") || strings.EqualFold(d.arg(1), "h2c")) {
+			a.addAt(&tunnel, s, d, "passes on each protocol: with an upstream that takes h2c, clients ask further requests in the same connection, which nobody judges")
+		}
+	}
+}
+
+// streams reports servers of stream blocks that lead to what the plugin protects, or to what is Gatehouse's own.
+func (a *analysis) streams(tree []*directive) {
+	for _, d := range tree {
+		if d.name != "stream" {
+			continue
+		}
+		block := newScope(d, nil)
+		for _, server := range block.inner {
+			for _, pass := range server.own("proxy_pass") {
+				a.stream(block, server, pass)
+			}
+		}
+	}
+}
+
+func (a *analysis) stream(block, server *scope, pass *directive) {
+	if a.apart(server) || server.effective("deny") != nil {
+		return
+	}
+	for _, name := range a.named(pass.arg(0), block) {
+		if what, found := a.inner[name]; found {
+			a.addAt(&toInner, server, pass, "leads to %s", what)
+		} else if a.upstreams[name] {
+			a.addAt(&unjudged, server, pass, "%s: is an upstream that is protected elsewhere, but here no request is judged, and forged identity headers get to it", pass.arg(0))
+		} else {
+			continue
+		}
+		return
+	}
+}

@@ -1,0 +1,112 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// DoubtKind is a kind of doubts about rules.
+type DoubtKind uint8
+
+// The kinds.
+const (
+	// OpenMethods: a rule that only caches takes all methods of paths that a later rule protects.
+	OpenMethods DoubtKind = iota
+	// OpenPart: a rule takes some methods of a narrower one that asks for more.
+	OpenPart
+	// UnknownMethod: a rule names a method that nobody sends.
+	UnknownMethod
+)
+
+// Doubt is a setting that is valid, but probably not what was meant.
+type Doubt struct {
+	Kind  DoubtKind
+	Field string
+	Text  string
+}
+
+// Doubts returns what is doubtful about the rules, in their order.
+func (c *Config) Doubts() (doubts []Doubt) {
+	for i := range c.Rules {
+		field := fmt.Sprintf("rules[%d].match", i)
+		if unknown := slices.DeleteFunc(slices.Clone(c.Rules[i].Match.Methods), knownMethod); len(unknown) > 0 {
+			doubts = append(doubts, Doubt{UnknownMethod, field + ".methods", fmt.Sprintf("%s: is no registered method, so what clients send isn't covered", strings.Join(unknown, ", "))})
+		}
+		if j := c.opensMethods(i); j > 0 {
+			doubts = append(doubts, Doubt{OpenMethods, field, fmt.Sprintf("has no methods, so what is no GET goes upstream without a credential, and never reaches rules[%d], which asks for one", j)})
+		}
+		if text := c.opensPart(i); text != "" {
+			doubts = append(doubts, Doubt{OpenPart, field, text})
+		}
+	}
+	return doubts
+}
+
+// opensMethods returns the rule with auth that a rule which only caches takes writes from, 0 for none.
+func (c *Config) opensMethods(i int) int {
+	if c.Rules[i].Cache == nil || c.Rules[i].Auth != nil || c.Rules[i].Match.Methods != nil {
+		return 0
+	}
+	for j := i + 1; j < len(c.Rules); j++ {
+		if c.Rules[j].Auth != nil && c.Rules[j].Match.anyMethod().covers(&c.Rules[i].Match) {
+			return j
+		}
+	}
+	return 0
+}
+
+// opensPart tells which narrower rules after a rule ask for more than it, and lose some of their methods to it.
+func (c *Config) opensPart(i int) string {
+	var lost, methods []string
+	for j := i + 1; j < len(c.Rules); j++ {
+		taken := c.takes(i, j)
+		if len(taken) > 0 {
+			lost, methods = append(lost, fmt.Sprintf("rules[%d]", j)), append(methods, taken...)
+		}
+	}
+	if lost == nil {
+		return ""
+	}
+	slices.Sort(methods)
+	return fmt.Sprintf("takes %s from %s, below it, which %s more: such requests are not asked for it", strings.Join(slices.Compact(methods), ", "), strings.Join(lost, ", "), verb(len(lost)))
+}
+
+func verb(n int) string {
+	if n == 1 {
+		return "asks for"
+	}
+	return "ask for"
+}
+
+// takes returns the methods with which requests for paths of rule j, that asks for more, fall under the broader rule i.
+func (c *Config) takes(i, j int) (methods []string) {
+	broad, narrow := &c.Rules[i], &c.Rules[j]
+	if !broad.Match.anyMethod().covers(narrow.Match.anyMethod()) || narrow.Match.anyMethod().covers(broad.Match.anyMethod()) ||
+		!broad.need(i).Weaker(narrow.need(j)) {
+		return nil
+	}
+	for _, method := range c.SampleMethods() {
+		if method == "OPTIONS" { // browsers ask so before a request, without a credential
+			continue
+		}
+		for _, path := range narrow.Match.Samples() {
+			if narrow.Match.matches(method, path) && c.Need(method, path).Rule == i {
+				methods = append(methods, method)
+				break
+			}
+		}
+	}
+	return methods
+}
+
+// anyMethod is the match without its methods.
+func (m *Match) anyMethod() *Match { return &Match{Path: m.Path, Prefix: m.Prefix} }
+
+// registered are the methods of IANA's registry, and those that proxies accept besides.
+var registered = strings.Fields(`ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET HEAD LABEL LINK LOCK
+	MERGE MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE MOVE OPTIONS ORDERPATCH PATCH POST PROPFIND PROPPATCH
+	PURGE PUT QUERY REBIND REPORT SEARCH TRACE UNBIND UNCHECKOUT UNLINK UNLOCK UPDATE UPDATEREDIRECTREF VERSION-CONTROL
+	M-SEARCH MKCALL NOTIFY SOURCE SUBSCRIBE UNSUBSCRIBE`)
+
+func knownMethod(name string) bool { return slices.Contains(registered, name) }
