@@ -34,6 +34,9 @@ SEED ?=
 ONLY ?=
 WASM ?=
 SIDECAR ?=
+# For make doors: the number of configurations of each proxy, another gatehousectl; also SEED, ONLY and RUN.
+CONFIGS ?=
+CHECK ?=
 # For make unit and make e2e: LONG=1 selects the long form; RUN: a regular expression that selects end-to-end tests. For
 # make fuzz: seconds per target, and a prefix that selects targets.
 LONG ?=
@@ -54,7 +57,7 @@ GO ?= go
 
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help run observe observe-build stop build wasm native floor test test-all test-tools unit e2e conformance matrix fuzz engines chaos routers mutation lua-coverage observe-check loadtest bench-check check chart-check chart-readme images release publish chart-e2e mesh-e2e clean
+.PHONY: help run observe observe-build stop build wasm native floor test test-all test-tools unit e2e conformance matrix fuzz engines chaos routers doors mutation lua-coverage observe-check loadtest bench-check check chart-check chart-readme images release publish chart-e2e mesh-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -117,7 +120,7 @@ test-tools:
 	@scripts/install-nginx.sh >/dev/null
 
 unit: test-tools ## unit tests with -race, except of packages that need a stack; LONG=1: also long ones
-	@$(GO) test -race $(short) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/e2e/chart$$' -e '/e2e/conformance$$' -e '/e2e/observe$$')
+	@$(GO) test -race $(short) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/e2e/chart$$' -e '/e2e/conformance$$' -e '/e2e/doors$$' -e '/e2e/observe$$')
 	@$(GO) test -run '^TestSDK$$' ./wasm-filter
 	@CGO_ENABLED=1 $(GO) test -race -tags=native ./native-filter/...
 	@CGO_ENABLED=1 $(GO) test -race -tags=native -run '^TestNative' ./wasm-filter
@@ -150,6 +153,10 @@ chaos: build ## kill, pause and disconnect everything under load, and check each
 
 routers: build ## send spellings of protected paths to real routers behind the edge: SPELLINGS, SEED, ONLY, EDGE_KIND
 	@scripts/routers.sh $(foreach v,SPELLINGS SEED ONLY WASM SIDECAR,$(if $($v),--$(shell echo $v | tr A-Z a-z)='$($v)'))
+
+doors: build ## run generated configurations of Envoy and nginx, try to get past the filter, and compare with gatehousectl check: CONFIGS, SEED, ONLY, CHECK, RUN
+	@scripts/install-nginx.sh >/dev/null
+	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -count=1 -timeout=3h -v $(if $(RUN),-run '$(RUN)') ./e2e/doors $(foreach v,CONFIGS SEED ONLY,$(if $($v),-$(shell echo $v | tr A-Z a-z)='$($v)')) $(if $(CHECK),-check='$(abspath $(CHECK))')
 
 mutation: ## remove each check that is marked in the code, and fail unless its test fails: MUTANT=follow/
 	@$(GO) run ./scripts/mutation $(MUTANT)

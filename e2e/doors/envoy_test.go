@@ -1,0 +1,192 @@
+// Package doors checks gatehousectl check from outside. It makes configurations at random, of which it knows what they
+// are meant to protect, runs each in a real proxy, and asks for all of that without a credential, and with forged
+// identities, in all ways that it knows. Whenever something gets through, check must have reported an error.
+package doors
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var (
+	configs = flag.Int("configs", 200, "number of configurations")
+	seedOf  = flag.Uint64("seed", 0, "seed of a run to repeat; 0: a random one")
+	only    = flag.Int("only", -1, "number of a single configuration of a seed")
+	checker = flag.String("check", "../../build/gatehousectl", "path of gatehousectl")
+)
+
+// hints are warnings that tell of a door whose openness depends on what was meant.
+var hints = []string{"GH0105", "GH0504", "GH0603", "GH0607", "GH1209", "GH1303"}
+
+type finding struct {
+	Code, Severity, Message string
+}
+
+// findings runs gatehousectl check.
+func findings(t *testing.T, path string) (all []finding) {
+	t.Helper()
+	out, err := exec.Command(*checker, "check", "--json", path).Output()
+	var report struct{ Findings []finding }
+	if json.Unmarshal(out, &report) != nil {
+		t.Fatalf("%s check %s: %v", *checker, path, err)
+	}
+	return report.Findings
+}
+
+// tally counts what a run has seen.
+type tally struct {
+	clean, alarms, refused, asked int
+	open, missed                  map[string]int // by door
+	first                         map[string]int // the number of configurations until a door was missed
+}
+
+func newTally() *tally {
+	return &tally{open: map[string]int{}, missed: map[string]int{}, first: map[string]int{}}
+}
+
+func (n *tally) report(t *testing.T) {
+	t.Logf("%d requests; %d clean configurations, %d with false alarms; %d that the proxy refused", n.asked, n.clean, n.alarms, n.refused)
+	for _, name := range slices.Sorted(maps.Keys(n.open)) {
+		t.Logf("%-50s open %3d, missed %3d, first after %d", name, n.open[name], n.missed[name], n.first[name])
+	}
+	if n.alarms*50 > n.clean {
+		t.Errorf("%d of %d clean configurations have errors, more than 2 %%", n.alarms, n.clean)
+	}
+}
+
+// seedAndNumbers are those of the run.
+func seedAndNumbers(t *testing.T) (seed uint64, numbers []int) {
+	seed = *seedOf
+	if seed == 0 {
+		seed = rand.Uint64()>>1 + 1
+	}
+	t.Logf("seed %d; repeat one: make doors SEED=%d ONLY=N", seed, seed)
+	for n := range *configs {
+		if *only < 0 || *only == n {
+			numbers = append(numbers, n)
+		}
+	}
+	if *only >= *configs {
+		numbers = []int{*only}
+	}
+	return seed, numbers
+}
+
+// batch is how many configurations one Envoy serves at a time, and ports how many addresses each may have.
+const batch, ports = 12, 8
+
+func TestEnvoy(t *testing.T) {
+	w := newWorld(t)
+	seed, numbers := seedAndNumbers(t)
+	sets := [2][]int{reservePorts(t, batch*ports), reservePorts(t, batch*ports)}
+	n := newTally()
+	for i := 0; len(numbers) > 0; i++ {
+		size := min(batch, len(numbers))
+		var all []*config
+		for j, number := range numbers[:size] {
+			all = append(all, generate(w, seed, number, sets[i%2][j*ports:(j+1)*ports]))
+		}
+		numbers = numbers[size:]
+		w.deploy(i+1, all)
+		for _, c := range all {
+			w.judge(c, n)
+		}
+	}
+	n.report(t)
+}
+
+// judge checks a configuration, and what gets through it.
+func (w *world) judge(c *config, n *tally) {
+	path := filepath.Join(w.dir, fmt.Sprintf("%d.conf", c.n))
+	check(w.t, os.WriteFile(path, []byte(c.text), 0o600))
+	found := findings(w.t, path)
+	errors := slices.DeleteFunc(slices.Clone(found), func(f finding) bool { return f.Severity != "error" && !slices.Contains(hints, f.Code) })
+	leak, p := w.attack(c, n)
+	n.count(w.t, c, leak, errors)
+	if leak != "" && len(errors) == 0 {
+		kept := keep(w.t, path)
+		w.t.Errorf("%d (%s %q): %s: %s, and check finds nothing in %s", c.n, c.kind, c.doors, p, leak, kept)
+	}
+}
+
+func (n *tally) count(t *testing.T, c *config, leak string, found []finding) {
+	if c.kind == "clean" {
+		n.clean++
+		if slices.ContainsFunc(found, func(f finding) bool { return f.Severity == "error" }) {
+			n.alarms++
+			t.Logf("%d (clean): %v: %s", c.n, found, c.text)
+		}
+	}
+	if leak == "" {
+		if c.kind == "door" {
+			n.open[c.doors[0]] += 0
+		}
+		return
+	}
+	name := c.kind
+	if c.kind == "door" {
+		name = c.doors[0]
+	}
+	n.open[name]++
+	if len(found) == 0 {
+		if n.missed[name]++; n.missed[name] == 1 {
+			n.first[name] = c.n + 1
+		}
+	}
+}
+
+// keep copies a configuration to where it survives the test.
+func keep(t *testing.T, path string) string {
+	dir := filepath.Join("..", "..", "build", "doors")
+	check(t, os.MkdirAll(dir, 0o700))
+	text, err := os.ReadFile(path)
+	check(t, err)
+	kept := filepath.Join(dir, filepath.Base(path))
+	check(t, os.WriteFile(kept, text, 0o600))
+	return kept
+}
+
+// attack returns the first thing that gets through, and the probe that did it.
+func (w *world) attack(c *config, n *tally) (leak string, by *probe) {
+	reached := false
+	for _, port := range c.ports {
+		if !listens(port) {
+			continue
+		}
+		reached = true
+		client := &prober{address: fmt.Sprintf("%s:%d", networkAddress, port)}
+		for _, p := range w.probes(c) {
+			w.asks++
+			n.asked++
+			ask := fmt.Sprintf("%d-%d", c.n, w.asks)
+			if leak = w.leak(c, &p, ask, client.send(&p, ask)); leak != "" {
+				client.close()
+				return leak, &p
+			}
+		}
+		client.close()
+	}
+	if !reached {
+		n.refused++
+		if c.kind != "wild" {
+			w.t.Logf("%d (%s %q): the proxy refuses it: %s", c.n, c.kind, c.doors, w.refusals())
+		}
+	}
+	return "", nil
+}
+
+// refusals is the end of Envoy's log.
+func (w *world) refusals() string {
+	log, _ := os.ReadFile(filepath.Join(w.dir, "stack", string(w.EdgeKind())+".log"))
+	lines := strings.Split(strings.TrimSpace(string(log)), "\n")
+	return strings.Join(lines[max(0, len(lines)-2):], "\n")
+}

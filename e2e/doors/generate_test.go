@@ -1,0 +1,404 @@
+package doors
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+)
+
+// resource is what the generator means to protect at the service.
+type resource struct {
+	path    string
+	below   bool     // path is a prefix
+	methods []string // nil: all
+	admin   bool     // only devices with the permission admin
+	except  string   // a path below that is open, "" for none
+}
+
+func (r *resource) covers(method, path string) bool {
+	if r.methods != nil && !slices.Contains(r.methods, method) || path == r.except {
+		return false
+	}
+	return strings.TrimSuffix(path, "/") == strings.TrimSuffix(r.path, "/") || r.below && strings.HasPrefix(path, r.path)
+}
+
+// sample is a path of the resource.
+func (r *resource) sample() string {
+	if r.below {
+		return r.path + "x"
+	}
+	return r.path
+}
+
+var resources = []resource{
+	{path: "/v1/me/config"},
+	{path: "/v1/admin/", below: true},
+	{path: "/v1/admin/", below: true, except: "/v1/admin/health"},
+	{path: "/v1/orders", methods: []string{"POST"}},
+	{path: "/v1/telemetry/", below: true, methods: []string{"POST", "PUT"}},
+	{path: "/secret/", below: true},
+	{path: "/v1/fleet/config", admin: true},
+}
+
+// config is one generated configuration of an edge.
+type config struct {
+	n         int
+	kind      string   // clean, door or wild
+	doors     []string // that were built in on purpose
+	protected []resource
+	others    []string // domains of another service than the protected one
+	ports     []int    // of the network
+
+	file, clusters []any  // listeners and clusters for Envoy
+	servers        string // for nginx
+	text           string // what gatehousectl checks
+	read           reader
+}
+
+// gen makes one configuration.
+type gen struct {
+	*config
+	*rand.Rand
+	w     *world
+	edge  tree
+	hcm   tree
+	host  tree // the virtual host
+	rules tree // the filter's configuration
+	free  []int
+}
+
+func pick[T any](g *gen, list ...T) T { return list[g.IntN(len(list))] }
+
+func (g *gen) chance(percent int) bool { return g.IntN(100) < percent }
+
+// generate makes the configuration of a number, always the same for a seed. doors are those to build in.
+func generate(w *world, seed uint64, n int, ports []int) *config {
+	g := &gen{config: &config{n: n}, Rand: rand.New(rand.NewPCG(seed, uint64(n))), w: w, free: ports}
+	g.base()
+	g.vary()
+	switch n % 3 {
+	case 0:
+		g.kind = "clean"
+	case 1:
+		g.kind = "door"
+		g.door(doors[(n/3)%len(doors)])
+	default:
+		g.kind = "wild"
+		for range 1 + g.IntN(3) {
+			g.wild()
+		}
+	}
+	return g.done()
+}
+
+func (g *gen) door(d door) {
+	g.doors = append(g.doors, d.name)
+	delete(g.rules, "default") // deny would close it
+	d.open(g)
+}
+
+// name makes a name unique among all configurations.
+func (g *gen) name(text string) string { return fmt.Sprintf("%s-%d", text, g.n) }
+
+func (g *gen) port() int {
+	port := g.free[0]
+	g.free = g.free[1:]
+	return port
+}
+
+// base builds an edge whose rules protect what they are meant to.
+func (g *gen) base() {
+	g.edge = copied(g.w.edge)
+	g.edge["name"] = g.name("edge")
+	g.edge["address"] = g.everywhere()
+	g.hcm = at(g.edge, "filter_chains", 0, "filters", 0, "typed_config").(tree)
+	delete(g.hcm, "access_log")
+	g.host = tree{"name": "service", "domains": []any{"*"}, "routes": []any{parse(`{"match": {"prefix": "/"}, "route": {"cluster": %q, "timeout": "5s"}}`, g.name("upstream"))}}
+	at(g.hcm, "route_config").(tree)["virtual_hosts"] = []any{g.host}
+	g.cluster("upstream", g.w.service)
+	g.cluster("other", g.w.other)
+	g.rules = ruleTree(g.hcm)
+	g.intend()
+}
+
+// everywhere is an address that the network reaches.
+func (g *gen) everywhere() tree {
+	port := g.port()
+	g.ports = append(g.ports, port)
+	return parse(`{"socket_address": {"address": "0.0.0.0", "port_value": %d}}`, port)
+}
+
+// ruleTree is the configuration of the filter in a connection manager.
+func ruleTree(hcm tree) tree {
+	for _, filter := range hcm["http_filters"].([]any) {
+		config := at(filter, "typed_config").(tree)
+		if inner, found := config["config"].(tree); found && inner["vm_config"] != nil {
+			return at(inner, "vm_config", "configuration", "value").(tree)
+		}
+		if inner, found := config["filter_config"].(tree); found {
+			return at(inner, "value").(tree)
+		}
+	}
+	panic("the edge has no filter")
+}
+
+// intend chooses what is protected, and writes rules for it.
+func (g *gen) intend() {
+	for _, i := range g.Perm(len(resources))[:1+g.IntN(4)] {
+		if r := resources[i]; !slices.ContainsFunc(g.protected, func(other resource) bool { return other.path == r.path }) {
+			g.protected = append(g.protected, r)
+		}
+	}
+	var rules []any
+	for i := range g.protected {
+		r := &g.protected[i]
+		if r.except != "" {
+			rules = append(rules, parse(`{"match": {"path": %q}}`, r.except))
+		}
+		match := tree{"path": r.path}
+		if r.below {
+			match = tree{"prefix": r.path}
+		}
+		rule := tree{"match": match, "auth": tree{}}
+		if r.methods != nil {
+			match["methods"] = r.methods
+		} else if g.chance(30) {
+			rule["cache"] = tree{"scope": "device"}
+		}
+		if r.admin {
+			rule["auth"] = tree{"permissions": []any{"admin"}}
+		}
+		rules = append(rules, rule)
+	}
+	if g.chance(50) {
+		rules = append(rules, parse(`{"match": {"prefix": "/v1/products/"}, "cache": {"query": ["lang"]}}`))
+	}
+	if g.chance(30) {
+		rules = append(rules, parse(`{"match": {"prefix": "/v1/", "methods": ["GET"]}, "cache": {}}`))
+	}
+	if g.chance(20) {
+		rules = append([]any{parse(`{"match": {"prefix": "/", "methods": ["OPTIONS"]}}`)}, rules...)
+	}
+	if g.chance(20) {
+		rules = append(rules, parse(`{"match": {"prefix": "/open/"}}`))
+	}
+	clear(g.rules)
+	g.rules["credentials"] = parse(`{"id_header": "x-device-id", "secret_header": "x-device-token"}`)
+	g.rules["rules"] = rules
+	if g.chance(25) {
+		g.rules["default"] = "deny"
+		g.rules["rules"] = append(rules, parse(`{"match": {"prefix": "/public/"}}`))
+	}
+}
+
+// done closes the configuration: the file that is checked, and its parts for Envoy.
+func (g *gen) done() *config {
+	g.before(g.edge)
+	g.read.read(g.file)
+	g.text = marshal(tree{
+		"static_resources": tree{"listeners": append(slices.Clone(g.file), g.w.push), "clusters": append(slices.Clone(g.clusters), g.w.sidecar)},
+		"admin":            g.w.admin, "stats_config": g.w.stats,
+	})
+	return g.config
+}
+
+func (g *gen) before(listener tree) { g.file = append([]any{listener}, g.file...) }
+
+// cluster adds one with an endpoint: an address, or the path of a socket.
+func (g *gen) cluster(name, endpoint string, fields ...string) string {
+	address := parse(`{"pipe": {"path": %q}}`, endpoint)
+	if host, port, found := strings.Cut(endpoint, ":"); found {
+		address = parse(`{"socket_address": {"address": %q, "port_value": %s}}`, host, port)
+	}
+	c := parse(`{"name": %q, "type": "STATIC", "connect_timeout": "1s"}`, g.name(name))
+	c["load_assignment"] = tree{"cluster_name": g.name(name), "endpoints": []any{tree{"lb_endpoints": []any{tree{"endpoint": tree{"address": address}}}}}}
+	for _, field := range fields {
+		for key, value := range parse("%s", field) {
+			c[key] = value
+		}
+	}
+	g.clusters = append(g.clusters, c)
+	return g.name(name)
+}
+
+// route puts a route before the others.
+func (g *gen) route(match, action string) tree {
+	r := tree{"match": parse("%s", match), "route": parse("%s", action)}
+	before(g.host, "routes", r)
+	return r
+}
+
+// to is an action with a cluster, and more fields.
+func (g *gen) to(cluster string, fields ...string) string {
+	return fmt.Sprintf(`{%s}`, strings.Join(append([]string{fmt.Sprintf(`"cluster": %q`, g.name(cluster))}, fields...), ", "))
+}
+
+// lastRoute is the one for /.
+func (g *gen) lastRoute() tree {
+	routes := g.host["routes"].([]any)
+	return routes[len(routes)-1].(tree)
+}
+
+const router = `{"name": "router", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}`
+
+// manager is a network filter without Gatehouse's, with these routes.
+func (g *gen) manager(routes ...string) tree {
+	return parse(`{"name": "hcm", "typed_config": {
+		"@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+		"stat_prefix": "plain", "http_filters": [%s], "upgrade_configs": [{"upgrade_type": "websocket"}],
+		"route_config": {"virtual_hosts": [{"name": "plain", "domains": ["*"], "routes": [%s]}]}}}`, router, strings.Join(routes, ", "))
+}
+
+func (g *gen) tcp(cluster string) tree {
+	return parse(`{"name": "tcp", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
+		"stat_prefix": "tcp", "cluster": %q}}`, g.name(cluster))
+}
+
+// listen adds a listener.
+func (g *gen) listen(name string, address tree, filters ...tree) {
+	list := []any{}
+	for _, f := range filters {
+		list = append(list, f)
+	}
+	g.file = append(g.file, tree{"name": g.name(name), "address": address, "filter_chains": []any{tree{"filters": list}}})
+}
+
+func (g *gen) loopback() (tree, int) {
+	port := g.port()
+	return parse(`{"socket_address": {"address": "127.0.0.1", "port_value": %d}}`, port), port
+}
+
+// filterAt returns the place of Gatehouse's filter, or behind it.
+func (g *gen) filterAt() int {
+	filters := g.hcm["http_filters"].([]any)
+	return slices.IndexFunc(filters, func(f any) bool { return at(f, "name") == "gatehouse" })
+}
+
+func (g *gen) insert(i int, filter tree) {
+	g.hcm["http_filters"] = slices.Insert(g.hcm["http_filters"].([]any), i, any(filter))
+}
+
+// mutation is a filter that appends to requests.
+func mutation(name, header, value string) tree {
+	return parse(`{"name": %q, "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
+		"mutations": {"request_mutations": [{"append": {"header": {"key": %q, "value": %q}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}}]}}}`, name, header, value)
+}
+
+func lua(name, code string) tree {
+	return parse(`{"name": %q, "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua", "default_source_code": {"inline_string": %q}}}`, name, code)
+}
+
+// vary makes changes that open nothing.
+func (g *gen) vary() {
+	for _, i := range g.Perm(len(variations))[:g.IntN(5)] {
+		variations[i](g)
+	}
+}
+
+var variations = []func(*gen){
+	func(g *gen) { g.route(`{"prefix": "/static/"}`, g.to("other")) },
+	func(g *gen) { g.route(`{"prefix": "/files/"}`, g.to("other", `"prefix_rewrite": "/v1/"`)) },
+	func(g *gen) { g.route(`{"prefix": "/old/"}`, g.to("upstream", `"prefix_rewrite": "/new/"`)) },
+	func(g *gen) {
+		g.route(`{"prefix": "/legacy/"}`, g.to("upstream", `"regex_rewrite": {"pattern": {"regex": "^/legacy/(.*)$"}, "substitution": "/archive/\\1"}`))
+	},
+	func(g *gen) { g.route(`{"prefix": "/v1/"}`, g.to("upstream", `"prefix_rewrite": "/v1/"`)) },
+	func(g *gen) {
+		g.route(`{"safe_regex": {"regex": "/img/[a-z]+"}}`, g.to("upstream", `"host_rewrite_literal": "images"`))
+	},
+	func(g *gen) {
+		before(g.host, "routes", parse(`{"match": {"path": "/healthz"}, "direct_response": {"status": 200, "body": {"inline_string": "ok"}}}`))
+	},
+	func(g *gen) {
+		before(g.host, "routes", parse(`{"match": {"prefix": "/moved/"}, "redirect": {"prefix_rewrite": "/v1/"}}`))
+	},
+	func(g *gen) {
+		g.lastRoute()["route"] = parse(`{"weighted_clusters": {"clusters": [{"name": %[1]q, "weight": 1}, {"name": %[1]q, "weight": 3, "request_headers_to_add": [{"header": {"key": "x-canary", "value": "1"}}]}]}}`, g.name("upstream"))
+	},
+	func(g *gen) {
+		g.lastRoute()["request_headers_to_add"] = []any{parse(`{"header": {"key": "x-env", "value": "prod"}}`)}
+	},
+	func(g *gen) {
+		g.lastRoute()["route"].(tree)["internal_redirect_policy"] = parse(`{"max_internal_redirects": 2, "redirect_response_codes": [302]}`)
+	},
+	func(g *gen) {
+		g.lastRoute()["route"].(tree)["request_mirror_policies"] = []any{parse(`{"cluster": %q}`, g.name("other"))}
+	},
+	func(g *gen) {
+		g.lastRoute()["route"].(tree)["hash_policy"] = []any{parse(`{"header": {"header_name": "x-gatehouse-device"}}`)}
+	},
+	func(g *gen) {
+		g.hcm["upgrade_configs"] = []any{parse(`{"upgrade_type": "websocket"}`)}
+		g.hcm["http2_protocol_options"] = parse(`{"allow_connect": true}`)
+	},
+	func(g *gen) { g.insert(0, mutation("first", "x-region", "eu")) },
+	func(g *gen) { g.insert(0, mutation("early", "x-gatehouse-device", "root")) },
+	func(g *gen) { g.insert(g.filterAt()+1, mutation("late", "x-zone", "%REQ(:authority)%")) },
+	func(g *gen) {
+		g.insert(0, lua("lua", "function envoy_on_request(h) h:headers():add('x-lua', '1') end"))
+	},
+	func(g *gen) {
+		here, _ := g.loopback()
+		g.listen("local", here, g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to("upstream"))))
+	},
+	func(g *gen) {
+		g.listen("static", g.everywhere(), g.manager(fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to("other"))))
+	},
+	func(g *gen) { g.listen("database", g.everywhere(), g.tcp("other")) },
+	func(g *gen) {
+		g.cluster("prometheus", g.w.adminAddress)
+		g.listen("metrics", g.everywhere(), g.manager(fmt.Sprintf(`{"match": {"path": "/stats/prometheus"}, "route": %s}`, g.to("prometheus"))))
+	},
+	func(g *gen) {
+		g.listen("health", g.everywhere(), g.manager(`{"match": {"prefix": "/"}, "direct_response": {"status": 200}}`))
+	},
+	func(g *gen) {
+		second := copied(g.edge)
+		second["name"], second["address"] = g.name("second"), g.everywhere()
+		g.file = append(g.file, second)
+	},
+	func(g *gen) { g.hcm["strip_any_host_port"] = true },
+	func(g *gen) {
+		join(at(g.hcm, "route_config").(tree), "virtual_hosts", parse(`{"name": "static", "domains": ["static.example"],
+			"routes": [{"match": {"prefix": "/files/"}, "route": {"cluster": %q}}]}`, g.name("other")))
+		g.others = append(g.others, "static.example")
+	},
+}
+
+// wild makes a change whose effect only the real Envoy knows.
+func (g *gen) wild() {
+	prefixes := []string{"/", "/public/", "/v1/", "/api", "/secret/", "/v1/me/", "/v1/admin/health", "/a/b/", "/x"}
+	rules := g.rules["rules"].([]any)
+	switch g.IntN(8) {
+	case 0:
+		g.Shuffle(len(rules), func(i, j int) { rules[i], rules[j] = rules[j], rules[i] })
+	case 1:
+		prefix := pick(g, prefixes...)
+		if slices.ContainsFunc(g.protected, func(r resource) bool { return r.below && strings.HasPrefix(prefix, r.path) }) {
+			return // an exception that is meant
+		}
+		rule := tree{"match": tree{"prefix": prefix, "methods": []any{pick(g, "GET", "POST", "PUT", "HEAD")}}}
+		g.rules["rules"] = slices.Insert(rules, g.IntN(len(rules)+1), any(rule))
+	case 2:
+		g.route(fmt.Sprintf(`{"prefix": %q}`, pick(g, prefixes...)), g.to("upstream", fmt.Sprintf(`"prefix_rewrite": %q`, pick(g, prefixes...))))
+	case 3:
+		pattern := pick(g, "^/public", "^/public/(.*)$", "/x", "^/([a-z]+)/(.*)$", "^/a/(.*)/c$", "public/", "(.*)/z$", "^(.*)$")
+		to := pick(g, "", `/\\1`, `/v1/\\1`, `\\1`, `/secret/\\1`, "/v1/me", `/v1/admin/\\1`, "/new/")
+		g.route(fmt.Sprintf(`{"prefix": %q}`, pick(g, prefixes...)), g.to("upstream", fmt.Sprintf(`"regex_rewrite": {"pattern": {"regex": %q}, "substitution": "%s"}`, pattern, to)))
+	case 4:
+		r := g.route(fmt.Sprintf(`{"prefix": %q}`, pick(g, prefixes...)), g.to(pick(g, "upstream", "other")))
+		r["typed_per_filter_config"] = parse(`{"gatehouse": {"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "disabled": true}}`)
+		if g.chance(50) {
+			r["request_headers_to_remove"] = []any{"x-gatehouse-device", "x-gatehouse-permissions"}
+		}
+	case 5:
+		g.route(fmt.Sprintf(`{"path": %q}`, strings.TrimSuffix(pick(g, prefixes...), "/")+"/y"), g.to("upstream", fmt.Sprintf(`"prefix_rewrite": %q`, pick(g, "/v1/me/config", "/secret/x", "/v1/orders", "/none"))))
+	case 6:
+		route := fmt.Sprintf(`{"match": {"prefix": %q}, "route": %s, "request_headers_to_remove": ["x-gatehouse-device", "x-gatehouse-permissions"]}`,
+			pick(g, prefixes...), g.to("upstream", fmt.Sprintf(`"prefix_rewrite": %q`, pick(g, prefixes...))))
+		g.listen("partly", g.everywhere(), g.manager(route))
+	default:
+		g.door(pick(g, doors...))
+	}
+}

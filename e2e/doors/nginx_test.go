@@ -1,0 +1,276 @@
+package doors
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/gatehouse/gatehouse/testbed/stack"
+)
+
+// nginxRules protect all resources: nginx has one set of rules.
+const nginxRules = `
+credentials: {id_header: x-device-id, secret_header: x-device-token}
+rules:
+- {match: {path: /v1/admin/health}}
+- {match: {prefix: /v1/admin/}, auth: {}}
+- {match: {path: /v1/me/config}, auth: {}, cache: {scope: device}}
+- {match: {path: /v1/orders, methods: [POST]}, auth: {}}
+- {match: {prefix: /v1/telemetry/, methods: [POST, PUT]}, auth: {}}
+- {match: {prefix: /secret/}, auth: {}}
+- {match: {path: /v1/fleet/config}, auth: {permissions: [admin]}}
+- {match: {prefix: /v1/products/}, cache: {query: [lang]}}
+`
+
+// nginx is the world with nginx.
+type nginx struct {
+	*world
+	base     string    // the shipped nginx.conf, with what all configurations need
+	deployed []*config // at the next start
+}
+
+const (
+	serverConf = "include PLUGIN/server.conf;\n"
+	pass       = "proxy_pass http://service; proxy_http_version 1.1; proxy_set_header Connection $gatehouse_connection; proxy_set_header Host $gatehouse_host;"
+	cleared    = `proxy_set_header X-Gatehouse-Device ""; proxy_set_header X-Gatehouse-Permissions "";`
+)
+
+// ngen makes one configuration of nginx.
+type ngen struct {
+	*gen
+	locations, inServer, others string
+}
+
+// location adds one, unless there is one of its name.
+func (g *ngen) location(format string, args ...any) {
+	text := "location " + fmt.Sprintf(format, args...) + "\n"
+	if name, _, _ := strings.Cut(text, "{"); !strings.Contains("\n"+g.locations, "\n"+name+"{") {
+		g.locations += text
+	}
+}
+
+// server adds a server of the network.
+func (g *ngen) server(format string, args ...any) {
+	port := g.port()
+	g.ports = append(g.ports, port)
+	g.others += fmt.Sprintf("server { listen 0.0.0.0:%d;\n%s }\n", port, fmt.Sprintf(format, args...))
+}
+
+func generateNginx(w *nginx, seed uint64, n int, ports []int) *config {
+	g := &ngen{gen: &gen{config: &config{n: n}, Rand: rand.New(rand.NewPCG(seed, uint64(n))), w: w.world, free: ports}}
+	for _, i := range []int{0, 2, 3, 4, 5, 6} {
+		g.protected = append(g.protected, resources[i])
+	}
+	for _, i := range g.Perm(len(nginxVariations))[:g.IntN(5)] {
+		nginxVariations[i](g)
+	}
+	switch n % 3 {
+	case 0:
+		g.kind = "clean"
+	case 1:
+		g.kind = "door"
+		g.doors = []string{nginxDoors[(n/3)%len(nginxDoors)].name}
+		nginxDoors[(n/3)%len(nginxDoors)].open(g)
+	default:
+		g.kind = "wild"
+		for range 1 + g.IntN(3) {
+			g.wild()
+		}
+	}
+	g.location("/ { %s }", pass)
+	others := g.others
+	g.server("%s%s%s", g.inServer+serverConf, g.locations, "")
+	g.servers = strings.TrimPrefix(g.others, others) + others
+	g.servers = strings.NewReplacer("PLUGIN", filepath.Join(w.root(), "nginx"), "DIR", w.dir, "SERVICE", w.service, "APISOCK", w.apiSocket, "PUSHSOCK", w.pushSocket, "OPERATORS", w.adminAddress).Replace(g.servers)
+	g.text = w.with(g.servers)
+	g.read.readNginx(g.servers)
+	return g.config
+}
+
+var nginxPaths = regexp.MustCompile(`(?:location|rewrite|proxy_pass)[ =~^*]+(?:http://\w+)?(\^?/[^ ;]*)`)
+
+// readNginx reads the paths of a configuration.
+func (r *reader) readNginx(text string) {
+	for _, m := range nginxPaths.FindAllStringSubmatch(text, -1) {
+		if strings.ContainsAny(m[1], "^$(*") {
+			r.regexes = append(r.regexes, m[1])
+		} else {
+			r.heads = append(r.heads, m[1])
+		}
+	}
+}
+
+func (w *world) root() string {
+	root, err := stack.Root()
+	check(w.t, err)
+	return root
+}
+
+// with is the shipped configuration with these servers.
+func (w *nginx) with(servers string) string {
+	return strings.Replace(w.base, "  # The push listener:", servers+"  # The push listener:", 1)
+}
+
+var nginxVariations = []func(*ngen){
+	func(g *ngen) { g.location("/static/ { proxy_pass http://other/; }") },
+	func(g *ngen) { g.location("/img/ { proxy_pass http://other/v1/; }") },
+	func(g *ngen) { g.location("/old/ { rewrite ^/old/(.*)$ /new/$1 last; }") },
+	func(g *ngen) { g.location("/moved/ { return 301 /v1/; }") },
+	func(g *ngen) { g.location("= /healthz { return 200 ok; }") },
+	func(g *ngen) { g.location("/files/ { alias DIR/; try_files $uri =404; }") },
+	func(g *ngen) {
+		g.location("= /50x.html { root DIR; }")
+		g.inServer += "error_page 500 502 /50x.html;\n"
+	},
+	func(g *ngen) {
+		g.location("/v1/admin/ { error_page 404 = @back; proxy_intercept_errors on; %s }", pass)
+		g.location("@back { %s }", pass)
+	},
+	func(g *ngen) { g.location("/v1/ { location /v1/products/ { %s } %s }", pass, pass) },
+	func(g *ngen) {
+		g.location("/asked/ { auth_request /auth; %s }", pass)
+		g.location("= /auth { internal; %s proxy_pass http://other; }", cleared)
+	},
+	func(g *ngen) {
+		g.location("/copied/ { mirror /copy; %s }", pass)
+		g.location("= /copy { internal; proxy_pass http://other; }")
+	},
+	func(g *ngen) {
+		g.others += fmt.Sprintf("server { listen 127.0.0.1:%d; location / { proxy_pass http://service; } }\n", g.port())
+	},
+	func(g *ngen) { g.server("location / { proxy_pass http://other; }") },
+	func(g *ngen) { g.server("location / { return 200 ok; }") },
+	func(g *ngen) { g.server(serverConf+"location / { %s }", pass) },
+	func(g *ngen) { g.server("location /open/ { %s proxy_pass http://service; }", cleared) },
+	func(g *ngen) { g.inServer += "underscores_in_headers on;\n" },
+	func(g *ngen) { g.inServer += "if ($arg_none) { set $none 1; }\n" },
+	func(g *ngen) { g.location("/path/ { proxy_set_header X-Path $request_uri; %s }", pass) },
+	func(g *ngen) {
+		g.location("/called/ { access_by_lua_block { require(\"gatehouse.edge\").access() } %s }", pass)
+	},
+	func(g *ngen) { g.location("/v1/orders { limit_except POST { allow all; } %s }", pass) },
+}
+
+var nginxDoors = []struct {
+	name string
+	open func(*ngen)
+}{
+	{"a server without the plugin", func(g *ngen) { g.server("location / { proxy_pass http://service; }") }},
+	{"a server without the plugin, by address", func(g *ngen) { g.server("location / { proxy_pass http://SERVICE; }") }},
+	{"a server that clears the headers", func(g *ngen) { g.server("location / { %s proxy_pass http://service; }", cleared) }},
+	{"a server that clears the headers and rewrites", func(g *ngen) { g.server("location /open/ { %s proxy_pass http://service/; }", cleared) }},
+	{"a server for open paths", func(g *ngen) { g.server("location /open/ { proxy_pass http://service; }") }},
+	{"a server that names the device", func(g *ngen) {
+		g.server("location /open/ { %s proxy_pass http://service; }", strings.ReplaceAll(cleared, `""`, "root"))
+	}},
+	{"access_by_lua of a location", func(g *ngen) { g.location("/secret/ { access_by_lua_block { } %s }", pass) }},
+	{"access_by_lua of a nested location", func(g *ngen) { g.location("/v1 { %s location /v1/me { access_by_lua_block { } %s } }", pass, pass) }},
+	{"satisfy any", func(g *ngen) { g.location("/secret/ { satisfy any; allow all; %s }", pass) }},
+	{"rewrite, last", func(g *ngen) { g.location("/public/ { rewrite ^/public/(.*)$ /$1 last; }") }},
+	{"rewrite, break", func(g *ngen) { g.location("/public/ { rewrite ^/public/(.*)$ /$1 break; %s }", pass) }},
+	{"rewrite in the server", func(g *ngen) { g.inServer += "rewrite ^/public/(.*)$ /secret/$1 last;\n" }},
+	{"proxy_pass with a path", func(g *ngen) { g.location("/public/ { proxy_pass http://service/; }") }},
+	{"proxy_pass with a captured path", func(g *ngen) { g.location("~ ^/public/(.*)$ { proxy_pass http://service/$1; }") }},
+	{"error_page", func(g *ngen) { g.location("= /missing { root DIR; error_page 404 = /v1/me/config; }") }},
+	{"try_files", func(g *ngen) { g.location("/missing/ { root DIR; try_files $uri /secret/x; }") }},
+	{"mirror", func(g *ngen) { g.location("/missing/ { mirror /secret/x; %s }", pass) }},
+	{"add_after_body", func(g *ngen) { g.location("/missing/ { add_after_body /secret/x; addition_types *; %s }", pass) }},
+	{"auth_request", func(g *ngen) { g.location("/missing/ { auth_request /secret/x; %s }", pass) }},
+	{"auth_request with forged headers", func(g *ngen) {
+		g.location("/missing/ { auth_request /asked; %s }", pass)
+		g.location("= /asked { internal; proxy_pass http://service; }")
+	}},
+	{"a device for all", func(g *ngen) {
+		g.location("/missing/ { proxy_set_header X-Gatehouse-Device root; proxy_pass http://service; }")
+	}},
+	{"a device of the client's choice", func(g *ngen) {
+		g.location("/missing/ { proxy_set_header X-Gatehouse-Device $http_x_user; proxy_pass http://service; }")
+	}},
+	{"line ends in a header", func(g *ngen) { g.location("/missing/ { proxy_set_header X-Path $uri; proxy_pass http://service; }") }},
+	{"the sidecar", func(g *ngen) { g.location("/side/ { proxy_pass http://unix:APISOCK:/; }") }},
+	{"the push listener", func(g *ngen) { g.location("/side/ { proxy_pass http://unix:PUSHSOCK:/; }") }},
+	{"the server for operators", func(g *ngen) { g.location("/side/ { proxy_pass http://OPERATORS/; }") }},
+	{"an upstream of the client's choice", func(g *ngen) { g.location("~ ^/any(/.*)$ { proxy_pass http://$http_x_envoy_original_dst_host$1; }") }},
+	{"another method", func(g *ngen) { g.location("/v1/orders { proxy_method POST; %s }", pass) }},
+	{"h2c", func(g *ngen) {
+		g.location("/open { proxy_pass http://service; proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $http_connection; }")
+	}},
+	{"a cache", func(g *ngen) {
+		g.location("/secret/ { proxy_cache answers; proxy_cache_valid 200 1m; proxy_ignore_headers Vary Cache-Control; %s }", pass)
+	}},
+}
+
+func (g *ngen) wild() {
+	prefixes := []string{"/public/", "/v1/", "/api", "/secret/", "/v1/me/", "/a/b/", "/x"}
+	from, to := pick(g.gen, prefixes...), pick(g.gen, append(prefixes, "/")...)
+	switch g.IntN(6) {
+	case 0:
+		g.location("%s { rewrite ^%s(.*)$ %s$1 %s; %s }", from, from, to, pick(g.gen, "last", "break"), pass)
+	case 1:
+		g.location("%s { proxy_pass http://%s%s; }", from, pick(g.gen, "service", "service", "other"), to)
+	case 2:
+		g.location("= %s { proxy_pass http://service%s; }", strings.TrimSuffix(from, "/")+"/y", pick(g.gen, "/v1/me/config", "/secret/x", "/none"))
+	case 3:
+		g.server("location %s { %s proxy_pass http://service%s; }", from, cleared, pick(g.gen, "", to))
+	case 4:
+		g.location("%s { access_by_lua_block { } %s }", from, pick(g.gen, pass, "return 404;"))
+	default:
+		g.location("%s { error_page 404 = %s; proxy_intercept_errors on; root DIR; }", from, pick(g.gen, "/secret/x", "/none", "@none"))
+		g.location("@none { %s }", pass)
+	}
+}
+
+func newNginx(t *testing.T) *nginx {
+	t.Helper()
+	w := &nginx{world: upstreams(t)}
+	service := regexp.MustCompile(`server 127[.0-9:]*;`)
+	var err error
+	w.Stack, err = stack.Start(t.Context(), stack.Options{
+		Dir: filepath.Join(w.dir, "stack"), Concurrency: 1, Seed: seed, EdgeKind: stack.NginxEdge, Rules: nginxRules,
+		ModifyNginx: func(config string) string {
+			w.base = strings.Replace(service.ReplaceAllString(config, "server "+w.service+";"), "  upstream service {",
+				fmt.Sprintf("  proxy_cache_path %s/cache keys_zone=answers:1m;\n  upstream other { server %s; }\n  upstream service {", w.dir, w.other), 1)
+			all := ""
+			for _, c := range w.deployed {
+				all += strings.ReplaceAll(c.servers, "listen 0.0.0.0:", "listen "+networkAddress+":")
+			}
+			return w.with(all)
+		},
+	})
+	check(t, err)
+	t.Cleanup(func() { check(t, w.Stop()) })
+	w.adminAddress = strings.TrimPrefix(w.EnvoyAdminURL(), "http://")
+	w.apiSocket, w.pushSocket = w.APISocket(), w.PushSocket()
+	return w
+}
+
+// deploy makes nginx serve these configurations, and no other.
+func (w *nginx) deploy(configs []*config) {
+	w.deployed = configs
+	check(w.t, w.KillEdge())
+	check(w.t, w.StartEdge(w.t.Context()))
+	check(w.t, w.AwaitReady(w.t.Context()))
+}
+
+func TestNginx(t *testing.T) {
+	w := newNginx(t)
+	seed, numbers := seedAndNumbers(t)
+	n := newTally()
+	set := reservePorts(t, batch*ports)
+	for len(numbers) > 0 {
+		size := min(batch, len(numbers))
+		var all []*config
+		for j, number := range numbers[:size] {
+			all = append(all, generateNginx(w, seed, number, set[j*ports:(j+1)*ports]))
+		}
+		numbers = numbers[size:]
+		w.deploy(all)
+		for _, c := range all {
+			w.judge(c, n)
+		}
+	}
+	n.report(t)
+}

@@ -1,0 +1,321 @@
+package doors
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
+	"github.com/gatehouse/gatehouse/testbed/stack"
+)
+
+// askHeader numbers what a prober sends.
+const askHeader = "X-Ask"
+
+const (
+	secret     = "a-good-secret"
+	privateKey = "@d1/v1/me/config"
+	// Texts by which an answer shows where it comes from.
+	privateText  = "private object of d1"
+	sharedText   = "object of the service"
+	deviceText   = "answered to d1"
+	pushText     = "only POST /v1/apply is served here"
+	adminText    = "hot_restart_version"
+	operatorText = "# TYPE gatehouse_"
+)
+
+// seen is a request that an upstream got.
+type seen struct {
+	method, path string
+	device       string // an identity header, in any spelling
+}
+
+// service is the upstream that is protected. It says what it got.
+type service struct {
+	mu   sync.Mutex
+	seen map[string][]seen
+}
+
+func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	got := seen{method: r.Method, path: r.URL.Path}
+	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
+		if plain := strings.ReplaceAll(strings.ToLower(name), "_", "-"); plain == "x-gatehouse-device" || plain == "x-gatehouse-permissions" {
+			got.device += strings.Join(r.Header[name], ",")
+		}
+	}
+	s.note(r.Header.Get(askHeader), got)
+	switch strings.ToLower(r.Header.Get("Upgrade")) {
+	case "h2c":
+		s.upgrade(w)
+		return
+	case "websocket":
+		w.WriteHeader(http.StatusBadRequest) // what was asked counts
+		return
+	}
+	w.Header().Set("Cache-Control", "public, max-age=60")
+	if got.device != "" {
+		_, _ = io.WriteString(w, "answered to "+got.device)
+	}
+}
+
+// upgrade goes on in HTTP/2 (RFC 7540, section 3.2), and notes what it is asked there.
+func (s *service) upgrade(w http.ResponseWriter) {
+	conn, buffer, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
+	if _, err := io.ReadFull(buffer, make([]byte, len(http2.ClientPreface))); err != nil {
+		return
+	}
+	framer := http2.NewFramer(conn, buffer)
+	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	_ = framer.WriteSettings()
+	for {
+		frame, err := framer.ReadFrame()
+		if err != nil {
+			return
+		}
+		if headers, ok := frame.(*http2.MetaHeadersFrame); ok {
+			ask := ""
+			for _, f := range headers.RegularFields() {
+				if f.Name == strings.ToLower(askHeader) {
+					ask = f.Value
+				}
+			}
+			s.note(ask, seen{method: headers.PseudoValue("method"), path: headers.PseudoValue("path")})
+			_ = framer.WriteRSTStream(headers.StreamID, http2.ErrCodeNo)
+		}
+	}
+}
+
+func (s *service) note(ask string, got seen) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen[ask] = append(s.seen[ask], got)
+}
+
+// take returns what the service got of a request.
+func (s *service) take(ask string) []seen {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer delete(s.seen, ask)
+	return s.seen[ask]
+}
+
+// world is one Envoy for all configurations, with what it calls.
+type world struct {
+	*stack.Stack
+	requests       *service
+	t              *testing.T
+	dir            string
+	service, other string // HOST:PORT of the upstreams
+	secret         string
+	adminAddress   string
+	apiSocket      string
+	pushSocket     string
+
+	edge, push, sidecar, admin, stats tree // as Gatehouse ships them
+
+	asks int
+}
+
+// upstreams is the world without a proxy.
+func upstreams(t *testing.T) *world {
+	t.Helper()
+	recorder := &service{seen: map[string][]seen{}}
+	protected, other := httptest.NewServer(recorder), httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(protected.Close)
+	t.Cleanup(other.Close)
+	return &world{requests: recorder, service: strings.TrimPrefix(protected.URL, "http://"), other: strings.TrimPrefix(other.URL, "http://"), t: t, secret: secret, dir: t.TempDir()}
+}
+
+// newWorld starts it.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := upstreams(t)
+	for _, name := range []string{"lds", "cds"} {
+		w.write(name, 0, nil)
+	}
+	var err error
+	w.Stack, err = stack.Start(t.Context(), stack.Options{
+		Dir: filepath.Join(w.dir, "stack"), Concurrency: 1, Seed: seed, EdgeKind: onEnvoy(),
+		EnvoyArgs: []string{"--drain-time-s", "1", "--drain-strategy", "immediate"},
+		ModifyConfig: func(c *stack.Config) error {
+			source := func(name string) map[string]any {
+				return map[string]any{"resource_api_version": "V3", "path_config_source": map[string]any{"path": filepath.Join(w.dir, name+".json")}}
+			}
+			if err := c.Set(map[string]any{"id": "doors", "cluster": "doors"}, "node"); err != nil {
+				return err
+			}
+			return c.Set(map[string]any{"lds_config": source("lds"), "cds_config": source("cds")}, "dynamic_resources")
+		},
+	})
+	check(t, err)
+	t.Cleanup(func() { check(t, w.Stop()) })
+	w.read()
+	return w
+}
+
+// onEnvoy is the form of the filter in Envoy that EDGE_KIND names.
+func onEnvoy() stack.EdgeKind {
+	if os.Getenv("EDGE_KIND") == string(stack.NativeEdge) {
+		return stack.NativeEdge
+	}
+	return stack.EnvoyEdge
+}
+
+// seed registers the devices and publishes the objects.
+func seed(ctx context.Context, redisURL string) error {
+	client, err := redisurl.Connect(redisURL)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	p := publish.New(client)
+	for _, d := range []publish.Device{{ID: "d1", Secret: secret, Cost: 4, Permissions: []string{"admin"}}, {ID: "d2", Secret: secret, Cost: 4}} {
+		if _, err := p.PutDevice(ctx, d); err != nil {
+			return err
+		}
+	}
+	for key, text := range map[string]string{privateKey: privateText, "/shared": sharedText} {
+		if _, err := p.Put(ctx, publish.Object{Key: key, Body: []byte(text), ContentType: "text/plain"}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read takes the parts of the shipped configuration.
+func (w *world) read() {
+	text, err := os.ReadFile(w.ConfigPath())
+	check(w.t, err)
+	var whole map[string]any
+	check(w.t, yaml.Unmarshal(text, &whole))
+	file := parse("%s", marshal(whole))
+	list := func(kind, name string) tree {
+		for _, item := range at(file, "static_resources", kind).([]any) {
+			if at(item, "name") == name {
+				return item.(tree)
+			}
+		}
+		w.t.Fatalf("envoy.yaml has no %s", name)
+		return nil
+	}
+	w.edge, w.push, w.sidecar = list("listeners", "edge"), list("listeners", "gatehouse-push"), list("clusters", "gatehouse-sidecar")
+	w.admin, w.stats = file["admin"].(tree), file["stats_config"].(tree)
+	w.adminAddress = strings.TrimPrefix(w.EnvoyAdminURL(), "http://")
+	w.apiSocket, w.pushSocket = w.APISocket(), w.PushSocket()
+}
+
+// write replaces the resources of a kind in one step.
+func (w *world) write(name string, version int, resources []any) {
+	if resources == nil {
+		resources = []any{}
+	}
+	path := filepath.Join(w.dir, name+".json")
+	check(w.t, os.WriteFile(path+".new", []byte(marshal(tree{"version_info": strconv.Itoa(version), "resources": resources})), 0o600))
+	check(w.t, os.Rename(path+".new", path))
+}
+
+// deploy makes Envoy serve these configurations, and no other.
+func (w *world) deploy(version int, configs []*config) {
+	var listeners, clusters []any
+	for _, c := range configs {
+		for _, l := range c.file {
+			l := copied(l.(tree))
+			if socket := at(l, "address", "socket_address").(tree); socket["address"] == "0.0.0.0" {
+				socket["address"] = networkAddress
+			}
+			l["@type"] = "type.googleapis.com/envoy.config.listener.v3.Listener"
+			listeners = append(listeners, l)
+		}
+		for _, cluster := range c.clusters {
+			cluster := copied(cluster.(tree))
+			cluster["@type"] = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
+			clusters = append(clusters, cluster)
+		}
+	}
+	w.update("cds", "cluster_manager.cds", "cluster_manager.warming_clusters", version, clusters)
+	w.update("lds", "listener_manager.lds", "listener_manager.total_listeners_warming", version, listeners)
+}
+
+// networkAddress stands for an address of another machine's network, as 127.0.0.1 does for the machine.
+const networkAddress = "127.0.0.2"
+
+// update writes resources, and waits until Envoy has read them.
+func (w *world) update(file, prefix, warming string, version int, resources []any) {
+	attempts := func() int {
+		n := 0
+		for _, name := range []string{"update_success", "update_rejected"} {
+			v, err := w.Stat(w.t.Context(), prefix+"."+name)
+			check(w.t, err)
+			n += v
+		}
+		return n
+	}
+	begin := attempts()
+	w.write(file, version, resources)
+	deadline := time.Now().Add(2 * time.Minute)
+	for {
+		busy, err := w.Stat(w.t.Context(), warming)
+		check(w.t, err)
+		if busy == 0 && attempts() > begin {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatalf("Envoy doesn't take %s", file)
+		}
+		time.Sleep(5 * time.Millisecond) // yields the processor; nothing depends on the duration
+	}
+}
+
+// listens reports whether something accepts connections at a port of the network.
+func listens(port int) bool {
+	conn, err := net.DialTimeout("tcp", fmt.Sprintf("%s:%d", networkAddress, port), time.Second)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
+}
+
+// reservePorts returns loopback ports on which nothing listens.
+func reservePorts(t *testing.T, n int) (ports []int) {
+	t.Helper()
+	for range n {
+		address, err := stack.FreeAddress()
+		check(t, err)
+		_, text, err := net.SplitHostPort(address)
+		check(t, err)
+		port, err := strconv.Atoi(text)
+		check(t, err)
+		ports = append(ports, port)
+	}
+	return ports
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
