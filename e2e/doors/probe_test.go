@@ -16,6 +16,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/gatehouse/gatehouse/testbed/http2conn"
+	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
 // patience bounds a request.
@@ -302,7 +303,7 @@ func (w *world) probes(c *config) (all []probe) {
 	for i := range c.protected {
 		w.protectedProbes(c, &c.protected[i], r, add)
 	}
-	for _, path := range append([]string{"/", "/open/x", "/img/x", "/missing", "/missing/x"}, r.heads...) {
+	for _, path := range append([]string{"/", "/open/x", "/open/bounce", "/img/x", "/missing", "/missing/x"}, r.heads...) {
 		add(probe{method: "GET", path: path, headers: forged})
 		add(probe{method: "GET", path: path, headers: [][2]string{{"x_gatehouse_device", "root"}}})
 		add(probe{method: "GET", path: path, headers: forged, version2: true})
@@ -376,7 +377,11 @@ func (w *world) leak(c *config, p *probe, ask, answer string) string {
 			}
 		}
 	}
-	for _, text := range []string{privateText, deviceText, pushText, adminText, operatorText} {
+	inner := []string{privateText, deviceText, pushText, adminText}
+	if w.EdgeKind() == stack.NginxEdge { // Envoy's statistics may be read
+		inner = append(inner, operatorText)
+	}
+	for _, text := range inner {
 		if p.as != "d1" && strings.Contains(answer, text) {
 			return fmt.Sprintf("it was answered %q", text)
 		}

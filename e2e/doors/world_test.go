@@ -69,6 +69,10 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusBadRequest) // what was asked counts
 		return
 	}
+	if r.URL.Path == "/open/bounce" { // which a proxy may follow by itself
+		http.Redirect(w, r, "http://"+r.Host+"/v1/me/config", http.StatusFound)
+		return
+	}
 	w.Header().Set("Cache-Control", "public, max-age=60")
 	if got.device != "" {
 		_, _ = io.WriteString(w, "answered to "+got.device)
