@@ -186,13 +186,6 @@ func (c *prober) through(p *probe, ask string) string {
 	return ""
 }
 
-type buffered struct {
-	net.Conn
-	reader *bufio.Reader
-}
-
-func (b buffered) Read(p []byte) (int, error) { return b.reader.Read(p) }
-
 func (c *prober) send2(p *probe, ask string) string {
 	if c.two == nil {
 		two, err := http2conn.Dial(c.address, patience)
