@@ -111,6 +111,8 @@ var files = []struct {
 	{"the sidecar's keys", []string{inServer, "    location = /v1/session/jwks { proxy_pass http://unix:/run/gatehouse/api.sock:/v1/session/jwks; }\n" + inServer}, nil, ""},
 	{"an upstream of the client's choice", []string{inServer, "    location /to/ { proxy_pass http://$http_x_backend; }\n" + inServer}, []string{clientsChoose.Code}, "location /to/: proxy_pass"},
 	{"an upstream of the client's choice among some", []string{"  upstream service {", "  map $http_x_backend $backend { default service; }\n  upstream service {", inServer, "    location /to/ { proxy_pass http://$backend; }\n" + inServer}, nil, ""},
+	{"a path that asks for another permission", []string{inServer, "    location = /v1/fleet/config { proxy_pass http://service/v1/telemetry; }\n" + inServer}, []string{rewriteIn.Code}, "location = /v1/fleet/config: proxy_pass"},
+	{"a path that is protected for more methods", []string{inServer, "    location = /v1/telemetry { proxy_pass http://service/v1/me/config; }\n" + inServer}, []string{rewriteIn.Code}, "location = /v1/telemetry: proxy_pass"},
 	{"another method", []string{inServer, "    location /v1/telemetry { proxy_method POST; proxy_pass http://service; }\n" + inServer}, []string{otherMethod.Code}, "location /v1/telemetry: proxy_method"},
 	{"another method elsewhere", []string{inServer, "    location /v1/fleet { proxy_method POST; proxy_pass http://service; }\n" + inServer}, nil, ""},
 	{"any protocol", []string{inServer, "    location /ws/ { proxy_pass http://service; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade; }\n" + inServer}, []string{tunnel.Code}, "location /ws/: proxy_set_header"},

@@ -3,6 +3,7 @@ package nginxconfig
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gatehouse/gatehouse/nginx"
@@ -107,38 +108,40 @@ func (a *analysis) covers(s *scope, kind func(*rule) bool) bool {
 	return false
 }
 
-// protected reports whether all requests of a path, or below it if open, need a credential.
-func (a *analysis) protected(path string, open bool) bool {
-	for i := range a.rules.Rules {
-		r := &a.rules.Rules[i]
-		if r.protects() && (r.Prefix != "" && strings.HasPrefix(path, r.Prefix) || !open && path == r.Path) {
-			return true
-		}
-	}
-	return false
-}
-
-// opens returns the path of a rule that wants a credential, and the path by which clients get there without one, if
-// requests for from are sent upstream as to. With below, from has all paths below it, too; with keeps, what follows
-// from then follows to.
+// opens returns the path of a rule, and the path by which clients get there with less than the rule asks, if requests for
+// from are sent upstream as to. With below, from has all paths below it, too; with keeps, what follows from then follows
+// to.
 func (a *analysis) opens(from string, below bool, to string, keeps bool) (client, path string, found bool) {
 	if a.rules == nil {
 		return "", "", false
 	}
+	config := a.rules.config()
 	for i := range a.rules.Rules {
 		r := &a.rules.Rules[i]
 		if !r.protects() {
 			continue
 		}
-		client, all := from, below
+		client, upstream := from, to
 		switch {
-		case r.Prefix != "" && strings.HasPrefix(to, r.Prefix), !keeps && to == r.Path:
+		case r.Prefix != "" && strings.HasPrefix(to, r.Prefix):
+			if below {
+				client += "x"
+			}
+			if keeps {
+				upstream += "x"
+			}
+		case !keeps && to == r.Path:
 		case keeps && strings.HasPrefix(r.text(), to):
-			client, all = from+r.text()[len(to):], r.Prefix != ""
+			client, upstream = from+r.text()[len(to):], r.text()
+			if r.Prefix != "" {
+				client, upstream = client+"x", upstream+"x"
+			}
 		default:
 			continue
 		}
-		if !a.protected(client, all) {
+		if slices.ContainsFunc(config.SampleMethods(), func(method string) bool {
+			return config.Need(method, client).Weaker(config.Need(method, upstream))
+		}) {
 			return client, r.text(), true
 		}
 	}

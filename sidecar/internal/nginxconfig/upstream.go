@@ -109,7 +109,7 @@ func (a *analysis) decoded(s *scope) []string {
 func (a *analysis) rewrites(s *scope) {
 	report := func(d *directive, from string, below bool, to string, keeps bool) {
 		if client, path, found := a.opens(from, below, to, keeps); found {
-			a.addAt(&rewriteIn, s, d, "by %s, which needs no credential, clients get to %s, which a rule protects", client, path)
+			a.addAt(&rewriteIn, s, d, "by %s clients get to %s, for which a rule asks more", client, path)
 		}
 	}
 	for _, d := range s.own("rewrite") {
