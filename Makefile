@@ -27,6 +27,10 @@ CHAOS_SECONDS ?= 60
 CHAOS_SEED ?=
 CHAOS_REDIS ?= single
 export CHAOS_SECONDS CHAOS_SEED CHAOS_REDIS
+# For make lifecycle: the number of streams, and the seed of a run to repeat.
+LIFECYCLE_STREAMS ?= 20000
+LIFECYCLE_SEED ?=
+export LIFECYCLE_STREAMS LIFECYCLE_SEED
 # For make routers: the number of spellings, the seed of a run to repeat, the number of a single one to send, other
 # builds.
 SPELLINGS ?=
@@ -57,7 +61,7 @@ GO ?= go
 
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help run observe observe-build stop build wasm native floor test test-all test-tools unit e2e conformance matrix fuzz engines chaos routers doors mutation lua-coverage observe-check loadtest bench-check check chart-check chart-readme images release publish chart-e2e mesh-e2e clean
+.PHONY: help run observe observe-build stop build wasm native floor test test-all test-tools unit e2e conformance matrix fuzz engines chaos routers doors mutation lua-coverage observe-check lifecycle loadtest bench-check check chart-check chart-readme images release publish chart-e2e mesh-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -120,7 +124,7 @@ test-tools:
 	@scripts/install-nginx.sh >/dev/null
 
 unit: test-tools ## unit tests with -race, except of packages that need a stack; LONG=1: also long ones
-	@$(GO) test -race $(short) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/e2e/chart$$' -e '/e2e/conformance$$' -e '/e2e/doors$$' -e '/e2e/observe$$')
+	@$(GO) test -race $(short) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/e2e/chart$$' -e '/e2e/conformance$$' -e '/e2e/doors$$' -e '/e2e/lifecycle$$' -e '/e2e/observe$$')
 	@$(GO) test -run '^TestSDK$$' ./wasm-filter
 	@CGO_ENABLED=1 $(GO) test -race -tags=native ./native-filter/...
 	@CGO_ENABLED=1 $(GO) test -race -tags=native -run '^TestNative' ./wasm-filter
@@ -150,6 +154,12 @@ engines: build test-tools ## tests of what rests on Redis, and 30 s of chaos, wi
 chaos: build ## kill, pause and disconnect everything under load, and check each answer: CHAOS_SECONDS, CHAOS_SEED, CHAOS_REDIS, EDGE_KIND
 	@GO=$(GO) scripts/chaos-build.sh
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec build/gatehouse-chaos
+
+lifecycle: build ## end streams in every way while they wait, under faults: LIFECYCLE_STREAMS, LIFECYCLE_SEED, EDGE_KIND, BINDING
+	@scripts/need.sh redis-server redis-server "the edge runs with a real Redis"
+	@GO=$(GO) scripts/chaos-build.sh
+	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
+	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -race -count=1 -v -timeout=30m ./e2e/lifecycle
 
 routers: build ## send spellings of protected paths to real routers behind the edge: SPELLINGS, SEED, ONLY, EDGE_KIND
 	@scripts/routers.sh $(foreach v,SPELLINGS SEED ONLY WASM SIDECAR,$(if $($v),--$(shell echo $v | tr A-Z a-z)='$($v)'))

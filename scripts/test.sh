@@ -33,6 +33,8 @@ fuzz      must  make --no-print-directory fuzz
 chaos     must  make --no-print-directory chaos CHAOS_SECONDS=600
 sentinel  must  make --no-print-directory chaos CHAOS_SECONDS=600 CHAOS_REDIS=sentinel
 cluster   must  make --no-print-directory chaos CHAOS_SECONDS=600 CHAOS_REDIS=cluster
+lifecycle must  for edge in envoy native nginx; do make --no-print-directory lifecycle EDGE_KIND=$edge LIFECYCLE_STREAMS=100000 || exit; done
+bindings  must  for binding in sdk plugins; do make --no-print-directory lifecycle BINDING=$binding LIFECYCLE_STREAMS=100000 || exit; done
 proof     must  scripts/chaos-proof.sh
 images    must  scripts/images-again.sh
 release   must  scripts/release-again.sh
