@@ -57,7 +57,8 @@ type host interface {
 	reply(status int, details string, headers, body []byte)
 	// resume continues a paused request.
 	resume()
-	// enter makes a stream the current context, to continue or answer it; false if it has ended. It overwrites earlier
+	// enter makes a stream the current context, to continue or answer it; false if it has ended, or the
+	// proxy itself has answered. It overwrites earlier
 	// results, like another callback.
 	enter(stream uint32) bool
 	// exists makes a stream the current context; false if the proxy has deleted that. A stream that has ended may exist

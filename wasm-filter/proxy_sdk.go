@@ -123,7 +123,7 @@ func (*proxy) resume() { check(proxywasm.ResumeHttpRequest(), "resume request", 
 
 // enter implements host, as proxy_wasip1.go describes.
 func (p *proxy) enter(stream uint32) bool {
-	return p.exists(stream) && property("request", "duration") == nil
+	return p.exists(stream) && property("request", "duration") == nil && !answered(property("response", "code"))
 }
 
 func (p *proxy) exists(stream uint32) bool {

@@ -120,14 +120,17 @@ func (p *proxy) reply(status int, details string, headers, body []byte) {
 func (p *proxy) resume() { p.check(abi.ContinueRequest(), "resume request", "") }
 
 // enter implements host. Envoy destroys a stream that is reset at once, but its context later: in between, a reply would
-// end Envoy. Only a destroyed stream has a duration.
+// end Envoy. Only a destroyed stream has a duration. A stream that Envoy has answered, after a timeout, may exist until
+// its client has read that.
 func (p *proxy) enter(stream uint32) bool {
 	abi.BeginCallback() // one answer may continue many streams
 	if !p.exists(stream) {
 		return false
 	}
-	_, err := abi.Property("request\x00duration")
-	return err != nil
+	if _, err := abi.Property("request\x00duration"); err == nil {
+		return false
+	}
+	return !answered(orNil(abi.Property("response\x00code")))
 }
 
 func (*proxy) exists(stream uint32) bool { return abi.Enter(stream) == nil }
