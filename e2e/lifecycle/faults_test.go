@@ -220,7 +220,9 @@ func (r *run) fillPlaces(attempt int) (refused int) {
 	for end := time.Now().Add(3 * time.Second); asked() < before+len(all) && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}
-	refused = before + len(all) - asked() + sum("gatehouse_calls_failed_total") - failed
+	silent, without := before+len(all)-asked(), sum("gatehouse_calls_failed_total")-failed
+	r.t.Logf("places, attempt %d: %d requests haven't asked, %d found none", attempt, silent, without)
+	refused = silent + without
 	if err := r.SignalSidecar(syscall.SIGCONT); err != nil {
 		r.t.Fatal(err)
 	}
