@@ -246,7 +246,7 @@ func (f *filter) Destroyed(s *dynmod.Stream) {
 	defer w.mu.Unlock()
 	delete(w.held, s.ID())
 	delete(w.vm.pushes, s.ID())
-	w.vm.forget(s.ID()) //mutant:TestNativeEndedStreamsLeave deleted
+	w.vm.forget(s.ID())
 }
 
 // answered brings the answer to a call.
