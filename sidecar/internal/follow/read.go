@@ -18,7 +18,7 @@ const (
 	pageSize = 1000
 	// pipelineSize is the maximum number of records in one read. After a read that takes longer than recordsTimeout the
 	// number is halved, until a catch-up succeeds.
-	pipelineSize = 100
+	pipelineSize = 250
 	// pipelineBytes bounds the records of one read in bytes, because Redis and the sidecar have all of them in memory.
 	// maxReads is the maximum number of concurrent reads of objects by all shards.
 	pipelineBytes = 8 << 20
