@@ -226,7 +226,7 @@ func (f *Follower) weigh(ctx context.Context, master redis.Cmdable, members []co
 			f.noMemory.Store(true)
 			if redis.HasErrorPrefix(err, "NOPERM") {
 				f.board.memoryOnce.Do(func() {
-					f.log.Warn("no permission to ask for the size of records: they are read a few at a time, and one without bounds can exhaust the memory; permit MEMORY USAGE (+memory|usage)", "error", err)
+					f.log.Warn("no permission to ask for sizes: records are read a few at a time, and one without bounds can exhaust the memory; permit MEMORY USAGE (+memory|usage)", "error", err)
 				})
 			}
 			return records, nil
