@@ -104,7 +104,7 @@ wrong_values() {
 null_values() {
   local paths
   # shellcheck disable=SC2016 # the backquotes are Markdown's
-  paths=$(sed -n '/<!-- values/,$s/^| `\([a-zA-Z.]*\)` |.*/\1/p' $chart/README.md | awk -F. '{path = $1; print path; for (i = 2; i < NF; i++) print path = path "." $i}' | sort -u)
+  paths=$(sed -n '/<!-- values/,$s/^| `\([a-zA-Z.]*\)` |.*/\1/p' "$chart"/README.md | awk -F. '{path = $1; print path; for (i = 2; i < NF; i++) print path = path "." $i}' | sort -u)
   # shellcheck disable=SC2016 # sh expands them
   xargs -P2 -I{} sh -c 'output=$(helm template demo "$1" --set upstream.host=backend --set redis.url=redis://redis --set "$2=null" 2>&1) && exit
     case $output in *": $2: is null: "* | *": $2: is empty: "*) ;; *) printf "%s\n" "$2=null: want an error that begins with its name; got:" "$output" >&2; exit 1 ;; esac' sh $chart {} <<<"$paths" || return

@@ -1,7 +1,6 @@
 # shellcheck shell=bash
-# To be sourced: goes to a clone of HEAD, in which nothing was built, in the new directory $work; `remove` deletes it, as
+# To be sourced in the root: goes to a clone of HEAD, in which nothing was built, in the new directory $work; `remove` deletes it, as
 # the end of the script does. Caches of the user (Go, pip, npm) count as there.
-cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 source=$PWD
 unset ENVOY
 [[ -z $(git status --porcelain) ]] || echo "$(basename "$0"): changes that are not committed are not tested" >&2

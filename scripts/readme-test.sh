@@ -2,7 +2,8 @@
 # readme-test.sh: runs README.md's first commands, word by word, on a clone of HEAD in which nothing was built: make run,
 # its curls, which must print what README.md says, and what it publishes, without a warning in a log; then make test.
 set -euo pipefail
-source "$(dirname "$0")/clone.sh"
+cd "$(dirname "$0")/.."
+source scripts/clone.sh
 log=$work/run.log
 
 fail() {

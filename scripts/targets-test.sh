@@ -2,7 +2,8 @@
 # targets-test.sh [TARGET...]: runs every target of make help, or these, each alone on a clone of HEAD in which nothing was
 # built, in a form that ends within minutes: none may lean on what another one leaves.
 set -euo pipefail
-source "$(dirname "$0")/clone.sh"
+cd "$(dirname "$0")/.."
+source scripts/clone.sh
 
 # Each line is a run: TARGET ARGUMENTS; "TARGET !TEXT ARGUMENTS" must fail with this text. A "then" runs in the same clone.
 table='
@@ -34,7 +35,11 @@ engines
 chaos          CHAOS_SECONDS=10
 chaos          CHAOS_SECONDS=10 EDGE_KIND=native
 chaos          CHAOS_SECONDS=10 EDGE_KIND=nginx
+lifecycle      LIFECYCLE_STREAMS=500
+lifecycle      LIFECYCLE_STREAMS=500 EDGE_KIND=native
+lifecycle      LIFECYCLE_STREAMS=500 EDGE_KIND=nginx
 routers        SPELLINGS=200
+doors          CONFIGS=12
 mutation       MUTANT=TestHole
 lua-coverage
 loadtest       SCENARIO=304 SECONDS=1
