@@ -27,10 +27,11 @@ const (
 const (
 	isStarting   Reason = "starting"    // not all records were read yet
 	wantsBits    Reason = "permissions" // its permission names have no bit yet
+	isUnsure     Reason = "unsure"      // Redis may have another record, which could not be read yet
 	isOverloaded Reason = "overload"
 	isOverLimit  Reason = "limited"
 	isOutOfTime  Reason = "timeout"
 )
 
 // NotYet reports whether a device that isn't allowed for this reason should try again.
-func (r Reason) NotYet() bool { return r == isStarting || r == wantsBits }
+func (r Reason) NotYet() bool { return r == isStarting || r == wantsBits || r == isUnsure }

@@ -35,7 +35,7 @@ type record struct {
 }
 
 // registered reports whether the device of r, nil for none, can authenticate, now or soon.
-func (r *record) registered() bool { return r != nil && (r.refusal == "" || r.refusal == wantsBits) }
+func (r *record) registered() bool { return r != nil && (r.refusal == "" || r.refusal.NotYet()) }
 
 // Bounds of a record's history.
 const (
@@ -247,6 +247,20 @@ func (v *Verifier) mark(id string, before, after *record) {
 func (v *Verifier) warnCrowded() {
 	if v.crowded != nil && !slices.Contains(v.synced, false) {
 		v.log.Warn("the edge can't list all devices: each unknown one costs a call", "devices", v.live, "error", v.crowded)
+	}
+}
+
+// Doubt makes the device's record count for nothing until it is applied again or removed: Redis may have another one. A
+// device that could authenticate is neither allowed nor refused until then.
+func (v *Verifier) Doubt(id string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	r := v.records[id]
+	switch {
+	case r.registered(): //mutant:TestDoubt false
+		v.replace(id, &record{shard: r.shard, resync: r.resync, refusal: isUnsure})
+	case r != nil:
+		v.replace(id, nil)
 	}
 }
 

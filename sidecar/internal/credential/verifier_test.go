@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -325,6 +326,31 @@ func TestNewRecordForgetsPins(t *testing.T) {
 	f.expect(t, "d", "s", wire.Deny, "bcrypt", 1)
 	f.expect(t, "d", "t", wire.Allow, "bcrypt", 1)
 	f.Remove("d")
+	f.expect(t, "d", "t", wire.Deny, "unknown", 0)
+}
+
+// TestDoubt: a device whose record may have changed is neither allowed nor refused until the record was read.
+func TestDoubt(t *testing.T) {
+	f := start(pinned)
+	f.Apply(device("d", 5, "s"))
+	f.expect(t, "d", "s", wire.Allow, "bcrypt", 1)
+	f.Doubt("d")
+	if _, found := f.edge.verdict("d", "s"); found {
+		t.Error("the edge has a verdict of a device in doubt")
+	}
+	if got := f.edge.marked(); !slices.Equal(got, []string{"d"}) {
+		t.Errorf("got marks of %q, want d: without one the edge refuses the device itself", got)
+	}
+	for _, secret := range []string{"s", "wrong"} {
+		f.expect(t, "d", secret, wire.Unavailable, "unsure", 0)
+	}
+	f.Apply(device("d", 1, "t")) // Redis has lost data, and counts again
+	f.expect(t, "d", "s", wire.Deny, "bcrypt", 1)
+	f.expect(t, "d", "t", wire.Allow, "bcrypt", 1)
+	f.Doubt("d")
+	f.Remove("d")
+	f.expect(t, "d", "t", wire.Deny, "unknown", 0)
+	f.Doubt("d")
 	f.expect(t, "d", "t", wire.Deny, "unknown", 0)
 }
 

@@ -103,6 +103,9 @@ func (s *sink) keptBy(resync int) int {
 	return s.kept
 }
 
+// Doubt counts as a removal: the record counts for nothing.
+func (s *sink) Doubt(id string) { s.Remove(id) }
+
 // removals returns the number of removals.
 func (s *sink) removals() int {
 	s.mu.Lock()

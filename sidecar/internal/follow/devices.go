@@ -34,7 +34,7 @@ func (f *Follower) applyDevice(e *contract.Event) {
 	f.waiting[e.Member] = true
 }
 
-// distrusted handles an event that is not accepted: if it revokes a device, or is unreadable, the device is unknown
+// distrusted handles an event that is not accepted: if it revokes a device, or is unreadable, the device is in doubt
 // until its record was read.
 func (f *Follower) distrusted(e *contract.Event, unreadable bool) {
 	if e.Member.Kind == contract.KindCredential && f.Shards.Belongs(e.Member, f.Shard) == nil && (unreadable || takesAway(e.Fields)) {
@@ -42,11 +42,11 @@ func (f *Follower) distrusted(e *contract.Event, unreadable bool) {
 	}
 }
 
-// takeAway makes a device unknown until its record was read again.
+// takeAway puts a device in doubt until its record was read again.
 func (f *Follower) takeAway(m contract.Member) {
 	delete(f.reading, m)
 	delete(f.waiting, m)
-	f.Credentials.Remove(m.ID) //mutant:TestForgedTakeaway deleted
+	f.Credentials.Doubt(m.ID) //mutant:TestForgedTakeaway deleted
 	f.readAgain(m)
 }
 
@@ -111,12 +111,12 @@ func (f *Follower) finish(g granted) error {
 	return nil
 }
 
-// abandon ends a session. It makes devices with unread grants unknown, since such an event may also have invalidated an
+// abandon ends a session. It puts devices with unread grants in doubt, since such an event may also have invalidated an
 // old secret.
 func (f *Follower) abandon() {
 	maps.Copy(f.waiting, f.reading)
 	for m := range f.waiting {
-		f.Credentials.Remove(m.ID) //mutant:TestGrantThatCantBeRead deleted
+		f.Credentials.Doubt(m.ID) //mutant:TestGrantThatCantBeRead deleted
 		f.readAgain(m)
 	}
 	f.waiting = map[contract.Member]bool{}

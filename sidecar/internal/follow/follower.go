@@ -60,6 +60,14 @@ type Objects interface {
 	Confirm(o contract.Object) bool
 }
 
+// Credentials is a Sink that stores credentials.
+type Credentials interface {
+	Sink[contract.Credential]
+	// Doubt makes the record with this id count for nothing until it is applied again or removed: Redis may have another
+	// one.
+	Doubt(id string)
+}
+
 // Clock receives the times at which everything in Redis had been applied, and of writes.
 type Clock interface {
 	SetInStep(t time.Time)
@@ -74,7 +82,7 @@ type Config struct {
 	Shards      contract.Shards
 	Shard       int
 	Objects     Objects
-	Credentials Sink[contract.Credential]
+	Credentials Credentials
 	Clock       Clock
 	// Tracer makes a span of each event with a sampled trace. Trace receives the span when its change was applied, for
 	// the push of the change. Both may be nil.

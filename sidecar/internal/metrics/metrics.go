@@ -244,7 +244,7 @@ func (f factory) verifications() *prometheus.CounterVec {
 	for outcome, reasons := range map[string][]string{
 		"allow":       {"bcrypt", "pin", "shared", "session"},
 		"deny":        {"unknown", "revoked", "disabled", "expired", "malformed", "refused_record", "bcrypt", "resolved", "refuted", "session"},
-		"unavailable": {"starting", "permissions", "overload", "limited", "timeout"},
+		"unavailable": {"starting", "permissions", "unsure", "overload", "limited", "timeout"},
 	} {
 		for _, reason := range reasons {
 			v.WithLabelValues(outcome, reason)
