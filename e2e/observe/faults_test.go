@@ -202,7 +202,7 @@ func startFaults(t *testing.T) *faults {
 		ModifyConfig: f.heap, ModifyNginx: func(config string) string { return config },
 		Dir: t.TempDir(), RedisServerPath: server, EnvoyEnv: clock, SidecarEnv: clock[:1],
 		SidecarPath: f.built("chaos/gatehouse-sidecar"), WasmPath: f.built("chaos/gatehouse.wasm"), LibraryPath: filepath.Join(f.root, "build", "chaos", "libgatehouse.so"),
-		SidecarArgs: []string{"--memory.bytes=1MiB", "--bcrypt.max-cost=5", "--limit.device=1", "--limit.source=2"},
+		SidecarArgs: []string{"--memory.bytes=1MiB", "--bcrypt.max-cost=5", "--limit.device=1", "--limit.source=10"},
 	})
 	if err != nil {
 		t.Fatal(err)
