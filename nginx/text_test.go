@@ -512,7 +512,7 @@ func TestNotModifiedSince(t *testing.T) {
 		for i := 0; i < len(cases); i += 3 {
 			modified, _ := strconv.ParseInt(cases[i+1], 10, 64)
 			now, _ := strconv.ParseInt(cases[i+2], 10, 64)
-			o := wire.Object{Version: 1, PublishedMS: modified * 1000, ETag: `"v1"`, ContentType: "text/plain"}
+			o := wire.Object{Version: 1, PublishedMS: (modified - 2) * 1000, ETag: `"v1"`, ContentType: "text/plain"}
 			o.AddVariant(wire.Variant{Length: 1, Stamp: 1})
 			e.put(now, o)
 			d := e.get(t, now, "/", "if-modified-since", cases[i])

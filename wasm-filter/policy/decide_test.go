@@ -168,9 +168,9 @@ func TestDecideCache(t *testing.T) {
 		counter Counter
 	}{
 		{name: "hit", request: []string{"GET /v1/products/1"}, action: Reply, status: 200, body: `{"key":"/v1/products/1"}`, counter: CacheHit,
-			want: map[string]string{"etag": `"v1"`, "content-type": "application/json", "cache-control": "no-cache", "age": "1", "vary": "accept-encoding", "cache-status": "gatehouse; hit", "last-modified": "Tue, 14 Nov 2023 22:13:15 GMT"}},
+			want: map[string]string{"etag": `"v1"`, "content-type": "application/json", "cache-control": "no-cache", "age": "1", "vary": "accept-encoding", "cache-status": "gatehouse; hit", "last-modified": "Tue, 14 Nov 2023 22:13:17 GMT"}},
 		{name: "hit, gzip", request: []string{"GET /v1/products/1", "accept-encoding: gzip"}, action: Reply, status: 200, body: "gz:/v1/products/1", counter: CacheHit,
-			want: map[string]string{"etag": `W/"v1"`, "content-type": "application/json", "content-encoding": "gzip", "cache-control": "no-cache", "age": "1", "vary": "accept-encoding", "cache-status": "gatehouse; hit", "last-modified": "Tue, 14 Nov 2023 22:13:15 GMT"}},
+			want: map[string]string{"etag": `W/"v1"`, "content-type": "application/json", "content-encoding": "gzip", "cache-control": "no-cache", "age": "1", "vary": "accept-encoding", "cache-status": "gatehouse; hit", "last-modified": "Tue, 14 Nov 2023 22:13:17 GMT"}},
 		{name: "hit, HEAD", request: []string{"HEAD /v1/products/1"}, action: Reply, status: 200, body: `{"key":"/v1/products/1"}`, counter: CacheHit},
 		{name: "hit, other parameters don't count", request: []string{"GET /v1/products/1?utm=x"}, action: Reply, status: 200, body: `{"key":"/v1/products/1"}`, counter: CacheHit},
 		{name: "hit, its parameter counts", request: []string{"GET /v1/products/1?b=1&lang=de"}, action: Reply, status: 200, body: `{"key":"/v1/products/1?lang=de"}`, counter: CacheHit},
@@ -179,7 +179,7 @@ func TestDecideCache(t *testing.T) {
 		{name: "not modified, two lines", request: []string{"GET /v1/products/1", `if-none-match: "x"`, `if-none-match: "v1"`}, action: Reply, status: 304, counter: CacheNotModified},
 		{name: "not modified needs no body", setup: func(m *memory) { m.bodyGone = true }, request: []string{"GET /v1/products/1", `if-none-match: *`}, action: Reply, status: 304, counter: CacheNotModified},
 		{name: "ttl", request: []string{"GET /v1/products/ttl"}, action: Reply, status: 200, body: `{"key":"/v1/products/ttl"}`, counter: CacheHit,
-			want: map[string]string{"etag": `"v1"`, "content-type": "application/json", "cache-control": "max-age=55", "age": "1", "vary": "accept-encoding", "cache-status": "gatehouse; hit; ttl=55", "last-modified": "Tue, 14 Nov 2023 22:13:15 GMT"}},
+			want: map[string]string{"etag": `"v1"`, "content-type": "application/json", "cache-control": "max-age=55", "age": "1", "vary": "accept-encoding", "cache-status": "gatehouse; hit; ttl=55", "last-modified": "Tue, 14 Nov 2023 22:13:17 GMT"}},
 		{name: "past its ttl", request: []string{"GET /v1/products/old"}, counter: CacheStale, want: map[string]string{"cache-status": "gatehouse; fwd=stale; detail=expired"}},
 		{name: "miss", request: []string{"GET /v1/products/2"}, counter: CacheMiss, want: map[string]string{"cache-status": "gatehouse; fwd=uri-miss"}},
 		{name: "unusual spelling is a miss", request: []string{"GET /v1/products//1"}, counter: CacheMiss, want: map[string]string{"cache-status": "gatehouse; fwd=uri-miss"}},

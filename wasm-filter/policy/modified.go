@@ -9,12 +9,13 @@ import (
 // settleMS is the maximum time, ms, for which the clocks of Redis and the sidecar disagree that a second has ended.
 const settleMS = 1000
 
-// lastModified returns when o was published, in unix seconds, and whether that identifies the version. Two versions
-// from one second have the same time, so it does only if the edge has everything that was written in that second (RFC
-// 9110, section 8.8.2.2).
+// lastModified returns the Last-Modified of o, in unix seconds, and whether it identifies the version. It is rounded up
+// to when the edge has everything that was written in the second of publishing: two versions of that second have the
+// same date (RFC 9110, section 8.8.2.2), and before, a client may have got the version before o. Such a client may know
+// no date but its own, of the second in which it asked.
 func (e *Engine) lastModified(o *wire.Object) (unix int64, settled bool) {
-	unix = o.PublishedMS / 1000
-	return unix, e.state.InStepMS >= (unix+1)*1000+settleMS //mutant:TestModifiedSince true
+	unix = (o.PublishedMS+settleMS)/1000 + 1   //mutant:TestModifiedSince o.PublishedMS/1000
+	return unix, e.state.InStepMS >= unix*1000 //mutant:TestModifiedSince true
 }
 
 // imfFixdate is the format of dates that are sent (RFC 9110, section 5.6.7), in UTC.
@@ -26,7 +27,8 @@ func (e *Engine) date(unix int64) string {
 }
 
 // notModifiedSince reports whether If-Modified-Since, "" for none, makes the answer a 304, when modified is the time of
-// the last change in unix seconds (RFC 9110, section 13.1.3). With an invalid date it returns false.
+// the last change in unix seconds (RFC 9110, section 13.1.3). With an invalid date, or one in the future, it returns
+// false.
 func notModifiedSince(since string, modified, nowMS int64) bool {
 	return since != "" && notModified(since, modified, nowMS)
 }
@@ -41,7 +43,8 @@ func notModified(since string, modified, nowMS int64) bool {
 		if form[6] == ',' && t.UnixMilli() > nowMS+50*365*24*time.Hour.Milliseconds() {
 			t = t.AddDate(-100, 0, 0) // two digits of a year: in the past, if it would be more than 50 years ahead
 		}
-		return modified <= t.Unix()
+		return modified <= t.Unix() &&
+			t.UnixMilli() <= nowMS //mutant:TestModifiedSince true
 	}
 	return false
 }

@@ -21,9 +21,9 @@ func TestNoneMatch(t *testing.T) {
 		{`"x", "abc"`, true},
 		{`"x",W/"abc" , "y"`, true},
 		{`,, "abc"`, true},
-		{strings.Repeat(`"x",`, maxTags-1) + `"abc"`, true},
-		{strings.Repeat(`"x",`, maxTags) + `"abc"`, false}, // a 200 is always right
-		{strings.Repeat(",", maxTags+1) + `"abc"`, false},
+		{strings.Repeat(`"x",`, 300) + `"abc"`, true},
+		{strings.Repeat(`W/"x" , `, 300) + `W/"abc"`, true},
+		{strings.Repeat(",", 300) + `"abc"`, true},
 		{`"a,b", "abc"`, true},
 		{``, false},
 		{`"abd"`, false},

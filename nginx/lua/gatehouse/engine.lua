@@ -634,13 +634,13 @@ function Engine:serve(d, now, rule, r, none_match, accept_encoding, object, stal
     headers[#headers + 1] = vary
   end
   d.till = self:unchanged_until(now, age, object)
-  local published = floor(object.published_ms / 1000)
-  local settled = state.in_step_ms >= (published + 1) * 1000 + settle_ms
+  local last_modified = floor((object.published_ms + settle_ms) / 1000) + 1
+  local settled = state.in_step_ms >= last_modified * 1000
   local since, lines = first(r.headers, "if-modified-since")
   if r.headers["if-none-match"] or lines ~= 1 then
     since = nil
   end
-  if etag.none_match(none_match, object.etag) or settled and modified.not_modified_since(since, published, now) then
+  if etag.none_match(none_match, object.etag) or settled and modified.not_modified_since(since, last_modified, now) then
     d.action, d.status, d.headers, d.cache = "reply", 304, headers, "cache_not_modified"
     return
   end
@@ -657,7 +657,7 @@ function Engine:serve(d, now, rule, r, none_match, accept_encoding, object, stal
   headers[#headers + 1] = object.content_type
   if settled then
     headers[#headers + 1] = "Last-Modified"
-    headers[#headers + 1] = modified.date(published)
+    headers[#headers + 1] = modified.date(last_modified)
   end
   if variant.encoding ~= 0 then
     headers[#headers + 1] = "Content-Encoding"

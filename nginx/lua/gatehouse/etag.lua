@@ -4,14 +4,11 @@ local byte, find, sub = string.byte, string.find, string.sub
 
 local M = {}
 
--- max_tags bounds the entity-tags of a list that are compared, and the separators between two: a server may always
--- answer as if none had matched.
-local max_tags = 64
-
 local TAB, SPACE, QUOTE, STAR, COMMA, SLASH, W = 0x09, 0x20, 0x22, 0x2a, 0x2c, 0x2f, 0x57
 
--- none_match reports whether one of the first max_tags entity-tags of an If-None-Match list matches etag, a strong
--- entity-tag with its quotes, by weak comparison (RFC 9110, sections 8.8.3.2 and 13.1.2). Anything else ends the list.
+-- none_match reports whether one of the entity-tags of an If-None-Match list matches etag, a strong entity-tag with its
+-- quotes, by weak comparison (RFC 9110, sections 8.8.3.2 and 13.1.2). Anything else ends the list. It reads each byte
+-- at most twice, and nginx bounds a request's headers.
 function M.none_match(list, etag)
   local from, to = 1, #list
   while from <= to and (byte(list, from) == SPACE or byte(list, from) == TAB) do
@@ -23,18 +20,13 @@ function M.none_match(list, etag)
   if from == to and byte(list, from) == STAR then
     return true
   end
-  for _ = 1, max_tags do
-    local separators = 0
+  while true do
     while from <= to do
       local c = byte(list, from)
       if c ~= SPACE and c ~= TAB and c ~= COMMA then
         break
       end
       from = from + 1
-      if separators == max_tags then
-        return false
-      end
-      separators = separators + 1
     end
     if from < to and byte(list, from) == W and byte(list, from + 1) == SLASH then
       from = from + 2
@@ -51,7 +43,6 @@ function M.none_match(list, etag)
     end
     from = last + 1
   end
-  return false
 end
 
 return M

@@ -247,13 +247,14 @@ local function asctime(text)
 end
 
 -- not_modified_since reports whether If-Modified-Since, nil or "" for none, makes the answer a 304, when modified is
--- the time of the last change in unix seconds (RFC 9110, section 13.1.3). With an invalid date it returns false.
+-- the time of the last change in unix seconds (RFC 9110, section 13.1.3). With an invalid date, or one in the future, it
+-- returns false.
 function M.not_modified_since(since, modified, now_ms)
   if not since or since == "" then
     return false
   end
   local unix = imf_fixdate(since) or rfc850(since, now_ms) or asctime(since)
-  return unix ~= nil and modified <= unix
+  return unix ~= nil and modified <= unix and unix * 1000 <= now_ms
 end
 
 return M
