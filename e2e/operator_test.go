@@ -19,8 +19,8 @@ import (
 type explained struct {
 	Rule   *struct{ Index int }
 	Answer struct {
-		Action, Reason string
-		Status         int
+		Action, Reason, Text string
+		Status               int
 	}
 	IfRight *struct {
 		Action, Reason string
@@ -152,6 +152,9 @@ func TestExplain(t *testing.T) {
 	e.operate(&got, append([]string{"explain", "/admin", "--device", "gone"}, from...)...)
 	if d := got.Device; d == nil || d.Sidecar.Refusal != "disabled" {
 		t.Errorf("got device %+v, want a disabled one", d)
+	}
+	if !strings.HasPrefix(got.Answer.Text, "The device was revoked at 20") {
+		t.Errorf("got %q, want that and when the device was revoked", got.Answer.Text)
 	}
 }
 

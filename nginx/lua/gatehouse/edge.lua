@@ -20,7 +20,7 @@ local wire = require "gatehouse.wire"
 
 local ngx = ngx
 local get_method, is_internal = ngx.req.get_method, ngx.req.is_internal
-local byte, pcall = string.byte, pcall
+local byte, find, pcall = string.byte, string.find, pcall
 
 local M = {}
 
@@ -304,6 +304,17 @@ local function reply(method, headers, d, rule)
   return ngx.exit(ngx.HTTP_OK)
 end
 
+-- sticks reports whether one of the headers can't be removed: its name has a character that names can't have, but
+-- ignore_invalid_headers off lets through. clear_header escapes it, and so finds no such header.
+local function sticks(names)
+  for i = 1, names and #names or 0 do
+    if find(names[i], "[^%w!#$%%&'*+.^_`|~-]") then
+      return true
+    end
+  end
+  return false
+end
+
 -- strip removes headers of the request.
 local function strip(names)
   for i = 1, names and #names or 0 do
@@ -399,6 +410,9 @@ function M.access()
     return ngx.exit(ngx.HTTP_BAD_REQUEST)
   end
   local headers, removed, spelled = reader:read()
+  if sticks(removed) or sticks(spelled) then
+    return ngx.exit(ngx.HTTP_BAD_REQUEST)
+  end
   local token
   if tokens then
     local ok

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -112,10 +113,13 @@ func dash(text string) string {
 	return text
 }
 
+// maxHeaders bounds the headers of a request, bytes.
+const maxHeaders = 64 << 10
+
 type explainCmd struct {
 	URL      string   `arg:"" help:"URL of the request, or its path with the query, as the edge sees it."`
 	Method   string   `default:"GET" placeholder:"METHOD" help:"Method of the request. Default: ${default}."`
-	Header   []string `sep:"none" placeholder:"NAME:VALUE" help:"A header of the request, such as a credential or If-None-Match. Can be repeated."`
+	Header   []string `sep:"none" placeholder:"NAME:VALUE|@FILE" help:"A header of the request, such as If-None-Match, or a file with one a line; @- is standard input. Can be repeated. Give secrets by a file: other users of the machine see the command line."`
 	Device   string   `placeholder:"ID" help:"Explain the answer to this device with its right secret."`
 	Rules    string   `placeholder:"FILE" help:"Rules, or an Envoy configuration with them; - is standard input. Default: the configuration that the local Envoy runs."`
 	Listener string   `placeholder:"NAME" help:"Listener whose rules count, if there are several."`
@@ -127,18 +131,50 @@ type explainCmd struct {
 // Run explains the answer to a request.
 func (cmd *explainCmd) Run(c *console) error {
 	q := inspect.Question{Method: cmd.Method, URL: cmd.URL, Device: cmd.Device}
-	for _, line := range cmd.Header {
-		name, value, found := strings.Cut(line, ":")
-		if !found {
-			return usagef("--header %q: want NAME:VALUE", line)
-		}
-		q.Headers = append(q.Headers, [2]string{strings.TrimSpace(name), strings.TrimSpace(value)})
-	}
 	var err error
+	if q.Headers, err = cmd.headers(c); err != nil {
+		return err
+	}
 	if q.Rules, err = cmd.rules(c); err != nil {
 		return err
 	}
 	return ask(c, &cmd.sidecarFlags, "/v1/explain", q, printExplanation)
+}
+
+// headers returns the headers of the request. Errors don't have values, which may be secret.
+func (cmd *explainCmd) headers(c *console) (headers [][2]string, err error) {
+	add := func(from, line string) error {
+		name, value, found := strings.Cut(line, ":")
+		if !found {
+			return usagef("%s: want NAME:VALUE", from)
+		}
+		headers = append(headers, [2]string{strings.TrimSpace(name), strings.TrimSpace(value)})
+		return nil
+	}
+	for _, line := range cmd.Header {
+		file, ok := strings.CutPrefix(line, "@")
+		if !ok {
+			if err := add("--header", line); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		text, err := c.read(file, maxHeaders, "headers")
+		if err != nil {
+			return nil, fmt.Errorf("--header: %w", err)
+		}
+		n := 0
+		for line := range strings.Lines(string(text)) {
+			n++
+			if strings.TrimSpace(line) == "" {
+				continue
+			}
+			if err := add(fmt.Sprintf("--header %s, line %d", file, n), line); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return headers, nil
 }
 
 // rules returns the rules of the edge.
@@ -309,23 +345,34 @@ func (cmd *resyncCmd) Run(c *console) error {
 }
 
 type topCmd struct {
-	Once bool `help:"Print once, and end. Otherwise the table is printed every 5 s."`
+	Once bool `help:"Print once, and end, as into a pipe or file. On a terminal, the table is otherwise printed every 5 s."`
 
 	sidecarFlags `embed:""`
 }
 
 // Run prints what is used and refused most.
 func (cmd *topCmd) Run(c *console) error {
+	once := cmd.Once || !terminal(c.stdout)
 	for {
-		if !cmd.JSON && !cmd.Once {
+		if !cmd.JSON && !once {
 			fmt.Fprint(c.stdout, "\x1b[H\x1b[2J") // the terminal's upper left corner, and clear
 		}
 		err := ask(c, &cmd.sidecarFlags, "/v1/top", nil, printTop)
-		if err != nil || cmd.Once {
+		if err != nil || once {
 			return err
 		}
 		time.Sleep(5 * time.Second)
 	}
+}
+
+// terminal reports whether w is one.
+func terminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 func printTop(w io.Writer, t *inspect.Top) {

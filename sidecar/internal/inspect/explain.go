@@ -128,6 +128,7 @@ func (i *Inspector) Explain(ctx context.Context, q Question) (*Explanation, erro
 	if id := q.Device; id != "" {
 		d := i.device(ctx, id)
 		e.Device = &d
+		e.Answer.refine(&d)
 	}
 	return e, nil
 }
@@ -302,6 +303,27 @@ func answerOf(d *policy.Decision) Answer {
 		return Answer{Action: "fetch", Text: "The edge lacks the object and asks the sidecar, which reads Redis; without an object there, the request goes upstream."}
 	}
 	return Answer{Action: "pass", CacheStatus: d.CacheStatus, Text: "The request goes upstream" + because(d.CacheStatus) + "."}
+}
+
+// refine says what became of a device that the edge, which lists only those that may authenticate, takes for unknown.
+func (a *Answer) refine(d *Device) {
+	if a.Reason != "gatehouse_denied_unknown_device" {
+		return
+	}
+	when := ""
+	if ms := d.Redis.PublishedMS; ms != 0 {
+		when = " at " + time.UnixMilli(ms).UTC().Format(time.RFC3339)
+	}
+	switch d.Sidecar.Refusal { // see package credential
+	case "disabled":
+		a.Text = "The device was revoked" + when + "."
+	case "revoked":
+		a.Text = "The device was deleted" + when + "."
+	case "expired":
+		a.Text = "The device's access ended at " + d.Sidecar.Expires.UTC().Format(time.RFC3339) + "."
+	case "refused_record":
+		a.Text = "The device's record is malformed or can't be used."
+	}
 }
 
 // because says why a request under a cache rule goes upstream, by its Cache-Status.

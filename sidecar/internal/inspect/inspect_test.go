@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/testbed/await"
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 )
@@ -27,6 +28,25 @@ func TestReasons(t *testing.T) {
 	}
 	if got, want := len(replies), len(policy.Reasons()); got != want {
 		t.Errorf("%d reasons are explained, want %d", got, want)
+	}
+}
+
+// TestUnknownDevice: an unknown device, one that was revoked or deleted, and others that may not authenticate are told apart.
+func TestUnknownDevice(t *testing.T) {
+	at := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	for _, tt := range []struct{ reason, refusal, want string }{
+		{"gatehouse_denied_unknown_device", "unknown", "No such device is registered."},
+		{"gatehouse_denied_unknown_device", "disabled", "The device was revoked at 2026-11-26T12:00:00Z."},
+		{"gatehouse_denied_unknown_device", "revoked", "The device was deleted at 2026-11-26T12:00:00Z."},
+		{"gatehouse_denied_unknown_device", "expired", "The device's access ended at 2026-11-26T13:00:00Z."},
+		{"gatehouse_denied_unknown_device", "refused_record", "The device's record is malformed or can't be used."},
+		{"gatehouse_denied_no_credential", "disabled", replies["gatehouse_denied_no_credential"]},
+	} {
+		a := Answer{Reason: tt.reason, Text: replies[tt.reason]}
+		a.refine(&Device{Redis: Version{PublishedMS: at.UnixMilli()}, Sidecar: credential.Description{Refusal: credential.Reason(tt.refusal), Expires: at.Add(time.Hour)}})
+		if a.Text != tt.want {
+			t.Errorf("%s, %s: got %q, want %q", tt.reason, tt.refusal, a.Text, tt.want)
+		}
 	}
 }
 

@@ -99,6 +99,8 @@ var bypasses = []struct {
 	{"path as the client sent it", include + "location / { proxy_set_header X-Path $request_uri; proxy_pass http://service$request_uri; }", "GET", "/open%0d%0aX-Gatehouse-Device:%20root", nil, "device=\n", nil},
 	{"names with underscores", "underscores_in_headers on; " + plain, "GET", "/open", []string{"X_Gatehouse_Device: root"}, "/open device=\n", nil},
 	{"invalid names", "ignore_invalid_headers off; " + plain, "GET", "/open", []string{"X.Gatehouse.Device: root"}, "/open device=\n", nil},
+	{"an identity by an invalid name", "ignore_invalid_headers off; " + plain, "GET", "/open", []string{"X\xadGatehouse-Device: root"}, "<h1>400 Bad Request", nil},
+	{"a secret by an invalid name", "ignore_invalid_headers off; " + plain, "GET", "/v1/secret", append(device("d1"), "X\xadDevice-Token: d1"), "<h1>400 Bad Request", nil},
 	{"auth_request", include + "location / { auth_request /auth; proxy_pass http://service; } location = /auth { internal; proxy_pass http://service; }", "GET", "/open", []string{forged}, "/auth device=root", []string{authRequest.Code}},
 	{"auth_request that clears the headers", include + "location / { auth_request /auth; proxy_pass http://service; } location = /auth { internal; proxy_set_header X-Gatehouse-Device ''; proxy_set_header X-Gatehouse-Permissions ''; proxy_pass http://service; }",
 		"GET", "/open", []string{forged}, "/auth device=\n", nil},
