@@ -148,6 +148,8 @@ func contents(t *testing.T, good token) []forgery {
 		{"not yet good", ours("nbf", seconds(time.Hour)), 401},
 		{"another issuer", ours("iss", "somebody"), 401},
 		{"no issuer", ours("iss", nil), 401},
+		{"another audience", ours("aud", "somebody"), 401},
+		{"no audience", ours("aud", nil), 401},
 		{"no device", ours("sub", nil), 401},
 		{"empty device", ours("sub", ""), 401},
 		{"unknown device", ours("sub", "nobody"), 401},

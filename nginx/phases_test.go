@@ -175,7 +175,7 @@ func testEdgeBodies(t *testing.T, e *testEdge) {
 func testEdgeTokens(t *testing.T, e *testEdge) {
 	header := map[string]any{"alg": "EdDSA", "kid": "a"}
 	claims := func(name string, value any) map[string]any {
-		c := map[string]any{"iss": "gatehouse", "sub": "dev", "ver": "1-2", "exp": time.Now().Unix() + 60}
+		c := map[string]any{"iss": "gatehouse", "aud": "gatehouse-edge", "sub": "dev", "ver": "1-2", "exp": time.Now().Unix() + 60}
 		c[name] = value
 		return c
 	}
@@ -201,6 +201,9 @@ func testEdgeTokens(t *testing.T, e *testEdge) {
 		"critical extension": token(t, map[string]any{"alg": "EdDSA", "crit": []string{"x"}}, claims("", nil)),
 		"another key":        token(t, map[string]any{"alg": "EdDSA", "kid": "b"}, claims("", nil)),
 		"another issuer":     token(t, header, claims("iss", "other")),
+		"another audience":   token(t, header, claims("aud", "other")),
+		"other audiences":    token(t, header, claims("aud", []string{"a", "b"})),
+		"no audience":        token(t, header, claims("aud", nil)),
 		"no end":             token(t, header, claims("exp", "never")),
 		"ended":              token(t, header, claims("exp", now-60)),
 		"not yet":            token(t, header, claims("nbf", now+60)),

@@ -186,6 +186,7 @@ typed_config:
   providers:
     gatehouse:
       issuer: {{ .Values.sessions.issuer | quote }}
+      audiences: [gatehouse-edge]
       from_headers:
       - {name: {{ .Values.sessions.header }}, value_prefix: "Bearer "}
       forward: false

@@ -23,6 +23,7 @@ local M = {}
 
 local ed25519 = 1087 -- OpenSSL's EVP_PKEY_ED25519
 local key_size = 32
+local audience = "gatehouse-edge" -- of the sidecar's tokens
 local signature_size = 64
 
 -- max_token bounds a token in bytes; those of the sidecar have some 700.
@@ -83,6 +84,19 @@ local function object(part)
   return type(value) == "table" and value or nil
 end
 
+-- meant reports whether the aud of a token, a name or an array of names, has the edge's.
+local function meant(aud)
+  if type(aud) ~= "table" then
+    return aud == audience
+  end
+  for _, name in ipairs(aud) do
+    if name == audience then
+      return true
+    end
+  end
+  return false
+end
+
 -- check returns the claims of a token with a good signature, nil for others.
 function Validator:check(token)
   local head, body, mac = token:match("^([%w_-]+)%.([%w_-]+)%.([%w_-]+)$")
@@ -107,7 +121,10 @@ function Validator:validate(token, now)
   local claims = self.valid[token]
   if not claims then
     claims = #token <= max_token and self:check(token)
-    if not claims or claims.iss ~= self.issuer or type(claims.exp) ~= "number" or claims.exp ~= claims.exp then -- NaN
+    if not claims or claims.iss ~= self.issuer or not meant(claims.aud) then
+      return nil
+    end
+    if type(claims.exp) ~= "number" or claims.exp ~= claims.exp then -- NaN
       return nil
     end
     if self.count >= max_valid then

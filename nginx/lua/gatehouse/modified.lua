@@ -247,8 +247,8 @@ local function asctime(text)
 end
 
 -- not_modified_since reports whether If-Modified-Since, nil or "" for none, makes the answer a 304, when modified is
--- the time of the last change in unix seconds (RFC 9110, section 13.1.3). With an invalid date, or one in the future, it
--- returns false.
+-- the time of the last change in unix seconds (RFC 9110, section 13.1.3). With an invalid date, or one in the future,
+-- it returns false.
 function M.not_modified_since(since, modified, now_ms)
   if not since or since == "" then
     return false

@@ -50,8 +50,12 @@ type Token struct {
 	ExpiresIn int64  `json:"expires_in"` // seconds
 }
 
+// audience of tokens: edges, and no other program that has the keys.
+const audience = "gatehouse-edge"
+
 type claims struct {
 	Issuer      string `json:"iss"`
+	Audience    string `json:"aud"`
 	Device      string `json:"sub"`
 	Permissions string `json:"permissions"` // names, separated by spaces
 	Record      string `json:"ver"`
@@ -78,7 +82,7 @@ func (i *Issuer) Issue(device, record string, permissions []string, notAfter tim
 		return Token{}, fmt.Errorf("sign a token: %w", err)
 	}
 	text, err := jwt.Signed(signer).Claims(claims{
-		Issuer: i.Issuer, Device: device, Permissions: strings.Join(permissions, " "), Record: record,
+		Issuer: i.Issuer, Audience: audience, Device: device, Permissions: strings.Join(permissions, " "), Record: record,
 		IssuedAt: now.Unix(), Expires: expires.Unix(), ID: rand.Text(),
 	}).Serialize()
 	if err != nil {
@@ -108,6 +112,8 @@ func (i *Issuer) Read(text string) (device, record string, err error) {
 	switch now := time.Now(); {
 	case c.Issuer != i.Issuer:
 		return "", "", fmt.Errorf("its issuer is %q, want %q", c.Issuer, i.Issuer)
+	case c.Audience != audience:
+		return "", "", fmt.Errorf("its audience is %q, want %q", c.Audience, audience)
 	case now.After(time.Unix(c.Expires, 0).Add(clockSkew)):
 		return "", "", fmt.Errorf("it expired at %s", time.Unix(c.Expires, 0).UTC().Format(time.RFC3339))
 	}
