@@ -15,7 +15,11 @@ if [[ ! -d $dir ]]; then
   mkdir -p "$work"/{get,files,engine}
   case $kind in
     apt)
-      echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm-backports main" >"$work/list"
+      # From this machine's own mirror of Debian 12.
+      # shellcheck disable=SC2016 # apt expands it
+      mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Codename: bookworm' 'Created-By: Packages' | head -n 1)
+      [[ -n $mirror ]] || { echo "install-engine: apt has no mirror of Debian 12 (bookworm), where $name $version is from" >&2; exit 1; }
+      echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror bookworm-backports main" >"$work/list"
       mkdir -p "$work"/{lists,cache}/partial
       own=(-qq -o "Dir::Etc::SourceList=$work/list" -o Dir::Etc::SourceParts=- -o "Dir::State::Lists=$work/lists" -o "Dir::Cache=$work/cache" -o APT::Sandbox::User=)
       apt-get "${own[@]}" update >&2
