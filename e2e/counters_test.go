@@ -57,6 +57,7 @@ default: deny
 		`auth_requests_total outcome="allow" rule="3" 1`, `auth_requests_total outcome="allow" rule="fleet-config" 0`,
 		`auth_requests_total outcome="deny" rule="3" 1`, `auth_requests_total outcome="deny" rule="fleet-config" 0`,
 		`auth_requests_total outcome="forbidden" rule="3" 0`, `auth_requests_total outcome="forbidden" rule="fleet-config" 1`, `auth_requests_total outcome="forbidden" rule="none" 2`,
+		`auth_requests_total outcome="throttled" rule="3" 0`, `auth_requests_total outcome="throttled" rule="fleet-config" 0`,
 		`auth_requests_total outcome="unavailable" rule="3" 0`, `auth_requests_total outcome="unavailable" rule="fleet-config" 0`,
 		`cache_requests_total outcome="bypass" rule="fleet-config" 0`, `cache_requests_total outcome="bypass" rule="products" 1`,
 		`cache_requests_total outcome="hit" rule="fleet-config" 0`, `cache_requests_total outcome="hit" rule="products" 2`,
