@@ -249,7 +249,7 @@ func plotsOf(samples []sample) []plot {
 	percent := func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
 	return []plot{
 		plotOf(samples, "Answered by the edge", 1, percent, func(s *sample) float64 { return s.hits }),
-		plotOf(samples, "Last in step with Redis, ago", 1, func(v float64) string { return fmt.Sprintf("%.2f s", v) }, func(s *sample) float64 { return s.lagS }),
+		plotOf(samples, "Last comparison", 1, func(v float64) string { return fmt.Sprintf("%.2f s", v) }, func(s *sample) float64 { return s.lagS }),
 		plotOf(samples, "bcrypt, mean time", 1, func(v float64) string { return fmt.Sprintf("%.0f ms", v) }, func(s *sample) float64 { return s.bcryptMS }),
 		plotOf(samples, "Verifications", 1, func(v float64) string { return fmt.Sprintf("%.1f/s", v) }, func(s *sample) float64 { return s.verifies }),
 		plotOf(samples, "Waiting for bcrypt", 1, func(v float64) string { return fmt.Sprintf("%.0f", v) }, func(s *sample) float64 { return s.queue }),
