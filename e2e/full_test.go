@@ -17,6 +17,7 @@ func TestFullRedis(t *testing.T) {
 	e.put("/v1/products/43", "to be deleted")
 	e.device("good", "secret", 4, "telemetry.write")
 	e.device("bad", "secret", 4, "telemetry.write")
+	e.device("other", "secret", 4, "telemetry.write")
 	if err := e.redis.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +37,7 @@ func TestFullRedis(t *testing.T) {
 				return err
 			}
 		}
-		for _, id := range []string{"good", "bad"} {
+		for _, id := range []string{"good", "bad", "other"} {
 			if err := e.everyone(clients, status(200), "POST /v1/telemetry", credential(id, "secret")...); err != nil {
 				return err
 			}
@@ -47,6 +48,10 @@ func TestFullRedis(t *testing.T) {
 	e.until("the revoked device is refused", status(401), "POST /v1/telemetry", credential("bad", "secret")...)
 	e.ctl("delete", "/v1/products/43")
 	e.until("the deleted object goes upstream", func(a answer) bool { return !says("to be deleted")(a) }, "GET /v1/products/43")
+	if out, err := python(t, "", pythonExample, e.RedisURL(), "revoke", "other"); err != nil {
+		t.Errorf("revoked by another writer: got %v, %s", err, out)
+	}
+	e.until("the device of the other writer is refused", status(401), "POST /v1/telemetry", credential("other", "secret")...)
 	if out, err := gatehousectl(t, "put", "/v1/products/44", "--file", writeFile(t, "body", "new"), "--redis", e.RedisURL()); err == nil || !strings.Contains(out, "redis is full") {
 		t.Errorf("put: got %v, %s; want that redis is full", err, out)
 	}

@@ -41,10 +41,12 @@ class Publisher:
     """Writes to all shards, whose number is the same for all writers and sidecars."""
 
     def __init__(self, client, shards=1, cluster=False):
-        client.set("{gatehouse:0}:shards", shards, nx=True)
-        stored = int(client.get("{gatehouse:0}:shards"))
-        if stored != shards:
-            raise ValueError(f"Redis has {stored} shards, this program is set to {shards}")
+        stored = client.get("{gatehouse:0}:shards")
+        if stored is None:  # only then: a Redis that is full refuses SET, also with NX
+            client.set("{gatehouse:0}:shards", shards, nx=True)
+            stored = client.get("{gatehouse:0}:shards")
+        if int(stored) != shards:
+            raise ValueError(f"Redis has {int(stored)} shards, this program is set to {shards}")
         self.shards = shards
         self.publish = "SPUBLISH" if cluster else "PUBLISH"
         self.script = client.register_script(WRITE_LUA.read_text())

@@ -77,10 +77,11 @@
 // # Writing
 //
 // One script does all of a write or nothing (publish/write.lua): refuse a version that is not newer than the stored
-// one, with an error that starts with "STALE "; check all that can fail; SET epoch NX; INCR seq; ZADD log; HSET the
-// record, HDEL its obsolete fields, PEXPIRE it if it is a tombstone, otherwise PERSIST it; HSET the chain; PUBLISH, on
-// a Redis Cluster SPUBLISH. If a writer does not count versions, the script takes the stored one + 1. If none is stored
-// any more, it takes the maximum of the member's score in the log and the chain's floor, + 1.
+// one, with an error that starts with "STALE "; check all that can fail; in a deletion or revocation PERSIST seq, so that
+// a full Redis takes it; SET epoch NX; INCR seq; ZADD log; HSET the record, HDEL its obsolete fields, PEXPIRE it if it is
+// a tombstone, otherwise PERSIST it; HSET the chain; PUBLISH, on a Redis Cluster SPUBLISH. If a writer does not count
+// versions, the script takes the stored one + 1. If none is stored any more, it takes the maximum of the member's score
+// in the log and the chain's floor, + 1.
 //
 // # Reading
 //

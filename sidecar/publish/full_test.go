@@ -22,7 +22,10 @@ func TestFullRedis(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := client.Del(ctx, keys.CredentialKey("f")).Err(); err != nil { // the log still has it
+	if _, err := known.Put(ctx, Object{Key: "/trimmed", ContentType: "t"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Del(ctx, keys.CredentialKey("f"), keys.ObjectKey("/trimmed")).Err(); err != nil { // the log still has them
 		t.Fatal(err)
 	}
 	if err := client.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {
@@ -54,6 +57,9 @@ func TestFullRedis(t *testing.T) {
 		if err := take(New(client)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	if done, err := New(client).Trim(ctx); err != nil || done.Removed == 0 {
+		t.Errorf("trim: got %+v, %v; want entries removed", done, err)
 	}
 	if _, err := known.Get(ctx, "/gone"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("the deleted object: got %v, want ErrNotFound", err)

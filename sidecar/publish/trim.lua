@@ -20,7 +20,9 @@ if removed == 0 then
   return { 0 }
 end
 -- The floor first: an entry that is gone below no floor would be a deletion that readers miss.
+-- PERSIST changes nothing: it begins the writes, so that Redis takes them when it is full, as in write.lua.
 table.insert(writes, 1, { 'HSET', KEYS[2], 'floor', string.format('%.0f', highest) })
+table.insert(writes, 1, { 'PERSIST', KEYS[1] })
 for _, write in ipairs(writes) do
   if redis.acl_check_cmd and not redis.acl_check_cmd(unpack(write)) then
     return redis.error_reply('NOPERM nothing was trimmed: this user lacks permission for ' .. write[1] .. ' of ' .. write[2])
