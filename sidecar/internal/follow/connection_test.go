@@ -97,6 +97,20 @@ func TestOneServer(t *testing.T) {
 	}
 }
 
+// TestAllDoubtsEnd: one catch-up reads all devices that are in doubt.
+func TestAllDoubtsEnd(t *testing.T) {
+	m := miniredis.RunT(t)
+	s, _, _ := idle(t, &redis.Options{Addr: m.Addr()})
+	m.Set(s.keys.EpochKey(), "beef")
+	m.Set(s.keys.SeqKey(), "1")
+	for i := range 20*pipelineSize + 1 {
+		s.takeAway(contract.CredentialMember(fmt.Sprint("d", i)))
+	}
+	if err := s.catchUp(t.Context(), onConnected); err != nil || len(s.again) != 0 {
+		t.Errorf("got %d devices left in doubt, %v; want none", len(s.again), err)
+	}
+}
+
 // ordered is a sink that records when a record of its kind arrives.
 type ordered[T any] struct {
 	removed[T]

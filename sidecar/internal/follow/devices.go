@@ -75,6 +75,8 @@ func (f *Follower) readGranted(ctx context.Context) {
 	f.rounds++
 	g := granted{members: slices.Collect(maps.Keys(f.reading)), catchups: f.catchups}
 	f.running.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, grantTimeout) // for both calls, with the client's attempts
+		defer cancel()
 		var client *redis.Client
 		if client, g.err = f.master(ctx); g.err == nil {
 			master := client.WithTimeout(grantTimeout)

@@ -40,6 +40,11 @@ func (f *Follower) readChanges(ctx context.Context, master server, from uint64, 
 	if count, err = f.readLog(ctx, master, from, p.seq, contract.KindCredential, meanwhile); err != nil {
 		return count, 0, err
 	}
+	for left := len(f.again); len(f.again) > 0 && left > 0; left -= pipelineSize { // most get a 503 until they are read
+		if err := meanwhile(); err != nil { //mutant:TestAllDoubtsEnd true
+			return count, 0, err
+		}
+	}
 	if full {
 		lease, err := f.takeTurn(ctx, master, meanwhile)
 		if err != nil {
