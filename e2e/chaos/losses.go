@@ -29,9 +29,7 @@ func (l *losses) filter(dst io.Writer, src io.Reader) error {
 		}
 		if isMessage(value) && rand.Int64N(1000) < l.perMille.Load() {
 			l.lost.Add(1)
-			continue
-		}
-		if _, err := out.Write(value); err != nil {
+		} else if _, err := out.Write(value); err != nil {
 			return err
 		}
 		if in.Buffered() == 0 {

@@ -47,16 +47,23 @@ func TestReadReply(t *testing.T) {
 }
 
 func TestFilterLosesMessagesOnly(t *testing.T) {
-	const replies = "+OK\r\n>3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n:1\r\n"
-	for rate, want := range map[int64]string{0: replies, 1000: "+OK\r\n:1\r\n"} {
+	const message = ">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n"
+	for _, tt := range []struct {
+		rate          int64
+		replies, want string
+	}{
+		{0, "+OK\r\n" + message + ":1\r\n", "+OK\r\n" + message + ":1\r\n"},
+		{1000, "+OK\r\n" + message + ":1\r\n", "+OK\r\n:1\r\n"},
+		{1000, "+OK\r\n" + message, "+OK\r\n"}, // which must not wait for the next reply
+	} {
 		var l losses
-		l.perMille.Store(rate)
+		l.perMille.Store(tt.rate)
 		var out bytes.Buffer
-		if err := l.filter(&out, strings.NewReader(replies)); err == nil || !strings.Contains(err.Error(), io.EOF.Error()) {
+		if err := l.filter(&out, strings.NewReader(tt.replies)); err == nil || !strings.Contains(err.Error(), io.EOF.Error()) {
 			t.Errorf("got %v, want the end", err)
 		}
-		if out.String() != want {
-			t.Errorf("%d of thousand: got %q, want %q", rate, out.String(), want)
+		if out.String() != tt.want {
+			t.Errorf("%d of thousand of %q: got %q, want %q", tt.rate, tt.replies, out.String(), tt.want)
 		}
 	}
 }
