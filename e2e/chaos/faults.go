@@ -41,8 +41,11 @@ var FaultKinds = []FaultKind{
 	Failover, MoveSlot, BadBatches, EmptyRedis, StepEdge, StepRedis, TrapEdge, TrapPush,
 }
 
-// In these, the sidecar can't reach Redis, or Redis answers it less, and everything else works.
-var redisDown = map[FaultKind]bool{KillRedis: true, PauseRedis: true, CutLink: true, HangLink: true, FullRedis: true}
+// In these, the sidecar can't reach Redis, and everything else works.
+var redisDown = map[FaultKind]bool{KillRedis: true, PauseRedis: true, CutLink: true, HangLink: true}
+
+// harmless are the faults that only writers may notice.
+var harmless = map[FaultKind]bool{FullRedis: true}
 
 // stepping are the faults in which a clock is wrong.
 var stepping = map[FaultKind]bool{StepEdge: true, StepRedis: true}
@@ -80,3 +83,6 @@ func (f Fault) String() string {
 	}
 	return fmt.Sprintf("%s for %.1f s", strings.Join(kinds, " and "), f.Last.Seconds())
 }
+
+// harmless reports whether the edge goes on as if nothing were broken.
+func (f *Fault) harmless() bool { return len(f.Kinds) == 1 && harmless[f.Kinds[0]] }

@@ -461,8 +461,10 @@ func (r *run) faultsUntil(ctx context.Context, end time.Duration) error {
 			return nil
 		}
 		now := r.world.now()
-		r.checker.BeginFault(now, len(f.Kinds) == 1 && redisDown[f.Kinds[0]])
-		r.devices.BeginFault(now, false)
+		if !f.harmless() {
+			r.checker.BeginFault(now, len(f.Kinds) == 1 && redisDown[f.Kinds[0]])
+			r.devices.BeginFault(now, false)
+		}
 		if err := r.breakAll(ctx, f); err != nil {
 			return fmt.Errorf("%s: %w", f, err)
 		}
@@ -555,8 +557,10 @@ func (r *run) mendAll(ctx context.Context, f Fault) error {
 	}
 	ending.Wait()
 	latest := slices.Max(ended)
-	r.checker.EndFault(latest)
-	r.devices.EndFault(latest)
+	if !f.harmless() {
+		r.checker.EndFault(latest)
+		r.devices.EndFault(latest)
+	}
 	if ctx.Err() == nil {
 		r.settle(ctx, f.String(), latest)
 	}

@@ -89,7 +89,7 @@ func (s *Schedule) denseRound() (faults []Fault) {
 	}
 	for _, kind := range denseSingles {
 		f := s.fault(kind)
-		if kind != setBack && kind != longPause {
+		if kind != setBack && kind != longPause && kind != FullRedis {
 			f.Last = s.between(200*time.Millisecond, 800*time.Millisecond)
 		}
 		faults = append(faults, f)
@@ -149,6 +149,8 @@ func (s *Schedule) fault(kind FaultKind) Fault {
 	switch kind {
 	case longPause:
 		f.Kinds, f.Last = []FaultKind{PauseEnvoy}, s.between(4500*time.Millisecond, 5500*time.Millisecond)
+	case FullRedis:
+		f.Last = s.between(4500*time.Millisecond, 5500*time.Millisecond) // answers may not get old
 	case TrapPush:
 		f.Last = max(f.Last, time.Second) // the module is armed for as long
 	case both:

@@ -103,7 +103,7 @@ func TestScheduleOnly(t *testing.T) {
 	only := []FaultKind{KillSidecar, PauseEnvoy}
 	s := NewSchedule(1, Single, only)
 	pairs := 0
-	for range 100 {
+	for range 1000 {
 		f := s.Next()
 		for _, kind := range f.Kinds {
 			if !slices.Contains(only, kind) {
