@@ -121,6 +121,9 @@ func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 		if vary := v.engine.Vary(r); vary != "" { //mutant:TestPrivacy false
 			v.host.note(policy.NoteVary, vary)
 			v.host.note(policy.NoteCacheControl, "private")
+			if vary == policy.VaryAll { //mutant:TestPrivacy false
+				v.host.note(policy.NoteNoStore, "no-store")
+			}
 		}
 	}
 }

@@ -184,7 +184,7 @@ func TestPrivacy(t *testing.T) {
 	}{
 		{"a miss", rules, "GET", "/v1/private/1", []string{vary, "gatehouse_cache_control: private"}},
 		{"a miss, HEAD", rules, "HEAD", "/v1/private/1", []string{vary, "gatehouse_cache_control: private"}},
-		{"a miss of a device", scoped, "GET", "/v1/private/1", []string{"gatehouse_vary: *", "gatehouse_cache_control: private"}},
+		{"a miss of a device", scoped, "GET", "/v1/private/1", []string{"gatehouse_vary: *", "gatehouse_cache_control: private", "gatehouse_no_store: no-store"}},
 		{"auth without a cache", rules, "GET", "/v1/telemetry", []string{vary, "gatehouse_cache_control: private"}},
 		{"what is no read", rules, "POST", "/v1/telemetry", nil},
 		{"no auth", rules, "PUT", "/v1/products/1", nil},

@@ -140,6 +140,7 @@ var noteStates = [...]string{
 	policy.NoteCacheStatus:  "wasm." + policy.NoteCacheStatus.String(),
 	policy.NoteVary:         "wasm." + policy.NoteVary.String(),
 	policy.NoteCacheControl: "wasm." + policy.NoteCacheControl.String(),
+	policy.NoteNoStore:      "wasm." + policy.NoteNoStore.String(),
 	policy.NoteDevice:       "wasm." + policy.NoteDevice.String(),
 	policy.NoteRule:         "wasm." + policy.NoteRule.String(),
 }

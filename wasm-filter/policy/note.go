@@ -9,6 +9,7 @@ const (
 	NoteCacheStatus  Note = iota // Cache-Status
 	NoteVary                     // a line of Vary
 	NoteCacheControl             // Cache-Control, if the upstream sends none
+	NoteNoStore                  // Cache-Control, instead of the upstream's
 	NoteDevice                   // the device that its credential names, accepted or refused
 	NoteRule                     // the name of the rule that governs it
 )
@@ -17,6 +18,7 @@ var noteNames = [...]string{
 	NoteCacheStatus:  "gatehouse_cache_status",
 	NoteVary:         "gatehouse_vary",
 	NoteCacheControl: "gatehouse_cache_control",
+	NoteNoStore:      "gatehouse_no_store",
 	NoteDevice:       "gatehouse_device",
 	NoteRule:         "gatehouse_rule",
 }
@@ -24,15 +26,19 @@ var noteNames = [...]string{
 // String returns the note's name in Envoy's filter state, after the prefix "wasm.".
 func (n Note) String() string { return noteNames[n] }
 
+// VaryAll is the Vary of an answer that is for one request.
+const VaryAll = "*"
+
 // Vary returns the Vary that keeps the upstream's answer to an authenticated request from other clients: the headers of
-// the credential or, for objects of one device, "*", with which no cache gives it to any client, whatever else the
-// upstream sends (RFC 9111, section 4.1). It returns "" for methods whose answers caches don't store.
+// the credential or, for objects of one device, [VaryAll], with which no cache gives it to any client (RFC 9111, section
+// 4.1). Some caches don't find the "*" beside names that the upstream sends, and some ignore Vary, so that such an answer
+// needs [NoteNoStore], too. Vary returns "" for methods whose answers caches don't store.
 func (e *Engine) Vary(r *Request) string {
 	if m := r.method(); m != "GET" && m != "HEAD" {
 		return ""
 	}
 	if cache := e.config.Rules[r.rule].Cache; cache != nil && cache.PerDevice {
-		return "*"
+		return VaryAll
 	}
 	return e.varyCredential
 }

@@ -156,6 +156,8 @@ response_headers_to_add:
   append_action: APPEND_IF_EXISTS_OR_ADD
 - header: {key: cache-control, value: "%FILTER_STATE(wasm.gatehouse_cache_control:PLAIN)%"}
   append_action: ADD_IF_ABSENT
+- header: {key: cache-control, value: "%FILTER_STATE(wasm.gatehouse_no_store:PLAIN)%"}
+  append_action: OVERWRITE_IF_EXISTS_OR_ADD
 {{- end }}
 
 {{/* The labels of the edge filter's counters, separated by commas. */}}

@@ -341,7 +341,7 @@ local function pass(r, d)
     local vary = decider:vary_upstream(r)
     if vary then
       var.gatehouse_vary = vary
-      var.gatehouse_private = "private"
+      var.gatehouse_private = vary == "*" and "no-store" or "private"
     end
   end
   var.gatehouse_judged = "1"

@@ -136,6 +136,11 @@ func TestAnalyze(t *testing.T) {
 		{"behind the router", []string{"          http_filters:\n          # Order", `          http_filters:
           - {name: r, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}
           # Order`}, []string{behindRouter.Code}, "http_filters[1]"},
+		{"tokens from another header", []string{session, "", "{name: authorization, value_prefix: \"Bearer \"}", "{name: X-Token}"}, []string{sharedAnswers.Code}, "virtual host upstream: routes[0]"},
+		{"tokens from another header that Vary names", []string{session, "", "{name: authorization, value_prefix: \"Bearer \"}", "{name: X-Token}",
+			"domains: [\"*\"]", "domains: [\"*\"]\n              response_headers_to_add: [{header: {key: vary, value: x-token}}]"}, nil, ""},
+		{"answers for one device that caches keep", []string{"gatehouse_no_store", "gatehouse_other"}, []string{sharedAnswers.Code}, "virtual host upstream: routes[0]"},
+		{"no Vary", []string{"gatehouse_vary", "gatehouse_other"}, []string{sharedAnswers.Code}, ""},
 		{"tokens written elsewhere", []string{session, "", jwt, "payload_in_metadata: other"}, []string{noJWT.Code}, "session.metadata"},
 		{"no idle timeout", []string{"stream_idle_timeout: 20s", "stream_idle_timeout: 0s"}, []string{noIdleTimeout.Code}, ""},
 		{"no push listener", []string{"push_listener: true", "max_staleness: 30s", "name: gatehouse-push", "name: second", "allow_on_headers_stop_iteration: true", ""},

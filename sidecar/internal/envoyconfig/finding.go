@@ -73,6 +73,6 @@ func Kinds() []findings.Kind {
 		ownFilters, tunnel, otherCache, injects, ownAddress,
 		noPush, openPush, pushMode, smallPush, pushLimited,
 		noCluster, fewCalls, unjudged, weakerEdge,
-		routeOff, rewriteIn, unclear, toInner, clientsChoose, setsIdentity, sharedKeys,
+		routeOff, rewriteIn, unclear, toInner, clientsChoose, setsIdentity, sharedKeys, sharedAnswers,
 	}
 }

@@ -81,6 +81,7 @@ func (a *analysis) edge(p *plugin) {
 		a.wraps(p)
 		a.headers(p)
 		a.routesOf(p)
+		a.answers(p)
 		a.sharedKeys(p)
 	}
 }

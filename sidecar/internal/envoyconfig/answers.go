@@ -1,0 +1,73 @@
+package envoyconfig
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
+	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+)
+
+var sharedAnswers = findings.WarningKind("GH0608", "add the lines of response_headers_to_add in envoy/envoy.yaml there; for a token's header another one: {key: vary, value: NAME}")
+
+// answers checks that routes under auth rules add what keeps one device's answer from other clients.
+func (a *analysis) answers(p *plugin) {
+	if !p.auth {
+		return
+	}
+	notes := map[policy.Note]string{policy.NoteVary: "vary", policy.NoteCacheControl: "cache-control"}
+	if slices.ContainsFunc(p.rules.Rules, func(r policy.Rule) bool { return r.Auth != nil && r.Cache != nil && r.Cache.PerDevice }) {
+		notes[policy.NoteNoStore] = "cache-control"
+	}
+	tokens := a.tokenHeaders(p)
+	for _, w := range a.ways(p.manager) {
+		if !w.sends() || w.protects(p) == nil {
+			continue
+		}
+		for note, header := range notes {
+			if !w.adds(header, "wasm."+note.String()) {
+				a.add(&sharedAnswers, p.name(), w.at, "adds no %s by %s: a cache before Envoy may give one device's answer to others", header, note)
+				return
+			}
+		}
+		for _, name := range tokens {
+			if !w.adds("vary", name) {
+				a.add(&sharedAnswers, p.name(), w.at, "adds no vary: %s, from which tokens are read: a cache before Envoy may give one device's answer to others", name)
+				return
+			}
+		}
+	}
+}
+
+// adds reports whether the route, or what contains it, adds a header to answers whose value contains text.
+func (w *way) adds(header, text string) bool {
+	return slices.ContainsFunc(w.levels, func(l level) bool {
+		return slices.ContainsFunc(l.of.list("response_headers_to_add"), func(option object) bool {
+			h := option.object("header")
+			return strings.EqualFold(h.text("key"), header) && strings.Contains(strings.ToLower(h.text("value")), strings.ToLower(text))
+		})
+	})
+}
+
+// tokenHeaders returns the headers but Authorization from which a filter before this one reads its session tokens.
+func (a *analysis) tokenHeaders(p *plugin) (names []string) {
+	for _, filter := range p.filters[:p.index] {
+		kind, config := a.discovered(filter).object("typed_config").typed()
+		if !isType(kind, jwtType) || p.rules.SessionMetadata == "" {
+			continue
+		}
+		providers := config.object("providers")
+		for _, key := range providers.keys() {
+			provider := providers.object(key)
+			if provider.text("payload_in_metadata") != p.rules.SessionMetadata {
+				continue
+			}
+			for _, from := range provider.list("from_headers") {
+				if name := from.text("name"); !strings.EqualFold(name, "authorization") {
+					names = append(names, name)
+				}
+			}
+		}
+	}
+	return names
+}
