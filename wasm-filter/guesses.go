@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"net/netip"
 	"strings"
 
@@ -13,7 +14,7 @@ const (
 	// guessLifeMS is how long a wrong secret is remembered, ms, beyond the sidecar's answer about it.
 	guessLifeMS = 60_000
 	// maxOnce and maxGuessed bound the pairs of a device and a network with one wrong secret, and with more. Beyond
-	// them, any pair is forgotten.
+	// maxOnce, the first wrong secret of a pair counts as its second; beyond maxGuessed, any pair is forgotten.
 	maxOnce    = 4096
 	maxGuessed = 8192
 )
@@ -51,11 +52,12 @@ func within(sinceMS, nowMS, ms int64) bool { return sinceMS <= nowMS && nowMS < 
 
 // first remembers a wrong secret of a pair, and reports whether it is the first one.
 func (g *guesses) first(p pair, nowMS int64) bool {
-	if atMS, found := g.once[p]; found && within(atMS, nowMS, guessLifeMS) { //mutant:TestGuessesOfAnActiveDevice false
+	atMS, found := g.once[p]
+	if found && within(atMS, nowMS, guessLifeMS) { //mutant:TestGuessesOfAnActiveDevice false
 		return false
 	}
-	if len(g.once) >= maxOnce { //mutant:TestGuessesAreBounded false
-		clear(g.once)
+	if !found && len(g.once) >= maxOnce { //mutant:TestGuessesAreBounded false
+		return false // to forget others would permit them another first one
 	}
 	p.device = strings.Clone(p.device)
 	g.once[p] = nowMS
@@ -113,8 +115,9 @@ func (g *guesses) drop(p pair) {
 	}
 }
 
-// sweep forgets what has ended, except of pairs with one wrong secret: their room is small, and used again.
+// sweep forgets what has ended.
 func (g *guesses) sweep(nowMS int64) {
+	maps.DeleteFunc(g.once, func(_ pair, atMS int64) bool { return !within(atMS, nowMS, guessLifeMS) })
 	for device, networks := range g.devices {
 		for network := range networks {
 			if p := (pair{device, network}); !g.lives(p, nowMS) {

@@ -191,10 +191,22 @@ func TestGuessesAreBounded(t *testing.T) {
 	at := func(i int) pair {
 		return pair{fmt.Sprint("dev", i%5000), netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})}
 	}
-	for i := range 10 * maxOnce {
-		if g.first(at(i), 1000); len(g.once) > maxOnce {
-			t.Fatalf("%d with one wrong secret, want at most %d", len(g.once), maxOnce)
+	for round, want := range []int{maxOnce, 0} { // a flood doesn't make anything a first one again
+		got := 0
+		for i := range 10 * maxOnce {
+			if g.first(at(i), 1000) {
+				got++
+			}
 		}
+		if got != want || len(g.once) != maxOnce {
+			t.Errorf("round %d: %d first ones of %d, want %d of %d", round, got, len(g.once), want, maxOnce)
+		}
+	}
+	if g.sweep(1000 + guessLifeMS - 1); len(g.once) != maxOnce {
+		t.Errorf("%d with one wrong secret before the end, want %d", len(g.once), maxOnce)
+	}
+	if g.sweep(1000 + guessLifeMS); len(g.once) != 0 || !g.first(at(0), 1000+guessLifeMS) {
+		t.Errorf("%d with one wrong secret after the end, want none", len(g.once))
 	}
 	for i := range 3 * maxGuessed {
 		g.answered(at(i), 1000, wire.Throttled, 5000)

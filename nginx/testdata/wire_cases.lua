@@ -229,13 +229,13 @@ function M.guesses(steps)
   return results, all.count
 end
 
--- fill_guesses makes n guesses, and returns how many it has, how many it counts, and the greatest number of pairs with
--- one.
+-- fill_guesses makes n guesses, and returns how many it has, how many it counts, the greatest number of pairs with one,
+-- how many were first ones, and how many pairs with one are left at the end of their life.
 function M.fill_guesses(n)
-  local all, count, most = guesses.new(), 0, 0
+  local all, count, most, firsts = guesses.new(), 0, 0, 0
   for i = 1, n do
     local device, source = "dev" .. i % 5000, ("10.%d.%d.1"):format(i / 256, i % 256)
-    all:doubts(device, source, 0, "wrong")
+    firsts = firsts + (all:doubts(device, source, 0, "wrong") and 0 or 1)
     all:answered(device, source, 0, "throttled", 1000)
     local once = 0
     if i % 1000 == 0 or i == 4096 then
@@ -250,7 +250,9 @@ function M.fill_guesses(n)
       count = count + 1
     end
   end
-  return count, all.count, most
+  local counted = all.count
+  all:sweep(60000)
+  return count, counted, most, firsts, all.once_count
 end
 
 return M

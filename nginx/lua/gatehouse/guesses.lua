@@ -11,8 +11,8 @@ M.__index = M
 -- life_ms is how long a wrong secret is remembered, beyond the sidecar's answer about it.
 local life_ms = 60000
 
--- max_once and max_guessed bound the pairs of a device and a network with one wrong secret, and with more. Beyond them,
--- any pair is forgotten.
+-- max_once and max_guessed bound the pairs of a device and a network with one wrong secret, and with more. Beyond
+-- max_once, the first wrong secret of a pair counts as its second; beyond max_guessed, any pair is forgotten.
 local max_once, max_guessed = 4096, 8192
 
 function M.new()
@@ -36,10 +36,10 @@ local function first(self, device, net, now_ms)
   if at_ms and within(at_ms, now_ms, life_ms) then
     return false
   end
-  if self.once_count >= max_once then
-    self.once, self.once_count, at_ms = {}, 0, nil
-  end
   if not at_ms then
+    if self.once_count >= max_once then
+      return false -- to forget others would permit them another first one
+    end
     self.once_count = self.once_count + 1
   end
   self.once[key] = now_ms
@@ -136,8 +136,14 @@ function M:doubts(device, source, now_ms, guess)
   return guess == "wrong" and not first(self, device, net, now_ms)
 end
 
--- sweep forgets what has ended, except of pairs with one wrong secret: their room is small, and used again.
+-- sweep forgets what has ended.
 function M:sweep(now_ms)
+  for key, at_ms in next, self.once do
+    if not within(at_ms, now_ms, life_ms) then
+      self.once[key] = nil
+      self.once_count = self.once_count - 1
+    end
+  end
   if self.count == 0 then
     return
   end
