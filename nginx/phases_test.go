@@ -96,6 +96,11 @@ func testEdgeCache(t *testing.T, e *testEdge) {
 	wantAnswer(t, e, http.StatusOK, "/v1/fetched/a", "GET", "/v1/fetched/a")
 	wantAnswer(t, e, http.StatusOK, "GET /v1/fetched/none", "GET", "/v1/fetched/none")
 	wantAnswer(t, e, http.StatusOK, "GET /v1/fetched/broken", "GET", "/v1/fetched/broken")
+	const since = "If-Modified-Since: Tue, 14 Nov 2023 22:13:17 GMT"
+	wantAnswer(t, e, http.StatusOK, since+"\n", "GET", "/open", since)
+	if _, body := e.ask(t, "GET", "/v1/products/2", since); strings.Contains(body, since) {
+		t.Errorf("the upstream got a date that may be the cache's: %s", body)
+	}
 	if n := e.sidecar.count("/v1/fetch "); n != 3 {
 		t.Errorf("got %d fetches, want 3", n)
 	}

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
 	"github.com/gatehouse/gatehouse/wasm-filter/policy"
@@ -450,97 +449,5 @@ func TestChoose(t *testing.T) {
 	}
 	if slices.Contains(chosen[:], 0) {
 		t.Errorf("chosen were %v, want each", chosen)
-	}
-}
-
-// dateText returns a date in one of the forms that a client may use, mostly.
-func (p textPicker) dateText(near int64) string {
-	at := time.Unix(near+int64(p.IntN(5)-2), 0).UTC()
-	switch p.IntN(4) {
-	case 0:
-		at = time.Unix(p.Int64N(1<<36)-1<<35, 0).UTC()
-	case 1:
-		at = time.Date(p.IntN(10_000), time.Month(1+p.IntN(12)), 1+p.IntN(31), p.IntN(24), p.IntN(60), p.IntN(60), 0, time.UTC)
-	}
-	if at.Year() < 0 || at.Year() > 9999 {
-		at = at.AddDate(-at.Year()+p.IntN(10_000), 0, 0)
-	}
-	form := p.of("Mon, 02 Jan 2006 15:04:05 GMT", "Monday, 02-Jan-06 15:04:05 GMT", time.ANSIC)
-	if p.IntN(3) == 0 {
-		form = p.of("Mon, 2 Jan 2006 15:04:05 GMT", "Mon, 02 Jan 2006 3:04:05 GMT", "Mon, 02 Jan 2006 15:04:05.000 GMT", "Mon, 02 Jan 2006 15:04:05,0000000000009 GMT", "Mon,  02   Jan 2006 15:04:05   GMT",
-			"Monday, 02-Jan-06 15:04:05.999 GMT", "Monday, 02-Jan-2006 15:04:05 GMT", "Mon, 02-Jan-06 15:04:05 GMT", "Mon Jan 2 15:04:05 2006", "Mon Jan 02 15:04:05 2006", "Mon Jan  _2 15:04:05.5  2006",
-			"Mon, 02 Jan 2006 15:04:05 UTC", "Mon, 02 Jan 2006 15:04:05 +0000", "Mon, 02 Jan 2006 15:04 GMT", time.RFC3339, "Monday, 02-Jan--6 15:04:05 GMT", "Monday, 31-Feb-06 15:04:05 GMT",
-			"Mon, 29 Feb 2006 15:04:05 GMT", "Mon Feb 30 15:04:05 2006", "Monday, 29-Feb-06 15:04:05 GMT", "Mon, 31 Jan 2006 23:59:60 GMT", "Mon, 02 Jan 2006 24:00:00 GMT", "Mon, 00 Jan 2006 15:04:05 GMT")
-	}
-	s := at.Format(form)
-	if end := strings.LastIndexByte(s, ':') + 3; p.IntN(4) == 0 && end > 2 && end <= len(s) {
-		s = s[:end] + p.of(".5", ",001", ".9990000000001", ".99", ".", ",", ".x", ".0") + s[end:]
-	}
-	switch p.IntN(6) {
-	case 0:
-		s = strings.ToLower(s)
-	case 1:
-		s = strings.ToUpper(s)
-	case 2:
-		return p.spoil(s, " ", "  ", ".", ",", "-", "+", ":", "0", "9", "1", "G", "x", "T", "\x00", "\xff", "\t", ".5", "29", "Feb", "Sunday", "69", "68", "+5", "-5")
-	case 3:
-		return strings.Replace(s, "-"+at.Format("06")+" ", "-"+p.of("+5", "-5", "-0", "+0", "--", "+-", "5", "00", "68", "69", " 5")+" ", 1)
-	}
-	return s
-}
-
-func TestNotModifiedSince(t *testing.T) {
-	p := newTextPicker(7)
-	e := newTextEdge(t, map[string]any{})
-	statuses := map[int]int{}
-	for left := textCases(t, 20_000); left > 0; left -= textBatch {
-		var cases []string
-		for range min(left, textBatch) {
-			modified := int64(textNow/1000) - p.Int64N(1<<p.IntN(34))
-			if p.IntN(4) == 0 {
-				modified = p.Int64N(1<<36) - 1<<35
-			}
-			now := int64(textNow) + p.Int64N(1<<41) - 1<<40
-			text := p.dateText(modified)
-			if at, err := time.Parse("Monday, 02-Jan-06 15:04:05 GMT", text); err == nil && p.IntN(2) == 0 { // 50 years later, but for some ms
-				now, modified = at.UnixMilli()-50*365*24*3600*1000+int64(p.IntN(5))-2, at.Unix()-p.Int64N(2)*100*365*86400
-			}
-			cases = append(cases, text, strconv.FormatInt(modified, 10), strconv.FormatInt(now, 10))
-		}
-		var got []string
-		call(t, &got, "text_cases", "not_modified_since", packTexts(cases...))
-		for i := 0; i < len(cases); i += 3 {
-			modified, _ := strconv.ParseInt(cases[i+1], 10, 64)
-			now, _ := strconv.ParseInt(cases[i+2], 10, 64)
-			o := wire.Object{Version: 1, PublishedMS: (modified - 2) * 1000, ETag: `"v1"`, ContentType: "text/plain"}
-			o.AddVariant(wire.Variant{Length: 1, Stamp: 1})
-			e.put(now, o)
-			d := e.get(t, now, "/", "if-modified-since", cases[i])
-			if want := d.Status == 304; want != (got[0][i/3] == '1') || !want && d.Status != 200 {
-				t.Fatalf("%q at %s, modified at %s: got %c, want status %d", cases[i], cases[i+2], cases[i+1], got[0][i/3], d.Status)
-			}
-			statuses[d.Status]++
-		}
-	}
-	if statuses[200] == 0 || statuses[304] == 0 {
-		t.Errorf("got statuses %v, want both", statuses)
-	}
-}
-
-func TestDate(t *testing.T) {
-	p := newTextPicker(8)
-	for left := textCases(t, 5000); left > 0; left -= textBatch {
-		var cases []string
-		var times []int64
-		for range min(left, textBatch) {
-			at := p.Int64N(1<<p.IntN(44)) * int64(1-2*p.IntN(2))
-			times, cases = append(times, at), append(cases, strconv.FormatInt(at, 10))
-		}
-		got := inLua(t, "date", packTexts(cases...))
-		for i, at := range times {
-			if want := time.Unix(at, 0).UTC().Format("Mon, 02 Jan 2006 15:04:05 GMT"); got[i] != want {
-				t.Fatalf("%d: got %s, want %s", at, got[i], want)
-			}
-		}
 	}
 }

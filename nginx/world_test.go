@@ -186,7 +186,7 @@ func (w *world) fill() {
 
 // object returns a random object and its bodies.
 func (w *world) object(key string, slot uint32) (o wire.Object, bodies [][]byte) {
-	o = wire.Object{Key: key, Version: 1 + w.Uint64N(9), PublishedMS: worldNow - pickOf[int64](w, 0, 500, 1999, 2000, 3500, 86_400_000, -700), ETag: pickOf(w, `"v1"`, `"v2"`), ContentType: "text/plain"}
+	o = wire.Object{Key: key, Version: 1 + w.Uint64N(9), PublishedMS: worldNow - pickOf[int64](w, 0, 500, 1999, 2000, 3500, 86_400_000, 86_400_000, 86_400_000, -700), ETag: pickOf(w, `"v1"`, `"v2"`), ContentType: "text/plain"}
 	if w.chance(40) {
 		o.TTLMS = pickOf[uint64](w, 1, 1000, 3500, 60_000, 86_400_500, 1<<52)
 	}
@@ -229,7 +229,7 @@ func (w *world) ask() worldAsk {
 		add("if-none-match", `"v2"`)
 	}
 	if w.chance(20) {
-		add("if-modified-since", pickOf(w, "Mon, 21 Sep 2026 13:33:20 GMT", "Tue, 22 Sep 2026 13:33:20 GMT", "Sun Sep 20 13:33:20 2026", "Sunday, 20-Sep-26 13:33:20 GMT", "yesterday", ""))
+		add("if-modified-since", pickOf(w, "Mon, 21 Sep 2026 14:13:18 GMT", "Mon, 21 Sep 2026 14:13:20 GMT", "Sun, 20 Sep 2026 14:13:22 GMT", "Sun, 20 Sep 2026 14:13:22 GMT", "Sunday, 20-Sep-26 14:13:22 GMT", ""))
 	}
 	if w.chance(40) {
 		add("accept-encoding", pickOf(w, "gzip", "br, gzip;q=0.5", "identity;q=0", "*", "zstd, *;q=0", ""))

@@ -110,6 +110,9 @@ func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 	s.describe(rule, d.Device)
 	if d.CacheStatus != "" {
 		v.host.note(policy.NoteCacheStatus, d.CacheStatus)
+		if r.Dated() {
+			v.host.removeRequestHeader("if-modified-since") //mutant:TestDateStaysHere deleted
+		}
 	}
 	s.stripForged(r)
 	if d.Device != "" {

@@ -174,6 +174,31 @@ func TestSecretStaysHere(t *testing.T) {
 	}
 }
 
+// TestDateStaysHere: a request under a cache rule goes upstream without a date that may be the cache's.
+func TestDateStaysHere(t *testing.T) {
+	for _, tt := range []struct {
+		name, path string
+		want       bool // it goes upstream
+	}{
+		{"a miss", "/v1/products/1", false},
+		{"a miss under an auth rule", "/v1/private/1", false},
+		{"a rule without a cache", "/v1/telemetry", true},
+		{"no rule", "/open", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			e := emulate(t, rules)
+			putVerdict(e, e.clock+1000)
+			x := e.streams[send(e, tt.path, [2]string{"if-modified-since", "Tue, 14 Nov 2023 22:13:17 GMT"})]
+			if x.action == actionPause { // a fetch
+				e.answered(e.calls[len(e.calls)-1], nil)
+			}
+			if _, got := fields(x.request)["if-modified-since"]; !x.went() || got != tt.want {
+				t.Errorf("got %v (upstream: %v), want the date in it: %v", x.request, x.went(), tt.want)
+			}
+		})
+	}
+}
+
 // TestPrivacy: the upstream's answer to a device gets headers that keep it from other clients.
 func TestPrivacy(t *testing.T) {
 	scoped := strings.Replace(rules, `{"query": ["lang"]}`, `{"scope": "device"}`, 1)

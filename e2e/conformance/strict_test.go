@@ -102,8 +102,9 @@ func (s *server) stored(failed func(section, format string, args ...any), q requ
 		failed("9111 5.2.2.1", "%s: clients would keep it for longer than it lives, until %s", left, o.until)
 	}
 	if date := r.get("last-modified"); date != "" {
-		if at, err := time.Parse(http.TimeFormat, date); err != nil || at.After(time.Now()) {
-			failed("9110 8.8.2.1", "last-modified %q: %v", date, err)
+		at, err := time.Parse(http.TimeFormat, date)
+		if sent, _ := time.Parse(http.TimeFormat, r.get("date")); err != nil || at.After(sent) {
+			failed("9110 8.8.2.1", "last-modified %q, date %q: %v", date, r.get("date"), err)
 		}
 	}
 	if o.private && !strings.Contains(r.get("cache-control"), "private") {

@@ -7,7 +7,6 @@ local ffi = require "ffi"
 local encoding = require "gatehouse.encoding"
 local etag = require "gatehouse.etag"
 local match = require "gatehouse.match"
-local modified = require "gatehouse.modified"
 local objectkey = require "gatehouse.objectkey"
 
 ffi.cdef "typedef struct { long seconds, nanoseconds; } text_cases_time; int clock_gettime(int, text_cases_time *);"
@@ -94,23 +93,6 @@ function M.choose(cases)
     out[#out + 1] = encoding.choose(variants, all[i]) or 0
   end
   return out
-end
-
--- not_modified_since has an If-Modified-Since, the time of a change, unix seconds, and now, unix ms, in turn.
-function M.not_modified_since(cases)
-  local all, out = fields(cases), {}
-  for i = 1, #all, 3 do
-    out[#out + 1] = truth(modified.not_modified_since(all[i], tonumber(all[i + 1]), tonumber(all[i + 2])))
-  end
-  return table.concat(out)
-end
-
-function M.date(cases)
-  local all = fields(cases)
-  for i = 1, #all do
-    all[i] = modified.date(tonumber(all[i]))
-  end
-  return batch(all)
 end
 
 -- ambiguous is added to the rule of a request whose path is ambiguous.

@@ -17,26 +17,19 @@ func TestModifiedSince(t *testing.T) {
 		status int
 	}{
 		{"its date", 4000, []string{"if-modified-since: " + modified}, 304},
-		{"later", 4000, []string{"if-modified-since: Tue, 14 Nov 2023 22:13:18 GMT"}, 304},
-		{"now", 4000, []string{"if-modified-since: Tue, 14 Nov 2023 22:13:20 GMT"}, 304},
-		{"in the future", 4000, []string{"if-modified-since: Tue, 14 Nov 2023 22:13:21 GMT"}, 200},
-		{"in the far future", 4000, []string{"if-modified-since: Fri, 01 Jan 2100 00:00:00 GMT"}, 200},
-		{"the second in which a client got the version before", 4000, []string{"if-modified-since: Tue, 14 Nov 2023 22:13:15 GMT"}, 200},
-		{"the next second, as the version spread", 4000, []string{"if-modified-since: Tue, 14 Nov 2023 22:13:16 GMT"}, 200},
-		{"RFC 850", 4000, []string{"if-modified-since: Tuesday, 14-Nov-23 22:13:17 GMT"}, 304},
-		{"RFC 850, of a year that is past", 4000, []string{"if-modified-since: Monday, 14-Nov-94 22:13:17 GMT"}, 200},
-		{"RFC 850, in the future", 4000, []string{"if-modified-since: Tuesday, 14-Nov-68 22:13:17 GMT"}, 200},
-		{"RFC 850, of a year that would be more than 50 years ahead", 4000, []string{"if-modified-since: Tuesday, 14-Dec-73 22:13:17 GMT"}, 200},
-		{"asctime", 4000, []string{"if-modified-since: Tue Nov 14 22:13:17 2023"}, 304},
-		{"another zone", 4000, []string{"if-modified-since: Tue, 14 Nov 2023 22:13:17 CET"}, 200},
-		{"no date", 4000, []string{"if-modified-since: yesterday"}, 200},
+		{"later, which may be the date of another origin", 4000, []string{"if-modified-since: Tue, 14 Nov 2023 22:13:18 GMT"}, 200},
+		{"now", 4000, []string{"if-modified-since: Tue, 14 Nov 2023 22:13:20 GMT"}, 200},
+		{"before", 4000, []string{"if-modified-since: Tue, 14 Nov 2023 22:13:16 GMT"}, 200},
+		{"its date in another form", 4000, []string{"if-modified-since: Tuesday, 14-Nov-23 22:13:17 GMT"}, 200},
 		{"empty", 4000, []string{"if-modified-since: "}, 200},
 		{"two lines", 4000, []string{"if-modified-since: " + modified, "if-modified-since: " + modified}, 200},
 		{"If-None-Match counts, and doesn't match", 4000, []string{"if-modified-since: " + modified, `if-none-match: "v0"`}, 200},
 		{"If-None-Match counts, be it empty", 4000, []string{"if-modified-since: " + modified, "if-none-match: "}, 200},
 		{"If-None-Match counts, and matches", 4000, []string{"if-modified-since: Tue, 14 Nov 2023 22:13:14 GMT", `if-none-match: "v1"`}, 304},
 		{"another version of that second may be under way", 1999, []string{"if-modified-since: " + modified}, 200},
-		{"none is under way", 2000, []string{"if-modified-since: " + modified}, 304},
+		{"none is under way, but a Date may be earlier", 2999, []string{"if-modified-since: " + modified}, 200},
+		{"empty, without a date", 2999, []string{"if-modified-since: "}, 200},
+		{"all have its second", 3000, []string{"if-modified-since: " + modified}, 304},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -56,7 +49,7 @@ func TestModifiedSince(t *testing.T) {
 					var d Decision
 					e.Decide(&d, now, &r, m, &Answers{})
 					date := ""
-					if d.Status == 200 && tt.inStep >= 2000 {
+					if d.Status == 200 && tt.inStep >= 3000 {
 						date = modified
 					}
 					if got, _ := headerOf(d, "last-modified"); d.Status != want || got != date {

@@ -159,8 +159,8 @@ func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, s *sou
 	if vary := e.vary(rule, o); vary != "" {
 		headers = append(headers, [2]string{"vary", vary})
 	}
-	modified, settled := e.lastModified(o)
-	if noneMatch(q.ifNoneMatch, o.ETag) || settled && notModifiedSince(q.ifModifiedSince, modified, nowMS) {
+	if noneMatch(q.ifNoneMatch, o.ETag) ||
+		q.ifModifiedSince != "" && q.ifModifiedSince == e.lastModified(o) { //mutant:TestModifiedSince q.ifModifiedSince >= e.lastModified(o)
 		d.Action, d.Status, d.Headers, d.Cache = Reply, 304, e.headerMap(headers), CacheNotModified
 		return nil, nil
 	}
@@ -169,8 +169,8 @@ func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, s *sou
 		return nil, wire.ErrNotFound
 	}
 	headers = append(headers, [2]string{"content-type", o.ContentType})
-	if settled {
-		headers = append(headers, [2]string{"last-modified", e.date(modified)})
+	if modified := e.lastModified(o); modified != "" {
+		headers = append(headers, [2]string{"last-modified", modified})
 	}
 	if encoding != wire.Identity {
 		headers = append(headers, [2]string{"content-encoding", encoding.String()})

@@ -329,6 +329,9 @@ local function pass(r, d)
   var.gatehouse_rule = name_of(r.rule)
   if d.cache_status then
     var.gatehouse_cache_status = d.cache_status
+    if r.headers["if-modified-since"] then -- its date may be the cache's
+      ngx.req.clear_header "if-modified-since"
+    end
   end
   if d.device then
     if secret_header then

@@ -8,12 +8,12 @@ local credentials = require "gatehouse.credentials"
 local encoding = require "gatehouse.encoding"
 local etag = require "gatehouse.etag"
 local match = require "gatehouse.match"
-local modified = require "gatehouse.modified"
 local objectkey = require "gatehouse.objectkey"
 local wire = require "gatehouse.wire"
 
 local floor, max, min, random = math.floor, math.max, math.min, math.random
 local concat = table.concat
+local http_time = ngx.http_time
 
 local M = {}
 
@@ -37,6 +37,9 @@ local same_clock_ms = 1000
 
 -- The maximum time, ms, for which the clocks of Redis and the sidecar disagree that a second has ended.
 local settle_ms = 1000
+
+-- The maximum time, ms, by which the Date of answers is behind, at any edge.
+local lag_ms = 1000
 
 -- Bounds a token's session in bytes.
 local max_session = 41
@@ -634,13 +637,10 @@ function Engine:serve(d, now, rule, r, none_match, accept_encoding, object, stal
     headers[#headers + 1] = vary
   end
   d.till = self:unchanged_until(now, age, object)
-  local last_modified = floor((object.published_ms + settle_ms) / 1000) + 1
-  local settled = state.in_step_ms >= last_modified * 1000
-  local since, lines = first(r.headers, "if-modified-since")
-  if r.headers["if-none-match"] or lines ~= 1 then
-    since = nil
-  end
-  if etag.none_match(none_match, object.etag) or settled and modified.not_modified_since(since, last_modified, now) then
+  local unix = floor((object.published_ms + settle_ms) / 1000) + 1
+  local last_modified = state.in_step_ms >= unix * 1000 + lag_ms and http_time(unix) or nil
+  local since = not r.headers["if-none-match"] and r.headers["if-modified-since"]
+  if etag.none_match(none_match, object.etag) or since and since == last_modified then
     d.action, d.status, d.headers, d.cache = "reply", 304, headers, "cache_not_modified"
     return
   end
@@ -655,9 +655,9 @@ function Engine:serve(d, now, rule, r, none_match, accept_encoding, object, stal
   end
   headers[#headers + 1] = "Content-Type"
   headers[#headers + 1] = object.content_type
-  if settled then
+  if last_modified then
     headers[#headers + 1] = "Last-Modified"
-    headers[#headers + 1] = modified.date(last_modified)
+    headers[#headers + 1] = last_modified
   end
   if variant.encoding ~= 0 then
     headers[#headers + 1] = "Content-Encoding"
