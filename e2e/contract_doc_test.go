@@ -105,7 +105,7 @@ func documentedForms(t *testing.T, bounds map[string]int64) {
 		"device id":    {limits.ValidDeviceID, []string{"dev", strings.Repeat("d", 128)}},
 		"key":          {limits.ValidKey, []string{"/a?b", "@dev/a", "@dev", "@/a", "/" + strings.Repeat("a", 2047)}},
 		"entity-tag":   {limits.ValidETag, []string{`"ab"`, `"` + strings.Repeat("e", 126) + `"`, `W/"a"`}},
-		"content type": {limits.ValidContentType, []string{"text/plain; a=b", strings.Repeat("c", 255)}},
+		"content type": {limits.ValidContentType, []string{"a", "a ", "text/plain; a=b", strings.Repeat("c", 255)}},
 		"permission":   {limits.ValidPermission, []string{"a.b", strings.Repeat("p", 64)}},
 		"secret":       {limits.ValidSecret, []string{"secret value", "é", " a", "a ", " ", "\ufeffa", "a\ufeff", "a\n", "\ta", strings.Repeat("s", 72)}},
 		"data epoch":   {contract.ValidEpoch, []string{"beef", strings.Repeat("0", 64)}},

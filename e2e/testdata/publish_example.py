@@ -26,7 +26,7 @@ from redis.retry import Retry
 WRITE_LUA = pathlib.Path(__file__).parents[2] / "sidecar" / "publish" / "write.lua"
 DEVICE = "[!#-+.0->@-~-]{1,128}"
 MEMBER = re.compile(f"o:(/|@{DEVICE}/)[!-~]*|c:{DEVICE}")
-CONTENT_TYPE = re.compile("[ -~]{1,255}")
+CONTENT_TYPE = re.compile("[!-~]([ -~]{0,253}[!-~])?")
 PERMISSION = re.compile("[A-Za-z0-9._:-]{1,64}")
 SECRET = re.compile(rb"(?!\xef\xbb\xbf)[^\x00- \x7f]([^\x00-\x1f\x7f]*[^\x00- \x7f])?")
 MAX_KEY = 2048
@@ -73,7 +73,7 @@ class Publisher:
         if key.partition("?")[2].count("&") >= MAX_PAIRS:
             raise ValueError(f"key {key!r}: more than {MAX_PAIRS} parameters, which the edge doesn't look up")
         if not CONTENT_TYPE.fullmatch(content_type):
-            raise ValueError(f"content type {content_type!r}: want 1 to 255 bytes of printable ASCII")
+            raise ValueError(f"content type {content_type!r}: want 1 to 255 bytes of printable ASCII without a blank at an end")
         if len(body) > MAX_BODY:
             raise ValueError(f"body of {key!r}: {len(body)} bytes, at most {MAX_BODY} are allowed")
         # Over all that a 304 doesn't repeat, so that caches don't keep an old content type.

@@ -37,7 +37,7 @@
 //	etag          a strong entity-tag with its quotes; unless the publisher chose one, the
 //	              first 16 bytes of the SHA-256 of content-type, a line end and body in
 //	              lowercase hex, which covers all that a 304 doesn't repeat
-//	content-type  1 to 255 bytes of printable ASCII
+//	content-type  1 to 255 bytes of printable ASCII without a blank at an end
 //	ttl           freshness lifetime in milliseconds, from published; absent: fresh until
 //	              the object changes
 //	body          the identity encoding, 0 bytes to 1 MiB

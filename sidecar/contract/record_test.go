@@ -136,6 +136,7 @@ func TestParseObjectRefuses(t *testing.T) {
 		{"etag", `W/"ab"`, ReasonMalformed},
 		{"content-type", absent, ReasonMissing},
 		{"content-type", "a\r\nset-cookie: b", ReasonMalformed},
+		{"content-type", "text/plain ", ReasonMalformed},
 		{"ttl", "0", ReasonLimit},
 		{"ttl", "5s", ReasonMalformed},
 		{"body", absent, ReasonMissing},

@@ -79,7 +79,7 @@ func (o *Object) check() (err error) {
 	case len(o.Body) > limits.MaxBody:
 		return refuse("body of %q: %d bytes, at most %d are allowed", o.Key, len(o.Body), limits.MaxBody)
 	case !limits.ValidContentType(o.ContentType):
-		return refuse("content type %q of %q: want 1 to %d bytes of printable ASCII", o.ContentType, o.Key, limits.MaxContentType)
+		return refuse("content type %q of %q: want 1 to %d bytes of printable ASCII without a blank at an end", o.ContentType, o.Key, limits.MaxContentType)
 	case o.ETag != "" && !limits.ValidETag(o.ETag):
 		return refuse(`etag %q of %q: want a strong entity-tag, a quoted string of at most %d bytes of visible ASCII`, o.ETag, o.Key, limits.MaxETag)
 	case o.TTL < 0 || o.TTL%time.Millisecond != 0:

@@ -96,7 +96,8 @@ local function etag(text)
 end
 
 local function content_type(text)
-  return not string.find(text, '^[ -~]+$') and 'printable ASCII'
+  local fits = string.find(text, '^[!-~][ -~]*$') and string.sub(text, -1) ~= ' '
+  return not fits and 'printable ASCII without a blank at an end'
 end
 
 local function hashes(text)

@@ -62,6 +62,8 @@ func TestBytesAllowed(t *testing.T) {
 		{"entity-tag, first", ValidETag, "", `a"`, `"`},
 		{"entity-tag, last", ValidETag, `"a`, "", `"`},
 		{"content type", ValidContentType, "text/", "x", " " + visible("")},
+		{"content type, first", ValidContentType, "", "/x", visible("")},
+		{"content type, last", ValidContentType, "text/", "", visible("")},
 		{"permission", ValidPermission, "a", "b", "-." + alphanumeric[:10] + ":" + alphanumeric[10:]},
 	}
 	for _, tt := range tests {
@@ -121,9 +123,10 @@ func TestValidETag(t *testing.T) {
 
 func TestValidContentType(t *testing.T) {
 	check(t, ValidContentType, map[string]string{
-		"sample": "application/json", "parameter": `text/plain; charset="utf-8"`, "longest": strings.Repeat("c", MaxContentType),
+		"sample": "application/json", "parameter": `text/plain; charset="utf-8"`, "longest": strings.Repeat("c", MaxContentType), "a byte": "c",
 	}, map[string]string{
 		"none": "", "over the limit": strings.Repeat("c", MaxContentType+1), "new line": "text/plain\r\nx: y", "tab": "text/plain;\tq=1", "UTF-8": "text/é",
+		"a blank": " ", "a blank before": " text/plain", "a blank behind": "text/plain ",
 	})
 }
 
