@@ -20,7 +20,7 @@ local wire = require "gatehouse.wire"
 
 local ngx = ngx
 local get_method, is_internal = ngx.req.get_method, ngx.req.is_internal
-local byte, find, pcall = string.byte, string.find, pcall
+local byte, find, lower, sub, pcall = string.byte, string.find, string.lower, string.sub, pcall
 
 local M = {}
 
@@ -360,22 +360,35 @@ local function target_of(request_uri)
   return first == 0x2f and request_uri or nil
 end
 
+-- token_of returns the token in a line of Authorization, nil if it has another scheme (RFC 9110, section 11.4).
+local function token_of(line)
+  if lower(sub(line, 1, 7)) ~= "bearer " then
+    return nil
+  end
+  local from = 8
+  while byte(line, from) == 0x20 do
+    from = from + 1
+  end
+  return sub(line, from)
+end
+
 -- take_token validates the token of a request, if it has one, and removes it: the upstream doesn't get it. It returns
 -- whether the request may go on, since one with a bad token is refused on every path, and the token, if there is one.
 local function take_token(headers)
   local line = headers["authorization"]
   if type(line) == "table" then
     for i = 1, #line do
-      if line[i]:sub(1, 7) == "Bearer " then
+      if token_of(line[i]) then
         return false -- two tokens, or one beside something else
       end
     end
     return true
   end
-  if not line or line:sub(1, 7) ~= "Bearer " then
+  local text = line and token_of(line)
+  if not text then
     return true
   end
-  local id, session = tokens:validate(line:sub(8), ngx.now() * 1000)
+  local id, session = tokens:validate(text, ngx.now() * 1000)
   if not id then
     return false
   end

@@ -405,11 +405,15 @@ function Engine:deny(d, now, why)
   self:refuse(d, why)
 end
 
--- refuse makes the decision a 401, which doesn't tell the reason.
+-- refuse makes the decision a 401, which doesn't tell the reason but that a token is bad, as Envoy's jwt_authn does.
 function Engine:refuse(d, why)
   problem(d, 401, "auth_deny", "unauthorized\n", "gatehouse_denied_" .. why)
   d.headers[5] = "WWW-Authenticate"
-  d.headers[6] = self.basic and 'Basic realm="gatehouse", charset="UTF-8"' or 'Device realm="gatehouse"'
+  if why == "token" then
+    d.headers[6] = 'Bearer realm="gatehouse", error="invalid_token"'
+  else
+    d.headers[6] = self.basic and 'Basic realm="gatehouse", charset="UTF-8"' or 'Device realm="gatehouse"'
+  end
 end
 
 -- first returns the first line of a header, and how many there are.
