@@ -28,4 +28,6 @@ engines=$(awk '!/^#/ {printf "%s%s %s", sep, $1, $2; sep = ", "}' testbed/redist
 for file in README.md docs/install.md docs/redis-contract.md charts/gatehouse/README.md; do
   has "$file" "tested with $engines" testbed/redistest/versions.txt
 done
+redis=$(awk '$1 == "Redis" {print $2}' testbed/redistest/versions.txt | sort -V | tail -1)
+has charts/gatehouse/values.yaml "tag: $redis-alpine" testbed/redistest/versions.txt
 exit $status
