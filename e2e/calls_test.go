@@ -63,10 +63,17 @@ func (e *edge) ask(ctx context.Context, device, url string) <-chan int {
 	return status
 }
 
-// verifying waits until this many requests have waited for a verification.
-func (e *edge) verifying(want int) {
+// verifying waits until this many requests have waited for a verification. None of those asked may have an answer.
+func (e *edge) verifying(want int, asked ...<-chan int) {
 	e.t.Helper()
 	await(e.t, "requests wait", patience, func() error {
+		for _, status := range asked {
+			select {
+			case got := <-status:
+				e.t.Fatalf("a request that should wait got %d", got)
+			default:
+			}
+		}
 		if got := e.edgeMetric("gatehouse_calls_total", `call="verify"`); got != want {
 			return fmt.Errorf("%d do, want %d", got, want)
 		}
@@ -123,7 +130,7 @@ func callsOfTwoListeners(t *testing.T, e *edge, l *listeners) {
 	var asked []<-chan int
 	for i, url := range []string{"http://" + l.second + "/both/1", e.EdgeURL() + "/both/2"} {
 		asked = append(asked, e.ask(t.Context(), "two", url))
-		e.verifying(before + i + 1)
+		e.verifying(before+i+1, asked...)
 	}
 	if err := e.SignalSidecar(syscall.SIGCONT); err != nil {
 		t.Fatal(err)

@@ -9,3 +9,5 @@ import "syscall"
 func childAttr(bool) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }
+
+func awaitStop(int) error { return nil }

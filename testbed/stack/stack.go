@@ -251,7 +251,11 @@ func (s *Stack) signal(name string, signal syscall.Signal) error {
 	if child == nil {
 		return fmt.Errorf("signal %s: this stack has none", name)
 	}
-	if err := child.signal(signal); err != nil {
+	err := child.signal(signal)
+	if err == nil && signal == syscall.SIGSTOP {
+		err = awaitStop(child.pid)
+	}
+	if err != nil {
 		return fmt.Errorf("signal %s: %w", name, err)
 	}
 	return nil
