@@ -1,6 +1,7 @@
 package follow
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -117,7 +118,7 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 		return err
 	}
 	// One connection, and so one server, even if a name moves to another server meanwhile.
-	conn := client.WithTimeout(recordsTimeout).Conn()
+	conn := f.withTimeout(client, recordsTimeout).Conn()
 	defer conn.Close()
 	master := server{conn, address(client)} //mutant:TestOneServer server{client, address(client)}
 	p, err := f.position(ctx, master, position{seq: f.seq})
@@ -129,6 +130,9 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 		return errOtherServer
 	}
 	f.board.setMemory(f.Shard, p.memory, f.log)
+	if f.unlisted {
+		f.unlisted, f.synced, f.owed = false, false, cmp.Or(f.owed, resyncUnsure)
+	}
 	from := f.seq
 	full := !f.synced || p.epoch != f.epoch || p.seq < f.seq || f.seq < p.floor || !f.goesOn(p, reason)
 	if full {
@@ -193,14 +197,15 @@ func (f *Follower) moveTo(p position, end uint64) {
 	f.chain.set(p.seq, p.digest())
 	f.doubt = ""
 	f.epoch, f.history, f.historyAt, f.synced = p.epoch, p.history, p.at, true
-	f.batch, f.unknownAt = pipelineSize, time.Time{}
+	f.batch = pipelineSize //mutant:TestSlowRecords deleted
+	f.unknownAt = time.Time{}
 	switch {
 	case end == p.seq:
 		f.setInStep(p.at)
 	case end > p.seq: // an event announces each write beyond p
 		f.claim = position{seq: end, at: p.at}
 	}
-	if len(f.again) > 0 {
+	if f.doubtful() { //mutant:TestLateDoubtsEnd false
 		f.later()
 	}
 }

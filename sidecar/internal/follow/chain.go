@@ -1,6 +1,7 @@
 package follow
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -97,33 +98,29 @@ func (f *Follower) mistrust(ctx context.Context, e *contract.Event, reason metri
 // reread catches up now, or later if there were many catch-ups: forged events could cause them at any rate.
 func (f *Follower) reread(ctx context.Context, reason catchUpReason) error {
 	f.doubt = reason
-	if f.rereading || f.later() {
-		return nil
+	if !f.rereading && f.rereads.Allow() { //mutant:TestFloodOfForgedEvents true
+		return f.catchUp(ctx, reason)
 	}
-	return f.catchUp(ctx, reason)
+	f.later()
+	return nil
 }
 
-// later reports whether the catch-up must wait for its rate limit; if so, it schedules rereadDue.
-func (f *Follower) later() bool {
-	delay := f.rereads.Reserve().Delay()
-	if delay == 0 { //mutant:TestFloodOfForgedEvents true
-		return false
+// later schedules rereadDue for when the rate limit permits a catch-up.
+func (f *Follower) later() {
+	if f.rereading { //mutant:TestLateDoubtsEnd false
+		return
 	}
 	f.rereading = true
-	f.due.Reset(delay)
-	return true
+	f.due.Reset(f.rereads.Reserve().Delay())
 }
 
 // rereadDue runs the scheduled catch-up, if it is still necessary.
 func (f *Follower) rereadDue(ctx context.Context) error {
 	f.rereading = false
-	switch {
-	case f.doubt != "":
-		return f.catchUp(ctx, f.doubt)
-	case len(f.again) > 0:
-		return f.catchUp(ctx, onChain)
+	if f.doubt == "" && !f.doubtful() {
+		return nil
 	}
-	return nil
+	return f.catchUp(ctx, cmp.Or(f.doubt, onChain))
 }
 
 // unsureEvent is an earlier event to check with Redis.

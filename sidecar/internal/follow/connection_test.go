@@ -9,15 +9,18 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	miniredisserver "github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/time/rate"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 	"github.com/gatehouse/gatehouse/testbed/redistest"
 	"github.com/gatehouse/gatehouse/wire"
 )
@@ -108,6 +111,48 @@ func TestAllDoubtsEnd(t *testing.T) {
 	}
 	if err := s.catchUp(t.Context(), onConnected); err != nil || len(s.again) != 0 {
 		t.Errorf("got %d devices left in doubt, %v; want none", len(s.again), err)
+	}
+}
+
+// flood is a sink of objects that calls arrive with each.
+type flood struct {
+	removed[contract.Object]
+	arrive func()
+}
+
+func (f *flood) Apply(contract.Object) { f.arrive() }
+
+// TestLateDoubtsEnd puts devices in doubt at the end of each catch-up, more than that one reads, or than are listed. A
+// catch-up of their own reads them, which further ones don't put off.
+func TestLateDoubtsEnd(t *testing.T) {
+	for _, n := range []int{10 * pipelineSize, maxAgain + 1} {
+		t.Run(fmt.Sprint(n, " devices"), func(t *testing.T) {
+			s, _, m := inOrder(t, contract.ObjectMember("/a"))
+			s.rereads = rate.NewLimiter(rate.Every(time.Hour), 1)
+			objects := &flood{arrive: func() {
+				for i := range n {
+					s.takeAway(contract.CredentialMember(fmt.Sprint("d", i)))
+				}
+			}}
+			s.Objects = objects
+			for range 2 {
+				s.seq = 0                 // /a is read
+				m.Del(s.keys.ResyncKey()) // miniredis doesn't expire it
+				if err := s.catchUp(t.Context(), onConnected); err != nil || !s.doubtful() {
+					t.Fatalf("got %d devices left in doubt, %v; want some", len(s.again), err)
+				}
+			}
+			objects.arrive = func() {}
+			m.Del(s.keys.ResyncKey())
+			select {
+			case <-s.due.C:
+			case <-time.After(time.Second):
+				t.Fatal("no catch-up is due")
+			}
+			if err := s.rereadDue(t.Context()); err != nil || s.doubtful() {
+				t.Errorf("got %d devices left in doubt, %v; want none", len(s.again), err)
+			}
+		})
 	}
 }
 
@@ -230,31 +275,50 @@ func TestPositionMoves(t *testing.T) {
 	}
 }
 
-// TestSlowRecords: after a timeout the follower reads fewer records at once.
+// TestSlowRecords: after a timeout the follower reads fewer records at once, until a catch-up goes well.
 func TestSlowRecords(t *testing.T) {
-	m := miniredis.RunT(t)
-	s, _, _ := idle(t, &redis.Options{Addr: m.Addr()})
+	var members []contract.Member
+	for i := range 300 {
+		members = append(members, contract.CredentialMember(fmt.Sprint("d", i)))
+	}
+	s, _, _ := inOrder(t, members...)
 	client, err := s.master(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Set(s.keys.EpochKey(), strings.Repeat("a", 32))
-	m.Set(s.keys.SeqKey(), "300")
-	for i := range 300 {
-		m.ZAdd(s.keys.LogKey(), float64(i+1), contract.CredentialMember(strings.Repeat("d", i/10+1)+string(rune('0'+i%10))).String())
+	client.AddHook(slowFrom(100))
+	read := func() error {
+		_, err := s.readLog(t.Context(), server{client, ""}, 0, 300, contract.KindCredential, func() error { return nil })
+		return err
 	}
-	client.AddHook(slowFrom(30))
-	for tries := 1; ; tries++ {
-		err := s.catchUp(t.Context(), "connected")
-		if err == nil {
-			break
-		}
-		if tries == 3 {
-			t.Fatalf("try %d: %v, and %d at once", tries, err, s.batch)
+	for _, next := range []int{pipelineSize / 2, pipelineSize / 4} {
+		if err := read(); err == nil || s.batch != next {
+			t.Fatalf("got %v, and %d at once next; want a timeout, and %d", err, s.batch, next)
 		}
 	}
-	if s.batch != pipelineSize {
-		t.Errorf("got %d at once after it went well, want %d", s.batch, pipelineSize)
+	if err := read(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.catchUp(t.Context(), onConnected); err != nil || s.batch != pipelineSize {
+		t.Errorf("got %v, and %d at once after it went well, want %d", err, s.batch, pipelineSize)
+	}
+}
+
+// TestReadsAreMeasured: metrics have the calls of a catch-up, and of reading granted devices.
+func TestReadsAreMeasured(t *testing.T) {
+	s, _, _ := inOrder(t, contract.CredentialMember("d"))
+	measured := func() float64 {
+		return metricstest.Value(t, s.metrics, "gatehouse_redis_seconds", "call", "pipeline")
+	}
+	if err := s.catchUp(t.Context(), onConnected); err != nil || measured() == 0 {
+		t.Errorf("got %v, and %v calls of a catch-up", err, measured())
+	}
+	before := measured()
+	s.running, s.grants = new(sync.WaitGroup), make(chan granted, 1)
+	s.waiting[contract.CredentialMember("d")] = true
+	s.readGranted(t.Context())
+	if g := <-s.grants; g.err != nil || measured() == before {
+		t.Errorf("got %v, and %v calls for a grant", g.err, measured()-before)
 	}
 }
 

@@ -1,7 +1,6 @@
 package follow
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -54,9 +53,12 @@ func (f *Follower) takeAway(m contract.Member) {
 func (f *Follower) readAgain(m contract.Member) {
 	if f.again[m] = true; len(f.again) > maxAgain {
 		f.again = map[contract.Member]bool{} // an empty map keeps its memory
-		f.synced, f.owed = false, cmp.Or(f.owed, resyncUnsure)
+		f.unlisted = true
 	}
 }
+
+// doubtful reports whether a catch-up must read devices that the log may not list.
+func (f *Follower) doubtful() bool { return len(f.again) > 0 || f.unlisted }
 
 // granted has the replies to one round of reads.
 type granted struct {
@@ -79,7 +81,7 @@ func (f *Follower) readGranted(ctx context.Context) {
 		defer cancel()
 		var client *redis.Client
 		if client, g.err = f.master(ctx); g.err == nil {
-			master := client.WithTimeout(grantTimeout)
+			master := f.withTimeout(client, grantTimeout)
 			var records []record
 			if records, g.err = f.weigh(ctx, master, g.members); g.err == nil {
 				g.replies, g.err = f.fetch(ctx, master, records, grantTimeout)

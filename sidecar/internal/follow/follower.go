@@ -133,6 +133,7 @@ type Follower struct {
 	due       *time.Timer              // for rereadDue
 	doubt     catchUpReason            // reason for a pending catch-up; "": none
 	again     map[contract.Member]bool // devices for the next catch-up to read in any case
+	unlisted  bool                     // there are more: the next catch-up reads everything
 	unsure    []unsureEvent
 
 	// Devices with grants in events, see applyDevice.
@@ -288,7 +289,6 @@ func (f *Follower) session(ctx context.Context) error {
 	return f.follow(ctx, in)
 }
 
-// subscribe subscribes to the channel, in a Cluster at the server that has the shard.
 // follow applies events and compares positions.
 func (f *Follower) follow(ctx context.Context, in *inbox) error {
 	tick := time.NewTicker(compareEvery)

@@ -213,7 +213,8 @@ func TestFormat1(t *testing.T) {
 func TestOtherDigest(t *testing.T) {
 	x := withForger(t)
 	seq := x.seq(t)
-	x.do(t, "HSET", keys.ChainKey(), contract.ChainField(seq), contract.Link{Seq: seq, Digest: strings.Repeat("c", 40)}.String())
+	other := contract.Link{Seq: seq, Digest: strings.Repeat("c", 40)}.String()
+	x.do(t, "HSET", keys.ChainKey(), contract.ChainField(seq), other, contract.ChainHead, other)
 	x.breaks("history", 1)
 	await.Until(t, "a full resync", func() bool { return x.f.count(t, "gatehouse_full_resyncs_total", "reason", "lost") == 1 })
 	if got := x.f.count(t, "gatehouse_full_resyncs_total"); got != 2 {

@@ -131,6 +131,13 @@ func (f *Follower) master(ctx context.Context) (*redis.Client, error) {
 	return nil, fmt.Errorf("client %T: want one of a server or of a Cluster", f.client)
 }
 
+// withTimeout returns client with another timeout. Its calls are measured, too: go-redis drops the hooks.
+func (f *Follower) withTimeout(client *redis.Client, timeout time.Duration) *redis.Client {
+	client = client.WithTimeout(timeout)
+	f.metrics.ObserveRedis(client) //mutant:TestReadsAreMeasured deleted
+	return client
+}
+
 // server is a client of a server, or one connection to it.
 type server struct {
 	redis.Cmdable

@@ -184,7 +184,7 @@ func (f *Follower) readMembers(ctx context.Context, master server, members []con
 		n := fitting(records, f.batch, pipelineBytes)
 		if err := f.readInTurn(ctx, master, records[:n], objects); err != nil {
 			if timeout, ok := errors.AsType[net.Error](err); n > 1 && ok && timeout.Timeout() {
-				f.batch = n / 2
+				f.batch = n / 2 //mutant:TestSlowRecords deleted
 				f.log.Warn("records time out: the next catch-up reads fewer at once", "records", n, "next", f.batch, "timeout", recordsTimeout)
 			}
 			return err
