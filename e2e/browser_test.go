@@ -143,8 +143,7 @@ func (b *browser) look(width int64, scheme string) {
 	})
 }
 
-// accessible fails the test for each fault that axe-core finds serious or critical, and if the page has to be scrolled
-// to the side.
+// accessible fails the test for each fault that axe-core finds serious or critical.
 func (b *browser) accessible(what string) {
 	b.t.Helper()
 	if value[bool](b, "typeof axe === 'undefined'") {
@@ -164,8 +163,31 @@ func (b *browser) accessible(what string) {
 	for _, fault := range found.Faults {
 		b.t.Errorf("%s: %s", what, fault)
 	}
-	if beyond := value[int](b, "document.documentElement.scrollWidth - document.documentElement.clientWidth"); beyond > 0 {
-		b.t.Errorf("%s: the page is %d px wider than the window", what, beyond)
+}
+
+// fits fails the test if the page has to be scrolled to the side, if a cell of a table is not wholly visible, or if it
+// stands neither under its header nor beside its name.
+func (b *browser) fits(what string) {
+	b.t.Helper()
+	faults := value[[]string](b, `(() => {
+		const wide = document.documentElement.clientWidth, faults = [];
+		if (document.documentElement.scrollWidth > wide) faults.push('the page is ' + document.documentElement.scrollWidth + ' px wide');
+		const cells = [...document.querySelectorAll('th, td')], shown = c => c.getClientRects().length > 0;
+		if (cells.filter(shown).length < 40) faults.push('only ' + cells.filter(shown).length + ' cells are shown');
+		for (const c of cells) {
+			const box = c.getBoundingClientRect(), head = c.closest('table').tHead?.rows[0].cells[c.cellIndex];
+			if (!shown(c)) {
+				if (c.innerText !== '' && c !== head) faults.push(c.innerText + ' is hidden');
+			} else if (box.width === 0 || box.left < 0 || box.right > wide || c.scrollWidth > c.clientWidth) {
+				faults.push(c.innerText + ' is from ' + box.left + ' to ' + box.right + ', with a content of ' + c.scrollWidth + ' px');
+			} else if (head && !shown(head) && c.cellIndex > 0 && getComputedStyle(c, '::before').content !== JSON.stringify(head.textContent) && head.textContent !== '') {
+				faults.push(c.innerText + ' has no name, want ' + head.textContent);
+			}
+		}
+		return faults;
+	})()`)
+	for _, fault := range faults {
+		b.t.Errorf("%s: %s", what, fault)
 	}
 }
 
