@@ -40,9 +40,10 @@ type Variant struct {
 
 // Object is an object's entry in a bucket. The strings of a parsed one refer to the record.
 type Object struct {
-	Key         string
-	Version     uint64
-	PublishedMS int64 // unix ms
+	Key     string
+	Version uint64
+	// PublishedMS is when it was published, unix ms; if Redis's clock is ahead, when the sidecar first got it.
+	PublishedMS int64
 	// TTLMS is the freshness lifetime counted from PublishedMS, ms; 0 means that the
 	// object is fresh until it changes.
 	TTLMS       uint64

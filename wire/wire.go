@@ -32,7 +32,7 @@
 //	 0  u32  size of the entry, this field included
 //	 4  u32  tag, see [Keys.Place]
 //	 8  u64  version, 1 to [limits.MaxVersion]
-//	16  i64  published, unix ms
+//	16  i64  published, unix ms, at most when the sidecar first got it
 //	24  u64  ttl: freshness lifetime counted from published, ms; 0: fresh until changed
 //	32  u16  length of the key
 //	34  u8   length of the entity-tag

@@ -112,7 +112,8 @@ type seen struct {
 type fault struct {
 	begin, end time.Duration // end 0: it goes on
 	redisDown  bool          // and nothing else
-	clock      bool          // a clock is wrong
+	clock      bool          // a clock is wrong:
+	redisClock bool          // only that of Redis, and nothing else
 }
 
 // NewChecker returns a checker of keys without writes.
@@ -247,11 +248,12 @@ func (c *Checker) BeginFault(at time.Duration, redisDown bool) {
 	clear(c.lost)
 }
 
-// ClockStepped records that the last fault steps a clock.
-func (c *Checker) ClockStepped() {
+// ClockStepped records that the last fault steps a clock. onlyRedis: that of Redis, and it does nothing else.
+func (c *Checker) ClockStepped(onlyRedis bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.faults[len(c.faults)-1].clock = true
+	last := &c.faults[len(c.faults)-1]
+	last.clock, last.redisClock = true, onlyRedis
 }
 
 // EndFault records the end of the last fault.
@@ -336,7 +338,7 @@ func (c *Checker) hit(r *Read, report func(rule, format string, args ...any)) {
 		report("wrong body", "version %d was never published", r.Version)
 		return
 	}
-	if w := &h.writes[r.Version-1]; w.life > 0 && w.outcome == Acked && r.Start > w.ended+w.life+c.limits.Slack && c.clocksRight(w.begun, r.End) {
+	if w := &h.writes[r.Version-1]; w.life > 0 && w.outcome == Acked && c.mustHaveEnded(w, r) {
 		report("expired", "version %d, asked for at %.3f s, was written by %.3f s for %v", r.Version, r.Start.Seconds(), w.ended.Seconds(), w.life)
 	}
 	age := h.age(r.Version, r.Start)
@@ -454,14 +456,26 @@ func (c *Checker) floor(r *Read) *floor {
 	return &s.floor
 }
 
-// clocksRight reports whether all clocks were right from begin to end.
-func (c *Checker) clocksRight(begin, end time.Duration) bool {
+// mustHaveEnded reports whether the life of w was over when r was asked: all clocks were right since the write, or only
+// that of Redis was wrong, and the sidecar has the write since it converged.
+func (c *Checker) mustHaveEnded(w *write, r *Read) bool {
+	end := w.ended + w.life + c.limits.Slack
+	redisClock, other := false, false
 	for _, f := range slices.Backward(c.faults) {
-		if f.clock && f.begin <= end && (f.end == 0 || f.end >= begin) {
+		switch {
+		case f.begin > r.End || f.end != 0 && f.end < w.begun:
+		case f.redisClock:
+			redisClock = true
+		case f.clock:
 			return false
+		default:
+			other = true
 		}
 	}
-	return true
+	if redisClock {
+		end += c.limits.Converge
+	}
+	return r.Start > end && !(redisClock && other)
 }
 
 // quiet reports whether nothing was broken from begin to end.

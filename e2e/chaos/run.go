@@ -489,8 +489,9 @@ func (r *run) breakAll(ctx context.Context, f Fault) error {
 			r.takeBack(ctx, begin-lag)
 		}
 		if stepping[kind] {
-			r.checker.ClockStepped()
-			r.devices.ClockStepped()
+			onlyRedis := kind == StepRedis && len(f.Kinds) == 1
+			r.checker.ClockStepped(onlyRedis)
+			r.devices.ClockStepped(onlyRedis)
 		}
 		if behind[kind] && f.Last > r.limits.MaxStaleness+r.limits.Slack {
 			r.writeBulk() // much to catch up with, all of it older than any answer may be

@@ -61,7 +61,8 @@ func TestFaults(t *testing.T) {
 		{"GatehousePushStalled", f.edge(syscall.SIGSTOP), f.edge(syscall.SIGCONT), `the edge has not acknowledged a push|not ready: .*push`},
 		{"GatehouseRedisEvicts", f.policy("allkeys-lru"), f.policy("noeviction"), `Redis may evict records`},
 		{"GatehouseRedisFull", f.maxMemory("1"), f.maxMemory("0"), `Redis is full`},
-		{"GatehouseClockDiffers", func() error { return f.clock.Step(-time.Minute) }, func() error { return f.clock.Step(0) }, `clock was stepped`},
+		{"GatehouseRedisClockDiffers", step(f.redisClock), func() error { return f.redisClock.Step(0) }, `Redis' clock is 60 s behind`},
+		{"GatehouseClockDiffers", step(f.clock), func() error { return f.clock.Step(0) }, `Redis' clock is 60 s ahead`},
 		{"GatehouseSidecarAway", f.sidecar(syscall.SIGSTOP), f.sidecar(syscall.SIGCONT), `the sidecar doesn't answer`},
 		{"GatehouseBudgetFull", f.tooMuch, nil, `no room for \d+ objects`},
 		{"GatehouseHeapFull", once(f.shrinkHeap), nil, `Envoy's heap is \d+ % full`},
@@ -173,6 +174,7 @@ type faults struct {
 	root         string
 	alertmanager string       // URL
 	clock        *chaos.Clock // of the edge and its sidecar
+	redisClock   *chaos.Clock
 	client       redis.UniversalClient
 	publisher    *publish.Publisher
 	second       *exec.Cmd // another sidecar
@@ -197,10 +199,14 @@ func startFaults(t *testing.T) *faults {
 	if f.clock, err = chaos.NewClock(filepath.Join(t.TempDir(), "clock")); err != nil {
 		t.Fatal(err)
 	}
-	clock := f.clock.Environment(f.built("chaos/clock.so"))
+	if f.redisClock, err = chaos.NewClock(filepath.Join(t.TempDir(), "clock")); err != nil {
+		t.Fatal(err)
+	}
+	library := f.built("chaos/clock.so")
+	clock := f.clock.Environment(library)
 	f.Stack, err = stack.Start(t.Context(), stack.Options{
 		ModifyConfig: f.heap, ModifyNginx: func(config string) string { return config },
-		Dir: t.TempDir(), RedisServerPath: server, EnvoyEnv: clock, SidecarEnv: clock[:1],
+		Dir: t.TempDir(), RedisServerPath: server, EnvoyEnv: clock, SidecarEnv: clock[:1], RedisEnv: f.redisClock.Environment(library),
 		SidecarPath: f.built("chaos/gatehouse-sidecar"), WasmPath: f.built("chaos/gatehouse.wasm"), LibraryPath: filepath.Join(f.root, "build", "chaos", "libgatehouse.so"),
 		SidecarArgs: []string{"--memory.bytes=1MiB", "--bcrypt.max-cost=5", "--limit.device=1", "--limit.source=10"},
 	})
@@ -292,6 +298,10 @@ func (f *faults) forge() error {
 		Fields: map[string]string{contract.FieldVersion: "1", contract.FieldPublished: "1", contract.FieldDeleted: "1"},
 	})
 	return f.client.Publish(ctx, shard.EventsChannel(), forged).Err()
+}
+
+func step(clock *chaos.Clock) func() error {
+	return func() error { return clock.Step(-time.Minute) }
 }
 
 func (f *faults) policy(name string) func() error {

@@ -24,13 +24,13 @@ func (s *Stack) Rest() error {
 }
 
 // Renew starts the sidecar and Redis of a stack again after [Stack.Rest], with the options for these two: RedisURL,
-// RedisServerPath, SidecarRedisURL, SidecarArgs, SidecarEnv and Seed. A redis-server is empty; the logs and Envoy's
-// counters are reset. Envoy goes on running, since it takes most of a start to compile the module.
+// RedisServerPath, RedisEnv, SidecarRedisURL, SidecarArgs, SidecarEnv and Seed. A redis-server is empty; the logs and
+// Envoy's counters are reset. Envoy goes on running, since it takes most of a start to compile the module.
 func (s *Stack) Renew(ctx context.Context, opts Options) error {
 	if s.embedded != nil || len(s.opts.RedisArgs)+len(opts.RedisArgs) != 0 {
 		return fmt.Errorf("%w: a Redis that is embedded or has arguments may keep its data: it can't be renewed", ErrUsage)
 	}
-	s.opts.RedisURL, s.opts.RedisServerPath = opts.RedisURL, opts.RedisServerPath
+	s.opts.RedisURL, s.opts.RedisServerPath, s.opts.RedisEnv = opts.RedisURL, opts.RedisServerPath, opts.RedisEnv
 	s.opts.SidecarRedisURL = opts.SidecarRedisURL
 	s.opts.SidecarArgs, s.opts.SidecarEnv, s.opts.Seed = opts.SidecarArgs, opts.SidecarEnv, opts.Seed
 	if s.opts.Redis == "" && opts.RedisURL == "" {

@@ -263,7 +263,7 @@ func (e *Engine) compose(all []byte) string {
 // without a ttl must revalidate each time. Answers that need a credential are private. A client that subtracts Age from
 // max-age (RFC 9111, section 4.2.3) stores it for less time, and one that doesn't, not longer than the object lives.
 func (e *Engine) cacheControl(nowMS int64, rule *Rule, o *wire.Object) string {
-	left := min(o.PublishedMS+int64(o.TTLMS)-nowMS, int64(o.TTLMS)) / 1000 // over the ttl if Redis's clock is ahead
+	left := min(o.PublishedMS+int64(o.TTLMS)-nowMS, int64(o.TTLMS)) / 1000 // over the ttl if the clock was set back
 	switch {
 	case o.TTLMS != 0 && rule.Auth != nil:
 		return e.decimal("private, max-age=", left)

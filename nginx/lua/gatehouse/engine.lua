@@ -700,7 +700,7 @@ function Engine:cache_control(now, rule, object)
   if object.ttl_ms == 0 then
     return rule.auth and "private, no-cache" or "no-cache"
   end
-  -- Over the ttl if Redis's clock is ahead.
+  -- Over the ttl if the clock was set back.
   local left = floor(min(object.expires_ms - now, object.ttl_ms) / 1000)
   return ("%smax-age=%d"):format(rule.auth and "private, " or "", left)
 end

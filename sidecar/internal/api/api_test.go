@@ -307,7 +307,7 @@ type overtaken struct {
 	times  int
 }
 
-func (m *overtaken) ApplyRead(o contract.Object, generation uint64) objectcache.Result {
+func (m *overtaken) ApplyRead(o *contract.Object, generation uint64) objectcache.Result {
 	if m.times > 0 {
 		m.times--
 		m.during()

@@ -35,7 +35,7 @@ type Cache interface {
 	Get(key string) (contract.Object, bool)
 	Stored(key string) string
 	Generation(stored string) uint64
-	ApplyRead(o contract.Object, generation uint64) objectcache.Result
+	ApplyRead(o *contract.Object, generation uint64) objectcache.Result
 }
 
 // Redis is a [Fetcher] that reads the cache, and then Redis.
@@ -155,7 +155,7 @@ func (r *Redis) read(ctx context.Context, key string) (fetched, error) {
 			return r.gone(key), r.corrupt(key, err)
 		}
 		o.Key = stored
-		result = r.cache.ApplyRead(o, generation)
+		result = r.cache.ApplyRead(&o, generation)
 		o.Key = key
 		if newest, found := r.cache.Get(key); found {
 			return fetched{newest, true}, nil

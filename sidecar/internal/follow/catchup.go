@@ -72,7 +72,7 @@ func (f *Follower) compare(ctx context.Context, p position) error {
 		return errOtherServer
 	}
 	f.history, f.historyAt = p.history, p.at
-	f.board.setMemory(f.Shard, p.memory, f.log)
+	f.board.setVitals(f.Shard, p.vitals, f.log)
 	if err := f.sure(ctx, p.unsure, p.links); err != nil || p.catchups != f.catchups {
 		return err
 	}
@@ -129,7 +129,7 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	if reason != onConnected && !f.continues(p) {
 		return errOtherServer
 	}
-	f.board.setMemory(f.Shard, p.memory, f.log)
+	f.board.setVitals(f.Shard, p.vitals, f.log)
 	if f.unlisted {
 		f.unlisted, f.synced, f.owed = false, false, cmp.Or(f.owed, resyncUnsure)
 	}

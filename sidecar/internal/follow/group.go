@@ -97,14 +97,14 @@ type board struct {
 	mu        sync.Mutex // protects all below
 	inStep    []time.Time
 	connected int
-	memory    []memory // of each shard's Redis
+	vitals    []vitals // of each shard's Redis
 }
 
 func newBoard(shards int, clock Clock, m *metrics.Metrics) *board {
 	sometimes := func() rate.Sometimes { return rate.Sometimes{First: 100, Interval: time.Second} }
 	return &board{
 		clock: clock, metrics: m, refused: sometimes(), breaks: sometimes(), gaps: sometimes(),
-		inStep: make([]time.Time, shards), memory: make([]memory, shards), reads: make(chan struct{}, maxReads),
+		inStep: make([]time.Time, shards), vitals: make([]vitals, shards), reads: make(chan struct{}, maxReads),
 	}
 }
 
@@ -136,30 +136,42 @@ func (b *board) connect(change int) {
 // nearlyFull is the part of maxmemory from which Redis counts as nearly full.
 const nearlyFull = 0.9
 
-// setMemory records the memory of a shard's Redis.
-func (b *board) setMemory(shard int, m memory, log *slog.Logger) {
+// clocksDiffer is the difference from Redis' clock of which we warn; the edge allows for as much (settleMS).
+const clocksDiffer = time.Second
+
+// setVitals records what a shard's Redis tells of itself.
+func (b *board) setVitals(shard int, v vitals, log *slog.Logger) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	before := b.memory[shard]
-	b.memory[shard] = m
-	fullest := 0.0
-	for _, m := range b.memory {
-		fullest = max(fullest, m.fill())
+	before := b.vitals[shard]
+	if v.warned = before.warned && v.ahead.Abs() > clocksDiffer/2; !v.warned && v.ahead.Abs() > clocksDiffer {
+		v.warned = true
+		log.Warn("the clock of redis differs from this machine's: if it is behind, objects with a ttl end as much too early; if it is ahead, a restart of the sidecar prolongs them; correct the one that is wrong",
+			"ahead", v.ahead)
+	}
+	b.vitals[shard] = v
+	fullest, ahead := 0.0, time.Duration(0)
+	for _, v := range b.vitals {
+		fullest = max(fullest, v.fill())
+		if v.ahead.Abs() > ahead.Abs() {
+			ahead = v.ahead
+		}
 	}
 	b.metrics.RedisFill.Set(fullest)
-	if m.fill() >= nearlyFull && before.fill() < nearlyFull {
+	b.metrics.RedisAhead.Set(ahead.Seconds())
+	if v.fill() >= nearlyFull && before.fill() < nearlyFull {
 		log.Warn("redis is nearly full: then it refuses all writes but deletions and revocations; raise maxmemory, or remove objects",
-			"used_bytes", m.used, "maxmemory_bytes", m.max)
+			"used_bytes", v.used, "maxmemory_bytes", v.max)
 	}
-	if m.policy != before.policy {
-		b.setPolicy(m.policy, log)
+	if v.policy != before.policy {
+		b.setPolicy(v.policy, log)
 	}
 }
 
 // setPolicy reports that a shard's Redis has another maxmemory-policy now.
 func (b *board) setPolicy(policy string, log *slog.Logger) {
 	of := func(prefix string) bool {
-		return slices.ContainsFunc(b.memory, func(m memory) bool { return strings.HasPrefix(m.policy, prefix) })
+		return slices.ContainsFunc(b.vitals, func(v vitals) bool { return strings.HasPrefix(v.policy, prefix) })
 	}
 	for prefix, keys := range map[string]string{"allkeys-": "any", "volatile-": "expiring"} {
 		b.metrics.Evicts.WithLabelValues(keys).Set(map[bool]float64{true: 1}[of(prefix)])

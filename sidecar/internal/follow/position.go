@@ -22,7 +22,7 @@ type position struct {
 	at       time.Time // before Redis was asked
 	catchups uint64    // number of our catch-ups by then
 	ours     uint64    // our seq by then
-	memory   memory    // of the server
+	vitals   vitals    // of the server
 	err      error
 
 	chained bool          // Redis permits reading its chain
@@ -42,18 +42,34 @@ func (p *position) digest() string {
 	return ""
 }
 
-// memory is what a server tells about its memory; the zero value if it doesn't.
-type memory struct {
-	policy    string // maxmemory-policy
-	used, max uint64 // bytes; max is 0 if there is no limit
+// vitals is what a server tells about its memory and clock; the zero value if it doesn't.
+type vitals struct {
+	policy    string        // maxmemory-policy
+	used, max uint64        // bytes; max is 0 if there is no limit
+	clock     time.Time     // when it answered
+	ahead     time.Duration // of clock, see clockAhead
+	warned    bool          // of ahead
 }
 
 // fill returns the part of the limit that is used, 0 without a limit.
-func (m memory) fill() float64 {
-	if m.max == 0 {
+func (v vitals) fill() float64 {
+	if v.max == 0 {
 		return 0
 	}
-	return float64(m.used) / float64(m.max)
+	return float64(v.used) / float64(v.max)
+}
+
+// clockAhead returns how far a clock that was read between begin and end is certainly ahead of ours, below 0 if it is
+// behind.
+func clockAhead(clock, begin, end time.Time) time.Duration {
+	switch {
+	case clock.IsZero():
+		return 0
+	case clock.After(end): //mutant:TestClockAhead clock.After(begin)
+		return clock.Sub(end)
+	default:
+		return min(clock.Sub(begin), 0)
+	}
 }
 
 // has reports whether Redis has our last write, and with it all earlier ones.
@@ -224,6 +240,7 @@ func (f *Follower) tryPosition(ctx context.Context, master server, asked positio
 	if err := unsent(pipe.Exec(ctx)); err != nil {
 		return p, false, fmt.Errorf("read the position of redis: %w", err)
 	}
+	end := time.Now()
 	switch {
 	case withheld(info.Err(), epoch.Err()):
 		return p, false, &withheldError{info.Err(), false}
@@ -241,9 +258,10 @@ func (f *Follower) tryPosition(ctx context.Context, master server, asked positio
 	if err := f.Shards.Agree(shards.Val()); err != nil {
 		return p, false, err
 	}
-	if p.history, p.memory, err = parseInfo(info.Val(), master.address); err != nil {
+	if p.history, p.vitals, err = parseInfo(info.Val(), master.address); err != nil {
 		return p, false, err
 	}
+	p.vitals.ahead = clockAhead(p.vitals.clock, p.at, end)
 	p.setChain(links.Val())
 	p.epoch = epoch.Val()
 	if p.epoch != "" && !contract.ValidEpoch(p.epoch) {
@@ -291,11 +309,11 @@ func withheld(err, epoch error) bool {
 	return refused && (epoch == nil || errors.Is(epoch, redis.Nil))
 }
 
-// parseInfo returns the server's history and memory from INFO, zero if info is empty. It returns an error if the server is
+// parseInfo returns the server's history and vitals from INFO, zero if info is empty. It returns an error if the server is
 // not a master.
-func parseInfo(info, server string) (h history, m memory, err error) {
+func parseInfo(info, server string) (h history, v vitals, err error) {
 	if info == "" {
-		return history{}, memory{}, nil
+		return history{}, vitals{}, nil
 	}
 	fields := map[string]string{}
 	for line := range strings.Lines(info) {
@@ -307,14 +325,17 @@ func parseInfo(info, server string) (h history, m memory, err error) {
 		if server == "" {
 			server = "at port " + fields["tcp_port"]
 		}
-		return history{}, memory{}, &replicaError{server, role, fields["master_host"] + ":" + fields["master_port"]}
+		return history{}, vitals{}, &replicaError{server, role, fields["master_host"] + ":" + fields["master_port"]}
 	}
 	// A process that was demoted and promoted again has the same run ID, but another replication ID.
 	const none = "0000000000000000000000000000000000000000"
-	m.policy = fields["maxmemory_policy"]
-	m.used, _ = strconv.ParseUint(fields["used_memory"], 10, 64)
-	m.max, _ = strconv.ParseUint(fields["maxmemory"], 10, 64)
-	return history{fields["run_id"], fields["master_replid"], fields["master_replid2"] == none}, m, nil
+	v.policy = fields["maxmemory_policy"]
+	v.used, _ = strconv.ParseUint(fields["used_memory"], 10, 64)
+	v.max, _ = strconv.ParseUint(fields["maxmemory"], 10, 64)
+	if us, err := strconv.ParseInt(fields["server_time_usec"], 10, 64); err == nil {
+		v.clock = time.UnixMicro(us)
+	}
+	return history{fields["run_id"], fields["master_replid"], fields["master_replid2"] == none}, v, nil
 }
 
 // address returns the address that the client connects to, "" if sentinels determine it.

@@ -2,10 +2,16 @@ package follow
 
 import (
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/testbed/logbuffer"
 )
 
 func TestHistory(t *testing.T) {
@@ -45,6 +51,49 @@ func TestMemory(t *testing.T) {
 	} {
 		if _, got, err := parseInfo("role:master\r\nmaxmemory_policy:noeviction\r\n"+text, ""); got.fill() != want || got.policy != "noeviction" || err != nil {
 			t.Errorf("%q: got %v, %v, want %v", text, got, err, want)
+		}
+	}
+}
+
+// TestClockAhead: a difference counts only beyond the time that the answer took, and is told once.
+func TestClockAhead(t *testing.T) {
+	begin := time.Now()
+	end := begin.Add(100 * time.Millisecond)
+	for clock, want := range map[time.Duration]time.Duration{
+		0: 0, 100 * time.Millisecond: 0, 40 * time.Millisecond: 0, time.Hour: time.Hour - 100*time.Millisecond, -time.Minute: -time.Minute,
+	} {
+		if got := clockAhead(begin.Add(clock), begin, end); got != want {
+			t.Errorf("%v after the question: got %v, want %v", clock, got, want)
+		}
+	}
+	if got := clockAhead(time.Time{}, begin, end); got != 0 {
+		t.Errorf("not told: got %v", got)
+	}
+	_, v, err := parseInfo("role:master\r\nserver_time_usec:1700000000000001\r\n", "")
+	if want := time.UnixMicro(1700000000000001); v.clock != want || err != nil {
+		t.Errorf("got %v, %v, want %v", v.clock, err, want)
+	}
+	log, m := new(logbuffer.Buffer), metrics.New()
+	b := newBoard(2, nil, m)
+	for _, step := range []struct {
+		shard       int
+		ahead, want time.Duration
+		warnings    int
+	}{
+		{0, time.Second, time.Second, 0},
+		{0, -time.Minute, -time.Minute, 1},
+		{0, -time.Second, -time.Second, 1},
+		{0, -time.Minute, -time.Minute, 1},
+		{1, time.Second / 2, -time.Minute, 1},
+		{0, 0, time.Second / 2, 1},
+		{0, time.Minute, time.Minute, 2},
+	} {
+		b.setVitals(step.shard, vitals{ahead: step.ahead}, slog.New(slog.NewTextHandler(log, nil)))
+		if got := metricstest.Value(t, m, "gatehouse_redis_clock_ahead_seconds"); got != step.want.Seconds() {
+			t.Errorf("shard %d by %v: got %v s, want %v", step.shard, step.ahead, got, step.want)
+		}
+		if got := strings.Count(log.String(), "the clock of redis"); got != step.warnings {
+			t.Errorf("shard %d by %v: got %d warnings, want %d", step.shard, step.ahead, got, step.warnings)
 		}
 	}
 }

@@ -28,6 +28,9 @@ func (i *Inspector) problems(s *Status, values map[string]float64, crowded bool)
 	fill := values["gatehouse_redis_memory_ratio"]
 	check(fill >= 1, critical, "Redis is full: it stores nothing, only deletions and revocations succeed. Raise maxmemory, or remove objects")
 	check(fill > 0.9 && fill < 1, warning, "Redis has used %.0f %% of maxmemory: when it is full, it stores nothing", 100*fill)
+	ahead := values["gatehouse_redis_clock_ahead_seconds"]
+	check(ahead > 1, warning, "Redis' clock is %.0f s ahead of this machine's: a restart of the sidecar prolongs objects with a ttl", ahead)
+	check(ahead < -1, warning, "Redis' clock is %.0f s behind this machine's: objects with a ttl end as much too early", -ahead)
 	check(s.Edge.AcknowledgedAge >= 0 && s.Edge.AcknowledgedAge <= late && s.Edge.InStepAge > late, warning, "the edge is %.0f s behind: %d buckets wait to be pushed", s.Edge.InStepAge, s.Edge.Waiting)
 	check(s.Bcrypt.Queued >= float64(s.Bcrypt.Queue)/2, warning, "%.0f verifications wait for bcrypt, at most %d can: requests get a 503", s.Bcrypt.Queued, s.Bcrypt.Queue)
 	check(s.Objects.LeftOut > 0, warning, "the edge has no room for %.0f objects: raise memory.bytes or memory.objects", s.Objects.LeftOut)

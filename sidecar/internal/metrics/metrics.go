@@ -38,6 +38,7 @@ type Metrics struct {
 	Breaks      *prometheus.CounterVec // reason: a BreakReason
 	Evicts      *prometheus.GaugeVec   // keys
 	RedisFill   prometheus.Gauge
+	RedisAhead  prometheus.Gauge
 	RedisErrors prometheus.Counter
 	Redis       *prometheus.HistogramVec // call
 	Propagation prometheus.Histogram
@@ -105,6 +106,7 @@ func New() *Metrics {
 		Breaks:      f.vector("gatehouse_chain_breaks_total", "Events and positions of Redis that were rejected because they do not match the chain: forged, or Redis lost writes.", "reason", string(BreakDigest), string(BreakFormat), string(BreakHistory)),
 		Evicts:      f.gauges("gatehouse_redis_evicts", "1 if maxmemory-policy lets Redis evict such keys.", "keys", "any", "expiring"),
 		RedisFill:   f.gauge("gatehouse_redis_memory_ratio", "The part of maxmemory that Redis uses, of the fullest shard's; 0 without a limit."),
+		RedisAhead:  f.gauge("gatehouse_redis_clock_ahead_seconds", "How far Redis' clock is ahead of the sidecar's, below 0 if it is behind; of the shard where they differ most."),
 		RedisErrors: f.counter("gatehouse_redis_errors_total", "Failed calls to Redis and lost subscriptions."),
 		Redis:       f.histograms("gatehouse_redis_seconds", "Round trips to Redis: of a command, or of a pipeline.", roundTrips, "call", "command", "pipeline"),
 		Propagation: f.histogram("gatehouse_propagation_seconds", "Time from a write in Redis to the edge's acknowledgement of a batch with it, of writes that came as events.", propagations),

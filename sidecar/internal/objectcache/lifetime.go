@@ -77,12 +77,12 @@ func ended(o *contract.Object, now time.Time) bool {
 	return o.TTLMS > 0 && o.PublishedMS+o.TTLMS <= now.UnixMilli()
 }
 
-// sameHead reports whether a and b are the same write, bodies not compared.
+// sameHead reports whether a and b, of the same time, are the same write, bodies not compared.
 func sameHead(a, b *contract.Object) bool {
-	return a.Version == b.Version && a.PublishedMS == b.PublishedMS && a.TTLMS == b.TTLMS && a.ETag == b.ETag && a.ContentType == b.ContentType
+	return a.Version == b.Version && a.TTLMS == b.TTLMS && a.ETag == b.ETag && a.ContentType == b.ContentType
 }
 
-// equal reports whether a and b are the same write.
+// equal reports whether a and b, of the same time, are the same write.
 func equal(a, b *contract.Object) bool {
 	return sameHead(a, b) &&
 		slices.EqualFunc(a.Bodies, b.Bodies, func(a, b contract.Body) bool {
@@ -99,7 +99,7 @@ func (c *Cache) Sweep() {
 	for key, found := c.lifetimes.due(now); found; key, found = c.lifetimes.due(now) {
 		k := c.known[key]
 		if k.deleted {
-			if end := k.publishedMS + contract.TombstoneLife.Milliseconds(); end > now {
+			if end := k.sinceMS + contract.TombstoneLife.Milliseconds(); end > now {
 				c.lifetimes.watch(key, end)
 			} else {
 				c.forget(key)
@@ -109,7 +109,7 @@ func (c *Cache) Sweep() {
 		if k.ttlMS == 0 {
 			continue
 		}
-		if end := k.publishedMS + k.ttlMS + expiryGrace.Milliseconds(); end > now {
+		if end := k.sinceMS + k.ttlMS + expiryGrace.Milliseconds(); end > now {
 			c.lifetimes.watch(key, end)
 			continue
 		}

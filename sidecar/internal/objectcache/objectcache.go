@@ -31,7 +31,8 @@ const maxLeast = 1 << 30
 
 // Edge receives the cache's objects.
 type Edge interface {
-	// PutObject may retain o, which must not change any more.
+	// PutObject may retain o, which must not change any more. Its PublishedMS is at most the time at which the cache first
+	// received this version, so that an object never outlives its ttl, even if the clock of Redis is ahead.
 	PutObject(o *contract.Object)
 	DeleteObject(key string)
 }
@@ -103,7 +104,8 @@ type known struct {
 	shard       uint8
 	place       place
 	deleted     bool
-	publishedMS int64
+	publishedMS int64 // by the clock of Redis
+	sinceMS     int64 // start of its lifetime: publishedMS, or when it was first received, if that is earlier
 	ttlMS       int64 // 0: no end
 }
 
@@ -146,13 +148,13 @@ func (c *Cache) weight(o *contract.Object) int64 { return max(int64(edgemem.Foot
 func (c *Cache) Apply(o contract.Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.apply(o)
+	c.apply(&o)
 }
 
-func (c *Cache) apply(o contract.Object) Result {
+func (c *Cache) apply(o *contract.Object) Result {
 	stored := o.Key
 	o.Key = c.spell(stored)
-	result := c.decide(stored, &o)
+	result := c.decide(stored, o)
 	if result == Stored || result == NotAdmitted || result == TooLarge {
 		c.reportCollision(stored, o.Key)
 	}
@@ -177,11 +179,17 @@ func (c *Cache) decide(stored string, o *contract.Object) Result {
 			return NotNewer
 		}
 	}
-	unchanged := before.generation != generation && before.place == held && c.has(stored, o)
+	sinceMS := min(o.PublishedMS, time.Now().UnixMilli()) //mutant:TestClockOfRedisIsAhead o.PublishedMS
+	again := o.Version == before.version && o.PublishedMS == before.publishedMS
+	if again { //mutant:TestClockOfRedisIsAhead false
+		sinceMS = before.sinceMS
+	}
+	unchanged := again && before.generation != generation && before.place == held && c.has(stored, o)
 	c.known[stored] = known{
 		version: o.Version, generation: generation, shard: uint8(shard), place: before.place,
-		deleted: o.Deleted, publishedMS: o.PublishedMS, ttlMS: o.TTLMS,
+		deleted: o.Deleted, publishedMS: o.PublishedMS, sinceMS: sinceMS, ttlMS: o.TTLMS,
 	}
+	o.PublishedMS = sinceMS
 	c.size.Add(c.known)
 	switch {
 	case unchanged:

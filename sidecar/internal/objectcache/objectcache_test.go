@@ -72,9 +72,13 @@ func (f fixture) leftOut(t *testing.T) int {
 	return int(metricstest.Value(t, f.metrics, "gatehouse_object_cache_left_out_objects"))
 }
 
+func (f fixture) read(o contract.Object, generation uint64) objectcache.Result {
+	return f.ApplyRead(&o, generation)
+}
+
 func (f fixture) apply(t *testing.T, o contract.Object, want objectcache.Result) {
 	t.Helper()
-	if got := f.ApplyRead(o, f.Generation(o.Key)); got != want {
+	if got := f.read(o, f.Generation(o.Key)); got != want {
 		t.Errorf("%s version %d: %s, want %s", o.Key, o.Version, got, want)
 	}
 }
@@ -112,7 +116,7 @@ func TestResync(t *testing.T) {
 		f.Apply(tombstone("/back", 5))
 		before := f.Generation("/gone")
 		f.Shard(0).BeginResync()
-		if got := f.ApplyRead(object("/gone", 6, 10), before); got != objectcache.Overtaken {
+		if got := f.read(object("/gone", 6, 10), before); got != objectcache.Overtaken {
 			t.Errorf("a read from before the resync: %s", got)
 		}
 		f.expect(t, "/gone", 5) // until the end, since it is better than nothing
@@ -205,7 +209,7 @@ func TestEvictedObjectCanComeBack(t *testing.T) {
 			t.Fatal("nothing was evicted")
 		}
 		f.apply(t, object(evicted, 2, 1000), objectcache.NotNewer)
-		if got := f.ApplyRead(object(evicted, 3, 1000), f.Generation(evicted)); got != objectcache.Stored && got != objectcache.NotAdmitted {
+		if got := f.read(object(evicted, 3, 1000), f.Generation(evicted)); got != objectcache.Stored && got != objectcache.NotAdmitted {
 			t.Errorf("the evicted version again: %s, want it stored or weighed against others", got)
 		}
 	})
@@ -290,9 +294,10 @@ func TestLifetimes(t *testing.T) {
 		f.apply(t, o, objectcache.Expired)
 		o.Version, o.PublishedMS = 2, time.Now().UnixMilli()
 		f.apply(t, o, objectcache.Stored)
+		time.Sleep(3 * time.Second)
 		o.Version, o.PublishedMS = 3, o.PublishedMS+3000
 		f.apply(t, o, objectcache.Stored)
-		time.Sleep(16 * time.Second)
+		time.Sleep(13 * time.Second)
 		f.Sweep()
 		if f.edge["/a"].Version != 3 {
 			t.Error("the end of version 2 ended version 3")
@@ -304,6 +309,87 @@ func TestLifetimes(t *testing.T) {
 		if _, found := f.edge["/a"]; found {
 			t.Error("version 3's memory was not freed")
 		}
+	})
+}
+
+// TestClockOfRedisIsAhead: an object lives for its ttl from receipt at most, and a resync or another read of the same
+// version doesn't renew that.
+func TestClockOfRedisIsAhead(t *testing.T) {
+	const ttl, half = 4 * time.Second, 2 * time.Second
+	for name, tt := range map[string]struct {
+		ahead, left time.Duration // left: of the lifetime at receipt
+		size        int
+		again       func(t *testing.T, f fixture, o contract.Object)
+	}{
+		"an hour":   {time.Hour, ttl, 10, nil},
+		"a second":  {time.Second, ttl, 10, nil},
+		"behind":    {-time.Second, ttl - time.Second, 10, nil},
+		"by events": {time.Hour, ttl, 10, func(t *testing.T, f fixture, o contract.Object) { f.apply(t, o, objectcache.NotNewer) }},
+		"a resync reads heads": {time.Hour, ttl, 10, func(t *testing.T, f fixture, o contract.Object) {
+			f.Shard(0).BeginResync()
+			if o.Bodies = nil; !f.Confirm(o) {
+				t.Error("it was not confirmed")
+			}
+			f.Shard(0).EndResync()
+		}},
+		"a resync reads all": {time.Hour, ttl, 10, func(t *testing.T, f fixture, o contract.Object) {
+			f.Shard(0).BeginResync()
+			f.apply(t, o, objectcache.Unchanged)
+			f.Shard(0).EndResync()
+		}},
+		"a fetch reads what has no room": {time.Hour, ttl, 1 << 20, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := start(t, objectcache.Config{})
+				o := object("/a", 1, tt.size)
+				o.PublishedMS, o.TTLMS = o.PublishedMS+tt.ahead.Milliseconds(), ttl.Milliseconds()
+				until := time.Now().Add(tt.left).UnixMilli()
+				expect := func(when string) {
+					t.Helper()
+					read, sent := o, f.edge["/a"]
+					if tt.size < 1<<20 {
+						read, _ = f.Get("/a")
+					} else {
+						f.ApplyRead(&read, f.Generation("/a"))
+						sent = read
+					}
+					if read.PublishedMS+read.TTLMS != until || sent.PublishedMS+sent.TTLMS != until {
+						t.Errorf("%s: ends at %d for fetchers and %d at the edge, want %d", when, read.PublishedMS+read.TTLMS, sent.PublishedMS+sent.TTLMS, until)
+					}
+				}
+				f.Apply(o)
+				expect("at first")
+				time.Sleep(half)
+				if tt.again != nil {
+					tt.again(t, f, o)
+				}
+				expect("read again")
+				time.Sleep(tt.left - half)
+				f.apply(t, o, map[bool]objectcache.Result{true: objectcache.NotNewer, false: objectcache.Expired}[tt.size == 10])
+				if _, found := f.Get("/a"); found {
+					t.Error("it outlived its ttl")
+				}
+				o.Version, o.PublishedMS = 2, time.Now().Add(tt.ahead).UnixMilli()
+				until = time.Now().Add(tt.left).UnixMilli()
+				f.Apply(o)
+				expect("the next version")
+				time.Sleep(ttl + 11*time.Second)
+				if f.Sweep(); f.edge["/a"].Version != 0 {
+					t.Error("its memory was not freed")
+				}
+			})
+		})
+	}
+	t.Run("a tombstone", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := start(t, objectcache.Config{})
+			o := tombstone("/a", 5)
+			o.PublishedMS += time.Hour.Milliseconds()
+			f.Apply(o)
+			time.Sleep(contract.TombstoneLife)
+			f.apply(t, object("/a", 1, 10), objectcache.Stored) // Redis has removed it
+		})
 	})
 }
 

@@ -71,19 +71,22 @@ func (c *Cache) Generation(stored string) uint64 {
 
 // ApplyRead applies an object that was read from Redis independently of the events. It returns [Overtaken] if, since
 // generation, a full resync has begun, because Redis may have lost that version; or if a version was forgotten, because
-// it may have been newer.
-func (c *Cache) ApplyRead(o contract.Object, generation uint64) Result {
+// it may have been newer. It sets o's PublishedMS as for [Edge].
+func (c *Cache) ApplyRead(o *contract.Object, generation uint64) Result {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if generation != c.generations[c.shards.Of(o.Key)]+c.removals[c.stripe(o.Key)] { //mutant:TestResync false
 		return Overtaken
 	}
-	return c.apply(o)
+	applied := *o
+	result := c.apply(&applied)
+	o.PublishedMS = applied.PublishedMS //mutant:TestClockOfRedisIsAhead deleted
+	return result
 }
 
 // expiring reports whether k is a tombstone that Redis has removed or, because clocks differ, may have removed. Then a
 // version that is not newer comes from a writer that has started over.
 func (k known) expiring(now time.Time) bool {
 	const clocksDiffer = time.Minute
-	return k.deleted && now.UnixMilli() > k.publishedMS+(contract.TombstoneLife-clocksDiffer).Milliseconds()
+	return k.deleted && now.UnixMilli() > k.sinceMS+(contract.TombstoneLife-clocksDiffer).Milliseconds()
 }

@@ -40,12 +40,12 @@ func TestResyncOfOneShard(t *testing.T) {
 				f.expect(t, key, 1)
 			case shards.Of(key) == resynced:
 				f.expect(t, key, 0)
-				if got := f.ApplyRead(object(key, 6, 10), before[key]); got != objectcache.Overtaken {
+				if got := f.read(object(key, 6, 10), before[key]); got != objectcache.Overtaken {
 					t.Errorf("%s read before the resync: %s", key, got)
 				}
 			default:
 				f.expect(t, key, 5)
-				if got := f.ApplyRead(object(key, 6, 10), before[key]); got != objectcache.Stored {
+				if got := f.read(object(key, 6, 10), before[key]); got != objectcache.Stored {
 					t.Errorf("%s of another shard, read before the resync: %s", key, got)
 				}
 			}
@@ -116,11 +116,11 @@ func TestReadBeforeRemoval(t *testing.T) {
 		f := start(t, objectcache.Config{})
 		before := f.Generation("/a")
 		f.Remove("/a")
-		if got := f.ApplyRead(object("/a", 1, 10), before); got != objectcache.Overtaken {
+		if got := f.read(object("/a", 1, 10), before); got != objectcache.Overtaken {
 			t.Errorf("got %s, want %s", got, objectcache.Overtaken)
 		}
 		f.expect(t, "/a", 0)
-		if got := f.ApplyRead(object("/a", 3, 10), f.Generation("/a")); got != objectcache.Stored {
+		if got := f.read(object("/a", 3, 10), f.Generation("/a")); got != objectcache.Stored {
 			t.Errorf("read after it: got %s, want %s", got, objectcache.Stored)
 		}
 	})
