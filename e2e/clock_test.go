@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -45,8 +46,15 @@ func TestClockOfRedis(t *testing.T) {
 			return nil
 		})
 	}
+	var state struct{ Problems []struct{ Text string } }
+	problem := func(want string) {
+		if e.operate(&state, "status"); len(state.Problems) != 1 || !strings.HasPrefix(state.Problems[0].Text, want) {
+			t.Errorf("status: got %+v, want only %q", state.Problems, want)
+		}
+	}
 	left := regexp.MustCompile(`^gatehouse; hit; ttl=(\d+)$`)
 	step(time.Hour)
+	problem("Redis' clock is 3600 s ahead")
 	put("/v1/products/ahead")
 	e.until("published", says("body"), "GET /v1/products/ahead")
 	a := e.send("GET /v1/products/ahead")
@@ -70,6 +78,7 @@ func TestClockOfRedis(t *testing.T) {
 		return nil
 	})
 	step(-time.Hour)
+	problem("Redis' clock is 3600 s behind")
 	put("/v1/products/behind")
 	e.put("/v1/products/after", "after")
 	e.until("what was written later", says("after"), "GET /v1/products/after")
