@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 	"github.com/gatehouse/gatehouse/testbed/redistest"
@@ -35,11 +36,17 @@ type fleet struct {
 // startFleet starts an edge with a sidecar for each secret.
 func startFleet(t *testing.T, url string, args []string, secrets ...string) *fleet {
 	t.Helper()
+	return startFleetOf(t, url, 1, args, secrets...)
+}
+
+// startFleetOf is startFleet for a Redis with this number of shards.
+func startFleetOf(t *testing.T, url string, shards contract.Shards, args []string, secrets ...string) *fleet {
+	t.Helper()
 	f := &fleet{t: t}
 	for _, secret := range secrets {
 		file := writeFile(t, "fleet", secret)
-		args := append([]string{"--bcrypt.workers=1", "--verdict.secret-file=" + file}, args...)
-		f.edges = append(f.edges, reuse(t, stack.Options{RedisURL: url, SidecarArgs: args, Concurrency: 1}))
+		args := append([]string{"--bcrypt.workers=1", "--verdict.secret-file=" + file, fmt.Sprint("--redis.shards=", shards)}, args...)
+		f.edges = append(f.edges, reuse(t, stack.Options{RedisURL: url, SidecarArgs: args, Seed: stack.AcceptLoss(shards), Concurrency: 1}))
 	}
 	f.admin = f.edges[0].redis
 	return f
@@ -359,7 +366,7 @@ func TestFleetOfCluster(t *testing.T) {
 	t.Parallel()
 	const shards = 8
 	cluster := redistest.StartCluster(t)
-	f := startFleet(t, cluster.URL, []string{fmt.Sprint("--redis.shards=", shards)}, fleetSecret, fleetSecret)
+	f := startFleetOf(t, cluster.URL, shards, nil, fleetSecret, fleetSecret)
 	for _, e := range f.edges {
 		e.publisher = publish.New(e.redis, publish.Shards(shards))
 	}

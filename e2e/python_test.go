@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net/http"
@@ -100,7 +101,9 @@ func TestPythonWriter(t *testing.T) {
 	as := func(user string) string {
 		return strings.Replace(url, "redis://", "redis://"+user+":"+user+"-password@", 1)
 	}
-	e := reuse(t, stack.Options{RedisURL: as("reader")})
+	e := reuse(t, stack.Options{RedisURL: as("reader"), Seed: func(ctx context.Context, _ string) error {
+		return stack.AcceptLoss(1)(ctx, as("writer"))
+	}})
 	w := newWriter(t, as("writer"), admin)
 	one := []*http.Client{shared}
 

@@ -41,8 +41,8 @@ var FaultKinds = []FaultKind{
 	Failover, MoveSlot, BadBatches, EmptyRedis, StepEdge, StepRedis, TrapEdge, TrapPush,
 }
 
-// In these, the sidecar can't reach Redis, and everything else works.
-var redisDown = map[FaultKind]bool{KillRedis: true, PauseRedis: true, CutLink: true, HangLink: true}
+// In these, the sidecar can't reach Redis, or finds it empty, and everything else works.
+var redisDown = map[FaultKind]bool{KillRedis: true, PauseRedis: true, CutLink: true, HangLink: true, EmptyRedis: true}
 
 // harmless are the faults that only writers may notice.
 var harmless = map[FaultKind]bool{FullRedis: true}

@@ -265,6 +265,7 @@ func (r *run) secrets(opts *stack.Options) error {
 	}
 	opts.ConfigPath = filepath.Join(opts.Dir, "sessions.yaml")
 	secret := filepath.Join(opts.Dir, "secret")
+	opts.Seed = stack.AcceptLoss(r.shards())
 	opts.SidecarArgs = append(opts.SidecarArgs, "--session.secret-file", secret, "--verdict.secret-file", secret,
 		fmt.Sprintf("--redis.shards=%d", r.shards()))
 	return errors.Join(
@@ -500,8 +501,8 @@ func (r *run) breakAll(ctx context.Context, f Fault) error {
 	return nil
 }
 
-// empty empties Redis while no write is under way. The next writes come at once, so there are soon an epoch and records
-// again, without which sidecars might not be in step.
+// empty empties Redis while no write is under way, and for long enough that the sidecars notice. Until then nothing may
+// change at the edges. Then either the loss is accepted, or only the next writes come, at once.
 func (r *run) empty(ctx context.Context) error {
 	client, err := newRedis(r.redisURL)
 	if err != nil {
@@ -513,9 +514,15 @@ func (r *run) empty(ctx context.Context) error {
 	if err := client.FlushAll(ctx).Err(); err != nil {
 		return fmt.Errorf("empty Redis: %w", err)
 	}
+	wait(ctx, compared)
 	now := r.world.now()
 	r.checker.Emptied(now)
 	r.devices.Emptied(now)
+	if rand.IntN(2) == 0 {
+		if _, err := r.registrar.publisher.AcceptLoss(ctx); err != nil {
+			return fmt.Errorf("accept the loss: %w", err)
+		}
+	}
 	return nil
 }
 

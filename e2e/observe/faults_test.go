@@ -54,10 +54,11 @@ func TestFaults(t *testing.T) {
 		{"GatehouseDevicesRefused", f.expensive, nil, `records can't authenticate their device`},
 		{"GatehouseGuesses", f.guess, nil, `somebody guesses secrets`},
 		{"GatehouseVerificationsUnavailable", f.spray, nil, `got a 503, most of them because of limited`},
-		{"GatehouseRedisLostData", once(func() error { return f.client.FlushAll(t.Context()).Err() }), nil, `Redis lost data`},
+		{"GatehouseRedisEmpty", once(func() error { return f.client.FlushAll(t.Context()).Err() }), nil, `Redis is empty`},
+		{"GatehouseRedisLostData", once(f.acceptLoss), nil, `Redis lost data`},
 		{"GatehouseTraps", f.trap, nil, `the filter trapped or panicked`},
 		{"GatehouseRival", f.rival, f.endRival, `another sidecar has taken over`},
-		{"GatehouseNotInStep", once(f.KillRedis), func() error { return f.StartRedis(t.Context()) }, `Redis is not followed`},
+		{"GatehouseNotInStep", once(f.KillRedis), func() error { return errors.Join(f.StartRedis(t.Context()), f.acceptLoss()) }, `Redis is not followed`},
 		{"GatehousePushStalled", f.edge(syscall.SIGSTOP), f.edge(syscall.SIGCONT), `the edge has not acknowledged a push|not ready: .*push`},
 		{"GatehouseRedisEvicts", f.policy("allkeys-lru"), f.policy("noeviction"), `Redis may evict records`},
 		{"GatehouseRedisFull", f.maxMemory("1"), f.maxMemory("0"), `Redis is full`},
@@ -268,6 +269,11 @@ var shard = contract.ShardKeys(0)
 
 func (f *faults) corrupt() error {
 	return f.client.Publish(f.t.Context(), shard.EventsChannel(), "not an event").Err()
+}
+
+func (f *faults) acceptLoss() error {
+	_, err := f.publisher.AcceptLoss(f.t.Context())
+	return err
 }
 
 // forge publishes an event with the digest of another one.

@@ -74,7 +74,7 @@ type Options struct {
 	ModifyNginx func(config string) string
 
 	// Seed is called once, after Redis has started and before the sidecar does, so that the first snapshot has what
-	// Seed publishes.
+	// Seed publishes. The default is [AcceptLoss] of one shard.
 	Seed func(ctx context.Context, redisURL string) error
 	// ReadyTimeout bounds every wait for a part to become ready, a minute by default: Envoy compiles the module first.
 	ReadyTimeout time.Duration

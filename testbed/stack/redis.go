@@ -9,6 +9,8 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
@@ -68,6 +70,18 @@ func (s *Stack) startRedisServer(ctx context.Context) error {
 		name: redisName, path: s.opts.RedisServerPath, args: append(args, s.opts.RedisArgs...),
 		env: s.opts.RedisEnv, log: s.path("redis.log"),
 	}, s.pingRedis)
+}
+
+// AcceptLoss returns a Seed that leaves Redis without records, but so that the sidecar believes that.
+func AcceptLoss(shards contract.Shards) func(ctx context.Context, redisURL string) error {
+	return func(ctx context.Context, redisURL string) error {
+		client, err := redisurl.Connect(redisURL)
+		if err != nil {
+			return err
+		}
+		_, err = publish.New(client, publish.Shards(shards.Count())).AcceptLoss(ctx)
+		return errors.Join(err, client.Close())
+	}
 }
 
 // foreignPatience bounds how long a Redis that ran before may take to answer.

@@ -89,10 +89,11 @@ func (s *Stack) startSeeded(ctx context.Context) error {
 	if err := s.StartRedis(ctx); err != nil {
 		return err
 	}
-	if s.opts.Seed == nil {
-		return nil
+	seed := s.opts.Seed
+	if seed == nil {
+		seed = AcceptLoss(1)
 	}
-	if err := s.opts.Seed(ctx, s.RedisURL()); err != nil {
+	if err := seed(ctx, s.RedisURL()); err != nil {
 		return fmt.Errorf("seed Redis: %w", err)
 	}
 	return nil

@@ -79,6 +79,7 @@ sidecar.settings
 sidecar.resources
 redis
 redis.shards
+redis.acceptLossAfter
 redis.passwordKey
 redis.tls
 redis.tls.caKey

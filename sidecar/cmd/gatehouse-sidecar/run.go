@@ -157,7 +157,9 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 		Compare: hashers.Compare, Shards: shards, Fleet: others, Known: addresses,
 	}, memory, m, log)
 	followers := follow.NewGroup(shards, func(i int) follow.Config {
-		return follow.Config{Objects: objects.Shard(i), Credentials: verifier.Shard(i), Tracer: tracer, Trace: memory.Trace}
+		return follow.Config{
+			Objects: objects.Shard(i), Credentials: verifier.Shard(i), AcceptLossAfter: c.Redis.AcceptLossAfter, Tracer: tracer, Trace: memory.Trace,
+		}
 	}, memory, client, m, log)
 	pusher := push.New(memory, c.Push.Socket, followers.Synced(), m, tracer, log)
 	fetcher, err := api.NewRedis(objects, client, c.Redis.PoolSize, shards, followers.Applied, m)
@@ -169,7 +171,7 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 		return nil, err
 	}
 	tokens := token.New(settings)
-	checks := []admin.Check{{Name: "push", Ready: pusher.Ready}}
+	checks := []admin.Check{{Name: "redis", Ready: followers.Ready}, {Name: "push", Ready: pusher.Ready}}
 	resync := inspect.NewResync(followers.Resync, pusher.PushAll, log)
 	inspector := inspect.New(inspect.Sources{
 		Version: version.Name(), Started: time.Now(), Registry: m.Registry, Ready: func() []string { return admin.Reasons(checks) },

@@ -32,6 +32,8 @@ type cli struct {
 		Revoke deviceRevokeCmd `cmd:"" help:"Refuse a device, or all, from now on; their records stay."`
 		List   deviceListCmd   `cmd:"" help:"List devices by id."`
 	} `cmd:"" help:"Manage device credentials."`
+	AcceptLoss acceptLossCmd `cmd:"" help:"Make the sidecars believe that an empty Redis has lost everything: the edges drop it, and refuse all devices. Otherwise they keep it until somebody writes."`
+
 	Trim trimCmd `cmd:"" help:"Remove the log entries of objects and devices deleted over 24 hours ago, and delete objects that expired over 24 hours ago."`
 
 	Check checkCmd `cmd:"" help:"Check Gatehouse in a configuration of Envoy or nginx, offline."`

@@ -126,6 +126,17 @@ func TestObjects(t *testing.T) {
 	}
 }
 
+// TestAcceptLoss accepts the loss of an empty Redis, once.
+func TestAcceptLoss(t *testing.T) {
+	s := newShell(t)
+	for _, want := range []string{"2 of 2 shards were empty", "no shard is empty"} {
+		if got := s.ok("", "accept-loss", "--shards", "2"); !strings.HasPrefix(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	s.fails(2, "is 2, this program is set to 1", "", "accept-loss")
+}
+
 func TestDevices(t *testing.T) {
 	s := newShell(t)
 	secret := func(content string) string { return s.file("secret", content) }

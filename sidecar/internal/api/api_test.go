@@ -97,9 +97,12 @@ type fixture struct {
 }
 
 // applied is the number of the last applied write.
-type applied struct{ atomic.Uint64 }
+type applied struct {
+	atomic.Uint64
+	err error
+}
 
-func (a *applied) get(int) uint64 { return a.Load() }
+func (a *applied) get(int) (uint64, error) { return a.Load(), a.err }
 
 // used collects what was used.
 type used chan []string
@@ -350,6 +353,15 @@ func TestFetchFromServerThatIsBehind(t *testing.T) {
 	f.applied.Store(1)
 	if o, found, err := fetcher.Fetch(t.Context(), "/a"); err != nil || !found || o.Version != 1 {
 		t.Errorf("got version %d, %v, %v when it has caught up", o.Version, found, err)
+	}
+}
+
+// TestFetchFromEmptyRedis: a record that is absent in an empty Redis may have been lost.
+func TestFetchFromEmptyRedis(t *testing.T) {
+	f := start(t, verdicts{})
+	f.applied.err = errors.New("empty")
+	if _, found, err := f.fetcher.Fetch(t.Context(), "/a"); err == nil {
+		t.Errorf("got %v, want an error", found)
 	}
 }
 

@@ -43,7 +43,7 @@ type Redis struct {
 	cache   Cache
 	client  redis.UniversalClient
 	shards  contract.Shards
-	applied func(shard int) uint64
+	applied func(shard int) (uint64, error)
 	metrics *metrics.Metrics
 	flights singleflight.Group
 	absent  *otter.Cache[string, struct{}]
@@ -54,8 +54,8 @@ type Redis struct {
 
 // NewRedis returns a Redis that reads through client, which must not read from replicas. It uses at most half of the
 // client's connections to a server, because the followers need some. applied returns the number of the last write that
-// the follower of a shard has applied.
-func NewRedis(m Cache, client redis.UniversalClient, connections int, shards contract.Shards, applied func(shard int) uint64, mm *metrics.Metrics) (*Redis, error) {
+// the follower of a shard has applied, or why its records can't be read.
+func NewRedis(m Cache, client redis.UniversalClient, connections int, shards contract.Shards, applied func(shard int) (uint64, error), mm *metrics.Metrics) (*Redis, error) {
 	absent, err := otter.New(&otter.Options[string, struct{}]{
 		MaximumSize:      maxAbsent,
 		ExpiryCalculator: otter.ExpiryWriting[string, struct{}](absentFor),
@@ -213,7 +213,10 @@ func (r *Redis) record(ctx context.Context, stored string) (fields map[string]st
 // applied before: while Redis fails over, a client may still be connected to a server that is behind, or to one that was
 // restarted with old data.
 func (r *Redis) ask(ctx context.Context, stored string, command func(redis.Pipeliner) redis.Cmder) error {
-	applied := r.applied(r.shards.Of(stored))
+	applied, err := r.applied(r.shards.Of(stored))
+	if err != nil { //mutant:TestFetchFromEmptyRedis false
+		return err
+	}
 	pipe := r.client.Pipeline()
 	number := pipe.Get(ctx, r.shards.KeysOf(stored).SeqKey()) // first: the record is at least as new
 	asked := command(pipe)

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
@@ -9,17 +10,18 @@ import (
 
 // Redis configures the connection to Redis.
 type Redis struct {
-	URL                  string `env:"URL" default:"redis://127.0.0.1:6379/0" placeholder:"URL" help:"Redis: redis://[user:password@]host:port/db, unix:///path, redis+sentinel://host:26379,host/MASTER, redis+cluster://host:port,host; rediss… for TLS. Default: redis://127.0.0.1:6379/0."`
-	Shards               int    `env:"SHARDS" default:"1" placeholder:"N" help:"Number of shards, 1 to 64, the same for all writers. Default: ${default}."`
-	Username             string `env:"USERNAME" placeholder:"NAME" help:"User, instead of one in the URL."`
-	PasswordFile         string `env:"PASSWORD_FILE" placeholder:"FILE" help:"Password, read at each connection, instead of one in the URL."`
-	SentinelUsername     string `env:"SENTINEL_USERNAME" placeholder:"NAME" help:"User for the sentinels."`
-	SentinelPasswordFile string `env:"SENTINEL_PASSWORD_FILE" placeholder:"FILE" help:"Password for the sentinels, read at start."`
-	TLSCAFile            string `name:"tls-ca-file" env:"TLS_CA_FILE" placeholder:"FILE" help:"CA certificates, PEM, that verify servers; default: the system's."`
-	TLSCertFile          string `name:"tls-cert-file" env:"TLS_CERT_FILE" placeholder:"FILE" help:"Client certificate, PEM; read at each connection."`
-	TLSKeyFile           string `name:"tls-key-file" env:"TLS_KEY_FILE" placeholder:"FILE" help:"Private key of the client certificate."`
-	TLSServerName        string `name:"tls-server-name" env:"TLS_SERVER_NAME" placeholder:"NAME" help:"Name that servers' certificates must have; default: their hosts."`
-	PoolSize             int    `env:"POOL_SIZE" default:"16" placeholder:"N" help:"Maximum number of connections to one server, besides a subscription and a catch-up for each shard. Default: ${default}."`
+	URL                  string        `env:"URL" default:"redis://127.0.0.1:6379/0" placeholder:"URL" help:"Redis: redis://[user:password@]host:port/db, unix:///path, redis+sentinel://host:26379,host/MASTER, redis+cluster://host:port,host; rediss… for TLS. Default: redis://127.0.0.1:6379/0."`
+	Shards               int           `env:"SHARDS" default:"1" placeholder:"N" help:"Number of shards, 1 to 64, the same for all writers. Default: ${default}."`
+	Username             string        `env:"USERNAME" placeholder:"NAME" help:"User, instead of one in the URL."`
+	PasswordFile         string        `env:"PASSWORD_FILE" placeholder:"FILE" help:"Password, read at each connection, instead of one in the URL."`
+	SentinelUsername     string        `env:"SENTINEL_USERNAME" placeholder:"NAME" help:"User for the sentinels."`
+	SentinelPasswordFile string        `env:"SENTINEL_PASSWORD_FILE" placeholder:"FILE" help:"Password for the sentinels, read at start."`
+	TLSCAFile            string        `name:"tls-ca-file" env:"TLS_CA_FILE" placeholder:"FILE" help:"CA certificates, PEM, that verify servers; default: the system's."`
+	TLSCertFile          string        `name:"tls-cert-file" env:"TLS_CERT_FILE" placeholder:"FILE" help:"Client certificate, PEM; read at each connection."`
+	TLSKeyFile           string        `name:"tls-key-file" env:"TLS_KEY_FILE" placeholder:"FILE" help:"Private key of the client certificate."`
+	TLSServerName        string        `name:"tls-server-name" env:"TLS_SERVER_NAME" placeholder:"NAME" help:"Name that servers' certificates must have; default: their hosts."`
+	PoolSize             int           `env:"POOL_SIZE" default:"16" placeholder:"N" help:"Maximum number of connections to one server, besides a subscription and a catch-up for each shard. Default: ${default}."`
+	AcceptLossAfter      time.Duration `env:"ACCEPT_LOSS_AFTER" default:"0s" placeholder:"TIME" help:"Believe an empty Redis after this time: drop everything, and refuse all devices. Default: 0s, never; gatehousectl accept-loss does so at once."`
 }
 
 // Settings returns the settings of the connection.
@@ -42,6 +44,9 @@ func (r *Redis) validate() (errs []error) {
 	}
 	if r.Shards < 1 || r.Shards > contract.MaxShards {
 		errs = append(errs, fmt.Errorf("redis.shards: %d is out of 1 to %d", r.Shards, contract.MaxShards))
+	}
+	if r.AcceptLossAfter < 0 || r.AcceptLossAfter > 30*24*time.Hour {
+		errs = append(errs, fmt.Errorf("redis.accept_loss_after: %v is out of 0s to 720h", r.AcceptLossAfter))
 	}
 	return errs
 }

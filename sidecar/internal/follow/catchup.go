@@ -130,6 +130,9 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 		return errOtherServer
 	}
 	f.board.setVitals(f.Shard, p.vitals, f.log)
+	if err := f.believe(p); err != nil {
+		return err
+	}
 	if f.unlisted {
 		f.unlisted, f.synced, f.owed = false, false, cmp.Or(f.owed, resyncUnsure)
 	}

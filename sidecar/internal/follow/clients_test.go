@@ -237,6 +237,14 @@ func (s server) put(t *testing.T, key string) uint64 {
 	return r.Version
 }
 
+// accept accepts the loss of an empty Redis.
+func (s server) accept(t *testing.T) {
+	t.Helper()
+	if _, err := s.publish.AcceptLoss(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (s server) do(t *testing.T, args ...any) {
 	t.Helper()
 	if err := s.Do(t.Context(), args...).Err(); err != nil {

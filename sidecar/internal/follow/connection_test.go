@@ -443,6 +443,7 @@ func TestAnswerOfBefore(t *testing.T) {
 	var order []string
 	s.Credentials = &ordered[contract.Credential]{kind: "c", order: &order}
 	d := contract.CredentialMember("d")
+	m.Set(s.keys.EpochKey(), "beef")
 	for field, value := range tombstone {
 		m.HSet(s.keys.RecordKey(d), field, value)
 	}
@@ -450,7 +451,7 @@ func TestAnswerOfBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	replies, err := s.fetch(t.Context(), client, []record{{Member: d}}, grantTimeout)
+	replies, err := s.fetch(t.Context(), client, []record{{Member: d}}, grantTimeout, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -489,5 +490,52 @@ func TestInStepWhenRead(t *testing.T) {
 	s.doubt = "chain"
 	if s.setInStep(at.Add(time.Second)); s.board.inStep[0] != at {
 		t.Error("in step while in doubt")
+	}
+}
+
+// TestEmptyInARow: only a shard that was empty at each look since AcceptLossAfter is believed.
+func TestEmptyInARow(t *testing.T) {
+	s, _, _ := idle(t, &redis.Options{Addr: "127.0.0.1:1"})
+	begin := time.Now()
+	for _, look := range []struct {
+		after    time.Duration // to wait
+		at       time.Duration
+		p        position
+		believed bool
+	}{
+		{0, time.Hour, position{}, false},
+		{time.Second, 2 * time.Hour, position{epoch: "beef"}, true},
+		{time.Second, 3 * time.Hour, position{}, false},
+		{time.Second, 3*time.Hour + 999*time.Millisecond, position{}, false},
+		{time.Second, 3*time.Hour + time.Second, position{}, true},
+		{time.Second, 4 * time.Hour, position{}, true},
+		{time.Second, 5 * time.Hour, position{seq: 1}, true},
+		{time.Second, 6 * time.Hour, position{}, false},
+	} {
+		s.AcceptLossAfter, look.p.at = look.after, begin.Add(look.at)
+		if err := s.believe(look.p); (err == nil) != look.believed {
+			t.Errorf("at %v: got %v, want %v", look.at, err, look.believed)
+		}
+	}
+}
+
+// TestEmptiedWhileRead empties Redis before a command of a catch-up: what is absent then was not deleted.
+func TestEmptiedWhileRead(t *testing.T) {
+	for _, before := range []string{"ZRANGE", "HGETALL"} {
+		t.Run(before, func(t *testing.T) {
+			d := contract.CredentialMember("d")
+			s, order, m := inOrder(t, d)
+			devices := new(removed[contract.Credential])
+			s.Credentials = devices
+			m.Server().SetPreHook(func(_ *miniredisserver.Peer, command string, _ ...string) bool {
+				if command == before {
+					m.FlushAll()
+				}
+				return false
+			})
+			if err := s.catchUp(t.Context(), onConnected); err == nil || s.synced || len(devices.ids) > 0 {
+				t.Errorf("got %v, synced %v, %q removed, %d applied; want an error, and nothing removed", err, s.synced, devices.ids, len(*order))
+			}
+		})
 	}
 }

@@ -84,7 +84,7 @@ func (f *Follower) readGranted(ctx context.Context) {
 			master := f.withTimeout(client, grantTimeout)
 			var records []record
 			if records, g.err = f.weigh(ctx, master, g.members); g.err == nil {
-				g.replies, g.err = f.fetch(ctx, master, records, grantTimeout)
+				g.replies, g.err = f.fetch(ctx, master, records, grantTimeout, false)
 			}
 		}
 		f.grants <- g

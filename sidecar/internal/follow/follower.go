@@ -84,6 +84,8 @@ type Config struct {
 	Objects     Objects
 	Credentials Credentials
 	Clock       Clock
+	// AcceptLossAfter is how long a shard must have been empty before that is believed; 0: for ever.
+	AcceptLossAfter time.Duration
 	// Tracer makes a span of each event with a sampled trace. Trace receives the span when its change was applied, for
 	// the push of the change. Both may be nil.
 	Tracer trace.Tracer
@@ -126,6 +128,8 @@ type Follower struct {
 	demanded  chan<- struct{} // receives when the full resync that an operator demanded has ended; nil: none
 	batch     int             // number of records in one pipeline
 	unknownAt time.Time       // the position has been unreadable since; zero: it is readable
+	// emptySince is when the shard was first seen empty in a row; zero: it isn't empty.
+	emptySince time.Time
 
 	// Reads that events ask for.
 	rereads   *rate.Limiter

@@ -218,6 +218,7 @@ func TestRedisLosesData(t *testing.T) {
 		f := start(t, s)
 		<-f.Synced()
 		s.do(t, "FLUSHALL")
+		s.accept(t)
 		await.Until(t, "nothing is left", func() bool { return f.objects.len() == 0 })
 		s.put(t, "/a")
 		await.Until(t, "version 1", func() bool { return f.objects.version("/a") == 1 })
@@ -308,6 +309,7 @@ func TestCorrupt(t *testing.T) {
 // TestStress writes from several goroutines while the connections are cut again and again.
 func TestStress(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
+		s.accept(t)
 		f := start(t, s)
 		<-f.Synced()
 		var wg sync.WaitGroup

@@ -17,6 +17,7 @@ import (
 
 // Group follows all shards, each with its own Follower.
 type Group struct {
+	board     *board
 	followers []*Follower
 	synced    chan struct{}
 }
@@ -24,8 +25,8 @@ type Group struct {
 // NewGroup returns a Group of n shards; of returns the configuration of a shard, without the fields that are the same
 // for all: Shards, Shard and Clock. The caller still closes client.
 func NewGroup(n contract.Shards, of func(shard int) Config, clock Clock, client redis.UniversalClient, m *metrics.Metrics, log *slog.Logger) *Group {
-	g := &Group{synced: make(chan struct{})}
 	board := newBoard(n.Count(), clock, m)
+	g := &Group{board: board, synced: make(chan struct{})}
 	for i := range n.Count() {
 		c := of(i)
 		c.Shards, c.Shard, c.Clock = n, i, clock
@@ -41,8 +42,13 @@ func NewGroup(n contract.Shards, of func(shard int) Config, clock Clock, client 
 // Synced is closed when everything in Redis has been applied once.
 func (g *Group) Synced() <-chan struct{} { return g.synced }
 
-// Applied returns the number of the last applied write of a shard.
-func (g *Group) Applied(shard int) uint64 { return g.followers[shard].applied.Load() }
+// Applied returns the number of the last applied write of a shard, or an error if the shard is empty and not believed.
+func (g *Group) Applied(shard int) (uint64, error) {
+	if g.board.isEmpty(shard) {
+		return 0, emptyError{}
+	}
+	return g.followers[shard].applied.Load(), nil
+}
 
 // Run follows the events until ctx ends.
 func (g *Group) Run(ctx context.Context) error {
@@ -98,13 +104,14 @@ type board struct {
 	inStep    []time.Time
 	connected int
 	vitals    []vitals // of each shard's Redis
+	empty     []bool   // by shard: empty and not believed
 }
 
 func newBoard(shards int, clock Clock, m *metrics.Metrics) *board {
 	sometimes := func() rate.Sometimes { return rate.Sometimes{First: 100, Interval: time.Second} }
 	return &board{
 		clock: clock, metrics: m, refused: sometimes(), breaks: sometimes(), gaps: sometimes(),
-		inStep: make([]time.Time, shards), vitals: make([]vitals, shards), reads: make(chan struct{}, maxReads),
+		inStep: make([]time.Time, shards), vitals: make([]vitals, shards), empty: make([]bool, shards), reads: make(chan struct{}, maxReads),
 	}
 }
 

@@ -33,11 +33,17 @@ type group struct {
 
 func followShards(t *testing.T, s server, n contract.Shards) *group {
 	t.Helper()
+	return followAfter(t, s, n, 0)
+}
+
+// followAfter is followShards with a time after which a loss is accepted.
+func followAfter(t *testing.T, s server, n contract.Shards, acceptLossAfter time.Duration) *group {
+	t.Helper()
 	g := &group{clock: new(clock), metrics: metrics.New(), log: new(logbuffer.Buffer)}
 	client := redis.NewClient(&redis.Options{Addr: s.line.Address(), MaxRetries: -1})
 	g.Group = follow.NewGroup(n, func(int) follow.Config {
 		g.objects = append(g.objects, newSink())
-		return follow.Config{Objects: objects{g.objects[len(g.objects)-1]}, Credentials: credentials{newSink()}}
+		return follow.Config{Objects: objects{g.objects[len(g.objects)-1]}, Credentials: credentials{newSink()}, AcceptLossAfter: acceptLossAfter}
 	}, g.clock, client, g.metrics, slog.New(slog.NewTextHandler(g.log, nil)))
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -104,16 +110,22 @@ func TestGroupFollowsAllShards(t *testing.T) {
 	})
 }
 
+// oneOfEach returns a key of each shard.
+func oneOfEach(shards contract.Shards) []string {
+	keys := make([]string, shards)
+	for i := 0; slices.Contains(keys, ""); i++ {
+		key := fmt.Sprint("/", i)
+		keys[shards.Of(key)] = key
+	}
+	return keys
+}
+
 // TestResyncOnDemand: a resync notices what no event told, in each shard, also if Redis is away at first.
 func TestResyncOnDemand(t *testing.T) {
 	s := miniredisServer(t)
 	const shards = contract.Shards(2)
 	s.publish = publish.New(s.Client, publish.Shards(int(shards)))
-	keys := make([]string, 2) // one of each shard
-	for i := 0; slices.Contains(keys, ""); i++ {
-		key := fmt.Sprint("/", i)
-		keys[shards.Of(key)] = key
-	}
+	keys := oneOfEach(shards)
 	for _, key := range keys {
 		s.put(t, key)
 	}
@@ -169,6 +181,8 @@ func TestGroupOfAnotherNumber(t *testing.T) {
 		default:
 		}
 		s.do(t, "SET", contract.ShardsKey, "2")
+		s.publish = publish.New(s.Client, publish.Shards(2))
+		s.accept(t)
 		<-g.Synced()
 		s.do(t, "SET", contract.ShardsKey, "4")
 		await.Until(t, "the refusal by comparison", func() bool { return strings.Contains(g.log.String(), "is 4, this program is set to 2") })

@@ -128,7 +128,8 @@ func (e *replicaError) Error() string {
 func refusal(err error) bool {
 	_, replica := errors.AsType[*replicaError](err)
 	_, shards := errors.AsType[*contract.ShardsError](err)
-	return replica || shards
+	_, empty := errors.AsType[emptyError](err)
+	return replica || shards || empty
 }
 
 // master returns a client of the server that has the shard. In a Cluster the whole catch-up uses one server, which
@@ -169,7 +170,7 @@ func unsent(commands []redis.Cmder, err error) error {
 	return err
 }
 
-// position reads Redis's position; asked has our number, and the events to check. An unused Redis has no epoch and no
+// position reads Redis's position; asked has our number, and the events to check. An empty Redis has no epoch and no
 // seq.
 func (f *Follower) position(ctx context.Context, master server, asked position) (position, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)

@@ -57,7 +57,7 @@ func (f *Follower) readChanges(ctx context.Context, master server, from uint64, 
 	if count += n; err != nil {
 		return count, 0, err
 	}
-	if end, err = f.lastSeq(ctx, master, from, full); err != nil || !full {
+	if end, err = f.lastSeq(ctx, master, from, p.epoch, full); err != nil || !full {
 		return count, end, err
 	}
 	// A moved device that was unknown would be refused at the end of the resync.
@@ -69,12 +69,25 @@ func (f *Follower) readChanges(ctx context.Context, master server, from uint64, 
 	return count + n, end, err
 }
 
-// lastSeq returns the number of the last write. If the log was meanwhile trimmed beyond from, it may lack entries that
-// were not read, so lastSeq returns an error, and everything is read again.
-func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, full bool) (seq uint64, err error) {
+// lastSeq returns the number of the last write. If Redis was meanwhile emptied, or the log trimmed beyond from, the log
+// may have lacked entries that were not read, so lastSeq returns an error, and everything is read again.
+func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, epoch string, full bool) (seq uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if seq, err = master.Get(ctx, f.keys.SeqKey()).Uint64(); err != nil && !errors.Is(err, redis.Nil) {
+	pipe := master.Pipeline()
+	number, current := pipe.Get(ctx, f.keys.SeqKey()), pipe.Get(ctx, f.keys.EpochKey())
+	if err := unsent(pipe.Exec(ctx)); err != nil {
+		return 0, err
+	}
+	for _, err := range []error{number.Err(), current.Err()} {
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return 0, err
+		}
+	}
+	if current.Val() != epoch { //mutant:TestEmptiedWhileRead false
+		return 0, errOtherEpoch
+	}
+	if seq, err = number.Uint64(); err != nil && !errors.Is(err, redis.Nil) {
 		return 0, err
 	}
 	if full || f.noChain.Load() {
@@ -326,7 +339,7 @@ func (f *Follower) confirm(ctx context.Context, master server, records []record)
 }
 
 func (f *Follower) readRecords(ctx context.Context, master server, records []record) error {
-	replies, err := f.fetch(ctx, master, records, recordsTimeout)
+	replies, err := f.fetch(ctx, master, records, recordsTimeout, !f.emptySince.IsZero())
 	for i := 0; err == nil && i < len(records); i++ {
 		err = f.applyReply(records[i].Member, replies[i])
 		replies[i] = nil // it may be large
@@ -334,8 +347,9 @@ func (f *Follower) readRecords(ctx context.Context, master server, records []rec
 	return err
 }
 
-// fetch reads records in one pipeline. The reply of one that is too large is an error.
-func (f *Follower) fetch(ctx context.Context, master redis.Cmdable, records []record, timeout time.Duration) ([]*redis.MapStringStringCmd, error) {
+// fetch reads records in one pipeline. The reply of one that is too large is an error. If Redis is empty afterwards, and
+// that isn't believed, a record that is absent wasn't deleted, so fetch returns an error.
+func (f *Follower) fetch(ctx context.Context, master redis.Cmdable, records []record, timeout time.Duration, believed bool) ([]*redis.MapStringStringCmd, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	pipe := master.Pipeline()
@@ -348,7 +362,12 @@ func (f *Follower) fetch(ctx context.Context, master redis.Cmdable, records []re
 		}
 		replies[i] = pipe.HGetAll(ctx, f.keys.RecordKey(r.Member))
 	}
-	return replies, unsent(pipe.Exec(ctx))
+	epoch, seq := pipe.Get(ctx, f.keys.EpochKey()), pipe.Get(ctx, f.keys.SeqKey())
+	err := unsent(pipe.Exec(ctx))
+	if err == nil && !believed && errors.Is(epoch.Err(), redis.Nil) && errors.Is(seq.Err(), redis.Nil) { //mutant:TestEmptiedWhileRead false
+		err = emptyError{}
+	}
+	return replies, err
 }
 
 // applyReply applies a record as read from Redis.

@@ -14,6 +14,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/testbed/await"
 	"github.com/gatehouse/gatehouse/testbed/redistest"
 )
@@ -64,7 +65,8 @@ func TestSpellingsInRedis(t *testing.T) {
 	}
 	remove := func(key string) { t.Helper(); write(key, "86400000", "deleted", "1") }
 
-	s.do(t, "SET", contract.ShardsKey, int(shards))
+	s.publish = publish.New(s.Client, publish.Shards(int(shards)))
+	s.accept(t)
 	put(upper, "1")
 	put(lower, "2")
 	edge, m := &bodies{of: map[string]string{}}, metrics.New()

@@ -39,6 +39,7 @@ type Metrics struct {
 	Evicts      *prometheus.GaugeVec   // keys
 	RedisFill   prometheus.Gauge
 	RedisAhead  prometheus.Gauge
+	RedisEmpty  prometheus.Gauge
 	RedisErrors prometheus.Counter
 	Redis       *prometheus.HistogramVec // call
 	Propagation prometheus.Histogram
@@ -107,6 +108,7 @@ func New() *Metrics {
 		Evicts:      f.gauges("gatehouse_redis_evicts", "1 if maxmemory-policy lets Redis evict such keys.", "keys", "any", "expiring"),
 		RedisFill:   f.gauge("gatehouse_redis_memory_ratio", "The part of maxmemory that Redis uses, of the fullest shard's; 0 without a limit."),
 		RedisAhead:  f.gauge("gatehouse_redis_clock_ahead_seconds", "How far Redis' clock is ahead of the sidecar's, below 0 if it is behind; of the shard where they differ most."),
+		RedisEmpty:  f.gauge("gatehouse_redis_empty", "Shards of Redis that are empty, which is not believed: they may have lost everything."),
 		RedisErrors: f.counter("gatehouse_redis_errors_total", "Failed calls to Redis and lost subscriptions."),
 		Redis:       f.histograms("gatehouse_redis_seconds", "Round trips to Redis: of a command, or of a pipeline.", roundTrips, "call", "command", "pipeline"),
 		Propagation: f.histogram("gatehouse_propagation_seconds", "Time from a write in Redis to the edge's acknowledgement of a batch with it, of writes that came as events.", propagations),

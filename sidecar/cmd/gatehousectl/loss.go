@@ -1,0 +1,26 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+)
+
+type acceptLossCmd struct{}
+
+// Run accepts the loss of all empty shards.
+func (cmd *acceptLossCmd) Run(c *console) error {
+	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
+		accepted, err := p.AcceptLoss(ctx)
+		if err != nil {
+			return err
+		}
+		text := "no shard is empty: nothing to accept"
+		if accepted > 0 {
+			text = fmt.Sprintf("%d of %d shards were empty: edges drop what they had of them, and refuse devices that are not in Redis", accepted, max(c.redis.Shards, 1))
+		}
+		_, err = fmt.Fprintln(c.stdout, text)
+		return err
+	})
+}
