@@ -122,6 +122,67 @@ func TestRedisLosesItsData(t *testing.T) {
 	}
 }
 
+// TestRedisComesBackEmpty kills a Redis without persistence and starts it again: edges go on as if it were unreachable,
+// and no device is refused, also by a sidecar that starts then, until the loss is accepted.
+func TestRedisComesBackEmpty(t *testing.T) {
+	t.Parallel()
+	const bound, slack = 4 * time.Second, time.Second
+	e := start(t, stack.Options{Concurrency: 1, SidecarArgs: []string{"--verdict.allow-ttl=10m"}, Rules: fmt.Sprintf(`{
+		"sidecar": {"cluster": "gatehouse-sidecar", "timeout": "1s"}, "credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"},
+		"max_staleness": %q, "max_auth_staleness": %q,
+		"rules": [{"match": {"prefix": "/v1/products/"}, "cache": {}}, {"match": {"prefix": "/v1/telemetry"}, "auth": {}}]}`, bound, bound)})
+	publish := func() {
+		t.Helper()
+		e.put("/v1/products/1", "body")
+		e.device("dev", "secret", 4)
+		e.until("the object", says("body"), "GET /v1/products/1")
+		e.until("the device", status(200), "POST /v1/telemetry", credential("dev", "secret")...)
+	}
+	publish()
+	if err := errors.Join(e.KillRedis(), e.StartRedis(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	unreachable := func() error {
+		device, object := e.send("POST /v1/telemetry", credential("dev", "secret")...), e.send("GET /v1/products/1")
+		since, hit := time.Since(began), object.header.Get("Cache-Status")
+		if device.status == 401 || hit == "gatehouse; fwd=uri-miss" || since < bound-slack && (device.status != 200 || object.body != "body") {
+			t.Fatalf("%v after Redis was back, empty: got %d, and %s", since, device.status, hit)
+		}
+		if device.status != 503 || hit != "gatehouse; fwd=stale; detail=not-in-step" {
+			return fmt.Errorf("got %d, and %s", device.status, hit)
+		}
+		return nil
+	}
+	await(t, "beyond the bounds", bound+slack, unreachable)
+	if said, _ := gatehousectl(t, "status", "--sidecar", strings.TrimPrefix(e.SidecarAdminURL(), "http://")); !strings.Contains(said, "Redis is empty") {
+		t.Errorf("gatehousectl status: %s; want that Redis is empty", said)
+	}
+
+	if err := e.KillSidecar(); err != nil {
+		t.Fatal(err)
+	}
+	started := make(chan error, 1)
+	go func() { started <- e.StartSidecar(t.Context()) }()
+	await(t, "the new sidecar says why it isn't ready", patience, func() error {
+		said, err := gatehousectl(t, "ready", "--url", e.SidecarAdminURL()+"/readyz")
+		if err == nil || !strings.Contains(said, "redis is empty") {
+			return fmt.Errorf("%v: %s", err, said)
+		}
+		return unreachable()
+	})
+
+	if said := e.ctl("accept-loss"); !strings.Contains(said, "1 of 1 shards were empty") {
+		t.Errorf("accept-loss: %s", said)
+	}
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	e.until("the object is gone", func(a answer) bool { return a.header.Get("Cache-Status") == "gatehouse; fwd=uri-miss" }, "GET /v1/products/1")
+	e.until("the device is refused", status(401), "POST /v1/telemetry", credential("dev", "secret")...)
+	publish()
+}
+
 // TestBoundedStaleness stops Redis: cached answers continue until max_staleness, then the rules decide; afterwards
 // cached answers resume by themselves.
 func TestBoundedStaleness(t *testing.T) {

@@ -141,9 +141,9 @@ echo "deb-test: run"
 in_root redis-server --bind 127.0.0.1 --port 6379 --save '' --maxmemory-policy noeviction >"$top/redis.log" &
 python3 -m http.server --bind 127.0.0.1 --directory "$root/run" 8081 >"$top/upstream.log" 2>&1 &
 until_ok in_root redis-cli ping
-start_both
 echo '{"id":42}' >"$root/tmp/42.json"
 in_root gatehousectl put /v1/products/42 --file /tmp/42.json >>"$top/last.log" 2>&1 || fail "gatehousectl put failed"
+start_both
 answers
 if loaded; then fail "the dynamic module is in the Envoy of envoy.yaml"; fi
 

@@ -55,7 +55,7 @@ func newCluster(t *testing.T, edge string) *cluster {
 	c.serve(upstreamPort, c.upstream)
 	c.values = []string{
 		"--values", "testdata/values.yaml", "--set", "upstream.host=" + k8s.Gateway, "--set", "upstream.port=" + upstreamPort,
-		"--set", "redis.url=redis://" + c.startRedis(), "--set", "edge=" + edge,
+		"--set", "redis.url=redis://" + c.startRedis(), "--set", "redis.acceptLossAfter=1s", "--set", "edge=" + edge,
 	}
 	return c
 }

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
@@ -72,15 +72,18 @@ func (s *Stack) startRedisServer(ctx context.Context) error {
 	}, s.pingRedis)
 }
 
-// AcceptLoss returns a Seed that leaves Redis without records, but so that the sidecar believes that.
+// AcceptLoss returns a Seed that does as `gatehousectl accept-loss`: the sidecar believes that Redis has no records.
 func AcceptLoss(shards contract.Shards) func(ctx context.Context, redisURL string) error {
 	return func(ctx context.Context, redisURL string) error {
 		client, err := redisurl.Connect(redisURL)
 		if err != nil {
 			return err
 		}
-		_, err = publish.New(client, publish.Shards(shards.Count())).AcceptLoss(ctx)
-		return errors.Join(err, client.Close())
+		errs := []error{client.SetNX(ctx, contract.ShardsKey, shards.Count(), 0).Err()}
+		for i := range shards.Count() {
+			errs = append(errs, client.SetNX(ctx, contract.ShardKeys(i).EpochKey(), fmt.Sprintf("%016x", rand.Uint64()), 0).Err())
+		}
+		return errors.Join(append(errs, client.Close())...)
 	}
 }
 
