@@ -16,6 +16,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/hasher"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
@@ -106,7 +107,9 @@ func startEdge(t *testing.T, socket string) *edgememtest.Memory {
 
 func startProgram(t *testing.T) *program {
 	t.Helper()
-	return startProgramWith(t, "redis://"+miniredis.RunT(t).Addr())
+	server := miniredis.RunT(t)
+	server.Set(contract.ShardKeys(0).EpochKey(), "beef") // an empty one isn't believed
+	return startProgramWith(t, "redis://"+server.Addr())
 }
 
 func startProgramWith(t *testing.T, redisURL string) *program {
