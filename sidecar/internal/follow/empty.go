@@ -27,7 +27,7 @@ func (p *position) empty() bool { return p.epoch == "" && p.seq == 0 }
 // fleet refused at once.
 func (f *Follower) believe(p position) error {
 	if !p.empty() {
-		f.emptySince = time.Time{}
+		f.emptySince = time.Time{} //mutant:TestEmptyInARow deleted
 		f.board.setEmpty(f.Shard, false)
 		return nil
 	}
