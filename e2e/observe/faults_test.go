@@ -54,8 +54,8 @@ func TestFaults(t *testing.T) {
 		{"GatehouseDevicesRefused", f.expensive, nil, `records can't authenticate their device`},
 		{"GatehouseGuesses", f.guess, nil, `somebody guesses secrets`},
 		{"GatehouseVerificationsUnavailable", f.spray, nil, `got a 503, most of them because of limited`},
-		{"GatehouseRedisEmpty", once(func() error { return f.client.FlushAll(t.Context()).Err() }), nil, `Redis is empty`},
-		{"GatehouseRedisLostData", once(f.acceptLoss), nil, `Redis lost data`},
+		{"GatehouseRedisEmpty", once(f.empty), nil, `Redis is empty`},
+		{"GatehouseRedisLostData", once(func() error { return errors.Join(f.maxMemory("0")(), f.acceptLoss()) }), nil, `Redis lost data`},
 		{"GatehouseTraps", f.trap, nil, `the filter trapped or panicked`},
 		{"GatehouseRival", f.rival, f.endRival, `another sidecar has taken over`},
 		{"GatehouseNotInStep", once(f.KillRedis), func() error { return errors.Join(f.StartRedis(t.Context()), f.acceptLoss()) }, `Redis is not followed`},
@@ -269,6 +269,11 @@ var shard = contract.ShardKeys(0)
 
 func (f *faults) corrupt() error {
 	return f.client.Publish(f.t.Context(), shard.EventsChannel(), "not an event").Err()
+}
+
+// empty empties Redis, which is full from then on, so that the load's publications don't end that.
+func (f *faults) empty() error {
+	return errors.Join(f.maxMemory("1")(), f.client.FlushAll(f.t.Context()).Err())
 }
 
 func (f *faults) acceptLoss() error {
