@@ -21,7 +21,7 @@ func (i *Inspector) problems(s *Status, values map[string]float64, crowded bool)
 		check(true, critical, "not ready: %s", reason)
 	}
 	empty := values["gatehouse_redis_empty"]
-	check(empty > 0, critical, "Redis is empty, %.0f shards of it, which isn't believed: the edge serves what it has. Restore or publish its data, or drop everything by `gatehousectl accept-loss`", empty)
+	check(empty > 0, critical, "Redis is empty (shards: %.0f), which isn't believed: the edge serves what it has. Restore or publish its data, or drop everything by `gatehousectl accept-loss`", empty)
 	check(!s.Redis.Connected && empty == 0, critical, "Redis is not followed: the edge serves what it has, and no revocation arrives. The sidecar's log has the reason.")
 	check(s.Redis.Connected && s.Redis.InStepAge > late, critical, "not in step with Redis for %.0f s", s.Redis.InStepAge)
 	check(s.Edge.Epoch != "" && s.Edge.AcknowledgedAge > late, critical, "the edge has not acknowledged a push for %.0f s", s.Edge.AcknowledgedAge)
