@@ -18,6 +18,7 @@ type others struct {
 	find  func(*credential.Question) *credential.Match
 	begin func(*credential.Question) (known *credential.Match, theirs bool)
 	await func(context.Context, *credential.Question, func() bool) *credential.Match
+	end   func() // called after bcrypt
 
 	mu   sync.Mutex
 	told []*credential.Match // results of bcrypt, in order
@@ -39,7 +40,9 @@ func (o *others) Begin(_ context.Context, c *credential.Question) (*credential.M
 	return nil, func(m *credential.Match) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		o.told = append(o.told, m)
+		if o.told = append(o.told, m); o.end != nil {
+			o.end()
+		}
 	}
 }
 
@@ -113,18 +116,27 @@ func TestClaim(t *testing.T) {
 
 // TestRevocationBeatsSharedVerdict changes the record in the last moment before a shared match is used.
 func TestRevocationBeatsSharedVerdict(t *testing.T) {
-	for _, when := range []string{"find", "begin", "await"} {
-		t.Run(when, func(t *testing.T) {
+	revoked, other := contract.Credential{ID: "d", Version: 8, Disabled: true}, device("d", 8, "t")
+	for _, test := range []struct {
+		when   string
+		then   contract.Credential
+		reason credential.Reason
+		runs   int
+	}{
+		{"find", revoked, "disabled", 0}, {"begin", revoked, "disabled", 0}, {"await", revoked, "disabled", 0},
+		{"find", other, "bcrypt", 1}, {"begin", other, "bcrypt", 1},
+	} {
+		t.Run(test.when, func(t *testing.T) {
 			o := new(others)
 			f := o.verifier()
 			late := func(c *credential.Question) *credential.Match {
 				if c.Version != 7 {
-					t.Errorf("asked for version %d", c.Version)
+					return nil
 				}
-				f.Apply(contract.Credential{ID: "d", Version: 8, Disabled: true})
+				f.Apply(test.then)
 				return right(c, time.Hour)
 			}
-			switch when {
+			switch test.when {
 			case "find":
 				o.find = late
 			case "begin":
@@ -133,11 +145,22 @@ func TestRevocationBeatsSharedVerdict(t *testing.T) {
 				o.begin = func(*credential.Question) (*credential.Match, bool) { return nil, true }
 				o.await = func(_ context.Context, c *credential.Question, _ func() bool) *credential.Match { return late(c) }
 			}
-			f.expect(t, "d", "s", wire.Deny, "disabled", 0)
-			if v, found := f.edge.verdict("d", "s"); found && v.Outcome == wire.Allow {
-				t.Error("an allow verdict was stored after the revocation")
+			f.expect(t, "d", "s", wire.Deny, test.reason, test.runs)
+			if got := f.edge.stored; len(got) != test.runs {
+				t.Errorf("%d verdicts were stored after the revocation, want %d", len(got), test.runs)
 			}
 		})
+	}
+}
+
+// TestDoubtBeatsResult: the record is in doubt in the last moment before the answer.
+func TestDoubtBeatsResult(t *testing.T) {
+	o := new(others)
+	f := o.verifier()
+	o.end = func() { f.Doubt("d") }
+	f.expect(t, "d", "s", wire.Unavailable, "unsure", 1)
+	if v, found := f.edge.verdict("d", "s"); found {
+		t.Errorf("the edge has the verdict %v", v.Outcome)
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 func (v *Verifier) hash(ctx context.Context, a attempt, f *flight) Result {
 	c, ok := v.question(&a)
 	if !ok {
-		return unavailable(isOutOfTime) // no caller uses this answer: they start over
+		return unavailable(isUnsure) // no caller uses this answer: they start over
 	}
 	if m := v.Fleet.Find(ctx, c); m != nil {
 		return v.conclude(&a, m, byFleet)
@@ -37,7 +37,7 @@ func (v *Verifier) hash(ctx context.Context, a attempt, f *flight) Result {
 		}
 		patience -= time.Since(began) // without the time in our own queue
 		if !wanted() {
-			return unavailable(isOutOfTime) // no caller uses this answer: they have gone, or start over
+			return unavailable(isUnsure) // no caller uses this answer: they have gone, or start over
 		}
 	}
 }
@@ -52,7 +52,7 @@ func (v *Verifier) work(ctx context.Context, a attempt, c *Question, wanted func
 	if errors.Is(err, errOverload) {
 		return unavailable(isOverloaded), false
 	} else if err != nil {
-		return unavailable(isOutOfTime), false
+		return unavailable(isUnsure), false // no caller uses this answer: they have gone, or start over
 	}
 	defer v.pool.leave(w)
 	// While this attempt waited, the record may have changed, or another flight may have found the right secret.
@@ -61,7 +61,7 @@ func (v *Verifier) work(ctx context.Context, a attempt, c *Question, wanted func
 		return r, false
 	}
 	if waited.generation != a.generation {
-		return unavailable(isOutOfTime), false // no caller uses this answer: they start over
+		return unavailable(isUnsure), false // no caller uses this answer: they start over
 	}
 	known, end := v.Fleet.Begin(ctx, c)
 	switch {
@@ -221,24 +221,35 @@ func (v *Verifier) conclude(a *attempt, m *Match, reason Reason) Result {
 	r := v.records[a.id]
 	if r == nil ||
 		r.generation != a.generation { //mutant:TestRevocationBeatsSharedVerdict false
-		return unavailable(isOutOfTime) // no caller uses this answer: they start over
+		return unavailable(isUnsure) // no caller uses this answer: they start over
 	}
-	if !r.notAfter.IsZero() && !now.Before(r.notAfter) {
-		return v.deny(a, now, isExpired)
-	}
-	if m == nil {
+	if m != nil {
+		r.resolve(a.digest, m, now.Add(v.PinTTL))
+	} else {
 		r.refute(a.digest)
+	}
+	switch {
+	case r.refusal != "": //mutant:TestDoubtDuringBcrypt false
+		return unavailable(isUnsure) // in doubt: this counts if the record is applied again
+	case !r.notAfter.IsZero() && !now.Before(r.notAfter):
+		return v.deny(a, now, isExpired)
+	case m == nil:
 		return v.deny(a, now, reason)
 	}
 	v.meet(r, a.id, a.source)
+	return v.allow(a, r, now, reason)
+}
+
+// resolve stores that a secret matches, until most at the latest: m may come from a sidecar with other settings or
+// another clock.
+func (r *record) resolve(d digest, m *Match, most time.Time) {
 	until := m.Until
-	if most := now.Add(v.PinTTL); until.After(most) { // from a sidecar with other settings or another clock
+	if until.After(most) {
 		until = most
 	}
 	for i := range r.hashes {
 		if h := &r.hashes[i]; h.bcrypt == m.Hash {
-			h.resolved, h.digest, h.pinnedUntil = true, a.digest, until
+			h.resolved, h.digest, h.pinnedUntil = true, d, until
 		}
 	}
-	return v.allow(a, r, now, reason)
 }

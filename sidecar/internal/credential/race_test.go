@@ -209,6 +209,51 @@ func TestRevocationDuringBcryptOfNobody(t *testing.T) {
 	})
 }
 
+// TestDoubtDuringBcrypt: a run goes on while the record is in doubt; it counts if the record stays.
+func TestDoubtDuringBcrypt(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		inDoubt bool   // bcrypt ends in doubt
+		version uint64 // that is read then
+		reason  credential.Reason
+		runs    int // in all, with those of a second request
+	}{
+		{"ends in doubt", true, 1, "unsure", 1},
+		{"ends in doubt of another", true, 2, "unsure", 2},
+		{"ends later", false, 1, "bcrypt", 1},
+		{"ends later than another is read", false, 2, "bcrypt", 2},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			end := make(chan struct{})
+			f := start(credential.Config{PinTTL: time.Hour, Compare: bcryptAfter(end)})
+			c := device("d", 1, "s")
+			f.Apply(c)
+			result := make(chan credential.Result, 1)
+			go func() { result <- f.Verify(t.Context(), "d", "s") }()
+			f.running(t)
+			f.Doubt("d")
+			c.Version = test.version
+			if !test.inDoubt {
+				f.Apply(c)
+			}
+			close(end)
+			if r := <-result; r.Reason != test.reason {
+				t.Errorf("%s: Verify = %+v, want %s", test.name, r, test.reason)
+			}
+			if v, found := f.edge.verdict("d", "s"); test.inDoubt && found {
+				t.Errorf("%s: %v was stored in doubt", test.name, v)
+			}
+			f.Apply(c)
+			if r := f.Verify(t.Context(), "d", "s"); r.Outcome != wire.Allow {
+				t.Errorf("%s: Verify = %+v, want allow", test.name, r)
+			}
+			if got := f.runs(t); got != test.runs {
+				t.Errorf("%s: %d runs of bcrypt, want %d", test.name, got, test.runs)
+			}
+		})
+	}
+}
+
 // running returns when a run of bcrypt has begun; it must be called in a synctest bubble.
 func (f fixture) running(t *testing.T) {
 	t.Helper()

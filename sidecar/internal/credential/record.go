@@ -93,7 +93,7 @@ func (v *Verifier) Apply(c contract.Credential) {
 	}
 	if before != nil && before.version == c.Version && before.same(r) {
 		v.release(r)
-		before.resync = v.resyncs[shard] // the full resync contains the known record
+		before.resync, before.refusal = v.resyncs[shard], r.refusal // a full resync contains it, and no doubt is left
 		return
 	}
 	if crowded != nil { // then this device's own previous names may free some
@@ -117,10 +117,11 @@ func (v *Verifier) Apply(c contract.Credential) {
 	}
 }
 
-// precedes reports whether c is newer than r. A write of the same version comes from another server that counted to the
-// same number: the later one wins.
+// precedes reports whether c is newer than r; in doubt, anything is. A write of the same version comes from another
+// server that counted to the same number: the later one wins.
 func (r *record) precedes(c *contract.Credential) bool {
-	return c.Version > r.version ||
+	return r.refusal == isUnsure || //mutant:TestDoubt false
+		c.Version > r.version ||
 		c.Version == r.version && c.PublishedMS > r.publishedMS //mutant:TestSameVersionOfAnotherServer false
 }
 
@@ -188,7 +189,12 @@ func (v *Verifier) refuse(reason, id string, err error) Reason {
 
 // same reports whether other is from the same write of the record.
 func (r *record) same(other *record) bool {
-	if r.publishedMS != other.publishedMS || r.refusal != other.refusal || r.permissions != other.permissions ||
+	refusal := r.refusal
+	if refusal == isUnsure { //mutant:TestDoubtEnds false
+		refusal = "" // without the doubt; bits that were wanted are missing in permissions
+	}
+	if r.publishedMS != other.publishedMS || //mutant:TestDoubtEnds false
+		refusal != other.refusal || r.permissions != other.permissions ||
 		!r.notAfter.Equal(other.notAfter) || len(r.hashes) != len(other.hashes) {
 		return false
 	}
@@ -251,14 +257,15 @@ func (v *Verifier) warnCrowded() {
 }
 
 // Doubt makes the device's record count for nothing until it is applied again or removed: Redis may have another one. A
-// device that could authenticate is neither allowed nor refused until then.
+// device that could authenticate is neither allowed nor refused until then. If the same record is applied, what bcrypt
+// has found counts again: otherwise whoever can publish would make each message cost a run.
 func (v *Verifier) Doubt(id string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	r := v.records[id]
-	switch {
+	switch r := v.records[id]; {
 	case r.registered(): //mutant:TestDoubt false
-		v.replace(id, &record{shard: r.shard, resync: r.resync, refusal: isUnsure})
+		r.refusal, r.wanted = isUnsure, nil
+		v.memory.DropVerdicts(id) //mutant:TestDoubt deleted
 	case r != nil:
 		v.replace(id, nil)
 	}

@@ -7,7 +7,8 @@
 // Every applied record gets a new generation. A verification reads record and generation under the lock, runs bcrypt
 // without it, and takes the lock again to store the verdict and to answer; if the generation has changed, it starts
 // over. The verdicts of a device are dropped in the critical section in which its new record takes effect. So a
-// verification that is running when a device is revoked can neither store nor answer allow.
+// verification that is running when a device is revoked can neither store nor answer allow. A record in doubt keeps its
+// generation, but no verification can store or answer anything meanwhile.
 package credential
 
 import (
@@ -221,7 +222,7 @@ func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
 		}
 		select {
 		case <-f.done:
-			if v.current(&a) {
+			if f.result.Reason != isUnsure && v.current(&a) {
 				return v.answerTo(&a, f.result)
 			}
 		case <-ctx.Done():
@@ -273,12 +274,13 @@ func unavailable(reason Reason) Result {
 	return Result{Outcome: wire.Unavailable, Reason: reason, RetryAfter: retryAfter}
 }
 
-// current reports whether the attempt's record is still the device's.
+// current reports whether the attempt's record is still the device's, and not in doubt.
 func (v *Verifier) current(a *attempt) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	r := v.records[a.id]
-	return r != nil && r.generation == a.generation
+	return r != nil && r.generation == a.generation &&
+		r.refusal == "" //mutant:TestDoubtBeatsResult true
 }
 
 // decide returns the answer if it needs no bcrypt. Otherwise it sets a.toTry.

@@ -354,6 +354,54 @@ func TestDoubt(t *testing.T) {
 	f.expect(t, "d", "t", wire.Deny, "unknown", 0)
 }
 
+// TestDoubtEnds: what bcrypt has found counts after a doubt only if the same record is applied.
+func TestDoubtEnds(t *testing.T) {
+	c := device("d", 5, "s")
+	changed := func(change func(*contract.Credential)) func(fixture) {
+		next := c
+		change(&next)
+		return func(f fixture) { f.Apply(next) }
+	}
+	same := changed(func(*contract.Credential) {})
+	for _, test := range []struct {
+		name    string
+		then    func(fixture)
+		outcome wire.Outcome
+		reason  credential.Reason
+		runs    int
+	}{
+		{"same", same, wire.Allow, "pin", 0},
+		{"never read", func(fixture) {}, wire.Unavailable, "unsure", 0},
+		{"same after another doubt", func(f fixture) { f.Doubt("d"); same(f) }, wire.Allow, "pin", 0},
+		{"same in a resync", func(f fixture) { f.Shard(0).BeginResync(); same(f); f.Shard(0).EndResync() }, wire.Allow, "pin", 0},
+		{"not in a resync", func(f fixture) { f.Shard(0).BeginResync(); f.Shard(0).EndResync() }, wire.Deny, "unknown", 0},
+		{"same after a resync", func(f fixture) { f.Shard(0).BeginResync(); f.Shard(0).EndResync(); same(f) }, wire.Allow, "bcrypt", 1},
+		{"removed", func(f fixture) { f.Remove("d") }, wire.Deny, "unknown", 0},
+		{"same after removal", func(f fixture) { f.Remove("d"); same(f) }, wire.Allow, "bcrypt", 1},
+		{"next version", changed(func(c *contract.Credential) { c.Version++ }), wire.Allow, "bcrypt", 1},
+		{"older version", changed(func(c *contract.Credential) { c.Version-- }), wire.Allow, "bcrypt", 1},
+		{"other time", changed(func(c *contract.Credential) { c.PublishedMS++ }), wire.Allow, "bcrypt", 1},
+		{"other hash", changed(func(c *contract.Credential) { c.Hashes = device("d", 5, "s").Hashes }), wire.Allow, "bcrypt", 1},
+		{"another hash", changed(func(c *contract.Credential) { c.Hashes = device("d", 5, "t").Hashes }), wire.Deny, "bcrypt", 1},
+		{"other permissions", changed(func(c *contract.Credential) { c.Permissions = nil }), wire.Allow, "bcrypt", 1},
+		{"disabled", changed(func(c *contract.Credential) { c.Disabled = true }), wire.Deny, "disabled", 0},
+		{"deleted", changed(func(c *contract.Credential) { *c = contract.Credential{ID: "d", Version: 5, Deleted: true} }), wire.Deny, "revoked", 0},
+		{"expired", changed(func(c *contract.Credential) { c.NotAfterMS = 1 }), wire.Deny, "expired", 0},
+	} {
+		f := start(pinned)
+		f.Apply(c)
+		f.expect(t, "d", "s", wire.Allow, "bcrypt", 1)
+		f.Doubt("d")
+		t.Log(test.name)
+		f.expect(t, "d", "s", wire.Unavailable, "unsure", 0)
+		test.then(f)
+		f.expect(t, "d", "s", test.outcome, test.reason, test.runs)
+		if v, _ := f.edge.verdict("d", "s"); (v.Outcome == wire.Allow) != (test.outcome == wire.Allow) {
+			t.Errorf("the edge has the verdict %v", v.Outcome)
+		}
+	}
+}
+
 func TestResync(t *testing.T) {
 	f := start(pinned)
 	c := device("kept", 5, "s")
