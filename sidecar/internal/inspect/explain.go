@@ -101,7 +101,8 @@ var ErrQuestion = errors.New("malformed question")
 const redisTimeout = 2 * time.Second
 
 // Explain returns what happens with a request now. It decides with the policy of the edge itself and the memory that the
-// edge has or will have in milliseconds; it asks Redis for the records' versions, and never runs bcrypt.
+// edge has or will have in milliseconds; it asks Redis for the records' versions, and never runs bcrypt. It doesn't tell
+// whether a secret is right: nothing limits guesses here.
 func (i *Inspector) Explain(ctx context.Context, q Question) (*Explanation, error) {
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
@@ -208,7 +209,7 @@ func (i *Inspector) decide(e *Explanation, q *Question, target string) error {
 		return nil
 	}
 	var d policy.Decision
-	var answers policy.Answers
+	answers := policy.Answers{Suspect: true} //mutant:TestSecretIsNotTold policy.Answers{}
 	assumed := q.Device != ""
 	if assumed && i.Verifier.Describe(q.Device).Refusal == "" {
 		answers.Verify = i.verdict(q.Device, memory) // otherwise the edge may refuse the device by itself
@@ -296,7 +297,7 @@ func answerOf(d *policy.Decision) Answer {
 	case policy.Reply:
 		return Answer{Action: "reply", Status: d.Status, Reason: d.Details(), Text: replies[d.Details()]}
 	case policy.Verify:
-		return Answer{Action: "verify", Text: "The edge has no verdict on this credential: it asks the sidecar."}
+		return Answer{Action: "verify", Text: "Unless the edge has verified this credential lately, it asks the sidecar. Nothing here tells whether the secret is right."}
 	case policy.Exchange:
 		return Answer{Action: "exchange", Text: "The edge asks the sidecar for a token."}
 	case policy.Fetch:

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
@@ -91,9 +92,14 @@ func (s *Server) logLevel(w http.ResponseWriter, r *http.Request) {
 	if !read(w, r, &to) {
 		return
 	}
+	if !slices.Contains([]slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError}, to.Level) { //mutant:TestLogLevel false
+		http.Error(w, "level: want DEBUG, INFO, WARN or ERROR", http.StatusBadRequest)
+		return
+	}
 	before := s.level.Level()
+	s.level.Set(min(before, slog.LevelWarn)) // or it would hide the next line
+	s.log.Warn("an operator changes the log's level", "from", before, "to", to.Level)
 	s.level.Set(to.Level)
-	s.log.Warn("an operator changed the log's level", "from", before, "to", to.Level) // on any level but error
 	s.answer(w, to)
 }
 

@@ -1,0 +1,80 @@
+package inspect
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+)
+
+// TestSecretIsNotTold: a right and a wrong secret have the same explanation, although the edge has a verdict.
+func TestSecretIsNotTold(t *testing.T) {
+	memory := edgemem.New(edgemem.Config{Objects: 1, Verdicts: 1})
+	v := credential.New(credential.Config{
+		Workers: 1, Queue: 1, Wait: time.Minute, MaxCost: 4, AllowTTL: time.Minute, PinTTL: time.Minute, Shards: 1,
+	}, memory, metrics.New(), slog.New(slog.DiscardHandler))
+	hash, err := bcrypt.GenerateFromPassword([]byte("right"), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Apply(contract.Credential{ID: "d", Version: 1, Hashes: []string{string(hash)}})
+	v.Shard(0).EndResync()
+	memory.SetInStep(time.Now())
+	if r := v.Verify(t.Context(), "d", "right", ""); r.Refused() {
+		t.Fatalf("got %+v", r)
+	}
+	for more := true; more; memory.Acked() {
+		_, taken := memory.Take(nil)
+		more = taken.More
+	}
+	i := New(Sources{Memory: memory, Verifier: v})
+	explain := func(device, secret string) (e Explanation) {
+		q := Question{
+			Rules: []byte(`{"sidecar": {"cluster": "c"}, "credentials": {"id_header": "i", "secret_header": "s"},
+				"rules": [{"match": {"prefix": "/"}, "auth": {}}]}`),
+			Headers: [][2]string{{"i", device}, {"s", secret}},
+		}
+		if err := i.decide(&e, &q, "/a"); err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	right, wrong := explain("d", "right"), explain("d", "wrong")
+	if !reflect.DeepEqual(right, wrong) || right.Answer.Action != "verify" || right.IfRight == nil || right.IfRight.Action != "pass" {
+		t.Errorf("got %+v and %+v", right, wrong)
+	}
+	if unknown := explain("other", "x"); unknown.Answer.Status != http.StatusUnauthorized {
+		t.Errorf("an unknown device: got %+v", unknown)
+	}
+}
+
+// TestLogLevel: an operator can't silence errors, nor the line that tells of the change.
+func TestLogLevel(t *testing.T) {
+	for _, tt := range []struct {
+		level  string
+		status int
+		after  slog.Level
+	}{
+		{"DEBUG", 200, slog.LevelDebug}, {"warn", 200, slog.LevelWarn}, {"ERROR", 200, slog.LevelError},
+		{"ERROR+100", 400, slog.LevelError}, {"DEBUG-100", 400, slog.LevelError}, {"", 400, slog.LevelError},
+	} {
+		level, log := new(slog.LevelVar), new(strings.Builder)
+		level.Set(slog.LevelError)
+		handler := NewServer(New(Sources{}), false, level, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level}))).Handler()
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/log-level", strings.NewReader(`{"level": "`+tt.level+`"}`)))
+		if w.Code != tt.status || level.Level() != tt.after || strings.Contains(log.String(), "from=ERROR") != (tt.status == 200) {
+			t.Errorf("%q: got %d, level %v, log %q", tt.level, w.Code, level.Level(), log)
+		}
+	}
+}
