@@ -41,7 +41,7 @@ func datesOf(date time.Time) []testCase {
 		{"9110 13.1.3", "since its date, without a credential", "GET /a/doc\nif-modified-since: " + text, 401, "edge", "!last-modified"},
 		{"9110 13.1.3", "since another, with one", "GET /a/doc\nx-device-id: dev\nx-device-token: secret\nif-modified-since: " + date.Add(-time.Second).Format(http.TimeFormat), 200, "hit", `etag: "auth"`},
 		{"9111 5.2.2.7", "a miss under an auth rule is private", "GET /a/none\nx-device-id: dev\nx-device-token: secret", 200, "fwd=uri-miss", "cache-control: private\nvary ~ .*x-device-id.*x-device-token.*"},
-		{"9111 4.1", "a miss of the device's own is nobody else's", "GET /d/none\nx-device-id: dev\nx-device-token: secret", 200, "fwd=uri-miss", "vary: *"},
+		{"9111 4.1", "a miss of the device's own is nobody else's", "GET /d/none\nx-device-id: dev\nx-device-token: secret", 200, "fwd=uri-miss", "vary: *\ncache-control ~ no-store.*"},
 		{"9111 5.2.2.7", "unless the upstream says otherwise", "GET /a/aged\nx-device-id: dev\nx-device-token: secret", 200, "fwd=uri-miss", "cache-control: public, max-age=200"},
 	}
 }

@@ -22,7 +22,7 @@ var (
 	entityTag   = regexp.MustCompile(`^(W/)?"[^\x00-\x20"\x7f]*"$`)                                                                                                                                 // 9110 8.8.3
 	mediaType   = regexp.MustCompile(`^[!#$%&'*+.^_|~0-9A-Za-z-]+/[!#$%&'*+.^_|~0-9A-Za-z-]+(\s*;\s*[^;=\s]+=[^;]+)*$`)                                                                             // 9110 8.3.1
 	tokens      = regexp.MustCompile(`^[!#$%&'*+.^_|~0-9A-Za-z-]+( ?, ?[!#$%&'*+.^_|~0-9A-Za-z-]+)*$`)                                                                                              // 9110 5.6.1
-	directives  = regexp.MustCompile(`^(private|no-cache|no-store|public|must-revalidate|max-age=\d+)(, (private|no-cache|no-store|public|must-revalidate|max-age=\d+))*$`)                         // 9111 5.2
+	directives  = regexp.MustCompile(`^(private|no-cache|no-store|public|must-revalidate|max-age=\d+)(,[ \t]*(private|no-cache|no-store|public|must-revalidate|max-age=\d+))*$`)                    // 9111 5.2
 	challenges  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]*( [a-z]+="[ !#-\[\]-~]*"(, [a-z]+="[ !#-\[\]-~]*")*)?(, [A-Za-z][A-Za-z0-9-]*( [a-z]+="[ !#-\[\]-~]*"(, [a-z]+="[ !#-\[\]-~]*")*)?)*$`) // 9110 11.6.1
 	cacheStatus = regexp.MustCompile(`^[A-Za-z*][A-Za-z0-9:/!#$%&'*+.^_|~-]*(; ?[a-z*][a-z0-9_.*-]*(=([A-Za-z*][A-Za-z0-9:/!#$%&'*+.^_|~-]*|-?\d+|"[ !#-\[\]-~]*"|\?[01]))?)*$`)                    // 9211 2, 8941
 	delta       = regexp.MustCompile(`^\d+$`)                                                                                                                                                       // 9110 10.2.3
