@@ -140,6 +140,13 @@ func (r *resources) targetsWithin(name string, depth int) (all targets) {
 	}
 	all = append(all, "cluster "+name)
 	cluster := r.clusters[name]
+	if cluster.text("type") == "EDS" {
+		service := cluster.object("eds_cluster_config").text("service_name")
+		if service == "" {
+			service = name
+		}
+		all = append(all, "service "+service)
+	}
 	for _, locality := range cluster.object("load_assignment").list("endpoints") {
 		for _, endpoint := range locality.list("lb_endpoints") {
 			if key := addressKey(endpoint.object("endpoint").object("address")); key != "" {
@@ -150,8 +157,11 @@ func (r *resources) targetsWithin(name string, depth int) (all targets) {
 	_, aggregate := cluster.object("cluster_type").object("typed_config").typed()
 	members, _ := aggregate.field("clusters").([]any)
 	for _, member := range members {
-		if member, ok := member.(string); ok {
+		switch member := member.(type) {
+		case string: // of an aggregate
 			all = append(all, r.targetsWithin(member, depth+1)...)
+		case map[string]any: // of a composite
+			all = append(all, r.targetsWithin(object(member).text("name"), depth+1)...)
 		}
 	}
 	return all
@@ -165,6 +175,8 @@ func (r *resources) chosen(name string) string {
 	switch {
 	case cluster.object("original_dst_lb_config").flag("use_http_header"):
 		return "by a header"
+	case cluster.object("original_dst_lb_config").has("metadata_key"):
+		return "by metadata, which a filter may take from a header"
 	case strings.Contains(kind+typed, "dynamic_forward_proxy"):
 		return "by the host that they name"
 	}
@@ -174,6 +186,11 @@ func (r *resources) chosen(name string) string {
 // networkTargets are where a network filter sends what it gets, except for a connection manager.
 func (r *resources) networkTargets(filter object) (all targets) {
 	_, config := filter.object("typed_config").typed()
+	return r.named(map[string]any(config))
+}
+
+// named are the targets of the clusters that a configuration names.
+func (r *resources) named(config any) (all targets) {
 	var walk func(v any)
 	walk = func(v any) {
 		switch v := v.(type) {
@@ -194,6 +211,6 @@ func (r *resources) networkTargets(filter object) (all targets) {
 			}
 		}
 	}
-	walk(map[string]any(config))
+	walk(config)
 	return all
 }

@@ -123,6 +123,9 @@ func (a *analysis) toInner(c *chain, inner []innerTarget) {
 	}
 	for _, w := range a.waysOf(c) {
 		to, chosen := w.targets(&a.resources, true)
+		if chosen == "" && c.choosesDestination() && slices.ContainsFunc(to, a.toDestination) {
+			chosen = "by a header, which a filter stores as the destination"
+		}
 		if chosen != "" {
 			a.add(&clientsChoose, name, w.at, "clients choose where their requests go, %s: also to the sidecar, and to what this machine only may reach", chosen)
 		}
@@ -133,6 +136,27 @@ func (a *analysis) toInner(c *chain, inner []innerTarget) {
 			}
 		}
 	}
+}
+
+// choosesDestination reports whether a filter stores what clients send as the destination of their connection.
+func (c *chain) choosesDestination() bool {
+	return slices.ContainsFunc(c.manager.list("http_filters"), func(filter object) bool {
+		_, config := filter.object("typed_config").typed()
+		return slices.ContainsFunc(config.list("on_request_headers"), func(state object) bool {
+			return state.text("object_key") == "envoy.network.transport_socket.original_dst_address" && fromRequest(state)
+		})
+	})
+}
+
+// fromRequest reports whether a value of filter state has what the client sends.
+func fromRequest(state object) bool {
+	return strings.Contains(state.object("format_string").object("text_format_source").text("inline_string")+state.object("format_string").text("text_format"), "%REQ(")
+}
+
+// toDestination reports whether a target is a cluster that connects to the stored destination.
+func (a *analysis) toDestination(target string) bool {
+	name, found := strings.CutPrefix(target, "cluster ")
+	return found && a.clusters[name].text("type") == "ORIGINAL_DST"
 }
 
 // onlyPath is what begins all paths that the upstream gets by the route, "" if that isn't known. With a slash at its
@@ -275,6 +299,18 @@ func (a *analysis) wraps(p *plugin) {
 	}
 	a.upgrades(p)
 	a.caches(p)
+	for i, filter := range p.filters[p.index+1:] {
+		kind, _ := a.discovered(filter).object("typed_config").typed()
+		if name := kind[strings.LastIndexByte(kind, '/')+1:]; p.auth && translates[name] {
+			a.add(&translated, p.name(), fmt.Sprintf("http_filters[%d]", p.index+1+i), "%s gives requests another method and path behind the filter, which judged the client's", name)
+		}
+	}
+}
+
+// translates are the filters that change the method or the path.
+var translates = map[string]bool{
+	"envoy.extensions.filters.http.connect_grpc_bridge.v3.FilterConfig":        true,
+	"envoy.extensions.filters.http.grpc_json_transcoder.v3.GrpcJsonTranscoder": true,
 }
 
 // upgrades checks the filters of requests that ask for another protocol, and that none opens a tunnel.

@@ -40,6 +40,15 @@ const (
 	mutation = `{name: m, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation, mutations: {request_mutations: [{append: {header: {key: HEADER, value: x}}}]}}}`
 )
 
+// specifier is a plugin that chooses the sidecar.
+const specifier = `{extension: {name: m, typed_config: {cluster_matcher: {on_no_match: {action: {typed_config: {cluster: gatehouse-sidecar}}}}}}}`
+
+// stores is a filter that stores what clients send.
+func stores(key string) string {
+	return `          - {name: s, typed_config: {"@type": x/envoy.extensions.filters.http.set_filter_state.v3.Config, on_request_headers: [{object_key: ` + key + `, format_string: {text_format_source: {inline_string: "%REQ(x-to)%"}}}]}}
+`
+}
+
 func cluster(name, address string) string {
 	return shippedClusters + "  - {name: " + name + ", load_assignment: {endpoints: [{lb_endpoints: [{endpoint: {address: {" + address + "}}}]}]}}\n"
 }
@@ -123,6 +132,23 @@ func doors() []analyzeTest {
 		{"cluster_header, weighted", routeFirst("{match: {prefix: /x/}, route: {weighted_clusters: {clusters: [{cluster_header: x-to, weight: 1}]}}}"), []string{clientsChoose.Code}, "routes[0]"},
 		{"an address in a header", with(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"), shippedClusters, shippedClusters+"  - {name: any, type: ORIGINAL_DST, original_dst_lb_config: {use_http_header: true}}\n"), []string{clientsChoose.Code}, "routes[0]"},
 		{"a forward proxy", with(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"), shippedClusters, shippedClusters+"  - {name: any, cluster_type: {name: envoy.clusters.dynamic_forward_proxy}}\n"), []string{clientsChoose.Code}, "routes[0]"},
+
+		{"an address in metadata", with(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"), shippedClusters, shippedClusters+"  - {name: any, type: ORIGINAL_DST, original_dst_lb_config: {metadata_key: {key: x}}}\n"), []string{clientsChoose.Code}, "routes[0]"},
+		{"an address that a filter stores", with(with(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"), shippedClusters, shippedClusters+"  - {name: any, type: ORIGINAL_DST}\n"),
+			filters(stores("envoy.network.transport_socket.original_dst_address"), "")...), []string{clientsChoose.Code}, "routes[0]"},
+		{"a plugin's cluster", routeFirst("{match: {prefix: /x/}, route: {inline_cluster_specifier_plugin: " + specifier + "}}"), []string{toInner.Code}, "routes[0]"},
+		{"a plugin's cluster, by name", with(routeFirst("{match: {prefix: /x/}, route: {cluster_specifier_plugin: m}}"), "            name: edge\n            # Cache-Status", "            name: edge\n            cluster_specifier_plugins: ["+specifier+"]\n            # Cache-Status"), []string{toInner.Code}, "routes[0]"},
+		{"a plugin that isn't known", routeFirst("{match: {prefix: /x/}, route: {cluster_specifier_plugin: m}}"), []string{clientsChoose.Code}, "routes[0]"},
+		{"a plugin that is a program", routeFirst("{match: {prefix: /x/}, route: {inline_cluster_specifier_plugin: {extension: {name: l, typed_config: {source_code: {inline_string: x}}}}}}"), []string{clientsChoose.Code}, "routes[0]"},
+		{"a composite", with(routeFirst("{match: {prefix: /x/}, route: {cluster: all}}"), shippedClusters, shippedClusters+"  - {name: all, cluster_type: {name: envoy.clusters.composite, typed_config: {clusters: [{name: gatehouse-sidecar}]}}}\n"), []string{toInner.Code}, "routes[0]"},
+		{"a second listener by the same service", with(listener(loopback, plainTo("{match: {prefix: /}, route: {cluster: again}}")), "  - name: upstream\n    type: STATIC", "  - {name: again, type: EDS, eds_cluster_config: {service_name: shop}}\n  - name: upstream\n    eds_cluster_config: {service_name: shop}\n    type: EDS"), []string{unjudged.Code}, "listener second"},
+		{"sources that clients write to filter state", with([]string{"#source source: {filter_state: gatehouse.source}", "source: {filter_state: gatehouse.source}"}, filters(stores("gatehouse.source"), "")...), []string{forgedSource.Code}, "http_filters[0].on_request_headers"},
+		{"another method behind", filters("", "          - {name: g, typed_config: {\"@type\": x/envoy.extensions.filters.http.connect_grpc_bridge.v3.FilterConfig}}\n"), []string{translated.Code}, "http_filters[1]"},
+		{"another method before", filters("          - {name: g, typed_config: {\"@type\": x/envoy.extensions.filters.http.connect_grpc_bridge.v3.FilterConfig}}\n", ""), nil, ""},
+		{"a secret of an injector", filters("          - {name: c, typed_config: {\"@type\": x/CredentialInjector, credential: {typed_config: {header: x-device-token}}}}\n", ""), []string{injects.Code}, "http_filters[0]"},
+		{"identity of an API key", filters("", "          - {name: k, typed_config: {\"@type\": x/ApiKeyAuth, key_sources: [{header: x-key}], forwarding: {header: x-gatehouse-device}}}\n"), []string{setsIdentity.Code}, "http_filters[1]"},
+		{"identity of a user name", filters("", "          - {name: b, typed_config: {\"@type\": x/BasicAuth, forward_username_header: x-gatehouse-device}}\n"), []string{setsIdentity.Code}, "http_filters[1]"},
+		{"fail open, by number", []string{"&failure_policy FAIL_RELOAD", "3", "*failure_policy", "FAIL_RELOAD"}, []string{failOpen.Code}, "listener edge: filter gatehouse: failure_policy"},
 
 		{"identity of a route", routeFirst("{match: {prefix: /x/}, route: {cluster: upstream}, " + identity + "}"), []string{setsIdentity.Code}, "routes[0].request_headers_to_add"},
 		{"identity of a virtual host", []string{"              routes:\n              - match: {prefix: /}\n                route", "              " + identity + "\n              routes:\n              - match: {prefix: /}\n                route"}, []string{setsIdentity.Code}, "virtual host upstream.request_headers_to_add"},

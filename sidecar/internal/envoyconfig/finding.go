@@ -44,6 +44,7 @@ var (
 	tunnel        = findings.ErrorKind("GH0311", "remove the route for CONNECT")
 	otherCache    = findings.ErrorKind("GH0312", "remove the cache filter, or give it a listener without auth")
 	injects       = findings.ErrorKind("GH0313", "remove the header there")
+	translated    = findings.ErrorKind("GH0314", "put that filter before Gatehouse's, so that rules see what the upstream gets")
 
 	noPush      = findings.ErrorKind("GH0401", "add the listener gatehouse-push as envoy/envoy.yaml has it")
 	openPush    = findings.ErrorKind("GH0402", "listen on a unix socket: address: {pipe: {path: /run/gatehouse/push.sock, mode: 384}}")
@@ -70,7 +71,7 @@ func Kinds() []findings.Kind {
 		unreadable, noFilter, misplaced, badRules, openMethod, wildcard, noLabels, openPart, unknownMethod, openAdmin,
 		otherVM, failOpen, noReload, otherCode, pushWaits, edgeBuffers, filterOff, notCertain, matchedOnly,
 		notNormalized, manySpellings, underscores, forgedSource, behindRouter, noJWT, noIdleTimeout, noSource, noClaims,
-		ownFilters, tunnel, otherCache, injects, ownAddress,
+		ownFilters, tunnel, otherCache, injects, translated, ownAddress,
 		noPush, openPush, pushMode, smallPush, pushLimited,
 		noCluster, fewCalls, unjudged, weakerEdge,
 		routeOff, rewriteIn, unclear, toInner, clientsChoose, setsIdentity, sharedKeys, sharedAnswers,

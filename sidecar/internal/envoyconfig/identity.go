@@ -112,7 +112,7 @@ func setWithin(v any, wanted func(string) bool) string {
 		return luaSets(v, wanted)
 	case map[string]any:
 		o := object(v)
-		for _, name := range []string{o.object("header").text("key"), o.text("forward_payload_header")} {
+		for _, name := range []string{o.object("header").text("key"), o.text("header"), o.text("forward_payload_header"), o.text("forward_username_header")} {
 			if name != "" && wanted(name) {
 				return name
 			}
@@ -123,7 +123,7 @@ func setWithin(v any, wanted func(string) bool) string {
 			}
 		}
 		for _, key := range o.keys() {
-			if plain := strings.ToLower(strings.ReplaceAll(key, "_", "")); strings.HasPrefix(plain, "response") || strings.Contains(plain, "accesslog") {
+			if plain := strings.ToLower(strings.ReplaceAll(key, "_", "")); strings.HasPrefix(plain, "response") || strings.Contains(plain, "accesslog") || plain == "keysources" {
 				continue
 			}
 			if name := setWithin(o[key], wanted); name != "" {

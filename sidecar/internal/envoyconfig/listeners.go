@@ -29,7 +29,7 @@ func (a *analysis) plugin(p *plugin) {
 	}
 	switch policy := p.config.text("failure_policy"); {
 	case p.native, policy == "FAIL_RELOAD": // a dynamic module answers 503 itself, and has no such field
-	case policy == "FAIL_OPEN":
+	case policy == "FAIL_OPEN", p.config.number("failure_policy", 0) == 3: // in protobuf's JSON an enum may be its number
 		add(&failOpen, "failure_policy", "is FAIL_OPEN: after a trap of the module every request goes upstream without a credential")
 	default:
 		if p.config.flag("fail_open") {
@@ -138,6 +138,7 @@ func (a *analysis) manager(p *plugin) {
 // order checks what stands before the filter and behind it.
 func (a *analysis) order(p *plugin) {
 	tokens, states := false, []string{}
+	source := p.raw.object("source").text("filter_state")
 	for i, filter := range p.filters {
 		kind, config := a.discovered(filter).object("typed_config").typed()
 		switch {
@@ -146,6 +147,9 @@ func (a *analysis) order(p *plugin) {
 		case isType(kind, stateType) && i < p.index:
 			for _, state := range config.list("on_request_headers") {
 				states = append(states, state.text("object_key"), state.text("factory_key"))
+				if source != "" && state.text("object_key") == source && fromRequest(state) {
+					a.add(&forgedSource, p.name(), fmt.Sprintf("http_filters[%d].on_request_headers", i), "stores what the client writes: it can evade limits of wrong secrets, and have others limited")
+				}
 			}
 		case isType(kind, jwtType) && i < p.index:
 			providers := config.object("providers")
@@ -154,8 +158,8 @@ func (a *analysis) order(p *plugin) {
 			}
 		}
 	}
-	if name := p.raw.object("source").text("filter_state"); name != "" && !slices.Contains(states, name) {
-		a.add(&noSource, p.name(), "source.filter_state", "%q: no set_filter_state filter before this one writes it, so no request has a source", name)
+	if source != "" && !slices.Contains(states, source) {
+		a.add(&noSource, p.name(), "source.filter_state", "%q: no set_filter_state filter before this one writes it, so no request has a source", source)
 	}
 	if p.rules.SessionMetadata != "" && !tokens {
 		a.add(&noJWT, p.name(), "session.metadata", "%q: no jwt_authn filter before this one writes there, so no token counts", p.rules.SessionMetadata)

@@ -93,6 +93,22 @@ func (w *way) targets(r *resources, mirrors bool) (all targets, chosen string) {
 	if action.has("cluster_header") {
 		chosen = "by the header " + action.text("cluster_header")
 	}
+	plugin := action.field("inline_cluster_specifier_plugin")
+	if name := action.text("cluster_specifier_plugin"); name != "" {
+		for _, p := range w.levels[0].of.list("cluster_specifier_plugins") {
+			if p.object("extension").text("name") == name {
+				plugin = map[string]any(p)
+			}
+		}
+		if plugin == nil {
+			chosen = "by the plugin " + name
+		}
+	}
+	if plugin != nil {
+		if all = r.named(plugin); all == nil {
+			chosen = "by a plugin"
+		}
+	}
 	for _, name := range names {
 		all = append(all, r.targets(name)...)
 		if how := r.chosen(name); how != "" && chosen == "" {
