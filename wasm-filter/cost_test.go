@@ -152,6 +152,9 @@ func TestNothingCostsMuch(t *testing.T) {
 			worst, highest = next, c
 		}
 	}
+	for range 4 { // other programs only add to it
+		highest = min(highest, cost(worst))
+	}
 	t.Logf("the worst that was found costs %.1f walks of %d bytes: %+v", highest, limitBytes, *worst)
 	if highest > most {
 		t.Errorf("%+v costs %.1f walks of %d bytes, want at most %d", *worst, highest, limitBytes, most)

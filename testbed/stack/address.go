@@ -76,8 +76,7 @@ func FreeAddress() (string, error) {
 	return net.JoinHostPort(host, strconv.Itoa(port)), nil
 }
 
-// lastPort counts up from a random start, so that a process returns no port twice before it has returned all. With
-// random ports, one stack in a thousand had the same port twice.
+// lastPort counts up from a random start, and from another one when a port is taken.
 var lastPort atomic.Uint32
 
 func init() { lastPort.Store(rand.Uint32()) }
@@ -95,6 +94,7 @@ func freePort(host string) (int, error) {
 		if last == nil {
 			return port, nil
 		}
+		lastPort.Store(rand.Uint32()) // another process may have the next thousand
 	}
 	return 0, fmt.Errorf("no free port in %d to %d after %d attempts: %w", low, high-1, attempts, last)
 }
