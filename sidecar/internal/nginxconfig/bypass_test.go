@@ -58,7 +58,21 @@ var bypasses = []struct {
 	{"server that clears the headers and rewrites", "location /open/ { proxy_set_header X-Gatehouse-Device ''; proxy_set_header X-Gatehouse-Permissions ''; proxy_pass http://service/v1/; } location /judged { " + include + " proxy_pass http://service; }", "GET", "/open/secret", nil, "/v1/secret device=\n", []string{unjudged.Code}},
 	{"server that sets the headers", "location /open { proxy_set_header X-Gatehouse-Device root; proxy_set_header X-Gatehouse-Permissions root; proxy_pass http://service; } location /judged { " + include + " proxy_pass http://service; }", "GET", "/open", nil, "/open device=root", []string{unjudged.Code}},
 
+	{"server without server.conf, by a variable", "location / { set $backend service; proxy_pass http://$backend; } location /judged { " + include + " proxy_pass http://service; }", "GET", "/v1/secret", []string{forged}, "/v1/secret device=root", []string{unjudged.Code}},
+	{"server without server.conf, by a map", "location / { proxy_pass http://$constant; } location /judged { " + include + " proxy_pass http://service; }", "GET", "/v1/secret", []string{forged}, "/v1/secret device=root", []string{unjudged.Code}},
+	{"server without server.conf, by the client's address", "location / { proxy_pass http://$near; } location /judged { " + include + " proxy_pass http://service; }", "GET", "/v1/secret", []string{forged}, "/v1/secret device=root", []string{unjudged.Code}},
+	{"server without server.conf, by chance", "location / { proxy_pass http://$part; } location /judged { " + include + " proxy_pass http://service; }", "GET", "/v1/secret", []string{forged}, "/v1/secret device=root", []string{unjudged.Code}},
+	{"an upstream by a map of constants", include + "location / { proxy_pass http://$constant; }", "GET", "/v1/secret", []string{forged}, "401 Unauthorized", nil},
+
 	// Before and after it.
+	{"rewrite of all that a location captures", include + "location ~ ^/(?<seg>[a-z]+)/(?<rest>.*)$ { rewrite ^ /$rest break; proxy_pass http://service; }", "GET", "/open/v1/secret", nil, "GET /v1/secret", []string{rewriteIn.Code}},
+	{"rewrite to a variable", include + "location / { set $to /v1/secret; rewrite ^/open$ $to break; proxy_pass http://service; }", "GET", "/open", nil, "GET /v1/secret", []string{rewriteIn.Code}},
+	{"rewrite by a map", include + "location /pub/ { rewrite ^ $inner break; proxy_pass http://service; }", "GET", "/pub/v1/secret", nil, "GET /v1/secret", []string{rewriteIn.Code}},
+	{"proxy_pass with a path in a variable", include + "location /open { set $path /v1/secret; proxy_pass http://service$path; }", "GET", "/open", nil, "GET /v1/secret", []string{rewriteIn.Code}},
+	{"proxy_pass with a named part", include + "location ~ ^/open/(?<all>.*)$ { proxy_pass http://service/$all; }", "GET", "/open/v1/secret", nil, "GET /v1/secret", []string{rewriteIn.Code}},
+	{"proxy_pass with a part from anywhere", include + "location ~* /open/(.*) { proxy_pass http://service/$1$is_args$args; }", "GET", "/a/open/v1/secret", nil, "GET /v1/secret", []string{rewriteIn.Code}},
+	{"a host of the client's", include + "location /open { proxy_pass http://$client_host/; }", "GET", "/open", []string{"X-To: service"}, "/ device=", []string{clientsChoose.Code}},
+	{"any protocol by a map", include + "location / { proxy_pass http://service; proxy_set_header Upgrade $any_protocol; proxy_set_header Connection upgrade; }", "GET", "/open", nil, "/open device=", []string{tunnel.Code}},
 	{"return", include + "location / { return 200 returned; }", "GET", "/v1/secret", nil, "returned", []string{returnFirst.Code}},
 	{"return in an if", plain + "if ($request_method = GET) { return 200 returned; }", "GET", "/v1/secret", nil, "returned", []string{returnFirst.Code}},
 	{"return elsewhere", plain + "location = /health { return 200 returned; }", "GET", "/health", nil, "returned", nil},
@@ -97,6 +111,8 @@ var bypasses = []struct {
 	{"captured by a name", include + "location ~ ^/api/(?<name>[^/]*) { proxy_set_header X-Name $name; proxy_pass http://service; }", "GET", "/api/open%0d%0aX-Gatehouse-Device:%20root", nil, "device=root", []string{splitHeader.Code}},
 	{"captured without line ends", include + "location ~ ^/api/(.*) { proxy_set_header X-Name $1; proxy_pass http://service; }", "GET", "/api/open%0d%0aX-Gatehouse-Device:%20root", nil, "400 Bad Request", nil},
 	{"path as the client sent it", include + "location / { proxy_set_header X-Path $request_uri; proxy_pass http://service$request_uri; }", "GET", "/open%0d%0aX-Gatehouse-Device:%20root", nil, "device=\n", nil},
+	{"captured by a map", include + "location / { proxy_set_header X-Tenant $tenant; proxy_pass http://service; }", "GET", "/tn/a%0d%0aX-Gatehouse-Device:%20root", nil, "device=root", []string{splitHeader.Code}},
+	{"captured by a rewrite", include + "location /tn/ { rewrite ^/tn/([^/]+)/(.*)$ /tenants/$2 break; proxy_set_header X-Tenant $1; proxy_pass http://service; }", "GET", "/tn/a%0d%0aX-Gatehouse-Device:%20root/x", nil, "device=root", []string{splitHeader.Code}},
 	{"names with underscores", "underscores_in_headers on; " + plain, "GET", "/open", []string{"X_Gatehouse_Device: root"}, "/open device=\n", nil},
 	{"invalid names", "ignore_invalid_headers off; " + plain, "GET", "/open", []string{"X.Gatehouse.Device: root"}, "/open device=\n", nil},
 	{"an identity by an invalid name", "ignore_invalid_headers off; " + plain, "GET", "/open", []string{"X\xadGatehouse-Device: root"}, "<h1>400 Bad Request", nil},
@@ -149,6 +165,7 @@ var caches = []struct {
 	{"unaware", include + cached + "}", "device=d1", []string{sharedCache.Code}},
 	{"bypassed", include + cached + "proxy_cache_bypass $gatehouse_private; proxy_no_cache $gatehouse_private; }", "device=d2", nil},
 	{"by device", include + cached + "proxy_cache_key $request_uri$http_x_gatehouse_device; }", "device=d2", nil},
+	{"stored", include + "location / { root DIR; try_files /store$uri @service; } location @service { root DIR/store; proxy_store on; proxy_pass http://service; }", "device=d1", []string{sharedCache.Code}},
 	{"of open paths", plain + strings.Replace(cached, "/ {", "/open/ {", 1) + "}", "device=d2", nil},
 }
 

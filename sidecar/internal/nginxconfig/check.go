@@ -22,7 +22,7 @@ func (a *analysis) protect() {
 			if pass == nil || !a.judged(s) {
 				return
 			}
-			for _, name := range a.addresses(pass) {
+			for _, name := range a.addresses(s, pass) {
 				judged[name] = true
 				if a.covers(s, (*rule).protects) {
 					a.upstreams[name] = true
@@ -36,16 +36,18 @@ func (a *analysis) protect() {
 }
 
 // elsewhere reports whether a pass leads to another upstream than those that are protected.
-func (a *analysis) elsewhere(pass *directive) bool {
-	return len(a.upstreams) > 0 && !slices.ContainsFunc(a.addresses(pass), func(name string) bool { return a.upstreams[name] })
+func (a *analysis) elsewhere(s *scope, pass *directive) bool {
+	return len(a.upstreams) > 0 && !slices.ContainsFunc(a.addresses(s, pass), func(name string) bool { return a.upstreams[name] })
 }
 
-func (a *analysis) addresses(pass *directive) []string {
-	host, _ := target(pass)
-	if host == "" { // a variable
-		return nil
+// addresses are where a pass of a scope may lead, by names and addresses.
+func (a *analysis) addresses(s *scope, pass *directive) (all []string) {
+	for _, text := range a.variablesOf(s).expand(pass.arg(0)) {
+		if host, _ := target(text); host != "" { // otherwise a variable
+			all = append(all, a.named(host, a.http)...)
+		}
 	}
-	return a.named(host, a.http)
+	return all
 }
 
 // named returns a host, and if it is an upstream of the block its addresses.
@@ -109,7 +111,7 @@ func (a *analysis) unjudged(s *scope) {
 	if pass == nil || a.apart(s.server()) || s.effective("deny") != nil {
 		return
 	}
-	if !slices.ContainsFunc(a.addresses(pass[0]), func(name string) bool { return a.upstreams[name] }) {
+	if !slices.ContainsFunc(a.addresses(s, pass[0]), func(name string) bool { return a.upstreams[name] }) {
 		return
 	}
 	if !a.clears(s) {
@@ -121,15 +123,39 @@ func (a *analysis) unjudged(s *scope) {
 
 // apart reports whether fewer can connect to a server than to those that the plugin judges.
 func (a *analysis) apart(server *scope) bool {
-	if !server.local() {
+	if !server.local() || a.exposed[server] {
 		return false
 	}
 	return !a.machineOnly || !slices.ContainsFunc(server.own("listen"), func(d *directive) bool { return !strings.HasPrefix(d.arg(0), "unix:") })
 }
 
+// expose notes the local servers that others lead to, unjudged.
+func (a *analysis) expose() {
+	a.exposed = map[*scope]bool{}
+	for changed := true; changed; {
+		changed = false
+		for _, server := range a.http.inner {
+			if a.apart(server) {
+				continue
+			}
+			var to []string
+			server.each(func(s *scope) {
+				if pass := s.own(passes...); pass != nil && !a.judged(s) {
+					to = append(to, a.addresses(s, pass[0])...)
+				}
+			})
+			for _, other := range a.http.inner {
+				if other.local() && !a.exposed[other] && slices.ContainsFunc(other.own("listen"), func(d *directive) bool { return slices.Contains(to, d.arg(0)) }) {
+					a.exposed[other], changed = true, true
+				}
+			}
+		}
+	}
+}
+
 // leads reports whether requests for a path that needs a credential get upstream by a scope that isn't judged.
 func (a *analysis) leads(s *scope, pass *directive) bool {
-	_, to := target(pass)
+	_, to := target(pass.arg(0))
 	if to == "" && s.own("rewrite") == nil {
 		return a.covers(s, (*rule).protects)
 	}
@@ -186,6 +212,9 @@ func (a *analysis) clientAddress(s *scope) {
 func (a *analysis) answers(s *scope) {
 	if pass := s.pass(); pass != nil && a.covers(s, (*rule).protects) {
 		a.sharedCache(s, strings.TrimSuffix(pass.name, "_pass"))
+		if store := s.value("proxy_store"); store != "" && store != "off" {
+			a.addAt(&sharedCache, s, s.effective("proxy_store")[0], "stores answers for all: a device, or a client without one, gets what was answered to another")
+		}
 		added := s.effective("add_header")
 		if s.value("add_header_inherit") != "merge" && !slices.ContainsFunc(added, func(d *directive) bool { return strings.Contains(d.arg(1), "$gatehouse_cache_control") }) {
 			const lost = "replaces the lines of server.conf: answers to authenticated requests have no Cache-Control: private and no Vary, so caches may give them to others"

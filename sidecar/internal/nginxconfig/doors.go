@@ -20,10 +20,12 @@ func (a *analysis) destination(s *scope) {
 		return
 	}
 	pass := own[0]
-	if name := clientVariable(pass.arg(0)); name != "" {
-		a.addAt(&clientsChoose, s, pass, "%s: clients choose by $%s where their requests go: also to what only this machine may reach", pass.arg(0), name)
+	for _, text := range a.variablesOf(s).expand(pass.arg(0)) {
+		if name := clientVariable(text); name != "" {
+			a.addAt(&clientsChoose, s, pass, "%s: clients choose by $%s where their requests go: also to what only this machine may reach", pass.arg(0), name)
+		}
 	}
-	for _, address := range a.addresses(pass) {
+	for _, address := range a.addresses(s, pass) {
 		what, found := a.inner[address]
 		if found && !(what == sidecarAPI && slices.Equal(s.args, []string{"=", "/v1/session/jwks"})) {
 			a.addAt(&toInner, s, pass, "leads to %s", what)
@@ -45,7 +47,7 @@ func clientVariable(text string) string {
 	host, _, _ := strings.Cut(text, "/")
 	for _, m := range variable.FindAllStringSubmatch(host, -1) {
 		name := m[1]
-		if name == "host" || name[0] >= '1' && name[0] <= '9' || strings.HasPrefix(name, "arg_") || strings.HasPrefix(name, "http_") || strings.HasPrefix(name, "cookie_") {
+		if slices.Contains([]string{"host", "args", "query_string", "captured"}, name) || strings.HasSuffix(name, "uri") && host[0] == '$' || name[0] >= '1' && name[0] <= '9' || strings.HasPrefix(name, "arg_") || strings.HasPrefix(name, "http_") || strings.HasPrefix(name, "cookie_") {
 			return name
 		}
 	}
@@ -82,7 +84,9 @@ func (a *analysis) upgrades(s *scope) {
 		return
 	}
 	for _, d := range s.effective("proxy_set_header") {
-		if strings.EqualFold(d.arg(0), "upgrade") && (strings.Contains(d.arg(1), "$http_upgrade") || strings.EqualFold(d.arg(1), "h2c")) {
+		if strings.EqualFold(d.arg(0), "upgrade") && slices.ContainsFunc(a.variablesOf(s).expand(d.arg(1)), func(text string) bool {
+			return strings.Contains(text, "$http_upgrade") || strings.EqualFold(text, "h2c")
+		}) {
 			a.addAt(&tunnel, s, d, "passes on each protocol: with an upstream that takes h2c, clients ask further requests in the same connection, which nobody judges")
 		}
 	}

@@ -70,6 +70,13 @@ http {
   lua_shared_dict gatehouse_bodies 512m;
   lua_shared_dict gatehouse_verdicts 4m;
   include PLUGIN/http.conf;
+  map $http_x_to $client_host { default $http_x_to; }
+  map $uri $tenant { "~^/tn/(?<tn>[^/]+)" $tn; default ""; }
+  map $uri $inner { "~^/pub(?<rest_of>/.*)$" $rest_of; default $uri; }
+  map $http_upgrade $any_protocol { default $http_upgrade; }
+  map $host $constant { default service; }
+  geo $near { default service; }
+  split_clients $request_id $part { 50% service; * service; }
   upstream service { server UPSTREAM; }
   server { listen unix:DIR/push.sock; include PLUGIN/push.conf; }
 SERVERS

@@ -18,6 +18,7 @@ type analysis struct {
 	rules       *rules            // nil if they can't be read
 	upstreams   map[string]bool   // what the plugin protects, by name and address
 	inner       map[string]string // addresses that only Gatehouse, or this machine, may reach, and what they are
+	exposed     map[*scope]bool   // local servers that others lead to
 	machineOnly bool              // other machines don't reach the servers that the plugin judges
 	seen        map[place]bool
 }
@@ -70,6 +71,7 @@ func Analyze(file string, text, rules []byte) findings.Report {
 	a.setup(rules)
 	a.push()
 	a.protect()
+	a.expose()
 	a.streams(tree)
 	for _, server := range a.http.inner {
 		server.each(a.check)

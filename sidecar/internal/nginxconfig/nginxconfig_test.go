@@ -103,6 +103,7 @@ var files = []struct {
 	{"another way from this machine", []string{anyServer, "server { listen 127.0.0.1:81; location / { proxy_pass http://service; } }" + anyServer, "listen 127.0.0.1:8080 reuseport", "listen 8080 reuseport"}, nil, ""},
 	{"another way from this machine, like the edge", []string{anyServer, "server { listen 127.0.0.1:81; location / { proxy_pass http://service; } }" + anyServer}, []string{unjudged.Code}, "server 127.0.0.1:81"},
 	{"another way by a socket", []string{anyServer, "server { listen unix:/a.sock; location / { proxy_pass http://service; } }" + anyServer}, nil, ""},
+	{"another way by a server of this machine", []string{anyServer, "server { listen 81; location / { proxy_pass http://127.0.0.1:83; } } server { listen 127.0.0.1:83; location / { proxy_pass http://service; } }" + anyServer}, []string{unjudged.Code}, "server 127.0.0.1:83"},
 	{"another way by a stream", []string{"http {", "stream { upstream s { server 127.0.0.1:8081; } server { listen 82; proxy_pass s; } }\nhttp {"}, []string{unjudged.Code}, "server 82: proxy_pass"},
 	{"a stream to the sidecar", []string{"http {", "stream { server { listen 82; proxy_pass unix:/run/gatehouse/api.sock; } }\nhttp {"}, []string{toInner.Code}, "server 82: proxy_pass"},
 	{"a stream elsewhere", []string{"http {", "stream { server { listen 82; proxy_pass 127.0.0.1:5432; } }\nhttp {"}, nil, ""},
@@ -126,7 +127,9 @@ var files = []struct {
 	{"push listener with an if", []string{"include /usr/share/gatehouse/nginx/push.conf;", `location / { if ($request_method = PUT) { return 405; } content_by_lua_block { require("gatehouse.push").apply() } }`}, []string{smallPush.Code}, "location /: client_max_body_size"},
 	{"no lines of server.conf", []string{"include /usr/share/gatehouse/nginx/server.conf;", `access_by_lua_block { require("gatehouse.edge").access() }`}, []string{lostHeaders.Code}, "location /: add_header"},
 	{"IPv6 addresses of the client's choice", []string{inServer, "    set_real_ip_from ::/0;\n" + inServer}, []string{anySource.Code}, "server 127.0.0.1:8080: set_real_ip_from"},
-	{"redirects that aren't simple", []string{inServer, `    rewrite (.*) /v1/me/config last; rewrite ^old$ /v1/me/config last; rewrite ^/x/(.*)/y$ /v1/me/$1 last;
+	{"redirects of all", []string{inServer, "    rewrite (.*) /v1/me/config last;\n" + inServer}, []string{rewriteIn.Code}, "rewrite"},
+	{"redirects to what is captured", []string{inServer, "    rewrite ^/x/(.*)/y$ /v1/me/$1 last;\n" + inServer}, []string{rewriteIn.Code}, "rewrite"},
+	{"redirects that aren't simple", []string{inServer, `    rewrite ^old$ /v1/me/config last;
     location ~ ^/v1/me/config$ { root /a; try_files $uri /v1/me/config; }
 ` + inServer}, nil, ""},
 	{"try_files with a variable", []string{inServer, "    location /b/ { root /a; try_files $uri /v1/telemetry$uri; }\n" + inServer}, []string{rewriteIn.Code}, "location /b/: try_files"},

@@ -126,8 +126,7 @@ func (s *scope) pass() *directive {
 }
 
 // target returns the upstream of a pass and the path that the upstream gets, "" for the client's.
-func target(pass *directive) (host, path string) {
-	text := pass.arg(0)
+func target(text string) (host, path string) {
 	if _, after, found := strings.Cut(text, "://"); found {
 		text = after
 	}

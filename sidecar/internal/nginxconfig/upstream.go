@@ -57,13 +57,17 @@ func (a *analysis) requestHeaders(s *scope) {
 	}
 	decoded := a.decoded(s)
 	const why = "is decoded: by %0D%0A in the path a client adds header lines to the upstream's request, among them forged identity headers"
-	if name := uses(pass.arg(0), decoded); name != "" {
-		a.addAt(&splitHeader, s, pass, "$%s %s", name, why)
-	}
-	for _, d := range headers {
-		if name := uses(d.arg(1), decoded); name != "" {
-			a.addAt(&splitHeader, s, d, "$%s %s", name, why)
+	variables := a.variablesOf(s)
+	check := func(d *directive, text string) {
+		for _, text := range variables.expand(text) {
+			if name := uses(text, decoded); name != "" {
+				a.addAt(&splitHeader, s, d, "$%s %s", name, why)
+			}
 		}
+	}
+	check(pass, pass.arg(0))
+	for _, d := range headers {
+		check(d, d.arg(1))
 	}
 }
 
@@ -87,19 +91,26 @@ func uses(text string, list []string) string {
 // decoded returns the variables with a part of the decoded path, which may have line ends.
 func (a *analysis) decoded(s *scope) []string {
 	list := []string{"uri", "document_uri", "request_filename", "fastcgi_script_name", "fastcgi_path_info"}
-	if l := s.location(); l != nil {
-		if kind, expression := l.match(); strings.HasPrefix(kind, "~") && lineEnd.MatchString(expression) {
+	add := func(expression string) {
+		if lineEnd.MatchString(expression) {
 			list = append(list, "1", "2", "3", "4", "5", "6", "7", "8", "9")
 			for _, m := range group.FindAllStringSubmatch(expression, -1) {
 				list = append(list, m[1])
 			}
 		}
 	}
+	l := s.location()
+	if l != nil {
+		if kind, expression := l.match(); strings.HasPrefix(kind, "~") {
+			add(expression)
+		}
+	}
 	s.server().each(func(other *scope) {
-		for _, d := range other.own("set") {
-			if uses(d.arg(1), list) != "" {
-				list = append(list, strings.TrimPrefix(d.arg(0), "$"))
-			}
+		if other.location() != l && other.location() != nil {
+			return
+		}
+		for _, d := range other.own("rewrite") {
+			add(d.arg(0))
 		}
 	})
 	return list
@@ -112,27 +123,50 @@ func (a *analysis) rewrites(s *scope) {
 			a.addAt(&rewriteIn, s, d, "by %s clients get to %s, for which a rule asks more", client, path)
 		}
 	}
-	for _, d := range s.own("rewrite") {
-		if to := d.arg(1); d.arg(2) != "redirect" && d.arg(2) != "permanent" && (strings.HasPrefix(to, "/") || strings.HasPrefix(to, "$1")) {
-			if from, below, to, keeps, ok := mapping(d.arg(0), to); ok {
-				report(d, from, below, to, keeps)
-			}
-		}
-	}
 	kind, from := "", "/"
 	if l := s.location(); l != nil {
 		kind, from = l.match()
 	}
-	for _, d := range s.own("proxy_pass") {
-		_, to := target(d)
-		switch {
-		case to == "", !strings.Contains(d.arg(0), "$") && a.elsewhere(d):
-		case strings.HasPrefix(kind, "~"):
-			if from, below, to, keeps, ok := mapping(from, to); ok {
-				report(d, from, below, to, keeps)
+	variables := a.variablesOf(s)
+	byExpression := func(d *directive, expression, to string) {
+		if from, below, path, keeps, ok := mapping(expression, to); ok {
+			report(d, from, below, path, keeps)
+		} else if client, path, found := a.captures(expression, to); found {
+			a.addAt(&rewriteIn, s, d, "by %s clients get to %s, for which a rule asks more", client, path)
+		}
+	}
+	for _, d := range s.own("rewrite") {
+		if d.arg(2) == "redirect" || d.arg(2) == "permanent" {
+			continue
+		}
+		for _, m := range a.maps(d.arg(1)) {
+			byExpression(d, m[0], m[1])
+		}
+		for _, to := range variables.expand(d.arg(1)) {
+			if !strings.HasPrefix(to, "/") && !strings.HasPrefix(to, "$1") {
+				continue
 			}
-		case !strings.Contains(to, "$") && kind != "@":
-			report(d, from, kind != "=", to, kind != "=")
+			switch all := slices.Contains([]string{"^", ".*", "^.*", "^.*$", "(.*)", "^(.*)$"}, d.arg(0)); {
+			case all && strings.HasPrefix(kind, "~"):
+				byExpression(d, from, to)
+			case all && !strings.Contains(to, "$") && kind != "@":
+				report(d, from, kind != "=", to, false)
+			case !all:
+				byExpression(d, d.arg(0), to)
+			}
+		}
+	}
+	for _, d := range s.own("proxy_pass") {
+		for _, text := range variables.expand(d.arg(0)) {
+			_, to := target(text)
+			switch {
+			case to == "", !strings.Contains(text, "$") && a.elsewhere(s, d):
+			case strings.HasPrefix(kind, "~"):
+				byExpression(d, from, to)
+			case !strings.Contains(to, "$") && kind != "@":
+				// With a variable, nginx sends just this path.
+				report(d, from, kind != "=", to, kind != "=" && text == d.arg(0))
+			}
 		}
 	}
 	for _, d := range s.own("error_page", "try_files", "mirror", "add_before_body", "add_after_body", "auth_request") {
@@ -141,6 +175,21 @@ func (a *analysis) rewrites(s *scope) {
 			report(d, from, kind != "=", to, false)
 		}
 	}
+}
+
+// maps returns the expressions and the replacements of a map of the path, if that is what text is.
+func (a *analysis) maps(text string) (all [][2]string) {
+	for _, d := range a.http.own("map") {
+		if len(d.args) != 2 || d.arg(1) != text || !strings.Contains(d.arg(0), "uri") {
+			continue
+		}
+		for _, entry := range d.block {
+			if expression, found := strings.CutPrefix(entry.name, "~"); found {
+				all = append(all, [2]string{strings.TrimPrefix(expression, "*"), entry.arg(0)})
+			}
+		}
+	}
+	return all
 }
 
 var literal = regexp.MustCompile(`^\^((?:[\w/~%!@&=:,-]|\\[./_-])*)(.*)$`)

@@ -1,0 +1,197 @@
+package nginxconfig
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// variables are the texts that the variables of a configuration may have.
+type variables map[string][]string
+
+// maxTexts bounds what a text with variables is expanded to.
+const maxTexts = 64
+
+var (
+	reference = regexp.MustCompile(`\$(?:\{(\w+)\}|(\w+))`)
+	numbered  = regexp.MustCompile(`\$\{?[1-9]\}?`)
+)
+
+// variablesOf returns the variables that set, map, geo and split_clients define for a scope.
+func (a *analysis) variablesOf(s *scope) variables {
+	all := variables{}
+	define := func(name, text string) { all[name] = append(all[name], text) }
+	for _, d := range a.http.own("map", "geo", "split_clients") {
+		if len(d.args) == 0 {
+			continue
+		}
+		name, source := strings.TrimPrefix(d.args[len(d.args)-1], "$"), d.arg(0)
+		for _, entry := range d.block {
+			expression, isExpression := strings.CutPrefix(entry.name, "~")
+			text := entry.arg(0)
+			if isExpression && d.name == "map" {
+				part := "$captured" // without line ends
+				if lineEnd.MatchString(expression) {
+					part = source
+				}
+				for _, m := range group.FindAllStringSubmatch(expression, -1) {
+					define(m[1], part)
+				}
+				text = numbered.ReplaceAllLiteralString(text, part)
+			}
+			define(name, text)
+		}
+	}
+	s.server().each(func(other *scope) {
+		for _, d := range other.own("set") {
+			define(strings.TrimPrefix(d.arg(0), "$"), d.arg(1))
+		}
+	})
+	return all
+}
+
+// expand returns the texts that a text with variables may have; those that it doesn't know stay.
+func (v variables) expand(text string) []string {
+	texts := []string{text}
+	for range 8 {
+		var next []string
+		for _, text := range texts {
+			next = append(next, v.step(text)...)
+		}
+		if next = next[:min(len(next), maxTexts)]; slices.Equal(next, texts) {
+			break
+		}
+		texts = next
+	}
+	return texts
+}
+
+// step replaces the first known variable.
+func (v variables) step(text string) (texts []string) {
+	for _, at := range reference.FindAllStringSubmatchIndex(text, -1) {
+		name := strings.Trim(text[at[0]+1:at[1]], "{}")
+		for _, value := range v[name] {
+			if value != "$"+name {
+				texts = append(texts, text[:at[0]]+value+text[at[1]:])
+			}
+		}
+		if texts != nil {
+			return texts
+		}
+	}
+	return []string{text}
+}
+
+// sample returns a path that an expression matches, in which a group, by name or number, has this text.
+func sample(expression, wanted, text string) string {
+	var b strings.Builder
+	number := 0
+	var write func(e string)
+	write = func(e string) {
+		for i := 0; i < len(e); i++ {
+			switch c := e[i]; c {
+			case '^', '$', '?', '*', '+':
+			case '|':
+				return // the first alternative is enough
+			case '{':
+				i += strings.IndexByte(e[i:]+"}", '}')
+			case '.':
+				b.WriteByte('x')
+			case '\\':
+				if i++; i < len(e) {
+					b.WriteString(map[byte]string{'d': "1", 'w': "x", 's': " "}[e[i]])
+					if !strings.ContainsRune("dwsbBAzZ", rune(e[i])) {
+						b.WriteByte(e[i])
+					}
+				}
+			case '[':
+				end := i + 1 + strings.IndexByte(e[i+1:]+"]", ']')
+				if first := e[min(i+1, len(e)-1)]; first == '^' || first == '\\' {
+					b.WriteByte('x')
+				} else {
+					b.WriteByte(first)
+				}
+				i = end
+			case '(':
+				end := closing(e, i)
+				inner := e[i+1 : end]
+				name := ""
+				if m := group.FindStringSubmatch(e[i:]); m != nil && strings.HasPrefix(e[i:], m[0]) {
+					name, inner = m[1], inner[len(m[0])-1:]
+				}
+				capturing := name != "" || !strings.HasPrefix(inner, "?")
+				if capturing {
+					number++
+				}
+				switch {
+				case capturing && (wanted == name || wanted == string(rune('0'+number))):
+					b.WriteString(text)
+				case capturing:
+					write(inner)
+				case strings.HasPrefix(inner, "?:"):
+					write(inner[2:])
+				}
+				i = end
+			default:
+				b.WriteByte(c)
+			}
+		}
+	}
+	write(expression)
+	if path := b.String(); strings.HasPrefix(path, "/") {
+		return path
+	}
+	return "/" + b.String()
+}
+
+// closing returns the index of the parenthesis that closes the one at i, or the end.
+func closing(e string, i int) int {
+	depth := 0
+	for ; i < len(e); i++ {
+		switch e[i] {
+		case '\\':
+			i++
+		case '(':
+			depth++
+		case ')':
+			if depth--; depth == 0 {
+				return i
+			}
+		}
+	}
+	return len(e)
+}
+
+var lastGroup = regexp.MustCompile(`^([^$]*)\$\{?(\w+)\}?$`)
+
+// captures returns the path of a rule, and one by which clients get there with less than the rule asks, if what an
+// expression captures is the end of the upstream's path.
+func (a *analysis) captures(expression, to string) (client, path string, found bool) {
+	m := lastGroup.FindStringSubmatch(strings.TrimSuffix(to, "$is_args$args"))
+	compiled, err := regexp.Compile(expression)
+	if m == nil || err != nil || a.rules == nil {
+		return "", "", false
+	}
+	config := a.rules.config()
+	for i := range a.rules.Rules {
+		r := &a.rules.Rules[i]
+		path := r.text()
+		if r.Prefix != "" {
+			path += "x"
+		}
+		rest, begins := strings.CutPrefix(path, m[1])
+		if !r.protects() || !begins {
+			continue
+		}
+		client := sample(expression, m[2], rest)
+		if at := compiled.FindStringSubmatchIndex(client); at == nil || string(compiled.ExpandString(nil, "${"+m[2]+"}", client, at)) != rest {
+			continue
+		}
+		if slices.ContainsFunc(config.SampleMethods(), func(method string) bool {
+			return config.Need(method, client).Weaker(config.Need(method, path))
+		}) {
+			return client, r.text(), true
+		}
+	}
+	return "", "", false
+}
