@@ -240,7 +240,7 @@ func TestOperator(t *testing.T) {
 			t.Errorf("the page has no %q", want)
 		}
 	}
-	if strings.Contains(text, "<b>/v1") || strings.Contains(text, "secret\"") || strings.Contains(text, " style=") {
+	if strings.Contains(text, "<b>/v1") || strings.Contains(text, "=\"secret\"") || strings.Contains(text, " style=") {
 		t.Error("the page has an unescaped name, a secret or an inline style")
 	}
 	alone, err := http.Get(e.SidecarAdminURL() + "/?device=dev&url=")
