@@ -136,6 +136,8 @@ func doors() []analyzeTest {
 		{"an address in metadata", with(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"), shippedClusters, shippedClusters+"  - {name: any, type: ORIGINAL_DST, original_dst_lb_config: {metadata_key: {key: x}}}\n"), []string{clientsChoose.Code}, "routes[0]"},
 		{"an address that a filter stores", with(with(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"), shippedClusters, shippedClusters+"  - {name: any, type: ORIGINAL_DST}\n"),
 			filters(stores("envoy.network.transport_socket.original_dst_address"), "")...), []string{clientsChoose.Code}, "routes[0]"},
+		{"the filter off below a protected prefix", routeFirst(`{match: {prefix: /v1/telemetry/health}, route: {cluster: upstream}, request_headers_to_remove: [x-gatehouse-device, x-gatehouse-permissions],
+                typed_per_filter_config: {gatehouse: {"@type": type.googleapis.com/envoy.config.route.v3.FilterConfig, disabled: true}}}`), []string{routeOff.Code}, "routes[0]"},
 		{"a plugin's cluster", routeFirst("{match: {prefix: /x/}, route: {inline_cluster_specifier_plugin: " + specifier + "}}"), []string{toInner.Code}, "routes[0]"},
 		{"a plugin's cluster, by name", with(routeFirst("{match: {prefix: /x/}, route: {cluster_specifier_plugin: m}}"), "            name: edge\n            # Cache-Status", "            name: edge\n            cluster_specifier_plugins: ["+specifier+"]\n            # Cache-Status"), []string{toInner.Code}, "routes[0]"},
 		{"a plugin that isn't known", routeFirst("{match: {prefix: /x/}, route: {cluster_specifier_plugin: m}}"), []string{clientsChoose.Code}, "routes[0]"},

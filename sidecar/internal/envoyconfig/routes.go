@@ -30,7 +30,7 @@ func (a *analysis) switchedOff(p *plugin, w *way, seen map[string]bool) {
 			continue
 		}
 		at := l.at + ": typed_per_filter_config." + name
-		if path, found := w.carries(p.protectedPaths(w)); found {
+		if path, found := w.carries(append(p.protectedPaths(w), p.ownPaths(w)...)); found {
 			seen[l.at] = true
 			a.add(&routeOff, p.name(), at, "is disabled, but %s asks for a credential for %s: requests go upstream without one", p.asker(p.rules.Need("GET", path).Rule), path)
 		} else if p.auth && !w.clears(p.manager) {

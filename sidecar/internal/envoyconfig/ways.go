@@ -233,6 +233,17 @@ func (w *way) clientPaths(path string) (all []string) {
 	return slices.DeleteFunc(append(all, path), func(p string) bool { return !strings.HasPrefix(p, "/") })
 }
 
+// ownPaths are samples of the paths that a route takes, where a rule refuses some requests.
+func (p *plugin) ownPaths(w *way) []string {
+	from := w.match.text("path") + w.match.text("prefix") + w.match.text("path_separated_prefix")
+	return slices.DeleteFunc([]string{from, from + "x", from + "/x"}, func(path string) bool {
+		return !w.takes(path) || !slices.ContainsFunc(p.rules.SampleMethods(), func(method string) bool {
+			need := p.rules.Need(method, path)
+			return need.Rule >= 0 && (policy.Need{}).Weaker(need)
+		})
+	})
+}
+
 // protectedPaths are samples of paths of which the rules refuse some requests, also of those that a route rewrites to.
 func (p *plugin) protectedPaths(w *way) (paths []string) {
 	action := w.route.object("route")
