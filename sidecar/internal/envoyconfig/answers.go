@@ -15,16 +15,20 @@ func (a *analysis) answers(p *plugin) {
 	if !p.auth {
 		return
 	}
-	notes := map[policy.Note]string{policy.NoteVary: "vary", policy.NoteCacheControl: "cache-control"}
+	notes := []policy.Note{policy.NoteVary, policy.NoteCacheControl}
 	if slices.ContainsFunc(p.rules.Rules, func(r policy.Rule) bool { return r.Auth != nil && r.Cache != nil && r.Cache.PerDevice }) {
-		notes[policy.NoteNoStore] = "cache-control"
+		notes = append(notes, policy.NoteNoStore)
 	}
 	tokens := a.tokenHeaders(p)
 	for _, w := range a.ways(p.manager) {
 		if !w.sends() || w.protects(p) == nil {
 			continue
 		}
-		for note, header := range notes {
+		for _, note := range notes {
+			header := "cache-control"
+			if note == policy.NoteVary {
+				header = "vary"
+			}
 			if !w.adds(header, "wasm."+note.String()) {
 				a.add(&sharedAnswers, p.name(), w.at, "adds no %s by %s: a cache before Envoy may give one device's answer to others", header, note)
 				return
@@ -51,6 +55,18 @@ func (w *way) adds(header, text string) bool {
 
 // tokenHeaders returns the headers but Authorization from which a filter before this one reads its session tokens.
 func (a *analysis) tokenHeaders(p *plugin) (names []string) {
+	for _, provider := range a.providers(p) {
+		for _, from := range provider.list("from_headers") {
+			if name := from.text("name"); !strings.EqualFold(name, "authorization") {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// providers returns the providers of tokens in filters before this one that write where its rules read claims.
+func (a *analysis) providers(p *plugin) (all []object) {
 	for _, filter := range p.filters[:p.index] {
 		kind, config := a.discovered(filter).object("typed_config").typed()
 		if !isType(kind, jwtType) || p.rules.SessionMetadata == "" {
@@ -58,16 +74,10 @@ func (a *analysis) tokenHeaders(p *plugin) (names []string) {
 		}
 		providers := config.object("providers")
 		for _, key := range providers.keys() {
-			provider := providers.object(key)
-			if provider.text("payload_in_metadata") != p.rules.SessionMetadata {
-				continue
-			}
-			for _, from := range provider.list("from_headers") {
-				if name := from.text("name"); !strings.EqualFold(name, "authorization") {
-					names = append(names, name)
-				}
+			if provider := providers.object(key); provider.text("payload_in_metadata") == p.rules.SessionMetadata {
+				all = append(all, provider)
 			}
 		}
 	}
-	return names
+	return all
 }

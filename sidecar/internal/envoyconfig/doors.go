@@ -299,18 +299,23 @@ func (a *analysis) wraps(p *plugin) {
 	}
 	a.upgrades(p)
 	a.caches(p)
-	for i, filter := range p.filters[p.index+1:] {
-		kind, _ := a.discovered(filter).object("typed_config").typed()
-		if name := kind[strings.LastIndexByte(kind, '/')+1:]; p.auth && translates[name] {
-			a.add(&translated, p.name(), fmt.Sprintf("http_filters[%d]", p.index+1+i), "%s gives requests another method and path behind the filter, which judged the client's", name)
-		}
-	}
+	a.translators(p)
 }
 
 // translates are the filters that change the method or the path.
 var translates = map[string]bool{
 	"envoy.extensions.filters.http.connect_grpc_bridge.v3.FilterConfig":        true,
 	"envoy.extensions.filters.http.grpc_json_transcoder.v3.GrpcJsonTranscoder": true,
+}
+
+// translators reports such filters behind this one.
+func (a *analysis) translators(p *plugin) {
+	for i, filter := range p.filters {
+		kind, _ := a.discovered(filter).object("typed_config").typed()
+		if name := kind[strings.LastIndexByte(kind, '/')+1:]; i > p.index && p.auth && translates[name] {
+			a.add(&translated, p.name(), fmt.Sprintf("http_filters[%d]", i), "%s gives requests another method and path behind the filter, which judged the client's", name)
+		}
+	}
 }
 
 // upgrades checks the filters of requests that ask for another protocol, and that none opens a tunnel.

@@ -137,7 +137,7 @@ func (a *analysis) manager(p *plugin) {
 
 // order checks what stands before the filter and behind it.
 func (a *analysis) order(p *plugin) {
-	tokens, states := false, []string{}
+	states := []string{}
 	source := p.raw.object("source").text("filter_state")
 	for i, filter := range p.filters {
 		kind, config := a.discovered(filter).object("typed_config").typed()
@@ -151,17 +151,12 @@ func (a *analysis) order(p *plugin) {
 					a.add(&forgedSource, p.name(), fmt.Sprintf("http_filters[%d].on_request_headers", i), "stores what the client writes: it can evade limits of wrong secrets, and have others limited")
 				}
 			}
-		case isType(kind, jwtType) && i < p.index:
-			providers := config.object("providers")
-			for _, name := range providers.keys() {
-				tokens = tokens || providers.object(name).text("payload_in_metadata") == p.rules.SessionMetadata
-			}
 		}
 	}
 	if source != "" && !slices.Contains(states, source) {
 		a.add(&noSource, p.name(), "source.filter_state", "%q: no set_filter_state filter before this one writes it, so no request has a source", source)
 	}
-	if p.rules.SessionMetadata != "" && !tokens {
+	if p.rules.SessionMetadata != "" && a.providers(p) == nil {
 		a.add(&noJWT, p.name(), "session.metadata", "%q: no jwt_authn filter before this one writes there, so no token counts", p.rules.SessionMetadata)
 	} else if p.native && p.rules.SessionMetadata != "" {
 		a.claims(p, states)
