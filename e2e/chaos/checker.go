@@ -54,6 +54,9 @@ type Read struct {
 	Answer  Answer
 	Version uint64 // of a hit; of a device: the version of its secret
 	Token   bool   // the device sent a token
+	// Newest: the device sent its newest secret, from its own address. Wrong secrets come from another one, where the
+	// sidecar throttles a former secret, too, that a loss of Redis makes the right one again.
+	Newest bool
 	Detail  string // Cache-Status, or the error
 }
 
@@ -315,7 +318,7 @@ func (c *Checker) Read(r Read) []Violation {
 	case Refused:
 		c.refused(&r, report)
 	case Unverified:
-		if r.Edge != 0 && c.wasGood(&r) && quiet(c.faults, r.Start-c.limits.Converge, r.End) {
+		if r.Newest && r.Edge != 0 && c.wasGood(&r) && quiet(c.faults, r.Start-c.limits.Converge, r.End) {
 			// One may be due to a slow machine: the sidecar answers so when it is overloaded.
 			if c.unverified[r.Key]++; c.unverified[r.Key] == 2 {
 				report("not verified", "version %d, asked for at %.3f s, and once before; nothing was broken", r.Version, r.Start.Seconds())

@@ -200,15 +200,18 @@ func TestCheckerHold(t *testing.T) {
 	}
 }
 
-// shown makes a read one of a device: the version of the secret that was sent, and the answer.
+// shown makes a read one of a device: the version of the secret that was sent, its newest one, and the answer.
 func shown(version uint64, got Answer, start, end int) event {
-	return read(Read{Answer: got, Version: version, Start: at(start), End: at(end)})
+	return read(Read{Answer: got, Version: version, Newest: true, Start: at(start), End: at(end)})
 }
 
 func TestCheckerOfDevices(t *testing.T) {
 	const second = 1000
 	token := read(Read{Answer: Refused, Version: 1, Token: true, Start: at(6000), End: at(6001)})
 	between := read(Read{Answer: Hit, Version: 1, BetweenEras: true, Start: at(50), End: at(51)})
+	former := func(start int) event {
+		return read(Read{Answer: Unverified, Version: 1, Start: at(start), End: at(start + 1)})
+	}
 	for _, tt := range []struct {
 		name   string
 		events []event
@@ -231,6 +234,7 @@ func TestCheckerOfDevices(t *testing.T) {
 		{"a token is refused in a fault", []event{put(1, 0, 1), began(5*second, false), token}},
 		{"not verified while nothing is broken", []event{put(1, 0, 1), shown(1, Unverified, 3000, 3001), but(shown(1, Unverified, 3002, 3003), "not verified")}},
 		{"not verified now and then", []event{put(1, 0, 1), shown(1, Unverified, 3000, 3001), shown(1, Hit, 3002, 3003), shown(1, Unverified, 3004, 3005)}},
+		{"a former secret is throttled, and right again", []event{put(1, 0, 1), wrote(Put, 2, 2, 3, Failed), former(3000), former(3002), former(3004)}},
 		{"not verified in a fault", []event{put(1, 0, 1), began(3*second, false), shown(1, Unverified, 4000, 4001)}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -337,7 +337,7 @@ func (l *login) close() {
 
 // show sends the secret of a version, or the token that was issued for it.
 func (l *login) show(ctx context.Context, version uint64, newest bool) Read {
-	got := Read{Key: l.device, Version: version, Place: rand.IntN(places)}
+	got := Read{Key: l.device, Version: version, Newest: newest, Place: rand.IntN(places)}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/chaos/device/%d", l.urls[got.Place], l.device), nil)
 	if err != nil {
 		panic(err) // the URL is ours
