@@ -33,7 +33,7 @@ func (q *question) size() int {
 }
 
 // sum returns a hash of all parts. A client can choose them so that two questions share an entry, which only loses the
-// gain of caching. Its code is short: see docs/performance-log.md.
+// gain of caching. Its code is short: see docs/decisions/module.md.
 func (q *question) sum() uint64 {
 	const odd = 0x9e3779b97f4a7c15 // 2⁶⁴ by the golden ratio
 	h := uint64(q.rule)

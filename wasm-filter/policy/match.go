@@ -19,7 +19,7 @@ type Location struct {
 }
 
 // Locate finds a request's path among the rules' paths. Most passing requests need nothing else, so its code is short:
-// see docs/performance-log.md.
+// see docs/decisions/module.md.
 func (e *Engine) Locate(fields headermap.Fields) (l Location) {
 	all := fields
 	for fields.More() {
