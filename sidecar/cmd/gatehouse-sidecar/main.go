@@ -1,5 +1,5 @@
 // Gatehouse-sidecar keeps an Envoy's shared memory in step with Redis, and verifies
-// credentials for it. See sidecar/README.md.
+// credentials for it. See docs/operate.md.
 package main
 
 import (

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestReadme compares the flags of Redis that sidecar/README.md lists with what there is.
+// TestReadme compares the flags of Redis that docs/operate.md lists with what there is.
 func TestReadme(t *testing.T) {
-	source, err := os.ReadFile("../../README.md")
+	source, err := os.ReadFile("../../../docs/operate.md")
 	if err != nil {
 		t.Fatal(err)
 	}
