@@ -101,7 +101,7 @@ func (d dialogue) run(t *testing.T, s *server) {
 
 // pipelinedHits: Envoy closes a connection on which more than two of its own answers wait to be written, as after
 // requests that arrive together (its protection from clients that don't read; statistic http1.response_flood). The
-// client gets complete answers or none, and repeats the other requests (RFC 9112, section 9.3.2). wasm-filter/README.md
+// client gets complete answers or none, and repeats the other requests (RFC 9112, section 9.3.2). docs/rules.md
 // documents this.
 func pipelinedHits(t *testing.T, s *server) {
 	c, err := dial(s.address)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// documented names the case for each row of the table "What a request gets" in wasm-filter/README.md: a row by its
+// documented names the case for each row of the table "What a request gets" in docs/rules.md: a row by its
 // first column, a phrase of its second one, and the case by topic and name.
 var documented = []struct{ row, phrase, topic, name string }{
 	{"200, 304", "the object is in shared memory", "preconditions", "no precondition"},
@@ -41,13 +41,13 @@ var documented = []struct{ row, phrase, topic, name string }{
 
 // TestReadme: each row of the table has a case, and the table has the subject of each case.
 func TestReadme(t *testing.T) {
-	text, err := os.ReadFile("../../wasm-filter/README.md")
+	text, err := os.ReadFile("../../docs/rules.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, section, ok := strings.Cut(string(text), "\n## What a request gets\n")
 	if !ok {
-		t.Fatal("wasm-filter/README.md has no section \"What a request gets\"")
+		t.Fatal("docs/rules.md has no section \"What a request gets\"")
 	}
 	rows := map[string]string{}
 	for line := range strings.Lines(section) {

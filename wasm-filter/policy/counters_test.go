@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestCountersAreDocumented compares the README's list of metrics, with their labels, with the counters.
+// TestCountersAreDocumented compares docs/rules.md's list of metrics, with their labels, with the counters.
 func TestCountersAreDocumented(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
+	readme, err := os.ReadFile("../../docs/rules.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +28,7 @@ func TestCountersAreDocumented(t *testing.T) {
 	}
 	real = append(real, "gatehouse_panics_total =") // the dynamic module's own, panicsStat
 	if !slices.Equal(documented, real) {
-		t.Errorf("README documents %v\nthe filter has %v", documented, real)
+		t.Errorf("docs/rules.md documents %v\nthe filter has %v", documented, real)
 	}
 }
 

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestReasonsAreDocumented compares the README's list with the reasons.
+// TestReasonsAreDocumented compares docs/rules.md's list with the reasons.
 func TestReasonsAreDocumented(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
+	readme, err := os.ReadFile("../../docs/rules.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,6 +25,6 @@ func TestReasonsAreDocumented(t *testing.T) {
 	slices.Sort(documented)
 	slices.Sort(real)
 	if !slices.Equal(documented, real) {
-		t.Errorf("README documents %v\nthe filter has %v", documented, real)
+		t.Errorf("docs/rules.md documents %v\nthe filter has %v", documented, real)
 	}
 }

@@ -1,4 +1,4 @@
-{{/* Configuration of the edge filter, as in wasm-filter/README.md. */}}
+{{/* Configuration of the edge filter, as in docs/rules.md. */}}
 {{- define "gatehouse.filter" -}}
 sidecar: {cluster: gatehouse-sidecar, timeout: {{ .Values.sidecarTimeout }}}
 {{- with .Values.credentials }}
@@ -165,7 +165,7 @@ response_headers_to_add:
 rule,outcome,call,result
 {{- end }}
 
-{{/* They are parts of the counters' names, in Istio's form, and Envoy extracts them: see wasm-filter/README.md. */}}
+{{/* They are parts of the counters' names, in Istio's form, and Envoy extracts them: see docs/rules.md. */}}
 {{- define "gatehouse.statsTags" -}}
 stats_tags:
 {{- range include "gatehouse.labelsOfCounters" . | splitList "," }}

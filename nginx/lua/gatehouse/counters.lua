@@ -1,5 +1,5 @@
 -- The counters of requests, by rule: each worker counts by itself, and adds its counts to shared memory on the tick.
--- wasm-filter/README.md describes them.
+-- docs/rules.md describes them.
 
 local M = {}
 

@@ -22,7 +22,7 @@ import (
 
 // Question is a request to explain.
 type Question struct {
-	// Rules is the configuration of the edge, JSON, see wasm-filter/README.md; empty: only the object at the URL and
+	// Rules is the configuration of the edge, JSON, see docs/rules.md; empty: only the object at the URL and
 	// the device are described, and there may be no URL.
 	Rules  json.RawMessage `json:"rules,omitempty"`
 	Method string          `json:"method"`

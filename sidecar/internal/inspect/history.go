@@ -174,7 +174,7 @@ func isReload(name string) bool {
 	return name == "gatehouse_panics_total" || strings.HasSuffix(name, "_vm_reload_success") || strings.HasSuffix(name, "_vm_reload_failure")
 }
 
-// The edge's counters of requests, see wasm-filter/README.md.
+// The edge's counters of requests, see docs/rules.md.
 const (
 	cacheRequests = "gatehouse_cache_requests_total"
 	authRequests  = "gatehouse_auth_requests_total"
