@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# deb-test.sh DEB: installs the package as "A machine" of docs/install.md says, runs its programs as its units say up to
+# deb-test.sh DEB: installs the package as docs/install/machine.md says, runs its programs as its units say up to
 # the first 304, also with the dynamic module, upgrades it, removes it and purges it. All of this happens in a copy-on-write view of this machine with a
 # network of its own, so nothing is left. Status 77: this needs root, apt and systemd-analyze.
 #

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# nginx-install-test.sh: pastes "Install" of nginx/README.md, word by word, into a shell in a copy-on-write view of this
+# nginx-install-test.sh: pastes "Install" of docs/install/nginx.md, word by word, into a shell in a copy-on-write view of this
 # machine with a network of its own, and expects answers of the edge. Status 77: this needs root, apt and namespaces.
 #
 # A stand-in for systemd runs what the units say, with their user and runtime directory.
@@ -63,11 +63,11 @@ chmod 755 "$root/usr/local/bin/systemctl"
 
 chroot "$root" redis-server --bind 127.0.0.1 --port 6379 --save '' --maxmemory-policy noeviction >"$top/redis.log" &
 python3 -m http.server --bind 127.0.0.1 --directory "$root/run" 8081 >"$top/upstream.log" 2>&1 &
-sed -n '/^## Install/,/^## /s/^    //p' nginx/README.md >"$top/install"
-grep -q 'systemctl' "$top/install" || fail "nginx/README.md has no commands to install"
+sed -n '/^## Install/,/^## /s/^    //p' docs/install/nginx.md >"$top/install"
+grep -q 'systemctl' "$top/install" || fail "docs/install/nginx.md has no commands to install"
 path=$(dirname "$(command -v go)"):/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
 in_root() { chroot "$root" env -i PATH="$path" HOME="$HOME" GOFLAGS="${GOFLAGS:-}" DEBIAN_FRONTEND=noninteractive bash -euo pipefail -c "cd '$PWD' && $1"; }
-in_root "$(<"$top/install")" >"$top/install.log" 2>&1 </dev/null || fail "a command of nginx/README.md failed"
+in_root "$(<"$top/install")" >"$top/install.log" 2>&1 </dev/null || fail "a command of docs/install/nginx.md failed"
 in_root "echo '{}' | gatehousectl put /v1/products/42 --file - --redis redis://127.0.0.1:6379" >"$top/put.log" 2>&1 || fail "put failed"
 deadline=$((SECONDS + 20))
 until [[ $(curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:8080/v1/products/42 -H 'If-None-Match: *') == 304 ]]; do

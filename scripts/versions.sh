@@ -13,7 +13,7 @@ has() {
   tr -s '\n ' '  ' <"$1" | grep -qF "$2" || { echo "$1: want: $2 (${3:-envoy/versions.txt})" >&2; status=1; }
 }
 
-for file in README.md docs/install.md charts/gatehouse/README.md; do
+for file in README.md docs/install/README.md charts/gatehouse/README.md; do
   has "$file" "Envoy $oldest or later (tested with $tested)"
 done
 has charts/gatehouse/Chart.yaml "gatehouse/tested-envoys: $tested"
@@ -25,7 +25,7 @@ if git grep -nE 'Envoy( binary,)? 1\.[0-9]+ or later' -- ':!envoy/versions.txt' 
 fi
 
 engines=$(awk '!/^#/ {printf "%s%s %s", sep, $1, $2; sep = ", "}' testbed/redistest/versions.txt)
-for file in README.md docs/install.md docs/redis-contract.md charts/gatehouse/README.md; do
+for file in README.md docs/install/README.md docs/redis-contract.md charts/gatehouse/README.md; do
   has "$file" "tested with $engines" testbed/redistest/versions.txt
 done
 redis=$(awk '$1 == "Redis" {print $2}' testbed/redistest/versions.txt | sort -V | tail -1)

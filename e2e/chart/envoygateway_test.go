@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestEnvoyGateway installs the chart under a real Envoy Gateway as docs/install.md describes. Its steps build on each
+// TestEnvoyGateway installs the chart under a real Envoy Gateway as docs/install/envoy-gateway.md describes. Its steps build on each
 // other.
 func TestEnvoyGateway(t *testing.T) {
 	c := newMesh(t, "envoy-gateway", "gateway.envoyproxy.io/owning-gateway-name=eg")

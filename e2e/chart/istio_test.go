@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// TestIstio installs the chart under a real istiod as docs/install.md describes: at a gateway, with the module from the
+// TestIstio installs the chart under a real istiod as docs/install/istio.md describes: at a gateway, with the module from the
 // pod and by a patch of the Deployment; then in a workload, with the module from a registry and by an injection template.
 // Istio's proxy is a plain Envoy: see testdata/istiod.yaml. The steps build on each other.
 func TestIstio(t *testing.T) {
@@ -138,7 +138,7 @@ func (w *workload) part(t *testing.T, key string) string {
 	return path
 }
 
-// injectionAnnotations are the label and those that docs/install.md asks for.
+// injectionAnnotations are the label and those that docs/install/istio.md asks for.
 const injectionAnnotations = `{"metadata": {"labels": {"gatehouse": "enabled"}, "annotations": {"inject.istio.io/templates": "sidecar,` + release + `-gatehouse",
 	"traffic.sidecar.istio.io/excludeInboundPorts": "9102", "sidecar.istio.io/extraStatTags": "rule,outcome,call,result"}}}`
 
