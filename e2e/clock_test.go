@@ -54,7 +54,7 @@ func TestClockOfRedis(t *testing.T) {
 	}
 	left := regexp.MustCompile(`^gatehouse; hit; ttl=(\d+)$`)
 	step(time.Hour)
-	problem("Redis' clock is 3600 s ahead")
+	problem("Redis's clock is 3600 s ahead")
 	put("/v1/products/ahead")
 	e.until("published", says("body"), "GET /v1/products/ahead")
 	a := e.send("GET /v1/products/ahead")
@@ -78,7 +78,7 @@ func TestClockOfRedis(t *testing.T) {
 		return nil
 	})
 	step(-time.Hour)
-	problem("Redis' clock is 3600 s behind")
+	problem("Redis's clock is 3600 s behind")
 	put("/v1/products/behind")
 	e.put("/v1/products/after", "after")
 	e.until("what was written later", says("after"), "GET /v1/products/after")

@@ -96,7 +96,7 @@ func TestUnknownLeavesNoTrace(t *testing.T) {
 // placesWritten returns how many keys of shared data the sidecar has ever written.
 func (e *edge) placesWritten() int { return int(e.metric("gatehouse_edge_memory_places")) }
 
-// rss returns the memory of the edge in bytes: Envoy's resident set, or of nginx' processes what they don't share.
+// rss returns the memory of the edge in bytes: Envoy's resident set, or of nginx's processes what they don't share.
 func (e *edge) rss() (sum int) {
 	e.t.Helper()
 	if !onNginx() {

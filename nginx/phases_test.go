@@ -129,7 +129,7 @@ func testEdgeCredentials(t *testing.T, e *testEdge) {
 	wantAnswer(t, e, http.StatusUnauthorized, "", "POST", "/v1/session", append(device("dev", "wrong"), "Content-Length: 0")...)
 }
 
-// testEdgeOrigin: calls have nginx' id of the request that they are for, and its traceparent unless it is malformed.
+// testEdgeOrigin: calls have nginx's id of the request that they are for, and its traceparent unless it is malformed.
 func testEdgeOrigin(t *testing.T, e *testEdge) {
 	const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	seen := map[string]bool{}

@@ -159,7 +159,7 @@ func (u *unit) start(t *testing.T, status int) {
 	u.awaitStatus(t, status)
 }
 
-// workers returns the pids of nginx' workers.
+// workers returns the pids of nginx's workers.
 func (u *unit) workers(t *testing.T) []int {
 	t.Helper()
 	pids, err := stack.NginxWorkers(u.master.Process.Pid)
@@ -211,7 +211,7 @@ func (u *unit) awaitStatus(t *testing.T, want int) {
 	})
 }
 
-// TestUnit runs the lines of nginx' unit: at a start, at reloads with and without mistakes, and after a kill, which
+// TestUnit runs the lines of nginx's unit: at a start, at reloads with and without mistakes, and after a kill, which
 // leaves the push socket and the file with the pid.
 func TestUnit(t *testing.T) {
 	const passed, denied = http.StatusOK, http.StatusForbidden

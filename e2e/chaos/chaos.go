@@ -16,7 +16,7 @@
 //     is unknown; and, during a fault and 2 s after it, an edge that may not be in step.
 //   - lost: when Redis becomes unreachable, every cached answer continues within max_staleness.
 //   - expired: nothing is served, and no device let in, more than a second after its ttl or not-after, unless a clock
-//     was wrong in between; more than 3 s, if it was Redis' and nothing else was broken.
+//     was wrong in between; more than 3 s, if it was Redis's and nothing else was broken.
 //   - error: no answer is an error, except while Envoy itself, or one of its VMs, is down.
 //
 // Readers use GET and HEAD, ask for each content coding and decode what they get, and send both validators.

@@ -45,7 +45,7 @@ func stepped(ms int) event {
 	return event{do: func(c *Checker) []Violation { c.BeginFault(at(ms), false); c.ClockStepped(false); return nil }}
 }
 
-// steppedRedis is stepped of Redis' clock only.
+// steppedRedis is stepped of Redis's clock only.
 func steppedRedis(ms int) event {
 	return event{do: func(c *Checker) []Violation { c.BeginFault(at(ms), false); c.ClockStepped(true); return nil }}
 }
@@ -130,8 +130,8 @@ func TestChecker(t *testing.T) {
 		{"expired in a fault", []event{began(0, false), forASecond(1, 0, 2), but(hit(1, 2003, 2004), "expired")}},
 		{"expired by a clock that is wrong", []event{stepped(0), ended(1), forASecond(1, 1, 2), hit(1, 2003, 2004)}},
 		{"expired by a clock that was wrong before", []event{stepped(0), ended(1), forASecond(1, 2, 3), but(hit(1, 2004, 2005), "expired")}},
-		{"expired by Redis' clock", []event{steppedRedis(0), ended(1), forASecond(1, 1, 2), hit(1, 4002, 4003), but(hit(1, 4003, 4004), "expired")}},
-		{"expired by Redis' clock, and a fault", []event{steppedRedis(0), forASecond(1, 1, 2), ended(3), began(3000, false), hit(1, 4003, 4004)}},
+		{"expired by Redis's clock", []event{steppedRedis(0), ended(1), forASecond(1, 1, 2), hit(1, 4002, 4003), but(hit(1, 4003, 4004), "expired")}},
+		{"expired by Redis's clock, and a fault", []event{steppedRedis(0), forASecond(1, 1, 2), ended(3), began(3000, false), hit(1, 4003, 4004)}},
 		{"expired by all clocks", []event{stepped(0), ended(1), steppedRedis(1), forASecond(1, 1, 2), hit(1, 4003, 4004)}},
 		{"missed, but it may have expired", []event{forASecond(1, 0, 1), hit(1, 2, 3), missed(4, 5), hit(1, 6, 7), missed(2100, 2101)}},
 		{"goes back to what expires", []event{forASecond(1, 0, 1), put(2, 2, 3), hit(2, 4, 5), but(hit(1, 6, 7), "backwards")}},

@@ -82,7 +82,7 @@ rules:
 	maxPrinted = 20
 )
 
-// promised are the README's promises. The sidecar asks for Redis' position once a second, which then has to reach the
+// promised are the README's promises. The sidecar asks for Redis's position once a second, which then has to reach the
 // edge, so Hold leaves that much of max_staleness.
 var promised = Limits{MaxStaleness: maxStaleness, Slack: time.Second, Converge: 2 * time.Second, Hold: maxStaleness - 1800*time.Millisecond}
 

@@ -14,7 +14,7 @@ type world struct {
 	refills atomic.Int64
 	// traps is odd while a worker may have no VM; it changes twice, too.
 	traps atomic.Int64
-	// eras is odd while a server without the last writes takes Redis' place; it changes twice, too.
+	// eras is odd while a server without the last writes takes Redis's place; it changes twice, too.
 	eras atomic.Int64
 	// tight: the second edge's sidecar has too little memory, so that a miss there means nothing.
 	tight bool

@@ -144,7 +144,7 @@ func (g *growing) verdicts(ctx context.Context, n int) (err error) {
 	if err := w.letIn(ctx, n); err != nil {
 		return err
 	}
-	fmt.Fprintf(g, "growth: %d verdicts: shared in %.1f s, each device let in by %.1f s later\n", n, shared.Seconds(), (time.Since(begin) - shared).Seconds())
+	fmt.Fprintf(g, "growth: %d verdicts: shared in %.1f s, each device authenticated %.1f s later\n", n, shared.Seconds(), (time.Since(begin) - shared).Seconds())
 	if err := w.resident(&envoy.filled, &sidecar.filled); err != nil {
 		return err
 	}

@@ -47,6 +47,6 @@ func TestFailureEndsIt(t *testing.T) {
 	server.SetError("READONLY You can't write against a read only replica.")
 	err := (Command{Redis: "redis://" + server.Addr(), Rate: 100, Objects: 1}).Run(t.Context())
 	if err == nil || errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want Redis' error", err)
+		t.Errorf("got %v, want Redis's error", err)
 	}
 }

@@ -32,8 +32,8 @@ func NewClock(servers []Server) (Clock, error) {
 	return c, nil
 }
 
-// Read returns the CPU time that the processes have used so far; of one that has ended, as nginx' cache loader does after
-// a minute, what it had used before.
+// Read returns the CPU time that the processes have used so far; of one that has ended, as nginx's cache loader does
+// after a minute, what it had used before.
 func (c Clock) Read() (sum time.Duration, err error) {
 	for i, pid := range c.pids {
 		var t unix.Timespec

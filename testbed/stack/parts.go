@@ -48,7 +48,7 @@ func (s *Stack) PushSocket() string { return filepath.Join(s.sockets, "push.sock
 // APISocket returns the path of the unix socket on which the sidecar answers verify and fetch calls.
 func (s *Stack) APISocket() string { return filepath.Join(s.sockets, "api.sock") }
 
-// EdgePID returns the process id of the edge that was started last, Envoy or nginx' master, 0 before the first.
+// EdgePID returns the process id of the edge that was started last, Envoy or nginx's master, 0 before the first.
 func (s *Stack) EdgePID() int { return s.pid(s.edgeName()) }
 
 // SidecarPID returns the process id of the sidecar that was started last, 0 before the first.

@@ -97,7 +97,7 @@ func (r *Request) join(h header) string {
 }
 
 // Read returns the parts of a request's headers that decisions need; names must be in lower case. The result refers to
-// them. It is returned and not set in place, because each string stored through a pointer needs code for the collector.
+// them. It is returned and not set in place, because each string stored through a pointer needs a write barrier.
 func (e *Engine) Read(fields headermap.Fields, token Claims) (r Request) {
 	r.Token = token
 	if fields.NameBits&e.removedBits != 0 {

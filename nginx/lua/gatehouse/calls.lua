@@ -294,7 +294,7 @@ local function traceparent()
   return trace and #trace == 32 and #span == 16 and value or nil
 end
 
--- origin returns the headers of a call that identify the request that it is for: its id in nginx' logs, and its trace.
+-- origin returns the headers of a call that identify the request that it is for: its id in nginx's logs, and its trace.
 function M.origin()
   local trace = traceparent()
   return "X-Request-Id: " .. ngx.var.request_id .. "\r\n" .. (trace and "Traceparent: " .. trace .. "\r\n" or "")

@@ -3,7 +3,7 @@
 --
 -- A shared dictionary can't compare and swap, so a batch is applied under a lock, which expires, because its worker may
 -- have been killed. A worker applies a batch without yielding, so it waits only for other workers. One that was stopped
--- for longer than the lock lasts finds another in its place, and takes itself for overtaken, as by another sidecar.
+-- for longer than the lock lasts finds another in its place, and concludes that another worker replaced it.
 
 local counters = require "gatehouse.counters"
 local shared = require "gatehouse.shared"

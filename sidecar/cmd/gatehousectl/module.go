@@ -32,7 +32,7 @@ func writeFile(path string, text []byte) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(temporary.Name()) // in vain once it has its name
+	defer os.Remove(temporary.Name()) // no-op after the rename
 	_, err = temporary.Write(text)
 	if err := errors.Join(err, temporary.Chmod(0o644), temporary.Close()); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)

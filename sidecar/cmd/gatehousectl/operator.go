@@ -406,6 +406,6 @@ func (cmd *logLevelCmd) Run(c *console) error {
 		return usagef("%w", err)
 	}
 	return ask(c, &cmd.sidecarFlags, "/v1/log-level", to, func(w io.Writer, _ *inspect.LogLevel) {
-		fmt.Fprintf(w, "the sidecar logs from %s on, until it ends\n", cmd.Level)
+		fmt.Fprintf(w, "the sidecar logs from %s on, until it exits\n", cmd.Level)
 	})
 }

@@ -45,13 +45,13 @@ type cli struct {
 
 	Status  statusCmd  `cmd:"" help:"Tell whether the local sidecar and its edge are well, and what they hold."`
 	Explain explainCmd `cmd:"" help:"Tell what the edge answers to a request, and why."`
-	Held    heldCmd    `cmd:"" help:"List the networks and devices that the limits on wrong secrets hold back, or release one."`
+	Held    heldCmd    `cmd:"" help:"List networks and devices that are throttled after wrong secrets, or release one."`
 	Resync  resyncCmd  `cmd:"" help:"Make the local sidecar read everything from Redis and push everything to its edge again."`
 	Top     topCmd     `cmd:"" help:"Show rates by rule, the objects used most and the networks refused most."`
 	Edges   edgesCmd   `cmd:"" help:"List the sidecars that follow this Redis, and how far they are behind."`
 	Watch   watchCmd   `cmd:"" help:"Print the events in Redis as they pass."`
 
-	LogLevel logLevelCmd `cmd:"" help:"Change the level of the local sidecar's log, until it ends."`
+	LogLevel logLevelCmd `cmd:"" help:"Set the local sidecar's log level until it exits."`
 
 	Ready readyCmd `cmd:"" help:"Succeed if the local sidecar, or a URL, is ready; otherwise print the reasons. For probes."`
 	Drain drainCmd `cmd:"" help:"Make the local Envoy or nginx close each connection with its next answer. For preStop hooks."`

@@ -47,12 +47,12 @@ type API struct {
 // Admin configures the server for operators.
 type Admin struct {
 	Address string `env:"ADDRESS" default:"127.0.0.1:9090" placeholder:"HOST:PORT" help:"Address to serve metrics, health, profiles and the operator's page on. Default: ${default}."`
-	Actions bool   `env:"ACTIONS" help:"Let operators release what the limits hold back, and resync, by the page or gatehousectl. Default: they only see."`
+	Actions bool   `env:"ACTIONS" help:"Let operators release throttled networks, and resync, by the page or gatehousectl. Default: they only see."`
 }
 
 // Edge configures the connection to the edge's operators' server.
 type Edge struct {
-	Admin string `env:"ADMIN" default:"127.0.0.1:9901" placeholder:"HOST:PORT" help:"Address of Envoy's admin interface, or of nginx' counters, for the rates that the operator's page shows. Default: ${default}."`
+	Admin string `env:"ADMIN" default:"127.0.0.1:9901" placeholder:"HOST:PORT" help:"Address of Envoy's admin interface, or of nginx's counters, for the rates that the operator's page shows. Default: ${default}."`
 }
 
 // Memory bounds the edge's memory.

@@ -38,7 +38,7 @@ func (m *Memory) observeAcked() {
 		if !m.passed(p.after) { //mutant:TestPropagation false
 			break
 		}
-		m.propagation.Observe(max(now.Sub(p.published), 0).Seconds()) // below 0: Redis' clock is ahead of ours
+		m.propagation.Observe(max(now.Sub(p.published), 0).Seconds()) // below 0: Redis's clock is ahead of ours
 		n++
 	}
 	m.pending = m.pending[:copy(m.pending, m.pending[n:])]

@@ -55,7 +55,7 @@ func TestPropagation(t *testing.T) {
 			m.Take(nil)
 			m.Acked()
 		}, []time.Duration{ms}},
-		{"Redis' clock is ahead", func(m *edgemem.Memory) {
+		{"Redis's clock is ahead", func(m *edgemem.Memory) {
 			m.ApplyLive(time.Now().Add(long), func() { m.PutObject(new(object("/a", 1, 10))) })
 			m.Take(nil)
 			m.Acked()

@@ -82,7 +82,7 @@ func (a *analysis) waysOf(c *chain) []way {
 // openAdmin reports an admin address that other machines reach.
 func (a *analysis) openAdmin() {
 	if a.admin != nil && addressReach(a.admin) == network {
-		a.add(&openAdmin, "", "admin.address", "%s is not a loopback address: whoever reaches it controls Envoy, and can switch it off", addressKey(a.admin))
+		a.add(&openAdmin, "", "admin.address", "%s is not a loopback address: anyone who can reach it controls Envoy", addressKey(a.admin))
 	}
 }
 

@@ -187,7 +187,7 @@ func (a *analysis) push(p *plugin) {
 	}
 	for _, address := range addresses {
 		if pipe := address.object("pipe"); pipe == nil {
-			add(&openPush, "address", "is no unix socket: whoever reaches it can write the cache and the verdicts")
+			add(&openPush, "address", "is no unix socket: anyone who can reach it can write the cache and the verdicts")
 		} else if pipe.number("mode", 0) != 0o600 {
 			add(&pushMode, "address.pipe.mode", "is not 384 (0600): whoever may open the socket can write the cache and the verdicts")
 		}

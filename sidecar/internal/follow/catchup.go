@@ -85,7 +85,7 @@ func (f *Follower) compare(ctx context.Context, p position) error {
 		return f.catchUp(ctx, onEpoch)
 	case p.differs(): //mutant:TestOtherDigest false
 		f.metrics.Breaks.WithLabelValues(string(metrics.BreakHistory)).Inc()
-		f.log.Warn("redis has another write than we at our number: events were forged, or it lost writes; everything is read again", "seq", p.ours)
+		f.log.Warn("another write has the number of our last one in redis: events were forged, or it lost writes; everything is read again", "seq", p.ours)
 		f.synced, f.owed = false, resyncLost
 		return f.catchUp(ctx, onChain)
 	case p.seq <= f.seq:

@@ -143,7 +143,7 @@ func (b *board) connect(change int) {
 // nearlyFull is the part of maxmemory from which Redis counts as nearly full.
 const nearlyFull = 0.9
 
-// clocksDiffer is the difference from Redis' clock of which we warn; the edge allows for as much (settleMS).
+// clocksDiffer is the difference from Redis's clock of which we warn; the edge allows for as much (settleMS).
 const clocksDiffer = time.Second
 
 // setVitals records what a shard's Redis tells of itself.

@@ -21,18 +21,18 @@ func (i *Inspector) problems(s *Status, values map[string]float64, crowded bool)
 		check(true, critical, "not ready: %s", reason)
 	}
 	empty := values["gatehouse_redis_empty"]
-	check(empty > 0, critical, "Redis is empty (shards: %.0f), which isn't believed: the edge serves what it has. Restore or publish its data, or drop everything by `gatehousectl accept-loss`", empty)
+	check(empty > 0, critical, "Redis is empty (shards: %.0f): the edge keeps what it has. Restore or publish its data, or run `gatehousectl accept-loss` to drop everything", empty)
 	check(!s.Redis.Connected && empty == 0, critical, "Redis is not followed: the edge serves what it has, and no revocation arrives. The sidecar's log has the reason.")
 	check(s.Redis.Connected && s.Redis.InStepAge > late, critical, "not in step with Redis for %.0f s", s.Redis.InStepAge)
 	check(s.Edge.Epoch != "" && s.Edge.AcknowledgedAge > late, critical, "the edge has not acknowledged a push for %.0f s", s.Edge.AcknowledgedAge)
 	check(values[`gatehouse_redis_evicts{keys="any"}`] == 1, critical, "Redis may evict records: set maxmemory-policy noeviction")
-	check(s.Edge.HeapFull > 75, warning, "Envoy's heap is %.0f %% full: from 80 %% on it resets the largest streams, at 98 %% it answers nobody", s.Edge.HeapFull)
+	check(s.Edge.HeapFull > 75, warning, "Envoy's heap is %.0f %% full: from 80 %% on it resets the largest streams, at 98 %% it rejects all requests", s.Edge.HeapFull)
 	fill := values["gatehouse_redis_memory_ratio"]
 	check(fill >= 1, critical, "Redis is full: it stores nothing, only deletions and revocations succeed. Raise maxmemory, or remove objects")
 	check(fill > 0.9 && fill < 1, warning, "Redis has used %.0f %% of maxmemory: when it is full, it stores nothing", 100*fill)
 	ahead := values["gatehouse_redis_clock_ahead_seconds"]
-	check(ahead > 1, warning, "Redis' clock is %.0f s ahead of this machine's: a restart of the sidecar prolongs objects with a ttl", ahead)
-	check(ahead < -1, warning, "Redis' clock is %.0f s behind this machine's: objects with a ttl end as much too early", -ahead)
+	check(ahead > 1, warning, "Redis's clock is %.0f s ahead of this machine's: a restart of the sidecar prolongs objects with a ttl", ahead)
+	check(ahead < -1, warning, "Redis's clock is %.0f s behind this machine's: objects with a ttl end as much too early", -ahead)
 	check(s.Edge.AcknowledgedAge >= 0 && s.Edge.AcknowledgedAge <= late && s.Edge.InStepAge > late, warning, "the edge is %.0f s behind: %d buckets wait to be pushed", s.Edge.InStepAge, s.Edge.Waiting)
 	check(s.Bcrypt.Queued >= float64(s.Bcrypt.Queue)/2, warning, "%.0f verifications wait for bcrypt, at most %d can: requests get a 503", s.Bcrypt.Queued, s.Bcrypt.Queue)
 	check(s.Objects.LeftOut > 0, warning, "the edge has no room for %.0f objects: raise memory.bytes or memory.objects", s.Objects.LeftOut)

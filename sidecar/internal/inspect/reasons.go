@@ -21,7 +21,7 @@ var replies = map[string]string{
 	"gatehouse_denied_wrong_secret":      "The device authenticated with another secret, and has only one.",
 	"gatehouse_denied_credential":        "The sidecar refuses the credential: the secret is wrong, or the device is unknown, revoked or expired.",
 	"gatehouse_forbidden_permission":     "The device lacks a permission that the rule requires.",
-	"gatehouse_forbidden_ambiguous_path": "Routers read the path in different ways, and a rule protects one of them.",
+	"gatehouse_forbidden_ambiguous_path": "Two readings of the path match different rules.",
 	"gatehouse_forbidden_default":        "No rule governs the request, and the default is deny.",
 	"gatehouse_unavailable_no_state":     "The edge's memory is empty, of another release, or just being replaced.",
 	"gatehouse_unavailable_not_in_step":  "The edge was not in step with Redis lately: the credential looks wrong, but may be right by now; or max_auth_staleness has passed.",

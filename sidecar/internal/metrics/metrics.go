@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// BreakReason is the evidence that an event, or Redis' data, has another history.
+// BreakReason is the evidence that an event, or Redis's data, has another history.
 type BreakReason string
 
 // The reasons.
@@ -107,7 +107,7 @@ func New() *Metrics {
 		Breaks:      f.vector("gatehouse_chain_breaks_total", "Events and positions of Redis that were rejected because they do not match the chain: forged, or Redis lost writes.", "reason", string(BreakDigest), string(BreakFormat), string(BreakHistory)),
 		Evicts:      f.gauges("gatehouse_redis_evicts", "1 if maxmemory-policy lets Redis evict such keys.", "keys", "any", "expiring"),
 		RedisFill:   f.gauge("gatehouse_redis_memory_ratio", "The part of maxmemory that Redis uses, of the fullest shard's; 0 without a limit."),
-		RedisAhead:  f.gauge("gatehouse_redis_clock_ahead_seconds", "How far Redis' clock is ahead of the sidecar's, below 0 if it is behind; of the shard where they differ most."),
+		RedisAhead:  f.gauge("gatehouse_redis_clock_ahead_seconds", "How far Redis's clock is ahead of the sidecar's, below 0 if it is behind; of the shard where they differ most."),
 		RedisEmpty:  f.gauge("gatehouse_redis_empty", "Shards of Redis that are empty, which is not believed: they may have lost everything."),
 		RedisErrors: f.counter("gatehouse_redis_errors_total", "Failed calls to Redis and lost subscriptions."),
 		Redis:       f.histograms("gatehouse_redis_seconds", "Round trips to Redis: of a command, or of a pipeline.", roundTrips, "call", "command", "pipeline"),

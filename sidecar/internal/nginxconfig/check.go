@@ -171,7 +171,7 @@ func (a *analysis) satisfyAny(s *scope) bool {
 	}
 	for _, name := range []string{"allow", "auth_basic", "auth_request", "auth_jwt"} {
 		if value := s.value(name); value != "" && value != "off" {
-			a.addAt(&satisfyAny, s, s.effective("satisfy")[0], "is any, and there is %s: whom that lets pass is not judged, and forged identity headers get to the upstream", name)
+			a.addAt(&satisfyAny, s, s.effective("satisfy")[0], "is any, and there is %s: requests that it lets pass are not judged, and forged identity headers get to the upstream", name)
 			return true
 		}
 	}

@@ -255,11 +255,11 @@ func (a *analysis) pushListener(server, s *scope) {
 	listens := server.own("listen")
 	for _, d := range listens {
 		if !strings.HasPrefix(d.arg(0), "unix:") {
-			a.addAt(&openPush, server, d, "%s is no unix socket: whoever reaches it can write the cache and the verdicts", d.arg(0))
+			a.addAt(&openPush, server, d, "%s is no unix socket: anyone who can reach it can write the cache and the verdicts", d.arg(0))
 		}
 	}
 	if listens == nil {
-		a.add(&openPush, server, "listen", "is missing, so nginx listens on port 80: whoever reaches it can write the cache and the verdicts")
+		a.add(&openPush, server, "listen", "is missing, so nginx listens on port 80: anyone who can reach it can write the cache and the verdicts")
 	}
 	if limit := s.value("client_max_body_size"); limit == "" || size(limit) < minPush && size(limit) != 0 {
 		a.add(&smallPush, s, "client_max_body_size", "is less than %d, which a batch may have: larger ones are answered 413", minPush)

@@ -280,7 +280,7 @@ func (p *Pusher) explain(err error) epochReason {
 		p.log.Info("new permission names replace unused ones: pushing everything", "socket", p.socket)
 		return becausePermissions
 	case errors.Is(err, errDemand):
-		p.log.Info("an operator demands it: pushing everything", "socket", p.socket)
+		p.log.Info("operator resync: pushing everything", "socket", p.socket)
 		return becauseDemand
 	case errors.Is(err, errRival): // unchanged
 		p.metrics.Pushes.WithLabelValues("rival").Inc()
