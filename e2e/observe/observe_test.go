@@ -177,7 +177,7 @@ func dashboardQueries(t *testing.T) []string {
 	return queries
 }
 
-// get decodes the data of an answer of Prometheus' API. It returns false while Prometheus does not answer.
+// get decodes the data of an answer of Prometheus's API. It returns false while Prometheus does not answer.
 func (s server) get(t *testing.T, path string, data any) bool {
 	t.Helper()
 	response, err := http.Get(string(s) + path)

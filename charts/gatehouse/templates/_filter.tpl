@@ -31,7 +31,7 @@ log_hits: true
 {{- end }}
 {{- end }}
 
-{{/* Lays down the address of the connection, for source: {filter_state: gatehouse.source}: see envoy/envoy.yaml. */}}
+{{/* Stores the address of the connection in filter state, for source: {filter_state: gatehouse.source}: see envoy/envoy.yaml. */}}
 {{- define "gatehouse.sourceFilter" -}}
 name: envoy.filters.http.set_filter_state
 typed_config:
