@@ -1,6 +1,7 @@
 package policy
 
-// Reason says why a request is answered as it is. Its name is in Envoy's RESPONSE_CODE_DETAILS and nginx's $gatehouse_reason.
+// Reason says why a request is answered as it is. Its name is in Envoy's RESPONSE_CODE_DETAILS and nginx's
+// $gatehouse_reason.
 type Reason uint8
 
 // The reasons of answers that aren't from the cache. Those from the cache follow from [Decision.Cache].
