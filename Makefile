@@ -127,7 +127,6 @@ unit: test-tools ## unit tests with -race, except of packages that need a stack;
 	@$(GO) test -race $(short) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/e2e/chart$$' -e '/e2e/conformance$$' -e '/e2e/doors$$' -e '/e2e/lifecycle$$' -e '/e2e/observe$$')
 	@$(GO) test -run '^TestSDK$$' ./wasm-filter
 	@CGO_ENABLED=1 $(GO) test -race -tags=native ./native-filter/...
-	@CGO_ENABLED=1 $(GO) test -race -tags=native -run '^TestNative' ./wasm-filter
 
 e2e: build test-tools ## end-to-end suite; LONG=1: also long tests; RUN=TestCache; EDGE_KIND=native or nginx
 	@$(if $(short),,scripts/install-k6.sh && scripts/install-jaeger.sh && scripts/install-browser.sh) >/dev/null

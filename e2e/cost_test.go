@@ -226,7 +226,7 @@ func costly() map[string][][2]string {
 // TestNothingCostsMuch: no request costs Envoy much more with the filter than without it, at most as much as two plain
 // refusals.
 func TestNothingCostsMuch(t *testing.T) {
-	long(t, "TestNothingCostsMuch of package wasm-filter")
+	long(t, "TestNothingCostsMuch of package edge")
 	bare, err := stack.FreeAddress()
 	if err != nil {
 		t.Fatal(err)

@@ -156,7 +156,7 @@ func TestPanics(t *testing.T) {
 	}
 	goesOn("destroyed")
 
-	if log := e.edgeLog(); !strings.Contains(log, "gatehouse: panic in callback: drill: headers\n") || !strings.Contains(log, "exports_native.go") {
+	if log := e.edgeLog(); !strings.Contains(log, "gatehouse: panic in callback: drill: headers\n") || !strings.Contains(log, "native-filter/filter.go") {
 		t.Error("the log has no panic with its stack")
 	}
 	if n := strings.Count(e.edgeLog(), "gatehouse: panic in "); n > 3 { // one a minute

@@ -33,7 +33,7 @@ var images = []image{
 		contents: goParts(
 			target{goos: "linux", dir: "./sidecar/cmd/gatehouse-sidecar"},
 			target{goos: "linux", dir: "./sidecar/cmd/gatehousectl"},
-			target{goos: "linux", dir: "./wasm-filter", tags: "native"},
+			target{goos: "linux", dir: "./native-filter", tags: "native"},
 			wasmModule,
 		),
 	},

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
-	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+	"github.com/gatehouse/gatehouse/edge/headermap"
+	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
 // pathRule is a rule as the plugin has it.

@@ -31,7 +31,7 @@ func objectsOp(b []byte, epoch uint64, bucket uint32) []byte {
 	})
 }
 
-// pushBatch is a batch with the state of an epoch and a body, as in wasm-filter/ingest_test.go.
+// pushBatch is a batch with the state of an epoch and a body, as in edge/ingest_test.go.
 func pushBatch(epoch, replaces uint64) []byte {
 	return bodyOp(stateOp(wire.BeginBatch(nil, epoch, replaces), epoch), epoch, 3, []byte("hello"))
 }

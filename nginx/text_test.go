@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
-	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+	"github.com/gatehouse/gatehouse/edge/headermap"
+	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/wire"
 	"github.com/gatehouse/gatehouse/wire/limits"
 	"github.com/gatehouse/gatehouse/wire/objectkey"

@@ -14,7 +14,7 @@ import (
 
 	"github.com/dchest/siphash"
 
-	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/wire"
 	"github.com/gatehouse/gatehouse/wire/limits"
 )
@@ -580,7 +580,7 @@ func outcome(o wire.Outcome) string {
 	return o.String()
 }
 
-// TestThrottle compares the throttles' results with those that wasm-filter/throttle_test.go expects of throttle.go.
+// TestThrottle compares the throttles' results with those that edge/throttle_test.go expects of throttle.go.
 func TestThrottle(t *testing.T) {
 	type step = []any
 	steps := []step{
@@ -626,7 +626,7 @@ func TestThrottle(t *testing.T) {
 	}
 }
 
-// TestGuesses compares what a worker remembers about guesses with what wasm-filter/guesses_test.go expects of
+// TestGuesses compares what a worker remembers about guesses with what edge/guesses_test.go expects of
 // guesses.go.
 func TestGuesses(t *testing.T) {
 	const life, bad, own = 60_000, "203.0.113.7", "203.0.113.8"

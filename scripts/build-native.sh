@@ -18,7 +18,7 @@ else
   scripts/need.sh cc gcc "the module has parts in C"
 fi
 CGO_ENABLED=1 "${GO:-go}" build -buildmode=c-shared -trimpath -tags=native \
-  -ldflags="-s -w -X main.release=${VERSION:-unknown}" -o "$out" "$@" ./wasm-filter
+  -ldflags="-s -w -X github.com/gatehouse/gatehouse/edge.Release=${VERSION:-unknown}" -o "$out" "$@" ./native-filter
 rm -f "${out%.*}.h" # declares what only the module calls
 
 [[ -n ${ARCH:-} ]] || exit 0

@@ -4,4 +4,4 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$1
 shift
-GOOS=wasip1 GOARCH=wasm exec "${GO:-go}" build -buildmode=c-shared -trimpath -ldflags="-s -w -X main.release=${VERSION:-unknown}" -o "$out" "$@" ./wasm-filter
+GOOS=wasip1 GOARCH=wasm exec "${GO:-go}" build -buildmode=c-shared -trimpath -ldflags="-s -w -X github.com/gatehouse/gatehouse/edge.Release=${VERSION:-unknown}" -o "$out" "$@" ./wasm-filter

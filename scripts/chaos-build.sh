@@ -37,12 +37,12 @@ stepped() {
   add "$time/step.go" "$sources/clock/step.go"
 }
 trapping() {
-  replace wasm-filter/vm.go 'func (v *vm) requestHeaders(id uint32, endOfStream bool) action {' \
-    'func (v *vm) requestHeaders(id uint32, endOfStream bool) action { trapIfAsked(v); '
-  replace wasm-filter/ingest.go 'return h.setRecord(op.Region, op.Index, op.Record)' \
-    'trapInPush(op.Region); return h.setRecord(op.Region, op.Index, op.Record)'
-  add "$PWD/wasm-filter/trap.go" "$sources/trap/trap.go"
-  add "$PWD/wasm-filter/trap_$1.go" "$sources/trap/trap_$1.go"
+  replace edge/vm.go 'func (v *VM) RequestHeaders(id uint32, endOfStream bool) Action {' \
+    'func (v *VM) RequestHeaders(id uint32, endOfStream bool) Action { trapIfAsked(v); '
+  replace edge/ingest.go 'return h.SetRecord(op.Region, op.Index, op.Record)' \
+    'trapInPush(op.Region); return h.SetRecord(op.Region, op.Index, op.Record)'
+  add "$PWD/edge/trap.go" "$sources/trap/trap.go"
+  add "$PWD/edge/trap_$1.go" "$sources/trap/trap_$1.go"
 }
 
 begin
@@ -66,7 +66,7 @@ case $kind in
     stepped
     trapping native
     scripts/build-native.sh "$dir/libgatehouse.so" -overlay "$(write_overlay)"
-    CGO_ENABLED=1 compiles ./wasm-filter -tags=native >"$work/filter"
+    CGO_ENABLED=1 compiles ./native-filter -tags=native >"$work/filter"
     ;;
   *)
     trapping wasip1
@@ -80,7 +80,7 @@ esac
 for entry in "${planted[@]}"; do
   IFS='"' read -r _ file _ <<<"$entry"
   programs=("$work/filter" "$work/sidecar")
-  [[ $file != "$PWD"/*filter/* ]] || programs=("$work/filter") # of which the sidecar has parts, too
+  [[ $file != "$PWD"/@(edge|*-filter)/* ]] || programs=("$work/filter") # of which the sidecar has parts, too
   grep -qxF "$file" "${programs[@]}" || {
     echo "chaos-build: $plant changes $file, which is not in the programs of EDGE_KIND=$kind" >&2
     exit 1

@@ -35,8 +35,8 @@ refused() {
   fi
 }
 refused "replace nginx/lua/gatehouse/engine.lua 'what it does not have' 'x'"
-refused "replace wasm-filter/vm.go 'trapIfAsked(v *vm)' 'x'"
-refused "replace wasm-filter/policy/respond.go 'past its ttl' 'old'" # isn't in nginx
+refused "replace edge/vm.go 'trapIfAsked(v *VM)' 'x'"
+refused "replace edge/policy/respond.go 'past its ttl' 'old'" # isn't in nginx
 refused '# nothing'
 
 failed=0

@@ -33,10 +33,11 @@ imports() {
     return 1
   done <<'END'
 wire
-native-filter wire
-wasm-filter wire|native-filter
-nginx wasm-filter/policy
-sidecar wire|wasm-filter/policy|wasm-filter/headermap|nginx
+edge wire
+native-filter wire|edge
+wasm-filter wire|edge
+nginx edge/policy
+sidecar wire|edge/policy|edge/headermap|nginx
 testbed wire|sidecar|nginx
 e2e wire|sidecar|testbed
 loadtest wire|sidecar|testbed
@@ -68,12 +69,12 @@ stage gofmt formatted
 stage imports imports
 stage "go mod tidy" go mod tidy -diff
 stage "go vet" go vet ./...
-stage "go vet, wasm" for_wasm go vet ./wasm-filter/... ./wire
+stage "go vet, wasm" for_wasm go vet ./wasm-filter/... ./edge/... ./wire
 stage "go vet, SDK" for_wasm go vet -tags=sdk ./wasm-filter
 stage "go vet, plugins" for_wasm go vet -tags=plugins ./wasm-filter
-stage "go vet, native" env CGO_ENABLED=1 go vet -tags=native ./native-filter/... ./wasm-filter
+stage "go vet, native" env CGO_ENABLED=1 go vet -tags=native ./native-filter/...
 stage staticcheck go run "$staticcheck" ./...
-stage "staticcheck, native" env CGO_ENABLED=1 go run "$staticcheck" -tags=native ./native-filter/... ./wasm-filter
+stage "staticcheck, native" env CGO_ENABLED=1 go run "$staticcheck" -tags=native ./native-filter/...
 stage stylua scripts/format-lua.sh --check
 stage luacheck bash -c 'scripts/need.sh luacheck lua-check "it checks the NGINX plugin" && cd nginx && luacheck -q .'
 stage "systemd units" units

@@ -3,21 +3,21 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/overlay.sh
-out=$1 file=wasm-filter/exports_native.go
+out=$1 file=native-filter/filter.go
 # at PLACE LINE: panics before LINE
 at() { replace "$file" "$2" "drill(\"$1\"); $2"; }
-replace "$file" 'return w.result(s, w.vm.requestHeaders(s.ID(), endOfStream))' \
-  'drill("headers"); arm(w.proxy); return w.result(s, w.vm.requestHeaders(s.ID(), endOfStream))'
-at body 'w.vm.requestBody(s.ID(), s.BodySize(), endOfStream)'
-at woken 'w.vm.replied = w.woken'
-at destroyed 'delete(w.vm.pushes, s.ID())'
-at answer 'w.proxy.body = body'
+replace "$file" 'return w.result(s, w.vm.RequestHeaders(s.ID(), endOfStream))' \
+  'drill("headers"); arm(w.proxy); return w.result(s, w.vm.RequestHeaders(s.ID(), endOfStream))'
+at body 'w.vm.RequestBody(s.ID(), s.BodySize(), endOfStream)'
+at woken 'action := w.result(s, h.goOn())'
+at destroyed 'w.vm.Ended(s.ID())'
+at answer 'w.vm.CallResponse(token, body)'
 at dispatch 'return f.config.Callout('
 at callout 'if status != "200" {'
-at tick 'w.vm.tick()'
+at tick 'w.vm.Tick()'
 at ticks 'for i := range f.workers {
 		if w := f.workers[i].Load(); w != nil {
 			w.safely('
 replace "$file" 'f := &filter{config: c' 'drillStart(); f := &filter{config: c'
-add "$PWD/wasm-filter/drill.go" "$PWD/e2e/testdata/drill/drill.go"
+add "$PWD/native-filter/drill.go" "$PWD/e2e/testdata/drill/drill.go"
 scripts/build-native.sh "$out" -overlay "$(write_overlay)"

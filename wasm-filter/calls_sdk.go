@@ -6,9 +6,10 @@ import (
 	"bytes"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
+
+	"github.com/gatehouse/gatehouse/edge"
 )
 
 // The SDK assigns a call to the context whose callback runs, whatever context was entered since, and drops the answer
@@ -23,11 +24,8 @@ type caller struct {
 
 // request is a call.
 type request struct {
-	token         uint32 // of the first call; the VM identifies the answer by it
-	cluster, path string
-	body          []byte
-	from          origin
-	timeout       time.Duration
+	edge.Call
+	token uint32 // of the first call; the VM identifies the answer by it
 }
 
 // begin is called when a callback of c begins.
@@ -43,28 +41,29 @@ func (p *proxy) end(c *caller) {
 func (p *proxy) askAgain() {
 	for _, r := range p.dropped {
 		if _, err := p.dispatch(r); err != nil {
-			proxywasm.LogWarnf("gatehouse: no second call to %s: %v", r.path, err) // the VM gives up waiting
+			proxywasm.LogWarnf("gatehouse: no second call to %s: %v", r.Path, err) // the VM gives up waiting
 		}
 	}
 	p.dropped = nil
 }
 
-func (p *proxy) call(cluster, path string, body []byte, from origin, timeout time.Duration) (token uint32, err error) {
-	r := &request{cluster: cluster, path: path, body: bytes.Clone(body), from: from, timeout: timeout}
+func (p *proxy) Call(c edge.Call) (token, newest uint32, err error) {
+	r := &request{Call: c}
+	r.Body = bytes.Clone(c.Body)
 	r.token, err = p.dispatch(r)
-	return r.token, err
+	return r.token, c.Newest, err
 }
 
 // dispatch makes a call in the context of the callback that runs.
 func (p *proxy) dispatch(r *request) (token uint32, err error) {
 	by, entered := p.running, p.entered
-	p.exists(by.id)
-	defer p.exists(entered)
-	token, err = proxywasm.DispatchHttpCall(r.cluster, r.from.headers(r.path),
-		r.body, nil, uint32(r.timeout.Milliseconds()), func(_, size, _ int) {
+	p.Enter(by.id)
+	defer p.Enter(entered)
+	token, err = proxywasm.DispatchHttpCall(r.Cluster, r.Headers(),
+		r.Body, nil, uint32(r.Timeout.Milliseconds()), func(_, size, _ int) {
 			delete(by.calls, token)
 			p.begin(by)
-			module.callResponse(r.token, size)
+			module.CallResponse(r.token, p.callBody(size))
 		})
 	if err == nil {
 		if by.calls == nil {

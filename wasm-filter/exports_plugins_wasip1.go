@@ -4,8 +4,12 @@ package main
 
 import "github.com/gatehouse/gatehouse/wasm-filter/abi"
 
-// module has the plugins of this instance of the module. The proxy calls it from one thread, one function at a time.
-var module = newPlugins(&proxy{})
+// module has the plugins of this instance of the module, and envoy is their host. The proxy calls it from one thread, one
+// function at a time.
+var (
+	envoy  = &proxy{}
+	module = newPlugins(envoy)
+)
 
 //go:wasmexport proxy_abi_version_0_2_0
 func proxyABIVersion() {}
@@ -40,5 +44,5 @@ func proxyOnRequestBody(id, size, endOfStream uint32) uint32 {
 //go:wasmexport proxy_on_http_call_response
 func proxyOnHTTPCallResponse(id, token, _, bodySize, _ uint32) {
 	abi.BeginCallback()
-	module.callResponse(id, token, int(bodySize))
+	module.callResponse(id, token, envoy.callBody(int(bodySize)))
 }

@@ -5,12 +5,14 @@ package main
 import (
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
+
+	"github.com/gatehouse/gatehouse/edge"
 )
 
 // module is the one VM that this instance of the module is, and sdk its host.
 var (
 	sdk    = &proxy{}
-	module = newVM(sdk)
+	module = edge.New(sdk)
 )
 
 func init() {
@@ -26,14 +28,14 @@ type pluginContext struct {
 // OnPluginStart implements types.PluginContext.
 func (c *pluginContext) OnPluginStart(size int) types.OnPluginStartStatus {
 	sdk.begin(&c.caller)
-	return types.OnPluginStartStatus(module.configure(size))
+	return types.OnPluginStartStatus(configure(module, sdk, size))
 }
 
 // OnTick implements types.PluginContext.
 func (c *pluginContext) OnTick() {
 	sdk.begin(&c.caller)
 	sdk.askAgain()
-	module.tick()
+	module.Tick()
 }
 
 // NewHttpContext implements types.PluginContext.
@@ -50,13 +52,13 @@ type httpContext struct {
 // OnHttpRequestHeaders implements types.HttpContext.
 func (c *httpContext) OnHttpRequestHeaders(_ int, endOfStream bool) types.Action {
 	sdk.begin(&c.caller)
-	return types.Action(module.requestHeaders(c.id, endOfStream))
+	return types.Action(module.RequestHeaders(c.id, endOfStream))
 }
 
 // OnHttpRequestBody implements types.HttpContext.
 func (c *httpContext) OnHttpRequestBody(size int, endOfStream bool) types.Action {
 	sdk.begin(&c.caller)
-	return types.Action(module.requestBody(c.id, size, endOfStream))
+	return types.Action(module.RequestBody(c.id, size, endOfStream))
 }
 
 // OnHttpStreamDone implements types.HttpContext.

@@ -2,10 +2,17 @@
 
 package main
 
-import "github.com/gatehouse/gatehouse/wasm-filter/abi"
+import (
+	"github.com/gatehouse/gatehouse/edge"
+	"github.com/gatehouse/gatehouse/wasm-filter/abi"
+)
 
-// module is the one VM in this instance of the module. The proxy calls it from one thread, one function at a time.
-var module = newVM(&proxy{})
+// module is the one VM in this instance of the module, and envoy its host. The proxy calls it from one thread, one
+// function at a time.
+var (
+	envoy  = &proxy{}
+	module = edge.New(envoy)
+)
 
 // The proxy calls every export that it knows for every request, at 0.3 to 0.5 µs each, so there are only necessary
 // ones.
@@ -16,29 +23,29 @@ func proxyABIVersion() {}
 //go:wasmexport proxy_on_configure
 func proxyOnConfigure(_, size uint32) uint32 {
 	abi.BeginCallback()
-	return truth(module.configure(int(size)))
+	return truth(configure(module, envoy, int(size)))
 }
 
 //go:wasmexport proxy_on_tick
 func proxyOnTick(uint32) {
 	abi.BeginCallback()
-	module.tick()
+	module.Tick()
 }
 
 //go:wasmexport proxy_on_request_headers
 func proxyOnRequestHeaders(id, _, endOfStream uint32) uint32 {
 	abi.BeginCallback()
-	return uint32(module.requestHeaders(id, endOfStream != 0))
+	return uint32(module.RequestHeaders(id, endOfStream != 0))
 }
 
 //go:wasmexport proxy_on_request_body
 func proxyOnRequestBody(id, size, endOfStream uint32) uint32 {
 	abi.BeginCallback()
-	return uint32(module.requestBody(id, int(size), endOfStream != 0))
+	return uint32(module.RequestBody(id, int(size), endOfStream != 0))
 }
 
 //go:wasmexport proxy_on_http_call_response
 func proxyOnHTTPCallResponse(_, token, _, bodySize, _ uint32) {
 	abi.BeginCallback()
-	module.callResponse(token, int(bodySize))
+	module.CallResponse(token, envoy.callBody(int(bodySize)))
 }

@@ -3,22 +3,23 @@ package main
 import (
 	"fmt"
 
-	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+	"github.com/gatehouse/gatehouse/edge"
+	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
 // plugins are the plugins of one VM, of the build whose rules may also be in a plugin's own configuration. Each such
-// plugin has a vm of its own. The proxy names the plugin of a stream only when it creates the stream's context, right
+// plugin has an edge.VM of its own. The proxy names the plugin of a stream only when it creates the stream's context, right
 // before the stream's headers; that callback costs every request time, so only this build has it.
 type plugins struct {
 	host    host
-	shared  *vm                // of the VM's configuration; nil if no plugin uses that
+	shared  *edge.VM           // of the VM's configuration; nil if no plugin uses that
 	byID    map[uint32]*plugin // by the proxy's id of the plugin
 	ticks   uint64
 	created struct{ stream, plugin uint32 } // the newest context
 }
 
 type plugin struct {
-	vm     *vm
+	vm     *edge.VM
 	ticked uint64 // value of plugins.ticks at its newest tick
 }
 
@@ -27,25 +28,25 @@ func newPlugins(h host) *plugins { return &plugins{host: h, byID: map[uint32]*pl
 // configure configures a plugin whose own configuration has size bytes. It returns false if it refuses the configuration.
 func (p *plugins) configure(id uint32, size int) bool {
 	if p.byID[id] == nil {
-		p.byID[id] = &plugin{vm: newVM(p.host)}
+		p.byID[id] = &plugin{vm: edge.New(p.host)}
 	}
 	current := p.byID[id]
 	current.ticked = p.ticks
 	if size == 0 {
 		if p.shared == nil {
-			p.shared = newVM(p.host)
+			p.shared = edge.New(p.host)
 		}
 		current.vm = p.shared
-		return p.shared.configure(0)
+		return configure(p.shared, p.host, 0)
 	}
 	if n := len(p.host.configuration()); n > 0 {
 		p.host.critical(fmt.Sprintf("gatehouse: configuration has %d bytes, and vm_config.configuration %d: want one of them", size, n))
 		return false
 	}
-	if !current.vm.start(p.host.pluginConfiguration(size), "configuration") {
+	if !start(current.vm, p.host, p.host.pluginConfiguration(size), "configuration") {
 		return false
 	}
-	if current.vm.engine.Config().PushListener {
+	if current.vm.Config().PushListener {
 		p.host.critical("gatehouse: configuration is invalid:\n  push_listener: want it in vm_config.configuration")
 		return false
 	}
@@ -57,7 +58,7 @@ func (p *plugins) create(id, of uint32) { p.created.stream, p.created.plugin = i
 
 // goneTicks is the number of ticks of each other plugin, without one of its own, after which a plugin has gone: a
 // minute. There is no callback for that, because it would be called for every stream.
-const goneTicks = 60_000 / tickMS
+const goneTicks = 60_000 / edge.TickMS
 
 // tick is called for each plugin, in its context.
 func (p *plugins) tick(id uint32) {
@@ -67,7 +68,7 @@ func (p *plugins) tick(id uint32) {
 		return
 	}
 	current.ticked = p.ticks
-	current.vm.tick()
+	current.vm.Tick()
 	for other, o := range p.byID {
 		if p.ticks-o.ticked > uint64(goneTicks*len(p.byID)) {
 			delete(p.byID, other)
@@ -76,27 +77,27 @@ func (p *plugins) tick(id uint32) {
 }
 
 // requestHeaders begins a stream.
-func (p *plugins) requestHeaders(id uint32, endOfStream bool) action {
+func (p *plugins) requestHeaders(id uint32, endOfStream bool) edge.Action {
 	of := p.byID[p.created.plugin]
 	if of == nil || p.created.stream != id {
 		d := policy.RefuseUnreadable()
-		p.host.reply(d.Status, d.Details(), d.Headers, d.Body) // nobody knows its rules
-		return actionPause
+		p.host.Reply(d.Status, d.Details(), d.Headers, d.Body) // nobody knows its rules
+		return edge.Pause
 	}
-	return of.vm.requestHeaders(id, endOfStream)
+	return of.vm.RequestHeaders(id, endOfStream)
 }
 
 // requestBody matters only at the push listener.
-func (p *plugins) requestBody(id uint32, size int, endOfStream bool) action {
+func (p *plugins) requestBody(id uint32, size int, endOfStream bool) edge.Action {
 	if p.shared == nil {
-		return actionContinue
+		return edge.Continue
 	}
-	return p.shared.requestBody(id, size, endOfStream)
+	return p.shared.RequestBody(id, size, endOfStream)
 }
 
 // callResponse passes an answer to a call of the plugin.
-func (p *plugins) callResponse(id, token uint32, size int) {
+func (p *plugins) callResponse(id, token uint32, body []byte) {
 	if of := p.byID[id]; of != nil {
-		of.vm.callResponse(token, size)
+		of.vm.CallResponse(token, body)
 	}
 }

@@ -1,54 +1,47 @@
 package main
 
 import (
-	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/edge"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// plugged runs plugins in the emulator.
+// plugged runs plugins in a fake.
 type plugged struct {
-	*emulator
+	*fake
 	plugins *plugins
 }
 
-func plug(t *testing.T, vmConfiguration string) *plugged {
-	t.Helper()
-	e := emulate(t, `{}`)
-	e.config = []byte(vmConfiguration)
-	return &plugged{e, newPlugins(e)}
+func plug(vmConfiguration string) *plugged {
+	f := newFake(vmConfiguration)
+	return &plugged{f, newPlugins(f)}
 }
 
-func (p *plugged) configure(id uint32, own string) (ok bool) {
-	p.own = []byte(own)
-	p.callback(id, func() { ok = p.plugins.configure(id, len(own)) })
-	return ok
+func (p *plugged) configure(id uint32, own string) bool {
+	p.own = own
+	return p.plugins.configure(id, len(own))
 }
 
 // begin sends a request to a plugin.
 func (p *plugged) begin(plugin uint32, endOfStream bool, headers ...[2]string) *exchange {
-	p.nextID++
-	id, x := p.nextID, &exchange{request: headers}
-	p.streams[id] = x
-	p.plugins.create(id, plugin)
-	p.callback(id, func() { x.action = p.plugins.requestHeaders(id, endOfStream) })
+	p.newest++
+	x := &exchange{request: headers}
+	p.streams[p.newest], p.current = x, p.newest
+	p.plugins.create(p.newest, plugin)
+	x.action = p.plugins.requestHeaders(p.newest, endOfStream)
 	return x
 }
 
 // get sends GET of path to a plugin, and returns the status of the answer, 0 for upstream.
 func (p *plugged) get(plugin uint32, path string) int {
-	x := p.begin(plugin, true, [2]string{":method", "GET"}, [2]string{":path", path})
-	if x.reply == nil {
-		return 0
-	}
-	return x.reply.status
+	return p.begin(plugin, true, [2]string{":method", "GET"}, [2]string{":path", path}).status
 }
 
 const deny, pass = `{"default": "deny"}`, `{"default": "pass"}`
 
 func TestPluginsHaveTheirOwnRules(t *testing.T) {
-	p := plug(t, "")
+	p := plug("")
 	if !p.configure(1, deny) || !p.configure(2, pass) || !p.configure(1, deny) {
 		t.Fatalf("refused: %v", p.logs)
 	}
@@ -60,17 +53,17 @@ func TestPluginsHaveTheirOwnRules(t *testing.T) {
 	if got := p.get(3, "/"); got != 503 {
 		t.Errorf("an unknown plugin: got %d, want 503", got)
 	}
+	x := &exchange{}
+	p.newest++
+	p.streams[p.newest], p.current = x, p.newest
 	p.plugins.create(99, 2)
-	p.nextID++
-	p.streams[p.nextID] = &exchange{}
-	p.callback(p.nextID, func() { p.plugins.requestHeaders(p.nextID, true) })
-	if x := p.streams[p.nextID]; x.reply == nil || x.reply.status != 503 {
-		t.Errorf("a stream without a context: got %+v, want 503", x.reply)
+	if p.plugins.requestHeaders(p.newest, true); x.status != 503 {
+		t.Errorf("a stream without a context: got %d, want 503", x.status)
 	}
 }
 
 func TestPluginsShareTheConfigurationOfTheVM(t *testing.T) {
-	p := plug(t, deny)
+	p := plug(deny)
 	if !p.configure(1, "") || !p.configure(2, "") {
 		t.Fatalf("refused: %v", p.logs)
 	}
@@ -82,15 +75,19 @@ func TestPluginsShareTheConfigurationOfTheVM(t *testing.T) {
 	}
 }
 
+const rules = `{"credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"},
+	"rules": [{"match": {"prefix": "/v1/telemetry"}, "auth": {}},
+		{"match": {"prefix": "/v1/products/"}, "cache": {"on_miss": "fetch"}}]}`
+
 // TestPluginsWait lets a device ask each of two plugins at once: each gets the answer to its own call.
 func TestPluginsWait(t *testing.T) {
-	p := plug(t, "")
+	p := plug("")
 	if !p.configure(1, rules) || !p.configure(2, rules) {
 		t.Fatalf("refused: %v", p.logs)
 	}
 	var waiting []*exchange
 	for _, plugin := range []uint32{1, 2} {
-		p.callback(plugin, func() { p.plugins.tick(plugin) })
+		p.plugins.tick(plugin)
 		waiting = append(waiting, p.begin(plugin, true, [2]string{":method", "GET"}, [2]string{":path", "/v1/telemetry"},
 			[2]string{"x-device-id", "dev"}, [2]string{"x-device-token", "s3cret"}))
 	}
@@ -101,29 +98,34 @@ func TestPluginsWait(t *testing.T) {
 		if x.went() {
 			t.Fatalf("request %d doesn't wait", i)
 		}
-		p.answer = allow()
-		p.callback(uint32(i+1), func() { p.plugins.callResponse(uint32(i+1), p.calls[i].token, len(p.answer)) })
+		plugin, token := uint32(i+1), uint32(i+1)
+		p.plugins.callResponse(plugin, token, wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Epoch: epoch}))
 		if !x.went() {
-			t.Errorf("request %d: got %+v, want it upstream", i, x.reply)
+			t.Errorf("request %d: got %+v, want it upstream", i, x)
 		}
 	}
 }
 
+// batch returns a batch with the state of an epoch and a body.
+func batch(epoch, replaces uint64) []byte {
+	b := wire.BeginBatch(nil, epoch, replaces)
+	b = wire.AppendOp(b, wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &wire.State{Epoch: epoch}) })
+	return wire.AppendOp(b, wire.RegionBodies, 3, func(dst []byte) []byte { return wire.AppendBody(dst, epoch, 1, []byte("hello")) })
+}
+
 func TestPluginsPush(t *testing.T) {
-	p := plug(t, `{"push_listener": true}`)
+	p := plug(`{"push_listener": true}`)
 	if !p.configure(1, "") {
 		t.Fatalf("refused: %v", p.logs)
 	}
 	x := p.begin(1, false, [2]string{":method", "POST"}, [2]string{":path", "/v1/apply"})
-	delete(p.records, place(wire.RegionState, 0))
-	p.body = batch(7, 0)
-	p.callback(p.nextID, func() { p.plugins.requestBody(p.nextID, len(p.body), true) })
-	if x.reply == nil || x.reply.status != 200 {
-		t.Errorf("got %+v, want 200", x.reply)
+	p.body = batch(epoch, epoch)
+	if p.plugins.requestBody(p.newest, len(p.body), true); x.status != 200 {
+		t.Errorf("got %d, %q; want 200", x.status, p.logs)
 	}
-	p = plug(t, "")
+	p = plug("")
 	p.configure(1, deny)
-	if got := p.plugins.requestBody(1, 5, true); got != actionContinue {
+	if got := p.plugins.requestBody(1, 5, true); got != edge.Continue {
 		t.Errorf("a body at an edge: got %v, want it to go on", got)
 	}
 }
@@ -136,20 +138,18 @@ func TestPluginsRefuse(t *testing.T) {
 		{"push listener", "", `{"push_listener": true}`, "push_listener: want it in vm_config.configuration"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			p := plug(t, tt.vm)
+			p := plug(tt.vm)
 			if p.configure(1, tt.own) {
 				t.Error("got true, want false")
 			}
-			if logs := strings.Join(p.logs, ""); !strings.Contains(logs, tt.want) {
-				t.Errorf("got %q, want %q", logs, tt.want)
-			}
+			p.logged(t, tt.want)
 		})
 	}
 }
 
 // TestPluginsThatHaveGone changes the configuration of a listener often: the plugins of earlier ones leave nothing.
 func TestPluginsThatHaveGone(t *testing.T) {
-	p := plug(t, "")
+	p := plug("")
 	const kept, last = 1, 50
 	p.configure(kept, deny)
 	for id := uint32(2); id <= last; id++ {
@@ -157,7 +157,7 @@ func TestPluginsThatHaveGone(t *testing.T) {
 	}
 	for range 2 * goneTicks * last {
 		for _, id := range []uint32{kept, last} {
-			p.callback(id, func() { p.plugins.tick(id) })
+			p.plugins.tick(id)
 		}
 	}
 	if n := len(p.plugins.byID); n != 2 || p.get(kept, "/") != 403 || p.get(last, "/") != 0 {

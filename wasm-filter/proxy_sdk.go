@@ -7,8 +7,9 @@ import (
 
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
 
-	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
-	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+	"github.com/gatehouse/gatehouse/edge"
+	"github.com/gatehouse/gatehouse/edge/headermap"
+	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -22,7 +23,7 @@ type proxy struct {
 	dropped []*request
 }
 
-func (*proxy) now() int64 { return time.Now().UnixMilli() }
+func (*proxy) Now() int64 { return time.Now().UnixMilli() }
 
 func (*proxy) configuration() []byte { return orNil(proxywasm.GetVMConfiguration()) }
 
@@ -30,23 +31,23 @@ func (*proxy) pluginConfiguration(int) []byte { return orNil(proxywasm.GetPlugin
 
 func (*proxy) setTickPeriod(ms uint32) error { return proxywasm.SetTickPeriodMilliSeconds(ms) }
 
-func (*proxy) record(region wire.Region, index uint32) []byte {
+func (*proxy) Record(region wire.Region, index uint32) []byte {
 	value, _, err := proxywasm.GetSharedData(key(region, index))
 	return orNil(value, err)
 }
 
-func (*proxy) keep(record []byte) []byte { return record }
+func (*proxy) Keep(record []byte) []byte { return record }
 
-func (*proxy) setRecord(region wire.Region, index uint32, value []byte) error {
+func (*proxy) SetRecord(region wire.Region, index uint32, value []byte) error {
 	return proxywasm.SetSharedData(key(region, index), value, 0)
 }
 
-func (*proxy) state() ([]byte, uint32) {
+func (*proxy) State() ([]byte, uint32) {
 	value, cas, err := proxywasm.GetSharedData(key(wire.RegionState, 0))
 	return orNil(value, err), cas
 }
 
-func (*proxy) setState(value []byte, cas uint32) bool {
+func (*proxy) SetState(value []byte, cas uint32) bool {
 	return proxywasm.SetSharedData(key(wire.RegionState, 0), value, cas) == nil
 }
 
@@ -54,13 +55,13 @@ func key(region wire.Region, index uint32) string {
 	return string(wire.AppendPlace(nil, region, index))
 }
 
-func (p *proxy) guard() uint64 {
+func (p *proxy) Guard() uint64 {
 	p.defineGuard()
 	return uint64(p.guards.Value())
 }
 
-// addGuard implements host. The SDK panics where our own binding would return an error.
-func (p *proxy) addGuard(n int64) error {
+// AddGuard implements edge.Host. The SDK panics where our own binding would return an error.
+func (p *proxy) AddGuard(n int64) error {
 	p.defineGuard()
 	p.guards.Add(n)
 	return nil
@@ -72,7 +73,7 @@ func (p *proxy) defineGuard() {
 	}
 }
 
-func (*proxy) requestHeaders() []byte {
+func (*proxy) RequestHeaders() []byte {
 	headers, err := proxywasm.GetHttpRequestHeaders()
 	if err != nil {
 		return nil
@@ -80,7 +81,7 @@ func (*proxy) requestHeaders() []byte {
 	return headermap.Append(nil, headers)
 }
 
-func (*proxy) requestHeader(name string) string {
+func (*proxy) RequestHeader(name string) string {
 	value, err := proxywasm.GetHttpRequestHeader(name)
 	if err != nil {
 		return ""
@@ -88,45 +89,49 @@ func (*proxy) requestHeader(name string) string {
 	return value
 }
 
-func (*proxy) requestBody(size int) []byte { return orNil(proxywasm.GetHttpRequestBody(0, size)) }
+func (*proxy) RequestBody(size int) []byte { return orNil(proxywasm.GetHttpRequestBody(0, size)) }
 
-func (*proxy) source() []byte { return property("source", "address") }
+func (*proxy) Source() []byte { return property("source", "address") }
 
-func (*proxy) filterState(name string) []byte { return property("filter_state", name) }
+func (*proxy) FilterState(name string) []byte { return property("filter_state", name) }
 
-func (*proxy) claim(metadata, name string) string {
+func (*proxy) Claim(metadata, name string) string {
 	return string(property("metadata", "filter_metadata", claimsFilter, metadata, name))
 }
 
 func property(path ...string) []byte { return orNil(proxywasm.GetProperty(path)) }
 
-func (*proxy) removeRequestHeader(name string) {
+func (*proxy) RemoveRequestHeader(name string) {
 	check(proxywasm.RemoveHttpRequestHeader(name), "remove request header", name)
 }
 
-func (*proxy) addRequestHeader(name, value string) {
+func (*proxy) AddRequestHeader(name, value string) {
 	check(proxywasm.AddHttpRequestHeader(name, value), "add request header", name)
 }
 
-func (*proxy) note(n policy.Note, value string) {
+func (*proxy) Note(n policy.Note, value string) {
 	check(proxywasm.SetProperty([]string{n.String()}, []byte(value)), "set property", n.String())
 }
 
 // reply ignores the details, which the SDK can't send.
-func (*proxy) reply(status int, _ string, headers, body []byte) {
+func (*proxy) Reply(status int, _ string, headers, body []byte) {
 	const noGRPCStatus = -1
 	fields, _ := headermap.Parse(headers)
 	check(proxywasm.SendHttpResponse(uint32(status), fields, body, noGRPCStatus), "local reply", "")
 }
 
-func (*proxy) resume() { check(proxywasm.ResumeHttpRequest(), "resume request", "") }
-
-// enter implements host, as proxy_wasip1.go describes.
-func (p *proxy) enter(stream uint32) bool {
-	return p.exists(stream) && property("request", "duration") == nil && !answered(property("response", "code"))
+func (p *proxy) Wake(stream uint32, goOn func() edge.Action) {
+	if p.waits(stream) && goOn() == edge.Continue {
+		check(proxywasm.ResumeHttpRequest(), "resume request", "")
+	}
 }
 
-func (p *proxy) exists(stream uint32) bool {
+// waits is as in proxy_wasip1.go.
+func (p *proxy) waits(stream uint32) bool {
+	return p.Exists(stream) && property("request", "duration") == nil && !answered(property("response", "code"))
+}
+
+func (p *proxy) Exists(stream uint32) bool {
 	if proxywasm.SetEffectiveContext(stream) != nil {
 		return false
 	}
@@ -134,7 +139,9 @@ func (p *proxy) exists(stream uint32) bool {
 	return true
 }
 
-// callBody implements host. A call that was reset has no headers; one that could not connect has a 503's.
+func (p *proxy) Enter(stream uint32) { p.Exists(stream) }
+
+// callBody returns the first size bytes of the answer in the current callback, nil unless its status is 200. A call that was reset has no headers; one that could not connect has a 503's.
 func (*proxy) callBody(size int) []byte {
 	headers, err := proxywasm.GetHttpCallResponseHeaders()
 	for _, h := range headers {
@@ -145,11 +152,11 @@ func (*proxy) callBody(size int) []byte {
 	return nil
 }
 
-func (*proxy) defineCounter(name string) uint32 { return uint32(proxywasm.DefineCounterMetric(name)) }
+func (*proxy) DefineCounter(name string) uint32 { return uint32(proxywasm.DefineCounterMetric(name)) }
 
-func (*proxy) count(id uint32, n uint64) { proxywasm.MetricCounter(id).Increment(n) }
+func (*proxy) Count(id uint32, n uint64) { proxywasm.MetricCounter(id).Increment(n) }
 
-func (*proxy) warn(message string) { proxywasm.LogWarn(message) }
+func (*proxy) Warn(message string) { proxywasm.LogWarn(message) }
 
 func (*proxy) critical(message string) { proxywasm.LogCritical(message) }
 

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"time"
 	"unsafe"
 
+	"github.com/gatehouse/gatehouse/edge"
+	"github.com/gatehouse/gatehouse/edge/headermap"
+	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/wasm-filter/abi"
-	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
-	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -21,8 +21,9 @@ type proxy struct { // the host that the module runs in
 	gauge uint32               // id of the guard's gauge, 0 before its first use
 }
 
-func (*proxy) now() int64 { return abi.NowMS() }
+func (*proxy) Now() int64 { return abi.NowMS() }
 
+// configuration returns the VM's configuration, during configure.
 func (*proxy) configuration() []byte {
 	return orNil(abi.BufferBytes(abi.VMConfiguration, math.MaxInt32))
 }
@@ -33,34 +34,34 @@ func (*proxy) pluginConfiguration(size int) []byte {
 
 func (*proxy) setTickPeriod(ms uint32) error { return abi.SetTickPeriod(ms) }
 
-func (p *proxy) record(region wire.Region, index uint32) []byte {
+func (p *proxy) Record(region wire.Region, index uint32) []byte {
 	value, _, err := abi.SharedData(p.key(region, index))
 	return orNil(value, err)
 }
 
-func (*proxy) keep(record []byte) []byte { return bytes.Clone(record) }
+func (*proxy) Keep(record []byte) []byte { return bytes.Clone(record) }
 
-func (p *proxy) setRecord(region wire.Region, index uint32, value []byte) error {
+func (p *proxy) SetRecord(region wire.Region, index uint32, value []byte) error {
 	return abi.SetSharedData(p.key(region, index), value, 0)
 }
 
-func (p *proxy) state() ([]byte, uint32) {
+func (p *proxy) State() ([]byte, uint32) {
 	value, cas, err := abi.SharedData(p.key(wire.RegionState, 0))
 	return orNil(value, err), cas
 }
 
-func (p *proxy) setState(value []byte, cas uint32) bool {
+func (p *proxy) SetState(value []byte, cas uint32) bool {
 	return abi.SetSharedData(p.key(wire.RegionState, 0), value, cas) == nil
 }
 
-func (p *proxy) guard() uint64 {
+func (p *proxy) Guard() uint64 {
 	if p.defineGuard() != nil {
 		return 0
 	}
 	return orZero(abi.Metric(p.gauge))
 }
 
-func (p *proxy) addGuard(n int64) error {
+func (p *proxy) AddGuard(n int64) error {
 	if err := p.defineGuard(); err != nil {
 		return err
 	}
@@ -79,9 +80,9 @@ func (p *proxy) key(region wire.Region, index uint32) string {
 	return unsafe.String(unsafe.SliceData(wire.AppendPlace(p.place[:0], region, index)), wire.PlaceSize)
 }
 
-func (*proxy) requestHeaders() []byte { return orNil(abi.Pairs(abi.RequestHeaders)) }
+func (*proxy) RequestHeaders() []byte { return orNil(abi.Pairs(abi.RequestHeaders)) }
 
-func (*proxy) requestHeader(name string) string {
+func (*proxy) RequestHeader(name string) string {
 	value, err := abi.Header(abi.RequestHeaders, name)
 	if err != nil {
 		return ""
@@ -89,42 +90,46 @@ func (*proxy) requestHeader(name string) string {
 	return value
 }
 
-func (*proxy) requestBody(size int) []byte { return orNil(abi.BufferBytes(abi.RequestBody, size)) }
+func (*proxy) RequestBody(size int) []byte { return orNil(abi.BufferBytes(abi.RequestBody, size)) }
 
-func (*proxy) source() []byte { return orNil(abi.Property("source\x00address")) }
+func (*proxy) Source() []byte { return orNil(abi.Property("source\x00address")) }
 
-func (*proxy) filterState(name string) []byte { return orNil(abi.Property("filter_state\x00" + name)) }
+func (*proxy) FilterState(name string) []byte { return orNil(abi.Property("filter_state\x00" + name)) }
 
-func (*proxy) claim(metadata, name string) string {
+func (*proxy) Claim(metadata, name string) string {
 	value := orNil(abi.Property("metadata\x00filter_metadata\x00" + claimsFilter + "\x00" + metadata + "\x00" + name))
 	return unsafe.String(unsafe.SliceData(value), len(value))
 }
 
-func (p *proxy) removeRequestHeader(name string) {
+func (p *proxy) RemoveRequestHeader(name string) {
 	p.check(abi.RemoveHeader(abi.RequestHeaders, name), "remove request header", name)
 }
 
-func (p *proxy) addRequestHeader(name, value string) {
+func (p *proxy) AddRequestHeader(name, value string) {
 	p.check(abi.AddHeader(abi.RequestHeaders, name, value), "add request header", name)
 }
 
-// note implements host: Envoy stores a property in the filter state, under its name after "wasm.".
-func (p *proxy) note(n policy.Note, value string) {
+// Note implements edge.Host: Envoy stores a property in the filter state, under its name after "wasm.".
+func (p *proxy) Note(n policy.Note, value string) {
 	p.check(abi.SetProperty(n.String(), value), "set property", n.String())
 }
 
-func (p *proxy) reply(status int, details string, headers, body []byte) {
+func (p *proxy) Reply(status int, details string, headers, body []byte) {
 	p.check(abi.Reply(status, details, headers, body), "local reply", "")
 }
 
-func (p *proxy) resume() { p.check(abi.ContinueRequest(), "resume request", "") }
+func (p *proxy) Wake(stream uint32, goOn func() edge.Action) {
+	abi.BeginCallback() // one answer may wake many streams
+	if p.waits(stream) && goOn() == edge.Continue {
+		p.check(abi.ContinueRequest(), "resume request", "")
+	}
+}
 
-// enter implements host. Envoy destroys a stream that is reset at once, but its context later: in between, a reply would
-// end Envoy. Only a destroyed stream has a duration. A stream that Envoy has answered, after a timeout, may exist until
-// its client has read that.
-func (p *proxy) enter(stream uint32) bool {
-	abi.BeginCallback() // one answer may continue many streams
-	if !p.exists(stream) {
+// waits makes a paused stream the current context; false if it has ended, or the proxy has answered. Envoy destroys a
+// stream that is reset at once, but its context later: in between, a reply would end Envoy. Only a destroyed stream has a
+// duration. A stream that Envoy has answered, after a timeout, may exist until its client has read that.
+func (p *proxy) waits(stream uint32) bool {
+	if !p.Exists(stream) {
 		return false
 	}
 	if _, err := abi.Property("request\x00duration"); err == nil {
@@ -133,13 +138,16 @@ func (p *proxy) enter(stream uint32) bool {
 	return !answered(orNil(abi.Property("response\x00code")))
 }
 
-func (*proxy) exists(stream uint32) bool { return abi.Enter(stream) == nil }
+func (*proxy) Exists(stream uint32) bool { return abi.Enter(stream) == nil }
 
-func (*proxy) call(cluster, path string, body []byte, from origin, timeout time.Duration) (uint32, error) {
-	return abi.Call(cluster, headermap.Append(nil, from.headers(path)), body, timeout)
+func (*proxy) Enter(stream uint32) { _ = abi.Enter(stream) }
+
+func (*proxy) Call(c edge.Call) (token, newest uint32, err error) {
+	token, err = abi.Call(c.Cluster, headermap.Append(nil, c.Headers()), c.Body, c.Timeout)
+	return token, c.Newest, err
 }
 
-// callBody implements host. A call that was reset has no headers; one that could not connect has a 503's.
+// callBody returns the first size bytes of the answer in the current callback, nil unless its status is 200. A call that was reset has no headers; one that could not connect has a 503's.
 func (*proxy) callBody(size int) []byte {
 	if status, err := abi.Header(abi.CallResponseHeaders, ":status"); err != nil || status != "200" {
 		return nil
@@ -147,7 +155,7 @@ func (*proxy) callBody(size int) []byte {
 	return orNil(abi.BufferBytes(abi.CallResponseBody, size))
 }
 
-func (p *proxy) defineCounter(name string) uint32 {
+func (p *proxy) DefineCounter(name string) uint32 {
 	id, err := abi.DefineCounter(name)
 	if err != nil {
 		p.check(err, "define counter", name)
@@ -156,11 +164,11 @@ func (p *proxy) defineCounter(name string) uint32 {
 	return id
 }
 
-func (p *proxy) count(id uint32, n uint64) {
+func (p *proxy) Count(id uint32, n uint64) {
 	p.check(abi.Add(id, int64(n)), "add to counter", strconv.Itoa(int(id)))
 }
 
-func (*proxy) warn(message string) { abi.Log(abi.LevelWarn, message) }
+func (*proxy) Warn(message string) { abi.Log(abi.LevelWarn, message) }
 
 func (*proxy) critical(message string) { abi.Log(abi.LevelCritical, message) }
 

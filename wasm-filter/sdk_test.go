@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"testing"
@@ -11,7 +12,8 @@ import (
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/proxytest"
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
 
-	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+	"github.com/gatehouse/gatehouse/edge"
+	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/wire"
 )
 
@@ -36,19 +38,38 @@ func startSDK(t *testing.T, module []byte, config string) proxytest.HostEmulator
 	h, reset := proxytest.NewHostEmulator(proxytest.NewEmulatorOption().WithVMContext(vm).
 		WithVMConfiguration([]byte(config)).WithProperty([]string{"source", "address"}, []byte("203.0.113.7:1234")))
 	t.Cleanup(reset)
-	if h.StartVM() != types.OnVMStartStatusOK || h.StartPlugin() != types.OnPluginStartStatusOK || h.GetTickPeriod() != tickMS {
+	if h.StartVM() != types.OnVMStartStatusOK || h.StartPlugin() != types.OnPluginStartStatusOK || h.GetTickPeriod() != edge.TickMS {
 		t.Fatalf("not started: %q", h.GetCriticalLogs())
 	}
 	return h
 }
 
+var sdkState = wire.State{Epoch: epoch, ObjectBuckets: 4, VerdictBuckets: 4, InStepMS: wazeroMS}
+
+func allow() []byte {
+	return wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Epoch: epoch})
+}
+
+// object returns the records of an object, by their places.
+func object(key string, length int) map[string][]byte {
+	o := wire.Object{Key: key, Version: 1, ETag: `"a"`, ContentType: "text/plain"}
+	o.AddVariant(wire.Variant{Encoding: wire.Identity, Length: uint32(length), Stamp: 1})
+	bucket, tag := sdkState.Keys.Place(key, sdkState.ObjectBuckets)
+	return map[string][]byte{
+		place(wire.RegionObjects, bucket): wire.FinishRecord(wire.AppendObject(wire.AppendObjectsHeader(nil, epoch, 1), tag, &o), 0),
+		place(wire.RegionBodies, 0):       wire.AppendBody(nil, epoch, 1, bytes.Repeat([]byte("b"), length)),
+	}
+}
+
+// device returns the headers of a request with the credential of device dev.
+func device(path string, more [2]string) [][2]string {
+	return [][2]string{{":method", "GET"}, {":path", path}, {"x-device-id", "dev"}, {"x-device-token", "s3cret"}, more}
+}
+
 func testSDKEdge(t *testing.T, h proxytest.HostEmulator) {
-	e := emulate(t, rules)
-	putObject(e, "/v1/products/1", 1024)
-	s := state
-	s.InStepMS = wazeroMS
-	e.records[place(wire.RegionState, 0)] = wire.AppendState(nil, &s)
-	for key, record := range e.records {
+	records := object("/v1/products/1", 1024)
+	records[place(wire.RegionState, 0)] = wire.AppendState(nil, &sdkState)
+	for key, record := range records {
 		if err := proxywasm.SetSharedData(key, record, 0); err != nil {
 			t.Fatal(err)
 		}
@@ -118,8 +139,8 @@ func testSDKCalls(t *testing.T, h proxytest.HostEmulator) {
 	}
 	h.Tick()
 	// The emulator still lets a module enter a stream that has gone, so it counts, too.
-	for name, want := range map[string]uint64{policy.CacheNotModified.StatName("3"): 1, policy.CallVerify.StatName("0"): 2, policy.AuthAllow.StatName("0"): 2,
-		policy.CacheBypass.StatName("3"): 0} {
+	for name, want := range map[string]uint64{policy.CacheNotModified.StatName("1"): 1, policy.CallVerify.StatName("0"): 2, policy.AuthAllow.StatName("0"): 2,
+		policy.CacheBypass.StatName("1"): 0} {
 		if got, err := h.GetCounterMetric(name); err != nil || got != want {
 			t.Errorf("%s: got %d, %v; want %d", name, got, err, want)
 		}
@@ -138,18 +159,16 @@ func testSDKPush(t *testing.T, h proxytest.HostEmulator) {
 	if got := apply(batch(7, 6)); got == nil || got.StatusCode != 409 {
 		t.Errorf("another epoch: got %+v, want 409", got)
 	}
-	e := emulate(t, rules)
-	putObject(e, "/v1/products/1", 1024)
-	bucket, _ := state.Keys.Place("/v1/products/1", state.ObjectBuckets)
-	object := e.records[place(wire.RegionObjects, bucket)]
-	first := wire.AppendOp(batch(7, 0), wire.RegionObjects, bucket, func(dst []byte) []byte { return append(dst, object...) })
+	bucket, _ := sdkState.Keys.Place("/v1/products/1", sdkState.ObjectBuckets)
+	record := object("/v1/products/1", 1024)[place(wire.RegionObjects, bucket)]
+	first := wire.AppendOp(batch(7, 0), wire.RegionObjects, bucket, func(dst []byte) []byte { return append(dst, record...) })
 	if got := apply(first); got == nil || got.StatusCode != 200 {
 		t.Fatalf("takeover: got %+v, want 200", got)
 	}
-	if got, _, err := proxywasm.GetSharedData(place(wire.RegionObjects, bucket)); err != nil || string(got) != string(object) {
-		t.Errorf("got object %x, %v; want %x", got, err, object)
+	if got, _, err := proxywasm.GetSharedData(place(wire.RegionObjects, bucket)); err != nil || string(got) != string(record) {
+		t.Errorf("got object %x, %v; want %x", got, err, record)
 	}
-	if got, err := h.GetGaugeMetric(guardGauge); err != nil || got != guardRaise+guardLower {
+	if got, err := h.GetGaugeMetric(guardGauge); err != nil || got != 1<<8 {
 		t.Errorf("got guard %d, %v; want it lowered after one batch", got, err)
 	}
 	state := wire.AppendOp(wire.BeginBatch(nil, 7, 7), wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &wire.State{Epoch: 7, InStepMS: 1}) })

@@ -6,15 +6,9 @@ package coalesce
 import (
 	"sync"
 	"time"
-)
 
-// Call is a call to the sidecar.
-type Call struct {
-	Cluster string
-	Headers [][2]string // pseudo-headers included
-	Body    []byte
-	Timeout time.Duration
-}
+	"github.com/gatehouse/gatehouse/edge"
+)
 
 // Group has the calls of one configuration that are not answered yet. All its methods are safe for concurrent use; they
 // call functions that they got while no lock is held.
@@ -32,10 +26,9 @@ type Group struct {
 
 // flight is a call without an answer.
 type flight struct {
-	key   string // "": nobody joins it
-	since uint32
-	call  Call
-	done  []func(body []byte)
+	key  string // "": nobody joins it
+	call edge.Call
+	done []func(body []byte)
 }
 
 // NewGroup returns a group without calls. ask makes the proxy's main thread call Dispatch soon.
@@ -43,21 +36,25 @@ func NewGroup(ask func()) *Group {
 	return &Group{ask: ask, byKey: map[string]*flight{}, byID: map[uint64]*flight{}}
 }
 
-// Join makes a call, or waits for the answer to one with the same key, unless that is "". done gets the answer's body,
-// nil for a failed call, on any thread. since is the caller's point in time, by any clock; Join returns that of the
-// request for which the call was made, which is earlier if the caller joined it. It returns false after Close.
-func (g *Group) Join(key string, since uint32, call Call, done func(body []byte)) (made uint32, ok bool) {
+// Join makes a call, which it keeps, or waits for the answer to an equal one if both are shared. done gets the answer's
+// body, nil for a failed call, on any thread. Join returns what was the newest stream when the call was made. It returns
+// false after Close.
+func (g *Group) Join(call edge.Call, done func(body []byte)) (newest uint32, ok bool) {
+	key := ""
+	if call.Shared {
+		key = call.Path + string(call.Body)
+	}
 	g.mu.Lock()
 	if f := g.byKey[key]; f != nil && key != "" {
-		f.done = append(f.done, done)
+		f.done, newest = append(f.done, done), f.call.Newest
 		g.mu.Unlock()
-		return f.since, true
+		return newest, true
 	}
 	if g.closed {
 		g.mu.Unlock()
 		return 0, false
 	}
-	f := &flight{key: key, since: since, call: call, done: []func([]byte){done}}
+	f := &flight{key: key, call: call, done: []func([]byte){done}}
 	if key != "" {
 		g.byKey[key] = f
 	}
@@ -65,12 +62,12 @@ func (g *Group) Join(key string, since uint32, call Call, done func(body []byte)
 	g.flights++
 	g.mu.Unlock()
 	g.ask()
-	return since, true
+	return call.Newest, true
 }
 
 // Dispatch makes all calls that are waiting to be made, on the main thread. dispatch returns the proxy's number of the
 // call, or false if it failed at once.
-func (g *Group) Dispatch(dispatch func(*Call) (id uint64, ok bool)) {
+func (g *Group) Dispatch(dispatch func(*edge.Call) (id uint64, ok bool)) {
 	g.mu.Lock()
 	waiting := g.waiting
 	g.waiting = nil
@@ -85,7 +82,7 @@ func (g *Group) Dispatch(dispatch func(*Call) (id uint64, ok bool)) {
 		id, ok := dispatch(&f.call)
 		waiting = waiting[1:]
 		g.mu.Lock()
-		f.call = Call{} // the proxy has copied it
+		f.call = edge.Call{Newest: f.call.Newest} // the proxy has copied the rest
 		if ok {
 			g.byID[id] = f
 		}

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/gatehouse/gatehouse/edge"
 )
 
 // proxy makes calls and remembers them.
@@ -17,10 +19,15 @@ type proxy struct {
 
 func (p *proxy) ask() { p.asked++ }
 
-func (p *proxy) dispatch(c *Call) (uint64, bool) {
+func (p *proxy) dispatch(c *edge.Call) (uint64, bool) {
 	p.made = append(p.made, string(c.Body))
 	p.next++
 	return p.next, !p.refuse
+}
+
+// shared returns a call that others may join; nobody may if the key is "".
+func shared(key string, newest uint32) edge.Call {
+	return edge.Call{Body: []byte(key), Newest: newest, Shared: key != ""}
 }
 
 // answers collects answers by waiter.
@@ -48,18 +55,18 @@ func TestCoalescing(t *testing.T) {
 	var p proxy
 	var a answers
 	g := NewGroup(p.ask)
-	if since, _ := g.Join("k", 10, Call{Body: []byte("k")}, a.to("first")); since != 10 {
+	if since, _ := g.Join(shared("k", 10), a.to("first")); since != 10 {
 		t.Errorf("first: got %d, want its own time, 10", since)
 	}
-	if since, _ := g.Join("k", 20, Call{Body: []byte("k")}, a.to("second")); since != 10 { // before it was dispatched
+	if since, _ := g.Join(shared("k", 20), a.to("second")); since != 10 { // before it was dispatched
 		t.Errorf("second: got %d, want the time of the first, 10", since)
 	}
-	g.Join("other", 20, Call{Body: []byte("other")}, a.to("other"))
+	g.Join(shared("other", 20), a.to("other"))
 	if p.asked != 2 {
 		t.Errorf("asked for the main thread %d times, want 2", p.asked)
 	}
 	g.Dispatch(p.dispatch)
-	g.Join("k", 30, Call{Body: []byte("k")}, a.to("third")) // after that
+	g.Join(shared("k", 30), a.to("third")) // after that
 	g.Dispatch(p.dispatch)
 	if want := []string{"k", "other"}; !slices.Equal(p.made, want) {
 		t.Errorf("made %q, want %q", p.made, want)
@@ -69,7 +76,7 @@ func TestCoalescing(t *testing.T) {
 	a.expect(t, "first: yes", "second: yes", "third: yes")
 	g.Done(1, []byte("again"))
 	a.expect(t)
-	if since, _ := g.Join("k", 40, Call{Body: []byte("k")}, a.to("later")); since != 40 {
+	if since, _ := g.Join(shared("k", 40), a.to("later")); since != 40 {
 		t.Errorf("later: got %d, want a new call at 40", since)
 	}
 	g.Dispatch(p.dispatch)
@@ -82,8 +89,8 @@ func TestCallsWithoutKey(t *testing.T) {
 	var p proxy
 	var a answers
 	g := NewGroup(p.ask)
-	g.Join("", 1, Call{Body: []byte("report")}, a.to("first"))
-	g.Join("", 1, Call{Body: []byte("report")}, a.to("second"))
+	g.Join(edge.Call{Body: []byte("report"), Newest: 1}, a.to("first"))
+	g.Join(edge.Call{Body: []byte("report"), Newest: 1}, a.to("second"))
 	g.Dispatch(p.dispatch)
 	if len(p.made) != 2 {
 		t.Errorf("made %d calls, want 2: nobody joins a call without a key", len(p.made))
@@ -97,12 +104,12 @@ func TestRefusedCalls(t *testing.T) {
 	p := proxy{refuse: true}
 	var a answers
 	g := NewGroup(p.ask)
-	g.Join("k", 1, Call{}, a.to("first"))
-	g.Join("k", 1, Call{}, a.to("second"))
+	g.Join(shared("k", 1), a.to("first"))
+	g.Join(shared("k", 1), a.to("second"))
 	g.Dispatch(p.dispatch)
 	a.expect(t, "first: failed", "second: failed")
 	p.refuse = false
-	g.Join("k", 1, Call{}, a.to("third"))
+	g.Join(shared("k", 1), a.to("third"))
 	g.Dispatch(p.dispatch)
 	g.Done(2, []byte("yes"))
 	a.expect(t, "third: yes")
@@ -114,11 +121,11 @@ func TestPanicOfDispatch(t *testing.T) {
 	var a answers
 	g := NewGroup(p.ask)
 	for _, key := range []string{"first", "second", "third"} {
-		g.Join(key, 1, Call{Body: []byte(key)}, a.to(key))
+		g.Join(shared(key, 1), a.to(key))
 	}
 	func() {
 		defer func() { _ = recover() }()
-		g.Dispatch(func(c *Call) (uint64, bool) {
+		g.Dispatch(func(c *edge.Call) (uint64, bool) {
 			if string(c.Body) == "second" {
 				panic("asked to")
 			}
@@ -135,7 +142,7 @@ func TestJoinFromAnswer(t *testing.T) {
 	var p proxy
 	var a answers
 	g := NewGroup(p.ask)
-	g.Join("k", 1, Call{}, func([]byte) { g.Join("k", 2, Call{}, a.to("again")) })
+	g.Join(shared("k", 1), func([]byte) { g.Join(shared("k", 2), a.to("again")) })
 	g.Dispatch(p.dispatch)
 	g.Done(1, nil)
 	g.Dispatch(p.dispatch)
@@ -147,12 +154,12 @@ func TestClose(t *testing.T) {
 	var p proxy
 	var a answers
 	g := NewGroup(p.ask)
-	g.Join("dispatched", 1, Call{}, a.to("dispatched"))
+	g.Join(shared("dispatched", 1), a.to("dispatched"))
 	g.Dispatch(p.dispatch)
-	g.Join("waiting", 1, Call{}, a.to("waiting"))
+	g.Join(shared("waiting", 1), a.to("waiting"))
 	g.Close()
 	a.expect(t, "dispatched: failed", "waiting: failed")
-	if _, ok := g.Join("late", 1, Call{}, a.to("late")); ok {
+	if _, ok := g.Join(shared("late", 1), a.to("late")); ok {
 		t.Error("joined after the end")
 	}
 	g.Done(1, []byte("late"))
@@ -170,7 +177,7 @@ func TestEveryoneGetsOneAnswer(t *testing.T) {
 	for range 4 {
 		group.Go(func() {
 			for i := range joins {
-				g.Join([]string{"a", "b", ""}[i%3], uint32(i), Call{}, func([]byte) {
+				g.Join(shared([]string{"a", "b", ""}[i%3], uint32(i)), func([]byte) {
 					mu.Lock()
 					got++
 					mu.Unlock()
@@ -188,7 +195,7 @@ func TestEveryoneGetsOneAnswer(t *testing.T) {
 			default:
 			}
 			var ids []uint64
-			g.Dispatch(func(*Call) (uint64, bool) { next++; ids = append(ids, next); return next, true })
+			g.Dispatch(func(*edge.Call) (uint64, bool) { next++; ids = append(ids, next); return next, true })
 			for _, id := range ids {
 				g.Done(id, []byte("x"))
 			}
@@ -207,9 +214,9 @@ func TestDrain(t *testing.T) {
 	g := NewGroup(func() {})
 	answers := make(chan string, 2)
 	done := func(name string) func([]byte) { return func(body []byte) { answers <- name + string(body) } }
-	g.Join("made", 1, Call{}, done("made:"))
-	g.Dispatch(func(*Call) (uint64, bool) { return 7, true })
-	g.Join("waiting", 2, Call{}, done("waiting:"))
+	g.Join(shared("made", 1), done("made:"))
+	g.Dispatch(func(*edge.Call) (uint64, bool) { return 7, true })
+	g.Join(shared("waiting", 2), done("waiting:"))
 	drained := make(chan struct{})
 	go func() {
 		defer close(drained)
@@ -218,10 +225,10 @@ func TestDrain(t *testing.T) {
 	if got := <-answers; got != "waiting:" {
 		t.Errorf("got %q first, want the call that was not made to fail", got)
 	}
-	if _, ok := g.Join("made", 3, Call{}, func([]byte) {}); !ok {
+	if _, ok := g.Join(shared("made", 3), func([]byte) {}); !ok {
 		t.Error("got no answer to a call that is under way")
 	}
-	if _, ok := g.Join("new", 3, Call{}, func([]byte) {}); ok {
+	if _, ok := g.Join(shared("new", 3), func([]byte) {}); ok {
 		t.Error("got a new call accepted")
 	}
 	select {
@@ -236,7 +243,7 @@ func TestDrain(t *testing.T) {
 	<-drained
 	g.Drain(time.Minute) // there is none
 	late := NewGroup(func() {})
-	late.Join("lost", 1, Call{}, func([]byte) {})
-	late.Dispatch(func(*Call) (uint64, bool) { return 1, true })
+	late.Join(shared("lost", 1), func([]byte) {})
+	late.Dispatch(func(*edge.Call) (uint64, bool) { return 1, true })
 	late.Drain(time.Millisecond) // and it doesn't wait for ever
 }

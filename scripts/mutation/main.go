@@ -5,7 +5,7 @@
 //
 //	case e.Seq > f.seq+1: //mutant:TestHole false
 //	c.removals[c.stripe(stored)]++ //mutant:TestReadBeforeRemoval deleted
-//	return limit/2 //mutant:wasm-filter/TestRoom 100*limit
+//	return limit/2 //mutant:edge/TestRoom 100*limit
 //
 // A mark applies to the last of the largest expressions that begin and end on its line: to remove one operand of a
 // condition, put it on its own line. "deleted" removes the statement that begins on the line. The test is in the same

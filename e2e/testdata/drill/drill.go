@@ -12,7 +12,7 @@ var armed atomic.Pointer[string]
 
 // arm arms the place that a request names.
 func arm(p *proxy) {
-	if place := string([]byte(p.requestHeader("x-drill"))); place != "" {
+	if place := string([]byte(p.RequestHeader("x-drill"))); place != "" {
 		armed.Store(&place)
 	}
 }

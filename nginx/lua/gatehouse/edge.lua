@@ -30,7 +30,7 @@ local format = 2
 -- tick_s is the interval at which a worker reads the state, flushes its counters and reports, s.
 local tick_s = 0.2
 
--- These are removed from every request: clients must not send them, see wasm-filter/policy/removed.go.
+-- These are removed from every request: clients must not send them, see edge/policy/removed.go.
 local identity_headers = { "x-gatehouse-device", "x-gatehouse-permissions" }
 local override_headers = {
   "x-http-method-override",

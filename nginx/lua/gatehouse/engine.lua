@@ -123,7 +123,7 @@ function Engine:forget()
   end
 end
 
--- problem makes the decision a refusal; reason is that of wasm-filter/policy/reason.go, for access logs.
+-- problem makes the decision a refusal; reason is that of edge/policy/reason.go, for access logs.
 local function problem(d, status, counter, body, reason)
   d.action, d.status, d.auth, d.body, d.reason = "reply", status, counter, body, reason
   d.headers = { "Content-Type", "text/plain", "Cache-Control", "no-store" }

@@ -1,4 +1,4 @@
--- The devices whose secrets somebody guesses, with the networks from which that happens: wasm-filter/guesses.go in Lua,
+-- The devices whose secrets somebody guesses, with the networks from which that happens: edge/guesses.go in Lua,
 -- whose comments have the reasons. Times are unix ms.
 
 local network = require("gatehouse.address").network

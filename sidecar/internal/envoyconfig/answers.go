@@ -4,8 +4,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
-	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 )
 
 var sharedAnswers = findings.WarningKind("GH0608", "add the lines of response_headers_to_add in envoy/envoy.yaml there; for a token's header another one: {key: vary, value: NAME}")

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
 // around checks that nothing takes requests past the filter: other listeners and filter chains, and Gatehouse's own

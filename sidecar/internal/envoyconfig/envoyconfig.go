@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
-	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 )
 
 const (

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
 // spelled is a header's name as upstreams may read it.

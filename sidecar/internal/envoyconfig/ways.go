@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
 // level is a route, or a part of one, or what has routes.

@@ -10,12 +10,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gatehouse/gatehouse/edge/headermap"
+	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
-	"github.com/gatehouse/gatehouse/wasm-filter/headermap"
-	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 	"github.com/gatehouse/gatehouse/wire"
 	"github.com/gatehouse/gatehouse/wire/objectkey"
 )

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gatehouse/gatehouse/wasm-filter/policy"
+	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
 // What clients must not reach.

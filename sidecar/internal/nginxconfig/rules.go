@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/nginx"
 	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
-	"github.com/gatehouse/gatehouse/wasm-filter/policy"
 )
 
 // rules are what the edge reads: rendered ones.

@@ -1,6 +1,6 @@
 // scripts/chaos-build.sh adds this file to the module that it builds, which traps when a request asks for it.
 
-package main
+package edge
 
 import (
 	"bytes"
@@ -17,8 +17,8 @@ var armed atomic.Pointer[time.Time]
 const armedFor = time.Second
 
 // trapIfAsked traps at an edge. At the push listener, it makes pushes of an object trap for armedFor.
-func trapIfAsked(v *vm) {
-	if !bytes.Contains(v.host.requestHeaders(), []byte("x-chaos-trap")) {
+func trapIfAsked(v *VM) {
+	if !bytes.Contains(v.host.RequestHeaders(), []byte("x-chaos-trap")) {
 		return
 	}
 	if v.engine.Config().PushListener {

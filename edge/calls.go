@@ -1,0 +1,285 @@
+package edge
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+
+	"github.com/gatehouse/gatehouse/edge/policy"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// maxCalls and maxFetches bound the calls of one VM in flight; maxFetches bounds those that wait for Redis, because
+// verifications don't need Redis and must continue if it hangs. Requests beyond a bound are answered as if the sidecar
+// had not answered.
+const (
+	maxCalls   = 4096
+	maxFetches = 256
+	// MaxWaiting bounds the requests of one VM that wait for calls, because all requests of one call are answered at
+	// once. A request may wait for a fetch only while less than half of it is used.
+	MaxWaiting = 8192
+)
+
+// calls coalesces one VM's calls to the sidecar: at most one is in flight per credential or key, and every request that
+// needs its answer waits for it. The answer arrives even if the first stream has gone.
+type calls struct {
+	vm         *VM
+	inFlight   map[string]*flight
+	fetches    int // of those in flight
+	throttles  throttles
+	guesses    guesses
+	failed     int    // since the last report
+	failure    string // one of them
+	reportedMS int64  // time of the last report, unix ms
+}
+
+// flight is a call to the sidecar that isn't answered yet.
+type flight struct {
+	key     string
+	path    string
+	body    []byte
+	source  string    // of the first request for it
+	device  string    // whose secret the call has, "" if it has none
+	newest  uint32    // the newest stream when the call was made
+	waiting []*stream // some may have ended, see vm.forgetEnded
+}
+
+// join makes a request wait for the answer that it needs. It returns false if the sidecar can't or needn't be called;
+// the request's answers have the result.
+func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
+	pending := c.inFlight[callKey(d)]
+	most := MaxWaiting
+	if d.Action == policy.Fetch {
+		most /= 2 //mutant:TestFetchesLeavePlaces deleted
+	}
+	if len(c.vm.paused) >= most { //mutant:TestWaitersAreBounded false
+		c.fail(fmt.Sprintf("too many requests wait for %s: %d, the maximum", path(d.Action), most))
+		s.answer(&flight{path: path(d.Action)}, nil)
+		return false
+	}
+	if pending == nil {
+		source := c.vm.source()
+		if s.answers.ThrottledS = c.throttledS(d, source, nowMS); s.answers.ThrottledS > 0 {
+			return false
+		}
+		pending = c.newCall(d, source)
+		if !c.dispatch(pending) {
+			c.answered(pending, nil)
+			s.answer(pending, nil)
+			return false
+		}
+	}
+	if d.Action == policy.Fetch {
+		// The credential may be revoked before the object arrives. Then shared memory shows that; otherwise it mostly
+		// has the same verdict.
+		s.answers.Verify = nil //mutant:TestRevokedWhileFetching deleted
+	}
+	pending.add(s.park())
+	return true
+}
+
+// add makes a stream wait for the call.
+func (c *flight) add(s *stream) {
+	s.call, s.place = c, len(c.waiting)
+	c.waiting = append(c.waiting, s)
+}
+
+// remove makes a stream no longer wait. The call goes on without any: its answer serves later requests, too.
+func (c *flight) remove(s *stream) {
+	last := len(c.waiting) - 1
+	moved := c.waiting[last]
+	c.waiting[s.place], moved.place = moved, s.place
+	c.waiting[last] = nil
+	c.waiting = c.waiting[:last]
+}
+
+// throttledS returns for how many seconds the sidecar refuses such credentials of a source anyway, 0 if it doesn't.
+// Then the device's secrets are suspect from there until the answer, unless this one is known to be right.
+func (c *calls) throttledS(d *policy.Decision, source string, nowMS int64) uint16 {
+	if d.New {
+		return c.throttles.retryAfter(source, nowMS)
+	}
+	network, ok := wire.Network(source)
+	if !ok || d.Action == policy.Fetch || d.Credential.Session != "" {
+		return 0
+	}
+	p := pair{d.Credential.ID, network}
+	if k, found := c.guesses.find(p, nowMS); found {
+		return k.throttledS(nowMS)
+	}
+	if d.Guess != policy.Right {
+		c.guesses.asked(p, nowMS)
+	}
+	return 0
+}
+
+// refresh verifies a credential in the background of an authenticated request of a rule.
+func (c *calls) refresh(d *policy.Decision, rule int) {
+	verify := policy.Decision{Action: policy.Verify, Credential: d.Credential, Digest: d.Digest}
+	if c.inFlight[callKey(&verify)] == nil && c.dispatch(c.newCall(&verify, c.vm.source())) {
+		c.vm.count(rule, policy.CallRefresh)
+	}
+}
+
+// dispatch makes a call for the request of the current context; it returns false if that fails.
+func (c *calls) dispatch(pending *flight) bool {
+	fetches := 0
+	if pending.path == fetchPath {
+		fetches = 1
+	}
+	if len(c.inFlight) >= maxCalls ||
+		c.fetches+fetches > maxFetches { //mutant:TestFetchesLeaveRoom false
+		c.fail(fmt.Sprintf("no call to %s: %d are in flight, %d to %s, the maximum is %d and %d",
+			pending.path, len(c.inFlight), c.fetches, fetchPath, maxCalls, maxFetches))
+		return false
+	}
+	asked := Call{Path: pending.path, Body: pending.body, From: c.vm.origin(), Newest: pending.newest, Shared: true}
+	newest, err := c.vm.call(asked, func(body []byte) {
+		delete(c.inFlight, pending.key)
+		c.fetches -= fetches
+		if body == nil {
+			c.fail(pending.path + ": no answer of status 200 in time")
+		}
+		c.deliver(pending, body)
+	})
+	if err != nil {
+		c.fail(fmt.Sprintf("no call to %s: %v", pending.path, err))
+		return false
+	}
+	pending.newest = newest
+	c.inFlight[pending.key] = pending
+	c.fetches += fetches
+	return true
+}
+
+// deliver continues every waiting request.
+func (c *calls) deliver(pending *flight, body []byte) {
+	body = bytes.Clone(body) // a request that makes a second call refers to it until then
+	c.answered(pending, body)
+	for _, s := range pending.waiting {
+		s.answer(pending, body)
+		s.answered()
+	}
+}
+
+// answered stores what the answer to a call, nil for an unusable one, tells about later credentials.
+func (c *calls) answered(to *flight, body []byte) {
+	network, ok := wire.Network(to.source)
+	if !ok || to.device == "" {
+		return
+	}
+	outcome, throttleMS := throttleOf(to.path, body)
+	now := c.vm.host.Now()
+	if outcome == wire.Unavailable {
+		c.throttles.add(to.source, now, throttleMS)
+	}
+	c.guesses.answered(pair{to.device, network}, now, outcome, throttleMS)
+}
+
+// throttleOf returns the outcome of an answer, 0 of an unusable one, and for how long it throttles, ms.
+func throttleOf(path string, body []byte) (wire.Outcome, uint32) {
+	if path == sessionPath {
+		issued, _ := wire.ParseSessionResponse(body)
+		return issued.Outcome, issued.ThrottleMS
+	}
+	verified, _ := wire.ParseVerifyResponse(body)
+	return verified.Outcome, verified.ThrottleMS
+}
+
+func (c *calls) fail(why string) {
+	c.failed++
+	c.failure = why
+	c.vm.count(policy.NoRule, policy.CallFailed)
+}
+
+// reportEveryMS is how often continuing failures are logged, ms.
+const reportEveryMS = 60_000
+
+// report logs the failures since the last report; the first one at once.
+func (c *calls) report(nowMS int64) {
+	if since := nowMS - c.reportedMS; c.failed == 0 || 0 <= since && since < reportEveryMS {
+		return
+	}
+	c.vm.host.Warn(fmt.Sprintf("gatehouse: %d calls to cluster %q failed since the last report, e.g. %s: check that the sidecar runs and listens on the cluster's socket",
+		c.failed, c.vm.engine.Config().SidecarCluster, c.failure))
+	c.failed, c.reportedMS = 0, nowMS
+}
+
+const (
+	verifyPath  = "/v1/verify"
+	fetchPath   = "/v1/fetch"
+	sessionPath = "/v1/session"
+)
+
+// callKey identifies a call: requests with the same key need one answer.
+func callKey(d *policy.Decision) string {
+	if d.Action == policy.Fetch {
+		return fetchPath + d.Key
+	}
+	return path(d.Action) + string(d.Digest[:])
+}
+
+// path returns the sidecar's path for an action.
+func path(a policy.Action) string {
+	switch a {
+	case policy.Fetch:
+		return fetchPath
+	case policy.Exchange:
+		return sessionPath
+	}
+	return verifyPath
+}
+
+// newCall returns the call that a decision needs for a request from source.
+func (c *calls) newCall(d *policy.Decision, source string) *flight {
+	pending := &flight{key: callKey(d), path: path(d.Action), body: []byte(d.Key), source: source, newest: c.vm.newest}
+	if d.Action != policy.Fetch {
+		shown := &d.Credential
+		request := wire.VerifyRequest{DeviceID: shown.ID, Secret: shown.Secret, Source: source, Session: shown.Session}
+		pending.body = wire.AppendVerifyRequest(nil, &request)
+		if shown.Session == "" {
+			pending.device = strings.Clone(shown.ID)
+		}
+	}
+	return pending
+}
+
+// answer stores the sidecar's answer, nil for an unusable one, for the next decision.
+func (s *stream) answer(to *flight, body []byte) {
+	s.answers.Suspect = false
+	if to.path == fetchPath {
+		fetched, err := wire.ParseFetchResponse(body)
+		if err != nil {
+			fetched = wire.FetchResponse{}
+		} else if s.cameAfter(to) {
+			return
+		}
+		s.answers.Fetch = &fetched
+		return
+	}
+	if to.path == sessionPath {
+		issued, err := wire.ParseSessionResponse(body)
+		if err != nil {
+			s.answers.Unreachable = true
+			return
+		}
+		s.answers.Session = &issued
+		return
+	}
+	verified, err := wire.ParseVerifyResponse(body)
+	if err != nil {
+		s.answers.Unreachable = true
+		return
+	}
+	s.answers.Verify = &verified
+}
+
+// cameAfter reports whether a request arrived after a call was made. The object of such a call may be older than one
+// that this request's client has got before, from another worker. So the request is decided as if it had just arrived:
+// from shared memory, which mostly has the object by then, or by a second call, after all requests that waited for the
+// first.
+func (s *stream) cameAfter(c *flight) bool { return after(s.id, c.newest) } //mutant:TestFetchedBeforeItCame false
+
+// after reports whether the stream with id a began after the one with id b; ids repeat after 2³². Headers may arrive in
+// another order, if a filter before this one delays some.
+func after(a, b uint32) bool { return int32(a-b) > 0 }

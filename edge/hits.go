@@ -1,0 +1,50 @@
+package edge
+
+import (
+	"math/rand/v2"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+const (
+	// sampleEvery is how many hits one in the report represents, on average. Steps are random, because the order of
+	// requests may be periodic.
+	sampleEvery = 8
+	// maxReport bounds a report, bytes: a few hundred keys.
+	maxReport = 32 << 10
+	// reportTicks is how many ticks a report covers: one second.
+	reportTicks = 1000 / TickMS
+	hitsPath    = "/v1/hits"
+)
+
+// hits samples answers from shared memory for the sidecar, which decides what stays there. A lost report does no harm.
+type hits struct {
+	ticks  int // since the last report
+	skip   int // hits until one is reported
+	report []byte
+}
+
+func (h *hits) hit(key string) {
+	if h.skip > 0 {
+		h.skip--
+		return
+	}
+	h.skip = rand.IntN(2*sampleEvery - 1) // sampleEvery - 1 on average
+	if h.report == nil {
+		h.report = wire.BeginHits(nil)
+	}
+	if len(h.report)+2+len(key) <= maxReport {
+		h.report = wire.AppendHit(h.report, key)
+	}
+}
+
+// tick sends the report once per second, if it has a hit.
+func (h *hits) tick(v *VM) {
+	if h.ticks++; h.ticks < reportTicks || h.report == nil {
+		return
+	}
+	h.ticks = 0
+	// Other calls fail then, too, and verifications or fetches report it if it matters.
+	_, _ = v.call(Call{Path: hitsPath, Body: h.report}, func([]byte) {})
+	h.report = nil
+}

@@ -1,0 +1,132 @@
+package edge
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gatehouse/gatehouse/edge/headermap"
+	"github.com/gatehouse/gatehouse/edge/policy"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// maxBatch bounds a batch, in bytes. The sidecar's batches are far smaller; the largest has one body.
+const maxBatch = 2 << 20
+
+// Release is the release of the programs, set by the linker.
+var Release = "unknown"
+
+// ingest is one request at the push listener: it applies a batch and answers with the state record.
+type ingest struct {
+	vm   *VM
+	done bool
+}
+
+func (i *ingest) headers(endOfStream bool) Action {
+	var method, path string
+	headers, _ := headermap.Parse(i.vm.host.RequestHeaders())
+	for _, h := range headers {
+		switch h[0] {
+		case ":method":
+			method = h[1]
+		case ":path":
+			path = h[1]
+		}
+	}
+	if method != "POST" || path != "/v1/apply" {
+		return i.refuse(404, fmt.Sprintf("%s %s: only POST /v1/apply is served here", method, path))
+	}
+	if endOfStream {
+		return i.apply(nil)
+	}
+	return Pause // the listener's allow_on_headers_stop_iteration still delivers the body
+}
+
+// body is called for each part of the body; size is the total so far, in bytes.
+func (i *ingest) body(size int, endOfStream bool) Action {
+	if i.done {
+		return Pause
+	}
+	if size > maxBatch {
+		return i.refuse(413, fmt.Sprintf("batch of more than %d bytes: send smaller ones", maxBatch))
+	}
+	if !endOfStream {
+		return Pause
+	}
+	return i.apply(i.vm.host.RequestBody(size))
+}
+
+// apply writes a batch's records if memory has the epoch that the batch replaces. Another sidecar may take over on
+// another worker meanwhile. Every batch ends with the state, which is written only if no other batch has written it
+// since, so that the overtaken sidecar always learns of it. Its batch may have overwritten the other one's records by
+// then, so the state is blanked: so the other sidecar learns of it, too, and pushes everything.
+func (i *ingest) apply(body []byte) Action {
+	h := i.vm.host
+	batch, err := wire.ParseBatch(body)
+	if errors.Is(err, wire.ErrLayout) {
+		return i.refuse(400, fmt.Sprintf("module %s, from %q: %v", Release, h.RequestHeader("user-agent"), err))
+	}
+	if err != nil {
+		return i.refuse(400, err.Error())
+	}
+	cas, held := i.hasEpoch(batch.Replaces)
+	g := &i.vm.writing
+	g.begin()
+	defer g.lower()
+	wrote := false
+	for op := range batch.Ops() {
+		if !held {
+			break
+		}
+		if op.Region == wire.RegionState {
+			if held = h.SetState(op.Record, cas); held {
+				cas, held = i.hasEpoch(batch.Epoch)
+			}
+			continue
+		}
+		wrote = true
+		if err := write(h, g, op); err != nil {
+			return i.refuse(500, fmt.Sprintf("write %s record %d: %v", op.Region, op.Index, err))
+		}
+	}
+	if !held {
+		i.vm.count(policy.NoRule, policy.BatchRefused)
+		state := h.Record(wire.RegionState, 0)
+		if wrote { //mutant:TestIngestIsOvertaken false
+			h.SetState(make([]byte, wire.MinRecord), 0)
+		}
+		return i.reply(409, "application/octet-stream", state)
+	}
+	i.vm.count(policy.NoRule, policy.BatchApplied)
+	return i.reply(200, "application/octet-stream", h.Record(wire.RegionState, 0))
+}
+
+func write(h Host, g *guard, op wire.Op) error {
+	if op.Region == wire.RegionObjects { //mutant:TestAnswersAreKept false
+		if err := g.raise(); err != nil {
+			return err
+		}
+	}
+	return h.SetRecord(op.Region, op.Index, op.Record)
+}
+
+// hasEpoch reports whether memory has this epoch, 0 for none, and returns the state's compare-and-swap number.
+func (i *ingest) hasEpoch(epoch uint64) (cas uint32, held bool) {
+	state, cas := i.vm.host.State()
+	found, err := wire.RecordEpoch(state, wire.RegionState)
+	if err != nil {
+		found = 0
+	}
+	return cas, found == epoch //mutant:TestIngest true
+}
+
+func (i *ingest) refuse(status int, why string) Action {
+	i.vm.count(policy.NoRule, policy.BatchRefused)
+	i.vm.host.Warn("gatehouse: push refused: " + why)
+	return i.reply(status, "text/plain", []byte(why+"\n"))
+}
+
+func (i *ingest) reply(status int, contentType string, body []byte) Action {
+	i.done = true
+	i.vm.host.Reply(status, "gatehouse_push", headermap.Append(nil, [][2]string{{"content-type", contentType}}), body)
+	return Pause
+}

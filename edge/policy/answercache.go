@@ -1,0 +1,138 @@
+package policy
+
+import (
+	"math/bits"
+	"unsafe"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// keptAnswers bounds the answers that an edge caches. It is a power of two.
+const keptAnswers = 1 << keptBits
+
+const keptBits = 10
+
+// maxKept bounds a question and its answer's headers in the cache, in bytes.
+const maxKept = 1 << 10
+
+// question is everything that an answer from the cache depends on, except the object and the time.
+type question struct {
+	hash           uint64
+	rule           int
+	target         string // the part that matters
+	device         string // "" unless the rule's objects are per device
+	ifNoneMatch    string
+	acceptEncoding string
+	// ifModifiedSince is used if there is no If-None-Match. Its answer isn't cached.
+	ifModifiedSince string
+}
+
+// size returns the size of all parts, in bytes.
+func (q *question) size() int {
+	return len(q.target) + len(q.device) + len(q.ifNoneMatch) + len(q.acceptEncoding)
+}
+
+// sum returns a hash of all parts. A client can choose them so that two questions share an entry, which only loses the
+// gain of caching. Its code is short: see docs/decisions/module.md.
+func (q *question) sum() uint64 {
+	const odd = 0x9e3779b97f4a7c15 // 2⁶⁴ by the golden ratio
+	h := uint64(q.rule)
+	for _, s := range [...]string{q.target, q.device, q.ifNoneMatch, q.acceptEncoding} {
+		h ^= uint64(len(s))
+		i := 0
+		for ; i+8 <= len(s); i += 8 {
+			h = bits.RotateLeft64((h^*(*uint64)(unsafe.Pointer(unsafe.StringData(s[i:]))))*odd, 32)
+		}
+		for ; i < len(s); i++ {
+			h = (h ^ uint64(s[i])) * odd
+		}
+	}
+	return h * odd
+}
+
+// entry returns the index of the question's answer.
+func (q *question) entry() int { return int(q.hash >> (64 - keptBits)) }
+
+// kept is a cached answer to a question, which costs far less than composing it again. Only the hash of a question's
+// first occurrence is stored.
+type kept struct {
+	question // refers to text
+	validity
+	status  int
+	headers []byte
+	body    *Body // nil for a 304
+	counter Counter
+	key     string // refers to text
+
+	asked uint64 // the hash of the last question here
+	text  []byte
+}
+
+// validity is the time in which an answer has the same bytes, while the state is unchanged.
+type validity struct {
+	guard   uint64 // before the object was read
+	fromMS  int64  // unix ms
+	untilMS int64  // unix ms, exclusive; 0 if dropped
+}
+
+// answers reports whether k is a valid answer to q now.
+func (k *kept) answers(q *question, nowMS int64, mem Memory) bool {
+	return k.question == *q &&
+		k.fromMS <= nowMS && //mutant:TestKeptByTheMillisecond true
+		nowMS < k.untilMS && //mutant:TestKeptByTheMillisecond k.untilMS != 0
+		(k.body == nil || k.body.Bytes != nil) && //mutant:TestKeptWithoutItsBody true
+		mem.Guard() == k.guard //mutant:edge/TestAnswersAreKept true
+}
+
+// give fills d with the answer.
+func (k *kept) give(d *Decision) {
+	d.Action, d.Status, d.Headers, d.Cache, d.Key = Reply, k.status, k.headers, k.counter, k.key
+	if k.body != nil {
+		d.Body = k.body.Bytes
+	}
+}
+
+// keep stores copies of q and of its answer.
+func (k *kept) keep(q *question, d *Decision, body *Body, v validity) {
+	size := q.size() + len(d.Key)
+	if size+len(d.Headers) > maxKept || q.ifModifiedSince != "" { //mutant:TestModifiedSince false
+		return
+	}
+	if size > cap(k.text) {
+		k.text = make([]byte, 0, size)
+	}
+	k.text = k.text[:0]
+	k.question, k.validity = *q, v
+	for _, s := range [...]*string{&k.target, &k.device, &k.ifNoneMatch, &k.acceptEncoding} {
+		*s = k.own(*s)
+	}
+	k.key = k.own(d.Key)
+	k.status, k.body, k.counter = d.Status, body, d.Cache
+	k.headers = append(k.headers[:0], d.Headers...)
+}
+
+// own copies s to the text, which has room for it, and returns the copy.
+func (k *kept) own(s string) string {
+	start := len(k.text)
+	k.text = append(k.text, s...)
+	return unsafe.String(unsafe.SliceData(k.text[start:]), len(s))
+}
+
+// unchangedUntil returns when the answer with an unchanged object would change, unix ms: when the age of the state or
+// the remaining lifetime has another number of seconds, the object expires, or the state becomes stale.
+func (e *Engine) unchangedUntil(nowMS int64, o *wire.Object) int64 {
+	age := max(nowMS-e.state.InStepMS, 0) / 1000
+	until := min(e.state.InStepMS+(age+1)*1000, e.state.InStepMS+e.config.MaxStaleness.Milliseconds()+1)
+	if o.TTLMS != 0 {
+		expires := o.PublishedMS + int64(o.TTLMS)
+		until = min(until, expires, expires-(expires-nowMS)/1000*1000+1)
+	}
+	return until
+}
+
+// Forget drops all cached answers.
+func (e *Engine) Forget() {
+	for i := range e.kept {
+		e.kept[i].untilMS = 0
+	}
+}

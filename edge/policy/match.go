@@ -1,0 +1,236 @@
+package policy
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/gatehouse/gatehouse/edge/headermap"
+)
+
+// Location is the place of a request's path among the rules' paths.
+type Location struct {
+	// Passes means that the request certainly passes unchanged, whatever its method: no rule covers it, and no header
+	// must be removed.
+	Passes bool
+
+	path      string // without its query
+	plain     bool   // see plainPath
+	candidate int    // the first rule that may cover it, -1 if there is none
+}
+
+// Locate finds a request's path among the rules' paths. Most passing requests need nothing else, so its code is short:
+// see docs/decisions/module.md.
+func (e *Engine) Locate(fields headermap.Fields) (l Location) {
+	all := fields
+	for fields.More() {
+		if name, value := fields.Next(); name == ":path" {
+			l.path, l.plain = plainPath(value)
+			l.candidate = e.candidate(l.path, 0)
+			l.Passes = l.plain && //mutant:TestLocate true
+				l.candidate < 0 &&
+				!e.config.DenyByDefault && //mutant:edge/TestDefault true
+				(all.NameBits&e.removedBits == 0 || e.removedOf(all) == nil) //mutant:edge/TestForgedIdentity true
+			break
+		}
+	}
+	return l
+}
+
+// Govern finds the first rule for a request at this location. It returns false if no rule covers the request: it
+// passes, and needs no decision.
+func (e *Engine) Govern(r *Request, at *Location) bool {
+	if at.plain && inUpperCase(r.method()) { //mutant:TestRuleOfMethod at.plain
+		r.rule = e.firstRule(r.method(), at.path, at.candidate)
+	} else {
+		r.rule, r.ambiguous = e.ruleOf(r.method(), at)
+	}
+	return r.rule >= 0 || r.ambiguous ||
+		e.config.DenyByDefault //mutant:edge/TestDefault false
+}
+
+// inUpperCase reports whether all upstreams read method alike, see ruleOf.
+func inUpperCase(method string) bool {
+	for i := range len(method) {
+		if c := method[i]; c < 'A' || c > 'Z' {
+			return false
+		}
+	}
+	return true
+}
+
+// maxMethod bounds a method that isn't plain, in bytes: a longer one is ambiguous, and nobody uses one.
+const maxMethod = 64
+
+// ruleOf returns the rule that governs a request, -1 if there is none, over all readings of its path and method.
+// Methods are case-sensitive (RFC 9110, section 9.1), and HTTP/2 brings them in any case, but some upstreams read
+// "post" as POST. So both readings must be permitted, see [Engine.both].
+//
+//go:noinline
+func (e *Engine) ruleOf(method string, at *Location) (rule int, ambiguous bool) {
+	if len(method) > maxMethod { //mutant:TestTooManyParts false
+		return -1, true
+	}
+	upper := strings.ToUpper(strings.TrimSpace(method))
+	first := true
+	add := func(path string) bool {
+		candidate := e.candidate(path, 0)
+		found := e.firstRule(method, path, candidate)
+		if upper != method && candidate >= 0 { //mutant:TestRuleOfMethod upper == ""
+			if found, ambiguous = e.both(found, e.firstRule(upper, path, candidate)); ambiguous {
+				return false
+			}
+		}
+		if first {
+			rule, first = found, false
+			return true
+		}
+		rule, ambiguous = e.both(rule, found)
+		return !ambiguous
+	}
+	if at.plain || at.path == "" || at.path == "*" { // no router treats these as a path
+		add(at.path)
+	} else if ambiguous = !e.readings.read(at.path); !ambiguous {
+		e.readings.each(add)
+	}
+	if ambiguous {
+		return -1, true
+	}
+	return rule, false
+}
+
+// both returns the rule of a request with two readings under these rules. Both readings must be permitted: by one rule,
+// or by one if the other reading has none. Otherwise it is ambiguous.
+func (e *Engine) both(a, b int) (rule int, ambiguous bool) {
+	switch {
+	case a == b || a < 0 && !e.config.DenyByDefault: //mutant:TestRuleOf true
+		return b, false
+	case b < 0 && !e.config.DenyByDefault:
+		return a, false
+	}
+	return -1, true
+}
+
+// firstRule returns the first rule from a candidate on that covers a path, -1 if there is none.
+func (e *Engine) firstRule(method, path string, candidate int) int {
+	for candidate >= 0 && !e.config.Rules[candidate].Match.matches(method, path) {
+		candidate = e.candidate(path, candidate+1)
+	}
+	return candidate
+}
+
+// candidate returns the first rule from one on that may cover a path, by the rules' common prefixes, -1 if there is
+// none. It is not inlined, like matches, so that there is one copy.
+//
+//go:noinline
+func (e *Engine) candidate(path string, from int) int {
+	for rule := from; rule < len(e.prefixes); rule++ {
+		begin, at := e.prefixes[rule], 0
+		for at < len(begin) && at < len(path) && begin[at] == path[at] {
+			at++
+		}
+		if at == len(begin) {
+			return rule
+		}
+	}
+	return -1
+}
+
+// matches reports whether a rule covers a request. A path covers itself with or without a slash at its end; a prefix
+// covers every path that begins with it and, if it ends with a slash, the path before the slash: upstreams commonly
+// treat these as one resource.
+//
+//go:noinline
+func (m *Match) matches(method, path string) bool {
+	if m.Methods != nil && !m.permits(method) {
+		return false
+	}
+	if m.Prefix != "" {
+		return coveredBy(path, m.Prefix)
+	}
+	return bare(path) == bare(m.Path)
+}
+
+// permits reports whether a method is among Methods. Upstreams commonly answer HEAD like GET (RFC 9110, section 9.3.2),
+// so GET includes HEAD.
+func (m *Match) permits(method string) bool {
+	return slices.Contains(m.Methods, method) ||
+		(method == "HEAD" && slices.Contains(m.Methods, "GET")) //mutant:TestMatches false
+}
+
+// covers reports whether m matches every request that other matches.
+func (m *Match) covers(other *Match) bool {
+	if m.Methods != nil {
+		if other.Methods == nil {
+			return false
+		}
+		for _, method := range other.Methods {
+			if !m.permits(method) {
+				return false
+			}
+		}
+	}
+	if m.Prefix == "" {
+		return m.Path != "" && other.Path != "" && bare(m.Path) == bare(other.Path)
+	}
+	if other.Prefix != "" {
+		return strings.HasPrefix(other.Prefix, m.Prefix)
+	}
+	return other.Path != "" && coveredBy(bare(other.Path), m.Prefix)
+}
+
+// reads reports whether GET or HEAD is among the methods.
+func (m *Match) reads() bool {
+	return m.Methods == nil || slices.Contains(m.Methods, "GET") || slices.Contains(m.Methods, "HEAD")
+}
+
+func coveredBy(path, prefix string) bool {
+	if strings.HasPrefix(path, prefix) {
+		return true
+	}
+	last := len(prefix) - 1
+	return last > 0 && prefix[last] == '/' && path == prefix[:last]
+}
+
+// bare returns path without slashes at its end.
+func bare(path string) string {
+	for len(path) > 1 && path[len(path)-1] == '/' {
+		path = path[:len(path)-1]
+	}
+	return path
+}
+
+// plainPath returns the path of a target, without its query, and whether it certainly has one reading only, see
+// [readings]. That costs less than following the readings.
+func plainPath(target string) (path string, plain bool) {
+	if len(target) > maxPlain {
+		if target = withoutQuery(target); len(target) > maxPlain { //mutant:TestTooManyParts false
+			return target, false
+		}
+	}
+	plain = target != "" && target[0] == '/'
+	var before byte
+	for i := range len(target) {
+		c := target[i]
+		if k := classes[c]; k != letter {
+			if c == '?' {
+				target = target[:i]
+				break
+			}
+			if k >= odd || c == '\\' || before == '/' || before == '.' {
+				plain = false
+			}
+		}
+		before = c
+	}
+	return target, plain &&
+		before != '.' //mutant:TestReadings true
+}
+
+// maxPlain bounds a plain path, in bytes: none within it has more than maxParts segments.
+const maxPlain = 2 * maxParts
+
+//go:noinline
+func withoutQuery(target string) string {
+	path, _, _ := strings.Cut(target, "?")
+	return path
+}

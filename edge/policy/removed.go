@@ -1,0 +1,80 @@
+package policy
+
+import (
+	"slices"
+
+	"github.com/gatehouse/gatehouse/edge/headermap"
+)
+
+// identityHeaders tell the upstream the device; clients must not send them.
+var identityHeaders = []string{DeviceHeader, PermissionsHeader}
+
+// overrideHeaders are headers with which a client can override method or target at some upstreams. Widely used software
+// trusts each of them: for the method, the middleware of Rack, Symfony, Laravel, Slim, WAI, ASP.NET Core and Express
+// (which has the three names of Google, Microsoft and IBM); for the target, Zend, Yii, WordPress and other software
+// behind IIS; the last two, services that nginx's auth_request calls.
+var overrideHeaders = []string{"x-http-method-override", "x-http-method", "x-method-override",
+	"x-original-url", "x-rewrite-url", "x-original-uri", "x-original-method"}
+
+// removes registers names as client headers that no upstream gets, in any spelling and under any rule.
+func (e *Engine) removes(names []string) {
+	for _, name := range names {
+		e.removedBits |= headermap.NameBit(name)
+	}
+	e.removed = append(e.removed, names...)
+}
+
+// removedOf returns the names among fields that no upstream gets.
+//
+//go:noinline
+func (e *Engine) removedOf(fields headermap.Fields) (names []string) {
+	for fields.More() {
+		if name, _ := fields.Next(); e.isRemoved(name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// isRemoved reports whether an upstream may read name, in lower case, as one of the removed headers.
+func (e *Engine) isRemoved(name string) bool {
+	for _, removed := range e.removed {
+		if len(removed) == len(name) && spells(name, removed) {
+			return true
+		}
+	}
+	return false
+}
+
+// Dated reports whether the request has an If-Modified-Since. Under a cache rule no upstream gets it: the client may have
+// that date from the cache, and an upstream whose own is older would answer 304 to what it never had.
+func (r *Request) Dated() bool { return r.has(headerIfModifiedSince) }
+
+// SecretHeaders returns the headers with the secret of an authenticated request, which no upstream gets: the
+// credential's, and other spellings of it. The proxy's JWT filter removes tokens.
+func (e *Engine) SecretHeaders(r *Request) (names []string) {
+	c := &e.config.Credentials
+	if c.Forward {
+		return nil
+	}
+	if c.Basic && r.has(headerAuthorization) || !c.Basic && r.has(headerSecret) {
+		names = e.secret
+	}
+	if r.more != nil {
+		names = r.spelled(names)
+	}
+	return names
+}
+
+// spelled returns names, and those of headers in other spellings of the secret's.
+//
+//go:noinline
+func (r *Request) spelled(names []string) []string {
+	names = slices.Clip(names)
+	for _, l := range r.more {
+		if l.header == headerSpelled {
+			names = append(names, l.value)
+		}
+	}
+	return names
+}

@@ -1,0 +1,304 @@
+package policy
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"github.com/gatehouse/gatehouse/edge/headermap"
+	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
+	"github.com/gatehouse/gatehouse/wire/objectkey"
+)
+
+// The Cache-Status (RFC 9211) of upstream responses, and of a hit.
+const (
+	forwarded           = "gatehouse; fwd="
+	statusMethod        = forwarded + "method"
+	statusBypass        = forwarded + "bypass"
+	statusCrowded       = forwarded + "bypass; detail=crowded"
+	statusNotAcceptable = forwarded + "bypass; detail=not-acceptable"
+	statusNoState       = forwarded + "stale; detail=no-state"
+	statusNotInStep     = forwarded + "stale; detail=not-in-step"
+	statusExpired       = forwarded + "stale; detail=expired"
+	statusMiss          = forwarded + "uri-miss"
+	statusFetchFailed   = forwarded + "uri-miss; detail=fetch-failed"
+	statusHit           = "gatehouse; hit"
+)
+
+// maxAcceptEncoding bounds an Accept-Encoding that is parsed, in bytes.
+const maxAcceptEncoding = 512
+
+// answer answers a request from the cache if possible; otherwise the request passes.
+func (e *Engine) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Memory, answers *Answers) {
+	if r.method() != "GET" && r.method() != "HEAD" {
+		d.pass(CacheBypass, statusMethod)
+		return
+	}
+	q := question{rule: r.rule, //mutant:TestKeptIsOfOneRule 0
+		target: r.target(), ifNoneMatch: r.list(headerIfNoneMatch), acceptEncoding: r.list(headerAcceptEncoding)}
+	if r.fields[headerIfModifiedSince].lines == 1 &&
+		!r.has(headerIfNoneMatch) { //mutant:TestModifiedSince true
+		q.ifModifiedSince = r.fields[headerIfModifiedSince].value
+	}
+	if r.has(headerIfMatch) || r.has(headerIfUnmodifiedSince) ||
+		r.grpc() || //mutant:TestDecideCache false
+		len(q.acceptEncoding) > maxAcceptEncoding {
+		d.pass(CacheBypass, statusBypass)
+		return
+	}
+	if rule.Cache.PerDevice {
+		q.device = d.Device //mutant:TestKeptIsOfOneDevice deleted
+	}
+	if rule.Cache.Query != nil {
+		q.target = rule.Cache.counts(q.target)
+	}
+	if q.size() <= maxKept { // others aren't cached
+		q.hash = q.sum()
+	}
+	k := &e.kept[q.entry()]
+	if answers.Fetch == nil && k.answers(&q, nowMS, mem) {
+		k.give(d)
+		return
+	}
+	e.answerAnew(d, nowMS, rule, r, &q, k, mem, answers)
+}
+
+// answerAnew is answer for a question without a cached answer. If the question comes again, it caches the answer in k.
+//
+//go:noinline
+func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q *question, k *kept, mem Memory, answers *Answers) {
+	key, ok := e.key(r, rule.Cache, d.Device)
+	if !ok {
+		d.pass(CacheBypass, statusBypass)
+		return
+	}
+	if e.state.Epoch == 0 {
+		d.ReloadState = true
+		d.pass(CacheStale, statusNoState)
+		return
+	}
+	stale := !e.inStep(nowMS, e.config.MaxStaleness)
+	if stale && !e.config.ServeStale {
+		d.pass(CacheStale, statusNotInStep)
+		return
+	}
+	var guard uint64
+	if answers.Fetch == nil && //mutant:TestFetchedIsNotKept true
+		!stale && (k.asked == q.hash || k.hash == q.hash) {
+		guard = mem.Guard() // before the object is read, so that a change in between is noticed later
+	}
+	k.asked = q.hash
+	source := source{mem: mem, fetched: answers.Fetch}
+	o, err := source.find(&e.state, key)
+	if err == nil && o.TTLMS != 0 && nowMS >= o.PublishedMS+int64(o.TTLMS) {
+		err = errExpired
+	}
+	var body *Body
+	if err == nil {
+		body, err = e.serve(d, nowMS, rule, q, &source, &o, stale)
+	}
+	switch {
+	case err == nil && stale:
+		d.Cache = CacheStaleServed
+	case err == nil:
+		d.Key = key
+		if guard != 0 {
+			k.keep(q, d, body, validity{
+				guard, //mutant:TestGuardIsReadFirst mem.Guard()
+				nowMS, e.unchangedUntil(nowMS, &o),
+			})
+		}
+	case errors.Is(err, errNotAcceptable):
+		d.pass(CacheBypass, statusNotAcceptable)
+	case rule.Cache.Fetch && !limits.ValidKey(key): // it can't have been published
+		d.pass(CacheBypass, statusBypass)
+	case rule.Cache.Fetch && answers.Fetch == nil:
+		d.Action, d.Key, d.Cache, d.ReloadState = Fetch, key, CallFetch, d.ReloadState || ofOtherEpoch(err)
+	case errors.Is(err, errExpired):
+		d.pass(CacheStale, statusExpired)
+	case source.failed():
+		d.pass(CacheMiss, statusFetchFailed)
+	default:
+		d.ReloadState = d.ReloadState || ofOtherEpoch(err)
+		d.pass(CacheMiss, statusMiss)
+	}
+}
+
+// Withhold changes d, if it is an answer from the cache with a body, to pass upstream.
+func (d *Decision) Withhold() {
+	if d.Cache == CacheHit || d.Cache == CacheStaleServed {
+		d.Action, d.Key = Pass, ""
+		d.pass(CacheBypass, statusCrowded)
+	}
+}
+
+func (d *Decision) pass(counter Counter, why string) { d.Cache, d.CacheStatus = counter, why }
+
+var (
+	errExpired       = errors.New("past its ttl")
+	errNotAcceptable = errors.New("no stored encoding is acceptable")
+)
+
+// serve sets d to a 304 or a 200 of o, with the body that it returns, or returns why it can't.
+func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, s *source, o *wire.Object, stale bool) (*Body, error) {
+	i := choose(o.Variants(), q.acceptEncoding)
+	if i < 0 {
+		return nil, errNotAcceptable
+	}
+	encoding := o.Variants()[i].Encoding
+	etag := o.ETag
+	if encoding != wire.Identity {
+		// One opaque tag for all encodings: strong only for the bytes that it was made of.
+		etag = e.compose(append(append(e.text, "W/"...), etag...))
+	}
+	headers := append(e.fields[:0], [2]string{"cache-status", e.cacheStatus(nowMS, o, stale)}, [2]string{"etag", etag},
+		[2]string{"cache-control", e.cacheControl(nowMS, rule, o)},
+		[2]string{"age", e.decimal("", max(nowMS-e.state.InStepMS, 0)/1000)})
+	if vary := e.vary(rule, o); vary != "" {
+		headers = append(headers, [2]string{"vary", vary})
+	}
+	if noneMatch(q.ifNoneMatch, o.ETag) ||
+		q.ifModifiedSince != "" && q.ifModifiedSince == e.lastModified(o) { //mutant:TestModifiedSince q.ifModifiedSince >= e.lastModified(o)
+		d.Action, d.Status, d.Headers, d.Cache = Reply, 304, e.headerMap(headers), CacheNotModified
+		return nil, nil
+	}
+	body := s.body(o, i)
+	if body == nil {
+		return nil, wire.ErrNotFound
+	}
+	headers = append(headers, [2]string{"content-type", o.ContentType})
+	if modified := e.lastModified(o); modified != "" {
+		headers = append(headers, [2]string{"last-modified", modified})
+	}
+	if encoding != wire.Identity {
+		headers = append(headers, [2]string{"content-encoding", encoding.String()})
+	}
+	d.Action, d.Status, d.Headers, d.Body, d.Cache = Reply, 200, e.headerMap(headers), body.Bytes, CacheHit
+	return body, nil
+}
+
+// headerMap returns headers as a header map; it is valid until the next decision.
+func (e *Engine) headerMap(headers [][2]string) []byte {
+	e.headers = headermap.Append(e.headers[:0], headers)
+	return e.headers
+}
+
+// source finds an object in the sidecar's answer to a fetch, or otherwise in shared memory.
+type source struct {
+	mem     Memory
+	fetched *wire.FetchResponse
+	epoch   uint64
+}
+
+// failed reports whether the sidecar was asked and did not answer, so that it is unknown whether the object exists.
+func (s *source) failed() bool { return s.fetched != nil && s.fetched.Epoch == 0 }
+
+func (s *source) find(state *wire.State, key string) (wire.Object, error) {
+	if s.fetched != nil {
+		if s.failed() {
+			return wire.Object{}, wire.ErrNotFound
+		}
+		return wire.FindObject(s.fetched.Record, s.fetched.Epoch, 0, key)
+	}
+	s.epoch = state.Epoch
+	bucket, tag := state.Keys.Place(key, state.ObjectBuckets)
+	return wire.FindObject(s.mem.Record(wire.RegionObjects, bucket), state.Epoch, tag, key)
+}
+
+func (s *source) body(o *wire.Object, i int) *Body {
+	if s.fetched != nil {
+		if body := s.fetched.Body(o, i); body != nil {
+			return &Body{body}
+		}
+		return nil
+	}
+	return s.mem.Body(s.epoch, o.Variants()[i])
+}
+
+// Key returns the cache key of a request of device under the rule that governs it, which must have Cache; "" if it has
+// none. Decisions don't need it: it is for explaining them.
+func (e *Engine) Key(r *Request, device string) string {
+	c := e.config.Rules[r.rule].Cache
+	if key, ok := e.key(r, c, device); ok && (!c.PerDevice || device != "") {
+		return strings.Clone(key)
+	}
+	return ""
+}
+
+// key returns the cache key of r, see [appendKey]; it is valid until the next decision. "%c3%a9" and "%C3%A9" are
+// equal, also in a parameter's name, by which the query is sorted.
+func (e *Engine) key(r *Request, c *Cache, device string) (string, bool) {
+	target := r.target()
+	if strings.IndexByte(target, '%') >= 0 { //mutant:TestKeyHasUpperEscapes false
+		target = e.upperEscapes(target)
+	}
+	all, ok := appendKey(e.text, target, c, device)
+	return e.compose(all), ok
+}
+
+//go:noinline
+func (e *Engine) upperEscapes(target string) string {
+	if len(target) > 2*limits.MaxKey {
+		return target // it has no key
+	}
+	return e.compose(objectkey.AppendUpperEscapes(e.text, target))
+}
+
+// decimal returns prefix and n in decimal digits; it is valid until the next decision.
+func (e *Engine) decimal(prefix string, n int64) string {
+	return e.compose(strconv.AppendInt(append(e.text, prefix...), n, 10))
+}
+
+// compose returns the part of all beyond e.text, to which it was appended; it is valid until the next decision, which
+// overwrites it.
+func (e *Engine) compose(all []byte) string {
+	added := all[len(e.text):]
+	e.text = all
+	return unsafe.String(unsafe.SliceData(added), len(added))
+}
+
+// cacheControl returns the Cache-Control of an answer: clients and caches may store it for the rest of its ttl, and
+// without a ttl must revalidate each time. Answers that need a credential are private. A client that subtracts Age from
+// max-age (RFC 9111, section 4.2.3) stores it for less time, and one that doesn't, not longer than the object lives.
+func (e *Engine) cacheControl(nowMS int64, rule *Rule, o *wire.Object) string {
+	left := min(o.PublishedMS+int64(o.TTLMS)-nowMS, int64(o.TTLMS)) / 1000 // over the ttl if the clock was set back
+	switch {
+	case o.TTLMS != 0 && rule.Auth != nil:
+		return e.decimal("private, max-age=", left)
+	case o.TTLMS != 0:
+		return e.decimal("max-age=", left)
+	case rule.Auth != nil:
+		return "private, no-cache"
+	default:
+		return "no-cache"
+	}
+}
+
+// vary returns the headers on which an answer depends: a client's cache may serve several devices, and must not give
+// the answer of one to another (RFC 9110, section 12.5.5).
+func (e *Engine) vary(rule *Rule, o *wire.Object) string {
+	encoded := len(o.Variants()) > 1
+	switch {
+	case rule.Auth != nil && encoded:
+		return e.varyEncodedCredential
+	case rule.Auth != nil:
+		return e.varyCredential
+	case encoded:
+		return varyEncoding
+	}
+	return ""
+}
+
+// cacheStatus returns the Cache-Status of a hit.
+func (e *Engine) cacheStatus(nowMS int64, o *wire.Object, stale bool) string {
+	status := statusHit
+	if o.TTLMS != 0 {
+		status = e.decimal(statusHit+"; ttl=", (o.PublishedMS+int64(o.TTLMS)-nowMS)/1000)
+	}
+	if stale {
+		status += "; detail=not-in-step"
+	}
+	return status
+}

@@ -1,0 +1,83 @@
+package policy
+
+import (
+	"github.com/gatehouse/gatehouse/edge/headermap"
+	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
+)
+
+// Claims are the claims of the token that the proxy's own JWT filter has validated for a request. They never come from
+// a header, which a client could send.
+type Claims interface {
+	// Claim returns a claim as text, "" if there is no such claim, or no token.
+	Claim(metadata, name string) string
+}
+
+// The claims that identify a device, as the sidecar puts them into a token.
+const (
+	SubjectClaim = "sub" // the device id
+	RecordClaim  = "ver" // the version of its record, and the time of its write
+)
+
+// shown sets c to the request's credential or, without any part of one, to the session of its token. It returns false
+// if neither can be valid.
+func (e *Engine) shown(c *Credential, r *Request) bool {
+	if e.config.SessionMetadata == "" || r.has(headerID) || r.has(headerSecret) || r.has(headerAuthorization) {
+		return r.credential(c, &e.config.Credentials)
+	}
+	c.ID = r.Token.Claim(e.config.SessionMetadata, SubjectClaim)
+	c.Session = r.Token.Claim(e.config.SessionMetadata, RecordClaim)
+	return limits.ValidDeviceID(c.ID) && c.Session != "" && len(c.Session) <= limits.MaxSession
+}
+
+// digest returns the digest that finds the verdict on the credential.
+func (c *Credential) digest(k *wire.Keys) wire.Digest {
+	if c.Session != "" {
+		return k.SessionDigest(c.ID, c.Session)
+	}
+	return k.Digest(c.ID, c.Secret)
+}
+
+// issue sets d to an answer with a token for the request's credential. It ignores tokens, which can't be exchanged for
+// tokens.
+func (e *Engine) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
+	cred := &d.Credential
+	if !r.credential(cred, &e.config.Credentials) {
+		*cred = Credential{}
+		e.unauthorized(d, NoCredential)
+		return
+	}
+	if e.state.Epoch == 0 {
+		d.unavailable(1, NoState)
+		d.ReloadState = true
+		return
+	}
+	issued := answers.Session
+	switch {
+	case answers.Unreachable:
+		d.unavailable(1, NoAnswer)
+	case !e.mayAllow(nowMS): //mutant:TestMaxAuthStaleness false
+		d.unavailable(1, NotInStep)
+	case issued == nil:
+		d.Digest = cred.digest(&e.state.Keys)
+		v, status, _ := e.find(cred.ID, &d.Digest, mem)
+		d.Guess = guess(cred, status, v.Outcome)
+		if e.refutes(nowMS, cred, status) && !(d.Guess == Wrong && answers.Suspect) { //mutant:TestSuspect e.refutes(nowMS,cred,status)
+			e.deny(d, nowMS, refuted(status))
+			return
+		}
+		if status == wire.Found && v.Outcome == wire.Deny && nowMS < v.ExpiresMS { //mutant:TestDecideToken false
+			e.deny(d, nowMS, Denied)
+			return
+		}
+		e.ask(d, nowMS, answers, Exchange)
+		d.New = status == wire.New && e.heard(nowMS) //mutant:edge/TestThrottledSourceOfSessions deleted
+	case issued.Outcome == wire.Deny:
+		e.deny(d, nowMS, Denied)
+	case issued.Outcome != wire.Allow:
+		d.unavailable(issued.RetryAfterS, NotVerified)
+	default:
+		d.Action, d.Status, d.Body, d.Auth, d.Reason = Reply, 200, issued.Body, SessionIssued, TokenIssued
+		d.Headers = headermap.Append(nil, [][2]string{{"content-type", "application/json"}, {"cache-control", "no-store"}})
+	}
+}

@@ -1,0 +1,343 @@
+package edge
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gatehouse/gatehouse/edge/policy"
+	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/wire/limits"
+)
+
+// Action is what the proxy does with a stream after a callback.
+type Action uint32
+
+// The actions.
+const (
+	Continue Action = 0
+	Pause    Action = 1
+)
+
+// VM is the edge, or the push listener, in one VM of the proxy; where it has none, in one worker. A proxy distinguishes
+// VMs by their configuration, so the same rules decide all streams of one VM, on any listener. Its methods may not be
+// called at the same time.
+type VM struct {
+	host   Host
+	engine *policy.Engine // nil until the VM is started
+	calls  calls
+	hits   hits
+	guard  guardSeen
+	// writing is the guard's writer, of the push listener.
+	writing guard
+	bodies  bodyCache
+	defined int     // tallies whose expected counters are defined
+	tallies []tally // by rule, beginning with policy.NoRule
+
+	newest uint32 // the greatest id of a stream whose headers have arrived
+
+	replied int // bytes of bodies in the replies of the current callback
+	woken   int // of bodies for streams that were woken by the newest answer
+
+	// stream is the last decided one. Most streams are answered or passed at once and need no memory afterwards, so
+	// they all use this one. A stream that must wait is copied to paused.
+	stream stream
+	paused map[uint32]*stream // by id
+	// forgetAt is the number of paused streams from which the next request has those that have ended removed.
+	forgetAt int
+	awaited  map[uint32]awaited // answers to calls, by token
+
+	// pushes are the streams of the push listener. There is no callback when a stream has ended, because it would be
+	// called for every stream: see sweep and forgetEnded.
+	pushes  map[uint32]*ingest
+	sweepAt int // number of entries of the next sweep
+}
+
+// New returns a VM of the host, which must be started.
+func New(h Host) *VM {
+	return &VM{host: h, writing: guard{host: h}, paused: map[uint32]*stream{}, pushes: map[uint32]*ingest{},
+		awaited: map[uint32]awaited{}, forgetAt: sweepLeast, sweepAt: sweepLeast}
+}
+
+// TickMS is the interval at which a VM reads the state, flushes its counters and reports, ms.
+const TickMS = 200
+
+// Start begins to decide by the rules of a configuration, which the field has, unless the VM does so already. It has no
+// other effect: the proxy also starts VMs only to validate them.
+func (v *VM) Start(configuration []byte, field string) error {
+	if v.engine != nil {
+		return nil
+	}
+	config, err := policy.ParseBytes(configuration)
+	if err != nil {
+		return fmt.Errorf("%s is invalid:\n%s", field, indent(err.Error()))
+	}
+	v.engine = policy.NewEngine(config)
+	v.tallies = make([]tally, len(config.Rules)+1)
+	v.calls = calls{vm: v, inFlight: map[string]*flight{}, throttles: throttles{}, guesses: newGuesses()}
+	return nil
+}
+
+// Config returns the configuration of a VM that was started.
+func (v *VM) Config() *policy.Config { return v.engine.Config() }
+
+// Tick is to be called every TickMS, also if the VM is idle.
+func (v *VM) Tick() {
+	v.flush()
+	v.define()
+	v.forgetAt = sweepLeast
+	if v.engine.Config().PushListener {
+		v.sweep()
+		return
+	}
+	v.guard.check(v.host)
+	// During an upgrade the push listener may be served by a module without a guard; cached answers may then be
+	// outdated until here.
+	v.engine.Forget() //mutant:TestUnguardedWriteShowsAtTick deleted
+	v.readState()
+	v.calls.report(v.host.Now())
+	v.calls.throttles.sweep(v.host.Now())
+	v.calls.guesses.sweep(v.host.Now())
+	v.hits.tick(v)
+	v.giveUp() // last: it wakes streams
+}
+
+// readState reads the state record and reports whether it changed.
+func (v *VM) readState() bool {
+	state, err := wire.ParseState(v.host.Record(wire.RegionState, 0))
+	if err != nil {
+		return false // none yet, or from another release: the earlier one stays
+	}
+	before := v.engine.State()
+	changed := state.Epoch != before.Epoch || len(state.Permissions) != len(before.Permissions)
+	if state.Epoch != before.Epoch {
+		clear(v.calls.throttles) // set by a sidecar that may have been replaced
+		v.calls.guesses = newGuesses()
+	}
+	v.engine.SetState(v.host.Now(), state)
+	return changed
+}
+
+// awaited is an unanswered call.
+type awaited struct {
+	done    func(body []byte)
+	untilMS int64 // unix ms
+}
+
+// lateMS is the time after the call's timeout when an answer is considered lost, ms: more than a usual correction of a
+// clock.
+const lateMS = 5000
+
+// call makes a call to the sidecar; done receives the answer's body, or nil for an unusable one. Like everything from the
+// host, the body is valid during the callback. newest is the newest stream when the call was made.
+func (v *VM) call(c Call, done func(body []byte)) (newest uint32, err error) {
+	config := v.engine.Config()
+	c.Cluster, c.Timeout = config.SidecarCluster, config.SidecarTimeout
+	token, newest, err := v.host.Call(c)
+	if err == nil {
+		v.awaited[token] = awaited{done, v.host.Now() + config.SidecarTimeout.Milliseconds() + lateMS}
+	}
+	return newest, err
+}
+
+// Saw tells the VM the greatest id of a stream so far, if the proxy numbers streams over all VMs.
+func (v *VM) Saw(newest uint32) { v.newest = newest }
+
+// RequestHeaders begins a stream, which becomes the current one.
+func (v *VM) RequestHeaders(id uint32, endOfStream bool) Action {
+	if v.engine.Config().PushListener {
+		i := &ingest{vm: v}
+		if endOfStream {
+			delete(v.pushes, id) // ids repeat after 2³² streams
+		} else {
+			v.pushes[id] = i
+		}
+		return i.headers(endOfStream)
+	}
+	if len(v.paused) >= v.forgetAt { //mutant:TestEndedStreamsLeave false
+		v.forgetEnded(id)
+	}
+	if after(id, v.newest) { //mutant:TestFetchedBeforeItCame true
+		v.newest = id
+	}
+	v.stream, v.replied = stream{vm: v, id: id}, 0
+	return v.stream.advance(v.host.RequestHeaders())
+}
+
+// RequestBody is called when size bytes of the body have arrived. It matters only at the push listener: paused streams of an edge get no body.
+func (v *VM) RequestBody(id uint32, size int, endOfStream bool) Action {
+	i := v.pushes[id]
+	if i == nil {
+		return Continue
+	}
+	if endOfStream {
+		delete(v.pushes, id)
+	}
+	return i.body(size, endOfStream)
+}
+
+// sweepLeast is the number of entries that causes the first sweep.
+const sweepLeast = 1024
+
+// sweep removes pushes that have gone. It runs when their entries have doubled since the last time, so that there are
+// at most twice as many as there are streams, and an entry is checked twice on average.
+func (v *VM) sweep() {
+	if len(v.pushes) < v.sweepAt {
+		return
+	}
+	for id := range v.pushes {
+		if !v.host.Exists(id) {
+			delete(v.pushes, id)
+		}
+	}
+	v.sweepAt = sweepLeast + 2*len(v.pushes)
+}
+
+// forgetEnded removes paused streams that have ended, which else keep their places until their calls end. It runs once
+// in a tick and whenever sweepLeast streams were paused since, as long as that many are, and takes 0.3 µs for each.
+func (v *VM) forgetEnded(current uint32) {
+	for id := range v.paused {
+		if !v.host.Exists(id) {
+			v.forget(id)
+		}
+	}
+	v.host.Enter(current)
+	v.forgetAt = len(v.paused) + sweepLeast
+}
+
+// forget removes a stream that has ended, if it waits for a call.
+func (v *VM) forget(id uint32) {
+	if s := v.paused[id]; s != nil {
+		delete(v.paused, id)
+		s.call.remove(s)
+	}
+}
+
+// Ended forgets a stream. A host that knows when a stream ends calls it; others are asked, see [Host.Exists].
+func (v *VM) Ended(id uint32) {
+	delete(v.pushes, id)
+	v.forget(id)
+}
+
+// CallResponse passes the body of an answer, nil unless its status is 200, to the function that waits for it.
+func (v *VM) CallResponse(token uint32, body []byte) {
+	v.woken = 0
+	if a, ok := v.awaited[token]; ok {
+		delete(v.awaited, token)
+		a.done(body)
+	}
+}
+
+// giveUp fails calls whose answer won't arrive: the proxy drops the calls of a plugin when its listener is removed,
+// while the VM stays for a listener with the same rules, whose requests may wait for them.
+func (v *VM) giveUp() {
+	now := v.host.Now()
+	var late []awaited
+	for token, a := range v.awaited {
+		if now > a.untilMS {
+			delete(v.awaited, token)
+			late = append(late, a)
+		}
+	}
+	if late != nil { // else the newest answer's streams may still be woken
+		v.woken = 0
+	}
+	for _, a := range late {
+		a.done(nil)
+	}
+}
+
+// source returns the client's address of the current context, without its port; "" if unknown.
+func (v *VM) source() string {
+	switch from := &v.engine.Config().Source; {
+	case from.Header != "":
+		return policy.AddressIn(v.host.RequestHeaders(), from.Header)
+	case from.FilterState != "":
+		return policy.Address(string(v.host.FilterState(from.FilterState)))
+	}
+	return policy.Address(string(v.host.Source()))
+}
+
+// origin returns the id and the trace of the current context's request, as far as they are valid.
+func (v *VM) origin() Origin {
+	o := Origin{RequestID: v.host.RequestHeader(requestIDHeader), Traceparent: v.host.RequestHeader(traceparentHeader)}
+	if !limits.ValidRequestID(o.RequestID) {
+		o.RequestID = ""
+	}
+	if !limits.ValidTraceparent(o.Traceparent) { //mutant:TestCallsHaveAnOrigin false
+		o.Traceparent = ""
+	}
+	return o
+}
+
+// tally has the counters of one rule.
+type tally struct {
+	counts [policy.Counters]uint64 // since the last flush
+	ids    [policy.Counters]uint32 // of the proxy's counters, 0 before they are defined
+}
+
+// count counts for a rule, by its index or policy.NoRule.
+func (v *VM) count(rule int, counter policy.Counter) { v.tallies[rule+1].counts[counter]++ }
+
+// flush adds the counts to the proxy's counters.
+func (v *VM) flush() {
+	for i := range v.tallies {
+		counts := &v.tallies[i].counts
+		for c := policy.None + 1; c < policy.Counters; c++ {
+			if counts[c] == 0 {
+				continue
+			}
+			if id := v.counter(i-1, c); id != 0 {
+				v.host.Count(id, counts[c])
+				counts[c] = 0
+			}
+		}
+	}
+}
+
+// counter returns the id of a rule's counter, 0 if it can't be defined.
+func (v *VM) counter(rule int, c policy.Counter) uint32 {
+	t := &v.tallies[rule+1]
+	if t.ids[c] == 0 {
+		t.ids[c] = v.host.DefineCounter(c.StatName(v.engine.Config().RuleName(rule)))
+	}
+	return t.ids[c]
+}
+
+// definedRules is the number of rules whose counters one tick defines: a counter takes Envoy some 40 µs, and requests
+// wait meanwhile.
+const definedRules = 16
+
+// define defines the counters that the next rules are expected to increment.
+func (v *VM) define() {
+	for end := min(v.defined+definedRules, len(v.tallies)); v.defined < end; v.defined++ {
+		rule := v.defined - 1
+		for c := policy.None + 1; c < policy.Counters; c++ {
+			if v.engine.Config().Expects(rule, c) {
+				v.counter(rule, c)
+			}
+		}
+	}
+}
+
+// Claim implements policy.Claims.
+func (v *VM) Claim(metadata, name string) string { return v.host.Claim(metadata, name) }
+
+// Record implements policy.Memory.
+func (v *VM) Record(region wire.Region, index uint32) []byte { return v.host.Record(region, index) }
+
+// Guard implements policy.Memory.
+func (v *VM) Guard() uint64 { return v.guard.read(v.host) }
+
+// Body implements policy.Memory.
+func (v *VM) Body(epoch uint64, variant wire.Variant) *policy.Body {
+	if body := v.bodies.get(epoch, variant); body != nil {
+		return body
+	}
+	body, err := wire.FindBody(v.host.Record(wire.RegionBodies, variant.Slot), epoch, variant)
+	if err != nil {
+		return nil
+	}
+	return v.bodies.put(epoch, variant, v.host.Keep(body))
+}
+
+func indent(text string) string { return "  " + strings.ReplaceAll(text, "\n", "\n  ") }

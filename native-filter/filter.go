@@ -1,0 +1,379 @@
+//go:build native
+
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/gatehouse/gatehouse/edge"
+	"github.com/gatehouse/gatehouse/edge/policy"
+	"github.com/gatehouse/gatehouse/native-filter/coalesce"
+	"github.com/gatehouse/gatehouse/native-filter/dynmod"
+)
+
+func init() { dynmod.New = newFilter }
+
+// filter is one configuration of the module in Envoy, for an edge or the push listener. Configurations share nothing
+// but the memory, so that rules of one listener never decide a request of another.
+type filter struct {
+	config        *dynmod.Config
+	mainThread    int // its id
+	configuration []byte
+	rules         *policy.Config
+	counters      map[string]uint32 // Envoy's numbers of counters, plus 1
+	panics        uint64            // number of the counter
+	calls         *coalesce.Group
+	// workers are the VMs, by the number of the thread that they serve. They are made when a thread serves its first
+	// request. checked is the first one, made with the configuration.
+	workers [maxThreads]atomic.Pointer[worker]
+	checked atomic.Pointer[worker]
+
+	stop, stopped chan struct{} // of ticks
+	tickThread    atomic.Int64  // its id, during a tick
+	asked         bool          // by a tick: have the main thread make calls; of that thread
+}
+
+// maxThreads bounds the threads that serve requests: Envoy's workers, and its main thread.
+const maxThreads = 1024
+
+// newFilter makes a filter, or returns nil if it refuses the configuration, with a line in the log.
+func newFilter(c *dynmod.Config, configuration []byte) dynmod.Filter {
+	f := &filter{config: c, configuration: configuration, counters: map[string]uint32{}, stop: make(chan struct{}),
+		stopped: make(chan struct{}), mainThread: syscall.Gettid()}
+	f.calls = coalesce.NewGroup(f.schedule)
+	w := f.newWorker()
+	if w == nil {
+		return nil
+	}
+	f.checked.Store(w)
+	rules := w.vm.Config()
+	f.rules = rules
+	if !rules.PushListener && !sidecar.is(rules.SidecarCluster) {
+		dynmod.Log(dynmod.Critical, fmt.Sprintf("gatehouse: sidecar.cluster is %q, and was %q before or in another listener: want the same, because both would read one memory; restart Envoy to change it, or run an Envoy for each", rules.SidecarCluster, sidecar.cluster))
+		return nil
+	}
+	f.defineCounters(rules)
+	if dynmod.Validating() {
+		close(f.stopped)
+		return f
+	}
+	dynmod.Log(dynmod.Info, "gatehouse: release "+edge.Release)
+	go f.tick()
+	return f
+}
+
+// sidecar is the sidecar's cluster of all edges of the process. They share the memory, so a verdict that one's sidecar has
+// pushed, perhaps before that edge went, would let a request in at the other's listener. Under Wasm vm_id separates them.
+var sidecar sidecarCluster
+
+type sidecarCluster struct {
+	mu      sync.Mutex // protects the following
+	cluster string     // "" before the first edge
+}
+
+// is reports whether this is the sidecar's cluster; the first one is.
+func (s *sidecarCluster) is(cluster string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cluster == "" {
+		s.cluster = cluster
+	}
+	return s.cluster == cluster
+}
+
+// panicsStat is the name of the counter of panics that were recovered.
+const panicsStat = "gatehouse.panics_total"
+
+// defineCounters defines all counters that requests can increment, since Envoy allows it only now.
+func (f *filter) defineCounters(rules *policy.Config) {
+	f.panics, _ = f.config.DefineCounter(panicsStat)
+	for rule := policy.NoRule; rule < len(rules.Rules); rule++ {
+		for c := policy.None + 1; c < policy.Counters; c++ {
+			unreadable := rule == policy.NoRule && c == policy.AuthUnavailable
+			if !rules.Expects(rule, c) && !unreadable {
+				continue
+			}
+			name := c.StatName(rules.RuleName(rule))
+			if id, ok := f.config.DefineCounter(name); ok {
+				f.counters[name] = uint32(id) + 1
+			}
+		}
+	}
+}
+
+// worker is a VM and its host, for one thread. Other threads bring it answers, and ticks.
+type worker struct {
+	filter *filter
+
+	mu    sync.Mutex // protects the following
+	proxy *proxy
+	vm    *edge.VM
+	held  map[uint32]*heldStream // by id
+	token uint32                 // of the newest call, also of an earlier VM
+}
+
+// heldStream is a stream that waits: for the sidecar, or for its own body.
+type heldStream struct {
+	stream *dynmod.Stream
+	goOn   func() edge.Action // once its answer has arrived
+	failed bool               // the VM has panicked
+}
+
+func (f *filter) newWorker() *worker {
+	w := &worker{filter: f, held: map[uint32]*heldStream{}}
+	w.proxy = &proxy{worker: w}
+	if !w.begin() {
+		return nil
+	}
+	return w
+}
+
+// begin makes the worker's VM. It returns false if that refuses the configuration.
+func (w *worker) begin() bool {
+	w.vm = edge.New(w.proxy)
+	if err := w.vm.Start(w.filter.configuration, "filter_config"); err != nil {
+		dynmod.Log(dynmod.Critical, "gatehouse: "+err.Error())
+		return false
+	}
+	return true
+}
+
+// worker returns the worker of a thread, nil if it can't be made.
+func (f *filter) worker(thread int) *worker {
+	if thread >= maxThreads {
+		return nil
+	}
+	w := f.workers[thread].Load()
+	if w == nil {
+		if w = f.checked.Swap(nil); w == nil {
+			w = f.newWorker()
+		}
+		f.workers[thread].Store(w)
+	}
+	return w
+}
+
+// RequestHeaders implements dynmod.Filter.
+func (f *filter) RequestHeaders(s *dynmod.Stream, endOfStream bool) dynmod.Action {
+	w := f.worker(s.Thread())
+	if w == nil {
+		return dynmod.Refuse
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.proxy.begin(s)
+	return w.result(s, w.vm.RequestHeaders(s.ID(), endOfStream))
+}
+
+// result translates what the VM wants to do with a stream, and holds the stream if it waits.
+func (w *worker) result(s *dynmod.Stream, a edge.Action) dynmod.Action {
+	if a == edge.Continue {
+		return dynmod.Continue
+	}
+	if w.proxy.answer.IsSet() {
+		return s.Reply(&w.proxy.answer)
+	}
+	s.Hold()
+	w.held[s.ID()] = &heldStream{stream: s}
+	if w.filter.rules.PushListener {
+		return dynmod.WantBody
+	}
+	s.PrepareWake()
+	return dynmod.Pause
+}
+
+// RequestBody implements dynmod.Filter.
+func (f *filter) RequestBody(s *dynmod.Stream, endOfStream bool) dynmod.Action {
+	w := f.worker(s.Thread())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if h := w.held[s.ID()]; h == nil || h.failed {
+		return dynmod.Refuse
+	}
+	w.proxy.begin(s)
+	w.vm.RequestBody(s.ID(), s.BodySize(), endOfStream)
+	if w.proxy.answer.IsSet() {
+		delete(w.held, s.ID())
+		return s.Reply(&w.proxy.answer)
+	}
+	return dynmod.WantBody
+}
+
+// wake is called for a stream whose answer has arrived.
+func (w *worker) wake(id uint32, goOn func() edge.Action) {
+	if h := w.held[id]; h != nil {
+		h.goOn = goOn
+		h.stream.Wake()
+	}
+}
+
+// Woken implements dynmod.Filter: it continues a stream whose answer has arrived.
+func (f *filter) Woken(s *dynmod.Stream) dynmod.Action {
+	w := f.worker(s.Thread())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h := w.held[s.ID()]
+	if h == nil || h.goOn == nil && !h.failed {
+		return dynmod.Nothing
+	}
+	delete(w.held, s.ID())
+	if h.failed {
+		return dynmod.Refuse
+	}
+	w.proxy.begin(s)
+	action := w.result(s, h.goOn())
+	if action == dynmod.Pause {
+		return dynmod.Nothing
+	}
+	return action
+}
+
+// Destroyed implements dynmod.Filter.
+func (f *filter) Destroyed(s *dynmod.Stream) {
+	w := f.worker(s.Thread())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.held, s.ID())
+	w.vm.Ended(s.ID())
+}
+
+// answered brings the answer to a call.
+func (w *worker) answered(token uint32, body []byte) {
+	w.safely(func() {
+		w.vm.CallResponse(token, body)
+	})
+}
+
+// safely runs f in the worker, on a thread that isn't its own.
+func (w *worker) safely(f func()) {
+	defer func() {
+		if value := recover(); value != nil {
+			dynmod.Recovered(value)
+			w.filter.panicked(w)
+		}
+	}()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.proxy.enterStream(nil)
+	f()
+}
+
+// Scheduled implements dynmod.Filter: it makes calls, on the main thread.
+func (f *filter) Scheduled() {
+	f.calls.Dispatch(func(c *edge.Call) (uint64, bool) {
+		return f.config.Callout(c.Cluster, c.Headers(), c.Body, c.Timeout)
+	})
+}
+
+// CalloutDone implements dynmod.Filter.
+func (f *filter) CalloutDone(id uint64, status string, body []byte) {
+	defer f.calls.Done(id, nil) // if a panic has prevented the answer
+	if status != "200" {
+		body = nil
+	}
+	f.calls.Done(id, body)
+}
+
+// schedule has the main thread make calls. Envoy holds the configuration meanwhile, and may end it afterwards, if nobody
+// else does any more. On a worker its stream does; the thread of ticks waits until it holds no lock.
+func (f *filter) schedule() {
+	if f.onTickThread() {
+		f.asked = true
+		return
+	}
+	f.config.Schedule()
+}
+
+func (f *filter) onTickThread() bool { return int64(syscall.Gettid()) == f.tickThread.Load() }
+
+// tick ticks all workers, also idle ones, until the configuration goes.
+func (f *filter) tick() {
+	defer close(f.stopped)
+	ticker := time.NewTicker(edge.TickMS * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-f.stop:
+			return
+		case <-ticker.C:
+		}
+		runtime.LockOSThread()
+		f.tickThread.Store(int64(syscall.Gettid()))
+		f.tickAll()
+		if f.asked {
+			f.asked = false
+			f.config.Schedule()
+		}
+		f.tickThread.Store(0)
+		runtime.UnlockOSThread()
+		select {
+		case <-f.stop: // by Destroy on this thread, perhaps: f.config has gone
+			return
+		default:
+		}
+	}
+}
+
+func (f *filter) tickAll() {
+	defer func() { dynmod.Recovered(recover()) }()
+	for i := range f.workers {
+		if w := f.workers[i].Load(); w != nil {
+			w.safely(func() { w.vm.Tick() })
+		}
+	}
+}
+
+// Panicked implements dynmod.Filter.
+func (f *filter) Panicked(s *dynmod.Stream, _ any) {
+	var w *worker
+	if s != nil {
+		w = f.worker(s.Thread())
+	}
+	f.panicked(w)
+}
+
+// panicked counts a panic, and gives the worker in which it happened, if any, a new VM, since the state of the old one
+// is unknown. Its requests that wait are refused.
+func (f *filter) panicked(w *worker) {
+	f.config.Count(f.panics, 1)
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.begin()
+	for _, h := range w.held {
+		h.failed = true
+		if !w.filter.rules.PushListener { // whose streams wait for their bodies
+			h.stream.Wake()
+		}
+	}
+}
+
+// drainMargin is how much later than its timeout the answer to a call may come. None comes if Envoy ends: its main thread
+// waits for the workers then.
+const drainMargin = time.Second
+
+// Destroy implements dynmod.Filter.
+func (f *filter) Destroy() {
+	close(f.stop)
+	if !f.onTickThread() {
+		<-f.stopped
+	}
+	if syscall.Gettid() != f.mainThread {
+		// Envoy's main thread may be making or ending calls of this configuration, which Envoy frees when this returns.
+		f.calls.Drain(f.rules.SidecarTimeout + drainMargin)
+	}
+	f.calls.Close()
+	f.tickAll() // counters
+	for i := range f.workers {
+		if w := f.workers[i].Load(); w != nil {
+			w.proxy.answer.Reset() // it was sent
+		}
+	}
+}

@@ -1,0 +1,175 @@
+//go:build native
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/gatehouse/gatehouse/edge"
+	"github.com/gatehouse/gatehouse/edge/headermap"
+	"github.com/gatehouse/gatehouse/edge/policy"
+	"github.com/gatehouse/gatehouse/native-filter/dynmod"
+	"github.com/gatehouse/gatehouse/native-filter/memory"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// shared is the memory of all filters of the process.
+var shared memory.Store
+
+// proxy is the host of one worker's VM: Envoy, by its ABI for dynamic modules. Its methods are called under the
+// worker's lock.
+type proxy struct {
+	worker *worker
+	stream *dynmod.Stream // whose callback runs; nil in others
+	raw    []byte         // its headers, reused
+	read   bool           // raw has them
+	answer dynmod.Answer
+}
+
+// begin begins the callback of a stream, on its own thread.
+func (p *proxy) begin(s *dynmod.Stream) {
+	p.enterStream(s)
+	p.worker.vm.Saw(s.Newest())
+	p.answer.Reset() // not elsewhere: Envoy may be sending it
+}
+
+// enterStream makes a stream the current one, or none for nil.
+func (p *proxy) enterStream(s *dynmod.Stream) { p.stream, p.read = s, false }
+
+func (*proxy) Now() int64 { return time.Now().UnixMilli() }
+
+func (*proxy) Record(region wire.Region, index uint32) []byte { return shared.Record(region, index) }
+
+// Keep implements edge.Host: nobody changes a record.
+func (*proxy) Keep(record []byte) []byte { return record }
+
+func (*proxy) SetRecord(region wire.Region, index uint32, value []byte) error {
+	return shared.SetRecord(region, index, value)
+}
+
+func (*proxy) State() ([]byte, uint32) { return shared.State() }
+
+func (*proxy) SetState(value []byte, cas uint32) bool { return shared.SetState(value, cas) }
+
+func (*proxy) Guard() uint64 { return shared.Guard() }
+
+func (*proxy) AddGuard(n int64) error {
+	shared.AddGuard(n)
+	return nil
+}
+
+// requestHeaders copies the headers once in a callback: what Envoy returns isn't valid any more when one is removed.
+func (p *proxy) RequestHeaders() []byte {
+	if p.stream != nil && !p.read {
+		p.raw, p.read = p.stream.AppendHeaders(p.raw[:0]), true
+	}
+	if !p.read {
+		return nil
+	}
+	return p.raw
+}
+
+func (p *proxy) RequestHeader(name string) (values string) {
+	fields, _ := headermap.ParseFields(p.RequestHeaders())
+	for found := false; fields.More(); {
+		if n, value := fields.Next(); n != name {
+			continue
+		} else if found {
+			values += "," + value
+		} else {
+			values, found = value, true
+		}
+	}
+	return values
+}
+
+func (p *proxy) RequestBody(size int) []byte {
+	body := p.stream.Body()
+	return body[:min(size, len(body))]
+}
+
+func (p *proxy) Source() []byte { return p.stream.Source() }
+
+func (p *proxy) FilterState(name string) []byte { return p.stream.FilterState(name) }
+
+// claimsState begins the names of claims in the filter state. A module can't read the nested metadata of Envoy's JWT
+// filter, so envoy-native.yaml has a filter that copies the claims there.
+const claimsState = "gatehouse.claims."
+
+func (p *proxy) Claim(metadata, name string) string {
+	return string(p.stream.FilterState(claimsState + metadata + "." + name))
+}
+
+func (p *proxy) RemoveRequestHeader(name string) {
+	p.check(p.stream.RemoveHeader(name), "remove request header", name)
+}
+
+// AddRequestHeader implements edge.Host. Envoy 1.40 refuses an empty value of a module, so a device without permissions has no
+// header with them, as in nginx.
+func (p *proxy) AddRequestHeader(name, value string) {
+	if value == "" {
+		return
+	}
+	p.check(p.stream.AddHeader(name, value), "add request header", name)
+}
+
+// noteStates are the names of notes in the filter state, the same as of the Wasm module, so that the configuration of
+// access logs and routes is the same, too.
+var noteStates = [...]string{
+	policy.NoteCacheStatus:  "wasm." + policy.NoteCacheStatus.String(),
+	policy.NoteVary:         "wasm." + policy.NoteVary.String(),
+	policy.NoteCacheControl: "wasm." + policy.NoteCacheControl.String(),
+	policy.NoteNoStore:      "wasm." + policy.NoteNoStore.String(),
+	policy.NoteDevice:       "wasm." + policy.NoteDevice.String(),
+	policy.NoteRule:         "wasm." + policy.NoteRule.String(),
+}
+
+func (p *proxy) Note(n policy.Note, value string) {
+	p.check(p.stream.SetFilterState(uint(n), noteStates[n], value), "set filter state", noteStates[n])
+}
+
+func (p *proxy) Reply(status int, details string, headers, body []byte) {
+	p.answer.Set(status, details, headers, body)
+}
+
+// Wake implements edge.Host. It is called on another thread than the stream's, where filter.Woken continues it.
+func (p *proxy) Wake(id uint32, goOn func() edge.Action) { p.worker.wake(id, goOn) }
+
+// Exists implements edge.Host: filter.Destroyed tells the VM which streams have ended.
+func (*proxy) Exists(uint32) bool { return true }
+
+func (*proxy) Enter(uint32) {}
+
+var errStopped = errors.New("the configuration has gone")
+
+// Call implements edge.Host: the main thread makes the call, later.
+func (p *proxy) Call(c edge.Call) (token, newest uint32, err error) {
+	w := p.worker
+	w.token++
+	token = w.token
+	// The next callback overwrites these.
+	c.Body = bytes.Clone(c.Body)
+	c.From = edge.Origin{RequestID: strings.Clone(c.From.RequestID), Traceparent: strings.Clone(c.From.Traceparent)}
+	newest, ok := w.filter.calls.Join(c, func(answer []byte) { w.answered(token, answer) })
+	if !ok {
+		return 0, 0, errStopped
+	}
+	return token, newest, nil
+}
+
+// DefineCounter implements edge.Host: all counters are defined with the configuration, as Envoy demands.
+func (p *proxy) DefineCounter(name string) uint32 { return p.worker.filter.counters[name] }
+
+func (p *proxy) Count(id uint32, n uint64) { p.worker.filter.config.Count(uint64(id-1), n) }
+
+func (*proxy) Warn(message string) { dynmod.Log(dynmod.Warn, message) }
+
+// check logs that Envoy refused an operation that should always succeed.
+func (*proxy) check(ok bool, what, of string) {
+	if !ok {
+		dynmod.Log(dynmod.Error, "gatehouse: "+what+" "+of+": refused")
+	}
+}
