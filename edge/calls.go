@@ -40,6 +40,7 @@ type flight struct {
 	body    []byte
 	source  string    // of the first request for it
 	device  string    // whose secret the call has, "" if it has none
+	right   bool      // shared memory tells that the secret is right
 	newest  uint32    // the newest stream when the call was made
 	waiting []*stream // some may have ended, see vm.forgetEnded
 }
@@ -115,7 +116,7 @@ func (c *calls) throttledS(d *policy.Decision, source string, nowMS int64) uint1
 
 // refresh verifies a credential in the background of an authenticated request of a rule.
 func (c *calls) refresh(d *policy.Decision, rule int) {
-	verify := policy.Decision{Action: policy.Verify, Credential: d.Credential, Digest: d.Digest}
+	verify := policy.Decision{Action: policy.Verify, Credential: d.Credential, Digest: d.Digest, Guess: d.Guess}
 	if c.inFlight[callKey(&verify)] == nil && c.dispatch(c.newCall(&verify, c.vm.source())) {
 		c.vm.count(rule, policy.CallRefresh)
 	}
@@ -173,7 +174,7 @@ func (c *calls) answered(to *flight, body []byte) {
 	if outcome == wire.Unavailable {
 		c.throttles.add(to.source, now, throttleMS)
 	}
-	c.guesses.answered(pair{to.device, network}, now, outcome, throttleMS)
+	c.guesses.answered(pair{to.device, network}, now, outcome, throttleMS, to.right)
 }
 
 // throttleOf returns the outcome of an answer, 0 of an unusable one, and for how long it throttles, ms.
@@ -238,7 +239,7 @@ func (c *calls) newCall(d *policy.Decision, source string) *flight {
 		request := wire.VerifyRequest{DeviceID: shown.ID, Secret: shown.Secret, Source: source, Session: shown.Session}
 		pending.body = wire.AppendVerifyRequest(nil, &request)
 		if shown.Session == "" {
-			pending.device = strings.Clone(shown.ID)
+			pending.device, pending.right = strings.Clone(shown.ID), d.Guess == policy.Right
 		}
 	}
 	return pending

@@ -139,8 +139,9 @@ func (g *guesses) asked(p pair, nowMS int64) {
 	}
 }
 
-// answered stores the sidecar's answer about a secret of a pair; outcome 0: it gave none.
-func (g *guesses) answered(p pair, nowMS int64, outcome wire.Outcome, throttleMS uint32) {
+// answered stores the sidecar's answer about a secret of a pair; outcome 0: it gave none. right: the secret is known to
+// be right.
+func (g *guesses) answered(p pair, nowMS int64, outcome wire.Outcome, throttleMS uint32, right bool) {
 	switch k, found := g.find(p, nowMS); {
 	case outcome == wire.Allow: // the device authenticates from there
 		g.drop(p)
@@ -148,7 +149,9 @@ func (g *guesses) answered(p pair, nowMS int64, outcome wire.Outcome, throttleMS
 		g.set(p, guessed{nowMS, int64(throttleMS), throttleMS > 0})
 	case outcome == wire.Throttled:
 		g.set(p, guessed{nowMS, int64(throttleMS), false})
-	case outcome == 0 && found: // its last answer holds
+	case outcome == 0 && found &&
+		(k.own || !right): //mutant:TestGuessesOfAnActiveDevice true
+		// Its last answer holds. A right secret is no guess: it must not keep the device out.
 		g.set(p, guessed{nowMS, k.forMS, k.own})
 	}
 }

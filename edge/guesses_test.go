@@ -54,6 +54,13 @@ func TestGuessesOfAnActiveDevice(t *testing.T) {
 			e.vm.readState()
 		}
 	}
+	vain := func(secret string) func(*emulator) { // asks at the end of a guess's life, and gets no answer
+		return func(e *emulator) {
+			later(silent, guessLifeMS-1)(e)
+			try(e, "dev", secret)
+			e.answered(e.calls[1], nil)
+		}
+	}
 	tests := []struct {
 		name   string
 		change func(e *emulator) // after the first two wrong secrets
@@ -89,6 +96,13 @@ func TestGuessesOfAnActiveDevice(t *testing.T) {
 			try(e, "dev", "wrong3")
 			e.answered(e.calls[1], nil)
 		}, "right", "", 200, 0},
+		{"right, the sidecar gave no answer to it, where the device is at home", func(e *emulator) {
+			later(own, 1000)(e)
+			try(e, "dev", "right")
+			e.answered(e.calls[1], nil)
+		}, "right", "", 200, 0},
+		{"right, long after the last guess, though it was shown in between", later(vain("right"), 1), "right", "", 200, 0},
+		{"right, long after the second guess, but there was another", later(vain("wrong3"), 1), "right", "", 0, 0},
 		{"right, the sidecar accepted it", func(e *emulator) {
 			deny(e)
 			try(e, "dev", "right")
@@ -209,7 +223,7 @@ func TestGuessesAreBounded(t *testing.T) {
 		t.Errorf("%d with one wrong secret after the end, want none", len(g.once))
 	}
 	for i := range 3 * maxGuessed {
-		g.answered(at(i), 1000, wire.Throttled, 5000)
+		g.answered(at(i), 1000, wire.Throttled, 5000, false)
 	}
 	count := func() (n int) {
 		for _, networks := range g.devices {
@@ -227,7 +241,7 @@ func TestGuessesAreBounded(t *testing.T) {
 		t.Errorf("%d remembered after the end, counted %d", count(), g.count)
 	}
 	g.drop(at(0)) // isn't there
-	g.answered(at(0), 1000, wire.Throttled, 1<<32-1)
+	g.answered(at(0), 1000, wire.Throttled, 1<<32-1, false)
 	if k, _ := g.find(at(0), 1000); k.throttledS(1000) != 1<<16-1 {
 		t.Errorf("throttled for %d s, want the most that there is room for", k.throttledS(1000))
 	}

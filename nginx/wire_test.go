@@ -665,8 +665,11 @@ func TestGuesses(t *testing.T) {
 		{step{"throttled_s", "dev", own, 1500, false}, 0},
 		{step{"answered", "dev", own, 2000}, 0}, // no answer: the last one holds
 		{step{"doubts", "dev", own, 2999, "right"}, 0},
+		{step{"answered", "dev", own, 2900, false, 0, true}, 0}, // also about the right secret
+		{step{"doubts", "dev", own, 3899, "right"}, 0},
 		{step{"answered", "dev", own, 3000, "deny", 0}, 0},
 		{step{"doubts", "dev", own, 3000, "right"}, 1},
+		{step{"answered", "dev", own, 4000, false, 0, true}, 0}, // a right secret is no guess
 		{step{"sweep", 3000 + life - 1}, 0},
 		{step{"doubts", "dev", own, 3000, "right"}, 1},
 		{step{"sweep", 3000 + life}, 0},

@@ -92,7 +92,7 @@ local function answered(calls, call)
   if answer.outcome == "unavailable" then
     calls.throttles:add(call.source, now, answer.throttle_ms)
   end
-  calls.guesses:answered(call.device, call.source, now, answer.outcome, answer.throttle_ms)
+  calls.guesses:answered(call.device, call.source, now, answer.outcome, answer.throttle_ms, call.right)
 end
 
 -- run makes a call in a timer, and wakes the requests that wait for it, whatever happens.
@@ -146,6 +146,7 @@ function Calls:dispatch(action, d, key, source, newest)
     path = path,
     source = source,
     device = action ~= "fetch" and d.secret and d.id or nil, -- whose secret the call has
+    right = d.guess == "right", -- shared memory tells that the secret is right
     newest = newest,
     waiting = 0,
     arrived = semaphore.new(0),
@@ -222,7 +223,7 @@ function Calls:join(r, d, now, answers)
     call = self:dispatch(action, d, key, source, M.newest())
     if not call then
       if d.secret and action ~= "fetch" then
-        self.guesses:answered(d.id, source, now, nil)
+        self.guesses:answered(d.id, source, now, nil, 0, d.guess == "right")
       end
       return missing(answers, action)
     end

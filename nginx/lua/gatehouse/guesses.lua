@@ -103,8 +103,9 @@ function M:throttled_s(device, source, now_ms, right)
   return min(floor((known.at_ms + known.for_ms - now_ms + 999) / 1000), 65535)
 end
 
--- answered stores the sidecar's answer about a secret of a device from a source; outcome nil: it gave none.
-function M:answered(device, source, now_ms, outcome, throttle_ms)
+-- answered stores the sidecar's answer about a secret of a device from a source; outcome nil: it gave none. right: the
+-- secret is known to be right.
+function M:answered(device, source, now_ms, outcome, throttle_ms, right)
   local net = network(source)
   if not net then
     return
@@ -117,7 +118,7 @@ function M:answered(device, source, now_ms, outcome, throttle_ms)
     set(self, device, net, now_ms, throttle_ms, false)
   elseif not outcome then
     local known = find(self, device, net, now_ms)
-    if known then -- its last answer holds
+    if known and (known.own or not right) then -- its last answer holds; a right secret must not keep the device out
       known.at_ms = now_ms
     end
   end
