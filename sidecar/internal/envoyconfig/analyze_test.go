@@ -140,8 +140,15 @@ func TestAnalyze(t *testing.T) {
 		{"tokens from another header that Vary names", []string{session, "", "{name: authorization, value_prefix: \"Bearer \"}", "{name: X-Token}",
 			"domains: [\"*\"]", "domains: [\"*\"]\n              response_headers_to_add: [{header: {key: vary, value: x-token}}]"}, nil, ""},
 		{"answers for one device that caches keep", []string{"gatehouse_no_store", "gatehouse_other"}, []string{sharedAnswers.Code}, "virtual host upstream: routes[0]"},
+		{"Vary that a virtual host removes", []string{"            name: edge\n            # Cache-Status", "            name: edge\n            most_specific_header_mutations_wins: true\n            # Cache-Status",
+			"domains: [\"*\"]\n              routes:\n              - match: {prefix: /}\n                route: {cluster: upstream", "domains: [\"*\"]\n              response_headers_to_remove: [Vary]\n              routes:\n              - match: {prefix: /}\n                route: {cluster: upstream"},
+			[]string{sharedAnswers.Code}, "virtual host upstream: routes[0]"},
+		{"the upstream's Vary, removed before ours is added", []string{"domains: [\"*\"]\n              routes:\n              - match: {prefix: /}\n                route: {cluster: upstream", "domains: [\"*\"]\n              response_headers_to_remove: [Vary]\n              routes:\n              - match: {prefix: /}\n                route: {cluster: upstream"}, nil, ""},
 		{"no Vary", []string{"gatehouse_vary", "gatehouse_other"}, []string{sharedAnswers.Code}, ""},
 		{"tokens written elsewhere", []string{session, "", jwt, "payload_in_metadata: other"}, []string{noJWT.Code}, "session.metadata"},
+		{"tokens of two issuers", []string{"          #session       gatehouse:\n", "          #session       other: {issuer: other, payload_in_metadata: gatehouse}\n          #session       gatehouse:\n", session, ""},
+			[]string{otherIssuer.Code}, "session.metadata"},
+		{"claims of another issuer elsewhere", []string{"          #session       gatehouse:\n", "          #session       other: {issuer: other, payload_in_metadata: other}\n          #session       gatehouse:\n", session, ""}, nil, ""},
 		{"no idle timeout", []string{"stream_idle_timeout: 20s", "stream_idle_timeout: 0s"}, []string{noIdleTimeout.Code}, ""},
 		{"no push listener", []string{"push_listener: true", "max_staleness: 30s", "name: gatehouse-push", "name: second", "allow_on_headers_stop_iteration: true", ""},
 			[]string{notNormalized.Code, noPush.Code, manySpellings.Code, underscores.Code}, ""},
@@ -196,6 +203,14 @@ func TestAnalyze(t *testing.T) {
 		if !seen[kind.Code] && kind.Code != noClaims.Code && kind.Code != weakerEdge.Code { // TestNative and TestWeakerEdge find these
 			t.Errorf("no case finds %s", kind.Code)
 		}
+	}
+}
+
+// TestRefuserIsNamed: a rule may ask for a credential for other methods than GET.
+func TestRefuserIsNamed(t *testing.T) {
+	report := Analyze(shipped(t, routeFirst("{match: {path: /v1/telemetry}, route: {cluster: upstream}, typed_per_filter_config: {gatehouse: {disabled: true}}}")...))
+	if len(report.Findings) != 1 || !strings.Contains(report.Findings[0].Message, "rules[0] asks") {
+		t.Errorf("got %v, want that rules[0] asks", report.Findings)
 	}
 }
 

@@ -43,14 +43,25 @@ func (a *analysis) answers(p *plugin) {
 	}
 }
 
-// adds reports whether the route, or what contains it, adds a header to answers whose value contains text.
-func (w *way) adds(header, text string) bool {
-	return slices.ContainsFunc(w.levels, func(l level) bool {
-		return slices.ContainsFunc(l.of.list("response_headers_to_add"), func(option object) bool {
+// adds reports whether the route, or what contains it, adds a header to answers whose value contains text, and nothing
+// removes it again.
+func (w *way) adds(header, text string) (added bool) {
+	levels := slices.Clone(w.levels)
+	if !w.levels[0].of.flag("most_specific_header_mutations_wins") {
+		slices.Reverse(levels) // the route's own come first
+	}
+	for _, l := range levels {
+		removed, _ := l.of.field("response_headers_to_remove").([]any) // before this level adds
+		added = added && !slices.ContainsFunc(removed, func(v any) bool {
+			name, _ := v.(string)
+			return strings.EqualFold(name, header)
+		})
+		added = added || slices.ContainsFunc(l.of.list("response_headers_to_add"), func(option object) bool {
 			h := option.object("header")
 			return strings.EqualFold(h.text("key"), header) && strings.Contains(strings.ToLower(h.text("value")), strings.ToLower(text))
 		})
-	})
+	}
+	return added
 }
 
 // tokenHeaders returns the headers but Authorization from which a filter before this one reads its session tokens.

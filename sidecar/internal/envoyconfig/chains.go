@@ -95,7 +95,10 @@ func reachOf(listener object) reach {
 }
 
 func addressReach(address object) reach {
-	if address.has("pipe") {
+	if pipe := address.object("pipe"); pipe != nil {
+		if int(pipe.number("mode", 0))&0o022 != 0 { // who may write to a socket may connect
+			return machine
+		}
 		return user
 	}
 	name := address.object("socket_address").text("address")

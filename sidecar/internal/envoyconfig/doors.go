@@ -23,6 +23,7 @@ func (a *analysis) around(tree any) {
 	inner, guards := a.innerTargets(), a.guards(chains)
 	for i := range chains {
 		c := &chains[i]
+		a.unseen(c)
 		if c.reach <= user {
 			continue
 		}
@@ -32,6 +33,15 @@ func (a *analysis) around(tree any) {
 		} else {
 			a.weakerEdge(c, guards)
 		}
+	}
+}
+
+// unseen reports routes of a chain that come by discovery, where some filter protects something.
+func (a *analysis) unseen(c *chain) {
+	protects := slices.ContainsFunc(a.plugins, func(p *plugin) bool { return p.auth })
+	if _, routes := a.routings(c.manager); protects && routes != "" {
+		name := c.listener.text("name")
+		a.add(&unseenRoutes, name, c.at, "the routes %q are not in the file, and were not checked", routes)
 	}
 }
 

@@ -45,6 +45,7 @@ var (
 	otherCache    = findings.ErrorKind("GH0312", "remove the cache filter, or give it a listener without auth")
 	injects       = findings.ErrorKind("GH0313", "remove the header there")
 	translated    = findings.ErrorKind("GH0314", "put that filter before Gatehouse's, so that rules see what the upstream gets")
+	otherIssuer   = findings.ErrorKind("GH0315", "give the claims of other issuers' tokens another payload_in_metadata")
 
 	noPush      = findings.ErrorKind("GH0401", "add the listener gatehouse-push as envoy/envoy.yaml has it")
 	openPush    = findings.ErrorKind("GH0402", "listen on a unix socket: address: {pipe: {path: /run/gatehouse/push.sock, mode: 384}}")
@@ -63,6 +64,7 @@ var (
 	clientsChoose = findings.ErrorKind("GH0605", "name the cluster in the route")
 	setsIdentity  = findings.ErrorKind("GH0606", "remove the header there: the filter sets it")
 	sharedKeys    = findings.WarningKind("GH0607", "give each upstream paths of its own, or cache in a listener for one of them")
+	unseenRoutes  = findings.WarningKind("GH0609", "check the whole /config_dump of a running Envoy, which has them")
 )
 
 // Kinds returns all kinds of findings, by code.
@@ -71,9 +73,9 @@ func Kinds() []findings.Kind {
 		unreadable, noFilter, misplaced, badRules, openMethod, wildcard, noLabels, openPart, unknownMethod, openAdmin,
 		otherVM, failOpen, noReload, otherCode, pushWaits, edgeBuffers, filterOff, notCertain, matchedOnly,
 		notNormalized, manySpellings, underscores, forgedSource, behindRouter, noJWT, noIdleTimeout, noSource, noClaims,
-		ownFilters, tunnel, otherCache, injects, translated, ownAddress,
+		ownFilters, tunnel, otherCache, injects, translated, otherIssuer, ownAddress,
 		noPush, openPush, pushMode, smallPush, pushLimited,
 		noCluster, fewCalls, unjudged, weakerEdge,
-		routeOff, rewriteIn, unclear, toInner, clientsChoose, setsIdentity, sharedKeys, sharedAnswers,
+		routeOff, rewriteIn, unclear, toInner, clientsChoose, setsIdentity, sharedKeys, sharedAnswers, unseenRoutes,
 	}
 }

@@ -156,7 +156,16 @@ func (a *analysis) order(p *plugin) {
 	if source != "" && !slices.Contains(states, source) {
 		a.add(&noSource, p.name(), "source.filter_state", "%q: no set_filter_state filter before this one writes it, so no request has a source", source)
 	}
-	if p.rules.SessionMetadata != "" && a.providers(p) == nil {
+	providers := a.providers(p)
+	for _, provider := range providers {
+		if one, other := providers[0].text("issuer"), provider.text("issuer"); one != other {
+			a.add(&otherIssuer, p.name(), "session.metadata",
+				"%q: jwt_authn writes there the claims of tokens of several issuers, %q and %q: each can name any device",
+				p.rules.SessionMetadata, one, other)
+			break
+		}
+	}
+	if p.rules.SessionMetadata != "" && providers == nil {
 		a.add(&noJWT, p.name(), "session.metadata", "%q: no jwt_authn filter before this one writes there, so no token counts", p.rules.SessionMetadata)
 	} else if p.native && p.rules.SessionMetadata != "" {
 		a.claims(p, states)

@@ -210,20 +210,27 @@ func (r *resources) discovered(filter object) object {
 	return whole
 }
 
-// routings are the route configurations of a connection manager that are known.
-func (r *resources) routings(manager object) (all []object) {
-	scoped := manager.object("scoped_routes").object("scoped_route_configurations_list").list("scoped_route_configurations")
+// routings are the route configurations of a connection manager that are known; unseen is the name of another one.
+func (r *resources) routings(manager object) (all []object, unseen string) {
+	scopes := manager.object("scoped_routes")
+	if scopes.has("scoped_rds") {
+		unseen = scopes.text("name")
+	}
+	scoped := scopes.object("scoped_route_configurations_list").list("scoped_route_configurations")
 	for _, from := range append([]object{manager}, scoped...) {
 		inline := from.object("route_config")
 		if from.has("route_configuration") {
 			inline = from.object("route_configuration")
 		}
 		if inline == nil {
-			inline = r.routes[from.object("rds").text("route_config_name")+from.text("route_configuration_name")]
+			name := from.object("rds").text("route_config_name") + from.text("route_configuration_name")
+			if inline = r.routes[name]; inline == nil && name != "" {
+				unseen = name
+			}
 		}
 		if inline != nil {
 			all = append(all, inline)
 		}
 	}
-	return all
+	return all, unseen
 }

@@ -26,7 +26,8 @@ type way struct {
 
 // ways returns all routes of a connection manager that are known.
 func (r *resources) ways(manager object) (all []way) {
-	for _, config := range r.routings(manager) {
+	configs, _ := r.routings(manager)
+	for _, config := range configs {
 		for _, host := range config.list("virtual_hosts") {
 			at := "virtual host " + host.text("name")
 			outer := []level{{"route_config", config}, {at, host}}
@@ -265,6 +266,16 @@ func (p *plugin) asks(path string) bool {
 	return slices.ContainsFunc(p.rules.SampleMethods(), func(method string) bool {
 		return (policy.Need{}).Weaker(p.rules.Need(method, path))
 	})
+}
+
+// refuser returns a rule that refuses some requests for a path, -1 if only the default does.
+func (p *plugin) refuser(path string) int {
+	for _, method := range p.rules.SampleMethods() {
+		if need := p.rules.Need(method, path); need.Rule >= 0 && (policy.Need{}).Weaker(need) {
+			return need.Rule
+		}
+	}
+	return -1
 }
 
 // carries returns one of these paths that the upstream may get by the route; false if there is none.
