@@ -626,6 +626,14 @@ func TestThrottle(t *testing.T) {
 	}
 }
 
+// TestHitReportIsBounded: the sidecar refuses a report of more than 64 KiB, and would not know what is used.
+func TestHitReportIsBounded(t *testing.T) {
+	var size [1]int
+	if call(t, &size, "wire_cases", "report_hits"); size[0] < 16<<10 || size[0] > 32<<10 {
+		t.Errorf("got %d bytes, want 16 to 32 KiB", size[0])
+	}
+}
+
 // TestGuesses compares what a worker remembers about guesses with what edge/guesses_test.go expects of
 // guesses.go.
 func TestGuesses(t *testing.T) {

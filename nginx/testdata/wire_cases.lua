@@ -4,6 +4,7 @@
 local address = require "gatehouse.address"
 local siphash = require "gatehouse.siphash"
 local guesses = require "gatehouse.guesses"
+local hits = require "gatehouse.hits"
 local throttle = require "gatehouse.throttle"
 local wire = require "gatehouse.wire"
 
@@ -227,6 +228,23 @@ function M.guesses(steps)
     results[i] = tonumber(result) or result and 1 or 0
   end
   return results, all.count
+end
+
+-- report_hits has many hits of a long key, and returns the size of the report.
+function M.report_hits()
+  local size
+  local calls = {
+    send_hits = function(_, report)
+      size = #report
+    end,
+  }
+  for _ = 1, 20000 do
+    hits.hit(("k"):rep(2048))
+  end
+  for _ = 1, 5 do
+    hits.tick(calls)
+  end
+  return size
 end
 
 -- fill_guesses makes n guesses, and returns how many it has, how many it counts, the greatest number of pairs with one,

@@ -10,15 +10,15 @@ local M = {}
 -- requests may be periodic.
 local sample_every = 8
 
--- max_keys bounds a report.
-local max_keys = 400
+-- max_report bounds a report, bytes: a few hundred keys, and half of what the sidecar accepts.
+local max_report = 32 * 1024
 
 -- report_ticks is how many ticks a report covers: one second.
 local report_ticks = 5
 
 local ticks = 0 -- since the last report
 local skip = 0 -- hits until one is reported
-local keys, count = {}, 0
+local keys, count, size = {}, 0, 0
 
 -- hit is called for each answer from shared memory.
 function M.hit(key)
@@ -27,8 +27,9 @@ function M.hit(key)
     return
   end
   skip = random(0, 2 * sample_every - 2) -- sample_every - 1 on average
-  if count < max_keys then
-    count = count + 1
+  local more = size + 2 + #key
+  if more <= max_report then
+    count, size = count + 1, more
     keys[count] = key
   end
 end
@@ -44,7 +45,7 @@ function M.tick(calls)
   for i = 1, count do
     report = wire.append_hit(report, keys[i])
   end
-  keys, count = {}, 0
+  keys, count, size = {}, 0, 0
   calls:send_hits(report)
 end
 
