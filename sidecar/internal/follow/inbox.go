@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
 // inboxBytes bounds the payloads that wait in all shards' inboxes during catch-ups; inboxLeast is the minimum for one
@@ -42,12 +44,24 @@ func newInbox(shards int) *inbox {
 func (b *inbox) put(payload string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.bytes+len(payload) > b.most {
-		b.payloads, b.seen, b.bytes, b.lost = nil, 0, 0, true
-	} else {
-		b.payloads, b.bytes = append(b.payloads, payload), b.bytes+len(payload)
+	b.payloads, b.bytes = append(b.payloads, payload), b.bytes+len(payload)
+	if b.bytes > b.most {
+		b.overflow()
 	}
 	b.notify()
+}
+
+// overflow drops the payloads, but not those of devices that unseen has not returned yet: a revocation can't wait until a
+// catch-up is over and another one has read the log.
+func (b *inbox) overflow() {
+	unseen := b.payloads[b.seen:]
+	b.payloads, b.seen, b.bytes, b.lost = nil, 0, 0, true
+	for _, payload := range unseen {
+		e, _ := contract.ParseEvent(payload)
+		if e.Member.Kind == contract.KindCredential && b.bytes+len(payload) <= b.most/2 { //mutant:TestOverflow false
+			b.payloads, b.bytes = append(b.payloads, payload), b.bytes+len(payload)
+		}
+	}
 }
 
 // fail records the error that ended the subscription.
