@@ -141,6 +141,8 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	if full {
 		f.beginFull(p)
 		from = 0
+	} else { // our position is one of this history, also if not all of the changes can be read
+		f.history, f.historyAt = p.history, p.at //mutant:TestCatchUpInParts deleted
 	}
 	count, end, err := f.readChanges(ctx, master, from, p, full)
 	f.resynced = f.resynced || full

@@ -1,0 +1,65 @@
+package follow
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
+)
+
+// TestCatchUpInParts fails over to a server with all writes. The first catch-up with it ends early, and the next one
+// continues there, instead of reading everything.
+func TestCatchUpInParts(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: redistest.StartServer(t).Address})
+	t.Cleanup(func() { client.Close() })
+	applied, stop := 0, func() {}
+	sink := &flood{arrive: func() {
+		if applied++; applied == pageSize+1 {
+			stop()
+		}
+	}}
+	c := Config{Objects: sink, Credentials: new(removed[contract.Credential]), Clock: noClock{}}
+	s := New(c, client, metrics.New(), slog.New(slog.DiscardHandler))
+	first := publish.Object{Key: "/first", Body: []byte("x"), ContentType: "text/plain"}
+	_, err := publish.New(client).Put(t.Context(), first)
+	if err == nil {
+		err = s.catchUp(t.Context(), onConnected)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	const last = 2*pageSize + 1
+	pipe := client.Pipeline()
+	for i := 2; i <= last; i++ {
+		m := contract.ObjectMember(fmt.Sprint("/", i))
+		record := contract.Object{Version: 1, PublishedMS: 1, ETag: `"x"`, ContentType: "a", Bodies: []contract.Body{{}}}
+		pipe.HSet(t.Context(), s.keys.RecordKey(m), record.Fields())
+		pipe.ZAdd(t.Context(), s.keys.LogKey(), redis.Z{Score: float64(i), Member: m.String()})
+	}
+	pipe.Set(t.Context(), s.keys.SeqKey(), last, 0)
+	if _, err := pipe.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.history, s.historyAt = history{run: "before", line: "before"}, time.Now()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	applied, stop = 0, cancel
+	if err := s.catchUp(ctx, onConnected); err == nil || s.seq != pageSize+1 {
+		t.Fatalf("got %v and seq %d, want an error after a page", err, s.seq)
+	}
+	if err := s.catchUp(t.Context(), onConnected); err != nil || s.seq != last {
+		t.Fatalf("got %v and seq %d, want %d", err, s.seq, last)
+	}
+	if got := metricstest.Value(t, s.metrics, "gatehouse_full_resyncs_total"); got != 1 {
+		t.Errorf("got %v full resyncs, want the first one only", got)
+	}
+}
