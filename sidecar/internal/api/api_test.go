@@ -96,13 +96,13 @@ type fixture struct {
 	stop     func() error
 }
 
-// applied is the number of the last applied write.
+// applied is the last applied write.
 type applied struct {
-	atomic.Uint64
+	contract.Link
 	err error
 }
 
-func (a *applied) get(int) (uint64, error) { return a.Load(), a.err }
+func (a *applied) get(int) (contract.Link, error) { return a.Link, a.err }
 
 // used collects what was used.
 type used chan []string
@@ -332,7 +332,8 @@ func fetchOvertaken(t *testing.T, client redis.UniversalClient, budget int64, ti
 	return fetcher.Fetch(t.Context(), "/a")
 }
 
-// TestFetchFromServerThatIsBehind: a server that lacks writes which were applied before may have an old record, or none.
+// TestFetchFromServerThatIsBehind: a server that lacks writes which were applied before may have an old record, or none,
+// and one with other writes a record that is lost.
 func TestFetchFromServerThatIsBehind(t *testing.T) {
 	f := start(t, verdicts{})
 	if _, err := f.publish.Put(t.Context(), publish.Object{Key: "/a", Body: []byte("old"), ContentType: "text/plain"}); err != nil {
@@ -344,13 +345,14 @@ func TestFetchFromServerThatIsBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.applied.Store(2)
-	for _, key := range []string{"/a", "/b"} {
-		if o, found, err := fetcher.Fetch(t.Context(), key); err == nil {
-			t.Errorf("%s: got version %d, %v from a server that is behind; want an error", key, o.Version, found)
+	for _, f.applied.Link = range []contract.Link{{Seq: 2}, {Seq: 1, Digest: strings.Repeat("0", 40)}} {
+		for _, key := range []string{"/a", "/b"} {
+			if o, found, err := fetcher.Fetch(t.Context(), key); err == nil {
+				t.Errorf("%s: got version %d, %v from a server without %v; want an error", key, o.Version, found, f.applied.Link)
+			}
 		}
 	}
-	f.applied.Store(1)
+	f.applied.Link = contract.Link{Seq: 1}
 	if o, found, err := fetcher.Fetch(t.Context(), "/a"); err != nil || !found || o.Version != 1 {
 		t.Errorf("got version %d, %v, %v when it has caught up", o.Version, found, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/follow"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
 	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
@@ -43,7 +44,7 @@ type Redis struct {
 	cache   Cache
 	client  redis.UniversalClient
 	shards  contract.Shards
-	applied func(shard int) (uint64, error)
+	applied func(shard int) (contract.Link, error)
 	metrics *metrics.Metrics
 	flights singleflight.Group
 	absent  *otter.Cache[string, struct{}]
@@ -53,9 +54,9 @@ type Redis struct {
 }
 
 // NewRedis returns a Redis that reads through client, which must not read from replicas. It uses at most half of the
-// client's connections to a server, because the followers need some. applied returns the number of the last write that
-// the follower of a shard has applied, or why its records can't be read.
-func NewRedis(m Cache, client redis.UniversalClient, connections int, shards contract.Shards, applied func(shard int) (uint64, error), mm *metrics.Metrics) (*Redis, error) {
+// client's connections to a server, because the followers need some. applied returns the last write that the follower of
+// a shard has applied, or why its records can't be read.
+func NewRedis(m Cache, client redis.UniversalClient, connections int, shards contract.Shards, applied func(shard int) (contract.Link, error), mm *metrics.Metrics) (*Redis, error) {
 	absent, err := otter.New(&otter.Options[string, struct{}]{
 		MaximumSize:      maxAbsent,
 		ExpiryCalculator: otter.ExpiryWriting[string, struct{}](absentFor),
@@ -184,7 +185,7 @@ func (r *Redis) record(ctx context.Context, stored string) (fields map[string]st
 	record := r.shards.KeysOf(stored).ObjectKey(stored)
 	if !r.noMemory.Load() {
 		var size *redis.IntCmd
-		ask := func(p redis.Pipeliner) redis.Cmder { size = p.MemoryUsage(ctx, record, 0); return size }
+		ask := func(p redis.Pipeliner) { size = p.MemoryUsage(ctx, record, 0) }
 		if err := r.ask(ctx, stored, ask); err != nil {
 			return nil, err
 		}
@@ -202,7 +203,7 @@ func (r *Redis) record(ctx context.Context, stored string) (fields map[string]st
 		}
 	}
 	var all *redis.MapStringStringCmd
-	ask := func(p redis.Pipeliner) redis.Cmder { all = p.HGetAll(ctx, record); return all }
+	ask := func(p redis.Pipeliner) { all = p.HGetAll(ctx, record) }
 	if err := r.ask(ctx, stored, ask); err != nil {
 		return nil, err
 	}
@@ -210,27 +211,19 @@ func (r *Redis) record(ctx context.Context, stored string) (fields map[string]st
 }
 
 // ask sends a command about a record, which has its own error. ask returns an error if the server lacks writes that were
-// applied before: while Redis fails over, a client may still be connected to a server that is behind, or to one that was
-// restarted with old data.
-func (r *Redis) ask(ctx context.Context, stored string, command func(redis.Pipeliner) redis.Cmder) error {
+// applied before, see [follow.Proof].
+func (r *Redis) ask(ctx context.Context, stored string, command func(redis.Pipeliner)) error {
 	applied, err := r.applied(r.shards.Of(stored))
 	if err != nil { //mutant:TestFetchFromEmptyRedis false
 		return err
 	}
 	pipe := r.client.Pipeline()
-	number := pipe.Get(ctx, r.shards.KeysOf(stored).SeqKey()) // first: the record is at least as new
-	asked := command(pipe)
-	if _, err := pipe.Exec(ctx); err != nil && number.Err() == nil && asked.Err() == nil {
-		return err // nothing was sent
-	}
-	seq, err := number.Uint64()
-	if err != nil && err != redis.Nil {
+	proof := follow.AskProof(ctx, pipe, r.shards.KeysOf(stored), applied)
+	command(pipe)
+	if err := follow.Unsent(pipe.Exec(ctx)); err != nil {
 		return err
 	}
-	if seq < applied { //mutant:TestFetchFromServerThatIsBehind false
-		return fmt.Errorf("the server is at write %d, behind write %d, which was applied before", seq, applied)
-	}
-	return nil
+	return proof.Err() //mutant:TestFetchFromServerThatIsBehind nil
 }
 
 func (r *Redis) gone(key string) fetched {

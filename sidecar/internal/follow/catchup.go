@@ -175,6 +175,7 @@ func (f *Follower) beginFull(p position) {
 		f.owed = resyncRestarted
 		f.log.Info("redis was restarted, or another server has taken over: everything is read again", "seq", f.seq, "redis_seq", p.seq)
 	}
+	f.applied.Store(&contract.Link{Seq: p.seq, Digest: p.digest()}) //mutant:TestAppliedDuringResync deleted
 	f.metrics.Resyncs.WithLabelValues(string(f.owed)).Inc()
 	f.synced = false // until all was read
 	f.Objects.BeginResync()
@@ -197,9 +198,8 @@ func (f *Follower) endFull(count int) {
 
 // moveTo sets the position after a catch-up for p that has read everything up to end.
 func (f *Follower) moveTo(p position, end uint64) {
-	f.setSeq(p.seq)
 	f.chain.known, f.chain.begun = p.chained, p.head.Digest != ""
-	f.chain.set(p.seq, p.digest())
+	f.setLast(p.seq, p.digest())
 	f.doubt = ""
 	f.epoch, f.history, f.historyAt, f.synced = p.epoch, p.history, p.at, true
 	f.batch = pipelineSize //mutant:TestSlowRecords deleted

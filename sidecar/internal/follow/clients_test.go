@@ -293,8 +293,13 @@ func start(t *testing.T, s server) *follower {
 // followBy returns a follower whose client has these options.
 func followBy(t *testing.T, options *redis.Options) *follower {
 	t.Helper()
+	return followWith(t, redis.NewClient(options))
+}
+
+// followWith returns a follower with a client, which it closes.
+func followWith(t *testing.T, client *redis.Client) *follower {
+	t.Helper()
 	f := &follower{objects: newSink(), credentials: newSink(), clock: new(clock), metrics: metrics.New(), log: new(logbuffer.Buffer)}
-	client := redis.NewClient(options)
 	f.Follower = follow.New(follow.Config{
 		Objects: objects{f.objects}, Credentials: credentials{f.credentials}, Clock: f.clock,
 	}, client, f.metrics, slog.New(slog.NewTextHandler(f.log, nil)))

@@ -451,7 +451,7 @@ func TestAnswerOfBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	replies, err := s.fetch(t.Context(), client, []record{{Member: d}}, grantTimeout, false)
+	replies, err := s.fetch(t.Context(), client, []record{{Member: d}}, grantTimeout, nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -76,6 +76,7 @@ func (f *Follower) readGranted(ctx context.Context) {
 	f.reading, f.waiting = f.waiting, map[contract.Member]bool{}
 	f.rounds++
 	g := granted{members: slices.Collect(maps.Keys(f.reading)), catchups: f.catchups}
+	after := f.applied.Load() // the connection may be to another server than the events'
 	f.running.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, grantTimeout) // for both calls, with the client's attempts
 		defer cancel()
@@ -84,7 +85,7 @@ func (f *Follower) readGranted(ctx context.Context) {
 			master := f.withTimeout(client, grantTimeout)
 			var records []record
 			if records, g.err = f.weigh(ctx, master, g.members); g.err == nil {
-				g.replies, g.err = f.fetch(ctx, master, records, grantTimeout, false)
+				g.replies, g.err = f.fetch(ctx, master, records, grantTimeout, after, false)
 			}
 		}
 		f.grants <- g

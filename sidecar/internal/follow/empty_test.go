@@ -95,8 +95,8 @@ func TestEmptyIsNotBelieved(t *testing.T) {
 				if g.objects[0].len() != 2 || g.clock.inStep() != at || g.Ready() != nil {
 					t.Errorf("got %d objects, in step moved by %v, %v; want 2, not at all, ready", g.objects[0].len(), g.clock.inStep().Sub(at), g.Ready())
 				}
-				if seq, err := g.Applied(0); err == nil {
-					t.Errorf("applied: got %d, want an error", seq)
+				if last, err := g.Applied(0); err == nil {
+					t.Errorf("applied: got %v, want an error", last)
 				}
 				want := end(t, s)
 				await.Until(t, "what was lost to go", func() bool { return g.objects[0].version("/a") == 0 && g.objects[0].len() == want })

@@ -104,11 +104,11 @@ type Follower struct {
 	first     chan struct{} // closed after the first catch-up
 	firstOnce sync.Once
 	connected atomic.Bool
-	applied   atomic.Uint64        // seq
-	noInfo    atomic.Bool          // the server refuses INFO in this session
-	noChain   atomic.Bool          // the server refuses HMGET of the chain in this session
-	noMemory  atomic.Bool          // the server refuses MEMORY USAGE in this session
-	resyncs   chan chan<- struct{} // demands of operators, see [Group.Resync]
+	applied   atomic.Pointer[contract.Link] // last applied write; in a full resync the last one of what is read
+	noInfo    atomic.Bool                   // the server refuses INFO in this session
+	noChain   atomic.Bool                   // the server refuses HMGET of the chain in this session
+	noMemory  atomic.Bool                   // the server refuses MEMORY USAGE in this session
+	resyncs   chan chan<- struct{}          // demands of operators, see [Group.Resync]
 
 	// Only for the goroutine that runs Run.
 	epoch     string       // data epoch of seq; "" before the first write
@@ -159,12 +159,14 @@ func New(c Config, client redis.UniversalClient, m *metrics.Metrics, log *slog.L
 func newFollower(c Config, b *board, client redis.UniversalClient, m *metrics.Metrics, log *slog.Logger) *Follower {
 	due := time.NewTimer(0)
 	due.Stop()
-	return &Follower{
+	f := &Follower{
 		rereads: rate.NewLimiter(rate.Every(rereadEvery), rereadBurst), due: due,
 		again: map[contract.Member]bool{}, waiting: map[contract.Member]bool{},
 		Config: c, keys: contract.ShardKeys(c.Shard), board: b,
 		client: client, metrics: m, log: log, first: make(chan struct{}), resyncs: make(chan chan<- struct{}), in: newInbox(c.Shards.Count()), batch: pipelineSize,
 	}
+	f.applied.Store(new(contract.Link))
+	return f
 }
 
 // Synced is closed when everything in Redis has been applied once.
@@ -395,8 +397,7 @@ func (f *Follower) receive(ctx context.Context, payload string) error {
 
 // accept applies the next event; unreadable is its parse error, or nil.
 func (f *Follower) accept(e *contract.Event, unreadable error) {
-	f.setSeq(e.Seq)
-	f.chain.set(e.Seq, e.Digest)
+	f.setLast(e.Seq, e.Digest)
 	switch stray := f.Shards.Belongs(e.Member, f.Shard); {
 	case unreadable != nil && stray != nil: // refused above; it belongs to another shard
 	case stray != nil:
@@ -443,9 +444,14 @@ func (f *Follower) moved() {
 	}
 }
 
-// setSeq sets the number of the last applied write, and updates the metric, the sum over all shards.
-func (f *Follower) setSeq(seq uint64) {
+// setLast sets the number and the digest of the last applied write, and updates the metric, the sum over all shards.
+func (f *Follower) setLast(seq uint64, digest string) {
 	f.metrics.Seq.Add(float64(seq) - float64(f.seq))
 	f.seq = seq
-	f.applied.Store(seq)
+	f.chain.set(seq, digest)
+	last := contract.Link{Seq: seq}
+	if f.chain.known {
+		last.Digest = f.chain.digest
+	}
+	f.applied.Store(&last)
 }

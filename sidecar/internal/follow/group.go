@@ -42,12 +42,12 @@ func NewGroup(n contract.Shards, of func(shard int) Config, clock Clock, client 
 // Synced is closed when everything in Redis has been applied once.
 func (g *Group) Synced() <-chan struct{} { return g.synced }
 
-// Applied returns the number of the last applied write of a shard, or an error if the shard is empty and not believed.
-func (g *Group) Applied(shard int) (uint64, error) {
+// Applied returns the last applied write of a shard, for [AskProof], or an error if the shard is empty and not believed.
+func (g *Group) Applied(shard int) (contract.Link, error) {
 	if g.board.isEmpty(shard) {
-		return 0, emptyError{}
+		return contract.Link{}, emptyError{}
 	}
-	return g.followers[shard].applied.Load(), nil
+	return *g.followers[shard].applied.Load(), nil
 }
 
 // Run follows the events until ctx ends.

@@ -161,9 +161,9 @@ type server struct {
 	address string // that the client connects to, "" if sentinels determine it
 }
 
-// unsent returns err if the pipeline never reached the server, for example because the login failed. Then no command
+// Unsent returns err if the pipeline never reached the server, for example because the login failed. Then no command
 // has this error, and their results are invalid.
-func unsent(commands []redis.Cmder, err error) error {
+func Unsent(commands []redis.Cmder, err error) error {
 	if slices.ContainsFunc(commands, func(c redis.Cmder) bool { return c.Err() != nil }) { //mutant:TestLoginRefused true
 		return nil
 	}
@@ -238,7 +238,7 @@ func (f *Follower) tryPosition(ctx context.Context, master server, asked positio
 	}
 	epochThen, seqThen := pipe.Get(ctx, f.keys.EpochKey()), pipe.Get(ctx, f.keys.SeqKey())
 	asks = append(asks, epochThen, seqThen)
-	if err := unsent(pipe.Exec(ctx)); err != nil {
+	if err := Unsent(pipe.Exec(ctx)); err != nil {
 		return p, false, fmt.Errorf("read the position of redis: %w", err)
 	}
 	end := time.Now()

@@ -76,7 +76,7 @@ func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, epoc
 	defer cancel()
 	pipe := master.Pipeline()
 	number, current := pipe.Get(ctx, f.keys.SeqKey()), pipe.Get(ctx, f.keys.EpochKey())
-	if err := unsent(pipe.Exec(ctx)); err != nil {
+	if err := Unsent(pipe.Exec(ctx)); err != nil {
 		return 0, err
 	}
 	for _, err := range []error{number.Err(), current.Err()} {
@@ -148,8 +148,8 @@ func (f *Follower) readLog(ctx context.Context, master server, from, to uint64, 
 		}
 		from = uint64(page[len(page)-1].Score)
 		if kind == contract.KindObject && f.synced {
-			f.setSeq(from)
-			f.chain.digest, f.chain.known = "", false
+			f.chain.known = false
+			f.setLast(from, "")
 		}
 		if time.Since(logged) > progressEvery {
 			logged = time.Now()
@@ -232,7 +232,7 @@ func (f *Follower) weigh(ctx context.Context, master redis.Cmdable, members []co
 	for i, m := range members {
 		replies[i] = pipe.MemoryUsage(ctx, f.keys.RecordKey(m), 0) // 0: all fields count, not samples
 	}
-	if err := unsent(pipe.Exec(ctx)); err != nil {
+	if err := Unsent(pipe.Exec(ctx)); err != nil {
 		return nil, err
 	}
 	for i := range records {
@@ -312,7 +312,7 @@ func (f *Follower) confirm(ctx context.Context, master server, records []record)
 			replies[i] = pipe.HMGet(ctx, f.keys.RecordKey(r.Member), fields...)
 		}
 	}
-	if err := unsent(pipe.Exec(ctx)); err != nil {
+	if err := Unsent(pipe.Exec(ctx)); err != nil {
 		return nil, err
 	}
 	var unconfirmed []record
@@ -339,7 +339,7 @@ func (f *Follower) confirm(ctx context.Context, master server, records []record)
 }
 
 func (f *Follower) readRecords(ctx context.Context, master server, records []record) error {
-	replies, err := f.fetch(ctx, master, records, recordsTimeout, !f.emptySince.IsZero())
+	replies, err := f.fetch(ctx, master, records, recordsTimeout, nil, !f.emptySince.IsZero())
 	for i := 0; err == nil && i < len(records); i++ {
 		err = f.applyReply(records[i].Member, replies[i])
 		replies[i] = nil // it may be large
@@ -347,12 +347,17 @@ func (f *Follower) readRecords(ctx context.Context, master server, records []rec
 	return err
 }
 
-// fetch reads records in one pipeline. The reply of one that is too large is an error. If Redis is empty afterwards, and
-// that isn't believed, a record that is absent wasn't deleted, so fetch returns an error.
-func (f *Follower) fetch(ctx context.Context, master redis.Cmdable, records []record, timeout time.Duration, believed bool) ([]*redis.MapStringStringCmd, error) {
+// fetch reads records in one pipeline, from a server that has the write after; nil: it is known to have all. The reply of
+// a record that is too large is an error. If Redis is empty afterwards, and that isn't believed, a record that is absent
+// wasn't deleted, so fetch returns an error.
+func (f *Follower) fetch(ctx context.Context, master redis.Cmdable, records []record, timeout time.Duration, after *contract.Link, believed bool) ([]*redis.MapStringStringCmd, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	pipe := master.Pipeline()
+	var proof Proof
+	if after != nil {
+		proof = AskProof(ctx, pipe, f.keys, *after)
+	}
 	replies := make([]*redis.MapStringStringCmd, len(records))
 	for i, r := range records {
 		if err := r.CheckMemory(r.bytes); err != nil { //mutant:TestRecordWithoutBounds false
@@ -363,9 +368,12 @@ func (f *Follower) fetch(ctx context.Context, master redis.Cmdable, records []re
 		replies[i] = pipe.HGetAll(ctx, f.keys.RecordKey(r.Member))
 	}
 	epoch, seq := pipe.Get(ctx, f.keys.EpochKey()), pipe.Get(ctx, f.keys.SeqKey())
-	err := unsent(pipe.Exec(ctx))
+	err := Unsent(pipe.Exec(ctx))
 	if err == nil && !believed && errors.Is(epoch.Err(), redis.Nil) && errors.Is(seq.Err(), redis.Nil) { //mutant:TestEmptiedWhileRead false
 		err = emptyError{}
+	}
+	if err == nil && after != nil {
+		err = proof.Err() //mutant:TestGrantFromTheOldServer nil
 	}
 	return replies, err
 }

@@ -1,0 +1,71 @@
+package follow_test
+
+import (
+	"context"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/gatehouse/gatehouse/sidecar/publish"
+	"github.com/gatehouse/gatehouse/testbed/await"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
+)
+
+// TestGrantFromTheOldServer moves a name to a promoted replica, while one connection to the old server remains. A device
+// is registered again, and its record is asked for over that connection: the old record is not taken for the new one.
+func TestGrantFromTheOldServer(t *testing.T) {
+	old := redistest.StartServer(t, "--repl-diskless-sync-delay", "0")
+	promoted := redistest.StartServer(t, "--replicaof", "127.0.0.1 "+old.Port())
+	a, b := serverAt(t, old.Address), serverAt(t, promoted.Address)
+	register := func(s server) uint64 {
+		t.Helper()
+		r, err := s.publish.PutDevice(t.Context(), publish.Device{ID: "d", Secret: "s", Cost: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Version
+	}
+	register(a)
+	await.Until(t, "the replica", func() bool { return b.Get(t.Context(), keys.SeqKey()).Val() == "1" })
+	b.do(t, "REPLICAOF", "NO", "ONE")
+
+	var at atomic.Pointer[string]
+	at.Store(&old.Address)
+	dial := func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, *at.Load())
+	}
+	client := redis.NewClient(&redis.Options{MaxRetries: -1, Dialer: dial})
+	f := followWith(t, client)
+	<-f.Synced()
+	free := make(chan error, 1) // nil when the last connection to the old server is
+	go func() {
+		pipe := client.Pipeline()
+		pipe.BLPop(t.Context(), 0, "held")
+		_, err := pipe.Exec(t.Context())
+		free <- err
+	}()
+	await.Until(t, "a connection to be held", func() bool {
+		return strings.Contains(a.Info(t.Context(), "clients").Val(), "blocked_clients:1")
+	})
+	at.Store(&promoted.Address)
+	a.do(t, "CLIENT", "KILL", "TYPE", "pubsub")
+	moved := time.Now()
+	await.Until(t, "the promoted one to be followed", func() bool {
+		return strings.Contains(b.ClientList(t.Context()).Val(), "sub=1") && f.Connected() && f.clock.inStep().After(moved)
+	})
+	await.Until(t, "a comparison", func() bool { return time.Since(f.clock.inStep()) < 20*time.Millisecond })
+	a.do(t, "LPUSH", "held", "no more")
+	if err := <-free; err != nil {
+		t.Fatal(err)
+	}
+	version := register(b) // and asked for before the next comparison
+	await.Until(t, "the old server to be asked", func() bool {
+		return strings.Contains(a.Info(t.Context(), "commandstats").Val(), "cmdstat_hgetall:calls=2")
+	})
+	a.do(t, "CLIENT", "KILL", "TYPE", "normal") // as its life ends
+	await.Until(t, "the new record", func() bool { return f.credentials.version("d") == version })
+}
