@@ -57,7 +57,7 @@ type Read struct {
 	// Newest: the device sent its newest secret, from its own address. Wrong secrets come from another one, where the
 	// sidecar throttles a former secret, too, that a loss of Redis makes the right one again.
 	Newest bool
-	Detail  string // Cache-Status, or the error
+	Detail string // Cache-Status, or the error
 }
 
 // Violation is a result that must never happen.
