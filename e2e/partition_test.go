@@ -65,7 +65,7 @@ func TestRevokedWhileCutOff(t *testing.T) {
 	if a := e.send("GET /v1/products/1"); a.body != "open to all" {
 		t.Errorf("what needs no credential: got %d %q, want it as before: max_staleness is longer", a.status, a.body)
 	}
-	if err := way.Mend(); err != nil {
+	if err := way.Heal(); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "the link is back", patience, func() error {

@@ -139,10 +139,10 @@ func (b *breaker) killWorker() error {
 	return b.stack.KillWorker()
 }
 
-// mend ends a fault and returns when everything is as before. It calls ended with the time from which the edge has to
+// heal ends a fault and returns when everything is as before. It calls ended with the time from which the edge has to
 // catch up: at once if a process or a link only has to continue, and for the sidecar, whose start is part of catching
 // up; for Redis and Envoy, when they answer again.
-func (b *breaker) mend(ctx context.Context, kind FaultKind, ended func(at time.Duration)) error {
+func (b *breaker) heal(ctx context.Context, kind FaultKind, ended func(at time.Duration)) error {
 	var act func() error
 	answering := false // call ended when act has returned, not before
 	switch kind {
@@ -151,7 +151,7 @@ func (b *breaker) mend(ctx context.Context, kind FaultKind, ended func(at time.D
 	case PauseRedis:
 		act = func() error { return b.stack.SignalRedis(syscall.SIGCONT) }
 	case CutLink:
-		act = b.link.Mend
+		act = b.link.Heal
 	case HangLink, DelayLink:
 		act, answering = func() error { b.link.Clear(); return nil }, true
 	case LoseLast: // no other write follows, so only the comparison can find it, twice in a row

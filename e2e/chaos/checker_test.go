@@ -189,7 +189,7 @@ func TestCheckerHold(t *testing.T) {
 		{"maybe deleted", []event{put(1, 0, 1), wrote(Delete, 2, 4990, 4999, Unknown), began(5*second, true), missed(5100, 5101), missed(5102, 5103)}},
 		{"written just before", []event{put(1, 4990, 4991), began(5*second, true), missed(5100, 5101), missed(5102, 5103)}},
 		{"just after another fault", []event{put(1, 0, 1), began(3*second, false), ended(4 * second), began(5*second, true), stale(5100), stale(5102)}},
-		{"mended", []event{put(1, 0, 1), began(5*second, true), stale(5100), ended(5101), stale(5102)}},
+		{"healed", []event{put(1, 0, 1), began(5*second, true), stale(5100), ended(5101), stale(5102)}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := NewChecker(1, testLimits)

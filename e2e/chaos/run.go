@@ -470,7 +470,7 @@ func (r *run) faultsUntil(ctx context.Context, end time.Duration) error {
 			return fmt.Errorf("%s: %w", f, err)
 		}
 		wait(ctx, f.Last)
-		if err := r.mendAll(ctx, f); err != nil {
+		if err := r.healAll(ctx, f); err != nil {
 			return fmt.Errorf("%s: %w", f, err)
 		}
 	}
@@ -541,14 +541,14 @@ func (r *run) revokeAll() error {
 	return nil
 }
 
-// mendAll ends all kinds of a fault, concurrently because a part may need the other one to become ready, and waits for
+// healAll ends all kinds of a fault, concurrently because a part may need the other one to become ready, and waits for
 // the edge to catch up after the last.
-func (r *run) mendAll(ctx context.Context, f Fault) error {
+func (r *run) healAll(ctx context.Context, f Fault) error {
 	if slices.Contains(f.Kinds, LoseLast) { // silence, so that no next write shows that one was missed
 		r.writing.Lock()
 		defer r.writing.Unlock()
 	}
-	var mending, ending sync.WaitGroup
+	var healing, ending sync.WaitGroup
 	ended := make([]time.Duration, len(f.Kinds))
 	errs := make([]error, len(f.Kinds))
 	for i, kind := range f.Kinds {
@@ -556,8 +556,8 @@ func (r *run) mendAll(ctx context.Context, f Fault) error {
 			wait(ctx, f.Between)
 		}
 		ending.Add(1)
-		mending.Go(func() {
-			errs[i] = r.breaker.mend(ctx, kind, func(at time.Duration) {
+		healing.Go(func() {
+			errs[i] = r.breaker.heal(ctx, kind, func(at time.Duration) {
 				ended[i] = at
 				ending.Done()
 			})
@@ -572,7 +572,7 @@ func (r *run) mendAll(ctx context.Context, f Fault) error {
 	if ctx.Err() == nil {
 		r.settle(ctx, f.String(), latest)
 	}
-	mending.Wait()
+	healing.Wait()
 	r.counting.Wait()
 	return errors.Join(errs...)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// faults breaks things until ctx ends, and mends them.
+// faults breaks things until ctx ends, and heals them.
 func (r *run) faults(ctx context.Context, draw *rand.Rand) {
 	kinds := []struct {
 		name string

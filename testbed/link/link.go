@@ -31,7 +31,7 @@ type Link struct {
 // New returns a link to server, which needn't run yet. It listens on address, which it keeps while it is cut.
 func New(address, server string) (*Link, error) {
 	l := &Link{server: server, address: address, connections: map[net.Conn]bool{}}
-	if err := l.Mend(); err != nil {
+	if err := l.Heal(); err != nil {
 		return nil, err
 	}
 	l.address = l.listener.Addr().String()
@@ -41,7 +41,7 @@ func New(address, server string) (*Link, error) {
 // Address returns the address on which the link listens.
 func (l *Link) Address() string { return l.address }
 
-// Cut closes all connections and refuses new ones until Mend.
+// Cut closes all connections and refuses new ones until Heal.
 func (l *Link) Cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,8 +60,8 @@ func (l *Link) drop() {
 	clear(l.connections)
 }
 
-// Mend ends Cut.
-func (l *Link) Mend() error {
+// Heal ends Cut.
+func (l *Link) Heal() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.listener != nil {

@@ -39,9 +39,9 @@ func TestLink(t *testing.T) {
 	must("ping", ping())
 	for _, tt := range []struct {
 		name        string
-		begin, mend func()
+		begin, heal func()
 	}{
-		{"cut", l.Cut, func() { must("mend", l.Mend()) }},
+		{"cut", l.Cut, func() { must("heal", l.Heal()) }},
 		{"hang", l.Hang, l.Clear},
 		{"delay", func() { l.Delay(400*time.Millisecond, 0) }, l.Clear},
 	} {
@@ -49,7 +49,7 @@ func TestLink(t *testing.T) {
 		if ping() == nil {
 			t.Errorf("%s: Redis still answers", tt.name)
 		}
-		tt.mend()
+		tt.heal()
 		for end := time.Now().Add(10 * time.Second); ping() != nil; {
 			if time.Now().After(end) {
 				t.Fatalf("%s: Redis doesn't answer any more", tt.name)

@@ -43,7 +43,7 @@ func TestMarks(t *testing.T) {
 		{"still disabled", disabled, false},
 		{"enabled", device("d", 0, "s"), true},
 		{"hashed at too high a cost", costly, false},
-		{"mended", device("d", 0, "s"), true},
+		{"healed", device("d", 0, "s"), true},
 		{"without a hash", device("d", 0), false},
 	}
 	for i, step := range steps {

@@ -220,10 +220,10 @@ func newLine(t *testing.T, to string) *link.Link {
 	return l
 }
 
-// mend ends the cut of the server's line.
-func (s server) mend(t *testing.T) {
+// heal ends the cut of the server's line.
+func (s server) heal(t *testing.T) {
 	t.Helper()
-	if err := s.line.Mend(); err != nil {
+	if err := s.line.Heal(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -133,7 +133,7 @@ func TestRevokedDuringCatchUp(t *testing.T) {
 		return r.Version
 	}
 	missed := revoke("missed")
-	s.mend(t)
+	s.heal(t)
 	await.Until(t, "the missed revocation", func() bool { return f.credentials.version("missed") == missed })
 	if n := f.objects.len(); n > objects/10 {
 		t.Errorf("the missed revocation came behind %d objects, want it before", n)

@@ -101,7 +101,7 @@ func newFollowerWithHook(t *testing.T, s server, hook func()) *follower {
 	f.objects.mu.Lock()
 	f.objects.beforeNext = hook
 	f.objects.mu.Unlock()
-	s.mend(t)
+	s.heal(t)
 	return f
 }
 
@@ -142,7 +142,7 @@ func TestReconnectCatchesUp(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			s.mend(t)
+			s.heal(t)
 			await.Until(t, "the catch-up", func() bool { return f.objects.version("/a") == uint64(i+2) && f.Connected() })
 		}
 		if f.objects.version("/b") != 0 {
@@ -329,7 +329,7 @@ func TestStress(t *testing.T) {
 			case <-done:
 				cutting = false
 			case <-time.After(20 * time.Millisecond):
-				s.mend(t)
+				s.heal(t)
 			}
 		}
 		await.Until(t, "all last versions", func() bool {

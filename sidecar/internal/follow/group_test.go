@@ -141,7 +141,7 @@ func TestResyncOnDemand(t *testing.T) {
 		}
 		go func() { ended <- g.Resync(t.Context()) }()
 		if cut {
-			s.mend(t)
+			s.heal(t)
 		}
 		if err := <-ended; err != nil {
 			t.Fatal(err)

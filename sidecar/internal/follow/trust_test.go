@@ -66,10 +66,10 @@ func TestTrimmed(t *testing.T) {
 	s.do(t, "DEL", keys.ObjectKey("/gone"))
 	s.do(t, "ZREM", keys.LogKey(), "o:/gone")
 	s.do(t, "HSET", keys.ChainKey(), contract.ChainFloor, s.Get(t.Context(), keys.SeqKey()).Val())
-	s.mend(t)
+	s.heal(t)
 	await.Until(t, "the deletion", func() bool { return f.objects.version("/gone") == 0 && f.Connected() })
 	s.line.Cut()
-	s.mend(t)
+	s.heal(t)
 	await.Until(t, "another catch-up", func() bool {
 		return f.count(t, "gatehouse_catchups_total", "reason", "connected") >= 3 && f.Connected()
 	})
@@ -94,7 +94,7 @@ func TestTrimmedMeanwhile(t *testing.T) {
 		s.do(t, "HSET", keys.ChainKey(), contract.ChainFloor, s.seq(t))
 	}
 	f.objects.mu.Unlock()
-	s.mend(t)
+	s.heal(t)
 	await.Until(t, "the deletion", func() bool { return f.objects.version("/gone") == 0 && f.Connected() })
 }
 
