@@ -58,7 +58,7 @@ func Follows(previous, payload string) bool {
 		stated == want //mutant:TestFollows true
 }
 
-// Digest returns the digest for payload, an event of format 2, after the event with the digest previous. It ignores the
+// Digest returns the digest for payload, an event, after the event with the digest previous. It ignores the
 // digest in payload.
 func Digest(previous, payload string) (string, error) {
 	_, digest, err := digests(previous, payload)
@@ -69,7 +69,7 @@ func Digest(previous, payload string) (string, error) {
 // one, with the length of each body instead of its bytes. Hashing megabytes would block Redis.
 func digests(previous, payload string) (stated, digest string, err error) {
 	r := netstrings{rest: payload, size: len(payload)}
-	if format, err := r.next("format"); err != nil || format != chainedFormat {
+	if format, err := r.next("format"); err != nil || format != eventFormat {
 		return "", "", refuse(ReasonFormat, "event: format %s has no digest", quote(format))
 	}
 	if stated, err = r.next("digest"); err != nil {

@@ -71,8 +71,7 @@
 //
 // The digest links the event to the one before: it is the SHA-1 of the netstring of the previous digest, and of all
 // netstrings after the digest, where the value of each body (body, body.gzip, …) is replaced by its decimal length. The
-// previous digest is that of write seq-1 in the chain's head, and empty if the head is not of seq-1. Format 1, of older
-// writers, has "1", and neither digest nor traceparent.
+// previous digest is that of write seq-1 in the chain's head, and empty if the head is not of seq-1.
 //
 // # Writing
 //

@@ -11,8 +11,7 @@ import (
 )
 
 const (
-	plainFormat   = "1" // format of older writers, without a digest
-	chainedFormat = "2"
+	eventFormat = "2"
 	// maxLengthDigits bounds a netstring's length prefix: far more than any field needs, and no overflow.
 	maxLengthDigits = 9
 	maxEpoch        = 64
@@ -26,31 +25,24 @@ type Event struct {
 	Epoch string
 	// Seq is the write's sequence number, from 1.
 	Seq uint64
-	// Digest chains the event to the one before (see [Follows]); empty in format 1.
+	// Digest chains the event to the one before, see [Follows].
 	Digest string
 	// Member names what was written.
 	Member Member
-	// Traceparent is the trace that the write belongs to (W3C Trace Context); empty: none, or format 1.
+	// Traceparent is the trace that the write belongs to (W3C Trace Context); empty: none.
 	Traceparent string
 	// Fields is the new content of the hash, for [ParseObject] or [ParseCredential].
 	Fields map[string]string
 }
 
-// AppendEvent appends the payload of e to dst, with its fields in bytewise order: in format 2 with e's digest, or in
-// format 1 if that is empty.
+// AppendEvent appends the payload of e to dst, with its fields in bytewise order.
 func AppendEvent(dst []byte, e Event) []byte {
-	if e.Digest == "" {
-		dst = appendNetstring(dst, plainFormat)
-	} else {
-		dst = appendNetstring(dst, chainedFormat)
-		dst = appendNetstring(dst, e.Digest)
-	}
+	dst = appendNetstring(dst, eventFormat)
+	dst = appendNetstring(dst, e.Digest)
 	dst = appendNetstring(dst, e.Epoch)
 	dst = appendNetstring(dst, strconv.FormatUint(e.Seq, 10))
 	dst = appendNetstring(dst, e.Member.String())
-	if e.Digest != "" {
-		dst = appendNetstring(dst, e.Traceparent)
-	}
+	dst = appendNetstring(dst, e.Traceparent)
 	for _, field := range slices.Sorted(maps.Keys(e.Fields)) {
 		dst = appendNetstring(dst, field)
 		dst = appendNetstring(dst, e.Fields[field])
@@ -74,13 +66,11 @@ func ParseEvent(payload string) (Event, error) {
 	if err != nil {
 		return e, err
 	}
-	if format != plainFormat && format != chainedFormat {
-		return e, refuse(ReasonFormat, "event: format %s, this program reads %q and %q", quote(format), plainFormat, chainedFormat)
+	if format != eventFormat {
+		return e, refuse(ReasonFormat, "event: format %s, this program reads %q", quote(format), eventFormat)
 	}
-	if format == chainedFormat {
-		if e.Digest, err = r.digest(); err != nil {
-			return e, err
-		}
+	if e.Digest, err = r.digest(); err != nil {
+		return e, err
 	}
 	epoch, err := r.next("epoch")
 	if err != nil {
@@ -104,13 +94,11 @@ func ParseEvent(payload string) (Event, error) {
 	if e.Member, err = ParseMember(member); err != nil {
 		return e, err
 	}
-	if format == chainedFormat {
-		if e.Traceparent, err = r.next("traceparent"); err != nil {
-			return e, err
-		}
-		if e.Traceparent != "" && !limits.ValidTraceparent(e.Traceparent) {
-			return e, refuse(ReasonMalformed, "event: traceparent %s: want none, or %d bytes as W3C Trace Context has it", quote(e.Traceparent), maxTraceparent)
-		}
+	if e.Traceparent, err = r.next("traceparent"); err != nil {
+		return e, err
+	}
+	if e.Traceparent != "" && !limits.ValidTraceparent(e.Traceparent) {
+		return e, refuse(ReasonMalformed, "event: traceparent %s: want none, or %d bytes as W3C Trace Context has it", quote(e.Traceparent), maxTraceparent)
 	}
 	e.Fields, err = r.fields()
 	return e, err

@@ -44,9 +44,9 @@ func TestChain(t *testing.T) {
 		write("revocation", func() error { _, err := s.p.RevokeDevice(ctx, "d"); return err })
 		write("deletion", func() error { _, err := s.p.Delete(ctx, "/a", 0); return err })
 
-		s.Incr(ctx, keys.SeqKey()) // like a writer of format 1
+		s.Incr(ctx, keys.SeqKey()) // a write that isn't in the chain
 		previous = ""
-		write("after format 1", put)
+		write("after one that isn't in the chain", put)
 		s.Del(ctx, keys.ChainKey())
 		previous = ""
 		write("chain evicted", put)

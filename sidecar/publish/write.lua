@@ -282,7 +282,7 @@ for i = 1, #record, 2 do
   end
   chained[#chained + 1] = netstring(value)
 end
--- After a writer of format 1, or where the chain is gone, it begins anew.
+-- Where the chain is gone, or lacks the write before, it begins anew.
 local previous = ''
 if head and string.sub(head, 1, -42) == decimal(seq - 1) then
   previous = string.sub(head, -40)

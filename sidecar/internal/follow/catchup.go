@@ -198,7 +198,7 @@ func (f *Follower) endFull(count int) {
 
 // moveTo sets the position after a catch-up for p that has read everything up to end.
 func (f *Follower) moveTo(p position, end uint64) {
-	f.chain.known, f.chain.begun = p.chained, p.head.Digest != ""
+	f.chain.known = p.chained
 	f.setLast(p.seq, p.digest())
 	f.doubt = ""
 	f.epoch, f.history, f.historyAt, f.synced = p.epoch, p.history, p.at, true

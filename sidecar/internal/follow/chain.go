@@ -24,12 +24,10 @@ const (
 
 // chain is the known part of a shard's chain. See [contract.Link].
 type chain struct {
-	// digest is the digest of the last applied event; "" if the event had format 1, or there was none.
+	// digest is the digest of the last applied event; "" if there was none, or the chain doesn't have it.
 	digest string
 	// known: Redis permits reading the chain, so digest is right.
-	known bool
-	// begun: the shard has a chain, so events of format 1 are not accepted any more.
-	begun  bool
+	known  bool
 	recent [recentLinks]contract.Link
 }
 
@@ -37,7 +35,6 @@ type chain struct {
 func (c *chain) set(seq uint64, digest string) {
 	c.digest = strings.Clone(digest) // otherwise it keeps a payload in memory
 	if digest != "" {
-		c.begun = true
 		c.recent[seq%recentLinks] = contract.Link{Seq: seq, Digest: c.digest}
 	}
 }
@@ -52,11 +49,7 @@ const (
 	gap                          // a later event
 	otherEpoch                   // from another data epoch
 	otherHistory                 // its number belongs to another write
-	unchained                    // format 1, from an old writer or forged: the shard has a chain
 )
-
-// breakOf maps standings of rejected events to metrics.
-var breakOf = map[standing]metrics.BreakReason{otherHistory: metrics.BreakDigest, unchained: metrics.BreakFormat}
 
 // judge compares an event and its payload with the follower's position.
 func (f *Follower) judge(e *contract.Event, payload string) standing {
@@ -64,18 +57,14 @@ func (f *Follower) judge(e *contract.Event, payload string) standing {
 	switch {
 	case e.Epoch != f.epoch:
 		return otherEpoch
-	case e.Digest == "" && f.chain.begun: //mutant:TestForgedFormat1 false
-		return unchained
 	case e.Seq > f.seq+1: //mutant:TestHole false
 		return gap
 	case e.Seq == f.seq+1:
-		if e.Digest != "" && f.chain.known &&
+		if f.chain.known &&
 			!contract.Follows(f.chain.digest, payload) { //mutant:TestForgedNext false
 			return otherHistory
 		}
 		return follows
-	case e.Digest == "":
-		return known
 	case link.Seq != e.Seq:
 		return unsure
 	case link.Digest != e.Digest: //mutant:TestForgedNumber false

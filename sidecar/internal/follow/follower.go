@@ -392,7 +392,7 @@ func (f *Follower) receive(ctx context.Context, payload string) error {
 		return f.reread(ctx, onGap)
 	}
 	f.metrics.Events.WithLabelValues("mistrusted").Inc()
-	return f.mistrust(ctx, &e, breakOf[standing])
+	return f.mistrust(ctx, &e, metrics.BreakDigest)
 }
 
 // accept applies the next event; unreadable is its parse error, or nil.

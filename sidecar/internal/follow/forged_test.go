@@ -139,11 +139,11 @@ func TestForgedGrant(t *testing.T) {
 func TestForgedTakeaway(t *testing.T) {
 	x := withForger(t)
 	d := contract.CredentialMember("d")
-	foreign, plain, broken := x.event(1, d, forgedRevoke), x.event(1, d, forgedRevoke), x.event(1, d, map[string]string{"version": "?"})
-	foreign.Epoch, plain.Digest = "beef", ""
+	foreign, broken := x.event(1, d, forgedRevoke), x.event(1, d, map[string]string{"version": "?"})
+	foreign.Epoch = "beef"
 	for name, e := range map[string]contract.Event{
 		"the next": x.event(1, d, forgedRevoke), "a later one": x.event(5, d, forgedRevoke), "the last": x.event(0, d, forgedRevoke),
-		"another epoch": foreign, "format 1": plain, "unreadable": broken,
+		"another epoch": foreign, "unreadable": broken,
 	} {
 		removed := x.f.credentials.removals()
 		x.send(e)
@@ -171,42 +171,6 @@ func TestForgedOld(t *testing.T) {
 	x := withForger(t)
 	x.send(x.event(-1, contract.ObjectMember("/forged"), forgedObject))
 	x.breaks("digest", 1)
-}
-
-// TestForgedFormat1 has no digest: it is rejected if there is a chain.
-func TestForgedFormat1(t *testing.T) {
-	x := withForger(t)
-	for _, m := range []contract.Member{contract.ObjectMember("/forged"), contract.CredentialMember("forged")} {
-		e := x.event(1, m, map[byte]map[string]string{contract.KindObject: forgedObject, contract.KindCredential: forgedGrant}[m.Kind])
-		e.Digest = ""
-		x.send(e)
-	}
-	x.breaks("format", 2)
-	version := x.put(t, "/a")
-	await.Until(t, "the write", func() bool { return x.f.objects.version("/a") == version })
-	if x.f.objects.version("/forged") != 0 || x.f.credentials.version("forged") != 0 {
-		t.Error("it was believed")
-	}
-}
-
-// TestFormat1: a writer before format 2 writes to a shard without a chain.
-func TestFormat1(t *testing.T) {
-	x := withForger(t)
-	x.do(t, "DEL", keys.ChainKey())
-	x.f.stop()
-	x.f = start(t, x.server)
-	<-x.f.Synced()
-	e := x.event(1, contract.ObjectMember("/old"), forgedObject)
-	e.Digest = ""
-	x.silently(t, "/old", 99)
-	x.send(e)
-	await.Until(t, "the event", func() bool { return x.f.count(t, "gatehouse_events_total", "result", "applied") == 1 })
-	// From a newer writer: a chain begins.
-	version := x.put(t, "/a")
-	await.Until(t, "the write", func() bool { return x.f.objects.version("/a") == version })
-	if got := x.f.count(t, "gatehouse_chain_breaks_total"); got != 0 {
-		t.Errorf("got %v breaks, want none", got)
-	}
 }
 
 // TestOtherDigest: Redis has another write at our number.

@@ -99,7 +99,7 @@ func TestGroupFollowsAllShards(t *testing.T) {
 		// Nor does an unreadable one.
 		s.do(t, "PUBLISH", other.EventsChannel(), string(contract.AppendEvent(nil, contract.Event{
 			Epoch: s.Get(t.Context(), other.EpochKey()).Val(), Seq: uint64(s.Incr(t.Context(), other.SeqKey()).Val()),
-			Member: contract.ObjectMember(stray), Fields: map[string]string{"version": "9", "published": "1", "deleted": "1"},
+			Digest: strings.Repeat("0", 40), Member: contract.ObjectMember(stray), Fields: map[string]string{"version": "9", "published": "1", "deleted": "1"},
 		}))+"cut off")
 		await.Until(t, "the stray that can't be read", func() bool {
 			return metricstest.Value(t, g.metrics, "gatehouse_events_total", "result", "corrupt") == 2

@@ -34,7 +34,7 @@ type position struct {
 	links   []contract.Link // Redis's links at their places
 }
 
-// digest returns the digest of the write at seq, "" if it had format 1.
+// digest returns the digest of the write at seq, "" if the chain doesn't have it.
 func (p *position) digest() string {
 	if p.head.Seq == p.seq {
 		return p.head.Digest

@@ -18,8 +18,6 @@ type BreakReason string
 const (
 	// BreakDigest is an event whose digest is not that of the write with its number.
 	BreakDigest BreakReason = "digest"
-	// BreakFormat is an event of format 1 in a shard that has a chain: of an old writer, or forged.
-	BreakFormat BreakReason = "format"
 	// BreakHistory is a position of Redis at which another write has the sidecar's last number.
 	BreakHistory BreakReason = "history"
 )
@@ -104,7 +102,7 @@ func New() *Metrics {
 		Catchups:    f.vector("gatehouse_catchups_total", "Catch-ups with the change log, by reason.", "reason", "connected", "gap", "overflow", "epoch", "comparison", "chain", "demand"),
 		Members:     f.counter("gatehouse_catchup_members_total", "Members of the change log read by catch-ups."),
 		Resyncs:     f.vector("gatehouse_full_resyncs_total", "Catch-ups that read a whole shard.", "reason", "start", "lost", "restarted", "trimmed", "unsure", "demand"),
-		Breaks:      f.vector("gatehouse_chain_breaks_total", "Events and positions of Redis that were rejected because they do not match the chain: forged, or Redis lost writes.", "reason", string(BreakDigest), string(BreakFormat), string(BreakHistory)),
+		Breaks:      f.vector("gatehouse_chain_breaks_total", "Events and positions of Redis that were rejected because they do not match the chain: forged, or Redis lost writes.", "reason", string(BreakDigest), string(BreakHistory)),
 		Evicts:      f.gauges("gatehouse_redis_evicts", "1 if maxmemory-policy lets Redis evict such keys.", "keys", "any", "expiring"),
 		RedisFill:   f.gauge("gatehouse_redis_memory_ratio", "The part of maxmemory that Redis uses, of the fullest shard's; 0 without a limit."),
 		RedisAhead:  f.gauge("gatehouse_redis_clock_ahead_seconds", "How far Redis's clock is ahead of the sidecar's, below 0 if it is behind; of the shard where they differ most."),
