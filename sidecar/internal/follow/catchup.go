@@ -117,8 +117,10 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	if err != nil {
 		return err
 	}
-	// One connection, and so one server, even if a name moves to another server meanwhile.
-	conn := f.withTimeout(client, recordsTimeout).Conn()
+	// One connection, and so one server, even if a name moves to another server meanwhile. It is a new one: an old one may
+	// be to a server that had the name before, and would undo what the new one has written since. Close ends it, and all
+	// other calls of the sidecar are pipelines, for which the client has other connections.
+	conn := f.withTimeout(client, recordsTimeout).EphemeralConn() //mutant:TestRevokedAtTheNewServer f.withTimeout(client, recordsTimeout).Conn()
 	defer conn.Close()
 	master := server{conn, address(client)} //mutant:TestOneServer server{client, address(client)}
 	p, err := f.position(ctx, master, position{seq: f.seq})

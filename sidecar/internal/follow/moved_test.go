@@ -30,15 +30,9 @@ func TestGrantFromTheOldServer(t *testing.T) {
 		return r.Version
 	}
 	register(a)
-	await.Until(t, "the replica", func() bool { return b.Get(t.Context(), keys.SeqKey()).Val() == "1" })
-	b.do(t, "REPLICAOF", "NO", "ONE")
-
-	var at atomic.Pointer[string]
-	at.Store(&old.Address)
-	dial := func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, *at.Load())
-	}
-	client := redis.NewClient(&redis.Options{MaxRetries: -1, Dialer: dial})
+	b.promote(t)
+	name := newName(old.Address)
+	client := redis.NewClient(&redis.Options{MaxRetries: -1, Dialer: name.dial})
 	f := followWith(t, client)
 	<-f.Synced()
 	free := make(chan error, 1) // nil when the last connection to the old server is
@@ -51,7 +45,7 @@ func TestGrantFromTheOldServer(t *testing.T) {
 	await.Until(t, "a connection to be held", func() bool {
 		return strings.Contains(a.Info(t.Context(), "clients").Val(), "blocked_clients:1")
 	})
-	at.Store(&promoted.Address)
+	name.at.Store(&promoted.Address)
 	a.do(t, "CLIENT", "KILL", "TYPE", "pubsub")
 	moved := time.Now()
 	await.Until(t, "the promoted one to be followed", func() bool {
@@ -64,8 +58,62 @@ func TestGrantFromTheOldServer(t *testing.T) {
 	}
 	version := register(b) // and asked for before the next comparison
 	await.Until(t, "the old server to be asked", func() bool {
-		return strings.Contains(a.Info(t.Context(), "commandstats").Val(), "cmdstat_hgetall:calls=2")
+		return strings.Contains(a.commands(t), "cmdstat_hgetall:calls=2")
 	})
 	a.do(t, "CLIENT", "KILL", "TYPE", "normal") // as its life ends
 	await.Until(t, "the new record", func() bool { return f.credentials.version("d") == version })
 }
+
+// TestRevokedAtTheNewServer moves a name while connections to the old server remain, which doesn't know it, and a new
+// subscription is at the new one. A revocation there stays in effect: the old server's data isn't read any more.
+func TestRevokedAtTheNewServer(t *testing.T) {
+	old := redistest.StartServer(t, "--repl-diskless-sync-delay", "0")
+	promoted := redistest.StartServer(t, "--replicaof", "127.0.0.1 "+old.Port())
+	a, b := serverAt(t, old.Address), serverAt(t, promoted.Address)
+	if _, err := a.publish.PutDevice(t.Context(), publish.Device{ID: "d", Secret: "s", Cost: 4}); err != nil {
+		t.Fatal(err)
+	}
+	b.promote(t)
+	name := newName(old.Address)
+	f := followBy(t, &redis.Options{MaxRetries: -1, Dialer: name.dial})
+	<-f.Synced()
+	await.Until(t, "a comparison", func() bool { return strings.Contains(a.commands(t), "cmdstat_info:calls=2") })
+	name.at.Store(&promoted.Address)
+	a.do(t, "CLIENT", "KILL", "TYPE", "pubsub")
+	await.Until(t, "a subscription at the promoted one", func() bool {
+		return f.Connected() && strings.Contains(b.ClientList(t.Context()).Val(), "sub=1")
+	})
+	revoked, err := b.publish.RevokeDevice(t.Context(), "d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	await.Until(t, "the revocation", func() bool { return f.credentials.version("d") == revoked.Version })
+	now := time.Now()
+	await.Until(t, "in step again", func() bool { return f.clock.inStep().After(now) && f.Connected() })
+	if got := f.count(t, "gatehouse_full_resyncs_total"); got != 1 || f.credentials.version("d") != revoked.Version {
+		t.Errorf("got %v full resyncs and version %d, want the first one and version %d: the old server was read",
+			got, f.credentials.version("d"), revoked.Version)
+	}
+}
+
+// name is the name of a server that moves.
+type name struct{ at atomic.Pointer[string] }
+
+func newName(address string) *name {
+	n := new(name)
+	n.at.Store(&address)
+	return n
+}
+
+func (n *name) dial(ctx context.Context, network, _ string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, network, *n.at.Load())
+}
+
+// promote makes a replica a master once it has a write.
+func (s server) promote(t *testing.T) {
+	t.Helper()
+	await.Until(t, "the replica", func() bool { return s.Get(t.Context(), keys.SeqKey()).Val() == "1" })
+	s.do(t, "REPLICAOF", "NO", "ONE")
+}
+
+func (s server) commands(t *testing.T) string { return s.Info(t.Context(), "commandstats").Val() }

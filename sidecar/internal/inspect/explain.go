@@ -374,15 +374,16 @@ func (i *Inspector) device(ctx context.Context, id string) Device {
 			d.Held = append(d.Held, h)
 		}
 	}
-	fields, err := i.Redis.HGetAll(ctx, i.Shards.KeysOf(id).CredentialKey(id)).Result()
-	if err != nil {
+	pipe := i.Redis.Pipeline() // catch-ups have other connections for themselves
+	fields := pipe.HGetAll(ctx, i.Shards.KeysOf(id).CredentialKey(id))
+	if _, err := pipe.Exec(ctx); err != nil {
 		d.Redis.Error = err.Error()
 		return d
 	}
-	if len(fields) == 0 {
+	if len(fields.Val()) == 0 {
 		return d
 	}
-	c, err := contract.ParseCredential(fields)
+	c, err := contract.ParseCredential(fields.Val())
 	if err != nil {
 		d.Redis.Error = err.Error()
 		return d

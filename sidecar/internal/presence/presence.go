@@ -47,12 +47,13 @@ func key() string { return contract.ShardKeys(0).EdgesKey() }
 
 // List returns the entries in Redis, by host.
 func List(ctx context.Context, client redis.UniversalClient) ([]Edge, error) {
-	fields, err := client.HGetAll(ctx, key()).Result()
-	if err != nil {
+	pipe := client.Pipeline() // as in [Presence.pipe]
+	fields := pipe.HGetAll(ctx, key())
+	if _, err := pipe.Exec(ctx); err != nil {
 		return nil, err
 	}
-	edges := make([]Edge, 0, len(fields))
-	for id, text := range fields {
+	edges := make([]Edge, 0, len(fields.Val()))
+	for id, text := range fields.Val() {
 		var e Edge
 		if err := json.Unmarshal([]byte(text), &e); err != nil {
 			e = Edge{Problem: "its entry can't be read"}
@@ -109,7 +110,7 @@ func (p *Presence) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 			defer cancel()
-			p.client.HDel(ctx, key(), p.id) // otherwise it counts as gone, for an hour
+			_ = p.pipe(ctx, func(pipe redis.Pipeliner) { pipe.HDel(ctx, key(), p.id) }) // otherwise it counts as gone, for an hour
 			return nil
 		case <-tick.C:
 		}
@@ -125,7 +126,15 @@ func (p *Presence) write(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return p.client.HSet(ctx, key(), p.id, text).Err()
+	return p.pipe(ctx, func(pipe redis.Pipeliner) { pipe.HSet(ctx, key(), p.id, text) })
+}
+
+// pipe runs a command as a pipeline, because catch-ups have the other connections for themselves.
+func (p *Presence) pipe(ctx context.Context, command func(redis.Pipeliner)) error {
+	pipe := p.client.Pipeline()
+	command(pipe)
+	_, err := pipe.Exec(ctx)
+	return err
 }
 
 // clean removes entries that nobody has written for an hour.
@@ -138,7 +147,7 @@ func (p *Presence) clean(ctx context.Context) error {
 	}
 	for _, e := range edges {
 		if time.Since(e.Seen) > forgetAfter {
-			if err := p.client.HDel(ctx, key(), e.ID).Err(); err != nil {
+			if err := p.pipe(ctx, func(pipe redis.Pipeliner) { pipe.HDel(ctx, key(), e.ID) }); err != nil {
 				return err
 			}
 		}
