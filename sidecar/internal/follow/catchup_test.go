@@ -1,7 +1,6 @@
 package follow
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -19,7 +18,8 @@ import (
 // TestCatchUpInParts fails over to a server with all writes. The first catch-up with it ends early, and the next one
 // continues there, instead of reading everything.
 func TestCatchUpInParts(t *testing.T) {
-	client := redis.NewClient(&redis.Options{Addr: redistest.StartServer(t).Address})
+	server := redistest.StartServer(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Address, MaxRetries: -1})
 	t.Cleanup(func() { client.Close() })
 	applied, stop := 0, func() {}
 	sink := &flood{arrive: func() {
@@ -50,10 +50,12 @@ func TestCatchUpInParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.history, s.historyAt = history{run: "before", line: "before"}, time.Now()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	applied, stop = 0, cancel
-	if err := s.catchUp(ctx, onConnected); err == nil || s.seq != pageSize+1 {
+	applied, stop = 0, func() {
+		if err := server.Client(t).ClientKillByFilter(t.Context(), "TYPE", "normal").Err(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := s.catchUp(t.Context(), onConnected); err == nil || s.seq != pageSize+1 {
 		t.Fatalf("got %v and seq %d, want an error after a page", err, s.seq)
 	}
 	if err := s.catchUp(t.Context(), onConnected); err != nil || s.seq != last {
