@@ -119,3 +119,12 @@ func TestFrames(t *testing.T) {
 		}
 	}
 }
+
+// TestOrdinaryNames: no name has an escape in it, also not of a seed whose names had one.
+func TestOrdinaryNames(t *testing.T) {
+	for _, r := range ordinaryRequests(3790758946) {
+		if strings.Contains(r.path, "%250A") {
+			t.Errorf("got %s", r.path)
+		}
+	}
+}
