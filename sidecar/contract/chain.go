@@ -58,8 +58,8 @@ func Follows(previous, payload string) bool {
 		stated == want //mutant:TestFollows true
 }
 
-// Digest returns the digest for payload, an event, after the event with the digest previous. It ignores the
-// digest in payload.
+// Digest returns the digest for payload, an event after the one with the digest previous. It ignores the digest in
+// payload.
 func Digest(previous, payload string) (string, error) {
 	_, digest, err := digests(previous, payload)
 	return digest, err

@@ -32,8 +32,9 @@ func (a *analysis) switchedOff(p *plugin, w *way, seen map[string]bool) {
 		at := l.at + ": typed_per_filter_config." + name
 		if path, found := w.carries(append(p.protectedPaths(w), p.ownPaths(w)...)); found {
 			seen[l.at] = true
+			rule, _ := p.asks(path)
 			a.add(&routeOff, p.name(), at, "is disabled, but %s asks for a credential for %s: requests go upstream without one",
-				p.asker(p.refuser(path)), path)
+				p.asker(rule), path)
 		} else if p.auth && !w.clears(p.manager) {
 			seen[l.at] = true
 			a.add(&routeOff, p.name(), at, "is disabled: clients' identity headers get to the upstream")

@@ -254,28 +254,25 @@ func (p *plugin) protectedPaths(w *way) (paths []string) {
 		candidates = append(candidates, p.rules.Rules[i].Match.Samples()...)
 	}
 	for _, path := range candidates {
-		if p.asks(path) {
+		if _, found := p.asks(path); found {
 			paths = append(paths, path)
 		}
 	}
 	return paths
 }
 
-// asks reports whether the rules refuse some requests for a path.
-func (p *plugin) asks(path string) bool {
-	return slices.ContainsFunc(p.rules.SampleMethods(), func(method string) bool {
-		return (policy.Need{}).Weaker(p.rules.Need(method, path))
-	})
-}
-
-// refuser returns a rule that refuses some requests for a path, -1 if only the default does.
-func (p *plugin) refuser(path string) int {
+// asks reports whether the rules refuse some requests for a path, and returns a rule that does, -1 if only the default
+// does.
+func (p *plugin) asks(path string) (rule int, found bool) {
+	rule = -1
 	for _, method := range p.rules.SampleMethods() {
-		if need := p.rules.Need(method, path); need.Rule >= 0 && (policy.Need{}).Weaker(need) {
-			return need.Rule
+		if need := p.rules.Need(method, path); (policy.Need{}).Weaker(need) {
+			if found = true; rule < 0 {
+				rule = need.Rule
+			}
 		}
 	}
-	return -1
+	return rule, found
 }
 
 // carries returns one of these paths that the upstream may get by the route; false if there is none.

@@ -75,10 +75,11 @@ func (f *Follower) judge(e *contract.Event, payload string) standing {
 
 // mistrust counts and logs an event that is not in the chain, and starts a catch-up: the event was forged, or Redis has
 // lost writes.
-func (f *Follower) mistrust(ctx context.Context, e *contract.Event, reason metrics.BreakReason) error {
-	f.metrics.Breaks.WithLabelValues(string(reason)).Inc()
+func (f *Follower) mistrust(ctx context.Context, e *contract.Event) error {
+	const reason = string(metrics.BreakDigest)
+	f.metrics.Breaks.WithLabelValues(reason).Inc()
 	f.board.breaks.Do(func() {
-		f.log.Warn("an event is not of the history that redis had: it is rejected, and redis is read", "reason", string(reason),
+		f.log.Warn("an event is not of the history that redis had: it is rejected, and redis is read", "reason", reason,
 			"member", e.Member.String(), "event_seq", e.Seq, "seq", f.seq)
 	})
 	return f.reread(ctx, onChain)
@@ -132,7 +133,7 @@ func (f *Follower) sure(ctx context.Context, asked []unsureEvent, links []contra
 			if u.takes {
 				f.takeAway(u.event.Member)
 			}
-			if err := f.mistrust(ctx, &u.event, metrics.BreakDigest); err != nil {
+			if err := f.mistrust(ctx, &u.event); err != nil {
 				return err
 			}
 		}

@@ -392,7 +392,7 @@ func (f *Follower) receive(ctx context.Context, payload string) error {
 		return f.reread(ctx, onGap)
 	}
 	f.metrics.Events.WithLabelValues("mistrusted").Inc()
-	return f.mistrust(ctx, &e, metrics.BreakDigest)
+	return f.mistrust(ctx, &e)
 }
 
 // accept applies the next event; unreadable is its parse error, or nil.

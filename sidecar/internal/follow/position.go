@@ -290,17 +290,19 @@ func (p *position) setChain(values []any) {
 	if len(values) < 3 {
 		return
 	}
-	link := func(value any) contract.Link {
-		text, _ := value.(string)
-		l, _ := contract.ParseLink(text)
-		return l
-	}
-	p.head, p.stored = link(values[0]), link(values[2])
+	p.head, p.stored = linkOf(values[0]), linkOf(values[2])
 	text, _ := values[1].(string)
 	p.floor, _ = strconv.ParseUint(text, 10, 64)
 	for _, value := range values[3:] {
-		p.links = append(p.links, link(value))
+		p.links = append(p.links, linkOf(value))
 	}
+}
+
+// linkOf returns the link of a value of the chain; zero if it has none that can be read.
+func linkOf(value any) contract.Link {
+	text, _ := value.(string)
+	link, _ := contract.ParseLink(text)
+	return link
 }
 
 // withheld reports whether err is the server's refusal of this one command: an unknown command, or no permission. epoch

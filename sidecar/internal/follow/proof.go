@@ -48,8 +48,7 @@ func (p *Proof) Err() error {
 	if len(values) == 0 {
 		return nil
 	}
-	text, _ := values[0].(string)
-	link, _ := contract.ParseLink(text)
+	link := linkOf(values[0])
 	if link.Seq == p.write.Seq && link.Digest != p.write.Digest { //mutant:TestProof false
 		return fmt.Errorf("the server has another write %d than was applied before", link.Seq)
 	}
