@@ -167,7 +167,7 @@ doors: build ## run generated configurations of Envoy and nginx, try to get past
 	@scripts/install-nginx.sh >/dev/null
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -count=1 -timeout=3h -v $(if $(RUN),-run '$(RUN)') ./e2e/doors $(foreach v,CONFIGS SEED ONLY,$(if $($v),-$(shell echo $v | tr A-Z a-z)='$($v)')) $(if $(CHECK),-check='$(abspath $(CHECK))')
 
-mutation: ## remove each check that is marked in the code, and fail unless its test fails: MUTANT=follow/
+mutation: ## remove each check of mutants.txt, and fail unless its test fails: MUTANT=follow/
 	@$(GO) run ./scripts/mutation $(MUTANT)
 
 lua-coverage: ## lines of the NGINX plugin that its tests run; fails under 90 % of a module

@@ -51,9 +51,9 @@ func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 	pending := c.inFlight[callKey(d)]
 	most := MaxWaiting
 	if d.Action == policy.Fetch {
-		most /= 2 //mutant:TestFetchesLeavePlaces deleted
+		most /= 2
 	}
-	if len(c.vm.paused) >= most { //mutant:TestWaitersAreBounded false
+	if len(c.vm.paused) >= most {
 		c.fail(fmt.Sprintf("too many requests wait for %s: %d, the maximum", path(d.Action), most))
 		s.answer(&flight{path: path(d.Action)}, nil)
 		return false
@@ -73,7 +73,7 @@ func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 	if d.Action == policy.Fetch {
 		// The credential may be revoked before the object arrives. Then shared memory shows that; otherwise it mostly
 		// has the same verdict.
-		s.answers.Verify = nil //mutant:TestRevokedWhileFetching deleted
+		s.answers.Verify = nil
 	}
 	pending.add(s.park())
 	return true
@@ -128,8 +128,7 @@ func (c *calls) dispatch(pending *flight) bool {
 	if pending.path == fetchPath {
 		fetches = 1
 	}
-	if len(c.inFlight) >= maxCalls ||
-		c.fetches+fetches > maxFetches { //mutant:TestFetchesLeaveRoom false
+	if len(c.inFlight) >= maxCalls || c.fetches+fetches > maxFetches {
 		c.fail(fmt.Sprintf("no call to %s: %d are in flight, %d to %s, the maximum is %d and %d",
 			pending.path, len(c.inFlight), c.fetches, fetchPath, maxCalls, maxFetches))
 		return false
@@ -279,7 +278,7 @@ func (s *stream) answer(to *flight, body []byte) {
 // that this request's client has got before, from another worker. So the request is decided as if it had just arrived:
 // from shared memory, which mostly has the object by then, or by a second call, after all requests that waited for the
 // first.
-func (s *stream) cameAfter(c *flight) bool { return after(s.id, c.newest) } //mutant:TestFetchedBeforeItCame false
+func (s *stream) cameAfter(c *flight) bool { return after(s.id, c.newest) }
 
 // after reports whether the stream with id a began after the one with id b; ids repeat after 2³². Headers may arrive in
 // another order, if a filter before this one delays some.

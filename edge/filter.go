@@ -57,7 +57,7 @@ func (s *stream) decide(request *policy.Request) Action {
 		if d.Guess != policy.NoGuess && (d.Guess == policy.Wrong || v.calls.guesses.count > 0) && v.calls.doubts(s, &d, now) {
 			continue
 		}
-		if v.replied += len(d.Body); v.replied > MaxReplied { //mutant:TestRepliesAreBounded false
+		if v.replied += len(d.Body); v.replied > MaxReplied {
 			v.replied -= len(d.Body)
 			d.Withhold()
 		}
@@ -111,20 +111,20 @@ func (s *stream) pass(d *policy.Decision, r *policy.Request) {
 	if d.CacheStatus != "" {
 		v.host.Note(policy.NoteCacheStatus, d.CacheStatus)
 		if r.Dated() {
-			v.host.RemoveRequestHeader("if-modified-since") //mutant:TestDateStaysHere deleted
+			v.host.RemoveRequestHeader("if-modified-since")
 		}
 	}
 	s.stripForged(r)
 	if d.Device != "" {
 		for _, name := range v.engine.SecretHeaders(r) {
-			v.host.RemoveRequestHeader(name) //mutant:TestSecretStaysHere deleted
+			v.host.RemoveRequestHeader(name)
 		}
 		v.host.AddRequestHeader(policy.DeviceHeader, d.Device)
 		v.host.AddRequestHeader(policy.PermissionsHeader, v.engine.Names(d.Permissions))
-		if vary := v.engine.Vary(r); vary != "" { //mutant:TestPrivacy false
+		if vary := v.engine.Vary(r); vary != "" {
 			v.host.Note(policy.NoteVary, vary)
 			v.host.Note(policy.NoteCacheControl, "private")
-			if vary == policy.VaryAll { //mutant:TestPrivacy false
+			if vary == policy.VaryAll {
 				v.host.Note(policy.NoteNoStore, "no-store")
 			}
 		}

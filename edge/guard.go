@@ -41,7 +41,7 @@ const abandonedAfter = 256
 // begin is called before each batch. It lowers the guard for VMs that have trapped.
 func (g *guard) begin() {
 	others := g.host.Guard() - g.own
-	if others != g.others || others&guardUp == 0 { //mutant:TestAbandonedGuard others&guardUp == 0
+	if others != g.others || others&guardUp == 0 {
 		g.others, g.idle = others, 0
 		return
 	}
@@ -94,7 +94,7 @@ func (g *guardSeen) read(h Host) uint64 {
 	if !g.known {
 		return 0
 	}
-	if value := h.Guard(); value&guardUp == 0 { //mutant:TestNothingKeptWhileObjectsAreWritten true
+	if value := h.Guard(); value&guardUp == 0 {
 		return value
 	}
 	return 0
@@ -107,6 +107,5 @@ func (g *guardSeen) check(h Host) {
 	}
 	value := h.Guard()
 	record := h.Record(guardRegion, 0)
-	g.known = value != 0 && len(record) == wire.MinRecord &&
-		binary.LittleEndian.Uint64(record) == value //mutant:TestForeignGuard true
+	g.known = value != 0 && len(record) == wire.MinRecord && binary.LittleEndian.Uint64(record) == value
 }

@@ -53,10 +53,10 @@ func within(sinceMS, nowMS, ms int64) bool { return sinceMS <= nowMS && nowMS < 
 // first remembers a wrong secret of a pair, and reports whether it is the first one.
 func (g *guesses) first(p pair, nowMS int64) bool {
 	atMS, found := g.once[p]
-	if found && within(atMS, nowMS, guessLifeMS) { //mutant:TestGuessesOfAnActiveDevice false
+	if found && within(atMS, nowMS, guessLifeMS) {
 		return false
 	}
-	if !found && len(g.once) >= maxOnce { //mutant:TestGuessesAreBounded false
+	if !found && len(g.once) >= maxOnce {
 		return false // to forget others would permit them another first one
 	}
 	p.device = strings.Clone(p.device)
@@ -82,7 +82,7 @@ func (k guessed) throttledS(nowMS int64) uint16 {
 func (g *guesses) set(p pair, k guessed) {
 	networks := g.devices[p.device]
 	if _, found := networks[p.network]; !found {
-		if g.count >= maxGuessed { //mutant:TestGuessesAreBounded false
+		if g.count >= maxGuessed {
 			g.forgetAny()
 			networks = g.devices[p.device]
 		}
@@ -149,8 +149,7 @@ func (g *guesses) answered(p pair, nowMS int64, outcome wire.Outcome, throttleMS
 		g.set(p, guessed{nowMS, int64(throttleMS), throttleMS > 0})
 	case outcome == wire.Throttled:
 		g.set(p, guessed{nowMS, int64(throttleMS), false})
-	case outcome == 0 && found &&
-		(k.own || !right): //mutant:TestGuessesOfAnActiveDevice true
+	case outcome == 0 && found && (k.own || !right):
 		// Its last answer holds. A right secret is no guess: it must not keep the device out.
 		g.set(p, guessed{nowMS, k.forMS, k.own})
 	}

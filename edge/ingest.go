@@ -91,7 +91,7 @@ func (i *ingest) apply(body []byte) Action {
 	if !held {
 		i.vm.count(policy.NoRule, policy.BatchRefused)
 		state := h.Record(wire.RegionState, 0)
-		if wrote { //mutant:TestIngestIsOvertaken false
+		if wrote {
 			h.SetState(make([]byte, wire.MinRecord), 0)
 		}
 		return i.reply(409, "application/octet-stream", state)
@@ -101,7 +101,7 @@ func (i *ingest) apply(body []byte) Action {
 }
 
 func write(h Host, g *guard, op wire.Op) error {
-	if op.Region == wire.RegionObjects { //mutant:TestAnswersAreKept false
+	if op.Region == wire.RegionObjects {
 		if err := g.raise(); err != nil {
 			return err
 		}
@@ -116,7 +116,7 @@ func (i *ingest) hasEpoch(epoch uint64) (cas uint32, held bool) {
 	if err != nil {
 		found = 0
 	}
-	return cas, found == epoch //mutant:TestIngest true
+	return cas, found == epoch
 }
 
 func (i *ingest) refuse(status int, why string) Action {

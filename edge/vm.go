@@ -92,7 +92,7 @@ func (v *VM) Tick() {
 	v.guard.check(v.host)
 	// During an upgrade the push listener may be served by a module without a guard; cached answers may then be
 	// outdated until here.
-	v.engine.Forget() //mutant:TestUnguardedWriteShowsAtTick deleted
+	v.engine.Forget()
 	v.readState()
 	v.calls.report(v.host.Now())
 	v.calls.throttles.sweep(v.host.Now())
@@ -153,10 +153,10 @@ func (v *VM) RequestHeaders(id uint32, endOfStream bool) Action {
 		}
 		return i.headers(endOfStream)
 	}
-	if len(v.paused) >= v.forgetAt { //mutant:TestEndedStreamsLeave false
+	if len(v.paused) >= v.forgetAt {
 		v.forgetEnded(id)
 	}
-	if after(id, v.newest) { //mutant:TestFetchedBeforeItCame true
+	if after(id, v.newest) {
 		v.newest = id
 	}
 	v.stream, v.replied = stream{vm: v, id: id}, 0
@@ -263,7 +263,7 @@ func (v *VM) origin() Origin {
 	if !limits.ValidRequestID(o.RequestID) {
 		o.RequestID = ""
 	}
-	if !limits.ValidTraceparent(o.Traceparent) { //mutant:TestCallsHaveAnOrigin false
+	if !limits.ValidTraceparent(o.Traceparent) {
 		o.Traceparent = ""
 	}
 	return o

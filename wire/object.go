@@ -177,9 +177,7 @@ func FindBody(rec []byte, epoch uint64, v Variant) ([]byte, error) {
 	if uint64(length) > uint64(len(rec)-bodySize) {
 		return nil, ErrMalformed
 	}
-	if stamp := binary.LittleEndian.Uint64(rec[16:]); stamp == 0 ||
-		stamp != v.Stamp || //mutant:TestFindBodyNeverAnother false
-		length != v.Length {
+	if stamp := binary.LittleEndian.Uint64(rec[16:]); stamp == 0 || stamp != v.Stamp || length != v.Length {
 		return nil, ErrNotFound
 	}
 	return rec[bodySize : bodySize+int(length)], nil

@@ -144,7 +144,7 @@ func checkEpoch(rec []byte, region Region, epoch uint64) error {
 	if err != nil {
 		return err
 	}
-	if got != epoch { //mutant:TestEpoch false
+	if got != epoch {
 		return ErrEpoch
 	}
 	return nil

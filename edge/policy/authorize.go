@@ -37,7 +37,7 @@ func (e *Engine) authorize(d *Decision, nowMS int64, r *Request, mem Memory, ans
 	v, status, err := e.find(cred.ID, &d.Digest, mem)
 	d.Guess = guess(cred, status, v.Outcome)
 	switch {
-	case d.Guess != NoGuess && answers.Suspect: //mutant:TestSuspect false
+	case d.Guess != NoGuess && answers.Suspect:
 		e.ask(d, nowMS, answers, Verify)
 	case e.refutes(nowMS, cred, status):
 		e.deny(d, nowMS, refuted(status))
@@ -51,7 +51,7 @@ func (e *Engine) authorize(d *Decision, nowMS int64, r *Request, mem Memory, ans
 		d.ReloadState = ofOtherEpoch(err)
 		d.New = status == wire.New && e.heard(nowMS)
 	case status == wire.Found && v.Outcome == wire.Allow && nowMS < v.ExpiresMS+e.config.VerdictGrace.Milliseconds() &&
-		(v.NotAfterMS == 0 || nowMS < v.NotAfterMS): //mutant:TestVerdictGrace true
+		(v.NotAfterMS == 0 || nowMS < v.NotAfterMS):
 		if e.judge(d, nowMS, r.rule, v.Outcome, v.Permissions); d.Auth == AuthAllow {
 			d.Auth = AuthGrace
 		}
@@ -107,9 +107,8 @@ func (e *Engine) find(device string, digest *wire.Digest, mem Memory) (wire.Verd
 // secret doesn't matter. It returns true only while there are heartbeats of the sidecar: otherwise the edge would
 // refuse new devices and secrets for ever.
 func (e *Engine) refutes(nowMS int64, cred *Credential, status wire.CredentialStatus) bool {
-	return e.heard(nowMS) && //mutant:TestDecideWithoutACall true
-		(status == wire.Closed && cred.Session == "" || status == wire.Unregistered &&
-			e.state.DevicesComplete) //mutant:TestDecideWithoutACall true
+	return e.heard(nowMS) && (status == wire.Closed && cred.Session == "" || status == wire.Unregistered &&
+		e.state.DevicesComplete)
 }
 
 // heard reports whether the last heartbeat of the sidecar was within max_staleness.
@@ -119,8 +118,7 @@ func (e *Engine) heard(nowMS int64) bool {
 
 // inStep reports whether the edge was in step with Redis at most limit ago.
 func (e *Engine) inStep(nowMS int64, limit time.Duration) bool {
-	return e.state.InStepMS != e.distrusted.inStepMS && //mutant:TestClockSetBack true
-		e.within(nowMS, e.state.InStepMS, limit)
+	return e.state.InStepMS != e.distrusted.inStepMS && e.within(nowMS, e.state.InStepMS, limit)
 }
 
 // mayAllow reports whether any device may be authenticated. With max_auth_staleness that requires that the edge was in
@@ -136,8 +134,7 @@ const sameClockMS = 1000
 // before the clock was set back, and so are both times if the state was read later than now: they may have any age.
 func (e *Engine) within(nowMS, t int64, limit time.Duration) bool {
 	age := nowMS - t
-	return nowMS >= e.readMS && //mutant:TestClockSetBack true
-		-sameClockMS <= age && age <= limit.Milliseconds()
+	return nowMS >= e.readMS && -sameClockMS <= age && age <= limit.Milliseconds()
 }
 
 // judge decides by the verdict on the decision's credential, under a rule.
@@ -146,7 +143,7 @@ func (e *Engine) judge(d *Decision, nowMS int64, rule int, outcome wire.Outcome,
 		e.deny(d, nowMS, Denied)
 		return
 	}
-	if !e.mayAllow(nowMS) { //mutant:TestMaxAuthStaleness false
+	if !e.mayAllow(nowMS) {
 		d.unavailable(1, NotInStep)
 		return
 	}

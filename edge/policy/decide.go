@@ -131,9 +131,9 @@ func NewEngine(c *Config) *Engine {
 	e := &Engine{config: c, needs: make([]uint64, len(c.Rules)), unknown: make([]bool, len(c.Rules)),
 		varyCredential: vary, varyEncodedCredential: varyEncoding + ", " + vary, permissionNames: map[uint64]string{}, known: c.knownHeaders(),
 		readings: newReadings(c.Rules)}
-	e.removes(identityHeaders) //mutant:TestReadRequestForged deleted
+	e.removes(identityHeaders)
 	if !c.KeepOverrides {
-		e.removes(overrideHeaders) //mutant:TestRemoved deleted
+		e.removes(overrideHeaders)
 	}
 	e.secret = []string{c.Credentials.SecretHeader}
 	if c.Credentials.Basic {
@@ -155,15 +155,15 @@ func (e *Engine) State() *wire.State { return &e.state }
 
 // SetState sets a state that was read at nowMS, unix ms, and drops cached answers.
 func (e *Engine) SetState(nowMS int64, s wire.State) {
-	setBack := nowMS < e.readMS //mutant:TestClockSetBack false
+	setBack := nowMS < e.readMS
 	e.state, e.readMS = s, nowMS
-	if setBack || s.HeartbeatMS > nowMS+sameClockMS { //mutant:TestClockSetBack false
+	if setBack || s.HeartbeatMS > nowMS+sameClockMS {
 		e.distrusted.heartbeatMS = s.HeartbeatMS
 	}
-	if setBack || s.InStepMS > nowMS+sameClockMS { //mutant:TestClockSetBack false
+	if setBack || s.InStepMS > nowMS+sameClockMS {
 		e.distrusted.inStepMS = s.InStepMS
 	}
-	e.Forget() //mutant:TestKeptIsOfOneState deleted
+	e.Forget()
 	clear(e.permissionNames)
 	for i := range e.config.Rules {
 		e.needs[i], e.unknown[i] = 0, false

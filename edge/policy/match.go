@@ -26,10 +26,8 @@ func (e *Engine) Locate(fields headermap.Fields) (l Location) {
 		if name, value := fields.Next(); name == ":path" {
 			l.path, l.plain = plainPath(value)
 			l.candidate = e.candidate(l.path, 0)
-			l.Passes = l.plain && //mutant:TestLocate true
-				l.candidate < 0 &&
-				!e.config.DenyByDefault && //mutant:edge/TestDefault true
-				(all.NameBits&e.removedBits == 0 || e.removedOf(all) == nil) //mutant:edge/TestForgedIdentity true
+			l.Passes = l.plain && l.candidate < 0 && !e.config.DenyByDefault &&
+				(all.NameBits&e.removedBits == 0 || e.removedOf(all) == nil)
 			break
 		}
 	}
@@ -39,13 +37,12 @@ func (e *Engine) Locate(fields headermap.Fields) (l Location) {
 // Govern finds the first rule for a request at this location. It returns false if no rule covers the request: it
 // passes, and needs no decision.
 func (e *Engine) Govern(r *Request, at *Location) bool {
-	if at.plain && inUpperCase(r.method()) { //mutant:TestRuleOfMethod at.plain
+	if at.plain && inUpperCase(r.method()) {
 		r.rule = e.firstRule(r.method(), at.path, at.candidate)
 	} else {
 		r.rule, r.ambiguous = e.ruleOf(r.method(), at)
 	}
-	return r.rule >= 0 || r.ambiguous ||
-		e.config.DenyByDefault //mutant:edge/TestDefault false
+	return r.rule >= 0 || r.ambiguous || e.config.DenyByDefault
 }
 
 // inUpperCase reports whether all upstreams read method alike, see ruleOf.
@@ -67,7 +64,7 @@ const maxMethod = 64
 //
 //go:noinline
 func (e *Engine) ruleOf(method string, at *Location) (rule int, ambiguous bool) {
-	if len(method) > maxMethod { //mutant:TestTooManyParts false
+	if len(method) > maxMethod {
 		return -1, true
 	}
 	upper := strings.ToUpper(strings.TrimSpace(method))
@@ -75,7 +72,7 @@ func (e *Engine) ruleOf(method string, at *Location) (rule int, ambiguous bool) 
 	add := func(path string) bool {
 		candidate := e.candidate(path, 0)
 		found := e.firstRule(method, path, candidate)
-		if upper != method && candidate >= 0 { //mutant:TestRuleOfMethod upper == ""
+		if upper != method && candidate >= 0 {
 			if found, ambiguous = e.both(found, e.firstRule(upper, path, candidate)); ambiguous {
 				return false
 			}
@@ -102,7 +99,7 @@ func (e *Engine) ruleOf(method string, at *Location) (rule int, ambiguous bool) 
 // or by one if the other reading has none. Otherwise it is ambiguous.
 func (e *Engine) both(a, b int) (rule int, ambiguous bool) {
 	switch {
-	case a == b || a < 0 && !e.config.DenyByDefault: //mutant:TestRuleOf true
+	case a == b || a < 0 && !e.config.DenyByDefault:
 		return b, false
 	case b < 0 && !e.config.DenyByDefault:
 		return a, false
@@ -153,8 +150,7 @@ func (m *Match) matches(method, path string) bool {
 // permits reports whether a method is among Methods. Upstreams commonly answer HEAD like GET (RFC 9110, section 9.3.2),
 // so GET includes HEAD.
 func (m *Match) permits(method string) bool {
-	return slices.Contains(m.Methods, method) ||
-		(method == "HEAD" && slices.Contains(m.Methods, "GET")) //mutant:TestMatches false
+	return slices.Contains(m.Methods, method) || (method == "HEAD" && slices.Contains(m.Methods, "GET"))
 }
 
 // covers reports whether m matches every request that other matches.
@@ -203,7 +199,7 @@ func bare(path string) string {
 // [readings]. That costs less than following the readings.
 func plainPath(target string) (path string, plain bool) {
 	if len(target) > maxPlain {
-		if target = withoutQuery(target); len(target) > maxPlain { //mutant:TestTooManyParts false
+		if target = withoutQuery(target); len(target) > maxPlain {
 			return target, false
 		}
 	}
@@ -222,8 +218,7 @@ func plainPath(target string) (path string, plain bool) {
 		}
 		before = c
 	}
-	return target, plain &&
-		before != '.' //mutant:TestReadings true
+	return target, plain && before != '.'
 }
 
 // maxPlain bounds a plain path, in bytes: none within it has more than maxParts segments.

@@ -17,8 +17,8 @@ const lagMS = 1000
 // of that second have the same date (RFC 9110, section 8.8.2.2), and before, a client may have got the version before
 // o. Such a client may know no date but its own, of the second in which it asked. It is sent when no Date is earlier.
 func (e *Engine) lastModified(o *wire.Object) string {
-	unix := (o.PublishedMS+settleMS)/1000 + 1 //mutant:TestModifiedSince o.PublishedMS/1000
-	if e.state.InStepMS < unix*1000+lagMS {   //mutant:TestModifiedSince false
+	unix := (o.PublishedMS+settleMS)/1000 + 1
+	if e.state.InStepMS < unix*1000+lagMS {
 		return ""
 	}
 	return e.compose(time.Unix(unix, 0).UTC().AppendFormat(e.text, imfFixdate))

@@ -140,11 +140,10 @@ func newReadings(rules []Rule) (r readings) {
 // read finds the ends of all readings of path, which has no query; it returns false if the path is ambiguous.
 func (r *readings) read(path string) bool {
 	r.found.count, r.choices, r.lines, r.lost = 0, 0, 0, false
-	if len(path) > maxPath { //mutant:TestTooManyParts false
+	if len(path) > maxPath {
 		return false
 	}
-	if len(path) > maxEscaped && //mutant:TestTooManyParts false
-		strings.IndexByte(path, '%') >= 0 {
+	if len(path) > maxEscaped && strings.IndexByte(path, '%') >= 0 {
 		return false
 	}
 	r.follow(path)
@@ -154,7 +153,7 @@ func (r *readings) read(path string) bool {
 			break
 		}
 		path = view(r.decoded[i])
-		r.follow(path) //mutant:TestReadings deleted
+		r.follow(path)
 	}
 	return !r.lost
 }
@@ -277,7 +276,7 @@ func (r *readings) dot() {
 	for _, s := range was.list() {
 		r.extend(s, '.')
 		s.dots = true
-		r.add(&r.live, s) //mutant:TestReadings deleted
+		r.add(&r.live, s)
 	}
 }
 
@@ -305,7 +304,7 @@ func (r *readings) slash(c byte) {
 			if s.n == 1 { // as in //host/path
 				r.add(&r.waiting, spot{to: uint16(len(r.texts))})
 			}
-			r.add(&r.live, s) //mutant:TestReadings deleted
+			r.add(&r.live, s)
 			s.more = true
 			r.add(&r.live, s)
 		}
@@ -319,14 +318,14 @@ func (r *readings) odd(c rune) {
 	if r.afterOdd && !line {
 		return
 	}
-	r.afterOdd = !line //mutant:TestReadings true
+	r.afterOdd = !line
 	r.end()
 	r.leaveAll()
 	for _, s := range r.live.list() {
-		r.add(&r.waiting, s) //mutant:TestReadings deleted
+		r.add(&r.waiting, s)
 	}
 	if line {
-		r.lines++ //mutant:TestTooManyParts deleted
+		r.lines++
 		r.add(&r.live, spot{to: uint16(len(r.texts))})
 	}
 }
@@ -335,18 +334,18 @@ func (r *readings) odd(c rune) {
 func (r *readings) end() {
 	r.climb()
 	for _, s := range r.live.list() {
-		r.add(&r.found, spot{from: s.from, to: s.to, n: s.n}) //mutant:TestReadings deleted
+		r.add(&r.found, spot{from: s.from, to: s.to, n: s.n})
 	}
 }
 
 // climb marks the path as ambiguous if the segment that ends here may be "..".
 func (r *readings) climb() {
-	r.lost = r.lost || r.dots&climbing != 0 //mutant:TestRuleOf false
+	r.lost = r.lost || r.dots&climbing != 0
 }
 
 // leave ends a reading that no rule's path continues.
 func (r *readings) leave(s spot) {
-	r.add(&r.found, spot{from: s.from, to: s.to, n: s.n, more: true}) //mutant:TestReadings deleted
+	r.add(&r.found, spot{from: s.from, to: s.to, n: s.n, more: true})
 }
 
 // leaveAll ends readings at a character that no rule has.

@@ -24,15 +24,15 @@ func (r *readings) skim(path string, i int) int {
 			if len(path) <= maxEscaped {
 				continue
 			}
-			r.parts++ //mutant:TestTooManyParts deleted
+			r.parts++
 		}
 		if k == high {
 			if dots == 0 && c != 0xc0 && c != 0xc1 && c != 0xe0 && c != 0xf0 { // certainly not overlong
 				continue
 			}
 			r.dots = dots
-			r.afterOdd = false                        //mutant:TestReadings r.afterOdd
-			if i += r.high(path[i:]) - 1; !r.idle() { //mutant:TestReadings false
+			r.afterOdd = false
+			if i += r.high(path[i:]) - 1; !r.idle() {
 				// A path begins behind an overlong line feed.
 				return i + 1
 			}
@@ -54,7 +54,7 @@ func (r *readings) skim(path string, i int) int {
 		}
 	}
 	r.dots = dots
-	r.afterOdd = false //mutant:TestReadings r.afterOdd
+	r.afterOdd = false
 	return i
 }
 

@@ -69,7 +69,7 @@ func (r *readings) invalid(text string) (size int) {
 		r.letter(byte(c))
 	}
 	for _, s := range without.live.list() {
-		r.add(&r.live, s) //mutant:TestReadings deleted
+		r.add(&r.live, s)
 	}
 	for _, s := range without.waiting.list() {
 		r.add(&r.waiting, s)

@@ -9,7 +9,7 @@ import (
 // deny refuses the request's credential. While the sidecar isn't in step with Redis, the credential may have become
 // right in Redis, so the device is told to try again instead.
 func (e *Engine) deny(d *Decision, nowMS int64, why Reason) {
-	if !e.inStep(nowMS, e.config.MaxStaleness) { //mutant:TestDecideWithoutACall false
+	if !e.inStep(nowMS, e.config.MaxStaleness) {
 		d.unavailable(1, NotInStep)
 		return
 	}

@@ -108,7 +108,7 @@ func (e *Engine) Read(fields headermap.Fields, token Claims) (r Request) {
 		for _, known := range e.known[min(len(name), lastLength)] {
 			if known.name != name {
 				if known.header == headerSecret {
-					r.addSpelled(name, known.name) //mutant:TestSecretHeaders deleted
+					r.addSpelled(name, known.name)
 				}
 				continue
 			}
@@ -264,7 +264,7 @@ var maxBasic = base64.StdEncoding.EncodedLen(limits.MaxDeviceID+1+limits.MaxSecr
 
 // parseBasic reads Authorization: Basic (RFC 7617, section 2): the id ends at the first colon.
 func parseBasic(f *field) (Credential, bool) {
-	if len(f.value) > maxBasic { //mutant:TestDecideBasic false
+	if len(f.value) > maxBasic {
 		return Credential{}, false
 	}
 	scheme, encoded, found := strings.Cut(f.value, " ")

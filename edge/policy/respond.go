@@ -36,20 +36,17 @@ func (e *Engine) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Me
 		d.pass(CacheBypass, statusMethod)
 		return
 	}
-	q := question{rule: r.rule, //mutant:TestKeptIsOfOneRule 0
+	q := question{rule: r.rule,
 		target: r.target(), ifNoneMatch: r.list(headerIfNoneMatch), acceptEncoding: r.list(headerAcceptEncoding)}
-	if r.fields[headerIfModifiedSince].lines == 1 &&
-		!r.has(headerIfNoneMatch) { //mutant:TestModifiedSince true
+	if r.fields[headerIfModifiedSince].lines == 1 && !r.has(headerIfNoneMatch) {
 		q.ifModifiedSince = r.fields[headerIfModifiedSince].value
 	}
-	if r.has(headerIfMatch) || r.has(headerIfUnmodifiedSince) ||
-		r.grpc() || //mutant:TestDecideCache false
-		len(q.acceptEncoding) > maxAcceptEncoding {
+	if r.has(headerIfMatch) || r.has(headerIfUnmodifiedSince) || r.grpc() || len(q.acceptEncoding) > maxAcceptEncoding {
 		d.pass(CacheBypass, statusBypass)
 		return
 	}
 	if rule.Cache.PerDevice {
-		q.device = d.Device //mutant:TestKeptIsOfOneDevice deleted
+		q.device = d.Device
 	}
 	if rule.Cache.Query != nil {
 		q.target = rule.Cache.counts(q.target)
@@ -85,8 +82,7 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 		return
 	}
 	var guard uint64
-	if answers.Fetch == nil && //mutant:TestFetchedIsNotKept true
-		!stale && (k.asked == q.hash || k.hash == q.hash) {
+	if answers.Fetch == nil && !stale && (k.asked == q.hash || k.hash == q.hash) {
 		guard = mem.Guard() // before the object is read, so that a change in between is noticed later
 	}
 	k.asked = q.hash
@@ -106,7 +102,7 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 		d.Key = key
 		if guard != 0 {
 			k.keep(q, d, body, validity{
-				guard, //mutant:TestGuardIsReadFirst mem.Guard()
+				guard,
 				nowMS, e.unchangedUntil(nowMS, &o),
 			})
 		}
@@ -159,8 +155,7 @@ func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, s *sou
 	if vary := e.vary(rule, o); vary != "" {
 		headers = append(headers, [2]string{"vary", vary})
 	}
-	if noneMatch(q.ifNoneMatch, o.ETag) ||
-		q.ifModifiedSince != "" && q.ifModifiedSince == e.lastModified(o) { //mutant:TestModifiedSince q.ifModifiedSince >= e.lastModified(o)
+	if noneMatch(q.ifNoneMatch, o.ETag) || q.ifModifiedSince != "" && q.ifModifiedSince == e.lastModified(o) {
 		d.Action, d.Status, d.Headers, d.Cache = Reply, 304, e.headerMap(headers), CacheNotModified
 		return nil, nil
 	}
@@ -231,7 +226,7 @@ func (e *Engine) Key(r *Request, device string) string {
 // equal, also in a parameter's name, by which the query is sorted.
 func (e *Engine) key(r *Request, c *Cache, device string) (string, bool) {
 	target := r.target()
-	if strings.IndexByte(target, '%') >= 0 { //mutant:TestKeyHasUpperEscapes false
+	if strings.IndexByte(target, '%') >= 0 {
 		target = e.upperEscapes(target)
 	}
 	all, ok := appendKey(e.text, target, c, device)

@@ -56,22 +56,22 @@ func (e *Engine) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers
 	switch {
 	case answers.Unreachable:
 		d.unavailable(1, NoAnswer)
-	case !e.mayAllow(nowMS): //mutant:TestMaxAuthStaleness false
+	case !e.mayAllow(nowMS):
 		d.unavailable(1, NotInStep)
 	case issued == nil:
 		d.Digest = cred.digest(&e.state.Keys)
 		v, status, _ := e.find(cred.ID, &d.Digest, mem)
 		d.Guess = guess(cred, status, v.Outcome)
-		if e.refutes(nowMS, cred, status) && !(d.Guess == Wrong && answers.Suspect) { //mutant:TestSuspect e.refutes(nowMS,cred,status)
+		if e.refutes(nowMS, cred, status) && !(d.Guess == Wrong && answers.Suspect) {
 			e.deny(d, nowMS, refuted(status))
 			return
 		}
-		if status == wire.Found && v.Outcome == wire.Deny && nowMS < v.ExpiresMS { //mutant:TestDecideToken false
+		if status == wire.Found && v.Outcome == wire.Deny && nowMS < v.ExpiresMS {
 			e.deny(d, nowMS, Denied)
 			return
 		}
 		e.ask(d, nowMS, answers, Exchange)
-		d.New = status == wire.New && e.heard(nowMS) //mutant:edge/TestThrottledSourceOfSessions deleted
+		d.New = status == wire.New && e.heard(nowMS)
 	case issued.Outcome == wire.Deny:
 		e.deny(d, nowMS, Denied)
 	case issued.Outcome != wire.Allow:

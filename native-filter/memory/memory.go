@@ -70,7 +70,7 @@ func (s *Store) SetRecord(region wire.Region, index uint32, record []byte) error
 		s.replaceState(record)
 		return nil
 	}
-	if index > MaxIndex { //mutant:TestBounds false
+	if index > MaxIndex {
 		return fmt.Errorf("%s record %d: more than %d, the greatest index", region, index, MaxIndex)
 	}
 	t := s.regions[region].Load()
@@ -100,7 +100,7 @@ func (s *Store) SetState(record []byte, number uint32) bool {
 	record = bytes.Clone(record)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, held := s.State(); number != 0 && number != held { //mutant:TestState false
+	if _, held := s.State(); number != 0 && number != held {
 		return false
 	}
 	s.replaceState(record)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,7 +10,7 @@ import (
 	"strings"
 )
 
-// switches is added to each package that has marks. An environment variable at run time, or find's argument, selects
+// switches is added to each package that has mutants. An environment variable at run time, or find's argument, selects
 // the mutant that is on, if any.
 const switches = `package %s
 
@@ -33,9 +32,9 @@ var _ = os.LookupEnv
 
 const variable = "GATEHOUSE_MUTANT"
 
-// find returns the marks of all packages below the current directory, and writes an overlay for go build into dir with
+// find returns the mutants of all packages below the current directory, and writes an overlay for go build into dir with
 // all of them built in. In it, the mutant on is on; if that is "", GATEHOUSE_MUTANT selects one.
-func find(dir, on string) (marks []mark, overlay string, err error) {
+func find(dir, on string) (mutants []mutant, overlay string, err error) {
 	chosen := fmt.Sprintf("os.LookupEnv(%q)", variable)
 	if on != "" {
 		chosen = fmt.Sprintf("%q, 0", on)
@@ -43,11 +42,8 @@ func find(dir, on string) (marks []mark, overlay string, err error) {
 	replace := make(map[string]string)
 	add := func(name string, content []byte) error {
 		from, err := filepath.Abs(name)
-		to, known := replace[from]
-		if !known {
-			to = filepath.Join(dir, fmt.Sprintf("%d.go", len(replace)))
-			replace[from] = to
-		}
+		to := filepath.Join(dir, fmt.Sprintf("%d.go", len(replace)))
+		replace[from] = to
 		return errors.Join(err, os.WriteFile(to, content, 0o600))
 	}
 	err = filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
@@ -56,25 +52,48 @@ func find(dir, on string) (marks []mark, overlay string, err error) {
 			return err
 		case d.IsDir() && name != "." && strings.HasPrefix(d.Name(), "."):
 			return fs.SkipDir
-		case d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go"):
+		case d.IsDir() || d.Name() != listName:
 			return nil
 		}
-		src, err := os.ReadFile(name)
-		if err != nil || !bytes.Contains(src, []byte(prefix)) {
+		list, err := os.ReadFile(name)
+		if err != nil {
 			return err
 		}
-		pkg, found, mutated, err := parse(filepath.ToSlash(name), src)
-		if err != nil || len(found) == 0 {
+		found, err := read(filepath.ToSlash(name), string(list))
+		if err != nil {
 			return err
 		}
-		marks = append(marks, found...)
-		return errors.Join(add(name, mutated),
-			add(filepath.Join(filepath.Dir(name), "gatehouse_mutants.go"), fmt.Appendf(nil, switches, pkg, chosen)))
+		sources, err := sourcesOf(filepath.Dir(name))
+		if err != nil {
+			return err
+		}
+		pkg, mutated, err := build(sources, found)
+		if err != nil {
+			return err
+		}
+		mutants = append(mutants, found...)
+		for source, content := range mutated {
+			err = errors.Join(err, add(source, content))
+		}
+		return errors.Join(err, add(filepath.Join(filepath.Dir(name), "gatehouse_mutants.go"), fmt.Appendf(nil, switches, pkg, chosen)))
 	})
 	if err != nil {
 		return nil, "", err
 	}
 	content, err := json.Marshal(map[string]any{"Replace": replace})
 	overlay = filepath.Join(dir, "overlay.json")
-	return marks, overlay, errors.Join(err, os.WriteFile(overlay, content, 0o600))
+	return mutants, overlay, errors.Join(err, os.WriteFile(overlay, content, 0o600))
+}
+
+// sourcesOf returns the Go files of a directory but its tests, by name.
+func sourcesOf(dir string) (map[string][]byte, error) {
+	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	sources := make(map[string][]byte)
+	for _, name := range names {
+		if !strings.HasSuffix(name, "_test.go") {
+			content, e := os.ReadFile(name)
+			sources[filepath.ToSlash(name)], err = content, errors.Join(err, e)
+		}
+	}
+	return sources, err
 }

@@ -27,10 +27,10 @@ type runner struct {
 }
 
 // build compiles each package's tests once.
-func (r *runner) build(ctx context.Context, marks []mark) error {
+func (r *runner) build(ctx context.Context, mutants []mutant) error {
 	args := []string{"test", "-c", "-overlay", r.overlay, "-o", r.dir + string(filepath.Separator)}
 	packages := make(map[string]bool)
-	for _, m := range marks {
+	for _, m := range mutants {
 		if !packages[m.pkg] {
 			packages[m.pkg] = true
 			args = append(args, "./"+m.pkg)
@@ -46,11 +46,11 @@ func (r *runner) build(ctx context.Context, marks []mark) error {
 
 // all returns the mutants that no test notices. It prints each result as soon as it is known. Many tests run at once, so
 // one that fails for lack of a processor, or wins a race that it should lose, runs once more by itself.
-func (r *runner) all(ctx context.Context, marks []mark) (missed []error) {
-	var again []mark
-	for _, err := range r.each(ctx, marks, 2*runtime.GOMAXPROCS(0)) {
-		again = append(again, err.mark)
-		r.asItIs.Delete(err.mark.pkg + " " + err.mark.test)
+func (r *runner) all(ctx context.Context, mutants []mutant) (missed []error) {
+	var again []mutant
+	for _, err := range r.each(ctx, mutants, 2*runtime.GOMAXPROCS(0)) {
+		again = append(again, err.mutant)
+		r.asItIs.Delete(err.mutant.pkg + " " + err.mutant.test)
 	}
 	for _, err := range r.each(ctx, again, 1) {
 		missed = append(missed, err)
@@ -60,20 +60,22 @@ func (r *runner) all(ctx context.Context, marks []mark) (missed []error) {
 
 // missedError says why a mutant doesn't count as noticed.
 type missedError struct {
-	mark mark
-	why  error
+	mutant mutant
+	why    error
 }
 
-func (e *missedError) Error() string { return fmt.Sprintf("%s %s: %v", e.mark.id, e.mark.test, e.why) }
+func (e *missedError) Error() string {
+	return fmt.Sprintf("%s %s: %v", e.mutant.id, e.mutant.test, e.why)
+}
 
-// each runs the tests of marks, at most limit at a time: tests mostly wait, for deadlines, and with mutants for events
+// each runs the tests of mutants, at most limit at a time: tests mostly wait, for deadlines, and with mutants for events
 // that don't occur.
-func (r *runner) each(ctx context.Context, marks []mark, limit int) (missed []*missedError) {
+func (r *runner) each(ctx context.Context, mutants []mutant, limit int) (missed []*missedError) {
 	var done int
 	var mu sync.Mutex
 	var group errgroup.Group
 	group.SetLimit(limit)
-	for _, m := range marks {
+	for _, m := range mutants {
 		group.Go(func() error {
 			begin := time.Now()
 			err := r.red(ctx, &m)
@@ -85,7 +87,7 @@ func (r *runner) each(ctx context.Context, marks []mark, limit int) (missed []*m
 				missed = append(missed, &missedError{m, err})
 				what = "FAILED: " + err.Error()
 			}
-			fmt.Printf("mutation: %d/%d %s %s (%.1f s): %s\n", done, len(marks), m.id, m.test, time.Since(begin).Seconds(), what)
+			fmt.Printf("mutation: %d/%d %s %s (%.1f s): %s\n", done, len(mutants), m.id, m.test, time.Since(begin).Seconds(), what)
 			return nil
 		})
 	}
@@ -93,8 +95,8 @@ func (r *runner) each(ctx context.Context, marks []mark, limit int) (missed []*m
 	return missed
 }
 
-// red returns an error unless the mark's test passes without and fails with the mutant.
-func (r *runner) red(ctx context.Context, m *mark) error {
+// red returns an error unless the mutant's test passes without and fails with the mutant.
+func (r *runner) red(ctx context.Context, m *mutant) error {
 	once, _ := r.asItIs.LoadOrStore(m.pkg+" "+m.test, sync.OnceValue(func() error {
 		out, err := r.test(ctx, m, "")
 		if err != nil || !bytes.Contains(out, []byte("--- PASS: "+m.test+" ")) {
@@ -106,13 +108,13 @@ func (r *runner) red(ctx context.Context, m *mark) error {
 		return err
 	}
 	if _, err := r.test(ctx, m, m.id); err == nil {
-		return fmt.Errorf("%s of %s passes with %s for %s", m.test, m.pkg, m.with, m.was)
+		return fmt.Errorf("%s of %s passes with %s for %s", m.test, m.pkg, m.with, m.code)
 	}
 	return ctx.Err()
 }
 
-// test runs the mark's test with a mutant, or without one. Servers that it started end with it.
-func (r *runner) test(ctx context.Context, m *mark, mutant string) ([]byte, error) {
+// test runs the mutant's test with a mutant, or without one. Servers that it started end with it.
+func (r *runner) test(ctx context.Context, m *mutant, mutant string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	binary := filepath.Join(r.dir, path.Base(m.pkg)+".test")

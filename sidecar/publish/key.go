@@ -20,7 +20,7 @@ func canonical(key string) (string, error) {
 		device, target = key[:at], key[at:]
 	}
 	target = string(objectkey.AppendUpperEscapes(nil, target))
-	if want := lookedUp(target); target != want { //mutant:TestKeysThatNoEdgeLooksUp false
+	if want := lookedUp(target); target != want {
 		return "", refuse("key %q: no edge looks it up, want %q", key, device+want)
 	}
 	return device + target, nil
@@ -32,7 +32,7 @@ func (p *Publisher) spelled(ctx context.Context, key string) (string, error) {
 	m := contract.ObjectMember(key)
 	if checkMember(m) == nil && objectkey.Canonical(key) != key {
 		state, err := p.state(ctx, m)
-		if err != nil || state.there { //mutant:TestKeysOfOtherWriters err != nil
+		if err != nil || state.there {
 			return key, err
 		}
 	}

@@ -41,8 +41,7 @@ func (p *Publisher) run(ctx context.Context, s script, keys []string, args ...an
 		if redis.HasErrorPrefix(err, "NOSCRIPT") {
 			reply, err = p.eval(ctx, "eval", s.source, keys, args)
 		}
-		if !moving(err) || //mutant:TestMovingSlot true
-			time.Since(begin) > movingFor {
+		if !moving(err) || time.Since(begin) > movingFor {
 			return reply, err
 		}
 		select {

@@ -68,7 +68,7 @@ func (p *Publisher) neverEvicts(ctx context.Context) error {
 			return fmt.Errorf("read maxmemory_policy: %w", err)
 		}
 		policy := policyLine.FindStringSubmatch(info)
-		if policy != nil && policy[1] != "noeviction" { //mutant:TestTrimRefuses false
+		if policy != nil && policy[1] != "noeviction" {
 			return fmt.Errorf("%w: maxmemory_policy is %s, want noeviction", ErrEvicts, policy[1])
 		}
 		return nil

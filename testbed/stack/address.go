@@ -90,7 +90,7 @@ func freePort(host string) (int, error) {
 	for range attempts {
 		port := low + int(lastPort.Add(1)%(high-low))
 		address := net.JoinHostPort(host, strconv.Itoa(port))
-		last = reserve(address) //mutant:TestReserved deleted
+		last = reserve(address)
 		if last == nil {
 			return port, nil
 		}

@@ -71,7 +71,7 @@ func NewRedis(m Cache, client redis.UniversalClient, connections int, shards con
 	reads := make([]chan struct{}, servers)
 	for i := range reads {
 		reads[i] = make(chan struct{}, max(1,
-			min(connections/2, maxReads)/servers, //mutant:TestReadsLeaveRoom 100*connections/servers
+			min(connections/2, maxReads)/servers,
 		))
 	}
 	return &Redis{cache: m, client: client, shards: shards, applied: applied, metrics: mm, absent: absent, reads: reads}, nil
@@ -139,7 +139,7 @@ func (r *Redis) read(ctx context.Context, key string) (fetched, error) {
 	}
 	var result objectcache.Result
 	for range 2 {
-		stored := r.cache.Stored(key) //mutant:TestFetchOfAnotherSpelling key
+		stored := r.cache.Stored(key)
 		generation := r.cache.Generation(stored)
 		fields, err := r.record(ctx, stored)
 		if contract.ReasonOf(err) != "" {
@@ -161,7 +161,7 @@ func (r *Redis) read(ctx context.Context, key string) (fetched, error) {
 		if newest, found := r.cache.Get(key); found {
 			return fetched{newest, true}, nil
 		}
-		if r.cache.Stored(key) != stored { //mutant:TestFetchOfAnotherSpelling false
+		if r.cache.Stored(key) != stored {
 			result = objectcache.Overtaken // by a write of another spelling
 			continue
 		}
@@ -197,7 +197,7 @@ func (r *Redis) record(ctx context.Context, stored string) (fields map[string]st
 		case err != nil:
 			return nil, err
 		default:
-			if err := contract.ObjectMember(stored).CheckMemory(bytes); err != nil { //mutant:TestFetchWithoutBounds false
+			if err := contract.ObjectMember(stored).CheckMemory(bytes); err != nil {
 				return nil, err
 			}
 		}
@@ -214,7 +214,7 @@ func (r *Redis) record(ctx context.Context, stored string) (fields map[string]st
 // applied before, see [follow.Proof].
 func (r *Redis) ask(ctx context.Context, stored string, command func(redis.Pipeliner)) error {
 	applied, err := r.applied(r.shards.Of(stored))
-	if err != nil { //mutant:TestFetchFromEmptyRedis false
+	if err != nil {
 		return err
 	}
 	pipe := r.client.Pipeline()
@@ -223,7 +223,7 @@ func (r *Redis) ask(ctx context.Context, stored string, command func(redis.Pipel
 	if err := follow.Unsent(pipe.Exec(ctx)); err != nil {
 		return err
 	}
-	return proof.Err() //mutant:TestFetchFromServerThatIsBehind nil
+	return proof.Err()
 }
 
 func (r *Redis) gone(key string) fetched {

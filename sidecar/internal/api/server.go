@@ -173,13 +173,13 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 	case wire.Allow:
 		response.Epoch, _ = s.memory.Await(ctx, result.Permissions)
 		// The record may have changed meanwhile.
-		if !s.verifier.SessionValid(request.DeviceID, result.Session) { //mutant:TestVerify false
+		if !s.verifier.SessionValid(request.DeviceID, result.Session) {
 			label = "unavailable"
 			response = wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 1, Epoch: response.Epoch}
 		}
 	case wire.Deny:
 		// Otherwise a worker that still uses an earlier epoch could authenticate the device that was just refused.
-		_ = s.memory.AwaitTakeover(ctx) //mutant:TestRefusalIsNotAheadOfTheEdge deleted
+		_ = s.memory.AwaitTakeover(ctx)
 		response.Epoch = s.memory.Epoch()
 	default:
 		label = "unavailable"
@@ -228,7 +228,7 @@ func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
 	// could get an older version next, from shared memory.
 	ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
 	defer cancel()
-	if err := s.memory.AwaitObject(ctx, key); err != nil { //mutant:TestFetchIsNotAheadOfTheEdge false
+	if err := s.memory.AwaitObject(ctx, key); err != nil {
 		unavailable("the edge still holds an older version", err)
 		return
 	}

@@ -49,7 +49,7 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		// Otherwise the permission bits may have other names by the time of the lookup.
-		if !s.verifier.SessionValid(request.DeviceID, result.Session) { //mutant:TestSession false
+		if !s.verifier.SessionValid(request.DeviceID, result.Session) {
 			call, got = "unavailable", "unavailable"
 			response = wire.SessionResponse{Outcome: wire.Unavailable, RetryAfterS: 1}
 		}
@@ -57,7 +57,7 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 		// As for verify.
 		ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
 		defer cancel()
-		_ = s.memory.AwaitTakeover(ctx) //mutant:TestRefusalIsNotAheadOfTheEdge deleted
+		_ = s.memory.AwaitTakeover(ctx)
 	default:
 		call, got = "unavailable", "unavailable"
 	}

@@ -20,7 +20,7 @@ func Load(args []string) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	args = joinNegative(args) //mutant:TestNegativeValues args
+	args = joinNegative(args)
 	flags, err := k.Parse(args)
 	if err != nil {
 		return nil, fmt.Errorf("%w; --help lists the flags", err)

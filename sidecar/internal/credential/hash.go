@@ -115,8 +115,7 @@ const maxLookups = 25
 // sidecars often know a good device behind a NAT, or it authenticated at this one before.
 func (v *Verifier) elsewhere(ctx context.Context, a *attempt) (Result, bool) {
 	key := uint64(a.source)
-	if v.lookups == nil ||
-		v.lookups.retryAfter(key) > 0 { //mutant:TestFleetBeforeLimit false
+	if v.lookups == nil || v.lookups.retryAfter(key) > 0 {
 		return Result{}, false
 	}
 	v.lookups.add(key)
@@ -150,8 +149,7 @@ const (
 // guesses returns how long the limit of its device and source makes the attempt wait. It is 0 as in limited, but for a
 // device whose right secret is another one: that one passes, so a limit on others doesn't lock it out.
 func (v *Verifier) guesses(a *attempt) time.Duration {
-	if a.source == 0 || a.known &&
-		!a.wrong { //mutant:TestOtherSecretsOfADeviceAreLimited true
+	if a.source == 0 || a.known && !a.wrong {
 		return 0
 	}
 	return v.byPair.retryAfter(v.sources.pair(a.id, a.source))
@@ -219,8 +217,7 @@ func (v *Verifier) conclude(a *attempt, m *Match, reason Reason) Result {
 	defer v.mu.Unlock()
 	now := time.Now()
 	r := v.records[a.id]
-	if r == nil ||
-		r.generation != a.generation { //mutant:TestRevocationBeatsSharedVerdict false
+	if r == nil || r.generation != a.generation {
 		return unavailable(isUnsure) // no caller uses this answer: they start over
 	}
 	if m != nil {
@@ -229,7 +226,7 @@ func (v *Verifier) conclude(a *attempt, m *Match, reason Reason) Result {
 		r.refute(a.digest)
 	}
 	switch {
-	case r.refusal != "": //mutant:TestDoubtDuringBcrypt false
+	case r.refusal != "":
 		return unavailable(isUnsure) // in doubt: this counts if the record is applied again
 	case !r.notAfter.IsZero() && !now.Before(r.notAfter):
 		return v.deny(a, now, isExpired)

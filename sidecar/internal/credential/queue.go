@@ -144,7 +144,7 @@ func (q *queue) next(worst class) *waiter {
 			q.served[c] = 0
 			continue
 		}
-		if c == suspect && len(q.paused) > 0 { //mutant:TestSuspectsHoldNobodyUp false
+		if c == suspect && len(q.paused) > 0 {
 			w := q.paused[0]
 			q.paused = slices.Delete(q.paused, 0, 1)
 			return w

@@ -120,9 +120,7 @@ func (v *Verifier) Apply(c contract.Credential) {
 // precedes reports whether c is newer than r; in doubt, anything is. A write of the same version comes from another
 // server that counted to the same number: the later one wins.
 func (r *record) precedes(c *contract.Credential) bool {
-	return r.refusal == isUnsure || //mutant:TestDoubt false
-		c.Version > r.version ||
-		c.Version == r.version && c.PublishedMS > r.publishedMS //mutant:TestSameVersionOfAnotherServer false
+	return r.refusal == isUnsure || c.Version > r.version || c.Version == r.version && c.PublishedMS > r.publishedMS
 }
 
 // maxStale is how many obsolete tombstones may be kept in addition to as many as there are valid ones.
@@ -190,11 +188,10 @@ func (v *Verifier) refuse(reason, id string, err error) Reason {
 // same reports whether other is from the same write of the record.
 func (r *record) same(other *record) bool {
 	refusal := r.refusal
-	if refusal == isUnsure { //mutant:TestDoubtEnds false
+	if refusal == isUnsure {
 		refusal = "" // without the doubt; bits that were wanted are missing in permissions
 	}
-	if r.publishedMS != other.publishedMS || //mutant:TestDoubtEnds false
-		refusal != other.refusal || r.permissions != other.permissions ||
+	if r.publishedMS != other.publishedMS || refusal != other.refusal || r.permissions != other.permissions ||
 		!r.notAfter.Equal(other.notAfter) || len(r.hashes) != len(other.hashes) {
 		return false
 	}
@@ -221,7 +218,7 @@ func (v *Verifier) replace(id string, r *record) {
 			r.sources = before.sources // a new secret does not make a device new
 		} else {
 			// neither does a restart
-			r.sources = v.restore(id) //mutant:TestKnownAcrossRestart deleted
+			r.sources = v.restore(id)
 		}
 		v.records[id] = r
 		v.size.Add(v.records)
@@ -263,9 +260,9 @@ func (v *Verifier) Doubt(id string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	switch r := v.records[id]; {
-	case r.registered(): //mutant:TestDoubt false
+	case r.registered():
 		r.refusal, r.wanted = isUnsure, nil
-		v.memory.DropVerdicts(id) //mutant:TestDoubt deleted
+		v.memory.DropVerdicts(id)
 	case r != nil:
 		v.replace(id, nil)
 	}

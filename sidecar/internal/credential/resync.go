@@ -65,7 +65,7 @@ func (s Shard) EndResync() {
 		return
 	}
 	s.synced[s.shard] = true
-	if !slices.Contains(s.synced, false) { //mutant:TestDevicesComplete true
+	if !slices.Contains(s.synced, false) {
 		s.restored = true
 		s.Known.Restored()
 		s.memory.SetDevicesComplete()

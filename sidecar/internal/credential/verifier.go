@@ -279,8 +279,7 @@ func (v *Verifier) current(a *attempt) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	r := v.records[a.id]
-	return r != nil && r.generation == a.generation &&
-		r.refusal == "" //mutant:TestDoubtBeatsResult true
+	return r != nil && r.generation == a.generation && r.refusal == ""
 }
 
 // decide returns the answer if it needs no bcrypt. Otherwise it sets a.toTry.
@@ -306,7 +305,7 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 			if !now.Before(h.pinnedUntil) {
 				return Result{}, false
 			}
-			if wait := v.guesses(a); wait > 0 { //mutant:TestGuessesOfAnActiveDevice false
+			if wait := v.guesses(a); wait > 0 {
 				return v.guessed(a, wait), true
 			}
 			v.meet(r, a.id, a.source)
@@ -379,7 +378,7 @@ func (v *Verifier) allow(a *attempt, r *record, now time.Time, reason Reason) Re
 		verdict.ExpiresMS = min(verdict.ExpiresMS, verdict.NotAfterMS)
 	}
 	// The secret matched the only hash, so no other secret is right.
-	only := len(r.hashes) == 1 //mutant:TestOnlySecret true
+	only := len(r.hashes) == 1
 	v.store(a, verdict, only)
 	return Result{Outcome: wire.Allow, Reason: reason, Permissions: r.permissions, Session: r.session(), NotAfter: r.notAfter}
 }

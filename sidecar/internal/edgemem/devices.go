@@ -106,9 +106,7 @@ func (m *Memory) deferComplete() {
 // updateComplete sets complete for the batch that is being built.
 func (m *Memory) updateComplete() {
 	d := &m.verdicts.devices
-	d.complete = d.known &&
-		!d.crowded && //mutant:TestCrowded true
-		m.verdicts.dirty.popped >= d.after //mutant:TestCompleteComesBehindTheDevices true
+	d.complete = d.known && !d.crowded && m.verdicts.dirty.popped >= d.after
 }
 
 // placeDevice adds a device to its bucket in this epoch.
@@ -140,7 +138,7 @@ func (k *verdictBucket) close(v *verdict) {
 // open opens the entry that v closed, if any.
 func (k *verdictBucket) open(v *verdict) {
 	for i := range k.devices {
-		if k.devices[i].only == v { //mutant:TestCredentialStatus false
+		if k.devices[i].only == v {
 			k.devices[i].only = nil
 		}
 	}

@@ -127,7 +127,7 @@ func (p *permissions) add(name string) uint {
 // renew begins an epoch: wanted names get the bits that no record uses.
 func (p *permissions) renew(now time.Time) {
 	for bit, name := range p.names {
-		if p.uses[bit] > 0 { //mutant:TestPermissionIsUsedAgain false
+		if p.uses[bit] > 0 {
 			continue
 		}
 		delete(p.bits, name)

@@ -21,12 +21,11 @@ func (m *Memory) ApplyLive(published time.Time, apply func()) {
 	apply()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.changes == before || //mutant:TestPropagation false
-		len(m.pending) >= maxPending {
+	if m.changes == before || len(m.pending) >= maxPending {
 		return
 	}
 	m.pending = append(m.pending, pending{published, m.mark()})
-	if m.ackedBatch == m.batch { //mutant:TestPropagation true
+	if m.ackedBatch == m.batch {
 		m.observeAcked() // otherwise a batch that has the write may be on its way
 	}
 }
@@ -35,7 +34,7 @@ func (m *Memory) ApplyLive(published time.Time, apply func()) {
 func (m *Memory) observeAcked() {
 	now, n := time.Now(), 0
 	for _, p := range m.pending {
-		if !m.passed(p.after) { //mutant:TestPropagation false
+		if !m.passed(p.after) {
 			break
 		}
 		m.propagation.Observe(max(now.Sub(p.published), 0).Seconds()) // below 0: Redis's clock is ahead of ours

@@ -147,7 +147,7 @@ func (m *Memory) takeDirty(b *batch) {
 	}
 	before := b.records
 	m.takeDirtyObjects(b)
-	m.crowdedOut = m.dirty.len() > 0 && b.records == before //mutant:TestBodyOverTheBoundIsNotCrowdedOut false
+	m.crowdedOut = m.dirty.len() > 0 && b.records == before
 }
 
 func (m *Memory) takeDirtyObjects(b *batch) {
@@ -197,8 +197,8 @@ func (m *Memory) Reset(before *wire.State) {
 	objects := min(earlier.ObjectBuckets, maxTable)
 	verdicts := min(earlier.VerdictBuckets, maxTable)
 	m.superseded = []indexRange{
-		indexRange{wire.RegionVerdicts, 0, verdicts}, //mutant:TestNewEpochHidesOldVersions indexRange{}
-		indexRange{wire.RegionObjects, 0, objects},   //mutant:TestNewEpochHidesOldVersions indexRange{}
+		indexRange{wire.RegionVerdicts, 0, verdicts},
+		indexRange{wire.RegionObjects, 0, objects},
 	}
 	m.blanks = []indexRange{
 		{wire.RegionObjects, objects, max(objects, uint32(len(m.buckets)))},
@@ -214,7 +214,7 @@ func (m *Memory) Reset(before *wire.State) {
 		}
 		m.place(e)
 	}
-	m.deferPending() //mutant:TestPropagation deleted
+	m.deferPending()
 	m.deferTraces()
 	m.notify()
 }
@@ -275,8 +275,7 @@ func (m *Memory) takenOver() bool {
 func (m *Memory) Await(ctx context.Context, bits uint64) (epoch uint64, err error) {
 	err = m.await(ctx, func() bool {
 		epoch = m.epoch
-		return m.acked.epoch == epoch &&
-			bits>>m.acked.permissions == 0 //mutant:TestAwait true
+		return m.acked.epoch == epoch && bits>>m.acked.permissions == 0
 	})
 	return epoch, err
 }

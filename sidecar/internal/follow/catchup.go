@@ -81,9 +81,9 @@ func (f *Follower) compare(ctx context.Context, p position) error {
 		return f.catchUp(ctx, onEpoch)
 	case p.seq < p.ours: // writes may raise it above ours before the next comparison
 		f.lost(p)
-		f.synced, f.owed = false, resyncLost //mutant:TestLostIsRemembered deleted
+		f.synced, f.owed = false, resyncLost
 		return f.catchUp(ctx, onEpoch)
-	case p.differs(): //mutant:TestOtherDigest false
+	case p.differs():
 		f.metrics.Breaks.WithLabelValues(string(metrics.BreakHistory)).Inc()
 		f.log.Warn("another write has the number of our last one in redis: events were forged, or it lost writes; everything is read again", "seq", p.ours)
 		f.synced, f.owed = false, resyncLost
@@ -100,7 +100,7 @@ func (f *Follower) compare(ctx context.Context, p position) error {
 		if err := f.catchUp(ctx, onComparison); err != nil || !silent {
 			return err
 		}
-		return errSilent //mutant:TestSubscribedElsewhere nil
+		return errSilent
 	}
 	return nil
 }
@@ -120,9 +120,9 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	// One connection, and so one server, even if a name moves to another server meanwhile. It is a new one: an old one may
 	// be to a server that had the name before, and would undo what the new one has written since. Close ends it, and all
 	// other calls of the sidecar are pipelines, for which the client has other connections.
-	conn := f.withTimeout(client, recordsTimeout).EphemeralConn() //mutant:TestRevokedAtTheNewServer f.withTimeout(client, recordsTimeout).Conn()
+	conn := f.withTimeout(client, recordsTimeout).EphemeralConn()
 	defer conn.Close()
-	master := server{conn, address(client)} //mutant:TestOneServer server{client, address(client)}
+	master := server{conn, address(client)}
 	p, err := f.position(ctx, master, position{seq: f.seq})
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 		f.beginFull(p)
 		from = 0
 	} else { // our position is one of this history, also if not all of the changes can be read
-		f.history, f.historyAt = p.history, p.at //mutant:TestCatchUpInParts deleted
+		f.history, f.historyAt = p.history, p.at
 	}
 	count, end, err := f.readChanges(ctx, master, from, p, full)
 	f.resynced = f.resynced || full
@@ -177,7 +177,7 @@ func (f *Follower) beginFull(p position) {
 		f.owed = resyncRestarted
 		f.log.Info("redis was restarted, or another server has taken over: everything is read again", "seq", f.seq, "redis_seq", p.seq)
 	}
-	f.applied.Store(&contract.Link{Seq: p.seq, Digest: p.digest()}) //mutant:TestAppliedDuringResync deleted
+	f.applied.Store(&contract.Link{Seq: p.seq, Digest: p.digest()})
 	f.metrics.Resyncs.WithLabelValues(string(f.owed)).Inc()
 	f.synced = false // until all was read
 	f.Objects.BeginResync()
@@ -204,7 +204,7 @@ func (f *Follower) moveTo(p position, end uint64) {
 	f.setLast(p.seq, p.digest())
 	f.doubt = ""
 	f.epoch, f.history, f.historyAt, f.synced = p.epoch, p.history, p.at, true
-	f.batch = pipelineSize //mutant:TestSlowRecords deleted
+	f.batch = pipelineSize
 	f.unknownAt = time.Time{}
 	switch {
 	case end == p.seq:
@@ -212,7 +212,7 @@ func (f *Follower) moveTo(p position, end uint64) {
 	case end > p.seq: // an event announces each write beyond p
 		f.claim = position{seq: end, at: p.at}
 	}
-	if f.doubtful() { //mutant:TestLateDoubtsEnd false
+	if f.doubtful() {
 		f.later()
 	}
 }

@@ -57,17 +57,16 @@ func (f *Follower) judge(e *contract.Event, payload string) standing {
 	switch {
 	case e.Epoch != f.epoch:
 		return otherEpoch
-	case e.Seq > f.seq+1: //mutant:TestHole false
+	case e.Seq > f.seq+1:
 		return gap
 	case e.Seq == f.seq+1:
-		if f.chain.known &&
-			!contract.Follows(f.chain.digest, payload) { //mutant:TestForgedNext false
+		if f.chain.known && !contract.Follows(f.chain.digest, payload) {
 			return otherHistory
 		}
 		return follows
 	case link.Seq != e.Seq:
 		return unsure
-	case link.Digest != e.Digest: //mutant:TestForgedNumber false
+	case link.Digest != e.Digest:
 		return otherHistory
 	}
 	return known
@@ -88,7 +87,7 @@ func (f *Follower) mistrust(ctx context.Context, e *contract.Event) error {
 // reread catches up now, or later if there were many catch-ups: forged events could cause them at any rate.
 func (f *Follower) reread(ctx context.Context, reason catchUpReason) error {
 	f.doubt = reason
-	if !f.rereading && f.rereads.Allow() { //mutant:TestFloodOfForgedEvents true
+	if !f.rereading && f.rereads.Allow() {
 		return f.catchUp(ctx, reason)
 	}
 	f.later()
@@ -97,7 +96,7 @@ func (f *Follower) reread(ctx context.Context, reason catchUpReason) error {
 
 // later schedules rereadDue for when the rate limit permits a catch-up.
 func (f *Follower) later() {
-	if f.rereading { //mutant:TestLateDoubtsEnd false
+	if f.rereading {
 		return
 	}
 	f.rereading = true
@@ -129,7 +128,7 @@ func (f *Follower) askLater(e *contract.Event) {
 // sure checks asked against Redis's links of the same numbers, as far as Redis still has them.
 func (f *Follower) sure(ctx context.Context, asked []unsureEvent, links []contract.Link) error {
 	for i, u := range asked {
-		if links[i].Seq == u.event.Seq && links[i].Digest != u.event.Digest { //mutant:TestForgedOld false
+		if links[i].Seq == u.event.Seq && links[i].Digest != u.event.Digest {
 			if u.takes {
 				f.takeAway(u.event.Member)
 			}

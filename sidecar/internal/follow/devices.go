@@ -25,7 +25,7 @@ func takesAway(fields map[string]string) bool {
 // record from Redis, because anyone who may publish could invent a device.
 func (f *Follower) applyDevice(e *contract.Event) {
 	delete(f.reading, e.Member) // a pending answer may be older than the event
-	if takesAway(e.Fields) {    //mutant:TestForgedGrant true
+	if takesAway(e.Fields) {
 		delete(f.waiting, e.Member)
 		f.apply(e.Member, e.Fields)
 		return
@@ -45,7 +45,7 @@ func (f *Follower) distrusted(e *contract.Event, unreadable bool) {
 func (f *Follower) takeAway(m contract.Member) {
 	delete(f.reading, m)
 	delete(f.waiting, m)
-	f.Credentials.Doubt(m.ID) //mutant:TestForgedTakeaway deleted
+	f.Credentials.Doubt(m.ID)
 	f.readAgain(m)
 }
 
@@ -101,7 +101,7 @@ func (f *Follower) finish(g granted) error {
 		return nil
 	}
 	for i := 0; g.err == nil && i < len(g.members); i++ {
-		if m := g.members[i]; reading[m] { //mutant:TestAnswerOfBefore true
+		if m := g.members[i]; reading[m] {
 			f.applyLive(g.replies[i].Val(), func() { g.err = f.applyReply(m, g.replies[i]) })
 		}
 	}
@@ -121,7 +121,7 @@ func (f *Follower) finish(g granted) error {
 func (f *Follower) abandon() {
 	maps.Copy(f.waiting, f.reading)
 	for m := range f.waiting {
-		f.Credentials.Doubt(m.ID) //mutant:TestGrantThatCantBeRead deleted
+		f.Credentials.Doubt(m.ID)
 		f.readAgain(m)
 	}
 	f.waiting = map[contract.Member]bool{}

@@ -27,7 +27,7 @@ func (p *position) empty() bool { return p.epoch == "" && p.seq == 0 }
 // fleet refused at once.
 func (f *Follower) believe(p position) error {
 	if !p.empty() {
-		f.emptySince = time.Time{} //mutant:TestEmptyInARow deleted
+		f.emptySince = time.Time{}
 		f.board.setEmpty(f.Shard, false)
 		return nil
 	}
@@ -36,7 +36,7 @@ func (f *Follower) believe(p position) error {
 	}
 	believed := f.AcceptLossAfter > 0 && p.at.Sub(f.emptySince) >= f.AcceptLossAfter
 	f.board.setEmpty(f.Shard, !believed)
-	if !believed { //mutant:TestEmptyIsNotBelieved false
+	if !believed {
 		return emptyError{}
 	}
 	return nil

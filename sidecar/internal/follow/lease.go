@@ -41,7 +41,7 @@ func (f *Follower) takeTurn(ctx context.Context, master server, meanwhile func()
 			return &lease{}, f.wait(ctx, rand.N(maxJitter), meanwhile)
 		case err != nil:
 			return &lease{}, nil
-		case taken: //mutant:TestLease true
+		case taken:
 			return &lease{f, master, time.Now()}, nil
 		}
 		if err := f.wait(ctx, leaseEvery/2+rand.N(leaseEvery), meanwhile); err != nil {
@@ -55,7 +55,7 @@ func (f *Follower) takeTurn(ctx context.Context, master server, meanwhile func()
 // one may start too early.
 func (l *lease) keep(ctx context.Context, meanwhile func() error) func() error {
 	return func() error {
-		if l.Follower != nil && time.Since(l.kept) > leaseLife/4 { //mutant:TestLeaseIsKept false
+		if l.Follower != nil && time.Since(l.kept) > leaseLife/4 {
 			l.kept = time.Now()
 			l.master.SetXX(ctx, l.keys.ResyncKey(), 1, leaseLife)
 		}

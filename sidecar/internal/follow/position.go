@@ -65,7 +65,7 @@ func clockAhead(clock, begin, end time.Time) time.Duration {
 	switch {
 	case clock.IsZero():
 		return 0
-	case clock.After(end): //mutant:TestClockAhead clock.After(begin)
+	case clock.After(end):
 		return clock.Sub(end)
 	default:
 		return min(clock.Sub(begin), 0)
@@ -99,9 +99,7 @@ func (h history) same(known history) bool { return h.run == known.run && h.line 
 // starts a new replication ID when a first replica connects, and when the last one has been disconnected for long. A
 // promoted replica starts a new one, too, but reports the one that it continues until repl-backlog-ttl has passed.
 func (h history) continues(known history) bool {
-	return h.same(known) ||
-		h.own && //mutant:TestDemotedAndPromoted true
-			h.run == known.run && h.run != ""
+	return h.same(known) || h.own && h.run == known.run && h.run != ""
 }
 
 // continues reports whether p's history is ours or continues it.
@@ -111,8 +109,7 @@ func (f *Follower) continues(p position) bool {
 
 // goesOn reports whether Redis has all that we have: by the chain, or if that is unknown, by the server.
 func (f *Follower) goesOn(p position, reason catchUpReason) bool {
-	return p.has() || //mutant:TestRestartWithoutLoss false
-		!p.differs() && (p.history.same(f.history) || reason != onConnected && f.continues(p))
+	return p.has() || !p.differs() && (p.history.same(f.history) || reason != onConnected && f.continues(p))
 }
 
 // replicaError is the refusal to read from a replica.
@@ -151,7 +148,7 @@ func (f *Follower) master(ctx context.Context) (*redis.Client, error) {
 // withTimeout returns client with another timeout. Its calls are measured, too: go-redis drops the hooks.
 func (f *Follower) withTimeout(client *redis.Client, timeout time.Duration) *redis.Client {
 	client = client.WithTimeout(timeout)
-	f.metrics.ObserveRedis(client) //mutant:TestReadsAreMeasured deleted
+	f.metrics.ObserveRedis(client)
 	return client
 }
 
@@ -164,7 +161,7 @@ type server struct {
 // Unsent returns err if the pipeline never reached the server, for example because the login failed. Then no command
 // has this error, and their results are invalid.
 func Unsent(commands []redis.Cmder, err error) error {
-	if slices.ContainsFunc(commands, func(c redis.Cmder) bool { return c.Err() != nil }) { //mutant:TestLoginRefused true
+	if slices.ContainsFunc(commands, func(c redis.Cmder) bool { return c.Err() != nil }) {
 		return nil
 	}
 	return err
@@ -211,7 +208,7 @@ type withheldError struct {
 func (f *Follower) readPosition(ctx context.Context, master server, asked position) (p position, err error) {
 	for {
 		p, moved, err := f.tryPosition(ctx, master, asked)
-		if err != nil || !moved { //mutant:TestPositionMoves true
+		if err != nil || !moved {
 			return p, err
 		}
 	}

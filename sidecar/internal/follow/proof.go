@@ -35,7 +35,7 @@ func (p *Proof) Err() error {
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return err
 	}
-	if seq < p.write.Seq { //mutant:TestProof false
+	if seq < p.write.Seq {
 		return fmt.Errorf("the server is at write %d, behind write %d, which was applied before", seq, p.write.Seq)
 	}
 	if p.link == nil {
@@ -49,7 +49,7 @@ func (p *Proof) Err() error {
 		return nil
 	}
 	link := linkOf(values[0])
-	if link.Seq == p.write.Seq && link.Digest != p.write.Digest { //mutant:TestProof false
+	if link.Seq == p.write.Seq && link.Digest != p.write.Digest {
 		return fmt.Errorf("the server has another write %d than was applied before", link.Seq)
 	}
 	return nil

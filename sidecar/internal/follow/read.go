@@ -36,12 +36,12 @@ const (
 // the beginning. Records that move beyond it meanwhile have events, of which none is missing once everything up to end
 // was applied.
 func (f *Follower) readChanges(ctx context.Context, master server, from uint64, p position, full bool) (count int, end uint64, err error) {
-	meanwhile := func() error { return f.applyMeanwhile(ctx, master, p.epoch) } //mutant:TestRevokedWhileObjectsAreRead func() error { return nil }
+	meanwhile := func() error { return f.applyMeanwhile(ctx, master, p.epoch) }
 	if count, err = f.readLog(ctx, master, from, p.seq, contract.KindCredential, meanwhile); err != nil {
 		return count, 0, err
 	}
 	for left := len(f.again); len(f.again) > 0 && left > 0; left -= pipelineSize { // most get a 503 until they are read
-		if err := meanwhile(); err != nil { //mutant:TestAllDoubtsEnd true
+		if err := meanwhile(); err != nil {
 			return count, 0, err
 		}
 	}
@@ -65,7 +65,7 @@ func (f *Follower) readChanges(ctx context.Context, master server, from uint64, 
 	if count += n; err != nil {
 		return count, end, err
 	}
-	n, err = f.readUnmet(ctx, master, meanwhile) //mutant:TestWrittenDuringResync deleted
+	n, err = f.readUnmet(ctx, master, meanwhile)
 	return count + n, end, err
 }
 
@@ -84,7 +84,7 @@ func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, epoc
 			return 0, err
 		}
 	}
-	if current.Val() != epoch { //mutant:TestEmptiedWhileRead false
+	if current.Val() != epoch {
 		return 0, errOtherEpoch
 	}
 	if seq, err = number.Uint64(); err != nil && !errors.Is(err, redis.Nil) {
@@ -98,7 +98,7 @@ func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, epoc
 		return 0, err
 	}
 	var now position
-	if now.setChain(values); from < now.floor { //mutant:TestTrimmedMeanwhile false
+	if now.setChain(values); from < now.floor {
 		f.synced, f.owed = false, resyncTrimmed
 		return 0, errTrimmed
 	}
@@ -197,7 +197,7 @@ func (f *Follower) readMembers(ctx context.Context, master server, members []con
 		n := fitting(records, f.batch, pipelineBytes)
 		if err := f.readInTurn(ctx, master, records[:n], objects); err != nil {
 			if timeout, ok := errors.AsType[net.Error](err); n > 1 && ok && timeout.Timeout() {
-				f.batch = n / 2 //mutant:TestSlowRecords deleted
+				f.batch = n / 2
 				f.log.Warn("records time out: the next catch-up reads fewer at once", "records", n, "next", f.batch, "timeout", recordsTimeout)
 			}
 			return err
@@ -258,7 +258,7 @@ func (f *Follower) weigh(ctx context.Context, master redis.Cmdable, members []co
 // fitting returns how many of records to read at once: at most count, and not more than bytes unless it is only one.
 func fitting(records []record, count int, bytes int64) (n int) {
 	for n < min(len(records), count) {
-		if bytes -= records[n].bytes; bytes < 0 && n > 0 { //mutant:TestReadsAreBounded false
+		if bytes -= records[n].bytes; bytes < 0 && n > 0 {
 			break
 		}
 		n++
@@ -360,7 +360,7 @@ func (f *Follower) fetch(ctx context.Context, master redis.Cmdable, records []re
 	}
 	replies := make([]*redis.MapStringStringCmd, len(records))
 	for i, r := range records {
-		if err := r.CheckMemory(r.bytes); err != nil { //mutant:TestRecordWithoutBounds false
+		if err := r.CheckMemory(r.bytes); err != nil {
 			replies[i] = redis.NewMapStringStringCmd(ctx)
 			replies[i].SetErr(err)
 			continue
@@ -369,11 +369,11 @@ func (f *Follower) fetch(ctx context.Context, master redis.Cmdable, records []re
 	}
 	epoch, seq := pipe.Get(ctx, f.keys.EpochKey()), pipe.Get(ctx, f.keys.SeqKey())
 	err := Unsent(pipe.Exec(ctx))
-	if err == nil && !believed && errors.Is(epoch.Err(), redis.Nil) && errors.Is(seq.Err(), redis.Nil) { //mutant:TestEmptiedWhileRead false
+	if err == nil && !believed && errors.Is(epoch.Err(), redis.Nil) && errors.Is(seq.Err(), redis.Nil) {
 		err = emptyError{}
 	}
 	if err == nil && after != nil {
-		err = proof.Err() //mutant:TestGrantFromTheOldServer nil
+		err = proof.Err()
 	}
 	return replies, err
 }

@@ -233,7 +233,7 @@ func (h *process) ask(hash, secret string, pace <-chan bool, deadline time.Durat
 		_, err := io.ReadFull(h.out, answer[:])
 		answered <- read{answer[0], err}
 	}()
-	left := deadline //mutant:TestNoAnswer 24*time.Hour
+	left := deadline
 	timer, since, paused := time.NewTimer(left), time.Now(), false
 	defer timer.Stop()
 	for {

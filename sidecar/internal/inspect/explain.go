@@ -209,7 +209,7 @@ func (i *Inspector) decide(e *Explanation, q *Question, target string) error {
 		return nil
 	}
 	var d policy.Decision
-	answers := policy.Answers{Suspect: true} //mutant:TestSecretIsNotTold policy.Answers{}
+	answers := policy.Answers{Suspect: true}
 	assumed := q.Device != ""
 	if assumed && i.Verifier.Describe(q.Device).Refusal == "" {
 		answers.Verify = i.verdict(q.Device, memory) // otherwise the edge may refuse the device by itself

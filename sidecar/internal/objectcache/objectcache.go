@@ -174,14 +174,13 @@ func (c *Cache) decide(stored string, o *contract.Object) Result {
 	generation := c.generations[shard]
 	before, found := c.known[stored]
 	if found && before.generation == generation && !before.expiring(time.Now()) {
-		if o.Version < before.version || //mutant:TestVersions false
-			o.Version == before.version && !c.replaces(o, before) {
+		if o.Version < before.version || o.Version == before.version && !c.replaces(o, before) {
 			return NotNewer
 		}
 	}
-	sinceMS := min(o.PublishedMS, time.Now().UnixMilli()) //mutant:TestClockOfRedisIsAhead o.PublishedMS
+	sinceMS := min(o.PublishedMS, time.Now().UnixMilli())
 	again := o.Version == before.version && o.PublishedMS == before.publishedMS
-	if again { //mutant:TestClockOfRedisIsAhead false
+	if again {
 		sinceMS = before.sinceMS
 	}
 	unchanged := again && before.generation != generation && before.place == held && c.has(stored, o)
@@ -224,7 +223,7 @@ func (c *Cache) decide(stored string, o *contract.Object) Result {
 // write from another server that counted to the same version.
 func (c *Cache) replaces(o *contract.Object, before known) bool {
 	if o.PublishedMS != before.publishedMS {
-		return o.PublishedMS > before.publishedMS //mutant:TestSameVersionOfAnotherServer false
+		return o.PublishedMS > before.publishedMS
 	}
 	return before.place != held && !before.deleted
 }
@@ -235,8 +234,7 @@ func (c *Cache) Confirm(o contract.Object) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k, found := c.known[o.Key]
-	if !found || k.version != o.Version ||
-		k.publishedMS != o.PublishedMS || //mutant:TestConfirm false
+	if !found || k.version != o.Version || k.publishedMS != o.PublishedMS ||
 		k.deleted != o.Deleted || k.expiring(time.Now()) {
 		return false
 	}
@@ -320,7 +318,7 @@ func (c *Cache) Remove(stored string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.forget(stored)
-	c.removals[c.stripe(stored)]++ //mutant:TestReadBeforeRemoval deleted
+	c.removals[c.stripe(stored)]++
 	c.report()
 }
 

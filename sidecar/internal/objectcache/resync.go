@@ -75,12 +75,12 @@ func (c *Cache) Generation(stored string) uint64 {
 func (c *Cache) ApplyRead(o *contract.Object, generation uint64) Result {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if generation != c.generations[c.shards.Of(o.Key)]+c.removals[c.stripe(o.Key)] { //mutant:TestResync false
+	if generation != c.generations[c.shards.Of(o.Key)]+c.removals[c.stripe(o.Key)] {
 		return Overtaken
 	}
 	applied := *o
 	result := c.apply(&applied)
-	o.PublishedMS = applied.PublishedMS //mutant:TestClockOfRedisIsAhead deleted
+	o.PublishedMS = applied.PublishedMS
 	return result
 }
 

@@ -22,12 +22,10 @@ func (c *Cache) stored(key string) string {
 	stored, publishedMS, found := key, int64(0), false
 	for _, candidate := range c.spellings[key] {
 		k, there := c.known[candidate]
-		if !there || k.deleted { //mutant:TestSpellings !there
+		if !there || k.deleted {
 			continue
 		}
-		if !found ||
-			k.publishedMS > publishedMS || //mutant:TestSpellings true
-			k.publishedMS == publishedMS && candidate < stored {
+		if !found || k.publishedMS > publishedMS || k.publishedMS == publishedMS && candidate < stored {
 			stored, publishedMS, found = candidate, k.publishedMS, true
 		}
 	}
@@ -92,7 +90,7 @@ func (c *Cache) reportCollision(stored, key string) {
 		if k, there := c.known[other]; other == stored || !there || k.deleted {
 			continue
 		}
-		c.metrics.Collisions.Inc() //mutant:TestSpellings deleted
+		c.metrics.Collisions.Inc()
 		counts := c.stored(key)
 		c.collisions.Do(func() {
 			c.log.Warn("two stored keys are the same key at the edge: the one published later is served", "key", key, "stored", stored, "other", other, "counts", counts)

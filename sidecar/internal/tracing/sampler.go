@@ -12,7 +12,7 @@ const perSecond = 100
 // newSampler returns a sampler that follows the client's decision within the bound, and otherwise samples this ratio.
 func newSampler(ratio float64) sdk.Sampler {
 	return sdk.ParentBased(newLimited(sdk.TraceIDRatioBased(ratio)),
-		sdk.WithRemoteParentSampled(newLimited(sdk.AlwaysSample()))) //mutant:TestClientsCantTraceEverything sdk.WithRemoteParentSampled(sdk.AlwaysSample())
+		sdk.WithRemoteParentSampled(newLimited(sdk.AlwaysSample())))
 }
 
 // limited samples at most perSecond traces in a second.
