@@ -147,7 +147,11 @@ func (e *Engine) judge(d *Decision, nowMS int64, rule int, outcome wire.Outcome,
 		d.unavailable(1, NotInStep)
 		return
 	}
-	d.ReloadState = bits.Len64(permissions) > len(e.state.Permissions)
+	if bits.Len64(permissions) > len(e.state.Permissions) { // names on their way: upstream would miss one
+		d.unavailable(1, NoState)
+		d.ReloadState = true
+		return
+	}
 	if e.unknown[rule] || permissions&e.needs[rule] != e.needs[rule] {
 		d.forbidden(MissingPermission)
 		return

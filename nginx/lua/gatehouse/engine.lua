@@ -371,7 +371,10 @@ function Engine:judge(d, now, rule, outcome, permissions)
     return unavailable(d, 1, "not_in_step")
   end
   local names = #self.state.permissions
-  d.reload_state = names < 64 and bit.rshift(permissions, names) ~= 0ULL
+  if names < 64 and bit.rshift(permissions, names) ~= 0ULL then -- names on their way: upstream would miss one
+    d.reload_state = true
+    return unavailable(d, 1, "no_state")
+  end
   local needs = self.needs[rule]
   if self.unknown[rule] or bit.band(permissions, needs) ~= needs then
     return forbid(d, "permission")

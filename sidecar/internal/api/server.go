@@ -166,7 +166,7 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 	response := wire.VerifyResponse{Outcome: result.Outcome, Permissions: result.Permissions, RetryAfterS: seconds(result.RetryAfter), ThrottleMS: milliseconds(result.ThrottleFor)}
 	label := "ok"
 	// The bits mean something only to an edge that knows their names, which a push sends. A name is new only once, so
-	// this seldom waits. If the push is late, the edge gets an epoch or bits that it does not know.
+	// this seldom waits. If the push is late, the edge gets an epoch or bits that it does not know, and answers 503.
 	ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
 	defer cancel()
 	switch result.Outcome {
