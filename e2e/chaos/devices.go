@@ -202,7 +202,8 @@ func (w *deviceWriter) write(place *place, kinds ...Kind) {
 	}
 	between := w.world.eras.Load()%2 == 1 // Redis may have lost the device
 	if errors.Is(err, publish.ErrInvalid) || errors.Is(err, publish.ErrNotFound) && !between {
-		w.report(Violation{ofDevices + "write refused", device, now, fmt.Sprintf("%s of version %d: %v", kind, version, err)})
+		w.report(Violation{ofDevices + "write refused", device, now,
+			fmt.Sprintf("%s of version %d: %v, %s", kind, version, err, w.checker.Before(device, version))})
 	}
 }
 
@@ -239,23 +240,25 @@ func (w *deviceWriter) race(ctx context.Context, place *place, newLogin func(dev
 	for wait(ctx, 50*time.Millisecond) {
 		device := int(place.Load())
 		w.write(place, Put)
-		if _, found := w.checker.Newest(device); found {
-			login := newLogin(device)
-			wait(ctx, 20*time.Millisecond) // the sidecars have it
-			var showing sync.WaitGroup
-			showing.Go(func() { show(login, 1, true) })
-			wait(ctx, time.Duration(rand.IntN(60))*time.Millisecond)
-			if device == int(place.Load()) {
-				w.write(place, Delete)
-			}
-			showing.Wait()
-			for range 24 {
-				if wait(ctx, 200*time.Millisecond) {
-					show(login, 1, false)
-				}
-			}
-			login.close()
+		if _, found := w.checker.Newest(device); !found {
+			continue // it was refused
 		}
+		version, _ := w.checker.Secret(device, false)
+		login := newLogin(device)
+		wait(ctx, 20*time.Millisecond) // the sidecars have it
+		var showing sync.WaitGroup
+		showing.Go(func() { show(login, version, true) })
+		wait(ctx, time.Duration(rand.IntN(60))*time.Millisecond)
+		if device == int(place.Load()) {
+			w.write(place, Delete)
+		}
+		showing.Wait()
+		for range 24 {
+			if wait(ctx, 200*time.Millisecond) {
+				show(login, version, false)
+			}
+		}
+		login.close()
 		next := device + len(w.places)
 		if next >= len(w.places)*generations {
 			return

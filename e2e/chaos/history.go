@@ -32,6 +32,11 @@ const (
 	Failed
 )
 
+// String returns the outcome's name.
+func (o Outcome) String() string {
+	return [...]string{"of unknown outcome", "acknowledged", "not sent"}[o]
+}
+
 // history is all writes of one key. The versions of writes are 1, 2, 3 and so on. Concurrent writes may arrive at Redis
 // in any order, but Redis applies none that arrives after one with a greater version, so an acknowledgement means that
 // the key has at least that version. Times are since the start of the run.

@@ -124,7 +124,7 @@ func outcomeOf(err error) Outcome {
 	if err == nil {
 		return Acked
 	}
-	if redis.HasErrorPrefix(err, "OOM") { // refused before it changed anything
+	if errors.Is(err, publish.ErrFull) { // refused before it changed anything
 		return Failed
 	}
 	if network, _ := errors.AsType[*net.OpError](err); network != nil && network.Op == "dial" {
