@@ -62,7 +62,8 @@ default: deny
 		{"/auth/unknown", append(credential("nobody", "secret%d"), forged), logged{Status: "401", Reason: "gatehouse_denied_unknown_device", Rule: "auth", Device: "nobody"}},
 		{"/auth/wrong", append(credential("dev", "another%d"), forged), logged{Status: "401", Reason: "gatehouse_denied_wrong_secret", Rule: "auth", Device: "dev"}},
 		{"/forbidden", credential("dev", "secret"), logged{Status: "403", Reason: "gatehouse_forbidden_permission", Rule: "forbidden", Device: "dev"}},
-		{"/auth/%zz", credential("dev", "secret"), logged{Status: "400", Reason: "via_upstream", Rule: "auth", Device: "dev"}}, // by the upstream
+		// By the upstream.
+		{"/auth/%zz", credential("dev", "secret"), logged{Status: "400", Reason: "via_upstream", Rule: "auth", Device: "dev"}},
 		{"/default", nil, logged{Status: "403", Reason: "gatehouse_forbidden_default", Rule: "none"}},
 		{"/open/..%20/auth", nil, logged{Status: "403", Reason: "gatehouse_forbidden_ambiguous_path", Rule: "none"}},
 	} {

@@ -83,7 +83,8 @@ func (w *writer) write(m contract.Member, stdin string, args ...string) string {
 	if epoch := w.redis.Get(w.t.Context(), contract.Keys{}.EpochKey()).Val(); e.Epoch != epoch {
 		w.t.Errorf("%s: the event is of epoch %q, redis has %q", args[0], e.Epoch, epoch)
 	}
-	if link := w.redis.HGet(w.t.Context(), contract.Keys{}.ChainKey(), contract.ChainHead).Val(); link != (contract.Link{Seq: e.Seq, Digest: e.Digest}).String() {
+	link := w.redis.HGet(w.t.Context(), contract.Keys{}.ChainKey(), contract.ChainHead).Val()
+	if link != (contract.Link{Seq: e.Seq, Digest: e.Digest}).String() {
 		w.t.Errorf("%s: the event has digest %s, the chain %q", args[0], e.Digest, link)
 	}
 	if ours := contract.AppendEvent(nil, e); len(ours) != len(message.Payload) {

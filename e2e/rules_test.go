@@ -80,7 +80,8 @@ func TestPathTricks(t *testing.T) {
 	}
 	for _, tt := range tests {
 		switch {
-		case onNginx() && strings.Contains(strings.NewReplacer("%2e", ".", "%2E", ".").Replace(tt.path), ".."): // Envoy resolves them
+		// Envoy resolves them.
+		case onNginx() && strings.Contains(strings.NewReplacer("%2e", ".", "%2E", ".").Replace(tt.path), ".."):
 			tt.want = ambiguous
 		case onNginx() && tt.want == refused && tt.path != "/v1/telemetry%00":
 			tt.want = covered

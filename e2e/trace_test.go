@@ -32,7 +32,8 @@ func startJaeger(t *testing.T) jaeger {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(strings.TrimSpace(string(binary)), "--config", "../scripts/jaeger.yaml")
-	cmd.Env = append(os.Environ(), "JAEGER_API="+api, "JAEGER_OTLP="+otlp, "OTEL_TRACES_SAMPLER=always_off") // it would trace itself
+	// It would trace itself.
+	cmd.Env = append(os.Environ(), "JAEGER_API="+api, "JAEGER_OTLP="+otlp, "OTEL_TRACES_SAMPLER=always_off")
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

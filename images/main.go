@@ -1,7 +1,7 @@
 // Command images makes OCI images of the directories that scripts/images.sh fills, each as an archive that buildah,
 // podman, skopeo and containerd read, with a bill of materials. It needs no engine, registry or root.
 //
-//	images DIR              reads DIR/sidecar, DIR/envoy and DIR/module; writes DIR/*.tar, DIR/*.cdx.json and DIR/digests.txt
+//	images DIR              reads DIR/sidecar, DIR/envoy and DIR/module; writes DIR/*.tar, DIR/*.cdx.json, DIR/digests.txt
 //	images release DIR OUT  reads DIR/ARCH/sidecar and DIR/module, and writes the same of a release into OUT
 //	images provenance OUT   reads OUT/SHA256SUMS and OUT/digests.txt, and writes the release's provenance into OUT
 //

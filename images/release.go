@@ -33,7 +33,8 @@ func release(dir, out string, from source) error {
 			return fmt.Errorf("%s: %w", img.name, err)
 		}
 		name := img.title + "-" + from.version
-		if err := writeArchive(filepath.Join(out, name+".tar"), oci, "localhost/"+img.title+":"+from.version, from.created); err != nil {
+		reference := "localhost/" + img.title + ":" + from.version
+		if err := writeArchive(filepath.Join(out, name+".tar"), oci, reference, from.created); err != nil {
 			return err
 		}
 		digest, err := oci.Digest()

@@ -134,7 +134,8 @@ func (d *decoder) config(tree any) *Config {
 	d.sidecar(c, m["sidecar"])
 	c.MaxStaleness = d.duration("max_staleness", m["max_staleness"], defaultMaxStaleness, minMaxStaleness, maxMaxStaleness)
 	c.VerdictGrace = d.duration("verdict_grace", m["verdict_grace"], 0, 0, maxVerdictGrace)
-	if c.MaxAuthStaleness = d.duration("max_auth_staleness", m["max_auth_staleness"], 0, 0, maxMaxStaleness); 0 < c.MaxAuthStaleness && c.MaxAuthStaleness < minMaxStaleness {
+	c.MaxAuthStaleness = d.duration("max_auth_staleness", m["max_auth_staleness"], 0, 0, maxMaxStaleness)
+	if 0 < c.MaxAuthStaleness && c.MaxAuthStaleness < minMaxStaleness {
 		d.problem("max_auth_staleness", "is %s, want %s to %s, or 0s for no bound", c.MaxAuthStaleness, minMaxStaleness, maxMaxStaleness)
 	} else if c.MaxAuthStaleness > 0 && c.VerdictGrace > c.MaxAuthStaleness {
 		d.problem("verdict_grace", "is %s, want at most max_auth_staleness, %s", c.VerdictGrace, c.MaxAuthStaleness)

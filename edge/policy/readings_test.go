@@ -170,7 +170,8 @@ func TestTooManyParts(t *testing.T) {
 		{"spaces where a rule may be met", "/v1" + strings.Repeat("%20", 4*maxChoices), none},
 		{"too many choices", "/v1" + strings.Repeat("%20.", maxChoices), refused},
 		{"too much that is overlong", "/v1" + strings.Repeat("%c1%a1", 20), refused},
-		{"no UTF-8 where a rule may be met", "/v1" + strings.Repeat("%ff", 4*maxChoices), refused}, // of rules that aren't ASCII
+		// Of rules that aren't ASCII.
+		{"no UTF-8 where a rule may be met", "/v1" + strings.Repeat("%ff", 4*maxChoices), refused},
 		{"escaped", "/files/" + strings.Repeat("%41", (maxEscaped-7)/3), none},
 		{"escaped, too long", "/files/" + strings.Repeat("%41", (maxEscaped-7)/3+1), refused},
 		{"spaces elsewhere", "/files/" + strings.Repeat("%20a", 2*maxChoices), none},

@@ -67,7 +67,8 @@
 //
 // For example, the deletion of /a as write number 7, where a chain begins:
 //
-//	1:2,40:4aa923dfb271b11dc01c7bf9f1afb80e0c88a931,4:beef,1:7,4:o:/a,0:,7:deleted,1:1,9:published,13:1735689600000,7:version,1:3,
+//	1:2,40:4aa923dfb271b11dc01c7bf9f1afb80e0c88a931,4:beef,1:7,4:o:/a,0:,
+//	7:deleted,1:1,9:published,13:1735689600000,7:version,1:3,
 //
 // The digest links the event to the one before: it is the SHA-1 of the netstring of the previous digest, and of all
 // netstrings after the digest, where the value of each body (body, body.gzip, …) is replaced by its decimal length. The

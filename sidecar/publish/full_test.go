@@ -25,7 +25,8 @@ func TestFullRedis(t *testing.T) {
 	if _, err := known.Put(ctx, Object{Key: "/trimmed", ContentType: "t"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := client.Del(ctx, keys.CredentialKey("f"), keys.ObjectKey("/trimmed")).Err(); err != nil { // the log still has them
+	// The log still has them.
+	if err := client.Del(ctx, keys.CredentialKey("f"), keys.ObjectKey("/trimmed")).Err(); err != nil {
 		t.Fatal(err)
 	}
 	if err := client.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {

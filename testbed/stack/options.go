@@ -102,7 +102,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Concurrency < 1 || o.Concurrency > 256 {
 		return o, fmt.Errorf("%w: CONCURRENCY %d: want 1 to 256", ErrUsage, o.Concurrency)
 	}
-	if o.EdgeKind = orDefault(o.EdgeKind, EdgeKind(orDefault(os.Getenv("EDGE_KIND"), string(EnvoyEdge)))); !o.EdgeKind.OnEnvoy() && o.EdgeKind != NginxEdge {
+	o.EdgeKind = orDefault(o.EdgeKind, EdgeKind(orDefault(os.Getenv("EDGE_KIND"), string(EnvoyEdge))))
+	if !o.EdgeKind.OnEnvoy() && o.EdgeKind != NginxEdge {
 		return o, fmt.Errorf("%w: EDGE_KIND %q: want %s, %s or %s", ErrUsage, o.EdgeKind, EnvoyEdge, NativeEdge, NginxEdge)
 	}
 	if o.EdgeKind == NginxEdge && o.ModifyConfig != nil && o.ModifyNginx == nil {

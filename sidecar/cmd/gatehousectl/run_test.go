@@ -289,7 +289,8 @@ func TestRedisAddress(t *testing.T) {
 	s := newShell(t)
 	other := newShell(t)
 	other.redis.RequireUserAuth("user", "secret")
-	s.ok("x", "put", "/a", "--file", "-", "--redis", "redis://user:secret@"+other.redis.Addr()) // the flag comes before the environment
+	// The flag comes before the environment.
+	s.ok("x", "put", "/a", "--file", "-", "--redis", "redis://user:secret@"+other.redis.Addr())
 	if len(s.redis.Keys()) != 0 || len(other.redis.Keys()) == 0 {
 		t.Errorf("keys: %v and %v, want them in the second", s.redis.Keys(), other.redis.Keys())
 	}

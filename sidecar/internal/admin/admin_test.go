@@ -106,10 +106,11 @@ func TestOtherSites(t *testing.T) {
 func TestFormats(t *testing.T) {
 	server := httptest.NewServer(admin.New("", metrics.New().Registry, nil, http.NotFoundHandler(), slog.New(slog.DiscardHandler)).Handler())
 	defer server.Close()
+	const protobuf = "application/vnd.google.protobuf"
 	for accept, want := range map[string]string{
 		"": "text/plain",
-		"application/openmetrics-text; version=1.0.0":                                                "application/openmetrics-text",
-		"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited": "application/vnd.google.protobuf",
+		"application/openmetrics-text; version=1.0.0":                            "application/openmetrics-text",
+		protobuf + ";proto=io.prometheus.client.MetricFamily;encoding=delimited": protobuf,
 	} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/metrics", nil)
 		if err != nil {

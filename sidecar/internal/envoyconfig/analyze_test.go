@@ -200,7 +200,8 @@ func TestAnalyze(t *testing.T) {
 		})
 	}
 	for _, kind := range Kinds() {
-		if !seen[kind.Code] && kind.Code != noClaims.Code && kind.Code != weakerEdge.Code { // TestNative and TestWeakerEdge find these
+		// TestNative and TestWeakerEdge find these.
+		if !seen[kind.Code] && kind.Code != noClaims.Code && kind.Code != weakerEdge.Code {
 			t.Errorf("no case finds %s", kind.Code)
 		}
 	}

@@ -203,7 +203,8 @@ const (
 func (p *plugin) configuration() (field string, tree any, problem string) {
 	field = inVM
 	from := p.vm.object("configuration")
-	if own := p.config.object("configuration"); own != nil && own.field("value") != "" { // Envoy Gateway always sets one, at least ""
+	// Envoy Gateway always sets one, at least "".
+	if own := p.config.object("configuration"); own != nil && own.field("value") != "" {
 		if from != nil {
 			return field, nil, "configuration: is set, like vm_config.configuration: want the rules in one of them"
 		}

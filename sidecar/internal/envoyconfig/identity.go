@@ -134,6 +134,9 @@ func setWithin(v any, wanted func(string) bool) string {
 	return ""
 }
 
+// letters are those of a header's name.
+const letters = "-_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+
 // luaSets returns the wanted header that a script of Envoy's Lua filter sets, "" if it sets none.
 func luaSets(code string, wanted func(string) bool) string {
 	for _, call := range []string{":add(", ":replace("} {
@@ -143,7 +146,8 @@ func luaSets(code string, wanted func(string) bool) string {
 				break
 			}
 			rest = strings.TrimLeft(rest, ` "'[`)
-			if name := rest[:len(rest)-len(strings.TrimLeft(rest, "-_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"))]; wanted(name) {
+			name := rest[:len(rest)-len(strings.TrimLeft(rest, letters))]
+			if wanted(name) {
 				return name
 			}
 		}

@@ -214,7 +214,8 @@ func (i *Inspector) edgeCounters(ctx context.Context) map[string]float64 {
 	return nil
 }
 
-const envoyCounters = "/stats/prometheus?filter=%5E(wasm%7Cdynamicmodulescustom%7Coverload.envoy.resource_monitors.fixed_heap.pressure)"
+const envoyCounters = "/stats/prometheus?filter=" +
+	"%5E(wasm%7Cdynamicmodulescustom%7Coverload.envoy.resource_monitors.fixed_heap.pressure)"
 
 func counters(ctx context.Context, url string) (map[string]float64, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

@@ -61,7 +61,7 @@ var incidents = []incident{
 	{[]string{clockSteps}, "this machine's clock was stepped %.0f times: what has a lifetime ends too early or too late"},
 	{[]string{`gatehouse_pushes_total{result="rival"}`}, "another sidecar pushed to this edge, met %.0f times: run one sidecar for each edge"},
 	{[]string{`gatehouse_full_resyncs_total{reason="lost"}`, `gatehouse_full_resyncs_total{reason="restarted"}`}, "Redis lost data, or may have: %.0f shards were read again. The sidecar's log has what is missing"},
-	{[]string{`gatehouse_chain_breaks_total{reason="digest"}`, `gatehouse_chain_breaks_total{reason="history"}`}, "%.0f events don't match the writes in Redis: it lost writes, or somebody forges events. The sidecar's log names them"},
+	{[]string{`gatehouse_chain_breaks_total{reason="digest"}`, `gatehouse_chain_breaks_total{reason="history"}`}, "%.0f events don't match the writes in Redis: it lost writes, or somebody forges them. The sidecar's log names them"},
 	{[]string{"gatehouse_corrupt_total"}, "%.0f records or events in Redis are malformed: the sidecar's log names them"},
 	{[]string{"gatehouse_credentials_refused_total"}, "%.0f device records can't authenticate their device: the sidecar's log names them"},
 	{[]string{"gatehouse_guesses_limited_total"}, "somebody guesses secrets of devices: %.0f guesses were beyond the limit. `gatehousectl held` lists the devices and networks"},

@@ -110,7 +110,8 @@ func (p *Presence) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 			defer cancel()
-			_ = p.pipe(ctx, func(pipe redis.Pipeliner) { pipe.HDel(ctx, key(), p.id) }) // otherwise it counts as gone, for an hour
+			// Otherwise it counts as gone, for an hour.
+			_ = p.pipe(ctx, func(pipe redis.Pipeliner) { pipe.HDel(ctx, key(), p.id) })
 			return nil
 		case <-tick.C:
 		}
