@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -136,6 +138,23 @@ func TestGrowth(t *testing.T) {
 	}
 	last := uint64(20*slack - 1)
 	over(t, path, func(s *Sources) { s.want(t, last%7, last-21, last-14, last-7, last) })
+}
+
+// TestFitsIntoTheChartsVolume: the volume that the chart gives the sidecar has room for the longest file, and for the one
+// that replaces it.
+func TestFitsIntoTheChartsVolume(t *testing.T) {
+	const longest, next = head + (2*maxPairs+slack+maxPending)*pairSize, head + maxPairs*pairSize
+	text, err := os.ReadFile("../../../charts/gatehouse/templates/_volumes.tpl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := regexp.MustCompile(`name: gatehouse-run\n +emptyDir: {medium: Memory, sizeLimit: (\d+)Mi}`).FindSubmatch(text)
+	if size == nil {
+		t.Fatal("the chart's volume gatehouse-run was not found")
+	}
+	if has, err := strconv.Atoi(string(size[1])); err != nil || has<<20 < longest+next {
+		t.Errorf("the volume has %d MiB, %v; want room for %d bytes", has, err, longest+next)
+	}
 }
 
 func TestNewestOfTooMany(t *testing.T) {
