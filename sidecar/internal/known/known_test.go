@@ -3,6 +3,7 @@ package known
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"os"
@@ -154,6 +155,22 @@ func TestFitsIntoTheChartsVolume(t *testing.T) {
 	}
 	if has, err := strconv.Atoi(string(size[1])); err != nil || has<<20 < longest+next {
 		t.Errorf("the volume has %d MiB, %v; want room for %d bytes", has, err, longest+next)
+	}
+}
+
+// TestFailedRewriteLeavesNothing: a directory is where the file was.
+func TestFailedRewriteLeavesNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "known")
+	s := Open(path, discard)
+	defer s.close()
+	if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.rewrite([]pair{{1, 10}}); err == nil {
+		t.Error("got no error, want one")
+	}
+	if _, err := os.Stat(path + ".new"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v, want no file", err)
 	}
 }
 
