@@ -271,7 +271,7 @@ func TestOperator(t *testing.T) {
 	}
 	for _, strange := range []struct {
 		path, host, origin string
-	}{{"/", "gatehouse.example:9090", ""}, {"/v1/status", "gatehouse.example", ""}, {"/debug/pprof/cmdline", "gatehouse.example", ""}, {"/release", "", "http://other.example"}, {"/v1/release", "", "null"}} {
+	}{{"/", "gatehouse.example:9090", ""}, {"/v1/status", "gatehouse.example", ""}, {"/debug/pprof/symbol", "gatehouse.example", ""}, {"/release", "", "http://other.example"}, {"/v1/release", "", "null"}} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, e.SidecarAdminURL()+strange.path, nil)
 		if err != nil {
 			t.Fatal(err)

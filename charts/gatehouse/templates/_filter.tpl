@@ -158,6 +158,10 @@ response_headers_to_add:
   append_action: ADD_IF_ABSENT
 - header: {key: cache-control, value: "%FILTER_STATE(wasm.gatehouse_no_store:PLAIN)%"}
   append_action: OVERWRITE_IF_EXISTS_OR_ADD
+{{- if and .Values.sessions.enabled (ne (lower .Values.sessions.header) "authorization") }}
+- header: {key: vary, value: {{ .Values.sessions.header }}} # of the filter's own answers, too
+  append_action: APPEND_IF_EXISTS_OR_ADD
+{{- end }}
 {{- end }}
 
 {{/* The labels of the edge filter's counters, separated by commas. */}}

@@ -67,7 +67,7 @@ func (s *Server) Handler() http.Handler {
 	operators := http.NewServeMux()
 	operators.HandleFunc("GET /debug/pprof/", pprof.Index)
 	operators.HandleFunc("GET /debug/pprof/block", s.block)
-	operators.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	// Without pprof.Cmdline: flags may have a password.
 	operators.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	operators.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	operators.HandleFunc("GET /debug/pprof/trace", pprof.Trace)

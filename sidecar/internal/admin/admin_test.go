@@ -43,6 +43,7 @@ func TestEndpoints(t *testing.T) {
 		{"/metrics", 200, "go_goroutines"},
 		{"/debug/pprof/", 200, "goroutine"},
 		{"/debug/pprof/heap", 200, ""},
+		{"/debug/pprof/cmdline", 404, ""},
 		{"/else", 404, ""},
 	} {
 		if status, body := get(test.path); status != test.status || !strings.Contains(body, test.say) {

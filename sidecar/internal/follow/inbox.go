@@ -14,10 +14,12 @@ import (
 )
 
 // inboxBytes bounds the payloads that wait in all shards' inboxes during catch-ups; inboxLeast is the minimum for one
-// shard, some of the largest records. Redis would disconnect a client that does not read.
+// shard, some of the largest records. Redis would disconnect a client that does not read. Each payload takes inboxEach
+// more: whoever can publish can send any number of empty ones.
 const (
 	inboxBytes = 64 << 20
 	inboxLeast = 16 << 20
+	inboxEach  = 64
 )
 
 // quiet is how long the channel may be silent before the sidecar pings Redis, and how long the answer may take.
@@ -44,7 +46,7 @@ func newInbox(shards int) *inbox {
 func (b *inbox) put(payload string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.payloads, b.bytes = append(b.payloads, payload), b.bytes+len(payload)
+	b.payloads, b.bytes = append(b.payloads, payload), b.bytes+len(payload)+inboxEach
 	if b.bytes > b.most {
 		b.overflow()
 	}
@@ -59,7 +61,7 @@ func (b *inbox) overflow() {
 	for _, payload := range unseen {
 		e, _ := contract.ParseEvent(payload)
 		if e.Member.Kind == contract.KindCredential && b.bytes+len(payload) <= b.most/2 {
-			b.payloads, b.bytes = append(b.payloads, payload), b.bytes+len(payload)
+			b.payloads, b.bytes = append(b.payloads, payload), b.bytes+len(payload)+inboxEach
 		}
 	}
 }

@@ -32,3 +32,14 @@ func TestOverflow(t *testing.T) {
 		t.Errorf("got %d bytes, want at most %d", in.bytes, in.most)
 	}
 }
+
+// TestEmptyPayloadsAreBounded: they take memory, too.
+func TestEmptyPayloadsAreBounded(t *testing.T) {
+	in := newInbox(64)
+	for range in.most {
+		if in.put(""); in.lost {
+			return
+		}
+	}
+	t.Errorf("%d empty payloads wait, want a bound", len(in.payloads))
+}

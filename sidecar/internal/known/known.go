@@ -182,6 +182,7 @@ func (s *Sources) rewrite(pairs []pair) error {
 	}
 	if err != nil {
 		file.Close()
+		_ = os.Remove(next) // on a full volume it would take the rest
 		return err
 	}
 	s.close()

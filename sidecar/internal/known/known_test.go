@@ -3,11 +3,14 @@ package known
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -136,6 +139,39 @@ func TestGrowth(t *testing.T) {
 	}
 	last := uint64(20*slack - 1)
 	over(t, path, func(s *Sources) { s.want(t, last%7, last-21, last-14, last-7, last) })
+}
+
+// TestFitsIntoTheChartsVolume: the volume that the chart gives the sidecar has room for the longest file, and for the one
+// that replaces it.
+func TestFitsIntoTheChartsVolume(t *testing.T) {
+	const longest, next = head + (2*maxPairs+slack+maxPending)*pairSize, head + maxPairs*pairSize
+	text, err := os.ReadFile("../../../charts/gatehouse/templates/_volumes.tpl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := regexp.MustCompile(`name: gatehouse-run\n +emptyDir: {medium: Memory, sizeLimit: (\d+)Mi}`).FindSubmatch(text)
+	if size == nil {
+		t.Fatal("the chart's volume gatehouse-run was not found")
+	}
+	if has, err := strconv.Atoi(string(size[1])); err != nil || has<<20 < longest+next {
+		t.Errorf("the volume has %d MiB, %v; want room for %d bytes", has, err, longest+next)
+	}
+}
+
+// TestFailedRewriteLeavesNothing: a directory is where the file was.
+func TestFailedRewriteLeavesNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "known")
+	s := Open(path, discard)
+	defer s.close()
+	if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.rewrite([]pair{{1, 10}}); err == nil {
+		t.Error("got no error, want one")
+	}
+	if _, err := os.Stat(path + ".new"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v, want no file", err)
+	}
 }
 
 func TestNewestOfTooMany(t *testing.T) {
