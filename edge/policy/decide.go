@@ -40,7 +40,7 @@ type Decision struct {
 
 	CacheStatus string // Pass: for the response, "" if no cache rule applies
 	Device      string // Pass: the authenticated device, "" if no auth rule applies
-	Permissions uint64 // Pass: its permissions, see [Edge.Names]
+	Permissions uint64 // Pass: its permissions, see [Engine.Names]
 
 	// ReloadState means that shared memory has another epoch, or a permission that is not in this state: read the state
 	// again and, if it changed, decide again.
