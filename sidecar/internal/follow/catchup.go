@@ -113,6 +113,7 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	f.metrics.Catchups.WithLabelValues(string(reason)).Inc()
 	f.catchups++
 	f.ahead, f.claim = position{}, position{}
+	f.readGrantedAgain()
 	client, err := f.master(ctx)
 	if err != nil {
 		return err

@@ -156,6 +156,22 @@ func TestLateDoubtsEnd(t *testing.T) {
 	}
 }
 
+// TestGrantBeforeACatchUp begins a catch-up while grants wait, or are read: it reads them, since it may take minutes.
+func TestGrantBeforeACatchUp(t *testing.T) {
+	a, b := contract.CredentialMember("a"), contract.CredentialMember("b")
+	s, order, _ := inOrder(t, a, b)
+	if err := s.catchUp(t.Context(), onConnected); err != nil {
+		t.Fatal(err)
+	}
+	s.waiting[a], s.reading, *order = true, map[contract.Member]bool{b: true}, nil
+	if err := s.catchUp(t.Context(), onGap); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(*order, ""); got != "cc" {
+		t.Errorf("got %q, want both devices", got)
+	}
+}
+
 // ordered is a sink that records when a record of its kind arrives.
 type ordered[T any] struct {
 	removed[T]

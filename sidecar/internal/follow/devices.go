@@ -12,7 +12,8 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
-// grantTimeout bounds reading the record of a device after an event grants it something.
+// grantTimeout is how long a device's old record may count while the new one is read that an event has announced. Reading
+// may take longer, up to callTimeout, if Redis is distant.
 const grantTimeout = time.Second
 
 // takesAway reports whether a device's record authenticates nobody: it is unreadable, deleted or disabled.
@@ -76,26 +77,38 @@ func (f *Follower) readGranted(ctx context.Context) {
 	f.reading, f.waiting = f.waiting, map[contract.Member]bool{}
 	f.rounds++
 	g := granted{members: slices.Collect(maps.Keys(f.reading)), catchups: f.catchups}
+	f.late = time.After(grantTimeout)
 	after := f.applied.Load() // the connection may be to another server than the events'
 	f.running.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, grantTimeout) // for both calls, with the client's attempts
+		ctx, cancel := context.WithTimeout(ctx, callTimeout) // for both calls, with the client's attempts
 		defer cancel()
 		var client *redis.Client
 		if client, g.err = f.master(ctx); g.err == nil {
-			master := f.withTimeout(client, grantTimeout)
+			master := f.withTimeout(client, callTimeout)
 			var records []record
 			if records, g.err = f.weigh(ctx, master, g.members); g.err == nil {
-				g.replies, g.err = f.fetch(ctx, master, records, grantTimeout, after, false)
+				g.replies, g.err = f.fetch(ctx, master, records, callTimeout, after, false)
 			}
 		}
 		f.grants <- g
 	})
 }
 
+// doubtGranted puts devices in doubt whose records were not read in time: an event may also have invalidated an old
+// secret.
+func (f *Follower) doubtGranted() {
+	for _, granted := range []map[contract.Member]bool{f.waiting, f.reading} {
+		for m := range granted {
+			f.Credentials.Doubt(m.ID)
+		}
+	}
+	f.late = time.After(grantTimeout) // for those that wait behind them
+}
+
 // finish applies the replies of a round.
 func (f *Follower) finish(g granted) error {
 	reading := f.reading
-	f.reading = nil
+	f.reading, f.late = nil, nil
 	if g.err == nil && g.catchups != f.catchups {
 		maps.Copy(f.waiting, reading) // a full resync may have reset versions since
 		return nil
@@ -116,16 +129,21 @@ func (f *Follower) finish(g granted) error {
 	return nil
 }
 
-// abandon ends a session. It puts devices with unread grants in doubt, since such an event may also have invalidated an
-// old secret.
+// abandon ends a session: devices with unread grants are in doubt until the next catch-up has read them.
 func (f *Follower) abandon() {
-	maps.Copy(f.waiting, f.reading)
-	for m := range f.waiting {
-		f.Credentials.Doubt(m.ID)
-		f.readAgain(m)
-	}
+	f.doubtGranted()
+	f.readGrantedAgain()
 	f.waiting = map[contract.Member]bool{}
-	f.reading, f.held = nil, position{}
+	f.reading, f.late, f.held = nil, nil, position{}
+}
+
+// readGrantedAgain has the next catch-up read devices with unread grants: their answers wait until it is over.
+func (f *Follower) readGrantedAgain() {
+	for _, granted := range []map[contract.Member]bool{f.waiting, f.reading} {
+		for m := range granted {
+			f.readAgain(m)
+		}
+	}
 }
 
 // setInStep reports the shard in step as of t, once the grants received by now were read.

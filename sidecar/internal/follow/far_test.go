@@ -153,6 +153,30 @@ func TestRevokedDuringCatchUp(t *testing.T) {
 	}
 }
 
+// TestGrantFromAfar registers a device again at a Redis so distant that reading its record takes more than a second: the
+// device is in doubt meanwhile, and the subscription stays.
+func TestGrantFromAfar(t *testing.T) {
+	s := farServer(t)
+	register := func() uint64 {
+		r, err := s.publish.PutDevice(t.Context(), publish.Device{ID: "d", Secret: "s", Cost: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Version
+	}
+	register()
+	f := start(t, s)
+	<-f.Synced()
+	s.line.Delay(300*time.Millisecond, 0)
+	removed := f.credentials.removals()
+	version := register()
+	await.Until(t, "the device to be in doubt", func() bool { return f.credentials.removals() > removed })
+	await.Until(t, "its record", func() bool { return f.credentials.version("d") == version })
+	if got := f.count(t, "gatehouse_catchups_total", "reason", "connected"); got != 1 {
+		t.Errorf("got %v subscriptions, want 1", got)
+	}
+}
+
 // TestSubscribedElsewhere moves the name of Redis between the subscription and the catch-up, while the old server stays
 // alive: the first write whose event doesn't arrive causes another subscription.
 func TestSubscribedElsewhere(t *testing.T) {

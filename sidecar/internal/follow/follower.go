@@ -143,6 +143,7 @@ type Follower struct {
 	// Devices with grants in events, see applyDevice.
 	waiting map[contract.Member]bool
 	reading map[contract.Member]bool // true if the answer is still valid; nil: no round is running
+	late    <-chan time.Time         // for doubtGranted; nil: no round is running
 	rounds  uint64                   // number of rounds begun
 	held    position                 // in step as of its time once round seq has ended; seq 0: none
 	grants  chan granted             // of the current session
@@ -310,6 +311,8 @@ func (f *Follower) follow(ctx context.Context, in *inbox) error {
 			if err := f.finish(g); err != nil {
 				return err
 			}
+		case <-f.late:
+			f.doubtGranted()
 		case f.demanded = <-f.resyncs:
 			f.synced, f.owed = false, cmp.Or(f.owed, resyncDemand)
 			if err := f.catchUp(ctx, onDemand); err != nil {
