@@ -65,7 +65,7 @@ case $kind in
   native)
     stepped
     trapping native
-    scripts/build-native.sh "$dir/libgatehouse.so" -overlay "$(write_overlay)"
+    scripts/build-library.sh native "$dir/libgatehouse.so" -overlay "$(write_overlay)"
     CGO_ENABLED=1 compiles ./native-filter -tags=native >"$work/filter"
     ;;
   *)

@@ -78,6 +78,9 @@ func (s *Stack) nginxProgram() program {
 	}
 }
 
+// nginxMemory returns the path of the memory of nginx's workers.
+func (s *Stack) nginxMemory() string { return s.path("memory") }
+
 // renderNginx writes the stack's nginx.conf and the rules that it reads.
 func (s *Stack) renderNginx() error {
 	root, err := Root()
@@ -110,6 +113,7 @@ func (s *Stack) renderNginx() error {
 		{"/usr/share/gatehouse/nginx/lua", s.opts.LuaPath},
 		{"/usr/share/gatehouse/nginx", source},
 		{"/etc/gatehouse/rules.json", s.path("rules.json")},
+		{`memory = "/run/gatehouse/memory"`, fmt.Sprintf("library = %q, memory = %q", s.opts.NginxLibrary, s.nginxMemory())},
 		{productionPushSocket, s.PushSocket()},
 		{productionAPISocket, s.APISocket()},
 		{"127.0.0.1:8080", s.opts.Edge},
