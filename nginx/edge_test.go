@@ -24,10 +24,7 @@ import (
 )
 
 // edgeConfig is a whole edge, with the plugin's own files; the upstream and the sidecar are the test's.
-const edgeConfig = configHead + `
-  init_by_lua_block { %[4]srequire("gatehouse.edge").init{ rules = "%[1]s/rules.json", socket = "unix:%[1]s/api.sock", push = "unix:%[1]s/push.sock" } }
-  include %[2]s/http.conf;
-  lua_shared_dict gatehouse_objects 1m; lua_shared_dict gatehouse_bodies 1m; lua_shared_dict gatehouse_verdicts 1m;
+const edgeConfig = configHead + initBlock + `
   underscores_in_headers on;
   server {
     listen unix:%[1]s/edge.sock;
@@ -64,12 +61,13 @@ rules:
 type testEdge struct {
 	dir     string
 	sidecar *testSidecar
+	servers map[string]*http.Server // by socket
 }
 
 // startEdge starts an edge whose memory has no state yet.
 func startEdge(t *testing.T) *testEdge {
 	t.Helper()
-	e := &testEdge{dir: t.TempDir(), sidecar: newTestSidecar(t)}
+	e := &testEdge{dir: t.TempDir(), sidecar: newTestSidecar(t), servers: map[string]*http.Server{}}
 	rules, _, err := nginx.Render([]byte(edgeRules))
 	mustBeNil(t, err)
 	mustBeNil(t, os.WriteFile(filepath.Join(e.dir, "rules.json"), rules, 0o600))
@@ -107,10 +105,8 @@ func (e *testEdge) command(t *testing.T) *exec.Cmd {
 	t.Helper()
 	path, err := stack.FindNginx()
 	mustBeNil(t, err)
-	here, err := filepath.Abs(".")
-	mustBeNil(t, err)
 	config := filepath.Join(e.dir, "nginx.conf")
-	mustBeNil(t, os.WriteFile(config, fmt.Appendf(nil, edgeConfig, e.dir, here, stack.NginxModules, startCoverage()), 0o600))
+	mustBeNil(t, os.WriteFile(config, []byte(configOf(t, edgeConfig, e.dir)), 0o600))
 	return exec.Command(path, "-p", e.dir, "-c", config, "-e", filepath.Join(e.dir, "error.log"))
 }
 
@@ -121,6 +117,7 @@ func (e *testEdge) serve(t *testing.T, socket string, handler http.Handler) {
 	listener, err := net.Listen("unix", e.socket(socket))
 	mustBeNil(t, err)
 	server := &http.Server{Handler: handler}
+	e.servers[socket] = server
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close() })
 }
@@ -166,6 +163,10 @@ func device(id, secret string) []string {
 	return []string{"X-Device-Id: " + id, "X-Device-Token: \t" + secret + " \t"}
 }
 
+func bodyOp(b []byte, epoch uint64, slot uint32, body []byte) []byte {
+	return wire.AppendOp(b, wire.RegionBodies, slot, func(dst []byte) []byte { return wire.AppendBody(dst, epoch, 1, body) })
+}
+
 // push sends a batch with a state, an object under key with the body "hello", and a bucket of verdicts.
 func (e *testEdge) push(t *testing.T, epoch, replaces uint64, key string, devicesComplete bool) {
 	t.Helper()
@@ -186,9 +187,7 @@ func (e *testEdge) push(t *testing.T, epoch, replaces uint64, key string, device
 		start := len(dst)
 		return wire.FinishRecord(wire.AppendObject(wire.AppendObjectsHeader(dst, epoch, 1), tag, &o), start)
 	})
-	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", e.socket("push.sock"))
-	}}}
+	c := e.client("push.sock")
 	res, err := c.Post("http://push/v1/apply", "", bytes.NewReader(batch))
 	mustBeNil(t, err)
 	answer, err := io.ReadAll(res.Body)
@@ -197,6 +196,13 @@ func (e *testEdge) push(t *testing.T, epoch, replaces uint64, key string, device
 	if res.StatusCode != http.StatusOK {
 		t.Fatalf("push: %s %q", res.Status, answer)
 	}
+}
+
+// client returns a client of one of the edge's servers, whatever the host in a URL.
+func (e *testEdge) client(socket string) *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", e.socket(socket))
+	}}}
 }
 
 // origin is what a call tells about its request.
