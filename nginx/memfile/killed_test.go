@@ -191,15 +191,22 @@ func TestKilledProcesses(t *testing.T) {
 	found := 0
 	for i := range kills {
 		c := worker(t, path, i+1, 0)
-		_, before := f.State()
-		for begin := time.Now(); ; {
-			if _, number := f.State(); number != before || time.Since(begin) > 20*time.Second {
-				break
+		writes := func() {
+			_, before := f.State()
+			for begin := time.Now(); time.Since(begin) < 20*time.Second; {
+				if _, number := f.State(); number != before {
+					return
+				}
 			}
+			t.Fatal("the writer doesn't write")
 		}
-		for range rand.IntN(2000) {
+		writes()
+		for range rand.IntN(1000) {
 			record = numbered(record, rand.Uint64())
 			set(t, f, testRegions[rand.IntN(5)], uint32(rand.IntN(workerPlaces)), record)
+		}
+		writes()
+		for begin, wait := time.Now(), time.Duration(rand.IntN(100))*time.Microsecond; time.Since(begin) < wait; {
 		}
 		c.Kill()
 		<-c.ended
