@@ -11,23 +11,12 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/nginx/jwt"
-	"github.com/gatehouse/gatehouse/nginx/shm"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/nginx/memfile"
 )
-
-// store is the memory that all workers share.
-type store interface {
-	Record(region wire.Region, index uint32) []byte
-	SetRecord(region wire.Region, index uint32, record []byte) error
-	State() ([]byte, uint32)
-	SetState(record []byte, number uint32) bool
-	Guard() uint64
-	AddGuard(n int64)
-}
 
 // worker is the edge of one worker of nginx: a VM for requests, and one for pushes.
 type worker struct {
-	memory       store
+	memory       *memfile.File
 	edge, pusher *host
 	tokens       *jwt.Validator // nil: none are enabled
 	keys         keys
@@ -71,11 +60,11 @@ const pushRules = `{"push_listener": true}`
 
 // newWorker returns the edge with rules as gatehousectl writes them.
 func newWorker(rules []byte, memory string, bytes int64, issuer string) (*worker, error) {
-	mapped, err := shm.Open(memory, bytes)
+	file, err := memfile.Open(memory, bytes)
 	if err != nil {
-		return nil, fmt.Errorf("memory %s: %w", memory, err)
+		return nil, err
 	}
-	w := &worker{memory: mapped, kept: keptBodies{byStart: map[*byte]keptBody{}}}
+	w := &worker{memory: file, kept: keptBodies{byStart: map[*byte]keptBody{}}}
 	w.edge = &host{worker: w, rules: rules, held: map[uint32]*heldRequest{}}
 	w.pusher = &host{worker: w, rules: []byte(pushRules)}
 	if err := w.edge.begin(); err != nil {
