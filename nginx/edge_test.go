@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -62,12 +63,15 @@ type testEdge struct {
 	dir     string
 	sidecar *testSidecar
 	servers map[string]*http.Server // by socket
+	changes *strings.Replacer       // of nginx.conf
+	running *exec.Cmd
+	ended   chan error
 }
 
-// startEdge starts an edge whose memory has no state yet.
-func startEdge(t *testing.T) *testEdge {
+// startEdge starts an edge whose memory has no state yet, with changes of nginx.conf.
+func startEdge(t *testing.T, changes ...string) *testEdge {
 	t.Helper()
-	e := &testEdge{dir: t.TempDir(), sidecar: newTestSidecar(t), servers: map[string]*http.Server{}}
+	e := &testEdge{dir: t.TempDir(), sidecar: newTestSidecar(t), servers: map[string]*http.Server{}, changes: strings.NewReplacer(changes...)}
 	rules, _, err := nginx.Render([]byte(edgeRules))
 	mustBeNil(t, err)
 	mustBeNil(t, os.WriteFile(filepath.Join(e.dir, "rules.json"), rules, 0o600))
@@ -79,17 +83,22 @@ func startEdge(t *testing.T) *testEdge {
 	stale.SetUnlinkOnClose(false)
 	mustBeNil(t, stale.Close())
 
-	cmd := e.command(t)
-	mustBeNil(t, cmd.Start())
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
+	e.start(t)
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		<-done
+		e.stop(os.Interrupt)
 		if log, err := os.ReadFile(filepath.Join(e.dir, "error.log")); err == nil && t.Failed() {
 			t.Logf("%s", log)
 		}
 	})
+	return e
+}
+
+// start starts nginx.
+func (e *testEdge) start(t *testing.T) {
+	t.Helper()
+	e.running, e.ended = e.command(t), make(chan error, 1)
+	mustBeNil(t, e.running.Start())
+	go func(cmd *exec.Cmd, ended chan<- error) { ended <- cmd.Wait() }(e.running, e.ended)
 	await.Until(t, "nginx listens", func() bool {
 		conn, err := net.Dial("unix", e.socket("admin.sock"))
 		if err != nil {
@@ -97,7 +106,13 @@ func startEdge(t *testing.T) *testEdge {
 		}
 		return conn.Close() == nil
 	})
-	return e
+}
+
+// stop ends nginx by a signal, and waits for its end.
+func (e *testEdge) stop(signal os.Signal) {
+	_ = e.running.Process.Signal(signal)
+	err := <-e.ended
+	e.ended <- err // for the next time
 }
 
 // command returns the command that starts the edge.
@@ -106,7 +121,7 @@ func (e *testEdge) command(t *testing.T) *exec.Cmd {
 	path, err := stack.FindNginx()
 	mustBeNil(t, err)
 	config := filepath.Join(e.dir, "nginx.conf")
-	mustBeNil(t, os.WriteFile(config, []byte(configOf(t, edgeConfig, e.dir)), 0o600))
+	mustBeNil(t, os.WriteFile(config, []byte(e.changes.Replace(configOf(t, edgeConfig, e.dir))), 0o600))
 	return exec.Command(path, "-p", e.dir, "-c", config, "-e", filepath.Join(e.dir, "error.log"))
 }
 
@@ -211,6 +226,7 @@ type origin struct{ requestID, traceparent string }
 // testSidecar answers calls: the secret of a verification says what, and keys of objects have the key as their body.
 type testSidecar struct {
 	jwks string
+	slow atomic.Bool // it doesn't answer verifications
 
 	mu      sync.Mutex
 	calls   map[string]int    // by path, of verifications with the device's id
@@ -247,6 +263,9 @@ func (s *testSidecar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.hits = append(s.hits, keys...)
 	}
 	s.mu.Unlock()
+	for r.URL.Path == "/v1/verify" && s.slow.Load() {
+		<-time.After(10 * time.Millisecond)
+	}
 	var outcome wire.Outcome
 	switch request.Secret {
 	case "", "good", "admin": // a session has no secret

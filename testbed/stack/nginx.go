@@ -110,7 +110,6 @@ func (s *Stack) renderNginx() error {
 		{"/run/nginx.pid", s.path("nginx.pid")},
 		{"http {\n", "http {\n" + temporary},
 		{"/var/log/nginx/access.log", "/dev/stdout"},
-		{"/usr/share/gatehouse/nginx/lua", s.opts.LuaPath},
 		{"/usr/share/gatehouse/nginx", source},
 		{"/etc/gatehouse/rules.json", s.path("rules.json")},
 		{`memory = "/run/gatehouse/memory"`, fmt.Sprintf("library = %q, memory = %q", s.opts.NginxLibrary, s.nginxMemory())},

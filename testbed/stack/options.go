@@ -63,8 +63,6 @@ type Options struct {
 	LibraryPath string
 	// NginxLibrary is the library with the policy, for nginx. Default: build/libgatehouse-nginx.so.
 	NginxLibrary string
-	// LuaPath is the directory with the plugin of nginx. Default: nginx/lua.
-	LuaPath string
 	// ConfigPath is the Envoy configuration that the stack adapts. Default: envoy/envoy.yaml.
 	ConfigPath string
 	// Rules replaces the edge filter's configuration, from "sidecar" to "default".
@@ -178,9 +176,8 @@ func (o *Options) nginxPaths() (err error) {
 	if err != nil {
 		return err
 	}
-	o.LuaPath = orDefault(o.LuaPath, filepath.Join(root, "nginx", "lua"))
 	o.NginxLibrary = orDefault(o.NginxLibrary, filepath.Join(root, "build", "libgatehouse-nginx.so"))
-	for _, path := range []*string{&o.Dir, &o.SidecarPath, &o.LuaPath, &o.NginxLibrary} {
+	for _, path := range []*string{&o.Dir, &o.SidecarPath, &o.NginxLibrary} {
 		if *path, err = filepath.Abs(*path); err != nil {
 			return fmt.Errorf("absolute path of %s: %w", *path, err)
 		}
