@@ -61,7 +61,7 @@ GO ?= go
 
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help run observe observe-build stop build wasm native floor test test-all test-tools unit e2e conformance matrix fuzz engines chaos routers doors mutation lua-coverage observe-check lifecycle loadtest bench-check check chart-check chart-readme images release publish chart-e2e mesh-e2e clean
+.PHONY: help run observe observe-build stop build wasm native nginx floor test test-all test-tools unit e2e conformance matrix fuzz engines chaos routers doors mutation lua-coverage observe-check lifecycle loadtest bench-check check chart-check chart-readme images release publish chart-e2e mesh-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -94,7 +94,7 @@ observe-check: observe-build ## run every query of the dashboard and every alert
 stop: ## stop what make run or make observe started
 	@scripts/demo.sh stop
 
-build: wasm $(if $(filter native,$(EDGE_KIND)),native) ## build the filter and the programs into build/; EDGE_KIND=native: also make native
+build: wasm $(if $(filter native nginx,$(EDGE_KIND)),$(EDGE_KIND)) ## build the filter and the programs into build/; EDGE_KIND=native or nginx: also make native or nginx
 	$(GO) build -trimpath -o build/ ./sidecar/cmd/... ./sidecar/internal/cmd/... ./e2e/cmd/... ./testbed/cmd/...
 
 wasm: ## build the filter; BINDING=sdk or plugins, here and with run, e2e, chaos, conformance, loadtest: another build of it
@@ -109,7 +109,11 @@ floor: ## build build/libfloor.so, the dynamic module that decides nothing, with
 
 native: ## build the filter as a dynamic module of Envoy into build/libgatehouse.so; Linux, gcc
 	@mkdir -p build
-	GO=$(GO) scripts/build-native.sh build/libgatehouse.so
+	GO=$(GO) scripts/build-library.sh native build/libgatehouse.so
+
+nginx: ## build the edge in nginx as a library into build/libgatehouse-nginx.so; Linux, gcc
+	@mkdir -p build
+	GO=$(GO) scripts/build-library.sh nginx build/libgatehouse-nginx.so
 
 test: ## unit tests with -race and end-to-end suite, five minutes
 	@scripts/test.sh

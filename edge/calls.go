@@ -200,7 +200,7 @@ func (c *calls) report(nowMS int64) {
 	if since := nowMS - c.reportedMS; c.failed == 0 || 0 <= since && since < reportEveryMS {
 		return
 	}
-	c.vm.host.Warn(fmt.Sprintf("gatehouse: %d calls to cluster %q failed since the last report, e.g. %s: check that the sidecar runs and listens on the cluster's socket",
+	c.vm.host.Warn(fmt.Sprintf("gatehouse: %d calls to the sidecar, cluster %q, failed since the last report, e.g. %s: check that it runs and listens on the socket that the edge calls",
 		c.failed, c.vm.engine.Config().SidecarCluster, c.failure))
 	c.failed, c.reportedMS = 0, nowMS
 }

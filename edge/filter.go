@@ -42,6 +42,22 @@ func (s *stream) advance(headers []byte) Action {
 // copy of each until they have all gone on, and thousands of requests may wait for one answer.
 const MaxReplied = 64 << 20
 
+// SmallBody is the size, bytes, up to which a reply's body fits into the buffer of the client's socket, so that it
+// doesn't count as unread.
+const SmallBody = 16 << 10
+
+// crowded reports whether there is no room for a reply's body of so many bytes; otherwise that takes it.
+func (v *VM) crowded(size int) bool {
+	if v.replied+size > MaxReplied {
+		return true
+	}
+	if size > SmallBody && v.unread+size > MaxReplied {
+		return true
+	}
+	v.replied += size
+	return false
+}
+
 // decide decides a request that a rule covers.
 func (s *stream) decide(request *policy.Request) Action {
 	v := s.vm
@@ -57,8 +73,7 @@ func (s *stream) decide(request *policy.Request) Action {
 		if d.Guess != policy.NoGuess && (d.Guess == policy.Wrong || v.calls.guesses.count > 0) && v.calls.doubts(s, &d, now) {
 			continue
 		}
-		if v.replied += len(d.Body); v.replied > MaxReplied {
-			v.replied -= len(d.Body)
+		if v.crowded(len(d.Body)) {
 			d.Withhold()
 		}
 		if d.Action != policy.Fetch { // afterwards the credential is judged again

@@ -368,7 +368,7 @@ func TestNoCallCanBeMade(t *testing.T) {
 		t.Error("cache: didn't go upstream")
 	}
 	e.tick()
-	if e.counted(policy.CallFailed) != 2 || len(e.logs) != 1 || !strings.Contains(e.logs[0], `2 calls to cluster "gatehouse-sidecar" failed`) {
+	if e.counted(policy.CallFailed) != 2 || len(e.logs) != 1 || !strings.Contains(e.logs[0], `2 calls to the sidecar, cluster "gatehouse-sidecar", failed`) {
 		t.Errorf("got %d failures and %q, want 2 and one line", e.counted(policy.CallFailed), e.logs)
 	}
 	for range reportEveryMS/TickMS + 1 {

@@ -36,6 +36,7 @@ type VM struct {
 	newest uint32 // the greatest id of a stream whose headers have arrived
 
 	replied int // bytes of bodies in the replies of the current callback
+	unread  int // see Unread
 	woken   int // of bodies for streams that were woken by the newest answer
 
 	// stream is the last decided one. Most streams are answered or passed at once and need no memory afterwards, so
@@ -173,6 +174,19 @@ func (v *VM) RequestBody(id uint32, size int, endOfStream bool) Action {
 		delete(v.pushes, id)
 	}
 	return i.body(size, endOfStream)
+}
+
+// Unread tells how many bytes of the bodies of earlier replies clients have yet to read, for the next callback. A host
+// whose proxy bounds them by itself doesn't call it.
+func (v *VM) Unread(bytes int) { v.unread = bytes }
+
+// RefuseToken answers a new stream with 401: its token, which the host validates, is bad. The rules don't matter.
+func (v *VM) RefuseToken(id uint32) Action {
+	d := v.engine.RefuseToken()
+	v.stream = stream{vm: v, id: id}
+	v.count(policy.NoRule, d.Auth)
+	v.stream.describe(policy.NoRule, "")
+	return v.stream.reply(&d)
 }
 
 // sweepLeast is the number of entries that causes the first sweep.

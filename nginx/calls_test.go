@@ -3,29 +3,24 @@ package nginx_test
 import (
 	"bufio"
 	"bytes"
-	"fmt"
 	"net"
 	"net/http"
-	"path/filepath"
-	"reflect"
+	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// serveRaw answers each connection's first request with these bytes, and then closes it; it returns its socket.
-func serveRaw(t *testing.T, answer string) string {
+// answerCalls replaces the edge's sidecar by one that answers each connection's first call by a function, and then
+// closes it.
+func (e *testEdge) answerCalls(t *testing.T, answer func(net.Conn)) {
 	t.Helper()
-	return serve(t, func(conn net.Conn) { _, _ = conn.Write([]byte(answer)) })
-}
-
-// serve calls answer after each connection's first request, and then closes it; it returns its socket.
-func serve(t *testing.T, answer func(net.Conn)) string {
-	t.Helper()
-	socket := filepath.Join(t.TempDir(), "api.sock")
-	listener, err := net.Listen("unix", socket)
+	_ = e.servers["api.sock"].Close() // its connections, too
+	_ = os.Remove(e.socket("api.sock"))
+	listener, err := net.Listen("unix", e.socket("api.sock"))
 	mustBeNil(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
@@ -34,91 +29,108 @@ func serve(t *testing.T, answer func(net.Conn)) string {
 			if err != nil {
 				return
 			}
-			if _, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
-				answer(conn)
-			}
-			_ = conn.Close()
+			go func() {
+				defer conn.Close()
+				if r, err := http.ReadRequest(bufio.NewReader(conn)); err == nil && strings.HasPrefix(r.URL.Path, "/v1/verify") {
+					answer(conn)
+				}
+			}()
 		}
 	}()
-	return socket
 }
 
-// TestCalls gives answers that are right, and hostile ones: after each, nothing is left in flight.
+// statusOf returns the status of the answer to a request whose credential the sidecar must judge.
+func (e *testEdge) statusOf(t *testing.T, id string) int {
+	t.Helper()
+	res, _ := e.ask(t, "GET", "/v1/me", device(id, "good")...)
+	return res.StatusCode
+}
+
+var allowed = string(wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Epoch: testEpoch}))
+
+// TestCalls gives answers that are right, and hostile ones.
 func TestCalls(t *testing.T) {
-	allow := string(wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Epoch: 1}))
+	e := startEdge(t)
+	e.push(t, testEpoch, 0, "/v1/products/1", false)
+	var answer atomic.Value
+	e.answerCalls(t, func(conn net.Conn) { _, _ = conn.Write([]byte(answer.Load().(string))) })
 	ok := "HTTP/1.1 200 OK\r\n"
-	for _, tt := range []struct{ name, answer, want string }{
-		{"length", ok + "Content-Length: 24\r\n\r\n" + allow, "allow"},
-		{"closing", ok + "connection: Close\r\ncontent-length: 24\r\n\r\n" + allow, "allow"},
-		{"another status", "HTTP/1.1 503 x\r\nContent-Length: 24\r\n\r\n" + allow, "unreachable"},
-		{"short", ok + "Content-Length: 24\r\n\r\n" + allow[:20], "unreachable"},
-		{"no length", ok + "\r\n" + allow, "unreachable"},
-		{"negative length", ok + "Content-Length: -5\r\n\r\n" + allow, "unreachable"},
-		{"no number", ok + "Content-Length: nan\r\n\r\n" + allow, "unreachable"},
-		{"huge length", ok + "Content-Length: 99999999999999999999\r\n\r\n" + allow, "unreachable"},
-		{"chunks", ok + "Transfer-Encoding: chunked\r\n\r\n18\r\n" + allow + "\r\n0\r\n\r\n", "unreachable"},
-		{"longer", ok + "Content-Length: 23\r\n\r\n" + allow, "unreachable"},
-		{"long head", ok + "x: " + strings.Repeat("x", 7000) + "\r\nContent-Length: 24\r\n\r\n" + allow, "allow"},
-		{"too long head", ok + "x: " + strings.Repeat("x", 9000) + "\r\nContent-Length: 24\r\n\r\n" + allow, "unreachable"},
-		{"other bytes", ok + "Content-Length: 24\r\n\r\n" + strings.Repeat("x", 24), "unreachable"},
-		{"empty", ok + "Content-Length: 0\r\n\r\n", "unreachable"},
-		{"no HTTP", "hello\r\n\r\n", "unreachable"},
-		{"nothing", "", "unreachable"},
+	for _, tt := range []struct {
+		name, answer string
+		want         int
+	}{
+		{"length", ok + "Content-Length: 24\r\n\r\n" + allowed, 200},
+		{"closing", ok + "connection: Close\r\ncontent-length: 24\r\n\r\n" + allowed, 200},
+		{"another status", "HTTP/1.1 503 x\r\nContent-Length: 24\r\n\r\n" + allowed, 503},
+		{"short", ok + "Content-Length: 24\r\n\r\n" + allowed[:20], 503},
+		{"no length", ok + "\r\n" + allowed, 503},
+		{"negative length", ok + "Content-Length: -5\r\n\r\n" + allowed, 503},
+		{"no number", ok + "Content-Length: nan\r\n\r\n" + allowed, 503},
+		{"huge length", ok + "Content-Length: 99999999999999999999\r\n\r\n" + allowed, 503},
+		{"chunks", ok + "Transfer-Encoding: chunked\r\n\r\n18\r\n" + allowed + "\r\n0\r\n\r\n", 503},
+		{"longer", ok + "Content-Length: 23\r\n\r\n" + allowed, 503},
+		{"long head", ok + "x: " + strings.Repeat("x", 7000) + "\r\nContent-Length: 24\r\n\r\n" + allowed, 200},
+		{"too long head", ok + "x: " + strings.Repeat("x", 9000) + "\r\nContent-Length: 24\r\n\r\n" + allowed, 503},
+		{"other bytes", ok + "Content-Length: 24\r\n\r\n" + strings.Repeat("x", 24), 503},
+		{"empty", ok + "Content-Length: 0\r\n\r\n", 503},
+		{"no HTTP", "hello\r\n\r\n", 503},
+		{"nothing", "", 503},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var got []any
-			call(t, &got, "calls_cases", "verify", serveRaw(t, tt.answer), 1000)
-			if want := []any{tt.want, tt.want, 0.0, 0.0, 0.0, true}; !reflect.DeepEqual(got, want) {
-				t.Errorf("got %v, want %v", got, want)
+			answer.Store(tt.answer)
+			if got := e.statusOf(t, strings.ReplaceAll(tt.name, " ", "-")); got != tt.want {
+				t.Errorf("got %d, want %d", got, tt.want)
 			}
 		})
 	}
-	t.Run("client gone", func(t *testing.T) {
-		var got []int
-		if call(t, &got, "calls_cases", "abandoned", serveRaw(t, ""), 1000); got[0] != 0 || got[1] != 0 {
-			t.Errorf("got %d calls in flight and %d requests that wait, want none", got[0], got[1])
-		}
-	})
 }
 
 // TestSlowAnswers: the time for a call is over while its answer still arrives, byte by byte.
 func TestSlowAnswers(t *testing.T) {
-	allow := string(wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Epoch: 1}))
+	e := startEdge(t)
+	e.push(t, testEpoch, 0, "/v1/products/1", false)
+	var current atomic.Value
+	type parts struct{ fast, slow string }
+	ended := make(chan bool, 1) // whether the call ended before the answer
+	e.answerCalls(t, func(conn net.Conn) {
+		p := current.Load().(parts)
+		_, err := conn.Write([]byte(p.fast))
+		for i := 0; i < len(p.slow) && err == nil; i++ {
+			<-time.After(100 * time.Millisecond)
+			_, err = conn.Write([]byte{p.slow[i]})
+		}
+		ended <- err != nil
+	})
 	head := "HTTP/1.1 200 OK\r\nContent-Length: 24\r\n"
-	for _, tt := range []struct{ name, fast, slow, want string }{
-		{"soon enough", head + "\r\n" + allow[:23], allow[23:], "allow"},
-		{"head", head[:17], head[17:] + "\r\n" + allow, "unreachable"},
-		{"body", head + "\r\n", allow, "unreachable"},
+	for _, tt := range []struct {
+		name, fast, slow string
+		want             int
+	}{
+		{"soon", head + "\r\n" + allowed[:23], allowed[23:], 200},
+		{"head", head[:17], head[17:] + "\r\n" + allowed, 503},
+		{"body", head + "\r\n", allowed, 503},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			ended := make(chan bool, 1) // whether the call ended before the answer
-			socket := serve(t, func(conn net.Conn) {
-				_, err := conn.Write([]byte(tt.fast))
-				for i := 0; i < len(tt.slow) && err == nil; i++ {
-					<-time.After(100 * time.Millisecond)
-					_, err = conn.Write([]byte{tt.slow[i]})
-				}
-				ended <- err != nil
-			})
-			var got []any
-			call(t, &got, "calls_cases", "verify", socket, 500)
-			if want := []any{tt.want, tt.want, 0.0, 0.0, 0.0, true}; !reflect.DeepEqual(got, want) {
-				t.Errorf("got %v, want %v", got, want)
+			current.Store(parts{tt.fast, tt.slow})
+			if got := e.statusOf(t, tt.name); got != tt.want {
+				t.Errorf("got %d, want %d", got, tt.want)
 			}
-			if early, want := <-ended, tt.want != "allow"; early != want {
+			if early, want := <-ended, tt.want != 200; early != want {
 				t.Errorf("the call ended before the answer: %v, want %v", early, want)
 			}
 		})
 	}
 }
 
-// TestEndlessAnswers: the plugin takes a part of a line or a body that doesn't end.
+// TestEndlessAnswers: the edge takes a part of a line or a body that doesn't end.
 func TestEndlessAnswers(t *testing.T) {
 	const far = 16 << 20
+	e := startEdge(t)
+	e.push(t, testEpoch, 0, "/v1/products/1", false)
 	for name, head := range map[string]string{"line": "x: ", "body": "Content-Length: 99999999\r\n\r\n"} {
 		t.Run(name, func(t *testing.T) {
 			sent := make(chan int, 1)
-			socket := serve(t, func(conn net.Conn) {
+			e.answerCalls(t, func(conn net.Conn) {
 				n, err := conn.Write([]byte("HTTP/1.1 200 OK\r\n" + head))
 				for part := bytes.Repeat([]byte("x"), 64<<10); err == nil && n < far; {
 					var more int
@@ -127,46 +139,12 @@ func TestEndlessAnswers(t *testing.T) {
 				}
 				sent <- n
 			})
-			var got []any
-			if call(t, &got, "calls_cases", "verify", socket, 10_000); got[0] != "unreachable" {
-				t.Errorf("got %v", got)
+			if got := e.statusOf(t, name); got != 503 {
+				t.Errorf("got %d", got)
 			}
 			if n := <-sent; n >= far { // less fits into the socket's buffer
-				t.Errorf("the plugin took %d bytes", n)
+				t.Errorf("the edge took %d bytes", n)
 			}
 		})
-	}
-}
-
-// TestSource reads the last address of a header, in linear time.
-func TestSource(t *testing.T) {
-	for _, tt := range []struct{ value, want string }{
-		{"1.2.3.4", "1.2.3.4"},
-		{"6.6.6.6, 1.2.3.4:80", "1.2.3.4"},
-		{"6.6.6.6,", ""},
-		{strings.Repeat("a", 30_000) + ", 1.2.3.4", "1.2.3.4"},
-		{strings.Repeat("a", 30_000), ""},
-	} {
-		var got []any
-		call(t, &got, "calls_cases", "source", tt.value)
-		if got[0] != tt.want || got[1].(float64) > 0.05 {
-			t.Errorf("%.20s: got %v in %v s, want %s", tt.value, got[0], got[1], tt.want)
-		}
-	}
-}
-
-// TestKeys gives key sets that have no usable key.
-func TestKeys(t *testing.T) {
-	const key = `{"kty":"OKP","crv":"Ed25519","kid":"a","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}`
-	for set, want := range map[string]bool{
-		"": false, "1": false, "{}": false, `{"keys":1}`: false, `{"keys":[1,null,true,"x",[]]}`: false,
-		`{"keys":[{"kty":"OKP","crv":"Ed25519","kid":1,"x":"AA"}]}`: false,
-		fmt.Sprintf(`{"keys":[%s]}`, key):                           true,
-		fmt.Sprintf(`{"keys":[1,%s]}`, key):                         true,
-	} {
-		var got []bool
-		if call(t, &got, "calls_cases", "set_keys", set); got[0] != want {
-			t.Errorf("%s: got %v, want %v", set, got[0], want)
-		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,10 +25,7 @@ import (
 )
 
 // edgeConfig is a whole edge, with the plugin's own files; the upstream and the sidecar are the test's.
-const edgeConfig = configHead + `
-  init_by_lua_block { %[4]srequire("gatehouse.edge").init{ rules = "%[1]s/rules.json", socket = "unix:%[1]s/api.sock", push = "unix:%[1]s/push.sock" } }
-  include %[2]s/http.conf;
-  lua_shared_dict gatehouse_objects 1m; lua_shared_dict gatehouse_bodies 1m; lua_shared_dict gatehouse_verdicts 1m;
+const edgeConfig = configHead + initBlock + `
   underscores_in_headers on;
   server {
     listen unix:%[1]s/edge.sock;
@@ -64,12 +62,16 @@ rules:
 type testEdge struct {
 	dir     string
 	sidecar *testSidecar
+	servers map[string]*http.Server // by socket
+	changes *strings.Replacer       // of nginx.conf
+	running *exec.Cmd
+	ended   chan error
 }
 
-// startEdge starts an edge whose memory has no state yet.
-func startEdge(t *testing.T) *testEdge {
+// startEdge starts an edge whose memory has no state yet, with changes of nginx.conf.
+func startEdge(t *testing.T, changes ...string) *testEdge {
 	t.Helper()
-	e := &testEdge{dir: t.TempDir(), sidecar: newTestSidecar(t)}
+	e := &testEdge{dir: t.TempDir(), sidecar: newTestSidecar(t), servers: map[string]*http.Server{}, changes: strings.NewReplacer(changes...)}
 	rules, _, err := nginx.Render([]byte(edgeRules))
 	mustBeNil(t, err)
 	mustBeNil(t, os.WriteFile(filepath.Join(e.dir, "rules.json"), rules, 0o600))
@@ -81,17 +83,22 @@ func startEdge(t *testing.T) *testEdge {
 	stale.SetUnlinkOnClose(false)
 	mustBeNil(t, stale.Close())
 
-	cmd := e.command(t)
-	mustBeNil(t, cmd.Start())
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
+	e.start(t)
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		<-done
+		e.stop(os.Interrupt)
 		if log, err := os.ReadFile(filepath.Join(e.dir, "error.log")); err == nil && t.Failed() {
 			t.Logf("%s", log)
 		}
 	})
+	return e
+}
+
+// start starts nginx.
+func (e *testEdge) start(t *testing.T) {
+	t.Helper()
+	e.running, e.ended = e.command(t), make(chan error, 1)
+	mustBeNil(t, e.running.Start())
+	go func(cmd *exec.Cmd, ended chan<- error) { ended <- cmd.Wait() }(e.running, e.ended)
 	await.Until(t, "nginx listens", func() bool {
 		conn, err := net.Dial("unix", e.socket("admin.sock"))
 		if err != nil {
@@ -99,7 +106,13 @@ func startEdge(t *testing.T) *testEdge {
 		}
 		return conn.Close() == nil
 	})
-	return e
+}
+
+// stop ends nginx by a signal, and waits for its end.
+func (e *testEdge) stop(signal os.Signal) {
+	_ = e.running.Process.Signal(signal)
+	err := <-e.ended
+	e.ended <- err // for the next time
 }
 
 // command returns the command that starts the edge.
@@ -107,10 +120,8 @@ func (e *testEdge) command(t *testing.T) *exec.Cmd {
 	t.Helper()
 	path, err := stack.FindNginx()
 	mustBeNil(t, err)
-	here, err := filepath.Abs(".")
-	mustBeNil(t, err)
 	config := filepath.Join(e.dir, "nginx.conf")
-	mustBeNil(t, os.WriteFile(config, fmt.Appendf(nil, edgeConfig, e.dir, here, stack.NginxModules, startCoverage()), 0o600))
+	mustBeNil(t, os.WriteFile(config, []byte(e.changes.Replace(configOf(t, edgeConfig, e.dir))), 0o600))
 	return exec.Command(path, "-p", e.dir, "-c", config, "-e", filepath.Join(e.dir, "error.log"))
 }
 
@@ -121,6 +132,7 @@ func (e *testEdge) serve(t *testing.T, socket string, handler http.Handler) {
 	listener, err := net.Listen("unix", e.socket(socket))
 	mustBeNil(t, err)
 	server := &http.Server{Handler: handler}
+	e.servers[socket] = server
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close() })
 }
@@ -166,6 +178,10 @@ func device(id, secret string) []string {
 	return []string{"X-Device-Id: " + id, "X-Device-Token: \t" + secret + " \t"}
 }
 
+func bodyOp(b []byte, epoch uint64, slot uint32, body []byte) []byte {
+	return wire.AppendOp(b, wire.RegionBodies, slot, func(dst []byte) []byte { return wire.AppendBody(dst, epoch, 1, body) })
+}
+
 // push sends a batch with a state, an object under key with the body "hello", and a bucket of verdicts.
 func (e *testEdge) push(t *testing.T, epoch, replaces uint64, key string, devicesComplete bool) {
 	t.Helper()
@@ -186,9 +202,7 @@ func (e *testEdge) push(t *testing.T, epoch, replaces uint64, key string, device
 		start := len(dst)
 		return wire.FinishRecord(wire.AppendObject(wire.AppendObjectsHeader(dst, epoch, 1), tag, &o), start)
 	})
-	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", e.socket("push.sock"))
-	}}}
+	c := e.client("push.sock")
 	res, err := c.Post("http://push/v1/apply", "", bytes.NewReader(batch))
 	mustBeNil(t, err)
 	answer, err := io.ReadAll(res.Body)
@@ -199,12 +213,20 @@ func (e *testEdge) push(t *testing.T, epoch, replaces uint64, key string, device
 	}
 }
 
+// client returns a client of one of the edge's servers, whatever the host in a URL.
+func (e *testEdge) client(socket string) *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", e.socket(socket))
+	}}}
+}
+
 // origin is what a call tells about its request.
 type origin struct{ requestID, traceparent string }
 
 // testSidecar answers calls: the secret of a verification says what, and keys of objects have the key as their body.
 type testSidecar struct {
 	jwks string
+	slow atomic.Bool // it doesn't answer verifications
 
 	mu      sync.Mutex
 	calls   map[string]int    // by path, of verifications with the device's id
@@ -241,6 +263,9 @@ func (s *testSidecar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.hits = append(s.hits, keys...)
 	}
 	s.mu.Unlock()
+	for r.URL.Path == "/v1/verify" && s.slow.Load() {
+		<-time.After(10 * time.Millisecond)
+	}
 	var outcome wire.Outcome
 	switch request.Secret {
 	case "", "good", "admin": // a session has no secret

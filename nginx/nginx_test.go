@@ -2,20 +2,14 @@ package nginx_test
 
 import (
 	"bytes"
-	"context"
-	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
-	"io"
-	"math/rand/v2"
-	"net"
-	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"strconv"
+	"strings"
+	"sync"
 	"testing"
-	"time"
 
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
@@ -39,40 +33,26 @@ http {
   lua_package_path "%[2]s/lua/?.lua;%[2]s/testdata/?.lua;;";
 `
 
-// The plugin's modules are tested in the LuaJIT of a real nginx: testdata/call.lua calls a function of theirs with
-// arguments that a test posts as JSON.
-const testConfig = configHead + `
-  init_by_lua_block { %[4]s}
-  lua_shared_dict test 32m;
-  lua_shared_dict gatehouse_state 64k;
-  lua_shared_dict gatehouse_objects 8m;
-  lua_shared_dict gatehouse_bodies 4m;
-  lua_shared_dict gatehouse_verdicts 8m;
-  lua_shared_dict gatehouse_counters 64k;
-  server {
-    listen unix:%[1]s/call.sock;
-    client_max_body_size 64m;
-    client_body_buffer_size 64m;
-    location / { content_by_lua_block { require("call").answer() } }
-  }
-  server {
-    listen unix:%[1]s/push.sock;
-    include %[2]s/push.conf;
-  }
-}
+// initBlock is the init of an edge with its files in a directory: %[1]s, after %[4]s, with the library %[5]s.
+const initBlock = `
+  init_by_lua_block { %[4]srequire("gatehouse.edge").init{ rules = "%[1]s/rules.json", socket = "unix:%[1]s/api.sock",
+    push = "unix:%[1]s/push.sock", memory = "%[1]s/memory", memory_mib = 16, library = "%[5]s" } }
+  include %[2]s/http.conf;
 `
 
-var client *http.Client
+// builds has the directory of the libraries that tests have built.
+var builds string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	os.Exit(func() int {
-		stop, err := start()
-		if err != nil {
+		var err error
+		if builds, err = os.MkdirTemp("", "gatehouse-nginx-"); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		defer stop()
+		defer os.RemoveAll(builds)
+		coverageFile = filepath.Join(builds, "coverage")
 		code := m.Run()
 		if *coverage {
 			if err := reportCoverage(os.Stdout); err != nil {
@@ -84,108 +64,48 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// start starts nginx and waits until it answers.
-func start() (stop func(), err error) {
-	path, err := stack.FindNginx()
+var library = sync.OnceValues(func() (string, error) { return buildLibrary("libgatehouse-nginx.so") })
+
+// buildLibrary builds the library with flags of go build.
+func buildLibrary(name string, flags ...string) (path string, err error) {
+	path = filepath.Join(builds, name)
+	out, err := exec.Command("../scripts/build-library.sh", append([]string{"nginx", path}, flags...)...).CombinedOutput()
 	if err != nil {
-		return nil, err
+		err = fmt.Errorf("build the library: %w: %s", err, out)
 	}
-	here, err := filepath.Abs(".")
-	if err != nil {
-		return nil, err
-	}
-	dir, err := os.MkdirTemp("", "gatehouse-nginx-")
-	if err != nil {
-		return nil, err
-	}
-	config := filepath.Join(dir, "nginx.conf")
-	coverageFile = filepath.Join(dir, "coverage")
-	if err := os.WriteFile(config, fmt.Appendf(nil, testConfig, dir, here, stack.NginxModules, startCoverage()), 0o600); err != nil {
-		return nil, err
-	}
-	logFile := filepath.Join(dir, "error.log")
-	ended := make(chan error, 1)
-	child, err := stack.StartChild("nginx", path, []string{"-p", dir, "-c", config, "-e", logFile}, nil, logFile, func(err error) { ended <- err })
-	if err != nil {
-		return nil, err
-	}
-	stop = func() {
-		if err := child.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-		if log, err := os.ReadFile(logFile); err == nil && testing.Verbose() {
-			_, _ = os.Stderr.Write(log)
-		}
-		_ = os.RemoveAll(dir)
-	}
-	client = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
-		socket := "call.sock"
-		if address == "push:80" {
-			socket = "push.sock"
-		}
-		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(dir, socket))
-	}}}
-	for deadline := time.Now().Add(10 * time.Second); ; {
-		res, err := client.Get("http://nginx/")
-		if err == nil {
-			return stop, res.Body.Close()
-		}
-		select {
-		case err := <-ended:
-			return nil, err
-		case <-time.After(10 * time.Millisecond):
-		}
-		if time.Now().After(deadline) {
-			stop()
-			return nil, errors.New("nginx doesn't answer")
-		}
-	}
+	return path, err
 }
 
-// call calls a function of a module in nginx with args, and stores what it returns in result, an array. Bytes in
-// either are base64.
-func call(t testing.TB, result any, module, function string, args ...any) {
+// configOf returns a configuration with its parameters: see configHead and initBlock.
+func configOf(t *testing.T, text, dir string, more ...any) string {
 	t.Helper()
-	if err := callLua(result, module, function, args...); err != nil {
+	here, err := filepath.Abs(".")
+	mustBeNil(t, err)
+	built, err := library()
+	mustBeNil(t, err)
+	return fmt.Sprintf(text, append([]any{dir, here, stack.NginxModules, startCoverage(), built}, more...)...)
+}
+
+func mustBeNil(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func callLua(result any, module, function string, args ...any) error {
-	body, err := json.Marshal(append([]any{}, args...)) // an array also of none
-	if err != nil {
-		return err
-	}
-	res, err := client.Post("http://nginx/"+module+"/"+function, "application/json", bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil || res.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s.%s%s: %s %s %w", module, function, body, res.Status, text, err)
-	}
-	if err := json.Unmarshal(text, result); err != nil {
-		return fmt.Errorf("%s.%s: %w in %.500s", module, function, err, text)
-	}
-	return nil
-}
-
-// caseCount returns how many random cases a test has, and their source: usual, or as many as GATEHOUSE_CASES says, of a
-// random seed.
-func caseCount(t testing.TB, usual int) (n int, r *rand.Rand) {
+// replaceIn returns the overlay of go build for a file of the repository in which a part is replaced.
+func replaceIn(t *testing.T, file, from, to string) string {
 	t.Helper()
-	n, seed := usual, uint64(1)
-	if *coverage {
-		n /= 20 // each costs ten times as much; few run all lines
+	path, err := filepath.Abs(filepath.Join("..", file))
+	mustBeNil(t, err)
+	text, err := os.ReadFile(path)
+	mustBeNil(t, err)
+	if bytes.Count(text, []byte(from)) != 1 {
+		t.Fatalf("%s has not one %q", file, from)
 	}
-	if asked := os.Getenv("GATEHOUSE_CASES"); asked != "" {
-		var err error
-		if n, err = strconv.Atoi(asked); err != nil {
-			t.Fatalf("GATEHOUSE_CASES: %v", err)
-		}
-		seed = rand.Uint64()
-	}
-	t.Logf("%d cases of seed %d", n, seed)
-	return n, rand.New(rand.NewPCG(seed, 0))
+	changed := filepath.Join(t.TempDir(), filepath.Base(file))
+	mustBeNil(t, os.WriteFile(changed, []byte(strings.Replace(string(text), from, to, 1)), 0o600))
+	overlay := filepath.Join(t.TempDir(), "overlay.json")
+	mustBeNil(t, os.WriteFile(overlay, fmt.Appendf(nil, `{"Replace": {%q: %q}}`, path, changed), 0o600))
+	return overlay
 }

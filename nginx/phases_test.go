@@ -293,30 +293,6 @@ func testEdgeCounters(t *testing.T, e *testEdge) {
 	})
 }
 
-// TestCallBounds: over a bound of calls in flight or of requests that wait, a request is decided as if the sidecar had not
-// answered.
-func TestCallBounds(t *testing.T) {
-	type fields map[string]int
-	for _, tt := range []struct {
-		action    string
-		fields    fields
-		want, why string
-	}{
-		{"verify", fields{"count": 4096}, "unreachable", "no call to /v1/verify: 4096 are in flight"},
-		{"fetch", fields{"count": 4096}, "failed fetch", "no call to /v1/fetch: 4096 are in flight"},
-		{"fetch", fields{"count": 256, "fetches": 256}, "failed fetch", "no call to /v1/fetch: 256 are in flight"},
-		{"verify", fields{"waiting": 8192}, "unreachable", "too many requests wait for /v1/verify"},
-		{"fetch", fields{"waiting": 4096}, "failed fetch", "too many requests wait for /v1/fetch"},
-	} {
-		t.Run(fmt.Sprint(tt.action, tt.fields), func(t *testing.T) {
-			var got, why string
-			if call(t, &[]any{&got, &why}, "calls_cases", "full", tt.action, tt.fields); got != tt.want || !strings.HasPrefix(why, tt.why) {
-				t.Errorf("got %q, %q, want %q, %q", got, why, tt.want, tt.why)
-			}
-		})
-	}
-}
-
 // TestSocketInUse: nginx doesn't take the push socket from another process.
 func TestSocketInUse(t *testing.T) {
 	e := startEdge(t)

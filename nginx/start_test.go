@@ -2,7 +2,6 @@ package nginx_test
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -48,41 +47,48 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// TestStart starts nginx with files that are no rules: it must not start.
+// TestStart starts nginx with files that are no rules, or without the library: it must not start.
 func TestStart(t *testing.T) {
 	path, err := stack.FindNginx()
 	mustBeNil(t, err)
-	here, err := filepath.Abs(".")
+	rendered, _, err := nginx.Render([]byte(edgeRules))
 	mustBeNil(t, err)
-	for _, tt := range []struct{ name, rules, want string }{
-		{"no file", "", "rules: " + "%s/rules.json: No such file or directory: write the file with gatehousectl nginx render"},
-		{"no JSON", "rules: []", "Expected value but found invalid token"},
-		{"another format", `{"format": 1}`, "has format 1, want 2: write it with gatehousectl of the same release"},
-		{"no object", `[]`, "has format nil, want 2"},
+	good := string(rendered)
+	for _, tt := range []struct{ name, rules, from, to, want string }{
+		{"no file", "", "", "", "rules: DIR/rules.json: No such file or directory: write the file with gatehousectl nginx render"},
+		{"no JSON", "rules: []", "", "", "has format none, want 3: write it with gatehousectl of the same release"},
+		{"another format", `{"format": 2, "rules": []}`, "", "", "has format 2, want 3: write it with gatehousectl of the same release"},
+		{"cut", good[:len(good)-5], "", "", "want 3: write it"},
+		{"changed", strings.Replace(good, "/v1/products/", "/v2/products/", 1), "", "", "was changed by hand: change the rules, and write it with gatehousectl nginx render"},
+		{"no library", good, builds, "/nowhere", "/nowhere/libgatehouse-nginx.so: No such file or directory: gatehousectl nginx install writes it"},
+		{"no dictionary", good, "lua_shared_dict gatehouse", "lua_shared_dict other", "lua_shared_dict gatehouse is missing: include http.conf"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
 			if tt.rules != "" {
 				mustBeNil(t, os.WriteFile(filepath.Join(dir, "rules.json"), []byte(tt.rules), 0o600))
 			}
-			config := fmt.Sprintf(`daemon off; master_process off; pid %[1]s/pid; error_log stderr;
-load_module %[3]s/ndk_http_module.so; load_module %[3]s/ngx_http_lua_module.so;
-events {}
-http {
-  access_log off; client_body_temp_path %[1]s/a; proxy_temp_path %[1]s/b; fastcgi_temp_path %[1]s/c; uwsgi_temp_path %[1]s/d; scgi_temp_path %[1]s/e;
-  lua_package_path "%[2]s/lua/?.lua;%[2]s/testdata/?.lua;;";
-  init_by_lua_block { %[4]srequire("gatehouse.edge").init{ rules = "%[1]s/rules.json", socket = "unix:%[1]s/api.sock", push = "unix:%[1]s/push.sock" } }
-  include %[2]s/http.conf;
-  lua_shared_dict gatehouse_objects 1m; lua_shared_dict gatehouse_bodies 1m; lua_shared_dict gatehouse_verdicts 1m;
-}
-`, dir, here, stack.NginxModules, startCoverage())
+			http, err := os.ReadFile("http.conf")
+			mustBeNil(t, err)
+			config := strings.Replace(configOf(t, configHead+initBlock+"}", dir), "include "+filepath.Join(here(t), "http.conf")+";", string(http), 1)
+			if !strings.Contains(config, tt.from) {
+				t.Fatalf("nginx.conf has no %q", tt.from)
+			}
 			file := filepath.Join(dir, "nginx.conf")
-			mustBeNil(t, os.WriteFile(file, []byte(config), 0o600))
-			want := strings.ReplaceAll(tt.want, "%s", dir)
+			mustBeNil(t, os.WriteFile(file, []byte(strings.ReplaceAll(config, tt.from, tt.to)), 0o600))
+			want := strings.ReplaceAll(tt.want, "DIR", dir)
 			out, err := exec.CommandContext(t.Context(), path, "-p", dir, "-c", file, "-e", "stderr").CombinedOutput()
-			if err == nil || !strings.Contains(string(out), want) {
-				t.Errorf("got %v, %s; want %q", err, out, want)
+			log, _ := os.ReadFile(filepath.Join(dir, "error.log"))
+			if err == nil || !strings.Contains(string(out)+string(log), want) {
+				t.Errorf("got %v, %s %s; want %q", err, out, log, want)
 			}
 		})
 	}
+}
+
+func here(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs(".")
+	mustBeNil(t, err)
+	return dir
 }

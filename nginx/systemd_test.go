@@ -39,6 +39,12 @@ func newUnit(t *testing.T) *unit {
 	if err != nil {
 		t.Fatalf("build gatehousectl: %v: %s", err, out)
 	}
+	built, err := library()
+	mustBeNil(t, err)
+	out, err = exec.CommandContext(t.Context(), filepath.Join(u.dir, "gatehousectl"), "nginx", "install", "--library", built, filepath.Join(u.dir, "plugin")).CombinedOutput()
+	if err != nil {
+		t.Fatalf("gatehousectl nginx install: %v: %s", err, out)
+	}
 	u.writeConfig(t)
 	rules, err := os.ReadFile("rules.yaml")
 	mustBeNil(t, err)
@@ -75,8 +81,6 @@ func (u *unit) writeConfig(t *testing.T) {
 	t.Helper()
 	text, err := os.ReadFile("nginx.conf")
 	mustBeNil(t, err)
-	here, err := filepath.Abs(".")
-	mustBeNil(t, err)
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(upstream.Close)
 	u.edge = freeAddress(t)
@@ -89,7 +93,7 @@ func (u *unit) writeConfig(t *testing.T) {
 		{"user gatehouse;", "user root;"}, // of the directory; without effect for others
 		{"worker_rlimit_nofile 65536;\n", ""},
 		{"http {\n", "http {\n" + temporary},
-		{"/usr/share/gatehouse/nginx", here},
+		{"/usr/share/gatehouse/nginx", filepath.Join(u.dir, "plugin")},
 		{"/etc/gatehouse", u.dir},
 		{"/run/gatehouse", u.dir},
 		{"/run/nginx.pid", u.dir + "/nginx.pid"},

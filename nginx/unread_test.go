@@ -24,23 +24,16 @@ import (
 	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
-// maxUnread is what edge.lua has.
+// maxUnread is edge.MaxReplied.
 const maxUnread = 64 << 20
 
 const crowded = "gatehouse; fwd=bypass; detail=crowded"
 
-const unreadConfig = configHead + `
-  init_by_lua_block {
-    require("gatehouse.edge").init{ rules = "%[1]s/rules.json", socket = "unix:%[1]s/api.sock", push = "unix:%[1]s/push.sock" }
-  }
-  include %[2]s/http.conf;
-  lua_shared_dict gatehouse_objects 1m;
-  lua_shared_dict gatehouse_bodies 4m;
-  lua_shared_dict gatehouse_verdicts 1m;
+const unreadConfig = configHead + initBlock + `
   include %[2]s/server.conf;
   server { listen unix:%[1]s/push.sock; include %[2]s/push.conf; }
-  server { listen unix:%[1]s/edge.sock; location / { proxy_pass http://%[4]s; } }
-  server { listen unix:%[1]s/impatient.sock; send_timeout 2s; location / { proxy_pass http://%[4]s; } }
+  server { listen unix:%[1]s/edge.sock; location / { proxy_pass http://%[6]s; } }
+  server { listen unix:%[1]s/impatient.sock; send_timeout 2s; location / { proxy_pass http://%[6]s; } }
 }
 `
 
@@ -69,8 +62,6 @@ func newUnreadEdge(t *testing.T) *unreadEdge {
 	e := &unreadEdge{t: t, dir: t.TempDir(), large: bytes.Repeat([]byte("0123456789abcdef"), limits.MaxBody/16), fetch: make(chan struct{})}
 	nginxPath, err := stack.FindNginx()
 	mustBeNil(t, err)
-	here, err := filepath.Abs(".")
-	mustBeNil(t, err)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "upstream")
 	}))
@@ -79,7 +70,7 @@ func newUnreadEdge(t *testing.T) *unreadEdge {
 	rules, _, err := nginx.Render([]byte(unreadRules))
 	mustBeNil(t, err)
 	mustBeNil(t, os.WriteFile(e.path("rules.json"), rules, 0o600))
-	config := fmt.Sprintf(unreadConfig, e.dir, here, stack.NginxModules, strings.TrimPrefix(upstream.URL, "http://"))
+	config := configOf(t, unreadConfig, e.dir, strings.TrimPrefix(upstream.URL, "http://"))
 	mustBeNil(t, os.WriteFile(e.path("nginx.conf"), []byte(config), 0o600))
 	e.process, err = stack.StartChild("nginx", nginxPath, []string{"-p", e.dir, "-c", e.path("nginx.conf"), "-e", e.path("error.log")},
 		nil, e.path("output"), func(err error) { t.Error(err) })

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # chaos-build.sh [DIR [PLANT]]: builds the programs that only chaos runs, into build/chaos or DIR: clock.so, which steps
 # the clocks of Envoy and Redis; gatehouse-sidecar, whose clock can be stepped, too; and the filter of $EDGE_KIND, which
-# traps when a request asks for it: gatehouse.wasm or libgatehouse.so; of nginx the sources, lua. PLANT is a defect to
-# build in, see e2e/chaos/testdata/plants. It is an error if a change of it doesn't apply, or is in none of the
+# traps when a request asks for it: gatehouse.wasm, libgatehouse.so or (without traps) libgatehouse-nginx.so. PLANT is a
+# defect to build in, see e2e/chaos/testdata/plants. It is an error if a change of it doesn't apply, or is in none of the
 # programs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,7 +13,7 @@ planted=() # entries of the overlay
 
 # begin: begins the overlay of another program, with the plant.
 begin() {
-  rm -f "$work"/*.go "$work"/*.lua
+  rm -f "$work"/*.go
   overlay=()
   # shellcheck disable=SC1090 # any plant
   [[ -z $plant ]] || source "$plant"
@@ -54,18 +54,14 @@ begin
 case $kind in
   nginx)
     scripts/install-nginx.sh >/dev/null
-    rm -rf "$dir/lua"
-    cp -r nginx/lua "$dir/lua"
-    find "$PWD/nginx/lua" -name '*.lua' >"$work/filter"
-    for entry in "${planted[@]}"; do
-      IFS='"' read -r _ file _ copy _ <<<"$entry"
-      [[ $file != "$PWD"/nginx/lua/* ]] || cp "$copy" "$dir/${file#"$PWD"/nginx/}"
-    done
+    stepped
+    scripts/build-library.sh nginx "$dir/libgatehouse-nginx.so" -overlay "$(write_overlay)"
+    CGO_ENABLED=1 compiles ./nginx/host -tags=nginx >"$work/filter"
     ;;
   native)
     stepped
     trapping native
-    scripts/build-native.sh "$dir/libgatehouse.so" -overlay "$(write_overlay)"
+    scripts/build-library.sh native "$dir/libgatehouse.so" -overlay "$(write_overlay)"
     CGO_ENABLED=1 compiles ./native-filter -tags=native >"$work/filter"
     ;;
   *)
@@ -80,7 +76,7 @@ esac
 for entry in "${planted[@]}"; do
   IFS='"' read -r _ file _ <<<"$entry"
   programs=("$work/filter" "$work/sidecar")
-  [[ $file != "$PWD"/@(edge|*-filter)/* ]] || programs=("$work/filter") # of which the sidecar has parts, too
+  [[ $file != "$PWD"/@(edge|*-filter|nginx)/* ]] || programs=("$work/filter") # of which the sidecar has parts, too
   grep -qxF "$file" "${programs[@]}" || {
     echo "chaos-build: $plant changes $file, which is not in the programs of EDGE_KIND=$kind" >&2
     exit 1

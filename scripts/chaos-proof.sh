@@ -15,7 +15,7 @@ finds() {
   eval "arguments=($(sed -n 's/^# chaos: //p' "$plant"))"
   scripts/chaos-build.sh "$work/build" "$plant"
   build/gatehouse-chaos --sidecar "$work/build/gatehouse-sidecar" --wasm "$work/build/gatehouse.wasm" \
-    --library "$work/build/libgatehouse.so" --lua "$work/build/lua" --clock "$work/build/clock.so" --fail-fast \
+    --library "$work/build/libgatehouse.so" --nginx-library "$work/build/libgatehouse-nginx.so" --clock "$work/build/clock.so" --fail-fast \
     "${arguments[@]}" >"$log" 2>&1 || status=$?
   if ((status != 1)) || ! grep -q '^VIOLATION' "$log"; then
     cat "$log" >&2
@@ -34,9 +34,9 @@ refused() {
     exit 1
   fi
 }
-refused "replace nginx/lua/gatehouse/engine.lua 'what it does not have' 'x'"
+refused "replace edge/policy/etag.go 'what it does not have' 'x'"
 refused "replace edge/vm.go 'trapIfAsked(v *VM)' 'x'"
-refused "replace edge/policy/respond.go 'past its ttl' 'old'" # isn't in nginx
+refused "replace wasm-filter/configure.go 'func configure' 'func Configure'" # isn't in nginx
 refused '# nothing'
 
 failed=0

@@ -36,7 +36,7 @@ wire
 edge wire
 native-filter wire|edge
 wasm-filter wire|edge
-nginx edge/policy
+nginx wire|edge/policy
 sidecar wire|edge/policy|edge/headermap|nginx
 testbed wire|sidecar|nginx
 e2e wire|sidecar|testbed

@@ -20,4 +20,4 @@ at ticks 'for i := range f.workers {
 			w.safely('
 replace "$file" 'f := &filter{config: c' 'drillStart(); f := &filter{config: c'
 add "$PWD/native-filter/drill.go" "$PWD/e2e/testdata/drill/drill.go"
-scripts/build-native.sh "$out" -overlay "$(write_overlay)"
+scripts/build-library.sh native "$out" -overlay "$(write_overlay)"

@@ -18,7 +18,7 @@ mkdir -p "$out"/{sidecar/usr/local/bin,envoy/usr/local/bin,module}
 
 scripts/build-static.sh "$out/sidecar/usr/local/bin/"
 scripts/build-wasm.sh "$out/sidecar/plugin.wasm" -buildvcs=false
-ARCH=$(go env GOARCH) scripts/build-native.sh "$out/sidecar/libgatehouse.so" -buildvcs=false
+ARCH=$(go env GOARCH) scripts/build-library.sh native "$out/sidecar/libgatehouse.so" -buildvcs=false
 scripts/build-wasm.sh "$out/module/plugin.wasm" -buildvcs=false -tags=plugins
 chmod 644 "$out"/{sidecar,module}/plugin.wasm "$out/sidecar/libgatehouse.so"
 

@@ -44,7 +44,7 @@ for ARCH in amd64 arm64; do
   image=$work/$ARCH/sidecar files=$work/files-$ARCH
   mkdir -p "$image/usr/local/bin" "$files"
   scripts/build-static.sh "$image/usr/local/bin/"
-  scripts/build-native.sh "$image/libgatehouse.so" -buildvcs=false
+  scripts/build-library.sh native "$image/libgatehouse.so" -buildvcs=false
   chmod 644 "$image/libgatehouse.so"
   cp "$work/gatehouse.wasm" "$image/plugin.wasm"
 

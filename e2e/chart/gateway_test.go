@@ -310,7 +310,7 @@ func loadNextRelease(t *testing.T) {
 	t.Setenv("VERSION", nextRelease)
 	run(t, "", "../../scripts/build-static.sh", dir+"/")
 	run(t, "", "../../scripts/build-wasm.sh", filepath.Join(dir, "gatehouse.wasm"))
-	run(t, "", "env", "ARCH="+runtime.GOARCH, "../../scripts/build-native.sh", filepath.Join(dir, "libgatehouse.so"))
+	run(t, "", "env", "ARCH="+runtime.GOARCH, "../../scripts/build-library.sh", "native", filepath.Join(dir, "libgatehouse.so"))
 	files := map[string]string{
 		"/plugin.wasm": filepath.Join(dir, "gatehouse.wasm"), "/libgatehouse.so": filepath.Join(dir, "libgatehouse.so"),
 	}

@@ -16,6 +16,8 @@ const (
 	WrongSecret
 	// Denied: the sidecar refused the credential: the secret is wrong, or the device unknown, disabled or revoked.
 	Denied
+	// BadToken: the request has a token that isn't valid. In Envoy jwt_authn refuses it, with a reason of its own.
+	BadToken
 	// MissingPermission: the device lacks a permission of the rule.
 	MissingPermission
 	// AmbiguousPath: routers read the path in different ways, and a rule protects one of them.
@@ -45,6 +47,7 @@ var reasonNames = [reasons]string{
 	UnknownDevice:     "gatehouse_denied_unknown_device",
 	WrongSecret:       "gatehouse_denied_wrong_secret",
 	Denied:            "gatehouse_denied_credential",
+	BadToken:          "gatehouse_denied_token",
 	MissingPermission: "gatehouse_forbidden_permission",
 	AmbiguousPath:     "gatehouse_forbidden_ambiguous_path",
 	DefaultDeny:       "gatehouse_forbidden_default",

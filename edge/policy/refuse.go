@@ -39,6 +39,12 @@ func RefuseUnreadable() (d Decision) {
 	return d
 }
 
+// RefuseToken returns the decision on a request with a bad token, where the host validates tokens.
+func (e *Engine) RefuseToken() (d Decision) {
+	d.problem(401, AuthDeny, BadToken, [2]string{"www-authenticate", `Bearer realm="gatehouse", error="invalid_token"`})
+	return d
+}
+
 func (d *Decision) problem(status int, counter Counter, why Reason, more ...[2]string) {
 	text := "try again\n"
 	switch status {

@@ -78,6 +78,9 @@ func (s *Stack) nginxProgram() program {
 	}
 }
 
+// nginxMemory returns the path of the memory of nginx's workers.
+func (s *Stack) nginxMemory() string { return s.path("memory") }
+
 // renderNginx writes the stack's nginx.conf and the rules that it reads.
 func (s *Stack) renderNginx() error {
 	root, err := Root()
@@ -107,9 +110,9 @@ func (s *Stack) renderNginx() error {
 		{"/run/nginx.pid", s.path("nginx.pid")},
 		{"http {\n", "http {\n" + temporary},
 		{"/var/log/nginx/access.log", "/dev/stdout"},
-		{"/usr/share/gatehouse/nginx/lua", s.opts.LuaPath},
 		{"/usr/share/gatehouse/nginx", source},
 		{"/etc/gatehouse/rules.json", s.path("rules.json")},
+		{`memory = "/run/gatehouse/memory"`, fmt.Sprintf("library = %q, memory = %q", s.opts.NginxLibrary, s.nginxMemory())},
 		{productionPushSocket, s.PushSocket()},
 		{productionAPISocket, s.APISocket()},
 		{"127.0.0.1:8080", s.opts.Edge},

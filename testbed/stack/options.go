@@ -61,8 +61,8 @@ type Options struct {
 	WasmPath string
 	// LibraryPath is the filter as a dynamic module. Default: build/libgatehouse.so.
 	LibraryPath string
-	// LuaPath is the directory with the plugin of nginx. Default: nginx/lua.
-	LuaPath string
+	// NginxLibrary is the library with the policy, for nginx. Default: build/libgatehouse-nginx.so.
+	NginxLibrary string
 	// ConfigPath is the Envoy configuration that the stack adapts. Default: envoy/envoy.yaml.
 	ConfigPath string
 	// Rules replaces the edge filter's configuration, from "sidecar" to "default".
@@ -177,14 +177,16 @@ func (o *Options) nginxPaths() (err error) {
 	if err != nil {
 		return err
 	}
-	o.LuaPath = orDefault(o.LuaPath, filepath.Join(root, "nginx", "lua"))
-	for _, path := range []*string{&o.Dir, &o.SidecarPath, &o.LuaPath} {
+	o.NginxLibrary = orDefault(o.NginxLibrary, filepath.Join(root, "build", "libgatehouse-nginx.so"))
+	for _, path := range []*string{&o.Dir, &o.SidecarPath, &o.NginxLibrary} {
 		if *path, err = filepath.Abs(*path); err != nil {
 			return fmt.Errorf("absolute path of %s: %w", *path, err)
 		}
 	}
-	if _, err := os.Stat(o.SidecarPath); err != nil {
-		return fmt.Errorf("%w: %w; run: make build", ErrUsage, err)
+	for _, path := range []string{o.SidecarPath, o.NginxLibrary} {
+		if _, err := os.Stat(path); err != nil {
+			return fmt.Errorf("%w: %w; run: make build EDGE_KIND=nginx", ErrUsage, err)
+		}
 	}
 	return nil
 }

@@ -43,8 +43,9 @@ type commandLine struct {
 	Sidecar  string            `default:"build/chaos/gatehouse-sidecar" help:"The sidecar's binary, by scripts/chaos-build.sh."`
 	Clock    string            `default:"build/chaos/clock.so" help:"The library by which clocks are stepped, likewise."`
 	Wasm     string            `default:"build/chaos/gatehouse.wasm" help:"The filter, likewise."`
-	Lua      string            `default:"build/chaos/lua" help:"The plugin of EDGE_KIND=nginx, likewise."`
-	Library  string            `default:"build/chaos/libgatehouse.so" help:"The dynamic module of EDGE_KIND=native, by scripts/chaos-build.sh."`
+	Library  string            `default:"build/chaos/libgatehouse.so" help:"The dynamic module of EDGE_KIND=native, likewise."`
+
+	NginxLibrary string `default:"build/chaos/libgatehouse-nginx.so" help:"The library of EDGE_KIND=nginx, likewise."`
 }
 
 // run runs the program and returns its exit status.
@@ -130,7 +131,8 @@ func (c *commandLine) run(ctx context.Context, stdout io.Writer) (violations int
 		Redis: c.Redis, Devices: 48, DeviceWrite: 50 * time.Millisecond, Login: 150 * time.Millisecond,
 		RedisServerPath: server, ClockPath: c.Clock, Only: c.Only, FailFast: c.FailFast, Out: stdout,
 		Stack: stack.Options{
-			Name: "chaos", Dir: dir, Concurrency: c.Workers, EnvoyPath: c.Envoy, SidecarPath: c.Sidecar, WasmPath: c.Wasm, LibraryPath: c.Library, LuaPath: c.Lua,
+			Name: "chaos", Dir: dir, Concurrency: c.Workers, EnvoyPath: c.Envoy, SidecarPath: c.Sidecar, WasmPath: c.Wasm, LibraryPath: c.Library, NginxLibrary: c.NginxLibrary,
+			ModifyNginx: func(config string) string { return "env CHAOS_CLOCK;\n" + config }, // nginx clears the environment
 		},
 	})
 	if err != nil || violations > 0 {

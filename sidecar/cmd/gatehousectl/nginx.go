@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -28,8 +29,9 @@ func (cmd *nginxRenderCmd) Run(c *console) error {
 }
 
 type nginxInstallCmd struct {
-	Dir   string `arg:"" help:"Directory, created if needed. nginx.conf names it."`
-	Rules string `placeholder:"FILE" help:"Rules, YAML or JSON, to write as rules.json beside the plugin."`
+	Dir     string `arg:"" help:"Directory, created if needed. nginx.conf names it."`
+	Library string `placeholder:"FILE" help:"The library of this release. Default: libgatehouse-nginx.so beside gatehousectl, or in ../lib/gatehouse."`
+	Rules   string `placeholder:"FILE" help:"Rules, YAML or JSON, to write as rules.json beside the plugin."`
 }
 
 // Run writes the plugin, and rules if they have no mistake.
@@ -41,13 +43,44 @@ func (cmd *nginxInstallCmd) Run(c *console) error {
 			return err
 		}
 	}
+	library, err := readLibrary(cmd.Library)
+	if err != nil {
+		return err
+	}
 	if err := installPlugin(cmd.Dir); err != nil {
+		return err
+	}
+	if err := writeFile(filepath.Join(cmd.Dir, libraryName), library); err != nil {
 		return err
 	}
 	if rendered == nil {
 		return nil
 	}
 	return writeFile(filepath.Join(cmd.Dir, "rules.json"), rendered)
+}
+
+const libraryName = "libgatehouse-nginx.so"
+
+// readLibrary reads the library from a file or, for "", from where a release has it.
+func readLibrary(file string) ([]byte, error) {
+	if file != "" {
+		return os.ReadFile(file)
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	if program, err = filepath.EvalSymlinks(program); err != nil {
+		return nil, err
+	}
+	dir := filepath.Dir(program)
+	for _, file := range []string{filepath.Join(dir, libraryName), filepath.Join(dir, "..", "lib", "gatehouse", libraryName)} {
+		text, err := os.ReadFile(file)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return text, err
+		}
+	}
+	return nil, usagef("no %s beside %s or in ../lib/gatehouse: name it with --library", libraryName, program)
 }
 
 // installPlugin writes the plugin's files over those of another release.

@@ -159,7 +159,7 @@ func (a *analysis) leads(s *scope, pass *directive) bool {
 	if to == "" && s.own("rewrite") == nil {
 		return a.covers(s, (*rule).protects)
 	}
-	return strings.Contains(to, "$") || s.own("rewrite") != nil || slices.ContainsFunc(a.rules.Rules, func(r rule) bool {
+	return strings.Contains(to, "$") || s.own("rewrite") != nil || slices.ContainsFunc(a.rules.all, func(r rule) bool {
 		return r.protects() && (strings.HasPrefix(r.text(), to) || r.Prefix != "" && strings.HasPrefix(to, r.Prefix))
 	})
 }
@@ -198,7 +198,7 @@ func (a *analysis) authRequest(s *scope) {
 
 // clientAddress reports that clients choose their address.
 func (a *analysis) clientAddress(s *scope) {
-	if a.rules != nil && (a.rules.SourceHeader != "" || !slices.ContainsFunc(a.rules.Rules, func(r rule) bool { return r.protects() })) {
+	if a.rules != nil && (a.rules.Source.Header != "" || !slices.ContainsFunc(a.rules.all, func(r rule) bool { return r.protects() })) {
 		return
 	}
 	for _, d := range s.effective("set_real_ip_from") {

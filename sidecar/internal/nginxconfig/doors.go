@@ -60,9 +60,9 @@ func (a *analysis) methods(s *scope) {
 	if pass := s.pass(); pass == nil || pass.name != "proxy_pass" || method == "" || a.rules == nil {
 		return
 	}
-	config := a.rules.config()
-	for i := range a.rules.Rules {
-		r := &a.rules.Rules[i]
+	config := a.rules
+	for i := range a.rules.all {
+		r := &a.rules.all[i]
 		if !r.protects() || !s.takes(r) {
 			continue
 		}
@@ -80,7 +80,7 @@ func (a *analysis) methods(s *scope) {
 // upgrades reports that clients may agree on h2c with the upstream, and then ask it what nobody judges.
 func (a *analysis) upgrades(s *scope) {
 	pass := s.pass()
-	if pass == nil || pass.name != "proxy_pass" || a.rules != nil && !slices.ContainsFunc(a.rules.Rules, func(r rule) bool { return r.protects() }) {
+	if pass == nil || pass.name != "proxy_pass" || a.rules != nil && !slices.ContainsFunc(a.rules.all, func(r rule) bool { return r.protects() }) {
 		return
 	}
 	for _, d := range s.effective("proxy_set_header") {

@@ -9,8 +9,8 @@ var (
 	noPlugin      = findings.ErrorKind("GH1102", "add the parts of nginx/nginx.conf, and include server.conf in each server that Gatehouse protects")
 	noInit        = findings.ErrorKind("GH1103", "call require(\"gatehouse.edge\").init in init_by_lua_block, as nginx/nginx.conf does")
 	noStart       = findings.ErrorKind("GH1104", "include http.conf in the http block")
-	noDict        = findings.ErrorKind("GH1105", "add the lua_shared_dict lines of nginx/nginx.conf, and include http.conf")
-	smallDict     = findings.WarningKind("GH1106", "enlarge gatehouse_bodies, or set --memory.bytes of the sidecar to at most half of it")
+	noDict        = findings.ErrorKind("GH1105", "include http.conf in the http block")
+	smallMemory   = findings.WarningKind("GH1106", "enlarge memory_mib of edge.init, or set --memory.bytes of the sidecar to at most half of it")
 	noCodeCache   = findings.ErrorKind("GH1107", "remove lua_code_cache off")
 	rulesUnread   = findings.WarningKind("GH1108", "give the rules: gatehousectl check --rules rules.yaml nginx.conf")
 	badRules      = findings.ErrorKind("GH1109", "correct the rules, and write the file again with gatehousectl nginx render")
@@ -46,7 +46,7 @@ var (
 // Kinds returns all kinds of findings, by code.
 func Kinds() []findings.Kind {
 	return []findings.Kind{
-		unreadable, noPlugin, noInit, noStart, noDict, smallDict, noCodeCache, rulesUnread, badRules,
+		unreadable, noPlugin, noInit, noStart, noDict, smallMemory, noCodeCache, rulesUnread, badRules,
 		openMethod, openPart, unknownMethod,
 		ownAccess, satisfyAny, unjudged, returnFirst, rewriteIn, toInner, clientsChoose, otherMethod, tunnel,
 		forgedIdentity, splitHeader, authRequest, anySource,

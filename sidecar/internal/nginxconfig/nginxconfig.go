@@ -4,6 +4,7 @@ package nginxconfig
 
 import (
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -139,6 +140,7 @@ var (
 	callApply  = regexp.MustCompile(`\bapply\s*\(`)
 	callDrain  = regexp.MustCompile(`\bdrain\s*\(`)
 	ownSocket  = regexp.MustCompile(`\b(socket|push)\s*=\s*["'](unix:[^"']*)["']`)
+	memoryMiB  = regexp.MustCompile(`\bmemory_mib\s*=\s*(\d+)`)
 	rulesFile  = regexp.MustCompile(`\brules\s*=\s*["']([^"']*)["']`)
 )
 
@@ -151,7 +153,7 @@ const (
 func (a *analysis) setup(rules []byte) {
 	code, calls, known := a.calls(a.http, "init_by_lua", edgeModule, callInit)
 	if !calls && known {
-		a.add(&noInit, nil, "http", "no init_by_lua calls edge.init: nginx doesn't read the rules, and answers every request 500")
+		a.add(&noInit, nil, "http", "no init_by_lua calls edge.init: nginx doesn't read the rules, and answers every request 503")
 	}
 	if calls || !known || rules != nil {
 		named := ""
@@ -165,37 +167,31 @@ func (a *analysis) setup(rules []byte) {
 		a.inner[m[2]] = map[string]string{"socket": sidecarAPI, "push": pushSocket}[m[1]]
 	}
 	if _, calls, known := a.calls(a.http, "init_worker_by_lua", edgeModule, callStart); !calls && known {
-		a.add(&noStart, nil, "http", "no init_worker_by_lua calls edge.start: workers don't read what the sidecar pushes, and can't call it")
+		a.add(&noStart, nil, "http", "no init_worker_by_lua calls edge.start: workers don't load the library, and answer every request 503")
 	}
-	a.dicts()
+	a.memory(code)
 	a.http.each(func(s *scope) {
 		for _, d := range s.own("lua_code_cache") {
 			if d.arg(0) == "off" {
-				a.addAt(&noCodeCache, s, d, "is off: each request loads the plugin again, without its rules and its memory")
+				a.addAt(&noCodeCache, s, d, "is off: each request loads the plugin again, without its library")
 			}
 		}
 	})
 }
 
-// defaultBudget is the default of the sidecar's --memory.bytes.
-const defaultBudget = 256 << 20
+// defaultBudgetMiB is the default of the sidecar's --memory.bytes, MiB.
+const defaultBudgetMiB = 256
 
-// dicts checks the shared memory.
-func (a *analysis) dicts() {
-	sizes := map[string]int64{}
-	for _, d := range a.http.own("lua_shared_dict") {
-		sizes[d.arg(0)] = size(d.arg(1))
-	}
-	missing := false
-	for _, name := range []string{"gatehouse_state", "gatehouse_counters", "gatehouse_verdicts", "gatehouse_objects", "gatehouse_bodies"} {
-		if _, found := sizes[name]; !found {
-			missing = true
-			a.add(&noDict, nil, "http", "lua_shared_dict %s is missing: nginx doesn't start", name)
-		}
+// memory checks the shared memory that init names.
+func (a *analysis) memory(init string) {
+	if !slices.ContainsFunc(a.http.own("lua_shared_dict"), func(d *directive) bool { return d.arg(0) == "gatehouse" }) {
+		a.add(&noDict, nil, "http", "lua_shared_dict gatehouse is missing: nginx doesn't start")
 	}
 	// A body takes up to twice its bytes: see nginx/README.md.
-	if bodies := sizes["gatehouse_bodies"]; !missing && bodies < 2*defaultBudget {
-		a.add(&smallDict, nil, "http", "gatehouse_bodies has %d bytes: enough for a --memory.bytes of %d, whose default is %d; beyond that nginx may refuse the sidecar's pushes", bodies, bodies/2, defaultBudget)
+	if m := memoryMiB.FindStringSubmatch(init); m != nil {
+		if mib, err := strconv.Atoi(m[1]); err == nil && mib < 2*defaultBudgetMiB {
+			a.add(&smallMemory, nil, "init_by_lua", "memory_mib is %d: enough for a --memory.bytes of %d MiB, whose default is %d; beyond that nginx may refuse the sidecar's pushes", mib, mib/2, defaultBudgetMiB)
+		}
 	}
 }
 

@@ -1,8 +1,6 @@
 package nginxconfig
 
 import (
-	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -11,63 +9,23 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 )
 
-// rules are what the edge reads: rendered ones.
+// rules are what the edge reads.
 type rules struct {
-	Format        int    `json:"format"`
-	SourceHeader  string `json:"source_header"`
-	DenyByDefault bool   `json:"deny_by_default"`
-	Rules         []rule `json:"rules"`
-}
-
-// config is the part of the rules that decides what a request needs.
-func (r *rules) config() *policy.Config {
-	c := &policy.Config{DenyByDefault: r.DenyByDefault}
-	for _, from := range r.Rules {
-		rule := policy.Rule{Match: policy.Match{Path: from.Path, Prefix: from.Prefix, Methods: from.Methods}, IssueSession: from.Session}
-		if from.Auth != nil {
-			rule.Auth = &policy.Auth{Permissions: from.Auth.Permissions}
-		}
-		if from.Cache != nil {
-			rule.Cache = &policy.Cache{}
-		}
-		c.Rules = append(c.Rules, rule)
-	}
-	return c
+	*policy.Config
+	all []rule
 }
 
 type rule struct {
-	Path    string   `json:"path"`
-	Prefix  string   `json:"prefix"`
-	Methods []string `json:"methods"`
-	Auth    *struct {
-		Permissions []string `json:"permissions"`
-	} `json:"auth"`
-	Cache   *struct{} `json:"cache"`
-	Session bool      `json:"session"`
+	policy.Match
+	of *policy.Rule
 }
 
 // protects reports whether the rule wants a credential.
-func (r *rule) protects() bool { return r.Auth != nil || r.Session }
+func (r *rule) protects() bool { return r.of.Auth != nil || r.of.IssueSession }
 
-func (r *rule) caches() bool { return r.Cache != nil }
+func (r *rule) caches() bool { return r.of.Cache != nil }
 
 func (r *rule) text() string { return r.Path + r.Prefix }
-
-// parseRules reads rules, rendered or not.
-func parseRules(text []byte) (*rules, error) {
-	var r rules
-	if err := json.Unmarshal(text, &r); err == nil && r.Format != 0 {
-		if r.Format != nginx.Format {
-			return nil, fmt.Errorf("has format %d, want %d", r.Format, nginx.Format)
-		}
-		return &r, nil
-	}
-	rendered, _, err := nginx.Render(text)
-	if err != nil {
-		return nil, err
-	}
-	return &r, json.Unmarshal(rendered, &r)
-}
 
 // readRules reads the rules that were given, or else those that edge.init names. Without any, each path counts as one
 // that needs a credential.
@@ -81,15 +39,18 @@ func (a *analysis) readRules(given []byte, named string) {
 			return
 		}
 	}
-	r, err := parseRules(text)
+	c, err := nginx.Parse(text)
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {
 			a.add(&badRules, nil, name, "%s", strings.TrimSuffix(line, "\n"))
 		}
 		return
 	}
-	a.rules, a.report.Rules = r, len(r.Rules)
-	for _, doubt := range r.config().Doubts() {
+	a.rules, a.report.Rules = &rules{Config: c}, len(c.Rules)
+	for i := range c.Rules {
+		a.rules.all = append(a.rules.all, rule{c.Rules[i].Match, &c.Rules[i]})
+	}
+	for _, doubt := range c.Doubts() {
 		kind := map[policy.DoubtKind]*findings.Kind{policy.OpenMethods: &openMethod, policy.OpenPart: &openPart, policy.UnknownMethod: &unknownMethod}[doubt.Kind]
 		a.add(kind, nil, doubt.Field, "%s", doubt.Text)
 	}
@@ -100,8 +61,8 @@ func (a *analysis) covers(s *scope, kind func(*rule) bool) bool {
 	if a.rules == nil {
 		return true
 	}
-	for i := range a.rules.Rules {
-		if r := &a.rules.Rules[i]; kind(r) && s.takes(r) {
+	for i := range a.rules.all {
+		if r := &a.rules.all[i]; kind(r) && s.takes(r) {
 			return true
 		}
 	}
@@ -115,9 +76,8 @@ func (a *analysis) opens(from string, below bool, to string, keeps bool) (client
 	if a.rules == nil {
 		return "", "", false
 	}
-	config := a.rules.config()
-	for i := range a.rules.Rules {
-		r := &a.rules.Rules[i]
+	for i := range a.rules.all {
+		r := &a.rules.all[i]
 		if !r.protects() {
 			continue
 		}
@@ -139,8 +99,8 @@ func (a *analysis) opens(from string, below bool, to string, keeps bool) (client
 		default:
 			continue
 		}
-		if slices.ContainsFunc(config.SampleMethods(), func(method string) bool {
-			return config.Need(method, client).Weaker(config.Need(method, upstream))
+		if slices.ContainsFunc(a.rules.SampleMethods(), func(method string) bool {
+			return a.rules.Need(method, client).Weaker(a.rules.Need(method, upstream))
 		}) {
 			return client, r.text(), true
 		}

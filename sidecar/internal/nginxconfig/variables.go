@@ -172,9 +172,9 @@ func (a *analysis) captures(expression, to string) (client, path string, found b
 	if m == nil || err != nil || a.rules == nil {
 		return "", "", false
 	}
-	config := a.rules.config()
-	for i := range a.rules.Rules {
-		r := &a.rules.Rules[i]
+	config := a.rules
+	for i := range a.rules.all {
+		r := &a.rules.all[i]
 		path := r.text()
 		if r.Prefix != "" {
 			path += "x"

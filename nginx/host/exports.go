@@ -1,0 +1,154 @@
+//go:build nginx
+
+package main
+
+/*
+#cgo CFLAGS: -O2 -Wall -Wextra -Werror
+#cgo LDFLAGS: -ldl
+#cgo noescape shim_log
+#cgo noescape shim_remove_header
+#cgo noescape shim_set_header
+#cgo noescape shim_set_variable
+#cgo noescape shim_variable
+#cgo nocallback shim_log
+#cgo nocallback shim_remove_header
+#cgo nocallback shim_set_header
+#cgo nocallback shim_set_variable
+#cgo nocallback shim_variable
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"time"
+	"unsafe"
+)
+
+// procs is the number of Ps of Go's scheduler: nginx's thread keeps one between its calls, and a yield must find another.
+// Go would take one for each core, and one alone where nginx is bound to a core. native-filter/dynmod/yield.go says why
+// nginx's thread yields, and TestGoVersion there fails when Go changes.
+const procs = 3
+
+// current is the edge of this process. nginx calls it on one thread.
+var current *worker
+
+//export gh_start
+func gh_start(rules *C.char, length C.size_t, memory *C.char, bytes C.double, issuer *C.char) (problem *C.char) {
+	defer func() {
+		if value := recover(); value != nil {
+			problem = C.CString(fmt.Sprintf("panic: %v\n%s", value, debug.Stack()))
+		}
+	}()
+	if missing := C.shim_bind(); missing != nil {
+		return C.CString("this lua-nginx-module has no " + C.GoString(missing))
+	}
+	runtime.GOMAXPROCS(procs)
+	w, err := newWorker(C.GoBytes(unsafe.Pointer(rules), C.int(length)), C.GoString(memory), int64(bytes), C.GoString(issuer))
+	if err != nil {
+		return C.CString(err.Error())
+	}
+	current = w
+	return nil
+}
+
+//export goJudge
+func goJudge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) (action C.int) {
+	defer func() {
+		if value := recover(); value != nil {
+			current.panicked(value)
+			out.more = 1
+			action = -1
+		}
+	}()
+	if q.yield != 0 {
+		runtime.Gosched()
+	}
+	return current.judge(q, out, head)
+}
+
+//export gh_tick
+func gh_tick() {
+	defer recovered()
+	current.tick()
+}
+
+//export gh_next
+func gh_next(out *C.gh_out) (what C.int) {
+	defer recovered()
+	return current.next(out)
+}
+
+//export gh_answer
+func gh_answer(token C.uint32_t, body *C.char, length C.size_t) {
+	defer recovered()
+	var answer []byte
+	if body != nil {
+		answer = append([]byte{}, view(body, length)...)
+	}
+	current.answered(uint32(token), answer)
+}
+
+//export goPush
+func goPush(q *C.gh_request, body *C.char, length C.size_t, out *C.gh_out) {
+	defer func() {
+		if value := recover(); value != nil {
+			current.panicked(value)
+			out.status, out.name_length, out.body_length = 500, 0, 0
+		}
+	}()
+	current.push(q, view(body, length), out)
+}
+
+// recovered recovers from a panic in a function that has no answer.
+func recovered() {
+	if value := recover(); value != nil {
+		current.panicked(value)
+	}
+}
+
+// view returns C's bytes.
+func view(p *C.char, length C.size_t) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(p)), int(length))
+}
+
+func viewText(p *C.char, length C.size_t) string {
+	return unsafe.String((*byte)(unsafe.Pointer(p)), int(length))
+}
+
+// lend returns text for C. It must stay referenced as long as C reads it: Go's collector doesn't move memory.
+func lend(s string) (*C.char, C.size_t) {
+	return (*C.char)(unsafe.Pointer(unsafe.StringData(s))), C.size_t(len(s))
+}
+
+func lendBytes(b []byte) (*C.char, C.size_t) {
+	return (*C.char)(unsafe.Pointer(unsafe.SliceData(b))), C.size_t(len(b))
+}
+
+// Levels of nginx's log.
+const (
+	levelCritical = 3
+	levelWarn     = 5
+)
+
+func log(level int, message string) {
+	p, n := lend(message)
+	C.shim_log(C.int(level), p, n)
+}
+
+// logPanicsEvery is the time between logged panics.
+const logPanicsEvery = time.Minute
+
+var panicLogged time.Time
+
+// panicked logs a panic, one a minute, and counts it. The state of the VMs is unknown, so they are made anew; the
+// requests that wait get a 503.
+func (w *worker) panicked(value any) {
+	if time.Since(panicLogged) >= logPanicsEvery {
+		panicLogged = time.Now()
+		log(levelCritical, fmt.Sprintf("gatehouse: panic: %v\n%s", value, debug.Stack()))
+	}
+	w.renew()
+}

@@ -1,0 +1,242 @@
+//go:build nginx
+
+package main
+
+// #include "shim.h"
+import "C"
+
+import (
+	"bytes"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/gatehouse/gatehouse/edge"
+	"github.com/gatehouse/gatehouse/edge/headermap"
+	"github.com/gatehouse/gatehouse/edge/policy"
+	"github.com/gatehouse/gatehouse/nginx/jwt"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// host is the host of one of a worker's VMs: nginx, by shim.c.
+type host struct {
+	worker  *worker
+	rules   []byte
+	vm      *edge.VM
+	held    map[uint32]*heldRequest // by id
+	request unsafe.Pointer          // whose function runs; nil in others
+	raw     []byte                  // its headers
+	claims  jwt.Claims              // of its token
+	stuck   bool                    // a header of its can't be removed
+	answer  answer
+	body    []byte // of the request, at the push listener
+}
+
+// answer is a reply, which C and Lua read until the next one.
+type answer struct {
+	set           bool
+	status        int
+	details       string
+	headers, body []byte
+}
+
+// heldRequest is a request that waits for the sidecar.
+type heldRequest struct {
+	claims jwt.Claims
+	goOn   func() edge.Action // once its answer has arrived
+	failed bool               // the VM has panicked
+	till   time.Time          // when it doesn't wait any more
+}
+
+// begin makes the VM.
+func (h *host) begin() error {
+	h.vm = edge.New(h)
+	return h.vm.Start(h.rules, "rules")
+}
+
+// enter makes a request the current one, or none for nil.
+func (h *host) enter(request unsafe.Pointer) {
+	h.request, h.claims, h.stuck = request, jwt.Claims{}, false
+	h.answer.set = false
+}
+
+// forgetGone forgets requests that have ended while they waited: with lua_check_client_abort Lua ends them.
+func (h *host) forgetGone(now time.Time) {
+	for id, held := range h.held {
+		if now.After(held.till) {
+			delete(h.held, id)
+		}
+	}
+}
+
+// Now implements edge.Host.
+func (*host) Now() int64 { return time.Now().UnixMilli() }
+
+// Record implements edge.Host. After a restart of nginx, requests find nothing until the sidecar has confirmed the memory.
+func (h *host) Record(region wire.Region, index uint32) []byte {
+	if h == h.worker.edge && !h.worker.memory.Confirmed() {
+		return nil
+	}
+	return h.worker.memory.Record(region, index)
+}
+
+// Keep implements edge.Host.
+func (*host) Keep(record []byte) []byte { return bytes.Clone(record) }
+
+// SetRecord implements edge.Host.
+func (h *host) SetRecord(region wire.Region, index uint32, value []byte) error {
+	return h.worker.memory.SetRecord(region, index, value)
+}
+
+// State implements edge.Host.
+func (h *host) State() ([]byte, uint32) { return h.worker.memory.State() }
+
+// SetState implements edge.Host.
+func (h *host) SetState(value []byte, cas uint32) bool { return h.worker.memory.SetState(value, cas) }
+
+// Guard implements edge.Host.
+func (h *host) Guard() uint64 { return h.worker.memory.Guard() }
+
+// AddGuard implements edge.Host.
+func (h *host) AddGuard(n int64) error {
+	h.worker.memory.AddGuard(n)
+	return nil
+}
+
+// RequestHeaders implements edge.Host.
+func (h *host) RequestHeaders() []byte { return h.raw }
+
+// RequestHeader implements edge.Host. The id is nginx's own, whatever the client sends.
+func (h *host) RequestHeader(name string) (values string) {
+	if name == "x-request-id" {
+		return h.variable("request_id")
+	}
+	fields, _ := headermap.ParseFields(h.raw)
+	for found := false; fields.More(); {
+		if n, value := fields.Next(); n != name {
+			continue
+		} else if found {
+			values += "," + value
+		} else {
+			values, found = value, true
+		}
+	}
+	return values
+}
+
+// RequestBody implements edge.Host.
+func (h *host) RequestBody(size int) []byte { return h.body[:size] }
+
+// Source implements edge.Host.
+func (h *host) Source() []byte { return []byte(h.variable("remote_addr")) }
+
+// FilterState implements edge.Host: gatehousectl refuses rules that need it.
+func (*host) FilterState(string) []byte { return nil }
+
+// Claim implements edge.Host. Any metadata enables tokens.
+func (h *host) Claim(_, name string) string {
+	switch name {
+	case policy.SubjectClaim:
+		return h.claims.Subject
+	case policy.RecordClaim:
+		return h.claims.Record
+	}
+	return ""
+}
+
+// RemoveRequestHeader implements edge.Host. With ignore_invalid_headers off a name can have characters that names can't
+// have, which nginx-lua escapes: it finds no such header, and the request is refused.
+func (h *host) RemoveRequestHeader(name string) {
+	h.stuck = h.stuck || !isToken(name)
+	p, n := lend(name)
+	C.shim_remove_header(h.request, p, n)
+}
+
+// isToken reports whether a name has only characters that a field's name can have (RFC 9110, section 5.6.2).
+func isToken(name string) bool {
+	for i := range len(name) {
+		c := name[i]
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
+		if !letter && (c < '0' || c > '9') && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// AddRequestHeader implements edge.Host.
+func (h *host) AddRequestHeader(name, value string) {
+	p, n := lend(name)
+	v, m := lend(value)
+	C.shim_set_header(h.request, p, n, v, m)
+}
+
+// variables are nginx's for notes; http.conf uses them. That for Cache-Control tells whether an answer is stored.
+var variables = [...]string{
+	policy.NoteCacheStatus:  "gatehouse_cache_status",
+	policy.NoteVary:         "gatehouse_vary",
+	policy.NoteCacheControl: "gatehouse_private",
+	policy.NoteNoStore:      "gatehouse_private",
+	policy.NoteDevice:       "gatehouse_device",
+	policy.NoteRule:         "gatehouse_rule",
+}
+
+// Note implements edge.Host.
+func (h *host) Note(n policy.Note, value string) { h.setVariable(variables[n], value) }
+
+func (h *host) setVariable(name, value string) {
+	p, n := lend(name)
+	v, m := lend(value)
+	C.shim_set_variable(h.request, p, n, v, m)
+}
+
+func (h *host) variable(name string) string {
+	var value *C.char
+	var size C.size_t
+	p, n := lend(name)
+	if h.request == nil || C.shim_variable(h.request, p, n, &value, &size) != 0 {
+		return ""
+	}
+	return C.GoStringN(value, C.int(size))
+}
+
+// Reply implements edge.Host.
+func (h *host) Reply(status int, details string, headers, body []byte) {
+	h.answer = answer{true, status, details, headers, body}
+}
+
+// Wake implements edge.Host: Lua continues the request.
+func (h *host) Wake(id uint32, goOn func() edge.Action) {
+	if held := h.held[id]; held != nil {
+		held.goOn = goOn
+		h.worker.woken = append(h.worker.woken, id)
+	}
+}
+
+// Exists implements edge.Host.
+func (h *host) Exists(id uint32) bool { return h.held[id] != nil }
+
+// Enter implements edge.Host.
+func (*host) Enter(uint32) {}
+
+// Call implements edge.Host: Lua makes the call.
+func (h *host) Call(c edge.Call) (token, newest uint32, err error) {
+	head := ""
+	if c.From.RequestID != "" {
+		head += "X-Request-Id: " + c.From.RequestID + "\r\n"
+	}
+	if c.From.Traceparent != "" {
+		head += "Traceparent: " + c.From.Traceparent + "\r\n"
+	}
+	body := append([]byte{}, c.Body...) // not nil
+	return h.worker.ask(call{path: c.Path, head: head, body: body, timeout: c.Timeout}), c.Newest, nil
+}
+
+// DefineCounter implements edge.Host.
+func (h *host) DefineCounter(name string) uint32 { return h.worker.counters.id(series(name)) }
+
+// Count implements edge.Host.
+func (h *host) Count(id uint32, n uint64) { h.worker.counters.count(id, n) }
+
+// Warn implements edge.Host.
+func (*host) Warn(message string) { log(levelWarn, message) }

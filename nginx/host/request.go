@@ -1,0 +1,250 @@
+//go:build nginx
+
+package main
+
+// #include "shim.h"
+import "C"
+
+import (
+	"bytes"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/gatehouse/gatehouse/edge"
+	"github.com/gatehouse/gatehouse/edge/headermap"
+	"github.com/gatehouse/gatehouse/nginx/jwt"
+)
+
+// waitMargin is how much longer than a call a request waits for its answer: the VM gives up 5 s after the timeout.
+const waitMargin = 10 * time.Second
+
+// judge judges a request by the target that the client sent, whatever nginx makes of it: a new one, or one that has
+// waited. It returns what to do with it, less than 0 if it must be refused as after a panic.
+func (w *worker) judge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) C.int {
+	h := w.edge
+	target := viewText(q.target, q.target_length)
+	if target == "" || target[0] != '/' && target[0] != '?' {
+		return C.GH_BAD // it has no target, or one that isn't a path: nginx lets an error_page answer such a request
+	}
+	if target[0] == '?' {
+		target = "/" + target // as nginx sends "http://host?query" upstream
+	}
+	h.enter(q.r)
+	headers := unsafe.Slice(q.headers, int(q.header_count))
+	method := viewText(q.method, q.method_length)
+	h.vm.Unread(int(q.unread))
+	var action edge.Action
+	var hasBody bool
+	id := uint32(q.id)
+	if id == 0 {
+		if w.id++; w.id == 0 {
+			w.id++
+		}
+		id = w.id
+		taken, valid := false, true
+		if w.tokens != nil {
+			taken, valid = w.takeToken(headers)
+		}
+		h.raw, hasBody = appendHeaders(h.raw[:0], method, target, headers, taken)
+		if valid {
+			action = h.vm.RequestHeaders(id, true)
+		} else {
+			action = h.vm.RefuseToken(id)
+		}
+	} else {
+		held := h.held[id]
+		delete(h.held, id)
+		if held == nil || held.failed || held.goOn == nil {
+			h.vm.Ended(id)
+			out.more = flag(w.more())
+			return -1
+		}
+		h.claims = held.claims
+		h.raw, hasBody = appendHeaders(h.raw[:0], method, target, headers, false)
+		action = held.goOn()
+	}
+	out.more = flag(w.more())
+	switch {
+	case h.answer.set:
+		return w.give(hasBody, method, out, head)
+	case action == edge.Continue && h.stuck:
+		return C.GH_BAD
+	case action == edge.Continue:
+		h.setVariable("gatehouse_judged", "1")
+		return C.GH_PASS
+	}
+	wait := h.vm.Config().SidecarTimeout + waitMargin
+	h.held[id] = &heldRequest{claims: h.claims, till: time.Now().Add(wait + time.Second)}
+	out.id, out.wait = C.uint32_t(id), C.int32_t(wait.Milliseconds())
+	return C.GH_WAIT
+}
+
+func flag(on bool) C.int32_t {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// takeToken validates the token of a request, if it has one, and removes it: the upstream doesn't get it. It returns
+// whether it did, and false for a bad token, with which a request is refused on every path.
+func (w *worker) takeToken(headers []C.gh_element) (taken, valid bool) {
+	lines, tokens, token := 0, 0, ""
+	for i := range headers {
+		if e := &headers[i]; textOf(e.key) == "authorization" {
+			lines++
+			if text, ok := jwt.Text(strings.Trim(textOf(e.value), " \t")); ok {
+				tokens++
+				token = text
+			}
+		}
+	}
+	if tokens == 0 {
+		return false, true
+	}
+	if lines > 1 {
+		return false, false // two tokens, or one beside something else
+	}
+	h := w.edge
+	if h.claims, valid = w.tokens.Validate(token, time.Now()); valid {
+		h.RemoveRequestHeader("authorization")
+	}
+	return valid, valid
+}
+
+func textOf(s C.gh_str) string { return unsafe.String((*byte)(unsafe.Pointer(s.data)), int(s.len)) }
+
+// appendHeaders appends method, target and headers in the form of package headermap, except Authorization if its token
+// was taken. It reports whether a body follows. Values lose the white space around them, of which nginx removes only
+// spaces (RFC 9110, section 5.5).
+func appendHeaders(dst []byte, method, target string, headers []C.gh_element, taken bool) (raw []byte, hasBody bool) {
+	const pseudo = 2
+	fields := len(headers) + pseudo
+	if taken {
+		fields--
+	}
+	size := 4 + 8*fields
+	if cap(dst) < size {
+		dst = make([]byte, 0, size+4096)
+	}
+	dst = dst[:size]
+	*(*uint32)(unsafe.Pointer(&dst[0])) = uint32(fields)
+	at := 0
+	put := func(name, value string) {
+		*(*uint64)(unsafe.Pointer(&dst[4+8*at])) = uint64(uint32(len(name))) | uint64(len(value))<<32
+		at++
+		dst = append(append(dst, name...), 0)
+		dst = append(append(dst, value...), 0)
+	}
+	put(":method", method)
+	put(":path", target)
+	for i := range headers {
+		name, value := textOf(headers[i].key), textOf(headers[i].value)
+		for len(value) > 0 && (value[0] == '\t' || value[0] == ' ') {
+			value = value[1:]
+		}
+		for len(value) > 0 && (value[len(value)-1] == '\t' || value[len(value)-1] == ' ') {
+			value = value[:len(value)-1]
+		}
+		switch len(name) {
+		case len("authorization"):
+			if taken && name == "authorization" {
+				continue
+			}
+		case len("content-length"):
+			hasBody = hasBody || name == "content-length"
+		case len("transfer-encoding"):
+			hasBody = hasBody || name == "transfer-encoding"
+		}
+		put(name, value)
+	}
+	return dst, hasBody
+}
+
+// give passes the answer to C and Lua.
+func (w *worker) give(hasBody bool, method string, out *C.gh_out, head *C.gh_answer_head) C.int {
+	a := &w.edge.answer
+	*head = C.gh_answer_head{status: C.int32_t(a.status)}
+	head.fields = (*C.uchar)(unsafe.Pointer(unsafe.SliceData(a.headers)))
+	hit := a.details == "gatehouse_hit" || a.details == "gatehouse_hit_stale"
+	if !hit && a.details != "gatehouse_not_modified" || w.edge.vm.Config().LogHits {
+		head.reason, head.reason_length = lend(a.details)
+	}
+	out.status, out.body, out.body_length, out.key, out.forget = C.int32_t(a.status), nil, 0, 0, 0
+	if a.body != nil {
+		head.content_length, head.has_length = C.size_t(len(a.body)), 1
+	}
+	if len(a.body) > 0 && method != "HEAD" {
+		out.body, out.body_length = lendBytes(a.body)
+		if hit {
+			w.kept.number(a.body, out)
+		}
+	}
+	if hasBody {
+		return C.GH_DISCARD
+	}
+	return C.GH_REPLY
+}
+
+// keptBodies are the bodies that Lua keeps as strings. They are referenced here, so that the address of one is its own.
+type keptBodies struct {
+	byStart map[*byte]keptBody
+	size    int // bytes
+	newest  float64
+}
+
+type keptBody struct {
+	key  float64
+	body []byte
+}
+
+// maxKept bounds the bodies that Lua keeps, bytes; a body of leastKept is cheaper to copy.
+const (
+	maxKept   = 16 << 20
+	leastKept = 128
+)
+
+// number sets the key by which Lua keeps a body.
+func (k *keptBodies) number(body []byte, out *C.gh_out) {
+	if len(body) < leastKept {
+		return
+	}
+	start := unsafe.SliceData(body)
+	if kept, found := k.byStart[start]; found && len(kept.body) == len(body) {
+		out.key = C.double(kept.key)
+		return
+	}
+	if k.size += len(body); k.size > maxKept {
+		clear(k.byStart)
+		k.size, out.forget = len(body), 1
+	}
+	k.newest++
+	k.byStart[start] = keptBody{k.newest, body}
+	out.key = C.double(k.newest)
+}
+
+// push answers a request at the push listener.
+func (w *worker) push(q *C.gh_request, body []byte, out *C.gh_out) {
+	h := w.pusher
+	h.enter(q.r)
+	h.raw = headermap.Append(h.raw[:0], [][2]string{
+		{":method", viewText(q.method, q.method_length)},
+		{":path", viewText(q.target, q.target_length)},
+		{"user-agent", h.variable("http_user_agent")},
+	})
+	h.body = body
+	const id = 1
+	h.vm.RequestHeaders(id, false)
+	if !h.answer.set {
+		h.vm.RequestBody(id, len(body), true)
+	}
+	h.vm.Ended(id)
+	h.body = nil
+	h.answer.body = bytes.Clone(h.answer.body) // it may be the memory's
+	fields, _ := headermap.ParseFields(h.answer.headers)
+	_, w.reply = fields.Next()
+	out.status = C.int32_t(h.answer.status)
+	out.name, out.name_length = lend(w.reply)
+	out.body, out.body_length = lendBytes(h.answer.body)
+}

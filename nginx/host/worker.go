@@ -1,0 +1,218 @@
+//go:build nginx
+
+package main
+
+// #include "shim.h"
+import "C"
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gatehouse/gatehouse/nginx/jwt"
+	"github.com/gatehouse/gatehouse/nginx/memfile"
+)
+
+// worker is the edge of one worker of nginx: a VM for requests, and one for pushes.
+type worker struct {
+	memory       *memfile.File
+	edge, pusher *host
+	tokens       *jwt.Validator // nil: none are enabled
+	keys         keys
+	counters     counters
+	id           uint32 // of the newest request
+	token        uint32 // of the newest call
+
+	// What Lua is to do, see next.
+	woken []uint32
+	calls []call
+
+	// What C refers to.
+	made  call   // that Lua makes now
+	reply string // content type of the answer to a push
+	kept  keptBodies
+}
+
+// call is a call to the sidecar.
+type call struct {
+	token      uint32
+	path, head string
+	body       []byte // nil: a GET
+	timeout    time.Duration
+}
+
+// keys is the state of the tokens' keys.
+type keys struct {
+	next  time.Time // when to ask for them
+	token uint32    // of the call for them, 0 for none
+}
+
+// keysEvery is how long the keys of tokens are used until they are fetched again, far less than the sidecar's
+// --session.rotate; keysRetry is how long after a failure.
+const (
+	keysEvery = time.Minute
+	keysRetry = time.Second
+	keysPath  = "/v1/session/jwks"
+)
+
+const pushRules = `{"push_listener": true}`
+
+// newWorker returns the edge with rules as gatehousectl writes them.
+func newWorker(rules []byte, memory string, bytes int64, issuer string) (*worker, error) {
+	file, err := memfile.Open(memory, bytes)
+	if err != nil {
+		return nil, err
+	}
+	w := &worker{memory: file, kept: keptBodies{byStart: map[*byte]keptBody{}}}
+	w.edge = &host{worker: w, rules: rules, held: map[uint32]*heldRequest{}}
+	w.pusher = &host{worker: w, rules: []byte(pushRules)}
+	if err := w.edge.begin(); err != nil {
+		return nil, err
+	}
+	if err := w.pusher.begin(); err != nil {
+		return nil, err
+	}
+	if w.edge.vm.Config().SessionMetadata != "" {
+		w.tokens = jwt.New(issuer)
+	}
+	return w, nil
+}
+
+// renew makes new VMs after a panic.
+func (w *worker) renew() {
+	w.counters.count(w.counters.id("gatehouse_panics_total"), 1)
+	for _, h := range []*host{w.edge, w.pusher} {
+		_ = h.begin() // its rules were accepted before
+	}
+	for id, held := range w.edge.held {
+		held.failed = true
+		w.woken = append(w.woken, id)
+	}
+	w.calls = nil // nobody waits for them any more
+	w.keys = keys{}
+}
+
+// tick is called every edge.TickMS.
+func (w *worker) tick() {
+	now := time.Now()
+	if w.tokens != nil && w.keys.token == 0 && !now.Before(w.keys.next) {
+		w.keys.token = w.ask(call{path: keysPath, timeout: w.edge.vm.Config().SidecarTimeout})
+	}
+	w.edge.forgetGone(now)
+	w.edge.enter(nil)
+	w.edge.vm.Tick()
+	w.pusher.vm.Tick()
+}
+
+// ask has Lua make a call, and returns its token.
+func (w *worker) ask(c call) uint32 {
+	if w.token++; w.token == 0 {
+		w.token++
+	}
+	c.token = w.token
+	w.calls = append(w.calls, c)
+	return c.token
+}
+
+// answered brings the answer to a call, nil for a failed one.
+func (w *worker) answered(token uint32, body []byte) {
+	if token != w.keys.token {
+		w.edge.enter(nil)
+		w.edge.vm.CallResponse(token, body)
+		return
+	}
+	w.keys = keys{next: time.Now().Add(keysRetry)}
+	if body != nil && w.tokens.SetKeys(body) {
+		w.keys.next = time.Now().Add(keysEvery)
+	}
+}
+
+// more reports whether next has something.
+func (w *worker) more() bool {
+	return len(w.woken) > 0 || len(w.calls) > 0 || len(w.counters.changed) > 0
+}
+
+// next takes the next thing that Lua is to do.
+func (w *worker) next(out *C.gh_out) C.int {
+	switch {
+	case len(w.woken) > 0:
+		out.id = C.uint32_t(w.woken[0])
+		w.woken = w.woken[1:]
+		return C.GH_WAKE
+	case len(w.calls) > 0:
+		w.made, w.calls = w.calls[0], w.calls[1:]
+		c := &w.made
+		out.id, out.wait = C.uint32_t(c.token), C.int32_t(c.timeout.Milliseconds())
+		out.name, out.name_length = lend(c.path)
+		out.head, out.head_length = lend(c.head)
+		out.body, out.body_length = lendBytes(c.body)
+		return C.GH_CALL
+	case len(w.counters.changed) > 0:
+		c := w.counters.take()
+		out.name, out.name_length = lend(c.series)
+		out.number = C.double(c.n)
+		c.n = 0
+		return C.GH_COUNT
+	}
+	return C.GH_NOTHING
+}
+
+// counters are counts that shared memory doesn't have yet, by number from 1.
+type counters struct {
+	all     []*counter
+	byName  map[string]uint32
+	changed []uint32
+}
+
+type counter struct {
+	series  string // as Prometheus names it
+	n       uint64
+	changed bool
+}
+
+// id returns the number of a counter. One that is new exists before it counts.
+func (c *counters) id(series string) uint32 {
+	if id := c.byName[series]; id != 0 {
+		return id
+	}
+	if c.byName == nil {
+		c.byName = map[string]uint32{}
+	}
+	c.all = append(c.all, &counter{series: series})
+	id := uint32(len(c.all))
+	c.byName[series] = id
+	c.count(id, 0)
+	return id
+}
+
+func (c *counters) count(id uint32, n uint64) {
+	of := c.all[id-1]
+	of.n += n
+	if !of.changed {
+		of.changed = true
+		c.changed = append(c.changed, id)
+	}
+}
+
+// take returns a counter that has changed.
+func (c *counters) take() *counter {
+	of := c.all[c.changed[0]-1]
+	of.changed, c.changed = false, c.changed[1:]
+	return of
+}
+
+// series returns a counter's name in Prometheus for the one in Envoy's stats, see policy.Counter.StatName.
+func series(stat string) string {
+	parts := strings.Split(strings.TrimPrefix(stat, "gatehouse."), ";.;")
+	var labels []string
+	for _, label := range parts[:len(parts)-1] {
+		name, value, _ := strings.Cut(label, "=.=")
+		labels = append(labels, fmt.Sprintf("%s=%q", name, value))
+	}
+	metric := "gatehouse_" + parts[len(parts)-1]
+	if labels == nil {
+		return metric
+	}
+	return metric + "{" + strings.Join(labels, ",") + "}"
+}

@@ -1,0 +1,149 @@
+// Package jwt validates the tokens that the sidecar issues: JWTs (RFC 7519) signed with Ed25519 (RFC 8037). In Envoy its
+// JWT filter does so.
+package jwt
+
+import (
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	audience = "gatehouse-edge" // of the sidecar's tokens
+	// maxToken bounds a token in bytes; those of the sidecar have some 700.
+	maxToken = 4096
+	// maxValid bounds the tokens whose signature isn't checked again.
+	maxValid = 4096
+	// clockSkew is how much the clocks of the sidecar that issued a token and of this host may differ.
+	clockSkew = 10 * time.Second
+)
+
+// Claims are those of a token that identify a device.
+type Claims struct {
+	Subject, Record string
+}
+
+// Validator validates tokens. Without keys, all tokens are bad.
+type Validator struct {
+	issuer string
+	keys   map[string]ed25519.PublicKey // by name
+	valid  map[string]*claims           // by token
+}
+
+// New returns a validator of tokens of an issuer.
+func New(issuer string) *Validator {
+	return &Validator{issuer: issuer, valid: map[string]*claims{}}
+}
+
+// SetKeys sets the keys: a JSON Web Key Set (RFC 7517). It returns false, and changes nothing, if that has none.
+func (v *Validator) SetKeys(set []byte) bool {
+	var read struct {
+		Keys []struct{ Kty, Crv, Kid, X string }
+	}
+	if json.Unmarshal(set, &read) != nil {
+		return false
+	}
+	keys := map[string]ed25519.PublicKey{}
+	for _, k := range read.Keys {
+		x, err := base64.RawURLEncoding.DecodeString(k.X)
+		if err == nil && len(x) == ed25519.PublicKeySize && k.Kty == "OKP" && k.Crv == "Ed25519" {
+			keys[k.Kid] = x
+		}
+	}
+	if len(keys) == 0 {
+		return false
+	}
+	v.keys = keys
+	clear(v.valid)
+	return true
+}
+
+// Text returns the token in a line of Authorization; false if that has another scheme (RFC 9110, section 11.4).
+func Text(line string) (token string, ok bool) {
+	const scheme = "bearer "
+	if len(line) < len(scheme) || !strings.EqualFold(line[:len(scheme)], scheme) {
+		return "", false
+	}
+	return strings.TrimLeft(line[len(scheme):], " "), true
+}
+
+// claims are the claims that are read. The sidecar's are of these types: a claim of another type makes a token bad.
+type claims struct {
+	Iss string   `json:"iss"`
+	Aud names    `json:"aud"`
+	Exp *float64 `json:"exp"`
+	Nbf float64  `json:"nbf"`
+	Sub string   `json:"sub"`
+	Ver string   `json:"ver"`
+}
+
+// names are a name or an array of names.
+type names []string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (n *names) UnmarshalJSON(text []byte) error {
+	if text[0] == '[' {
+		return json.Unmarshal(text, (*[]string)(n))
+	}
+	*n = names{""}
+	return json.Unmarshal(text, &(*n)[0])
+}
+
+// Validate returns the claims of a token that is valid now; false if it isn't.
+func (v *Validator) Validate(token string, now time.Time) (Claims, bool) {
+	c := v.valid[token]
+	if c == nil {
+		if c = v.check(token); c == nil {
+			return Claims{}, false
+		}
+		if len(v.valid) >= maxValid {
+			clear(v.valid)
+		}
+		v.valid[strings.Clone(token)] = c
+	}
+	if s := float64(now.Unix()); s > *c.Exp+clockSkew.Seconds() || s < c.Nbf-clockSkew.Seconds() {
+		return Claims{}, false
+	}
+	return Claims{c.Sub, c.Ver}, true
+}
+
+// check returns the claims of a token that is good at some time, nil for others.
+func (v *Validator) check(token string) *claims {
+	if len(token) > maxToken {
+		return nil
+	}
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return nil
+	}
+	var header struct {
+		Alg  string
+		Kid  *string
+		Crit any
+	}
+	signature, err := base64.RawURLEncoding.DecodeString(parts[2])
+	if err != nil || !decode(parts[0], &header) || header.Alg != "EdDSA" || header.Crit != nil {
+		return nil
+	}
+	signed := []byte(token[:len(parts[0])+1+len(parts[1])])
+	for name, key := range v.keys {
+		if header.Kid != nil && *header.Kid != name || !ed25519.Verify(key, signed, signature) {
+			continue
+		}
+		c := new(claims)
+		if decode(parts[1], c) && c.Iss == v.issuer && slices.Contains(c.Aud, audience) && c.Exp != nil {
+			return c
+		}
+		return nil
+	}
+	return nil
+}
+
+// decode reads a part of a token, a JSON object.
+func decode(part string, to any) bool {
+	text, err := base64.RawURLEncoding.DecodeString(part)
+	return err == nil && len(text) > 0 && text[0] == '{' && json.Unmarshal(text, to) == nil
+}

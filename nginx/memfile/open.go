@@ -1,0 +1,213 @@
+//go:build linux
+
+package memfile
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	magic    = 0x6768_6d65_6d66_0001 // the version is in the last two bytes
+	headSize = 4096
+	regions  = 3 // objects, bodies, verdicts
+
+	// MinSize and MaxSize bound the size of a file.
+	MinSize = 64 << 10
+	MaxSize = 1 << 40
+)
+
+type header struct {
+	magic      uint64
+	size       uint64
+	resets     atomic.Uint64
+	confirmed  atomic.Uint64
+	guard      atomic.Uint64
+	state      place
+	guardPlace place
+	_          [128 - 7*8]byte // readers of what is above don't share a cache line with the writer
+
+	writing   atomic.Uint64
+	firstFree uint32
+	free      atomic.Uint32
+}
+
+// Bytes of the file that are locked.
+const (
+	writerByte = 0 // by the writer, or by who opens the file
+	userByte   = 1 // by each user, shared
+)
+
+// The file is opened again if it was replaced meanwhile, and a lock is waited for so long.
+const (
+	attempts = 100
+	lockWait = time.Second
+	lockStep = 50 * time.Microsecond
+)
+
+// Open maps the file at path, which has size bytes. It makes the file if there is none. One of another size or layout,
+// or that isn't whole, is replaced; its users, if any, keep it without the others.
+func Open(path string, size int64) (*File, error) {
+	if size < MinSize || size > MaxSize {
+		return nil, fmt.Errorf("memory file %s: %d bytes are out of %d to %d", path, size, MinSize, MaxSize)
+	}
+	for range attempts {
+		if f, err := open(path, size); f != nil || err != nil {
+			return f, err
+		}
+	}
+	return nil, fmt.Errorf("memory file %s: it is replaced again and again: do all users give it the same size?", path)
+}
+
+// open returns nil if it must be tried again.
+func open(path string, size int64) (f *File, err error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if f == nil {
+			file.Close() // with its locks
+		}
+	}()
+	if err := waitFor(file, writerByte); err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("memory file %s: it is not a regular file", path)
+	}
+	if now, err := os.Lstat(path); err != nil || !os.SameFile(info, now) {
+		return nil, nil
+	}
+	first := setLock(file, unix.F_WRLCK, userByte) == nil
+	var head [16]byte
+	_, err = file.ReadAt(head[:], 0)
+	if err != nil || info.Size() != size || binary.NativeEndian.Uint64(head[:]) != magic ||
+		binary.NativeEndian.Uint64(head[8:]) != uint64(size) {
+		if first {
+			file.Truncate(0) // nobody maps it, and there may not be room for two
+		}
+		return nil, create(path, size)
+	}
+	if first {
+		if err := reserve(file, size); err != nil {
+			return nil, err
+		}
+	}
+	if err := setLock(file, unix.F_RDLCK, userByte); err != nil {
+		return nil, lockError(file, err)
+	}
+	if f, err = mapped(file, size); err != nil {
+		return nil, err
+	}
+	if first {
+		f.confirmed.Store(0)
+		f.repair()
+		f.writing.Store(0)
+	}
+	setLock(file, unix.F_UNLCK, writerByte) // can't fail
+	return f, nil
+}
+
+// reserve has the file system reserve all pages of a file: one that is missing would end the process that touches it when
+// there is no memory.
+func reserve(file *os.File, size int64) error {
+	if err := unix.Fallocate(int(file.Fd()), 0, 0, size); err != nil {
+		return fmt.Errorf("memory file %s: reserve %d bytes: %w", file.Name(), size, err)
+	}
+	return nil
+}
+
+// create puts a new file at path. The old one is locked.
+func create(path string, size int64) error {
+	temporary := path + ".new"
+	os.Remove(temporary) // of one that was killed
+	file, err := os.OpenFile(temporary, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := reserve(file, size); err != nil {
+		os.Remove(temporary)
+		return err
+	}
+	head := binary.NativeEndian.AppendUint64(nil, magic)
+	head = binary.NativeEndian.AppendUint64(head, uint64(size))
+	if _, err = file.WriteAt(head, 0); err != nil {
+		return err
+	}
+	return os.Rename(temporary, path)
+}
+
+func mapped(file *os.File, size int64) (*File, error) {
+	mem, err := unix.Mmap(int(file.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("memory file %s: map %d bytes: %w", file.Name(), size, err)
+	}
+	f := &File{file: file, mem: mem, header: (*header)(unsafe.Pointer(unsafe.SliceData(mem)))}
+	// A place needs a page at least if it has a record, so each region has as many places as there are pages.
+	each := int(size-headSize-pageSize) / (placesIn*(pageSize+4) + 4*regions)
+	tables, pages := regions*each, placesIn*each
+	f.tables = unsafe.Slice((*atomic.Uint32)(unsafe.Pointer(&mem[headSize])), tables)
+	f.links = unsafe.Slice((*uint32)(unsafe.Pointer(&mem[headSize+4*tables])), pages)
+	from := (headSize + 4*tables + 4*pages + pageSize - 1) / pageSize * pageSize
+	f.pages = mem[from:][:pageSize*pages]
+	return f, nil
+}
+
+// Close ends the use of the file. No method may run, and no record may be used any more.
+func (f *File) Close() error {
+	return errors.Join(unix.Munmap(f.mem), f.file.Close())
+}
+
+// lock waits until there is no other writer, and finds out what is free if the last one was killed.
+func (f *File) lock() error {
+	f.mu.Lock()
+	if err := waitFor(f.file, writerByte); err != nil {
+		f.mu.Unlock()
+		return err
+	}
+	if f.writing.Load() != 0 {
+		f.repair()
+	}
+	return nil
+}
+
+func (f *File) unlock() {
+	setLock(f.file, unix.F_UNLCK, writerByte) // can't fail
+	f.mu.Unlock()
+}
+
+// waitFor waits until nobody else has the lock on a byte, and takes it.
+func waitFor(file *os.File, at int64) error {
+	for begin := time.Now(); ; time.Sleep(lockStep) {
+		err := setLock(file, unix.F_WRLCK, at)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) || time.Since(begin) > lockWait {
+			return lockError(file, err)
+		}
+	}
+}
+
+func lockError(file *os.File, err error) error {
+	return fmt.Errorf("memory file %s: lock: %w", file.Name(), err)
+}
+
+// setLock locks or unlocks a byte of an open file, which ends with it. Unlike those of flock, its locks are of single
+// bytes; unlike other ones of fcntl, they are not the process's.
+func setLock(file *os.File, kind int16, at int64) error {
+	return unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind, Start: at, Len: 1})
+}

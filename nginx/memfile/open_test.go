@@ -1,0 +1,262 @@
+//go:build linux
+
+package memfile
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// TestOpenUnusable opens what isn't a file of this layout and size: it is replaced, and then used.
+func TestOpenUnusable(t *testing.T) {
+	good := func(t *testing.T, path string) []byte {
+		f := openTest(t, path)
+		set(t, f, wire.RegionObjects, 1, []byte("before"))
+		return bytes.Clone(f.mem)
+	}
+	for name, content := range map[string]func(good []byte) []byte{
+		"empty":           func([]byte) []byte { return nil },
+		"a few bytes":     func([]byte) []byte { return []byte("hello") },
+		"half":            func(good []byte) []byte { return good[:len(good)/2] },
+		"a byte less":     func(good []byte) []byte { return good[:len(good)-1] },
+		"a byte more":     func(good []byte) []byte { return append(good, 0) },
+		"zeroes":          func(good []byte) []byte { return make([]byte, len(good)) },
+		"ones":            func(good []byte) []byte { return bytes.Repeat([]byte{0xff}, len(good)) },
+		"another version": func(good []byte) []byte { good[0]++; return good },
+		"another size":    func(good []byte) []byte { binary.NativeEndian.PutUint64(good[8:], testSize+1); return good },
+		"a damaged table": func(good []byte) []byte { good[headSize+3]++; return good },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "memory")
+			if err := os.WriteFile(path, content(good(t, filepath.Join(t.TempDir(), "good"))), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			f := openTest(t, path)
+			if used, _ := f.Usage(); used != 0 {
+				t.Errorf("%d bytes are used, want none", used)
+			}
+			set(t, f, wire.RegionObjects, 1, []byte("x"))
+			if got := openTest(t, path).Record(wire.RegionObjects, 1); string(got) != "x" {
+				t.Errorf("got %q, want x", got)
+			}
+			if _, err := os.Stat(path + ".new"); !os.IsNotExist(err) {
+				t.Errorf("the temporary file is still there: %v", err)
+			}
+		})
+	}
+}
+
+// TestOpenRefuses opens what can't become a file.
+func TestOpenRefuses(t *testing.T) {
+	dir := t.TempDir()
+	unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600)
+	os.Symlink(filepath.Join(dir, "elsewhere"), filepath.Join(dir, "link"))
+	for _, c := range []struct {
+		path string
+		size int64
+		want string
+	}{
+		{dir, testSize, "is a directory"},
+		{filepath.Join(dir, "fifo"), testSize, "not a regular file"},
+		{filepath.Join(dir, "link"), testSize, "symbolic links"},
+		{filepath.Join(dir, "no", "memory"), testSize, "no such file"},
+		{filepath.Join(dir, "memory"), MinSize - 1, "out of 65536 to"},
+		{filepath.Join(dir, "memory"), MaxSize + 1, "out of 65536 to"},
+	} {
+		if f, err := Open(c.path, c.size); f != nil || err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s, %d bytes: got error %v, want %q", filepath.Base(c.path), c.size, err, c.want)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*.new")); left != nil {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+// TestPagesAreReserved: a write to a file with a hole would end the process when memory is full.
+func TestPagesAreReserved(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "memory")
+	openTest(t, path).Close()
+	for range 2 {
+		var info unix.Stat_t
+		if err := unix.Stat(path, &info); err != nil || info.Blocks*512 < testSize {
+			t.Errorf("%d bytes are reserved, want %d (%v)", info.Blocks*512, testSize, err)
+		}
+		head, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		os.WriteFile(path, head[:headSize], 0o600) // what a copy without its zeroes is
+		os.Truncate(path, testSize)
+		openTest(t, path).Close()
+	}
+}
+
+// TestGeometry: everything lies within the file, and whole.
+func TestGeometry(t *testing.T) {
+	for _, size := range []int64{MinSize, MinSize + 1, MinSize + 4095, 3 << 20, 3<<20 + 12345} {
+		f, err := Open(filepath.Join(t.TempDir(), "memory"), size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		from := int64(cap(f.mem) - cap(f.pages))
+		if lost := size - int64(len(f.links)*pageSize); from%pageSize != 0 || lost > headSize+size/50+pageSize*placesIn*2 {
+			t.Errorf("%d bytes: pages begin at %d, %d bytes are not pages", size, from, lost)
+		}
+		f.links[len(f.links)-1] = 0xffffffff
+		f.tables[len(f.tables)-1].Store(0xfffffffe)
+		f.page(uint32(len(f.links) - 1))[pageSize-1] = 1
+		if f.links[0] != 0 || f.page(0)[0] != 0 || f.links[len(f.links)-1] != 0xffffffff {
+			t.Errorf("%d bytes: parts overlap", size)
+		}
+		f.Close()
+	}
+}
+
+// TestRecordsMustBeConfirmed opens a file again: with another user, as at a reload, its records go on to count; without,
+// as when nginx was down, the sidecar must confirm them first.
+func TestRecordsMustBeConfirmed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "memory")
+	confirmed := func(f *File, want bool, when string) {
+		t.Helper()
+		if got := f.Confirmed(); got != want {
+			t.Errorf("%s: confirmed %v, want %v", when, got, want)
+		}
+	}
+	a := openTest(t, path)
+	confirmed(a, false, "new")
+	set(t, a, wire.RegionObjects, 1, []byte("object"))
+	confirmed(a, false, "without a state")
+	a.SetState([]byte("state"), 0)
+	confirmed(a, true, "with a state")
+	b := openTest(t, path)
+	confirmed(b, true, "reloaded")
+	a.Close()
+	confirmed(b, true, "the old worker has gone")
+	b.Close()
+	c, d := openTest(t, path), openTest(t, path)
+	confirmed(c, false, "restarted")
+	record, number := c.State()
+	if string(record) != "state" || string(c.Record(wire.RegionObjects, 1)) != "object" {
+		t.Errorf("got state %q, want what was there", record)
+	}
+	if d.SetState([]byte("overtaken"), number+1) {
+		t.Error("a write with another number was accepted")
+	}
+	confirmed(c, false, "after a refused write")
+	d.SetState([]byte("heartbeat"), number)
+	confirmed(c, true, "heard")
+}
+
+// TestAnotherSize reloads nginx with another size: old workers keep their file, new ones have another.
+func TestAnotherSize(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "memory")
+	old := openTest(t, path)
+	set(t, old, wire.RegionObjects, 1, []byte("old"))
+	f, err := Open(path, 2*testSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if got := f.Record(wire.RegionObjects, 1); got != nil {
+		t.Errorf("got %q in a new file, want nil", got)
+	}
+	set(t, f, wire.RegionObjects, 1, []byte("new"))
+	set(t, old, wire.RegionObjects, 2, []byte("old"))
+	if got := old.Record(wire.RegionObjects, 1); string(got) != "old" {
+		t.Errorf("got %q in the old file, want old", got)
+	}
+}
+
+// TestOpenersAgree has many open a file at once that isn't there, or is garbage: all get the same one.
+func TestOpenersAgree(t *testing.T) {
+	rounds := 50
+	if testing.Short() {
+		rounds = 5
+	}
+	for round := range rounds {
+		path := filepath.Join(t.TempDir(), "memory")
+		if round%2 == 1 {
+			os.WriteFile(path, []byte("garbage"), 0o600)
+		}
+		var group sync.WaitGroup
+		files := make([]*File, 8)
+		for i := range files {
+			group.Go(func() {
+				f, err := Open(path, testSize)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				files[i] = f
+				if err := f.SetRecord(wire.RegionObjects, uint32(i), fmt.Append(nil, i)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		group.Wait()
+		if t.Failed() {
+			return
+		}
+		for _, f := range files {
+			for i := range files {
+				if got := f.Record(wire.RegionObjects, uint32(i)); string(got) != fmt.Sprint(i) {
+					t.Fatalf("record %d: got %q", i, got)
+				}
+			}
+		}
+		checkFree(t, files[0])
+		for _, f := range files {
+			f.Close()
+			f.mem = nil
+		}
+	}
+}
+
+// FuzzOpen writes any values to any places of a file with records, and uses it. Nothing may fail that is within bounds,
+// or never end.
+func FuzzOpen(f *testing.F) {
+	var values []byte
+	for _, at := range []uint32{16, 40, 48, 128, 136, 140, headSize, headSize + 700, 20_000} {
+		values = binary.LittleEndian.AppendUint32(values, at)
+		values = binary.LittleEndian.AppendUint64(values, 0x0000_0001_0000_0007)
+		f.Add(values)
+	}
+	good := newTest(f)
+	for i := range uint32(100) {
+		set(f, good, testRegions[i%5], i, numbered(nil, uint64(i)))
+	}
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, values []byte) {
+		content := bytes.Clone(good.mem)
+		for ; len(values) >= 12; values = values[12:] {
+			at := binary.LittleEndian.Uint32(values) % (testSize - 8)
+			copy(content[at:], values[4:12])
+		}
+		path := filepath.Join(dir, "fuzzed")
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		file := openTest(t, path)
+		defer file.Close()
+		for i := range uint32(1000) {
+			file.Record(testRegions[i%5], i)
+		}
+		for i := range uint32(50) {
+			record := numbered(nil, uint64(i))
+			if err := file.SetRecord(wire.RegionBodies, i, record); err == nil && !bytes.Equal(file.Record(wire.RegionBodies, i), record) {
+				t.Fatalf("record %d isn't what was written", i)
+			}
+		}
+		checkFree(t, file)
+	})
+}
