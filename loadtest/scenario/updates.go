@@ -144,25 +144,16 @@ func (b *bench) inStep(ctx context.Context) error {
 	return b.await(ctx, "gatehouse_redis_seq", int(published))
 }
 
-// updatesText prints and draws the results.
+// updatesText prints the results.
 func (g *growing) updatesText(all []updatesSeen) {
 	fmt.Fprintf(g, "growth: %.0f reads/s of %d objects of 1 KiB while they are updated; median by p99 of %d passes of %s\n", all[0].row.Asked, updatedObjects, updatePasses, g.seconds(3))
 	t := tabwriter.NewWriter(g, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "updates/s\tpublished/s\tapplied/s\tp50\tp90\tp99\tp99.9\tEnvoy, cores\tsidecar\tRedis\tpublisher\t")
-	latency := report.Curve{Title: "Latency of reads by updates", X: "updates/s, applied", Y: "µs, at 30 % of the highest rate of reads", LogY: true}
-	cores := report.Curve{Title: "CPU by updates", X: "updates/s, applied", Y: "cores"}
 	for _, u := range all {
 		fmt.Fprintf(t, "%.0f\t%.0f\t%.0f\t%.0f µs\t%.0f µs\t%.0f µs\t%.0f µs\t%.2f\t%.2f\t%.2f\t%.2f\t\n", u.rate, u.published, u.applied,
 			u.row.At(50), u.row.At(90), u.row.At(99), u.row.At(99.9), u.row.Cores["envoy"], u.row.Cores["sidecar"], u.row.Cores["redis"], u.row.Cores["publisher"])
-		for _, q := range []float64{50, 90, 99} {
-			latency.Add(fmt.Sprintf("p%.0f", q), u.applied, u.row.At(q))
-		}
-		for _, name := range []string{"envoy", "sidecar", "redis", "publisher"} {
-			cores.Add(name, u.applied, u.row.Cores[name])
-		}
 	}
 	_ = t.Flush() // a Recorder never fails
-	g.Curves = append(g.Curves, latency, cores)
 	for _, q := range []float64{50, 90, 99} {
 		var rates, at []float64
 		for _, u := range all {
