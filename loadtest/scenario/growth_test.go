@@ -56,20 +56,3 @@ func TestGrowthIsShown(t *testing.T) {
 		t.Errorf("got %q, want it to have %q", text, want)
 	}
 }
-
-func TestMiddle(t *testing.T) {
-	rows := []report.Row{{Achieved: 3}, {Achieved: 9}, {Achieved: 1}}
-	if got := middle(rows, func(r report.Row) float64 { return r.Achieved }); got.Achieved != 3 || rows[1].Achieved != 9 {
-		t.Errorf("got %v of %v, want 3, and the rows as they were", got.Achieved, rows)
-	}
-}
-
-func TestWaitingIsForEachRequest(t *testing.T) {
-	w := waiting{futex: .03, slices: 3, requests: 1000, waited: 50, preempted: 2}
-	if w.locked() != .01 || w.switches() != "0.0500, 0.0020" {
-		t.Errorf("got %v and %s, want 0.01 and 0.0500, 0.0020", w.locked(), w.switches())
-	}
-	if none := new(waiting); none.locked() != 0 || none.switches() != "0.0000, 0.0000" {
-		t.Errorf("of nothing: got %v and %s, want zeros", none.locked(), none.switches())
-	}
-}

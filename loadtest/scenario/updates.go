@@ -3,11 +3,13 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -71,7 +73,8 @@ func (g *growing) updates(ctx context.Context) (err error) {
 	}
 	all := make([]updatesSeen, len(updateRates))
 	for i, pass := range passes {
-		all[i] = middle(pass, func(u updatesSeen) float64 { return u.row.At(99) })
+		slices.SortFunc(pass, func(a, b updatesSeen) int { return cmp.Compare(a.row.At(99), b.row.At(99)) })
+		all[i] = pass[len(pass)/2]
 		g.Rows = append(g.Rows, all[i].row)
 	}
 	g.updatesText(all)

@@ -24,8 +24,6 @@ import (
 type Load struct {
 	Threads, Connections int
 	Duration             time.Duration
-	// Timeout is how long a response may take before it counts as an error.
-	Timeout time.Duration
 }
 
 // Result is the result of a run.
@@ -79,7 +77,7 @@ func Start(ctx context.Context, url string, w workload.Workload, l Load, dir str
 	}
 	args := []string{
 		"-t" + strconv.Itoa(min(l.Threads, l.Connections)), "-c" + strconv.Itoa(l.Connections), "-d" + fmt.Sprintf("%ds", int(max(l.Duration.Seconds(), 1))),
-		"--timeout", fmt.Sprintf("%ds", int(max(l.Timeout.Seconds(), 2))), "-s", script.Name(),
+		"-s", script.Name(),
 	}
 	if w.Count > 0 {
 		w.Path, w.Headers = "/", nil // the script makes the requests
