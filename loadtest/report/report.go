@@ -48,7 +48,7 @@ type Row struct {
 	// Asked is the requested rate, requests a second; 0 in a closed loop. Achieved is the rate of responses.
 	Asked    float64 `json:"asked,omitempty"`
 	Achieved float64 `json:"achieved"`
-	// Latency has the percentiles in ascending order; the last is the maximum.
+	// Latency has the percentiles of [stats.Percents].
 	Latency []Point `json:"latency"`
 	// Errors counts by status code or by kind of error.
 	Errors map[string]int64 `json:"errors,omitempty"`
@@ -75,13 +75,10 @@ type Point struct {
 	Micros  float64 `json:"us"`
 }
 
-// percents are the percentiles that a row takes from a histogram.
-var percents = []float64{50, 75, 90, 95, 99, 99.5, 99.9, 99.99, 100}
-
 // Points returns the percentiles of a histogram.
 func Points(h *stats.Histogram) []Point {
-	points := make([]Point, len(percents))
-	for i, p := range percents {
+	points := make([]Point, len(stats.Percents))
+	for i, p := range stats.Percents {
 		points[i] = Point{p, float64(h.At(p/100)) / float64(time.Microsecond)}
 	}
 	return points

@@ -48,7 +48,7 @@ func TestCells(t *testing.T) {
 		{rows[1], map[string]string{"asked/s": "–", "achieved/s": "≥ 48000", "bottleneck": "client-bound: ≥ 48000"}},
 		{rows[2], map[string]string{"bytes": "–", "p99": "–", "achieved/s": "10.0", "errors": "503×11 timeout×2", "hit": "–", "envoy": "–", "sidecar": "–", "peer": "0.70", "bottleneck": "origin core"}},
 	} {
-		cells := test.row.Cells()
+		cells := test.row.cells()
 		if len(cells) != len(Columns) {
 			t.Fatalf("got %d cells, want %d", len(cells), len(Columns))
 		}

@@ -79,7 +79,7 @@ func (g *growing) objects(ctx context.Context, n int) (err error) {
 		return err
 	}
 	begin := time.Now()
-	if err := fill(ctx, w.publisher, n, 1<<10); err != nil {
+	if err := fill(ctx, w.publisher, n); err != nil {
 		return err
 	}
 	if err := w.await(ctx, "gatehouse_edge_memory_objects", n+len(workload.Sizes)); err != nil {
@@ -90,7 +90,7 @@ func (g *growing) objects(ctx context.Context, n int) (err error) {
 		return err
 	}
 	for _, conditional := range []bool{true, false} {
-		if err := g.point(ctx, w, workload.Objects(n, 1<<10, conditional), envoy, sidecar); err != nil {
+		if err := g.point(ctx, w, workload.Objects(n, conditional), envoy, sidecar); err != nil {
 			return err
 		}
 	}
@@ -191,7 +191,7 @@ func (g *growing) point(ctx context.Context, w *world, load workload.Workload, e
 	}
 	n := max(3*g.Options.Pairs/8, 1)
 	g.doing("%s, %d pairs", load.Name, n)
-	p.pair, err = g.pair(ctx, edge, w.beside(directResponse, "direct"), load, oneKiB(), n, w.dir)
+	p.pair, err = g.pair(ctx, w.dir, n, loaded{edge, load}, loaded{w.beside(directResponse, "direct"), oneKiB()})
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/openloop"
 	"github.com/gatehouse/gatehouse/loadtest/peers"
 	"github.com/gatehouse/gatehouse/loadtest/report"
+	"github.com/gatehouse/gatehouse/loadtest/stats"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/loadtest/wrk"
 	"github.com/gatehouse/gatehouse/testbed/proc"
@@ -32,7 +33,7 @@ type target struct {
 
 // gatehouse returns the edge of a stack as a target; more are the upstream's processes.
 func (b *bench) gatehouse(more ...proc.Server) target {
-	return target{"gatehouse", b.EdgeURL(), append(b.servers(), more...), b, nil}
+	return target{name: "gatehouse", url: b.EdgeURL(), servers: append(b.servers(), more...), counted: b}
 }
 
 // client is the report of a load generator.
@@ -144,8 +145,8 @@ func (o *Options) closed(ctx context.Context, t target, w workload.Workload, l w
 			return client{}, err
 		}
 		row.Seconds, row.Achieved, row.Errors = r.Seconds, float64(r.Requests)/r.Seconds, r.Errors
-		for i, q := range wrk.Quantiles {
-			row.Latency = append(row.Latency, report.Point{Percent: q, Micros: r.Percentiles[i]})
+		for i, p := range stats.Percents {
+			row.Latency = append(row.Latency, report.Point{Percent: p, Micros: r.Percentiles[i]})
 		}
 		if n := r.Errors["status"]; n > 0 {
 			delete(r.Errors, "status")

@@ -58,7 +58,7 @@ func session(ctx context.Context, o *Options, out *Recorder) (err error) {
 	tokened.Headers = append(slices.DeleteFunc(slices.Clone(credential.Headers), func(h string) bool { return strings.HasPrefix(h, "x-device-") }), "Authorization: Bearer "+token)
 	subject, reference := b.gatehouse(), b.gatehouse()
 	reference.name = "credential"
-	pair, err := o.pair(ctx, subject, reference, tokened, credential, o.Pairs, dir)
+	pair, err := o.pair(ctx, dir, o.Pairs, loaded{subject, tokened}, loaded{reference, credential})
 	if err != nil {
 		return err
 	}

@@ -44,13 +44,13 @@ func (g *growing) updates(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
-	if err := fill(ctx, w.publisher, updatedObjects, 1<<10); err != nil {
+	if err := fill(ctx, w.publisher, updatedObjects); err != nil {
 		return err
 	}
 	if err := w.await(ctx, "gatehouse_edge_memory_objects", updatedObjects); err != nil {
 		return err
 	}
-	load := workload.Objects(updatedObjects, 1<<10, false)
+	load := workload.Objects(updatedObjects, false)
 	highest, err := g.highest(ctx, w, load, g.Recorder)
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (g *growing) underUpdates(ctx context.Context, w *world, load workload.Work
 	u.rate = rate
 	t := w.edge()
 	if rate > 0 {
-		publisher, stop, err := w.startUpdates(ctx, rate, updatedObjects, 1<<10)
+		publisher, stop, err := w.startUpdates(ctx, rate, updatedObjects, workload.ObjectBytes)
 		if err != nil {
 			return u, err
 		}
@@ -136,6 +136,15 @@ func (b *bench) sequence(ctx context.Context) (published, applied float64, err e
 	}
 	applied, err = b.Metric(ctx, "gatehouse_redis_seq")
 	return published, applied, err
+}
+
+// applied waits until the sidecar has applied everything that was published. It asks without a pause, to measure that.
+func (b *bench) applied(ctx context.Context) error {
+	published, applied, err := b.sequence(ctx)
+	for err == nil && applied < published {
+		applied, err = b.Metric(ctx, "gatehouse_redis_seq")
+	}
+	return err
 }
 
 // inStep waits until the sidecar and Envoy have everything that was published.

@@ -211,7 +211,7 @@ func (w *world) beside(name, listener string, kinds ...string) target {
 	for _, kind := range kinds {
 		servers = append(servers, w.services[kind].Server())
 	}
-	return target{name, w.listeners[listener].URL(), servers, nil, nil}
+	return target{name: name, url: w.listeners[listener].URL(), servers: servers}
 }
 
 // alone returns a program as a target, with the programs that it calls.
@@ -220,7 +220,7 @@ func alone(name string, r *peers.Running, more ...*peers.Running) target {
 	for _, m := range more {
 		servers = append(servers, m.Server())
 	}
-	return target{name, r.URL(), servers, nil, nil}
+	return target{name: name, url: r.URL(), servers: servers}
 }
 
 // startNginx starts Gatehouse in nginx, with the same rules, objects and device, in front of the same upstream.
@@ -247,7 +247,7 @@ func seedSingles(ctx context.Context, p *publish.Publisher) error {
 }
 
 // gzipped asks the edge for the length of each object's gzip encoding, which the publisher made.
-func (w *world) gzipped(ctx context.Context) (func(path string) int, error) {
+func (w *world) gzipped(ctx context.Context) (map[string]int, error) {
 	sizes := map[string]int{}
 	for path := range workload.Sizes {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.EdgeURL()+path, nil)
@@ -269,7 +269,7 @@ func (w *world) gzipped(ctx context.Context) (func(path string) int, error) {
 		}
 		sizes[path] = len(body)
 	}
-	return func(path string) int { return sizes[path] }, nil
+	return sizes, nil
 }
 
 func gunzip(body []byte) ([]byte, error) {
