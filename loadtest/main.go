@@ -101,7 +101,7 @@ func measure(ctx context.Context, o *scenario.Options, stdout, stderr io.Writer)
 	err = scenario.Run(ctx, o, bounds, r, stdout, stderr)
 	if len(r.Sections) > 0 {
 		err = errors.Join(err, r.Save(o.Out))
-		fmt.Fprintf(stdout, "report: %s\n", filepath.Join(o.Out, "report.html"))
+		fmt.Fprintf(stdout, "report: %s\n", filepath.Join(o.Out, "report.txt"))
 	}
 	return err
 }

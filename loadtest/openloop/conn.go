@@ -76,7 +76,6 @@ func (c *client) send() error {
 		conn = c.idle[last]
 		c.idle = c.idle[:last]
 	} else if conn.busy {
-		c.result.Skipped++
 		return nil
 	}
 	conn.busy, conn.due, conn.sent = true, c.due(i), i
@@ -110,7 +109,6 @@ func (c *client) receive(conn *conn) error {
 		case err != nil || n == 0 || !conn.busy:
 			return c.lose(conn)
 		}
-		c.result.Bytes += int64(n)
 		conn.buf = conn.buf[:len(conn.buf)+n]
 		done, err := conn.parse()
 		if err != nil {

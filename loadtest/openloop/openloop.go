@@ -71,9 +71,6 @@ type Result struct {
 	Statuses map[int]int64
 	// Errors counts requests without a response by reason: closed, timeout, unsent.
 	Errors map[string]int64
-	// Skipped counts requests that were due while their own connection was busy.
-	Skipped int64
-	Bytes   int64
 	// Late is the longest delay by the client itself, with a request due and a connection free: the longest latency may
 	// contain that much of it.
 	Late time.Duration

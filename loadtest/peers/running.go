@@ -46,12 +46,12 @@ func (r *Running) Server() proc.Server { return proc.Server{Name: r.Name, PID: r
 func (r *Running) Stop() error { return r.process.Stop() }
 
 // StartGo runs a service of package service.
-func StartGo(ctx context.Context, dir, kind string, cost int) (*Running, error) {
+func StartGo(ctx context.Context, dir, kind string) (*Running, error) {
 	address, err := stack.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
-	return start(ctx, dir, address, kind, "", "serve", kind, "--address", address, fmt.Sprint("--cost=", cost))
+	return start(ctx, dir, address, kind, "", "serve", kind, "--address", address)
 }
 
 // find returns the path of a program, also if only root's PATH has it.

@@ -1,5 +1,4 @@
-// Package report stores the results of a load test and shows them: as a table, as JSON, as one HTML file, and as a
-// picture.
+// Package report stores the results of a load test, and shows them as tables and as JSON.
 package report
 
 import (
@@ -7,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/gatehouse/gatehouse/loadtest/stats"
@@ -28,32 +26,6 @@ type Section struct {
 	Notes []string `json:"notes,omitempty"`
 	// NotRun are requested peers that did not run, with the reason.
 	NotRun []string `json:"not_run,omitempty"`
-	Curves []Curve  `json:"curves,omitempty"`
-}
-
-// Curve is a chart of some quantities by another one.
-type Curve struct {
-	Title string `json:"title"`
-	// The X axis is logarithmic. The Y axis is linear and begins at 0, or logarithmic if LogY is set.
-	X     string `json:"x"`
-	Y     string `json:"y"`
-	LogY  bool   `json:"log_y,omitempty"`
-	Lines []Line `json:"lines"` // at most 7, otherwise colors repeat
-}
-
-// Line is a line of a curve: points of x and y in ascending order of x.
-type Line struct {
-	Name   string       `json:"name"`
-	Points [][2]float64 `json:"points"`
-}
-
-// Add adds a point to the line of a name. It makes the line if there is none.
-func (c *Curve) Add(line string, x, y float64) {
-	i := slices.IndexFunc(c.Lines, func(l Line) bool { return l.Name == line })
-	if i < 0 {
-		i, c.Lines = len(c.Lines), append(c.Lines, Line{Name: line})
-	}
-	c.Lines[i].Points = append(c.Lines[i].Points, [2]float64{x, y})
 }
 
 // Loops.
@@ -76,7 +48,7 @@ type Row struct {
 	// Asked is the requested rate, requests a second; 0 in a closed loop. Achieved is the rate of responses.
 	Asked    float64 `json:"asked,omitempty"`
 	Achieved float64 `json:"achieved"`
-	// Latency has the percentiles in ascending order; the last is the maximum.
+	// Latency has the percentiles of [stats.Percents].
 	Latency []Point `json:"latency"`
 	// Errors counts by status code or by kind of error.
 	Errors map[string]int64 `json:"errors,omitempty"`
@@ -103,13 +75,10 @@ type Point struct {
 	Micros  float64 `json:"us"`
 }
 
-// percents are the percentiles that a row takes from a histogram.
-var percents = []float64{50, 75, 90, 95, 99, 99.5, 99.9, 99.99, 100}
-
 // Points returns the percentiles of a histogram.
 func Points(h *stats.Histogram) []Point {
-	points := make([]Point, len(percents))
-	for i, p := range percents {
+	points := make([]Point, len(stats.Percents))
+	for i, p := range stats.Percents {
 		points[i] = Point{p, float64(h.At(p/100)) / float64(time.Microsecond)}
 	}
 	return points
@@ -139,19 +108,13 @@ type Pair struct {
 	Limit float64 `json:"limit,omitempty"`
 }
 
-// Save writes report.json, report.txt, report.html and loadtest.svg into dir.
+// Save writes report.json and report.txt into dir.
 func (r *Report) Save(dir string) error {
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
-	html, err := r.HTML()
-	if err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	for name, content := range map[string][]byte{
-		"report.json": append(text, '\n'), "report.txt": []byte(r.Text()), "report.html": html, "loadtest.svg": []byte(r.Picture()),
-	} {
+	for name, content := range map[string][]byte{"report.json": append(text, '\n'), "report.txt": []byte(r.Text())} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
 			return err
 		}

@@ -14,8 +14,8 @@ var Columns = []string{
 	"errors", "hit", "envoy", "sidecar", "redis", "peer", "client", "others", "µs/req", "bottleneck",
 }
 
-// Cells returns the cells of a row, in the order of Columns.
-func (r Row) Cells() []string {
+// cells returns the cells of a row, in the order of Columns.
+func (r Row) cells() []string {
 	peer := 0.0
 	for name, cores := range r.Cores {
 		if name != "envoy" && name != "sidecar" && name != "redis" {
@@ -83,11 +83,6 @@ func micros(us float64) string {
 	return fmt.Sprintf("%.3g s", us/1e6)
 }
 
-// RowsText returns a table of rows.
-func RowsText(rows []Row) string {
-	return table(Columns, len(rows), func(i int) []string { return rows[i].Cells() })
-}
-
 // pairColumns are the heads of the table of pairs.
 var pairColumns = []string{"workload", "subject", "µs/req", "reference", "µs/req", "ratio", "min – max", "pairs", "limit"}
 
@@ -103,11 +98,6 @@ func (p Pair) cells() []string {
 		p.Workload, p.Subject, short(p.SubjectMicros), p.Reference, short(p.ReferenceMicros),
 		fmt.Sprintf("%.2f", p.Ratio.Median), fmt.Sprintf("%.2f – %.2f", p.Ratio.Min, p.Ratio.Max), fmt.Sprint(p.Ratio.N), limit,
 	}
-}
-
-// PairsText returns a table of pairs.
-func PairsText(pairs []Pair) string {
-	return table(pairColumns, len(pairs), func(i int) []string { return pairs[i].cells() })
 }
 
 func table(head []string, n int, cells func(i int) []string) string {
@@ -129,10 +119,10 @@ func (s Section) Text() string {
 		fmt.Fprintln(&b, note)
 	}
 	if len(s.Rows) > 0 {
-		b.WriteString(RowsText(s.Rows))
+		b.WriteString(table(Columns, len(s.Rows), func(i int) []string { return s.Rows[i].cells() }))
 	}
 	if len(s.Pairs) > 0 {
-		b.WriteString(PairsText(s.Pairs))
+		b.WriteString(table(pairColumns, len(s.Pairs), func(i int) []string { return s.Pairs[i].cells() }))
 	}
 	for _, reason := range s.NotRun {
 		fmt.Fprintf(&b, "not run: %s\n", reason)

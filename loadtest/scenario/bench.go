@@ -79,15 +79,15 @@ func (b *bench) nginxServers() []proc.Server {
 	return append(b.servers()[1:], proc.Server{Name: "nginx", PID: b.EdgePID(), Cores: b.workers})
 }
 
-// fill publishes n objects of size random bytes, which [workload.Objects] asks for.
-func fill(ctx context.Context, p *publish.Publisher, n, size int) error {
+// fill publishes n objects of random bytes, which [workload.Objects] asks for.
+func fill(ctx context.Context, p *publish.Publisher, n int) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(8)
 	const batch = 100
 	for from := 0; from < n; from += batch {
 		group.Go(func() error {
 			random := rand.New(rand.NewPCG(uint64(from), 0))
-			body := make([]byte, size)
+			body := make([]byte, workload.ObjectBytes)
 			for i := from; i < min(from+batch, n); i++ {
 				for j := range body {
 					body[j] = byte(random.Uint32())

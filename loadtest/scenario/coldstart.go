@@ -16,7 +16,7 @@ import (
 // startFilled starts a stack with objects objects, for which the edge has room.
 func startFilled(ctx context.Context, name string, objects int) (*bench, error) {
 	return start(ctx, stack.Options{Name: name, ReadyTimeout: time.Minute, SidecarArgs: []string{fmt.Sprint("--memory.objects=", objects*5/4)}},
-		func(ctx context.Context, p *publish.Publisher) error { return fill(ctx, p, objects, 1<<10) })
+		func(ctx context.Context, p *publish.Publisher) error { return fill(ctx, p, objects) })
 }
 
 // coldstart measures a sidecar that starts without data: the time until the edge has acknowledged everything in Redis.
@@ -68,21 +68,15 @@ func catchup(ctx context.Context, o *Options, out *Recorder) (err error) {
 				return err
 			}
 		}
-		if err := fill(ctx, b.publisher, changes, 1<<10); err != nil {
-			return err
-		}
-		seq, err := b.client.Get(ctx, "{gatehouse:0}:seq").Float64()
-		if err != nil {
+		if err := fill(ctx, b.publisher, changes); err != nil {
 			return err
 		}
 		if err := b.SignalSidecar(syscall.SIGCONT); err != nil {
 			return err
 		}
 		begin := time.Now()
-		for applied := 0.0; applied < seq; {
-			if applied, err = b.Metric(ctx, "gatehouse_redis_seq"); err != nil {
-				return err
-			}
+		if err := b.applied(ctx); err != nil {
+			return err
 		}
 		took = append(took, time.Since(begin).Round(time.Millisecond))
 	}

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os/exec"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -106,7 +105,7 @@ type sample struct {
 	status int
 }
 
-// fleet is devices that each send a request a second, each on its own connection and from its own address, evenly
+// fleet is the devices at work, which each send a request a second, each on its own connection and from its own address, evenly
 // spread over the second. A device that still waits for a response skips a second.
 type fleet struct {
 	cancel context.CancelFunc
@@ -117,18 +116,18 @@ type fleet struct {
 	in      map[int64]time.Time // when a device got its first 200
 }
 
-// startFleet starts n devices, which are registered as good0, good1, ….
-func startFleet(ctx context.Context, url string, n int) *fleet {
+// startFleet starts the devices, which are registered as good0, good1, ….
+func startFleet(ctx context.Context, url string) *fleet {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &fleet{cancel: cancel, done: make(chan error, 1), in: make(map[int64]time.Time)}
 	host := strings.TrimPrefix(url, "http://")
 	next := func(dst []byte, i int64) []byte {
-		return telemetry(dst, host, fmt.Sprint("good", i%int64(n)), workload.Secret)
+		return telemetry(dst, host, fmt.Sprint("good", i%atWork), workload.Secret)
 	}
 	go func() {
 		result, err := openloop.Run(ctx, url, next, openloop.Load{
-			Rate: float64(n), Duration: time.Hour, Connections: n, Own: true, From: func(i int) [4]byte { return host127(1, i) },
-			Answered: func(a openloop.Answer) { f.add(a.Request%int64(n), sample{a.Due, a.Took, a.Status}) },
+			Rate: atWork, Duration: time.Hour, Connections: atWork, Own: true, From: func(i int) [4]byte { return host127(1, i) },
+			Answered: func(a openloop.Answer) { f.add(a.Request%atWork, sample{a.Due, a.Took, a.Status}) },
 		})
 		if errors.Is(err, context.Canceled) {
 			err = nil
@@ -150,8 +149,8 @@ func (f *fleet) add(device int64, s sample) {
 	}
 }
 
-// awaitIn waits until n devices have been authenticated, and returns the time of the last one's first 200.
-func (f *fleet) awaitIn(ctx context.Context, n int) (time.Time, error) {
+// awaitIn waits until all devices have been authenticated, and returns the time of the last one's first 200.
+func (f *fleet) awaitIn(ctx context.Context) (time.Time, error) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -164,7 +163,7 @@ func (f *fleet) awaitIn(ctx context.Context, n int) (time.Time, error) {
 			}
 		}
 		f.mu.Unlock()
-		if in >= n {
+		if in == atWork {
 			return last, nil
 		}
 		select {
@@ -172,7 +171,7 @@ func (f *fleet) awaitIn(ctx context.Context, n int) (time.Time, error) {
 			f.done <- err
 			return last, errors.Join(errors.New("the devices have stopped"), err)
 		case <-ctx.Done():
-			return last, fmt.Errorf("%d of %d devices were let in: %w", in, n, ctx.Err())
+			return last, fmt.Errorf("%d of %d devices were let in: %w", in, atWork, ctx.Err())
 		case <-tick.C:
 		}
 	}
@@ -193,8 +192,8 @@ func (f *fleet) stop() error {
 }
 
 // row measures the fleet on t for d. The client's CPU is this process's.
-func (f *fleet) row(ctx context.Context, t target, name string, devices int, d time.Duration) (row report.Row, samples []sample, err error) {
-	row = report.Row{Workload: name, Loop: report.Open, Bytes: -1, Connections: devices, Asked: float64(devices)}
+func (f *fleet) row(ctx context.Context, t target, name string, d time.Duration) (row report.Row, samples []sample, err error) {
+	row = report.Row{Workload: name, Loop: report.Open, Bytes: -1, Connections: atWork, Asked: atWork}
 	row, err = measured(ctx, t, row, func(row *report.Row) (client, error) {
 		f.take()
 		begin, cpu := time.Now(), ownCPU()
@@ -218,19 +217,13 @@ func (f *fleet) row(ctx context.Context, t target, name string, devices int, d t
 	return row, samples, err
 }
 
-// quantile returns a quantile of the latencies of the samples that keep selects, 0 if there are none.
-func quantile(samples []sample, q float64, keep func(sample) bool) time.Duration {
-	var took []time.Duration
-	for _, s := range samples {
-		if keep == nil || keep(s) {
-			took = append(took, s.took)
-		}
+// quantiles returns latencies at some shares of all and the longest, as text.
+func quantiles(h *stats.Histogram, shares ...float64) string {
+	var text strings.Builder
+	for _, q := range shares {
+		fmt.Fprintf(&text, "p%g %s, ", 100*q, h.At(q).Round(time.Microsecond))
 	}
-	if len(took) == 0 {
-		return 0
-	}
-	slices.Sort(took)
-	return took[min(int(q*float64(len(took))), len(took)-1)].Round(time.Microsecond)
+	return text.String() + "max " + h.At(1).Round(time.Microsecond).String()
 }
 
 // wait waits for d or until ctx ends.

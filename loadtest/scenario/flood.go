@@ -25,8 +25,8 @@ func flood(ctx context.Context, o *Options, out *Recorder) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
-	fleet := startFleet(ctx, w.EdgeURL(), atWork)
-	if _, err := fleet.awaitIn(ctx, atWork); err != nil {
+	fleet := startFleet(ctx, w.EdgeURL())
+	if _, err := fleet.awaitIn(ctx); err != nil {
 		return errors.Join(err, fleet.stop())
 	}
 	fmt.Fprintf(out, "flood: %d devices, 1 request/s each; flood of %d/s asked, from %d addresses; cost %d, 1 worker\n", atWork, floodRate, flooders, cost)
@@ -68,7 +68,7 @@ func (w *world) inTurn(ctx context.Context, o *Options, f *fleet, out *Recorder)
 
 // underFlood runs a function under a flood, and prints the flood's results.
 func (w *world) underFlood(o *Options, out *Recorder, do func(*flooding) error) error {
-	storm, err := startFlood(w.dir, w.EdgeURL(), atWork, floodRate)
+	storm, err := startFlood(w.dir, w.EdgeURL())
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (w *world) phase(ctx context.Context, o *Options, f *fleet, out *Recorder, 
 	if err != nil {
 		return report.Row{}, err
 	}
-	row, _, err := f.row(ctx, t, "telemetry "+name+" the flood", atWork, o.seconds(120)/12)
+	row, _, err := f.row(ctx, t, "telemetry "+name+" the flood", o.seconds(120)/12)
 	if err := out.row(row, err); err != nil {
 		return row, err
 	}
@@ -136,8 +136,8 @@ func (w *world) coldFlood(ctx context.Context, o *Options, out *Recorder) error 
 		return err
 	}
 	begin := time.Now()
-	f := startFleet(ctx, w.EdgeURL(), atWork)
-	last, err := f.awaitIn(ctx, atWork)
+	f := startFleet(ctx, w.EdgeURL())
+	last, err := f.awaitIn(ctx)
 	if err = errors.Join(err, f.stop()); err != nil {
 		return err
 	}

@@ -32,9 +32,7 @@ const floodNice = 10
 // the fleet, which the edge refuses by itself after their authentication, and a quarter for as many devices that never
 // send requests.
 type Flooder struct {
-	URL     string `required:"" help:"The edge."`
-	Rate    int    `required:"" help:"Requests a second."`
-	Devices int    `required:"" help:"Devices of the fleet, and as many that never come."`
+	URL string `required:"" help:"The edge."`
 }
 
 // flooded is the result of a flood.
@@ -52,14 +50,14 @@ func (f Flooder) Run(ctx context.Context) error {
 		n := rand.Uint64()
 		switch rand.IntN(4) {
 		case 0:
-			id, n = "good", rand.Uint64N(uint64(f.Devices))
+			id, n = "good", rand.Uint64N(atWork)
 		case 1:
-			id, n = "idle", rand.Uint64N(uint64(f.Devices))
+			id, n = "idle", rand.Uint64N(atWork)
 		}
 		return telemetry(dst, host, fmt.Sprint(id, n), fmt.Sprint("wrong", rand.Uint64()))
 	}
 	result, err := openloop.Run(ctx, f.URL, next, openloop.Load{
-		Rate: float64(f.Rate), Duration: time.Hour, Connections: floodConns, Nice: floodNice,
+		Rate: floodRate, Duration: time.Hour, Connections: floodConns, Nice: floodNice,
 		From: func(i int) [4]byte { return host127(2, i%flooders) },
 	})
 	if err != nil && !errors.Is(err, context.Canceled) {
@@ -75,13 +73,13 @@ type flooding struct {
 }
 
 // startFlood starts a flood in its own process.
-func startFlood(dir, url string, devices, rate int) (*flooding, error) {
+func startFlood(dir, url string) (*flooding, error) {
 	dir, err := os.MkdirTemp(dir, "flood-") // an earlier flood may have used dir
 	if err != nil {
 		return nil, err
 	}
 	f := &flooding{log: filepath.Join(dir, "flood.json")}
-	f.process, err = stack.StartChild("flood", "", []string{"flood", "--url", url, fmt.Sprint("--rate=", rate), fmt.Sprint("--devices=", devices)}, nil, f.log, nil)
+	f.process, err = stack.StartChild("flood", "", []string{"flood", "--url", url}, nil, f.log, nil)
 	return f, err
 }
 

@@ -61,7 +61,6 @@ func growth(ctx context.Context, o *Options, out *Recorder) error {
 		}
 	}
 	g.table()
-	g.curves()
 	return g.updates(ctx)
 }
 
@@ -80,7 +79,7 @@ func (g *growing) objects(ctx context.Context, n int) (err error) {
 		return err
 	}
 	begin := time.Now()
-	if err := fill(ctx, w.publisher, n, 1<<10); err != nil {
+	if err := fill(ctx, w.publisher, n); err != nil {
 		return err
 	}
 	if err := w.await(ctx, "gatehouse_edge_memory_objects", n+len(workload.Sizes)); err != nil {
@@ -91,7 +90,7 @@ func (g *growing) objects(ctx context.Context, n int) (err error) {
 		return err
 	}
 	for _, conditional := range []bool{true, false} {
-		if err := g.point(ctx, w, workload.Objects(n, 1<<10, conditional), envoy, sidecar); err != nil {
+		if err := g.point(ctx, w, workload.Objects(n, conditional), envoy, sidecar); err != nil {
 			return err
 		}
 	}
@@ -192,7 +191,7 @@ func (g *growing) point(ctx context.Context, w *world, load workload.Workload, e
 	}
 	n := max(3*g.Options.Pairs/8, 1)
 	g.doing("%s, %d pairs", load.Name, n)
-	p.pair, err = g.pair(ctx, edge, w.beside(directResponse, "direct"), load, oneKiB(), n, w.dir)
+	p.pair, err = g.pair(ctx, w.dir, n, loaded{edge, load}, loaded{w.beside(directResponse, "direct"), oneKiB()})
 	if err != nil {
 		return err
 	}
@@ -210,25 +209,6 @@ func (g *growing) table() {
 			p.pair.Ratio.Median, 100*p.hit, mib(p.envoy.filled), p.envoy.each(p.n), mib(p.envoy.read), mib(p.sidecar.filled), p.sidecar.each(p.n))
 	}
 	_ = t.Flush() // a Recorder never fails
-}
-
-// curves draws the points.
-func (g *growing) curves() {
-	const x = "objects of 1 KiB, or devices with a verdict"
-	cpu := report.Curve{Title: "CPU per request by what memory holds", X: x, Y: "to direct_response of 1 KiB"}
-	rps := report.Curve{Title: "Throughput by what memory holds", X: x, Y: "requests/s, closed loop"}
-	rss := report.Curve{Title: "Memory by what it holds", X: x, Y: "MiB, resident", LogY: true}
-	for _, p := range g.points {
-		n := float64(p.n)
-		cpu.Add(p.load, n, p.pair.Ratio.Median)
-		rps.Add(p.load, n, p.closed.Achieved)
-		if p.load != "200" { // 304 uses the same memory
-			what := map[string]string{"304": "objects", "auth + 304": "verdicts"}[p.load]
-			rss.Add("Envoy, "+what, n, mib(p.envoy.filled))
-			rss.Add("sidecar, "+what, n, mib(p.sidecar.filled))
-		}
-	}
-	g.Curves = append(g.Curves, cpu, rps, rss)
 }
 
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }

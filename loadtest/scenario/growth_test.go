@@ -42,47 +42,17 @@ func TestDoubles(t *testing.T) {
 	}
 }
 
-// TestGrowthIsShown has one point of each kind.
 func TestGrowthIsShown(t *testing.T) {
 	var out bytes.Buffer
 	g := &growing{Options: &Options{}, Recorder: &Recorder{out: &out}}
-	for _, load := range []string{"304", "200", "auth + 304"} {
-		g.points = append(g.points, growthPoint{
-			load: load, n: 1000, hit: .5, closed: report.Row{Achieved: 25_000, MicrosPerRequest: 40}, open: report.Row{Latency: []report.Point{{Percent: 99, Micros: 1234}}},
-			pair:  report.Pair{Ratio: stats.Spread{Median: 1.75}},
-			envoy: memory{before: 100 << 20, filled: 110 << 20, read: 120 << 20}, sidecar: memory{before: 20 << 20, filled: 40 << 20},
-		})
-	}
+	g.points = []growthPoint{{
+		load: "304", n: 1000, hit: .5, closed: report.Row{Achieved: 25_000, MicrosPerRequest: 40}, open: report.Row{Latency: []report.Point{{Percent: 99, Micros: 1234}}},
+		pair:  report.Pair{Ratio: stats.Spread{Median: 1.75}},
+		envoy: memory{before: 100 << 20, filled: 110 << 20, read: 120 << 20}, sidecar: memory{before: 20 << 20, filled: 40 << 20},
+	}}
 	g.table()
-	g.curves()
 	text := strings.Join(strings.Fields(out.String()), " ")
 	if want := "304 1000 25000 1.23 ms 40.0 1.75 50.00 % 110 10486 120 40 20972"; !strings.Contains(text, want) {
 		t.Errorf("got %q, want it to have %q", text, want)
-	}
-	var lines []string
-	for _, c := range g.Curves {
-		for _, l := range c.Lines {
-			lines = append(lines, l.Name)
-		}
-	}
-	if got, want := strings.Join(lines, "; "), "304; 200; auth + 304; 304; 200; auth + 304; Envoy, objects; sidecar, objects; Envoy, verdicts; sidecar, verdicts"; got != want {
-		t.Errorf("got lines %q, want %q", got, want)
-	}
-}
-
-func TestMiddle(t *testing.T) {
-	rows := []report.Row{{Achieved: 3}, {Achieved: 9}, {Achieved: 1}}
-	if got := middle(rows, func(r report.Row) float64 { return r.Achieved }); got.Achieved != 3 || rows[1].Achieved != 9 {
-		t.Errorf("got %v of %v, want 3, and the rows as they were", got.Achieved, rows)
-	}
-}
-
-func TestWaitingIsForEachRequest(t *testing.T) {
-	w := waiting{futex: .03, slices: 3, requests: 1000, waited: 50, preempted: 2}
-	if w.locked() != .01 || w.switches() != "0.0500, 0.0020" {
-		t.Errorf("got %v and %s, want 0.01 and 0.0500, 0.0020", w.locked(), w.switches())
-	}
-	if none := new(waiting); none.locked() != 0 || none.switches() != "0.0000, 0.0000" {
-		t.Errorf("of nothing: got %v and %s, want zeros", none.locked(), none.switches())
 	}
 }

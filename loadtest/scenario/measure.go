@@ -3,7 +3,6 @@
 package scenario
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -17,6 +16,7 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/openloop"
 	"github.com/gatehouse/gatehouse/loadtest/peers"
 	"github.com/gatehouse/gatehouse/loadtest/report"
+	"github.com/gatehouse/gatehouse/loadtest/stats"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/loadtest/wrk"
 	"github.com/gatehouse/gatehouse/testbed/proc"
@@ -33,7 +33,7 @@ type target struct {
 
 // gatehouse returns the edge of a stack as a target; more are the upstream's processes.
 func (b *bench) gatehouse(more ...proc.Server) target {
-	return target{"gatehouse", b.EdgeURL(), append(b.servers(), more...), b, nil}
+	return target{name: "gatehouse", url: b.EdgeURL(), servers: append(b.servers(), more...), counted: b}
 }
 
 // client is the report of a load generator.
@@ -145,8 +145,8 @@ func (o *Options) closed(ctx context.Context, t target, w workload.Workload, l w
 			return client{}, err
 		}
 		row.Seconds, row.Achieved, row.Errors = r.Seconds, float64(r.Requests)/r.Seconds, r.Errors
-		for i, q := range wrk.Quantiles {
-			row.Latency = append(row.Latency, report.Point{Percent: q, Micros: r.Percentiles[i]})
+		for i, p := range stats.Percents {
+			row.Latency = append(row.Latency, report.Point{Percent: p, Micros: r.Percentiles[i]})
 		}
 		if n := r.Errors["status"]; n > 0 {
 			delete(r.Errors, "status")
@@ -197,26 +197,6 @@ func (o *Options) open(ctx context.Context, t target, w workload.Workload, rate 
 	})
 }
 
-// slice returns the CPU of all of t's processes per request in a closed loop, µs, and the number of requests.
-func (o *Options) slice(ctx context.Context, t target, w workload.Workload, l wrk.Load, dir string) (micros float64, requests int64, err error) {
-	before, err := proc.Read(t.servers)
-	if err != nil {
-		return 0, 0, err
-	}
-	r, err := wrk.Run(ctx, t.url, w, l, dir)
-	if err != nil {
-		return 0, 0, err
-	}
-	after, err := proc.Read(t.servers)
-	if err != nil {
-		return 0, 0, err
-	}
-	if len(r.Errors) > 0 || r.Requests == 0 {
-		return 0, 0, fmt.Errorf("%s on %s: %d requests, errors %v", w.Name, t.name, r.Requests, r.Errors)
-	}
-	return after.Since(before).Total() * 1e6 / float64(r.Requests), r.Requests, nil
-}
-
 // wrkLoad returns a closed loop of the usual size.
 func (o *Options) wrkLoad(d time.Duration) wrk.Load {
 	return wrk.Load{Threads: max(1, runtime.NumCPU()-o.Workers), Connections: o.Connections, Duration: d}
@@ -233,13 +213,6 @@ func warm(ctx context.Context, w workload.Workload, targets ...target) error {
 		}
 	}
 	return nil
-}
-
-// middle returns the row with the median value.
-func middle[T any](rows []T, value func(T) float64) T {
-	sorted := slices.Clone(rows)
-	slices.SortFunc(sorted, func(a, b T) int { return cmp.Compare(value(a), value(b)) })
-	return sorted[len(sorted)/2]
 }
 
 // ownCPU returns the CPU time that this process has used so far.

@@ -42,19 +42,17 @@ func observed(ctx context.Context, o *Options, out *Recorder) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, together()) }()
-	envoy := []proc.Server{w.envoy()}
-	off, on := target{unobserved, "http://" + nothing, envoy, nil, nil}, target{observedIs, "http://" + everything, envoy, nil, nil}
+	listener := func(name, url string) target {
+		return target{name: name, url: url, servers: []proc.Server{w.envoy()}}
+	}
+	off, as, on := listener(unobserved, "http://"+nothing), listener(shipped, w.EdgeURL()), listener(observedIs, "http://"+everything)
 	var failed []error
-	for _, name := range []string{"304", "auth + 304", oneKiB().Name} {
-		load, err := ratioWorkload(name)
-		if err != nil {
-			return err
-		}
+	for _, load := range ratioWorkloads()[1:4] { // 304, auth + 304, 200 1 KiB
 		traced := load
 		traced.Headers = append(slices.Clone(load.Headers), "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-		out.doing("%s", name)
+		out.doing("%s", load.Name)
 		failed = append(failed, o.observe(ctx, out, w.dir, load, []loaded{
-			{off, load}, {target{shipped, w.EdgeURL(), envoy, nil, nil}, load}, {on, traced}, {w.beside(directResponse, "direct"), oneKiB()},
+			{off, load}, {as, load}, {on, traced}, {w.beside(directResponse, "direct"), oneKiB()},
 		}))
 	}
 	return errors.Join(failed...)

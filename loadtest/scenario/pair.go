@@ -27,16 +27,16 @@ const (
 )
 
 // pair measures the CPU of subject and reference per request in n pairs.
-func (o *Options) pair(ctx context.Context, subject, reference target, sw, rw workload.Workload, n int, dir string) (report.Pair, error) {
+func (o *Options) pair(ctx context.Context, dir string, n int, subject, reference loaded) (report.Pair, error) {
 	var pairs stats.Pairs
 	for range n {
-		micros, err := o.round(ctx, dir, loaded{subject, sw}, loaded{reference, rw})
+		micros, err := o.round(ctx, dir, subject, reference)
 		if err != nil {
 			return report.Pair{}, err
 		}
 		pairs.Add(micros[0], micros[1])
 	}
-	return pairOf(sw.Name, subject.name, reference.name, pairs)
+	return pairOf(subject.load.Name, subject.name, reference.name, pairs)
 }
 
 func pairOf(name, subject, reference string, pairs stats.Pairs) (report.Pair, error) {
@@ -60,9 +60,11 @@ type loaded struct {
 func (o *Options) round(ctx context.Context, dir string, all ...loaded) (micros []float64, err error) {
 	sides := make([]*side, len(all))
 	for i, l := range all {
-		if sides[i], err = newSide(l.target, l.load); err != nil {
+		clock, err := proc.NewClock(l.servers)
+		if err != nil {
 			return nil, err
 		}
+		sides[i] = &side{loaded: l, clock: clock}
 	}
 	if err := o.takeTurns(ctx, dir, sides...); err != nil {
 		return nil, err
@@ -75,18 +77,12 @@ func (o *Options) round(ctx context.Context, dir string, all ...loaded) (micros 
 
 // side is one side of a pair, or one of several that take turns.
 type side struct {
-	target target
-	load   workload.Workload
+	loaded
 	clock  proc.Clock
 	wrk    *wrk.Process  // nil before its first turn
 	used   time.Duration // by its servers in its turns
 	over   bool
 	micros float64 // of CPU per request, when it is over
-}
-
-func newSide(t target, load workload.Workload) (*side, error) {
-	clock, err := proc.NewClock(t.servers)
-	return &side{target: t, load: load, clock: clock}, err
 }
 
 // takeTurns loads sides in closed loops, one at a time, until all are over.
@@ -99,7 +95,7 @@ func (o *Options) takeTurns(ctx context.Context, dir string, sides ...*side) err
 				continue
 			}
 			if err := s.turn(ctx, o.wrkLoad(time.Duration(len(sides))*sideTime), dir); err != nil {
-				return fmt.Errorf("%s on %s: %w", s.load.Name, s.target.name, err)
+				return fmt.Errorf("%s on %s: %w", s.load.Name, s.name, err)
 			}
 		}
 	}
@@ -113,7 +109,7 @@ func (s *side) turn(ctx context.Context, l wrk.Load, dir string) error {
 		return err
 	}
 	if s.wrk == nil {
-		s.wrk, err = wrk.Start(ctx, s.target.url, s.load, l, dir)
+		s.wrk, err = wrk.Start(ctx, s.url, s.load, l, dir)
 	} else {
 		err = s.wrk.Resume()
 	}

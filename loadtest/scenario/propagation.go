@@ -8,11 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/gatehouse/gatehouse/loadtest/openloop"
+	"github.com/gatehouse/gatehouse/loadtest/stats"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/testbed/stack"
@@ -37,7 +37,7 @@ func propagation(ctx context.Context, _ *Options, out *Recorder) (err error) {
 
 	readCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	requests := workload.Objects(keys, 1<<10, false).Requests(strings.TrimPrefix(b.EdgeURL(), "http://"))
+	requests := workload.Objects(keys, false).Requests(strings.TrimPrefix(b.EdgeURL(), "http://"))
 	var read openloop.Result
 	done := make(chan error, 1)
 	go func() {
@@ -55,13 +55,9 @@ func propagation(ctx context.Context, _ *Options, out *Recorder) (err error) {
 	if err != nil {
 		return err
 	}
-	slices.Sort(took)
-	at := func(q float64) time.Duration {
-		return took[min(int(q*float64(len(took))), len(took)-1)].Round(time.Microsecond)
-	}
 	fmt.Fprintf(out, "propagation: %d updates of 1 KiB, one at a time, over 2 workers, %d connections reading %.0f/s of %d/s asked\n",
-		len(took), readers, float64(read.Answered)/seconds, reads)
-	fmt.Fprintf(out, "publish returned → first new answer: p50 %s, p90 %s, p99 %s, p99.9 %s, max %s\n", at(.5), at(.9), at(.99), at(.999), took[len(took)-1])
+		took.Total(), readers, float64(read.Answered)/seconds, reads)
+	fmt.Fprintf(out, "publish returned → first new answer: %s\n", quantiles(took, .5, .9, .99, .999))
 	return nil
 }
 
@@ -74,14 +70,14 @@ func publishVersion(ctx context.Context, p *publish.Publisher, i, n int) error {
 }
 
 // update publishes n versions of the requested objects, in turn, and returns how long each took to be visible.
-func (b *bench) update(ctx context.Context, n int, requests [][]byte) ([]time.Duration, error) {
+func (b *bench) update(ctx context.Context, n int, requests [][]byte) (*stats.Histogram, error) {
 	c, err := dial(ctx, b.EdgeURL())
 	if err != nil {
 		return nil, err
 	}
 	defer c.close()
 	keys := len(requests)
-	took := make([]time.Duration, 0, n)
+	took := new(stats.Histogram)
 	for i := 1; i <= n; i++ {
 		if err := publishVersion(ctx, b.publisher, i%keys, i); err != nil {
 			return nil, err
@@ -100,7 +96,7 @@ func (b *bench) update(ctx context.Context, n int, requests [][]byte) ([]time.Du
 				return nil, fmt.Errorf("version %d not seen within 10 s; the edge answers %.40q", i, body)
 			}
 		}
-		took = append(took, time.Since(begin))
+		took.Add(time.Since(begin))
 	}
 	return took, nil
 }

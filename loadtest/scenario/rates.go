@@ -11,12 +11,6 @@ import (
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 )
 
-// authorized returns the second workload of ramp and pauses: a credential and a 304, the most expensive response of
-// Gatehouse.
-func authorized() workload.Workload {
-	return workload.Singles(func(string) int { return -1 })["auth-304"][0]
-}
-
 // ramp measures throughput by number of connections.
 func ramp(ctx context.Context, o *Options, out *Recorder) (err error) {
 	w, err := startWorld(ctx, o, worldOptions{name: "ramp"})
@@ -24,7 +18,7 @@ func ramp(ctx context.Context, o *Options, out *Recorder) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
-	for _, load := range []workload.Workload{ratioWorkloads()[1], authorized()} {
+	for _, load := range ratioWorkloads()[1:3] { // 304, auth + 304
 		if err := warm(ctx, load, w.edge()); err != nil {
 			return err
 		}

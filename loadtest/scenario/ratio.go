@@ -58,13 +58,16 @@ func ParseLimits(text []byte) (Limits, error) {
 
 // ratioWorkloads returns the workloads of ratio, in its order.
 func ratioWorkloads() []workload.Workload {
-	all := workload.Singles(func(string) int { return -1 })
+	all := workload.Singles(nil)
 	full := all["200"]
 	return []workload.Workload{all["pass"][0], all["304"][0], all["auth-304"][0], full[0], all["auth-200"][0], full[4]}
 }
 
 // oneKiB returns the 200 of 1 KiB, which direct_response answers, too.
 func oneKiB() workload.Workload { return ratioWorkloads()[3] }
+
+// authorized is a credential and a 304, the most expensive response of Gatehouse.
+func authorized() workload.Workload { return ratioWorkloads()[2] }
 
 func ratioWorkload(name string) (workload.Workload, error) {
 	for _, w := range ratioWorkloads() {
@@ -129,7 +132,7 @@ func (o *Options) addRatios(ctx context.Context, all []costs, n int, loads []wor
 	defer func() { err = errors.Join(err, together()) }()
 	for i, load := range loads {
 		sides := []loaded{
-			{target{b.subject, w.EdgeURL(), []proc.Server{w.envoy()}, nil, nil}, load},
+			{target{name: b.subject, url: w.EdgeURL(), servers: []proc.Server{w.envoy()}}, load},
 			{w.beside(directResponse, "direct"), oneKiB()},
 		}
 		if b == native {

@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
+	"github.com/gatehouse/gatehouse/loadtest/stats"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/testbed/stack"
@@ -30,22 +30,18 @@ func revocation(ctx context.Context, o *Options, out *Recorder) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.stop()) }()
-	var took []time.Duration
+	var took stats.Histogram
 	var later, requests int
 	for i := range revoked {
 		s := &stream{id: fmt.Sprint("good", i)}
 		if err := s.run(ctx, b); err != nil {
 			return fmt.Errorf("device %d: %w", i, err)
 		}
-		took = append(took, max(s.first.Sub(s.returned), 0))
+		took.Add(s.first.Sub(s.returned))
 		later, requests = later+s.later(), requests+len(s.samples)
 	}
-	slices.Sort(took)
-	at := func(q float64) time.Duration {
-		return took[min(int(q*float64(len(took))), len(took)-1)].Round(10 * time.Microsecond)
-	}
 	fmt.Fprintf(out, "revocation: %d devices one by one, 200 requests/s each on 4 connections, then without a pause on 2 more until refused, %d requests\n", revoked, requests)
-	fmt.Fprintf(out, "revocation returned → first 401: p50 %s, p90 %s, p99 %s, max %s; answers of 200 to requests sent after it: %d\n", at(.5), at(.9), at(.99), at(1), later)
+	fmt.Fprintf(out, "revocation returned → first 401: %s; answers of 200 to requests sent after it: %d\n", quantiles(&took, .5, .9, .99), later)
 	return b.revokeAll(ctx, o, out)
 }
 
@@ -54,14 +50,7 @@ func (b *bench) revokeAll(ctx context.Context, o *Options, out *Recorder) error 
 	if err := register(ctx, b.publisher, "many", o.Objects, 4); err != nil {
 		return err
 	}
-	applied := func() error {
-		seq, err := b.client.Get(ctx, "{gatehouse:0}:seq").Float64()
-		for got := 0.0; err == nil && got < seq; {
-			got, err = b.Metric(ctx, "gatehouse_redis_seq")
-		}
-		return err
-	}
-	if err := applied(); err != nil {
+	if err := b.applied(ctx); err != nil {
 		return err
 	}
 	begin := time.Now()
@@ -70,7 +59,7 @@ func (b *bench) revokeAll(ctx context.Context, o *Options, out *Recorder) error 
 		return err
 	}
 	returned := time.Since(begin)
-	if err := applied(); err != nil {
+	if err := b.applied(ctx); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "all: %d devices revoked in %.1f s; the sidecar had applied all %.0f ms later\n", n, returned.Seconds(), 1000*(time.Since(begin)-returned).Seconds())

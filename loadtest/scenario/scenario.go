@@ -33,11 +33,8 @@ type Options struct {
 	limits Limits
 }
 
-// Parameters of several scenarios; figures are comparable only with the same parameters.
-const (
-	atWork     = 1000 // devices of steady and flood, each of which sends a request a second
-	bcryptCost = 12   // in steady and beforeafter
-)
+// atWork is how many devices steady and flood have, each of which sends a request a second.
+const atWork = 1000
 
 // scenario measures one thing.
 type scenario struct {
@@ -61,8 +58,6 @@ var scenarios = []scenario{
 	{"observed", "what the access log and a traced request cost", observed, false},
 	{"session", "a token against the credential that it was given for", session, false},
 	{"growth", "what objects, verdicts and updates cost", growth, false},
-	{"lock", "the lock of shared data: on 2 threads, for 64 workers, and in Envoy with 1 and 2", lock, false},
-	{"beforeafter", "bcrypt on every request, a verdict cache in Go, Gatehouse", beforeAfter, false},
 	{"propagation", "publish to first new answer", propagation, false},
 	{"revocation", "revocation to first 401", revocation, false},
 	{"coldstart", "a sidecar that starts with nothing", coldstart, false},

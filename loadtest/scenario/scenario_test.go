@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/loadtest/peers"
+	"github.com/gatehouse/gatehouse/loadtest/stats"
 )
 
 func TestParseLimits(t *testing.T) {
@@ -60,6 +61,16 @@ func TestRecorderKeepsWholeLines(t *testing.T) {
 	}
 	if want := []string{"one", "two", "three"}; !slices.Equal(r.Notes, want) || out.String() != "one\ntwo\nthree\n" {
 		t.Errorf("got %q and %q, want %q in both", r.Notes, out.String(), want)
+	}
+}
+
+func TestQuantiles(t *testing.T) {
+	var h stats.Histogram
+	for i := range 100 {
+		h.Add(time.Duration(i+1) * time.Microsecond / 10)
+	}
+	if got, want := quantiles(&h, .5, .999), "p50 5µs, p99.9 10µs, max 10µs"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/loadtest/workload"
-	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
@@ -44,8 +43,7 @@ func session(ctx context.Context, o *Options, out *Recorder) (err error) {
 	if err := os.WriteFile(config, []byte(strings.ReplaceAll(string(shipped), "#session ", "")), 0o600); err != nil {
 		return err
 	}
-	b, err := start(ctx, stack.Options{Name: "session", Concurrency: o.Workers, ConfigPath: config, Rules: sessionRules},
-		func(ctx context.Context, p *publish.Publisher) error { return seedSingles(ctx, p, 4) })
+	b, err := start(ctx, stack.Options{Name: "session", Concurrency: o.Workers, ConfigPath: config, Rules: sessionRules}, seedSingles)
 	if err != nil {
 		return err
 	}
@@ -60,7 +58,7 @@ func session(ctx context.Context, o *Options, out *Recorder) (err error) {
 	tokened.Headers = append(slices.DeleteFunc(slices.Clone(credential.Headers), func(h string) bool { return strings.HasPrefix(h, "x-device-") }), "Authorization: Bearer "+token)
 	subject, reference := b.gatehouse(), b.gatehouse()
 	reference.name = "credential"
-	pair, err := o.pair(ctx, subject, reference, tokened, credential, o.Pairs, dir)
+	pair, err := o.pair(ctx, dir, o.Pairs, loaded{subject, tokened}, loaded{reference, credential})
 	if err != nil {
 		return err
 	}

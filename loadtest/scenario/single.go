@@ -49,17 +49,12 @@ func single(ctx context.Context, o *Options, out *Recorder) (err error) {
 	return nil
 }
 
-// singleRows measures the rows of Gatehouse itself.
+// singleRows measures the rows of Gatehouse itself: the closed loop, and then a constant rate.
 func (o *Options) singleRows(ctx context.Context, w *world, load workload.Workload, out *Recorder) error {
-	if err := warm(ctx, load, w.edge()); err != nil {
+	t := w.edge()
+	if err := warm(ctx, load, t); err != nil {
 		return err
 	}
-	return o.rowsOf(ctx, w, load, out)
-}
-
-// rowsOf measures the closed loop, and then a constant rate.
-func (o *Options) rowsOf(ctx context.Context, w *world, load workload.Workload, out *Recorder) error {
-	t := w.edge()
 	out.doing("%s, closed loop", load.Name)
 	row, err := o.closed(ctx, t, load, o.wrkLoad(o.seconds(5)), w.dir)
 	if out.row(row, err) != nil {
@@ -76,8 +71,8 @@ func (o *Options) rowsOf(ctx context.Context, w *world, load workload.Workload, 
 // peer is a target with the workloads that it supports.
 type peer struct {
 	target
-	serves map[string]bool // names of workloads
-	loose  bool            // its responses differ from Gatehouse's: a lower bound, not an alternative
+	serves []string // names of workloads
+	loose  bool     // its responses differ from Gatehouse's: a lower bound, not an alternative
 }
 
 // Names of peers that are also compared with each other.
@@ -86,50 +81,42 @@ const (
 	nginxAlone  = "nginx alone"
 )
 
-func serves(names ...string) map[string]bool {
-	m := map[string]bool{}
-	for _, name := range names {
-		m[name] = true
-	}
-	return m
-}
-
 // startPeers starts the installed programs, and notes the others.
 func (w *world) startPeers(ctx context.Context, o *Options, out *Recorder) ([]peer, error) {
 	origin, auth, cached := w.services[service.Origin], w.services[service.Auth], w.services[service.Cached]
 	public := []string{"304", "200 1 KiB", "200 4.5 KiB", "200 48 KiB"}
 	private := []string{"auth + 304", "auth + 200 1 KiB"}
 	all := []peer{
-		{w.beside("Envoy direct_response", "direct"), serves("304", "200 1 KiB", "200 48 KiB", "pass", "auth + 304", "auth + 200 1 KiB"), true},
-		{w.beside("Envoy → Go service", "origin", service.Origin), serves(append(public, "pass", "miss")...), false},
-		{w.beside("Envoy ext_authz → Go service", "ext-authz", service.Origin, service.Auth), serves(append(private, "auth")...), false},
-		{w.beside("Envoy ext_authz, direct_response", "ext-authz-direct", service.Auth), serves("auth + 200 1 KiB"), true},
-		{alone("Go alone", origin), serves(public...), false},
-		{alone("Go alone, verdict cached", cached), serves(private...), false},
+		{w.beside("Envoy direct_response", "direct"), []string{"304", "200 1 KiB", "200 48 KiB", "pass", "auth + 304", "auth + 200 1 KiB"}, true},
+		{w.beside("Envoy → Go service", "origin", service.Origin), slices.Concat(public, []string{"pass", "miss"}), false},
+		{w.beside("Envoy ext_authz → Go service", "ext-authz", service.Origin, service.Auth), slices.Concat(private, []string{"auth"}), false},
+		{w.beside("Envoy ext_authz, direct_response", "ext-authz-direct", service.Auth), []string{"auth + 200 1 KiB"}, true},
+		{alone("Go alone", origin), public, false},
+		{alone("Go alone, verdict cached", cached), private, false},
 	}
 	nginx, err := peers.StartNginx(ctx, w.dir, o.Workers, origin.Address, auth.Address)
 	if err = w.started(nginx, err, out); err != nil {
 		return nil, err
 	}
 	if nginx != nil {
-		all = append(all, peer{alone(nginxAlone+", proxy_cache", nginx, origin), serves(public...), false},
-			peer{alone(nginxAlone+", auth_request", nginx, origin, auth), serves(private...), false},
-			peer{alone(nginxAlone+", proxy_pass", nginx, origin), serves("pass"), false})
+		all = append(all, peer{alone(nginxAlone+", proxy_cache", nginx, origin), public, false},
+			peer{alone(nginxAlone+", auth_request", nginx, origin, auth), private, false},
+			peer{alone(nginxAlone+", proxy_pass", nginx, origin), []string{"pass"}, false})
 	}
 	if w.nginx, err = w.startNginx(ctx, o); errors.Is(err, stack.ErrUsage) { // it isn't installed
 		out.NotRun = append(out.NotRun, err.Error())
 	} else if err != nil {
 		return nil, err
 	} else {
-		t := target{edgeInNginx, w.nginx.EdgeURL(), append(w.nginx.nginxServers(), origin.Server()), nil, nil}
-		all = append(all, peer{t, serves(slices.Concat(public, private, []string{"pass", "auth"})...), false})
+		t := target{name: edgeInNginx, url: w.nginx.EdgeURL(), servers: append(w.nginx.nginxServers(), origin.Server())}
+		all = append(all, peer{t, slices.Concat(public, private, []string{"pass", "auth"}), false})
 	}
 	varnish, err := peers.StartVarnish(ctx, w.dir, origin.Address)
 	if err = w.started(varnish, err, out); err != nil {
 		return nil, err
 	}
 	if varnish != nil {
-		all = append(all, peer{alone("Varnish alone", varnish, origin), serves(public...), false})
+		all = append(all, peer{alone("Varnish alone", varnish, origin), public, false})
 	}
 	return all, nil
 }
@@ -150,7 +137,7 @@ func (w *world) started(r *peers.Running, err error, out *Recorder) error {
 // with Gatehouse; and Gatehouse in nginx in turn with nginx alone.
 func (o *Options) comparePeers(ctx context.Context, w *world, load workload.Workload, compared []peer, out *Recorder) error {
 	for _, p := range compared {
-		if !p.serves[load.Name] {
+		if !slices.Contains(p.serves, load.Name) {
 			continue
 		}
 		if !p.loose {
@@ -163,7 +150,7 @@ func (o *Options) comparePeers(ctx context.Context, w *world, load workload.Work
 		if out.row(row, err) != nil {
 			return err
 		}
-		pair, err := o.pair(ctx, p.target, w.edge(), load, load, max(o.Pairs/2, 1), w.dir)
+		pair, err := o.pair(ctx, w.dir, max(o.Pairs/2, 1), loaded{p.target, load}, loaded{w.edge(), load})
 		if err != nil {
 			return err
 		}
@@ -172,10 +159,10 @@ func (o *Options) comparePeers(ctx context.Context, w *world, load workload.Work
 			continue
 		}
 		for _, other := range compared { // what nginx itself costs
-			if !strings.HasPrefix(other.name, nginxAlone) || !other.serves[load.Name] {
+			if !strings.HasPrefix(other.name, nginxAlone) || !slices.Contains(other.serves, load.Name) {
 				continue
 			}
-			if pair, err = o.pair(ctx, p.target, other.target, load, load, o.Pairs, w.dir); err != nil {
+			if pair, err = o.pair(ctx, w.dir, o.Pairs, loaded{p.target, load}, loaded{other.target, load}); err != nil {
 				return err
 			}
 			out.Pairs = append(out.Pairs, pair)

@@ -3,11 +3,13 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -42,13 +44,13 @@ func (g *growing) updates(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
-	if err := fill(ctx, w.publisher, updatedObjects, 1<<10); err != nil {
+	if err := fill(ctx, w.publisher, updatedObjects); err != nil {
 		return err
 	}
 	if err := w.await(ctx, "gatehouse_edge_memory_objects", updatedObjects); err != nil {
 		return err
 	}
-	load := workload.Objects(updatedObjects, 1<<10, false)
+	load := workload.Objects(updatedObjects, false)
 	highest, err := g.highest(ctx, w, load, g.Recorder)
 	if err != nil {
 		return err
@@ -71,7 +73,8 @@ func (g *growing) updates(ctx context.Context) (err error) {
 	}
 	all := make([]updatesSeen, len(updateRates))
 	for i, pass := range passes {
-		all[i] = middle(pass, func(u updatesSeen) float64 { return u.row.At(99) })
+		slices.SortFunc(pass, func(a, b updatesSeen) int { return cmp.Compare(a.row.At(99), b.row.At(99)) })
+		all[i] = pass[len(pass)/2]
 		g.Rows = append(g.Rows, all[i].row)
 	}
 	g.updatesText(all)
@@ -83,7 +86,7 @@ func (g *growing) underUpdates(ctx context.Context, w *world, load workload.Work
 	u.rate = rate
 	t := w.edge()
 	if rate > 0 {
-		publisher, stop, err := w.startUpdates(ctx, rate, updatedObjects, 1<<10)
+		publisher, stop, err := w.startUpdates(ctx, rate, updatedObjects, workload.ObjectBytes)
 		if err != nil {
 			return u, err
 		}
@@ -135,6 +138,15 @@ func (b *bench) sequence(ctx context.Context) (published, applied float64, err e
 	return published, applied, err
 }
 
+// applied waits until the sidecar has applied everything that was published. It asks without a pause, to measure that.
+func (b *bench) applied(ctx context.Context) error {
+	published, applied, err := b.sequence(ctx)
+	for err == nil && applied < published {
+		applied, err = b.Metric(ctx, "gatehouse_redis_seq")
+	}
+	return err
+}
+
 // inStep waits until the sidecar and Envoy have everything that was published.
 func (b *bench) inStep(ctx context.Context) error {
 	published, _, err := b.sequence(ctx)
@@ -144,25 +156,16 @@ func (b *bench) inStep(ctx context.Context) error {
 	return b.await(ctx, "gatehouse_redis_seq", int(published))
 }
 
-// updatesText prints and draws the results.
+// updatesText prints the results.
 func (g *growing) updatesText(all []updatesSeen) {
 	fmt.Fprintf(g, "growth: %.0f reads/s of %d objects of 1 KiB while they are updated; median by p99 of %d passes of %s\n", all[0].row.Asked, updatedObjects, updatePasses, g.seconds(3))
 	t := tabwriter.NewWriter(g, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "updates/s\tpublished/s\tapplied/s\tp50\tp90\tp99\tp99.9\tEnvoy, cores\tsidecar\tRedis\tpublisher\t")
-	latency := report.Curve{Title: "Latency of reads by updates", X: "updates/s, applied", Y: "µs, at 30 % of the highest rate of reads", LogY: true}
-	cores := report.Curve{Title: "CPU by updates", X: "updates/s, applied", Y: "cores"}
 	for _, u := range all {
 		fmt.Fprintf(t, "%.0f\t%.0f\t%.0f\t%.0f µs\t%.0f µs\t%.0f µs\t%.0f µs\t%.2f\t%.2f\t%.2f\t%.2f\t\n", u.rate, u.published, u.applied,
 			u.row.At(50), u.row.At(90), u.row.At(99), u.row.At(99.9), u.row.Cores["envoy"], u.row.Cores["sidecar"], u.row.Cores["redis"], u.row.Cores["publisher"])
-		for _, q := range []float64{50, 90, 99} {
-			latency.Add(fmt.Sprintf("p%.0f", q), u.applied, u.row.At(q))
-		}
-		for _, name := range []string{"envoy", "sidecar", "redis", "publisher"} {
-			cores.Add(name, u.applied, u.row.Cores[name])
-		}
 	}
 	_ = t.Flush() // a Recorder never fails
-	g.Curves = append(g.Curves, latency, cores)
 	for _, q := range []float64{50, 90, 99} {
 		var rates, at []float64
 		for _, u := range all {

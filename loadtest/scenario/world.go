@@ -16,6 +16,8 @@ import (
 	"regexp"
 	"time"
 
+	"golang.org/x/crypto/bcrypt"
+
 	"github.com/gatehouse/gatehouse/loadtest/peers"
 	"github.com/gatehouse/gatehouse/loadtest/service"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
@@ -48,7 +50,6 @@ type worldOptions struct {
 	binding  string   // of the module, or native; "" for the environment's
 	sidecar  []string // its arguments
 	services []string // kinds, in addition to the origin
-	cost     int      // bcrypt cost of the device's hash, 4 if it is 0: where a verdict is made once it doesn't matter
 	direct   bool     // a direct_response answers requests that match no rule
 	floor    bool     // a listener like the edge, with the module of loadtest/floor
 	// listeners are added to Envoy: names, and the kinds of services behind them.
@@ -70,9 +71,8 @@ func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err
 	if w.logs, err = os.MkdirTemp("", "gatehouse-loadtest-"); err != nil {
 		return w, err
 	}
-	wo.cost = max(wo.cost, 4)
 	for _, kind := range append([]string{service.Origin}, wo.services...) {
-		if w.services[kind], err = peers.StartGo(ctx, w.logs, kind, wo.cost); err != nil {
+		if w.services[kind], err = peers.StartGo(ctx, w.logs, kind); err != nil {
 			delete(w.services, kind)
 			return w, err
 		}
@@ -97,7 +97,7 @@ func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err
 		EdgeKind: kind, Binding: binding,
 		ModifyConfig: func(c *stack.Config) error { return w.modify(c, listeners, wo) },
 	}, func(ctx context.Context, p *publish.Publisher) error {
-		if err := seedSingles(ctx, p, wo.cost); err != nil || wo.seed == nil {
+		if err := seedSingles(ctx, p); err != nil || wo.seed == nil {
 			return err
 		}
 		return wo.seed(ctx, p)
@@ -211,7 +211,7 @@ func (w *world) beside(name, listener string, kinds ...string) target {
 	for _, kind := range kinds {
 		servers = append(servers, w.services[kind].Server())
 	}
-	return target{name, w.listeners[listener].URL(), servers, nil, nil}
+	return target{name: name, url: w.listeners[listener].URL(), servers: servers}
 }
 
 // alone returns a program as a target, with the programs that it calls.
@@ -220,7 +220,7 @@ func alone(name string, r *peers.Running, more ...*peers.Running) target {
 	for _, m := range more {
 		servers = append(servers, m.Server())
 	}
-	return target{name, r.URL(), servers, nil, nil}
+	return target{name: name, url: r.URL(), servers: servers}
 }
 
 // startNginx starts Gatehouse in nginx, with the same rules, objects and device, in front of the same upstream.
@@ -230,24 +230,24 @@ func (w *world) startNginx(ctx context.Context, o *Options) (*bench, error) {
 		ModifyNginx: func(config string) string {
 			return upstreamServer.ReplaceAllString(config, "server "+w.services[service.Origin].Address+";")
 		},
-	}, func(ctx context.Context, p *publish.Publisher) error { return seedSingles(ctx, p, 4) })
+	}, seedSingles)
 }
 
 var upstreamServer = regexp.MustCompile(`server 127[0-9.:]*;`)
 
 // seedSingles publishes the objects and the device of the workloads of one request.
-func seedSingles(ctx context.Context, p *publish.Publisher, cost int) error {
+func seedSingles(ctx context.Context, p *publish.Publisher) error {
 	for path, size := range workload.Sizes {
 		if _, err := p.Put(ctx, publish.Object{Key: path, Body: workload.Body(size), ContentType: workload.ContentType}); err != nil {
 			return err
 		}
 	}
-	_, err := p.PutDevice(ctx, publish.Device{ID: workload.Device, Secret: workload.Secret, Permissions: []string{"read", "telemetry.write"}, Cost: cost})
+	_, err := p.PutDevice(ctx, publish.Device{ID: workload.Device, Secret: workload.Secret, Permissions: []string{"read", "telemetry.write"}, Cost: bcrypt.MinCost})
 	return err
 }
 
 // gzipped asks the edge for the length of each object's gzip encoding, which the publisher made.
-func (w *world) gzipped(ctx context.Context) (func(path string) int, error) {
+func (w *world) gzipped(ctx context.Context) (map[string]int, error) {
 	sizes := map[string]int{}
 	for path := range workload.Sizes {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.EdgeURL()+path, nil)
@@ -269,7 +269,7 @@ func (w *world) gzipped(ctx context.Context) (func(path string) int, error) {
 		}
 		sizes[path] = len(body)
 	}
-	return func(path string) int { return sizes[path] }, nil
+	return sizes, nil
 }
 
 func gunzip(body []byte) ([]byte, error) {

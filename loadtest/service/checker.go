@@ -24,12 +24,6 @@ type verdict struct {
 	until time.Time
 }
 
-// compare runs bcrypt.
-func (c *checker) compare(id, secret string) bool {
-	hash := c.hashes[id]
-	return hash != nil && bcrypt.CompareHashAndPassword(hash, []byte(secret)) == nil
-}
-
 // cached runs bcrypt once for each credential and life of a verdict, for any number of concurrent requests.
 func (c *checker) cached(id, secret string) bool {
 	key := sha256.Sum256([]byte(id + "\x00" + secret))
@@ -37,7 +31,8 @@ func (c *checker) cached(id, secret string) bool {
 		return v.(verdict).allow
 	}
 	allow, _, _ := c.flight.Do(string(key[:]), func() (any, error) {
-		allow := c.compare(id, secret)
+		hash := c.hashes[id]
+		allow := hash != nil && bcrypt.CompareHashAndPassword(hash, []byte(secret)) == nil
 		c.verdicts.Store(key, verdict{allow, time.Now().Add(verdictLife)})
 		return allow, nil
 	})

@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// Percents are the percentiles that a load test reports; the last is the maximum.
+var Percents = []float64{50, 90, 99, 99.9, 100}
+
 // subBits is how many bits of a value below its highest one a bucket keeps: a bucket is at most 1/128 (0.8 %) wide.
 const subBits = 7
 
@@ -44,9 +47,6 @@ func (h *Histogram) Add(d time.Duration) {
 
 // Total returns the number of durations.
 func (h *Histogram) Total() uint64 { return h.total }
-
-// Max returns the longest duration, exactly.
-func (h *Histogram) Max() time.Duration { return h.max }
 
 // At returns the duration that a share q (0 to 1) of all does not exceed, at most 0.8 % too long; 0 if there are none.
 func (h *Histogram) At(q float64) time.Duration {

@@ -38,8 +38,8 @@ func TestQuantilesAreThoseOfTheValues(t *testing.T) {
 			t.Errorf("at %v: got %s, want %s", q, got, want)
 		}
 	}
-	if got := h.Max(); got != values[len(values)-1] {
-		t.Errorf("max: got %s, want %s", got, values[len(values)-1])
+	if got := h.At(1); got != values[len(values)-1] {
+		t.Errorf("at 1: got %s, want the maximum, exactly: %s", got, values[len(values)-1])
 	}
 }
 

@@ -17,16 +17,15 @@ import (
 
 const (
 	// timeout bounds a request.
-	timeout = 5 * time.Second
-	// publishEvery is the interval between publications.
+	timeout      = 5 * time.Second
+	sendEvery    = 50 * time.Millisecond
 	publishEvery = time.Second
 )
 
 // Command is the command line.
 type Command struct {
-	URL   string  `required:"" help:"The edge."`
-	Redis string  `required:"" help:"URL of its Redis."`
-	Rate  float64 `default:"20" help:"Requests a second, at most 100."`
+	URL   string `required:"" help:"The edge."`
+	Redis string `required:"" help:"URL of its Redis."`
 }
 
 // request is one kind of request; %d in its path is the number of the request.
@@ -52,9 +51,6 @@ var kinds = []request{
 
 // Run sends and publishes until ctx ends. Parts of the stack may be away meanwhile.
 func (c Command) Run(ctx context.Context) error {
-	if c.Rate <= 0 || c.Rate > 100 {
-		return fmt.Errorf("--rate=%v: want more than 0, at most 100", c.Rate)
-	}
 	client, err := redisurl.Connect(c.Redis)
 	if err != nil {
 		return err
@@ -63,7 +59,7 @@ func (c Command) Run(ctx context.Context) error {
 	publisher := publish.New(client)
 	var running sync.WaitGroup
 	running.Go(func() {
-		every(ctx, time.Duration(float64(time.Second)/c.Rate), func(i int) { send(ctx, c.URL, kinds[i%len(kinds)], i) })
+		every(ctx, sendEvery, func(i int) { send(ctx, c.URL, kinds[i%len(kinds)], i) })
 	})
 	running.Go(func() {
 		every(ctx, publishEvery, func(i int) {

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
@@ -33,10 +31,6 @@ func (c Command) Run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = client.Close() }()
-	return c.run(ctx, client)
-}
-
-func (c Command) run(ctx context.Context, client redis.UniversalClient) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	p := publish.New(client)

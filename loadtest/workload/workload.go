@@ -95,9 +95,9 @@ const (
 // Sizes of the objects, by path.
 var Sizes = map[string]int{Public1K: 1 << 10, Public4K: 4608, Public48K: 48 << 10, Private1K: 1 << 10}
 
-// Singles returns the workloads of one request, by scenario; gzipped returns the length of the gzip encoding of a
-// path's body.
-func Singles(gzipped func(path string) int) map[string][]Workload {
+// Singles returns the workloads of one request, by scenario; gzipped has the lengths of the gzip encodings of bodies, by
+// path. Without it, those workloads have a length of 0.
+func Singles(gzipped map[string]int) map[string][]Workload {
 	get := func(name, path string, status, size int, more ...string) Workload {
 		return Workload{Name: name, Method: http.MethodGet, Path: path, Headers: headers(more...), Status: status, Bytes: size}
 	}
@@ -105,7 +105,7 @@ func Singles(gzipped func(path string) int) map[string][]Workload {
 	var full []Workload
 	for _, o := range []struct{ name, path string }{{"1 KiB", Public1K}, {"4.5 KiB", Public4K}, {"48 KiB", Public48K}} {
 		full = append(full, get("200 "+o.name, o.path, 200, Sizes[o.path]),
-			get("200 "+o.name+" gzip", o.path, 200, gzipped(o.path), "Accept-Encoding: gzip"))
+			get("200 "+o.name+" gzip", o.path, 200, gzipped[o.path], "Accept-Encoding: gzip"))
 	}
 	return map[string][]Workload{
 		"304":      {get("304", Public1K, 304, 0, conditional)},
@@ -129,6 +129,9 @@ const fleetPrefix = "fleet"
 // FleetDevice returns the id of device i of a fleet.
 func FleetDevice(i int) string { return fmt.Sprint(fleetPrefix, i) }
 
+// ObjectBytes is the size of each of many objects.
+const ObjectBytes = 1 << 10
+
 // objectETag is the entity-tag of one of many objects, as long as the publisher's.
 const objectETag = `"9f86d081884c7d659a2feaa0c5` + Number + `"`
 
@@ -138,9 +141,9 @@ func ObjectPath(i int) string { return fmt.Sprint("/v1/products/", i) }
 // ObjectETag returns the entity-tag of object i. It isn't a hash, so that a client can compute it.
 func ObjectETag(i int) string { return strings.ReplaceAll(objectETag, Number, strconv.Itoa(i)) }
 
-// Objects returns reads of n objects of a size, in turn, each with the current version if conditional.
-func Objects(n, size int, conditional bool) Workload {
-	w := Workload{Name: "200", Method: http.MethodGet, Path: "/v1/products/" + Number, Headers: headers(), Status: 200, Bytes: size, Count: n}
+// Objects returns reads of n objects, in turn, each with the current version if conditional.
+func Objects(n int, conditional bool) Workload {
+	w := Workload{Name: "200", Method: http.MethodGet, Path: "/v1/products/" + Number, Headers: headers(), Status: 200, Bytes: ObjectBytes, Count: n}
 	if conditional {
 		w.Name, w.Headers, w.Status, w.Bytes = "304", headers("If-None-Match: "+objectETag), 304, 0
 	}

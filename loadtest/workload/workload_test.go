@@ -15,8 +15,8 @@ func TestBodiesHaveTheirSizeAndStay(t *testing.T) {
 }
 
 func TestEveryRequestIsADevices(t *testing.T) {
-	all := Singles(func(string) int { return 1 })
-	all["growth"] = []Workload{Objects(10, 1024, false), Objects(10, 1024, true), Devices(10)}
+	all := Singles(nil)
+	all["growth"] = []Workload{Objects(10, false), Objects(10, true), Devices(10)}
 	for scenario, workloads := range all {
 		for _, w := range workloads {
 			for _, r := range w.Requests("host:1") {
@@ -31,7 +31,7 @@ func TestEveryRequestIsADevices(t *testing.T) {
 }
 
 func TestNumberedRequests(t *testing.T) {
-	for _, w := range []Workload{Objects(12, 1024, true), Devices(12)} {
+	for _, w := range []Workload{Objects(12, true), Devices(12)} {
 		all := w.Requests("host:1")
 		if len(all) != 12 {
 			t.Fatalf("%s: got %d requests, want 12", w.Name, len(all))
@@ -42,7 +42,7 @@ func TestNumberedRequests(t *testing.T) {
 			}
 		}
 	}
-	if got := string(Objects(12, 1024, true).Requests("h")[11]); !strings.HasPrefix(got, "GET "+ObjectPath(11)+" ") || !strings.Contains(got, "\r\nIf-None-Match: "+ObjectETag(11)+"\r\n") {
+	if got := string(Objects(12, true).Requests("h")[11]); !strings.HasPrefix(got, "GET "+ObjectPath(11)+" ") || !strings.Contains(got, "\r\nIf-None-Match: "+ObjectETag(11)+"\r\n") {
 		t.Errorf("got %q, want it to be for object 11 and its entity-tag", got)
 	}
 	if got := string(Devices(12).Requests("h")[11]); !strings.Contains(got, "\r\nx-device-id: "+FleetDevice(11)+"\r\n") {

@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gatehouse/gatehouse/loadtest/stats"
 	"github.com/gatehouse/gatehouse/loadtest/workload"
 )
 
@@ -24,25 +25,19 @@ import (
 type Load struct {
 	Threads, Connections int
 	Duration             time.Duration
-	// Timeout is how long a response may take before it counts as an error.
-	Timeout time.Duration
 }
 
 // Result is the result of a run.
 type Result struct {
 	Requests int64
 	Seconds  float64
-	Bytes    int64
-	// Percentiles are latencies in microseconds, one for each of [Quantiles].
+	// Percentiles are latencies in microseconds, one for each of [stats.Percents].
 	Percentiles []float64
 	// Errors by kind: connect, read, write, timeout, status (400 and above).
 	Errors map[string]int64
 	// CPU is the time that wrk itself used.
 	CPU time.Duration
 }
-
-// Quantiles are those of Result.Percentiles, in percent; the last is the maximum.
-var Quantiles = []float64{50, 75, 90, 95, 99, 99.5, 99.9, 99.99, 100}
 
 // marker begins the line of results that report.lua prints.
 const marker = "gatehouse-result "
@@ -79,7 +74,7 @@ func Start(ctx context.Context, url string, w workload.Workload, l Load, dir str
 	}
 	args := []string{
 		"-t" + strconv.Itoa(min(l.Threads, l.Connections)), "-c" + strconv.Itoa(l.Connections), "-d" + fmt.Sprintf("%ds", int(max(l.Duration.Seconds(), 1))),
-		"--timeout", fmt.Sprintf("%ds", int(max(l.Timeout.Seconds(), 2))), "-s", script.Name(),
+		"-s", script.Name(),
 	}
 	if w.Count > 0 {
 		w.Path, w.Headers = "/", nil // the script makes the requests
@@ -149,11 +144,11 @@ func Script(w workload.Workload, host string) string {
 	} else {
 		fmt.Fprintf(&b, "wrk.method = %s\n", quote(w.Method))
 	}
-	quantiles := make([]string, len(Quantiles))
-	for i, q := range Quantiles {
-		quantiles[i] = strconv.FormatFloat(q, 'f', -1, 64)
+	percents := make([]string, len(stats.Percents))
+	for i, p := range stats.Percents {
+		percents[i] = fmt.Sprint(p)
 	}
-	return b.String() + "local marker, quantiles = " + quote(marker) + ", {" + strings.Join(quantiles, ",") + "}\n" + reportLua
+	return b.String() + "local marker, percents = " + quote(marker) + ", {" + strings.Join(percents, ",") + "}\n" + reportLua
 }
 
 // quote returns s as a Lua string literal.
@@ -178,22 +173,20 @@ func Parse(text string) (Result, error) {
 	}
 	line, _, _ = strings.Cut(line, "\n")
 	var raw struct {
-		Requests, Bytes, DurationUS int64
-		Percentiles                 []float64
-		Errors                      map[string]int64
+		Requests, DurationUS int64
+		Percentiles          []float64
+		Errors               map[string]int64
 	}
 	if err := json.Unmarshal([]byte(line), &raw); err != nil {
 		return Result{}, fmt.Errorf("wrk's result %q: %w", line, err)
 	}
-	if len(raw.Percentiles) != len(Quantiles) || raw.DurationUS <= 0 {
-		return Result{}, fmt.Errorf("wrk's result %q: want %d percentiles and a duration", line, len(Quantiles))
+	if len(raw.Percentiles) != len(stats.Percents) || raw.DurationUS <= 0 {
+		return Result{}, fmt.Errorf("wrk's result %q: want %d percentiles and a duration", line, len(stats.Percents))
 	}
 	for kind, n := range raw.Errors {
 		if n == 0 {
 			delete(raw.Errors, kind)
 		}
 	}
-	return Result{
-		Requests: raw.Requests, Seconds: float64(raw.DurationUS) / 1e6, Bytes: raw.Bytes, Percentiles: raw.Percentiles, Errors: raw.Errors,
-	}, nil
+	return Result{Requests: raw.Requests, Seconds: float64(raw.DurationUS) / 1e6, Percentiles: raw.Percentiles, Errors: raw.Errors}, nil
 }
