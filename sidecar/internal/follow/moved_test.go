@@ -75,9 +75,13 @@ func TestRevokedAtTheNewServer(t *testing.T) {
 	}
 	b.promote(t)
 	name := newName(old.Address)
-	f := followBy(t, &redis.Options{MaxRetries: -1, Dialer: name.dial})
+	client := redis.NewClient(&redis.Options{MaxRetries: -1, Dialer: name.dial})
+	f := followWith(t, client)
 	<-f.Synced()
 	await.Until(t, "a comparison", func() bool { return strings.Contains(a.commands(t), "cmdstat_info:calls=2") })
+	if err := client.Ping(t.Context()).Err(); err != nil { // leaves a connection to the old server in the pool
+		t.Fatal(err)
+	}
 	name.at.Store(&promoted.Address)
 	a.do(t, "CLIENT", "KILL", "TYPE", "pubsub")
 	await.Until(t, "a subscription at the promoted one", func() bool {
