@@ -49,8 +49,13 @@ func (p *Publisher) Trim(ctx context.Context) (Trimmed, error) {
 	if err == nil {
 		err = p.neverEvicts(ctx)
 	}
+	var now time.Time
+	if err == nil {
+		now, err = p.client.Time(ctx).Result() // objects were published by this clock; ours may be wrong
+	}
+	ended := now.Add(-expiredFor)
 	for i := 0; err == nil && i < p.shards.Count(); i++ {
-		err = p.trimShard(ctx, contract.ShardKeys(i), &done)
+		err = p.trimShard(ctx, contract.ShardKeys(i), ended, &done)
 	}
 	if err != nil {
 		return done, fmt.Errorf("trim: %w", err)
@@ -80,7 +85,7 @@ func (p *Publisher) neverEvicts(ctx context.Context) error {
 }
 
 // trimShard reads the log once, up to the write that was the last one at the start; later entries are newer.
-func (p *Publisher) trimShard(ctx context.Context, shard contract.Keys, done *Trimmed) error {
+func (p *Publisher) trimShard(ctx context.Context, shard contract.Keys, ended time.Time, done *Trimmed) error {
 	end, err := p.client.Get(ctx, shard.SeqKey()).Uint64()
 	if errors.Is(err, redis.Nil) {
 		return nil
@@ -99,7 +104,7 @@ func (p *Publisher) trimShard(ctx context.Context, shard contract.Keys, done *Tr
 			return nil
 		}
 		done.Members += len(page)
-		if err := p.trimMembers(ctx, shard, page, done); err != nil {
+		if err := p.trimMembers(ctx, shard, page, ended, done); err != nil {
 			return err
 		}
 		from = "(" + score(page[len(page)-1].Score)
@@ -108,8 +113,9 @@ func (p *Publisher) trimShard(ctx context.Context, shard contract.Keys, done *Tr
 
 func score(s float64) string { return strconv.FormatFloat(s, 'f', -1, 64) }
 
-// trimMembers removes a page's entries without a record, and deletes its expired objects.
-func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page []redis.Z, done *Trimmed) error {
+// trimMembers removes a page's entries without a record, and deletes objects whose lifetime had ended by then.
+func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page []redis.Z, ended time.Time, done *Trimmed,
+) error {
 	pipe := p.client.Pipeline()
 	heads := make([]*redis.SliceCmd, len(page))
 	members := make([]contract.Member, len(page))
@@ -133,7 +139,7 @@ func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page [
 			return fmt.Errorf("read %s: %w", members[i], err)
 		}
 		version, _ := head.Val()[0].(string)
-		expired, err := p.deleteExpired(ctx, members[i], head.Val())
+		expired, err := p.deleteExpired(ctx, members[i], head.Val(), ended)
 		switch {
 		case err != nil:
 			return err
@@ -157,9 +163,9 @@ func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page [
 	return nil
 }
 
-// deleteExpired deletes an object whose lifetime ended over a day ago, unless it is written meanwhile. head has its
-// version, publish time and lifetime.
-func (p *Publisher) deleteExpired(ctx context.Context, m contract.Member, head []any) (bool, error) {
+// deleteExpired deletes an object whose lifetime had ended by then, unless it is written meanwhile. head has its version,
+// publish time and lifetime.
+func (p *Publisher) deleteExpired(ctx context.Context, m contract.Member, head []any, ended time.Time) (bool, error) {
 	var numbers [3]uint64
 	for i := range numbers {
 		text, _ := head[i].(string)
@@ -170,7 +176,7 @@ func (p *Publisher) deleteExpired(ctx context.Context, m contract.Member, head [
 		numbers[i] = n
 	}
 	version, published, ttl := numbers[0], numbers[1], numbers[2]
-	if m.Kind != contract.KindObject || time.Now().Add(-expiredFor).UnixMilli() < int64(published+ttl) {
+	if m.Kind != contract.KindObject || ended.UnixMilli() < int64(published+ttl) {
 		return false, nil
 	}
 	tombstone := contract.Object{Version: version + 1, Deleted: true}

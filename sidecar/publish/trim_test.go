@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -87,6 +88,40 @@ func TestTrim(t *testing.T) {
 		}
 		if floor, _ := s.HGet(ctx, keys.ChainKey(), contract.ChainFloor).Uint64(); floor != 1<<40 {
 			t.Errorf("floor %d, want %d", floor, 1<<40)
+		}
+	})
+}
+
+// clockBehind is a hook that sets the clock of Redis back, as a client sees it.
+type clockBehind time.Duration
+
+func (clockBehind) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (clockBehind) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (c clockBehind) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if told, ok := cmd.(*redis.TimeCmd); ok {
+			told.SetVal(told.Val().Add(-time.Duration(c)))
+		}
+		return err
+	}
+}
+
+// TestTrimByTheClockOfRedis: lifetimes count by the clock that published the objects, since this machine's may be wrong.
+func TestTrimByTheClockOfRedis(t *testing.T) {
+	onServer(t, func(t *testing.T, s server) {
+		ctx := t.Context()
+		if _, err := s.p.Put(ctx, Object{Key: "/a", ContentType: "a", TTL: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		s.HSet(ctx, keys.ObjectKey("/a"), contract.FieldPublished, time.Now().Add(-26*time.Hour).UnixMilli())
+		s.AddHook(clockBehind(2 * time.Hour))
+		if done, err := s.p.Trim(ctx); err != nil || done != (Trimmed{Members: 1}) {
+			t.Errorf("got %+v, %v, want nothing deleted", done, err)
 		}
 	})
 }

@@ -31,7 +31,6 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/token"
 	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
 	"github.com/gatehouse/gatehouse/sidecar/internal/version"
-	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
 // Exit codes.
@@ -90,9 +89,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // serve runs all components until ctx ends or one of them fails.
 func serve(ctx context.Context, c *config.Config, log *slog.Logger, level *slog.LevelVar) error {
 	redis.SetLogger(redisLogger{log})
-	settings := c.Redis.Settings()
-	settings.PoolSize = min(settings.PoolSize+c.Redis.Shards, redisurl.MaxPoolSize) // a catch-up holds one
-	client, err := settings.Connect()
+	client, err := c.Redis.Settings().Connect()
 	if err != nil {
 		return fmt.Errorf("redis: %w", err)
 	}

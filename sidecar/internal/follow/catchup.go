@@ -36,7 +36,7 @@ const (
 	resyncStart     resyncReason = "start"     // the first one, and that of the first data in an empty Redis
 	resyncLost      resyncReason = "lost"      // Redis lost writes
 	resyncRestarted resyncReason = "restarted" // it may have, in a restart or failover
-	resyncTrimmed   resyncReason = "trimmed"   // the log doesn't go back to our position
+	resyncTrimmed   resyncReason = "trimmed"   // the log, or what its tombstones told, doesn't go back to our position
 	resyncUnsure    resyncReason = "unsure"    // more devices must be read again than are listed
 	resyncDemand    resyncReason = "demand"    // of an operator
 )
@@ -71,7 +71,7 @@ func (f *Follower) compare(ctx context.Context, p position) error {
 	case !f.continues(p):
 		return errOtherServer
 	}
-	f.history, f.historyAt = p.history, p.at
+	f.setHistory(p)
 	f.board.setVitals(f.Shard, p.vitals, f.log)
 	if err := f.sure(ctx, p.unsure, p.links); err != nil || p.catchups != f.catchups {
 		return err
@@ -118,10 +118,9 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	if err != nil {
 		return err
 	}
-	// One connection, and so one server, even if a name moves to another server meanwhile. It is a new one: an old one may
-	// be to a server that had the name before, and would undo what the new one has written since. Close ends it, and all
-	// other calls of the sidecar are pipelines, for which the client has other connections.
-	conn := f.withTimeout(client, recordsTimeout).EphemeralConn()
+	own := f.apart(client)
+	defer own.Close()
+	conn := own.Conn() // one connection, and so one server, even if a name moves to another server meanwhile
 	defer conn.Close()
 	master := server{conn, address(client)}
 	p, err := f.position(ctx, master, position{seq: f.seq})
@@ -140,12 +139,12 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 		f.unlisted, f.synced, f.owed = false, false, cmp.Or(f.owed, resyncUnsure)
 	}
 	from := f.seq
-	full := !f.synced || p.epoch != f.epoch || p.seq < f.seq || f.seq < p.floor || !f.goesOn(p, reason)
+	full := !f.synced || p.epoch != f.epoch || p.seq < f.seq || f.outdated(p) || !f.goesOn(p, reason)
 	if full {
 		f.beginFull(p)
 		from = 0
 	} else { // our position is one of this history, also if not all of the changes can be read
-		f.history, f.historyAt = p.history, p.at
+		f.setHistory(p)
 	}
 	count, end, err := f.readChanges(ctx, master, from, p, full)
 	f.resynced = f.resynced || full
@@ -171,9 +170,10 @@ func (f *Follower) beginFull(p position) {
 	case f.owed != "":
 	case !f.synced || f.epoch == "": // Redis was empty, and has its first data now
 		f.owed = resyncStart
-	case f.seq < p.floor:
+	case f.outdated(p):
 		f.owed = resyncTrimmed
-		f.log.Info("the log was trimmed beyond our position: everything is read again", "seq", f.seq, "floor", p.floor)
+		f.log.Info("deletions since our position may have left no trace: everything is read again",
+			"seq", f.seq, "floor", p.floor, "since", f.historyAt)
 	default:
 		f.owed = resyncRestarted
 		f.log.Info("redis was restarted, or another server has taken over: everything is read again", "seq", f.seq, "redis_seq", p.seq)
@@ -204,7 +204,8 @@ func (f *Follower) moveTo(p position, end uint64) {
 	f.chain.known = p.chained
 	f.setLast(p.seq, p.digest())
 	f.doubt = ""
-	f.epoch, f.history, f.historyAt, f.synced = p.epoch, p.history, p.at, true
+	f.setHistory(p)
+	f.epoch, f.synced = p.epoch, true
 	f.batch = pipelineSize
 	f.unknownAt = time.Time{}
 	switch {

@@ -78,20 +78,13 @@ func TestOneServer(t *testing.T) {
 	old, other := miniredis.RunT(t), miniredis.RunT(t)
 	at := old.Addr()
 	s, _, _ := idle(t, &redis.Options{Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		defer func() { at = other.Addr() }() // for further connections
 		return new(net.Dialer).DialContext(ctx, network, at)
 	}})
 	old.Set(s.keys.EpochKey(), strings.Repeat("a", 32))
 	old.Set(s.keys.SeqKey(), "1")
 	old.ZAdd(s.keys.LogKey(), 1, contract.CredentialMember("d").String())
 	old.HSet(s.keys.CredentialKey("d"), contract.FieldVersion, "1")
-	first, err := s.master(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := first.Ping(t.Context()).Err(); err != nil { // opens a connection to the old server
-		t.Fatal(err)
-	}
-	at = other.Addr() // for new connections
 	if err := s.catchUp(t.Context(), "connected"); err != nil {
 		t.Fatal(err)
 	}
@@ -169,6 +162,32 @@ func TestGrantBeforeACatchUp(t *testing.T) {
 	}
 	if got := strings.Join(*order, ""); got != "cc" {
 		t.Errorf("got %q, want both devices", got)
+	}
+}
+
+// TestAwayForADay is out of touch for so long that a tombstone may have expired, and a record may have been written since
+// with a lower version than the one before it: everything is read again.
+func TestAwayForADay(t *testing.T) {
+	s, order, m := inOrder(t, contract.CredentialMember("d"))
+	for name, test := range map[string]struct {
+		away time.Duration
+		want string
+	}{"an hour": {time.Hour, ""}, "a day": {24 * time.Hour, "c"}} {
+		m.Del(s.keys.ResyncKey()) // miniredis doesn't expire it
+		if err := s.catchUp(t.Context(), onConnected); err != nil {
+			t.Fatal(err)
+		}
+		if s.historyAt != s.historyAt.Round(0) {
+			t.Errorf("%s: got a time that stands still while the machine is suspended", name)
+		}
+		s.historyAt, *order = s.historyAt.Add(-test.away), nil
+		m.Del(s.keys.ResyncKey())
+		if err := s.catchUp(t.Context(), onConnected); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(*order, ""); got != test.want {
+			t.Errorf("away for %s: got %q read, want %q", name, got, test.want)
+		}
 	}
 }
 
@@ -433,6 +452,27 @@ func TestCause(t *testing.T) {
 	}
 	if a, b := cause(page(1)), cause(refused("1")); a == b {
 		t.Errorf("got %q for both, want two", a)
+	}
+}
+
+// TestNext: sidecars ask less and less often while Redis answers, but can't be followed until an operator acts.
+func TestNext(t *testing.T) {
+	refused := fmt.Errorf("catch up: %w", emptyError{})
+	for _, test := range []struct {
+		backoff time.Duration
+		err     error
+		want    time.Duration
+	}{
+		{minBackoff, errSilent, 2 * minBackoff},
+		{maxBackoff, errSilent, maxBackoff},
+		{minBackoff, refused, 2 * minBackoff},
+		{maxBackoff, refused, maxBackoff * 11 / 10},
+		{maxRefused, refused, maxRefused},
+		{maxRefused, errSilent, maxBackoff},
+	} {
+		if got := next(test.backoff, test.err); got != test.want {
+			t.Errorf("after %v and %v: got %v, want %v", test.backoff, test.err, got, test.want)
+		}
 	}
 }
 

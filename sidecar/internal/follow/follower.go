@@ -33,6 +33,8 @@ const (
 	minBackoff  = 50 * time.Millisecond
 	// maxBackoff bounds the wait before a new attempt, and so adds to the edge's delay when Redis is back.
 	maxBackoff = 250 * time.Millisecond
+	// maxRefused bounds it while only an operator can fix the cause: an attempt costs Redis two connections, a sidecar.
+	maxRefused = 2 * time.Second
 )
 
 // compareEvery is the interval between comparisons of Redis's position with the follower's. Tests shorten it.
@@ -221,9 +223,20 @@ func (f *Follower) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(backoff/2 + rand.N(backoff/2)): // random, since all sidecars lose Redis at the same time
-			backoff = min(2*backoff, maxBackoff)
+			backoff = next(backoff, err)
 		}
 	}
+}
+
+// next returns the backoff after one that ended with err.
+func next(backoff time.Duration, err error) time.Duration {
+	switch {
+	case backoff < maxBackoff:
+		return min(2*backoff, maxBackoff)
+	case refusal(err):
+		return min(backoff+backoff/10, maxRefused)
+	}
+	return maxBackoff
 }
 
 // cause returns the root cause of an error, without the ports, times and numbers that differ each time.

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -22,8 +22,9 @@ const (
 	inboxEach  = 64
 )
 
-// quiet is how long the channel may be silent before the sidecar pings Redis, and how long the answer may take.
-const quiet = 5 * time.Second
+// quiet is how long the channel may be silent before the sidecar pings Redis, and how long the answer may take. A test
+// shortens it.
+var quiet = 5 * time.Second
 
 // inbox passes payloads from the goroutine that reads the connection to the one that applies them.
 type inbox struct {
@@ -110,26 +111,41 @@ func awaitSubscription(ctx context.Context, sub *redis.PubSub, channel string) e
 	return nil
 }
 
+var errSilence = errors.New("the subscription is silent, and redis doesn't answer a ping on it")
+
 // receive reads the subscription's connection until it fails. The client would reconnect and subscribe again by itself,
 // and silently lose what was published meanwhile. So the first error ends receive, and so does a second
-// acknowledgement.
+// acknowledgement. A read has no timeout, after which the rest of a slow message would be read as the next one.
 func receive(ctx context.Context, sub *redis.PubSub, in *inbox) error {
-	for asked := false; ; {
-		message, err := sub.ReceiveTimeout(ctx, quiet)
-		timeout, _ := errors.AsType[net.Error](err)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var asked atomic.Bool
+	silent := time.NewTimer(quiet)
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-silent.C:
+			}
+			if asked.Swap(true) || sub.Ping(ctx) != nil {
+				cancel(errSilence)
+				sub.Close() // ends the read
+				return
+			}
+			silent.Reset(quiet)
+		}
+	}()
+	for {
+		message, err := sub.ReceiveTimeout(ctx, 0)
 		switch {
 		case ctx.Err() != nil:
-			return ctx.Err()
-		case timeout != nil && timeout.Timeout() && !asked:
-			if err := sub.Ping(ctx); err != nil {
-				return fmt.Errorf("ping the subscription: %w", err)
-			}
-			asked = true
-			continue
+			return context.Cause(ctx)
 		case err != nil:
 			return fmt.Errorf("read the subscription: %w", err)
 		}
-		asked = false
+		asked.Store(false)
+		silent.Reset(quiet)
 		switch m := message.(type) {
 		case *redis.Message:
 			in.put(m.Payload)

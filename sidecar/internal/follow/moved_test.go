@@ -75,9 +75,20 @@ func TestRevokedAtTheNewServer(t *testing.T) {
 	}
 	b.promote(t)
 	name := newName(old.Address)
-	f := followBy(t, &redis.Options{MaxRetries: -1, Dialer: name.dial})
+	client := redis.NewClient(&redis.Options{MaxRetries: -1, Dialer: name.dial})
+	f := followWith(t, client)
 	<-f.Synced()
 	await.Until(t, "a comparison", func() bool { return strings.Contains(a.commands(t), "cmdstat_info:calls=2") })
+	var pooled [4]*redis.Conn // that go back to the pool
+	for i := range pooled {
+		pooled[i] = client.Conn()
+		if err := pooled[i].Ping(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, conn := range pooled {
+		conn.Close()
+	}
 	name.at.Store(&promoted.Address)
 	a.do(t, "CLIENT", "KILL", "TYPE", "pubsub")
 	await.Until(t, "a subscription at the promoted one", func() bool {

@@ -107,6 +107,17 @@ func (f *Follower) continues(p position) bool {
 	return p.history.same(f.history) || p.at.Sub(f.historyAt) < momentAgo && p.history.continues(f.history)
 }
 
+// setHistory records p's history. The time has no monotonic part, which stands still while the machine is suspended.
+func (f *Follower) setHistory(p position) {
+	f.history, f.historyAt = p.history, p.at.Round(0)
+}
+
+// outdated reports whether Redis may have forgotten deletions since our position: their entries in the log were removed,
+// or their tombstones have expired, and records written since may have lower versions than ours.
+func (f *Follower) outdated(p position) bool {
+	return f.seq < p.floor || f.synced && p.at.Sub(f.historyAt) > contract.TombstoneLife-time.Hour
+}
+
 // goesOn reports whether Redis has all that we have: by the chain, or if that is unknown, by the server.
 func (f *Follower) goesOn(p position, reason catchUpReason) bool {
 	return p.has() || !p.differs() && (p.history.same(f.history) || reason != onConnected && f.continues(p))
@@ -143,6 +154,18 @@ func (f *Follower) master(ctx context.Context) (*redis.Client, error) {
 		return node, nil
 	}
 	return nil, fmt.Errorf("client %T: want one of a server or of a Cluster", f.client)
+}
+
+// apart returns a client that makes one connection of its own. It is new: an old one may be to a server that had the name
+// before, and would undo what the new one has written since.
+func (f *Follower) apart(client *redis.Client) *redis.Client {
+	options := *client.Options()
+	options.PoolSize, options.MaxRetries = 1, -1 // Options has 0 for -1
+	options.ReadTimeout, options.WriteTimeout = recordsTimeout, recordsTimeout
+	options.PushNotificationProcessor = nil // each client has its own
+	apart := redis.NewClient(&options)
+	f.metrics.ObserveRedis(apart)
+	return apart
 }
 
 // withTimeout returns client with another timeout. Its calls are measured, too: go-redis drops the hooks.

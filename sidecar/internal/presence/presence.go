@@ -47,13 +47,12 @@ func key() string { return contract.ShardKeys(0).EdgesKey() }
 
 // List returns the entries in Redis, by host.
 func List(ctx context.Context, client redis.UniversalClient) ([]Edge, error) {
-	pipe := client.Pipeline() // as in [Presence.pipe]
-	fields := pipe.HGetAll(ctx, key())
-	if _, err := pipe.Exec(ctx); err != nil {
+	fields, err := client.HGetAll(ctx, key()).Result()
+	if err != nil {
 		return nil, err
 	}
-	edges := make([]Edge, 0, len(fields.Val()))
-	for id, text := range fields.Val() {
+	edges := make([]Edge, 0, len(fields))
+	for id, text := range fields {
 		var e Edge
 		if err := json.Unmarshal([]byte(text), &e); err != nil {
 			e = Edge{Problem: "its entry can't be read"}
@@ -110,8 +109,7 @@ func (p *Presence) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 			defer cancel()
-			// Otherwise it counts as gone, for an hour.
-			_ = p.pipe(ctx, func(pipe redis.Pipeliner) { pipe.HDel(ctx, key(), p.id) })
+			p.client.HDel(ctx, key(), p.id) // otherwise it counts as gone, for an hour
 			return nil
 		case <-tick.C:
 		}
@@ -127,15 +125,7 @@ func (p *Presence) write(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return p.pipe(ctx, func(pipe redis.Pipeliner) { pipe.HSet(ctx, key(), p.id, text) })
-}
-
-// pipe runs a command as a pipeline, because catch-ups have the other connections for themselves.
-func (p *Presence) pipe(ctx context.Context, command func(redis.Pipeliner)) error {
-	pipe := p.client.Pipeline()
-	command(pipe)
-	_, err := pipe.Exec(ctx)
-	return err
+	return p.client.HSet(ctx, key(), p.id, text).Err()
 }
 
 // clean removes entries that nobody has written for an hour.
@@ -148,7 +138,7 @@ func (p *Presence) clean(ctx context.Context) error {
 	}
 	for _, e := range edges {
 		if time.Since(e.Seen) > forgetAfter {
-			if err := p.pipe(ctx, func(pipe redis.Pipeliner) { pipe.HDel(ctx, key(), e.ID) }); err != nil {
+			if err := p.client.HDel(ctx, key(), e.ID).Err(); err != nil {
 				return err
 			}
 		}
