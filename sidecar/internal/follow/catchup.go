@@ -64,7 +64,7 @@ func (f *Follower) compare(ctx context.Context, p position) error {
 		}
 		return nil // the subscription may work; if not, it ends with an error
 	}
-	f.unknownAt = time.Time{}
+	f.compared.unknownAt = time.Time{}
 	switch {
 	case p.catchups != f.catchups:
 		return nil // from before a catch-up
@@ -81,22 +81,22 @@ func (f *Follower) compare(ctx context.Context, p position) error {
 		return f.catchUp(ctx, onEpoch)
 	case p.seq < p.ours: // writes may raise it above ours before the next comparison
 		f.lost(p)
-		f.synced, f.owed = false, resyncLost
+		f.synced, f.full.owed = false, resyncLost
 		return f.catchUp(ctx, onEpoch)
 	case p.differs():
 		f.metrics.Breaks.WithLabelValues(string(metrics.BreakHistory)).Inc()
 		f.log.Warn("another write has the number of our last one in redis: events were forged, or it lost writes; everything is read again", "seq", p.ours)
-		f.synced, f.owed = false, resyncLost
+		f.synced, f.full.owed = false, resyncLost
 		return f.catchUp(ctx, onChain)
 	case p.seq <= f.seq:
 		f.setInStep(p.at)
-		f.ahead = position{}
-	case f.ahead.seq == 0:
-		f.ahead = p
-		f.ahead.ours = f.seq
+		f.compared.ahead = position{}
+	case f.compared.ahead.seq == 0:
+		f.compared.ahead = p
+		f.compared.ahead.ours = f.seq
 	default:
 		// The event is still missing after a whole interval.
-		silent := f.seq == f.ahead.ours
+		silent := f.seq == f.compared.ahead.ours
 		if err := f.catchUp(ctx, onComparison); err != nil || !silent {
 			return err
 		}
@@ -112,7 +112,7 @@ func (f *Follower) compare(ctx context.Context, p position) error {
 func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	f.metrics.Catchups.WithLabelValues(string(reason)).Inc()
 	f.catchups++
-	f.ahead, f.claim = position{}, position{}
+	f.compared.ahead, f.compared.claim = position{}, position{}
 	f.readGrantedAgain()
 	client, err := f.master(ctx)
 	if err != nil {
@@ -135,8 +135,8 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	if err := f.believe(p); err != nil {
 		return err
 	}
-	if f.unlisted {
-		f.unlisted, f.synced, f.owed = false, false, cmp.Or(f.owed, resyncUnsure)
+	if f.rereads.unlisted {
+		f.rereads.unlisted, f.synced, f.full.owed = false, false, cmp.Or(f.full.owed, resyncUnsure)
 	}
 	from := f.seq
 	full := !f.synced || p.epoch != f.epoch || p.seq < f.seq || f.outdated(p) || !f.goesOn(p, reason)
@@ -147,7 +147,7 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 		f.setHistory(p)
 	}
 	count, end, err := f.readChanges(ctx, master, from, p, full)
-	f.resynced = f.resynced || full
+	f.full.tried = f.full.tried || full
 	if err != nil {
 		return fmt.Errorf("catch up from %d to %d: %w", from, p.seq, err)
 	}
@@ -163,23 +163,23 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 func (f *Follower) beginFull(p position) {
 	switch {
 	case f.epoch != "" && (p.epoch != f.epoch || p.seq < f.seq || p.differs()):
-		if f.owed != resyncLost { // it was not logged yet
+		if f.full.owed != resyncLost { // it was not logged yet
 			f.lost(p)
 		}
-		f.owed = resyncLost
-	case f.owed != "":
+		f.full.owed = resyncLost
+	case f.full.owed != "":
 	case !f.synced || f.epoch == "": // Redis was empty, and has its first data now
-		f.owed = resyncStart
+		f.full.owed = resyncStart
 	case f.outdated(p):
-		f.owed = resyncTrimmed
+		f.full.owed = resyncTrimmed
 		f.log.Info("deletions since our position may have left no trace: everything is read again",
 			"seq", f.seq, "floor", p.floor, "since", f.historyAt)
 	default:
-		f.owed = resyncRestarted
+		f.full.owed = resyncRestarted
 		f.log.Info("redis was restarted, or another server has taken over: everything is read again", "seq", f.seq, "redis_seq", p.seq)
 	}
 	f.applied.Store(&contract.Link{Seq: p.seq, Digest: p.digest()})
-	f.metrics.Resyncs.WithLabelValues(string(f.owed)).Inc()
+	f.metrics.Resyncs.WithLabelValues(string(f.full.owed)).Inc()
 	f.synced = false // until all was read
 	f.Objects.BeginResync()
 	f.Credentials.BeginResync()
@@ -190,12 +190,12 @@ func (f *Follower) endFull(count int) {
 	f.Objects.EndResync()
 	f.Credentials.EndResync()
 	if count > 0 { // an empty resync costs nothing
-		f.fullAt = time.Now()
+		f.full.endedAt = time.Now()
 	}
-	f.chain, f.owed = chain{}, ""
-	if f.demanded != nil {
-		f.demanded <- struct{}{} // has room
-		f.demanded = nil
+	f.chain, f.full.owed = chain{}, ""
+	if f.full.demanded != nil {
+		f.full.demanded <- struct{}{} // has room
+		f.full.demanded = nil
 	}
 }
 
@@ -203,16 +203,16 @@ func (f *Follower) endFull(count int) {
 func (f *Follower) moveTo(p position, end uint64) {
 	f.chain.known = p.chained
 	f.setLast(p.seq, p.digest())
-	f.doubt = ""
+	f.rereads.reason = ""
 	f.setHistory(p)
 	f.epoch, f.synced = p.epoch, true
 	f.batch = pipelineSize
-	f.unknownAt = time.Time{}
+	f.compared.unknownAt = time.Time{}
 	switch {
 	case end == p.seq:
 		f.setInStep(p.at)
 	case end > p.seq: // an event announces each write beyond p
-		f.claim = position{seq: end, at: p.at}
+		f.compared.claim = position{seq: end, at: p.at}
 	}
 	if f.doubtful() {
 		f.later()
@@ -223,10 +223,10 @@ func (f *Follower) moveTo(p position, end uint64) {
 func (f *Follower) unknown(err error) {
 	now := time.Now()
 	switch {
-	case f.unknownAt.IsZero():
-		f.unknownAt = now
-	case now.Sub(f.unknownAt) > unknownFor:
-		f.unknownAt = now.Add(unknownAgain)
+	case f.compared.unknownAt.IsZero():
+		f.compared.unknownAt = now
+	case now.Sub(f.compared.unknownAt) > unknownFor:
+		f.compared.unknownAt = now.Add(unknownAgain)
 		f.log.Warn("events arrive, but the position of redis can't be read: events may be missing, so the edge is not in step", "error", err)
 		return
 	}

@@ -86,8 +86,8 @@ func (f *Follower) mistrust(ctx context.Context, e *contract.Event) error {
 
 // reread catches up now, or later if there were many catch-ups: forged events could cause them at any rate.
 func (f *Follower) reread(ctx context.Context, reason catchUpReason) error {
-	f.doubt = reason
-	if !f.rereading && f.rereads.Allow() {
+	f.rereads.reason = reason
+	if !f.rereads.running && f.rereads.limiter.Allow() {
 		return f.catchUp(ctx, reason)
 	}
 	f.later()
@@ -96,20 +96,20 @@ func (f *Follower) reread(ctx context.Context, reason catchUpReason) error {
 
 // later schedules rereadDue for when the rate limit permits a catch-up.
 func (f *Follower) later() {
-	if f.rereading {
+	if f.rereads.running {
 		return
 	}
-	f.rereading = true
-	f.due.Reset(f.rereads.Reserve().Delay())
+	f.rereads.running = true
+	f.rereads.due.Reset(f.rereads.limiter.Reserve().Delay())
 }
 
 // rereadDue runs the scheduled catch-up, if it is still necessary.
 func (f *Follower) rereadDue(ctx context.Context) error {
-	f.rereading = false
-	if f.doubt == "" && !f.doubtful() {
+	f.rereads.running = false
+	if f.rereads.reason == "" && !f.doubtful() {
 		return nil
 	}
-	return f.catchUp(ctx, cmp.Or(f.doubt, onChain))
+	return f.catchUp(ctx, cmp.Or(f.rereads.reason, onChain))
 }
 
 // unsureEvent is an earlier event to check with Redis.
@@ -120,8 +120,8 @@ type unsureEvent struct {
 
 // askLater adds the event to those that the next comparison checks with Redis.
 func (f *Follower) askLater(e *contract.Event) {
-	if len(f.unsure) < maxUnsure { // further ones are only not reported: the data was read from Redis
-		f.unsure = append(f.unsure, unsureEvent{contract.Event{Seq: e.Seq, Digest: strings.Clone(e.Digest), Member: e.Member}, takesAway(e.Fields)})
+	if len(f.rereads.unsure) < maxUnsure { // further ones are only not reported: the data was read from Redis
+		f.rereads.unsure = append(f.rereads.unsure, unsureEvent{contract.Event{Seq: e.Seq, Digest: strings.Clone(e.Digest), Member: e.Member}, takesAway(e.Fields)})
 	}
 }
 

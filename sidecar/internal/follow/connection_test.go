@@ -102,8 +102,8 @@ func TestAllDoubtsEnd(t *testing.T) {
 	for i := range 20*pipelineSize + 1 {
 		s.takeAway(contract.CredentialMember(fmt.Sprint("d", i)))
 	}
-	if err := s.catchUp(t.Context(), onConnected); err != nil || len(s.again) != 0 {
-		t.Errorf("got %d devices left in doubt, %v; want none", len(s.again), err)
+	if err := s.catchUp(t.Context(), onConnected); err != nil || len(s.rereads.devices) != 0 {
+		t.Errorf("got %d devices left in doubt, %v; want none", len(s.rereads.devices), err)
 	}
 }
 
@@ -121,7 +121,7 @@ func TestLateDoubtsEnd(t *testing.T) {
 	for _, n := range []int{10 * pipelineSize, maxAgain + 1} {
 		t.Run(fmt.Sprint(n, " devices"), func(t *testing.T) {
 			s, _, m := inOrder(t, contract.ObjectMember("/a"))
-			s.rereads = rate.NewLimiter(rate.Every(time.Hour), 1)
+			s.rereads.limiter = rate.NewLimiter(rate.Every(time.Hour), 1)
 			objects := &flood{arrive: func() {
 				for i := range n {
 					s.takeAway(contract.CredentialMember(fmt.Sprint("d", i)))
@@ -132,18 +132,18 @@ func TestLateDoubtsEnd(t *testing.T) {
 				s.seq = 0                 // /a is read
 				m.Del(s.keys.ResyncKey()) // miniredis doesn't expire it
 				if err := s.catchUp(t.Context(), onConnected); err != nil || !s.doubtful() {
-					t.Fatalf("got %d devices left in doubt, %v; want some", len(s.again), err)
+					t.Fatalf("got %d devices left in doubt, %v; want some", len(s.rereads.devices), err)
 				}
 			}
 			objects.arrive = func() {}
 			m.Del(s.keys.ResyncKey())
 			select {
-			case <-s.due.C:
+			case <-s.rereads.due.C:
 			case <-time.After(time.Second):
 				t.Fatal("no catch-up is due")
 			}
 			if err := s.rereadDue(t.Context()); err != nil || s.doubtful() {
-				t.Errorf("got %d devices left in doubt, %v; want none", len(s.again), err)
+				t.Errorf("got %d devices left in doubt, %v; want none", len(s.rereads.devices), err)
 			}
 		})
 	}
@@ -156,7 +156,7 @@ func TestGrantBeforeACatchUp(t *testing.T) {
 	if err := s.catchUp(t.Context(), onConnected); err != nil {
 		t.Fatal(err)
 	}
-	s.waiting[a], s.reading, *order = true, map[contract.Member]bool{b: true}, nil
+	s.grants.waiting[a], s.grants.reading, *order = true, map[contract.Member]bool{b: true}, nil
 	if err := s.catchUp(t.Context(), onGap); err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +293,7 @@ func TestLostIsRemembered(t *testing.T) {
 func TestPositionMoves(t *testing.T) {
 	m := miniredis.RunT(t)
 	s, _, _ := idle(t, &redis.Options{Addr: m.Addr()})
-	s.noInfo.Store(true) // miniredis would make it read again for that
+	s.refuses.info.Store(true) // miniredis would make it read again for that
 	m.Set(s.keys.SeqKey(), "7")
 	chain := 0
 	m.Server().SetPreHook(func(_ *miniredisserver.Peer, command string, _ ...string) bool {
@@ -350,10 +350,10 @@ func TestReadsAreMeasured(t *testing.T) {
 		t.Errorf("got %v, and %v calls of a catch-up", err, measured())
 	}
 	before := measured()
-	s.running, s.grants = new(sync.WaitGroup), make(chan granted, 1)
-	s.waiting[contract.CredentialMember("d")] = true
+	s.running, s.grants.answers = new(sync.WaitGroup), make(chan granted, 1)
+	s.grants.waiting[contract.CredentialMember("d")] = true
 	s.readGranted(t.Context())
-	if g := <-s.grants; g.err != nil || measured() == before {
+	if g := <-s.grants.answers; g.err != nil || measured() == before {
 		t.Errorf("got %v, and %v calls for a grant", g.err, measured()-before)
 	}
 }
@@ -410,7 +410,7 @@ func BenchmarkResync(b *testing.B) {
 			cpu := func() float64 { return usage("cpu", "used_cpu_user") + usage("cpu", "used_cpu_sys") }
 			sentBefore, cpuBefore := sent(), cpu()
 			for b.Loop() {
-				s.synced, s.resynced = false, resynced
+				s.synced, s.full.tried = false, resynced
 				if err := s.catchUp(b.Context(), "connected"); err != nil {
 					b.Fatal(err)
 				}
@@ -484,7 +484,7 @@ func TestUnknownPosition(t *testing.T) {
 	if log.Len() != 0 {
 		t.Errorf("got %s, want nothing yet", log)
 	}
-	s.unknownAt = s.unknownAt.Add(-unknownFor)
+	s.compared.unknownAt = s.compared.unknownAt.Add(-unknownFor)
 	for range 3 {
 		s.unknown(refused)
 	}
@@ -513,7 +513,7 @@ func TestAnswerOfBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]int{"taken away": 0, "not": 1} {
-		s.reading = map[contract.Member]bool{d: true}
+		s.grants.reading = map[contract.Member]bool{d: true}
 		if order = nil; name == "taken away" {
 			s.takeAway(d)
 		}
@@ -531,20 +531,20 @@ func TestInStepWhenRead(t *testing.T) {
 	s, _, _ := idle(t, &redis.Options{Addr: "127.0.0.1:1"})
 	s.Credentials = new(removed[contract.Credential])
 	at := time.UnixMilli(1000)
-	s.waiting[contract.CredentialMember("d")] = true
+	s.grants.waiting[contract.CredentialMember("d")] = true
 	s.setInStep(at)
 	if !s.board.inStep[0].IsZero() {
 		t.Error("in step while a device waits")
 	}
-	s.waiting, s.reading, s.rounds = map[contract.Member]bool{contract.CredentialMember("e"): true}, map[contract.Member]bool{}, 1
+	s.grants.waiting, s.grants.reading, s.grants.rounds = map[contract.Member]bool{contract.CredentialMember("e"): true}, map[contract.Member]bool{}, 1
 	if err := s.finish(granted{}); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.board.inStep[0]; got != at {
 		t.Errorf("got %v when it was read, want %v, though another waits", got, at)
 	}
-	clear(s.waiting)
-	s.doubt = "chain"
+	clear(s.grants.waiting)
+	s.rereads.reason = "chain"
 	if s.setInStep(at.Add(time.Second)); s.board.inStep[0] != at {
 		t.Error("in step while in doubt")
 	}

@@ -25,13 +25,13 @@ func takesAway(fields map[string]string) bool {
 // applyDevice applies a device's event from our chain. It applies a revocation at once. For a grant it first reads the
 // record from Redis, because anyone who may publish could invent a device.
 func (f *Follower) applyDevice(e *contract.Event) {
-	delete(f.reading, e.Member) // a pending answer may be older than the event
+	delete(f.grants.reading, e.Member) // a pending answer may be older than the event
 	if takesAway(e.Fields) {
-		delete(f.waiting, e.Member)
+		delete(f.grants.waiting, e.Member)
 		f.apply(e.Member, e.Fields)
 		return
 	}
-	f.waiting[e.Member] = true
+	f.grants.waiting[e.Member] = true
 }
 
 // distrusted handles an event that is not accepted: if it revokes a device, or is unreadable, the device is in doubt
@@ -44,22 +44,22 @@ func (f *Follower) distrusted(e *contract.Event, unreadable bool) {
 
 // takeAway puts a device in doubt until its record was read again.
 func (f *Follower) takeAway(m contract.Member) {
-	delete(f.reading, m)
-	delete(f.waiting, m)
+	delete(f.grants.reading, m)
+	delete(f.grants.waiting, m)
 	f.Credentials.Doubt(m.ID)
 	f.readAgain(m)
 }
 
 // readAgain adds a device to those that the next catch-up reads, even if the log does not list it as changed.
 func (f *Follower) readAgain(m contract.Member) {
-	if f.again[m] = true; len(f.again) > maxAgain {
-		f.again = map[contract.Member]bool{} // an empty map keeps its memory
-		f.unlisted = true
+	if f.rereads.devices[m] = true; len(f.rereads.devices) > maxAgain {
+		f.rereads.devices = map[contract.Member]bool{} // an empty map keeps its memory
+		f.rereads.unlisted = true
 	}
 }
 
 // doubtful reports whether a catch-up must read devices that the log may not list.
-func (f *Follower) doubtful() bool { return len(f.again) > 0 || f.unlisted }
+func (f *Follower) doubtful() bool { return len(f.rereads.devices) > 0 || f.rereads.unlisted }
 
 // granted has the replies to one round of reads.
 type granted struct {
@@ -71,13 +71,13 @@ type granted struct {
 
 // readGranted starts reading all waiting devices, unless a round is running.
 func (f *Follower) readGranted(ctx context.Context) {
-	if f.reading != nil || len(f.waiting) == 0 {
+	if f.grants.reading != nil || len(f.grants.waiting) == 0 {
 		return
 	}
-	f.reading, f.waiting = f.waiting, map[contract.Member]bool{}
-	f.rounds++
-	g := granted{members: slices.Collect(maps.Keys(f.reading)), catchups: f.catchups}
-	f.late = time.After(grantTimeout)
+	f.grants.reading, f.grants.waiting = f.grants.waiting, map[contract.Member]bool{}
+	f.grants.rounds++
+	g := granted{members: slices.Collect(maps.Keys(f.grants.reading)), catchups: f.catchups}
+	f.grants.late = time.After(grantTimeout)
 	after := f.applied.Load() // the connection may be to another server than the events'
 	f.running.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, callTimeout) // for both calls, with the client's attempts
@@ -90,27 +90,27 @@ func (f *Follower) readGranted(ctx context.Context) {
 				g.replies, g.err = f.fetch(ctx, master, records, callTimeout, after, false)
 			}
 		}
-		f.grants <- g
+		f.grants.answers <- g
 	})
 }
 
 // doubtGranted puts devices in doubt whose records were not read in time: an event may also have invalidated an old
 // secret.
 func (f *Follower) doubtGranted() {
-	for _, granted := range []map[contract.Member]bool{f.waiting, f.reading} {
+	for _, granted := range []map[contract.Member]bool{f.grants.waiting, f.grants.reading} {
 		for m := range granted {
 			f.Credentials.Doubt(m.ID)
 		}
 	}
-	f.late = time.After(grantTimeout) // for those that wait behind them
+	f.grants.late = time.After(grantTimeout) // for those that wait behind them
 }
 
 // finish applies the replies of a round.
 func (f *Follower) finish(g granted) error {
-	reading := f.reading
-	f.reading, f.late = nil, nil
+	reading := f.grants.reading
+	f.grants.reading, f.grants.late = nil, nil
 	if g.err == nil && g.catchups != f.catchups {
-		maps.Copy(f.waiting, reading) // a full resync may have reset versions since
+		maps.Copy(f.grants.waiting, reading) // a full resync may have reset versions since
 		return nil
 	}
 	for i := 0; g.err == nil && i < len(g.members); i++ {
@@ -119,12 +119,12 @@ func (f *Follower) finish(g granted) error {
 		}
 	}
 	if g.err != nil {
-		maps.Copy(f.waiting, reading)
+		maps.Copy(f.grants.waiting, reading)
 		return fmt.Errorf("read what events say of %d devices: %w", len(g.members), g.err)
 	}
-	if f.held.seq != 0 && f.rounds >= f.held.seq {
-		f.board.setInStep(f.Shard, f.held.at)
-		f.held = position{}
+	if f.grants.held.seq != 0 && f.grants.rounds >= f.grants.held.seq {
+		f.board.setInStep(f.Shard, f.grants.held.at)
+		f.grants.held = position{}
 	}
 	return nil
 }
@@ -133,13 +133,13 @@ func (f *Follower) finish(g granted) error {
 func (f *Follower) abandon() {
 	f.doubtGranted()
 	f.readGrantedAgain()
-	f.waiting = map[contract.Member]bool{}
-	f.reading, f.late, f.held = nil, nil, position{}
+	f.grants.waiting = map[contract.Member]bool{}
+	f.grants.reading, f.grants.late, f.grants.held = nil, nil, position{}
 }
 
 // readGrantedAgain has the next catch-up read devices with unread grants: their answers wait until it is over.
 func (f *Follower) readGrantedAgain() {
-	for _, granted := range []map[contract.Member]bool{f.waiting, f.reading} {
+	for _, granted := range []map[contract.Member]bool{f.grants.waiting, f.grants.reading} {
 		for m := range granted {
 			f.readAgain(m)
 		}
@@ -149,12 +149,12 @@ func (f *Follower) readGrantedAgain() {
 // setInStep reports the shard in step as of t, once the grants received by now were read.
 func (f *Follower) setInStep(t time.Time) {
 	switch {
-	case f.doubt != "": // until Redis was read
-	case len(f.waiting) > 0 && f.held.seq == 0:
-		f.held = position{seq: f.rounds + 1, at: t}
-	case f.reading != nil && f.held.seq == 0:
-		f.held = position{seq: f.rounds, at: t}
-	case len(f.waiting) == 0 && f.reading == nil:
+	case f.rereads.reason != "": // until Redis was read
+	case len(f.grants.waiting) > 0 && f.grants.held.seq == 0:
+		f.grants.held = position{seq: f.grants.rounds + 1, at: t}
+	case f.grants.reading != nil && f.grants.held.seq == 0:
+		f.grants.held = position{seq: f.grants.rounds, at: t}
+	case len(f.grants.waiting) == 0 && f.grants.reading == nil:
 		f.board.setInStep(f.Shard, t)
 	}
 }
@@ -172,8 +172,8 @@ func (f *Follower) applyMeanwhile(ctx context.Context, master server, epoch stri
 			f.readAgain(e.Member)
 		}
 	}
-	members := make([]contract.Member, 0, min(len(f.again), pipelineSize))
-	for m := range f.again {
+	members := make([]contract.Member, 0, min(len(f.rereads.devices), pipelineSize))
+	for m := range f.rereads.devices {
 		if len(members) == pipelineSize {
 			break
 		}
@@ -190,10 +190,10 @@ func (f *Follower) applyMeanwhile(ctx context.Context, master server, epoch stri
 		return err
 	}
 	for _, m := range members {
-		delete(f.again, m)
+		delete(f.rereads.devices, m)
 	}
-	if len(f.again) == 0 {
-		f.again = map[contract.Member]bool{}
+	if len(f.rereads.devices) == 0 {
+		f.rereads.devices = map[contract.Member]bool{}
 	}
 	return nil
 }

@@ -27,14 +27,14 @@ func (p *position) empty() bool { return p.epoch == "" && p.seq == 0 }
 // fleet refused at once.
 func (f *Follower) believe(p position) error {
 	if !p.empty() {
-		f.emptySince = time.Time{}
+		f.compared.emptySince = time.Time{}
 		f.board.setEmpty(f.Shard, false)
 		return nil
 	}
-	if f.emptySince.IsZero() {
-		f.emptySince = p.at
+	if f.compared.emptySince.IsZero() {
+		f.compared.emptySince = p.at
 	}
-	believed := f.AcceptLossAfter > 0 && p.at.Sub(f.emptySince) >= f.AcceptLossAfter
+	believed := f.AcceptLossAfter > 0 && p.at.Sub(f.compared.emptySince) >= f.AcceptLossAfter
 	f.board.setEmpty(f.Shard, !believed)
 	if !believed {
 		return emptyError{}

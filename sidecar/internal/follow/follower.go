@@ -107,49 +107,66 @@ type Follower struct {
 	firstOnce sync.Once
 	connected atomic.Bool
 	applied   atomic.Pointer[contract.Link] // last applied write; in a full resync the last one of what is read
-	noInfo    atomic.Bool                   // the server refuses INFO in this session
-	noChain   atomic.Bool                   // the server refuses HMGET of the chain in this session
-	noMemory  atomic.Bool                   // the server refuses MEMORY USAGE in this session
-	resyncs   chan chan<- struct{}          // demands of operators, see [Group.Resync]
+	refuses   refused
 
-	// Only for the goroutine that runs Run.
-	epoch     string       // data epoch of seq; "" before the first write
-	seq       uint64       // number of the last applied write
-	chain     chain        // up to seq
-	history   history      // of the server that reported seq
-	historyAt time.Time    // time of that report
-	in        *inbox       // of the current session
-	synced    bool         // everything up to seq was applied
-	owed      resyncReason // of the full resync that runs or must run; "": unknown yet, or none
-	resynced  bool         // a full resync was run or tried, so the next one may find known records
+	// What follows is only for the goroutine that runs Run.
+	epoch     string    // data epoch of seq; "" before the first write
+	seq       uint64    // number of the last applied write
+	chain     chain     // up to seq
+	history   history   // of the server that reported seq
+	historyAt time.Time // time of that report
+	synced    bool      // everything up to seq was applied
 	catchups  uint64
-	ahead     position        // position at which Redis was ahead of us; seq 0: it was not
-	claim     position        // in step as of its time once everything up to its seq is applied; seq 0: none
-	comparing bool            // a comparison is running
-	fullAt    time.Time       // end of the last full resync
-	demanded  chan<- struct{} // receives when the full resync that an operator demanded has ended; nil: none
 	batch     int             // number of records in one pipeline
-	unknownAt time.Time       // the position has been unreadable since; zero: it is readable
-	// emptySince is when the shard was first seen empty in a row; zero: it isn't empty.
-	emptySince time.Time
+	in        *inbox          // of the current session
+	running   *sync.WaitGroup // of the current session
 
-	// Reads that events ask for.
-	rereads   *rate.Limiter
-	rereading bool                     // due is running
-	due       *time.Timer              // for rereadDue
-	doubt     catchUpReason            // reason for a pending catch-up; "": none
-	again     map[contract.Member]bool // devices for the next catch-up to read in any case
-	unlisted  bool                     // there are more: the next catch-up reads everything
-	unsure    []unsureEvent
+	compared compared
+	full     full
+	rereads  rereads
+	grants   grants
+}
 
-	// Devices with grants in events, see applyDevice.
+// refused is what the server refuses in this session.
+type refused struct{ info, chain, memory atomic.Bool }
+
+// compared is what comparisons with the position of Redis have found.
+type compared struct {
+	running    bool      // a comparison is running
+	ahead      position  // position at which Redis was ahead of us; seq 0: it was not
+	claim      position  // in step as of its time once everything up to its seq is applied; seq 0: none
+	unknownAt  time.Time // the position has been unreadable since; zero: it is readable
+	emptySince time.Time // the shard was first seen empty in a row; zero: it isn't empty
+}
+
+// full is the state of full resyncs.
+type full struct {
+	owed     resyncReason         // of the one that runs or must run; "": unknown yet, or none
+	tried    bool                 // one was run or tried, so the next one may find known records
+	endedAt  time.Time            // end of the last one
+	demands  chan chan<- struct{} // of operators, see [Group.Resync]
+	demanded chan<- struct{}      // receives when the one that an operator demanded has ended; nil: none
+}
+
+// rereads are the reads that events ask for.
+type rereads struct {
+	limiter  *rate.Limiter
+	running  bool                     // due is running
+	due      *time.Timer              // for rereadDue
+	reason   catchUpReason            // for a pending catch-up; "": none
+	devices  map[contract.Member]bool // for the next catch-up to read in any case
+	unlisted bool                     // there are more: the next catch-up reads everything
+	unsure   []unsureEvent
+}
+
+// grants are the devices with grants in events, see applyDevice.
+type grants struct {
 	waiting map[contract.Member]bool
 	reading map[contract.Member]bool // true if the answer is still valid; nil: no round is running
-	late    <-chan time.Time         // for doubtGranted; nil: no round is running
 	rounds  uint64                   // number of rounds begun
+	late    <-chan time.Time         // for doubtGranted; nil: no round is running
 	held    position                 // in step as of its time once round seq has ended; seq 0: none
-	grants  chan granted             // of the current session
-	running *sync.WaitGroup          // of the current session
+	answers chan granted             // of the current session
 }
 
 // New returns a Follower that reads through client; the caller still closes client. To follow more than one shard, see
@@ -163,10 +180,13 @@ func newFollower(c Config, b *board, client redis.UniversalClient, m *metrics.Me
 	due := time.NewTimer(0)
 	due.Stop()
 	f := &Follower{
-		rereads: rate.NewLimiter(rate.Every(rereadEvery), rereadBurst), due: due,
-		again: map[contract.Member]bool{}, waiting: map[contract.Member]bool{},
-		Config: c, keys: contract.ShardKeys(c.Shard), board: b,
-		client: client, metrics: m, log: log, first: make(chan struct{}), resyncs: make(chan chan<- struct{}), in: newInbox(c.Shards.Count()), batch: pipelineSize,
+		Config: c, keys: contract.ShardKeys(c.Shard), board: b, client: client, metrics: m, log: log,
+		first: make(chan struct{}), in: newInbox(c.Shards.Count()), batch: pipelineSize,
+		full: full{demands: make(chan chan<- struct{})},
+		rereads: rereads{
+			limiter: rate.NewLimiter(rate.Every(rereadEvery), rereadBurst), due: due, devices: map[contract.Member]bool{},
+		},
+		grants: grants{waiting: map[contract.Member]bool{}},
 	}
 	f.applied.Store(new(contract.Link))
 	return f
@@ -278,9 +298,9 @@ var (
 // acknowledgement of the subscription arrive as events, earlier writes are in the log.
 func (f *Follower) session(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
-	f.noInfo.Store(false)
-	f.noChain.Store(false)
-	f.noMemory.Store(false)
+	f.refuses.info.Store(false)
+	f.refuses.chain.Store(false)
+	f.refuses.memory.Store(false)
 	channel := f.keys.EventsChannel()
 	sub := redisurl.Subscribe(ctx, f.client, channel)
 	var running sync.WaitGroup
@@ -293,7 +313,7 @@ func (f *Follower) session(ctx context.Context) error {
 		return err
 	}
 	in := newInbox(f.Shards.Count())
-	f.in, f.running, f.grants = in, &running, make(chan granted, 1)
+	f.in, f.running, f.grants.answers = in, &running, make(chan granted, 1)
 	defer f.abandon()
 	running.Go(func() { in.fail(receive(ctx, sub, in)) })
 	defer sub.Close()
@@ -314,24 +334,24 @@ func (f *Follower) follow(ctx context.Context, in *inbox) error {
 	tick := time.NewTicker(compareEvery)
 	defer tick.Stop()
 	compared := make(chan position, 1)
-	f.ahead, f.comparing = position{}, false
+	f.compared.ahead, f.compared.running = position{}, false
 	for {
 		f.readGranted(ctx)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case g := <-f.grants:
+		case g := <-f.grants.answers:
 			if err := f.finish(g); err != nil {
 				return err
 			}
-		case <-f.late:
+		case <-f.grants.late:
 			f.doubtGranted()
-		case f.demanded = <-f.resyncs:
-			f.synced, f.owed = false, cmp.Or(f.owed, resyncDemand)
+		case f.full.demanded = <-f.full.demands:
+			f.synced, f.full.owed = false, cmp.Or(f.full.owed, resyncDemand)
 			if err := f.catchUp(ctx, onDemand); err != nil {
 				return err
 			}
-		case <-f.due.C:
+		case <-f.rereads.due.C:
 			if err := f.rereadDue(ctx); err != nil {
 				return err
 			}
@@ -340,15 +360,15 @@ func (f *Follower) follow(ctx context.Context, in *inbox) error {
 				return err
 			}
 		case <-tick.C:
-			if f.comparing {
+			if f.compared.running {
 				continue
 			}
-			f.comparing = true
-			asked := position{seq: f.seq, link: contract.Link{Seq: f.seq, Digest: f.chain.digest}, catchups: f.catchups, at: time.Now(), unsure: f.unsure}
-			f.unsure = nil
+			f.compared.running = true
+			asked := position{seq: f.seq, link: contract.Link{Seq: f.seq, Digest: f.chain.digest}, catchups: f.catchups, at: time.Now(), unsure: f.rereads.unsure}
+			f.rereads.unsure = nil
 			f.running.Go(func() { compared <- f.ask(ctx, asked) })
 		case p := <-compared:
-			f.comparing = false
+			f.compared.running = false
 			if err := f.compare(ctx, p); err != nil {
 				return err
 			}
@@ -432,7 +452,7 @@ func (f *Follower) accept(e *contract.Event, unreadable error) {
 				f.apply(e.Member, e.Fields)
 			}
 		})
-		if span.IsRecording() && !f.waiting[e.Member] {
+		if span.IsRecording() && !f.grants.waiting[e.Member] {
 			f.Trace(span.SpanContext())
 		}
 	}
@@ -452,7 +472,7 @@ func (f *Follower) span(e *contract.Event) trace.Span {
 
 // moved reports that the shard is in step if everything up to a pending position was applied.
 func (f *Follower) moved() {
-	for _, then := range []*position{&f.claim, &f.ahead} {
+	for _, then := range []*position{&f.compared.claim, &f.compared.ahead} {
 		if then.seq != 0 && f.seq >= then.seq {
 			f.setInStep(then.at)
 			*then = position{}

@@ -75,7 +75,7 @@ func (g *Group) Resync(ctx context.Context) error {
 	done := make(chan struct{}, len(g.followers))
 	for _, f := range g.followers {
 		select {
-		case f.resyncs <- done:
+		case f.full.demands <- done:
 		case <-ctx.Done():
 			return ctx.Err()
 		}

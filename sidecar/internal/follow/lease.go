@@ -31,7 +31,7 @@ type lease struct {
 // starts, don't all do so at once: by a lease one after the other, otherwise after a random delay, except at the start.
 // Events of devices don't wait.
 func (f *Follower) takeTurn(ctx context.Context, master server, meanwhile func() error) (*lease, error) {
-	if err := f.wait(ctx, time.Until(f.fullAt.Add(fullEvery)), meanwhile); err != nil {
+	if err := f.wait(ctx, time.Until(f.full.endedAt.Add(fullEvery)), meanwhile); err != nil {
 		return nil, err
 	}
 	for began := time.Now(); time.Since(began) < leaseWait; {

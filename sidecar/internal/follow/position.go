@@ -202,17 +202,17 @@ func (f *Follower) position(ctx context.Context, master server, asked position) 
 		case !is:
 			return p, err
 		case withheld.chain:
-			f.noChain.Store(true)
+			f.refuses.chain.Store(true)
 			f.board.chainOnce.Do(func() {
 				f.log.Warn("no permission to read the chain of redis: forged events and lost writes may go unnoticed; permit HMGET (+hmget)", "error", withheld.error)
 			})
 		case redis.HasErrorPrefix(withheld.error, "wrong number of arguments"): // miniredis; Redis knows several sections
-			f.noInfo.Store(true)
+			f.refuses.info.Store(true)
 			f.board.infoOnce.Do(func() {
 				f.log.Info("this server can't tell its role and history: a replica, or a failover to an older one, may go unnoticed", "error", withheld.error)
 			})
 		default:
-			f.noInfo.Store(true)
+			f.refuses.info.Store(true)
 			f.board.infoOnce.Do(func() {
 				f.log.Warn("no permission to read the role and history of redis: a replica, or a failover to an older one, may go unnoticed; permit INFO (+info)", "error", withheld.error)
 			})
@@ -248,11 +248,11 @@ func (f *Follower) tryPosition(ctx context.Context, master server, asked positio
 		shards = pipe.Get(ctx, contract.ShardsKey)
 		asks = append(asks, shards)
 	}
-	if !f.noInfo.Load() {
+	if !f.refuses.info.Load() {
 		info = pipe.Info(ctx, "server", "replication", "memory")
 		asks = append(asks, info)
 	}
-	if p.chained = !f.noChain.Load(); p.chained {
+	if p.chained = !f.refuses.chain.Load(); p.chained {
 		links = pipe.HMGet(ctx, f.keys.ChainKey(), chainFields(asked)...)
 		asks = append(asks, links)
 	}

@@ -40,7 +40,7 @@ func (f *Follower) readChanges(ctx context.Context, master server, from uint64, 
 	if count, err = f.readLog(ctx, master, from, p.seq, contract.KindCredential, meanwhile); err != nil {
 		return count, 0, err
 	}
-	for left := len(f.again); len(f.again) > 0 && left > 0; left -= pipelineSize { // most get a 503 until they are read
+	for left := len(f.rereads.devices); len(f.rereads.devices) > 0 && left > 0; left -= pipelineSize { // most get a 503 until they are read
 		if err := meanwhile(); err != nil {
 			return count, 0, err
 		}
@@ -90,7 +90,7 @@ func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, epoc
 	if seq, err = number.Uint64(); err != nil && !errors.Is(err, redis.Nil) {
 		return 0, err
 	}
-	if full || f.noChain.Load() {
+	if full || f.refuses.chain.Load() {
 		return seq, nil
 	}
 	values, err := master.HMGet(ctx, f.keys.ChainKey(), contract.ChainHead, contract.ChainFloor, contract.ChainField(from)).Result()
@@ -99,7 +99,7 @@ func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, epoc
 	}
 	var now position
 	if now.setChain(values); from < now.floor {
-		f.synced, f.owed = false, resyncTrimmed
+		f.synced, f.full.owed = false, resyncTrimmed
 		return 0, errTrimmed
 	}
 	return seq, nil
@@ -188,7 +188,7 @@ func (f *Follower) readMembers(ctx context.Context, master server, members []con
 		return err
 	}
 	objects := len(records) > 0 && records[0].Kind == contract.KindObject
-	if objects && f.resynced && !f.synced && f.demanded == nil {
+	if objects && f.full.tried && !f.synced && f.full.demanded == nil {
 		if records, err = f.unconfirmed(ctx, master, records); err != nil {
 			return err
 		}
@@ -224,7 +224,7 @@ func (f *Follower) weigh(ctx context.Context, master redis.Cmdable, members []co
 	for i, m := range members {
 		records[i] = record{m, contract.MaxMemory(m.Kind) / 2}
 	}
-	if len(members) == 0 || f.noMemory.Load() {
+	if len(members) == 0 || f.refuses.memory.Load() {
 		return records, nil
 	}
 	pipe := master.Pipeline()
@@ -241,7 +241,7 @@ func (f *Follower) weigh(ctx context.Context, master redis.Cmdable, members []co
 		case err == nil || errors.Is(err, redis.Nil):
 			records[i].bytes = bytes
 		case redisurl.Withheld(err):
-			f.noMemory.Store(true)
+			f.refuses.memory.Store(true)
 			if redis.HasErrorPrefix(err, "NOPERM") {
 				f.board.memoryOnce.Do(func() {
 					f.log.Warn("no permission to ask for sizes: records are read a few at a time, and one without bounds can exhaust the memory; permit MEMORY USAGE (+memory|usage)", "error", err)
@@ -339,7 +339,7 @@ func (f *Follower) confirm(ctx context.Context, master server, records []record)
 }
 
 func (f *Follower) readRecords(ctx context.Context, master server, records []record) error {
-	replies, err := f.fetch(ctx, master, records, recordsTimeout, nil, !f.emptySince.IsZero())
+	replies, err := f.fetch(ctx, master, records, recordsTimeout, nil, !f.compared.emptySince.IsZero())
 	for i := 0; err == nil && i < len(records); i++ {
 		err = f.applyReply(records[i].Member, replies[i])
 		replies[i] = nil // it may be large
