@@ -109,6 +109,9 @@ end
 
 -- start loads the library, and starts the worker's tick. After a failure each request gets a 503.
 function M.start()
+  if not options then
+    error("gatehouse: no init_by_lua calls edge.init", 0)
+  end
   local loaded, err =
     library.load(options.library, rules, options.memory, options.memory_mib * 1048576, options.issuer or "gatehouse")
   if not loaded then
