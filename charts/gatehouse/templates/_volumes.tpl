@@ -1,7 +1,11 @@
 {{/* The volumes of both. The edge mounts gatehouse-run and gatehouse-module. */}}
 {{- define "gatehouse.volumes" -}}
 - name: gatehouse-run
+  {{- if eq .Values.edge "nginx" }}
+  emptyDir: {medium: Memory, sizeLimit: {{ add 1 (int64 (include "gatehouse.memory" . | fromJson).file) }}Mi}
+  {{- else }}
   emptyDir: {medium: Memory, sizeLimit: 1Mi}
+  {{- end }}
 {{- if not (include "gatehouse.discovered" .) }}
 - name: gatehouse-module
   emptyDir: {sizeLimit: 64Mi}

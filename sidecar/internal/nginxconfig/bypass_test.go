@@ -196,7 +196,7 @@ var setups = []struct {
 	got            string // is part of an answer, or of nginx's log
 	want           []string
 }{
-	{"no init", `init_by_lua_block { require("gatehouse.edge").init{ rules = "DIR/rules.json", socket = "unix:DIR/api.sock", push = "unix:DIR/push.sock", memory = "DIR/memory", memory_mib = 512, library = "LIBRARY" } }`, "", "503 Service Temporarily Unavailable", []string{noInit.Code}},
+	{"no init", `init_by_lua_block { require("gatehouse.edge").init{ rules = "DIR/rules.json", socket = "unix:DIR/api.sock", push = "unix:DIR/push.sock", memory = "DIR/memory", memory_mib = 256, library = "LIBRARY" } }`, "", "503 Service Temporarily Unavailable", []string{noInit.Code}},
 	{"no start", "include PLUGIN/http.conf;", "include DIR/http.conf;", "503 Service Temporarily Unavailable", []string{noStart.Code}},
 	{"no dictionary", "include PLUGIN/http.conf;", "include DIR/no-dictionary.conf;", "lua_shared_dict gatehouse is missing", []string{noDict.Code}},
 	{"no code cache", "access_log off;", "access_log off; lua_code_cache off;", "503 Service Temporarily Unavailable", []string{noCodeCache.Code}},

@@ -65,7 +65,7 @@ http {
   scgi_temp_path DIR/scgi;
   proxy_cache_path DIR/cache keys_zone=answers:1m;
   lua_package_path "PLUGIN/lua/?.lua;;";
-  init_by_lua_block { require("gatehouse.edge").init{ rules = "DIR/rules.json", socket = "unix:DIR/api.sock", push = "unix:DIR/push.sock", memory = "DIR/memory", memory_mib = 512, library = "LIBRARY" } }
+  init_by_lua_block { require("gatehouse.edge").init{ rules = "DIR/rules.json", socket = "unix:DIR/api.sock", push = "unix:DIR/push.sock", memory = "DIR/memory", memory_mib = 256, library = "LIBRARY" } }
   include PLUGIN/http.conf;
   map $http_x_to $client_host { default $http_x_to; }
   map $uri $tenant { "~^/tn/(?<tn>[^/]+)" $tn; default ""; }
