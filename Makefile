@@ -167,7 +167,7 @@ lifecycle: build ## end streams in every way while they wait, under faults: LIFE
 routers: build ## send spellings of protected paths to real routers behind the edge: SPELLINGS, SEED, ONLY, EDGE_KIND
 	@scripts/routers.sh $(foreach v,SPELLINGS SEED ONLY WASM SIDECAR,$(if $($v),--$(shell echo $v | tr A-Z a-z)='$($v)'))
 
-doors: build ## run generated configurations of Envoy and nginx, try to get past the filter, and compare with gatehousectl check: CONFIGS, SEED, ONLY, CHECK, RUN
+doors: build nginx ## run generated configurations of Envoy and nginx, try to get past the filter, and compare with gatehousectl check: CONFIGS, SEED, ONLY, CHECK, RUN
 	@scripts/install-nginx.sh >/dev/null
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -count=1 -timeout=3h -v $(if $(RUN),-run '$(RUN)') ./e2e/doors $(foreach v,CONFIGS SEED ONLY,$(if $($v),-$(shell echo $v | tr A-Z a-z)='$($v)')) $(if $(CHECK),-check='$(abspath $(CHECK))')
 
@@ -179,10 +179,10 @@ lua-coverage: ## lines of the NGINX plugin that its tests run; fails under 90 % 
 	@cd nginx && $(GO) test -race -count=1 -lua-coverage
 
 loadtest: build ## measure on this machine: SCENARIO=304 PEERS=1 SECONDS=10; see loadtest/README.md
-	@$(if $(filter-out 0,$(PEERS)),$(MAKE) --no-print-directory wasm BINDING=sdk && $(MAKE) --no-print-directory wasm BINDING=plugins && $(MAKE) --no-print-directory native floor)
+	@$(if $(filter-out 0,$(PEERS)),$(MAKE) --no-print-directory wasm BINDING=sdk && $(MAKE) --no-print-directory wasm BINDING=plugins && $(MAKE) --no-print-directory native nginx floor)
 	@scripts/loadtest.sh $(if $(SECONDS),--seconds=$(SECONDS)) # bash counts in a variable of this name
 
-bench-check: build native floor ## measure the ratios of loadtest/limits.json, of both modules, and the cost of the access log, 4 minutes; fail beyond the limits
+bench-check: build native nginx floor ## measure the ratios of loadtest/limits.json, of both modules, and the cost of the access log, 4 minutes; fail beyond the limits
 	@WORKERS=$${WORKERS:-1} scripts/loadtest.sh --scenario check,observed --out build/bench-check
 
 check: ## format, lint, module files, links
@@ -203,7 +203,7 @@ chart-e2e: ## install, break and upgrade the chart in a real Kubernetes on this 
 mesh-e2e: ## the same under the control planes of Envoy Gateway and Istio, built once in ten minutes
 	@scripts/chart-e2e.sh mesh
 
-chart-check: build native ## lint, unit tests and schemas of the Helm chart, and the configurations that it renders
+chart-check: build native nginx ## lint, unit tests and schemas of the Helm chart, and the configurations that it renders
 	@scripts/chart-check.sh
 
 chart-readme: ## update the chart's table of values, the descriptions in its schema, and its alerts in docs/prometheus

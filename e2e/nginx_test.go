@@ -23,7 +23,7 @@ var notOnNginx = map[string]string{
 	"TestListenerGoes":        "all servers of one nginx have the same rules",
 	"TestCalls":               "it makes calls fail by the configuration of a second listener; TestSidecarAway",
 	"TestPage":                "it reads Envoy's access log and texts of the page for Envoy; TestOperator, TestExplain",
-	"TestBoundedStaleness":    "it compares two listeners with different rules; TestDecide of package nginx, TestRevokedWhileCutOff",
+	"TestBoundedStaleness":    "it compares two listeners with different rules; TestRevokedWhileCutOff",
 	"TestRoutesByIdentity":    "nginx chooses the location by the URI alone",
 	"TestSourceBehindProxies": "its source is in Envoy's filter state; nginx has real_ip_header",
 }

@@ -550,6 +550,41 @@ func TestRepliesAreBounded(t *testing.T) {
 	}
 }
 
+// TestUnreadIsBounded: a host tells what clients have yet to read; replies beyond the bound go upstream, except small ones.
+func TestUnreadIsBounded(t *testing.T) {
+	for _, tt := range []struct {
+		unread, length int
+		want           string // Cache-Status of a request that went upstream
+	}{
+		{MaxReplied - limits.MaxBody, limits.MaxBody, ""},
+		{MaxReplied - limits.MaxBody + 1, limits.MaxBody, "gatehouse; fwd=bypass; detail=crowded"},
+		{MaxReplied, SmallBody, ""},
+		{MaxReplied, SmallBody + 1, "gatehouse; fwd=bypass; detail=crowded"},
+	} {
+		object := newObject("/v1/products/1", tt.length)
+		e := emulate(t, rules)
+		id := send(e, "/v1/products/1")
+		e.vm.Unread(tt.unread)
+		e.answered(e.calls[0], wire.AppendFetchResponse(nil, 9, &object, [][]byte{make([]byte, tt.length)}))
+		if x := e.streams[id]; x.cacheStatus != tt.want || (x.reply != nil) != (tt.want == "") {
+			t.Errorf("%d unread, %d more: got %+v", tt.unread, tt.length, x)
+		}
+	}
+}
+
+// TestBadToken: a host that validates tokens has a request refused, whatever the rules say.
+func TestBadToken(t *testing.T) {
+	e := emulate(t, rules)
+	id := send(e, "/elsewhere")
+	if a := e.vm.RefuseToken(id); a != Pause {
+		t.Errorf("got action %v", a)
+	}
+	got := e.streams[id].reply
+	if got == nil || got.status != 401 || got.details != "gatehouse_denied_token" || e.vm.tallies[0].counts[policy.AuthDeny] != 1 {
+		t.Errorf("got %+v", got)
+	}
+}
+
 func TestFetch(t *testing.T) {
 	object := newObject("/v1/products/1", 4)
 	e := emulate(t, rules)

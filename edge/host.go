@@ -1,6 +1,6 @@
 // Package edge is what every edge does with a request, and with a push: streams, calls to the sidecar, and what a worker
-// remembers. It decides by package policy, and meets its proxy in [Host] only. wasm-filter and native-filter are the two
-// hosts; the plugin for NGINX does the same in Lua.
+// remembers. It decides by package policy, and meets its proxy in [Host] only. wasm-filter, native-filter and
+// nginx/host are the hosts.
 package edge
 
 import (

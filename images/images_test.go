@@ -204,9 +204,9 @@ func checkBOM(t *testing.T, img image, dir string, oci v1.Image) {
 	}
 	for _, want := range map[string][]string{
 		"sidecar": {"github.com/redis/go-redis/v9", "github.com/dchest/siphash", "golang.org/x/crypto/x509roots/fallback", "stdlib", "/usr/local/bin/gatehousectl", "/plugin.wasm",
-			"/libgatehouse.so"},
+			"/libgatehouse.so", "/usr/local/lib/gatehouse/libgatehouse-nginx.so"},
 		"envoy":  {"envoy", "glibc", "/usr/local/bin/envoy"},
-		"nginx":  {"nginx", "libnginx-mod-http-lua", "lua-cjson", "lua-resty-core", "libc6", "/usr/sbin/nginx"},
+		"nginx":  {"nginx", "libnginx-mod-http-lua", "lua-resty-core", "libc6", "/usr/sbin/nginx"},
 		"module": {"github.com/dchest/siphash", "stdlib", "/plugin.wasm"},
 	}[img.name] {
 		if !named[want] {

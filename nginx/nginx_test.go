@@ -36,7 +36,7 @@ http {
 // initBlock is the init of an edge with its files in a directory: %[1]s, after %[4]s, with the library %[5]s.
 const initBlock = `
   init_by_lua_block { %[4]srequire("gatehouse.edge").init{ rules = "%[1]s/rules.json", socket = "unix:%[1]s/api.sock",
-    push = "unix:%[1]s/push.sock", memory = "%[1]s/memory", memory_mib = 16, library = "%[5]s" } }
+    push = "unix:%[1]s/push.sock", memory = "%[1]s/memory", memory_mib = 8, objects = 1000, verdicts = 1000, library = "%[5]s" } }
   include %[2]s/http.conf;
 `
 

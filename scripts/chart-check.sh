@@ -141,7 +141,7 @@ nginx() {
   local missing
   settings() { sed -e 's/ *#.*//' -e 's/^ *//' -e '/^$/d' | sort -u; }
   missing=$(comm -13 <(content 'nginx\.conf' <"$work/config.yaml" | settings) <(settings <nginx/nginx.conf | grep -v -E \
-    -e '^(user|listen|server|error_log|access_log|pid|rules =|proxy_read_timeout|location = /(metrics|healthcheck/ok)) ?'))
+    -e '^(user|listen|server|error_log|access_log|pid|rules =|memory =|proxy_read_timeout|location = /(metrics|healthcheck/ok)) ?'))
   [[ -z $missing ]] || { printf '%s\n' "templates/_nginx.tpl lacks what nginx/nginx.conf has:" "$missing" >&2; return 1; }
 }
 

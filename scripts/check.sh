@@ -36,7 +36,7 @@ wire
 edge wire
 native-filter wire|edge
 wasm-filter wire|edge
-nginx wire|edge/policy
+nginx wire|edge
 sidecar wire|edge/policy|edge/headermap|nginx
 testbed wire|sidecar|nginx
 e2e wire|sidecar|testbed
@@ -73,8 +73,10 @@ stage "go vet, wasm" for_wasm go vet ./wasm-filter/... ./edge/... ./wire
 stage "go vet, SDK" for_wasm go vet -tags=sdk ./wasm-filter
 stage "go vet, plugins" for_wasm go vet -tags=plugins ./wasm-filter
 stage "go vet, native" env CGO_ENABLED=1 go vet -tags=native ./native-filter/...
+stage "go vet, nginx" env CGO_ENABLED=1 go vet -tags=nginx ./nginx/host
 stage staticcheck go run "$staticcheck" ./...
 stage "staticcheck, native" env CGO_ENABLED=1 go run "$staticcheck" -tags=native ./native-filter/...
+stage "staticcheck, nginx" env CGO_ENABLED=1 go run "$staticcheck" -tags=nginx ./nginx/host
 stage stylua scripts/format-lua.sh --check
 stage luacheck bash -c 'scripts/need.sh luacheck lua-check "it checks the NGINX plugin" && cd nginx && luacheck -q .'
 stage "systemd units" units

@@ -20,7 +20,9 @@ scripts/build-static.sh "$out/sidecar/usr/local/bin/"
 scripts/build-wasm.sh "$out/sidecar/plugin.wasm" -buildvcs=false
 ARCH=$(go env GOARCH) scripts/build-library.sh native "$out/sidecar/libgatehouse.so" -buildvcs=false
 scripts/build-wasm.sh "$out/module/plugin.wasm" -buildvcs=false -tags=plugins
-chmod 644 "$out"/{sidecar,module}/plugin.wasm "$out/sidecar/libgatehouse.so"
+mkdir -p "$out/sidecar/usr/local/lib/gatehouse"
+ARCH=$(go env GOARCH) scripts/build-library.sh nginx "$out/sidecar/usr/local/lib/gatehouse/libgatehouse-nginx.so" -buildvcs=false
+chmod 644 "$out"/{sidecar,module}/plugin.wasm "$out/sidecar/libgatehouse.so" "$out"/sidecar/usr/local/lib/gatehouse/*
 
 # put IMAGE FILE...: copies files of this machine to the same paths in an image.
 put() {
@@ -39,7 +41,7 @@ mapfile -t files < <(libraries "$envoy")
 put envoy "${files[@]}"
 
 # Debian's nginx, the modules of the plugin, and their libraries.
-programs=("$nginx" /usr/lib/nginx/modules/{ndk_http_module,ngx_http_lua_module}.so "/usr/lib/$(uname -m)-linux-gnu/lua/5.1/cjson.so")
+programs=("$nginx" /usr/lib/nginx/modules/{ndk_http_module,ngx_http_lua_module}.so)
 mapfile -t files < <(libraries "${programs[@]}")
 put nginx "${programs[@]}" "${files[@]}" /usr/share/lua/5.1/{ngx,ngx/ssl,resty,resty/core,resty/lrucache}/*.lua
 mkdir -p "$out/nginx/etc/nginx/modules-enabled"

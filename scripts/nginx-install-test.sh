@@ -14,7 +14,7 @@ if [[ -z ${INSTALL_TEST_ROOT:-} ]]; then
     echo "nginx-install-test: NOT RUN: it needs root, apt and the right to make namespaces" >&2
     exit 77
   fi
-  make --no-print-directory build >/dev/null # likewise: it may download modules
+  make --no-print-directory build nginx >/dev/null # likewise: it may download modules
   INSTALL_TEST_ROOT=$(mktemp -d)
   export INSTALL_TEST_ROOT
   trap 'rmdir "$INSTALL_TEST_ROOT"' EXIT

@@ -45,14 +45,16 @@ for ARCH in amd64 arm64; do
   mkdir -p "$image/usr/local/bin" "$files"
   scripts/build-static.sh "$image/usr/local/bin/"
   scripts/build-library.sh native "$image/libgatehouse.so" -buildvcs=false
-  chmod 644 "$image/libgatehouse.so"
+  mkdir -p "$image/usr/local/lib/gatehouse"
+  scripts/build-library.sh nginx "$image/usr/local/lib/gatehouse/libgatehouse-nginx.so" -buildvcs=false
+  chmod 644 "$image/libgatehouse.so" "$image"/usr/local/lib/gatehouse/*
   cp "$work/gatehouse.wasm" "$image/plugin.wasm"
 
   cp -r "$image/usr/local/bin" "$files/bin"
   cp -r docs/systemd "$files/systemd"
   # systemd looks for a program without a path in /usr/local/bin and /usr/bin.
   sed -i 's,/usr/local/bin/,,' "$files"/systemd/*.service "$files"/systemd/*/*.conf
-  cp "$work/gatehouse.wasm" "$image/libgatehouse.so" packaging/sidecar.yaml envoy/envoy.yaml envoy/envoy-native.yaml \
+  cp "$work/gatehouse.wasm" "$image/libgatehouse.so" "$image"/usr/local/lib/gatehouse/* packaging/sidecar.yaml envoy/envoy.yaml envoy/envoy-native.yaml \
     LICENSE CHANGELOG.md "$files"
   (cd "$files" && "$tools/nfpm" package --config ../packaging/nfpm.yaml --packager deb --target "$out/" >/dev/null)
   mv "$files" "$work/gatehouse-$VERSION-linux-$ARCH"

@@ -165,6 +165,11 @@ func AppendBody(dst []byte, epoch, stamp uint64, body []byte) []byte {
 	return pad(append(dst, body...), start)
 }
 
+// IsBlank reports whether a body record is a tombstone, which [FindBody] treats like none.
+func IsBlank(rec []byte) bool {
+	return len(rec) == MinRecord && binary.LittleEndian.Uint32(rec[4:]) == 0 && binary.LittleEndian.Uint64(rec[16:]) == 0
+}
+
 // FindBody returns the bytes of v, or an error if the slot holds anything else. They refer to rec.
 func FindBody(rec []byte, epoch uint64, v Variant) ([]byte, error) {
 	if rec == nil {

@@ -25,6 +25,8 @@ import (
 	"runtime/debug"
 	"time"
 	"unsafe"
+
+	"github.com/gatehouse/gatehouse/nginx/memfile"
 )
 
 // procs is the number of Ps of Go's scheduler: nginx's thread keeps one between its calls, and a yield must find another.
@@ -36,7 +38,7 @@ const procs = 3
 var current *worker
 
 //export gh_start
-func gh_start(rules *C.char, length C.size_t, memory *C.char, bytes C.double, issuer *C.char) (problem *C.char) {
+func gh_start(rules *C.char, length C.size_t, issuer, memory *C.char, bytes, objects, verdicts C.double) (problem *C.char) {
 	defer func() {
 		if value := recover(); value != nil {
 			problem = C.CString(fmt.Sprintf("panic: %v\n%s", value, debug.Stack()))
@@ -46,7 +48,11 @@ func gh_start(rules *C.char, length C.size_t, memory *C.char, bytes C.double, is
 		return C.CString("this lua-nginx-module has no " + C.GoString(missing))
 	}
 	runtime.GOMAXPROCS(procs)
-	w, err := newWorker(C.GoBytes(unsafe.Pointer(rules), C.int(length)), C.GoString(memory), int64(bytes), C.GoString(issuer))
+	file, err := memfile.Open(C.GoString(memory), memfile.Size(int64(bytes), int64(objects), int64(verdicts)))
+	if err != nil {
+		return C.CString(err.Error())
+	}
+	w, err := newWorker(file, C.GoBytes(unsafe.Pointer(rules), C.int(length)), C.GoString(issuer))
 	if err != nil {
 		return C.CString(err.Error())
 	}

@@ -59,12 +59,8 @@ const (
 const pushRules = `{"push_listener": true}`
 
 // newWorker returns the edge with rules as gatehousectl writes them.
-func newWorker(rules []byte, memory string, bytes int64, issuer string) (*worker, error) {
-	file, err := memfile.Open(memory, bytes)
-	if err != nil {
-		return nil, err
-	}
-	w := &worker{memory: file, kept: keptBodies{byStart: map[*byte]keptBody{}}}
+func newWorker(memory *memfile.File, rules []byte, issuer string) (*worker, error) {
+	w := &worker{memory: memory, kept: keptBodies{byStart: map[*byte]keptBody{}}}
 	w.edge = &host{worker: w, rules: rules, held: map[uint32]*heldRequest{}}
 	w.pusher = &host{worker: w, rules: []byte(pushRules)}
 	if err := w.edge.begin(); err != nil {

@@ -230,9 +230,9 @@ func TestKilledProcesses(t *testing.T) {
 
 // TestReadersAndAWriter reads in this process while another goroutine writes.
 func TestReadersAndAWriter(t *testing.T) {
-	writes, readers := 300_000, 2
+	writes, readers := 50_000, 2
 	if testing.Short() {
-		writes = 20_000
+		writes = 10_000
 	}
 	path := filepath.Join(t.TempDir(), "memory")
 	w := openTest(t, path)

@@ -117,7 +117,7 @@ func (f *File) fence() {
 	f.ordered.Load()
 }
 
-// SetRecord copies a record to a place. An empty one removes what is there.
+// SetRecord copies a record to a place. An empty one, or a tombstone for a body, removes what is there.
 func (f *File) SetRecord(region wire.Region, index uint32, record []byte) error {
 	_, err := f.write(region, index, record, 0)
 	return err

@@ -166,6 +166,21 @@ func mapped(file *os.File, size int64) (*File, error) {
 	return f, nil
 }
 
+// Bytes that a sidecar may fill beyond its budget.
+const (
+	perBody    = pageSize - 92 + 16   // the last page isn't full, of which the budget has 92; two entries of a table
+	perObject  = pageSize/4 + 4       // a fourth of a bucket, whose last page isn't full
+	perVerdict = pageSize/4 + 96 + 37 // likewise; an allow and a deny; four devices
+	passing    = 7 << 20              // bodies that aren't blanked yet, and a batch
+)
+
+// Size returns a size in which every push has room, for a sidecar's memory.bytes, memory.objects and memory.verdicts.
+func Size(budget, objects, verdicts int64) int64 {
+	bodies := min(4*objects, budget/140) // of the smallest ones
+	pages := (budget + bodies*perBody + objects*perObject + verdicts*perVerdict + passing) / pageSize
+	return headSize + pageSize + (pages+placesIn)*(pageSize+4) + (pages/placesIn+1)*4*regions
+}
+
 // Close ends the use of the file. No method may run, and no record may be used any more.
 func (f *File) Close() error {
 	return errors.Join(unix.Munmap(f.mem), f.file.Close())

@@ -91,6 +91,9 @@ func (f *File) places(page uint32) *[placesIn]place {
 
 // put writes a record. The lock is held.
 func (f *File) put(region wire.Region, index uint32, record []byte) error {
+	if region == wire.RegionBodies && wire.IsBlank(record) {
+		record = nil
+	}
 	p := f.find(region, index)
 	if p == nil {
 		at, ok := f.tableAt(region, index)

@@ -34,6 +34,8 @@ http {
       rules = "/usr/share/gatehouse/nginx/rules.json",
       socket = "unix:/run/gatehouse/api.sock",
       push = "unix:/run/gatehouse/push.sock",
+      {{- $memory := include "gatehouse.memory" . | fromJson }}
+      memory = "/run/gatehouse/memory", memory_mib = {{ int64 $memory.mib }}, objects = {{ int64 $memory.objects }}, verdicts = {{ int64 $memory.verdicts }},
       {{- if .Values.sessions.enabled }}
       issuer = {{ .Values.sessions.issuer | quote }},
       {{- end }}
@@ -42,9 +44,6 @@ http {
   include /usr/share/gatehouse/nginx/http.conf;
   {{- if ne $nginx.accessLog "off" }}
   access_log /dev/stdout gatehouse{{ if eq $nginx.accessLog "errors" }} if=$gatehouse_log_errors{{ end }};
-  {{- end }}
-  {{- range $region, $mebibytes := include "gatehouse.dictionaries" . | fromJson }}
-  lua_shared_dict gatehouse_{{ $region }} {{ int $mebibytes }}m;
   {{- end }}
 
   {{- if $nginx.tls.existingSecret }}
@@ -135,17 +134,17 @@ http {
 {{- end }}
 {{- end }}
 
-{{/* Sizes of the dictionaries in MiB, as JSON. A dictionary takes up to twice the bytes of a body, because it has pages
-     of 4 KiB and places of 2^n bytes; and 640 bytes at most of an object or verdict. */}}
-{{- define "gatehouse.dictionaries" -}}
+{{/* The sidecar's settings of the memory, as JSON, and the size of nginx's file for them, MiB, as memfile.Size says. */}}
+{{- define "gatehouse.memory" -}}
 {{- $memory := dig "memory" dict .Values.sidecar.settings }}
 {{- $text := $memory.bytes | default "256MiB" | toString }}
 {{- $bytes := include "gatehouse.bytes" (trimSuffix "B" $text) }}
 {{- if not $bytes }}
-{{- fail (printf "sidecar.settings.memory.bytes: %s: give it in MiB or GiB, by which the chart sizes nginx's dictionaries" $text) }}
+{{- fail (printf "sidecar.settings.memory.bytes: %s: give it in MiB or GiB, by which the chart sizes nginx's memory" $text) }}
 {{- end }}
-{{- $bodies := div (int64 $bytes) 524288 }}
-{{- $objects := div (mul (int64 ($memory.objects | default 100000)) 640) 1048576 }}
-{{- $verdicts := div (mul (int64 ($memory.verdicts | default 100000)) 640) 1048576 }}
-{{- dict "bodies" $bodies "objects" (min $bodies (max 64 $objects)) "verdicts" (max 64 $verdicts) | toJson }}
+{{- $objects := int64 ($memory.objects | default 100000) }}
+{{- $verdicts := int64 ($memory.verdicts | default 100000) }}
+{{- $bodies := min (mul 4 $objects) (div (int64 $bytes) 140) }}
+{{- $size := add (int64 $bytes) (mul 180 $bodies) (mul 68 $objects) (mul 197 $verdicts) (mul 7 1048576) }}
+{{- dict "mib" (div (int64 $bytes) 1048576) "objects" $objects "verdicts" $verdicts "file" (add 2 (div (mul $size 65) 67108864)) | toJson }}
 {{- end }}

@@ -96,12 +96,11 @@
 {{- fail "nginx.tls.existingSecret: nginx.config is set, too, and doesn't use it: have it read /etc/gatehouse-tls/, or remove one" }}
 {{- end }}
 {{- if not $v.nginx.config }}
-{{- $want := 128 }}
-{{- range include "gatehouse.dictionaries" . | fromJson | values }}{{ $want = add $want (int .) }}{{ end }}
+{{- $want := add 128 (int64 (include "gatehouse.memory" . | fromJson).file) }}
 {{- $limit := dig "limits" "memory" "" $v.nginx.resources | toString }}
 {{- with include "gatehouse.bytes" $limit }}
 {{- if lt (int64 .) (mul $want 1048576) }}
-{{- fail (printf "nginx.resources.limits.memory: %s is less than %dMi, which the dictionaries for sidecar.settings.memory and the workers can take" $limit $want) }}
+{{- fail (printf "nginx.resources.limits.memory: %s is less than %dMi, which the memory for sidecar.settings.memory and the workers can take" $limit $want) }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -1,9 +1,10 @@
 {{/* The volumes of both. The edge mounts gatehouse-run and gatehouse-module. */}}
 {{- define "gatehouse.volumes" -}}
-# The sockets, and the sidecar's file of known addresses with the one that replaces it: 49 MiB for a million devices, a
-# part of the sidecar's memory. A full one keeps nginx from starting again.
+# The sockets, nginx's memory, and the sidecar's file of known addresses with the one that replaces it: 49 MiB for a
+# million devices, a part of the sidecar's memory. A full one keeps nginx from starting again.
 - name: gatehouse-run
-  emptyDir: {medium: Memory, sizeLimit: 64Mi}
+  {{- $file := ternary (int64 (include "gatehouse.memory" . | fromJson).file) 0 (eq .Values.edge "nginx") }}
+  emptyDir: {medium: Memory, sizeLimit: {{ add 64 $file }}Mi}
 {{- if not (include "gatehouse.discovered" .) }}
 - name: gatehouse-module
   emptyDir: {sizeLimit: 64Mi}

@@ -1,7 +1,7 @@
 -- The edge: connects nginx's phases, timers and sockets with the policy in the library. nginx.conf shows the phases.
 --
 --   init_by_lua         edge.init{rules = PATH, socket = "unix:PATH", push = "unix:PATH", memory = PATH,
---                                 memory_mib = N, library = PATH, issuer = TEXT}
+--                                 memory_mib = N, objects = N, verdicts = N, library = PATH, issuer = TEXT}
 --   init_worker_by_lua  edge.start()
 --   access_by_lua       edge.access()
 --   content_by_lua      edge.ready(), edge.drain(ON)
@@ -63,6 +63,11 @@ function M.init(o)
   options = o
 end
 
+-- memory_of returns the size of the memory for the sidecar's settings of the same names, and their defaults.
+local function memory_of(o)
+  return (o.memory_mib or 256) * 1048576, o.objects or 100000, o.verdicts or 100000
+end
+
 local pump
 
 -- call makes a call to the sidecar in a timer, so that its answer arrives even if the first request has gone.
@@ -109,8 +114,11 @@ end
 
 -- start loads the library, and starts the worker's tick. After a failure each request gets a 503.
 function M.start()
+  if not options then
+    error("gatehouse: no init_by_lua calls edge.init", 0)
+  end
   local loaded, err =
-    library.load(options.library, rules, options.memory, options.memory_mib * 1048576, options.issuer or "gatehouse")
+    library.load(options.library, rules, options.issuer or "gatehouse", options.memory, memory_of(options))
   if not loaded then
     ngx.log(ngx.CRIT, "gatehouse: ", options.library, ": ", err)
     return

@@ -18,7 +18,8 @@ typedef struct {
   const char *name, *head;
   size_t name_length, head_length;
 } gh_out;
-const char *gh_start(const char *rules, size_t length, const char *memory, double bytes, const char *issuer);
+const char *gh_start(const char *rules, size_t length, const char *issuer, const char *memory,
+                     double bytes, double objects, double verdicts);
 int gh_access(void *r, double unread, gh_out *out);
 int gh_resume(void *r, uint32_t id, double unread, gh_out *out);
 void gh_reply(void *r);
@@ -60,13 +61,13 @@ function M.check(path)
   file:close()
 end
 
--- load loads the library and starts it with rules; it returns nil and the reason if that fails.
-function M.load(path, rules, memory, bytes, issuer)
+-- load loads the library and starts it with rules and what else it needs; it returns nil and the reason if that fails.
+function M.load(path, rules, ...)
   local ok, library = pcall(ffi.load, path)
   if not ok then
     return nil, library
   end
-  local problem = library.gh_start(rules, #rules, memory, bytes, issuer)
+  local problem = library.gh_start(rules, #rules, ...)
   if problem ~= nil then
     return nil, ffi.string(problem)
   end

@@ -55,7 +55,7 @@ func (m *Memory) takeState(b *batch, now time.Time) {
 		HeartbeatMS:    now.UnixMilli(),
 		ObjectBuckets:  uint32(len(m.buckets)),
 		VerdictBuckets: uint32(len(m.verdicts.buckets)),
-		BodySlots:      uint32(len(m.slots.filled)),
+		BodySlots:      uint32(len(m.slots.bytes)),
 		Keys:           m.keys,
 		Permissions:    m.permissions.names,
 
@@ -81,7 +81,8 @@ func (m *Memory) takeBucket(b *batch, index uint32) bool {
 			b.add(wire.RegionBodies, at.slot, func(dst []byte) []byte {
 				return wire.AppendBody(dst, m.epoch, at.stamp, bytes)
 			})
-			at.written, m.slots.filled[at.slot] = true, true
+			at.written = true
+			m.slots.write(at.slot, len(bytes))
 		}
 	}
 	if len(k.entries) == 0 && !k.written {
@@ -141,14 +142,7 @@ func (m *Memory) takeVerdicts(b *batch, index uint32) bool {
 // takeBlanks adds tombstones for free slots, so that the proxy gets their memory back, and for our buckets that were
 // never written.
 func (m *Memory) takeBlanks(b *batch, now time.Time) {
-	for b.fits(wire.MinRecord) {
-		slot, found := m.slots.nextBlank(now)
-		if !found {
-			break
-		}
-		b.add(wire.RegionBodies, slot, func(dst []byte) []byte { return wire.AppendBody(dst, m.epoch, 0, nil) })
-		m.slots.blank(slot)
-	}
+	m.takeFreeSlots(b, now)
 	for b.fits(wire.MinRecord) && len(m.blanks) > 0 {
 		r := &m.blanks[0]
 		if r.empty() {
@@ -160,6 +154,41 @@ func (m *Memory) takeBlanks(b *batch, now time.Time) {
 		}
 		r.next++
 	}
+}
+
+// takeFreeSlots adds tombstones for the slots that are due.
+func (m *Memory) takeFreeSlots(b *batch, now time.Time) {
+	for b.fits(wire.MinRecord) {
+		slot, found := m.slots.nextBlank(now)
+		if !found {
+			break
+		}
+		m.takeBlank(b, slot)
+	}
+}
+
+func (m *Memory) takeBlank(b *batch, slot uint32) {
+	b.add(wire.RegionBodies, slot, func(dst []byte) []byte { return wire.AppendBody(dst, m.epoch, 0, nil) })
+	m.slots.blank(slot)
+}
+
+// takeRoom makes room in the edge's memory before objects are written, and reports whether that is done. Otherwise
+// bodies that no bucket names could take several times the budget: those of an earlier epoch, and those of many versions
+// in a short time. A memory of a fixed size would then refuse every push for ever.
+func (m *Memory) takeRoom(b *batch) bool {
+	for ; m.blankedTo < m.filledBefore; m.blankedTo++ {
+		if m.slots.bytes[m.blankedTo] == 0 {
+			continue
+		}
+		if !b.fits(wire.MinRecord) {
+			return false
+		}
+		m.takeBlank(b, m.blankedTo)
+	}
+	if m.slots.stale > maxStale {
+		m.takeFreeSlots(b, time.Time{})
+	}
+	return true
 }
 
 // takeSuperseded adds tombstones for an earlier epoch's buckets and reports whether all are done.

@@ -1,16 +1,28 @@
 package edgemem
 
-import "time"
+import (
+	"time"
+
+	"github.com/gatehouse/gatehouse/wire/limits"
+)
 
 // blankAfter is the age at which a free slot is blanked, so that the proxy gets its memory back.
 const blankAfter = time.Second
 
+// maxStale bounds the bytes in slots that no bucket names any more: beyond, they are blanked at any age. It leaves room
+// for a version of the largest object.
+const maxStale = 4 * limits.MaxBody
+
+// slotSize is what a filled slot takes besides its body, about as in the store that takes most.
+const slotSize = 256
+
 // slots assigns slots to bodies. Free slots are reused in the order in which they became free, so that a reader with an
 // old copy of a bucket has the most time. A new slot is added only if none is free.
 type slots struct {
-	filled []bool // by slot: shared memory may have bytes there
-	free   []freeSlot
-	head   int // of free
+	bytes []uint32 // by slot: how many shared memory has there, with slotSize
+	stale uint64   // how many of them are in slots that no bucket names
+	free  []freeSlot
+	head  int // of free
 	// blanked is the index in free of the first slot not yet checked for blanking; those before it are blank.
 	blanked int
 }
@@ -23,8 +35,8 @@ type freeSlot struct {
 // take returns a free slot.
 func (s *slots) take() uint32 {
 	if s.head == len(s.free) {
-		s.filled = append(s.filled, false)
-		return uint32(len(s.filled) - 1)
+		s.bytes = append(s.bytes, 0)
+		return uint32(len(s.bytes) - 1)
 	}
 	slot := s.free[s.head].slot
 	s.head++
@@ -37,36 +49,50 @@ func (s *slots) take() uint32 {
 	return slot
 }
 
-// release frees a slot that nothing names any more.
+// write records that a slot gets a body, which a bucket will name.
+func (s *slots) write(slot uint32, bytes int) {
+	s.stale -= uint64(s.bytes[slot])
+	s.bytes[slot] = slotSize + uint32(bytes)
+}
+
+// release frees a slot that was never written.
 func (s *slots) release(slot uint32) {
 	s.free = append(s.free, freeSlot{slot, time.Now()})
+}
+
+// releaseWritten frees a slot that no bucket names any more.
+func (s *slots) releaseWritten(slot uint32) {
+	s.stale += uint64(s.bytes[slot])
+	s.release(slot)
 }
 
 // nextBlank returns a slot to blank now; call blank when it is done. It returns false if there is none.
 func (s *slots) nextBlank(now time.Time) (uint32, bool) {
 	for ; s.blanked < len(s.free); s.blanked++ {
 		f := s.free[s.blanked]
-		if now.Sub(f.since) < blankAfter {
+		if now.Sub(f.since) < blankAfter && s.stale <= maxStale {
 			return 0, false
 		}
-		if s.filled[f.slot] {
+		if s.bytes[f.slot] > 0 {
 			return f.slot, true
 		}
 	}
 	return 0, false
 }
 
+// blank records that a slot that no bucket names is blank.
 func (s *slots) blank(slot uint32) {
-	s.filled[slot] = false
-	s.blanked++
+	s.stale -= uint64(s.bytes[slot])
+	s.bytes[slot] = 0
 }
 
-// restart forgets all slots. Slots below before, which an earlier epoch may have filled, become free.
+// restart forgets all slots. Slots below before, which an earlier epoch may have filled, become free. How many bytes they
+// have is unknown: they count as one.
 func (s *slots) restart(before uint32) {
-	*s = slots{filled: make([]bool, before), free: make([]freeSlot, before)}
+	*s = slots{bytes: make([]uint32, before), free: make([]freeSlot, before), stale: uint64(before)}
 	now := time.Now()
 	for i := range before {
-		s.filled[i] = true
+		s.bytes[i] = 1
 		s.free[i] = freeSlot{i, now}
 	}
 }

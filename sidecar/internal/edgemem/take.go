@@ -86,7 +86,8 @@ func (m *Memory) advanceInStep(drained bool) {
 //  1. the state, if the edge must know it first: the new epoch, permission names, slots for bodies;
 //  2. tombstones for what an earlier epoch left, verdicts first. Until all are sent, nothing else is;
 //  3. verdicts whose buckets changed, before objects, so that a revocation never waits for bodies;
-//  4. objects: for each bucket that changed the bodies that it will name, then the bucket;
+//  4. objects: tombstones for the bodies of an earlier epoch, and for free slots if they have many bytes; then for each
+//     bucket that changed the bodies that it will name, and the bucket;
 //  5. the time at which the edge was in step, if all that had changed by then is in this or an earlier batch;
 //  6. with nothing left, tombstones for free slots, and buckets that were never written;
 //  7. the state again, with all of this. The edge applies a batch in its order.
@@ -151,6 +152,9 @@ func (m *Memory) takeDirty(b *batch) {
 }
 
 func (m *Memory) takeDirtyObjects(b *batch) {
+	if m.dirty.len() == 0 || !m.takeRoom(b) { //mutant:TestRoom m.dirty.len() == 0
+		return
+	}
 	for {
 		index, found := m.dirty.front()
 		if !found || !m.takeBucket(b, index) {
@@ -165,7 +169,7 @@ func (m *Memory) Acked() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, slot := range m.freed {
-		m.slots.release(slot)
+		m.slots.releaseWritten(slot)
 	}
 	m.freed = m.freed[:0]
 	m.acked, m.ackedBatch, m.ackedState = m.taken, m.batch, m.takenState
@@ -205,6 +209,7 @@ func (m *Memory) Reset(before *wire.State) {
 		{wire.RegionVerdicts, verdicts, max(verdicts, uint32(len(m.verdicts.buckets)))},
 	}
 	m.slots.restart(filled)
+	m.blankedTo, m.filledBefore = 0, filled
 	m.dirty.clear()
 	clear(m.buckets)
 	m.resetVerdicts()
@@ -220,7 +225,7 @@ func (m *Memory) Reset(before *wire.State) {
 }
 
 func (m *Memory) stateToSend() sentState {
-	return sentState{m.epoch, len(m.permissions.names), len(m.slots.filled), len(m.superseded) > 0, m.verdicts.devices.complete}
+	return sentState{m.epoch, len(m.permissions.names), len(m.slots.bytes), len(m.superseded) > 0, m.verdicts.devices.complete}
 }
 
 // AwaitObject waits while the edge may still find an older version of the object at key than the memory has; it returns

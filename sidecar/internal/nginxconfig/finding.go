@@ -10,7 +10,7 @@ var (
 	noInit        = findings.ErrorKind("GH1103", "call require(\"gatehouse.edge\").init in init_by_lua_block, as nginx/nginx.conf does")
 	noStart       = findings.ErrorKind("GH1104", "include http.conf in the http block")
 	noDict        = findings.ErrorKind("GH1105", "include http.conf in the http block")
-	smallMemory   = findings.WarningKind("GH1106", "enlarge memory_mib of edge.init, or set --memory.bytes of the sidecar to at most half of it")
+	smallMemory   = findings.WarningKind("GH1106", "give memory_mib of edge.init and --memory.bytes of the sidecar the same size")
 	noCodeCache   = findings.ErrorKind("GH1107", "remove lua_code_cache off")
 	rulesUnread   = findings.WarningKind("GH1108", "give the rules: gatehousectl check --rules rules.yaml nginx.conf")
 	badRules      = findings.ErrorKind("GH1109", "correct the rules, and write the file again with gatehousectl nginx render")

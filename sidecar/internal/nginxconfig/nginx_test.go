@@ -65,10 +65,7 @@ http {
   scgi_temp_path DIR/scgi;
   proxy_cache_path DIR/cache keys_zone=answers:1m;
   lua_package_path "PLUGIN/lua/?.lua;;";
-  init_by_lua_block { require("gatehouse.edge").init{ rules = "DIR/rules.json", socket = "unix:DIR/api.sock", push = "unix:DIR/push.sock" } }
-  lua_shared_dict gatehouse_objects 4m;
-  lua_shared_dict gatehouse_bodies 512m;
-  lua_shared_dict gatehouse_verdicts 4m;
+  init_by_lua_block { require("gatehouse.edge").init{ rules = "DIR/rules.json", socket = "unix:DIR/api.sock", push = "unix:DIR/push.sock", memory = "DIR/memory", memory_mib = 256, library = "LIBRARY" } }
   include PLUGIN/http.conf;
   map $http_x_to $client_host { default $http_x_to; }
   map $uri $tenant { "~^/tn/(?<tn>[^/]+)" $tn; default ""; }
@@ -82,6 +79,35 @@ http {
 SERVERS
 }
 `
+
+// built is the directory of the library.
+var built string
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	_ = os.RemoveAll(built)
+	os.Exit(code)
+}
+
+var buildLibrary = sync.OnceValues(func() (path string, err error) {
+	if built, err = os.MkdirTemp("", "gatehouse-nginx-"); err != nil {
+		return "", err
+	}
+	path = filepath.Join(built, "libgatehouse-nginx.so")
+	out, err := exec.Command("../../../scripts/build-library.sh", "nginx", path).CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("build the library: %w: %s", err, out)
+	}
+	return path, err
+})
+
+// library returns the path of the edge's library.
+func library(t *testing.T) string {
+	t.Helper()
+	path, err := buildLibrary()
+	check(t, err)
+	return path
+}
 
 // newEdge writes the configuration and starts what nginx calls. It doesn't start nginx.
 func newEdge(t *testing.T, config string, servers []string) *edge {
@@ -107,7 +133,7 @@ func newEdge(t *testing.T, config string, servers []string) *edge {
 	for i, server := range servers {
 		all += fmt.Sprintf("  server {\n    listen unix:DIR/%d.sock;\n%s\n  }\n", i, server)
 	}
-	e.write("nginx.conf", strings.NewReplacer("DIR", e.dir, "MODULES", stack.NginxModules, "PLUGIN", plugin, "UPSTREAM", strings.TrimPrefix(upstream.URL, "http://")).
+	e.write("nginx.conf", strings.NewReplacer("DIR", e.dir, "MODULES", stack.NginxModules, "PLUGIN", plugin, "LIBRARY", library(t), "UPSTREAM", strings.TrimPrefix(upstream.URL, "http://")).
 		Replace(strings.NewReplacer("SERVERS", all).Replace(config)))
 	return e
 }

@@ -187,10 +187,9 @@ func (a *analysis) memory(init string) {
 	if !slices.ContainsFunc(a.http.own("lua_shared_dict"), func(d *directive) bool { return d.arg(0) == "gatehouse" }) {
 		a.add(&noDict, nil, "http", "lua_shared_dict gatehouse is missing: nginx doesn't start")
 	}
-	// A body takes up to twice its bytes: see nginx/README.md.
 	if m := memoryMiB.FindStringSubmatch(init); m != nil {
-		if mib, err := strconv.Atoi(m[1]); err == nil && mib < 2*defaultBudgetMiB {
-			a.add(&smallMemory, nil, "init_by_lua", "memory_mib is %d: enough for a --memory.bytes of %d MiB, whose default is %d; beyond that nginx may refuse the sidecar's pushes", mib, mib/2, defaultBudgetMiB)
+		if mib, err := strconv.Atoi(m[1]); err == nil && mib < defaultBudgetMiB {
+			a.add(&smallMemory, nil, "init_by_lua", "memory_mib is %d, and the default of the sidecar's --memory.bytes %d MiB: nginx may refuse its pushes", mib, defaultBudgetMiB)
 		}
 	}
 }

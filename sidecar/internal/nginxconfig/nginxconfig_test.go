@@ -97,8 +97,7 @@ var files = []struct {
 	{"missing file", []string{"include /usr/share/gatehouse/nginx/http.conf;", "include /none/http.conf;"}, []string{unreadable.Code}, "include /none/http.conf: this machine has no such file"},
 	{"no http block", []string{"http {", "stream {"}, []string{unreadable.Code}, "has no http block"},
 	{"nothing is judged", []string{"include /usr/share/gatehouse/nginx/server.conf;", ""}, []string{noPlugin.Code}, ""},
-	{"small dictionaries", []string{"gatehouse_bodies 512m", "gatehouse_bodies 128m"}, []string{smallDict.Code}, "http"},
-	{"dictionaries for half as much again", []string{"gatehouse_bodies 512m", "gatehouse_bodies 384m"}, []string{smallDict.Code}, "http"},
+	{"a small memory", []string{"memory_mib = 256", "memory_mib = 255"}, []string{smallMemory.Code}, "init_by_lua: memory_mib is 255"},
 	{"another way to the upstream", []string{anyServer, "server { server_name b; listen 81; location /all { proxy_pass http://127.0.0.1:8081; } }" + anyServer}, []string{unjudged.Code}, "server b: location /all: proxy_pass (../../../nginx/nginx.conf:"},
 	{"another way from this machine", []string{anyServer, "server { listen 127.0.0.1:81; location / { proxy_pass http://service; } }" + anyServer, "listen 127.0.0.1:8080 reuseport", "listen 8080 reuseport"}, nil, ""},
 	{"another way from this machine, like the edge", []string{anyServer, "server { listen 127.0.0.1:81; location / { proxy_pass http://service; } }" + anyServer}, []string{unjudged.Code}, "server 127.0.0.1:81"},
@@ -179,7 +178,7 @@ func TestRules(t *testing.T) {
 	}{
 		{"YAML", string(yaml), 4, nil, ""},
 		{"rendered", string(rendered), 4, nil, ""},
-		{"another format", `{"format": 1}`, 0, []string{badRules.Code}, "has format 1, want 2"},
+		{"another format", `{"format": 1}`, 0, []string{badRules.Code}, "has format 1, want 3"},
 		{"methods", "credentials: {basic: true}\nrules: [{match: {prefix: /a/b/}, cache: {}}, {match: {prefix: /a/, methods: [GET, PSOT]}}, {match: {path: /a/c}, auth: {}}, {match: {prefix: /a/}, auth: {}}]", 4,
 			[]string{unknownMethod.Code, openPart.Code, openMethod.Code}, "takes GET, PSOT from rules[2]"},
 		{"two mistakes", "rulez: []\nrules: []\ndefault: maybe", 0, []string{badRules.Code, badRules.Code}, "rulez: unknown field"},

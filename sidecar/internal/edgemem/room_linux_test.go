@@ -1,0 +1,88 @@
+package edgemem_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gatehouse/gatehouse/nginx/memfile"
+	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
+	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
+	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
+	"github.com/gatehouse/gatehouse/wire"
+)
+
+// TestRoom publishes large objects again and again after many small ones, to an edge whose memory has little more room
+// than the budget, and then restarts the sidecar with other objects. The edge must never refuse a push.
+func TestRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const budget, objects = 16 << 20, 4000
+		edge, err := memfile.Open(filepath.Join(t.TempDir(), "memory"), memfile.Size(budget, objects, 1000))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer edge.Close()
+		var peak int64
+		for restart := range 3 {
+			memory := edgemem.New(edgemem.Config{Objects: objects, Verdicts: 1000})
+			cache, err := objectcache.New(objectcache.Config{Bytes: budget, Objects: objects, Shards: 1}, memory, metrics.New(), slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			memory.Reset(nil)
+			if before, err := wire.ParseState(edge.Record(wire.RegionState, 0)); err == nil {
+				memory.Reset(&before)
+			}
+			push := func(d time.Duration) {
+				var buf []byte
+				for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Millisecond) {
+					taken := edgemem.Taken{More: true}
+					for taken.More && time.Now().Before(end) {
+						buf, taken = memory.Take(buf)
+						apply(t, edge, buf)
+						used, _ := edge.Usage()
+						peak = max(peak, used)
+						memory.Acked()
+						time.Sleep(time.Millisecond)
+					}
+				}
+			}
+			publish := func(name string, version uint64, n, size int) {
+				for i := range n {
+					cache.Apply(contract.Object{
+						Key: fmt.Sprintf("/%d/%s/%d", restart, name, i), Version: version, ETag: `"x"`, ContentType: "text/plain",
+						PublishedMS: time.Now().UnixMilli(), Bodies: []contract.Body{{Bytes: bytes.Repeat([]byte{byte(version)}, size)}},
+					})
+				}
+			}
+			publish("small", 1, budget/4400, 4000)
+			push(time.Second)
+			for version := range uint64(8) {
+				publish("large", version+1, 12, 1_000_000)
+				push(100 * time.Millisecond)
+			}
+			publish("middle", 1, 300, 50_000)
+			push(20 * time.Millisecond)
+		}
+		_, most := edge.Usage()
+		t.Logf("a budget of %d bytes took %d, of %d", budget, peak, most)
+	})
+}
+
+func apply(t *testing.T, edge *memfile.File, bytes []byte) {
+	t.Helper()
+	batch, err := wire.ParseBatch(bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for op := range batch.Ops() {
+		if err := edge.SetRecord(op.Region, op.Index, op.Record); err != nil {
+			t.Fatalf("%s %d: %v", op.Region, op.Index, err)
+		}
+	}
+}
