@@ -105,7 +105,7 @@ type sample struct {
 	status int
 }
 
-// fleet is the devices at work, which each send a request a second, each on its own connection and from its own address, evenly
+// fleet is the devices at work: each sends a request a second, on its own connection and from its own address, evenly
 // spread over the second. A device that still waits for a response skips a second.
 type fleet struct {
 	cancel context.CancelFunc
@@ -192,7 +192,9 @@ func (f *fleet) stop() error {
 }
 
 // row measures the fleet on t for d. The client's CPU is this process's.
-func (f *fleet) row(ctx context.Context, t target, name string, d time.Duration) (row report.Row, samples []sample, err error) {
+func (f *fleet) row(
+	ctx context.Context, t target, name string, d time.Duration,
+) (row report.Row, samples []sample, err error) {
 	row = report.Row{Workload: name, Loop: report.Open, Bytes: -1, Connections: atWork, Asked: atWork}
 	row, err = measured(ctx, t, row, func(row *report.Row) (client, error) {
 		f.take()

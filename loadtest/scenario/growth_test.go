@@ -46,9 +46,11 @@ func TestGrowthIsShown(t *testing.T) {
 	var out bytes.Buffer
 	g := &growing{Options: &Options{}, Recorder: &Recorder{out: &out}}
 	g.points = []growthPoint{{
-		load: "304", n: 1000, hit: .5, closed: report.Row{Achieved: 25_000, MicrosPerRequest: 40}, open: report.Row{Latency: []report.Point{{Percent: 99, Micros: 1234}}},
-		pair:  report.Pair{Ratio: stats.Spread{Median: 1.75}},
-		envoy: memory{before: 100 << 20, filled: 110 << 20, read: 120 << 20}, sidecar: memory{before: 20 << 20, filled: 40 << 20},
+		load: "304", n: 1000, hit: .5, closed: report.Row{Achieved: 25_000, MicrosPerRequest: 40},
+		open:    report.Row{Latency: []report.Point{{Percent: 99, Micros: 1234}}},
+		pair:    report.Pair{Ratio: stats.Spread{Median: 1.75}},
+		envoy:   memory{before: 100 << 20, filled: 110 << 20, read: 120 << 20},
+		sidecar: memory{before: 20 << 20, filled: 40 << 20},
 	}}
 	g.table()
 	text := strings.Join(strings.Fields(out.String()), " ")

@@ -45,14 +45,15 @@ func observed(ctx context.Context, o *Options, out *Recorder) (err error) {
 	listener := func(name, url string) target {
 		return target{name: name, url: url, servers: []proc.Server{w.envoy()}}
 	}
-	off, as, on := listener(unobserved, "http://"+nothing), listener(shipped, w.EdgeURL()), listener(observedIs, "http://"+everything)
+	off, on := listener(unobserved, "http://"+nothing), listener(observedIs, "http://"+everything)
+	asShipped := listener(shipped, w.EdgeURL())
 	var failed []error
 	for _, load := range ratioWorkloads()[1:4] { // 304, auth + 304, 200 1 KiB
 		traced := load
 		traced.Headers = append(slices.Clone(load.Headers), "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 		out.doing("%s", load.Name)
 		failed = append(failed, o.observe(ctx, out, w.dir, load, []loaded{
-			{off, load}, {as, load}, {on, traced}, {w.beside(directResponse, "direct"), oneKiB()},
+			{off, load}, {asShipped, load}, {on, traced}, {w.beside(directResponse, "direct"), oneKiB()},
 		}))
 	}
 	return errors.Join(failed...)

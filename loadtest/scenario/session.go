@@ -43,7 +43,9 @@ func session(ctx context.Context, o *Options, out *Recorder) (err error) {
 	if err := os.WriteFile(config, []byte(strings.ReplaceAll(string(shipped), "#session ", "")), 0o600); err != nil {
 		return err
 	}
-	b, err := start(ctx, stack.Options{Name: "session", Concurrency: o.Workers, ConfigPath: config, Rules: sessionRules}, seedSingles)
+	b, err := start(ctx, stack.Options{
+		Name: "session", Concurrency: o.Workers, ConfigPath: config, Rules: sessionRules,
+	}, seedSingles)
 	if err != nil {
 		return err
 	}

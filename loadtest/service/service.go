@@ -64,7 +64,7 @@ func Handler(kind string) (http.Handler, error) {
 		mux.Handle("/", objects)
 		return mux, nil
 	}
-	hash, err := bcrypt.GenerateFromPassword([]byte(workload.Secret), bcrypt.MinCost) // compared once in a verdict's life
+	hash, err := bcrypt.GenerateFromPassword([]byte(workload.Secret), bcrypt.MinCost) // it is compared rarely
 	if err != nil {
 		return nil, err
 	}

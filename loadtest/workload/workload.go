@@ -95,8 +95,8 @@ const (
 // Sizes of the objects, by path.
 var Sizes = map[string]int{Public1K: 1 << 10, Public4K: 4608, Public48K: 48 << 10, Private1K: 1 << 10}
 
-// Singles returns the workloads of one request, by scenario; gzipped has the lengths of the gzip encodings of bodies, by
-// path. Without it, those workloads have a length of 0.
+// Singles returns the workloads of one request, by scenario; gzipped has the lengths of the gzip encodings of bodies,
+// by path. Without it, their workloads have a length of 0.
 func Singles(gzipped map[string]int) map[string][]Workload {
 	get := func(name, path string, status, size int, more ...string) Workload {
 		return Workload{Name: name, Method: http.MethodGet, Path: path, Headers: headers(more...), Status: status, Bytes: size}

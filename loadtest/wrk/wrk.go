@@ -188,5 +188,7 @@ func Parse(text string) (Result, error) {
 			delete(raw.Errors, kind)
 		}
 	}
-	return Result{Requests: raw.Requests, Seconds: float64(raw.DurationUS) / 1e6, Percentiles: raw.Percentiles, Errors: raw.Errors}, nil
+	return Result{
+		Requests: raw.Requests, Seconds: float64(raw.DurationUS) / 1e6, Percentiles: raw.Percentiles, Errors: raw.Errors,
+	}, nil
 }
