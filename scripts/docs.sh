@@ -17,8 +17,9 @@ fi
 rm -rf $pages
 mkdir -p $pages/assets
 git ls-files -z '*.md' 'docs/*.svg' 'docs/*.png' | xargs -0 cp --parents -t $pages
+# The version of mermaid whose colours the theme knows, in light and dark.
 cp $npm/node_modules/@mermaid-js/tiny/dist/mermaid.tiny.js $pages/assets/mermaid.js
 cp $npm/node_modules/iframe-worker/shim/index.js $pages/assets/iframe-worker.js
-NO_MKDOCS_2_WARNING=1 PYTHONPATH=.venv/docs .venv/bin/python -m mkdocs build --quiet --config-file $pinned/mkdocs.yml
-scripts/links.sh "$site/**/*.html"
+NO_MKDOCS_2_WARNING=1 PYTHONPATH=.venv/docs .venv/bin/python -m mkdocs build --config-file $pinned/mkdocs.yml
+scripts/links.sh --root-dir "$PWD/$site" "$site/**/*.html"
 echo "docs: open $site/index.html"
