@@ -61,7 +61,7 @@ GO ?= go
 
 .DEFAULT_GOAL := help
 SHELL := bash
-.PHONY: help run observe observe-build stop build wasm native nginx floor test test-all test-tools unit e2e conformance matrix fuzz engines chaos routers doors mutation lua-coverage observe-check lifecycle loadtest bench-check check chart-check chart-readme images release publish chart-e2e mesh-e2e clean
+.PHONY: help run observe observe-build stop build wasm native nginx floor test test-all test-tools unit e2e conformance matrix fuzz engines chaos routers doors mutation lua-coverage observe-check lifecycle loadtest bench-check check docs chart-check chart-readme images release publish chart-e2e mesh-e2e clean
 
 help: ## show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
@@ -187,6 +187,9 @@ bench-check: build native nginx floor ## measure the ratios of loadtest/limits.j
 
 check: ## format, lint, module files, links
 	@scripts/check.sh
+
+docs: ## the documentation as a site in build/docs, to be read without a server too; checks its links
+	@scripts/docs.sh
 
 images: ## OCI archives of sidecar, Envoy and module into build/images, with bills of materials and digests
 	@scripts/images.sh

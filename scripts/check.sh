@@ -65,6 +65,23 @@ units() {
 # A tag of an action can be moved to other code; a commit can't.
 by_digest() { ! grep -n 'uses:' .github/workflows/*.yml | grep -vE 'uses: [a-z/-]+@[0-9a-f]{40} # v[0-9.]+$'; }
 
+# Names of pages in comments and messages, from the root or beside the file.
+mentions() {
+  local file name status=0
+  while IFS=: read -r file name; do
+    [[ $name == github.com/* || -e $name || -e ${file%/*}/$name ]] && continue
+    echo "$file: $name does not exist" >&2
+    status=1
+  done < <(git grep -oE '(\.\./)*[[:alnum:]_][[:alnum:]_./%-]*\.md\b' -- '*.go' '*.sh' '*.yaml' '*.tpl' '*.py' Makefile ':!*_test.go')
+  return $status
+}
+
+links() {
+  local files
+  mapfile -t files < <({ git ls-files '*.md' && git grep -lE 'gatehouse/gatehouse/(blob|tree)/'; } | sort -u)
+  scripts/links.sh "${files[@]}"
+}
+
 stage gofmt formatted
 stage imports imports
 stage "go mod tidy" go mod tidy -diff
@@ -81,7 +98,8 @@ stage stylua scripts/format-lua.sh --check
 stage luacheck bash -c 'scripts/need.sh luacheck lua-check "it checks the NGINX plugin" && cd nginx && luacheck -q .'
 stage "systemd units" units
 stage "tested versions" scripts/versions.sh
-stage links go run ./scripts/links
+stage links links
+stage "names of pages" mentions
 stage actionlint go run "$actionlint"
 stage "actions by digest" by_digest
 stage shellcheck bash -c 'scripts/need.sh shellcheck shellcheck "it checks the scripts" && shellcheck -x scripts/*.sh .ci/run'

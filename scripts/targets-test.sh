@@ -46,6 +46,7 @@ loadtest       SCENARIO=304 SECONDS=1
 loadtest       SCENARIO=304 SECONDS=1 PEERS=1
 bench-check    -n
 check
+docs
 images
 release        VERSION=0.0.1 OUT=build/0.0.1
 publish        !want_the_directory_of_a_release OUT=build/0.0.1 REGISTRY=127.0.0.1:1
