@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -14,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
 // TestIstio installs the chart under a real istiod as docs/install/istio.md describes: at a gateway, with the module from the
@@ -40,7 +44,8 @@ func TestIstio(t *testing.T) {
 				{"uninstall", w.uninstallFromWorkload},
 			}
 			if w.injected {
-				steps = slices.Insert(steps, 3, step{"module missing under traffic", w.withoutModule})
+				steps = slices.Insert(steps, 2, step{"other than HTTP", w.otherThanHTTP})
+				steps = slices.Insert(steps, 4, step{"module missing under traffic", w.withoutModule})
 			}
 			in.steps(t, steps)
 		})
@@ -257,6 +262,70 @@ func (w *workload) unpatched(t *testing.T) {
 		return nil
 	})
 	w.settled(t)
+}
+
+// otherThanHTTP asks at ports whose protocol Istio detects: one of the Service, and one that is in none. HTTP is judged
+// there. What Istio takes for TCP is closed, unless values permit it at a port.
+func (w *workload) otherThanHTTP(t *testing.T) {
+	detected := w.kubectl(t, "get", "service", w.name, "--output", "jsonpath={.spec.clusterIP}") + ":81"
+	undeclared := w.kubectl(t, "get", "pod", w.pod(t), "--output", "jsonpath={.status.podIP}") + ":3002"
+	asks := []ask{
+		{"/config", nil, http.StatusUnauthorized},
+		{"/config", credential, http.StatusOK},
+		{"/other", nil, http.StatusOK},
+	}
+	for _, address := range []string{detected, undeclared} {
+		for _, ask := range asks {
+			conn, err := (*connection)(nil).do(address, ask)
+			conn.close()
+			if err != nil {
+				t.Errorf("%s%s: %v", address, ask.path, err)
+			}
+		}
+		if got := disguised(t, address); got != "" {
+			t.Errorf("%s: a disguised request was answered: %q", address, got)
+		}
+	}
+	w.helm(t, append(append([]string{"upgrade", release, chartDir}, w.values...), "--set", "istio.tcpPorts={3001}")...)
+	await(t, "TCP reaches the workload", func() error {
+		if got := disguised(t, detected); !strings.HasPrefix(got, "HTTP/1.1 400 ") { // the upstream's
+			return fmt.Errorf("got %q", got)
+		}
+		return nil
+	})
+	if got := disguised(t, undeclared); got != "" {
+		t.Errorf("%s, as TCP is permitted at another port: a disguised request was answered: %q", undeclared, got)
+	}
+	w.helm(t, append([]string{"upgrade", release, chartDir}, w.values...)...)
+	await(t, "TCP is closed", func() error {
+		if got := disguised(t, detected); got != "" {
+			return fmt.Errorf("got %q", got)
+		}
+		return nil
+	})
+}
+
+// disguised sends a request with forged identity behind an empty line, so that Istio doesn't detect it as HTTP, and
+// returns what comes back until the connection is closed.
+func disguised(t *testing.T, address string) string {
+	t.Helper()
+	conn, err := net.DialTimeout("tcp", address, answerTimeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
+		t.Fatal(err)
+	}
+	request := "\r\nPOST /config HTTP/1.1\r\nHost: shop\r\nContent-Length: 0\r\n" + policy.DeviceHeader + ": " + device + "\r\n\r\n"
+	if _, err := io.WriteString(conn, request); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(conn)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("%s: still open, after %q", address, answer)
+	}
+	return string(answer)
 }
 
 // withoutModule upgrades to an image that isn't there: Istio's agent can't fetch the module, and the running Envoy goes on

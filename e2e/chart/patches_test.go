@@ -136,10 +136,13 @@ func patchAsIstio(t *testing.T, c *envoyConfig, manifests []manifest) {
 				}
 				c.filters = slices.Insert(c.filters, i, value)
 			case "NETWORK_FILTER MERGE":
-				if name := patch.at("match", "listener", "filterChain", "filter")["name"]; name != "envoy.filters.network.http_connection_manager" {
+				switch name := patch.at("match", "listener", "filterChain", "filter")["name"]; name {
+				case "envoy.filters.network.http_connection_manager":
+					maps.Copy(c.manager, manifest(value.(object)).at("typed_config")) // it has none of these fields yet
+				case "envoy.filters.network.tcp_proxy": // it has none
+				default:
 					t.Fatalf("no network filter %v to merge with", name)
 				}
-				maps.Copy(c.manager, manifest(value.(object)).at("typed_config")) // it has none of these fields yet
 			case "ROUTE_CONFIGURATION MERGE":
 				maps.Copy(c.routes, value.(object)) // it has none of these fields yet
 			default:

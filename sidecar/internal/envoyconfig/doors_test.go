@@ -115,6 +115,7 @@ func doors() []analyzeTest {
 		{"tcp_proxy to a local listener", with(listener(anywhere, tcp+"inner}"), shippedClusters, "  - {name: inner-listener, address: {"+strings.Replace(loopback, "8082", "8084", 1)+"}, filter_chains: [{filters: [{name: f, "+plainTo("{match: {prefix: /}, route: {cluster: upstream}}")+"}]}]}\n"+cluster("inner", strings.Replace(loopback, "8082", "8084", 1)),
 			"socket_address: {address: 127.0.0.1, port_value: 8080}", "socket_address: {address: 0.0.0.0, port_value: 8080}"), []string{unjudged.Code}, "listener inner-listener"},
 		{"a default filter chain", []string{"    # Flow control holds back", "    default_filter_chain: {filters: [{name: f, " + tcp + "upstream}}]}\n    # Flow control holds back"}, []string{unjudged.Code}, "listener edge: default_filter_chain"},
+		{"a default filter chain to a cluster without endpoints", with([]string{"    # Flow control holds back", "    default_filter_chain: {filters: [{name: f, " + tcp + "none}}]}\n    # Flow control holds back"}, shippedClusters, shippedClusters+"  - {name: none, type: STATIC}\n"), nil, ""},
 
 		{"regex_rewrite", routeFirst(`{match: {prefix: /public/}, route: {cluster: upstream, regex_rewrite: {pattern: {regex: '^/public/(.*)$'}, substitution: '/\1'}}}`), []string{rewriteIn.Code}, "routes[0].route"},
 		{"regex_rewrite elsewhere", routeFirst(`{match: {prefix: /public/}, route: {cluster: upstream, regex_rewrite: {pattern: {regex: '^/public/(.*)$'}, substitution: '/private/\1'}}}`), nil, ""},
