@@ -152,7 +152,7 @@ func (m *Memory) takeDirty(b *batch) {
 }
 
 func (m *Memory) takeDirtyObjects(b *batch) {
-	if m.dirty.len() == 0 || !m.takeRoom(b) { //mutant:TestRoom m.dirty.len() == 0
+	if m.dirty.len() == 0 || !m.takeRoom(b) {
 		return
 	}
 	for {
