@@ -23,7 +23,8 @@ func (e *edge) accessLog() map[string]logged {
 			Status json.Number // Envoy writes a number, nginx text
 		}
 		if strings.HasPrefix(line, "{") && json.Unmarshal([]byte(line), &l) == nil {
-			l.logged.Status, l.Device, l.Rule = l.Status.String(), strings.TrimPrefix(l.Device, "-"), strings.TrimPrefix(l.Rule, "-")
+			l.logged.Status, l.Device, l.Rule = l.Status.String(), strings.TrimPrefix(l.Device, "-"),
+				strings.TrimPrefix(l.Rule, "-")
 			lines[l.Path] = l.logged
 		}
 	}
@@ -58,12 +59,17 @@ default: deny
 		header []string // %d is another number in each request: the answer to a verification is remembered
 		want   logged
 	}{
-		{"/auth/none?secret=1", []string{forged}, logged{Status: "401", Reason: "gatehouse_denied_no_credential", Rule: "auth"}},
-		{"/auth/unknown", append(credential("nobody", "secret%d"), forged), logged{Status: "401", Reason: "gatehouse_denied_unknown_device", Rule: "auth", Device: "nobody"}},
-		{"/auth/wrong", append(credential("dev", "another%d"), forged), logged{Status: "401", Reason: "gatehouse_denied_wrong_secret", Rule: "auth", Device: "dev"}},
-		{"/forbidden", credential("dev", "secret"), logged{Status: "403", Reason: "gatehouse_forbidden_permission", Rule: "forbidden", Device: "dev"}},
+		{"/auth/none?secret=1", []string{forged},
+			logged{Status: "401", Reason: "gatehouse_denied_no_credential", Rule: "auth"}},
+		{"/auth/unknown", append(credential("nobody", "secret%d"), forged),
+			logged{Status: "401", Reason: "gatehouse_denied_unknown_device", Rule: "auth", Device: "nobody"}},
+		{"/auth/wrong", append(credential("dev", "another%d"), forged),
+			logged{Status: "401", Reason: "gatehouse_denied_wrong_secret", Rule: "auth", Device: "dev"}},
+		{"/forbidden", credential("dev", "secret"), logged{Status: "403", Reason: "gatehouse_forbidden_permission",
+			Rule: "forbidden", Device: "dev"}},
 		// By the upstream.
-		{"/auth/%zz", credential("dev", "secret"), logged{Status: "400", Reason: "via_upstream", Rule: "auth", Device: "dev"}},
+		{"/auth/%zz", credential("dev", "secret"),
+			logged{Status: "400", Reason: "via_upstream", Rule: "auth", Device: "dev"}},
 		{"/default", nil, logged{Status: "403", Reason: "gatehouse_forbidden_default", Rule: "none"}},
 		{"/open/..%20/auth", nil, logged{Status: "403", Reason: "gatehouse_forbidden_ambiguous_path", Rule: "none"}},
 	} {
@@ -92,7 +98,8 @@ func TestLogHits(t *testing.T) {
 	t.Parallel()
 	e := start(t, stack.Options{EnvoyArgs: []string{"--file-flush-interval-msec", "10"},
 		ModifyConfig: func(c *stack.Config) error {
-			return c.Set(map[string]any{"not_health_check_filter": map[string]any{}}, "static_resources", "listeners", "edge", "filter_chains", "0",
+			return c.Set(map[string]any{"not_health_check_filter": map[string]any{}}, "static_resources",
+				"listeners", "edge", "filter_chains", "0",
 				"filters", "0", "typed_config", "access_log", "envoy.access_loggers.stdout", "filter")
 		},
 		ModifyNginx: func(config string) string { return strings.ReplaceAll(config, " if=$gatehouse_log_errors", "") },

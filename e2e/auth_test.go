@@ -23,7 +23,8 @@ func TestAuth(t *testing.T) {
 	good := credential("demo-device", "demo-secret")
 	e.until("device", status(200), "POST /v1/telemetry", good...)
 
-	seen := e.send("POST /v1/telemetry", append(good, "X-Gatehouse-Device: forged", "x-gatehouse-permissions: all")...).seen(t)
+	seen := e.send("POST /v1/telemetry", append(good, "X-Gatehouse-Device: forged",
+		"x-gatehouse-permissions: all")...).seen(t)
 	if got := seen.Headers["x-gatehouse-device"]; !slices.Equal(got, []string{"demo-device"}) {
 		t.Errorf("the upstream saw devices %q, want demo-device", got)
 	}
@@ -74,11 +75,13 @@ func TestAuth(t *testing.T) {
 		}
 	}
 	for _, a := range refused[1:] {
-		if a.body != refused[0].body || a.header.Get("Www-Authenticate") != refused[0].header.Get("Www-Authenticate") || len(a.header) != len(refused[0].header) {
+		if a.body != refused[0].body || a.header.Get("Www-Authenticate") != refused[0].header.Get("Www-Authenticate") ||
+			len(a.header) != len(refused[0].header) {
 			t.Errorf("two refusals differ: %v %q and %v %q", a.header, a.body, refused[0].header, refused[0].body)
 		}
 	}
-	if a := e.send("GET /v1/me/config", credential("read-only", "read-only-secret")...); a.body != "for read-only" || a.header.Get("Cache-Control") != "private, no-cache" {
+	if a := e.send("GET /v1/me/config", credential("read-only", "read-only-secret")...); a.body != "for read-only" ||
+		a.header.Get("Cache-Control") != "private, no-cache" {
 		t.Errorf("got %q %v, want the device's own payload, private", a.body, a.header)
 	}
 	if got := e.UpstreamRequests() - before; got != 0 {
@@ -107,13 +110,16 @@ func TestManyHeaders(t *testing.T) {
 			lines = append(lines, fmt.Sprintf("x-filler-%d: v", i))
 		}
 		with := func(secret string) answer {
-			return e.send("POST /v1/telemetry", append(append(slices.Clone(lines), "x-gatehouse-device: forged"), credential("dev", secret)...)...)
+			return e.send("POST /v1/telemetry", append(append(slices.Clone(lines), "x-gatehouse-device: forged"),
+				credential("dev", secret)...)...)
 		}
 		if got := with("wrong").status; got != 401 {
 			t.Errorf("%d headers, wrong secret: got %d, want 401", n, got)
 		}
-		if seen := with("secret").seen(t).Headers; !slices.Equal(seen["x-gatehouse-device"], []string{"dev"}) || len(seen["x-filler-0"]) != 1 {
-			t.Errorf("%d headers: the upstream saw devices %q and %q, want dev and the filler", n, seen["x-gatehouse-device"], seen["x-filler-0"])
+		if seen := with("secret").seen(t).Headers; !slices.Equal(seen["x-gatehouse-device"], []string{"dev"}) ||
+			len(seen["x-filler-0"]) != 1 {
+			t.Errorf("%d headers: the upstream saw devices %q and %q, want dev and the filler", n, seen["x-gatehouse-device"],
+				seen["x-filler-0"])
 		}
 	}
 }
@@ -193,7 +199,8 @@ func TestRevocation(t *testing.T) {
 		}))
 	}
 	slices.Sort(took)
-	t.Logf("from the command's return to a 401 on %d connections over both workers: median %s, max %s of %d", len(clients), took[rounds/2], took[rounds-1], rounds)
+	t.Logf("from the command's return to a 401 on %d connections over both workers: median %s, max %s of %d",
+		len(clients), took[rounds/2], took[rounds-1], rounds)
 	if took[rounds/2] > limit {
 		t.Errorf("median: got %s, want at most %s", took[rounds/2], limit)
 	}

@@ -40,8 +40,9 @@ func startBrowser(t *testing.T) *browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, end := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
-		chromedp.ExecPath("chromium"), chromedp.DisableGPU, chromedp.NoSandbox)...) // tests run as root, in containers
+	all, end := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()),
+		append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
+			chromedp.ExecPath("chromium"), chromedp.DisableGPU, chromedp.NoSandbox)...) // tests run as root, in containers
 	ctx, _ := chromedp.NewContext(all)
 	b := &browser{t: t, axe: string(axe)}
 	if err := chromedp.Listen(ctx, b.listen); err != nil { // starts it

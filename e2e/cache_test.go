@@ -40,18 +40,26 @@ func TestCache(t *testing.T) {
 		body    string // after decoding
 		header  map[string]string
 	}{
-		{"plain", []string{"GET /v1/products/42"}, 200, body, map[string]string{"Cache-Status": "gatehouse; hit", "Content-Type": "application/json", "Cache-Control": "no-cache", "Vary": "accept-encoding"}},
-		{"gzip", []string{"GET /v1/products/42", "accept-encoding: gzip"}, 200, body, map[string]string{"Content-Encoding": "gzip", "Etag": "W/" + etag}},
-		{"br", []string{"GET /v1/products/42", "accept-encoding: br, gzip;q=0.5"}, 200, body, map[string]string{"Content-Encoding": "br"}},
-		{"zstd", []string{"GET /v1/products/42", "accept-encoding: zstd"}, 200, body, map[string]string{"Content-Encoding": "zstd"}},
+		{"plain", []string{"GET /v1/products/42"}, 200, body, map[string]string{"Cache-Status": "gatehouse; hit",
+			"Content-Type": "application/json", "Cache-Control": "no-cache", "Vary": "accept-encoding"}},
+		{"gzip", []string{"GET /v1/products/42", "accept-encoding: gzip"}, 200, body,
+			map[string]string{"Content-Encoding": "gzip", "Etag": "W/" + etag}},
+		{"br", []string{"GET /v1/products/42", "accept-encoding: br, gzip;q=0.5"}, 200, body,
+			map[string]string{"Content-Encoding": "br"}},
+		{"zstd", []string{"GET /v1/products/42", "accept-encoding: zstd"}, 200, body,
+			map[string]string{"Content-Encoding": "zstd"}},
 		{"curl --compressed", []string{"GET /v1/products/42", "accept-encoding: deflate, gzip, br, zstd"}, 200, body, nil},
-		{"if-none-match", []string{"GET /v1/products/42", "if-none-match: " + etag}, 304, "", map[string]string{"Etag": etag, "Cache-Status": "gatehouse; hit", "Cache-Control": "no-cache", "Vary": "accept-encoding", "Content-Length": ""}},
+		{"if-none-match", []string{"GET /v1/products/42", "if-none-match: " + etag}, 304,
+			"", map[string]string{"Etag": etag, "Cache-Status": "gatehouse; hit", "Cache-Control": "no-cache",
+				"Vary": "accept-encoding", "Content-Length": ""}},
 		{"if-none-match, weak", []string{"GET /v1/products/42", "if-none-match: W/" + etag}, 304, "", nil},
 		{"if-none-match, list", []string{"GET /v1/products/42", `if-none-match: "a", W/"b", ` + etag}, 304, "", nil},
-		{"if-none-match, two lines", []string{"GET /v1/products/42", `if-none-match: "a"`, "if-none-match: " + etag}, 304, "", nil},
+		{"if-none-match, two lines", []string{"GET /v1/products/42", `if-none-match: "a"`, "if-none-match: " + etag},
+			304, "", nil},
 		{"if-none-match, any", []string{"GET /v1/products/42", "if-none-match: *"}, 304, "", nil},
 		{"if-none-match, other", []string{"GET /v1/products/42", `if-none-match: "other"`}, 200, body, nil},
-		{"HEAD", []string{"HEAD /v1/products/42"}, 200, "", map[string]string{"Content-Length": strconv.Itoa(len(body)), "Etag": etag}},
+		{"HEAD", []string{"HEAD /v1/products/42"}, 200,
+			"", map[string]string{"Content-Length": strconv.Itoa(len(body)), "Etag": etag}},
 		{"HEAD, if-none-match", []string{"HEAD /v1/products/42", "if-none-match: " + etag}, 304, "", nil},
 		{"range is answered whole", []string{"GET /v1/products/42", "range: bytes=0-9"}, 200, body, nil},
 		{"other parameters", []string{"GET /v1/products/42?utm=1&x"}, 200, body, nil},
@@ -138,14 +146,17 @@ func TestUpdateReachesEveryWorker(t *testing.T) {
 		}))
 	}
 	slices.Sort(took)
-	t.Logf("from the command's return to the new body on %d connections over both workers: median %s, max %s of %d", len(clients), took[rounds/2], took[rounds-1], rounds)
+	t.Logf("from the command's return to the new body on %d connections over both workers: median %s, max %s of %d",
+		len(clients), took[rounds/2], took[rounds-1], rounds)
 	if took[rounds/2] > limit {
 		t.Errorf("median: got %s, want at most %s", took[rounds/2], limit)
 	}
 
 	e.ctl("delete", "/v1/products/42")
 	gone := await(t, "delete", patience, func() error {
-		return e.everyone(clients, func(a answer) bool { return a.header.Get("Cache-Status") == "gatehouse; fwd=uri-miss" }, "GET /v1/products/42")
+		return e.everyone(clients, func(a answer) bool {
+			return a.header.Get("Cache-Status") == "gatehouse; fwd=uri-miss"
+		}, "GET /v1/products/42")
 	})
 	t.Logf("delete: %s", gone)
 	if gone > 10*limit {

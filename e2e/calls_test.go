@@ -19,7 +19,8 @@ import (
 
 // callRules returns equal rules for two listeners, which therefore share one VM for requests.
 func callRules(timeout string) string {
-	return fmt.Sprintf(`{"sidecar": {"timeout": %q}, "credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"}, "rules": [
+	return fmt.Sprintf(
+		`{"sidecar": {"timeout": %q}, "credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"}, "rules": [
 		{"match": {"path": "/who"}, "auth": {}}, {"match": {"prefix": "/both/"}, "auth": {}, "cache": {"on_miss": "fetch"}}]}`, timeout)
 }
 

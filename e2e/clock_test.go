@@ -15,12 +15,13 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// TestClockOfRedis steps the clock of Redis by an hour: ahead, an object is served for its ttl and not longer, also to a
-// fetch; behind, it has ended before it comes. The sidecar tells the difference.
+// TestClockOfRedis steps the clock of Redis by an hour: ahead, an object is served for its ttl and not longer, also to
+// a fetch; behind, it has ended before it comes. The sidecar tells the difference.
 func TestClockOfRedis(t *testing.T) {
 	t.Parallel()
 	library := filepath.Join(t.TempDir(), "clock.so")
-	if out, err := exec.Command("cc", "-shared", "-fPIC", "-O2", "-o", library, "chaos/testdata/clock/clock.c").CombinedOutput(); err != nil {
+	if out, err := exec.Command("cc", "-shared", "-fPIC", "-O2", "-o", library,
+		"chaos/testdata/clock/clock.c").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	clock, err := chaos.NewClock(filepath.Join(t.TempDir(), "clock"))
@@ -31,7 +32,8 @@ func TestClockOfRedis(t *testing.T) {
 	e.device("dev", "secret", 4, "config.read")
 	fetched := func() answer { return e.send("GET /v1/fleet/config", credential("dev", "secret")...) }
 	put := func(key string) {
-		if _, err := e.publisher.Put(t.Context(), publish.Object{Key: key, Body: []byte("body"), ContentType: "text/plain", TTL: 3 * time.Second}); err != nil {
+		if _, err := e.publisher.Put(t.Context(), publish.Object{Key: key, Body: []byte("body"),
+			ContentType: "text/plain", TTL: 3 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -72,7 +72,8 @@ func TestCluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	c := &clusterEdge{
-		edge:    reuse(t, stack.Options{RedisURL: cluster.URL, SidecarArgs: []string{"--redis.shards=8"}, Seed: stack.AcceptLoss(8)}),
+		edge: reuse(t, stack.Options{RedisURL: cluster.URL, SidecarArgs: []string{"--redis.shards=8"},
+			Seed: stack.AcceptLoss(8)}),
 		cluster: cluster, shards: 8, bodies: map[string]string{},
 	}
 	c.publisher = publish.New(c.redis, publish.Shards(int(c.shards)))
@@ -82,7 +83,9 @@ func TestCluster(t *testing.T) {
 	const devices = 16
 	allowed := func(i, status int) func() error {
 		return func() error {
-			return c.everyone([]*http.Client{shared}, func(a answer) bool { return a.status == status }, "POST /v1/telemetry", credential(fmt.Sprint("dev-", i), "secret")...)
+			return c.everyone([]*http.Client{shared}, func(a answer) bool {
+				return a.status == status
+			}, "POST /v1/telemetry", credential(fmt.Sprint("dev-", i), "secret")...)
 		}
 	}
 	for i := range devices {

@@ -38,7 +38,8 @@ func TestTwoSidecars(t *testing.T) {
 			t.Fatal(err)
 		}
 		second = exec.Command("../build/gatehouse-sidecar", "--redis.url", e.RedisURL(),
-			"--push.socket", e.PushSocket(), "--api.socket", filepath.Join(t.TempDir(), "api.sock"), "--admin.address", "127.0.0.1:0")
+			"--push.socket", e.PushSocket(), "--api.socket", filepath.Join(t.TempDir(), "api.sock"),
+			"--admin.address", "127.0.0.1:0")
 		second.Stderr = log
 		if err := errors.Join(second.Start(), log.Close()); err != nil {
 			t.Fatal(err)
@@ -103,20 +104,24 @@ func TestRedisLosesItsData(t *testing.T) {
 	if err := e.redis.FlushAll(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.publisher.Put(t.Context(), publish.Object{Key: "/v1/products/kept", Body: []byte("new"), ContentType: "text/plain", Version: 1}); err != nil {
+	if _, err := e.publisher.Put(t.Context(), publish.Object{Key: "/v1/products/kept", Body: []byte("new"),
+		ContentType: "text/plain", Version: 1}); err != nil {
 		t.Fatal(err)
 	}
 	took := await(t, "the edge follows", patience, func() error {
 		if err := e.everyone([]*http.Client{shared}, says("new"), "GET /v1/products/kept"); err != nil {
 			return err
 		}
-		if err := e.everyone([]*http.Client{shared}, func(a answer) bool { return a.header.Get("Cache-Status") == "gatehouse; fwd=uri-miss" }, "GET /v1/products/gone"); err != nil {
+		if err := e.everyone([]*http.Client{shared}, func(a answer) bool {
+			return a.header.Get("Cache-Status") == "gatehouse; fwd=uri-miss"
+		}, "GET /v1/products/gone"); err != nil {
 			return err
 		}
 		return e.everyone([]*http.Client{shared}, status(401), "POST /v1/telemetry", credential("dev", "secret")...)
 	})
 	t.Logf("the edge followed within %s", took)
-	started, lost := e.metric(`gatehouse_full_resyncs_total{reason="start"}`), e.metric(`gatehouse_full_resyncs_total{reason="lost"}`)
+	started, lost := e.metric(`gatehouse_full_resyncs_total{reason="start"}`),
+		e.metric(`gatehouse_full_resyncs_total{reason="lost"}`)
 	if started != 1 || lost != 1 || !strings.Contains(e.log("sidecar"), "redis has lost data") {
 		t.Errorf("got %v full resyncs at start and %v after a loss, want 1 of each, and the loss logged", started, lost)
 	}
@@ -130,7 +135,8 @@ func TestRedisComesBackEmpty(t *testing.T) {
 	e := start(t, stack.Options{Concurrency: 1, SidecarArgs: []string{"--verdict.allow-ttl=10m"}, Rules: fmt.Sprintf(`{
 		"sidecar": {"cluster": "gatehouse-sidecar", "timeout": "1s"}, "credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"},
 		"max_staleness": %q, "max_auth_staleness": %q,
-		"rules": [{"match": {"prefix": "/v1/products/"}, "cache": {}}, {"match": {"prefix": "/v1/telemetry"}, "auth": {}}]}`, bound, bound)})
+		"rules": [{"match": {"prefix": "/v1/products/"}, "cache": {}}, {"match": {"prefix": "/v1/telemetry"}, "auth": {}}]}`,
+		bound, bound)})
 	publish := func() {
 		t.Helper()
 		e.put("/v1/products/1", "body")
@@ -146,7 +152,8 @@ func TestRedisComesBackEmpty(t *testing.T) {
 	unreachable := func() error {
 		device, object := e.send("POST /v1/telemetry", credential("dev", "secret")...), e.send("GET /v1/products/1")
 		since, hit := time.Since(began), object.header.Get("Cache-Status")
-		if device.status == 401 || hit == "gatehouse; fwd=uri-miss" || since < bound-slack && (device.status != 200 || object.body != "body") {
+		if device.status == 401 || hit == "gatehouse; fwd=uri-miss" || since < bound-slack &&
+			(device.status != 200 || object.body != "body") {
 			t.Fatalf("%v after Redis was back, empty: got %d, and %s", since, device.status, hit)
 		}
 		if device.status != 503 || hit != "gatehouse; fwd=stale; detail=not-in-step" {
@@ -155,7 +162,8 @@ func TestRedisComesBackEmpty(t *testing.T) {
 		return nil
 	}
 	await(t, "beyond the bounds", bound+slack, unreachable)
-	if said, _ := gatehousectl(t, "status", "--sidecar", strings.TrimPrefix(e.SidecarAdminURL(), "http://")); !strings.Contains(said, "Redis is empty") {
+	if said, _ := gatehousectl(t, "status", "--sidecar", strings.TrimPrefix(e.SidecarAdminURL(),
+		"http://")); !strings.Contains(said, "Redis is empty") {
 		t.Errorf("gatehousectl status: %s; want that Redis is empty", said)
 	}
 
@@ -178,7 +186,9 @@ func TestRedisComesBackEmpty(t *testing.T) {
 	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
-	e.until("the object is gone", func(a answer) bool { return a.header.Get("Cache-Status") == "gatehouse; fwd=uri-miss" }, "GET /v1/products/1")
+	e.until("the object is gone", func(a answer) bool {
+		return a.header.Get("Cache-Status") == "gatehouse; fwd=uri-miss"
+	}, "GET /v1/products/1")
 	e.until("the device is refused", status(401), "POST /v1/telemetry", credential("dev", "secret")...)
 	publish()
 }
@@ -189,7 +199,8 @@ func TestBoundedStaleness(t *testing.T) {
 	t.Parallel()
 	const maxStaleness = 3 * time.Second
 	rules := func(stale string) string {
-		return fmt.Sprintf(`{"max_staleness": %q, "stale": %q, "rules": [{"match": {"prefix": "/v1/"}, "cache": {}}]}`, maxStaleness, stale)
+		return fmt.Sprintf(`{"max_staleness": %q, "stale": %q, "rules": [{"match": {"prefix": "/v1/"}, "cache": {}}]}`,
+			maxStaleness, stale)
 	}
 	e, l := startTwo(t, stack.Options{}, rules("bypass"), rules("serve"))
 	e.put("/v1/a", "body")
@@ -213,7 +224,8 @@ func TestBoundedStaleness(t *testing.T) {
 		t.Fatal(err)
 	}
 	stopped := time.Now()
-	await(t, "beyond max_staleness", patience, both("gatehouse; fwd=stale; detail=not-in-step", "gatehouse; hit; detail=not-in-step"))
+	await(t, "beyond max_staleness", patience, both("gatehouse; fwd=stale; detail=not-in-step",
+		"gatehouse; hit; detail=not-in-step"))
 	if took := time.Since(stopped); took < maxStaleness-2*time.Second || took > maxStaleness+time.Second {
 		t.Errorf("beyond max_staleness after %s, want about %s", took, maxStaleness)
 	}
@@ -238,7 +250,8 @@ func TestEvictionFollowsUse(t *testing.T) {
 		if _, err := random.Read(body); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := e.publisher.Put(t.Context(), publish.Object{Key: key, Body: body, ContentType: "image/png"}); err != nil {
+		if _, err := e.publisher.Put(t.Context(), publish.Object{Key: key, Body: body,
+			ContentType: "image/png"}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -29,14 +29,16 @@ func TestContractDocument(t *testing.T) {
 	t.Parallel()
 	var err error
 	shared := map[string]int64{
-		"key": limits.MaxKey, "query": limits.MaxPairs, "device id": limits.MaxDeviceID, "secret": limits.MaxSecret, "entity-tag": limits.MaxETag,
+		"key": limits.MaxKey, "query": limits.MaxPairs, "device id": limits.MaxDeviceID, "secret": limits.MaxSecret,
+		"entity-tag":   limits.MaxETag,
 		"content type": limits.MaxContentType, "body": limits.MaxBody, "hashes": contract.MaxHashes,
 		"lowest cost": contract.MinCost, "highest cost": contract.MaxCost, "permissions": limits.MaxPermissions,
 		"permission": limits.MaxPermissionName, "number": limits.MaxVersion,
 		"tombstone": contract.TombstoneLife.Milliseconds(), "data epoch": longestEpoch(),
 	}
 	documented := map[string]int64{}
-	for _, row := range regexp.MustCompile(`(?m)^\| ([a-z -]+) \| (\d+) \|`).FindAllStringSubmatch(section(t, "Limits"), -1) {
+	for _, row := range regexp.MustCompile(`(?m)^\| ([a-z -]+) \| (\d+) \|`).FindAllStringSubmatch(
+		section(t, "Limits"), -1) {
 		if documented[row[1]], err = strconv.ParseInt(row[2], 10, 64); err != nil {
 			t.Fatal(err)
 		}
@@ -44,8 +46,10 @@ func TestContractDocument(t *testing.T) {
 	if !maps.Equal(documented, shared) {
 		t.Errorf("limits: got  %v\nwant %v", documented, shared)
 	}
-	out, err := python(t, "", "-c", "import sys; sys.path.insert(0, 'testdata'); from publish_example import *; print(MAX_KEY, MAX_PAIRS, MAX_BODY, MAX_SECRET, TOMBSTONE_LIFE_MS)")
-	if want := fmt.Sprint(shared["key"], shared["query"], shared["body"], shared["secret"], shared["tombstone"]); err != nil || out != want {
+	out, err := python(t, "", "-c", "import sys; sys.path.insert(0, 'testdata'); from publish_example import *; "+
+		"print(MAX_KEY, MAX_PAIRS, MAX_BODY, MAX_SECRET, TOMBSTONE_LIFE_MS)")
+	if want := fmt.Sprint(shared["key"], shared["query"], shared["body"], shared["secret"],
+		shared["tombstone"]); err != nil || out != want {
 		t.Errorf("the example's limits: got %s, %v, want %s", out, err, want)
 	}
 	documentedFields(t)
@@ -100,8 +104,9 @@ func documentedForms(t *testing.T, bounds map[string]int64) {
 		"entity-tag":   {limits.ValidETag, []string{`"ab"`, `"` + strings.Repeat("e", 126) + `"`, `W/"a"`}},
 		"content type": {limits.ValidContentType, []string{"a", "a ", "text/plain; a=b", strings.Repeat("c", 255)}},
 		"permission":   {limits.ValidPermission, []string{"a.b", strings.Repeat("p", 64)}},
-		"secret":       {limits.ValidSecret, []string{"secret value", "é", " a", "a ", " ", "\ufeffa", "a\ufeff", "a\n", "\ta", strings.Repeat("s", 72)}},
-		"data epoch":   {contract.ValidEpoch, []string{"beef", strings.Repeat("0", 64)}},
+		"secret": {limits.ValidSecret, []string{"secret value", "é", " a", "a ", " ",
+			"\ufeffa", "a\ufeff", "a\n", "\ta", strings.Repeat("s", 72)}},
+		"data epoch": {contract.ValidEpoch, []string{"beef", strings.Repeat("0", 64)}},
 		"bcrypt hash": {func(s string) bool { return contract.CheckHash(s) == nil }, []string{
 			hash, "$2a$04" + hash[6:], "$2y$15" + hash[6:], "$2x$12" + hash[6:], "$2b$16" + hash[6:], "$2b$03" + hash[6:],
 		}},
@@ -168,7 +173,9 @@ func TestDocumentedEvent(t *testing.T) {
 		if err != nil || line[:4] != fmt.Sprintf("%04x", len(payload)) {
 			t.Fatalf("line %q: %v", line, err)
 		}
-		shown := strings.Map(func(r rune) rune { return cmp.Or(map[bool]rune{r < ' ' || r > '~': '.'}[true], r) }, string(raw))
+		shown := strings.Map(func(r rune) rune {
+			return cmp.Or(map[bool]rune{r < ' ' || r > '~': '.'}[true], r)
+		}, string(raw))
 		if strings.TrimSuffix(line[6+16*3+1:], "\n") != shown {
 			t.Errorf("line %q: want %q at its end", line, shown)
 		}
@@ -180,10 +187,12 @@ func TestDocumentedEvent(t *testing.T) {
 
 	url := redistest.Start(t)
 	admin := client(t, url)
-	if err := admin.MSet(t.Context(), contract.Keys{}.EpochKey(), "beef", contract.Keys{}.SeqKey(), "6").Err(); err != nil {
+	if err := admin.MSet(t.Context(), contract.Keys{}.EpochKey(), "beef", contract.Keys{}.SeqKey(),
+		"6").Err(); err != nil {
 		t.Fatal(err)
 	}
-	got := newWriter(t, url, admin).write(contract.ObjectMember("/a"), "", "put", "/a", writeFile(t, "a.txt", "hi\n"), "text/plain", "3")
+	got := newWriter(t, url, admin).write(contract.ObjectMember("/a"), "", "put", "/a",
+		writeFile(t, "a.txt", "hi\n"), "text/plain", "3")
 	now := regexp.MustCompile(`9:published,13:\d{13},$`) // from the clock of Redis
 	got = now.ReplaceAllString(got, "9:published,13:1735689600000,")
 	digest, err := contract.Digest("", got)
@@ -206,7 +215,8 @@ func TestDocumentedEvent(t *testing.T) {
 		rest = after[n+1:]
 		want = append(want, fmt.Sprintf("%04x–%04x", begin, len(payload)-len(rest)-1))
 	}
-	if ranges := regexp.MustCompile(`[0-9a-f]{4}–[0-9a-f]{4}`).FindAllString(section(t, "Events"), -1); !slices.Equal(ranges, want) {
+	if ranges := regexp.MustCompile(`[0-9a-f]{4}–[0-9a-f]{4}`).FindAllString(section(t, "Events"),
+		-1); !slices.Equal(ranges, want) {
 		t.Errorf("the document has netstrings at %v, want %v", ranges, want)
 	}
 }

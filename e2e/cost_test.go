@@ -91,7 +91,8 @@ func (f *flooder) writeBlock() error {
 	const most = 16384 // bytes of a frame, RFC 9113, section 4.2
 	block := f.block.Bytes()
 	first := block[:min(most, len(block))]
-	err := f.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: f.stream, BlockFragment: first, EndStream: true, EndHeaders: len(block) <= most})
+	err := f.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: f.stream, BlockFragment: first,
+		EndStream: true, EndHeaders: len(block) <= most})
 	for block = block[len(first):]; len(block) > 0 && err == nil; {
 		part := block[:min(most, len(block))]
 		block = block[len(part):]
@@ -183,11 +184,13 @@ func withBare(address string, rules string) func(*stack.Config) error {
 // costly returns the requests that cost the filter most; see TestNothingCostsMuch of package main.
 func costly() map[string][][2]string {
 	request := func(method, path string, more ...[2]string) [][2]string {
-		return append([][2]string{{":method", method}, {":scheme", "http"}, {":authority", "refused"}, {":path", path}}, more...)
+		return append([][2]string{{":method", method}, {":scheme", "http"}, {":authority", "refused"},
+			{":path", path}}, more...)
 	}
 	many := func(n int, name, value string) (more [][2]string) {
 		for i := range n {
-			more = append(more, [2]string{strings.ReplaceAll(name, "#", fmt.Sprint(i)), strings.ReplaceAll(value, "#", fmt.Sprint(i))})
+			more = append(more, [2]string{strings.ReplaceAll(name, "#", fmt.Sprint(i)),
+				strings.ReplaceAll(value, "#", fmt.Sprint(i))})
 		}
 		return more
 	}
@@ -216,10 +219,11 @@ func costly() map[string][][2]string {
 		"none-match short":  request("GET", "/v1/products/a", many(4, "if-none-match", strings.Repeat(`W/"",`, 790))...),
 		"encodings many":    request("GET", "/v1/products/a", many(90, "accept-encoding", strings.Repeat("a,", 25))...),
 		"query":             request("GET", strings.Replace(query, "fleet/config", "products/a", 1)),
-		"credentials":       request("GET", "/v1/fleet/config", append(many(45, "x-device-id", "a"), many(45, "x-device-token", "a")...)...),
-		"plain long":        request("GET", "/files/"+strings.Repeat("a", 8000)),
-		"plain, too long":   request("GET", "/files/"+strings.Repeat("a", 15000)),
-		"slashes 4k":        request("GET", "/files"+strings.Repeat("/a", 2000)),
+		"credentials": request("GET", "/v1/fleet/config", append(many(45, "x-device-id", "a"),
+			many(45, "x-device-token", "a")...)...),
+		"plain long":      request("GET", "/files/"+strings.Repeat("a", 8000)),
+		"plain, too long": request("GET", "/files/"+strings.Repeat("a", 15000)),
+		"slashes 4k":      request("GET", "/files"+strings.Repeat("/a", 2000)),
 	}
 }
 
@@ -274,7 +278,8 @@ rules:
 		return time.Duration(after.Since(before).CPU["Envoy"] * float64(time.Second) / n), size, status
 	}
 	edge := strings.TrimPrefix(e.EdgeURL(), "http://")
-	refusal := [][2]string{{":method", "GET"}, {":scheme", "http"}, {":authority", "refused"}, {":path", "/v1/fleet/config"}}
+	refusal := [][2]string{{":method", "GET"}, {":scheme", "http"}, {":authority", "refused"},
+		{":path", "/v1/fleet/config"}}
 	if _, _, status := cost(edge, refusal); status != "401" {
 		t.Fatalf("a plain refusal: got %s, want 401", status)
 	}
@@ -286,8 +291,8 @@ rules:
 				headers[2][1] = "passes"
 			}
 			without, _, other := cost(bare, headers)
-			t.Logf("%s: %s, %d bytes: %v, without the filter %v (%s): %.1f plain 401 of %v", name, status, size, with, without, other,
-				float64(with-without)/float64(plain), plain)
+			t.Logf("%s: %s, %d bytes: %v, without the filter %v (%s): %.1f plain 401 of %v", name, status,
+				size, with, without, other, float64(with-without)/float64(plain), plain)
 			if with-without <= 2*plain {
 				break
 			}

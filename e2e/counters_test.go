@@ -56,15 +56,19 @@ default: deny
 	want := []string{
 		`auth_requests_total outcome="allow" rule="3" 1`, `auth_requests_total outcome="allow" rule="fleet-config" 0`,
 		`auth_requests_total outcome="deny" rule="3" 1`, `auth_requests_total outcome="deny" rule="fleet-config" 0`,
-		`auth_requests_total outcome="forbidden" rule="3" 0`, `auth_requests_total outcome="forbidden" rule="fleet-config" 1`, `auth_requests_total outcome="forbidden" rule="none" 2`,
+		`auth_requests_total outcome="forbidden" rule="3" 0`, `auth_requests_total outcome="forbidden" rule="fleet-config" 1`,
+		`auth_requests_total outcome="forbidden" rule="none" 2`,
 		`auth_requests_total outcome="throttled" rule="3" 0`, `auth_requests_total outcome="throttled" rule="fleet-config" 0`,
-		`auth_requests_total outcome="unavailable" rule="3" 0`, `auth_requests_total outcome="unavailable" rule="fleet-config" 0`,
-		`cache_requests_total outcome="bypass" rule="fleet-config" 0`, `cache_requests_total outcome="bypass" rule="products" 1`,
+		`auth_requests_total outcome="unavailable" rule="3" 0`,
+		`auth_requests_total outcome="unavailable" rule="fleet-config" 0`,
+		`cache_requests_total outcome="bypass" rule="fleet-config" 0`,
+		`cache_requests_total outcome="bypass" rule="products" 1`,
 		`cache_requests_total outcome="hit" rule="fleet-config" 0`, `cache_requests_total outcome="hit" rule="products" 2`,
 		`cache_requests_total outcome="miss" rule="fleet-config" 0`, `cache_requests_total outcome="miss" rule="products" 1`,
-		`cache_requests_total outcome="not_modified" rule="fleet-config" 0`, `cache_requests_total outcome="not_modified" rule="products" 1`,
-		`cache_requests_total outcome="stale" rule="fleet-config" 0`, `cache_requests_total outcome="stale" rule="products" 0`,
-		`calls_failed_total 0`,
+		`cache_requests_total outcome="not_modified" rule="fleet-config" 0`,
+		`cache_requests_total outcome="not_modified" rule="products" 1`,
+		`cache_requests_total outcome="stale" rule="fleet-config" 0`,
+		`cache_requests_total outcome="stale" rule="products" 0`, `calls_failed_total 0`,
 		`calls_total call="fetch" rule="fleet-config" 0`,
 		`calls_total call="refresh" rule="3" 0`, `calls_total call="refresh" rule="fleet-config" 0`,
 	}
@@ -98,7 +102,8 @@ func (e *edge) series() (all []string) {
 	}
 	for line := range strings.Lines(text) {
 		line, found := strings.CutPrefix(strings.TrimSpace(line), "gatehouse_")
-		if !found || strings.HasPrefix(line, "guard") || strings.Contains(line, `rule="setup"`) || strings.Contains(line, `call="verify"`) || strings.HasPrefix(line, "batches_total") {
+		if !found || strings.HasPrefix(line, "guard") || strings.Contains(line, `rule="setup"`) ||
+			strings.Contains(line, `call="verify"`) || strings.HasPrefix(line, "batches_total") {
 			continue
 		}
 		name, rest, _ := strings.Cut(line, "{")
@@ -108,7 +113,8 @@ func (e *edge) series() (all []string) {
 		}
 		sorted := labels.FindAllString(rest, -1)
 		slices.Sort(sorted)
-		all = append(all, strings.Join(append(append([]string{name}, sorted...), rest[strings.LastIndexByte(rest, ' ')+1:]), " "))
+		all = append(all,
+			strings.Join(append(append([]string{name}, sorted...), rest[strings.LastIndexByte(rest, ' ')+1:]), " "))
 	}
 	slices.Sort(all)
 	return all

@@ -71,7 +71,8 @@ func TestSidecarAway(t *testing.T) {
 	if err := e.everyone(clients, let, "POST /v1/telemetry", credential("known", "secret")...); err != nil {
 		t.Errorf("unexpired verdict without the sidecar: %v", err)
 	}
-	if a := e.send("POST /v1/telemetry", credential("new", "secret")...); a.status != 503 || a.header.Get("Retry-After") == "" {
+	if a := e.send("POST /v1/telemetry", credential("new", "secret")...); a.status != 503 ||
+		a.header.Get("Retry-After") == "" {
 		t.Errorf("new device without the sidecar: got %d %v, want 503 with Retry-After", a.status, a.header)
 	}
 	await(t, "the reason is in the edge's log", patience, func() error {
@@ -146,7 +147,8 @@ func TestPushSocket(t *testing.T) {
 	e := reuse(t, stack.Options{})
 	e.put("/v1/products/42", "body")
 	e.until("published", says("body"), "GET /v1/products/42")
-	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _,
+		_ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", e.PushSocket())
 	}}}
 	push := func(path string, batch []byte) (int, string) {
@@ -173,7 +175,8 @@ func TestPushSocket(t *testing.T) {
 		want       string
 	}{
 		{"truncated", "/v1/apply", whole[:58], 400, "operation 0"},
-		{"another layout", "/v1/apply", foreign, 400, `from "Go-http-client/1.1": batch of layout version 3, want 2: run sidecar and module of the same release`},
+		{"another layout", "/v1/apply", foreign, 400,
+			`from "Go-http-client/1.1": batch of layout version 3, want 2: run sidecar and module of the same release`},
 		{"empty", "/v1/apply", nil, 400, "batch of 0 bytes"},
 		{"another epoch", "/v1/apply", whole, 409, ""},
 		{"too large", "/v1/apply", make([]byte, 3<<20), 413, "batch of more than"},

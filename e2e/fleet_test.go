@@ -45,8 +45,10 @@ func startFleetOf(t *testing.T, url string, shards contract.Shards, args []strin
 	f := &fleet{t: t}
 	for _, secret := range secrets {
 		file := writeFile(t, "fleet", secret)
-		args := append([]string{"--bcrypt.workers=1", "--verdict.secret-file=" + file, fmt.Sprint("--redis.shards=", shards)}, args...)
-		f.edges = append(f.edges, reuse(t, stack.Options{RedisURL: url, SidecarArgs: args, Seed: stack.AcceptLoss(shards), Concurrency: 1}))
+		args := append([]string{"--bcrypt.workers=1", "--verdict.secret-file=" + file, fmt.Sprint("--redis.shards=", shards)},
+			args...)
+		f.edges = append(f.edges,
+			reuse(t, stack.Options{RedisURL: url, SidecarArgs: args, Seed: stack.AcceptLoss(shards), Concurrency: 1}))
 	}
 	f.admin = f.edges[0].redis
 	return f
@@ -167,7 +169,8 @@ func TestFleetSharesVerdicts(t *testing.T) {
 	ids := f.devices("dev", devices, 10)
 	took := f.letIn(f.edges, ids)
 	each, sum := f.runs()
-	t.Logf("%d devices at %d edges: authenticated everywhere after %v, runs of bcrypt %v, in all %d", devices, len(f.edges), took.Round(time.Millisecond), each, sum)
+	t.Logf("%d devices at %d edges: authenticated everywhere after %v, runs of bcrypt %v, in all %d",
+		devices, len(f.edges), took.Round(time.Millisecond), each, sum)
 	missed := 0
 	for _, e := range f.edges {
 		missed += e.missed()
@@ -189,7 +192,8 @@ func TestFleetSharesVerdicts(t *testing.T) {
 	if n, missed := int(f.edges[0].metric("gatehouse_bcrypt_total")), f.edges[0].missed(); n > missed {
 		t.Errorf("%d runs of bcrypt in a sidecar that was killed, and %d calls to Redis that failed, want none", n, missed)
 	}
-	t.Logf("a sidecar that was killed: all authenticated after %v, %d by shared verdicts", took.Round(time.Millisecond), f.edges[0].result("hit"))
+	t.Logf("a sidecar that was killed: all authenticated after %v, %d by shared verdicts", took.Round(time.Millisecond),
+		f.edges[0].result("hit"))
 }
 
 // TestFleetFollowsRecords revokes and changes credentials with shared verdicts, and sends wrong ones.
@@ -245,7 +249,8 @@ func TestFleetIgnoresForgedVerdicts(t *testing.T) {
 	}
 	for i, key := range keys {
 		// Another device's verdict, a later expiry, garbage, nothing.
-		forged := []string{values[(i+1)%len(values)].(string), "\x00\xff" + values[i].(string)[2:], strings.Repeat("1", 41), ""}[i%4]
+		forged := []string{values[(i+1)%len(values)].(string), "\x00\xff" + values[i].(string)[2:],
+			strings.Repeat("1", 41), ""}[i%4]
 		if err := f.admin.Set(t.Context(), key, forged, time.Hour).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -301,9 +306,11 @@ func TestFleetWithoutRedis(t *testing.T) {
 		trouble.make()
 		took := f.letIn(f.edges, trouble.ids)
 		_, after := f.runs()
-		t.Logf("redis %s: %d devices authenticated at both edges after %v, %d runs of bcrypt", trouble.what, len(trouble.ids), took.Round(time.Millisecond), after-before)
+		t.Logf("redis %s: %d devices authenticated at both edges after %v, %d runs of bcrypt", trouble.what,
+			len(trouble.ids), took.Round(time.Millisecond), after-before)
 		if after-before != 2*len(trouble.ids) || took > limit {
-			t.Errorf("redis %s: %d runs of bcrypt, %v; want %d, within %v", trouble.what, after-before, took, 2*len(trouble.ids), limit)
+			t.Errorf("redis %s: %d runs of bcrypt, %v; want %d, within %v", trouble.what, after-before,
+				took, 2*len(trouble.ids), limit)
 		}
 	}
 	for _, e := range f.edges {
@@ -325,7 +332,8 @@ func TestFleetPermissions(t *testing.T) {
 	f := &fleet{t: t, admin: admin}
 	for _, text := range []string{fleetSecret, fleetSecret} {
 		f.edges = append(f.edges, start(t, stack.Options{
-			RedisURL: "redis://" + server.Address, SidecarArgs: append([]string{"--verdict.secret-file=" + writeFile(t, "fleet", text)}, args...), Concurrency: 1,
+			RedisURL:    "redis://" + server.Address,
+			SidecarArgs: append([]string{"--verdict.secret-file=" + writeFile(t, "fleet", text)}, args...), Concurrency: 1,
 		}))
 	}
 	first := f.devices("first", 5, 6)
@@ -352,7 +360,8 @@ func TestFleetPermissions(t *testing.T) {
 	}
 	defer reader.Close()
 	for key, permitted := range map[string]bool{
-		"{gatehouse:0}:v:x": true, "{gatehouse:63}:v:x": true, "{gatehouse:0}:o:/x}:v:y": false, "{gatehouse:0}:c:x": false, "other": false,
+		"{gatehouse:0}:v:x": true, "{gatehouse:63}:v:x": true, "{gatehouse:0}:o:/x}:v:y": false,
+		"{gatehouse:0}:c:x": false, "other": false,
 	} {
 		if err := reader.Set(t.Context(), key, "x", time.Second).Err(); (err == nil) != permitted {
 			t.Errorf("SET %s: %v, want permitted %v", key, err, permitted)

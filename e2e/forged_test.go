@@ -99,7 +99,8 @@ func signatures(t *testing.T, good token) []forgery {
 	sub := forge(t, good.header, with(good.claims, "sub", "other"), by(other))
 	none := func([]byte) []byte { return nil }
 	unnamed := func(periods int) string {
-		return forge(t, with(good.header, "kid", nil), good.claims, by(signingKey(t, time.Now().Add(time.Duration(periods)*rotate), rotate)))
+		return forge(t, with(good.header, "kid", nil), good.claims,
+			by(signingKey(t, time.Now().Add(time.Duration(periods)*rotate), rotate)))
 	}
 	return []forgery{
 		{"made by the same key", ours(t, good, "jti", "another"), 200},
@@ -114,14 +115,16 @@ func signatures(t *testing.T, good token) []forgery {
 		{"the key of the next period, of a sidecar whose clock is ahead", unnamed(+1), 200},
 		{"the key of the period before that", unnamed(-2), 401},
 		{"the key of the period after that", unnamed(+2), 401},
-		{"the key of a period of another length", forge(t, with(good.header, "kid", nil), good.claims, by(signingKey(t, time.Now(), 24*time.Hour))), 401},
+		{"the key of a period of another length", forge(t, with(good.header, "kid", nil), good.claims,
+			by(signingKey(t, time.Now(), 24*time.Hour))), 401},
 		{"alg none", forge(t, map[string]any{"alg": "none", "typ": "JWT"}, good.claims, none), 401},
 		{"alg none with the key's name", forge(t, with(good.header, "alg", "none"), good.claims, none), 401},
 		{"alg None", forge(t, with(good.header, "alg", "None"), good.claims, none), 401},
 		{"alg none with a signature", forge(t, with(good.header, "alg", "none"), good.claims, by(key)), 401},
 		{"no alg", forge(t, with(good.header, "alg", nil), good.claims, by(key)), 401},
 		{"HS256 with the public key", forge(t, with(good.header, "alg", "HS256"), good.claims, hs256(public)), 401},
-		{"HS256 with the published text", forge(t, with(good.header, "alg", "HS256"), good.claims, hs256([]byte(base64.RawURLEncoding.EncodeToString(public)))), 401},
+		{"HS256 with the published text", forge(t, with(good.header, "alg", "HS256"), good.claims,
+			hs256([]byte(base64.RawURLEncoding.EncodeToString(public)))), 401},
 		{"its own key in its header", forge(t, with(good.header, "jwk", map[string]any{"kty": "OKP", "crv": "Ed25519",
 			"x": base64.RawURLEncoding.EncodeToString(other.Public().(ed25519.PublicKey))}), good.claims, by(other)), 401},
 	}
@@ -194,12 +197,17 @@ func tokenInPlace(t *testing.T, e *edge, good token) {
 		{"token in a cookie", []string{"cookie: access_token=" + good.text}, "/v1/telemetry", 401},
 		{"token in another header", []string{"x-authorization: Bearer " + good.text}, "/v1/telemetry", 401},
 		{"token without its scheme", []string{"authorization: " + good.text}, "/v1/telemetry", 401},
-		{"two tokens, the first one good", []string{good.line(), "authorization: Bearer x"}, "/v1/telemetry", byEdge(401, 400)},
-		{"two tokens, the second one good", []string{"authorization: Bearer x", good.line()}, "/v1/telemetry", byEdge(401, 400)},
-		{"another scheme, then a good token", []string{"authorization: Basic eDp5", good.line()}, "/v1/telemetry", byEdge(200, 400)},
+		{"two tokens, the first one good", []string{good.line(), "authorization: Bearer x"},
+			"/v1/telemetry", byEdge(401, 400)},
+		{"two tokens, the second one good", []string{"authorization: Bearer x", good.line()},
+			"/v1/telemetry", byEdge(401, 400)},
+		{"another scheme, then a good token", []string{"authorization: Basic eDp5", good.line()},
+			"/v1/telemetry", byEdge(200, 400)},
 		{"bad token on an open path", []string{"authorization: Bearer x"}, "/open", 401},
-		{"bad token beside a good credential", append(credential("dev", "secret"), "authorization: Bearer x"), "/v1/telemetry", 401},
-		{"other scheme beside a good credential", append(credential("dev", "secret"), "authorization: Basic eDp5"), "/v1/telemetry", 200},
+		{"bad token beside a good credential", append(credential("dev", "secret"), "authorization: Bearer x"),
+			"/v1/telemetry", 401},
+		{"other scheme beside a good credential", append(credential("dev", "secret"), "authorization: Basic eDp5"),
+			"/v1/telemetry", 200},
 	} {
 		if a := e.send("POST "+tt.path, tt.lines...); a.status != tt.status {
 			t.Errorf("%s: got %d %q, want %d", tt.name, a.status, a.body, tt.status)

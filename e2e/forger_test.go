@@ -39,7 +39,9 @@ func TestForgedEvents(t *testing.T) {
 	}
 	status := func(id, secret string, want int) func() error {
 		return func() error {
-			return e.everyone([]*http.Client{shared}, func(a answer) bool { return a.status == want }, "POST /v1/telemetry", credential(id, secret)...)
+			return e.everyone([]*http.Client{shared}, func(a answer) bool {
+				return a.status == want
+			}, "POST /v1/telemetry", credential(id, secret)...)
 		}
 	}
 	for i := range 5 {
@@ -51,7 +53,8 @@ func TestForgedEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	grant := contract.Credential{Version: 99, PublishedMS: time.Now().UnixMilli(), Hashes: []string{string(hash)}, Permissions: []string{"telemetry.write"}}.Fields()
+	grant := contract.Credential{Version: 99, PublishedMS: time.Now().UnixMilli(), Hashes: []string{string(hash)},
+		Permissions: []string{"telemetry.write"}}.Fields()
 
 	var let atomic.Int64 // wrongly authenticated
 	var running sync.WaitGroup
@@ -61,7 +64,8 @@ func TestForgedEvents(t *testing.T) {
 		running.Go(func() {
 			client := newClient()
 			for ctx.Err() == nil {
-				if a, err := e.try(client, "POST /v1/telemetry", credential(id, "forged")...); err == nil && a.status == http.StatusOK {
+				if a, err := e.try(client, "POST /v1/telemetry", credential(id, "forged")...); err == nil &&
+					a.status == http.StatusOK {
 					let.Add(1)
 				}
 			}
@@ -88,7 +92,8 @@ func TestForgedEvents(t *testing.T) {
 		revoke(fmt.Sprint("dev", i), 2*time.Second)
 	}
 	await(t, "it is counted and logged", patience, func() error {
-		if n := e.metric("gatehouse_chain_breaks_total"); n < 3 || !strings.Contains(e.log("sidecar"), "not of the history that redis had") {
+		if n := e.metric("gatehouse_chain_breaks_total"); n < 3 ||
+			!strings.Contains(e.log("sidecar"), "not of the history that redis had") {
 			return fmt.Errorf("got %v breaks, and %s", n, e.log("sidecar"))
 		}
 		return nil

@@ -8,8 +8,8 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// TestFullRedis uses up the memory of Redis: a sidecar that starts then becomes ready, the edge goes on, and devices can
-// be revoked and objects deleted. Only what would be stored is refused.
+// TestFullRedis uses up the memory of Redis: a sidecar that starts then becomes ready, the edge goes on, and devices
+// can be revoked and objects deleted. Only what would be stored is refused.
 func TestFullRedis(t *testing.T) {
 	t.Parallel()
 	e := reuse(t, stack.Options{})
@@ -47,12 +47,16 @@ func TestFullRedis(t *testing.T) {
 	e.ctl("device", "revoke", "bad")
 	e.until("the revoked device is refused", status(401), "POST /v1/telemetry", credential("bad", "secret")...)
 	e.ctl("delete", "/v1/products/43")
-	e.until("the deleted object goes upstream", func(a answer) bool { return !says("to be deleted")(a) }, "GET /v1/products/43")
+	e.until("the deleted object goes upstream", func(a answer) bool {
+		return !says("to be deleted")(a)
+	}, "GET /v1/products/43")
 	if out, err := python(t, "", pythonExample, e.RedisURL(), "revoke", "other"); err != nil {
 		t.Errorf("revoked by another writer: got %v, %s", err, out)
 	}
-	e.until("the device of the other writer is refused", status(401), "POST /v1/telemetry", credential("other", "secret")...)
-	if out, err := gatehousectl(t, "put", "/v1/products/44", "--file", writeFile(t, "body", "new"), "--redis", e.RedisURL()); err == nil || !strings.Contains(out, "redis is full") {
+	e.until("the device of the other writer is refused", status(401), "POST /v1/telemetry",
+		credential("other", "secret")...)
+	if out, err := gatehousectl(t, "put", "/v1/products/44", "--file", writeFile(t, "body", "new"),
+		"--redis", e.RedisURL()); err == nil || !strings.Contains(out, "redis is full") {
 		t.Errorf("put: got %v, %s; want that redis is full", err, out)
 	}
 	if a := e.send("POST /v1/telemetry", credential("good", "secret")...); a.status != 200 {

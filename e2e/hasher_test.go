@@ -72,7 +72,8 @@ func TestStuckHasher(t *testing.T) {
 	}
 	t.Logf("in after %v beside a hasher that was stopped, and then after %v", in(1), in(2))
 	gone(t, pids[0])
-	if n := e.metric("gatehouse_hashers_killed_total"); n < 1 || !strings.Contains(e.log("sidecar"), "a hasher gave no answer in time") {
+	if n := e.metric("gatehouse_hashers_killed_total"); n < 1 ||
+		!strings.Contains(e.log("sidecar"), "a hasher gave no answer in time") {
 		t.Errorf("%v killed, want it counted and logged", n)
 	}
 	if now := e.hashers("bcrypt"); len(now) != 1 || now[0] == pids[0] {

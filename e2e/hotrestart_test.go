@@ -31,7 +31,9 @@ func TestHotRestart(t *testing.T) {
 		exit := make(chan error, 1)
 		args = append([]string{"--config-path", e.ConfigPath(), "--concurrency", "2", "--log-level", "warn",
 			"--drain-strategy", "immediate", "--drain-time-s", "2", "--parent-shutdown-time-s", "3"}, args...)
-		child, err := stack.StartChild("envoy", envoyPath(t), args, nil, filepath.Join(dir, "envoy.log"), func(err error) { exit <- err })
+		child, err := stack.StartChild("envoy", envoyPath(t), args, nil, filepath.Join(dir, "envoy.log"), func(err error) {
+			exit <- err
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

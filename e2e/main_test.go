@@ -122,7 +122,8 @@ func (e *edge) log(part string) string {
 // put publishes an object.
 func (e *edge) put(key, body string) {
 	e.t.Helper()
-	if _, err := e.publisher.Put(e.t.Context(), publish.Object{Key: key, Body: []byte(body), ContentType: "application/json"}); err != nil {
+	if _, err := e.publisher.Put(e.t.Context(), publish.Object{Key: key, Body: []byte(body),
+		ContentType: "application/json"}); err != nil {
 		e.t.Fatal(err)
 	}
 }
@@ -130,7 +131,8 @@ func (e *edge) put(key, body string) {
 // device registers a device. Cost 4 keeps tests fast where bcrypt is not their subject.
 func (e *edge) device(id, secret string, cost int, permissions ...string) {
 	e.t.Helper()
-	if _, err := e.publisher.PutDevice(e.t.Context(), publish.Device{ID: id, Secret: secret, Permissions: permissions, Cost: cost}); err != nil {
+	if _, err := e.publisher.PutDevice(e.t.Context(), publish.Device{ID: id, Secret: secret, Permissions: permissions,
+		Cost: cost}); err != nil {
 		e.t.Fatal(err)
 	}
 }
@@ -286,7 +288,8 @@ func (e *edge) workers() []*http.Client {
 		return clients // it doesn't tell which worker serves a connection; each accepts its share
 	}
 	for worker := range 2 {
-		pattern := fmt.Sprintf("listener.127.0.0.1_%s.worker_%d.downstream_cx_active", e.EdgeURL()[strings.LastIndexByte(e.EdgeURL(), ':')+1:], worker)
+		pattern := fmt.Sprintf("listener.127.0.0.1_%s.worker_%d.downstream_cx_active",
+			e.EdgeURL()[strings.LastIndexByte(e.EdgeURL(), ':')+1:], worker)
 		if e.stat(pattern) == 0 {
 			e.t.Fatalf("worker %d has none of %d connections", worker, len(clients))
 		}
@@ -308,8 +311,8 @@ func (e *edge) everyone(clients []*http.Client, ok func(answer) bool, first stri
 	return nil
 }
 
-// meanwhile calls f again and again, until it fails or stop is called, which returns its error. The test's end stops it,
-// too.
+// meanwhile calls f again and again, until it fails or stop is called, which returns its error. The test's end stops
+// it, too.
 func meanwhile(t *testing.T, f func() error) (stop func() error) {
 	t.Helper()
 	done, ended := make(chan struct{}), make(chan error, 1)

@@ -28,11 +28,13 @@ func seedCorrupt(ctx context.Context, url string, keys contract.Keys) error {
 	defer func() { _ = client.Close() }()
 	p := publish.New(client)
 	for _, name := range []string{"good", "bad"} {
-		if _, err := p.Put(ctx, publish.Object{Key: "/v1/products/" + name, Body: []byte(name), ContentType: "text/plain"}); err != nil {
+		if _, err := p.Put(ctx, publish.Object{Key: "/v1/products/" + name, Body: []byte(name),
+			ContentType: "text/plain"}); err != nil {
 			return err
 		}
 	}
-	if _, err := p.PutDevice(ctx, publish.Device{ID: "bad", Secret: "secret", Permissions: []string{"telemetry.write"}, Cost: 4}); err != nil {
+	if _, err := p.PutDevice(ctx, publish.Device{ID: "bad", Secret: "secret", Permissions: []string{"telemetry.write"},
+		Cost: 4}); err != nil {
 		return err
 	}
 	if err := client.HSet(ctx, keys.ObjectKey("/v1/products/bad"), "version", "minus one").Err(); err != nil {
@@ -62,7 +64,8 @@ func TestUnknownLeavesNoTrace(t *testing.T) {
 		for range 16 {
 			wg.Go(func() {
 				for i := range next {
-					a, err := e.try(client, "POST /v1/telemetry", credential(fmt.Sprintf("unknown-%d", i), fmt.Sprintf("secret-%d", i))...)
+					a, err := e.try(client, "POST /v1/telemetry", credential(fmt.Sprintf("unknown-%d", i),
+						fmt.Sprintf("secret-%d", i))...)
 					if err != nil || a.status != http.StatusUnauthorized {
 						t.Errorf("unknown credential: got %d, %v", a.status, err)
 					}

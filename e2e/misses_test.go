@@ -36,7 +36,8 @@ rules:
 		return c.SetAddress(strings.TrimPrefix(origin.URL, "http://"), "static_resources", "clusters", "upstream",
 			"load_assignment", "endpoints", "0", "lb_endpoints", "0", "endpoint")
 	}, ModifyNginx: func(config string) string {
-		return regexp.MustCompile(`server 127[.0-9:]*;`).ReplaceAllString(config, "server "+strings.TrimPrefix(origin.URL, "http://")+";")
+		return regexp.MustCompile(`server 127[.0-9:]*;`).ReplaceAllString(config,
+			"server "+strings.TrimPrefix(origin.URL, "http://")+";")
 	}})
 	e.device("dev", "s3cret", 4, "telemetry.write")
 	e.put("/v1/products/there", "there")
@@ -75,7 +76,8 @@ func missesArePrivate(t *testing.T, e *edge) {
 				tt.control = []string{tt.says, "no-store"}
 			}
 		}
-		if a.status != 200 || !slices.Equal(a.header.Values("Cache-Control"), tt.control) || strings.Join(a.header.Values("Vary"), ",") != want {
+		if a.status != 200 || !slices.Equal(a.header.Values("Cache-Control"), tt.control) ||
+			strings.Join(a.header.Values("Vary"), ",") != want {
 			t.Errorf("%s, upstream says %q: got %d, Cache-Control %q, Vary %q; want %q, %q", tt.first, tt.says, a.status,
 				a.header.Values("Cache-Control"), a.header.Values("Vary"), tt.control, want)
 		}
@@ -102,7 +104,8 @@ func cacheStatus(t *testing.T, e *edge) {
 	if err := e.KillSidecar(); err != nil {
 		t.Fatal(err)
 	}
-	if got := e.send("GET /v1/fetched/none").header.Get("Cache-Status"); got != "gatehouse; fwd=uri-miss; detail=fetch-failed" {
+	if got := e.send("GET /v1/fetched/none").header.Get("Cache-Status"); got != "gatehouse; fwd=uri-miss; "+
+		"detail=fetch-failed" {
 		t.Errorf("without a sidecar: got %q, want that the fetch failed", got)
 	}
 }

@@ -90,7 +90,8 @@ func (e *edge) guess(client *http.Client, id func(n int) string) (stop func()) {
 		defer tick.Stop()
 		for n := 0; !done.Load(); n++ {
 			<-tick.C
-			if a, err := e.try(client, "POST /v1/telemetry", credential(id(n), random())...); err == nil && a.status != 401 && a.status != 503 {
+			if a, err := e.try(client, "POST /v1/telemetry", credential(id(n), random())...); err == nil &&
+				a.status != 401 && a.status != 503 {
 				e.t.Errorf("wrong credential: got %d", a.status)
 			}
 		}

@@ -35,8 +35,8 @@ func drilled(t *testing.T) *edge {
 	return start(t, stack.Options{LibraryPath: library, Concurrency: 1})
 }
 
-// TestPanics has the module panic in each callback and goroutine: Envoy lives, the request in it is refused and never let
-// in, and everything goes on afterwards. There is one worker, so each panic takes the VM of all requests.
+// TestPanics has the module panic in each callback and goroutine: Envoy lives, the request in it is refused and never
+// let in, and everything goes on afterwards. There is one worker, so each panic takes the VM of all requests.
 func TestPanics(t *testing.T) {
 	t.Parallel()
 	e := drilled(t)
@@ -106,7 +106,8 @@ func TestPanics(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = half.Close() }()
-	if _, err := io.WriteString(half, "POST /v1/apply HTTP/1.1\r\nHost: push\r\nContent-Length: 100\r\n\r\nhalf"); err != nil {
+	if _, err := io.WriteString(half,
+		"POST /v1/apply HTTP/1.1\r\nHost: push\r\nContent-Length: 100\r\n\r\nhalf"); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "the half has arrived", patience, func() error {
@@ -138,7 +139,8 @@ func TestPanics(t *testing.T) {
 	left := make(chan struct{})
 	go func() {
 		defer close(left)
-		out, _ := exec.CommandContext(ctx, "curl", "-s", "-d", "x", "-H", "x-device-id: "+id, "-H", "x-device-token: secret", e.EdgeURL()+"/v1/telemetry").CombinedOutput()
+		out, _ := exec.CommandContext(ctx, "curl", "-s", "-d", "x", "-H", "x-device-id: "+id, "-H", "x-device-token: secret",
+			e.EdgeURL()+"/v1/telemetry").CombinedOutput()
 		_ = out
 	}()
 	await(t, "a request waits", patience, func() error {
@@ -156,7 +158,8 @@ func TestPanics(t *testing.T) {
 	}
 	goesOn("destroyed")
 
-	if log := e.edgeLog(); !strings.Contains(log, "gatehouse: panic in callback: drill: headers\n") || !strings.Contains(log, "native-filter/filter.go") {
+	if log := e.edgeLog(); !strings.Contains(log, "gatehouse: panic in callback: drill: headers\n") ||
+		!strings.Contains(log, "native-filter/filter.go") {
 		t.Error("the log has no panic with its stack")
 	}
 	if n := strings.Count(e.edgeLog(), "gatehouse: panic in "); n > 3 { // one a minute
@@ -164,7 +167,8 @@ func TestPanics(t *testing.T) {
 	}
 }
 
-// TestPanicOfConfiguration has the module panic while it reads its configuration: Envoy refuses that, and ends by itself.
+// TestPanicOfConfiguration has the module panic while it reads its configuration: Envoy refuses that, and ends by
+// itself.
 func TestPanicOfConfiguration(t *testing.T) {
 	t.Parallel()
 	e := drilled(t)
@@ -176,7 +180,8 @@ func TestPanicOfConfiguration(t *testing.T) {
 		!strings.Contains(string(out), "gatehouse: panic in new configuration: drill: configuration") {
 		t.Errorf("got %v %s, want the configuration refused", err, out)
 	}
-	if out, err := exec.CommandContext(t.Context(), envoyPath(t), "--mode", "validate", "-c", e.ConfigPath()).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), envoyPath(t), "--mode", "validate", "-c",
+		e.ConfigPath()).CombinedOutput(); err != nil {
 		t.Errorf("without a panic: got %v %s", err, out)
 	}
 }
@@ -275,9 +280,9 @@ func threadsOf(t *testing.T, pid int) int {
 	return len(tasks)
 }
 
-// TestDiscoveredRules gets the rules by discovery (ECDS), and new ones while requests wait for the sidecar. Their clients
-// leave at once, so the earlier configuration ends with the last of them, on a worker, while Envoy's main thread ends
-// the calls.
+// TestDiscoveredRules gets the rules by discovery (ECDS), and new ones while requests wait for the sidecar. Their
+// clients leave at once, so the earlier configuration ends with the last of them, on a worker, while Envoy's main
+// thread ends the calls.
 func TestDiscoveredRules(t *testing.T) {
 	t.Parallel()
 	if !onNative() {
@@ -292,9 +297,10 @@ func TestDiscoveredRules(t *testing.T) {
 		text, err := json.Marshal(map[string]any{"version_info": strconv.Itoa(version), "resources": []any{map[string]any{
 			"@type": "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig", "name": "gatehouse",
 			"typed_config": map[string]any{
-				"@type":                 "type.googleapis.com/envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter",
-				"dynamic_module_config": map[string]any{"module": map[string]any{"local": map[string]any{"filename": library}}, "do_not_close": true},
-				"filter_name":           "gatehouse",
+				"@type": "type.googleapis.com/envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter",
+				"dynamic_module_config": map[string]any{"module": map[string]any{"local": map[string]any{"filename": library}},
+					"do_not_close": true},
+				"filter_name": "gatehouse",
 				"filter_config": map[string]any{"@type": "type.googleapis.com/google.protobuf.Struct", "value": map[string]any{
 					"sidecar":       map[string]any{"cluster": "gatehouse-sidecar", "timeout": "1s"},
 					"credentials":   map[string]any{"id_header": "x-device-id", "secret_header": "x-device-token"},
@@ -317,7 +323,8 @@ func TestDiscoveredRules(t *testing.T) {
 			"type_urls":     []any{"type.googleapis.com/envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter"},
 		}}
 		return errors.Join(write(0), c.Set(map[string]any{"id": "edge", "cluster": "edge"}, "node"),
-			c.Set(discovered, "static_resources", "listeners", "edge", "filter_chains", "0", "filters", "0", "typed_config", "http_filters", "gatehouse"))
+			c.Set(discovered, "static_resources", "listeners", "edge", "filter_chains", "0", "filters",
+				"0", "typed_config", "http_filters", "gatehouse"))
 	}})
 	const waiting = 120
 	rounds := sized(20, 5)

@@ -27,9 +27,9 @@ func onlyOnNginx(t *testing.T) {
 }
 
 // TestReload reloads nginx and kills workers under 2,000 requests a second, while the object changes: no request fails,
-// each gets the object from memory, and after an answer no later request gets an older one. The client repeats a request when the connection that it
-// reused is closed without an answer, as clients do (RFC 9110, section 9.2.2): nginx closes idle connections when it
-// reloads.
+// each gets the object from memory, and after an answer no later request gets an older one. The client repeats a
+// request when the connection that it reused is closed without an answer, as clients do (RFC 9110, section 9.2.2):
+// nginx closes idle connections when it reloads.
 func TestReload(t *testing.T) {
 	onlyOnNginx(t)
 	const (
@@ -59,7 +59,8 @@ func TestReload(t *testing.T) {
 			for n := 0; ctx.Err() == nil; n++ {
 				sent.Add(1)
 				if n%4 == 0 {
-					if a, err := e.try(client, "GET /v1/fleet/config", credential("dev", "wrong")...); err != nil || a.status != http.StatusUnauthorized {
+					if a, err := e.try(client, "GET /v1/fleet/config", credential("dev", "wrong")...); err != nil ||
+						a.status != http.StatusUnauthorized {
 						fail("a wrong secret: got %d, %v", a.status, err)
 					}
 				} else {
@@ -119,11 +120,12 @@ func TestReload(t *testing.T) {
 	})
 	stop()
 	wg.Wait()
-	t.Logf("%d requests in %.1f s, %d failed, %d versions", sent.Load(), time.Since(begin).Seconds(), failed.Load(), version)
+	t.Logf("%d requests in %.1f s, %d failed, %d versions", sent.Load(), time.Since(begin).Seconds(),
+		failed.Load(), version)
 }
 
-// TestMemoryFile fills the sidecar's budget with bodies for which the memory file wastes most. With the size that follows
-// from the settings, no batch is refused.
+// TestMemoryFile fills the sidecar's budget with bodies for which the memory file wastes most. With the size that
+// follows from the settings, no batch is refused.
 func TestMemoryFile(t *testing.T) {
 	onlyOnNginx(t)
 	const (
@@ -135,7 +137,8 @@ func TestMemoryFile(t *testing.T) {
 			e := start(t, stack.Options{
 				SidecarArgs: []string{fmt.Sprintf("--memory.bytes=%d", budget), fmt.Sprintf("--memory.objects=%d", objects)},
 				ModifyNginx: func(config string) string {
-					return strings.Replace(config, "memory_mib = 256", fmt.Sprintf("memory_mib = %d, objects = %d", budget>>20, objects), 1)
+					return strings.Replace(config, "memory_mib = 256", fmt.Sprintf("memory_mib = %d, objects = %d",
+						budget>>20, objects), 1)
 				},
 				Seed: func(ctx context.Context, url string) error {
 					return seedMany(ctx, url, objects, size)
@@ -147,8 +150,10 @@ func TestMemoryFile(t *testing.T) {
 				}
 				return nil
 			})
-			t.Logf("%d bytes: %.0f objects in %.1f MiB of the budget", size, e.metric("gatehouse_edge_memory_objects"), e.metric("gatehouse_object_cache_bytes")/(1<<20))
-			if log := e.log("sidecar") + e.log("nginx"); strings.Contains(log, "push failed") || strings.Contains(log, "push refused") {
+			t.Logf("%d bytes: %.0f objects in %.1f MiB of the budget", size, e.metric("gatehouse_edge_memory_objects"),
+				e.metric("gatehouse_object_cache_bytes")/(1<<20))
+			if log := e.log("sidecar") + e.log("nginx"); strings.Contains(log, "push failed") ||
+				strings.Contains(log, "push refused") {
 				t.Errorf("a batch was refused: %s", log)
 			}
 		})

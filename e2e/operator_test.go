@@ -102,7 +102,8 @@ func TestExplain(t *testing.T) {
 		{"miss", "GET /hit/other", nil, "", 0, "pass", 200, "", ""},
 		{"fetch", "GET /fetch/none", nil, "", 1, "fetch", 200, "", ""},
 		{"no credential", "GET /admin", nil, "", 2, "reply", 401, "gatehouse_denied_no_credential", ""},
-		{"unknown device", "GET /admin", credential("nobody", "x"), "", 2, "reply", 401, "gatehouse_denied_unknown_device", ""},
+		{"unknown device", "GET /admin", credential("nobody", "x"), "", 2, "reply", 401,
+			"gatehouse_denied_unknown_device", ""},
 		{"revoked", "GET /admin", nil, "gone", 2, "reply", 401, "gatehouse_denied_unknown_device", ""},
 		{"permission", "GET /admin", nil, "dev", 2, "reply", 403, "gatehouse_forbidden_permission", ""},
 		{"right device", "GET /admin", nil, "root", 2, "pass", 200, "", ""},
@@ -135,7 +136,8 @@ func TestExplain(t *testing.T) {
 			then = got.IfRight.Action
 		}
 		if rule != tt.rule || got.Answer.Action != tt.action || got.Answer.Reason != tt.reason || then != tt.then {
-			t.Errorf("%s: got rule %d, %+v, then %q; want rule %d, %s, %q, then %q", tt.name, rule, got.Answer, then, tt.rule, tt.action, tt.reason, tt.then)
+			t.Errorf("%s: got rule %d, %+v, then %q; want rule %d, %s, %q, then %q", tt.name, rule, got.Answer,
+				then, tt.rule, tt.action, tt.reason, tt.then)
 		}
 		if tt.action == "reply" && got.Answer.Status != tt.status {
 			t.Errorf("%s: explained as %d, want %d", tt.name, got.Answer.Status, tt.status)
@@ -146,7 +148,8 @@ func TestExplain(t *testing.T) {
 	}
 	var got explained
 	e.operate(&got, append([]string{"explain", "/hit"}, from...)...)
-	if o := got.Object; got.Key != "/hit" || o == nil || o.Redis.Version != 1 || o.Sidecar.Version != 1 || o.Edge.Version != 1 {
+	if o := got.Object; got.Key != "/hit" || o == nil || o.Redis.Version != 1 || o.Sidecar.Version != 1 ||
+		o.Edge.Version != 1 {
 		t.Errorf("got key %q, object %+v, want version 1 everywhere", got.Key, o)
 	}
 	got = explained{}
@@ -195,7 +198,8 @@ func TestOperator(t *testing.T) {
 		}
 		defer func() { _ = r.Body.Close() }()
 		text, err := io.ReadAll(r.Body)
-		if err != nil || r.StatusCode != http.StatusOK || !strings.Contains(r.Header.Get("Content-Security-Policy"), "default-src 'none'") {
+		if err != nil || r.StatusCode != http.StatusOK ||
+			!strings.Contains(r.Header.Get("Content-Security-Policy"), "default-src 'none'") {
 			t.Fatalf("got %d %v: %v", r.StatusCode, r.Header, err)
 		}
 		return string(text)
@@ -235,7 +239,8 @@ func TestOperator(t *testing.T) {
 		t.Errorf("got top %+v, want the loopback address refused", top)
 	}
 	text := page()
-	for _, want := range []string{"because of limited", "127.0.0.1/32", "Release", "telemetry.write", "/v1/products/1&lt;b&gt;"} {
+	for _, want := range []string{"because of limited", "127.0.0.1/32", "Release", "telemetry.write",
+		"/v1/products/1&lt;b&gt;"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page has no %q", want)
 		}
@@ -248,7 +253,8 @@ func TestOperator(t *testing.T) {
 		t.Fatal(err)
 	}
 	body, err := io.ReadAll(alone.Body)
-	if _ = alone.Body.Close(); err != nil || !strings.Contains(string(body), "May authenticate") || strings.Contains(string(body), "malformed") {
+	if _ = alone.Body.Close(); err != nil || !strings.Contains(string(body), "May authenticate") ||
+		strings.Contains(string(body), "malformed") {
 		t.Errorf("the page does not show a device alone: %v", err)
 	}
 	form := url.Values{"network": {"127.0.0.1/32"}, "device": {""}}
@@ -271,7 +277,9 @@ func TestOperator(t *testing.T) {
 	}
 	for _, strange := range []struct {
 		path, host, origin string
-	}{{"/", "gatehouse.example:9090", ""}, {"/v1/status", "gatehouse.example", ""}, {"/debug/pprof/symbol", "gatehouse.example", ""}, {"/release", "", "http://other.example"}, {"/v1/release", "", "null"}} {
+	}{{"/", "gatehouse.example:9090", ""}, {"/v1/status", "gatehouse.example", ""},
+		{"/debug/pprof/symbol", "gatehouse.example", ""}, {"/release", "", "http://other.example"},
+		{"/v1/release", "", "null"}} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, e.SidecarAdminURL()+strange.path, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -297,7 +305,8 @@ func TestOperator(t *testing.T) {
 	}
 	await(t, "the status without Redis", patience, func() error {
 		e.operate(&state, "status")
-		if len(state.Problems) == 0 || state.Problems[0].Severity != "critical" || !strings.HasPrefix(state.Problems[0].Text, "Redis is not followed") {
+		if len(state.Problems) == 0 || state.Problems[0].Severity != "critical" ||
+			!strings.HasPrefix(state.Problems[0].Text, "Redis is not followed") {
 			return fmt.Errorf("got %+v", state.Problems)
 		}
 		return nil

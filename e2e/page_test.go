@@ -35,7 +35,8 @@ func (e *edge) fill() {
 	e.t.Helper()
 	e.put("/v1/products/1", "body")
 	e.put("@sensor-1/v1/me/config", "mine")
-	for id, permission := range map[string]string{"sensor-1": "telemetry.write", "new": "telemetry.write", "reader": "config.read", "gone": "telemetry.write", "held": "telemetry.write"} {
+	for id, permission := range map[string]string{"sensor-1": "telemetry.write", "new": "telemetry.write",
+		"reader": "config.read", "gone": "telemetry.write", "held": "telemetry.write"} {
 		e.device(id, "secret", 4, permission)
 	}
 	e.ctl("device", "revoke", "gone")
@@ -64,7 +65,8 @@ func TestPage(t *testing.T) {
 
 	call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
 	b.leave(chromedp.Reload())
-	for _, want := range []string{"2 verifications got a 503", "Objects at the edge\n2", "products", "telemetry", "those that never authenticated there"} {
+	for _, want := range []string{"2 verifications got a 503", "Objects at the edge\n2",
+		"products", "telemetry", "those that never authenticated there"} {
 		if all := b.text("body"); !strings.Contains(all, want) {
 			t.Errorf("without JavaScript the page has no %q: %s", want, all)
 		}
@@ -82,7 +84,9 @@ func TestPage(t *testing.T) {
 // rate returns the number in a column of a rule's row.
 func (b *browser) rate(rule string, column int) float64 {
 	b.t.Helper()
-	text := value[string](b, fmt.Sprintf("[...document.querySelectorAll('#live tr')].find(r => r.cells[0].innerText === %q)?.cells[%d].innerText ?? ''", rule, column))
+	text := value[string](b,
+		fmt.Sprintf("[...document.querySelectorAll('#live tr')].find(r => r.cells[0].innerText === "+
+			"%q)?.cells[%d].innerText ?? ''", rule, column))
 	n, _ := strconv.ParseFloat(text, 64)
 	return n
 }
@@ -117,7 +121,8 @@ type question struct {
 func (b *browser) ask(q question) (answer, rule string) {
 	b.t.Helper()
 	method, path, _ := strings.Cut(q.request, " ")
-	for name, text := range map[string]string{"method": method, "url": path, "device": q.device, "headers": strings.Join(q.header, "\n")} {
+	for name, text := range map[string]string{"method": method, "url": path, "device": q.device,
+		"headers": strings.Join(q.header, "\n")} {
 		value[string](b, fmt.Sprintf("document.forms[document.forms.length - 1].elements[%q].value = %q", name, text))
 	}
 	b.leave(chromedp.Click(chromedp.CSS("form[action^='/#explain'] button")))
@@ -130,7 +135,8 @@ func (e *edge) compare(b *browser, questions []question) {
 	for n, q := range questions {
 		answer, rule := b.ask(q)
 		if !strings.HasPrefix(answer, q.answer) || !strings.HasPrefix(rule, q.rule) {
-			e.t.Errorf("%s %q %s: got %q of rule %q, want %q of %q", q.request, q.header, q.device, answer, rule, q.answer, q.rule)
+			e.t.Errorf("%s %q %s: got %q of rule %q, want %q of %q", q.request, q.header, q.device, answer,
+				rule, q.answer, q.rule)
 		}
 		header := q.header
 		if q.device != "" {
@@ -162,21 +168,26 @@ func (e *edge) explains(b *browser) {
 		{"GET /v1/products/1", []string{"If-None-Match: " + tag}, "", 304, "reply 304 gatehouse_not_modified", "products"},
 		{"GET /v1/products/2", nil, "", 200, "pass The request goes upstream: the edge lacks the object", "products"},
 		{"POST /v1/products/1", nil, "", 200, "pass The request goes upstream: its method isn't cached", "products"},
-		{"GET /v1/products/1", []string{`If-Match: "x"`}, "", 200, "pass The request goes upstream: it can't be answered", "products"},
+		{"GET /v1/products/1", []string{`If-Match: "x"`}, "", 200,
+			"pass The request goes upstream: it can't be answered", "products"},
 		{"GET /v1/fleet/config", nil, "", 200, "fetch The edge lacks the object and asks", "fleet"},
 		{"GET /v1/me/config", nil, "sensor-1", 200, "reply 200 gatehouse_hit ", "me"},
 		{"GET /open", nil, "", 200, "pass The request goes upstream.", "open"},
-		{"GET /v1/telemetry/right", nil, "sensor-1", 200, "pass ", "telemetry: prefix /v1/telemetry; requires a device, telemetry.write"},
-		{"GET /v1/telemetry/new", credential("new", "secret"), "", 200, "verify Unless the edge has verified this credential lately, it asks", "telemetry"},
+		{"GET /v1/telemetry/right", nil, "sensor-1", 200, "pass ",
+			"telemetry: prefix /v1/telemetry; requires a device, telemetry.write"},
+		{"GET /v1/telemetry/new", credential("new", "secret"), "", 200,
+			"verify Unless the edge has verified this credential lately, it asks", "telemetry"},
 		{"GET /v1/telemetry/none", nil, "", 401, "reply 401 gatehouse_denied_no_credential", "telemetry"},
-		{"GET /v1/telemetry/unknown", credential("nobody", "x"), "", 401, "reply 401 gatehouse_denied_unknown_device", "telemetry"},
+		{"GET /v1/telemetry/unknown", credential("nobody", "x"), "", 401,
+			"reply 401 gatehouse_denied_unknown_device", "telemetry"},
 		{"GET /v1/telemetry/gone", nil, "gone", 401, "reply 401 gatehouse_denied_unknown_device", "telemetry"},
 		{"GET /v1/telemetry/forbidden", nil, "reader", 403, "reply 403 gatehouse_forbidden_permission", "telemetry"},
 		{"GET /other", nil, "", 403, "reply 403 gatehouse_forbidden_default", "none"},
 		{"GET /open/..%20/v1/telemetry", nil, "", 403, "reply 403 gatehouse_forbidden_ambiguous_path", "none"},
 	})
 	right, _ := b.ask(question{request: "GET /v1/telemetry", header: credential("sensor-1", "secret")})
-	if wrong, _ := b.ask(question{request: "GET /v1/telemetry", header: credential("sensor-1", "s3cr3t")}); wrong != right {
+	if wrong, _ := b.ask(question{request: "GET /v1/telemetry",
+		header: credential("sensor-1", "s3cr3t")}); wrong != right {
 		e.t.Errorf("the page tells a right secret from a wrong one: %q, %q", right, wrong)
 	}
 	if page := value[string](b, "document.documentElement.outerHTML + location"); strings.Contains(page, "s3cr3t") {
@@ -206,7 +217,8 @@ func (e *edge) looksWell(b *browser) {
 	}
 	b.look(1000, "light")
 	b.leave(chromedp.Focus(chromedp.CSS("[name=url]")), chromedp.KeyEvent(kb.End+"?x\r"))
-	if got := value[string](b, "document.querySelector('[name=url]').value"); got != "/v1/me/config?x" || b.text("#answer td") == "" {
+	if got := value[string](b, "document.querySelector('[name=url]').value"); got != "/v1/me/config?x" ||
+		b.text("#answer td") == "" {
 		e.t.Errorf("the key Enter does not explain, but leads to %q", got)
 	}
 }
@@ -234,7 +246,8 @@ func (e *edge) acts(b *browser) {
 		}
 		return nil
 	})
-	for name, want := range map[string]float64{`gatehouse_epochs_total{reason="demand"}`: 1, `gatehouse_catchups_total{reason="demand"}`: 1} {
+	for name, want := range map[string]float64{`gatehouse_epochs_total{reason="demand"}`: 1,
+		`gatehouse_catchups_total{reason="demand"}`: 1} {
 		if got := e.metric(name); got != want {
 			e.t.Errorf("%s: got %v, want %v", name, got, want)
 		}
@@ -285,7 +298,8 @@ func (e *edge) showsOutage(b *browser) {
 // onlyShows: without permission the page has no buttons for actions, and their calls are refused.
 func (e *edge) onlyShows(b *browser) {
 	e.t.Helper()
-	if err := e.Renew(e.t.Context(), withRedis(e.t, stack.Options{SidecarArgs: []string{"--limit.device=1"}})); err != nil {
+	if err := e.Renew(e.t.Context(),
+		withRedis(e.t, stack.Options{SidecarArgs: []string{"--limit.device=1"}})); err != nil {
 		e.t.Fatal(err)
 	}
 	e.fill()

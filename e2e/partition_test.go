@@ -23,7 +23,8 @@ func TestRevokedWhileCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := strings.ReplaceAll(string(shipped), "#session ", "")
-	text = strings.Replace(text, "max_staleness: 30s", "max_staleness: 30s\n                      max_auth_staleness: 3s", 1)
+	text = strings.Replace(text, "max_staleness: 30s",
+		"max_staleness: 30s\n                      max_auth_staleness: 3s", 1)
 	server := redistest.StartServer(t)
 	way, err := link.New("127.0.0.1:0", server.Address)
 	if err != nil {
@@ -31,8 +32,9 @@ func TestRevokedWhileCutOff(t *testing.T) {
 	}
 	t.Cleanup(way.Close)
 	e := start(t, stack.Options{RedisURL: "redis://" + server.Address, SidecarRedisURL: "redis://" + way.Address(),
-		ConfigPath:  writeFile(t, "envoy.yaml", text),
-		SidecarArgs: []string{"--verdict.allow-ttl=10m", "--session.secret-file", writeFile(t, "secret", sessionSecret+"\n")}})
+		ConfigPath: writeFile(t, "envoy.yaml", text),
+		SidecarArgs: []string{"--verdict.allow-ttl=10m", "--session.secret-file",
+			writeFile(t, "secret", sessionSecret+"\n")}})
 	e.put("/v1/products/1", "open to all")
 	good, bad := e.letIn("good", "secret", "telemetry.write"), e.letIn("bad", "secret", "telemetry.write")
 	shows := map[string][]string{"credential": credential("bad", "secret"), "token": {bad.line()}}

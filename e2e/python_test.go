@@ -24,8 +24,10 @@ import (
 func python(t *testing.T, stdin string, args ...string) (string, error) {
 	t.Helper()
 	const interpreter = "../.venv/bin/python"
-	if out, err := exec.CommandContext(t.Context(), interpreter, "-c", "import redis, bcrypt").CombinedOutput(); err != nil {
-		t.Fatalf("python3 with redis-py and bcrypt in .venv: %v: %s; run scripts/install-python.sh e2e/testdata/requirements.txt ''", err, out)
+	if out, err := exec.CommandContext(t.Context(), interpreter, "-c", "import redis, bcrypt").
+		CombinedOutput(); err != nil {
+		t.Fatalf("python3 with redis-py and bcrypt in .venv: %v: %s; run scripts/install-python.sh "+
+			"e2e/testdata/requirements.txt ''", err, out)
 	}
 	cmd := exec.CommandContext(t.Context(), interpreter, append([]string{"-B"}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
@@ -127,7 +129,9 @@ func TestPythonWriter(t *testing.T) {
 	}
 	w.write(object, "", "delete", key)
 	await(t, "deleted", patience, func() error {
-		return e.everyone(one, func(a answer) bool { return a.header.Get("Cache-Status") == "gatehouse; fwd=uri-miss" }, "GET "+key)
+		return e.everyone(one, func(a answer) bool {
+			return a.header.Get("Cache-Status") == "gatehouse; fwd=uri-miss"
+		}, "GET "+key)
 	})
 
 	const device, secret = "thermostat-7", "python's secret"
@@ -160,8 +164,10 @@ func TestWriteScriptRefusesSlips(t *testing.T) {
 	write := func(keys []string, args ...any) error {
 		return admin.Eval(t.Context(), string(source), keys, args...).Err()
 	}
-	keys := []string{"{gatehouse:0}:o:/a", "{gatehouse:0}:seq", "{gatehouse:0}:log", "{gatehouse:0}:epoch", "{gatehouse:0}:chain"}
-	good := []any{"replace", "0", "beef", "o:/a", "0", "{gatehouse:0}:events", "PUBLISH", "", "etag", `""`, "content-type", "a", "body", ""}
+	keys := []string{"{gatehouse:0}:o:/a", "{gatehouse:0}:seq", "{gatehouse:0}:log", "{gatehouse:0}:epoch",
+		"{gatehouse:0}:chain"}
+	good := []any{"replace", "0", "beef", "o:/a", "0", "{gatehouse:0}:events", "PUBLISH", "", "etag",
+		`""`, "content-type", "a", "body", ""}
 	if err := write(keys, good...); err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +192,8 @@ func TestWriteScriptRefusesSlips(t *testing.T) {
 		{"too many fields", keys, many, "1 to 32 fields"},
 		{"a key too few", keys[:4], good, "4 keys"},
 		{"keys in another order", []string{keys[0], keys[2], keys[1], keys[3], keys[4]}, good, "want {gatehouse:0}:seq"},
-		{"a key of another shard", []string{keys[0], keys[1], keys[2], keys[3], "{gatehouse:1}:chain"}, good, "want {gatehouse:0}:chain"},
+		{"a key of another shard", []string{keys[0], keys[1], keys[2], keys[3], "{gatehouse:1}:chain"},
+			good, "want {gatehouse:0}:chain"},
 		{"channel of another shard", keys, with(5, "{gatehouse:1}:events"), "channel {gatehouse:1}:events"},
 		{"traceparent", keys, with(7, "00-beef"), "traceparent 00-beef"},
 		{"mode", keys, with(0, "put"), "mode put"},

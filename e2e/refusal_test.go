@@ -81,12 +81,14 @@ func TestRefusedWithoutACall(t *testing.T) {
 	if err := e.StartSidecar(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range [][2]string{{"in", "right"}, {"changed", "after"}, {"new", "right"}, {"rotated", "old"}, {"rotated", "next"}} {
+	for _, c := range [][2]string{{"in", "right"}, {"changed", "after"}, {"new", "right"}, {"rotated", "old"},
+		{"rotated", "next"}} {
 		in(c[0], c[1])
 	}
 	all("after the sidecar was killed")
 	free("the same, wrong secrets of the new device", random("new"))
-	if err := e.everyone([]*http.Client{shared}, refused, "POST /v1/telemetry", credential("rotated", "wrong")...); err != nil {
+	if err := e.everyone([]*http.Client{shared}, refused, "POST /v1/telemetry",
+		credential("rotated", "wrong")...); err != nil {
 		t.Error(err)
 	}
 }

@@ -32,7 +32,8 @@ func (e *edge) connect() *http2conn.Conn {
 
 // request sends the request of a device on a stream.
 func request(c *http2conn.Conn, stream uint32, path, device, secret string) error {
-	return c.Headers(stream, true, [2]string{":method", "GET"}, [2]string{":scheme", "http"}, [2]string{":path", path}, [2]string{":authority", "edge"},
+	return c.Headers(stream, true, [2]string{":method", "GET"}, [2]string{":scheme", "http"}, [2]string{":path", path},
+		[2]string{":authority", "edge"},
 		[2]string{"x-device-id", device}, [2]string{"x-device-token", secret})
 }
 
@@ -60,9 +61,9 @@ func (e *edge) stopEdge() {
 	})
 }
 
-// resetThenAnswered: a stream is reset right before its answer comes. Envoy stands still meanwhile, so that it sees both
-// at once: it destroys the stream, and has not yet deleted what the module knows as the stream. The edge lives, and
-// another stream that waits for the same answer gets it.
+// resetThenAnswered: a stream is reset right before its answer comes. Envoy stands still meanwhile, so that it sees
+// both at once: it destroys the stream, and has not yet deleted what the module knows as the stream. The edge lives,
+// and another stream that waits for the same answer gets it.
 func resetThenAnswered(t *testing.T, e *edge) {
 	const answers = `gatehouse_api_requests_total{call="verify",result="ok"}`
 	for round := range resetRounds {
@@ -73,7 +74,8 @@ func resetThenAnswered(t *testing.T, e *edge) {
 		if round%2 == 1 {
 			secret, want = "secret", 200
 		}
-		if err := errors.Join(request(c, 1, "/who", resetDevice(round), secret), request(c, 3, "/who", resetDevice(round), secret)); err != nil {
+		if err := errors.Join(request(c, 1, "/who", resetDevice(round), secret),
+			request(c, 3, "/who", resetDevice(round), secret)); err != nil {
 			t.Fatal(err)
 		}
 		e.verifying(before + 2)
@@ -101,7 +103,8 @@ func resetsLeavePlaces(t *testing.T, e *edge) {
 	for range connections {
 		c := e.connect()
 		for i := range uint32(streams) {
-			if err := errors.Join(request(c, 1+2*i, "/who", "resets", "secret"), c.Framer.WriteRSTStream(1+2*i, http2.ErrCodeCancel)); err != nil {
+			if err := errors.Join(request(c, 1+2*i, "/who", "resets", "secret"),
+				c.Framer.WriteRSTStream(1+2*i, http2.ErrCodeCancel)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -55,7 +55,8 @@ func TestReshardUnderWrites(t *testing.T) {
 				var err error
 				switch n % 7 {
 				case 0, 1, 2:
-					receipt, err = p.Put(t.Context(), publish.Object{Key: m.ID, Body: []byte(id), ContentType: "t", TTL: time.Duration(n%2) * time.Hour})
+					receipt, err = p.Put(t.Context(), publish.Object{Key: m.ID, Body: []byte(id),
+						ContentType: "t", TTL: time.Duration(n%2) * time.Hour})
 				case 3:
 					receipt, err = p.Delete(t.Context(), m.ID, 0)
 					deleted = true
@@ -133,7 +134,8 @@ func TestReshardUnderWrites(t *testing.T) {
 	}
 	for shard := range shards {
 		keys := contract.ShardKeys(shard)
-		seq, head := client.Get(t.Context(), keys.SeqKey()).Val(), client.HGet(t.Context(), keys.ChainKey(), contract.ChainHead).Val()
+		seq, head := client.Get(t.Context(), keys.SeqKey()).Val(),
+			client.HGet(t.Context(), keys.ChainKey(), contract.ChainHead).Val()
 		if link, err := contract.ParseLink(head); err != nil || fmt.Sprint(link.Seq) != seq {
 			t.Errorf("shard %d: seq %s, the chain ends with %q", shard, seq, head)
 		}

@@ -120,9 +120,10 @@ func TestPathTricks(t *testing.T) {
 		}
 	}
 	// An exact path covers its spellings, too; another prefix must not bypass it.
-	for _, path := range []string{"/v1/fleet/config", "/v1/fleet/config/", "/v1/fleet/config;x", "/v1/fleet/%63onfig", "/v1/products/../fleet/config",
-		"/v1/fleet/config%0A", "/v1/fleet/config%0d%0a", "/v1/fleet/config%09", "/v1/fleet/config%20", "/v1/fleet/config%3Fx", "/v1/fleet/config%23",
-		"/v1/fleet/config.", "/v1/fleet/config%c0%af"} {
+	for _, path := range []string{"/v1/fleet/config", "/v1/fleet/config/", "/v1/fleet/config;x", "/v1/fleet/%63onfig",
+		"/v1/products/../fleet/config",
+		"/v1/fleet/config%0A", "/v1/fleet/config%0d%0a", "/v1/fleet/config%09", "/v1/fleet/config%20",
+		"/v1/fleet/config%3Fx", "/v1/fleet/config%23", "/v1/fleet/config.", "/v1/fleet/config%c0%af"} {
 		want := 401
 		if onNginx() && strings.Contains(path, "..") {
 			want = 403
@@ -131,7 +132,8 @@ func TestPathTricks(t *testing.T) {
 			t.Errorf("%s: got %d, %v; want %d", path, a.status, err, want)
 		}
 	}
-	if a := e.send("GET /open", "x_gatehouse_device: forged"); a.status != byEdge(400, 200) || strings.Contains(a.body, "forged") {
+	if a := e.send("GET /open", "x_gatehouse_device: forged"); a.status != byEdge(400, 200) ||
+		strings.Contains(a.body, "forged") {
 		t.Errorf("a header with underscores: got %d %s, want 400, or it removed", a.status, a.body)
 	}
 }
@@ -163,9 +165,11 @@ func TestBadRules(t *testing.T) {
 	t.Parallel()
 	skipOnThisEdge(t)
 	tests := []struct{ name, rules, want string }{
-		{"unknown field", "rules: [{match: {prefix: /v1/}, cache: {on_mis: fetch}}]", "rules[0].cache.on_mis: unknown field; known are query, on_miss, scope"},
+		{"unknown field", "rules: [{match: {prefix: /v1/}, cache: {on_mis: fetch}}]",
+			"rules[0].cache.on_mis: unknown field; known are query, on_miss, scope"},
 		{"bad duration", "max_staleness: soon", `max_staleness: is "soon", want a duration such as "30s"`},
-		{"hidden rule", "rules: [{match: {prefix: /v1/}}, {match: {path: /v1/a}}]", "rules[1].match: is never reached: rules[0] matches everything that it matches; move it up or remove it"},
+		{"hidden rule", "rules: [{match: {prefix: /v1/}}, {match: {path: /v1/a}}]",
+			"rules[1].match: is never reached: rules[0] matches everything that it matches; move it up or remove it"},
 	}
 	for _, tt := range tests[:sized(len(tests), 1)] {
 		t.Run(tt.name, func(t *testing.T) {
@@ -197,7 +201,8 @@ func TestCheckOfConfigDump(t *testing.T) {
 	dump := e.fetch(e.EnvoyAdminURL() + "/config_dump")
 	const off = `"routes": [{"typed_per_filter_config": {"gatehouse": {"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "disabled": true}},`
 	unprotected := regexp.MustCompile(`"routes": \[\s*\{`).ReplaceAllString(dump, off)
-	for text, want := range map[string]string{dump: "ok, 4 rules", unprotected: "[GH0601] -: listener edge: virtual host upstream: routes[0]"} {
+	for text, want := range map[string]string{dump: "ok, 4 rules",
+		unprotected: "[GH0601] -: listener edge: virtual host upstream: routes[0]"} {
 		cmd := exec.CommandContext(t.Context(), "../build/gatehousectl", "check", "-")
 		cmd.Stdin = strings.NewReader(text)
 		out, _ := cmd.CombinedOutput()
@@ -232,7 +237,8 @@ func (l *listeners) modify(c *stack.Config) error {
 	return errors.Join(
 		c.Set(l.static.Listeners[1:], "static_resources", "listeners"),
 		c.Set(map[string]any{"id": "edge", "cluster": "edge"}, "node"),
-		c.Set(map[string]any{"lds_config": map[string]any{"path_config_source": map[string]any{"path": l.file}}}, "dynamic_resources"))
+		c.Set(map[string]any{"lds_config": map[string]any{"path_config_source": map[string]any{"path": l.file}}},
+			"dynamic_resources"))
 }
 
 // filterPath is the path of the settings of the edge's plugin.
@@ -260,7 +266,8 @@ func (l *listeners) replace(rules ...string) {
 			c.MoveRules()
 		}
 		if i == 1 {
-			err = errors.Join(c.SetAddress(l.second, "static_resources", "listeners", "edge"), c.Set("second", append(filterPath, "name")...),
+			err = errors.Join(c.SetAddress(l.second, "static_resources", "listeners", "edge"),
+				c.Set("second", append(filterPath, "name")...),
 				c.Set("second", "static_resources", "listeners", "edge", "name"))
 		}
 		if onNative() {
@@ -294,7 +301,8 @@ func startTwo(t *testing.T, opts stack.Options, first, second string) (*edge, *l
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &listeners{t: t, file: filepath.Join(t.TempDir(), "listeners.yaml"), second: address, first: []string{first, second}}
+	l := &listeners{t: t, file: filepath.Join(t.TempDir(), "listeners.yaml"), second: address,
+		first: []string{first, second}}
 	opts.ModifyConfig = l.modify
 	e := start(t, opts)
 	await(t, "the second listener", patience, func() error {

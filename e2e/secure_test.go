@@ -118,7 +118,8 @@ func TestTLSAndACL(t *testing.T) {
 	certs, address := certificates(t), redistest.FreeAddress(t)
 	ca, cert, key := filepath.Join(certs, "ca.pem"), filepath.Join(certs, "cert.pem"), filepath.Join(certs, "key.pem")
 	_, port, _ := net.SplitHostPort(address)
-	server := redistest.StartServer(t, "--tls-port", port, "--tls-ca-cert-file", ca, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-auth-clients", "yes")
+	server := redistest.StartServer(t, "--tls-port", port, "--tls-ca-cert-file", ca, "--tls-cert-file", cert,
+		"--tls-key-file", key, "--tls-auth-clients", "yes")
 	admin := server.Client(t)
 	documentedUsers(t, admin)
 	password := writeFile(t, "reader", "reader-password\n")
@@ -130,7 +131,8 @@ func TestTLSAndACL(t *testing.T) {
 		},
 	})
 	s := secureEdge{e, []string{
-		"--redis=rediss://" + address, "--redis-username=writer", "--redis-password-file=" + writeFile(t, "writer", "writer-password"),
+		"--redis=rediss://" + address, "--redis-username=writer", "--redis-password-file=" +
+			writeFile(t, "writer", "writer-password"),
 		"--redis-tls-ca-file=" + ca, "--redis-tls-cert-file=" + cert, "--redis-tls-key-file=" + key,
 	}}
 	s.served("with the first password")

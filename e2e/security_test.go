@@ -113,10 +113,12 @@ func TestRawHeaders(t *testing.T) {
 		{"secret twice, second one good", "x-device-id: dev\r\nx-device-token: wrong\r\nx-device-token: secret\r\n", 401},
 		{"secret folded with a comma", "x-device-id: dev\r\nx-device-token: secret, secret\r\n", 401},
 		{"underscores for dashes", "x_device_id: dev\r\nx_device_token: secret\r\n", byEdge(400, 401)},
-		{"line folded before the secret: white space around a value", "x-device-id: dev\r\nx-device-token:\r\n secret\r\nx: y\r\n", byEdge(200, 400)},
+		{"line folded before the secret: white space around a value",
+			"x-device-id: dev\r\nx-device-token:\r\n secret\r\nx: y\r\n", byEdge(200, 400)},
 		{"a tab around", "x-device-id:\tdev\t\r\nx-device-token:\tsecret\t\r\n", 200},
 	} {
-		if got := e.raw("POST /v1/telemetry HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n" + tt.lines + "\r\n"); got != tt.status {
+		if got := e.raw("POST /v1/telemetry HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n" + tt.lines +
+			"\r\n"); got != tt.status {
 			t.Errorf("%s: got %d, want %d", tt.name, got, tt.status)
 		}
 	}
@@ -129,11 +131,14 @@ func TestRawHeaders(t *testing.T) {
 // path needs a credential: nothing reaches the upstream.
 func TestRawTargets(t *testing.T) {
 	t.Parallel()
-	e := start(t, stack.Options{Rules: `{credentials: {id_header: x-device-id, secret_header: x-device-token}, rules: [{match: {prefix: /}, auth: {}}]}`})
+	e := start(t,
+		stack.Options{
+			Rules: `{credentials: {id_header: x-device-id, secret_header: x-device-token}, rules: [{match: {prefix: /}, auth: {}}]}`})
 	for _, first := range []string{
-		"GET / HTTP/1.1", "GET http://h HTTP/1.1", "GET http://h/ HTTP/1.1", "GET http://h?x HTTP/1.1", "GET http://h?a=/b HTTP/1.1",
-		"GET ?x HTTP/1.1", "GET * HTTP/1.1", "OPTIONS * HTTP/1.1", "GET h:80 HTTP/1.1", "GET x HTTP/1.1", "GET //h?x HTTP/1.1",
-		"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nZZZ",
+		"GET / HTTP/1.1", "GET http://h HTTP/1.1", "GET http://h/ HTTP/1.1", "GET http://h?x HTTP/1.1",
+		"GET http://h?a=/b HTTP/1.1",
+		"GET ?x HTTP/1.1", "GET * HTTP/1.1", "OPTIONS * HTTP/1.1", "GET h:80 HTTP/1.1", "GET x HTTP/1.1",
+		"GET //h?x HTTP/1.1", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nZZZ",
 	} {
 		if got := e.raw(first + "\r\nHost: x\r\n\r\n"); got != 400 && got != 401 && got != 403 && got != 404 {
 			t.Errorf("%q: got %d, want 401, or it refused", first, got)
@@ -186,9 +191,11 @@ func TestTimingOfRefusals(t *testing.T) {
 		slices.Sort(took)
 		median[id] = took[tries/2]
 	}
-	t.Logf("median time of a 401: unknown device %s, wrong secret of an authenticated device %s, of a new one (bcrypt, cost 8) %s",
+	t.Logf("median time of a 401: unknown device %s, wrong secret of an authenticated device %s, of a new one (bcrypt, "+
+		"cost 8) %s",
 		median["unknown"], median["resolved"], median["new"])
 	if median["resolved"] > 10*median["unknown"] || median["unknown"] > 10*median["resolved"] {
-		t.Errorf("got %s for an authenticated device and %s for an unknown one, want about the same", median["resolved"], median["unknown"])
+		t.Errorf("got %s for an authenticated device and %s for an unknown one, want about the same",
+			median["resolved"], median["unknown"])
 	}
 }

@@ -57,7 +57,8 @@ func (e *edge) write(url string) *written {
 				case <-tick.C:
 				}
 				n := w.writes.Add(1)
-				receipt, err := publisher.Put(ctx, publish.Object{Key: w.keys[i], Body: fmt.Append(nil, "write ", n), ContentType: "text/plain"})
+				receipt, err := publisher.Put(ctx, publish.Object{Key: w.keys[i], Body: fmt.Append(nil, "write ", n),
+					ContentType: "text/plain"})
 				if err == nil {
 					w.acked[i].Store(receipt.Version)
 				}
@@ -187,7 +188,8 @@ func refusesReplica(t *testing.T, replica *redistest.Server) {
 	defer cancel()
 	var log logbuffer.Buffer
 	sidecar := exec.CommandContext(ctx, "../build/gatehouse-sidecar", "--redis.url=redis://"+replica.Address,
-		"--push.socket="+filepath.Join(dir, "push.sock"), "--api.socket="+filepath.Join(dir, "api.sock"), "--admin.address=127.0.0.1:0")
+		"--push.socket="+filepath.Join(dir, "push.sock"), "--api.socket="+filepath.Join(dir, "api.sock"),
+		"--admin.address=127.0.0.1:0")
 	sidecar.Stderr = &log
 	if err := sidecar.Start(); err != nil {
 		t.Fatal(err)

@@ -36,7 +36,8 @@ func withSessions(t *testing.T, args ...string) *edge {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args = append(args, "--session.rotate="+rotate.String(), "--session.secret-file", writeFile(t, "secret", sessionSecret+"\n"))
+	args = append(args, "--session.rotate="+rotate.String(), "--session.secret-file",
+		writeFile(t, "secret", sessionSecret+"\n"))
 	return reuse(t, stack.Options{ConfigPath: config, SidecarArgs: args})
 }
 
@@ -57,7 +58,8 @@ func (e *edge) handshake(id, secret string) token {
 		Type      string `json:"token_type"`
 		ExpiresIn int    `json:"expires_in"`
 	}
-	if err := json.Unmarshal([]byte(a.body), &answer); err != nil || a.status != 200 || answer.Type != "Bearer" || answer.ExpiresIn != 600 {
+	if err := json.Unmarshal([]byte(a.body), &answer); err != nil || a.status != 200 || answer.Type != "Bearer" ||
+		answer.ExpiresIn != 600 {
 		e.t.Fatalf("handshake: got %d %q, %v; want a bearer token for ten minutes", a.status, a.body, err)
 	}
 	if got := a.header.Get("Cache-Control"); got != "no-store" {
@@ -136,14 +138,17 @@ func refusals(t *testing.T, e *edge, k token) {
 		{"no credential", "POST /v1/session", nil, 401},
 		{"forged identity", "POST /v1/session", []string{"x-gatehouse-device: dev"}, 401},
 		{"a token for a token", "POST /v1/session", []string{k.line()}, 401},
-		{"a token for a token, with a forged identity", "POST /v1/session", []string{k.line(), "x-gatehouse-device: dev"}, 401},
+		{"a token for a token, with a forged identity", "POST /v1/session",
+			[]string{k.line(), "x-gatehouse-device: dev"}, 401},
 		{"a token and its device id", "POST /v1/session", []string{k.line(), "x-device-id: dev"}, 401},
 		{"a token as the secret", "POST /v1/session", credential("dev", k.text[:72]), 401},
 		{"a token and a wrong secret", "POST /v1/session", append(credential("dev", "wrong"), k.line()), 401},
 		{"a token where a permission is missing", "POST /v1/telemetry", []string{reader.line()}, 403},
 		{"a token and half a credential", "POST /v1/telemetry", []string{k.line(), "x-device-id: dev"}, 401},
-		{"a token and another device's credential without the permission", "POST /v1/telemetry", append(credential("reader", "secret"), k.line()), 403},
-		{"nothing but a forged identity", "POST /v1/telemetry", []string{"x-gatehouse-device: dev", "x-gatehouse-permissions: telemetry.write"}, 401},
+		{"a token and another device's credential without the permission", "POST /v1/telemetry",
+			append(credential("reader", "secret"), k.line()), 403},
+		{"nothing but a forged identity", "POST /v1/telemetry",
+			[]string{"x-gatehouse-device: dev", "x-gatehouse-permissions: telemetry.write"}, 401},
 		{"the token's record as a secret", "POST /v1/telemetry", credential("dev", fmt.Sprint(k.claims["ver"])), 401},
 	} {
 		if a := e.send(tt.first, tt.lines...); a.status != tt.status {
@@ -159,7 +164,8 @@ func refusals(t *testing.T, e *edge, k token) {
 // upstream gets it.
 func sidecarIsNotReachable(t *testing.T, e *edge) {
 	calls := e.metric("gatehouse_api_requests_total")
-	for _, first := range []string{"POST /v1/verify", "POST /v1/fetch", "POST /v1/hits", "POST /v1/apply", "GET /v1/session/jwks", "GET /v1/session", "PUT /v1/session", "POST /v1/session/x"} {
+	for _, first := range []string{"POST /v1/verify", "POST /v1/fetch", "POST /v1/hits", "POST /v1/apply",
+		"GET /v1/session/jwks", "GET /v1/session", "PUT /v1/session", "POST /v1/session/x"} {
 		method, path, _ := strings.Cut(first, " ")
 		if got := e.send(first).seen(t); got.Method != method || got.Path != path {
 			t.Errorf("%s: the upstream saw %+v", first, got)
@@ -198,7 +204,8 @@ func TestTokenOfChangedDevice(t *testing.T) {
 		}
 	}
 	slices.Sort(took)
-	t.Logf("from the command's return to a 401 on %d connections over both workers: median %s, max %s of %d", len(clients), took[2], took[4], len(took))
+	t.Logf("from the command's return to a 401 on %d connections over both workers: median %s, max %s of %d",
+		len(clients), took[2], took[4], len(took))
 	if took[2] > 100*time.Millisecond {
 		t.Errorf("median: got %s, want at most 100ms", took[2])
 	}
@@ -229,7 +236,8 @@ func TestTokenOutlivesItsSidecar(t *testing.T) {
 	if a := e.send("POST /v1/telemetry", k.line()); a.status != 200 {
 		t.Errorf("without a sidecar: got %d, want 200 by the verdict", a.status)
 	}
-	if a := e.send("POST /v1/session", credential("dev", "secret")...); a.status != 503 || a.header.Get("Retry-After") == "" {
+	if a := e.send("POST /v1/session", credential("dev", "secret")...); a.status != 503 ||
+		a.header.Get("Retry-After") == "" {
 		t.Errorf("handshake without a sidecar: got %d %v, want 503 with Retry-After", a.status, a.header)
 	}
 	if err := e.StartSidecar(t.Context()); err != nil {

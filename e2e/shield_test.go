@@ -157,7 +157,8 @@ func TestFlood(t *testing.T) {
 		}
 	}
 	sent, took, after := stop(), time.Since(begin), e.sidecarRSS()
-	t.Logf("%d wrong credentials in %s (%.0f/s): %v runs of bcrypt, %v push operations, sidecar's RSS %d KiB before, %d KiB after",
+	t.Logf("%d wrong credentials in %s (%.0f/s): %v runs of bcrypt, %v push operations, sidecar's RSS %d KiB before, %d "+
+		"KiB after",
 		sent, took.Round(time.Millisecond), float64(sent)/took.Seconds(), e.metric("gatehouse_bcrypt_total"),
 		e.metric("gatehouse_push_operations_total")-pushed, before>>10, after>>10)
 	if after-before > limit {
@@ -211,7 +212,8 @@ func TestRevokeAll(t *testing.T) {
 	e.known(devices)
 	each := func(ok func(answer) bool) error {
 		for i := range devices {
-			if err := e.everyone([]*http.Client{shared}, ok, "POST /v1/telemetry", credential(fmt.Sprint("dev", i), "right")...); err != nil {
+			if err := e.everyone([]*http.Client{shared}, ok, "POST /v1/telemetry",
+				credential(fmt.Sprint("dev", i), "right")...); err != nil {
 				return err
 			}
 		}
@@ -234,7 +236,9 @@ func TestPermissionChange(t *testing.T) {
 	clients := e.workers()
 	all := func(status int) func() error {
 		return func() error {
-			return e.everyone(clients, func(a answer) bool { return a.status == status }, "POST /v1/telemetry", credential("dev", "right")...)
+			return e.everyone(clients, func(a answer) bool {
+				return a.status == status
+			}, "POST /v1/telemetry", credential("dev", "right")...)
 		}
 	}
 	e.device("dev", "right", 4, "telemetry.write", "config.read")
@@ -252,7 +256,8 @@ func TestVerdictGrace(t *testing.T) {
 	t.Parallel()
 	e := start(t, stack.Options{
 		SidecarArgs: []string{"--verdict.allow-ttl=1s"},
-		Rules:       "verdict_grace: 60s\nmax_staleness: 1s\n" + strings.ReplaceAll(basicRules, "{basic: true}", "{id_header: x-device-id, secret_header: x-device-token}"),
+		Rules: "verdict_grace: 60s\nmax_staleness: 1s\n" + strings.ReplaceAll(basicRules, "{basic: true}",
+			"{id_header: x-device-id, secret_header: x-device-token}"),
 	})
 	e.device("known", "secret", 4, "telemetry.write")
 	e.device("new", "secret", 4, "telemetry.write")
@@ -272,12 +277,14 @@ func TestVerdictGrace(t *testing.T) {
 		}
 		return nil
 	})
-	if a := e.send("POST /v1/telemetry", credential("new", "secret")...); a.status != 503 || a.header.Get("Retry-After") == "" {
+	if a := e.send("POST /v1/telemetry", credential("new", "secret")...); a.status != 503 ||
+		a.header.Get("Retry-After") == "" {
 		t.Errorf("new device without the sidecar: got %d, want 503 with Retry-After", a.status)
 	}
 	other := from(9) // who guesses while there is no sidecar gets no secret accepted
 	// What the edge refuses by itself may change after the sidecar was silent for max_staleness.
-	for name, lines := range map[string][]string{"wrong secret": credential("known", "wrong"), "unknown device": credential("nobody", "secret")} {
+	for name, lines := range map[string][]string{"wrong secret": credential("known", "wrong"),
+		"unknown device": credential("nobody", "secret")} {
 		await(t, name+" is not refused any more", patience, func() error {
 			a, err := e.try(other, "POST /v1/telemetry", lines...)
 			if err != nil || a.status == 401 {
@@ -296,7 +303,9 @@ func TestVerdictGrace(t *testing.T) {
 	if err := e.StartSidecar(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the revocation holds", patience, func() error { return e.everyone(e.workers(), refused, "POST /v1/telemetry", good...) })
+	await(t, "the revocation holds", patience, func() error {
+		return e.everyone(e.workers(), refused, "POST /v1/telemetry", good...)
+	})
 }
 
 // TestRefreshAhead covers several lives of a verdict: no request waits for the next one.

@@ -16,9 +16,9 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// TestSlowReaders has clients request far more than the edge may hold, and read nothing: Envoy and nginx hold a complete
-// answer of the filter or plugin, whatever the limits of a connection. Envoy bounds its heap, and the plugin what it
-// sends. Other clients soon get answers again.
+// TestSlowReaders has clients request far more than the edge may hold, and read nothing: Envoy and nginx hold a
+// complete answer of the filter or plugin, whatever the limits of a connection. Envoy bounds its heap, and the plugin
+// what it sends. Other clients soon get answers again.
 func TestSlowReaders(t *testing.T) {
 	const (
 		heap     = 192 << 20 // bytes
@@ -28,7 +28,8 @@ func TestSlowReaders(t *testing.T) {
 	)
 	e := start(t, stack.Options{
 		ModifyConfig: func(c *stack.Config) error {
-			return c.Set(heap, "overload_manager", "resource_monitors", "envoy.resource_monitors.fixed_heap", "typed_config", "max_heap_size_bytes")
+			return c.Set(heap, "overload_manager", "resource_monitors", "envoy.resource_monitors.fixed_heap",
+				"typed_config", "max_heap_size_bytes")
 		},
 		ModifyNginx: func(config string) string { // otherwise the kernel takes the bodies
 			return strings.Replace(config, "reuseport;", "reuseport sndbuf=64k;", 1)
@@ -108,7 +109,8 @@ func TestSlowReaders(t *testing.T) {
 // slowTransport returns a transport whose buffers are far smaller than a large body.
 func slowTransport() *http.Transport {
 	if onNginx() { // each request has a connection of its own
-		return &http.Transport{DisableCompression: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		return &http.Transport{DisableCompression: true, DialContext: func(ctx context.Context, network,
+			address string) (net.Conn, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, network, address)
 			if err != nil {
 				return nil, err

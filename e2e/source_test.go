@@ -33,7 +33,8 @@ func TestSourceBehindProxies(t *testing.T) {
 	// Wrong secrets, each with another claimed address.
 	refused := 0
 	for i := range devices {
-		a := e.send("POST /v1/telemetry", append(credential(fmt.Sprintf("dev-%d", i), "wrong"), fmt.Sprintf("x-forwarded-for: 203.0.113.%d", i))...)
+		a := e.send("POST /v1/telemetry", append(credential(fmt.Sprintf("dev-%d", i), "wrong"),
+			fmt.Sprintf("x-forwarded-for: 203.0.113.%d", i))...)
 		if a.status == 503 {
 			refused++
 		}
@@ -62,7 +63,8 @@ rules:
 	e.known(devices + 1)
 	limited := 0
 	for i := range devices {
-		lines := append(credential(fmt.Sprintf("dev-%d", i), "wrong"), "x-real-ip: 203.0.113.9, 198.51.100.1", "x-forwarded-for: 203.0.113.9")
+		lines := append(credential(fmt.Sprintf("dev-%d", i), "wrong"), "x-real-ip: 203.0.113.9, 198.51.100.1",
+			"x-forwarded-for: 203.0.113.9")
 		if a := e.send("POST /v1/telemetry", lines...); a.status == 503 {
 			limited++
 		}

@@ -20,7 +20,8 @@ func TestSpellings(t *testing.T) {
 	if shards.Of(upper) == shards.Of(lower) {
 		t.Fatal("want the spellings in two shards")
 	}
-	e := reuse(t, stack.Options{SidecarArgs: []string{fmt.Sprint("--redis.shards=", shards)}, Seed: stack.AcceptLoss(shards)})
+	e := reuse(t, stack.Options{SidecarArgs: []string{fmt.Sprint("--redis.shards=", shards)},
+		Seed: stack.AcceptLoss(shards)})
 	e.publisher = publish.New(e.redis, publish.Shards(int(shards)))
 	write := redistest.ObjectWriter(t, e.redis, "../sidecar/publish/write.lua", shards)
 	answered := func(when, body, status string) {

@@ -92,7 +92,8 @@ func (j jaeger) trace(ctx context.Context, id string) (map[string]*span, error) 
 			Spans   []*span
 		}
 	}
-	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil || len(answer.Data) != 1 || answer.Data[0].TraceID != id {
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil || len(answer.Data) != 1 ||
+		answer.Data[0].TraceID != id {
 		return nil, fmt.Errorf("trace %s: %s, %+v, %v", id, response.Status, answer, err)
 	}
 	spans := map[string]*span{}
@@ -119,12 +120,15 @@ func (j jaeger) awaits(t *testing.T, id string, want ...string) (spans map[strin
 
 // TestTraces sends requests and writes with a sampled traceparent, and finds their traces in Jaeger.
 func TestTraces(t *testing.T) {
-	long(t, "TestTrace of packages api, credential, follow, push; TestCallsHaveAnOrigin, testEdgeOrigin. .ci/run has a stage for it, for Jaeger takes minutes to build")
+	long(t, "TestTrace of packages api, credential, follow, push; TestCallsHaveAnOrigin, testEdgeOrigin. .ci/run has a "+
+		"stage for it, for Jaeger takes minutes to build")
 	t.Parallel()
 	j := startJaeger(t)
-	e := start(t, stack.Options{Name: "traces", EnvoyArgs: []string{"--file-flush-interval-msec", "10"}, SidecarArgs: []string{
-		"--trace.endpoint=" + j.otlp, "--trace.ratio=0", "--log.level=debug", "--verdict.secret-file=" + writeFile(t, "fleet", fleetSecret),
-	}})
+	e := start(t, stack.Options{Name: "traces", EnvoyArgs: []string{"--file-flush-interval-msec", "10"},
+		SidecarArgs: []string{
+			"--trace.endpoint=" + j.otlp, "--trace.ratio=0", "--log.level=debug", "--verdict.secret-file=" +
+				writeFile(t, "fleet", fleetSecret),
+		}})
 	id := func(n int) string { return fmt.Sprintf("0af7651916cd43dd8448eb211c8031%02x", n) }
 	parent := func(id string) string { return "traceparent: 00-" + id + "-00f067aa0ba902b7-01" }
 
@@ -143,7 +147,9 @@ func TestTraces(t *testing.T) {
 		t.Fatalf("got %d, want 401", a.status)
 	}
 	requestID := j.awaits(t, refusal, "verify")["verify"].tag("gatehouse.request_id")
-	for name, log := range map[string]func() string{"access log": e.edgeLog, "sidecar's log": func() string { return e.log("sidecar") }} {
+	for name, log := range map[string]func() string{"access log": e.edgeLog, "sidecar's log": func() string {
+		return e.log("sidecar")
+	}} {
 		await(t, "the request in the "+name, patience, func() error {
 			if requestID == "" || !strings.Contains(log(), requestID) {
 				return fmt.Errorf("no request id %q", requestID)
@@ -163,7 +169,8 @@ func TestTraces(t *testing.T) {
 		t.Errorf("got the tags %v", verify.Tags)
 	}
 	// The upstream gets Envoy's id; nginx has its own.
-	if got, sent := verify.tag("gatehouse.request_id"), answer.seen(t).Headers["x-request-id"]; got == "" || !onNginx() && !slices.Equal(sent, []string{got}) {
+	if got, sent := verify.tag("gatehouse.request_id"), answer.seen(t).Headers["x-request-id"]; got == "" ||
+		!onNginx() && !slices.Equal(sent, []string{got}) {
 		t.Errorf("got the request id %q, want %q", got, sent)
 	}
 	for name, s := range spans {
@@ -179,7 +186,8 @@ func TestTraces(t *testing.T) {
 	}
 
 	written := id(3)
-	ctl := exec.CommandContext(t.Context(), "../build/gatehousectl", "put", "/v1/products/1", "--file", writeFile(t, "new", "new"), "--redis", e.RedisURL())
+	ctl := exec.CommandContext(t.Context(), "../build/gatehousectl", "put", "/v1/products/1", "--file",
+		writeFile(t, "new", "new"), "--redis", e.RedisURL())
 	ctl.Env = append(os.Environ(), "TRACEPARENT="+strings.TrimPrefix(parent(written), "traceparent: "))
 	if out, err := ctl.CombinedOutput(); err != nil {
 		t.Fatalf("gatehousectl put: %v: %s", err, out)
@@ -188,7 +196,8 @@ func TestTraces(t *testing.T) {
 
 	hit, refused := id(4), id(5)
 	e.until("the new version", says("new"), "GET /v1/products/1", parent(hit))
-	e.send("POST /v1/telemetry", append(credential("traced", "right"), "traceparent: 00-"+refused+"-00f067aa0ba902b7-00")...)
+	e.send("POST /v1/telemetry", append(credential("traced", "right"), "traceparent: 00-"+refused+
+		"-00f067aa0ba902b7-00")...)
 	for _, none := range []string{hit, refused} {
 		if spans, err := j.trace(t.Context(), none); len(spans) != 0 || err != nil {
 			t.Errorf("got spans %v (%v) of a hit or an unsampled request, want none", spans, err)

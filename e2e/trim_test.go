@@ -53,7 +53,8 @@ func worn(t *testing.T, client redis.UniversalClient, shards contract.Shards) (g
 	p := publish.New(client, publish.Shards(int(shards)))
 	for i := range 48 {
 		key := fmt.Sprint("/v1/products/", i)
-		if _, err := p.Put(t.Context(), publish.Object{Key: key, Body: []byte("body"), ContentType: "text/plain", TTL: time.Hour}); err != nil {
+		if _, err := p.Put(t.Context(), publish.Object{Key: key, Body: []byte("body"),
+			ContentType: "text/plain", TTL: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		record := shards.KeysOf(key).ObjectKey(key)
@@ -93,7 +94,8 @@ func TestTrimOfACluster(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	for _, key := range gone {
-		if err := client.ZScore(t.Context(), shards.KeysOf(key).LogKey(), contract.ObjectMember(key).String()).Err(); err != redis.Nil {
+		if err := client.ZScore(t.Context(), shards.KeysOf(key).LogKey(),
+			contract.ObjectMember(key).String()).Err(); err != redis.Nil {
 			t.Errorf("%s: its entry is there: %v", key, err)
 		}
 		floor, err := client.HGet(t.Context(), shards.KeysOf(key).ChainKey(), contract.ChainFloor).Uint64()
@@ -110,7 +112,8 @@ func TestTrimOfACluster(t *testing.T) {
 		}
 	}
 	for _, key := range kept {
-		if state(key) != "" || client.ZScore(t.Context(), shards.KeysOf(key).LogKey(), contract.ObjectMember(key).String()).Err() != nil {
+		if state(key) != "" || client.ZScore(t.Context(), shards.KeysOf(key).LogKey(),
+			contract.ObjectMember(key).String()).Err() != nil {
 			t.Errorf("%s was trimmed", key)
 		}
 	}
@@ -119,7 +122,8 @@ func TestTrimOfACluster(t *testing.T) {
 	if err := cluster.Masters[2].Client(t).ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := gatehousectl(t, "trim", "--shards", "8", "--redis", as(trimmer, cluster.URL)); err == nil || !strings.Contains(out, "allkeys-lru") {
+	if out, err := gatehousectl(t, "trim", "--shards", "8", "--redis", as(trimmer, cluster.URL)); err == nil ||
+		!strings.Contains(out, "allkeys-lru") {
 		t.Errorf("a master evicts: got %v: %s", err, out)
 	}
 }

@@ -21,7 +21,8 @@ rules:
 `
 
 // edgeManager is the path of the edge's connection manager in envoy.yaml.
-var edgeManager = []string{"static_resources", "listeners", "edge", "filter_chains", "0", "filters", "0", "typed_config"}
+var edgeManager = []string{"static_resources", "listeners", "edge", "filter_chains", "0", "filters",
+	"0", "typed_config"}
 
 // TestHeadersStayAtTheEdge checks what upstreams receive, by default and with the two settings that keep everything.
 func TestHeadersStayAtTheEdge(t *testing.T) {
@@ -29,7 +30,8 @@ func TestHeadersStayAtTheEdge(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		rules := upstreamRules
 		if keep {
-			rules = "strip_override_headers: false\n" + strings.Replace(rules, "secret_header: x-device-token", "secret_header: x-device-token, forward: true", 1)
+			rules = "strip_override_headers: false\n" + strings.Replace(rules, "secret_header: x-device-token",
+				"secret_header: x-device-token, forward: true", 1)
 		}
 		// Envoy allows names with '_' here, as some listeners do.
 		e := start(t, stack.Options{Rules: rules, ModifyConfig: func(c *stack.Config) error {
@@ -69,7 +71,8 @@ func secretStays(t *testing.T, e *edge, forward bool) {
 
 // overridesStay sends headers that some frameworks take for another method or path than the request's.
 func overridesStay(t *testing.T, e *edge, kept bool) {
-	overrides := []string{"X-HTTP-Method-Override: DELETE", "X-HTTP-Method: DELETE", "X-Method-Override: DELETE", "X-Original-URL: /v1/telemetry",
+	overrides := []string{"X-HTTP-Method-Override: DELETE", "X-HTTP-Method: DELETE", "X-Method-Override: DELETE",
+		"X-Original-URL: /v1/telemetry",
 		"X-Rewrite-URL: /v1/telemetry", "X-Original-URI: /v1/telemetry", "X-Original-Method: POST"}
 	for _, first := range []string{"GET /open", "POST /v1/telemetry", "GET /v1/products/1"} {
 		for _, line := range overrides {
@@ -98,7 +101,8 @@ func TestRoutesByIdentity(t *testing.T) {
 		if err := node.Decode(&routes); err != nil {
 			return err
 		}
-		match := map[string]any{"prefix": "/", "headers": []any{map[string]any{"name": "x-gatehouse-device", "present_match": true}}}
+		match := map[string]any{"prefix": "/",
+			"headers": []any{map[string]any{"name": "x-gatehouse-device", "present_match": true}}}
 		routes = append([]any{map[string]any{"match": match, "direct_response": map[string]any{"status": device}}}, routes...)
 		return c.Set(routes, append(edgeManager, "route_config", "virtual_hosts", "upstream", "routes")...)
 	}})

@@ -200,8 +200,10 @@ func (c *calls) report(nowMS int64) {
 	if since := nowMS - c.reportedMS; c.failed == 0 || 0 <= since && since < reportEveryMS {
 		return
 	}
-	c.vm.host.Warn(fmt.Sprintf("gatehouse: %d calls to the sidecar, cluster %q, failed since the last report, e.g. %s: check that it runs and listens on the socket that the edge calls",
-		c.failed, c.vm.engine.Config().SidecarCluster, c.failure))
+	c.vm.host.Warn(
+		fmt.Sprintf("gatehouse: %d calls to the sidecar, cluster %q, failed since the last report, e.g. %s: check that it "+
+			"runs and listens on the socket that the edge calls",
+			c.failed, c.vm.engine.Config().SidecarCluster, c.failure))
 	c.failed, c.reportedMS = 0, nowMS
 }
 
@@ -280,6 +282,6 @@ func (s *stream) answer(to *flight, body []byte) {
 // first.
 func (s *stream) cameAfter(c *flight) bool { return after(s.id, c.newest) }
 
-// after reports whether the stream with id a began after the one with id b; ids repeat after 2³². Headers may arrive in
-// another order, if a filter before this one delays some.
+// after reports whether the stream with id a began after the one with id b; ids repeat after 2³². Headers may arrive
+// in another order, if a filter before this one delays some.
 func after(a, b uint32) bool { return int32(a-b) > 0 }

@@ -61,11 +61,15 @@ func (c *costly) headers() [][2]string {
 
 // Parts of the search's requests.
 var (
-	costlyPaths = []string{"/", "/v1/", "/v1/products/", "/v1/private/1", "/v1/telemetry", "/files/", "a", "/a", "a;/", ";", "%3b", "%20", "%2520", "%61", "%2561",
-		"%25", "%ff", "%c0%af", "%c0%ae", "%c1%a3", "%e0%b8%81", "%0a/v1/products/", ".", "./", "..", "%2e", `\`, "//", "?", "a=b&", "%6cang=x&", "lang=", "&"}
-	costlyNames = []string{"if-none-match", "accept-encoding", "x-device-id", "x-device-token", "x-gatehouse-device", "x!gatehouse-device", "x-gatehouse-permissionz",
+	costlyPaths = []string{"/", "/v1/", "/v1/products/", "/v1/private/1", "/v1/telemetry", "/files/",
+		"a", "/a", "a;/", ";", "%3b", "%20", "%2520", "%61", "%2561",
+		"%25", "%ff", "%c0%af", "%c0%ae", "%c1%a3", "%e0%b8%81", "%0a/v1/products/", ".", "./", "..", "%2e",
+		`\`, "//", "?", "a=b&", "%6cang=x&", "lang=", "&"}
+	costlyNames = []string{"if-none-match", "accept-encoding", "x-device-id", "x-device-token",
+		"x-gatehouse-device", "x!gatehouse-device", "x-gatehouse-permissionz",
 		"x-http-method-override", "authorization", "if-match", "content-type", "x-filler", "a"}
-	costlyValues  = []string{"a", `"",`, `W/"a", `, ",", " ", "gzip;q=0.5,", "*", "dev", "s3cret", `"`, "Basic ", "=", "\xff"}
+	costlyValues = []string{"a", `"",`, `W/"a", `, ",", " ", "gzip;q=0.5,", "*", "dev", "s3cret",
+		`"`, "Basic ", "=", "\xff"}
 	costlyMethods = []string{"GET", "HEAD", "POST", "post", "get", strings.Repeat("x", 64)}
 )
 
@@ -74,7 +78,8 @@ func one[T any](r *rand.Rand, of []T) T { return of[r.IntN(len(of))] }
 // change returns another request that is mostly like c.
 func (c *costly) change(r *rand.Rand) *costly {
 	times := func() int { return 1 << r.IntN(13) }
-	next := &costly{method: c.method, path: append([]repeated(nil), c.path...), lines: append([]repeatedLine(nil), c.lines...)}
+	next := &costly{method: c.method, path: append([]repeated(nil), c.path...),
+		lines: append([]repeatedLine(nil), c.lines...)}
 	for range 1 + r.IntN(3) {
 		switch r.IntN(7) {
 		case 0:
@@ -89,10 +94,12 @@ func (c *costly) change(r *rand.Rand) *costly {
 				next.path = append(next.path[:at:at], next.path[at+1:]...)
 			}
 		case 5:
-			next.lines = append(next.lines, repeatedLine{one(r, costlyNames), repeated{one(r, costlyValues), times()}, 1 << r.IntN(7)})
+			next.lines = append(next.lines,
+				repeatedLine{one(r, costlyNames), repeated{one(r, costlyValues), times()}, 1 << r.IntN(7)})
 		case 6:
 			if at := len(next.lines) - 1; at >= 0 {
-				next.lines = append(next.lines[:at:at], repeatedLine{one(r, costlyNames), repeated{one(r, costlyValues), times()}, 1 << r.IntN(7)})
+				next.lines = append(next.lines[:at:at],
+					repeatedLine{one(r, costlyNames), repeated{one(r, costlyValues), times()}, 1 << r.IntN(7)})
 			}
 		}
 	}

@@ -41,10 +41,12 @@ func TestCounters(t *testing.T) {
 	e := emulate(t, named)
 	want := map[string]uint64{}
 	for rule, counters := range map[string][]policy.Counter{
-		"none":      {policy.AuthForbidden, policy.CallFailed, policy.BatchApplied, policy.BatchRefused},
-		"telemetry": {policy.AuthAllow, policy.AuthDeny, policy.AuthForbidden, policy.AuthUnavailable, policy.AuthThrottled, policy.CallVerify, policy.CallRefresh},
-		"1":         {policy.CacheHit, policy.CacheNotModified, policy.CacheMiss, policy.CacheStale, policy.CacheBypass, policy.CallFetch},
-		"session":   {policy.AuthDeny, policy.AuthUnavailable, policy.AuthThrottled, policy.CallVerify, policy.SessionIssued},
+		"none": {policy.AuthForbidden, policy.CallFailed, policy.BatchApplied, policy.BatchRefused},
+		"telemetry": {policy.AuthAllow, policy.AuthDeny, policy.AuthForbidden, policy.AuthUnavailable,
+			policy.AuthThrottled, policy.CallVerify, policy.CallRefresh},
+		"1": {policy.CacheHit, policy.CacheNotModified, policy.CacheMiss, policy.CacheStale,
+			policy.CacheBypass, policy.CallFetch},
+		"session": {policy.AuthDeny, policy.AuthUnavailable, policy.AuthThrottled, policy.CallVerify, policy.SessionIssued},
 	} {
 		for _, c := range counters {
 			want[c.StatName(rule)] = 0

@@ -82,7 +82,8 @@ const pluginID = 1
 // emulate starts a VM, with a state in shared data unless it is a push listener's.
 func emulate(t testing.TB, config string) *emulator {
 	t.Helper()
-	e := &emulator{clock: 1_700_000_000_000, from: "203.0.113.7", stateCAS: 1, config: []byte(config), records: map[string][]byte{},
+	e := &emulator{clock: 1_700_000_000_000, from: "203.0.113.7", stateCAS: 1, config: []byte(config),
+		records: map[string][]byte{},
 		streams: map[uint32]*exchange{}, nextID: pluginID, counts: map[string]uint64{}}
 	e.start(t)
 	if !e.vm.engine.Config().PushListener {
@@ -290,7 +291,8 @@ func (e *emulator) Call(c Call) (token, newest uint32, err error) {
 	}
 	token = uint32(len(e.calls) + 1)
 	headers := fields(c.Headers())
-	e.calls = append(e.calls, sent{token, c.Cluster, c.Path, bytes.Clone(c.Body), Origin{clone(headers[requestIDHeader]), clone(headers[traceparentHeader])}})
+	e.calls = append(e.calls, sent{token, c.Cluster, c.Path, bytes.Clone(c.Body),
+		Origin{clone(headers[requestIDHeader]), clone(headers[traceparentHeader])}})
 	return token, c.Newest, nil
 }
 

@@ -38,8 +38,8 @@ func (s *stream) advance(headers []byte) Action {
 	return s.decide(&request)
 }
 
-// MaxReplied bounds the bodies, bytes, of the replies to streams that one answer of the sidecar wakes: the proxy keeps a
-// copy of each until they have all gone on, and thousands of requests may wait for one answer.
+// MaxReplied bounds the bodies, bytes, of the replies to streams that one answer of the sidecar wakes: the proxy keeps
+// a copy of each until they have all gone on, and thousands of requests may wait for one answer.
 const MaxReplied = 64 << 20
 
 // SmallBody is the size, bytes, up to which a reply's body fits into the buffer of the client's socket, so that it

@@ -47,7 +47,8 @@ func TestVerifyIsCoalesced(t *testing.T) {
 		t.Fatalf("got calls %v, want one to gatehouse-sidecar", e.calls)
 	}
 	request, err := wire.ParseVerifyRequest(e.calls[0].body)
-	if want := (wire.VerifyRequest{DeviceID: "dev", Secret: "s3cret", Source: "203.0.113.7"}); err != nil || request != want {
+	if want := (wire.VerifyRequest{DeviceID: "dev", Secret: "s3cret", Source: "203.0.113.7"}); err != nil ||
+		request != want {
 		t.Fatalf("got %+v, %v; want %+v", request, err, want)
 	}
 	e.answered(e.calls[0], allow())
@@ -56,7 +57,8 @@ func TestVerifyIsCoalesced(t *testing.T) {
 		if !x.went() {
 			t.Errorf("request %d: didn't go on after the answer", id)
 		}
-		if !slices.Contains(x.request, [2]string{policy.DeviceHeader, "dev"}) || slices.Contains(x.request, [2]string{policy.DeviceHeader, "forged"}) {
+		if !slices.Contains(x.request, [2]string{policy.DeviceHeader, "dev"}) ||
+			slices.Contains(x.request, [2]string{policy.DeviceHeader, "forged"}) {
 			t.Errorf("request %d: got headers %v, want the device's identity and no other", id, x.request)
 		}
 	}
@@ -75,7 +77,8 @@ func TestPasses(t *testing.T) {
 	}{
 		{"no rule", "/none", nil, true},
 		{"many headers", "/none", device("/none")[2:], true},
-		{"names as long as ours", "/none", [][2]string{{"sec-ch-ua-platform", "x"}, {"x-forwarded-client-cert", "x"}, {":name", "x"}}, true},
+		{"names as long as ours", "/none", [][2]string{{"sec-ch-ua-platform", "x"}, {"x-forwarded-client-cert", "x"},
+			{":name", "x"}}, true},
 		{"a rule", "/v1/private/1", nil, false},
 		{"not its method, but its path", "/v1/telemetry", nil, false},
 		{"forged", "/none", [][2]string{{"x-gatehouse-device", "dev"}}, false},
@@ -99,7 +102,8 @@ func TestPasses(t *testing.T) {
 			}
 		})
 	}
-	if fields, ok := headermap.ParseFields(headermap.Append(nil, [][2]string{{":method", "CONNECT"}})); !ok || e.vm.engine.Locate(fields).Passes {
+	if fields, ok := headermap.ParseFields(headermap.Append(nil, [][2]string{{":method", "CONNECT"}})); !ok ||
+		e.vm.engine.Locate(fields).Passes {
 		t.Error("passes without a path")
 	}
 }
@@ -147,7 +151,8 @@ func TestSecretStaysHere(t *testing.T) {
 		{"a miss under an auth rule", rules, "/v1/private/1", false},
 		{"a rule without auth", rules, "/v1/products/1", true},
 		{"no rule", rules, "/open", true},
-		{"forwarded", strings.Replace(rules, `"secret_header"`, `"forward": true, "secret_header"`, 1), "/v1/telemetry", true},
+		{"forwarded", strings.Replace(rules, `"secret_header"`, `"forward": true, "secret_header"`, 1),
+			"/v1/telemetry", true},
 	} {
 		for _, verdict := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, verdict %v", tt.name, verdict), func(t *testing.T) {
@@ -209,17 +214,22 @@ func TestPrivacy(t *testing.T) {
 	}{
 		{"a miss", rules, "GET", "/v1/private/1", []string{vary, "gatehouse_cache_control: private"}},
 		{"a miss, HEAD", rules, "HEAD", "/v1/private/1", []string{vary, "gatehouse_cache_control: private"}},
-		{"a miss of a device", scoped, "GET", "/v1/private/1", []string{"gatehouse_vary: *", "gatehouse_cache_control: private", "gatehouse_no_store: no-store"}},
+		{"a miss of a device", scoped, "GET", "/v1/private/1", []string{"gatehouse_vary: *",
+			"gatehouse_cache_control: private", "gatehouse_no_store: no-store"}},
 		{"auth without a cache", rules, "GET", "/v1/telemetry", []string{vary, "gatehouse_cache_control: private"}},
 		{"what is no read", rules, "POST", "/v1/telemetry", nil},
 		{"no auth", rules, "PUT", "/v1/products/1", nil},
-		{"a token's, too", strings.Replace(rules, "{", `{"session": {"metadata": "gatehouse"}, `, 1), "GET", "/v1/telemetry", []string{vary + ", authorization", "gatehouse_cache_control: private"}},
-		{"basic", strings.Replace(rules, `{"id_header": "x-device-id", "secret_header": "x-device-token"}`, `{"basic": true}`, 1), "GET", "/v1/telemetry", []string{"gatehouse_vary: authorization", "gatehouse_cache_control: private"}},
+		{"a token's, too", strings.Replace(rules, "{", `{"session": {"metadata": "gatehouse"}, `, 1),
+			"GET", "/v1/telemetry", []string{vary + ", authorization", "gatehouse_cache_control: private"}},
+		{"basic", strings.Replace(rules, `{"id_header": "x-device-id", "secret_header": "x-device-token"}`,
+			`{"basic": true}`, 1), "GET", "/v1/telemetry", []string{"gatehouse_vary: authorization",
+			"gatehouse_cache_control: private"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			e := emulate(t, tt.config)
 			putVerdict(e, e.clock+1000)
-			x := e.streams[e.begin([][2]string{{":method", tt.method}, {":path", tt.path}, {"x-device-id", "dev"}, {"x-device-token", "s3cret"}, {"authorization", "Basic ZGV2OnMzY3JldA=="}}, true)]
+			x := e.streams[e.begin([][2]string{{":method", tt.method}, {":path", tt.path}, {"x-device-id", "dev"},
+				{"x-device-token", "s3cret"}, {"authorization", "Basic ZGV2OnMzY3JldA=="}}, true)]
 			got := slices.DeleteFunc(slices.Clone(x.notes), func(note string) bool {
 				return strings.HasPrefix(note, "gatehouse_device: ") || strings.HasPrefix(note, "gatehouse_rule: ")
 			})
@@ -232,21 +242,26 @@ func TestPrivacy(t *testing.T) {
 
 // TestAccessLog: what access logs have of refused, authenticated and cached requests.
 func TestAccessLog(t *testing.T) {
-	config := strings.NewReplacer(`"rules"`, `"stale": "serve", "rules"`, `{"match": {"prefix": "/v1/telemetry"}`, `{"name": "telemetry", "match": {"prefix": "/v1/telemetry"}`).Replace(rules)
+	config := strings.NewReplacer(`"rules"`, `"stale": "serve", "rules"`, `{"match": {"prefix": "/v1/telemetry"}`,
+		`{"name": "telemetry", "match": {"prefix": "/v1/telemetry"}`).Replace(rules)
 	for _, tt := range []struct {
 		name, method, path, secret string
 		details                    string
 		notes                      []string
 	}{
-		{"no credential", "POST", "/v1/telemetry", "", "gatehouse_denied_no_credential", []string{"gatehouse_rule: telemetry"}},
-		{"wrong secret", "POST", "/v1/telemetry", "another", "gatehouse_unavailable_no_answer", []string{"gatehouse_rule: telemetry", "gatehouse_device: dev"}},
-		{"authenticated", "POST", "/v1/telemetry", "s3cret", "", []string{"gatehouse_rule: telemetry", "gatehouse_device: dev"}},
+		{"no credential", "POST", "/v1/telemetry", "", "gatehouse_denied_no_credential",
+			[]string{"gatehouse_rule: telemetry"}},
+		{"wrong secret", "POST", "/v1/telemetry", "another", "gatehouse_unavailable_no_answer",
+			[]string{"gatehouse_rule: telemetry", "gatehouse_device: dev"}},
+		{"authenticated", "POST", "/v1/telemetry", "s3cret", "", []string{"gatehouse_rule: telemetry",
+			"gatehouse_device: dev"}},
 		{"a miss", "GET", "/v1/products/2", "", "", []string{"gatehouse_rule: 3"}},
 		{"a hit", "GET", "/v1/products/1", "", "gatehouse_hit", nil},
 		{"a hit that isn't in step", "GET", "/v1/products/1", "", "gatehouse_hit_stale", nil},
 		{"a hit that is logged", "GET", "/v1/products/1", "", "gatehouse_hit", []string{"gatehouse_rule: 3"}},
 		{"no rule", "GET", "/open", "", "", nil},
-		{"an ambiguous path", "GET", "/v1/products/..%3B/x", "", "gatehouse_forbidden_ambiguous_path", []string{"gatehouse_rule: none"}},
+		{"an ambiguous path", "GET", "/v1/products/..%3B/x", "", "gatehouse_forbidden_ambiguous_path",
+			[]string{"gatehouse_rule: none"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			e := emulate(t, strings.Replace(config, "{", fmt.Sprintf(`{"log_hits": %v, `, tt.name == "a hit that is logged"), 1))
@@ -285,11 +300,15 @@ func TestSource(t *testing.T) {
 		{"envoy's", with(`"envoy"`), [][2]string{{"x-forwarded-for", "198.51.100.1"}}, "198.51.100.2", "203.0.113.7"},
 		{"by default", rules, [][2]string{{"x-forwarded-for", "198.51.100.1"}}, "198.51.100.2", "203.0.113.7"},
 		{"a header's", with(`{"header": "X-Real-IP"}`), [][2]string{{"x-real-ip", "198.51.100.1"}}, "", "198.51.100.1"},
-		{"the last of a header", with(`{"header": "x-forwarded-for"}`), [][2]string{{"x-forwarded-for", "192.0.2.1, 198.51.100.1"}}, "", "198.51.100.1"},
-		{"the last of several lines", with(`{"header": "x-forwarded-for"}`), [][2]string{{"x-forwarded-for", "192.0.2.1"}, {"x-forwarded-for", "198.51.100.1:80"}}, "", "198.51.100.1"},
-		{"no address last", with(`{"header": "x-forwarded-for"}`), [][2]string{{"x-forwarded-for", "192.0.2.1, unknown"}}, "", ""},
+		{"the last of a header", with(`{"header": "x-forwarded-for"}`),
+			[][2]string{{"x-forwarded-for", "192.0.2.1, 198.51.100.1"}}, "", "198.51.100.1"},
+		{"the last of several lines", with(`{"header": "x-forwarded-for"}`),
+			[][2]string{{"x-forwarded-for", "192.0.2.1"}, {"x-forwarded-for", "198.51.100.1:80"}}, "", "198.51.100.1"},
+		{"no address last", with(`{"header": "x-forwarded-for"}`),
+			[][2]string{{"x-forwarded-for", "192.0.2.1, unknown"}}, "", ""},
 		{"no header", with(`{"header": "x-real-ip"}`), nil, "", ""},
-		{"the filter state's", with(`{"filter_state": "gatehouse.source"}`), [][2]string{{"x-forwarded-for", "198.51.100.1"}}, "198.51.100.2", "198.51.100.2"},
+		{"the filter state's", with(`{"filter_state": "gatehouse.source"}`), [][2]string{{"x-forwarded-for", "198.51.100.1"}},
+			"198.51.100.2", "198.51.100.2"},
 		{"no filter state", with(`{"filter_state": "other"}`), nil, "198.51.100.2", ""},
 	}
 	for _, tt := range tests {
@@ -325,8 +344,10 @@ func TestVerifyAnswers(t *testing.T) {
 	}{
 		{"deny", wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Deny, Epoch: state.Epoch}), 401},
 		{"overloaded", wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 2}), 503},
-		{"another epoch", wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Permissions: 1, Epoch: 8}), 503},
-		{"without the permission", wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Epoch: state.Epoch}), 403},
+		{"another epoch",
+			wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Permissions: 1, Epoch: 8}), 503},
+		{"without the permission",
+			wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Epoch: state.Epoch}), 403},
 		{"an error page or a reset", nil, 503},
 		{"garbage", []byte("garbage"), 503},
 		{"empty", []byte{}, 503},
@@ -368,7 +389,8 @@ func TestNoCallCanBeMade(t *testing.T) {
 		t.Error("cache: didn't go upstream")
 	}
 	e.tick()
-	if e.counted(policy.CallFailed) != 2 || len(e.logs) != 1 || !strings.Contains(e.logs[0], `2 calls to the sidecar, cluster "gatehouse-sidecar", failed`) {
+	if e.counted(policy.CallFailed) != 2 || len(e.logs) != 1 ||
+		!strings.Contains(e.logs[0], `2 calls to the sidecar, cluster "gatehouse-sidecar", failed`) {
 		t.Errorf("got %d failures and %q, want 2 and one line", e.counted(policy.CallFailed), e.logs)
 	}
 	for range reportEveryMS/TickMS + 1 {
@@ -542,7 +564,8 @@ func TestRepliesAreBounded(t *testing.T) {
 		}
 	}
 	const most = MaxReplied/limits.MaxBody + 1 // the first call answered one of these
-	if want := map[string]int{"200": most, "304": waiting, "gatehouse; fwd=bypass; detail=crowded": waiting - most}; !maps.Equal(got, want) {
+	if want := map[string]int{"200": most, "304": waiting,
+		"gatehouse; fwd=bypass; detail=crowded": waiting - most}; !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	if id := send(e, "/v1/products/1"); e.streams[id].action != Pause {
@@ -550,7 +573,8 @@ func TestRepliesAreBounded(t *testing.T) {
 	}
 }
 
-// TestUnreadIsBounded: a host tells what clients have yet to read; replies beyond the bound go upstream, except small ones.
+// TestUnreadIsBounded: a host tells what clients have yet to read; replies beyond the bound go upstream, except small
+// ones.
 func TestUnreadIsBounded(t *testing.T) {
 	for _, tt := range []struct {
 		unread, length int
@@ -580,7 +604,8 @@ func TestBadToken(t *testing.T) {
 		t.Errorf("got action %v", a)
 	}
 	got := e.streams[id].reply
-	if got == nil || got.status != 401 || got.details != "gatehouse_denied_token" || e.vm.tallies[0].counts[policy.AuthDeny] != 1 {
+	if got == nil || got.status != 401 || got.details != "gatehouse_denied_token" ||
+		e.vm.tallies[0].counts[policy.AuthDeny] != 1 {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -646,7 +671,8 @@ func TestFetchedBeforeItCame(t *testing.T) {
 			}
 		}
 		if e.streams[later].reply != nil || len(e.calls) != 3 {
-			t.Errorf("got %+v and %d calls, want a third one for what came after the second", e.streams[later].reply, len(e.calls))
+			t.Errorf("got %+v and %d calls, want a third one for what came after the second",
+				e.streams[later].reply, len(e.calls))
 		}
 	})
 	t.Run("headers in another order", func(t *testing.T) { // than that of ids, as a filter before this one may hold some
@@ -676,7 +702,8 @@ func TestFetchedBeforeItCame(t *testing.T) {
 func TestRefreshRunsBehind(t *testing.T) {
 	e := emulate(t, rules)
 	digest := state.Keys.Digest("dev", "s3cret")
-	verdict := wire.Verdict{Digest: digest, Outcome: wire.Allow, Permissions: 1, ExpiresMS: e.clock + 60_000, RefreshAfterMS: 1}
+	verdict := wire.Verdict{Digest: digest, Outcome: wire.Allow, Permissions: 1, ExpiresMS: e.clock +
+		60_000, RefreshAfterMS: 1}
 	bucket, _ := state.Keys.Device("dev", state.VerdictBuckets)
 	e.records[place(wire.RegionVerdicts, bucket)] = wire.AppendVerdicts(nil, state.Epoch, []wire.Verdict{verdict}, nil)
 	for range 3 {
@@ -714,7 +741,9 @@ func TestHitsAreReported(t *testing.T) {
 	}
 	keys, err := wire.ParseHits(e.calls[0].body)
 	// Thirty are five standard deviations.
-	if err != nil || len(keys) < 70 || len(keys) > 130 || slices.IndexFunc(keys, func(k string) bool { return k != "/v1/products/1" }) >= 0 {
+	if err != nil || len(keys) < 70 || len(keys) > 130 || slices.IndexFunc(keys, func(k string) bool {
+		return k != "/v1/products/1"
+	}) >= 0 {
 		t.Errorf("got %d keys, %.200q, %v; want about 100 times the object's", len(keys), keys, err)
 	}
 }
@@ -749,7 +778,8 @@ func TestSweep(t *testing.T) {
 	e.records[place(wire.RegionState, 0)] = wire.AppendState(nil, &wire.State{Epoch: 7})
 	for _, id := range alive {
 		e.body = batch(7, 7)
-		if e.callback(id, func() { e.vm.RequestBody(id, len(e.body), true) }); e.streams[id].reply == nil || e.streams[id].reply.status != 200 {
+		if e.callback(id, func() { e.vm.RequestBody(id, len(e.body), true) }); e.streams[id].reply == nil ||
+			e.streams[id].reply.status != 200 {
 			t.Fatalf("stream %d: got %+v, want 200", id, e.streams[id].reply)
 		}
 		if e.vm.pushes[id] != nil {
@@ -790,11 +820,13 @@ func TestDefault(t *testing.T) {
 
 func TestBadConfiguration(t *testing.T) {
 	for _, tt := range []struct{ name, config, want string }{
-		{"unknown field", `{"rules": [{"match": {"path": "/a"}, "cash": {}}]}`, "configuration is invalid:\n  rules[0].cash: unknown field"},
+		{"unknown field", `{"rules": [{"match": {"path": "/a"}, "cash": {}}]}`,
+			"configuration is invalid:\n  rules[0].cash: unknown field"},
 		{"none", "", "configuration is invalid"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if err := New(emulate(t, `{}`)).Start([]byte(tt.config), "configuration"); err == nil || !strings.Contains(err.Error(), tt.want) {
+			if err := New(emulate(t, `{}`)).Start([]byte(tt.config), "configuration"); err == nil ||
+				!strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
 		})

@@ -34,8 +34,8 @@ type guard struct {
 	idle   int
 }
 
-// abandonedAfter is the number of batches without a change by other VMs after which one of them must have trapped within
-// its batch, which takes about a millisecond.
+// abandonedAfter is the number of batches without a change by other VMs after which one of them must have trapped
+// within its batch, which takes about a millisecond.
 const abandonedAfter = 256
 
 // begin is called before each batch. It lowers the guard for VMs that have trapped.

@@ -20,8 +20,10 @@ func guessedEdge(t *testing.T, rules string) *emulator {
 	e.records[place(wire.RegionState, 0)] = wire.AppendState(nil, &s)
 	e.tick()
 	_, tag := s.Keys.Device("dev", 1)
-	right := wire.Verdict{Digest: s.Keys.Digest("dev", "right"), Outcome: wire.Allow, Permissions: 1, ExpiresMS: e.clock + 1_000_000}
-	e.records[place(wire.RegionVerdicts, 0)] = wire.AppendVerdicts(nil, s.Epoch, []wire.Verdict{right}, []wire.Device{{Tag: tag, Closed: true}})
+	right := wire.Verdict{Digest: s.Keys.Digest("dev", "right"), Outcome: wire.Allow, Permissions: 1,
+		ExpiresMS: e.clock + 1_000_000}
+	e.records[place(wire.RegionVerdicts, 0)] = wire.AppendVerdicts(nil, s.Epoch, []wire.Verdict{right},
+		[]wire.Device{{Tag: tag, Closed: true}})
 	return e
 }
 
@@ -29,10 +31,12 @@ func guessedEdge(t *testing.T, rules string) *emulator {
 func (e *emulator) sidecarSays(n int, outcome wire.Outcome, throttleMS uint32) {
 	for _, c := range e.calls[n:] {
 		if c.path == sessionPath {
-			e.answered(c, wire.AppendSessionResponse(nil, &wire.SessionResponse{Outcome: outcome, RetryAfterS: 12, ThrottleMS: throttleMS}))
+			e.answered(c, wire.AppendSessionResponse(nil, &wire.SessionResponse{Outcome: outcome, RetryAfterS: 12,
+				ThrottleMS: throttleMS}))
 			continue
 		}
-		e.answered(c, wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: outcome, Permissions: 1, RetryAfterS: 12, ThrottleMS: throttleMS, Epoch: state.Epoch}))
+		e.answered(c, wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: outcome, Permissions: 1,
+			RetryAfterS: 12, ThrottleMS: throttleMS, Epoch: state.Epoch}))
 	}
 }
 
@@ -127,7 +131,8 @@ func TestGuessesOfAnActiveDevice(t *testing.T) {
 					path = "/v1/session"
 				}
 				show := func(secret string) *exchange {
-					return e.streams[e.begin([][2]string{{":method", "POST"}, {":path", path}, {"x-device-id", "dev"}, {"x-device-token", secret}}, true)]
+					return e.streams[e.begin([][2]string{{":method", "POST"}, {":path", path}, {"x-device-id", "dev"},
+						{"x-device-token", secret}}, true)]
 				}
 				if x := show("wrong1"); x.reply == nil || x.reply.status != 401 || len(e.calls) != 0 {
 					t.Fatalf("the first wrong secret: got %+v and %d calls, want a 401 and none", x.reply, len(e.calls))
@@ -153,7 +158,8 @@ func TestGuessesOfAnActiveDevice(t *testing.T) {
 					}
 				case calls != 0 || x.reply == nil || x.reply.status != tt.status:
 					t.Errorf("got %d calls, answer %+v; want %d", calls, x.reply, tt.status)
-				case tt.status == 503 && (!slices.Contains(x.reply.headers, [2]string{"retry-after", strconv.Itoa(tt.retry)}) || x.reply.details != "gatehouse_unavailable_throttled"):
+				case tt.status == 503 && (!slices.Contains(x.reply.headers, [2]string{"retry-after", strconv.Itoa(tt.retry)}) ||
+					x.reply.details != "gatehouse_unavailable_throttled"):
 					t.Errorf("got %+v, want Retry-After: %d", x.reply, tt.retry)
 				}
 				if tt.status == 503 {
@@ -171,7 +177,8 @@ func TestGuessWithoutASidecar(t *testing.T) {
 	e := guessedEdge(t, rules)
 	try(e, "dev", "wrong1")
 	for _, secret := range []string{"wrong2", "right", "wrong3"} {
-		id := e.begin([][2]string{{":method", "POST"}, {":path", "/v1/telemetry"}, {"x-device-id", "dev"}, {"x-device-token", secret}}, true)
+		id := e.begin([][2]string{{":method", "POST"}, {":path", "/v1/telemetry"}, {"x-device-id", "dev"},
+			{"x-device-token", secret}}, true)
 		e.answered(e.calls[len(e.calls)-1], nil)
 		if got := e.streams[id].reply; got == nil || got.status != 503 {
 			t.Errorf("%s: got %+v, want 503", secret, got)

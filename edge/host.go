@@ -1,5 +1,5 @@
-// Package edge is what every edge does with a request, and with a push: streams, calls to the sidecar, and what a worker
-// remembers. It decides by package policy, and meets its proxy in [Host] only. wasm-filter, native-filter and
+// Package edge is what every edge does with a request, and with a push: streams, calls to the sidecar, and what a
+// worker remembers. It decides by package policy, and meets its proxy in [Host] only. wasm-filter, native-filter and
 // nginx/host are the hosts.
 package edge
 

@@ -22,7 +22,8 @@ func newObject(key string, length int) wire.Object {
 func putObject(e *emulator, key string, length int) {
 	o := newObject(key, length)
 	bucket, tag := state.Keys.Place(key, state.ObjectBuckets)
-	e.records[place(wire.RegionObjects, bucket)] = wire.FinishRecord(wire.AppendObject(wire.AppendObjectsHeader(nil, state.Epoch, 1), tag, &o), 0)
+	e.records[place(wire.RegionObjects, bucket)] = wire.FinishRecord(
+		wire.AppendObject(wire.AppendObjectsHeader(nil, state.Epoch, 1), tag, &o), 0)
 	e.records[place(wire.RegionBodies, 0)] = wire.AppendBody(nil, state.Epoch, 1, bytes.Repeat([]byte("b"), length))
 }
 
@@ -36,7 +37,8 @@ func putVerdict(e *emulator, expires int64) {
 
 // device returns the headers that a device sends, and those that Envoy adds.
 func device(path string, more ...[2]string) [][2]string {
-	return append([][2]string{{":authority", "edge.example.com"}, {":path", path}, {":method", "GET"}, {":scheme", "https"},
+	return append([][2]string{{":authority", "edge.example.com"}, {":path", path}, {":method", "GET"},
+		{":scheme", "https"},
 		{"user-agent", "device/1.0"}, {"accept", "application/json"}, {"accept-encoding", "gzip, br"},
 		{"x-device-id", "dev"}, {"x-device-token", "s3cret"}, {"x-forwarded-for", "203.0.113.7"},
 		{"x-forwarded-proto", "https"}, {"x-request-id", "8a4e5a2b-6d0f-4b7f-a2bb-4c6a7e3b3f10"}}, more...)
@@ -127,7 +129,8 @@ func BenchmarkHotPath(b *testing.B) {
 	raiseGuard(e)
 	putVerdict(e, e.clock+1000)
 	putObject(e, "/v1/private/1", 1024)
-	for i, headers := range [][][2]string{device("/none"), device("/v1/telemetry"), device("/v1/private/1"), device("/v1/private/1", inm), device("/v1/private/2", inm)} {
+	for i, headers := range [][][2]string{device("/none"), device("/v1/telemetry"), device("/v1/private/1"),
+		device("/v1/private/1", inm), device("/v1/private/2", inm)} {
 		e.streams[uint32(i)+2] = &exchange{request: headers}
 	}
 	q := &quiet{emulator: e}
@@ -199,7 +202,8 @@ func TestHostileRequests(t *testing.T) {
 					t.Errorf("got %+v, want %d", x.reply, tt.want)
 				}
 				good := e.streams[e.begin(device("/v1/private/1"), true)]
-				if good.reply == nil || good.reply.status != 200 || len(good.reply.body) != 1024 || fields(good.reply.headers)["etag"] != `"a"` {
+				if good.reply == nil || good.reply.status != 200 || len(good.reply.body) != 1024 ||
+					fields(good.reply.headers)["etag"] != `"a"` {
 					t.Errorf("the next request: got %+v, want its 200", good.reply)
 				}
 			}

@@ -10,7 +10,8 @@ import (
 
 // push sends a batch in parts and returns the answer.
 func push(e *emulator, method, path string, batch []byte) *reply {
-	id := e.begin([][2]string{{":method", method}, {":path", path}, {"user-agent", "gatehouse-sidecar/9"}}, len(batch) == 0)
+	id := e.begin([][2]string{{":method", method}, {":path", path}, {"user-agent", "gatehouse-sidecar/9"}},
+		len(batch) == 0)
 	for _, end := range []int{len(batch) / 2, len(batch)} {
 		if e.streams[id].reply == nil {
 			e.body = batch[:end]
@@ -23,8 +24,12 @@ func push(e *emulator, method, path string, batch []byte) *reply {
 // batch returns a batch with the state of an epoch and a body.
 func batch(epoch, replaces uint64) []byte {
 	b := wire.BeginBatch(nil, epoch, replaces)
-	b = wire.AppendOp(b, wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &wire.State{Epoch: epoch}) })
-	return wire.AppendOp(b, wire.RegionBodies, 3, func(dst []byte) []byte { return wire.AppendBody(dst, epoch, 1, []byte("hello")) })
+	b = wire.AppendOp(b, wire.RegionState, 0, func(dst []byte) []byte {
+		return wire.AppendState(dst, &wire.State{Epoch: epoch})
+	})
+	return wire.AppendOp(b, wire.RegionBodies, 3, func(dst []byte) []byte {
+		return wire.AppendBody(dst, epoch, 1, []byte("hello"))
+	})
 }
 
 func TestIngest(t *testing.T) {
@@ -46,7 +51,8 @@ func TestIngest(t *testing.T) {
 		{"takeover from another epoch", "POST", "/v1/apply", batch(8, 6), 409, "", false},
 		{"takeover from none", "POST", "/v1/apply", batch(8, 0), 409, "", false},
 		{"truncated", "POST", "/v1/apply", truncated, 400, "operation 0", false},
-		{"another layout", "POST", "/v1/apply", foreign, 400, `module unknown, from "gatehouse-sidecar/9": batch of layout version 3, want 2`, false},
+		{"another layout", "POST", "/v1/apply", foreign, 400,
+			`module unknown, from "gatehouse-sidecar/9": batch of layout version 3, want 2`, false},
 		{"record of another epoch", "POST", "/v1/apply", record, 400, "state record: another epoch", false},
 		{"empty", "POST", "/v1/apply", nil, 400, "batch of 0 bytes", false},
 		{"too large", "POST", "/v1/apply", make([]byte, 2*maxBatch+2), 413, "batch of more than", false},
@@ -91,10 +97,14 @@ func TestIngestWithoutState(t *testing.T) {
 // learns of it, and so does the other one if the batch may have overwritten its records.
 func TestIngestIsOvertaken(t *testing.T) {
 	stateOp := func(b []byte, epoch uint64) []byte {
-		return wire.AppendOp(b, wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &wire.State{Epoch: epoch}) })
+		return wire.AppendOp(b, wire.RegionState, 0, func(dst []byte) []byte {
+			return wire.AppendState(dst, &wire.State{Epoch: epoch})
+		})
 	}
 	both := stateOp(stateOp(wire.BeginBatch(nil, 8, 7), 8), 8)
-	body := wire.AppendOp(wire.BeginBatch(nil, 7, 7), wire.RegionBodies, 3, func(dst []byte) []byte { return wire.AppendBody(dst, 7, 1, nil) })
+	body := wire.AppendOp(wire.BeginBatch(nil, 7, 7), wire.RegionBodies, 3, func(dst []byte) []byte {
+		return wire.AppendBody(dst, 7, 1, nil)
+	})
 	tests := []struct {
 		name  string
 		batch []byte
@@ -121,7 +131,8 @@ func TestIngestIsOvertaken(t *testing.T) {
 				t.Errorf("got %d with %x, want 409 with the rival's state", got.status, got.body)
 			}
 			got := e.records[place(wire.RegionState, 0)]
-			if _, err := wire.RecordEpoch(got, wire.RegionState); bytes.Equal(got, rival) != tt.stays || (err == nil) != tt.stays {
+			if _, err := wire.RecordEpoch(got, wire.RegionState); bytes.Equal(got, rival) != tt.stays ||
+				(err == nil) != tt.stays {
 				t.Errorf("got state %x, want the rival's: %v", got, tt.stays)
 			}
 		})

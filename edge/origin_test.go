@@ -32,7 +32,8 @@ func TestCallsHaveAnOrigin(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			e := emulate(t, rules)
-			request := append([][2]string{{":method", "POST"}, {":path", "/v1/telemetry"}, {"x-device-id", "dev"}, {"x-device-token", "s3cret"}}, tt.headers...)
+			request := append([][2]string{{":method", "POST"}, {":path", "/v1/telemetry"}, {"x-device-id", "dev"},
+				{"x-device-token", "s3cret"}}, tt.headers...)
 			e.begin(request, true)
 			if len(e.calls) != 1 || e.calls[0].from != tt.want {
 				t.Errorf("got %+v, want one call with %+v", e.calls, tt.want)
@@ -46,7 +47,8 @@ func TestCallsHaveAnOrigin(t *testing.T) {
 func TestCoalescedCallHasFirstOrigin(t *testing.T) {
 	e := emulate(t, rules)
 	for _, id := range []string{"first", "second"} {
-		e.begin([][2]string{{":method", "GET"}, {":path", "/v1/both/1"}, {"x-device-id", "dev"}, {"x-device-token", "s3cret"}, {"x-request-id", id}}, true)
+		e.begin([][2]string{{":method", "GET"}, {":path", "/v1/both/1"}, {"x-device-id", "dev"}, {"x-device-token", "s3cret"},
+			{"x-request-id", id}}, true)
 	}
 	if len(e.calls) != 1 || e.calls[0].from.RequestID != "first" {
 		t.Fatalf("got %+v, want one call for the first request", e.calls)
@@ -64,7 +66,8 @@ func TestHitsReadNoMoreHeaders(t *testing.T) {
 	putObject(e, "/v1/private/1", 1024)
 	q := &counting{emulator: e}
 	e.vm.host = q
-	for _, headers := range [][][2]string{device("/none"), device("/v1/telemetry"), device("/v1/private/1"), device("/v1/private/1", [2]string{"if-none-match", `"a"`})} {
+	for _, headers := range [][][2]string{device("/none"), device("/v1/telemetry"), device("/v1/private/1"),
+		device("/v1/private/1", [2]string{"if-none-match", `"a"`})} {
 		e.begin(headers, true)
 	}
 	if q.reads != 0 || len(e.calls) != 0 {

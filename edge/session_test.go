@@ -17,16 +17,19 @@ const sessionRules = `{
 func TestToken(t *testing.T) {
 	e := emulate(t, sessionRules)
 	e.claims = map[string]string{"sub": "dev", "ver": "7-1"}
-	x := e.streams[e.begin([][2]string{{":method", "POST"}, {":path", "/v1/telemetry"}, {policy.DeviceHeader, "forged"}}, true)]
+	x := e.streams[e.begin([][2]string{{":method", "POST"}, {":path", "/v1/telemetry"},
+		{policy.DeviceHeader, "forged"}}, true)]
 	if x.action != Pause || len(e.calls) != 1 {
 		t.Fatalf("got action %v and %d calls, want a pause and a call", x.action, len(e.calls))
 	}
 	request, err := wire.ParseVerifyRequest(e.calls[0].body)
-	if want := (wire.VerifyRequest{DeviceID: "dev", Session: "7-1", Source: "203.0.113.7"}); err != nil || request != want {
+	if want := (wire.VerifyRequest{DeviceID: "dev", Session: "7-1", Source: "203.0.113.7"}); err != nil ||
+		request != want {
 		t.Errorf("got %+v, %v; want %+v", request, err, want)
 	}
 	e.answered(e.calls[0], allow())
-	if !slices.Contains(x.request, [2]string{policy.DeviceHeader, "dev"}) || slices.Contains(x.request, [2]string{policy.DeviceHeader, "forged"}) {
+	if !slices.Contains(x.request, [2]string{policy.DeviceHeader, "dev"}) ||
+		slices.Contains(x.request, [2]string{policy.DeviceHeader, "forged"}) {
 		t.Errorf("got headers %v, want the token's device and no other", x.request)
 	}
 }
@@ -60,12 +63,14 @@ func TestExchange(t *testing.T) {
 			e := emulate(t, sessionRules)
 			ids := make([]uint32, 2)
 			for i := range ids {
-				ids[i] = e.begin([][2]string{{":method", "POST"}, {":path", "/v1/session"}, {"x-device-id", "dev"}, {"x-device-token", "s3cret"}}, true)
+				ids[i] = e.begin([][2]string{{":method", "POST"}, {":path", "/v1/session"}, {"x-device-id", "dev"},
+					{"x-device-token", "s3cret"}}, true)
 			}
 			if len(e.calls) != 1 || e.calls[0].path != "/v1/session" {
 				t.Fatalf("got calls %+v, want one to /v1/session", e.calls)
 			}
-			if request, err := wire.ParseVerifyRequest(e.calls[0].body); err != nil || request.DeviceID != "dev" || request.Secret != "s3cret" || request.Session != "" {
+			if request, err := wire.ParseVerifyRequest(e.calls[0].body); err != nil || request.DeviceID != "dev" ||
+				request.Secret != "s3cret" || request.Session != "" {
 				t.Errorf("got %+v, %v; want the credential", request, err)
 			}
 			e.answered(e.calls[0], tt.body)
@@ -74,7 +79,8 @@ func TestExchange(t *testing.T) {
 				if got == nil || got.status != tt.want {
 					t.Fatalf("got %+v, want a %d", got, tt.want)
 				}
-				if tt.want == 200 && (string(got.body) != token || !slices.Contains(got.headers, [2]string{"cache-control", "no-store"})) {
+				if tt.want == 200 &&
+					(string(got.body) != token || !slices.Contains(got.headers, [2]string{"cache-control", "no-store"})) {
 					t.Errorf("got %q %v, want the token, not to be stored", got.body, got.headers)
 				}
 			}

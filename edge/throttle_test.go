@@ -20,7 +20,8 @@ func newDeviceEdge(t *testing.T, rules string) *emulator {
 	e.tick()
 	_, isNew := s.Keys.Device("new", 1)
 	_, old := s.Keys.Device("old", 1)
-	e.records[place(wire.RegionVerdicts, 0)] = wire.AppendVerdicts(nil, s.Epoch, nil, []wire.Device{{Tag: isNew, New: true}, {Tag: old}})
+	e.records[place(wire.RegionVerdicts, 0)] = wire.AppendVerdicts(nil, s.Epoch, nil,
+		[]wire.Device{{Tag: isNew, New: true}, {Tag: old}})
 	return e
 }
 
@@ -32,13 +33,16 @@ func throttledEdge(t *testing.T) *emulator {
 	if len(e.calls) != 1 {
 		t.Fatalf("got %d calls, want 1", len(e.calls))
 	}
-	e.answered(e.calls[0], wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 5, ThrottleMS: 4500, Epoch: state.Epoch}))
+	e.answered(e.calls[0],
+		wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 5,
+			ThrottleMS: 4500, Epoch: state.Epoch}))
 	return e
 }
 
 // try sends a credential, and returns the answer, nil if the request waits for the sidecar.
 func try(e *emulator, device, secret string) *reply {
-	id := e.begin([][2]string{{":method", "POST"}, {":path", "/v1/telemetry"}, {"x-device-id", device}, {"x-device-token", secret}}, true)
+	id := e.begin([][2]string{{":method", "POST"}, {":path", "/v1/telemetry"}, {"x-device-id", device},
+		{"x-device-token", secret}}, true)
 	return e.streams[id].reply
 }
 
@@ -62,7 +66,8 @@ func TestThrottledSource(t *testing.T) {
 			s.Epoch, s.VerdictBuckets, s.InStepMS, s.HeartbeatMS = 8, 1, e.clock, e.clock
 			e.records[place(wire.RegionState, 0)] = wire.AppendState(nil, &s)
 			_, tag := s.Keys.Device("new", 1)
-			e.records[place(wire.RegionVerdicts, 0)] = wire.AppendVerdicts(nil, s.Epoch, nil, []wire.Device{{Tag: tag, New: true}})
+			e.records[place(wire.RegionVerdicts, 0)] = wire.AppendVerdicts(nil, s.Epoch, nil,
+				[]wire.Device{{Tag: tag, New: true}})
 			e.tick()
 		}, "new", ""},
 		{"a silent sidecar", func(e *emulator) {
@@ -81,7 +86,8 @@ func TestThrottledSource(t *testing.T) {
 			if tt.wait == "" {
 				return
 			}
-			if len(e.calls) != 1 || got == nil || got.status != 503 || !slices.Contains(got.headers, [2]string{"retry-after", tt.wait}) {
+			if len(e.calls) != 1 || got == nil || got.status != 503 ||
+				!slices.Contains(got.headers, [2]string{"retry-after", tt.wait}) {
 				t.Errorf("got %d calls, answer %+v; want 503 with Retry-After: %s and no call", len(e.calls)-1, got, tt.wait)
 			}
 			e.tick()
@@ -108,15 +114,18 @@ func TestThrottledSourceJoins(t *testing.T) {
 func TestThrottledSourceOfSessions(t *testing.T) {
 	e := newDeviceEdge(t, sessionRules)
 	exchange := func(secret string) *reply {
-		id := e.begin([][2]string{{":method", "POST"}, {":path", "/v1/session"}, {"x-device-id", "new"}, {"x-device-token", secret}}, true)
+		id := e.begin([][2]string{{":method", "POST"}, {":path", "/v1/session"}, {"x-device-id", "new"},
+			{"x-device-token", secret}}, true)
 		return e.streams[id].reply
 	}
 	if exchange("first"); len(e.calls) != 1 {
 		t.Fatalf("got %d calls, want 1", len(e.calls))
 	}
-	e.answered(e.calls[0], wire.AppendSessionResponse(nil, &wire.SessionResponse{Outcome: wire.Unavailable, RetryAfterS: 5, ThrottleMS: 4500}))
+	e.answered(e.calls[0],
+		wire.AppendSessionResponse(nil, &wire.SessionResponse{Outcome: wire.Unavailable, RetryAfterS: 5, ThrottleMS: 4500}))
 	got := exchange("second")
-	if len(e.calls) != 1 || got == nil || got.status != 503 || !slices.Contains(got.headers, [2]string{"retry-after", "5"}) {
+	if len(e.calls) != 1 || got == nil || got.status != 503 ||
+		!slices.Contains(got.headers, [2]string{"retry-after", "5"}) {
 		t.Errorf("got %d calls, answer %+v; want 503 with Retry-After: 5 and no call", len(e.calls)-1, got)
 	}
 }

@@ -128,8 +128,8 @@ type awaited struct {
 // clock.
 const lateMS = 5000
 
-// call makes a call to the sidecar; done receives the answer's body, or nil for an unusable one. Like everything from the
-// host, the body is valid during the callback. newest is the newest stream when the call was made.
+// call makes a call to the sidecar; done receives the answer's body, or nil for an unusable one. Like everything from
+// the host, the body is valid during the callback. newest is the newest stream when the call was made.
 func (v *VM) call(c Call, done func(body []byte)) (newest uint32, err error) {
 	config := v.engine.Config()
 	c.Cluster, c.Timeout = config.SidecarCluster, config.SidecarTimeout
@@ -164,7 +164,8 @@ func (v *VM) RequestHeaders(id uint32, endOfStream bool) Action {
 	return v.stream.advance(v.host.RequestHeaders())
 }
 
-// RequestBody is called when size bytes of the body have arrived. It matters only at the push listener: paused streams of an edge get no body.
+// RequestBody is called when size bytes of the body have arrived. It matters only at the push listener: paused streams
+// of an edge get no body.
 func (v *VM) RequestBody(id uint32, size int, endOfStream bool) Action {
 	i := v.pushes[id]
 	if i == nil {

@@ -33,7 +33,8 @@ func (img image) writeBOM(path, root, arch string, digest v1.Hash, from source) 
 	components := make([]cdx.Component, 0, len(parts)+len(files))
 	for _, p := range parts {
 		components = append(components, cdx.Component{
-			BOMRef: p.name + "@" + p.version, Type: cdx.ComponentTypeLibrary, Name: p.name, Version: p.version, PackageURL: p.purl,
+			BOMRef: p.name + "@" + p.version, Type: cdx.ComponentTypeLibrary, Name: p.name, Version: p.version,
+			PackageURL: p.purl,
 		})
 	}
 	components = append(components, files...)

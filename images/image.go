@@ -26,7 +26,8 @@ var images = []image{
 		// Istio's agent takes the module from the last layer of an image, the file plugin.wasm, so this one brings both in
 		// one version. The dynamic module is for the image's architecture.
 		name: "sidecar", title: "gatehouse-sidecar",
-		description: "Keeps an Envoy's shared memory in step with Redis and verifies credentials; with gatehousectl and the filter's modules.",
+		description: "Keeps an Envoy's shared memory in step with Redis and verifies credentials; with gatehousectl and " +
+			"the filter's modules.",
 		config: v1.Config{
 			User: nonRoot, Env: []string{"PATH=/usr/local/bin"}, Entrypoint: []string{"/usr/local/bin/gatehouse-sidecar"},
 		},

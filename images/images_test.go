@@ -123,7 +123,8 @@ func checkConfig(t *testing.T, img image, oci v1.Image) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if img.config.User != file.Config.User || strings.Join(img.config.Entrypoint, " ") != strings.Join(file.Config.Entrypoint, " ") {
+	if img.config.User != file.Config.User ||
+		strings.Join(img.config.Entrypoint, " ") != strings.Join(file.Config.Entrypoint, " ") {
 		t.Errorf("configuration: got %+v, want %+v", file.Config, img.config)
 	}
 	if file.OS != "linux" || file.Architecture == "" {
@@ -165,7 +166,8 @@ func checkFiles(t *testing.T, oci v1.Image, root string) {
 			t.Fatal(err)
 		}
 		if header.Uid != 0 || header.Mode&0o022 != 0 || header.Mode&0o444 != 0o444 {
-			t.Errorf("%s: owner %d, mode %o: want root's, readable and not writable for others", header.Name, header.Uid, header.Mode)
+			t.Errorf("%s: owner %d, mode %o: want root's, readable and not writable for others", header.Name,
+				header.Uid, header.Mode)
 		}
 		if header.Typeflag == tar.TypeDir {
 			continue
@@ -203,7 +205,8 @@ func checkBOM(t *testing.T, img image, dir string, oci v1.Image) {
 		named[component.Name] = component.Version != "" || component.Hashes != nil
 	}
 	for _, want := range map[string][]string{
-		"sidecar": {"github.com/redis/go-redis/v9", "github.com/dchest/siphash", "golang.org/x/crypto/x509roots/fallback", "stdlib", "/usr/local/bin/gatehousectl", "/plugin.wasm",
+		"sidecar": {"github.com/redis/go-redis/v9", "github.com/dchest/siphash", "golang.org/x/crypto/x509roots/fallback",
+			"stdlib", "/usr/local/bin/gatehousectl", "/plugin.wasm",
 			"/libgatehouse.so", "/usr/local/lib/gatehouse/libgatehouse-nginx.so"},
 		"envoy":  {"envoy", "glibc", "/usr/local/bin/envoy"},
 		"nginx":  {"nginx", "libnginx-mod-http-lua", "lua-resty-core", "libc6", "/usr/sbin/nginx"},

@@ -1,7 +1,8 @@
 // Command images makes OCI images of the directories that scripts/images.sh fills, each as an archive that buildah,
 // podman, skopeo and containerd read, with a bill of materials. It needs no engine, registry or root.
 //
-//	images DIR              reads DIR/sidecar, DIR/envoy and DIR/module; writes DIR/*.tar, DIR/*.cdx.json, DIR/digests.txt
+//	images DIR              reads DIR/sidecar, DIR/envoy and DIR/module;
+//	                        writes DIR/*.tar, DIR/*.cdx.json and DIR/digests.txt
 //	images release DIR OUT  reads DIR/ARCH/sidecar and DIR/module, and writes the same of a release into OUT
 //	images provenance OUT   reads OUT/SHA256SUMS and OUT/digests.txt, and writes the release's provenance into OUT
 //
@@ -30,7 +31,8 @@ func main() {
 func run(args []string, stdout, stderr io.Writer, env func(string) string) int {
 	seconds, err := strconv.ParseInt(env("SOURCE_DATE_EPOCH"), 10, 64)
 	if err != nil {
-		fmt.Fprintf(stderr, "images: SOURCE_DATE_EPOCH %q: want seconds since 1970, such as a commit's time\n", env("SOURCE_DATE_EPOCH"))
+		fmt.Fprintf(stderr, "images: SOURCE_DATE_EPOCH %q: want seconds since 1970, such as a commit's time\n",
+			env("SOURCE_DATE_EPOCH"))
 		return 2
 	}
 	source := source{
@@ -44,7 +46,8 @@ func run(args []string, stdout, stderr io.Writer, env func(string) string) int {
 	case len(args) == 2 && args[0] == "provenance":
 		err = writeProvenance(args[1], source)
 	default:
-		fmt.Fprintln(stderr, "images: want DIR, release DIR OUT or provenance OUT; see scripts/images.sh and scripts/release.sh")
+		fmt.Fprintln(stderr, "images: want DIR, release DIR OUT or provenance OUT; see scripts/images.sh and "+
+			"scripts/release.sh")
 		return 2
 	}
 	if err != nil {

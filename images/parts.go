@@ -23,7 +23,8 @@ type target struct {
 // module has no readable build information.
 func goParts(targets ...target) func(string, string) ([]part, error) {
 	return func(_, arch string) ([]part, error) {
-		parts := []part{{"stdlib", strings.TrimPrefix(runtime.Version(), "go"), "pkg:golang/stdlib@" + strings.TrimPrefix(runtime.Version(), "go")}}
+		parts := []part{{"stdlib", strings.TrimPrefix(runtime.Version(), "go"), "pkg:golang/stdlib@" +
+			strings.TrimPrefix(runtime.Version(), "go")}}
 		for _, t := range targets {
 			const format = `{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}`
 			cmd := exec.Command("go", "list", "-deps", "-f", format, "-tags", t.tags, t.dir)
@@ -85,7 +86,9 @@ func nginxParts(root, _ string) ([]part, error) {
 	}
 	out, err := exec.Command("dpkg-query", append([]string{"--search"}, patterns...)...).Output()
 	if err != nil {
-		return nil, fmt.Errorf("dpkg-query --search: %w; the image has the nginx of this machine, which must be of Debian's packages", err)
+		return nil,
+			fmt.Errorf(
+				"dpkg-query --search: %w; the image has the nginx of this machine, which must be of Debian's packages", err)
 	}
 	query := []string{"--show", "--showformat", "${Package} ${Version}\n"}
 	for line := range strings.Lines(string(out)) { // "libc6:amd64: /lib/…"

@@ -50,14 +50,17 @@ func writeProvenance(out string, from source) error {
 			if !found {
 				return fmt.Errorf("%s: want DIGEST  NAME in %q", list, line)
 			}
-			s.Subject = append(s.Subject, resource{Name: name, Digest: map[string]string{"sha256": strings.TrimPrefix(sum, "sha256:")}})
+			s.Subject = append(s.Subject,
+				resource{Name: name, Digest: map[string]string{"sha256": strings.TrimPrefix(sum, "sha256:")}})
 		}
 	}
 	definition := &s.Predicate.BuildDefinition
 	definition.BuildType = repository + "/blob/main/scripts/release.sh"
 	definition.ExternalParameters = map[string]string{"version": from.version}
-	definition.InternalParameters = map[string]string{"go": runtime.Version(), "sourceDateEpoch": fmt.Sprint(from.created.Unix())}
-	definition.ResolvedDependencies = []resource{{URI: "git+" + repository, Digest: map[string]string{"gitCommit": from.revision}}}
+	definition.InternalParameters = map[string]string{"go": runtime.Version(),
+		"sourceDateEpoch": fmt.Sprint(from.created.Unix())}
+	definition.ResolvedDependencies = []resource{{URI: "git+" + repository,
+		Digest: map[string]string{"gitCommit": from.revision}}}
 	s.Predicate.RunDetails.Builder = map[string]string{"id": definition.BuildType}
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {

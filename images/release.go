@@ -50,7 +50,8 @@ func release(dir, out string, from source) error {
 func (img image) index(dir, out string, from source) (v1.ImageIndex, error) {
 	index := v1.ImageIndex(empty.Index)
 	for _, arch := range architectures {
-		oci, err := img.releaseOne(filepath.Join(dir, arch, img.name), out, img.title+"-"+from.version+"-linux-"+arch, arch, from)
+		oci, err := img.releaseOne(filepath.Join(dir, arch, img.name), out, img.title+"-"+from.version+
+			"-linux-"+arch, arch, from)
 		if err != nil {
 			return nil, err
 		}

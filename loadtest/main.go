@@ -41,8 +41,8 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
 	var c commandLine
-	parser, err := kong.New(&c, kong.Name("loadtest"), kong.Writers(stdout, stderr), kong.Description("Scenarios:\n\n"+scenario.List()),
-		kong.Vars{"scenarios": scenario.Names()})
+	parser, err := kong.New(&c, kong.Name("loadtest"), kong.Writers(stdout, stderr),
+		kong.Description("Scenarios:\n\n"+scenario.List()), kong.Vars{"scenarios": scenario.Names()})
 	if err != nil {
 		fmt.Fprintln(stderr, "loadtest:", err)
 		return 1

@@ -54,7 +54,10 @@ func newFilter(c *dynmod.Config, configuration []byte) dynmod.Filter {
 	rules := w.vm.Config()
 	f.rules = rules
 	if !rules.PushListener && !sidecar.is(rules.SidecarCluster) {
-		dynmod.Log(dynmod.Critical, fmt.Sprintf("gatehouse: sidecar.cluster is %q, and was %q before or in another listener: want the same, because both would read one memory; restart Envoy to change it, or run an Envoy for each", rules.SidecarCluster, sidecar.cluster))
+		dynmod.Log(dynmod.Critical,
+			fmt.Sprintf("gatehouse: sidecar.cluster is %q, and was %q before or in another listener: want the same, because "+
+				"both would read one memory; restart Envoy to change it, or run an Envoy for each",
+				rules.SidecarCluster, sidecar.cluster))
 		return nil
 	}
 	f.defineCounters(rules)
@@ -67,8 +70,9 @@ func newFilter(c *dynmod.Config, configuration []byte) dynmod.Filter {
 	return f
 }
 
-// sidecar is the sidecar's cluster of all edges of the process. They share the memory, so a verdict that one's sidecar has
-// pushed, perhaps before that edge went, would let a request in at the other's listener. Under Wasm vm_id separates them.
+// sidecar is the sidecar's cluster of all edges of the process. They share the memory, so a verdict that one's sidecar
+// has pushed, perhaps before that edge went, would let a request in at the other's listener. Under Wasm vm_id separates
+// them.
 var sidecar sidecarCluster
 
 type sidecarCluster struct {
@@ -279,8 +283,8 @@ func (f *filter) CalloutDone(id uint64, status string, body []byte) {
 	f.calls.Done(id, body)
 }
 
-// schedule has the main thread make calls. Envoy holds the configuration meanwhile, and may end it afterwards, if nobody
-// else does any more. On a worker its stream does; the thread of ticks waits until it holds no lock.
+// schedule has the main thread make calls. Envoy holds the configuration meanwhile, and may end it afterwards, if
+// nobody else does any more. On a worker its stream does; the thread of ticks waits until it holds no lock.
 func (f *filter) schedule() {
 	if f.onTickThread() {
 		f.asked = true
@@ -355,8 +359,8 @@ func (f *filter) panicked(w *worker) {
 	}
 }
 
-// drainMargin is how much later than its timeout the answer to a call may come. None comes if Envoy ends: its main thread
-// waits for the workers then.
+// drainMargin is how much later than its timeout the answer to a call may come. None comes if Envoy ends: its main
+// thread waits for the workers then.
 const drainMargin = time.Second
 
 // Destroy implements dynmod.Filter.

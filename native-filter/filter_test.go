@@ -52,7 +52,8 @@ func nativeRequest(path string, more ...[2]string) [][2]string {
 }
 
 func who(device string) [][2]string {
-	return nativeRequest("/who", [2]string{"x-device-id", device}, [2]string{"x-device-token", "secret"}, [2]string{"x-request-id", "id-of-" + device})
+	return nativeRequest("/who", [2]string{"x-device-id", device}, [2]string{"x-device-token", "secret"},
+		[2]string{"x-request-id", "id-of-" + device})
 }
 
 var allowed = wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Epoch: nativeEpoch})
@@ -188,8 +189,8 @@ func TestNativeJoinedFetch(t *testing.T) {
 	w[1].Do(second.End)
 }
 
-// TestNativeCallsKeepTheirHeaders begins another request, which overwrites the memory of the first one's headers, before
-// the main thread makes the call.
+// TestNativeCallsKeepTheirHeaders begins another request, which overwrites the memory of the first one's headers,
+// before the main thread makes the call.
 func TestNativeCallsKeepTheirHeaders(t *testing.T) {
 	c, w := onFakeEnvoy(t)
 	first := begin(c, w[0], who("dev-1"))
@@ -264,8 +265,8 @@ func TestNativeRace(t *testing.T) {
 	background.Wait()
 }
 
-// TestNativeLateStream: streams are numbered over all workers, and numbers repeat, so a worker that has served nothing yet
-// knows which request came before its call.
+// TestNativeLateStream: streams are numbered over all workers, and numbers repeat, so a worker that has served nothing
+// yet knows which request came before its call.
 func TestNativeLateStream(t *testing.T) {
 	c, w := onFakeEnvoy(t)
 	fakeenvoy.SetNewest(1<<31 + 100)
@@ -290,8 +291,8 @@ func TestNativeLateStream(t *testing.T) {
 	w[0].Do(late.End)
 }
 
-// TestNativeAnswersAreKept: a worker caches answers after a push. A record that is written behind the guard's back shows
-// which requests still read the memory.
+// TestNativeAnswersAreKept: a worker caches answers after a push. A record that is written behind the guard's back
+// shows which requests still read the memory.
 func TestNativeAnswersAreKept(t *testing.T) {
 	c, w := onFakeEnvoy(t)
 	const key = "/fetched/kept"
@@ -390,8 +391,8 @@ func TestNativeRepliesAreBounded(t *testing.T) {
 	}
 }
 
-// TestNativeEndsOnAWorker: a configuration that was discovered may end with its last stream, on a worker, while its call
-// is under way on the main thread. It ends after the answer.
+// TestNativeEndsOnAWorker: a configuration that was discovered may end with its last stream, on a worker, while its
+// call is under way on the main thread. It ends after the answer.
 func TestNativeEndsOnAWorker(t *testing.T) {
 	onFakeEnvoy(t)
 	c, ok := fakeenvoy.NewConfig(nativeRules)
@@ -426,8 +427,8 @@ func TestNativeEndsOnAWorker(t *testing.T) {
 	}
 }
 
-// TestNativeEndsDuringATick: Envoy holds a configuration while something is scheduled for it, so a report of hits, on the
-// thread of ticks, can be what ends it.
+// TestNativeEndsDuringATick: Envoy holds a configuration while something is scheduled for it, so a report of hits, on
+// the thread of ticks, can be what ends it.
 func TestNativeEndsDuringATick(t *testing.T) {
 	onFakeEnvoy(t)
 	c, ok := fakeenvoy.NewConfig(nativeRules)

@@ -107,8 +107,8 @@ func (p *proxy) RemoveRequestHeader(name string) {
 	p.check(p.stream.RemoveHeader(name), "remove request header", name)
 }
 
-// AddRequestHeader implements edge.Host. Envoy 1.40 refuses an empty value of a module, so a device without permissions has no
-// header with them, as in nginx.
+// AddRequestHeader implements edge.Host. Envoy 1.40 refuses an empty value of a module, so a device without permissions
+// has no header with them, as in nginx.
 func (p *proxy) AddRequestHeader(name, value string) {
 	if value == "" {
 		return

@@ -80,11 +80,13 @@ func reportCoverage(out io.Writer) error {
 		if 100*n < minCoverage*total {
 			low = append(low, name)
 		}
-		fmt.Fprintf(out, "%-16s %4d of %4d lines, %3d %%; not: %s\n", name, n, total, 100*n/max(total, 1), strings.Join(missed, " "))
+		fmt.Fprintf(out, "%-16s %4d of %4d lines, %3d %%; not: %s\n", name, n, total, 100*n/max(total, 1),
+			strings.Join(missed, " "))
 	}
 	fmt.Fprintf(out, "%-16s %4d of %4d lines, %3d %%\n", "the plugin", allRan, all, 100*allRan/max(all, 1))
 	if len(low) > 0 {
-		return fmt.Errorf("the tests in nginx/ run less than %d %% of the lines of %s: add tests", minCoverage, strings.Join(low, ", "))
+		return fmt.Errorf("the tests in nginx/ run less than %d %% of the lines of %s: add tests",
+			minCoverage, strings.Join(low, ", "))
 	}
 	return nil
 }

@@ -71,7 +71,8 @@ type testEdge struct {
 // startEdge starts an edge whose memory has no state yet, with changes of nginx.conf.
 func startEdge(t *testing.T, changes ...string) *testEdge {
 	t.Helper()
-	e := &testEdge{dir: t.TempDir(), sidecar: newTestSidecar(t), servers: map[string]*http.Server{}, changes: strings.NewReplacer(changes...)}
+	e := &testEdge{dir: t.TempDir(), sidecar: newTestSidecar(t), servers: map[string]*http.Server{},
+		changes: strings.NewReplacer(changes...)}
 	rules, _, err := nginx.Render([]byte(edgeRules))
 	mustBeNil(t, err)
 	mustBeNil(t, os.WriteFile(filepath.Join(e.dir, "rules.json"), rules, 0o600))
@@ -179,21 +180,27 @@ func device(id, secret string) []string {
 }
 
 func bodyOp(b []byte, epoch uint64, slot uint32, body []byte) []byte {
-	return wire.AppendOp(b, wire.RegionBodies, slot, func(dst []byte) []byte { return wire.AppendBody(dst, epoch, 1, body) })
+	return wire.AppendOp(b, wire.RegionBodies, slot, func(dst []byte) []byte {
+		return wire.AppendBody(dst, epoch, 1, body)
+	})
 }
 
 // push sends a batch with a state, an object under key with the body "hello", and a bucket of verdicts.
 func (e *testEdge) push(t *testing.T, epoch, replaces uint64, key string, devicesComplete bool) {
 	t.Helper()
 	now := time.Now().UnixMilli()
-	s := wire.State{Epoch: epoch, InStepMS: now, HeartbeatMS: now, ObjectBuckets: 1, VerdictBuckets: 1, DevicesComplete: devicesComplete, Permissions: []string{"admin"}}
+	s := wire.State{Epoch: epoch, InStepMS: now, HeartbeatMS: now, ObjectBuckets: 1, VerdictBuckets: 1,
+		DevicesComplete: devicesComplete, Permissions: []string{"admin"}}
 	_, tag := s.Keys.Place(key, s.ObjectBuckets)
 	o := wire.Object{Key: key, Version: 1, PublishedMS: now - 5000, ETag: `"v1"`, ContentType: "text/plain"}
 	o.AddVariant(wire.Variant{Length: 5, Stamp: 1})
 	// One device is new: the sidecar may throttle its source. The verdict of another is to be refreshed.
 	_, newTag := s.Keys.Device("new", s.VerdictBuckets)
-	verdict := wire.Verdict{Outcome: wire.Allow, Digest: s.Keys.Digest("old", "good"), ExpiresMS: now + 60_000, RefreshAfterMS: now - 1}
-	batch := wire.AppendOp(wire.BeginBatch(nil, epoch, replaces), wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &s) })
+	verdict := wire.Verdict{Outcome: wire.Allow, Digest: s.Keys.Digest("old", "good"), ExpiresMS: now + 60_000,
+		RefreshAfterMS: now - 1}
+	batch := wire.AppendOp(wire.BeginBatch(nil, epoch, replaces), wire.RegionState, 0, func(dst []byte) []byte {
+		return wire.AppendState(dst, &s)
+	})
 	batch = bodyOp(batch, epoch, 0, []byte("hello"))
 	batch = wire.AppendOp(batch, wire.RegionVerdicts, 0, func(dst []byte) []byte {
 		return wire.AppendVerdicts(dst, epoch, []wire.Verdict{verdict}, []wire.Device{{Tag: newTag, New: true}})
@@ -215,9 +222,10 @@ func (e *testEdge) push(t *testing.T, epoch, replaces uint64, key string, device
 
 // client returns a client of one of the edge's servers, whatever the host in a URL.
 func (e *testEdge) client(socket string) *http.Client {
-	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", e.socket(socket))
-	}}}
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", e.socket(socket))
+		}}}
 }
 
 // origin is what a call tells about its request.
@@ -305,7 +313,8 @@ func (s *testSidecar) fetch(w http.ResponseWriter, key string) {
 	case "/v1/fetched/none":
 		_, _ = w.Write(wire.AppendFetchResponse(nil, testEpoch, nil, nil))
 	default:
-		o := wire.Object{Key: key, Version: 1, PublishedMS: time.Now().UnixMilli() - 5000, ETag: `"f1"`, ContentType: "text/plain"}
+		o := wire.Object{Key: key, Version: 1, PublishedMS: time.Now().UnixMilli() - 5000,
+			ETag: `"f1"`, ContentType: "text/plain"}
 		o.AddVariant(wire.Variant{Length: uint32(len(key)), Stamp: 1})
 		_, _ = w.Write(wire.AppendFetchResponse(nil, testEpoch, &o, [][]byte{[]byte(key)}))
 	}

@@ -26,7 +26,8 @@ func newTestSidecar(t *testing.T) *testSidecar {
 	return &testSidecar{
 		calls:   map[string]int{},
 		origins: map[string]origin{},
-		jwks:    fmt.Sprintf(`{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":%q}]}`, base64.RawURLEncoding.EncodeToString(public)),
+		jwks: fmt.Sprintf(`{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":%q}]}`,
+			base64.RawURLEncoding.EncodeToString(public)),
 	}
 }
 
@@ -46,10 +47,13 @@ func token(t *testing.T, header, claims map[string]any) string {
 func TestEdge(t *testing.T) {
 	e := startEdge(t)
 	t.Run("no state", func(t *testing.T) {
-		if res, _ := e.ask(t, "GET", "/v1/products/1"); res.StatusCode != http.StatusOK || res.Header.Get("Cache-Status") == "" {
-			t.Errorf("got %s and Cache-Status %q, want the upstream's answer, and why", res.Status, res.Header.Get("Cache-Status"))
+		if res, _ := e.ask(t, "GET", "/v1/products/1"); res.StatusCode != http.StatusOK ||
+			res.Header.Get("Cache-Status") == "" {
+			t.Errorf("got %s and Cache-Status %q, want the upstream's answer, and why", res.Status,
+				res.Header.Get("Cache-Status"))
 		}
-		if _, body := e.ask(t, "GET", "/open", "X-Gatehouse-Device: root", "X-Gatehouse_Permissions: admin"); strings.Contains(body, "root") || strings.Contains(body, "admin") {
+		if _, body := e.ask(t, "GET", "/open", "X-Gatehouse-Device: root",
+			"X-Gatehouse_Permissions: admin"); strings.Contains(body, "root") || strings.Contains(body, "admin") {
 			t.Errorf("the upstream got a client's identity: %s", body)
 		}
 	})
@@ -88,7 +92,8 @@ func testEdgeCache(t *testing.T, e *testEdge) {
 		return res.StatusCode == http.StatusOK && body == "hello"
 	})
 	res := wantAnswer(t, e, http.StatusOK, "hello", "GET", "/v1/products/1")
-	if res.Header.Get("Etag") != `"v1"` || res.ContentLength != 5 || !strings.Contains(res.Header.Get("Cache-Status"), "hit") {
+	if res.Header.Get("Etag") != `"v1"` || res.ContentLength != 5 ||
+		!strings.Contains(res.Header.Get("Cache-Status"), "hit") {
 		t.Errorf("got %v, want a hit with the object's entity-tag", res.Header)
 	}
 	wantAnswer(t, e, http.StatusNotModified, "", "GET", "/v1/products/1", `If-None-Match: "v1"`)
@@ -113,20 +118,27 @@ func testEdgeCache(t *testing.T, e *testEdge) {
 func testEdgeCredentials(t *testing.T, e *testEdge) {
 	wantAnswer(t, e, http.StatusUnauthorized, "", "GET", "/v1/me")
 	wantAnswer(t, e, http.StatusUnauthorized, "", "GET", "/v1/me", device("dev", "wrong")...)
-	res, body := e.ask(t, "GET", "/v1/me", append(device("dev", "good"), "X-Gatehouse-Device: root", "X_Gatehouse_Permissions: root", "X_Device_Token: other")...)
-	if res.StatusCode != http.StatusOK || !strings.Contains(body, "X-Gatehouse-Device: dev\n") || strings.Contains(strings.ToLower(body), "token") || strings.Contains(body, "root") {
+	res, body := e.ask(t, "GET", "/v1/me", append(device("dev", "good"), "X-Gatehouse-Device: root",
+		"X_Gatehouse_Permissions: root", "X_Device_Token: other")...)
+	if res.StatusCode != http.StatusOK || !strings.Contains(body, "X-Gatehouse-Device: dev\n") ||
+		strings.Contains(strings.ToLower(body), "token") || strings.Contains(body, "root") {
 		t.Errorf("got %s %q, want the device's id, no secret, and no identity of the client's", res.Status, body)
 	}
-	if res.Header.Get("Cache-Control") != "private" || !strings.Contains(strings.ToLower(res.Header.Get("Vary")), "x-device-id") {
+	if res.Header.Get("Cache-Control") != "private" ||
+		!strings.Contains(strings.ToLower(res.Header.Get("Vary")), "x-device-id") {
 		t.Errorf("got %v, want an answer that no cache gives to others", res.Header)
 	}
 	wantAnswer(t, e, http.StatusOK, "X-Rule: 4\n", "GET", "/v1/me", device("dev", "good")...)
 	wantAnswer(t, e, http.StatusOK, "X-Gatehouse-Device: old\n", "GET", "/v1/me", device("old", "good")...)
-	await.Until(t, "a verdict is refreshed in the background", func() bool { return e.sidecar.count("/v1/verify old") == 1 })
+	await.Until(t, "a verdict is refreshed in the background", func() bool {
+		return e.sidecar.count("/v1/verify old") == 1
+	})
 	wantAnswer(t, e, http.StatusForbidden, "", "GET", "/v1/admin", device("dev", "good")...)
 	wantAnswer(t, e, http.StatusOK, "X-Gatehouse-Permissions: admin\n", "GET", "/v1/admin", device("dev", "admin")...)
-	wantAnswer(t, e, http.StatusOK, `{"token":"t"}`, "POST", "/v1/session", append(device("dev", "good"), "Content-Length: 0")...)
-	wantAnswer(t, e, http.StatusUnauthorized, "", "POST", "/v1/session", append(device("dev", "wrong"), "Content-Length: 0")...)
+	wantAnswer(t, e, http.StatusOK, `{"token":"t"}`, "POST", "/v1/session",
+		append(device("dev", "good"), "Content-Length: 0")...)
+	wantAnswer(t, e, http.StatusUnauthorized, "", "POST", "/v1/session", append(device("dev", "wrong"),
+		"Content-Length: 0")...)
 }
 
 // testEdgeOrigin: calls have nginx's id of the request that they are for, and its traceparent unless it is malformed.
@@ -180,7 +192,8 @@ func testEdgeBodies(t *testing.T, e *testEdge) {
 func testEdgeTokens(t *testing.T, e *testEdge) {
 	header := map[string]any{"alg": "EdDSA", "kid": "a"}
 	claims := func(name string, value any) map[string]any {
-		c := map[string]any{"iss": "gatehouse", "aud": "gatehouse-edge", "sub": "dev", "ver": "1-2", "exp": time.Now().Unix() + 60}
+		c := map[string]any{"iss": "gatehouse", "aud": "gatehouse-edge", "sub": "dev", "ver": "1-2",
+			"exp": time.Now().Unix() + 60}
 		c[name] = value
 		return c
 	}
@@ -191,7 +204,8 @@ func testEdgeTokens(t *testing.T, e *testEdge) {
 	})
 	for _, scheme := range []string{"Bearer ", "bearer ", "BEARER   "} { // after the first time its signature is known
 		res, body := e.ask(t, "GET", "/v1/me", "Authorization: "+scheme+good)
-		if res.StatusCode != http.StatusOK || !strings.Contains(body, "X-Gatehouse-Device: dev\n") || strings.Contains(body, good) {
+		if res.StatusCode != http.StatusOK || !strings.Contains(body, "X-Gatehouse-Device: dev\n") ||
+			strings.Contains(body, good) {
 			t.Errorf("got %s %q, want the device's id, and no token", res.Status, body)
 		}
 	}
@@ -214,7 +228,8 @@ func testEdgeTokens(t *testing.T, e *testEdge) {
 		"not yet":            token(t, header, claims("nbf", now+60)),
 		"too long":           token(t, header, claims("x", strings.Repeat("x", 4096))),
 	} {
-		if res, _ := e.ask(t, "GET", "/open", "Authorization: Bearer "+bad); res.StatusCode != http.StatusUnauthorized || !strings.Contains(res.Header.Get("Www-Authenticate"), "invalid_token") {
+		if res, _ := e.ask(t, "GET", "/open", "Authorization: Bearer "+bad); res.StatusCode != http.StatusUnauthorized ||
+			!strings.Contains(res.Header.Get("Www-Authenticate"), "invalid_token") {
 			t.Errorf("%s: got %s %v, want 401 for the token", name, res.Status, res.Header)
 		}
 	}
@@ -249,7 +264,8 @@ func testEdgeThrottle(t *testing.T, e *testEdge) {
 }
 
 func testEdgeDrain(t *testing.T, e *testEdge) {
-	if res, _ := e.send(t, "admin.sock", "GET /healthcheck/fail HTTP/1.1\r\nHost: a\r\n\r\n"); res.StatusCode != http.StatusMethodNotAllowed {
+	if res, _ := e.send(t, "admin.sock", "GET /healthcheck/fail HTTP/1.1\r\nHost: a\r\n\r\n"); res.StatusCode !=
+		http.StatusMethodNotAllowed {
 		t.Errorf("GET: got %s, want 405", res.Status)
 	}
 	for headers, want := range map[string]int{
@@ -259,7 +275,8 @@ func testEdgeDrain(t *testing.T, e *testEdge) {
 		"Host: 127.0.0.1:9901\r\nOrigin: http://127.0.0.1:9901": 200, "Host: 127.0.0.1\r\nSec-Fetch-Site: none": 200,
 		"Host: [::1]:9901": 200, "Host: localhost:9901\r\nSec-Fetch-Site: same-origin": 200, "Host: localhost": 200,
 	} {
-		if res, _ := e.send(t, "admin.sock", "POST /healthcheck/ok HTTP/1.1\r\n"+headers+"\r\nContent-Length: 0\r\n\r\n"); res.StatusCode != want {
+		if res, _ := e.send(t, "admin.sock", "POST /healthcheck/ok HTTP/1.1\r\n"+headers+
+			"\r\nContent-Length: 0\r\n\r\n"); res.StatusCode != want {
 			t.Errorf("POST with %q: got %s, want %d", headers, res.Status, want)
 		}
 	}
@@ -281,9 +298,12 @@ func testEdgeDrain(t *testing.T, e *testEdge) {
 func testEdgeCounters(t *testing.T, e *testEdge) {
 	await.Until(t, "counters of what the test did", func() bool {
 		_, body := e.send(t, "admin.sock", "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
-		for _, series := range []string{`cache_requests_total{rule="products",outcome="hit"}`, `cache_requests_total{rule="products",outcome="not_modified"}`,
-			`calls_total{rule="2",call="fetch"}`, `auth_requests_total{rule="4",outcome="allow"}`, `calls_total{rule="4",call="refresh"}`,
-			`auth_requests_total{rule="4",outcome="deny"}`, `auth_requests_total{rule="3",outcome="forbidden"}`, `auth_requests_total{rule="4",outcome="unavailable"}`,
+		for _, series := range []string{`cache_requests_total{rule="products",outcome="hit"}`,
+			`cache_requests_total{rule="products",outcome="not_modified"}`,
+			`calls_total{rule="2",call="fetch"}`, `auth_requests_total{rule="4",outcome="allow"}`,
+			`calls_total{rule="4",call="refresh"}`,
+			`auth_requests_total{rule="4",outcome="deny"}`, `auth_requests_total{rule="3",outcome="forbidden"}`,
+			`auth_requests_total{rule="4",outcome="unavailable"}`,
 			`sessions_issued_total`, `calls_failed_total`, `batches_total{result="applied"}`} {
 			if !strings.Contains(body, "\ngatehouse_"+series+" ") || strings.Contains(body, "\ngatehouse_"+series+" 0\n") {
 				return false

@@ -25,7 +25,8 @@ func Render(text []byte) (file []byte, n int, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	return fmt.Appendf(nil, "{\"format\": %d, \"md5\": \"%x\", \"rules\":\n%s}\n", Format, md5.Sum(asJSON), asJSON), len(c.Rules), nil
+	return fmt.Appendf(nil, "{\"format\": %d, \"md5\": \"%x\", \"rules\":\n%s}\n", Format, md5.Sum(asJSON),
+		asJSON), len(c.Rules), nil
 }
 
 // Parse returns rules as Render gets them, or in a file that it has written.

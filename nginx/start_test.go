@@ -55,13 +55,18 @@ func TestStart(t *testing.T) {
 	mustBeNil(t, err)
 	good := string(rendered)
 	for _, tt := range []struct{ name, rules, from, to, want string }{
-		{"no file", "", "", "", "rules: DIR/rules.json: No such file or directory: write the file with gatehousectl nginx render"},
+		{"no file",
+			"", "", "", "rules: DIR/rules.json: No such file or directory: write the file with gatehousectl nginx render"},
 		{"no JSON", "rules: []", "", "", "has format none, want 3: write it with gatehousectl of the same release"},
-		{"another format", `{"format": 2, "rules": []}`, "", "", "has format 2, want 3: write it with gatehousectl of the same release"},
+		{"another format", `{"format": 2, "rules": []}`,
+			"", "", "has format 2, want 3: write it with gatehousectl of the same release"},
 		{"cut", good[:len(good)-5], "", "", "want 3: write it"},
-		{"changed", strings.Replace(good, "/v1/products/", "/v2/products/", 1), "", "", "was changed by hand: change the rules, and write it with gatehousectl nginx render"},
-		{"no library", good, builds, "/nowhere", "/nowhere/libgatehouse-nginx.so: No such file or directory: gatehousectl nginx install writes it"},
-		{"no dictionary", good, "lua_shared_dict gatehouse", "lua_shared_dict other", "lua_shared_dict gatehouse is missing: include http.conf"},
+		{"changed", strings.Replace(good, "/v1/products/", "/v2/products/", 1),
+			"", "", "was changed by hand: change the rules, and write it with gatehousectl nginx render"},
+		{"no library", good, builds,
+			"/nowhere", "/nowhere/libgatehouse-nginx.so: No such file or directory: gatehousectl nginx install writes it"},
+		{"no dictionary", good, "lua_shared_dict gatehouse", "lua_shared_dict other",
+			"lua_shared_dict gatehouse is missing: include http.conf"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -70,7 +75,8 @@ func TestStart(t *testing.T) {
 			}
 			http, err := os.ReadFile("http.conf")
 			mustBeNil(t, err)
-			config := strings.Replace(configOf(t, configHead+initBlock+"}", dir), "include "+filepath.Join(here(t), "http.conf")+";", string(http), 1)
+			config := strings.Replace(configOf(t, configHead+initBlock+"}", dir), "include "+filepath.Join(here(t), "http.conf")+
+				";", string(http), 1)
 			if !strings.Contains(config, tt.from) {
 				t.Fatalf("nginx.conf has no %q", tt.from)
 			}

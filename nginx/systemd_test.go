@@ -35,13 +35,15 @@ func newUnit(t *testing.T) *unit {
 	path, err := stack.FindNginx()
 	mustBeNil(t, err)
 	u := &unit{dir: t.TempDir(), lines: map[string][]string{}}
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", u.dir, "../sidecar/cmd/gatehousectl").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", u.dir,
+		"../sidecar/cmd/gatehousectl").CombinedOutput()
 	if err != nil {
 		t.Fatalf("build gatehousectl: %v: %s", err, out)
 	}
 	built, err := library()
 	mustBeNil(t, err)
-	out, err = exec.CommandContext(t.Context(), filepath.Join(u.dir, "gatehousectl"), "nginx", "install", "--library", built, filepath.Join(u.dir, "plugin")).CombinedOutput()
+	out, err = exec.CommandContext(t.Context(), filepath.Join(u.dir, "gatehousectl"),
+		"nginx", "install", "--library", built, filepath.Join(u.dir, "plugin")).CombinedOutput()
 	if err != nil {
 		t.Fatalf("gatehousectl nginx install: %v: %s", err, out)
 	}
@@ -54,8 +56,8 @@ func newUnit(t *testing.T) *unit {
 	u.nginx = []string{path, "-p", u.dir, "-c", config, "-e", filepath.Join(u.dir, "error.log")}
 	text, err := os.ReadFile("../docs/systemd/nginx.service.d/gatehouse.conf")
 	mustBeNil(t, err)
-	place := strings.NewReplacer("/usr/local/bin/", u.dir+"/", "/etc/gatehouse/", u.dir+"/", "/etc/nginx/nginx.conf", config,
-		"/usr/sbin/nginx", strings.Join(u.nginx, " "))
+	place := strings.NewReplacer("/usr/local/bin/", u.dir+"/", "/etc/gatehouse/", u.dir+"/",
+		"/etc/nginx/nginx.conf", config, "/usr/sbin/nginx", strings.Join(u.nginx, " "))
 	for line := range strings.Lines(string(text)) {
 		name, command, found := strings.Cut(strings.TrimSpace(line), "=")
 		if !found || strings.HasPrefix(line, "#") {
@@ -89,7 +91,8 @@ func (u *unit) writeConfig(t *testing.T) {
 		temporary += fmt.Sprintf("  %s_temp_path %s/%s;\n", kind, u.dir, kind)
 	}
 	for _, change := range [][2]string{
-		{"include /etc/nginx/modules-enabled/*.conf;", "load_module " + stack.NginxModules + "/ndk_http_module.so;\nload_module " + stack.NginxModules + "/ngx_http_lua_module.so;"},
+		{"include /etc/nginx/modules-enabled/*.conf;", "load_module " + stack.NginxModules +
+			"/ndk_http_module.so;\nload_module " + stack.NginxModules + "/ngx_http_lua_module.so;"},
 		{"user gatehouse;", "user root;"}, // of the directory; without effect for others
 		{"worker_rlimit_nofile 65536;\n", ""},
 		{"http {\n", "http {\n" + temporary},
@@ -238,7 +241,8 @@ func TestUnit(t *testing.T) {
 	rendered, err := os.ReadFile(filepath.Join(u.dir, "rules.json"))
 	mustBeNil(t, err)
 	u.change(t, "rules.yaml", "default: deny", "defualt: pass")
-	if done, err := u.run(t, "ExecReload"); done != 0 || err == nil || !strings.Contains(err.Error(), "defualt: unknown field") {
+	if done, err := u.run(t, "ExecReload"); done != 0 || err == nil ||
+		!strings.Contains(err.Error(), "defualt: unknown field") {
 		t.Errorf("a mistake in the rules: got %d lines without an error, then %v", done, err)
 	}
 	if now, err := os.ReadFile(filepath.Join(u.dir, "rules.json")); err != nil || string(now) != string(rendered) {

@@ -59,7 +59,8 @@ type unreadEdge struct {
 // newUnreadEdge starts an nginx with two objects in memory, /stored/large and /stored/small. Any other object is large,
 // and the sidecar has it.
 func newUnreadEdge(t *testing.T) *unreadEdge {
-	e := &unreadEdge{t: t, dir: t.TempDir(), large: bytes.Repeat([]byte("0123456789abcdef"), limits.MaxBody/16), fetch: make(chan struct{})}
+	e := &unreadEdge{t: t, dir: t.TempDir(), large: bytes.Repeat([]byte("0123456789abcdef"), limits.MaxBody/16),
+		fetch: make(chan struct{})}
 	nginxPath, err := stack.FindNginx()
 	mustBeNil(t, err)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -72,7 +73,8 @@ func newUnreadEdge(t *testing.T) *unreadEdge {
 	mustBeNil(t, os.WriteFile(e.path("rules.json"), rules, 0o600))
 	config := configOf(t, unreadConfig, e.dir, strings.TrimPrefix(upstream.URL, "http://"))
 	mustBeNil(t, os.WriteFile(e.path("nginx.conf"), []byte(config), 0o600))
-	e.process, err = stack.StartChild("nginx", nginxPath, []string{"-p", e.dir, "-c", e.path("nginx.conf"), "-e", e.path("error.log")},
+	e.process, err = stack.StartChild("nginx", nginxPath, []string{"-p", e.dir, "-c", e.path("nginx.conf"),
+		"-e", e.path("error.log")},
 		nil, e.path("output"), func(err error) { t.Error(err) })
 	mustBeNil(t, err)
 	t.Cleanup(func() {
@@ -91,18 +93,19 @@ func (e *unreadEdge) path(name string) string { return filepath.Join(e.dir, name
 func (e *unreadEdge) serveFetches() {
 	listener, err := net.Listen("unix", e.path("api.sock"))
 	mustBeNil(e.t, err)
-	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		key, err := io.ReadAll(r.Body)
-		if err != nil || r.URL.Path != "/v1/fetch" {
-			http.NotFound(w, r)
-			return
-		}
-		<-e.fetch
-		object := largeObject(string(key), len(e.large))
-		answer := wire.AppendFetchResponse(nil, 7, &object, [][]byte{e.large})
-		w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
-		_, _ = w.Write(answer)
-	})}
+	server := &http.Server{ReadHeaderTimeout: 10 * time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			key, err := io.ReadAll(r.Body)
+			if err != nil || r.URL.Path != "/v1/fetch" {
+				http.NotFound(w, r)
+				return
+			}
+			<-e.fetch
+			object := largeObject(string(key), len(e.large))
+			answer := wire.AppendFetchResponse(nil, 7, &object, [][]byte{e.large})
+			w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
+			_, _ = w.Write(answer)
+		})}
 	e.t.Cleanup(func() { _ = server.Close() })
 	go func() { _ = server.Serve(listener) }()
 }
@@ -117,9 +120,12 @@ func largeObject(key string, length int) wire.Object {
 func (e *unreadEdge) push() {
 	now := time.Now().UnixMilli()
 	state := wire.State{Epoch: 7, InStepMS: now, HeartbeatMS: now, ObjectBuckets: 1 << 16, VerdictBuckets: 16}
-	batch := wire.AppendOp(wire.BeginBatch(nil, 7, 0), wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &state) })
+	batch := wire.AppendOp(wire.BeginBatch(nil, 7, 0), wire.RegionState, 0, func(dst []byte) []byte {
+		return wire.AppendState(dst, &state)
+	})
 	for slot, body := range [][]byte{e.large, []byte("small")} {
-		o := wire.Object{Key: "/stored/" + []string{"large", "small"}[slot], Version: 1, ETag: `"a"`, ContentType: "text/plain"}
+		o := wire.Object{Key: "/stored/" + []string{"large", "small"}[slot], Version: 1,
+			ETag: `"a"`, ContentType: "text/plain"}
 		o.AddVariant(wire.Variant{Encoding: wire.Identity, Slot: uint32(slot), Length: uint32(len(body)), Stamp: 1})
 		bucket, tag := state.Keys.Place(o.Key, state.ObjectBuckets)
 		batch = wire.AppendOp(bodyOp(batch, 7, uint32(slot), body), wire.RegionObjects, bucket, func(dst []byte) []byte {
@@ -318,7 +324,8 @@ func TestUnreadOfOneFetch(t *testing.T) {
 			}
 		}
 	}()
-	if got, want := e.heads(readers), map[string]int{"gatehouse; hit": room, crowded: waiting - room}; !maps.Equal(got, want) {
+	if got, want := e.heads(readers), map[string]int{"gatehouse; hit": room,
+		crowded: waiting - room}; !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	e.holdsAbout(maxUnread, before)

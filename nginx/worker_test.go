@@ -146,7 +146,8 @@ func TestPanics(t *testing.T) {
 	if got := e.workers(t); len(got) != 2 || got[0] != before[0] || got[1] != before[1] {
 		t.Errorf("got workers %v, had %v", got, before)
 	}
-	if log, err := os.ReadFile(e.socket("error.log")); err != nil || strings.Count(string(log), "panic: asked to") > 2 || !strings.Contains(string(log), "panic: asked to") {
+	if log, err := os.ReadFile(e.socket("error.log")); err != nil || strings.Count(string(log), "panic: asked to") > 2 ||
+		!strings.Contains(string(log), "panic: asked to") {
 		t.Errorf("want one panic in the log of each worker: %v %s", err, log)
 	}
 

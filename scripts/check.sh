@@ -21,6 +21,14 @@ formatted() {
   [[ -z $files ]] || { echo "not formatted, run gofmt -w:" >&2; echo "$files" >&2; return 1; }
 }
 
+# Lines of Go have at most 120 columns, but for what is in backquotes.
+narrow() {
+  ! git ls-files -z '*.go' | xargs -0 awk 'FNR == 1 { raw = 0 }
+    { n = gsub(/`/, "`") }
+    length($0) > 120 && !raw && !n { print FILENAME ":" FNR ": " length($0) " columns" }
+    n % 2 { raw = !raw }' | grep .
+}
+
 # Each line is a directory followed by the others from which its programs may import; tests may import from more.
 imports() {
   local dir allowed wrong
@@ -83,6 +91,7 @@ links() {
 }
 
 stage gofmt formatted
+stage "120 columns" narrow
 stage imports imports
 stage "go mod tidy" go mod tidy -diff
 stage "go vet" go vet ./...

@@ -18,11 +18,13 @@ type host interface {
 }
 
 // configure is called for each plugin of a VM; there is mostly one. size is the size of the plugin's own configuration,
-// which must be empty: this build could not distinguish the rules of different plugins in one VM. It returns false if it
-// refuses the configuration.
+// which must be empty: this build could not distinguish the rules of different plugins in one VM. It returns false if
+// it refuses the configuration.
 func configure(v *edge.VM, h host, size int) bool {
 	if size > 0 {
-		h.critical(fmt.Sprintf("gatehouse: configuration has %d bytes, want none: move its content to vm_config.configuration, or load the module of the image gatehouse-module", size))
+		h.critical(
+			fmt.Sprintf("gatehouse: configuration has %d bytes, want none: move its content to vm_config.configuration, or "+
+				"load the module of the image gatehouse-module", size))
 		return false
 	}
 	return start(v, h, h.configuration(), "vm_config.configuration")

@@ -39,7 +39,8 @@ func (x *exchange) went() bool { return x.status == 0 && (x.action == edge.Conti
 const epoch = 7
 
 func newFake(vmConfiguration string) *fake {
-	f := &fake{vmConfiguration: vmConfiguration, records: map[string][]byte{}, streams: map[uint32]*exchange{}, newest: 1000}
+	f := &fake{vmConfiguration: vmConfiguration, records: map[string][]byte{},
+		streams: map[uint32]*exchange{}, newest: 1000}
 	f.SetState(wire.AppendState(nil, &wire.State{Epoch: epoch, ObjectBuckets: 4, VerdictBuckets: 4, InStepMS: f.Now()}), 0)
 	return f
 }
@@ -120,7 +121,8 @@ func TestConfigure(t *testing.T) {
 		plugin       int // bytes of the plugin's own configuration
 		want         string
 	}{
-		{"unknown field", `{"rules": [{"match": {"path": "/a"}, "cash": {}}]}`, 0, "gatehouse: vm_config.configuration is invalid:\n  rules[0].cash: unknown field"},
+		{"unknown field", `{"rules": [{"match": {"path": "/a"}, "cash": {}}]}`, 0,
+			"gatehouse: vm_config.configuration is invalid:\n  rules[0].cash: unknown field"},
 		{"none", "", 0, "vm_config.configuration is invalid"},
 		{"the plugin's own", `{}`, 17, "configuration has 17 bytes, want none: move its content to vm_config.configuration"},
 	} {

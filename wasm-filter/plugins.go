@@ -8,8 +8,8 @@ import (
 )
 
 // plugins are the plugins of one VM, of the build whose rules may also be in a plugin's own configuration. Each such
-// plugin has an edge.VM of its own. The proxy names the plugin of a stream only when it creates the stream's context, right
-// before the stream's headers; that callback costs every request time, so only this build has it.
+// plugin has an edge.VM of its own. The proxy names the plugin of a stream only when it creates the stream's context,
+// right before the stream's headers; that callback costs every request time, so only this build has it.
 type plugins struct {
 	host    host
 	shared  *edge.VM           // of the VM's configuration; nil if no plugin uses that
@@ -25,7 +25,8 @@ type plugin struct {
 
 func newPlugins(h host) *plugins { return &plugins{host: h, byID: map[uint32]*plugin{}} }
 
-// configure configures a plugin whose own configuration has size bytes. It returns false if it refuses the configuration.
+// configure configures a plugin whose own configuration has size bytes. It returns false if it refuses the
+// configuration.
 func (p *plugins) configure(id uint32, size int) bool {
 	if p.byID[id] == nil {
 		p.byID[id] = &plugin{vm: edge.New(p.host)}
@@ -40,7 +41,8 @@ func (p *plugins) configure(id uint32, size int) bool {
 		return configure(p.shared, p.host, 0)
 	}
 	if n := len(p.host.configuration()); n > 0 {
-		p.host.critical(fmt.Sprintf("gatehouse: configuration has %d bytes, and vm_config.configuration %d: want one of them", size, n))
+		p.host.critical(fmt.Sprintf("gatehouse: configuration has %d bytes, and vm_config.configuration %d: want one of them",
+			size, n))
 		return false
 	}
 	if !start(current.vm, p.host, p.host.pluginConfiguration(size), "configuration") {

@@ -99,7 +99,8 @@ func TestPluginsWait(t *testing.T) {
 			t.Fatalf("request %d doesn't wait", i)
 		}
 		plugin, token := uint32(i+1), uint32(i+1)
-		p.plugins.callResponse(plugin, token, wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Epoch: epoch}))
+		p.plugins.callResponse(plugin, token,
+			wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Epoch: epoch}))
 		if !x.went() {
 			t.Errorf("request %d: got %+v, want it upstream", i, x)
 		}
@@ -109,8 +110,12 @@ func TestPluginsWait(t *testing.T) {
 // batch returns a batch with the state of an epoch and a body.
 func batch(epoch, replaces uint64) []byte {
 	b := wire.BeginBatch(nil, epoch, replaces)
-	b = wire.AppendOp(b, wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &wire.State{Epoch: epoch}) })
-	return wire.AppendOp(b, wire.RegionBodies, 3, func(dst []byte) []byte { return wire.AppendBody(dst, epoch, 1, []byte("hello")) })
+	b = wire.AppendOp(b, wire.RegionState, 0, func(dst []byte) []byte {
+		return wire.AppendState(dst, &wire.State{Epoch: epoch})
+	})
+	return wire.AppendOp(b, wire.RegionBodies, 3, func(dst []byte) []byte {
+		return wire.AppendBody(dst, epoch, 1, []byte("hello"))
+	})
 }
 
 func TestPluginsPush(t *testing.T) {

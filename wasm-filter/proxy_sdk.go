@@ -141,7 +141,8 @@ func (p *proxy) Exists(stream uint32) bool {
 
 func (p *proxy) Enter(stream uint32) { p.Exists(stream) }
 
-// callBody returns the first size bytes of the answer in the current callback, nil unless its status is 200. A call that was reset has no headers; one that could not connect has a 503's.
+// callBody returns the first size bytes of the answer in the current callback, nil unless its status is 200. A call
+// that was reset has no headers; one that could not connect has a 503's.
 func (*proxy) callBody(size int) []byte {
 	headers, err := proxywasm.GetHttpCallResponseHeaders()
 	for _, h := range headers {

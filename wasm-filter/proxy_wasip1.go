@@ -126,8 +126,8 @@ func (p *proxy) Wake(stream uint32, goOn func() edge.Action) {
 }
 
 // waits makes a paused stream the current context; false if it has ended, or the proxy has answered. Envoy destroys a
-// stream that is reset at once, but its context later: in between, a reply would end Envoy. Only a destroyed stream has a
-// duration. A stream that Envoy has answered, after a timeout, may exist until its client has read that.
+// stream that is reset at once, but its context later: in between, a reply would end Envoy. Only a destroyed stream has
+// a duration. A stream that Envoy has answered, after a timeout, may exist until its client has read that.
 func (p *proxy) waits(stream uint32) bool {
 	if !p.Exists(stream) {
 		return false
@@ -147,7 +147,8 @@ func (*proxy) Call(c edge.Call) (token, newest uint32, err error) {
 	return token, c.Newest, err
 }
 
-// callBody returns the first size bytes of the answer in the current callback, nil unless its status is 200. A call that was reset has no headers; one that could not connect has a 503's.
+// callBody returns the first size bytes of the answer in the current callback, nil unless its status is 200. A call
+// that was reset has no headers; one that could not connect has a 503's.
 func (*proxy) callBody(size int) []byte {
 	if status, err := abi.Header(abi.CallResponseHeaders, ":status"); err != nil || status != "200" {
 		return nil

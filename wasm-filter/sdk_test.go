@@ -38,7 +38,8 @@ func startSDK(t *testing.T, module []byte, config string) proxytest.HostEmulator
 	h, reset := proxytest.NewHostEmulator(proxytest.NewEmulatorOption().WithVMContext(vm).
 		WithVMConfiguration([]byte(config)).WithProperty([]string{"source", "address"}, []byte("203.0.113.7:1234")))
 	t.Cleanup(reset)
-	if h.StartVM() != types.OnVMStartStatusOK || h.StartPlugin() != types.OnPluginStartStatusOK || h.GetTickPeriod() != edge.TickMS {
+	if h.StartVM() != types.OnVMStartStatusOK || h.StartPlugin() != types.OnPluginStartStatusOK ||
+		h.GetTickPeriod() != edge.TickMS {
 		t.Fatalf("not started: %q", h.GetCriticalLogs())
 	}
 	return h
@@ -56,8 +57,9 @@ func object(key string, length int) map[string][]byte {
 	o.AddVariant(wire.Variant{Encoding: wire.Identity, Length: uint32(length), Stamp: 1})
 	bucket, tag := sdkState.Keys.Place(key, sdkState.ObjectBuckets)
 	return map[string][]byte{
-		place(wire.RegionObjects, bucket): wire.FinishRecord(wire.AppendObject(wire.AppendObjectsHeader(nil, epoch, 1), tag, &o), 0),
-		place(wire.RegionBodies, 0):       wire.AppendBody(nil, epoch, 1, bytes.Repeat([]byte("b"), length)),
+		place(wire.RegionObjects, bucket): wire.FinishRecord(
+			wire.AppendObject(wire.AppendObjectsHeader(nil, epoch, 1), tag, &o), 0),
+		place(wire.RegionBodies, 0): wire.AppendBody(nil, epoch, 1, bytes.Repeat([]byte("b"), length)),
 	}
 }
 
@@ -95,7 +97,8 @@ func testSDKEdge(t *testing.T, h proxytest.HostEmulator) {
 			}
 			continue
 		}
-		if got == nil || action != types.ActionPause || got.StatusCode != tt.status || tt.size >= 0 && len(got.Data) != tt.size {
+		if got == nil || action != types.ActionPause || got.StatusCode != tt.status || tt.size >= 0 &&
+			len(got.Data) != tt.size {
 			t.Errorf("%s %v: got %+v, %v; want %d of %d bytes", tt.path, tt.more, got, action, tt.status, tt.size)
 		}
 		h.CompleteHttpContext(id)
@@ -109,7 +112,8 @@ func testSDKCalls(t *testing.T, h proxytest.HostEmulator) {
 	status := [][2]string{{":status", "200"}}
 	gone, waits := h.InitializeHttpContext(), h.InitializeHttpContext()
 	for _, id := range []uint32{gone, waits} {
-		if got := h.CallOnRequestHeaders(id, device("/v1/telemetry", [2]string{policy.DeviceHeader, "forged"}), true); got != types.ActionPause {
+		if got := h.CallOnRequestHeaders(id, device("/v1/telemetry", [2]string{policy.DeviceHeader, "forged"}),
+			true); got != types.ActionPause {
 			t.Fatalf("request %d: got action %v, want a pause", id, got)
 		}
 	}
@@ -128,19 +132,21 @@ func testSDKCalls(t *testing.T, h proxytest.HostEmulator) {
 		t.Fatalf("got calls %v, want %v once more", again, calls)
 	}
 	request, err := wire.ParseVerifyRequest(again[0].Body)
-	if want := (wire.VerifyRequest{DeviceID: "dev", Secret: "s3cret", Source: "203.0.113.7"}); err != nil || request != want {
+	if want := (wire.VerifyRequest{DeviceID: "dev", Secret: "s3cret", Source: "203.0.113.7"}); err != nil ||
+		request != want {
 		t.Errorf("got %+v, %v; want %+v", request, err, want)
 	}
 	h.CallOnHttpCallResponse(again[0].CalloutID, status, nil, allow())
 	headers := h.GetCurrentRequestHeaders(waits)
-	if h.GetCurrentHttpStreamAction(waits) != types.ActionContinue || !slices.Contains(headers, [2]string{policy.DeviceHeader, "dev"}) ||
+	if h.GetCurrentHttpStreamAction(waits) != types.ActionContinue ||
+		!slices.Contains(headers, [2]string{policy.DeviceHeader, "dev"}) ||
 		slices.ContainsFunc(headers, func(x [2]string) bool { return x[0] == "x-device-token" || x[1] == "forged" }) {
 		t.Errorf("got %v, want it to go upstream with the device's identity and no secret", headers)
 	}
 	h.Tick()
 	// The emulator still lets a module enter a stream that has gone, so it counts, too.
-	for name, want := range map[string]uint64{policy.CacheNotModified.StatName("1"): 1, policy.CallVerify.StatName("0"): 2, policy.AuthAllow.StatName("0"): 2,
-		policy.CacheBypass.StatName("1"): 0} {
+	for name, want := range map[string]uint64{policy.CacheNotModified.StatName("1"): 1, policy.CallVerify.StatName("0"): 2,
+		policy.AuthAllow.StatName("0"): 2, policy.CacheBypass.StatName("1"): 0} {
 		if got, err := h.GetCounterMetric(name); err != nil || got != want {
 			t.Errorf("%s: got %d, %v; want %d", name, got, err, want)
 		}
@@ -161,17 +167,22 @@ func testSDKPush(t *testing.T, h proxytest.HostEmulator) {
 	}
 	bucket, _ := sdkState.Keys.Place("/v1/products/1", sdkState.ObjectBuckets)
 	record := object("/v1/products/1", 1024)[place(wire.RegionObjects, bucket)]
-	first := wire.AppendOp(batch(7, 0), wire.RegionObjects, bucket, func(dst []byte) []byte { return append(dst, record...) })
+	first := wire.AppendOp(batch(7, 0), wire.RegionObjects, bucket, func(dst []byte) []byte {
+		return append(dst, record...)
+	})
 	if got := apply(first); got == nil || got.StatusCode != 200 {
 		t.Fatalf("takeover: got %+v, want 200", got)
 	}
-	if got, _, err := proxywasm.GetSharedData(place(wire.RegionObjects, bucket)); err != nil || string(got) != string(record) {
+	if got, _, err := proxywasm.GetSharedData(place(wire.RegionObjects, bucket)); err != nil ||
+		string(got) != string(record) {
 		t.Errorf("got object %x, %v; want %x", got, err, record)
 	}
 	if got, err := h.GetGaugeMetric(guardGauge); err != nil || got != 1<<8 {
 		t.Errorf("got guard %d, %v; want it lowered after one batch", got, err)
 	}
-	state := wire.AppendOp(wire.BeginBatch(nil, 7, 7), wire.RegionState, 0, func(dst []byte) []byte { return wire.AppendState(dst, &wire.State{Epoch: 7, InStepMS: 1}) })
+	state := wire.AppendOp(wire.BeginBatch(nil, 7, 7), wire.RegionState, 0, func(dst []byte) []byte {
+		return wire.AppendState(dst, &wire.State{Epoch: 7, InStepMS: 1})
+	})
 	if got := apply(state); got == nil || got.StatusCode != 200 {
 		t.Errorf("a state by its number: got %+v, want 200", got)
 	}

@@ -59,7 +59,8 @@ func ParseBatch(b []byte) (Batch, error) {
 		return Batch{}, fmt.Errorf("batch of %d bytes, want at least %d: %w", len(b), batchSize, ErrMalformed)
 	}
 	if b[0] != Layout {
-		return Batch{}, fmt.Errorf("batch of layout version %d, want %d: run sidecar and module of the same release: %w", b[0], Layout, ErrLayout)
+		return Batch{}, fmt.Errorf("batch of layout version %d, want %d: run sidecar and module of the same release: %w",
+			b[0], Layout, ErrLayout)
 	}
 	batch := Batch{
 		Epoch:    binary.LittleEndian.Uint64(b[8:]),
@@ -77,7 +78,8 @@ func ParseBatch(b []byte) (Batch, error) {
 			return Batch{}, fmt.Errorf("operation %d: unknown region %d: %w", i, rest[0], ErrMalformed)
 		}
 		if uint64(length) > uint64(len(rest)-opSize) {
-			return Batch{}, fmt.Errorf("operation %d: %d bytes of record, %d are left: %w", i, length, len(rest)-opSize, ErrMalformed)
+			return Batch{}, fmt.Errorf("operation %d: %d bytes of record, %d are left: %w", i, length,
+				len(rest)-opSize, ErrMalformed)
 		}
 		record := rest[opSize : opSize+int(length)]
 		if err := checkOp(region, binary.LittleEndian.Uint32(rest[4:]), record, batch.Epoch); err != nil {

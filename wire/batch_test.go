@@ -51,7 +51,8 @@ func TestBatchRoundTrip(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := ParseBatch(appendOps(BeginBatch(nil, testEpoch, tt.replaces), tt.ops))
 			if err != nil || got.Epoch != testEpoch || got.Replaces != tt.replaces || got.Len() != len(tt.ops) {
-				t.Fatalf("got epoch %x, replaces %x, %d operations, %v, want %x, %x, %d", got.Epoch, got.Replaces, got.Len(), err, uint64(testEpoch), tt.replaces, len(tt.ops))
+				t.Fatalf("got epoch %x, replaces %x, %d operations, %v, want %x, %x, %d", got.Epoch, got.Replaces,
+					got.Len(), err, uint64(testEpoch), tt.replaces, len(tt.ops))
 			}
 			if ops := slices.Collect(got.Ops()); !slices.EqualFunc(ops, tt.ops, sameOp) {
 				t.Errorf("got %v, want %v", ops, tt.ops)
@@ -137,7 +138,8 @@ func TestParseBatchMessages(t *testing.T) {
 		want string
 	}{
 		{good[:3], "batch of 3 bytes, want at least 24: malformed"},
-		{edited(good, set8(0, 9)), "batch of layout version 9, want 2: run sidecar and module of the same release: another layout version"},
+		{edited(good, set8(0, 9)),
+			"batch of layout version 9, want 2: run sidecar and module of the same release: another layout version"},
 		{edited(good, set8(24, 9)), "operation 0: unknown region 9: malformed"},
 		{edited(good, set32(32, 40)), "operation 0: 40 bytes of record, 32 are left: malformed"},
 		{edited(good, set32(4, 2)), "operation 1 of 2: truncated header: malformed"},

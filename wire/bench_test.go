@@ -29,7 +29,8 @@ func newLookups() *lookups {
 	l.tag = tags[3]
 	l.objects = bucket(tags, all)
 	l.body = AppendBody(nil, testEpoch, 9, make([]byte, 1024))
-	l.verdicts = AppendVerdicts(nil, testEpoch, append(verdicts(3), testVerdicts[0]), []Device{{Tag: 2}, {Tag: 4}, {Tag: 6}, testDevices[0]})
+	l.verdicts = AppendVerdicts(nil, testEpoch, append(verdicts(3), testVerdicts[0]),
+		[]Device{{Tag: 2}, {Tag: 4}, {Tag: 6}, testDevices[0]})
 	l.digest = testVerdicts[0].Digest
 	return l
 }
@@ -79,7 +80,8 @@ func TestNoAllocation(t *testing.T) {
 
 func BenchmarkLookup(b *testing.B) {
 	steps := hot()
-	for _, name := range []string{"FindObject", "FindObject/absent", "FindBody", "FindVerdict", "FindVerdict/closed", "FindVerdict/absent", "Place", "Device", "Digest"} {
+	for _, name := range []string{"FindObject", "FindObject/absent", "FindBody", "FindVerdict",
+		"FindVerdict/closed", "FindVerdict/absent", "Place", "Device", "Digest"} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

@@ -45,11 +45,13 @@ func ParseVerifyRequest(b []byte) (VerifyRequest, error) {
 	id, secret, source, session := int(b[1]), int(b[2]), int(b[3]), int(b[4])
 	fits := id <= limits.MaxDeviceID && secret <= limits.MaxSecret && source <= MaxSource && session <= limits.MaxSession
 	if len(b) != verifyRequestSize+id+secret+source+session || !fits || secret > 0 && session > 0 {
-		return VerifyRequest{}, fmt.Errorf("verify request of %d bytes with an id of %d, a secret of %d, a source of %d and a session of %d: %w",
-			len(b), id, secret, source, session, ErrMalformed)
+		return VerifyRequest{},
+			fmt.Errorf("verify request of %d bytes with an id of %d, a secret of %d, a source of %d and a session of %d: %w",
+				len(b), id, secret, source, session, ErrMalformed)
 	}
 	text := string(b[verifyRequestSize:])
-	return VerifyRequest{DeviceID: text[:id], Secret: text[id:][:secret], Source: text[id+secret:][:source], Session: text[id+secret+source:]}, nil
+	return VerifyRequest{DeviceID: text[:id], Secret: text[id:][:secret], Source: text[id+secret:][:source],
+		Session: text[id+secret+source:]}, nil
 }
 
 // Network returns the part of an address that identifies a source: an IPv4 address, or the /64 of an IPv6 address,
@@ -197,9 +199,11 @@ func ParseFetchResponse(b []byte) (FetchResponse, error) {
 	}
 	length := binary.LittleEndian.Uint32(b[4:])
 	if uint64(length) > uint64(len(b)-fetchResponseSize) {
-		return FetchResponse{}, fmt.Errorf("fetch response: %d bytes of record, %d are left: %w", length, len(b)-fetchResponseSize, ErrMalformed)
+		return FetchResponse{}, fmt.Errorf("fetch response: %d bytes of record, %d are left: %w", length,
+			len(b)-fetchResponseSize, ErrMalformed)
 	}
-	r := FetchResponse{Record: b[fetchResponseSize : fetchResponseSize+int(length)], bodies: b[fetchResponseSize+int(length):]}
+	r := FetchResponse{Record: b[fetchResponseSize : fetchResponseSize+int(length)],
+		bodies: b[fetchResponseSize+int(length):]}
 	epoch, err := RecordEpoch(r.Record, RegionObjects)
 	if err != nil {
 		return FetchResponse{}, fmt.Errorf("fetch response: objects record: %w", err)
@@ -260,7 +264,8 @@ func checkMessage(name string, b []byte, least int) error {
 		return fmt.Errorf("%s of %d bytes, want at least %d: %w", name, len(b), least, ErrMalformed)
 	}
 	if b[0] != Layout {
-		return fmt.Errorf("%s of layout version %d, want %d: run sidecar and module of the same release: %w", name, b[0], Layout, ErrLayout)
+		return fmt.Errorf("%s of layout version %d, want %d: run sidecar and module of the same release: %w",
+			name, b[0], Layout, ErrLayout)
 	}
 	return nil
 }

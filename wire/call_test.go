@@ -22,8 +22,10 @@ func TestVerifyRequestRoundTrip(t *testing.T) {
 		{"none of both", VerifyRequest{}},
 		{"no secret", VerifyRequest{"demo-device", "", "::1", ""}},
 		{"no id", VerifyRequest{"", "demo-secret", "", ""}},
-		{"at the limits", VerifyRequest{strings.Repeat("d", limits.MaxDeviceID), strings.Repeat("s", limits.MaxSecret), strings.Repeat("1", MaxSource), ""}},
-		{"session at the limits", VerifyRequest{strings.Repeat("d", limits.MaxDeviceID), "", strings.Repeat("1", MaxSource), strings.Repeat("7", limits.MaxSession)}},
+		{"at the limits", VerifyRequest{strings.Repeat("d", limits.MaxDeviceID), strings.Repeat("s", limits.MaxSecret),
+			strings.Repeat("1", MaxSource), ""}},
+		{"session at the limits", VerifyRequest{strings.Repeat("d", limits.MaxDeviceID), "", strings.Repeat("1", MaxSource),
+			strings.Repeat("7", limits.MaxSession)}},
 		{"any bytes", VerifyRequest{"\x00\xff", "\n\x00,\"", "\xff", ""}},
 	}
 	for _, tt := range tests {
@@ -41,7 +43,8 @@ func TestVerifyRequestRoundTrip(t *testing.T) {
 func TestParseVerifyRequestRefused(t *testing.T) {
 	good := AppendVerifyRequest(nil, &VerifyRequest{"demo-device", "demo-secret", "203.0.113.7", ""})
 	long := func(id, secret, source int) []byte {
-		return AppendVerifyRequest(nil, &VerifyRequest{strings.Repeat("d", id), strings.Repeat("s", secret), strings.Repeat("1", source), ""})
+		return AppendVerifyRequest(nil, &VerifyRequest{strings.Repeat("d", id), strings.Repeat("s", secret),
+			strings.Repeat("1", source), ""})
 	}
 	tests := []struct {
 		name string
@@ -57,7 +60,8 @@ func TestParseVerifyRequestRefused(t *testing.T) {
 		{"id over its limit", long(limits.MaxDeviceID+1, 1, 1), ErrMalformed},
 		{"secret over its limit", long(1, limits.MaxSecret+1, 1), ErrMalformed},
 		{"source over its limit", long(1, 1, MaxSource+1), ErrMalformed},
-		{"session over its limit", AppendVerifyRequest(nil, &VerifyRequest{"d", "", "", strings.Repeat("7", limits.MaxSession+1)}), ErrMalformed},
+		{"session over its limit",
+			AppendVerifyRequest(nil, &VerifyRequest{"d", "", "", strings.Repeat("7", limits.MaxSession+1)}), ErrMalformed},
 		{"secret and session", AppendVerifyRequest(nil, &VerifyRequest{"d", "s", "", "7-1"}), ErrMalformed},
 		{"id whose length doesn't fit a byte", long(256+3, 3, 0), ErrMalformed},
 		{"secret whose length doesn't fit a byte", long(3, 256+3, 0), ErrMalformed},
@@ -184,7 +188,8 @@ func TestParseVerifyResponseRefused(t *testing.T) {
 
 func TestFetchResponseRoundTrip(t *testing.T) {
 	empty := object(Object{Key: "/empty", Version: 1}, Variant{Length: 0})
-	large := object(Object{Key: "/large", Version: 1}, Variant{Identity, 0, limits.MaxBody, 1}, Variant{Gzip, 0, 0, 2}, Variant{Zstd, 0, 3, 3})
+	large := object(Object{Key: "/large", Version: 1}, Variant{Identity, 0, limits.MaxBody, 1},
+		Variant{Gzip, 0, 0, 2}, Variant{Zstd, 0, 3, 3})
 	tests := []struct {
 		name   string
 		object Object

@@ -74,7 +74,8 @@ func FuzzFindObject(f *testing.F) {
 	f.Fuzz(func(t *testing.T, rec []byte, tag uint32, key string) {
 		sameBeyond(t, rec, func(b []byte) string { return line(FindObject(b, epochOf(b), tag, key)) })
 		all := entries(rec)
-		if o, err := FindObject(rec, epochOf(rec), tag, key); err == nil && (o.Key != key || !slices.ContainsFunc(all, rewrites(tag, &o))) {
+		if o, err := FindObject(rec, epochOf(rec), tag, key); err == nil &&
+			(o.Key != key || !slices.ContainsFunc(all, rewrites(tag, &o))) {
 			t.Errorf("got %+v for %q, which is no entry of % x", o, key, rec)
 		}
 		for _, e := range all[:min(len(all), 100)] {
@@ -84,7 +85,8 @@ func FuzzFindObject(f *testing.F) {
 				continue
 			}
 			tag, key := binary.LittleEndian.Uint32(e[4:]), string(e[at:at+n])
-			if o, err := FindObject(rec, epochOf(rec), tag, key); err == nil && (o.Key != key || !slices.ContainsFunc(all, rewrites(tag, &o))) {
+			if o, err := FindObject(rec, epochOf(rec), tag, key); err == nil &&
+				(o.Key != key || !slices.ContainsFunc(all, rewrites(tag, &o))) {
 				t.Errorf("got %+v for %q, which is no entry of % x", o, key, rec)
 			}
 		}
@@ -109,7 +111,8 @@ func FuzzFindBody(f *testing.F) {
 		// The test's own variant, and the one in the record.
 		asked := []Variant{{Stamp: stamp, Length: length}}
 		if len(rec) >= 24 {
-			asked = append(asked, Variant{Stamp: binary.LittleEndian.Uint64(rec[16:]), Length: binary.LittleEndian.Uint32(rec[4:])})
+			asked = append(asked, Variant{Stamp: binary.LittleEndian.Uint64(rec[16:]),
+				Length: binary.LittleEndian.Uint32(rec[4:])})
 		}
 		for _, v := range asked {
 			sameBeyond(t, rec, func(b []byte) string {

@@ -102,7 +102,8 @@ func golden(t *testing.T, name, text string) {
 	got, lines := strings.Split(text, "\n"), strings.Split(string(want), "\n")
 	for i := range max(len(got), len(lines)) {
 		if i >= len(got) || i >= len(lines) || got[i] != lines[i] {
-			t.Fatalf("%s, line %d:\ngot  %s\nwant %s\nThe bytes are a contract: if the change is meant, raise Layout and run go test ./wire -update",
+			t.Fatalf("%s, line %d:\ngot  %s\nwant %s\nThe bytes are a contract: if the change is meant, raise Layout and run "+
+				"go test ./wire -update",
 				path, i+1, strings.Join(got[i:min(i+1, len(got))], ""), strings.Join(lines[i:min(i+1, len(lines))], ""))
 		}
 	}

@@ -130,11 +130,13 @@ func TestDigestGolden(t *testing.T) {
 func TestDeviceGolden(t *testing.T) {
 	var s strings.Builder
 	fmt.Fprintf(&s, "# h = SipHash-2-4-128(digest key %x, u32 2^32-1, id)\n", testKeys.Credential)
-	s.WriteString("# bucket = (third u32 of h) * buckets div 2^32; tag = first u64 of h without bit 0\n# bucket of buckets, tag, id\n")
+	s.WriteString("# bucket = (third u32 of h) * buckets div 2^32; tag = first u64 of h without bit 0\n# bucket of " +
+		"buckets, tag, id\n")
 	for _, d := range []struct {
 		id      string
 		buckets uint32
-	}{{"demo-device", 1}, {"demo-device", 1024}, {"demo-devicf", 1024}, {"", 1024}, {"demo-device", 1<<32 - 1}, {"demo-device", 0}, {strings.Repeat("d", limits.MaxDeviceID), 1024}} {
+	}{{"demo-device", 1}, {"demo-device", 1024}, {"demo-devicf", 1024}, {"", 1024}, {"demo-device", 1<<32 - 1},
+		{"demo-device", 0}, {strings.Repeat("d", limits.MaxDeviceID), 1024}} {
 		bucket, tag := testKeys.Device(d.id, d.buckets)
 		fmt.Fprintf(&s, "%d of %d, %016x, %q\n", bucket, d.buckets, tag, d.id)
 	}

@@ -23,7 +23,8 @@ func bucket(tags []uint32, objects []Object) []byte {
 func objects(n int) []Object {
 	all := make([]Object, n)
 	for i := range all {
-		all[i] = object(Object{Key: fmt.Sprintf("/v1/products/%d", i), Version: uint64(i) + 1, ETag: `"e"`, ContentType: "text/plain"},
+		all[i] = object(Object{Key: fmt.Sprintf("/v1/products/%d", i), Version: uint64(i) + 1,
+			ETag: `"e"`, ContentType: "text/plain"},
 			Variant{Identity, uint32(i), 1, uint64(i)})
 	}
 	return all
@@ -31,8 +32,9 @@ func objects(n int) []Object {
 
 func TestObjectRoundTrip(t *testing.T) {
 	limits := object(Object{
-		Key: "/" + strings.Repeat("k", limits.MaxKey-1), Version: limits.MaxVersion, PublishedMS: math.MaxInt64, TTLMS: math.MaxUint64,
-		ETag: `"` + strings.Repeat("e", limits.MaxETag-2) + `"`, ContentType: strings.Repeat("c", limits.MaxContentType),
+		Key: "/" + strings.Repeat("k", limits.MaxKey-1), Version: limits.MaxVersion, PublishedMS: math.MaxInt64,
+		TTLMS: math.MaxUint64,
+		ETag:  `"` + strings.Repeat("e", limits.MaxETag-2) + `"`, ContentType: strings.Repeat("c", limits.MaxContentType),
 	}, slices.Repeat([]Variant{{Zstd, math.MaxUint32, limits.MaxBody, math.MaxUint64}}, int(Encodings))...)
 	same := slices.Repeat([]uint32{testTag}, 1000)
 	rising := make([]uint32, 1000)
@@ -63,7 +65,8 @@ func TestObjectRoundTrip(t *testing.T) {
 				if got, err := FindObject(rec, testEpoch, tt.tags[i]+0x01000000, want.Key); !errors.Is(err, ErrNotFound) {
 					t.Errorf("another tag: got %+v, %v, want %v", got, err, ErrNotFound)
 				}
-				if got, err := FindObject(rec, testEpoch, tt.tags[i], want.Key+"?"); !errors.Is(err, ErrNotFound) || got != (Object{}) {
+				if got, err := FindObject(rec, testEpoch, tt.tags[i], want.Key+"?"); !errors.Is(err, ErrNotFound) ||
+					got != (Object{}) {
 					t.Errorf("same tag, another key: got %+v, %v, want %v", got, err, ErrNotFound)
 				}
 			}
@@ -181,8 +184,10 @@ func TestFindBodyNeverAnother(t *testing.T) {
 		{"length up to the end of the padding", edited(good, set32(4, 8)), named, ErrNotFound},
 		{"length one more than is there", edited(good, set32(4, 9)), named, ErrMalformed},
 		{"length one more than is there, and named", edited(good, set32(4, 9)), Variant{Identity, 11, 9, 101}, ErrMalformed},
-		{"the greatest length", edited(good, set32(4, math.MaxUint32)), Variant{Identity, 11, math.MaxUint32, 101}, ErrMalformed},
-		{"cut", edited(AppendBody(nil, testEpoch, 101, make([]byte, 9)), cut(32)), Variant{Identity, 11, 9, 101}, ErrMalformed},
+		{"the greatest length", edited(good, set32(4, math.MaxUint32)),
+			Variant{Identity, 11, math.MaxUint32, 101}, ErrMalformed},
+		{"cut", edited(AppendBody(nil, testEpoch, 101, make([]byte, 9)), cut(32)),
+			Variant{Identity, 11, 9, 101}, ErrMalformed},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

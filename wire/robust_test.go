@@ -35,7 +35,8 @@ func TestEveryBitCounts(t *testing.T) {
 func unread(sample, name string) bool {
 	switch sample {
 	case "batch", "batch-none":
-		return !slices.Contains([]string{"layout", zero, "operations", "epoch", "replaces", "op: region", "index", "record length", "region"}, name)
+		return !slices.Contains([]string{"layout", zero, "operations", "epoch", "replaces", "op: region",
+			"index", "record length", "region"}, name)
 	case "verdicts-none": // up to two devices of zeroes fit into its padding
 		return name == "devices"
 	case "body":

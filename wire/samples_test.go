@@ -32,10 +32,12 @@ var (
 		Keys: testKeys, Permissions: []string{"config.read", "telemetry.write"},
 	}
 	testVerdicts = []Verdict{
-		{Digest: testKeys.Digest("demo-device", "demo-secret"), Permissions: 3, ExpiresMS: 1763690430000, RefreshAfterMS: 1763690420000, NotAfterMS: 1763697600000, Outcome: Allow},
+		{Digest: testKeys.Digest("demo-device", "demo-secret"), Permissions: 3, ExpiresMS: 1763690430000,
+			RefreshAfterMS: 1763690420000, NotAfterMS: 1763697600000, Outcome: Allow},
 		{Digest: testKeys.Digest("demo-device", "wrong"), ExpiresMS: 1763690405000, Outcome: Deny},
 	}
-	testDevices = []Device{{Tag: tagOf("demo-device"), Closed: true}, {Tag: tagOf("rotated-device")}, {Tag: tagOf("new-device"), New: true}}
+	testDevices = []Device{{Tag: tagOf("demo-device"), Closed: true}, {Tag: tagOf("rotated-device")},
+		{Tag: tagOf("new-device"), New: true}}
 )
 
 // tagOf returns the tag of a device.
@@ -54,10 +56,12 @@ func object(o Object, variants ...Variant) Object {
 
 var (
 	productObject = object(
-		Object{Key: "/v1/products/42?lang=de", Version: 7, PublishedMS: 1763690399000, TTLMS: 60000, ETag: `"5d41402abc4b2a76"`, ContentType: "application/json"},
+		Object{Key: "/v1/products/42?lang=de", Version: 7, PublishedMS: 1763690399000, TTLMS: 60000,
+			ETag: `"5d41402abc4b2a76"`, ContentType: "application/json"},
 		Variant{Identity, 11, 5, 101}, Variant{Gzip, 12, 4, 102}, Variant{Brotli, 13, 3, 103}, Variant{Zstd, 14, 2, 104})
 	deviceObject = object(
-		Object{Key: "@demo-device/v1/me/config", Version: limits.MaxVersion, PublishedMS: 1763690398000, ETag: `""`, ContentType: "text/plain"},
+		Object{Key: "@demo-device/v1/me/config", Version: limits.MaxVersion, PublishedMS: 1763690398000,
+			ETag: `""`, ContentType: "text/plain"},
 		Variant{Identity, 0xfffffffe, limits.MaxBody, 1 << 63})
 	productBodies = [][]byte{[]byte("hello"), []byte("gzip"), []byte("br!"), []byte("zs")}
 )
@@ -75,7 +79,9 @@ func appendBucket(dst []byte) []byte {
 func appendBatch(dst []byte) []byte {
 	b := BeginBatch(nil, testEpoch, 0x1817161514131211)
 	b = AppendOp(b, RegionBodies, 11, func(dst []byte) []byte { return AppendBody(dst, testEpoch, 101, productBodies[0]) })
-	b = AppendOp(b, RegionObjects, 4095, func(dst []byte) []byte { return FinishRecord(AppendObjectsHeader(dst, testEpoch, 0), len(dst)) })
+	b = AppendOp(b, RegionObjects, 4095, func(dst []byte) []byte {
+		return FinishRecord(AppendObjectsHeader(dst, testEpoch, 0), len(dst))
+	})
 	b = AppendOp(b, RegionVerdicts, 1, func(dst []byte) []byte { return AppendVerdicts(dst, testEpoch, nil, nil) })
 	b = AppendOp(b, RegionState, 0, func(dst []byte) []byte { return AppendState(dst, &State{Epoch: testEpoch}) })
 	return append(dst, b...)
@@ -96,16 +102,25 @@ func recordSamples() []sample {
 		{"objects", "objects record: two entries of one tag", appendBucket,
 			slices.Concat(header(zero), entryFields(&productObject), entryFields(&deviceObject)),
 			readObjects, ok(productObject) + ok(deviceObject) + notFound},
-		{"objects-none", "objects record: tombstone", func(dst []byte) []byte { return FinishRecord(AppendObjectsHeader(dst, testEpoch, 0), len(dst)) },
+		{"objects-none", "objects record: tombstone", func(dst []byte) []byte {
+			return FinishRecord(AppendObjectsHeader(dst, testEpoch, 0), len(dst))
+		},
 			append(header(zero), field{zero, 16}), readObjects, notFound + notFound + notFound},
-		{"body", "bodies record: stamp 101, five bytes, padded", func(dst []byte) []byte { return AppendBody(dst, testEpoch, 101, productBodies[0]) },
+		{"body", "bodies record: stamp 101, five bytes, padded", func(dst []byte) []byte {
+			return AppendBody(dst, testEpoch, 101, productBodies[0])
+		},
 			append(header("body length"), field{"stamp", 8}, field{"text body", 5}, field{zero, 3}), readBody, ok("hello")},
 		{"body-none", "bodies record: tombstone", func(dst []byte) []byte { return AppendBody(dst, testEpoch, 0, nil) },
 			append(header("body length"), field{"stamp", 8}, field{zero, 8}), readBody, notFound},
-		{"verdicts", "verdicts record: allow, deny, a closed device, an open one, a new one", func(dst []byte) []byte { return AppendVerdicts(dst, testEpoch, testVerdicts, testDevices) },
-			slices.Concat(header("devices"), verdictFields(), verdictFields(), []field{{"device: tag, closed", 8}, {"device: tag", 8}, {"device: tag, new", 8}}), readVerdicts,
+		{"verdicts", "verdicts record: allow, deny, a closed device, an open one, a new one", func(dst []byte) []byte {
+			return AppendVerdicts(dst, testEpoch, testVerdicts, testDevices)
+		},
+			slices.Concat(header("devices"), verdictFields(), verdictFields(),
+				[]field{{"device: tag, closed", 8}, {"device: tag", 8}, {"device: tag, new", 8}}), readVerdicts,
 			ok(testVerdicts[0]) + ok(testVerdicts[1]) + ok(Closed) + ok(Registered) + ok(New) + ok(Unregistered)},
-		{"verdicts-none", "verdicts record: tombstone", func(dst []byte) []byte { return AppendVerdicts(dst, testEpoch, nil, nil) },
+		{"verdicts-none", "verdicts record: tombstone", func(dst []byte) []byte {
+			return AppendVerdicts(dst, testEpoch, nil, nil)
+		},
 			append(header("devices"), field{zero, 16}), readVerdicts, strings.Repeat(ok(Unregistered), 6)},
 	}
 }
@@ -119,26 +134,46 @@ func messageSamples() []sample {
 	busy := VerifyResponse{Outcome: Unavailable, RetryAfterS: 0x0201, ThrottleMS: 0x06050403, Epoch: 1}
 	return []sample{
 		{"batch", "batch: takes over, a record of each region", appendBatch, batchFields(), readBatch,
-			ok("8877665544332211 1817161514131211") + opLine(RegionBodies, 11, 32) + opLine(RegionObjects, 4095, 32) + opLine(RegionVerdicts, 1, 32) + opLine(RegionState, 0, 80)},
-		{"batch-none", "batch: no operations", func(dst []byte) []byte { return append(dst, BeginBatch(nil, testEpoch, testEpoch)...) },
+			ok("8877665544332211 1817161514131211") + opLine(RegionBodies, 11, 32) + opLine(RegionObjects, 4095, 32) +
+				opLine(RegionVerdicts, 1, 32) + opLine(RegionState, 0, 80)},
+		{"batch-none", "batch: no operations", func(dst []byte) []byte {
+			return append(dst, BeginBatch(nil, testEpoch, testEpoch)...)
+		},
 			batchHeader(), readBatch, ok("8877665544332211 8877665544332211")},
 		{"verify-request", "verify request", func(dst []byte) []byte { return AppendVerifyRequest(dst, &request) },
-			[]field{{"layout", 1}, {"id length", 1}, {"secret length", 1}, {"source length", 1}, {"session length", 1}, {"text id", 11}, {"text secret", 11}, {"text source", 11}}, readVerifyRequest, ok(request)},
-		{"verify-request-session", "verify request: a token's session", func(dst []byte) []byte { return AppendVerifyRequest(dst, &session) },
-			[]field{{"layout", 1}, {"id length", 1}, {"secret length", 1}, {"source length", 1}, {"session length", 1}, {"text id", 11}, {"text source", 11}, {"text session", 15}}, readVerifyRequest, ok(session)},
+			[]field{{"layout", 1}, {"id length", 1}, {"secret length", 1}, {"source length", 1}, {"session length", 1},
+				{"text id", 11}, {"text secret", 11}, {"text source", 11}}, readVerifyRequest, ok(request)},
+		{"verify-request-session", "verify request: a token's session", func(dst []byte) []byte {
+			return AppendVerifyRequest(dst, &session)
+		},
+			[]field{{"layout", 1}, {"id length", 1}, {"secret length", 1}, {"source length", 1}, {"session length", 1},
+				{"text id", 11}, {"text source", 11}, {"text session", 15}}, readVerifyRequest, ok(session)},
 		{"session-response", "session response: allow", func(dst []byte) []byte { return AppendSessionResponse(dst, &token) },
-			[]field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {"throttle, ms", 4}, {"body length", 4}, {"text body", 17}}, readSessionResponse, ok(token)},
-		{"session-response-busy", "session response: unavailable", func(dst []byte) []byte { return AppendSessionResponse(dst, &later) },
-			[]field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {"throttle, ms", 4}, {"body length", 4}}, readSessionResponse, ok(later)},
+			[]field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {"throttle, ms", 4}, {"body length", 4},
+				{"text body", 17}}, readSessionResponse, ok(token)},
+		{"session-response-busy", "session response: unavailable", func(dst []byte) []byte {
+			return AppendSessionResponse(dst, &later)
+		},
+			[]field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {"throttle, ms", 4}, {"body length", 4}},
+			readSessionResponse, ok(later)},
 		{"verify-response", "verify response: allow", func(dst []byte) []byte { return AppendVerifyResponse(dst, &allow) },
 			verifyResponseFields(), readVerifyResponse, ok(allow)},
-		{"verify-response-busy", "verify response: unavailable", func(dst []byte) []byte { return AppendVerifyResponse(dst, &busy) },
+		{"verify-response-busy", "verify response: unavailable", func(dst []byte) []byte {
+			return AppendVerifyResponse(dst, &busy)
+		},
 			verifyResponseFields(), readVerifyResponse, ok(busy)},
-		{"fetch-response", "fetch response: an object and its bodies", func(dst []byte) []byte { return AppendFetchResponse(dst, testEpoch, &productObject, productBodies) },
-			slices.Concat(fetchHeader(), header(zero), entryFields(&productObject), []field{{"text identity", 5}, {"text gzip", 4}, {"text br", 3}, {"text zstd", 2}}),
-			readFetchResponse, ok(uint64(testEpoch)) + notFound + ok(productObject) + ok("hello") + ok("gzip") + ok("br!") + ok("zs")},
-		{"fetch-response-none", "fetch response: no such object", func(dst []byte) []byte { return AppendFetchResponse(dst, testEpoch, nil, nil) },
-			slices.Concat(fetchHeader(), header(zero), []field{{zero, 16}}), readFetchResponse, ok(uint64(testEpoch)) + notFound + notFound},
+		{"fetch-response", "fetch response: an object and its bodies", func(dst []byte) []byte {
+			return AppendFetchResponse(dst, testEpoch, &productObject, productBodies)
+		},
+			slices.Concat(fetchHeader(), header(zero), entryFields(&productObject),
+				[]field{{"text identity", 5}, {"text gzip", 4}, {"text br", 3}, {"text zstd", 2}}),
+			readFetchResponse, ok(uint64(testEpoch)) + notFound + ok(productObject) + ok("hello") + ok("gzip") +
+				ok("br!") + ok("zs")},
+		{"fetch-response-none", "fetch response: no such object", func(dst []byte) []byte {
+			return AppendFetchResponse(dst, testEpoch, nil, nil)
+		},
+			slices.Concat(fetchHeader(), header(zero), []field{{zero, 16}}), readFetchResponse,
+			ok(uint64(testEpoch)) + notFound + notFound},
 	}
 }
 
@@ -163,15 +198,18 @@ func entryFields(o *Object) []field {
 	for range o.Variants() {
 		f = append(f, field{"variant: encoding", 1}, field{zero, 3}, field{"slot", 4}, field{"length", 4}, field{"stamp", 8})
 	}
-	return append(f, field{"text key", len(o.Key)}, field{"text etag", len(o.ETag)}, field{"text content type", len(o.ContentType)})
+	return append(f, field{"text key", len(o.Key)}, field{"text etag", len(o.ETag)},
+		field{"text content type", len(o.ContentType)})
 }
 
 func verdictFields() []field {
-	return []field{{"verdict: digest", 16}, {"permissions", 8}, {"expires, ms", 8}, {"refresh after, ms", 8}, {"outcome", 1}, {zero, 1}, {"not after, ms", 6}}
+	return []field{{"verdict: digest", 16}, {"permissions", 8}, {"expires, ms", 8}, {"refresh after, ms", 8},
+		{"outcome", 1}, {zero, 1}, {"not after, ms", 6}}
 }
 
 func verifyResponseFields() []field {
-	return []field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {"throttle, ms", 4}, {"permissions", 8}, {"epoch", 8}}
+	return []field{{"layout", 1}, {"outcome", 1}, {"retry after, s", 2}, {"throttle, ms", 4},
+		{"permissions", 8}, {"epoch", 8}}
 }
 
 func fetchHeader() []field { return []field{{"layout", 1}, {zero, 3}, {"record length", 4}} }

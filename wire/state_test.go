@@ -28,13 +28,15 @@ func TestStateRoundTrip(t *testing.T) {
 		{"zero but for the epoch", State{Epoch: 1, Permissions: []string{}}},
 		{"every number at its end", State{
 			Epoch: math.MaxUint64, InStepMS: math.MaxInt64, HeartbeatMS: math.MinInt64,
-			ObjectBuckets: math.MaxUint32, VerdictBuckets: math.MaxUint32 - 1, BodySlots: math.MaxUint32 - 2, Permissions: []string{},
+			ObjectBuckets: math.MaxUint32, VerdictBuckets: math.MaxUint32 - 1, BodySlots: math.MaxUint32 - 2,
+			Permissions: []string{},
 		}},
 		{"in step before 1970", State{Epoch: 1, InStepMS: -1, Permissions: []string{}}},
 		{"devices complete", State{Epoch: 1, DevicesComplete: true, Permissions: []string{}}},
 		{"one permission", State{Epoch: 1, Permissions: permissions(1)}},
 		{"all permissions", State{Epoch: 1, Permissions: permissions(limits.MaxPermissions)}},
-		{"the longest permission", State{Epoch: 1, Permissions: []string{strings.Repeat("p", limits.MaxPermissionName), "q"}}},
+		{"the longest permission",
+			State{Epoch: 1, Permissions: []string{strings.Repeat("p", limits.MaxPermissionName), "q"}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -66,7 +68,8 @@ func TestParseStateMalformed(t *testing.T) {
 		{"cut in the heartbeat", edited(good, cut(71))},
 		{"cut after the flags", edited(good, cut(79))},
 		{"a flag that this layout doesn't know", edited(good, set8(72, 2))},
-		{"one permission more than the most", AppendState(nil, &State{Epoch: 1, Permissions: permissions(limits.MaxPermissions + 1)})},
+		{"one permission more than the most",
+			AppendState(nil, &State{Epoch: 1, Permissions: permissions(limits.MaxPermissions + 1)})},
 		{"the greatest count", edited(good, set16(2, math.MaxUint16))},
 		{"a name more than are there", edited(good, set16(2, 3))},
 		{"first name longer than all that is left", edited(good, set8(80, 255))},

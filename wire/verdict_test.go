@@ -30,7 +30,8 @@ func TestVerdictRoundTrip(t *testing.T) {
 		{"sample", testVerdicts, testDevices},
 		{"a crowded bucket", verdicts(300), devices(3000)},
 		{"every number at its end", []Verdict{{
-			Digest: Digest{15: 1}, Permissions: math.MaxUint64, ExpiresMS: math.MaxInt64, RefreshAfterMS: math.MinInt64, NotAfterMS: 1<<48 - 1, Outcome: Deny,
+			Digest: Digest{15: 1}, Permissions: math.MaxUint64, ExpiresMS: math.MaxInt64, RefreshAfterMS: math.MinInt64,
+			NotAfterMS: 1<<48 - 1, Outcome: Deny,
 		}}, []Device{{math.MaxUint64 &^ 3, true, true}, {0, true, false}, {4, false, true}}},
 	}
 	for _, tt := range tests {
@@ -50,11 +51,13 @@ func TestVerdictRoundTrip(t *testing.T) {
 				case device.New:
 					want = New
 				}
-				if got, status, err := FindVerdict(rec, testEpoch, &absent, device.Tag); err != nil || status != want || got != (Verdict{}) {
+				if got, status, err := FindVerdict(rec, testEpoch, &absent, device.Tag); err != nil || status != want ||
+					got != (Verdict{}) {
 					t.Errorf("device %+v: got %+v, %d, %v, want %d", device, got, status, err, want)
 				}
 			}
-			if got, status, err := FindVerdict(rec, testEpoch, &absent, tagOf("nobody")); err != nil || status != Unregistered || got != (Verdict{}) {
+			if got, status, err := FindVerdict(rec, testEpoch, &absent, tagOf("nobody")); err != nil ||
+				status != Unregistered || got != (Verdict{}) {
 				t.Errorf("absent: got %+v, %d, %v, want %d", got, status, err, Unregistered)
 			}
 		})
@@ -82,7 +85,8 @@ func TestFindVerdictWholeDigest(t *testing.T) {
 		if bit < 2 || bit > 63 {
 			continue // a tag has 62
 		}
-		if _, status, err := FindVerdict(rec, testEpoch, &d, testDevices[0].Tag^1<<bit); err != nil || status != Unregistered {
+		if _, status, err := FindVerdict(rec, testEpoch, &d, testDevices[0].Tag^1<<bit); err != nil ||
+			status != Unregistered {
 			t.Errorf("bit %d of the tag: got %d, %v, want %d", bit, status, err, Unregistered)
 		}
 	}

@@ -71,7 +71,8 @@ func TestNames(t *testing.T) {
 		{regions.String(), "region(4)"}, {Region(255).String(), "region(255)"},
 		{Identity.String(), "identity"}, {Gzip.String(), "gzip"}, {Brotli.String(), "br"}, {Zstd.String(), "zstd"},
 		{Encodings.String(), "encoding(4)"},
-		{Allow.String(), "allow"}, {Deny.String(), "deny"}, {Unavailable.String(), "unavailable"}, {Outcome(0).String(), "unavailable"},
+		{Allow.String(), "allow"}, {Deny.String(), "deny"}, {Unavailable.String(), "unavailable"},
+		{Outcome(0).String(), "unavailable"},
 		{objectkey.OfDevice("demo-device", "/v1/me"), "@demo-device/v1/me"},
 	}
 	for _, tt := range tests {
@@ -87,7 +88,10 @@ var readers = []struct {
 	good   []byte
 	read   func(rec []byte, epoch uint64) error
 }{
-	{RegionState, AppendState(nil, &testState), func(rec []byte, _ uint64) error { _, err := ParseState(rec); return err }},
+	{RegionState, AppendState(nil, &testState), func(rec []byte, _ uint64) error {
+		_, err := ParseState(rec)
+		return err
+	}},
 	{RegionObjects, appendBucket(nil), func(rec []byte, epoch uint64) error {
 		_, err := FindObject(rec, epoch, testTag, deviceObject.Key)
 		return err

@@ -44,8 +44,8 @@
 // The clocks of its machine and of the first edge's, which Envoy and sidecar share, are stepped by up to half a minute
 // and back; times here are by another clock. The module of that edge traps in a request, and during a push. Messages to
 // its sidecar are lost, also the last ones before all writers fall silent. Redis is full for some seconds, and refuses
-// all writes. All devices are revoked at once. Redis is emptied, and nothing may change until something is written or the
-// loss is accepted.
+// all writes. All devices are revoked at once. Redis is emptied, and nothing may change until something is written or
+// the loss is accepted.
 //
 // A run of a minute has each of these faults at least once, most of them in pairs: see densePairs. While a link is cut,
 // or Envoy is paused, for longer than max_staleness, bulky objects are written, which take some time to reach the edge.

@@ -98,8 +98,8 @@ type Checker struct {
 	inert      int // answers of an uncertain edge
 }
 
-// routeTimeout is that of envoy.yaml's route. An Envoy that is paused for longer, as beside a slow failover, ends its requests with
-// a 504 when it goes on.
+// routeTimeout is that of envoy.yaml's route. An Envoy that is paused for longer, as beside a slow failover, ends its
+// requests with a 504 when it goes on.
 const routeTimeout = 15 * time.Second
 
 // places is the number of edges.
@@ -332,7 +332,8 @@ func (c *Checker) Read(r Read) []Violation {
 		if r.Newest && r.Edge != 0 && c.wasGood(&r) && quiet(c.faults, r.Start-c.limits.Converge, r.End) {
 			// One may be due to a slow machine: the sidecar answers so when it is overloaded.
 			if c.unverified[r.Key]++; c.unverified[r.Key] == 2 {
-				report("not verified", "version %d, asked for at %.3f s, and once before; nothing was broken", r.Version, r.Start.Seconds())
+				report("not verified", "version %d, asked for at %.3f s, and once before; nothing was broken",
+					r.Version, r.Start.Seconds())
 			}
 		}
 	}
@@ -353,16 +354,19 @@ func (c *Checker) hit(r *Read, report func(rule, format string, args ...any)) {
 		return
 	}
 	if w := &h.writes[r.Version-1]; w.life > 0 && w.outcome == Acked && c.mustHaveEnded(w, r) {
-		report("expired", "version %d, asked for at %.3f s, was written by %.3f s for %v", r.Version, r.Start.Seconds(), w.ended.Seconds(), w.life)
+		report("expired", "version %d, asked for at %.3f s, was written by %.3f s for %v", r.Version,
+			r.Start.Seconds(), w.ended.Seconds(), w.life)
 	}
 	age := h.age(r.Version, r.Start)
 	c.oldest = max(c.oldest, age)
 	switch newest := h.ackedAt(r.Start); {
 	case age > c.limits.MaxStaleness+c.limits.Slack:
-		report("too old", "version %d was replaced %.3f s before the request at %.3f s, by now %d is acknowledged; max_staleness is %v",
+		report("too old", "version %d was replaced %.3f s before the request at %.3f s, by now %d is acknowledged; "+
+			"max_staleness is %v",
 			r.Version, age.Seconds(), r.Start.Seconds(), newest, c.limits.MaxStaleness)
 	case age > c.limits.Converge && quiet(c.faults, r.Start-c.limits.Converge, r.Start):
-		report("late", "version %d was replaced %.3f s before the request at %.3f s, by now %d is acknowledged; nothing was broken",
+		report("late",
+			"version %d was replaced %.3f s before the request at %.3f s, by now %d is acknowledged; nothing was broken",
 			r.Version, age.Seconds(), r.Start.Seconds(), newest)
 	}
 	if r.Edge == 0 || r.BetweenEras {
@@ -370,9 +374,11 @@ func (c *Checker) hit(r *Read, report func(rule, format string, args ...any)) {
 	}
 	f := c.floor(r)
 	if seen := f.before(r.Start); seen.gone && r.Version < seen.version {
-		report("came back", "version %d, asked for at %.3f s; at %.3f s it was seen to be gone", r.Version, r.Start.Seconds(), seen.end.Seconds())
+		report("came back", "version %d, asked for at %.3f s; at %.3f s it was seen to be gone", r.Version,
+			r.Start.Seconds(), seen.end.Seconds())
 	} else if r.Version < seen.version {
-		report("backwards", "version %d, asked for at %.3f s; version %d was seen at %.3f s", r.Version, r.Start.Seconds(), seen.version, seen.end.Seconds())
+		report("backwards", "version %d, asked for at %.3f s; version %d was seen at %.3f s", r.Version,
+			r.Start.Seconds(), seen.version, seen.end.Seconds())
 	}
 	f.add(step{end: r.End, version: r.Version})
 }
@@ -380,7 +386,8 @@ func (c *Checker) hit(r *Read, report func(rule, format string, args ...any)) {
 // miss reports a violation if the edge should have answered from its memory. A miss shows that an object that was seen
 // is gone, or replaced by one whose body was no longer readable: it ends all versions seen before.
 func (c *Checker) miss(r *Read, report func(rule, format string, args ...any)) {
-	if r.Edge == 0 || r.Refilling || r.BetweenEras || r.Answer != Miss && !quiet(c.faults, r.Start-c.limits.Converge, r.End) {
+	if r.Edge == 0 || r.Refilling || r.BetweenEras || r.Answer != Miss &&
+		!quiet(c.faults, r.Start-c.limits.Converge, r.End) {
 		return
 	}
 	h, f := &c.histories[r.Key], c.floor(r)
@@ -396,7 +403,8 @@ func (c *Checker) miss(r *Read, report func(rule, format string, args ...any)) {
 	}
 	switch {
 	case has > 0 && h.writes[has-1].kind == Put && h.writes[has-1].life == 0 && !h.overtaken(has, r.End):
-		report("missed", "%q, asked for at %.3f s; the edge had version %d, and nothing was written since", r.Detail, r.Start.Seconds(), has)
+		report("missed", "%q, asked for at %.3f s; the edge had version %d, and nothing was written since",
+			r.Detail, r.Start.Seconds(), has)
 	case r.Answer == Miss && seen.version > 0 && !seen.gone && h.writes[seen.version-1].life == 0:
 		f.add(step{end: r.End, version: seen.version + 1, gone: true})
 	}
@@ -406,13 +414,15 @@ func (c *Checker) miss(r *Read, report func(rule, format string, args ...any)) {
 // valid. Tokens are also refused while Envoy has no keys, which it fetches from the sidecar.
 func (c *Checker) refused(r *Read, report func(rule, format string, args ...any)) {
 	if c.wasGood(r) && (!r.Token || quiet(c.faults, r.Start-c.limits.Converge, r.End)) {
-		report("good one refused", "version %d, shown at %.3f s, is in force and nothing was broken when it came", r.Version, r.Start.Seconds())
+		report("good one refused", "version %d, shown at %.3f s, is in force and nothing was broken when it came",
+			r.Version, r.Start.Seconds())
 	}
 	if r.Edge == 0 || r.Token || r.BetweenEras {
 		return
 	}
 	f := c.floor(r)
-	if seen := f.before(r.Start); seen.version == r.Version && !seen.gone && c.histories[r.Key].overtaken(r.Version, r.End) {
+	if seen := f.before(r.Start); seen.version == r.Version && !seen.gone &&
+		c.histories[r.Key].overtaken(r.Version, r.End) {
 		f.add(step{end: r.End, version: r.Version + 1, gone: true})
 	}
 }
@@ -457,7 +467,8 @@ func (c *Checker) hold(r *Read, report func(rule, format string, args ...any)) {
 		return
 	}
 	if c.lost[r.Key]++; c.lost[r.Key] == 2 {
-		report("lost", "%q, asked for at %.3f s, %.3f s after Redis had gone away", r.Detail, r.Start.Seconds(), (r.Start - now.begin).Seconds())
+		report("lost", "%q, asked for at %.3f s, %.3f s after Redis had gone away", r.Detail, r.Start.Seconds(),
+			(r.Start - now.begin).Seconds())
 	}
 }
 

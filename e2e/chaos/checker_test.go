@@ -85,7 +85,8 @@ func through(edge int, answer Answer, version uint64, start, end int) event {
 	return event{do: func(c *Checker) []Violation { return c.Read(r) }}
 }
 
-var testLimits = Limits{MaxStaleness: 3 * time.Second, Slack: time.Second, Converge: 2 * time.Second, Hold: 1200 * time.Millisecond}
+var testLimits = Limits{MaxStaleness: 3 * time.Second, Slack: time.Second, Converge: 2 * time.Second,
+	Hold: 1200 * time.Millisecond}
 
 func TestChecker(t *testing.T) {
 	refilling := read(Read{Answer: Miss, Start: at(30), End: at(31), Refilling: true})
@@ -93,55 +94,75 @@ func TestChecker(t *testing.T) {
 		name   string
 		events []event
 	}{
-		{"as it should be", []event{put(1, 0, 2), hit(1, 3, 4), put(2, 5, 7), hit(1, 6, 8), hit(2, 9, 10), del(3, 11, 12), missed(13, 14), put(4, 15, 17), hit(4, 16, 18)}},
+		{"as it should be", []event{put(1, 0, 2), hit(1, 3, 4), put(2, 5, 7), hit(1, 6, 8), hit(2, 9, 10),
+			del(3, 11, 12), missed(13, 14), put(4, 15, 17), hit(4, 16, 18)}},
 		{"before it is acknowledged", []event{wrote(Put, 1, 0, 0, Unknown), hit(1, 1, 2)}},
 		{"never published", []event{put(1, 0, 1), but(hit(2, 2, 3), "wrong body")}},
 		{"never sent", []event{wrote(Put, 1, 0, 1, Failed), but(hit(1, 2, 3), "wrong body")}},
 		{"published only later", []event{put(1, 5, 6), but(hit(1, 2, 3), "wrong body")}},
 		{"the version of a delete", []event{del(1, 0, 1), but(hit(1, 2, 3), "wrong body")}},
 		{"version 0", []event{put(1, 0, 1), but(hit(0, 2, 3), "wrong body")}},
-		{"not what was published", []event{put(1, 0, 1), but(read(Read{Answer: WrongBody, Start: at(2), End: at(3)}), "wrong body")}},
+		{"not what was published",
+			[]event{put(1, 0, 1), but(read(Read{Answer: WrongBody, Start: at(2), End: at(3)}), "wrong body")}},
 
 		{"backwards", []event{put(1, 0, 1), put(2, 2, 3), hit(2, 4, 5), but(hit(1, 6, 7), "backwards")}},
 		{"backwards, overlapping", []event{put(1, 0, 1), put(2, 2, 3), hit(2, 4, 6), hit(1, 5, 7), hit(1, 6, 8)}},
-		{"backwards, and of an answer that came late", []event{put(1, 0, 1), put(2, 2, 3), hit(2, 4, 9), hit(1, 5, 6), but(hit(1, 10, 11), "backwards")}},
-		{"backwards in another Envoy", []event{put(1, 0, 1), put(2, 2, 3), hit(2, 4, 5), through(2, Hit, 1, 6, 7), through(2, Hit, 2, 8, 9), but(through(2, Hit, 1, 10, 11), "backwards")}},
+		{"backwards, and of an answer that came late", []event{put(1, 0, 1), put(2, 2, 3), hit(2, 4, 9),
+			hit(1, 5, 6), but(hit(1, 10, 11), "backwards")}},
+		{"backwards in another Envoy", []event{put(1, 0, 1), put(2, 2, 3), hit(2, 4, 5), through(2, Hit, 1, 6, 7),
+			through(2, Hit, 2, 8, 9), but(through(2, Hit, 1, 10, 11), "backwards")}},
 		{"backwards while Envoy restarts", []event{put(1, 0, 1), put(2, 2, 3), hit(2, 4, 5), through(0, Hit, 1, 6, 7)}},
 
 		{"came back", []event{put(1, 0, 1), hit(1, 2, 3), del(2, 4, 5), missed(6, 7), but(hit(1, 8, 9), "came back")}},
-		{"came back, and the delete is not acknowledged", []event{put(1, 0, 1), hit(1, 2, 3), wrote(Delete, 2, 4, 5, Unknown), missed(6, 7), but(hit(1, 8, 9), "came back")}},
+		{"came back, and the delete is not acknowledged", []event{put(1, 0, 1), hit(1, 2, 3), wrote(Delete, 2, 4, 5, Unknown),
+			missed(6, 7), but(hit(1, 8, 9), "came back")}},
 		{"goes while it is asked for", []event{put(1, 0, 1), hit(1, 2, 3), del(2, 4, 5), missed(6, 8), hit(1, 7, 9)}},
 		{"written again", []event{put(1, 0, 1), hit(1, 2, 3), del(2, 4, 5), missed(6, 7), put(3, 8, 9), hit(3, 10, 11)}},
 		{"missed, but seen before", []event{put(1, 0, 1), hit(1, 2, 3), but(missed(4, 5), "missed"), hit(1, 6, 7)}},
-		{"missed in a fault, but seen before", []event{began(0, false), put(1, 1, 2), hit(1, 3, 4), but(missed(5, 6), "missed")}},
+		{"missed in a fault, but seen before", []event{began(0, false), put(1, 1, 2), hit(1, 3, 4),
+			but(missed(5, 6), "missed")}},
 		{"missed, and of unknown outcome", []event{wrote(Put, 1, 0, 1, Unknown), hit(1, 2, 3), but(missed(4, 5), "missed")}},
 		{"missed, and never seen", []event{put(1, 0, 1), missed(2001, 2002), but(missed(2002, 2003), "missed")}},
-		{"missed, and deleted before", []event{put(1, 0, 1), hit(1, 2, 3), del(2, 4, 5), missed(6, 7), put(3, 8, 9), missed(2009, 2010), but(missed(2010, 2011), "missed")}},
-		{"missed when all had settled", []event{began(0, false), put(1, 1, 2), ended(1000), missed(3000, 3001), but(missed(3001, 3002), "missed")}},
-		{"missed when nothing had settled", []event{began(0, false), put(1, 1, 2), ended(1000), began(2999, false), ended(4000), missed(6000, 6001), but(missed(6001, 6002), "missed")}},
-		{"missed in a fault after all had settled", []event{put(1, 0, 1), began(2002, false), but(missed(2003, 2004), "missed")}},
+		{"missed, and deleted before", []event{put(1, 0, 1), hit(1, 2, 3), del(2, 4, 5), missed(6, 7),
+			put(3, 8, 9), missed(2009, 2010), but(missed(2010, 2011), "missed")}},
+		{"missed when all had settled", []event{began(0, false), put(1, 1, 2), ended(1000), missed(3000, 3001),
+			but(missed(3001, 3002), "missed")}},
+		{"missed when nothing had settled", []event{began(0, false), put(1, 1, 2), ended(1000), began(2999, false),
+			ended(4000), missed(6000, 6001), but(missed(6001, 6002), "missed")}},
+		{"missed in a fault after all had settled", []event{put(1, 0, 1), began(2002, false),
+			but(missed(2003, 2004), "missed")}},
 		{"missed by an Envoy that starts", []event{put(1, 0, 1), through(0, Miss, 0, 5000, 5001)}},
-		{"missed while it is written", []event{put(1, 0, 1), hit(1, 2, 3), wrote(Put, 2, 4000, 4009, Unknown), missed(4001, 4002)}},
+		{"missed while it is written", []event{put(1, 0, 1), hit(1, 2, 3), wrote(Put, 2, 4000, 4009, Unknown),
+			missed(4001, 4002)}},
 		{"not in step for no reason", []event{put(1, 0, 1), but(through(1, Stale, 0, 5000, 5001), "missed")}},
-		{"not in step in a fault", []event{put(1, 0, 1), began(4000, false), through(1, Stale, 0, 5000, 5001), ended(6000), through(1, Bypass, 0, 8000, 8001)}},
+		{"not in step in a fault", []event{put(1, 0, 1), began(4000, false), through(1, Stale, 0, 5000, 5001),
+			ended(6000), through(1, Bypass, 0, 8000, 8001)}},
 		{"a miss of an empty memory", []event{put(1, 0, 1), hit(1, 2, 3), del(2, 24, 25), refilling, hit(1, 32, 33)}},
 
 		{"expired", []event{forASecond(1, 0, 2), hit(1, 2002, 2003), but(hit(1, 2003, 2004), "expired")}},
 		{"expired in a fault", []event{began(0, false), forASecond(1, 0, 2), but(hit(1, 2003, 2004), "expired")}},
 		{"expired by a clock that is wrong", []event{stepped(0), ended(1), forASecond(1, 1, 2), hit(1, 2003, 2004)}},
-		{"expired by a clock that was wrong before", []event{stepped(0), ended(1), forASecond(1, 2, 3), but(hit(1, 2004, 2005), "expired")}},
-		{"expired by Redis's clock", []event{steppedRedis(0), ended(1), forASecond(1, 1, 2), hit(1, 4002, 4003), but(hit(1, 4003, 4004), "expired")}},
-		{"expired by Redis's clock, and a fault", []event{steppedRedis(0), forASecond(1, 1, 2), ended(3), began(3000, false), hit(1, 4003, 4004)}},
+		{"expired by a clock that was wrong before", []event{stepped(0), ended(1), forASecond(1, 2, 3),
+			but(hit(1, 2004, 2005), "expired")}},
+		{"expired by Redis's clock", []event{steppedRedis(0), ended(1), forASecond(1, 1, 2), hit(1, 4002, 4003),
+			but(hit(1, 4003, 4004), "expired")}},
+		{"expired by Redis's clock, and a fault", []event{steppedRedis(0), forASecond(1, 1, 2), ended(3),
+			began(3000, false), hit(1, 4003, 4004)}},
 		{"expired by all clocks", []event{stepped(0), ended(1), steppedRedis(1), forASecond(1, 1, 2), hit(1, 4003, 4004)}},
-		{"missed, but it may have expired", []event{forASecond(1, 0, 1), hit(1, 2, 3), missed(4, 5), hit(1, 6, 7), missed(2100, 2101)}},
-		{"goes back to what expires", []event{forASecond(1, 0, 1), put(2, 2, 3), hit(2, 4, 5), but(hit(1, 6, 7), "backwards")}},
+		{"missed, but it may have expired", []event{forASecond(1, 0, 1), hit(1, 2, 3), missed(4, 5),
+			hit(1, 6, 7), missed(2100, 2101)}},
+		{"goes back to what expires", []event{forASecond(1, 0, 1), put(2, 2, 3), hit(2, 4, 5),
+			but(hit(1, 6, 7), "backwards")}},
 
-		{"too old", []event{began(0, false), put(1, 0, 1), put(2, 9, 10), hit(1, 4010, 4011), but(hit(1, 4011, 4012), "too old")}},
-		{"too old, deleted", []event{began(0, false), put(1, 0, 1), del(2, 9, 10), hit(1, 4010, 4011), but(hit(1, 4011, 4012), "too old")}},
+		{"too old", []event{began(0, false), put(1, 0, 1), put(2, 9, 10), hit(1, 4010, 4011),
+			but(hit(1, 4011, 4012), "too old")}},
+		{"too old, deleted", []event{began(0, false), put(1, 0, 1), del(2, 9, 10), hit(1, 4010, 4011),
+			but(hit(1, 4011, 4012), "too old")}},
 		{"the newer write is of unknown outcome", []event{put(1, 0, 1), wrote(Put, 2, 9, 10, Unknown), hit(1, 9000, 9001)}},
 		{"late", []event{put(1, 0, 1), put(2, 9, 10), hit(1, 2010, 2011), but(hit(1, 2011, 2012), "late")}},
 		{"late, during a fault", []event{put(1, 0, 1), put(2, 9, 10), began(1000, false), hit(1, 2011, 2012)}},
-		{"late, just after a fault", []event{put(1, 0, 1), put(2, 9, 10), began(100, false), ended(1000), hit(1, 2999, 3000), but(hit(1, 3001, 3002), "late")}},
+		{"late, just after a fault", []event{put(1, 0, 1), put(2, 9, 10), began(100, false), ended(1000),
+			hit(1, 2999, 3000), but(hit(1, 3001, 3002), "late")}},
 
 		{"an error", []event{but(through(1, Unavailable, 0, 1, 2), "error")}},
 		{"a timeout", []event{but(through(1, Unavailable, 0, 1, 15_001), "error")}},
@@ -186,9 +207,11 @@ func TestCheckerHold(t *testing.T) {
 		{"one that is stale", []event{put(1, 0, 1), began(5*second, true), stale(5100), hit(1, 5102, 5103), stale(5104)}},
 		{"not in step too early", []event{put(1, 0, 1), began(5*second, true), stale(5100), but(stale(5102), "lost")}},
 		{"not a fault of Redis", []event{put(1, 0, 1), began(5*second, false), stale(5100), stale(5102)}},
-		{"maybe deleted", []event{put(1, 0, 1), wrote(Delete, 2, 4990, 4999, Unknown), began(5*second, true), missed(5100, 5101), missed(5102, 5103)}},
+		{"maybe deleted", []event{put(1, 0, 1), wrote(Delete, 2, 4990, 4999, Unknown), began(5*second, true),
+			missed(5100, 5101), missed(5102, 5103)}},
 		{"written just before", []event{put(1, 4990, 4991), began(5*second, true), missed(5100, 5101), missed(5102, 5103)}},
-		{"just after another fault", []event{put(1, 0, 1), began(3*second, false), ended(4 * second), began(5*second, true), stale(5100), stale(5102)}},
+		{"just after another fault", []event{put(1, 0, 1), began(3*second, false), ended(4 * second),
+			began(5*second, true), stale(5100), stale(5102)}},
 		{"healed", []event{put(1, 0, 1), began(5*second, true), stale(5100), ended(5101), stale(5102)}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -216,25 +239,36 @@ func TestCheckerOfDevices(t *testing.T) {
 		name   string
 		events []event
 	}{
-		{"as it should be", []event{put(1, 0, 1), shown(1, Hit, 2, 3), del(2, 4, 5), shown(1, Hit, 6, 7), shown(1, Refused, 8, 9), put(3, 10, 11), shown(3, Hit, 12, 13), shown(1, Refused, 14, 15)}},
+		{"as it should be", []event{put(1, 0, 1), shown(1, Hit, 2, 3), del(2, 4, 5), shown(1, Hit, 6, 7),
+			shown(1, Refused, 8, 9), put(3, 10, 11), shown(3, Hit, 12, 13), shown(1, Refused, 14, 15)}},
 		{"authenticated with a secret that was never given", []event{put(1, 0, 1), but(shown(2, Hit, 2, 3), "wrong body")}},
-		{"authenticated again", []event{put(1, 0, 1), shown(1, Hit, 2, 3), del(2, 4, 5), shown(1, Refused, 6, 7), but(shown(1, Hit, 8, 9), "came back")}},
-		{"authenticated again after another Envoy", []event{put(1, 0, 1), shown(1, Hit, 2, 3), del(2, 4, 5), shown(1, Refused, 6, 7), through(2, Hit, 1, 8, 9)}},
-		{"authenticated between two eras", []event{put(1, 0, 1), shown(1, Hit, 2, 3), del(2, 4, 5), shown(1, Refused, 6, 7), between}},
-		{"authenticated with an old secret after a new one", []event{put(1, 0, 1), put(2, 2, 3), shown(2, Hit, 4, 5), but(shown(1, Hit, 6, 7), "backwards")}},
-		{"revoked and authenticated late", []event{put(1, 0, 1), del(2, 9, 10), shown(1, Hit, 2010, 2011), but(shown(1, Hit, 2011, 2012), "late")}},
-		{"revoked and authenticated too late during a fault", []event{began(0, true), put(1, 0, 1), del(2, 9, 10), shown(1, Hit, 4010, 4011), but(shown(1, Hit, 4011, 4012), "too old")}},
+		{"authenticated again", []event{put(1, 0, 1), shown(1, Hit, 2, 3), del(2, 4, 5), shown(1, Refused, 6, 7),
+			but(shown(1, Hit, 8, 9), "came back")}},
+		{"authenticated again after another Envoy", []event{put(1, 0, 1), shown(1, Hit, 2, 3), del(2, 4, 5),
+			shown(1, Refused, 6, 7), through(2, Hit, 1, 8, 9)}},
+		{"authenticated between two eras", []event{put(1, 0, 1), shown(1, Hit, 2, 3), del(2, 4, 5),
+			shown(1, Refused, 6, 7), between}},
+		{"authenticated with an old secret after a new one", []event{put(1, 0, 1), put(2, 2, 3), shown(2, Hit, 4, 5),
+			but(shown(1, Hit, 6, 7), "backwards")}},
+		{"revoked and authenticated late", []event{put(1, 0, 1), del(2, 9, 10), shown(1, Hit, 2010, 2011),
+			but(shown(1, Hit, 2011, 2012), "late")}},
+		{"revoked and authenticated too late during a fault", []event{began(0, true), put(1, 0, 1),
+			del(2, 9, 10), shown(1, Hit, 4010, 4011), but(shown(1, Hit, 4011, 4012), "too old")}},
 		{"a good one is refused", []event{put(1, 0, 1), but(shown(1, Refused, 2002, 2003), "good one refused")}},
-		{"a good one is refused in a fault", []event{put(1, 0, 1), began(3*second, true), but(shown(1, Refused, 4000, 4001), "good one refused")}},
+		{"a good one is refused in a fault", []event{put(1, 0, 1), began(3*second, true),
+			but(shown(1, Refused, 4000, 4001), "good one refused")}},
 		{"refused because it may have ended", []event{forASecond(1, 0, 1), shown(1, Refused, 2002, 2003)}},
 		{"refused before it is there", []event{put(1, 0, 1), shown(1, Refused, 2000, 2001)}},
 		{"refused because it came in a fault", []event{began(0, true), put(1, 10, 11), shown(1, Refused, 4000, 4001)}},
 		{"refused as it ends", []event{put(1, 0, 1), wrote(Delete, 2, 3000, 3001, Unknown), shown(1, Refused, 3002, 3003)}},
 		{"a token is refused while nothing is broken", []event{put(1, 0, 1), but(token, "good one refused")}},
 		{"a token is refused in a fault", []event{put(1, 0, 1), began(5*second, false), token}},
-		{"not verified while nothing is broken", []event{put(1, 0, 1), shown(1, Unverified, 3000, 3001), but(shown(1, Unverified, 3002, 3003), "not verified")}},
-		{"not verified now and then", []event{put(1, 0, 1), shown(1, Unverified, 3000, 3001), shown(1, Hit, 3002, 3003), shown(1, Unverified, 3004, 3005)}},
-		{"a former secret is throttled, and right again", []event{put(1, 0, 1), wrote(Put, 2, 2, 3, Failed), former(3000), former(3002), former(3004)}},
+		{"not verified while nothing is broken", []event{put(1, 0, 1), shown(1, Unverified, 3000, 3001),
+			but(shown(1, Unverified, 3002, 3003), "not verified")}},
+		{"not verified now and then", []event{put(1, 0, 1), shown(1, Unverified, 3000, 3001), shown(1, Hit, 3002, 3003),
+			shown(1, Unverified, 3004, 3005)}},
+		{"a former secret is throttled, and right again", []event{put(1, 0, 1), wrote(Put, 2, 2, 3, Failed),
+			former(3000), former(3002), former(3004)}},
 		{"not verified in a fault", []event{put(1, 0, 1), began(3*second, false), shown(1, Unverified, 4000, 4001)}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -257,7 +291,8 @@ func TestCheckerOfTwoWriters(t *testing.T) {
 		{"acknowledged in the other order", Acked, Acked, []event{hit(2, 5, 6), but(hit(1, 7, 8), "backwards")}},
 		{"the older one is late", Acked, Acked, []event{hit(1, 2002, 2003), but(hit(1, 2003, 2004), "late")}},
 		{"refused because it was overtaken", Acked, Failed, []event{hit(2, 5, 6), but(hit(1, 7, 8), "wrong body")}},
-		{"the newer one is of unknown outcome", Unknown, Acked, []event{hit(1, 5000, 5001), hit(2, 5002, 5003), but(hit(1, 5004, 5005), "backwards")}},
+		{"the newer one is of unknown outcome", Unknown, Acked,
+			[]event{hit(1, 5000, 5001), hit(2, 5002, 5003), but(hit(1, 5004, 5005), "backwards")}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := NewChecker(1, testLimits)
@@ -395,7 +430,8 @@ func TestReached(t *testing.T) {
 
 func TestTargetsAndSummary(t *testing.T) {
 	c := NewChecker(2, testLimits)
-	for _, e := range []event{put(1, 0, 1), put(2, 2, 3), wrote(Put, 3, 4, 5, Unknown), hit(1, 20, 21), through(0, Unavailable, 0, 1, 2), hit(2, 22, 23)} {
+	for _, e := range []event{put(1, 0, 1), put(2, 2, 3), wrote(Put, 3, 4, 5, Unknown), hit(1, 20, 21),
+		through(0, Unavailable, 0, 1, 2), hit(2, 22, 23)} {
 		e.do(c)
 	}
 	for _, tt := range []struct {

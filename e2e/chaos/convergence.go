@@ -57,7 +57,8 @@ func (r *run) converge(ctx context.Context, since time.Duration) convergence {
 }
 
 // probeAll requests all keys over one connection, beginning with one of them.
-func probeAll(ctx context.Context, r *run, probe *reader, first int, targets []uint64, since time.Duration, late func(Violation)) convergence {
+func probeAll(ctx context.Context, r *run, probe *reader, first int, targets []uint64, since time.Duration,
+	late func(Violation)) convergence {
 	var got convergence
 	waiting := make([]int, len(targets))
 	for i := range waiting {

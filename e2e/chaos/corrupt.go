@@ -45,8 +45,12 @@ func badBatch() []byte {
 	epoch := rand.Uint64()
 	batch := wire.BeginBatch(nil, epoch, epoch)
 	for range 1 + rand.IntN(64) {
-		batch = wire.AppendOp(batch, wire.RegionObjects, rand.Uint32N(4096), func(dst []byte) []byte { return wire.FinishRecord(wire.AppendObjectsHeader(dst, epoch, 0), len(dst)) })
-		batch = wire.AppendOp(batch, wire.RegionVerdicts, rand.Uint32N(4096), func(dst []byte) []byte { return wire.AppendVerdicts(dst, epoch, nil, nil) })
+		batch = wire.AppendOp(batch, wire.RegionObjects, rand.Uint32N(4096), func(dst []byte) []byte {
+			return wire.FinishRecord(wire.AppendObjectsHeader(dst, epoch, 0), len(dst))
+		})
+		batch = wire.AppendOp(batch, wire.RegionVerdicts, rand.Uint32N(4096), func(dst []byte) []byte {
+			return wire.AppendVerdicts(dst, epoch, nil, nil)
+		})
 	}
 	switch rand.IntN(3) {
 	case 0:

@@ -164,7 +164,8 @@ func (w *deviceWriter) write(place *place, kinds ...Kind) {
 	w.writing.RLock()
 	defer w.writing.RUnlock()
 	kind, alone := Put, w.class(int(place.Load())) != changing
-	if newest, found := w.checker.Newest(int(place.Load())); found && newest == Put && rand.IntN(2) == 0 && w.class(int(place.Load())) != mortal {
+	if newest, found := w.checker.Newest(int(place.Load())); found && newest == Put && rand.IntN(2) == 0 &&
+		w.class(int(place.Load())) != mortal {
 		kind = Delete
 	}
 	if len(kinds) > 0 {
@@ -220,7 +221,8 @@ func (w *deviceWriter) keep(ctx context.Context) {
 func (w *deviceWriter) register(ctx context.Context) error {
 	for owner := range owners {
 		id := ownerID(owner)
-		got, err := w.client.HMGet(ctx, w.shards.KeysOf(id).CredentialKey(id), contract.FieldHash, contract.FieldDisabled).Result()
+		got, err := w.client.HMGet(ctx, w.shards.KeysOf(id).CredentialKey(id), contract.FieldHash,
+			contract.FieldDisabled).Result()
 		if err == nil && (got[0] == nil || got[1] == "1") {
 			_, err = w.publisher.PutDevice(ctx, publish.Device{ID: id, Hashes: steadyHashes()[:1]})
 		}
@@ -236,7 +238,8 @@ const keepEvery = 500 * time.Millisecond
 
 // race registers new devices of a place, and revokes each while it is verified for the first time, until ctx ends. Then
 // it shows the secret for some time: the verification must not let it in.
-func (w *deviceWriter) race(ctx context.Context, place *place, newLogin func(device int) *login, show func(l *login, version uint64, newest bool)) {
+func (w *deviceWriter) race(ctx context.Context, place *place, newLogin func(device int) *login,
+	show func(l *login, version uint64, newest bool)) {
 	for wait(ctx, 50*time.Millisecond) {
 		device := int(place.Load())
 		w.write(place, Put)
@@ -341,7 +344,8 @@ func (l *login) close() {
 // show sends the secret of a version, or the token that was issued for it.
 func (l *login) show(ctx context.Context, version uint64, newest bool) Read {
 	got := Read{Key: l.device, Version: version, Newest: newest, Place: rand.IntN(places)}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/chaos/device/%d", l.urls[got.Place], l.device), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		fmt.Sprintf("%s/chaos/device/%d", l.urls[got.Place], l.device), nil)
 	if err != nil {
 		panic(err) // the URL is ours
 	}

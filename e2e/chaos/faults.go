@@ -37,7 +37,8 @@ const (
 
 // FaultKinds are all kinds.
 var FaultKinds = []FaultKind{
-	KillRedis, LosePower, PauseRedis, CutLink, HangLink, DelayLink, LoseMessages, LoseLast, FullRedis, RevokeAll, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy,
+	KillRedis, LosePower, PauseRedis, CutLink, HangLink, DelayLink, LoseMessages, LoseLast, FullRedis,
+	RevokeAll, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy,
 	Failover, MoveSlot, BadBatches, EmptyRedis, StepEdge, StepRedis, TrapEdge, TrapPush,
 }
 

@@ -105,7 +105,8 @@ func (r *run) lost(ctx context.Context, objects, devices map[int]uint64) (writes
 		}
 	}
 	for device := range devices {
-		ended, err := client.HMGet(ctx, keys.CredentialKey(deviceID(device)), contract.FieldDisabled, contract.FieldDeleted).Result()
+		ended, err := client.HMGet(ctx, keys.CredentialKey(deviceID(device)), contract.FieldDisabled,
+			contract.FieldDeleted).Result()
 		if err != nil {
 			return 0, 0, fmt.Errorf("look for what was lost: %w", err)
 		}

@@ -59,7 +59,8 @@ func TestFilterLosesMessagesOnly(t *testing.T) {
 		var l losses
 		l.perMille.Store(tt.rate)
 		var out bytes.Buffer
-		if err := l.filter(&out, strings.NewReader(tt.replies)); err == nil || !strings.Contains(err.Error(), io.EOF.Error()) {
+		if err := l.filter(&out, strings.NewReader(tt.replies)); err == nil ||
+			!strings.Contains(err.Error(), io.EOF.Error()) {
 			t.Errorf("got %v, want the end", err)
 		}
 		if out.String() != tt.want {

@@ -89,7 +89,8 @@ func (r *reader) read(ctx context.Context, key int) Read {
 	}
 	if r.judge(&got, response, body); foreign {
 		if got.Answer == Hit || got.Answer == WrongBody {
-			got.Answer, got.Detail = WrongBody, fmt.Sprintf("%d, %s for another device", response.StatusCode, response.Header.Get("ETag"))
+			got.Answer, got.Detail = WrongBody, fmt.Sprintf("%d, %s for another device", response.StatusCode,
+				response.Header.Get("ETag"))
 		} else {
 			got.Answer, got.Edge = Bypass, 0 // it shows nothing
 		}
@@ -175,7 +176,8 @@ func (r *reader) version(key int, response *http.Response, body []byte) (uint64,
 		if response.Request.Header.Get("If-Modified-Since") != "" {
 			return tagged, nil
 		}
-		if want := response.Request.Header.Get("If-None-Match"); !strings.HasSuffix(want, strings.TrimPrefix(response.Header.Get("ETag"), "W/")) {
+		if want := response.Request.Header.Get("If-None-Match"); !strings.HasSuffix(want,
+			strings.TrimPrefix(response.Header.Get("ETag"), "W/")) {
 			return 0, fmt.Errorf("not modified, but it was asked for with %q", want)
 		}
 		return tagged, nil

@@ -28,7 +28,8 @@ func TestDecode(t *testing.T) {
 		t.Fatal(err)
 	}
 	bodies := map[string][]byte{
-		"gzip": pack(gzip.NewWriter(&zipped), &zipped), "br": pack(brotli.NewWriter(&brotlied), &brotlied), "zstd": pack(encoder, &zstded),
+		"gzip": pack(gzip.NewWriter(&zipped), &zipped), "br": pack(brotli.NewWriter(&brotlied), &brotlied),
+		"zstd": pack(encoder, &zstded),
 	}
 	for _, coding := range codings {
 		body := bodies[coding]

@@ -84,7 +84,8 @@ rules:
 
 // promised are the README's promises. The sidecar asks for Redis's position once a second, which then has to reach the
 // edge, so Hold leaves that much of max_staleness.
-var promised = Limits{MaxStaleness: maxStaleness, Slack: time.Second, Converge: 2 * time.Second, Hold: maxStaleness - 1800*time.Millisecond}
+var promised = Limits{MaxStaleness: maxStaleness, Slack: time.Second, Converge: 2 * time.Second,
+	Hold: maxStaleness - 1800*time.Millisecond}
 
 // run is a running run.
 type run struct {
@@ -289,8 +290,8 @@ func (r *run) load(ctx context.Context) error {
 	var writers, readers sync.WaitGroup
 	registrar := &deviceWriter{
 		client: client, shards: r.shards(),
-		world: r.world, checker: r.devices, writing: &r.writing, publisher: publisher, places: r.places, counts: &r.counts, report: r.report,
-		repeats: r.Redis == Cluster,
+		world: r.world, checker: r.devices, writing: &r.writing, publisher: publisher, places: r.places,
+		counts: &r.counts, report: r.report, repeats: r.Redis == Cluster,
 	}
 	r.registrar = registrar
 	if err := registrar.register(ctx); err != nil { // readers need the owners
@@ -321,7 +322,9 @@ func (r *run) load(ctx context.Context) error {
 		place.Store(int64(i))
 		if registrar.class(i) == racing {
 			writers.Go(func() {
-				registrar.race(writing, place, newLogin, func(l *login, version uint64, newest bool) { r.show(reading, l, version, newest) })
+				registrar.race(writing, place, newLogin, func(l *login, version uint64, newest bool) {
+					r.show(reading, l, version, newest)
+				})
 			})
 			continue
 		}
@@ -386,8 +389,8 @@ func (r *run) writers(publisher *publish.Publisher) []*writer {
 
 func (r *run) newWriter(publisher *publish.Publisher) *writer {
 	return &writer{
-		world: r.world, checker: r.checker, writing: &r.writing, content: r.content, publisher: publisher, counts: &r.counts, report: r.report,
-		repeats: r.Redis == Cluster,
+		world: r.world, checker: r.checker, writing: &r.writing, content: r.content, publisher: publisher,
+		counts: &r.counts, report: r.report, repeats: r.Redis == Cluster,
 	}
 }
 
@@ -636,14 +639,21 @@ func (r *run) summary() {
 		faults = append(faults, fmt.Sprintf("%d messages", r.breaker.losses.lost.Load()))
 	}
 	r.printf("faults: %s\n", strings.Join(faults, ", "))
-	r.printf("operations: %d acknowledged (%.0f/s), %d of unknown outcome, %d overtaken by another writer's, %d not sent; lost by Redis: %d writes of objects, %d revocations\n",
-		count(&w[Acked]), float64(count(&w[Acked]))/seconds, count(&w[Unknown]), count(&r.counts.overtaken), count(&w[Failed]), r.lostWrites, r.lostRevocations)
-	r.printf("reads: %d (%.0f/s): %d hits, %d misses, %d stale to upstream, %d others to upstream, %d without an answer while Envoy or a VM was down; %d answers of no certain Envoy\n",
-		sum(a), float64(sum(a))/seconds, count(&a[Hit]), count(&a[Miss]), count(&a[Stale]), count(&a[Bypass]), count(&a[Unavailable]), s.Inert)
+	r.printf("operations: %d acknowledged (%.0f/s), %d of unknown outcome, %d overtaken by another writer's, %d not "+
+		"sent; lost by Redis: %d writes of objects, %d revocations\n",
+		count(&w[Acked]), float64(count(&w[Acked]))/seconds, count(&w[Unknown]), count(&r.counts.overtaken),
+		count(&w[Failed]), r.lostWrites, r.lostRevocations)
+	r.printf("reads: %d (%.0f/s): %d hits, %d misses, %d stale to upstream, %d others to upstream, %d without an answer "+
+		"while Envoy or a VM was down; %d answers of no certain Envoy\n",
+		sum(a), float64(sum(a))/seconds, count(&a[Hit]), count(&a[Miss]), count(&a[Stale]), count(&a[Bypass]),
+		count(&a[Unavailable]), s.Inert)
 	d, l := &r.counts.devices, &r.counts.logins
-	r.printf("devices: %d secrets and revocations acknowledged, %d of unknown outcome; shown %d times: %d let in, %d refused, %d not verified, %d without an answer while Envoy or a VM was down\n",
-		count(&d[Acked]), count(&d[Unknown]), sum(l), count(&l[Hit]), count(&l[Refused]), count(&l[Unverified]), count(&l[Unavailable]))
-	r.printf("longest use of a secret that had ended: %.3f s (max_auth_staleness %v)\n", r.devices.Summary().Oldest.Seconds(), maxStaleness)
+	r.printf("devices: %d secrets and revocations acknowledged, %d of unknown outcome; shown %d times: %d let in, %d "+
+		"refused, %d not verified, %d without an answer while Envoy or a VM was down\n",
+		count(&d[Acked]), count(&d[Unknown]), sum(l), count(&l[Hit]), count(&l[Refused]), count(&l[Unverified]),
+		count(&l[Unavailable]))
+	r.printf("longest use of a secret that had ended: %.3f s (max_auth_staleness %v)\n",
+		r.devices.Summary().Oldest.Seconds(), maxStaleness)
 	r.printf("oldest answer: %.3f s (max_staleness %v)\n", s.Oldest.Seconds(), maxStaleness)
 	r.printf("longest convergence: %.3f s (%s)\n", r.longest.took.Seconds(), r.slowest)
 	r.printf("violations: %d\n", r.violations)

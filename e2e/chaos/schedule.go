@@ -21,8 +21,10 @@ var decks = map[Deployment][]FaultKind{
 		KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, longPause, BadBatches, EmptyRedis, RevokeAll, both, both,
 		StepEdge, StepRedis, setBack, setBack, TrapEdge, TrapPush,
 	},
-	Sentinel: {Failover, Failover, Failover, EmptyRedis, RevokeAll, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, both, both},
-	Cluster:  {MoveSlot, MoveSlot, MoveSlot, MoveSlot, RevokeAll, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, both, both},
+	Sentinel: {Failover, Failover, Failover, EmptyRedis, RevokeAll, KillSidecar, PauseSidecar, KillEnvoy,
+		PauseEnvoy, both, both},
+	Cluster: {MoveSlot, MoveSlot, MoveSlot, MoveSlot, RevokeAll, KillSidecar, PauseSidecar, KillEnvoy,
+		PauseEnvoy, both, both},
 }
 
 // shortRound is the duration below which a run of a single server begins with a dense round: each kind of fault once,

@@ -32,7 +32,8 @@ type moment struct {
 }
 
 func (w *world) moment() moment {
-	return moment{edges: w.edges.Load(), refills: w.refills.Load(), traps: w.traps.Load(), eras: w.eras.Load(), at: w.now()}
+	return moment{edges: w.edges.Load(), refills: w.refills.Load(), traps: w.traps.Load(),
+		eras: w.eras.Load(), at: w.now()}
 }
 
 // stamp sets the fields of a read that depend on the state from before, when it began, until now.

@@ -98,8 +98,8 @@ func (w *writer) writeKind(key int, kind Kind) {
 		_, err = w.publisher.Delete(ctx, stored(key), version)
 	} else {
 		_, err = w.publisher.Put(ctx, publish.Object{
-			Key: stored(key), Body: w.content.Body(key, version), ContentType: contentType(key), ETag: etag(key, version), Version: version,
-			TTL: life,
+			Key: stored(key), Body: w.content.Body(key, version), ContentType: contentType(key),
+			ETag: etag(key, version), Version: version, TTL: life,
 		})
 	}
 	outcome := outcomeOf(err)

@@ -185,7 +185,8 @@ func (c *cluster) closed(t *testing.T, f func()) {
 	group.Wait()
 	t.Logf("answers by status: %v", answers)
 	for status := range answers {
-		if status != 0 && status != http.StatusUnauthorized && status != http.StatusForbidden && status != http.StatusServiceUnavailable {
+		if status != 0 && status != http.StatusUnauthorized && status != http.StatusForbidden &&
+			status != http.StatusServiceUnavailable {
 			t.Errorf("a request without a credential was answered with %d", status)
 		}
 	}

@@ -12,11 +12,12 @@ import (
 	"testing"
 )
 
-// TestEnvoyGateway installs the chart under a real Envoy Gateway as docs/install/envoy-gateway.md describes. Its steps build on each
-// other.
+// TestEnvoyGateway installs the chart under a real Envoy Gateway as docs/install/envoy-gateway.md describes. Its steps
+// build on each other.
 func TestEnvoyGateway(t *testing.T) {
 	c := newMesh(t, "envoy-gateway", "gateway.envoyproxy.io/owning-gateway-name=eg")
-	c.values = append(c.values, "--set", "envoyGateway.gateway=eg", "--set", "envoyGateway.xdsListeners={"+namespace+"/eg/http,"+namespace+"/eg/second}",
+	c.values = append(c.values, "--set", "envoyGateway.gateway=eg", "--set", "envoyGateway.xdsListeners={"+
+		namespace+"/eg/http,"+namespace+"/eg/second}",
 		"--set", "envoyGateway.wasm.image="+moduleImage)
 	steps := []step{
 		{"a gateway without the chart", c.gateway},
@@ -49,7 +50,8 @@ func TestEnvoyGateway(t *testing.T) {
 func (c *cluster) gateway(t *testing.T) {
 	c.serveImage(t, "gatehouse-module", moduleImage)
 	load(t, "localhost/envoy-gateway:dev", "envoy-gateway", nil)
-	run(t, "", "helm", "install", "eg", filepath.Join(meshDir(t), "charts", "gateway-helm"), "--namespace", "envoy-gateway-system",
+	run(t, "", "helm", "install", "eg", filepath.Join(meshDir(t), "charts", "gateway-helm"),
+		"--namespace", "envoy-gateway-system",
 		"--create-namespace", "--values", "testdata/envoy-gateway.yaml", "--wait", "--timeout", "120s")
 	c.kubectl(t, "apply", "--filename", "testdata/gateway.yaml")
 	await(t, "the gateway's service", func() error {
@@ -70,12 +72,13 @@ func (c *cluster) installAtGateway(t *testing.T) {
 func (c *cluster) refer(t *testing.T) {
 	before := c.pod(t)
 	c.kubectl(t, "patch", "gateway", "eg", "--type", "merge", "--patch",
-		`{"spec": {"infrastructure": {"parametersRef": {"group": "gateway.envoyproxy.io", "kind": "EnvoyProxy", "name": "`+release+`-gatehouse"}}}}`)
+		`{"spec": {"infrastructure": {"parametersRef": {"group": "gateway.envoyproxy.io", "kind": "EnvoyProxy", "name": "`+
+			release+`-gatehouse"}}}}`)
 	c.replaced(t, before)
 }
 
-// installNative installs with the filter as a dynamic module, which comes with the sidecar's image. The Gateway must not
-// load it, nor serve without it, before it uses the EnvoyProxy that allows it.
+// installNative installs with the filter as a dynamic module, which comes with the sidecar's image. The Gateway must
+// not load it, nor serve without it, before it uses the EnvoyProxy that allows it.
 func (c *cluster) installNative(t *testing.T) {
 	c.values = append(c.values, "--set", "edge=native")
 	c.helm(t, append([]string{"install", release, c.pushChart(t), "--plain-http"}, c.values...)...)
@@ -150,11 +153,13 @@ func (c *cluster) unpatched(t *testing.T) {
 		c.kubectl(t, "delete", "envoypatchpolicy", release+"-gatehouse")
 		c.kubectl(t, "delete", "pod", before, "--grace-period=1")
 		c.gone(t, before)
-		port := c.kubectl(t, "get", "service", "--selector", c.selector, "--output", "jsonpath={.items[0].spec.ports[0].targetPort}")
+		port := c.kubectl(t, "get", "service", "--selector", c.selector,
+			"--output", "jsonpath={.items[0].spec.ports[0].targetPort}")
 		await(t, "the new pod refuses a device", func() error {
 			// The service doesn't send requests there: the sidecar isn't ready.
 			address := c.kubectl(t, "get", "pods", "--selector", c.selector, "--output", "jsonpath={.items[0].status.podIP}")
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+net.JoinHostPort(address, port)+"/config", nil)
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+				"http://"+net.JoinHostPort(address, port)+"/config", nil)
 			if err != nil {
 				return err
 			}
@@ -175,8 +180,8 @@ func (c *cluster) unpatched(t *testing.T) {
 	c.same(t)
 }
 
-// ruleless removes the EnvoyExtensionPolicy: what has a route is denied, also without a rule. The next upgrade brings it
-// back.
+// ruleless removes the EnvoyExtensionPolicy: what has a route is denied, also without a rule. The next upgrade brings
+// it back.
 func (c *cluster) ruleless(t *testing.T) {
 	c.answersWith(t, "/unruled", http.StatusOK)
 	c.closed(t, func() {
@@ -193,7 +198,8 @@ func (c *cluster) ruleless(t *testing.T) {
 
 func (c *cluster) uninstallFromGateway(t *testing.T) {
 	before := c.pod(t)
-	c.kubectl(t, "patch", "gateway", "eg", "--type", "json", "--patch", `[{"op": "remove", "path": "/spec/infrastructure"}]`)
+	c.kubectl(t, "patch", "gateway", "eg", "--type", "json", "--patch",
+		`[{"op": "remove", "path": "/spec/infrastructure"}]`)
 	c.uninstall(t)
 	c.replaced(t, before)
 	c.forwards(t)

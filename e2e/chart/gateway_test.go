@@ -106,7 +106,8 @@ func (c *cluster) install(t *testing.T) {
 	createNamespace(t)
 	run(t, "", "kubectl", "label", "--overwrite", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted",
 		"pod-security.kubernetes.io/enforce-version=latest")
-	_, err := try(t.Context(), "", "kubectl", "--namespace", namespace, "run", "loose", "--image=localhost/pause:dev", "--dry-run=server")
+	_, err := try(t.Context(), "", "kubectl", "--namespace", namespace, "run", "loose", "--image=localhost/pause:dev",
+		"--dry-run=server")
 	if err == nil || !strings.Contains(err.Error(), "violates PodSecurity") {
 		t.Errorf("a pod that is not restricted: got %v, want it refused", err)
 	}
@@ -139,7 +140,8 @@ func createNamespace(t *testing.T) {
 // the address of a new service.
 func (c *cluster) helmInstall(t *testing.T, values ...string) {
 	t.Helper()
-	c.helm(t, append(append([]string{"install", release, chartDir, "--wait", "--timeout", "120s"}, c.values...), values...)...)
+	c.helm(t, append(append([]string{"install", release, chartDir, "--wait", "--timeout", "120s"},
+		c.values...), values...)...)
 	await(t, "connected to the service", func() error {
 		conn, err := net.DialTimeout("tcp", c.edge(t), time.Second)
 		if err == nil {
@@ -227,7 +229,8 @@ func (c *cluster) same(t *testing.T) {
 	upstream := c.upstream.Requests()
 	answer, text := c.get(t, "/products/1", nil)
 	if answer.StatusCode != http.StatusOK || text != body || !hit(answer) {
-		t.Errorf("object: got %d, %q, Cache-Status %q, want 200, %q, a hit", answer.StatusCode, text, answer.Header.Get("Cache-Status"), body)
+		t.Errorf("object: got %d, %q, Cache-Status %q, want 200, %q, a hit", answer.StatusCode, text,
+			answer.Header.Get("Cache-Status"), body)
 	}
 	answer, _ = c.get(t, "/products/1", http.Header{"If-None-Match": {answer.Header.Get("ETag")}})
 	if answer.StatusCode != http.StatusNotModified {
@@ -310,7 +313,8 @@ func loadNextRelease(t *testing.T) {
 	t.Setenv("VERSION", nextRelease)
 	run(t, "", "../../scripts/build-static.sh", dir+"/")
 	run(t, "", "../../scripts/build-wasm.sh", filepath.Join(dir, "gatehouse.wasm"))
-	run(t, "", "env", "ARCH="+runtime.GOARCH, "../../scripts/build-library.sh", "native", filepath.Join(dir, "libgatehouse.so"))
+	run(t, "", "env", "ARCH="+runtime.GOARCH, "../../scripts/build-library.sh",
+		"native", filepath.Join(dir, "libgatehouse.so"))
 	files := map[string]string{
 		"/plugin.wasm": filepath.Join(dir, "gatehouse.wasm"), "/libgatehouse.so": filepath.Join(dir, "libgatehouse.so"),
 	}
@@ -318,7 +322,8 @@ func loadNextRelease(t *testing.T) {
 		files["/usr/local/bin/"+program] = filepath.Join(dir, program)
 	}
 	archive := filepath.Join(dir, "next.tar")
-	if err := k8s.WriteImage(archive, "localhost/gatehouse-sidecar:next", "/usr/local/bin/gatehouse-sidecar", files); err != nil {
+	if err := k8s.WriteImage(archive, "localhost/gatehouse-sidecar:next", "/usr/local/bin/gatehouse-sidecar",
+		files); err != nil {
 		t.Fatal(err)
 	}
 	run(t, "", "ctr", "images", "import", archive)
@@ -335,7 +340,8 @@ func (c *cluster) version(t *testing.T) string {
 // mistake upgrades to rules that gatehousectl refuses: the earlier pod goes on.
 func (c *cluster) mistake(t *testing.T) {
 	before := c.pod(t)
-	upgrade := append(append([]string{"upgrade", release, chartDir, "--namespace", namespace, "--wait", "--timeout", "15s"}, c.values...),
+	upgrade := append(append([]string{"upgrade", release, chartDir, "--namespace", namespace,
+		"--wait", "--timeout", "15s"}, c.values...),
 		"--set-json", `rules=[{"match":{"path":"/a/../b"},"auth":{}}]`)
 	if _, err := try(t.Context(), "", "helm", upgrade...); err == nil {
 		t.Error("the upgrade succeeded, want the new pod kept from starting")
@@ -403,7 +409,8 @@ func (c *cluster) shows(t *testing.T, name string) {
 	t.Helper()
 	address := c.edge(t)
 	await(t, "certificate "+name, func() error {
-		client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+		client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true,
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 		defer client.CloseIdleConnections()
 		answer, err := client.Get("https://" + address + "/products/1")
 		if err != nil {
@@ -440,7 +447,8 @@ func newCertificate(t *testing.T, name string) certificate {
 		t.Fatal(err)
 	}
 	files := certificate{filepath.Join(t.TempDir(), "tls.crt"), filepath.Join(t.TempDir(), "tls.key")}
-	for path, block := range map[string]*pem.Block{files.cert: {Type: "CERTIFICATE", Bytes: cert}, files.key: {Type: "PRIVATE KEY", Bytes: private}} {
+	for path, block := range map[string]*pem.Block{files.cert: {Type: "CERTIFICATE", Bytes: cert},
+		files.key: {Type: "PRIVATE KEY", Bytes: private}} {
 		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -20,13 +20,14 @@ import (
 	"github.com/gatehouse/gatehouse/edge/policy"
 )
 
-// TestIstio installs the chart under a real istiod as docs/install/istio.md describes: at a gateway, with the module from the
-// pod and by a patch of the Deployment; then in a workload, with the module from a registry and by an injection template.
-// Istio's proxy is a plain Envoy: see testdata/istiod.yaml. The steps build on each other.
+// TestIstio installs the chart under a real istiod as docs/install/istio.md describes: at a gateway, with the module
+// from the pod and by a patch of the Deployment; then in a workload, with the module from a registry and by an
+// injection template. Istio's proxy is a plain Envoy: see testdata/istiod.yaml. The steps build on each other.
 func TestIstio(t *testing.T) {
 	c := newMesh(t, "istio", "app=web")
 	c.steps(t, []step{{"a mesh without the chart", c.mesh}})
-	for _, at := range []struct{ context, app, module string }{{"gateway", "web", "pod"}, {"sidecar", "shop", "registry"}} {
+	for _, at := range []struct{ context, app, module string }{{"gateway", "web", "pod"},
+		{"sidecar", "shop", "registry"}} {
 		in := *c // with values of its own
 		in.selector = "app=" + at.app
 		in.values = append([]string{}, c.values...)
@@ -72,20 +73,22 @@ func (c *cluster) mesh(t *testing.T) {
 	run(t, "", "helm", "install", "istiod", filepath.Join(charts, "istio-discovery"), "--namespace", system,
 		"--values", "testdata/istiod.yaml", "--wait", "--timeout", "120s")
 	c.kubectl(t, "apply", "--filename", "testdata/shop.yaml")
-	c.helm(t, "install", "web", filepath.Join(charts, "gateway"), "--values", "testdata/istio-gateway.yaml", "--wait", "--timeout", "120s")
+	c.helm(t, "install", "web", filepath.Join(charts, "gateway"), "--values", "testdata/istio-gateway.yaml",
+		"--wait", "--timeout", "120s")
 	c.kubectl(t, "rollout", "status", "deployment/shop", "--timeout=60s")
 	c.forwards(t)
 }
 
-// proxyFiles are the files in the image of Istio's proxy beside pilot-agent. Debian's iptables are links to one program,
-// which goes by its own name.
+// proxyFiles are the files in the image of Istio's proxy beside pilot-agent. Debian's iptables are links to one
+// program, which goes by its own name.
 func proxyFiles(t *testing.T) map[string]string {
 	t.Helper()
 	files := map[string]string{
 		"/usr/local/bin/envoy":                           "../../build/images/envoy/usr/local/bin/envoy",
 		"/var/lib/istio/envoy/envoy_bootstrap_tmpl.json": filepath.Join(meshDir(t), "envoy_bootstrap.json"),
 	}
-	for _, program := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
+	for _, program := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables",
+		"ip6tables-save", "ip6tables-restore"} {
 		path, err := exec.LookPath(program)
 		if err != nil {
 			t.Fatal(err)
@@ -151,7 +154,8 @@ const injectionAnnotations = `{"metadata": {"labels": {"gatehouse": "enabled"}, 
 func (w *workload) inject(t *testing.T) {
 	t.Helper()
 	values := w.part(t, `istiod-values\.yaml`)
-	run(t, "", "helm", "upgrade", "istiod", filepath.Join(meshDir(t), "charts", "istio-discovery"), "--namespace", "istio-system",
+	run(t, "", "helm", "upgrade", "istiod", filepath.Join(meshDir(t), "charts", "istio-discovery"),
+		"--namespace", "istio-system",
 		"--values", "testdata/istiod.yaml", "--values", values, "--wait", "--timeout", "120s")
 	text, err := os.ReadFile(values)
 	if err != nil {
@@ -161,15 +165,18 @@ func (w *workload) inject(t *testing.T) {
 	_, rest, _ := strings.Cut(string(text), field)
 	checksum, _, _ := strings.Cut(rest, "\n")
 	await(t, "istiod has the template", func() error {
-		out, err := try(t.Context(), `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe", "labels": {"sidecar.istio.io/inject": "true"},
-			"annotations": {"inject.istio.io/templates": "sidecar,`+release+`-gatehouse"}}, "spec": {"containers": [{"name": "probe", "image": "localhost/pause:dev"}]}}`,
+		out, err := try(t.Context(),
+			`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe", "labels": {"sidecar.istio.io/inject": "true"},
+			"annotations": {"inject.istio.io/templates": "sidecar,`+release+
+				`-gatehouse"}}, "spec": {"containers": [{"name": "probe", "image": "localhost/pause:dev"}]}}`,
 			"kubectl", "--namespace", namespace, "create", "--dry-run=server", "--output=yaml", "--filename", "-")
 		if err == nil && !strings.Contains(out, field+checksum) {
 			err = errors.New("not this one")
 		}
 		return err
 	})
-	if strings.Contains(w.kubectl(t, "get", "deployment", w.name, "--output", "jsonpath={.spec.template.metadata.annotations}"), "inject.istio.io/templates") {
+	if strings.Contains(w.kubectl(t, "get", "deployment", w.name,
+		"--output", "jsonpath={.spec.template.metadata.annotations}"), "inject.istio.io/templates") {
 		w.kubectl(t, "rollout", "restart", "deployment", w.name)
 	} else {
 		w.kubectl(t, "patch", "deployment", w.name, "--patch", `{"spec": {"template": `+injectionAnnotations+`}}`)
@@ -226,9 +233,9 @@ func (w *workload) upgradeToSessions(t *testing.T) {
 	}
 }
 
-// unpatched takes the patch out of the workload, as a tool does that restores a Deployment: the new pod has no module, or
-// no place for the push socket, so its Envoy refuses a listener and never becomes ready, and the earlier pod goes on.
-// Patching again repairs it.
+// unpatched takes the patch out of the workload, as a tool does that restores a Deployment: the new pod has no module,
+// or no place for the push socket, so its Envoy refuses a listener and never becomes ready, and the earlier pod goes
+// on. Patching again repairs it.
 func (w *workload) unpatched(t *testing.T) {
 	before := w.pod(t)
 	w.closed(t, func() {
@@ -238,7 +245,8 @@ func (w *workload) unpatched(t *testing.T) {
 				if pod.Metadata.Name == before {
 					continue
 				}
-				log, err := try(t.Context(), "", "kubectl", "--namespace", namespace, "logs", pod.Metadata.Name, "--container", "istio-proxy")
+				log, err := try(t.Context(), "", "kubectl", "--namespace", namespace, "logs", pod.Metadata.Name,
+					"--container", "istio-proxy")
 				if err == nil && !strings.Contains(log, "config received from XDS server, but was rejected") {
 					err = errors.New("not yet")
 				}
@@ -317,7 +325,8 @@ func disguised(t *testing.T, address string) string {
 	if err := conn.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
 		t.Fatal(err)
 	}
-	request := "\r\nPOST /config HTTP/1.1\r\nHost: shop\r\nContent-Length: 0\r\n" + policy.DeviceHeader + ": " + device + "\r\n\r\n"
+	request := "\r\nPOST /config HTTP/1.1\r\nHost: shop\r\nContent-Length: 0\r\n" + policy.DeviceHeader +
+		": " + device + "\r\n\r\n"
 	if _, err := io.WriteString(conn, request); err != nil {
 		t.Fatal(err)
 	}
@@ -328,12 +337,13 @@ func disguised(t *testing.T, address string) string {
 	return string(answer)
 }
 
-// withoutModule upgrades to an image that isn't there: Istio's agent can't fetch the module, and the running Envoy goes on
-// with the rules that it has.
+// withoutModule upgrades to an image that isn't there: Istio's agent can't fetch the module, and the running Envoy goes
+// on with the rules that it has.
 func (w *workload) withoutModule(t *testing.T) {
 	before := w.pod(t)
 	w.load(t, func() {
-		w.helm(t, append(append([]string{"upgrade", release, chartDir}, w.values...), "--set", "sidecar.image.tag=missing", "--values", "testdata/upgrade.yaml")...)
+		w.helm(t, append(append([]string{"upgrade", release, chartDir}, w.values...), "--set", "sidecar.image.tag=missing",
+			"--values", "testdata/upgrade.yaml")...)
 		await(t, "Istio's agent can't fetch the module", func() error {
 			log := w.kubectl(t, "logs", before, "--container", "istio-proxy")
 			if !strings.Contains(log, "gatehouse-sidecar:missing: could not fetch") {

@@ -51,7 +51,8 @@ func newCluster(t *testing.T, edge string) *cluster {
 	if edge == "nginx" {
 		edgeKind = "nginx"
 	}
-	c := &cluster{t: t, edgeKind: edgeKind, upstream: new(upstream.Handler), selector: "app.kubernetes.io/component=gateway"}
+	c := &cluster{t: t, edgeKind: edgeKind, upstream: new(upstream.Handler),
+		selector: "app.kubernetes.io/component=gateway"}
 	c.serve(upstreamPort, c.upstream)
 	c.values = []string{
 		"--values", "testdata/values.yaml", "--set", "upstream.host=" + k8s.Gateway, "--set", "upstream.port=" + upstreamPort,
@@ -112,7 +113,8 @@ func (c *cluster) helm(t *testing.T, args ...string) string {
 // ctl runs gatehousectl as an operator does, in the sidecar's container.
 func (c *cluster) ctl(t *testing.T, stdin string, args ...string) {
 	t.Helper()
-	exec := []string{"--namespace", namespace, "exec", "--stdin", c.pod(t), "--container", "gatehouse-sidecar", "--", "gatehousectl"}
+	exec := []string{"--namespace", namespace, "exec", "--stdin", c.pod(t), "--container", "gatehouse-sidecar",
+		"--", "gatehousectl"}
 	run(t, stdin, "kubectl", append(exec, args...)...)
 }
 

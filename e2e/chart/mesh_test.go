@@ -85,7 +85,8 @@ func (m mesh) manifests(t *testing.T) {
 		t.Fatalf("the manifests don't have %q", m.valid)
 	}
 	invalid := strings.ReplaceAll(text, m.valid, m.invalid)
-	if out, err := try(t.Context(), invalid, "kubectl", append(apply, "--dry-run=server")...); err == nil || !strings.Contains(err.Error(), m.refusal) {
+	if out, err := try(t.Context(), invalid, "kubectl", append(apply, "--dry-run=server")...); err == nil ||
+		!strings.Contains(err.Error(), m.refusal) {
 		t.Errorf("%s for %s: got %q, %v, want a refusal with %q", m.invalid, m.valid, out, err, m.refusal)
 	}
 	run(t, text, "kubectl", "delete", "--namespace", meshNamespace, "--filename", "-")
@@ -102,13 +103,17 @@ func patchWorkload(t *testing.T) {
 		kubectl := func(stdin string, args ...string) string {
 			return run(t, stdin, "kubectl", append([]string{"--namespace", meshNamespace}, args...)...)
 		}
-		deployment := fmt.Sprintf(`{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": %[1]q}, "spec": {"replicas": 0,
+		deployment := fmt.Sprintf(
+			`{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": %[1]q}, "spec": {"replicas": 0,
 			"selector": {"matchLabels": {"app": %[1]q}}, "template": {"metadata": {"labels": {"app": %[1]q}},
 			"spec": {"containers": [{"name": %[1]q, "image": "localhost/pause:dev"}]}}}}`, tt.container)
 		kubectl(deployment, "apply", "--filename", "-")
 		patch := func(values ...string) {
 			text := ""
-			for _, m := range parse(t, meshes[0].template(t, append([]string{"--values", meshes[0].example(), "--set", "istio.context=" + tt.context, "--set", "istio.module=pod"}, values...)...)) {
+			for _, m := range parse(t,
+				meshes[0].template(t,
+					append([]string{"--values", meshes[0].example(), "--set", "istio.context=" + tt.context,
+						"--set", "istio.module=pod"}, values...)...)) {
 				if strings.HasSuffix(m.name(), "-workload-patch") {
 					text = m.at("data")["patch.yaml"].(string)
 				}
@@ -122,7 +127,8 @@ func patchWorkload(t *testing.T) {
 		names := func() string {
 			const pod = "{.spec.template.spec"
 			return kubectl("", "get", "deployment", tt.container, "--output",
-				"jsonpath="+pod+".volumes[*].name} "+pod+".initContainers[*].env[*].name} "+pod+".initContainers[*].volumeMounts[*].name}")
+				"jsonpath="+pod+".volumes[*].name} "+pod+".initContainers[*].env[*].name} "+pod+
+					".initContainers[*].volumeMounts[*].name}")
 		}
 		patch()
 		all := names()
@@ -136,7 +142,8 @@ func patchWorkload(t *testing.T) {
 		if got := names(); got != all {
 			t.Errorf("patched once more: got %s, want %s", got, all)
 		}
-		for get, want := range map[string]string{"{.spec.initContainers[*].name}": "gatehouse-module gatehouse-sidecar", tt.get: tt.want} {
+		for get, want := range map[string]string{"{.spec.initContainers[*].name}": "gatehouse-module gatehouse-sidecar",
+			tt.get: tt.want} {
 			get = strings.Replace(get, "{", "{.spec.template", 1)
 			if got := kubectl("", "get", "deployment", tt.container, "--output", "jsonpath="+get); got != want {
 				t.Errorf("%s of the patched %s: got %q, want %q", get, tt.context, got, want)

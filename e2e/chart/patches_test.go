@@ -77,7 +77,8 @@ func newEnvoyConfig() *envoyConfig {
 			"cluster_name": "upstream", "endpoints": []any{object{"lb_endpoints": []any{object{"endpoint": object{
 				"address": socketAddress("127.0.0.1", 8081)}}}}},
 		}}},
-		filters: []any{object{"name": routerFilter, "typed_config": typed("extensions.filters.http.router.v3.Router", object{})}},
+		filters: []any{object{"name": routerFilter,
+			"typed_config": typed("extensions.filters.http.router.v3.Router", object{})}},
 		route:   object{"match": object{"prefix": "/"}, "route": object{"cluster": "upstream"}},
 		routes:  object{"name": "edge"},
 		manager: object{},
@@ -203,21 +204,26 @@ func (c *envoyConfig) jsonPatch(t *testing.T, patch object) {
 		c.clusters = append(c.clusters, operation["value"])
 	case path == "" && kind == "type.googleapis.com/envoy.config.listener.v3.Listener":
 		c.listeners = append(c.listeners, operation["value"])
-	case patch["name"] == gatewayListener && kind == "type.googleapis.com/envoy.config.route.v3.RouteConfiguration" && operation["jsonPath"] == nil:
+	case patch["name"] == gatewayListener && kind == "type.googleapis.com/envoy.config.route.v3.RouteConfiguration" &&
+		operation["jsonPath"] == nil:
 		c.routes[strings.TrimPrefix(path.(string), "/")] = operation["value"]
-	case patch["name"] == gatewayListener && operation["jsonPath"] == "..filters[?(@.name=='envoy.filters.network.http_connection_manager')].typed_config.http_filters" && path == "/0":
+	case patch["name"] == gatewayListener &&
+		operation["jsonPath"] ==
+			"..filters[?(@.name=='envoy.filters.network.http_connection_manager')].typed_config.http_filters" && path == "/0":
 		c.filters = slices.Insert(c.filters, 0, operation["value"])
 	case patch["name"] == gatewayListener && path == "/disabled": // of a filter that the listener has, since it has ours
 		i := slices.IndexFunc(c.filters, func(f any) bool { return f.(object)["name"] == "gatehouse-listener-guard" })
 		c.filters[i].(object)["disabled"] = operation["value"]
 	case patch["name"] == gatewayListener && strings.HasPrefix(fmt.Sprint(operation["jsonPath"]), "..routes["):
 		c.route["typed_per_filter_config"].(object)[strings.TrimPrefix(path.(string), "/")] = operation["value"]
-	case patch["name"] == gatewayListener && operation["jsonPath"] == "..filters[?(@.name=='envoy.filters.network.http_connection_manager')].typed_config":
+	case patch["name"] == gatewayListener &&
+		operation["jsonPath"] == "..filters[?(@.name=='envoy.filters.network.http_connection_manager')].typed_config":
 		c.manager[strings.TrimPrefix(path.(string), "/")] = operation["value"]
 	case patch["name"] == gatewayListener:
 		for _, f := range c.filters {
 			filter := manifest(f.(object))
-			within, ok := strings.CutPrefix(operation["jsonPath"].(string), fmt.Sprintf("..http_filters[?(@.name=='%s')].", filter["name"]))
+			within, ok := strings.CutPrefix(operation["jsonPath"].(string),
+				fmt.Sprintf("..http_filters[?(@.name=='%s')].", filter["name"]))
 			if ok {
 				filter.at(strings.Split(within, ".")...)[strings.TrimPrefix(path.(string), "/")] = operation["value"]
 				return
@@ -231,7 +237,8 @@ func (c *envoyConfig) jsonPatch(t *testing.T, patch object) {
 
 // serves runs Envoy with its configuration in the mode, and the image's sidecar beside it, and requests an object.
 func (m mesh) serves(t *testing.T) {
-	values := []string{"--values", "testdata/values.yaml", "--set", "mode=" + m.mode, "--set", "redis.url=redis://127.0.0.1"}
+	values := []string{"--values", "testdata/values.yaml", "--set", "mode=" + m.mode,
+		"--set", "redis.url=redis://127.0.0.1"}
 	config := newEnvoyConfig()
 	m.patch(t, config, parse(t, m.template(t, append(values, m.values...)...)))
 	path := filepath.Join(t.TempDir(), "envoy.yaml")
@@ -244,7 +251,8 @@ func (m mesh) serves(t *testing.T) {
 	}
 	const files = "../../build/images"
 	s, err := stack.Start(t.Context(), stack.Options{
-		Name: "mesh", Dir: t.TempDir(), RedisServerPath: server, ConfigPath: path, EnvoyPath: files + "/envoy/usr/local/bin/envoy",
+		Name: "mesh", Dir: t.TempDir(), RedisServerPath: server, ConfigPath: path, EnvoyPath: files +
+			"/envoy/usr/local/bin/envoy",
 		SidecarPath: files + "/sidecar/usr/local/bin/gatehouse-sidecar", WasmPath: files + "/sidecar/plugin.wasm",
 	})
 	if err != nil {

@@ -157,7 +157,8 @@ func parity(t *testing.T, version string, q request, get, head *response) {
 	}
 	got, want := sorted(head.fields, drop), sorted(get.fields, drop)
 	if get.status != head.status || !slices.Equal(got, want) {
-		t.Errorf("RFC 9110 9.3.2: %s %s: HEAD was answered\n%d %q, GET\n%d %q", version, q.target, head.status, got, get.status, want)
+		t.Errorf("RFC 9110 9.3.2: %s %s: HEAD was answered\n%d %q, GET\n%d %q", version, q.target,
+			head.status, got, get.status, want)
 	}
 }
 
@@ -174,16 +175,19 @@ func (s *server) notModified(t *testing.T, version string, q request, got *respo
 			t.Errorf("RFC 9110 15.4.5: %s %s: the 304 has %s: %q, the 200 %q", version, q.target, name, a, b)
 		}
 	}
-	for _, name := range []string{"content-type", "content-encoding", "content-language", "content-range", "transfer-encoding"} {
+	for _, name := range []string{"content-type", "content-encoding", "content-language", "content-range",
+		"transfer-encoding"} {
 		if value := got.get(name); value != "" {
 			t.Errorf("RFC 9110 15.4.5: %s %s: the 304 has %s: %q", version, q.target, name, value)
 		}
 	}
 	if value := got.get("last-modified"); value != "" && (got.get("etag") != "" || value != full.get("last-modified")) {
-		t.Errorf("RFC 9110 15.4.5: %s %s: the 304 has an entity-tag %q and last-modified %q, the 200 %q", version, q.target, got.get("etag"), value, full.get("last-modified"))
+		t.Errorf("RFC 9110 15.4.5: %s %s: the 304 has an entity-tag %q and last-modified %q, the 200 %q",
+			version, q.target, got.get("etag"), value, full.get("last-modified"))
 	}
 	if n := got.get("content-length"); n != "" && n != full.get("content-length") {
-		t.Errorf("RFC 9110 8.6: %s %s: the 304 has content-length %s, the 200 %s", version, q.target, n, full.get("content-length"))
+		t.Errorf("RFC 9110 8.6: %s %s: the 304 has content-length %s, the 200 %s", version, q.target,
+			n, full.get("content-length"))
 	}
 }
 

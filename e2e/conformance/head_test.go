@@ -32,8 +32,8 @@ func bodyAfterHead(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// headWithBody has an upstream answer HEAD with a body, which it must not (RFC 9110, section 9.3.2). No other request may
-// get it: it can be what a device alone may read.
+// headWithBody has an upstream answer HEAD with a body, which it must not (RFC 9110, section 9.3.2). No other request
+// may get it: it can be what a device alone may read.
 func headWithBody(t *testing.T, s *server) {
 	c, err := dial(s.address)
 	if err != nil {

@@ -19,7 +19,8 @@ func olderClients(t *testing.T, s *server) {
 
 // curl sends requests as `curl -0` does.
 func curl(t *testing.T, s *server) {
-	for target, want := range map[string]string{"/p/plain": "plain 200", "/p/empty": " 200", "/trailers": "with trailers 200", "/u": "GET /u  200", "/a/doc": "unauthorized\n 401"} {
+	for target, want := range map[string]string{"/p/plain": "plain 200", "/p/empty": " 200",
+		"/trailers": "with trailers 200", "/u": "GET /u  200", "/a/doc": "unauthorized\n 401"} {
 		out, err := exec.CommandContext(t.Context(), "curl", "-0", "-sS", "--max-time", "10",
 			"-w", " %{http_code}", s.EdgeURL()+target).CombinedOutput()
 		if err != nil || string(out) != want {

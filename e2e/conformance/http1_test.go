@@ -72,7 +72,8 @@ func (c *conn) send(text string) error {
 
 var (
 	statusLine = regexp.MustCompile(`^(HTTP/1\.[01]) ([1-5][0-9][0-9]) ([\t -~]*)$`)
-	fieldLine  = regexp.MustCompile("^([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*((?:[^\\x00-\\x20\\x7f]|[ \t]+[^\\x00-\\x20\\x7f])*)[ \t]*$")
+	fieldLine  = regexp.MustCompile("^([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*((?:[^\\x00-\\x20\\x7f]|[ " +
+		"\t]+[^\\x00-\\x20\\x7f])*)[ \t]*$")
 )
 
 // read parses the answer to a request with this method strictly by the grammar of RFC 9112. It counts an interim answer

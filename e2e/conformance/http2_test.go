@@ -89,7 +89,8 @@ func exchange2(address string, q request) (*response, error) {
 			return r, fmt.Errorf("RFC 9113, 8.2.1: name %q", f.name)
 		}
 	}
-	if n := r.get("content-length"); n != "" && q.method != "HEAD" && r.status != 304 && n != strconv.Itoa(len(r.content)) {
+	if n := r.get("content-length"); n != "" && q.method != "HEAD" && r.status != 304 &&
+		n != strconv.Itoa(len(r.content)) {
 		return r, fmt.Errorf("RFC 9113, 8.1.1: content-length %s, %d bytes", n, len(r.content))
 	}
 	if q.method == "HEAD" && len(r.content) > 0 {

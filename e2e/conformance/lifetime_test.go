@@ -15,7 +15,8 @@ import (
 func (s *server) represented(t *testing.T) {
 	const target = "GET /p/represented"
 	kinds := []string{"text/plain", "text/plain; charset=utf-8", "text/plain;charset=utf-8", "application/json"}
-	cache := s.behindNginx(t, `proxy_cache cache; proxy_cache_valid 200 1s; proxy_cache_revalidate on; proxy_ignore_headers Cache-Control Vary;
+	cache := s.behindNginx(t,
+		`proxy_cache cache; proxy_cache_valid 200 1s; proxy_cache_revalidate on; proxy_ignore_headers Cache-Control Vary;
 		add_header X-Cache $upstream_cache_status;`)
 	tags := map[string]string{} // the type of each tag
 	for _, kind := range kinds {
@@ -30,8 +31,10 @@ func (s *server) represented(t *testing.T) {
 		}
 		for old := range tags {
 			for _, coding := range []string{"", "\naccept-encoding: gzip", "\naccept-encoding: br"} {
-				testCase{"9110 15.4.5", "the tag of another type", target + "\nif-none-match: " + old + coding, 200, "hit", "content-type: " + kind}.
-					check(t, "HTTP/1.1", request{method: "GET"}, s.await(t, target+"\nif-none-match: "+old+coding, func(*response) bool { return true }))
+				testCase{"9110 15.4.5", "the tag of another type", target + "\nif-none-match: " + old + coding,
+					200, "hit", "content-type: " + kind}.
+					check(t, "HTTP/1.1", request{method: "GET"}, s.await(t, target+"\nif-none-match: "+old+coding,
+						func(*response) bool { return true }))
 			}
 		}
 		tags[tag] = kind

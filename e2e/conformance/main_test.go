@@ -58,7 +58,8 @@ func start(t *testing.T, rules string, options ...func(*stack.Options)) *server 
 				"load_assignment", "endpoints", "0", "lb_endpoints", "0", "endpoint")
 		},
 		ModifyNginx: func(config string) string {
-			config = regexp.MustCompile(`server 127[.0-9:]*;`).ReplaceAllString(config, "server "+strings.TrimPrefix(origin.URL, "http://")+";")
+			config = regexp.MustCompile(`server 127[.0-9:]*;`).ReplaceAllString(config,
+				"server "+strings.TrimPrefix(origin.URL, "http://")+";")
 			return alsoHTTP2(config)
 		},
 	}
@@ -309,7 +310,8 @@ func TestCases(t *testing.T) {
 		for topic, cases := range of {
 			for _, c := range cases {
 				nginx, found := nginxAnswers[c.name]
-				check(topic, c.section, c.name, found && (nginx.status != c.status || nginx.from != c.from || nginx.fields != c.fields))
+				check(topic, c.section, c.name, found && (nginx.status != c.status || nginx.from != c.from ||
+					nginx.fields != c.fields))
 			}
 		}
 	}
@@ -323,14 +325,17 @@ func TestCases(t *testing.T) {
 	}
 	for _, d := range dialogues {
 		nginx, found := nginxDialogues[d.name]
-		check("connections", d.section, d.name, found && (nginx.stays != d.stays || !slices.Equal(nginx.statuses, d.statuses)))
+		check("connections", d.section, d.name, found &&
+			(nginx.stays != d.stays || !slices.Equal(nginx.statuses, d.statuses)))
 	}
-	for _, name := range slices.Concat(slices.Collect(maps.Keys(nginxAnswers)), slices.Collect(maps.Keys(nginxStatuses)), slices.Collect(maps.Keys(nginxDialogues))) {
+	for _, name := range slices.Concat(slices.Collect(maps.Keys(nginxAnswers)), slices.Collect(maps.Keys(nginxStatuses)),
+		slices.Collect(maps.Keys(nginxDialogues))) {
 		if !differ[name] {
 			t.Errorf("%q: nginx answers no such case otherwise", name)
 		}
 	}
-	if t.Logf("%d cases, %d otherwise on nginx", total, len(nginxAnswers)+len(nginxStatuses)+len(nginxDialogues)); total < enough {
+	if t.Logf("%d cases, %d otherwise on nginx", total, len(nginxAnswers)+len(nginxStatuses)+
+		len(nginxDialogues)); total < enough {
 		t.Errorf("got %d cases, want %d", total, enough)
 	}
 }

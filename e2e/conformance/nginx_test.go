@@ -14,7 +14,8 @@ func onNginx() bool { return os.Getenv("EDGE_KIND") == string(stack.NginxEdge) }
 // alsoHTTP2 has nginx listen for HTTP/2 on another address with the same port: version 1.22 has no listener for HTTP/1
 // and HTTP/2 with prior knowledge.
 func alsoHTTP2(config string) string {
-	return regexp.MustCompile(`listen 127\.0\.0\.1(:[0-9]+) reuseport;`).ReplaceAllString(config, "$0 listen 127.0.0.2$1 http2 reuseport;")
+	return regexp.MustCompile(`listen 127\.0\.0\.1(:[0-9]+) reuseport;`).ReplaceAllString(config,
+		"$0 listen 127.0.0.2$1 http2 reuseport;")
 }
 
 // addressOfHTTP2 returns the address for HTTP/2 of an edge with this address.
@@ -55,7 +56,8 @@ var nginxAnswers = map[string]struct {
 	"an escaped slash is refused":     {"Envoy refuses it, here the rules do", 403, "edge", ""},
 	"an escaped backslash is refused": {"Envoy refuses it, here the rules do", 403, "edge", ""},
 	"nothing has no type":             {"only Envoy removes it", 200, "hit", "content: \ncontent-type: text/plain"},
-	"an early hint of the upstream":   {"nginx before 1.29 takes a 103 for the answer, and the client gets none until proxy_read_timeout", 0, "", ""},
+	"an early hint of the upstream": {"nginx before 1.29 takes a 103 for the answer, and the client gets none until " +
+		"proxy_read_timeout", 0, "", ""},
 }
 
 // nginxStatuses are the statuses for a message or message2, by its name.
@@ -63,7 +65,8 @@ var nginxStatuses = map[string]struct {
 	why      string
 	statuses []int
 }{
-	"chunked with a tab":                                   {"nginx takes the tab for a part of the coding's name", []int{501}},
+	"chunked with a tab": {"nginx takes the tab for a part of the coding's name",
+		[]int{501}},
 	"a field that is too long":                             {"nginx has no 431", []int{400}},
 	"fields that are too many":                             {"nginx bounds their octets, not their number", []int{200}},
 	"a name with an underscore":                            {ignored, []int{200}},
@@ -90,7 +93,8 @@ var nginxDialogues = map[string]struct {
 	"content of a hit is not the next request":     {reads, []string{contentOfHit}, []int{200}, true},
 	"chunks of a hit are not the next request":     {reads, []string{chunksOfHit}, []int{200}, true},
 	"content of a refusal is not the next request": {reads, []string{contentOfRefusal}, []int{401}, true},
-	"a refusal after 100 Continue":                 {reads, []string{post + "content-length: 3\r\nexpect: 100-continue\r\n\r\n", "abc"}, []int{100, 401}, true},
+	"a refusal after 100 Continue": {reads,
+		[]string{post + "content-length: 3\r\nexpect: 100-continue\r\n\r\n", "abc"}, []int{100, 401}, true},
 	"100 Continue of HTTP/1.0": {
 		"nginx sends none, as the section says",
 		[]string{"POST /w HTTP/1.0\r\n" + good + "content-length: 3\r\nexpect: 100-continue\r\n\r\nabc"}, []int{200}, false,

@@ -12,27 +12,34 @@ import (
 var (
 	lately = []testCase{
 		{"9111 4", "what the edge has, it gives", "GET /p/42", 200, "hit", ""},
-		{"9110 15.6.4", "a device that was never verified", "POST /w\nx-device-id: late\nx-device-token: secret", 503, "edge", "retry-after ~ [1-9][0-9]*\ncache-control: no-store"},
+		{"9110 15.6.4", "a device that was never verified", "POST /w\nx-device-id: late\nx-device-token: secret",
+			503, "edge", "retry-after ~ [1-9][0-9]*\ncache-control: no-store"},
 		{"9211 2.8", "what can't be fetched goes upstream", "GET /f/none", 200, "fwd=uri-miss; detail=fetch-failed", ""},
 	}
 	notInStep = []testCase{
 		{"9111 4.2.4", "what may be stale goes upstream", "GET /p/42", 200, "fwd=stale; detail=not-in-step", ""},
-		{"9111 4.2.4", "with a precondition, too", "GET /p/42\nif-none-match: \"42\"", 200, "fwd=stale; detail=not-in-step", ""},
-		{"9110 15.6.4", "a wrong secret may have become a good one", "POST /w\nx-device-id: dev\nx-device-token: wrong", 503, "edge", "retry-after ~ [1-9][0-9]*"},
+		{"9111 4.2.4", "with a precondition, too", "GET /p/42\nif-none-match: \"42\"", 200,
+			"fwd=stale; detail=not-in-step", ""},
+		{"9110 15.6.4", "a wrong secret may have become a good one", "POST /w\nx-device-id: dev\nx-device-token: wrong",
+			503, "edge", "retry-after ~ [1-9][0-9]*"},
 		{"9110 15.5.2", "no credential is a 401 all the same", "POST /w", 401, "edge", ""},
 	}
 	noState = []testCase{
 		{"9111 4.2.4", "an edge that knows nothing sends upstream", "GET /p/42", 200, "fwd=stale; detail=no-state", ""},
-		{"9110 15.6.4", "and lets nobody in", "POST /w\nx-device-id: dev\nx-device-token: secret", 503, "edge", "retry-after ~ [1-9][0-9]*\n!x-upstream"},
+		{"9110 15.6.4", "and lets nobody in", "POST /w\nx-device-id: dev\nx-device-token: secret",
+			503, "edge", "retry-after ~ [1-9][0-9]*\n!x-upstream"},
 		{"9110 15.5.2", "without a credential it is a 401", "POST /w", 401, "edge", ""},
 	}
 )
 
 // away kills the sidecar, and then restarts Envoy.
 func (s *server) away(t *testing.T) {
-	s.put(t, object{Object: publish.Object{Key: "/p/brief", ETag: `"brief"`, Body: []byte("brief"), ContentType: "text/plain", TTL: time.Second}})
+	s.put(t, object{Object: publish.Object{Key: "/p/brief", ETag: `"brief"`, Body: []byte("brief"),
+		ContentType: "text/plain", TTL: time.Second}})
 	s.await(t, "GET /p/brief", func(r *response) bool { return r.from() == "hit" })
-	s.await(t, "GET /p/brief", func(r *response) bool { return r.from() == "fwd=stale; detail=expired" || r.from() == "fwd=uri-miss" })
+	s.await(t, "GET /p/brief", func(r *response) bool {
+		return r.from() == "fwd=stale; detail=expired" || r.from() == "fwd=uri-miss"
+	})
 	if err := s.KillSidecar(); err != nil {
 		t.Fatal(err)
 	}

@@ -74,7 +74,8 @@ func (s *server) strict(t *testing.T, version string, q request, r *response) {
 	if r.get("accept-ranges") == "bytes" && r.from() == "hit" {
 		failed("9110 14.3", "ranges are announced, and not given")
 	}
-	if vary := strings.Split(strings.ToLower(r.get("vary")), ", "); len(slices.Compact(slices.Sorted(slices.Values(vary)))) != len(vary) {
+	if vary := strings.Split(strings.ToLower(r.get("vary")),
+		", "); len(slices.Compact(slices.Sorted(slices.Values(vary)))) != len(vary) {
 		failed("9110 12.5.5", "vary: %q names one field twice", r.get("vary"))
 	}
 	if r.from() == "hit" {

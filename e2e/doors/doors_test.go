@@ -41,8 +41,10 @@ func (g *gen) toUpstream(match string, fields ...string) string {
 func (g *gen) wrap(matcher string) {
 	i := g.filterAt()
 	filter := g.hcm["http_filters"].([]any)[i].(tree)
-	filter["typed_config"] = parse(`{"@type": "type.googleapis.com/envoy.extensions.common.matching.v3.ExtensionWithMatcher",
-		"extension_config": {"name": "gatehouse", "typed_config": %s}, "xds_matcher": %s}`, marshal(filter["typed_config"]), matcher)
+	filter["typed_config"] = parse(
+		`{"@type": "type.googleapis.com/envoy.extensions.common.matching.v3.ExtensionWithMatcher",
+		"extension_config": {"name": "gatehouse", "typed_config": %s}, "xds_matcher": %s}`,
+		marshal(filter["typed_config"]), matcher)
 }
 
 const always = `{"prefix": "/"}`
@@ -74,7 +76,8 @@ var doors = []door{
 	{"a second filter chain", func(g *gen) {
 		chains := g.edge["filter_chains"].([]any)
 		chains[0].(tree)["filter_chain_match"] = parse(`{"application_protocols": ["http/1.1", "http/1.0"]}`)
-		g.edge["listener_filters"] = []any{parse(`{"name": "inspector", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.listener.http_inspector.v3.HttpInspector"}}`)}
+		g.edge["listener_filters"] = []any{
+			parse(`{"name": "inspector", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.listener.http_inspector.v3.HttpInspector"}}`)}
 		chain := tree{"filters": []any{g.manager(g.toUpstream(always))}}
 		if g.chance(50) {
 			g.edge["default_filter_chain"] = chain
@@ -91,7 +94,8 @@ var doors = []door{
 		g.listen("door", g.everywhere(), g.tcp("inner"))
 	}},
 	{"regex_rewrite", func(g *gen) {
-		g.route(`{"prefix": "/public/"}`, g.to("upstream", `"regex_rewrite": {"pattern": {"regex": "^/public/(.*)$"}, "substitution": "/\\1"}`))
+		g.route(`{"prefix": "/public/"}`,
+			g.to("upstream", `"regex_rewrite": {"pattern": {"regex": "^/public/(.*)$"}, "substitution": "/\\1"}`))
 	}},
 	{"prefix_rewrite on /", func(g *gen) {
 		g.protect(resource{path: "/deep/", below: true})
@@ -115,22 +119,33 @@ var doors = []door{
 		g.cluster("admin", g.w.adminAddress)
 		g.route(`{"prefix": "/side/"}`, g.to("admin", `"prefix_rewrite": "/"`))
 	}},
-	{"identity header of a route", func(g *gen) { g.lastRoute()["request_headers_to_add"] = []any{parse("%s", rootHeader)} }},
-	{"identity header of a virtual host", func(g *gen) { g.host["request_headers_to_add"] = []any{parse("%s", rootHeader)} }},
+	{"identity header of a route", func(g *gen) {
+		g.lastRoute()["request_headers_to_add"] = []any{parse("%s", rootHeader)}
+	}},
+	{"identity header of a virtual host", func(g *gen) {
+		g.host["request_headers_to_add"] = []any{parse("%s", rootHeader)}
+	}},
 	{"identity header of the route configuration", func(g *gen) {
 		g.hcm["route_config"].(tree)["request_headers_to_add"] = []any{parse("%s", rootHeader)}
 	}},
 	{"identity header of a weighted cluster", func(g *gen) {
-		g.lastRoute()["route"] = parse(`{"weighted_clusters": {"clusters": [{"name": %q, "weight": 1, "request_headers_to_add": [%s]}]}}`, g.name("upstream"), rootHeader)
+		g.lastRoute()["route"] = parse(
+			`{"weighted_clusters": {"clusters": [{"name": %q, "weight": 1, "request_headers_to_add": [%s]}]}}`,
+			g.name("upstream"), rootHeader)
 	}},
-	{"identity header of a filter behind", func(g *gen) { g.insert(g.filterAt()+1, mutation("door", "x-gatehouse-device", "%REQ(x-user)%")) }},
+	{"identity header of a filter behind", func(g *gen) {
+		g.insert(g.filterAt()+1, mutation("door", "x-gatehouse-device", "%REQ(x-user)%"))
+	}},
 	{"identity header of a route's filter", func(g *gen) {
-		g.insert(g.filterAt()+1, parse(`{"name": "door", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation"}}`))
-		g.lastRoute()["typed_per_filter_config"] = parse(`{"door": {"@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutationPerRoute",
+		g.insert(g.filterAt()+1,
+			parse(`{"name": "door", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation"}}`))
+		g.lastRoute()["typed_per_filter_config"] = parse(
+			`{"door": {"@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutationPerRoute",
 			"mutations": {"request_mutations": [{"append": %s}]}}}`, rootHeader)
 	}},
 	{"identity header of Lua behind", func(g *gen) {
-		g.insert(g.filterAt()+1, lua("door", "function envoy_on_request(h) h:headers():replace(\"x-gatehouse-device\", \"root\") end"))
+		g.insert(g.filterAt()+1,
+			lua("door", "function envoy_on_request(h) h:headers():replace(\"x-gatehouse-device\", \"root\") end"))
 	}},
 	{"identity header of a cluster's filter", func(g *gen) {
 		for _, c := range g.clusters {
@@ -148,23 +163,31 @@ var doors = []door{
 	}},
 	{"a secret, early", func(g *gen) {
 		extension := func(header, value string) any {
-			return parse(`{"name": "early", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation",
+			return parse(
+				`{"name": "early", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation",
 				"mutations": [{"append": {"header": {"key": %q, "value": %q}}}]}}`, header, value)
 		}
-		g.hcm["early_header_mutation_extensions"] = []any{extension("x-device-id", "d1"), extension("x-device-token", g.w.secret)}
+		g.hcm["early_header_mutation_extensions"] = []any{extension("x-device-id", "d1"),
+			extension("x-device-token", g.w.secret)}
 	}},
-	{"cluster_header", func(g *gen) { g.route(`{"prefix": "/any/"}`, `{"cluster_header": "x-cluster", "prefix_rewrite": "/"}`) }},
+	{"cluster_header", func(g *gen) {
+		g.route(`{"prefix": "/any/"}`, `{"cluster_header": "x-cluster", "prefix_rewrite": "/"}`)
+	}},
 	{"cluster_header of a weighted cluster", func(g *gen) {
-		g.route(`{"prefix": "/any/"}`, `{"weighted_clusters": {"clusters": [{"cluster_header": "x-cluster", "weight": 1}]}, "prefix_rewrite": "/"}`)
+		g.route(`{"prefix": "/any/"}`,
+			`{"weighted_clusters": {"clusters": [{"cluster_header": "x-cluster", "weight": 1}]}, "prefix_rewrite": "/"}`)
 	}},
 	{"the address in a header", func(g *gen) {
-		g.cluster("any", "127.0.0.1:1", `{"type": "ORIGINAL_DST", "lb_policy": "CLUSTER_PROVIDED", "original_dst_lb_config": {"use_http_header": true}, "load_assignment": null}`)
+		g.cluster("any", "127.0.0.1:1",
+			`{"type": "ORIGINAL_DST", "lb_policy": "CLUSTER_PROVIDED", "original_dst_lb_config": {"use_http_header": true}, "load_assignment": null}`)
 		g.route(`{"prefix": "/any/"}`, g.to("any", `"prefix_rewrite": "/"`))
 	}},
 	{"several domains with one cache", func(g *gen) {
 		rules := g.rules["rules"].([]any)
 		g.rules["rules"] = append([]any{parse(`{"match": {"path": "/shared"}, "cache": {"on_miss": "fetch"}}`)}, rules...)
-		join(g.hcm["route_config"].(tree), "virtual_hosts", parse(`{"name": "b", "domains": ["b.example"], "routes": [{"match": {"prefix": "/"}, "route": {"cluster": %q}}]}`, g.name("other")))
+		join(g.hcm["route_config"].(tree), "virtual_hosts",
+			parse(`{"name": "b", "domains": ["b.example"], "routes": [{"match": {"prefix": "/"}, "route": {"cluster": %q}}]}`,
+				g.name("other")))
 		g.others = append(g.others, "b.example")
 	}},
 	{"the filter off on a route", func(g *gen) {
@@ -175,7 +198,9 @@ var doors = []door{
 	}},
 	{"the filter off on a virtual host", func(g *gen) { g.host["typed_per_filter_config"] = off() }},
 	{"the filter off for a part of a route", func(g *gen) {
-		g.lastRoute()["route"] = parse(`{"weighted_clusters": {"clusters": [{"name": %q, "weight": 1, "typed_per_filter_config": %s}]}}`, g.name("upstream"), marshal(off()))
+		g.lastRoute()["route"] = parse(
+			`{"weighted_clusters": {"clusters": [{"name": %q, "weight": 1, "typed_per_filter_config": %s}]}}`,
+			g.name("upstream"), marshal(off()))
 	}},
 	{"the filter disabled", func(g *gen) { g.hcm["http_filters"].([]any)[g.filterAt()].(tree)["disabled"] = true }},
 	{"a matcher around the filter", func(g *gen) {
@@ -184,10 +209,12 @@ var doors = []door{
 	}},
 	{"CONNECT", func(g *gen) {
 		g.hcm["upgrade_configs"] = []any{parse(`{"upgrade_type": "CONNECT"}`)}
-		g.route(`{"connect_matcher": {}}`, g.to("upstream", `"upgrade_configs": [{"upgrade_type": "CONNECT", "connect_config": {}}]`))
+		g.route(`{"connect_matcher": {}}`,
+			g.to("upstream", `"upgrade_configs": [{"upgrade_type": "CONNECT", "connect_config": {}}]`))
 	}},
 	{"a cache before the filter", func(g *gen) {
-		g.insert(0, parse(`{"name": "door", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.cache.v3.CacheConfig",
+		g.insert(0,
+			parse(`{"name": "door", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.cache.v3.CacheConfig",
 			"typed_config": {"@type": "type.googleapis.com/envoy.extensions.http.cache.simple_http_cache.v3.SimpleHttpCacheConfig"}}}`))
 		g.protect(resource{path: "/deep/config"})
 	}},
@@ -199,7 +226,8 @@ var doors = []door{
 		g.file = append(g.file, second)
 	}},
 	{"a route in a matcher", func(g *gen) {
-		route := parse(`{"@type": "type.googleapis.com/envoy.config.route.v3.Route", "match": {"prefix": "/"}, "route": %s, "request_headers_to_add": [%s]}`, g.to("upstream"), rootHeader)
+		route := parse(
+			`{"@type": "type.googleapis.com/envoy.config.route.v3.Route", "match": {"prefix": "/"}, "route": %s, "request_headers_to_add": [%s]}`, g.to("upstream"), rootHeader)
 		delete(g.host, "routes")
 		g.host["matcher"] = parse(`{"on_no_match": {"action": {"name": "route", "typed_config": %s}}}`, marshal(route))
 	}},
@@ -208,7 +236,8 @@ var doors = []door{
 		routes["name"] = "scoped"
 		routes["request_headers_to_add"] = []any{parse("%s", rootHeader)}
 		delete(g.hcm, "route_config")
-		g.hcm["scoped_routes"] = parse(`{"name": "scopes", "scope_key_builder": {"fragments": [{"header_value_extractor": {"name": "host", "index": 0}}]},
+		g.hcm["scoped_routes"] = parse(
+			`{"name": "scopes", "scope_key_builder": {"fragments": [{"header_value_extractor": {"name": "host", "index": 0}}]},
 			"scoped_route_configurations_list": {"scoped_route_configurations": [{"name": "one", "route_configuration": %s,
 			"key": {"fragments": [{"string_key": "edge.example"}]}}]}}`, marshal(routes))
 	}},

@@ -54,7 +54,8 @@ func newTally() *tally {
 }
 
 func (n *tally) report(t *testing.T) {
-	t.Logf("%d requests; %d clean configurations, %d with false alarms; %d that the proxy refused", n.asked, n.clean, n.alarms, n.refused)
+	t.Logf("%d requests; %d clean configurations, %d with false alarms; %d that the proxy refused",
+		n.asked, n.clean, n.alarms, n.refused)
 	for _, name := range slices.Sorted(maps.Keys(n.open)) {
 		t.Logf("%-50s open %3d, missed %3d, first after %d", name, n.open[name], n.missed[name], n.first[name])
 	}
@@ -109,7 +110,9 @@ func (w *world) judge(c *config, n *tally) {
 	path := filepath.Join(w.dir, fmt.Sprintf("%d.conf", c.n))
 	check(w.t, os.WriteFile(path, []byte(c.text), 0o600))
 	found := findings(w.t, path)
-	errors := slices.DeleteFunc(slices.Clone(found), func(f finding) bool { return f.Severity != "error" && !slices.Contains(hints, f.Code) })
+	errors := slices.DeleteFunc(slices.Clone(found), func(f finding) bool {
+		return f.Severity != "error" && !slices.Contains(hints, f.Code)
+	})
 	leak, p := w.attack(c, n)
 	n.count(w.t, c, leak, errors)
 	if leak != "" && len(errors) == 0 {

@@ -114,7 +114,8 @@ func (g *gen) base() {
 	g.edge["address"] = g.everywhere()
 	g.hcm = at(g.edge, "filter_chains", 0, "filters", 0, "typed_config").(tree)
 	delete(g.hcm, "access_log")
-	g.host = tree{"name": "service", "domains": []any{"*"}, "routes": []any{parse(`{"match": {"prefix": "/"}, "route": {"cluster": %q, "timeout": "5s"}}`, g.name("upstream"))}}
+	g.host = tree{"name": "service", "domains": []any{"*"},
+		"routes": []any{parse(`{"match": {"prefix": "/"}, "route": {"cluster": %q, "timeout": "5s"}}`, g.name("upstream"))}}
 	at(g.hcm, "route_config").(tree)["virtual_hosts"] = []any{g.host}
 	g.cluster("upstream", g.w.service)
 	g.cluster("other", g.w.other)
@@ -197,8 +198,9 @@ func (g *gen) done() *config {
 	g.before(g.edge)
 	g.read.read(g.file)
 	g.text = marshal(tree{
-		"static_resources": tree{"listeners": append(slices.Clone(g.file), g.w.push), "clusters": append(slices.Clone(g.clusters), g.w.sidecar)},
-		"admin":            g.w.admin, "stats_config": g.w.stats,
+		"static_resources": tree{"listeners": append(slices.Clone(g.file), g.w.push),
+			"clusters": append(slices.Clone(g.clusters), g.w.sidecar)},
+		"admin": g.w.admin, "stats_config": g.w.stats,
 	})
 	return g.config
 }
@@ -212,7 +214,8 @@ func (g *gen) cluster(name, endpoint string, fields ...string) string {
 		address = parse(`{"socket_address": {"address": %q, "port_value": %s}}`, host, port)
 	}
 	c := parse(`{"name": %q, "type": "STATIC", "connect_timeout": "1s"}`, g.name(name))
-	c["load_assignment"] = tree{"cluster_name": g.name(name), "endpoints": []any{tree{"lb_endpoints": []any{tree{"endpoint": tree{"address": address}}}}}}
+	c["load_assignment"] = tree{"cluster_name": g.name(name),
+		"endpoints": []any{tree{"lb_endpoints": []any{tree{"endpoint": tree{"address": address}}}}}}
 	for _, field := range fields {
 		for key, value := range parse("%s", field) {
 			c[key] = value
@@ -231,7 +234,8 @@ func (g *gen) route(match, action string) tree {
 
 // to is an action with a cluster, and more fields.
 func (g *gen) to(cluster string, fields ...string) string {
-	return fmt.Sprintf(`{%s}`, strings.Join(append([]string{fmt.Sprintf(`"cluster": %q`, g.name(cluster))}, fields...), ", "))
+	return fmt.Sprintf(`{%s}`,
+		strings.Join(append([]string{fmt.Sprintf(`"cluster": %q`, g.name(cluster))}, fields...), ", "))
 }
 
 // lastRoute is the one for /.
@@ -247,11 +251,13 @@ func (g *gen) manager(routes ...string) tree {
 	return parse(`{"name": "hcm", "typed_config": {
 		"@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
 		"stat_prefix": "plain", "http_filters": [%s], "upgrade_configs": [{"upgrade_type": "websocket"}],
-		"route_config": {"virtual_hosts": [{"name": "plain", "domains": ["*"], "routes": [%s]}]}}}`, router, strings.Join(routes, ", "))
+		"route_config": {"virtual_hosts": [{"name": "plain", "domains": ["*"], "routes": [%s]}]}}}`,
+		router, strings.Join(routes, ", "))
 }
 
 func (g *gen) tcp(cluster string) tree {
-	return parse(`{"name": "tcp", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
+	return parse(
+		`{"name": "tcp", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
 		"stat_prefix": "tcp", "cluster": %q}}`, g.name(cluster))
 }
 
@@ -281,12 +287,14 @@ func (g *gen) insert(i int, filter tree) {
 
 // mutation is a filter that appends to requests.
 func mutation(name, header, value string) tree {
-	return parse(`{"name": %q, "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
+	return parse(
+		`{"name": %q, "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation",
 		"mutations": {"request_mutations": [{"append": {"header": {"key": %q, "value": %q}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}}]}}}`, name, header, value)
 }
 
 func lua(name, code string) tree {
-	return parse(`{"name": %q, "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua", "default_source_code": {"inline_string": %q}}}`, name, code)
+	return parse(
+		`{"name": %q, "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua", "default_source_code": {"inline_string": %q}}}`, name, code)
 }
 
 // vary makes changes that open nothing.
@@ -301,26 +309,31 @@ var variations = []func(*gen){
 	func(g *gen) { g.route(`{"prefix": "/files/"}`, g.to("other", `"prefix_rewrite": "/v1/"`)) },
 	func(g *gen) { g.route(`{"prefix": "/old/"}`, g.to("upstream", `"prefix_rewrite": "/new/"`)) },
 	func(g *gen) {
-		g.route(`{"prefix": "/legacy/"}`, g.to("upstream", `"regex_rewrite": {"pattern": {"regex": "^/legacy/(.*)$"}, "substitution": "/archive/\\1"}`))
+		g.route(`{"prefix": "/legacy/"}`,
+			g.to("upstream", `"regex_rewrite": {"pattern": {"regex": "^/legacy/(.*)$"}, "substitution": "/archive/\\1"}`))
 	},
 	func(g *gen) { g.route(`{"prefix": "/v1/"}`, g.to("upstream", `"prefix_rewrite": "/v1/"`)) },
 	func(g *gen) {
 		g.route(`{"safe_regex": {"regex": "/img/[a-z]+"}}`, g.to("upstream", `"host_rewrite_literal": "images"`))
 	},
 	func(g *gen) {
-		before(g.host, "routes", parse(`{"match": {"path": "/healthz"}, "direct_response": {"status": 200, "body": {"inline_string": "ok"}}}`))
+		before(g.host,
+			"routes",
+			parse(`{"match": {"path": "/healthz"}, "direct_response": {"status": 200, "body": {"inline_string": "ok"}}}`))
 	},
 	func(g *gen) {
 		before(g.host, "routes", parse(`{"match": {"prefix": "/moved/"}, "redirect": {"prefix_rewrite": "/v1/"}}`))
 	},
 	func(g *gen) {
-		g.lastRoute()["route"] = parse(`{"weighted_clusters": {"clusters": [{"name": %[1]q, "weight": 1}, {"name": %[1]q, "weight": 3, "request_headers_to_add": [{"header": {"key": "x-canary", "value": "1"}}]}]}}`, g.name("upstream"))
+		g.lastRoute()["route"] = parse(
+			`{"weighted_clusters": {"clusters": [{"name": %[1]q, "weight": 1}, {"name": %[1]q, "weight": 3, "request_headers_to_add": [{"header": {"key": "x-canary", "value": "1"}}]}]}}`, g.name("upstream"))
 	},
 	func(g *gen) {
 		g.lastRoute()["request_headers_to_add"] = []any{parse(`{"header": {"key": "x-env", "value": "prod"}}`)}
 	},
 	func(g *gen) {
-		g.lastRoute()["route"].(tree)["internal_redirect_policy"] = parse(`{"max_internal_redirects": 2, "redirect_response_codes": [302]}`)
+		g.lastRoute()["route"].(tree)["internal_redirect_policy"] = parse(
+			`{"max_internal_redirects": 2, "redirect_response_codes": [302]}`)
 	},
 	func(g *gen) {
 		g.lastRoute()["route"].(tree)["request_mirror_policies"] = []any{parse(`{"cluster": %q}`, g.name("other"))}
@@ -348,7 +361,8 @@ var variations = []func(*gen){
 	func(g *gen) { g.listen("database", g.everywhere(), g.tcp("other")) },
 	func(g *gen) {
 		g.cluster("prometheus", g.w.adminAddress)
-		g.listen("metrics", g.everywhere(), g.manager(fmt.Sprintf(`{"match": {"path": "/stats/prometheus"}, "route": %s}`, g.to("prometheus"))))
+		g.listen("metrics", g.everywhere(),
+			g.manager(fmt.Sprintf(`{"match": {"path": "/stats/prometheus"}, "route": %s}`, g.to("prometheus"))))
 	},
 	func(g *gen) {
 		g.listen("health", g.everywhere(), g.manager(`{"match": {"prefix": "/"}, "direct_response": {"status": 200}}`))
@@ -381,21 +395,27 @@ func (g *gen) wild() {
 		rule := tree{"match": tree{"prefix": prefix, "methods": []any{pick(g, "GET", "POST", "PUT", "HEAD")}}}
 		g.rules["rules"] = slices.Insert(rules, g.IntN(len(rules)+1), any(rule))
 	case 2:
-		g.route(fmt.Sprintf(`{"prefix": %q}`, pick(g, prefixes...)), g.to("upstream", fmt.Sprintf(`"prefix_rewrite": %q`, pick(g, prefixes...))))
+		g.route(fmt.Sprintf(`{"prefix": %q}`, pick(g, prefixes...)),
+			g.to("upstream", fmt.Sprintf(`"prefix_rewrite": %q`, pick(g, prefixes...))))
 	case 3:
-		pattern := pick(g, "^/public", "^/public/(.*)$", "/x", "^/([a-z]+)/(.*)$", "^/a/(.*)/c$", "public/", "(.*)/z$", "^(.*)$")
+		pattern := pick(g, "^/public", "^/public/(.*)$", "/x", "^/([a-z]+)/(.*)$", "^/a/(.*)/c$", "public/",
+			"(.*)/z$", "^(.*)$")
 		to := pick(g, "", `/\\1`, `/v1/\\1`, `\\1`, `/secret/\\1`, "/v1/me", `/v1/admin/\\1`, "/new/")
-		g.route(fmt.Sprintf(`{"prefix": %q}`, pick(g, prefixes...)), g.to("upstream", fmt.Sprintf(`"regex_rewrite": {"pattern": {"regex": %q}, "substitution": "%s"}`, pattern, to)))
+		g.route(fmt.Sprintf(`{"prefix": %q}`, pick(g, prefixes...)),
+			g.to("upstream", fmt.Sprintf(`"regex_rewrite": {"pattern": {"regex": %q}, "substitution": "%s"}`, pattern, to)))
 	case 4:
 		r := g.route(fmt.Sprintf(`{"prefix": %q}`, pick(g, prefixes...)), g.to(pick(g, "upstream", "other")))
-		r["typed_per_filter_config"] = parse(`{"gatehouse": {"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "disabled": true}}`)
+		r["typed_per_filter_config"] = parse(
+			`{"gatehouse": {"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "disabled": true}}`)
 		if g.chance(50) {
 			r["request_headers_to_remove"] = []any{"x-gatehouse-device", "x-gatehouse-permissions"}
 		}
 	case 5:
-		g.route(fmt.Sprintf(`{"path": %q}`, strings.TrimSuffix(pick(g, prefixes...), "/")+"/y"), g.to("upstream", fmt.Sprintf(`"prefix_rewrite": %q`, pick(g, "/v1/me/config", "/secret/x", "/v1/orders", "/none"))))
+		g.route(fmt.Sprintf(`{"path": %q}`, strings.TrimSuffix(pick(g, prefixes...), "/")+"/y"),
+			g.to("upstream", fmt.Sprintf(`"prefix_rewrite": %q`, pick(g, "/v1/me/config", "/secret/x", "/v1/orders", "/none"))))
 	case 6:
-		route := fmt.Sprintf(`{"match": {"prefix": %q}, "route": %s, "request_headers_to_remove": ["x-gatehouse-device", "x-gatehouse-permissions"]}`,
+		route := fmt.Sprintf(
+			`{"match": {"prefix": %q}, "route": %s, "request_headers_to_remove": ["x-gatehouse-device", "x-gatehouse-permissions"]}`,
 			pick(g, prefixes...), g.to("upstream", fmt.Sprintf(`"prefix_rewrite": %q`, pick(g, prefixes...))))
 		g.listen("partly", g.everywhere(), g.manager(route))
 	default:

@@ -34,8 +34,9 @@ type nginx struct {
 
 const (
 	serverConf = "include PLUGIN/server.conf;\n"
-	pass       = "proxy_pass http://service; proxy_http_version 1.1; proxy_set_header Connection $gatehouse_connection; proxy_set_header Host $gatehouse_host;"
-	cleared    = `proxy_set_header X-Gatehouse-Device ""; proxy_set_header X-Gatehouse-Permissions "";`
+	pass       = "proxy_pass http://service; proxy_http_version 1.1; proxy_set_header Connection $gatehouse_connection; " +
+		"proxy_set_header Host $gatehouse_host;"
+	cleared = `proxy_set_header X-Gatehouse-Device ""; proxy_set_header X-Gatehouse-Permissions "";`
 )
 
 // ngen makes one configuration of nginx.
@@ -84,7 +85,8 @@ func generateNginx(w *nginx, seed uint64, n int, ports []int) *config {
 	others := g.others
 	g.server("%s%s%s", g.inServer+serverConf, g.locations, "")
 	g.servers = strings.TrimPrefix(g.others, others) + others
-	g.servers = strings.NewReplacer("PLUGIN", filepath.Join(w.root(), "nginx"), "DIR", w.dir, "SERVICE", w.service, "APISOCK", w.apiSocket, "PUSHSOCK", w.pushSocket, "OPERATORS", w.adminAddress).Replace(g.servers)
+	g.servers = strings.NewReplacer("PLUGIN", filepath.Join(w.root(), "nginx"), "DIR", w.dir, "SERVICE", w.service,
+		"APISOCK", w.apiSocket, "PUSHSOCK", w.pushSocket, "OPERATORS", w.adminAddress).Replace(g.servers)
 	g.text = w.with(g.servers)
 	g.read.readNginx(g.servers)
 	return g.config
@@ -160,20 +162,28 @@ var nginxDoors = []struct {
 }{
 	{"a server without the plugin", func(g *ngen) { g.server("location / { proxy_pass http://service; }") }},
 	{"a server without the plugin, by address", func(g *ngen) { g.server("location / { proxy_pass http://SERVICE; }") }},
-	{"a server that clears the headers", func(g *ngen) { g.server("location / { %s proxy_pass http://service; }", cleared) }},
-	{"a server that clears the headers and rewrites", func(g *ngen) { g.server("location /open/ { %s proxy_pass http://service/; }", cleared) }},
+	{"a server that clears the headers", func(g *ngen) {
+		g.server("location / { %s proxy_pass http://service; }", cleared)
+	}},
+	{"a server that clears the headers and rewrites", func(g *ngen) {
+		g.server("location /open/ { %s proxy_pass http://service/; }", cleared)
+	}},
 	{"a server for open paths", func(g *ngen) { g.server("location /open/ { proxy_pass http://service; }") }},
 	{"a server that names the device", func(g *ngen) {
 		g.server("location /open/ { %s proxy_pass http://service; }", strings.ReplaceAll(cleared, `""`, "root"))
 	}},
 	{"access_by_lua of a location", func(g *ngen) { g.location("/secret/ { access_by_lua_block { } %s }", pass) }},
-	{"access_by_lua of a nested location", func(g *ngen) { g.location("/v1 { %s location /v1/me { access_by_lua_block { } %s } }", pass, pass) }},
+	{"access_by_lua of a nested location", func(g *ngen) {
+		g.location("/v1 { %s location /v1/me { access_by_lua_block { } %s } }", pass, pass)
+	}},
 	{"satisfy any", func(g *ngen) { g.location("/secret/ { satisfy any; allow all; %s }", pass) }},
 	{"rewrite, last", func(g *ngen) { g.location("/public/ { rewrite ^/public/(.*)$ /$1 last; }") }},
 	{"rewrite, break", func(g *ngen) { g.location("/public/ { rewrite ^/public/(.*)$ /$1 break; %s }", pass) }},
 	{"rewrite in the server", func(g *ngen) { g.inServer += "rewrite ^/public/(.*)$ /secret/$1 last;\n" }},
 	{"proxy_pass with a path", func(g *ngen) { g.location("/public/ { proxy_pass http://service/; }") }},
-	{"proxy_pass with a captured path", func(g *ngen) { g.location("~ ^/public/(.*)$ { proxy_pass http://service/$1; }") }},
+	{"proxy_pass with a captured path", func(g *ngen) {
+		g.location("~ ^/public/(.*)$ { proxy_pass http://service/$1; }")
+	}},
 	{"error_page", func(g *ngen) { g.location("= /missing { root DIR; error_page 404 = /v1/me/config; }") }},
 	{"try_files", func(g *ngen) { g.location("/missing/ { root DIR; try_files $uri /secret/x; }") }},
 	{"mirror", func(g *ngen) { g.location("/missing/ { mirror /secret/x; %s }", pass) }},
@@ -189,17 +199,23 @@ var nginxDoors = []struct {
 	{"a device of the client's choice", func(g *ngen) {
 		g.location("/missing/ { proxy_set_header X-Gatehouse-Device $http_x_user; proxy_pass http://service; }")
 	}},
-	{"line ends in a header", func(g *ngen) { g.location("/missing/ { proxy_set_header X-Path $uri; proxy_pass http://service; }") }},
+	{"line ends in a header", func(g *ngen) {
+		g.location("/missing/ { proxy_set_header X-Path $uri; proxy_pass http://service; }")
+	}},
 	{"the sidecar", func(g *ngen) { g.location("/side/ { proxy_pass http://unix:APISOCK:/; }") }},
 	{"the push listener", func(g *ngen) { g.location("/side/ { proxy_pass http://unix:PUSHSOCK:/; }") }},
 	{"the server for operators", func(g *ngen) { g.location("/side/ { proxy_pass http://OPERATORS/; }") }},
-	{"an upstream of the client's choice", func(g *ngen) { g.location("~ ^/any(/.*)$ { proxy_pass http://$http_x_envoy_original_dst_host$1; }") }},
+	{"an upstream of the client's choice", func(g *ngen) {
+		g.location("~ ^/any(/.*)$ { proxy_pass http://$http_x_envoy_original_dst_host$1; }")
+	}},
 	{"another method", func(g *ngen) { g.location("/v1/orders { proxy_method POST; %s }", pass) }},
 	{"h2c", func(g *ngen) {
-		g.location("/open { proxy_pass http://service; proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $http_connection; }")
+		g.location("/open { proxy_pass http://service; proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; " +
+			"proxy_set_header Connection $http_connection; }")
 	}},
 	{"a cache", func(g *ngen) {
-		g.location("/secret/ { proxy_cache answers; proxy_cache_valid 200 1m; proxy_ignore_headers Vary Cache-Control; %s }", pass)
+		g.location(
+			"/secret/ { proxy_cache answers; proxy_cache_valid 200 1m; proxy_ignore_headers Vary Cache-Control; %s }", pass)
 	}},
 }
 
@@ -212,13 +228,15 @@ func (g *ngen) wild() {
 	case 1:
 		g.location("%s { proxy_pass http://%s%s; }", from, pick(g.gen, "service", "service", "other"), to)
 	case 2:
-		g.location("= %s { proxy_pass http://service%s; }", strings.TrimSuffix(from, "/")+"/y", pick(g.gen, "/v1/me/config", "/secret/x", "/none"))
+		g.location("= %s { proxy_pass http://service%s; }", strings.TrimSuffix(from, "/")+"/y",
+			pick(g.gen, "/v1/me/config", "/secret/x", "/none"))
 	case 3:
 		g.server("location %s { %s proxy_pass http://service%s; }", from, cleared, pick(g.gen, "", to))
 	case 4:
 		g.location("%s { access_by_lua_block { } %s }", from, pick(g.gen, pass, "return 404;"))
 	default:
-		g.location("%s { error_page 404 = %s; proxy_intercept_errors on; root DIR; }", from, pick(g.gen, "/secret/x", "/none", "@none"))
+		g.location("%s { error_page 404 = %s; proxy_intercept_errors on; root DIR; }", from,
+			pick(g.gen, "/secret/x", "/none", "@none"))
 		g.location("@none { %s }", pass)
 	}
 }
@@ -232,7 +250,8 @@ func newNginx(t *testing.T) *nginx {
 		Dir: filepath.Join(w.dir, "stack"), Concurrency: 1, Seed: seed, EdgeKind: stack.NginxEdge, Rules: nginxRules,
 		ModifyNginx: func(config string) string {
 			w.base = strings.Replace(service.ReplaceAllString(config, "server "+w.service+";"), "  upstream service {",
-				fmt.Sprintf("  proxy_cache_path %s/cache keys_zone=answers:1m;\n  upstream other { server %s; }\n  upstream service {", w.dir, w.other), 1)
+				fmt.Sprintf("  proxy_cache_path %s/cache keys_zone=answers:1m;\n  upstream other { server %s; }\n  upstream "+
+					"service {", w.dir, w.other), 1)
 			all := ""
 			for _, c := range w.deployed {
 				all += strings.ReplaceAll(c.servers, "listen 0.0.0.0:", "listen "+networkAddress+":")

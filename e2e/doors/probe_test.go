@@ -119,7 +119,8 @@ func (p *probe) request(ask string) string {
 	case "h2c":
 		b.WriteString("connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n")
 	case "websocket":
-		b.WriteString("connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n")
+		b.WriteString("connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: " +
+			"dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n")
 	}
 	return b.String() + "\r\n" + p.body
 }
@@ -145,7 +146,8 @@ func (c *prober) send1(p *probe, ask string) (body string, ok bool) {
 		c.drop()
 		return "", false
 	}
-	if p.upgrade != "" && (res.StatusCode == http.StatusSwitchingProtocols || p.upgrade == "CONNECT" && res.StatusCode == http.StatusOK) {
+	if p.upgrade != "" && (res.StatusCode == http.StatusSwitchingProtocols || p.upgrade == "CONNECT" &&
+		res.StatusCode == http.StatusOK) {
 		return c.through(p, ask), true
 	}
 	text, err := io.ReadAll(res.Body)
@@ -162,13 +164,15 @@ func (c *prober) through(p *probe, ask string) string {
 	if p.upgrade == "h2c" {
 		var block bytes.Buffer
 		coder := hpack.NewEncoder(&block)
-		for _, f := range append([][2]string{{":method", p.method}, {":scheme", "http"}, {":path", p.path}, {":authority", p.host}}, p.fields(ask)...) {
+		for _, f := range append([][2]string{{":method", p.method}, {":scheme", "http"}, {":path", p.path},
+			{":authority", p.host}}, p.fields(ask)...) {
 			_ = coder.WriteField(hpack.HeaderField{Name: strings.ToLower(f[0]), Value: f[1]})
 		}
 		framer := http2.NewFramer(c.conn, c.reader)
 		_, _ = io.WriteString(c.conn, http2.ClientPreface)
 		_ = framer.WriteSettings()
-		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true})
+		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: block.Bytes(),
+			EndStream: true, EndHeaders: true})
 		for {
 			if frame, err := framer.ReadFrame(); err != nil || frame.Header().StreamID == 3 {
 				return ""
@@ -198,7 +202,8 @@ func (c *prober) send2(p *probe, ask string) string {
 	_ = c.two.SetDeadline(time.Now().Add(patience))
 	fields := [][2]string{{":method", p.method}, {":scheme", "http"}, {":path", p.path}, {":authority", p.host}}
 	if p.upgrade == "websocket" {
-		fields = [][2]string{{":method", "CONNECT"}, {":protocol", "websocket"}, {":scheme", "http"}, {":path", p.path}, {":authority", p.host}}
+		fields = [][2]string{{":method", "CONNECT"}, {":protocol", "websocket"}, {":scheme", "http"},
+			{":path", p.path}, {":authority", p.host}}
 	}
 	for _, f := range p.fields(ask) {
 		fields = append(fields, [2]string{strings.ToLower(f[0]), f[1]})
@@ -239,7 +244,8 @@ func (r *reader) read(v any) {
 		for key, value := range v {
 			text, _ := value.(string)
 			switch {
-			case text != "" && (key == "prefix" || key == "path" || key == "path_separated_prefix" || key == "prefix_rewrite") && strings.HasPrefix(text, "/"):
+			case text != "" && (key == "prefix" || key == "path" || key == "path_separated_prefix" || key == "prefix_rewrite") &&
+				strings.HasPrefix(text, "/"):
 				r.heads = append(r.heads, text)
 			case text != "" && key == "regex":
 				r.regexes = append(r.regexes, text)
@@ -269,7 +275,9 @@ func (r *reader) paths(path string) (all []string) {
 			all = append(all, some, path[:i]+literal+path[i:], path[:i+1]+literal+path[i+1:])
 		}
 	}
-	all = slices.DeleteFunc(all, func(p string) bool { return !strings.HasPrefix(p, "/") || strings.ContainsAny(p, " ^$()[]*+\\") })
+	all = slices.DeleteFunc(all, func(p string) bool {
+		return !strings.HasPrefix(p, "/") || strings.ContainsAny(p, " ^$()[]*+\\")
+	})
 	slices.Sort(all)
 	return slices.Compact(all)
 }
@@ -277,7 +285,8 @@ func (r *reader) paths(path string) (all []string) {
 // spellings of a path that some servers take for it.
 func spellings(path string) []string {
 	at := strings.LastIndexByte(path, '/') + 1
-	return []string{"/" + path, "/." + path, "/open/.." + path, path[:at] + "%" + fmt.Sprintf("%02x", path[at]) + path[at+1:], path + "/", path + "?x", path + "%20", path[:at-1] + "%2f" + path[at:]}
+	return []string{"/" + path, "/." + path, "/open/.." + path, path[:at] + "%" + fmt.Sprintf("%02x", path[at]) +
+		path[at+1:], path + "/", path + "?x", path + "%20", path[:at-1] + "%2f" + path[at:]}
 }
 
 var forged = [][2]string{{"X-Gatehouse-Device", "root"}, {"x-gatehouse-permissions", "admin"}}
@@ -332,7 +341,8 @@ func (w *world) protectedProbes(c *config, r *resource, read *reader, add func(p
 			add(probe{method: method, path: spelled})
 		}
 		for _, client := range read.paths(path) {
-			add(probe{method: method, path: client, headers: [][2]string{{"x-cluster", fmt.Sprintf("upstream-%d", c.n)}, {"x-envoy-original-dst-host", w.service}}})
+			add(probe{method: method, path: client, headers: [][2]string{{"x-cluster", fmt.Sprintf("upstream-%d", c.n)},
+				{"x-envoy-original-dst-host", w.service}}})
 			if r.admin {
 				add(probe{method: method, path: client, as: "d2"})
 			}
@@ -350,10 +360,12 @@ func (w *world) protectedProbes(c *config, r *resource, read *reader, add func(p
 func (w *world) innerProbes(c *config, r *reader, add func(probe)) {
 	for _, head := range append(slices.Clone(r.heads), "/") {
 		head = strings.TrimSuffix(head, "/")
-		add(probe{method: "POST", path: head + "/v1/fetch", body: privateKey, headers: [][2]string{{"x-cluster", "gatehouse-sidecar"}}})
+		add(probe{method: "POST", path: head + "/v1/fetch", body: privateKey,
+			headers: [][2]string{{"x-cluster", "gatehouse-sidecar"}}})
 		add(probe{method: "GET", path: head + "/v1/apply"})
 		add(probe{method: "GET", path: head + "/metrics"})
-		add(probe{method: "GET", path: head + "/server_info", headers: [][2]string{{"x-envoy-original-dst-host", w.adminAddress}}})
+		add(probe{method: "GET", path: head + "/server_info",
+			headers: [][2]string{{"x-envoy-original-dst-host", w.adminAddress}}})
 	}
 }
 
@@ -365,7 +377,8 @@ func (w *world) leak(c *config, p *probe, ask, answer string) string {
 		}
 		for i := range c.protected {
 			r := &c.protected[i]
-			if method := strings.Replace(got.method, "HEAD", "GET", 1); r.covers(method, got.path) && (p.as == "" || r.admin && p.as == "d2") {
+			if method := strings.Replace(got.method, "HEAD", "GET", 1); r.covers(method, got.path) &&
+				(p.as == "" || r.admin && p.as == "d2") {
 				return fmt.Sprintf("the upstream got %s %s", got.method, got.path)
 			}
 		}

@@ -56,7 +56,8 @@ type service struct {
 func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	got := seen{method: r.Method, path: r.URL.Path}
 	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
-		if plain := strings.ReplaceAll(strings.ToLower(name), "_", "-"); plain == "x-gatehouse-device" || plain == "x-gatehouse-permissions" {
+		if plain := strings.ReplaceAll(strings.ToLower(name), "_", "-"); plain == "x-gatehouse-device" ||
+			plain == "x-gatehouse-permissions" {
 			got.device += strings.Join(r.Header[name], ",")
 		}
 	}
@@ -146,10 +147,12 @@ type world struct {
 func upstreams(t *testing.T) *world {
 	t.Helper()
 	recorder := &service{seen: map[string][]seen{}}
-	protected, other := httptest.NewServer(recorder), httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	protected, other := httptest.NewServer(recorder),
+		httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(protected.Close)
 	t.Cleanup(other.Close)
-	return &world{requests: recorder, service: strings.TrimPrefix(protected.URL, "http://"), other: strings.TrimPrefix(other.URL, "http://"), t: t, secret: secret, dir: t.TempDir()}
+	return &world{requests: recorder, service: strings.TrimPrefix(protected.URL, "http://"),
+		other: strings.TrimPrefix(other.URL, "http://"), t: t, secret: secret, dir: t.TempDir()}
 }
 
 // newWorld starts it.
@@ -165,7 +168,8 @@ func newWorld(t *testing.T) *world {
 		EnvoyArgs: []string{"--drain-time-s", "1", "--drain-strategy", "immediate"},
 		ModifyConfig: func(c *stack.Config) error {
 			source := func(name string) map[string]any {
-				return map[string]any{"resource_api_version": "V3", "path_config_source": map[string]any{"path": filepath.Join(w.dir, name+".json")}}
+				return map[string]any{"resource_api_version": "V3",
+					"path_config_source": map[string]any{"path": filepath.Join(w.dir, name+".json")}}
 			}
 			if err := c.Set(map[string]any{"id": "doors", "cluster": "doors"}, "node"); err != nil {
 				return err
@@ -195,7 +199,8 @@ func seed(ctx context.Context, redisURL string) error {
 	}
 	defer client.Close()
 	p := publish.New(client)
-	for _, d := range []publish.Device{{ID: "d1", Secret: secret, Cost: 4, Permissions: []string{"admin"}}, {ID: "d2", Secret: secret, Cost: 4}} {
+	for _, d := range []publish.Device{{ID: "d1", Secret: secret, Cost: 4, Permissions: []string{"admin"}},
+		{ID: "d2", Secret: secret, Cost: 4}} {
 		if _, err := p.PutDevice(ctx, d); err != nil {
 			return err
 		}
@@ -224,7 +229,8 @@ func (w *world) read() {
 		w.t.Fatalf("envoy.yaml has no %s", name)
 		return nil
 	}
-	w.edge, w.push, w.sidecar = list("listeners", "edge"), list("listeners", "gatehouse-push"), list("clusters", "gatehouse-sidecar")
+	w.edge, w.push, w.sidecar = list("listeners", "edge"), list("listeners", "gatehouse-push"),
+		list("clusters", "gatehouse-sidecar")
 	w.admin, w.stats = file["admin"].(tree), file["stats_config"].(tree)
 	w.adminAddress = strings.TrimPrefix(w.EnvoyAdminURL(), "http://")
 	w.apiSocket, w.pushSocket = w.APISocket(), w.PushSocket()
@@ -236,7 +242,9 @@ func (w *world) write(name string, version int, resources []any) {
 		resources = []any{}
 	}
 	path := filepath.Join(w.dir, name+".json")
-	check(w.t, os.WriteFile(path+".new", []byte(marshal(tree{"version_info": strconv.Itoa(version), "resources": resources})), 0o600))
+	check(w.t,
+		os.WriteFile(path+".new", []byte(marshal(tree{"version_info": strconv.Itoa(version), "resources": resources})),
+			0o600))
 	check(w.t, os.Rename(path+".new", path))
 }
 

@@ -184,7 +184,8 @@ func (n *node) apiReady(ctx context.Context) error {
 		return err
 	}
 	request.Header.Set("Authorization", "Bearer "+token)
-	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		DisableKeepAlives: true}}
 	answer, err := client.Do(request)
 	if err != nil {
 		return err

@@ -18,8 +18,10 @@ const zone = "cluster.local"
 
 // startDNS serves the names of services to pods, like a cluster's DNS, and no others.
 func (n *node) startDNS(ctx context.Context) error {
-	err := n.start("dns", "dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=root", "--log-facility=-",
-		"--listen-address="+Gateway, "--bind-interfaces", "--no-resolv", "--no-hosts", "--local=/"+zone+"/", "--hostsdir="+n.path("names"))
+	err := n.start("dns", "dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=",
+		"--user=root", "--log-facility=-",
+		"--listen-address="+Gateway, "--bind-interfaces", "--no-resolv", "--no-hosts", "--local=/"+
+			zone+"/", "--hostsdir="+n.path("names"))
 	if err != nil {
 		return err
 	}

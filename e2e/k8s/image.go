@@ -42,7 +42,8 @@ func WriteImage(path, reference, entrypoint string, files map[string]string) err
 	}
 	image, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
 		OS: "linux", Architecture: runtime.GOARCH,
-		Config: v1.Config{Entrypoint: []string{entrypoint}, Env: []string{"PATH=/usr/local/bin:/usr/sbin:/usr/bin"}, User: "65535:65535"},
+		Config: v1.Config{Entrypoint: []string{entrypoint}, Env: []string{"PATH=/usr/local/bin:/usr/sbin:/usr/bin"},
+			User: "65535:65535"},
 	})
 	if err != nil {
 		return err
@@ -63,7 +64,8 @@ var libraryPath = regexp.MustCompile(`/[^ ]+`)
 // librariesOf returns the libraries of a program, its loader included: none if it is static, or no program.
 func librariesOf(program string) ([]string, error) {
 	out, err := exec.Command("ldd", program).CombinedOutput()
-	if exit, ended := errors.AsType[*exec.ExitError](err); ended && strings.Contains(string(out), "not a dynamic executable") {
+	if exit, ended := errors.AsType[*exec.ExitError](err); ended &&
+		strings.Contains(string(out), "not a dynamic executable") {
 		return nil, nil
 	} else if ended {
 		return nil, fmt.Errorf("ldd %s: %w: %s", program, exit, out)
@@ -96,6 +98,8 @@ func layerOf(files map[string]string) (v1.Layer, error) {
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buf.Bytes())), nil },
+	return tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(buf.Bytes())), nil
+	},
 		tarball.WithCompressionLevel(gzip.NoCompression)) // it is read once
 }

@@ -18,7 +18,8 @@ func TestLayout(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, decode := range map[string]func([]byte, any) error{
-		"kubeconfig.yaml": yaml.Unmarshal, "kubelet.yaml": yaml.Unmarshal, "cni/10-bridge.conflist": json.Unmarshal, "containerd.toml": nil,
+		"kubeconfig.yaml": yaml.Unmarshal, "kubelet.yaml": yaml.Unmarshal, "cni/10-bridge.conflist": json.Unmarshal,
+		"containerd.toml": nil,
 	} {
 		text, err := os.ReadFile(l.path(path))
 		if err != nil {

@@ -65,8 +65,9 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 // it.
 func namespaces() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS,
-		Pdeathsig:  syscall.SIGKILL,
+		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC |
+			syscall.CLONE_NEWUTS,
+		Pdeathsig: syscall.SIGKILL,
 	}
 }
 

@@ -58,7 +58,8 @@ func (r *run) draw(draw *rand.Rand) *request {
 
 // dial connects from an address of its own, since the sidecar limits wrong secrets by address.
 func (r *run) dial(address string, draw *rand.Rand) net.Conn {
-	dialer := net.Dialer{Timeout: waiting, LocalAddr: &net.TCPAddr{IP: net.IPv4(127, byte(1+draw.IntN(250)), byte(draw.IntN(250)), byte(2+draw.IntN(250)))}}
+	dialer := net.Dialer{Timeout: waiting,
+		LocalAddr: &net.TCPAddr{IP: net.IPv4(127, byte(1+draw.IntN(250)), byte(draw.IntN(250)), byte(2+draw.IntN(250)))}}
 	conn, err := dialer.Dial("tcp", address)
 	if err != nil {
 		return nil // the edge has ended, or is busy
@@ -139,7 +140,8 @@ func (r *run) http2Streams(ctx context.Context, draw *rand.Rand) {
 // http2Stream sends a request, and perhaps resets it.
 func (r *run) http2Stream(c *http2conn.Conn, s *sent, draw *rand.Rand) error {
 	end := draw.IntN(4)
-	fields := append([][2]string{{":method", s.method}, {":scheme", "http"}, {":path", s.path}, {":authority", "edge"}}, s.headers()...)
+	fields := append([][2]string{{":method", s.method}, {":scheme", "http"}, {":path", s.path},
+		{":authority", "edge"}}, s.headers()...)
 	err := c.Headers(s.id, end > 0, fields...)
 	if end == 0 && draw.IntN(3) > 0 { // a body
 		err = errors.Join(err, c.Framer.WriteData(s.id, draw.IntN(2) == 0, make([]byte, draw.IntN(8192))))
@@ -202,14 +204,16 @@ func (r *run) http1(ctx context.Context, draw *rand.Rand) {
 		case 1:
 			lines, more = "Transfer-Encoding: chunked\r\n", "3\r\nabc\r\n0\r\n\r\n"
 		case 2:
-			lines = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+			lines = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " +
+				"dGhlIHNhbXBsZSBub25jZQ==\r\n"
 		case 3:
 			lines, more = "Expect: 100-continue\r\nContent-Length: 3\r\n", "abc"
 		}
 		for _, h := range q.headers() {
 			lines += h[0] + ": " + h[1] + "\r\n"
 		}
-		if _, err := fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: edge\r\n%s\r\n%s", q.method, q.path, lines, more); err != nil {
+		if _, err := fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: edge\r\n%s\r\n%s", q.method, q.path,
+			lines, more); err != nil {
 			break
 		}
 		unanswered = append(unanswered, q)

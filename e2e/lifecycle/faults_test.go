@@ -95,8 +95,9 @@ func (d *discovered) modify(c *stack.Config) error {
 	set := func(value any, path ...string) error {
 		return c.Set(value, append(manager[:len(manager):len(manager)], path...)...)
 	}
-	err := errors.Join(set("1s", "stream_idle_timeout"), set("2s", "request_timeout"), set("2s", "stream_flush_timeout"), set("1s", "drain_timeout"),
-		set("3s", "common_http_protocol_options", "max_connection_duration"), set(200, "common_http_protocol_options", "max_requests_per_connection"))
+	err := errors.Join(set("1s", "stream_idle_timeout"), set("2s", "request_timeout"), set("2s", "stream_flush_timeout"),
+		set("1s", "drain_timeout"), set("3s", "common_http_protocol_options", "max_connection_duration"),
+		set(200, "common_http_protocol_options", "max_requests_per_connection"))
 	if err != nil {
 		return err
 	}
@@ -110,7 +111,8 @@ func (d *discovered) modify(c *stack.Config) error {
 	return errors.Join(err,
 		c.Set(d.static.Listeners[1:], "static_resources", "listeners"),
 		c.Set(map[string]any{"id": "edge", "cluster": "edge"}, "node"),
-		c.Set(map[string]any{"lds_config": map[string]any{"path_config_source": map[string]any{"path": d.file}}}, "dynamic_resources"))
+		c.Set(map[string]any{"lds_config": map[string]any{"path_config_source": map[string]any{"path": d.file}}},
+			"dynamic_resources"))
 }
 
 // write writes the file with the rules of a version.
@@ -128,7 +130,8 @@ func (d *discovered) write(version int) error {
 		return err
 	}
 	configuration := map[string]any{"@type": "type.googleapis.com/google.protobuf.StringValue", "value": rules(version)}
-	err = c.Set(configuration, append(manager[:len(manager):len(manager)], "http_filters", "gatehouse", "typed_config", "config", "vm_config", "configuration")...)
+	err = c.Set(configuration, append(manager[:len(manager):len(manager)], "http_filters", "gatehouse",
+		"typed_config", "config", "vm_config", "configuration")...)
 	if os.Getenv("BINDING") == "plugins" {
 		c.MoveRules()
 	}
@@ -154,7 +157,8 @@ func withHTTP2(config, address string) string {
 	return first + " reuseport;\n    listen " + address + " http2 reuseport;" + rest
 }
 
-// freePlaces checks that requests can wait in all places of a worker, once the last ones of the load have their answers.
+// freePlaces checks that requests can wait in all places of a worker, once the last ones of the load have their
+// answers.
 func (r *run) freePlaces() {
 	if err := r.AwaitReady(r.t.Context()); err != nil {
 		r.t.Fatal(err)
@@ -184,10 +188,12 @@ func (r *run) fillPlaces(attempt int) (refused int) {
 		all = append(all, &request{method: "GET", path: fmt.Sprintf("/fetched/place-%d-%d", attempt, i)})
 	}
 	for i := range verifications {
-		all = append(all, &request{method: "GET", path: "/who/place", device: unused[i%len(unused)], secret: fmt.Sprintf("place-%d-%d", attempt, i)})
+		all = append(all, &request{method: "GET", path: "/who/place", device: unused[i%len(unused)],
+			secret: fmt.Sprintf("place-%d-%d", attempt, i)})
 	}
 	for range shared {
-		all = append(all, &request{method: "GET", path: "/who/place", device: unused[0], secret: fmt.Sprint("place-", attempt)})
+		all = append(all, &request{method: "GET", path: "/who/place", device: unused[0],
+			secret: fmt.Sprint("place-", attempt)})
 	}
 	asked := func() int {
 		return sum("gatehouse_calls_total", `call="fetch"`) + sum("gatehouse_calls_total", `call="verify"`)
@@ -211,7 +217,8 @@ func (r *run) fillPlaces(attempt int) (refused int) {
 				r.t.Fatal(err)
 			}
 		}
-		fields := append([][2]string{{":method", q.method}, {":scheme", "http"}, {":path", q.path}, {":authority", "edge"}}, q.headers()...)
+		fields := append([][2]string{{":method", q.method}, {":scheme", "http"}, {":path", q.path},
+			{":authority", "edge"}}, q.headers()...)
 		if err := c.Headers(stream, true, fields...); err != nil {
 			r.t.Fatal(err)
 		}

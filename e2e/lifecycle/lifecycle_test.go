@@ -43,7 +43,8 @@ var unused = func() (names [64]string) {
 
 // rules returns the edge's rules. The version changes the configuration, and no answer.
 func rules(version int) string {
-	return fmt.Sprintf(`{"sidecar": {"cluster": "gatehouse-sidecar", "timeout": "4s"}, "credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"},
+	return fmt.Sprintf(
+		`{"sidecar": {"cluster": "gatehouse-sidecar", "timeout": "4s"}, "credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"},
 		"session": {"metadata": "gatehouse"}, "max_staleness": "%ds", "rules": [
 		{"match": {"path": "/session", "methods": ["POST"]}, "session": "issue"},
 		{"match": {"prefix": "/who/"}, "auth": {}},
@@ -87,7 +88,8 @@ func TestLifecycle(t *testing.T) {
 	t.Logf("LIFECYCLE_SEED=%d LIFECYCLE_STREAMS=%d, %d workers", r.seed, streams, workers)
 	r.start(workers)
 
-	slow, cancel := context.WithTimeoutCause(t.Context(), patience+time.Duration(streams/slowest)*time.Second, errors.New("too slow"))
+	slow, cancel := context.WithTimeoutCause(t.Context(), patience+time.Duration(streams/slowest)*time.Second,
+		errors.New("too slow"))
 	defer cancel()
 	ctx, end := context.WithCancelCause(slow)
 	r.whole = ctx
@@ -122,7 +124,8 @@ func TestLifecycle(t *testing.T) {
 	r.freePlaces()
 	r.checkLog()
 	t.Logf("%d streams in %v; answers: %v; canary: %d answers, %d of them excused; faults: %v",
-		r.seen.streams.Load(), took.Round(time.Second/10), r.seen.statuses(), r.seen.canary.Load(), r.seen.excused.Load(), r.seen.faults)
+		r.seen.streams.Load(), took.Round(time.Second/10), r.seen.statuses(), r.seen.canary.Load(),
+		r.seen.excused.Load(), r.seen.faults)
 }
 
 // start starts the stack.
@@ -142,9 +145,10 @@ func (r *run) start(workers int) {
 		r.t.Fatal(err)
 	}
 	opts := stack.Options{
-		Name: "lifecycle", Dir: filepath.Join(dir, "stack"), Concurrency: workers, RedisServerPath: server, Rules: rules(0), Seed: r.fill,
-		WasmPath: filepath.Join(root, "build", "chaos", "gatehouse.wasm"), LibraryPath: filepath.Join(root, "build", "chaos", "libgatehouse.so"),
-		EnvoyArgs: []string{"--drain-time-s", "1"},
+		Name: "lifecycle", Dir: filepath.Join(dir, "stack"), Concurrency: workers, RedisServerPath: server,
+		Rules: rules(0), Seed: r.fill, WasmPath: filepath.Join(root, "build", "chaos", "gatehouse.wasm"),
+		LibraryPath: filepath.Join(root, "build", "chaos", "libgatehouse.so"),
+		EnvoyArgs:   []string{"--drain-time-s", "1"},
 		// Verdicts that end soon are refreshed, and asked for again, all the time.
 		SidecarArgs: []string{"--session.secret-file", secret, "--verdict.allow-ttl=2s", "--verdict.deny-ttl=1s"},
 	}
@@ -203,7 +207,8 @@ func (r *run) fill(ctx context.Context, url string) error {
 // put publishes an object, whose body doesn't change.
 func (r *run) put(ctx context.Context, i int) error {
 	for _, key := range []string{fmt.Sprintf("/fetched/%d", i), fmt.Sprintf("/both/%d", i)} {
-		if _, err := r.publisher.Put(ctx, publish.Object{Key: key, Body: []byte(bodyOf(key)), ContentType: "text/plain"}); err != nil {
+		if _, err := r.publisher.Put(ctx, publish.Object{Key: key, Body: []byte(bodyOf(key)),
+			ContentType: "text/plain"}); err != nil {
 			return err
 		}
 	}
@@ -238,7 +243,8 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 // broken are lines in the edge's log that tell of a fault of its own: not of a trap, which is ours.
-var broken = regexp.MustCompile(`(?i).*(assert failure|envoy bug|segmentation fault|exited on signal|\[alert\]|\[emerg\]|lua entry thread aborted).*`)
+var broken = regexp.MustCompile(
+	`(?i).*(assert failure|envoy bug|segmentation fault|exited on signal|\[alert\]|\[emerg\]|lua entry thread aborted).*`)
 
 func (r *run) log() string {
 	name := "envoy.log"

@@ -1,5 +1,5 @@
-// Package observe checks the chart's dashboard and alerts: their files, and their queries against a real Prometheus that
-// reads a running stack.
+// Package observe checks the chart's dashboard and alerts: their files, and their queries against a real Prometheus
+// that reads a running stack.
 package observe
 
 import (

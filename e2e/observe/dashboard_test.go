@@ -51,7 +51,8 @@ func TestDashboardFile(t *testing.T) {
 			continue
 		}
 		if p.Description == "" || !slices.Contains(units, p.FieldConfig.Defaults.Unit) || len(p.Targets) == 0 {
-			t.Errorf("%s: description %q, unit %q, %d queries", p.Title, p.Description, p.FieldConfig.Defaults.Unit, len(p.Targets))
+			t.Errorf("%s: description %q, unit %q, %d queries", p.Title, p.Description,
+				p.FieldConfig.Defaults.Unit, len(p.Targets))
 		}
 		refs := map[string]bool{}
 		for _, target := range p.Targets {
@@ -73,11 +74,13 @@ func TestDashboardFile(t *testing.T) {
 	}
 	var sections []string
 	for _, section := range regexp.MustCompile(`(?m)^## (\w+)$`).FindAllStringSubmatch(string(runbooks), -1) {
-		sections = append(sections, "https://github.com/gatehouse/gatehouse/blob/main/docs/runbooks.md#"+strings.ToLower(section[1]))
+		sections = append(sections, "https://github.com/gatehouse/gatehouse/blob/main/docs/runbooks.md#"+
+			strings.ToLower(section[1]))
 	}
 	slices.Sort(sections)
 	slices.Sort(linked)
 	if got := slices.Compact(linked); !slices.Equal(got, sections) {
-		t.Errorf("panels link to:\n%s\nwant a link to each runbook:\n%s", strings.Join(got, "\n"), strings.Join(sections, "\n"))
+		t.Errorf("panels link to:\n%s\nwant a link to each runbook:\n%s", strings.Join(got, "\n"),
+			strings.Join(sections, "\n"))
 	}
 }

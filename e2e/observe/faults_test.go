@@ -39,9 +39,9 @@ var noFault = map[stack.EdgeKind]map[string]string{
 	},
 }
 
-// TestFaults injects the fault of each alert in a real system, and waits until the alert has reached the Alertmanager of
-// `make observe`, and the first line of the operator's page and of `gatehousectl status` tell the same cause. The alerts
-// are the chart's, without a `for`.
+// TestFaults injects the fault of each alert in a real system, and waits until the alert has reached the Alertmanager
+// of `make observe`, and the first line of the operator's page and of `gatehousectl status` tell the same cause. The
+// alerts are the chart's, without a `for`.
 func TestFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long; in short: promtool's tests of the alerts, make chart-check")
@@ -55,14 +55,21 @@ func TestFaults(t *testing.T) {
 		{"GatehouseGuesses", f.guess, nil, `somebody guesses secrets`},
 		{"GatehouseVerificationsUnavailable", f.spray, nil, `got a 503, most of them because of limited`},
 		{"GatehouseRedisEmpty", once(f.empty), nil, `Redis is empty`},
-		{"GatehouseRedisLostData", once(func() error { return errors.Join(f.maxMemory("0")(), f.acceptLoss()) }), nil, `Redis lost data`},
+		{"GatehouseRedisLostData", once(func() error {
+			return errors.Join(f.maxMemory("0")(), f.acceptLoss())
+		}), nil, `Redis lost data`},
 		{"GatehouseTraps", f.trap, nil, `the filter trapped or panicked`},
 		{"GatehouseRival", f.rival, f.endRival, `another sidecar has taken over`},
-		{"GatehouseNotInStep", once(f.KillRedis), func() error { return errors.Join(f.StartRedis(t.Context()), f.acceptLoss()) }, `Redis is not followed`},
-		{"GatehousePushStalled", f.edge(syscall.SIGSTOP), f.edge(syscall.SIGCONT), `the edge has not acknowledged a push|not ready: .*push`},
+		{"GatehouseNotInStep", once(f.KillRedis), func() error {
+			return errors.Join(f.StartRedis(t.Context()), f.acceptLoss())
+		}, `Redis is not followed`},
+		{"GatehousePushStalled", f.edge(syscall.SIGSTOP), f.edge(syscall.SIGCONT),
+			`the edge has not acknowledged a push|not ready: .*push`},
 		{"GatehouseRedisEvicts", f.policy("allkeys-lru"), f.policy("noeviction"), `Redis may evict records`},
 		{"GatehouseRedisFull", f.maxMemory("1"), f.maxMemory("0"), `Redis is full`},
-		{"GatehouseRedisClockDiffers", step(f.redisClock), func() error { return f.redisClock.Step(0) }, `Redis's clock is 60 s behind`},
+		{"GatehouseRedisClockDiffers", step(f.redisClock), func() error {
+			return f.redisClock.Step(0)
+		}, `Redis's clock is 60 s behind`},
 		{"GatehouseClockDiffers", step(f.clock), func() error { return f.clock.Step(0) }, `Redis's clock is 60 s ahead`},
 		{"GatehouseSidecarAway", f.sidecar(syscall.SIGSTOP), f.sidecar(syscall.SIGCONT), `the sidecar doesn't answer`},
 		{"GatehouseBudgetFull", f.tooMuch, nil, `no room for \d+ objects`},
@@ -114,10 +121,12 @@ func (f *faults) drill(t *testing.T, fault fault) {
 			}
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%s: alert after %v (0: never), page %q, status %q within %v; firing: %v", fault.alert, alerted, page, status, deadline, f.firing(t))
+			t.Fatalf("%s: alert after %v (0: never), page %q, status %q within %v; firing: %v", fault.alert,
+				alerted, page, status, deadline, f.firing(t))
 		}
 	}
-	t.Logf("%-34s %4.1f s, page and status %4.1f s | %s | %s", fault.alert, alerted.Seconds(), time.Since(begin).Seconds(), page, status)
+	t.Logf("%-34s %4.1f s, page and status %4.1f s | %s | %s", fault.alert, alerted.Seconds(),
+		time.Since(begin).Seconds(), page, status)
 	if fault.repair != nil {
 		if err := fault.repair(); err != nil {
 			t.Fatalf("repair after %s: %v", fault.alert, err)
@@ -127,7 +136,8 @@ func (f *faults) drill(t *testing.T, fault fault) {
 
 // status returns the first line of gatehousectl status, or of its error.
 func (f *faults) status() string {
-	output, _ := exec.CommandContext(f.t.Context(), f.built("gatehousectl"), "status", "--sidecar", host(f.SidecarAdminURL())).CombinedOutput()
+	output, _ := exec.CommandContext(f.t.Context(), f.built("gatehousectl"), "status", "--sidecar",
+		host(f.SidecarAdminURL())).CombinedOutput()
 	line, _, _ := strings.Cut(string(output), "\n")
 	return line
 }
@@ -206,9 +216,12 @@ func startFaults(t *testing.T) *faults {
 	library := f.built("chaos/clock.so")
 	clock := f.clock.Environment(library)
 	f.Stack, err = stack.Start(t.Context(), stack.Options{
-		ModifyConfig: f.heap, ModifyNginx: func(config string) string { return "env CHAOS_CLOCK;\n" + config }, // nginx clears the environment
-		Dir: t.TempDir(), RedisServerPath: server, EnvoyEnv: clock, SidecarEnv: clock[:1], RedisEnv: f.redisClock.Environment(library),
-		SidecarPath: f.built("chaos/gatehouse-sidecar"), WasmPath: f.built("chaos/gatehouse.wasm"), LibraryPath: filepath.Join(f.root, "build", "chaos", "libgatehouse.so"),
+		// nginx clears the environment.
+		ModifyConfig: f.heap, ModifyNginx: func(config string) string { return "env CHAOS_CLOCK;\n" + config },
+		Dir: t.TempDir(), RedisServerPath: server, EnvoyEnv: clock, SidecarEnv: clock[:1],
+		RedisEnv:    f.redisClock.Environment(library),
+		SidecarPath: f.built("chaos/gatehouse-sidecar"), WasmPath: f.built("chaos/gatehouse.wasm"),
+		LibraryPath:  filepath.Join(f.root, "build", "chaos", "libgatehouse.so"),
 		NginxLibrary: filepath.Join(f.root, "build", "chaos", "libgatehouse-nginx.so"),
 		SidecarArgs:  []string{"--memory.bytes=1MiB", "--bcrypt.max-cost=5", "--limit.device=1", "--limit.source=10"},
 	})
@@ -286,7 +299,8 @@ func (f *faults) acceptLoss() error {
 func (f *faults) forge() error {
 	ctx := f.t.Context()
 	f.wrote++
-	if _, err := f.publisher.Put(ctx, publish.Object{Key: fmt.Sprint("/", f.wrote), Body: []byte("x"), ContentType: "text/plain"}); err != nil {
+	if _, err := f.publisher.Put(ctx, publish.Object{Key: fmt.Sprint("/", f.wrote), Body: []byte("x"),
+		ContentType: "text/plain"}); err != nil {
 		return err
 	}
 	epoch, err := f.client.Get(ctx, shard.EpochKey()).Result()
@@ -327,7 +341,8 @@ func (f *faults) maxMemory(bytes string) func() error {
 // expensive registers a device whose hash costs more than the sidecar permits.
 func (f *faults) expensive() error {
 	f.wrote++
-	_, err := f.publisher.PutDevice(f.t.Context(), publish.Device{ID: fmt.Sprint("expensive", f.wrote), Secret: "secret", Cost: 6})
+	_, err := f.publisher.PutDevice(f.t.Context(), publish.Device{ID: fmt.Sprint("expensive", f.wrote),
+		Secret: "secret", Cost: 6})
 	return err
 }
 
@@ -336,7 +351,8 @@ func (f *faults) tooMuch() error {
 	for range 8 {
 		f.wrote++
 		body := []byte(strings.Repeat(fmt.Sprintf("%08d", f.wrote), 25000))
-		if _, err := f.publisher.Put(f.t.Context(), publish.Object{Key: fmt.Sprint("/large/", f.wrote), Body: body, ContentType: "application/octet-stream"}); err != nil {
+		if _, err := f.publisher.Put(f.t.Context(), publish.Object{Key: fmt.Sprint("/large/", f.wrote),
+			Body: body, ContentType: "application/octet-stream"}); err != nil {
 			return err
 		}
 	}
@@ -346,7 +362,8 @@ func (f *faults) tooMuch() error {
 // guess sends wrong secrets of a device that is at work, more than the limit.
 func (f *faults) guess() error {
 	if !f.guessed {
-		if _, err := f.publisher.PutDevice(f.t.Context(), publish.Device{ID: "guessed", Secret: "secret", Cost: 4}); err != nil {
+		if _, err := f.publisher.PutDevice(f.t.Context(),
+			publish.Device{ID: "guessed", Secret: "secret", Cost: 4}); err != nil {
 			return err
 		}
 		f.guessed = true
@@ -364,7 +381,8 @@ func (f *faults) spray() error {
 	const devices = 5
 	f.wrote += devices
 	for i := range devices {
-		if _, err := f.publisher.PutDevice(f.t.Context(), publish.Device{ID: fmt.Sprint("sprayed", f.wrote-i), Secret: "secret", Cost: 4}); err != nil {
+		if _, err := f.publisher.PutDevice(f.t.Context(), publish.Device{ID: fmt.Sprint("sprayed", f.wrote-i),
+			Secret: "secret", Cost: 4}); err != nil {
 			return err
 		}
 	}
@@ -397,7 +415,8 @@ func (f *faults) rival() error {
 		return nil
 	}
 	f.second = exec.CommandContext(context.WithoutCancel(f.t.Context()), f.built("gatehouse-sidecar"),
-		"--redis.url", f.RedisURL(), "--push.socket", f.PushSocket(), "--api.socket", f.APISocket()+"2", "--admin.address", redistest.FreeAddress(f.t))
+		"--redis.url", f.RedisURL(), "--push.socket", f.PushSocket(), "--api.socket", f.APISocket()+
+			"2", "--admin.address", redistest.FreeAddress(f.t))
 	return f.second.Start()
 }
 
@@ -422,7 +441,8 @@ func (f *faults) heap(c *stack.Config) error {
 	if f.maxHeap == 0 {
 		return nil // the shipped one
 	}
-	return c.Set(f.maxHeap, "overload_manager", "resource_monitors", "envoy.resource_monitors.fixed_heap", "typed_config", "max_heap_size_bytes")
+	return c.Set(f.maxHeap, "overload_manager", "resource_monitors", "envoy.resource_monitors.fixed_heap",
+		"typed_config", "max_heap_size_bytes")
 }
 
 // shrinkHeap starts Envoy again with a heap that is little more than what it takes at rest, 85 to 90 MiB.

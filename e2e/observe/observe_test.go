@@ -52,7 +52,9 @@ func TestObserve(t *testing.T) {
 	}
 	missing := queries
 	for end := time.Now().Add(deadline); ; {
-		missing = slices.DeleteFunc(slices.Clone(missing), func(q string) bool { return prometheus.returnsData(t, q) || expected(kind, q) })
+		missing = slices.DeleteFunc(slices.Clone(missing), func(q string) bool {
+			return prometheus.returnsData(t, q) || expected(kind, q)
+		})
 		if len(missing) == 0 {
 			break
 		}
@@ -94,8 +96,8 @@ func start(t *testing.T) server {
 	return server("http://" + observe(t, given)["PROMETHEUS"])
 }
 
-// observe runs scripts/observe.sh with these variables, and free addresses, which it returns, of what it runs beside the
-// stack, until the test ends. program runs instead of the stack.
+// observe runs scripts/observe.sh with these variables, and free addresses, which it returns, of what it runs beside
+// the stack, until the test ends. program runs instead of the stack.
 func observe(t *testing.T, variables map[string]string, program ...string) map[string]string {
 	t.Helper()
 	root, err := stack.Root()
@@ -172,7 +174,8 @@ func dashboardQueries(t *testing.T) []string {
 		}
 	}
 	for i := range queries {
-		queries[i] = strings.NewReplacer("$namespace", ".*", "$pod", ".*", "$rule", ".*", "$__rate_interval", "10s").Replace(queries[i])
+		queries[i] = strings.NewReplacer("$namespace", ".*", "$pod", ".*", "$rule", ".*", "$__rate_interval",
+			"10s").Replace(queries[i])
 	}
 	return queries
 }
@@ -246,7 +249,8 @@ func (s server) noAlert(t *testing.T) {
 			for _, rule := range group.Rules {
 				got = append(got, rule.Name)
 				if rule.State != "inactive" || rule.Health != "ok" {
-					wrong = append(wrong, fmt.Sprintf("%s is %s, health %s %s: %s", rule.Name, rule.State, rule.Health, rule.LastError, rule.Query))
+					wrong = append(wrong, fmt.Sprintf("%s is %s, health %s %s: %s", rule.Name, rule.State, rule.Health,
+						rule.LastError, rule.Query))
 				}
 			}
 		}

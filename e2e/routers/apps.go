@@ -104,13 +104,17 @@ type program struct {
 func (a *apps) programs(root, build, dir string) []program {
 	python := filepath.Join(root, ".venv", "bin", "python")
 	return []program{
-		{"nginx", []string{"nginx", "-p", dir, "-e", filepath.Join(dir, "nginx-error.log"), "-c", filepath.Join(dir, "nginx.conf")}},
+		{"nginx", []string{"nginx", "-p", dir, "-e", filepath.Join(dir, "nginx-error.log"),
+			"-c", filepath.Join(dir, "nginx.conf")}},
 		{"express", []string{"node", filepath.Join(build, "express", "app.js"), a.port("express"), a.port(insensitive)}},
-		{"fastapi", []string{python, "-m", "uvicorn", "fastapi_app:app", "--port", a.port("fastapi"), "--log-level", "warning", "--no-access-log"}},
-		{"flask", []string{python, "-m", "gunicorn", "flask_app:app", "--bind", a.address["flask"], "--threads", "8", "--keep-alive", "60", "--log-level", "error"}},
+		{"fastapi", []string{python, "-m", "uvicorn", "fastapi_app:app", "--port", a.port("fastapi"),
+			"--log-level", "warning", "--no-access-log"}},
+		{"flask", []string{python, "-m", "gunicorn", "flask_app:app", "--bind", a.address["flask"],
+			"--threads", "8", "--keep-alive", "60", "--log-level", "error"}},
 		{"django", []string{python, "-m", "waitress", "--listen", a.address["django"], "--threads", "8", "django_app:app"}},
 		{"spring", []string{
-			"java", "-Xmx192m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-jar", filepath.Join(build, "spring.jar"), "--server.port=" + a.port("spring"),
+			"java", "-Xmx192m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-jar", filepath.Join(build, "spring.jar"),
+			"--server.port=" + a.port("spring"),
 		}},
 	}
 }

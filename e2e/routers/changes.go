@@ -9,30 +9,46 @@ import (
 // bits are inserted into paths: some servers cut, drop, decode, fold or resolve them.
 var bits = []string{
 	// Control characters, blanks, and characters that end a path.
-	"%00", "%01", "%08", "%09", "%0a", "%0b", "%0c", "%0d", "%0d%0a", "%0a%0a", "%1b", "%1f", "%20", "%20%20", "+", "%7f", "%80", "%85", "%a0",
-	"%3F", "%3f.css", "%23", "%23x", "?", "?x", "?x=/../y", "?a=1&lang=b", "?rev=1", "#", "#x", "%3F%0a", "??", "%26", "&", "%3d",
+	"%00", "%01", "%08", "%09", "%0a", "%0b", "%0c", "%0d", "%0d%0a", "%0a%0a", "%1b", "%1f", "%20",
+	"%20%20", "+", "%7f", "%80", "%85", "%a0",
+	"%3F", "%3f.css", "%23", "%23x", "?", "?x", "?x=/../y", "?a=1&lang=b", "?rev=1", "#", "#x", "%3F%0a",
+	"??", "%26", "&", "%3d",
 	// Dots, slashes and characters that some servers treat as such.
-	".", "..", "...", "%2e", "%2E", "%2e%2e", ".%2e", "%252e", "%252e%252e", "%2e%00", ".%20", ".%0a", "..%00", "..%0a", "..%20", "%20..",
-	"/", "//", "/.", "/./", "/..", "/../", "/x/..", "/x/../", "/.//", "%2f", "%2F", "%252f", "%255c", `\`, "%5c", "%5C", "/%2e/", "/%2e%2e/", "/..;/", "/.;/", "/;/",
+	".", "..", "...", "%2e", "%2E", "%2e%2e", ".%2e", "%252e", "%252e%252e", "%2e%00", ".%20", ".%0a",
+	"..%00", "..%0a", "..%20", "%20..",
+	"/", "//", "/.", "/./", "/..", "/../", "/x/..", "/x/../", "/.//", "%2f", "%2F", "%252f", "%255c",
+	`\`, "%5c", "%5C", "/%2e/", "/%2e%2e/", "/..;/", "/.;/", "/;/",
 	"/..%3b/", "/.%3b/", "/..%0a/", "/..%09/", "/..%23/", "/..%3f/", "/..%00/", "/..%ff/",
-	"%c0%af", "%c0%ae", "%c0%ae%c0%ae", "%e0%80%af", "%e0%80%ae", "%f0%80%80%af", "%c1%9c", "%c0%8a", "%c0%bf", "%c0%a3", "%c1%bb",
+	"%c0%af", "%c0%ae", "%c0%ae%c0%ae", "%e0%80%af", "%e0%80%ae", "%f0%80%80%af", "%c1%9c", "%c0%8a",
+	"%c0%bf", "%c0%a3", "%c1%bb",
 	// Parameters and suffixes.
-	";", ";x", ";x=y", ";/", ";x/", ";.css", "%3b", "%3Bx", "%3bx=y", "%253b", ";%2f", ";%2e%2e", ";x=/../", ";a;b;c", ".json", ".html", ".css", ".do", "~", "!", "*", ":", "::$DATA", "@", "$", "|", "'", `"`, "<", "[", "]", "^", "`", "{", "}", ",",
+	";", ";x", ";x=y", ";/", ";x/", ";.css", "%3b", "%3Bx", "%3bx=y", "%253b", ";%2f", ";%2e%2e",
+	";x=/../", ";a;b;c", ".json", ".html", ".css", ".do", "~", "!", "*", ":", "::$DATA", "@", "$",
+	"|", "'", `"`, "<", "[", "]", "^", "`", "{", "}", ",",
 	// Incomplete escapes, or escapes of another kind.
-	"%", "%%", "%2", "%zz", "%u002f", "%u0061", "%25", "%2500", "%250a", "%2520", "%253f", "%2523", "%25%30%61", "%%30%61", "%0", "&#47;", "&sol;", "=?",
+	"%", "%%", "%2", "%zz", "%u002f", "%u0061", "%25", "%2500", "%250a", "%2520", "%253f", "%2523",
+	"%25%30%61", "%%30%61", "%0", "&#47;", "&sol;", "=?",
 	// Unicode: blanks, zero-width marks, byte order marks, forms that fold, halves of surrogates, invalid bytes.
-	"%c2%a0", "%c2%85", "%c2%ad", "%e2%80%8b", "%e2%80%8d", "%e2%80%a8", "%e2%80%a9", "%e2%81%a0", "%e3%80%80", "%e1%9a%80", "%ef%bb%bf", "%ef%bf%bf", "%ef%bf%bd",
-	"%ef%bc%8f", "%ef%bc%8e", "%ef%bc%9b", "%ef%bc%9f", "%ef%bc%83", "%e2%88%95", "%e2%81%84", "%e2%a7%b8", "%cc%81", "%cd%8f", "%e2%80%ae", "%f3%a0%80%a0",
-	"%ed%a0%80", "%ed%bf%bf", "%f4%90%80%80", "%ff", "%fe%ff", "%c3", "%c3%28", "%e2%28%a1", "%f8%88%80%80%80", "%c4%8a", "%c4%a0", "%e5%98%8a", "%e5%98%8d",
+	"%c2%a0", "%c2%85", "%c2%ad", "%e2%80%8b", "%e2%80%8d", "%e2%80%a8", "%e2%80%a9", "%e2%81%a0",
+	"%e3%80%80", "%e1%9a%80", "%ef%bb%bf", "%ef%bf%bf", "%ef%bf%bd",
+	"%ef%bc%8f", "%ef%bc%8e", "%ef%bc%9b", "%ef%bc%9f", "%ef%bc%83", "%e2%88%95", "%e2%81%84", "%e2%a7%b8",
+	"%cc%81", "%cd%8f", "%e2%80%ae", "%f3%a0%80%a0",
+	"%ed%a0%80", "%ed%bf%bf", "%f4%90%80%80", "%ff", "%fe%ff", "%c3", "%c3%28", "%e2%28%a1", "%f8%88%80%80%80",
+	"%c4%8a", "%c4%a0", "%e5%98%8a", "%e5%98%8d",
 	"\t", " ", "\x00", "\x0b", "\x0c", "\x7f", "\x80", "\xa0", "\xff", "é", "\r", "\n",
 }
 
 // fronts are inserted before a path: some servers resolve, merge or drop them, or take them for something else.
 var fronts = []string{
-	"/x/..", "/.", "/", "//", "/;", "/;x", "/.;", "/x;/..", "/%2e", "/%2e%2e", "/x/%2e%2e", "/x/..;", "/x/..%3b", "/x/%2e%2e%3b", "/%20", "/%0a", "/%00", "/%09", `/\`, "/%5c",
-	"/files/..", "/files/%2e%2e", "/files/..;", "/files/..;x", "/files/..%3b", "/files/..%2f..", "/files/a/../..", "/files/..%0a", "/files/..%09", "/files/..%5c..", "/files/a%2f..%2f..",
-	"/v1/admin/health/../../..", "/v1/admin/health/..;/..;/..;", "/v1/admin/health/%2e%2e/%2e%2e/%2e%2e", "/v1/products/../..", "/v1/products/..;/..;", "/v1/products/%2e%2e%2f..",
-	"http://edge.example", "http://other.example", "http:", "http:/", "http://", "https://edge.example", "HTTP://edge.example", "http://edge.example/x/..", "http://edge.example//", "http://edge.example:80", "http://u:p@edge.example", "//edge.example", "*", "x:", "%2f", "?", "#", ".", "", "/@reader", "/@root", "@",
+	"/x/..", "/.", "/", "//", "/;", "/;x", "/.;", "/x;/..", "/%2e", "/%2e%2e", "/x/%2e%2e", "/x/..;", "/x/..%3b",
+	"/x/%2e%2e%3b", "/%20", "/%0a", "/%00", "/%09", `/\`, "/%5c",
+	"/files/..", "/files/%2e%2e", "/files/..;", "/files/..;x", "/files/..%3b", "/files/..%2f..",
+	"/files/a/../..", "/files/..%0a", "/files/..%09", "/files/..%5c..", "/files/a%2f..%2f..",
+	"/v1/admin/health/../../..", "/v1/admin/health/..;/..;/..;", "/v1/admin/health/%2e%2e/%2e%2e/%2e%2e",
+	"/v1/products/../..", "/v1/products/..;/..;", "/v1/products/%2e%2e%2f..",
+	"http://edge.example", "http://other.example", "http:", "http:/", "http://", "https://edge.example",
+	"HTTP://edge.example", "http://edge.example/x/..", "http://edge.example//", "http://edge.example:80",
+	"http://u:p@edge.example", "//edge.example", "*", "x:", "%2f", "?", "#", ".", "", "/@reader", "/@root", "@",
 }
 
 // changePath makes one change.
@@ -126,8 +142,10 @@ func doubleEscape(r *rand.Rand, path string) string {
 
 // folds are letters that case folding or normalization may convert to the ASCII letter.
 var folds = map[byte][]string{
-	's': {"%c5%bf", "%ef%bd%93", "ſ"}, 'k': {"%e2%84%aa"}, 'i': {"%c4%b1", "%c4%b0", "%ef%bd%89"}, 'f': {"%ef%bd%86"}, '1': {"%c2%b9", "%ef%bc%91"},
-	'v': {"%ef%bd%96"}, 'c': {"%ef%bd%83", "%d1%81"}, 'e': {"e%cc%81", "%c3%a9", "%d0%b5"}, 't': {"%ef%bd%94"}, 'a': {"%d0%b0", "%ef%bd%81"}, '/': {"%ef%bc%8f"}, 'u': {"u%cc%88"},
+	's': {"%c5%bf", "%ef%bd%93", "ſ"}, 'k': {"%e2%84%aa"}, 'i': {"%c4%b1", "%c4%b0", "%ef%bd%89"},
+	'f': {"%ef%bd%86"}, '1': {"%c2%b9", "%ef%bc%91"},
+	'v': {"%ef%bd%96"}, 'c': {"%ef%bd%83", "%d1%81"}, 'e': {"e%cc%81", "%c3%a9", "%d0%b5"}, 't': {"%ef%bd%94"},
+	'a': {"%d0%b0", "%ef%bd%81"}, '/': {"%ef%bc%8f"}, 'u': {"u%cc%88"},
 }
 
 // fold changes the case of letters, or replaces a letter by one of folds.
@@ -167,7 +185,8 @@ func mapBytes(text string, f func(byte) string) string {
 	return b.String()
 }
 
-var methods = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND", "QUERY", "CONNECT", "PRI", "X"}
+var methods = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND",
+	"QUERY", "CONNECT", "PRI", "X"}
 
 // spellMethod returns the method in other case, or another method.
 func spellMethod(r *rand.Rand, method string) string {
@@ -190,12 +209,16 @@ func spellMethod(r *rand.Rand, method string) string {
 
 // Headers by which some upstreams process a request as another one.
 var (
-	methodOverrides = []string{"X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override", "x-http-method-override", "X_HTTP_METHOD_OVERRIDE", "X-Http-Method_Override"}
-	pathOverrides   = []string{
-		"X-Original-URL", "X-Rewrite-URL", "x-original-url", "X-Original-URI", "X-Original-Path", "X-Forwarded-URI", "X-Forwarded-Path", "X-Forwarded-Url",
-		"X-Envoy-Original-Path", "X-Accel-Redirect", "X_ORIGINAL_URL", "X-Original_URL", "PATH_INFO", "REQUEST_URI", "Path-Info", "Request-URI", "Destination", "X-Override-URL", "Base-Url",
+	methodOverrides = []string{"X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override", "x-http-method-override",
+		"X_HTTP_METHOD_OVERRIDE", "X-Http-Method_Override"}
+	pathOverrides = []string{
+		"X-Original-URL", "X-Rewrite-URL", "x-original-url", "X-Original-URI", "X-Original-Path", "X-Forwarded-URI",
+		"X-Forwarded-Path", "X-Forwarded-Url",
+		"X-Envoy-Original-Path", "X-Accel-Redirect", "X_ORIGINAL_URL", "X-Original_URL", "PATH_INFO",
+		"REQUEST_URI", "Path-Info", "Request-URI", "Destination", "X-Override-URL", "Base-Url",
 	}
-	prefixes = []string{"X-Forwarded-Prefix", "X-Script-Name", "SCRIPT_NAME", "Script-Name", "X-Forwarded-Context", "X-Ingress-Path"}
+	prefixes = []string{"X-Forwarded-Prefix", "X-Script-Name", "SCRIPT_NAME", "Script-Name",
+		"X-Forwarded-Context", "X-Ingress-Path"}
 	innocent = []string{"/", "/files/a", "/v1/admin/health", "/v1/products/42", "/v1/devices/7", "/none"}
 )
 
@@ -208,12 +231,15 @@ func disguise(r *rand.Rand, s *spelling) {
 			value = spellMethod(r, value)
 		}
 		s.headers = append(s.headers, header{pick(r, methodOverrides), value})
-		s.method = pick(r, slices.DeleteFunc([]string{"GET", "POST", "HEAD", "OPTIONS"}, func(m string) bool { return m == s.method }))
+		s.method = pick(r, slices.DeleteFunc([]string{"GET", "POST", "HEAD", "OPTIONS"}, func(m string) bool {
+			return m == s.method
+		}))
 	case 1:
 		s.headers = append(s.headers, header{pick(r, pathOverrides), strings.Map(visible, s.path)})
 		s.path = pick(r, innocent)
 	default:
-		prefix := pick(r, []string{"/x", "/v1", "/v1/fleet", "/v1/admin", "/", "//", "x", "/x;y", "/x%2f", "/..", "http://a", "/files", "", s.path})
+		prefix := pick(r, []string{"/x", "/v1", "/v1/fleet", "/v1/admin", "/", "//", "x", "/x;y", "/x%2f",
+			"/..", "http://a", "/files", "", s.path})
 		s.headers = append(s.headers, header{pick(r, prefixes), prefix})
 		if trimmed := strings.TrimPrefix(s.path, prefix); trimmed != s.path && trimmed != "" {
 			s.path = trimmed
@@ -233,12 +259,20 @@ func visible(c rune) rune {
 
 // sideHeaders are headers that forge an identity, remove one from the request, or control a cache.
 var sideHeaders = []header{
-	{"x-gatehouse-device", "root"}, {"X-Gatehouse-Device", "reader"}, {"x_gatehouse_device", "root"}, {"x-gatehouse_device", "root"}, {"x-gatehouse-permissions", "admin,config.read"},
-	{"connection", "x-gatehouse-device"}, {"connection", "keep-alive, x-gatehouse-device, x-gatehouse-permissions"}, {"connection", "x-device-id"},
-	{"if-none-match", "*"}, {"if-none-match", `"cached:fleet-config"`}, {"if-none-match", `W/"cached:me-config:reader"`}, {"cache-control", "no-cache"}, {"range", "bytes=0-"},
-	{"x-device-id", "reader"}, {"x-device-token", "reader-secret"}, {"authorization", "Bearer x"}, {"authorization", "Basic cm9vdDpyb290LXNlY3JldA=="},
-	{"forwarded", "for=127.0.0.1;host=internal;proto=https"}, {"x-forwarded-host", "internal/v1"}, {"x-forwarded-for", "127.0.0.1"}, {"x-forwarded-proto", "https"}, {"x-envoy-internal", "true"},
-	{"upgrade", "h2c"}, {"upgrade", "websocket"}, {"expect", "100-continue"}, {"te", "trailers"}, {"content-type", "application/grpc"}, {"accept-encoding", "gzip"},
+	{"x-gatehouse-device", "root"}, {"X-Gatehouse-Device", "reader"}, {"x_gatehouse_device", "root"},
+	{"x-gatehouse_device", "root"}, {"x-gatehouse-permissions", "admin,config.read"},
+	{"connection", "x-gatehouse-device"}, {"connection", "keep-alive, x-gatehouse-device, x-gatehouse-permissions"},
+	{"connection", "x-device-id"},
+	{"if-none-match", "*"}, {"if-none-match", `"cached:fleet-config"`}, {"if-none-match", `W/"cached:me-config:reader"`},
+	{"cache-control", "no-cache"}, {"range", "bytes=0-"},
+	{"x-device-id", "reader"}, {"x-device-token", "reader-secret"}, {"authorization", "Bearer x"},
+	{"authorization", "Basic cm9vdDpyb290LXNlY3JldA=="},
+	{"forwarded", "for=127.0.0.1;host=internal;proto=https"}, {"x-forwarded-host", "internal/v1"},
+	{"x-forwarded-for", "127.0.0.1"}, {"x-forwarded-proto", "https"}, {"x-envoy-internal", "true"},
+	{"upgrade", "h2c"}, {"upgrade", "websocket"}, {"expect", "100-continue"}, {"te", "trailers"},
+	{"content-type", "application/grpc"}, {"accept-encoding", "gzip"},
 }
 
-var authorities = []string{"other.example", "edge.example/v1/fleet/config", "edge.example/x?", "edge.example#", "@edge.example", "edge.example:80", "[::1]", "", "EDGE.EXAMPLE", "edge.example.", "127.0.0.1/../", "a b"}
+var authorities = []string{"other.example", "edge.example/v1/fleet/config", "edge.example/x?",
+	"edge.example#", "@edge.example", "edge.example:80", "[::1]", "", "EDGE.EXAMPLE", "edge.example.",
+	"127.0.0.1/../", "a b"}

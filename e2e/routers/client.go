@@ -57,8 +57,8 @@ func (c *client) drop(p protocol) {
 }
 
 // send sends s for a router. The edge may have closed a connection that was used before, so send repeats the request
-// once if such a connection gives no answer. It returns errNoAnswer, with the part of an answer that came, or an error if
-// the edge can't be reached.
+// once if such a connection gives no answer. It returns errNoAnswer, with the part of an answer that came, or an error
+// if the edge can't be reached.
 func (c *client) send(s spelling, router string) (answer, error) {
 	for {
 		fresh, err := c.connect(s.protocol)
@@ -132,8 +132,8 @@ func (c *connection1) exchange(s spelling, router string) (answer, bool, error) 
 	return newAnswer(response.StatusCode, response.Header.Get, body), !response.Close && !upgraded, err
 }
 
-// readHTTP09 reads an answer in HTTP/0.9, which is a body alone: nginx gives it to a request line without a version. The
-// body tells what was served, and such a request has no credential.
+// readHTTP09 reads an answer in HTTP/0.9, which is a body alone: nginx gives it to a request line without a version.
+// The body tells what was served, and such a request has no credential.
 func (c *connection1) readHTTP09() (answer, bool, error) {
 	body, err := io.ReadAll(c.reader)
 	a := newAnswer(0, func(string) string { return "" }, body)
@@ -172,7 +172,8 @@ func (c *connection2) exchange(s spelling, router string) (answer, bool, error) 
 	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
 		return answer{}, false, err
 	}
-	fields := [][2]string{{":method", s.method}, {":scheme", "http"}, {":path", s.path}, {":authority", s.authority}, {routerHeader, router}}
+	fields := [][2]string{{":method", s.method}, {":scheme", "http"}, {":path", s.path}, {":authority", s.authority},
+		{routerHeader, router}}
 	for _, h := range s.headers {
 		fields = append(fields, [2]string{strings.ToLower(h.name), h.value})
 	}
@@ -188,8 +189,8 @@ func (c *connection2) exchange(s spelling, router string) (answer, bool, error) 
 // newAnswer parses an answer. get returns the first value of a header, named in lower case.
 func newAnswer(status int, get func(name string) string, body []byte) answer {
 	a := answer{
-		status: status, byRouter: get(upstreamHeader) != "", grpc: get("grpc-status") != "", served: get("x-served"), saw: get("x-saw"), sawDevice: get("x-saw-device"),
-		body: string(body[:min(len(body), 200)]),
+		status: status, byRouter: get(upstreamHeader) != "", grpc: get("grpc-status") != "", served: get("x-served"),
+		saw: get("x-saw"), sawDevice: get("x-saw-device"), body: string(body[:min(len(body), 200)]),
 	}
 	if name, found := strings.CutPrefix(a.body, servedBody); found && a.served == "" {
 		// The rest of another answer, which a router sent after its end, or the edge in HTTP/0.9.

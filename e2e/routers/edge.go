@@ -28,7 +28,8 @@ type edge struct {
 
 // startEdge starts an edge with the given default. The configuration is the repository's envoy.yaml or nginx.conf with
 // other rules, and with routes that match routerHeader. The filter's decisions don't depend on that header.
-func startEdge(ctx context.Context, opts stack.Options, fallback string, names []string, address map[string]string) (*edge, error) {
+func startEdge(ctx context.Context, opts stack.Options, fallback string, names []string,
+	address map[string]string) (*edge, error) {
 	opts.Name, opts.Dir = "routers-"+fallback, filepath.Join(opts.Dir, fallback)
 	opts.Rules, opts.Seed = rulesOf(fallback), seed
 	opts.ModifyConfig = func(c *stack.Config) error {
@@ -115,14 +116,16 @@ func setRoutes(c *stack.Config, names []string) error {
 		routes[i] = dict{
 			"match": dict{"prefix": "/", "headers": []dict{{"name": routerHeader, "string_match": dict{"exact": name}}}},
 			// Some servers close a connection when they can't parse a request, or after some time.
-			"route": dict{"cluster": name, "timeout": "5s", "retry_policy": dict{"retry_on": "connect-failure,refused-stream,reset", "num_retries": 2}},
+			"route": dict{"cluster": name, "timeout": "5s",
+				"retry_policy": dict{"retry_on": "connect-failure,refused-stream,reset", "num_retries": 2}},
 		}
 	}
 	return c.Set(routes, append(manager, "route_config", "virtual_hosts", "upstream", "routes")...)
 }
 
 // manager is the path of the edge's connection manager in envoy.yaml.
-var manager = slices.Clip([]string{"static_resources", "listeners", "edge", "filter_chains", "0", "filters", "0", "typed_config"})
+var manager = slices.Clip([]string{"static_resources", "listeners", "edge", "filter_chains",
+	"0", "filters", "0", "typed_config"})
 
 // nginxListen and nginxPass are the lines of nginx.conf that routesOfNginx changes.
 var (
@@ -145,7 +148,10 @@ func routesOfNginx(config string, names []string, address map[string]string) str
 	// The time in which the router sent a header: "-" for each attempt without one.
 	b.WriteString("  map $upstream_header_time $by_router { default $upstream_header_time; ~^[-,:\\s]*$ \"\"; }\n")
 	config = strings.Replace(config, "  upstream service {", b.String()+"  upstream service {", 1)
-	config = nginxListen.ReplaceAllString(config, "$0 listen 127.0.0.2$1 http2 reuseport;\n    keepalive_requests 1000000;\n    add_header "+upstreamHeader+" $$by_router always;")
+	config = nginxListen.ReplaceAllString(config,
+		"$0 listen 127.0.0.2$1 http2 reuseport;\n    keepalive_requests 1000000;\n    add_header "+
+			upstreamHeader+" $$by_router always;")
 	// Some servers close a connection when they can't parse a request, or after some time.
-	return nginxPass.ReplaceAllString(config, "proxy_pass http://$$router; proxy_next_upstream error timeout non_idempotent;")
+	return nginxPass.ReplaceAllString(config,
+		"proxy_pass http://$$router; proxy_next_upstream error timeout non_idempotent;")
 }

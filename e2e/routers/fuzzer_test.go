@@ -27,7 +27,8 @@ func serveAs(t *testing.T, handler http.HandlerFunc) *edge {
 func run(t *testing.T, spellings uint64, e *edge) (*report, string) {
 	t.Helper()
 	var out strings.Builder
-	f := &fuzzer{Config: Config{Seed: 1, Spellings: spellings, Workers: 2, Out: &out}, edges: []*edge{e}, report: newReport(&out, 1)}
+	f := &fuzzer{Config: Config{Seed: 1, Spellings: spellings, Workers: 2, Out: &out}, edges: []*edge{e},
+		report: newReport(&out, 1)}
 	if err := f.all(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -42,8 +43,8 @@ func TestFindsWhatNobodyJudges(t *testing.T) {
 		mux.ServeHTTP(w, r)
 	}))
 	for _, want := range []string{
-		"servemux: telemetry served to nobody, which has no permission telemetry.write", "repeat:   make routers SEED=1 ONLY=",
-		"an ordinary request was not served as 401",
+		"servemux: telemetry served to nobody, which has no permission telemetry.write",
+		"repeat:   make routers SEED=1 ONLY=", "an ordinary request was not served as 401",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("got no %q", want)
@@ -56,18 +57,21 @@ func TestFindsWhatNobodyJudges(t *testing.T) {
 
 // TestFindsWhatIsRefused runs the suite on an edge that refuses everything.
 func TestFindsWhatIsRefused(t *testing.T) {
-	report, out := run(t, 10, serveAs(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
+	report, out := run(t, 10, serveAs(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusForbidden)
+	}))
 	requests := len(ordinaryRequests(1))
 	if report.violations != 2*requests || !strings.Contains(out, "an ordinary request was not served as files") {
 		t.Errorf("got %d violations, want one for each of twice %d ordinary requests: %s", report.violations, requests, out)
 	}
 }
 
-// TestBytesAsTheyAre sends bytes that net/http would not, and parses them like the edge. The resource also shows in what
-// is no whole answer: a body in HTTP/0.9, one without the router's header, one that is cut.
+// TestBytesAsTheyAre sends bytes that net/http would not, and parses them like the edge. The resource also shows in
+// what is no whole answer: a body in HTTP/0.9, one without the router's header, one that is cut.
 func TestBytesAsTheyAre(t *testing.T) {
 	for _, text := range []string{
-		"HTTP/1.1 200 OK\r\nx-served: users\r\nx-envoy-upstream-service-time: 0\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nx-served: users\r\nx-envoy-upstream-service-time: 0\r\ncontent-length: 0\r\nconnection: " +
+			"close\r\n\r\n",
 		"served users\n",
 		"HTTP/1.1 200 OK\r\ncontent-length: 13\r\nconnection: close\r\n\r\nserved users\n",
 		"HTTP/1.1 200 OK\r\ncontent-length: 99\r\nconnection: close\r\n\r\nserved users\n",
@@ -112,9 +116,11 @@ func TestFrames(t *testing.T) {
 	c := &client{address: e.address, address2: e.address2}
 	defer c.close()
 	for _, version := range []protocol{http11, http2, http11, http2} {
-		s := spelling{protocol: version, method: "GET", path: "/v1/a%0a;x", authority: "x", headers: []header{{"X-Original-URL", "/y"}}, who: nobody}
+		s := spelling{protocol: version, method: "GET", path: "/v1/a%0a;x", authority: "x",
+			headers: []header{{"X-Original-URL", "/y"}}, who: nobody}
 		a, err := c.send(s, "servemux")
-		if err != nil || a.status != 200 || a.cached != "me-config:reader" || !strings.HasSuffix(a.saw, " GET /v1/a%0a;x /y") {
+		if err != nil || a.status != 200 || a.cached != "me-config:reader" ||
+			!strings.HasSuffix(a.saw, " GET /v1/a%0a;x /y") {
 			t.Errorf("%s: got %+v, %v", version, a, err)
 		}
 	}

@@ -60,7 +60,8 @@ func ordinaryRequests(seed uint64) []request {
 	for range drawnNames {
 		name := drawName(r)
 		requests = append(requests, request{"nobody", "GET", "/files/" + name + "/" + drawName(r), "files"},
-			request{"root", "GET", "/v1/admin/users/" + name, "users"}, request{"writer", "POST", "/v1/telemetry/" + name, "telemetry"})
+			request{"root", "GET", "/v1/admin/users/" + name, "users"},
+			request{"writer", "POST", "/v1/telemetry/" + name, "telemetry"})
 	}
 	for _, p := range protected {
 		requests = append(requests, request{"nobody", p.method, p.path, "401"}, request{"wrong", p.method, p.path, "401"})
@@ -71,7 +72,8 @@ func ordinaryRequests(seed uint64) []request {
 // drawName returns a plausible name of a file, escaped as browsers do: letters of several scripts, blanks inside,
 // characters that a path may have, but no escape: a name like "a%0A" may be read as two lines.
 func drawName(r *rand.Rand) string {
-	letters := []rune("abcxyzABCXYZ0189äöüßéñøçşłжшяλωאבبت日本語한글नम😀🚲-_.~+@,=!$'()*&%#? ")
+	letters := []rune(
+		"abcxyzABCXYZ0189äöüßéñøçşłжшяλωאבبت日本語한글नम😀🚲-_.~+@,=!$'()*&%#? ")
 	name := make([]rune, 3+r.IntN(10))
 	for i := range name {
 		name[i] = letters[r.IntN(len(letters))]
@@ -93,7 +95,8 @@ func (f *fuzzer) ordinary(ctx context.Context) error {
 	for i, e := range f.edges {
 		for n, want := range ordinaryRequests(f.Seed) {
 			for j, router := range e.routers {
-				s := spelling{protocol: http11, method: want.method, path: want.path, authority: "edge.example", who: identityOf(want.who)}
+				s := spelling{protocol: http11, method: want.method, path: want.path, authority: "edge.example",
+					who: identityOf(want.who)}
 				if (n+j)%2 == 0 {
 					s.protocol = http2
 				}
@@ -121,7 +124,8 @@ func (r *report) expect(fallback, router string, s spelling, want string, a answ
 		return
 	}
 	r.violation(fmt.Sprintf("%s: an ordinary request was not served as %s", router, want),
-		fmt.Sprintf("  request:  as %s: %s\n  router:   %s, default %s\n  answer:   %s\n", s.who.name, s, router, fallback, describe(a, err)))
+		fmt.Sprintf("  request:  as %s: %s\n  router:   %s, default %s\n  answer:   %s\n", s.who.name,
+			s, router, fallback, describe(a, err)))
 }
 
 // sawAlike reports whether a router received the sent method and path, ignoring differences of escaping.

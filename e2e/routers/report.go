@@ -41,7 +41,8 @@ func (r *report) add(fallback, router string, s spelling, a answer, err error) {
 	r.counts[kindOf(a, err)]++
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		if r.unanswered++; r.unanswered <= shownOfAKind {
-			_, _ = fmt.Fprintf(r.out, "no answer within %s: spelling %d, %s, default %s: %s\n", patience, s.number, router, fallback, s)
+			_, _ = fmt.Fprintf(r.out, "no answer within %s: spelling %d, %s, default %s: %s\n", patience,
+				s.number, router, fallback, s)
 		}
 	}
 	wrong := judge(s.who, a)
@@ -50,8 +51,10 @@ func (r *report) add(fallback, router string, s spelling, a answer, err error) {
 	}
 	r.first = min(r.first, s.number)
 	r.violation(router+": "+wrong, fmt.Sprintf(
-		"  request:  spelling %d, as %s: %s\n  router:   %s, default %s\n  answer:   %s\n  repeat:   make routers SEED=%d ONLY=%d EDGE_KIND=%s\n",
-		s.number, s.who.name, s, router, fallback, describe(a, err), r.seed, s.number, cmp.Or(os.Getenv("EDGE_KIND"), string(stack.EnvoyEdge))))
+		"  request:  spelling %d, as %s: %s\n  router:   %s, default %s\n  answer:   %s\n  repeat:   make routers SEED=%d "+
+			"ONLY=%d EDGE_KIND=%s\n",
+		s.number, s.who.name, s, router, fallback, describe(a, err), r.seed, s.number,
+		cmp.Or(os.Getenv("EDGE_KIND"), string(stack.EnvoyEdge))))
 }
 
 // violation counts one and prints it, unless it has printed enough of its kind. r.mu must be held.

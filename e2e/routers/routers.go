@@ -87,7 +87,8 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 	if err := a.await(ctx); err != nil {
 		return 0, err
 	}
-	_, _ = fmt.Fprintf(c.Out, "%d routers and 2 edges are up after %.1f s\n", len(routerNames), time.Since(begin).Seconds())
+	_, _ = fmt.Fprintf(c.Out, "%d routers and 2 edges are up after %.1f s\n", len(routerNames),
+		time.Since(begin).Seconds())
 
 	f := &fuzzer{Config: c, edges: edges, died: a.died, report: newReport(c.Out, c.Seed)}
 	if c.Only != nil {

@@ -97,7 +97,8 @@ func systematic(number uint64) (s spelling, beyond bool) {
 	b, rest := byte(number%256), number/256
 	target, place := protected[rest%uint64(len(protected))], places[rest/uint64(len(protected))]
 	return spelling{
-		protocol: place.protocol, method: target.method, path: place.put(target.path, b), authority: "edge.example", who: nobody,
+		protocol: place.protocol, method: target.method, path: place.put(target.path, b),
+		authority: "edge.example", who: nobody,
 	}, false
 }
 

@@ -47,10 +47,17 @@ func TestRandomIsWide(t *testing.T) {
 		count[string(s.protocol)]++
 		count["as "+s.who.name]++
 		for name, has := range map[string]bool{
-			"dots": strings.Contains(s.path, ".."), "escaped dots": strings.Contains(strings.ToLower(s.path), "%2e"), "parameters": strings.Contains(s.path, ";"),
-			"escaped slash": strings.Contains(strings.ToLower(s.path), "%2f"), "backslash": strings.Contains(s.path, `\`), "twice": strings.Contains(s.path, "%25"),
-			"overlong": strings.Contains(s.path, "%c0%"), "control": strings.Contains(s.path, "%0"), "absolute": strings.Contains(s.path, "http:"), "raw byte": strings.ContainsFunc(s.path, func(c rune) bool { return c > '~' || c < ' ' }),
-			"lower-case method": s.method != strings.ToUpper(s.method), "capitals": strings.Contains(s.path, "V1"), "overridden method": hasHeader(s, "override"), "overridden path": hasHeader(s, "original-url"), "prefix": hasHeader(s, "x-forwarded-prefix"),
+			"dots": strings.Contains(s.path, ".."), "escaped dots": strings.Contains(strings.ToLower(s.path), "%2e"),
+			"parameters":    strings.Contains(s.path, ";"),
+			"escaped slash": strings.Contains(strings.ToLower(s.path), "%2f"), "backslash": strings.Contains(s.path, `\`),
+			"twice":    strings.Contains(s.path, "%25"),
+			"overlong": strings.Contains(s.path, "%c0%"), "control": strings.Contains(s.path, "%0"),
+			"absolute": strings.Contains(s.path, "http:"), "raw byte": strings.ContainsFunc(s.path, func(c rune) bool {
+				return c > '~' || c < ' '
+			}),
+			"lower-case method": s.method != strings.ToUpper(s.method), "capitals": strings.Contains(s.path, "V1"),
+			"overridden method": hasHeader(s, "override"), "overridden path": hasHeader(s, "original-url"),
+			"prefix":        hasHeader(s, "x-forwarded-prefix"),
 			"forged device": hasHeader(s, "x-gatehouse-device"), "authority": s.authority != "edge.example",
 		} {
 			if has {
@@ -63,7 +70,8 @@ func TestRandomIsWide(t *testing.T) {
 	}
 	for _, name := range []string{
 		"HTTP/1.0", "HTTP/1.1", "HTTP/2", "as nobody", "as half", "as wrong", "as reader", "as writer", "as root",
-		"dots", "escaped dots", "parameters", "escaped slash", "backslash", "twice", "overlong", "control", "absolute", "raw byte",
+		"dots", "escaped dots", "parameters", "escaped slash", "backslash", "twice", "overlong", "control",
+		"absolute", "raw byte",
 		"lower-case method", "capitals", "overridden method", "overridden path", "prefix", "forged device", "authority",
 	} {
 		if count[name] < 20 {

@@ -54,7 +54,8 @@ func TestMarks(t *testing.T) {
 
 // TestGolden pins the form that the proxy reads and writes.
 func TestGolden(t *testing.T) {
-	const want = "\x02\x00\x00\x00" + "\x01\x00\x00\x00\x02\x00\x00\x00" + "\x02\x00\x00\x00\x00\x00\x00\x00" + "a\x00bc\x00" + "de\x00\x00"
+	const want = "\x02\x00\x00\x00" + "\x01\x00\x00\x00\x02\x00\x00\x00" + "\x02\x00\x00\x00\x00\x00\x00\x00" +
+		"a\x00bc\x00" + "de\x00\x00"
 	if got := Append(nil, [][2]string{{"a", "bc"}, {"de", ""}}); string(got) != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -65,8 +65,8 @@ func (w *twins) ask(nowMS int64, lines ...string) (kept, composed string, reads 
 		e.Govern(&r, &at)
 		var d Decision
 		e.Decide(&d, nowMS, &r, w, &Answers{})
-		text := fmt.Sprintf("%d %d %q %q %q %q %x %v %v %q %q %q", d.Action, d.Status, fieldsOf(d), d.Body, d.Key, d.Device, d.Permissions,
-			d.Refresh, d.ReloadState, d.CacheStatus, d.Auth, d.Cache)
+		text := fmt.Sprintf("%d %d %q %q %q %q %x %v %v %q %q %q", d.Action, d.Status, fieldsOf(d),
+			d.Body, d.Key, d.Device, d.Permissions, d.Refresh, d.ReloadState, d.CacheStatus, d.Auth, d.Cache)
 		if w.guardUp = up; i == 1 {
 			return kept, text, reads
 		}
@@ -100,7 +100,8 @@ func TestKeptIsWhatWouldBeComposed(t *testing.T) {
 		switch random.IntN(30) {
 		case 0, 7, 8, 9:
 			key := pick("/a", "/a?lang=de", "/b", "/private/a", "/private/b", "/head", "@one/me", "@two/me", "/a?lang=", "/q")
-			w.publish(key, clock-random.Int64N(4000), uint64(random.IntN(2)*random.IntN(6000)), fmt.Sprintf(`"v%d"`, random.IntN(3)), random.IntN(2) == 0)
+			w.publish(key, clock-random.Int64N(4000), uint64(random.IntN(2)*random.IntN(6000)),
+				fmt.Sprintf(`"v%d"`, random.IntN(3)), random.IntN(2) == 0)
 		case 1:
 			clock += random.Int64N(3000)
 		case 2:
@@ -122,17 +123,23 @@ func TestKeptIsWhatWouldBeComposed(t *testing.T) {
 		case 6:
 			w.keeps.Forget()
 		}
-		lines := []string{pick("GET", "GET", "HEAD", "POST") + " " + pick("/a", "/a?lang=de", "/a?x=1", "/a?x=2&lang=de", "/b", "/private/a", "/private/b", "/head", "/me", "/none", "/%61", "/q?x", "/q?y", "/q?"+strings.Repeat("&", limits.MaxPairs))}
+		lines := []string{pick("GET", "GET", "HEAD", "POST") + " " +
+			pick("/a", "/a?lang=de", "/a?x=1", "/a?x=2&lang=de", "/b", "/private/a", "/private/b", "/head",
+				"/me", "/none", "/%61", "/q?x", "/q?y", "/q?"+strings.Repeat("&", limits.MaxPairs))}
 		lines = append(lines, "x-device-id: "+pick("one", "two"), "x-device-token: "+pick("s", "s", "s", "wrong"))
 		for range random.IntN(3) {
-			lines = append(lines, pick(`if-none-match: "v0"`, `if-none-match: "v1"`, `if-none-match: W/"v1"`, "if-none-match: *", "if-none-match: ",
-				"accept-encoding: gzip", "accept-encoding: ", "accept-encoding: identity;q=0", "accept-encoding: br", `if-match: "v1"`,
-				"content-type: application/json", "if-modified-since: "+time.UnixMilli(clock-random.Int64N(9000)).UTC().Format(imfFixdate)))
+			lines = append(lines, pick(`if-none-match: "v0"`, `if-none-match: "v1"`, `if-none-match: W/"v1"`,
+				"if-none-match: *", "if-none-match: ",
+				"accept-encoding: gzip", "accept-encoding: ", "accept-encoding: identity;q=0",
+				"accept-encoding: br", `if-match: "v1"`,
+				"content-type: application/json", "if-modified-since: "+
+					time.UnixMilli(clock-random.Int64N(9000)).UTC().Format(imfFixdate)))
 		}
 		for range 5 {
 			kept, composed, reads := w.ask(clock, lines...)
 			if kept != composed {
-				t.Fatalf("request %d, %q at %d, in step at %d, guard %x:\ngot  %s\nwant %s", i, lines, clock, w.state.InStepMS, w.guard, kept, composed)
+				t.Fatalf("request %d, %q at %d, in step at %d, guard %x:\ngot  %s\nwant %s", i, lines, clock,
+					w.state.InStepMS, w.guard, kept, composed)
 			}
 			if strings.Contains(kept, "gatehouse; hit") {
 				if asked++; reads == 0 {
@@ -301,7 +308,8 @@ func TestKeptWithoutItsQuery(t *testing.T) {
 	w := newTwins(t)
 	w.guard = 1 << 8
 	w.publish("/q", now, 0, `"v1"`, false)
-	for i, query := range []string{"a", "b", "c", strings.Repeat("&", limits.MaxPairs), strings.Repeat("x", 2*limits.MaxKey)} {
+	for i, query := range []string{"a", "b", "c", strings.Repeat("&", limits.MaxPairs),
+		strings.Repeat("x", 2*limits.MaxKey)} {
 		kept, composed, reads := w.ask(now, "GET /q?"+query)
 		if want := []int{1, 1, 0, 0, 0}[i]; kept != composed || reads != want {
 			t.Errorf("request %d: got %d reads, want %d; and %s, want %s", i, reads, want, kept, composed)
@@ -316,14 +324,18 @@ func TestKeptWithoutItsQuery(t *testing.T) {
 // numbers would.
 func TestHashSpreads(t *testing.T) {
 	for name, ask := range map[string]func(i int) question{
-		"rule":                func(i int) question { return question{rule: i, target: "/v1/products/1"} },
-		"end of the target":   func(i int) question { return question{target: fmt.Sprint("/v1/products/", i)} },
-		"middle":              func(i int) question { return question{target: fmt.Sprintf("/v1/devices/%d/config", i)} },
-		"before a query":      func(i int) question { return question{target: fmt.Sprintf("/v1/products/%d?lang=en-US", i)} },
-		"device":              func(i int) question { return question{target: "/me", device: fmt.Sprint("device-", i)} },
-		"if-none-match":       func(i int) question { return question{target: "/a", ifNoneMatch: fmt.Sprintf(`"%d"`, i)} },
-		"accept-encoding":     func(i int) question { return question{target: "/a", acceptEncoding: fmt.Sprintf("br;q=0.%d", i)} },
-		"which part it is in": func(i int) question { return [2]question{{device: fmt.Sprint(i)}, {ifNoneMatch: fmt.Sprint(i)}}[i%2] },
+		"rule":              func(i int) question { return question{rule: i, target: "/v1/products/1"} },
+		"end of the target": func(i int) question { return question{target: fmt.Sprint("/v1/products/", i)} },
+		"middle":            func(i int) question { return question{target: fmt.Sprintf("/v1/devices/%d/config", i)} },
+		"before a query":    func(i int) question { return question{target: fmt.Sprintf("/v1/products/%d?lang=en-US", i)} },
+		"device":            func(i int) question { return question{target: "/me", device: fmt.Sprint("device-", i)} },
+		"if-none-match":     func(i int) question { return question{target: "/a", ifNoneMatch: fmt.Sprintf(`"%d"`, i)} },
+		"accept-encoding": func(i int) question {
+			return question{target: "/a", acceptEncoding: fmt.Sprintf("br;q=0.%d", i)}
+		},
+		"which part it is in": func(i int) question {
+			return [2]question{{device: fmt.Sprint(i)}, {ifNoneMatch: fmt.Sprint(i)}}[i%2]
+		},
 	} {
 		entries := map[int]bool{}
 		for i := range keptAnswers {
@@ -353,7 +365,8 @@ func TestFetchedIsNotKept(t *testing.T) {
 			r := read(w.keeps, "GET /fetch")
 			var d Decision
 			w.keeps.Decide(&d, now, &r, w, &answers)
-			if want := [...]Action{Fetch, Reply}; d.Action != want[0] && answers.Fetch == nil || d.Action != want[1] && answers.Fetch != nil {
+			if want := [...]Action{Fetch, Reply}; d.Action != want[0] && answers.Fetch == nil || d.Action != want[1] &&
+				answers.Fetch != nil {
 				t.Errorf("fetched %v: got action %d, want %v in turn", answers.Fetch != nil, d.Action, want)
 			}
 		}
@@ -372,7 +385,8 @@ func TestKeptIsBounded(t *testing.T) {
 		list := `if-none-match: "` + strings.Repeat("x", tt.list) + `"`
 		for i, want := range []int{1, 1, tt.reads} {
 			if kept, composed, reads := w.ask(now, "GET /a", list); kept != composed || reads != want {
-				t.Errorf("If-None-Match of %d bytes, request %d: got %d reads, want %d; and %s, want %s", tt.list, i, reads, want, kept, composed)
+				t.Errorf("If-None-Match of %d bytes, request %d: got %d reads, want %d; and %s, want %s",
+					tt.list, i, reads, want, kept, composed)
 			}
 		}
 	}

@@ -121,7 +121,8 @@ func Parse(tree any) (*Config, error) {
 
 func (d *decoder) config(tree any) *Config {
 	c := &Config{}
-	m := d.fields("", tree, "push_listener", "sidecar", "credentials", "source", "session", "verdict_grace", "max_staleness", "max_auth_staleness", "stale", "rules", "default", "strip_override_headers", "log_hits")
+	m := d.fields("", tree, "push_listener", "sidecar", "credentials", "source", "session", "verdict_grace",
+		"max_staleness", "max_auth_staleness", "stale", "rules", "default", "strip_override_headers", "log_hits")
 	if m == nil {
 		return c
 	}
@@ -136,7 +137,8 @@ func (d *decoder) config(tree any) *Config {
 	c.VerdictGrace = d.duration("verdict_grace", m["verdict_grace"], 0, 0, maxVerdictGrace)
 	c.MaxAuthStaleness = d.duration("max_auth_staleness", m["max_auth_staleness"], 0, 0, maxMaxStaleness)
 	if 0 < c.MaxAuthStaleness && c.MaxAuthStaleness < minMaxStaleness {
-		d.problem("max_auth_staleness", "is %s, want %s to %s, or 0s for no bound", c.MaxAuthStaleness, minMaxStaleness, maxMaxStaleness)
+		d.problem("max_auth_staleness", "is %s, want %s to %s, or 0s for no bound", c.MaxAuthStaleness,
+			minMaxStaleness, maxMaxStaleness)
 	} else if c.MaxAuthStaleness > 0 && c.VerdictGrace > c.MaxAuthStaleness {
 		d.problem("verdict_grace", "is %s, want at most max_auth_staleness, %s", c.VerdictGrace, c.MaxAuthStaleness)
 	}
@@ -184,7 +186,8 @@ func (d *decoder) credentials(v any) Credentials {
 		return Credentials{}
 	}
 	m := d.fields("credentials", v, "id_header", "secret_header", "basic", "forward")
-	c := Credentials{Basic: d.boolean("credentials.basic", m["basic"], false), Forward: d.boolean("credentials.forward", m["forward"], false)}
+	c := Credentials{Basic: d.boolean("credentials.basic", m["basic"], false),
+		Forward: d.boolean("credentials.forward", m["forward"], false)}
 	if c.Basic {
 		if m["id_header"] != nil || m["secret_header"] != nil {
 			d.problem("credentials.basic", "is given with headers: use one of the two")
@@ -321,7 +324,8 @@ func (d *decoder) crossCheck(c *Config) {
 	for j := range c.Rules {
 		at := fmt.Sprintf("rules[%d]", j)
 		if i, ok := named[c.Rules[j].Name]; ok {
-			d.problem(at+".name", "%q is also the name of rules[%d]; a rule without a name has its index as its name", c.Rules[j].Name, i)
+			d.problem(at+".name", "%q is also the name of rules[%d]; a rule without a name has its index as its name",
+				c.Rules[j].Name, i)
 		} else {
 			named[c.Rules[j].Name] = j
 		}
@@ -330,7 +334,8 @@ func (d *decoder) crossCheck(c *Config) {
 			if c.Rules[j].IssueSession {
 				field = ".session"
 			}
-			d.problem(at+field, "needs credentials: set where a request carries them, e.g. credentials: {id_header: x-device-id, secret_header: x-device-token}")
+			d.problem(at+field, "needs credentials: set where a request carries them, e.g. credentials: {id_header: "+
+				"x-device-id, secret_header: x-device-token}")
 		}
 		if i := c.hiddenBy(j); i >= 0 {
 			hidden[i] = append(hidden[i], at)
@@ -338,9 +343,12 @@ func (d *decoder) crossCheck(c *Config) {
 	}
 	for i := range c.Rules {
 		if these := hidden[i]; len(these) == 1 {
-			d.problem(these[0]+".match", "is never reached: rules[%d] matches everything that it matches; move it up or remove it", i)
+			d.problem(these[0]+".match",
+				"is never reached: rules[%d] matches everything that it matches; move it up or remove it", i)
 		} else if len(these) > 1 {
-			d.problem(fmt.Sprintf("rules[%d].match", i), "matches everything that these match, which are never reached: %s; move it below them, or remove them", strings.Join(these, ", "))
+			d.problem(fmt.Sprintf("rules[%d].match", i),
+				"matches everything that these match, which are never reached: %s; move it below them, or remove them",
+				strings.Join(these, ", "))
 		}
 	}
 }

@@ -16,7 +16,8 @@ func TestCountersAreDocumented(t *testing.T) {
 	}
 	var documented, real []string
 	metric := ""
-	for _, row := range regexp.MustCompile("(?m)^\\| (?:`(gatehouse_[a-z_]+_total)` )?\\| (?:`([a-z]+)=\"([a-z_]+)\"`|–) \\|").FindAllStringSubmatch(string(readme), -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| (?:`(gatehouse_[a-z_]+_total)` )?\\| "+
+		"(?:`([a-z]+)=\"([a-z_]+)\"`|–) \\|").FindAllStringSubmatch(string(readme), -1) {
 		if row[1] != "" {
 			metric = row[1]
 		}

@@ -129,8 +129,8 @@ const maxSets = 256
 func NewEngine(c *Config) *Engine {
 	vary := strings.Join(c.credentialHeaders(), ", ")
 	e := &Engine{config: c, needs: make([]uint64, len(c.Rules)), unknown: make([]bool, len(c.Rules)),
-		varyCredential: vary, varyEncodedCredential: varyEncoding + ", " + vary, permissionNames: map[uint64]string{}, known: c.knownHeaders(),
-		readings: newReadings(c.Rules)}
+		varyCredential: vary, varyEncodedCredential: varyEncoding + ", " + vary, permissionNames: map[uint64]string{},
+		known: c.knownHeaders(), readings: newReadings(c.Rules)}
 	e.removes(identityHeaders)
 	if !c.KeepOverrides {
 		e.removes(overrideHeaders)

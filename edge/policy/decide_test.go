@@ -30,8 +30,10 @@ type memory struct {
 
 func newMemory() *memory {
 	return &memory{
-		state: wire.State{Epoch: epoch, InStepMS: now - 1000, HeartbeatMS: now - 100, DevicesComplete: true, ObjectBuckets: 1 << 20, VerdictBuckets: 1 << 20,
-			Keys: wire.Keys{Placement: [16]byte{1}, Credential: [16]byte{2}}, Permissions: []string{"config.read", "telemetry.write"}},
+		state: wire.State{Epoch: epoch, InStepMS: now - 1000, HeartbeatMS: now - 100, DevicesComplete: true,
+			ObjectBuckets: 1 << 20, VerdictBuckets: 1 << 20,
+			Keys:        wire.Keys{Placement: [16]byte{1}, Credential: [16]byte{2}},
+			Permissions: []string{"config.read", "telemetry.write"}},
 		records: map[[2]uint32][]byte{},
 	}
 }
@@ -71,17 +73,20 @@ func (m *memory) put(key string, ttlMS uint64) { m.putVersion(key, now-5000, ttl
 
 // putVersion stores an object with an identity body and, if encoded, with a gzip one.
 func (m *memory) putVersion(key string, publishedMS int64, ttlMS uint64, etag string, encoded bool) {
-	o := wire.Object{Key: key, Version: 1, PublishedMS: publishedMS, TTLMS: ttlMS, ETag: etag, ContentType: "application/json"}
+	o := wire.Object{Key: key, Version: 1, PublishedMS: publishedMS, TTLMS: ttlMS, ETag: etag,
+		ContentType: "application/json"}
 	for i, text := range []string{`{"key":"` + key + `"}`, "gz:" + key} {
 		if i > 0 && !encoded {
 			break
 		}
 		slot := uint32(len(m.records))
 		o.AddVariant(wire.Variant{Encoding: wire.Encoding(i), Slot: slot, Length: uint32(len(text)), Stamp: uint64(slot + 1)})
-		m.records[[2]uint32{uint32(wire.RegionBodies), slot}] = wire.AppendBody(nil, m.state.Epoch, uint64(slot+1), []byte(text))
+		m.records[[2]uint32{uint32(wire.RegionBodies), slot}] = wire.AppendBody(nil, m.state.Epoch,
+			uint64(slot+1), []byte(text))
 	}
 	bucket, tag := m.state.Keys.Place(key, m.state.ObjectBuckets)
-	m.records[[2]uint32{uint32(wire.RegionObjects), bucket}] = wire.FinishRecord(wire.AppendObject(wire.AppendObjectsHeader(nil, m.state.Epoch, 1), tag, &o), 0)
+	m.records[[2]uint32{uint32(wire.RegionObjects), bucket}] = wire.FinishRecord(
+		wire.AppendObject(wire.AppendObjectsHeader(nil, m.state.Epoch, 1), tag, &o), 0)
 }
 
 // drop drops the returned bodies, like a cache without room for them.
@@ -102,13 +107,15 @@ func (m *memory) verdict(id, secret string, v wire.Verdict) {
 func (m *memory) device(id string, closed bool, verdicts ...wire.Verdict) {
 	bucket, tag := m.state.Keys.Device(id, m.state.VerdictBuckets)
 	isNew := !closed && len(verdicts) == 0
-	m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, m.state.Epoch, verdicts, []wire.Device{{Tag: tag, Closed: closed, New: isNew}})
+	m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, m.state.Epoch,
+		verdicts, []wire.Device{{Tag: tag, Closed: closed, New: isNew}})
 }
 
 // neighbour leaves only another device in the bucket of this one.
 func (m *memory) neighbour(id string) {
 	bucket, tag := m.state.Keys.Device(id, m.state.VerdictBuckets)
-	m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, m.state.Epoch, nil, []wire.Device{{Tag: tag ^ 4, Closed: true}})
+	m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, m.state.Epoch,
+		nil, []wire.Device{{Tag: tag ^ 4, Closed: true}})
 }
 
 // request returns headers from "METHOD target" and "name: value" lines.
@@ -167,38 +174,90 @@ func TestDecideCache(t *testing.T) {
 		want    map[string]string // response headers, or cache-status of a pass
 		counter Counter
 	}{
-		{name: "hit", request: []string{"GET /v1/products/1"}, action: Reply, status: 200, body: `{"key":"/v1/products/1"}`, counter: CacheHit,
-			want: map[string]string{"etag": `"v1"`, "content-type": "application/json", "cache-control": "no-cache", "age": "1", "vary": "accept-encoding", "cache-status": "gatehouse; hit", "last-modified": "Tue, 14 Nov 2023 22:13:17 GMT"}},
-		{name: "hit, gzip", request: []string{"GET /v1/products/1", "accept-encoding: gzip"}, action: Reply, status: 200, body: "gz:/v1/products/1", counter: CacheHit,
-			want: map[string]string{"etag": `W/"v1"`, "content-type": "application/json", "content-encoding": "gzip", "cache-control": "no-cache", "age": "1", "vary": "accept-encoding", "cache-status": "gatehouse; hit", "last-modified": "Tue, 14 Nov 2023 22:13:17 GMT"}},
-		{name: "hit, HEAD", request: []string{"HEAD /v1/products/1"}, action: Reply, status: 200, body: `{"key":"/v1/products/1"}`, counter: CacheHit},
-		{name: "hit, other parameters don't count", request: []string{"GET /v1/products/1?utm=x"}, action: Reply, status: 200, body: `{"key":"/v1/products/1"}`, counter: CacheHit},
-		{name: "hit, its parameter counts", request: []string{"GET /v1/products/1?b=1&lang=de"}, action: Reply, status: 200, body: `{"key":"/v1/products/1?lang=de"}`, counter: CacheHit},
-		{name: "not modified", request: []string{"GET /v1/products/1", `if-none-match: "x", W/"v1"`}, action: Reply, status: 304, counter: CacheNotModified,
-			want: map[string]string{"etag": `"v1"`, "cache-control": "no-cache", "age": "1", "vary": "accept-encoding", "cache-status": "gatehouse; hit"}},
-		{name: "not modified, two lines", request: []string{"GET /v1/products/1", `if-none-match: "x"`, `if-none-match: "v1"`}, action: Reply, status: 304, counter: CacheNotModified},
-		{name: "not modified needs no body", setup: func(m *memory) { m.bodyGone = true }, request: []string{"GET /v1/products/1", `if-none-match: *`}, action: Reply, status: 304, counter: CacheNotModified},
-		{name: "ttl", request: []string{"GET /v1/products/ttl"}, action: Reply, status: 200, body: `{"key":"/v1/products/ttl"}`, counter: CacheHit,
-			want: map[string]string{"etag": `"v1"`, "content-type": "application/json", "cache-control": "max-age=55", "age": "1", "vary": "accept-encoding", "cache-status": "gatehouse; hit; ttl=55", "last-modified": "Tue, 14 Nov 2023 22:13:17 GMT"}},
-		{name: "past its ttl", request: []string{"GET /v1/products/old"}, counter: CacheStale, want: map[string]string{"cache-status": "gatehouse; fwd=stale; detail=expired"}},
-		{name: "miss", request: []string{"GET /v1/products/2"}, counter: CacheMiss, want: map[string]string{"cache-status": "gatehouse; fwd=uri-miss"}},
-		{name: "unusual spelling is a miss", request: []string{"GET /v1/products//1"}, counter: CacheMiss, want: map[string]string{"cache-status": "gatehouse; fwd=uri-miss"}},
-		{name: "body of another version is a miss", setup: func(m *memory) { m.bodyGone = true }, request: []string{"GET /v1/products/1"}, counter: CacheMiss, want: map[string]string{"cache-status": "gatehouse; fwd=uri-miss"}},
-		{name: "method", request: []string{"POST /v1/products/1"}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=method"}},
-		{name: "if-match", request: []string{"GET /v1/products/1", `if-match: "v1"`}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
-		{name: "gRPC, whatever the method", request: []string{"GET /v1/products/1", "content-type: application/grpc+proto"}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
-		{name: "another content type", request: []string{"GET /v1/products/1", "content-type: application/json"}, action: Reply, status: 200, body: `{"key":"/v1/products/1"}`, counter: CacheHit},
-		{name: "the longest accept-encoding", request: []string{"GET /v1/products/1", "accept-encoding: gzip" + strings.Repeat(",", maxAcceptEncoding-4)}, action: Reply, status: 200, body: "gz:/v1/products/1", counter: CacheHit},
-		{name: "accept-encoding too long", request: []string{"GET /v1/products/1", "accept-encoding: gzip" + strings.Repeat(",", maxAcceptEncoding-3)}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
-		{name: "the most parameters", request: []string{"GET /v1/products/1?lang=de" + strings.Repeat("&x", limits.MaxPairs-1)}, action: Reply, status: 200, body: `{"key":"/v1/products/1?lang=de"}`, counter: CacheHit},
-		{name: "too many parameters", request: []string{"GET /v1/products/1?lang=de" + strings.Repeat("&x", limits.MaxPairs)}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
-		{name: "nothing acceptable", request: []string{"GET /v1/products/1", "accept-encoding: identity;q=0"}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass; detail=not-acceptable"}},
-		{name: "key too long", request: []string{"GET /v1/products/" + strings.Repeat("x", limits.MaxKey)}, counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
-		{name: "not in step", setup: func(m *memory) { m.state.InStepMS = now - 30_001 }, request: []string{"GET /v1/products/1"}, counter: CacheStale, want: map[string]string{"cache-status": "gatehouse; fwd=stale; detail=not-in-step"}},
-		{name: "in step in time to come", setup: func(m *memory) { m.state.InStepMS = now + 1_001 }, request: []string{"GET /v1/products/1"}, counter: CacheStale, want: map[string]string{"cache-status": "gatehouse; fwd=stale; detail=not-in-step"}},
-		{name: "just in step", setup: func(m *memory) { m.state.InStepMS = now - 30_000 }, request: []string{"GET /v1/products/1"}, action: Reply, status: 200, body: `{"key":"/v1/products/1"}`, counter: CacheHit},
-		{name: "no state", setup: func(m *memory) { m.state = wire.State{} }, request: []string{"GET /v1/products/1"}, counter: CacheStale, want: map[string]string{"cache-status": "gatehouse; fwd=stale; detail=no-state"}},
-		{name: "another epoch", setup: func(m *memory) { m.state.Epoch++ }, request: []string{"GET /v1/products/1"}, counter: CacheMiss, want: map[string]string{"cache-status": "gatehouse; fwd=uri-miss"}},
+		{name: "hit", request: []string{"GET /v1/products/1"}, action: Reply, status: 200,
+			body: `{"key":"/v1/products/1"}`, counter: CacheHit,
+			want: map[string]string{"etag": `"v1"`, "content-type": "application/json", "cache-control": "no-cache",
+				"age": "1", "vary": "accept-encoding", "cache-status": "gatehouse; hit",
+				"last-modified": "Tue, 14 Nov 2023 22:13:17 GMT"}},
+		{name: "hit, gzip", request: []string{"GET /v1/products/1", "accept-encoding: gzip"}, action: Reply,
+			status: 200, body: "gz:/v1/products/1", counter: CacheHit,
+			want: map[string]string{"etag": `W/"v1"`, "content-type": "application/json", "content-encoding": "gzip",
+				"cache-control": "no-cache", "age": "1", "vary": "accept-encoding", "cache-status": "gatehouse; hit",
+				"last-modified": "Tue, 14 Nov 2023 22:13:17 GMT"}},
+		{name: "hit, HEAD", request: []string{"HEAD /v1/products/1"}, action: Reply, status: 200,
+			body: `{"key":"/v1/products/1"}`, counter: CacheHit},
+		{name: "hit, other parameters don't count", request: []string{"GET /v1/products/1?utm=x"},
+			action: Reply, status: 200, body: `{"key":"/v1/products/1"}`, counter: CacheHit},
+		{name: "hit, its parameter counts", request: []string{"GET /v1/products/1?b=1&lang=de"}, action: Reply,
+			status: 200, body: `{"key":"/v1/products/1?lang=de"}`, counter: CacheHit},
+		{name: "not modified", request: []string{"GET /v1/products/1", `if-none-match: "x", W/"v1"`},
+			action: Reply, status: 304, counter: CacheNotModified,
+			want: map[string]string{"etag": `"v1"`, "cache-control": "no-cache", "age": "1", "vary": "accept-encoding",
+				"cache-status": "gatehouse; hit"}},
+		{name: "not modified, two lines", request: []string{"GET /v1/products/1", `if-none-match: "x"`,
+			`if-none-match: "v1"`}, action: Reply, status: 304, counter: CacheNotModified},
+		{name: "not modified needs no body", setup: func(m *memory) {
+			m.bodyGone = true
+		}, request: []string{"GET /v1/products/1", `if-none-match: *`}, action: Reply, status: 304,
+			counter: CacheNotModified},
+		{name: "ttl", request: []string{"GET /v1/products/ttl"}, action: Reply, status: 200,
+			body: `{"key":"/v1/products/ttl"}`, counter: CacheHit,
+			want: map[string]string{"etag": `"v1"`, "content-type": "application/json", "cache-control": "max-age=55",
+				"age": "1", "vary": "accept-encoding", "cache-status": "gatehouse; hit; ttl=55",
+				"last-modified": "Tue, 14 Nov 2023 22:13:17 GMT"}},
+		{name: "past its ttl", request: []string{"GET /v1/products/old"}, counter: CacheStale,
+			want: map[string]string{"cache-status": "gatehouse; fwd=stale; detail=expired"}},
+		{name: "miss", request: []string{"GET /v1/products/2"}, counter: CacheMiss,
+			want: map[string]string{"cache-status": "gatehouse; fwd=uri-miss"}},
+		{name: "unusual spelling is a miss", request: []string{"GET /v1/products//1"}, counter: CacheMiss,
+			want: map[string]string{"cache-status": "gatehouse; fwd=uri-miss"}},
+		{name: "body of another version is a miss", setup: func(m *memory) {
+			m.bodyGone = true
+		}, request: []string{"GET /v1/products/1"}, counter: CacheMiss,
+			want: map[string]string{"cache-status": "gatehouse; fwd=uri-miss"}},
+		{name: "method", request: []string{"POST /v1/products/1"}, counter: CacheBypass,
+			want: map[string]string{"cache-status": "gatehouse; fwd=method"}},
+		{name: "if-match", request: []string{"GET /v1/products/1", `if-match: "v1"`}, counter: CacheBypass,
+			want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
+		{name: "gRPC, whatever the method", request: []string{"GET /v1/products/1", "content-type: application/grpc+proto"},
+			counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
+		{name: "another content type", request: []string{"GET /v1/products/1", "content-type: application/json"},
+			action: Reply, status: 200, body: `{"key":"/v1/products/1"}`, counter: CacheHit},
+		{name: "the longest accept-encoding", request: []string{"GET /v1/products/1",
+			"accept-encoding: gzip" + strings.Repeat(",", maxAcceptEncoding-4)}, action: Reply, status: 200,
+			body: "gz:/v1/products/1", counter: CacheHit},
+		{name: "accept-encoding too long", request: []string{"GET /v1/products/1", "accept-encoding: gzip" +
+			strings.Repeat(",", maxAcceptEncoding-3)}, counter: CacheBypass,
+			want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
+		{name: "the most parameters",
+			request: []string{"GET /v1/products/1?lang=de" + strings.Repeat("&x", limits.MaxPairs-1)},
+			action:  Reply, status: 200, body: `{"key":"/v1/products/1?lang=de"}`, counter: CacheHit},
+		{name: "too many parameters", request: []string{"GET /v1/products/1?lang=de" + strings.Repeat("&x", limits.MaxPairs)},
+			counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
+		{name: "nothing acceptable", request: []string{"GET /v1/products/1", "accept-encoding: identity;q=0"},
+			counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass; detail=not-acceptable"}},
+		{name: "key too long", request: []string{"GET /v1/products/" + strings.Repeat("x", limits.MaxKey)},
+			counter: CacheBypass, want: map[string]string{"cache-status": "gatehouse; fwd=bypass"}},
+		{name: "not in step", setup: func(m *memory) {
+			m.state.InStepMS = now - 30_001
+		}, request: []string{"GET /v1/products/1"}, counter: CacheStale,
+			want: map[string]string{"cache-status": "gatehouse; fwd=stale; detail=not-in-step"}},
+		{name: "in step in time to come", setup: func(m *memory) {
+			m.state.InStepMS = now + 1_001
+		}, request: []string{"GET /v1/products/1"}, counter: CacheStale,
+			want: map[string]string{"cache-status": "gatehouse; fwd=stale; detail=not-in-step"}},
+		{name: "just in step", setup: func(m *memory) {
+			m.state.InStepMS = now - 30_000
+		}, request: []string{"GET /v1/products/1"}, action: Reply, status: 200, body: `{"key":"/v1/products/1"}`,
+			counter: CacheHit},
+		{name: "no state", setup: func(m *memory) {
+			m.state = wire.State{}
+		}, request: []string{"GET /v1/products/1"}, counter: CacheStale,
+			want: map[string]string{"cache-status": "gatehouse; fwd=stale; detail=no-state"}},
+		{name: "another epoch", setup: func(m *memory) {
+			m.state.Epoch++
+		}, request: []string{"GET /v1/products/1"}, counter: CacheMiss,
+			want: map[string]string{"cache-status": "gatehouse; fwd=uri-miss"}},
 		{name: "no rule", request: []string{"GET /other"}},
 	}
 	for _, tt := range tests {
@@ -211,9 +270,11 @@ func TestDecideCache(t *testing.T) {
 			if tt.setup != nil {
 				tt.setup(m)
 			}
-			d := decide(t, m, `{"rules": [{"match": {"prefix": "/v1/products/"}, "cache": {"query": ["lang"]}}]}`, Answers{}, tt.request...)
+			d := decide(t, m, `{"rules": [{"match": {"prefix": "/v1/products/"}, "cache": {"query": ["lang"]}}]}`,
+				Answers{}, tt.request...)
 			if d.Action != tt.action || d.Status != tt.status || string(d.Body) != tt.body || d.Cache != tt.counter {
-				t.Errorf("got action %d, status %d, body %q, %q; want %d, %d, %q, %q", d.Action, d.Status, d.Body, d.Cache, tt.action, tt.status, tt.body, tt.counter)
+				t.Errorf("got action %d, status %d, body %q, %q; want %d, %d, %q, %q", d.Action, d.Status,
+					d.Body, d.Cache, tt.action, tt.status, tt.body, tt.counter)
 			}
 			got := map[string]string{}
 			for _, h := range fieldsOf(d) {
@@ -277,56 +338,107 @@ func TestDecideAuth(t *testing.T) {
 	}{
 		{name: "allow", setup: verdict(allow), request: with("POST /t", good...), counter: AuthAllow,
 			check: func(d Decision) bool { return d.Device == "dev" && d.Permissions == read|write }},
-		{name: "allow without permissions asked", setup: verdict(wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1}), request: with("POST /any", good...), counter: AuthAllow,
+		{name: "allow without permissions asked", setup: verdict(wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1}),
+			request: with("POST /any", good...), counter: AuthAllow,
 			check: func(d Decision) bool { return d.Device == "dev" && d.Permissions == 0 }},
-		{name: "a permission is missing", setup: verdict(wire.Verdict{Outcome: wire.Allow, Permissions: read, ExpiresMS: now + 1}), request: with("POST /t", good...), action: Reply, status: 403, counter: AuthForbidden},
-		{name: "a permission that nobody has", setup: verdict(allow), request: with("POST /nobody", good...), action: Reply, status: 403, counter: AuthForbidden},
-		{name: "deny", setup: verdict(wire.Verdict{Outcome: wire.Deny, ExpiresMS: now + 1}), request: with("POST /t", good...), action: Reply, status: 401, counter: AuthDeny},
-		{name: "expired", setup: verdict(wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now}), request: with("POST /t", good...), action: Verify, counter: CallVerify},
-		{name: "expired deny", setup: verdict(wire.Verdict{Outcome: wire.Deny, ExpiresMS: now}), request: with("POST /t", good...), action: Verify, counter: CallVerify},
-		{name: "refresh", setup: verdict(wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now + 1, RefreshAfterMS: now}), request: with("POST /t", good...), counter: AuthAllow,
+		{name: "a permission is missing",
+			setup:   verdict(wire.Verdict{Outcome: wire.Allow, Permissions: read, ExpiresMS: now + 1}),
+			request: with("POST /t", good...), action: Reply, status: 403, counter: AuthForbidden},
+		{name: "a permission that nobody has", setup: verdict(allow), request: with("POST /nobody", good...),
+			action: Reply, status: 403, counter: AuthForbidden},
+		{name: "deny", setup: verdict(wire.Verdict{Outcome: wire.Deny, ExpiresMS: now + 1}),
+			request: with("POST /t", good...), action: Reply, status: 401, counter: AuthDeny},
+		{name: "expired", setup: verdict(wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now}),
+			request: with("POST /t", good...), action: Verify, counter: CallVerify},
+		{name: "expired deny", setup: verdict(wire.Verdict{Outcome: wire.Deny, ExpiresMS: now}),
+			request: with("POST /t", good...), action: Verify, counter: CallVerify},
+		{name: "refresh", setup: verdict(wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now + 1,
+			RefreshAfterMS: now}), request: with("POST /t", good...), counter: AuthAllow,
 			check: func(d Decision) bool { return d.Refresh && d.Credential == Credential{ID: "dev", Secret: "s3cret"} }},
-		{name: "no refresh yet", setup: verdict(wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now + 2, RefreshAfterMS: now + 1}), request: with("POST /t", good...), counter: AuthAllow,
+		{name: "no refresh yet",
+			setup:   verdict(wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now + 2, RefreshAfterMS: now + 1}),
+			request: with("POST /t", good...), counter: AuthAllow,
 			check: func(d Decision) bool { return !d.Refresh }},
 		{name: "unknown", request: with("POST /t", good...), action: Verify, counter: CallVerify,
 			check: func(d Decision) bool { return d.Credential == Credential{ID: "dev", Secret: "s3cret"} }},
-		{name: "a permission newer than the state", setup: verdict(wire.Verdict{Outcome: wire.Allow, Permissions: 1 << 5, ExpiresMS: now + 1}), request: with("POST /nobody", good...), action: Reply, status: 503, counter: AuthUnavailable,
+		{name: "a permission newer than the state",
+			setup:   verdict(wire.Verdict{Outcome: wire.Allow, Permissions: 1 << 5, ExpiresMS: now + 1}),
+			request: with("POST /nobody", good...), action: Reply, status: 503, counter: AuthUnavailable,
 			check: func(d Decision) bool { return d.ReloadState }},
-		{name: "verified, with a permission newer than the state", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Allow, Permissions: write | 1<<5, Epoch: epoch}}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable,
+		{name: "verified, with a permission newer than the state",
+			answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Allow, Permissions: write | 1<<5, Epoch: epoch}},
+			request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable,
 			check: func(d Decision) bool { return d.ReloadState }},
-		{name: "verdict of another epoch", setup: func(m *memory) { verdict(allow)(m); m.state.Epoch++ }, request: with("POST /t", good...), action: Verify, counter: CallVerify,
+		{name: "verdict of another epoch", setup: func(m *memory) {
+			verdict(allow)(m)
+			m.state.Epoch++
+		}, request: with("POST /t", good...), action: Verify, counter: CallVerify,
 			check: func(d Decision) bool { return d.ReloadState }},
-		{name: "no state", setup: func(m *memory) { m.state = wire.State{} }, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable,
+		{name: "no state", setup: func(m *memory) {
+			m.state = wire.State{}
+		}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable,
 			check: func(d Decision) bool { return d.ReloadState }},
-		{name: "verified", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Allow, Permissions: write, Epoch: epoch}}, request: with("POST /t", good...), counter: AuthAllow},
-		{name: "verified, refused", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Deny, Epoch: epoch}}, request: with("POST /t", good...), action: Reply, status: 401, counter: AuthDeny},
-		{name: "verified, refused by who isn't in step", setup: func(m *memory) { m.state.InStepMS = now - 30_001 }, answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Deny, Epoch: epoch}}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable},
-		{name: "verified, overloaded", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 3}}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable,
+		{name: "verified", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Allow, Permissions: write,
+			Epoch: epoch}}, request: with("POST /t", good...), counter: AuthAllow},
+		{name: "verified, refused", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Deny, Epoch: epoch}},
+			request: with("POST /t", good...), action: Reply, status: 401, counter: AuthDeny},
+		{name: "verified, refused by who isn't in step", setup: func(m *memory) {
+			m.state.InStepMS = now - 30_001
+		}, answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Deny, Epoch: epoch}},
+			request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable},
+		{name: "verified, overloaded",
+			answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 3}},
+			request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable,
 			check: func(d Decision) bool { return slices.Contains(fieldsOf(d), [2]string{"retry-after", "3"}) }},
-		{name: "verified under another epoch", answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Allow, Permissions: write, Epoch: epoch + 1}}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable,
+		{name: "verified under another epoch",
+			answers: Answers{Verify: &wire.VerifyResponse{Outcome: wire.Allow, Permissions: write, Epoch: epoch + 1}},
+			request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable,
 			check: func(d Decision) bool { return d.ReloadState }},
-		{name: "unreachable", answers: Answers{Unreachable: true}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable},
-		{name: "unreachable, expired", setup: verdict(wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now}), answers: Answers{Unreachable: true}, request: with("POST /t", good...), action: Reply, status: 503, counter: AuthUnavailable},
-		{name: "no id", setup: verdict(allow), request: with("POST /t", good[1]), action: Reply, status: 401, counter: AuthDeny},
-		{name: "no secret", setup: verdict(allow), request: with("POST /t", good[0]), action: Reply, status: 401, counter: AuthDeny},
-		{name: "empty secret", request: with("POST /t", good[0], "x-device-token: "), action: Reply, status: 401, counter: AuthDeny},
-		{name: "two ids", setup: verdict(allow), request: with("POST /t", good[0], good[0], good[1]), action: Reply, status: 401, counter: AuthDeny},
-		{name: "two secrets", setup: verdict(allow), request: with("POST /t", good[0], good[1], "x-device-token: other"), action: Reply, status: 401, counter: AuthDeny},
-		{name: "folded ids", request: with("POST /t", "x-device-id: dev, dev", good[1]), action: Reply, status: 401, counter: AuthDeny},
-		{name: "id with a slash", request: with("POST /t", "x-device-id: dev/x", good[1]), action: Reply, status: 401, counter: AuthDeny},
-		{name: "swapped", setup: verdict(allow), request: with("POST /t", "x-device-id: s3cret", "x-device-token: dev"), action: Verify, counter: CallVerify},
-		{name: "secret of 72 bytes", request: with("POST /t", good[0], "x-device-token: "+strings.Repeat("s", 72)), action: Verify, counter: CallVerify},
-		{name: "secret of 73 bytes", request: with("POST /t", good[0], "x-device-token: "+strings.Repeat("s", 73)), action: Reply, status: 401, counter: AuthDeny},
-		{name: "payload of the device", setup: func(m *memory) { verdict(allow)(m); m.put("@dev/me", 0) }, request: with("GET /me", good...), action: Reply, status: 200, counter: AuthAllow,
+		{name: "unreachable", answers: Answers{Unreachable: true}, request: with("POST /t", good...),
+			action: Reply, status: 503, counter: AuthUnavailable},
+		{name: "unreachable, expired", setup: verdict(wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now}),
+			answers: Answers{Unreachable: true}, request: with("POST /t", good...), action: Reply, status: 503,
+			counter: AuthUnavailable},
+		{name: "no id", setup: verdict(allow), request: with("POST /t", good[1]), action: Reply, status: 401,
+			counter: AuthDeny},
+		{name: "no secret", setup: verdict(allow), request: with("POST /t", good[0]), action: Reply,
+			status: 401, counter: AuthDeny},
+		{name: "empty secret", request: with("POST /t", good[0], "x-device-token: "), action: Reply,
+			status: 401, counter: AuthDeny},
+		{name: "two ids", setup: verdict(allow), request: with("POST /t", good[0], good[0], good[1]),
+			action: Reply, status: 401, counter: AuthDeny},
+		{name: "two secrets", setup: verdict(allow), request: with("POST /t", good[0], good[1], "x-device-token: other"),
+			action: Reply, status: 401, counter: AuthDeny},
+		{name: "folded ids", request: with("POST /t", "x-device-id: dev, dev", good[1]), action: Reply,
+			status: 401, counter: AuthDeny},
+		{name: "id with a slash", request: with("POST /t", "x-device-id: dev/x", good[1]), action: Reply,
+			status: 401, counter: AuthDeny},
+		{name: "swapped", setup: verdict(allow), request: with("POST /t", "x-device-id: s3cret", "x-device-token: dev"),
+			action: Verify, counter: CallVerify},
+		{name: "secret of 72 bytes", request: with("POST /t", good[0], "x-device-token: "+strings.Repeat("s", 72)),
+			action: Verify, counter: CallVerify},
+		{name: "secret of 73 bytes", request: with("POST /t", good[0], "x-device-token: "+strings.Repeat("s", 73)),
+			action: Reply, status: 401, counter: AuthDeny},
+		{name: "payload of the device", setup: func(m *memory) {
+			verdict(allow)(m)
+			m.put("@dev/me", 0)
+		}, request: with("GET /me", good...), action: Reply, status: 200, counter: AuthAllow,
 			check: func(d Decision) bool {
-				return string(d.Body) == `{"key":"@dev/me"}` && slices.Contains(fieldsOf(d), [2]string{"cache-control", "private, no-cache"}) &&
+				return string(d.Body) == `{"key":"@dev/me"}` &&
+					slices.Contains(fieldsOf(d), [2]string{"cache-control", "private, no-cache"}) &&
 					slices.Contains(fieldsOf(d), [2]string{"vary", "accept-encoding, x-device-id, x-device-token"})
 			}},
-		{name: "payload of another device", setup: func(m *memory) { verdict(allow)(m); m.put("@dev2/me", 0); m.put("/me", 0) }, request: with("GET /me", good...), counter: AuthAllow,
+		{name: "payload of another device", setup: func(m *memory) {
+			verdict(allow)(m)
+			m.put("@dev2/me", 0)
+			m.put("/me", 0)
+		}, request: with("GET /me", good...), counter: AuthAllow,
 			check: func(d Decision) bool { return d.Cache == CacheMiss && d.Device == "dev" }},
 		{name: "no key that could have been published", request: []string{"GET /fetch?\f"},
 			check: func(d Decision) bool { return d.CacheStatus == statusBypass }},
-		{name: "payload needs the credential", setup: func(m *memory) { m.put("@dev/me", 0) }, request: with("GET /me", good[0]), action: Reply, status: 401, counter: AuthDeny},
+		{name: "payload needs the credential", setup: func(m *memory) {
+			m.put("@dev/me", 0)
+		}, request: with("GET /me", good[0]), action: Reply, status: 401, counter: AuthDeny},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -336,7 +448,8 @@ func TestDecideAuth(t *testing.T) {
 			}
 			d := decide(t, m, authRules, tt.answers, tt.request...)
 			if d.Action != tt.action || d.Status != tt.status || d.Auth != tt.counter {
-				t.Errorf("got action %d, status %d, %q; want %d, %d, %q", d.Action, d.Status, d.Auth, tt.action, tt.status, tt.counter)
+				t.Errorf("got action %d, status %d, %q; want %d, %d, %q", d.Action, d.Status, d.Auth, tt.action,
+					tt.status, tt.counter)
 			}
 			if tt.check != nil && !tt.check(d) {
 				t.Errorf("got %+v", d)
@@ -358,14 +471,22 @@ func TestVerdictGrace(t *testing.T) {
 		status  int
 		counter Counter
 	}{
-		{"reachable", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now}, Answers{}, Verify, 0, CallVerify},
-		{"within it", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now - minute + 1}, Answers{Unreachable: true}, Pass, 0, AuthGrace},
-		{"past it", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now - minute}, Answers{Unreachable: true}, Reply, 503, AuthUnavailable},
-		{"without the permission", wire.Verdict{Outcome: wire.Allow, ExpiresMS: now - 1}, Answers{Unreachable: true}, Reply, 403, AuthForbidden},
-		{"before not-after", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now - 1, NotAfterMS: now + 1}, Answers{Unreachable: true}, Pass, 0, AuthGrace},
-		{"not after that", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now - 1, NotAfterMS: now}, Answers{Unreachable: true}, Reply, 503, AuthUnavailable},
-		{"a deny has no grace", wire.Verdict{Outcome: wire.Deny, ExpiresMS: now - 1}, Answers{Unreachable: true}, Reply, 503, AuthUnavailable},
-		{"overloaded is not unreachable", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now - 1}, Answers{Verify: &wire.VerifyResponse{Outcome: wire.Unavailable}}, Reply, 503, AuthUnavailable},
+		{"reachable", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now}, Answers{},
+			Verify, 0, CallVerify},
+		{"within it", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now - minute + 1},
+			Answers{Unreachable: true}, Pass, 0, AuthGrace},
+		{"past it", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now - minute},
+			Answers{Unreachable: true}, Reply, 503, AuthUnavailable},
+		{"without the permission", wire.Verdict{Outcome: wire.Allow, ExpiresMS: now - 1}, Answers{Unreachable: true},
+			Reply, 403, AuthForbidden},
+		{"before not-after", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now - 1, NotAfterMS: now + 1},
+			Answers{Unreachable: true}, Pass, 0, AuthGrace},
+		{"not after that", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now - 1, NotAfterMS: now},
+			Answers{Unreachable: true}, Reply, 503, AuthUnavailable},
+		{"a deny has no grace", wire.Verdict{Outcome: wire.Deny, ExpiresMS: now - 1}, Answers{Unreachable: true},
+			Reply, 503, AuthUnavailable},
+		{"overloaded is not unreachable", wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now - 1},
+			Answers{Verify: &wire.VerifyResponse{Outcome: wire.Unavailable}}, Reply, 503, AuthUnavailable},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -373,7 +494,8 @@ func TestVerdictGrace(t *testing.T) {
 			m.verdict("dev", "s3cret", tt.verdict)
 			d := decide(t, m, config, tt.answers, "POST /t", "x-device-id: dev", "x-device-token: s3cret")
 			if d.Action != tt.action || d.Status != tt.status || d.Auth != tt.counter {
-				t.Errorf("got action %d, status %d, %q; want %d, %d, %q", d.Action, d.Status, d.Auth, tt.action, tt.status, tt.counter)
+				t.Errorf("got action %d, status %d, %q; want %d, %d, %q", d.Action, d.Status, d.Auth, tt.action,
+					tt.status, tt.counter)
 			}
 		})
 	}
@@ -409,7 +531,9 @@ func TestDecideBasic(t *testing.T) {
 			if d.Action != tt.action || d.Credential != tt.want {
 				t.Errorf("got action %d, credential %+v; want %d, %+v", d.Action, d.Credential, tt.action, tt.want)
 			}
-			if tt.action == Reply && (d.Status != 401 || !slices.Contains(fieldsOf(d), [2]string{"www-authenticate", `Basic realm="gatehouse", charset="UTF-8"`})) {
+			if tt.action == Reply &&
+				(d.Status != 401 ||
+					!slices.Contains(fieldsOf(d), [2]string{"www-authenticate", `Basic realm="gatehouse", charset="UTF-8"`})) {
 				t.Errorf("got %d %v, want a 401 with its challenge", d.Status, fieldsOf(d))
 			}
 		})
@@ -443,17 +567,20 @@ func TestDecideFetch(t *testing.T) {
 		{"asks", Answers{}, []string{"GET /fetch?b&a"}, Fetch, 0, "", ""},
 		{"found", fetched(&object, "id", "g"), []string{"GET /fetch"}, Reply, 200, "id", ""},
 		{"found, gzip", fetched(&object, "id", "g"), []string{"GET /fetch", "accept-encoding: gzip"}, Reply, 200, "g", ""},
-		{"found, not modified", fetched(&object, "id", "g"), []string{"GET /fetch", `if-none-match: "v3"`}, Reply, 304, "", ""},
+		{"found, not modified", fetched(&object, "id", "g"), []string{"GET /fetch", `if-none-match: "v3"`},
+			Reply, 304, "", ""},
 		{"truncated", fetched(&object, "i"), []string{"GET /fetch"}, Pass, 0, "", "gatehouse; fwd=uri-miss"},
 		{"not found", fetched(nil), []string{"GET /fetch"}, Pass, 0, "", "gatehouse; fwd=uri-miss"},
 		{"another key", fetched(&object, "id", "g"), []string{"GET /fetch/x"}, Pass, 0, "", "gatehouse; fwd=uri-miss"},
-		{"no answer", Answers{Fetch: &wire.FetchResponse{}}, []string{"GET /fetch"}, Pass, 0, "", "gatehouse; fwd=uri-miss; detail=fetch-failed"},
+		{"no answer", Answers{Fetch: &wire.FetchResponse{}}, []string{"GET /fetch"}, Pass, 0,
+			"", "gatehouse; fwd=uri-miss; detail=fetch-failed"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			d := decide(t, newMemory(), authRules, tt.answers, tt.lines...)
 			if d.Action != tt.action || d.Status != tt.status || string(d.Body) != tt.body || d.CacheStatus != tt.passes {
-				t.Errorf("got action %d, status %d, body %q, %q; want %d, %d, %q, %q", d.Action, d.Status, d.Body, d.CacheStatus, tt.action, tt.status, tt.body, tt.passes)
+				t.Errorf("got action %d, status %d, body %q, %q; want %d, %d, %q, %q", d.Action, d.Status,
+					d.Body, d.CacheStatus, tt.action, tt.status, tt.body, tt.passes)
 			}
 			if tt.action == Fetch && d.Key != "/fetch?a&b" {
 				t.Errorf("got key %q, want /fetch?a&b", d.Key)
@@ -487,7 +614,9 @@ func TestDecideWithoutACall(t *testing.T) {
 		{"wrong secret, the right one is another", closed, "wrong", Reply, 401},
 		{"the same, its verdict has expired", func(m *memory) { m.device("dev", true, expired) }, "wrong", Reply, 401},
 		{"right secret, its verdict has expired", func(m *memory) { m.device("dev", true, expired) }, "right", Verify, 0},
-		{"the same, and the sidecar is silent", after(func(m *memory) { m.device("dev", true, expired) }, silent), "right", Verify, 0},
+		{"the same, and the sidecar is silent", after(func(m *memory) {
+			m.device("dev", true, expired)
+		}, silent), "right", Verify, 0},
 		{"another secret, which may be right too", marked, "wrong", Verify, 0},
 		{"the same, of a device that was never let in", isNew, "wrong", Verify, 0},
 		{"the same, and the sidecar is silent", after(isNew, silent), "wrong", Verify, 0},
@@ -496,18 +625,34 @@ func TestDecideWithoutACall(t *testing.T) {
 			bucket, _ := m.state.Keys.Device("dev", m.state.VerdictBuckets)
 			m.records[[2]uint32{uint32(wire.RegionVerdicts), bucket}] = wire.AppendVerdicts(nil, epoch, nil, nil)
 		}, "right", Reply, 401},
-		{"unknown device, not all have a mark", after(neighbour, func(s *wire.State) { s.DevicesComplete = false }), "right", Verify, 0},
-		{"wrong secret, not all have a mark", after(closed, func(s *wire.State) { s.DevicesComplete = false }), "wrong", Reply, 401},
+		{"unknown device, not all have a mark", after(neighbour, func(s *wire.State) {
+			s.DevicesComplete = false
+		}), "right", Verify, 0},
+		{"wrong secret, not all have a mark", after(closed, func(s *wire.State) {
+			s.DevicesComplete = false
+		}), "wrong", Reply, 401},
 		{"bucket that was never written", func(*memory) {}, "right", Verify, 0},
 		{"bucket of another epoch", after(closed, func(s *wire.State) { s.Epoch++ }), "wrong", Verify, 0},
 		{"unknown device, the sidecar is silent", after(neighbour, silent), "right", Verify, 0},
 		{"wrong secret, the sidecar is silent", after(closed, silent), "wrong", Verify, 0},
-		{"unknown device, not in step with Redis", after(neighbour, func(s *wire.State) { s.InStepMS = now - 30_001 }), "right", Reply, 503},
-		{"wrong secret, not in step with Redis", after(closed, func(s *wire.State) { s.InStepMS = now - 30_001 }), "wrong", Reply, 503},
-		{"right secret, not in step with Redis", after(closed, func(s *wire.State) { s.InStepMS = now - 30_001 }), "right", Pass, 0},
-		{"unknown device, as long as it may be silent", after(neighbour, func(s *wire.State) { s.HeartbeatMS = now - 30_000 }), "right", Reply, 401},
-		{"wrong secret, as long as it may be silent", after(closed, func(s *wire.State) { s.HeartbeatMS = now - 30_000 }), "wrong", Reply, 401},
-		{"unknown device, a heartbeat ahead of the clock", after(neighbour, func(s *wire.State) { s.HeartbeatMS = now + 1000 }), "right", Reply, 401},
+		{"unknown device, not in step with Redis", after(neighbour, func(s *wire.State) {
+			s.InStepMS = now - 30_001
+		}), "right", Reply, 503},
+		{"wrong secret, not in step with Redis", after(closed, func(s *wire.State) {
+			s.InStepMS = now - 30_001
+		}), "wrong", Reply, 503},
+		{"right secret, not in step with Redis", after(closed, func(s *wire.State) {
+			s.InStepMS = now - 30_001
+		}), "right", Pass, 0},
+		{"unknown device, as long as it may be silent", after(neighbour, func(s *wire.State) {
+			s.HeartbeatMS = now - 30_000
+		}), "right", Reply, 401},
+		{"wrong secret, as long as it may be silent", after(closed, func(s *wire.State) {
+			s.HeartbeatMS = now - 30_000
+		}), "wrong", Reply, 401},
+		{"unknown device, a heartbeat ahead of the clock", after(neighbour, func(s *wire.State) {
+			s.HeartbeatMS = now + 1000
+		}), "right", Reply, 401},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -559,11 +704,17 @@ func TestSuspect(t *testing.T) {
 		{"ask", closed, Answers{}, Verify, CallVerify, 0},
 		{"throttled", closed, Answers{ThrottledS: 3}, Reply, AuthThrottled, TooManyGuesses},
 		{"no answer", closed, Answers{Unreachable: true}, Reply, AuthUnavailable, NoAnswer},
-		{"no answer, the verdict has expired", func(m *memory) { m.device("dev", true, expired) }, Answers{Unreachable: true}, Reply, AuthUnavailable, NoAnswer},
+		{"no answer, the verdict has expired", func(m *memory) {
+			m.device("dev", true, expired)
+		}, Answers{Unreachable: true}, Reply, AuthUnavailable, NoAnswer},
 		{"not in step", func(m *memory) { closed(m); m.state.InStepMS = now - 30_001 }, Answers{}, Verify, CallVerify, 0},
-		{"the sidecar allows", closed, Answers{Verify: &wire.VerifyResponse{Outcome: wire.Allow, Epoch: epoch}}, Pass, AuthAllow, 0},
-		{"the sidecar denies", closed, Answers{Verify: &wire.VerifyResponse{Outcome: wire.Deny, Epoch: epoch}}, Reply, AuthDeny, Denied},
-		{"the sidecar throttles", closed, Answers{Verify: &wire.VerifyResponse{Outcome: wire.Throttled, RetryAfterS: 3, Epoch: epoch}}, Reply, AuthUnavailable, NotVerified},
+		{"the sidecar allows", closed, Answers{Verify: &wire.VerifyResponse{Outcome: wire.Allow, Epoch: epoch}},
+			Pass, AuthAllow, 0},
+		{"the sidecar denies", closed, Answers{Verify: &wire.VerifyResponse{Outcome: wire.Deny, Epoch: epoch}},
+			Reply, AuthDeny, Denied},
+		{"the sidecar throttles", closed,
+			Answers{Verify: &wire.VerifyResponse{Outcome: wire.Throttled, RetryAfterS: 3, Epoch: epoch}},
+			Reply, AuthUnavailable, NotVerified},
 	}
 	for _, tt := range tests {
 		for _, secret := range []string{"right", "wrong"} {
@@ -581,7 +732,8 @@ func TestSuspect(t *testing.T) {
 					}
 					d := decide(t, m, guessRules, tt.answers, of(secret, session)...)
 					if d.Action != want || d.Auth != tt.counter || want == Reply && d.Reason != tt.reason {
-						t.Errorf("got action %d, %q, %q; want %d, %q, %q", d.Action, d.Auth, d.Details(), want, tt.counter, reasonNames[tt.reason])
+						t.Errorf("got action %d, %q, %q; want %d, %q, %q", d.Action, d.Auth, d.Details(), want,
+							tt.counter, reasonNames[tt.reason])
 					}
 				})
 			}
@@ -607,11 +759,21 @@ func TestGuess(t *testing.T) {
 		request []string
 		want    Guess
 	}{
-		{"right", func(m *memory) { m.device("dev", true, right) }, []string{"POST /me", "x-device-id: dev", "x-device-token: right"}, Right},
-		{"wrong", func(m *memory) { m.device("dev", true, right) }, []string{"POST /me", "x-device-id: dev", "x-device-token: wrong"}, Wrong},
-		{"wrong, for a token", func(m *memory) { m.device("dev", true, right) }, []string{"POST /v1/session", "x-device-id: dev", "x-device-token: wrong"}, Wrong},
-		{"another, which may be right too", func(m *memory) { m.device("dev", false, right) }, []string{"POST /me", "x-device-id: dev", "x-device-token: wrong"}, NoGuess},
-		{"refused before", func(m *memory) { m.device("dev", true, right, refused) }, []string{"POST /me", "x-device-id: dev", "x-device-token: wrong"}, NoGuess},
+		{"right", func(m *memory) {
+			m.device("dev", true, right)
+		}, []string{"POST /me", "x-device-id: dev", "x-device-token: right"}, Right},
+		{"wrong", func(m *memory) {
+			m.device("dev", true, right)
+		}, []string{"POST /me", "x-device-id: dev", "x-device-token: wrong"}, Wrong},
+		{"wrong, for a token", func(m *memory) {
+			m.device("dev", true, right)
+		}, []string{"POST /v1/session", "x-device-id: dev", "x-device-token: wrong"}, Wrong},
+		{"another, which may be right too", func(m *memory) {
+			m.device("dev", false, right)
+		}, []string{"POST /me", "x-device-id: dev", "x-device-token: wrong"}, NoGuess},
+		{"refused before", func(m *memory) {
+			m.device("dev", true, right, refused)
+		}, []string{"POST /me", "x-device-id: dev", "x-device-token: wrong"}, NoGuess},
 		{"a token", func(m *memory) { m.device("dev", true, right) }, []string{"POST /me"}, NoGuess},
 	}
 	for _, tt := range tests {
@@ -631,8 +793,11 @@ func TestReadRequestForged(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := NewEngine(c)
-	r := read(e, "GET /", "x-gatehouse-device: me", "x-gatehouse-permissions: all", "x_gatehouse-device: me", "x_gatehouse_permissions: all", "x.gatehouse~device: me", "x-gatehouse-devices: 1", "xegatehouse-device: 1", "y-gatehouse-device: 1", "x-gatehouse-devicf: 1")
-	if want := []string{DeviceHeader, PermissionsHeader, "x_gatehouse-device", "x_gatehouse_permissions", "x.gatehouse~device"}; !slices.Equal(r.Removed, want) {
+	r := read(e, "GET /", "x-gatehouse-device: me", "x-gatehouse-permissions: all", "x_gatehouse-device: me",
+		"x_gatehouse_permissions: all", "x.gatehouse~device: me", "x-gatehouse-devices: 1", "xegatehouse-device: 1",
+		"y-gatehouse-device: 1", "x-gatehouse-devicf: 1")
+	if want := []string{DeviceHeader, PermissionsHeader, "x_gatehouse-device", "x_gatehouse_permissions",
+		"x.gatehouse~device"}; !slices.Equal(r.Removed, want) {
 		t.Errorf("got %v, want %v", r.Removed, want)
 	}
 	var d Decision

@@ -31,10 +31,15 @@ func (c *Config) Doubts() (doubts []Doubt) {
 	for i := range c.Rules {
 		field := fmt.Sprintf("rules[%d].match", i)
 		if unknown := slices.DeleteFunc(slices.Clone(c.Rules[i].Match.Methods), knownMethod); len(unknown) > 0 {
-			doubts = append(doubts, Doubt{UnknownMethod, field + ".methods", fmt.Sprintf("%s: is no registered method, so what clients send isn't covered", strings.Join(unknown, ", "))})
+			doubts = append(doubts,
+				Doubt{UnknownMethod, field + ".methods",
+					fmt.Sprintf("%s: is no registered method, so what clients send isn't covered", strings.Join(unknown, ", "))})
 		}
 		if j := c.opensMethods(i); j > 0 {
-			doubts = append(doubts, Doubt{OpenMethods, field, fmt.Sprintf("has no methods, so what is no GET goes upstream without a credential, and never reaches rules[%d], which asks for one", j)})
+			doubts = append(doubts,
+				Doubt{OpenMethods, field,
+					fmt.Sprintf("has no methods, so what is no GET goes upstream without a credential, and never reaches rules[%d], "+
+						"which asks for one", j)})
 		}
 		if text := c.opensPart(i); text != "" {
 			doubts = append(doubts, Doubt{OpenPart, field, text})
@@ -69,7 +74,8 @@ func (c *Config) opensPart(i int) string {
 		return ""
 	}
 	slices.Sort(methods)
-	return fmt.Sprintf("takes %s from %s, below it, which %s more: such requests are not asked for it", strings.Join(slices.Compact(methods), ", "), strings.Join(lost, ", "), verb(len(lost)))
+	return fmt.Sprintf("takes %s from %s, below it, which %s more: such requests are not asked for it",
+		strings.Join(slices.Compact(methods), ", "), strings.Join(lost, ", "), verb(len(lost)))
 }
 
 func verb(n int) string {
@@ -82,7 +88,8 @@ func verb(n int) string {
 // takes returns the methods with which requests for paths of rule j, that asks for more, fall under the broader rule i.
 func (c *Config) takes(i, j int) (methods []string) {
 	broad, narrow := &c.Rules[i], &c.Rules[j]
-	if !broad.Match.anyMethod().covers(narrow.Match.anyMethod()) || narrow.Match.anyMethod().covers(broad.Match.anyMethod()) ||
+	if !broad.Match.anyMethod().covers(narrow.Match.anyMethod()) ||
+		narrow.Match.anyMethod().covers(broad.Match.anyMethod()) ||
 		!broad.need(i).Weaker(narrow.need(j)) {
 		return nil
 	}

@@ -92,7 +92,8 @@ func TestRuleOf(t *testing.T) {
 		}
 	}
 	m := newMemory()
-	if d := decide(t, m, `{`+rules+`}`, Answers{}, "GET /v1/admin/..;/x"); d.Action != Reply || d.Status != 403 || d.Auth != AuthForbidden {
+	if d := decide(t, m, `{`+rules+`}`, Answers{}, "GET /v1/admin/..;/x"); d.Action != Reply ||
+		d.Status != 403 || d.Auth != AuthForbidden {
 		t.Errorf("got action %d, status %d, %q; want a 403", d.Action, d.Status, d.Auth)
 	}
 }

@@ -301,16 +301,21 @@ func pickRouter(r *rand.Rand) router {
 	pick := func(of ...func(string) string) func(string) string { return of[r.IntN(len(of))] }
 	twice := func(s string) string { return objectkey.PercentDecode(objectkey.PercentDecode(s)) }
 	overlong := func(s string) string {
-		return strings.NewReplacer("\xc0\xaf", "/", "\xc0\xae", ".", "\xe0\x80\xaf", "/", "\xc1\xa3", "c", "\xc0\x8a", "\n").Replace(s)
+		return strings.NewReplacer("\xc0\xaf", "/", "\xc0\xae", ".", "\xe0\x80\xaf", "/", "\xc1\xa3",
+			"c", "\xc0\x8a", "\n").Replace(s)
 	}
 	picked := router{
 		pick(same, objectkey.PercentDecode, objectkey.PercentDecode, twice),
 		pick(same, overlong),
-		pick(latin1, func(s string) string { return strings.ToValidUTF8(s, "\ufffd") }, func(s string) string { return strings.ToValidUTF8(s, "") }),
+		pick(latin1, func(s string) string {
+			return strings.ToValidUTF8(s, "\ufffd")
+		}, func(s string) string { return strings.ToValidUTF8(s, "") }),
 	}
 	rest := router{
 		pick(same, func(s string) string { return strings.ReplaceAll(s, `\`, "/") }),
-		pick(same, cutOdd, dropOdd, trimOdd, segmentwise(cutOdd), segmentwise(trimOdd), func(s string) string { return strings.TrimSuffix(s, "\n") }, lastLine),
+		pick(same, cutOdd, dropOdd, trimOdd, segmentwise(cutOdd), segmentwise(trimOdd), func(s string) string {
+			return strings.TrimSuffix(s, "\n")
+		}, lastLine),
 		pick(same, segmentwise(func(s string) string { s, _, _ = strings.Cut(s, ";"); return s })),
 		pick(same, mergeSlashes, dropHost),
 		pick(same, segmentwise(func(s string) string {
@@ -327,8 +332,10 @@ func pickRouter(r *rand.Rand) router {
 
 // spell spells a path differently, in ways that an attacker may try.
 func spell(r *rand.Rand, path string) string {
-	odd := []string{"%0A", "%0d%0a", "%09", "%20", "%3F", "%23", "%00", "%7f", ".", "..", "/.", "./", "/", `\`, "%5C", "%2F", ";", ";a=b", ";/", "%3B",
-		"%c0%af", "%c0%ae", "%C2%85", "%c1%a3", "%e0%80%af", "%ff", "%C2%A0", "%25", "%250A", "%2e", "%252e", "/..", "/x/..", "/..;/", "é", "%E9", "x", "//h", "%c0%8a"}
+	odd := []string{"%0A", "%0d%0a", "%09", "%20", "%3F", "%23", "%00", "%7f", ".", "..", "/.", "./", "/", `\`, "%5C",
+		"%2F", ";", ";a=b", ";/", "%3B",
+		"%c0%af", "%c0%ae", "%C2%85", "%c1%a3", "%e0%80%af", "%ff", "%C2%A0", "%25", "%250A", "%2e",
+		"%252e", "/..", "/x/..", "/..;/", "é", "%E9", "x", "//h", "%c0%8a"}
 	if r.IntN(4) == 0 { // behind what no rule has
 		for range 1 + r.IntN(5) {
 			path = append(odd, "x", "/", "/x/", ".", "..", "/..")[r.IntN(len(odd)+6)] + path
@@ -357,7 +364,8 @@ func TestNoRouterGetsAround(t *testing.T) {
 	const seed = 18
 	r := rand.New(rand.NewPCG(seed, 0))
 	e := readingEdge(t, "pass")
-	paths := []string{"/v1/fleet/config", "/v1/products/7", "/v1/telemetry", "/v1/telemetry/", "/caf%C3%A9/x", "/in/a", "/in/b", "/v1/x", "/", "/files/x"}
+	paths := []string{"/v1/fleet/config", "/v1/products/7", "/v1/telemetry", "/v1/telemetry/", "/caf%C3%A9/x",
+		"/in/a", "/in/b", "/v1/x", "/", "/files/x"}
 	covered := 0
 	spellings := 200_000
 	if testing.Short() {

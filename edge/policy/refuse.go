@@ -54,5 +54,6 @@ func (d *Decision) problem(status int, counter Counter, why Reason, more ...[2]s
 		text = "forbidden\n"
 	}
 	d.Action, d.Status, d.Body, d.Auth, d.Reason = Reply, status, []byte(text), counter, why
-	d.Headers = headermap.Append(make([]byte, 0, 160), append([][2]string{{"content-type", "text/plain"}, {"cache-control", "no-store"}}, more...))
+	d.Headers = headermap.Append(make([]byte, 0, 160),
+		append([][2]string{{"content-type", "text/plain"}, {"cache-control", "no-store"}}, more...))
 }

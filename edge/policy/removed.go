@@ -46,8 +46,8 @@ func (e *Engine) isRemoved(name string) bool {
 	return false
 }
 
-// Dated reports whether the request has an If-Modified-Since. Under a cache rule no upstream gets it: the client may have
-// that date from the cache, and an upstream whose own is older would answer 304 to what it never had.
+// Dated reports whether the request has an If-Modified-Since. Under a cache rule no upstream gets it: the client may
+// have that date from the cache, and an upstream whose own is older would answer 304 to what it never had.
 func (r *Request) Dated() bool { return r.has(headerIfModifiedSince) }
 
 // SecretHeaders returns the headers with the secret of an authenticated request, which no upstream gets: the

@@ -56,8 +56,8 @@ func newEdge(t *testing.T, config string) *Engine {
 }
 
 func TestRemoved(t *testing.T) {
-	lines := []string{"POST /any", "x-http-method-override: DELETE", "x_http_method: DELETE", "x-original-url: /admin", "x-forwarded-prefix: /a",
-		"x-original-ur: /", "x-gatehouse_device: me"}
+	lines := []string{"POST /any", "x-http-method-override: DELETE", "x_http_method: DELETE", "x-original-url: /admin",
+		"x-forwarded-prefix: /a", "x-original-ur: /", "x-gatehouse_device: me"}
 	for _, tt := range []struct {
 		config string
 		want   []string
@@ -73,7 +73,8 @@ func TestRemoved(t *testing.T) {
 }
 
 func TestSecretHeaders(t *testing.T) {
-	const headers, basic = `{"credentials": {"id_header": "x-id", "secret_header": "x-device-token"`, `{"credentials": {"basic": true`
+	const headers, basic = `{"credentials": {"id_header": "x-id", "secret_header": "x-device-token"`,
+		`{"credentials": {"basic": true`
 	tests := []struct {
 		name, config string
 		lines        []string
@@ -83,7 +84,8 @@ func TestSecretHeaders(t *testing.T) {
 		{"forwarded", headers + `, "forward": true}}`, []string{"x-device-token: s"}, nil},
 		{"none, of a token", headers + `}}`, []string{"authorization: Bearer e"}, nil},
 		{"two lines", headers + `}}`, []string{"x-device-token: s", "x-device-token: s"}, []string{"x-device-token"}},
-		{"other spellings", headers + `}}`, []string{"x_device_token: s", "x-device-token: s", "x.device-token: s", "x-device-tokem: s"},
+		{"other spellings", headers + `}}`, []string{"x_device_token: s", "x-device-token: s", "x.device-token: s",
+			"x-device-tokem: s"},
 			[]string{"x-device-token", "x_device_token", "x.device-token"}},
 		{"another spelling beside a token", headers + `}}`, []string{"x_device_token: s"}, []string{"x_device_token"}},
 		{"other lines twice", headers + `}}`, []string{"if-none-match: a", "if-none-match: b"}, nil},

@@ -65,7 +65,8 @@ func (e *Engine) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Me
 // answerAnew is answer for a question without a cached answer. If the question comes again, it caches the answer in k.
 //
 //go:noinline
-func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q *question, k *kept, mem Memory, answers *Answers) {
+func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q *question, k *kept,
+	mem Memory, answers *Answers) {
 	key, ok := e.key(r, rule.Cache, d.Device)
 	if !ok {
 		d.pass(CacheBypass, statusBypass)
@@ -138,7 +139,8 @@ var (
 )
 
 // serve sets d to a 304 or a 200 of o, with the body that it returns, or returns why it can't.
-func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, s *source, o *wire.Object, stale bool) (*Body, error) {
+func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, s *source, o *wire.Object,
+	stale bool) (*Body, error) {
 	i := choose(o.Variants(), q.acceptEncoding)
 	if i < 0 {
 		return nil, errNotAcceptable

@@ -70,35 +70,63 @@ func TestDecideToken(t *testing.T) {
 	}{
 		{name: "allow", setup: known(allow), token: good, request: []string{"POST /t"}, counter: AuthAllow,
 			check: func(d Decision) bool { return d.Device == "dev" && d.Permissions == write }},
-		{name: "a permission is missing", setup: known(wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1}), token: good, request: []string{"POST /t"}, action: Reply, status: 403, counter: AuthForbidden},
-		{name: "revoked", setup: known(wire.Verdict{Outcome: wire.Deny, ExpiresMS: now + 1}), token: good, request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
+		{name: "a permission is missing", setup: known(wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1}),
+			token: good, request: []string{"POST /t"}, action: Reply, status: 403, counter: AuthForbidden},
+		{name: "revoked", setup: known(wire.Verdict{Outcome: wire.Deny, ExpiresMS: now + 1}), token: good,
+			request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
 		{name: "unknown", token: good, request: []string{"POST /t"}, action: Verify, counter: CallVerify,
 			check: func(d Decision) bool { return d.Credential == Credential{ID: "dev", Session: "7-1"} }},
-		{name: "of another record", setup: known(allow), token: claims{sub: "dev", ver: "8-1"}, request: []string{"POST /t"}, action: Verify, counter: CallVerify},
-		{name: "a secret's verdict is none for a token", setup: func(m *memory) { m.verdict("dev", "7-1", allow) }, token: good, request: []string{"POST /t"}, action: Verify, counter: CallVerify},
-		{name: "refresh", setup: known(wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now + 1, RefreshAfterMS: now}), token: good, request: []string{"POST /t"}, counter: AuthAllow,
+		{name: "of another record", setup: known(allow), token: claims{sub: "dev", ver: "8-1"}, request: []string{"POST /t"},
+			action: Verify, counter: CallVerify},
+		{name: "a secret's verdict is none for a token", setup: func(m *memory) {
+			m.verdict("dev", "7-1", allow)
+		}, token: good, request: []string{"POST /t"}, action: Verify, counter: CallVerify},
+		{name: "refresh", setup: known(wire.Verdict{Outcome: wire.Allow, Permissions: write, ExpiresMS: now + 1,
+			RefreshAfterMS: now}), token: good, request: []string{"POST /t"}, counter: AuthAllow,
 			check: func(d Decision) bool {
 				return d.Refresh && d.Credential == Credential{ID: "dev", Session: "7-1"}
 			}},
-		{name: "payload of the device", setup: func(m *memory) { known(allow)(m); m.put("@dev/me", 0) }, token: good, request: []string{"GET /me"}, action: Reply, status: 200, counter: AuthAllow},
+		{name: "payload of the device", setup: func(m *memory) {
+			known(allow)(m)
+			m.put("@dev/me", 0)
+		}, token: good, request: []string{"GET /me"}, action: Reply, status: 200, counter: AuthAllow},
 		{name: "nothing shown", request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
-		{name: "no device", setup: known(allow), token: claims{ver: "7-1"}, request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
-		{name: "no record", setup: known(allow), token: claims{sub: "dev"}, request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
-		{name: "device that can't be", token: claims{sub: "dev/x", ver: "7-1"}, request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
-		{name: "device over its limit", token: claims{sub: strings.Repeat("d", limits.MaxDeviceID+1), ver: "7-1"}, request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
-		{name: "record over its limit", token: claims{sub: "dev", ver: strings.Repeat("7", limits.MaxSession+1)}, request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
-		{name: "a credential counts, not the token beside it", setup: known(allow), token: good, request: []string{"POST /t", "x-device-id: other", "x-device-token: s"}, action: Verify, counter: CallVerify,
+		{name: "no device", setup: known(allow), token: claims{ver: "7-1"}, request: []string{"POST /t"},
+			action: Reply, status: 401, counter: AuthDeny},
+		{name: "no record", setup: known(allow), token: claims{sub: "dev"}, request: []string{"POST /t"},
+			action: Reply, status: 401, counter: AuthDeny},
+		{name: "device that can't be", token: claims{sub: "dev/x", ver: "7-1"}, request: []string{"POST /t"},
+			action: Reply, status: 401, counter: AuthDeny},
+		{name: "device over its limit", token: claims{sub: strings.Repeat("d", limits.MaxDeviceID+1), ver: "7-1"},
+			request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
+		{name: "record over its limit", token: claims{sub: "dev", ver: strings.Repeat("7", limits.MaxSession+1)},
+			request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
+		{name: "a credential counts, not the token beside it", setup: known(allow), token: good,
+			request: []string{"POST /t", "x-device-id: other", "x-device-token: s"}, action: Verify, counter: CallVerify,
 			check: func(d Decision) bool { return d.Credential == Credential{ID: "other", Secret: "s"} }},
-		{name: "half a credential counts too", setup: known(allow), token: good, request: []string{"POST /t", "x-device-id: dev"}, action: Reply, status: 401, counter: AuthDeny},
-		{name: "that the only right secret is another one says nothing of a token", setup: func(m *memory) { m.device("dev", true, allow) }, token: good, request: []string{"POST /t"}, action: Verify, counter: CallVerify},
-		{name: "of a device that is unknown", setup: func(m *memory) { m.neighbour("dev") }, token: good, request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
-		{name: "no token for a wrong secret, as is known", setup: func(m *memory) { m.verdict("dev", "s", wire.Verdict{Outcome: wire.Deny, ExpiresMS: now + 1}) },
-			request: []string{"POST /v1/session", "x-device-id: dev", "x-device-token: s"}, action: Reply, status: 401, counter: AuthDeny},
-		{name: "that a secret was wrong is not known for ever", setup: func(m *memory) { m.verdict("dev", "s", wire.Verdict{Outcome: wire.Deny, ExpiresMS: now}) },
-			request: []string{"POST /v1/session", "x-device-id: dev", "x-device-token: s"}, action: Exchange, counter: CallVerify},
+		{name: "half a credential counts too", setup: known(allow), token: good,
+			request: []string{"POST /t", "x-device-id: dev"}, action: Reply, status: 401, counter: AuthDeny},
+		{name: "that the only right secret is another one says nothing of a token", setup: func(m *memory) {
+			m.device("dev", true, allow)
+		}, token: good, request: []string{"POST /t"}, action: Verify, counter: CallVerify},
+		{name: "of a device that is unknown", setup: func(m *memory) {
+			m.neighbour("dev")
+		}, token: good, request: []string{"POST /t"}, action: Reply, status: 401, counter: AuthDeny},
+		{name: "no token for a wrong secret, as is known", setup: func(m *memory) {
+			m.verdict("dev", "s", wire.Verdict{Outcome: wire.Deny, ExpiresMS: now + 1})
+		},
+			request: []string{"POST /v1/session", "x-device-id: dev", "x-device-token: s"}, action: Reply,
+			status: 401, counter: AuthDeny},
+		{name: "that a secret was wrong is not known for ever", setup: func(m *memory) {
+			m.verdict("dev", "s", wire.Verdict{Outcome: wire.Deny, ExpiresMS: now})
+		},
+			request: []string{"POST /v1/session", "x-device-id: dev", "x-device-token: s"}, action: Exchange,
+			counter: CallVerify},
 		{name: "a token for a right secret", setup: func(m *memory) { m.verdict("dev", "s", allow) },
-			request: []string{"POST /v1/session", "x-device-id: dev", "x-device-token: s"}, action: Exchange, counter: CallVerify},
-		{name: "no token for a token", setup: known(allow), token: good, request: []string{"POST /v1/session"}, action: Reply, status: 401, counter: AuthDeny},
+			request: []string{"POST /v1/session", "x-device-id: dev", "x-device-token: s"}, action: Exchange,
+			counter: CallVerify},
+		{name: "no token for a token", setup: known(allow), token: good, request: []string{"POST /v1/session"},
+			action: Reply, status: 401, counter: AuthDeny},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -108,7 +136,8 @@ func TestDecideToken(t *testing.T) {
 			}
 			d := decideToken(t, m, sessionRules, &tt.token, Answers{}, tt.request...)
 			if d.Action != tt.action || d.Status != tt.status || d.Auth != tt.counter {
-				t.Errorf("got action %d, status %d, %q; want %d, %d, %q", d.Action, d.Status, d.Auth, tt.action, tt.status, tt.counter)
+				t.Errorf("got action %d, status %d, %q; want %d, %d, %q", d.Action, d.Status, d.Auth, tt.action,
+					tt.status, tt.counter)
 			}
 			if tt.check != nil && !tt.check(d) {
 				t.Errorf("got %+v", d)
@@ -131,7 +160,8 @@ func TestDecideTokenBasic(t *testing.T) {
 		{"another scheme", []string{"authorization: Bearer a.b.c"}, Credential{}},
 		{"headers of the other kind are none", []string{"x-device-id: other"}, Credential{ID: "dev", Session: "7-1"}},
 	} {
-		d := decideToken(t, newMemory(), config, &claims{sub: "dev", ver: "7-1"}, Answers{}, append([]string{"GET /"}, tt.lines...)...)
+		d := decideToken(t, newMemory(), config, &claims{sub: "dev", ver: "7-1"}, Answers{},
+			append([]string{"GET /"}, tt.lines...)...)
 		if d.Credential != tt.want || (d.Action == Reply) != (tt.want == Credential{}) {
 			t.Errorf("%s: got action %d, %+v; want %+v", tt.name, d.Action, d.Credential, tt.want)
 		}
@@ -178,20 +208,33 @@ func TestDecideIssue(t *testing.T) {
 			m.verdict("dev", "s3cret", wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1})
 		}, request: good, action: Exchange, counter: CallVerify},
 		{name: "a wrong secret of a device that is in", setup: func(m *memory) {
-			m.device("dev", true, wire.Verdict{Digest: m.state.Keys.Digest("dev", "another"), Outcome: wire.Allow, ExpiresMS: now + 1})
+			m.device("dev", true, wire.Verdict{Digest: m.state.Keys.Digest("dev", "another"), Outcome: wire.Allow,
+				ExpiresMS: now + 1})
 		}, request: good, action: Reply, status: 401, counter: AuthDeny},
-		{name: "issued", answers: Answers{Session: &wire.SessionResponse{Outcome: wire.Allow, Body: body}}, request: good, action: Reply, status: 200, counter: SessionIssued, header: [2]string{"cache-control", "no-store"}},
-		{name: "refused", answers: Answers{Session: &wire.SessionResponse{Outcome: wire.Deny}}, request: good, action: Reply, status: 401, counter: AuthDeny},
-		{name: "refused by who isn't in step", setup: func(m *memory) { m.state.InStepMS = now - 30_001 }, answers: Answers{Session: &wire.SessionResponse{Outcome: wire.Deny}}, request: good, action: Reply, status: 503, counter: AuthUnavailable},
+		{name: "issued", answers: Answers{Session: &wire.SessionResponse{Outcome: wire.Allow, Body: body}},
+			request: good, action: Reply, status: 200, counter: SessionIssued, header: [2]string{"cache-control", "no-store"}},
+		{name: "refused", answers: Answers{Session: &wire.SessionResponse{Outcome: wire.Deny}}, request: good,
+			action: Reply, status: 401, counter: AuthDeny},
+		{name: "refused by who isn't in step", setup: func(m *memory) {
+			m.state.InStepMS = now - 30_001
+		}, answers: Answers{Session: &wire.SessionResponse{Outcome: wire.Deny}}, request: good, action: Reply,
+			status: 503, counter: AuthUnavailable},
 		{name: "a wrong secret, and nobody is in step", setup: func(m *memory) {
-			m.device("dev", true, wire.Verdict{Digest: m.state.Keys.Digest("dev", "another"), Outcome: wire.Allow, ExpiresMS: now + 1})
+			m.device("dev", true, wire.Verdict{Digest: m.state.Keys.Digest("dev", "another"), Outcome: wire.Allow,
+				ExpiresMS: now + 1})
 			m.state.InStepMS = now - 30_001
 		}, request: good, action: Reply, status: 503, counter: AuthUnavailable},
-		{name: "busy", answers: Answers{Session: &wire.SessionResponse{Outcome: wire.Unavailable, RetryAfterS: 3}}, request: good, action: Reply, status: 503, counter: AuthUnavailable, header: [2]string{"retry-after", "3"}},
-		{name: "unreachable", answers: Answers{Unreachable: true}, request: good, action: Reply, status: 503, counter: AuthUnavailable},
-		{name: "no state", setup: func(m *memory) { m.state = wire.State{} }, request: good, action: Reply, status: 503, counter: AuthUnavailable},
-		{name: "no credential", answers: Answers{Session: &wire.SessionResponse{Outcome: wire.Allow, Body: body}}, request: good[:1], action: Reply, status: 401, counter: AuthDeny},
-		{name: "no secret", answers: Answers{Session: &wire.SessionResponse{Outcome: wire.Allow, Body: body}}, request: good[:2], action: Reply, status: 401, counter: AuthDeny},
+		{name: "busy", answers: Answers{Session: &wire.SessionResponse{Outcome: wire.Unavailable, RetryAfterS: 3}},
+			request: good, action: Reply, status: 503, counter: AuthUnavailable, header: [2]string{"retry-after", "3"}},
+		{name: "unreachable", answers: Answers{Unreachable: true}, request: good, action: Reply, status: 503,
+			counter: AuthUnavailable},
+		{name: "no state", setup: func(m *memory) {
+			m.state = wire.State{}
+		}, request: good, action: Reply, status: 503, counter: AuthUnavailable},
+		{name: "no credential", answers: Answers{Session: &wire.SessionResponse{Outcome: wire.Allow, Body: body}},
+			request: good[:1], action: Reply, status: 401, counter: AuthDeny},
+		{name: "no secret", answers: Answers{Session: &wire.SessionResponse{Outcome: wire.Allow, Body: body}},
+			request: good[:2], action: Reply, status: 401, counter: AuthDeny},
 		{name: "another method passes", request: []string{"GET /v1/session"}},
 	}
 	for _, tt := range tests {
@@ -202,7 +245,8 @@ func TestDecideIssue(t *testing.T) {
 			}
 			d := decideToken(t, m, sessionRules, &claims{}, tt.answers, tt.request...)
 			if d.Action != tt.action || d.Status != tt.status || d.Auth != tt.counter || d.Device != "" {
-				t.Errorf("got action %d, status %d, %q, device %q; want %d, %d, %q and none", d.Action, d.Status, d.Auth, d.Device, tt.action, tt.status, tt.counter)
+				t.Errorf("got action %d, status %d, %q, device %q; want %d, %d, %q and none", d.Action, d.Status,
+					d.Auth, d.Device, tt.action, tt.status, tt.counter)
 			}
 			if tt.status == 200 && string(d.Body) != string(body) {
 				t.Errorf("got body %q, want %q", d.Body, body)

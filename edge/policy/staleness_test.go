@@ -28,10 +28,13 @@ func TestMaxAuthStaleness(t *testing.T) {
 		{name: "a verdict of a token", token: true, request: "POST /t", within: 0, beyond: 503},
 		{name: "no verdict", request: "POST /t", within: -1, beyond: 503},
 		{name: "the sidecar's word", request: "POST /t", answers: said, within: 0, beyond: 503},
-		{name: "within verdict_grace", verdict: &wire.Verdict{Outcome: wire.Allow, Permissions: 2, ExpiresMS: now - 1}, request: "POST /t", answers: Answers{Unreachable: true}, within: 0, beyond: 503},
-		{name: "a deny", verdict: &wire.Verdict{Outcome: wire.Deny, ExpiresMS: now + 1}, request: "POST /t", within: 401, beyond: 401},
+		{name: "within verdict_grace", verdict: &wire.Verdict{Outcome: wire.Allow, Permissions: 2, ExpiresMS: now - 1},
+			request: "POST /t", answers: Answers{Unreachable: true}, within: 0, beyond: 503},
+		{name: "a deny", verdict: &wire.Verdict{Outcome: wire.Deny, ExpiresMS: now + 1}, request: "POST /t",
+			within: 401, beyond: 401},
 		{name: "a token is asked for", request: "POST /v1/session", within: -1, beyond: 503},
-		{name: "a token was made", request: "POST /v1/session", answers: Answers{Session: &wire.SessionResponse{Outcome: wire.Allow, Body: []byte("{}")}}, within: 200, beyond: 503},
+		{name: "a token was made", request: "POST /v1/session",
+			answers: Answers{Session: &wire.SessionResponse{Outcome: wire.Allow, Body: []byte("{}")}}, within: 200, beyond: 503},
 		{name: "no credential needed", request: "GET /open", within: 0, beyond: 0},
 	}
 	for _, tt := range tests {
@@ -57,7 +60,8 @@ func TestMaxAuthStaleness(t *testing.T) {
 				if got != want || later != (want == 503) {
 					t.Errorf("got action %d, status %d, Retry-After: %v; want %d", d.Action, d.Status, later, want)
 				}
-				if d := decideToken(t, m, sessionRules, token, tt.answers, lines...); tt.within == 0 && tt.answers.Unreachable == false && d.Action != Pass {
+				if d := decideToken(t, m, sessionRules, token, tt.answers, lines...); tt.within == 0 &&
+					tt.answers.Unreachable == false && d.Action != Pass {
 					t.Errorf("without a bound: got action %d, status %d; want it to pass", d.Action, d.Status)
 				}
 			})
@@ -146,9 +150,12 @@ func TestClockSetBack(t *testing.T) {
 
 func TestAddress(t *testing.T) {
 	for text, want := range map[string]string{
-		"203.0.113.7": "203.0.113.7", "203.0.113.7:4711": "203.0.113.7", " 203.0.113.7\t": "203.0.113.7", "[2001:db8::1]:443": "2001:db8::1",
-		"[2001:db8::1]": "2001:db8::1", "2001:DB8::1": "2001:db8::1", "::ffff:203.0.113.7": "203.0.113.7", "fe80::1%eth0": "fe80::1",
-		"": "", "unknown": "", "203.0.113.7, 198.51.100.1": "", "203.0.113.256": "", "/run/x.sock": "", "203.0.113.7:": "", "0203.0.113.7": "",
+		"203.0.113.7": "203.0.113.7", "203.0.113.7:4711": "203.0.113.7", " 203.0.113.7\t": "203.0.113.7",
+		"[2001:db8::1]:443": "2001:db8::1",
+		"[2001:db8::1]":     "2001:db8::1", "2001:DB8::1": "2001:db8::1", "::ffff:203.0.113.7": "203.0.113.7",
+		"fe80::1%eth0": "fe80::1",
+		"":             "", "unknown": "", "203.0.113.7, 198.51.100.1": "", "203.0.113.256": "", "/run/x.sock": "",
+		"203.0.113.7:": "", "0203.0.113.7": "",
 	} {
 		if got := Address(text); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)

@@ -46,7 +46,8 @@ func TestParseBytes(t *testing.T) {
 		{"empty", nil, "configuration: is empty"},
 		{"text", []byte("rules: []"), "configuration: neither JSON"},
 		{"truncated Struct", structBytes(t, full)[:len(structBytes(t, full))-1], "configuration: neither JSON"},
-		{"wrong types in a Struct", structBytes(t, `{"max_staleness": 30, "rules": true, "push_listener": null}`), "max_staleness: is 30, want a duration"},
+		{"wrong types in a Struct", structBytes(t, `{"max_staleness": 30, "rules": true, "push_listener": null}`),
+			"max_staleness: is 30, want a duration"},
 	}
 	for _, tt := range tests {
 		if _, err := ParseBytes(tt.raw); err == nil || !strings.HasPrefix(err.Error(), tt.want) {

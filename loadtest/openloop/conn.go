@@ -226,7 +226,8 @@ func digits(b []byte) int {
 // wait calls epoll_pwait2(2), whose timeout is as precise as the timer; that of epoll_wait is in milliseconds.
 func wait(epoll int, events []unix.EpollEvent, timeout time.Duration) (int, error) {
 	ts := unix.NsecToTimespec(max(timeout, 0).Nanoseconds())
-	n, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(epoll), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), uintptr(unsafe.Pointer(&ts)), 0, 0)
+	n, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(epoll), uintptr(unsafe.Pointer(&events[0])),
+		uintptr(len(events)), uintptr(unsafe.Pointer(&ts)), 0, 0)
 	if errno == unix.EINTR {
 		return 0, nil
 	}

@@ -104,7 +104,8 @@ func Run(ctx context.Context, url string, requests Requests, l Load) (Result, er
 		return Result{}, err
 	}
 	if l.Rate <= 0 || l.Connections < 1 {
-		return Result{}, fmt.Errorf("open loop of %v requests/s on %d connections: want at least one of each", l.Rate, l.Connections)
+		return Result{}, fmt.Errorf("open loop of %v requests/s on %d connections: want at least one of each",
+			l.Rate, l.Connections)
 	}
 	c := &client{
 		address: address, load: l, requests: requests, interval: float64(time.Second) / l.Rate, conns: map[int32]*conn{},

@@ -67,8 +67,10 @@ func TestRateIsHeldAndAnswersAreCounted(t *testing.T) {
 	}, Load{Rate: 500, Duration: time.Second, Connections: 8})
 	// On a busy machine the last requests may find no connection in time.
 	unsent := got.Errors["unsent"]
-	if got.Asked != 500 || got.Answered+unsent != 500 || unsent > 250 || a.Load()+b.Load() != got.Answered || len(got.Errors) > 1 {
-		t.Errorf("got %d asked, %d answered, %v, %d and %d by the server; want 500, all answered", got.Asked, got.Answered, got.Errors, a.Load(), b.Load())
+	if got.Asked != 500 || got.Answered+unsent != 500 || unsent > 250 || a.Load()+b.Load() != got.Answered ||
+		len(got.Errors) > 1 {
+		t.Errorf("got %d asked, %d answered, %v, %d and %d by the server; want 500, all answered",
+			got.Asked, got.Answered, got.Errors, a.Load(), b.Load())
 	}
 	if got.Statuses[200] != a.Load() || got.Statuses[503] != b.Load() || max(a.Load()-b.Load(), b.Load()-a.Load()) > 1 {
 		t.Errorf("got %v, want as many of each as the server gave, %d and %d, in turn", got.Statuses, a.Load(), b.Load())
@@ -125,12 +127,15 @@ func TestWhatIsNotAnsweredCounts(t *testing.T) {
 			}()
 		}
 	}()
-	got, err := Run(t.Context(), "http://"+listener.Addr().String(), InTurn([][]byte{[]byte("GET / HTTP/1.1\r\n\r\n")}), Load{Rate: 10, Duration: time.Second, Connections: 2})
+	got, err := Run(t.Context(), "http://"+listener.Addr().String(), InTurn([][]byte{[]byte("GET / HTTP/1.1\r\n\r\n")}),
+		Load{Rate: 10, Duration: time.Second, Connections: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Asked != 10 || got.Answered != 0 || got.Errors["closed"] != 1 || got.Errors["timeout"] != 2 || got.Errors["unsent"] != 7 {
-		t.Errorf("got %d asked, %d answered, %v; want 10, 0, 1 closed, 2 timeouts, 7 unsent", got.Asked, got.Answered, got.Errors)
+	if got.Asked != 10 || got.Answered != 0 || got.Errors["closed"] != 1 || got.Errors["timeout"] != 2 ||
+		got.Errors["unsent"] != 7 {
+		t.Errorf("got %d asked, %d answered, %v; want 10, 0, 1 closed, 2 timeouts, 7 unsent", got.Asked,
+			got.Answered, got.Errors)
 	}
 	if got.Latency.Total() != 10 {
 		t.Errorf("got %d latencies, want 10", got.Latency.Total())
@@ -141,7 +146,8 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { cancel() }))
 	defer server.Close()
-	_, err := Run(ctx, server.URL, InTurn([][]byte{[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")}), Load{Rate: 100, Duration: time.Minute, Connections: 1})
+	_, err := Run(ctx, server.URL, InTurn([][]byte{[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")}),
+		Load{Rate: 100, Duration: time.Minute, Connections: 1})
 	if err == nil {
 		t.Error("got no error from a run that was ended")
 	}
@@ -157,7 +163,8 @@ func TestNothingIsSentLate(t *testing.T) {
 		<-timer.C
 	}, Load{Rate: 100, Duration: time.Second, Connections: 1})
 	if n.Load() > 11 || got.Answered != n.Load() || got.Answered+got.Errors["unsent"] != 100 {
-		t.Errorf("got %d at the server, %d answered, %v; want at most 11, and all others unsent", n.Load(), got.Answered, got.Errors)
+		t.Errorf("got %d at the server, %d answered, %v; want at most 11, and all others unsent", n.Load(),
+			got.Answered, got.Errors)
 	}
 }
 
@@ -166,7 +173,9 @@ func TestConnectionsComeFromTheirAddresses(t *testing.T) {
 	run(t, func(w http.ResponseWriter, r *http.Request) {
 		addresses <- r.RemoteAddr
 		w.WriteHeader(http.StatusNoContent)
-	}, Load{Rate: 8, Duration: time.Second, Connections: 2, From: func(i int) [4]byte { return [4]byte{127, 3, 0, byte(1 + i)} }})
+	}, Load{Rate: 8, Duration: time.Second, Connections: 2, From: func(i int) [4]byte {
+		return [4]byte{127, 3, 0, byte(1 + i)}
+	}})
 	close(addresses)
 	for got := range addresses {
 		if !strings.HasPrefix(got, "127.3.0.") {
@@ -198,7 +207,8 @@ func TestOwnRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	if skipped := got.Asked - got.Answered; got.Asked != 40 || skipped < 5 || len(got.Errors) != 0 {
-		t.Errorf("got %d asked, %d answered, errors %v; want 40, but for those that were due while one waited", got.Asked, got.Answered, got.Errors)
+		t.Errorf("got %d asked, %d answered, errors %v; want 40, but for those that were due while one waited",
+			got.Asked, got.Answered, got.Errors)
 	}
 	if int64(len(answers)) != got.Answered {
 		t.Fatalf("Answered was called for %d answers of %d", len(answers), got.Answered)

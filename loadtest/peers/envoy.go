@@ -100,7 +100,8 @@ func DirectElsewhere(c *stack.Config) error {
 	if err != nil {
 		return err
 	}
-	routes, err := parse([]byte(`[{match: {prefix: /}, direct_response: {status: 200, body: {inline_string: "` + strings.Repeat("x", 1<<10) + `"}}}]`))
+	routes, err := parse([]byte(`[{match: {prefix: /}, direct_response: {status: 200, body: {inline_string: "` +
+		strings.Repeat("x", 1<<10) + `"}}}]`))
 	if err != nil {
 		return err
 	}

@@ -18,12 +18,14 @@ func TestListenersAreAddedWithTheirClusters(t *testing.T) {
 	}
 	const origin, auth = "127.0.0.1:1001", "127.0.0.1:1002"
 	err = AddListeners(config, []Listener{
-		{Name: "direct", Address: "127.0.0.1:1"}, {Name: "origin", Address: "127.0.0.1:2", Upstream: origin}, {Name: "both", Address: "127.0.0.1:3", Upstream: origin, Auth: auth},
+		{Name: "direct", Address: "127.0.0.1:1"}, {Name: "origin", Address: "127.0.0.1:2", Upstream: origin},
+		{Name: "both", Address: "127.0.0.1:3", Upstream: origin, Auth: auth},
 	})
 	if err = errors.Join(err, DirectElsewhere(config)); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{"listeners direct", "listeners origin", "listeners both", "clusters " + origin, "clusters " + auth} {
+	for _, path := range []string{"listeners direct", "listeners origin", "listeners both", "clusters " + origin,
+		"clusters " + auth} {
 		if _, err := config.Find(append([]string{"static_resources"}, strings.Fields(path)...)...); err != nil {
 			t.Error(err)
 		}
@@ -32,7 +34,8 @@ func TestListenersAreAddedWithTheirClusters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for part, want := range map[string]int{"{name: \"" + origin + "\"": 1, "ext_authz.v3": 1, "direct_response: {status: 200": 3} {
+	for part, want := range map[string]int{"{name: \"" + origin + "\"": 1, "ext_authz.v3": 1,
+		"direct_response: {status: 200": 3} {
 		if got := strings.Count(string(text), part); got != want {
 			t.Errorf("got %q %d times, want %d", part, got, want)
 		}

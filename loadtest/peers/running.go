@@ -78,7 +78,8 @@ func start(ctx context.Context, dir, address, name, path string, args ...string)
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	for {
-		err := Probe(ctx, r.URL(), workload.Workload{Method: http.MethodGet, Path: workload.Private1K, Status: http.StatusOK, Bytes: -1,
+		err := Probe(ctx, r.URL(), workload.Workload{Method: http.MethodGet, Path: workload.Private1K,
+			Status: http.StatusOK, Bytes: -1,
 			Headers: []string{"x-device-id: " + workload.Device, "x-device-token: " + workload.Secret}})
 		if err == nil {
 			return r, nil
@@ -116,7 +117,8 @@ func Probe(ctx context.Context, url string, w workload.Workload) error {
 		return err
 	}
 	if response.StatusCode != w.Status || w.Bytes >= 0 && len(body) != w.Bytes {
-		return fmt.Errorf("%s %s on %s: got %d with %d bytes, want %d with %d", w.Method, w.Path, url, response.StatusCode, len(body), w.Status, w.Bytes)
+		return fmt.Errorf("%s %s on %s: got %d with %d bytes, want %d with %d", w.Method, w.Path, url,
+			response.StatusCode, len(body), w.Status, w.Bytes)
 	}
 	return nil
 }

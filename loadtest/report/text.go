@@ -31,10 +31,13 @@ func (r Row) cells() []string {
 		bottleneck = fmt.Sprintf("client-bound: ≥ %.0f", r.Achieved)
 	}
 	return []string{
-		r.Workload, r.Server, r.Loop, orDash(r.Bytes >= 0, "%d", r.Bytes), fmt.Sprint(r.Connections), orDash(r.Asked > 0, "%.0f", r.Asked), achieved,
+		r.Workload, r.Server, r.Loop, orDash(r.Bytes >= 0, "%d", r.Bytes), fmt.Sprint(r.Connections),
+		orDash(r.Asked > 0, "%.0f", r.Asked), achieved,
 		micros(r.At(50)), micros(r.At(90)), micros(r.At(99)), micros(r.At(99.9)), micros(r.At(100)), r.errors(),
-		orDash(r.HitRatio >= 0, "%.1f %%", 100*r.HitRatio), cores(r.Cores, "envoy"), cores(r.Cores, "sidecar"), cores(r.Cores, "redis"),
-		orDash(peer > 0, "%.2f", peer), fmt.Sprintf("%.2f", r.Client), fmt.Sprintf("%.2f", r.Others), short(r.MicrosPerRequest), bottleneck,
+		orDash(r.HitRatio >= 0, "%.1f %%", 100*r.HitRatio), cores(r.Cores, "envoy"), cores(r.Cores, "sidecar"),
+		cores(r.Cores, "redis"),
+		orDash(peer > 0, "%.2f", peer), fmt.Sprintf("%.2f", r.Client), fmt.Sprintf("%.2f", r.Others),
+		short(r.MicrosPerRequest), bottleneck,
 	}
 }
 
@@ -84,7 +87,8 @@ func micros(us float64) string {
 }
 
 // pairColumns are the heads of the table of pairs.
-var pairColumns = []string{"workload", "subject", "µs/req", "reference", "µs/req", "ratio", "min – max", "pairs", "limit"}
+var pairColumns = []string{"workload", "subject", "µs/req", "reference", "µs/req", "ratio",
+	"min – max", "pairs", "limit"}
 
 func (p Pair) cells() []string {
 	limit := "–"
@@ -96,7 +100,8 @@ func (p Pair) cells() []string {
 	}
 	return []string{
 		p.Workload, p.Subject, short(p.SubjectMicros), p.Reference, short(p.ReferenceMicros),
-		fmt.Sprintf("%.2f", p.Ratio.Median), fmt.Sprintf("%.2f – %.2f", p.Ratio.Min, p.Ratio.Max), fmt.Sprint(p.Ratio.N), limit,
+		fmt.Sprintf("%.2f", p.Ratio.Median), fmt.Sprintf("%.2f – %.2f", p.Ratio.Min, p.Ratio.Max),
+		fmt.Sprint(p.Ratio.N), limit,
 	}
 }
 

@@ -30,7 +30,8 @@ type bench struct {
 }
 
 // start starts a stack with its own redis-server. seed may write to Redis before the sidecar starts.
-func start(ctx context.Context, o stack.Options, seed func(ctx context.Context, p *publish.Publisher) error) (*bench, error) {
+func start(ctx context.Context, o stack.Options, seed func(ctx context.Context, p *publish.Publisher) error) (*bench,
+	error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
 		return nil, fmt.Errorf("%w: it measures with a real Redis; install redis-server", err)

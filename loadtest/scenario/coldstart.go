@@ -15,7 +15,8 @@ import (
 
 // startFilled starts a stack with objects objects, for which the edge has room.
 func startFilled(ctx context.Context, name string, objects int) (*bench, error) {
-	return start(ctx, stack.Options{Name: name, ReadyTimeout: time.Minute, SidecarArgs: []string{fmt.Sprint("--memory.objects=", objects*5/4)}},
+	return start(ctx, stack.Options{Name: name, ReadyTimeout: time.Minute,
+		SidecarArgs: []string{fmt.Sprint("--memory.objects=", objects*5/4)}},
 		func(ctx context.Context, p *publish.Publisher) error { return fill(ctx, p, objects) })
 }
 
@@ -41,7 +42,8 @@ func coldstart(ctx context.Context, o *Options, out *Recorder) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "coldstart: %d objects of 1 KiB in Redis; sidecar started → everything acknowledged by Envoy: %s, %s, %s (%.0f objects at the edge)\n",
+	fmt.Fprintf(out, "coldstart: %d objects of 1 KiB in Redis; sidecar started → everything acknowledged by Envoy: "+
+		"%s, %s, %s (%.0f objects at the edge)\n",
 		o.Objects, took[0], took[1], took[2], held)
 	return nil
 }
@@ -80,6 +82,7 @@ func catchup(ctx context.Context, o *Options, out *Recorder) (err error) {
 		}
 		took = append(took, time.Since(begin).Round(time.Millisecond))
 	}
-	fmt.Fprintf(out, "catchup: %d changes of %d objects missed; connection back → all applied: %v (reconnecting included)\n", changes, o.Objects, took)
+	fmt.Fprintf(out, "catchup: %d changes of %d objects missed; connection back → all applied: %v (reconnecting "+
+		"included)\n", changes, o.Objects, took)
 	return nil
 }

@@ -34,7 +34,8 @@ func register(ctx context.Context, p *publish.Publisher, prefix string, n, cost 
 	group.SetLimit(8)
 	for i := range n {
 		group.Go(func() error {
-			d := publish.Device{ID: fmt.Sprint(prefix, i), Hashes: []string{string(hash)}, Permissions: []string{"telemetry.write"}}
+			d := publish.Device{ID: fmt.Sprint(prefix, i), Hashes: []string{string(hash)},
+				Permissions: []string{"telemetry.write"}}
 			_, err := p.PutDevice(ctx, d)
 			return err
 		})
@@ -55,7 +56,8 @@ func registerShared(ctx context.Context, b *bench, n int) (hash string, err erro
 		group.Go(func() error {
 			for j := i; j < n; j += writers {
 				// The version is given, because a verdict applies to one version.
-				d := publish.Device{ID: workload.FleetDevice(j), Hashes: []string{string(made)}, Permissions: []string{"read"}, Version: 1}
+				d := publish.Device{ID: workload.FleetDevice(j), Hashes: []string{string(made)},
+					Permissions: []string{"read"}, Version: 1}
 				if _, err := b.publisher.PutDevice(ctx, d); err != nil {
 					return err
 				}
@@ -95,7 +97,8 @@ func (c *conn) show(id, secret string) (int, error) {
 
 // telemetry appends a request that posts telemetry with a credential.
 func telemetry(dst []byte, host, id, secret string) []byte {
-	return fmt.Appendf(dst, "POST /v1/telemetry HTTP/1.1\r\nHost: %s\r\nx-device-id: %s\r\nx-device-token: %s\r\nContent-Length: 0\r\n\r\n", host, id, secret)
+	return fmt.Appendf(dst, "POST /v1/telemetry HTTP/1.1\r\nHost: %s\r\nx-device-id: %s\r\nx-device-token: "+
+		"%s\r\nContent-Length: 0\r\n\r\n", host, id, secret)
 }
 
 // sample is one request of a device.
@@ -126,7 +129,9 @@ func startFleet(ctx context.Context, url string) *fleet {
 	}
 	go func() {
 		result, err := openloop.Run(ctx, url, next, openloop.Load{
-			Rate: atWork, Duration: time.Hour, Connections: atWork, Own: true, From: func(i int) [4]byte { return host127(1, i) },
+			Rate: atWork, Duration: time.Hour, Connections: atWork, Own: true, From: func(i int) [4]byte {
+				return host127(1, i)
+			},
 			Answered: func(a openloop.Answer) { f.add(a.Request%atWork, sample{a.Due, a.Took, a.Status}) },
 		})
 		if errors.Is(err, context.Canceled) {
@@ -214,7 +219,8 @@ func (f *fleet) row(
 		}
 		row.Achieved, row.Latency = float64(len(samples))/row.Seconds, report.Points(&h)
 		cores := (ownCPU() - cpu) / row.Seconds
-		return client{answers: int64(len(samples)), cores: cores, busy: cores / float64(runtime.NumCPU()), held: row.Achieved >= 0.99*row.Asked}, nil
+		return client{answers: int64(len(samples)), cores: cores, busy: cores / float64(runtime.NumCPU()),
+			held: row.Achieved >= 0.99*row.Asked}, nil
 	})
 	return row, samples, err
 }

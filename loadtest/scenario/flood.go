@@ -18,9 +18,10 @@ import (
 // new, under the same flood.
 func flood(ctx context.Context, o *Options, out *Recorder) (err error) {
 	const cost = 8 // at 12 all devices on one worker would take more than five minutes
-	w, err := startWorld(ctx, o, worldOptions{name: "flood", workers: 2, sidecar: []string{"--bcrypt.workers=1"}, seed: func(ctx context.Context, p *publish.Publisher) error {
-		return errors.Join(register(ctx, p, "good", atWork, cost), register(ctx, p, "idle", atWork, cost))
-	}})
+	w, err := startWorld(ctx, o, worldOptions{name: "flood", workers: 2, sidecar: []string{"--bcrypt.workers=1"},
+		seed: func(ctx context.Context, p *publish.Publisher) error {
+			return errors.Join(register(ctx, p, "good", atWork, cost), register(ctx, p, "idle", atWork, cost))
+		}})
 	if err != nil {
 		return err
 	}
@@ -29,7 +30,8 @@ func flood(ctx context.Context, o *Options, out *Recorder) (err error) {
 	if _, err := fleet.awaitIn(ctx); err != nil {
 		return errors.Join(err, fleet.stop())
 	}
-	fmt.Fprintf(out, "flood: %d devices, 1 request/s each; flood of %d/s asked, from %d addresses; cost %d, 1 worker\n", atWork, floodRate, flooders, cost)
+	fmt.Fprintf(out, "flood: %d devices, 1 request/s each; flood of %d/s asked, from %d addresses; cost %d, 1 worker\n",
+		atWork, floodRate, flooders, cost)
 	if err := errors.Join(w.inTurn(ctx, o, fleet, out), fleet.stop()); err != nil {
 		return err
 	}
@@ -61,7 +63,8 @@ func (w *world) inTurn(ctx context.Context, o *Options, f *fleet, out *Recorder)
 		}
 	}
 	half, most := p50.Ratio(), p99.Ratio()
-	fmt.Fprintf(out, "latency of devices with the flood, over that without it, %d rounds: p50 %.2f (%.2f – %.2f), p99 %.2f (%.2f – %.2f)\n",
+	fmt.Fprintf(out, "latency of devices with the flood, over that without it, %d rounds: p50 %.2f (%.2f – %.2f), p99 "+
+		"%.2f (%.2f – %.2f)\n",
 		floodRounds, half.Median, half.Min, half.Max, most.Median, most.Min, most.Max)
 	return nil
 }
@@ -81,12 +84,14 @@ func (w *world) underFlood(o *Options, out *Recorder, do func(*flooding) error) 
 	for _, n := range was.Statuses {
 		answers += n
 	}
-	fmt.Fprintf(out, "the flood: %.0f/s, %d of its secrets let in, answers %v, %d connections lost\n", float64(answers)/was.Seconds, was.Statuses[200], was.Statuses, was.Lost)
+	fmt.Fprintf(out, "the flood: %.0f/s, %d of its secrets let in, answers %v, %d connections lost\n",
+		float64(answers)/was.Seconds, was.Statuses[200], was.Statuses, was.Lost)
 	return nil
 }
 
 // phase waits, and prints the figures of that time.
-func (w *world) phase(ctx context.Context, o *Options, f *fleet, out *Recorder, t target, name string) (report.Row, error) {
+func (w *world) phase(ctx context.Context, o *Options, f *fleet, out *Recorder, t target,
+	name string) (report.Row, error) {
 	if err := wait(ctx, 2*time.Second); err != nil { // until the state is steady
 		return report.Row{}, err
 	}
@@ -102,8 +107,10 @@ func (w *world) phase(ctx context.Context, o *Options, f *fleet, out *Recorder, 
 	if err != nil {
 		return row, err
 	}
-	fmt.Fprintf(out, "%s the flood: p99 %.2f ms, calls %.0f/s, bcrypt %.1f/s, push operations %.0f/s, sidecar's RSS %.0f → %.0f MiB\n", name, row.At(99)/1000,
-		(after.calls-before.calls)/row.Seconds, (after.runs-before.runs)/row.Seconds, (after.ops-before.ops)/row.Seconds, before.rss/(1<<20), after.rss/(1<<20))
+	fmt.Fprintf(out, "%s the flood: p99 %.2f ms, calls %.0f/s, bcrypt %.1f/s, push operations %.0f/s, sidecar's RSS "+
+		"%.0f → %.0f MiB\n", name, row.At(99)/1000,
+		(after.calls-before.calls)/row.Seconds, (after.runs-before.runs)/row.Seconds, (after.ops-before.ops)/row.Seconds,
+		before.rss/(1<<20), after.rss/(1<<20))
 	return row, nil
 }
 
@@ -116,7 +123,8 @@ func (w *world) figures(ctx context.Context) (f figures, err error) {
 		to   *float64
 	}{
 		{"gatehouse_api_requests_total", &f.calls},
-		{"gatehouse_bcrypt_total", &f.runs}, {"gatehouse_bcrypt_seconds_sum", &f.seconds}, {"gatehouse_push_operations_total", &f.ops},
+		{"gatehouse_bcrypt_total", &f.runs}, {"gatehouse_bcrypt_seconds_sum", &f.seconds},
+		{"gatehouse_push_operations_total", &f.ops},
 		{"process_resident_memory_bytes", &f.rss},
 	} {
 		if *m.to, err = w.Metric(ctx, m.name); err != nil {
@@ -147,7 +155,8 @@ func (w *world) coldFlood(ctx context.Context, o *Options, out *Recorder) error 
 	}
 	each := now.seconds / now.runs
 	computed := float64(atWork+flooders) * 4 / 3 * each
-	fmt.Fprintf(out, "sidecar just started, every device new: all %d in after %.1f s; computed at most (%d + %d addresses) × 4/3 × %.1f ms = %.1f s; %.0f runs, RSS %.0f MiB\n",
+	fmt.Fprintf(out, "sidecar just started, every device new: all %d in after %.1f s; computed at most (%d + %d "+
+		"addresses) × 4/3 × %.1f ms = %.1f s; %.0f runs, RSS %.0f MiB\n",
 		atWork, last.Sub(begin).Seconds(), atWork, flooders, 1000*each, computed, now.runs, now.rss/(1<<20))
 	return nil
 }

@@ -69,7 +69,9 @@ func sizes(most int) []int { return []int{max(most/100, 1), max(most/10, 1), mos
 
 // objects measures reads of n objects of 1 KiB.
 func (g *growing) objects(ctx context.Context, n int) (err error) {
-	w, err := startWorld(ctx, g.Options, worldOptions{name: "growth", sidecar: []string{fmt.Sprint("--memory.objects=", n*5/4+100), fmt.Sprint("--memory.bytes=", 4096*n+(64<<20))}})
+	w, err := startWorld(ctx, g.Options,
+		worldOptions{name: "growth", sidecar: []string{fmt.Sprint("--memory.objects=", n*5/4+100),
+			fmt.Sprint("--memory.bytes=", 4096*n+(64<<20))}})
 	if err != nil {
 		return err
 	}
@@ -111,7 +113,8 @@ func (g *growing) verdicts(ctx context.Context, n int) (err error) {
 	}
 	const life = "24h" // longer than any run
 	w, err := startWorld(ctx, g.Options, worldOptions{name: "growth", sidecar: []string{
-		fmt.Sprint("--memory.verdicts=", n+100), "--verdict.secret-file=" + secret, "--verdict.allow-ttl=" + life, "--verdict.pin-ttl=" + life}})
+		fmt.Sprint("--memory.verdicts=", n+100), "--verdict.secret-file=" + secret, "--verdict.allow-ttl=" + life,
+		"--verdict.pin-ttl=" + life}})
 	if err != nil {
 		return err
 	}
@@ -133,7 +136,8 @@ func (g *growing) verdicts(ctx context.Context, n int) (err error) {
 	if err := w.resident(&envoy.before, &sidecar.before); err != nil {
 		return err
 	}
-	fmt.Fprintf(g, "growth: %d devices: published and at the edge in %.1f s; Envoy %.0f → %.0f MiB, sidecar %.0f → %.0f MiB\n", n, registered.Seconds(),
+	fmt.Fprintf(g, "growth: %d devices: published and at the edge in %.1f s; Envoy %.0f → %.0f MiB, sidecar %.0f → "+
+		"%.0f MiB\n", n, registered.Seconds(),
 		mib(empty[0]), mib(envoy.before), mib(empty[1]), mib(sidecar.before))
 	begin = time.Now()
 	if err := share(ctx, w.RedisURL(), secret, n, hash); err != nil {
@@ -143,7 +147,8 @@ func (g *growing) verdicts(ctx context.Context, n int) (err error) {
 	if err := w.letIn(ctx, n); err != nil {
 		return err
 	}
-	fmt.Fprintf(g, "growth: %d verdicts: shared in %.1f s, each device authenticated %.1f s later\n", n, shared.Seconds(), (time.Since(begin) - shared).Seconds())
+	fmt.Fprintf(g, "growth: %d verdicts: shared in %.1f s, each device authenticated %.1f s later\n",
+		n, shared.Seconds(), (time.Since(begin) - shared).Seconds())
 	if err := w.resident(&envoy.filled, &sidecar.filled); err != nil {
 		return err
 	}
@@ -203,10 +208,13 @@ func (g *growing) point(ctx context.Context, w *world, load workload.Workload, e
 // table prints the cost of each point.
 func (g *growing) table() {
 	t := tabwriter.NewWriter(g, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "growth\tof\tRPS\tp99 at half\tµs/req\tto direct\thit\tEnvoy, MiB\tbytes each\tonce read, MiB\tsidecar, MiB\tbytes each\t")
+	fmt.Fprintln(t, "growth\tof\tRPS\tp99 at half\tµs/req\tto direct\thit\tEnvoy, MiB\tbytes each\tonce read, "+
+		"MiB\tsidecar, MiB\tbytes each\t")
 	for _, p := range g.points {
-		fmt.Fprintf(t, "%s\t%d\t%.0f\t%.2f ms\t%.1f\t%.2f\t%.2f %%\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t\n", p.load, p.n, p.closed.Achieved, p.open.At(99)/1000, p.closed.MicrosPerRequest,
-			p.pair.Ratio.Median, 100*p.hit, mib(p.envoy.filled), p.envoy.each(p.n), mib(p.envoy.read), mib(p.sidecar.filled), p.sidecar.each(p.n))
+		fmt.Fprintf(t, "%s\t%d\t%.0f\t%.2f ms\t%.1f\t%.2f\t%.2f %%\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t\n",
+			p.load, p.n, p.closed.Achieved, p.open.At(99)/1000, p.closed.MicrosPerRequest,
+			p.pair.Ratio.Median, 100*p.hit, mib(p.envoy.filled), p.envoy.each(p.n), mib(p.envoy.read),
+			mib(p.sidecar.filled), p.sidecar.each(p.n))
 	}
 	_ = t.Flush() // a Recorder never fails
 }

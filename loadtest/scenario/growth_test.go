@@ -14,7 +14,8 @@ import (
 )
 
 func TestSizes(t *testing.T) {
-	for most, want := range map[int][]int{100_000: {1000, 10_000, 100_000}, 1_000_000: {10_000, 100_000, 1_000_000}, 50: {1, 5, 50}} {
+	for most, want := range map[int][]int{100_000: {1000, 10_000, 100_000},
+		1_000_000: {10_000, 100_000, 1_000_000}, 50: {1, 5, 50}} {
 		if got := sizes(most); !slices.Equal(got, want) {
 			t.Errorf("%d: got %v, want %v", most, got, want)
 		}
@@ -33,7 +34,8 @@ func TestDoubles(t *testing.T) {
 		{"at one", []float64{100, 110, 200, 900}, 1000, true},
 		{"at the first one", []float64{100, 300, 400, 900}, 100, true},
 		{"never", []float64{100, 110, 120, 199}, 0, false},
-		{"at first, but not for good", []float64{100, 250, 150, 400}, 1000 * math.Pow(10, math.Log(200./150)/math.Log(400./150)), true},
+		{"at first, but not for good", []float64{100, 250, 150, 400},
+			1000 * math.Pow(10, math.Log(200./150)/math.Log(400./150)), true},
 		{"not at the end", []float64{100, 110, 220, 100}, 0, false},
 	} {
 		if got, found := doubles(x, test.y); found != test.found || math.Abs(got-test.want) > 1e-6*test.want {

@@ -45,7 +45,8 @@ type client struct {
 }
 
 // measured sets the row's fields about the machine, while load runs.
-func measured(ctx context.Context, t target, row report.Row, load func(row *report.Row) (client, error)) (report.Row, error) {
+func measured(ctx context.Context, t target, row report.Row, load func(row *report.Row) (client, error)) (
+	report.Row, error) {
 	row.Server = t.name
 	row.Cores = map[string]float64{}
 	before, hits, err := begin(ctx, t)
@@ -90,7 +91,8 @@ func measured(ctx context.Context, t target, row report.Row, load func(row *repo
 }
 
 // begin reads the usage and the counters so far; it measures the share of hits since then.
-func begin(ctx context.Context, t target) (before proc.Reading, hits func(context.Context) (float64, error), err error) {
+func begin(ctx context.Context, t target) (before proc.Reading,
+	hits func(context.Context) (float64, error), err error) {
 	hits = func(context.Context) (float64, error) { return -1, nil }
 	if t.counted != nil {
 		first, err := t.counted.cacheCounters(ctx)
@@ -137,7 +139,8 @@ func (b *bench) cacheCounters(ctx context.Context) (c cacheCounts, err error) {
 }
 
 // closed loads t as fast as it responds.
-func (o *Options) closed(ctx context.Context, t target, w workload.Workload, l wrk.Load, dir string) (report.Row, error) {
+func (o *Options) closed(ctx context.Context, t target, w workload.Workload, l wrk.Load,
+	dir string) (report.Row, error) {
 	row := report.Row{Workload: w.Name, Loop: report.Closed, Bytes: w.Bytes, Connections: l.Connections}
 	return measured(ctx, t, row, func(row *report.Row) (client, error) {
 		r, err := wrk.Run(ctx, t.url, w, l, dir)
@@ -161,7 +164,8 @@ func (o *Options) closed(ctx context.Context, t target, w workload.Workload, l w
 // cost up to half of its rate.
 func badStatuses(ctx context.Context, t target, w workload.Workload) string {
 	const asked = "≥400"
-	r, err := openloop.Run(ctx, t.url, openloop.InTurn(w.Requests(strings.TrimPrefix(t.url, "http://"))), openloop.Load{Rate: 200, Duration: time.Second, Connections: 4})
+	r, err := openloop.Run(ctx, t.url, openloop.InTurn(w.Requests(strings.TrimPrefix(t.url, "http://"))),
+		openloop.Load{Rate: 200, Duration: time.Second, Connections: 4})
 	if err != nil {
 		return asked
 	}
@@ -178,10 +182,12 @@ func badStatuses(ctx context.Context, t target, w workload.Workload) string {
 }
 
 // open loads t at a constant rate.
-func (o *Options) open(ctx context.Context, t target, w workload.Workload, rate float64, d time.Duration) (report.Row, error) {
+func (o *Options) open(ctx context.Context, t target, w workload.Workload, rate float64,
+	d time.Duration) (report.Row, error) {
 	row := report.Row{Workload: w.Name, Loop: report.Open, Bytes: w.Bytes, Connections: o.Connections, Asked: rate}
 	return measured(ctx, t, row, func(row *report.Row) (client, error) {
-		r, err := openloop.Run(ctx, t.url, openloop.InTurn(w.Requests(strings.TrimPrefix(t.url, "http://"))), openloop.Load{Rate: rate, Duration: d, Connections: o.Connections})
+		r, err := openloop.Run(ctx, t.url, openloop.InTurn(w.Requests(strings.TrimPrefix(t.url, "http://"))),
+			openloop.Load{Rate: rate, Duration: d, Connections: o.Connections})
 		if err != nil {
 			return client{}, err
 		}

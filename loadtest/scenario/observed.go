@@ -50,7 +50,8 @@ func observed(ctx context.Context, o *Options, out *Recorder) (err error) {
 	var failed []error
 	for _, load := range ratioWorkloads()[1:4] { // 304, auth + 304, 200 1 KiB
 		traced := load
-		traced.Headers = append(slices.Clone(load.Headers), "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+		traced.Headers = append(slices.Clone(load.Headers),
+			"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 		out.doing("%s", load.Name)
 		failed = append(failed, o.observe(ctx, out, w.dir, load, []loaded{
 			{off, load}, {asShipped, load}, {on, traced}, {w.beside(directResponse, "direct"), oneKiB()},
@@ -60,7 +61,8 @@ func observed(ctx context.Context, o *Options, out *Recorder) (err error) {
 }
 
 // observe measures four targets: unobserved, as shipped, all observed, and direct_response.
-func (o *Options) observe(ctx context.Context, out *Recorder, dir string, load workload.Workload, targets []loaded) error {
+func (o *Options) observe(ctx context.Context, out *Recorder, dir string, load workload.Workload,
+	targets []loaded) error {
 	for _, t := range targets[:3] {
 		if err := warm(ctx, t.load, t.target); err != nil {
 			return err
@@ -89,10 +91,12 @@ func (o *Options) observe(ctx context.Context, out *Recorder, dir string, load w
 		more = append(more, (costs[1][i]-costs[0][i])/direct[i])
 	}
 	low, high := stats.Bounds(more)
-	fmt.Fprintf(out, "%s: the shipped access log costs %+.3f of a direct_response, with 95 %% confidence at least %+.3f, and at most %+.3f\n",
+	fmt.Fprintf(out, "%s: the shipped access log costs %+.3f of a direct_response, with 95 %% confidence at least "+
+		"%+.3f, and at most %+.3f\n",
 		load.Name, stats.SpreadOf(more).Median, low, high)
 	if low > maxObserved {
-		return fmt.Errorf("%s: the shipped access log costs at least %.3f of a direct_response, want at most %.2f", load.Name, low, maxObserved)
+		return fmt.Errorf("%s: the shipped access log costs at least %.3f of a direct_response, want at most %.2f",
+			load.Name, low, maxObserved)
 	}
 	return nil
 }
@@ -112,6 +116,7 @@ func observe(c *stack.Config, nothing, everything string) error {
 		copyEdge(c, "unobserved", nothing), copyEdge(c, "observed", everything),
 		c.Set([]any{}, manager("unobserved", "access_log")...),
 		c.Set(all, manager("observed", "access_log", "0", "filter")...),
-		c.Set(true, manager("observed", "http_filters", "gatehouse", "typed_config", "config", "vm_config", "configuration", "value", "log_hits")...),
+		c.Set(true, manager("observed", "http_filters", "gatehouse", "typed_config", "config", "vm_config",
+			"configuration", "value", "log_hits")...),
 	)
 }

@@ -42,20 +42,24 @@ func propagation(ctx context.Context, _ *Options, out *Recorder) (err error) {
 	done := make(chan error, 1)
 	go func() {
 		var err error
-		read, err = openloop.Run(readCtx, b.EdgeURL(), openloop.InTurn(requests), openloop.Load{Rate: reads, Duration: time.Hour, Connections: readers})
+		read, err = openloop.Run(readCtx, b.EdgeURL(), openloop.InTurn(requests),
+			openloop.Load{Rate: reads, Duration: time.Hour, Connections: readers})
 		done <- err
 	}()
 	begin := time.Now()
 	took, err := b.update(ctx, updates, requests)
 	seconds := time.Since(begin).Seconds()
 	cancel()
-	if ended := <-done; !errors.Is(ended, context.Canceled) || read.Statuses[http.StatusOK] != read.Answered || read.Errors["closed"] > 0 {
-		err = errors.Join(err, fmt.Errorf("readers: %w, answers by status %v, %d connections closed", ended, read.Statuses, read.Errors["closed"]))
+	if ended := <-done; !errors.Is(ended, context.Canceled) || read.Statuses[http.StatusOK] != read.Answered ||
+		read.Errors["closed"] > 0 {
+		err = errors.Join(err, fmt.Errorf("readers: %w, answers by status %v, %d connections closed",
+			ended, read.Statuses, read.Errors["closed"]))
 	}
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "propagation: %d updates of 1 KiB, one at a time, over 2 workers, %d connections reading %.0f/s of %d/s asked\n",
+	fmt.Fprintf(out,
+		"propagation: %d updates of 1 KiB, one at a time, over 2 workers, %d connections reading %.0f/s of %d/s asked\n",
 		took.Total(), readers, float64(read.Answered)/seconds, reads)
 	fmt.Fprintf(out, "publish returned → first new answer: %s\n", quantiles(took, .5, .9, .99, .999))
 	return nil

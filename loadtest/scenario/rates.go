@@ -51,9 +51,9 @@ const (
 	pausesBytes   = 48 << 10
 )
 
-// pauses looks for pauses, for example of a garbage collector: half load for a long time, and then under updates. Envoy's
-// worker has its own core, so that waiting for a core doesn't look like a pause. A direct_response at the same rate
-// shows the machine's own pauses.
+// pauses looks for pauses, for example of a garbage collector: half load for a long time, and then under updates.
+// Envoy's worker has its own core, so that waiting for a core doesn't look like a pause. A direct_response at the same
+// rate shows the machine's own pauses.
 func pauses(ctx context.Context, o *Options, out *Recorder) (err error) {
 	w, err := startWorld(ctx, o, worldOptions{name: "pauses"})
 	if err != nil {
@@ -78,8 +78,10 @@ func pauses(ctx context.Context, o *Options, out *Recorder) (err error) {
 		if out.row(row, err) != nil {
 			return err
 		}
-		fmt.Fprintf(out, "pauses: %s of %s, %.0f requests/s for %s, Envoy's workers %.0f %% busy: p99.9 %.2f ms, max %.2f ms; the client itself was at most %.2f ms late\n",
-			load.Name, t.name, rate, d, 100*row.Cores["envoy"]/float64(o.Workers), row.At(99.9)/1000, row.At(100)/1000, row.ClientLate/1000)
+		fmt.Fprintf(out, "pauses: %s of %s, %.0f requests/s for %s, Envoy's workers %.0f %% busy: p99.9 %.2f ms, max %.2f "+
+			"ms; the client itself was at most %.2f ms late\n",
+			load.Name, t.name, rate, d, 100*row.Cores["envoy"]/float64(o.Workers), row.At(99.9)/1000,
+			row.At(100)/1000, row.ClientLate/1000)
 		return nil
 	}
 	d := o.seconds(300)

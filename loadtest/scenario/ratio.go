@@ -46,11 +46,16 @@ func ParseLimits(text []byte) (Limits, error) {
 		return l, fmt.Errorf("limits.json: %w", err)
 	}
 	if l.Tolerance < 0 || l.Tolerance > 1 || l.Pairs < 1 || l.RetryPairs < 1 || len(l.Limits) == 0 {
-		return l, fmt.Errorf("limits.json: tolerance %v, %d pairs, %d of a retry, %d limits: want 0 to 1, and at least one of each", l.Tolerance, l.Pairs, l.RetryPairs, len(l.Limits))
+		return l,
+			fmt.Errorf("limits.json: tolerance %v, %d pairs, %d of a retry, %d limits: want 0 to 1, and at least one of each",
+				l.Tolerance, l.Pairs, l.RetryPairs, len(l.Limits))
 	}
 	for _, limit := range l.Limits {
-		if _, err := ratioWorkload(limit.Workload); err != nil || min(limit.Wasm, limit.NativeToFloor) <= 0 || limit.Native < 0 {
-			return l, fmt.Errorf("limits.json: %+v: want a workload of ratio, bounds of wasm and native_to_floor above 0, and none below", limit)
+		if _, err := ratioWorkload(limit.Workload); err != nil ||
+			min(limit.Wasm, limit.NativeToFloor) <= 0 || limit.Native < 0 {
+			return l,
+				fmt.Errorf(
+					"limits.json: %+v: want a workload of ratio, bounds of wasm and native_to_floor above 0, and none below", limit)
 		}
 	}
 	return l, nil
@@ -93,7 +98,8 @@ type costs struct {
 // CPU counts: no other process handles these requests, and the constant work of sidecar and Redis would weigh more with
 // fewer requests. A direct_response also answers requests that are passed on, so that the upstream costs nothing.
 // Envoy's worker has its own core. The modules of several bindings run in an Envoy each, in turn.
-func (o *Options) ratios(ctx context.Context, n int, loads []workload.Workload, bindings []binding, out *Recorder) ([][]costs, error) {
+func (o *Options) ratios(ctx context.Context, n int, loads []workload.Workload, bindings []binding,
+	out *Recorder) ([][]costs, error) {
 	all := make([][]costs, len(bindings))
 	for i := range all {
 		all[i] = make([]costs, len(loads))
@@ -234,8 +240,8 @@ type exceeded struct {
 }
 
 // within measures n pairs for each of limits and both modules, in turn, records what is within its limits, and returns
-// the rest. It records without a limit how the dynamic module and the floor compare with the Wasm module: that depends on
-// the processor more than on either module.
+// the rest. It records without a limit how the dynamic module and the floor compare with the Wasm module: that depends
+// on the processor more than on either module.
 func (o *Options) within(ctx context.Context, limits []Limit, n int, out *Recorder) (beyond []exceeded, err error) {
 	loads := make([]workload.Workload, len(limits))
 	for i, limit := range limits {
@@ -262,8 +268,9 @@ func (o *Options) within(ctx context.Context, limits []Limit, n int, out *Record
 				return nil, err
 			}
 			if pair.Limit = c.bound * (1 + o.limits.Tolerance); c.bound > 0 && pair.Ratio.Median > pair.Limit {
-				e.why = errors.Join(e.why, fmt.Errorf("%s: %s: the ratio to %s is %.2f, more than %.2f = %.2f and a tolerance of %.0f %%",
-					limit.Workload, c.subject, c.reference, pair.Ratio.Median, pair.Limit, c.bound, 100*o.limits.Tolerance))
+				e.why = errors.Join(e.why,
+					fmt.Errorf("%s: %s: the ratio to %s is %.2f, more than %.2f = %.2f and a tolerance of %.0f %%",
+						limit.Workload, c.subject, c.reference, pair.Ratio.Median, pair.Limit, c.bound, 100*o.limits.Tolerance))
 			}
 			e.pairs = append(e.pairs, pair)
 		}

@@ -23,9 +23,10 @@ const revoked = 200
 // sends 200 requests a second on four connections, to both workers, and after the revocation also continuously on two
 // more. It counts later responses of 200.
 func revocation(ctx context.Context, o *Options, out *Recorder) (err error) {
-	b, err := start(ctx, stack.Options{Name: "revocation", SidecarArgs: []string{"--verdict.allow-ttl=10m"}}, func(ctx context.Context, p *publish.Publisher) error {
-		return register(ctx, p, "good", revoked, 4)
-	})
+	b, err := start(ctx, stack.Options{Name: "revocation", SidecarArgs: []string{"--verdict.allow-ttl=10m"}},
+		func(ctx context.Context, p *publish.Publisher) error {
+			return register(ctx, p, "good", revoked, 4)
+		})
 	if err != nil {
 		return err
 	}
@@ -40,8 +41,10 @@ func revocation(ctx context.Context, o *Options, out *Recorder) (err error) {
 		took.Add(s.first.Sub(s.returned))
 		later, requests = later+s.later(), requests+len(s.samples)
 	}
-	fmt.Fprintf(out, "revocation: %d devices one by one, 200 requests/s each on 4 connections, then without a pause on 2 more until refused, %d requests\n", revoked, requests)
-	fmt.Fprintf(out, "revocation returned → first 401: %s; answers of 200 to requests sent after it: %d\n", quantiles(&took, .5, .9, .99), later)
+	fmt.Fprintf(out, "revocation: %d devices one by one, 200 requests/s each on 4 connections, then without a pause on "+
+		"2 more until refused, %d requests\n", revoked, requests)
+	fmt.Fprintf(out, "revocation returned → first 401: %s; answers of 200 to requests sent after it: %d\n",
+		quantiles(&took, .5, .9, .99), later)
 	return b.revokeAll(ctx, o, out)
 }
 
@@ -62,7 +65,8 @@ func (b *bench) revokeAll(ctx context.Context, o *Options, out *Recorder) error 
 	if err := b.applied(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "all: %d devices revoked in %.1f s; the sidecar had applied all %.0f ms later\n", n, returned.Seconds(), 1000*(time.Since(begin)-returned).Seconds())
+	fmt.Fprintf(out, "all: %d devices revoked in %.1f s; the sidecar had applied all %.0f ms later\n",
+		n, returned.Seconds(), 1000*(time.Since(begin)-returned).Seconds())
 	return nil
 }
 

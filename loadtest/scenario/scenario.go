@@ -100,7 +100,8 @@ func (o *Options) Check() error {
 		name        string
 		value, from float64
 	}{
-		{"seconds", o.Seconds, 0}, {"rate", o.Rate, 0}, {"workers", float64(o.Workers), 1}, {"connections", float64(o.Connections), 1},
+		{"seconds", o.Seconds, 0}, {"rate", o.Rate, 0}, {"workers", float64(o.Workers), 1},
+		{"connections", float64(o.Connections), 1},
 		{"pairs", float64(o.Pairs), 1}, {"objects", float64(o.Objects), 1}, {"verdicts", float64(o.Verdicts), 1},
 	} {
 		if f.value < f.from {

@@ -57,7 +57,9 @@ func session(ctx context.Context, o *Options, out *Recorder) (err error) {
 	credential := authorized()
 	tokened := credential
 	tokened.Name = "auth by token + 304"
-	tokened.Headers = append(slices.DeleteFunc(slices.Clone(credential.Headers), func(h string) bool { return strings.HasPrefix(h, "x-device-") }), "Authorization: Bearer "+token)
+	tokened.Headers = append(slices.DeleteFunc(slices.Clone(credential.Headers), func(h string) bool {
+		return strings.HasPrefix(h, "x-device-")
+	}), "Authorization: Bearer "+token)
 	subject, reference := b.gatehouse(), b.gatehouse()
 	reference.name = "credential"
 	pair, err := o.pair(ctx, dir, o.Pairs, loaded{subject, tokened}, loaded{reference, credential})
@@ -75,12 +77,14 @@ func (b *bench) token(ctx context.Context) (string, error) {
 	var answer struct{ Token string }
 	for {
 		if answer.Token == "" {
-			body, err := b.ask(ctx, http.MethodPost, "/v1/session", "x-device-id", workload.Device, "x-device-token", workload.Secret)
+			body, err := b.ask(ctx, http.MethodPost, "/v1/session", "x-device-id", workload.Device,
+				"x-device-token", workload.Secret)
 			if err != nil {
 				return "", err
 			}
 			_ = json.Unmarshal(body, &answer) // not yet: the device may be unknown
-		} else if body, err := b.ask(ctx, http.MethodGet, workload.Private1K, "authorization", "Bearer "+answer.Token); err != nil {
+		} else if body, err := b.ask(ctx, http.MethodGet, workload.Private1K, "authorization", "Bearer "+
+			answer.Token); err != nil {
 			return "", err
 		} else if len(body) == workload.Sizes[workload.Private1K] {
 			return answer.Token, nil

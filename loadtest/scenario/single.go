@@ -87,9 +87,11 @@ func (w *world) startPeers(ctx context.Context, o *Options, out *Recorder) ([]pe
 	public := []string{"304", "200 1 KiB", "200 4.5 KiB", "200 48 KiB"}
 	private := []string{"auth + 304", "auth + 200 1 KiB"}
 	all := []peer{
-		{w.beside("Envoy direct_response", "direct"), []string{"304", "200 1 KiB", "200 48 KiB", "pass", "auth + 304", "auth + 200 1 KiB"}, true},
+		{w.beside("Envoy direct_response", "direct"), []string{"304", "200 1 KiB", "200 48 KiB", "pass", "auth + 304",
+			"auth + 200 1 KiB"}, true},
 		{w.beside("Envoy → Go service", "origin", service.Origin), slices.Concat(public, []string{"pass", "miss"}), false},
-		{w.beside("Envoy ext_authz → Go service", "ext-authz", service.Origin, service.Auth), slices.Concat(private, []string{"auth"}), false},
+		{w.beside("Envoy ext_authz → Go service", "ext-authz", service.Origin, service.Auth),
+			slices.Concat(private, []string{"auth"}), false},
 		{w.beside("Envoy ext_authz, direct_response", "ext-authz-direct", service.Auth), []string{"auth + 200 1 KiB"}, true},
 		{alone("Go alone", origin), public, false},
 		{alone("Go alone, verdict cached", cached), private, false},
@@ -135,7 +137,8 @@ func (w *world) started(r *peers.Running, err error, out *Recorder) error {
 
 // comparePeers measures each peer that supports the workload: a row, and the CPU of all processes per request, in turn
 // with Gatehouse; and Gatehouse in nginx in turn with nginx alone.
-func (o *Options) comparePeers(ctx context.Context, w *world, load workload.Workload, compared []peer, out *Recorder) error {
+func (o *Options) comparePeers(ctx context.Context, w *world, load workload.Workload, compared []peer,
+	out *Recorder) error {
 	for _, p := range compared {
 		if !slices.Contains(p.serves, load.Name) {
 			continue

@@ -15,15 +15,17 @@ import (
 
 // steady measures authenticated devices over several lives of their verdicts: bcrypt runs once for each, and no
 // response waits for the renewal of a verdict. It restarts Envoy when all devices are authenticated, so that many
-// verdicts are renewed at about the same time: all are made again within a second, by pins, with the same life, ± 10 %.
+// verdicts are renewed at about the same time: all are made again within a second, by pins, with the same life, ± 10
+// %.
 func steady(ctx context.Context, o *Options, out *Recorder) (err error) {
 	const (
 		life = 30 // of a verdict, s
 		cost = 12 // of bcrypt
 	)
-	w, err := startWorld(ctx, o, worldOptions{name: "steady", workers: 2, sidecar: []string{"--bcrypt.workers=2"}, seed: func(ctx context.Context, p *publish.Publisher) error {
-		return register(ctx, p, "good", atWork, cost)
-	}})
+	w, err := startWorld(ctx, o, worldOptions{name: "steady", workers: 2, sidecar: []string{"--bcrypt.workers=2"},
+		seed: func(ctx context.Context, p *publish.Publisher) error {
+			return register(ctx, p, "good", atWork, cost)
+		}})
 	if err != nil {
 		return err
 	}
@@ -66,8 +68,10 @@ func steady(ctx context.Context, o *Options, out *Recorder) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "steady: %d devices, 1 request/s each, %.0f s, verdicts of %d s ± 10 %%, cost %d; all in after %.0f s\n", atWork, row.Seconds, life, cost, warm.Seconds())
-	fmt.Fprintf(out, "bcrypt runs: %.0f when all were in, %.0f at the end; %d requests, %d waited for a verification\n", runs, again, len(samples), waitedNow-waited)
+	fmt.Fprintf(out, "steady: %d devices, 1 request/s each, %.0f s, verdicts of %d s ± 10 %%, cost %d; all in after "+
+		"%.0f s\n", atWork, row.Seconds, life, cost, warm.Seconds())
+	fmt.Fprintf(out, "bcrypt runs: %.0f when all were in, %.0f at the end; %d requests, %d waited for a verification\n",
+		runs, again, len(samples), waitedNow-waited)
 	printWindows(out, samples, begin, life)
 	return nil
 }

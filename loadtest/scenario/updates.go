@@ -82,7 +82,8 @@ func (g *growing) updates(ctx context.Context) (err error) {
 }
 
 // underUpdates measures one rate of updates.
-func (g *growing) underUpdates(ctx context.Context, w *world, load workload.Workload, reads, rate float64) (u updatesSeen, err error) {
+func (g *growing) underUpdates(ctx context.Context, w *world, load workload.Workload, reads,
+	rate float64) (u updatesSeen, err error) {
 	u.rate = rate
 	t := w.edge()
 	if rate > 0 {
@@ -108,11 +109,13 @@ func (g *growing) underUpdates(ctx context.Context, w *world, load workload.Work
 	return u, err
 }
 
-// startUpdates starts a process that updates objects of a size at a rate, a second. stop ends it, and waits until Envoy has
-// everything.
-func (w *world) startUpdates(ctx context.Context, rate float64, objects, bytes int) (publisher proc.Server, stop func() error, err error) {
+// startUpdates starts a process that updates objects of a size at a rate, a second. stop ends it, and waits until Envoy
+// has everything.
+func (w *world) startUpdates(ctx context.Context, rate float64, objects, bytes int) (publisher proc.Server,
+	stop func() error, err error) {
 	p, err := stack.StartChild("publisher", "", []string{
-		"update", "--redis=" + w.RedisURL(), fmt.Sprint("--rate=", rate), fmt.Sprint("--objects=", objects), fmt.Sprint("--bytes=", bytes),
+		"update", "--redis=" + w.RedisURL(), fmt.Sprint("--rate=", rate), fmt.Sprint("--objects=", objects),
+		fmt.Sprint("--bytes=", bytes),
 	}, nil, filepath.Join(w.dir, "publisher.log"), nil)
 	if err != nil {
 		return publisher, nil, err
@@ -158,12 +161,15 @@ func (b *bench) inStep(ctx context.Context) error {
 
 // updatesText prints the results.
 func (g *growing) updatesText(all []updatesSeen) {
-	fmt.Fprintf(g, "growth: %.0f reads/s of %d objects of 1 KiB while they are updated; median by p99 of %d passes of %s\n", all[0].row.Asked, updatedObjects, updatePasses, g.seconds(3))
+	fmt.Fprintf(g, "growth: %.0f reads/s of %d objects of 1 KiB while they are updated; median by p99 of %d passes of "+
+		"%s\n", all[0].row.Asked, updatedObjects, updatePasses, g.seconds(3))
 	t := tabwriter.NewWriter(g, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "updates/s\tpublished/s\tapplied/s\tp50\tp90\tp99\tp99.9\tEnvoy, cores\tsidecar\tRedis\tpublisher\t")
 	for _, u := range all {
-		fmt.Fprintf(t, "%.0f\t%.0f\t%.0f\t%.0f µs\t%.0f µs\t%.0f µs\t%.0f µs\t%.2f\t%.2f\t%.2f\t%.2f\t\n", u.rate, u.published, u.applied,
-			u.row.At(50), u.row.At(90), u.row.At(99), u.row.At(99.9), u.row.Cores["envoy"], u.row.Cores["sidecar"], u.row.Cores["redis"], u.row.Cores["publisher"])
+		fmt.Fprintf(t, "%.0f\t%.0f\t%.0f\t%.0f µs\t%.0f µs\t%.0f µs\t%.0f µs\t%.2f\t%.2f\t%.2f\t%.2f\t\n",
+			u.rate, u.published, u.applied,
+			u.row.At(50), u.row.At(90), u.row.At(99), u.row.At(99.9), u.row.Cores["envoy"], u.row.Cores["sidecar"],
+			u.row.Cores["redis"], u.row.Cores["publisher"])
 	}
 	_ = t.Flush() // a Recorder never fails
 	for _, q := range []float64{50, 90, 99} {
@@ -174,7 +180,8 @@ func (g *growing) updatesText(all []updatesSeen) {
 		if rate, found := doubles(rates, at); found {
 			fmt.Fprintf(g, "growth: p%.0f is twice the %.0f µs without updates from about %.0f updates/s on\n", q, at[0], rate)
 		} else {
-			fmt.Fprintf(g, "growth: p%.0f is less than twice the %.0f µs without updates at %.0f updates/s\n", q, at[0], rates[len(rates)-1])
+			fmt.Fprintf(g, "growth: p%.0f is less than twice the %.0f µs without updates at %.0f updates/s\n",
+				q, at[0], rates[len(rates)-1])
 		}
 	}
 }

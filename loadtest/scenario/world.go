@@ -93,8 +93,8 @@ func startWorld(ctx context.Context, o *Options, wo worldOptions) (w *world, err
 		kind = stack.EnvoyEdge
 	}
 	w.bench, err = start(ctx, stack.Options{
-		Name: wo.name, Concurrency: cmp.Or(wo.workers, o.Workers), Rules: worldRules, SidecarArgs: wo.sidecar, ReadyTimeout: time.Minute,
-		EdgeKind: kind, Binding: binding,
+		Name: wo.name, Concurrency: cmp.Or(wo.workers, o.Workers), Rules: worldRules, SidecarArgs: wo.sidecar,
+		ReadyTimeout: time.Minute, EdgeKind: kind, Binding: binding,
 		ModifyConfig: func(c *stack.Config) error { return w.modify(c, listeners, wo) },
 	}, func(ctx context.Context, p *publish.Publisher) error {
 		if err := seedSingles(ctx, p); err != nil || wo.seed == nil {
@@ -155,7 +155,8 @@ func (w *world) addFloor(c *stack.Config) error {
 	w.listeners[l.Name] = l
 	return errors.Join(
 		copyEdge(c, l.Name, l.Address),
-		c.Set(stack.DynamicModule(filepath.Join(root, "build", "libfloor.so")), manager(l.Name, "http_filters", "gatehouse", "typed_config")...),
+		c.Set(stack.DynamicModule(filepath.Join(root, "build", "libfloor.so")),
+			manager(l.Name, "http_filters", "gatehouse", "typed_config")...),
 	)
 }
 
@@ -167,7 +168,8 @@ func copyEdge(c *stack.Config, name, address string) error {
 
 // manager returns the path of a part of a listener's connection manager.
 func manager(listener string, part ...string) []string {
-	return append([]string{"static_resources", "listeners", listener, "filter_chains", "0", "filters", "0", "typed_config"}, part...)
+	return append([]string{"static_resources", "listeners", listener, "filter_chains", "0", "filters",
+		"0", "typed_config"}, part...)
 }
 
 // stop ends all parts.
@@ -238,11 +240,13 @@ var upstreamServer = regexp.MustCompile(`server 127[0-9.:]*;`)
 // seedSingles publishes the objects and the device of the workloads of one request.
 func seedSingles(ctx context.Context, p *publish.Publisher) error {
 	for path, size := range workload.Sizes {
-		if _, err := p.Put(ctx, publish.Object{Key: path, Body: workload.Body(size), ContentType: workload.ContentType}); err != nil {
+		if _, err := p.Put(ctx, publish.Object{Key: path, Body: workload.Body(size),
+			ContentType: workload.ContentType}); err != nil {
 			return err
 		}
 	}
-	_, err := p.PutDevice(ctx, publish.Device{ID: workload.Device, Secret: workload.Secret, Permissions: []string{"read", "telemetry.write"}, Cost: bcrypt.MinCost})
+	_, err := p.PutDevice(ctx, publish.Device{ID: workload.Device, Secret: workload.Secret,
+		Permissions: []string{"read", "telemetry.write"}, Cost: bcrypt.MinCost})
 	return err
 }
 
@@ -254,7 +258,8 @@ func (w *world) gzipped(ctx context.Context) (map[string]int, error) {
 		if err != nil {
 			return nil, err
 		}
-		request.Header = http.Header{"Accept-Encoding": {"gzip"}, "X-Device-Id": {workload.Device}, "X-Device-Token": {workload.Secret}}
+		request.Header = http.Header{"Accept-Encoding": {"gzip"}, "X-Device-Id": {workload.Device},
+			"X-Device-Token": {workload.Secret}}
 		response, err := http.DefaultClient.Do(request)
 		if err != nil {
 			return nil, err
@@ -265,7 +270,8 @@ func (w *world) gzipped(ctx context.Context) (map[string]int, error) {
 		}
 		plain, err := gunzip(body)
 		if err != nil || !bytes.Equal(plain, workload.Body(workload.Sizes[path])) {
-			return nil, fmt.Errorf("gzip form of %s: status %d, %d bytes that are not the object's (%v)", path, response.StatusCode, len(body), err)
+			return nil, fmt.Errorf("gzip form of %s: status %d, %d bytes that are not the object's (%v)",
+				path, response.StatusCode, len(body), err)
 		}
 		sizes[path] = len(body)
 	}

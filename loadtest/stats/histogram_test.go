@@ -8,7 +8,8 @@ import (
 )
 
 func TestBucketsHoldTheirValues(t *testing.T) {
-	for _, v := range []time.Duration{0, 1, 127, 128, 255, 256, 257, 511, 512, 1000, 12345, time.Millisecond, time.Second, time.Hour, 1<<62 + 12345} {
+	for _, v := range []time.Duration{0, 1, 127, 128, 255, 256, 257, 511, 512, 1000, 12345, time.Millisecond,
+		time.Second, time.Hour, 1<<62 + 12345} {
 		i := bucket(v)
 		if got := upper(i); got < v || float64(got-v) > float64(v)/128+1 {
 			t.Errorf("%d is in bucket %d, which ends at %d; want at most 1/128 above", v, i, got)

@@ -54,8 +54,8 @@ func SpreadOf(values []float64) Spread {
 	return Spread{Median: (v[(n-1)/2] + v[n/2]) / 2, Min: v[0], Max: v[n-1], N: n}
 }
 
-// Bounds returns the bounds of the median of what the values are a sample of, whatever its distribution: each holds with
-// 95 % confidence. They are two of the values, or -Inf and +Inf if there are fewer than 5.
+// Bounds returns the bounds of the median of what the values are a sample of, whatever its distribution: each holds
+// with 95 % confidence. They are two of the values, or -Inf and +Inf if there are fewer than 5.
 //
 // The number of values below that median is binomial with p = 1/2 (Conover, Practical Nonparametric Statistics, 3.2).
 func Bounds(values []float64) (low, high float64) {

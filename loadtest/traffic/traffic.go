@@ -94,7 +94,8 @@ func send(ctx context.Context, url string, kind request, i int) {
 	if err != nil {
 		return
 	}
-	for name, value := range map[string]string{"x-device-id": kind.id, "x-device-token": kind.secret, "If-None-Match": kind.validator} {
+	for name, value := range map[string]string{"x-device-id": kind.id, "x-device-token": kind.secret,
+		"If-None-Match": kind.validator} {
 		if value != "" {
 			r.Header.Set(name, value)
 		}

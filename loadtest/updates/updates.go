@@ -66,7 +66,8 @@ func (c Command) write(ctx context.Context, p *publish.Publisher, i int) error {
 		for j := range body {
 			body[j] = byte(random.Uint32())
 		}
-		if _, err := p.Put(ctx, publish.Object{Key: workload.ObjectPath(i % c.Objects), Body: body, ContentType: "image/png"}); err != nil {
+		if _, err := p.Put(ctx, publish.Object{Key: workload.ObjectPath(i % c.Objects), Body: body,
+			ContentType: "image/png"}); err != nil {
 			return err
 		}
 	}

@@ -73,14 +73,16 @@ func Body(n int) []byte {
 	random := rand.New(rand.NewPCG(uint64(n), 42))
 	b := []byte(`{"items":[`)
 	for i := 0; len(b) < n; i++ {
-		b = fmt.Appendf(b, `{"id":%d,"name":"sensor-%d","threshold":%.3f,"enabled":%v},`, i, random.IntN(1000), 100*random.Float64(), random.IntN(2) == 0)
+		b = fmt.Appendf(b, `{"id":%d,"name":"sensor-%d","threshold":%.3f,"enabled":%v},`, i, random.IntN(1000),
+			100*random.Float64(), random.IntN(2) == 0)
 	}
 	return b[:n]
 }
 
 // headers returns the headers that every device sends, and more.
 func headers(more ...string) []string {
-	return append([]string{"User-Agent: device/1.0", "Accept: application/json", "x-device-id: " + Device, "x-device-token: " + Secret}, more...)
+	return append([]string{"User-Agent: device/1.0", "Accept: application/json", "x-device-id: " + Device,
+		"x-device-token: " + Secret}, more...)
 }
 
 // Paths. Those under /v1/private/ need a credential.
@@ -99,7 +101,8 @@ var Sizes = map[string]int{Public1K: 1 << 10, Public4K: 4608, Public48K: 48 << 1
 // by path. Without it, their workloads have a length of 0.
 func Singles(gzipped map[string]int) map[string][]Workload {
 	get := func(name, path string, status, size int, more ...string) Workload {
-		return Workload{Name: name, Method: http.MethodGet, Path: path, Headers: headers(more...), Status: status, Bytes: size}
+		return Workload{Name: name, Method: http.MethodGet, Path: path, Headers: headers(more...),
+			Status: status, Bytes: size}
 	}
 	conditional := "If-None-Match: " + ETag(Body(Sizes[Public1K]))
 	var full []Workload
@@ -143,7 +146,8 @@ func ObjectETag(i int) string { return strings.ReplaceAll(objectETag, Number, st
 
 // Objects returns reads of n objects, in turn, each with the current version if conditional.
 func Objects(n int, conditional bool) Workload {
-	w := Workload{Name: "200", Method: http.MethodGet, Path: "/v1/products/" + Number, Headers: headers(), Status: 200, Bytes: ObjectBytes, Count: n}
+	w := Workload{Name: "200", Method: http.MethodGet, Path: "/v1/products/" + Number, Headers: headers(),
+		Status: 200, Bytes: ObjectBytes, Count: n}
 	if conditional {
 		w.Name, w.Headers, w.Status, w.Bytes = "304", headers("If-None-Match: "+objectETag), 304, 0
 	}
@@ -153,6 +157,6 @@ func Objects(n int, conditional bool) Workload {
 // Devices returns conditional reads of one object, by each of n devices of a fleet in turn.
 func Devices(n int) Workload {
 	return Workload{Name: "auth + 304", Method: http.MethodGet, Path: Private1K, Status: 304, Count: n, Headers: []string{
-		"User-Agent: device/1.0", "Accept: application/json", "x-device-id: " + fleetPrefix + Number, "x-device-token: " + Secret,
-		"If-None-Match: " + ETag(Body(Sizes[Private1K]))}}
+		"User-Agent: device/1.0", "Accept: application/json", "x-device-id: " + fleetPrefix + Number,
+		"x-device-token: " + Secret, "If-None-Match: " + ETag(Body(Sizes[Private1K]))}}
 }

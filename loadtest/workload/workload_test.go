@@ -20,7 +20,8 @@ func TestEveryRequestIsADevices(t *testing.T) {
 	for scenario, workloads := range all {
 		for _, w := range workloads {
 			for _, r := range w.Requests("host:1") {
-				for _, want := range []string{"\r\nHost: host:1\r\n", "\r\nUser-Agent: device/1.0\r\n", "\r\nx-device-id: ", "\r\nx-device-token: "} {
+				for _, want := range []string{"\r\nHost: host:1\r\n", "\r\nUser-Agent: device/1.0\r\n", "\r\nx-device-id: ",
+					"\r\nx-device-token: "} {
 					if !bytes.Contains(r, []byte(want)) || !bytes.HasSuffix(r, []byte("\r\n\r\n")) {
 						t.Fatalf("%s: got %q, want it to have %q", scenario, r, want)
 					}
@@ -37,12 +38,14 @@ func TestNumberedRequests(t *testing.T) {
 			t.Fatalf("%s: got %d requests, want 12", w.Name, len(all))
 		}
 		for i, request := range all {
-			if one := w.At(i).Requests("host:1"); len(one) != 1 || !bytes.Equal(request, one[0]) || bytes.Contains(request, []byte(Number)) {
+			if one := w.At(i).Requests("host:1"); len(one) != 1 || !bytes.Equal(request, one[0]) ||
+				bytes.Contains(request, []byte(Number)) {
 				t.Errorf("%s: request %d is %q, by itself %q", w.Name, i, request, one)
 			}
 		}
 	}
-	if got := string(Objects(12, true).Requests("h")[11]); !strings.HasPrefix(got, "GET "+ObjectPath(11)+" ") || !strings.Contains(got, "\r\nIf-None-Match: "+ObjectETag(11)+"\r\n") {
+	if got := string(Objects(12, true).Requests("h")[11]); !strings.HasPrefix(got, "GET "+ObjectPath(11)+" ") ||
+		!strings.Contains(got, "\r\nIf-None-Match: "+ObjectETag(11)+"\r\n") {
 		t.Errorf("got %q, want it to be for object 11 and its entity-tag", got)
 	}
 	if got := string(Devices(12).Requests("h")[11]); !strings.Contains(got, "\r\nx-device-id: "+FleetDevice(11)+"\r\n") {

@@ -73,8 +73,8 @@ func Start(ctx context.Context, url string, w workload.Workload, l Load, dir str
 		return nil, err
 	}
 	args := []string{
-		"-t" + strconv.Itoa(min(l.Threads, l.Connections)), "-c" + strconv.Itoa(l.Connections), "-d" + fmt.Sprintf("%ds", int(max(l.Duration.Seconds(), 1))),
-		"-s", script.Name(),
+		"-t" + strconv.Itoa(min(l.Threads, l.Connections)), "-c" + strconv.Itoa(l.Connections),
+		"-d" + fmt.Sprintf("%ds", int(max(l.Duration.Seconds(), 1))), "-s", script.Name(),
 	}
 	if w.Count > 0 {
 		w.Path, w.Headers = "/", nil // the script makes the requests
@@ -148,7 +148,8 @@ func Script(w workload.Workload, host string) string {
 	for i, p := range stats.Percents {
 		percents[i] = fmt.Sprint(p)
 	}
-	return b.String() + "local marker, percents = " + quote(marker) + ", {" + strings.Join(percents, ",") + "}\n" + reportLua
+	return b.String() + "local marker, percents = " + quote(marker) + ", {" +
+		strings.Join(percents, ",") + "}\n" + reportLua
 }
 
 // quote returns s as a Lua string literal.

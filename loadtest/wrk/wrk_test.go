@@ -34,7 +34,8 @@ func TestParse(t *testing.T) {
 		if (err == nil) != test.ok {
 			t.Errorf("%s: got error %v", test.name, err)
 		}
-		if test.ok && (got.Requests != 1000 || got.Seconds != 2 || got.Percentiles[4] != 5 || len(got.Errors) != 2 || got.Errors["status"] != 7) {
+		if test.ok && (got.Requests != 1000 || got.Seconds != 2 || got.Percentiles[4] != 5 || len(got.Errors) != 2 ||
+			got.Errors["status"] != 7) {
 			t.Errorf("%s: got %+v", test.name, got)
 		}
 	}
@@ -60,7 +61,8 @@ func TestRunSendsTheWorkload(t *testing.T) {
 		wrong bool
 	}{
 		{"one", workload.Workload{Method: http.MethodPost, Path: "/one", Headers: device}, []string{`POST /one q"\`}, false},
-		{"numbered", workload.Workload{Method: http.MethodGet, Path: "/n/{n}", Headers: []string{"x-device-id: d{n}"}, Count: 3}, []string{"GET /n/0 d0", "GET /n/1 d1", "GET /n/2 d2"}, false},
+		{"numbered", workload.Workload{Method: http.MethodGet, Path: "/n/{n}", Headers: []string{"x-device-id: d{n}"},
+			Count: 3}, []string{"GET /n/0 d0", "GET /n/1 d1", "GET /n/2 d2"}, false},
 		{"errors", workload.Workload{Method: http.MethodGet, Path: "/bad"}, []string{"GET /bad "}, true},
 	} {
 		seen = map[string]int{}
@@ -85,7 +87,8 @@ func TestHold(t *testing.T) {
 	var requests atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { requests.Add(1) }))
 	defer server.Close()
-	p, err := Start(t.Context(), server.URL, workload.Workload{Method: http.MethodGet, Path: "/"}, Load{Threads: 1, Connections: 2, Duration: 2 * time.Second}, t.TempDir())
+	p, err := Start(t.Context(), server.URL, workload.Workload{Method: http.MethodGet, Path: "/"},
+		Load{Threads: 1, Connections: 2, Duration: 2 * time.Second}, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

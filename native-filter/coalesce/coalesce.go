@@ -37,8 +37,8 @@ func NewGroup(ask func()) *Group {
 }
 
 // Join makes a call, which it keeps, or waits for the answer to an equal one if both are shared. done gets the answer's
-// body, nil for a failed call, on any thread. Join returns what was the newest stream when the call was made. It returns
-// false after Close.
+// body, nil for a failed call, on any thread. Join returns what was the newest stream when the call was made. It
+// returns false after Close.
 func (g *Group) Join(call edge.Call, done func(body []byte)) (newest uint32, ok bool) {
 	key := ""
 	if call.Shared {

@@ -20,7 +20,8 @@ const mostPercent = 100 * garbage / (4 << 20)
 // more if the heap is small.
 func gcPercent(live uint64) int { return min(max(int(100*garbage/max(live, 1)), 100), mostPercent) }
 
-// letGarbageGrow sets the percentage, now and after each collection. If GOGC is set in Envoy's environment, that counts.
+// letGarbageGrow sets the percentage, now and after each collection. If GOGC is set in Envoy's environment, that
+// counts.
 func letGarbageGrow() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(mostPercent)

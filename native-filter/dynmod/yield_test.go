@@ -10,8 +10,11 @@ import (
 
 // TestGoVersion fails with a Go whose scheduler was not measured.
 func TestGoVersion(t *testing.T) {
-	if v := runtime.Version(); v != yieldsMeasuredWith && !strings.HasPrefix(v, yieldsMeasuredWith+".") && !strings.HasPrefix(v, yieldsMeasuredWith+"-") {
-		t.Errorf("got %s, want %s: measure passes and 304s by one worker and two, with and without the yields of yield.h (EDGE_KIND=native WORKERS=2 make loadtest SCENARIO=ratio), and then change yieldsMeasuredWith", v, yieldsMeasuredWith)
+	if v := runtime.Version(); v != yieldsMeasuredWith && !strings.HasPrefix(v, yieldsMeasuredWith+".") &&
+		!strings.HasPrefix(v, yieldsMeasuredWith+"-") {
+		t.Errorf("got %s, want %s: measure passes and 304s by one worker and two, with and without the yields of yield.h "+
+			"(EDGE_KIND=native WORKERS=2 make loadtest SCENARIO=ratio), and then change yieldsMeasuredWith",
+			v, yieldsMeasuredWith)
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// MaxIndex is the greatest index of a record: the sidecar's tables have at most 2²⁴ places. Without a bound, one wrong
-// push could make the table as large as the address space.
+// MaxIndex is the greatest index of a record: the sidecar's tables have at most 2²⁴ places. Without a bound, one
+// wrong push could make the table as large as the address space.
 const MaxIndex = pages*pageSize - 1
 
 const (

@@ -20,7 +20,8 @@ import (
 const testSize = 256 << 10
 
 // testRegions are all regions.
-var testRegions = []wire.Region{wire.RegionState, wire.RegionObjects, wire.RegionBodies, wire.RegionVerdicts, guardRegion}
+var testRegions = []wire.Region{wire.RegionState, wire.RegionObjects, wire.RegionBodies,
+	wire.RegionVerdicts, guardRegion}
 
 func openTest(t testing.TB, path string) *File {
 	t.Helper()
@@ -51,7 +52,8 @@ func checkFree(t testing.TB, f *File) {
 	}
 	f.repair()
 	if after := f.free.Load(); before != after || linked != after || f.resets.Load() != resets {
-		t.Fatalf("%d pages were counted as free, %d were linked, %d are; damaged: %v", before, linked, after, f.resets.Load() != resets)
+		t.Fatalf("%d pages were counted as free, %d were linked, %d are; damaged: %v", before, linked,
+			after, f.resets.Load() != resets)
 	}
 }
 
@@ -173,8 +175,8 @@ func TestLockIsBounded(t *testing.T) {
 	set(t, f, wire.RegionObjects, 1, []byte("y"))
 }
 
-// TestAnyFreeBytesFit fills the file with small records, removes every other one, and needs all that is free for a large
-// one. It is then full, and still accepts what needs no more than what it replaces.
+// TestAnyFreeBytesFit fills the file with small records, removes every other one, and needs all that is free for a
+// large one. It is then full, and still accepts what needs no more than what it replaces.
 func TestAnyFreeBytesFit(t *testing.T) {
 	f := newTest(t)
 	n := uint32(0)
@@ -240,7 +242,8 @@ func (m *model) write(region wire.Region, index uint32, record []byte) {
 	}
 	fits = fits && used-pagesFor(len(m.records[at]))+pagesFor(len(record)) <= all
 	if err := m.f.SetRecord(region, index, record); (err == nil) != fits {
-		m.Fatalf("%s %d, %d bytes for %d: got error %v, want one: %v", region, index, len(record), len(m.records[at]), err, !fits)
+		m.Fatalf("%s %d, %d bytes for %d: got error %v, want one: %v", region, index, len(record),
+			len(m.records[at]), err, !fits)
 	}
 	if fits {
 		if delete(m.records, at); len(record) > 0 {
@@ -343,9 +346,11 @@ func TestDamagedWhileUsed(t *testing.T) {
 		"a record that is too long": func(f *File) {
 			binary.NativeEndian.PutUint32(f.page(uint32(f.find(wire.RegionObjects, 3).Load())), 1<<31)
 		},
-		"a page beyond the last one":      func(f *File) { f.find(wire.RegionObjects, 3).Store(1<<32 | 1<<31) },
-		"a table beyond the last page":    func(f *File) { f.tables[0].Store(1 << 31) },
-		"two places with one record":      func(f *File) { f.find(wire.RegionObjects, 4).Store(f.find(wire.RegionObjects, 3).Load()) },
+		"a page beyond the last one":   func(f *File) { f.find(wire.RegionObjects, 3).Store(1<<32 | 1<<31) },
+		"a table beyond the last page": func(f *File) { f.tables[0].Store(1 << 31) },
+		"two places with one record": func(f *File) {
+			f.find(wire.RegionObjects, 4).Store(f.find(wire.RegionObjects, 3).Load())
+		},
 		"a free page beyond the last one": func(f *File) { f.firstFree = 1 << 31 },
 	} {
 		f := newTest(t)
@@ -357,7 +362,8 @@ func TestDamagedWhileUsed(t *testing.T) {
 		for i := range uint32(10) {
 			set(t, f, wire.RegionObjects, i, make([]byte, 1000))
 		}
-		if state, _ := f.State(); (state == nil) != (f.resets.Load() == 1) || (state != nil) != strings.HasPrefix(name, "a free") {
+		if state, _ := f.State(); (state == nil) != (f.resets.Load() == 1) ||
+			(state != nil) != strings.HasPrefix(name, "a free") {
 			t.Errorf("%s: got state %q after %d resets", name, state, f.resets.Load())
 		}
 		checkFree(t, f)

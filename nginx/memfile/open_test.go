@@ -122,8 +122,8 @@ func TestGeometry(t *testing.T) {
 	}
 }
 
-// TestRecordsMustBeConfirmed opens a file again: with another user, as at a reload, its records go on to count; without,
-// as when nginx was down, the sidecar must confirm them first.
+// TestRecordsMustBeConfirmed opens a file again: with another user, as at a reload, its records go on to count;
+// without, as when nginx was down, the sidecar must confirm them first.
 func TestRecordsMustBeConfirmed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "memory")
 	confirmed := func(f *File, want bool, when string) {
@@ -253,7 +253,8 @@ func FuzzOpen(f *testing.F) {
 		}
 		for i := range uint32(50) {
 			record := numbered(nil, uint64(i))
-			if err := file.SetRecord(wire.RegionBodies, i, record); err == nil && !bytes.Equal(file.Record(wire.RegionBodies, i), record) {
+			if err := file.SetRecord(wire.RegionBodies, i, record); err == nil &&
+				!bytes.Equal(file.Record(wire.RegionBodies, i), record) {
 				t.Fatalf("record %d isn't what was written", i)
 			}
 		}

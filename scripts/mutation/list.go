@@ -125,8 +125,8 @@ func nameOf(f *ast.FuncDecl) string {
 	return t.(*ast.Ident).Name + "." + f.Name.Name
 }
 
-// around returns the code before and after the original that chooses between it and its mutant at run time. A mutant that
-// is true or false doesn't evaluate the original, others do.
+// around returns the code before and after the original that chooses between it and its mutant at run time. A mutant
+// that is true or false doesn't evaluate the original, others do.
 func (m *mutant) around() (before, after string) {
 	switch m.with {
 	case deleted:

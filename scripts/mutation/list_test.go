@@ -8,15 +8,18 @@ import (
 )
 
 func TestBuild(t *testing.T) {
-	const before, after = "package p\n\nfunc (t *T[K]) f(a, b, c bool, n int, list []int) (x struct{ n int }) {\n\t", "\n\treturn\n}\n"
+	const before, after = "package p\n\nfunc (t *T[K]) f(a, b, c bool, n int, list []int) (x struct{ n int }) {\n\t",
+		"\n\treturn\n}\n"
 	tests := []struct{ name, body, line, want string }{
 		{"condition", "if n := n; n > 2 {\n}", "n > 2 -> false", `if n := n; (!mutantOn("d/mutants.txt:2") && (n > 2)) {`},
 		{"case", "switch {\ncase a && b:\n}", "a && b -> true", `case (mutantOn("d/mutants.txt:2") || (a && b)):`},
 		{"operand", "_ = a &&\nb && c", "b -> true", `a &&` + "\n" + `(mutantOn("d/mutants.txt:2") || (b)) && c`},
-		{"over lines", "_ = c || a &&\n(b || c)", "a&&(b||c) -> true", `(mutantOn("d/mutants.txt:2") || (a &&` + "\n" + `(b || c)))`},
+		{"over lines", "_ = c || a &&\n(b || c)", "a&&(b||c) -> true", `(mutantOn("d/mutants.txt:2") || (a &&` +
+			"\n" + `(b || c)))`},
 		{"assigned", "n = n / 2", "n/2 -> n", `n = mutantOr("d/mutants.txt:2", n / 2, n)`},
 		{"the value, not what is assigned to", "n = n", "n -> 0", `n = mutantOr("d/mutants.txt:2", n, 0)`},
-		{"the value, not the name of the field", "x = struct{ n int }{n: n}", "n -> 0", `{n: mutantOr("d/mutants.txt:2", n, 0)}`},
+		{"the value, not the name of the field", "x = struct{ n int }{n: n}", "n -> 0",
+			`{n: mutantOr("d/mutants.txt:2", n, 0)}`},
 		{"call", "_ = max(n, min(n, 2))", "min(n, 2) -> 2 + n", `_ = max(n, mutantOr("d/mutants.txt:2", min(n, 2), 2 + n))`},
 		{"statement", "list[f(a).n]++", "list[f(a).n]++ -> deleted", `if !mutantOn("d/mutants.txt:2") { list[f(a).n]++ }`},
 		{"after if", "a := b\nif a {\n_ = a\n}", "if a -> false", `if (!mutantOn("d/mutants.txt:2") && (a)) {`},
@@ -50,7 +53,8 @@ func TestBuild(t *testing.T) {
 }
 
 func TestBuildSeveral(t *testing.T) {
-	mutants, err := read("mutants.txt", "# what this is\n\nf\n\tTestX: g(a && b) -> deleted\n\tother/dir/TestY: b -> false\n")
+	mutants, err := read("mutants.txt",
+		"# what this is\n\nf\n\tTestX: g(a && b) -> deleted\n\tother/dir/TestY: b -> false\n")
 	if err != nil || len(mutants) != 2 {
 		t.Fatalf("got %v, %v, want two mutants", mutants, err)
 	}
@@ -79,7 +83,8 @@ func TestBadLists(t *testing.T) {
 	} {
 		mutants, err := read("mutants.txt", list)
 		if err == nil {
-			_, _, err = build(map[string][]byte{"f.go": []byte("package p\nfunc f(a, c bool) {\n_ = a && (a || c)\n}\n")}, mutants)
+			_, _, err = build(map[string][]byte{"f.go": []byte("package p\nfunc f(a, c bool) {\n_ = a && (a || c)\n}\n")},
+				mutants)
 		}
 		if err == nil {
 			t.Errorf("%q: got %+v, want an error", list, mutants)

@@ -1,8 +1,8 @@
-// Mutation tests that the tests notice the loss of important checks: it removes each check that is listed, one at a time,
-// and a named test must fail.
+// Mutation tests that the tests notice the loss of important checks: it removes each check that is listed, one at a
+// time, and a named test must fail.
 //
-// A package has its list in mutants.txt, beside its tests: functions, and below each one its mutants, with the test, the
-// code, and what replaces it:
+// A package has its list in mutants.txt, beside its tests: functions, and below each one its mutants, with the test,
+// the code, and what replaces it:
 //
 //	Follower.next
 //		TestHole: e.Seq > f.seq+1 -> false
@@ -79,7 +79,8 @@ func run(ctx context.Context, args []string) error {
 	if missed := r.all(ctx, mutants); len(missed) > 0 {
 		return fmt.Errorf("%d of %d checks are missed by no test:\n%w", len(missed), len(mutants), errors.Join(missed...))
 	}
-	fmt.Printf("mutation: ok: each of %d checks of %d, taken out, is missed by its test (%.0f s)\n", len(mutants), all, time.Since(begin).Seconds())
+	fmt.Printf("mutation: ok: each of %d checks of %d, taken out, is missed by its test (%.0f s)\n",
+		len(mutants), all, time.Since(begin).Seconds())
 	return nil
 }
 
@@ -95,7 +96,10 @@ func write(dir, id string) error {
 	return nil
 }
 
-// chosen reports whether the place, function or test of the mutant contains one of the strings; without strings, all are chosen.
+// chosen reports whether the place, function or test of the mutant contains one of the strings; without strings, all
+// are chosen.
 func (m *mutant) chosen(by []string) bool {
-	return len(by) == 0 || slices.ContainsFunc(by, func(s string) bool { return strings.Contains(m.id+" "+m.function+" "+m.test, s) })
+	return len(by) == 0 || slices.ContainsFunc(by, func(s string) bool {
+		return strings.Contains(m.id+" "+m.function+" "+m.test, s)
+	})
 }

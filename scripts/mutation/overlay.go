@@ -32,8 +32,8 @@ var _ = os.LookupEnv
 
 const variable = "GATEHOUSE_MUTANT"
 
-// find returns the mutants of all packages below the current directory, and writes an overlay for go build into dir with
-// all of them built in. In it, the mutant on is on; if that is "", GATEHOUSE_MUTANT selects one.
+// find returns the mutants of all packages below the current directory, and writes an overlay for go build into dir
+// with all of them built in. In it, the mutant on is on; if that is "", GATEHOUSE_MUTANT selects one.
 func find(dir, on string) (mutants []mutant, overlay string, err error) {
 	chosen := fmt.Sprintf("os.LookupEnv(%q)", variable)
 	if on != "" {
@@ -75,7 +75,8 @@ func find(dir, on string) (mutants []mutant, overlay string, err error) {
 		for source, content := range mutated {
 			err = errors.Join(err, add(source, content))
 		}
-		return errors.Join(err, add(filepath.Join(filepath.Dir(name), "gatehouse_mutants.go"), fmt.Appendf(nil, switches, pkg, chosen)))
+		return errors.Join(err, add(filepath.Join(filepath.Dir(name), "gatehouse_mutants.go"),
+			fmt.Appendf(nil, switches, pkg, chosen)))
 	})
 	if err != nil {
 		return nil, "", err

@@ -44,8 +44,8 @@ func (r *runner) build(ctx context.Context, mutants []mutant) error {
 	return nil
 }
 
-// all returns the mutants that no test notices. It prints each result as soon as it is known. Many tests run at once, so
-// one that fails for lack of a processor, or wins a race that it should lose, runs once more by itself.
+// all returns the mutants that no test notices. It prints each result as soon as it is known. Many tests run at once,
+// so one that fails for lack of a processor, or wins a race that it should lose, runs once more by itself.
 func (r *runner) all(ctx context.Context, mutants []mutant) (missed []error) {
 	var again []mutant
 	for _, err := range r.each(ctx, mutants, 2*runtime.GOMAXPROCS(0)) {
@@ -68,8 +68,8 @@ func (e *missedError) Error() string {
 	return fmt.Sprintf("%s %s: %v", e.mutant.id, e.mutant.test, e.why)
 }
 
-// each runs the tests of mutants, at most limit at a time: tests mostly wait, for deadlines, and with mutants for events
-// that don't occur.
+// each runs the tests of mutants, at most limit at a time: tests mostly wait, for deadlines, and with mutants for
+// events that don't occur.
 func (r *runner) each(ctx context.Context, mutants []mutant, limit int) (missed []*missedError) {
 	var done int
 	var mu sync.Mutex
@@ -87,7 +87,8 @@ func (r *runner) each(ctx context.Context, mutants []mutant, limit int) (missed 
 				missed = append(missed, &missedError{m, err})
 				what = "FAILED: " + err.Error()
 			}
-			fmt.Printf("mutation: %d/%d %s %s (%.1f s): %s\n", done, len(mutants), m.id, m.test, time.Since(begin).Seconds(), what)
+			fmt.Printf("mutation: %d/%d %s %s (%.1f s): %s\n", done, len(mutants), m.id, m.test,
+				time.Since(begin).Seconds(), what)
 			return nil
 		})
 	}

@@ -38,7 +38,8 @@ func (l Link) String() string { return strconv.FormatUint(l.Seq, 10) + " " + l.D
 func ParseLink(s string) (Link, error) {
 	number, digest, found := strings.Cut(s, " ")
 	if !found || !ValidDigest(digest) {
-		return Link{}, refuse(ReasonMalformed, "chain: %s: want a sequence number, a space and %d hex digits", quote(s), digestSize)
+		return Link{}, refuse(ReasonMalformed, "chain: %s: want a sequence number, a space and %d hex digits",
+			quote(s), digestSize)
 	}
 	seq, err := parseNumber("chain: seq", number, 1)
 	if err != nil {

@@ -13,8 +13,10 @@ const (
 	traceparent  = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 	// chainedDeletion begins a chain, chainedPut follows it.
-	chainedDeletion = "1:2,40:" + firstDigest + ",4:beef,1:7,4:o:/a,0:,7:deleted,1:1,9:published,13:1735689600000,7:version,1:3,"
-	chainedPut      = "1:2,40:" + secondDigest + ",4:beef,1:8,4:o:/a,55:" + traceparent + ",4:body,3:hi\n,9:body.gzip,3:xyz," +
+	chainedDeletion = "1:2,40:" + firstDigest +
+		",4:beef,1:7,4:o:/a,0:,7:deleted,1:1,9:published,13:1735689600000,7:version,1:3,"
+	chainedPut = "1:2,40:" + secondDigest + ",4:beef,1:8,4:o:/a,55:" + traceparent +
+		",4:body,3:hi\n,9:body.gzip,3:xyz," +
 		`12:content-type,10:text/plain,4:etag,3:"e",9:published,13:1735689600001,7:version,1:4,`
 )
 
@@ -23,7 +25,8 @@ func TestChainedEventGolden(t *testing.T) {
 		chainedDeletion: {Epoch: "beef", Seq: 7, Digest: firstDigest, Member: ObjectMember("/a"),
 			Fields: map[string]string{"version": "3", "published": "1735689600000", "deleted": "1"}},
 		chainedPut: {Epoch: "beef", Seq: 8, Digest: secondDigest, Member: ObjectMember("/a"), Traceparent: traceparent,
-			Fields: map[string]string{"version": "4", "published": "1735689600001", "etag": `"e"`, "content-type": "text/plain", "body": "hi\n", "body.gzip": "xyz"}},
+			Fields: map[string]string{"version": "4", "published": "1735689600001", "etag": `"e"`, "content-type": "text/plain",
+				"body": "hi\n", "body.gzip": "xyz"}},
 	} {
 		got, err := ParseEvent(payload)
 		if err != nil || !reflect.DeepEqual(got, want) {
@@ -116,7 +119,8 @@ func TestLink(t *testing.T) {
 	if got, err := ParseLink(text); got != want || err != nil || got.String() != text {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
-	for _, bad := range []string{"", "7", "7 ", " " + firstDigest, "0 " + firstDigest, "07 " + firstDigest, "7  " + firstDigest,
+	for _, bad := range []string{"", "7", "7 ", " " + firstDigest, "0 " + firstDigest, "07 " + firstDigest,
+		"7  " + firstDigest,
 		"7 " + firstDigest + " ", "7 " + strings.ToUpper(firstDigest), "9007199254740992 " + firstDigest} {
 		if got, err := ParseLink(bad); ReasonOf(err) == "" || got != (Link{}) {
 			t.Errorf("%q: got %+v, %v; want an error", bad, got, err)

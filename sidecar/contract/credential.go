@@ -90,7 +90,8 @@ func parseHashes(text string) ([]string, error) {
 
 // CheckHash returns an error if a bcrypt hash is invalid, without quoting it.
 func CheckHash(hash string) error {
-	if len(hash) != hashSize || hash[:2] != "$2" || !strings.Contains("aby", hash[2:3]) || hash[3] != '$' || hash[6] != '$' {
+	if len(hash) != hashSize || hash[:2] != "$2" || !strings.Contains("aby", hash[2:3]) ||
+		hash[3] != '$' || hash[6] != '$' {
 		return refuse(ReasonMalformed, "%d bytes that are not a bcrypt hash ($2b$<cost>$…, %d bytes)", len(hash), hashSize)
 	}
 	for i := 7; i < hashSize; i++ {
@@ -120,7 +121,8 @@ func parsePermissions(text string) ([]string, error) {
 	names := strings.Split(strings.Clone(text), ",")
 	for _, name := range names {
 		if !limits.ValidPermission(name) {
-			return nil, refuse(ReasonMalformed, "permissions: name %s: want 1 to %d of letters, digits and . _ : -", quote(name), limits.MaxPermissionName)
+			return nil, refuse(ReasonMalformed, "permissions: name %s: want 1 to %d of letters, digits and . _ : -",
+				quote(name), limits.MaxPermissionName)
 		}
 	}
 	slices.Sort(names)

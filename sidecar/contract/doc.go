@@ -71,17 +71,17 @@
 //	7:deleted,1:1,9:published,13:1735689600000,7:version,1:3,
 //
 // The digest links the event to the one before: it is the SHA-1 of the netstring of the previous digest, and of all
-// netstrings after the digest, where the value of each body (body, body.gzip, …) is replaced by its decimal length. The
-// previous digest is that of write seq-1 in the chain's head, and empty if the head is not of seq-1.
+// netstrings after the digest, where the value of each body (body, body.gzip, …) is replaced by its decimal length.
+// The previous digest is that of write seq-1 in the chain's head, and empty if the head is not of seq-1.
 //
 // # Writing
 //
 // One script does all of a write or nothing (publish/write.lua): refuse a version that is not newer than the stored
-// one, with an error that starts with "STALE "; check all that can fail; in a deletion or revocation PERSIST seq, so that
-// a full Redis takes it; SET epoch NX; INCR seq; ZADD log; HSET the record, HDEL its obsolete fields, PEXPIRE it if it is
-// a tombstone, otherwise PERSIST it; HSET the chain; PUBLISH, on a Redis Cluster SPUBLISH. If a writer does not count
-// versions, the script takes the stored one + 1. If none is stored any more, it takes the maximum of the member's score
-// in the log and the chain's floor, + 1.
+// one, with an error that starts with "STALE "; check all that can fail; in a deletion or revocation PERSIST seq, so
+// that a full Redis takes it; SET epoch NX; INCR seq; ZADD log; HSET the record, HDEL its obsolete fields, PEXPIRE it
+// if it is a tombstone, otherwise PERSIST it; HSET the chain; PUBLISH, on a Redis Cluster SPUBLISH. If a writer does
+// not count versions, the script takes the stored one + 1. If none is stored any more, it takes the maximum of the
+// member's score in the log and the chain's floor, + 1.
 //
 // # Reading
 //

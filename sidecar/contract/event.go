@@ -98,7 +98,8 @@ func ParseEvent(payload string) (Event, error) {
 		return e, err
 	}
 	if e.Traceparent != "" && !limits.ValidTraceparent(e.Traceparent) {
-		return e, refuse(ReasonMalformed, "event: traceparent %s: want none, or %d bytes as W3C Trace Context has it", quote(e.Traceparent), maxTraceparent)
+		return e, refuse(ReasonMalformed, "event: traceparent %s: want none, or %d bytes as W3C Trace Context has it",
+			quote(e.Traceparent), maxTraceparent)
 	}
 	e.Fields, err = r.fields()
 	return e, err
@@ -131,7 +132,8 @@ func (r *netstrings) next(what string) (string, error) {
 	}
 	body := r.rest[len(digits)+1:]
 	if length >= uint64(len(body)) {
-		return "", refuse(ReasonMalformed, "event: byte %d: %s of %d bytes and its comma, %d are left", at, what, length, len(body))
+		return "", refuse(ReasonMalformed, "event: byte %d: %s of %d bytes and its comma, %d are left",
+			at, what, length, len(body))
 	}
 	if body[length] != ',' {
 		return "", refuse(ReasonMalformed, "event: byte %d: no comma after %s of %d bytes", at, what, length)

@@ -7,7 +7,8 @@ import (
 )
 
 func TestEventBinary(t *testing.T) {
-	want := Event{Epoch: "0", Seq: 1, Digest: firstDigest, Member: CredentialMember("d"), Fields: map[string]string{"": "", "a,1:": "\x00\xff,\r\n3:x"}}
+	want := Event{Epoch: "0", Seq: 1, Digest: firstDigest, Member: CredentialMember("d"),
+		Fields: map[string]string{"": "", "a,1:": "\x00\xff,\r\n3:x"}}
 	got, err := ParseEvent(string(AppendEvent(nil, want)))
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)

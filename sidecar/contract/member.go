@@ -40,7 +40,8 @@ func ParseMember(s string) (Member, error) {
 	switch m.Kind {
 	case KindObject:
 		if len(m.ID) > limits.MaxKey {
-			return Member{}, refuse(ReasonLimit, "member %s: key of %d bytes, at most %d are allowed", quote(s), len(m.ID), limits.MaxKey)
+			return Member{}, refuse(ReasonLimit, "member %s: key of %d bytes, at most %d are allowed",
+				quote(s), len(m.ID), limits.MaxKey)
 		}
 		if _, query, _ := strings.Cut(m.ID, "?"); !limits.ValidQuery(query) {
 			return Member{}, refuse(ReasonLimit, "member %s: key of more than %d parameters", quote(s), limits.MaxPairs)
@@ -50,10 +51,12 @@ func ParseMember(s string) (Member, error) {
 		}
 	case KindCredential:
 		if len(m.ID) > limits.MaxDeviceID {
-			return Member{}, refuse(ReasonLimit, "member %s: device id of %d bytes, at most %d are allowed", quote(s), len(m.ID), limits.MaxDeviceID)
+			return Member{}, refuse(ReasonLimit, "member %s: device id of %d bytes, at most %d are allowed",
+				quote(s), len(m.ID), limits.MaxDeviceID)
 		}
 		if !limits.ValidDeviceID(m.ID) {
-			return Member{}, refuse(ReasonMalformed, `member %s: a device id is visible ASCII without '/', '?', ',' and '"'`, quote(s))
+			return Member{},
+				refuse(ReasonMalformed, `member %s: a device id is visible ASCII without '/', '?', ',' and '"'`, quote(s))
 		}
 	default:
 		return Member{}, refuse(ReasonUnknown, `member %s: kind %q, want 'o' or 'c'`, quote(s), m.Kind)

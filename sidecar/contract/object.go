@@ -96,10 +96,13 @@ func ParseObjectHead(fields map[string]string) (Object, error) {
 		}
 	}
 	if o.ETag = strings.Clone(fields[FieldETag]); !limits.ValidETag(o.ETag) {
-		return Object{}, refuse(ReasonMalformed, "etag: %s: want a quoted string of at most %d bytes of visible ASCII", quote(o.ETag), limits.MaxETag)
+		return Object{}, refuse(ReasonMalformed, "etag: %s: want a quoted string of at most %d bytes of visible ASCII",
+			quote(o.ETag), limits.MaxETag)
 	}
 	if o.ContentType = fields[FieldContentType]; !limits.ValidContentType(o.ContentType) {
-		return Object{}, refuse(ReasonMalformed, "content-type: %s: want 1 to %d bytes of printable ASCII without a blank at an end", quote(o.ContentType), limits.MaxContentType)
+		return Object{},
+			refuse(ReasonMalformed, "content-type: %s: want 1 to %d bytes of printable ASCII without a blank at an end",
+				quote(o.ContentType), limits.MaxContentType)
 	}
 	o.ContentType = unique.Make(o.ContentType).Value() // few distinct ones, in many objects
 	if ttl, found := fields[FieldTTL]; found {

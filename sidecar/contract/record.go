@@ -4,8 +4,9 @@ import (
 	"strconv"
 )
 
-// MaxMemory returns a bound of the memory in Redis of a record of a kind, as MEMORY USAGE tells it, in bytes. It is half
-// as much again as any record within the limits takes, since allocators round up. A reader need not read a larger one.
+// MaxMemory returns a bound of the memory in Redis of a record of a kind, as MEMORY USAGE tells it, in bytes. It is
+// half as much again as any record within the limits takes, since allocators round up. A reader need not read a larger
+// one.
 func MaxMemory(kind byte) int64 {
 	if kind == KindObject {
 		return 8 << 20
@@ -16,7 +17,8 @@ func MaxMemory(kind byte) int64 {
 // CheckMemory returns an error if a record takes more than [MaxMemory].
 func (m Member) CheckMemory(bytes int64) error {
 	if most := MaxMemory(m.Kind); bytes > most {
-		return refuse(ReasonLimit, "the record takes %d bytes in redis, no record within the limits takes more than %d: it was not read", bytes, most)
+		return refuse(ReasonLimit, "the record takes %d bytes in redis, no record within the limits takes more than %d: it "+
+			"was not read", bytes, most)
 	}
 	return nil
 }

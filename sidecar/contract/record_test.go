@@ -33,11 +33,13 @@ func TestObjectRoundTrip(t *testing.T) {
 		{"tombstone", tombstone, Object{Version: 2, PublishedMS: 3, Deleted: true}},
 		{"all fields", object, Object{
 			Version: 9, PublishedMS: 1735689600000, ETag: `"ab"`, ContentType: "text/plain", TTLMS: 5000,
-			Bodies: []Body{{wire.Identity, []byte("hello")}, {wire.Gzip, []byte("gz")}, {wire.Brotli, []byte("br")}, {wire.Zstd, []byte("zs")}},
+			Bodies: []Body{{wire.Identity, []byte("hello")}, {wire.Gzip, []byte("gz")}, {wire.Brotli, []byte("br")},
+				{wire.Zstd, []byte("zs")}},
 		}},
-		{"empty body", map[string]string{"version": "1", "published": "1", "etag": `""`, "content-type": "a", "body": ""}, Object{
-			Version: 1, PublishedMS: 1, ETag: `""`, ContentType: "a", Bodies: []Body{{wire.Identity, []byte{}}},
-		}},
+		{"empty body", map[string]string{"version": "1", "published": "1", "etag": `""`, "content-type": "a", "body": ""},
+			Object{
+				Version: 1, PublishedMS: 1, ETag: `""`, ContentType: "a", Bodies: []Body{{wire.Identity, []byte{}}},
+			}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -64,8 +66,10 @@ func TestCredentialRoundTrip(t *testing.T) {
 			Version: 1<<53 - 1, Disabled: true, Permissions: []string{"a", "b"}, NotAfterMS: 1,
 			Hashes: []string{hash, strings.Replace(hash, "$2b$12", "$2y$04", 1)},
 		}},
-		{"least", map[string]string{"version": "1", "published": "1", "hash": hash}, 1, Credential{Version: 1, Hashes: []string{hash}}},
-		{"disabled without a hash", map[string]string{"version": "1", "published": "1", "disabled": "1"}, 1, Credential{Version: 1, Disabled: true}},
+		{"least", map[string]string{"version": "1", "published": "1", "hash": hash}, 1,
+			Credential{Version: 1, Hashes: []string{hash}}},
+		{"disabled without a hash", map[string]string{"version": "1", "published": "1", "disabled": "1"},
+			1, Credential{Version: 1, Disabled: true}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -109,7 +113,8 @@ func refused(t *testing.T, good map[string]string, tests []refusal, parse func(m
 		}
 		err := parse(fields)
 		if err == nil || ReasonOf(err) != test.reason || !strings.Contains(err.Error(), test.field) {
-			t.Errorf("%s=%.40q: error %v (reason %q), want reason %q and the field's name", test.field, test.value, err, ReasonOf(err), test.reason)
+			t.Errorf("%s=%.40q: error %v (reason %q), want reason %q and the field's name", test.field,
+				test.value, err, ReasonOf(err), test.reason)
 		}
 		if err != nil && (len(err.Error()) > 300 || strings.Contains(err.Error(), "ABCDEFGHIJ")) {
 			t.Errorf("%s: the error shows too much: %v", test.field, err)

@@ -47,7 +47,8 @@ func ShardKeys(i int) Keys { return Keys{Shard: strconv.Itoa(i)} }
 // Belongs returns an error if a member in the log or events of shard i belongs to another shard.
 func (n Shards) Belongs(m Member, i int) error {
 	if of := n.Of(m.ID); of != i {
-		return refuse(ReasonConflict, "member %s: in shard %d, but of %d shards it belongs to %d: its writer counts another number of shards",
+		return refuse(ReasonConflict,
+			"member %s: in shard %d, but of %d shards it belongs to %d: its writer counts another number of shards",
 			quote(m.String()), i, n.Count(), of)
 	}
 	return nil
@@ -75,7 +76,8 @@ type ShardsError struct {
 
 // Error names both numbers and the fixes.
 func (e *ShardsError) Error() string {
-	return fmt.Sprintf("%s is %s, this program is set to %d: set it to %s (--redis.shards, gatehousectl --shards, publish.Shards); "+
-		"to change the number itself, stop the writers, delete all keys {gatehouse:*}:*, and publish everything again",
+	return fmt.Sprintf(
+		"%s is %s, this program is set to %d: set it to %s (--redis.shards, gatehousectl --shards, publish.Shards); "+
+			"to change the number itself, stop the writers, delete all keys {gatehouse:*}:*, and publish everything again",
 		ShardsKey, e.Stored, e.Ours, e.Stored)
 }

@@ -31,7 +31,9 @@ func TestChain(t *testing.T) {
 			previous = e.Digest
 		}
 		put := func() error {
-			_, err := s.p.Put(ctx, Object{Key: "/a", Body: []byte("a body long enough to be zipped: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"), ContentType: "a"})
+			_, err := s.p.Put(ctx,
+				Object{Key: "/a", Body: []byte("a body long enough to be zipped: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"),
+					ContentType: "a"})
 			return err
 		}
 		write("first", put)

@@ -72,9 +72,11 @@ func (d Device) check() error {
 	case (d.Secret == "") == (len(d.Hashes) == 0):
 		return refuse("device %q: give a secret of 1 to %d bytes, or hashes", d.ID, limits.MaxSecret)
 	case len(d.Secret) > limits.MaxSecret:
-		return refuse("secret of %q: %d bytes, at most %d are allowed: bcrypt reads no more", d.ID, len(d.Secret), limits.MaxSecret)
+		return refuse("secret of %q: %d bytes, at most %d are allowed: bcrypt reads no more", d.ID,
+			len(d.Secret), limits.MaxSecret)
 	case d.Secret != "" && !limits.ValidSecret(d.Secret):
-		return refuse("secret of %q: has a NUL, line end or other control character, a blank at an end, or a byte order mark, which no header can carry", d.ID)
+		return refuse("secret of %q: has a NUL, line end or other control character, a blank at an end, or a byte order "+
+			"mark, which no header can carry", d.ID)
 	case d.Cost != 0 && (d.Cost < contract.MinCost || d.Cost > contract.MaxCost):
 		return refuse("cost %d of %q: is out of %d to %d", d.Cost, d.ID, contract.MinCost, contract.MaxCost)
 	case len(d.Hashes) > contract.MaxHashes:
@@ -91,7 +93,8 @@ func (d Device) check() error {
 	}
 	for _, name := range d.Permissions {
 		if !limits.ValidPermission(name) {
-			return refuse("permission %q of %q: want 1 to %d of letters, digits and . _ : -", name, d.ID, limits.MaxPermissionName)
+			return refuse("permission %q of %q: want 1 to %d of letters, digits and . _ : -", name, d.ID,
+				limits.MaxPermissionName)
 		}
 	}
 	if n := len(d.Permissions); n > limits.MaxPermissions {

@@ -30,7 +30,8 @@ func TestPutDevice(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		end := time.Date(2030, 1, 2, 3, 4, 5, 6e6, time.UTC)
 		secret := strings.Repeat("é", limits.MaxSecret/2)
-		if _, err := s.p.PutDevice(t.Context(), Device{ID: "d", Secret: secret, Permissions: []string{"b", "a", "b"}, NotAfter: end, Cost: 5, Version: 7}); err != nil {
+		if _, err := s.p.PutDevice(t.Context(), Device{ID: "d", Secret: secret, Permissions: []string{"b", "a", "b"},
+			NotAfter: end, Cost: 5, Version: 7}); err != nil {
 			t.Fatal(err)
 		}
 		got := s.stored(t, "d")
@@ -40,7 +41,8 @@ func TestPutDevice(t *testing.T) {
 		if cost, _ := bcrypt.Cost([]byte(got.Hashes[0])); cost != 5 {
 			t.Errorf("cost %d, want 5", cost)
 		}
-		want := contract.Credential{Version: 7, Hashes: got.Hashes, Permissions: []string{"a", "b"}, NotAfterMS: end.UnixMilli()}
+		want := contract.Credential{Version: 7, Hashes: got.Hashes, Permissions: []string{"a", "b"},
+			NotAfterMS: end.UnixMilli()}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
@@ -107,7 +109,8 @@ func TestRevokeOddRecords(t *testing.T) {
 		if _, err := s.p.RevokeDevice(ctx, "damaged"); err != nil {
 			t.Errorf("damaged: %v", err)
 		}
-		if got := s.hash(t, contract.CredentialMember("damaged")); got["disabled"] != "1" || got["version"] != "1" || got["hash"] != "x" {
+		if got := s.hash(t, contract.CredentialMember("damaged")); got["disabled"] != "1" || got["version"] != "1" ||
+			got["hash"] != "x" {
 			t.Errorf("damaged: %v", got)
 		}
 	})
@@ -173,7 +176,9 @@ func TestPutDeviceRefuses(t *testing.T) {
 		{"many hashes", func(d *Device) { d.Secret, d.Hashes = "", []string{hash, hash, hash, hash, hash} }, "5, at most 4"},
 		{"permission with comma", func(d *Device) { d.Permissions = []string{"a,b"} }, `permission "a,b"`},
 		{"permission empty", func(d *Device) { d.Permissions = []string{""} }, `permission ""`},
-		{"many permissions", func(d *Device) { d.Permissions = strings.Split(strings.Repeat("a.", 64)+"a", ".") }, "65 names, at most 64"},
+		{"many permissions", func(d *Device) {
+			d.Permissions = strings.Split(strings.Repeat("a.", 64)+"a", ".")
+		}, "65 names, at most 64"},
 		{"not-after before 1970", func(d *Device) { d.NotAfter = time.UnixMilli(-1) }, "not-after"},
 		{"large version", func(d *Device) { d.Version = 1 << 53 }, "version 9007199254740992"},
 	}

@@ -95,7 +95,8 @@ func compressed(contentType string) bool {
 		return false
 	}
 	switch media {
-	case "image/svg+xml", "image/bmp", "image/x-ms-bmp", "image/x-icon", "image/vnd.microsoft.icon", "image/tiff", "audio/wav", "audio/wave":
+	case "image/svg+xml", "image/bmp", "image/x-ms-bmp", "image/x-icon", "image/vnd.microsoft.icon",
+		"image/tiff", "audio/wav", "audio/wave":
 		return false
 	case "application/zip", "application/gzip", "application/x-gzip", "application/zstd", "application/x-7z-compressed",
 		"application/x-bzip2", "application/x-xz", "application/vnd.rar", "font/woff", "font/woff2":

@@ -22,7 +22,8 @@ func TestKeysThatNoEdgeLooksUp(t *testing.T) {
 		"/a?": "/a", "/a?b=1&&a=2": "/a?a=2&b=1",
 	} {
 		_, err := canonical(key)
-		if !errors.Is(err, ErrInvalid) || !strings.Contains(fmt.Sprint(err), fmt.Sprintf("key %q: no edge looks it up, want %q", key, want)) {
+		if !errors.Is(err, ErrInvalid) ||
+			!strings.Contains(fmt.Sprint(err), fmt.Sprintf("key %q: no edge looks it up, want %q", key, want)) {
 			t.Errorf("%s: %v, want ErrInvalid with %s", key, err, want)
 		}
 	}

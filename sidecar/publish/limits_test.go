@@ -64,12 +64,15 @@ func TestScriptKeepsTheLimits(t *testing.T) {
 	}
 	var all []write
 	for _, key := range []string{
-		"/" + long("a", limits.MaxKey-1), "/" + long("a", limits.MaxKey), "a", "/\x7f", "/a b", "/é", "/a?" + long("&", limits.MaxPairs-1), "/a?" + long("&", limits.MaxPairs),
-		"/" + long("&", limits.MaxPairs), "/a?b?" + long("&", limits.MaxPairs), "@d/a", "@d", "@/a", "@d?/a", "@" + long("d", limits.MaxDeviceID) + "/a", "@" + long("d", limits.MaxDeviceID+1) + "/a", "@a,b/c", "/a\x00",
+		"/" + long("a", limits.MaxKey-1), "/" + long("a", limits.MaxKey), "a", "/\x7f", "/a b",
+		"/é", "/a?" + long("&", limits.MaxPairs-1), "/a?" + long("&", limits.MaxPairs),
+		"/" + long("&", limits.MaxPairs), "/a?b?" + long("&", limits.MaxPairs), "@d/a", "@d", "@/a",
+		"@d?/a", "@" + long("d", limits.MaxDeviceID) + "/a", "@" + long("d", limits.MaxDeviceID+1) + "/a", "@a,b/c", "/a\x00",
 	} {
 		all = append(all, write{member: contract.ObjectMember(key)})
 	}
-	for _, id := range []string{long("d", limits.MaxDeviceID), long("d", limits.MaxDeviceID+1), "a/b", "a?b", "a,b", `a"b`, "a b", "-~@>.0", "é", "a\x00"} {
+	for _, id := range []string{long("d", limits.MaxDeviceID), long("d", limits.MaxDeviceID+1),
+		"a/b", "a?b", "a,b", `a"b`, "a b", "-~@>.0", "é", "a\x00"} {
 		all = append(all, write{member: contract.CredentialMember(id)})
 	}
 	for _, w := range []struct {
@@ -77,9 +80,12 @@ func TestScriptKeepsTheLimits(t *testing.T) {
 		field  string
 		values []string
 	}{
-		{object, "etag", []string{`""`, `"a"`, "a", `W/"a"`, `"a b"`, `"` + long("e", limits.MaxETag-2) + `"`, `"` + long("e", limits.MaxETag-1) + `"`}},
-		{object, "content-type", []string{"", "a", " ", "a ", " a", "a/b; c=d", "a\tb", "é", long("c", limits.MaxContentType), long("c", limits.MaxContentType+1)}},
-		{object, "ttl", []string{"", "0", "1", "01", "-1", "1e3", "1.5", " 1", "9007199254740991", "9007199254740992", long("9", 40)}},
+		{object, "etag", []string{`""`, `"a"`, "a", `W/"a"`, `"a b"`, `"` + long("e", limits.MaxETag-2) +
+			`"`, `"` + long("e", limits.MaxETag-1) + `"`}},
+		{object, "content-type", []string{"", "a", " ", "a ", " a", "a/b; c=d",
+			"a\tb", "é", long("c", limits.MaxContentType), long("c", limits.MaxContentType+1)}},
+		{object, "ttl", []string{"", "0", "1", "01", "-1", "1e3", "1.5", " 1", "9007199254740991",
+			"9007199254740992", long("9", 40)}},
 		{object, "body", []string{"", "\x00\n", long("b", limits.MaxBody), long("b", limits.MaxBody+1)}},
 		{object, "body.gzip", []string{"", "\x00", long("b", limits.MaxBody), long("b", limits.MaxBody+1)}},
 		{object, "body.br", []string{"", "\n", long("b", limits.MaxBody), long("b", limits.MaxBody+1)}},
@@ -88,11 +94,14 @@ func TestScriptKeepsTheLimits(t *testing.T) {
 		{object, "hash", []string{bcrypt}},
 		{object, long("f", 1000), []string{""}},
 		{device, "hash", []string{
-			bcrypt, bcrypt + "\n" + bcrypt, bcrypt + "\n", "\n" + bcrypt, long(bcrypt+"\n", 3) + bcrypt, long(bcrypt+"\n", 4) + bcrypt, "", "x", bcrypt + "a", bcrypt[1:],
-			"$2a$04" + bcrypt[6:], "$2y$15" + bcrypt[6:], "$2x$12" + bcrypt[6:], "$2b$03" + bcrypt[6:], "$2b$16" + bcrypt[6:], bcrypt[:59] + "!",
+			bcrypt, bcrypt + "\n" + bcrypt, bcrypt + "\n", "\n" + bcrypt, long(bcrypt+"\n", 3) + bcrypt,
+			long(bcrypt+"\n", 4) + bcrypt, "", "x", bcrypt + "a", bcrypt[1:],
+			"$2a$04" + bcrypt[6:], "$2y$15" + bcrypt[6:], "$2x$12" + bcrypt[6:], "$2b$03" + bcrypt[6:],
+			"$2b$16" + bcrypt[6:], bcrypt[:59] + "!",
 		}},
 		{device, "permissions", []string{
-			"", "a", "b,a,b", "a,", ",a", "a b", "é", long("p", limits.MaxPermissionName), long("p", limits.MaxPermissionName+1), names(limits.MaxPermissions), names(limits.MaxPermissions + 1),
+			"", "a", "b,a,b", "a,", ",a", "a b", "é", long("p", limits.MaxPermissionName),
+			long("p", limits.MaxPermissionName+1), names(limits.MaxPermissions), names(limits.MaxPermissions + 1),
 			long("a,", limits.MaxPermissions*2) + "a", long("a,", 3000) + "a",
 		}},
 		{device, "disabled", []string{"1", "0", "true", ""}},
@@ -111,7 +120,8 @@ func TestScriptKeepsTheLimits(t *testing.T) {
 			switch {
 			case (want == nil) != (got == nil) || got != nil && !named:
 				t.Errorf("%s: the script says %v, readers %v", name, got, want)
-			case contract.ReasonOf(want) == contract.ReasonLimit && regexp.MustCompile(`bytes|parameters`).MatchString(want.Error()) && !redis.HasErrorPrefix(got, "LIMIT"):
+			case contract.ReasonOf(want) == contract.ReasonLimit &&
+				regexp.MustCompile(`bytes|parameters`).MatchString(want.Error()) && !redis.HasErrorPrefix(got, "LIMIT"):
 				t.Errorf("%s: got %v, want LIMIT", name, got)
 			case got != nil && len(got.Error()) > 400:
 				t.Errorf("%s: an error of %d bytes", name, len(got.Error()))
@@ -167,7 +177,8 @@ func TestRevokeWithoutBounds(t *testing.T) {
 		for i := range 5000 { // more than a call in Lua takes
 			many[fmt.Sprint("field", i)] = "x"
 		}
-		for id, fields := range map[string]map[string]string{"hash": {"hash": large}, "unknown": {"hash": "x", "unknown": large}, "name": {"hash": "x", large: ""}, "many": many} {
+		for id, fields := range map[string]map[string]string{"hash": {"hash": large},
+			"unknown": {"hash": "x", "unknown": large}, "name": {"hash": "x", large: ""}, "many": many} {
 			s.HSet(t.Context(), keys.CredentialKey(id), fields)
 			next := s.events(t)
 			if _, err := s.p.RevokeDevice(t.Context(), id); err != nil {
@@ -175,7 +186,8 @@ func TestRevokeWithoutBounds(t *testing.T) {
 			}
 			e, stored := next(), s.hash(t, contract.CredentialMember(id))
 			if e.Fields[contract.FieldDisabled] != "1" || len(e.payload) > 1<<14 || !maps.Equal(e.Fields, stored) {
-				t.Errorf("%s: event of %d bytes, disabled %q, %d fields stored", id, len(e.payload), e.Fields[contract.FieldDisabled], len(stored))
+				t.Errorf("%s: event of %d bytes, disabled %q, %d fields stored", id, len(e.payload),
+					e.Fields[contract.FieldDisabled], len(stored))
 			}
 		}
 	})

@@ -79,9 +79,11 @@ func (o *Object) check() (err error) {
 	case len(o.Body) > limits.MaxBody:
 		return refuse("body of %q: %d bytes, at most %d are allowed", o.Key, len(o.Body), limits.MaxBody)
 	case !limits.ValidContentType(o.ContentType):
-		return refuse("content type %q of %q: want 1 to %d bytes of printable ASCII without a blank at an end", o.ContentType, o.Key, limits.MaxContentType)
+		return refuse("content type %q of %q: want 1 to %d bytes of printable ASCII without a blank at an end",
+			o.ContentType, o.Key, limits.MaxContentType)
 	case o.ETag != "" && !limits.ValidETag(o.ETag):
-		return refuse(`etag %q of %q: want a strong entity-tag, a quoted string of at most %d bytes of visible ASCII`, o.ETag, o.Key, limits.MaxETag)
+		return refuse(`etag %q of %q: want a strong entity-tag, a quoted string of at most %d bytes of visible ASCII`,
+			o.ETag, o.Key, limits.MaxETag)
 	case o.TTL < 0 || o.TTL%time.Millisecond != 0:
 		return refuse("ttl %v of %q: want whole milliseconds, or 0 for fresh until changed", o.TTL, o.Key)
 	}
@@ -100,7 +102,8 @@ func (p *Publisher) Delete(ctx context.Context, key string, version uint64) (Rec
 	if err := checkVersion(version); err != nil {
 		return Receipt{}, fmt.Errorf("delete %q: %w", key, err)
 	}
-	receipt, err := p.write(ctx, replace, contract.ObjectMember(key), contract.Object{Version: version, Deleted: true}.Fields())
+	receipt, err := p.write(ctx, replace, contract.ObjectMember(key),
+		contract.Object{Version: version, Deleted: true}.Fields())
 	if err != nil {
 		return Receipt{}, fmt.Errorf("delete %q: %w", key, err)
 	}
@@ -210,7 +213,8 @@ func (p *Publisher) entries(ctx context.Context, members []contract.Member, pref
 			key := p.shards.KeysOf(m.ID).RecordKey(m)
 			queries = append(queries, query{
 				m.ID,
-				pipe.HMGet(ctx, key, contract.FieldVersion, contract.FieldPublished, contract.FieldETag, contract.FieldContentType, contract.FieldTTL),
+				pipe.HMGet(ctx, key, contract.FieldVersion, contract.FieldPublished, contract.FieldETag,
+					contract.FieldContentType, contract.FieldTTL),
 				pipe.HStrLen(ctx, key, contract.FieldBody),
 			})
 		}

@@ -23,14 +23,16 @@ func TestPutGet(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		body := []byte(strings.Repeat(`{"product":42}`, 100))
 		before := time.Now().UnixMilli()
-		if _, err := s.p.Put(t.Context(), Object{Key: "/p?a=1", Body: body, ContentType: "application/json", TTL: time.Minute}); err != nil {
+		if _, err := s.p.Put(t.Context(), Object{Key: "/p?a=1", Body: body, ContentType: "application/json",
+			TTL: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
 		got, err := s.p.Get(t.Context(), "/p?a=1")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.Key != "/p?a=1" || got.Version != 1 || got.ContentType != "application/json" || got.TTLMS != 60000 || got.ETag != ETag("application/json", body) {
+		if got.Key != "/p?a=1" || got.Version != 1 || got.ContentType != "application/json" || got.TTLMS != 60000 ||
+			got.ETag != ETag("application/json", body) {
 			t.Errorf("got %+v", got)
 		}
 		if got.PublishedMS < before-1 || got.PublishedMS > time.Now().UnixMilli()+1 {
@@ -147,7 +149,9 @@ func TestPutRefuses(t *testing.T) {
 		{"long key", func(o *Object) { o.Key = "/" + strings.Repeat("a", limits.MaxKey) }, "key of 2049 bytes, at most 2048"},
 		{"query not sorted", func(o *Object) { o.Key = "/a?b=1&&a=2" }, `want "/a?a=2&b=1"`},
 		{"query empty", func(o *Object) { o.Key = "/a?" }, `want "/a"`},
-		{"large body", func(o *Object) { o.Body = make([]byte, limits.MaxBody+1) }, `body of "/a": 1048577 bytes, at most 1048576`},
+		{"large body", func(o *Object) {
+			o.Body = make([]byte, limits.MaxBody+1)
+		}, `body of "/a": 1048577 bytes, at most 1048576`},
 		{"no content type", func(o *Object) { o.ContentType = "" }, `content type ""`},
 		{"weak etag", func(o *Object) { o.ETag = `W/"a"` }, `etag "W/\"a\""`},
 		{"negative ttl", func(o *Object) { o.TTL = -1 }, "ttl -1ns"},
@@ -184,7 +188,8 @@ func TestList(t *testing.T) {
 		const n = 600 // several pages
 		pipe := s.Pipeline()
 		for i := range n {
-			o := contract.Object{Version: 1, PublishedMS: 5, ETag: `"e"`, ContentType: "a", Bodies: []contract.Body{{Bytes: []byte("abc")}}}
+			o := contract.Object{Version: 1, PublishedMS: 5, ETag: `"e"`, ContentType: "a",
+				Bodies: []contract.Body{{Bytes: []byte("abc")}}}
 			key := fmt.Sprintf("/many/%d", i)
 			pipe.HSet(ctx, keys.ObjectKey(key), o.Fields())
 			pipe.Do(ctx, "ZADD", keys.LogKey(), i-n, "o:"+key)
@@ -193,12 +198,14 @@ func TestList(t *testing.T) {
 		if _, err := pipe.Exec(ctx); err != nil {
 			t.Fatal(err)
 		}
-		for _, o := range []Object{{Key: "/other", ContentType: "a"}, {Key: "/x*", Body: []byte("12"), ContentType: "b", TTL: time.Second, Version: 9}, {Key: "/xy", ContentType: "a"}} {
+		for _, o := range []Object{{Key: "/other", ContentType: "a"},
+			{Key: "/x*", Body: []byte("12"), ContentType: "b", TTL: time.Second, Version: 9}, {Key: "/xy", ContentType: "a"}} {
 			if _, err := s.p.Put(ctx, o); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := s.p.Delete(ctx, "/other?b=1&a=2", 0); err == nil || !strings.Contains(err.Error(), `want "/other?a=2&b=1"`) {
+		if _, err := s.p.Delete(ctx, "/other?b=1&a=2", 0); err == nil ||
+			!strings.Contains(err.Error(), `want "/other?a=2&b=1"`) {
 			t.Errorf("a key that no edge looks up was deleted: %v", err)
 		}
 		if _, err := s.p.Get(ctx, "/other?b=1&a=2"); err == nil || !strings.Contains(err.Error(), `want "/other?a=2&b=1"`) {
@@ -217,7 +224,8 @@ func TestList(t *testing.T) {
 					t.Fatal(err)
 				}
 				got++
-				if e.Key == "/x*" && (e.Version != 9 || e.TTLMS != 1000 || e.Size != 2 || e.ContentType != "b" || e.ETag != ETag("b", []byte("12")) || e.PublishedMS == 0) {
+				if e.Key == "/x*" && (e.Version != 9 || e.TTLMS != 1000 || e.Size != 2 || e.ContentType != "b" ||
+					e.ETag != ETag("b", []byte("12")) || e.PublishedMS == 0) {
 					t.Errorf("entry %+v", e)
 				}
 			}

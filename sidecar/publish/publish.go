@@ -88,7 +88,8 @@ const (
 )
 
 // write runs the script for m. It uses the version in fields, 0 for the next one, and ignores their publish time.
-func (p *Publisher) write(ctx context.Context, mode string, m contract.Member, fields map[string]string) (Receipt, error) {
+func (p *Publisher) write(ctx context.Context, mode string, m contract.Member,
+	fields map[string]string) (Receipt, error) {
 	if err := p.agree(ctx); err != nil {
 		return Receipt{}, err
 	}
@@ -98,7 +99,8 @@ func (p *Publisher) write(ctx context.Context, mode string, m contract.Member, f
 	}
 	shard := p.shards.KeysOf(m.ID)
 	keys := []string{shard.RecordKey(m), shard.SeqKey(), shard.LogKey(), shard.EpochKey(), shard.ChainKey()}
-	args := []any{mode, fields[contract.FieldVersion], newEpoch(), m.String(), expiryMS, shard.EventsChannel(), p.by, traceparent(ctx)}
+	args := []any{mode, fields[contract.FieldVersion], newEpoch(), m.String(), expiryMS, shard.EventsChannel(),
+		p.by, traceparent(ctx)}
 	for field, value := range fields {
 		if field != contract.FieldVersion && field != contract.FieldPublished {
 			args = append(args, field, value)
@@ -236,7 +238,8 @@ func (p *Publisher) members(ctx context.Context, kind byte, page func([]contract
 }
 
 // membersOf is members for one shard. It returns more if page returned true to the end.
-func (p *Publisher) membersOf(ctx context.Context, shard contract.Keys, kind byte, page func([]contract.Member) bool) (more bool, err error) {
+func (p *Publisher) membersOf(ctx context.Context, shard contract.Keys, kind byte,
+	page func([]contract.Member) bool) (more bool, err error) {
 	const pageSize = 256
 	start := "-inf"
 	for {

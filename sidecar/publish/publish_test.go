@@ -153,7 +153,8 @@ func TestWriteIsWhole(t *testing.T) {
 func TestRefusedWrite(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		ctx := t.Context()
-		if _, err := s.p.RevokeDevice(ctx, "nobody"); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), `"nobody"`) {
+		if _, err := s.p.RevokeDevice(ctx, "nobody"); !errors.Is(err, ErrNotFound) ||
+			!strings.Contains(err.Error(), `"nobody"`) {
 			t.Errorf("revoke: %v, want ErrNotFound", err)
 		}
 		if got := s.Keys(ctx, "*").Val(); !slices.Equal(got, []string{contract.ShardsKey}) {
@@ -251,7 +252,8 @@ func TestLastVersion(t *testing.T) {
 		if _, err := s.p.Put(t.Context(), Object{Key: "/a", ContentType: "a", Version: 1<<53 - 1}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.p.Delete(t.Context(), "/a", 0); !errors.Is(err, ErrStale) || !strings.Contains(err.Error(), "9007199254740992") {
+		if _, err := s.p.Delete(t.Context(), "/a", 0); !errors.Is(err, ErrStale) ||
+			!strings.Contains(err.Error(), "9007199254740992") {
 			t.Errorf("error %v, want ErrStale", err)
 		}
 	})

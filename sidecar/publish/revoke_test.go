@@ -22,7 +22,8 @@ func TestRevokeAll(t *testing.T) {
 		}
 		put := func(id string) {
 			t.Helper()
-			if _, err := s.p.PutDevice(ctx, Device{ID: id, Hashes: []string{string(hash)}, Permissions: []string{"p"}}); err != nil {
+			if _, err := s.p.PutDevice(ctx, Device{ID: id, Hashes: []string{string(hash)},
+				Permissions: []string{"p"}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -55,7 +56,8 @@ func TestRevokeAll(t *testing.T) {
 			seen[e.Member.ID] = true
 		}
 		for i := range devices {
-			if c := s.hash(t, contract.CredentialMember(fmt.Sprint("d", i))); i != 9 && i != 10 && (c["disabled"] != "1" || c["version"] != "2" || c["hash"] != string(hash)) {
+			if c := s.hash(t, contract.CredentialMember(fmt.Sprint("d", i))); i != 9 && i != 10 &&
+				(c["disabled"] != "1" || c["version"] != "2" || c["hash"] != string(hash)) {
 				t.Errorf("d%d: %v", i, c)
 			}
 		}
@@ -93,7 +95,8 @@ func TestRevokeMissing(t *testing.T) {
 				t.Errorf("%s: the tombstone expires in %v", id, life)
 			}
 		}
-		for id, version := range map[string]uint64{"counted": 0, "revision": 7, "milliseconds": uint64(time.Now().UnixMilli()) - 1} {
+		for id, version := range map[string]uint64{"counted": 0, "revision": 7,
+			"milliseconds": uint64(time.Now().UnixMilli()) - 1} {
 			receipt, err := s.p.PutDevice(ctx, Device{ID: id, Secret: "s", Cost: 4, Version: version})
 			if err != nil {
 				t.Fatal(err)
@@ -114,7 +117,8 @@ func TestRevokeMissing(t *testing.T) {
 			next()
 		}
 		before := s.Get(ctx, keys.SeqKey()).Val()
-		if _, err := s.p.RevokeDevice(ctx, "nobody"); !errors.Is(err, ErrNotFound) || s.Get(ctx, keys.SeqKey()).Val() != before {
+		if _, err := s.p.RevokeDevice(ctx, "nobody"); !errors.Is(err, ErrNotFound) ||
+			s.Get(ctx, keys.SeqKey()).Val() != before {
 			t.Errorf("nobody: %v, want ErrNotFound and no write", err)
 		}
 		buried("nobody", 0, func() (Receipt, error) { return s.p.ForceRevokeDevice(ctx, "nobody") })

@@ -87,7 +87,8 @@ func TestAnotherNumberOfShards(t *testing.T) {
 				}
 			}
 		}
-		if err := put(New(s.Client, Shards(65))); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "out of 1 to 64") {
+		if err := put(New(s.Client, Shards(65))); !errors.Is(err, ErrInvalid) ||
+			!strings.Contains(err.Error(), "out of 1 to 64") {
 			t.Errorf("65 shards: %v", err)
 		}
 		// After a loss of data the number is stored again, also by a running publisher.

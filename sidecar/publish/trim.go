@@ -114,7 +114,8 @@ func (p *Publisher) trimShard(ctx context.Context, shard contract.Keys, ended ti
 func score(s float64) string { return strconv.FormatFloat(s, 'f', -1, 64) }
 
 // trimMembers removes a page's entries without a record, and deletes objects whose lifetime had ended by then.
-func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page []redis.Z, ended time.Time, done *Trimmed,
+func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page []redis.Z,
+	ended time.Time, done *Trimmed,
 ) error {
 	pipe := p.client.Pipeline()
 	heads := make([]*redis.SliceCmd, len(page))
@@ -163,8 +164,8 @@ func (p *Publisher) trimMembers(ctx context.Context, shard contract.Keys, page [
 	return nil
 }
 
-// deleteExpired deletes an object whose lifetime had ended by then, unless it is written meanwhile. head has its version,
-// publish time and lifetime.
+// deleteExpired deletes an object whose lifetime had ended by then, unless it is written meanwhile. head has its
+// version, publish time and lifetime.
 func (p *Publisher) deleteExpired(ctx context.Context, m contract.Member, head []any, ended time.Time) (bool, error) {
 	var numbers [3]uint64
 	for i := range numbers {

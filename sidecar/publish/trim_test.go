@@ -64,7 +64,8 @@ func TestTrim(t *testing.T) {
 		if floor, _ := s.HGet(ctx, keys.ChainKey(), contract.ChainFloor).Uint64(); floor != many {
 			t.Errorf("floor %d, want the last number of those removed, %d", floor, many)
 		}
-		for _, member := range []string{"o:/kept", "o:/fresh", "o:/expired", "o:/expired-a-day-ago", "c:d", "o:/deleted", "o:/odd"} {
+		for _, member := range []string{"o:/kept", "o:/fresh", "o:/expired", "o:/expired-a-day-ago",
+			"c:d", "o:/deleted", "o:/odd"} {
 			if err := s.ZScore(ctx, keys.LogKey(), member).Err(); err != nil {
 				t.Errorf("%s: %v", member, err)
 			}
@@ -111,7 +112,8 @@ func (c clockBehind) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// TestTrimByTheClockOfRedis: lifetimes count by the clock that published the objects, since this machine's may be wrong.
+// TestTrimByTheClockOfRedis: lifetimes count by the clock that published the objects, since this machine's may be
+// wrong.
 func TestTrimByTheClockOfRedis(t *testing.T) {
 	onServer(t, func(t *testing.T, s server) {
 		ctx := t.Context()
@@ -136,7 +138,8 @@ func TestTrimLeavesWhatMovesOn(t *testing.T) {
 			}
 		}
 		s.Del(ctx, keys.ObjectKey("/b"))
-		reply, err := s.p.run(ctx, trimScript, []string{keys.LogKey(), keys.ChainKey(), keys.ObjectKey("/a"), keys.ObjectKey("/b")},
+		reply, err := s.p.run(ctx, trimScript, []string{keys.LogKey(), keys.ChainKey(), keys.ObjectKey("/a"),
+			keys.ObjectKey("/b")},
 			"1", "o:/a", "1", "o:/b") // the score of the second one has changed
 		if err != nil || len(reply) != 1 || reply[0] != 0 || s.ZCard(ctx, keys.LogKey()).Val() != 2 {
 			t.Errorf("got %v, %v, want nothing removed", reply, err)
@@ -158,7 +161,8 @@ func TestTrimRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Del(ctx, keys.CredentialKey("d"))
-		if done, err := s.p.Trim(ctx); !errors.Is(err, ErrEvicts) || !strings.Contains(err.Error(), "allkeys-lru") || done != (Trimmed{}) {
+		if done, err := s.p.Trim(ctx); !errors.Is(err, ErrEvicts) || !strings.Contains(err.Error(), "allkeys-lru") ||
+			done != (Trimmed{}) {
 			t.Errorf("got %+v, %v; want ErrEvicts", done, err)
 		}
 		if n := s.ZCard(ctx, keys.LogKey()).Val(); n != 1 {

@@ -101,7 +101,8 @@ func TestLackingPermission(t *testing.T) {
 			t.Fatal(err)
 		}
 		setUser(t, root, append(append([]string{"ACL", "SETUSER"}, user...), lacking...))
-		writer := redis.NewClient(&redis.Options{Addr: s.Address, Username: "writer", Password: "writer-password", MaxRetries: -1})
+		writer := redis.NewClient(&redis.Options{Addr: s.Address, Username: "writer",
+			Password: "writer-password", MaxRetries: -1})
 		defer writer.Close()
 		subscription := root.Subscribe(t.Context(), keys.EventsChannel())
 		if _, err := subscription.Receive(t.Context()); err != nil {
@@ -133,7 +134,8 @@ func TestLackingPermission(t *testing.T) {
 		}
 		subscription.Close()
 	}
-	for _, right := range []string{"+hset", "+hdel", "+persist", "+pexpire", "+incr", "+zadd", "+set", "+publish", "+hkeys", "&{gatehouse:*}:events"} {
+	for _, right := range []string{"+hset", "+hdel", "+persist", "+pexpire", "+incr", "+zadd", "+set",
+		"+publish", "+hkeys", "&{gatehouse:*}:events"} {
 		if !needed[right] {
 			t.Errorf("nothing failed without %s", right)
 		}
@@ -194,7 +196,8 @@ func TestMovingSlot(t *testing.T) {
 	// A key that does not exist could be at either server.
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if err := all["new object"](ctx); !moving(errors.Unwrap(err)) && !strings.Contains(fmt.Sprint(err), "TRYAGAIN") || !errors.Is(err, context.DeadlineExceeded) {
+	if err := all["new object"](ctx); !moving(errors.Unwrap(err)) && !strings.Contains(fmt.Sprint(err), "TRYAGAIN") ||
+		!errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("new object while the slot moves: %v, want TRYAGAIN until the deadline", err)
 	}
 	done := make(chan error)

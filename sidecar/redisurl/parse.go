@@ -49,7 +49,9 @@ func parse(text string) (target, *Error) {
 	scheme, rest, found := strings.Cut(text, "://")
 	t, known := schemes[scheme]
 	if !found || !known {
-		return t, refuse("url", "scheme: want redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster:// or rediss+cluster://")
+		return t,
+			refuse("url", "scheme: want redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster:// "+
+				"or rediss+cluster://")
 	}
 	for i := range len(text) {
 		if text[i] <= ' ' || text[i] >= 0x7f {
@@ -124,7 +126,8 @@ func (t *target) userinfo(authority string) (hosts string, refused *Error) {
 func (t *target) hosts(hosts string) *Error {
 	list := strings.Split(hosts, ",")
 	if t.kind == single && len(list) > 1 {
-		return refuse("url", "hosts: %d, a single server has one: want redis+sentinel:// or redis+cluster://%s", len(list), escapes)
+		return refuse("url", "hosts: %d, a single server has one: want redis+sentinel:// or redis+cluster://%s",
+			len(list), escapes)
 	}
 	port := redisPort
 	if t.kind == sentinel {
@@ -133,7 +136,8 @@ func (t *target) hosts(hosts string) *Error {
 	for i, text := range list {
 		address, ok := hostPort(text, port)
 		if !ok {
-			return refuse("url", "host %d: want a name or address, [address] for IPv6, and after a : a port of 1 to 65535%s", i+1, escapes)
+			return refuse("url", "host %d: want a name or address, [address] for IPv6, and after a : a port of 1 to 65535%s",
+				i+1, escapes)
 		}
 		t.addresses = append(t.addresses, address)
 	}
@@ -153,7 +157,9 @@ func hostPort(text string, port int) (address string, ok bool) {
 		}
 	} else {
 		host, rest, found = strings.Cut(text, ":")
-		if host == "" || strings.ContainsFunc(host, func(r rune) bool { return !letterOrDigit(r) && r != '.' && r != '-' && r != '_' }) {
+		if host == "" || strings.ContainsFunc(host, func(r rune) bool {
+			return !letterOrDigit(r) && r != '.' && r != '-' && r != '_'
+		}) {
 			return "", false
 		}
 	}
@@ -181,8 +187,11 @@ func (t *target) path(path string) *Error {
 		return nil
 	case sentinel:
 		t.master, path, _ = strings.Cut(path, "/")
-		if t.master == "" || strings.ContainsFunc(t.master, func(r rune) bool { return !letterOrDigit(r) && r != '.' && r != '-' && r != '_' }) {
-			return refuse("url", "master: want its name after the hosts, as the sentinels have it: letters, digits and . - _%s", escapes)
+		if t.master == "" || strings.ContainsFunc(t.master, func(r rune) bool {
+			return !letterOrDigit(r) && r != '.' && r != '-' && r != '_'
+		}) {
+			return refuse("url", "master: want its name after the hosts, as the sentinels have it: letters, digits and . - _%s",
+				escapes)
 		}
 	}
 	if path == "" {

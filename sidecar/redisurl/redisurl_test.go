@@ -13,23 +13,26 @@ import (
 
 func TestParse(t *testing.T) {
 	for url, want := range map[string]target{
-		"redis://localhost":                   {addresses: []string{"localhost:6379"}},
-		"redis://localhost:7/":                {addresses: []string{"localhost:7"}},
-		"redis://127.0.0.1:6379/0":            {addresses: []string{"127.0.0.1:6379"}},
-		"redis://[::1]/15":                    {addresses: []string{"[::1]:6379"}, db: 15},
-		"rediss://[::1]:7":                    {addresses: []string{"[::1]:7"}, tls: true},
-		"redis://u:p@h":                       {addresses: []string{"h:6379"}, username: "u", password: "p"},
-		"redis://:p@h":                        {addresses: []string{"h:6379"}, password: "p"},
-		"redis://u%3A:%40%2F%3a%23%3F%25p@h":  {addresses: []string{"h:6379"}, username: "u:", password: "@/:#?%p"},
-		"redis://u:a@b:c@h":                   {addresses: []string{"h:6379"}, username: "u", password: "a@b:c"},
-		"unix:///run/redis.sock":              {addresses: []string{"/run/redis.sock"}},
-		"unix:///run/a%20b.sock?db=3":         {addresses: []string{"/run/a b.sock"}, db: 3},
-		"unix://u:p@/run/redis.sock":          {addresses: []string{"/run/redis.sock"}, username: "u", password: "p"},
-		"redis+sentinel://a,b:1,[::1]/main":   {kind: sentinel, addresses: []string{"a:26379", "b:1", "[::1]:26379"}, master: "main"},
-		"redis+sentinel://u:p@a/main-1.x_y/2": {kind: sentinel, addresses: []string{"a:26379"}, master: "main-1.x_y", db: 2, username: "u", password: "p"},
-		"rediss+sentinel://a/m/":              {kind: sentinel, tls: true, addresses: []string{"a:26379"}, master: "m"},
-		"redis+cluster://a,b:7001":            {kind: cluster, addresses: []string{"a:6379", "b:7001"}},
-		"rediss+cluster://u:p@a/":             {kind: cluster, tls: true, addresses: []string{"a:6379"}, username: "u", password: "p"},
+		"redis://localhost":                  {addresses: []string{"localhost:6379"}},
+		"redis://localhost:7/":               {addresses: []string{"localhost:7"}},
+		"redis://127.0.0.1:6379/0":           {addresses: []string{"127.0.0.1:6379"}},
+		"redis://[::1]/15":                   {addresses: []string{"[::1]:6379"}, db: 15},
+		"rediss://[::1]:7":                   {addresses: []string{"[::1]:7"}, tls: true},
+		"redis://u:p@h":                      {addresses: []string{"h:6379"}, username: "u", password: "p"},
+		"redis://:p@h":                       {addresses: []string{"h:6379"}, password: "p"},
+		"redis://u%3A:%40%2F%3a%23%3F%25p@h": {addresses: []string{"h:6379"}, username: "u:", password: "@/:#?%p"},
+		"redis://u:a@b:c@h":                  {addresses: []string{"h:6379"}, username: "u", password: "a@b:c"},
+		"unix:///run/redis.sock":             {addresses: []string{"/run/redis.sock"}},
+		"unix:///run/a%20b.sock?db=3":        {addresses: []string{"/run/a b.sock"}, db: 3},
+		"unix://u:p@/run/redis.sock":         {addresses: []string{"/run/redis.sock"}, username: "u", password: "p"},
+		"redis+sentinel://a,b:1,[::1]/main": {kind: sentinel,
+			addresses: []string{"a:26379", "b:1", "[::1]:26379"}, master: "main"},
+		"redis+sentinel://u:p@a/main-1.x_y/2": {kind: sentinel, addresses: []string{"a:26379"}, master: "main-1.x_y", db: 2,
+			username: "u", password: "p"},
+		"rediss+sentinel://a/m/":   {kind: sentinel, tls: true, addresses: []string{"a:26379"}, master: "m"},
+		"redis+cluster://a,b:7001": {kind: cluster, addresses: []string{"a:6379", "b:7001"}},
+		"rediss+cluster://u:p@a/": {kind: cluster, tls: true, addresses: []string{"a:6379"},
+			username: "u", password: "p"},
 	} {
 		got, err := parse(url)
 		if err != nil || !reflect.DeepEqual(got, want) {
@@ -118,22 +121,32 @@ func TestSettings(t *testing.T) {
 		{"user and password file", Settings{URL: "redis://h", Username: "u", PasswordFile: password}, nil},
 		{"user in the url, password in a file", Settings{URL: "redis://u@h", PasswordFile: password}, nil},
 		{"sentinel", Settings{URL: "redis+sentinel://h/m", SentinelUsername: "u", SentinelPasswordFile: password}, nil},
-		{"bad url, and the rest is not looked at", Settings{URL: "redis://", PasswordFile: "/no/such"}, []string{"url: host 1"}},
-		{"two passwords", Settings{URL: "redis://:hunter2@h", PasswordFile: password}, []string{"password_file: the url has"}},
+		{"bad url, and the rest is not looked at", Settings{URL: "redis://", PasswordFile: "/no/such"},
+			[]string{"url: host 1"}},
+		{"two passwords", Settings{URL: "redis://:hunter2@h", PasswordFile: password},
+			[]string{"password_file: the url has"}},
 		{"two users", Settings{URL: "redis://u:hunter2@h", Username: "v"}, []string{"username: the url has"}},
 		{"user without a password", Settings{URL: "redis://h", Username: "u"}, []string{"username: \"u\" has no password"}},
 		{"user without a password in the url", Settings{URL: "redis://u@h"}, []string{"url: password"}},
 		{"no such file", Settings{URL: "redis://h", PasswordFile: "/no/such"}, []string{"password_file: open /no/such"}},
 		{"empty file", Settings{URL: "redis://h", PasswordFile: write(t, "\n")}, []string{"is empty"}},
-		{"two lines", Settings{URL: "redis://h", PasswordFile: write(t, "hunter2\nhunter2\n")}, []string{"more than one line"}},
-		{"huge file", Settings{URL: "redis://h", PasswordFile: write(t, strings.Repeat("x", 5000))}, []string{"over 4096 bytes"}},
-		{"sentinel's without sentinels", Settings{URL: "redis://h", SentinelUsername: "u", SentinelPasswordFile: password}, []string{"sentinel_username: the url", "sentinel_password_file: the url"}},
-		{"sentinel's user alone", Settings{URL: "redis+sentinel://h/m", SentinelUsername: "u"}, []string{"sentinel_username: \"u\" has no password"}},
-		{"TLS files without TLS", Settings{URL: "redis://h", TLSCAFile: "a", TLSServerName: "b"}, []string{"tls_ca_file: the url is not of TLS", "tls_server_name: the url"}},
+		{"two lines", Settings{URL: "redis://h", PasswordFile: write(t, "hunter2\nhunter2\n")},
+			[]string{"more than one line"}},
+		{"huge file", Settings{URL: "redis://h", PasswordFile: write(t, strings.Repeat("x", 5000))},
+			[]string{"over 4096 bytes"}},
+		{"sentinel's without sentinels", Settings{URL: "redis://h", SentinelUsername: "u", SentinelPasswordFile: password},
+			[]string{"sentinel_username: the url", "sentinel_password_file: the url"}},
+		{"sentinel's user alone", Settings{URL: "redis+sentinel://h/m", SentinelUsername: "u"},
+			[]string{"sentinel_username: \"u\" has no password"}},
+		{"TLS files without TLS", Settings{URL: "redis://h", TLSCAFile: "a", TLSServerName: "b"},
+			[]string{"tls_ca_file: the url is not of TLS", "tls_server_name: the url"}},
 		{"no certificate", Settings{URL: "rediss://h", TLSCAFile: password}, []string{"tls_ca_file: "}},
-		{"key without a certificate", Settings{URL: "rediss://h", TLSKeyFile: password}, []string{"tls_cert_file: not given"}},
-		{"certificate without a key", Settings{URL: "rediss://h", TLSCertFile: password}, []string{"tls_key_file: not given"}},
-		{"not a key pair", Settings{URL: "rediss://h", TLSCertFile: password, TLSKeyFile: password}, []string{"tls_cert_file: with tls_key_file"}},
+		{"key without a certificate", Settings{URL: "rediss://h", TLSKeyFile: password},
+			[]string{"tls_cert_file: not given"}},
+		{"certificate without a key", Settings{URL: "rediss://h", TLSCertFile: password},
+			[]string{"tls_key_file: not given"}},
+		{"not a key pair", Settings{URL: "rediss://h", TLSCertFile: password, TLSKeyFile: password},
+			[]string{"tls_cert_file: with tls_key_file"}},
 		{"pool", Settings{URL: "redis://h", PoolSize: 1025}, []string{"pool_size: 1025 is out of 1 to 1024"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -183,7 +196,8 @@ func TestConnectKinds(t *testing.T) {
 	}
 	defer client.Close()
 	o := client.(*redis.Client).Options()
-	if o.Network != "unix" || o.Addr != "/run/s" || o.DB != 2 || o.PoolSize != 3 || o.MaxRetries != 0 || o.DialTimeout != dialTimeout {
+	if o.Network != "unix" || o.Addr != "/run/s" || o.DB != 2 || o.PoolSize != 3 || o.MaxRetries != 0 ||
+		o.DialTimeout != dialTimeout {
 		t.Errorf("options %+v", o)
 	}
 }

@@ -9,10 +9,13 @@ import (
 func (s Settings) checkTLS(t *target) (errs []*Error) {
 	if !t.tls {
 		for _, given := range []struct{ setting, value string }{
-			{"tls_ca_file", s.TLSCAFile}, {"tls_cert_file", s.TLSCertFile}, {"tls_key_file", s.TLSKeyFile}, {"tls_server_name", s.TLSServerName},
+			{"tls_ca_file", s.TLSCAFile}, {"tls_cert_file", s.TLSCertFile}, {"tls_key_file", s.TLSKeyFile},
+			{"tls_server_name", s.TLSServerName},
 		} {
 			if given.value != "" {
-				errs = append(errs, refuse(given.setting, "the url is not of TLS, where it has a use: want rediss://, rediss+sentinel:// or rediss+cluster://"))
+				errs = append(errs,
+					refuse(given.setting, "the url is not of TLS, where it has a use: want rediss://, rediss+sentinel:// or "+
+						"rediss+cluster://"))
 			}
 		}
 		return errs

@@ -23,7 +23,8 @@ func TestLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.Close)
-	client := redis.NewClient(&redis.Options{Addr: l.Address(), MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true})
+	client := redis.NewClient(&redis.Options{Addr: l.Address(), MaxRetries: -1, DialerRetries: 1,
+		ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = client.Close() })
 	ping := func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)

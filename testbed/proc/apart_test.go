@@ -37,7 +37,8 @@ func TestApart(t *testing.T) {
 		return fmt.Sprint(set.Count(), set.IsSet(0))
 	}
 	serving := Server{PID: pids[0], Workers: "sleep"}
-	if _, err := Apart(Server{PID: pids[0], Workers: "nobody"}, pids[1]); err == nil || cores(pids[1]) != fmt.Sprint(runtime.NumCPU(), true) {
+	if _, err := Apart(Server{PID: pids[0], Workers: "nobody"}, pids[1]); err == nil ||
+		cores(pids[1]) != fmt.Sprint(runtime.NumCPU(), true) {
 		t.Errorf("no thread of that name: got %v, and the other on %s", err, cores(pids[1]))
 	}
 	undo, err := Apart(serving, pids[1])
@@ -47,7 +48,8 @@ func TestApart(t *testing.T) {
 	if a, b := cores(pids[0]), cores(pids[1]); a != "1 true" || b != fmt.Sprint(runtime.NumCPU()-1, false) {
 		t.Errorf("got the one on %s and the other on %s, want core 0, and all but that", a, b)
 	}
-	if err := undo(); err != nil || cores(pids[0]) != cores(pids[1]) || cores(pids[0]) != fmt.Sprint(runtime.NumCPU(), true) {
+	if err := undo(); err != nil || cores(pids[0]) != cores(pids[1]) ||
+		cores(pids[0]) != fmt.Sprint(runtime.NumCPU(), true) {
 		t.Errorf("undone: got %s and %s (%v), want all cores", cores(pids[0]), cores(pids[1]), err)
 	}
 }

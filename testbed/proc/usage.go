@@ -79,7 +79,8 @@ type Usage struct {
 
 // Since returns what was used since before, a reading of the same servers.
 func (r Reading) Since(before Reading) Usage {
-	u := Usage{Seconds: r.at.Sub(before.at).Seconds(), CPU: map[string]float64{}, Busy: map[string]float64{}, Lost: r.lost - before.lost}
+	u := Usage{Seconds: r.at.Sub(before.at).Seconds(), CPU: map[string]float64{}, Busy: map[string]float64{},
+		Lost: r.lost - before.lost}
 	for i, s := range r.servers {
 		u.CPU[s.Name] += (r.cpu[i] - before.cpu[i]).Seconds()
 		cores := s.Cores

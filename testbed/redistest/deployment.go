@@ -33,7 +33,8 @@ func StartCluster(t T) *Cluster {
 	for i := range servers {
 		_, buses[i], _ = net.SplitHostPort(FreeAddress(t)) // the usual one may be over 65535
 		servers[i] = StartServer(t, "--cluster-enabled", "yes", "--cluster-port", buses[i], "--cluster-node-timeout", "1000",
-			"--cluster-require-full-coverage", "no", "--appendonly", "yes", "--appendfsync", "always", "--repl-diskless-sync-delay", "0")
+			"--cluster-require-full-coverage", "no", "--appendonly", "yes", "--appendfsync", "always",
+			"--repl-diskless-sync-delay", "0")
 	}
 	c.Masters, c.Replica = servers[:masters], servers[masters]
 	c.URL = "redis+cluster://" + c.Masters[2].Address + "," + c.Masters[1].Address
@@ -56,7 +57,8 @@ func StartCluster(t T) *Cluster {
 		client := server.Client(t)
 		await(t, "the Cluster to be whole", func() error {
 			nodes, info := client.ClusterNodes(t.Context()).Val(), client.ClusterInfo(t.Context()).Val()
-			if !strings.Contains(info, "cluster_state:ok") || strings.Count(nodes, " connected") != len(servers) || strings.Count(nodes, "slave") != 1 {
+			if !strings.Contains(info, "cluster_state:ok") || strings.Count(nodes, " connected") != len(servers) ||
+				strings.Count(nodes, "slave") != 1 {
 				return fmt.Errorf("%s\n%s", info, nodes)
 			}
 			return nil

@@ -24,7 +24,9 @@ func (c *Cluster) MoveSlot(ctx context.Context, slot, to int, pause func(moved i
 		ids[i] = clients[i].Do(ctx, "CLUSTER", "MYID").Val().(string)
 		for _, s := range shards {
 			ours := slices.ContainsFunc(s.Nodes, func(n redis.Node) bool { return n.ID == ids[i] })
-			if ours && slices.ContainsFunc(s.Slots, func(r redis.SlotRange) bool { return r.Start <= int64(slot) && int64(slot) <= r.End }) {
+			if ours && slices.ContainsFunc(s.Slots, func(r redis.SlotRange) bool {
+				return r.Start <= int64(slot) && int64(slot) <= r.End
+			}) {
 				from = i
 			}
 		}

@@ -120,7 +120,8 @@ func (s *Server) start() {
 	lines := bufio.NewScanner(stdout)
 	for lines.Scan() {
 		fmt.Fprintln(&said, lines.Text())
-		if strings.Contains(lines.Text(), "Ready to accept connections") || strings.Contains(lines.Text(), "+monitor master") {
+		if strings.Contains(lines.Text(), "Ready to accept connections") ||
+			strings.Contains(lines.Text(), "+monitor master") {
 			s.cmd, s.drained = cmd, make(chan struct{})
 			go func() { // a full pipe would block the server
 				defer close(s.drained)

@@ -12,7 +12,8 @@ import (
 // ObjectWriter returns a writer of objects without package publish. It runs the file script, publish's write.lua, as
 // the contract's page describes, and stores keys as they are given. expiry is in milliseconds, "0" for none; fields are
 // alternating names and values.
-func ObjectWriter(t T, client redis.Scripter, script string, shards contract.Shards) func(key, expiry string, fields ...any) {
+func ObjectWriter(t T, client redis.Scripter, script string, shards contract.Shards) func(key,
+	expiry string, fields ...any) {
 	t.Helper()
 	write := writer(t, client, script, shards)
 	return func(key, expiry string, fields ...any) {
@@ -38,7 +39,8 @@ func Writer(t T, client redis.Scripter, script string) func(m contract.Member, f
 	}
 }
 
-func writer(t T, client redis.Scripter, script string, shards contract.Shards) func(m contract.Member, expiry string, fields []any) {
+func writer(t T, client redis.Scripter, script string, shards contract.Shards) func(m contract.Member,
+	expiry string, fields []any) {
 	t.Helper()
 	source, err := os.ReadFile(script)
 	must(t, err)

@@ -28,7 +28,8 @@ func TestResolve(t *testing.T) {
 			if !errors.Is(err, ErrUsage) {
 				t.Fatalf("got %v, want ErrUsage", err)
 			}
-			if !strings.Contains(err.Error(), "EDGE "+strconv.Quote(address)) || !strings.Contains(err.Error(), "want HOST:PORT") {
+			if !strings.Contains(err.Error(), "EDGE "+strconv.Quote(address)) ||
+				!strings.Contains(err.Error(), "want HOST:PORT") {
 				t.Errorf("got %q, want the variable, the value and the form", err)
 			}
 		})
@@ -82,7 +83,8 @@ func TestAddressGivenTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := Options{Edge: address, Redis: address}
-	if err := o.resolveAddresses(); !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), "EDGE and REDIS are both "+address) {
+	if err := o.resolveAddresses(); !errors.Is(err, ErrUsage) ||
+		!strings.Contains(err.Error(), "EDGE and REDIS are both "+address) {
 		t.Errorf("got %v, want that EDGE and REDIS are the same", err)
 	}
 	o.RedisURL = "redis://elsewhere:6379"

@@ -146,7 +146,8 @@ func (c *Config) MoveRules() { moveRules(&c.doc) }
 func moveRules(node *yaml.Node) {
 	if vm := child(node, "vm_config"); vm != nil {
 		for i := 0; i+1 < len(vm.Content); i += 2 {
-			if value := child(vm.Content[i+1], "value"); vm.Content[i].Value == "configuration" && value != nil && child(value, "push_listener") == nil {
+			if value := child(vm.Content[i+1], "value"); vm.Content[i].Value == "configuration" && value != nil &&
+				child(value, "push_listener") == nil {
 				node.Content = append(node.Content, vm.Content[i:i+2]...)
 				vm.Content = slices.Delete(slices.Clone(vm.Content), i, i+2)
 				break

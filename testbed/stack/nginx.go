@@ -102,7 +102,8 @@ func (s *Stack) renderNginx() error {
 	}
 	for _, change := range [][2]string{
 		// Their paths are relative to -p.
-		{"include /etc/nginx/modules-enabled/*.conf;", "load_module " + NginxModules + "/ndk_http_module.so;\nload_module " + NginxModules + "/ngx_http_lua_module.so;"},
+		{"include /etc/nginx/modules-enabled/*.conf;", "load_module " + NginxModules + "/ndk_http_module.so;\nload_module " +
+			NginxModules + "/ngx_http_lua_module.so;"},
 		{"user gatehouse;", "user root;"}, // of the sockets' directory; without effect for others
 		{"worker_processes 2;", "worker_processes " + strconv.Itoa(s.opts.Concurrency) + ";"},
 		{"worker_rlimit_nofile 65536;\n", ""}, // not for every user

@@ -85,7 +85,8 @@ var validName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,31}$`)
 // CheckName returns an error for an invalid name of a stack.
 func CheckName(name string) error {
 	if !validName.MatchString(name) {
-		return fmt.Errorf("%w: STACK %q: want 1 to 32 letters, digits, '.', '_' or '-', not starting with '.'", ErrUsage, name)
+		return fmt.Errorf("%w: STACK %q: want 1 to 32 letters, digits, '.', '_' or '-', not starting with '.'",
+			ErrUsage, name)
 	}
 	return nil
 }

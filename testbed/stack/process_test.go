@@ -49,7 +49,9 @@ func waitForLog(t *testing.T, p *process, text string) {
 
 func TestProcessReportsItsEnd(t *testing.T) {
 	reported := make(chan error, 1)
-	p := shell(t, "for i in $(seq 30); do echo line $i; done; echo last words >&2; exit 3", func(err error) { reported <- err })
+	p := shell(t, "for i in $(seq 30); do echo line $i; done; echo last words >&2; exit 3", func(err error) {
+		reported <- err
+	})
 	var exit *ExitError
 	if err := <-reported; !errors.As(err, &exit) {
 		t.Fatalf("got %v, want an ExitError", err)
@@ -61,7 +63,8 @@ func TestProcessReportsItsEnd(t *testing.T) {
 	if len(lines) != tailLines || lines[0] != "line 12" || lines[tailLines-1] != "last words" {
 		t.Errorf("tail: got %q, want the last %d lines", lines, tailLines)
 	}
-	if want := fmt.Sprintf("child (pid %d) ended: exit status 3; last lines of ", p.pid); !strings.HasPrefix(exit.Error(), want) {
+	if want := fmt.Sprintf("child (pid %d) ended: exit status 3; last lines of ",
+		p.pid); !strings.HasPrefix(exit.Error(), want) {
 		t.Errorf("got %q, want it to begin with %q", exit.Error(), want)
 	}
 }
@@ -132,8 +135,8 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// TestChildDiesWithItsParent kills a parent: nobody listens any more, neither its child nor a worker of nginx, which the
-// child started.
+// TestChildDiesWithItsParent kills a parent: nobody listens any more, neither its child nor a worker of nginx, which
+// the child started.
 func TestChildDiesWithItsParent(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

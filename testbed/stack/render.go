@@ -78,8 +78,8 @@ func (s *Stack) render() error {
 	return nil
 }
 
-// setModule makes the filters' files those of the stack, in a configuration like envoy.yaml, or like envoy-native.yaml if
-// it is native.
+// setModule makes the filters' files those of the stack, in a configuration like envoy.yaml, or like envoy-native.yaml
+// if it is native.
 func (s *Stack) setModule(config *Config, native bool) error {
 	switch {
 	case !native:

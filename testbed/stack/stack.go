@@ -141,8 +141,8 @@ func (s *Stack) stopAll() error {
 	return errors.Join(errs...)
 }
 
-// StartEdge starts the edge, Envoy or nginx, also after a kill, and returns when it accepts connections. The sidecar may
-// be ready later: see [Stack.AwaitReady].
+// StartEdge starts the edge, Envoy or nginx, also after a kill, and returns when it accepts connections. The sidecar
+// may be ready later: see [Stack.AwaitReady].
 func (s *Stack) StartEdge(ctx context.Context) error {
 	render, program := s.render, s.envoyProgram()
 	if s.opts.EdgeKind == NginxEdge {
@@ -210,7 +210,8 @@ func (s *Stack) edgeName() string {
 }
 
 // startChild runs p as name and waits until ready returns nil.
-func (s *Stack) startChild(ctx context.Context, name string, p program, ready func(context.Context, *process) error) error {
+func (s *Stack) startChild(ctx context.Context, name string, p program,
+	ready func(context.Context, *process) error) error {
 	if child := s.child(name); child != nil {
 		select {
 		case <-child.done:

@@ -25,7 +25,8 @@ func helperOptions(t *testing.T) Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Options{Dir: t.TempDir(), EnvoyPath: self, SidecarPath: self, WasmPath: self, LibraryPath: self, ReadyTimeout: 20 * time.Second}
+	return Options{Dir: t.TempDir(), EnvoyPath: self, SidecarPath: self, WasmPath: self, LibraryPath: self,
+		ReadyTimeout: 20 * time.Second}
 }
 
 func startStack(t *testing.T, opts Options) *Stack {
@@ -242,7 +243,8 @@ func TestSocketDirectory(t *testing.T) {
 			opts.Dir = filepath.Join(base, strings.Repeat("d", c.size-len(base)-1))
 			s := newStack(t, opts)
 			if s.ownSockets != c.own || len(s.PushSocket()) > maxSocketPath {
-				t.Errorf("got %s (%d bytes), its own directory: %t; want %t", s.PushSocket(), len(s.PushSocket()), s.ownSockets, c.own)
+				t.Errorf("got %s (%d bytes), its own directory: %t; want %t", s.PushSocket(), len(s.PushSocket()),
+					s.ownSockets, c.own)
 			}
 			info, err := os.Stat(s.sockets)
 			if err != nil {
@@ -299,7 +301,8 @@ func TestRenderOfRepositoryConfiguration(t *testing.T) {
 		}
 	}
 	whole := text(t, config)
-	for _, never := range []string{productionWasm, productionPushSocket, productionAPISocket, "8080", "8081", "9901", "first match wins"} {
+	for _, never := range []string{productionWasm, productionPushSocket, productionAPISocket,
+		"8080", "8081", "9901", "first match wins"} {
 		for line := range strings.Lines(whole) {
 			code, comment, _ := strings.Cut(line, "#")
 			if strings.Contains(code, never) || never == "first match wins" && strings.Contains(comment, never) {
@@ -339,7 +342,8 @@ func TestRenderOfNativeConfiguration(t *testing.T) {
 	}
 }
 
-// TestRenderWithAnotherModule adds a listener with another dynamic module: Gatehouse's filters become dynamic modules, too.
+// TestRenderWithAnotherModule adds a listener with another dynamic module: Gatehouse's filters become dynamic modules,
+// too.
 func TestRenderWithAnotherModule(t *testing.T) {
 	opts := helperOptions(t)
 	opts.EdgeKind = NativeEdge

@@ -131,7 +131,8 @@ func SetProperty(path, value string) error { return proxySetProperty(path, value
 
 // SharedData returns the value of a key, and its compare-and-swap number.
 func SharedData(key string) (value []byte, cas uint32, err error) {
-	value, err = result(proxyGetSharedData(key, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size), unsafe.Pointer(&out.number)))
+	value, err = result(proxyGetSharedData(key, unsafe.Pointer(&out.address), unsafe.Pointer(&out.size),
+		unsafe.Pointer(&out.number)))
 	return value, out.number, err
 }
 
@@ -162,7 +163,8 @@ func Enter(contextID uint32) error { return proxySetEffectiveContext(contextID).
 // does.
 func Call(cluster string, headers, body []byte, timeout time.Duration) (uint32, error) {
 	const noTrailers = ""
-	s := proxyHTTPCall(cluster, text(headers), text(body), noTrailers, uint32(timeout.Milliseconds()), unsafe.Pointer(&out.number))
+	s := proxyHTTPCall(cluster, text(headers), text(body), noTrailers, uint32(timeout.Milliseconds()),
+		unsafe.Pointer(&out.number))
 	return out.number, s.err()
 }
 

@@ -129,7 +129,8 @@ func ValidPermission(name string) bool {
 	return true
 }
 
-// ValidRequestID reports whether id can be forwarded as the id of a request: 1 to [MaxRequestID] bytes of visible ASCII.
+// ValidRequestID reports whether id can be forwarded as the id of a request: 1 to [MaxRequestID] bytes of visible
+// ASCII.
 func ValidRequestID(id string) bool {
 	if len(id) == 0 || len(id) > MaxRequestID {
 		return false

@@ -89,7 +89,8 @@ func TestValidSecret(t *testing.T) {
 	check(t, ValidSecret, map[string]string{
 		"one byte": "s", "blank inside": "a b", "UTF-8": "schlüssel", "longest": strings.Repeat("s", MaxSecret),
 	}, map[string]string{
-		"empty": "", "over the limit": strings.Repeat("s", MaxSecret+1), "blank before": " s", "blank after": "s ", "blank": " ",
+		"empty": "", "over the limit": strings.Repeat("s", MaxSecret+1), "blank before": " s",
+		"blank after": "s ", "blank": " ",
 		"tab": "s\ts", "new line": "s\n", "NUL": "s\x00s", "DEL": "s\x7f", "byte order mark": "\ufeffs",
 	})
 }
@@ -99,10 +100,12 @@ func TestValidKey(t *testing.T) {
 	check(t, ValidKey, map[string]string{
 		"root": "/", "path": "/v1/products/42", "query": "/v1/products/42?lang=de", "percent": "/a%20b", "double slash": "//",
 		"longest": "/" + strings.Repeat("k", MaxKey-1), "device": "@demo-device/v1/me", "device, root": "@d/",
-		"longest device": "@" + id + "/", "longest device and key": "@" + id + "/" + strings.Repeat("k", MaxKey-MaxDeviceID-2),
+		"longest device": "@" + id + "/", "longest device and key": "@" + id + "/" +
+			strings.Repeat("k", MaxKey-MaxDeviceID-2),
 		"@ in a path": "/@d", "@ in a device": "@@/x",
 	}, map[string]string{
-		"device with a question mark": "@d?/x", "empty": "", "no slash": "v1", "query only": "?a=b", "star": "*", "URL": "http://host/", "over the limit": "/" + strings.Repeat("k", MaxKey),
+		"device with a question mark": "@d?/x", "empty": "", "no slash": "v1", "query only": "?a=b",
+		"star": "*", "URL": "http://host/", "over the limit": "/" + strings.Repeat("k", MaxKey),
 		"at": "@", "no device": "@/x", "device without a path": "@demo-device", "device over its limit": "@" + id + "d" + "/",
 		"device and key over the limit": "@" + id + "/" + strings.Repeat("k", MaxKey-MaxDeviceID-1),
 		"device with a comma":           `@a,b/x`, "device with a quote": `@a"b/x`, "device with a query only": "@d?x",
@@ -112,20 +115,23 @@ func TestValidKey(t *testing.T) {
 
 func TestValidETag(t *testing.T) {
 	check(t, ValidETag, map[string]string{
-		"sample": `"5d41402abc4b2a76b9719d911017c592"`, "empty": `""`, "with a comma": `"a,b"`, "a weak one's letters": `"W/"`,
-		"longest": `"` + strings.Repeat("e", MaxETag-2) + `"`,
+		"sample": `"5d41402abc4b2a76b9719d911017c592"`, "empty": `""`, "with a comma": `"a,b"`,
+		"a weak one's letters": `"W/"`, "longest": `"` + strings.Repeat("e", MaxETag-2) + `"`,
 	}, map[string]string{
-		"none": "", "one quote": `"`, "no quotes": "abc", "weak": `W/"abc"`, "star": "*", "list": `"a", "b"`, "list without a space": `"a","b"`,
-		"over the limit": `"` + strings.Repeat("e", MaxETag-1) + `"`, "open": `"abc`, "unopened": `abc"`, "space around": ` "a"`,
-		"new line": "\"a\n\"", "UTF-8": `"é"`,
+		"none": "", "one quote": `"`, "no quotes": "abc", "weak": `W/"abc"`, "star": "*", "list": `"a", "b"`,
+		"list without a space": `"a","b"`,
+		"over the limit":       `"` + strings.Repeat("e", MaxETag-1) + `"`, "open": `"abc`, "unopened": `abc"`,
+		"space around": ` "a"`, "new line": "\"a\n\"", "UTF-8": `"é"`,
 	})
 }
 
 func TestValidContentType(t *testing.T) {
 	check(t, ValidContentType, map[string]string{
-		"sample": "application/json", "parameter": `text/plain; charset="utf-8"`, "longest": strings.Repeat("c", MaxContentType), "a byte": "c",
+		"sample": "application/json", "parameter": `text/plain; charset="utf-8"`,
+		"longest": strings.Repeat("c", MaxContentType), "a byte": "c",
 	}, map[string]string{
-		"none": "", "over the limit": strings.Repeat("c", MaxContentType+1), "new line": "text/plain\r\nx: y", "tab": "text/plain;\tq=1", "UTF-8": "text/é",
+		"none": "", "over the limit": strings.Repeat("c", MaxContentType+1), "new line": "text/plain\r\nx: y",
+		"tab": "text/plain;\tq=1", "UTF-8": "text/é",
 		"a blank": " ", "a blank before": " text/plain", "a blank behind": "text/plain ",
 	})
 }
@@ -134,6 +140,7 @@ func TestValidPermission(t *testing.T) {
 	check(t, ValidPermission, map[string]string{
 		"sample": "telemetry.write", "all kinds": "aZ09._:-", "longest": strings.Repeat("p", MaxPermissionName),
 	}, map[string]string{
-		"none": "", "over the limit": strings.Repeat("p", MaxPermissionName+1), "list": "a,b", "space": "a b", "star": "*", "slash": "a/b",
+		"none": "", "over the limit": strings.Repeat("p", MaxPermissionName+1), "list": "a,b", "space": "a b",
+		"star": "*", "slash": "a/b",
 	})
 }

@@ -26,8 +26,10 @@ func TestCanonicalQuery(t *testing.T) {
 		{"semicolons separate nothing", "b=1;a=2", nil, "b=1;a=2"},
 		{"some names", "utm=x&lang=de&page=2", []string{"page", "lang"}, "lang=de&page=2"},
 		{"some names, repeated", "a=2&b=1&a=1", []string{"a"}, "a=2&a=1"},
-		{"some names, encoded otherwise", "%6cang=de&LANG=en&l%61n%67&lan=x&lang%20=x&la%zzng=x&%6=x", []string{"lang"}, "%6cang=de&l%61n%67"},
-		{"some names, with signs", "page%5Bnumber%5d=2&page[number]=3&a+b=1&a%20b=2&a%2Bb=3", []string{"page[number]", "a b"}, "a%20b=2&a+b=1&page%5Bnumber%5d=2&page[number]=3"},
+		{"some names, encoded otherwise", "%6cang=de&LANG=en&l%61n%67&lan=x&lang%20=x&la%zzng=x&%6=x",
+			[]string{"lang"}, "%6cang=de&l%61n%67"},
+		{"some names, with signs", "page%5Bnumber%5d=2&page[number]=3&a+b=1&a%20b=2&a%2Bb=3", []string{"page[number]", "a b"},
+			"a%20b=2&a+b=1&page%5Bnumber%5d=2&page[number]=3"},
 		{"a name that begins another", "lang=de&language=x", []string{"lang"}, "lang=de"},
 		{"a name without a value", "lang&x", []string{"lang"}, "lang"},
 		{"the empty name", "=1&a=2&&", []string{""}, "=1"},
@@ -45,7 +47,8 @@ func TestCanonicalQuery(t *testing.T) {
 
 func TestCanonicalKey(t *testing.T) {
 	for key, want := range map[string]string{
-		"/a": "/a", "/%c3%a9": "/%C3%A9", "/%C3%A9": "/%C3%A9", "/%": "/%", "/%a": "/%a", "/%ag%ab": "/%ag%AB", "/%%ab": "/%%AB",
+		"/a": "/a", "/%c3%a9": "/%C3%A9", "/%C3%A9": "/%C3%A9", "/%": "/%", "/%a": "/%a",
+		"/%ag%ab": "/%ag%AB", "/%%ab": "/%%AB",
 		"/a?b=%ab&%aa=1": "/a?%AA=1&b=%AB", "/a?b&a": "/a?a&b", "/a?": "/a",
 		"@d%aa/%ab": "@d%aa/%AB", "@%aa": "@%aa", "/abcdef%": "/abcdef%",
 	} {

@@ -123,7 +123,8 @@ func (c *commandLine) run(ctx context.Context, stdout io.Writer) (violations int
 	if err != nil {
 		return 0, fmt.Errorf("directory for the run: %w", err)
 	}
-	_, _ = fmt.Fprintf(stdout, "CHAOS_SEED=%d CHAOS_SECONDS=%d CHAOS_REDIS=%s, logs in %s until all is well\n", seed, c.Seconds, c.Redis, dir)
+	_, _ = fmt.Fprintf(stdout, "CHAOS_SEED=%d CHAOS_SECONDS=%d CHAOS_REDIS=%s, logs in %s until all is well\n",
+		seed, c.Seconds, c.Redis, dir)
 	const writers = 16
 	violations, err = chaos.Run(ctx, chaos.Config{
 		Seed: seed, Duration: time.Duration(c.Seconds) * time.Second,
@@ -131,7 +132,8 @@ func (c *commandLine) run(ctx context.Context, stdout io.Writer) (violations int
 		Redis: c.Redis, Devices: 48, DeviceWrite: 50 * time.Millisecond, Login: 150 * time.Millisecond,
 		RedisServerPath: server, ClockPath: c.Clock, Only: c.Only, FailFast: c.FailFast, Out: stdout,
 		Stack: stack.Options{
-			Name: "chaos", Dir: dir, Concurrency: c.Workers, EnvoyPath: c.Envoy, SidecarPath: c.Sidecar, WasmPath: c.Wasm, LibraryPath: c.Library, NginxLibrary: c.NginxLibrary,
+			Name: "chaos", Dir: dir, Concurrency: c.Workers, EnvoyPath: c.Envoy, SidecarPath: c.Sidecar,
+			WasmPath: c.Wasm, LibraryPath: c.Library, NginxLibrary: c.NginxLibrary,
 			ModifyNginx: func(config string) string { return "env CHAOS_CLOCK;\n" + config }, // nginx clears the environment
 		},
 	})

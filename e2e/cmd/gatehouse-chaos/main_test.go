@@ -23,7 +23,8 @@ func TestUsage(t *testing.T) {
 		{"too few keys", nil, []string{"--keys", "1"}, 2, "--keys 1: want 16 to"},
 		{"unknown flag", nil, []string{"--what"}, 2, "see gatehouse-chaos --help"},
 		{"no sidecar", nil, []string{"--sidecar", "missing", "--clock", "main.go"}, 2, "missing"},
-		{"no library of clocks", nil, []string{"--clock", "missing"}, 2, "missing: no such file or directory; run: scripts/chaos-build.sh"},
+		{"no library of clocks", nil, []string{"--clock", "missing"}, 2,
+			"missing: no such file or directory; run: scripts/chaos-build.sh"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("CHAOS_SECONDS", "60")

@@ -116,7 +116,8 @@ func (c *commandLine) run(ctx context.Context, stdout io.Writer) (violations int
 		return 0, fmt.Errorf("directory for the run: %w", err)
 	}
 	config.Out = stdout
-	_, _ = fmt.Fprintf(stdout, "SEED=%d SPELLINGS=%d, logs in %s until all is well\n", config.Seed, config.Spellings, config.Stack.Dir)
+	_, _ = fmt.Fprintf(stdout, "SEED=%d SPELLINGS=%d, logs in %s until all is well\n", config.Seed,
+		config.Spellings, config.Stack.Dir)
 	violations, err = routers.Run(ctx, config)
 	_, _ = fmt.Fprintf(stdout, "violations: %d\n", violations)
 	if err != nil || violations > 0 {

@@ -1,5 +1,5 @@
-// Command readme writes the table of values in the chart's README, and the descriptions in its values.schema.json, from the
-// comments in its values.yaml, and the list of values that can't be null. Usage: readme [-check] CHART
+// Command readme writes the table of values in the chart's README, and the descriptions in its values.schema.json, from
+// the comments in its values.yaml, and the list of values that can't be null. Usage: readme [-check] CHART
 package main
 
 import (
@@ -117,7 +117,8 @@ func (t *table) rows(mapping *yaml.Node, prefix string) {
 				t.open = true
 			}
 			t.comments[prefix+key.Value] = comment
-			fmt.Fprintf(&t.text, "| `%s` | `%s` | %s |\n", prefix+key.Value, inline(value), strings.ReplaceAll(comment, "|", "\\|"))
+			fmt.Fprintf(&t.text, "| `%s` | `%s` | %s |\n", prefix+key.Value, inline(value),
+				strings.ReplaceAll(comment, "|", "\\|"))
 		case value.Kind == yaml.MappingNode && len(value.Content) > 0:
 			t.rows(value, prefix+key.Value+".")
 		default:

@@ -10,8 +10,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// describeSchema returns the schema with the comments of values.yaml as descriptions. Properties that values.yaml has no
-// comment for keep theirs, and it is an error if one has none. What several values share, in $defs, is described there.
+// describeSchema returns the schema with the comments of values.yaml as descriptions. Properties that values.yaml has
+// no comment for keep theirs, and it is an error if one has none. What several values share, in $defs, is described
+// there.
 func describeSchema(schema []byte, comments map[string]string) (string, error) {
 	var document yaml.Node // JSON is YAML, and a node keeps the order of keys
 	if err := yaml.Unmarshal(schema, &document); err != nil {

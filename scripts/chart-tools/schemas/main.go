@@ -21,11 +21,16 @@ type source struct {
 }
 
 var sources = []source{
-	{"k8s.io/kubernetes@v1.36.3", "h1:qDQdoMiluAE2Eab6Fa52YV+WjiGz9mZFFoagEA6cI+o=", "api/openapi-spec/swagger.json", fromOpenAPI, false},
-	{"istio.io/api@v1.31.1", "h1:5Yb5ihcz4YQsCkciusK7DnFpBMwRB6EFWeUKH1Atuyk=", "kubernetes/customresourcedefinitions.gen.yaml", fromCRDs, true},
-	{"sigs.k8s.io/gateway-api@v1.6.3", "h1:lKpJa5bGlraC/QeACvCpsHLdmO6y0iKfzVl6gzaFEYc=", "config/crd/standard/gateway.networking.k8s.io_[gh]*.yaml", fromCRDs, true},
-	{"github.com/envoyproxy/gateway@v1.9.1", "h1:vAVp6/AlBXJ1aOhp1mxL7fNEzVEfjADUguUhm2wzxQY=", "charts/gateway-helm/charts/crds/crds/generated/*.yaml", fromCRDs, true},
-	{"github.com/prometheus-operator/prometheus-operator@v0.85.0", "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=", "example/prometheus-operator-crd/*.yaml", fromCRDs, true},
+	{"k8s.io/kubernetes@v1.36.3", "h1:qDQdoMiluAE2Eab6Fa52YV+WjiGz9mZFFoagEA6cI+o=", "api/openapi-spec/swagger.json",
+		fromOpenAPI, false},
+	{"istio.io/api@v1.31.1", "h1:5Yb5ihcz4YQsCkciusK7DnFpBMwRB6EFWeUKH1Atuyk=",
+		"kubernetes/customresourcedefinitions.gen.yaml", fromCRDs, true},
+	{"sigs.k8s.io/gateway-api@v1.6.3", "h1:lKpJa5bGlraC/QeACvCpsHLdmO6y0iKfzVl6gzaFEYc=",
+		"config/crd/standard/gateway.networking.k8s.io_[gh]*.yaml", fromCRDs, true},
+	{"github.com/envoyproxy/gateway@v1.9.1", "h1:vAVp6/AlBXJ1aOhp1mxL7fNEzVEfjADUguUhm2wzxQY=",
+		"charts/gateway-helm/charts/crds/crds/generated/*.yaml", fromCRDs, true},
+	{"github.com/prometheus-operator/prometheus-operator@v0.85.0", "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
+		"example/prometheus-operator-crd/*.yaml", fromCRDs, true},
 }
 
 func main() {

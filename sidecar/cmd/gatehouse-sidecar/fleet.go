@@ -14,7 +14,8 @@ import (
 
 // joinFleet is who the sidecar shares verdicts with, nil for nobody; leave ends it. It has
 // connections of its own: its calls end soon, and don't take those of the followers.
-func joinFleet(c *config.Config, m *metrics.Metrics, log *slog.Logger) (others credential.Fleet, leave func(), err error) {
+func joinFleet(c *config.Config, m *metrics.Metrics, log *slog.Logger) (others credential.Fleet,
+	leave func(), err error) {
 	secret, err := c.Verdict.Secret()
 	if err != nil {
 		return nil, nil, fmt.Errorf("verdict.secret_file: %w", err)

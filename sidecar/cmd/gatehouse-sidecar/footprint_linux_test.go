@@ -170,7 +170,8 @@ func (p *process) fits(t *testing.T, what string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%s: %d MiB at most, %d MiB now; objects take %.0f MiB of the budget", what, peak>>20, now>>20, p.metric(t, "gatehouse_object_cache_bytes")/(1<<20))
+	t.Logf("%s: %d MiB at most, %d MiB now; objects take %.0f MiB of the budget", what, peak>>20,
+		now>>20, p.metric(t, "gatehouse_object_cache_bytes")/(1<<20))
 	if peak > mostMemory {
 		t.Errorf("%s: got %d MiB at most, want %d", what, peak>>20, mostMemory>>20)
 	}
@@ -215,7 +216,8 @@ func noise(n int) string {
 }
 
 func objectOf(body string) map[string]string {
-	return map[string]string{"version": "1", "published": "1", "etag": `"a"`, "content-type": "application/json", "body": body}
+	return map[string]string{"version": "1", "published": "1", "etag": `"a"`,
+		"content-type": "application/json", "body": body}
 }
 
 // allEncodings returns an object of four encodings.
@@ -256,7 +258,9 @@ func TestFootprint(t *testing.T) {
 	t.Run("large objects", func(t *testing.T) {
 		large := allEncodings(body)
 		hash := "$2b$12$" + strings.Repeat("a", 53)
-		c.write(t, 100_000, func(i int) contract.Member { return contract.CredentialMember(fmt.Sprint("device-", i)) }, func(int) map[string]string {
+		c.write(t, 100_000, func(i int) contract.Member {
+			return contract.CredentialMember(fmt.Sprint("device-", i))
+		}, func(int) map[string]string {
 			return map[string]string{"version": "1", "published": "1", "hash": hash, "permissions": "read,write"}
 		})
 		c.write(t, 300, objectKey, func(int) map[string]string { return large })
@@ -317,7 +321,8 @@ func TestFootprint(t *testing.T) {
 		inStep := func(p *process) {
 			p.await(t, "in step", func() bool {
 				seq, err := c.Get(t.Context(), contract.ShardKeys(0).SeqKey()).Uint64()
-				return err == nil && p.metric(t, "gatehouse_redis_seq") == float64(seq) && p.metric(t, "gatehouse_edge_memory_dirty_buckets") == 0
+				return err == nil && p.metric(t, "gatehouse_redis_seq") == float64(seq) &&
+					p.metric(t, "gatehouse_edge_memory_dirty_buckets") == 0
 			})
 		}
 		inStep(p)

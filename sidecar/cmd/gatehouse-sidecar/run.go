@@ -98,7 +98,8 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger, level *slog.
 	m := metrics.New()
 	m.Registry.MustRegister(metrics.BuildInfo(version.Name()))
 	m.ObserveRedis(client)
-	tracer, stopTracing, err := tracing.New(tracing.Config{Endpoint: c.Trace.Endpoint, Ratio: c.Trace.Ratio, Version: version.Name()}, m, log)
+	tracer, stopTracing, err := tracing.New(tracing.Config{Endpoint: c.Trace.Endpoint, Ratio: c.Trace.Ratio,
+		Version: version.Name()}, m, log)
 	if err != nil {
 		return err
 	}
@@ -138,11 +139,14 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger, level *slog.
 }
 
 // assemble makes the components and connects them.
-func assemble(c *config.Config, client redis.UniversalClient, others credential.Fleet, hashers *hasher.Pool, m *metrics.Metrics, tracer trace.Tracer, log *slog.Logger, level *slog.LevelVar) ([]component, error) {
+func assemble(c *config.Config, client redis.UniversalClient, others credential.Fleet, hashers *hasher.Pool,
+	m *metrics.Metrics, tracer trace.Tracer, log *slog.Logger, level *slog.LevelVar) ([]component, error) {
 	shards := contract.Shards(c.Redis.Shards)
-	memory := edgemem.New(edgemem.Config{Objects: c.Memory.Objects, Verdicts: c.Memory.Verdicts, Propagation: m.Propagation})
+	memory := edgemem.New(edgemem.Config{Objects: c.Memory.Objects, Verdicts: c.Memory.Verdicts,
+		Propagation: m.Propagation})
 	m.Registry.MustRegister(memory.Collector())
-	objects, err := objectcache.New(objectcache.Config{Bytes: int64(c.Memory.Bytes), Objects: c.Memory.Objects, Shards: shards}, memory, m, log)
+	objects, err := objectcache.New(objectcache.Config{Bytes: int64(c.Memory.Bytes), Objects: c.Memory.Objects,
+		Shards: shards}, memory, m, log)
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +159,8 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	}, memory, m, log)
 	followers := follow.NewGroup(shards, func(i int) follow.Config {
 		return follow.Config{
-			Objects: objects.Shard(i), Credentials: verifier.Shard(i), AcceptLossAfter: c.Redis.AcceptLossAfter, Tracer: tracer, Trace: memory.Trace,
+			Objects: objects.Shard(i), Credentials: verifier.Shard(i), AcceptLossAfter: c.Redis.AcceptLossAfter,
+			Tracer: tracer, Trace: memory.Trace,
 		}
 	}, memory, client, m, log)
 	pusher := push.New(memory, c.Push.Socket, followers.Synced(), m, tracer, log)
@@ -171,8 +176,11 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	checks := []admin.Check{{Name: "redis", Ready: followers.Ready}, {Name: "push", Ready: pusher.Ready}}
 	resync := inspect.NewResync(followers.Resync, pusher.PushAll, log)
 	inspector := inspect.New(inspect.Sources{
-		Version: version.Name(), Started: time.Now(), Registry: m.Registry, Ready: func() []string { return admin.Reasons(checks) },
-		Memory: memory, Objects: objects, Verifier: verifier, Tokens: tokens, Redis: client, Shards: shards, EdgeAdmin: c.Edge.Admin, Resync: resync,
+		Version: version.Name(), Started: time.Now(), Registry: m.Registry, Ready: func() []string {
+			return admin.Reasons(checks)
+		},
+		Memory: memory, Objects: objects, Verifier: verifier, Tokens: tokens, Redis: client, Shards: shards,
+		EdgeAdmin: c.Edge.Admin, Resync: resync,
 	})
 	listed := presence.New(client, c.Push.Socket, inspector.Presence, log)
 	operator := inspect.NewServer(inspector, c.Admin.Actions, level, log).Handler()

@@ -48,9 +48,11 @@ func TestExitCodes(t *testing.T) {
 		{"help", []string{"--help"}, exitOK, "--redis.url", ""},
 		{"version", []string{"--version"}, exitOK, "gatehouse-sidecar ", ""},
 		{"good configuration", []string{"--check-config"}, exitOK, "ok\n", ""},
-		{"bad configuration", []string{"--check-config", "--config", file, "--memory.bytes=1"}, exitUsage, "", "sidecar.yaml:2: log.levle: unknown setting\ngatehouse-sidecar: memory.bytes"},
+		{"bad configuration", []string{"--check-config", "--config", file, "--memory.bytes=1"}, exitUsage,
+			"", "sidecar.yaml:2: log.levle: unknown setting\ngatehouse-sidecar: memory.bytes"},
 		{"bad flag", []string{"--nonsense"}, exitUsage, "", "unknown flag --nonsense"},
-		{"no such directory", []string{"--api.socket=/no/such/directory/api.sock", "--admin.address=127.0.0.1:0", "--redis.url=redis://127.0.0.1:1"}, exitRuntime, "", "/no/such/directory/api.sock"},
+		{"no such directory", []string{"--api.socket=/no/such/directory/api.sock", "--admin.address=127.0.0.1:0",
+			"--redis.url=redis://127.0.0.1:1"}, exitRuntime, "", "/no/such/directory/api.sock"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var stdout, stderr logbuffer.Buffer
@@ -183,26 +185,37 @@ func TestWholeProgram(t *testing.T) {
 	if log := p.stderr.String(); strings.Contains(log, "level=WARN") || !strings.Contains(log, "can't tell its role") {
 		t.Errorf("on miniredis, which make run starts, the sidecar logs:\n%s\nwant no warning", log)
 	}
-	if _, err := p.publish.Put(t.Context(), publish.Object{Key: "/a", Body: []byte("hello"), ContentType: "text/plain"}); err != nil {
+	if _, err := p.publish.Put(t.Context(), publish.Object{Key: "/a", Body: []byte("hello"),
+		ContentType: "text/plain"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.publish.PutDevice(t.Context(), publish.Device{ID: "d", Secret: "s", Cost: 4, Permissions: []string{"read", "write"}}); err != nil {
+	if _, err := p.publish.PutDevice(t.Context(), publish.Device{ID: "d", Secret: "s", Cost: 4,
+		Permissions: []string{"read", "write"}}); err != nil {
 		t.Fatal(err)
 	}
-	await.Until(t, "the object", func() bool { f, err := p.memory.Object("/a"); return err == nil && string(f.Bodies[0]) == "hello" })
+	await.Until(t, "the object", func() bool {
+		f, err := p.memory.Object("/a")
+		return err == nil && string(f.Bodies[0]) == "hello"
+	})
 	await.Until(t, "the permissions", func() bool { state, _ := p.memory.State(); return len(state.Permissions) == 2 })
 	state, _ := p.memory.State()
 	if got := p.verify(t, "s"); got.Outcome != wire.Allow || got.Epoch != state.Epoch || got.Permissions != 3 {
 		t.Errorf("verify = %+v, want allow with both permissions under epoch %x", got, state.Epoch)
 	}
-	await.Until(t, "the verdict", func() bool { v, err := p.memory.Verdict("d", "s"); return err == nil && v.Outcome == wire.Allow })
+	await.Until(t, "the verdict", func() bool {
+		v, err := p.memory.Verdict("d", "s")
+		return err == nil && v.Outcome == wire.Allow
+	})
 	if got := p.verify(t, "t"); got.Outcome != wire.Deny {
 		t.Errorf("verify of a wrong secret = %+v", got)
 	}
 	if _, err := p.publish.RevokeDevice(t.Context(), "d"); err != nil {
 		t.Fatal(err)
 	}
-	await.Until(t, "the revocation", func() bool { v, err := p.memory.Verdict("d", "s"); return err != nil || v.Outcome == wire.Deny })
+	await.Until(t, "the revocation", func() bool {
+		v, err := p.memory.Verdict("d", "s")
+		return err != nil || v.Outcome == wire.Deny
+	})
 	if got := p.verify(t, "s"); got.Outcome != wire.Deny {
 		t.Errorf("verify after the revocation = %+v", got)
 	}
@@ -238,7 +251,8 @@ func TestWholeProgram(t *testing.T) {
 
 // TestRedisThatIsNotThere is reported at once, in one line, which names the address.
 func TestRedisThatIsNotThere(t *testing.T) {
-	for _, url := range []string{"redis://127.0.0.1:1", "redis+sentinel://127.0.0.1:1/master", "redis+cluster://127.0.0.1:1"} {
+	for _, url := range []string{"redis://127.0.0.1:1", "redis+sentinel://127.0.0.1:1/master",
+		"redis+cluster://127.0.0.1:1"} {
 		t.Run(url, func(t *testing.T) {
 			t.Parallel()
 			begin := time.Now()
@@ -250,7 +264,8 @@ func TestRedisThatIsNotThere(t *testing.T) {
 			p.stop()
 			<-p.code
 			warnings := strings.Count(p.stderr.String(), "level=WARN")
-			if said := p.stderr.String(); warnings != 1 || !strings.Contains(said, "redis can't be followed yet") || !strings.Contains(said, "127.0.0.1:1: connect: connection refused") {
+			if said := p.stderr.String(); warnings != 1 || !strings.Contains(said, "redis can't be followed yet") ||
+				!strings.Contains(said, "127.0.0.1:1: connect: connection refused") {
 				t.Errorf("%d warnings, want one that says what is wrong:\n%s", warnings, said)
 			}
 		})

@@ -44,7 +44,9 @@ func (cmd *edgesCmd) Run(c *console) error {
 			return c.printJSON(list)
 		}
 		if len(list) == 0 {
-			_, err := fmt.Fprintln(c.stdout, "no sidecar has listed itself here: none follows this Redis, or its user may not write the list (docs/redis-contract.md, Redis itself)")
+			_, err := fmt.Fprintln(c.stdout,
+				"no sidecar has listed itself here: none follows this Redis, or its user may not write the list "+
+					"(docs/redis-contract.md, Redis itself)")
 			return err
 		}
 		return printEdges(c, list)
@@ -62,7 +64,8 @@ func printEdges(c *console, list []listedEdge) error {
 		case !e.Ready:
 			state = "not ready"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", shown(e.Host), shown(e.ID), shown(e.Version), state, age(e.LagS), e.Seq, e.Objects, e.Devices, dash(shown(e.Problem)))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", shown(e.Host), shown(e.ID), shown(e.Version),
+			state, age(e.LagS), e.Seq, e.Objects, e.Devices, dash(shown(e.Problem)))
 	}
 	return w.Flush()
 }

@@ -18,7 +18,8 @@ func (cmd *acceptLossCmd) Run(c *console) error {
 		}
 		text := "no shard is empty: nothing to accept"
 		if accepted > 0 {
-			text = fmt.Sprintf("%d of %d shards were empty: edges drop what they had of them, and refuse devices that are not in Redis", accepted, max(c.redis.Shards, 1))
+			text = fmt.Sprintf("%d of %d shards were empty: edges drop what they had of them, and refuse devices that are not "+
+				"in Redis", accepted, max(c.redis.Shards, 1))
 		}
 		_, err = fmt.Fprintln(c.stdout, text)
 		return err

@@ -74,7 +74,8 @@ func readLibrary(file string) ([]byte, error) {
 		return nil, err
 	}
 	dir := filepath.Dir(program)
-	for _, file := range []string{filepath.Join(dir, libraryName), filepath.Join(dir, "..", "lib", "gatehouse", libraryName)} {
+	for _, file := range []string{filepath.Join(dir, libraryName),
+		filepath.Join(dir, "..", "lib", "gatehouse", libraryName)} {
 		text, err := os.ReadFile(file)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return text, err

@@ -42,7 +42,8 @@ func (cmd *putCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(c.stdout, "%s: version %d, etag %s, %s\n", cmd.Key, receipt.Version, publish.ETag(object.ContentType, body), object.ContentType)
+		fmt.Fprintf(c.stdout, "%s: version %d, etag %s, %s\n", cmd.Key, receipt.Version,
+			publish.ETag(object.ContentType, body), object.ContentType)
 		return nil
 	})
 }

@@ -42,7 +42,8 @@ func call(sidecar, path string, question, v any) error {
 	}
 	text, err := fetch(method, from, body, maxAnswer)
 	if _, away := errors.AsType[*url.Error](err); away {
-		return fmt.Errorf("the sidecar doesn't answer: %w\nIts log may have the reason; gatehousectl edges shows whether it is gone", err)
+		return fmt.Errorf(
+			"the sidecar doesn't answer: %w\nIts log may have the reason; gatehousectl edges shows whether it is gone", err)
 	}
 	if err != nil {
 		return err
@@ -88,13 +89,18 @@ func (cmd *statusCmd) Run(c *console) error {
 			fmt.Fprintln(w, "a resync runs")
 		}
 		fmt.Fprintf(w, "\nversion\t%s, started %s\n", s.Version, s.Started.Format(time.RFC3339))
-		fmt.Fprintf(w, "redis\tconnected: %t, in step %s ago, write %.0f\n", s.Redis.Connected, age(s.Redis.InStepAge), s.Redis.Seq)
-		fmt.Fprintf(w, "edge\t%s, acknowledged %s ago, %s behind, %d buckets wait\n", since, age(s.Edge.AcknowledgedAge), age(s.Edge.InStepAge), s.Edge.Waiting)
+		fmt.Fprintf(w, "redis\tconnected: %t, in step %s ago, write %.0f\n", s.Redis.Connected,
+			age(s.Redis.InStepAge), s.Redis.Seq)
+		fmt.Fprintf(w, "edge\t%s, acknowledged %s ago, %s behind, %d buckets wait\n", since, age(s.Edge.AcknowledgedAge),
+			age(s.Edge.InStepAge), s.Edge.Waiting)
 		fmt.Fprintf(w, "memory\tepoch %s, layout %d\n", dash(s.Edge.Epoch), s.Edge.Layout)
-		fmt.Fprintf(w, "objects\t%.0f at the edge, %.0f left out, %.0f of %.0f bytes\n", s.Objects.Held, s.Objects.LeftOut, s.Objects.Bytes, s.Objects.Budget)
-		fmt.Fprintf(w, "devices\t%.0f, known to the edge %d, held back %d\n", s.Devices.Records, s.Edge.Devices, s.Devices.Held)
+		fmt.Fprintf(w, "objects\t%.0f at the edge, %.0f left out, %.0f of %.0f bytes\n", s.Objects.Held,
+			s.Objects.LeftOut, s.Objects.Bytes, s.Objects.Budget)
+		fmt.Fprintf(w, "devices\t%.0f, known to the edge %d, held back %d\n", s.Devices.Records,
+			s.Edge.Devices, s.Devices.Held)
 		fmt.Fprintf(w, "verdicts\t%d allow, %d deny, %d permission names\n", s.Edge.Allows, s.Edge.Denies, s.Edge.Permissions)
-		fmt.Fprintf(w, "bcrypt\t%.0f of %d running, %.0f of %d waiting\n", s.Bcrypt.Running, s.Bcrypt.Workers, s.Bcrypt.Queued, s.Bcrypt.Queue)
+		fmt.Fprintf(w, "bcrypt\t%.0f of %d running, %.0f of %d waiting\n", s.Bcrypt.Running, s.Bcrypt.Workers,
+			s.Bcrypt.Queued, s.Bcrypt.Queue)
 	})
 }
 
@@ -209,7 +215,8 @@ func (cmd *explainCmd) rules(c *console) (json.RawMessage, error) {
 		names = append(names, rules.Listener)
 	}
 	if cmd.Listener == "" {
-		return nil, usagef("%s has the rules of several listeners: choose one by --listener: %s", source, strings.Join(names, ", "))
+		return nil, usagef("%s has the rules of several listeners: choose one by --listener: %s", source,
+			strings.Join(names, ", "))
 	}
 	return nil, usagef("%s has no listener %q with rules, but %s", source, cmd.Listener, strings.Join(names, ", "))
 }
@@ -244,7 +251,8 @@ func printExplanation(w io.Writer, e *inspect.Explanation) {
 		fmt.Fprintf(w, "key\t%s\n", e.Key)
 		fmt.Fprintf(w, "  in Redis\t%s\n", versionAt(&o.Redis))
 		fmt.Fprintf(w, "  in the sidecar\t%s, %s\n", number(o.Sidecar.Version), strings.ReplaceAll(o.Sidecar.Place, "_", " "))
-		fmt.Fprintf(w, "  at the edge\t%s%s\n", number(o.Edge.Version), map[bool]string{true: ", not acknowledged yet"}[o.Edge.Pending])
+		fmt.Fprintf(w, "  at the edge\t%s%s\n", number(o.Edge.Version),
+			map[bool]string{true: ", not acknowledged yet"}[o.Edge.Pending])
 	}
 	if d := e.Device; d != nil {
 		may := "may authenticate"

@@ -36,7 +36,8 @@ func TestOperatorCommands(t *testing.T) {
 		return file
 	}
 	at := []string{"--sidecar", strings.TrimPrefix(server.URL, "http://")}
-	explain := append([]string{"explain", "/a", "--rules", write("rules", "rules: [{match: {path: /a}, cache: {}}]")}, at...)
+	explain := append([]string{"explain", "/a", "--rules",
+		write("rules", "rules: [{match: {path: /a}, cache: {}}]")}, at...)
 	secret := [2]string{"x-device-token", "secret"}
 	for _, tt := range []struct {
 		name, stdin string
@@ -44,8 +45,10 @@ func TestOperatorCommands(t *testing.T) {
 		want        [][2]string
 	}{
 		{"on the command line", "", []string{"--header", "x-a: b"}, [][2]string{{"x-a", "b"}}},
-		{"a file", "", []string{"--header", "@" + write("headers", "x-device-id: dev\r\n\nx-device-token:secret\n")}, [][2]string{{"x-device-id", "dev"}, secret}},
-		{"standard input", "x-device-token: secret", []string{"--header", "x-device-id: dev", "--header", "@-"}, [][2]string{{"x-device-id", "dev"}, secret}},
+		{"a file", "", []string{"--header", "@" + write("headers", "x-device-id: dev\r\n\nx-device-token:secret\n")},
+			[][2]string{{"x-device-id", "dev"}, secret}},
+		{"standard input", "x-device-token: secret", []string{"--header", "x-device-id: dev", "--header", "@-"},
+			[][2]string{{"x-device-id", "dev"}, secret}},
 	} {
 		s.ok(tt.stdin, slices.Concat(explain, tt.args)...)
 		if !slices.Equal(asked.Headers, tt.want) {

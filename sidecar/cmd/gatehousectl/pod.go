@@ -31,8 +31,8 @@ type drainCmd struct {
 	Admin string `default:"127.0.0.1:9901" placeholder:"HOST:PORT" help:"Admin address of the edge. Default: ${default}."`
 }
 
-// Run has the edge end each connection with its next answer, and fail its health check; it goes on answering. nginx.conf
-// has the path of Envoy's admin.
+// Run has the edge end each connection with its next answer, and fail its health check; it goes on answering.
+// nginx.conf has the path of Envoy's admin.
 func (cmd *drainCmd) Run(c *console) error {
 	return c.ask(http.MethodPost, "http://"+cmd.Admin+"/healthcheck/fail")
 }
@@ -67,7 +67,8 @@ func fetch(method, url string, body io.Reader, most int64) ([]byte, error) {
 		return nil, fmt.Errorf("%s %s: %w", method, url, err)
 	}
 	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s %s: %s: %s", method, url, answer.Status, strings.TrimSpace(string(text[:min(len(text), maxReason)])))
+		return nil, fmt.Errorf("%s %s: %s: %s", method, url, answer.Status,
+			strings.TrimSpace(string(text[:min(len(text), maxReason)])))
 	}
 	return text, nil
 }

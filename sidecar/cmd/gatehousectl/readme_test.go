@@ -15,7 +15,8 @@ func TestReadme(t *testing.T) {
 		t.Fatal(err)
 	}
 	var listed, offered []string
-	for _, row := range regexp.MustCompile("(?m)^\\| `--([a-z-]+)` \\| `(GATEHOUSE_[A-Z_]+)` \\|").FindAllStringSubmatch(string(source), -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| `--([a-z-]+)` \\| `(GATEHOUSE_[A-Z_]+)` \\|").FindAllStringSubmatch(
+		string(source), -1) {
 		listed = append(listed, row[1]+" "+row[2])
 	}
 	help := strings.Join(strings.Fields(newShell(t).ok("", "--help")), " ")

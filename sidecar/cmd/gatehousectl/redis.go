@@ -37,8 +37,10 @@ func (r *redisFlags) complete(env func(string) string) error {
 		value    *string
 		variable string
 	}{
-		{&r.URL, "GATEHOUSE_REDIS"}, {&r.URL, "GATEHOUSE_REDIS_URL"}, {&r.Username, "GATEHOUSE_REDIS_USERNAME"}, {&r.PasswordFile, "GATEHOUSE_REDIS_PASSWORD_FILE"},
-		{&r.SentinelUsername, "GATEHOUSE_REDIS_SENTINEL_USERNAME"}, {&r.SentinelPasswordFile, "GATEHOUSE_REDIS_SENTINEL_PASSWORD_FILE"},
+		{&r.URL, "GATEHOUSE_REDIS"}, {&r.URL, "GATEHOUSE_REDIS_URL"}, {&r.Username, "GATEHOUSE_REDIS_USERNAME"},
+		{&r.PasswordFile, "GATEHOUSE_REDIS_PASSWORD_FILE"},
+		{&r.SentinelUsername, "GATEHOUSE_REDIS_SENTINEL_USERNAME"},
+		{&r.SentinelPasswordFile, "GATEHOUSE_REDIS_SENTINEL_PASSWORD_FILE"},
 		{&r.TLSCAFile, "GATEHOUSE_REDIS_TLS_CA_FILE"}, {&r.TLSCertFile, "GATEHOUSE_REDIS_TLS_CERT_FILE"},
 		{&r.TLSKeyFile, "GATEHOUSE_REDIS_TLS_KEY_FILE"}, {&r.TLSServerName, "GATEHOUSE_REDIS_TLS_SERVER_NAME"},
 	} {

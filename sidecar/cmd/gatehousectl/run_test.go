@@ -78,7 +78,8 @@ func TestObjects(t *testing.T) {
 	s := newShell(t)
 	body := strings.Repeat("<p>hello</p>", 100)
 	got := s.ok("", "put", "/a", "--file", s.file("a.html", body), "--ttl", "90s")
-	if want := "/a: version 1, etag " + publish.ETag("text/html; charset=utf-8", []byte(body)) + ", text/html; charset=utf-8\n"; got != want {
+	if want := "/a: version 1, etag " + publish.ETag("text/html; charset=utf-8", []byte(body)) +
+		", text/html; charset=utf-8\n"; got != want {
 		t.Errorf("put: got %q, want %q", got, want)
 	}
 	if got := s.ok("", "get", "/a"); got != body {
@@ -88,7 +89,8 @@ func TestObjects(t *testing.T) {
 		t.Errorf("get gzip: got %.20q", got)
 	}
 	head := s.ok("", "get", "/a", "--head")
-	for _, want := range []string{"version:       1\n", "fresh:         1m30s\n", "identity:      1200 bytes\n", "zstd: "} {
+	for _, want := range []string{"version:       1\n", "fresh:         1m30s\n",
+		"identity:      1200 bytes\n", "zstd: "} {
 		if !strings.Contains(head, want) {
 			t.Errorf("head has no %q:\n%s", want, head)
 		}
@@ -103,7 +105,8 @@ func TestObjects(t *testing.T) {
 		t.Errorf("list: %q", list)
 	}
 	var entry publish.Entry
-	if err := json.Unmarshal([]byte(s.ok("", "list", "/b", "--json")), &entry); err != nil || entry.Key != "/b" || entry.Version != 7 {
+	if err := json.Unmarshal([]byte(s.ok("", "list", "/b", "--json")), &entry); err != nil || entry.Key != "/b" ||
+		entry.Version != 7 {
 		t.Errorf("list --json: %+v, %v", entry, err)
 	}
 	if got := s.ok("", "delete", "/b"); got != "/b: deleted, version 8\n" {
@@ -140,7 +143,8 @@ func TestAcceptLoss(t *testing.T) {
 func TestDevices(t *testing.T) {
 	s := newShell(t)
 	secret := func(content string) string { return s.file("secret", content) }
-	s.ok("", "device", "put", "demo", "--secret-file", secret("demo-secret\n"), "--permissions", "b,a", "--cost", "4", "--not-after", "2001-02-03T04:05:06Z")
+	s.ok("", "device", "put", "demo", "--secret-file", secret("demo-secret\n"), "--permissions",
+		"b,a", "--cost", "4", "--not-after", "2001-02-03T04:05:06Z")
 	c, err := contract.ParseCredential(hash(s, "demo"))
 	if err != nil {
 		t.Fatal(err)
@@ -166,7 +170,8 @@ third  2        revoked  -
 		t.Errorf("list:\n%s\nwant:\n%s", got, want)
 	}
 	s.redis.HSet(keys.CredentialKey("other"), "disabled", "yes")
-	if r := s.run("", "device", "list"); r.code != 1 || !strings.Contains(r.stdout, "other  0        corrupt") || !strings.Contains(r.stderr, `device "other"`) {
+	if r := s.run("", "device", "list"); r.code != 1 || !strings.Contains(r.stdout, "other  0        corrupt") ||
+		!strings.Contains(r.stderr, `device "other"`) {
 		t.Errorf("list with a damaged record: %+v", r)
 	}
 }
@@ -221,30 +226,39 @@ func TestRefuses(t *testing.T) {
 		{"unknown flag", "unknown flag", "", 2, []string{"list", "--colour"}},
 		{"put without a file", "--file", "", 2, []string{"put", "/a"}},
 		{"missing file", "no such file", "", 1, []string{"put", "/a", "--file", filepath.Join(t.TempDir(), "none")}},
-		{"large object", "-: over 1048576 bytes, too large for an object", strings.Repeat("x", 1<<20+1), 2, []string{"put", "/a", "--file", "-"}},
+		{"large object", "-: over 1048576 bytes, too large for an object", strings.Repeat("x", 1<<20+1),
+			2, []string{"put", "/a", "--file", "-"}},
 		{"bad key", `invalid member "o:a"`, "", 2, []string{"put", "a", "--file", "-"}},
 		{"bad ttl", "--ttl", "", 2, []string{"put", "/a", "--file", "-", "--ttl", "soon"}},
 		{"negative version", "--version", "", 2, []string{"put", "/a", "--file", "-", "--version", "-1"}},
 		{"unknown encoding", "--encoding", "", 2, []string{"get", "/a", "--encoding", "lz4"}},
-		{"low cost", "--cost 3: is out of 4 to 15", "s", 2, []string{"device", "put", "d", "--secret-file", "-", "--cost", "3"}},
-		{"cost 0", "--cost 0: is out of 4 to 15", "s", 2, []string{"device", "put", "d", "--secret-file", "-", "--cost", "0"}},
+		{"low cost", "--cost 3: is out of 4 to 15", "s", 2,
+			[]string{"device", "put", "d", "--secret-file", "-", "--cost", "3"}},
+		{"cost 0", "--cost 0: is out of 4 to 15", "s", 2,
+			[]string{"device", "put", "d", "--secret-file", "-", "--cost", "0"}},
 		{"high cost", "--cost 16", "s", 2, []string{"device", "put", "d", "--secret-file", "-", "--cost", "16"}},
 		{"empty secret", "is empty", "\n", 2, []string{"device", "put", "d", "--secret-file", "-"}},
-		{"long secret", "73 bytes, at most 72", strings.Repeat("s", 73), 2, []string{"device", "put", "d", "--secret-file", "-"}},
+		{"long secret", "73 bytes, at most 72", strings.Repeat("s", 73), 2,
+			[]string{"device", "put", "d", "--secret-file", "-"}},
 		{"two line ends", "line end", "s\n\n", 2, []string{"device", "put", "d", "--secret-file", "-"}},
 		{"blank after a secret", "a blank at an end", "s \n", 2, []string{"device", "put", "d", "--secret-file", "-"}},
 		{"byte order mark", "byte order mark", "\ufeffs\n", 2, []string{"device", "put", "d", "--secret-file", "-"}},
-		{"huge secret", "too large for a secret (at most 72)", strings.Repeat("s", 5000), 2, []string{"device", "put", "d", "--secret-file", "-"}},
+		{"huge secret", "too large for a secret (at most 72)", strings.Repeat("s", 5000), 2,
+			[]string{"device", "put", "d", "--secret-file", "-"}},
 		{"NUL in secret", "NUL", "a\x00b", 2, []string{"device", "put", "d", "--secret-file", "-"}},
 		{"two lines", "line end", "a\n\n", 2, []string{"device", "put", "d", "--secret-file", "-"}},
 		{"bad time", "--not-after", "s", 2, []string{"device", "put", "d", "--secret-file", "-", "--not-after", "tomorrow"}},
-		{"bad permission", `permission "a b"`, "s", 2, []string{"device", "put", "d", "--secret-file", "-", "--permissions", "a b"}},
+		{"bad permission", `permission "a b"`, "s", 2,
+			[]string{"device", "put", "d", "--secret-file", "-", "--permissions", "a b"}},
 		{"revoke nobody", "not found", "", 3, []string{"device", "revoke", "nobody"}},
 		{"delete a bad key", "invalid", "", 2, []string{"delete", "a"}},
 		{"URL scheme", "--redis", "", 2, []string{"list", "--redis", "http://127.0.0.1"}},
-		{"shards", "--shards, GATEHOUSE_REDIS_SHARDS: shards: 65 is out of 1 to 64", "", 2, []string{"list", "--shards", "65"}},
-		{"password file", "--redis-password-file: open /no/such", "", 2, []string{"list", "--redis-password-file", "/no/such"}},
-		{"TLS without TLS", "--redis-tls-ca-file: the url is not of TLS", "", 2, []string{"list", "--redis-tls-ca-file", "x"}},
+		{"shards", "--shards, GATEHOUSE_REDIS_SHARDS: shards: 65 is out of 1 to 64", "", 2,
+			[]string{"list", "--shards", "65"}},
+		{"password file", "--redis-password-file: open /no/such", "", 2,
+			[]string{"list", "--redis-password-file", "/no/such"}},
+		{"TLS without TLS", "--redis-tls-ca-file: the url is not of TLS", "", 2,
+			[]string{"list", "--redis-tls-ca-file", "x"}},
 		{"nobody listens", "connection refused", "", 1, []string{"list", "--redis", "redis://127.0.0.1:1"}},
 		{"no sidecar", "the sidecar doesn't answer", "", 1, []string{"status", "--sidecar", "127.0.0.1:1"}},
 		{"no sidecar to explain", "the sidecar doesn't answer", "", 1, []string{"explain", "/a", "--sidecar", "127.0.0.1:1"}},
@@ -275,7 +289,8 @@ func TestNumberOfShards(t *testing.T) {
 
 func TestPasswordIsNotShown(t *testing.T) {
 	s := newShell(t)
-	for _, url := range []string{"redis://u:hunter2/x@127.0.0.1:1", "redis://u:hunter2%zz@127.0.0.1:1", "redis://u:hunter2@127.0.0.1:1", "redis://u:hunter2@127.0.0.1:1/x", "no://u:hunter2@h"} {
+	for _, url := range []string{"redis://u:hunter2/x@127.0.0.1:1", "redis://u:hunter2%zz@127.0.0.1:1",
+		"redis://u:hunter2@127.0.0.1:1", "redis://u:hunter2@127.0.0.1:1/x", "no://u:hunter2@h"} {
 		s.env["GATEHOUSE_REDIS"] = url
 		for _, args := range [][]string{{"list"}, {"list", "--redis", url}, {"--help"}} {
 			if r := s.run("", args...); strings.Contains(r.stdout+r.stderr, "hunter2") {
@@ -341,11 +356,15 @@ func TestCheckFile(t *testing.T) {
 	}
 	var report findings.Report
 	if err := json.Unmarshal([]byte(s.ok("", "check", "--json", warned)), &report); err != nil || report.Rules != 4 ||
-		len(report.Findings) != 1 || report.Findings[0].Severity != findings.Warning || report.Findings[0].Path != "address.pipe.mode" {
+		len(report.Findings) != 1 || report.Findings[0].Severity != findings.Warning ||
+		report.Findings[0].Path != "address.pipe.mode" {
 		t.Errorf("as JSON, got %+v, %v", report, err)
 	}
-	other := strings.NewReplacer("cluster: gatehouse-sidecar, timeout", "cluster: elsewhere, timeout").Replace(string(content))
-	s.fails(2, `-: listener edge: sidecar.cluster: "elsewhere" is not a cluster of this file (has: gatehouse-sidecar, upstream)`, other, "check", "-")
+	other := strings.NewReplacer("cluster: gatehouse-sidecar, timeout",
+		"cluster: elsewhere, timeout").Replace(string(content))
+	s.fails(2,
+		`-: listener edge: sidecar.cluster: "elsewhere" is not a cluster of this file (has: gatehouse-sidecar, upstream)`,
+		other, "check", "-")
 }
 
 // TestTraceparent writes within the trace of the environment.

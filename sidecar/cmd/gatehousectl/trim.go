@@ -16,7 +16,8 @@ func (cmd *trimCmd) Run(c *console) error {
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(c.stdout, "%d members: %d entries of records that are gone removed, %d expired objects deleted\n",
+		_, err = fmt.Fprintf(c.stdout,
+			"%d members: %d entries of records that are gone removed, %d expired objects deleted\n",
 			done.Members, done.Removed, done.Expired)
 		return err
 	})

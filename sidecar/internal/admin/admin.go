@@ -1,4 +1,5 @@
-// Package admin serves metrics, health, readiness, profiles and the operator's page. It must not be reachable for others.
+// Package admin serves metrics, health, readiness, profiles and the operator's page. It must not be reachable for
+// others.
 package admin
 
 import (
@@ -54,14 +55,16 @@ type Server struct {
 }
 
 // New is a Server for address, host:port. operator serves all other paths.
-func New(address string, registry *prometheus.Registry, checks []Check, operator http.Handler, log *slog.Logger) *Server {
+func New(address string, registry *prometheus.Registry, checks []Check, operator http.Handler,
+	log *slog.Logger) *Server {
 	return &Server{address: address, registry: registry, checks: checks, operator: operator, log: log}
 }
 
 // Handler serves the endpoints.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{Registry: s.registry, EnableOpenMetrics: true}))
+	mux.Handle("GET /metrics",
+		promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{Registry: s.registry, EnableOpenMetrics: true}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", s.ready)
 	operators := http.NewServeMux()

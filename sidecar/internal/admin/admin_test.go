@@ -17,8 +17,11 @@ import (
 
 func TestEndpoints(t *testing.T) {
 	var one, two error
-	checks := []admin.Check{{Name: "push", Ready: func() error { return one }}, {Name: "other", Ready: func() error { return two }}}
-	server := httptest.NewServer(admin.New("", metrics.New().Registry, checks, http.NotFoundHandler(), slog.New(slog.DiscardHandler)).Handler())
+	checks := []admin.Check{{Name: "push", Ready: func() error {
+		return one
+	}}, {Name: "other", Ready: func() error { return two }}}
+	server := httptest.NewServer(admin.New("", metrics.New().Registry, checks, http.NotFoundHandler(),
+		slog.New(slog.DiscardHandler)).Handler())
 	defer server.Close()
 	get := func(path string) (int, string) {
 		r, err := http.Get(server.URL + path)
@@ -74,7 +77,8 @@ func TestOtherSites(t *testing.T) {
 		{"the page", "GET", "/v1/status", header{"Sec-Fetch-Site": "same-origin"}, 200},
 		{"the page, in an old browser", "GET", "/v1/status", header{"Origin": "http://127.0.0.1:9090"}, 200},
 		{"trace", "GET", "/debug/pprof/trace?seconds=1", header{"Sec-Fetch-Site": "cross-site"}, 403},
-		{"trace by a link", "GET", "/debug/pprof/trace?seconds=1", header{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}, 403},
+		{"trace by a link", "GET", "/debug/pprof/trace?seconds=1",
+			header{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}, 403},
 		{"trace, another port", "GET", "/debug/pprof/trace?seconds=1", header{"Sec-Fetch-Site": "same-site"}, 403},
 		{"trace, in an old browser", "GET", "/debug/pprof/trace?seconds=1", header{"Origin": "http://other.example"}, 403},
 		{"profile, HEAD", "HEAD", "/debug/pprof/profile?seconds=1", header{"Sec-Fetch-Site": "cross-site"}, 403},
@@ -103,9 +107,11 @@ func TestOtherSites(t *testing.T) {
 	}
 }
 
-// TestFormats serves the text that a client gets without asking, OpenMetrics, and the binary form with native histograms.
+// TestFormats serves the text that a client gets without asking, OpenMetrics, and the binary form with native
+// histograms.
 func TestFormats(t *testing.T) {
-	server := httptest.NewServer(admin.New("", metrics.New().Registry, nil, http.NotFoundHandler(), slog.New(slog.DiscardHandler)).Handler())
+	server := httptest.NewServer(admin.New("", metrics.New().Registry, nil, http.NotFoundHandler(),
+		slog.New(slog.DiscardHandler)).Handler())
 	defer server.Close()
 	const protobuf = "application/vnd.google.protobuf"
 	for accept, want := range map[string]string{
@@ -130,7 +136,8 @@ func TestFormats(t *testing.T) {
 }
 
 func TestRunSaysWhichAddress(t *testing.T) {
-	err := admin.New("127.0.0.1:99999", metrics.New().Registry, nil, http.NotFoundHandler(), slog.New(slog.DiscardHandler)).Run(t.Context())
+	err := admin.New("127.0.0.1:99999", metrics.New().Registry, nil, http.NotFoundHandler(),
+		slog.New(slog.DiscardHandler)).Run(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "99999") {
 		t.Errorf("Run = %v, want an error that names the address", err)
 	}
@@ -138,7 +145,8 @@ func TestRunSaysWhichAddress(t *testing.T) {
 
 // TestBlockProfile takes a profile while a goroutine of this test is blocked now and then.
 func TestBlockProfile(t *testing.T) {
-	server := httptest.NewServer(admin.New("", metrics.New().Registry, nil, http.NotFoundHandler(), slog.New(slog.DiscardHandler)).Handler())
+	server := httptest.NewServer(admin.New("", metrics.New().Registry, nil, http.NotFoundHandler(),
+		slog.New(slog.DiscardHandler)).Handler())
 	defer server.Close()
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()

@@ -111,13 +111,16 @@ func (u used) Used(keys []string) { u <- keys }
 
 func start(t *testing.T, v api.Verifier) fixture {
 	t.Helper()
-	f := fixture{socket: filepath.Join(t.TempDir(), "api.sock"), redis: miniredis.RunT(t), metrics: metrics.New(), used: make(used, 1), applied: new(applied),
-		sessions: token.New(token.Config{Secrets: []string{strings.Repeat("s", 32)}, TTL: time.Minute, Rotate: time.Hour, Issuer: "test"})}
+	f := fixture{socket: filepath.Join(t.TempDir(), "api.sock"), redis: miniredis.RunT(t), metrics: metrics.New(),
+		used: make(used, 1), applied: new(applied),
+		sessions: token.New(token.Config{Secrets: []string{strings.Repeat("s", 32)}, TTL: time.Minute,
+			Rotate: time.Hour, Issuer: "test"})}
 	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
 	t.Cleanup(func() { client.Close() })
 	f.publish = publish.New(client)
 	var err error
-	if f.cache, err = objectcache.New(objectcache.Config{Bytes: 1 << 20, Objects: 100}, edgemem.New(edgemem.Config{}), f.metrics, discard); err != nil {
+	if f.cache, err = objectcache.New(objectcache.Config{Bytes: 1 << 20, Objects: 100}, edgemem.New(edgemem.Config{}),
+		f.metrics, discard); err != nil {
 		t.Fatal(err)
 	}
 	fetcher, err := api.NewRedis(f.cache, client, 16, 1, f.applied.get, f.metrics)
@@ -185,7 +188,8 @@ func TestVerify(t *testing.T) {
 		{"busy", "s", "", wire.VerifyResponse{Outcome: wire.Unavailable, RetryAfterS: 2, Epoch: 77}},
 		{"away", "s", "192.0.2.1", wire.VerifyResponse{Outcome: wire.Allow, Permissions: 1, Epoch: 77}},
 	} {
-		status, answer := f.post(t, "/v1/verify", wire.AppendVerifyRequest(nil, &wire.VerifyRequest{DeviceID: test.id, Secret: test.secret, Source: test.source}))
+		status, answer := f.post(t, "/v1/verify", wire.AppendVerifyRequest(nil,
+			&wire.VerifyRequest{DeviceID: test.id, Secret: test.secret, Source: test.source}))
 		got, err := wire.ParseVerifyResponse(answer)
 		if status != http.StatusOK || err != nil || got != test.want {
 			t.Errorf("%s %s: %d %+v, %v; want %+v", test.id, test.secret, status, got, err, test.want)
@@ -256,7 +260,8 @@ func TestFetch(t *testing.T) {
 	f := start(t, verdicts{})
 	body := strings.Repeat("hello ", 100)
 	put := func(key string) {
-		if _, err := f.publish.Put(t.Context(), publish.Object{Key: key, Body: []byte(body), ContentType: "text/plain"}); err != nil {
+		if _, err := f.publish.Put(t.Context(), publish.Object{Key: key, Body: []byte(body),
+			ContentType: "text/plain"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -319,24 +324,29 @@ func (m *overtaken) ApplyRead(o *contract.Object, generation uint64) objectcache
 }
 
 // fetchOvertaken fetches /a while during changes the cache, up to times times.
-func fetchOvertaken(t *testing.T, client redis.UniversalClient, budget int64, times int, during func(*objectcache.Cache)) (contract.Object, bool, error) {
+func fetchOvertaken(t *testing.T, client redis.UniversalClient, budget int64, times int,
+	during func(*objectcache.Cache)) (contract.Object, bool, error) {
 	t.Helper()
-	m, err := objectcache.New(objectcache.Config{Bytes: budget, Objects: 1, Shards: 1}, edgemem.New(edgemem.Config{}), metrics.New(), discard)
+	m, err := objectcache.New(objectcache.Config{Bytes: budget, Objects: 1, Shards: 1}, edgemem.New(edgemem.Config{}),
+		metrics.New(), discard)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fetcher, err := api.NewRedis(&overtaken{m, func() { during(m) }, times}, client, 16, 1, new(applied).get, metrics.New())
+	fetcher, err := api.NewRedis(&overtaken{m, func() {
+		during(m)
+	}, times}, client, 16, 1, new(applied).get, metrics.New())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return fetcher.Fetch(t.Context(), "/a")
 }
 
-// TestFetchFromServerThatIsBehind: a server that lacks writes which were applied before may have an old record, or none,
-// and one with other writes a record that is lost.
+// TestFetchFromServerThatIsBehind: a server that lacks writes which were applied before may have an old record, or
+// none, and one with other writes a record that is lost.
 func TestFetchFromServerThatIsBehind(t *testing.T) {
 	f := start(t, verdicts{})
-	if _, err := f.publish.Put(t.Context(), publish.Object{Key: "/a", Body: []byte("old"), ContentType: "text/plain"}); err != nil {
+	if _, err := f.publish.Put(t.Context(), publish.Object{Key: "/a", Body: []byte("old"),
+		ContentType: "text/plain"}); err != nil {
 		t.Fatal(err)
 	}
 	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
@@ -374,7 +384,8 @@ func TestFetchIsOvertaken(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
 	t.Cleanup(func() { client.Close() })
 	put := func(version uint64) {
-		_, err := f.publish.Put(t.Context(), publish.Object{Key: "/a", Body: []byte("body"), ContentType: "text/plain", Version: version})
+		_, err := f.publish.Put(t.Context(), publish.Object{Key: "/a", Body: []byte("body"),
+			ContentType: "text/plain", Version: version})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -410,7 +421,8 @@ func TestFetchIsOvertakenAgain(t *testing.T) {
 	f := start(t, verdicts{})
 	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
 	t.Cleanup(func() { client.Close() })
-	if _, err := f.publish.Put(t.Context(), publish.Object{Key: "/a", Body: []byte("body"), ContentType: "text/plain"}); err != nil {
+	if _, err := f.publish.Put(t.Context(), publish.Object{Key: "/a", Body: []byte("body"),
+		ContentType: "text/plain"}); err != nil {
 		t.Fatal(err)
 	}
 	fetch := func(removed string) (bool, error) {
@@ -438,7 +450,8 @@ func TestFetchOfAnotherSpelling(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
 	t.Cleanup(func() { client.Close() })
 	object := func(key string, version, publishedMS int) contract.Object {
-		return contract.Object{Key: key, Version: uint64(version), PublishedMS: int64(publishedMS), ETag: `"x"`, ContentType: "text/plain", Bodies: []contract.Body{{}}}
+		return contract.Object{Key: key, Version: uint64(version), PublishedMS: int64(publishedMS),
+			ETag: `"x"`, ContentType: "text/plain", Bodies: []contract.Body{{}}}
 	}
 	store := func(o contract.Object) {
 		fields := []string{"published", fmt.Sprint(o.PublishedMS), "version", fmt.Sprint(o.Version)}
@@ -452,10 +465,11 @@ func TestFetchOfAnotherSpelling(t *testing.T) {
 		upper, read contract.Object // in Redis in upper case, and applied while the other is read
 		want        uint64
 	}{
-		"alone":                 {want: 7},
-		"with an earlier one":   {upper: object("/%C3%A9", 9, 500), read: object("/%C3%A9", 9, 500), want: 7},
-		"overtaken by a later":  {upper: object("/%C3%A9", 1, 2000), read: object("/%C3%A9", 1, 2000), want: 1},
-		"the other was deleted": {read: contract.Object{Key: "/%C3%A9", Version: 10, PublishedMS: 2000, Deleted: true}, want: 7},
+		"alone":                {want: 7},
+		"with an earlier one":  {upper: object("/%C3%A9", 9, 500), read: object("/%C3%A9", 9, 500), want: 7},
+		"overtaken by a later": {upper: object("/%C3%A9", 1, 2000), read: object("/%C3%A9", 1, 2000), want: 1},
+		"the other was deleted": {read: contract.Object{Key: "/%C3%A9", Version: 10, PublishedMS: 2000,
+			Deleted: true}, want: 7},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f.redis.FlushAll()
@@ -463,12 +477,15 @@ func TestFetchOfAnotherSpelling(t *testing.T) {
 			if tt.upper.Version > 0 {
 				store(tt.upper)
 			}
-			m, err := objectcache.New(objectcache.Config{Bytes: 1, Objects: 1, Shards: 1}, edgemem.New(edgemem.Config{}), metrics.New(), discard)
+			m, err := objectcache.New(objectcache.Config{Bytes: 1, Objects: 1, Shards: 1}, edgemem.New(edgemem.Config{}),
+				metrics.New(), discard)
 			if err != nil {
 				t.Fatal(err)
 			}
 			m.Apply(lower)
-			fetcher, err := api.NewRedis(&overtaken{m, func() { m.Apply(tt.read) }, 1}, client, 16, 1, new(applied).get, metrics.New())
+			fetcher, err := api.NewRedis(&overtaken{m, func() {
+				m.Apply(tt.read)
+			}, 1}, client, 16, 1, new(applied).get, metrics.New())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -572,7 +589,8 @@ func TestSocket(t *testing.T) {
 	if b, _ := os.ReadFile(file); string(b) != "precious" {
 		t.Error("the file is gone")
 	}
-	if _, err := api.Listen("/tmp/" + strings.Repeat("x", 200)); err == nil || !strings.Contains(err.Error(), "at most 103") {
+	if _, err := api.Listen("/tmp/" + strings.Repeat("x", 200)); err == nil ||
+		!strings.Contains(err.Error(), "at most 103") {
 		t.Errorf("a long path: %v", err)
 	}
 }

@@ -21,12 +21,14 @@ func TestFetchWithoutBounds(t *testing.T) {
 	const size = 15 << 20
 	client := redistest.StartServer(t).Client(t)
 	record := contract.Shards(1).KeysOf("/a").ObjectKey("/a")
-	fields := map[string]string{"version": "1", "published": "1", "etag": `"a"`, "content-type": "a", "body": strings.Repeat("x", size)}
+	fields := map[string]string{"version": "1", "published": "1", "etag": `"a"`, "content-type": "a",
+		"body": strings.Repeat("x", size)}
 	if err := client.HSet(t.Context(), record, fields).Err(); err != nil {
 		t.Fatal(err)
 	}
 	sent := func() int {
-		n, err := strconv.Atoi(regexp.MustCompile(`total_net_output_bytes:(\d+)`).FindStringSubmatch(client.Info(t.Context(), "stats").Val())[1])
+		n, err := strconv.Atoi(regexp.MustCompile(`total_net_output_bytes:(\d+)`).FindStringSubmatch(
+			client.Info(t.Context(), "stats").Val())[1])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,7 +40,8 @@ func TestFetchWithoutBounds(t *testing.T) {
 				t.Fatal(err)
 			}
 			m := metrics.New()
-			cache, err := objectcache.New(objectcache.Config{Bytes: 1 << 20, Objects: 1, Shards: 1}, edgemem.New(edgemem.Config{}), m, discard)
+			cache, err := objectcache.New(objectcache.Config{Bytes: 1 << 20, Objects: 1, Shards: 1},
+				edgemem.New(edgemem.Config{}), m, discard)
 			if err != nil {
 				t.Fatal(err)
 			}

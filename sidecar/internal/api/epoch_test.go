@@ -44,7 +44,8 @@ func (e takeover) AwaitTakeover(ctx context.Context) error {
 type newest bool
 
 func (found newest) Fetch(context.Context, string) (contract.Object, bool, error) {
-	return contract.Object{Version: 2, ETag: `"2"`, ContentType: "text/plain", Bodies: []contract.Body{{}}}, bool(found), nil
+	return contract.Object{Version: 2, ETag: `"2"`, ContentType: "text/plain", Bodies: []contract.Body{{}}},
+		bool(found), nil
 }
 
 // TestRefusalIsNotAheadOfTheEdge verifies a wrong credential while a worker may still authenticate it by an earlier
@@ -68,7 +69,8 @@ func TestRefusalIsNotAheadOfTheEdge(t *testing.T) {
 					body := wire.AppendVerifyRequest(nil, &wire.VerifyRequest{DeviceID: "dev", Secret: "wrong"})
 					got, answered := httptest.NewRecorder(), make(chan struct{})
 					go func() {
-						server.Handler().ServeHTTP(got, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, bytes.NewReader(body)))
+						server.Handler().ServeHTTP(got, httptest.NewRequestWithContext(t.Context(), http.MethodPost,
+							path, bytes.NewReader(body)))
 						close(answered)
 					}()
 					synctest.Wait()
@@ -108,7 +110,8 @@ func TestFetchIsNotAheadOfTheEdge(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server := api.New("", verdicts{}, tt.found, make(used), tt.memory, nil, metrics.New(), noop.Tracer{}, discard)
 				got := httptest.NewRecorder()
-				server.Handler().ServeHTTP(got, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/fetch", strings.NewReader("/a")))
+				server.Handler().ServeHTTP(got, httptest.NewRequestWithContext(t.Context(), http.MethodPost,
+					"/v1/fetch", strings.NewReader("/a")))
 				if got.Code != tt.want {
 					t.Errorf("got %d %q, want %d", got.Code, got.Body, tt.want)
 				}

@@ -54,9 +54,10 @@ type Redis struct {
 }
 
 // NewRedis returns a Redis that reads through client, which must not read from replicas. It uses at most half of the
-// client's connections to a server, because the followers need some. applied returns the last write that the follower of
-// a shard has applied, or why its records can't be read.
-func NewRedis(m Cache, client redis.UniversalClient, connections int, shards contract.Shards, applied func(shard int) (contract.Link, error), mm *metrics.Metrics) (*Redis, error) {
+// client's connections to a server, because the followers need some. applied returns the last write that the follower
+// of a shard has applied, or why its records can't be read.
+func NewRedis(m Cache, client redis.UniversalClient, connections int, shards contract.Shards,
+	applied func(shard int) (contract.Link, error), mm *metrics.Metrics) (*Redis, error) {
 	absent, err := otter.New(&otter.Options[string, struct{}]{
 		MaximumSize:      maxAbsent,
 		ExpiryCalculator: otter.ExpiryWriting[string, struct{}](absentFor),
@@ -74,7 +75,8 @@ func NewRedis(m Cache, client redis.UniversalClient, connections int, shards con
 			min(connections/2, maxReads)/servers,
 		))
 	}
-	return &Redis{cache: m, client: client, shards: shards, applied: applied, metrics: mm, absent: absent, reads: reads}, nil
+	return &Redis{cache: m, client: client, shards: shards, applied: applied, metrics: mm,
+		absent: absent, reads: reads}, nil
 }
 
 // fetched is the result of one call to Redis.
@@ -179,8 +181,8 @@ func (r *Redis) read(ctx context.Context, key string) (fetched, error) {
 	return r.gone(key), nil
 }
 
-// record reads the fields of an object, none if there is no record. It asks for the record's size first: a record without
-// bounds, which somebody wrote by hand, could exhaust the memory.
+// record reads the fields of an object, none if there is no record. It asks for the record's size first: a record
+// without bounds, which somebody wrote by hand, could exhaust the memory.
 func (r *Redis) record(ctx context.Context, stored string) (fields map[string]string, err error) {
 	record := r.shards.KeysOf(stored).ObjectKey(stored)
 	if !r.noMemory.Load() {
@@ -210,8 +212,8 @@ func (r *Redis) record(ctx context.Context, stored string) (fields map[string]st
 	return all.Result()
 }
 
-// ask sends a command about a record, which has its own error. ask returns an error if the server lacks writes that were
-// applied before, see [follow.Proof].
+// ask sends a command about a record, which has its own error. ask returns an error if the server lacks writes that
+// were applied before, see [follow.Proof].
 func (r *Redis) ask(ctx context.Context, stored string, command func(redis.Pipeliner)) error {
 	applied, err := r.applied(r.shards.Of(stored))
 	if err != nil {

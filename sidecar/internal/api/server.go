@@ -73,7 +73,8 @@ type Server struct {
 }
 
 // New returns a Server for the unix socket at path.
-func New(path string, v Verifier, f Fetcher, u Uses, im Memory, se Sessions, m *metrics.Metrics, tracer trace.Tracer, log *slog.Logger) *Server {
+func New(path string, v Verifier, f Fetcher, u Uses, im Memory, se Sessions, m *metrics.Metrics,
+	tracer trace.Tracer, log *slog.Logger) *Server {
 	return &Server{path, v, f, u, im, se, m, tracer, log, rate.NewLimiter(maxTold, maxTold)}
 }
 
@@ -163,7 +164,8 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) {
 	} else {
 		result = s.verifier.Verify(r.Context(), request.DeviceID, request.Secret, request.Source)
 	}
-	response := wire.VerifyResponse{Outcome: result.Outcome, Permissions: result.Permissions, RetryAfterS: seconds(result.RetryAfter), ThrottleMS: milliseconds(result.ThrottleFor)}
+	response := wire.VerifyResponse{Outcome: result.Outcome, Permissions: result.Permissions,
+		RetryAfterS: seconds(result.RetryAfter), ThrottleMS: milliseconds(result.ThrottleFor)}
 	label := "ok"
 	// The bits mean something only to an edge that knows their names, which a push sends. A name is new only once, so
 	// this seldom waits. If the push is late, the edge gets an epoch or bits that it does not know, and answers 503.

@@ -37,7 +37,8 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	result := s.verifier.Verify(r.Context(), request.DeviceID, request.Secret, request.Source)
-	response := wire.SessionResponse{Outcome: result.Outcome, RetryAfterS: seconds(result.RetryAfter), ThrottleMS: milliseconds(result.ThrottleFor)}
+	response := wire.SessionResponse{Outcome: result.Outcome, RetryAfterS: seconds(result.RetryAfter),
+		ThrottleMS: milliseconds(result.ThrottleFor)}
 	call, got := "ok", "refused"
 	switch result.Outcome {
 	case wire.Allow:

@@ -30,11 +30,13 @@ func TestSession(t *testing.T) {
 		"good s 192.0.2.1": {Outcome: wire.Allow, Permissions: 1, Session: "7-1", NotAfter: time.Now().Add(30 * time.Second)},
 		"gone s":           {Outcome: wire.Allow, Permissions: 1, Session: "6-1"},
 		"gone gone 6-1":    {},
-		"busy s":           {Outcome: wire.Unavailable, RetryAfter: 1500 * time.Millisecond, ThrottleFor: 4500 * time.Millisecond},
+		"busy s": {Outcome: wire.Unavailable, RetryAfter: 1500 * time.Millisecond,
+			ThrottleFor: 4500 * time.Millisecond},
 	})
 	got := f.exchange(t, wire.VerifyRequest{DeviceID: "good", Secret: "s", Source: "192.0.2.1"})
 	var token token.Token
-	if err := json.Unmarshal(got.Body, &token); got.Outcome != wire.Allow || err != nil || token.Type != "Bearer" || token.ExpiresIn < 28 || token.ExpiresIn > 30 {
+	if err := json.Unmarshal(got.Body, &token); got.Outcome != wire.Allow || err != nil || token.Type != "Bearer" ||
+		token.ExpiresIn < 28 || token.ExpiresIn > 30 {
 		t.Fatalf("got %v %q, %v; want a token for the 30 s that the device has", got.Outcome, got.Body, err)
 	}
 	claims, err := base64.RawURLEncoding.DecodeString(strings.Split(token.Token, ".")[1])
@@ -46,10 +48,12 @@ func TestSession(t *testing.T) {
 	if got := f.exchange(t, wire.VerifyRequest{DeviceID: "good", Secret: "wrong"}); got.Outcome != wire.Deny {
 		t.Errorf("wrong secret: got %+v, want deny", got)
 	}
-	if got := f.exchange(t, wire.VerifyRequest{DeviceID: "busy", Secret: "s"}); got.Outcome != wire.Unavailable || got.RetryAfterS != 2 || got.ThrottleMS != 4500 {
+	if got := f.exchange(t, wire.VerifyRequest{DeviceID: "busy", Secret: "s"}); got.Outcome != wire.Unavailable ||
+		got.RetryAfterS != 2 || got.ThrottleMS != 4500 {
 		t.Errorf("busy: got %+v, want unavailable, 2 s, and held for 4.5 s", got)
 	}
-	if got := f.exchange(t, wire.VerifyRequest{DeviceID: "gone", Secret: "s"}); got.Outcome != wire.Unavailable || got.RetryAfterS != 1 || len(got.Body) > 0 {
+	if got := f.exchange(t, wire.VerifyRequest{DeviceID: "gone", Secret: "s"}); got.Outcome != wire.Unavailable ||
+		got.RetryAfterS != 1 || len(got.Body) > 0 {
 		t.Errorf("its record has changed meanwhile: got %+v, want unavailable", got)
 	}
 	for result, want := range map[string]float64{"issued": 1, "refused": 1, "unavailable": 2} {
@@ -60,15 +64,18 @@ func TestSession(t *testing.T) {
 }
 
 func TestSessionIsVerified(t *testing.T) {
-	f := start(t, verdicts{"d session 7-1": {Outcome: wire.Allow, Permissions: 1}, "d s": {Outcome: wire.Allow, Permissions: 1, Session: "7-1"}})
+	f := start(t, verdicts{"d session 7-1": {Outcome: wire.Allow, Permissions: 1},
+		"d s": {Outcome: wire.Allow, Permissions: 1, Session: "7-1"}})
 	for session, want := range map[string]wire.Outcome{"7-1": wire.Allow, "7-2": wire.Deny} {
-		_, answer := f.post(t, "/v1/verify", wire.AppendVerifyRequest(nil, &wire.VerifyRequest{DeviceID: "d", Session: session}))
+		_, answer := f.post(t, "/v1/verify", wire.AppendVerifyRequest(nil,
+			&wire.VerifyRequest{DeviceID: "d", Session: session}))
 		if got, err := wire.ParseVerifyResponse(answer); err != nil || got.Outcome != want {
 			t.Errorf("%s: got %+v, %v; want %v", session, got, err, want)
 		}
 	}
 	// A token can't be exchanged for a token.
-	status, answer := f.post(t, "/v1/session", wire.AppendVerifyRequest(nil, &wire.VerifyRequest{DeviceID: "d", Session: "7-1"}))
+	status, answer := f.post(t, "/v1/session", wire.AppendVerifyRequest(nil,
+		&wire.VerifyRequest{DeviceID: "d", Session: "7-1"}))
 	if status != http.StatusBadRequest || !strings.Contains(string(answer), "a token can't be exchanged") {
 		t.Errorf("got %d %q, want a refusal", status, answer)
 	}
@@ -94,7 +101,8 @@ func TestKeys(t *testing.T) {
 	}
 	got := httptest.NewRecorder()
 	f.handler.ServeHTTP(got, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/session/jwks", nil))
-	if got.Code != 200 || got.Body.String() != string(want) || got.Header().Get("Content-Type") != "application/jwk-set+json" {
+	if got.Code != 200 || got.Body.String() != string(want) ||
+		got.Header().Get("Content-Type") != "application/jwk-set+json" {
 		t.Errorf("got %d %q %v, want %q", got.Code, got.Body, got.Header(), want)
 	}
 }

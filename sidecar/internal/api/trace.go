@@ -50,5 +50,6 @@ func (s *Server) decided(r *http.Request, call, outcome, reason string) {
 	if of := span.SpanContext(); of.HasTraceID() {
 		traceID = of.TraceID().String()
 	}
-	s.log.Debug("call answered", "call", call, "outcome", outcome, "reason", reason, "request_id", requestID(r), "trace_id", traceID)
+	s.log.Debug("call answered", "call", call, "outcome", outcome, "reason", reason, "request_id", requestID(r),
+		"trace_id", traceID)
 }

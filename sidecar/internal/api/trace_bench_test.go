@@ -32,7 +32,8 @@ func BenchmarkVerify(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		return api.New("", verdicts{"d s": credential.Result{Outcome: wire.Allow}}, newest(true), make(used), known(1), nil, m, tracer, discard).Handler(), stop
+		return api.New("", verdicts{"d s": credential.Result{Outcome: wire.Allow}}, newest(true), make(used),
+			known(1), nil, m, tracer, discard).Handler(), stop
 	}
 	b.Run("off", func(b *testing.B) {
 		handler, _ := server(tracing.Config{}, metrics.New())

@@ -36,11 +36,15 @@ func TestTrace(t *testing.T) {
 		want               map[attribute.Key]string
 		log                string
 	}{
-		{"verify", "verify", verify, "r-1", traceparent, "r-1", traceID, map[attribute.Key]string{"gatehouse.outcome": "deny", "gatehouse.reason": "bcrypt"},
+		{"verify", "verify", verify, "r-1", traceparent, "r-1", traceID,
+			map[attribute.Key]string{"gatehouse.outcome": "deny", "gatehouse.reason": "bcrypt"},
 			`msg="call answered" call=verify outcome=deny reason=bcrypt request_id=r-1 trace_id=` + traceID},
-		{"session", "session", verify, "r-2", traceparent, "r-2", traceID, map[attribute.Key]string{"gatehouse.outcome": "deny", "gatehouse.reason": "bcrypt"}, "request_id=r-2"},
-		{"fetch", "fetch", []byte("/secret/path"), "r-3", traceparent, "r-3", traceID, map[attribute.Key]string{"gatehouse.outcome": "absent", "gatehouse.source": "absent"}, "call=fetch outcome=absent"},
-		{"no trace", "verify", verify, "", "", "", "", map[attribute.Key]string{"gatehouse.outcome": "deny"}, `request_id=""`},
+		{"session", "session", verify, "r-2", traceparent, "r-2", traceID,
+			map[attribute.Key]string{"gatehouse.outcome": "deny", "gatehouse.reason": "bcrypt"}, "request_id=r-2"},
+		{"fetch", "fetch", []byte("/secret/path"), "r-3", traceparent, "r-3", traceID,
+			map[attribute.Key]string{"gatehouse.outcome": "absent", "gatehouse.source": "absent"}, "call=fetch outcome=absent"},
+		{"no trace", "verify", verify, "", "", "", "", map[attribute.Key]string{"gatehouse.outcome": "deny"},
+			`request_id=""`},
 		{"malformed trace", "verify", verify, "r-4", "00-" + traceID, "r-4", "", nil, "request_id=r-4"},
 		{"malformed id", "verify", verify, strings.Repeat("x", 129), "", "", "", nil, `request_id=""`},
 		{"malformed call", "verify", nil, "r-5", traceparent, "r-5", traceID, nil, ""},
@@ -49,7 +53,8 @@ func TestTrace(t *testing.T) {
 			recorder := tracetest.NewSpanRecorder()
 			tracer := sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder)).Tracer("")
 			var log logbuffer.Buffer
-			server := api.New("", v, f.fetcher, f.used, known(1), f.sessions, f.metrics, tracer, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+			server := api.New("", v, f.fetcher, f.used, known(1), f.sessions, f.metrics, tracer,
+				slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 			r := httptest.NewRequest("POST", "/v1/"+tt.path, bytes.NewReader(tt.body))
 			for name, value := range map[string]string{"X-Request-Id": tt.id, "Traceparent": tt.parent} {
 				if value != "" {
@@ -63,7 +68,8 @@ func TestTrace(t *testing.T) {
 					span = s
 				}
 				for _, a := range s.Attributes() {
-					if v := a.Value.String(); strings.Contains(v, "sensor") || strings.Contains(v, "hunter2") || strings.Contains(v, "secret/path") {
+					if v := a.Value.String(); strings.Contains(v, "sensor") || strings.Contains(v, "hunter2") ||
+						strings.Contains(v, "secret/path") {
 						t.Errorf("%s has %s=%s", s.Name(), a.Key, v)
 					}
 				}
@@ -71,7 +77,8 @@ func TestTrace(t *testing.T) {
 			if span == nil || span.SpanKind() != trace.SpanKindServer {
 				t.Fatalf("got the spans %v, want one of the call", recorder.Ended())
 			}
-			if got := span.SpanContext().TraceID().String(); span.Parent().IsValid() != (tt.wantParent != "") || tt.wantParent != "" && got != tt.wantParent {
+			if got := span.SpanContext().TraceID().String(); span.Parent().IsValid() != (tt.wantParent != "") ||
+				tt.wantParent != "" && got != tt.wantParent {
 				t.Errorf("got the trace %s, want %q", got, tt.wantParent)
 			}
 			got := map[attribute.Key]string{}

@@ -160,7 +160,8 @@ func (c *Config) validate() error {
 func (t *Trace) validate() (errs []error) {
 	if t.Endpoint != "" {
 		u, err := url.Parse(t.Endpoint)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||
+			u.RawQuery != "" || u.Fragment != "" {
 			errs = append(errs, errors.New("trace.endpoint: want http://HOST:PORT or https://HOST:PORT, and maybe a path"))
 		}
 	}

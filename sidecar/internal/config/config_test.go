@@ -44,7 +44,8 @@ func TestPrecedence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Memory.Bytes != 1<<20 || c.Memory.Objects != 2 || c.Memory.Verdicts != 3 || c.Verdict.PinTTL != 0 || c.Log.Format != "json" || c.Log.Level != "info" {
+	if c.Memory.Bytes != 1<<20 || c.Memory.Objects != 2 || c.Memory.Verdicts != 3 || c.Verdict.PinTTL != 0 ||
+		c.Log.Format != "json" || c.Log.Level != "info" {
 		t.Errorf("got %+v, %+v, %+v", c.Memory, c.Verdict, c.Log)
 	}
 }
@@ -65,12 +66,16 @@ func TestProblems(t *testing.T) {
 	}{
 		{"empty file", "", nil, nil},
 		{"comment only", "# nothing\n", nil, nil},
-		{"unknown keys", "redis: {urls: x}\nmemroy:\n  bytes: 1MiB\n", nil, []string{"yaml:1: redis.urls: unknown", "yaml:3: memroy.bytes: unknown"}},
+		{"unknown keys", "redis: {urls: x}\nmemroy:\n  bytes: 1MiB\n", nil,
+			[]string{"yaml:1: redis.urls: unknown", "yaml:3: memroy.bytes: unknown"}},
 		{"flag's spelling", "bcrypt: {max-cost: 9}\n", nil, []string{"yaml:1: bcrypt.max-cost: unknown"}},
 		{"flag that is no setting", "check_config: true\n", nil, []string{"yaml:1: check_config: unknown"}},
-		{"bad values", "memory:\n  bytes: 2XB\n  objects: many\nverdict: {allow_ttl: 30}\n", nil, []string{"yaml:2: memory.bytes", "yaml:3: memory.objects", "yaml:4: verdict.allow_ttl"}},
-		{"bad value where a flag counts", "memory: {bytes: 2XB}\n", []string{"--memory.bytes=1MiB"}, []string{"yaml:1: memory.bytes"}},
-		{"twice", "log: {level: info}\nmemory:\n  objects: 5\n  objects: 6\n", nil, []string{"yaml:4: memory.objects: set in line 3"}},
+		{"bad values", "memory:\n  bytes: 2XB\n  objects: many\nverdict: {allow_ttl: 30}\n", nil,
+			[]string{"yaml:2: memory.bytes", "yaml:3: memory.objects", "yaml:4: verdict.allow_ttl"}},
+		{"bad value where a flag counts", "memory: {bytes: 2XB}\n", []string{"--memory.bytes=1MiB"},
+			[]string{"yaml:1: memory.bytes"}},
+		{"twice", "log: {level: info}\nmemory:\n  objects: 5\n  objects: 6\n", nil,
+			[]string{"yaml:4: memory.objects: set in line 3"}},
 		{"list", "redis:\n- url\n", nil, []string{"yaml:2: redis: want one value"}},
 		{"no value", "redis:\n  url:\n", nil, []string{"yaml:2: redis.url: no value"}},
 		{"not a mapping", "hello\n", nil, []string{"want a mapping"}},
@@ -78,28 +83,39 @@ func TestProblems(t *testing.T) {
 		{"alias", "log: &a\n  level: *a\n", nil, []string{"aliases"}},
 		{"not YAML", "a: [\n", nil, []string{"yaml: line"}},
 		{"all values at once", "", []string{
-			"--redis.url=mysql://x", "--redis.pool-size=0", "--redis.shards=65", "--push.socket=", "--api.socket=" + strings.Repeat("x", 104), "--admin.address=9090", "--memory.bytes=1KiB",
+			"--redis.url=mysql://x", "--redis.pool-size=0", "--redis.shards=65", "--push.socket=", "--api.socket=" +
+				strings.Repeat("x", 104), "--admin.address=9090", "--memory.bytes=1KiB",
 			"--memory.objects=0", "--memory.verdicts=-1", "--bcrypt.workers=-1", "--bcrypt.queue=0", "--bcrypt.max-cost=16",
-			"--verdict.allow-ttl=1ms", "--verdict.deny-ttl=-1s", "--verdict.pin-ttl=10000h", "--log.level=loud", "--log.format=xml",
+			"--verdict.allow-ttl=1ms", "--verdict.deny-ttl=-1s", "--verdict.pin-ttl=10000h",
+			"--log.level=loud", "--log.format=xml",
 		}, []string{
-			"redis.url", "redis.pool_size: 0 is out of 1 to 1024", "redis.shards: 65 is out of 1 to 64", "push.socket", "api.socket", "admin.address", "memory.bytes", "memory.objects", "memory.verdicts",
-			"bcrypt.workers", "bcrypt.queue", "bcrypt.max_cost: 16 is out of 4 to 15", "verdict.allow_ttl", "verdict.deny_ttl", "verdict.pin_ttl", "log.level", "log.format",
+			"redis.url", "redis.pool_size: 0 is out of 1 to 1024", "redis.shards: 65 is out of 1 to 64",
+			"push.socket", "api.socket", "admin.address", "memory.bytes", "memory.objects", "memory.verdicts",
+			"bcrypt.workers", "bcrypt.queue", "bcrypt.max_cost: 16 is out of 4 to 15", "verdict.allow_ttl",
+			"verdict.deny_ttl", "verdict.pin_ttl", "log.level", "log.format",
 		}},
-		{"password twice", "redis: {url: 'redis://u:hunter2@h', username: v}", []string{"--redis.password-file=/no/such"}, []string{
-			"redis.password_file: the url has a password too", "redis.username: the url has a user too", "redis.password_file: open /no/such",
-		}},
+		{"password twice", "redis: {url: 'redis://u:hunter2@h', username: v}",
+			[]string{"--redis.password-file=/no/such"}, []string{
+				"redis.password_file: the url has a password too", "redis.username: the url has a user too",
+				"redis.password_file: open /no/such",
+			}},
 		{"TLS files without TLS", "redis: {tls_ca_file: ca.pem}", nil, []string{"redis.tls_ca_file: the url is not of TLS"}},
 		{"secret of the fleet", "verdict: {pin_ttl: 0s}", []string{"--verdict.secret-file=" + secret("short\n")}, []string{
-			"short.secret: a secret of 5 bytes, at least 32 are needed", "verdict.secret_file: has no effect with verdict.pin_ttl 0",
+			"short.secret: a secret of 5 bytes, at least 32 are needed",
+			"verdict.secret_file: has no effect with verdict.pin_ttl 0",
 		}},
-		{"large secret", "", []string{"--verdict.secret-file=" + secret(strings.Repeat("x", 4097))}, []string{"over 4096 bytes, too large for a secret"}},
+		{"large secret", "", []string{"--verdict.secret-file=" + secret(strings.Repeat("x", 4097))},
+			[]string{"over 4096 bytes, too large for a secret"}},
 		{"no secret", "verdict: {secret_file: /no/such}", nil, []string{"verdict.secret_file: open /no/such"}},
 		{"sessions", "session: {secret_file: /no/such, rotate: 1h, ttl: 2h, issuer: ''}", nil, []string{
-			"session.secret_file: open /no/such", "session.ttl: 2h0m0s is out of 1m0s to session.rotate, 1h0m0s", "session.issuer: 0 bytes",
+			"session.secret_file: open /no/such", "session.ttl: 2h0m0s is out of 1m0s to session.rotate, 1h0m0s",
+			"session.issuer: 0 bytes",
 		}},
-		{"session times", "", []string{"--session.rotate=9m59s", "--session.ttl=59s"}, []string{"session.rotate: 9m59s, want whole seconds of 10m0s", "session.ttl: 59s"}},
+		{"session times", "", []string{"--session.rotate=9m59s", "--session.ttl=59s"},
+			[]string{"session.rotate: 9m59s, want whole seconds of 10m0s", "session.ttl: 59s"}},
 		{"session.rotate in parts of seconds", "", []string{"--session.rotate=1h0.5s"}, []string{"session.rotate: 1h0m0.5s"}},
-		{"traces", "trace: {endpoint: 'http://user:hunter2@h:4318', ratio: 1.5}", nil, []string{"trace.endpoint: want http://HOST:PORT", "trace.ratio: 1.5 is out of 0 to 1"}},
+		{"traces", "trace: {endpoint: 'http://user:hunter2@h:4318', ratio: 1.5}", nil,
+			[]string{"trace.endpoint: want http://HOST:PORT", "trace.ratio: 1.5 is out of 0 to 1"}},
 		{"traces elsewhere", "trace: {endpoint: 'h:4318', ratio: nan}", nil, []string{"trace.endpoint", "trace.ratio: NaN"}},
 		{"good traces", "trace: {endpoint: 'https://h/v1/traces', ratio: 1}", nil, nil},
 		{"one socket for two", "", []string{"--api.socket=/a", "--push.socket=/a"}, []string{"api.socket"}},
@@ -119,20 +135,23 @@ func TestProblems(t *testing.T) {
 			}
 		})
 	}
-	if c, err := config.Load([]string{"--config", "/no/such/file"}); !strings.Contains(fmt.Sprint(config.Problems(err, c)), "/no/such/file") {
+	if c, err := config.Load([]string{"--config", "/no/such/file"}); !strings.Contains(
+		fmt.Sprint(config.Problems(err, c)), "/no/such/file") {
 		t.Errorf("a file that is not there: %v", err)
 	}
 }
 
 func TestSecret(t *testing.T) {
 	long := strings.Repeat("s", 32)
-	for text, want := range map[string]string{long: long, " \t" + long + "\r\n": long, long[:16] + " " + long[16:]: long[:16] + " " + long[16:]} {
+	for text, want := range map[string]string{long: long, " \t" + long + "\r\n": long,
+		long[:16] + " " + long[16:]: long[:16] + " " + long[16:]} {
 		got, err := (&config.Verdict{SecretFile: file(t, text)}).Secret()
 		if err != nil || string(got) != want {
 			t.Errorf("%q: %q, %v; want %q", text, got, err, want)
 		}
 	}
-	if got, err := (&config.Verdict{SecretFile: file(t, long[1:]+"\n")}).Secret(); err == nil || strings.Contains(err.Error(), "sss") {
+	if got, err := (&config.Verdict{SecretFile: file(t, long[1:]+"\n")}).Secret(); err == nil ||
+		strings.Contains(err.Error(), "sss") {
 		t.Errorf("31 bytes: %q, %v; want an error that does not show them", got, err)
 	}
 	if got, err := new(config.Verdict).Secret(); got != nil || err != nil {
@@ -143,12 +162,14 @@ func TestSecret(t *testing.T) {
 // TestSessionSettings reads secrets from their file, and draws a random one if there is none.
 func TestSessionSettings(t *testing.T) {
 	secret := strings.Repeat("s", 32)
-	c, err := config.Load([]string{"--session.secret-file", file(t, secret+"\n"), "--session.ttl=5m", "--session.rotate=2h", "--session.issuer=edge"})
+	c, err := config.Load([]string{"--session.secret-file", file(t, secret+"\n"),
+		"--session.ttl=5m", "--session.rotate=2h", "--session.issuer=edge"})
 	if problems := config.Problems(err, c); len(problems) != 0 {
 		t.Fatal(problems)
 	}
 	got, err := c.Session.Settings()
-	if err != nil || len(got.Secrets) != 1 || got.Secrets[0] != secret || got.TTL != 5*time.Minute || got.Rotate != 2*time.Hour || got.Issuer != "edge" {
+	if err != nil || len(got.Secrets) != 1 || got.Secrets[0] != secret || got.TTL != 5*time.Minute ||
+		got.Rotate != 2*time.Hour || got.Issuer != "edge" {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	c.Session.SecretFile = ""
@@ -165,7 +186,8 @@ func TestSessionSettings(t *testing.T) {
 
 func TestPasswordIsNeverShown(t *testing.T) {
 	for _, url := range []string{
-		"redis://:hunter2@host:bad", "redis://u:hunt/er2@host", "redis://u:hunter2@host/db/x", "redis://:1/hunter2@host", "hunter2", "redis://u:hunter2%zz@h",
+		"redis://:hunter2@host:bad", "redis://u:hunt/er2@host", "redis://u:hunter2@host/db/x", "redis://:1/hunter2@host",
+		"hunter2", "redis://u:hunter2%zz@h",
 	} {
 		t.Setenv("GATEHOUSE_REDIS_URL", url)
 		c, err := config.Load(nil)
@@ -180,7 +202,8 @@ func TestPasswordIsNeverShown(t *testing.T) {
 }
 
 func TestBytes(t *testing.T) {
-	for text, want := range map[string]config.Bytes{"0": 0, "7": 7, "7B": 7, "3KiB": 3 << 10, "256MiB": 256 << 20, "2GiB": 2 << 30, "1TiB": 1 << 40} {
+	for text, want := range map[string]config.Bytes{"0": 0, "7": 7, "7B": 7, "3KiB": 3 << 10, "256MiB": 256 << 20,
+		"2GiB": 2 << 30, "1TiB": 1 << 40} {
 		var got config.Bytes
 		if err := got.UnmarshalText([]byte(text)); err != nil || got != want {
 			t.Errorf("%q: %d, %v; want %d", text, got, err, want)

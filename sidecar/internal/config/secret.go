@@ -33,7 +33,8 @@ func (v *Verdict) Secret() ([]byte, error) {
 	}
 	secret := bytes.TrimSpace(content)
 	if len(secret) < minSecret {
-		return nil, fmt.Errorf("%s: a secret of %d bytes, at least %d are needed: openssl rand -hex %d makes one", v.SecretFile, len(secret), minSecret, minSecret)
+		return nil, fmt.Errorf("%s: a secret of %d bytes, at least %d are needed: openssl rand -hex %d makes one",
+			v.SecretFile, len(secret), minSecret, minSecret)
 	}
 	return secret, nil
 }

@@ -129,7 +129,8 @@ func TestTooManyDevices(t *testing.T) {
 	v.Shard(0).BeginResync()
 	v.Shard(0).EndResync()
 	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "level=WARN") ||
-		!strings.Contains(text, "devices=7") || !strings.Contains(text, "3 devices") || !strings.Contains(text, "--memory.verdicts") {
+		!strings.Contains(text, "devices=7") || !strings.Contains(text, "3 devices") ||
+		!strings.Contains(text, "--memory.verdicts") {
 		t.Errorf("got %q, want one warning with 7 devices, the limit of 3 and the setting", text)
 	}
 }

@@ -76,9 +76,17 @@ func TestSharedVerdicts(t *testing.T) {
 		runs   int
 	}{
 		{"found before it waits for a worker", &others{find: found}, "shared", 0},
-		{"found when it has one", &others{begin: func(c *credential.Question) (*credential.Match, bool) { return found(c), false }}, "shared", 0},
-		{"made by another meanwhile", &others{begin: theirs, await: func(_ context.Context, c *credential.Question, _ func() bool) *credential.Match { return found(c) }}, "shared", 0},
-		{"another has failed", &others{begin: once(), await: func(context.Context, *credential.Question, func() bool) *credential.Match { return nil }}, "bcrypt", 1},
+		{"found when it has one", &others{begin: func(c *credential.Question) (*credential.Match, bool) {
+			return found(c), false
+		}}, "shared", 0},
+		{"made by another meanwhile",
+			&others{begin: theirs, await: func(_ context.Context, c *credential.Question, _ func() bool) *credential.Match {
+				return found(c)
+			}}, "shared", 0},
+		{"another has failed",
+			&others{begin: once(), await: func(context.Context, *credential.Question, func() bool) *credential.Match {
+				return nil
+			}}, "bcrypt", 1},
 		{"nobody knows", &others{}, "bcrypt", 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -103,7 +111,8 @@ func TestClaim(t *testing.T) {
 	f.Apply(c)
 	f.expect(t, "d", "wrong", wire.Deny, "bcrypt", 2)
 	f.expect(t, "d", "new", wire.Allow, "bcrypt", 2)
-	if asked.Device != "d" || asked.Secret != "new" || asked.Version != 7 || fmt.Sprint(asked.Hashes) != fmt.Sprint(c.Hashes) {
+	if asked.Device != "d" || asked.Secret != "new" || asked.Version != 7 ||
+		fmt.Sprint(asked.Hashes) != fmt.Sprint(c.Hashes) {
 		t.Errorf("asked for %+v", asked)
 	}
 	if len(o.told) != 2 || o.told[0] != nil || o.told[1] == nil || o.told[1].Hash != c.Hashes[1] {
@@ -211,7 +220,8 @@ func TestOthersNeverFinish(t *testing.T) {
 
 // TestSharedPin: a match with a longer lifetime than a pin here, and one with a shorter one.
 func TestSharedPin(t *testing.T) {
-	for _, test := range []struct{ shared, pin time.Duration }{{10 * time.Minute, 10 * time.Minute}, {100 * time.Hour, time.Hour}} {
+	for _, test := range []struct{ shared, pin time.Duration }{{10 * time.Minute, 10 * time.Minute},
+		{100 * time.Hour, time.Hour}} {
 		synctest.Test(t, func(t *testing.T) {
 			o := new(others)
 			asked := 0

@@ -60,7 +60,8 @@ func (f *flights) start(ctx context.Context, key string, work func(context.Conte
 	f.all[key] = started
 	go func() {
 		started.result = work(ctx, started)
-		span.SetAttributes(tracing.Outcome.String(started.result.Outcome.String()), tracing.Reason.String(string(started.result.Reason)))
+		span.SetAttributes(tracing.Outcome.String(started.result.Outcome.String()),
+			tracing.Reason.String(string(started.result.Reason)))
 		span.End()
 		f.mu.Lock()
 		delete(f.all, key)

@@ -44,7 +44,8 @@ func (v *Verifier) hash(ctx context.Context, a attempt, f *flight) Result {
 
 // work waits for a worker and runs bcrypt. others: the attempt is patient, and another sidecar is running bcrypt for
 // it, so work did not.
-func (v *Verifier) work(ctx context.Context, a attempt, c *Question, wanted func() bool, patient bool) (r Result, others bool) {
+func (v *Verifier) work(ctx context.Context, a attempt, c *Question, wanted func() bool,
+	patient bool) (r Result, others bool) {
 	w := &waiter{device: a.id, source: a.source, class: v.class(&a), wanted: wanted}
 	_, queued := tracing.Child(ctx, "queue")
 	err := v.pool.enter(w)

@@ -108,7 +108,8 @@ func TestFleetBeforeLimit(t *testing.T) {
 		if last.Reason != "limited" || asked > 30 { // some attempts are within the limit
 			t.Errorf("asked %d times for 1000 guesses, the last of which is %v", asked, last)
 		}
-		if r := f.show(t, "new", "right", nat, wire.Unavailable, "limited"); r.ThrottleFor <= 0 || r.ThrottleFor > 100*time.Millisecond {
+		if r := f.show(t, "new", "right", nat, wire.Unavailable, "limited"); r.ThrottleFor <= 0 ||
+			r.ThrottleFor > 100*time.Millisecond {
 			t.Errorf("the edge is to hold for %v, want a moment", r.ThrottleFor)
 		}
 		time.Sleep(time.Second)

@@ -22,11 +22,13 @@ import (
 var fewFailures = credential.Limits{DeviceFailures: 5, SourceFailures: 12, Window: time.Minute}
 
 // show verifies a credential from an address.
-func (f fixture) show(t *testing.T, id, secret, from string, outcome wire.Outcome, reason credential.Reason) credential.Result {
+func (f fixture) show(t *testing.T, id, secret, from string, outcome wire.Outcome,
+	reason credential.Reason) credential.Result {
 	t.Helper()
 	r := f.Verifier.Verify(t.Context(), id, secret, from)
 	if r.Outcome != outcome || r.Reason != reason {
-		t.Errorf("Verify(%q, %q) from %q = %v because of %s, want %v because of %s", id, secret, from, r.Outcome, r.Reason, outcome, reason)
+		t.Errorf("Verify(%q, %q) from %q = %v because of %s, want %v because of %s", id, secret, from,
+			r.Outcome, r.Reason, outcome, reason)
 	}
 	return r
 }
@@ -52,7 +54,8 @@ func TestLimits(t *testing.T) {
 		const bad, other = "2001:db8:0:1::1", "192.0.2.1"
 		guess(5, "a", bad, wire.Deny, "bcrypt")
 		before := f.runs(t)
-		if r := guess(20, "a", bad, wire.Throttled, "limited"); r.RetryAfter != 12*time.Second || r.ThrottleFor != r.RetryAfter {
+		if r := guess(20, "a", bad, wire.Throttled, "limited"); r.RetryAfter != 12*time.Second ||
+			r.ThrottleFor != r.RetryAfter {
 			t.Errorf("try again after %v, throttled for %v; want 12s", r.RetryAfter, r.ThrottleFor)
 		}
 		guess(1, "a", "2001:db8:0:1:2::3", wire.Throttled, "limited")
@@ -165,7 +168,8 @@ func TestOtherSecretsOfADeviceAreLimited(t *testing.T) {
 		if got := f.runs(t) - before; got != 5 {
 			t.Errorf("%d runs of bcrypt for 199 wrong secrets, want 5", got)
 		}
-		if r := f.show(t, "d", "new", own, wire.Unavailable, "limited"); r.ThrottleFor != 0 || r.RetryAfter != 12*time.Second {
+		if r := f.show(t, "d", "new", own, wire.Unavailable, "limited"); r.ThrottleFor != 0 ||
+			r.RetryAfter != 12*time.Second {
 			t.Errorf("got %+v, want to try again after 12s, and no throttle for the one in use", r)
 		}
 		time.Sleep(12 * time.Second)
@@ -211,7 +215,8 @@ func busyUntil(release <-chan struct{}) func(hash, secret string, pace <-chan bo
 // from it.
 func TestHold(t *testing.T) {
 	release := make(chan struct{})
-	f := start(credential.Config{Workers: 1, Queue: 1, Wait: 10 * time.Millisecond, Compare: busyUntil(release), Limits: credential.Limits{DeviceFailures: 2, SourceFailures: 3, Window: time.Hour}})
+	f := start(credential.Config{Workers: 1, Queue: 1, Wait: 10 * time.Millisecond, Compare: busyUntil(release),
+		Limits: credential.Limits{DeviceFailures: 2, SourceFailures: 3, Window: time.Hour}})
 	for _, id := range []string{"a", "b", "c", "d", "e", "f"} {
 		f.Apply(device(id, 1, "right"))
 	}
@@ -224,7 +229,8 @@ func TestHold(t *testing.T) {
 		t.Helper()
 		r := f.show(t, id, secret, from, wire.Unavailable, reason)
 		if r.ThrottleFor < least || r.ThrottleFor > most || r.ThrottleFor > r.RetryAfter {
-			t.Errorf("%s from %s: got %v, and to try again after %v; want from %v to %v", id, from, r.ThrottleFor, r.RetryAfter, least, most)
+			t.Errorf("%s from %s: got %v, and to try again after %v; want from %v to %v", id, from, r.ThrottleFor,
+				r.RetryAfter, least, most)
 		}
 	}
 	f.show(t, "b", "busy", clean, wire.Unavailable, "timeout") // has the worker from now on
@@ -239,7 +245,8 @@ func TestHold(t *testing.T) {
 // TestNoLimitOfSources: all devices have one address, so failures of one don't affect the others.
 func TestNoLimitOfSources(t *testing.T) {
 	release := make(chan struct{})
-	f := start(credential.Config{Workers: 1, Queue: 1, Wait: 300 * time.Millisecond, Compare: busyUntil(release), Limits: credential.Limits{DeviceFailures: 2, Window: time.Hour}})
+	f := start(credential.Config{Workers: 1, Queue: 1, Wait: 300 * time.Millisecond, Compare: busyUntil(release),
+		Limits: credential.Limits{DeviceFailures: 2, Window: time.Hour}})
 	for _, id := range []string{"a", "b", "c", "d"} {
 		f.Apply(device(id, 1, "right"))
 	}
@@ -266,7 +273,8 @@ func TestUnknownSourceHasNoLimit(t *testing.T) {
 // well.
 func TestNoLockout(t *testing.T) {
 	const addresses = 40
-	f := start(credential.Config{PinTTL: time.Hour, Workers: 1, Queue: 16, Wait: 50 * time.Millisecond, Limits: fewFailures})
+	f := start(credential.Config{PinTTL: time.Hour, Workers: 1, Queue: 16, Wait: 50 * time.Millisecond,
+		Limits: fewFailures})
 	hash := hashed("right", 5)
 	for _, id := range []string{"d", "e", "f", "g"} {
 		f.Apply(contract.Credential{ID: id, Version: 1, Hashes: []string{hash}})
@@ -281,7 +289,8 @@ func TestNoLockout(t *testing.T) {
 				if n%4 == 3 {
 					id = string(rune('e' + n%3))
 				}
-				if r := f.Verifier.Verify(t.Context(), id, fmt.Sprint(i, "-", n), fmt.Sprint("198.51.100.", i)); r.Outcome == wire.Allow {
+				if r := f.Verifier.Verify(t.Context(), id, fmt.Sprint(i, "-", n),
+					fmt.Sprint("198.51.100.", i)); r.Outcome == wire.Allow {
 					t.Error("a wrong secret was let in")
 				}
 				tries.Add(1)
@@ -363,13 +372,14 @@ func (f fixture) line(t *testing.T, busy chan<- struct{}, waiters ...[2]string) 
 func TestOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		busy := make(chan struct{})
-		f := start(credential.Config{PinTTL: time.Hour, Workers: 1, Limits: fewFailures, Compare: func(hash, secret string, _ <-chan bool) error {
-			if secret == "busy" {
-				<-busy
-				return errors.New("it was busy only")
-			}
-			return bcrypt.CompareHashAndPassword([]byte(hash), []byte(secret))
-		}})
+		f := start(credential.Config{PinTTL: time.Hour, Workers: 1, Limits: fewFailures,
+			Compare: func(hash, secret string, _ <-chan bool) error {
+				if secret == "busy" {
+					<-busy
+					return errors.New("it was busy only")
+				}
+				return bcrypt.CompareHashAndPassword([]byte(hash), []byte(secret))
+			}})
 		for _, id := range []string{"busy", "known", "clean", "late", "bad", "bad2"} {
 			f.Apply(device(id, 1, "right"))
 		}
@@ -382,8 +392,10 @@ func TestOrder(t *testing.T) {
 			want    string
 		}{
 			{"classes", [][2]string{{"bad", "198.51.100.1"}, {"clean", "192.0.2.2"}, {"known", "192.0.2.1"}}, "known clean bad"},
-			{"a device is known where it was let in", [][2]string{{"clean", "192.0.2.5"}, {"known", "192.0.2.3"}}, "clean known"},
-			{"the second of a source that fails now", [][2]string{{"bad", "198.51.100.2"}, {"bad2", "198.51.100.2"}, {"late", "192.0.2.4"}}, "bad late bad2"},
+			{"a device is known where it was let in", [][2]string{{"clean", "192.0.2.5"}, {"known", "192.0.2.3"}},
+				"clean known"},
+			{"the second of a source that fails now", [][2]string{{"bad", "198.51.100.2"}, {"bad2", "198.51.100.2"},
+				{"late", "192.0.2.4"}}, "bad late bad2"},
 		} {
 			f.Apply(device("busy", uint64(i+2), "right")) // so that its secret was not refuted yet
 			if got := strings.Join(f.line(t, busy, test.waiters...), " "); got != test.want {

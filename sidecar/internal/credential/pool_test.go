@@ -191,7 +191,8 @@ func TestSuspectsHoldNobodyUp(t *testing.T) {
 			busy.Store(false)
 			suspects.Wait()
 			if p.free != workers || p.queue.count != 0 || len(p.running)+len(p.queue.paused) > 0 {
-				t.Errorf("%d workers free, %d wait, %d run, %d are paused; want %d and none", p.free, p.queue.count, len(p.running), len(p.queue.paused), workers)
+				t.Errorf("%d workers free, %d wait, %d run, %d are paused; want %d and none", p.free, p.queue.count,
+					len(p.running), len(p.queue.paused), workers)
 			}
 		}
 	})

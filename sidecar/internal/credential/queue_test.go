@@ -94,7 +94,8 @@ func TestQueueCounts(t *testing.T) {
 	for range 20000 {
 		switch n := random.IntN(10); {
 		case n < 6:
-			w := &waiter{device: fmt.Sprint(random.IntN(12)), source: source(1 + random.IntN(12)), class: class(random.IntN(int(classes)))}
+			w := &waiter{device: fmt.Sprint(random.IntN(12)), source: source(1 + random.IntN(12)),
+				class: class(random.IntN(int(classes)))}
 			waiting[w] = true
 			delete(waiting, q.add(w))
 		case n < 9:
@@ -118,7 +119,8 @@ func (q *queue) check(t *testing.T, waiting map[*waiter]bool) {
 			lengths[len(l.waiters)]++
 			found += len(l.waiters)
 			for i, w := range l.waiters {
-				if !waiting[w] || int(w.class) != c || w.rank != (&line{waiters: l.waiters[:i]}).of(w.source) || s.devices[w.device] != l {
+				if !waiting[w] || int(w.class) != c || w.rank != (&line{waiters: l.waiters[:i]}).of(w.source) ||
+					s.devices[w.device] != l {
 					t.Fatalf("%s of class %d and rank %d is wrong where it is", w.name(), w.class, w.rank)
 				}
 			}

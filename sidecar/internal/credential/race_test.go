@@ -274,7 +274,8 @@ func TestQueueIsEmptiedByTheRightSecret(t *testing.T) {
 		f.running(t)
 		for i := range 8 {
 			wg.Go(func() {
-				if r := f.Verifier.Verify(t.Context(), "d", fmt.Sprint("wrong", i), fmt.Sprint("198.51.100.", i)); r.Outcome != wire.Deny || r.Reason != "resolved" {
+				if r := f.Verifier.Verify(t.Context(), "d", fmt.Sprint("wrong", i),
+					fmt.Sprint("198.51.100.", i)); r.Outcome != wire.Deny || r.Reason != "resolved" {
 					t.Errorf("wrong secret: %+v, want deny because the hash is resolved", r)
 				}
 			})

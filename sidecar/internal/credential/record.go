@@ -83,7 +83,8 @@ func (v *Verifier) Apply(c contract.Credential) {
 	if before != nil && before.resync == v.resyncs[shard] && !before.expiring(time.Now()) && !before.precedes(&c) {
 		return
 	}
-	r := &record{version: c.Version, shard: shard, resync: v.resyncs[shard], tombstone: c.Deleted, publishedMS: c.PublishedMS}
+	r := &record{version: c.Version, shard: shard, resync: v.resyncs[shard], tombstone: c.Deleted,
+		publishedMS: c.PublishedMS}
 	if r.tombstone { // a time in the future would delay its removal, and that of later ones
 		r.publishedMS = min(r.publishedMS, time.Now().UnixMilli())
 	}
@@ -112,7 +113,9 @@ func (v *Verifier) Apply(c contract.Credential) {
 		v.tombstones = append(v.tombstones, tombstone{c.ID, r})
 		// A device that is deleted again and again has one valid tombstone.
 		if count := len(v.records) - v.live; len(v.tombstones) > 2*count+maxStale {
-			v.tombstones = shrink.Slice(slices.DeleteFunc(v.tombstones, func(t tombstone) bool { return v.records[t.id] != t.record }))
+			v.tombstones = shrink.Slice(slices.DeleteFunc(v.tombstones, func(t tombstone) bool {
+				return v.records[t.id] != t.record
+			}))
 		}
 	}
 }
@@ -162,7 +165,8 @@ func (v *Verifier) read(r *record, c *contract.Credential) Reason {
 	for _, text := range c.Hashes {
 		if cost, err := bcrypt.Cost([]byte(text)); err != nil || cost > v.MaxCost {
 			if err == nil {
-				err = fmt.Errorf("cost %d, at most %d is allowed: raise --bcrypt.max-cost, or hash the secret again", cost, v.MaxCost)
+				err = fmt.Errorf("cost %d, at most %d is allowed: raise --bcrypt.max-cost, or hash the secret again",
+					cost, v.MaxCost)
 			}
 			return v.refuse("cost", c.ID, err)
 		}

@@ -19,9 +19,11 @@ import (
 // tombstones.
 func TestTombstonesEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := New(Config{Shards: 1}, edgemem.New(edgemem.Config{Objects: 1, Verdicts: 1}), metrics.New(), slog.New(slog.DiscardHandler))
+		v := New(Config{Shards: 1}, edgemem.New(edgemem.Config{Objects: 1, Verdicts: 1}), metrics.New(),
+			slog.New(slog.DiscardHandler))
 		apply := func(id string, version uint64, deleted bool) {
-			v.Apply(contract.Credential{ID: id, Version: version, Deleted: deleted, Disabled: !deleted, PublishedMS: time.Now().UnixMilli()})
+			v.Apply(contract.Credential{ID: id, Version: version, Deleted: deleted, Disabled: !deleted,
+				PublishedMS: time.Now().UnixMilli()})
 		}
 		for i := range 100 {
 			apply(fmt.Sprint("d", i), 1, false)
@@ -61,7 +63,8 @@ func TestRefusedRecordsAreNotAllLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		m := metrics.New()
-		v := New(Config{Shards: 1, MaxCost: 4}, edgemem.New(edgemem.Config{Objects: 1, Verdicts: 1}), m, slog.New(slog.NewTextHandler(&log, nil)))
+		v := New(Config{Shards: 1, MaxCost: 4}, edgemem.New(edgemem.Config{Objects: 1, Verdicts: 1}),
+			m, slog.New(slog.NewTextHandler(&log, nil)))
 		version := uint64(0)
 		refuse := func(n int) {
 			for range n {

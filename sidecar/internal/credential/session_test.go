@@ -24,12 +24,14 @@ func (f fixture) session(t *testing.T, id, secret string) string {
 	return r.Session
 }
 
-func (f fixture) expectSession(t *testing.T, id, session string, outcome wire.Outcome, reason credential.Reason) credential.Result {
+func (f fixture) expectSession(t *testing.T, id, session string, outcome wire.Outcome,
+	reason credential.Reason) credential.Result {
 	t.Helper()
 	before := f.runs(t)
 	r := f.VerifySession(id, session)
 	if r.Outcome != outcome || r.Reason != reason {
-		t.Errorf("VerifySession(%q, %q) = %v because of %s, want %v because of %s", id, session, r.Outcome, r.Reason, outcome, reason)
+		t.Errorf("VerifySession(%q, %q) = %v because of %s, want %v because of %s", id, session, r.Outcome,
+			r.Reason, outcome, reason)
 	}
 	if got := f.runs(t) - before; got != 0 {
 		t.Errorf("VerifySession(%q, %q): %d runs of bcrypt, want none", id, session, got)
@@ -42,7 +44,8 @@ func TestSession(t *testing.T) {
 	f.Apply(device("d", 7, "s"))
 	session := f.session(t, "d", "s")
 	r := f.expectSession(t, "d", session, wire.Allow, "session")
-	if verdict, found := f.edge.verdict("d", "\x00"+session); !found || verdict.Outcome != wire.Allow || verdict.Permissions != r.Permissions || r.Permissions != 3 {
+	if verdict, found := f.edge.verdict("d", "\x00"+session); !found || verdict.Outcome != wire.Allow ||
+		verdict.Permissions != r.Permissions || r.Permissions != 3 {
 		t.Errorf("stored %+v, %t after %+v, want an allow with both permissions", verdict, found, r)
 	}
 	if got := metricstest.Value(t, f.metrics, "gatehouse_verifications_total", "reason", "session"); got != 1 {

@@ -40,11 +40,13 @@ func TestRecordsAreGivenBack(t *testing.T) {
 	for name, empty := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				v := New(Config{Shards: 1, MaxCost: 14}, edgemem.New(edgemem.Config{Objects: 1, Verdicts: n}), metrics.New(), slog.New(slog.DiscardHandler))
+				v := New(Config{Shards: 1, MaxCost: 14}, edgemem.New(edgemem.Config{Objects: 1, Verdicts: n}),
+					metrics.New(), slog.New(slog.DiscardHandler))
 				v.Shard(0).EndResync()
 				shrinktest.GivesBack(t, func() {
 					for i := range n {
-						v.Apply(contract.Credential{ID: id(i), Version: 1, Disabled: i%2 == 0, Hashes: []string{fmt.Sprintf("$2b$04$%053d", i)}})
+						v.Apply(contract.Credential{ID: id(i), Version: 1, Disabled: i%2 == 0,
+							Hashes: []string{fmt.Sprintf("$2b$04$%053d", i)}})
 					}
 				}, func() { empty(v) })
 				runtime.KeepAlive(v)

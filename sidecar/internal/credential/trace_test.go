@@ -72,13 +72,15 @@ func TestTrace(t *testing.T) {
 			return len(span.Links()) == 1 && span.Links()[0].SpanContext.SpanID() == to.SpanID()
 		}
 		if !links(work, second) || !links(spans["second"], work.SpanContext()) {
-			t.Errorf("got the links %v and %v, want the work and the second request to link to each other", work.Links(), spans["second"].Links())
+			t.Errorf("got the links %v and %v, want the work and the second request to link to each other",
+				work.Links(), spans["second"].Links())
 		}
 		for _, want := range []struct {
 			span      sdk.ReadOnlySpan
 			attribute attribute.KeyValue
 		}{
-			{work, tracing.Outcome.String("allow")}, {work, tracing.Reason.String("bcrypt")}, {spans["second"], tracing.Coalesced.Bool(true)},
+			{work, tracing.Outcome.String("allow")}, {work, tracing.Reason.String("bcrypt")},
+			{spans["second"], tracing.Coalesced.Bool(true)},
 		} {
 			if !slices.Contains(want.span.Attributes(), want.attribute) {
 				t.Errorf("%s has no %v: %v", want.span.Name(), want.attribute, want.span.Attributes())

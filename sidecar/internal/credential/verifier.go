@@ -141,8 +141,9 @@ func New(c Config, edge Memory, m *metrics.Metrics, log *slog.Logger) *Verifier 
 	}
 	v := &Verifier{
 		Config: c, memory: edge, metrics: m, log: log, tell: rate.Sometimes{First: 100, Interval: time.Second},
-		sources: newSources(c.Known.Key()), pool: newPool(c.Workers, c.Queue, m), flights: flights{all: make(map[string]*flight)},
-		byPair: newFailures(c.DeviceFailures, c.Window), bySource: newFailures(c.SourceFailures, c.Window),
+		sources: newSources(c.Known.Key()), pool: newPool(c.Workers, c.Queue, m),
+		flights: flights{all: make(map[string]*flight)},
+		byPair:  newFailures(c.DeviceFailures, c.Window), bySource: newFailures(c.SourceFailures, c.Window),
 		records: make(map[string]*record), waiting: make(map[string]struct{}),
 		resyncs: make([]uint64, c.Shards.Count()), synced: make([]bool, c.Shards.Count()),
 	}
@@ -216,7 +217,8 @@ func (v *Verifier) verify(ctx context.Context, id, secret, from string) Result {
 				if r, found := v.elsewhere(ctx, &a); found {
 					return r
 				}
-				return Result{Outcome: wire.Unavailable, Reason: isOverLimit, RetryAfter: max(wait, retryAfter), ThrottleFor: v.throttleFor(&a, v.bySource.retryAfter(uint64(a.source)))}
+				return Result{Outcome: wire.Unavailable, Reason: isOverLimit, RetryAfter: max(wait, retryAfter),
+					ThrottleFor: v.throttleFor(&a, v.bySource.retryAfter(uint64(a.source)))}
 			}
 			f = v.flights.start(ctx, key, func(ctx context.Context, f *flight) Result { return v.hash(ctx, a, f) })
 		}
@@ -380,7 +382,8 @@ func (v *Verifier) allow(a *attempt, r *record, now time.Time, reason Reason) Re
 	// The secret matched the only hash, so no other secret is right.
 	only := len(r.hashes) == 1
 	v.store(a, verdict, only)
-	return Result{Outcome: wire.Allow, Reason: reason, Permissions: r.permissions, Session: r.session(), NotAfter: r.notAfter}
+	return Result{Outcome: wire.Allow, Reason: reason, Permissions: r.permissions, Session: r.session(),
+		NotAfter: r.notAfter}
 }
 
 // deny returns the answer, and stores the verdict if denies decides so. mu is held.

@@ -180,9 +180,13 @@ func registered() fixture {
 		{ID: "deleted", Version: 2, Deleted: true, PublishedMS: time.Now().UnixMilli()},
 		with(device("over", 1, "s"), func(c *contract.Credential) { c.NotAfterMS = past }),
 		with(device("ending", 1, "s"), func(c *contract.Credential) { c.NotAfterMS = future }),
-		with(device("costly", 1, "s"), func(c *contract.Credential) { c.Hashes = []string{strings.Replace(y, "$04$", "$15$", 1)} }),
+		with(device("costly", 1, "s"), func(c *contract.Credential) {
+			c.Hashes = []string{strings.Replace(y, "$04$", "$15$", 1)}
+		}),
 		with(device("2y", 1, "s"), func(c *contract.Credential) { c.Hashes = []string{y} }),
-		with(device("2b", 1, "s"), func(c *contract.Credential) { c.Hashes = []string{strings.Replace(y, "$2y$", "$2b$", 1)} }),
+		with(device("2b", 1, "s"), func(c *contract.Credential) {
+			c.Hashes = []string{strings.Replace(y, "$2y$", "$2b$", 1)}
+		}),
 	} {
 		f.Apply(c)
 	}
@@ -256,7 +260,8 @@ func (f fixture) expectVerdict(t *testing.T, id, secret string, outcome wire.Out
 	}
 	life := time.Until(time.UnixMilli(v.ExpiresMS))
 	refresh := time.Until(time.UnixMilli(v.RefreshAfterMS))
-	if outcome == wire.Allow && (life < 26*time.Second || life > 33*time.Second || refresh < 17*time.Second || refresh > 23*time.Second || v.Permissions != 3) {
+	if outcome == wire.Allow && (life < 26*time.Second || life > 33*time.Second || refresh < 17*time.Second ||
+		refresh > 23*time.Second || v.Permissions != 3) {
 		t.Errorf("allow for %v, refreshed after %v, permissions %b", life, refresh, v.Permissions)
 	}
 	if outcome == wire.Deny && (life <= 4*time.Second || life > 5*time.Second || v.Permissions != 0) {
@@ -373,19 +378,33 @@ func TestDoubtEnds(t *testing.T) {
 		{"same", same, wire.Allow, "pin", 0},
 		{"never read", func(fixture) {}, wire.Unavailable, "unsure", 0},
 		{"same after another doubt", func(f fixture) { f.Doubt("d"); same(f) }, wire.Allow, "pin", 0},
-		{"same in a resync", func(f fixture) { f.Shard(0).BeginResync(); same(f); f.Shard(0).EndResync() }, wire.Allow, "pin", 0},
+		{"same in a resync", func(f fixture) {
+			f.Shard(0).BeginResync()
+			same(f)
+			f.Shard(0).EndResync()
+		}, wire.Allow, "pin", 0},
 		{"not in a resync", func(f fixture) { f.Shard(0).BeginResync(); f.Shard(0).EndResync() }, wire.Deny, "unknown", 0},
-		{"same after a resync", func(f fixture) { f.Shard(0).BeginResync(); f.Shard(0).EndResync(); same(f) }, wire.Allow, "bcrypt", 1},
+		{"same after a resync", func(f fixture) {
+			f.Shard(0).BeginResync()
+			f.Shard(0).EndResync()
+			same(f)
+		}, wire.Allow, "bcrypt", 1},
 		{"removed", func(f fixture) { f.Remove("d") }, wire.Deny, "unknown", 0},
 		{"same after removal", func(f fixture) { f.Remove("d"); same(f) }, wire.Allow, "bcrypt", 1},
 		{"next version", changed(func(c *contract.Credential) { c.Version++ }), wire.Allow, "bcrypt", 1},
 		{"older version", changed(func(c *contract.Credential) { c.Version-- }), wire.Allow, "bcrypt", 1},
 		{"other time", changed(func(c *contract.Credential) { c.PublishedMS++ }), wire.Allow, "bcrypt", 1},
-		{"other hash", changed(func(c *contract.Credential) { c.Hashes = device("d", 5, "s").Hashes }), wire.Allow, "bcrypt", 1},
-		{"another hash", changed(func(c *contract.Credential) { c.Hashes = device("d", 5, "t").Hashes }), wire.Deny, "bcrypt", 1},
+		{"other hash", changed(func(c *contract.Credential) {
+			c.Hashes = device("d", 5, "s").Hashes
+		}), wire.Allow, "bcrypt", 1},
+		{"another hash", changed(func(c *contract.Credential) {
+			c.Hashes = device("d", 5, "t").Hashes
+		}), wire.Deny, "bcrypt", 1},
 		{"other permissions", changed(func(c *contract.Credential) { c.Permissions = nil }), wire.Allow, "bcrypt", 1},
 		{"disabled", changed(func(c *contract.Credential) { c.Disabled = true }), wire.Deny, "disabled", 0},
-		{"deleted", changed(func(c *contract.Credential) { *c = contract.Credential{ID: "d", Version: 5, Deleted: true} }), wire.Deny, "revoked", 0},
+		{"deleted", changed(func(c *contract.Credential) {
+			*c = contract.Credential{ID: "d", Version: 5, Deleted: true}
+		}), wire.Deny, "revoked", 0},
 		{"expired", changed(func(c *contract.Credential) { c.NotAfterMS = 1 }), wire.Deny, "expired", 0},
 	} {
 		f := start(pinned)

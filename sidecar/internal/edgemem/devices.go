@@ -42,7 +42,8 @@ type DevicesError struct {
 
 // Error names the limit and the fix.
 func (e *DevicesError) Error() string {
-	return fmt.Sprintf("the edge can list %d devices only, so each other one costs a call: set --memory.verdicts to at least a quarter of the number of devices, and restart the sidecar", e.Most)
+	return fmt.Sprintf("the edge can list %d devices only, so each other one costs a call: set --memory.verdicts to at "+
+		"least a quarter of the number of devices, and restart the sidecar", e.Most)
 }
 
 // PutDevice lists a device that may authenticate. isNew: it never authenticated; [Memory.PutVerdict] clears that with
@@ -82,7 +83,9 @@ func (m *Memory) DropDevice(id string) {
 // findDevice returns a device's bucket and the index of its entry there, -1 if it is not listed.
 func (m *Memory) findDevice(id string) (bucket uint32, at int) {
 	bucket, _ = m.keys.Device(id, uint32(len(m.verdicts.buckets)))
-	return bucket, slices.IndexFunc(m.verdicts.buckets[bucket].devices, func(other deviceEntry) bool { return other.device == id })
+	return bucket, slices.IndexFunc(m.verdicts.buckets[bucket].devices, func(other deviceEntry) bool {
+		return other.device == id
+	})
 }
 
 // SetDevicesComplete records that all devices that may authenticate were put. Once the edge lists them all, it refuses
@@ -156,7 +159,8 @@ func (m *Memory) appendVerdicts(dst []byte, k *verdictBucket) []byte {
 		s.verdicts = append(s.verdicts, v.Verdict)
 	}
 	for i := range k.devices {
-		s.devices = append(s.devices, wire.Device{Tag: k.devices[i].tag, Closed: k.devices[i].only != nil, New: k.devices[i].isNew})
+		s.devices = append(s.devices, wire.Device{Tag: k.devices[i].tag, Closed: k.devices[i].only != nil,
+			New: k.devices[i].isNew})
 	}
 	return wire.AppendVerdicts(dst, m.epoch, s.verdicts, s.devices)
 }

@@ -25,27 +25,50 @@ func TestCredentialStatus(t *testing.T) {
 	}{
 		{"registered", func(*edgemem.Memory) {}, wire.New, wire.New},
 		{"registered twice", func(m *edgemem.Memory) { m.PutDevice("d", true) }, wire.New, wire.New},
-		{"only a wrong secret was shown", func(m *edgemem.Memory) { m.PutVerdict("d", "wrong", life(time.Minute, wire.Deny), false) }, wire.New, wire.Found},
-		{"registered again after it was in", func(m *edgemem.Memory) { m.DropDevice("d"); m.PutDevice("d", false) }, wire.Registered, wire.Registered},
+		{"only a wrong secret was shown", func(m *edgemem.Memory) {
+			m.PutVerdict("d", "wrong", life(time.Minute, wire.Deny), false)
+		}, wire.New, wire.Found},
+		{"registered again after it was in", func(m *edgemem.Memory) {
+			m.DropDevice("d")
+			m.PutDevice("d", false)
+		}, wire.Registered, wire.Registered},
 		{"new in a new epoch", func(m *edgemem.Memory) { m.Reset(nil) }, wire.New, wire.New},
 		{"its only secret is in", closed, wire.Found, wire.Closed},
 		{"and again, refreshed", func(m *edgemem.Memory) { closed(m); closed(m) }, wire.Found, wire.Closed},
-		{"and another device's is wrong", func(m *edgemem.Memory) { closed(m); m.PutVerdict("e", "wrong", life(time.Minute, wire.Deny), false) }, wire.Found, wire.Closed},
-		{"one of two secrets is in", func(m *edgemem.Memory) { m.PutVerdict("d", "right", life(time.Minute, wire.Allow), false) }, wire.Found, wire.Registered},
-		{"refreshed as one of two", func(m *edgemem.Memory) { closed(m); m.PutVerdict("d", "right", life(time.Minute, wire.Allow), false) }, wire.Found, wire.Registered},
+		{"and another device's is wrong", func(m *edgemem.Memory) {
+			closed(m)
+			m.PutVerdict("e", "wrong", life(time.Minute, wire.Deny), false)
+		}, wire.Found, wire.Closed},
+		{"one of two secrets is in", func(m *edgemem.Memory) {
+			m.PutVerdict("d", "right", life(time.Minute, wire.Allow), false)
+		}, wire.Found, wire.Registered},
+		{"refreshed as one of two", func(m *edgemem.Memory) {
+			closed(m)
+			m.PutVerdict("d", "right", life(time.Minute, wire.Allow), false)
+		}, wire.Found, wire.Registered},
 		{"its verdict has expired", func(m *edgemem.Memory) {
 			m.PutVerdict("d", "right", life(time.Second, wire.Allow), true)
 			time.Sleep(2 * time.Second)
 		}, wire.Registered, wire.Registered},
-		{"its verdict was dropped", func(m *edgemem.Memory) { closed(m); m.DropVerdicts("d") }, wire.Registered, wire.Registered},
+		{"its verdict was dropped", func(m *edgemem.Memory) {
+			closed(m)
+			m.DropVerdicts("d")
+		}, wire.Registered, wire.Registered},
 		{"its verdict was evicted", func(m *edgemem.Memory) {
 			closed(m)
 			for i := range 4 {
 				m.PutVerdict(fmt.Sprint(i), "s", life(time.Hour, wire.Allow), false)
 			}
 		}, wire.Registered, wire.Registered},
-		{"it may no longer come in", func(m *edgemem.Memory) { closed(m); m.DropVerdicts("d"); m.DropDevice("d") }, wire.Unregistered, wire.Unregistered},
-		{"it never was there", func(m *edgemem.Memory) { m.DropDevice("d"); m.DropDevice("d") }, wire.Unregistered, wire.Unregistered},
+		{"it may no longer come in", func(m *edgemem.Memory) {
+			closed(m)
+			m.DropVerdicts("d")
+			m.DropDevice("d")
+		}, wire.Unregistered, wire.Unregistered},
+		{"it never was there", func(m *edgemem.Memory) {
+			m.DropDevice("d")
+			m.DropDevice("d")
+		}, wire.Unregistered, wire.Unregistered},
 		{"a new epoch", func(m *edgemem.Memory) { closed(m); m.Reset(nil) }, wire.Registered, wire.Registered},
 	}
 	for _, tt := range tests {
@@ -62,7 +85,8 @@ func TestCredentialStatus(t *testing.T) {
 				push(t, m, memory)
 				right, complete := memory.Status("d", "right")
 				if wrong, _ := memory.Status("d", "wrong"); right != tt.right || wrong != tt.wrong || !complete {
-					t.Errorf("got %d for the right secret, %d for another, complete %v; want %d, %d, true", right, wrong, complete, tt.right, tt.wrong)
+					t.Errorf("got %d for the right secret, %d for another, complete %v; want %d, %d, true",
+						right, wrong, complete, tt.right, tt.wrong)
 				}
 				if other, _ := memory.Status("e", "s"); other != wire.New {
 					t.Errorf("another device: got %d, want %d", other, wire.New)
@@ -151,7 +175,8 @@ func TestCrowded(t *testing.T) {
 	m.PutVerdict("3", "right", wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, true)
 	push(t, m, memory)
 	if status, complete := memory.Status("16", "s"); status != wire.Unregistered || complete {
-		t.Errorf("got status %d, complete %v for the device that is not listed, want %d, false", status, complete, wire.Unregistered)
+		t.Errorf("got status %d, complete %v for the device that is not listed, want %d, false", status,
+			complete, wire.Unregistered)
 	}
 	if status, _ := memory.Status("3", "wrong"); status != wire.Closed {
 		t.Errorf("got status %d for a device that is listed, want %d", status, wire.Closed)

@@ -72,7 +72,8 @@ func TestResetBlanksWhatAnotherEpochLeft(t *testing.T) {
 		before.Reset(nil)
 		for i := range 300 {
 			before.PutObject(new(object(fmt.Sprintf("/old/%d", i), 1, 2000)))
-			before.PutVerdict(fmt.Sprint(i), "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, false)
+			before.PutVerdict(fmt.Sprint(i), "s", wire.Verdict{Outcome: wire.Allow,
+				ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, false)
 		}
 		push(t, before, memory)
 		state, _ := memory.State()
@@ -171,7 +172,8 @@ func TestPermissions(t *testing.T) {
 	if len(state.Permissions) != 64 || state.Permissions[63] != "last" || state.Permissions[7] != "p7" {
 		t.Errorf("state has %q", state.Permissions)
 	}
-	m.PutVerdict("d", "s", wire.Verdict{Outcome: wire.Allow, Permissions: 1 << 63, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, false)
+	m.PutVerdict("d", "s", wire.Verdict{Outcome: wire.Allow, Permissions: 1 << 63,
+		ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, false)
 	push(t, m, memory)
 	if v, err := memory.Verdict("d", "s"); err != nil || v.Permissions != 1<<63 || v.Outcome != wire.Allow {
 		t.Errorf("Verdict = %+v, %v", v, err)
@@ -213,7 +215,8 @@ func TestPermissionIsUsedAgain(t *testing.T) {
 		m.Reset(&state)
 		push(t, m, memory)
 		state, _ = memory.State()
-		if len(state.Permissions) != 62 || state.Permissions[5] != "new" || state.Permissions[3] != "p3" || state.Permissions[61] != "p61" {
+		if len(state.Permissions) != 62 || state.Permissions[5] != "new" || state.Permissions[3] != "p3" ||
+			state.Permissions[61] != "p61" {
 			t.Errorf("got %q, want new in the place of p5", state.Permissions)
 		}
 		if due() {
@@ -249,7 +252,8 @@ func TestNewPermissionIsToldBeforeVerdicts(t *testing.T) {
 			t.Error("an operation came before the state with the new name")
 		}
 	}
-	m.PutVerdict("d", "s", wire.Verdict{Outcome: wire.Allow, Permissions: set, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, false)
+	m.PutVerdict("d", "s", wire.Verdict{Outcome: wire.Allow, Permissions: set,
+		ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, false)
 	push(t, m, memory)
 }
 
@@ -301,7 +305,8 @@ func TestBodyOverTheBoundIsNotCrowdedOut(t *testing.T) {
 			if i == 20 {
 				t.Fatalf("%d batches, the edge is told of %d, and the object behind: %v", i, state.InStepMS, err)
 			}
-			m.PutVerdict(fmt.Sprint("d", i), "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Minute).UnixMilli()}, false)
+			m.PutVerdict(fmt.Sprint("d", i), "s", wire.Verdict{Outcome: wire.Allow,
+				ExpiresMS: time.Now().Add(time.Minute).UnixMilli()}, false)
 			batch, _ := m.Take(nil)
 			memory.Apply(batch)
 			m.Acked()

@@ -55,7 +55,8 @@ func TestNewEpochHidesOldVersions(t *testing.T) {
 			if found, err := memory.LockedObjectBy(&old, key(i)); seen && err == nil {
 				t.Fatalf("a worker with the old state finds version %d of %s beside the new epoch's objects", found.Version, key(i))
 			}
-			if _, stands := memory.LockedCredentialBy(&old, key(i), "s"); (seen || status == wire.Found) && stands == wire.Found {
+			if _, stands := memory.LockedCredentialBy(&old, key(i), "s"); (seen || status == wire.Found) &&
+				stands == wire.Found {
 				t.Fatalf("a worker with the old state lets %s in by the old epoch's verdict beside the new epoch's records", key(i))
 			}
 		}

@@ -18,17 +18,21 @@ var collected = []metric{
 	gauge("dirty_buckets", "Changed buckets that were not pushed yet.", func(s *Stats) int { return s.DirtyBuckets }),
 	gauge("body_slots", "Body slots ever created in this shared memory.", func(s *Stats) int { return s.Slots }),
 	gauge("free_body_slots", "Body slots that can be reused.", func(s *Stats) int { return s.FreeSlots }),
-	gauge("places", "Keys of shared memory that were written; constant soon after start, except for body slots.", func(s *Stats) int { return s.Places }),
+	gauge("places", "Keys of shared memory that were written; constant soon after start, except for body slots.",
+		func(s *Stats) int { return s.Places }),
 	gauge("permissions", "Permission names that the edge knows, at most 64.", func(s *Stats) int { return s.Permissions }),
-	gauge("devices", "Registered devices that the edge knows; fewer than the enabled ones if memory.verdicts is too small.", func(s *Stats) int { return s.Devices }),
+	gauge("devices", "Registered devices that the edge knows; fewer than the enabled ones if memory.verdicts is too "+
+		"small.", func(s *Stats) int { return s.Devices }),
 	gauge("allow_verdicts", "Allow verdicts at the edge.", func(s *Stats) int { return s.Allows }),
 	gauge("deny_verdicts", "Deny verdicts at the edge.", func(s *Stats) int { return s.Denies }),
 	{
-		prometheus.NewDesc("gatehouse_edge_memory_in_step_timestamp_seconds", "The in-step time that was pushed to the edge, unix time.", nil, nil),
+		prometheus.NewDesc("gatehouse_edge_memory_in_step_timestamp_seconds",
+			"The in-step time that was pushed to the edge, unix time.", nil, nil),
 		prometheus.GaugeValue, func(s *Stats) float64 { return float64(s.InStepMS) / 1000 },
 	},
 	{
-		prometheus.NewDesc("gatehouse_edge_memory_verdicts_evicted_total", "Verdicts dropped before they expired, because the memory was full.", nil, nil),
+		prometheus.NewDesc("gatehouse_edge_memory_verdicts_evicted_total",
+			"Verdicts dropped before they expired, because the memory was full.", nil, nil),
 		prometheus.CounterValue, func(s *Stats) float64 { return float64(s.EvictedVerdicts) },
 	},
 }

@@ -13,8 +13,8 @@ import (
 const renewEvery = 10 * time.Second
 
 // permissions assigns bits to permission names. Within an epoch each bit keeps its name, and new names get higher bits.
-// So a reader with an older state finds the right names of a verdict's bits, or a bit that it doesn't know. A bit that no
-// record uses any more gets another name only in a new epoch, in which verdicts of earlier ones are invalid.
+// So a reader with an older state finds the right names of a verdict's bits, or a bit that it doesn't know. A bit that
+// no record uses any more gets another name only in a new epoch, in which verdicts of earlier ones are invalid.
 type permissions struct {
 	names   []string // by bit; "": released in an earlier epoch
 	bits    map[string]uint

@@ -113,9 +113,10 @@ func TestPropagation(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var got []time.Duration
-				m := edgemem.New(edgemem.Config{Objects: 4, Verdicts: 4, Propagation: prometheus.ObserverFunc(func(seconds float64) {
-					got = append(got, time.Duration(seconds*float64(time.Second)).Round(time.Microsecond))
-				})})
+				m := edgemem.New(edgemem.Config{Objects: 4, Verdicts: 4,
+					Propagation: prometheus.ObserverFunc(func(seconds float64) {
+						got = append(got, time.Duration(seconds*float64(time.Second)).Round(time.Microsecond))
+					})})
 				m.Reset(nil)
 				for more := true; more; {
 					_, taken := m.Take(nil)

@@ -30,7 +30,8 @@ func TestRoom(t *testing.T) {
 		var peak int64
 		for restart := range 3 {
 			memory := edgemem.New(edgemem.Config{Objects: objects, Verdicts: 1000})
-			cache, err := objectcache.New(objectcache.Config{Bytes: budget, Objects: objects, Shards: 1}, memory, metrics.New(), slog.New(slog.DiscardHandler))
+			cache, err := objectcache.New(objectcache.Config{Bytes: budget, Objects: objects, Shards: 1},
+				memory, metrics.New(), slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}

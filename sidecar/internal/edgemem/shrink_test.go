@@ -63,10 +63,13 @@ func TestMemoryIsGivenBack(t *testing.T) {
 		name      string
 		add, drop func(i int)
 	}{
-		{"objects", func(i int) { m.PutObject(&contract.Object{Key: key(i), Bodies: []contract.Body{{}}}) }, func(i int) { m.DeleteObject(key(i)) }},
+		{"objects", func(i int) {
+			m.PutObject(&contract.Object{Key: key(i), Bodies: []contract.Body{{}}})
+		}, func(i int) { m.DeleteObject(key(i)) }},
 		{"devices", func(i int) { _ = m.PutDevice(device(i), true) }, func(i int) { m.DropDevice(device(i)) }},
 		{"verdicts", func(i int) {
-			m.PutVerdict(device(i), "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, false)
+			m.PutVerdict(device(i), "s", wire.Verdict{Outcome: wire.Allow,
+				ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, false)
 		}, func(i int) { m.DropVerdicts(device(i)) }},
 	}
 	for _, tt := range tests {

@@ -225,7 +225,8 @@ func (m *Memory) Reset(before *wire.State) {
 }
 
 func (m *Memory) stateToSend() sentState {
-	return sentState{m.epoch, len(m.permissions.names), len(m.slots.bytes), len(m.superseded) > 0, m.verdicts.devices.complete}
+	return sentState{m.epoch, len(m.permissions.names), len(m.slots.bytes), len(m.superseded) > 0,
+		m.verdicts.devices.complete}
 }
 
 // AwaitObject waits while the edge may still find an older version of the object at key than the memory has; it returns

@@ -48,7 +48,8 @@ func TestSameVerdictAgain(t *testing.T) {
 		memory := edgememtest.NewMemory()
 		verdict := func() wire.Verdict {
 			return wire.Verdict{Outcome: wire.Allow, Permissions: 1,
-				ExpiresMS: time.Now().Add(30 * time.Second).UnixMilli(), RefreshAfterMS: time.Now().Add(20 * time.Second).UnixMilli()}
+				ExpiresMS:      time.Now().Add(30 * time.Second).UnixMilli(),
+				RefreshAfterMS: time.Now().Add(20 * time.Second).UnixMilli()}
 		}
 		put := func(v wire.Verdict, only, want bool) {
 			t.Helper()

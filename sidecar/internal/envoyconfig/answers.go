@@ -8,7 +8,9 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 )
 
-var sharedAnswers = findings.WarningKind("GH0608", "add the lines of response_headers_to_add in envoy/envoy.yaml there; for a token's header another one: {key: vary, value: NAME}")
+var sharedAnswers = findings.WarningKind("GH0608",
+	"add the lines of response_headers_to_add in envoy/envoy.yaml there; for a token's header another one: {key: vary, "+
+		"value: NAME}")
 
 // answers checks that routes under auth rules add what keeps one device's answer from other clients.
 func (a *analysis) answers(p *plugin) {
@@ -16,7 +18,9 @@ func (a *analysis) answers(p *plugin) {
 		return
 	}
 	notes := []policy.Note{policy.NoteVary, policy.NoteCacheControl}
-	if slices.ContainsFunc(p.rules.Rules, func(r policy.Rule) bool { return r.Auth != nil && r.Cache != nil && r.Cache.PerDevice }) {
+	if slices.ContainsFunc(p.rules.Rules, func(r policy.Rule) bool {
+		return r.Auth != nil && r.Cache != nil && r.Cache.PerDevice
+	}) {
 		notes = append(notes, policy.NoteNoStore)
 	}
 	tokens := a.tokenHeaders(p)
@@ -30,13 +34,15 @@ func (a *analysis) answers(p *plugin) {
 				header = "vary"
 			}
 			if !w.adds(header, "wasm."+note.String()) {
-				a.add(&sharedAnswers, p.name(), w.at, "adds no %s by %s: a cache before Envoy may give one device's answer to others", header, note)
+				a.add(&sharedAnswers, p.name(), w.at,
+					"adds no %s by %s: a cache before Envoy may give one device's answer to others", header, note)
 				return
 			}
 		}
 		for _, name := range tokens {
 			if !w.adds("vary", name) {
-				a.add(&sharedAnswers, p.name(), w.at, "adds no vary: %s, from which tokens are read: a cache before Envoy may give one device's answer to others", name)
+				a.add(&sharedAnswers, p.name(), w.at,
+					"adds no vary: %s, from which tokens are read: a cache before Envoy may give one device's answer to others", name)
 				return
 			}
 		}
@@ -58,7 +64,8 @@ func (w *way) adds(header, text string) (added bool) {
 		})
 		added = added || slices.ContainsFunc(l.of.list("response_headers_to_add"), func(option object) bool {
 			h := option.object("header")
-			return strings.EqualFold(h.text("key"), header) && strings.Contains(strings.ToLower(h.text("value")), strings.ToLower(text))
+			return strings.EqualFold(h.text("key"), header) &&
+				strings.Contains(strings.ToLower(h.text("value")), strings.ToLower(text))
 		})
 	}
 	return added

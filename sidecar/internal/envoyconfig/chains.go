@@ -84,7 +84,8 @@ func reachOf(listener object) reach {
 	if listener.has("internal_listener") {
 		return nobody
 	}
-	if bound, found := listener.field("bind_to_port").(bool); found && !bound && listener.text("traffic_direction") == "OUTBOUND" {
+	if bound, found := listener.field("bind_to_port").(bool); found && !bound &&
+		listener.text("traffic_direction") == "OUTBOUND" {
 		return machine // a mesh's, for the programs beside it
 	}
 	most := addressReach(listener.object("address"))

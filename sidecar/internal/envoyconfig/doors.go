@@ -92,7 +92,8 @@ func (a *analysis) waysOf(c *chain) []way {
 // openAdmin reports an admin address that other machines reach.
 func (a *analysis) openAdmin() {
 	if a.admin != nil && addressReach(a.admin) == network {
-		a.add(&openAdmin, "", "admin.address", "%s is not a loopback address: anyone who can reach it controls Envoy", addressKey(a.admin))
+		a.add(&openAdmin, "", "admin.address", "%s is not a loopback address: anyone who can reach it controls Envoy",
+			addressKey(a.admin))
 	}
 }
 
@@ -106,15 +107,18 @@ type innerTarget struct {
 func (a *analysis) innerTargets() (all []innerTarget) {
 	for _, p := range a.plugins {
 		if !p.rules.PushListener {
-			all = append(all, innerTarget{"the sidecar, which answers any device's private objects without a credential", a.targets(p.rules.SidecarCluster), func(path string) bool { return path == "/v1/session/jwks" }})
+			all = append(all, innerTarget{"the sidecar, which answers any device's private objects without a credential",
+				a.targets(p.rules.SidecarCluster), func(path string) bool { return path == "/v1/session/jwks" }})
 		} else if key := addressKey(p.listener.object("address")); key != "" {
-			all = append(all, innerTarget{"the push listener, by which the cache and the verdicts are written", targets{key}, func(string) bool { return false }})
+			all = append(all, innerTarget{"the push listener, by which the cache and the verdicts are written",
+				targets{key}, func(string) bool { return false }})
 		}
 	}
 	if key := addressKey(a.admin); key != "" {
-		all = append(all, innerTarget{"Envoy's admin address, by which Envoy is controlled", targets{key}, func(path string) bool {
-			return strings.HasPrefix(path, "/stats") || path == "/ready"
-		}})
+		all = append(all, innerTarget{"Envoy's admin address, by which Envoy is controlled", targets{key},
+			func(path string) bool {
+				return strings.HasPrefix(path, "/stats") || path == "/ready"
+			}})
 	}
 	return all
 }
@@ -137,7 +141,8 @@ func (a *analysis) toInner(c *chain, inner []innerTarget) {
 			chosen = "by a header, which a filter stores as the destination"
 		}
 		if chosen != "" {
-			a.add(&clientsChoose, name, w.at, "clients choose where their requests go, %s: also to the sidecar, and to what this machine only may reach", chosen)
+			a.add(&clientsChoose, name, w.at,
+				"clients choose where their requests go, %s: also to the sidecar, and to what this machine only may reach", chosen)
 		}
 		for _, in := range inner {
 			if to.meet(in.targets) && !in.allowed(w.onlyPath()) {
@@ -160,7 +165,8 @@ func (c *chain) choosesDestination() bool {
 
 // fromRequest reports whether a value of filter state has what the client sends.
 func fromRequest(state object) bool {
-	return strings.Contains(state.object("format_string").object("text_format_source").text("inline_string")+state.object("format_string").text("text_format"), "%REQ(")
+	return strings.Contains(state.object("format_string").object("text_format_source").text("inline_string")+
+		state.object("format_string").text("text_format"), "%REQ(")
 }
 
 // toDestination reports whether a target is a cluster that connects to the stored destination.
@@ -236,7 +242,8 @@ func (a *analysis) unjudged(c *chain, guards []guard) {
 	const why = "leads to an upstream that the filter protects in listener %s"
 	if c.manager == nil {
 		if by, _ := protectedBy(c.to, guards); by != nil && c.asOpen(by) {
-			a.add(&unjudged, name, c.at, why+": here no request is judged, and clients' identity headers get to it", by.listener.text("name"))
+			a.add(&unjudged, name, c.at, why+": here no request is judged, and clients' identity headers get to it",
+				by.listener.text("name"))
 		}
 		return
 	}
@@ -247,7 +254,8 @@ func (a *analysis) unjudged(c *chain, guards []guard) {
 			continue
 		}
 		if path, found := w.carries(paths); found {
-			a.add(&unjudged, name, c.at+": "+w.at, why+", where %s needs a credential: here no request is judged", by.listener.text("name"), path)
+			a.add(&unjudged, name, c.at+": "+w.at, why+", where %s needs a credential: here no request is judged",
+				by.listener.text("name"), path)
 			return
 		}
 		if !w.clears(c.manager) {
@@ -269,7 +277,9 @@ func (a *analysis) weakerEdge(c *chain, guards []guard) {
 				continue
 			}
 			if method, path := w.weaker(c.edge, &g); path != "" {
-				a.add(&weakerEdge, c.listener.text("name"), "rules", "ask less for %s %s than those of listener %s, to the same upstream", method, path, g.chain.listener.text("name"))
+				a.add(&weakerEdge, c.listener.text("name"),
+					"rules", "ask less for %s %s than those of listener %s, to the same upstream", method, path,
+					g.chain.listener.text("name"))
 				return
 			}
 		}
@@ -300,12 +310,14 @@ func (a *analysis) wraps(p *plugin) {
 	}
 	if preset := filter.object("config_discovery").object("default_config"); preset != nil {
 		if kind, _ := preset.typed(); !isType(kind, wasmType) && !isType(kind, nativeType) {
-			a.add(&notCertain, p.name(), at+".config_discovery.default_config", "is another filter: until the configuration arrives, no request is judged")
+			a.add(&notCertain, p.name(), at+".config_discovery.default_config",
+				"is another filter: until the configuration arrives, no request is judged")
 		}
 	}
 	kind, _ := a.discovered(filter).object("typed_config").typed()
 	if kind != "" && !isType(kind, wasmType) && !isType(kind, nativeType) {
-		a.add(&matchedOnly, p.name(), at, "stands within %s: requests that its matcher doesn't select are not judged", kind[strings.LastIndexByte(kind, '/')+1:])
+		a.add(&matchedOnly, p.name(), at, "stands within %s: requests that its matcher doesn't select are not judged",
+			kind[strings.LastIndexByte(kind, '/')+1:])
 	}
 	a.upgrades(p)
 	a.caches(p)
@@ -323,7 +335,8 @@ func (a *analysis) translators(p *plugin) {
 	for i, filter := range p.filters {
 		kind, _ := a.discovered(filter).object("typed_config").typed()
 		if name := kind[strings.LastIndexByte(kind, '/')+1:]; i > p.index && p.auth && translates[name] {
-			a.add(&translated, p.name(), fmt.Sprintf("http_filters[%d]", i), "%s gives requests another method and path behind the filter, which judged the client's", name)
+			a.add(&translated, p.name(), fmt.Sprintf("http_filters[%d]", i),
+				"%s gives requests another method and path behind the filter, which judged the client's", name)
 		}
 	}
 }
@@ -332,12 +345,14 @@ func (a *analysis) translators(p *plugin) {
 func (a *analysis) upgrades(p *plugin) {
 	for i, upgrade := range p.manager.list("upgrade_configs") {
 		if own := upgrade.list("filters"); len(own) > 0 && !slices.ContainsFunc(own, a.judges) {
-			a.add(&ownFilters, p.name(), fmt.Sprintf("upgrade_configs[%d].filters", i), "%s requests have these filters, without Gatehouse's: none is judged", upgrade.text("upgrade_type"))
+			a.add(&ownFilters, p.name(), fmt.Sprintf("upgrade_configs[%d].filters", i),
+				"%s requests have these filters, without Gatehouse's: none is judged", upgrade.text("upgrade_type"))
 		}
 	}
 	for _, w := range a.ways(p.manager) {
 		if w.match.has("connect_matcher") && w.sends() && !p.rules.DenyByDefault && p.auth {
-			a.add(&tunnel, p.name(), w.at+".match.connect_matcher", "CONNECT has no path, so no rule covers it: clients get a connection to the upstream, in which nobody judges")
+			a.add(&tunnel, p.name(), w.at+".match.connect_matcher",
+				"CONNECT has no path, so no rule covers it: clients get a connection to the upstream, in which nobody judges")
 		}
 	}
 }
@@ -346,7 +361,8 @@ func (a *analysis) upgrades(p *plugin) {
 func (a *analysis) judges(filter object) bool {
 	kind, inner := a.discovered(filter).object("typed_config").typed()
 	return slices.ContainsFunc(a.plugins, func(p *plugin) bool {
-		return p.rules != nil && !p.rules.PushListener && (isType(kind, wasmType) && same(inner.object("config"), p.config) || isType(kind, nativeType) && same(inner, p.config))
+		return p.rules != nil && !p.rules.PushListener && (isType(kind, wasmType) && same(inner.object("config"), p.config) ||
+			isType(kind, nativeType) && same(inner, p.config))
 	})
 }
 
@@ -355,7 +371,8 @@ func (a *analysis) caches(p *plugin) {
 	for i, filter := range p.filters {
 		kind, _ := a.discovered(filter).object("typed_config").typed()
 		if p.auth && (strings.HasSuffix(kind, ".CacheConfig") || strings.HasSuffix(kind, ".CacheV2Config")) {
-			a.add(&otherCache, p.name(), fmt.Sprintf("http_filters[%d]", i), "is a cache of Envoy, which doesn't know devices: a client gets what was answered to another one")
+			a.add(&otherCache, p.name(), fmt.Sprintf("http_filters[%d]", i),
+				"is a cache of Envoy, which doesn't know devices: a client gets what was answered to another one")
 		}
 	}
 }
@@ -375,7 +392,9 @@ func (a *analysis) sharedKeys(p *plugin) {
 		}
 	}
 	if len(hosts) > 1 {
-		a.add(&sharedKeys, p.name(), fmt.Sprintf("rules[%d].cache", caching), "objects have a path and no host, and requests for %s go to several upstreams, by domain or header: all of them get the same objects", match.Path+match.Prefix)
+		a.add(&sharedKeys, p.name(), fmt.Sprintf("rules[%d].cache", caching),
+			"objects have a path and no host, and requests for %s go to several upstreams, by domain or header: all of them "+
+				"get the same objects", match.Path+match.Prefix)
 	}
 }
 

@@ -7,7 +7,8 @@ import (
 
 const (
 	// What the tests replace in envoy.yaml.
-	shippedRoutes   = "              routes:\n              - match: {prefix: /}\n                route: {cluster: upstream, timeout: 15s}"
+	shippedRoutes = "              routes:\n              - match: {prefix: /}\n                route: {cluster: " +
+		"upstream, timeout: 15s}"
 	shippedPush     = "  # The sidecar pushes to this listener."
 	shippedClusters = "  clusters:\n"
 	shippedRules    = "                      rules: # first match wins\n"
@@ -20,12 +21,14 @@ const (
 
 // routeFirst puts a route before the one for all paths.
 func routeFirst(route string) []string {
-	return []string{shippedRoutes, "              routes:\n              - " + route + "\n              - {match: {prefix: /}, route: {cluster: upstream}}"}
+	return []string{shippedRoutes, "              routes:\n              - " + route +
+		"\n              - {match: {prefix: /}, route: {cluster: upstream}}"}
 }
 
 // listener adds one at an address, with a network filter.
 func listener(address, filter string) []string {
-	return []string{shippedPush, "  - {name: second, address: {" + address + "}, filter_chains: [{filters: [{name: f, " + filter + "}]}]}\n" + shippedPush}
+	return []string{shippedPush, "  - {name: second, address: {" + address + "}, filter_chains: [{filters: [{name: f, " +
+		filter + "}]}]}\n" + shippedPush}
 }
 
 func plainTo(routes string) string {
@@ -50,7 +53,8 @@ func stores(key string) string {
 }
 
 func cluster(name, address string) string {
-	return shippedClusters + "  - {name: " + name + ", load_assignment: {endpoints: [{lb_endpoints: [{endpoint: {address: {" + address + "}}}]}]}}\n"
+	return shippedClusters + "  - {name: " + name +
+		", load_assignment: {endpoints: [{lb_endpoints: [{endpoint: {address: {" + address + "}}}]}]}}\n"
 }
 
 func sets(header string) string {
@@ -67,17 +71,30 @@ func doors() []analyzeTest {
 		return []string{shippedRules, shippedRules + "                      - " + text + "\n"}
 	}
 	filters := func(before, behind string) []string {
-		return []string{shippedFilters + "          # Order", shippedFilters + before + "          # Order", shippedRouter + "            name: envoy.filters.http.router", behind + shippedRouter + "            name: envoy.filters.http.router"}
+		return []string{shippedFilters + "          # Order", shippedFilters + before + "          # Order",
+			shippedRouter + "            name: envoy.filters.http.router", behind + shippedRouter +
+				"            name: envoy.filters.http.router"}
 	}
 	return []analyzeTest{
-		{"a broader rule above", rule("{name: all, match: {prefix: /v1/, methods: [GET]}, cache: {}}"), []string{openPart.Code}, "listener edge: rules[0].match"},
-		{"a broader rule that asks less above", rule("{name: all, match: {prefix: /v1/, methods: [GET]}, auth: {}}"), []string{openPart.Code}, "rules[0].match"},
-		{"a broader rule of other methods above", rule("{name: all, match: {prefix: /v1/telemetry, methods: [GET]}}"), nil, ""},
-		{"public reads of the same path", []string{shippedDefault, "                      - {match: {prefix: /w/, methods: [GET]}, cache: {}}\n                      - {match: {prefix: /w/}, auth: {}}\n                      default: pass"}, nil, ""},
-		{"a method of nobody", []string{"methods: [POST]", "methods: [PSOT]"}, []string{unknownMethod.Code}, "rules[0].match.methods"},
-		{"admin for all", []string{"socket_address: {address: 127.0.0.1, port_value: 9901}", "socket_address: {address: 0.0.0.0, port_value: 9901}"}, []string{openAdmin.Code}, "admin.address"},
-		{"optional", []string{"          - name: gatehouse\n", "          - name: gatehouse\n            is_optional: true\n"}, []string{notCertain.Code}, "http_filters[0].is_optional"},
-		{"another filter for the time being", []string{"          - name: gatehouse\n", "          - name: gatehouse\n            config_discovery: {default_config: {\"@type\": x/y.Buffer}}\n"}, []string{notCertain.Code}, "default_config"},
+		{"a broader rule above", rule("{name: all, match: {prefix: /v1/, methods: [GET]}, cache: {}}"),
+			[]string{openPart.Code}, "listener edge: rules[0].match"},
+		{"a broader rule that asks less above", rule("{name: all, match: {prefix: /v1/, methods: [GET]}, auth: {}}"),
+			[]string{openPart.Code}, "rules[0].match"},
+		{"a broader rule of other methods above", rule("{name: all, match: {prefix: /v1/telemetry, methods: [GET]}}"),
+			nil, ""},
+		{"public reads of the same path",
+			[]string{shippedDefault, "                      - {match: {prefix: /w/, methods: [GET]}, cache: {}}\n             " +
+				"         - {match: {prefix: /w/}, auth: {}}\n                      default: pass"}, nil, ""},
+		{"a method of nobody", []string{"methods: [POST]", "methods: [PSOT]"}, []string{unknownMethod.Code},
+			"rules[0].match.methods"},
+		{"admin for all", []string{"socket_address: {address: 127.0.0.1, port_value: 9901}",
+			"socket_address: {address: 0.0.0.0, port_value: 9901}"}, []string{openAdmin.Code}, "admin.address"},
+		{"optional", []string{"          - name: gatehouse\n",
+			"          - name: gatehouse\n            is_optional: true\n"}, []string{notCertain.Code},
+			"http_filters[0].is_optional"},
+		{"another filter for the time being", []string{"          - name: gatehouse\n",
+			"          - name: gatehouse\n            config_discovery: {default_config: {\"@type\": x/y.Buffer}}\n"},
+			[]string{notCertain.Code}, "default_config"},
 		{"within a matcher", []string{`            typed_config:
               "@type": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
               config:
@@ -91,86 +108,234 @@ func doors() []analyzeTest {
                config:
                 name: gatehouse
 `}, []string{matchedOnly.Code}, "http_filters[0]"},
-		{"upgrades with own filters", []string{"          normalize_path: true", "          upgrade_configs: [{upgrade_type: websocket, filters: [{name: r, typed_config: {\"@type\": x/envoy.extensions.filters.http.router.v3.Router}}]}]\n          normalize_path: true"}, []string{ownFilters.Code}, "upgrade_configs[0].filters"},
-		{"upgrades", []string{"          normalize_path: true", "          upgrade_configs: [{upgrade_type: websocket}]\n          normalize_path: true"}, nil, ""},
-		{"CONNECT", routeFirst("{match: {connect_matcher: {}}, route: {cluster: upstream}}"), []string{tunnel.Code}, "routes[0].match.connect_matcher"},
-		{"a cache of Envoy", filters("          - {name: c, typed_config: {\"@type\": x/envoy.extensions.filters.http.cache.v3.CacheConfig}}\n", ""), []string{otherCache.Code}, "http_filters[0]"},
+		{"upgrades with own filters", []string{"          normalize_path: true",
+			"          upgrade_configs: [{upgrade_type: websocket, filters: [{name: r, typed_config: {\"@type\": " +
+				"x/envoy.extensions.filters.http.router.v3.Router}}]}]\n          normalize_path: true"},
+			[]string{ownFilters.Code}, "upgrade_configs[0].filters"},
+		{"upgrades", []string{"          normalize_path: true",
+			"          upgrade_configs: [{upgrade_type: websocket}]\n          normalize_path: true"}, nil, ""},
+		{"CONNECT", routeFirst("{match: {connect_matcher: {}}, route: {cluster: upstream}}"), []string{tunnel.Code},
+			"routes[0].match.connect_matcher"},
+		{"a cache of Envoy",
+			filters("          - {name: c, typed_config: {\"@type\": x/envoy.extensions.filters.http.cache.v3.CacheConfig}}\n",
+				""), []string{otherCache.Code}, "http_filters[0]"},
 		{"a secret before the filter", filters(sets("X-Device-Token"), ""), []string{injects.Code}, "http_filters[0]"},
-		{"a secret early", []string{"          normalize_path: true", "          early_header_mutation_extensions: [" + strings.Replace(mutation, "HEADER", "x-device-token", 1) + "]\n          normalize_path: true"}, []string{injects.Code}, "early_header_mutation_extensions"},
+		{"a secret early", []string{"          normalize_path: true", "          early_header_mutation_extensions: [" +
+			strings.Replace(mutation, "HEADER", "x-device-token", 1) + "]\n          normalize_path: true"},
+			[]string{injects.Code}, "early_header_mutation_extensions"},
 
-		{"a second listener", listener(loopback, plainTo("{match: {prefix: /}, route: {cluster: upstream}}")), []string{unjudged.Code}, "listener second: filter_chains[0]: virtual host v: routes[0]"},
-		{"a second listener by another name", with(listener(loopback, plainTo("{match: {prefix: /}, route: {cluster: again}}")), shippedClusters, cluster("again", "socket_address: {address: 127.0.0.1, port_value: 8081}")), []string{unjudged.Code}, "listener second"},
-		{"a second listener for the user", listener("pipe: {path: /x.sock}", plainTo("{match: {prefix: /}, route: {cluster: upstream}}")), nil, ""},
-		{"a second listener for the machine, by a unix socket", listener("pipe: {path: /x.sock, mode: 511}", plainTo("{match: {prefix: /}, route: {cluster: upstream}}")), []string{unjudged.Code}, "listener second"},
-		{"routes by discovery", []string{"          route_config:\n            name: edge\n", "          rds: {route_config_name: edge}\n          x:\n            name: edge\n"}, []string{unseenRoutes.Code}, "listener edge: filter_chains[0]"},
-		{"a second listener for the machine, the first for all", with(listener(loopback, plainTo("{match: {prefix: /}, route: {cluster: upstream}}")), "socket_address: {address: 127.0.0.1, port_value: 8080}", "socket_address: {address: 0.0.0.0, port_value: 8080}"), nil, ""},
-		{"a second address for all", with(listener(loopback+"}, additional_addresses: [{address: {"+anywhere+"}}], x: {", plainTo("{match: {prefix: /}, route: {cluster: upstream}}")), "socket_address: {address: 127.0.0.1, port_value: 8080}", "socket_address: {address: 0.0.0.0, port_value: 8080}"), []string{unjudged.Code}, "listener second"},
-		{"a mesh's listener for the programs beside it", with(listener(anywhere+"}, bind_to_port: false, traffic_direction: OUTBOUND, x: {", plainTo("{match: {prefix: /}, route: {cluster: upstream}}")), "socket_address: {address: 127.0.0.1, port_value: 8080}", "socket_address: {address: 0.0.0.0, port_value: 8080}"), nil, ""},
-		{"a second listener to another service", with(listener(anywhere, plainTo("{match: {prefix: /}, route: {cluster: other}}")), shippedClusters, cluster("other", "socket_address: {address: 127.0.0.1, port_value: 8083}")), nil, ""},
-		{"a second listener for open paths", listener(anywhere, plainTo("{match: {prefix: /open/}, route: {cluster: upstream}}")), []string{unjudged.Code}, "listener second"},
-		{"a second listener for open paths without identity headers", listener(anywhere, strings.Replace(plainTo("{match: {prefix: /open/}, route: {cluster: upstream}, request_headers_to_remove: [x-gatehouse-device, x-gatehouse-permissions]}"), "route_config", "common_http_protocol_options: {headers_with_underscores_action: DROP_HEADER}, route_config", 1)), nil, ""},
-		{"a second listener that rewrites", listener(anywhere, strings.Replace(plainTo("{match: {prefix: /open/}, route: {cluster: upstream, prefix_rewrite: /}, request_headers_to_remove: [x-gatehouse-device, x-gatehouse-permissions]}"), "route_config", "common_http_protocol_options: {headers_with_underscores_action: DROP_HEADER}, route_config", 1)), []string{unjudged.Code}, "listener second"},
+		{"a second listener", listener(loopback, plainTo("{match: {prefix: /}, route: {cluster: upstream}}")),
+			[]string{unjudged.Code}, "listener second: filter_chains[0]: virtual host v: routes[0]"},
+		{"a second listener by another name",
+			with(listener(loopback, plainTo("{match: {prefix: /}, route: {cluster: again}}")), shippedClusters,
+				cluster("again", "socket_address: {address: 127.0.0.1, port_value: 8081}")), []string{unjudged.Code},
+			"listener second"},
+		{"a second listener for the user",
+			listener("pipe: {path: /x.sock}", plainTo("{match: {prefix: /}, route: {cluster: upstream}}")), nil, ""},
+		{"a second listener for the machine, by a unix socket",
+			listener("pipe: {path: /x.sock, mode: 511}", plainTo("{match: {prefix: /}, route: {cluster: upstream}}")),
+			[]string{unjudged.Code}, "listener second"},
+		{"routes by discovery", []string{"          route_config:\n            name: edge\n",
+			"          rds: {route_config_name: edge}\n          x:\n            name: edge\n"}, []string{unseenRoutes.Code},
+			"listener edge: filter_chains[0]"},
+		{"a second listener for the machine, the first for all",
+			with(listener(loopback, plainTo("{match: {prefix: /}, route: {cluster: upstream}}")),
+				"socket_address: {address: 127.0.0.1, port_value: 8080}", "socket_address: {address: 0.0.0.0, port_value: 8080}"),
+			nil, ""},
+		{"a second address for all",
+			with(listener(loopback+"}, additional_addresses: [{address: {"+anywhere+"}}], x: {",
+				plainTo("{match: {prefix: /}, route: {cluster: upstream}}")),
+				"socket_address: {address: 127.0.0.1, port_value: 8080}", "socket_address: {address: 0.0.0.0, port_value: 8080}"),
+			[]string{unjudged.Code}, "listener second"},
+		{"a mesh's listener for the programs beside it",
+			with(listener(anywhere+"}, bind_to_port: false, traffic_direction: OUTBOUND, x: {",
+				plainTo("{match: {prefix: /}, route: {cluster: upstream}}")),
+				"socket_address: {address: 127.0.0.1, port_value: 8080}", "socket_address: {address: 0.0.0.0, port_value: 8080}"),
+			nil, ""},
+		{"a second listener to another service",
+			with(listener(anywhere, plainTo("{match: {prefix: /}, route: {cluster: other}}")), shippedClusters,
+				cluster("other", "socket_address: {address: 127.0.0.1, port_value: 8083}")), nil, ""},
+		{"a second listener for open paths",
+			listener(anywhere, plainTo("{match: {prefix: /open/}, route: {cluster: upstream}}")), []string{unjudged.Code},
+			"listener second"},
+		{"a second listener for open paths without identity headers",
+			listener(anywhere,
+				strings.Replace(
+					plainTo("{match: {prefix: /open/}, route: {cluster: upstream}, request_headers_to_remove: [x-gatehouse-device, "+
+						"x-gatehouse-permissions]}"), "route_config",
+					"common_http_protocol_options: {headers_with_underscores_action: DROP_HEADER}, route_config", 1)), nil, ""},
+		{"a second listener that rewrites",
+			listener(anywhere,
+				strings.Replace(
+					plainTo("{match: {prefix: /open/}, route: {cluster: upstream, prefix_rewrite: /}, request_headers_to_remove: "+
+						"[x-gatehouse-device, x-gatehouse-permissions]}"), "route_config",
+					"common_http_protocol_options: {headers_with_underscores_action: DROP_HEADER}, route_config", 1)),
+			[]string{unjudged.Code}, "listener second"},
 		{"tcp_proxy", listener(loopback, tcp+"upstream}"), []string{unjudged.Code}, "listener second: filter_chains[0]"},
-		{"tcp_proxy, weighted", listener(loopback, strings.TrimSuffix(tcp, "cluster: ")+"weighted_clusters: {clusters: [{name: upstream, weight: 1}]}}"), []string{unjudged.Code}, "listener second: filter_chains[0]"},
-		{"tcp_proxy to a local listener", with(listener(anywhere, tcp+"inner}"), shippedClusters, "  - {name: inner-listener, address: {"+strings.Replace(loopback, "8082", "8084", 1)+"}, filter_chains: [{filters: [{name: f, "+plainTo("{match: {prefix: /}, route: {cluster: upstream}}")+"}]}]}\n"+cluster("inner", strings.Replace(loopback, "8082", "8084", 1)),
-			"socket_address: {address: 127.0.0.1, port_value: 8080}", "socket_address: {address: 0.0.0.0, port_value: 8080}"), []string{unjudged.Code}, "listener inner-listener"},
-		{"a default filter chain", []string{"    # Flow control holds back", "    default_filter_chain: {filters: [{name: f, " + tcp + "upstream}}]}\n    # Flow control holds back"}, []string{unjudged.Code}, "listener edge: default_filter_chain"},
-		{"a default filter chain to a cluster without endpoints", with([]string{"    # Flow control holds back", "    default_filter_chain: {filters: [{name: f, " + tcp + "none}}]}\n    # Flow control holds back"}, shippedClusters, shippedClusters+"  - {name: none, type: STATIC}\n"), nil, ""},
+		{"tcp_proxy, weighted", listener(loopback, strings.TrimSuffix(tcp, "cluster: ")+
+			"weighted_clusters: {clusters: [{name: upstream, weight: 1}]}}"), []string{unjudged.Code},
+			"listener second: filter_chains[0]"},
+		{"tcp_proxy to a local listener", with(listener(anywhere, tcp+"inner}"), shippedClusters,
+			"  - {name: inner-listener, address: {"+strings.Replace(loopback, "8082", "8084", 1)+
+				"}, filter_chains: [{filters: [{name: f, "+plainTo("{match: {prefix: /}, route: {cluster: upstream}}")+
+				"}]}]}\n"+cluster("inner", strings.Replace(loopback, "8082", "8084", 1)),
+			"socket_address: {address: 127.0.0.1, port_value: 8080}", "socket_address: {address: 0.0.0.0, port_value: 8080}"),
+			[]string{unjudged.Code}, "listener inner-listener"},
+		{"a default filter chain", []string{"    # Flow control holds back",
+			"    default_filter_chain: {filters: [{name: f, " + tcp + "upstream}}]}\n    # Flow control holds back"},
+			[]string{unjudged.Code}, "listener edge: default_filter_chain"},
+		{"a default filter chain to a cluster without endpoints",
+			with([]string{"    # Flow control holds back", "    default_filter_chain: {filters: [{name: f, " +
+				tcp + "none}}]}\n    # Flow control holds back"}, shippedClusters, shippedClusters+
+				"  - {name: none, type: STATIC}\n"), nil, ""},
 
-		{"regex_rewrite", routeFirst(`{match: {prefix: /public/}, route: {cluster: upstream, regex_rewrite: {pattern: {regex: '^/public/(.*)$'}, substitution: '/\1'}}}`), []string{rewriteIn.Code}, "routes[0].route"},
-		{"regex_rewrite elsewhere", routeFirst(`{match: {prefix: /public/}, route: {cluster: upstream, regex_rewrite: {pattern: {regex: '^/public/(.*)$'}, substitution: '/private/\1'}}}`), nil, ""},
-		{"regex_rewrite that isn't followed", routeFirst(`{match: {prefix: /public/}, route: {cluster: upstream, regex_rewrite: {pattern: {regex: '^/public/([^/]+)/b/(.*)$'}, substitution: '/v1/\2/\1'}}}`), []string{unclear.Code}, "routes[0].route"},
-		{"a template", routeFirst(`{match: {prefix: /public/}, route: {cluster: upstream, path_rewrite_policy: {name: x}}}`), []string{unclear.Code}, "routes[0].route"},
-		{"prefix_rewrite on /", []string{shippedRoutes, "              routes:\n              - {match: {prefix: /}, route: {cluster: upstream, prefix_rewrite: /v1/}}"}, []string{rewriteIn.Code}, "routes[0].route"},
-		{"prefix_rewrite of what another route takes", []string{shippedRoutes, "              routes:\n              - {match: {prefix: /public/}, direct_response: {status: 404}}\n              - {match: {prefix: /public/v1/}, route: {cluster: upstream, prefix_rewrite: /v1/}}"}, nil, ""},
+		{"regex_rewrite",
+			routeFirst(
+				`{match: {prefix: /public/}, route: {cluster: upstream, regex_rewrite: {pattern: {regex: '^/public/(.*)$'}, substitution: '/\1'}}}`), []string{rewriteIn.Code}, "routes[0].route"},
+		{"regex_rewrite elsewhere",
+			routeFirst(
+				`{match: {prefix: /public/}, route: {cluster: upstream, regex_rewrite: {pattern: {regex: '^/public/(.*)$'}, substitution: '/private/\1'}}}`), nil, ""},
+		{"regex_rewrite that isn't followed",
+			routeFirst(
+				`{match: {prefix: /public/}, route: {cluster: upstream, regex_rewrite: {pattern: {regex: '^/public/([^/]+)/b/(.*)$'}, substitution: '/v1/\2/\1'}}}`), []string{unclear.Code}, "routes[0].route"},
+		{"a template", routeFirst(`{match: {prefix: /public/}, route: {cluster: upstream, path_rewrite_policy: {name: x}}}`),
+			[]string{unclear.Code}, "routes[0].route"},
+		{"prefix_rewrite on /",
+			[]string{shippedRoutes, "              routes:\n              - {match: {prefix: /}, route: {cluster: upstream, " +
+				"prefix_rewrite: /v1/}}"}, []string{rewriteIn.Code}, "routes[0].route"},
+		{"prefix_rewrite of what another route takes",
+			[]string{shippedRoutes, "              routes:\n              - {match: {prefix: /public/}, direct_response: " +
+				"{status: 404}}\n              - {match: {prefix: /public/v1/}, route: {cluster: upstream, prefix_rewrite: /v1/}}"},
+			nil, ""},
 
-		{"a route to the sidecar", routeFirst("{match: {prefix: /x/}, route: {cluster: gatehouse-sidecar}}"), []string{toInner.Code}, "routes[0]"},
-		{"a route to the sidecar's keys", routeFirst("{match: {path: /v1/session/jwks}, route: {cluster: gatehouse-sidecar}}"), nil, ""},
-		{"a mirror to the sidecar", routeFirst("{match: {prefix: /x/}, route: {cluster: upstream, request_mirror_policies: [{cluster: gatehouse-sidecar}]}}"), []string{toInner.Code}, "routes[0]"},
+		{"a route to the sidecar", routeFirst("{match: {prefix: /x/}, route: {cluster: gatehouse-sidecar}}"),
+			[]string{toInner.Code}, "routes[0]"},
+		{"a route to the sidecar's keys",
+			routeFirst("{match: {path: /v1/session/jwks}, route: {cluster: gatehouse-sidecar}}"), nil, ""},
+		{"a mirror to the sidecar",
+			routeFirst("{match: {prefix: /x/}, route: {cluster: upstream, request_mirror_policies: [{cluster: " +
+				"gatehouse-sidecar}]}}"), []string{toInner.Code}, "routes[0]"},
 		{"tcp_proxy to the sidecar", listener(loopback, tcp+"gatehouse-sidecar}"), []string{toInner.Code}, "listener second"},
-		{"a route to the push listener", with(routeFirst("{match: {prefix: /x/}, route: {cluster: p}}"), shippedClusters, cluster("p", "pipe: {path: /run/gatehouse/push.sock}")), []string{toInner.Code}, "routes[0]"},
-		{"a route to admin", with(routeFirst("{match: {prefix: /x/}, route: {cluster: p}}"), shippedClusters, cluster("p", "socket_address: {address: localhost, port_value: 9901}")), []string{toInner.Code}, "routes[0]"},
-		{"a route to the metrics", with(routeFirst("{match: {prefix: /stats}, route: {cluster: p}}"), shippedClusters, cluster("p", "socket_address: {address: 127.0.0.1, port_value: 9901}")), nil, ""},
-		{"cluster_header", routeFirst("{match: {prefix: /x/}, route: {cluster_header: x-to}}"), []string{clientsChoose.Code}, "routes[0]"},
-		{"cluster_header, weighted", routeFirst("{match: {prefix: /x/}, route: {weighted_clusters: {clusters: [{cluster_header: x-to, weight: 1}]}}}"), []string{clientsChoose.Code}, "routes[0]"},
-		{"an address in a header", with(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"), shippedClusters, shippedClusters+"  - {name: any, type: ORIGINAL_DST, original_dst_lb_config: {use_http_header: true}}\n"), []string{clientsChoose.Code}, "routes[0]"},
-		{"a forward proxy", with(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"), shippedClusters, shippedClusters+"  - {name: any, cluster_type: {name: envoy.clusters.dynamic_forward_proxy}}\n"), []string{clientsChoose.Code}, "routes[0]"},
+		{"a route to the push listener", with(routeFirst("{match: {prefix: /x/}, route: {cluster: p}}"),
+			shippedClusters, cluster("p", "pipe: {path: /run/gatehouse/push.sock}")), []string{toInner.Code}, "routes[0]"},
+		{"a route to admin", with(routeFirst("{match: {prefix: /x/}, route: {cluster: p}}"), shippedClusters,
+			cluster("p", "socket_address: {address: localhost, port_value: 9901}")), []string{toInner.Code}, "routes[0]"},
+		{"a route to the metrics", with(routeFirst("{match: {prefix: /stats}, route: {cluster: p}}"),
+			shippedClusters, cluster("p", "socket_address: {address: 127.0.0.1, port_value: 9901}")), nil, ""},
+		{"cluster_header", routeFirst("{match: {prefix: /x/}, route: {cluster_header: x-to}}"),
+			[]string{clientsChoose.Code}, "routes[0]"},
+		{"cluster_header, weighted",
+			routeFirst("{match: {prefix: /x/}, route: {weighted_clusters: {clusters: [{cluster_header: x-to, weight: 1}]}}}"),
+			[]string{clientsChoose.Code}, "routes[0]"},
+		{"an address in a header", with(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"),
+			shippedClusters, shippedClusters+"  - {name: any, type: ORIGINAL_DST, original_dst_lb_config: {use_http_header: "+
+				"true}}\n"), []string{clientsChoose.Code}, "routes[0]"},
+		{"a forward proxy", with(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"), shippedClusters,
+			shippedClusters+"  - {name: any, cluster_type: {name: envoy.clusters.dynamic_forward_proxy}}\n"),
+			[]string{clientsChoose.Code}, "routes[0]"},
 
-		{"an address in metadata", with(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"), shippedClusters, shippedClusters+"  - {name: any, type: ORIGINAL_DST, original_dst_lb_config: {metadata_key: {key: x}}}\n"), []string{clientsChoose.Code}, "routes[0]"},
-		{"an address that a filter stores", with(with(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"), shippedClusters, shippedClusters+"  - {name: any, type: ORIGINAL_DST}\n"),
-			filters(stores("envoy.network.transport_socket.original_dst_address"), "")...), []string{clientsChoose.Code}, "routes[0]"},
-		{"the filter off below a protected prefix", routeFirst(`{match: {prefix: /v1/telemetry/health}, route: {cluster: upstream}, request_headers_to_remove: [x-gatehouse-device, x-gatehouse-permissions],
+		{"an address in metadata", with(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"),
+			shippedClusters, shippedClusters+"  - {name: any, type: ORIGINAL_DST, original_dst_lb_config: {metadata_key: "+
+				"{key: x}}}\n"), []string{clientsChoose.Code}, "routes[0]"},
+		{"an address that a filter stores",
+			with(with(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"), shippedClusters,
+				shippedClusters+"  - {name: any, type: ORIGINAL_DST}\n"),
+				filters(stores("envoy.network.transport_socket.original_dst_address"), "")...),
+			[]string{clientsChoose.Code}, "routes[0]"},
+		{"the filter off below a protected prefix",
+			routeFirst(
+				`{match: {prefix: /v1/telemetry/health}, route: {cluster: upstream}, request_headers_to_remove: [x-gatehouse-device, x-gatehouse-permissions],
                 typed_per_filter_config: {gatehouse: {"@type": type.googleapis.com/envoy.config.route.v3.FilterConfig, disabled: true}}}`), []string{routeOff.Code}, "routes[0]"},
-		{"a plugin's cluster", routeFirst("{match: {prefix: /x/}, route: {inline_cluster_specifier_plugin: " + specifier + "}}"), []string{toInner.Code}, "routes[0]"},
-		{"a plugin's cluster, by name", with(routeFirst("{match: {prefix: /x/}, route: {cluster_specifier_plugin: m}}"), "            name: edge\n            # Cache-Status", "            name: edge\n            cluster_specifier_plugins: ["+specifier+"]\n            # Cache-Status"), []string{toInner.Code}, "routes[0]"},
-		{"a plugin that isn't known", routeFirst("{match: {prefix: /x/}, route: {cluster_specifier_plugin: m}}"), []string{clientsChoose.Code}, "routes[0]"},
-		{"a plugin that is a program", routeFirst("{match: {prefix: /x/}, route: {inline_cluster_specifier_plugin: {extension: {name: l, typed_config: {source_code: {inline_string: x}}}}}}"), []string{clientsChoose.Code}, "routes[0]"},
-		{"a composite", with(routeFirst("{match: {prefix: /x/}, route: {cluster: all}}"), shippedClusters, shippedClusters+"  - {name: all, cluster_type: {name: envoy.clusters.composite, typed_config: {clusters: [{name: gatehouse-sidecar}]}}}\n"), []string{toInner.Code}, "routes[0]"},
-		{"a second listener by the same service", with(listener(loopback, plainTo("{match: {prefix: /}, route: {cluster: again}}")), "  - name: upstream\n    type: STATIC", "  - {name: again, type: EDS, eds_cluster_config: {service_name: shop}}\n  - name: upstream\n    eds_cluster_config: {service_name: shop}\n    type: EDS"), []string{unjudged.Code}, "listener second"},
-		{"sources that clients write to filter state", with([]string{"#source source: {filter_state: gatehouse.source}", "source: {filter_state: gatehouse.source}"}, filters(stores("gatehouse.source"), "")...), []string{forgedSource.Code}, "http_filters[0].on_request_headers"},
-		{"another method behind", filters("", "          - {name: g, typed_config: {\"@type\": x/envoy.extensions.filters.http.connect_grpc_bridge.v3.FilterConfig}}\n"), []string{translated.Code}, "http_filters[1]"},
-		{"another method before", filters("          - {name: g, typed_config: {\"@type\": x/envoy.extensions.filters.http.connect_grpc_bridge.v3.FilterConfig}}\n", ""), nil, ""},
-		{"a secret of an injector", filters("          - {name: c, typed_config: {\"@type\": x/CredentialInjector, credential: {typed_config: {header: x-device-token}}}}\n", ""), []string{injects.Code}, "http_filters[0]"},
-		{"identity of an API key", filters("", "          - {name: k, typed_config: {\"@type\": x/ApiKeyAuth, key_sources: [{header: x-key}], forwarding: {header: x-gatehouse-device}}}\n"), []string{setsIdentity.Code}, "http_filters[1]"},
-		{"identity of a user name", filters("", "          - {name: b, typed_config: {\"@type\": x/BasicAuth, forward_username_header: x-gatehouse-device}}\n"), []string{setsIdentity.Code}, "http_filters[1]"},
-		{"fail open, by number", []string{"&failure_policy FAIL_RELOAD", "3", "*failure_policy", "FAIL_RELOAD"}, []string{failOpen.Code}, "listener edge: filter gatehouse: failure_policy"},
+		{"a plugin's cluster", routeFirst("{match: {prefix: /x/}, route: {inline_cluster_specifier_plugin: " +
+			specifier + "}}"), []string{toInner.Code}, "routes[0]"},
+		{"a plugin's cluster, by name", with(routeFirst("{match: {prefix: /x/}, route: {cluster_specifier_plugin: m}}"),
+			"            name: edge\n            # Cache-Status",
+			"            name: edge\n            cluster_specifier_plugins: ["+specifier+"]\n            # Cache-Status"),
+			[]string{toInner.Code}, "routes[0]"},
+		{"a plugin that isn't known", routeFirst("{match: {prefix: /x/}, route: {cluster_specifier_plugin: m}}"),
+			[]string{clientsChoose.Code}, "routes[0]"},
+		{"a plugin that is a program",
+			routeFirst("{match: {prefix: /x/}, route: {inline_cluster_specifier_plugin: {extension: {name: l, typed_config: " +
+				"{source_code: {inline_string: x}}}}}}"), []string{clientsChoose.Code}, "routes[0]"},
+		{"a composite", with(routeFirst("{match: {prefix: /x/}, route: {cluster: all}}"), shippedClusters,
+			shippedClusters+"  - {name: all, cluster_type: {name: envoy.clusters.composite, typed_config: {clusters: [{name: "+
+				"gatehouse-sidecar}]}}}\n"), []string{toInner.Code}, "routes[0]"},
+		{"a second listener by the same service",
+			with(listener(loopback, plainTo("{match: {prefix: /}, route: {cluster: again}}")),
+				"  - name: upstream\n    type: STATIC",
+				"  - {name: again, type: EDS, eds_cluster_config: {service_name: shop}}\n  - name: upstream\n    "+
+					"eds_cluster_config: {service_name: shop}\n    type: EDS"), []string{unjudged.Code}, "listener second"},
+		{"sources that clients write to filter state",
+			with([]string{"#source source: {filter_state: gatehouse.source}", "source: {filter_state: gatehouse.source}"},
+				filters(stores("gatehouse.source"), "")...), []string{forgedSource.Code}, "http_filters[0].on_request_headers"},
+		{"another method behind",
+			filters("", "          - {name: g, typed_config: {\"@type\": "+
+				"x/envoy.extensions.filters.http.connect_grpc_bridge.v3.FilterConfig}}\n"), []string{translated.Code},
+			"http_filters[1]"},
+		{"another method before",
+			filters("          - {name: g, typed_config: {\"@type\": "+
+				"x/envoy.extensions.filters.http.connect_grpc_bridge.v3.FilterConfig}}\n", ""), nil, ""},
+		{"a secret of an injector",
+			filters("          - {name: c, typed_config: {\"@type\": x/CredentialInjector, credential: {typed_config: "+
+				"{header: x-device-token}}}}\n", ""), []string{injects.Code}, "http_filters[0]"},
+		{"identity of an API key",
+			filters("", "          - {name: k, typed_config: {\"@type\": x/ApiKeyAuth, key_sources: [{header: x-key}], "+
+				"forwarding: {header: x-gatehouse-device}}}\n"), []string{setsIdentity.Code}, "http_filters[1]"},
+		{"identity of a user name",
+			filters("", "          - {name: b, typed_config: {\"@type\": x/BasicAuth, forward_username_header: "+
+				"x-gatehouse-device}}\n"), []string{setsIdentity.Code}, "http_filters[1]"},
+		{"fail open, by number", []string{"&failure_policy FAIL_RELOAD", "3", "*failure_policy", "FAIL_RELOAD"},
+			[]string{failOpen.Code}, "listener edge: filter gatehouse: failure_policy"},
 
-		{"identity of a route", routeFirst("{match: {prefix: /x/}, route: {cluster: upstream}, " + identity + "}"), []string{setsIdentity.Code}, "routes[0].request_headers_to_add"},
-		{"identity of a virtual host", []string{"              routes:\n              - match: {prefix: /}\n                route", "              " + identity + "\n              routes:\n              - match: {prefix: /}\n                route"}, []string{setsIdentity.Code}, "virtual host upstream.request_headers_to_add"},
-		{"identity of all routes", []string{"            name: edge\n            # Cache-Status", "            name: edge\n            " + identity + "\n            # Cache-Status"}, []string{setsIdentity.Code}, "route_config.request_headers_to_add"},
-		{"identity of a part of a route", routeFirst("{match: {prefix: /x/}, route: {weighted_clusters: {clusters: [{name: upstream, weight: 1, " + identity + "}]}}}"), []string{setsIdentity.Code}, "weighted_clusters[0].request_headers_to_add"},
-		{"identity of a filter behind", filters("", sets("x-gatehouse-permissions")), []string{setsIdentity.Code}, "http_filters[1]"},
+		{"identity of a route", routeFirst("{match: {prefix: /x/}, route: {cluster: upstream}, " + identity + "}"),
+			[]string{setsIdentity.Code}, "routes[0].request_headers_to_add"},
+		{"identity of a virtual host",
+			[]string{"              routes:\n              - match: {prefix: /}\n                route",
+				"              " + identity + "\n              routes:\n              - match: {prefix: /}\n                route"},
+			[]string{setsIdentity.Code}, "virtual host upstream.request_headers_to_add"},
+		{"identity of all routes", []string{"            name: edge\n            # Cache-Status",
+			"            name: edge\n            " + identity + "\n            # Cache-Status"}, []string{setsIdentity.Code},
+			"route_config.request_headers_to_add"},
+		{"identity of a part of a route",
+			routeFirst("{match: {prefix: /x/}, route: {weighted_clusters: {clusters: [{name: upstream, weight: 1, " +
+				identity + "}]}}}"), []string{setsIdentity.Code}, "weighted_clusters[0].request_headers_to_add"},
+		{"identity of a filter behind", filters("", sets("x-gatehouse-permissions")), []string{setsIdentity.Code},
+			"http_filters[1]"},
 		{"identity of a filter before", filters(sets("x-gatehouse-device"), ""), nil, ""},
-		{"identity of a route's filter", routeFirst("{match: {prefix: /x/}, route: {cluster: upstream}, typed_per_filter_config: {m: " + strings.Replace(mutation, "HEADER", "x-gatehouse-device", 1) + "}}"), []string{setsIdentity.Code}, "typed_per_filter_config.m"},
-		{"identity of Lua", filters("", "          - {name: l, typed_config: {\"@type\": x/Lua, default_source_code: {inline_string: 'h:headers():add(\"X-Gatehouse-Device\", x)'}}}\n"), []string{setsIdentity.Code}, "http_filters[1]"},
-		{"identity that Lua reads", filters("", "          - {name: l, typed_config: {\"@type\": x/Lua, default_source_code: {inline_string: 'h:headers():get(\"X-Gatehouse-Device\")'}}}\n"), nil, ""},
-		{"identity of claims", filters("", "          - {name: j, typed_config: {\"@type\": x/JWT, providers: {p: {claim_to_headers: [{header_name: x-gatehouse-device, claim_name: sub}]}}}}\n"), []string{setsIdentity.Code}, "http_filters[1]"},
-		{"identity in answers", filters("", "          - {name: m, typed_config: {\"@type\": x/M, mutations: {response_mutations: [{append: {header: {key: x-gatehouse-device}}}]}}}\n"), nil, ""},
-		{"identity of a cluster's filter", []string{"  - name: upstream\n    type: STATIC", "  - name: upstream\n    typed_extension_protocol_options: {x: {http_filters: [" + strings.Replace(mutation, "HEADER", "x-gatehouse-device", 1) + "]}}\n    type: STATIC"}, []string{setsIdentity.Code}, "cluster upstream"},
-		{"identity in a matcher's route", []string{shippedRoutes, "              matcher: {on_no_match: {action: {typed_config: {match: {prefix: /}, route: {cluster: upstream}, " + identity + "}}}}"}, []string{setsIdentity.Code}, "routes[0]"},
-		{"several domains", with([]string{shippedRoutes, shippedRoutes + "\n            - {name: b, domains: [b.example], routes: [{match: {prefix: /}, route: {cluster: other}}]}"}, shippedClusters, cluster("other", "socket_address: {address: 127.0.0.1, port_value: 8083}")), []string{sharedKeys.Code}, "rules[1].cache"},
-		{"several domains of one upstream", []string{shippedRoutes, shippedRoutes + "\n            - {name: b, domains: [b.example], routes: [{match: {prefix: /}, route: {cluster: upstream}}]}"}, nil, ""},
-		{"pushes by an additional address", []string{"    # Envoy buffers a whole batch", "    additional_addresses: [{address: {" + anywhere + "}}]\n    # Envoy buffers a whole batch"}, []string{openPush.Code}, "listener gatehouse-push"},
+		{"identity of a route's filter",
+			routeFirst("{match: {prefix: /x/}, route: {cluster: upstream}, typed_per_filter_config: {m: " +
+				strings.Replace(mutation, "HEADER", "x-gatehouse-device", 1) + "}}"), []string{setsIdentity.Code},
+			"typed_per_filter_config.m"},
+		{"identity of Lua",
+			filters("", "          - {name: l, typed_config: {\"@type\": x/Lua, default_source_code: {inline_string: "+
+				"'h:headers():add(\"X-Gatehouse-Device\", x)'}}}\n"), []string{setsIdentity.Code}, "http_filters[1]"},
+		{"identity that Lua reads",
+			filters("", "          - {name: l, typed_config: {\"@type\": x/Lua, default_source_code: {inline_string: "+
+				"'h:headers():get(\"X-Gatehouse-Device\")'}}}\n"), nil, ""},
+		{"identity of claims",
+			filters("", "          - {name: j, typed_config: {\"@type\": x/JWT, providers: {p: {claim_to_headers: "+
+				"[{header_name: x-gatehouse-device, claim_name: sub}]}}}}\n"), []string{setsIdentity.Code}, "http_filters[1]"},
+		{"identity in answers",
+			filters("", "          - {name: m, typed_config: {\"@type\": x/M, mutations: {response_mutations: [{append: "+
+				"{header: {key: x-gatehouse-device}}}]}}}\n"), nil, ""},
+		{"identity of a cluster's filter", []string{"  - name: upstream\n    type: STATIC",
+			"  - name: upstream\n    typed_extension_protocol_options: {x: {http_filters: [" +
+				strings.Replace(mutation, "HEADER", "x-gatehouse-device", 1) + "]}}\n    type: STATIC"},
+			[]string{setsIdentity.Code}, "cluster upstream"},
+		{"identity in a matcher's route",
+			[]string{shippedRoutes, "              matcher: {on_no_match: {action: {typed_config: {match: {prefix: /}, route: " +
+				"{cluster: upstream}, " + identity + "}}}}"}, []string{setsIdentity.Code}, "routes[0]"},
+		{"several domains",
+			with([]string{shippedRoutes, shippedRoutes +
+				"\n            - {name: b, domains: [b.example], routes: [{match: {prefix: /}, route: {cluster: other}}]}"},
+				shippedClusters, cluster("other", "socket_address: {address: 127.0.0.1, port_value: 8083}")),
+			[]string{sharedKeys.Code}, "rules[1].cache"},
+		{"several domains of one upstream",
+			[]string{shippedRoutes, shippedRoutes + "\n            - {name: b, domains: [b.example], routes: [{match: " +
+				"{prefix: /}, route: {cluster: upstream}}]}"}, nil, ""},
+		{"pushes by an additional address", []string{"    # Envoy buffers a whole batch",
+			"    additional_addresses: [{address: {" + anywhere + "}}]\n    # Envoy buffers a whole batch"},
+			[]string{openPush.Code}, "listener gatehouse-push"},
 	}
 }
 
@@ -178,7 +343,8 @@ func doors() []analyzeTest {
 func TestWeakerEdge(t *testing.T) {
 	whole := string(shipped(t))
 	begin, end := strings.Index(whole, "  - name: edge\n"), strings.Index(whole, shippedPush)
-	second := strings.NewReplacer("name: edge\n    address", "name: second\n    address", "port_value: 8080", "port_value: 8082", "&code", "", "&failure_policy ", "", "&reload_config", "", "&router", "\n           ",
+	second := strings.NewReplacer("name: edge\n    address", "name: second\n    address", "port_value: 8080",
+		"port_value: 8082", "&code", "", "&failure_policy ", "", "&reload_config", "", "&router", "\n           ",
 		"prefix: /v1/telemetry", "prefix: /v2/telemetry").Replace(whole[begin:end])
 	report := Analyze([]byte(whole[:end] + second + whole[end:]))
 	if got := codes(report); len(got) != 2 || got[0] != weakerEdge.Code || got[1] != weakerEdge.Code {

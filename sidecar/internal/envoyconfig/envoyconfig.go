@@ -62,7 +62,8 @@ func Analyze(file []byte) findings.Report {
 	}
 	a.find(tree)
 	if len(a.plugins) == 0 {
-		a.add(&noFilter, "", "", "has no Gatehouse filter: want an http_filter of type %s with vm_id %q, or with rules in vm_config.configuration, or of type %s with the module libgatehouse.so", wasmType, vmID, nativeType)
+		a.add(&noFilter, "", "", "has no Gatehouse filter: want an http_filter of type %s with vm_id %q, or with rules in "+
+			"vm_config.configuration, or of type %s with the module libgatehouse.so", wasmType, vmID, nativeType)
 	}
 	for _, p := range a.plugins {
 		a.plugin(p)
@@ -138,8 +139,11 @@ func (a *analysis) walk(v any, at plugin) {
 
 // bootstrap checks what only a bootstrap has.
 func (a *analysis) bootstrap(o object) {
-	if !slices.ContainsFunc(o.object("stats_config").list("stats_tags"), func(tag object) bool { return tag.text("tag_name") == "rule" }) {
-		a.add(&noLabels, "", "stats_config.stats_tags", "has no tag rule: Prometheus shows the counters of each rule as metrics of their own, without labels")
+	if !slices.ContainsFunc(o.object("stats_config").list("stats_tags"), func(tag object) bool {
+		return tag.text("tag_name") == "rule"
+	}) {
+		a.add(&noLabels, "", "stats_config.stats_tags",
+			"has no tag rule: Prometheus shows the counters of each rule as metrics of their own, without labels")
 	}
 }
 
@@ -160,7 +164,8 @@ func (a *analysis) found(p plugin) {
 func (a *analysis) foundNative(p plugin) {
 	p.field, p.tree, p.problem = configurationIn(inFilter, p.config.object("filter_config"))
 	p.raw, _ = p.tree.(map[string]any)
-	if path.Base(p.module().object("local").text("filename")) == "libgatehouse.so" || p.config.object("dynamic_module_config").text("name") == "gatehouse" ||
+	if path.Base(p.module().object("local").text("filename")) == "libgatehouse.so" ||
+		p.config.object("dynamic_module_config").text("name") == "gatehouse" ||
 		p.raw.has("rules") || p.raw.has("push_listener") {
 		a.take(&p)
 	}
@@ -209,7 +214,9 @@ func (p *plugin) configuration() (field string, tree any, problem string) {
 			return field, nil, "configuration: is set, like vm_config.configuration: want the rules in one of them"
 		}
 		if path.Base(p.vm.object("code").object("local").text("filename")) == "gatehouse.wasm" {
-			return field, nil, "configuration: gatehouse.wasm reads its rules from vm_config.configuration; only the module of the image gatehouse-module reads them from here"
+			return field, nil,
+				"configuration: gatehouse.wasm reads its rules from vm_config.configuration; only the module of the image " +
+					"gatehouse-module reads them from here"
 		}
 		field, from = inPlugin, own
 	}

@@ -24,7 +24,8 @@ func (a *analysis) headers(p *plugin) {
 	report := func(at, header string) {
 		if !seen[at] {
 			seen[at] = true
-			a.add(&setsIdentity, p.name(), at, "sets %s behind the filter: the upstream takes any client for that device", header)
+			a.add(&setsIdentity, p.name(), at, "sets %s behind the filter: the upstream takes any client for that device",
+				header)
 		}
 	}
 	clusters := map[string]bool{}
@@ -72,7 +73,8 @@ func (a *analysis) filterHeaders(p *plugin, report func(at, header string)) {
 	}
 	injected := func(at string, v any) {
 		if header := setWithin(v, credential); header != "" {
-			a.add(&injects, p.name(), at, "sets %s before the filter: any client is taken for the device whose secret it is", header)
+			a.add(&injects, p.name(), at, "sets %s before the filter: any client is taken for the device whose secret it is",
+				header)
 		}
 	}
 	injected("early_header_mutation_extensions", p.manager.field("early_header_mutation_extensions"))
@@ -112,7 +114,8 @@ func setWithin(v any, wanted func(string) bool) string {
 		return luaSets(v, wanted)
 	case map[string]any:
 		o := object(v)
-		for _, name := range []string{o.object("header").text("key"), o.text("header"), o.text("forward_payload_header"), o.text("forward_username_header")} {
+		for _, name := range []string{o.object("header").text("key"), o.text("header"), o.text("forward_payload_header"),
+			o.text("forward_username_header")} {
 			if name != "" && wanted(name) {
 				return name
 			}
@@ -123,7 +126,8 @@ func setWithin(v any, wanted func(string) bool) string {
 			}
 		}
 		for _, key := range o.keys() {
-			if plain := strings.ToLower(strings.ReplaceAll(key, "_", "")); strings.HasPrefix(plain, "response") || strings.Contains(plain, "accesslog") || plain == "keysources" {
+			if plain := strings.ToLower(strings.ReplaceAll(key, "_", "")); strings.HasPrefix(plain, "response") ||
+				strings.Contains(plain, "accesslog") || plain == "keysources" {
 				continue
 			}
 			if name := setWithin(o[key], wanted); name != "" {

@@ -30,16 +30,19 @@ func (a *analysis) plugin(p *plugin) {
 	switch policy := p.config.text("failure_policy"); {
 	case p.native, policy == "FAIL_RELOAD": // a dynamic module answers 503 itself, and has no such field
 	case policy == "FAIL_OPEN", p.config.number("failure_policy", 0) == 3: // in protobuf's JSON an enum may be its number
-		add(&failOpen, "failure_policy", "is FAIL_OPEN: after a trap of the module every request goes upstream without a credential")
+		add(&failOpen, "failure_policy",
+			"is FAIL_OPEN: after a trap of the module every request goes upstream without a credential")
 	default:
 		if p.config.flag("fail_open") {
 			add(&failOpen, "fail_open", "is true: after a trap of the module every request goes upstream without a credential")
 		} else {
-			add(&noReload, "failure_policy", "is not FAIL_RELOAD: after a trap of the module a worker answers 503 until Envoy is restarted")
+			add(&noReload, "failure_policy",
+				"is not FAIL_RELOAD: after a trap of the module a worker answers 503 until Envoy is restarted")
 		}
 	}
 	if p.filter().flag("disabled") {
-		a.add(&filterOff, p.name(), fmt.Sprintf("http_filters[%d].disabled", p.index), "is true: no request is judged but on routes that switch the filter on")
+		a.add(&filterOff, p.name(), fmt.Sprintf("http_filters[%d].disabled", p.index),
+			"is true: no request is judged but on routes that switch the filter on")
 	}
 }
 
@@ -62,17 +65,21 @@ func (p *plugin) filter() object {
 // edge checks a plugin with rules.
 func (a *analysis) edge(p *plugin) {
 	for _, doubt := range p.rules.Doubts() {
-		kind := map[policy.DoubtKind]*findings.Kind{policy.OpenMethods: &openMethod, policy.OpenPart: &openPart, policy.UnknownMethod: &unknownMethod}[doubt.Kind]
+		kind := map[policy.DoubtKind]*findings.Kind{policy.OpenMethods: &openMethod, policy.OpenPart: &openPart,
+			policy.UnknownMethod: &unknownMethod}[doubt.Kind]
 		a.add(kind, p.name(), doubt.Field, "%s", doubt.Text)
 	}
 	for i, rule := range p.rules.Rules {
 		p.auth = p.auth || protects(&rule)
 		if path := rule.Match.Path + rule.Match.Prefix; strings.ContainsAny(path, "*{}") {
-			a.add(&wildcard, p.name(), fmt.Sprintf("rules[%d].match", i), "%q: rules know no wildcards, so this one covers only requests that spell it so", path)
+			a.add(&wildcard, p.name(), fmt.Sprintf("rules[%d].match", i),
+				"%q: rules know no wildcards, so this one covers only requests that spell it so", path)
 		}
 	}
 	if p.config.flag("allow_on_headers_stop_iteration") {
-		a.add(&edgeBuffers, p.name(), p.at("allow_on_headers_stop_iteration"), "is true at the edge: bodies of requests that wait for a verdict are buffered whole, and beyond the limit answered 413")
+		a.add(&edgeBuffers, p.name(), p.at("allow_on_headers_stop_iteration"),
+			"is true at the edge: bodies of requests that wait for a verdict are buffered whole, and beyond the limit "+
+				"answered 413")
 	}
 	a.sidecarCluster(p)
 	if p.manager != nil {
@@ -98,7 +105,8 @@ func (a *analysis) sidecarCluster(p *plugin) {
 			for known := range a.clusters {
 				names[known] = true
 			}
-			a.add(&noCluster, p.name(), "sidecar.cluster", "%q is not a cluster of this file (has: %s)", name, strings.Join(names.keys(), ", "))
+			a.add(&noCluster, p.name(), "sidecar.cluster", "%q is not a cluster of this file (has: %s)",
+				name, strings.Join(names.keys(), ", "))
 		}
 		return
 	}
@@ -109,7 +117,9 @@ func (a *analysis) sidecarCluster(p *plugin) {
 		}
 	}
 	if p.auth && connections <= verifyQueue {
-		a.add(&fewCalls, "", "cluster "+name+": circuit_breakers", "%g connections: calls beyond them wait in Envoy, first come, first served, and not in the sidecar's fair queue of %d", connections, verifyQueue)
+		a.add(&fewCalls, "", "cluster "+name+": circuit_breakers",
+			"%g connections: calls beyond them wait in Envoy, first come, first served, and not in the sidecar's fair queue "+
+				"of %d", connections, verifyQueue)
 	}
 }
 
@@ -118,16 +128,23 @@ func (a *analysis) manager(p *plugin) {
 	add := func(k *findings.Kind, path, format string, args ...any) { a.add(k, p.name(), path, format, args...) }
 	m := p.manager
 	if !m.flag("normalize_path") {
-		add(&notNormalized, "normalize_path", "is not true: rules and upstream see paths in the client's spelling, so cached answers are missed and paths with dots are refused")
+		add(&notNormalized, "normalize_path", "is not true: rules and upstream see paths in the client's spelling, so "+
+			"cached answers are missed and paths with dots are refused")
 	}
-	if action := m.text("path_with_escaped_slashes_action"); !m.flag("merge_slashes") || action == "" || action == "IMPLEMENTATION_SPECIFIC_DEFAULT" || action == "KEEP_UNCHANGED" {
-		add(&manySpellings, "path_with_escaped_slashes_action", "merge_slashes is not true, or escaped slashes (%%2F, %%5C) are kept: a path has several spellings, of which all but one are misses")
+	if action := m.text("path_with_escaped_slashes_action"); !m.flag("merge_slashes") || action == "" ||
+		action == "IMPLEMENTATION_SPECIFIC_DEFAULT" || action == "KEEP_UNCHANGED" {
+		add(&manySpellings, "path_with_escaped_slashes_action",
+			"merge_slashes is not true, or escaped slashes (%%2F, %%5C) are kept: a path has several spellings, of which all "+
+				"but one are misses")
 	}
-	if action := m.object("common_http_protocol_options").text("headers_with_underscores_action"); action == "" || action == "ALLOW" {
-		add(&underscores, "common_http_protocol_options.headers_with_underscores_action", "is ALLOW: an upstream that takes '_' for '-' may read a client's header as another one than the edge judged")
+	if action := m.object("common_http_protocol_options").text("headers_with_underscores_action"); action == "" ||
+		action == "ALLOW" {
+		add(&underscores, "common_http_protocol_options.headers_with_underscores_action",
+			"is ALLOW: an upstream that takes '_' for '-' may read a client's header as another one than the edge judged")
 	}
 	if source := p.raw.field("source"); p.auth && !m.flag("use_remote_address") && (source == nil || source == "envoy") {
-		add(&forgedSource, "use_remote_address", "is not true, and source is not set: a request's source is what the client writes into x-forwarded-for, so wrong secrets are limited for whom it names")
+		add(&forgedSource, "use_remote_address", "is not true, and source is not set: a request's source is what the "+
+			"client writes into x-forwarded-for, so wrong secrets are limited for whom it names")
 	}
 	a.externalAddress(p)
 	if timeout := m.text("stream_idle_timeout"); timeout == "0s" || timeout == "0" {
@@ -143,18 +160,21 @@ func (a *analysis) order(p *plugin) {
 		kind, config := a.discovered(filter).object("typed_config").typed()
 		switch {
 		case isType(kind, routerType) && i < p.index:
-			a.add(&behindRouter, p.name(), fmt.Sprintf("http_filters[%d]", p.index), "stands behind the router, which ends the chain: no request is judged")
+			a.add(&behindRouter, p.name(), fmt.Sprintf("http_filters[%d]", p.index),
+				"stands behind the router, which ends the chain: no request is judged")
 		case isType(kind, stateType) && i < p.index:
 			for _, state := range config.list("on_request_headers") {
 				states = append(states, state.text("object_key"), state.text("factory_key"))
 				if source != "" && state.text("object_key") == source && fromRequest(state) {
-					a.add(&forgedSource, p.name(), fmt.Sprintf("http_filters[%d].on_request_headers", i), "stores what the client writes: it can evade limits of wrong secrets, and have others limited")
+					a.add(&forgedSource, p.name(), fmt.Sprintf("http_filters[%d].on_request_headers", i),
+						"stores what the client writes: it can evade limits of wrong secrets, and have others limited")
 				}
 			}
 		}
 	}
 	if source != "" && !slices.Contains(states, source) {
-		a.add(&noSource, p.name(), "source.filter_state", "%q: no set_filter_state filter before this one writes it, so no request has a source", source)
+		a.add(&noSource, p.name(), "source.filter_state",
+			"%q: no set_filter_state filter before this one writes it, so no request has a source", source)
 	}
 	providers := a.providers(p)
 	for _, provider := range providers {
@@ -166,7 +186,8 @@ func (a *analysis) order(p *plugin) {
 		}
 	}
 	if p.rules.SessionMetadata != "" && providers == nil {
-		a.add(&noJWT, p.name(), "session.metadata", "%q: no jwt_authn filter before this one writes there, so no token counts", p.rules.SessionMetadata)
+		a.add(&noJWT, p.name(), "session.metadata",
+			"%q: no jwt_authn filter before this one writes there, so no token counts", p.rules.SessionMetadata)
 	} else if p.native && p.rules.SessionMetadata != "" {
 		a.claims(p, states)
 	}
@@ -176,7 +197,8 @@ func (a *analysis) order(p *plugin) {
 func (a *analysis) claims(p *plugin, states []string) {
 	for _, claim := range []string{policy.SubjectClaim, policy.RecordClaim} {
 		if state := "gatehouse.claims." + p.rules.SessionMetadata + "." + claim; !slices.Contains(states, state) {
-			a.add(&noClaims, p.name(), "session.metadata", "%q: no set_filter_state filter before this one writes %s, so no token counts", p.rules.SessionMetadata, state)
+			a.add(&noClaims, p.name(), "session.metadata",
+				"%q: no set_filter_state filter before this one writes %s, so no token counts", p.rules.SessionMetadata, state)
 		}
 	}
 }
@@ -185,7 +207,8 @@ func (a *analysis) claims(p *plugin, states []string) {
 func (a *analysis) push(p *plugin) {
 	add := func(k *findings.Kind, path, format string, args ...any) { a.add(k, p.name(), path, format, args...) }
 	if !p.native && !p.config.flag("allow_on_headers_stop_iteration") {
-		add(&pushWaits, p.at("allow_on_headers_stop_iteration"), "is not true: each push waits for a body that never comes, so the edge gets nothing")
+		add(&pushWaits, p.at("allow_on_headers_stop_iteration"),
+			"is not true: each push waits for a body that never comes, so the edge gets nothing")
 	}
 	if p.listener == nil {
 		return
@@ -198,14 +221,17 @@ func (a *analysis) push(p *plugin) {
 		if pipe := address.object("pipe"); pipe == nil {
 			add(&openPush, "address", "is no unix socket: anyone who can reach it can write the cache and the verdicts")
 		} else if pipe.number("mode", 0) != 0o600 {
-			add(&pushMode, "address.pipe.mode", "is not 384 (0600): whoever may open the socket can write the cache and the verdicts")
+			add(&pushMode, "address.pipe.mode",
+				"is not 384 (0600): whoever may open the socket can write the cache and the verdicts")
 		}
 	}
 	if limit := p.listener.number("per_connection_buffer_limit_bytes", defaultBuffer); limit < minPushBuffer {
-		add(&smallPush, "per_connection_buffer_limit_bytes", "%g: a batch has up to %d bytes, and is answered 413 beyond the limit", limit, minPushBuffer)
+		add(&smallPush, "per_connection_buffer_limit_bytes",
+			"%g: a batch has up to %d bytes, and is answered 413 beyond the limit", limit, minPushBuffer)
 	}
 	if !p.listener.flag("ignore_global_conn_limit") || !p.listener.flag("bypass_overload_manager") {
-		add(&pushLimited, "ignore_global_conn_limit", "limits of the edge count here, too: a flood at the edge delays revocations")
+		add(&pushLimited, "ignore_global_conn_limit",
+			"limits of the edge count here, too: a flood at the edge delays revocations")
 	}
 }
 
@@ -222,24 +248,32 @@ func (a *analysis) together() {
 	edges := slices.DeleteFunc(slices.Clone(a.plugins), func(p *plugin) bool { return p.rules.PushListener })
 	pushes := slices.DeleteFunc(slices.Clone(a.plugins), func(p *plugin) bool { return !p.rules.PushListener })
 	if len(edges) > 0 && len(pushes) == 0 && a.complete {
-		a.add(&noPush, "", "", "has no push listener: the sidecar can't bring anything to the edge, so every request goes upstream or is answered 503")
+		a.add(&noPush, "", "", "has no push listener: the sidecar can't bring anything to the edge, so every request goes "+
+			"upstream or is answered 503")
 	}
 	for _, push := range pushes {
 		for _, edge := range edges {
 			if push.native != edge.native {
-				a.add(&otherVM, push.name(), push.at("typed_config"), "is of another type than that of listener %s: what is pushed is in another memory than what the edge reads", edge.name())
+				a.add(&otherVM, push.name(), push.at("typed_config"),
+					"is of another type than that of listener %s: what is pushed is in another memory than what the edge reads",
+					edge.name())
 				break
 			}
 			if got, want := push.vm.text("vm_id"), edge.vm.text("vm_id"); got != want {
-				a.add(&otherVM, push.name(), push.at("vm_config.vm_id"), "%q, but listener %s has %q: what is pushed is in another shared memory than what the edge reads", got, edge.name(), want)
+				a.add(&otherVM, push.name(), push.at("vm_config.vm_id"),
+					"%q, but listener %s has %q: what is pushed is in another shared memory than what the edge reads",
+					got, edge.name(), want)
 				break
 			}
 			if push.native && !reflect.DeepEqual(push.module(), edge.module()) {
-				a.add(&otherCode, push.name(), push.at("dynamic_module_config.module"), "is another module than that of listener %s: what is pushed is in another memory than what the edge reads", edge.name())
+				a.add(&otherCode, push.name(), push.at("dynamic_module_config.module"),
+					"is another module than that of listener %s: what is pushed is in another memory than what the edge reads",
+					edge.name())
 				break
 			}
 			if !reflect.DeepEqual(push.vm.field("code"), edge.vm.field("code")) {
-				a.add(&otherCode, push.name(), push.at("vm_config.code"), "is another module than that of listener %s: they may not agree on the layout of shared memory", edge.name())
+				a.add(&otherCode, push.name(), push.at("vm_config.code"),
+					"is another module than that of listener %s: they may not agree on the layout of shared memory", edge.name())
 				break
 			}
 		}

@@ -15,7 +15,8 @@ func (a *analysis) routesOf(p *plugin) {
 			continue // another service, whose paths are its own
 		}
 		if o, found := w.opens(p); found {
-			a.add(&rewriteIn, p.name(), w.at+".route", "makes %s of %s behind the filter, and %s asks more of %s there", o.upstream, o.client, p.asker(o.rule), o.method)
+			a.add(&rewriteIn, p.name(), w.at+".route", "makes %s of %s behind the filter, and %s asks more of %s there",
+				o.upstream, o.client, p.asker(o.rule), o.method)
 		} else if w.unclear(p) && p.auth {
 			a.add(&unclear, p.name(), w.at+".route", "rewrites paths behind the filter, maybe to ones that a rule protects")
 		}

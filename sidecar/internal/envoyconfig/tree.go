@@ -167,7 +167,8 @@ func (r *resources) collect(tree any) {
 	bootstrap := object(m)
 	dynamic := bootstrap.object("dynamic_resources")
 	r.admin = bootstrap.object("admin").object("address")
-	r.complete = bootstrap.has("static_resources") && !dynamic.has("cds_config") && !dynamic.has("lds_config") && !dynamic.has("ads_config")
+	r.complete = bootstrap.has("static_resources") && !dynamic.has("cds_config") && !dynamic.has("lds_config") &&
+		!dynamic.has("ads_config")
 	for _, cluster := range bootstrap.object("static_resources").list("clusters") {
 		r.clusters[cluster.text("name")] = cluster
 	}

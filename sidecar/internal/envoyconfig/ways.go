@@ -84,7 +84,8 @@ func (w *way) targets(r *resources, mirrors bool) (all targets, chosen string) {
 		if !mirrors {
 			break
 		}
-		for _, mirror := range slices.Concat(l.of.list("request_mirror_policies"), l.of.object("route").list("request_mirror_policies")) {
+		for _, mirror := range slices.Concat(l.of.list("request_mirror_policies"),
+			l.of.object("route").list("request_mirror_policies")) {
 			names = append(names, mirror.text("cluster"))
 			if mirror.has("cluster_header") {
 				chosen = "by the header " + mirror.text("cluster_header")
@@ -143,7 +144,8 @@ func (w *way) clears(manager object) bool {
 func (w *way) takes(path string) bool {
 	return matches(w.match, path) && !slices.ContainsFunc(w.before, func(route object) bool {
 		match := route.object("match")
-		if match.has("path_match_policy") || match.has("headers") || match.has("query_parameters") || match.has("runtime_fraction") || match.has("grpc") ||
+		if match.has("path_match_policy") || match.has("headers") || match.has("query_parameters") ||
+			match.has("runtime_fraction") || match.has("grpc") ||
 			match.has("dynamic_metadata") || match.has("tls_context") || match.has("cookies") || match.has("filter_state") {
 			return false
 		}
@@ -153,7 +155,8 @@ func (w *way) takes(path string) bool {
 
 func matches(match object, path string) bool {
 	if sensitive, found := match.field("case_sensitive").(bool); found && !sensitive {
-		return matches(object{"path": lower(match, "path"), "prefix": lower(match, "prefix"), "path_separated_prefix": lower(match, "path_separated_prefix")}, strings.ToLower(path))
+		return matches(object{"path": lower(match, "path"), "prefix": lower(match, "prefix"),
+			"path_separated_prefix": lower(match, "path_separated_prefix")}, strings.ToLower(path))
 	}
 	switch {
 	case match.has("connect_matcher"):
@@ -199,7 +202,8 @@ func (w *way) upstream(path string) (string, bool) {
 		if err != nil {
 			return path, false
 		}
-		return expression.ReplaceAllString(path, groupReference.ReplaceAllString(strings.ReplaceAll(rewrite.text("substitution"), "$", "$$"), "$${$1}")), true
+		return expression.ReplaceAllString(path,
+			groupReference.ReplaceAllString(strings.ReplaceAll(rewrite.text("substitution"), "$", "$$"), "$${$1}")), true
 	}
 	return path, true
 }
@@ -207,7 +211,8 @@ func (w *way) upstream(path string) (string, bool) {
 // rewrites reports whether the upstream gets another path than the client's.
 func (w *way) rewrites() bool {
 	action := w.route.object("route")
-	return action.text("prefix_rewrite") != "" || action.has("regex_rewrite") || action.has("path_rewrite_policy") || action.has("path_rewrite")
+	return action.text("prefix_rewrite") != "" || action.has("regex_rewrite") || action.has("path_rewrite_policy") ||
+		action.has("path_rewrite")
 }
 
 // clientPaths returns paths of clients that the route may make path upstream, and path itself.

@@ -93,5 +93,7 @@ func (r *Report) Add(k *Kind, at Place, format string, args ...any) {
 
 // Sort puts errors first.
 func (r *Report) Sort() {
-	slices.SortStableFunc(r.Findings, func(a, b Finding) int { return strings.Compare(string(a.Severity), string(b.Severity)) })
+	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
+		return strings.Compare(string(a.Severity), string(b.Severity))
+	})
 }

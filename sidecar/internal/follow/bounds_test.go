@@ -46,7 +46,8 @@ func TestReadsAreBounded(t *testing.T) {
 	root := s.Client(t)
 	pipe := root.Pipeline()
 	fields := func(body string) map[string]string {
-		return map[string]string{"version": "1", "published": "1", "etag": `"a"`, "content-type": "a", "body": body, "body.gzip": body + "x"}
+		return map[string]string{"version": "1", "published": "1", "etag": `"a"`, "content-type": "a", "body": body,
+			"body.gzip": body + "x"}
 	}
 	largest := fields(strings.Repeat("b", 1<<20-1))
 	keys := contract.Keys{Shard: "0"}
@@ -90,7 +91,8 @@ func TestReadsAreBounded(t *testing.T) {
 			all := 0
 			for i, bytes := range read.bytes {
 				if all += read.records[i]; bytes > pipelineBytes || read.records[i] > tt.records {
-					t.Errorf("a pipeline read %d records of %d bytes, want at most %d of %d", read.records[i], bytes, tt.records, pipelineBytes)
+					t.Errorf("a pipeline read %d records of %d bytes, want at most %d of %d", read.records[i],
+						bytes, tt.records, pipelineBytes)
 				}
 			}
 			if all != large+small {

@@ -85,7 +85,8 @@ func (f *Follower) compare(ctx context.Context, p position) error {
 		return f.catchUp(ctx, onEpoch)
 	case p.differs():
 		f.metrics.Breaks.WithLabelValues(string(metrics.BreakHistory)).Inc()
-		f.log.Warn("another write has the number of our last one in redis: events were forged, or it lost writes; everything is read again", "seq", p.ours)
+		f.log.Warn("another write has the number of our last one in redis: events were forged, or it lost writes; "+
+			"everything is read again", "seq", p.ours)
 		f.synced, f.full.owed = false, resyncLost
 		return f.catchUp(ctx, onChain)
 	case p.seq <= f.seq:
@@ -155,7 +156,8 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 		f.endFull(count)
 	}
 	f.moveTo(p, end)
-	f.log.Info("caught up with redis", "reason", string(reason), "full", full, "members", count, "seq", f.seq, "duration", time.Since(p.at))
+	f.log.Info("caught up with redis", "reason", string(reason), "full", full, "members", count,
+		"seq", f.seq, "duration", time.Since(p.at))
 	return nil
 }
 
@@ -176,7 +178,8 @@ func (f *Follower) beginFull(p position) {
 			"seq", f.seq, "floor", p.floor, "since", f.historyAt)
 	default:
 		f.full.owed = resyncRestarted
-		f.log.Info("redis was restarted, or another server has taken over: everything is read again", "seq", f.seq, "redis_seq", p.seq)
+		f.log.Info("redis was restarted, or another server has taken over: everything is read again",
+			"seq", f.seq, "redis_seq", p.seq)
 	}
 	f.applied.Store(&contract.Link{Seq: p.seq, Digest: p.digest()})
 	f.metrics.Resyncs.WithLabelValues(string(f.full.owed)).Inc()
@@ -227,7 +230,8 @@ func (f *Follower) unknown(err error) {
 		f.compared.unknownAt = now
 	case now.Sub(f.compared.unknownAt) > unknownFor:
 		f.compared.unknownAt = now.Add(unknownAgain)
-		f.log.Warn("events arrive, but the position of redis can't be read: events may be missing, so the edge is not in step", "error", err)
+		f.log.Warn("events arrive, but the position of redis can't be read: events may be missing, so the edge is not in "+
+			"step", "error", err)
 		return
 	}
 	f.log.Debug("the position of redis is unknown", "error", err)
@@ -235,5 +239,6 @@ func (f *Follower) unknown(err error) {
 
 // lost logs that Redis has lost writes.
 func (f *Follower) lost(p position) {
-	f.log.Warn("redis has lost data: the edge drops it, too", "epoch", f.epoch, "seq", f.seq, "redis_epoch", p.epoch, "redis_seq", p.seq)
+	f.log.Warn("redis has lost data: the edge drops it, too", "epoch", f.epoch, "seq", f.seq, "redis_epoch", p.epoch,
+		"redis_seq", p.seq)
 }

@@ -121,7 +121,8 @@ type unsureEvent struct {
 // askLater adds the event to those that the next comparison checks with Redis.
 func (f *Follower) askLater(e *contract.Event) {
 	if len(f.rereads.unsure) < maxUnsure { // further ones are only not reported: the data was read from Redis
-		f.rereads.unsure = append(f.rereads.unsure, unsureEvent{contract.Event{Seq: e.Seq, Digest: strings.Clone(e.Digest), Member: e.Member}, takesAway(e.Fields)})
+		f.rereads.unsure = append(f.rereads.unsure,
+			unsureEvent{contract.Event{Seq: e.Seq, Digest: strings.Clone(e.Digest), Member: e.Member}, takesAway(e.Fields)})
 	}
 }
 

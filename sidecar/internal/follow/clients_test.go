@@ -230,7 +230,8 @@ func (s server) heal(t *testing.T) {
 
 func (s server) put(t *testing.T, key string) uint64 {
 	t.Helper()
-	r, err := s.publish.Put(context.WithoutCancel(t.Context()), publish.Object{Key: key, Body: []byte(key), ContentType: "text/plain"})
+	r, err := s.publish.Put(context.WithoutCancel(t.Context()),
+		publish.Object{Key: key, Body: []byte(key), ContentType: "text/plain"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,7 +300,8 @@ func followBy(t *testing.T, options *redis.Options) *follower {
 // followWith returns a follower with a client, which it closes.
 func followWith(t *testing.T, client *redis.Client) *follower {
 	t.Helper()
-	f := &follower{objects: newSink(), credentials: newSink(), clock: new(clock), metrics: metrics.New(), log: new(logbuffer.Buffer)}
+	f := &follower{objects: newSink(), credentials: newSink(), clock: new(clock), metrics: metrics.New(),
+		log: new(logbuffer.Buffer)}
 	f.Follower = follow.New(follow.Config{
 		Objects: objects{f.objects}, Credentials: credentials{f.credentials}, Clock: f.clock,
 	}, client, f.metrics, slog.New(slog.NewTextHandler(f.log, nil)))

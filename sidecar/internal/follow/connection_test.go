@@ -165,8 +165,8 @@ func TestGrantBeforeACatchUp(t *testing.T) {
 	}
 }
 
-// TestAwayForADay is out of touch for so long that a tombstone may have expired, and a record may have been written since
-// with a lower version than the one before it: everything is read again.
+// TestAwayForADay is out of touch for so long that a tombstone may have expired, and a record may have been written
+// since with a lower version than the one before it: everything is read again.
 func TestAwayForADay(t *testing.T) {
 	s, order, m := inOrder(t, contract.CredentialMember("d"))
 	for name, test := range map[string]struct {
@@ -203,8 +203,8 @@ func (o ordered[T]) Apply(T) { *o.order = append(*o.order, o.kind) }
 // tombstone is a record that either kind can have.
 var tombstone = map[string]string{"version": "1", "published": "1", "deleted": "1"}
 
-// inOrder returns an idle follower of a Redis that has tombstones of members, in this order, in the data epoch "aaa…",
-// and the kinds of the records that it has applied.
+// inOrder returns an idle follower of a Redis that has tombstones of members, in this order, in the data epoch
+// "aaa…", and the kinds of the records that it has applied.
 func inOrder(t *testing.T, members ...contract.Member) (*Follower, *[]string, *miniredis.Miniredis) {
 	t.Helper()
 	m := miniredis.RunT(t)
@@ -225,7 +225,8 @@ func inOrder(t *testing.T, members ...contract.Member) (*Follower, *[]string, *m
 
 // TestDevicesFirst reads everything: all devices are applied before any object.
 func TestDevicesFirst(t *testing.T) {
-	s, order, _ := inOrder(t, contract.ObjectMember("/a"), contract.CredentialMember("a"), contract.ObjectMember("/b"), contract.CredentialMember("b"))
+	s, order, _ := inOrder(t, contract.ObjectMember("/a"), contract.CredentialMember("a"), contract.ObjectMember("/b"),
+		contract.CredentialMember("b"))
 	if err := s.catchUp(t.Context(), "connected"); err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +260,8 @@ func TestRevokedWhileObjectsAreRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := strings.Join(*order, "")
-	if at := strings.Index(got, "c"); at < 0 || at > pipelineSize || strings.Count(got, "c") != 1 || strings.Count(got, "o") != 300 {
+	if at := strings.Index(got, "c"); at < 0 || at > pipelineSize || strings.Count(got, "c") != 1 ||
+		strings.Count(got, "o") != 300 {
 		t.Errorf("got %d of objects and %d of devices, the first one after %d; want 300, and 1 after at most %d",
 			strings.Count(got, "o"), strings.Count(got, "c"), at, pipelineSize)
 	}
@@ -284,12 +286,14 @@ func TestLostIsRemembered(t *testing.T) {
 	if err := s.compare(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
-	if said := log.String()[before:]; !strings.Contains(said, "redis has lost data") || !strings.Contains(said, "full=true") {
+	if said := log.String()[before:]; !strings.Contains(said, "redis has lost data") ||
+		!strings.Contains(said, "full=true") {
 		t.Errorf("got %s, want the loss, and all read again", said)
 	}
 }
 
-// TestPositionMoves: Redis is written to while its position is read. The number that counts is not older than the chain.
+// TestPositionMoves: Redis is written to while its position is read. The number that counts is not older than the
+// chain.
 func TestPositionMoves(t *testing.T) {
 	m := miniredis.RunT(t)
 	s, _, _ := idle(t, &redis.Options{Addr: m.Addr()})
@@ -385,8 +389,9 @@ func BenchmarkResync(b *testing.B) {
 	b.Cleanup(func() { client.Close() })
 	const n = 10_000
 	body := make([]byte, 1<<10)
-	o := contract.Object{Version: 1, PublishedMS: 1, ETag: `"0123456789abcdef0123456789abcdef"`, ContentType: "application/json",
-		Bodies: []contract.Body{{Encoding: wire.Identity, Bytes: body}, {Encoding: wire.Gzip, Bytes: body[:400]}}}
+	o := contract.Object{Version: 1, PublishedMS: 1, ETag: `"0123456789abcdef0123456789abcdef"`,
+		ContentType: "application/json",
+		Bodies:      []contract.Body{{Encoding: wire.Identity, Bytes: body}, {Encoding: wire.Gzip, Bytes: body[:400]}}}
 	pipe := client.Pipeline()
 	pipe.Set(b.Context(), contract.Keys{}.EpochKey(), strings.Repeat("a", 32), 0)
 	pipe.Set(b.Context(), contract.Keys{}.SeqKey(), n, 0)
@@ -400,7 +405,8 @@ func BenchmarkResync(b *testing.B) {
 	}
 	for name, resynced := range map[string]bool{"known": true, "whole": false} {
 		b.Run(name, func(b *testing.B) {
-			s := New(Config{Objects: knowing{new(removed[contract.Object])}, Credentials: new(removed[contract.Credential]), Clock: noClock{}}, client, metrics.New(), slog.New(slog.DiscardHandler))
+			s := New(Config{Objects: knowing{new(removed[contract.Object])}, Credentials: new(removed[contract.Credential]),
+				Clock: noClock{}}, client, metrics.New(), slog.New(slog.DiscardHandler))
 			usage := func(section, name string) (n float64) {
 				_, after, _ := strings.Cut(client.Info(b.Context(), section).Val(), "\n"+name+":")
 				fmt.Sscan(after, &n)
@@ -430,7 +436,8 @@ func (knowing) Confirm(contract.Object) bool { return true }
 // TestCause: errors with the same cause have the same text.
 func TestCause(t *testing.T) {
 	refused := func(port string) error {
-		return fmt.Errorf("dial: %w", &net.OpError{Op: "read", Err: errors.New("connection reset"), Source: &net.TCPAddr{Port: len(port)}})
+		return fmt.Errorf("dial: %w", &net.OpError{Op: "read", Err: errors.New("connection reset"),
+			Source: &net.TCPAddr{Port: len(port)}})
 	}
 	lookup := func(port string) error {
 		return &net.OpError{Op: "dial", Err: &net.DNSError{Name: "redis", Err: "read udp 10.0.0.1:" + port + ": refused"}}
@@ -536,7 +543,8 @@ func TestInStepWhenRead(t *testing.T) {
 	if !s.board.inStep[0].IsZero() {
 		t.Error("in step while a device waits")
 	}
-	s.grants.waiting, s.grants.reading, s.grants.rounds = map[contract.Member]bool{contract.CredentialMember("e"): true}, map[contract.Member]bool{}, 1
+	s.grants.waiting, s.grants.reading, s.grants.rounds = map[contract.Member]bool{contract.CredentialMember("e"): true},
+		map[contract.Member]bool{}, 1
 	if err := s.finish(granted{}); err != nil {
 		t.Fatal(err)
 	}
@@ -591,7 +599,8 @@ func TestEmptiedWhileRead(t *testing.T) {
 				return false
 			})
 			if err := s.catchUp(t.Context(), onConnected); err == nil || s.synced || len(devices.ids) > 0 {
-				t.Errorf("got %v, synced %v, %q removed, %d applied; want an error, and nothing removed", err, s.synced, devices.ids, len(*order))
+				t.Errorf("got %v, synced %v, %q removed, %d applied; want an error, and nothing removed",
+					err, s.synced, devices.ids, len(*order))
 			}
 		})
 	}

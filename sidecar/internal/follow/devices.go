@@ -12,8 +12,8 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
-// grantTimeout is how long a device's old record may count while the new one is read that an event has announced. Reading
-// may take longer, up to callTimeout, if Redis is distant.
+// grantTimeout is how long a device's old record may count while the new one is read that an event has announced.
+// Reading may take longer, up to callTimeout, if Redis is distant.
 const grantTimeout = time.Second
 
 // takesAway reports whether a device's record authenticates nobody: it is unreadable, deleted or disabled.
@@ -37,7 +37,8 @@ func (f *Follower) applyDevice(e *contract.Event) {
 // distrusted handles an event that is not accepted: if it revokes a device, or is unreadable, the device is in doubt
 // until its record was read.
 func (f *Follower) distrusted(e *contract.Event, unreadable bool) {
-	if e.Member.Kind == contract.KindCredential && f.Shards.Belongs(e.Member, f.Shard) == nil && (unreadable || takesAway(e.Fields)) {
+	if e.Member.Kind == contract.KindCredential && f.Shards.Belongs(e.Member, f.Shard) == nil &&
+		(unreadable || takesAway(e.Fields)) {
 		f.takeAway(e.Member)
 	}
 }

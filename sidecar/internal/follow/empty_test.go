@@ -93,13 +93,16 @@ func TestEmptyIsNotBelieved(t *testing.T) {
 				at := g.clock.inStep()
 				g.awaitEmpty(t, 1)
 				if g.objects[0].len() != 2 || g.clock.inStep() != at || g.Ready() != nil {
-					t.Errorf("got %d objects, in step moved by %v, %v; want 2, not at all, ready", g.objects[0].len(), g.clock.inStep().Sub(at), g.Ready())
+					t.Errorf("got %d objects, in step moved by %v, %v; want 2, not at all, ready", g.objects[0].len(),
+						g.clock.inStep().Sub(at), g.Ready())
 				}
 				if last, err := g.Applied(0); err == nil {
 					t.Errorf("applied: got %v, want an error", last)
 				}
 				want := end(t, s)
-				await.Until(t, "what was lost to go", func() bool { return g.objects[0].version("/a") == 0 && g.objects[0].len() == want })
+				await.Until(t, "what was lost to go", func() bool {
+					return g.objects[0].version("/a") == 0 && g.objects[0].len() == want
+				})
 				await.Until(t, "in step", func() bool { return g.clock.inStep().After(at) })
 				g.awaitEmpty(t, 0)
 				if got := metricstest.Value(t, g.metrics, "gatehouse_full_resyncs_total", "reason", "lost"); got != 1 {
@@ -128,7 +131,8 @@ func TestOneShardIsEmpty(t *testing.T) {
 		await.Until(t, "the event of the other shard", func() bool { return g.objects[0].version(keys[0]) == 2 })
 		g.awaitEmpty(t, 1)
 		if g.objects[1].len() != 1 || g.clock.inStep() != at {
-			t.Errorf("got %d objects of the empty shard, in step moved by %v; want 1, not at all", g.objects[1].len(), g.clock.inStep().Sub(at))
+			t.Errorf("got %d objects of the empty shard, in step moved by %v; want 1, not at all", g.objects[1].len(),
+				g.clock.inStep().Sub(at))
 		}
 		s.accept(t)
 		await.Until(t, "what was lost to go", func() bool { return g.objects[1].len() == 0 })

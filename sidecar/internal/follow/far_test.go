@@ -36,7 +36,8 @@ func (s server) fill(t *testing.T, objects int) {
 	seq := s.Get(t.Context(), keys.SeqKey()).Val()
 	var from int
 	fmt.Sscan(seq, &from)
-	record := contract.Object{Version: 1, PublishedMS: 1, ETag: `"x"`, ContentType: "a", Bodies: []contract.Body{{}}}.Fields()
+	record := contract.Object{Version: 1, PublishedMS: 1, ETag: `"x"`, ContentType: "a",
+		Bodies: []contract.Body{{}}}.Fields()
 	for i := range objects {
 		pipe.HSet(t.Context(), keys.ObjectKey(fmt.Sprint("/", i)), record)
 		pipe.ZAdd(t.Context(), keys.LogKey(), redis.Z{Score: float64(from + i + 1), Member: fmt.Sprint("o:/", i)})
@@ -88,7 +89,8 @@ func TestResyncEnds(t *testing.T) {
 	took := time.Since(began)
 	cancel()
 	running.Wait()
-	t.Logf("two full resyncs of %d objects ended within %v under %.0f writes/s", objects, took.Round(time.Millisecond), float64(writes.Load()-before)/took.Seconds())
+	t.Logf("two full resyncs of %d objects ended within %v under %.0f writes/s", objects, took.Round(time.Millisecond),
+		float64(writes.Load()-before)/took.Seconds())
 	if f.objects.kept < objects {
 		t.Errorf("got %d objects after it, want %d: what moved was taken for gone", f.objects.kept, objects)
 	}
@@ -143,7 +145,8 @@ func TestRevokedDuringCatchUp(t *testing.T) {
 	live := revoke("live")
 	await.Until(t, "the revocation", func() bool { return f.credentials.version("live") == live })
 	took := time.Since(began)
-	t.Logf("during a catch-up a revocation counted after %v, with %d of %d objects read", took.Round(time.Millisecond), f.objects.len(), objects)
+	t.Logf("during a catch-up a revocation counted after %v, with %d of %d objects read", took.Round(time.Millisecond),
+		f.objects.len(), objects)
 	if n := f.objects.len(); n > objects/2 || took > time.Second {
 		t.Errorf("got it after %v, behind %d objects, want about 100 ms", took, n)
 	}
@@ -153,8 +156,8 @@ func TestRevokedDuringCatchUp(t *testing.T) {
 	}
 }
 
-// TestGrantFromAfar registers a device again at a Redis so distant that reading its record takes more than a second: the
-// device is in doubt meanwhile, and the subscription stays.
+// TestGrantFromAfar registers a device again at a Redis so distant that reading its record takes more than a second:
+// the device is in doubt meanwhile, and the subscription stays.
 func TestGrantFromAfar(t *testing.T) {
 	s := farServer(t)
 	register := func() uint64 {
@@ -184,12 +187,13 @@ func TestSubscribedElsewhere(t *testing.T) {
 	s := serverAt(t, other.Address)
 	s.put(t, "/a")
 	var dials atomic.Int64
-	f := followBy(t, &redis.Options{Addr: "redis:6379", MaxRetries: -1, Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		if dials.Add(1) == 1 {
-			return new(net.Dialer).DialContext(ctx, network, old.Address)
-		}
-		return new(net.Dialer).DialContext(ctx, network, other.Address)
-	}})
+	f := followBy(t, &redis.Options{Addr: "redis:6379", MaxRetries: -1,
+		Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			if dials.Add(1) == 1 {
+				return new(net.Dialer).DialContext(ctx, network, old.Address)
+			}
+			return new(net.Dialer).DialContext(ctx, network, other.Address)
+		}})
 	<-f.Synced()
 	version := s.put(t, "/a")
 	await.Until(t, "the write", func() bool { return f.objects.version("/a") == version })

@@ -291,7 +291,8 @@ var (
 	errResubscribed = errors.New("the client has subscribed again: events may be missing")
 	errSilent       = errors.New("redis is written to, but no events arrive: the subscription may be at another server")
 	errTrimmed      = errors.New("the log was trimmed while it was read: everything is read again")
-	errOtherServer  = errors.New("redis was restarted, or another server has taken over: the subscription may be at the old one")
+	errOtherServer  = errors.New(
+		"redis was restarted, or another server has taken over: the subscription may be at the old one")
 )
 
 // session subscribes, catches up, and applies events until something fails. The order matters: writes after the
@@ -364,7 +365,8 @@ func (f *Follower) follow(ctx context.Context, in *inbox) error {
 				continue
 			}
 			f.compared.running = true
-			asked := position{seq: f.seq, link: contract.Link{Seq: f.seq, Digest: f.chain.digest}, catchups: f.catchups, at: time.Now(), unsure: f.rereads.unsure}
+			asked := position{seq: f.seq, link: contract.Link{Seq: f.seq, Digest: f.chain.digest}, catchups: f.catchups,
+				at: time.Now(), unsure: f.rereads.unsure}
 			f.rereads.unsure = nil
 			f.running.Go(func() { compared <- f.ask(ctx, asked) })
 		case p := <-compared:
@@ -466,7 +468,8 @@ func (f *Follower) span(e *contract.Event) trace.Span {
 		return trace.SpanFromContext(ctx)
 	}
 	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": e.Traceparent})
-	_, span := f.Tracer.Start(ctx, "apply", trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(tracing.Kind.String(kind(e.Member))))
+	_, span := f.Tracer.Start(ctx, "apply", trace.WithSpanKind(trace.SpanKindConsumer),
+		trace.WithAttributes(tracing.Kind.String(kind(e.Member))))
 	return span
 }
 

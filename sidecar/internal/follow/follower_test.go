@@ -37,8 +37,10 @@ func TestSnapshotThenEvents(t *testing.T) {
 		began := time.Now()
 		f := start(t, s)
 		<-f.Synced()
-		if f.objects.len() != 2498 || f.objects.version("/7") != 2 || f.objects.version("/8") != 0 || f.credentials.version("d") != 1 {
-			t.Errorf("%d objects, /7 in version %d, /8 in %d, device in %d", f.objects.len(), f.objects.version("/7"), f.objects.version("/8"), f.credentials.version("d"))
+		if f.objects.len() != 2498 || f.objects.version("/7") != 2 || f.objects.version("/8") != 0 ||
+			f.credentials.version("d") != 1 {
+			t.Errorf("%d objects, /7 in version %d, /8 in %d, device in %d", f.objects.len(), f.objects.version("/7"),
+				f.objects.version("/8"), f.credentials.version("d"))
 		}
 		if f.clock.inStep().Before(began) || f.clock.inStep().After(time.Now()) {
 			t.Errorf("in step at %v", f.clock.inStep())
@@ -172,7 +174,8 @@ func TestHole(t *testing.T) {
 // silently writes a version of key without its event.
 func (s server) silently(t *testing.T, key string, version uint64) {
 	t.Helper()
-	fields := contract.Object{Version: version, PublishedMS: 1, ETag: `"x"`, ContentType: "a", Bodies: []contract.Body{{}}}.Fields()
+	fields := contract.Object{Version: version, PublishedMS: 1, ETag: `"x"`, ContentType: "a",
+		Bodies: []contract.Body{{}}}.Fields()
 	s.HSet(t.Context(), keys.ObjectKey(key), fields)
 	seq := s.Incr(t.Context(), keys.SeqKey()).Val()
 	s.do(t, "ZADD", keys.LogKey(), seq, contract.ObjectMember(key).String())
@@ -286,12 +289,14 @@ func TestCorrupt(t *testing.T) {
 		}
 		// In events: one that can't be read at all, and one whose record can't.
 		s.do(t, "PUBLISH", keys.EventsChannel(), "garbage")
-		s.announce(t, keys, contract.Event{Member: contract.ObjectMember("/good"), Fields: map[string]string{"version": "nine"}})
+		s.announce(t, keys, contract.Event{Member: contract.ObjectMember("/good"),
+			Fields: map[string]string{"version": "nine"}})
 		await.Until(t, "the record is gone", func() bool { return f.objects.len() == 0 })
 		s.put(t, "/next")
 		await.Until(t, "the next event", func() bool { return f.objects.version("/next") == 1 })
 		for _, want := range []struct{ kind, reason string }{
-			{"object", "missing"}, {"object", "malformed"}, {"credential", "malformed"}, {"member", "malformed"}, {"event", "malformed"},
+			{"object", "missing"}, {"object", "malformed"}, {"credential", "malformed"}, {"member", "malformed"},
+			{"event", "malformed"},
 		} {
 			if f.count(t, "gatehouse_corrupt_total", "kind", want.kind, "reason", want.reason) == 0 {
 				t.Errorf("no corrupt %s counted as %s", want.kind, want.reason)

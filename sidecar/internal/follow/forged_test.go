@@ -82,8 +82,10 @@ func (x forger) breaks(reason string, n float64) {
 }
 
 var (
-	forgedObject = contract.Object{Version: 99, PublishedMS: 1, ETag: `"x"`, ContentType: "a", Bodies: []contract.Body{{}}}.Fields()
-	forgedGrant  = contract.Credential{Version: 99, PublishedMS: 1, Hashes: []string{"$2a$04$" + strings.Repeat("a", 53)}}.Fields()
+	forgedObject = contract.Object{Version: 99, PublishedMS: 1, ETag: `"x"`, ContentType: "a",
+		Bodies: []contract.Body{{}}}.Fields()
+	forgedGrant = contract.Credential{Version: 99, PublishedMS: 1,
+		Hashes: []string{"$2a$04$" + strings.Repeat("a", 53)}}.Fields()
 	forgedRevoke = contract.Credential{Version: 99, PublishedMS: 1, Disabled: true}.Fields()
 )
 
@@ -108,7 +110,8 @@ func TestForgedNext(t *testing.T) {
 		t.Errorf("got /forged in version %d, the device in %d, and %d full resyncs; want nothing, and 1",
 			x.f.objects.version("/forged"), x.f.credentials.version("forged"), x.f.objects.resyncs)
 	}
-	if log := x.f.log.String(); !strings.Contains(log, "not of the history that redis had") || !strings.Contains(log, "member=c:forged") {
+	if log := x.f.log.String(); !strings.Contains(log, "not of the history that redis had") ||
+		!strings.Contains(log, "member=c:forged") {
 		t.Errorf("the log doesn't say so: %s", log)
 	}
 }
@@ -142,8 +145,8 @@ func TestForgedTakeaway(t *testing.T) {
 	foreign, broken := x.event(1, d, forgedRevoke), x.event(1, d, map[string]string{"version": "?"})
 	foreign.Epoch = "beef"
 	for name, e := range map[string]contract.Event{
-		"the next": x.event(1, d, forgedRevoke), "a later one": x.event(5, d, forgedRevoke), "the last": x.event(0, d, forgedRevoke),
-		"another epoch": foreign, "unreadable": broken,
+		"the next": x.event(1, d, forgedRevoke), "a later one": x.event(5, d, forgedRevoke),
+		"the last": x.event(0, d, forgedRevoke), "another epoch": foreign, "unreadable": broken,
 	} {
 		removed := x.f.credentials.removals()
 		x.send(e)
@@ -180,7 +183,9 @@ func TestOtherDigest(t *testing.T) {
 	other := contract.Link{Seq: seq, Digest: strings.Repeat("c", 40)}.String()
 	x.do(t, "HSET", keys.ChainKey(), contract.ChainField(seq), other, contract.ChainHead, other)
 	x.breaks("history", 1)
-	await.Until(t, "a full resync", func() bool { return x.f.count(t, "gatehouse_full_resyncs_total", "reason", "lost") == 1 })
+	await.Until(t, "a full resync", func() bool {
+		return x.f.count(t, "gatehouse_full_resyncs_total", "reason", "lost") == 1
+	})
 	if got := x.f.count(t, "gatehouse_full_resyncs_total"); got != 2 {
 		t.Errorf("got %v full resyncs, want 2, at start and after the loss", got)
 	}
@@ -201,7 +206,9 @@ func TestLostAndPassed(t *testing.T) {
 		t.Fatal(err)
 	}
 	version := x.put(t, "/a")
-	await.Until(t, "what is lost to go", func() bool { return x.f.objects.version("/lost") == 0 && x.f.objects.version("/a") == version })
+	await.Until(t, "what is lost to go", func() bool {
+		return x.f.objects.version("/lost") == 0 && x.f.objects.version("/a") == version
+	})
 	x.f.stop()
 	if !strings.Contains(x.f.log.String(), "redis has lost data") {
 		t.Errorf("got %s", x.f.log)
@@ -228,7 +235,9 @@ func TestFloodOfForgedEvents(t *testing.T) {
 		sent += 1000
 		at := time.Now()
 		version := x.revoke(t, "d")
-		await.Until(t, "a revocation", func() bool { return x.f.credentials.highest("d") >= version || x.f.credentials.version("d") == version })
+		await.Until(t, "a revocation", func() bool {
+			return x.f.credentials.highest("d") >= version || x.f.credentials.version("d") == version
+		})
 		slowest = max(slowest, time.Since(at))
 		x.put(t, fmt.Sprint("/", round))
 	}
@@ -243,7 +252,8 @@ func TestFloodOfForgedEvents(t *testing.T) {
 			calls += n
 		}
 	}
-	t.Logf("%d forged events in %v: a revocation counted after at most %v; %v catch-ups, %d commands of all sides", sent, took.Round(time.Millisecond), slowest.Round(time.Millisecond), catchups, calls)
+	t.Logf("%d forged events in %v: a revocation counted after at most %v; %v catch-ups, %d commands of all sides",
+		sent, took.Round(time.Millisecond), slowest.Round(time.Millisecond), catchups, calls)
 	if most := 8 + 5*took.Seconds(); catchups > most || slowest > 2*time.Second {
 		t.Errorf("got %v catch-ups and %v, want at most %.0f and 2 s", catchups, slowest, most)
 	}
@@ -254,7 +264,8 @@ func TestFloodOfForgedEvents(t *testing.T) {
 
 // forged returns an event of the i-th kind.
 func (x forger) forged(i int) contract.Event {
-	e := contract.Event{Epoch: "beef", Seq: x.last + uint64(i%50), Digest: fmt.Sprintf("%040x", i), Member: contract.ObjectMember("/forged"), Fields: forgedObject}
+	e := contract.Event{Epoch: "beef", Seq: x.last + uint64(i%50), Digest: fmt.Sprintf("%040x", i),
+		Member: contract.ObjectMember("/forged"), Fields: forgedObject}
 	if i%2 == 0 {
 		e.Epoch = x.epoch
 	}

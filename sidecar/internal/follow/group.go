@@ -24,7 +24,8 @@ type Group struct {
 
 // NewGroup returns a Group of n shards; of returns the configuration of a shard, without the fields that are the same
 // for all: Shards, Shard and Clock. The caller still closes client.
-func NewGroup(n contract.Shards, of func(shard int) Config, clock Clock, client redis.UniversalClient, m *metrics.Metrics, log *slog.Logger) *Group {
+func NewGroup(n contract.Shards, of func(shard int) Config, clock Clock, client redis.UniversalClient,
+	m *metrics.Metrics, log *slog.Logger) *Group {
 	board := newBoard(n.Count(), clock, m)
 	g := &Group{board: board, synced: make(chan struct{})}
 	for i := range n.Count() {
@@ -42,7 +43,8 @@ func NewGroup(n contract.Shards, of func(shard int) Config, clock Clock, client 
 // Synced is closed when everything in Redis has been applied once.
 func (g *Group) Synced() <-chan struct{} { return g.synced }
 
-// Applied returns the last applied write of a shard, for [AskProof], or an error if the shard is empty and not believed.
+// Applied returns the last applied write of a shard, for [AskProof], or an error if the shard is empty and not
+// believed.
 func (g *Group) Applied(shard int) (contract.Link, error) {
 	if g.board.isEmpty(shard) {
 		return contract.Link{}, emptyError{}
@@ -69,8 +71,8 @@ func (g *Group) Run(ctx context.Context) error {
 	return nil
 }
 
-// Resync reads everything in Redis again, as soon as it is followed. It must not be called again before it returns, with
-// nil or ctx's error.
+// Resync reads everything in Redis again, as soon as it is followed. It must not be called again before it returns,
+// with nil or ctx's error.
 func (g *Group) Resync(ctx context.Context) error {
 	done := make(chan struct{}, len(g.followers))
 	for _, f := range g.followers {
@@ -111,7 +113,8 @@ func newBoard(shards int, clock Clock, m *metrics.Metrics) *board {
 	sometimes := func() rate.Sometimes { return rate.Sometimes{First: 100, Interval: time.Second} }
 	return &board{
 		clock: clock, metrics: m, refused: sometimes(), breaks: sometimes(), gaps: sometimes(),
-		inStep: make([]time.Time, shards), vitals: make([]vitals, shards), empty: make([]bool, shards), reads: make(chan struct{}, maxReads),
+		inStep: make([]time.Time, shards), vitals: make([]vitals, shards), empty: make([]bool, shards),
+		reads: make(chan struct{}, maxReads),
 	}
 }
 
@@ -153,7 +156,8 @@ func (b *board) setVitals(shard int, v vitals, log *slog.Logger) {
 	before := b.vitals[shard]
 	if v.warned = before.warned && v.ahead.Abs() > clocksDiffer/2; !v.warned && v.ahead.Abs() > clocksDiffer {
 		v.warned = true
-		log.Warn("the clock of redis differs from this machine's: if it is behind, objects with a ttl end as much too early; if it is ahead, a restart of the sidecar prolongs them; correct the one that is wrong",
+		log.Warn("the clock of redis differs from this machine's: if it is behind, objects with a ttl end as much too "+
+			"early; if it is ahead, a restart of the sidecar prolongs them; correct the one that is wrong",
 			"ahead", v.ahead)
 	}
 	b.vitals[shard] = v
@@ -167,7 +171,8 @@ func (b *board) setVitals(shard int, v vitals, log *slog.Logger) {
 	b.metrics.RedisFill.Set(fullest)
 	b.metrics.RedisAhead.Set(ahead.Seconds())
 	if v.fill() >= nearlyFull && before.fill() < nearlyFull {
-		log.Warn("redis is nearly full: then it refuses all writes but deletions and revocations; raise maxmemory, or remove objects",
+		log.Warn(
+			"redis is nearly full: then it refuses all writes but deletions and revocations; raise maxmemory, or remove objects",
 			"used_bytes", v.used, "maxmemory_bytes", v.max)
 	}
 	if v.policy != before.policy {
@@ -185,8 +190,10 @@ func (b *board) setPolicy(policy string, log *slog.Logger) {
 	}
 	switch {
 	case strings.HasPrefix(policy, "allkeys-"):
-		log.Error("redis may evict records, without an event: a device without a record can't be revoked by it; set maxmemory-policy noeviction", "maxmemory_policy", policy)
+		log.Error("redis may evict records, without an event: a device without a record can't be revoked by it; set "+
+			"maxmemory-policy noeviction", "maxmemory_policy", policy)
 	case strings.HasPrefix(policy, "volatile-"):
-		log.Warn("redis may evict tombstones and shared verdicts: set maxmemory-policy noeviction", "maxmemory_policy", policy)
+		log.Warn("redis may evict tombstones and shared verdicts: set maxmemory-policy noeviction",
+			"maxmemory_policy", policy)
 	}
 }

@@ -43,7 +43,8 @@ func followAfter(t *testing.T, s server, n contract.Shards, acceptLossAfter time
 	client := redis.NewClient(&redis.Options{Addr: s.line.Address(), MaxRetries: -1})
 	g.Group = follow.NewGroup(n, func(int) follow.Config {
 		g.objects = append(g.objects, newSink())
-		return follow.Config{Objects: objects{g.objects[len(g.objects)-1]}, Credentials: credentials{newSink()}, AcceptLossAfter: acceptLossAfter}
+		return follow.Config{Objects: objects{g.objects[len(g.objects)-1]}, Credentials: credentials{newSink()},
+			AcceptLossAfter: acceptLossAfter}
 	}, g.clock, client, g.metrics, slog.New(slog.NewTextHandler(g.log, nil)))
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -74,7 +75,9 @@ func TestGroupFollowsAllShards(t *testing.T) {
 			}
 			return true
 		})
-		await.Until(t, "the sum of numbers", func() bool { return metricstest.Value(t, g.metrics, "gatehouse_redis_seq") == 80 })
+		await.Until(t, "the sum of numbers", func() bool {
+			return metricstest.Value(t, g.metrics, "gatehouse_redis_seq") == 80
+		})
 		if got := metricstest.Value(t, g.metrics, "gatehouse_redis_connected"); got != 1 {
 			t.Errorf("connected: %v", got)
 		}
@@ -92,14 +95,16 @@ func TestGroupFollowsAllShards(t *testing.T) {
 		stray := "/0"
 		other := contract.ShardKeys((shards.Of(stray) + 1) % 3)
 		s.do(t, "HSET", other.ObjectKey(stray), "version", "9", "published", "1", "deleted", "1")
-		s.announce(t, other, contract.Event{Member: contract.ObjectMember(stray), Fields: map[string]string{"version": "9", "published": "1", "deleted": "1"}})
+		s.announce(t, other, contract.Event{Member: contract.ObjectMember(stray),
+			Fields: map[string]string{"version": "9", "published": "1", "deleted": "1"}})
 		await.Until(t, "the stray", func() bool {
 			return metricstest.Value(t, g.metrics, "gatehouse_corrupt_total", "kind", "member", "reason", "conflict") == 1
 		})
 		// Nor does an unreadable one.
 		s.do(t, "PUBLISH", other.EventsChannel(), string(contract.AppendEvent(nil, contract.Event{
 			Epoch: s.Get(t.Context(), other.EpochKey()).Val(), Seq: uint64(s.Incr(t.Context(), other.SeqKey()).Val()),
-			Digest: strings.Repeat("0", 40), Member: contract.ObjectMember(stray), Fields: map[string]string{"version": "9", "published": "1", "deleted": "1"},
+			Digest: strings.Repeat("0", 40), Member: contract.ObjectMember(stray),
+			Fields: map[string]string{"version": "9", "published": "1", "deleted": "1"},
 		}))+"cut off")
 		await.Until(t, "the stray that can't be read", func() bool {
 			return metricstest.Value(t, g.metrics, "gatehouse_events_total", "result", "corrupt") == 2
@@ -174,7 +179,9 @@ func TestGroupOfAnotherNumber(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		s.do(t, "SET", contract.ShardsKey, "8")
 		g := followShards(t, s, 2)
-		await.Until(t, "the refusal", func() bool { return strings.Contains(g.log.String(), "is 8, this program is set to 2") })
+		await.Until(t, "the refusal", func() bool {
+			return strings.Contains(g.log.String(), "is 8, this program is set to 2")
+		})
 		select {
 		case <-g.Synced():
 			t.Error("synced although the numbers of shards differ")
@@ -185,6 +192,8 @@ func TestGroupOfAnotherNumber(t *testing.T) {
 		s.accept(t)
 		<-g.Synced()
 		s.do(t, "SET", contract.ShardsKey, "4")
-		await.Until(t, "the refusal by comparison", func() bool { return strings.Contains(g.log.String(), "is 4, this program is set to 2") })
+		await.Until(t, "the refusal by comparison", func() bool {
+			return strings.Contains(g.log.String(), "is 4, this program is set to 2")
+		})
 	})
 }

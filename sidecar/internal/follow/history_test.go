@@ -26,7 +26,9 @@ func TestDemotedAndPromoted(t *testing.T) {
 	g := followShards(t, s, 1)
 	<-g.Synced()
 	s.do(t, "REPLICAOF", "127.0.0.1", "1")
-	await.Until(t, "the refusal", func() bool { return strings.Contains(g.log.String(), "is a replica (role slave, of 127.0.0.1:1)") })
+	await.Until(t, "the refusal", func() bool {
+		return strings.Contains(g.log.String(), "is a replica (role slave, of 127.0.0.1:1)")
+	})
 	s.do(t, "REPLICAOF", "NO", "ONE")
 	await.Until(t, "followed again", func() bool { return strings.Count(g.log.String(), "reason=connected full=") == 2 })
 	s.put(t, "/a")
@@ -45,7 +47,9 @@ func TestDemotedAndPromoted(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.put(t, "/a")
-	await.Until(t, "what was lost to go", func() bool { return g.objects[0].version("/lost") == 0 && g.objects[0].version("/a") == 3 })
+	await.Until(t, "what was lost to go", func() bool {
+		return g.objects[0].version("/lost") == 0 && g.objects[0].version("/a") == 3
+	})
 	await.Until(t, "the second full resync", func() bool { return strings.Count(g.log.String(), "full=true") == 2 })
 }
 
@@ -75,16 +79,19 @@ func TestWhatIsKnown(t *testing.T) {
 		}
 		await.Until(t, "a full resync", func() bool { return strings.Count(g.log.String(), "full=true") == n })
 		if got.version("/8") != 0 || got.version("/9") != 9 || got.version("/1099") != 1 || got.len() != 1098 {
-			t.Errorf("got version %d, %d, %d and %d objects, want 0, 9, 1 and 1,098", got.version("/8"), got.version("/9"), got.version("/1099"), got.len())
+			t.Errorf("got version %d, %d, %d and %d objects, want 0, 9, 1 and 1,098", got.version("/8"),
+				got.version("/9"), got.version("/1099"), got.len())
 		}
 	}
 	again(2)
-	if stats := s.Info(t.Context(), "commandstats").Val(); !strings.Contains(stats, "cmdstat_hgetall:calls=2,") || got.confirmed != 1098 {
+	if stats := s.Info(t.Context(), "commandstats").Val(); !strings.Contains(stats, "cmdstat_hgetall:calls=2,") ||
+		got.confirmed != 1098 {
 		t.Errorf("got %d confirmed, and %s; want 1,098, and 2 HGETALL", got.confirmed, stats)
 	}
 	s.do(t, "ACL", "SETUSER", "default", "-hmget")
 	again(3)
-	if stats := s.Info(t.Context(), "commandstats").Val(); !strings.Contains(stats, "cmdstat_hgetall:calls=1100,") || !strings.Contains(g.log.String(), "permit HMGET (+hmget)") {
+	if stats := s.Info(t.Context(), "commandstats").Val(); !strings.Contains(stats, "cmdstat_hgetall:calls=1100,") ||
+		!strings.Contains(g.log.String(), "permit HMGET (+hmget)") {
 		t.Errorf("without permission: got %s and %s; want 1,100 HGETALL and a warning", stats, g.log)
 	}
 }

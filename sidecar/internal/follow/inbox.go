@@ -54,8 +54,8 @@ func (b *inbox) put(payload string) {
 	b.notify()
 }
 
-// overflow drops the payloads, but not those of devices that unseen has not returned yet: a revocation can't wait until a
-// catch-up is over and another one has read the log.
+// overflow drops the payloads, but not those of devices that unseen has not returned yet: a revocation can't wait until
+// a catch-up is over and another one has read the log.
 func (b *inbox) overflow() {
 	unseen := b.payloads[b.seen:]
 	b.payloads, b.seen, b.bytes, b.lost = nil, 0, 0, true

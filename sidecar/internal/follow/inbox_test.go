@@ -81,9 +81,10 @@ func TestSlowMessage(t *testing.T) {
 		await("ping")
 		close(pinged)
 	}()
-	redis := redis.NewClient(&redis.Options{MaxRetries: -1, DisableIdentity: true, Dialer: func(context.Context, string, string) (net.Conn, error) {
-		return client, nil
-	}})
+	redis := redis.NewClient(&redis.Options{MaxRetries: -1, DisableIdentity: true,
+		Dialer: func(context.Context, string, string) (net.Conn, error) {
+			return client, nil
+		}})
 	defer redis.Close()
 	sub, in := redis.Subscribe(t.Context(), "c"), newInbox(1)
 	defer sub.Close()

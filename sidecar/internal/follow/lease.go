@@ -20,7 +20,8 @@ const (
 // fullEvery is the minimum interval between two full resyncs. Tests shorten it.
 var fullEvery = time.Second
 
-// lease is the permission to read all objects. The zero value belongs to a sidecar that got none and reads all the same.
+// lease is the permission to read all objects. The zero value belongs to a sidecar that got none and reads all the
+// same.
 type lease struct {
 	*Follower
 	master server

@@ -15,8 +15,9 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/redistest"
 )
 
-// TestGrantFromTheOldServer moves a name to a promoted replica, while one connection to the old server remains. A device
-// is registered again, and its record is asked for over that connection: the old record is not taken for the new one.
+// TestGrantFromTheOldServer moves a name to a promoted replica, while one connection to the old server remains. A
+// device is registered again, and its record is asked for over that connection: the old record is not taken for the new
+// one.
 func TestGrantFromTheOldServer(t *testing.T) {
 	old := redistest.StartServer(t, "--repl-diskless-sync-delay", "0")
 	promoted := redistest.StartServer(t, "--replicaof", "127.0.0.1 "+old.Port())

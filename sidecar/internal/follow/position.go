@@ -112,8 +112,8 @@ func (f *Follower) setHistory(p position) {
 	f.history, f.historyAt = p.history, p.at.Round(0)
 }
 
-// outdated reports whether Redis may have forgotten deletions since our position: their entries in the log were removed,
-// or their tombstones have expired, and records written since may have lower versions than ours.
+// outdated reports whether Redis may have forgotten deletions since our position: their entries in the log were
+// removed, or their tombstones have expired, and records written since may have lower versions than ours.
 func (f *Follower) outdated(p position) bool {
 	return f.seq < p.floor || f.synced && p.at.Sub(f.historyAt) > contract.TombstoneLife-time.Hour
 }
@@ -129,7 +129,8 @@ type replicaError struct{ server, role, master string }
 // Error names the server and the fixes.
 func (e *replicaError) Error() string {
 	return fmt.Sprintf("redis %s is a replica (role %s, of %s), which may be behind: "+
-		"point redis.url at the master, or let the sentinels name it, redis+sentinel://host:26379/MASTER", e.server, e.role, e.master)
+		"point redis.url at the master, or let the sentinels name it, redis+sentinel://host:26379/MASTER",
+		e.server, e.role, e.master)
 }
 
 // refusal reports whether only an operator can fix the cause of err.
@@ -156,8 +157,8 @@ func (f *Follower) master(ctx context.Context) (*redis.Client, error) {
 	return nil, fmt.Errorf("client %T: want one of a server or of a Cluster", f.client)
 }
 
-// apart returns a client that makes one connection of its own. It is new: an old one may be to a server that had the name
-// before, and would undo what the new one has written since.
+// apart returns a client that makes one connection of its own. It is new: an old one may be to a server that had the
+// name before, and would undo what the new one has written since.
 func (f *Follower) apart(client *redis.Client) *redis.Client {
 	options := *client.Options()
 	options.PoolSize, options.MaxRetries = 1, -1 // Options has 0 for -1
@@ -204,17 +205,20 @@ func (f *Follower) position(ctx context.Context, master server, asked position) 
 		case withheld.chain:
 			f.refuses.chain.Store(true)
 			f.board.chainOnce.Do(func() {
-				f.log.Warn("no permission to read the chain of redis: forged events and lost writes may go unnoticed; permit HMGET (+hmget)", "error", withheld.error)
+				f.log.Warn("no permission to read the chain of redis: forged events and lost writes may go unnoticed; permit "+
+					"HMGET (+hmget)", "error", withheld.error)
 			})
 		case redis.HasErrorPrefix(withheld.error, "wrong number of arguments"): // miniredis; Redis knows several sections
 			f.refuses.info.Store(true)
 			f.board.infoOnce.Do(func() {
-				f.log.Info("this server can't tell its role and history: a replica, or a failover to an older one, may go unnoticed", "error", withheld.error)
+				f.log.Info("this server can't tell its role and history: a replica, or a failover to an older one, may go "+
+					"unnoticed", "error", withheld.error)
 			})
 		default:
 			f.refuses.info.Store(true)
 			f.board.infoOnce.Do(func() {
-				f.log.Warn("no permission to read the role and history of redis: a replica, or a failover to an older one, may go unnoticed; permit INFO (+info)", "error", withheld.error)
+				f.log.Warn("no permission to read the role and history of redis: a replica, or a failover to an older one, may "+
+					"go unnoticed; permit INFO (+info)", "error", withheld.error)
 			})
 		}
 	}
@@ -226,8 +230,9 @@ type withheldError struct {
 	chain bool
 }
 
-// readPosition reads epoch and sequence number twice, before and after all else, until they are the same: so all that it
-// returns belongs together. A transaction would do that, too, but Redis refuses transactions when its memory is full.
+// readPosition reads epoch and sequence number twice, before and after all else, until they are the same: so all that
+// it returns belongs together. A transaction would do that, too, but Redis refuses transactions when its memory is
+// full.
 func (f *Follower) readPosition(ctx context.Context, master server, asked position) (p position, err error) {
 	for {
 		p, moved, err := f.tryPosition(ctx, master, asked)
@@ -286,11 +291,14 @@ func (f *Follower) tryPosition(ctx context.Context, master server, asked positio
 	p.setChain(links.Val())
 	p.epoch = epoch.Val()
 	if p.epoch != "" && !contract.ValidEpoch(p.epoch) {
-		return p, false, fmt.Errorf("%s holds %.80q, which is no data epoch: delete it, and the next write sets one", f.keys.EpochKey(), p.epoch)
+		return p, false, fmt.Errorf("%s holds %.80q, which is no data epoch: delete it, and the next write sets one",
+			f.keys.EpochKey(), p.epoch)
 	}
 	if text := seq.Val(); text != "" {
 		if p.seq, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return p, false, fmt.Errorf("%s holds %.80q, which is no sequence number: delete all keys of the shard, and publish its records again", f.keys.SeqKey(), text)
+			return p, false,
+				fmt.Errorf("%s holds %.80q, which is no sequence number: delete all keys of the shard, and publish its records "+
+					"again", f.keys.SeqKey(), text)
 		}
 	}
 	return p, false, nil
@@ -332,8 +340,8 @@ func withheld(err, epoch error) bool {
 	return refused && (epoch == nil || errors.Is(epoch, redis.Nil))
 }
 
-// parseInfo returns the server's history and vitals from INFO, zero if info is empty. It returns an error if the server is
-// not a master.
+// parseInfo returns the server's history and vitals from INFO, zero if info is empty. It returns an error if the server
+// is not a master.
 func parseInfo(info, server string) (h history, v vitals, err error) {
 	if info == "" {
 		return history{}, vitals{}, nil

@@ -49,7 +49,8 @@ func TestMemory(t *testing.T) {
 		"used_memory:900\r\nmaxmemory:0\r\n":    0, // no limit
 		"used_memory:900\r\n":                   0,
 	} {
-		if _, got, err := parseInfo("role:master\r\nmaxmemory_policy:noeviction\r\n"+text, ""); got.fill() != want || got.policy != "noeviction" || err != nil {
+		if _, got, err := parseInfo("role:master\r\nmaxmemory_policy:noeviction\r\n"+text, ""); got.fill() != want ||
+			got.policy != "noeviction" || err != nil {
 			t.Errorf("%q: got %v, %v, want %v", text, got, err, want)
 		}
 	}
@@ -60,7 +61,8 @@ func TestClockAhead(t *testing.T) {
 	begin := time.Now()
 	end := begin.Add(100 * time.Millisecond)
 	for clock, want := range map[time.Duration]time.Duration{
-		0: 0, 100 * time.Millisecond: 0, 40 * time.Millisecond: 0, time.Hour: time.Hour - 100*time.Millisecond, -time.Minute: -time.Minute,
+		0: 0, 100 * time.Millisecond: 0, 40 * time.Millisecond: 0, time.Hour: time.Hour - 100*time.Millisecond,
+		-time.Minute: -time.Minute,
 	} {
 		if got := clockAhead(begin.Add(clock), begin, end); got != want {
 			t.Errorf("%v after the question: got %v, want %v", clock, got, want)

@@ -11,8 +11,8 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
-// Proof is a server's answer to whether it has a write, and with it all earlier ones. While a name moves, or Redis fails
-// over, a client may still be connected to a server that lacks writes, or has others.
+// Proof is a server's answer to whether it has a write, and with it all earlier ones. While a name moves, or Redis
+// fails over, a client may still be connected to a server that lacks writes, or has others.
 type Proof struct {
 	write  contract.Link
 	number *redis.StringCmd

@@ -27,7 +27,8 @@ func TestProof(t *testing.T) {
 		{"far ahead", "65600", contract.Link{Seq: 65543, Digest: other}, contract.Link{Seq: 7, Digest: ours}, ""},
 		{"empty", "", contract.Link{}, contract.Link{Seq: 7}, "behind write 7"},
 		{"behind", "6", contract.Link{}, contract.Link{Seq: 7, Digest: ours}, "behind write 7"},
-		{"another history", "9", contract.Link{Seq: 7, Digest: other}, contract.Link{Seq: 7, Digest: ours}, "another write 7"},
+		{"another history", "9", contract.Link{Seq: 7, Digest: other}, contract.Link{Seq: 7, Digest: ours},
+			"another write 7"},
 		{"an unknown digest", "9", contract.Link{Seq: 7, Digest: other}, contract.Link{Seq: 7}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {

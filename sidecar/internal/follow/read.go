@@ -35,12 +35,14 @@ const (
 // matter more than objects, and devices take little time. Since writes may be faster than reads, the end is fixed at
 // the beginning. Records that move beyond it meanwhile have events, of which none is missing once everything up to end
 // was applied.
-func (f *Follower) readChanges(ctx context.Context, master server, from uint64, p position, full bool) (count int, end uint64, err error) {
+func (f *Follower) readChanges(ctx context.Context, master server, from uint64, p position, full bool) (count int,
+	end uint64, err error) {
 	meanwhile := func() error { return f.applyMeanwhile(ctx, master, p.epoch) }
 	if count, err = f.readLog(ctx, master, from, p.seq, contract.KindCredential, meanwhile); err != nil {
 		return count, 0, err
 	}
-	for left := len(f.rereads.devices); len(f.rereads.devices) > 0 && left > 0; left -= pipelineSize { // most get a 503 until they are read
+	// Most get a 503 until they are read.
+	for left := len(f.rereads.devices); len(f.rereads.devices) > 0 && left > 0; left -= pipelineSize {
 		if err := meanwhile(); err != nil {
 			return count, 0, err
 		}
@@ -71,7 +73,8 @@ func (f *Follower) readChanges(ctx context.Context, master server, from uint64, 
 
 // lastSeq returns the number of the last write. If Redis was meanwhile emptied, or the log trimmed beyond from, the log
 // may have lacked entries that were not read, so lastSeq returns an error, and everything is read again.
-func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, epoch string, full bool) (seq uint64, err error) {
+func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, epoch string,
+	full bool) (seq uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	pipe := master.Pipeline()
@@ -93,7 +96,8 @@ func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, epoc
 	if full || f.refuses.chain.Load() {
 		return seq, nil
 	}
-	values, err := master.HMGet(ctx, f.keys.ChainKey(), contract.ChainHead, contract.ChainFloor, contract.ChainField(from)).Result()
+	values, err := master.HMGet(ctx, f.keys.ChainKey(), contract.ChainHead, contract.ChainFloor,
+		contract.ChainField(from)).Result()
 	if err != nil {
 		return 0, err
 	}
@@ -108,7 +112,8 @@ func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, epoc
 // readUnmet reads, in a full resync, the known records that were not read yet: they were written meanwhile and have
 // moved beyond the end, or they are gone.
 func (f *Follower) readUnmet(ctx context.Context, master server, meanwhile func() error) (count int, err error) {
-	for kind, ids := range map[byte][]string{contract.KindCredential: f.Credentials.Unmet(), contract.KindObject: f.Objects.Unmet()} {
+	for kind, ids := range map[byte][]string{contract.KindCredential: f.Credentials.Unmet(),
+		contract.KindObject: f.Objects.Unmet()} {
 		for len(ids) > 0 {
 			n := min(len(ids), pageSize)
 			members := make([]contract.Member, n)
@@ -127,7 +132,8 @@ func (f *Follower) readUnmet(ctx context.Context, master server, meanwhile func(
 // readLog applies the records of all members of a kind with from < score <= to, in that order. It records the progress
 // for objects after each page, so that a failed catch-up continues there. It calls meanwhile whenever some were
 // applied.
-func (f *Follower) readLog(ctx context.Context, master server, from, to uint64, kind byte, meanwhile func() error) (count int, err error) {
+func (f *Follower) readLog(ctx context.Context, master server, from, to uint64, kind byte,
+	meanwhile func() error) (count int, err error) {
 	logged := time.Now()
 	if err := meanwhile(); err != nil {
 		return 0, err
@@ -179,7 +185,8 @@ func (f *Follower) members(page []redis.Z, kind byte) []contract.Member {
 }
 
 // readMembers applies the records of members, which have one kind and are at most a page.
-func (f *Follower) readMembers(ctx context.Context, master server, members []contract.Member, meanwhile func() error) (err error) {
+func (f *Follower) readMembers(ctx context.Context, master server, members []contract.Member,
+	meanwhile func() error) (err error) {
 	if err := meanwhile(); err != nil {
 		return err
 	}
@@ -198,7 +205,8 @@ func (f *Follower) readMembers(ctx context.Context, master server, members []con
 		if err := f.readInTurn(ctx, master, records[:n], objects); err != nil {
 			if timeout, ok := errors.AsType[net.Error](err); n > 1 && ok && timeout.Timeout() {
 				f.batch = n / 2
-				f.log.Warn("records time out: the next catch-up reads fewer at once", "records", n, "next", f.batch, "timeout", recordsTimeout)
+				f.log.Warn("records time out: the next catch-up reads fewer at once", "records", n, "next", f.batch,
+					"timeout", recordsTimeout)
 			}
 			return err
 		}
@@ -244,7 +252,8 @@ func (f *Follower) weigh(ctx context.Context, master redis.Cmdable, members []co
 			f.refuses.memory.Store(true)
 			if redis.HasErrorPrefix(err, "NOPERM") {
 				f.board.memoryOnce.Do(func() {
-					f.log.Warn("no permission to ask for sizes: records are read a few at a time, and one without bounds can exhaust the memory; permit MEMORY USAGE (+memory|usage)", "error", err)
+					f.log.Warn("no permission to ask for sizes: records are read a few at a time, and one without bounds can "+
+						"exhaust the memory; permit MEMORY USAGE (+memory|usage)", "error", err)
 				})
 			}
 			return records, nil
@@ -327,7 +336,8 @@ func (f *Follower) confirm(ctx context.Context, master server, records []record)
 		}
 		if redis.HasErrorPrefix(err, "NOPERM") {
 			f.board.headOnce.Do(func() {
-				f.log.Warn("no permission to read parts of records: each restart and failover of redis costs reading whole ones; permit HMGET (+hmget)", "error", err)
+				f.log.Warn("no permission to read parts of records: each restart and failover of redis costs reading whole ones; "+
+					"permit HMGET (+hmget)", "error", err)
 			})
 		}
 		o, err := contract.ParseObjectHead(contract.HeadOf(values))
@@ -347,10 +357,11 @@ func (f *Follower) readRecords(ctx context.Context, master server, records []rec
 	return err
 }
 
-// fetch reads records in one pipeline, from a server that has the write after; nil: it is known to have all. The reply of
-// a record that is too large is an error. If Redis is empty afterwards, and that isn't believed, a record that is absent
-// wasn't deleted, so fetch returns an error.
-func (f *Follower) fetch(ctx context.Context, master redis.Cmdable, records []record, timeout time.Duration, after *contract.Link, believed bool) ([]*redis.MapStringStringCmd, error) {
+// fetch reads records in one pipeline, from a server that has the write after; nil: it is known to have all. The reply
+// of a record that is too large is an error. If Redis is empty afterwards, and that isn't believed, a record that is
+// absent wasn't deleted, so fetch returns an error.
+func (f *Follower) fetch(ctx context.Context, master redis.Cmdable, records []record, timeout time.Duration,
+	after *contract.Link, believed bool) ([]*redis.MapStringStringCmd, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	pipe := master.Pipeline()

@@ -24,7 +24,8 @@ func TestTrace(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		s.put(t, "/before") // the first write makes the data epoch, which is read by a catch-up
 		recorder := tracetest.NewSpanRecorder()
-		tracer := sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder), sdk.WithSampler(sdk.ParentBased(sdk.NeverSample()))).Tracer("")
+		tracer := sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder),
+			sdk.WithSampler(sdk.ParentBased(sdk.NeverSample()))).Tracer("")
 		var mu sync.Mutex
 		var pushed []trace.SpanID
 		objectSink, deviceSink := newSink(), newSink()
@@ -71,8 +72,10 @@ func TestTrace(t *testing.T) {
 		}
 		var want []trace.SpanID
 		for i, span := range spans {
-			if id := (trace.TraceID{byte(i + 1)}); span.Name() != "apply" || span.SpanContext().TraceID() != id || span.Parent().SpanID() != (trace.SpanID{byte(i + 1)}) {
-				t.Errorf("got %s of %s, child of %s; want apply of %s", span.Name(), span.SpanContext().TraceID(), span.Parent().SpanID(), id)
+			if id := (trace.TraceID{byte(i + 1)}); span.Name() != "apply" || span.SpanContext().TraceID() != id ||
+				span.Parent().SpanID() != (trace.SpanID{byte(i + 1)}) {
+				t.Errorf("got %s of %s, child of %s; want apply of %s", span.Name(), span.SpanContext().TraceID(),
+					span.Parent().SpanID(), id)
 			}
 			if i != 1 {
 				want = append(want, span.SpanContext().SpanID())

@@ -18,9 +18,13 @@ func TestGrantThatCantBeRead(t *testing.T) {
 	x.do(t, "ACL", "SETUSER", "default", "-hgetall")
 	removed := x.f.credentials.removals()
 	version := x.device(t, "d")
-	await.Until(t, "the device to go", func() bool { return x.f.credentials.removals() > removed && x.f.credentials.version("d") == 0 })
+	await.Until(t, "the device to go", func() bool {
+		return x.f.credentials.removals() > removed && x.f.credentials.version("d") == 0
+	})
 	x.do(t, "ACL", "SETUSER", "default", "+hgetall")
-	await.Until(t, "the device to come back", func() bool { return x.f.credentials.version("d") == version && x.f.Connected() })
+	await.Until(t, "the device to come back", func() bool {
+		return x.f.credentials.version("d") == version && x.f.Connected()
+	})
 	if x.f.objects.resyncs != 1 {
 		t.Errorf("got %d full resyncs, want 1", x.f.objects.resyncs)
 	}
@@ -126,7 +130,8 @@ func TestEviction(t *testing.T) {
 	x := withForger(t)
 	shown := func(any, expiring float64) func() bool {
 		return func() bool {
-			return x.f.count(t, "gatehouse_redis_evicts", "keys", "any") == any && x.f.count(t, "gatehouse_redis_evicts", "keys", "expiring") == expiring
+			return x.f.count(t, "gatehouse_redis_evicts", "keys", "any") == any &&
+				x.f.count(t, "gatehouse_redis_evicts", "keys", "expiring") == expiring
 		}
 	}
 	await.Until(t, "nothing", shown(0, 0))
@@ -137,7 +142,8 @@ func TestEviction(t *testing.T) {
 	x.do(t, "CONFIG", "SET", "maxmemory-policy", "noeviction")
 	await.Until(t, "nothing again", shown(0, 0))
 	x.f.stop()
-	if log := x.f.log.String(); strings.Count(log, "level=ERROR") != 1 || strings.Count(log, "redis may evict tombstones") != 1 {
+	if log := x.f.log.String(); strings.Count(log, "level=ERROR") != 1 ||
+		strings.Count(log, "redis may evict tombstones") != 1 {
 		t.Errorf("got %s", log)
 	}
 }

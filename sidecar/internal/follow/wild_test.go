@@ -13,7 +13,8 @@ import (
 // sent returns the bytes that Redis has sent to all clients.
 func (s server) sent(t *testing.T) int {
 	t.Helper()
-	n, err := strconv.Atoi(regexp.MustCompile(`total_net_output_bytes:(\d+)`).FindStringSubmatch(s.Info(t.Context(), "stats").Val())[1])
+	n, err := strconv.Atoi(regexp.MustCompile(`total_net_output_bytes:(\d+)`).FindStringSubmatch(
+		s.Info(t.Context(), "stats").Val())[1])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +31,8 @@ func TestRecordWithoutBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	await.Until(t, "all", func() bool {
-		return x.f.objects.version("/large") == 1 && x.f.objects.version("/good") == 1 && x.f.credentials.version("large") == 1
+		return x.f.objects.version("/large") == 1 && x.f.objects.version("/good") == 1 &&
+			x.f.credentials.version("large") == 1
 	})
 	const size = 15 << 20
 	for key, field := range map[string]string{keys.ObjectKey("/large"): "body", keys.CredentialKey("large"): "hash"} {
@@ -39,7 +41,8 @@ func TestRecordWithoutBounds(t *testing.T) {
 	before := x.sent(t)
 	x.do(t, "SET", keys.EpochKey(), "beef") // everything is read again
 	await.Until(t, "the object and the device to be gone", func() bool {
-		return x.f.objects.version("/large") == 0 && x.f.credentials.version("large") == 0 && x.f.Connected() && x.f.objects.keptBy(2) > 0
+		return x.f.objects.version("/large") == 0 && x.f.credentials.version("large") == 0 && x.f.Connected() &&
+			x.f.objects.keptBy(2) > 0
 	})
 	if got := x.sent(t) - before; got > size/10 {
 		t.Errorf("redis sent %d bytes: the records were read", got)
@@ -53,7 +56,8 @@ func TestRecordWithoutBounds(t *testing.T) {
 		}
 	}
 	x.f.stop()
-	for _, want := range []string{`kind=object id=/large error="the record takes `, `kind=credential id=large error="the record takes `} {
+	for _, want := range []string{`kind=object id=/large error="the record takes `,
+		`kind=credential id=large error="the record takes `} {
 		if !strings.Contains(x.f.log.String(), want) {
 			t.Errorf("the log lacks %s", want)
 		}

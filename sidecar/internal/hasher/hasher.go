@@ -136,7 +136,8 @@ func (p *Pool) tell(err error, priority Priority) {
 	if err.Error() != p.said {
 		level, p.said = slog.LevelWarn, err.Error()
 	}
-	p.log.Log(context.Background(), level, "bcrypt runs elsewhere: it has no hasher of its priority", "program", p.program, "priority", priority, "error", err)
+	p.log.Log(context.Background(), level, "bcrypt runs elsewhere: it has no hasher of its priority",
+		"program", p.program, "priority", priority, "error", err)
 }
 
 func result(answer byte) error {
@@ -267,8 +268,8 @@ type lateError struct{ after time.Duration }
 
 func (e *lateError) Error() string { return fmt.Sprintf("no answer within %v", e.after) }
 
-// deadline returns the maximum time for an answer: 9 s at cost 12, and 60 s for a hasher that gets only spare CPU; twice
-// that for each step above, half of it for all costs below.
+// deadline returns the maximum time for an answer: 9 s at cost 12, and 60 s for a hasher that gets only spare CPU;
+// twice that for each step above, half of it for all costs below.
 func deadline(hash string, p Priority) time.Duration {
 	const at = 12
 	cost, err := bcrypt.Cost([]byte(hash))

@@ -58,7 +58,9 @@ func TestCompare(t *testing.T) {
 		{"wrong", right, "wrong", func(err error) bool { return errors.Is(err, bcrypt.ErrMismatchedHashAndPassword) }},
 		{"bytes", hashOf(t, "\xff\n\x01"), "\xff\n\x01", func(err error) bool { return err == nil }},
 		{"no secret", right, "", func(err error) bool { return errors.Is(err, bcrypt.ErrMismatchedHashAndPassword) }},
-		{"no hash", "hash", "secret", func(err error) bool { return err != nil && !errors.Is(err, bcrypt.ErrMismatchedHashAndPassword) }},
+		{"no hash", "hash", "secret", func(err error) bool {
+			return err != nil && !errors.Is(err, bcrypt.ErrMismatchedHashAndPassword)
+		}},
 		{"too long", right, strings.Repeat("s", maxText+1), func(err error) bool { return err != nil }},
 		{"and goes on", right, "right", func(err error) bool { return err == nil }},
 	}
@@ -148,7 +150,8 @@ func TestEndsWithItsInput(t *testing.T) {
 }
 
 func TestMalformedQuestion(t *testing.T) {
-	for name, question := range map[string]string{"too long": "\xff\xff\x00\x00", "cut": "\x05\x00\x05\x00hash", "cut lengths": "\x05"} {
+	for name, question := range map[string]string{"too long": "\xff\xff\x00\x00", "cut": "\x05\x00\x05\x00hash",
+		"cut lengths": "\x05"} {
 		if err := serve(strings.NewReader(question), &bytes.Buffer{}); err == nil {
 			t.Errorf("%s: got no error", name)
 		}
@@ -185,7 +188,8 @@ func TestNoAnswer(t *testing.T) {
 				t.Fatal("no answer, long after the deadline")
 			}
 			p.deadline = deadline
-			if n := metricstest.Value(t, p.metrics, "gatehouse_hashers_killed_total"); n == 0 || !strings.Contains(logs.String(), "no answer in time") {
+			if n := metricstest.Value(t, p.metrics, "gatehouse_hashers_killed_total"); n == 0 ||
+				!strings.Contains(logs.String(), "no answer in time") {
 				t.Errorf("got %v killed and logs %s, want at least one, and a word on it", n, logs)
 			}
 			if err := p.Compare(right, "right", pace); err != nil || len(p.free[priority]) != 1 || p.free[priority][0] == stuck {
@@ -199,7 +203,8 @@ func TestNoAnswer(t *testing.T) {
 func TestManyDying(t *testing.T) {
 	p, logs := newPool(t)
 	p.dying = maxDying
-	if err := p.Compare(hashOf(t, "right"), "right", nil); err != nil || len(p.free[Low]) != 0 || !strings.Contains(logs.String(), "8 killed hashers have not exited") {
+	if err := p.Compare(hashOf(t, "right"), "right", nil); err != nil || len(p.free[Low]) != 0 ||
+		!strings.Contains(logs.String(), "8 killed hashers have not exited") {
 		t.Errorf("got %v, %d hashers and logs %s", err, len(p.free[Low]), logs)
 	}
 }

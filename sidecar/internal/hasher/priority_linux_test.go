@@ -16,7 +16,8 @@ import (
 func TestPriority(t *testing.T) {
 	p, _ := newPool(t)
 	for priority, want := range map[Priority]string{Low: "10 0", Idle: "0 5"} {
-		if err := p.Compare(hashOf(t, "right"), "right", map[Priority]chan bool{Idle: make(chan bool)}[priority]); err != nil {
+		if err := p.Compare(hashOf(t, "right"),
+			"right", map[Priority]chan bool{Idle: make(chan bool)}[priority]); err != nil {
 			t.Fatal(err)
 		}
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.free[priority][0].command.Process.Pid))

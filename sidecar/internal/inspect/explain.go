@@ -100,15 +100,16 @@ var ErrQuestion = errors.New("malformed question")
 
 const redisTimeout = 2 * time.Second
 
-// Explain returns what happens with a request now. It decides with the policy of the edge itself and the memory that the
-// edge has or will have in milliseconds; it asks Redis for the records' versions, and never runs bcrypt. It doesn't tell
-// whether a secret is right: nothing limits guesses here.
+// Explain returns what happens with a request now. It decides with the policy of the edge itself and the memory that
+// the edge has or will have in milliseconds; it asks Redis for the records' versions, and never runs bcrypt. It doesn't
+// tell whether a secret is right: nothing limits guesses here.
 func (i *Inspector) Explain(ctx context.Context, q Question) (*Explanation, error) {
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
 	e := &Explanation{}
 	if reasons := i.Ready(); len(reasons) > 0 {
-		e.Warning = "This sidecar is not ready, so the edge may work with what another one pushed: " + strings.Join(reasons, "; ")
+		e.Warning = "This sidecar is not ready, so the edge may work with what another one pushed: " +
+			strings.Join(reasons, "; ")
 	}
 	if q.URL != "" || q.Device == "" || len(q.Rules) > 0 {
 		target, err := targetOf(q.URL)
@@ -202,7 +203,8 @@ func (i *Inspector) decide(e *Explanation, q *Question, target string) error {
 	}
 	switch {
 	case refused != nil:
-		e.Answer = Answer{Action: "reply", Status: 401, Text: "The proxy refuses the token, whatever the rule says: " + refused.Error()}
+		e.Answer = Answer{Action: "reply", Status: 401,
+			Text: "The proxy refuses the token, whatever the rule says: " + refused.Error()}
 		return nil
 	case !governed:
 		e.Answer = Answer{Action: "pass", Text: "No rule governs the request: it goes upstream."}
@@ -285,7 +287,8 @@ func ruleOf(c *policy.Config, index int) *Rule {
 	if r.Match.Methods != nil {
 		text += ", methods " + strings.Join(r.Match.Methods, " ")
 	}
-	rule := &Rule{Name: r.Name, Index: index, Match: text, Auth: r.Auth != nil, Cache: r.Cache != nil, Session: r.IssueSession}
+	rule := &Rule{Name: r.Name, Index: index, Match: text, Auth: r.Auth != nil, Cache: r.Cache != nil,
+		Session: r.IssueSession}
 	if r.Auth != nil {
 		rule.Permissions = r.Auth.Permissions
 	}
@@ -297,13 +300,16 @@ func answerOf(d *policy.Decision) Answer {
 	case policy.Reply:
 		return Answer{Action: "reply", Status: d.Status, Reason: d.Details(), Text: replies[d.Details()]}
 	case policy.Verify:
-		return Answer{Action: "verify", Text: "Unless the edge has verified this credential lately, it asks the sidecar. Nothing here tells whether the secret is right."}
+		return Answer{Action: "verify", Text: "Unless the edge has verified this credential lately, it asks the sidecar. " +
+			"Nothing here tells whether the secret is right."}
 	case policy.Exchange:
 		return Answer{Action: "exchange", Text: "The edge asks the sidecar for a token."}
 	case policy.Fetch:
-		return Answer{Action: "fetch", Text: "The edge lacks the object and asks the sidecar, which reads Redis; without an object there, the request goes upstream."}
+		return Answer{Action: "fetch", Text: "The edge lacks the object and asks the sidecar, which reads Redis; without " +
+			"an object there, the request goes upstream."}
 	}
-	return Answer{Action: "pass", CacheStatus: d.CacheStatus, Text: "The request goes upstream" + because(d.CacheStatus) + "."}
+	return Answer{Action: "pass", CacheStatus: d.CacheStatus, Text: "The request goes upstream" +
+		because(d.CacheStatus) + "."}
 }
 
 // refine says what became of a device that the edge, which lists only those that may authenticate, takes for unknown.
@@ -361,7 +367,8 @@ func (i *Inspector) object(ctx context.Context, key string) Object {
 		o.Redis.Error = err.Error()
 		return o
 	}
-	o.Redis = Version{Version: head.Version, PublishedMS: head.PublishedMS, TTLMS: head.TTLMS, ETag: head.ETag, Deleted: head.Deleted}
+	o.Redis = Version{Version: head.Version, PublishedMS: head.PublishedMS, TTLMS: head.TTLMS, ETag: head.ETag,
+		Deleted: head.Deleted}
 	return o
 }
 

@@ -50,7 +50,8 @@ func TestSecretIsNotTold(t *testing.T) {
 		return e
 	}
 	right, wrong := explain("d", "right"), explain("d", "wrong")
-	if !reflect.DeepEqual(right, wrong) || right.Answer.Action != "verify" || right.IfRight == nil || right.IfRight.Action != "pass" {
+	if !reflect.DeepEqual(right, wrong) || right.Answer.Action != "verify" || right.IfRight == nil ||
+		right.IfRight.Action != "pass" {
 		t.Errorf("got %+v and %+v", right, wrong)
 	}
 	if unknown := explain("other", "x"); unknown.Answer.Status != http.StatusUnauthorized {
@@ -70,10 +71,13 @@ func TestLogLevel(t *testing.T) {
 	} {
 		level, log := new(slog.LevelVar), new(strings.Builder)
 		level.Set(slog.LevelError)
-		handler := NewServer(New(Sources{}), false, level, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level}))).Handler()
+		handler := NewServer(New(Sources{}), false, level,
+			slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level}))).Handler()
 		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/log-level", strings.NewReader(`{"level": "`+tt.level+`"}`)))
-		if w.Code != tt.status || level.Level() != tt.after || strings.Contains(log.String(), "from=ERROR") != (tt.status == 200) {
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/log-level",
+			strings.NewReader(`{"level": "`+tt.level+`"}`)))
+		if w.Code != tt.status || level.Level() != tt.after ||
+			strings.Contains(log.String(), "from=ERROR") != (tt.status == 200) {
 			t.Errorf("%q: got %d, level %v, log %q", tt.level, w.Code, level.Level(), log)
 		}
 	}

@@ -116,9 +116,11 @@ func (i *Inspector) sample(ctx context.Context) {
 	h.notice(now, edge)
 	rate := growth(h.own, own, seconds)
 	s := sample{
-		at: now, hits: math.NaN(), bcryptMS: 1000 * sum(rate, "gatehouse_bcrypt_seconds_sum") / sum(rate, "gatehouse_bcrypt_seconds_count"),
-		lagS:  math.NaN(),
-		queue: gauges["gatehouse_bcrypt_queued"], budget: gauges["gatehouse_object_cache_bytes"] / gauges["gatehouse_object_cache_budget_bytes"],
+		at: now, hits: math.NaN(), bcryptMS: 1000 * sum(rate, "gatehouse_bcrypt_seconds_sum") / sum(rate,
+			"gatehouse_bcrypt_seconds_count"),
+		lagS:     math.NaN(),
+		queue:    gauges["gatehouse_bcrypt_queued"],
+		budget:   gauges["gatehouse_object_cache_bytes"] / gauges["gatehouse_object_cache_budget_bytes"],
 		verifies: sum(rate, "gatehouse_verifications_total"), totals: i.totals(own),
 	}
 	if inStep := i.Memory.Stats().InStepMS; inStep != 0 {
@@ -171,7 +173,8 @@ const (
 
 // isReload reports whether this is the name of a counter of VMs that were started again after a trap or panic, or not.
 func isReload(name string) bool {
-	return name == "gatehouse_panics_total" || strings.HasSuffix(name, "_vm_reload_success") || strings.HasSuffix(name, "_vm_reload_failure")
+	return name == "gatehouse_panics_total" || strings.HasSuffix(name, "_vm_reload_success") ||
+		strings.HasSuffix(name, "_vm_reload_failure")
 }
 
 // The edge's counters of requests, see docs/rules.md.

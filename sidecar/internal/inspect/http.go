@@ -33,7 +33,9 @@ func NewServer(i *Inspector, actions bool, level *slog.LevelVar, log *slog.Logge
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.inspector.Status()) })
-	mux.HandleFunc("GET /v1/held", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.inspector.Verifier.Held()) })
+	mux.HandleFunc("GET /v1/held", func(w http.ResponseWriter, _ *http.Request) {
+		s.answer(w, s.inspector.Verifier.Held())
+	})
 	mux.HandleFunc("GET /v1/top", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.inspector.Top()) })
 	mux.HandleFunc("POST /v1/explain", s.explain)
 	mux.HandleFunc("POST /v1/log-level", s.logLevel)
@@ -165,6 +167,7 @@ func (s *Server) releaseOf(network, device string) (int, error) {
 		return 0, fmt.Errorf("network %q: want an address, or a network that held lists", network)
 	}
 	n := s.inspector.Verifier.Release(prefix, device)
-	s.log.Warn("an operator released a network that the limits held back", "network", prefix, "device", device, "released", n)
+	s.log.Warn("an operator released a network that the limits held back", "network", prefix,
+		"device", device, "released", n)
 	return n, nil
 }

@@ -31,7 +31,8 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// TestUnknownDevice: an unknown device, one that was revoked or deleted, and others that may not authenticate are told apart.
+// TestUnknownDevice: an unknown device, one that was revoked or deleted, and others that may not authenticate are told
+// apart.
 func TestUnknownDevice(t *testing.T) {
 	at := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 	for _, tt := range []struct{ reason, refusal, want string }{
@@ -43,7 +44,8 @@ func TestUnknownDevice(t *testing.T) {
 		{"gatehouse_denied_no_credential", "disabled", replies["gatehouse_denied_no_credential"]},
 	} {
 		a := Answer{Reason: tt.reason, Text: replies[tt.reason]}
-		a.refine(&Device{Redis: Version{PublishedMS: at.UnixMilli()}, Sidecar: credential.Description{Refusal: credential.Reason(tt.refusal), Expires: at.Add(time.Hour)}})
+		a.refine(&Device{Redis: Version{PublishedMS: at.UnixMilli()},
+			Sidecar: credential.Description{Refusal: credential.Reason(tt.refusal), Expires: at.Add(time.Hour)}})
 		if a.Text != tt.want {
 			t.Errorf("%s, %s: got %q, want %q", tt.reason, tt.refusal, a.Text, tt.want)
 		}
@@ -107,7 +109,9 @@ func TestPlot(t *testing.T) {
 	for _, v := range []float64{1, 2, nan, 4} {
 		samples = append(samples, sample{queue: v})
 	}
-	p := plotOf(samples, "queue", 1, func(v float64) string { return fmt.Sprint(v) }, func(s *sample) float64 { return s.queue })
+	p := plotOf(samples, "queue", 1, func(v float64) string {
+		return fmt.Sprint(v)
+	}, func(s *sample) float64 { return s.queue })
 	if len(p.Points) != 2 || p.Last != "4" || p.High != "4" || p.Points[1] != fmt.Sprintf("%d,0.0 ", plotWidth) {
 		t.Errorf("got %+v", p)
 	}
@@ -118,7 +122,8 @@ func TestPlot(t *testing.T) {
 
 // TestCounters reads the counters of Envoy, or of nginx at its path, and nothing that is not ours.
 func TestCounters(t *testing.T) {
-	const text = "# TYPE gatehouse_x counter\ngatehouse_x{rule=\"a\"} 3\n# TYPE envoy_y counter\nenvoy_y 1\n# TYPE gatehouse_z gauge\ngatehouse_z 1\n"
+	const text = "# TYPE gatehouse_x counter\ngatehouse_x{rule=\"a\"} 3\n# TYPE envoy_y counter\nenvoy_y 1\n# TYPE " +
+		"gatehouse_z gauge\ngatehouse_z 1\n"
 	for path, broken := range map[string]string{"/stats/prometheus": "", "/metrics": "", "/else": "", "/metrics ": "{"} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != strings.TrimSpace(path) {
@@ -142,9 +147,11 @@ func TestRelease(t *testing.T) {
 		actions bool
 		network string
 		status  int
-	}{{true, "10.0.0.0/8", 400}, {true, "2001:db8::/32", 400}, {true, "office", 400}, {true, "", 400}, {false, "10.0.0.1", 403}} {
+	}{{true, "10.0.0.0/8", 400}, {true, "2001:db8::/32", 400}, {true, "office", 400}, {true, "", 400},
+		{false, "10.0.0.1", 403}} {
 		handler := NewServer(New(Sources{}), tt.actions, new(slog.LevelVar), slog.New(slog.DiscardHandler)).Handler()
-		for path, body := range map[string]string{"/v1/release": fmt.Sprintf(`{"network": %q}`, tt.network), "/release": "network=" + url.QueryEscape(tt.network)} {
+		for path, body := range map[string]string{"/v1/release": fmt.Sprintf(`{"network": %q}`, tt.network),
+			"/release": "network=" + url.QueryEscape(tt.network)} {
 			r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			w := httptest.NewRecorder()
@@ -168,7 +175,8 @@ func TestResync(t *testing.T) {
 	defer running.Wait()
 	defer cancel()
 	post := func(actions bool, path string) int {
-		handler := NewServer(New(Sources{Resync: resync}), actions, new(slog.LevelVar), slog.New(slog.DiscardHandler)).Handler()
+		handler := NewServer(New(Sources{Resync: resync}), actions, new(slog.LevelVar),
+			slog.New(slog.DiscardHandler)).Handler()
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, nil))
 		return w.Code
@@ -199,8 +207,10 @@ func TestResync(t *testing.T) {
 
 func TestNumbers(t *testing.T) {
 	for got, want := range map[string]string{
-		count(0): "0", count(999): "999", count(1234567): "1 234 567", size(1023): "1023 B", size(1.5 * 1024 * 1024): "1.5 MiB",
-		ago(-time.Second): "never", ago(1500 * time.Millisecond): "1.5 s", ago(90 * time.Second): "90 s", ago(3 * time.Hour): "3 h",
+		count(0): "0", count(999): "999", count(1234567): "1 234 567", size(1023): "1023 B",
+		size(1.5 * 1024 * 1024): "1.5 MiB",
+		ago(-time.Second):       "never", ago(1500 * time.Millisecond): "1.5 s", ago(90 * time.Second): "90 s",
+		ago(3 * time.Hour): "3 h",
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -238,7 +248,8 @@ func TestRecent(t *testing.T) {
 		{"young", nil, totals(2, 0, 0, 0), []string{"2 records"}},
 		{"in the last 15 minutes", samples, totals(1, 1, 0, 100), []string{"1 records", "the filter trapped or panicked"}},
 		{"before", slices.Repeat(samples[sampled-1:], sampled), totals(1, 1, 0, 100), nil},
-		{"just now", samples, totals(1, 2, 6, 94), []string{"the filter trapped or panicked, and 2 of its VMs were started", "6 verifications got a 503, most of them because of limited", "1 records"}},
+		{"just now", samples, totals(1, 2, 6, 94), []string{"the filter trapped or panicked, and 2 of its VMs were started",
+			"6 verifications got a 503, most of them because of limited", "1 records"}},
 		{"few", samples, totals(0, 0, 5, 95), nil},
 	} {
 		got := recent(tt.samples, tt.now)
@@ -263,7 +274,8 @@ func TestNotice(t *testing.T) {
 		traps      float64
 	}{
 		{"first", time.Time{}, now, nil, map[string]float64{reloads: 3}, 0},
-		{"trap", now, now.Add(time.Minute), map[string]float64{reloads: 3}, map[string]float64{reloads: 5, heapPressure: 7}, 2},
+		{"trap", now, now.Add(time.Minute), map[string]float64{reloads: 3},
+			map[string]float64{reloads: 5, heapPressure: 7}, 2},
 		{"panic", now, now.Add(time.Minute), map[string]float64{panics: 1}, map[string]float64{panics: 2}, 1},
 		{"new Envoy", now, now.Add(time.Second), map[string]float64{reloads: 3}, map[string]float64{reloads: 1}, 0},
 		{"no Envoy", now, now.Add(time.Second), map[string]float64{reloads: 3}, nil, 0},

@@ -23,12 +23,15 @@ var pageFiles embed.FS
 
 // pages are the templates: page is all of it, and live the part that is sent again and again.
 var pages = template.Must(template.New("").Funcs(template.FuncMap{
-	"count": count, "size": size, "ago": ago, "at": at, "seconds": func(s float64) string { return ago(time.Duration(s * float64(time.Second))) },
+	"count": count, "size": size, "ago": ago, "at": at, "seconds": func(s float64) string {
+		return ago(time.Duration(s * float64(time.Second)))
+	},
 	"when": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") },
 }).ParseFS(pageFiles, "page/*.html"))
 
 // policyOfPage lets the page load only what the sidecar serves, with no inline script or style.
-const policyOfPage = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+const policyOfPage = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // shownPage is the data of the templates.
 type shownPage struct {
@@ -127,7 +130,8 @@ func (p *shownPage) explain(ctx context.Context, i *Inspector, headers string) {
 		of := slices.IndexFunc(all, func(r envoyconfig.Rules) bool { return len(all) == 1 || r.Listener == p.Listener })
 		switch {
 		case err != nil:
-			p.Problem = "This is not what the edge answers, for its rules are unknown: " + err.Error() + ". gatehousectl explain takes them from a file."
+			p.Problem = "This is not what the edge answers, for its rules are unknown: " + err.Error() +
+				". gatehousectl explain takes them from a file."
 		case of < 0:
 			p.Problem = "Choose a listener: the edge has rules of several."
 			for _, r := range all {
@@ -249,10 +253,18 @@ func plotsOf(samples []sample) []plot {
 	percent := func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
 	return []plot{
 		plotOf(samples, "Answered by the edge", 1, percent, func(s *sample) float64 { return s.hits }),
-		plotOf(samples, "Last comparison", 1, func(v float64) string { return fmt.Sprintf("%.2f s", v) }, func(s *sample) float64 { return s.lagS }),
-		plotOf(samples, "bcrypt, mean time", 1, func(v float64) string { return fmt.Sprintf("%.0f ms", v) }, func(s *sample) float64 { return s.bcryptMS }),
-		plotOf(samples, "Verifications", 1, func(v float64) string { return fmt.Sprintf("%.1f/s", v) }, func(s *sample) float64 { return s.verifies }),
-		plotOf(samples, "Waiting for bcrypt", 1, func(v float64) string { return fmt.Sprintf("%.0f", v) }, func(s *sample) float64 { return s.queue }),
+		plotOf(samples, "Last comparison", 1, func(v float64) string {
+			return fmt.Sprintf("%.2f s", v)
+		}, func(s *sample) float64 { return s.lagS }),
+		plotOf(samples, "bcrypt, mean time", 1, func(v float64) string {
+			return fmt.Sprintf("%.0f ms", v)
+		}, func(s *sample) float64 { return s.bcryptMS }),
+		plotOf(samples, "Verifications", 1, func(v float64) string {
+			return fmt.Sprintf("%.1f/s", v)
+		}, func(s *sample) float64 { return s.verifies }),
+		plotOf(samples, "Waiting for bcrypt", 1, func(v float64) string {
+			return fmt.Sprintf("%.0f", v)
+		}, func(s *sample) float64 { return s.queue }),
 		plotOf(samples, "Object budget used", 1, percent, func(s *sample) float64 { return s.budget }),
 	}
 }

@@ -21,24 +21,40 @@ func (i *Inspector) problems(s *Status, values map[string]float64, crowded bool)
 		check(true, critical, "not ready: %s", reason)
 	}
 	empty := values["gatehouse_redis_empty"]
-	check(empty > 0, critical, "Redis is empty (shards: %.0f): the edge keeps what it has. Restore or publish its data, or run `gatehousectl accept-loss` to drop everything", empty)
-	check(!s.Redis.Connected && empty == 0, critical, "Redis is not followed: the edge serves what it has, and no revocation arrives. The sidecar's log has the reason.")
+	check(empty > 0, critical, "Redis is empty (shards: %.0f): the edge keeps what it has. Restore or publish its data, "+
+		"or run `gatehousectl accept-loss` to drop everything", empty)
+	check(!s.Redis.Connected && empty == 0, critical,
+		"Redis is not followed: the edge serves what it has, and no revocation arrives. The sidecar's log has the reason.")
 	check(s.Redis.Connected && s.Redis.InStepAge > late, critical, "not in step with Redis for %.0f s", s.Redis.InStepAge)
-	check(s.Edge.Epoch != "" && s.Edge.AcknowledgedAge > late, critical, "the edge has not acknowledged a push for %.0f s", s.Edge.AcknowledgedAge)
-	check(values[`gatehouse_redis_evicts{keys="any"}`] == 1, critical, "Redis may evict records: set maxmemory-policy noeviction")
-	check(s.Edge.HeapFull > 75, warning, "Envoy's heap is %.0f %% full: from 80 %% on it resets the largest streams, at 98 %% it rejects all requests", s.Edge.HeapFull)
+	check(s.Edge.Epoch != "" && s.Edge.AcknowledgedAge > late, critical, "the edge has not acknowledged a push for %.0f s",
+		s.Edge.AcknowledgedAge)
+	check(values[`gatehouse_redis_evicts{keys="any"}`] == 1, critical,
+		"Redis may evict records: set maxmemory-policy noeviction")
+	check(s.Edge.HeapFull > 75, warning,
+		"Envoy's heap is %.0f %% full: from 80 %% on it resets the largest streams, at 98 %% it rejects all requests",
+		s.Edge.HeapFull)
 	fill := values["gatehouse_redis_memory_ratio"]
-	check(fill >= 1, critical, "Redis is full: it stores nothing, only deletions and revocations succeed. Raise maxmemory, or remove objects")
-	check(fill > 0.9 && fill < 1, warning, "Redis has used %.0f %% of maxmemory: when it is full, it stores nothing", 100*fill)
+	check(fill >= 1, critical, "Redis is full: it stores nothing, only deletions and revocations succeed. Raise "+
+		"maxmemory, or remove objects")
+	check(fill > 0.9 && fill < 1, warning, "Redis has used %.0f %% of maxmemory: when it is full, it stores nothing",
+		100*fill)
 	ahead := values["gatehouse_redis_clock_ahead_seconds"]
-	check(ahead > 1, warning, "Redis's clock is %.0f s ahead of this machine's: a restart of the sidecar prolongs objects with a ttl", ahead)
-	check(ahead < -1, warning, "Redis's clock is %.0f s behind this machine's: objects with a ttl end as much too early", -ahead)
-	check(s.Edge.AcknowledgedAge >= 0 && s.Edge.AcknowledgedAge <= late && s.Edge.InStepAge > late, warning, "the edge is %.0f s behind: %d buckets wait to be pushed", s.Edge.InStepAge, s.Edge.Waiting)
-	check(s.Bcrypt.Queued >= float64(s.Bcrypt.Queue)/2, warning, "%.0f verifications wait for bcrypt, at most %d can: requests get a 503", s.Bcrypt.Queued, s.Bcrypt.Queue)
-	check(s.Objects.LeftOut > 0, warning, "the edge has no room for %.0f objects: raise memory.bytes or memory.objects", s.Objects.LeftOut)
-	check(s.Objects.LeftOut == 0 && s.Objects.Bytes > 0.9*s.Objects.Budget, warning, "objects take %.0f %% of their budget", 100*s.Objects.Bytes/s.Objects.Budget)
-	check(values[`gatehouse_redis_evicts{keys="expiring"}`] == 1, warning, "Redis may evict tombstones and shared verdicts: set maxmemory-policy noeviction")
-	check(crowded, warning, "the edge has no room for the list of all devices, and asks for each unknown one: raise memory.verdicts")
+	check(ahead > 1, warning, "Redis's clock is %.0f s ahead of this machine's: a restart of the sidecar prolongs "+
+		"objects with a ttl", ahead)
+	check(ahead < -1, warning, "Redis's clock is %.0f s behind this machine's: objects with a ttl end as much too early",
+		-ahead)
+	check(s.Edge.AcknowledgedAge >= 0 && s.Edge.AcknowledgedAge <= late && s.Edge.InStepAge > late,
+		warning, "the edge is %.0f s behind: %d buckets wait to be pushed", s.Edge.InStepAge, s.Edge.Waiting)
+	check(s.Bcrypt.Queued >= float64(s.Bcrypt.Queue)/2, warning,
+		"%.0f verifications wait for bcrypt, at most %d can: requests get a 503", s.Bcrypt.Queued, s.Bcrypt.Queue)
+	check(s.Objects.LeftOut > 0, warning, "the edge has no room for %.0f objects: raise memory.bytes or memory.objects",
+		s.Objects.LeftOut)
+	check(s.Objects.LeftOut == 0 && s.Objects.Bytes > 0.9*s.Objects.Budget, warning,
+		"objects take %.0f %% of their budget", 100*s.Objects.Bytes/s.Objects.Budget)
+	check(values[`gatehouse_redis_evicts{keys="expiring"}`] == 1, warning,
+		"Redis may evict tombstones and shared verdicts: set maxmemory-policy noeviction")
+	check(crowded, warning,
+		"the edge has no room for the list of all devices, and asks for each unknown one: raise memory.verdicts")
 	return list
 }
 
@@ -59,12 +75,18 @@ type incident struct {
 // incidents come in this order if they were noticed at one time: a step of the clock may cause others.
 var incidents = []incident{
 	{[]string{clockSteps}, "this machine's clock was stepped %.0f times: what has a lifetime ends too early or too late"},
-	{[]string{`gatehouse_pushes_total{result="rival"}`}, "another sidecar pushed to this edge, met %.0f times: run one sidecar for each edge"},
-	{[]string{`gatehouse_full_resyncs_total{reason="lost"}`, `gatehouse_full_resyncs_total{reason="restarted"}`}, "Redis lost data, or may have: %.0f shards were read again. The sidecar's log has what is missing"},
-	{[]string{`gatehouse_chain_breaks_total{reason="digest"}`, `gatehouse_chain_breaks_total{reason="history"}`}, "%.0f events don't match the writes in Redis: it lost writes, or somebody forges them. The sidecar's log names them"},
+	{[]string{`gatehouse_pushes_total{result="rival"}`},
+		"another sidecar pushed to this edge, met %.0f times: run one sidecar for each edge"},
+	{[]string{`gatehouse_full_resyncs_total{reason="lost"}`, `gatehouse_full_resyncs_total{reason="restarted"}`},
+		"Redis lost data, or may have: %.0f shards were read again. The sidecar's log has what is missing"},
+	{[]string{`gatehouse_chain_breaks_total{reason="digest"}`, `gatehouse_chain_breaks_total{reason="history"}`},
+		"%.0f events don't match the writes in Redis: it lost writes, or somebody forges them. The sidecar's log names them"},
 	{[]string{"gatehouse_corrupt_total"}, "%.0f records or events in Redis are malformed: the sidecar's log names them"},
-	{[]string{"gatehouse_credentials_refused_total"}, "%.0f device records can't authenticate their device: the sidecar's log names them"},
-	{[]string{"gatehouse_guesses_limited_total"}, "somebody guesses secrets of devices: %.0f guesses were beyond the limit. `gatehousectl held` lists the devices and networks"},
+	{[]string{"gatehouse_credentials_refused_total"},
+		"%.0f device records can't authenticate their device: the sidecar's log names them"},
+	{[]string{"gatehouse_guesses_limited_total"},
+		"somebody guesses secrets of devices: %.0f guesses were beyond the limit. `gatehousectl held` lists the devices " +
+			"and networks"},
 	{[]string{traps}, "the filter trapped or panicked, and %.0f of its VMs were started again: Envoy's log says why"},
 }
 

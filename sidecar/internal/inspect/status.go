@@ -81,7 +81,8 @@ type BcryptStatus struct {
 	Workers int     `json:"workers"`
 }
 
-// late is the age of an in-step time or an acknowledgement that is a problem, s: both are renewed several times a second.
+// late is the age of an in-step time or an acknowledgement that is a problem, s: both are renewed several times a
+// second.
 const late = 3
 
 // Status returns the current status.
@@ -98,12 +99,15 @@ func (i *Inspector) Status() Status {
 	s := Status{
 		Version: i.Version, Started: i.Started.UTC(), Totals: totals, Resyncing: i.Resync.running.Load(),
 		Redis: RedisStatus{
-			Connected: values["gatehouse_redis_connected"] == 1, Seq: values["gatehouse_redis_seq"], InStepAge: age(values["gatehouse_in_step_timestamp_seconds"]),
+			Connected: values["gatehouse_redis_connected"] == 1, Seq: values["gatehouse_redis_seq"],
+			InStepAge: age(values["gatehouse_in_step_timestamp_seconds"]),
 		},
 		Edge: EdgeStatus{
 			Admin:  i.EdgeAdmin,
-			Layout: wire.Layout, InStepSince: i.history.inStepSince(), InStepAge: age(float64(memory.InStepMS) / 1000), AcknowledgedAge: age(values["gatehouse_push_acknowledged_timestamp_seconds"]),
-			Waiting: memory.DirtyBuckets, Objects: memory.Objects, Devices: memory.Devices, Allows: memory.Allows, Denies: memory.Denies, Permissions: memory.Permissions, HeapFull: i.history.heapFull(),
+			Layout: wire.Layout, InStepSince: i.history.inStepSince(), InStepAge: age(float64(memory.InStepMS) / 1000),
+			AcknowledgedAge: age(values["gatehouse_push_acknowledged_timestamp_seconds"]),
+			Waiting:         memory.DirtyBuckets, Objects: memory.Objects, Devices: memory.Devices, Allows: memory.Allows,
+			Denies: memory.Denies, Permissions: memory.Permissions, HeapFull: i.history.heapFull(),
 		},
 		Objects: ObjectStatus{
 			Held: values["gatehouse_object_cache_objects"], LeftOut: values["gatehouse_object_cache_left_out_objects"],
@@ -111,7 +115,8 @@ func (i *Inspector) Status() Status {
 		},
 		Devices: DeviceStatus{Records: values["gatehouse_credentials"], Held: len(i.Verifier.Held())},
 		Bcrypt: BcryptStatus{
-			Running: values["gatehouse_bcrypt_running"], Queued: values["gatehouse_bcrypt_queued"], Queue: i.Verifier.Queue, Workers: i.Verifier.Workers,
+			Running: values["gatehouse_bcrypt_running"], Queued: values["gatehouse_bcrypt_queued"], Queue: i.Verifier.Queue,
+			Workers: i.Verifier.Workers,
 		},
 	}
 	if state.Epoch != 0 {

@@ -281,7 +281,8 @@ func (s *Sources) write() {
 		}
 	}
 	if err != nil {
-		s.log.Warn("addresses of authenticated devices are no longer saved, until the sidecar restarts", "file", s.path, "error", err)
+		s.log.Warn("addresses of authenticated devices are no longer saved, until the sidecar restarts",
+			"file", s.path, "error", err)
 		s.close()
 	}
 }

@@ -37,7 +37,9 @@ func (a *analysis) protect() {
 
 // elsewhere reports whether a pass leads to another upstream than those that are protected.
 func (a *analysis) elsewhere(s *scope, pass *directive) bool {
-	return len(a.upstreams) > 0 && !slices.ContainsFunc(a.addresses(s, pass), func(name string) bool { return a.upstreams[name] })
+	return len(a.upstreams) > 0 && !slices.ContainsFunc(a.addresses(s, pass), func(name string) bool {
+		return a.upstreams[name]
+	})
 }
 
 // addresses are where a pass of a scope may lead, by names and addresses.
@@ -115,9 +117,13 @@ func (a *analysis) unjudged(s *scope) {
 		return
 	}
 	if !a.clears(s) {
-		a.addAt(&unjudged, s, pass[0], "%s: is an upstream that is protected elsewhere, but here no request is judged, and forged identity headers get to it", pass[0].arg(0))
+		a.addAt(&unjudged, s, pass[0],
+			"%s: is an upstream that is protected elsewhere, but here no request is judged, and forged identity headers get "+
+				"to it", pass[0].arg(0))
 	} else if a.rules == nil || a.leads(s, pass[0]) {
-		a.addAt(&unjudged, s, pass[0], "%s: is an upstream that is protected elsewhere, but here no request is judged, also for paths that need a credential", pass[0].arg(0))
+		a.addAt(&unjudged, s, pass[0],
+			"%s: is an upstream that is protected elsewhere, but here no request is judged, also for paths that need a "+
+				"credential", pass[0].arg(0))
 	}
 }
 
@@ -126,7 +132,9 @@ func (a *analysis) apart(server *scope) bool {
 	if !server.local() || a.exposed[server] {
 		return false
 	}
-	return !a.machineOnly || !slices.ContainsFunc(server.own("listen"), func(d *directive) bool { return !strings.HasPrefix(d.arg(0), "unix:") })
+	return !a.machineOnly || !slices.ContainsFunc(server.own("listen"), func(d *directive) bool {
+		return !strings.HasPrefix(d.arg(0), "unix:")
+	})
 }
 
 // expose notes the local servers that others lead to, unjudged.
@@ -145,7 +153,9 @@ func (a *analysis) expose() {
 				}
 			})
 			for _, other := range a.http.inner {
-				if other.local() && !a.exposed[other] && slices.ContainsFunc(other.own("listen"), func(d *directive) bool { return slices.Contains(to, d.arg(0)) }) {
+				if other.local() && !a.exposed[other] && slices.ContainsFunc(other.own("listen"), func(d *directive) bool {
+					return slices.Contains(to, d.arg(0))
+				}) {
 					a.exposed[other], changed = true, true
 				}
 			}
@@ -171,7 +181,9 @@ func (a *analysis) satisfyAny(s *scope) bool {
 	}
 	for _, name := range []string{"allow", "auth_basic", "auth_request", "auth_jwt"} {
 		if value := s.value(name); value != "" && value != "off" {
-			a.addAt(&satisfyAny, s, s.effective("satisfy")[0], "is any, and there is %s: requests that it lets pass are not judged, and forged identity headers get to the upstream", name)
+			a.addAt(&satisfyAny, s, s.effective("satisfy")[0],
+				"is any, and there is %s: requests that it lets pass are not judged, and forged identity headers get to the "+
+					"upstream", name)
 			return true
 		}
 	}
@@ -183,7 +195,8 @@ func (a *analysis) satisfyAny(s *scope) bool {
 func (a *analysis) returns(s *scope) {
 	for _, d := range s.own("return") {
 		if len(d.args) == 2 && strings.HasPrefix(d.arg(0), "2") && a.covers(s, (*rule).protects) {
-			a.addAt(&returnFirst, s, d, "answers before the plugin judges, and a rule wants a credential for paths of this place")
+			a.addAt(&returnFirst, s, d,
+				"answers before the plugin judges, and a rule wants a credential for paths of this place")
 		}
 	}
 }
@@ -191,19 +204,24 @@ func (a *analysis) returns(s *scope) {
 // authRequest reports that the subrequest of auth_request, which comes before the plugin, has forged identity headers.
 func (a *analysis) authRequest(s *scope) {
 	uri := s.value("auth_request")
-	if l := s.server().find(uri); l != nil && l.pass() != nil && l.pass().name == "proxy_pass" && l.value("proxy_pass_request_headers") != "off" && !a.clears(l) {
-		a.addAt(&authRequest, s, s.effective("auth_request")[0], "%s: is asked before the plugin removes forged identity headers, so it gets them", uri)
+	if l := s.server().find(uri); l != nil && l.pass() != nil && l.pass().name == "proxy_pass" &&
+		l.value("proxy_pass_request_headers") != "off" && !a.clears(l) {
+		a.addAt(&authRequest, s, s.effective("auth_request")[0],
+			"%s: is asked before the plugin removes forged identity headers, so it gets them", uri)
 	}
 }
 
 // clientAddress reports that clients choose their address.
 func (a *analysis) clientAddress(s *scope) {
-	if a.rules != nil && (a.rules.Source.Header != "" || !slices.ContainsFunc(a.rules.all, func(r rule) bool { return r.protects() })) {
+	if a.rules != nil && (a.rules.Source.Header != "" || !slices.ContainsFunc(a.rules.all, func(r rule) bool {
+		return r.protects()
+	})) {
 		return
 	}
 	for _, d := range s.effective("set_real_ip_from") {
 		if d.arg(0) == "0.0.0.0/0" || d.arg(0) == "::/0" {
-			a.addAt(&anySource, s, d, "%s: every client may write its address: it can evade limits of wrong secrets, and have others limited", d.arg(0))
+			a.addAt(&anySource, s, d, "%s: every client may write its address: it can evade limits of wrong secrets, and have "+
+				"others limited", d.arg(0))
 		}
 	}
 }
@@ -213,11 +231,15 @@ func (a *analysis) answers(s *scope) {
 	if pass := s.pass(); pass != nil && a.covers(s, (*rule).protects) {
 		a.sharedCache(s, strings.TrimSuffix(pass.name, "_pass"))
 		if store := s.value("proxy_store"); store != "" && store != "off" {
-			a.addAt(&sharedCache, s, s.effective("proxy_store")[0], "stores answers for all: a device, or a client without one, gets what was answered to another")
+			a.addAt(&sharedCache, s, s.effective("proxy_store")[0],
+				"stores answers for all: a device, or a client without one, gets what was answered to another")
 		}
 		added := s.effective("add_header")
-		if s.value("add_header_inherit") != "merge" && !slices.ContainsFunc(added, func(d *directive) bool { return strings.Contains(d.arg(1), "$gatehouse_cache_control") }) {
-			const lost = "replaces the lines of server.conf: answers to authenticated requests have no Cache-Control: private and no Vary, so caches may give them to others"
+		if s.value("add_header_inherit") != "merge" && !slices.ContainsFunc(added, func(d *directive) bool {
+			return strings.Contains(d.arg(1), "$gatehouse_cache_control")
+		}) {
+			const lost = "replaces the lines of server.conf: answers to authenticated requests have no Cache-Control: private " +
+				"and no Vary, so caches may give them to others"
 			if added == nil {
 				a.add(&lostHeaders, s, "add_header", "is missing: %s", lost)
 			} else {
@@ -227,7 +249,8 @@ func (a *analysis) answers(s *scope) {
 	}
 	for _, name := range []string{"gzip", "brotli", "zstd"} {
 		if s.value(name) == "on" && a.covers(s, (*rule).caches) {
-			a.addAt(&reencoded, s, s.effective(name)[0], "is on: nginx encodes cached answers again, and changes their entity-tags")
+			a.addAt(&reencoded, s, s.effective(name)[0],
+				"is on: nginx encodes cached answers again, and changes their entity-tags")
 		}
 	}
 }
@@ -241,9 +264,12 @@ func (a *analysis) sharedCache(s *scope, module string) {
 		return
 	}
 	knows := func(name string) bool {
-		return slices.ContainsFunc(s.effective(module+name), func(d *directive) bool { return knowsDevice.MatchString(strings.Join(d.args, " ")) })
+		return slices.ContainsFunc(s.effective(module+name), func(d *directive) bool {
+			return knowsDevice.MatchString(strings.Join(d.args, " "))
+		})
 	}
 	if !knows("_cache_key") && !(knows("_cache_bypass") && knows("_no_cache")) {
-		a.addAt(&sharedCache, s, s.effective(module + "_cache")[0], "%s: doesn't know devices: one gets what was answered to another", zone)
+		a.addAt(&sharedCache, s, s.effective(module + "_cache")[0],
+			"%s: doesn't know devices: one gets what was answered to another", zone)
 	}
 }

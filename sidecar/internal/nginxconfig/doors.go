@@ -22,7 +22,8 @@ func (a *analysis) destination(s *scope) {
 	pass := own[0]
 	for _, text := range a.variablesOf(s).expand(pass.arg(0)) {
 		if name := clientVariable(text); name != "" {
-			a.addAt(&clientsChoose, s, pass, "%s: clients choose by $%s where their requests go: also to what only this machine may reach", pass.arg(0), name)
+			a.addAt(&clientsChoose, s, pass,
+				"%s: clients choose by $%s where their requests go: also to what only this machine may reach", pass.arg(0), name)
 		}
 	}
 	for _, address := range a.addresses(s, pass) {
@@ -36,7 +37,9 @@ func (a *analysis) destination(s *scope) {
 // onSockets reports whether a server listens on unix sockets only.
 func onSockets(server *scope) bool {
 	listens := server.own("listen")
-	return listens != nil && !slices.ContainsFunc(listens, func(d *directive) bool { return !strings.HasPrefix(d.arg(0), "unix:") })
+	return listens != nil && !slices.ContainsFunc(listens, func(d *directive) bool {
+		return !strings.HasPrefix(d.arg(0), "unix:")
+	})
 }
 
 // clientVariable returns the variable of the client's by which the host of a pass is chosen, "" if it isn't.
@@ -47,7 +50,9 @@ func clientVariable(text string) string {
 	host, _, _ := strings.Cut(text, "/")
 	for _, m := range variable.FindAllStringSubmatch(host, -1) {
 		name := m[1]
-		if slices.Contains([]string{"host", "args", "query_string", "captured"}, name) || strings.HasSuffix(name, "uri") && host[0] == '$' || name[0] >= '1' && name[0] <= '9' || strings.HasPrefix(name, "arg_") || strings.HasPrefix(name, "http_") || strings.HasPrefix(name, "cookie_") {
+		if slices.Contains([]string{"host", "args", "query_string", "captured"}, name) || strings.HasSuffix(name, "uri") &&
+			host[0] == '$' || name[0] >= '1' && name[0] <= '9' || strings.HasPrefix(name, "arg_") ||
+			strings.HasPrefix(name, "http_") || strings.HasPrefix(name, "cookie_") {
 			return name
 		}
 	}
@@ -69,7 +74,8 @@ func (a *analysis) methods(s *scope) {
 		for _, path := range (&policy.Match{Path: r.Path, Prefix: r.Prefix}).Samples() {
 			for _, client := range config.SampleMethods() {
 				if config.Need(client, path).Weaker(config.Need(method, path)) {
-					a.addAt(&otherMethod, s, s.effective("proxy_method")[0], "sends %s %s upstream as %s, for which a rule asks more", client, path, method)
+					a.addAt(&otherMethod, s, s.effective("proxy_method")[0], "sends %s %s upstream as %s, for which a rule asks more",
+						client, path, method)
 					return
 				}
 			}
@@ -80,14 +86,18 @@ func (a *analysis) methods(s *scope) {
 // upgrades reports that clients may agree on h2c with the upstream, and then ask it what nobody judges.
 func (a *analysis) upgrades(s *scope) {
 	pass := s.pass()
-	if pass == nil || pass.name != "proxy_pass" || a.rules != nil && !slices.ContainsFunc(a.rules.all, func(r rule) bool { return r.protects() }) {
+	if pass == nil || pass.name != "proxy_pass" || a.rules != nil && !slices.ContainsFunc(a.rules.all, func(r rule) bool {
+		return r.protects()
+	}) {
 		return
 	}
 	for _, d := range s.effective("proxy_set_header") {
-		if strings.EqualFold(d.arg(0), "upgrade") && slices.ContainsFunc(a.variablesOf(s).expand(d.arg(1)), func(text string) bool {
-			return strings.Contains(text, "$http_upgrade") || strings.EqualFold(text, "h2c")
-		}) {
-			a.addAt(&tunnel, s, d, "passes on each protocol: with an upstream that takes h2c, clients ask further requests in the same connection, which nobody judges")
+		if strings.EqualFold(d.arg(0), "upgrade") &&
+			slices.ContainsFunc(a.variablesOf(s).expand(d.arg(1)), func(text string) bool {
+				return strings.Contains(text, "$http_upgrade") || strings.EqualFold(text, "h2c")
+			}) {
+			a.addAt(&tunnel, s, d, "passes on each protocol: with an upstream that takes h2c, clients ask further requests in "+
+				"the same connection, which nobody judges")
 		}
 	}
 }
@@ -115,7 +125,9 @@ func (a *analysis) stream(block, server *scope, pass *directive) {
 		if what, found := a.inner[name]; found {
 			a.addAt(&toInner, server, pass, "leads to %s", what)
 		} else if a.upstreams[name] {
-			a.addAt(&unjudged, server, pass, "%s: is an upstream that is protected elsewhere, but here no request is judged, and forged identity headers get to it", pass.arg(0))
+			a.addAt(&unjudged, server, pass,
+				"%s: is an upstream that is protected elsewhere, but here no request is judged, and forged identity headers get "+
+					"to it", pass.arg(0))
 		} else {
 			continue
 		}

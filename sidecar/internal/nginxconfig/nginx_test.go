@@ -133,7 +133,8 @@ func newEdge(t *testing.T, config string, servers []string) *edge {
 	for i, server := range servers {
 		all += fmt.Sprintf("  server {\n    listen unix:DIR/%d.sock;\n%s\n  }\n", i, server)
 	}
-	e.write("nginx.conf", strings.NewReplacer("DIR", e.dir, "MODULES", stack.NginxModules, "PLUGIN", plugin, "LIBRARY", library(t), "UPSTREAM", strings.TrimPrefix(upstream.URL, "http://")).
+	e.write("nginx.conf", strings.NewReplacer("DIR", e.dir, "MODULES", stack.NginxModules, "PLUGIN", plugin,
+		"LIBRARY", library(t), "UPSTREAM", strings.TrimPrefix(upstream.URL, "http://")).
 		Replace(strings.NewReplacer("SERVERS", all).Replace(config)))
 	return e
 }
@@ -157,7 +158,8 @@ func (e *edge) start() {
 	e.t.Helper()
 	path, err := stack.FindNginx()
 	check(e.t, err)
-	e.cmd = exec.Command(path, "-p", e.dir, "-c", filepath.Join(e.dir, "nginx.conf"), "-e", filepath.Join(e.dir, "error.log"))
+	e.cmd = exec.Command(path, "-p", e.dir, "-c", filepath.Join(e.dir, "nginx.conf"),
+		"-e", filepath.Join(e.dir, "error.log"))
 	e.cmd.Stdout, e.cmd.Stderr = &e.out, &e.out
 	check(e.t, e.cmd.Start())
 	done := make(chan struct{})
@@ -186,16 +188,18 @@ func (e *edge) pushState() {
 	e.t.Helper()
 	now := time.Now().UnixMilli()
 	batch := wire.AppendOp(wire.BeginBatch(nil, 7, 0), wire.RegionState, 0, func(dst []byte) []byte {
-		return wire.AppendState(dst, &wire.State{Epoch: 7, InStepMS: now, HeartbeatMS: now, ObjectBuckets: 16, VerdictBuckets: 16})
+		return wire.AppendState(dst, &wire.State{Epoch: 7, InStepMS: now, HeartbeatMS: now, ObjectBuckets: 16,
+			VerdictBuckets: 16})
 	})
 	await.Until(e.t, "the push listener takes a batch", func() bool { return e.push(batch) == http.StatusOK })
 }
 
 // push posts a body to the push listener, and returns the status, 0 without an answer.
 func (e *edge) push(body []byte) int {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(e.dir, "push.sock"))
-	}}}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(e.dir, "push.sock"))
+		}}}
 	res, err := client.Post("http://push/v1/apply", "", bytes.NewReader(body))
 	if err != nil {
 		return 0

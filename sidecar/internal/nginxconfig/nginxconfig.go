@@ -153,7 +153,8 @@ const (
 func (a *analysis) setup(rules []byte) {
 	code, calls, known := a.calls(a.http, "init_by_lua", edgeModule, callInit)
 	if !calls && known {
-		a.add(&noInit, nil, "http", "no init_by_lua calls edge.init: nginx doesn't read the rules, and answers every request 503")
+		a.add(&noInit, nil,
+			"http", "no init_by_lua calls edge.init: nginx doesn't read the rules, and answers every request 503")
 	}
 	if calls || !known || rules != nil {
 		named := ""
@@ -167,7 +168,8 @@ func (a *analysis) setup(rules []byte) {
 		a.inner[m[2]] = map[string]string{"socket": sidecarAPI, "push": pushSocket}[m[1]]
 	}
 	if _, calls, known := a.calls(a.http, "init_worker_by_lua", edgeModule, callStart); !calls && known {
-		a.add(&noStart, nil, "http", "no init_worker_by_lua calls edge.start: workers don't load the library, and answer every request 503")
+		a.add(&noStart, nil,
+			"http", "no init_worker_by_lua calls edge.start: workers don't load the library, and answer every request 503")
 	}
 	a.memory(code)
 	a.http.each(func(s *scope) {
@@ -189,7 +191,8 @@ func (a *analysis) memory(init string) {
 	}
 	if m := memoryMiB.FindStringSubmatch(init); m != nil {
 		if mib, err := strconv.Atoi(m[1]); err == nil && mib < defaultBudgetMiB {
-			a.add(&smallMemory, nil, "init_by_lua", "memory_mib is %d, and the default of the sidecar's --memory.bytes %d MiB: nginx may refuse its pushes", mib, defaultBudgetMiB)
+			a.add(&smallMemory, nil, "init_by_lua", "memory_mib is %d, and the default of the sidecar's --memory.bytes %d "+
+				"MiB: nginx may refuse its pushes", mib, defaultBudgetMiB)
 		}
 	}
 }
@@ -230,8 +233,10 @@ func (a *analysis) push() {
 					a.inner[d.arg(0)] = "the server for operators, by which nginx is drained"
 				}
 			}
-			if _, drains, _ := a.calls(s, "content_by_lua", edgeModule, callDrain); drains && !server.local() && s.effective("deny") == nil {
-				a.add(&openAdmin, s, "content_by_lua", "calls edge.drain, and other machines reach it: whoever does can drain nginx")
+			if _, drains, _ := a.calls(s, "content_by_lua", edgeModule, callDrain); drains && !server.local() &&
+				s.effective("deny") == nil {
+				a.add(&openAdmin, s, "content_by_lua",
+					"calls edge.drain, and other machines reach it: whoever does can drain nginx")
 			}
 			_, applies, known := a.calls(s, "content_by_lua", pushModule, callApply)
 			found = found || applies || !known
@@ -241,7 +246,8 @@ func (a *analysis) push() {
 		})
 	}
 	if !found {
-		a.add(&noPush, nil, "http", "has no push listener: the sidecar can't bring anything to the edge, so every request goes upstream or is answered 503")
+		a.add(&noPush, nil, "http", "has no push listener: the sidecar can't bring anything to the edge, so every request "+
+			"goes upstream or is answered 503")
 	}
 }
 
@@ -250,13 +256,16 @@ func (a *analysis) pushListener(server, s *scope) {
 	listens := server.own("listen")
 	for _, d := range listens {
 		if !strings.HasPrefix(d.arg(0), "unix:") {
-			a.addAt(&openPush, server, d, "%s is no unix socket: anyone who can reach it can write the cache and the verdicts", d.arg(0))
+			a.addAt(&openPush, server, d, "%s is no unix socket: anyone who can reach it can write the cache and the verdicts",
+				d.arg(0))
 		}
 	}
 	if listens == nil {
-		a.add(&openPush, server, "listen", "is missing, so nginx listens on port 80: anyone who can reach it can write the cache and the verdicts")
+		a.add(&openPush, server, "listen", "is missing, so nginx listens on port 80: anyone who can reach it can write the "+
+			"cache and the verdicts")
 	}
 	if limit := s.value("client_max_body_size"); limit == "" || size(limit) < minPush && size(limit) != 0 {
-		a.add(&smallPush, s, "client_max_body_size", "is less than %d, which a batch may have: larger ones are answered 413", minPush)
+		a.add(&smallPush, s, "client_max_body_size", "is less than %d, which a batch may have: larger ones are answered 413",
+			minPush)
 	}
 }

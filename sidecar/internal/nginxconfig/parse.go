@@ -57,7 +57,8 @@ var dumped = regexp.MustCompile(`(?m)^# configuration file (\S+):\n`)
 func load(file string, text []byte) (tree []*directive, s *source) {
 	s = &source{dir: filepath.Dir(file)}
 	content := string(text)
-	if parts := dumped.FindAllStringSubmatchIndex(content, -1); parts != nil && strings.TrimSpace(content[:parts[0][0]]) == "" {
+	if parts := dumped.FindAllStringSubmatchIndex(content, -1); parts != nil &&
+		strings.TrimSpace(content[:parts[0][0]]) == "" {
 		s.dump = map[string]string{}
 		for i, part := range parts {
 			end := len(content)

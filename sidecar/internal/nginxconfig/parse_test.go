@@ -30,9 +30,12 @@ func TestParse(t *testing.T) {
 		{"parentheses", `if ($a = "b") { c; }`, `1:if["($a" "=" "b" ")"]{1:c[]}`, ""},
 		{"sharp within a word", `a b#c;`, `1:a["b#c"]`, ""},
 		{"Lua", "a_by_lua_block{ x() }\nb;", `1:a_by_lua_block[" x() "] 2:b[]`, ""},
-		{"Lua with braces", "a_by_lua_block { x = {{}, '}', \"}\\\"}\" } }\nb;", `1:a_by_lua_block[" x = {{}, '}', \"}\\\"}\" } "] 2:b[]`, ""},
-		{"Lua with comments", "a_by_lua_block {\n-- don't }\n--[[ } ' ]] --[==[ }]]\n]==] x()\n}\nb;", `1:a_by_lua_block["\n-- don't }\n--[[ } ' ]] --[==[ }]]\n]==] x()\n"] 6:b[]`, ""},
-		{"Lua with long strings and indexes", "a_by_lua_block { x = [[ } ]] .. [=[ }]] ]=] .. y[z[1]] - 1 } b;", `1:a_by_lua_block[" x = [[ } ]] .. [=[ }]] ]=] .. y[z[1]] - 1 "] 1:b[]`, ""},
+		{"Lua with braces", "a_by_lua_block { x = {{}, '}', \"}\\\"}\" } }\nb;",
+			`1:a_by_lua_block[" x = {{}, '}', \"}\\\"}\" } "] 2:b[]`, ""},
+		{"Lua with comments", "a_by_lua_block {\n-- don't }\n--[[ } ' ]] --[==[ }]]\n]==] x()\n}\nb;",
+			`1:a_by_lua_block["\n-- don't }\n--[[ } ' ]] --[==[ }]]\n]==] x()\n"] 6:b[]`, ""},
+		{"Lua with long strings and indexes", "a_by_lua_block { x = [[ } ]] .. [=[ }]] ]=] .. y[z[1]] - 1 } b;",
+			`1:a_by_lua_block[" x = [[ } ]] .. [=[ }]] ]=] .. y[z[1]] - 1 "] 1:b[]`, ""},
 		{"Lua with a variable", "set_by_lua_block $a { return 1 } b;", `1:set_by_lua_block["$a" " return 1 "] 1:b[]`, ""},
 		{"no semicolon", "a", "", ":1: ends within"},
 		{"no end of a quote", "a 'b;\n", "", ":2: ends within"},
@@ -69,7 +72,8 @@ func TestInclude(t *testing.T) {
 		{"include " + dir + "/conf.d/b.conf;", "1:b[]", ""},
 		{"include none.conf;", "", "nginx.conf:1: include none.conf: this machine has no such file"},
 		{"include self.conf;", "", "more than 64 blocks or files in one another"},
-		{"include /usr/share/gatehouse/nginx/push.conf;", `3:access_log["off"] 4:client_max_body_size["4m"] 5:client_body_buffer_size["4m"] 6:client_body_timeout["10s"] 7:keepalive_timeout["3600s"] 8:keepalive_requests["1000000000"] 9:location["/"]{9:content_by_lua_block[" require(\"gatehouse.push\").apply() "]}`, ""},
+		{"include /usr/share/gatehouse/nginx/push.conf;",
+			`3:access_log["off"] 4:client_max_body_size["4m"] 5:client_body_buffer_size["4m"] 6:client_body_timeout["10s"] 7:keepalive_timeout["3600s"] 8:keepalive_requests["1000000000"] 9:location["/"]{9:content_by_lua_block[" require(\"gatehouse.push\").apply() "]}`, ""},
 	} {
 		tree, source := load(filepath.Join(dir, "nginx.conf"), []byte(c.text))
 		if wrong := strings.Join(source.wrong, "\n"); (wrong == "") != (c.wrong == "") || !strings.Contains(wrong, c.wrong) {
@@ -82,13 +86,15 @@ func TestInclude(t *testing.T) {
 
 // TestDumpedFiles: an output of nginx -T has each file once, and needs none of this machine.
 func TestDumpedFiles(t *testing.T) {
-	const dump = "# configuration file /etc/x/nginx.conf:\na;\ninclude d/*;\ninclude /b;\n\n# configuration file /etc/x/d/2:\nd2;\n\n# configuration file /etc/x/d/1:\nd1;\ninclude /b;\n\n# configuration file /b:\nb;\n"
+	const dump = "# configuration file /etc/x/nginx.conf:\na;\ninclude d/*;\ninclude /b;\n\n# configuration file " +
+		"/etc/x/d/2:\nd2;\n\n# configuration file /etc/x/d/1:\nd1;\ninclude /b;\n\n# configuration file /b:\nb;\n"
 	tree, source := load("-", []byte(dump))
 	if got, want := print(tree), "1:a[] 1:d1[] 1:b[] 1:d2[] 1:b[]"; got != want || source.wrong != nil {
 		t.Errorf("got %s, %q, want %s", got, source.wrong, want)
 	}
 	_, source = load("-", []byte(strings.ReplaceAll(dump, "/b:", "/c:")))
-	if got := strings.Join(source.wrong, "\n"); !strings.Contains(got, "/etc/x/nginx.conf:3: include /b: is not in the output of nginx -T") {
+	if got := strings.Join(source.wrong, "\n"); !strings.Contains(got,
+		"/etc/x/nginx.conf:3: include /b: is not in the output of nginx -T") {
 		t.Errorf("got %q", got)
 	}
 }
@@ -96,10 +102,13 @@ func TestDumpedFiles(t *testing.T) {
 // FuzzAnalyze: no file ends the program.
 func FuzzAnalyze(f *testing.F) {
 	f.Add(edgeConfig)
-	f.Add("http { content_by_lua 'gatehouse.push apply() gatehouse.edge drain()'; server { access_by_lua 'gatehouse.edge access()'; } }")
-	f.Add("http { init_by_lua; access_by_lua 'gatehouse.edge access()'; auth_request /; location / { proxy_pass a; } server { error_page; proxy_pass; } }")
+	f.Add("http { content_by_lua 'gatehouse.push apply() gatehouse.edge drain()'; server { access_by_lua " +
+		"'gatehouse.edge access()'; } }")
+	f.Add("http { init_by_lua; access_by_lua 'gatehouse.edge access()'; auth_request /; location / { proxy_pass a; } " +
+		"server { error_page; proxy_pass; } }")
 	for _, c := range bypasses {
-		f.Add("http { server { " + strings.ReplaceAll(c.server, include, `access_by_lua_block { require("gatehouse.edge").access() }`) + " } }")
+		f.Add("http { server { " + strings.ReplaceAll(c.server, include,
+			`access_by_lua_block { require("gatehouse.edge").access() }`) + " } }")
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		if strings.Contains(text, "include") {

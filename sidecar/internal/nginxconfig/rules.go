@@ -35,7 +35,8 @@ func (a *analysis) readRules(given []byte, named string) {
 		var err error
 		name = named
 		if text, err = a.source.readAbsolute(named); err != nil {
-			a.add(&rulesUnread, nil, "init_by_lua", "rules: %q: %s: each path is taken for one that needs a credential", named, err)
+			a.add(&rulesUnread, nil, "init_by_lua", "rules: %q: %s: each path is taken for one that needs a credential",
+				named, err)
 			return
 		}
 	}
@@ -51,7 +52,8 @@ func (a *analysis) readRules(given []byte, named string) {
 		a.rules.all = append(a.rules.all, rule{c.Rules[i].Match, &c.Rules[i]})
 	}
 	for _, doubt := range c.Doubts() {
-		kind := map[policy.DoubtKind]*findings.Kind{policy.OpenMethods: &openMethod, policy.OpenPart: &openPart, policy.UnknownMethod: &unknownMethod}[doubt.Kind]
+		kind := map[policy.DoubtKind]*findings.Kind{policy.OpenMethods: &openMethod, policy.OpenPart: &openPart,
+			policy.UnknownMethod: &unknownMethod}[doubt.Kind]
 		a.add(kind, nil, doubt.Field, "%s", doubt.Text)
 	}
 }
@@ -69,9 +71,9 @@ func (a *analysis) covers(s *scope, kind func(*rule) bool) bool {
 	return false
 }
 
-// opens returns the path of a rule, and the path by which clients get there with less than the rule asks, if requests for
-// from are sent upstream as to. With below, from has all paths below it, too; with keeps, what follows from then follows
-// to.
+// opens returns the path of a rule, and the path by which clients get there with less than the rule asks, if requests
+// for from are sent upstream as to. With below, from has all paths below it, too; with keeps, what follows from then
+// follows to.
 func (a *analysis) opens(from string, below bool, to string, keeps bool) (client, path string, found bool) {
 	if a.rules == nil {
 		return "", "", false

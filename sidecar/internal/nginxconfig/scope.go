@@ -106,7 +106,9 @@ func (s *scope) local() bool {
 	listens := s.own("listen")
 	return listens != nil && !slices.ContainsFunc(listens, func(d *directive) bool {
 		address := d.arg(0)
-		return !slices.ContainsFunc([]string{"unix:", "127.", "localhost", "[::1]"}, func(prefix string) bool { return strings.HasPrefix(address, prefix) })
+		return !slices.ContainsFunc([]string{"unix:", "127.", "localhost", "[::1]"}, func(prefix string) bool {
+			return strings.HasPrefix(address, prefix)
+		})
 	})
 }
 
@@ -172,7 +174,9 @@ func (s *scope) matches(r *rule) bool {
 	case "=":
 		return path == r.Path || within
 	case "", "^~":
-		return within || strings.HasPrefix(r.text(), path) && !slices.ContainsFunc(s.parent.inner, func(other *scope) bool { return other.precedes(path, r) })
+		return within || strings.HasPrefix(r.text(), path) && !slices.ContainsFunc(s.parent.inner, func(other *scope) bool {
+			return other.precedes(path, r)
+		})
 	}
 	return true
 }

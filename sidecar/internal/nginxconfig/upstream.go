@@ -56,7 +56,8 @@ func (a *analysis) requestHeaders(s *scope) {
 		return // the others send no lines of text
 	}
 	decoded := a.decoded(s)
-	const why = "is decoded: by %0D%0A in the path a client adds header lines to the upstream's request, among them forged identity headers"
+	const why = "is decoded: by %0D%0A in the path a client adds header lines to the upstream's request, among them " +
+		"forged identity headers"
 	variables := a.variablesOf(s)
 	check := func(d *directive, text string) {
 		for _, text := range variables.expand(text) {
@@ -203,7 +204,8 @@ func mapping(expression, replacement string) (from string, below bool, to string
 	from, rest := strings.ReplaceAll(m[1], `\`, ""), m[2]
 	replacement, _, _ = strings.Cut(replacement, "?")
 	if !strings.Contains(replacement, "$") {
-		return from, rest != "$", replacement, false, !strings.HasPrefix(rest, "?") && !strings.HasPrefix(rest, "*") && !strings.HasPrefix(rest, "{")
+		return from, rest != "$", replacement, false, !strings.HasPrefix(rest, "?") && !strings.HasPrefix(rest, "*") &&
+			!strings.HasPrefix(rest, "{")
 	}
 	to, found := strings.CutSuffix(replacement, "$1")
 	if inner, slash := strings.CutPrefix(rest, "(/"); slash {

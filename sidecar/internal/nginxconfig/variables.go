@@ -184,7 +184,8 @@ func (a *analysis) captures(expression, to string) (client, path string, found b
 			continue
 		}
 		client := sample(expression, m[2], rest)
-		if at := compiled.FindStringSubmatchIndex(client); at == nil || string(compiled.ExpandString(nil, "${"+m[2]+"}", client, at)) != rest {
+		if at := compiled.FindStringSubmatchIndex(client); at == nil ||
+			string(compiled.ExpandString(nil, "${"+m[2]+"}", client, at)) != rest {
 			continue
 		}
 		if slices.ContainsFunc(config.SampleMethods(), func(method string) bool {

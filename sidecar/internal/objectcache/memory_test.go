@@ -19,7 +19,8 @@ func TestMemory(t *testing.T) {
 	const objects = 100_000
 	im := edgemem.New(edgemem.Config{Objects: objects, Verdicts: objects})
 	im.Reset(nil)
-	m, err := objectcache.New(objectcache.Config{Bytes: 256 << 20, Objects: objects, Shards: 1}, im, metrics.New(), slog.New(slog.DiscardHandler))
+	m, err := objectcache.New(objectcache.Config{Bytes: 256 << 20, Objects: objects, Shards: 1},
+		im, metrics.New(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +36,8 @@ func TestMemory(t *testing.T) {
 	for i := range objects {
 		key := fmt.Sprint("/v1/products/", i)
 		o, err := contract.ParseObject(map[string]string{
-			"version": "1", "published": "1700000000000", "etag": fmt.Sprintf(`"%032x"`, i), "content-type": "application/json", "body": body,
+			"version": "1", "published": "1700000000000", "etag": fmt.Sprintf(`"%032x"`, i),
+			"content-type": "application/json", "body": body,
 		})
 		if err != nil {
 			t.Fatal(err)

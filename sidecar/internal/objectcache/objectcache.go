@@ -1,5 +1,5 @@
-// Package objectcache holds the objects for the edge, as many as fit into a byte budget. Every change of an object at the
-// edge goes through it, so that versions are compared in one place.
+// Package objectcache holds the objects for the edge, as many as fit into a byte budget. Every change of an object at
+// the edge goes through it, so that versions are compared in one place.
 package objectcache
 
 import (

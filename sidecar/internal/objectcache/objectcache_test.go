@@ -178,7 +178,8 @@ func TestBudget(t *testing.T) {
 			t.Fatalf("%d bytes counted, %d at the edge", got, sum)
 		}
 	}
-	if got := metricstest.Value(t, f.metrics, "gatehouse_evictions_total", "reason", "budget"); got == 0 || len(f.edge) < 10 {
+	if got := metricstest.Value(t, f.metrics, "gatehouse_evictions_total", "reason", "budget"); got == 0 ||
+		len(f.edge) < 10 {
 		t.Errorf("%v evictions, %d objects left: the test shows nothing", got, len(f.edge))
 	}
 }
@@ -209,7 +210,8 @@ func TestEvictedObjectCanComeBack(t *testing.T) {
 			t.Fatal("nothing was evicted")
 		}
 		f.apply(t, object(evicted, 2, 1000), objectcache.NotNewer)
-		if got := f.read(object(evicted, 3, 1000), f.Generation(evicted)); got != objectcache.Stored && got != objectcache.NotAdmitted {
+		if got := f.read(object(evicted, 3, 1000), f.Generation(evicted)); got != objectcache.Stored &&
+			got != objectcache.NotAdmitted {
 			t.Errorf("the evicted version again: %s, want it stored or weighed against others", got)
 		}
 	})
@@ -321,10 +323,12 @@ func TestClockOfRedisIsAhead(t *testing.T) {
 		size        int
 		again       func(t *testing.T, f fixture, o contract.Object)
 	}{
-		"an hour":   {time.Hour, ttl, 10, nil},
-		"a second":  {time.Second, ttl, 10, nil},
-		"behind":    {-time.Second, ttl - time.Second, 10, nil},
-		"by events": {time.Hour, ttl, 10, func(t *testing.T, f fixture, o contract.Object) { f.apply(t, o, objectcache.NotNewer) }},
+		"an hour":  {time.Hour, ttl, 10, nil},
+		"a second": {time.Second, ttl, 10, nil},
+		"behind":   {-time.Second, ttl - time.Second, 10, nil},
+		"by events": {time.Hour, ttl, 10, func(t *testing.T, f fixture, o contract.Object) {
+			f.apply(t, o, objectcache.NotNewer)
+		}},
 		"a resync reads heads": {time.Hour, ttl, 10, func(t *testing.T, f fixture, o contract.Object) {
 			f.Shard(0).BeginResync()
 			if o.Bodies = nil; !f.Confirm(o) {
@@ -355,7 +359,8 @@ func TestClockOfRedisIsAhead(t *testing.T) {
 						sent = read
 					}
 					if read.PublishedMS+read.TTLMS != until || sent.PublishedMS+sent.TTLMS != until {
-						t.Errorf("%s: ends at %d for fetchers and %d at the edge, want %d", when, read.PublishedMS+read.TTLMS, sent.PublishedMS+sent.TTLMS, until)
+						t.Errorf("%s: ends at %d for fetchers and %d at the edge, want %d", when, read.PublishedMS+read.TTLMS,
+							sent.PublishedMS+sent.TTLMS, until)
 					}
 				}
 				f.Apply(o)

@@ -82,7 +82,8 @@ func TestCacheIsGivenBack(t *testing.T) {
 	for name, empty := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f, err := objectcache.New(objectcache.Config{Bytes: 64 << 20, Objects: n, Shards: 1}, noEdge{}, metrics.New(), slog.New(slog.DiscardHandler))
+				f, err := objectcache.New(objectcache.Config{Bytes: 64 << 20, Objects: n, Shards: 1}, noEdge{},
+					metrics.New(), slog.New(slog.DiscardHandler))
 				if err != nil {
 					t.Fatal(err)
 				}

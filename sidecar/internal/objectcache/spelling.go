@@ -93,7 +93,8 @@ func (c *Cache) reportCollision(stored, key string) {
 		c.metrics.Collisions.Inc()
 		counts := c.stored(key)
 		c.collisions.Do(func() {
-			c.log.Warn("two stored keys are the same key at the edge: the one published later is served", "key", key, "stored", stored, "other", other, "counts", counts)
+			c.log.Warn("two stored keys are the same key at the edge: the one published later is served",
+				"key", key, "stored", stored, "other", other, "counts", counts)
 		})
 		return
 	}

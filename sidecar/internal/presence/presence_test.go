@@ -40,7 +40,9 @@ func TestPresence(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 2)
 	for _, socket := range []string{"/a", "/b"} {
-		p := presence.New(client, socket, func() presence.Edge { return presence.Edge{Version: "v1", Seq: 7, Ready: true} }, slog.New(slog.DiscardHandler))
+		p := presence.New(client, socket, func() presence.Edge {
+			return presence.Edge{Version: "v1", Seq: 7, Ready: true}
+		}, slog.New(slog.DiscardHandler))
 		go func() { done <- p.Run(ctx) }()
 	}
 	listed := func(want, wantRunning int) {

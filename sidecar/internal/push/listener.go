@@ -66,17 +66,19 @@ type refusedError struct {
 func (e *refusedError) Error() string {
 	text := fmt.Sprintf("the edge answered %d %q", e.status, e.text)
 	if e.status == http.StatusRequestEntityTooLarge {
-		text += fmt.Sprintf(": per_connection_buffer_limit_bytes of the push listener must be at least %d", limits.MaxBody+64<<10)
+		text += fmt.Sprintf(": per_connection_buffer_limit_bytes of the push listener must be at least %d",
+			limits.MaxBody+64<<10)
 	}
 	return text
 }
 
-// apply pushes a batch. If the edge closes the connection without an answer, because it closed an idle one or a worker of
-// nginx has ended, nobody applies the batch any more, and what was applied of it can be applied again. So it is sent
+// apply pushes a batch. If the edge closes the connection without an answer, because it closed an idle one or a worker
+// of nginx has ended, nobody applies the batch any more, and what was applied of it can be applied again. So it is sent
 // once more, as long as its epoch lasts; a batch that timed out isn't, because it might still be applied later.
 func (l *listener) apply(ctx context.Context, batch []byte) error {
 	_, err := l.post(ctx, batch)
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE) {
 		_, err = l.post(ctx, batch)
 	}
 	return err
@@ -97,7 +99,8 @@ func (l *listener) state(ctx context.Context) (*wire.State, error) {
 func (l *listener) post(ctx context.Context, batch []byte) (*wire.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, pushTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://gatehouse-push/v1/apply", bytes.NewReader(batch))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://gatehouse-push/v1/apply",
+		bytes.NewReader(batch))
 	if err != nil {
 		return nil, err
 	}

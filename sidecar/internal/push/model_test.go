@@ -118,7 +118,8 @@ func (m *model) step(version uint64) {
 		m.sidecar.DeleteObject(key(i))
 		delete(m.want, i)
 	case 1:
-		m.sidecar.PutVerdict(key(i), "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, false)
+		m.sidecar.PutVerdict(key(i), "s", wire.Verdict{Outcome: wire.Allow,
+			ExpiresMS: time.Now().Add(time.Hour).UnixMilli()}, false)
 	case 2:
 		m.sidecar.DropVerdicts(key(i))
 	default:

@@ -66,7 +66,8 @@ type Pusher struct {
 
 // New returns a Pusher to the edge that listens on socket. It takes over after synced is closed: until then the edge's
 // content is better than ours.
-func New(memory Memory, socket string, synced <-chan struct{}, m *metrics.Metrics, tracer trace.Tracer, log *slog.Logger) *Pusher {
+func New(memory Memory, socket string, synced <-chan struct{}, m *metrics.Metrics, tracer trace.Tracer,
+	log *slog.Logger) *Pusher {
 	p := &Pusher{
 		memory: memory, listener: newListener(socket), socket: socket, synced: synced,
 		metrics: m, tracer: tracer, log: log, own: make(map[uint64]bool), demands: make(chan chan<- struct{}),
@@ -97,8 +98,8 @@ const (
 	becauseError       epochReason = "error"
 )
 
-// PushAll pushes everything again, in a new epoch, as soon as the edge has what waits. It must not be called again before
-// it returns, with nil or ctx's error.
+// PushAll pushes everything again, in a new epoch, as soon as the edge has what waits. It must not be called again
+// before it returns, with nil or ctx's error.
 func (p *Pusher) PushAll(ctx context.Context) error {
 	done := make(chan struct{})
 	select {
@@ -288,16 +289,19 @@ func (p *Pusher) explain(err error) epochReason {
 	case conflict != nil && conflict.state != nil && !p.own[conflict.state.Epoch] && fresh(conflict.state):
 		p.metrics.Pushes.WithLabelValues("rival").Inc()
 		p.rival = conflict.state.Epoch
-		why := fmt.Sprintf("another sidecar has taken over the edge at %s (its epoch %s, ours %s): run one sidecar for each edge and stop one of the two",
+		why := fmt.Sprintf("another sidecar has taken over the edge at %s (its epoch %s, ours %s): run one sidecar for "+
+			"each edge and stop one of the two",
 			p.socket, hex(p.rival), hex(p.epoch))
 		p.setStatus(why)
-		p.log.Error("another sidecar has taken over this edge: not pushing until it is gone; run one sidecar for each edge, stop one of the two",
+		p.log.Error("another sidecar has taken over this edge: not pushing until it is gone; run one sidecar for each "+
+			"edge, stop one of the two",
 			"socket", p.socket, "epoch", hex(p.epoch), "rival_epoch", hex(p.rival))
 		return becauseRival
 	case conflict != nil:
 		p.metrics.Pushes.WithLabelValues("conflict").Inc()
 		p.setStatus(conflict.Error() + ": pushing everything")
-		p.log.Info("the edge lost its memory, or another sidecar wrote it: pushing everything", "socket", p.socket, "epoch", hex(p.epoch), "error", conflict)
+		p.log.Info("the edge lost its memory, or another sidecar wrote it: pushing everything", "socket", p.socket,
+			"epoch", hex(p.epoch), "error", conflict)
 		return becauseEmpty
 	}
 	result := "error"

@@ -80,7 +80,8 @@ type sidecar struct {
 
 func start(t *testing.T, socket string) *sidecar {
 	t.Helper()
-	s := &sidecar{Memory: edgemem.New(edgemem.Config{Objects: 100, Verdicts: 100}), metrics: metrics.New(), log: new(logbuffer.Buffer)}
+	s := &sidecar{Memory: edgemem.New(edgemem.Config{Objects: 100, Verdicts: 100}), metrics: metrics.New(),
+		log: new(logbuffer.Buffer)}
 	synced := make(chan struct{})
 	close(synced)
 	s.Pusher = push.New(s.Memory, socket, synced, s.metrics, noop.Tracer{}, slog.New(slog.NewTextHandler(s.log, nil)))
@@ -129,8 +130,8 @@ func TestPush(t *testing.T) {
 	}
 }
 
-// TestClosedConnection has the edge close the connection instead of an answer, before or after it applied the batch: the
-// memory keeps its epoch, and what is in it.
+// TestClosedConnection has the edge close the connection instead of an answer, before or after it applied the batch:
+// the memory keeps its epoch, and what is in it.
 func TestClosedConnection(t *testing.T) {
 	p := newProxy(t)
 	var close atomic.Int32 // 1: before applying, 2: after
@@ -182,7 +183,8 @@ func TestNewEpochForPermissions(t *testing.T) {
 		state, _ := p.State()
 		return len(state.Permissions) == 2 && state.Permissions[0] == "p0" && state.Permissions[1] == "new"
 	})
-	if n := metricstest.Value(t, s.metrics, "gatehouse_epochs_total", "reason", "permissions"); n != 1 || s.Ready() != nil {
+	if n := metricstest.Value(t, s.metrics, "gatehouse_epochs_total", "reason", "permissions"); n != 1 ||
+		s.Ready() != nil {
 		t.Errorf("%v epochs, ready: %v", n, s.Ready())
 	}
 }
@@ -251,7 +253,9 @@ func TestEdgeRestart(t *testing.T) {
 	s.PutObject(new(object("/a", 2)))
 	s.PutObject(new(object("/b", 1)))
 	p.start(t)
-	await.Until(t, "everything again", func() bool { return s.Ready() == nil && p.version("/a") == 2 && p.version("/b") == 1 })
+	await.Until(t, "everything again", func() bool {
+		return s.Ready() == nil && p.version("/a") == 2 && p.version("/b") == 1
+	})
 	// A running push fails in another way than those that find no socket, and each reason is logged once.
 	refused := strings.Count(s.log.String(), "connect: ")
 	if got := strings.Count(s.log.String(), "level=WARN"); got < 1 || got > 2 || refused > 1 {
@@ -281,7 +285,8 @@ func TestRival(t *testing.T) {
 		t.Errorf("the second is not ready: %v", second.Ready())
 	}
 	epochs := func(s *sidecar) string { return fmt.Sprintf("%016x", s.Epoch()) }
-	if strings.Count(first.log.String(), "level=ERROR") != 1 || strings.Count(first.log.String(), epochs(first)) == 0 || strings.Count(first.log.String(), epochs(second)) == 0 || strings.Count(first.log.String(), p.socket) == 0 {
+	if strings.Count(first.log.String(), "level=ERROR") != 1 || strings.Count(first.log.String(), epochs(first)) == 0 ||
+		strings.Count(first.log.String(), epochs(second)) == 0 || strings.Count(first.log.String(), p.socket) == 0 {
 		t.Errorf("want one error that names both epochs and the socket:\n%s", first.log.String())
 	}
 	pushed := metricstest.Value(t, first.metrics, "gatehouse_pushes_total", "result", "ok")
@@ -295,18 +300,23 @@ func TestRival(t *testing.T) {
 		return seen > 0 && metricstest.Value(t, first.metrics, "gatehouse_pushes_total", "result", "rival") > seen
 	})
 	second.stop()
-	await.Until(t, "the first to take over again", func() bool { return first.Ready() == nil && p.version("/first") == 1 && p.version("/second") == 0 })
+	await.Until(t, "the first to take over again", func() bool {
+		return first.Ready() == nil && p.version("/first") == 1 && p.version("/second") == 0
+	})
 }
 
 // TestTakesOverFromWhateverIsThere starts with memories that have no state, a blanked one, and one of which only the
 // epoch can be read.
 func TestTakesOverFromWhateverIsThere(t *testing.T) {
 	good := wire.AppendState(nil, &wire.State{Epoch: 7, Permissions: []string{"p"}})
-	for name, told := range map[string][]byte{"none": nil, "blanked": make([]byte, wire.MinRecord), "broken": good[:len(good)-1]} {
+	for name, told := range map[string][]byte{"none": nil, "blanked": make([]byte, wire.MinRecord),
+		"broken": good[:len(good)-1]} {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t)
 			if name == "broken" { // this memory doesn't know that it is broken
-				p.Apply(wire.AppendOp(wire.BeginBatch(nil, 7, 0), wire.RegionState, 0, func(dst []byte) []byte { return append(dst, good...) }))
+				p.Apply(wire.AppendOp(wire.BeginBatch(nil, 7, 0), wire.RegionState, 0, func(dst []byte) []byte {
+					return append(dst, good...)
+				}))
 			}
 			var asked atomic.Bool
 			p.fault = func(w http.ResponseWriter, _ func() (int, []byte)) bool {

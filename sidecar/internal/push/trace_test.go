@@ -34,7 +34,8 @@ func TestTrace(t *testing.T) {
 	for i, key := range []string{"/a", "/b"} {
 		ids[i][0] = byte(i + 1)
 		memory.PutObject(new(object(key, 1)))
-		memory.Trace(trace.NewSpanContext(trace.SpanContextConfig{TraceID: ids[i], SpanID: trace.SpanID{byte(i + 1)}, TraceFlags: trace.FlagsSampled}))
+		memory.Trace(trace.NewSpanContext(trace.SpanContextConfig{TraceID: ids[i], SpanID: trace.SpanID{byte(i + 1)},
+			TraceFlags: trace.FlagsSampled}))
 	}
 	failures := 0
 	p.fault = func(w http.ResponseWriter, _ func() (int, []byte)) bool {
@@ -58,8 +59,10 @@ func TestTrace(t *testing.T) {
 		t.Fatalf("got the spans %v, want one: batches of other changes have none", spans)
 	}
 	span := spans[0]
-	if span.Name() != "push" || span.SpanContext().TraceID() != ids[0] || len(span.Links()) != 1 || span.Links()[0].SpanContext.TraceID() != ids[1] {
-		t.Errorf("got %s of the trace %s with the links %v, want the first trace and a link to the second", span.Name(), span.SpanContext().TraceID(), span.Links())
+	if span.Name() != "push" || span.SpanContext().TraceID() != ids[0] || len(span.Links()) != 1 ||
+		span.Links()[0].SpanContext.TraceID() != ids[1] {
+		t.Errorf("got %s of the trace %s with the links %v, want the first trace and a link to the second",
+			span.Name(), span.SpanContext().TraceID(), span.Links())
 	}
 	if span.Status().Code == codes.Ok {
 		t.Errorf("got the status %v", span.Status())

@@ -64,7 +64,8 @@ func (s sealer) sign(name [sha256.Size]byte, said []byte) []byte {
 }
 
 // open returns the match in value. ok: seal made value for this question, and it is still valid.
-func (s sealer) open(c *credential.Question, name [sha256.Size]byte, value string, now time.Time) (m *credential.Match, ok bool) {
+func (s sealer) open(c *credential.Question, name [sha256.Size]byte, value string,
+	now time.Time) (m *credential.Match, ok bool) {
 	b := []byte(value)
 	if len(b) != valueSize || !hmac.Equal(b[sealAt:], s.sign(name, b[:sealAt])) {
 		return nil, false

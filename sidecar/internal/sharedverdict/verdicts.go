@@ -56,7 +56,8 @@ type Verdicts struct {
 
 // New returns the Verdicts of the sidecars with the same secret. The client must obey deadlines of contexts, and not
 // read from replicas.
-func New(secret []byte, client redis.UniversalClient, shards contract.Shards, m *metrics.Metrics, log *slog.Logger) *Verdicts {
+func New(secret []byte, client redis.UniversalClient, shards contract.Shards, m *metrics.Metrics,
+	log *slog.Logger) *Verdicts {
 	return &Verdicts{
 		sealer: secret, client: client, shards: shards, metrics: m, log: log,
 		finds: make(chan struct{}, maxFinds),
@@ -80,12 +81,14 @@ func (s sealer) verdict(c *credential.Question, shards contract.Shards) verdict 
 }
 
 // put adds the command that stores m for c, where it stays for life.
-func (s sealer) put(ctx context.Context, p redis.Pipeliner, c *credential.Question, at *verdict, m *credential.Match, life time.Duration) {
+func (s sealer) put(ctx context.Context, p redis.Pipeliner, c *credential.Question, at *verdict,
+	m *credential.Match, life time.Duration) {
 	p.Set(ctx, at.key, s.seal(at.name, slices.Index(c.Hashes, m.Hash), m.Until), life)
 }
 
 // Put adds to a pipeline the command that shares the match m for c; none if m has expired.
-func Put(ctx context.Context, p redis.Pipeliner, secret []byte, shards contract.Shards, c *credential.Question, m *credential.Match) {
+func Put(ctx context.Context, p redis.Pipeliner, secret []byte, shards contract.Shards, c *credential.Question,
+	m *credential.Match) {
 	at := sealer(secret).verdict(c, shards)
 	if life := time.Until(m.Until); life >= time.Millisecond {
 		sealer(secret).put(ctx, p, c, &at, m, life)
@@ -187,7 +190,8 @@ func (v *Verdicts) Await(ctx context.Context, c *credential.Question, wanted fun
 
 // call sends commands to a shard, even if ctx has ended: that is no failure of Redis. It reports whether they were
 // answered; if not, it counts the failure, and logs the first one.
-func (v *Verdicts) call(ctx context.Context, breakers []breaker, shard int, kind string, commands func(context.Context, redis.Pipeliner)) bool {
+func (v *Verdicts) call(ctx context.Context, breakers []breaker, shard int, kind string,
+	commands func(context.Context, redis.Pipeliner)) bool {
 	b := &breakers[shard]
 	if !b.try(time.Now()) {
 		v.count("skipped")

@@ -71,7 +71,8 @@ func isHour(m *credential.Match) bool {
 
 func TestOneRunForAll(t *testing.T) {
 	server := miniredis.RunT(t)
-	a, b, stranger := join(t, server.Addr(), secret), join(t, server.Addr(), secret), join(t, server.Addr(), sealer("the secret of another fleet, 32 b"))
+	a, b, stranger := join(t, server.Addr(), secret), join(t, server.Addr(), secret),
+		join(t, server.Addr(), sealer("the secret of another fleet, 32 b"))
 	if m := a.Find(t.Context(), &claim); m != nil {
 		t.Fatalf("found %+v in an empty Redis", m)
 	}
@@ -163,7 +164,8 @@ func TestPlanted(t *testing.T) {
 	other := claim
 	other.Version++
 	forged := secret.seal(a.verdict(&other).name, 1, until)
-	for i, value := range []string{"", "1", good[:40], good + "x", strings.Repeat("\x00", 41), string(forged), "\x00" + good[1:]} {
+	for i, value := range []string{"", "1", good[:40], good + "x", strings.Repeat("\x00", 41), string(forged),
+		"\x00" + good[1:]} {
 		server.Set(at.key, value)
 		if m := a.Find(t.Context(), &claim); m != nil {
 			t.Errorf("%q: found %+v", value, m)
@@ -196,7 +198,8 @@ func TestRedisTrouble(t *testing.T) {
 		t.Fatal(err)
 	}
 	closed.Close()
-	for name, address := range map[string]string{"silent": silent.Addr().String(), "failing": failing.Addr(), "refused": closed.Addr().String()} {
+	for name, address := range map[string]string{"silent": silent.Addr().String(), "failing": failing.Addr(),
+		"refused": closed.Addr().String()} {
 		t.Run(name, func(t *testing.T) {
 			a := join(t, address, secret)
 			began := time.Now()
@@ -212,7 +215,8 @@ func TestRedisTrouble(t *testing.T) {
 			if most := 2*callTimeout*(1+took/pause) + rounds*pollInterval + time.Second; took > most {
 				t.Errorf("%d rounds took %v, want at most %v", rounds, took, most)
 			}
-			if n := metricstest.Value(t, a.m, "gatehouse_shared_verdicts_total", "result", "error"); n < 2 || n > 2*float64(2+took/pause) {
+			if n := metricstest.Value(t, a.m, "gatehouse_shared_verdicts_total", "result", "error"); n < 2 ||
+				n > 2*float64(2+took/pause) {
 				t.Errorf("%v failed calls in %v", n, took)
 			}
 			if n := strings.Count(a.log.String(), "level=WARN"); n != 2 {
@@ -266,7 +270,8 @@ func TestLockLife(t *testing.T) {
 		costs []int
 		want  time.Duration
 	}{
-		{[]int{4}, 2 * time.Second}, {[]int{10}, 2 * time.Second}, {[]int{12}, 2 * time.Second}, {[]int{12, 12}, 4 * time.Second},
+		{[]int{4}, 2 * time.Second}, {[]int{10}, 2 * time.Second}, {[]int{12}, 2 * time.Second},
+		{[]int{12, 12}, 4 * time.Second},
 		{[]int{14}, 8 * time.Second}, {[]int{15}, 16 * time.Second}, {[]int{15, 15, 15, 15}, 30 * time.Second},
 	} {
 		var c credential.Question

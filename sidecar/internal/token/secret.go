@@ -28,16 +28,19 @@ func ReadSecrets(name string) ([]string, error) {
 		return nil, err
 	}
 	if len(content) > most {
-		return nil, fmt.Errorf("%s: over %d bytes, at most %d lines of %d bytes are allowed", name, most, maxSecrets, maxSecret)
+		return nil, fmt.Errorf("%s: over %d bytes, at most %d lines of %d bytes are allowed", name,
+			most, maxSecrets, maxSecret)
 	}
 	secrets := strings.Split(strings.TrimSuffix(strings.ReplaceAll(string(content), "\r\n", "\n"), "\n"), "\n")
 	if len(secrets) > maxSecrets {
-		return nil, fmt.Errorf("%s: %d lines, at most %d are allowed: remove secrets whose tokens have expired", name, len(secrets), maxSecrets)
+		return nil, fmt.Errorf("%s: %d lines, at most %d are allowed: remove secrets whose tokens have expired",
+			name, len(secrets), maxSecrets)
 	}
 	for i, secret := range secrets {
 		switch {
 		case len(secret) < minSecret || len(secret) > maxSecret:
-			return nil, fmt.Errorf("%s: line %d has %d bytes, want %d to %d: make one with openssl rand -hex 32", name, i+1, len(secret), minSecret, maxSecret)
+			return nil, fmt.Errorf("%s: line %d has %d bytes, want %d to %d: make one with openssl rand -hex 32",
+				name, i+1, len(secret), minSecret, maxSecret)
 		case slices.Contains(secrets[:i], secret):
 			return nil, fmt.Errorf("%s: line %d is a duplicate", name, i+1)
 		}

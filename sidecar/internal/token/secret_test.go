@@ -39,7 +39,8 @@ func TestReadSecrets(t *testing.T) {
 			if !slices.Equal(got, test.want) || (err != nil) != (test.problem != "") {
 				t.Fatalf("got %q, %v", got, err)
 			}
-			if err != nil && (!strings.Contains(err.Error(), test.problem) || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "hunter2")) {
+			if err != nil && (!strings.Contains(err.Error(), test.problem) || !strings.Contains(err.Error(), path) ||
+				strings.Contains(err.Error(), "hunter2")) {
 				t.Errorf("got %q, want the file's name and %q", err, test.problem)
 			}
 		})

@@ -94,8 +94,8 @@ func (i *Issuer) Issue(device, record string, permissions []string, notAfter tim
 // clockSkew is the tolerance of [Issuer.Read], as in envoy.yaml.
 const clockSkew = 10 * time.Second
 
-// Read returns the device and the record of a valid token, as the proxy would read them; otherwise the error says what is
-// wrong with the token.
+// Read returns the device and the record of a valid token, as the proxy would read them; otherwise the error says what
+// is wrong with the token.
 func (i *Issuer) Read(text string) (device, record string, err error) {
 	parsed, err := jwt.ParseSigned(text, []jose.SignatureAlgorithm{jose.EdDSA})
 	if err != nil {

@@ -136,7 +136,8 @@ func TestTokenEndsWithItsDevice(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, claims := parts(t, token.Token)
-			if got := claims["exp"].(float64) - claims["iat"].(float64); got != test.want.Seconds() || token.ExpiresIn != int64(got) {
+			if got := claims["exp"].(float64) - claims["iat"].(float64); got != test.want.Seconds() ||
+				token.ExpiresIn != int64(got) {
 				t.Errorf("device that ends in %v: got a token of %v s, %d s; want %v", test.end, got, token.ExpiresIn, test.want)
 			}
 		}
@@ -217,7 +218,8 @@ func TestKeysAreFixed(t *testing.T) {
 		for _, key := range keys(t, issuer(secrets[0])) {
 			got = append(got, key.X)
 		}
-		want := []string{"9CQOEgOKSWdtktZjRUvyjjXlJcHMT1JkuSCylFauPn4", "Pd5Ys2SWQWyOQWbXxf4qUrhA9JiIOCqW-cCvetuyX8c", "w6qcY12GMnZZBruj8zv2KyZ8orx1yjY7aox9l9Ls3pc"}
+		want := []string{"9CQOEgOKSWdtktZjRUvyjjXlJcHMT1JkuSCylFauPn4", "Pd5Ys2SWQWyOQWbXxf4qUrhA9JiIOCqW-cCvetuyX8c",
+			"w6qcY12GMnZZBruj8zv2KyZ8orx1yjY7aox9l9Ls3pc"}
 		if !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
@@ -236,10 +238,12 @@ func TestRead(t *testing.T) {
 			{"changed", head + "." + strings.Replace(rest, "e", "f", 1), "no key"},
 			{"unsigned", none, "malformed"},
 			{"no token", "x.y.z", "malformed"},
-			{"another issuer's", issue(t, token.New(token.Config{Secrets: secrets, TTL: ttl, Rotate: rotate, Issuer: "other"})).Token, `its issuer is "other"`},
+			{"another issuer's", issue(t, token.New(token.Config{Secrets: secrets, TTL: ttl, Rotate: rotate, Issuer: "other"})).
+				Token, `its issuer is "other"`},
 		} {
 			device, record, err := i.Read(test.text)
-			if test.want == "" && (err != nil || device != "dev" || record != "7-1") || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			if test.want == "" && (err != nil || device != "dev" || record != "7-1") || test.want != "" &&
+				(err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("%s: got %q, %q, %v", test.name, device, record, err)
 			}
 		}

@@ -56,7 +56,8 @@ func New(c Config, m *metrics.Metrics, log *slog.Logger) (trace.Tracer, func(), 
 	}
 	provider := sdk.NewTracerProvider(
 		sdk.WithSampler(newSampler(c.Ratio)),
-		sdk.WithResource(resource.NewSchemaless(attribute.String("service.name", "gatehouse-sidecar"), attribute.String("service.version", c.Version))),
+		sdk.WithResource(resource.NewSchemaless(attribute.String("service.name", "gatehouse-sidecar"),
+			attribute.String("service.version", c.Version))),
 		sdk.WithSpanProcessor(newQueue(client, m, log)),
 	)
 	stop := func() {

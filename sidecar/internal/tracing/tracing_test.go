@@ -78,7 +78,8 @@ func asked(t *testing.T, sampled bool) context.Context {
 func TestExport(t *testing.T) {
 	c, m := newCollector(t), metrics.New()
 	var log logbuffer.Buffer
-	tracer, stop, err := tracing.New(tracing.Config{Endpoint: c.URL, Version: "v7"}, m, slog.New(slog.NewTextHandler(&log, nil)))
+	tracer, stop, err := tracing.New(tracing.Config{Endpoint: c.URL, Version: "v7"}, m,
+		slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +108,8 @@ func TestExport(t *testing.T) {
 // TestLastSpansAreExported stops right after a span has ended.
 func TestLastSpansAreExported(t *testing.T) {
 	c := newCollector(t)
-	tracer, stop, err := tracing.New(tracing.Config{Endpoint: c.URL, Ratio: 1}, metrics.New(), slog.New(slog.DiscardHandler))
+	tracer, stop, err := tracing.New(tracing.Config{Endpoint: c.URL, Ratio: 1}, metrics.New(),
+		slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +161,8 @@ func TestClientsCantTraceEverything(t *testing.T) {
 		{"ratio 1", 1, t.Context(), 100, 1000},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tracer, stop, err := tracing.New(tracing.Config{Endpoint: newCollector(t).URL, Ratio: tt.ratio}, metrics.New(), slog.New(slog.DiscardHandler))
+			tracer, stop, err := tracing.New(tracing.Config{Endpoint: newCollector(t).URL, Ratio: tt.ratio},
+				metrics.New(), slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -171,7 +174,8 @@ func TestClientsCantTraceEverything(t *testing.T) {
 				return
 			}
 			// A flood of clients doesn't use up what begins here.
-			both, stopBoth, err := tracing.New(tracing.Config{Endpoint: newCollector(t).URL, Ratio: 1}, metrics.New(), slog.New(slog.DiscardHandler))
+			both, stopBoth, err := tracing.New(tracing.Config{Endpoint: newCollector(t).URL, Ratio: 1},
+				metrics.New(), slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -217,7 +221,8 @@ func TestSilentCollector(t *testing.T) {
 		t.Errorf("a span took %v", slowest)
 	}
 	// At most the queue and the batch that is being sent wait.
-	if dropped := metricstest.Value(t, m, "gatehouse_spans_total", "result", "dropped"); dropped < spans-2048-512 || dropped > spans {
+	if dropped := metricstest.Value(t, m, "gatehouse_spans_total", "result", "dropped"); dropped < spans-2048-512 ||
+		dropped > spans {
 		t.Errorf("got %v dropped spans, want almost all of %d", dropped, spans)
 	}
 	parent.End()
@@ -257,12 +262,14 @@ func TestRedis(t *testing.T) {
 	var got []string
 	for _, span := range recorder.Ended() {
 		got = append(got, span.Name()+" "+span.Status().Description)
-		if text := fmt.Sprintf("%+v", span); strings.Contains(fmt.Sprint(span.Attributes(), span.Status(), span.Events(), span.Name()), "hunter2") {
+		if text := fmt.Sprintf("%+v", span); strings.Contains(fmt.Sprint(span.Attributes(), span.Status(),
+			span.Events(), span.Name()), "hunter2") {
 			t.Errorf("a span contains an argument: %s", text)
 		}
 	}
 	// A pipeline has a connection of its own, which begins with HELLO.
-	if want := []string{"redis SET ", "redis GET ", "redis HELLO ", "redis PIPELINE WRONGTYPE", "redis NOSUCH ERR", "redis GET LOADING"}; !slices.Equal(got, want) {
+	if want := []string{"redis SET ", "redis GET ", "redis HELLO ", "redis PIPELINE WRONGTYPE",
+		"redis NOSUCH ERR", "redis GET LOADING"}; !slices.Equal(got, want) {
 		t.Errorf("got the spans %q, want %q", got, want)
 	}
 }

@@ -11,7 +11,8 @@ import (
 func (o *options) banner(s *stack.Stack) string {
 	edge := s.EdgeURL()
 	post := func(id, secret string) string {
-		return fmt.Sprintf("curl -i -H 'x-device-id: %s' -H 'x-device-token: %s' -d '{\"t\":21.5}' %s/v1/telemetry", id, secret, edge)
+		return fmt.Sprintf("curl -i -H 'x-device-id: %s' -H 'x-device-token: %s' -d '{\"t\":21.5}' %s/v1/telemetry",
+			id, secret, edge)
 	}
 	end := "make stop"
 	if o.Stack != "demo" {
@@ -44,7 +45,8 @@ func (o *options) banner(s *stack.Stack) string {
 		"  build/gatehousectl put /v1/products/42 --file README.md --content-type text/markdown",
 		"  build/gatehousectl device revoke " + demoDevice,
 		"",
-		"The admin address of Envoy, or with EDGE_KIND=nginx of its counters (/metrics), is " + s.EnvoyAdminURL() + "; the operator's page " + s.SidecarAdminURL() + "/, and metrics /metrics; " + end + " ends it.",
+		"The admin address of Envoy, or with EDGE_KIND=nginx of its counters (/metrics), is " + s.EnvoyAdminURL() +
+			"; the operator's page " + s.SidecarAdminURL() + "/, and metrics /metrics; " + end + " ends it.",
 		"",
 	}
 	return strings.Join(lines, "\n")

@@ -76,7 +76,8 @@ func (o *options) run(stdout io.Writer) error {
 	}
 	running, err := stack.Start(ctx, stack.Options{
 		Name: o.Stack, Edge: o.Edge, EnvoyAdmin: o.EnvoyAdmin, SidecarAdmin: o.SidecarAdmin, Upstream: o.Upstream,
-		Redis: o.Redis, RedisURL: o.RedisURL, Concurrency: o.Concurrency, ConfigPath: o.Config, EnvoyPath: o.Envoy, SidecarArgs: sidecarArgs, Seed: seed,
+		Redis: o.Redis, RedisURL: o.RedisURL, Concurrency: o.Concurrency, ConfigPath: o.Config, EnvoyPath: o.Envoy,
+		SidecarArgs: sidecarArgs, Seed: seed,
 	})
 	if ctx.Err() != nil {
 		if running != nil {

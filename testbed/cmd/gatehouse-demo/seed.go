@@ -85,6 +85,7 @@ func newProduct(id int) product {
 	name := fmt.Sprintf("%s %d", []string{"Thermostat", "Gateway", "Sensor", "Relay"}[id%4], id)
 	return product{
 		ID: id, Name: name, Price: fmt.Sprintf("%d.%02d", 5+id*37%400, id*13%100),
-		Description: strings.Repeat(name+" reports its readings every minute, and keeps a week of them while the network is away. ", 9),
+		Description: strings.Repeat(name+
+			" reports its readings every minute, and keeps a week of them while the network is away. ", 9),
 	}
 }

@@ -51,7 +51,8 @@ func run(ctx context.Context, url, secretFile, hash string, devices io.Reader) e
 }
 
 // share writes a verdict for each device, a thousand in a round trip.
-func share(ctx context.Context, client redis.UniversalClient, secret []byte, shards contract.Shards, hash string, devices io.Reader) error {
+func share(ctx context.Context, client redis.UniversalClient, secret []byte, shards contract.Shards,
+	hash string, devices io.Reader) error {
 	lines := bufio.NewScanner(devices)
 	for more := true; more; {
 		_, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {

@@ -31,7 +31,8 @@ func Value(t testing.TB, m *metrics.Metrics, name string, labels ...string) floa
 					continue series
 				}
 			}
-			sum += series.GetCounter().GetValue() + series.GetGauge().GetValue() + float64(series.GetHistogram().GetSampleCount())
+			sum += series.GetCounter().GetValue() + series.GetGauge().GetValue() +
+				float64(series.GetHistogram().GetSampleCount())
 		}
 		return sum
 	}
