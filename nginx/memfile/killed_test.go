@@ -154,8 +154,8 @@ func TestKilledWriter(t *testing.T) {
 					used += pagesFor(len(f.Record(other.region, other.index)))
 				}
 				if free := f.free.Load(); free+used != uint32(len(f.links)-1) || f.writing.Load() != 0 {
-					t.Errorf("write %d %v, stopped after %q, %s: %d pages are free, %d used of %d", i, w, steps[j],
-						how, free, used, len(f.links)-1)
+					t.Errorf("write %d %v, stopped after %q, %s: %d pages are free, %d used of %d",
+						i, w, steps[j], how, free, used, len(f.links)-1)
 				}
 				checkFree(t, f)
 			}
