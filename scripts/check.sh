@@ -80,7 +80,8 @@ mentions() {
     [[ $name == github.com/* || -e $name || -e ${file%/*}/$name ]] && continue
     echo "$file: $name does not exist" >&2
     status=1
-  done < <(git grep -oE '(\.\./)*[[:alnum:]_][[:alnum:]_./%-]*\.md\b' -- '*.go' '*.sh' '*.yaml' '*.tpl' '*.py' Makefile ':!*_test.go')
+  done < <(git grep -oE '(\.\./)*[[:alnum:]_][[:alnum:]_./%-]*\.md\b' -- \
+    '*.go' '*.sh' '*.yaml' '*.tpl' '*.py' Makefile ':!*_test.go')
   return $status
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# links.sh [OPTION] FILE...: checks that links in these files to files of this repository, also on GitHub, lead to a file,
-# and to a heading if they name one. It needs no network. The options are those of lychee.
+# links.sh [OPTION] FILE...: checks that links in these files to files of this repository, also on GitHub, lead to a
+# file, and to a heading if they name one. It needs no network. The options are those of lychee.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install-python.sh scripts/lychee.txt "" .venv/lychee
