@@ -186,7 +186,7 @@ func (m *Memory) takeRoom(b *batch) bool {
 		m.takeBlank(b, m.blankedTo)
 	}
 	if m.slots.stale > maxStale {
-		m.takeFreeSlots(b, time.Time{}) //mutant:TestRoom deleted
+		m.takeFreeSlots(b, time.Time{})
 	}
 	return true
 }

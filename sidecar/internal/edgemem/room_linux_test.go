@@ -17,8 +17,8 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// TestRoom fills the budget with small objects, and then publishes large ones again and again, each time after a restart
-// of the sidecar. The edge, whose memory has little more room than the budget, must never refuse a push.
+// TestRoom fills the budget with small objects, and then publishes large ones again and again, each time after a
+// restart of the sidecar. The edge, whose memory has little more room than the budget, must never refuse a push.
 func TestRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const budget, objects = 16 << 20, 4000

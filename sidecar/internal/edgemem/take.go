@@ -209,7 +209,7 @@ func (m *Memory) Reset(before *wire.State) {
 		{wire.RegionVerdicts, verdicts, max(verdicts, uint32(len(m.verdicts.buckets)))},
 	}
 	m.slots.restart(filled)
-	m.blankedTo, m.filledBefore = 0, filled //mutant:TestRoom deleted
+	m.blankedTo, m.filledBefore = 0, filled
 	m.dirty.clear()
 	clear(m.buckets)
 	m.resetVerdicts()
