@@ -29,26 +29,26 @@ import (
 	"github.com/gatehouse/gatehouse/nginx/memfile"
 )
 
-// procs is the number of Ps of Go's scheduler: nginx's thread keeps one between its calls, and a yield must find another.
-// Go would take one for each core, and one alone where nginx is bound to a core. native-filter/dynmod/yield.go says why
-// nginx's thread yields, and TestGoVersion there fails when Go changes.
+// procs is the number of Ps of Go's scheduler: nginx's thread keeps one between its calls, and a yield must find
+// another. Go would take one for each core, and one alone where nginx is bound to a core. native-filter/dynmod/yield.go
+// says why nginx's thread yields, and TestGoVersion there fails when Go changes.
 const procs = 3
 
 // current is the edge of this process. nginx calls it on one thread.
 var current *worker
 
 //export gh_start
-func gh_start(rules *C.char, length C.size_t, issuer, memory *C.char, bytes, objects, verdicts C.double) (problem *C.char) {
+func gh_start(rules *C.char, length C.size_t, issuer, path *C.char, bytes, objects, verdicts C.double) (why *C.char) {
 	defer func() {
 		if value := recover(); value != nil {
-			problem = C.CString(fmt.Sprintf("panic: %v\n%s", value, debug.Stack()))
+			why = C.CString(fmt.Sprintf("panic: %v\n%s", value, debug.Stack()))
 		}
 	}()
 	if missing := C.shim_bind(); missing != nil {
 		return C.CString("this lua-nginx-module has no " + C.GoString(missing))
 	}
 	runtime.GOMAXPROCS(procs)
-	file, err := memfile.Open(C.GoString(memory), memfile.Size(int64(bytes), int64(objects), int64(verdicts)))
+	file, err := memfile.Open(C.GoString(path), memfile.Size(int64(bytes), int64(objects), int64(verdicts)))
 	if err != nil {
 		return C.CString(err.Error())
 	}

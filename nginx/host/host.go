@@ -72,7 +72,8 @@ func (h *host) forgetGone(now time.Time) {
 // Now implements edge.Host.
 func (*host) Now() int64 { return time.Now().UnixMilli() }
 
-// Record implements edge.Host. After a restart of nginx, requests find nothing until the sidecar has confirmed the memory.
+// Record implements edge.Host. After a restart of nginx, requests find nothing until the sidecar has confirmed the
+// memory.
 func (h *host) Record(region wire.Region, index uint32) []byte {
 	if h == h.worker.edge && !h.worker.memory.Confirmed() {
 		return nil

@@ -1,5 +1,5 @@
-// Package jwt validates the tokens that the sidecar issues: JWTs (RFC 7519) signed with Ed25519 (RFC 8037). In Envoy its
-// JWT filter does so.
+// Package jwt validates the tokens that the sidecar issues: JWTs (RFC 7519) signed with Ed25519 (RFC 8037). In Envoy,
+// its JWT filter does so.
 package jwt
 
 import (
