@@ -573,8 +573,7 @@ func TestRepliesAreBounded(t *testing.T) {
 	}
 }
 
-// TestUnreadIsBounded: a host tells what clients have yet to read; replies beyond the bound go upstream, except small
-// ones.
+// TestUnreadIsBounded: a host tells what clients have yet to read; replies beyond it go upstream, except small ones.
 func TestUnreadIsBounded(t *testing.T) {
 	for _, tt := range []struct {
 		unread, length int

@@ -71,8 +71,8 @@ type testEdge struct {
 // startEdge starts an edge whose memory has no state yet, with changes of nginx.conf.
 func startEdge(t *testing.T, changes ...string) *testEdge {
 	t.Helper()
-	e := &testEdge{dir: t.TempDir(), sidecar: newTestSidecar(t), servers: map[string]*http.Server{},
-		changes: strings.NewReplacer(changes...)}
+	e := &testEdge{dir: t.TempDir(), sidecar: newTestSidecar(t), servers: map[string]*http.Server{}}
+	e.changes = strings.NewReplacer(changes...)
 	rules, _, err := nginx.Render([]byte(edgeRules))
 	mustBeNil(t, err)
 	mustBeNil(t, os.WriteFile(filepath.Join(e.dir, "rules.json"), rules, 0o600))
@@ -222,10 +222,10 @@ func (e *testEdge) push(t *testing.T, epoch, replaces uint64, key string, device
 
 // client returns a client of one of the edge's servers, whatever the host in a URL.
 func (e *testEdge) client(socket string) *http.Client {
-	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", e.socket(socket))
-		}}}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", e.socket(socket))
+	}
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
 }
 
 // origin is what a call tells about its request.

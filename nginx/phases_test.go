@@ -313,6 +313,22 @@ func testEdgeCounters(t *testing.T, e *testEdge) {
 	})
 }
 
+// TestNamesThatStick: nginx can be told to pass on names with characters that names can't have. nginx-lua can't remove
+// such a header, so a request with one that no upstream may get is refused.
+func TestNamesThatStick(t *testing.T) {
+	e := startEdge(t, "underscores_in_headers on;", "underscores_in_headers on; ignore_invalid_headers off;")
+	e.push(t, testEpoch, 0, "/v1/products/1", false)
+	const ofUpstream, ofNginx = "400 Bad Request", "<center>nginx" // the upstream is a server in Go, which refuses such names
+	if _, body := e.ask(t, "GET", "/open", "X-Other(Name: a"); body != ofUpstream {
+		t.Errorf("got %q, want the upstream's answer", body)
+	}
+	for _, target := range []string{"/open", "/v1/products/2"} {
+		wantAnswer(t, e, http.StatusBadRequest, ofNginx, "GET", target, "X-Gatehouse(Device: root")
+	}
+	shown := append(device("dev", "good"), "X-Device(Token: other")
+	wantAnswer(t, e, http.StatusBadRequest, ofNginx, "GET", "/v1/me", shown...)
+}
+
 // TestSocketInUse: nginx doesn't take the push socket from another process.
 func TestSocketInUse(t *testing.T) {
 	e := startEdge(t)

@@ -38,18 +38,17 @@ const procs = 3
 var current *worker
 
 //export gh_start
-func gh_start(rules *C.char, length C.size_t, issuer, memory *C.char, bytes, objects,
-	verdicts C.double) (problem *C.char) {
+func gh_start(rules *C.char, length C.size_t, issuer, path *C.char, bytes, objects, verdicts C.double) (why *C.char) {
 	defer func() {
 		if value := recover(); value != nil {
-			problem = C.CString(fmt.Sprintf("panic: %v\n%s", value, debug.Stack()))
+			why = C.CString(fmt.Sprintf("panic: %v\n%s", value, debug.Stack()))
 		}
 	}()
 	if missing := C.shim_bind(); missing != nil {
 		return C.CString("this lua-nginx-module has no " + C.GoString(missing))
 	}
 	runtime.GOMAXPROCS(procs)
-	file, err := memfile.Open(C.GoString(memory), memfile.Size(int64(bytes), int64(objects), int64(verdicts)))
+	file, err := memfile.Open(C.GoString(path), memfile.Size(int64(bytes), int64(objects), int64(verdicts)))
 	if err != nil {
 		return C.CString(err.Error())
 	}

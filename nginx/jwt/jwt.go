@@ -1,4 +1,4 @@
-// Package jwt validates the tokens that the sidecar issues: JWTs (RFC 7519) signed with Ed25519 (RFC 8037). In Envoy
+// Package jwt validates the tokens that the sidecar issues: JWTs (RFC 7519) signed with Ed25519 (RFC 8037). In Envoy,
 // its JWT filter does so.
 package jwt
 

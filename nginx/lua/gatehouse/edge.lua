@@ -54,7 +54,10 @@ function M.init(o)
   if not rules then
     error("gatehouse: rules: " .. err, 0)
   end
-  o.library = o.library or debug.getinfo(1, "S").source:gsub("^@", ""):gsub("lua/gatehouse/edge%.lua$", "libgatehouse-nginx.so")
+  if not o.library then -- it is beside lua
+    local here = debug.getinfo(1, "S").source:gsub("^@", "")
+    o.library = here:gsub("lua/gatehouse/edge%.lua$", "libgatehouse-nginx.so")
+  end
   err = library.check(o.library)
   if err then
     error("gatehouse: " .. err, 0)
@@ -179,9 +182,9 @@ local function close_connection()
   end
 end
 
--- nginx has a copy of a body until the client has read it. unread is how many bytes of bodies the clients of this worker
--- have yet to read; the policy bounds it. A body of at most small bytes isn't counted: it fits into the buffer of the
--- client's socket.
+-- nginx has a copy of a body until the client has read it. unread is how many bytes of bodies the clients of this
+-- worker have yet to read; the policy bounds it. A body of at most small bytes isn't counted: it fits into the buffer
+-- of the client's socket.
 local unread, small = 0, 16 * 1024
 
 -- send_large sends the body of a reply, and returns when the client has read it, has gone, or has taken nothing for

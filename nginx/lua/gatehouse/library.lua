@@ -1,4 +1,4 @@
--- The library with the policy, in Go: nginx/host. A worker loads it after the fork, because Go's threads don't survive one.
+-- The library with the policy, in Go: nginx/host. A worker loads it after the fork, which Go's threads don't survive.
 
 local ffi = require "ffi"
 
@@ -52,7 +52,7 @@ function M.check(path)
   if ffi.os ~= "Linux" or not pcall(function()
     return C.gnu_get_libc_version
   end) then
-    return "this nginx doesn't run with glibc; others, such as musl in Alpine's images, can't load a library of Go: use an image with glibc"
+    return "this nginx doesn't run with glibc, and musl (Alpine) can't load a library of Go: use an image with glibc"
   end
   local file, err = io.open(path, "rb")
   if not file then

@@ -16,7 +16,8 @@ function M.read(path)
   local found, digest, rules = text:match '^{"format": (%d+), "md5": "(%x+)", "rules":\n(.*)}\n$'
   if found ~= format then
     local other = found or text:match '^{%s*"format": (%d+)' or "none"
-    return nil, ("%s has format %s, want %s: write it with gatehousectl of the same release"):format(path, other, format)
+    local why = "%s has format %s, want %s: write it with gatehousectl of the same release"
+    return nil, why:format(path, other, format)
   elseif ngx.md5(rules) ~= digest then
     return nil, path .. " was changed by hand: change the rules, and write it with gatehousectl nginx render"
   end
