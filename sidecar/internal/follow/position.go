@@ -111,7 +111,7 @@ func (f *Follower) continues(p position) bool {
 
 // setHistory records p's history. The time has no monotonic part, which stands still while the machine is suspended.
 func (f *Follower) setHistory(p position) {
-	f.history, f.historyAt = p.history, p.at.Round(0) //mutant:TestAwayForADay p.history, p.at
+	f.history, f.historyAt = p.history, p.at.Round(0) //mutant:TestAwayForADay p.at
 }
 
 // outdated reports whether Redis may have forgotten deletions since our position: their entries in the log were removed,
