@@ -121,7 +121,8 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	}
 	own := f.apart(client)
 	defer own.Close()
-	conn := own.Conn() // one connection, and so one server, even if a name moves to another server meanwhile
+	// One connection, and so one server, even if a name moves to another server meanwhile.
+	conn := own.Conn()
 	defer conn.Close()
 	master := server{conn, address(client)}
 	p, err := f.position(ctx, master, position{seq: f.seq})
