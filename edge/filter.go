@@ -42,8 +42,8 @@ func (s *stream) advance(headers []byte) Action {
 // a copy of each until they have all gone on, and thousands of requests may wait for one answer.
 const MaxReplied = 64 << 20
 
-// SmallBody is the size, bytes, up to which a reply's body fits into the buffer of the client's socket. It doesn't count
-// as unread.
+// SmallBody is the size, bytes, up to which a reply's body fits into the buffer of the client's socket. It doesn't
+// count as unread.
 const SmallBody = 16 << 10
 
 // crowded reports whether there is no room for a reply's body of so many bytes; otherwise that takes it.

@@ -318,7 +318,8 @@ func testEdgeCounters(t *testing.T, e *testEdge) {
 func TestNamesThatStick(t *testing.T) {
 	e := startEdge(t, "underscores_in_headers on;", "underscores_in_headers on; ignore_invalid_headers off;")
 	e.push(t, testEpoch, 0, "/v1/products/1", false)
-	const ofUpstream, ofNginx = "400 Bad Request", "<center>nginx" // the upstream is a server in Go, which refuses such names
+	// The upstream is a server in Go, which refuses such names.
+	const ofUpstream, ofNginx = "400 Bad Request", "<center>nginx"
 	if _, body := e.ask(t, "GET", "/open", "X-Other(Name: a"); body != ofUpstream {
 		t.Errorf("got %q, want the upstream's answer", body)
 	}
