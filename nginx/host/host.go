@@ -51,7 +51,11 @@ type heldRequest struct {
 // begin makes the VM.
 func (h *host) begin() error {
 	h.vm = edge.New(h)
-	return h.vm.Start(h.rules, "rules")
+	if err := h.vm.Start(h.rules, "rules"); err != nil {
+		return err
+	}
+	h.vm.Tick() // the first request finds what the memory has
+	return nil
 }
 
 // enter makes a request the current one, or none for nil.
