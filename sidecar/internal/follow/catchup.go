@@ -174,7 +174,7 @@ func (f *Follower) beginFull(p position) {
 	case f.outdated(p):
 		f.owed = resyncTrimmed
 		f.log.Info("deletions since our position may have left no trace: everything is read again",
-			"seq", f.seq, "floor", p.floor, "since", f.historyAt)
+			"seq", f.seq, "floor", p.floor)
 	default:
 		f.owed = resyncRestarted
 		f.log.Info("redis was restarted, or another server has taken over: everything is read again", "seq", f.seq, "redis_seq", p.seq)
