@@ -176,7 +176,7 @@ func (f *Follower) beginFull(p position) {
 	case f.outdated(p):
 		f.full.owed = resyncTrimmed
 		f.log.Info("deletions since our position may have left no trace: everything is read again",
-			"seq", f.seq, "floor", p.floor, "since", f.historyAt)
+			"seq", f.seq, "floor", p.floor)
 	default:
 		f.full.owed = resyncRestarted
 		f.log.Info("redis was restarted, or another server has taken over: everything is read again",
