@@ -60,7 +60,8 @@ func TestStart(t *testing.T) {
 		{"another format", `{"format": 2, "rules": []}`, "", "", "has format 2, want 3: write it with gatehousectl of the same release"},
 		{"cut", good[:len(good)-5], "", "", "want 3: write it"},
 		{"changed", strings.Replace(good, "/v1/products/", "/v2/products/", 1), "", "", "was changed by hand: change the rules, and write it with gatehousectl nginx render"},
-		{"no library", good, builds, "/nowhere", "/nowhere/libgatehouse-nginx.so: No such file or directory: gatehousectl nginx install writes it"},
+		{"no library", good, `library = "` + builds, `library = "/nowhere`, "/nowhere/libgatehouse-nginx.so: No such file or directory: gatehousectl nginx install writes it"},
+		{"no library beside lua", good, ", library =", ", other =", here(t) + "/libgatehouse-nginx.so: No such file or directory"},
 		{"no dictionary", good, "lua_shared_dict gatehouse", "lua_shared_dict other", "lua_shared_dict gatehouse is missing: include http.conf"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
