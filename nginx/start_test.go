@@ -63,8 +63,10 @@ func TestStart(t *testing.T) {
 		{"cut", good[:len(good)-5], "", "", "want 3: write it"},
 		{"changed", strings.Replace(good, "/v1/products/", "/v2/products/", 1),
 			"", "", "was changed by hand: change the rules, and write it with gatehousectl nginx render"},
-		{"no library", good, builds,
-			"/nowhere", "/nowhere/libgatehouse-nginx.so: No such file or directory: gatehousectl nginx install writes it"},
+		{"no library", good, `library = "` + builds, `library = "/nowhere`,
+			"/nowhere/libgatehouse-nginx.so: No such file or directory: gatehousectl nginx install writes it"},
+		{"no library beside lua", good, ", library =", ", other =",
+			here(t) + "/libgatehouse-nginx.so: No such file or directory"},
 		{"no dictionary", good, "lua_shared_dict gatehouse", "lua_shared_dict other",
 			"lua_shared_dict gatehouse is missing: include http.conf"},
 	} {

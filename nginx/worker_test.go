@@ -5,6 +5,7 @@ package nginx_test
 import (
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -166,4 +167,36 @@ func TestPanics(t *testing.T) {
 		return len(pids) == 2 && same == 1
 	})
 	await.Until(t, "answer from memory after a fatal error", func() bool { return e.hit(t) })
+}
+
+// TestNotLoaded: a worker without the policy lets nothing in, and isn't ready.
+func TestNotLoaded(t *testing.T) {
+	built, err := library()
+	mustBeNil(t, err)
+	for _, tt := range []struct{ name, from, to, want string }{
+		{"no library", built, filepath.Join(t.TempDir(), "library.so"), "invalid ELF header"},
+		{"no directory for the memory", `/memory"`, `/nowhere/memory"`, "/nowhere/memory: no such file or directory"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if filepath.Ext(tt.to) == ".so" {
+				mustBeNil(t, os.WriteFile(tt.to, []byte(strings.Repeat("no library ", 100)), 0o600))
+			}
+			e := startEdge(t, tt.from, tt.to)
+			for _, target := range []string{"/open", "/v1/me", "/v1/products/1"} {
+				res := wantAnswer(t, e, http.StatusServiceUnavailable, "try again\n", "GET", target, device("dev", "good")...)
+				if res.Header.Get("Retry-After") == "" || res.Header.Get("Cache-Control") != "no-store" {
+					t.Errorf("got %v", res.Header)
+				}
+			}
+			for socket, request := range map[string]string{"admin.sock": "GET /ready", "push.sock": "POST /v1/apply"} {
+				if res, body := e.send(t, socket, request+" HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"); res.StatusCode !=
+					http.StatusServiceUnavailable {
+					t.Errorf("%s: got %s %q", request, res.Status, body)
+				}
+			}
+			if log, err := os.ReadFile(e.socket("error.log")); err != nil || !strings.Contains(string(log), tt.want) {
+				t.Errorf("want %q in the log: %v %s", tt.want, err, log)
+			}
+		})
+	}
 }

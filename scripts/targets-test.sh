@@ -19,6 +19,7 @@ wasm
 wasm           BINDING=sdk
 wasm           BINDING=plugins
 native
+nginx
 floor
 test           -n
 test-all       -n

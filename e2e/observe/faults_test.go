@@ -216,8 +216,7 @@ func startFaults(t *testing.T) *faults {
 	library := f.built("chaos/clock.so")
 	clock := f.clock.Environment(library)
 	f.Stack, err = stack.Start(t.Context(), stack.Options{
-		// nginx clears the environment.
-		ModifyConfig: f.heap, ModifyNginx: func(config string) string { return "env CHAOS_CLOCK;\n" + config },
+		ModifyConfig: f.heap, ModifyNginx: func(config string) string { return config },
 		Dir: t.TempDir(), RedisServerPath: server, EnvoyEnv: clock, SidecarEnv: clock[:1],
 		RedisEnv:    f.redisClock.Environment(library),
 		SidecarPath: f.built("chaos/gatehouse-sidecar"), WasmPath: f.built("chaos/gatehouse.wasm"),

@@ -146,5 +146,5 @@ http {
 {{- $verdicts := int64 ($memory.verdicts | default 100000) }}
 {{- $bodies := min (mul 4 $objects) (div (int64 $bytes) 140) }}
 {{- $size := add (int64 $bytes) (mul 180 $bodies) (mul 68 $objects) (mul 197 $verdicts) (mul 7 1048576) }}
-{{- dict "mib" (div (int64 $bytes) 1048576) "objects" $objects "verdicts" $verdicts "file" (add 2 (div (mul $size 65) 67108864)) | toJson }}
+{{- dict "mib" (div (int64 $bytes) 1048576) "objects" $objects "verdicts" $verdicts "file" (add 2 (div (mul $size 1042) 1073741824)) | toJson }}
 {{- end }}

@@ -134,7 +134,6 @@ func (c *commandLine) run(ctx context.Context, stdout io.Writer) (violations int
 		Stack: stack.Options{
 			Name: "chaos", Dir: dir, Concurrency: c.Workers, EnvoyPath: c.Envoy, SidecarPath: c.Sidecar,
 			WasmPath: c.Wasm, LibraryPath: c.Library, NginxLibrary: c.NginxLibrary,
-			ModifyNginx: func(config string) string { return "env CHAOS_CLOCK;\n" + config }, // nginx clears the environment
 		},
 	})
 	if err != nil || violations > 0 {

@@ -47,3 +47,45 @@ func TestInstallModule(t *testing.T) {
 		t.Errorf("left in the volume: %v, %v, want the module alone", left, err)
 	}
 }
+
+// TestNginxInstall installs the plugin with a library, twice, and not without one, or with rules that have a mistake.
+func TestNginxInstall(t *testing.T) {
+	dir := t.TempDir()
+	to, library, rules := filepath.Join(dir, "plugin"), filepath.Join(dir, "library.so"), filepath.Join(dir, "rules.yaml")
+	install := func(args ...string) (int, string) {
+		var out bytes.Buffer
+		return run(append([]string{"nginx", "install", to}, args...), nil, &out, &out, func(string) string {
+			return ""
+		}), out.String()
+	}
+	if err := os.WriteFile(rules, []byte("rulez: []"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{nil, {"--library", library}, {"--library", rules, "--rules", rules}} {
+		if code, out := install(args...); code == 0 {
+			t.Errorf("%q: got no error: %s", args, out)
+		}
+		if _, err := os.Stat(to); err == nil {
+			t.Errorf("%q: a part was installed", args)
+		}
+	}
+	if err := os.WriteFile(rules, []byte("rules: [{match: {path: /a}, cache: {}}]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"old library", "new"} {
+		if err := os.WriteFile(library, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if code, out := install("--library", library, "--rules", rules); code != 0 {
+			t.Fatalf("exit code %d: %s", code, out)
+		}
+		if got, err := os.ReadFile(filepath.Join(to, libraryName)); err != nil || string(got) != text {
+			t.Errorf("got %q, %v, want %q", got, err, text)
+		}
+	}
+	for _, name := range []string{"lua/gatehouse/edge.lua", "http.conf", "server.conf", "push.conf", "rules.json"} {
+		if _, err := os.Stat(filepath.Join(to, name)); err != nil {
+			t.Error(err)
+		}
+	}
+}

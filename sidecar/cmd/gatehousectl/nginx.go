@@ -30,7 +30,7 @@ func (cmd *nginxRenderCmd) Run(c *console) error {
 
 type nginxInstallCmd struct {
 	Dir     string `arg:"" help:"Directory, created if needed. nginx.conf names it."`
-	Library string `placeholder:"FILE" help:"The library of this release. Default: libgatehouse-nginx.so beside gatehousectl, or in ../lib/gatehouse."`
+	Library string `placeholder:"FILE" help:"The library of this release. Default: libgatehouse-nginx.so beside gatehousectl, in .. or ../lib/gatehouse."`
 	Rules   string `placeholder:"FILE" help:"Rules, YAML or JSON, to write as rules.json beside the plugin."`
 }
 
@@ -74,14 +74,13 @@ func readLibrary(file string) ([]byte, error) {
 		return nil, err
 	}
 	dir := filepath.Dir(program)
-	for _, file := range []string{filepath.Join(dir, libraryName),
-		filepath.Join(dir, "..", "lib", "gatehouse", libraryName)} {
-		text, err := os.ReadFile(file)
+	for _, place := range []string{".", "..", "../lib/gatehouse"} { // build, the archive of a release, its deb and image
+		text, err := os.ReadFile(filepath.Join(dir, place, libraryName))
 		if !errors.Is(err, fs.ErrNotExist) {
 			return text, err
 		}
 	}
-	return nil, usagef("no %s beside %s or in ../lib/gatehouse: name it with --library", libraryName, program)
+	return nil, usagef("no %s beside %s, in .. or ../lib/gatehouse: name it with --library", libraryName, program)
 }
 
 // installPlugin writes the plugin's files over those of another release.
