@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
@@ -164,6 +165,8 @@ func (f *Follower) apart(client *redis.Client) *redis.Client {
 	options.PoolSize, options.MaxRetries = 1, -1 // Options has 0 for -1
 	options.ReadTimeout, options.WriteTimeout = recordsTimeout, recordsTimeout
 	options.PushNotificationProcessor = nil // each client has its own
+	// Those of client change while it connects.
+	options.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	apart := redis.NewClient(&options)
 	f.metrics.ObserveRedis(apart)
 	return apart

@@ -149,7 +149,7 @@ func TestFitsIntoTheChartsVolume(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	size := regexp.MustCompile(`name: gatehouse-run\n +emptyDir: {medium: Memory, sizeLimit: (\d+)Mi}`).FindSubmatch(text)
+	size := regexp.MustCompile(`emptyDir: {medium: Memory, sizeLimit: {{ add (\d+) \$file }}Mi}`).FindSubmatch(text)
 	if size == nil {
 		t.Fatal("the chart's volume gatehouse-run was not found")
 	}
