@@ -201,3 +201,19 @@ func TestFindBodyNeverAnother(t *testing.T) {
 		})
 	}
 }
+
+// TestIsBlank: a tombstone of a body is one, and no body is.
+func TestIsBlank(t *testing.T) {
+	for _, c := range []struct {
+		stamp uint64
+		body  string
+		want  bool
+	}{{0, "", true}, {1, "", false}, {1 << 63, "", false}, {1, "eight ch", false}, {0, "eight ch", false}} {
+		if got := IsBlank(AppendBody(nil, 7, c.stamp, []byte(c.body))); got != c.want {
+			t.Errorf("stamp %d, body %q: got %v, want %v", c.stamp, c.body, got, c.want)
+		}
+	}
+	if IsBlank(nil) || IsBlank(make([]byte, MinRecord-1)) {
+		t.Error("a record that is too short is a tombstone")
+	}
+}

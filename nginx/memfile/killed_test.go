@@ -57,7 +57,8 @@ func work(path string, seed uint64, count int) error {
 				continue
 			}
 			if n, ok := isNumbered(record); !ok {
-				return fmt.Errorf("read %d: %s %d: got %d bytes that no writer wrote, beginning as record %d", i, region, index, len(record), n)
+				return fmt.Errorf("read %d: %s %d: got %d bytes that no writer wrote, beginning as record %d",
+					i, region, index, len(record), n)
 			}
 			continue
 		}
@@ -76,7 +77,8 @@ type process struct {
 }
 
 func worker(t *testing.T, path string, seed, count int) *process {
-	c := exec.Command(os.Args[0], "-worker-path="+path, fmt.Sprintf("-worker-seed=%d", seed), fmt.Sprintf("-worker-count=%d", count))
+	c := exec.Command(os.Args[0], "-worker-path="+path, fmt.Sprintf("-worker-seed=%d", seed),
+		fmt.Sprintf("-worker-count=%d", count))
 	c.Stderr = os.Stderr
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -99,7 +101,8 @@ func TestKilledWriter(t *testing.T) {
 	}
 	full := int(f.free.Load()-4) * pageSize
 	writes := []write{
-		{wire.RegionObjects, 1, 100}, {wire.RegionObjects, 2, 1000}, {wire.RegionObjects, 1, 1000}, {wire.RegionObjects, 2, 10},
+		{wire.RegionObjects, 1, 100}, {wire.RegionObjects, 2, 1000}, {wire.RegionObjects, 1, 1000},
+		{wire.RegionObjects, 2, 10},
 		{wire.RegionState, 0, 200}, {wire.RegionState, 0, 300}, {wire.RegionObjects, 2, 0}, {wire.RegionVerdicts, 99, 700},
 		{wire.RegionBodies, 1, full / 2}, {wire.RegionBodies, 1, full / 2}, {wire.RegionBodies, 1, 40},
 	}
@@ -151,7 +154,8 @@ func TestKilledWriter(t *testing.T) {
 					used += pagesFor(len(f.Record(other.region, other.index)))
 				}
 				if free := f.free.Load(); free+used != uint32(len(f.links)-1) || f.writing.Load() != 0 {
-					t.Errorf("write %d %v, stopped after %q, %s: %d pages are free, %d used of %d", i, w, steps[j], how, free, used, len(f.links)-1)
+					t.Errorf("write %d %v, stopped after %q, %s: %d pages are free, %d used of %d",
+						i, w, steps[j], how, free, used, len(f.links)-1)
 				}
 				checkFree(t, f)
 			}

@@ -33,11 +33,11 @@
 //
 // # Readers and writers
 //
-// One writer at a time has the lock on the file's first byte, which the kernel releases when its process ends. It writes
-// a record into free pages, then the place, and then frees the pages of the old record. A reader takes no lock: it copies
-// a record, and then checks that the place is still the same. If the copy has bytes of a later record, the place has
-// changed, because it changes before its pages are used again. So a killed writer leaves whole records, old or new, and
-// the next one only counts the free pages again.
+// One writer at a time has the lock on the file's first byte, which the kernel releases when its process ends. It
+// writes a record into free pages, then the place, and then frees the pages of the old record. A reader takes no lock:
+// it copies a record, and then checks that the place is still the same. If the copy has bytes of a later record, the
+// place has changed, because it changes before its pages are used again. So a killed writer leaves whole records, old
+// or new, and the next one only counts the free pages again.
 //
 // Each user has a shared lock on the second byte. Who opens the file and finds no other user may not trust its records:
 // nginx has been down, and missed revocations. They count once the sidecar has written a state, see [File.Confirmed].
@@ -59,8 +59,8 @@ const maxRecord = 2 << 20
 // guardRegion is the region of the guard's record, beyond those of batches.
 const guardRegion = wire.Region(0xff)
 
-// File is the memory of one worker. Its writers may run at the same time; its readers may not, but those of another File
-// may.
+// File is the memory of one worker. Its writers may run at the same time; its readers may not, but those of another
+// File may.
 type File struct {
 	*header
 	tables []atomic.Uint32

@@ -20,7 +20,9 @@ import (
 const testSize = 256 << 10
 
 // testRegions are all regions.
-var testRegions = []wire.Region{wire.RegionState, wire.RegionObjects, wire.RegionBodies, wire.RegionVerdicts, guardRegion}
+var testRegions = []wire.Region{
+	wire.RegionState, wire.RegionObjects, wire.RegionBodies, wire.RegionVerdicts, guardRegion,
+}
 
 func openTest(t testing.TB, path string) *File {
 	t.Helper()
@@ -51,7 +53,8 @@ func checkFree(t testing.TB, f *File) {
 	}
 	f.repair()
 	if after := f.free.Load(); before != after || linked != after || f.resets.Load() != resets {
-		t.Fatalf("%d pages were counted as free, %d were linked, %d are; damaged: %v", before, linked, after, f.resets.Load() != resets)
+		t.Fatalf("%d pages were counted as free, %d were linked, %d are; damaged: %v",
+			before, linked, after, f.resets.Load() != resets)
 	}
 }
 
@@ -173,8 +176,8 @@ func TestLockIsBounded(t *testing.T) {
 	set(t, f, wire.RegionObjects, 1, []byte("y"))
 }
 
-// TestAnyFreeBytesFit fills the file with small records, removes every other one, and needs all that is free for a large
-// one. It is then full, and still accepts what needs no more than what it replaces.
+// TestAnyFreeBytesFit fills the file with small records, removes every other one, and needs all that is free for a
+// large one. It is then full, and still accepts what needs no more than what it replaces.
 func TestAnyFreeBytesFit(t *testing.T) {
 	f := newTest(t)
 	n := uint32(0)
@@ -211,6 +214,32 @@ func TestAnyFreeBytesFit(t *testing.T) {
 	checkFree(t, f)
 }
 
+// TestBlankedBodiesTakeNothing: a slot that was used once would else keep a page for ever.
+func TestBlankedBodiesTakeNothing(t *testing.T) {
+	f := newTest(t)
+	for _, stamp := range []uint64{1, 0} {
+		set(t, f, wire.RegionBodies, 3, wire.AppendBody(nil, 7, stamp, nil))
+		if got := f.Record(wire.RegionBodies, 3); (got == nil) != (stamp == 0) {
+			t.Errorf("stamp %d: got %x", stamp, got)
+		}
+	}
+	if used, _ := f.Usage(); used != pageSize {
+		t.Errorf("%d bytes are used, want a table's", used)
+	}
+}
+
+// TestSize: all pages that Size counts with are there.
+func TestSize(t *testing.T) {
+	const budget, objects, verdicts = 256 << 20, 100_000, 100_000
+	size := Size(budget, objects, verdicts)
+	each := (size - headSize - pageSize) / (placesIn*(pageSize+4) + 4*regions)
+	want := int64(budget + 4*objects*perBody + objects*perObject + verdicts*perVerdict + passing)
+	if have := each * placesIn * pageSize; have < want || have > want+3*placesIn*pageSize {
+		t.Errorf("%d bytes have pages of %d, want %d", size, have, want)
+	}
+	t.Logf("%d MiB for the sidecar's default settings", size>>20)
+}
+
 // model is what should be in a file.
 type model struct {
 	testing.TB
@@ -240,7 +269,8 @@ func (m *model) write(region wire.Region, index uint32, record []byte) {
 	}
 	fits = fits && used-pagesFor(len(m.records[at]))+pagesFor(len(record)) <= all
 	if err := m.f.SetRecord(region, index, record); (err == nil) != fits {
-		m.Fatalf("%s %d, %d bytes for %d: got error %v, want one: %v", region, index, len(record), len(m.records[at]), err, !fits)
+		m.Fatalf("%s %d, %d bytes for %d: got error %v, want one: %v",
+			region, index, len(record), len(m.records[at]), err, !fits)
 	}
 	if fits {
 		if delete(m.records, at); len(record) > 0 {
@@ -336,17 +366,14 @@ func isNumbered(record []byte) (n uint64, ok bool) {
 
 // TestDamagedWhileUsed damages the file under a writer, which drops all records rather than use them.
 func TestDamagedWhileUsed(t *testing.T) {
+	third := func(f *File) uint32 { return uint32(f.find(wire.RegionObjects, 3).Load()) }
 	for name, damage := range map[string]func(f *File){
-		"a record that is its own next page": func(f *File) {
-			f.links[uint32(f.find(wire.RegionObjects, 3).Load())] = uint32(f.find(wire.RegionObjects, 3).Load())
-		},
-		"a record that is too long": func(f *File) {
-			binary.NativeEndian.PutUint32(f.page(uint32(f.find(wire.RegionObjects, 3).Load())), 1<<31)
-		},
-		"a page beyond the last one":      func(f *File) { f.find(wire.RegionObjects, 3).Store(1<<32 | 1<<31) },
-		"a table beyond the last page":    func(f *File) { f.tables[0].Store(1 << 31) },
-		"two places with one record":      func(f *File) { f.find(wire.RegionObjects, 4).Store(f.find(wire.RegionObjects, 3).Load()) },
-		"a free page beyond the last one": func(f *File) { f.firstFree = 1 << 31 },
+		"a record that is its own next page": func(f *File) { f.links[third(f)] = third(f) },
+		"a record that is too long":          func(f *File) { binary.NativeEndian.PutUint32(f.page(third(f)), 1<<31) },
+		"a page beyond the last one":         func(f *File) { f.find(wire.RegionObjects, 3).Store(1<<32 | 1<<31) },
+		"a table beyond the last page":       func(f *File) { f.tables[0].Store(1 << 31) },
+		"two places with one record":         func(f *File) { f.find(wire.RegionObjects, 4).Store(uint64(third(f))) },
+		"a free page beyond the last one":    func(f *File) { f.firstFree = 1 << 31 },
 	} {
 		f := newTest(t)
 		set(t, f, wire.RegionObjects, 3, make([]byte, 1000))
@@ -357,7 +384,8 @@ func TestDamagedWhileUsed(t *testing.T) {
 		for i := range uint32(10) {
 			set(t, f, wire.RegionObjects, i, make([]byte, 1000))
 		}
-		if state, _ := f.State(); (state == nil) != (f.resets.Load() == 1) || (state != nil) != strings.HasPrefix(name, "a free") {
+		state, _ := f.State()
+		if (state == nil) != (f.resets.Load() == 1) || (state != nil) != strings.HasPrefix(name, "a free") {
 			t.Errorf("%s: got state %q after %d resets", name, state, f.resets.Load())
 		}
 		checkFree(t, f)

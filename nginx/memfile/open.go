@@ -120,8 +120,8 @@ func open(path string, size int64) (f *File, err error) {
 	return f, nil
 }
 
-// reserve has the file system reserve all pages of a file: one that is missing would end the process that touches it when
-// there is no memory.
+// reserve has the file system reserve all pages of a file: one that is missing would end the process that touches it
+// when there is no memory.
 func reserve(file *os.File, size int64) error {
 	if err := unix.Fallocate(int(file.Fd()), 0, 0, size); err != nil {
 		return fmt.Errorf("memory file %s: reserve %d bytes: %w", file.Name(), size, err)

@@ -157,7 +157,8 @@ func (f *File) take(n uint32) (first uint32, err error) {
 	free := f.free.Load()
 	if n > free {
 		used, most := f.Usage()
-		return 0, fmt.Errorf("the memory file is full: %d of %d bytes are used, %d more are needed", used, most, int(n)*pageSize)
+		return 0, fmt.Errorf("the memory file is full: %d of %d bytes are used, %d are needed: enlarge it",
+			used, most, int(n)*pageSize)
 	}
 	if n == 0 {
 		return 0, nil

@@ -173,8 +173,8 @@ func (m *Memory) takeBlank(b *batch, slot uint32) {
 }
 
 // takeRoom makes room in the edge's memory before objects are written, and reports whether that is done. Otherwise
-// bodies that no bucket names could take several times the budget: those of an earlier epoch, and those of many versions
-// in a short time. A memory of a fixed size would then refuse every push for ever.
+// bodies that no bucket names could take several times the budget: those of an earlier epoch, and those of many
+// versions in a short time. A memory of a fixed size would then refuse every push for ever.
 func (m *Memory) takeRoom(b *batch) bool {
 	for ; m.blankedTo < m.filledBefore; m.blankedTo++ {
 		if m.slots.bytes[m.blankedTo] == 0 {
@@ -186,7 +186,7 @@ func (m *Memory) takeRoom(b *batch) bool {
 		m.takeBlank(b, m.blankedTo)
 	}
 	if m.slots.stale > maxStale {
-		m.takeFreeSlots(b, time.Time{})
+		m.takeFreeSlots(b, time.Time{}) //mutant:TestRoom deleted
 	}
 	return true
 }

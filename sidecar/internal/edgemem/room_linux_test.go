@@ -17,8 +17,8 @@ import (
 	"github.com/gatehouse/gatehouse/wire"
 )
 
-// TestRoom publishes large objects again and again after many small ones, to an edge whose memory has little more room
-// than the budget, and then restarts the sidecar with other objects. The edge must never refuse a push.
+// TestRoom fills the budget with small objects, and then publishes large ones again and again, each time after a restart
+// of the sidecar. The edge, whose memory has little more room than the budget, must never refuse a push.
 func TestRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const budget, objects = 16 << 20, 4000
@@ -30,7 +30,8 @@ func TestRoom(t *testing.T) {
 		var peak int64
 		for restart := range 3 {
 			memory := edgemem.New(edgemem.Config{Objects: objects, Verdicts: 1000})
-			cache, err := objectcache.New(objectcache.Config{Bytes: budget, Objects: objects, Shards: 1}, memory, metrics.New(), slog.New(slog.DiscardHandler))
+			config := objectcache.Config{Bytes: budget, Objects: objects, Shards: 1}
+			cache, err := objectcache.New(config, memory, metrics.New(), slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -60,12 +61,16 @@ func TestRoom(t *testing.T) {
 					})
 				}
 			}
-			publish("small", 1, budget/4400, 4000)
-			push(time.Second)
-			for version := range uint64(8) {
-				publish("large", version+1, 12, 1_000_000)
-				push(100 * time.Millisecond)
+			if restart == 0 {
+				publish("small", 1, budget/4400, 4000)
+				push(2 * time.Second)
+				continue
 			}
+			for version := range uint64(8) { // each before the edge has all of the last one
+				publish("large", version+1, 14, 1_000_000)
+				push(10 * time.Millisecond)
+			}
+			push(time.Second)
 			publish("middle", 1, 300, 50_000)
 			push(20 * time.Millisecond)
 		}

@@ -86,8 +86,8 @@ func (s *slots) blank(slot uint32) {
 	s.bytes[slot] = 0
 }
 
-// restart forgets all slots. Slots below before, which an earlier epoch may have filled, become free. How many bytes they
-// have is unknown: they count as one.
+// restart forgets all slots. Slots below before, which an earlier epoch may have filled, become free. How many bytes
+// they have is unknown: they count as one.
 func (s *slots) restart(before uint32) {
 	*s = slots{bytes: make([]uint32, before), free: make([]freeSlot, before), stale: uint64(before)}
 	now := time.Now()

@@ -152,7 +152,7 @@ func (m *Memory) takeDirty(b *batch) {
 }
 
 func (m *Memory) takeDirtyObjects(b *batch) {
-	if m.dirty.len() == 0 || !m.takeRoom(b) { //mutant:TestRoom m.dirty.len() == 0
+	if m.dirty.len() == 0 || !m.takeRoom(b) {
 		return
 	}
 	for {
@@ -209,7 +209,7 @@ func (m *Memory) Reset(before *wire.State) {
 		{wire.RegionVerdicts, verdicts, max(verdicts, uint32(len(m.verdicts.buckets)))},
 	}
 	m.slots.restart(filled)
-	m.blankedTo, m.filledBefore = 0, filled
+	m.blankedTo, m.filledBefore = 0, filled //mutant:TestRoom deleted
 	m.dirty.clear()
 	clear(m.buckets)
 	m.resetVerdicts()
