@@ -1,14 +1,17 @@
 package stack
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -68,6 +71,25 @@ func NginxWorkers(master int) (pids []int, err error) {
 		pids = append(pids, pid)
 	}
 	return pids, nil
+}
+
+// awaitEndOfWorkers waits until no worker of an nginx that was killed listens any more: they end a little later than their
+// master, and the next one removes a socket's file only if nobody listens there.
+func (s *Stack) awaitEndOfWorkers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.opts.ReadyTimeout)
+	defer cancel()
+	for {
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", s.PushSocket())
+		if err != nil {
+			return ctx.Err()
+		}
+		_ = conn.Close()
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: a worker of an earlier nginx still listens", s.PushSocket())
+		case <-time.After(time.Millisecond):
+		}
+	}
 }
 
 func (s *Stack) nginxProgram() program {

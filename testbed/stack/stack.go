@@ -147,6 +147,9 @@ func (s *Stack) StartEdge(ctx context.Context) error {
 	render, program := s.render, s.envoyProgram()
 	if s.opts.EdgeKind == NginxEdge {
 		render, program = s.renderNginx, s.nginxProgram()
+		if err := s.awaitEndOfWorkers(ctx); err != nil {
+			return err
+		}
 	}
 	if err := render(); err != nil {
 		return err
