@@ -73,8 +73,8 @@ func NginxWorkers(master int) (pids []int, err error) {
 	return pids, nil
 }
 
-// awaitEndOfWorkers waits until no worker of an nginx that was killed listens any more: they end a little later than their
-// master, and the next one removes a socket's file only if nobody listens there.
+// awaitEndOfWorkers waits until no worker of an nginx that was killed listens any more: they end a little later than
+// their master, and the next one removes a socket's file only if nobody listens there.
 func (s *Stack) awaitEndOfWorkers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.ReadyTimeout)
 	defer cancel()
