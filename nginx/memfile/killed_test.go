@@ -234,7 +234,7 @@ func TestKilledProcesses(t *testing.T) {
 
 // TestReadersAndAWriter reads in this process while another goroutine writes.
 func TestReadersAndAWriter(t *testing.T) {
-	writes, readers := 50_000, 2
+	writes, readers := 300_000, 2
 	if testing.Short() {
 		writes = 10_000
 	}

@@ -2,6 +2,7 @@ package edgemem_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"testing"
@@ -52,7 +53,8 @@ func TestNewEpochHidesOldVersions(t *testing.T) {
 			}
 		}
 		for i := range objects {
-			if found, err := memory.LockedObjectBy(&old, key(i)); seen && err == nil {
+			// An object without its body is enough for a 304.
+			if found, err := memory.LockedObjectBy(&old, key(i)); seen && !errors.Is(err, wire.ErrNotFound) {
 				t.Fatalf("a worker with the old state finds version %d of %s beside the new epoch's objects", found.Version, key(i))
 			}
 			if _, stands := memory.LockedCredentialBy(&old, key(i), "s"); (seen || status == wire.Found) &&
