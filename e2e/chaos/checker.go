@@ -135,15 +135,11 @@ func (c *Checker) Newest(key int) (Kind, bool) {
 	return c.histories[key].newest()
 }
 
-// Before describes the write of a key before a version.
-func (c *Checker) Before(key int, version uint64) string {
+// Registered reports whether a device was certainly registered before a version was written.
+func (c *Checker) Registered(device int, version uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if version < 2 {
-		return "the first write"
-	}
-	w := c.histories[key].writes[version-2]
-	return fmt.Sprintf("after a %s %v from %.3f to %.3f s", w.kind, w.outcome, w.begun.Seconds(), w.ended.Seconds())
+	return c.histories[device].registered(version)
 }
 
 // Secret returns a device's newest version that is a secret, or with former the secret before it; 0 if there is none.

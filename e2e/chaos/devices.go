@@ -202,9 +202,9 @@ func (w *deviceWriter) write(place *place, kinds ...Kind) {
 		w.report(Violation{ofDevices + "write refused", device, now, fmt.Sprintf("%s of version %d: %v", kind, version, err)})
 	}
 	between := w.world.eras.Load()%2 == 1 // Redis may have lost the device
-	if errors.Is(err, publish.ErrInvalid) || errors.Is(err, publish.ErrNotFound) && !between {
-		w.report(Violation{ofDevices + "write refused", device, now,
-			fmt.Sprintf("%s of version %d: %v, %s", kind, version, err, w.checker.Before(device, version))})
+	missing := errors.Is(err, publish.ErrNotFound) && !between && w.checker.Registered(device, version)
+	if errors.Is(err, publish.ErrInvalid) || missing {
+		w.report(Violation{ofDevices + "write refused", device, now, fmt.Sprintf("%s of version %d: %v", kind, version, err)})
 	}
 }
 

@@ -97,6 +97,17 @@ func (h *history) newest() (Kind, bool) {
 	return Put, false
 }
 
+// registered reports whether the key certainly had a value before a version was written: the last write that may have
+// happened is an acknowledged put, which Redis hasn't lost.
+func (h *history) registered(version uint64) bool {
+	for _, w := range slices.Backward(h.writes[:version-1]) {
+		if w.outcome != Failed {
+			return w.kind == Put && w.outcome == Acked
+		}
+	}
+	return false
+}
+
 // published reports whether an answer that ended at t can have the body of version.
 func (h *history) published(version uint64, t time.Duration) bool {
 	if version < 1 || version > uint64(len(h.writes)) {

@@ -26,3 +26,28 @@ func TestOutcomeOf(t *testing.T) {
 		}
 	}
 }
+
+func TestRegistered(t *testing.T) {
+	const put, del = Put, Delete
+	for _, tt := range []struct {
+		name     string
+		kinds    []Kind
+		outcomes []Outcome
+		want     bool
+	}{
+		{"never written", nil, nil, false},
+		{"put", []Kind{put}, []Outcome{Acked}, true},
+		{"put, and one refused", []Kind{put, put}, []Outcome{Acked, Failed}, true},
+		{"perhaps put", []Kind{put}, []Outcome{Unknown}, false},
+		{"lost, and one refused", []Kind{put, put}, []Outcome{Unknown, Failed}, false},
+		{"deleted", []Kind{put, del}, []Outcome{Acked, Acked}, false},
+	} {
+		h := &history{}
+		for i, kind := range tt.kinds {
+			h.end(h.begin(kind, 0, 0), tt.outcomes[i], 1)
+		}
+		if got := h.registered(h.begin(del, 2, 0)); got != tt.want {
+			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
