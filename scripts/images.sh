@@ -40,9 +40,9 @@ cp "$envoy" "$out/envoy/usr/local/bin/envoy"
 mapfile -t files < <(libraries "$envoy")
 put envoy "${files[@]}"
 
-# Debian's nginx, the modules of the plugin, and their libraries.
+# Debian's nginx, the modules of the plugin, and the libraries of these and of the plugin's own.
 programs=("$nginx" /usr/lib/nginx/modules/{ndk_http_module,ngx_http_lua_module}.so)
-mapfile -t files < <(libraries "${programs[@]}")
+mapfile -t files < <(libraries "${programs[@]}" "$out/sidecar/usr/local/lib/gatehouse/libgatehouse-nginx.so")
 put nginx "${programs[@]}" "${files[@]}" /usr/share/lua/5.1/{ngx,ngx/ssl,resty,resty/core,resty/lrucache}/*.lua
 mkdir -p "$out/nginx/etc/nginx/modules-enabled"
 printf 'load_module /usr/lib/nginx/modules/%s.so;\n' ndk_http_module ngx_http_lua_module >"$out/nginx/etc/nginx/modules-enabled/lua.conf"
