@@ -313,10 +313,12 @@ func loadNextRelease(t *testing.T) {
 	t.Setenv("VERSION", nextRelease)
 	run(t, "", "../../scripts/build-static.sh", dir+"/")
 	run(t, "", "../../scripts/build-wasm.sh", filepath.Join(dir, "gatehouse.wasm"))
-	run(t, "", "env", "ARCH="+runtime.GOARCH, "../../scripts/build-library.sh",
-		"native", filepath.Join(dir, "libgatehouse.so"))
-	files := map[string]string{
-		"/plugin.wasm": filepath.Join(dir, "gatehouse.wasm"), "/libgatehouse.so": filepath.Join(dir, "libgatehouse.so"),
+	files := map[string]string{"/plugin.wasm": filepath.Join(dir, "gatehouse.wasm")}
+	for kind, path := range map[string]string{
+		"native": "/libgatehouse.so", "nginx": "/usr/local/lib/gatehouse/libgatehouse-nginx.so",
+	} {
+		files[path] = filepath.Join(dir, filepath.Base(path))
+		run(t, "", "env", "ARCH="+runtime.GOARCH, "../../scripts/build-library.sh", kind, files[path])
 	}
 	for _, program := range []string{"gatehouse-sidecar", "gatehousectl"} {
 		files["/usr/local/bin/"+program] = filepath.Join(dir, program)
