@@ -72,18 +72,8 @@ func (p *proxy) RequestHeaders() []byte {
 	return p.raw
 }
 
-func (p *proxy) RequestHeader(name string) (values string) {
-	fields, _ := headermap.ParseFields(p.RequestHeaders())
-	for found := false; fields.More(); {
-		if n, value := fields.Next(); n != name {
-			continue
-		} else if found {
-			values += "," + value
-		} else {
-			values, found = value, true
-		}
-	}
-	return values
+func (p *proxy) RequestHeader(name string) string {
+	return headermap.Value(p.RequestHeaders(), name)
 }
 
 func (p *proxy) RequestBody(size int) []byte {

@@ -99,3 +99,19 @@ func Append(dst []byte, headers [][2]string) []byte {
 	}
 	return dst
 }
+
+// Value returns the values of a name in serialized headers, joined by commas (RFC 9110, section 5.3); "" if it isn't
+// there.
+func Value(headers []byte, name string) (values string) {
+	fields, _ := ParseFields(headers)
+	for found := false; fields.More(); {
+		if n, value := fields.Next(); n != name {
+			continue
+		} else if found {
+			values += "," + value
+		} else {
+			values, found = value, true
+		}
+	}
+	return values
+}

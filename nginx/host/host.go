@@ -112,21 +112,11 @@ func (h *host) AddGuard(n int64) error {
 func (h *host) RequestHeaders() []byte { return h.raw }
 
 // RequestHeader implements edge.Host. The id is nginx's own, whatever the client sends.
-func (h *host) RequestHeader(name string) (values string) {
+func (h *host) RequestHeader(name string) string {
 	if name == "x-request-id" {
 		return h.variable("request_id")
 	}
-	fields, _ := headermap.ParseFields(h.raw)
-	for found := false; fields.More(); {
-		if n, value := fields.Next(); n != name {
-			continue
-		} else if found {
-			values += "," + value
-		} else {
-			values, found = value, true
-		}
-	}
-	return values
+	return headermap.Value(h.raw, name)
 }
 
 // RequestBody implements edge.Host.
