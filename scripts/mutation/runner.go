@@ -17,8 +17,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// patience bounds a test that waits for an event that never occurs with the mutant.
-const patience = 20 * time.Second
+const (
+	// patience bounds a test that waits for an event that never occurs with the mutant.
+	patience = 20 * time.Second
+	// enough is for a test as it is, on a busy machine.
+	enough = time.Minute
+)
 
 // runner builds the test binaries and runs tests of them.
 type runner struct {
@@ -99,7 +103,7 @@ func (r *runner) each(ctx context.Context, mutants []mutant, limit int) (missed 
 // red returns an error unless the mutant's test passes without and fails with the mutant.
 func (r *runner) red(ctx context.Context, m *mutant) error {
 	once, _ := r.asItIs.LoadOrStore(m.pkg+" "+m.test, sync.OnceValue(func() error {
-		out, err := r.test(ctx, m, "")
+		out, err := r.test(ctx, m, "", enough)
 		if err != nil || !bytes.Contains(out, []byte("--- PASS: "+m.test+" ")) {
 			return errors.Join(fmt.Errorf("%s of %s doesn't pass as it is: %s", m.test, m.pkg, out), err)
 		}
@@ -108,15 +112,16 @@ func (r *runner) red(ctx context.Context, m *mutant) error {
 	if err := once.(func() error)(); err != nil {
 		return err
 	}
-	if _, err := r.test(ctx, m, m.id); err == nil {
+	if _, err := r.test(ctx, m, m.id, patience); err == nil {
 		return fmt.Errorf("%s of %s passes with %s for %s", m.test, m.pkg, m.with, m.code)
 	}
 	return ctx.Err()
 }
 
-// test runs the mutant's test with a mutant, or without one. Servers that it started end with it.
-func (r *runner) test(ctx context.Context, m *mutant, mutant string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// test runs the mutant's test with a mutant, or without one, and ends it after the time. Servers that it started end
+// with it.
+func (r *runner) test(ctx context.Context, m *mutant, mutant string, most time.Duration) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	binary := filepath.Join(r.dir, path.Base(m.pkg)+".test")
 	cmd := exec.CommandContext(ctx, binary, "-test.v", "-test.run", "^"+m.test+"$")

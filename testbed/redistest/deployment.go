@@ -33,8 +33,7 @@ func StartCluster(t T) *Cluster {
 	for i := range servers {
 		_, buses[i], _ = net.SplitHostPort(FreeAddress(t)) // the usual one may be over 65535
 		servers[i] = StartServer(t, "--cluster-enabled", "yes", "--cluster-port", buses[i], "--cluster-node-timeout", "1000",
-			"--cluster-require-full-coverage", "no", "--appendonly", "yes", "--appendfsync", "always",
-			"--repl-diskless-sync-delay", "0")
+			"--cluster-require-full-coverage", "no", "--appendonly", "yes", "--appendfsync", "always")
 	}
 	c.Masters, c.Replica = servers[:masters], servers[masters]
 	c.URL = "redis+cluster://" + c.Masters[2].Address + "," + c.Masters[1].Address
@@ -77,14 +76,11 @@ type Sentinels struct {
 	clients []*redis.SentinelClient
 }
 
-// noSyncDelay is the option by which a master doesn't wait for more replicas.
-const noSyncDelay = "--repl-diskless-sync-delay"
-
 // StartSentinels runs them until the test ends. They consider a master down after half a second.
 func StartSentinels(t T) *Sentinels {
 	t.Helper()
 	const sentinels = 3
-	s := &Sentinels{Master: StartServer(t, noSyncDelay, "0")}
+	s := &Sentinels{Master: StartServer(t)}
 	s.Replica = StartServer(t, "--replicaof", "127.0.0.1 "+s.Master.Port())
 	replica := s.Replica.Client(t)
 	await(t, "the replica to be in step", func() error { return linked(t, replica) })
@@ -137,7 +133,7 @@ func (s *Sentinels) Failover(t T, behind func()) {
 func (s *Sentinels) Rejoin(t T) {
 	t.Helper()
 	// From its start on: what it has on disk is from an earlier synchronization, and must not be read as a master's.
-	s.Replica.args = []string{noSyncDelay, "0", "--replicaof", "127.0.0.1 " + s.Master.Port()}
+	s.Replica.args = []string{"--replicaof", "127.0.0.1 " + s.Master.Port()}
 	s.Replica.Restart()
 	replica := s.Replica.Client(t)
 	await(t, "the replica to be in step", func() error { return linked(t, replica) })

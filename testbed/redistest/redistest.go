@@ -101,7 +101,9 @@ func (s *Server) start() {
 		s.t.Fatalf("redis-server: %v; install it (apt-get install redis-server)", err)
 	}
 	host, port, _ := net.SplitHostPort(s.Address)
-	args := []string{"--bind", host, "--port", port, "--dir", s.Dir, "--save", "", "--appendonly", "no"}
+	// A master doesn't wait for more replicas before it sends its data.
+	args := []string{"--bind", host, "--port", port, "--dir", s.Dir, "--save", "", "--appendonly", "no",
+		"--repl-diskless-sync-delay", "0"}
 	if strings.Contains(strings.Join(s.args, " "), "--sentinel") {
 		args = []string{s.args[0], "--bind", host, "--port", port, "--dir", s.Dir, "--sentinel"}
 	} else {

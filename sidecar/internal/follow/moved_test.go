@@ -19,7 +19,7 @@ import (
 // device is registered again, and its record is asked for over that connection: the old record is not taken for the new
 // one.
 func TestGrantFromTheOldServer(t *testing.T) {
-	old := redistest.StartServer(t, "--repl-diskless-sync-delay", "0")
+	old := redistest.StartServer(t)
 	promoted := redistest.StartServer(t, "--replicaof", "127.0.0.1 "+old.Port())
 	a, b := serverAt(t, old.Address), serverAt(t, promoted.Address)
 	register := func(s server) uint64 {
@@ -68,7 +68,7 @@ func TestGrantFromTheOldServer(t *testing.T) {
 // TestRevokedAtTheNewServer moves a name while connections to the old server remain, which doesn't know it, and a new
 // subscription is at the new one. A revocation there stays in effect: the old server's data isn't read any more.
 func TestRevokedAtTheNewServer(t *testing.T) {
-	old := redistest.StartServer(t, "--repl-diskless-sync-delay", "0")
+	old := redistest.StartServer(t)
 	promoted := redistest.StartServer(t, "--replicaof", "127.0.0.1 "+old.Port())
 	a, b := serverAt(t, old.Address), serverAt(t, promoted.Address)
 	if _, err := a.publish.PutDevice(t.Context(), publish.Device{ID: "d", Secret: "s", Cost: 4}); err != nil {
