@@ -20,6 +20,7 @@ import (
 // TestTwoSidecars starts a second sidecar for the same Envoy: it wins; the first one logs that and waits, and takes
 // over again when the second one has exited.
 func TestTwoSidecars(t *testing.T) {
+	anyEdge(t)
 	t.Parallel()
 	e := reuse(t, stack.Options{})
 	e.put("/v1/products/42", "first")
@@ -238,6 +239,7 @@ func TestBoundedStaleness(t *testing.T) {
 // TestEvictionFollowsUse reads some objects through the edge and publishes more than fit: the objects that are read
 // stay.
 func TestEvictionFollowsUse(t *testing.T) {
+	anyEdge(t)
 	t.Parallel()
 	const (
 		size, hot = 20 << 10, 10

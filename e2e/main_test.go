@@ -36,6 +36,15 @@ func long(t *testing.T, others string) {
 	}
 }
 
+// anyEdge skips a test of what is behind the edge in the short form on Wasm, where each start of Envoy takes 8 s of a
+// processor: the short forms on the dynamic module and on nginx have it.
+func anyEdge(t *testing.T) {
+	t.Helper()
+	if testing.Short() && !onNative() && !onNginx() {
+		t.Skip("not about the edge; in short on the dynamic module and nginx, or LONG=1")
+	}
+}
+
 // sized returns whole in the whole suite, and short in its short form.
 func sized(whole, short int) int {
 	if testing.Short() {

@@ -13,6 +13,7 @@ import (
 
 // TestMisses checks answers of an upstream that is a cache itself.
 func TestMisses(t *testing.T) {
+	anyEdge(t)
 	t.Parallel()
 	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("x-says") != "" {

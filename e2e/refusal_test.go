@@ -16,6 +16,7 @@ import (
 // TestRefusedWithoutACall checks what the edge refuses by itself, and that valid credentials are authenticated
 // meanwhile: of a device that is new, rotates, or has another secret, and of all devices after the sidecar was killed.
 func TestRefusedWithoutACall(t *testing.T) {
+	anyEdge(t)
 	t.Parallel()
 	e := reuse(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}}) // no refresh, which would be a call
 	clients := e.workers()

@@ -171,6 +171,7 @@ func (e *edge) sidecarRSS() int { return int(e.metric("process_resident_memory_b
 
 // TestRevocationDuringVerification revokes a device while bcrypt runs for it.
 func TestRevocationDuringVerification(t *testing.T) { // not in parallel: a run of cost 13 must end within a call's 2 s
+	anyEdge(t)
 	e := reuse(t, stack.Options{})
 	e.device("dev", "right", 13, "telemetry.write")
 	e.known(1)
@@ -310,6 +311,7 @@ func TestVerdictGrace(t *testing.T) {
 
 // TestRefreshAhead covers several lives of a verdict: no request waits for the next one.
 func TestRefreshAhead(t *testing.T) {
+	anyEdge(t)
 	t.Parallel()
 	const lives = 3
 	for _, pin := range []string{"1h", "0s"} {

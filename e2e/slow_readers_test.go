@@ -20,6 +20,7 @@ import (
 // complete answer of the filter or plugin, whatever the limits of a connection. Envoy bounds its heap, and the plugin
 // what it sends. Other clients soon get answers again.
 func TestSlowReaders(t *testing.T) {
+	anyEdge(t)
 	const (
 		heap     = 192 << 20 // bytes
 		requests = 1000      // of 1 MiB

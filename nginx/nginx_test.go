@@ -24,7 +24,6 @@ load_module %[3]s/ndk_http_module.so;
 load_module %[3]s/ngx_http_lua_module.so;
 events { worker_connections 2048; }
 http {
-  access_log off;
   client_body_temp_path %[1]s/body;
   proxy_temp_path %[1]s/proxy;
   fastcgi_temp_path %[1]s/fastcgi;
@@ -38,6 +37,7 @@ const initBlock = `
   init_by_lua_block { %[4]srequire("gatehouse.edge").init{ rules = "%[1]s/rules.json", socket = "unix:%[1]s/api.sock",
     push = "unix:%[1]s/push.sock", memory = "%[1]s/memory", memory_mib = 8, objects = 1000, verdicts = 1000, library = "%[5]s" } }
   include %[2]s/http.conf;
+  access_log %[1]s/access.log gatehouse;
 `
 
 // builds has the directory of the libraries that tests have built.

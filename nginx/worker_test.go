@@ -197,6 +197,10 @@ func TestNotLoaded(t *testing.T) {
 			if log, err := os.ReadFile(e.socket("error.log")); err != nil || !strings.Contains(string(log), tt.want) {
 				t.Errorf("want %q in the log: %v %s", tt.want, err, log)
 			}
+			const reason = `"reason":"gatehouse_unavailable_not_started"`
+			if log, err := os.ReadFile(e.socket("access.log")); err != nil || strings.Count(string(log), reason) < 3 {
+				t.Errorf("want %s of three requests in the log: %v %s", reason, err, log)
+			}
 		})
 	}
 }

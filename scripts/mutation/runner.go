@@ -18,16 +18,14 @@ import (
 )
 
 const (
-	// patience bounds a test that waits for an event that never occurs with the mutant.
-	patience = 20 * time.Second
-	// enough is for a test as it is, on a busy machine.
-	enough = time.Minute
+	enough   = time.Minute     // for a test as it is, on a busy machine
+	patience = 5 * time.Second // for a test that waits for what never occurs with the mutant, besides twice its usual time
 )
 
 // runner builds the test binaries and runs tests of them.
 type runner struct {
 	dir, overlay string
-	asItIs       sync.Map // package and test → func() error: whether it passes without a mutant
+	asItIs       sync.Map // package and test → func() (time.Duration, error): how long it takes without a mutant
 }
 
 // build compiles each package's tests once.
@@ -102,17 +100,19 @@ func (r *runner) each(ctx context.Context, mutants []mutant, limit int) (missed 
 
 // red returns an error unless the mutant's test passes without and fails with the mutant.
 func (r *runner) red(ctx context.Context, m *mutant) error {
-	once, _ := r.asItIs.LoadOrStore(m.pkg+" "+m.test, sync.OnceValue(func() error {
+	once, _ := r.asItIs.LoadOrStore(m.pkg+" "+m.test, sync.OnceValues(func() (time.Duration, error) {
+		begin := time.Now()
 		out, err := r.test(ctx, m, "", enough)
 		if err != nil || !bytes.Contains(out, []byte("--- PASS: "+m.test+" ")) {
-			return errors.Join(fmt.Errorf("%s of %s doesn't pass as it is: %s", m.test, m.pkg, out), err)
+			return 0, errors.Join(fmt.Errorf("%s of %s doesn't pass as it is: %s", m.test, m.pkg, out), err)
 		}
-		return nil
+		return time.Since(begin), nil
 	}))
-	if err := once.(func() error)(); err != nil {
+	usual, err := once.(func() (time.Duration, error))()
+	if err != nil {
 		return err
 	}
-	if _, err := r.test(ctx, m, m.id, patience); err == nil {
+	if _, err := r.test(ctx, m, m.id, patience+2*usual); err == nil {
 		return fmt.Errorf("%s of %s passes with %s for %s", m.test, m.pkg, m.with, m.code)
 	}
 	return ctx.Err()

@@ -219,7 +219,7 @@ end
 -- refuse answers 503 in a worker without the library.
 local function refuse()
   ngx.status = 503
-  ngx.var.gatehouse_reason = "gatehouse_panic"
+  ngx.var.gatehouse_reason = "gatehouse_unavailable_not_started"
   ngx.header["Cache-Control"], ngx.header["Retry-After"] = "no-store", "1"
   ngx.print "try again\n"
   return ngx.exit(ngx.HTTP_OK)
