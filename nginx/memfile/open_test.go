@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -289,4 +291,40 @@ func useDamaged(t *testing.T, path string, good, values []byte) {
 		}
 	}
 	checkFree(t, f)
+}
+
+// TestSizeInChart: the chart reserves what Size says for each memory that it may be told, and at most 3 MiB more.
+func TestSizeInChart(t *testing.T) {
+	text, err := os.ReadFile("../../charts/gatehouse/templates/_nginx.tpl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	number := func(pattern string) int64 {
+		t.Helper()
+		found := regexp.MustCompile(pattern).FindSubmatch(text)
+		if found == nil {
+			t.Fatalf("the chart has no %s", pattern)
+		}
+		n, err := strconv.ParseInt(string(found[1]), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	smallest := number(`min \(mul 4 \$objects\) \(div \(int64 \$bytes\) (\d+)\)`)
+	perBody, perObject := number(`mul (\d+) \$bodies`), number(`mul (\d+) \$objects\) \(mul`)
+	perVerdict, passing := number(`mul (\d+) \$verdicts`), number(`mul (\d+) 1048576\) \}\}`)
+	more, factor := number(`"file" \(add (\d+) \(div`), number(`mul \$size (\d+)\) 1073741824`)
+	for _, budget := range []int64{1 << 20, 16 << 20, 256 << 20, 1 << 30, 64 << 30} {
+		for _, objects := range []int64{1, 1000, 100_000, 10_000_000} {
+			for _, verdicts := range []int64{1, 100_000, 10_000_000} {
+				size := budget + perBody*min(4*objects, budget/smallest) + perObject*objects + perVerdict*verdicts + passing<<20
+				file, want := more+size*factor>>30, Size(budget, objects, verdicts)
+				if file<<20 < want || file<<20 > want+3<<20+want/1000 {
+					t.Errorf("memory of %d bytes, %d objects, %d verdicts: %d MiB in the chart, want %d bytes", budget, objects,
+						verdicts, file, want)
+				}
+			}
+		}
+	}
 }
