@@ -131,6 +131,7 @@ func TestRedisLosesItsData(t *testing.T) {
 // TestRedisComesBackEmpty kills a Redis without persistence and starts it again: edges go on as if it were unreachable,
 // and no device is refused, also by a sidecar that starts then, until the loss is accepted.
 func TestRedisComesBackEmpty(t *testing.T) {
+	anyEdge(t)
 	t.Parallel()
 	const bound, slack = 4 * time.Second, time.Second
 	e := start(t, stack.Options{Concurrency: 1, SidecarArgs: []string{"--verdict.allow-ttl=10m"}, Rules: fmt.Sprintf(`{
@@ -197,6 +198,7 @@ func TestRedisComesBackEmpty(t *testing.T) {
 // TestBoundedStaleness stops Redis: cached answers continue until max_staleness, then the rules decide; afterwards
 // cached answers resume by themselves.
 func TestBoundedStaleness(t *testing.T) {
+	anyEdge(t)
 	t.Parallel()
 	const maxStaleness = 3 * time.Second
 	rules := func(stale string) string {

@@ -84,6 +84,7 @@ func random() string { return fmt.Sprint("wrong", rand.Uint64()) }
 // TestLockout sends wrong secrets for a device's id from many addresses. The device, which was never authenticated,
 // succeeds; also with a new secret.
 func TestLockout(t *testing.T) {
+	anyEdge(t)
 	const addresses, limit = 24, 10 * time.Second
 	e := reuse(t, stack.Options{})
 	e.device("target", "right", 8, "telemetry.write")

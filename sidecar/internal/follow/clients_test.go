@@ -231,7 +231,7 @@ func (s server) heal(t *testing.T) {
 func (s server) put(t *testing.T, key string) uint64 {
 	t.Helper()
 	r, err := s.publish.Put(context.WithoutCancel(t.Context()),
-		publish.Object{Key: key, Body: []byte(key), ContentType: "text/plain"})
+		publish.Object{Key: key, Body: []byte(key), ContentType: "image/png"}) // is not compressed
 	if err != nil {
 		t.Fatal(err)
 	}
