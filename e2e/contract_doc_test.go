@@ -13,10 +13,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/edge/wire/limits"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/testbed/redistest"
-	"github.com/gatehouse/gatehouse/wire"
-	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 const (

@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/edge/wire/limits"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/testbed/stack"
-	"github.com/gatehouse/gatehouse/wire"
-	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 // TestEnvoyRestart kills Envoy and starts it again, without any other action.

@@ -2,7 +2,7 @@ package edge
 
 import (
 	"github.com/gatehouse/gatehouse/edge/policy"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // maxBodies bounds the bodies that a VM caches, in bytes.

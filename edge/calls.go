@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/gatehouse/gatehouse/edge/policy"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // maxCalls and maxFetches bound the calls of one VM in flight; maxFetches bounds those that wait for Redis, because

@@ -12,8 +12,8 @@ import (
 
 	"github.com/gatehouse/gatehouse/edge/headermap"
 	"github.com/gatehouse/gatehouse/edge/policy"
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/wasm-filter/abi"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 // emulator is a proxy in memory: it calls its VM as Envoy does and records what the VM does. Its results are in an

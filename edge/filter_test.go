@@ -9,8 +9,8 @@ import (
 
 	"github.com/gatehouse/gatehouse/edge/headermap"
 	"github.com/gatehouse/gatehouse/edge/policy"
-	"github.com/gatehouse/gatehouse/wire"
-	"github.com/gatehouse/gatehouse/wire/limits"
+	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/edge/wire/limits"
 )
 
 const rules = `{

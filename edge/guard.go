@@ -3,7 +3,7 @@ package edge
 import (
 	"encoding/binary"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // The guard shows whether objects were written since the last read. It is a gauge, because reading one needs no lock

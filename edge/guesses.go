@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/gatehouse/gatehouse/edge/policy"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // Bounds of what a worker remembers about guesses.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/edge/policy"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // guessedEdge returns an edge at which device dev is at work with the secret "right".

@@ -3,7 +3,7 @@ package edge
 import (
 	"math/rand/v2"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 const (

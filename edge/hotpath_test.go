@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/edge/policy"
-	"github.com/gatehouse/gatehouse/wire"
-	"github.com/gatehouse/gatehouse/wire/limits"
+	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/edge/wire/limits"
 )
 
 func newObject(key string, length int) wire.Object {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/edge/headermap"
 	"github.com/gatehouse/gatehouse/edge/policy"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // maxBatch bounds a batch, in bytes. The sidecar's batches are far smaller; the largest has one body.

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/edge/policy"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // emulateBoth starts an edge beside a push listener.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/edge/policy"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 const sessionRules = `{

@@ -3,7 +3,7 @@ package edge
 import (
 	"net/netip"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // maxThrottled bounds the throttled sources. Beyond it, each request from another source costs a call.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/edge/policy"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // newDeviceEdge returns an edge with a new device and one that authenticated before.

@@ -5,8 +5,8 @@ import (
 	"strings"
 
 	"github.com/gatehouse/gatehouse/edge/policy"
-	"github.com/gatehouse/gatehouse/wire"
-	"github.com/gatehouse/gatehouse/wire/limits"
+	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/edge/wire/limits"
 )
 
 // Action is what the proxy does with a stream after a callback.

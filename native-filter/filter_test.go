@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/gatehouse/gatehouse/edge"
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/native-filter/dynmod/fakeenvoy"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 const nativeRules = `{"sidecar": {"cluster": "sidecar"}, "credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"},

@@ -11,9 +11,9 @@ import (
 	"github.com/gatehouse/gatehouse/edge"
 	"github.com/gatehouse/gatehouse/edge/headermap"
 	"github.com/gatehouse/gatehouse/edge/policy"
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/native-filter/dynmod"
 	"github.com/gatehouse/gatehouse/native-filter/memory"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 // shared is the memory of all filters of the process.

@@ -18,10 +18,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/nginx"
 	"github.com/gatehouse/gatehouse/testbed/await"
 	"github.com/gatehouse/gatehouse/testbed/stack"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 // edgeConfig is a whole edge, with the plugin's own files; the upstream and the sidecar are the test's.

@@ -41,15 +41,15 @@ imports() {
     printf '%s imports what it may not:\n%s\n' "$dir" "$wrong" >&2
     return 1
   done <<'END'
-wire
-edge wire
-native-filter wire|edge
-wasm-filter wire|edge
-nginx wire|edge
-sidecar wire|edge/policy|edge/headermap|nginx
-testbed wire|sidecar|nginx
-e2e wire|sidecar|testbed
-loadtest wire|sidecar|testbed
+edge/wire
+edge
+native-filter edge
+wasm-filter edge
+nginx edge
+sidecar edge/wire|edge/policy|edge/headermap|nginx
+testbed edge/wire|sidecar|nginx
+e2e edge/wire|sidecar|testbed
+loadtest edge/wire|sidecar|testbed
 END
 }
 
@@ -97,7 +97,7 @@ stage "120 columns" narrow
 stage imports imports
 stage "go mod tidy" go mod tidy -diff
 stage "go vet" go vet ./...
-stage "go vet, wasm" for_wasm go vet ./wasm-filter/... ./edge/... ./wire
+stage "go vet, wasm" for_wasm go vet ./wasm-filter/... ./edge/...
 stage "go vet, SDK" for_wasm go vet -tags=sdk ./wasm-filter
 stage "go vet, plugins" for_wasm go vet -tags=plugins ./wasm-filter
 stage "go vet, native" env CGO_ENABLED=1 go vet -tags=native ./native-filter/...

@@ -9,7 +9,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge"
 	"github.com/gatehouse/gatehouse/edge/headermap"
 	"github.com/gatehouse/gatehouse/edge/policy"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // fake is a proxy in memory, as far as the tests of plugins need one; package edge has a complete one for its own.

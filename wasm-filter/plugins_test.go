@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/edge"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // plugged runs plugins in a fake.

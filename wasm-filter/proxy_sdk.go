@@ -10,7 +10,7 @@ import (
 	"github.com/gatehouse/gatehouse/edge"
 	"github.com/gatehouse/gatehouse/edge/headermap"
 	"github.com/gatehouse/gatehouse/edge/policy"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // proxy is the module's host by the Proxy-Wasm Go SDK. The SDK's results are garbage-collected memory, so they outlive

@@ -12,8 +12,8 @@ import (
 	"github.com/gatehouse/gatehouse/edge"
 	"github.com/gatehouse/gatehouse/edge/headermap"
 	"github.com/gatehouse/gatehouse/edge/policy"
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/wasm-filter/abi"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 type proxy struct { // the host that the module runs in

@@ -14,7 +14,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/edge"
 	"github.com/gatehouse/gatehouse/edge/policy"
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // wazeroMS is the time at which the clock of proxytest's modules begins, unix ms.

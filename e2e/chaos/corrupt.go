@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // corruptEvery is the interval of batches that the push listener must refuse.

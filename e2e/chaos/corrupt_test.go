@@ -3,7 +3,7 @@ package chaos
 import (
 	"testing"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // A third of the bad batches are whole, and refused only for their epoch.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // authorize passes a device that a rule permits, with its identity in the decision.

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // Action is what the filter does with a request.

@@ -3,7 +3,7 @@ package policy
 import (
 	"time"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // settleMS is the maximum time, ms, for which the clocks of Redis and the sidecar disagree that a second has ended.

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gatehouse/gatehouse/edge/headermap"
-	"github.com/gatehouse/gatehouse/wire/objectkey"
+	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
 )
 
 const (

@@ -5,8 +5,8 @@ import (
 	"strings"
 
 	"github.com/gatehouse/gatehouse/edge/headermap"
-	"github.com/gatehouse/gatehouse/wire/limits"
-	"github.com/gatehouse/gatehouse/wire/objectkey"
+	"github.com/gatehouse/gatehouse/edge/wire/limits"
+	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
 )
 
 // Headers that tell the upstream the device. A client's headers with these names never reach it.

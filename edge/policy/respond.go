@@ -7,9 +7,9 @@ import (
 	"unsafe"
 
 	"github.com/gatehouse/gatehouse/edge/headermap"
-	"github.com/gatehouse/gatehouse/wire"
-	"github.com/gatehouse/gatehouse/wire/limits"
-	"github.com/gatehouse/gatehouse/wire/objectkey"
+	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/edge/wire/limits"
+	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
 )
 
 // The Cache-Status (RFC 9211) of upstream responses, and of a hit.

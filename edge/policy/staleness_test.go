@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // TestMaxAuthStaleness: a device that may have been revoked meanwhile is not authenticated, by any answer.

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // MaxIndex is the greatest index of a record: the sidecar's tables have at most 2²⁴ places. Without a bound, one

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 func TestRecords(t *testing.T) {

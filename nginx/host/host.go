@@ -14,8 +14,8 @@ import (
 	"github.com/gatehouse/gatehouse/edge"
 	"github.com/gatehouse/gatehouse/edge/headermap"
 	"github.com/gatehouse/gatehouse/edge/policy"
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/nginx/jwt"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 // host is the host of one of a worker's VMs: nginx, by shim.c.

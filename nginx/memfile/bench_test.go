@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/native-filter/memory"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 var lengths = []struct {

@@ -50,7 +50,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // maxRecord bounds a record in bytes. The longest one is in the largest batch.

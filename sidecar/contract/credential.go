@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gatehouse/gatehouse/wire/limits"
+	"github.com/gatehouse/gatehouse/edge/wire/limits"
 )
 
 const (

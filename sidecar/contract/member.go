@@ -3,7 +3,7 @@ package contract
 import (
 	"strings"
 
-	"github.com/gatehouse/gatehouse/wire/limits"
+	"github.com/gatehouse/gatehouse/edge/wire/limits"
 )
 
 // Kinds of a [Member].

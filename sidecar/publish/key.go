@@ -4,8 +4,8 @@ import (
 	"context"
 	"strings"
 
+	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/wire/objectkey"
 )
 
 // canonical returns the stored form of key: the hex digits of its escapes are in upper case. It returns an error for a

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/wire/objectkey"
 )
 
 // TestKeysThatNoEdgeLooksUp: Envoy normalizes these keys to others, which the error names.

@@ -1,4 +1,4 @@
--- The push listener: it passes the sidecar's batches to the library. wire/batch.go describes a batch and the answers.
+-- The push listener: passes batches of the sidecar to the library. edge/wire/batch.go describes them and the answers.
 
 local edge = require "gatehouse.edge"
 

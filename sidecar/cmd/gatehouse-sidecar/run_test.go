@@ -16,6 +16,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/hasher"
@@ -23,7 +24,6 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/await"
 	"github.com/gatehouse/gatehouse/testbed/logbuffer"
 	"github.com/gatehouse/gatehouse/testbed/redistest"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 // TestMain makes the test's own program what the sidecar's is: one that can be a hasher.

@@ -11,10 +11,10 @@ import (
 
 	"go.opentelemetry.io/otel/trace/noop"
 
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/api"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 // behind is an edge that still has an older version of everything.

@@ -8,8 +8,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/internal/token"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 // Sessions issues tokens, and publishes the keys that validate them.

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
 	"github.com/gatehouse/gatehouse/sidecar/internal/token"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 func (f fixture) exchange(t *testing.T, r wire.VerifyRequest) wire.SessionResponse {

@@ -7,8 +7,8 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/gatehouse/gatehouse/edge/wire/limits"
 	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
-	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 // maxTold bounds the decisions that are logged in a second.

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 // marked returns the devices in the edge's list, sorted.

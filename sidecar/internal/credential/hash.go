@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/internal/tracing"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 // hash runs bcrypt for the attempt, unless another sidecar has done so or is doing it, and returns the answer. It is

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // maxNamed bounds the failures whose device and network are known by name, for operators.

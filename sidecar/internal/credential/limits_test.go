@@ -13,10 +13,10 @@ import (
 
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 var fewFailures = credential.Limits{DeviceFailures: 5, SourceFailures: 12, Window: time.Minute}

@@ -3,7 +3,7 @@ package edgemem
 import (
 	"time"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // A batch blocks the worker that applies it for about a millisecond at most, so its bytes and operations are bounded. A

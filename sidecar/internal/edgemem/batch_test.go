@@ -3,7 +3,7 @@ package edgemem
 import (
 	"testing"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // TestSizes compares the calculated sizes of records with their real ones.

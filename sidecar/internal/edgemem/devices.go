@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 // meanDevices is the maximum average number of devices in a bucket of verdicts: with more, each lookup would read more

@@ -7,9 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 // TestCredentialStatus checks the status of a device's right secret and of another one.

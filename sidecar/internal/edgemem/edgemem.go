@@ -23,9 +23,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 // meanEntries is the average number of entries in a bucket of a table that holds as much as it was sized for.

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 // TestNewEpochHidesOldVersions has a worker that has not read the new epoch's state yet, and one that has. The first

@@ -7,10 +7,10 @@ import (
 	"time"
 	"weak"
 
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/shrink/shrinktest"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 // drain delivers everything that waits.

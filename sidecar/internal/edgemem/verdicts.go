@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/internal/shrink"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 // Bounds of one bucket of verdicts.

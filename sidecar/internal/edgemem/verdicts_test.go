@@ -8,9 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem/edgememtest"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 // TestSessionVerdict distinguishes verdicts on a secret and on a session, and drops both with their device's.

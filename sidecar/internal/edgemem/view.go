@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // View reads the memory in the edge's way, to explain its answers: the state that the edge acknowledged last, and the

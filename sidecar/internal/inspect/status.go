@@ -7,8 +7,8 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/internal/presence"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 // Status is the condition of a sidecar and its edge. Ages are in seconds, -1 for never.

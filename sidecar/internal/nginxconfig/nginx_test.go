@@ -17,11 +17,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/nginx"
 	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 	"github.com/gatehouse/gatehouse/testbed/await"
 	"github.com/gatehouse/gatehouse/testbed/stack"
-	"github.com/gatehouse/gatehouse/wire"
 )
 
 // edge is a real nginx with the plugin, and with a server for each case that listens on a socket of its own.

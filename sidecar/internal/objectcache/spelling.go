@@ -3,7 +3,7 @@ package objectcache
 import (
 	"slices"
 
-	"github.com/gatehouse/gatehouse/wire/objectkey"
+	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
 )
 
 // spellings has, for each canonical key with a stored key in another spelling, all spellings, the canonical one first.

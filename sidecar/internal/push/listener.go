@@ -14,9 +14,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/edge/wire/limits"
 	"github.com/gatehouse/gatehouse/sidecar/internal/version"
-	"github.com/gatehouse/gatehouse/wire"
-	"github.com/gatehouse/gatehouse/wire/limits"
 )
 
 const (

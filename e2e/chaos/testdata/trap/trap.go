@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // armed is when a trap in a push was asked for, nil if none was.

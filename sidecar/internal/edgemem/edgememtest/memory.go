@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"sync"
 
-	"github.com/gatehouse/gatehouse/wire"
+	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // Memory is the shared memory of one proxy. It is safe for concurrent use.

@@ -94,7 +94,7 @@ func golden(t *testing.T, name, text string) {
 	}
 	want, err := os.ReadFile(path)
 	if err != nil {
-		t.Fatalf("%v; write it with: go test ./wire -update", err)
+		t.Fatalf("%v; write it with: go test ./edge/wire -update", err)
 	}
 	if text == string(want) {
 		return
@@ -103,7 +103,7 @@ func golden(t *testing.T, name, text string) {
 	for i := range max(len(got), len(lines)) {
 		if i >= len(got) || i >= len(lines) || got[i] != lines[i] {
 			t.Fatalf("%s, line %d:\ngot  %s\nwant %s\nThe bytes are a contract: if the change is meant, raise Layout and run "+
-				"go test ./wire -update",
+				"go test ./edge/wire -update",
 				path, i+1, strings.Join(got[i:min(i+1, len(got))], ""), strings.Join(lines[i:min(i+1, len(lines))], ""))
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/gatehouse/gatehouse/wire/limits"
+	"github.com/gatehouse/gatehouse/edge/wire/limits"
 )
 
 // VerifyRequest is the body of POST /v1/verify: the credential to verify, or the session of a token that the proxy has
