@@ -129,6 +129,7 @@ test-tools:
 
 unit: test-tools ## unit tests with -race, except of packages that need a stack; LONG=1: also long ones
 	@$(GO) test -race -vet=off $(short) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/e2e/chart$$' -e '/e2e/conformance$$' -e '/e2e/doors$$' -e '/e2e/lifecycle$$' -e '/e2e/observe$$')
+	@$(GO) test -C release -race -vet=off $(short) ./...
 	@$(GO) test -run '^TestSDK$$' ./wasm-filter
 	@CGO_ENABLED=1 $(GO) test -race -tags=native ./native-filter/...
 
@@ -192,13 +193,13 @@ docs: ## the documentation as a site in build/docs, to be read without a server 
 	@scripts/docs.sh
 
 images: ## OCI archives of sidecar, Envoy and module into build/images, with bills of materials and digests
-	@scripts/images.sh
+	@release/images.sh
 
 release: ## make all that a release publishes, reproducibly: VERSION=0.1.0 OUT=build/0.1.0
-	@scripts/release.sh '$(VERSION)' '$(OUT)'
+	@release/release.sh '$(VERSION)' '$(OUT)'
 
 publish: ## push a release to a registry, and sign it: OUT=build/0.1.0 REGISTRY=ghcr.io/gatehouse
-	@scripts/publish.sh '$(OUT)' '$(REGISTRY)'
+	@release/publish.sh '$(OUT)' '$(REGISTRY)'
 
 chart-e2e: ## install, break and upgrade the chart in a real Kubernetes on this machine, or say why it can't run one
 	@scripts/chart-e2e.sh chart

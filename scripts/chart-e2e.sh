@@ -41,7 +41,7 @@ if [[ $kind == mesh ]]; then
   export MESH
 fi
 stage "Kubernetes and the chart's tools are there"
-scripts/images.sh >/dev/null
+release/images.sh >/dev/null
 stage "images built"
 go test -race -c -o build/chart.test ./e2e/chart
 stage "test built"

@@ -35,7 +35,7 @@ imports() {
   local dir allowed wrong
   while read -r dir allowed; do
     # shellcheck disable=SC2016 # $p is the template's
-    wrong=$(go list -f '{{$p := .ImportPath}}{{range .Imports}}{{$p}} {{.}}{{"\n"}}{{end}}' "./$dir/..." |
+    wrong=$(go list -C "$dir" -f '{{$p := .ImportPath}}{{range .Imports}}{{$p}} {{.}}{{"\n"}}{{end}}' ./... |
       sed 's,github.com/gatehouse/gatehouse/,./,g; s, \[.*,,' |
       grep -vE "^\./${dir}[^ ]* ([^.]|\./(${dir}${allowed:+|$allowed})(/|\$))" | grep .) || continue
     printf '%s imports what it may not:\n%s\n' "$dir" "$wrong" >&2
@@ -53,7 +53,13 @@ loadtest edge/wire|sidecar|testbed
 END
 }
 
-# The module is built for another platform.
+# all COMMAND...: runs it in each module but those of tools.
+all() {
+  local dir
+  for dir in . release; do (cd "$dir" && "$@") || return; done
+}
+
+# The filter is built for another platform.
 for_wasm() { GOOS=wasip1 GOARCH=wasm "$@"; }
 
 # By systemd's own parser, which warns of unknown keys and fails; it doesn't run units. The programs are not installed
@@ -95,14 +101,14 @@ links() {
 stage gofmt formatted
 stage "120 columns" narrow
 stage imports imports
-stage "go mod tidy" go mod tidy -diff
-stage "go vet" go vet ./...
+stage "go mod tidy" all go mod tidy -diff
+stage "go vet" all go vet ./...
 stage "go vet, wasm" for_wasm go vet ./wasm-filter/... ./edge/...
 stage "go vet, SDK" for_wasm go vet -tags=sdk ./wasm-filter
 stage "go vet, plugins" for_wasm go vet -tags=plugins ./wasm-filter
 stage "go vet, native" env CGO_ENABLED=1 go vet -tags=native ./native-filter/...
 stage "go vet, nginx" env CGO_ENABLED=1 go vet -tags=nginx ./nginx/host
-stage staticcheck go run "$staticcheck" ./...
+stage staticcheck all go run "$staticcheck" ./...
 stage "staticcheck, native" env CGO_ENABLED=1 go run "$staticcheck" -tags=native ./native-filter/...
 stage "staticcheck, nginx" env CGO_ENABLED=1 go run "$staticcheck" -tags=nginx ./nginx/host
 stage stylua scripts/format-lua.sh --check
@@ -113,4 +119,4 @@ stage links links
 stage "names of pages" mentions
 stage actionlint go run "$actionlint"
 stage "actions by digest" by_digest
-stage shellcheck bash -c 'scripts/need.sh shellcheck shellcheck "it checks the scripts" && shellcheck -x scripts/*.sh .ci/run'
+stage shellcheck bash -c 'scripts/need.sh shellcheck shellcheck "it checks the scripts" && shellcheck -x scripts/*.sh release/*.sh .ci/run'

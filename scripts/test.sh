@@ -36,10 +36,10 @@ cluster   must  make --no-print-directory chaos CHAOS_SECONDS=600 CHAOS_REDIS=cl
 lifecycle must  for edge in envoy native nginx; do make --no-print-directory lifecycle EDGE_KIND=$edge LIFECYCLE_STREAMS=100000 || exit; done
 bindings  must  for binding in sdk plugins; do make --no-print-directory lifecycle BINDING=$binding LIFECYCLE_STREAMS=100000 || exit; done
 proof     must  scripts/chaos-proof.sh
-images    must  scripts/images-again.sh
-release   must  scripts/release-again.sh
-deb       can   scripts/deb-test.sh build/release/gatehouse_0.0.1_$(dpkg --print-architecture).deb
+images    must  release/images-again.sh
+release   must  release/release-again.sh
+deb       can   release/deb-test.sh build/release/gatehouse_0.0.1_$(dpkg --print-architecture).deb
 install   can   scripts/nginx-install-test.sh
-publish   must  scripts/publish-test.sh build/release
+publish   must  release/publish-test.sh build/release
 targets   must  scripts/targets-test.sh
 STAGES

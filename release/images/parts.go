@@ -27,7 +27,7 @@ func goParts(targets ...target) func(string, string) ([]part, error) {
 			strings.TrimPrefix(runtime.Version(), "go")}}
 		for _, t := range targets {
 			const format = `{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}`
-			cmd := exec.Command("go", "list", "-deps", "-f", format, "-tags", t.tags, t.dir)
+			cmd := exec.Command("go", "list", "-C", "..", "-deps", "-f", format, "-tags", t.tags, t.dir)
 			cgo := "0"
 			if t.tags != "" {
 				cgo = "1"

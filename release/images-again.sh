@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 again=$(mktemp -d)
 trap 'rm -rf "$again"' EXIT
-scripts/images.sh
-scripts/images.sh "$again"
+release/images.sh
+release/images.sh "$again"
 diff -u build/images/digests.txt "$again/digests.txt"
 echo "images: two builds have the same digests"

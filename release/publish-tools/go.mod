@@ -1,4 +1,4 @@
-module github.com/gatehouse/gatehouse/scripts/publish-tools
+module github.com/gatehouse/gatehouse/release/publish-tools
 
 go 1.26.8
 

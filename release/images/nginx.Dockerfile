@@ -1,4 +1,4 @@
-# docker build -f images/nginx.Dockerfile build/images    (after make images)
+# docker build -f release/images/nginx.Dockerfile build/images    (after make images)
 FROM scratch
 COPY nginx /
 ENV PATH=/usr/sbin

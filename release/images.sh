@@ -47,4 +47,4 @@ put nginx "${programs[@]}" "${files[@]}" /usr/share/lua/5.1/{ngx,ngx/ssl,resty,r
 mkdir -p "$out/nginx/etc/nginx/modules-enabled"
 printf 'load_module /usr/lib/nginx/modules/%s.so;\n' ndk_http_module ngx_http_lua_module >"$out/nginx/etc/nginx/modules-enabled/lua.conf"
 
-go run ./images "$out"
+go run -C release ./images "$(realpath "$out")"

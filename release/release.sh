@@ -19,7 +19,7 @@ REVISION=$(git rev-parse HEAD)
 [[ -z $(git status --porcelain) ]] || REVISION+=-dirty
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export VERSION REVISION SOURCE_DATE_EPOCH
-tools=$(scripts/go-tools.sh release-tools)
+tools=$(release/go-tools.sh release-tools)
 helm=$(scripts/chart-tools.sh)/helm
 
 umask 022
@@ -38,7 +38,7 @@ pack() {
 scripts/build-wasm.sh "$work/gatehouse.wasm" -buildvcs=false
 scripts/build-wasm.sh "$work/module/plugin.wasm" -buildvcs=false -tags=plugins
 chmod 644 "$work/gatehouse.wasm" "$work/module/plugin.wasm"
-cp -r packaging "$work/packaging"
+cp -r release/packaging "$work/packaging"
 for ARCH in amd64 arm64; do
   export ARCH
   image=$work/$ARCH/sidecar files=$work/files-$ARCH
@@ -54,14 +54,14 @@ for ARCH in amd64 arm64; do
   cp -r docs/systemd "$files/systemd"
   # systemd looks for a program without a path in /usr/local/bin and /usr/bin.
   sed -i 's,/usr/local/bin/,,' "$files"/systemd/*.service "$files"/systemd/*/*.conf
-  cp "$work/gatehouse.wasm" "$image/libgatehouse.so" "$image"/usr/local/lib/gatehouse/* packaging/sidecar.yaml envoy/envoy.yaml envoy/envoy-native.yaml \
+  cp "$work/gatehouse.wasm" "$image/libgatehouse.so" "$image"/usr/local/lib/gatehouse/* release/packaging/sidecar.yaml envoy/envoy.yaml envoy/envoy-native.yaml \
     LICENSE CHANGELOG.md "$files"
   (cd "$files" && "$tools/nfpm" package --config ../packaging/nfpm.yaml --packager deb --target "$out/" >/dev/null)
   mv "$files" "$work/gatehouse-$VERSION-linux-$ARCH"
   pack "$out/gatehouse-$VERSION-linux-$ARCH.tar.gz" "$work" "gatehouse-$VERSION-linux-$ARCH"
 done
 
-go run ./images release "$work" "$out"
+go run -C release ./images release "$work" "$out"
 
 # helm packs with the time of day. The published images in its values have the chart's version and their digests.
 digest() { sed -n "s/  $1\$//p" "$out/digests.txt"; }
@@ -77,4 +77,4 @@ pack "$out/gatehouse-$VERSION.tgz" "$work/unpacked" gatehouse
 touch -d "@$SOURCE_DATE_EPOCH" "$out/gatehouse-$VERSION.tgz" # helm push records this as the time of creation
 
 (cd "$out" && sha256sum -- * >SHA256SUMS)
-go run ./images provenance "$out"
+go run -C release ./images provenance "$out"

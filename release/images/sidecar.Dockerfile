@@ -1,4 +1,4 @@
-# docker build -f images/sidecar.Dockerfile build/images    (after make images)
+# docker build -f release/images/sidecar.Dockerfile build/images    (after make images)
 FROM scratch
 COPY sidecar /
 ENV PATH=/usr/local/bin

@@ -1,4 +1,4 @@
-module github.com/gatehouse/gatehouse/scripts/release-tools
+module github.com/gatehouse/gatehouse/release/release-tools
 
 go 1.26.8
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# go-tools.sh NAME: prints the directory of the programs that scripts/NAME/go.mod lists as tools, of the versions there.
+# go-tools.sh NAME: prints the directory of the programs that release/NAME/go.mod lists as tools, of the versions there.
 # Builds them if they are missing.
 set -euo pipefail
 name=$1
@@ -9,7 +9,7 @@ key=$({ go env GOVERSION; cat go.mod go.sum ../go-tools.sh; } | sha256sum | cut 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/gatehouse
 tools=$cache/$name-$key
 if [[ ! -d $tools ]]; then
-  echo "building the programs of scripts/$name/go.mod into $tools ..." >&2
+  echo "building the programs of release/$name/go.mod into $tools ..." >&2
   mkdir -p "$cache"
   building=$(mktemp -d "$cache/.$name-XXXXXX")
   trap 'rm -rf "$building"' EXIT

@@ -1,4 +1,4 @@
-# docker build -f images/envoy.Dockerfile build/images    (after make images)
+# docker build -f release/images/envoy.Dockerfile build/images    (after make images)
 FROM scratch
 COPY envoy /
 ENV PATH=/usr/local/bin

@@ -1,5 +1,5 @@
-// Command images makes OCI images of the directories that scripts/images.sh fills, each as an archive that buildah,
-// podman, skopeo and containerd read, with a bill of materials. It needs no engine, registry or root.
+// Command images makes OCI images of the directories that release/images.sh fills, each as an archive that buildah,
+// podman, skopeo and containerd read, with a bill of materials. It runs in release; it needs no engine, registry or root.
 //
 //	images DIR              reads DIR/sidecar, DIR/envoy and DIR/module;
 //	                        writes DIR/*.tar, DIR/*.cdx.json and DIR/digests.txt
@@ -46,8 +46,8 @@ func run(args []string, stdout, stderr io.Writer, env func(string) string) int {
 	case len(args) == 2 && args[0] == "provenance":
 		err = writeProvenance(args[1], source)
 	default:
-		fmt.Fprintln(stderr, "images: want DIR, release DIR OUT or provenance OUT; see scripts/images.sh and "+
-			"scripts/release.sh")
+		fmt.Fprintln(stderr, "images: want DIR, release DIR OUT or provenance OUT; see release/images.sh and "+
+			"release/release.sh")
 		return 2
 	}
 	if err != nil {

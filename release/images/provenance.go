@@ -55,7 +55,7 @@ func writeProvenance(out string, from source) error {
 		}
 	}
 	definition := &s.Predicate.BuildDefinition
-	definition.BuildType = repository + "/blob/main/scripts/release.sh"
+	definition.BuildType = repository + "/blob/main/release/release.sh"
 	definition.ExternalParameters = map[string]string{"version": from.version}
 	definition.InternalParameters = map[string]string{"go": runtime.Version(),
 		"sourceDateEpoch": fmt.Sprint(from.created.Unix())}

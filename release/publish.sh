@@ -18,7 +18,7 @@ out=${1:-} registry=${2:-}
 out=$(realpath "$out")
 version=$(basename "$out"/gatehouse-module-*.tar .tar)
 version=${version#gatehouse-module-}
-tools=$(realpath "${PUBLISH_TOOLS:-$(scripts/go-tools.sh publish-tools)}")
+tools=$(realpath "${PUBLISH_TOOLS:-$(release/go-tools.sh publish-tools)}")
 helm=${PUBLISH_TOOLS:-$(scripts/chart-tools.sh)}/helm
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

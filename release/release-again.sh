@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 again=$(mktemp -d)
 trap 'rm -rf "$again"' EXIT
-scripts/release.sh 0.0.1 build/release
-scripts/release.sh 0.0.1 "$again/release"
+release/release.sh 0.0.1 build/release
+release/release.sh 0.0.1 "$again/release"
 diff -r build/release "$again/release"
 echo "release: two builds have the same bytes"

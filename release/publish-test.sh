@@ -3,7 +3,7 @@
 # its own, and checks what users get: signatures, statements, the chart, the module. Nothing else may pass as signed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-tools=$(scripts/go-tools.sh publish-tools)
+tools=$(release/go-tools.sh publish-tools)
 helm=$(scripts/chart-tools.sh)/helm
 work=$(mktemp -d)
 registry_pid=
@@ -53,10 +53,10 @@ for name in ours other; do must "$tools/cosign" generate-key-pair --output-key-p
 export COSIGN_KEY=$work/ours.key
 
 # Twice: a pipeline that failed half-way runs again.
-must scripts/publish.sh "$work/release" "$registry"
+must release/publish.sh "$work/release" "$registry"
 mkdir "$work/tools"
 cp "$tools"/{cosign,crane} "$helm" "$work/tools/"
-must env PUBLISH_TOOLS="$work/tools" scripts/publish.sh "$work/release" "$registry"
+must env PUBLISH_TOOLS="$work/tools" release/publish.sh "$work/release" "$registry"
 
 verify() { "$tools/cosign" "$1" --key "$work/ours.pub" --insecure-ignore-tlog "${@:2}"; }
 for name in gatehouse-sidecar gatehouse-module charts/gatehouse; do
@@ -95,11 +95,11 @@ grep -q ' plugin\.wasm$' "$work/last.log" || fail "the module's image has no /pl
 # A version is never replaced, and a damaged release never pushed.
 cd "$OLDPWD"
 must "$tools/crane" copy "$registry/gatehouse-sidecar:$version" "$host/taken/gatehouse-module:$version"
-mustnt "has another gatehouse-module" scripts/publish.sh "$work/release" "$host/taken"
+mustnt "has another gatehouse-module" release/publish.sh "$work/release" "$host/taken"
 mustnt MANIFEST_UNKNOWN "$tools/crane" digest "$host/taken/gatehouse-sidecar:$version"
 must "$tools/crane" copy "$registry/gatehouse-sidecar:$version" "$registry/gatehouse-module:$version"
 mustnt "no signatures found" verify verify "$registry/gatehouse-module:$version"
 echo x >>"$work/release/gatehouse-$version.tgz"
-mustnt "FAILED" scripts/publish.sh "$work/release" "$host/damaged"
+mustnt "FAILED" release/publish.sh "$work/release" "$host/damaged"
 
 echo "publish-test: $version was published to a registry, and its signatures verified"

@@ -23,9 +23,9 @@ import (
 func built(t *testing.T, umask string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "images")
-	cmd := exec.Command("bash", "-c", "umask "+umask+" && exec ../scripts/images.sh \"$0\"", dir)
+	cmd := exec.Command("bash", "-c", "umask "+umask+" && exec ../images.sh \"$0\"", dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("scripts/images.sh: %v: %s", err, out)
+		t.Fatalf("release/images.sh: %v: %s", err, out)
 	}
 	return dir
 }

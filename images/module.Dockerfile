@@ -1,3 +1,0 @@
-# docker build -f images/module.Dockerfile build/images    (after make images)
-FROM scratch
-COPY module /
