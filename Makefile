@@ -89,13 +89,14 @@ observe-check: observe-build ## run every query of the dashboard and every alert
 	@scripts/need.sh redis-server redis-server "the faults are injected into a real Redis"
 	@GO=$(GO) scripts/chaos-build.sh
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
-	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -count=1 -timeout=3m ./e2e/observe
+	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -C e2e -count=1 -timeout=3m ./observe
 
 stop: ## stop what make run or make observe started
 	@scripts/demo.sh stop
 
 build: wasm $(if $(filter native nginx,$(EDGE_KIND)),$(EDGE_KIND)) ## build the filter and the programs into build/; EDGE_KIND=native or nginx: also make native or nginx
-	$(GO) build -trimpath -o build/ ./sidecar/cmd/... ./sidecar/internal/cmd/... ./e2e/cmd/... ./testbed/cmd/...
+	$(GO) build -trimpath -o build/ ./sidecar/cmd/... ./sidecar/internal/cmd/... ./testbed/cmd/...
+	$(GO) build -C e2e -trimpath -o ../build/ ./cmd/...
 
 wasm: ## build the filter; BINDING=sdk or plugins, here and with run, e2e, chaos, conformance, loadtest: another build of it
 	@case $(BINDING) in own | sdk | plugins) ;; *) echo "BINDING=$(BINDING): want own, sdk or plugins" >&2; exit 2 ;; esac
@@ -128,8 +129,9 @@ test-tools:
 	@scripts/install-nginx.sh >/dev/null
 
 unit: test-tools ## unit tests with -race, except of packages that need a stack; LONG=1: also long ones
-	@$(GO) test -race -vet=off $(short) $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/e2e/chart$$' -e '/e2e/conformance$$' -e '/e2e/doors$$' -e '/e2e/lifecycle$$' -e '/e2e/observe$$')
+	@$(GO) test -race -vet=off $(short) ./...
 	@$(GO) test -C release -race -vet=off $(short) ./...
+	@$(GO) test -C e2e -race -vet=off $(short) $$($(GO) list -C e2e ./... | grep -v -e '/e2e$$' -e '/chart$$' -e '/conformance$$' -e '/doors$$' -e '/lifecycle$$' -e '/observe$$')
 	@$(GO) test -run '^TestSDK$$' ./wasm-filter
 	@CGO_ENABLED=1 $(GO) test -race -tags=native ./native-filter/...
 
@@ -146,7 +148,7 @@ conformance: build ## check the whole stack, octet by octet, against the specifi
 	@scripts/need.sh curl curl "it speaks HTTP/1.0 to the edge"
 	@PATH="$$PATH:/usr/sbin" scripts/need.sh nginx nginx-light "it speaks HTTP/1.0 to the edge"
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
-	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -race -count=1 -timeout=3m ./e2e/conformance
+	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -C e2e -race -count=1 -timeout=3m ./conformance
 
 matrix: build ## end-to-end tests with each older Envoy of envoy/versions.txt, 3 minutes; LONG=1: the whole suite, short form
 	@scripts/matrix.sh $(if $(short),,all)
@@ -163,14 +165,14 @@ lifecycle: build ## end streams in every way while they wait, under faults: LIFE
 	@scripts/need.sh redis-server redis-server "the edge runs with a real Redis"
 	@GO=$(GO) scripts/chaos-build.sh
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
-	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -race -count=1 -v -timeout=30m ./e2e/lifecycle
+	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -C e2e -race -count=1 -v -timeout=30m ./lifecycle
 
 routers: build ## send spellings of protected paths to real routers behind the edge: SPELLINGS, SEED, ONLY, EDGE_KIND
 	@scripts/routers.sh $(foreach v,SPELLINGS SEED ONLY WASM SIDECAR,$(if $($v),--$(shell echo $v | tr A-Z a-z)='$($v)'))
 
 doors: build nginx ## run generated configurations of Envoy and nginx, try to get past the filter, and compare with gatehousectl check: CONFIGS, SEED, ONLY, CHECK, RUN
 	@scripts/install-nginx.sh >/dev/null
-	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -count=1 -timeout=3h -v $(if $(RUN),-run '$(RUN)') ./e2e/doors $(foreach v,CONFIGS SEED ONLY,$(if $($v),-$(shell echo $v | tr A-Z a-z)='$($v)')) $(if $(CHECK),-check='$(abspath $(CHECK))')
+	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -C e2e -count=1 -timeout=3h -v $(if $(RUN),-run '$(RUN)') ./doors $(foreach v,CONFIGS SEED ONLY,$(if $($v),-$(shell echo $v | tr A-Z a-z)='$($v)')) $(if $(CHECK),-check='$(abspath $(CHECK))')
 
 mutation: ## remove each check of mutants.txt, and fail unless its test fails: MUTANT=follow/
 	@$(GO) run ./scripts/mutation $(MUTANT)

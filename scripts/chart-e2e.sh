@@ -25,7 +25,7 @@ if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
 fi
 scripts/need.sh gcc gcc "the race detector of go test needs a C compiler"
 scripts/need.sh redis-server redis-server "the chart is tested against a real Redis"
-go build -trimpath -o build/ ./e2e/cmd/gatehouse-cluster ./e2e/cmd/gatehouse-pause
+go build -C e2e -trimpath -o ../build/ ./cmd/gatehouse-cluster ./cmd/gatehouse-pause
 missing=$(build/gatehouse-cluster preflight) || not_run <<<"$missing"
 
 begin=$SECONDS
@@ -43,7 +43,7 @@ fi
 stage "Kubernetes and the chart's tools are there"
 release/images.sh >/dev/null
 stage "images built"
-go test -race -c -o build/chart.test ./e2e/chart
+go test -C e2e -race -c -o ../build/chart.test ./chart
 stage "test built"
 
 export PATH=$tools:$PATH

@@ -56,7 +56,7 @@ END
 # all COMMAND...: runs it in each module but those of tools.
 all() {
   local dir
-  for dir in . release; do (cd "$dir" && "$@") || return; done
+  for dir in . e2e release; do (cd "$dir" && "$@") || return; done
 }
 
 # The filter is built for another platform.

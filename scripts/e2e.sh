@@ -7,7 +7,7 @@ scripts/install-python.sh e2e/testdata/requirements.txt "" || exit
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-suite() { go test -race -vet=off -count=1 -timeout=30m -v "$@" ./e2e 2>&1 | grep --line-buffered -v '^=== ' | tee "$log"; }
+suite() { go test -C e2e -race -vet=off -count=1 -timeout=30m -v "$@" . 2>&1 | grep --line-buffered -v '^=== ' | tee "$log"; }
 
 suite "$@" && exit
 failed=$(sed -n 's/^--- FAIL: \([A-Za-z0-9_]*\) .*/\1/p' "$log" | sort -u | paste -sd '|')

@@ -221,19 +221,19 @@ func (o *Options) resolveAddresses() error {
 	return nil
 }
 
-// Root returns the path of the repository: the nearest parent directory with a go.mod.
+// Root returns the path of the repository: the nearest directory from here up with envoy/envoy.yaml.
 func Root() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", fmt.Errorf("find repository: %w", err)
 	}
 	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+		if _, err := os.Stat(filepath.Join(dir, "envoy", "envoy.yaml")); err == nil {
 			return dir, nil
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir {
-			return "", errors.New("find repository: no go.mod in this directory or above it")
+			return "", errors.New("find repository: no envoy/envoy.yaml in this directory or above it")
 		}
 		dir = parent
 	}

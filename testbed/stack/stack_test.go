@@ -315,6 +315,20 @@ func TestRenderOfRepositoryConfiguration(t *testing.T) {
 	}
 }
 
+// TestRoot is in directories of other modules, too.
+func TestRoot(t *testing.T) {
+	want, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{".", "e2e/chaos", "release"} {
+		t.Chdir(filepath.Join(want, dir))
+		if got, err := Root(); err != nil || got != want {
+			t.Errorf("in %s: got %q, %v, want %q", dir, got, err, want)
+		}
+	}
+}
+
 func TestRenderOfNativeConfiguration(t *testing.T) {
 	opts := helperOptions(t)
 	s := newStack(t, opts)
