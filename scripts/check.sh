@@ -59,6 +59,15 @@ all() {
   for dir in . e2e release; do (cd "$dir" && "$@") || return; done
 }
 
+# Provenance names the Go that builds release/images as the one that builds the product.
+toolchains() {
+  local dir
+  for dir in e2e release; do
+    diff <(grep -E '^(go|toolchain) ' go.mod) <(grep -E '^(go|toolchain) ' "$dir/go.mod") ||
+      { echo "go.mod (<) and $dir/go.mod (>) have other versions of Go" >&2; return 1; }
+  done
+}
+
 # The filter is built for another platform.
 for_wasm() { GOOS=wasip1 GOARCH=wasm "$@"; }
 
@@ -102,6 +111,7 @@ stage gofmt formatted
 stage "120 columns" narrow
 stage imports imports
 stage "go mod tidy" all go mod tidy -diff
+stage "versions of Go" toolchains
 stage "go vet" all go vet ./...
 stage "go vet, wasm" for_wasm go vet ./wasm-filter/... ./edge/...
 stage "go vet, SDK" for_wasm go vet -tags=sdk ./wasm-filter
