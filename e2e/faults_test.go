@@ -118,8 +118,10 @@ func TestCorruptRecords(t *testing.T) {
 	keys := contract.Keys{}
 	e := reuse(t, stack.Options{Seed: func(ctx context.Context, url string) error { return seedCorrupt(ctx, url, keys) }})
 	e.until("the good one", says("good"), "GET /v1/products/good")
-	if a := e.send("GET /v1/products/bad"); a.header.Get("Cache-Status") != "gatehouse; fwd=uri-miss" {
-		t.Errorf("got %v, want a miss for the corrupt one", a.header)
+	for _, path := range []string{"/v1/products/bad", "/v1/products/%c3", "/v1/products/%C3"} {
+		if a := e.send("GET " + path); a.header.Get("Cache-Status") != "gatehouse; fwd=uri-miss" {
+			t.Errorf("%s: got %v, want a miss", path, a.header)
+		}
 	}
 	if a := e.send("POST /v1/telemetry", credential("bad", "secret")...); a.status != 401 {
 		t.Errorf("got %d for a device with a corrupt record, want 401", a.status)
@@ -130,13 +132,14 @@ func TestCorruptRecords(t *testing.T) {
 	}
 	e.put("/v1/products/after", "after")
 	e.until("events go on", says("after"), "GET /v1/products/after")
-	for _, want := range []string{"kind=object id=/v1/products/bad", "kind=credential id=bad", "kind=event"} {
+	for _, want := range []string{"kind=object id=/v1/products/bad", "kind=credential id=bad", "kind=event",
+		"kind=member id=o:/v1/products/%c3"} {
 		if !strings.Contains(e.log("sidecar"), want) {
 			t.Errorf("the sidecar's log doesn't name %s:\n%s", want, e.log("sidecar"))
 		}
 	}
-	if got := e.metric("gatehouse_corrupt_total"); got < 3 {
-		t.Errorf("got %v skipped records, want at least 3", got)
+	if got := e.metric("gatehouse_corrupt_total"); got < 4 {
+		t.Errorf("got %v skipped records, want at least 4", got)
 	}
 }
 

@@ -18,7 +18,8 @@ import (
 	"context"
 )
 
-// seedCorrupt publishes a good object, and an object and a device that it corrupts afterwards.
+// seedCorrupt publishes a good object, and an object and a device that it corrupts afterwards. It stores an object at a
+// key that isn't canonical.
 func seedCorrupt(ctx context.Context, url string, keys contract.Keys) error {
 	options, err := redis.ParseURL(url)
 	if err != nil {
@@ -35,6 +36,14 @@ func seedCorrupt(ctx context.Context, url string, keys contract.Keys) error {
 	}
 	if _, err := p.PutDevice(ctx, publish.Device{ID: "bad", Secret: "secret", Permissions: []string{"telemetry.write"},
 		Cost: 4}); err != nil {
+		return err
+	}
+	if err := client.Copy(ctx, keys.ObjectKey("/v1/products/good"), keys.ObjectKey("/v1/products/%c3"), 0,
+		false).Err(); err != nil {
+		return err
+	}
+	stray := redis.Z{Score: 1.5, Member: contract.ObjectMember("/v1/products/%c3").String()}
+	if err := client.ZAdd(ctx, keys.LogKey(), stray).Err(); err != nil {
 		return err
 	}
 	if err := client.HSet(ctx, keys.ObjectKey("/v1/products/bad"), "version", "minus one").Err(); err != nil {

@@ -19,7 +19,7 @@
 //	{gatehouse:S}:v:<name>       string   a verdict that sidecars share, with a lock beside it; writers ignore it
 //	{gatehouse:0}:shards         string   N, set by the first writer and never changed
 //
-// Cache keys and device ids obey limits.ValidKey and limits.ValidDeviceID.
+// Cache keys obey limits.ValidKey, and objectkey.Canonical does not change them. Device ids obey limits.ValidDeviceID.
 //
 // # Hashes
 //

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/gatehouse/gatehouse/edge/wire/limits"
+	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
 )
 
 // Kinds of a [Member].
@@ -48,6 +49,9 @@ func ParseMember(s string) (Member, error) {
 		}
 		if !limits.ValidKey(m.ID) {
 			return Member{}, refuse(ReasonMalformed, `member %s: a key is "/path" or "@device/path" in visible ASCII`, quote(s))
+		}
+		if want := objectkey.Canonical(m.ID); m.ID != want {
+			return Member{}, refuse(ReasonMalformed, "member %s: not canonical, want key %s", quote(s), quote(want))
 		}
 	case KindCredential:
 		if len(m.ID) > limits.MaxDeviceID {

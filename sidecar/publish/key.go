@@ -1,7 +1,6 @@
 package publish
 
 import (
-	"context"
 	"strings"
 
 	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
@@ -11,7 +10,7 @@ import (
 // canonical returns the stored form of key: the hex digits of its escapes are in upper case. It returns an error for a
 // key that no edge looks up; the error names the right one.
 func canonical(key string) (string, error) {
-	if err := checkMember(contract.ObjectMember(key)); err != nil {
+	if err := checkMember(contract.ObjectMember(objectkey.Canonical(key))); err != nil {
 		return "", err
 	}
 	device, target := "", key
@@ -24,19 +23,6 @@ func canonical(key string) (string, error) {
 		return "", refuse("key %q: no edge looks it up, want %q", key, device+want)
 	}
 	return device + target, nil
-}
-
-// spelled returns the stored key for key: key itself, if another writer has stored a record there although it isn't
-// canonical, otherwise [canonical].
-func (p *Publisher) spelled(ctx context.Context, key string) (string, error) {
-	m := contract.ObjectMember(key)
-	if checkMember(m) == nil && objectkey.Canonical(key) != key {
-		state, err := p.state(ctx, m)
-		if err != nil || state.there {
-			return key, err
-		}
-	}
-	return canonical(key)
 }
 
 // lookedUp returns the target that the edge looks up for a request with this target. In the path, Envoy removes a

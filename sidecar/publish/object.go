@@ -92,10 +92,9 @@ func (o *Object) check() (err error) {
 
 // Delete deletes the object at key, if version is newer than the stored one; 0 means the next one. A key that does not
 // exist also gets a tombstone, so that a concurrent put with an older version does not restore the object.
-// [Publisher.Known] reports whether a key exists. If another writer has stored a record under exactly this spelling of
-// the key, Delete deletes that one, see [Publisher.List].
+// [Publisher.Known] reports whether a key exists.
 func (p *Publisher) Delete(ctx context.Context, key string, version uint64) (Receipt, error) {
-	key, err := p.spelled(ctx, key)
+	key, err := canonical(key)
 	if err != nil {
 		return Receipt{}, fmt.Errorf("delete object: %w", err)
 	}
@@ -113,7 +112,7 @@ func (p *Publisher) Delete(ctx context.Context, key string, version uint64) (Rec
 // Known reports whether an object may exist at key: its record exists and is not a tombstone, or only the log has it,
 // because Redis evicted the record or its tombstone expired.
 func (p *Publisher) Known(ctx context.Context, key string) (bool, error) {
-	key, err := p.spelled(ctx, key)
+	key, err := canonical(key)
 	if err == nil {
 		err = p.reads(ctx)
 	}
@@ -130,7 +129,7 @@ func (p *Publisher) Known(ctx context.Context, key string) (bool, error) {
 // Get returns the object at key. It returns [ErrNotFound] if there is none, [ErrCorrupt] if the contract does not allow
 // the stored record.
 func (p *Publisher) Get(ctx context.Context, key string) (contract.Object, error) {
-	key, err := p.spelled(ctx, key)
+	key, err := canonical(key)
 	if err != nil {
 		return contract.Object{}, fmt.Errorf("get object: %w", err)
 	}

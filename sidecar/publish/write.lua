@@ -149,6 +149,32 @@ local function refusal(field, value)
   return want and 'INVALID ' .. field .. ' of ' .. short .. ': want ' .. want or nil
 end
 
+-- precedes reports whether a is before b in byte order. The operator < follows the server's locale.
+local function precedes(a, b)
+  for i = 1, math.min(#a, #b) do
+    local x, y = string.byte(a, i), string.byte(b, i)
+    if x ~= y then
+      return x < y
+    end
+  end
+  return #a < #b
+end
+
+local function canonical(target)
+  if string.find(target, '%%[a-f]%x') or string.find(target, '%%%x[a-f]') then
+    return false
+  end
+  local query, last = string.match(target, '%?(.*)'), ''
+  for pair in string.gmatch(query and query .. '&' or '', '(.-)&') do
+    local name = string.match(pair, '^[^=]*')
+    if pair == '' or precedes(name, last) then
+      return false
+    end
+    last = name
+  end
+  return true
+end
+
 local function id_refusal()
   local device, visible = id, '^[!#-+.0->@-~%-]+$'
   if kind == 'o' then
@@ -159,6 +185,9 @@ local function id_refusal()
       return limit('query of ' .. short, pairs_less_one + 1 .. ' parameters', 64)
     elseif not string.find(id, '^[!-~]+$') or not string.find(id, '^[/@]') then
       return 'INVALID key ' .. short .. ': want visible ASCII that begins with / or @'
+    elseif not canonical(string.match(id, '/.*') or '') then
+      return 'INVALID key ' .. short .. ' is not canonical: want hex digits of escapes in upper case, and the pairs of a query '
+        .. 'sorted by name in byte order, none empty'
     end
     device = string.match(id, '^@([^/]*)/') or string.sub(id, 1, 1) == '/' and 'none' or ''
   end

@@ -443,60 +443,6 @@ func TestFetchIsOvertakenAgain(t *testing.T) {
 	}
 }
 
-// TestFetchOfAnotherSpelling fetches a key that another writer has stored with escapes in lower case, and for which the
-// cache has no room; and one whose canonical spelling is read meanwhile, published earlier or later.
-func TestFetchOfAnotherSpelling(t *testing.T) {
-	f := start(t, verdicts{})
-	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
-	t.Cleanup(func() { client.Close() })
-	object := func(key string, version, publishedMS int) contract.Object {
-		return contract.Object{Key: key, Version: uint64(version), PublishedMS: int64(publishedMS),
-			ETag: `"x"`, ContentType: "text/plain", Bodies: []contract.Body{{}}}
-	}
-	store := func(o contract.Object) {
-		fields := []string{"published", fmt.Sprint(o.PublishedMS), "version", fmt.Sprint(o.Version)}
-		for field, value := range o.Fields() {
-			fields = append(fields, field, value)
-		}
-		f.redis.HSet(contract.Keys{}.ObjectKey(o.Key), fields...)
-	}
-	lower := object("/%c3%a9", 7, 1000)
-	for name, tt := range map[string]struct {
-		upper, read contract.Object // in Redis in upper case, and applied while the other is read
-		want        uint64
-	}{
-		"alone":                {want: 7},
-		"with an earlier one":  {upper: object("/%C3%A9", 9, 500), read: object("/%C3%A9", 9, 500), want: 7},
-		"overtaken by a later": {upper: object("/%C3%A9", 1, 2000), read: object("/%C3%A9", 1, 2000), want: 1},
-		"the other was deleted": {read: contract.Object{Key: "/%C3%A9", Version: 10, PublishedMS: 2000,
-			Deleted: true}, want: 7},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f.redis.FlushAll()
-			store(lower)
-			if tt.upper.Version > 0 {
-				store(tt.upper)
-			}
-			m, err := objectcache.New(objectcache.Config{Bytes: 1, Objects: 1, Shards: 1}, edgemem.New(edgemem.Config{}),
-				metrics.New(), discard)
-			if err != nil {
-				t.Fatal(err)
-			}
-			m.Apply(lower)
-			fetcher, err := api.NewRedis(&overtaken{m, func() {
-				m.Apply(tt.read)
-			}, 1}, client, 16, 1, new(applied).get, metrics.New())
-			if err != nil {
-				t.Fatal(err)
-			}
-			o, found, err := fetcher.Fetch(t.Context(), "/%C3%A9")
-			if err != nil || !found || o.Version != tt.want || o.Key != "/%C3%A9" {
-				t.Errorf("got version %d of %s, %v, %v; want %d of /%%C3%%A9", o.Version, o.Key, found, err, tt.want)
-			}
-		})
-	}
-}
-
 // TestReadsLeaveRoom: Redis hangs, and the followers still get connections to it.
 func TestReadsLeaveRoom(t *testing.T) {
 	f := start(t, verdicts{})

@@ -34,8 +34,7 @@ const (
 // Cache has the objects, and receives fetched ones.
 type Cache interface {
 	Get(key string) (contract.Object, bool)
-	Stored(key string) string
-	Generation(stored string) uint64
+	Generation(key string) uint64
 	ApplyRead(o *contract.Object, generation uint64) objectcache.Result
 }
 
@@ -141,9 +140,8 @@ func (r *Redis) read(ctx context.Context, key string) (fetched, error) {
 	}
 	var result objectcache.Result
 	for range 2 {
-		stored := r.cache.Stored(key)
-		generation := r.cache.Generation(stored)
-		fields, err := r.record(ctx, stored)
+		generation := r.cache.Generation(key)
+		fields, err := r.record(ctx, key)
 		if contract.ReasonOf(err) != "" {
 			return r.gone(key), r.corrupt(key, err)
 		}
@@ -157,15 +155,10 @@ func (r *Redis) read(ctx context.Context, key string) (fetched, error) {
 		if err != nil {
 			return r.gone(key), r.corrupt(key, err)
 		}
-		o.Key = stored
-		result = r.cache.ApplyRead(&o, generation)
 		o.Key = key
+		result = r.cache.ApplyRead(&o, generation)
 		if newest, found := r.cache.Get(key); found {
 			return fetched{newest, true}, nil
-		}
-		if r.cache.Stored(key) != stored {
-			result = objectcache.Overtaken // by a write of another spelling
-			continue
 		}
 		switch result {
 		case objectcache.Stored, objectcache.NotAdmitted, objectcache.TooLarge, objectcache.Unchanged:
@@ -183,12 +176,12 @@ func (r *Redis) read(ctx context.Context, key string) (fetched, error) {
 
 // record reads the fields of an object, none if there is no record. It asks for the record's size first: a record
 // without bounds, which somebody wrote by hand, could exhaust the memory.
-func (r *Redis) record(ctx context.Context, stored string) (fields map[string]string, err error) {
-	record := r.shards.KeysOf(stored).ObjectKey(stored)
+func (r *Redis) record(ctx context.Context, key string) (fields map[string]string, err error) {
+	record := r.shards.KeysOf(key).ObjectKey(key)
 	if !r.noMemory.Load() {
 		var size *redis.IntCmd
 		ask := func(p redis.Pipeliner) { size = p.MemoryUsage(ctx, record, 0) }
-		if err := r.ask(ctx, stored, ask); err != nil {
+		if err := r.ask(ctx, key, ask); err != nil {
 			return nil, err
 		}
 		switch bytes, err := size.Result(); {
@@ -199,14 +192,14 @@ func (r *Redis) record(ctx context.Context, stored string) (fields map[string]st
 		case err != nil:
 			return nil, err
 		default:
-			if err := contract.ObjectMember(stored).CheckMemory(bytes); err != nil {
+			if err := contract.ObjectMember(key).CheckMemory(bytes); err != nil {
 				return nil, err
 			}
 		}
 	}
 	var all *redis.MapStringStringCmd
 	ask := func(p redis.Pipeliner) { all = p.HGetAll(ctx, record) }
-	if err := r.ask(ctx, stored, ask); err != nil {
+	if err := r.ask(ctx, key, ask); err != nil {
 		return nil, err
 	}
 	return all.Result()
@@ -214,13 +207,13 @@ func (r *Redis) record(ctx context.Context, stored string) (fields map[string]st
 
 // ask sends a command about a record, which has its own error. ask returns an error if the server lacks writes that
 // were applied before, see [follow.Proof].
-func (r *Redis) ask(ctx context.Context, stored string, command func(redis.Pipeliner)) error {
-	applied, err := r.applied(r.shards.Of(stored))
+func (r *Redis) ask(ctx context.Context, key string, command func(redis.Pipeliner)) error {
+	applied, err := r.applied(r.shards.Of(key))
 	if err != nil {
 		return err
 	}
 	pipe := r.client.Pipeline()
-	proof := follow.AskProof(ctx, pipe, r.shards.KeysOf(stored), applied)
+	proof := follow.AskProof(ctx, pipe, r.shards.KeysOf(key), applied)
 	command(pipe)
 	if err := follow.Unsent(pipe.Exec(ctx)); err != nil {
 		return err

@@ -274,6 +274,7 @@ func TestCorrupt(t *testing.T) {
 		s.put(t, "/bad")
 		s.put(t, "/type")
 		s.put(t, "/expired")
+		s.put(t, "/%C3")
 		if _, err := s.publish.PutDevice(t.Context(), publish.Device{ID: "bad", Secret: "s", Cost: 4}); err != nil {
 			t.Fatal(err)
 		}
@@ -282,18 +283,26 @@ func TestCorrupt(t *testing.T) {
 		s.do(t, "DEL", keys.ObjectKey("/expired"))
 		s.do(t, "HSET", keys.CredentialKey("bad"), "disabled", "true")
 		s.do(t, "ZADD", keys.LogKey(), 1.5, "what is this")
+		s.do(t, "COPY", keys.ObjectKey("/%C3"), keys.ObjectKey("/%c3"))
+		s.do(t, "ZADD", keys.LogKey(), 1.6, "o:/%c3")
 		f := start(t, s)
 		<-f.Synced()
-		if f.objects.len() != 1 || f.objects.version("/good") != 1 || f.credentials.len() != 0 {
-			t.Errorf("%d objects, %d credentials; want only /good", f.objects.len(), f.credentials.len())
+		if f.objects.len() != 2 || f.objects.version("/good") != 1 || f.objects.version("/%C3") != 1 ||
+			f.credentials.len() != 0 {
+			t.Errorf("%d objects, %d credentials; want only /good and /%%C3", f.objects.len(), f.credentials.len())
 		}
-		// In events: one that can't be read at all, and one whose record can't.
+		// In events: one that can't be read at all, one of a key that isn't canonical, and one whose record can't be read.
 		s.do(t, "PUBLISH", keys.EventsChannel(), "garbage")
+		s.announce(t, keys, contract.Event{Member: contract.ObjectMember("/%c3"),
+			Fields: map[string]string{"version": "9", "published": "1", "deleted": "1"}})
 		s.announce(t, keys, contract.Event{Member: contract.ObjectMember("/good"),
 			Fields: map[string]string{"version": "nine"}})
-		await.Until(t, "the record is gone", func() bool { return f.objects.len() == 0 })
+		await.Until(t, "the record is gone", func() bool { return f.objects.version("/good") == 0 })
 		s.put(t, "/next")
 		await.Until(t, "the next event", func() bool { return f.objects.version("/next") == 1 })
+		if f.objects.len() != 2 || f.objects.version("/%C3") != 1 {
+			t.Errorf("%d objects; want only /next and /%%C3", f.objects.len())
+		}
 		for _, want := range []struct{ kind, reason string }{
 			{"object", "missing"}, {"object", "malformed"}, {"credential", "malformed"}, {"member", "malformed"},
 			{"event", "malformed"},
@@ -303,7 +312,7 @@ func TestCorrupt(t *testing.T) {
 			}
 		}
 		f.stop()
-		for _, want := range []string{"/bad", "id=bad", "what is this"} {
+		for _, want := range []string{"/bad", "id=bad", "what is this", "id=o:/%c3"} {
 			if !strings.Contains(f.log.String(), want) {
 				t.Errorf("the log does not name %q", want)
 			}

@@ -352,8 +352,7 @@ func because(status string) string {
 // object returns an object in each place.
 func (i *Inspector) object(ctx context.Context, key string) Object {
 	o := Object{Sidecar: i.Objects.Describe(key), Edge: i.Memory.Object(key)}
-	stored := o.Sidecar.Stored
-	values, err := i.Redis.HMGet(ctx, i.Shards.KeysOf(stored).ObjectKey(stored), contract.HeadFields()...).Result()
+	values, err := i.Redis.HMGet(ctx, i.Shards.KeysOf(key).ObjectKey(key), contract.HeadFields()...).Result()
 	if err != nil {
 		o.Redis.Error = err.Error()
 		return o

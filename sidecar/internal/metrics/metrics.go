@@ -52,7 +52,6 @@ type Metrics struct {
 	CachedLeftOut prometheus.Gauge
 	CachedBytes   prometheus.Gauge
 	CachedBudget  prometheus.Gauge
-	Collisions    prometheus.Counter
 
 	// Credentials.
 	Credentials   prometheus.Gauge
@@ -135,8 +134,6 @@ func New() *Metrics {
 		CachedLeftOut: f.gauge("gatehouse_object_cache_left_out_objects", "Objects in Redis for which the edge had no room."),
 		CachedBytes:   f.gauge("gatehouse_object_cache_bytes", "Bytes of the memory budget that objects take."),
 		CachedBudget:  f.gauge("gatehouse_object_cache_budget_bytes", "The memory budget, --memory.bytes."),
-		Collisions: f.counter("gatehouse_key_collisions_total",
-			"Objects written or read while Redis has another one whose key is the same to the edge."),
 
 		Credentials: f.gauge("gatehouse_credentials", "Credential records, without tombstones."),
 		Refused: f.vector("gatehouse_credentials_refused_total",

@@ -2,19 +2,18 @@ package objectcache
 
 // Description is what the sidecar knows about a key.
 type Description struct {
-	Stored      string `json:"stored_key"` // its key in Redis
-	Version     uint64 `json:"version"`    // 0: none is known
+	Version     uint64 `json:"version"` // 0: none is known
 	PublishedMS int64  `json:"published_ms"`
 	// Place is "held", "left_out" (no room in the budget), "deleted", "expired" or "unknown".
 	Place string `json:"place"`
 }
 
-// Describe returns what is known about a canonical key.
+// Describe returns what is known about a key.
 func (c *Cache) Describe(key string) Description {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	d := Description{Stored: c.stored(key), Place: "unknown"}
-	k, found := c.known[d.Stored]
+	d := Description{Place: "unknown"}
+	k, found := c.known[key]
 	if !found {
 		return d
 	}

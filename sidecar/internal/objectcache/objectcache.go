@@ -64,24 +64,22 @@ const (
 
 // Cache is safe for concurrent use.
 type Cache struct {
-	edge    Edge
-	metrics *metrics.Metrics
-	log     *slog.Logger
-	budget  int64
-	least   int64 // weight of the smallest object
-	shards  contract.Shards
-	seed    maphash.Seed
-	// Limits on logging objects over the budget, and keys in several spellings.
-	tooLarge, collisions rate.Sometimes
+	edge     Edge
+	metrics  *metrics.Metrics
+	log      *slog.Logger
+	budget   int64
+	least    int64 // weight of the smallest object
+	shards   contract.Shards
+	seed     maphash.Seed
+	tooLarge rate.Sometimes // limits logging objects over the budget
 
-	mu          sync.Mutex                             // protects all below; held during calls of the edge
-	cache       *otter.Cache[string, *contract.Object] // by stored key, like everything below
-	evicted     []string                               // by the cache during Apply
+	mu          sync.Mutex // protects all below; held during calls of the edge
+	cache       *otter.Cache[string, *contract.Object]
+	evicted     []string // by the cache during Apply
 	known       map[string]known
 	size        shrink.Map[string, known] // of known
-	spellings   spellings
-	generations []uint64               // by shard: number of full resyncs
-	removals    [removalStripes]uint64 // number of versions that Remove forgot, by the hash of the key
+	generations []uint64                  // by shard: number of full resyncs
+	removals    [removalStripes]uint64    // number of versions that Remove forgot, by the hash of the key
 	lifetimes   lifetimes
 	bytes       int64
 	counts      [places]int // number of known, by place; not maintained for nowhere
@@ -112,11 +110,10 @@ type known struct {
 // New returns an empty Cache.
 func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) (*Cache, error) {
 	most := int64(max(c.Objects, 1))
-	sometimes := func() rate.Sometimes { return rate.Sometimes{First: 100, Interval: time.Second} }
 	cache := &Cache{
-		edge: edge, metrics: m, log: log, tooLarge: sometimes(), collisions: sometimes(),
+		edge: edge, metrics: m, log: log, tooLarge: rate.Sometimes{First: 100, Interval: time.Second},
 		budget: c.Bytes, least: min((c.Bytes+most-1)/most, maxLeast), // rounded up: never one object more
-		shards: c.Shards, seed: maphash.MakeSeed(), known: make(map[string]known), spellings: make(spellings),
+		shards: c.Shards, seed: maphash.MakeSeed(), known: make(map[string]known),
 		generations: make([]uint64, c.Shards.Count()), lifetimes: newLifetimes(),
 	}
 	var err error
@@ -143,8 +140,8 @@ func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) (*Cache, err
 // weight returns the part of the budget that o uses, about 4 MiB for an object at its limits.
 func (c *Cache) weight(o *contract.Object) int64 { return max(int64(edgemem.Footprint(o)), c.least) }
 
-// Apply applies o, a record from Redis, if its version is newer than the known one. The edge gets the object under its
-// canonical key, see [Cache.Stored]. Apply retains o's bodies, which must not change any more.
+// Apply applies o, a record from Redis, if its version is newer than the known one. It retains o's bodies, which must
+// not change any more.
 func (c *Cache) Apply(o contract.Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,12 +149,7 @@ func (c *Cache) Apply(o contract.Object) {
 }
 
 func (c *Cache) apply(o *contract.Object) Result {
-	stored := o.Key
-	o.Key = c.spell(stored)
-	result := c.decide(stored, o)
-	if result == Stored || result == NotAdmitted || result == TooLarge {
-		c.reportCollision(stored, o.Key)
-	}
+	result := c.decide(o)
 	c.metrics.Applied.WithLabelValues(string(result)).Inc()
 	c.report()
 	return result
@@ -169,10 +161,10 @@ func (c *Cache) report() {
 	c.metrics.CachedBytes.Set(float64(c.bytes))
 }
 
-func (c *Cache) decide(stored string, o *contract.Object) Result {
-	shard := c.shards.Of(stored)
+func (c *Cache) decide(o *contract.Object) Result {
+	shard := c.shards.Of(o.Key)
 	generation := c.generations[shard]
-	before, found := c.known[stored]
+	before, found := c.known[o.Key]
 	if found && before.generation == generation && !before.expiring(time.Now()) {
 		if o.Version < before.version || o.Version == before.version && !c.replaces(o, before) {
 			return NotNewer
@@ -183,8 +175,8 @@ func (c *Cache) decide(stored string, o *contract.Object) Result {
 	if again {
 		sinceMS = before.sinceMS
 	}
-	unchanged := again && before.generation != generation && before.place == held && c.has(stored, o)
-	c.known[stored] = known{
+	unchanged := again && before.generation != generation && before.place == held && c.has(o)
+	c.known[o.Key] = known{
 		version: o.Version, generation: generation, shard: uint8(shard), place: before.place,
 		deleted: o.Deleted, publishedMS: o.PublishedMS, sinceMS: sinceMS, ttlMS: o.TTLMS,
 	}
@@ -194,26 +186,26 @@ func (c *Cache) decide(stored string, o *contract.Object) Result {
 	case unchanged:
 		return Unchanged
 	case o.Deleted:
-		c.release(stored)
-		c.lifetimes.watch(stored, o.PublishedMS+contract.TombstoneLife.Milliseconds())
+		c.release(o.Key)
+		c.lifetimes.watch(o.Key, o.PublishedMS+contract.TombstoneLife.Milliseconds())
 		return Deleted
 	case ended(o, time.Now()):
-		c.release(stored)
+		c.release(o.Key)
 		return Expired
 	}
 	if o.TTLMS > 0 {
-		c.lifetimes.watch(stored, o.PublishedMS+o.TTLMS+expiryGrace.Milliseconds())
+		c.lifetimes.watch(o.Key, o.PublishedMS+o.TTLMS+expiryGrace.Milliseconds())
 	}
 	switch {
 	case c.weight(o) > c.budget:
 		c.tooLarge.Do(func() {
-			c.log.Warn("object exceeds the memory budget: skipped", "key", stored, "version", o.Version,
+			c.log.Warn("object exceeds the memory budget: skipped", "key", o.Key, "version", o.Version,
 				"bytes", c.weight(o), "budget_bytes", c.budget)
 		})
-		c.release(stored)
-		c.put(stored, leftOut)
+		c.release(o.Key)
+		c.put(o.Key, leftOut)
 		return TooLarge
-	case !c.store(stored, o):
+	case !c.store(o):
 		return NotAdmitted
 	}
 	return Stored
@@ -251,96 +243,92 @@ func (c *Cache) Confirm(o contract.Object) bool {
 }
 
 // has reports whether the cache holds this write.
-func (c *Cache) has(stored string, o *contract.Object) bool {
-	entry, found := c.cache.GetEntryQuietly(stored)
+func (c *Cache) has(o *contract.Object) bool {
+	entry, found := c.cache.GetEntryQuietly(o.Key)
 	return found && !o.Deleted && equal(entry.Value, o)
 }
 
 // store puts o into the cache, and updates the edge with the resulting evictions. It reports whether o stayed.
-func (c *Cache) store(stored string, o *contract.Object) bool {
-	c.cache.Set(stored, o)
+func (c *Cache) store(o *contract.Object) bool {
+	c.cache.Set(o.Key, o)
 	c.bytes += c.weight(o)
 	// One pass of the cache's maintenance may not finish the evictions.
 	for c.cache.CleanUp(); c.cache.WeightedSize() > uint64(c.budget); {
 		c.cache.CleanUp()
 	}
-	for _, other := range c.evicted {
-		if other != stored {
+	for _, key := range c.evicted {
+		if key != o.Key {
 			c.metrics.Evicted.WithLabelValues("budget").Inc()
 		}
-		c.put(other, leftOut)
-		c.updateEdge(c.canonical(other))
+		c.put(key, leftOut)
+		c.edge.DeleteObject(key)
 	}
-	stays := !slices.Contains(c.evicted, stored)
+	stays := !slices.Contains(c.evicted, o.Key)
 	clear(c.evicted)
 	c.evicted = shrink.Slice(c.evicted[:0])
 	if stays {
-		c.put(stored, held)
-		c.updateEdge(o.Key)
+		c.put(o.Key, held)
+		c.edge.PutObject(o)
 	}
 	return stays
 }
 
-// release removes a stored key's object from the cache, and from the edge if it is there.
-func (c *Cache) release(stored string) {
-	was := c.known[stored].place
-	if was == held {
-		c.cache.Invalidate(stored)
+// release removes a key's object from the cache, and from the edge if it is there.
+func (c *Cache) release(key string) {
+	if c.known[key].place == held {
+		c.cache.Invalidate(key)
+		c.edge.DeleteObject(key)
 	}
-	c.put(stored, nowhere)
-	if key := c.canonical(stored); was == held || c.spellings[key] != nil {
-		c.updateEdge(key)
-	}
+	c.put(key, nowhere)
 }
 
-// put records the place of a stored key's object.
-func (c *Cache) put(stored string, at place) {
-	k := c.known[stored]
+// put records the place of a key's object.
+func (c *Cache) put(key string, at place) {
+	k := c.known[key]
 	if k.place == at {
 		return
 	}
 	c.counts[k.place]--
 	c.counts[at]++
 	k.place = at
-	c.known[stored] = k
+	c.known[key] = k
 }
 
-// forget removes everything known about a stored key.
-func (c *Cache) forget(stored string) {
-	c.release(stored)
-	delete(c.known, stored)
+// forget removes everything known about a key.
+func (c *Cache) forget(key string) {
+	c.release(key)
+	delete(c.known, key)
 	c.known = c.size.Fit(c.known)
-	c.unspell(stored)
 }
 
-// Remove removes a stored key's object and forgets its version: Redis has no record of the key, or an unreadable one.
-func (c *Cache) Remove(stored string) {
+// Remove removes a key's object and forgets its version: Redis has no record of the key, or an unreadable one.
+func (c *Cache) Remove(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.forget(stored)
-	c.removals[c.stripe(stored)]++
+	c.forget(key)
+	c.removals[c.stripe(key)]++
 	c.report()
 }
 
-// Get returns the object at a canonical key, if the cache holds it and its lifetime has not ended. Its bodies belong to
+// Get returns the object at key, if the cache holds it and its lifetime has not ended. Its bodies belong to
 // the cache. Get counts as a use.
 func (c *Cache) Get(key string) (contract.Object, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	o, found := c.cache.GetIfPresent(c.stored(key))
+	o, found := c.cache.GetIfPresent(key)
 	if !found || ended(o, time.Now()) {
 		return contract.Object{}, false
 	}
 	return *o, true
 }
 
-// Used counts one use for each element of keys, canonical keys of objects that the edge served from its memory. Uses
-// decide which objects stay when the budget is full.
+// Used counts one use for each element of keys, the objects that the edge served from its memory. Uses decide which
+// objects stay when the budget is full.
 func (c *Cache) Used(keys []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, key := range keys {
-		c.cache.GetIfPresent(c.stored(key))
+		c.cache.GetIfPresent(key)
 	}
 }
 

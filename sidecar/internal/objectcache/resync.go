@@ -24,14 +24,14 @@ func (s Shard) BeginResync() {
 	s.generations[s.shard]++
 }
 
-// Unmet returns the stored keys that the shard's resync has not applied yet, tombstones included.
+// Unmet returns the keys that the shard's resync has not applied yet, tombstones included.
 func (s Shard) Unmet() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var keys []string
-	for stored, k := range s.known {
+	for key, k := range s.known {
 		if int(k.shard) == s.shard && k.generation != s.generations[s.shard] {
-			keys = append(keys, stored)
+			keys = append(keys, key)
 		}
 	}
 	return keys
@@ -42,15 +42,13 @@ func (s Shard) EndResync() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var gone []string
-	for stored, k := range s.known {
+	for key, k := range s.known {
 		if int(k.shard) == s.shard && k.generation != s.generations[s.shard] {
-			gone = append(gone, stored)
-			k.deleted = true // so that none of these replaces another at the edge
-			s.known[stored] = k
+			gone = append(gone, key)
 		}
 	}
-	for _, stored := range gone {
-		s.forget(stored)
+	for _, key := range gone {
+		s.forget(key)
 	}
 	s.report()
 }
@@ -61,12 +59,12 @@ const removalStripes = 1024
 
 func (c *Cache) stripe(key string) uint64 { return maphash.String(c.seed, key) % removalStripes }
 
-// Generation returns a number that changes with each full resync of a stored key's shard, and when versions are
-// forgotten. A caller that reads Redis by itself gets it before the read, for [Cache.ApplyRead].
-func (c *Cache) Generation(stored string) uint64 {
+// Generation returns a number that changes with each full resync of a key's shard, and when versions are forgotten.
+// A caller that reads Redis by itself gets it before the read, for [Cache.ApplyRead].
+func (c *Cache) Generation(key string) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.generations[c.shards.Of(stored)] + c.removals[c.stripe(stored)]
+	return c.generations[c.shards.Of(key)] + c.removals[c.stripe(key)]
 }
 
 // ApplyRead applies an object that was read from Redis independently of the events. It returns [Overtaken] if, since
