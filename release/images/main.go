@@ -1,5 +1,6 @@
 // Command images makes OCI images of the directories that release/images.sh fills, each as an archive that buildah,
-// podman, skopeo and containerd read, with a bill of materials. It runs in release; it needs no engine, registry or root.
+// podman, skopeo and containerd read, with a bill of materials. It runs in release; it needs no engine, registry or
+// root.
 //
 //	images DIR              reads DIR/sidecar, DIR/envoy and DIR/module;
 //	                        writes DIR/*.tar, DIR/*.cdx.json and DIR/digests.txt

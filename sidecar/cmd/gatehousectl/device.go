@@ -20,7 +20,7 @@ type devicePutCmd struct {
 	ID          string    `arg:"" help:"The device's id."`
 	SecretFile  string    `required:"" placeholder:"F" help:"The secret, 1 to 72 bytes, without one line end after it; - is standard input."`
 	Permissions []string  `sep:"," placeholder:"NAME" help:"Permissions of the device; they replace the previous ones."`
-	Cost        int       `default:"12" help:"bcrypt cost, 4 to 15: each step doubles the time of a verification."`
+	Cost        int       `default:"12" help:"bcrypt cost, 4 to 15, at most the sidecars' bcrypt.max-cost: each step doubles the time of a verification."`
 	NotAfter    time.Time `placeholder:"TIME" help:"Refuse the device from then on, such as 2030-01-31T00:00:00Z. Default: never; this replaces the previous setting."`
 }
 

@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"runtime"
 	"time"
+
+	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
 // Config has every setting. A flag --a.b-c is GATEHOUSE_A_B_C in the environment and a: {b_c: …} in the file.
@@ -128,7 +130,7 @@ func (c *Config) validate() error {
 		{"memory.verdicts", c.Memory.Verdicts, 1, 1 << 24},
 		{"bcrypt.workers", c.Bcrypt.Workers, 0, 1024},
 		{"bcrypt.queue", c.Bcrypt.Queue, 1, 1 << 20},
-		{"bcrypt.max_cost", c.Bcrypt.MaxCost, 4, 15},
+		{"bcrypt.max_cost", c.Bcrypt.MaxCost, contract.MinCost, contract.MaxCost},
 		{"limit.device", c.Limit.Device, 0, 1 << 20},
 		{"limit.source", c.Limit.Source, 0, 1 << 20},
 	} {

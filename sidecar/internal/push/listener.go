@@ -66,8 +66,8 @@ type refusedError struct {
 func (e *refusedError) Error() string {
 	text := fmt.Sprintf("the edge answered %d %q", e.status, e.text)
 	if e.status == http.StatusRequestEntityTooLarge {
-		text += fmt.Sprintf(": per_connection_buffer_limit_bytes of the push listener must be at least %d",
-			limits.MaxBody+64<<10)
+		text += fmt.Sprintf(": per_connection_buffer_limit_bytes of the push listener (nginx: client_max_body_size) must be "+
+			"at least %d", 2*limits.MaxBody)
 	}
 	return text
 }
