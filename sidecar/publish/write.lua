@@ -160,6 +160,8 @@ local function precedes(a, b)
   return #a < #b
 end
 
+-- canonical reports whether a key, without its device, has its escapes in upper case, and a sorted
+-- query without empty pairs.
 local function canonical(target)
   if string.find(target, '%%[a-f]%x') or string.find(target, '%%%x[a-f]') then
     return false
@@ -186,8 +188,8 @@ local function id_refusal()
     elseif not string.find(id, '^[!-~]+$') or not string.find(id, '^[/@]') then
       return 'INVALID key ' .. short .. ': want visible ASCII that begins with / or @'
     elseif not canonical(string.match(id, '/.*') or '') then
-      return 'INVALID key ' .. short .. ' is not canonical: want hex digits of escapes in upper case, and the pairs of a query '
-        .. 'sorted by name in byte order, none empty'
+      return 'INVALID key ' .. short .. ' is not canonical: want hex digits of escapes in upper case, and the '
+        .. 'pairs of a query sorted by name in byte order, none empty'
     end
     device = string.match(id, '^@([^/]*)/') or string.sub(id, 1, 1) == '/' and 'none' or ''
   end

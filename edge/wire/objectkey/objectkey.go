@@ -16,7 +16,7 @@ func AppendOfDevice(dst []byte, id, key string) []byte {
 	return append(append(append(dst, '@'), id...), key...)
 }
 
-// Canonical returns the key under which the edge looks up an object that is stored as key: with the hex digits of
+// Canonical returns the canonical form of key, the only one that is stored and looked up: with the hex digits of
 // escapes in upper case (RFC 3986, section 6.2.2.1), and the query's [CanonicalQuery].
 func Canonical(key string) string {
 	device := 0
