@@ -14,6 +14,7 @@ import (
 // requests, and for tokens. The limit of one device and network holds: some are refused, and all others, with the right
 // one, get a 503. The device itself, at another address, is always let in.
 func TestGuesses(t *testing.T) {
+	anyEdge(t)
 	t.Parallel()
 	const limit, window, connections, workers = 5, time.Minute, 8, 2 // limit and window by default
 	e := withSessions(t, "--verdict.allow-ttl=10m")

@@ -5,6 +5,7 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -36,12 +37,13 @@ func long(t *testing.T, others string) {
 	}
 }
 
-// anyEdge skips a test of what is behind the edge in the short form on Wasm, where each start of Envoy takes 8 s of a
-// processor: the short forms on the dynamic module and on nginx have it.
+// anyEdge skips a test of what is behind the edge in the whole suite's short form on Wasm, where each start of Envoy takes
+// 8 s of a processor: the short forms on the dynamic module and on nginx have it.
 func anyEdge(t *testing.T) {
 	t.Helper()
-	if testing.Short() && !onNative() && !onNginx() {
-		t.Skip("not about the edge; in short on the dynamic module and nginx, or LONG=1")
+	chosen := flag.Lookup("test.run").Value.String() != ""
+	if testing.Short() && !chosen && !onNative() && !onNginx() {
+		t.Skip("not about the edge; in short on the dynamic module and nginx; or by its name, or LONG=1")
 	}
 }
 

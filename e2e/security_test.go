@@ -28,6 +28,7 @@ func basic(credential string) string {
 
 // TestBasic sends credentials as HTTP Basic, in many forms.
 func TestBasic(t *testing.T) {
+	anyEdge(t)
 	t.Parallel()
 	e := start(t, stack.Options{Rules: basicRules})
 	e.device("dev", "a:b::c", 4, "telemetry.write")

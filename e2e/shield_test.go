@@ -205,6 +205,7 @@ func TestRevocationDuringVerification(t *testing.T) { // not in parallel: a run 
 
 // TestRevokeAll revokes all devices with one command.
 func TestRevokeAll(t *testing.T) {
+	anyEdge(t)
 	t.Parallel()
 	const devices = 300
 	e := reuse(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}})
@@ -255,6 +256,7 @@ func TestPermissionChange(t *testing.T) {
 
 // TestVerdictGrace kills the sidecar: verdict_grace keeps an expired verdict valid, and nothing else.
 func TestVerdictGrace(t *testing.T) {
+	anyEdge(t)
 	t.Parallel()
 	e := start(t, stack.Options{
 		SidecarArgs: []string{"--verdict.allow-ttl=1s"},
