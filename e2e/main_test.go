@@ -37,8 +37,8 @@ func long(t *testing.T, others string) {
 	}
 }
 
-// anyEdge skips a test of what is behind the edge in the whole suite's short form on Wasm, where each start of Envoy takes
-// 8 s of a processor: the short forms on the dynamic module and on nginx have it.
+// anyEdge skips a test of what is behind the edge in the whole suite's short form on Wasm, where each start of Envoy
+// takes 8 s of a processor: the short forms on the dynamic module and on nginx have it.
 func anyEdge(t *testing.T) {
 	t.Helper()
 	chosen := flag.Lookup("test.run").Value.String() != ""
