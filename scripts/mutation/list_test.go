@@ -91,3 +91,11 @@ func TestBadLists(t *testing.T) {
 		}
 	}
 }
+
+// TestLists finds the code of every mutant that a list of this repository has.
+func TestLists(t *testing.T) {
+	t.Chdir("../..")
+	if mutants, _, err := find(t.TempDir(), ""); err != nil || len(mutants) == 0 {
+		t.Errorf("got %d mutants, %v", len(mutants), err)
+	}
+}
