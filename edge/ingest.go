@@ -7,10 +7,8 @@ import (
 	"github.com/gatehouse/gatehouse/edge/headermap"
 	"github.com/gatehouse/gatehouse/edge/policy"
 	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/edge/wire/limits"
 )
-
-// maxBatch bounds a batch, in bytes. The sidecar's batches are far smaller; the largest has one body.
-const maxBatch = 2 << 20
 
 // Release is the release of the programs, set by the linker.
 var Release = "unknown"
@@ -46,8 +44,8 @@ func (i *ingest) body(size int, endOfStream bool) Action {
 	if i.done {
 		return Pause
 	}
-	if size > maxBatch {
-		return i.refuse(413, fmt.Sprintf("batch of more than %d bytes: send smaller ones", maxBatch))
+	if size > limits.MaxBatch {
+		return i.refuse(413, fmt.Sprintf("batch of more than %d bytes: send smaller ones", limits.MaxBatch))
 	}
 	if !endOfStream {
 		return Pause

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/gatehouse/gatehouse/edge/wire"
+	"github.com/gatehouse/gatehouse/edge/wire/limits"
 )
 
 // push sends a batch in parts and returns the answer.
@@ -55,7 +56,7 @@ func TestIngest(t *testing.T) {
 			`module unknown, from "gatehouse-sidecar/9": batch of layout version 3, want 2`, false},
 		{"record of another epoch", "POST", "/v1/apply", record, 400, "state record: another epoch", false},
 		{"empty", "POST", "/v1/apply", nil, 400, "batch of 0 bytes", false},
-		{"too large", "POST", "/v1/apply", make([]byte, 2*maxBatch+2), 413, "batch of more than", false},
+		{"too large", "POST", "/v1/apply", make([]byte, 2*limits.MaxBatch+2), 413, "batch of more than", false},
 		{"another path", "POST", "/v1/products/1", batch(7, 7), 404, "only POST /v1/apply", false},
 		{"another method", "GET", "/v1/apply", nil, 404, "only POST /v1/apply", false},
 	}

@@ -2,8 +2,8 @@
 # stages.sh WHO: runs stages one after the other. It prints each stage before it runs, and at the end the time of each.
 # Standard input lists them, one a line: NAME IF COMMAND. IF is what a failure of the command means:
 #   must   the run ends
-#   can    the same after a second run, since the machine's other load disturbs whole systems; and status 77 means that
-#          this machine can't run it; both are reported and are no failures
+#   can    the command runs once more, since other load of the machine disturbs whole systems; the run ends if that fails,
+#          too. Status 77 means that this machine can't run it; this is reported and is no failure
 #   told   it is reported and is no failure: a change is not responsible for other load of the machine
 set -uo pipefail
 who=$1

@@ -24,6 +24,8 @@ const (
 	MaxContentType = 255
 	// MaxBody bounds one encoding of an object in bytes.
 	MaxBody = 1 << 20
+	// MaxBatch bounds what the edge accepts as one push, in bytes: far more than a body and the records around it.
+	MaxBatch = 2 << 20
 	// MaxPermissions bounds the distinct permission names of one edge: each is a bit of a 64-bit set.
 	MaxPermissions = 64
 	// MaxPermissionName bounds a permission name in bytes.

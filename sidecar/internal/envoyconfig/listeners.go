@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gatehouse/gatehouse/edge/policy"
+	"github.com/gatehouse/gatehouse/edge/wire/limits"
 	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 )
 
@@ -14,8 +15,6 @@ const (
 	routerType = "envoy.extensions.filters.http.router.v3.Router"
 	stateType  = "envoy.extensions.filters.http.set_filter_state.v3.Config"
 	jwtType    = "envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication"
-	// minPushBuffer is what a batch may have in bytes, a body of 1 MiB and the records around it, rounded up.
-	minPushBuffer = 2 << 20
 	// defaultBuffer is Envoy's limit of a connection's buffer in bytes.
 	defaultBuffer = 1 << 20
 	// verifyQueue is what waits in the sidecar at most, by default (--bcrypt.queue).
@@ -225,9 +224,9 @@ func (a *analysis) push(p *plugin) {
 				"is not 384 (0600): whoever may open the socket can write the cache and the verdicts")
 		}
 	}
-	if limit := p.listener.number("per_connection_buffer_limit_bytes", defaultBuffer); limit < minPushBuffer {
+	if limit := p.listener.number("per_connection_buffer_limit_bytes", defaultBuffer); limit < limits.MaxBatch {
 		add(&smallPush, "per_connection_buffer_limit_bytes",
-			"%g: a batch has up to %d bytes, and is answered 413 beyond the limit", limit, minPushBuffer)
+			"%g: a batch has up to %d bytes, and is answered 413 beyond the limit", limit, limits.MaxBatch)
 	}
 	if !p.listener.flag("ignore_global_conn_limit") || !p.listener.flag("bypass_overload_manager") {
 		add(&pushLimited, "ignore_global_conn_limit",

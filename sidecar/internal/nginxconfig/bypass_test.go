@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gatehouse/gatehouse/edge/wire/limits"
 	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 	"github.com/gatehouse/gatehouse/testbed/await"
 	"github.com/gatehouse/gatehouse/testbed/stack"
@@ -352,7 +353,8 @@ func TestSetup(t *testing.T) {
 			await.Until(t, "nginx shows "+c.got, func() bool {
 				log, _ := os.ReadFile(filepath.Join(e.dir, "error.log"))
 				answer := e.ask(0, "GET", "/v1/secret", device("d1")...)
-				return strings.Contains(fmt.Sprintf("%s%s a push of 2 MiB: %d", answer, log, e.push(make([]byte, minPush))), c.got)
+				largest := e.push(make([]byte, limits.MaxBatch))
+				return strings.Contains(fmt.Sprintf("%s%s a push of 2 MiB: %d", answer, log, largest), c.got)
 			})
 			wantCodes(t, e.analyze(), c.want)
 		})

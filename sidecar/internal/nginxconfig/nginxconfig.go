@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gatehouse/gatehouse/edge/wire/limits"
 	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 )
 
@@ -217,9 +218,6 @@ func size(text string) int64 {
 	return n * unit
 }
 
-// minPush is what the push listener must accept, in bytes.
-const minPush = 2 << 20
-
 // push checks the listener that the sidecar pushes to, and the one for operators.
 func (a *analysis) push() {
 	found := false
@@ -264,8 +262,8 @@ func (a *analysis) pushListener(server, s *scope) {
 		a.add(&openPush, server, "listen", "is missing, so nginx listens on port 80: anyone who can reach it can write the "+
 			"cache and the verdicts")
 	}
-	if limit := s.value("client_max_body_size"); limit == "" || size(limit) < minPush && size(limit) != 0 {
+	if limit := s.value("client_max_body_size"); limit == "" || size(limit) < limits.MaxBatch && size(limit) != 0 {
 		a.add(&smallPush, s, "client_max_body_size", "is less than %d, which a batch may have: larger ones are answered 413",
-			minPush)
+			limits.MaxBatch)
 	}
 }

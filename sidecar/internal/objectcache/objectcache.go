@@ -310,8 +310,8 @@ func (c *Cache) Remove(key string) {
 	c.report()
 }
 
-// Get returns the object at key, if the cache holds it and its lifetime has not ended. Its bodies belong to
-// the cache. Get counts as a use.
+// Get returns the object at key, if the cache holds it and its lifetime has not ended. Its bodies belong to the cache.
+// Get counts as a use.
 func (c *Cache) Get(key string) (contract.Object, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -67,7 +67,7 @@ func (e *refusedError) Error() string {
 	text := fmt.Sprintf("the edge answered %d %q", e.status, e.text)
 	if e.status == http.StatusRequestEntityTooLarge {
 		text += fmt.Sprintf(": per_connection_buffer_limit_bytes of the push listener (nginx: client_max_body_size) must be "+
-			"at least %d", 2*limits.MaxBody)
+			"at least %d", limits.MaxBatch)
 	}
 	return text
 }
