@@ -26,7 +26,7 @@ summary() {
 
 for i in "${!names[@]}"; do
   echo
-  echo "$who: $((i + 1))/${#names[@]} ${names[i]}: ${commands[i]} (after $SECONDS s; next: ${names[i + 1]:-the summary})"
+  echo "$who: $((i + 1))/${#names[@]} ${names[i]}: ${commands[i]} (after $SECONDS s; $(df -h . | awk 'NR == 2 {print $4}') of disk are free; next: ${names[i + 1]:-the summary})"
   begin=$SECONDS status=0
   bash -c "${commands[i]}" </dev/null || status=$?
   again=
