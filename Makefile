@@ -55,6 +55,8 @@ export BINDING
 VERSION ?=
 OUT ?=
 REGISTRY ?=
+# Many packages wait for Redis: two test programs per processor.
+packages := -p $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 short := $(if $(filter-out 0 no false,$(LONG)),,-short)
 
 GO ?= go
@@ -129,9 +131,9 @@ test-tools:
 	@scripts/install-nginx.sh >/dev/null
 
 unit: test-tools ## unit tests with -race, except of packages that need a stack; LONG=1: also long ones
-	@$(GO) test -race -vet=off $(short) ./...
-	@$(GO) test -C release -race -vet=off $(short) ./...
-	@$(GO) test -C e2e -race -vet=off $(short) $$($(GO) list -C e2e ./... | grep -v -e '/e2e$$' -e '/chart$$' -e '/conformance$$' -e '/doors$$' -e '/lifecycle$$' -e '/observe$$')
+	@$(GO) test $(packages) -race -vet=off $(short) ./...
+	@$(GO) test -C release $(packages) -race -vet=off $(short) ./...
+	@$(GO) test -C e2e $(packages) -race -vet=off $(short) $$($(GO) list -C e2e ./... | grep -v -e '/e2e$$' -e '/chart$$' -e '/conformance$$' -e '/doors$$' -e '/lifecycle$$' -e '/observe$$')
 	@$(GO) test -run '^TestSDK$$' ./wasm-filter
 	@CGO_ENABLED=1 $(GO) test -race -tags=native ./native-filter/...
 

@@ -69,7 +69,7 @@ func (c *clusterEdge) of(master *redistest.Server) map[int]string {
 // TestCluster serves from all masters of a real Redis Cluster. One is killed and restarted, and another is killed and
 // replaced by its replica.
 func TestCluster(t *testing.T) {
-	anyEdge(t)
+	behindEdge(t)
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	c := &clusterEdge{

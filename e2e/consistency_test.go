@@ -20,7 +20,7 @@ import (
 // TestTwoSidecars starts a second sidecar for the same Envoy: it wins; the first one logs that and waits, and takes
 // over again when the second one has exited.
 func TestTwoSidecars(t *testing.T) {
-	anyEdge(t)
+	behindEdge(t)
 	t.Parallel()
 	e := reuse(t, stack.Options{})
 	e.put("/v1/products/42", "first")
@@ -131,7 +131,7 @@ func TestRedisLosesItsData(t *testing.T) {
 // TestRedisComesBackEmpty kills a Redis without persistence and starts it again: edges go on as if it were unreachable,
 // and no device is refused, also by a sidecar that starts then, until the loss is accepted.
 func TestRedisComesBackEmpty(t *testing.T) {
-	anyEdge(t)
+	behindEdge(t)
 	t.Parallel()
 	const bound, slack = 4 * time.Second, time.Second
 	e := start(t, stack.Options{Concurrency: 1, SidecarArgs: []string{"--verdict.allow-ttl=10m"}, Rules: fmt.Sprintf(`{

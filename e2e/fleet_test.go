@@ -163,7 +163,7 @@ func (f *fleet) verdicts() []string {
 // TestFleetSharesVerdicts sends requests of 300 devices to three edges at once: bcrypt runs once for each device. A
 // restarted sidecar has the verdicts again.
 func TestFleetSharesVerdicts(t *testing.T) {
-	anyEdge(t)
+	behindEdge(t)
 	t.Parallel()
 	devices := sized(300, 60)
 	f := startFleet(t, redistest.Start(t), nil, fleetSecret, fleetSecret, fleetSecret)
@@ -239,7 +239,7 @@ func TestFleetFollowsRecords(t *testing.T) {
 
 // TestFleetIgnoresForgedVerdicts writes to Redis what an attacker without the secret can write.
 func TestFleetIgnoresForgedVerdicts(t *testing.T) {
-	anyEdge(t)
+	behindEdge(t)
 	t.Parallel()
 	f := startFleet(t, redistest.Start(t), nil, fleetSecret, fleetSecret)
 	ids := f.devices("dev", 8, 6)
@@ -291,7 +291,7 @@ func TestFleetsOfTwoSecrets(t *testing.T) {
 // TestFleetWithoutRedis pauses Redis and kills it: each sidecar verifies known credentials alone, not much later than
 // without a fleet.
 func TestFleetWithoutRedis(t *testing.T) {
-	anyEdge(t)
+	behindEdge(t)
 	t.Parallel()
 	server := redistest.StartServer(t)
 	f := startFleet(t, "redis://"+server.Address, nil, fleetSecret, fleetSecret)

@@ -33,7 +33,7 @@ func (f *forger) send(ahead int, m contract.Member, fields map[string]string) er
 // TestForgedEvents forges events with the numbers of the next writes, one by one and then as a flood: a device that is
 // revoked meanwhile is refused, and neither an invented device nor an invented secret is ever authenticated.
 func TestForgedEvents(t *testing.T) {
-	anyEdge(t)
+	behindEdge(t)
 	e := reuse(t, stack.Options{})
 	for i := range 5 {
 		e.device(fmt.Sprint("dev", i), "secret", 4, "telemetry.write")

@@ -51,7 +51,7 @@ func gone(t *testing.T, pid int) {
 
 // TestStuckHasher stops the only process that runs bcrypt: it is killed at its deadline, and devices are authenticated.
 func TestStuckHasher(t *testing.T) {
-	anyEdge(t)
+	behindEdge(t)
 	e := reuse(t, stack.Options{SidecarArgs: []string{"--bcrypt.workers=1"}})
 	for i := range 3 {
 		e.device(fmt.Sprint("dev", i), "right", 8, "telemetry.write")

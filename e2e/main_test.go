@@ -37,15 +37,25 @@ func long(t *testing.T, others string) {
 	}
 }
 
-// anyEdge skips a test of what is behind the edge in the whole suite's short form on Wasm, where each start of Envoy
-// takes 8 s of a processor: the short forms on the dynamic module and on nginx have it.
+// anyEdge skips, in the whole suite's short form on Wasm, a test that is about no edge in particular: each start of Envoy
+// takes 8 s of a processor there. The short forms on the dynamic module and on nginx have it.
 func anyEdge(t *testing.T) {
 	t.Helper()
-	chosen := flag.Lookup("test.run").Value.String() != ""
-	if testing.Short() && !chosen && !onNative() && !onNginx() {
-		t.Skip("not about the edge; in short on the dynamic module and nginx; or by its name, or LONG=1")
+	if wholeShortSuite() && !onNative() && !onNginx() {
+		t.Skip("not about this edge; in short on the dynamic module and nginx; or by its name, or LONG=1")
 	}
 }
+
+// behindEdge skips, in the whole suite's short form, a test of the sidecar, of Redis or of gatehousectl, except on the
+// dynamic module, which starts at once.
+func behindEdge(t *testing.T) {
+	t.Helper()
+	if wholeShortSuite() && !onNative() {
+		t.Skip("not about the edge; in short on the dynamic module; or by its name, or LONG=1")
+	}
+}
+
+func wholeShortSuite() bool { return testing.Short() && flag.Lookup("test.run").Value.String() == "" }
 
 // sized returns whole in the whole suite, and short in its short form.
 func sized(whole, short int) int {

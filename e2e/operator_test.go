@@ -164,7 +164,7 @@ func TestExplain(t *testing.T) {
 
 // TestOperator asks for status, held and top, releases a network, and reads the page.
 func TestOperator(t *testing.T) {
-	anyEdge(t)
+	behindEdge(t)
 	t.Parallel()
 	e := start(t, stack.Options{SidecarArgs: []string{"--admin.actions", "--limit.device", "1"}})
 	e.device("dev", "secret", 4, "telemetry.write")
@@ -319,7 +319,7 @@ func TestOperator(t *testing.T) {
 
 // TestExplainTokens compares each explanation of a token with what the edge then answers.
 func TestExplainTokens(t *testing.T) {
-	anyEdge(t)
+	behindEdge(t)
 	t.Parallel()
 	e := withSessions(t)
 	k := e.letIn("dev", "secret", "telemetry.write")

@@ -97,7 +97,7 @@ func (w *writer) write(m contract.Member, stdin string, args ...string) string {
 
 // TestPythonWriter publishes with the documented example to a real edge. Both have just the documented permissions.
 func TestPythonWriter(t *testing.T) {
-	anyEdge(t)
+	behindEdge(t)
 	t.Parallel()
 	url := redistest.Start(t)
 	admin := client(t, url)

@@ -26,7 +26,8 @@ type acknowledged struct {
 // TestReshardUnderWrites moves the slots of shards between the servers of a Cluster while records are written: all
 // acknowledged writes are there, complete, and a revocation never gets the answer that the device doesn't exist.
 func TestReshardUnderWrites(t *testing.T) {
-	anyEdge(t)
+	t.Parallel()
+	behindEdge(t)
 	const (
 		shards, writers, records = 2, 4, 10
 		moves                    = 12

@@ -226,7 +226,7 @@ func TestTokenOfChangedDevice(t *testing.T) {
 
 // TestTokenOutlivesItsSidecar kills the sidecar that issued a token.
 func TestTokenOutlivesItsSidecar(t *testing.T) {
-	anyEdge(t)
+	behindEdge(t)
 	t.Parallel()
 	e := withSessions(t)
 	k := e.letIn("dev", "secret", "telemetry.write")

@@ -84,7 +84,7 @@ func random() string { return fmt.Sprint("wrong", rand.Uint64()) }
 // TestLockout sends wrong secrets for a device's id from many addresses. The device, which was never authenticated,
 // succeeds; also with a new secret.
 func TestLockout(t *testing.T) {
-	anyEdge(t)
+	behindEdge(t)
 	const addresses, limit = 24, 10 * time.Second
 	e := reuse(t, stack.Options{})
 	e.device("target", "right", 8, "telemetry.write")
@@ -172,7 +172,7 @@ func (e *edge) sidecarRSS() int { return int(e.metric("process_resident_memory_b
 
 // TestRevocationDuringVerification revokes a device while bcrypt runs for it.
 func TestRevocationDuringVerification(t *testing.T) { // not in parallel: a run of cost 13 must end within a call's 2 s
-	anyEdge(t)
+	behindEdge(t)
 	e := reuse(t, stack.Options{})
 	e.device("dev", "right", 13, "telemetry.write")
 	e.known(1)
@@ -205,7 +205,7 @@ func TestRevocationDuringVerification(t *testing.T) { // not in parallel: a run 
 
 // TestRevokeAll revokes all devices with one command.
 func TestRevokeAll(t *testing.T) {
-	anyEdge(t)
+	behindEdge(t)
 	t.Parallel()
 	const devices = 300
 	e := reuse(t, stack.Options{SidecarArgs: []string{"--verdict.allow-ttl=10m"}})
@@ -314,7 +314,7 @@ func TestVerdictGrace(t *testing.T) {
 
 // TestRefreshAhead covers several lives of a verdict: no request waits for the next one.
 func TestRefreshAhead(t *testing.T) {
-	anyEdge(t)
+	behindEdge(t)
 	t.Parallel()
 	const lives = 3
 	for _, pin := range []string{"1h", "0s"} {
