@@ -513,6 +513,7 @@ func TestDecideBasic(t *testing.T) {
 		{"good", []string{basic("dev:s3cret")}, Verify, Credential{ID: "dev", Secret: "s3cret"}},
 		{"colon in the secret", []string{basic("dev:s:3")}, Verify, Credential{ID: "dev", Secret: "s:3"}},
 		{"scheme in another case", []string{"authorization: bAsIc ZGV2OnM="}, Verify, Credential{ID: "dev", Secret: "s"}},
+		{"scheme with U+017F", []string{"authorization: Ba\u017fic ZGV2OnM="}, Reply, Credential{}},
 		{"no colon", []string{basic("dev")}, Reply, Credential{}},
 		{"empty secret", []string{basic("dev:")}, Reply, Credential{}},
 		{"NUL", []string{basic("dev:a\x00b")}, Reply, Credential{}},

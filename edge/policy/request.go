@@ -268,7 +268,8 @@ func parseBasic(f *field) (Credential, bool) {
 		return Credential{}, false
 	}
 	scheme, encoded, found := strings.Cut(f.value, " ")
-	if f.lines != 1 || !found || !strings.EqualFold(scheme, "basic") {
+	// Without the length, U+017F of two bytes would be an s.
+	if f.lines != 1 || !found || len(scheme) != len("basic") || !strings.EqualFold(scheme, "basic") {
 		return Credential{}, false
 	}
 	decoded, err := base64.StdEncoding.Strict().DecodeString(strings.TrimLeft(encoded, " "))
