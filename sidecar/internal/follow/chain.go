@@ -126,10 +126,11 @@ func (f *Follower) askLater(e *contract.Event) {
 	}
 }
 
-// sure checks asked against Redis's links of the same numbers, as far as Redis still has them.
+// sure checks asked against Redis's links of the same numbers, as far as Redis still has them. There are no links
+// without permission to read the chain.
 func (f *Follower) sure(ctx context.Context, asked []unsureEvent, links []contract.Link) error {
-	for i, u := range asked {
-		if links[i].Seq == u.event.Seq && links[i].Digest != u.event.Digest {
+	for i, link := range links {
+		if u := asked[i]; link.Seq == u.event.Seq && link.Digest != u.event.Digest {
 			if u.takes {
 				f.takeAway(u.event.Member)
 			}
