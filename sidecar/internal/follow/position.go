@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
 // position is the position of Redis at a time.
@@ -336,11 +337,10 @@ func linkOf(value any) contract.Link {
 	return link
 }
 
-// withheld reports whether err is the server's refusal of this one command: an unknown command, or no permission. epoch
-// is the error of a command that it never refuses alone.
+// withheld reports whether err is the server's refusal of this one command, see [redisurl.Withheld]. epoch is the error
+// of a command that it never refuses alone. In a slot of a Cluster that moves, it redirects commands on moved keys.
 func withheld(err, epoch error) bool {
-	_, refused := errors.AsType[redis.Error](err)
-	return refused && (epoch == nil || errors.Is(epoch, redis.Nil))
+	return redisurl.Withheld(err) && (epoch == nil || errors.Is(epoch, redis.Nil))
 }
 
 // parseInfo returns the server's history and vitals from INFO, zero if info is empty. It returns an error if the server
