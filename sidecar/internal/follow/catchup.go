@@ -68,7 +68,7 @@ func (f *Follower) compare(ctx context.Context, p position) error {
 	switch {
 	case p.catchups != f.catchups:
 		return nil // from before a catch-up
-	case !f.continues(p):
+	case !f.continues(p), f.outdated(p): // before the time of f.history changes
 		return errOtherServer
 	}
 	f.setHistory(p)

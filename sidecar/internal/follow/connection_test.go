@@ -182,6 +182,10 @@ func TestAwayForADay(t *testing.T) {
 		}
 		s.historyAt, *order = s.historyAt.Add(-test.away), nil
 		m.Del(s.keys.ResyncKey())
+		compared := s.compare(t.Context(), s.ask(t.Context(), position{seq: s.seq, catchups: s.catchups, at: time.Now()}))
+		if away := errors.Is(compared, errOtherServer); away != (test.want != "") {
+			t.Errorf("%s: compared: %v", name, compared)
+		}
 		if err := s.catchUp(t.Context(), onConnected); err != nil {
 			t.Fatal(err)
 		}
