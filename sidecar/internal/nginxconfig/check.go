@@ -42,7 +42,7 @@ func (a *analysis) elsewhere(s *scope, pass *directive) bool {
 	})
 }
 
-// addresses are where a pass of a scope may lead, by names and addresses.
+// addresses are where a pass of a scope may lead, by names and addresses in the form of [address].
 func (a *analysis) addresses(s *scope, pass *directive) (all []string) {
 	for _, text := range a.variablesOf(s).expand(pass.arg(0)) {
 		if host, _ := target(text); host != "" { // otherwise a variable
@@ -52,14 +52,14 @@ func (a *analysis) addresses(s *scope, pass *directive) (all []string) {
 	return all
 }
 
-// named returns a host, and if it is an upstream of the block its addresses.
+// named returns the address of a host, and if it is an upstream of the block its addresses.
 func (a *analysis) named(host string, block *scope) []string {
-	names := []string{host}
+	names := []string{address(host)}
 	for _, upstream := range block.own("upstream") {
 		if upstream.arg(0) == host {
 			for _, d := range upstream.block {
 				if d.name == "server" {
-					names = append(names, d.arg(0))
+					names = append(names, address(d.arg(0)))
 				}
 			}
 		}
@@ -154,7 +154,7 @@ func (a *analysis) expose() {
 			})
 			for _, other := range a.http.inner {
 				if other.local() && !a.exposed[other] && slices.ContainsFunc(other.own("listen"), func(d *directive) bool {
-					return slices.Contains(to, d.arg(0))
+					return slices.Contains(to, address(d.arg(0)))
 				}) {
 					a.exposed[other], changed = true, true
 				}

@@ -228,7 +228,7 @@ func (a *analysis) push() {
 			}
 			if _, drains, _ := a.calls(s, "content_by_lua", edgeModule, callDrain); drains {
 				for _, d := range server.own("listen") {
-					a.inner[d.arg(0)] = "the server for operators, by which nginx is drained"
+					a.inner[address(d.arg(0))] = "the server for operators, by which nginx is drained"
 				}
 			}
 			if _, drains, _ := a.calls(s, "content_by_lua", edgeModule, callDrain); drains && !server.local() &&

@@ -103,6 +103,9 @@ var files = []struct {
 	{"another way to the upstream",
 		[]string{anyServer, "server { server_name b; listen 81; location /all { proxy_pass http://127.0.0.1:8081; } }" +
 			anyServer}, []string{unjudged.Code}, "server b: location /all: proxy_pass (../../../nginx/nginx.conf:"},
+	{"another way by another name",
+		[]string{anyServer, "upstream other { server LOCALHOST:8081; } server { listen 81; location / { proxy_pass " +
+			"http://other; } }" + anyServer}, []string{unjudged.Code}, "server 81: location /: proxy_pass"},
 	{"another way from this machine",
 		[]string{anyServer, "server { listen 127.0.0.1:81; location / { proxy_pass http://service; } }" + anyServer,
 			"listen 127.0.0.1:8080 reuseport", "listen 8080 reuseport"}, nil, ""},
@@ -113,9 +116,9 @@ var files = []struct {
 		[]string{anyServer, "server { listen unix:/a.sock; location / { proxy_pass http://service; } }" + anyServer},
 		nil, ""},
 	{"another way by a server of this machine",
-		[]string{anyServer, "server { listen 81; location / { proxy_pass http://127.0.0.1:83; } } server { listen " +
-			"127.0.0.1:83; location / { proxy_pass http://service; } }" + anyServer}, []string{unjudged.Code},
-		"server 127.0.0.1:83"},
+		[]string{anyServer, "server { listen 81; location / { proxy_pass http://[::1]:83; } } server { listen " +
+			"127.0.0.1:83; location / { proxy_pass http://service; } }" + anyServer, "listen 127.0.0.1:8080 reuseport",
+			"listen 8080 reuseport"}, []string{unjudged.Code}, "server 127.0.0.1:83"},
 	{"another way by a stream",
 		[]string{"http {", "stream { upstream s { server 127.0.0.1:8081; } server { listen 82; proxy_pass s; } }\nhttp {"},
 		[]string{unjudged.Code}, "server 82: proxy_pass"},
@@ -126,6 +129,9 @@ var files = []struct {
 		nil, ""},
 	{"the server for operators", []string{inServer, "    location /ops/ { proxy_pass http://127.0.0.1:9901/; }\n" +
 		inServer}, []string{toInner.Code}, "location /ops/: proxy_pass"},
+	{"the server for operators by another name",
+		[]string{inServer, "    location /ops/ { proxy_pass http://localhost:9901/; }\n" + inServer},
+		[]string{toInner.Code}, "location /ops/: proxy_pass"},
 	{"the sidecar by an upstream",
 		[]string{"  upstream service {", "  upstream side { server unix:/run/gatehouse/api.sock; }\n  upstream service {",
 			inServer, "    location /ops/ { proxy_pass http://side; }\n" + inServer}, []string{toInner.Code},
@@ -223,6 +229,20 @@ func TestFiles(t *testing.T) {
 				t.Errorf("got %d rules, want 4", report.Rules)
 			}
 		})
+	}
+}
+
+func TestAddress(t *testing.T) {
+	for text, want := range map[string]string{
+		"localhost:81": "localhost:81", "Localhost:81": "localhost:81", "127.0.0.2:81": "localhost:81",
+		"[::1]:81": "localhost:81", "[::ffff:127.0.0.1]:81": "localhost:81", "0.0.0.0:81": "localhost:81",
+		"[::]:81": "localhost:81", "*:81": "localhost:81", "81": "localhost:81", "127.0.0.1": "localhost:80",
+		"[::1]": "localhost:80", "A.example": "a.example:80", "192.0.2.1:81": "192.0.2.1:81",
+		"unix:/A.sock": "unix:/A.sock",
+	} {
+		if got := address(text); got != want {
+			t.Errorf("%s: got %s, want %s", text, got, want)
+		}
 	}
 }
 

@@ -2,8 +2,11 @@ package nginxconfig
 
 import (
 	"cmp"
+	"net"
+	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -140,6 +143,26 @@ func target(text string) (host, path string) {
 		return text[:i], text[i:]
 	}
 	return text, ""
+}
+
+// address returns the form in which addresses of servers are compared: those of this machine itself are one, and each
+// has its port.
+func address(text string) string {
+	if strings.HasPrefix(text, "unix:") {
+		return text
+	}
+	if _, err := strconv.Atoi(text); err == nil { // in a listen directive
+		text = ":" + text
+	}
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		host, port = strings.Trim(text, "[]"), "80"
+	}
+	host = strings.ToLower(host)
+	if ip, _ := netip.ParseAddr(host); host == "" || host == "*" || ip.Unmap().IsLoopback() || ip.IsUnspecified() {
+		host = "localhost"
+	}
+	return net.JoinHostPort(host, port)
 }
 
 // match returns how a location matches, and what.
