@@ -13,7 +13,6 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
-	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
 // position is the position of Redis at a time.
@@ -337,10 +336,14 @@ func linkOf(value any) contract.Link {
 	return link
 }
 
-// withheld reports whether err is the server's refusal of this one command, see [redisurl.Withheld]. epoch is the error
-// of a command that it never refuses alone. In a slot of a Cluster that moves, it redirects commands on moved keys.
+// withheld reports whether err is the server's refusal of this one command: an unknown command, or no permission. epoch
+// is the error of a command that it never refuses alone. A Cluster that moves the slot redirects only commands on keys
+// that it has moved: that is no refusal.
 func withheld(err, epoch error) bool {
-	return redisurl.Withheld(err) && (epoch == nil || errors.Is(epoch, redis.Nil))
+	_, refused := errors.AsType[redis.Error](err)
+	_, moved := redis.IsMovedError(err)
+	_, asked := redis.IsAskError(err)
+	return refused && !moved && !asked && (epoch == nil || errors.Is(epoch, redis.Nil))
 }
 
 // parseInfo returns the server's history and vitals from INFO, zero if info is empty. It returns an error if the server

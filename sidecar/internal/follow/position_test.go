@@ -137,7 +137,7 @@ func TestWithheld(t *testing.T) {
 		{"answered", nil, nil, false},
 		{"empty", nil, redis.Nil, false},
 		{"no permission", answer("NOPERM this user"), nil, true},
-		{"no such section", answer("ERR wrong number of arguments"), redis.Nil, true},
+		{"no such section", answer("section (server) is not supported"), redis.Nil, true},
 		{"loading", answer("LOADING Redis is loading"), answer("LOADING Redis is loading"), false},
 		{"moved", answer("MOVED 1 b:1"), answer("MOVED 1 b:1"), false},
 		{"moving", answer("ASK 1 b:1"), nil, false},
