@@ -36,21 +36,6 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-func TestResolveFreePort(t *testing.T) {
-	for _, address := range []string{"", "127.0.0.1:0"} {
-		got, err := resolve("EDGE", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		listener, err := net.Listen("tcp", got)
-		if err != nil {
-			t.Errorf("%q: got %s, want a free port: %v", address, got, err)
-			continue
-		}
-		_ = listener.Close()
-	}
-}
-
 func TestAddressInUse(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -103,20 +88,5 @@ func TestReachable(t *testing.T) {
 		if got := reachable(address); got != want {
 			t.Errorf("%s: got %s, want %s", address, got, want)
 		}
-	}
-}
-
-// TestFreeAddressesDiffer takes as many addresses as a test run needs: no address is returned twice.
-func TestFreeAddressesDiffer(t *testing.T) {
-	seen := map[string]bool{}
-	for range 1000 {
-		address, err := FreeAddress()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if seen[address] {
-			t.Fatalf("%s came twice", address)
-		}
-		seen[address] = true
 	}
 }

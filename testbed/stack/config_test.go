@@ -39,41 +39,6 @@ func text(t *testing.T, c *Config) string {
 	return string(b)
 }
 
-func TestConfigEdits(t *testing.T) {
-	config := load(t, sample)
-	for name, err := range map[string]error{
-		"address":   config.SetAddress("[::1]:8080", "a", "one"),
-		"replace":   config.Replace("/old", "/new"),
-		"new field": config.Set([]int{1, 2}, "a", "1", "extra"),
-		"copy":      config.Copy("two", "three", "a"),
-	} {
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-	}
-	got := text(t, config)
-	want := `# first
-a:
-- name: one
-  address: {socket_address: {address: '::1', port_value: 8080}} # kept
-- name: two # also kept
-  path: &p /new
-  extra:
-  - 1
-  - 2
-- name: three # also kept
-  path: &p /new
-  extra:
-  - 1
-  - 2
-b: *p
-c: {d: /new}
-`
-	if got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-}
-
 func TestConfigRefuses(t *testing.T) {
 	config := load(t, sample)
 	for _, c := range []struct {

@@ -105,36 +105,6 @@ func TestProcessIsKilledAfterGrace(t *testing.T) {
 	}
 }
 
-func TestProcessThatIsMissing(t *testing.T) {
-	_, err := start(program{name: "envoy", path: "/nowhere/envoy", log: filepath.Join(t.TempDir(), "log")}, unexpected(t))
-	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "start envoy: ") {
-		t.Errorf("got %v, want that envoy does not exist", err)
-	}
-}
-
-func TestTail(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "log")
-	long := strings.Repeat(strings.Repeat("x", 999)+"\n", 12)
-	if err := os.WriteFile(path, []byte("earlier\n"+long+"a\nb\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	got := tail(path, 0)
-	if strings.Contains(got, "earlier") || !strings.HasSuffix(got, "\na\nb") || len(got) > tailBytes {
-		t.Errorf("got %d bytes, want at most %d whole lines that end with a, b", len(got), tailLines)
-	}
-	for line := range strings.Lines(got) {
-		if line = strings.TrimSuffix(line, "\n"); len(line) != 999 && len(line) != 1 {
-			t.Errorf("got a line of %d bytes, want whole lines only", len(line))
-		}
-	}
-	if got := tail(path, int64(8+len(long))); got != "a\nb" {
-		t.Errorf("from the offset of a: got %q, want %q", got, "a\nb")
-	}
-	if got := tail(path+".missing", 0); got != "" {
-		t.Errorf("missing file: got %q, want nothing", got)
-	}
-}
-
 // TestChildDiesWithItsParent kills a parent: nobody listens any more, neither its child nor a worker of nginx, which
 // the child started.
 func TestChildDiesWithItsParent(t *testing.T) {
