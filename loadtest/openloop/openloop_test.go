@@ -3,7 +3,6 @@
 package openloop
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -139,17 +138,6 @@ func TestWhatIsNotAnsweredCounts(t *testing.T) {
 	}
 	if got.Latency.Total() != 10 {
 		t.Errorf("got %d latencies, want 10", got.Latency.Total())
-	}
-}
-
-func TestRunEndsWithItsContext(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { cancel() }))
-	defer server.Close()
-	_, err := Run(ctx, server.URL, InTurn([][]byte{[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")}),
-		Load{Rate: 100, Duration: time.Minute, Connections: 1})
-	if err == nil {
-		t.Error("got no error from a run that was ended")
 	}
 }
 

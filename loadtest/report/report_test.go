@@ -1,9 +1,6 @@
 package report
 
 import (
-	"encoding/json"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -70,17 +67,6 @@ func TestCells(t *testing.T) {
 	}
 }
 
-func TestMicros(t *testing.T) {
-	for _, test := range []struct {
-		us   float64
-		want string
-	}{{-1, "–"}, {0, "0 µs"}, {999, "999 µs"}, {1000, "1 ms"}, {12_345, "12.3 ms"}, {2.5e6, "2.5 s"}} {
-		if got := micros(test.us); got != test.want {
-			t.Errorf("%v: got %q, want %q", test.us, got, test.want)
-		}
-	}
-}
-
 func TestTextSaysEverything(t *testing.T) {
 	text := example().Text()
 	for _, want := range []string{"commit: abc1234", "== 304", "a note", "not run: nginx is not installed",
@@ -88,24 +74,5 @@ func TestTextSaysEverything(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("got no %q in:\n%s", want, text)
 		}
-	}
-}
-
-func TestSaveWritesWhatCanBeReadAgain(t *testing.T) {
-	dir := t.TempDir()
-	if err := example().Save(dir); err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(dir, "report.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var again Report
-	if err := json.Unmarshal(text, &again); err != nil {
-		t.Fatal(err)
-	}
-	shown, err := os.ReadFile(filepath.Join(dir, "report.txt"))
-	if want := example().Text(); err != nil || again.Text() != want || string(shown) != want {
-		t.Errorf("read again:\n%s\nreport.txt (%v):\n%s\nwant:\n%s", again.Text(), err, shown, want)
 	}
 }

@@ -3,15 +3,11 @@
 package scenario
 
 import (
-	"bytes"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gatehouse/gatehouse/loadtest/peers"
-	"github.com/gatehouse/gatehouse/loadtest/stats"
 )
 
 func TestParseLimits(t *testing.T) {
@@ -47,68 +43,6 @@ func TestHitRatioIsOfWhatWasAskedSince(t *testing.T) {
 	}{{first, -1}, {cacheCounts{hits: 13, all: 24}, .75}, {cacheCounts{hits: 10, all: 24}, 0}} {
 		if got := test.last.ratio(first); got != test.want {
 			t.Errorf("%v: got %v, want %v", test.last, got, test.want)
-		}
-	}
-}
-
-func TestRecorderKeepsWholeLines(t *testing.T) {
-	var out bytes.Buffer
-	r := &Recorder{out: &out}
-	for _, part := range []string{"one\ntw", "o\nthree\n"} {
-		if _, err := r.Write([]byte(part)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if want := []string{"one", "two", "three"}; !slices.Equal(r.Notes, want) || out.String() != "one\ntwo\nthree\n" {
-		t.Errorf("got %q and %q, want %q in both", r.Notes, out.String(), want)
-	}
-}
-
-func TestQuantiles(t *testing.T) {
-	var h stats.Histogram
-	for i := range 100 {
-		h.Add(time.Duration(i+1) * time.Microsecond / 10)
-	}
-	if got, want := quantiles(&h, .5, .999), "p50 5µs, p99.9 10µs, max 10µs"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-func TestOptions(t *testing.T) {
-	o := &Options{Scenario: "304", Seconds: 2, Peers: 1, Out: "elsewhere", Connections: 32, Workers: 3}
-	if got, want := o.Flags(), "SCENARIO=304 SECONDS=2 PEERS=1 OUT=elsewhere WORKERS=3"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	if got := o.seconds(5); got != 2*time.Second {
-		t.Errorf("got %s, want 2s", got)
-	}
-	if got := (&Options{}).seconds(5); got != 5*time.Second {
-		t.Errorf("got %s, want the default", got)
-	}
-}
-
-func TestWants(t *testing.T) {
-	for _, test := range []struct {
-		chosen string
-		want   []string
-	}{
-		{"304", []string{"304"}},
-		{"ramp,304", []string{"304", "ramp"}},
-		{"304,check", []string{"304", "check"}},
-	} {
-		var got []string
-		for _, s := range scenarios {
-			if (&Options{Scenario: test.chosen}).wants(s) {
-				got = append(got, s.name)
-			}
-		}
-		if !slices.Equal(got, test.want) {
-			t.Errorf("%s: got %q, want %q", test.chosen, got, test.want)
-		}
-	}
-	for _, s := range scenarios {
-		if got := (&Options{Scenario: "all"}).wants(s); got == s.apart {
-			t.Errorf("all has %s: got %v, want %v", s.name, got, !s.apart)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package service
 import (
 	"net/http"
 	"net/http/httptest"
-	"sync"
 	"testing"
 
 	"github.com/gatehouse/gatehouse/loadtest/workload"
@@ -52,25 +51,4 @@ func TestHandler(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestVerdictsOfManyAtOnce(t *testing.T) {
-	handler, err := Handler(Cached)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	for range 50 {
-		wg.Go(func() {
-			r := httptest.NewRequest(http.MethodGet, workload.Private1K, nil)
-			r.Header.Set("x-device-id", workload.Device)
-			r.Header.Set("x-device-token", workload.Secret)
-			w := httptest.NewRecorder()
-			handler.ServeHTTP(w, r)
-			if w.Code != http.StatusOK {
-				t.Errorf("got %d, want 200", w.Code)
-			}
-		})
-	}
-	wg.Wait()
 }

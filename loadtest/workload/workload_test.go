@@ -6,31 +6,6 @@ import (
 	"testing"
 )
 
-func TestBodiesHaveTheirSizeAndStay(t *testing.T) {
-	for path, size := range Sizes {
-		if b := Body(size); len(b) != size || !bytes.Equal(b, Body(size)) {
-			t.Errorf("%s: got %d bytes, want %d, always the same", path, len(b), size)
-		}
-	}
-}
-
-func TestEveryRequestIsADevices(t *testing.T) {
-	all := Singles(nil)
-	all["growth"] = []Workload{Objects(10, false), Objects(10, true), Devices(10)}
-	for scenario, workloads := range all {
-		for _, w := range workloads {
-			for _, r := range w.Requests("host:1") {
-				for _, want := range []string{"\r\nHost: host:1\r\n", "\r\nUser-Agent: device/1.0\r\n", "\r\nx-device-id: ",
-					"\r\nx-device-token: "} {
-					if !bytes.Contains(r, []byte(want)) || !bytes.HasSuffix(r, []byte("\r\n\r\n")) {
-						t.Fatalf("%s: got %q, want it to have %q", scenario, r, want)
-					}
-				}
-			}
-		}
-	}
-}
-
 func TestNumberedRequests(t *testing.T) {
 	for _, w := range []Workload{Objects(12, true), Devices(12)} {
 		all := w.Requests("host:1")
