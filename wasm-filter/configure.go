@@ -43,9 +43,3 @@ func start(v *edge.VM, h host, configuration []byte, field string) bool {
 	}
 	return true
 }
-
-// Names of what the module shares with the proxy.
-const (
-	guardGauge   = "gatehouse.guard"
-	claimsFilter = "envoy.filters.http.jwt_authn" // its metadata has the claims
-)
