@@ -19,22 +19,14 @@ type fake struct {
 	records              map[string][]byte
 	streams              map[uint32]*exchange
 	current, newest, cas uint32
-	calls                []edge.Call
-	guard                uint64
-	body                 []byte // of the request
 	logs                 []string
 }
 
 // exchange is a stream as the proxy sees it.
 type exchange struct {
 	request [][2]string
-	action  edge.Action
 	status  int // of the reply, 0 for none
-	resumed bool
 }
-
-// went reports whether a stream went upstream.
-func (x *exchange) went() bool { return x.status == 0 && (x.action == edge.Continue || x.resumed) }
 
 const epoch = 7
 
@@ -72,36 +64,17 @@ func (f *fake) SetState(value []byte, cas uint32) bool {
 	return (cas == 0 || cas == f.cas-1) && f.SetRecord(wire.RegionState, 0, value) == nil
 }
 
-func (f *fake) Guard() uint64 { return f.guard }
-
-func (f *fake) AddGuard(n int64) error {
-	f.guard += uint64(n)
-	return nil
-}
+func (*fake) Guard() uint64 { return 0 }
 
 func (f *fake) RequestHeaders() []byte { return headermap.Append(nil, f.streams[f.current].request) }
 
 func (*fake) RequestHeader(string) string { return "" }
-
-func (f *fake) RequestBody(size int) []byte { return f.body[:size] }
-
-func (*fake) Source() []byte { return []byte("203.0.113.7") }
 
 func (*fake) RemoveRequestHeader(string)      {}
 func (*fake) AddRequestHeader(string, string) {}
 func (*fake) Note(policy.Note, string)        {}
 
 func (f *fake) Reply(status int, _ string, _, _ []byte) { f.streams[f.current].status = status }
-
-func (f *fake) Wake(stream uint32, goOn func() edge.Action) {
-	f.current = stream
-	f.streams[stream].resumed = goOn() == edge.Continue
-}
-
-func (f *fake) Call(c edge.Call) (token, newest uint32, err error) {
-	f.calls = append(f.calls, c)
-	return uint32(len(f.calls)), c.Newest, nil
-}
 
 func (*fake) DefineCounter(string) uint32 { return 1 }
 func (*fake) Count(uint32, uint64)        {}

@@ -2,9 +2,6 @@ package main
 
 import (
 	"testing"
-
-	"github.com/gatehouse/gatehouse/edge"
-	"github.com/gatehouse/gatehouse/edge/wire"
 )
 
 // plugged runs plugins in a fake.
@@ -23,19 +20,14 @@ func (p *plugged) configure(id uint32, own string) bool {
 	return p.plugins.configure(id, len(own))
 }
 
-// begin sends a request to a plugin.
-func (p *plugged) begin(plugin uint32, endOfStream bool, headers ...[2]string) *exchange {
-	p.newest++
-	x := &exchange{request: headers}
-	p.streams[p.newest], p.current = x, p.newest
-	p.plugins.create(p.newest, plugin)
-	x.action = p.plugins.requestHeaders(p.newest, endOfStream)
-	return x
-}
-
 // get sends GET of path to a plugin, and returns the status of the answer, 0 for upstream.
 func (p *plugged) get(plugin uint32, path string) int {
-	return p.begin(plugin, true, [2]string{":method", "GET"}, [2]string{":path", path}).status
+	p.newest++
+	x := &exchange{request: [][2]string{{":method", "GET"}, {":path", path}}}
+	p.streams[p.newest], p.current = x, p.newest
+	p.plugins.create(p.newest, plugin)
+	p.plugins.requestHeaders(p.newest, true)
+	return x.status
 }
 
 const deny, pass = `{"default": "deny"}`, `{"default": "pass"}`
@@ -72,66 +64,6 @@ func TestPluginsShareTheConfigurationOfTheVM(t *testing.T) {
 	}
 	if p.plugins.byID[1].vm != p.plugins.byID[2].vm {
 		t.Error("got two VMs for one configuration, want one")
-	}
-}
-
-const rules = `{"credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"},
-	"rules": [{"match": {"prefix": "/v1/telemetry"}, "auth": {}},
-		{"match": {"prefix": "/v1/products/"}, "cache": {"on_miss": "fetch"}}]}`
-
-// TestPluginsWait lets a device ask each of two plugins at once: each gets the answer to its own call.
-func TestPluginsWait(t *testing.T) {
-	p := plug("")
-	if !p.configure(1, rules) || !p.configure(2, rules) {
-		t.Fatalf("refused: %v", p.logs)
-	}
-	var waiting []*exchange
-	for _, plugin := range []uint32{1, 2} {
-		p.plugins.tick(plugin)
-		waiting = append(waiting, p.begin(plugin, true, [2]string{":method", "GET"}, [2]string{":path", "/v1/telemetry"},
-			[2]string{"x-device-id", "dev"}, [2]string{"x-device-token", "s3cret"}))
-	}
-	if len(p.calls) != 2 {
-		t.Fatalf("got %d calls, want one of each plugin", len(p.calls))
-	}
-	for i, x := range waiting {
-		if x.went() {
-			t.Fatalf("request %d doesn't wait", i)
-		}
-		plugin, token := uint32(i+1), uint32(i+1)
-		p.plugins.callResponse(plugin, token,
-			wire.AppendVerifyResponse(nil, &wire.VerifyResponse{Outcome: wire.Allow, Epoch: epoch}))
-		if !x.went() {
-			t.Errorf("request %d: got %+v, want it upstream", i, x)
-		}
-	}
-}
-
-// batch returns a batch with the state of an epoch and a body.
-func batch(epoch, replaces uint64) []byte {
-	b := wire.BeginBatch(nil, epoch, replaces)
-	b = wire.AppendOp(b, wire.RegionState, 0, func(dst []byte) []byte {
-		return wire.AppendState(dst, &wire.State{Epoch: epoch})
-	})
-	return wire.AppendOp(b, wire.RegionBodies, 3, func(dst []byte) []byte {
-		return wire.AppendBody(dst, epoch, 1, []byte("hello"))
-	})
-}
-
-func TestPluginsPush(t *testing.T) {
-	p := plug(`{"push_listener": true}`)
-	if !p.configure(1, "") {
-		t.Fatalf("refused: %v", p.logs)
-	}
-	x := p.begin(1, false, [2]string{":method", "POST"}, [2]string{":path", "/v1/apply"})
-	p.body = batch(epoch, epoch)
-	if p.plugins.requestBody(p.newest, len(p.body), true); x.status != 200 {
-		t.Errorf("got %d, %q; want 200", x.status, p.logs)
-	}
-	p = plug("")
-	p.configure(1, deny)
-	if got := p.plugins.requestBody(1, 5, true); got != edge.Continue {
-		t.Errorf("a body at an edge: got %v, want it to go on", got)
 	}
 }
 
