@@ -2,7 +2,10 @@
 
 package main
 
-import "github.com/gatehouse/gatehouse/wasm-filter/abi"
+import (
+	"github.com/gatehouse/gatehouse/edge"
+	"github.com/gatehouse/gatehouse/wasm-filter/abi"
+)
 
 // module has the plugins of this instance of the module, and envoy is their host. The proxy calls it from one thread,
 // one function at a time.
@@ -45,4 +48,19 @@ func proxyOnRequestBody(id, size, endOfStream uint32) uint32 {
 func proxyOnHTTPCallResponse(id, token, _, bodySize, _ uint32) {
 	abi.BeginCallback()
 	module.callResponse(id, token, envoy.callBody(int(bodySize)))
+}
+
+// requestBody matters only at the push listener.
+func (p *plugins) requestBody(id uint32, size int, endOfStream bool) edge.Action {
+	if p.shared == nil {
+		return edge.Continue
+	}
+	return p.shared.RequestBody(id, size, endOfStream)
+}
+
+// callResponse passes an answer to a call of the plugin.
+func (p *plugins) callResponse(id, token uint32, body []byte) {
+	if of := p.byID[id]; of != nil {
+		of.vm.CallResponse(token, body)
+	}
 }

@@ -88,18 +88,3 @@ func (p *plugins) requestHeaders(id uint32, endOfStream bool) edge.Action {
 	}
 	return of.vm.RequestHeaders(id, endOfStream)
 }
-
-// requestBody matters only at the push listener.
-func (p *plugins) requestBody(id uint32, size int, endOfStream bool) edge.Action {
-	if p.shared == nil {
-		return edge.Continue
-	}
-	return p.shared.RequestBody(id, size, endOfStream)
-}
-
-// callResponse passes an answer to a call of the plugin.
-func (p *plugins) callResponse(id, token uint32, body []byte) {
-	if of := p.byID[id]; of != nil {
-		of.vm.CallResponse(token, body)
-	}
-}
