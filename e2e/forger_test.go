@@ -20,7 +20,7 @@ import (
 type forger struct {
 	*edge
 	epoch string
-	seq   atomic.Uint64 // a guess of the last number
+	seq   atomic.Uint64 // of the last event, or of one before it
 }
 
 func (f *forger) send(ahead int, m contract.Member, fields map[string]string) error {
@@ -49,7 +49,7 @@ func TestForgedEvents(t *testing.T) {
 		await(t, "authenticated", patience, status(fmt.Sprint("dev", i), "secret", 200))
 	}
 	f := &forger{edge: e, epoch: e.redis.Get(t.Context(), contract.Keys{}.EpochKey()).Val()}
-	f.guess()
+	f.keepUp()
 	hash, err := bcrypt.GenerateFromPassword([]byte("forged"), 4)
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ func TestForgedEvents(t *testing.T) {
 		}
 	}
 	for i := range 3 {
-		f.guess()
+		f.keepUp()
 		for _, id := range []string{"dev4", "nobody"} {
 			if err := f.send(1, contract.CredentialMember(id), grant); err != nil {
 				t.Fatal(err)
@@ -104,7 +104,7 @@ func TestForgedEvents(t *testing.T) {
 		for i := 0; ctx.Err() == nil; i++ {
 			id := []string{"dev4", "nobody"}[i%2]
 			if i%100 == 0 {
-				f.guess()
+				f.keepUp()
 			}
 			if f.send(i%3, contract.CredentialMember(id), grant) != nil {
 				return
@@ -133,8 +133,8 @@ func TestForgedEvents(t *testing.T) {
 	await(t, "the good secret still is", patience, status("dev4", "secret", 200))
 }
 
-// guess forges the next event as an attacker who knows the last number.
-func (f *forger) guess() {
+// keepUp reads the last number, so that the next event is forged as by an attacker who knows it.
+func (f *forger) keepUp() {
 	seq, err := f.redis.Get(context.WithoutCancel(f.t.Context()), contract.Keys{}.SeqKey()).Uint64()
 	if err == nil {
 		f.seq.Store(seq)

@@ -108,7 +108,7 @@ func (c *calls) throttledS(d *policy.Decision, source string, nowMS int64) uint1
 	if k, found := c.guesses.find(p, nowMS); found {
 		return k.throttledS(nowMS)
 	}
-	if d.Guess != policy.Right {
+	if d.Hint != policy.Right {
 		c.guesses.asked(p, nowMS)
 	}
 	return 0
@@ -116,7 +116,7 @@ func (c *calls) throttledS(d *policy.Decision, source string, nowMS int64) uint1
 
 // refresh verifies a credential in the background of an authenticated request of a rule.
 func (c *calls) refresh(d *policy.Decision, rule int) {
-	verify := policy.Decision{Action: policy.Verify, Credential: d.Credential, Digest: d.Digest, Guess: d.Guess}
+	verify := policy.Decision{Action: policy.Verify, Credential: d.Credential, Digest: d.Digest, Hint: d.Hint}
 	if c.inFlight[callKey(&verify)] == nil && c.dispatch(c.newCall(&verify, c.vm.source())) {
 		c.vm.count(rule, policy.CallRefresh)
 	}
@@ -240,7 +240,7 @@ func (c *calls) newCall(d *policy.Decision, source string) *flight {
 		request := wire.VerifyRequest{DeviceID: shown.ID, Secret: shown.Secret, Source: source, Session: shown.Session}
 		pending.body = wire.AppendVerifyRequest(nil, &request)
 		if shown.Session == "" {
-			pending.device, pending.right = strings.Clone(shown.ID), d.Guess == policy.Right
+			pending.device, pending.right = strings.Clone(shown.ID), d.Hint == policy.Right
 		}
 	}
 	return pending

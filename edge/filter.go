@@ -70,7 +70,7 @@ func (s *stream) decide(request *policy.Request) Action {
 			now = v.host.Now() // not before the state was read
 			v.engine.Decide(&d, now, request, v, &s.answers)
 		}
-		if d.Guess != policy.NoGuess && (d.Guess == policy.Wrong || v.calls.guesses.count > 0) && v.calls.doubts(s, &d, now) {
+		if d.Hint != policy.NoHint && (d.Hint == policy.Wrong || v.calls.guesses.count > 0) && v.calls.doubts(s, &d, now) {
 			continue
 		}
 		if v.crowded(len(d.Body)) {

@@ -161,7 +161,7 @@ func (g *guesses) answered(p pair, nowMS int64, outcome wire.Outcome, throttleMS
 //go:noinline
 func (c *calls) doubts(s *stream, d *policy.Decision, nowMS int64) bool {
 	if d.Action > policy.Reply || s.answers.Suspect ||
-		d.Guess == policy.Right && c.guesses.devices[d.Credential.ID] == nil {
+		d.Hint == policy.Right && c.guesses.devices[d.Credential.ID] == nil {
 		return false
 	}
 	network, ok := wire.Network(c.vm.source())
@@ -173,7 +173,7 @@ func (c *calls) doubts(s *stream, d *policy.Decision, nowMS int64) bool {
 	switch {
 	case found && k.own && within(k.atMS, nowMS, k.forMS):
 		return false
-	case !found && (d.Guess == policy.Right || c.guesses.first(p, nowMS)):
+	case !found && (d.Hint == policy.Right || c.guesses.first(p, nowMS)):
 		return false
 	}
 	s.answers.Suspect = true

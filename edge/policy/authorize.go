@@ -35,9 +35,9 @@ func (e *Engine) authorize(d *Decision, nowMS int64, r *Request, mem Memory, ans
 	}
 	d.Digest = cred.digest(&e.state.Keys)
 	v, status, err := e.find(cred.ID, &d.Digest, mem)
-	d.Guess = guess(cred, status, v.Outcome)
+	d.Hint = hint(cred, status, v.Outcome)
 	switch {
-	case d.Guess != NoGuess && answers.Suspect:
+	case d.Hint != NoHint && answers.Suspect:
 		e.ask(d, nowMS, answers, Verify)
 	case e.refutes(nowMS, cred, status):
 		e.deny(d, nowMS, refuted(status))
@@ -60,18 +60,18 @@ func (e *Engine) authorize(d *Decision, nowMS int64, r *Request, mem Memory, ans
 	}
 }
 
-// guess returns what shared memory tells about the secret of a credential with this status, and the outcome of its
+// hint returns what shared memory tells about the secret of a credential with this status, and the outcome of its
 // verdict if there is one.
-func guess(cred *Credential, status wire.CredentialStatus, outcome wire.Outcome) Guess {
+func hint(cred *Credential, status wire.CredentialStatus, outcome wire.Outcome) Hint {
 	switch {
 	case cred.Session != "":
-		return NoGuess
+		return NoHint
 	case status == wire.Closed:
 		return Wrong
 	case status == wire.Found && outcome == wire.Allow:
 		return Right
 	}
-	return NoGuess
+	return NoHint
 }
 
 // ask has the sidecar decide about the credential by a call, [Verify] or [Exchange].

@@ -34,7 +34,7 @@ type Decision struct {
 	Digest     wire.Digest
 	Refresh    bool
 	New        bool // Verify, Exchange: the device never authenticated
-	Guess      Guess
+	Hint       Hint
 
 	Key string // Fetch, or a Reply from the cache: the cache key
 
@@ -72,20 +72,20 @@ type Answers struct {
 	// Session is nil if the sidecar was not asked for a token, or did not answer.
 	Session *wire.SessionResponse
 	// Suspect means that wrong secrets of the device came from the request's network lately, so what shared memory tells
-	// about this one doesn't count: see [Guess].
+	// about this one doesn't count: see [Hint].
 	Suspect bool
 	// ThrottledS is for how many seconds the edge refuses credentials like this one without a call; 0: it doesn't.
 	ThrottledS uint16
 }
 
-// Guess is what shared memory tells about the secret of a request. Who guesses may learn it at the sidecar's pace only.
-type Guess uint8
+// Hint is what shared memory tells about the secret of a request. Who guesses may learn it at the sidecar's pace only.
+type Hint uint8
 
-// The guesses.
+// The hints.
 const (
-	NoGuess Guess = iota // nothing, or the request has a token
-	Right                // there is a verdict, perhaps an expired one, that allows it
-	Wrong                // the device's only right secret is another one
+	NoHint Hint = iota // nothing, or the request has a token
+	Right              // there is a verdict, perhaps an expired one, that allows it
+	Wrong              // the device's only right secret is another one
 )
 
 // Engine decides requests by one configuration and the last state that the VM has read. It is not safe for concurrent

@@ -731,7 +731,7 @@ func TestSuspect(t *testing.T) {
 					if want == Verify && session != "" {
 						want = Exchange
 					}
-					d := decide(t, m, guessRules, tt.answers, of(secret, session)...)
+					d := decide(t, m, hintRules, tt.answers, of(secret, session)...)
 					if d.Action != want || d.Auth != tt.counter || want == Reply && d.Reason != tt.reason {
 						t.Errorf("got action %d, %q, %q; want %d, %q, %q", d.Action, d.Auth, d.Details(), want,
 							tt.counter, reasonNames[tt.reason])
@@ -742,13 +742,13 @@ func TestSuspect(t *testing.T) {
 	}
 }
 
-const guessRules = `{"credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"}, "session": {"metadata": "gatehouse"},
+const hintRules = `{"credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"}, "session": {"metadata": "gatehouse"},
 	"verdict_grace": "60s", "rules": [
 		{"match": {"path": "/v1/session", "methods": ["POST"]}, "session": "issue"},
 		{"match": {"prefix": "/me"}, "auth": {}}]}`
 
-// TestGuess: the decision tells what shared memory knows about a secret, also if it decides otherwise.
-func TestGuess(t *testing.T) {
+// TestHint: the decision tells what shared memory knows about a secret, also if it decides otherwise.
+func TestHint(t *testing.T) {
 	right := wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1000}
 	right.Digest = newMemory().state.Keys.Digest("dev", "right")
 	refused := wire.Verdict{Outcome: wire.Deny, ExpiresMS: now + 1000}
@@ -758,7 +758,7 @@ func TestGuess(t *testing.T) {
 		name    string
 		setup   func(m *memory)
 		request []string
-		want    Guess
+		want    Hint
 	}{
 		{"right", func(m *memory) {
 			m.device("dev", true, right)
@@ -771,18 +771,18 @@ func TestGuess(t *testing.T) {
 		}, []string{"POST /v1/session", "x-device-id: dev", "x-device-token: wrong"}, Wrong},
 		{"another, which may be right too", func(m *memory) {
 			m.device("dev", false, right)
-		}, []string{"POST /me", "x-device-id: dev", "x-device-token: wrong"}, NoGuess},
+		}, []string{"POST /me", "x-device-id: dev", "x-device-token: wrong"}, NoHint},
 		{"refused before", func(m *memory) {
 			m.device("dev", true, right, refused)
-		}, []string{"POST /me", "x-device-id: dev", "x-device-token: wrong"}, NoGuess},
-		{"a token", func(m *memory) { m.device("dev", true, right) }, []string{"POST /me"}, NoGuess},
+		}, []string{"POST /me", "x-device-id: dev", "x-device-token: wrong"}, NoHint},
+		{"a token", func(m *memory) { m.device("dev", true, right) }, []string{"POST /me"}, NoHint},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			m := newMemory()
 			tt.setup(m)
-			if d := decideToken(t, m, guessRules, &token, Answers{}, tt.request...); d.Guess != tt.want {
-				t.Errorf("got %d, want %d", d.Guess, tt.want)
+			if d := decideToken(t, m, hintRules, &token, Answers{}, tt.request...); d.Hint != tt.want {
+				t.Errorf("got %d, want %d", d.Hint, tt.want)
 			}
 		})
 	}

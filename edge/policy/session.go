@@ -61,8 +61,8 @@ func (e *Engine) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers
 	case issued == nil:
 		d.Digest = cred.digest(&e.state.Keys)
 		v, status, _ := e.find(cred.ID, &d.Digest, mem)
-		d.Guess = guess(cred, status, v.Outcome)
-		if e.refutes(nowMS, cred, status) && !(d.Guess == Wrong && answers.Suspect) {
+		d.Hint = hint(cred, status, v.Outcome)
+		if e.refutes(nowMS, cred, status) && !(d.Hint == Wrong && answers.Suspect) {
 			e.deny(d, nowMS, refuted(status))
 			return
 		}

@@ -22,7 +22,7 @@ import (
 type putCmd struct {
 	Key         string        `arg:"" help:"Path, with the sorted query if any; @DEVICE/path for one device only."`
 	File        string        `required:"" placeholder:"F" help:"The body, at most 1 MiB; - is standard input."`
-	ContentType string        `placeholder:"T" help:"Content type. Default: guessed from the extension of file or key, or from the body."`
+	ContentType string        `placeholder:"T" help:"Content type. Default: by the extension of file or key, or by the body."`
 	Version     uint64        `placeholder:"N" help:"Version, greater than the stored one. Default: the next one."`
 	TTL         time.Duration `name:"ttl" placeholder:"D" help:"How long the object is fresh, such as 90s. Default: until it changes."`
 }
@@ -35,7 +35,7 @@ func (cmd *putCmd) Run(c *console) error {
 	}
 	object := publish.Object{Key: cmd.Key, Body: body, ContentType: cmd.ContentType, TTL: cmd.TTL, Version: cmd.Version}
 	if object.ContentType == "" {
-		object.ContentType = guessType(cmd.File, cmd.Key, body)
+		object.ContentType = contentType(cmd.File, cmd.Key, body)
 	}
 	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
 		receipt, err := p.Put(ctx, object)
@@ -48,8 +48,8 @@ func (cmd *putCmd) Run(c *console) error {
 	})
 }
 
-// guessType goes by the extension of the file, then of the key, then by the body.
-func guessType(file, key string, body []byte) string {
+// contentType goes by the extension of the file, then of the key, then by the body.
+func contentType(file, key string, body []byte) string {
 	keyPath, _, _ := strings.Cut(key, "?")
 	for _, name := range []string{file, keyPath} {
 		if t := mime.TypeByExtension(path.Ext(name)); t != "" {

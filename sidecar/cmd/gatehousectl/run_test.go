@@ -320,7 +320,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-func TestGuessType(t *testing.T) {
+func TestContentType(t *testing.T) {
 	tests := []struct{ file, key, body, want string }{
 		{"a.json", "/x.html", "x", "application/json"},
 		{"-", "/x.svg?v=1.js", "x", "image/svg+xml"},
@@ -330,7 +330,7 @@ func TestGuessType(t *testing.T) {
 		{"-", "/x", "", "text/plain; charset=utf-8"},
 	}
 	for _, test := range tests {
-		if got := guessType(test.file, test.key, []byte(test.body)); got != test.want {
+		if got := contentType(test.file, test.key, []byte(test.body)); got != test.want {
 			t.Errorf("%s as %s: got %s, want %s", test.file, test.key, got, test.want)
 		}
 	}
