@@ -17,7 +17,7 @@ import (
 
 // TestModel changes a memory while pushes are lost, answered wrongly, applied without an answer, or applied long after
 // their timeout, and memories are emptied. Between any two operations every object is whole and not older than before;
-// at rest the edge's memory equals the source.
+// at rest the edge's memory equals the sidecar's.
 func TestModel(t *testing.T) {
 	versions := uint64(3000)
 	if testing.Short() {
@@ -138,7 +138,7 @@ func (m *model) finish() {
 	m.mu.Lock()
 	m.calm = true
 	m.mu.Unlock()
-	await.Until(m.T, "the edge's memory is the source's", func() bool {
+	await.Until(m.T, "the edge's memory is the sidecar's", func() bool {
 		for i := range modelKeys {
 			if m.proxy.version(key(i)) != m.want[i] {
 				return false

@@ -33,7 +33,7 @@ const (
 	maxOwn = 1000
 )
 
-// Memory is the source of batches.
+// Memory makes the batches.
 type Memory interface {
 	Wake() <-chan struct{}
 	Take(dst []byte) ([]byte, edgemem.Taken)
@@ -43,13 +43,13 @@ type Memory interface {
 
 // Pusher pushes to one edge.
 type Pusher struct {
-	memory   Memory
-	listener *listener
-	socket   string
-	synced   <-chan struct{}
-	metrics  *metrics.Metrics
-	tracer   trace.Tracer
-	log      *slog.Logger
+	memory  Memory
+	client  *client
+	socket  string
+	synced  <-chan struct{}
+	metrics *metrics.Metrics
+	tracer  trace.Tracer
+	log     *slog.Logger
 
 	status  atomic.Pointer[string] // why the edge is not ready; empty: it is
 	demands chan chan<- struct{}   // of operators, see [Pusher.PushAll]
@@ -69,7 +69,7 @@ type Pusher struct {
 func New(memory Memory, socket string, synced <-chan struct{}, m *metrics.Metrics, tracer trace.Tracer,
 	log *slog.Logger) *Pusher {
 	p := &Pusher{
-		memory: memory, listener: newListener(socket), socket: socket, synced: synced,
+		memory: memory, client: newClient(socket), socket: socket, synced: synced,
 		metrics: m, tracer: tracer, log: log, own: make(map[uint64]bool), demands: make(chan chan<- struct{}),
 	}
 	p.setStatus("redis was not read yet")
@@ -117,7 +117,7 @@ func (p *Pusher) PushAll(ctx context.Context) error {
 
 // Run pushes until ctx ends. After each failure it begins a new epoch, in which it pushes everything.
 func (p *Pusher) Run(ctx context.Context) error {
-	defer p.listener.close()
+	defer p.client.close()
 	select {
 	case <-p.synced:
 	case <-ctx.Done():
@@ -156,7 +156,7 @@ func (p *Pusher) Run(ctx context.Context) error {
 
 // takeOver begins a new epoch, unless another sidecar pushes to this edge.
 func (p *Pusher) takeOver(ctx context.Context, reason epochReason) error {
-	before, err := p.listener.state(ctx)
+	before, err := p.client.state(ctx)
 	if err != nil {
 		return err
 	}
@@ -194,7 +194,7 @@ func (p *Pusher) push(ctx context.Context) (upToDate bool, err error) {
 		}
 		span := p.span(len(batch), &taken)
 		started := time.Now()
-		if err := p.listener.apply(ctx, batch); err != nil {
+		if err := p.client.send(ctx, batch); err != nil {
 			span.SetStatus(codes.Error, "not acknowledged")
 			span.End()
 			return upToDate, err

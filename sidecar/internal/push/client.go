@@ -26,13 +26,13 @@ const (
 	maxAnswer = 64 << 10
 )
 
-// listener is a client of a proxy's push listener, over one persistent connection.
-type listener struct {
-	client    http.Client
+// client calls an edge's push listener over one persistent connection.
+type client struct {
+	http      http.Client
 	transport *http.Transport
 }
 
-func newListener(socket string) *listener {
+func newClient(socket string) *client {
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
@@ -40,10 +40,10 @@ func newListener(socket string) *listener {
 		MaxConnsPerHost:    1,
 		DisableCompression: true,
 	}
-	return &listener{http.Client{Transport: transport}, transport}
+	return &client{http.Client{Transport: transport}, transport}
 }
 
-func (l *listener) close() { l.transport.CloseIdleConnections() }
+func (c *client) close() { c.transport.CloseIdleConnections() }
 
 // conflictError means that the edge's memory has another epoch than the batch.
 type conflictError struct {
@@ -72,31 +72,31 @@ func (e *refusedError) Error() string {
 	return text
 }
 
-// apply pushes a batch. If the edge closes the connection without an answer, because it closed an idle one or a worker
+// send pushes a batch. If the edge closes the connection without an answer, because it closed an idle one or a worker
 // of nginx has ended, nobody applies the batch any more, and what was applied of it can be applied again. So it is sent
 // once more, as long as its epoch lasts; a batch that timed out isn't, because it might still be applied later.
-func (l *listener) apply(ctx context.Context, batch []byte) error {
-	_, err := l.post(ctx, batch)
+func (c *client) send(ctx context.Context, batch []byte) error {
+	_, err := c.post(ctx, batch)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
 		errors.Is(err, syscall.EPIPE) {
-		_, err = l.post(ctx, batch)
+		_, err = c.post(ctx, batch)
 	}
 	return err
 }
 
 // state returns the state, nil if there is none. It sends an empty batch under a random epoch.
-func (l *listener) state(ctx context.Context) (*wire.State, error) {
+func (c *client) state(ctx context.Context) (*wire.State, error) {
 	var b [8]byte
 	rand.Read(b[:]) // never fails
 	nobodys := binary.LittleEndian.Uint64(b[:]) | 1
-	state, err := l.post(ctx, wire.BeginBatch(nil, nobodys, nobodys))
+	state, err := c.post(ctx, wire.BeginBatch(nil, nobodys, nobodys))
 	if conflict, ok := err.(*conflictError); ok {
 		return conflict.state, nil
 	}
 	return state, err
 }
 
-func (l *listener) post(ctx context.Context, batch []byte) (*wire.State, error) {
+func (c *client) post(ctx context.Context, batch []byte) (*wire.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, pushTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://gatehouse-push/v1/apply",
@@ -106,7 +106,7 @@ func (l *listener) post(ctx context.Context, batch []byte) (*wire.State, error) 
 	}
 	request.Header.Set("Content-Type", "application/octet-stream")
 	request.Header.Set("User-Agent", "gatehouse-sidecar/"+version.Name()) // the edge names it if it refuses the layout
-	response, err := l.client.Do(request)
+	response, err := c.http.Do(request)
 	if err != nil {
 		return nil, err
 	}
