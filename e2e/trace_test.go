@@ -181,8 +181,8 @@ func TestTraces(t *testing.T) {
 
 	fetched := id(2)
 	e.send("GET /v1/fleet/config", append(credential("traced", "right"), parent(fetched))...)
-	if got := j.awaits(t, fetched, "fetch", "redis PIPELINE")["fetch"].tag("gatehouse.source"); got != "absent" {
-		t.Errorf("got the source %q, want absent", got)
+	if got := j.awaits(t, fetched, "fetch", "redis PIPELINE")["fetch"].tag("gatehouse.found_in"); got != "absent" {
+		t.Errorf("found in %q, want absent", got)
 	}
 
 	written := id(3)

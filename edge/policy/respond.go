@@ -87,14 +87,14 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 		guard = mem.Guard() // before the object is read, so that a change in between is noticed later
 	}
 	k.asked = q.hash
-	source := source{mem: mem, fetched: answers.Fetch}
-	o, err := source.find(&e.state, key)
+	finder := finder{mem: mem, fetched: answers.Fetch}
+	o, err := finder.find(&e.state, key)
 	if err == nil && o.TTLMS != 0 && nowMS >= o.PublishedMS+int64(o.TTLMS) {
 		err = errExpired
 	}
 	var body *Body
 	if err == nil {
-		body, err = e.serve(d, nowMS, rule, q, &source, &o, stale)
+		body, err = e.serve(d, nowMS, rule, q, &finder, &o, stale)
 	}
 	switch {
 	case err == nil && stale:
@@ -115,7 +115,7 @@ func (e *Engine) answerAnew(d *Decision, nowMS int64, rule *Rule, r *Request, q 
 		d.Action, d.Key, d.Cache, d.ReloadState = Fetch, key, CallFetch, d.ReloadState || ofOtherEpoch(err)
 	case errors.Is(err, errExpired):
 		d.pass(CacheStale, statusExpired)
-	case source.failed():
+	case finder.failed():
 		d.pass(CacheMiss, statusFetchFailed)
 	default:
 		d.ReloadState = d.ReloadState || ofOtherEpoch(err)
@@ -139,7 +139,7 @@ var (
 )
 
 // serve sets d to a 304 or a 200 of o, with the body that it returns, or returns why it can't.
-func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, s *source, o *wire.Object,
+func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, f *finder, o *wire.Object,
 	stale bool) (*Body, error) {
 	i := choose(o.Variants(), q.acceptEncoding)
 	if i < 0 {
@@ -161,7 +161,7 @@ func (e *Engine) serve(d *Decision, nowMS int64, rule *Rule, q *question, s *sou
 		d.Action, d.Status, d.Headers, d.Cache = Reply, 304, e.headerMap(headers), CacheNotModified
 		return nil, nil
 	}
-	body := s.body(o, i)
+	body := f.body(o, i)
 	if body == nil {
 		return nil, wire.ErrNotFound
 	}
@@ -182,36 +182,36 @@ func (e *Engine) headerMap(headers [][2]string) []byte {
 	return e.headers
 }
 
-// source finds an object in the sidecar's answer to a fetch, or otherwise in shared memory.
-type source struct {
+// finder finds an object in the sidecar's answer to a fetch, or otherwise in shared memory.
+type finder struct {
 	mem     Memory
 	fetched *wire.FetchResponse
 	epoch   uint64
 }
 
 // failed reports whether the sidecar was asked and did not answer, so that it is unknown whether the object exists.
-func (s *source) failed() bool { return s.fetched != nil && s.fetched.Epoch == 0 }
+func (f *finder) failed() bool { return f.fetched != nil && f.fetched.Epoch == 0 }
 
-func (s *source) find(state *wire.State, key string) (wire.Object, error) {
-	if s.fetched != nil {
-		if s.failed() {
+func (f *finder) find(state *wire.State, key string) (wire.Object, error) {
+	if f.fetched != nil {
+		if f.failed() {
 			return wire.Object{}, wire.ErrNotFound
 		}
-		return wire.FindObject(s.fetched.Record, s.fetched.Epoch, 0, key)
+		return wire.FindObject(f.fetched.Record, f.fetched.Epoch, 0, key)
 	}
-	s.epoch = state.Epoch
+	f.epoch = state.Epoch
 	bucket, tag := state.Keys.Place(key, state.ObjectBuckets)
-	return wire.FindObject(s.mem.Record(wire.RegionObjects, bucket), state.Epoch, tag, key)
+	return wire.FindObject(f.mem.Record(wire.RegionObjects, bucket), state.Epoch, tag, key)
 }
 
-func (s *source) body(o *wire.Object, i int) *Body {
-	if s.fetched != nil {
-		if body := s.fetched.Body(o, i); body != nil {
+func (f *finder) body(o *wire.Object, i int) *Body {
+	if f.fetched != nil {
+		if body := f.fetched.Body(o, i); body != nil {
 			return &Body{body}
 		}
 		return nil
 	}
-	return s.mem.Body(s.epoch, o.Variants()[i])
+	return f.mem.Body(f.epoch, o.Variants()[i])
 }
 
 // Key returns the cache key of a request of device under the rule that governs it, which must have Cache; "" if it has

@@ -175,7 +175,7 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	tokens := token.New(settings)
 	checks := []admin.Check{{Name: "redis", Ready: followers.Ready}, {Name: "push", Ready: pusher.Ready}}
 	resync := inspect.NewResync(followers.Resync, pusher.PushAll, log)
-	inspector := inspect.New(inspect.Sources{
+	inspector := inspect.New(inspect.Parts{
 		Version: version.Name(), Started: time.Now(), Registry: m.Registry, Ready: func() []string {
 			return admin.Reasons(checks)
 		},

@@ -119,10 +119,10 @@ func (r *Redis) count(ctx context.Context, f fetched, err error) (contract.Objec
 	return f.object, f.found, err
 }
 
-// answered counts an answer, and records its source in the span of the call.
-func (r *Redis) answered(ctx context.Context, source string) {
-	r.metrics.Fetches.WithLabelValues(source).Inc()
-	trace.SpanFromContext(ctx).SetAttributes(tracing.Source.String(source))
+// answered counts an answer, and has the span of the call tell where it was found.
+func (r *Redis) answered(ctx context.Context, result string) {
+	r.metrics.Fetches.WithLabelValues(result).Inc()
+	trace.SpanFromContext(ctx).SetAttributes(tracing.FoundIn.String(result))
 }
 
 // read reads the record from Redis and applies it to the cache by version. If an event brought a newer version

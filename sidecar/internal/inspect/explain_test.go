@@ -37,7 +37,7 @@ func TestSecretIsNotTold(t *testing.T) {
 		_, taken := memory.Take(nil)
 		more = taken.More
 	}
-	i := New(Sources{Memory: memory, Verifier: v})
+	i := New(Parts{Memory: memory, Verifier: v})
 	explain := func(device, secret string) (e Explanation) {
 		q := Question{
 			Rules: []byte(`{"sidecar": {"cluster": "c"}, "credentials": {"id_header": "i", "secret_header": "s"},
@@ -71,7 +71,7 @@ func TestLogLevel(t *testing.T) {
 	} {
 		level, log := new(slog.LevelVar), new(strings.Builder)
 		level.Set(slog.LevelError)
-		handler := NewServer(New(Sources{}), false, level,
+		handler := NewServer(New(Parts{}), false, level,
 			slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level}))).Handler()
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/log-level",

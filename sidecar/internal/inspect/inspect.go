@@ -17,8 +17,8 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/token"
 )
 
-// Sources is what an Inspector asks.
-type Sources struct {
+// Parts is what an Inspector asks.
+type Parts struct {
 	Version  string
 	Started  time.Time
 	Registry prometheus.Gatherer // the sidecar's metrics
@@ -37,11 +37,11 @@ type Sources struct {
 
 // Inspector is safe for concurrent use.
 type Inspector struct {
-	Sources
+	Parts
 	hits, refused counts
 	history       history
 	reading       sync.Mutex // held while the edge's configuration is read
 }
 
 // New returns an Inspector. Its Run must run for the history.
-func New(s Sources) *Inspector { return &Inspector{Sources: s} }
+func New(p Parts) *Inspector { return &Inspector{Parts: p} }

@@ -132,7 +132,7 @@ func TestCounters(t *testing.T) {
 			}
 			fmt.Fprint(w, broken+text)
 		}))
-		i := New(Sources{EdgeAdmin: strings.TrimPrefix(server.URL, "http://")})
+		i := New(Parts{EdgeAdmin: strings.TrimPrefix(server.URL, "http://")})
 		got := i.edgeCounters(t.Context())
 		if want := path != "/else" && broken == ""; (len(got) == 1 && got[`gatehouse_x{rule="a"}`] == 3) != want {
 			t.Errorf("%s: got %v", path, got)
@@ -149,7 +149,7 @@ func TestRelease(t *testing.T) {
 		status  int
 	}{{true, "10.0.0.0/8", 400}, {true, "2001:db8::/32", 400}, {true, "office", 400}, {true, "", 400},
 		{false, "10.0.0.1", 403}} {
-		handler := NewServer(New(Sources{}), tt.actions, new(slog.LevelVar), slog.New(slog.DiscardHandler)).Handler()
+		handler := NewServer(New(Parts{}), tt.actions, new(slog.LevelVar), slog.New(slog.DiscardHandler)).Handler()
 		for path, body := range map[string]string{"/v1/release": fmt.Sprintf(`{"network": %q}`, tt.network),
 			"/release": "network=" + url.QueryEscape(tt.network)} {
 			r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
@@ -175,7 +175,7 @@ func TestResync(t *testing.T) {
 	defer running.Wait()
 	defer cancel()
 	post := func(actions bool, path string) int {
-		handler := NewServer(New(Sources{Resync: resync}), actions, new(slog.LevelVar),
+		handler := NewServer(New(Parts{Resync: resync}), actions, new(slog.LevelVar),
 			slog.New(slog.DiscardHandler)).Handler()
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, nil))

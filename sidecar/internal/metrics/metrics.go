@@ -171,7 +171,7 @@ func New() *Metrics {
 		Requests: f.requests(),
 		VerificationSeconds: f.histograms("gatehouse_verification_seconds", "Time of a verify call, without its transport.",
 			calls, "outcome", "allow", "deny", "unavailable"),
-		Fetches: f.vector("gatehouse_fetches_total", "Fetch calls, by source of the answer.",
+		Fetches: f.vector("gatehouse_fetches_total", "Fetch calls, by where the object was found.",
 			"result", "cache", "redis", "absent", "remembered_absent", "error"),
 		FetchSeconds: f.histogram("gatehouse_fetch_seconds", "Time of a fetch call, without its transport.", calls),
 

@@ -26,7 +26,7 @@ const (
 	Outcome   = attribute.Key("gatehouse.outcome")    // of a verification
 	Reason    = attribute.Key("gatehouse.reason")     // of the outcome, as in gatehouse_verifications_total
 	Coalesced = attribute.Key("gatehouse.coalesced")  // true: the work for an earlier request also answered this one
-	Source    = attribute.Key("gatehouse.source")     // of a fetched object, as in gatehouse_fetches_total
+	FoundIn   = attribute.Key("gatehouse.found_in")   // of a fetched object, as in gatehouse_fetches_total
 	Kind      = attribute.Key("gatehouse.kind")       // of an applied record: object or credential
 	Ops       = attribute.Key("gatehouse.operations") // in a batch
 	Bytes     = attribute.Key("gatehouse.bytes")      // of a batch
