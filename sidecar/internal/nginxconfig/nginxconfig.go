@@ -15,7 +15,7 @@ import (
 // analysis is one under way.
 type analysis struct {
 	report      findings.Report
-	source      *source
+	reader      *reader
 	http        *scope
 	rules       *rules            // nil if they can't be read
 	upstreams   map[string]bool   // what the plugin protects, by name and address
@@ -41,19 +41,19 @@ func Is(text []byte) bool { return nginxFile.Match(text) }
 func Analyze(file string, text, rules []byte) findings.Report {
 	a := &analysis{upstreams: map[string]bool{}, seen: map[place]bool{}}
 	var tree []*directive
-	tree, a.source = load(file, text)
+	tree, a.reader = load(file, text)
 	for _, d := range tree {
 		if d.name == "http" {
 			a.http = newScope(d, nil)
 		}
 	}
-	if len(a.source.wrong) == 0 && a.http == nil {
-		a.source.wrong = []string{"has no http block: give nginx.conf itself, which includes the others"}
+	if len(a.reader.wrong) == 0 && a.http == nil {
+		a.reader.wrong = []string{"has no http block: give nginx.conf itself, which includes the others"}
 	}
-	for _, why := range a.source.wrong {
+	for _, why := range a.reader.wrong {
 		a.add(&unreadable, nil, "", "%s", why)
 	}
-	if len(a.source.wrong) > 0 {
+	if len(a.reader.wrong) > 0 {
 		return a.report // what is missing can't be told
 	}
 	found := false
@@ -111,7 +111,7 @@ func (a *analysis) lua(d *directive) (code string, known bool) {
 	}
 	code = d.args[len(d.args)-1]
 	if strings.HasSuffix(d.name, "_by_lua_file") {
-		text, err := a.source.readAbsolute(code)
+		text, err := a.reader.readAbsolute(code)
 		if err != nil {
 			return "", false
 		}

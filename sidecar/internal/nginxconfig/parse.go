@@ -43,8 +43,8 @@ const (
 	maxFiles = 10_000
 )
 
-// source is what nginx.conf and the files that it includes are read from: this machine, or an output of nginx -T.
-type source struct {
+// reader reads nginx.conf and the files that it includes: from this machine, or from an output of nginx -T.
+type reader struct {
 	dir   string            // of nginx.conf: to it the paths of others are relative
 	dump  map[string]string // the files of an output of nginx -T, nil for this machine's
 	files int               // that were read
@@ -54,38 +54,38 @@ type source struct {
 var dumped = regexp.MustCompile(`(?m)^# configuration file (\S+):\n`)
 
 // load parses nginx.conf, of which text is the content, or the output of nginx -T.
-func load(file string, text []byte) (tree []*directive, s *source) {
-	s = &source{dir: filepath.Dir(file)}
+func load(file string, text []byte) (tree []*directive, r *reader) {
+	r = &reader{dir: filepath.Dir(file)}
 	content := string(text)
 	if parts := dumped.FindAllStringSubmatchIndex(content, -1); parts != nil &&
 		strings.TrimSpace(content[:parts[0][0]]) == "" {
-		s.dump = map[string]string{}
+		r.dump = map[string]string{}
 		for i, part := range parts {
 			end := len(content)
 			if i+1 < len(parts) {
 				end = parts[i+1][0]
 			}
-			s.dump[content[part[2]:part[3]]] = content[part[1]:end]
+			r.dump[content[part[2]:part[3]]] = content[part[1]:end]
 		}
 		file = content[parts[0][2]:parts[0][3]]
-		s.dir, content = filepath.Dir(file), s.dump[file]
+		r.dir, content = filepath.Dir(file), r.dump[file]
 	}
-	return s.parse(file, content, 0), s
+	return r.parse(file, content, 0), r
 }
 
-func (s *source) parse(file, text string, depth int) []*directive {
-	s.files++
+func (r *reader) parse(file, text string, depth int) []*directive {
+	r.files++
 	l := &lexer{text: text, line: 1}
-	tree, err := s.block(l, file, depth, false)
+	tree, err := r.block(l, file, depth, false)
 	if err != nil {
-		s.wrong = append(s.wrong, fmt.Sprintf("%s:%d: %s", file, l.line, err))
+		r.wrong = append(r.wrong, fmt.Sprintf("%s:%d: %s", file, l.line, err))
 	}
 	return tree
 }
 
 // block parses directives up to the end of the block or file.
-func (s *source) block(l *lexer, file string, depth int, inner bool) (list []*directive, err error) {
-	if depth > maxDepth || s.files > maxFiles {
+func (r *reader) block(l *lexer, file string, depth int, inner bool) (list []*directive, err error) {
+	if depth > maxDepth || r.files > maxFiles {
 		return nil, fmt.Errorf("more than %d blocks or files in one another, or %d files", maxDepth, maxFiles)
 	}
 	for {
@@ -110,11 +110,11 @@ func (s *source) block(l *lexer, file string, depth int, inner bool) (list []*di
 			}
 			d.args = append(d.args, code)
 		case end == '{':
-			if d.block, err = s.block(l, file, depth+1, true); err != nil {
+			if d.block, err = r.block(l, file, depth+1, true); err != nil {
 				return nil, err
 			}
 		case d.name == "include":
-			list = append(list, s.include(d, depth)...)
+			list = append(list, r.include(d, depth)...)
 			continue
 		}
 		list = append(list, d)
@@ -122,41 +122,41 @@ func (s *source) block(l *lexer, file string, depth int, inner bool) (list []*di
 }
 
 // include returns the directives of the files that an include names.
-func (s *source) include(d *directive, depth int) (list []*directive) {
+func (r *reader) include(d *directive, depth int) (list []*directive) {
 	pattern := d.arg(0)
 	if !filepath.IsAbs(pattern) {
-		pattern = filepath.Join(s.dir, pattern)
+		pattern = filepath.Join(r.dir, pattern)
 	}
 	names := []string{pattern}
 	if strings.ContainsAny(pattern, "*?[") {
-		names = s.glob(pattern)
+		names = r.glob(pattern)
 	}
 	for _, name := range names {
-		text, err := s.read(name)
+		text, err := r.read(name)
 		if err != nil {
-			s.wrong = append(s.wrong, fmt.Sprintf("%s: include %s: %s", d.at(), d.arg(0), err))
+			r.wrong = append(r.wrong, fmt.Sprintf("%s: include %s: %s", d.at(), d.arg(0), err))
 			continue
 		}
-		list = append(list, s.parse(name, string(text), depth+1)...)
+		list = append(list, r.parse(name, string(text), depth+1)...)
 	}
 	return list
 }
 
 // readAbsolute reads a file that Lua names. What a relative name is relative to depends on how nginx was started.
-func (s *source) readAbsolute(name string) ([]byte, error) {
+func (r *reader) readAbsolute(name string) ([]byte, error) {
 	if !filepath.IsAbs(name) {
 		return nil, errors.New("is no absolute path")
 	}
-	return s.read(name)
+	return r.read(name)
 }
 
 // glob returns the files that a pattern names, in nginx's order. There may be none.
-func (s *source) glob(pattern string) (names []string) {
-	if s.dump == nil {
+func (r *reader) glob(pattern string) (names []string) {
+	if r.dump == nil {
 		names, _ = filepath.Glob(pattern)
 		return names
 	}
-	for name := range s.dump {
+	for name := range r.dump {
 		if matches, _ := path.Match(pattern, name); matches {
 			names = append(names, name)
 		}
@@ -166,9 +166,9 @@ func (s *source) glob(pattern string) (names []string) {
 }
 
 // read returns a file's content. The plugin's files are known also where it isn't installed.
-func (s *source) read(name string) (text []byte, err error) {
-	if s.dump != nil {
-		if text, found := s.dump[name]; found {
+func (r *reader) read(name string) (text []byte, err error) {
+	if r.dump != nil {
+		if text, found := r.dump[name]; found {
 			return []byte(text), nil
 		}
 		err = errors.New("is not in the output of nginx -T")

@@ -34,7 +34,7 @@ func (a *analysis) readRules(given []byte, named string) {
 	if text == nil {
 		var err error
 		name = named
-		if text, err = a.source.readAbsolute(named); err != nil {
+		if text, err = a.reader.readAbsolute(named); err != nil {
 			a.add(&rulesUnread, nil, "init_by_lua", "rules: %q: %s: each path is taken for one that needs a credential",
 				named, err)
 			return

@@ -25,14 +25,14 @@ func (a *analysis) variablesOf(s *scope) variables {
 		if len(d.args) == 0 {
 			continue
 		}
-		name, source := strings.TrimPrefix(d.args[len(d.args)-1], "$"), d.arg(0)
+		name, variable := strings.TrimPrefix(d.args[len(d.args)-1], "$"), d.arg(0)
 		for _, entry := range d.block {
 			expression, isExpression := strings.CutPrefix(entry.name, "~")
 			text := entry.arg(0)
 			if isExpression && d.name == "map" {
 				part := "$captured" // without line ends
 				if lineEnd.MatchString(expression) {
-					part = source
+					part = variable
 				}
 				for _, m := range group.FindAllStringSubmatch(expression, -1) {
 					define(m[1], part)
