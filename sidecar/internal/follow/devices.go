@@ -130,7 +130,7 @@ func (f *Follower) finish(g granted) error {
 	return nil
 }
 
-// abandon ends a session: devices with unread grants are in doubt until the next catch-up has read them.
+// abandon ends a subscription: devices with unread grants are in doubt until the next catch-up has read them.
 func (f *Follower) abandon() {
 	f.doubtGranted()
 	f.readGrantedAgain()

@@ -118,8 +118,8 @@ type Follower struct {
 	synced    bool      // everything up to seq was applied
 	catchups  uint64
 	batch     int             // number of records in one pipeline
-	in        *inbox          // of the current session
-	running   *sync.WaitGroup // of the current session
+	in        *inbox          // of the current subscription
+	running   *sync.WaitGroup // of the current subscription
 
 	compared compared
 	full     full
@@ -127,7 +127,7 @@ type Follower struct {
 	grants   grants
 }
 
-// refused is what the server refuses in this session.
+// refused is what the server refuses in this subscription.
 type refused struct{ info, chain, memory atomic.Bool }
 
 // compared is what comparisons with the position of Redis have found.
@@ -166,7 +166,7 @@ type grants struct {
 	rounds  uint64                   // number of rounds begun
 	late    <-chan time.Time         // for doubtGranted; nil: no round is running
 	held    position                 // in step as of its time once round seq has ended; seq 0: none
-	answers chan granted             // of the current session
+	answers chan granted             // of the current subscription
 }
 
 // New returns a Follower that reads through client; the caller still closes client. To follow more than one shard, see
@@ -213,7 +213,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	backoff := minBackoff
 	said := "" // the last logged cause
 	for {
-		err := f.session(ctx)
+		err := f.followOnce(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -295,9 +295,9 @@ var (
 		"redis was restarted, or another server has taken over: the subscription may be at the old one")
 )
 
-// session subscribes, catches up, and applies events until something fails. The order matters: writes after the
+// followOnce subscribes, catches up, and applies events until something fails. The order matters: writes after the
 // acknowledgement of the subscription arrive as events, earlier writes are in the log.
-func (f *Follower) session(ctx context.Context) error {
+func (f *Follower) followOnce(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	f.refuses.info.Store(false)
 	f.refuses.chain.Store(false)
