@@ -92,7 +92,7 @@ func (o *Object) check() (err error) {
 
 // Delete deletes the object at key, if version is newer than the stored one; 0 means the next one. A key that does not
 // exist also gets a tombstone, so that a concurrent put with an older version does not restore the object.
-// [Publisher.Known] reports whether a key exists.
+// [Publisher.MayExist] reports whether a key exists.
 func (p *Publisher) Delete(ctx context.Context, key string, version uint64) (Receipt, error) {
 	key, err := canonical(key)
 	if err != nil {
@@ -109,9 +109,9 @@ func (p *Publisher) Delete(ctx context.Context, key string, version uint64) (Rec
 	return receipt, nil
 }
 
-// Known reports whether an object may exist at key: its record exists and is not a tombstone, or only the log has it,
-// because Redis evicted the record or its tombstone expired.
-func (p *Publisher) Known(ctx context.Context, key string) (bool, error) {
+// MayExist reports whether an object may exist at key: its record exists and is not a tombstone, or only the log has
+// it, because Redis evicted the record or its tombstone expired.
+func (p *Publisher) MayExist(ctx context.Context, key string) (bool, error) {
 	key, err := canonical(key)
 	if err == nil {
 		err = p.reads(ctx)

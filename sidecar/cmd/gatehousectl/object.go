@@ -119,11 +119,11 @@ type deleteCmd struct {
 func (cmd *deleteCmd) Run(c *console) error {
 	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
 		if !cmd.Force {
-			known, err := p.Known(ctx, cmd.Key)
+			found, err := p.MayExist(ctx, cmd.Key)
 			if err != nil {
 				return err
 			}
-			if !known {
+			if !found {
 				return fmt.Errorf("delete %q: %w; use --force to write a tombstone", cmd.Key, publish.ErrNotFound)
 			}
 		}
