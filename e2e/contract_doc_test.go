@@ -106,7 +106,7 @@ func documentedForms(t *testing.T, bounds map[string]int64) {
 		"permission":   {limits.ValidPermission, []string{"a.b", strings.Repeat("p", 64)}},
 		"secret": {limits.ValidSecret, []string{"secret value", "é", " a", "a ", " ",
 			"\ufeffa", "a\ufeff", "a\n", "\ta", strings.Repeat("s", 72)}},
-		"data epoch": {contract.ValidEpoch, []string{"beef", strings.Repeat("0", 64)}},
+		"data epoch": {contract.ValidDataEpoch, []string{"beef", strings.Repeat("0", 64)}},
 		"bcrypt hash": {func(s string) bool { return contract.CheckHash(s) == nil }, []string{
 			hash, "$2a$04" + hash[6:], "$2y$15" + hash[6:], "$2x$12" + hash[6:], "$2b$16" + hash[6:], "$2b$03" + hash[6:],
 		}},
@@ -157,7 +157,7 @@ func validNumber(s string) bool {
 }
 
 func longestEpoch() (n int64) {
-	for contract.ValidEpoch(strings.Repeat("0", int(n)+1)) {
+	for contract.ValidDataEpoch(strings.Repeat("0", int(n)+1)) {
 		n++
 	}
 	return n
@@ -187,7 +187,7 @@ func TestDocumentedEvent(t *testing.T) {
 
 	url := redistest.Start(t)
 	admin := client(t, url)
-	if err := admin.MSet(t.Context(), contract.Keys{}.EpochKey(), "beef", contract.Keys{}.SeqKey(),
+	if err := admin.MSet(t.Context(), contract.Keys{}.DataEpochKey(), "beef", contract.Keys{}.SeqKey(),
 		"6").Err(); err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ type forger struct {
 
 func (f *forger) send(ahead int, m contract.Member, fields map[string]string) error {
 	payload := contract.AppendEvent(nil, contract.Event{
-		Epoch: f.epoch, Seq: f.seq.Load() + uint64(ahead), Digest: strings.Repeat("ab", 20), Member: m, Fields: fields,
+		DataEpoch: f.epoch, Seq: f.seq.Load() + uint64(ahead), Digest: strings.Repeat("ab", 20), Member: m, Fields: fields,
 	})
 	return f.redis.Publish(context.WithoutCancel(f.t.Context()), contract.Keys{}.EventsChannel(), payload).Err()
 }
@@ -48,7 +48,7 @@ func TestForgedEvents(t *testing.T) {
 	for i := range 5 {
 		await(t, "authenticated", patience, status(fmt.Sprint("dev", i), "secret", 200))
 	}
-	f := &forger{edge: e, epoch: e.redis.Get(t.Context(), contract.Keys{}.EpochKey()).Val()}
+	f := &forger{edge: e, epoch: e.redis.Get(t.Context(), contract.Keys{}.DataEpochKey()).Val()}
 	f.keepUp()
 	hash, err := bcrypt.GenerateFromPassword([]byte("forged"), 4)
 	if err != nil {

@@ -82,8 +82,8 @@ func (w *writer) write(m contract.Member, stdin string, args ...string) string {
 	if err != nil || !maps.Equal(stored, e.Fields) {
 		w.t.Errorf("%s: the event has %q, redis %q, %v", args[0], e.Fields, stored, err)
 	}
-	if epoch := w.redis.Get(w.t.Context(), contract.Keys{}.EpochKey()).Val(); e.Epoch != epoch {
-		w.t.Errorf("%s: the event is of epoch %q, redis has %q", args[0], e.Epoch, epoch)
+	if epoch := w.redis.Get(w.t.Context(), contract.Keys{}.DataEpochKey()).Val(); e.DataEpoch != epoch {
+		w.t.Errorf("%s: the event is of epoch %q, redis has %q", args[0], e.DataEpoch, epoch)
 	}
 	link := w.redis.HGet(w.t.Context(), contract.Keys{}.ChainKey(), contract.ChainHead).Val()
 	if link != (contract.Link{Seq: e.Seq, Digest: e.Digest}).String() {

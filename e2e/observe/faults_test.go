@@ -302,7 +302,7 @@ func (f *faults) forge() error {
 		ContentType: "text/plain"}); err != nil {
 		return err
 	}
-	epoch, err := f.client.Get(ctx, shard.EpochKey()).Result()
+	epoch, err := f.client.Get(ctx, shard.DataEpochKey()).Result()
 	if err != nil {
 		return err
 	}
@@ -319,7 +319,7 @@ func (f *faults) forge() error {
 		return err
 	}
 	forged := contract.AppendEvent(nil, contract.Event{
-		Epoch: epoch, Seq: seq + 1, Digest: last.Digest, Member: contract.ObjectMember("/forged"),
+		DataEpoch: epoch, Seq: seq + 1, Digest: last.Digest, Member: contract.ObjectMember("/forged"),
 		Fields: map[string]string{contract.FieldVersion: "1", contract.FieldPublished: "1", contract.FieldDeleted: "1"},
 	})
 	return f.client.Publish(ctx, shard.EventsChannel(), forged).Err()

@@ -22,9 +22,9 @@ const (
 
 func TestChainedEventGolden(t *testing.T) {
 	for payload, want := range map[string]Event{
-		chainedDeletion: {Epoch: "beef", Seq: 7, Digest: firstDigest, Member: ObjectMember("/a"),
+		chainedDeletion: {DataEpoch: "beef", Seq: 7, Digest: firstDigest, Member: ObjectMember("/a"),
 			Fields: map[string]string{"version": "3", "published": "1735689600000", "deleted": "1"}},
-		chainedPut: {Epoch: "beef", Seq: 8, Digest: secondDigest, Member: ObjectMember("/a"), Traceparent: traceparent,
+		chainedPut: {DataEpoch: "beef", Seq: 8, Digest: secondDigest, Member: ObjectMember("/a"), Traceparent: traceparent,
 			Fields: map[string]string{"version": "4", "published": "1735689600001", "etag": `"e"`, "content-type": "text/plain",
 				"body": "hi\n", "body.gzip": "xyz"}},
 	} {

@@ -14,7 +14,7 @@ func TestKeys(t *testing.T) {
 		{Keys{}.RecordKey(ObjectMember("/a")), "{gatehouse:0}:o:/a"},
 		{Keys{}.SeqKey(), "{gatehouse:0}:seq"},
 		{Keys{}.LogKey(), "{gatehouse:0}:log"},
-		{Keys{}.EpochKey(), "{gatehouse:0}:epoch"},
+		{Keys{}.DataEpochKey(), "{gatehouse:0}:epoch"},
 		{Keys{}.ChainKey(), "{gatehouse:0}:chain"},
 		{Keys{}.EventsChannel(), "{gatehouse:0}:events"},
 	}

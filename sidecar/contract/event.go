@@ -14,15 +14,15 @@ const (
 	eventFormat = "2"
 	// maxLengthDigits bounds a netstring's length prefix: far more than any field needs, and no overflow.
 	maxLengthDigits = 9
-	maxEpoch        = 64
+	maxDataEpoch    = 64
 	// maxTraceparent is the size of a traceparent of version 00 (W3C Trace Context, 3.2.2).
 	maxTraceparent = 55
 )
 
 // Event is one write, as announced in the events channel.
 type Event struct {
-	// Epoch is the data epoch of Redis.
-	Epoch string
+	// DataEpoch is the data epoch of Redis.
+	DataEpoch string
 	// Seq is the write's sequence number, from 1.
 	Seq uint64
 	// Digest chains the event to the one before, see [Follows].
@@ -39,7 +39,7 @@ type Event struct {
 func AppendEvent(dst []byte, e Event) []byte {
 	dst = appendNetstring(dst, eventFormat)
 	dst = appendNetstring(dst, e.Digest)
-	dst = appendNetstring(dst, e.Epoch)
+	dst = appendNetstring(dst, e.DataEpoch)
 	dst = appendNetstring(dst, strconv.FormatUint(e.Seq, 10))
 	dst = appendNetstring(dst, e.Member.String())
 	dst = appendNetstring(dst, e.Traceparent)
@@ -76,10 +76,11 @@ func ParseEvent(payload string) (Event, error) {
 	if err != nil {
 		return e, err
 	}
-	if !ValidEpoch(epoch) {
-		return e, refuse(ReasonMalformed, "event: epoch %s: want 1 to %d lowercase hex digits", quote(epoch), maxEpoch)
+	if !ValidDataEpoch(epoch) {
+		return e, refuse(ReasonMalformed, "event: data epoch %s: want 1 to %d lowercase hex digits",
+			quote(epoch), maxDataEpoch)
 	}
-	e.Epoch = epoch
+	e.DataEpoch = epoch
 	seq, err := r.next("seq")
 	if err != nil {
 		return e, err
@@ -107,9 +108,9 @@ func ParseEvent(payload string) (Event, error) {
 
 func lowercaseHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }
 
-// ValidEpoch reports whether s can be a data epoch: 1 to 64 lowercase hex digits.
-func ValidEpoch(s string) bool {
-	return s != "" && len(s) <= maxEpoch && lowercaseHex(s)
+// ValidDataEpoch reports whether s can be a data epoch: 1 to 64 lowercase hex digits.
+func ValidDataEpoch(s string) bool {
+	return s != "" && len(s) <= maxDataEpoch && lowercaseHex(s)
 }
 
 // netstrings parses a payload from its start.

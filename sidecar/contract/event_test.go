@@ -7,7 +7,7 @@ import (
 )
 
 func TestEventBinary(t *testing.T) {
-	want := Event{Epoch: "0", Seq: 1, Digest: firstDigest, Member: CredentialMember("d"),
+	want := Event{DataEpoch: "0", Seq: 1, Digest: firstDigest, Member: CredentialMember("d"),
 		Fields: map[string]string{"": "", "a,1:": "\x00\xff,\r\n3:x"}}
 	got, err := ParseEvent(string(AppendEvent(nil, want)))
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -26,8 +26,8 @@ func TestParseEventRefuses(t *testing.T) {
 	}{
 		{"empty", "", ReasonMalformed, 0, "no length of format"},
 		{"other format", "1:3,4:beef,", ReasonFormat, 0, `format "3"`},
-		{"epoch upper case", chained + "4:BEEF,1:7,", ReasonMalformed, 0, `epoch "BEEF"`},
-		{"epoch empty", chained + "0:,1:7,", ReasonMalformed, 0, `epoch ""`},
+		{"epoch upper case", chained + "4:BEEF,1:7,", ReasonMalformed, 0, `data epoch "BEEF"`},
+		{"epoch empty", chained + "0:,1:7,", ReasonMalformed, 0, `data epoch ""`},
 		{"epoch long", chained + "65:" + strings.Repeat("a", 65) + ",1:7,", ReasonMalformed, 0, "epoch"},
 		{"seq 0", chained + "1:a,1:0,", ReasonLimit, 0, "seq: 0 is out of 1 to 9007199254740991"},
 		{"seq of 2^53", chained + "1:a,16:9007199254740992,", ReasonLimit, 0, "seq"},

@@ -52,8 +52,8 @@ func (k Keys) SeqKey() string { return k.name("seq") }
 // LogKey returns the key of the change log.
 func (k Keys) LogKey() string { return k.name("log") }
 
-// EpochKey returns the key of the data epoch.
-func (k Keys) EpochKey() string { return k.name("epoch") }
+// DataEpochKey returns the key of the data epoch.
+func (k Keys) DataEpochKey() string { return k.name("epoch") }
 
 // ChainKey returns the key of the hash with the [Link] of the last writes ([ChainHead], [ChainField]) and [ChainFloor].
 func (k Keys) ChainKey() string { return k.name("chain") }

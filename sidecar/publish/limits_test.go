@@ -24,7 +24,7 @@ func (s server) replaceRecord(t *testing.T, m contract.Member, fields map[string
 	for field, value := range fields {
 		args = append(args, field, value)
 	}
-	all := []string{keys.RecordKey(m), keys.SeqKey(), keys.LogKey(), keys.EpochKey(), keys.ChainKey()}
+	all := []string{keys.RecordKey(m), keys.SeqKey(), keys.LogKey(), keys.DataEpochKey(), keys.ChainKey()}
 	return s.Eval(t.Context(), writeSource, all, args...).Err()
 }
 

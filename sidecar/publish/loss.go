@@ -16,8 +16,8 @@ func (p *Publisher) AcceptLoss(ctx context.Context) (accepted int, err error) {
 		return 0, err
 	}
 	for i := range p.shards.Count() {
-		key := contract.ShardKeys(i).EpochKey()
-		set, err := p.client.SetNX(ctx, key, newEpoch(), 0).Result()
+		key := contract.ShardKeys(i).DataEpochKey()
+		set, err := p.client.SetNX(ctx, key, newDataEpoch(), 0).Result()
 		if err != nil {
 			return accepted, fmt.Errorf("set %s: %w", key, scriptError(err))
 		}

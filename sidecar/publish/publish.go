@@ -98,8 +98,8 @@ func (p *Publisher) write(ctx context.Context, mode string, m contract.Member,
 		expiryMS = contract.TombstoneLife.Milliseconds()
 	}
 	shard := p.shards.KeysOf(m.ID)
-	keys := []string{shard.RecordKey(m), shard.SeqKey(), shard.LogKey(), shard.EpochKey(), shard.ChainKey()}
-	args := []any{mode, fields[contract.FieldVersion], newEpoch(), m.String(), expiryMS, shard.EventsChannel(),
+	keys := []string{shard.RecordKey(m), shard.SeqKey(), shard.LogKey(), shard.DataEpochKey(), shard.ChainKey()}
+	args := []any{mode, fields[contract.FieldVersion], newDataEpoch(), m.String(), expiryMS, shard.EventsChannel(),
 		p.by, traceparent(ctx)}
 	for field, value := range fields {
 		if field != contract.FieldVersion && field != contract.FieldPublished {
@@ -165,8 +165,8 @@ func (p *Publisher) failed(ctx context.Context, err error) error {
 	return scriptError(err)
 }
 
-// newEpoch returns a data epoch for a Redis that has none yet.
-func newEpoch() string {
+// newDataEpoch returns a data epoch for a Redis that has none yet.
+func newDataEpoch() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])

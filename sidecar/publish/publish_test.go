@@ -124,9 +124,9 @@ func TestWriteIsWhole(t *testing.T) {
 			}
 			e := next()
 			if epoch == "" {
-				epoch = s.Get(t.Context(), keys.EpochKey()).Val()
+				epoch = s.Get(t.Context(), keys.DataEpochKey()).Val()
 			}
-			if e.Seq != w.want.Seq || e.Member != w.member || e.Epoch != epoch || !contract.ValidEpoch(epoch) {
+			if e.Seq != w.want.Seq || e.Member != w.member || e.DataEpoch != epoch || !contract.ValidDataEpoch(epoch) {
 				t.Errorf("%s: event %+v, want seq %d of %v in epoch %q", w.name, e, w.want.Seq, w.member, epoch)
 			}
 			if stored := s.hash(t, w.member); !maps.Equal(e.Fields, stored) {

@@ -23,7 +23,7 @@ func Writer(t T, client redis.Scripter, script string) func(m contract.Member, f
 			expiry = strconv.FormatInt(contract.TombstoneLife.Milliseconds(), 10)
 		}
 		k := contract.Keys{}
-		keys := []string{k.RecordKey(m), k.SeqKey(), k.LogKey(), k.EpochKey(), k.ChainKey()}
+		keys := []string{k.RecordKey(m), k.SeqKey(), k.LogKey(), k.DataEpochKey(), k.ChainKey()}
 		args := []any{"replace", "0", "beef", m.String(), expiry, k.EventsChannel(), "PUBLISH", ""}
 		for field, value := range fields {
 			args = append(args, field, value)

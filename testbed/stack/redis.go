@@ -81,7 +81,7 @@ func AcceptLoss(shards contract.Shards) func(ctx context.Context, redisURL strin
 		}
 		errs := []error{client.SetNX(ctx, contract.ShardsKey, shards.Count(), 0).Err()}
 		for i := range shards.Count() {
-			errs = append(errs, client.SetNX(ctx, contract.ShardKeys(i).EpochKey(),
+			errs = append(errs, client.SetNX(ctx, contract.ShardKeys(i).DataEpochKey(),
 				fmt.Sprintf("%016x", rand.Uint64()), 0).Err())
 		}
 		return errors.Join(append(errs, client.Close())...)

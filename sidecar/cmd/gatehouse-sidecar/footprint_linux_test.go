@@ -197,7 +197,7 @@ func (c *content) write(t *testing.T, n int, member func(i int) contract.Member,
 			pipe.HSet(t.Context(), keys.RecordKey(member(from)), record)
 			pipe.ZAdd(t.Context(), keys.LogKey(), redis.Z{Score: float64(c.seq), Member: member(from).String()})
 		}
-		pipe.SetNX(t.Context(), keys.EpochKey(), "beef", 0)
+		pipe.SetNX(t.Context(), keys.DataEpochKey(), "beef", 0)
 		pipe.Set(t.Context(), keys.SeqKey(), c.seq, 0)
 		if _, err := pipe.Exec(t.Context()); err != nil {
 			t.Fatal(err)
@@ -271,7 +271,7 @@ func TestFootprint(t *testing.T) {
 		took := p.ready(t)
 		p.fits(t, fmt.Sprintf("300 objects of 4 MiB and 100,000 devices, read in %v", took))
 		// The same again, with everything known, and once more after Redis has lost its data.
-		if err := c.Set(t.Context(), contract.ShardKeys(0).EpochKey(), "cafe", 0).Err(); err != nil {
+		if err := c.Set(t.Context(), contract.ShardKeys(0).DataEpochKey(), "cafe", 0).Err(); err != nil {
 			t.Fatal(err)
 		}
 		p.await(t, "the second resync", func() bool { return strings.Count(p.log.String(), "caught up with redis") >= 2 })

@@ -60,7 +60,7 @@ func TestReadsAreBounded(t *testing.T) {
 		}
 		pipe.ZAdd(t.Context(), keys.LogKey(), redis.Z{Score: float64(i + 1), Member: "o:" + key})
 	}
-	pipe.Set(t.Context(), keys.EpochKey(), "beef", 0)
+	pipe.Set(t.Context(), keys.DataEpochKey(), "beef", 0)
 	pipe.Set(t.Context(), keys.SeqKey(), large+small, 0)
 	if _, err := pipe.Exec(t.Context()); err != nil {
 		t.Fatal(err)

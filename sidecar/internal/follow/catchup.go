@@ -23,7 +23,7 @@ const (
 	onConnected  catchUpReason = "connected"
 	onGap        catchUpReason = "gap"        // an event is missing
 	onOverflow   catchUpReason = "overflow"   // events came faster than they could be applied
-	onEpoch      catchUpReason = "epoch"      // Redis has another data epoch, or a lower sequence number
+	onDataEpoch  catchUpReason = "data_epoch" // Redis has another data epoch, or a lower sequence number
 	onComparison catchUpReason = "comparison" // Redis was ahead for a whole interval
 	onChain      catchUpReason = "chain"      // Redis has another history
 	onDemand     catchUpReason = "demand"     // of an operator
@@ -77,12 +77,12 @@ func (f *Follower) compare(ctx context.Context, p position) error {
 		return err
 	}
 	switch {
-	case p.epoch != f.epoch:
-		return f.catchUp(ctx, onEpoch)
+	case p.dataEpoch != f.dataEpoch:
+		return f.catchUp(ctx, onDataEpoch)
 	case p.seq < p.ours: // writes may raise it above ours before the next comparison
 		f.lost(p)
 		f.synced, f.full.owed = false, resyncLost
-		return f.catchUp(ctx, onEpoch)
+		return f.catchUp(ctx, onDataEpoch)
 	case p.differs():
 		f.metrics.Breaks.WithLabelValues(string(metrics.BreakHistory)).Inc()
 		f.log.Warn("another write has the number of our last one in redis: events were forged, or it lost writes; "+
@@ -141,7 +141,7 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 		f.rereads.unlisted, f.synced, f.full.owed = false, false, cmp.Or(f.full.owed, resyncUnsure)
 	}
 	from := f.seq
-	full := !f.synced || p.epoch != f.epoch || p.seq < f.seq || f.outdated(p) || !f.goesOn(p, reason)
+	full := !f.synced || p.dataEpoch != f.dataEpoch || p.seq < f.seq || f.outdated(p) || !f.goesOn(p, reason)
 	if full {
 		f.beginFull(p)
 		from = 0
@@ -165,13 +165,13 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 // beginFull begins a full resync for the position p of Redis, and logs its reason, which an attempt that failed keeps.
 func (f *Follower) beginFull(p position) {
 	switch {
-	case f.epoch != "" && (p.epoch != f.epoch || p.seq < f.seq || p.differs()):
+	case f.dataEpoch != "" && (p.dataEpoch != f.dataEpoch || p.seq < f.seq || p.differs()):
 		if f.full.owed != resyncLost { // it was not logged yet
 			f.lost(p)
 		}
 		f.full.owed = resyncLost
 	case f.full.owed != "":
-	case !f.synced || f.epoch == "": // Redis was empty, and has its first data now
+	case !f.synced || f.dataEpoch == "": // Redis was empty, and has its first data now
 		f.full.owed = resyncStart
 	case f.outdated(p):
 		f.full.owed = resyncTrimmed
@@ -209,7 +209,7 @@ func (f *Follower) moveTo(p position, end uint64) {
 	f.setLast(p.seq, p.digest())
 	f.rereads.reason = ""
 	f.setHistory(p)
-	f.epoch, f.synced = p.epoch, true
+	f.dataEpoch, f.synced = p.dataEpoch, true
 	f.batch = pipelineSize
 	f.compared.unknownAt = time.Time{}
 	switch {
@@ -240,6 +240,6 @@ func (f *Follower) unknown(err error) {
 
 // lost logs that Redis has lost writes.
 func (f *Follower) lost(p position) {
-	f.log.Warn("redis has lost data: the edge drops it, too", "epoch", f.epoch, "seq", f.seq, "redis_epoch", p.epoch,
-		"redis_seq", p.seq)
+	f.log.Warn("redis has lost data: the edge drops it, too", "data_epoch", f.dataEpoch, "seq", f.seq,
+		"redis_data_epoch", p.dataEpoch, "redis_seq", p.seq)
 }

@@ -43,20 +43,20 @@ func (c *chain) set(seq uint64, digest string) {
 type standing int
 
 const (
-	follows      standing = iota // the next event
-	known                        // applied before
-	unsure                       // an earlier event; only Redis can tell whether it was applied
-	gap                          // a later event
-	otherEpoch                   // from another data epoch
-	otherHistory                 // its number belongs to another write
+	follows        standing = iota // the next event
+	known                          // applied before
+	unsure                         // an earlier event; only Redis can tell whether it was applied
+	gap                            // a later event
+	otherDataEpoch                 // from another data epoch
+	otherHistory                   // its number belongs to another write
 )
 
 // judge compares an event and its payload with the follower's position.
 func (f *Follower) judge(e *contract.Event, payload string) standing {
 	link := f.chain.recent[e.Seq%recentLinks]
 	switch {
-	case e.Epoch != f.epoch:
-		return otherEpoch
+	case e.DataEpoch != f.dataEpoch:
+		return otherDataEpoch
 	case e.Seq > f.seq+1:
 		return gap
 	case e.Seq == f.seq+1:

@@ -256,7 +256,7 @@ func (s server) do(t *testing.T, args ...any) {
 // announce publishes an event with the next number like a writer, without writing its record.
 func (s server) announce(t *testing.T, k contract.Keys, e contract.Event) {
 	t.Helper()
-	e.Epoch, e.Seq = s.Get(t.Context(), k.EpochKey()).Val(), uint64(s.Incr(t.Context(), k.SeqKey()).Val())
+	e.DataEpoch, e.Seq = s.Get(t.Context(), k.DataEpochKey()).Val(), uint64(s.Incr(t.Context(), k.SeqKey()).Val())
 	e = s.chained(t, k, e)
 	link := contract.Link{Seq: e.Seq, Digest: e.Digest}.String()
 	s.do(t, "HSET", k.ChainKey(), contract.ChainHead, link, contract.ChainField(e.Seq), link)

@@ -81,7 +81,7 @@ func TestOneServer(t *testing.T) {
 		defer func() { at = other.Addr() }() // for further connections
 		return new(net.Dialer).DialContext(ctx, network, at)
 	}})
-	old.Set(s.keys.EpochKey(), strings.Repeat("a", 32))
+	old.Set(s.keys.DataEpochKey(), strings.Repeat("a", 32))
 	old.Set(s.keys.SeqKey(), "1")
 	old.ZAdd(s.keys.LogKey(), 1, contract.CredentialMember("d").String())
 	old.HSet(s.keys.CredentialKey("d"), contract.FieldVersion, "1")
@@ -97,7 +97,7 @@ func TestOneServer(t *testing.T) {
 func TestAllDoubtsEnd(t *testing.T) {
 	m := miniredis.RunT(t)
 	s, _, _ := idle(t, &redis.Options{Addr: m.Addr()})
-	m.Set(s.keys.EpochKey(), "beef")
+	m.Set(s.keys.DataEpochKey(), "beef")
 	m.Set(s.keys.SeqKey(), "1")
 	for i := range 20*pipelineSize + 1 {
 		s.takeAway(contract.CredentialMember(fmt.Sprint("d", i)))
@@ -216,7 +216,7 @@ func inOrder(t *testing.T, members ...contract.Member) (*Follower, *[]string, *m
 	var order []string
 	s.Objects = &ordered[contract.Object]{kind: "o", order: &order}
 	s.Credentials = &ordered[contract.Credential]{kind: "c", order: &order}
-	m.Set(s.keys.EpochKey(), strings.Repeat("a", 32))
+	m.Set(s.keys.DataEpochKey(), strings.Repeat("a", 32))
 	m.Set(s.keys.SeqKey(), fmt.Sprint(len(members)))
 	for i, member := range members {
 		m.ZAdd(s.keys.LogKey(), float64(i+1), member.String())
@@ -253,9 +253,9 @@ func TestRevokedWhileObjectsAreRead(t *testing.T) {
 	epoch := strings.Repeat("a", 32)
 	s.in = newInbox(1)
 	for _, e := range []contract.Event{
-		{Epoch: epoch, Seq: 301, Member: contract.CredentialMember("d"), Fields: tombstone},
-		{Epoch: epoch, Seq: 302, Member: contract.ObjectMember("/new"), Fields: tombstone},
-		{Epoch: strings.Repeat("b", 32), Seq: 303, Member: contract.CredentialMember("foreign"), Fields: tombstone},
+		{DataEpoch: epoch, Seq: 301, Member: contract.CredentialMember("d"), Fields: tombstone},
+		{DataEpoch: epoch, Seq: 302, Member: contract.ObjectMember("/new"), Fields: tombstone},
+		{DataEpoch: strings.Repeat("b", 32), Seq: 303, Member: contract.CredentialMember("foreign"), Fields: tombstone},
 	} {
 		e.Digest = strings.Repeat("0", 40) // not looked at
 		s.in.put(string(contract.AppendEvent(nil, e)))
@@ -278,13 +278,13 @@ func TestRevokedWhileObjectsAreRead(t *testing.T) {
 func TestLostIsRemembered(t *testing.T) {
 	m := miniredis.RunT(t)
 	s, _, log := idle(t, &redis.Options{Addr: m.Addr()})
-	m.Set(s.keys.EpochKey(), strings.Repeat("a", 32))
+	m.Set(s.keys.DataEpochKey(), strings.Repeat("a", 32))
 	m.Set(s.keys.SeqKey(), "7")
 	if err := s.catchUp(t.Context(), "connected"); err != nil {
 		t.Fatal(err)
 	}
 	m.FastForward(time.Second) // the lease ends
-	p := position{epoch: s.epoch, history: s.history, seq: 5, ours: 7, catchups: s.catchups, at: time.Now()}
+	p := position{dataEpoch: s.dataEpoch, history: s.history, seq: 5, ours: 7, catchups: s.catchups, at: time.Now()}
 	m.Set(s.keys.SeqKey(), "9")
 	before := log.Len()
 	if err := s.compare(t.Context(), p); err != nil {
@@ -397,7 +397,7 @@ func BenchmarkResync(b *testing.B) {
 		ContentType: "application/json",
 		Bodies:      []contract.Body{{Encoding: wire.Identity, Bytes: body}, {Encoding: wire.Gzip, Bytes: body[:400]}}}
 	pipe := client.Pipeline()
-	pipe.Set(b.Context(), contract.Keys{}.EpochKey(), strings.Repeat("a", 32), 0)
+	pipe.Set(b.Context(), contract.Keys{}.DataEpochKey(), strings.Repeat("a", 32), 0)
 	pipe.Set(b.Context(), contract.Keys{}.SeqKey(), n, 0)
 	for i := range n {
 		m := contract.ObjectMember(fmt.Sprint("/v1/products/", i))
@@ -511,7 +511,7 @@ func TestAnswerOfBefore(t *testing.T) {
 	var order []string
 	s.Credentials = &ordered[contract.Credential]{kind: "c", order: &order}
 	d := contract.CredentialMember("d")
-	m.Set(s.keys.EpochKey(), "beef")
+	m.Set(s.keys.DataEpochKey(), "beef")
 	for field, value := range tombstone {
 		m.HSet(s.keys.RecordKey(d), field, value)
 	}
@@ -573,7 +573,7 @@ func TestEmptyInARow(t *testing.T) {
 		believed bool
 	}{
 		{0, time.Hour, position{}, false},
-		{time.Second, 2 * time.Hour, position{epoch: "beef"}, true},
+		{time.Second, 2 * time.Hour, position{dataEpoch: "beef"}, true},
 		{time.Second, 3 * time.Hour, position{}, false},
 		{time.Second, 3*time.Hour + 999*time.Millisecond, position{}, false},
 		{time.Second, 3*time.Hour + time.Second, position{}, true},

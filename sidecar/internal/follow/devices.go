@@ -166,7 +166,7 @@ func (f *Follower) setInStep(t time.Time) {
 func (f *Follower) applyMeanwhile(ctx context.Context, master server, epoch string) error {
 	for _, payload := range f.in.unseen() {
 		e, err := contract.ParseEvent(payload)
-		if e.Member.Kind != contract.KindCredential || e.Epoch != epoch || f.Shards.Belongs(e.Member, f.Shard) != nil {
+		if e.Member.Kind != contract.KindCredential || e.DataEpoch != epoch || f.Shards.Belongs(e.Member, f.Shard) != nil {
 			continue
 		}
 		if f.distrusted(&e, err != nil); err == nil {

@@ -16,11 +16,11 @@ func (emptyError) Error() string {
 		"restore its data, publish it again, or accept the loss by gatehousectl accept-loss"
 }
 
-// errOtherEpoch: Redis was emptied while it was read.
-var errOtherEpoch = errors.New("redis has another data epoch than when its log was read: everything is read again")
+// errOtherDataEpoch: Redis was emptied while it was read.
+var errOtherDataEpoch = errors.New("redis has another data epoch than when its log was read: everything is read again")
 
 // empty reports whether the shard has neither data epoch nor sequence number.
-func (p *position) empty() bool { return p.epoch == "" && p.seq == 0 }
+func (p *position) empty() bool { return p.dataEpoch == "" && p.seq == 0 }
 
 // believe returns an error if the shard is empty, until it has been so for AcceptLossAfter. All records of such a shard
 // seem deleted, so it counts as unreachable: one server that comes back without its data would have all devices of the

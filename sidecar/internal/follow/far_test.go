@@ -81,7 +81,7 @@ func TestResyncEnds(t *testing.T) {
 		}
 	})
 	// Again, now that all objects are known, and move.
-	s.do(t, "SET", keys.EpochKey(), "beef")
+	s.do(t, "SET", keys.DataEpochKey(), "beef")
 	await.Until(t, "the second resync to end under writes", func() bool {
 		f.objects.mu.Lock()
 		defer f.objects.mu.Unlock()

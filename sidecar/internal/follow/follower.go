@@ -110,7 +110,7 @@ type Follower struct {
 	refuses   refused
 
 	// What follows is only for the goroutine that runs Run.
-	epoch     string    // data epoch of seq; "" before the first write
+	dataEpoch string    // data epoch of seq; "" before the first write
 	seq       uint64    // number of the last applied write
 	chain     chain     // up to seq
 	history   history   // of the server that reported seq
@@ -326,7 +326,7 @@ func (f *Follower) followOnce(ctx context.Context) error {
 	}
 	f.firstOnce.Do(func() { close(f.first) })
 	f.setConnected(true)
-	f.log.Info("in step with redis", "epoch", f.epoch, "seq", f.seq)
+	f.log.Info("in step with redis", "data_epoch", f.dataEpoch, "seq", f.seq)
 	return f.follow(ctx, in)
 }
 
@@ -421,9 +421,9 @@ func (f *Follower) receive(ctx context.Context, payload string) error {
 	}
 	f.distrusted(&e, err != nil)
 	switch standing {
-	case otherEpoch:
+	case otherDataEpoch:
 		f.metrics.Events.WithLabelValues("foreign").Inc()
-		return f.reread(ctx, onEpoch)
+		return f.reread(ctx, onDataEpoch)
 	case gap:
 		f.metrics.Events.WithLabelValues("gap").Inc()
 		f.board.gaps.Do(func() { f.log.Info("events are missing", "seq", f.seq, "event_seq", e.Seq) })

@@ -121,7 +121,7 @@ func TestWrittenDuringResync(t *testing.T) {
 	f.objects.mu.Lock()
 	f.objects.beforeNext = func() { s.put(t, last) }
 	f.objects.mu.Unlock()
-	s.do(t, "SET", keys.EpochKey(), "beef")
+	s.do(t, "SET", keys.DataEpochKey(), "beef")
 	await.Until(t, "another resync", func() bool { return f.objects.keptBy(2) != 0 })
 	if got := f.objects.keptBy(2); got != objects {
 		t.Errorf("got %d objects after the resync, want %d", got, objects)

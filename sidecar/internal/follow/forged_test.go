@@ -15,10 +15,10 @@ import (
 // forger may only publish; he has guessed epoch and numbers.
 type forger struct {
 	server
-	t     *testing.T
-	f     *follower
-	epoch string
-	last  uint64
+	t         *testing.T
+	f         *follower
+	dataEpoch string
+	last      uint64
 }
 
 // withForger returns a forger for a follower that is in step with a Redis that has /a and the device d.
@@ -29,7 +29,7 @@ func withForger(t *testing.T) forger {
 	s.device(t, "d")
 	f := start(t, s)
 	<-f.Synced()
-	return forger{s, t, f, s.Get(t.Context(), keys.EpochKey()).Val(), s.seq(t)}
+	return forger{s, t, f, s.Get(t.Context(), keys.DataEpochKey()).Val(), s.seq(t)}
 }
 
 func (s server) device(t *testing.T, id string) uint64 {
@@ -63,7 +63,7 @@ func (s server) seq(t *testing.T) uint64 {
 // event returns an event with a number relative to the last write's, and an invented digest.
 func (x forger) event(ahead int, m contract.Member, fields map[string]string) contract.Event {
 	return contract.Event{
-		Epoch: x.Get(x.t.Context(), keys.EpochKey()).Val(), Seq: x.seq(x.t) + uint64(ahead),
+		DataEpoch: x.Get(x.t.Context(), keys.DataEpochKey()).Val(), Seq: x.seq(x.t) + uint64(ahead),
 		Digest: strings.Repeat("ab", 20), Member: m, Fields: fields,
 	}
 }
@@ -143,7 +143,7 @@ func TestForgedTakeaway(t *testing.T) {
 	x := withForger(t)
 	d := contract.CredentialMember("d")
 	foreign, broken := x.event(1, d, forgedRevoke), x.event(1, d, map[string]string{"version": "?"})
-	foreign.Epoch = "beef"
+	foreign.DataEpoch = "beef"
 	for name, e := range map[string]contract.Event{
 		"the next": x.event(1, d, forgedRevoke), "a later one": x.event(5, d, forgedRevoke),
 		"the last": x.event(0, d, forgedRevoke), "another epoch": foreign, "unreadable": broken,
@@ -275,10 +275,10 @@ func TestFloodOfForgedEvents(t *testing.T) {
 
 // forged returns an event of the i-th kind.
 func (x forger) forged(i int) contract.Event {
-	e := contract.Event{Epoch: "beef", Seq: x.last + uint64(i%50), Digest: fmt.Sprintf("%040x", i),
+	e := contract.Event{DataEpoch: "beef", Seq: x.last + uint64(i%50), Digest: fmt.Sprintf("%040x", i),
 		Member: contract.ObjectMember("/forged"), Fields: forgedObject}
 	if i%2 == 0 {
-		e.Epoch = x.epoch
+		e.DataEpoch = x.dataEpoch
 	}
 	if i%3 == 0 {
 		e.Member, e.Fields = contract.CredentialMember("forged"), forgedGrant

@@ -85,7 +85,7 @@ func TestGroupFollowsAllShards(t *testing.T) {
 		await.Until(t, "in step", func() bool { return g.clock.inStep().After(now) })
 
 		// If one shard's position can't be read, the group is not in step.
-		s.do(t, "SET", contract.ShardKeys(3).EpochKey(), "no epoch")
+		s.do(t, "SET", contract.ShardKeys(3).DataEpochKey(), "no epoch")
 		await.Until(t, "not in step", func() bool {
 			stuck := g.clock.inStep()
 			return time.Since(stuck) > time.Second // some comparisons
@@ -102,7 +102,7 @@ func TestGroupFollowsAllShards(t *testing.T) {
 		})
 		// Nor does an unreadable one.
 		s.do(t, "PUBLISH", other.EventsChannel(), string(contract.AppendEvent(nil, contract.Event{
-			Epoch: s.Get(t.Context(), other.EpochKey()).Val(), Seq: uint64(s.Incr(t.Context(), other.SeqKey()).Val()),
+			DataEpoch: s.Get(t.Context(), other.DataEpochKey()).Val(), Seq: uint64(s.Incr(t.Context(), other.SeqKey()).Val()),
 			Digest: strings.Repeat("0", 40), Member: contract.ObjectMember(stray),
 			Fields: map[string]string{"version": "9", "published": "1", "deleted": "1"},
 		}))+"cut off")

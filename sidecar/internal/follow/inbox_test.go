@@ -19,7 +19,7 @@ func TestOverflow(t *testing.T) {
 	in := newInbox(64)
 	event := func(m contract.Member, size int) string {
 		fields := map[string]string{contract.FieldBody: strings.Repeat("x", size)}
-		e := contract.Event{Epoch: "beef", Seq: 1, Digest: strings.Repeat("0", 40), Member: m, Fields: fields}
+		e := contract.Event{DataEpoch: "beef", Seq: 1, Digest: strings.Repeat("0", 40), Member: m, Fields: fields}
 		return string(contract.AppendEvent(nil, e))
 	}
 	in.put(event(contract.CredentialMember("seen"), 1))

@@ -17,14 +17,14 @@ import (
 
 // position is the position of Redis at a time.
 type position struct {
-	epoch    string
-	seq      uint64
-	history  history
-	at       time.Time // before Redis was asked
-	catchups uint64    // number of our catch-ups by then
-	ours     uint64    // our seq by then
-	vitals   vitals    // of the server
-	err      error
+	dataEpoch string
+	seq       uint64
+	history   history
+	at        time.Time // before Redis was asked
+	catchups  uint64    // number of our catch-ups by then
+	ours      uint64    // our seq by then
+	vitals    vitals    // of the server
+	err       error
 
 	chained bool          // Redis permits reading its chain
 	head    contract.Link // last link of its chain; zero: none
@@ -249,7 +249,7 @@ func (f *Follower) readPosition(ctx context.Context, master server, asked positi
 func (f *Follower) tryPosition(ctx context.Context, master server, asked position) (p position, moved bool, err error) {
 	p.at = time.Now()
 	pipe := master.Pipeline()
-	epoch, seq := pipe.Get(ctx, f.keys.EpochKey()), pipe.Get(ctx, f.keys.SeqKey())
+	epoch, seq := pipe.Get(ctx, f.keys.DataEpochKey()), pipe.Get(ctx, f.keys.SeqKey())
 	asks := []redis.Cmder{epoch, seq}
 	shards, info, links := redis.NewStringCmd(ctx), redis.NewStringCmd(ctx), redis.NewSliceCmd(ctx)
 	if f.Shard == 0 {
@@ -264,7 +264,7 @@ func (f *Follower) tryPosition(ctx context.Context, master server, asked positio
 		links = pipe.HMGet(ctx, f.keys.ChainKey(), chainFields(asked)...)
 		asks = append(asks, links)
 	}
-	epochThen, seqThen := pipe.Get(ctx, f.keys.EpochKey()), pipe.Get(ctx, f.keys.SeqKey())
+	epochThen, seqThen := pipe.Get(ctx, f.keys.DataEpochKey()), pipe.Get(ctx, f.keys.SeqKey())
 	asks = append(asks, epochThen, seqThen)
 	if err := Unsent(pipe.Exec(ctx)); err != nil {
 		return p, false, fmt.Errorf("read the position of redis: %w", err)
@@ -292,10 +292,10 @@ func (f *Follower) tryPosition(ctx context.Context, master server, asked positio
 	}
 	p.vitals.ahead = clockAhead(p.vitals.clock, p.at, end)
 	p.setChain(links.Val())
-	p.epoch = epoch.Val()
-	if p.epoch != "" && !contract.ValidEpoch(p.epoch) {
+	p.dataEpoch = epoch.Val()
+	if p.dataEpoch != "" && !contract.ValidDataEpoch(p.dataEpoch) {
 		return p, false, fmt.Errorf("%s holds %.80q, which is no data epoch: delete it, and the next write sets one",
-			f.keys.EpochKey(), p.epoch)
+			f.keys.DataEpochKey(), p.dataEpoch)
 	}
 	if text := seq.Val(); text != "" {
 		if p.seq, err = strconv.ParseUint(text, 10, 64); err != nil {

@@ -37,7 +37,7 @@ const (
 // was applied.
 func (f *Follower) readChanges(ctx context.Context, master server, from uint64, p position, full bool) (count int,
 	end uint64, err error) {
-	meanwhile := func() error { return f.applyMeanwhile(ctx, master, p.epoch) }
+	meanwhile := func() error { return f.applyMeanwhile(ctx, master, p.dataEpoch) }
 	if count, err = f.readLog(ctx, master, from, p.seq, contract.KindCredential, meanwhile); err != nil {
 		return count, 0, err
 	}
@@ -59,7 +59,7 @@ func (f *Follower) readChanges(ctx context.Context, master server, from uint64, 
 	if count += n; err != nil {
 		return count, 0, err
 	}
-	if end, err = f.lastSeq(ctx, master, from, p.epoch, full); err != nil || !full {
+	if end, err = f.lastSeq(ctx, master, from, p.dataEpoch, full); err != nil || !full {
 		return count, end, err
 	}
 	// A moved device that was unknown would be refused at the end of the resync.
@@ -78,7 +78,7 @@ func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, epoc
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	pipe := master.Pipeline()
-	number, current := pipe.Get(ctx, f.keys.SeqKey()), pipe.Get(ctx, f.keys.EpochKey())
+	number, current := pipe.Get(ctx, f.keys.SeqKey()), pipe.Get(ctx, f.keys.DataEpochKey())
 	if err := Unsent(pipe.Exec(ctx)); err != nil {
 		return 0, err
 	}
@@ -88,7 +88,7 @@ func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, epoc
 		}
 	}
 	if current.Val() != epoch {
-		return 0, errOtherEpoch
+		return 0, errOtherDataEpoch
 	}
 	if seq, err = number.Uint64(); err != nil && !errors.Is(err, redis.Nil) {
 		return 0, err
@@ -378,7 +378,7 @@ func (f *Follower) fetch(ctx context.Context, master redis.Cmdable, records []re
 		}
 		replies[i] = pipe.HGetAll(ctx, f.keys.RecordKey(r.Member))
 	}
-	epoch, seq := pipe.Get(ctx, f.keys.EpochKey()), pipe.Get(ctx, f.keys.SeqKey())
+	epoch, seq := pipe.Get(ctx, f.keys.DataEpochKey()), pipe.Get(ctx, f.keys.SeqKey())
 	err := Unsent(pipe.Exec(ctx))
 	if err == nil && !believed && errors.Is(epoch.Err(), redis.Nil) && errors.Is(seq.Err(), redis.Nil) {
 		err = emptyError{}

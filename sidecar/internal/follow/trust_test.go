@@ -110,7 +110,7 @@ func TestLease(t *testing.T) {
 	x.do(t, "SET", keys.ResyncKey(), "1", "PX", "10000")
 	x.do(t, "DEL", keys.ObjectKey("/gone"))
 	x.do(t, "ZREM", keys.LogKey(), "o:/gone")
-	x.do(t, "SET", keys.EpochKey(), "beef")
+	x.do(t, "SET", keys.DataEpochKey(), "beef")
 	x.do(t, "CONFIG", "RESETSTAT")
 	await.Until(t, "the lease to be asked for again", func() bool {
 		return regexp.MustCompile(`cmdstat_set:calls=([2-9]|\d\d)`).MatchString(x.Info(t.Context(), "commandstats").Val())

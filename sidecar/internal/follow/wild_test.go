@@ -39,7 +39,7 @@ func TestRecordWithoutBounds(t *testing.T) {
 		x.do(t, "HSET", key, field, strings.Repeat("x", size))
 	}
 	before := x.sent(t)
-	x.do(t, "SET", keys.EpochKey(), "beef") // everything is read again
+	x.do(t, "SET", keys.DataEpochKey(), "beef") // everything is read again
 	await.Until(t, "the object and the device to be gone", func() bool {
 		return x.f.objects.version("/large") == 0 && x.f.credentials.version("large") == 0 && x.f.Connected() &&
 			x.f.objects.keptBy(2) > 0

@@ -100,7 +100,7 @@ func New() *Metrics {
 			"result", "applied", "duplicate", "gap", "corrupt", "foreign", "mistrusted"),
 		Corrupt: f.corrupt(),
 		Catchups: f.vector("gatehouse_catchups_total", "Catch-ups with the change log, by reason.",
-			"reason", "connected", "gap", "overflow", "epoch", "comparison", "chain", "demand"),
+			"reason", "connected", "gap", "overflow", "data_epoch", "comparison", "chain", "demand"),
 		Members: f.counter("gatehouse_catchup_members_total", "Members of the change log read by catch-ups."),
 		Resyncs: f.vector("gatehouse_full_resyncs_total", "Catch-ups that read a whole shard.",
 			"reason", "start", "lost", "restarted", "trimmed", "unsure", "demand"),
