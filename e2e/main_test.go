@@ -37,8 +37,8 @@ func long(t *testing.T, others string) {
 	}
 }
 
-// anyEdge skips, in the whole suite's short form on Wasm, a test that is about no edge in particular: each start of Envoy
-// takes 8 s of a processor there. The short forms on the dynamic module and on nginx have it.
+// anyEdge skips, in the whole suite's short form on Wasm, a test that is about no edge in particular: each start of
+// Envoy takes 8 s of a processor there. The short forms on the dynamic module and on nginx have it.
 func anyEdge(t *testing.T) {
 	t.Helper()
 	if wholeShortSuite() && !onNative() && !onNginx() {
