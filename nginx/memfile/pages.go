@@ -194,10 +194,10 @@ func (f *File) give(first uint32) {
 func (f *File) repair() {
 	used := make([]bool, len(f.links))
 	if !f.mark(used) {
-		f.resets.Add(1)
 		for i := range f.tables {
 			f.tables[i].Store(0)
 		}
+		f.resets.Add(1) // after that: who has found a place in a page that will be used again must look again
 		f.state.Store(f.state.Load() &^ (1<<32 - 1))
 		f.guardPlace.Store(0)
 		f.fence()
