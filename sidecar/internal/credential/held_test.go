@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/crypto/bcrypt"
+
 	"github.com/gatehouse/gatehouse/edge/wire"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 )
@@ -58,7 +60,10 @@ func TestHeld(t *testing.T) {
 // TestHeldIsBounded: the newest 1,024 failures are known by name.
 func TestHeldIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := start(credential.Config{Limits: credential.Limits{DeviceFailures: 1, SourceFailures: 1, Window: time.Hour}})
+		f := start(credential.Config{
+			Limits:  credential.Limits{DeviceFailures: 1, SourceFailures: 1, Window: time.Hour},
+			Compare: func(string, string, <-chan bool) error { return bcrypt.ErrMismatchedHashAndPassword },
+		})
 		f.Apply(device("a", 1, "right"))
 		for n := range 600 {
 			f.show(t, "a", fmt.Sprint("wrong", n), fmt.Sprintf("192.0.%d.%d", n/200, n%200), wire.Deny, "bcrypt")
