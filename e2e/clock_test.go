@@ -18,6 +18,7 @@ import (
 // TestClockOfRedis steps the clock of Redis by an hour: ahead, an object is served for its ttl and not longer, also to
 // a fetch; behind, it has ended before it comes. The sidecar tells the difference.
 func TestClockOfRedis(t *testing.T) {
+	anyEdge(t)
 	t.Parallel()
 	library := filepath.Join(t.TempDir(), "clock.so")
 	if out, err := exec.Command("cc", "-shared", "-fPIC", "-O2", "-o", library,

@@ -26,6 +26,7 @@ const (
 
 // TestContractDocument compares the document with the code.
 func TestContractDocument(t *testing.T) {
+	behindEdge(t)
 	t.Parallel()
 	var err error
 	shared := map[string]int64{

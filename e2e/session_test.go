@@ -180,6 +180,7 @@ func sidecarIsNotReachable(t *testing.T, e *edge) {
 // TestTokenOfChangedDevice changes the record of a device whose token and verdict have a long life: the edge refuses
 // the token after the event, although Envoy finds it valid.
 func TestTokenOfChangedDevice(t *testing.T) {
+	anyEdge(t)
 	t.Parallel()
 	e := withSessions(t, "--verdict.allow-ttl=10m")
 	clients := e.workers()

@@ -79,6 +79,7 @@ func worn(t *testing.T, client redis.UniversalClient, shards contract.Shards) (g
 // TestTrimOfACluster trims the shards of a real Redis Cluster with several masters, with just the documented
 // permissions.
 func TestTrimOfACluster(t *testing.T) {
+	behindEdge(t)
 	t.Parallel()
 	const shards = contract.Shards(8)
 	cluster := redistest.StartCluster(t)
@@ -130,6 +131,7 @@ func TestTrimOfACluster(t *testing.T) {
 
 // TestTrimPermissions: the documented permissions are sufficient and necessary.
 func TestTrimPermissions(t *testing.T) {
+	behindEdge(t)
 	t.Parallel()
 	server := redistest.StartServer(t)
 	admin := server.Client(t)
