@@ -118,7 +118,7 @@ nginx: ## build the edge in nginx as a library into build/libgatehouse-nginx.so;
 	@mkdir -p build
 	GO=$(GO) scripts/build-library.sh nginx build/libgatehouse-nginx.so
 
-test: ## unit tests with -race and end-to-end suite, six minutes
+test: ## unit tests with -race and end-to-end suite, five minutes
 	@scripts/test.sh
 
 test-all: ## make test and all long tests: whole suites, mutation, conformance, routers, chaos, fuzzing, images twice
