@@ -197,7 +197,7 @@ func (f *File) repair() {
 		for i := range f.tables {
 			f.tables[i].Store(0)
 		}
-		f.resets.Add(1) // after that: who has found a place in a page that will be used again must look again
+		f.resets.Add(1) // only now: a reader that still found a page of places reads again
 		f.state.Store(f.state.Load() &^ (1<<32 - 1))
 		f.guardPlace.Store(0)
 		f.fence()
