@@ -3,6 +3,7 @@
 package nginx_test
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,8 +16,23 @@ import (
 	"github.com/gatehouse/gatehouse/testbed/stack"
 )
 
-// twoWorkers has nginx run a master and two workers.
-var twoWorkers = []string{"master_process off;", "user root; worker_processes 2;"}
+// startWorkers starts an edge of a master and two workers. Both have the memory: if only one had it and was killed, the
+// other one couldn't trust the records until the sidecar confirms them.
+func startWorkers(t *testing.T, changes ...string) *testEdge {
+	t.Helper()
+	e := startEdge(t, append(changes, "master_process off;", "user root; worker_processes 2;")...)
+	await.Until(t, "two workers with the memory", func() bool {
+		n := 0
+		for _, pid := range e.workers(t) {
+			maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+			if err == nil && strings.Contains(string(maps), e.socket("memory")) {
+				n++
+			}
+		}
+		return n == 2
+	})
+	return e
+}
 
 // hit reports whether the edge answers from memory.
 func (e *testEdge) hit(t *testing.T) bool {
@@ -35,7 +51,7 @@ func (e *testEdge) workers(t *testing.T) []int {
 
 // TestRestart: the memory survives workers; after a restart of nginx it counts once the sidecar has confirmed it.
 func TestRestart(t *testing.T) {
-	e := startEdge(t, twoWorkers...)
+	e := startWorkers(t)
 	e.push(t, testEpoch, 0, "/v1/products/1", false)
 	await.Until(t, "answer from memory", func() bool { return e.hit(t) })
 
@@ -65,7 +81,7 @@ func TestRestart(t *testing.T) {
 
 // TestSignals sends nginx the signals by which it is administered, with Go's handlers in its workers.
 func TestSignals(t *testing.T) {
-	e := startEdge(t, twoWorkers...)
+	e := startWorkers(t)
 	e.push(t, testEpoch, 0, "/v1/products/1", false)
 	await.Until(t, "answer from memory", func() bool { return e.hit(t) })
 	log := e.socket("error.log")
@@ -128,7 +144,7 @@ func TestPanics(t *testing.T) {
 	mustBeNil(t, err)
 	built, err := library()
 	mustBeNil(t, err)
-	e := startEdge(t, append(twoWorkers, built, planted)...)
+	e := startWorkers(t, built, planted)
 	e.push(t, testEpoch, 0, "/v1/products/1", false)
 	await.Until(t, "answer from memory", func() bool { return e.hit(t) })
 	before := e.workers(t)

@@ -5,6 +5,7 @@
 #   can    the command runs once more, since other load of the machine disturbs whole systems; the run ends if that fails,
 #          too. Status 77 means that this machine can't run it; this is reported and is no failure
 #   told   it is reported and is no failure: a change is not responsible for other load of the machine
+# After a stage that failed, and last of all, it repeats the lines that say what failed.
 set -uo pipefail
 who=$1
 names=() policies=() commands=() results=()
@@ -24,16 +25,20 @@ summary() {
   printf '%s: %-18s %9d\n' "$who" total "$SECONDS"
 }
 
+output=$(mktemp)
+trap 'rm -f "$output"' EXIT
+run() { bash -c "$1" </dev/null 2>&1 | tee "$output"; }
+
 for i in "${!names[@]}"; do
   echo
   echo "$who: $((i + 1))/${#names[@]} ${names[i]}: ${commands[i]} (after $SECONDS s; $(df -h . | awk 'NR == 2 {print $4}') of disk are free; next: ${names[i + 1]:-the summary})"
   begin=$SECONDS status=0
-  bash -c "${commands[i]}" </dev/null || status=$?
+  run "${commands[i]}" || status=$?
   again=
   if [[ ${policies[i]} == can && $status != 0 && $status != 77 ]]; then
     echo "$who: ${names[i]} failed with status $status, once more"
     again=', the second time' status=0
-    bash -c "${commands[i]}" </dev/null || status=$?
+    run "${commands[i]}" || status=$?
   fi
   case $status:${policies[i]} in
     0:*) result=ok$again ;;
@@ -45,6 +50,7 @@ for i in "${!names[@]}"; do
   echo "$who: ${names[i]} $result ($((SECONDS - begin)) s)"
   if [[ $result == FAILED* ]]; then
     summary
+    grep -aE '^ *--- FAIL|_test\.go:[0-9]+: |^panic: |^WARNING: DATA RACE' "$output" | grep -av '^=== ' | cut -c 1-300 | head -n 20
     echo "$who: FAILED: ${names[i]}" >&2
     exit "$status"
   fi
