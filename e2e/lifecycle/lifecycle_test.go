@@ -11,9 +11,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -242,9 +242,9 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// broken are lines in the edge's log that tell of a fault of its own: not of a trap, which is ours.
-var broken = regexp.MustCompile(
-	`(?i).*(assert failure|envoy bug|segmentation fault|exited on signal|\[alert\]|\[emerg\]|lua entry thread aborted).*`)
+// broken are parts of lines in the edge's log that tell of a fault of its own: not of a trap, which is ours.
+var broken = []string{"assert failure", "envoy bug", "segmentation fault", "exited on signal", "[alert]", "[emerg]",
+	"lua entry thread aborted"}
 
 func (r *run) log() string {
 	name := "envoy.log"
@@ -259,7 +259,10 @@ func (r *run) log() string {
 }
 
 func (r *run) checkLog() {
-	for _, line := range broken.FindAllString(r.log(), 3) {
-		r.t.Errorf("the edge's log has %q: see %s", line, r.Dir())
+	for line := range strings.Lines(r.log()) {
+		lower := strings.ToLower(line) // a regular expression takes half a minute
+		if slices.ContainsFunc(broken, func(part string) bool { return strings.Contains(lower, part) }) {
+			r.t.Fatalf("the edge's log has %q: see %s", line, r.Dir())
+		}
 	}
 }
