@@ -15,8 +15,8 @@ const (
 const (
 	isMalformed Reason = "malformed"
 	isUnknown   Reason = "unknown"
+	isDeleted   Reason = "deleted"
 	isRevoked   Reason = "revoked"
-	isDisabled  Reason = "disabled"
 	isExpired   Reason = "expired"
 	isRefused   Reason = "refused_record" // its record is malformed or can't be used
 	isResolved  Reason = "resolved"       // the right secret is another one

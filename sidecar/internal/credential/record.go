@@ -158,9 +158,9 @@ func (v *Verifier) forget(now time.Time) {
 func (v *Verifier) read(r *record, c *contract.Credential) Reason {
 	switch {
 	case c.Deleted:
-		return isRevoked
+		return isDeleted
 	case c.Disabled:
-		return isDisabled
+		return isRevoked
 	}
 	for _, text := range c.Hashes {
 		if cost, err := bcrypt.Cost([]byte(text)); err != nil || cost > v.MaxCost {

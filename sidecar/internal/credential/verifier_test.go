@@ -207,8 +207,8 @@ func TestVerify(t *testing.T) {
 		runs             int
 	}{
 		{"unknown", "nobody", "s", wire.Deny, "unknown", 0},
-		{"disabled", "disabled", "s", wire.Deny, "disabled", 0},
-		{"revoked", "deleted", "s", wire.Deny, "revoked", 0},
+		{"disabled", "disabled", "s", wire.Deny, "revoked", 0},
+		{"revoked", "deleted", "s", wire.Deny, "deleted", 0},
 		{"past its end", "over", "s", wire.Deny, "expired", 0},
 		{"before its end", "ending", "s", wire.Allow, "bcrypt", 1},
 		{"cost over the limit", "costly", "s", wire.Deny, "refused_record", 0},
@@ -401,10 +401,10 @@ func TestDoubtEnds(t *testing.T) {
 			c.Hashes = device("d", 5, "t").Hashes
 		}), wire.Deny, "bcrypt", 1},
 		{"other permissions", changed(func(c *contract.Credential) { c.Permissions = nil }), wire.Allow, "bcrypt", 1},
-		{"disabled", changed(func(c *contract.Credential) { c.Disabled = true }), wire.Deny, "disabled", 0},
+		{"disabled", changed(func(c *contract.Credential) { c.Disabled = true }), wire.Deny, "revoked", 0},
 		{"deleted", changed(func(c *contract.Credential) {
 			*c = contract.Credential{ID: "d", Version: 5, Deleted: true}
-		}), wire.Deny, "revoked", 0},
+		}), wire.Deny, "deleted", 0},
 		{"expired", changed(func(c *contract.Credential) { c.NotAfterMS = 1 }), wire.Deny, "expired", 0},
 	} {
 		f := start(pinned)

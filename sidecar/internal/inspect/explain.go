@@ -322,9 +322,9 @@ func (a *Answer) refine(d *Device) {
 		when = " at " + time.UnixMilli(ms).UTC().Format(time.RFC3339)
 	}
 	switch d.Sidecar.Refusal { // see package credential
-	case "disabled":
-		a.Text = "The device was revoked" + when + "."
 	case "revoked":
+		a.Text = "The device was revoked" + when + "."
+	case "deleted":
 		a.Text = "The device was deleted" + when + "."
 	case "expired":
 		a.Text = "The device's access ended at " + d.Sidecar.Expires.UTC().Format(time.RFC3339) + "."
