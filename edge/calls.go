@@ -55,7 +55,7 @@ func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 	}
 	if len(c.vm.paused) >= most {
 		c.fail(fmt.Sprintf("too many requests wait for %s: %d, the maximum", path(d.Action), most))
-		s.answer(&flight{path: path(d.Action)}, nil)
+		s.take(&flight{path: path(d.Action)}, nil)
 		return false
 	}
 	if pending == nil {
@@ -65,8 +65,8 @@ func (c *calls) join(s *stream, d *policy.Decision, nowMS int64) bool {
 		}
 		pending = c.newCall(d, source)
 		if !c.dispatch(pending) {
-			c.answered(pending, nil)
-			s.answer(pending, nil)
+			c.learn(pending, nil)
+			s.take(pending, nil)
 			return false
 		}
 	}
@@ -155,15 +155,15 @@ func (c *calls) dispatch(pending *flight) bool {
 // deliver continues every waiting request.
 func (c *calls) deliver(pending *flight, body []byte) {
 	body = bytes.Clone(body) // a request that makes a second call refers to it until then
-	c.answered(pending, body)
+	c.learn(pending, body)
 	for _, s := range pending.waiting {
-		s.answer(pending, body)
-		s.answered()
+		s.take(pending, body)
+		s.wake()
 	}
 }
 
-// answered stores what the answer to a call, nil for an unusable one, tells about later credentials.
-func (c *calls) answered(to *flight, body []byte) {
+// learn stores what the answer to a call, nil for an unusable one, tells about later credentials.
+func (c *calls) learn(to *flight, body []byte) {
 	network, ok := wire.Network(to.source)
 	if !ok || to.device == "" {
 		return
@@ -246,8 +246,8 @@ func (c *calls) newCall(d *policy.Decision, source string) *flight {
 	return pending
 }
 
-// answer stores the sidecar's answer, nil for an unusable one, for the next decision.
-func (s *stream) answer(to *flight, body []byte) {
+// take stores the sidecar's answer, nil for an unusable one, for the next decision.
+func (s *stream) take(to *flight, body []byte) {
 	s.answers.Suspect = false
 	if to.path == fetchPath {
 		fetched, err := wire.ParseFetchResponse(body)

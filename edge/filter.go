@@ -162,8 +162,8 @@ func (s *stream) park() *stream {
 	return held
 }
 
-// answered wakes a paused request when its call has returned.
-func (s *stream) answered() {
+// wake wakes a paused request when its call has returned.
+func (s *stream) wake() {
 	delete(s.vm.paused, s.id)
 	s.vm.host.Wake(s.id, s.goOn)
 }

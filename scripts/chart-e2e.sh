@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# chart-e2e.sh chart|mesh [FLAG...]: tests the chart in a real Kubernetes cluster of one node that is made for the test,
-# mesh: under the control planes of Envoy Gateway and Istio. See e2e/k8s and e2e/chart; flags go to the test. Exit status
+# chart-e2e.sh chart|mesh|all [FLAG...]: tests the chart in a real Kubernetes cluster of one node that is made for the test,
+# mesh: under the control planes of Envoy Gateway and Istio; all: both, in one cluster. See e2e/k8s and e2e/chart; flags go to the test. Exit status
 # 77: the machine can't run a cluster, and nothing was tested.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 kind=$1
 shift
-declare -A tests=([chart]='^Test(Gateway|Native|Nginx|Mesh)$' [mesh]='^Test(EnvoyGateway|Istio)$')
+declare -A tests=([chart]='^Test(Gateway|Native|Nginx|Mesh)$' [mesh]='^Test(EnvoyGateway|Istio)$' [all]=.)
 
 not_run() {
   echo "$kind-e2e: not run: the chart was not tested in a cluster, because of this machine:" >&2
@@ -36,7 +36,7 @@ stage() {
 
 bin=$(scripts/k8s-build.sh)
 tools=$(scripts/chart-tools.sh)
-if [[ $kind == mesh ]]; then
+if [[ $kind != chart ]]; then
   MESH=$(scripts/mesh-build.sh)
   export MESH
 fi
@@ -50,5 +50,5 @@ export PATH=$tools:$PATH
 run=(build/gatehouse-cluster run --bin "$bin")
 for image in sidecar envoy nginx; do run+=(--image "build/images/gatehouse-$image.tar"); done
 # Go runs a test in its package's directory.
-"${run[@]}" env --chdir=e2e/chart "$PWD/build/chart.test" -test.run "${tests[$kind]}" -test.v -test.failfast -test.timeout=10m "$@"
+"${run[@]}" env --chdir=e2e/chart "$PWD/build/chart.test" -test.run "${tests[$kind]}" -test.v -test.failfast -test.timeout=20m "$@"
 stage "all steps passed"

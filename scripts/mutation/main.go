@@ -4,10 +4,10 @@
 // A package has its list in mutants.txt, beside its tests: functions, and below each one its mutants, with the test,
 // the code, and what replaces it:
 //
-//	Follower.next
+//	Follower.judge
 //		TestHole: e.Seq > f.seq+1 -> false
-//	Cache.drop
-//		TestReadBeforeRemoval: c.removals[c.stripe(stored)]++ -> deleted
+//	Cache.Remove
+//		TestReadBeforeRemoval: c.removals[c.stripe(key)]++ -> deleted
 //		edge/TestReadings: if wrote -> true
 //		TestReadings: r.add(&r.live, s) #2 -> deleted
 //

@@ -20,10 +20,10 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/config"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/edgemem"
+	"github.com/gatehouse/gatehouse/sidecar/internal/familiar"
 	"github.com/gatehouse/gatehouse/sidecar/internal/follow"
 	"github.com/gatehouse/gatehouse/sidecar/internal/hasher"
 	"github.com/gatehouse/gatehouse/sidecar/internal/inspect"
-	"github.com/gatehouse/gatehouse/sidecar/internal/known"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/objectcache"
 	"github.com/gatehouse/gatehouse/sidecar/internal/presence"
@@ -150,7 +150,7 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 	if err != nil {
 		return nil, err
 	}
-	addresses := known.Open(c.API.Socket+".known", log)
+	addresses := familiar.Open(c.API.Socket+".known", log)
 	verifier := credential.New(credential.Config{
 		Workers: c.BcryptWorkers(), Queue: c.Bcrypt.Queue, Wait: c.Bcrypt.Wait, MaxCost: c.Bcrypt.MaxCost,
 		AllowTTL: c.Verdict.AllowTTL, DenyTTL: c.Verdict.DenyTTL, PinTTL: c.Verdict.PinTTL,

@@ -315,12 +315,12 @@ type overtaken struct {
 	times  int
 }
 
-func (m *overtaken) ApplyRead(o *contract.Object, generation uint64) objectcache.Result {
+func (m *overtaken) ApplyRead(o *contract.Object, mark uint64) objectcache.Result {
 	if m.times > 0 {
 		m.times--
 		m.during()
 	}
-	return m.Cache.ApplyRead(o, generation)
+	return m.Cache.ApplyRead(o, mark)
 }
 
 // fetchOvertaken fetches /a while during changes the cache, up to times times.

@@ -34,8 +34,8 @@ const (
 // Cache has the objects, and receives fetched ones.
 type Cache interface {
 	Get(key string) (contract.Object, bool)
-	Generation(key string) uint64
-	ApplyRead(o *contract.Object, generation uint64) objectcache.Result
+	ReadMark(key string) uint64
+	ApplyRead(o *contract.Object, mark uint64) objectcache.Result
 }
 
 // Redis is a [Fetcher] that reads the cache, and then Redis.
@@ -140,7 +140,7 @@ func (r *Redis) read(ctx context.Context, key string) (fetched, error) {
 	}
 	var result objectcache.Result
 	for range 2 {
-		generation := r.cache.Generation(key)
+		mark := r.cache.ReadMark(key)
 		fields, err := r.record(ctx, key)
 		if contract.ReasonOf(err) != "" {
 			return r.gone(key), r.corrupt(key, err)
@@ -156,7 +156,7 @@ func (r *Redis) read(ctx context.Context, key string) (fetched, error) {
 			return r.gone(key), r.corrupt(key, err)
 		}
 		o.Key = key
-		result = r.cache.ApplyRead(&o, generation)
+		result = r.cache.ApplyRead(&o, mark)
 		if newest, found := r.cache.Get(key); found {
 			return fetched{newest, true}, nil
 		}

@@ -25,9 +25,9 @@ func (e *edge) marked() []string {
 // TestMarks changes a device's record: the edge lists the device exactly while it may authenticate.
 func TestMarks(t *testing.T) {
 	f := start(pinned)
-	revoked := contract.Credential{ID: "d", Deleted: true}
-	disabled := device("d", 0, "s")
-	disabled.Disabled = true
+	deleted := contract.Credential{ID: "d", Deleted: true}
+	revoked := device("d", 0, "s")
+	revoked.Disabled = true
 	costly := contract.Credential{ID: "d", Hashes: []string{"$2a$15$" + strings.Repeat("a", 53)}}
 	steps := []struct {
 		name   string
@@ -35,12 +35,12 @@ func TestMarks(t *testing.T) {
 		marked bool
 	}{
 		{"registered", device("d", 0, "s"), true},
-		{"revoked", revoked, false},
+		{"deleted", deleted, false},
 		{"registered again", device("d", 0, "s"), true},
 		{"given another secret", device("d", 0, "t"), true},
 		{"rotated", device("d", 0, "t", "u"), true},
-		{"disabled", disabled, false},
-		{"still disabled", disabled, false},
+		{"revoked", revoked, false},
+		{"still revoked", revoked, false},
 		{"enabled", device("d", 0, "s"), true},
 		{"hashed at too high a cost", costly, false},
 		{"healed", device("d", 0, "s"), true},

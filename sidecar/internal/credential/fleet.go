@@ -17,7 +17,7 @@ type Fleet interface {
 	Find(ctx context.Context, c *Question) *Match
 	// Begin must be called with a worker, before bcrypt runs. It returns a match that was shared meanwhile; or end, to
 	// be called with the result of the run, nil for no match; or neither, if another sidecar runs bcrypt for c.
-	Begin(ctx context.Context, c *Question) (known *Match, end func(*Match))
+	Begin(ctx context.Context, c *Question) (shared *Match, end func(*Match))
 	// Await waits while another sidecar runs bcrypt for c, until ctx ends or wanted returns false.
 	Await(ctx context.Context, c *Question, wanted func() bool) *Match
 }

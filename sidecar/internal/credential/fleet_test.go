@@ -132,7 +132,7 @@ func TestRevocationBeatsSharedVerdict(t *testing.T) {
 		reason credential.Reason
 		runs   int
 	}{
-		{"find", revoked, "disabled", 0}, {"begin", revoked, "disabled", 0}, {"await", revoked, "disabled", 0},
+		{"find", revoked, "revoked", 0}, {"begin", revoked, "revoked", 0}, {"await", revoked, "revoked", 0},
 		{"find", other, "bcrypt", 1}, {"begin", other, "bcrypt", 1},
 	} {
 		t.Run(test.when, func(t *testing.T) {
@@ -194,7 +194,7 @@ func TestAwaitHoldsNoWorker(t *testing.T) {
 	<-waits
 	f.expect(t, "other", "s", wire.Allow, "bcrypt", 1)
 	f.Apply(contract.Credential{ID: "d", Version: 8, Deleted: true})
-	if r := <-answer; r.Outcome != wire.Deny || r.Reason != "revoked" {
+	if r := <-answer; r.Outcome != wire.Deny || r.Reason != "deleted" {
 		t.Errorf("after the revocation: %+v", r)
 	}
 }

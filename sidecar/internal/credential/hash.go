@@ -64,10 +64,10 @@ func (v *Verifier) work(ctx context.Context, a attempt, c *Question, wanted func
 	if waited.generation != a.generation {
 		return unavailable(isUnsure), false // no caller uses this answer: they start over
 	}
-	known, end := v.Fleet.Begin(ctx, c)
+	shared, end := v.Fleet.Begin(ctx, c)
 	switch {
-	case known != nil:
-		return v.conclude(&a, known, byFleet), false
+	case shared != nil:
+		return v.conclude(&a, shared, byFleet), false
 	case end == nil && patient:
 		return Result{}, true
 	case end == nil:
@@ -94,9 +94,9 @@ func (v *Verifier) work(ctx context.Context, a attempt, c *Question, wanted func
 // lately sent more wrong secrets than the limit for other devices allows.
 func (v *Verifier) class(a *attempt) class {
 	switch {
-	case a.known && v.byPair.retryAfter(v.sources.pair(a.id, a.source)) == 0:
-		return known
-	case a.known || v.suspect(a):
+	case a.familiar && v.byPair.retryAfter(v.sources.pair(a.id, a.source)) == 0:
+		return familiar
+	case a.familiar || v.suspect(a):
 		return suspect
 	}
 	return clean
@@ -135,7 +135,7 @@ func (v *Verifier) elsewhere(ctx context.Context, a *attempt) (Result, bool) {
 // limited returns how long the limit of its source makes the attempt wait: 0 for a device that authenticated from there
 // before, so that nobody can lock it out, and 0 for an unknown source, which all devices may share.
 func (v *Verifier) limited(a *attempt) time.Duration {
-	if a.known || a.source == 0 {
+	if a.familiar || a.source == 0 {
 		return 0
 	}
 	return v.bySource.retryAfter(uint64(a.source))
@@ -150,7 +150,7 @@ const (
 // guesses returns how long the limit of its device and source makes the attempt wait. It is 0 as in limited, but for a
 // device whose right secret is another one: that one passes, so a limit on others doesn't lock it out.
 func (v *Verifier) guesses(a *attempt) time.Duration {
-	if a.source == 0 || a.known && !a.wrong {
+	if a.source == 0 || a.familiar && !a.wrong {
 		return 0
 	}
 	return v.byPair.retryAfter(v.sources.pair(a.id, a.source))
@@ -161,7 +161,7 @@ func (v *Verifier) guesses(a *attempt) time.Duration {
 func (v *Verifier) guessed(a *attempt, wait time.Duration) Result {
 	r := Result{Outcome: wire.Throttled, Reason: isOverLimit, RetryAfter: max(wait, retryAfter), ThrottleFor: wait}
 	network := otherNetwork
-	if a.known {
+	if a.familiar {
 		r.Outcome, r.ThrottleFor, network = wire.Unavailable, 0, ownNetwork
 	}
 	v.metrics.Guesses.WithLabelValues(network).Inc()
@@ -186,7 +186,7 @@ func (v *Verifier) blame(a *attempt) {
 	if a.source == 0 {
 		return
 	}
-	if !a.known && v.SourceFailures > 0 {
+	if !a.familiar && v.SourceFailures > 0 {
 		v.bySource.add(uint64(a.source))
 		v.pool.demote(a.source)
 	}

@@ -117,8 +117,8 @@ func (v *Verifier) name(a *attempt) {
 	if !ok {
 		return
 	}
-	v.named.add(v.sources.pair(a.id, a.source), network, a.id, a.known)
-	if v.SourceFailures > 0 && !a.known {
+	v.named.add(v.sources.pair(a.id, a.source), network, a.id, a.familiar)
+	if v.SourceFailures > 0 && !a.familiar {
 		v.named.add(uint64(a.source), network, "", false)
 	}
 }

@@ -106,7 +106,7 @@ func (p *pool) serve() {
 		worst = clean
 	}
 	p.admit(worst, now)
-	for p.queue.waits(known, clean) && p.pause(now) {
+	for p.queue.waits(familiar, clean) && p.pause(now) {
 		p.admit(clean, now)
 	}
 	p.admit(worst, now) // if none of them was still wanted
@@ -163,7 +163,7 @@ func (p *pool) wake(now time.Time) {
 	if p.free > 0 && p.queue.waits(suspect, suspect) && now.Before(p.restEnds) {
 		next = p.restEnds
 	}
-	if p.free == 0 && p.queue.waits(known, clean) && len(p.running) > 0 {
+	if p.free == 0 && p.queue.waits(familiar, clean) && len(p.running) > 0 {
 		next = p.running[0].sliceEnds
 	}
 	if next.IsZero() || p.timer != nil && !next.Before(p.timerAt) {

@@ -79,7 +79,7 @@ func TestSuspectsRest(t *testing.T) {
 		}
 		begin := time.Now()
 		p.leave(enter(clean, "clean"))
-		w := enter(known, "known")
+		w := enter(familiar, "familiar")
 		if waited := time.Since(begin); waited != 0 {
 			t.Errorf("others waited %v while suspects rest", waited)
 		}

@@ -9,13 +9,13 @@ import (
 type class uint8
 
 const (
-	known   class = iota // the device authenticated from this source before
-	clean                // the source has not failed lately
-	suspect              // the source has failed lately
+	familiar class = iota // the device authenticated from this source before
+	clean                 // the source has not failed lately
+	suspect               // the source has failed lately
 	classes
 )
 
-// turns is the number of attempts of a class that are served before a waiting one of a worse class: known devices go
+// turns is the number of attempts of a class that are served before a waiting one of a worse class: familiar devices go
 // first, and no class starves.
 var turns = [classes]int{8, 3, 0}
 

@@ -24,8 +24,8 @@ func arrival(text string) *waiter {
 	w := &waiter{device: device, class: clean}
 	fmt.Sscan(from, &w.source)
 	switch c {
-	case "known":
-		w.class = known
+	case "familiar":
+		w.class = familiar
 	case "suspect":
 		w.class = suspect
 	}
@@ -56,12 +56,12 @@ func TestQueueOrder(t *testing.T) {
 		{"a late source is not behind a second of another", 9, "a/1 a/1 a/2 a/2 a/3", "", "a/1 a/2 a/3 a/1 a/2"},
 		{"few of one device and source", 9, "a/1 a/1 a/1 a/1 b/1", "a/1 a/1", "a/1 b/1 a/1"},
 		{"few of one device", 99, "a/1 a/2 a/3 a/4 a/5 a/6 a/7 a/8 a/9 b/1", "a/9", "a/1 b/1 a/2 a/3 a/4 a/5 a/6 a/7 a/8"},
-		{"known first", 9, "a/1 b/1!suspect c/1!known", "", "c/1 a/1 b/1"},
+		{"familiar first", 9, "a/1 b/1!suspect c/1!familiar", "", "c/1 a/1 b/1"},
 		{"suspects are not starved", 9, "s/1!suspect a/1 b/1 c/1 d/1 e/1", "", "a/1 b/1 c/1 s/1 d/1 e/1"},
 		{"full: the newest of the longest line", 4, "a/1 a/2 a/3 b/1 c/1", "a/3", "a/1 b/1 c/1 a/2"},
 		{"full: the newcomer, if no line is longer", 3, "a/1 b/1 c/1 d/1 a/2", "d/1 a/2", "a/1 b/1 c/1"},
 		{"full: a suspect gives way", 3, "a/1 s/1!suspect t/1!suspect b/1 c/1 u/1!suspect", "s/1 t/1 u/1", "a/1 b/1 c/1"},
-		{"full: everybody gives way to a known one", 2, "a/1 b/1 k/1!known l/1!known m/1!known", "a/1 b/1 m/1", "k/1 l/1"},
+		{"full: everybody gives way to a familiar one", 2, "a/1 b/1 k/1!familiar l/1!familiar m/1!familiar", "a/1 b/1 m/1", "k/1 l/1"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			q := newQueue(test.limit)

@@ -174,7 +174,7 @@ func TestRevocationDuringBcrypt(t *testing.T) {
 		c.Version, c.Disabled = 2, true
 		f.Apply(c)
 		close(end)
-		if r := <-result; r.Outcome != wire.Deny || r.Reason != "disabled" {
+		if r := <-result; r.Outcome != wire.Deny || r.Reason != "revoked" {
 			t.Errorf("Verify = %+v, want deny", r)
 		}
 		synctest.Wait()

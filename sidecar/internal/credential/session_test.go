@@ -86,8 +86,8 @@ func TestSessionEnds(t *testing.T) {
 		change func() contract.Credential
 		reason credential.Reason
 	}{
-		{"revoked", func() contract.Credential { return contract.Credential{ID: "d", Version: 8, Deleted: true} }, "revoked"},
-		{"disabled", with(func(c *contract.Credential) { c.Disabled = true }), "disabled"},
+		{"deleted", func() contract.Credential { return contract.Credential{ID: "d", Version: 8, Deleted: true} }, "deleted"},
+		{"revoked", with(func(c *contract.Credential) { c.Disabled = true }), "revoked"},
 		{"another secret", with(func(c *contract.Credential) { c.Hashes = []string{hashed("t", 4)} }), "session"},
 		{"other permissions", with(func(c *contract.Credential) { c.Permissions = nil }), "session"},
 		{"over", with(func(c *contract.Credential) { c.NotAfterMS = 1 }), "expired"},

@@ -180,7 +180,7 @@ type attempt struct {
 	from       string // the client's address
 	digest     digest
 	generation uint64
-	known      bool     // the device authenticated from source before
+	familiar   bool     // the device authenticated from source before
 	toTry      []string // hashes that need bcrypt
 	wrong      bool     // the device has another secret that is right
 }
@@ -248,7 +248,7 @@ func (v *Verifier) settle(a *attempt) (Result, bool) {
 
 // answerTo returns the answer for the attempt: a source that has failed lately gets a longer Retry-After.
 func (v *Verifier) answerTo(a *attempt, r Result) Result {
-	if r.Outcome == wire.Unavailable && !a.known && v.suspect(a) {
+	if r.Outcome == wire.Unavailable && !a.familiar && v.suspect(a) {
 		r.RetryAfter, r.ThrottleFor = suspectAfter, v.throttleFor(a, suspectAfter)
 	}
 	return r
@@ -294,7 +294,7 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 		return v.refused(a, now, why), true
 	}
 	a.generation, a.toTry, a.wrong = r.generation, nil, false
-	a.known = slices.Contains(r.sources, a.source)
+	a.familiar = slices.Contains(r.sources, a.source)
 	for i := range r.hashes {
 		h := &r.hashes[i]
 		switch {
@@ -328,13 +328,13 @@ func (v *Verifier) decide(a *attempt) (Result, bool) {
 // resolved counts and answers a secret that is wrong, because all right ones are known; mu is held.
 func (v *Verifier) resolved(a *attempt, r *record, now time.Time) Result {
 	wait := v.guesses(a)
-	if wait > 0 && !a.known {
+	if wait > 0 && !a.familiar {
 		return v.guessed(a, wait) // and doesn't remember the secret: its refusal would tell that it is wrong
 	}
 	r.refute(a.digest)
 	v.count(a)
 	denied := v.deny(a, now, isResolved)
-	if a.known || v.DeviceFailures == 0 {
+	if a.familiar || v.DeviceFailures == 0 {
 		denied.ThrottleFor = ownFor
 	}
 	if wait > 0 {

@@ -176,7 +176,7 @@ func registered() fixture {
 	for _, c := range []contract.Credential{
 		device("good", 1, "s"),
 		device("rotating", 1, "old", "new"),
-		with(device("disabled", 1, "s"), func(c *contract.Credential) { c.Disabled = true }),
+		with(device("revoked", 1, "s"), func(c *contract.Credential) { c.Disabled = true }),
 		{ID: "deleted", Version: 2, Deleted: true, PublishedMS: time.Now().UnixMilli()},
 		with(device("over", 1, "s"), func(c *contract.Credential) { c.NotAfterMS = past }),
 		with(device("ending", 1, "s"), func(c *contract.Credential) { c.NotAfterMS = future }),
@@ -207,8 +207,8 @@ func TestVerify(t *testing.T) {
 		runs             int
 	}{
 		{"unknown", "nobody", "s", wire.Deny, "unknown", 0},
-		{"disabled", "disabled", "s", wire.Deny, "revoked", 0},
-		{"revoked", "deleted", "s", wire.Deny, "deleted", 0},
+		{"revoked", "revoked", "s", wire.Deny, "revoked", 0},
+		{"deleted", "deleted", "s", wire.Deny, "deleted", 0},
 		{"past its end", "over", "s", wire.Deny, "expired", 0},
 		{"before its end", "ending", "s", wire.Allow, "bcrypt", 1},
 		{"cost over the limit", "costly", "s", wire.Deny, "refused_record", 0},
@@ -401,7 +401,7 @@ func TestDoubtEnds(t *testing.T) {
 			c.Hashes = device("d", 5, "t").Hashes
 		}), wire.Deny, "bcrypt", 1},
 		{"other permissions", changed(func(c *contract.Credential) { c.Permissions = nil }), wire.Allow, "bcrypt", 1},
-		{"disabled", changed(func(c *contract.Credential) { c.Disabled = true }), wire.Deny, "revoked", 0},
+		{"revoked", changed(func(c *contract.Credential) { c.Disabled = true }), wire.Deny, "revoked", 0},
 		{"deleted", changed(func(c *contract.Credential) {
 			*c = contract.Credential{ID: "d", Version: 5, Deleted: true}
 		}), wire.Deny, "deleted", 0},

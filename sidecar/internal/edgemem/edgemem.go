@@ -93,11 +93,11 @@ type entry struct {
 	*contract.Object
 	tag    uint32
 	bucket uint32
-	bodies []stored // in the order of Object.Bodies
+	bodies []bodyAt // in the order of Object.Bodies
 }
 
-// stored is the place of a body.
-type stored struct {
+// bodyAt is the place of a body.
+type bodyAt struct {
 	slot    uint32
 	stamp   uint64
 	written bool // taken in this epoch
@@ -170,10 +170,10 @@ func (m *Memory) PutObject(o *contract.Object) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.drop(o.Key)
-	e := &entry{Object: o, bodies: make([]stored, len(o.Bodies))}
+	e := &entry{Object: o, bodies: make([]bodyAt, len(o.Bodies))}
 	for i := range e.bodies {
 		m.stamp++
-		e.bodies[i] = stored{slot: m.slots.take(), stamp: m.stamp}
+		e.bodies[i] = bodyAt{slot: m.slots.take(), stamp: m.stamp}
 	}
 	m.objects[o.Key] = e
 	m.size.Add(m.objects)

@@ -205,7 +205,7 @@ func (f *Follower) endFull(count int) {
 
 // moveTo sets the position after a catch-up for p that has read everything up to end.
 func (f *Follower) moveTo(p position, end uint64) {
-	f.chain.known = p.chained
+	f.chain.readable = p.chained
 	f.setLast(p.seq, p.digest())
 	f.rereads.reason = ""
 	f.setHistory(p)

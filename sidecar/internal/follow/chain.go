@@ -22,13 +22,13 @@ const (
 	maxAgain = 1 << 16
 )
 
-// chain is the known part of a shard's chain. See [contract.Link].
+// chain is what is known of a shard's chain. See [contract.Link].
 type chain struct {
 	// digest is the digest of the last applied event; "" if there was none, or the chain doesn't have it.
 	digest string
-	// known: Redis permits reading the chain, so digest is right.
-	known  bool
-	recent [recentLinks]contract.Link
+	// readable: Redis permits reading the chain, so digest is right.
+	readable bool
+	recent   [recentLinks]contract.Link
 }
 
 // set records the last applied write: its number and digest.
@@ -44,7 +44,7 @@ type standing int
 
 const (
 	follows        standing = iota // the next event
-	known                          // applied before
+	applied                        // before
 	unsure                         // an earlier event; only Redis can tell whether it was applied
 	gap                            // a later event
 	otherDataEpoch                 // from another data epoch
@@ -60,7 +60,7 @@ func (f *Follower) judge(e *contract.Event, payload string) standing {
 	case e.Seq > f.seq+1:
 		return gap
 	case e.Seq == f.seq+1:
-		if f.chain.known && !contract.Follows(f.chain.digest, payload) {
+		if f.chain.readable && !contract.Follows(f.chain.digest, payload) {
 			return otherHistory
 		}
 		return follows
@@ -69,7 +69,7 @@ func (f *Follower) judge(e *contract.Event, payload string) standing {
 	case link.Digest != e.Digest:
 		return otherHistory
 	}
-	return known
+	return applied
 }
 
 // mistrust counts and logs an event that is not in the chain, and starts a catch-up: the event was forged, or Redis has

@@ -65,7 +65,7 @@ func TestLoginRefused(t *testing.T) {
 		t.Errorf("position: got %+v, want an error", p)
 	}
 	d := contract.CredentialMember("d")
-	if err := s.readRecords(t.Context(), server{client, ""}, []record{{Member: d}}); err == nil || len(devices.ids) != 0 {
+	if err := s.readRecords(t.Context(), server{client, ""}, []weighed{{Member: d}}); err == nil || len(devices.ids) != 0 {
 		t.Errorf("records: got %v, and %q removed; want an error and nothing removed", err, devices.ids)
 	}
 	if got, err := s.weigh(t.Context(), server{client, ""}, []contract.Member{d}); err == nil {
@@ -519,7 +519,7 @@ func TestAnswerOfBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	replies, err := s.fetch(t.Context(), client, []record{{Member: d}}, grantTimeout, nil, false)
+	replies, err := s.fetch(t.Context(), client, []weighed{{Member: d}}, grantTimeout, nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -86,7 +86,7 @@ func (f *Follower) readGranted(ctx context.Context) {
 		var client *redis.Client
 		if client, g.err = f.master(ctx); g.err == nil {
 			master := f.withTimeout(client, callTimeout)
-			var records []record
+			var records []weighed
 			if records, g.err = f.weigh(ctx, master, g.members); g.err == nil {
 				g.replies, g.err = f.fetch(ctx, master, records, callTimeout, after, false)
 			}

@@ -411,7 +411,7 @@ func (f *Follower) receive(ctx context.Context, payload string) error {
 	case follows:
 		f.accept(&e, err)
 		return nil
-	case known:
+	case applied:
 		f.metrics.Events.WithLabelValues("duplicate").Inc()
 		return nil
 	case unsure:
@@ -489,7 +489,7 @@ func (f *Follower) setLast(seq uint64, digest string) {
 	f.seq = seq
 	f.chain.set(seq, digest)
 	last := contract.Link{Seq: seq}
-	if f.chain.known {
+	if f.chain.readable {
 		last.Digest = f.chain.digest
 	}
 	f.applied.Store(&last)

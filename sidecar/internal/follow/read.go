@@ -154,7 +154,7 @@ func (f *Follower) readLog(ctx context.Context, master server, from, to uint64, 
 		}
 		from = uint64(page[len(page)-1].Score)
 		if kind == contract.KindObject && f.synced {
-			f.chain.known = false
+			f.chain.readable = false
 			f.setLast(from, "")
 		}
 		if time.Since(logged) > progressEvery {
@@ -218,19 +218,19 @@ func (f *Follower) readMembers(ctx context.Context, master server, members []con
 	return nil
 }
 
-// record is a record to read, with its memory in Redis.
-type record struct {
+// weighed is a record to read, with its memory in Redis.
+type weighed struct {
 	contract.Member
 	bytes int64
 }
 
 // weigh asks Redis for the memory of records. If Redis refuses to tell, it assumes the largest that the limits allow.
-func (f *Follower) weigh(ctx context.Context, master redis.Cmdable, members []contract.Member) ([]record, error) {
+func (f *Follower) weigh(ctx context.Context, master redis.Cmdable, members []contract.Member) ([]weighed, error) {
 	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
 	defer cancel()
-	records := make([]record, len(members))
+	records := make([]weighed, len(members))
 	for i, m := range members {
-		records[i] = record{m, contract.MaxMemory(m.Kind) / 2}
+		records[i] = weighed{m, contract.MaxMemory(m.Kind) / 2}
 	}
 	if len(members) == 0 || f.refuses.memory.Load() {
 		return records, nil
@@ -265,7 +265,7 @@ func (f *Follower) weigh(ctx context.Context, master redis.Cmdable, members []co
 }
 
 // fitting returns how many of records to read at once: at most count, and not more than bytes unless it is only one.
-func fitting(records []record, count int, bytes int64) (n int) {
+func fitting(records []weighed, count int, bytes int64) (n int) {
 	for n < min(len(records), count) {
 		if bytes -= records[n].bytes; bytes < 0 && n > 0 {
 			break
@@ -276,7 +276,7 @@ func fitting(records []record, count int, bytes int64) (n int) {
 }
 
 // readInTurn is readRecords; of objects, all shards together have at most maxReads.
-func (f *Follower) readInTurn(ctx context.Context, master server, records []record, objects bool) error {
+func (f *Follower) readInTurn(ctx context.Context, master server, records []weighed, objects bool) error {
 	if objects {
 		select {
 		case f.board.reads <- struct{}{}:
@@ -299,10 +299,10 @@ func (f *Follower) page(ctx context.Context, master server, from, to uint64) ([]
 
 // unconfirmed returns records without the objects whose known version is the one in Redis. It reads everything but the
 // bodies. It leaves what it can't decide to [Follower.readRecords].
-func (f *Follower) unconfirmed(ctx context.Context, master server, records []record) (unconfirmed []record, err error) {
+func (f *Follower) unconfirmed(ctx context.Context, master server, records []weighed) (unconfirmed []weighed, err error) {
 	for len(records) > 0 && err == nil {
 		n := fitting(records, pageSize, headBytes)
-		var more []record
+		var more []weighed
 		more, err = f.confirm(ctx, master, records[:n])
 		unconfirmed, records = append(unconfirmed, more...), records[n:]
 	}
@@ -310,7 +310,7 @@ func (f *Follower) unconfirmed(ctx context.Context, master server, records []rec
 }
 
 // confirm is unconfirmed for the records of one pipeline.
-func (f *Follower) confirm(ctx context.Context, master server, records []record) ([]record, error) {
+func (f *Follower) confirm(ctx context.Context, master server, records []weighed) ([]weighed, error) {
 	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
 	defer cancel()
 	fields := contract.HeadFields()
@@ -324,7 +324,7 @@ func (f *Follower) confirm(ctx context.Context, master server, records []record)
 	if err := Unsent(pipe.Exec(ctx)); err != nil {
 		return nil, err
 	}
-	var unconfirmed []record
+	var unconfirmed []weighed
 	for i, r := range records {
 		if replies[i] == nil {
 			unconfirmed = append(unconfirmed, r)
@@ -348,7 +348,7 @@ func (f *Follower) confirm(ctx context.Context, master server, records []record)
 	return unconfirmed, nil
 }
 
-func (f *Follower) readRecords(ctx context.Context, master server, records []record) error {
+func (f *Follower) readRecords(ctx context.Context, master server, records []weighed) error {
 	replies, err := f.fetch(ctx, master, records, recordsTimeout, nil, !f.compared.emptySince.IsZero())
 	for i := 0; err == nil && i < len(records); i++ {
 		err = f.applyReply(records[i].Member, replies[i])
@@ -360,7 +360,7 @@ func (f *Follower) readRecords(ctx context.Context, master server, records []rec
 // fetch reads records in one pipeline, from a server that has the write after; nil: it is known to have all. The reply
 // of a record that is too large is an error. If Redis is empty afterwards, and that isn't believed, a record that is
 // absent wasn't deleted, so fetch returns an error.
-func (f *Follower) fetch(ctx context.Context, master redis.Cmdable, records []record, timeout time.Duration,
+func (f *Follower) fetch(ctx context.Context, master redis.Cmdable, records []weighed, timeout time.Duration,
 	after *contract.Link, believed bool) ([]*redis.MapStringStringCmd, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -37,11 +37,11 @@ func TestUnknownDevice(t *testing.T) {
 	at := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 	for _, tt := range []struct{ reason, refusal, want string }{
 		{"gatehouse_denied_unknown_device", "unknown", "No such device is registered."},
-		{"gatehouse_denied_unknown_device", "disabled", "The device was revoked at 2026-11-26T12:00:00Z."},
-		{"gatehouse_denied_unknown_device", "revoked", "The device was deleted at 2026-11-26T12:00:00Z."},
+		{"gatehouse_denied_unknown_device", "revoked", "The device was revoked at 2026-11-26T12:00:00Z."},
+		{"gatehouse_denied_unknown_device", "deleted", "The device was deleted at 2026-11-26T12:00:00Z."},
 		{"gatehouse_denied_unknown_device", "expired", "The device's access ended at 2026-11-26T13:00:00Z."},
 		{"gatehouse_denied_unknown_device", "refused_record", "The device's record is malformed or can't be used."},
-		{"gatehouse_denied_no_credential", "disabled", replies["gatehouse_denied_no_credential"]},
+		{"gatehouse_denied_no_credential", "revoked", replies["gatehouse_denied_no_credential"]},
 	} {
 		a := Answer{Reason: tt.reason, Text: replies[tt.reason]}
 		a.refine(&Device{Redis: Version{PublishedMS: at.UnixMilli()},

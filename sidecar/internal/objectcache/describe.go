@@ -13,7 +13,7 @@ func (c *Cache) Describe(key string) Description {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	d := Description{Place: "unknown"}
-	k, found := c.known[key]
+	k, found := c.newest[key]
 	if !found {
 		return d
 	}

@@ -97,7 +97,7 @@ func (c *Cache) Sweep() {
 	defer c.mu.Unlock()
 	now := time.Now().UnixMilli()
 	for key, found := c.lifetimes.due(now); found; key, found = c.lifetimes.due(now) {
-		k := c.known[key]
+		k := c.newest[key]
 		if k.deleted {
 			if end := k.sinceMS + contract.TombstoneLife.Milliseconds(); end > now {
 				c.lifetimes.watch(key, end)

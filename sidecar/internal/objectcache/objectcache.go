@@ -73,16 +73,16 @@ type Cache struct {
 	seed     maphash.Seed
 	tooLarge rate.Sometimes // limits logging objects over the budget
 
-	mu          sync.Mutex // protects all below; held during calls of the edge
-	cache       *otter.Cache[string, *contract.Object]
-	evicted     []string // by the cache during Apply
-	known       map[string]known
-	size        shrink.Map[string, known] // of known
-	generations []uint64                  // by shard: number of full resyncs
-	removals    [removalStripes]uint64    // number of versions that Remove forgot, by the hash of the key
-	lifetimes   lifetimes
-	bytes       int64
-	counts      [places]int // number of known, by place; not maintained for nowhere
+	mu        sync.Mutex // protects all below; held during calls of the edge
+	cache     *otter.Cache[string, *contract.Object]
+	evicted   []string // by the cache during Apply
+	newest    map[string]newest
+	size      shrink.Map[string, newest] // of newest
+	resyncs   []uint64                   // by shard: number of full resyncs
+	removals  [removalStripes]uint64     // number of versions that Remove forgot, by the hash of the key
+	lifetimes lifetimes
+	bytes     int64
+	counts    [places]int // number of keys, by place; not maintained for nowhere
 }
 
 // place is the place of a key's newest version.
@@ -95,10 +95,10 @@ const (
 	places
 )
 
-// known describes the newest version of a key, whether the cache holds it or not.
-type known struct {
+// newest describes the newest version of a key, whether the cache holds it or not.
+type newest struct {
 	version     uint64
-	generation  uint64 // of its shard, when it was last read from Redis
+	resync      uint64 // of its shard, when it was last read from Redis
 	shard       uint8
 	place       place
 	deleted     bool
@@ -113,8 +113,8 @@ func New(c Config, edge Edge, m *metrics.Metrics, log *slog.Logger) (*Cache, err
 	cache := &Cache{
 		edge: edge, metrics: m, log: log, tooLarge: rate.Sometimes{First: 100, Interval: time.Second},
 		budget: c.Bytes, least: min((c.Bytes+most-1)/most, maxLeast), // rounded up: never one object more
-		shards: c.Shards, seed: maphash.MakeSeed(), known: make(map[string]known),
-		generations: make([]uint64, c.Shards.Count()), lifetimes: newLifetimes(),
+		shards: c.Shards, seed: maphash.MakeSeed(), newest: make(map[string]newest),
+		resyncs: make([]uint64, c.Shards.Count()), lifetimes: newLifetimes(),
 	}
 	var err error
 	// otter selects what to evict (W-TinyLFU, by use and size).
@@ -149,7 +149,7 @@ func (c *Cache) Apply(o contract.Object) {
 }
 
 func (c *Cache) apply(o *contract.Object) Result {
-	result := c.decide(o)
+	result := c.applyLocked(o)
 	c.metrics.Applied.WithLabelValues(string(result)).Inc()
 	c.report()
 	return result
@@ -161,11 +161,11 @@ func (c *Cache) report() {
 	c.metrics.CachedBytes.Set(float64(c.bytes))
 }
 
-func (c *Cache) decide(o *contract.Object) Result {
+func (c *Cache) applyLocked(o *contract.Object) Result {
 	shard := c.shards.Of(o.Key)
-	generation := c.generations[shard]
-	before, found := c.known[o.Key]
-	if found && before.generation == generation && !before.expiring(time.Now()) {
+	resync := c.resyncs[shard]
+	before, found := c.newest[o.Key]
+	if found && before.resync == resync && !before.expiring(time.Now()) {
 		if o.Version < before.version || o.Version == before.version && !c.replaces(o, before) {
 			return NotNewer
 		}
@@ -175,13 +175,13 @@ func (c *Cache) decide(o *contract.Object) Result {
 	if again {
 		sinceMS = before.sinceMS
 	}
-	unchanged := again && before.generation != generation && before.place == held && c.has(o)
-	c.known[o.Key] = known{
-		version: o.Version, generation: generation, shard: uint8(shard), place: before.place,
+	unchanged := again && before.resync != resync && before.place == held && c.has(o)
+	c.newest[o.Key] = newest{
+		version: o.Version, resync: resync, shard: uint8(shard), place: before.place,
 		deleted: o.Deleted, publishedMS: o.PublishedMS, sinceMS: sinceMS, ttlMS: o.TTLMS,
 	}
 	o.PublishedMS = sinceMS
-	c.size.Add(c.known)
+	c.size.Add(c.newest)
 	switch {
 	case unchanged:
 		return Unchanged
@@ -213,7 +213,7 @@ func (c *Cache) decide(o *contract.Object) Result {
 
 // replaces reports whether to apply o although its version is the known one: the object was evicted, or o is a later
 // write from another server that counted to the same version.
-func (c *Cache) replaces(o *contract.Object, before known) bool {
+func (c *Cache) replaces(o *contract.Object, before newest) bool {
 	if o.PublishedMS != before.publishedMS {
 		return o.PublishedMS > before.publishedMS
 	}
@@ -225,7 +225,7 @@ func (c *Cache) replaces(o *contract.Object, before known) bool {
 func (c *Cache) Confirm(o contract.Object) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k, found := c.known[o.Key]
+	k, found := c.newest[o.Key]
 	if !found || k.version != o.Version || k.publishedMS != o.PublishedMS ||
 		k.deleted != o.Deleted || k.expiring(time.Now()) {
 		return false
@@ -236,8 +236,8 @@ func (c *Cache) Confirm(o contract.Object) bool {
 	case k.place != held && !k.deleted && c.bytes < c.budget-c.budget/10:
 		return false // there may be room for it now
 	}
-	k.generation = c.generations[k.shard]
-	c.known[o.Key] = k
+	k.resync = c.resyncs[k.shard]
+	c.newest[o.Key] = k
 	c.metrics.Applied.WithLabelValues(string(Unchanged)).Inc()
 	return true
 }
@@ -275,7 +275,7 @@ func (c *Cache) store(o *contract.Object) bool {
 
 // release removes a key's object from the cache, and from the edge if it is there.
 func (c *Cache) release(key string) {
-	if c.known[key].place == held {
+	if c.newest[key].place == held {
 		c.cache.Invalidate(key)
 		c.edge.DeleteObject(key)
 	}
@@ -284,21 +284,21 @@ func (c *Cache) release(key string) {
 
 // put records the place of a key's object.
 func (c *Cache) put(key string, at place) {
-	k := c.known[key]
+	k := c.newest[key]
 	if k.place == at {
 		return
 	}
 	c.counts[k.place]--
 	c.counts[at]++
 	k.place = at
-	c.known[key] = k
+	c.newest[key] = k
 }
 
 // forget removes everything known about a key.
 func (c *Cache) forget(key string) {
 	c.release(key)
-	delete(c.known, key)
-	c.known = c.size.Fit(c.known)
+	delete(c.newest, key)
+	c.newest = c.size.Fit(c.newest)
 }
 
 // Remove removes a key's object and forgets its version: Redis has no record of the key, or an unreadable one.

@@ -72,13 +72,13 @@ func (f fixture) leftOut(t *testing.T) int {
 	return int(metricstest.Value(t, f.metrics, "gatehouse_object_cache_left_out_objects"))
 }
 
-func (f fixture) read(o contract.Object, generation uint64) objectcache.Result {
-	return f.ApplyRead(&o, generation)
+func (f fixture) read(o contract.Object, mark uint64) objectcache.Result {
+	return f.ApplyRead(&o, mark)
 }
 
 func (f fixture) apply(t *testing.T, o contract.Object, want objectcache.Result) {
 	t.Helper()
-	if got := f.read(o, f.Generation(o.Key)); got != want {
+	if got := f.read(o, f.ReadMark(o.Key)); got != want {
 		t.Errorf("%s version %d: %s, want %s", o.Key, o.Version, got, want)
 	}
 }
@@ -114,7 +114,7 @@ func TestResync(t *testing.T) {
 		f.Apply(object("/older", 5, 10))
 		f.Apply(object("/gone", 5, 10))
 		f.Apply(tombstone("/back", 5))
-		before := f.Generation("/gone")
+		before := f.ReadMark("/gone")
 		f.Shard(0).BeginResync()
 		if got := f.read(object("/gone", 6, 10), before); got != objectcache.Overtaken {
 			t.Errorf("a read from before the resync: %s", got)
@@ -210,7 +210,7 @@ func TestEvictedObjectCanComeBack(t *testing.T) {
 			t.Fatal("nothing was evicted")
 		}
 		f.apply(t, object(evicted, 2, 1000), objectcache.NotNewer)
-		if got := f.read(object(evicted, 3, 1000), f.Generation(evicted)); got != objectcache.Stored &&
+		if got := f.read(object(evicted, 3, 1000), f.ReadMark(evicted)); got != objectcache.Stored &&
 			got != objectcache.NotAdmitted {
 			t.Errorf("the evicted version again: %s, want it stored or weighed against others", got)
 		}
@@ -355,7 +355,7 @@ func TestClockOfRedisIsAhead(t *testing.T) {
 					if tt.size < 1<<20 {
 						read, _ = f.Get("/a")
 					} else {
-						f.ApplyRead(&read, f.Generation("/a"))
+						f.ApplyRead(&read, f.ReadMark("/a"))
 						sent = read
 					}
 					if read.PublishedMS+read.TTLMS != until || sent.PublishedMS+sent.TTLMS != until {

@@ -21,7 +21,7 @@ func (c *Cache) Shard(i int) Shard { return Shard{c, i} }
 func (s Shard) BeginResync() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.generations[s.shard]++
+	s.resyncs[s.shard]++
 }
 
 // Unmet returns the keys that the shard's resync has not applied yet, tombstones included.
@@ -29,8 +29,8 @@ func (s Shard) Unmet() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var keys []string
-	for key, k := range s.known {
-		if int(k.shard) == s.shard && k.generation != s.generations[s.shard] {
+	for key, k := range s.newest {
+		if int(k.shard) == s.shard && k.resync != s.resyncs[s.shard] {
 			keys = append(keys, key)
 		}
 	}
@@ -42,8 +42,8 @@ func (s Shard) EndResync() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var gone []string
-	for key, k := range s.known {
-		if int(k.shard) == s.shard && k.generation != s.generations[s.shard] {
+	for key, k := range s.newest {
+		if int(k.shard) == s.shard && k.resync != s.resyncs[s.shard] {
 			gone = append(gone, key)
 		}
 	}
@@ -59,21 +59,21 @@ const removalStripes = 1024
 
 func (c *Cache) stripe(key string) uint64 { return maphash.String(c.seed, key) % removalStripes }
 
-// Generation returns a number that changes with each full resync of a key's shard, and when versions are forgotten.
+// ReadMark returns a number that changes with each full resync of a key's shard, and when versions are forgotten.
 // A caller that reads Redis by itself gets it before the read, for [Cache.ApplyRead].
-func (c *Cache) Generation(key string) uint64 {
+func (c *Cache) ReadMark(key string) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.generations[c.shards.Of(key)] + c.removals[c.stripe(key)]
+	return c.resyncs[c.shards.Of(key)] + c.removals[c.stripe(key)]
 }
 
 // ApplyRead applies an object that was read from Redis independently of the events. It returns [Overtaken] if, since
-// generation, a full resync has begun, because Redis may have lost that version; or if a version was forgotten, because
+// mark, a full resync has begun, because Redis may have lost that version; or if a version was forgotten, because
 // it may have been newer. It sets o's PublishedMS as for [Edge].
-func (c *Cache) ApplyRead(o *contract.Object, generation uint64) Result {
+func (c *Cache) ApplyRead(o *contract.Object, mark uint64) Result {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if generation != c.generations[c.shards.Of(o.Key)]+c.removals[c.stripe(o.Key)] {
+	if mark != c.resyncs[c.shards.Of(o.Key)]+c.removals[c.stripe(o.Key)] {
 		return Overtaken
 	}
 	applied := *o
@@ -84,7 +84,7 @@ func (c *Cache) ApplyRead(o *contract.Object, generation uint64) Result {
 
 // expiring reports whether k is a tombstone that Redis has removed or, because clocks differ, may have removed. Then a
 // version that is not newer comes from a writer that has started over.
-func (k known) expiring(now time.Time) bool {
+func (k newest) expiring(now time.Time) bool {
 	const clocksDiffer = time.Minute
 	return k.deleted && now.UnixMilli() > k.sinceMS+(contract.TombstoneLife-clocksDiffer).Milliseconds()
 }

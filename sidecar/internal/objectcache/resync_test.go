@@ -22,7 +22,7 @@ func TestResyncOfOneShard(t *testing.T) {
 		}
 		before := map[string]uint64{}
 		for _, key := range keys {
-			before[key] = f.Generation(key)
+			before[key] = f.ReadMark(key)
 		}
 		const resynced = 2
 		f.Shard(resynced).BeginResync()
@@ -114,13 +114,13 @@ func TestConfirm(t *testing.T) {
 func TestReadBeforeRemoval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, objectcache.Config{})
-		before := f.Generation("/a")
+		before := f.ReadMark("/a")
 		f.Remove("/a")
 		if got := f.read(object("/a", 1, 10), before); got != objectcache.Overtaken {
 			t.Errorf("got %s, want %s", got, objectcache.Overtaken)
 		}
 		f.expect(t, "/a", 0)
-		if got := f.read(object("/a", 3, 10), f.Generation("/a")); got != objectcache.Stored {
+		if got := f.read(object("/a", 3, 10), f.ReadMark("/a")); got != objectcache.Stored {
 			t.Errorf("read after it: got %s, want %s", got, objectcache.Stored)
 		}
 	})
