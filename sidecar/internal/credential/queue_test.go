@@ -61,7 +61,8 @@ func TestQueueOrder(t *testing.T) {
 		{"full: the newest of the longest line", 4, "a/1 a/2 a/3 b/1 c/1", "a/3", "a/1 b/1 c/1 a/2"},
 		{"full: the newcomer, if no line is longer", 3, "a/1 b/1 c/1 d/1 a/2", "d/1 a/2", "a/1 b/1 c/1"},
 		{"full: a suspect gives way", 3, "a/1 s/1!suspect t/1!suspect b/1 c/1 u/1!suspect", "s/1 t/1 u/1", "a/1 b/1 c/1"},
-		{"full: everybody gives way to a familiar one", 2, "a/1 b/1 k/1!familiar l/1!familiar m/1!familiar", "a/1 b/1 m/1", "k/1 l/1"},
+		{"full: everybody gives way to a familiar one", 2, "a/1 b/1 k/1!familiar l/1!familiar m/1!familiar",
+			"a/1 b/1 m/1", "k/1 l/1"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			q := newQueue(test.limit)

@@ -1,6 +1,6 @@
-// Package familiar stores in a file the addresses from which devices authenticated, so that they survive a restart of the
-// sidecar. The limits on wrong secrets exempt a device at such an address. Without the file, after a restart, one bad
-// client behind a NAT would exhaust the limit for all others there.
+// Package familiar stores in a file the addresses from which devices authenticated, so that they survive a restart of
+// the sidecar. The limits on wrong secrets exempt a device at such an address. Without the file, after a restart, one
+// bad client behind a NAT would exhaust the limit for all others there.
 //
 // The file has no secret, id or address of a device, but keyed hashes of id and address, and their key. A reader of the
 // file can test whether a given device authenticated from a given address. Only authenticated devices add to it. An

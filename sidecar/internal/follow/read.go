@@ -299,14 +299,14 @@ func (f *Follower) page(ctx context.Context, master server, from, to uint64) ([]
 
 // unconfirmed returns records without the objects whose known version is the one in Redis. It reads everything but the
 // bodies. It leaves what it can't decide to [Follower.readRecords].
-func (f *Follower) unconfirmed(ctx context.Context, master server, records []weighed) (unconfirmed []weighed, err error) {
+func (f *Follower) unconfirmed(ctx context.Context, master server, records []weighed) (rest []weighed, err error) {
 	for len(records) > 0 && err == nil {
 		n := fitting(records, pageSize, headBytes)
 		var more []weighed
 		more, err = f.confirm(ctx, master, records[:n])
-		unconfirmed, records = append(unconfirmed, more...), records[n:]
+		rest, records = append(rest, more...), records[n:]
 	}
-	return unconfirmed, err
+	return rest, err
 }
 
 // confirm is unconfirmed for the records of one pipeline.
