@@ -597,15 +597,25 @@ func TestUnreadIsBounded(t *testing.T) {
 
 // TestBadToken: a host that validates tokens has a request refused, whatever the rules say.
 func TestBadToken(t *testing.T) {
-	e := emulate(t, rules)
-	id := send(e, "/elsewhere")
-	if a := e.vm.RefuseToken(id); a != Pause {
-		t.Errorf("got action %v", a)
-	}
-	got := e.streams[id].reply
-	if got == nil || got.status != 401 || got.details != "gatehouse_denied_token" ||
-		e.vm.tallies[0].counts[policy.AuthDeny] != 1 {
-		t.Errorf("got %+v", got)
+	for _, tt := range []struct {
+		hasKeys bool
+		status  int
+		details string
+		counter policy.Counter
+	}{
+		{true, 401, "gatehouse_denied_token", policy.AuthDeny},
+		{false, 503, "gatehouse_unavailable_no_answer", policy.AuthUnavailable},
+	} {
+		e := emulate(t, rules)
+		id := send(e, "/elsewhere")
+		if a := e.vm.RefuseToken(id, tt.hasKeys); a != Pause {
+			t.Errorf("got action %v", a)
+		}
+		got := e.streams[id].reply
+		if got == nil || got.status != tt.status || got.details != tt.details ||
+			e.vm.tallies[0].counts[tt.counter] != 1 {
+			t.Errorf("keys %v: got %+v", tt.hasKeys, got)
+		}
 	}
 }
 

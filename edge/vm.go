@@ -182,8 +182,9 @@ func (v *VM) RequestBody(id uint32, size int, endOfStream bool) Action {
 func (v *VM) Unread(bytes int) { v.unread = bytes }
 
 // RefuseToken answers a new stream with 401: its token, which the host validates, is bad. The rules don't matter.
-func (v *VM) RefuseToken(id uint32) Action {
-	d := v.engine.RefuseToken()
+// Without keys the host can't tell yet, and the answer is 503.
+func (v *VM) RefuseToken(id uint32, hasKeys bool) Action {
+	d := v.engine.RefuseToken(hasKeys)
 	v.stream = stream{vm: v, id: id}
 	v.count(policy.NoRule, d.Auth)
 	v.stream.describe(policy.NoRule, "")

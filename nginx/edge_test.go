@@ -32,6 +32,8 @@ const edgeConfig = configHead + initBlock + `
     include %[2]s/server.conf;
     location / { proxy_pass http://unix:%[1]s/upstream.sock; proxy_set_header X-Rule $gatehouse_rule; }
     location = /fails { error_page 404 = /v1/me; root %[1]s; }
+    location = /refused { error_page 400 /open; proxy_pass http://unix:%[1]s/upstream.sock; }
+    location = /exits { error_page 400 /open; rewrite_by_lua_block { ngx.exit(400) } }
   }
   server { listen unix:%[1]s/push.sock; include %[2]s/push.conf; }
   server {
@@ -56,6 +58,7 @@ rules:
 - {match: {path: /v1/admin}, auth: {permissions: [admin]}}
 - {match: {prefix: /v1/}, auth: {}}
 - {match: {path: /}, auth: {}}
+- {match: {path: /refused, methods: [POST]}, auth: {}}
 `
 
 // testEdge is an nginx with an upstream and a sidecar.

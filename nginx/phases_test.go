@@ -186,7 +186,17 @@ func testEdgeTargets(t *testing.T, e *testEdge) {
 func testEdgeBodies(t *testing.T, e *testEdge) {
 	wantAnswer(t, e, http.StatusUnauthorized, "", "POST", "/v1/me", "Content-Length: 5\r\n\r\nhello")
 	wantAnswer(t, e, http.StatusUnauthorized, "", "POST", "/v1/me", "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0")
-	wantAnswer(t, e, http.StatusBadRequest, "", "POST", "/v1/me", "Transfer-Encoding: chunked\r\n\r\nzz\r\nhello")
+	const malformed = "Transfer-Encoding: chunked\r\n\r\nzz\r\nhello"
+	wantAnswer(t, e, http.StatusBadRequest, "", "POST", "/v1/me", malformed)
+	// An error_page would send the request elsewhere, while nginx-lua removes no header.
+	const forged = "X-Gatehouse-Device: root"
+	for method, headers := range map[string][]string{"POST /refused": {forged, malformed}, "GET /exits": {forged}} {
+		name, target, _ := strings.Cut(method, " ")
+		if res, body := e.ask(t, name, target, headers...); res.StatusCode != http.StatusBadRequest ||
+			strings.Contains(body, "root") {
+			t.Errorf("%s: got %s %q, want 400, and no identity of the client's at the upstream", method, res.Status, body)
+		}
+	}
 }
 
 func testEdgeTokens(t *testing.T, e *testEdge) {
@@ -200,6 +210,9 @@ func testEdgeTokens(t *testing.T, e *testEdge) {
 	good := token(t, header, claims("", nil))
 	await.Until(t, "keys of tokens", func() bool {
 		res, _ := e.ask(t, "GET", "/open", "Authorization: Bearer "+good)
+		if res.StatusCode != http.StatusOK && res.StatusCode != http.StatusServiceUnavailable {
+			t.Fatalf("a good token, before there are keys: got %s", res.Status)
+		}
 		return res.StatusCode == http.StatusOK
 	})
 	for _, scheme := range []string{"Bearer ", "bearer ", "BEARER   "} { // after the first time its signature is known
@@ -319,7 +332,7 @@ func TestNamesThatStick(t *testing.T) {
 	e := startEdge(t, "underscores_in_headers on;", "underscores_in_headers on; ignore_invalid_headers off;")
 	e.push(t, testEpoch, 0, "/v1/products/1", false)
 	// The upstream is a server in Go, which refuses such names.
-	const ofUpstream, ofNginx = "400 Bad Request", "<center>nginx"
+	const ofUpstream, ofNginx = "400 Bad Request", "bad request\n"
 	if _, body := e.ask(t, "GET", "/open", "X-Other(Name: a"); body != ofUpstream {
 		t.Errorf("got %q, want the upstream's answer", body)
 	}

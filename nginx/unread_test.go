@@ -101,8 +101,13 @@ func (e *unreadEdge) serveFetches() {
 				return
 			}
 			<-e.fetch
-			object := largeObject(string(key), len(e.large))
-			answer := wire.AppendFetchResponse(nil, 7, &object, [][]byte{e.large})
+			object, bodies := largeObject(string(key), len(e.large)), [][]byte{e.large}
+			if strings.HasPrefix(string(key), "/fetched/encoded") {
+				small := bytes.Repeat([]byte("gzip"), 256)
+				object.AddVariant(wire.Variant{Encoding: wire.Gzip, Length: uint32(len(small)), Stamp: 1})
+				bodies = append(bodies, small)
+			}
+			answer := wire.AppendFetchResponse(nil, 7, &object, bodies)
 			w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
 			_, _ = w.Write(answer)
 		})}
@@ -339,6 +344,33 @@ func TestUnreadOfOneFetch(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestFetchedIsReleased fetches again and again an object of which a small encoding is sent: no answer to a fetch,
+// which has all encodings, stays in memory.
+func TestFetchedIsReleased(t *testing.T) {
+	const fetches = 3 * maxUnread / limits.MaxBody
+	e := newUnreadEdge(t)
+	client, before := e.client("edge.sock"), e.rss()
+	go func() {
+		for range fetches {
+			e.fetch <- struct{}{}
+		}
+	}()
+	for range fetches {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://edge/fetched/encoded", nil)
+		mustBeNil(t, err)
+		req.Header.Set("Accept-Encoding", "gzip")
+		res, err := client.Do(req)
+		mustBeNil(t, err)
+		body, err := io.ReadAll(res.Body)
+		mustBeNil(t, err)
+		mustBeNil(t, res.Body.Close())
+		if res.Header.Get("Content-Encoding") != "gzip" || len(body) != 1024 {
+			t.Fatalf("got %s %v, %d bytes", res.Status, res.Header, len(body))
+		}
+	}
+	e.holdsAbout(maxUnread, before)
 }
 
 // TestHeadOfLargeBody: a HEAD needs no room, and its connection is used again.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # chart-e2e.sh chart|mesh|all [FLAG...]: tests the chart in a real Kubernetes cluster of one node that is made for the test,
-# mesh: under the control planes of Envoy Gateway and Istio; all: both, in one cluster. See e2e/k8s and e2e/chart; flags go to the test. Exit status
-# 77: the machine can't run a cluster, and nothing was tested.
+# mesh: under the control planes of Envoy Gateway and Istio; all: both. See e2e/k8s and e2e/chart; flags go to the test.
+# Exit status 77: the machine can't run a cluster, and nothing was tested.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 kind=$1
@@ -54,10 +54,9 @@ stage "test built"
 export PATH=$tools:$PATH
 run=(build/gatehouse-cluster run --bin "$bin")
 for image in sidecar envoy nginx; do run+=(--image "build/images/gatehouse-$image.tar"); done
+# Each part has its own cluster: the chart's tests leave control planes' resources behind. Go runs a test in its
+# package's directory.
 for part in "${parts[@]}"; do
-  steps+=("-test.run '${tests[$part]}' -test.v -test.failfast -test.timeout=10m $*")
+  "${run[@]}" env --chdir=e2e/chart "$PWD/build/chart.test" -test.run "${tests[$part]}" -test.v -test.failfast -test.timeout=10m "$@"
+  stage "all steps of $part passed"
 done
-# Go runs a test in its package's directory.
-printf -v all "&& '$PWD/build/chart.test' %s " "${steps[@]}"
-"${run[@]}" env --chdir=e2e/chart bash -c "${all#&& }"
-stage "all steps passed"

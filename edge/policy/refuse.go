@@ -39,8 +39,13 @@ func RefuseUnreadable() (d Decision) {
 	return d
 }
 
-// RefuseToken returns the decision on a request with a bad token, where the host validates tokens.
-func (e *Engine) RefuseToken() (d Decision) {
+// RefuseToken returns the decision on a request with a bad token, where the host validates tokens; or on any token, if
+// the sidecar hasn't told the keys yet.
+func (e *Engine) RefuseToken(hasKeys bool) (d Decision) {
+	if !hasKeys {
+		d.unavailable(1, NoAnswer)
+		return d
+	}
 	d.problem(401, AuthDeny, BadToken, [2]string{"www-authenticate", `Bearer realm="gatehouse", error="invalid_token"`})
 	return d
 }

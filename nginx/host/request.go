@@ -50,7 +50,7 @@ func (w *worker) judge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) C
 		if valid {
 			action = h.vm.RequestHeaders(id, true)
 		} else {
-			action = h.vm.RefuseToken(id)
+			action = h.vm.RefuseToken(id, w.tokens.HasKeys())
 		}
 	} else {
 		held := h.held[id]
@@ -67,7 +67,7 @@ func (w *worker) judge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) C
 	out.more = flag(w.more())
 	switch {
 	case h.answer.set:
-		return w.give(hasBody, method, out, head)
+		return w.give(q.id == 0, hasBody, method, out, head)
 	case action == edge.Continue && h.stuck:
 		return C.GH_BAD
 	case action == edge.Continue:
@@ -162,8 +162,9 @@ func appendHeaders(dst []byte, method, target string, headers []C.gh_element, ta
 	return dst, hasBody
 }
 
-// give passes the answer to C and Lua.
-func (w *worker) give(hasBody bool, method string, out *C.gh_out, head *C.gh_answer_head) C.int {
+// give passes the answer to C and Lua. Lua keeps the body of a hit for other requests, but not of one that has waited:
+// it may be part of a fetch, which has all encodings, is at no address again, and would stay in memory as a whole.
+func (w *worker) give(atOnce, hasBody bool, method string, out *C.gh_out, head *C.gh_answer_head) C.int {
 	a := &w.edge.answer
 	*head = C.gh_answer_head{status: C.int32_t(a.status)}
 	head.fields = (*C.uchar)(unsafe.Pointer(unsafe.SliceData(a.headers)))
@@ -177,7 +178,7 @@ func (w *worker) give(hasBody bool, method string, out *C.gh_out, head *C.gh_ans
 	}
 	if len(a.body) > 0 && method != "HEAD" {
 		out.body, out.body_length = lendBytes(a.body)
-		if hit {
+		if hit && atOnce {
 			w.kept.number(a.body, out)
 		}
 	}

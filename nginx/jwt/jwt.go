@@ -61,6 +61,9 @@ func (v *Validator) SetKeys(set []byte) bool {
 	return true
 }
 
+// HasKeys reports whether keys were set. Until then nobody can tell a good token from a bad one.
+func (v *Validator) HasKeys() bool { return v.keys != nil }
+
 // Text returns the token in a line of Authorization; false if that has another scheme (RFC 9110, section 11.4).
 func Text(line string) (token string, ok bool) {
 	const scheme = "bearer "

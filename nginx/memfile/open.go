@@ -45,10 +45,12 @@ const (
 	userByte   = 1 // by each user, shared
 )
 
-// The file is opened again if it was replaced meanwhile, and a lock is waited for so long.
+// The file is opened again if it was replaced meanwhile, and a lock is waited for so long: by a writer, and by who
+// opens the file, since another worker may just reserve a large one, or find out what is free in it.
 const (
 	attempts = 100
 	lockWait = time.Second
+	openWait = time.Minute
 	lockStep = 50 * time.Microsecond
 )
 
@@ -77,7 +79,7 @@ func open(path string, size int64) (f *File, err error) {
 			file.Close() // with its locks
 		}
 	}()
-	if err := waitFor(file, writerByte); err != nil {
+	if err := waitFor(file, writerByte, openWait); err != nil {
 		return nil, err
 	}
 	info, err := file.Stat()
@@ -189,7 +191,7 @@ func (f *File) Close() error {
 // lock waits until there is no other writer, and finds out what is free if the last one was killed.
 func (f *File) lock() error {
 	f.mu.Lock()
-	if err := waitFor(f.file, writerByte); err != nil {
+	if err := waitFor(f.file, writerByte, lockWait); err != nil {
 		f.mu.Unlock()
 		return err
 	}
@@ -205,13 +207,13 @@ func (f *File) unlock() {
 }
 
 // waitFor waits until nobody else has the lock on a byte, and takes it.
-func waitFor(file *os.File, at int64) error {
+func waitFor(file *os.File, at int64, most time.Duration) error {
 	for begin := time.Now(); ; time.Sleep(lockStep) {
 		err := setLock(file, unix.F_WRLCK, at)
 		if err == nil {
 			return nil
 		}
-		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) || time.Since(begin) > lockWait {
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) || time.Since(begin) > most {
 			return lockError(file, err)
 		}
 	}

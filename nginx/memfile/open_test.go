@@ -5,6 +5,7 @@ package memfile
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -14,11 +15,32 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
+
+// TestOpenWaits: another worker reserves a large file, or finds out what is free in it, for longer than a writer
+// waits.
+func TestOpenWaits(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "memory")
+	other := openTest(t, path)
+	if err := setLock(other.file, unix.F_WRLCK, writerByte); err != nil {
+		t.Fatal(err)
+	}
+	begin, released := time.Now(), make(chan error)
+	time.AfterFunc(lockWait+lockWait/2, func() { released <- setLock(other.file, unix.F_UNLCK, writerByte) })
+	f, err := Open(path, testSize)
+	if err := errors.Join(err, <-released); err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if took := time.Since(begin); took < lockWait {
+		t.Errorf("it took %v: the lock wasn't there", took)
+	}
+}
 
 // TestOpenUnusable opens what isn't a file of this layout and size: it is replaced, and then used.
 func TestOpenUnusable(t *testing.T) {

@@ -179,13 +179,15 @@ func (p *Publisher) enabled(ctx context.Context, members []contract.Member) ([]c
 	for i, m := range members {
 		states[i] = pipe.HMGet(ctx, p.shards.KeysOf(m.ID).RecordKey(m), contract.FieldDeleted, contract.FieldDisabled)
 	}
-	if _, err := pipe.Exec(ctx); err != nil {
-		if _, answered := errors.AsType[redis.Error](err); !answered {
-			return nil, err
-		}
+	_, err := pipe.Exec(ctx)
+	if _, answered := errors.AsType[redis.Error](err); err != nil && !answered {
+		return nil, err
 	}
 	var enabled []contract.Member
 	for i, m := range members {
+		if err := states[i].Err(); err != nil && !strings.HasPrefix(err.Error(), "WRONGTYPE") {
+			return nil, fmt.Errorf("read whether devices are revoked: %w", scriptError(err)) // or they would be again, for ever
+		}
 		if state := states[i].Val(); len(state) < 2 || state[0] == nil && state[1] != "1" {
 			enabled = append(enabled, m)
 		}

@@ -1,15 +1,19 @@
 package publish
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/testbed/await"
+	"github.com/gatehouse/gatehouse/testbed/redistest"
 )
 
 func TestRevokeAll(t *testing.T) {
@@ -76,6 +80,23 @@ func TestRevokeAll(t *testing.T) {
 			t.Errorf("with one that can't be revoked: %d, %v; want %d, and an error that names it", n, err, again)
 		}
 	})
+}
+
+// TestRevokeAllBlind: without a permission to read states, RevokeAll must not revoke the same devices for ever.
+func TestRevokeAllBlind(t *testing.T) {
+	s := redistest.StartServer(t)
+	root := s.Client(t)
+	if _, err := New(root).PutDevice(t.Context(), Device{ID: "d", Secret: "s", Cost: 4}); err != nil {
+		t.Fatal(err)
+	}
+	setUser(t, root, append(append([]string{"ACL", "SETUSER"}, documentedWriter(t)...), "+zrange", "-hmget"))
+	writer := redis.NewClient(&redis.Options{Addr: s.Address, Username: "writer", Password: "writer-password"})
+	defer writer.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), await.Deadline)
+	defer cancel()
+	if n, err := New(writer).RevokeAll(ctx); n != 0 || err == nil || !strings.Contains(err.Error(), "permission") {
+		t.Errorf("got %d, %v; want an error that names the permission", n, err)
+	}
 }
 
 // TestRevokeMissing: a device whose record Redis has evicted, but edges have, is revoked by a tombstone that is newer

@@ -216,8 +216,18 @@ local function body_of()
   return body
 end
 
+-- bad answers 400, and not by ngx.exit(400): an error_page would make another request of this one, whose headers
+-- nginx-lua neither sets nor removes while the status is 400.
+local function bad()
+  ngx.status = 400
+  close_connection()
+  ngx.print "bad request\n"
+  return ngx.exit(ngx.HTTP_OK)
+end
+
 -- refuse answers 503 in a worker without the library.
 local function refuse()
+  close_connection() -- nobody has read the body
   ngx.status = 503
   ngx.var.gatehouse_reason = "gatehouse_unavailable_not_started"
   ngx.header["Cache-Control"], ngx.header["Retry-After"] = "no-store", "1"
@@ -247,8 +257,12 @@ end
 -- access judges a request by the target that the client sent. An internal redirect of a judged request isn't judged
 -- again: its secret is gone.
 function M.access()
-  if is_internal() and ngx.var.gatehouse_judged == "1" then
+  local internal = is_internal()
+  if internal and ngx.var.gatehouse_judged == "1" then
     return
+  end
+  if internal and ngx.status == 400 then
+    return bad()
   end
   if draining then
     close_connection()
@@ -263,11 +277,11 @@ function M.access()
   end
   if action == discard then -- nginx would take what it doesn't read for the next request
     if not pcall(ngx.req.discard_body) then
-      return ngx.exit(ngx.HTTP_BAD_REQUEST) -- malformed chunks
+      return bad() -- malformed chunks
     end
     lib.gh_reply(r)
   elseif action ~= reply then
-    return ngx.exit(ngx.HTTP_BAD_REQUEST)
+    return bad()
   end
   if out.body == nil then
     ngx.send_headers()

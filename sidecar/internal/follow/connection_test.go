@@ -22,6 +22,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
+	"github.com/gatehouse/gatehouse/testbed/await"
 	"github.com/gatehouse/gatehouse/testbed/redistest"
 )
 
@@ -271,6 +272,40 @@ func TestRevokedWhileObjectsAreRead(t *testing.T) {
 	}
 	if payloads, _, _ := s.in.take(); len(payloads) != 3 {
 		t.Errorf("got %d events left for their turn, want 3", len(payloads))
+	}
+}
+
+// ending ends something once it has got a device.
+type ending struct {
+	ordered[contract.Credential]
+	end func()
+}
+
+func (e *ending) Apply(c contract.Credential) {
+	e.ordered.Apply(c)
+	e.end()
+}
+
+// TestRevokedBeforeItsTurn revokes a device while other shards read their objects, and this one waits for its turn.
+func TestRevokedBeforeItsTurn(t *testing.T) {
+	s, order, m := inOrder(t, contract.ObjectMember("/a"))
+	for field, value := range tombstone {
+		m.HSet(s.keys.CredentialKey("d"), field, value)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), await.Deadline)
+	defer cancel()
+	s.Credentials = &ending{ordered[contract.Credential]{kind: "c", order: order}, cancel}
+	s.in = newInbox(1)
+	for range maxReads {
+		s.board.reads <- struct{}{}
+	}
+	defer time.AfterFunc(100*time.Millisecond, func() {
+		s.in.put(string(contract.AppendEvent(nil, contract.Event{DataEpoch: strings.Repeat("a", 32), Seq: 2,
+			Digest: strings.Repeat("0", 40), Member: contract.CredentialMember("d"), Fields: tombstone})))
+	}).Stop()
+	err := s.catchUp(ctx, "connected")
+	if got := strings.Join(*order, ""); got != "c" || !errors.Is(err, context.Canceled) {
+		t.Errorf("got %q, %v; want the device, and nothing after it", got, err)
 	}
 }
 

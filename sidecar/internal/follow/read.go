@@ -112,13 +112,15 @@ func (f *Follower) lastSeq(ctx context.Context, master server, from uint64, epoc
 // readUnmet reads, in a full resync, the known records that were not read yet: they were written meanwhile and have
 // moved beyond the end, or they are gone.
 func (f *Follower) readUnmet(ctx context.Context, master server, meanwhile func() error) (count int, err error) {
-	for kind, ids := range map[byte][]string{contract.KindCredential: f.Credentials.Unmet(),
-		contract.KindObject: f.Objects.Unmet()} {
-		for len(ids) > 0 {
+	for _, unmet := range []struct {
+		kind byte
+		ids  []string
+	}{{contract.KindCredential, f.Credentials.Unmet()}, {contract.KindObject, f.Objects.Unmet()}} { // devices first
+		for ids := unmet.ids; len(ids) > 0; {
 			n := min(len(ids), pageSize)
 			members := make([]contract.Member, n)
 			for i, id := range ids[:n] {
-				members[i] = contract.Member{Kind: kind, ID: id}
+				members[i] = contract.Member{Kind: unmet.kind, ID: id}
 			}
 			if err := f.readMembers(ctx, master, members, meanwhile); err != nil {
 				return count, err
@@ -202,7 +204,7 @@ func (f *Follower) readMembers(ctx context.Context, master server, members []con
 	}
 	for len(records) > 0 {
 		n := fitting(records, f.batch, pipelineBytes)
-		if err := f.readInTurn(ctx, master, records[:n], objects); err != nil {
+		if err := f.readInTurn(ctx, master, records[:n], objects, meanwhile); err != nil {
 			if timeout, ok := errors.AsType[net.Error](err); n > 1 && ok && timeout.Timeout() {
 				f.batch = n / 2
 				f.log.Warn("records time out: the next catch-up reads fewer at once", "records", n, "next", f.batch,
@@ -275,12 +277,22 @@ func fitting(records []weighed, count int, bytes int64) (n int) {
 	return n
 }
 
-// readInTurn is readRecords; of objects, all shards together have at most maxReads.
-func (f *Follower) readInTurn(ctx context.Context, master server, records []weighed, objects bool) error {
+// readInTurn is readRecords; of objects, all shards together have at most maxReads. Revocations don't wait for the
+// turn.
+func (f *Follower) readInTurn(ctx context.Context, master server, records []weighed, objects bool,
+	meanwhile func() error) error {
 	if objects {
+		defer f.in.notify() // take has not read the events yet
+	}
+	for turn := !objects; !turn; {
 		select {
 		case f.board.reads <- struct{}{}:
 			defer func() { <-f.board.reads }()
+			turn = true
+		case <-f.in.wake:
+			if err := meanwhile(); err != nil {
+				return err
+			}
 		case <-ctx.Done():
 			return ctx.Err()
 		}
