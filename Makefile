@@ -151,7 +151,7 @@ conformance: build ## check the whole stack, octet by octet, against the specifi
 	@if [[ $(EDGE_KIND) == nginx ]]; then scripts/install-nginx.sh >/dev/null; fi
 	@ENVOY=$$(scripts/install-envoy.sh) && export ENVOY && exec $(GO) test -C e2e -race -count=1 -timeout=3m ./conformance
 
-matrix: build ## end-to-end tests with two older Envoys of envoy/versions.txt, a minute; LONG=1: the whole suite with each
+matrix: build ## end-to-end tests with each older Envoy of envoy/versions.txt, 3 minutes; LONG=1: the whole suite, short form
 	@scripts/matrix.sh $(if $(short),,all)
 
 engines: build test-tools ## tests of what rests on Redis, and 30 s of chaos, with each other server of testbed/redistest/versions.txt

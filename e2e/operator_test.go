@@ -156,7 +156,7 @@ func TestExplain(t *testing.T) {
 	got = explained{}
 	e.operate(&got, append([]string{"explain", "/admin", "--device", "gone"}, from...)...)
 	if d := got.Device; d == nil || d.Sidecar.Refusal != "revoked" {
-		t.Errorf("got device %+v, want a disabled one", d)
+		t.Errorf("got device %+v, want a revoked one", d)
 	}
 	if !strings.HasPrefix(got.Answer.Text, "The device was revoked at 20") {
 		t.Errorf("got %q, want that and when the device was revoked", got.Answer.Text)

@@ -262,7 +262,8 @@ func (r *run) checkLog() {
 	for line := range strings.Lines(r.log()) {
 		lower := strings.ToLower(line) // a regular expression takes half a minute
 		if slices.ContainsFunc(broken, func(part string) bool { return strings.Contains(lower, part) }) {
-			r.t.Fatalf("the edge's log has %q: see %s", line, r.Dir())
+			r.t.Errorf("the edge's log has %q: see %s", line, r.Dir())
+			return
 		}
 	}
 }

@@ -297,7 +297,7 @@ func TestRevokedBeforeItsTurn(t *testing.T) {
 	s.Credentials = &ending{ordered[contract.Credential]{kind: "c", order: order}, cancel}
 	s.in = newInbox(1)
 	for range maxReads {
-		s.board.reads <- struct{}{}
+		<-s.board.turns
 	}
 	defer time.AfterFunc(100*time.Millisecond, func() {
 		s.in.put(string(contract.AppendEvent(nil, contract.Event{DataEpoch: strings.Repeat("a", 32), Seq: 2,

@@ -100,7 +100,7 @@ type board struct {
 	infoOnce, headOnce, chainOnce, memoryOnce sync.Once
 	refused, breaks, gaps                     rate.Sometimes
 
-	reads chan struct{} // one element per running read of objects
+	turns chan struct{} // one element per read of objects that may begin
 
 	mu        sync.Mutex // protects all below
 	inStep    []time.Time
@@ -111,11 +111,15 @@ type board struct {
 
 func newBoard(shards int, clock Clock, m *metrics.Metrics) *board {
 	sometimes := func() rate.Sometimes { return rate.Sometimes{First: 100, Interval: time.Second} }
-	return &board{
+	b := &board{
 		clock: clock, metrics: m, refused: sometimes(), breaks: sometimes(), gaps: sometimes(),
 		inStep: make([]time.Time, shards), vitals: make([]vitals, shards), empty: make([]bool, shards),
-		reads: make(chan struct{}, maxReads),
+		turns: make(chan struct{}, maxReads),
 	}
+	for range maxReads {
+		b.turns <- struct{}{}
+	}
+	return b
 }
 
 // setInStep records that the shard was in step at t. The clock gets the oldest time of all shards.

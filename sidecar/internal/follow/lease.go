@@ -76,15 +76,22 @@ func (f *Follower) wait(ctx context.Context, d time.Duration, meanwhile func() e
 	if d <= 0 {
 		return meanwhile()
 	}
-	defer f.in.notify() // take has not read the events yet
-	over := time.After(d)
+	if err := until(ctx, time.After(d), f.in, meanwhile); err != nil {
+		return err
+	}
+	return meanwhile()
+}
+
+// until waits until it receives from ready, and calls meanwhile when an event arrives.
+func until[T any](ctx context.Context, ready <-chan T, in *inbox, meanwhile func() error) error {
+	defer in.notify() // take has not read the events yet
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-over:
-			return meanwhile()
-		case <-f.in.wake:
+		case <-ready:
+			return nil
+		case <-in.wake:
 			if err := meanwhile(); err != nil {
 				return err
 			}

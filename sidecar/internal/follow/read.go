@@ -282,20 +282,10 @@ func fitting(records []weighed, count int, bytes int64) (n int) {
 func (f *Follower) readInTurn(ctx context.Context, master server, records []weighed, objects bool,
 	meanwhile func() error) error {
 	if objects {
-		defer f.in.notify() // take has not read the events yet
-	}
-	for turn := !objects; !turn; {
-		select {
-		case f.board.reads <- struct{}{}:
-			defer func() { <-f.board.reads }()
-			turn = true
-		case <-f.in.wake:
-			if err := meanwhile(); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := until(ctx, f.board.turns, f.in, meanwhile); err != nil {
+			return err
 		}
+		defer func() { f.board.turns <- struct{}{} }()
 	}
 	return f.readRecords(ctx, master, records)
 }
