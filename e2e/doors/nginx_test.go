@@ -131,6 +131,19 @@ var nginxVariations = []func(*ngen){
 		g.location("/v1/admin/ { error_page 404 = @back; proxy_intercept_errors on; %s }", pass)
 		g.location("@back { %s }", pass)
 	},
+	func(g *ngen) {
+		g.inServer += "error_page 400 401 403 405 413 500 503 = @refused;\n"
+		g.location("@refused { %s }", pass)
+	},
+	func(g *ngen) {
+		g.location("/exit/ { error_page 400 = @exit; rewrite_by_lua_block { ngx.exit(400) } %s }", pass)
+		g.location("@exit { %s }", pass)
+	},
+	func(g *ngen) {
+		g.location("/exit/ { error_page 400 403 = @exit; access_by_lua_block { require(\"gatehouse.edge\").access() "+
+			"if ngx.var.arg_a then ngx.exit(400) end } %s }", pass)
+		g.location("@exit { %s }", pass)
+	},
 	func(g *ngen) { g.location("/v1/ { location /v1/products/ { %s } %s }", pass, pass) },
 	func(g *ngen) {
 		g.location("/asked/ { auth_request /auth; %s }", pass)
@@ -185,6 +198,10 @@ var nginxDoors = []struct {
 		g.location("~ ^/public/(.*)$ { proxy_pass http://service/$1; }")
 	}},
 	{"error_page", func(g *ngen) { g.location("= /missing { root DIR; error_page 404 = /v1/me/config; }") }},
+	{"error_page after an exit", func(g *ngen) {
+		g.location("/exit/ { error_page 400 = @bare; rewrite_by_lua_block { ngx.exit(400) } }")
+		g.location("@bare { access_by_lua_block { } %s }", pass)
+	}},
 	{"try_files", func(g *ngen) { g.location("/missing/ { root DIR; try_files $uri /secret/x; }") }},
 	{"mirror", func(g *ngen) { g.location("/missing/ { mirror /secret/x; %s }", pass) }},
 	{"add_after_body", func(g *ngen) { g.location("/missing/ { add_after_body /secret/x; addition_types *; %s }", pass) }},
@@ -235,8 +252,8 @@ func (g *ngen) wild() {
 	case 4:
 		g.location("%s { access_by_lua_block { } %s }", from, pick(g.gen, pass, "return 404;"))
 	default:
-		g.location("%s { error_page 404 = %s; proxy_intercept_errors on; root DIR; }", from,
-			pick(g.gen, "/secret/x", "/none", "@none"))
+		g.location("%s { error_page %s = %s; proxy_intercept_errors on; root DIR; }", from,
+			pick(g.gen, "404", "400 401 403 404 503"), pick(g.gen, "/secret/x", "/none", "@none"))
 		g.location("@none { %s }", pass)
 	}
 }
