@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/gatehouse/gatehouse/sidecar/contract"
@@ -25,6 +26,9 @@ func TestAcceptLoss(t *testing.T) {
 			t.Errorf("the epoch of the shard with a record is %q, was %q", got, epoch)
 		}
 		s.FlushAll(t.Context())
+		if got, err := New(s.Client).AcceptLoss(t.Context()); !errors.Is(err, ErrInvalid) {
+			t.Errorf("without a number of shards: got %d, %v; want a refusal", got, err)
+		}
 		if got, err := p.AcceptLoss(t.Context()); err != nil || got != shards {
 			t.Errorf("after a flush: got %d shards, %v; want %d", got, err, shards)
 		}

@@ -132,6 +132,7 @@ func TestObjects(t *testing.T) {
 // TestAcceptLoss accepts the loss of an empty Redis, once.
 func TestAcceptLoss(t *testing.T) {
 	s := newShell(t)
+	s.fails(2, "name the sidecars' number", "", "accept-loss")
 	for _, want := range []string{"2 of 2 shards were empty", "no shard is empty"} {
 		if got := s.ok("", "accept-loss", "--shards", "2"); !strings.HasPrefix(got, want) {
 			t.Errorf("got %q, want %q", got, want)

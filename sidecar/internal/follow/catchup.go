@@ -121,6 +121,8 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	}
 	own := f.apart(client)
 	defer own.Close()
+	watchful := &watchful{Follower: f, epoch: f.dataEpoch}
+	own.AddHook(watchful)
 	// One connection, and so one server, even if a name moves to another server meanwhile.
 	conn := own.Conn()
 	defer conn.Close()
@@ -128,6 +130,10 @@ func (f *Follower) catchUp(ctx context.Context, reason catchUpReason) error {
 	p, err := f.position(ctx, master, position{seq: f.seq})
 	if err != nil {
 		return err
+	}
+	if watchful.epoch != p.dataEpoch {
+		watchful.epoch = p.dataEpoch
+		f.in.again()
 	}
 	p.link = contract.Link{Seq: f.seq, Digest: f.chain.digest}
 	if reason != onConnected && !f.continues(p) {

@@ -333,7 +333,7 @@ func miniredisServer(t *testing.T) server { return serverAt(t, expiring(t).Addr(
 func serverAt(t *testing.T, addr string) server {
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	t.Cleanup(func() { client.Close() })
-	return server{client, publish.New(client), newLine(t, addr)}
+	return server{client, publish.New(client, publish.Shards(1)), newLine(t, addr)}
 }
 
 // expiring returns a miniredis whose keys expire by the clock, like a released lease.

@@ -252,7 +252,7 @@ func TestRevokedWhileObjectsAreRead(t *testing.T) {
 		m.HSet(s.keys.CredentialKey("d"), field, value)
 	}
 	epoch := strings.Repeat("a", 32)
-	s.in = newInbox(1)
+	s.in = newInbox(1, &s.board.waiting)
 	for _, e := range []contract.Event{
 		{DataEpoch: epoch, Seq: 301, Member: contract.CredentialMember("d"), Fields: tombstone},
 		{DataEpoch: epoch, Seq: 302, Member: contract.ObjectMember("/new"), Fields: tombstone},
@@ -272,6 +272,76 @@ func TestRevokedWhileObjectsAreRead(t *testing.T) {
 	}
 	if payloads, _, _ := s.in.take(); len(payloads) != 3 {
 		t.Errorf("got %d events left for their turn, want 3", len(payloads))
+	}
+}
+
+// revocation returns an event that revokes d.
+func revocation() string {
+	return string(contract.AppendEvent(nil, contract.Event{DataEpoch: strings.Repeat("a", 32), Seq: 2,
+		Digest: strings.Repeat("0", 40), Member: contract.CredentialMember("d"), Fields: tombstone}))
+}
+
+// doubting signals that a device is in doubt.
+type doubting struct {
+	ordered[contract.Credential]
+	doubted chan string
+}
+
+func (d *doubting) Doubt(id string) { d.doubted <- id }
+
+// TestRevokedDuringARead revokes a device while Redis takes its time to answer: the revocation doesn't wait for it, and
+// the answer, which may be older, isn't applied.
+func TestRevokedDuringARead(t *testing.T) {
+	s, order, m := inOrder(t, contract.CredentialMember("d"))
+	d := &doubting{ordered[contract.Credential]{kind: "c", order: order}, make(chan string, 1)}
+	s.Credentials, s.in = d, newInbox(1, &s.board.waiting)
+	reads := 0
+	m.Server().SetPreHook(func(_ *miniredisserver.Peer, command string, _ ...string) bool {
+		if command != "HGETALL" {
+			return false
+		}
+		if reads++; reads == 1 {
+			s.in.put(revocation())
+			select {
+			case <-d.doubted:
+			case <-time.After(await.Deadline):
+				t.Error("the revocation waits for the answer")
+			}
+		}
+		return false
+	})
+	if err := s.catchUp(t.Context(), onConnected); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(*order, ""); reads != 2 || got != "c" || len(s.rereads.devices) > 0 {
+		t.Errorf("%d reads, %q applied, %d to read again; want the second of 2, and none", reads, got,
+			len(s.rereads.devices))
+	}
+}
+
+// TestRevokedAsRedisGoes: a revocation that has arrived counts, whatever ends the subscription before its turn.
+func TestRevokedAsRedisGoes(t *testing.T) {
+	for name, end := range map[string]func(*Follower){
+		"waiting":   func(s *Follower) { s.in.put(revocation()) },
+		"announced": func(s *Follower) { s.readAgain(contract.CredentialMember("d")) },
+		"after an overflow": func(s *Follower) {
+			s.in.put(revocation())
+			s.in.lost = true
+			if err := s.takeIn(t.Context(), s.in); err == nil {
+				t.Error("caught up without Redis")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, order, m := inOrder(t)
+			d := &doubting{ordered[contract.Credential]{kind: "c", order: order}, make(chan string, 2)}
+			s.Credentials, s.in, s.dataEpoch = d, newInbox(1, &s.board.waiting), strings.Repeat("a", 32)
+			m.Close()
+			end(s)
+			if s.abandon(); len(d.doubted) == 0 || s.board.waiting.Load() != 0 {
+				t.Errorf("%d in doubt, %d bytes wait; want d in doubt, and none", len(d.doubted), s.board.waiting.Load())
+			}
+		})
 	}
 }
 
@@ -295,13 +365,12 @@ func TestRevokedBeforeItsTurn(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), await.Deadline)
 	defer cancel()
 	s.Credentials = &ending{ordered[contract.Credential]{kind: "c", order: order}, cancel}
-	s.in = newInbox(1)
+	s.in = newInbox(1, &s.board.waiting)
 	for range maxReads {
 		<-s.board.turns
 	}
 	defer time.AfterFunc(100*time.Millisecond, func() {
-		s.in.put(string(contract.AppendEvent(nil, contract.Event{DataEpoch: strings.Repeat("a", 32), Seq: 2,
-			Digest: strings.Repeat("0", 40), Member: contract.CredentialMember("d"), Fields: tombstone})))
+		s.in.put(revocation())
 	}).Stop()
 	err := s.catchUp(ctx, "connected")
 	if got := strings.Join(*order, ""); got != "c" || !errors.Is(err, context.Canceled) {
@@ -612,7 +681,9 @@ func TestEmptyInARow(t *testing.T) {
 		{time.Second, 3 * time.Hour, position{}, false},
 		{time.Second, 3*time.Hour + 999*time.Millisecond, position{}, false},
 		{time.Second, 3*time.Hour + time.Second, position{}, true},
-		{time.Second, 4 * time.Hour, position{}, true},
+		{time.Second, 3*time.Hour + 2*time.Second, position{}, true},
+		{time.Second, 4 * time.Hour, position{}, false}, // Redis was away
+		{time.Second, 4*time.Hour + time.Second, position{}, true},
 		{time.Second, 5 * time.Hour, position{seq: 1}, true},
 		{time.Second, 6 * time.Hour, position{}, false},
 	} {

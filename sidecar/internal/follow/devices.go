@@ -130,10 +130,15 @@ func (f *Follower) finish(g granted) error {
 	return nil
 }
 
-// abandon ends a subscription: devices with unread grants are in doubt until the next catch-up has read them.
+// abandon ends a subscription: devices of which it told something that was not read are in doubt until the next
+// catch-up has read them.
 func (f *Follower) abandon() {
-	f.doubtGranted()
+	payloads, _, _ := f.in.take()
+	f.lookAhead(payloads, f.dataEpoch)
 	f.readGrantedAgain()
+	for m := range f.rereads.devices {
+		f.Credentials.Doubt(m.ID)
+	}
 	f.grants.waiting = map[contract.Member]bool{}
 	f.grants.reading, f.grants.late, f.grants.held = nil, nil, position{}
 }
@@ -160,19 +165,26 @@ func (f *Follower) setInStep(t time.Time) {
 	}
 }
 
-// applyMeanwhile applies events of devices that arrive while records are read. That may take minutes, and neither a
-// revocation nor a new device may wait so long. It applies revocations at once, then reads the records of the devices,
-// one pipeline per call. The events are applied once more in their order later.
-func (f *Follower) applyMeanwhile(ctx context.Context, master server, epoch string) error {
-	for _, payload := range f.in.unseen() {
+// lookAhead looks for events of devices in payloads before their turn: what revokes a device has an effect at once, and
+// the others' records are read again.
+func (f *Follower) lookAhead(payloads []string, epoch string) {
+	for _, payload := range payloads {
 		e, err := contract.ParseEvent(payload)
 		if e.Member.Kind != contract.KindCredential || e.DataEpoch != epoch || f.Shards.Belongs(e.Member, f.Shard) != nil {
 			continue
 		}
+		f.rereads.late[e.Member] = true
 		if f.distrusted(&e, err != nil); err == nil {
 			f.readAgain(e.Member)
 		}
 	}
+}
+
+// applyMeanwhile applies events of devices that arrive while records are read. That may take minutes, and neither a
+// revocation nor a new device may wait so long. It applies revocations at once, then reads the records of the devices,
+// one pipeline per call. The events are applied once more in their order later.
+func (f *Follower) applyMeanwhile(ctx context.Context, master server, epoch string) error {
+	f.lookAhead(f.in.unseen(), epoch)
 	members := make([]contract.Member, 0, min(len(f.rereads.devices), pipelineSize))
 	for m := range f.rereads.devices {
 		if len(members) == pipelineSize {
@@ -191,10 +203,56 @@ func (f *Follower) applyMeanwhile(ctx context.Context, master server, epoch stri
 		return err
 	}
 	for _, m := range members {
-		delete(f.rereads.devices, m)
+		if !f.rereads.late[m] {
+			delete(f.rereads.devices, m)
+		}
 	}
 	if len(f.rereads.devices) == 0 {
 		f.rereads.devices = map[contract.Member]bool{}
 	}
 	return nil
+}
+
+// watchful is a hook for the connection of a catch-up: while a call waits for Redis, which may take seconds, it looks
+// ahead. It is for the goroutine of its Follower.
+type watchful struct {
+	*Follower
+	epoch string // of Redis
+	busy  bool   // a call waits, which may have others within
+}
+
+// DialHook implements [redis.Hook].
+func (*watchful) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook implements [redis.Hook].
+func (w *watchful) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		return w.watch(func() error { return next(ctx, cmd) })
+	}
+}
+
+// ProcessPipelineHook implements [redis.Hook].
+func (w *watchful) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		return w.watch(func() error { return next(ctx, cmds) })
+	}
+}
+
+func (w *watchful) watch(call func() error) error {
+	if w.busy {
+		return call()
+	}
+	w.busy = true
+	defer func() { w.busy = false }()
+	answer := make(chan error, 1)
+	go func() { answer <- call() }()
+	for {
+		select {
+		case err := <-answer:
+			return err
+		case <-w.in.wake:
+			defer w.in.notify() // take has not read the events yet
+			w.lookAhead(w.in.unseen(), w.epoch)
+		}
+	}
 }

@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// emptyInARow is how long nobody may have looked at a shard that counts as empty since then: Redis may be away.
+const emptyInARow = 10 * time.Second
+
 // emptyError means that a shard of Redis has neither data epoch nor sequence number: it was never written to, or lost
 // everything.
 type emptyError struct{}
@@ -27,13 +30,14 @@ func (p *position) empty() bool { return p.dataEpoch == "" && p.seq == 0 }
 // fleet refused at once.
 func (f *Follower) believe(p position) error {
 	if !p.empty() {
-		f.compared.emptySince = time.Time{}
+		f.compared.emptySince, f.compared.emptyAt = time.Time{}, time.Time{}
 		f.board.setEmpty(f.Shard, false)
 		return nil
 	}
-	if f.compared.emptySince.IsZero() {
+	if p.at.Sub(f.compared.emptyAt) > emptyInARow {
 		f.compared.emptySince = p.at
 	}
+	f.compared.emptyAt = p.at
 	believed := f.AcceptLossAfter > 0 && p.at.Sub(f.compared.emptySince) >= f.AcceptLossAfter
 	f.board.setEmpty(f.Shard, !believed)
 	if !believed {

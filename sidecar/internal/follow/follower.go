@@ -137,6 +137,7 @@ type compared struct {
 	claim      position  // in step as of its time once everything up to its seq is applied; seq 0: none
 	unknownAt  time.Time // the position has been unreadable since; zero: it is readable
 	emptySince time.Time // the shard was first seen empty in a row; zero: it isn't empty
+	emptyAt    time.Time // it was last seen empty
 }
 
 // full is the state of full resyncs.
@@ -155,6 +156,7 @@ type rereads struct {
 	due      *time.Timer              // for rereadDue
 	reason   catchUpReason            // for a pending catch-up; "": none
 	devices  map[contract.Member]bool // for the next catch-up to read in any case
+	late     map[contract.Member]bool // of devices, those with an event since the last read of records began
 	unlisted bool                     // there are more: the next catch-up reads everything
 	unsure   []unsureEvent
 }
@@ -181,10 +183,11 @@ func newFollower(c Config, b *board, client redis.UniversalClient, m *metrics.Me
 	due.Stop()
 	f := &Follower{
 		Config: c, keys: contract.ShardKeys(c.Shard), board: b, client: client, metrics: m, log: log,
-		first: make(chan struct{}), in: newInbox(c.Shards.Count()), batch: pipelineSize,
+		first: make(chan struct{}), in: newInbox(c.Shards.Count(), &b.waiting), batch: pipelineSize,
 		full: full{demands: make(chan chan<- struct{})},
 		rereads: rereads{
 			limiter: rate.NewLimiter(rate.Every(rereadEvery), rereadBurst), due: due, devices: map[contract.Member]bool{},
+			late: map[contract.Member]bool{},
 		},
 		grants: grants{waiting: map[contract.Member]bool{}},
 	}
@@ -304,6 +307,8 @@ func (f *Follower) followOnce(ctx context.Context) error {
 	f.refuses.memory.Store(false)
 	channel := f.keys.EventsChannel()
 	sub := redisurl.Subscribe(ctx, f.client, channel)
+	in := newInbox(f.Shards.Count(), &f.board.waiting)
+	defer in.take()
 	var running sync.WaitGroup
 	defer running.Wait()
 	stop := context.AfterFunc(ctx, func() { sub.Close() }) // ends a blocked read
@@ -313,7 +318,6 @@ func (f *Follower) followOnce(ctx context.Context) error {
 		sub.Close()
 		return err
 	}
-	in := newInbox(f.Shards.Count())
 	f.in, f.running, f.grants.answers = in, &running, make(chan granted, 1)
 	defer f.abandon()
 	running.Go(func() { in.fail(receive(ctx, sub, in)) })
@@ -384,12 +388,14 @@ func (f *Follower) takeIn(ctx context.Context, in *inbox) error {
 	if lost {
 		// The connection may be fine: the log has the dropped events.
 		if err := f.catchUp(ctx, onOverflow); err != nil {
+			f.lookAhead(payloads, f.dataEpoch)
 			return err
 		}
 	}
 	for i, payload := range payloads {
 		payloads[i] = "" // it may be large, and there may be many
 		if err := f.receive(ctx, payload); err != nil {
+			f.lookAhead(payloads[i+1:], f.dataEpoch)
 			return err
 		}
 	}

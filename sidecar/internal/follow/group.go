@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -100,7 +101,8 @@ type board struct {
 	infoOnce, headOnce, chainOnce, memoryOnce sync.Once
 	refused, breaks, gaps                     rate.Sometimes
 
-	turns chan struct{} // one element per read of objects that may begin
+	turns   chan struct{} // one element per read of objects that may begin
+	waiting atomic.Int64  // bytes in the inboxes
 
 	mu        sync.Mutex // protects all below
 	inStep    []time.Time

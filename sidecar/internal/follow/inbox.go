@@ -13,12 +13,11 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
-// inboxBytes bounds the payloads that wait in all shards' inboxes during catch-ups; inboxLeast is the minimum for one
-// shard, some of the largest records. Redis would disconnect a client that does not read. Each payload takes inboxEach
-// more: whoever can publish can send any number of empty ones.
+// inboxBytes bounds the payloads that wait in all shards' inboxes during catch-ups: once they are full, an inbox that
+// holds more than its share overflows, so that they hold at most twice as much. Redis would disconnect a client that
+// does not read. Each payload takes inboxEach more: whoever can publish can send any number of empty ones.
 const (
 	inboxBytes = 64 << 20
-	inboxLeast = 16 << 20
 	inboxEach  = 64
 )
 
@@ -28,8 +27,9 @@ var quiet = 5 * time.Second
 
 // inbox passes payloads from the goroutine that reads the connection to the one that applies them.
 type inbox struct {
-	wake chan struct{} // capacity 1
-	most int           // bytes
+	wake  chan struct{} // capacity 1
+	share int           // bytes
+	all   *atomic.Int64 // bytes of all shards' inboxes
 
 	mu       sync.Mutex // protects all below
 	payloads []string
@@ -39,30 +39,42 @@ type inbox struct {
 	err      error
 }
 
-// newInbox returns the inbox of one of shards shards.
-func newInbox(shards int) *inbox {
-	return &inbox{wake: make(chan struct{}, 1), most: max(inboxBytes/shards, inboxLeast)}
+// newInbox returns the inbox of one of shards shards; all counts the bytes of all of them.
+func newInbox(shards int, all *atomic.Int64) *inbox {
+	return &inbox{wake: make(chan struct{}, 1), share: inboxBytes / shards, all: all}
 }
 
 func (b *inbox) put(payload string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.payloads, b.bytes = append(b.payloads, payload), b.bytes+len(payload)+inboxEach
-	if b.bytes > b.most {
+	b.add(payload)
+	if b.bytes > b.share && b.all.Load() > inboxBytes {
 		b.overflow()
 	}
 	b.notify()
+}
+
+func (b *inbox) add(payload string) {
+	size := len(payload) + inboxEach
+	b.payloads, b.bytes = append(b.payloads, payload), b.bytes+size
+	b.all.Add(int64(size))
+}
+
+func (b *inbox) empty() {
+	b.all.Add(-int64(b.bytes))
+	b.payloads, b.seen, b.bytes = nil, 0, 0
 }
 
 // overflow drops the payloads, but not those of devices that unseen has not returned yet: a revocation can't wait until
 // a catch-up is over and another one has read the log.
 func (b *inbox) overflow() {
 	unseen := b.payloads[b.seen:]
-	b.payloads, b.seen, b.bytes, b.lost = nil, 0, 0, true
+	b.empty()
+	b.lost = true
 	for _, payload := range unseen {
 		e, _ := contract.ParseEvent(payload)
-		if e.Member.Kind == contract.KindCredential && b.bytes+len(payload) <= b.most/2 {
-			b.payloads, b.bytes = append(b.payloads, payload), b.bytes+len(payload)+inboxEach
+		if e.Member.Kind == contract.KindCredential && b.bytes+len(payload) <= b.share/2 {
+			b.add(payload)
 		}
 	}
 }
@@ -87,7 +99,8 @@ func (b *inbox) take() (payloads []string, lost bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	payloads, lost = b.payloads, b.lost
-	b.payloads, b.seen, b.bytes, b.lost = nil, 0, 0, false
+	b.empty()
+	b.lost = false
 	return payloads, lost, b.err
 }
 
@@ -98,6 +111,13 @@ func (b *inbox) unseen() []string {
 	payloads := b.payloads[b.seen:len(b.payloads):len(b.payloads)]
 	b.seen = len(b.payloads)
 	return payloads
+}
+
+// again has unseen return all payloads once more.
+func (b *inbox) again() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.seen = 0
 }
 
 func awaitSubscription(ctx context.Context, sub *redis.PubSub, channel string) error {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,7 +17,8 @@ import (
 
 // TestOverflow: the events of devices that arrived since the last look survive an overflow.
 func TestOverflow(t *testing.T) {
-	in := newInbox(64)
+	all := new(atomic.Int64)
+	in := newInbox(64, all)
 	event := func(m contract.Member, size int) string {
 		fields := map[string]string{contract.FieldBody: strings.Repeat("x", size)}
 		e := contract.Event{DataEpoch: "beef", Seq: 1, Digest: strings.Repeat("0", 40), Member: m, Fields: fields}
@@ -32,18 +34,43 @@ func TestOverflow(t *testing.T) {
 	if got := in.unseen(); len(got) != 1 || got[0] != late {
 		t.Errorf("got %d events after an overflow, want that of the device", len(got))
 	}
-	for range 3 * in.most >> 20 {
+	for range 3 * inboxBytes >> 20 {
 		in.put(event(contract.CredentialMember("late"), 1<<20))
 	}
-	if in.bytes > in.most {
-		t.Errorf("got %d bytes, want at most %d", in.bytes, in.most)
+	if in.bytes > inboxBytes {
+		t.Errorf("got %d bytes, want at most %d", in.bytes, inboxBytes)
+	}
+	if in.take(); all.Load() != 0 {
+		t.Errorf("got %d bytes of an empty inbox, want 0", all.Load())
+	}
+}
+
+// TestInboxesAreBounded fills those of all shards at the same time; one that holds no more than its share loses
+// nothing.
+func TestInboxesAreBounded(t *testing.T) {
+	all := new(atomic.Int64)
+	var inboxes []*inbox
+	for range 64 {
+		inboxes = append(inboxes, newInbox(64, all))
+	}
+	inboxes[0].put("small")
+	payload := strings.Repeat("x", inboxBytes/64-2*inboxEach)
+	for range 16 {
+		for _, in := range inboxes[1:] {
+			if in.put(payload); all.Load() > 2*inboxBytes {
+				t.Fatalf("%d bytes wait, want at most %d", all.Load(), 2*inboxBytes)
+			}
+		}
+	}
+	if got, lost, _ := inboxes[0].take(); len(got) != 1 || lost {
+		t.Errorf("got %q, lost %t; want the payload", got, lost)
 	}
 }
 
 // TestEmptyPayloadsAreBounded: they take memory, too.
 func TestEmptyPayloadsAreBounded(t *testing.T) {
-	in := newInbox(64)
-	for range in.most {
+	in := newInbox(64, new(atomic.Int64))
+	for range inboxBytes {
 		if in.put(""); in.lost {
 			return
 		}
@@ -86,7 +113,7 @@ func TestSlowMessage(t *testing.T) {
 			return client, nil
 		}})
 	defer redis.Close()
-	sub, in := redis.Subscribe(t.Context(), "c"), newInbox(1)
+	sub, in := redis.Subscribe(t.Context(), "c"), newInbox(1, new(atomic.Int64))
 	defer sub.Close()
 	if err := awaitSubscription(t.Context(), sub, "c"); err != nil {
 		t.Fatal(err)

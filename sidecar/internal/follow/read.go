@@ -351,8 +351,12 @@ func (f *Follower) confirm(ctx context.Context, master server, records []weighed
 }
 
 func (f *Follower) readRecords(ctx context.Context, master server, records []weighed) error {
+	clear(f.rereads.late)
 	replies, err := f.fetch(ctx, master, records, recordsTimeout, nil, !f.compared.emptySince.IsZero())
 	for i := 0; err == nil && i < len(records); i++ {
+		if f.rereads.late[records[i].Member] {
+			continue // the reply may be older than the event, after which it is read again
+		}
 		err = f.applyReply(records[i].Member, replies[i])
 		replies[i] = nil // it may be large
 	}

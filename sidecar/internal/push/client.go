@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// pushTimeout bounds one push.
-	pushTimeout = 30 * time.Second
+	// pushTimeout bounds one push: while one worker of nginx hangs, nothing reaches the others.
+	pushTimeout = 10 * time.Second
 	// maxAnswer bounds the bytes of an answer that are read; a state record has at most some 4 KiB.
 	maxAnswer = 64 << 10
 )
