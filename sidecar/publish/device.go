@@ -115,7 +115,12 @@ func (p *Publisher) ListDevices(ctx context.Context) iter.Seq2[contract.Credenti
 				return false
 			}
 			for i, record := range records {
-				c, err := parseDevice(members[i].ID, record.Val())
+				c, err := contract.Credential{ID: members[i].ID}, record.Err()
+				if err == nil {
+					c, err = parseDevice(members[i].ID, record.Val())
+				} else {
+					err = fmt.Errorf("device %q: %w: %w", members[i].ID, ErrCorrupt, err)
+				}
 				if !c.Deleted && !yield(c, err) {
 					return false
 				}
@@ -141,8 +146,7 @@ func (p *Publisher) records(ctx context.Context, members []contract.Member) ([]*
 	for i, m := range members {
 		records[i] = pipe.HGetAll(ctx, p.shards.KeysOf(m.ID).RecordKey(m))
 	}
-	_, err := pipe.Exec(ctx)
-	return records, err
+	return records, exec(ctx, pipe)
 }
 
 // parseDevice parses a record; it treats a missing one as a tombstone.

@@ -123,7 +123,7 @@ func TestListDevices(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, id := range []string{"a", "b", "damaged", "gone", "expired"} {
+		for _, id := range []string{"a", "b", "damaged", "foreign", "gone", "expired"} {
 			if _, err := s.p.PutDevice(ctx, Device{ID: id, Hashes: []string{string(hash)}}); err != nil {
 				t.Fatal(err)
 			}
@@ -132,7 +132,8 @@ func TestListDevices(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.HSet(ctx, keys.CredentialKey("damaged"), "disabled", "true")
-		s.Del(ctx, keys.CredentialKey("gone"), keys.CredentialKey("expired"))
+		s.Del(ctx, keys.CredentialKey("gone"), keys.CredentialKey("expired"), keys.CredentialKey("foreign"))
+		s.Set(ctx, keys.CredentialKey("foreign"), "a string", 0)
 		s.HSet(ctx, keys.CredentialKey("gone"), contract.Credential{Version: 2, PublishedMS: 1, Deleted: true}.Fields())
 		if _, err := s.p.RevokeDevice(ctx, "a"); err != nil {
 			t.Fatal(err)
@@ -141,7 +142,7 @@ func TestListDevices(t *testing.T) {
 		for c, err := range s.p.ListDevices(ctx) {
 			got = append(got, fmt.Sprint(c.ID, c.Version, c.Disabled, errors.Is(err, ErrCorrupt)))
 		}
-		want := []string{"b1 false false", "damaged0 false true", "a2 true false"}
+		want := []string{"b1 false false", "damaged0 false true", "foreign0 false true", "a2 true false"}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}

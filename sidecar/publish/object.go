@@ -221,7 +221,7 @@ func (p *Publisher) entries(ctx context.Context, members []contract.Member, pref
 	if len(queries) == 0 {
 		return nil, nil
 	}
-	if _, err := pipe.Exec(ctx); err != nil {
+	if err := exec(ctx, pipe); err != nil {
 		return nil, err
 	}
 	var entries []Entry

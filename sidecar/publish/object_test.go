@@ -195,6 +195,8 @@ func TestList(t *testing.T) {
 			pipe.Do(ctx, "ZADD", keys.LogKey(), i-n, "o:"+key)
 		}
 		pipe.Do(ctx, "ZADD", keys.LogKey(), -n-1, "not a member")
+		pipe.Set(ctx, keys.ObjectKey("/of another type"), "a string", 0)
+		pipe.Do(ctx, "ZADD", keys.LogKey(), -n-2, "o:/of another type")
 		if _, err := pipe.Exec(ctx); err != nil {
 			t.Fatal(err)
 		}

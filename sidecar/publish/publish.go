@@ -14,6 +14,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -235,6 +236,21 @@ func (p *Publisher) members(ctx context.Context, kind byte, page func([]contract
 		}
 	}
 	return nil
+}
+
+// exec runs pipe. That a key has another type is only that command's error.
+func exec(ctx context.Context, pipe redis.Pipeliner) error {
+	commands, err := pipe.Exec(ctx)
+	wrongType := func(c redis.Cmder) bool { return redis.HasErrorPrefix(c.Err(), "WRONGTYPE") }
+	for _, c := range commands {
+		if c.Err() != nil && !wrongType(c) {
+			return c.Err()
+		}
+	}
+	if slices.ContainsFunc(commands, wrongType) {
+		return nil
+	}
+	return err
 }
 
 // membersOf is members for one shard. It returns more if page returned true to the end.
