@@ -34,6 +34,12 @@ const edgeConfig = configHead + initBlock + `
     location = /fails { error_page 404 = /v1/me; root %[1]s; }
     location = /refused { error_page 400 /open; proxy_pass http://unix:%[1]s/upstream.sock; }
     location = /exits { error_page 400 /open; rewrite_by_lua_block { ngx.exit(400) } }
+    location = /exits/200 { error_page 400 =200 /open; rewrite_by_lua_block { ngx.exit(400) } }
+    location = /exits/named { error_page 400 =200 @named; rewrite_by_lua_block { ngx.exit(400) } }
+    location = /v1/exits { error_page 400 =200 @named; rewrite_by_lua_block { ngx.exit(400) } }
+    location @named { proxy_pass http://unix:%[1]s/upstream.sock; }
+    location = /status { rewrite_by_lua_block { ngx.status = 400 } proxy_pass http://unix:%[1]s/upstream.sock; }
+    location = /v1/status { rewrite_by_lua_block { ngx.status = 400 } proxy_pass http://unix:%[1]s/upstream.sock; }
   }
   server { listen unix:%[1]s/push.sock; include %[2]s/push.conf; }
   server {

@@ -6,11 +6,13 @@ package main
 #cgo CFLAGS: -O2 -Wall -Wextra -Werror
 #cgo LDFLAGS: -ldl
 #cgo noescape shim_log
+#cgo noescape shim_headers
 #cgo noescape shim_remove_header
 #cgo noescape shim_set_header
 #cgo noescape shim_set_variable
 #cgo noescape shim_variable
 #cgo nocallback shim_log
+#cgo nocallback shim_headers
 #cgo nocallback shim_remove_header
 #cgo nocallback shim_set_header
 #cgo nocallback shim_set_variable

@@ -7,7 +7,7 @@ import "C"
 
 import (
 	"bytes"
-	"strings"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -27,7 +27,8 @@ type host struct {
 	request unsafe.Pointer          // whose function runs; nil in others
 	raw     []byte                  // its headers
 	claims  jwt.Claims              // of its token
-	stuck   bool                    // a header of its can't be removed
+	removed []string                // headers that it must not have any more, see changed
+	added   [][2]string             // names and values of those that it must have
 	answer  answer
 	body    []byte // of the request, at the push listener
 }
@@ -43,6 +44,7 @@ type answer struct {
 // heldRequest is a request that waits for the sidecar.
 type heldRequest struct {
 	claims jwt.Claims
+	taken  bool               // it has a token
 	goOn   func() edge.Action // once its answer has arrived
 	failed bool               // the VM has panicked
 	till   time.Time          // when it doesn't wait any more
@@ -60,7 +62,7 @@ func (h *host) begin() error {
 
 // enter makes a request the current one, or none for nil.
 func (h *host) enter(request unsafe.Pointer) {
-	h.request, h.claims, h.stuck = request, jwt.Claims{}, false
+	h.request, h.claims, h.removed, h.added = request, jwt.Claims{}, h.removed[:0], h.added[:0]
 	h.answer.set = false
 }
 
@@ -139,31 +141,48 @@ func (h *host) Claim(_, name string) string {
 	return ""
 }
 
-// RemoveRequestHeader implements edge.Host. With ignore_invalid_headers off a name can have characters that names can't
-// have, which nginx-lua escapes: it finds no such header, and the request is refused.
+// RemoveRequestHeader implements edge.Host.
 func (h *host) RemoveRequestHeader(name string) {
-	h.stuck = h.stuck || !isToken(name)
+	h.removed = append(h.removed, name)
 	p, n := lend(name)
 	C.shim_remove_header(h.request, p, n)
 }
 
-// isToken reports whether a name has only characters that a field's name can have (RFC 9110, section 5.6.2).
-func isToken(name string) bool {
-	for i := range len(name) {
-		c := name[i]
-		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
-		if !letter && (c < '0' || c > '9') && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// AddRequestHeader implements edge.Host.
+// AddRequestHeader implements edge.Host. nginx-lua removes a header whose value is empty.
 func (h *host) AddRequestHeader(name, value string) {
+	if value == "" {
+		h.RemoveRequestHeader(name)
+		return
+	}
+	h.added = append(h.added, [2]string{name, value})
 	p, n := lend(name)
 	v, m := lend(value)
 	C.shim_set_header(h.request, p, n, v, m)
+}
+
+// changed reports whether the request's headers are as they were changed. nginx-lua changes none of a request whose
+// status is 400, by the operator's Lua or an error_page, and finds no header with characters that names can't have: it
+// returns no error for either.
+func (h *host) changed() bool {
+	if len(h.removed) == 0 && len(h.added) == 0 {
+		return true
+	}
+	var headers *C.gh_element
+	count := C.shim_headers(h.request, &headers)
+	if count < 0 {
+		return false
+	}
+	missing := len(h.added)
+	for _, e := range unsafe.Slice(headers, int(count)) {
+		name := textOf(e.key)
+		switch i := slices.IndexFunc(h.added, func(f [2]string) bool { return f[0] == name }); {
+		case i >= 0 && h.added[i][1] == textOf(e.value):
+			missing--
+		case i >= 0 || slices.Contains(h.removed, name):
+			return false
+		}
+	}
+	return missing == 0
 }
 
 // variables are nginx's for notes; http.conf uses them. That for Cache-Control tells whether an answer is stored.

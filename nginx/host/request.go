@@ -36,13 +36,14 @@ func (w *worker) judge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) C
 	h.vm.Unread(int(q.unread))
 	var action edge.Action
 	var hasBody bool
+	taken := false
 	id := uint32(q.id)
 	if id == 0 {
 		if w.id++; w.id == 0 {
 			w.id++
 		}
 		id = w.id
-		taken, valid := false, true
+		valid := true
 		if w.tokens != nil {
 			taken, valid = w.takeToken(headers)
 		}
@@ -60,22 +61,26 @@ func (w *worker) judge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) C
 			out.more = flag(w.more())
 			return -1
 		}
-		h.claims = held.claims
-		h.raw, hasBody = appendHeaders(h.raw[:0], method, target, headers, false)
+		h.claims, taken = held.claims, held.taken
+		h.raw, hasBody = appendHeaders(h.raw[:0], method, target, headers, taken)
 		action = held.goOn()
 	}
 	out.more = flag(w.more())
 	switch {
 	case h.answer.set:
 		return w.give(q.id == 0, hasBody, method, out, head)
-	case action == edge.Continue && h.stuck:
-		return C.GH_BAD
 	case action == edge.Continue:
+		if taken {
+			h.RemoveRequestHeader("authorization")
+		}
+		if !h.changed() {
+			return C.GH_BAD
+		}
 		h.setVariable("gatehouse_judged", "1")
 		return C.GH_PASS
 	}
 	wait := h.vm.Config().SidecarTimeout + waitMargin
-	h.held[id] = &heldRequest{claims: h.claims, till: time.Now().Add(wait + time.Second)}
+	h.held[id] = &heldRequest{claims: h.claims, taken: taken, till: time.Now().Add(wait + time.Second)}
 	out.id, out.wait = C.uint32_t(id), C.int32_t(wait.Milliseconds())
 	return C.GH_WAIT
 }
@@ -87,8 +92,8 @@ func flag(on bool) C.int32_t {
 	return 0
 }
 
-// takeToken validates the token of a request, if it has one, and removes it: the upstream doesn't get it. It returns
-// whether it did, and false for a bad token, with which a request is refused on every path.
+// takeToken validates the token of a request, which no upstream gets. It returns whether there is a valid one, and false
+// for a bad token, with which a request is refused on every path.
 func (w *worker) takeToken(headers []C.gh_element) (taken, valid bool) {
 	lines, tokens, token := 0, 0, ""
 	for i := range headers {
@@ -106,10 +111,7 @@ func (w *worker) takeToken(headers []C.gh_element) (taken, valid bool) {
 	if lines > 1 {
 		return false, false // two tokens, or one beside something else
 	}
-	h := w.edge
-	if h.claims, valid = w.tokens.Validate(token, time.Now()); valid {
-		h.RemoveRequestHeader("authorization")
-	}
+	w.edge.claims, valid = w.tokens.Validate(token, time.Now())
 	return valid, valid
 }
 

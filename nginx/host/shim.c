@@ -78,8 +78,8 @@ int shim_variable(void *r, const char *name, size_t length, char **value, size_t
   return length <= sizeof low ? get_variable(r, name, length, low, 0, value, value_length, &err) : -1;
 }
 
-// read_headers returns the number of headers that all points to, less than 0 if they can't be read.
-static int read_headers(void *r, gh_element **all) {
+// shim_headers returns the number of headers that all points to until the next call, less than 0 if they can't be read.
+int shim_headers(void *r, gh_element **all) {
   static gh_element *room;
   static int capacity;
   int truncated = 0, count = headers_count(r, 0, &truncated);
@@ -153,7 +153,7 @@ static int judge(void *r, uint32_t id, double unread, gh_out *out) {
   gh_element *headers;
   unsigned char *method;
   char *target;
-  q.header_count = read_headers(r, &headers);
+  q.header_count = shim_headers(r, &headers);
   if (q.header_count < 0 || method_name(r, &method, &q.method_length) ||
       shim_variable(r, "request_uri", 11, &target, &q.target_length))
     return GH_BAD;

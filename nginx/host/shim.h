@@ -67,6 +67,7 @@ typedef struct {
 // For Go.
 const char *shim_bind(void);
 void shim_log(int level, const char *text, size_t length);
+int shim_headers(void *r, gh_element **all);
 void shim_remove_header(void *r, const char *name, size_t length);
 void shim_set_header(void *r, const char *name, size_t length, const char *value, size_t value_length);
 void shim_set_variable(void *r, const char *name, size_t length, const char *value, size_t value_length);

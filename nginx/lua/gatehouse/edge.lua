@@ -216,8 +216,7 @@ local function body_of()
   return body
 end
 
--- bad answers 400, and not by ngx.exit(400): an error_page would make another request of this one, whose headers
--- nginx-lua neither sets nor removes while the status is 400.
+-- bad answers 400, and not by ngx.exit(400): an error_page would make another request of this one.
 local function bad()
   ngx.status = 400
   close_connection()
@@ -257,12 +256,8 @@ end
 -- access judges a request by the target that the client sent. An internal redirect of a judged request isn't judged
 -- again: its secret is gone.
 function M.access()
-  local internal = is_internal()
-  if internal and ngx.var.gatehouse_judged == "1" then
+  if is_internal() and ngx.var.gatehouse_judged == "1" then
     return
-  end
-  if internal and ngx.status == 400 then
-    return bad()
   end
   if draining then
     close_connection()
