@@ -137,8 +137,8 @@ func (a *analysis) toInner(c *chain, inner []innerTarget) {
 	}
 	for _, w := range a.waysOf(c) {
 		to, chosen := w.targets(&a.resources, true)
-		if chosen == "" && c.choosesDestination() && slices.ContainsFunc(to, a.toDestination) {
-			chosen = "by a header, which a filter stores as the destination"
+		if chosen == "" && slices.ContainsFunc(to, a.toDestination) && a.choosesDestination(c) {
+			chosen = "by what a filter stores as the destination"
 		}
 		if chosen != "" {
 			a.add(&clientsChoose, name, w.at,
@@ -153,20 +153,15 @@ func (a *analysis) toInner(c *chain, inner []innerTarget) {
 	}
 }
 
-// choosesDestination reports whether a filter stores what clients send as the destination of their connection.
-func (c *chain) choosesDestination() bool {
-	return slices.ContainsFunc(c.manager.list("http_filters"), func(filter object) bool {
-		_, config := filter.object("typed_config").typed()
-		return slices.ContainsFunc(config.list("on_request_headers"), func(state object) bool {
-			return state.text("object_key") == "envoy.network.transport_socket.original_dst_address" && fromRequest(state)
-		})
+// choosesDestination reports whether a filter stores what clients choose as the destination of their connection.
+func (a *analysis) choosesDestination(c *chain) bool {
+	all := a.stored(c.manager, c.manager.list("http_filters"))
+	for _, filter := range c.filters {
+		all = append(all, storedIn("", map[string]any(filter))...)
+	}
+	return slices.ContainsFunc(all, func(s stored) bool {
+		return s.key == "envoy.network.transport_socket.original_dst_address" && s.chosen(c.manager)
 	})
-}
-
-// fromRequest reports whether a value of filter state has what the client sends.
-func fromRequest(state object) bool {
-	return strings.Contains(state.object("format_string").object("text_format_source").text("inline_string")+
-		state.object("format_string").text("text_format"), "%REQ(")
 }
 
 // toDestination reports whether a target is a cluster that connects to the stored destination.
@@ -178,7 +173,7 @@ func (a *analysis) toDestination(target string) bool {
 // onlyPath is what begins all paths that the upstream gets by the route, "" if that isn't known. With a slash at its
 // end it stands for those below it.
 func (w *way) onlyPath() string {
-	from := w.match.text("path") + w.match.text("prefix") + w.match.text("path_separated_prefix")
+	from := w.from()
 	if from == "" {
 		return w.route.object("route").text("prefix_rewrite")
 	}
@@ -195,8 +190,16 @@ func (w *way) onlyPath() string {
 // guard is a route by which an upstream gets paths only from whom the rules let pass.
 type guard struct {
 	chain *chain
+	way   way
 	to    targets
 	paths []string // that they protect
+}
+
+// within returns the paths that a guard protects, also samples of those that another route takes or makes.
+func (g *guard) within(other *way) []string {
+	edge := g.chain.edge
+	paths := append(edge.protectedPaths(other), edge.ownPaths(other)...)
+	return append(slices.DeleteFunc(paths, func(path string) bool { return !g.way.takes(path) }), g.paths...)
 }
 
 func (a *analysis) guards(chains []chain) (all []guard) {
@@ -208,21 +211,21 @@ func (a *analysis) guards(chains []chain) (all []guard) {
 		for _, w := range a.waysOf(c) {
 			if paths := w.protects(c.edge); paths != nil {
 				to, _ := w.targets(&a.resources, false)
-				all = append(all, guard{c, to, paths})
+				all = append(all, guard{c, w, to, paths})
 			}
 		}
 	}
 	return all
 }
 
-// protectedBy returns the chain whose filter protects paths of one of these targets, and the paths; nil if none does.
-func protectedBy(to targets, guards []guard) (by *chain, paths []string) {
+// protectedBy returns the chain whose filter protects paths of one of these targets, and by what; nil if none does.
+func protectedBy(to targets, guards []guard) (by *chain, own []guard) {
 	for _, g := range guards {
 		if (by == nil || by == g.chain) && g.to.meet(to) {
-			by, paths = g.chain, append(paths, g.paths...)
+			by, own = g.chain, append(own, g)
 		}
 	}
-	return by, paths
+	return by, own
 }
 
 // protects are the paths that an upstream gets by the route only from whom the rules let pass, in the spelling of the
@@ -249,9 +252,13 @@ func (a *analysis) unjudged(c *chain, guards []guard) {
 	}
 	for _, w := range a.ways(c.manager) {
 		to, _ := w.targets(&a.resources, false)
-		by, paths := protectedBy(to, guards)
+		by, own := protectedBy(to, guards)
 		if by == nil || !c.asOpen(by) {
 			continue
+		}
+		var paths []string
+		for i := range own {
+			paths = append(paths, own[i].within(&w)...)
 		}
 		if path, found := w.carries(paths); found {
 			a.add(&unjudged, name, c.at+": "+w.at, why+", where %s needs a credential: here no request is judged",
@@ -288,13 +295,15 @@ func (a *analysis) weakerEdge(c *chain, guards []guard) {
 
 // weaker returns a request by the route of which the rules ask less than a guard, "" for none.
 func (w *way) weaker(p *plugin, g *guard) (method, path string) {
-	for _, path := range g.paths {
-		if !w.takes(path) {
-			continue
-		}
-		for _, method := range g.chain.edge.rules.SampleMethods() {
-			if p.rules.Need(method, path).Weaker(g.chain.edge.rules.Need(method, path)) {
-				return method, path
+	for _, path := range g.within(w) {
+		for _, client := range w.clientPaths(path) {
+			if to, known := w.upstream(client); !known || to != path || !w.takes(client) {
+				continue
+			}
+			for _, method := range g.chain.edge.rules.SampleMethods() {
+				if p.rules.Need(method, client).Weaker(g.chain.edge.rules.Need(method, path)) {
+					return method, path
+				}
 			}
 		}
 	}
@@ -326,8 +335,9 @@ func (a *analysis) wraps(p *plugin) {
 
 // translates are the filters that change the method or the path.
 var translates = map[string]bool{
-	"envoy.extensions.filters.http.connect_grpc_bridge.v3.FilterConfig":        true,
-	"envoy.extensions.filters.http.grpc_json_transcoder.v3.GrpcJsonTranscoder": true,
+	"envoy.extensions.filters.http.grpc_json_reverse_transcoder.v3.GrpcJsonReverseTranscoder": true,
+	"envoy.extensions.filters.http.connect_grpc_bridge.v3.FilterConfig":                       true,
+	"envoy.extensions.filters.http.grpc_json_transcoder.v3.GrpcJsonTranscoder":                true,
 }
 
 // translators reports such filters behind this one.

@@ -1,8 +1,11 @@
 package envoyconfig
 
 import (
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 )
 
 const (
@@ -35,6 +38,12 @@ func plainTo(routes string) string {
 	return managerOf + "route_config: {virtual_hosts: [{name: v, domains: ['*'], routes: [" + routes + "]}]}}"
 }
 
+// clearing is plainTo for a route, without its last brace, by which no identity header gets upstream.
+func clearing(route string) string {
+	return strings.Replace(plainTo(route+", request_headers_to_remove: [x-gatehouse-device, x-gatehouse-permissions]}"),
+		"route_config", "common_http_protocol_options: {headers_with_underscores_action: DROP_HEADER}, route_config", 1)
+}
+
 const (
 	loopback = "socket_address: {address: 127.0.0.1, port_value: 8082}"
 	anywhere = "socket_address: {address: 0.0.0.0, port_value: 8082}"
@@ -46,11 +55,18 @@ const (
 // specifier is a plugin that chooses the sidecar.
 const specifier = `{extension: {name: m, typed_config: {cluster_matcher: {on_no_match: {action: {typed_config: {cluster: gatehouse-sidecar}}}}}}}`
 
-// stores is a filter that stores what clients send.
-func stores(key string) string {
-	return `          - {name: s, typed_config: {"@type": x/envoy.extensions.filters.http.set_filter_state.v3.Config, on_request_headers: [{object_key: ` + key + `, format_string: {text_format_source: {inline_string: "%REQ(x-to)%"}}}]}}
-`
+// stores is a filter that stores a value.
+func stores(key, format string) string {
+	return "          - {name: s, typed_config: {\"@type\": x/envoy.extensions.filters.http.set_filter_state.v3.Config, " +
+		states(key, format) + "}}\n"
 }
+
+func states(key, format string) string {
+	return "on_request_headers: [{object_key: " + key +
+		", format_string: {text_format_source: {inline_string: '" + format + "'}}}]"
+}
+
+const destination = "envoy.network.transport_socket.original_dst_address"
 
 func cluster(name, address string) string {
 	return shippedClusters + "  - {name: " + name +
@@ -63,6 +79,11 @@ func sets(header string) string {
 
 func with(first []string, more ...string) []string {
 	return append(first[:len(first):len(first)], more...)
+}
+
+func luaFilter(code string) string {
+	return "          - {name: l, typed_config: {\"@type\": x/Lua, default_source_code: {inline_string: '" + code +
+		"'}}}\n"
 }
 
 // doors are ways past the filter. e2e/doors shows of each, in a real Envoy, that it is open.
@@ -159,17 +180,16 @@ func doors() []analyzeTest {
 			listener(anywhere, plainTo("{match: {prefix: /open/}, route: {cluster: upstream}}")), []string{unjudged.Code},
 			"listener second"},
 		{"a second listener for open paths without identity headers",
-			listener(anywhere,
-				strings.Replace(
-					plainTo("{match: {prefix: /open/}, route: {cluster: upstream}, request_headers_to_remove: [x-gatehouse-device, "+
-						"x-gatehouse-permissions]}"), "route_config",
-					"common_http_protocol_options: {headers_with_underscores_action: DROP_HEADER}, route_config", 1)), nil, ""},
+			listener(anywhere, clearing("{match: {prefix: /open/}, route: {cluster: upstream}")), nil, ""},
 		{"a second listener that rewrites",
+			listener(anywhere, clearing("{match: {prefix: /open/}, route: {cluster: upstream, prefix_rewrite: /}")),
+			[]string{unjudged.Code}, "listener second"},
+		{"a second listener below a protected prefix",
+			listener(anywhere, clearing("{match: {prefix: /v1/telemetry/x/y/}, route: {cluster: upstream}")),
+			[]string{unjudged.Code}, "listener second"},
+		{"a second listener that rewrites below a protected prefix",
 			listener(anywhere,
-				strings.Replace(
-					plainTo("{match: {prefix: /open/}, route: {cluster: upstream, prefix_rewrite: /}, request_headers_to_remove: "+
-						"[x-gatehouse-device, x-gatehouse-permissions]}"), "route_config",
-					"common_http_protocol_options: {headers_with_underscores_action: DROP_HEADER}, route_config", 1)),
+				clearing("{match: {prefix: /open/}, route: {cluster: upstream, prefix_rewrite: /v1/telemetry/x/y/}")),
 			[]string{unjudged.Code}, "listener second"},
 		{"tcp_proxy", listener(loopback, tcp+"upstream}"), []string{unjudged.Code}, "listener second: filter_chains[0]"},
 		{"tcp_proxy, weighted", listener(loopback, strings.TrimSuffix(tcp, "cluster: ")+
@@ -203,6 +223,10 @@ func doors() []analyzeTest {
 		{"prefix_rewrite on /",
 			[]string{shippedRoutes, "              routes:\n              - {match: {prefix: /}, route: {cluster: upstream, " +
 				"prefix_rewrite: /v1/}}"}, []string{rewriteIn.Code}, "routes[0].route"},
+		{"prefix_rewrite on / of open paths", []string{shippedRoutes, "              routes:\n              - {match: " +
+			"{prefix: /}, route: {cluster: upstream, prefix_rewrite: /secret/}}", shippedDefault,
+			"                      - {match: {prefix: /secret/}, auth: {}}\n                      - {match: {prefix: " +
+				"/public/}}\n                      default: deny"}, []string{rewriteIn.Code}, "routes[0].route"},
 		{"prefix_rewrite of what another route takes",
 			[]string{shippedRoutes, "              routes:\n              - {match: {prefix: /public/}, direct_response: " +
 				"{status: 404}}\n              - {match: {prefix: /public/v1/}, route: {cluster: upstream, prefix_rewrite: /v1/}}"},
@@ -240,7 +264,11 @@ func doors() []analyzeTest {
 		{"an address that a filter stores",
 			with(with(routeFirst("{match: {prefix: /x/}, route: {cluster: any}}"), shippedClusters,
 				shippedClusters+"  - {name: any, type: ORIGINAL_DST}\n"),
-				filters(stores("envoy.network.transport_socket.original_dst_address"), "")...),
+				filters(stores(destination, "%REQ(x-to)%"), "")...), []string{clientsChoose.Code}, "routes[0]"},
+		{"an address that a route stores",
+			with(with(routeFirst("{match: {prefix: /x/}, route: {cluster: any}, typed_per_filter_config: {s: {"+
+				states(destination, "%REQ(x-to)%")+"}}}"), shippedClusters,
+				shippedClusters+"  - {name: any, type: ORIGINAL_DST}\n"), filters(stores("other", "x"), "")...),
 			[]string{clientsChoose.Code}, "routes[0]"},
 		{"the filter off below a protected prefix",
 			routeFirst(
@@ -267,11 +295,29 @@ func doors() []analyzeTest {
 					"eds_cluster_config: {service_name: shop}\n    type: EDS"), []string{unjudged.Code}, "listener second"},
 		{"sources that clients write to filter state",
 			with([]string{"#source source: {filter_state: gatehouse.source}", "source: {filter_state: gatehouse.source}"},
-				filters(stores("gatehouse.source"), "")...), []string{forgedSource.Code}, "http_filters[0].on_request_headers"},
+				filters(stores("gatehouse.source", "%REQ(x-to)%"), "")...), []string{forgedSource.Code},
+			"http_filters[0].on_request_headers"},
+		{"sources that Envoy reads in a header",
+			with([]string{"#source source: {filter_state: gatehouse.source}", "source: {filter_state: gatehouse.source}",
+				"use_remote_address: true", "use_remote_address: false"},
+				filters(stores("gatehouse.source", "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"), "")...),
+			[]string{forgedSource.Code}, "http_filters[0].on_request_headers"},
 		{"another method behind",
 			filters("", "          - {name: g, typed_config: {\"@type\": "+
 				"x/envoy.extensions.filters.http.connect_grpc_bridge.v3.FilterConfig}}\n"), []string{translated.Code},
 			"http_filters[1]"},
+		{"another method by Lua behind", filters("", luaFilter("h:headers():replace(\":method\", x)")),
+			[]string{translated.Code}, "http_filters[1]"},
+		{"another path by Lua behind", filters("", luaFilter("h:headers():replace( \":path\", x)")),
+			[]string{translated.Code}, "http_filters[1]"},
+		{"another path by Lua before", filters(luaFilter("h:headers():replace(\":path\", x)"), ""), nil, ""},
+		{"another path by a route's Lua behind",
+			with(routeFirst("{match: {prefix: /x/}, route: {cluster: upstream}, typed_per_filter_config: {l: {source_code: "+
+				"{inline_string: 'h:headers():replace(\":path\", x)'}}}}"), filters("", luaFilter("x"))...),
+			[]string{translated.Code}, "routes[0].typed_per_filter_config.l"},
+		{"path and identity as metadata",
+			filters("", "          - {name: m, typed_config: {\"@type\": x/envoy.extensions.filters.http.header_to_metadata."+
+				"v3.Config, request_rules: [{header: ':path'}, {header: x-gatehouse-device}]}}\n"), nil, ""},
 		{"another method before",
 			filters("          - {name: g, typed_config: {\"@type\": "+
 				"x/envoy.extensions.filters.http.connect_grpc_bridge.v3.FilterConfig}}\n", ""), nil, ""},
@@ -307,11 +353,9 @@ func doors() []analyzeTest {
 				strings.Replace(mutation, "HEADER", "x-gatehouse-device", 1) + "}}"), []string{setsIdentity.Code},
 			"typed_per_filter_config.m"},
 		{"identity of Lua",
-			filters("", "          - {name: l, typed_config: {\"@type\": x/Lua, default_source_code: {inline_string: "+
-				"'h:headers():add(\"X-Gatehouse-Device\", x)'}}}\n"), []string{setsIdentity.Code}, "http_filters[1]"},
-		{"identity that Lua reads",
-			filters("", "          - {name: l, typed_config: {\"@type\": x/Lua, default_source_code: {inline_string: "+
-				"'h:headers():get(\"X-Gatehouse-Device\")'}}}\n"), nil, ""},
+			filters("", luaFilter("h:headers():add(\"X-Gatehouse-Device\", x)")), []string{setsIdentity.Code},
+			"http_filters[1]"},
+		{"identity that Lua reads", filters("", luaFilter("h:headers():get(\"X-Gatehouse-Device\")")), nil, ""},
 		{"identity of claims",
 			filters("", "          - {name: j, typed_config: {\"@type\": x/JWT, providers: {p: {claim_to_headers: "+
 				"[{header_name: x-gatehouse-device, claim_name: sub}]}}}}\n"), []string{setsIdentity.Code}, "http_filters[1]"},
@@ -339,6 +383,39 @@ func doors() []analyzeTest {
 	}
 }
 
+// Of what a filter stores as the source or the destination, clients may choose all that isn't known to be given.
+func TestStored(t *testing.T) {
+	for _, test := range []struct {
+		format          string
+		chosen, trusted bool // with use_remote_address: trusted
+	}{
+		{"10.0.0.1", false, false},
+		{"100%%", false, false},
+		{"%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%", false, false},
+		{"%DOWNSTREAM_LOCAL_ADDRESS%", false, false},
+		{"%DOWNSTREAM_PEER_URI_SAN%", false, false},
+		{"%DYNAMIC_METADATA(envoy.filters.http.jwt_authn:m:sub):40%", false, false},
+		{"%ENVIRONMENT(HOST)%:80", false, false},
+		{"%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%", false, true},
+		{"%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%", true, false},
+		{"%REQ(x)%", true, false},
+		{"%REQ(x):9%", true, true},
+		{"%REQUEST_HEADER(x)%", true, true},
+		{"%QUERY_PARAM(x)%", true, true},
+		{"%REQUESTED_SERVER_NAME%", true, true},
+		{"%FILTER_STATE(x:PLAIN)%", true, true},
+		{"%DYNAMIC_METADATA(a%b:c)%%REQ(x)%", true, true},
+		{"%START_TIME(%s)%", true, true},
+		{"%DYNAMIC_METADATA(a)", true, true},
+		{"", true, true}, // in a file
+	} {
+		s, manager := stored{format: test.format}, object{"use_remote_address": test.trusted}
+		if got := s.chosen(manager); got != test.chosen {
+			t.Errorf("%q with use_remote_address: %t: chosen by clients: %t", test.format, test.trusted, got)
+		}
+	}
+}
+
 // Two edges with other rules lead to the same upstream.
 func TestWeakerEdge(t *testing.T) {
 	whole := string(shipped(t))
@@ -352,5 +429,13 @@ func TestWeakerEdge(t *testing.T) {
 	}
 	if got := codes(Analyze([]byte(strings.ReplaceAll(whole[:end]+second+whole[end:], "/v2/", "/v1/")))); got != nil {
 		t.Errorf("with the same rules got %q", got)
+	}
+	rewriting := strings.Replace(second, "match: {prefix: /}\n                route: {",
+		"match: {prefix: /v2/}\n                route: {prefix_rewrite: /v1/, ", 1)
+	found := Analyze([]byte(whole[:end] + rewriting + whole[end:])).Findings
+	if !slices.ContainsFunc(found, func(f findings.Finding) bool {
+		return f.Code == weakerEdge.Code && f.Place.Listener == "second"
+	}) {
+		t.Errorf("of one that rewrites got %+v, want %s", found, weakerEdge.Code)
 	}
 }

@@ -15,15 +15,24 @@ func isIdentity(name string) bool {
 	return spelled(name) == policy.DeviceHeader || spelled(name) == policy.PermissionsHeader
 }
 
-// headers checks that nothing behind the filter sets an identity header, and nothing before it a credential.
+// isJudged reports whether a header is one that the filter judges or sets: nothing may set it later.
+func isJudged(name string) bool { return isIdentity(name) || name == ":path" || name == ":method" }
+
+// headers checks that nothing behind the filter sets an identity header, method or path, and nothing before it a
+// credential.
 func (a *analysis) headers(p *plugin) {
 	if !p.auth {
 		return
 	}
 	seen := map[string]bool{}
 	report := func(at, header string) {
-		if !seen[at] {
-			seen[at] = true
+		if seen[at] {
+			return
+		}
+		seen[at] = true
+		if strings.HasPrefix(header, ":") {
+			a.add(&translated, p.name(), at, "sets %s behind the filter, which judged the client's", header)
+		} else {
 			a.add(&setsIdentity, p.name(), at, "sets %s behind the filter: the upstream takes any client for that device",
 				header)
 		}
@@ -43,7 +52,7 @@ func (a *analysis) headers(p *plugin) {
 	}
 	for name := range a.clusters {
 		if clusters[name] {
-			if header := setWithin(a.clusters[name].field("typed_extension_protocol_options"), isIdentity); header != "" {
+			if header := setWithin(a.clusters[name].field("typed_extension_protocol_options"), isJudged); header != "" {
 				report("cluster "+name+": typed_extension_protocol_options", header)
 			}
 		}
@@ -59,7 +68,7 @@ func (a *analysis) perFilter(p *plugin, l level, report func(at, header string))
 		if at >= 0 && at < p.index {
 			continue
 		}
-		if header := setWithin(configs[name], isIdentity); header != "" {
+		if header := setWithin(configs[name], isJudged); header != "" {
 			report(l.at+".typed_per_filter_config."+name, header)
 		}
 	}
@@ -84,7 +93,7 @@ func (a *analysis) filterHeaders(p *plugin, report func(at, header string)) {
 		if i < p.index {
 			injected(at, config)
 		} else if i > p.index {
-			if header := setWithin(config, isIdentity); header != "" {
+			if header := setWithin(config, isJudged); header != "" {
 				report(at, header)
 			}
 		}
@@ -127,7 +136,7 @@ func setWithin(v any, wanted func(string) bool) string {
 		}
 		for _, key := range o.keys() {
 			if plain := strings.ToLower(strings.ReplaceAll(key, "_", "")); strings.HasPrefix(plain, "response") ||
-				strings.Contains(plain, "accesslog") || plain == "keysources" {
+				strings.Contains(plain, "accesslog") || plain == "keysources" || plain == "requestrules" { // these are read
 				continue
 			}
 			if name := setWithin(o[key], wanted); name != "" {
@@ -139,7 +148,7 @@ func setWithin(v any, wanted func(string) bool) string {
 }
 
 // letters are those of a header's name.
-const letters = "-_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+const letters = ":-_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 // luaSets returns the wanted header that a script of Envoy's Lua filter sets, "" if it sets none.
 func luaSets(code string, wanted func(string) bool) string {

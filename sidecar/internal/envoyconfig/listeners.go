@@ -163,13 +163,16 @@ func (a *analysis) order(p *plugin) {
 				"stands behind the router, which ends the chain: no request is judged")
 		case isType(kind, stateType) && i < p.index:
 			for _, state := range config.list("on_request_headers") {
-				states = append(states, state.text("object_key"), state.text("factory_key"))
-				if source != "" && state.text("object_key") == source && fromRequest(state) {
-					a.add(&forgedSource, p.name(), fmt.Sprintf("http_filters[%d].on_request_headers", i),
-						"stores what the client writes: it can evade limits of wrong secrets, and have others limited")
-				}
+				states = append(states, state.text("object_key"))
 			}
 		}
+	}
+	before := a.stored(p.manager, p.filters[:p.index])
+	if i := slices.IndexFunc(before, func(s stored) bool {
+		return source != "" && s.key == source && s.chosen(p.manager)
+	}); i >= 0 {
+		a.add(&forgedSource, p.name(), before[i].at,
+			"stores what clients may choose: they can evade limits of wrong secrets, and have others limited")
 	}
 	if source != "" && !slices.Contains(states, source) {
 		a.add(&noSource, p.name(), "source.filter_state",
@@ -188,16 +191,22 @@ func (a *analysis) order(p *plugin) {
 		a.add(&noJWT, p.name(), "session.metadata",
 			"%q: no jwt_authn filter before this one writes there, so no token counts", p.rules.SessionMetadata)
 	} else if p.native && p.rules.SessionMetadata != "" {
-		a.claims(p, states)
+		a.claims(p, states, before)
 	}
 }
 
-// claims checks that the claims of tokens are copied to where a dynamic module reads them.
-func (a *analysis) claims(p *plugin, states []string) {
+// claims checks that the claims of tokens, and nothing else, are copied to where a dynamic module reads them.
+func (a *analysis) claims(p *plugin, states []string, before []stored) {
 	for _, claim := range []string{policy.SubjectClaim, policy.RecordClaim} {
-		if state := "gatehouse.claims." + p.rules.SessionMetadata + "." + claim; !slices.Contains(states, state) {
+		state := "gatehouse.claims." + p.rules.SessionMetadata + "." + claim
+		if !slices.Contains(states, state) {
 			a.add(&noClaims, p.name(), "session.metadata",
 				"%q: no set_filter_state filter before this one writes %s, so no token counts", p.rules.SessionMetadata, state)
+		}
+		want := fmt.Sprintf("%%DYNAMIC_METADATA(envoy.filters.http.jwt_authn:%s:%s)%%", p.rules.SessionMetadata, claim)
+		if i := slices.IndexFunc(before, func(s stored) bool { return s.key == state && s.format != want }); i >= 0 {
+			a.add(&noClaims, p.name(), before[i].at, "writes %s, but not the claim of a token, %s: any client may be any device",
+				state, want)
 		}
 	}
 }

@@ -140,6 +140,11 @@ func (w *way) clears(manager object) bool {
 	return true
 }
 
+// from is what begins the paths that the route takes, "" if only an expression tells.
+func (w *way) from() string {
+	return w.match.text("path") + w.match.text("prefix") + w.match.text("path_separated_prefix")
+}
+
 // takes reports whether the route takes requests for a path; one whose condition isn't known does.
 func (w *way) takes(path string) bool {
 	return matches(w.match, path) && !slices.ContainsFunc(w.before, func(route object) bool {
@@ -241,7 +246,7 @@ func (w *way) clientPaths(path string) (all []string) {
 
 // ownPaths are samples of the paths that a route takes, where a rule refuses some requests.
 func (p *plugin) ownPaths(w *way) []string {
-	from := w.match.text("path") + w.match.text("prefix") + w.match.text("path_separated_prefix")
+	from := w.from()
 	return slices.DeleteFunc([]string{from, from + "x", from + "/x"}, func(path string) bool {
 		return !w.takes(path) || !slices.ContainsFunc(p.rules.SampleMethods(), func(method string) bool {
 			need := p.rules.Need(method, path)
@@ -300,19 +305,34 @@ type opened struct {
 
 // opens returns a path that clients get to by the rewriting of a route without what its rule asks.
 func (w *way) opens(p *plugin) (o opened, found bool) {
-	for _, path := range p.protectedPaths(w) {
-		for _, client := range w.clientPaths(path) {
-			if to, known := w.upstream(client); !known || to != path || !w.takes(client) {
-				continue
-			}
-			for _, method := range p.rules.SampleMethods() {
-				if asked := p.rules.Need(method, path); p.rules.Need(method, client).Weaker(asked) {
-					return opened{method, client, path, asked.Rule}, true
-				}
+	for _, client := range p.clients(w) {
+		to, known := w.upstream(client)
+		if !known || !w.takes(client) || !strings.HasPrefix(client, "/") {
+			continue
+		}
+		for _, method := range p.rules.SampleMethods() {
+			if asked := p.rules.Need(method, to); p.rules.Need(method, client).Weaker(asked) {
+				return opened{method, client, to, asked.Rule}, true
 			}
 		}
 	}
 	return opened{}, false
+}
+
+// clients are paths of clients that a route may open: those that become protected samples, the route's own, and those
+// of each rule, since what a rule covers may become longer than any sample.
+func (p *plugin) clients(w *way) (all []string) {
+	for _, path := range p.protectedPaths(w) {
+		all = append(all, slices.DeleteFunc(w.clientPaths(path), func(client string) bool {
+			to, _ := w.upstream(client)
+			return to != path
+		})...)
+	}
+	all = append(all, w.from(), w.from()+"x")
+	for i := range p.rules.Rules {
+		all = append(all, p.rules.Rules[i].Match.Samples()...)
+	}
+	return all
 }
 
 // unclear reports whether it can't be told if rewriting opens a path, for example of an expression with several groups.
