@@ -101,6 +101,20 @@ var doors = []door{
 		g.protect(resource{path: "/deep/", below: true})
 		g.lastRoute()["route"].(tree)["prefix_rewrite"] = "/deep/"
 	}},
+	{"prefix_rewrite into a protected prefix", func(g *gen) {
+		g.protect(resource{path: "/deep/", below: true})
+		join(g.rules, "rules", parse(`{"match": {"prefix": "/free/"}}`))
+		g.rules["default"] = "deny"
+		g.lastRoute()["route"].(tree)["prefix_rewrite"] = "/deep/"
+	}},
+	{"a second listener into a protected prefix", func(g *gen) {
+		g.protect(resource{path: "/deep/", below: true})
+		plain := g.manager(`{"match": {"prefix": "/free/"}, "route": ` + g.to("upstream", `"prefix_rewrite": "/deep/a/"`) +
+			`, "request_headers_to_remove": ["x-gatehouse-device", "x-gatehouse-permissions"]}`)
+		at(plain, "typed_config").(tree)["common_http_protocol_options"] = parse(
+			`{"headers_with_underscores_action": "REJECT_REQUEST"}`)
+		g.listen("door", g.everywhere(), plain)
+	}},
 	{"prefix_rewrite", func(g *gen) {
 		g.route(`{"prefix": "/public/"}`, g.to("upstream", `"prefix_rewrite": "/"`))
 	}},
@@ -147,6 +161,15 @@ var doors = []door{
 		g.insert(g.filterAt()+1,
 			lua("door", "function envoy_on_request(h) h:headers():replace(\"x-gatehouse-device\", \"root\") end"))
 	}},
+	{"another path of Lua behind", func(g *gen) {
+		g.protect(resource{path: "/deep/config"})
+		g.insert(g.filterAt()+1,
+			lua("door", "function envoy_on_request(h) h:headers():replace(':path', '/deep/config') end"))
+	}},
+	{"another method of Lua behind", func(g *gen) {
+		g.protect(resource{path: "/open/", below: true, methods: []string{"POST"}})
+		g.insert(g.filterAt()+1, lua("door", "function envoy_on_request(h) h:headers():replace(':method', 'POST') end"))
+	}},
 	{"identity header of a cluster's filter", func(g *gen) {
 		for _, c := range g.clusters {
 			if c := c.(tree); c["name"] == g.name("upstream") {
@@ -181,6 +204,12 @@ var doors = []door{
 		g.cluster("any", "127.0.0.1:1",
 			`{"type": "ORIGINAL_DST", "lb_policy": "CLUSTER_PROVIDED", "original_dst_lb_config": {"use_http_header": true}, "load_assignment": null}`)
 		g.route(`{"prefix": "/any/"}`, g.to("any", `"prefix_rewrite": "/"`))
+	}},
+	{"the address in filter state", func(g *gen) {
+		g.cluster("any", "127.0.0.1:1", `{"type": "ORIGINAL_DST", "lb_policy": "CLUSTER_PROVIDED", "load_assignment": null}`)
+		g.route(`{"prefix": "/any/"}`, g.to("any", `"prefix_rewrite": "/"`))
+		g.insert(0, filterState("door", "envoy.network.transport_socket.original_dst_address", "",
+			pick(g, "%REQ(x-envoy-original-dst-host)%", "%REQUEST_HEADER(x-envoy-original-dst-host)%")))
 	}},
 	{"several domains with one cache", func(g *gen) {
 		rules := g.rules["rules"].([]any)

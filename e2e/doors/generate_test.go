@@ -297,6 +297,15 @@ func lua(name, code string) tree {
 		`{"name": %q, "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua", "default_source_code": {"inline_string": %q}}}`, name, code)
 }
 
+// filterState is a filter that stores a value under a name, by a factory.
+func filterState(name, key, factory, format string) tree {
+	return parse(
+		`{"name": %q, "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.set_filter_state.v3.Config",
+		"on_request_headers": [{"object_key": %q, "factory_key": %q,
+			"format_string": {"text_format_source": {"inline_string": %q}}}]}}`,
+		name, key, factory, format)
+}
+
 // vary makes changes that open nothing.
 func (g *gen) vary() {
 	for _, i := range g.Perm(len(variations))[:g.IntN(5)] {
@@ -350,6 +359,14 @@ var variations = []func(*gen){
 	func(g *gen) { g.insert(g.filterAt()+1, mutation("late", "x-zone", "%REQ(:authority)%")) },
 	func(g *gen) {
 		g.insert(0, lua("lua", "function envoy_on_request(h) h:headers():add('x-lua', '1') end"))
+	},
+	func(g *gen) {
+		g.insert(g.filterAt()+1, lua("later", "function envoy_on_request(h) h:headers():replace('x-lua', '1') end"))
+	},
+	func(g *gen) {
+		g.rules["source"] = parse(`{"filter_state": "gatehouse.source"}`)
+		g.insert(0, filterState("source", "gatehouse.source", "envoy.string", pick(g, "%DOWNSTREAM_REMOTE_ADDRESS%",
+			"%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%", "%DOWNSTREAM_LOCAL_ADDRESS%", "10.0.0.1")))
 	},
 	func(g *gen) {
 		here, _ := g.loopback()
@@ -417,7 +434,12 @@ func (g *gen) wild() {
 		route := fmt.Sprintf(
 			`{"match": {"prefix": %q}, "route": %s, "request_headers_to_remove": ["x-gatehouse-device", "x-gatehouse-permissions"]}`,
 			pick(g, prefixes...), g.to("upstream", fmt.Sprintf(`"prefix_rewrite": %q`, pick(g, prefixes...))))
-		g.listen("partly", g.everywhere(), g.manager(route))
+		partly := g.manager(route)
+		if g.chance(50) {
+			at(partly, "typed_config").(tree)["common_http_protocol_options"] = parse(
+				`{"headers_with_underscores_action": "REJECT_REQUEST"}`)
+		}
+		g.listen("partly", g.everywhere(), partly)
 	default:
 		g.door(pick(g, doors...))
 	}
