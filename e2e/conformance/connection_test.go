@@ -71,6 +71,10 @@ var dialogues = []dialogue{
 		[]string{post + good + "content-length: 3\r\nexpect: 100-CONTINUE\r\n\r\n", "abc"}, []int{100, 200}, true},
 	{"9110 10.1.1", "a refusal after 100 Continue", []string{post + "content-length: 3\r\nexpect: 100-continue\r\n\r\n",
 		""}, []int{100, 401}, false},
+	{"9110 15.2", "100 Continue before a hit without content",
+		[]string{get42 + "expect: 100-continue\r\n\r\n", "", get42 + "\r\n"}, []int{100, 200, 200}, true},
+	{"9110 15.2", "100 Continue before a 304 without content",
+		[]string{get42 + "if-none-match: *\r\nexpect: 100-continue\r\n\r\n", "", get42 + "\r\n"}, []int{100, 304, 200}, true},
 	// The section says that a server must not. Envoy does for a client of HTTP/1.0 that asks for what HTTP/1.0 lacks.
 	{"9110 15.2", "100 Continue of HTTP/1.0",
 		[]string{"POST /w HTTP/1.0\r\n" + good + "content-length: 3\r\nexpect: 100-continue\r\n\r\n", "abc"},

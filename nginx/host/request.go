@@ -150,6 +150,8 @@ func appendHeaders(dst []byte, method, target string, headers []C.gh_element, ta
 			value = value[:len(value)-1]
 		}
 		switch len(name) {
+		case len("expect"): // nginx answers 100 Continue when it discards the body, and otherwise after our answer
+			hasBody = hasBody || name == "expect"
 		case len("authorization"):
 			if taken && name == "authorization" {
 				continue
