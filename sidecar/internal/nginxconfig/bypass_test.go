@@ -67,6 +67,8 @@ var bypasses = []struct {
 		"POST", "/v1/secret", []string{forged, "Content-Length: 0"}, "401 Unauthorized", nil},
 	{"satisfy any with allow", include + "location / { satisfy any; allow all; proxy_pass http://service; }",
 		"GET", "/v1/secret", []string{forged}, "/v1/secret device=root", []string{satisfyAny.Code}},
+	{"satisfy ANY", include + "location / { satisfy ANY; allow all; proxy_pass http://service; }",
+		"GET", "/v1/secret", []string{forged}, "/v1/secret device=root", []string{satisfyAny.Code}},
 	{"satisfy any with auth_request",
 		include + "location / { satisfy any; auth_request /ok; proxy_pass http://service; } location = /ok { return 200; }",
 		"GET", "/v1/secret", []string{forged}, "/v1/secret device=root", []string{satisfyAny.Code}},
@@ -79,6 +81,15 @@ var bypasses = []struct {
 	{"server without server.conf", "location / { proxy_pass http://service; } location /judged { " +
 		include + " proxy_pass http://service; }", "GET", "/v1/secret", []string{forged}, "/v1/secret device=root",
 		[]string{unjudged.Code}},
+	{"server that denies an address", "deny 192.0.2.1; location / { proxy_pass http://service; } location /judged { " +
+		include + " proxy_pass http://service; }", "GET", "/v1/secret", []string{forged}, "/v1/secret device=root",
+		[]string{unjudged.Code}},
+	{"server that denies all", "location / { deny all; allow all; proxy_pass http://service; } location /judged { " +
+		include + " proxy_pass http://service; }", "GET", "/v1/secret", []string{forged}, "403 Forbidden", nil},
+	{"server that denies all but some methods",
+		"location / { deny all; limit_except GET { allow all; } proxy_pass http://service; } location /judged { " +
+			include + " proxy_pass http://service; }", "POST", "/v1/secret", []string{forged, "Content-Length: 0"},
+		"/v1/secret device=root", []string{unjudged.Code}},
 	{"server that clears the headers",
 		"location / { proxy_set_header X-Gatehouse-Device ''; proxy_set_header X-Gatehouse-Permissions ''; proxy_pass " +
 			"http://service; } location /judged { " + include + " proxy_pass http://service; }",

@@ -110,7 +110,7 @@ func (a *analysis) unjudged(s *scope) {
 		}
 	}
 	pass := s.own(passes...)
-	if pass == nil || a.apart(s.server()) || s.effective("deny") != nil {
+	if pass == nil || a.apart(s.server()) || s.closed() {
 		return
 	}
 	if !slices.ContainsFunc(a.addresses(s, pass[0]), func(name string) bool { return a.upstreams[name] }) {
@@ -176,7 +176,7 @@ func (a *analysis) leads(s *scope, pass *directive) bool {
 
 // satisfyAny reports that another check may let a request pass before the plugin judges it.
 func (a *analysis) satisfyAny(s *scope) bool {
-	if s.value("satisfy") != "any" {
+	if !s.satisfiesAny() {
 		return false
 	}
 	for _, name := range []string{"allow", "auth_basic", "auth_request", "auth_jwt"} {
@@ -219,9 +219,9 @@ func (a *analysis) clientAddress(s *scope) {
 		return
 	}
 	for _, d := range s.effective("set_real_ip_from") {
-		if d.arg(0) == "0.0.0.0/0" || d.arg(0) == "::/0" {
-			a.addAt(&anySource, s, d, "%s: every client may write its address: it can evade limits of wrong secrets, and have "+
-				"others limited", d.arg(0))
+		if broad(d) {
+			a.addAt(&anySource, s, d, "%s: clients there may write their address: they can evade limits of wrong secrets, and "+
+				"have others limited", d.arg(0))
 		}
 	}
 }

@@ -118,7 +118,7 @@ func (a *analysis) streams(tree []*directive) {
 }
 
 func (a *analysis) stream(block, server *scope, pass *directive) {
-	if a.apart(server) || server.effective("deny") != nil {
+	if a.apart(server) || server.closed() {
 		return
 	}
 	for _, name := range a.named(pass.arg(0), block) {

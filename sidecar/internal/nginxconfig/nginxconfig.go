@@ -232,7 +232,7 @@ func (a *analysis) push() {
 				}
 			}
 			if _, drains, _ := a.calls(s, "content_by_lua", edgeModule, callDrain); drains && !server.local() &&
-				s.effective("deny") == nil {
+				!s.closed() {
 				a.add(&openAdmin, s, "content_by_lua",
 					"calls edge.drain, and other machines reach it: whoever does can drain nginx")
 			}

@@ -125,6 +125,10 @@ var files = []struct {
 	{"a stream to the sidecar",
 		[]string{"http {", "stream { server { listen 82; proxy_pass unix:/run/gatehouse/api.sock; } }\nhttp {"},
 		[]string{toInner.Code}, "server 82: proxy_pass"},
+	{"a stream for some", []string{"http {", "stream { server { listen 82; allow 192.0.2.0/24; deny all; proxy_pass " +
+		"127.0.0.1:8081; } }\nhttp {"}, nil, ""},
+	{"a stream for most", []string{"http {", "stream { server { listen 82; deny 192.0.2.1; proxy_pass 127.0.0.1:8081; } }" +
+		"\nhttp {"}, []string{unjudged.Code}, "server 82: proxy_pass"},
 	{"a stream elsewhere", []string{"http {", "stream { server { listen 82; proxy_pass 127.0.0.1:5432; } }\nhttp {"},
 		nil, ""},
 	{"the server for operators", []string{inServer, "    location /ops/ { proxy_pass http://127.0.0.1:9901/; }\n" +
@@ -199,6 +203,8 @@ var files = []struct {
 	{"push on no socket", []string{pushListen, ""}, []string{openPush.Code}, "server *:80: listen"},
 	{"drain from everywhere", []string{"listen 127.0.0.1:9901;", "listen 9901;"}, []string{openAdmin.Code},
 		"server 9901: location = /healthcheck/fail"},
+	{"drain for most", []string{"listen 127.0.0.1:9901;", "listen 9901; deny 192.0.2.1;"}, []string{openAdmin.Code},
+		"server 9901: location = /healthcheck/fail"},
 	{"drain for some", []string{"listen 127.0.0.1:9901;", "listen 9901; allow 192.0.2.0/24; deny all;"}, nil, ""},
 	{"other compression", []string{"http {", "http { brotli on;"}, []string{reencoded.Code},
 		"server 127.0.0.1:8080: brotli"},
@@ -228,6 +234,65 @@ func TestFiles(t *testing.T) {
 			if report.Rules != 4 && !slices.Contains(c.want, unreadable.Code) && !slices.Contains(c.want, noPlugin.Code) {
 				t.Errorf("got %d rules, want 4", report.Rules)
 			}
+		})
+	}
+}
+
+// TestClosed: a server that shuts some out is another way to the upstream for the others.
+func TestClosed(t *testing.T) {
+	const pass, none = "proxy_pass http://service;", "location / { proxy_pass http://service; }"
+	for server, closed := range map[string]bool{
+		"deny all; " + none:                                     true,
+		"allow 192.0.2.0/24; deny all; " + none:                 true,
+		"allow unix:; allow 10.0.0.0/8; deny all; " + none:      true,
+		"allow fd00::/8; allow fc00::/7; deny all; " + none:     true,
+		"allow 2001:db8::/32; deny all; " + none:                true,
+		"deny 192.0.2.1; allow 192.0.2.0/24; deny all; " + none: true,
+		"deny all; allow all; " + none:                          true, // the first that matches counts
+		"location / { deny all; " + pass + " }":                 true,
+		"deny all; location / { location /a { " + pass + " } }": true,
+
+		"deny 192.0.2.1; " + none:                                               false,
+		"allow 192.0.2.1; " + none:                                              false,
+		"deny 192.0.2.1; allow all; " + none:                                    false,
+		"deny 0.0.0.0/0; " + none:                                               false, // IPv6
+		"allow all; deny all; " + none:                                          false,
+		"allow 192.0.2.1; allow 0.0.0.0/0; deny all; " + none:                   false,
+		"allow 00.0.0.0/00; deny all; " + none:                                  false,
+		"allow 0.0.0.0/1; allow 128.0.0.0/1; deny all; " + none:                 false,
+		"allow ::/0; deny all; " + none:                                         false,
+		"allow 2000::/3; deny all; " + none:                                     false,
+		"allow f000::/4; deny all; " + none:                                     false,
+		"deny all; location / { allow all; " + pass + " }":                      false,
+		"deny all; location / { deny 192.0.2.1; " + pass + " }":                 false,
+		"deny all; satisfy ANY; auth_basic a; " + none:                          false,
+		"allow 192.0.2.1; deny all; set_real_ip_from 0.0.0.0/0; " + none:        false,
+		"deny all; location / { limit_except GET { allow all; } " + pass + " }": false,
+	} {
+		var want []string
+		if !closed {
+			want = []string{unjudged.Code}
+		}
+		t.Run(server, func(t *testing.T) {
+			wantCodes(t, shipped(t, shippedRules, anyServer, "server { listen 81; "+server+" }"+anyServer), want)
+		})
+	}
+}
+
+// TestSources: from a prefix that is too short on, clients choose their address.
+func TestSources(t *testing.T) {
+	for source, anyone := range map[string]bool{
+		"10.0.0.0/8": false, "192.0.2.1": false, "fc00::/7": false, "2400:cb00::/32": false, "2001:db8::1": false,
+		"2600::/16": false, "unix:": false, "proxy.example": false,
+		"0.0.0.0/0": true, "128.0.0.0/1": true, "10.0.0.0/7": true, "10.0.0.0/07": true, "::/0": true, "2000::/3": true,
+		"2600::/15": true,
+	} {
+		var want []string
+		if anyone {
+			want = []string{anySource.Code}
+		}
+		t.Run(source, func(t *testing.T) {
+			wantCodes(t, shipped(t, shippedRules, inServer, "    set_real_ip_from "+source+";\n"+inServer), want)
 		})
 	}
 }

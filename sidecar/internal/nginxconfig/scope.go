@@ -115,6 +115,42 @@ func (s *scope) local() bool {
 	})
 }
 
+// closed reports whether nginx lets only some addresses in: the first line that matches counts.
+func (s *scope) closed() bool {
+	if s.satisfiesAny() || slices.ContainsFunc(s.inner, func(inner *scope) bool {
+		return inner.name == "limit_except" && !inner.closed()
+	}) {
+		return false
+	}
+	forged := slices.ContainsFunc(s.effective("set_real_ip_from"), broad)
+	for _, d := range s.effective("allow", "deny") {
+		if d.name == "deny" && d.arg(0) == "all" {
+			return true
+		}
+		if d.name == "allow" && (forged || broad(d)) {
+			return false
+		}
+	}
+	return false
+}
+
+// satisfiesAny reports whether one check that lets a request pass is enough.
+func (s *scope) satisfiesAny() bool { return strings.EqualFold(s.value("satisfy"), "any") }
+
+// broad reports whether a directive names more addresses than a network has: all, or a prefix that is shorter than /8
+// or, of public IPv6, /16.
+func broad(d *directive) bool {
+	text, length, found := strings.Cut(d.arg(0), "/")
+	bits, err := strconv.Atoi(length)
+	shortest := 8
+	if ip, _ := netip.ParseAddr(text); ip.IsPrivate() && ip.Is6() {
+		shortest = 7 // fc00::/7
+	} else if ip.Is6() {
+		shortest = 16
+	}
+	return text == "all" || found && err == nil && bits < shortest
+}
+
 // passes are the directives that send requests upstream.
 var passes = []string{"proxy_pass", "grpc_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass"}
 
