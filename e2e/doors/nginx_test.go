@@ -158,6 +158,9 @@ var nginxVariations = []func(*ngen){
 	},
 	func(g *ngen) { g.server("location / { proxy_pass http://other; }") },
 	func(g *ngen) { g.server("location / { return 200 ok; }") },
+	func(g *ngen) {
+		g.server("deny 192.0.2.1; allow 192.0.2.0/24; deny all; location / { proxy_pass http://service; }")
+	},
 	func(g *ngen) { g.server(serverConf+"location / { %s }", pass) },
 	func(g *ngen) { g.server("location /open/ { %s proxy_pass http://service; }", cleared) },
 	func(g *ngen) { g.inServer += "underscores_in_headers on;\n" },
@@ -175,6 +178,10 @@ var nginxDoors = []struct {
 }{
 	{"a server without the plugin", func(g *ngen) { g.server("location / { proxy_pass http://service; }") }},
 	{"a server without the plugin, by address", func(g *ngen) { g.server("location / { proxy_pass http://SERVICE; }") }},
+	{"a server with a deny line", func(g *ngen) { g.server("deny 192.0.2.1; location / { proxy_pass http://service; }") }},
+	{"a server that allows halves", func(g *ngen) {
+		g.server("allow 0.0.0.0/1; allow 128.0.0.0/1; deny all; location / { proxy_pass http://service; }")
+	}},
 	{"a server that clears the headers", func(g *ngen) {
 		g.server("location / { %s proxy_pass http://service; }", cleared)
 	}},
