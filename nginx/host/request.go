@@ -92,8 +92,8 @@ func flag(on bool) C.int32_t {
 	return 0
 }
 
-// takeToken validates the token of a request, which no upstream gets. It returns whether there is a valid one, and false
-// for a bad token, with which a request is refused on every path.
+// takeToken validates the token of a request, which no upstream gets. It returns whether there is a valid one, and
+// false for a bad token, with which a request is refused on every path.
 func (w *worker) takeToken(headers []C.gh_element) (taken, valid bool) {
 	lines, tokens, token := 0, 0, ""
 	for i := range headers {

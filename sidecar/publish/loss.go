@@ -9,8 +9,8 @@ import (
 
 // AcceptLoss gives each shard that has no data epoch one, and returns the number of these shards. A shard without one
 // is empty: sidecars don't believe that it has lost everything, and keep what they have. After AcceptLoss they drop it,
-// and refuse devices that are not in Redis. If Redis has lost the number of shards, too, [Shards] must say it, since the
-// number that AcceptLoss stores is for ever.
+// and refuse devices that are not in Redis. If Redis has lost the number of shards, too, [Shards] must say it, since
+// the number that AcceptLoss stores is for ever.
 func (p *Publisher) AcceptLoss(ctx context.Context) (accepted int, err error) {
 	p.agreed.Store(false) // the number of shards was lost, too
 	if p.shards == 0 {

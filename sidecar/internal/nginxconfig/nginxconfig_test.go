@@ -127,8 +127,8 @@ var files = []struct {
 		[]string{toInner.Code}, "server 82: proxy_pass"},
 	{"a stream for some", []string{"http {", "stream { server { listen 82; allow 192.0.2.0/24; deny all; proxy_pass " +
 		"127.0.0.1:8081; } }\nhttp {"}, nil, ""},
-	{"a stream for most", []string{"http {", "stream { server { listen 82; deny 192.0.2.1; proxy_pass 127.0.0.1:8081; } }" +
-		"\nhttp {"}, []string{unjudged.Code}, "server 82: proxy_pass"},
+	{"a stream for most", []string{"http {", "stream { server { listen 82; deny 192.0.2.1; proxy_pass " +
+		"127.0.0.1:8081; } }\nhttp {"}, []string{unjudged.Code}, "server 82: proxy_pass"},
 	{"a stream elsewhere", []string{"http {", "stream { server { listen 82; proxy_pass 127.0.0.1:5432; } }\nhttp {"},
 		nil, ""},
 	{"the server for operators", []string{inServer, "    location /ops/ { proxy_pass http://127.0.0.1:9901/; }\n" +
