@@ -236,7 +236,7 @@ func startFaults(t *testing.T) *faults {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.client.Close() })
-	f.publisher = publish.New(f.client)
+	f.publisher = publish.New(f.client, publish.Shards(1))
 	f.observe()
 	return f
 }
