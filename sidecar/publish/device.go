@@ -115,12 +115,7 @@ func (p *Publisher) ListDevices(ctx context.Context) iter.Seq2[contract.Credenti
 				return false
 			}
 			for i, record := range records {
-				c, err := contract.Credential{ID: members[i].ID}, record.Err()
-				if err == nil {
-					c, err = parseDevice(members[i].ID, record.Val())
-				} else {
-					err = fmt.Errorf("device %q: %w: %w", members[i].ID, ErrCorrupt, err)
-				}
+				c, err := parseDevice(members[i].ID, record)
 				if !c.Deleted && !yield(c, err) {
 					return false
 				}
@@ -149,12 +144,15 @@ func (p *Publisher) records(ctx context.Context, members []contract.Member) ([]*
 	return records, exec(ctx, pipe)
 }
 
-// parseDevice parses a record; it treats a missing one as a tombstone.
-func parseDevice(id string, fields map[string]string) (contract.Credential, error) {
-	if len(fields) == 0 {
-		return contract.Credential{ID: id, Deleted: true}, nil
+// parseDevice parses a record as read from Redis; it treats a missing one as a tombstone.
+func parseDevice(id string, record *redis.MapStringStringCmd) (c contract.Credential, err error) {
+	fields, err := record.Result()
+	switch {
+	case err == nil && len(fields) == 0:
+		c.Deleted = true
+	case err == nil:
+		c, err = contract.ParseCredential(fields)
 	}
-	c, err := contract.ParseCredential(fields)
 	c.ID = id
 	if err != nil {
 		return c, fmt.Errorf("device %q: %w: %w", id, ErrCorrupt, err)

@@ -14,7 +14,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -241,14 +240,13 @@ func (p *Publisher) members(ctx context.Context, kind byte, page func([]contract
 // exec runs pipe. That a key has another type is only that command's error.
 func exec(ctx context.Context, pipe redis.Pipeliner) error {
 	commands, err := pipe.Exec(ctx)
-	wrongType := func(c redis.Cmder) bool { return redis.HasErrorPrefix(c.Err(), "WRONGTYPE") }
 	for _, c := range commands {
-		if c.Err() != nil && !wrongType(c) {
+		switch {
+		case redis.HasErrorPrefix(c.Err(), "WRONGTYPE"):
+			err = nil
+		case c.Err() != nil:
 			return c.Err()
 		}
-	}
-	if slices.ContainsFunc(commands, wrongType) {
-		return nil
 	}
 	return err
 }

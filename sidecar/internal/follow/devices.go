@@ -173,7 +173,9 @@ func (f *Follower) lookAhead(payloads []string, epoch string) {
 		if e.Member.Kind != contract.KindCredential || e.DataEpoch != epoch || f.Shards.Belongs(e.Member, f.Shard) != nil {
 			continue
 		}
-		f.rereads.late[e.Member] = true
+		if f.rereads.late != nil {
+			f.rereads.late[e.Member] = true
+		}
 		if f.distrusted(&e, err != nil); err == nil {
 			f.readAgain(e.Member)
 		}
@@ -201,11 +203,6 @@ func (f *Follower) applyMeanwhile(ctx context.Context, master server, epoch stri
 	}
 	if err := f.readRecords(ctx, master, records); err != nil {
 		return err
-	}
-	for _, m := range members {
-		if !f.rereads.late[m] {
-			delete(f.rereads.devices, m)
-		}
 	}
 	if len(f.rereads.devices) == 0 {
 		f.rereads.devices = map[contract.Member]bool{}

@@ -156,7 +156,7 @@ type rereads struct {
 	due      *time.Timer              // for rereadDue
 	reason   catchUpReason            // for a pending catch-up; "": none
 	devices  map[contract.Member]bool // for the next catch-up to read in any case
-	late     map[contract.Member]bool // of devices, those with an event since the last read of records began
+	late     map[contract.Member]bool // devices with an event since the running read began; nil: none is running
 	unlisted bool                     // there are more: the next catch-up reads everything
 	unsure   []unsureEvent
 }
@@ -187,7 +187,6 @@ func newFollower(c Config, b *board, client redis.UniversalClient, m *metrics.Me
 		full: full{demands: make(chan chan<- struct{})},
 		rereads: rereads{
 			limiter: rate.NewLimiter(rate.Every(rereadEvery), rereadBurst), due: due, devices: map[contract.Member]bool{},
-			late: map[contract.Member]bool{},
 		},
 		grants: grants{waiting: map[contract.Member]bool{}},
 	}
@@ -302,26 +301,25 @@ var (
 // acknowledgement of the subscription arrive as events, earlier writes are in the log.
 func (f *Follower) followOnce(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	f.refuses.info.Store(false)
 	f.refuses.chain.Store(false)
 	f.refuses.memory.Store(false)
 	channel := f.keys.EventsChannel()
 	sub := redisurl.Subscribe(ctx, f.client, channel)
-	in := newInbox(f.Shards.Count(), &f.board.waiting)
-	defer in.take()
-	var running sync.WaitGroup
-	defer running.Wait()
 	stop := context.AfterFunc(ctx, func() { sub.Close() }) // ends a blocked read
 	defer stop()
-	defer cancel()
 	if err := awaitSubscription(ctx, sub, channel); err != nil {
 		sub.Close()
 		return err
 	}
-	f.in, f.running, f.grants.answers = in, &running, make(chan granted, 1)
-	defer f.abandon()
+	in, running := newInbox(f.Shards.Count(), &f.board.waiting), new(sync.WaitGroup)
+	f.in, f.running, f.grants.answers = in, running, make(chan granted, 1)
+	defer f.abandon() // when nothing more arrives
+	defer running.Wait()
 	running.Go(func() { in.fail(receive(ctx, sub, in)) })
 	defer sub.Close()
+	defer cancel()
 	if err := f.catchUp(ctx, onConnected); err != nil {
 		return err
 	}

@@ -351,13 +351,17 @@ func (f *Follower) confirm(ctx context.Context, master server, records []weighed
 }
 
 func (f *Follower) readRecords(ctx context.Context, master server, records []weighed) error {
-	clear(f.rereads.late)
+	f.rereads.late = map[contract.Member]bool{}
+	defer func() { f.rereads.late = nil }()
 	replies, err := f.fetch(ctx, master, records, recordsTimeout, nil, !f.compared.emptySince.IsZero())
 	for i := 0; err == nil && i < len(records); i++ {
-		if f.rereads.late[records[i].Member] {
+		m := records[i].Member
+		if f.rereads.late[m] {
 			continue // the reply may be older than the event, after which it is read again
 		}
-		err = f.applyReply(records[i].Member, replies[i])
+		if err = f.applyReply(m, replies[i]); err == nil {
+			delete(f.rereads.devices, m)
+		}
 		replies[i] = nil // it may be large
 	}
 	return err
