@@ -95,6 +95,7 @@ default: deny
 
 // TestLogHits: with log_hits, the access log has what it has of other answers of hits, too.
 func TestLogHits(t *testing.T) {
+	anyEdge(t)
 	t.Parallel()
 	e := start(t, stack.Options{EnvoyArgs: []string{"--file-flush-interval-msec", "10"},
 		ModifyConfig: func(c *stack.Config) error {

@@ -10,6 +10,7 @@ import (
 
 // TestDrain drains the edge as the end of a pod does: it answers on, and asks every client to close its connection.
 func TestDrain(t *testing.T) {
+	t.Parallel()
 	e := start(t, stack.Options{})
 	e.put("/v1/products/42", "body")
 	e.until("the object is at the edge", says("body"), "GET /v1/products/42")

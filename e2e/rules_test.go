@@ -318,6 +318,7 @@ func startTwo(t *testing.T, opts stack.Options, first, second string) (*edge, *l
 // TestRulesOfListeners has two listeners with different rules, and changes them during requests: the rules of a
 // request's own listener decide each, before or after.
 func TestRulesOfListeners(t *testing.T) {
+	t.Parallel()
 	e, l := startTwo(t, stack.Options{}, `{"default": "pass"}`, `{"default": "deny"}`)
 	status := func(url string) int {
 		response, err := newClient().Get(url + "/open")

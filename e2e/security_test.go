@@ -174,6 +174,7 @@ func (e *edge) raw(request string) int {
 // nothing; by timing, a client can tell it from a registered device that was never authenticated. Which devices are
 // registered is no secret, as documented. A wrong secret of an authenticated device takes as long as an unknown device.
 func TestTimingOfRefusals(t *testing.T) {
+	anyEdge(t)
 	const tries = 60
 	e := reuse(t, stack.Options{SidecarArgs: []string{"--limit.device=0", "--limit.source=0"}})
 	e.device("resolved", "secret", 8, "telemetry.write")

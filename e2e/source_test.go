@@ -13,6 +13,7 @@ import (
 // TestSourceBehindProxies has a listener that trusts X-Forwarded-For, like those of a mesh, and a client that sends it.
 // With envoy.yaml's lines for that, the client neither evades the limits nor uses up those of another address.
 func TestSourceBehindProxies(t *testing.T) {
+	t.Parallel()
 	const limit = 5
 	shipped, err := os.ReadFile("../envoy/envoy.yaml")
 	if err != nil {
@@ -46,6 +47,8 @@ func TestSourceBehindProxies(t *testing.T) {
 
 // TestSourceIsNotWhatAClientSays: a client can't lock out another one by claiming its address.
 func TestSourceIsNotWhatAClientSays(t *testing.T) {
+	anyEdge(t)
+	t.Parallel()
 	const victim = "x-real-ip: 203.0.113.9"
 	e := start(t, stack.Options{
 		Rules: `

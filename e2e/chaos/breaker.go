@@ -23,6 +23,7 @@ type breaker struct {
 	endCorrupt func()
 	empty      func(context.Context) error
 	revokeAll  func() error
+	bulk       func() // writes much
 }
 
 // compared is how long the sidecar may take to see twice that Redis is ahead.
@@ -61,6 +62,11 @@ func (b *breaker) breakIt(kind FaultKind, f *Fault) error {
 		by := time.Duration(f.Rate) * time.Millisecond
 		b.link.Delay(by, by/2)
 		return nil
+	case SlowAnswers: // the sidecar connects again, and has much to read
+		b.losses.slow.Store(true)
+		b.bulk()
+		b.link.Cut()
+		return b.link.Heal()
 	case LoseMessages:
 		b.losses.perMille.Store(f.Rate)
 		return nil
@@ -158,6 +164,8 @@ func (b *breaker) heal(ctx context.Context, kind FaultKind, ended func(at time.D
 		act, answering = func() error { b.losses.perMille.Store(0); wait(ctx, compared); return nil }, true
 	case FullRedis:
 		act = func() error { return b.limitMemory("0") }
+	case SlowAnswers:
+		act = func() error { b.losses.slow.Store(false); return nil }
 	case LoseMessages:
 		act = func() error { b.losses.perMille.Store(0); return nil }
 	case Failover:

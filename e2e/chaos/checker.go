@@ -17,6 +17,9 @@ type Limits struct {
 	Converge time.Duration
 	// Hold is how long cached answers must continue after Redis has become unreachable.
 	Hold time.Duration
+	// Announced is how soon a write counts that the sidecar's subscription announces, however slowly Redis answers; 0:
+	// it may wait for the answers.
+	Announced time.Duration
 }
 
 // Answer is the kind of answer that a read got.
@@ -117,6 +120,7 @@ type fault struct {
 	redisDown  bool          // and nothing else
 	clock      bool          // a clock is wrong:
 	redisClock bool          // only that of Redis, and nothing else
+	onlySlow   bool          // only answers of Redis are slow
 }
 
 // NewChecker returns a checker of keys without writes.
@@ -266,6 +270,14 @@ func (c *Checker) ClockStepped(onlyRedis bool) {
 	last.clock, last.redisClock = true, onlyRedis
 }
 
+// OnlySlow records that the last fault makes answers of Redis slow, and does nothing else but end the connections when
+// it begins.
+func (c *Checker) OnlySlow() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.faults[len(c.faults)-1].onlySlow = true
+}
+
 // EndFault records the end of the last fault.
 func (c *Checker) EndFault(at time.Duration) {
 	c.mu.Lock()
@@ -360,6 +372,9 @@ func (c *Checker) hit(r *Read, report func(rule, format string, args ...any)) {
 		report("too old", "version %d was replaced %.3f s before the request at %.3f s, by now %d is acknowledged; "+
 			"max_staleness is %v",
 			r.Version, age.Seconds(), r.Start.Seconds(), newest, c.limits.MaxStaleness)
+	case c.limits.Announced > 0 && r.Place == 0 && age > c.limits.Announced && c.announced(r.Start-age):
+		report("late", "version %d was replaced %.3f s before the request at %.3f s; only answers of Redis were slow",
+			r.Version, age.Seconds(), r.Start.Seconds())
 	case age > c.limits.Converge && quiet(c.faults, r.Start-c.limits.Converge, r.Start):
 		report("late",
 			"version %d was replaced %.3f s before the request at %.3f s, by now %d is acknowledged; nothing was broken",
@@ -377,6 +392,13 @@ func (c *Checker) hit(r *Read, report func(rule, format string, args ...any)) {
 			r.Start.Seconds(), seen.version, seen.end.Seconds())
 	}
 	f.add(step{end: r.End, version: r.Version})
+}
+
+// announced reports whether the sidecar's subscription has announced what was acknowledged at a time, although answers
+// of Redis were slow: it was there again after the fault's beginning.
+func (c *Checker) announced(at time.Duration) bool {
+	i := slices.IndexFunc(c.faults, func(f fault) bool { return f.end == 0 || f.end >= at })
+	return i >= 0 && c.faults[i].onlySlow && at > c.faults[i].begin+c.limits.Slack
 }
 
 // miss reports a violation if the edge should have answered from its memory. A miss shows that an object that was seen

@@ -17,6 +17,7 @@ const (
 	CutLink      FaultKind = "link cut"
 	HangLink     FaultKind = "link hangs"
 	DelayLink    FaultKind = "link delayed"
+	SlowAnswers  FaultKind = "answers slow"
 	LoseMessages FaultKind = "messages lost"
 	LoseLast     FaultKind = "last messages lost"
 	FullRedis    FaultKind = "redis full"
@@ -37,7 +38,7 @@ const (
 
 // FaultKinds are all kinds.
 var FaultKinds = []FaultKind{
-	KillRedis, LosePower, PauseRedis, CutLink, HangLink, DelayLink, LoseMessages, LoseLast, FullRedis,
+	KillRedis, LosePower, PauseRedis, CutLink, HangLink, DelayLink, SlowAnswers, LoseMessages, LoseLast, FullRedis,
 	RevokeAll, KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy,
 	Failover, MoveSlot, BadBatches, EmptyRedis, StepEdge, StepRedis, TrapEdge, TrapPush,
 }

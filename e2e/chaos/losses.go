@@ -8,13 +8,19 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"sync/atomic"
+	"time"
 )
 
-// losses drops published messages on a link to Redis and forwards everything else, without closing the connection, as a
+// slowRate is how many bytes a second of an answer arrive while answers are slow: a catch-up with the bulky objects takes
+// longer than the fault.
+const slowRate = 256 << 10
+
+// losses makes answers slow, and drops published messages on a link to Redis and forwards everything else, without closing the connection, as a
 // client or server does that drops messages under load.
 type losses struct {
 	perMille atomic.Int64 // of the messages to drop
 	lost     atomic.Int64
+	slow     atomic.Bool // answers, not messages
 }
 
 // filter copies replies and drops some of the messages among them.
@@ -27,10 +33,21 @@ func (l *losses) filter(dst io.Writer, src io.Reader) error {
 		if value, err = readReply(in, value[:0]); err != nil {
 			return err
 		}
-		if isMessage(value) && rand.Int64N(1000) < l.perMille.Load() {
+		message := isMessage(value)
+		if message && rand.Int64N(1000) < l.perMille.Load() {
 			l.lost.Add(1)
-		} else if _, err := out.Write(value); err != nil {
-			return err
+			value = value[:0]
+		}
+		for rest := value; len(rest) > 0; {
+			n := len(rest)
+			if !message && l.slow.Load() && n > slowRate/10 {
+				n = slowRate / 10
+				<-time.After(time.Second / 10)
+			}
+			if _, err := out.Write(rest[:n]); err != nil {
+				return err
+			}
+			rest = rest[n:]
 		}
 		if in.Buffered() == 0 {
 			if err := out.Flush(); err != nil {

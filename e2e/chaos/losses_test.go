@@ -3,9 +3,12 @@ package chaos
 import (
 	"bufio"
 	"bytes"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 func TestReadReply(t *testing.T) {
@@ -67,4 +70,22 @@ func TestFilterLosesMessagesOnly(t *testing.T) {
 			t.Errorf("%d of thousand of %q: got %q, want %q", tt.rate, tt.replies, out.String(), tt.want)
 		}
 	}
+}
+
+func TestFilterSlowsAnswersOnly(t *testing.T) {
+	body := strings.Repeat("x", slowRate/5)
+	message := fmt.Sprintf(">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$%d\r\n%s\r\n", len(body), body)
+	answer := fmt.Sprintf("$%d\r\n%s\r\n", len(body), body)
+	synctest.Test(t, func(t *testing.T) {
+		for reply, most := range map[string]time.Duration{message: 0, answer: 200 * time.Millisecond, "+OK\r\n": 0} {
+			var l losses
+			l.slow.Store(true)
+			var out bytes.Buffer
+			begun := time.Now()
+			_ = l.filter(&out, strings.NewReader(reply))
+			if took := time.Since(begun); out.String() != reply || took != most {
+				t.Errorf("%.20q: %d bytes after %v, want %d after %v", reply, out.Len(), took, len(reply), most)
+			}
+		}
+	})
 }

@@ -130,6 +130,7 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 	}
 	r.rules = rules
 	ofDevices := promised
+	ofDevices.Announced = promised.Slack
 	if c.Seed%4 == 0 {
 		r.rules = strings.Replace(rules, "max_auth_staleness: 3s\n", "", 1)
 		ofDevices.MaxStaleness = forEver
@@ -145,6 +146,7 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 	r.breaker.stack, r.breaker.world = running, r.world
 	r.breaker.empty = r.empty
 	r.breaker.revokeAll = r.revokeAll
+	r.breaker.bulk = r.writeBulk
 	r.redisURL = running.RedisURL()
 	if r.second, err = r.startSecond(ctx); err != nil {
 		r.breaker.close()
@@ -468,6 +470,9 @@ func (r *run) faultsUntil(ctx context.Context, end time.Duration) error {
 		if !f.harmless() {
 			r.checker.BeginFault(now, len(f.Kinds) == 1 && redisDown[f.Kinds[0]])
 			r.devices.BeginFault(now, false)
+			if len(f.Kinds) == 1 && f.Kinds[0] == SlowAnswers {
+				r.devices.OnlySlow()
+			}
 		}
 		if err := r.breakAll(ctx, f); err != nil {
 			return fmt.Errorf("%s: %w", f, err)

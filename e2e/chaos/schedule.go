@@ -17,7 +17,7 @@ const (
 // fault is there twice: once for longer than max_staleness.
 var decks = map[Deployment][]FaultKind{
 	Single: {
-		KillRedis, LosePower, PauseRedis, CutLink, CutLink, HangLink, DelayLink, LoseMessages, LoseLast, FullRedis,
+		KillRedis, LosePower, PauseRedis, CutLink, CutLink, HangLink, DelayLink, SlowAnswers, LoseMessages, LoseLast, FullRedis,
 		KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, longPause, BadBatches, EmptyRedis, RevokeAll, both, both,
 		StepEdge, StepRedis, setBack, setBack, TrapEdge, TrapPush,
 	},
@@ -38,7 +38,7 @@ var (
 		{KillRedis, LosePower, PauseRedis, HangLink, DelayLink, LoseMessages, StepRedis},
 		{KillSidecar, PauseSidecar, KillEnvoy, PauseEnvoy, BadBatches, TrapEdge, TrapPush},
 	}
-	denseSingles = []FaultKind{CutLink, longPause, LoseLast, FullRedis, EmptyRedis, RevokeAll, setBack}
+	denseSingles = []FaultKind{CutLink, longPause, SlowAnswers, LoseLast, FullRedis, EmptyRedis, RevokeAll, setBack}
 )
 
 // ofRedis are the faults of Redis and of the link to it that occur in a pair.
@@ -91,7 +91,7 @@ func (s *Schedule) denseRound() (faults []Fault) {
 	}
 	for _, kind := range denseSingles {
 		f := s.fault(kind)
-		if kind != setBack && kind != longPause && kind != FullRedis {
+		if kind != setBack && kind != longPause && kind != FullRedis && kind != SlowAnswers {
 			f.Last = s.between(200*time.Millisecond, 800*time.Millisecond)
 		}
 		faults = append(faults, f)
@@ -153,6 +153,8 @@ func (s *Schedule) fault(kind FaultKind) Fault {
 		f.Kinds, f.Last = []FaultKind{PauseEnvoy}, s.between(4500*time.Millisecond, 5500*time.Millisecond)
 	case FullRedis:
 		f.Last = s.between(4500*time.Millisecond, 5500*time.Millisecond) // answers may not get old
+	case SlowAnswers:
+		f.Last = s.between(4*time.Second, 5*time.Second) // until devices aren't authenticated any more
 	case TrapPush:
 		f.Last = max(f.Last, time.Second) // the module is armed for as long
 	case both:
