@@ -63,9 +63,9 @@ func (b *breaker) breakIt(kind FaultKind, f *Fault) error {
 		b.link.Delay(by, by/2)
 		return nil
 	case SlowAnswers: // the sidecar connects again, and has much to read
-		b.losses.slow.Store(true)
-		b.bulk()
 		b.link.Cut()
+		b.bulk()
+		b.losses.slow.Store(true)
 		return b.link.Heal()
 	case LoseMessages:
 		b.losses.perMille.Store(f.Rate)

@@ -17,8 +17,8 @@ type Limits struct {
 	Converge time.Duration
 	// Hold is how long cached answers must continue after Redis has become unreachable.
 	Hold time.Duration
-	// Announced is how soon a write counts that the sidecar's subscription announces, however slowly Redis answers; 0:
-	// it may wait for the answers.
+	// Announced is how soon a write counts that the sidecar's subscription announces, however slowly Redis answers: an old
+	// secret counts no longer, but a new one may be unknown yet. 0: it may wait for the answers.
 	Announced time.Duration
 }
 

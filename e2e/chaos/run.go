@@ -130,7 +130,7 @@ func Run(ctx context.Context, c Config) (violations int, err error) {
 	}
 	r.rules = rules
 	ofDevices := promised
-	ofDevices.Announced = promised.Slack
+	ofDevices.Announced = promised.Converge
 	if c.Seed%4 == 0 {
 		r.rules = strings.Replace(rules, "max_auth_staleness: 3s\n", "", 1)
 		ofDevices.MaxStaleness = forEver

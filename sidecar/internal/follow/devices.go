@@ -211,11 +211,13 @@ func (f *Follower) applyMeanwhile(ctx context.Context, master server, epoch stri
 }
 
 // watchful is a hook for the connection of a catch-up: while a call waits for Redis, which may take seconds, it looks
-// ahead. It is for the goroutine of its Follower.
+// ahead. Devices of which an event has announced another record are in doubt if that isn't read in time: the event may
+// have invalidated an old secret. It is for the goroutine of its Follower.
 type watchful struct {
 	*Follower
-	epoch string // of Redis
-	busy  bool   // a call waits, which may have others within
+	epoch string           // of Redis
+	busy  bool             // a call waits, which may have others within
+	late  <-chan time.Time // an unread event of a device is grantTimeout old; nil: there was none
 }
 
 // DialHook implements [redis.Hook].
@@ -250,6 +252,14 @@ func (w *watchful) watch(call func() error) error {
 		case <-w.in.wake:
 			defer w.in.notify() // take has not read the events yet
 			w.lookAhead(w.in.unseen(), w.epoch)
+			if w.late == nil && len(w.rereads.devices) > 0 {
+				w.late = time.After(grantTimeout)
+			}
+		case <-w.late:
+			w.late = nil
+			for m := range w.rereads.devices {
+				w.Credentials.Doubt(m.ID)
+			}
 		}
 	}
 }
