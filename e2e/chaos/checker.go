@@ -120,7 +120,7 @@ type fault struct {
 	redisDown  bool          // and nothing else
 	clock      bool          // a clock is wrong:
 	redisClock bool          // only that of Redis, and nothing else
-	onlySlow   bool          // only answers of Redis are slow
+	onlySlow   time.Duration // since then only answers of Redis are slow; 0: something else is broken
 }
 
 // NewChecker returns a checker of keys without writes.
@@ -270,12 +270,11 @@ func (c *Checker) ClockStepped(onlyRedis bool) {
 	last.clock, last.redisClock = true, onlyRedis
 }
 
-// OnlySlow records that the last fault makes answers of Redis slow, and does nothing else but end the connections when
-// it begins.
-func (c *Checker) OnlySlow() {
+// OnlySlow records that since a time the last fault makes answers of Redis slow, and does nothing else.
+func (c *Checker) OnlySlow(since time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.faults[len(c.faults)-1].onlySlow = true
+	c.faults[len(c.faults)-1].onlySlow = since
 }
 
 // EndFault records the end of the last fault.
@@ -395,10 +394,10 @@ func (c *Checker) hit(r *Read, report func(rule, format string, args ...any)) {
 }
 
 // announced reports whether the sidecar's subscription has announced what was acknowledged at a time, although answers
-// of Redis were slow: it was there again after the fault's beginning.
+// of Redis were slow: by then it was there again.
 func (c *Checker) announced(at time.Duration) bool {
 	i := slices.IndexFunc(c.faults, func(f fault) bool { return f.end == 0 || f.end >= at })
-	return i >= 0 && c.faults[i].onlySlow && at > c.faults[i].begin+c.limits.Slack
+	return i >= 0 && c.faults[i].onlySlow > 0 && at > c.faults[i].onlySlow+c.limits.Slack
 }
 
 // miss reports a violation if the edge should have answered from its memory. A miss shows that an object that was seen

@@ -470,12 +470,12 @@ func (r *run) faultsUntil(ctx context.Context, end time.Duration) error {
 		if !f.harmless() {
 			r.checker.BeginFault(now, len(f.Kinds) == 1 && redisDown[f.Kinds[0]])
 			r.devices.BeginFault(now, false)
-			if len(f.Kinds) == 1 && f.Kinds[0] == SlowAnswers {
-				r.devices.OnlySlow()
-			}
 		}
 		if err := r.breakAll(ctx, f); err != nil {
 			return fmt.Errorf("%s: %w", f, err)
+		}
+		if len(f.Kinds) == 1 && f.Kinds[0] == SlowAnswers {
+			r.devices.OnlySlow(r.world.now())
 		}
 		wait(ctx, f.Last)
 		if err := r.healAll(ctx, f); err != nil {
