@@ -79,9 +79,9 @@ func AcceptLoss(shards contract.Shards) func(ctx context.Context, redisURL strin
 		if err != nil {
 			return err
 		}
-		errs := []error{client.SetNX(ctx, contract.ShardsKey, shards.Count(), 0).Err()}
+		errs := []error{client.SetNX(ctx, contract.Keyspace{}.ShardsKey(), shards.Count(), 0).Err()}
 		for i := range shards.Count() {
-			errs = append(errs, client.SetNX(ctx, contract.ShardKeys(i).DataEpochKey(),
+			errs = append(errs, client.SetNX(ctx, contract.Keys{Shard: i}.DataEpochKey(),
 				fmt.Sprintf("%016x", rand.Uint64()), 0).Err())
 		}
 		return errors.Join(append(errs, client.Close())...)

@@ -28,7 +28,7 @@ type listedEdge struct {
 // Run lists the sidecars.
 func (cmd *edgesCmd) Run(c *console) error {
 	return c.client(func(ctx context.Context, client redis.UniversalClient) error {
-		edges, err := presence.List(ctx, client)
+		edges, err := presence.List(ctx, client, c.redis.keyspace(client))
 		if err != nil {
 			return err
 		}

@@ -25,10 +25,10 @@ func TestSidecarsBelieveIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = client.Close() })
-		if err := share(t.Context(), client, secret, shards, "h", strings.NewReader("a s\nb s\nc s\n")); err != nil {
+		if err := share(t.Context(), client, secret, contract.Keyspace{Shards: shards}, "h", strings.NewReader("a s\nb s\nc s\n")); err != nil {
 			t.Fatal(err)
 		}
-		sidecar := sharedverdict.New(secret, client, shards, metrics.New(), slog.New(slog.DiscardHandler))
+		sidecar := sharedverdict.New(secret, client, contract.Keyspace{Shards: shards}, metrics.New(), slog.New(slog.DiscardHandler))
 		for _, device := range []string{"a", "b", "c"} {
 			right := credential.Question{Device: device, Secret: "s", Version: 1, Hashes: []string{"h"}}
 			if m := sidecar.Find(t.Context(), &right); m == nil || m.Hash != "h" || time.Until(m.Until) < 23*time.Hour {
