@@ -76,7 +76,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	log, level := c.Logger(stderr)
-	log.Info("gatehouse sidecar starts", "version", version.Name())
+	started := []any{"version", version.Name()}
+	if c.Redis.Namespace != "" {
+		started = append(started, "namespace", c.Redis.Namespace)
+	}
+	log.Info("gatehouse sidecar starts", started...)
 	if err := serve(ctx, c, log, level); err != nil {
 		log.Error("gatehouse sidecar failed", "error", err)
 		return exitRuntime
