@@ -25,25 +25,25 @@ import (
 // group is a running Group with a pair of sinks for each shard.
 type group struct {
 	*follow.Group
-	objects []*sink
-	clock   *clock
-	metrics *metrics.Metrics
-	log     *logbuffer.Buffer
+	objects, credentials []*sink
+	clock                *clock
+	metrics              *metrics.Metrics
+	log                  *logbuffer.Buffer
 }
 
 func followShards(t *testing.T, s server, n contract.Shards) *group {
 	t.Helper()
-	return followAfter(t, s, n, 0)
+	return followKeyspace(t, s, contract.Keyspace{Shards: n}, 0)
 }
 
-// followAfter is followShards with a time after which a loss is accepted.
-func followAfter(t *testing.T, s server, n contract.Shards, acceptLossAfter time.Duration) *group {
+// followKeyspace is followShards of any keyspace, with a time after which a loss is accepted.
+func followKeyspace(t *testing.T, s server, k contract.Keyspace, acceptLossAfter time.Duration) *group {
 	t.Helper()
 	g := &group{clock: new(clock), metrics: metrics.New(), log: new(logbuffer.Buffer)}
-	client := redis.NewClient(&redis.Options{Addr: s.line.Address(), MaxRetries: -1})
-	g.Group = follow.NewGroup(contract.Keyspace{Shards: n}, func(int) follow.Config {
-		g.objects = append(g.objects, newSink())
-		return follow.Config{Objects: objects{g.objects[len(g.objects)-1]}, Credentials: credentials{newSink()},
+	client := redis.NewClient(&redis.Options{Addr: s.line.Address(), DB: k.Database, MaxRetries: -1})
+	g.Group = follow.NewGroup(k, func(i int) follow.Config {
+		g.objects, g.credentials = append(g.objects, newSink()), append(g.credentials, newSink())
+		return follow.Config{Objects: objects{g.objects[i]}, Credentials: credentials{g.credentials[i]},
 			AcceptLossAfter: acceptLossAfter}
 	}, g.clock, client, g.metrics, slog.New(slog.NewTextHandler(g.log, nil)))
 	ctx, cancel := context.WithCancel(t.Context())
