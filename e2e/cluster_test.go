@@ -74,7 +74,7 @@ func TestCluster(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	c := &clusterEdge{
 		edge: reuse(t, stack.Options{RedisURL: cluster.URL, SidecarArgs: []string{"--redis.shards=8"},
-			Seed: stack.AcceptLoss(8)}),
+			Seed: stack.AcceptLoss(contract.Keyspace{Shards: 8})}),
 		cluster: cluster, shards: 8, bodies: map[string]string{},
 	}
 	c.publisher = publish.New(c.redis, publish.Shards(int(c.shards)))

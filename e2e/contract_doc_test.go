@@ -192,7 +192,7 @@ func TestDocumentedEvent(t *testing.T) {
 		"6").Err(); err != nil {
 		t.Fatal(err)
 	}
-	got := newWriter(t, url, admin).write(contract.ObjectMember("/a"), "", "put", "/a",
+	got := newWriter(t, url, admin, contract.Keys{}).write(contract.ObjectMember("/a"), "", "put", "/a",
 		writeFile(t, "a.txt", "hi\n"), "text/plain", "3")
 	now := regexp.MustCompile(`9:published,13:\d{13},$`) // from the clock of Redis
 	got = now.ReplaceAllString(got, "9:published,13:1735689600000,")
@@ -251,7 +251,7 @@ func block(t *testing.T, section, language string) string {
 // TestPythonRefuses passes invalid records to the example: it writes nothing, and fails.
 func TestPythonRefuses(t *testing.T) {
 	url := redistest.Start(t)
-	w := newWriter(t, url, client(t, url))
+	w := newWriter(t, url, client(t, url), contract.Keys{})
 	for says, args := range map[string][]string{
 		"permission 'a b'": {"register", "d", "a b"},
 		"looks up '/a'":    {"put", "/x/../%61", writeFile(t, "a.txt", "a"), "text/plain"},
