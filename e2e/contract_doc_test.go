@@ -111,6 +111,8 @@ func documentedForms(t *testing.T, bounds map[string]int64) {
 		"bcrypt hash": {func(s string) bool { return contract.CheckHash(s) == nil }, []string{
 			hash, "$2a$04" + hash[6:], "$2y$15" + hash[6:], "$2x$12" + hash[6:], "$2b$16" + hash[6:], "$2b$03" + hash[6:],
 		}},
+		"namespace": {func(s string) bool { return s != "" && contract.CheckNamespace(s) == nil },
+			[]string{"shop", "9-a", "-a", strings.Repeat("n", 32)}},
 		"number": {validNumber, []string{"0", "10", "9007199254740991", "9007199254740992"}},
 	}
 	for line := range strings.Lines(block(t, section(t, "Records"), "text")) {
@@ -170,14 +172,14 @@ func TestDocumentedEvent(t *testing.T) {
 	dump := block(t, section(t, "Events"), "text")
 	var payload []byte
 	for line := range strings.Lines(dump) {
-		raw, err := hex.DecodeString(strings.ReplaceAll(line[6:6+16*3], " ", ""))
+		raw, err := hex.DecodeString(strings.ReplaceAll(line[6:6+4*9], " ", ""))
 		if err != nil || line[:4] != fmt.Sprintf("%04x", len(payload)) {
 			t.Fatalf("line %q: %v", line, err)
 		}
 		shown := strings.Map(func(r rune) rune {
 			return cmp.Or(map[bool]rune{r < ' ' || r > '~': '.'}[true], r)
 		}, string(raw))
-		if strings.TrimSuffix(line[6+16*3+1:], "\n") != shown {
+		if strings.TrimSuffix(line[6+4*9+1:], "\n") != shown {
 			t.Errorf("line %q: want %q at its end", line, shown)
 		}
 		payload = append(payload, raw...)
