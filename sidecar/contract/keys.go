@@ -33,11 +33,11 @@ type Keys struct {
 }
 
 func (k Keys) name(rest string) string {
-	return "{" + product(k.Namespace) + ":" + strconv.Itoa(k.Shard) + "}:" + rest
+	return "{" + prefix(k.Namespace) + ":" + strconv.Itoa(k.Shard) + "}:" + rest
 }
 
-// product returns what all keys of a namespace begin with, after the brace.
-func product(namespace string) string {
+// prefix returns what all keys of a namespace begin with, after the brace.
+func prefix(namespace string) string {
 	if namespace == "" {
 		return "gatehouse"
 	}

@@ -74,5 +74,5 @@ func (e *ShardsError) Error() string {
 	return fmt.Sprintf(
 		"%s is %s, this program is set to %d: set it to %s (--redis.shards, gatehousectl --shards, publish.Shards); "+
 			"to change the number itself, stop the writers, delete all keys {%s:*}:*, and publish everything again",
-		e.Ours.ShardsKey(), e.Stored, e.Ours.Count(), e.Stored, product(e.Ours.Namespace))
+		e.Ours.ShardsKey(), e.Stored, e.Ours.Count(), e.Stored, prefix(e.Ours.Namespace))
 }

@@ -375,7 +375,7 @@ func TestTraceparent(t *testing.T) {
 		s := newShell(t)
 		s.env["TRACEPARENT"] = given
 		events := s.redis.NewSubscriber()
-		events.Subscribe(contract.Keys{Shard: 0}.EventsChannel())
+		events.Subscribe(contract.Keys{}.EventsChannel())
 		payload := make(chan string, 1)
 		go func() { payload <- (<-events.Messages()).Message }() // miniredis waits until it is read
 		s.ok("{}", "put", "/a", "--file", "-")
