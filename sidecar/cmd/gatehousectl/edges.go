@@ -45,7 +45,7 @@ func (cmd *edgesCmd) Run(c *console) error {
 		}
 		if len(list) == 0 {
 			_, err := fmt.Fprintln(c.stdout,
-				"no sidecar has listed itself here: none follows this Redis, or its user may not write the list "+
+				"no sidecar has listed itself here: none follows this Redis and namespace, or its user may not write the list "+
 					"(docs/redis-contract.md, Redis itself)")
 			return err
 		}
