@@ -168,7 +168,8 @@ func TestPythonWriterInKeyspaces(t *testing.T) {
 		w.write(contract.CredentialMember("d"), "", "revoke", "d")
 	}
 	t.Setenv("GATEHOUSE_REDIS_NAMESPACE", "a.b")
-	if out, err := python(t, "", pythonExample, url, "delete", "/a"); err == nil || !strings.Contains(out, "namespace 'a.b'") {
+	if out, err := python(t, "", pythonExample, url, "delete", "/a"); err == nil ||
+		!strings.Contains(out, "namespace 'a.b'") {
 		t.Errorf("got %v, %s; want the namespace refused", err, out)
 	}
 	if n := client(t, url).Exists(t.Context(), contract.Keys{}.SeqKey()).Val(); n != 0 {

@@ -78,7 +78,9 @@ func TestNamespace(t *testing.T) {
 		if got := s.ok("", with("edges", "--json")...); got != "[]\n" {
 			t.Errorf("%v: edges: %q", test.flags, got)
 		}
-		await.Until(t, "the last event", func() bool { return strings.Contains(watched.String(), "device d revoked version 2") })
+		await.Until(t, "the last event", func() bool {
+			return strings.Contains(watched.String(), "device d revoked version 2")
+		})
 		if got := watched.String(); strings.Count(got, "\n") != 4 || strings.Contains(got, "/b") {
 			t.Errorf("%v: watched:\n%s\nwant the four writes here", test.flags, got)
 		}

@@ -83,8 +83,8 @@ func TestProblems(t *testing.T) {
 		{"alias", "log: &a\n  level: *a\n", nil, []string{"aliases"}},
 		{"not YAML", "a: [\n", nil, []string{"yaml: line"}},
 		{"all values at once", "", []string{
-			"--redis.url=mysql://x", "--redis.pool-size=0", "--redis.shards=65", "--redis.namespace=a.b", "--push.socket=", "--api.socket=" +
-				strings.Repeat("x", 104), "--admin.address=9090", "--memory.bytes=1KiB",
+			"--redis.url=mysql://x", "--redis.pool-size=0", "--redis.shards=65", "--redis.namespace=a.b",
+			"--push.socket=", "--api.socket=" + strings.Repeat("x", 104), "--admin.address=9090", "--memory.bytes=1KiB",
 			"--memory.objects=0", "--memory.verdicts=-1", "--bcrypt.workers=-1", "--bcrypt.queue=0", "--bcrypt.max-cost=16",
 			"--verdict.allow-ttl=1ms", "--verdict.deny-ttl=-1s", "--verdict.pin-ttl=10000h",
 			"--log.level=loud", "--log.format=xml",
