@@ -30,7 +30,6 @@ func TestNamespace(t *testing.T) {
 	s.ok("default", "put", "/a", "--file", "-")
 	s.ok("default", "put", "/b", "--file", "-")
 	s.ok("secret", "device", "put", "d", "--secret-file", "-", "--cost", "4")
-	before := dump("{gatehouse:")
 	for _, test := range []struct {
 		keyspace contract.Keyspace
 		flags    []string
@@ -55,7 +54,7 @@ func TestNamespace(t *testing.T) {
 		})
 		s.ok("", "delete", "/b")
 		s.ok("default", "put", "/b", "--file", "-")
-		before = dump("{gatehouse:")
+		before := dump("{gatehouse:")
 
 		s.fails(exitNotFound, "not found", "", with("get", "/a")...)
 		s.fails(exitNotFound, "not found", "", with("device", "revoke", "d")...)
