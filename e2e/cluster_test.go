@@ -51,7 +51,7 @@ func (c *clusterEdge) of(master *redistest.Server) map[int]string {
 	c.t.Helper()
 	keys := map[int]string{}
 	for key := range c.bodies {
-		shard := c.shards.KeysOf(key)
+		shard := contract.Keyspace{Shards: c.shards}.KeysOf(key)
 		node, err := c.redis.(*redis.ClusterClient).MasterForKey(c.t.Context(), shard.SeqKey())
 		if err != nil {
 			c.t.Fatal(err)
@@ -74,7 +74,7 @@ func TestCluster(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	c := &clusterEdge{
 		edge: reuse(t, stack.Options{RedisURL: cluster.URL, SidecarArgs: []string{"--redis.shards=8"},
-			Seed: stack.AcceptLoss(8)}),
+			Seed: stack.AcceptLoss(contract.Keyspace{Shards: 8})}),
 		cluster: cluster, shards: 8, bodies: map[string]string{},
 	}
 	c.publisher = publish.New(c.redis, publish.Shards(int(c.shards)))
@@ -117,7 +117,7 @@ func (c *clusterEdge) usesShardedPubSub() {
 	for _, master := range c.cluster.Masters {
 		client := master.Client(c.t)
 		for shard := range c.of(master) {
-			channel := contract.ShardKeys(shard).EventsChannel()
+			channel := contract.Keys{Shard: shard}.EventsChannel()
 			if n := client.PubSubShardNumSub(c.t.Context(), channel).Val()[channel]; n != 1 {
 				c.t.Errorf("%s: %d subscribed to %s at its master, want the sidecar", master.Address, n, channel)
 			}
@@ -197,7 +197,7 @@ func (c *clusterEdge) failover(master *redistest.Server) {
 	}
 	c.served("after the failover")
 	for shard := range its {
-		channel := contract.ShardKeys(shard).EventsChannel()
+		channel := contract.Keys{Shard: shard}.EventsChannel()
 		if n := c.cluster.Replica.Client(c.t).PubSubShardNumSub(c.t.Context(), channel).Val()[channel]; n != 1 {
 			c.t.Errorf("%d subscribed to %s at the new master, want the sidecar", n, channel)
 		}

@@ -111,6 +111,8 @@ func documentedForms(t *testing.T, bounds map[string]int64) {
 		"bcrypt hash": {func(s string) bool { return contract.CheckHash(s) == nil }, []string{
 			hash, "$2a$04" + hash[6:], "$2y$15" + hash[6:], "$2x$12" + hash[6:], "$2b$16" + hash[6:], "$2b$03" + hash[6:],
 		}},
+		"namespace": {func(s string) bool { return s != "" && contract.CheckNamespace(s) == nil },
+			[]string{"shop", "9-a", "-a", strings.Repeat("n", 32)}},
 		"number": {validNumber, []string{"0", "10", "9007199254740991", "9007199254740992"}},
 	}
 	for line := range strings.Lines(block(t, section(t, "Records"), "text")) {
@@ -170,14 +172,14 @@ func TestDocumentedEvent(t *testing.T) {
 	dump := block(t, section(t, "Events"), "text")
 	var payload []byte
 	for line := range strings.Lines(dump) {
-		raw, err := hex.DecodeString(strings.ReplaceAll(line[6:6+16*3], " ", ""))
+		raw, err := hex.DecodeString(strings.ReplaceAll(line[6:6+4*9], " ", ""))
 		if err != nil || line[:4] != fmt.Sprintf("%04x", len(payload)) {
 			t.Fatalf("line %q: %v", line, err)
 		}
 		shown := strings.Map(func(r rune) rune {
 			return cmp.Or(map[bool]rune{r < ' ' || r > '~': '.'}[true], r)
 		}, string(raw))
-		if strings.TrimSuffix(line[6+16*3+1:], "\n") != shown {
+		if strings.TrimSuffix(line[6+4*9+1:], "\n") != shown {
 			t.Errorf("line %q: want %q at its end", line, shown)
 		}
 		payload = append(payload, raw...)
@@ -192,7 +194,7 @@ func TestDocumentedEvent(t *testing.T) {
 		"6").Err(); err != nil {
 		t.Fatal(err)
 	}
-	got := newWriter(t, url, admin).write(contract.ObjectMember("/a"), "", "put", "/a",
+	got := newWriter(t, url, admin, contract.Keys{}).write(contract.ObjectMember("/a"), "", "put", "/a",
 		writeFile(t, "a.txt", "hi\n"), "text/plain", "3")
 	now := regexp.MustCompile(`9:published,13:\d{13},$`) // from the clock of Redis
 	got = now.ReplaceAllString(got, "9:published,13:1735689600000,")
@@ -251,7 +253,7 @@ func block(t *testing.T, section, language string) string {
 // TestPythonRefuses passes invalid records to the example: it writes nothing, and fails.
 func TestPythonRefuses(t *testing.T) {
 	url := redistest.Start(t)
-	w := newWriter(t, url, client(t, url))
+	w := newWriter(t, url, client(t, url), contract.Keys{})
 	for says, args := range map[string][]string{
 		"permission 'a b'": {"register", "d", "a b"},
 		"looks up '/a'":    {"put", "/x/../%61", writeFile(t, "a.txt", "a"), "text/plain"},

@@ -48,7 +48,8 @@ func startFleetOf(t *testing.T, url string, shards contract.Shards, args []strin
 		args := append([]string{"--bcrypt.workers=1", "--verdict.secret-file=" + file, fmt.Sprint("--redis.shards=", shards)},
 			args...)
 		f.edges = append(f.edges,
-			reuse(t, stack.Options{RedisURL: url, SidecarArgs: args, Seed: stack.AcceptLoss(shards), Concurrency: 1}))
+			reuse(t, stack.Options{RedisURL: url, SidecarArgs: args, Seed: stack.AcceptLoss(contract.Keyspace{Shards: shards}),
+				Concurrency: 1}))
 	}
 	f.admin = f.edges[0].redis
 	return f

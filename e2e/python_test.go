@@ -40,18 +40,19 @@ type writer struct {
 	t     *testing.T
 	url   string
 	redis *redis.Client
+	keys  contract.Keys
 	sub   *redis.PubSub
 }
 
-// newWriter publishes to url; admin has all permissions there.
-func newWriter(t *testing.T, url string, admin *redis.Client) *writer {
+// newWriter publishes to url; admin has all permissions there. The writes go to the one shard with these keys.
+func newWriter(t *testing.T, url string, admin *redis.Client, keys contract.Keys) *writer {
 	t.Helper()
-	sub := admin.Subscribe(t.Context(), contract.Keys{}.EventsChannel())
+	sub := admin.Subscribe(t.Context(), keys.EventsChannel())
 	t.Cleanup(func() { _ = sub.Close() })
 	if _, err := sub.Receive(t.Context()); err != nil { // the acknowledgement
 		t.Fatal(err)
 	}
-	return &writer{t, url, admin, sub}
+	return &writer{t, url, admin, keys, sub}
 }
 
 func (w *writer) run(stdin string, args ...string) (string, error) {
@@ -78,14 +79,14 @@ func (w *writer) write(m contract.Member, stdin string, args ...string) string {
 	if receipt := fmt.Sprintf("%s %d", e.Fields[contract.FieldVersion], e.Seq); out != receipt || e.Member != m {
 		w.t.Errorf("%s: printed %q, the event says %q of %s, want %s", args[0], out, receipt, e.Member, m)
 	}
-	stored, err := w.redis.HGetAll(w.t.Context(), contract.Keys{}.RecordKey(m)).Result()
+	stored, err := w.redis.HGetAll(w.t.Context(), w.keys.RecordKey(m)).Result()
 	if err != nil || !maps.Equal(stored, e.Fields) {
 		w.t.Errorf("%s: the event has %q, redis %q, %v", args[0], e.Fields, stored, err)
 	}
-	if epoch := w.redis.Get(w.t.Context(), contract.Keys{}.DataEpochKey()).Val(); e.DataEpoch != epoch {
+	if epoch := w.redis.Get(w.t.Context(), w.keys.DataEpochKey()).Val(); e.DataEpoch != epoch {
 		w.t.Errorf("%s: the event is of epoch %q, redis has %q", args[0], e.DataEpoch, epoch)
 	}
-	link := w.redis.HGet(w.t.Context(), contract.Keys{}.ChainKey(), contract.ChainHead).Val()
+	link := w.redis.HGet(w.t.Context(), w.keys.ChainKey(), contract.ChainHead).Val()
 	if link != (contract.Link{Seq: e.Seq, Digest: e.Digest}).String() {
 		w.t.Errorf("%s: the event has digest %s, the chain %q", args[0], e.Digest, link)
 	}
@@ -106,9 +107,9 @@ func TestPythonWriter(t *testing.T) {
 		return strings.Replace(url, "redis://", "redis://"+user+":"+user+"-password@", 1)
 	}
 	e := reuse(t, stack.Options{RedisURL: as("reader"), Seed: func(ctx context.Context, _ string) error {
-		return stack.AcceptLoss(1)(ctx, as("writer"))
+		return stack.AcceptLoss(contract.Keyspace{})(ctx, as("writer"))
 	}})
-	w := newWriter(t, as("writer"), admin)
+	w := newWriter(t, as("writer"), admin, contract.Keys{})
 	one := []*http.Client{shared}
 
 	const key = "/v1/products/42?lang=de"
@@ -150,6 +151,29 @@ func TestPythonWriter(t *testing.T) {
 	})
 	if got := e.metric("gatehouse_corrupt_total"); got != 0 {
 		t.Errorf("the sidecar refused %v records", got)
+	}
+}
+
+// TestPythonWriterInKeyspaces publishes with the example in another database and in a namespace: the events are in the
+// channel of its readers.
+func TestPythonWriterInKeyspaces(t *testing.T) {
+	behindEdge(t)
+	url := redistest.Start(t)
+	for _, keys := range []contract.Keys{{Namespace: "shop"}, {Database: 1}, {Namespace: "shop", Database: 12}} {
+		t.Setenv("GATEHOUSE_REDIS_NAMESPACE", keys.Namespace)
+		at := fmt.Sprint(url, "/", keys.Database)
+		w := newWriter(t, at, client(t, at), keys)
+		w.write(contract.ObjectMember("/a"), "", "put", "/a", writeFile(t, "a.txt", "a"), "text/plain", "3")
+		w.write(contract.CredentialMember("d"), "secret\n", "register", "d")
+		w.write(contract.CredentialMember("d"), "", "revoke", "d")
+	}
+	t.Setenv("GATEHOUSE_REDIS_NAMESPACE", "a.b")
+	if out, err := python(t, "", pythonExample, url, "delete", "/a"); err == nil ||
+		!strings.Contains(out, "namespace 'a.b'") {
+		t.Errorf("got %v, %s; want the namespace refused", err, out)
+	}
+	if n := client(t, url).Exists(t.Context(), contract.Keys{}.SeqKey()).Val(); n != 0 {
+		t.Error("something was written in the default namespace")
 	}
 }
 
@@ -196,6 +220,10 @@ func TestWriteScriptRefusesSlips(t *testing.T) {
 		{"a key of another shard", []string{keys[0], keys[1], keys[2], keys[3], "{gatehouse:1}:chain"},
 			good, "want {gatehouse:0}:chain"},
 		{"channel of another shard", keys, with(5, "{gatehouse:1}:events"), "channel {gatehouse:1}:events"},
+		{"channel of another namespace", keys, with(5, "{gatehouse.shop:0}:events"), "want {gatehouse:0}:events"},
+		{"channel with database 0", keys, with(5, "{gatehouse:0}:events:0"), "other than 0 {gatehouse:0}:events:D"},
+		{"channel with another end", keys, with(5, "{gatehouse:0}:events:1x"), "channel {gatehouse:0}:events:1x"},
+		{"channel without the colon", keys, with(5, "{gatehouse:0}:events1"), "channel {gatehouse:0}:events1"},
 		{"traceparent", keys, with(7, "00-beef"), "traceparent 00-beef"},
 		{"mode", keys, with(0, "put"), "mode put"},
 		{"version", keys, with(1, "-1"), "version -1"},

@@ -99,7 +99,7 @@ func TestReshardUnderWrites(t *testing.T) {
 	}
 	t.Cleanup(func() { client.Close() })
 	for move := range moves {
-		shard := contract.ShardKeys(move % shards)
+		shard := contract.Keys{Shard: move % shards}
 		slot := int(client.ClusterKeySlot(ctx, shard.SeqKey()).Val())
 		to := (slot*3/16384 + 1 + move/shards) % 3 // the next master after the current one
 		if err := c.MoveSlot(ctx, slot, to, between); err != nil {
@@ -113,7 +113,7 @@ func TestReshardUnderWrites(t *testing.T) {
 			t.Errorf("writer %d wrote %d records only", w, len(known))
 		}
 		for m, want := range known {
-			fields, err := client.HGetAll(t.Context(), contract.Shards(shards).KeysOf(m.ID).RecordKey(m)).Result()
+			fields, err := client.HGetAll(t.Context(), contract.Keyspace{Shards: shards}.KeysOf(m.ID).RecordKey(m)).Result()
 			if err != nil || len(fields) == 0 {
 				t.Errorf("%s: lost, version %d was acknowledged: %v", m, want.version, err)
 				continue
@@ -135,7 +135,7 @@ func TestReshardUnderWrites(t *testing.T) {
 		}
 	}
 	for shard := range shards {
-		keys := contract.ShardKeys(shard)
+		keys := contract.Keys{Shard: shard}
 		seq, head := client.Get(t.Context(), keys.SeqKey()).Val(),
 			client.HGet(t.Context(), keys.ChainKey(), contract.ChainHead).Val()
 		if link, err := contract.ParseLink(head); err != nil || fmt.Sprint(link.Seq) != seq {

@@ -48,16 +48,16 @@ func as(user, url string) string {
 
 // worn returns keys of all shards. The change log has entries of deleted records, of objects that expired over a day
 // ago, and of others.
-func worn(t *testing.T, client redis.UniversalClient, shards contract.Shards) (gone, expired, kept []string) {
+func worn(t *testing.T, client redis.UniversalClient, k contract.Keyspace) (gone, expired, kept []string) {
 	t.Helper()
-	p := publish.New(client, publish.Shards(int(shards)))
+	p := publish.New(client, publish.Shards(k.Count()))
 	for i := range 48 {
 		key := fmt.Sprint("/v1/products/", i)
 		if _, err := p.Put(t.Context(), publish.Object{Key: key, Body: []byte("body"),
 			ContentType: "text/plain", TTL: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
-		record := shards.KeysOf(key).ObjectKey(key)
+		record := k.KeysOf(key).ObjectKey(key)
 		var err error
 		switch i % 3 {
 		case 0:
@@ -81,7 +81,7 @@ func worn(t *testing.T, client redis.UniversalClient, shards contract.Shards) (g
 func TestTrimOfACluster(t *testing.T) {
 	behindEdge(t)
 	t.Parallel()
-	const shards = contract.Shards(8)
+	k := contract.Keyspace{Shards: 8}
 	cluster := redistest.StartCluster(t)
 	documentedTrimmer(t, true, append(cluster.Masters, cluster.Replica)...)
 	client, err := redisurl.Connect(cluster.URL)
@@ -89,23 +89,23 @@ func TestTrimOfACluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	gone, expired, kept := worn(t, client, shards)
+	gone, expired, kept := worn(t, client, k)
 	out, err := gatehousectl(t, "trim", "--shards", "8", "--redis", as(trimmer, cluster.URL))
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	for _, key := range gone {
-		if err := client.ZScore(t.Context(), shards.KeysOf(key).LogKey(),
+		if err := client.ZScore(t.Context(), k.KeysOf(key).LogKey(),
 			contract.ObjectMember(key).String()).Err(); err != redis.Nil {
 			t.Errorf("%s: its entry is there: %v", key, err)
 		}
-		floor, err := client.HGet(t.Context(), shards.KeysOf(key).ChainKey(), contract.ChainFloor).Uint64()
+		floor, err := client.HGet(t.Context(), k.KeysOf(key).ChainKey(), contract.ChainFloor).Uint64()
 		if err != nil || floor == 0 {
 			t.Errorf("%s: floor %d, %v", key, floor, err)
 		}
 	}
 	state := func(key string) string {
-		return client.HGet(t.Context(), shards.KeysOf(key).ObjectKey(key), contract.FieldDeleted).Val()
+		return client.HGet(t.Context(), k.KeysOf(key).ObjectKey(key), contract.FieldDeleted).Val()
 	}
 	for _, key := range expired {
 		if state(key) != "1" {
@@ -113,7 +113,7 @@ func TestTrimOfACluster(t *testing.T) {
 		}
 	}
 	for _, key := range kept {
-		if state(key) != "" || client.ZScore(t.Context(), shards.KeysOf(key).LogKey(),
+		if state(key) != "" || client.ZScore(t.Context(), k.KeysOf(key).LogKey(),
 			contract.ObjectMember(key).String()).Err() != nil {
 			t.Errorf("%s was trimmed", key)
 		}
@@ -140,7 +140,7 @@ func TestTrimPermissions(t *testing.T) {
 		t.Errorf("documented: %v", extra)
 	}
 	for _, permission := range extra {
-		worn(t, admin, 1)
+		worn(t, admin, contract.Keyspace{})
 		acl(t, admin, trimmer, strings.Replace(permission, "+", "-", 1))
 		if out, err := gatehousectl(t, "trim", "--redis", as(trimmer, "redis://"+server.Address)); err == nil {
 			t.Errorf("without %s: %s; want an error, or it isn't needed", permission, out)

@@ -68,7 +68,7 @@ func (s *servers) url() string {
 
 // moveSlot moves the slot of a shard to another master, slowly, so that its keys are at two masters for a while.
 func (s *servers) moveSlot(ctx context.Context) error {
-	slot, from, err := s.slotOf(contract.ShardKeys(s.random(int(clusterShards))).SeqKey())
+	slot, from, err := s.slotOf(contract.Keys{Shard: s.random(int(clusterShards))}.SeqKey())
 	if err != nil {
 		return err
 	}

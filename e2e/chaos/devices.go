@@ -221,7 +221,7 @@ func (w *deviceWriter) keep(ctx context.Context) {
 func (w *deviceWriter) register(ctx context.Context) error {
 	for owner := range owners {
 		id := ownerID(owner)
-		got, err := w.client.HMGet(ctx, w.shards.KeysOf(id).CredentialKey(id), contract.FieldHash,
+		got, err := w.client.HMGet(ctx, contract.Keyspace{Shards: w.shards}.KeysOf(id).CredentialKey(id), contract.FieldHash,
 			contract.FieldDisabled).Result()
 		if err == nil && (got[0] == nil || got[1] == "1") {
 			_, err = w.publisher.PutDevice(ctx, publish.Device{ID: id, Hashes: steadyHashes()[:1]})
@@ -300,7 +300,7 @@ func (w *deviceWriter) send(device int, kind Kind) (version uint64, err error) {
 		_, err = w.publisher.PutDevice(ctx, d)
 	case of == steady && rand.IntN(2) == 0:
 		// As an eviction or a writer in another language does: a record that is gone is revoked by a tombstone.
-		if err = w.client.Del(ctx, w.shards.KeysOf(d.ID).CredentialKey(d.ID)).Err(); err != nil {
+		if err = w.client.Del(ctx, contract.Keyspace{Shards: w.shards}.KeysOf(d.ID).CredentialKey(d.ID)).Err(); err != nil {
 			break
 		}
 		if _, err = w.publisher.RevokeDevice(ctx, d.ID); err != nil {

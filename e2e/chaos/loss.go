@@ -94,7 +94,7 @@ func (r *run) lost(ctx context.Context, objects, devices map[int]uint64) (writes
 		return 0, 0, err
 	}
 	defer func() { _ = client.Close() }()
-	keys := contract.ShardKeys(0)
+	keys := contract.Keys{}
 	for key, version := range objects {
 		stored, err := client.HGet(ctx, keys.ObjectKey(stored(key)), contract.FieldVersion).Uint64()
 		if err != nil && err != redis.Nil {

@@ -268,7 +268,7 @@ func (r *run) secrets(opts *stack.Options) error {
 	}
 	opts.ConfigPath = filepath.Join(opts.Dir, "sessions.yaml")
 	secret := filepath.Join(opts.Dir, "secret")
-	opts.Seed = stack.AcceptLoss(r.shards())
+	opts.Seed = stack.AcceptLoss(contract.Keyspace{Shards: r.shards()})
 	opts.SidecarArgs = append(opts.SidecarArgs, "--session.secret-file", secret, "--verdict.secret-file", secret,
 		fmt.Sprintf("--redis.shards=%d", r.shards()))
 	return errors.Join(

@@ -278,7 +278,7 @@ func (f *faults) firing(t *testing.T) map[string]bool {
 	return firing
 }
 
-var shard = contract.ShardKeys(0)
+var shard = contract.Keys{}
 
 func (f *faults) corrupt() error {
 	return f.client.Publish(f.t.Context(), shard.EventsChannel(), "not an event").Err()

@@ -6,11 +6,12 @@ docs/redis-contract.md. Its packages are in requirements.txt beside it.
     publish_example.py REDIS_URL register DEVICE [PERMISSION ...]   (the secret on standard input)
     publish_example.py REDIS_URL revoke DEVICE
 
-Prints the version and the sequence number of the write.
+GATEHOUSE_REDIS_NAMESPACE sets the namespace. Prints the version and the sequence number of the write.
 """
 
 import gzip
 import hashlib
+import os
 import pathlib
 import re
 import secrets
@@ -27,6 +28,7 @@ WRITE_LUA = pathlib.Path(__file__).parents[2] / "sidecar" / "publish" / "write.l
 DEVICE = "[!#-+.0->@-~-]{1,128}"
 MEMBER = re.compile(f"o:(/|@{DEVICE}/)[!-~]*|c:{DEVICE}")
 CONTENT_TYPE = re.compile("[!-~]([ -~]{0,253}[!-~])?")
+NAMESPACE = re.compile("[a-z0-9][a-z0-9-]{0,31}")
 PERMISSION = re.compile("[A-Za-z0-9._:-]{1,64}")
 SECRET = re.compile(rb"(?!\xef\xbb\xbf)[^\x00- \x7f]([^\x00-\x1f\x7f]*[^\x00- \x7f])?")
 MAX_KEY = 2048
@@ -38,16 +40,23 @@ TOMBSTONE_LIFE_MS = 24 * 60 * 60 * 1000
 
 
 class Publisher:
-    """Writes to all shards, whose number is the same for all writers and sidecars."""
+    """Writes to all shards. Their number and the namespace are the same for all writers and sidecars."""
 
-    def __init__(self, client, shards=1, cluster=False):
-        stored = client.get("{gatehouse:0}:shards")
+    def __init__(self, client, shards=1, cluster=False, namespace=""):
+        if namespace and not NAMESPACE.fullmatch(namespace):
+            raise ValueError(f"namespace {namespace!r}: want 1 to 32 of a-z, 0-9 and -, beginning with a letter or digit")
+        self.prefix = "{gatehouse" + ("." + namespace if namespace else "") + ":%d}:"
+        number = self.prefix % 0 + "shards"
+        stored = client.get(number)
         if stored is None:  # only then: a Redis that is full refuses SET, also with NX
-            client.set("{gatehouse:0}:shards", shards, nx=True)
-            stored = client.get("{gatehouse:0}:shards")
+            client.set(number, shards, nx=True)
+            stored = client.get(number)
         if int(stored) != shards:
             raise ValueError(f"Redis has {int(stored)} shards, this program is set to {shards}")
         self.shards = shards
+        # Channels don't know databases.
+        database = 0 if cluster else client.connection_pool.connection_kwargs.get("db", 0)
+        self.channel = f"events:{database}" if database else "events"
         self.publish = "SPUBLISH" if cluster else "PUBLISH"
         self.script = client.register_script(WRITE_LUA.read_text())
 
@@ -57,10 +66,10 @@ class Publisher:
             raise ValueError(f"{member!r}: want o:/path, o:@device/path or c:device, at most {MAX_KEY} bytes")
         expiry_ms = TOMBSTONE_LIFE_MS if "deleted" in fields else 0
         shard = zlib.crc32(member[2:].encode()) % self.shards
-        prefix = "{gatehouse:%d}:" % shard
+        prefix = self.prefix % shard
         keys = [prefix + name for name in (member, "seq", "log", "epoch", "chain")]
         traceparent = ""
-        args = [mode, version, secrets.token_hex(16), member, expiry_ms, prefix + "events", self.publish, traceparent]
+        args = [mode, version, secrets.token_hex(16), member, expiry_ms, prefix + self.channel, self.publish, traceparent]
         for field, value in fields.items():
             args += [field, value]
         return tuple(self.script(keys=keys, args=args))
@@ -142,7 +151,7 @@ def decode(escape):
 def main(url, command, name, *rest):
     # Without retries: a write that was applied, but not answered, would meet its own version.
     client = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0))
-    publisher = Publisher(client)
+    publisher = Publisher(client, namespace=os.environ.get("GATEHOUSE_REDIS_NAMESPACE", ""))
     if command == "put" and len(rest) >= 2:
         file, content_type, *numbers = rest
         return publisher.put(name, pathlib.Path(file).read_bytes(), content_type, *map(int, numbers))

@@ -1,14 +1,16 @@
 package contract
 
 import (
+	"strings"
 	"testing"
 	"unsafe"
 )
 
 func TestKeys(t *testing.T) {
+	shop := Keyspace{Namespace: "shop", Database: 1, Shards: 8}
 	tests := []struct{ got, want string }{
 		{Keys{}.ObjectKey("/a?b=c"), "{gatehouse:0}:o:/a?b=c"},
-		{Keys{"7"}.ObjectKey("/a"), "{gatehouse:7}:o:/a"},
+		{Keys{Shard: 7}.ObjectKey("/a"), "{gatehouse:7}:o:/a"},
 		{Keys{}.CredentialKey("dev"), "{gatehouse:0}:c:dev"},
 		{Keys{}.RecordKey(CredentialMember("dev")), "{gatehouse:0}:c:dev"},
 		{Keys{}.RecordKey(ObjectMember("/a")), "{gatehouse:0}:o:/a"},
@@ -17,10 +19,38 @@ func TestKeys(t *testing.T) {
 		{Keys{}.DataEpochKey(), "{gatehouse:0}:epoch"},
 		{Keys{}.ChainKey(), "{gatehouse:0}:chain"},
 		{Keys{}.EventsChannel(), "{gatehouse:0}:events"},
+		{Keyspace{}.ShardsKey(), "{gatehouse:0}:shards"},
+		{Keyspace{}.EdgesKey(), "{gatehouse:0}:edges"},
+		{Keyspace{Database: 1}.ShardsKey(), "{gatehouse:0}:shards"},
+		{Keyspace{Database: 1}.KeysOf("/a").ObjectKey("/a"), "{gatehouse:0}:o:/a"},
+		{Keyspace{Database: 12, Shards: 4}.Keys(3).EventsChannel(), "{gatehouse:3}:events:12"},
+		{shop.ShardsKey(), "{gatehouse.shop:0}:shards"},
+		{shop.EdgesKey(), "{gatehouse.shop:0}:edges"},
+		{shop.KeysOf("thermostat-7").CredentialKey("thermostat-7"), "{gatehouse.shop:2}:c:thermostat-7"},
+		{shop.Keys(7).SeqKey(), "{gatehouse.shop:7}:seq"},
+		{shop.Keys(7).EventsChannel(), "{gatehouse.shop:7}:events:1"},
+		{shop.Keys(63).VerdictLockKey("ab"), "{gatehouse.shop:63}:v:ab:lock"},
 	}
 	for _, test := range tests {
 		if test.got != test.want {
 			t.Errorf("got %q, want %q", test.got, test.want)
+		}
+	}
+}
+
+func TestNamespace(t *testing.T) {
+	for name, ok := range map[string]bool{
+		"": true, "a": true, "0": true, "shop": true, "shop-a": true, "9-": true, strings.Repeat("a", 32): true,
+		"-a": false, "-": false, "Shop": false, "a.b": false, "a_b": false, "a:0": false, "a}": false, "*": false,
+		"a*": false, "[a]": false, "a ": false, " ": false, "a\n": false, "ä": false, strings.Repeat("a", 33): false,
+	} {
+		err := Keyspace{Namespace: name}.Check()
+		if (err == nil) != ok {
+			t.Errorf("%q: %v", name, err)
+		}
+		if err != nil && (ReasonOf(err) != ReasonMalformed || !strings.Contains(err.Error(), "namespace: "+quote(name)) ||
+			!strings.Contains(err.Error(), "want 1 to 32 of a-z, 0-9 and -")) {
+			t.Errorf("%q: %v, want malformed, the value and what is allowed", name, err)
 		}
 	}
 }

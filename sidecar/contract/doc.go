@@ -6,7 +6,7 @@
 //
 // A shard S is a number from 0; there are N of them, 1 unless writers and readers are configured otherwise. The hash
 // tag {gatehouse:S} keeps a shard's keys in one slot of a Redis Cluster. The shard of a record is the CRC-32 (IEEE) of
-// its cache key or device id, modulo N.
+// its cache key or device id, modulo N. With a namespace, such as shop, all names begin with {gatehouse.shop:S}.
 //
 //	{gatehouse:S}:o:<cache key>  hash     an object, or its tombstone
 //	{gatehouse:S}:c:<device id>  hash     a credential, or its tombstone
@@ -15,7 +15,7 @@
 //	{gatehouse:S}:epoch          string   1 to 64 lowercase hex digits, random, set once: the data epoch
 //	{gatehouse:S}:chain          hash     "head", and for each of the last 65,536 writes the field seq modulo
 //	                                      65,536: sequence number, a space, digest. "floor": see [ChainFloor]
-//	{gatehouse:S}:events         channel  one message a write
+//	{gatehouse:S}:events         channel  one message a write; events:D in a database D other than 0
 //	{gatehouse:S}:v:<name>       string   a verdict that sidecars share, with a lock beside it; writers ignore it
 //	{gatehouse:0}:shards         string   N, set by the first writer and never changed
 //

@@ -1,9 +1,9 @@
 package contract
 
-import "time"
-
-// DefaultShard is the shard that an empty [Keys] means.
-const DefaultShard = "0"
+import (
+	"strconv"
+	"time"
+)
 
 // TombstoneLife is the lifetime of a tombstone, and so of the version that a later write must exceed.
 const TombstoneLife = 24 * time.Hour
@@ -23,18 +23,25 @@ const (
 	FieldNotAfter    = "not-after"
 )
 
-// Keys names the keys of one shard.
+// Keys names the keys of one shard. The zero value is shard 0 of the default namespace in database 0.
 type Keys struct {
-	// Shard is the shard's name, without braces; empty means [DefaultShard].
-	Shard string
+	// Namespace and Database are those of the [Keyspace].
+	Namespace string
+	Database  int
+	// Shard is the shard's number.
+	Shard int
 }
 
 func (k Keys) name(rest string) string {
-	shard := k.Shard
-	if shard == "" {
-		shard = DefaultShard
+	return "{" + prefix(k.Namespace) + ":" + strconv.Itoa(k.Shard) + "}:" + rest
+}
+
+// prefix returns what all keys of a namespace begin with, after the brace.
+func prefix(namespace string) string {
+	if namespace == "" {
+		return "gatehouse"
 	}
-	return "{gatehouse:" + shard + "}:" + rest
+	return "gatehouse." + namespace
 }
 
 // ObjectKey returns the key of an object's hash.
@@ -58,14 +65,17 @@ func (k Keys) DataEpochKey() string { return k.name("epoch") }
 // ChainKey returns the key of the hash with the [Link] of the last writes ([ChainHead], [ChainField]) and [ChainFloor].
 func (k Keys) ChainKey() string { return k.name("chain") }
 
-// EventsChannel returns the name of the events channel.
-func (k Keys) EventsChannel() string { return k.name("events") }
+// EventsChannel returns the name of the events channel. It has the database, because Redis's channels don't know
+// databases.
+func (k Keys) EventsChannel() string {
+	if k.Database == 0 {
+		return k.name("events")
+	}
+	return k.name("events:" + strconv.Itoa(k.Database))
+}
 
 // ResyncKey returns the key of the lease that a sidecar holds while it reads all objects again.
 func (k Keys) ResyncKey() string { return k.name("resync") }
-
-// EdgesKey returns the key of the hash with the running sidecars, for operators; it is in shard 0 only.
-func (k Keys) EdgesKey() string { return k.name("edges") }
 
 // VerdictKey returns the key of a shared verdict; name is in hex.
 func (k Keys) VerdictKey(name string) string { return k.name("v:" + name) }

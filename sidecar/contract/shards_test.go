@@ -24,8 +24,8 @@ func TestShardOf(t *testing.T) {
 			if got := n.Of(test.id); got != want {
 				t.Errorf("%q in %d shards: %d, want %d", test.id, n, got, want)
 			}
-			if got, want := n.KeysOf(test.id), ShardKeys(want); got != want {
-				t.Errorf("%q in %d shards: keys of %q, want %q", test.id, n, got.Shard, want.Shard)
+			if got, want := (Keyspace{Shards: n}).KeysOf(test.id), (Keys{Shard: want}); got != want {
+				t.Errorf("%q in %d shards: keys of %d, want %d", test.id, n, got.Shard, want.Shard)
 			}
 		}
 	}
@@ -56,12 +56,18 @@ func TestShardsAgree(t *testing.T) {
 		{8, "eight", "delete it"},
 		{8, "08", "delete it"},
 	} {
-		err := test.ours.Agree(test.stored)
+		err := Keyspace{Shards: test.ours}.Agree(test.stored)
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%d with %q: %v, want %q", test.ours, test.stored, err, test.want)
 		}
 		if _, ok := errors.AsType[*ShardsError](err); ok != (strings.Contains(test.want, "is set to")) {
 			t.Errorf("%d with %q: %T", test.ours, test.stored, err)
+		}
+	}
+	err := Keyspace{Namespace: "shop"}.Agree("8")
+	for _, want := range []string{"{gatehouse.shop:0}:shards is 8", "{gatehouse.shop:*}:*"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("in a namespace: %v, want %q", err, want)
 		}
 	}
 	for n, ok := range map[Shards]bool{-1: false, 0: true, 1: true, 64: true, 65: false} {

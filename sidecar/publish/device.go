@@ -139,7 +139,7 @@ func (p *Publisher) records(ctx context.Context, members []contract.Member) ([]*
 	pipe := p.client.Pipeline()
 	records := make([]*redis.MapStringStringCmd, len(members))
 	for i, m := range members {
-		records[i] = pipe.HGetAll(ctx, p.shards.KeysOf(m.ID).RecordKey(m))
+		records[i] = pipe.HGetAll(ctx, p.keyspace.KeysOf(m.ID).RecordKey(m))
 	}
 	return records, exec(ctx, pipe)
 }

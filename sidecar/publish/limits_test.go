@@ -162,7 +162,7 @@ func TestLimitIsNamed(t *testing.T) {
 		if want := "invalid: body of o:/a: 1048577 bytes, at most 1048576 are allowed"; err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
-		if left := s.Keys(t.Context(), "*").Val(); !slices.Equal(left, []string{contract.ShardsKey}) {
+		if left := s.Keys(t.Context(), "*").Val(); !slices.Equal(left, []string{contract.Keyspace{}.ShardsKey()}) {
 			t.Errorf("the refused write left %q", left)
 		}
 	})

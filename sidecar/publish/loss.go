@@ -3,8 +3,6 @@ package publish
 import (
 	"context"
 	"fmt"
-
-	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
 // AcceptLoss gives each shard that has no data epoch one, and returns the number of these shards. A shard without one
@@ -13,19 +11,19 @@ import (
 // the number that AcceptLoss stores is for ever.
 func (p *Publisher) AcceptLoss(ctx context.Context) (accepted int, err error) {
 	p.agreed.Store(false) // the number of shards was lost, too
-	if p.shards == 0 {
-		if stored, err := p.client.Exists(ctx, contract.ShardsKey).Result(); err != nil {
-			return 0, fmt.Errorf("read %s: %w", contract.ShardsKey, err)
-		} else if stored == 0 {
+	if p.keyspace.Shards == 0 {
+		if stored, err := p.storedShards(ctx); err != nil {
+			return 0, err
+		} else if stored == "" {
 			return 0, refuse("shards: %s is gone, too; name the sidecars' number (gatehousectl --shards, publish.Shards)",
-				contract.ShardsKey)
+				p.keyspace.ShardsKey())
 		}
 	}
 	if err := p.agree(ctx); err != nil {
 		return 0, err
 	}
-	for i := range p.shards.Count() {
-		key := contract.ShardKeys(i).DataEpochKey()
+	for i := range p.keyspace.Count() {
+		key := p.keyspace.Keys(i).DataEpochKey()
 		set, err := p.client.SetNX(ctx, key, newDataEpoch(), 0).Result()
 		if err != nil {
 			return accepted, fmt.Errorf("set %s: %w", key, scriptError(err))

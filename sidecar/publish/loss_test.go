@@ -15,7 +15,7 @@ func TestAcceptLoss(t *testing.T) {
 		if _, err := p.Put(t.Context(), Object{Key: "/a", ContentType: "a"}); err != nil {
 			t.Fatal(err)
 		}
-		key := contract.Shards(shards).KeysOf("/a").DataEpochKey()
+		key := contract.Keyspace{Shards: shards}.KeysOf("/a").DataEpochKey()
 		epoch := s.Get(t.Context(), key).Val()
 		for _, want := range []int{shards - 1, 0} {
 			if got, err := p.AcceptLoss(t.Context()); err != nil || got != want {
@@ -33,7 +33,7 @@ func TestAcceptLoss(t *testing.T) {
 			t.Errorf("after a flush: got %d shards, %v; want %d", got, err, shards)
 		}
 		for i := range shards {
-			got := s.Get(t.Context(), contract.ShardKeys(i).DataEpochKey()).Val()
+			got := s.Get(t.Context(), contract.Keys{Shard: i}.DataEpochKey()).Val()
 			if !contract.ValidDataEpoch(got) || got == epoch {
 				t.Errorf("shard %d has the epoch %q, want a new one", i, got)
 			}

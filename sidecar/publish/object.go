@@ -133,7 +133,7 @@ func (p *Publisher) Get(ctx context.Context, key string) (contract.Object, error
 	if err != nil {
 		return contract.Object{}, fmt.Errorf("get object: %w", err)
 	}
-	fields, err := p.client.HGetAll(ctx, p.shards.KeysOf(key).ObjectKey(key)).Result()
+	fields, err := p.client.HGetAll(ctx, p.keyspace.KeysOf(key).ObjectKey(key)).Result()
 	if err != nil {
 		return contract.Object{}, fmt.Errorf("get %q: %w", key, err)
 	}
@@ -209,7 +209,7 @@ func (p *Publisher) entries(ctx context.Context, members []contract.Member, pref
 	pipe := p.client.Pipeline()
 	for _, m := range members {
 		if strings.HasPrefix(m.ID, prefix) {
-			key := p.shards.KeysOf(m.ID).RecordKey(m)
+			key := p.keyspace.KeysOf(m.ID).RecordKey(m)
 			queries = append(queries, query{
 				m.ID,
 				pipe.HMGet(ctx, key, contract.FieldVersion, contract.FieldPublished, contract.FieldETag,

@@ -23,6 +23,7 @@ import (
 
 	"github.com/gatehouse/gatehouse/edge/wire/limits"
 	"github.com/gatehouse/gatehouse/sidecar/contract"
+	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
 
 // Errors for use with [errors.Is].
@@ -47,23 +48,27 @@ var writeScript = newScript(writeSource)
 
 // Publisher writes to all shards. It is safe for concurrent use.
 type Publisher struct {
-	client redis.UniversalClient
-	shards contract.Shards
-	by     string      // command to publish events
-	agreed atomic.Bool // Redis has the same number of shards
+	client   redis.UniversalClient
+	keyspace contract.Keyspace
+	by       string      // command to publish events
+	agreed   atomic.Bool // Redis has the same number of shards
 }
 
 // Option configures a Publisher.
 type Option func(*Publisher)
 
-// Shards sets the number of shards; the default is 1. It must be the same for all writers and sidecars of a Redis; a
-// write to a Redis with another number fails with a [contract.ShardsError].
-func Shards(n int) Option { return func(p *Publisher) { p.shards = contract.Shards(n) } }
+// Shards sets the number of shards; the default is 1. It must be the same for all writers and sidecars of a namespace;
+// a write where Redis has another number fails with a [contract.ShardsError].
+func Shards(n int) Option { return func(p *Publisher) { p.keyspace.Shards = contract.Shards(n) } }
+
+// Namespace sets the namespace, 1 to 32 of a-z, 0-9 and -, beginning with a letter or digit; the default is "", none.
+// Edges read only what is written in their sidecar's namespace and Redis database.
+func Namespace(name string) Option { return func(p *Publisher) { p.keyspace.Namespace = name } }
 
 // New returns a Publisher that uses client; the caller still closes client. Package redisurl makes clients for a single
 // server, Sentinel or a Cluster.
 func New(client redis.UniversalClient, options ...Option) *Publisher {
-	p := &Publisher{client: client, by: "PUBLISH"}
+	p := &Publisher{client: client, by: "PUBLISH", keyspace: contract.Keyspace{Database: redisurl.Database(client)}}
 	if _, cluster := client.(*redis.ClusterClient); cluster {
 		p.by = "SPUBLISH" // PUBLISH would send events to every node of the Cluster
 	}
@@ -97,7 +102,7 @@ func (p *Publisher) write(ctx context.Context, mode string, m contract.Member,
 	if fields[contract.FieldDeleted] != "" {
 		expiryMS = contract.TombstoneLife.Milliseconds()
 	}
-	shard := p.shards.KeysOf(m.ID)
+	shard := p.keyspace.KeysOf(m.ID)
 	keys := []string{shard.RecordKey(m), shard.SeqKey(), shard.LogKey(), shard.DataEpochKey(), shard.ChainKey()}
 	args := []any{mode, fields[contract.FieldVersion], newDataEpoch(), m.String(), expiryMS, shard.EventsChannel(),
 		p.by, traceparent(ctx)}
@@ -134,25 +139,31 @@ func (p *Publisher) agree(ctx context.Context) error {
 	if p.agreed.Load() {
 		return nil
 	}
-	if err := p.shards.Check(); err != nil {
-		return fmt.Errorf("%w %w", ErrInvalid, err)
-	}
-	get := func() (string, error) { return p.client.Get(ctx, contract.ShardsKey).Result() }
-	stored, err := get() // a Redis that is full refuses SET, also with NX
-	if errors.Is(err, redis.Nil) {
-		if err := p.client.SetNX(ctx, contract.ShardsKey, p.shards.Count(), 0).Err(); err != nil {
-			return fmt.Errorf("set %s: %w", contract.ShardsKey, scriptError(err))
+	stored, err := p.storedShards(ctx) // a Redis that is full refuses SET, also with NX
+	if err == nil && stored == "" {
+		key := p.keyspace.ShardsKey()
+		if err := p.client.SetNX(ctx, key, p.keyspace.Count(), 0).Err(); err != nil {
+			return fmt.Errorf("set %s: %w", key, scriptError(err))
 		}
-		stored, err = get()
+		stored, err = p.storedShards(ctx)
 	}
-	if err != nil {
-		return fmt.Errorf("read %s: %w", contract.ShardsKey, err)
+	if err == nil {
+		err = p.keyspace.Agree(stored)
 	}
-	if err := p.shards.Agree(stored); err != nil {
-		return err
+	p.agreed.Store(err == nil)
+	return err
+}
+
+// storedShards returns the number of shards in Redis, "" if nothing was written yet.
+func (p *Publisher) storedShards(ctx context.Context) (string, error) {
+	if err := p.keyspace.Check(); err != nil {
+		return "", fmt.Errorf("%w %w", ErrInvalid, err)
 	}
-	p.agreed.Store(true)
-	return nil
+	stored, err := p.client.Get(ctx, p.keyspace.ShardsKey()).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return "", fmt.Errorf("read %s: %w", p.keyspace.ShardsKey(), err)
+	}
+	return stored, nil
 }
 
 // failed handles the error of a write. In a Cluster another server may have become the shard's master, but the client
@@ -213,14 +224,11 @@ func checkMember(m contract.Member) error {
 
 // reads returns an error if Redis has another number of shards.
 func (p *Publisher) reads(ctx context.Context) error {
-	stored, err := p.client.Get(ctx, contract.ShardsKey).Result()
-	if errors.Is(err, redis.Nil) {
-		return nil // nothing was written yet
-	}
+	stored, err := p.storedShards(ctx)
 	if err != nil {
-		return fmt.Errorf("read %s: %w", contract.ShardsKey, err)
+		return err
 	}
-	return p.shards.Agree(stored)
+	return p.keyspace.Agree(stored)
 }
 
 // members passes the members of a kind in the logs of all shards to page, in each shard the oldest write first. A
@@ -229,8 +237,8 @@ func (p *Publisher) members(ctx context.Context, kind byte, page func([]contract
 	if err := p.reads(ctx); err != nil {
 		return err
 	}
-	for i := range p.shards.Count() {
-		if more, err := p.membersOf(ctx, contract.ShardKeys(i), kind, page); err != nil || !more {
+	for i := range p.keyspace.Count() {
+		if more, err := p.membersOf(ctx, p.keyspace.Keys(i), kind, page); err != nil || !more {
 			return err
 		}
 	}

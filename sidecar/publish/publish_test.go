@@ -157,7 +157,7 @@ func TestRefusedWrite(t *testing.T) {
 			!strings.Contains(err.Error(), `"nobody"`) {
 			t.Errorf("revoke: %v, want ErrNotFound", err)
 		}
-		if got := s.Keys(ctx, "*").Val(); !slices.Equal(got, []string{contract.ShardsKey}) {
+		if got := s.Keys(ctx, "*").Val(); !slices.Equal(got, []string{contract.Keyspace{}.ShardsKey()}) {
 			t.Errorf("keys %q after a refused write, want the number of shards only", got)
 		}
 		if _, err := s.p.Put(ctx, Object{Key: "/a", Body: []byte("first"), ContentType: "a", Version: 5}); err != nil {

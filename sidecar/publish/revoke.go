@@ -85,7 +85,7 @@ type state struct {
 func (s state) missing() bool { return s.logged && !s.there && !s.deleted }
 
 func (p *Publisher) state(ctx context.Context, m contract.Member) (state, error) {
-	shard := p.shards.KeysOf(m.ID)
+	shard := p.keyspace.KeysOf(m.ID)
 	pipe := p.client.Pipeline()
 	record := pipe.HGet(ctx, shard.RecordKey(m), contract.FieldVersion)
 	deleted := pipe.HExists(ctx, shard.RecordKey(m), contract.FieldDeleted)
@@ -177,7 +177,7 @@ func (p *Publisher) enabled(ctx context.Context, members []contract.Member) ([]c
 	pipe := p.client.Pipeline()
 	states := make([]*redis.SliceCmd, len(members))
 	for i, m := range members {
-		states[i] = pipe.HMGet(ctx, p.shards.KeysOf(m.ID).RecordKey(m), contract.FieldDeleted, contract.FieldDisabled)
+		states[i] = pipe.HMGet(ctx, p.keyspace.KeysOf(m.ID).RecordKey(m), contract.FieldDeleted, contract.FieldDisabled)
 	}
 	_, err := pipe.Exec(ctx)
 	if _, answered := errors.AsType[redis.Error](err); err != nil && !answered {

@@ -14,12 +14,12 @@ func TestShards(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
 		const shards, records = 8, 40
 		p := New(s.Client, Shards(shards))
-		seqs := map[string]uint64{}
+		seqs := map[int]uint64{}
 		write := func(id string, receipt Receipt, err error) {
 			t.Helper()
-			shard := contract.Shards(shards).KeysOf(id)
+			shard := contract.Keyspace{Shards: shards}.KeysOf(id)
 			if seqs[shard.Shard]++; err != nil || receipt.Seq != seqs[shard.Shard] {
-				t.Fatalf("%s: %+v, %v; want number %d of shard %s", id, receipt, err, seqs[shard.Shard], shard.Shard)
+				t.Fatalf("%s: %+v, %v; want number %d of shard %d", id, receipt, err, seqs[shard.Shard], shard.Shard)
 			}
 		}
 		for i := range records {
@@ -28,7 +28,7 @@ func TestShards(t *testing.T) {
 			write(key, receipt, err)
 			receipt, err = p.PutDevice(t.Context(), Device{ID: id, Secret: "s", Cost: 4})
 			write(id, receipt, err)
-			if n := s.Exists(t.Context(), contract.Shards(shards).KeysOf(key).ObjectKey(key)).Val(); n != 1 {
+			if n := s.Exists(t.Context(), contract.Keyspace{Shards: shards}.KeysOf(key).ObjectKey(key)).Val(); n != 1 {
 				t.Errorf("%s is not in its shard", key)
 			}
 			if o, err := p.Get(t.Context(), key); err != nil || o.Key != key {
@@ -75,7 +75,7 @@ func TestAnotherNumberOfShards(t *testing.T) {
 		for _, shards := range []int{1, 8} {
 			p := New(s.Client, Shards(shards))
 			err := put(p)
-			if e, ok := errors.AsType[*contract.ShardsError](err); !ok || e.Stored != "4" || e.Ours != shards {
+			if e, ok := errors.AsType[*contract.ShardsError](err); !ok || e.Stored != "4" || e.Ours.Count() != shards {
 				t.Errorf("%d shards: %v, want both numbers", shards, err)
 			}
 			if _, err := p.Get(t.Context(), "/b"); !isShards(err) {
@@ -102,8 +102,8 @@ func TestAnotherNumberOfShards(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := s.Get(t.Context(), contract.ShardsKey).Val(); got != "4" {
-			t.Errorf("after a flush %s is %q, want 4", contract.ShardsKey, got)
+		if got := s.Get(t.Context(), contract.Keyspace{}.ShardsKey()).Val(); got != "4" {
+			t.Errorf("after a flush %s is %q, want 4", contract.Keyspace{}.ShardsKey(), got)
 		}
 	})
 }

@@ -54,8 +54,8 @@ func (p *Publisher) Trim(ctx context.Context) (Trimmed, error) {
 		now, err = p.client.Time(ctx).Result() // objects were published by this clock; ours may be wrong
 	}
 	ended := now.Add(-expiredFor)
-	for i := 0; err == nil && i < p.shards.Count(); i++ {
-		err = p.trimShard(ctx, contract.ShardKeys(i), ended, &done)
+	for i := 0; err == nil && i < p.keyspace.Count(); i++ {
+		err = p.trimShard(ctx, p.keyspace.Keys(i), ended, &done)
 	}
 	if err != nil {
 		return done, fmt.Errorf("trim: %w", err)

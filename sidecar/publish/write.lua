@@ -8,7 +8,7 @@
 --       3 a random epoch, taken if there is none
 --       4 member
 --       5 milliseconds until the record expires; "0", for never, unless it is a tombstone
---       6 channel
+--       6 channel; scripts can't ask for the number of the database that its name may have
 --       7 how to publish: "SPUBLISH" on a Redis Cluster, elsewhere "PUBLISH"
 --       8 traceparent (W3C Trace Context), "" for none
 --       9 field, 10 value, and so on, without version and published
@@ -60,8 +60,10 @@ for i, name in ipairs({ 'seq', 'log', 'epoch', 'chain' }) do
     return invalid('key ' .. KEYS[i + 1] .. ': want ' .. prefix .. name)
   end
 end
-if ARGV[6] ~= prefix .. 'events' then
-  return invalid('channel ' .. ARGV[6] .. ': want ' .. prefix .. 'events')
+local channel = prefix .. 'events'
+if ARGV[6] ~= channel and (string.sub(ARGV[6], 1, #channel) ~= channel
+  or not string.find(ARGV[6], '^:[1-9]%d*$', #channel + 1)) then
+  return invalid('channel ' .. ARGV[6] .. ': want ' .. channel .. ', and in a database D other than 0 ' .. channel .. ':D')
 end
 if ARGV[7] ~= 'PUBLISH' and ARGV[7] ~= 'SPUBLISH' then
   return invalid('publishing by ' .. ARGV[7] .. ': want SPUBLISH on a Redis Cluster, elsewhere PUBLISH')

@@ -127,6 +127,14 @@ func (s Settings) Connect() (redis.UniversalClient, error) {
 	return redis.NewClient(options.Simple()), nil
 }
 
+// Database returns the number of the database that client selects; a Cluster has only 0.
+func Database(client redis.UniversalClient) int {
+	if single, ok := client.(interface{ Options() *redis.Options }); ok {
+		return single.Options().DB
+	}
+	return 0
+}
+
 // Subscribe subscribes to a channel, in a Cluster to a shard channel of the slot of its name.
 func Subscribe(ctx context.Context, client redis.UniversalClient, channel string) *redis.PubSub {
 	if cluster, ok := client.(*redis.ClusterClient); ok {

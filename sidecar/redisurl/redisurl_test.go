@@ -175,14 +175,16 @@ func TestSettings(t *testing.T) {
 
 func TestConnectKinds(t *testing.T) {
 	for url, want := range map[string]string{
-		"redis://h": "*redis.Client", "unix:///s": "*redis.Client", "redis+sentinel://h/m": "*redis.Client",
-		"redis+cluster://h": "*redis.ClusterClient", "rediss+cluster://h,i": "*redis.ClusterClient",
+		"redis://h": "*redis.Client 0", "redis://h/12": "*redis.Client 12", "unix:///s": "*redis.Client 0",
+		"unix:///s?db=3": "*redis.Client 3", "redis+sentinel://h/m": "*redis.Client 0",
+		"redis+sentinel://h/m/2": "*redis.Client 2",
+		"redis+cluster://h":      "*redis.ClusterClient 0", "rediss+cluster://h,i": "*redis.ClusterClient 0",
 	} {
 		client, err := Connect(url)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := fmt.Sprintf("%T", client); got != want {
+		if got := fmt.Sprintf("%T %d", client, Database(client)); got != want {
 			t.Errorf("%s: %s, want %s", url, got, want)
 		}
 		client.Close()

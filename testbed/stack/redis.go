@@ -73,15 +73,15 @@ func (s *Stack) startRedisServer(ctx context.Context) error {
 }
 
 // AcceptLoss returns a Seed that does as `gatehousectl accept-loss`: the sidecar believes that Redis has no records.
-func AcceptLoss(shards contract.Shards) func(ctx context.Context, redisURL string) error {
+func AcceptLoss(k contract.Keyspace) func(ctx context.Context, redisURL string) error {
 	return func(ctx context.Context, redisURL string) error {
 		client, err := redisurl.Connect(redisURL)
 		if err != nil {
 			return err
 		}
-		errs := []error{client.SetNX(ctx, contract.ShardsKey, shards.Count(), 0).Err()}
-		for i := range shards.Count() {
-			errs = append(errs, client.SetNX(ctx, contract.ShardKeys(i).DataEpochKey(),
+		errs := []error{client.SetNX(ctx, k.ShardsKey(), k.Count(), 0).Err()}
+		for i := range k.Count() {
+			errs = append(errs, client.SetNX(ctx, k.Keys(i).DataEpochKey(),
 				fmt.Sprintf("%016x", rand.Uint64()), 0).Err())
 		}
 		return errors.Join(append(errs, client.Close())...)

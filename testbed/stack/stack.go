@@ -22,6 +22,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 
+	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/testbed/upstream"
 )
 
@@ -91,7 +92,7 @@ func (s *Stack) startSeeded(ctx context.Context) error {
 	}
 	seed := s.opts.Seed
 	if seed == nil {
-		seed = AcceptLoss(1)
+		seed = AcceptLoss(contract.Keyspace{})
 	}
 	if err := seed(ctx, s.RedisURL()); err != nil {
 		return fmt.Errorf("seed Redis: %w", err)

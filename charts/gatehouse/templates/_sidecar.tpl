@@ -93,6 +93,9 @@
 {{- $tls := $redis.tls }}
 - {name: GATEHOUSE_REDIS_URL, value: {{ include "gatehouse.redisURL" . | quote }}}
 - {name: GATEHOUSE_REDIS_SHARDS, value: {{ $redis.shards | quote }}}
+{{- with $redis.namespace }}
+- {name: GATEHOUSE_REDIS_NAMESPACE, value: {{ . | quote }}}
+{{- end }}
 - {name: GATEHOUSE_REDIS_ACCEPT_LOSS_AFTER, value: {{ ternary "1s" $redis.acceptLossAfter $redis.bundled.enabled }}}
 {{- with $redis.username }}
 - {name: GATEHOUSE_REDIS_USERNAME, value: {{ . | quote }}}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/config"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
@@ -30,5 +29,5 @@ func joinFleet(c *config.Config, m *metrics.Metrics, log *slog.Logger) (others c
 	m.ObserveRedis(client)
 	client.AddHook(tracing.Redis())
 	log.Info("sharing verdicts with sidecars that have the same secret")
-	return sharedverdict.New(secret, client, contract.Shards(c.Redis.Shards), m, log), func() { client.Close() }, nil
+	return sharedverdict.New(secret, client, c.Redis.Keyspace(client), m, log), func() { client.Close() }, nil
 }

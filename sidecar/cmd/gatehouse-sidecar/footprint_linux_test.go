@@ -185,7 +185,7 @@ type content struct {
 
 func (c *content) write(t *testing.T, n int, member func(i int) contract.Member, fields func(i int) map[string]string) {
 	t.Helper()
-	keys := contract.ShardKeys(0)
+	keys := contract.Keys{}
 	for from := 0; from < n; {
 		pipe := c.Pipeline()
 		for size := 0; from < n && size < 32<<20; from++ {
@@ -271,7 +271,7 @@ func TestFootprint(t *testing.T) {
 		took := p.ready(t)
 		p.fits(t, fmt.Sprintf("300 objects of 4 MiB and 100,000 devices, read in %v", took))
 		// The same again, with everything known, and once more after Redis has lost its data.
-		if err := c.Set(t.Context(), contract.ShardKeys(0).DataEpochKey(), "cafe", 0).Err(); err != nil {
+		if err := c.Set(t.Context(), contract.Keys{}.DataEpochKey(), "cafe", 0).Err(); err != nil {
 			t.Fatal(err)
 		}
 		p.await(t, "the second resync", func() bool { return strings.Count(p.log.String(), "caught up with redis") >= 2 })
@@ -320,7 +320,7 @@ func TestFootprint(t *testing.T) {
 		}
 		inStep := func(p *process) {
 			p.await(t, "in step", func() bool {
-				seq, err := c.Get(t.Context(), contract.ShardKeys(0).SeqKey()).Uint64()
+				seq, err := c.Get(t.Context(), contract.Keys{}.SeqKey()).Uint64()
 				return err == nil && p.metric(t, "gatehouse_redis_seq") == float64(seq) &&
 					p.metric(t, "gatehouse_edge_memory_dirty_buckets") == 0
 			})

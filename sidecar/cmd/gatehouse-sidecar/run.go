@@ -14,7 +14,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/admin"
 	"github.com/gatehouse/gatehouse/sidecar/internal/api"
 	"github.com/gatehouse/gatehouse/sidecar/internal/config"
@@ -77,7 +76,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	log, level := c.Logger(stderr)
-	log.Info("gatehouse sidecar starts", "version", version.Name())
+	started := []any{"version", version.Name()}
+	if c.Redis.Namespace != "" {
+		started = append(started, "namespace", c.Redis.Namespace)
+	}
+	log.Info("gatehouse sidecar starts", started...)
 	if err := serve(ctx, c, log, level); err != nil {
 		log.Error("gatehouse sidecar failed", "error", err)
 		return exitRuntime
@@ -141,12 +144,12 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger, level *slog.
 // assemble makes the components and connects them.
 func assemble(c *config.Config, client redis.UniversalClient, others credential.Fleet, hashers *hasher.Pool,
 	m *metrics.Metrics, tracer trace.Tracer, log *slog.Logger, level *slog.LevelVar) ([]component, error) {
-	shards := contract.Shards(c.Redis.Shards)
+	keyspace := c.Redis.Keyspace(client)
 	memory := edgemem.New(edgemem.Config{Objects: c.Memory.Objects, Verdicts: c.Memory.Verdicts,
 		Propagation: m.Propagation})
 	m.Registry.MustRegister(memory.Collector())
 	objects, err := objectcache.New(objectcache.Config{Bytes: int64(c.Memory.Bytes), Objects: c.Memory.Objects,
-		Shards: shards}, memory, m, log)
+		Shards: keyspace.Shards}, memory, m, log)
 	if err != nil {
 		return nil, err
 	}
@@ -155,16 +158,16 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 		Workers: c.BcryptWorkers(), Queue: c.Bcrypt.Queue, Wait: c.Bcrypt.Wait, MaxCost: c.Bcrypt.MaxCost,
 		AllowTTL: c.Verdict.AllowTTL, DenyTTL: c.Verdict.DenyTTL, PinTTL: c.Verdict.PinTTL,
 		Limits:  credential.Limits{DeviceFailures: c.Limit.Device, SourceFailures: c.Limit.Source, Window: c.Limit.Window},
-		Compare: hashers.Compare, Shards: shards, Fleet: others, Known: addresses,
+		Compare: hashers.Compare, Shards: keyspace.Shards, Fleet: others, Known: addresses,
 	}, memory, m, log)
-	followers := follow.NewGroup(shards, func(i int) follow.Config {
+	followers := follow.NewGroup(keyspace, func(i int) follow.Config {
 		return follow.Config{
 			Objects: objects.Shard(i), Credentials: verifier.Shard(i), AcceptLossAfter: c.Redis.AcceptLossAfter,
 			Tracer: tracer, Trace: memory.Trace,
 		}
 	}, memory, client, m, log)
 	pusher := push.New(memory, c.Push.Socket, followers.Synced(), m, tracer, log)
-	fetcher, err := api.NewRedis(objects, client, c.Redis.PoolSize, shards, followers.Applied, m)
+	fetcher, err := api.NewRedis(objects, client, c.Redis.PoolSize, keyspace, followers.Applied, m)
 	if err != nil {
 		return nil, err
 	}
@@ -179,10 +182,10 @@ func assemble(c *config.Config, client redis.UniversalClient, others credential.
 		Version: version.Name(), Started: time.Now(), Registry: m.Registry, Ready: func() []string {
 			return admin.Reasons(checks)
 		},
-		Memory: memory, Objects: objects, Verifier: verifier, Tokens: tokens, Redis: client, Shards: shards,
+		Memory: memory, Objects: objects, Verifier: verifier, Tokens: tokens, Redis: client, Keyspace: keyspace,
 		EdgeAdmin: c.Edge.Admin, Resync: resync,
 	})
-	listed := presence.New(client, c.Push.Socket, inspector.Presence, log)
+	listed := presence.New(client, keyspace, c.Push.Socket, inspector.Presence, log)
 	operator := inspect.NewServer(inspector, c.Admin.Actions, level, log).Handler()
 	return []component{
 		memory, objects, followers, pusher, collector{}, addresses, inspector, resync, listed,

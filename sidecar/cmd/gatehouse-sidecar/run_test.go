@@ -110,7 +110,7 @@ func startEdge(t *testing.T, socket string) *edgememtest.Memory {
 func startProgram(t *testing.T) *program {
 	t.Helper()
 	server := miniredis.RunT(t)
-	server.Set(contract.ShardKeys(0).DataEpochKey(), "beef") // an empty one isn't believed
+	server.Set(contract.Keys{}.DataEpochKey(), "beef") // an empty one isn't believed
 	return startProgramWith(t, "redis://"+server.Addr())
 }
 

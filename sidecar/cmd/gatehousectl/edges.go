@@ -28,7 +28,7 @@ type listedEdge struct {
 // Run lists the sidecars.
 func (cmd *edgesCmd) Run(c *console) error {
 	return c.client(func(ctx context.Context, client redis.UniversalClient) error {
-		edges, err := presence.List(ctx, client)
+		edges, err := presence.List(ctx, client, c.redis.keyspace(client))
 		if err != nil {
 			return err
 		}
@@ -45,7 +45,7 @@ func (cmd *edgesCmd) Run(c *console) error {
 		}
 		if len(list) == 0 {
 			_, err := fmt.Fprintln(c.stdout,
-				"no sidecar has listed itself here: none follows this Redis, or its user may not write the list "+
+				"no sidecar has listed itself here: none follows this Redis and namespace, or its user may not write the list "+
 					"(docs/redis-contract.md, Redis itself)")
 			return err
 		}

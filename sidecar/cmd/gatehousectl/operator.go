@@ -89,7 +89,11 @@ func (cmd *statusCmd) Run(c *console) error {
 			fmt.Fprintln(w, "a resync runs")
 		}
 		fmt.Fprintf(w, "\nversion\t%s, started %s\n", s.Version, s.Started.Format(time.RFC3339))
-		fmt.Fprintf(w, "redis\tconnected: %t, in step %s ago, write %.0f\n", s.Redis.Connected,
+		namespace := ""
+		if s.Redis.Namespace != "" {
+			namespace = "namespace " + s.Redis.Namespace + ", "
+		}
+		fmt.Fprintf(w, "redis\t%sconnected: %t, in step %s ago, write %.0f\n", namespace, s.Redis.Connected,
 			age(s.Redis.InStepAge), s.Redis.Seq)
 		fmt.Fprintf(w, "edge\t%s, acknowledged %s ago, %s behind, %d buckets wait\n", since, age(s.Edge.AcknowledgedAge),
 			age(s.Edge.InStepAge), s.Edge.Waiting)

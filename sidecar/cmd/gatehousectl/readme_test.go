@@ -20,7 +20,7 @@ func TestReadme(t *testing.T) {
 		listed = append(listed, row[1]+" "+row[2])
 	}
 	help := strings.Join(strings.Fields(newShell(t).ok("", "--help")), " ")
-	for _, flag := range regexp.MustCompile(`--((?:redis|shards)[a-z-]*)=`).FindAllStringSubmatchIndex(help, -1) {
+	for _, flag := range regexp.MustCompile(`--((?:redis|shards|namespace)[a-z-]*)=`).FindAllStringSubmatchIndex(help, -1) {
 		name := help[flag[2]:flag[3]]
 		variable := regexp.MustCompile(`\$(GATEHOUSE_[A-Z_]+)`).FindStringSubmatch(help[flag[1]:])
 		offered = append(offered, name+" "+variable[1])

@@ -21,6 +21,7 @@ const defaultRedis = "redis://127.0.0.1:6379"
 type redisFlags struct {
 	URL                  string `name:"redis" placeholder:"URL" help:"Redis to write to and read from: redis://[user:password@]host:port[/db], unix:///path, redis+sentinel://host:26379,host/MASTER, redis+cluster://host:port,host; rediss… for TLS. Default: $$GATEHOUSE_REDIS, then $$GATEHOUSE_REDIS_URL, then redis://127.0.0.1:6379."`
 	Shards               int    `name:"shards" placeholder:"N" help:"Number of shards, the same for all writers and sidecars. Default: $$GATEHOUSE_REDIS_SHARDS, then 1."`
+	Namespace            string `name:"namespace" placeholder:"NAME" help:"Namespace of the keys and channels, the same for all writers and sidecars. Default: $$GATEHOUSE_REDIS_NAMESPACE, then none."`
 	Username             string `name:"redis-username" placeholder:"NAME" help:"User, instead of one in the URL. Default: $$GATEHOUSE_REDIS_USERNAME."`
 	PasswordFile         string `name:"redis-password-file" placeholder:"F" help:"Password, instead of one in the URL. Default: $$GATEHOUSE_REDIS_PASSWORD_FILE."`
 	SentinelUsername     string `name:"redis-sentinel-username" placeholder:"NAME" help:"User for the sentinels. Default: $$GATEHOUSE_REDIS_SENTINEL_USERNAME."`
@@ -37,7 +38,8 @@ func (r *redisFlags) complete(env func(string) string) error {
 		value    *string
 		variable string
 	}{
-		{&r.URL, "GATEHOUSE_REDIS"}, {&r.URL, "GATEHOUSE_REDIS_URL"}, {&r.Username, "GATEHOUSE_REDIS_USERNAME"},
+		{&r.URL, "GATEHOUSE_REDIS"}, {&r.URL, "GATEHOUSE_REDIS_URL"},
+		{&r.Namespace, "GATEHOUSE_REDIS_NAMESPACE"}, {&r.Username, "GATEHOUSE_REDIS_USERNAME"},
 		{&r.PasswordFile, "GATEHOUSE_REDIS_PASSWORD_FILE"},
 		{&r.SentinelUsername, "GATEHOUSE_REDIS_SENTINEL_USERNAME"},
 		{&r.SentinelPasswordFile, "GATEHOUSE_REDIS_SENTINEL_PASSWORD_FILE"},
@@ -58,6 +60,9 @@ func (r *redisFlags) complete(env func(string) string) error {
 		}
 		r.Shards = n
 	}
+	if err := contract.CheckNamespace(r.Namespace); err != nil {
+		return usagef("--namespace, GATEHOUSE_REDIS_NAMESPACE: %w", err)
+	}
 	if err := contract.Shards(r.Shards).Check(); err != nil {
 		return usagef("--shards, GATEHOUSE_REDIS_SHARDS: %w", err)
 	}
@@ -75,10 +80,17 @@ func (r *redisFlags) settings() redisurl.Settings {
 	}
 }
 
+// keyspace returns what commands that use client read.
+func (r *redisFlags) keyspace(client redis.UniversalClient) contract.Keyspace {
+	return contract.Keyspace{
+		Namespace: r.Namespace, Database: redisurl.Database(client), Shards: contract.Shards(r.Shards),
+	}
+}
+
 // connect gives command a publisher. An error never has the URL in it, for its password.
 func (c *console) connect(command func(context.Context, *publish.Publisher) error) error {
 	return c.client(func(ctx context.Context, client redis.UniversalClient) error {
-		return command(ctx, publish.New(client, publish.Shards(c.redis.Shards)))
+		return command(ctx, publish.New(client, publish.Shards(c.redis.Shards), publish.Namespace(c.redis.Namespace)))
 	})
 }
 

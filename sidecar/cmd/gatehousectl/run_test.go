@@ -270,7 +270,7 @@ func TestRefuses(t *testing.T) {
 			s.fails(test.code, test.want, test.stdin, test.args...)
 		})
 	}
-	if got := s.redis.Keys(); len(got) > 1 || len(got) == 1 && got[0] != contract.ShardsKey {
+	if got := s.redis.Keys(); len(got) > 1 || len(got) == 1 && got[0] != (contract.Keyspace{}).ShardsKey() {
 		t.Errorf("keys %q in Redis, want at most the number of shards", got)
 	}
 }
@@ -375,7 +375,7 @@ func TestTraceparent(t *testing.T) {
 		s := newShell(t)
 		s.env["TRACEPARENT"] = given
 		events := s.redis.NewSubscriber()
-		events.Subscribe(contract.ShardKeys(0).EventsChannel())
+		events.Subscribe(contract.Keys{}.EventsChannel())
 		payload := make(chan string, 1)
 		go func() { payload <- (<-events.Messages()).Message }() // miniredis waits until it is read
 		s.ok("{}", "put", "/a", "--file", "-")

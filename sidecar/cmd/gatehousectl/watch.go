@@ -34,8 +34,9 @@ func (cmd *watchCmd) Run(c *console) error {
 	return c.client(func(ctx context.Context, client redis.UniversalClient) error {
 		group, ctx := errgroup.WithContext(ctx)
 		events := make(chan watched)
-		for i := range contract.Shards(c.redis.Shards).Count() {
-			group.Go(func() error { return watch(ctx, client, contract.ShardKeys(i).EventsChannel(), events) })
+		keyspace := c.redis.keyspace(client)
+		for i := range keyspace.Count() {
+			group.Go(func() error { return watch(ctx, client, keyspace.Keys(i).EventsChannel(), events) })
 		}
 		group.Go(func() error {
 			for {

@@ -123,7 +123,7 @@ func start(t *testing.T, v api.Verifier) fixture {
 		f.metrics, discard); err != nil {
 		t.Fatal(err)
 	}
-	fetcher, err := api.NewRedis(f.cache, client, 16, 1, f.applied.get, f.metrics)
+	fetcher, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, f.applied.get, f.metrics)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -334,7 +334,7 @@ func fetchOvertaken(t *testing.T, client redis.UniversalClient, budget int64, ti
 	}
 	fetcher, err := api.NewRedis(&overtaken{m, func() {
 		during(m)
-	}, times}, client, 16, 1, new(applied).get, metrics.New())
+	}, times}, client, 16, contract.Keyspace{}, new(applied).get, metrics.New())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -351,7 +351,7 @@ func TestFetchFromServerThatIsBehind(t *testing.T) {
 	}
 	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), MaxRetries: -1})
 	t.Cleanup(func() { client.Close() })
-	fetcher, err := api.NewRedis(f.cache, client, 16, 1, f.applied.get, f.metrics)
+	fetcher, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, f.applied.get, f.metrics)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -457,7 +457,7 @@ func TestReadsLeaveRoom(t *testing.T) {
 		<-release
 		reading.Add(-1)
 	}))
-	fetcher, err := api.NewRedis(f.cache, client, 16, 1, new(applied).get, metrics.New())
+	fetcher, err := api.NewRedis(f.cache, client, 16, contract.Keyspace{}, new(applied).get, metrics.New())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 func TestFetchWithoutBounds(t *testing.T) {
 	const size = 15 << 20
 	client := redistest.StartServer(t).Client(t)
-	record := contract.Shards(1).KeysOf("/a").ObjectKey("/a")
+	record := contract.Keys{}.ObjectKey("/a")
 	fields := map[string]string{"version": "1", "published": "1", "etag": `"a"`, "content-type": "a",
 		"body": strings.Repeat("x", size)}
 	if err := client.HSet(t.Context(), record, fields).Err(); err != nil {
@@ -45,7 +45,7 @@ func TestFetchWithoutBounds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			fetcher, err := api.NewRedis(cache, client, 16, 1, new(applied).get, m)
+			fetcher, err := api.NewRedis(cache, client, 16, contract.Keyspace{}, new(applied).get, m)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -40,13 +40,13 @@ type Cache interface {
 
 // Redis is a [Fetcher] that reads the cache, and then Redis.
 type Redis struct {
-	cache   Cache
-	client  redis.UniversalClient
-	shards  contract.Shards
-	applied func(shard int) (contract.Link, error)
-	metrics *metrics.Metrics
-	flights singleflight.Group
-	absent  *otter.Cache[string, struct{}]
+	cache    Cache
+	client   redis.UniversalClient
+	keyspace contract.Keyspace
+	applied  func(shard int) (contract.Link, error)
+	metrics  *metrics.Metrics
+	flights  singleflight.Group
+	absent   *otter.Cache[string, struct{}]
 	// noMemory: the server refuses MEMORY USAGE.
 	noMemory atomic.Bool
 	reads    []chan struct{} // by server: one element per running call
@@ -55,7 +55,7 @@ type Redis struct {
 // NewRedis returns a Redis that reads through client, which must not read from replicas. It uses at most half of the
 // client's connections to a server, because the followers need some. applied returns the last write that the follower
 // of a shard has applied, or why its records can't be read.
-func NewRedis(m Cache, client redis.UniversalClient, connections int, shards contract.Shards,
+func NewRedis(m Cache, client redis.UniversalClient, connections int, k contract.Keyspace,
 	applied func(shard int) (contract.Link, error), mm *metrics.Metrics) (*Redis, error) {
 	absent, err := otter.New(&otter.Options[string, struct{}]{
 		MaximumSize:      maxAbsent,
@@ -66,7 +66,7 @@ func NewRedis(m Cache, client redis.UniversalClient, connections int, shards con
 	}
 	servers := 1
 	if _, ok := client.(*redis.ClusterClient); ok {
-		servers = shards.Count() // at most: one server may have all shards
+		servers = k.Count() // at most: one server may have all shards
 	}
 	reads := make([]chan struct{}, servers)
 	for i := range reads {
@@ -74,7 +74,7 @@ func NewRedis(m Cache, client redis.UniversalClient, connections int, shards con
 			min(connections/2, maxReads)/servers,
 		))
 	}
-	return &Redis{cache: m, client: client, shards: shards, applied: applied, metrics: mm,
+	return &Redis{cache: m, client: client, keyspace: k, applied: applied, metrics: mm,
 		absent: absent, reads: reads}, nil
 }
 
@@ -131,7 +131,7 @@ func (r *Redis) answered(ctx context.Context, result string) {
 func (r *Redis) read(ctx context.Context, key string) (fetched, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
 	defer cancel()
-	reads := r.reads[r.shards.Of(key)%len(r.reads)]
+	reads := r.reads[r.keyspace.Of(key)%len(r.reads)]
 	select {
 	case reads <- struct{}{}:
 		defer func() { <-reads }()
@@ -177,7 +177,7 @@ func (r *Redis) read(ctx context.Context, key string) (fetched, error) {
 // record reads the fields of an object, none if there is no record. It asks for the record's size first: a record
 // without bounds, which somebody wrote by hand, could exhaust the memory.
 func (r *Redis) record(ctx context.Context, key string) (fields map[string]string, err error) {
-	record := r.shards.KeysOf(key).ObjectKey(key)
+	record := r.keyspace.KeysOf(key).ObjectKey(key)
 	if !r.noMemory.Load() {
 		var size *redis.IntCmd
 		ask := func(p redis.Pipeliner) { size = p.MemoryUsage(ctx, record, 0) }
@@ -208,12 +208,12 @@ func (r *Redis) record(ctx context.Context, key string) (fields map[string]strin
 // ask sends a command about a record, which has its own error. ask returns an error if the server lacks writes that
 // were applied before, see [follow.Proof].
 func (r *Redis) ask(ctx context.Context, key string, command func(redis.Pipeliner)) error {
-	applied, err := r.applied(r.shards.Of(key))
+	applied, err := r.applied(r.keyspace.Of(key))
 	if err != nil {
 		return err
 	}
 	pipe := r.client.Pipeline()
-	proof := follow.AskProof(ctx, pipe, r.shards.KeysOf(key), applied)
+	proof := follow.AskProof(ctx, pipe, r.keyspace.KeysOf(key), applied)
 	command(pipe)
 	if err := follow.Unsent(pipe.Exec(ctx)); err != nil {
 		return err

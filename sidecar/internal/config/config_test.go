@@ -83,13 +83,14 @@ func TestProblems(t *testing.T) {
 		{"alias", "log: &a\n  level: *a\n", nil, []string{"aliases"}},
 		{"not YAML", "a: [\n", nil, []string{"yaml: line"}},
 		{"all values at once", "", []string{
-			"--redis.url=mysql://x", "--redis.pool-size=0", "--redis.shards=65", "--push.socket=", "--api.socket=" +
-				strings.Repeat("x", 104), "--admin.address=9090", "--memory.bytes=1KiB",
+			"--redis.url=mysql://x", "--redis.pool-size=0", "--redis.shards=65", "--redis.namespace=a.b",
+			"--push.socket=", "--api.socket=" + strings.Repeat("x", 104), "--admin.address=9090", "--memory.bytes=1KiB",
 			"--memory.objects=0", "--memory.verdicts=-1", "--bcrypt.workers=-1", "--bcrypt.queue=0", "--bcrypt.max-cost=16",
 			"--verdict.allow-ttl=1ms", "--verdict.deny-ttl=-1s", "--verdict.pin-ttl=10000h",
 			"--log.level=loud", "--log.format=xml",
 		}, []string{
 			"redis.url", "redis.pool_size: 0 is out of 1 to 1024", "redis.shards: 65 is out of 1 to 64",
+			`redis.namespace: "a.b": want 1 to 32 of a-z, 0-9 and -, beginning with a letter or digit`,
 			"push.socket", "api.socket", "admin.address", "memory.bytes", "memory.objects", "memory.verdicts",
 			"bcrypt.workers", "bcrypt.queue", "bcrypt.max_cost: 16 is out of 4 to 15", "verdict.allow_ttl",
 			"verdict.deny_ttl", "verdict.pin_ttl", "log.level", "log.format",

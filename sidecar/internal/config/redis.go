@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/redisurl"
 )
@@ -12,6 +14,7 @@ import (
 type Redis struct {
 	URL                  string        `env:"URL" default:"redis://127.0.0.1:6379/0" placeholder:"URL" help:"Redis: redis://[user:password@]host:port/db, unix:///path, redis+sentinel://host:26379,host/MASTER, redis+cluster://host:port,host; rediss… for TLS. Default: redis://127.0.0.1:6379/0."`
 	Shards               int           `env:"SHARDS" default:"1" placeholder:"N" help:"Number of shards, 1 to 64, the same for all writers. Default: ${default}."`
+	Namespace            string        `env:"NAMESPACE" placeholder:"NAME" help:"Namespace of the keys and channels, the same for all writers: 1 to 32 of a-z, 0-9 and -, beginning with a letter or digit. Default: none."`
 	Username             string        `env:"USERNAME" placeholder:"NAME" help:"User, instead of one in the URL."`
 	PasswordFile         string        `env:"PASSWORD_FILE" placeholder:"FILE" help:"Password, read at each connection, instead of one in the URL."`
 	SentinelUsername     string        `env:"SENTINEL_USERNAME" placeholder:"NAME" help:"User for the sentinels."`
@@ -34,6 +37,13 @@ func (r *Redis) Settings() redisurl.Settings {
 	}
 }
 
+// Keyspace returns what client, which was made by the settings, follows.
+func (r *Redis) Keyspace(client redis.UniversalClient) contract.Keyspace {
+	return contract.Keyspace{
+		Namespace: r.Namespace, Database: redisurl.Database(client), Shards: contract.Shards(r.Shards),
+	}
+}
+
 // validate returns all errors; they contain no part of the URL.
 func (r *Redis) validate() (errs []error) {
 	for _, err := range r.Settings().Check() {
@@ -44,6 +54,9 @@ func (r *Redis) validate() (errs []error) {
 	}
 	if r.Shards < 1 || r.Shards > contract.MaxShards {
 		errs = append(errs, fmt.Errorf("redis.shards: %d is out of 1 to %d", r.Shards, contract.MaxShards))
+	}
+	if err := contract.CheckNamespace(r.Namespace); err != nil {
+		errs = append(errs, fmt.Errorf("redis.namespace: %w", err))
 	}
 	if r.AcceptLossAfter < 0 || r.AcceptLossAfter > 30*24*time.Hour {
 		errs = append(errs, fmt.Errorf("redis.accept_loss_after: %v is out of 0s to 720h", r.AcceptLossAfter))

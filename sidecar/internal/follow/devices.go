@@ -37,7 +37,7 @@ func (f *Follower) applyDevice(e *contract.Event) {
 // distrusted handles an event that is not accepted: if it revokes a device, or is unreadable, the device is in doubt
 // until its record was read.
 func (f *Follower) distrusted(e *contract.Event, unreadable bool) {
-	if e.Member.Kind == contract.KindCredential && f.Shards.Belongs(e.Member, f.Shard) == nil &&
+	if e.Member.Kind == contract.KindCredential && f.Keyspace.Belongs(e.Member, f.Shard) == nil &&
 		(unreadable || takesAway(e.Fields)) {
 		f.takeAway(e.Member)
 	}
@@ -170,7 +170,7 @@ func (f *Follower) setInStep(t time.Time) {
 func (f *Follower) lookAhead(payloads []string, epoch string) {
 	for _, payload := range payloads {
 		e, err := contract.ParseEvent(payload)
-		if e.Member.Kind != contract.KindCredential || e.DataEpoch != epoch || f.Shards.Belongs(e.Member, f.Shard) != nil {
+		if e.Member.Kind != contract.KindCredential || e.DataEpoch != epoch || f.Keyspace.Belongs(e.Member, f.Shard) != nil {
 			continue
 		}
 		if f.rereads.late != nil {

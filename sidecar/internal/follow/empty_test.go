@@ -152,7 +152,7 @@ func TestEmptyForAWhile(t *testing.T) {
 	const after = time.Second
 	s := miniredisServer(t)
 	began := time.Now()
-	g := followAfter(t, s, 1, after)
+	g := followKeyspace(t, s, contract.Keyspace{}, after)
 	<-g.Synced()
 	if took := time.Since(began); took < after {
 		t.Errorf("an empty Redis was believed after %v, want %v", took, after)

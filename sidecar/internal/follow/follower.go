@@ -80,8 +80,8 @@ type Clock interface {
 
 // Config sets the shard to follow and the sinks for its records.
 type Config struct {
-	// Shards is the number of shards, Shard the one to follow.
-	Shards      contract.Shards
+	// Keyspace is what Redis has; its Database is the client's. Shard is the one to follow.
+	Keyspace    contract.Keyspace
 	Shard       int
 	Objects     Objects
 	Credentials Credentials
@@ -174,7 +174,7 @@ type grants struct {
 // New returns a Follower that reads through client; the caller still closes client. To follow more than one shard, see
 // [NewGroup].
 func New(c Config, client redis.UniversalClient, m *metrics.Metrics, log *slog.Logger) *Follower {
-	c.Shards, c.Shard = 1, 0
+	c.Keyspace, c.Shard = contract.Keyspace{Database: redisurl.Database(client)}, 0
 	return newFollower(c, newBoard(1, c.Clock, m), client, m, log)
 }
 
@@ -182,8 +182,8 @@ func newFollower(c Config, b *board, client redis.UniversalClient, m *metrics.Me
 	due := time.NewTimer(0)
 	due.Stop()
 	f := &Follower{
-		Config: c, keys: contract.ShardKeys(c.Shard), board: b, client: client, metrics: m, log: log,
-		first: make(chan struct{}), in: newInbox(c.Shards.Count(), &b.waiting), batch: pipelineSize,
+		Config: c, keys: c.Keyspace.Keys(c.Shard), board: b, client: client, metrics: m, log: log,
+		first: make(chan struct{}), in: newInbox(c.Keyspace.Count(), &b.waiting), batch: pipelineSize,
 		full: full{demands: make(chan chan<- struct{})},
 		rereads: rereads{
 			limiter: rate.NewLimiter(rate.Every(rereadEvery), rereadBurst), due: due, devices: map[contract.Member]bool{},
@@ -313,7 +313,7 @@ func (f *Follower) followOnce(ctx context.Context) error {
 		sub.Close()
 		return err
 	}
-	in, running := newInbox(f.Shards.Count(), &f.board.waiting), new(sync.WaitGroup)
+	in, running := newInbox(f.Keyspace.Count(), &f.board.waiting), new(sync.WaitGroup)
 	f.in, f.running, f.grants.answers = in, running, make(chan granted, 1)
 	defer f.abandon() // when nothing more arrives
 	defer running.Wait()
@@ -440,7 +440,7 @@ func (f *Follower) receive(ctx context.Context, payload string) error {
 // accept applies the next event; unreadable is its parse error, or nil.
 func (f *Follower) accept(e *contract.Event, unreadable error) {
 	f.setLast(e.Seq, e.Digest)
-	switch stray := f.Shards.Belongs(e.Member, f.Shard); {
+	switch stray := f.Keyspace.Belongs(e.Member, f.Shard); {
 	case unreadable != nil && stray != nil: // refused above; it belongs to another shard
 	case stray != nil:
 		f.metrics.Events.WithLabelValues("corrupt").Inc()

@@ -23,17 +23,17 @@ type Group struct {
 	synced    chan struct{}
 }
 
-// NewGroup returns a Group of n shards; of returns the configuration of a shard, without the fields that are the same
-// for all: Shards, Shard and Clock. The caller still closes client.
-func NewGroup(n contract.Shards, of func(shard int) Config, clock Clock, client redis.UniversalClient,
+// NewGroup returns a Group of all shards of k; of returns the configuration of a shard, without the fields that are
+// set here: Keyspace, Shard and Clock. The caller still closes client.
+func NewGroup(k contract.Keyspace, of func(shard int) Config, clock Clock, client redis.UniversalClient,
 	m *metrics.Metrics, log *slog.Logger) *Group {
-	board := newBoard(n.Count(), clock, m)
+	board := newBoard(k.Count(), clock, m)
 	g := &Group{board: board, synced: make(chan struct{})}
-	for i := range n.Count() {
+	for i := range k.Count() {
 		c := of(i)
-		c.Shards, c.Shard, c.Clock = n, i, clock
+		c.Keyspace, c.Shard, c.Clock = k, i, clock
 		log := log
-		if n.Count() > 1 {
+		if k.Count() > 1 {
 			log = log.With("shard", i)
 		}
 		g.followers = append(g.followers, newFollower(c, board, client, m, log))

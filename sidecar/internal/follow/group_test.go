@@ -25,25 +25,25 @@ import (
 // group is a running Group with a pair of sinks for each shard.
 type group struct {
 	*follow.Group
-	objects []*sink
-	clock   *clock
-	metrics *metrics.Metrics
-	log     *logbuffer.Buffer
+	objects, credentials []*sink
+	clock                *clock
+	metrics              *metrics.Metrics
+	log                  *logbuffer.Buffer
 }
 
 func followShards(t *testing.T, s server, n contract.Shards) *group {
 	t.Helper()
-	return followAfter(t, s, n, 0)
+	return followKeyspace(t, s, contract.Keyspace{Shards: n}, 0)
 }
 
-// followAfter is followShards with a time after which a loss is accepted.
-func followAfter(t *testing.T, s server, n contract.Shards, acceptLossAfter time.Duration) *group {
+// followKeyspace is followShards of any keyspace, with a time after which a loss is accepted.
+func followKeyspace(t *testing.T, s server, k contract.Keyspace, acceptLossAfter time.Duration) *group {
 	t.Helper()
 	g := &group{clock: new(clock), metrics: metrics.New(), log: new(logbuffer.Buffer)}
-	client := redis.NewClient(&redis.Options{Addr: s.line.Address(), MaxRetries: -1})
-	g.Group = follow.NewGroup(n, func(int) follow.Config {
-		g.objects = append(g.objects, newSink())
-		return follow.Config{Objects: objects{g.objects[len(g.objects)-1]}, Credentials: credentials{newSink()},
+	client := redis.NewClient(&redis.Options{Addr: s.line.Address(), DB: k.Database, MaxRetries: -1})
+	g.Group = follow.NewGroup(k, func(i int) follow.Config {
+		g.objects, g.credentials = append(g.objects, newSink()), append(g.credentials, newSink())
+		return follow.Config{Objects: objects{g.objects[i]}, Credentials: credentials{g.credentials[i]},
 			AcceptLossAfter: acceptLossAfter}
 	}, g.clock, client, g.metrics, slog.New(slog.NewTextHandler(g.log, nil)))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -85,7 +85,7 @@ func TestGroupFollowsAllShards(t *testing.T) {
 		await.Until(t, "in step", func() bool { return g.clock.inStep().After(now) })
 
 		// If one shard's position can't be read, the group is not in step.
-		s.do(t, "SET", contract.ShardKeys(3).DataEpochKey(), "no epoch")
+		s.do(t, "SET", contract.Keys{Shard: 3}.DataEpochKey(), "no epoch")
 		await.Until(t, "not in step", func() bool {
 			stuck := g.clock.inStep()
 			return time.Since(stuck) > time.Second // some comparisons
@@ -93,7 +93,7 @@ func TestGroupFollowsAllShards(t *testing.T) {
 
 		// A member of another shard is refused, and does not remove the good one.
 		stray := "/0"
-		other := contract.ShardKeys((shards.Of(stray) + 1) % 3)
+		other := contract.Keys{Shard: (shards.Of(stray) + 1) % 3}
 		s.do(t, "HSET", other.ObjectKey(stray), "version", "9", "published", "1", "deleted", "1")
 		s.announce(t, other, contract.Event{Member: contract.ObjectMember(stray),
 			Fields: map[string]string{"version": "9", "published": "1", "deleted": "1"}})
@@ -138,7 +138,7 @@ func TestResyncOnDemand(t *testing.T) {
 	<-g.Synced()
 	for n, cut := range []bool{false, true} {
 		for i, key := range keys {
-			s.do(t, "HSET", contract.ShardKeys(i).ObjectKey(key), "version", n+10)
+			s.do(t, "HSET", contract.Keys{Shard: i}.ObjectKey(key), "version", n+10)
 		}
 		ended := make(chan error, 1)
 		if cut {
@@ -177,7 +177,7 @@ func TestResyncOnDemand(t *testing.T) {
 // TestGroupOfAnotherNumber: a follower notices another number of shards at start and later.
 func TestGroupOfAnotherNumber(t *testing.T) {
 	onBoth(t, func(t *testing.T, s server) {
-		s.do(t, "SET", contract.ShardsKey, "8")
+		s.do(t, "SET", contract.Keyspace{}.ShardsKey(), "8")
 		g := followShards(t, s, 2)
 		await.Until(t, "the refusal", func() bool {
 			return strings.Contains(g.log.String(), "is 8, this program is set to 2")
@@ -187,11 +187,11 @@ func TestGroupOfAnotherNumber(t *testing.T) {
 			t.Error("synced although the numbers of shards differ")
 		default:
 		}
-		s.do(t, "SET", contract.ShardsKey, "2")
+		s.do(t, "SET", contract.Keyspace{}.ShardsKey(), "2")
 		s.publish = publish.New(s.Client, publish.Shards(2))
 		s.accept(t)
 		<-g.Synced()
-		s.do(t, "SET", contract.ShardsKey, "4")
+		s.do(t, "SET", contract.Keyspace{}.ShardsKey(), "4")
 		await.Until(t, "the refusal by comparison", func() bool {
 			return strings.Contains(g.log.String(), "is 4, this program is set to 2")
 		})

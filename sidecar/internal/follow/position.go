@@ -253,7 +253,7 @@ func (f *Follower) tryPosition(ctx context.Context, master server, asked positio
 	asks := []redis.Cmder{epoch, seq}
 	shards, info, links := redis.NewStringCmd(ctx), redis.NewStringCmd(ctx), redis.NewSliceCmd(ctx)
 	if f.Shard == 0 {
-		shards = pipe.Get(ctx, contract.ShardsKey)
+		shards = pipe.Get(ctx, f.Keyspace.ShardsKey())
 		asks = append(asks, shards)
 	}
 	if !f.refuses.info.Load() {
@@ -284,7 +284,7 @@ func (f *Follower) tryPosition(ctx context.Context, master server, asked positio
 	if epoch.Val() != epochThen.Val() || seq.Val() != seqThen.Val() {
 		return p, true, nil
 	}
-	if err := f.Shards.Agree(shards.Val()); err != nil {
+	if err := f.Keyspace.Agree(shards.Val()); err != nil {
 		return p, false, err
 	}
 	if p.history, p.vitals, err = parseInfo(info.Val(), master.address); err != nil {

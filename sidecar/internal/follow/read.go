@@ -174,7 +174,7 @@ func (f *Follower) members(page []redis.Z, kind byte) []contract.Member {
 		text, _ := z.Member.(string)
 		m, err := contract.ParseMember(text)
 		if err == nil {
-			err = f.Shards.Belongs(m, f.Shard)
+			err = f.Keyspace.Belongs(m, f.Shard)
 		}
 		switch {
 		case err != nil && kind == contract.KindCredential:

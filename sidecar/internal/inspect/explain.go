@@ -352,7 +352,7 @@ func because(status string) string {
 // object returns an object in each place.
 func (i *Inspector) object(ctx context.Context, key string) Object {
 	o := Object{Sidecar: i.Objects.Describe(key), Edge: i.Memory.Object(key)}
-	values, err := i.Redis.HMGet(ctx, i.Shards.KeysOf(key).ObjectKey(key), contract.HeadFields()...).Result()
+	values, err := i.Redis.HMGet(ctx, i.Keyspace.KeysOf(key).ObjectKey(key), contract.HeadFields()...).Result()
 	if err != nil {
 		o.Redis.Error = err.Error()
 		return o
@@ -381,7 +381,7 @@ func (i *Inspector) device(ctx context.Context, id string) Device {
 		}
 	}
 	pipe := i.Redis.Pipeline() // catch-ups have other connections for themselves
-	fields := pipe.HGetAll(ctx, i.Shards.KeysOf(id).CredentialKey(id))
+	fields := pipe.HGetAll(ctx, i.Keyspace.KeysOf(id).CredentialKey(id))
 	if _, err := pipe.Exec(ctx); err != nil {
 		d.Redis.Error = err.Error()
 		return d

@@ -29,7 +29,7 @@ type Parts struct {
 	Verifier *credential.Verifier
 	Tokens   *token.Issuer
 	Redis    redis.UniversalClient
-	Shards   contract.Shards
+	Keyspace contract.Keyspace
 	// EdgeAdmin is the address of the edge's counters, host:port.
 	EdgeAdmin string
 	Resync    *Resync

@@ -36,6 +36,7 @@ type Problem struct {
 
 // RedisStatus is the connection to Redis.
 type RedisStatus struct {
+	Namespace string  `json:"namespace,omitempty"` // absent: the default one
 	Connected bool    `json:"connected"`
 	Seq       float64 `json:"seq"`           // of the last applied write; with several shards, the sum
 	InStepAge float64 `json:"in_step_age_s"` // since everything in Redis was applied
@@ -99,6 +100,7 @@ func (i *Inspector) Status() Status {
 	s := Status{
 		Version: i.Version, Started: i.Started.UTC(), Totals: totals, Resyncing: i.Resync.running.Load(),
 		Redis: RedisStatus{
+			Namespace: i.Keyspace.Namespace,
 			Connected: values["gatehouse_redis_connected"] == 1, Seq: values["gatehouse_redis_seq"],
 			InStepAge: age(values["gatehouse_in_step_timestamp_seconds"]),
 		},

@@ -42,12 +42,9 @@ type Edge struct {
 	Devices int       `json:"devices"`
 }
 
-// key returns the hash with all entries.
-func key() string { return contract.ShardKeys(0).EdgesKey() }
-
-// List returns the entries in Redis, by host.
-func List(ctx context.Context, client redis.UniversalClient) ([]Edge, error) {
-	fields, err := client.HGetAll(ctx, key()).Result()
+// List returns the entries of a keyspace, by host.
+func List(ctx context.Context, client redis.UniversalClient, k contract.Keyspace) ([]Edge, error) {
+	fields, err := client.HGetAll(ctx, k.EdgesKey()).Result()
 	if err != nil {
 		return nil, err
 	}
@@ -68,23 +65,25 @@ func List(ctx context.Context, client redis.UniversalClient) ([]Edge, error) {
 
 // Presence writes the entry of this sidecar.
 type Presence struct {
-	client redis.UniversalClient
-	now    func() Edge
-	id     string
-	host   string
-	log    *slog.Logger
+	client   redis.UniversalClient
+	keyspace contract.Keyspace
+	now      func() Edge
+	id       string
+	host     string
+	log      *slog.Logger
 }
 
 // New returns a Presence; now returns the entry, without ID, Host and Seen. socket is the edge's push socket: it tells
 // the sidecars of one host apart.
-func New(client redis.UniversalClient, socket string, now func() Edge, log *slog.Logger) *Presence {
+func New(client redis.UniversalClient, k contract.Keyspace, socket string, now func() Edge,
+	log *slog.Logger) *Presence {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s\n%s", host, socket)
-	return &Presence{client, now, fmt.Sprintf("%016x", h.Sum64()), host, log}
+	return &Presence{client, k, now, fmt.Sprintf("%016x", h.Sum64()), host, log}
 }
 
 // Run writes the entry until ctx ends, and then removes it.
@@ -109,7 +108,7 @@ func (p *Presence) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 			defer cancel()
-			p.client.HDel(ctx, key(), p.id) // otherwise it counts as gone, for an hour
+			p.client.HDel(ctx, p.keyspace.EdgesKey(), p.id) // otherwise it counts as gone, for an hour
 			return nil
 		case <-tick.C:
 		}
@@ -125,20 +124,20 @@ func (p *Presence) write(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return p.client.HSet(ctx, key(), p.id, text).Err()
+	return p.client.HSet(ctx, p.keyspace.EdgesKey(), p.id, text).Err()
 }
 
 // clean removes entries that nobody has written for an hour.
 func (p *Presence) clean(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	edges, err := List(ctx, p.client)
+	edges, err := List(ctx, p.client, p.keyspace)
 	if err != nil {
 		return err
 	}
 	for _, e := range edges {
 		if time.Since(e.Seen) > forgetAfter {
-			if err := p.client.HDel(ctx, key(), e.ID).Err(); err != nil {
+			if err := p.client.HDel(ctx, p.keyspace.EdgesKey(), e.ID).Err(); err != nil {
 				return err
 			}
 		}

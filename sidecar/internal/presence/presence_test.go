@@ -11,6 +11,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/presence"
 	"github.com/gatehouse/gatehouse/testbed/await"
 )
@@ -34,13 +35,13 @@ func TestPresence(t *testing.T) {
 	}
 	// Neither may hide the others, or stay: one is unreadable, one of a wrong clock has the id of another one.
 	server.HSet("{gatehouse:0}:edges", "unreadable", "{", "future", string(future))
-	if edges, err := presence.List(t.Context(), client); err != nil || len(edges) != 4 {
+	if edges, err := presence.List(t.Context(), client, contract.Keyspace{}); err != nil || len(edges) != 4 {
 		t.Fatalf("got %+v, %v, want 4", edges, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 2)
 	for _, socket := range []string{"/a", "/b"} {
-		p := presence.New(client, socket, func() presence.Edge {
+		p := presence.New(client, contract.Keyspace{}, socket, func() presence.Edge {
 			return presence.Edge{Version: "v1", Seq: 7, Ready: true}
 		}, slog.New(slog.DiscardHandler))
 		go func() { done <- p.Run(ctx) }()
@@ -48,7 +49,7 @@ func TestPresence(t *testing.T) {
 	listed := func(want, wantRunning int) {
 		t.Helper()
 		await.Until(t, fmt.Sprint(want, " entries, running: ", wantRunning), func() bool {
-			edges, err := presence.List(t.Context(), client)
+			edges, err := presence.List(t.Context(), client, contract.Keyspace{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -44,11 +44,11 @@ const (
 
 // Verdicts implements [credential.Fleet] with Redis.
 type Verdicts struct {
-	sealer  sealer
-	client  redis.UniversalClient
-	shards  contract.Shards
-	metrics *metrics.Metrics
-	log     *slog.Logger
+	sealer   sealer
+	client   redis.UniversalClient
+	keyspace contract.Keyspace
+	metrics  *metrics.Metrics
+	log      *slog.Logger
 
 	finds         chan struct{} // one for each call of Find
 	reads, writes []breaker     // by shard; separate, because a user may have permission to read only
@@ -56,12 +56,12 @@ type Verdicts struct {
 
 // New returns the Verdicts of the sidecars with the same secret. The client must obey deadlines of contexts, and not
 // read from replicas.
-func New(secret []byte, client redis.UniversalClient, shards contract.Shards, m *metrics.Metrics,
+func New(secret []byte, client redis.UniversalClient, k contract.Keyspace, m *metrics.Metrics,
 	log *slog.Logger) *Verdicts {
 	return &Verdicts{
-		sealer: secret, client: client, shards: shards, metrics: m, log: log,
+		sealer: secret, client: client, keyspace: k, metrics: m, log: log,
 		finds: make(chan struct{}, maxFinds),
-		reads: make([]breaker, shards.Count()), writes: make([]breaker, shards.Count()),
+		reads: make([]breaker, k.Count()), writes: make([]breaker, k.Count()),
 	}
 }
 
@@ -72,12 +72,12 @@ type verdict struct {
 	key, lock string
 }
 
-func (v *Verdicts) verdict(c *credential.Question) verdict { return v.sealer.verdict(c, v.shards) }
+func (v *Verdicts) verdict(c *credential.Question) verdict { return v.sealer.verdict(c, v.keyspace) }
 
-func (s sealer) verdict(c *credential.Question, shards contract.Shards) verdict {
+func (s sealer) verdict(c *credential.Question, k contract.Keyspace) verdict {
 	name := s.name(c)
-	text, keys := hex.EncodeToString(name[:]), shards.KeysOf(c.Device)
-	return verdict{name, shards.Of(c.Device), keys.VerdictKey(text), keys.VerdictLockKey(text)}
+	text, keys := hex.EncodeToString(name[:]), k.KeysOf(c.Device)
+	return verdict{name, k.Of(c.Device), keys.VerdictKey(text), keys.VerdictLockKey(text)}
 }
 
 // put adds the command that stores m for c, where it stays for life.
@@ -87,9 +87,9 @@ func (s sealer) put(ctx context.Context, p redis.Pipeliner, c *credential.Questi
 }
 
 // Put adds to a pipeline the command that shares the match m for c; none if m has expired.
-func Put(ctx context.Context, p redis.Pipeliner, secret []byte, shards contract.Shards, c *credential.Question,
+func Put(ctx context.Context, p redis.Pipeliner, secret []byte, k contract.Keyspace, c *credential.Question,
 	m *credential.Match) {
-	at := sealer(secret).verdict(c, shards)
+	at := sealer(secret).verdict(c, k)
 	if life := time.Until(m.Until); life >= time.Millisecond {
 		sealer(secret).put(ctx, p, c, &at, m, life)
 	}

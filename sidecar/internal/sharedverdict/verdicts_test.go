@@ -13,6 +13,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9/logging"
 
+	"github.com/gatehouse/gatehouse/sidecar/contract"
 	"github.com/gatehouse/gatehouse/sidecar/internal/credential"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics"
 	"github.com/gatehouse/gatehouse/sidecar/internal/metrics/metricstest"
@@ -38,7 +39,7 @@ func join(t *testing.T, address string, secret sealer) sidecar {
 	}
 	t.Cleanup(func() { client.Close() })
 	log, m := new(bytes.Buffer), metrics.New()
-	return sidecar{New(secret, client, 1, m, slog.New(slog.NewTextHandler(log, nil))), t, m, log}
+	return sidecar{New(secret, client, contract.Keyspace{}, m, slog.New(slog.NewTextHandler(log, nil))), t, m, log}
 }
 
 func (s sidecar) counts(result string, want float64) {

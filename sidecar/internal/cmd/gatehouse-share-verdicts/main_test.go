@@ -18,27 +18,27 @@ import (
 // TestSidecarsBelieveIt as they believe each other, and only for that secret and version.
 func TestSidecarsBelieveIt(t *testing.T) {
 	secret := []byte("0123456789abcdef0123456789abcdef")
-	for _, shards := range []contract.Shards{1, 4} {
+	for _, k := range []contract.Keyspace{{}, {Namespace: "shop", Shards: 4}} {
 		server := miniredis.RunT(t)
 		client, err := redisurl.Settings{URL: "redis://" + server.Addr(), Deadlines: true}.Connect()
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = client.Close() })
-		if err := share(t.Context(), client, secret, shards, "h", strings.NewReader("a s\nb s\nc s\n")); err != nil {
+		if err := share(t.Context(), client, secret, k, "h", strings.NewReader("a s\nb s\nc s\n")); err != nil {
 			t.Fatal(err)
 		}
-		sidecar := sharedverdict.New(secret, client, shards, metrics.New(), slog.New(slog.DiscardHandler))
+		sidecar := sharedverdict.New(secret, client, k, metrics.New(), slog.New(slog.DiscardHandler))
 		for _, device := range []string{"a", "b", "c"} {
 			right := credential.Question{Device: device, Secret: "s", Version: 1, Hashes: []string{"h"}}
 			if m := sidecar.Find(t.Context(), &right); m == nil || m.Hash != "h" || time.Until(m.Until) < 23*time.Hour {
-				t.Errorf("%d shards, %s: found %+v", shards, device, m)
+				t.Errorf("%+v, %s: found %+v", k, device, m)
 			}
 			wrong, later := right, right
 			wrong.Secret, later.Version = "t", 2
 			for _, c := range []credential.Question{wrong, later} {
 				if m := sidecar.Find(t.Context(), &c); m != nil {
-					t.Errorf("%d shards, %+v: found %+v", shards, c, m)
+					t.Errorf("%+v, %+v: found %+v", k, c, m)
 				}
 			}
 		}
