@@ -204,7 +204,11 @@ func (d *decoder) credentials(at string, v any) Credentials {
 	if v == nil {
 		return Credentials{}
 	}
+	before := len(d.problems)
 	m := d.fields(at, v, "id_header", "secret_header", "basic", "forward")
+	if m == nil {
+		return Credentials{Basic: true} // so that rules don't lack it, too
+	}
 	c := Credentials{Basic: d.boolean(at+".basic", m["basic"], false),
 		Forward: d.boolean(at+".forward", m["forward"], false)}
 	if c.Basic {
@@ -218,6 +222,7 @@ func (d *decoder) credentials(at string, v any) Credentials {
 	if c.IDHeader != "" && c.IDHeader == c.SecretHeader {
 		d.problem(at+".secret_header", "%q is also the id_header", c.SecretHeader)
 	}
+	c.Basic = len(d.problems) > before // as above
 	return c
 }
 

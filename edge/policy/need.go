@@ -17,7 +17,9 @@ type Need struct {
 
 // Need returns what the rules ask of a request whose method and path have one reading, and whose host has no virtual
 // host.
-func (c *Config) Need(method, path string) Need { return c.NeedOf(c.HostRules(NoVirtualHost), method, path) }
+func (c *Config) Need(method, path string) Need {
+	return c.NeedOf(c.HostRules(NoVirtualHost), method, path)
+}
 
 // NeedOf is Need for a host with these rules.
 func (c *Config) NeedOf(h HostRules, method, path string) Need {

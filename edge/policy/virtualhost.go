@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gatehouse/gatehouse/edge/headermap"
 	"github.com/gatehouse/gatehouse/edge/wire/limits"
+	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
 )
 
 // VirtualHost has the rules for the hosts of its domains.
@@ -216,6 +218,114 @@ func (t *virtualHostTable) find(host string) place {
 	}
 	return t.any
 }
+
+// governor is what an engine needs for the requests of one virtual host, or of all hosts without one.
+type governor struct {
+	HostRules
+	name     string   // of the virtual host, "" for none
+	refusal  Reason   // of requests that no rule matches, under DenyByDefault
+	readings readings // of the last path that isn't plain
+	known    knownHeaders
+	// secret is the header with the secret, which no upstream gets from an authenticated request.
+	secret []string
+	// varyCredential and varyEncodedCredential are the Vary of answers that depend on a credential.
+	varyCredential, varyEncodedCredential string
+}
+
+func newGovernor(c *Config, name string, rules HostRules) *governor {
+	g := &governor{HostRules: rules, name: name, refusal: DefaultDeny}
+	g.readings = newReadings(c.Rules[g.First:g.End])
+	g.known = newKnownHeaders(&g.Credentials)
+	g.varyCredential = strings.Join(credentialHeaders(&g.Credentials, c.SessionMetadata != ""), ", ")
+	g.varyEncodedCredential = varyEncoding + ", " + g.varyCredential
+	g.secret = []string{g.Credentials.SecretHeader}
+	if g.Credentials.Basic {
+		g.secret[0] = "authorization"
+	}
+	return g
+}
+
+// hosts finds the governor of each request.
+type hosts struct {
+	table     *virtualHostTable
+	all       []*governor // by virtual host
+	none      *governor   // for hosts without one
+	ambiguous *governor   // for requests whose host is ambiguous
+	host      string      // of the last request, "" if it has none or is ambiguous; in buffer
+	buffer    []byte
+	place     place // of the last request
+}
+
+// newHosts returns nil if no rule depends on the host.
+func newHosts(c *Config, none *governor) *hosts {
+	perHost := slices.ContainsFunc(c.Rules, func(r Rule) bool { return r.Cache != nil && r.Cache.PerHost })
+	if len(c.VirtualHosts) == 0 && !perHost {
+		return nil
+	}
+	h := &hosts{table: newVirtualHostTable(c.VirtualHosts), none: none, ambiguous: none}
+	strict := none.DenyByDefault || slices.ContainsFunc(c.Rules, func(r Rule) bool { return r.protects() })
+	for i := range c.VirtualHosts {
+		h.all = append(h.all, newGovernor(c, c.VirtualHosts[i].Name, c.VirtualHosts[i].HostRules))
+		strict = strict || c.VirtualHosts[i].DenyByDefault
+	}
+	if len(c.VirtualHosts) > 0 {
+		h.ambiguous = newGovernor(c, "", HostRules{DenyByDefault: strict})
+		h.ambiguous.refusal = AmbiguousHost
+	}
+	return h
+}
+
+// governor returns what decides about a request with these headers.
+//
+//go:noinline
+func (h *hosts) governor(fields headermap.Fields) *governor {
+	h.host, h.place = "", place{host: NoVirtualHost}
+	authority, lines := "", 0
+	for fields.More() {
+		if name, value := fields.Next(); name == ":authority" || name == "host" {
+			authority = value
+			lines++
+		}
+	}
+	if authority != "" || lines > 1 {
+		var ok bool
+		if h.buffer, ok = appendHost(h.buffer[:0], authority); !ok || lines > 1 {
+			return h.ambiguous
+		}
+		h.host = view(h.buffer)
+	}
+	if h.place = h.table.find(h.host); h.place.host != NoVirtualHost {
+		return h.all[h.place.host]
+	}
+	return h.none
+}
+
+// appendSpace appends what precedes the path in the cache key of the request under a rule of a virtual host, or for the
+// objects of a host; false if the request has no host.
+//
+//go:noinline
+func (e *Engine) appendSpace(dst []byte, c *Cache) ([]byte, bool) {
+	host := ""
+	if c.PerHost {
+		if host = e.hosts.host; host == "" {
+			return dst, false
+		}
+	}
+	return objectkey.AppendOfVirtualHost(dst, e.by.name, host, ""), true
+}
+
+// VirtualHost returns the index of the virtual host of the last request that was located, or [NoVirtualHost], and the
+// domain that its host matched.
+func (e *Engine) VirtualHost() (host int, domain string) {
+	if e.hosts == nil || e.hosts.place.host == NoVirtualHost {
+		return NoVirtualHost, ""
+	}
+	p := e.hosts.place
+	return p.host, e.config.VirtualHosts[p.host].Domains[p.domain]
+}
+
+// Source tells where to find the client's address of the last request that was located.
+func (e *Engine) Source() *Source { return &e.by.Source }
 
 // maxPort bounds a port, in digits.
 const maxPort = 5

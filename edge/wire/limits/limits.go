@@ -70,8 +70,8 @@ func ValidSecret(secret string) bool {
 func ValidQuery(query string) bool { return strings.Count(query, "&") < MaxPairs }
 
 // ValidKey reports whether key can name an object: 1 to [MaxKey] bytes of visible ASCII, "/path" or "/path?query" with
-// at most [MaxPairs] pairs. Before these, a key may have "@device" for an object of one device, and "//name",
-// "//name:host" or "//:host" for one of a virtual host, of a host, or both.
+// at most [MaxPairs] pairs; before it may be "@device", for an object of one device, then "//name" of a virtual host,
+// "//name:host" or "//:host".
 func ValidKey(key string) bool {
 	if len(key) == 0 || len(key) > MaxKey {
 		return false
@@ -94,7 +94,7 @@ func ValidKey(key string) bool {
 	if space, found := strings.CutPrefix(key, "//"); found {
 		space, _, found = strings.Cut(space, "/")
 		name, host, hosted := strings.Cut(space, ":")
-		return found && (ValidVirtualHost(name) || name == "" && hosted) && (!hosted || ValidHost(strings.ToLower(host)))
+		return found && (ValidVirtualHost(name) || name == "" && hosted) && (!hosted || ValidHost(host))
 	}
 	return key[0] == '/'
 }

@@ -51,6 +51,8 @@ func TestCanonicalKey(t *testing.T) {
 		"/%ag%ab": "/%ag%AB", "/%%ab": "/%%AB",
 		"/a?b=%ab&%aa=1": "/a?%AA=1&b=%AB", "/a?b&a": "/a?a&b", "/a?": "/a",
 		"@d%aa/%ab": "@d%aa/%AB", "@%aa": "@%aa", "/abcdef%": "/abcdef%",
+		"//shop:A.Example/%ab?b&a": "//shop:a.example/%AB?a&b", "@D:A//:A/A": "@D:A//:a/A", "//Shop/x": "//Shop/x",
+		"//shop": "//shop", "@d//shop//X": "@d//shop//X", "/A:B/C": "/A:B/C", "//": "//",
 	} {
 		if got := Canonical(key); got != want || Canonical(got) != want {
 			t.Errorf("%s: got %s, want %s", key, got, want)
