@@ -49,6 +49,12 @@ func (c *Config) HostRules(host int) HostRules {
 	return top
 }
 
+// DependsOnHost reports whether a decision can depend on the request's host.
+func (c *Config) DependsOnHost() bool {
+	return len(c.VirtualHosts) > 0 ||
+		slices.ContainsFunc(c.Rules, func(r Rule) bool { return r.Cache != nil && r.Cache.PerHost })
+}
+
 // VirtualHostOf returns the index of the virtual host that has a rule, by the rule's index.
 func (c *Config) VirtualHostOf(rule int) int {
 	return slices.IndexFunc(c.VirtualHosts, func(h VirtualHost) bool { return h.First <= rule && rule < h.End })
@@ -256,10 +262,9 @@ type hosts struct {
 	place     place // of the last request
 }
 
-// newHosts returns nil if no rule depends on the host.
+// newHosts returns nil if nothing depends on the host.
 func newHosts(c *Config, none *governor) *hosts {
-	perHost := slices.ContainsFunc(c.Rules, func(r Rule) bool { return r.Cache != nil && r.Cache.PerHost })
-	if len(c.VirtualHosts) == 0 && !perHost {
+	if !c.DependsOnHost() {
 		return nil
 	}
 	h := &hosts{table: newVirtualHostTable(c.VirtualHosts), none: none, ambiguous: none}

@@ -47,7 +47,7 @@ func (w *worker) judge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) C
 		if w.tokens != nil {
 			taken, valid = w.takeToken(headers)
 		}
-		h.raw, hasBody = appendHeaders(h.raw[:0], method, target, headers, taken)
+		h.raw, hasBody = appendHeaders(h.raw[:0], method, target, h.authority(headers), headers, taken)
 		if valid {
 			action = h.vm.RequestHeaders(id, true)
 		} else {
@@ -62,7 +62,7 @@ func (w *worker) judge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) C
 			return -1
 		}
 		h.claims, taken = held.claims, held.taken
-		h.raw, hasBody = appendHeaders(h.raw[:0], method, target, headers, taken)
+		h.raw, hasBody = appendHeaders(h.raw[:0], method, target, h.authority(headers), headers, taken)
 		action = held.goOn()
 	}
 	out.more = flag(w.more())
@@ -117,14 +117,41 @@ func (w *worker) takeToken(headers []C.gh_element) (taken, valid bool) {
 
 func textOf(s C.gh_str) string { return unsafe.String((*byte)(unsafe.Pointer(s.data)), int(s.len)) }
 
-// appendHeaders appends method, target and headers in the form of package headermap, except Authorization if its token
-// was taken. It reports whether a body follows. Values lose the white space around them, of which nginx removes only
+// authority returns the authority of an absolute target, which nginx prefers to the Host header, "" if the rules don't
+// depend on the host, or if the Host header is the same.
+func (h *host) authority(headers []C.gh_element) string {
+	if !h.hosted {
+		return ""
+	}
+	_, target, _ := strings.Cut(h.viewVariable("request"), " ")
+	target = strings.TrimLeft(target, " ")
+	if target == "" || target[0] == '/' {
+		return ""
+	}
+	_, authority, _ := strings.Cut(target, "://")
+	if end := strings.IndexAny(authority, "/? "); end >= 0 {
+		authority = authority[:end]
+	}
+	for i := range headers {
+		if textOf(headers[i].key) == "host" && strings.EqualFold(textOf(headers[i].value), authority) {
+			return ""
+		}
+	}
+	return authority
+}
+
+// appendHeaders appends method, target, authority if it isn't empty, and headers in the form of package headermap,
+// except Authorization if its token was taken. It reports whether a body follows. Values lose the white space around them, of which nginx removes only
 // spaces (RFC 9110, section 5.5).
-func appendHeaders(dst []byte, method, target string, headers []C.gh_element, taken bool) (raw []byte, hasBody bool) {
+func appendHeaders(dst []byte, method, target, authority string, headers []C.gh_element, taken bool) (raw []byte,
+	hasBody bool) {
 	const pseudo = 2
 	fields := len(headers) + pseudo
 	if taken {
 		fields--
+	}
+	if authority != "" {
+		fields++
 	}
 	size := 4 + 8*fields
 	if cap(dst) < size {
@@ -141,6 +168,9 @@ func appendHeaders(dst []byte, method, target string, headers []C.gh_element, ta
 	}
 	put(":method", method)
 	put(":path", target)
+	if authority != "" {
+		put(":authority", authority)
+	}
 	for i := range headers {
 		name, value := textOf(headers[i].key), textOf(headers[i].value)
 		for len(value) > 0 && (value[0] == '\t' || value[0] == ' ') {

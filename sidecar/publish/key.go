@@ -7,9 +7,12 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
-// OfVirtualHost returns the key of the object for key that only requests of a virtual host get, by its name, or with a
-// host only those for this one, under a rule with scope host. The name is "" for rules outside virtual hosts.
-func OfVirtualHost(name, host, key string) string { return objectkey.OfVirtualHost(name, host, key) }
+// KeyOfVirtualHost returns the key of the object at path, which begins with a slash, for requests of a virtual host or,
+// under a rule with scope host, for those with this host. The name is "" for rules outside virtual hosts, the host for
+// rules without that scope.
+func KeyOfVirtualHost(name, host, path string) string {
+	return objectkey.OfVirtualHost(name, host, path)
+}
 
 // canonical returns the stored form of key: its host is in lower case, and the hex digits of escapes in upper case. It returns an error for a
 // key that no edge looks up; the error names the right one.
