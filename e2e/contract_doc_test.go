@@ -100,8 +100,8 @@ func documentedForms(t *testing.T, bounds map[string]int64) {
 		valid   func(string) bool
 		samples []string
 	}{
-		"device id":    {limits.ValidDeviceID, []string{"dev", strings.Repeat("d", 128)}},
-		"key":          {limits.ValidKey, []string{"/a?b", "@dev/a", "@dev", "@/a", "/" + strings.Repeat("a", 2047),
+		"device id": {limits.ValidDeviceID, []string{"dev", strings.Repeat("d", 128)}},
+		"key": {limits.ValidKey, []string{"/a?b", "@dev/a", "@dev", "@/a", "/" + strings.Repeat("a", 2047),
 			"//shop/a", "//shop:a.b/", "//:[::1]/a", "@dev//shop/a", "//Shop/a", "//shop", "///a", "//:/a", "//shop:A/a",
 			"//" + strings.Repeat("s", 64) + "/a", "//:" + strings.Repeat("h", 253) + "/a"}},
 		"entity-tag":   {limits.ValidETag, []string{`"ab"`, `"` + strings.Repeat("e", 126) + `"`, `W/"a"`}},
