@@ -345,7 +345,7 @@ func TestVirtualHostKeys(t *testing.T) {
 	tests := []struct{ host, target, want string }{
 		{"a", "/x", "/x"}, {"a", "/x%c3?b&a", "/x%C3?a&b"}, {"A.b:80", "/h", "//:a.b/h"}, {"", "/h", ""},
 		{"a", "/d?x", "@dev/d?x"}, {"A", "/b", "@dev//:a/b"}, {"", "/b", ""}, {"a", "//shop/x", ""}, {"a", "//x", ""},
-		{"a", "//", ""},
+		{"a", "//", ""}, {"a", "@dev/x", ""},
 		{"shop", "/x", "//shop/x"}, {"A.Shop", "/x?b&a", "//shop/x?a&b"}, {"A.Shop:1", "/h", "//shop:a.shop/h"},
 		{"shop", "/d", "@dev//shop/d"}, {"a.shop", "/b", "@dev//shop:a.shop/b"}, {"[::1]:1", "/h", "//shop:[::1]/h"},
 		{"shop", "//x", "//shop//x"}, {"shop", "/", "//shop/"}, {"shop", long, "//shop" + long}, {"shop", long + "x", ""},
@@ -375,7 +375,7 @@ func TestVirtualHostsAreApart(t *testing.T) {
 	for n := 0; n < cases; {
 		o := newOracle(r)
 		m := newMemory()
-		m.state.ObjectBuckets = 1 << 30
+		m.state.ObjectBuckets, m.guard = 1<<30, 1
 		for _, id := range oracleDevices {
 			m.verdict(id, "s", wire.Verdict{Outcome: wire.Allow, ExpiresMS: now + 1000})
 		}
