@@ -169,17 +169,18 @@ func longestEpoch() (n int64) {
 // TestDocumentedEvent makes the document's event and parses it.
 func TestDocumentedEvent(t *testing.T) {
 	t.Parallel()
+	const hexWidth = 4*8 + 3
 	dump := block(t, section(t, "Events"), "text")
 	var payload []byte
 	for line := range strings.Lines(dump) {
-		raw, err := hex.DecodeString(strings.ReplaceAll(line[6:6+16*3], " ", ""))
+		raw, err := hex.DecodeString(strings.ReplaceAll(line[6:6+hexWidth], " ", ""))
 		if err != nil || line[:4] != fmt.Sprintf("%04x", len(payload)) {
 			t.Fatalf("line %q: %v", line, err)
 		}
 		shown := strings.Map(func(r rune) rune {
 			return cmp.Or(map[bool]rune{r < ' ' || r > '~': '.'}[true], r)
 		}, string(raw))
-		if strings.TrimSuffix(line[6+16*3+1:], "\n") != shown {
+		if strings.TrimSuffix(line[6+hexWidth+2:], "\n") != shown {
 			t.Errorf("line %q: want %q at its end", line, shown)
 		}
 		payload = append(payload, raw...)
