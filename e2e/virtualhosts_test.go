@@ -44,7 +44,8 @@ func TestVirtualHosts(t *testing.T) {
 	}})
 	e.device("dev", "secret", 4)
 	for key, body := range map[string]string{
-		"/v1/x": "top", "//a/v1/x": "a", "//b/v1/x": "b", "//b:c.b.example/v1/host/x": "c.b", "//b:b.example/v1/host/x": "b.b",
+		"/v1/x": "top", "//a/v1/x": "a", "//b/v1/x": "b", "//b:c.b.example/v1/host/x": "c.b",
+		"//b:b.example/v1/host/x":     "b.b",
 		"@dev//b:b.example/v1/mine/x": "dev's", "@dev//b:c.b.example/v1/mine/x": "dev's at c",
 	} {
 		e.put(key, body)
@@ -58,16 +59,19 @@ func TestVirtualHosts(t *testing.T) {
 		status     int
 		body       string // "": of the upstream, or a refusal
 	}{
-		{"other.example", "/v1/x", nil, 200, "top"}, {"a.example", "/v1/x", nil, 200, "a"}, {"b.example", "/v1/x", nil, 200, "b"},
-		{"A.Example:8080", "/v1/x", nil, 200, "a"}, {"B.EXAMPLE:1", "/v1/x", nil, 200, "b"}, {"x.B.example", "/v1/x", nil, 200, "b"},
-		{"[::1]:80", "/v1/x", nil, 200, "b"}, {"a.example.", "/v1/x", nil, 200, "top"}, {"xa.example", "/v1/x", nil, 200, "top"},
-		{"C.b.example", "/v1/host/x", nil, 200, "c.b"}, {"b.example:80", "/v1/host/x", nil, 200, "b.b"},
-		{"d.b.example", "/v1/host/x", nil, 200, ""}, {"a.example", "/v1/host/x", nil, 200, ""},
-		{"b.example", "/v1/mine/x", nil, 401, ""}, {"b.example", "/v1/mine/x", own, 200, "dev's"},
-		{"C.B.example:80", "/v1/mine/x", own, 200, "dev's at c"}, {"B.example:80", "/v1/mine/x", basic, 401, ""},
-		{"other.example", "//b/v1/x", nil, 200, ""}, {"a.example", "//b/v1/x", nil, 200, ""},
-		{"shut.example", "/v1/x", nil, 401, ""}, {"SHUT.example:80", "/v1/x", nil, 401, ""}, {"Shut.Example", "/v1/x", own, 401, ""},
-		{"shut.example", "/v1/x", basic, 200, ""}, {"shut.example", "/v2", nil, 403, ""}, {"a.example", "/v2", nil, 200, ""},
+		{"other.example", "/v1/x", nil, 200, "top"}, {"a.example", "/v1/x", nil, 200, "a"},
+		{"b.example", "/v1/x", nil, 200, "b"}, {"A.Example:8080", "/v1/x", nil, 200, "a"},
+		{"B.EXAMPLE:1", "/v1/x", nil, 200, "b"}, {"x.B.example", "/v1/x", nil, 200, "b"},
+		{"[::1]:80", "/v1/x", nil, 200, "b"}, {"a.example.", "/v1/x", nil, 200, "top"},
+		{"xa.example", "/v1/x", nil, 200, "top"}, {"C.b.example", "/v1/host/x", nil, 200, "c.b"},
+		{"b.example:80", "/v1/host/x", nil, 200, "b.b"}, {"d.b.example", "/v1/host/x", nil, 200, ""},
+		{"a.example", "/v1/host/x", nil, 200, ""}, {"b.example", "/v1/mine/x", nil, 401, ""},
+		{"b.example", "/v1/mine/x", own, 200, "dev's"}, {"C.B.example:80", "/v1/mine/x", own, 200, "dev's at c"},
+		{"B.example:80", "/v1/mine/x", basic, 401, ""}, {"other.example", "//b/v1/x", nil, 200, ""},
+		{"a.example", "//b/v1/x", nil, 200, ""}, {"shut.example", "/v1/x", nil, 401, ""},
+		{"SHUT.example:80", "/v1/x", nil, 401, ""}, {"Shut.Example", "/v1/x", own, 401, ""},
+		{"shut.example", "/v1/x", basic, 200, ""}, {"shut.example", "/v2", nil, 403, ""},
+		{"a.example", "/v2", nil, 200, ""},
 	}
 	for _, tt := range tests {
 		head := strings.Join(append([]string{"Host: " + tt.host}, tt.more...), "\r\n") + "\r\n\r\n"
@@ -98,19 +102,20 @@ func TestVirtualHosts(t *testing.T) {
 		}
 	}
 	// Of an absolute target Envoy removes userinfo, and it takes its authority; nginx has two hosts then.
-	if got := e.octets("GET http://u@a.example/v1/x HTTP/1.1\r\nHost: a.example\r\n\r\n"); got.status != 400 && got.body != "a" {
+	if got := e.octets("GET http://u@a.example/v1/x HTTP/1.1\r\nHost: a.example\r\n\r\n"); got.status != 400 &&
+		got.body != "a" {
 		t.Errorf("userinfo of an absolute target: got %d %s", got.status, got.body)
 	}
 	got := e.octets("GET http://b.example/v1/x HTTP/1.1\r\nHost: a.example\r\n\r\n")
 	if onNginx() && got.status != 403 || !onNginx() && got.body != "b" {
 		t.Errorf("an absolute target with another Host: got %d %s", got.status, got.body)
 	}
-	if got := e.http2("/v1/x", nil, [2]string{":authority", "a.example"}, [2]string{"host", "b.example"}); got.status == 200 &&
-		got.body != "a" {
+	got = e.http2("/v1/x", nil, [2]string{":authority", "a.example"}, [2]string{"host", "b.example"})
+	if got.status == 200 && got.body != "a" {
 		t.Errorf("HTTP/2 with another Host: got %d %s", got.status, got.body)
 	}
-	for _, labels := range [][3]string{{"auth", "none", "forbidden"}, {"auth", "shut/0", "deny"}, {"auth", "b/mine", "allow"},
-		{"cache", "a/all", "hit"}} {
+	for _, labels := range [][3]string{{"auth", "none", "forbidden"}, {"auth", "shut/0", "deny"},
+		{"auth", "b/mine", "allow"}, {"cache", "a/all", "hit"}} {
 		await(t, fmt.Sprintf("the counter of %s", labels), patience, func() error {
 			if e.edgeMetric("gatehouse_"+labels[0]+"_requests_total", `rule="`+labels[1]+`"`, `outcome="`+labels[2]+`"`) == 0 {
 				return errors.New("is 0")

@@ -27,7 +27,8 @@ func TestVirtualHostsWait(t *testing.T) {
 		{"c.example", "//b:c.example/p", "top", "192.0.2.1", "x-secret"},
 	}
 	headers := func(i int) [][2]string {
-		return [][2]string{{":method", "GET"}, {":authority", tests[i].host}, {":path", "/p"}, {"x-id", "top"}, {"x-secret", "s"},
+		return [][2]string{{":method", "GET"}, {":authority", tests[i].host}, {":path", "/p"}, {"x-id", "top"},
+			{"x-secret", "s"},
 			{"authorization", "Basic YTpz"}, {"x-top", "192.0.2.1"}, {"x-a", "192.0.2.2"}}
 	}
 	var streams []*exchange

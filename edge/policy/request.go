@@ -150,7 +150,7 @@ func (k *knownHeaders) add(name string, h header) {
 	*at = append(*at, knownHeader{name, h})
 }
 
-// newKnownHeaders returns the headers, with those of a credential. It may come in any header, also in one of the others.
+// newKnownHeaders returns the headers, with those of a credential. It may come in any header, also one of the others.
 func newKnownHeaders(c *Credentials) (k knownHeaders) {
 	k.add(":method", headerMethod)
 	k.add(":path", headerTarget)

@@ -152,13 +152,15 @@ func TestParseRefusesVirtualHosts(t *testing.T) {
 		})
 	}
 	_, err := parseJSON(t, `{"rules": [{"match": {"path": "/a"}}], "virtual_hosts": {"a": {"domains": ["*"]}}}`)
-	if err == nil || err.Error() != "rules: are never reached: virtual_hosts.a has the domain *, which is for all other hosts" {
+	const want = "rules: are never reached: virtual_hosts.a has the domain *, which is for all other hosts"
+	if err == nil || err.Error() != want {
 		t.Errorf("rules beside the domain *: got %v", err)
 	}
 }
 
 // atHost returns the engine's decision on GET target with these lines of Host.
-func atHost(t *testing.T, e *Engine, m *memory, target string, hosts []string, more ...[2]string) (d Decision, rule int) {
+func atHost(t *testing.T, e *Engine, m *memory, target string, hosts []string,
+	more ...[2]string) (d Decision, rule int) {
 	t.Helper()
 	all := [][2]string{{":method", "GET"}, {":path", target}}
 	for i, host := range hosts {
@@ -237,7 +239,8 @@ func TestVirtualHostOfRequest(t *testing.T) {
 			}
 		}
 	}
-	for _, hosts := range [][]string{{"shop.example", "shop.example"}, {"shop.example", ""}, {"", "shop.example"}, {"", ""}} {
+	for _, hosts := range [][]string{{"shop.example", "shop.example"}, {"shop.example", ""}, {"", "shop.example"},
+		{"", ""}} {
 		if d, _ := atHost(t, without, m, "/", hosts); d.Reason != AmbiguousHost || d.Status != 403 {
 			t.Errorf("%q: got %d, %s; want 403 for more than one host", hosts, d.Status, d.Details())
 		}
@@ -293,8 +296,10 @@ func TestVirtualHostDecides(t *testing.T) {
 		{"top level", "other", "/a", nil, 0, 0, 0, nil, Source{Header: "x-client"}},
 		{"top level's default", "other", "/b", nil, NoRule, 403, DefaultDeny, nil, Source{Header: "x-client"}},
 		{"blog", "blog.example", "/a", [][2]string{id, secret}, 1, 0, 0, []string{"x-secret"}, Source{Header: "x-client"}},
-		{"blog, shop's credential", "blog.example", "/a", [][2]string{basic}, 1, 401, NoCredential, nil, Source{Header: "x-client"}},
-		{"shop", "shop.example", "/a", [][2]string{basic, secret}, 2, 0, 0, []string{"authorization"}, Source{FilterState: "s"}},
+		{"blog, shop's credential", "blog.example", "/a", [][2]string{basic}, 1, 401, NoCredential, nil,
+			Source{Header: "x-client"}},
+		{"shop", "shop.example", "/a", [][2]string{basic, secret}, 2, 0, 0, []string{"authorization"},
+			Source{FilterState: "s"}},
 		{"shop, blog's credential", "shop.example", "/a", [][2]string{id, secret}, 2, 401, NoCredential, nil,
 			Source{FilterState: "s"}},
 		{"shop, below it", "b.shop.example", "/other", nil, 3, 0, 0, nil, Source{FilterState: "s"}},
@@ -312,7 +317,8 @@ func TestVirtualHostDecides(t *testing.T) {
 			if rule != tt.rule || d.Status != tt.status || d.Status != 0 && d.Reason != tt.reason || *e.Source() != tt.source {
 				t.Errorf("%s: got rule %d, %d, %s, source %+v", tt.name, rule, d.Status, d.Details(), *e.Source())
 			}
-			if got := e.SecretHeaders(&r); d.Device != "" && !slices.Equal(got, tt.secret) || (d.Device != "") != (tt.secret != nil) {
+			if got := e.SecretHeaders(&r); d.Device != "" && !slices.Equal(got, tt.secret) ||
+				(d.Device != "") != (tt.secret != nil) {
 				t.Errorf("%s: device %q, removes %q; want %q", tt.name, d.Device, got, tt.secret)
 			}
 			if tt.name == "shop" && e.Vary(&r) != "authorization" {
@@ -414,7 +420,8 @@ func TestVirtualHostsAreApart(t *testing.T) {
 		}
 	}
 	t.Logf("seed %d: %v", seed, count)
-	for _, outcome := range []string{"pass", "{", "403 gatehouse_forbidden_ambiguous_host", "403 gatehouse_forbidden_default"} {
+	for _, outcome := range []string{"pass", "{", "403 gatehouse_forbidden_ambiguous_host",
+		"403 gatehouse_forbidden_default"} {
 		if count[outcome] < cases/100 {
 			t.Errorf("%s: %d of %d, the test shows little", outcome, count[outcome], cases)
 		}
@@ -465,10 +472,10 @@ func (u user) key() string {
 
 var (
 	oracleNames   = []string{"shop", "a", "b", "s-1", "s_1", "no"}
-	oracleDomains = []string{"a", "b", "a.b", "*.a", "*.b", "*.a.b", "*.b.a.b", "shop", "*.shop", "[::1]", "[1::]", "a.a", "*",
-		"x-y.b", "*.x-y.b", "127.0.0.1"}
-	oracleHosts = []string{"a", "b", "A", "B.a", "a.b", "x.a", "x.a.b", "c.b.a.b", "C.B.A.B", ".a", ".a.b", "a.", "shop", "x.shop",
-		"[::1]", "[1::]", "a.a", "y.x-y.b", "127.0.0.1", "none", "b.b.b.b", "ba", "x.ba", ""}
+	oracleDomains = []string{"a", "b", "a.b", "*.a", "*.b", "*.a.b", "*.b.a.b", "shop", "*.shop", "[::1]", "[1::]",
+		"a.a", "*", "x-y.b", "*.x-y.b", "127.0.0.1"}
+	oracleHosts = []string{"a", "b", "A", "B.a", "a.b", "x.a", "x.a.b", "c.b.a.b", "C.B.A.B", ".a", ".a.b", "a.",
+		"shop", "x.shop", "[::1]", "[1::]", "a.a", "y.x-y.b", "127.0.0.1", "none", "b.b.b.b", "ba", "x.ba", ""}
 	oraclePaths   = []string{"/", "/v1", "/v1/x", "/shop", "/shop/v1", "/:a/v1", "/a", "/a/v1", "/@d/v1"}
 	oracleDevices = []string{"d", "a", "shop", ":a", "d:a", "x@d"}
 )
@@ -495,7 +502,8 @@ func newOracle(r *rand.Rand) *oracle {
 	}
 	o.hosts[""] = top
 	for _, h := range o.hosts {
-		o.strict = o.strict || h.Default == "deny" || slices.ContainsFunc(h.Rules, func(r oracleRule) bool { return r.Auth != nil })
+		o.strict = o.strict || h.Default == "deny" || slices.ContainsFunc(h.Rules,
+			func(r oracleRule) bool { return r.Auth != nil })
 	}
 	return o
 }
@@ -554,7 +562,8 @@ func (o *oracle) checkSlashes(t *testing.T, seed uint64, label, name, outcome st
 	}
 	own := name == "none" || strings.HasPrefix(name, label) && (label != "" || !strings.Contains(name, "/"))
 	text, served := strings.CutPrefix(outcome, `{"key":"`)
-	for _, u := range []user{u, {u.device, u.virtual, "", u.path}, {"", u.virtual, u.host, u.path}, {"", u.virtual, "", u.path}} {
+	for _, u := range []user{u, {u.device, u.virtual, "", u.path}, {"", u.virtual, u.host, u.path},
+		{"", u.virtual, "", u.path}} {
 		served = served && (text != u.key()+`"}` || u.virtual == "" && u.host == "")
 	}
 	if !own || served {

@@ -141,8 +141,8 @@ func (h *host) authority(headers []C.gh_element) string {
 }
 
 // appendHeaders appends method, target, authority if it isn't empty, and headers in the form of package headermap,
-// except Authorization if its token was taken. It reports whether a body follows. Values lose the white space around them, of which nginx removes only
-// spaces (RFC 9110, section 5.5).
+// except Authorization if its token was taken. It reports whether a body follows. Values lose the white space around
+// them, of which nginx removes only spaces (RFC 9110, section 5.5).
 func appendHeaders(dst []byte, method, target, authority string, headers []C.gh_element, taken bool) (raw []byte,
 	hasBody bool) {
 	const pseudo = 2

@@ -14,8 +14,8 @@ func KeyOfVirtualHost(name, host, path string) string {
 	return objectkey.OfVirtualHost(name, host, path)
 }
 
-// canonical returns the stored form of key: its host is in lower case, and the hex digits of escapes in upper case. It returns an error for a
-// key that no edge looks up; the error names the right one.
+// canonical returns the stored form of key: its host is in lower case, and the hex digits of escapes in upper case. It
+// returns an error for a key that no edge looks up; the error names the right one.
 func canonical(key string) (string, error) {
 	if err := checkMember(contract.ObjectMember(objectkey.Canonical(key))); err != nil {
 		return "", err

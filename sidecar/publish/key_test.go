@@ -73,7 +73,8 @@ func TestEscapesAreOneKey(t *testing.T) {
 // TestScriptTakesCanonicalKeys deletes objects at random keys by the script alone: it takes exactly those that
 // objectkey.Canonical doesn't change, as readers do.
 func TestScriptTakesCanonicalKeys(t *testing.T) {
-	parts := []string{"/", "?", "&", "&", "&", "=", "a", ":", ".", "]", "]/", "a", "A", "a-", "b", "%", "%c3", "%C3", "%3f", "9", "~"}
+	parts := []string{"/", "?", "&", "&", "&", "=", "a", ":", ".", "]", "]/", "a", "A", "a-", "b", "%", "%c3", "%C3",
+		"%3f", "9", "~"}
 	onBoth(t, func(t *testing.T, s server) {
 		seed := rand.Uint64()
 		r := rand.New(rand.NewPCG(seed, 0))
