@@ -100,7 +100,8 @@ type Engine struct {
 	prefixes []string
 	// by has the rules of the host of the last request, see Locate.
 	by    *governor
-	hosts *hosts // nil if the host of a request doesn't matter
+	known knownHeaders // those of by; here, because reading them is part of every request
+	hosts *hosts       // nil if the host of a request doesn't matter
 	// removed are the client headers that no upstream gets, and removedBits the bits of their names.
 	removed     []string
 	removedBits uint64
@@ -125,7 +126,8 @@ const maxSets = 256
 // NewEngine returns an Engine without a state.
 func NewEngine(c *Config) *Engine {
 	e := &Engine{config: c, needs: make([]uint64, len(c.Rules)), unknown: make([]bool, len(c.Rules)),
-		permissionNames: map[uint64]string{}, by: newGovernor(c, "", c.HostRules(NoVirtualHost))}
+		permissionNames: map[uint64]string{}}
+	e.enter(newGovernor(c, "", c.HostRules(NoVirtualHost)))
 	e.hosts = newHosts(c, e.by)
 	e.removes(identityHeaders)
 	if !c.KeepOverrides {

@@ -22,7 +22,7 @@ type Location struct {
 // see docs/decisions/module.md.
 func (e *Engine) Locate(fields headermap.Fields) (l Location) {
 	if e.hosts != nil {
-		e.by = e.hosts.governor(fields)
+		e.enter(e.hosts.governor(fields))
 	}
 	all := fields
 	for fields.More() {
@@ -123,7 +123,7 @@ func (e *Engine) firstRule(method, path string, candidate int) int {
 //
 //go:noinline
 func (e *Engine) candidate(path string, from int) int {
-	for rule := from; rule < e.by.End; rule++ {
+	for rule, end := from, e.by.End; rule < end; rule++ {
 		begin, at := e.prefixes[rule], 0
 		for at < len(begin) && at < len(path) && begin[at] == path[at] {
 			at++

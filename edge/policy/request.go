@@ -105,7 +105,7 @@ func (e *Engine) Read(fields headermap.Fields, token Claims) (r Request) {
 	}
 	for fields.More() {
 		name, value := fields.Next()
-		for _, known := range e.by.known[min(len(name), lastLength)] {
+		for _, known := range e.known[min(len(name), lastLength)] {
 			if known.name != name {
 				if known.header == headerSecret {
 					r.addSpelled(name, known.name)

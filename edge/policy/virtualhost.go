@@ -305,6 +305,15 @@ func (h *hosts) governor(fields headermap.Fields) *governor {
 	return h.none
 }
 
+// enter makes g the governor of the request.
+//
+//go:noinline
+func (e *Engine) enter(g *governor) {
+	if g != e.by {
+		e.by, e.known = g, g.known
+	}
+}
+
 // appendSpace appends what precedes the path in the cache key of the request under a rule of a virtual host, or for the
 // objects of a host; false if the request has no host.
 //

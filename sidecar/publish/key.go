@@ -11,7 +11,7 @@ import (
 // under a rule with scope host, for those with this host. The name is "" for rules outside virtual hosts, the host for
 // rules without that scope.
 func KeyOfVirtualHost(name, host, path string) string {
-	return objectkey.OfVirtualHost(name, host, path)
+	return objectkey.OfVirtualHost(name, strings.ToLower(host), path)
 }
 
 // canonical returns the stored form of key: its host is in lower case, and the hex digits of escapes in upper case. It
