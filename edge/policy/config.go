@@ -356,12 +356,11 @@ func (d *decoder) scope(at string, v any, c *Cache) {
 			d.problem(at, "is missing, want host or device")
 			continue
 		}
-		switch name := d.oneOf(at, word, "host", "device"); {
-		case slices.Contains(words[:i], word):
+		name := d.oneOf(at, word, "host", "device")
+		if name == "host" && c.PerHost || name == "device" && c.PerDevice {
 			d.problem(at, "%q is listed twice", name)
-		default:
-			c.set(name)
 		}
+		c.set(name)
 	}
 }
 

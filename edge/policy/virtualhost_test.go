@@ -138,6 +138,8 @@ func TestParseRefusesVirtualHosts(t *testing.T) {
 			`virtual_hosts.a.rules[0].cache.scope[1]: is "shared", want host or device`},
 		{"null in a list", with(`"rules": [{"match": {"path": "/a"}, "cache": {"scope": [null]}}]`),
 			`virtual_hosts.a.rules[0].cache.scope[0]: is missing, want host or device`},
+		{"objects in a list", with(`"rules": [{"match": {"path": "/a"}, "cache": {"scope": [{}]}}]`),
+			`virtual_hosts.a.rules[0].cache.scope[0]: is an object, want host or device`},
 		{"scope twice", with(`"rules": [{"match": {"path": "/a"}, "cache": {"scope": ["host", "host"]}}]`),
 			`virtual_hosts.a.rules[0].cache.scope[1]: "host" is listed twice`},
 		{"device in a list, without auth", with(`"rules": [{"match": {"path": "/a"}, "cache": {"scope": ["device"]}}]`),
