@@ -53,6 +53,10 @@ func TestVirtualHosts(t *testing.T) {
 	e.put("/open/ready", "ready")
 	e.until("the objects are at the edge", says("ready"), "GET /open/ready")
 	own, basic := credential("dev", "secret"), []string{"authorization: Basic ZGV2OnNlY3JldA=="}
+	dotted := "top"
+	if onNginx() {
+		dotted = "a" // nginx removes a dot at the end
+	}
 	tests := []struct {
 		host, path string
 		more       []string
@@ -62,7 +66,8 @@ func TestVirtualHosts(t *testing.T) {
 		{"other.example", "/v1/x", nil, 200, "top"}, {"a.example", "/v1/x", nil, 200, "a"},
 		{"b.example", "/v1/x", nil, 200, "b"}, {"A.Example:8080", "/v1/x", nil, 200, "a"},
 		{"B.EXAMPLE:1", "/v1/x", nil, 200, "b"}, {"x.B.example", "/v1/x", nil, 200, "b"},
-		{"[::1]:80", "/v1/x", nil, 200, "b"}, {"a.example.", "/v1/x", nil, 200, "top"},
+		{"[::1]:80", "/v1/x", nil, 200, "b"}, {"a.example.", "/v1/x", nil, 200, dotted},
+		{"A.example.:80", "/v1/x", nil, 200, dotted},
 		{"xa.example", "/v1/x", nil, 200, "top"}, {"C.b.example", "/v1/host/x", nil, 200, "c.b"},
 		{"b.example:80", "/v1/host/x", nil, 200, "b.b"}, {"d.b.example", "/v1/host/x", nil, 200, ""},
 		{"a.example", "/v1/host/x", nil, 200, ""}, {"b.example", "/v1/mine/x", nil, 401, ""},

@@ -117,27 +117,43 @@ func (w *worker) takeToken(headers []C.gh_element) (taken, valid bool) {
 
 func textOf(s C.gh_str) string { return unsafe.String((*byte)(unsafe.Pointer(s.data)), int(s.len)) }
 
-// authority returns the authority of an absolute target, which nginx prefers to the Host header, "" if the rules don't
-// depend on the host, or if the Host header is the same.
+// authority returns the authority of an absolute target, which nginx prefers to the Host header, "" if the Host header is
+// the same. In the headers it makes the host what nginx takes for it. Without rules that depend on it, it does nothing.
 func (h *host) authority(headers []C.gh_element) string {
 	if !h.hosted {
 		return ""
 	}
 	_, target, _ := strings.Cut(h.viewVariable("request"), " ")
 	target = strings.TrimLeft(target, " ")
-	if target == "" || target[0] == '/' {
-		return ""
+	authority := ""
+	if target != "" && target[0] != '/' {
+		_, authority, _ = strings.Cut(target, "://")
+		if end := strings.IndexAny(authority, "/? "); end >= 0 {
+			authority = authority[:end]
+		}
+		authority = dotless(authority)
 	}
-	_, authority, _ := strings.Cut(target, "://")
-	if end := strings.IndexAny(authority, "/? "); end >= 0 {
-		authority = authority[:end]
-	}
+	same := false
 	for i := range headers {
-		if textOf(headers[i].key) == "host" && strings.EqualFold(textOf(headers[i].value), authority) {
-			return ""
+		if textOf(headers[i].key) == "host" {
+			host := dotless(textOf(headers[i].value))
+			headers[i].value.len = C.int(len(host))
+			same = same || strings.EqualFold(host, authority)
 		}
 	}
+	if same {
+		return ""
+	}
 	return authority
+}
+
+// dotless returns the text of a host without a dot at its end, which nginx removes, and then without its port.
+func dotless(host string) string {
+	name, _, _ := strings.Cut(host, ":")
+	if strings.HasSuffix(name, ".") {
+		return name[:len(name)-1]
+	}
+	return host
 }
 
 // appendHeaders appends method, target, authority if it isn't empty, and headers in the form of package headermap,
