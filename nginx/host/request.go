@@ -117,8 +117,8 @@ func (w *worker) takeToken(headers []C.gh_element) (taken, valid bool) {
 
 func textOf(s C.gh_str) string { return unsafe.String((*byte)(unsafe.Pointer(s.data)), int(s.len)) }
 
-// authority returns the authority of an absolute target, which nginx prefers to the Host header, "" if the Host header is
-// the same. In the headers it makes the host what nginx takes for it. Without rules that depend on it, it does nothing.
+// authority returns the authority of an absolute target, which nginx prefers to the Host header, "" if the Host header
+// is the same. In headers it makes the host what nginx takes for it. It does nothing if no rule depends on the host.
 func (h *host) authority(headers []C.gh_element) string {
 	if !h.hosted {
 		return ""
