@@ -100,8 +100,10 @@ func documentedForms(t *testing.T, bounds map[string]int64) {
 		valid   func(string) bool
 		samples []string
 	}{
-		"device id":    {limits.ValidDeviceID, []string{"dev", strings.Repeat("d", 128)}},
-		"key":          {limits.ValidKey, []string{"/a?b", "@dev/a", "@dev", "@/a", "/" + strings.Repeat("a", 2047)}},
+		"device id": {limits.ValidDeviceID, []string{"dev", strings.Repeat("d", 128)}},
+		"key": {limits.ValidKey, []string{"/a?b", "@dev/a", "@dev", "@/a", "/" + strings.Repeat("a", 2047),
+			"//shop/a", "//shop:a.b/", "//:[::1]/a", "@dev//shop/a", "//Shop/a", "//shop", "///a", "//:/a", "//shop:A/a",
+			"//" + strings.Repeat("s", 64) + "/a", "//:" + strings.Repeat("h", 253) + "/a"}},
 		"entity-tag":   {limits.ValidETag, []string{`"ab"`, `"` + strings.Repeat("e", 126) + `"`, `W/"a"`}},
 		"content type": {limits.ValidContentType, []string{"a", "a ", "text/plain; a=b", strings.Repeat("c", 255)}},
 		"permission":   {limits.ValidPermission, []string{"a.b", strings.Repeat("p", 64)}},
@@ -169,17 +171,18 @@ func longestEpoch() (n int64) {
 // TestDocumentedEvent makes the document's event and parses it.
 func TestDocumentedEvent(t *testing.T) {
 	t.Parallel()
+	const hexWidth = 4*8 + 3
 	dump := block(t, section(t, "Events"), "text")
 	var payload []byte
 	for line := range strings.Lines(dump) {
-		raw, err := hex.DecodeString(strings.ReplaceAll(line[6:6+4*9], " ", ""))
+		raw, err := hex.DecodeString(strings.ReplaceAll(line[6:6+hexWidth], " ", ""))
 		if err != nil || line[:4] != fmt.Sprintf("%04x", len(payload)) {
 			t.Fatalf("line %q: %v", line, err)
 		}
 		shown := strings.Map(func(r rune) rune {
 			return cmp.Or(map[bool]rune{r < ' ' || r > '~': '.'}[true], r)
 		}, string(raw))
-		if strings.TrimSuffix(line[6+4*9+1:], "\n") != shown {
+		if strings.TrimSuffix(line[6+hexWidth+2:], "\n") != shown {
 			t.Errorf("line %q: want %q at its end", line, shown)
 		}
 		payload = append(payload, raw...)

@@ -15,11 +15,13 @@ import (
 
 const rules = `{
 	"credentials": {"id_header": "x-device-id", "secret_header": "x-device-token"},
-	"rules": [
+	"rules": ` + rulesOnly + `}`
+
+const rulesOnly = `[
 		{"match": {"prefix": "/v1/telemetry"}, "auth": {"permissions": ["telemetry.write"]}},
 		{"match": {"prefix": "/v1/both"}, "auth": {}, "cache": {"on_miss": "fetch"}},
 		{"match": {"prefix": "/v1/private/"}, "auth": {}, "cache": {"query": ["lang"]}},
-		{"match": {"prefix": "/v1/products/"}, "cache": {"on_miss": "fetch"}}]}`
+		{"match": {"prefix": "/v1/products/"}, "cache": {"on_miss": "fetch"}}]`
 
 var state = wire.State{Epoch: 7, ObjectBuckets: 4, VerdictBuckets: 4, Permissions: []string{"telemetry.write"}}
 

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -72,10 +73,16 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 		{"auth + 200", device("/v1/private/1"), 200},
 		{"auth + 200, query", device("/v1/private/1?b=1&lang=de&a"), 200},
 	}
+	configs := []struct{ name, rules, space string }{
+		{"", rules, ""}, {"a virtual host, ", hundredHosts(), "//edge"},
+		{"its hosts, ", strings.ReplaceAll(hundredHosts(), `"cache": {`, `"cache": {"scope": "host", `), "//edge:edge.example.com"},
+	}
 	for _, tt := range tests {
-		for _, answers := range []string{"composed", "kept", "kept for a moment"} {
-			t.Run(tt.name+", "+answers, func(t *testing.T) {
-				e := emulate(t, rules)
+		for n := range 3 * len(configs) {
+			config := configs[n/3]
+			answers := []string{"composed", "kept", "kept for a moment"}[n%3]
+			t.Run(config.name+tt.name+", "+answers, func(t *testing.T) {
+				e := emulate(t, config.rules)
 				if answers != "composed" {
 					raiseGuard(e)
 				}
@@ -85,7 +92,7 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 					path += "?lang=de"
 				}
 				if tt.status != 0 {
-					putObject(e, path, 1024)
+					putObject(e, config.space+path, 1024)
 				}
 				q := &quiet{emulator: e}
 				e.vm.host = q
@@ -106,6 +113,42 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// hundredHosts has the rules of edge.example.com as one of 100 virtual hosts of 10 domains each.
+func hundredHosts() string {
+	var hosts strings.Builder
+	for i := range 100 {
+		fmt.Fprintf(&hosts, `,"h%d": {"rules": %s, "domains": ["*.h%[1]d.example"`, i, rulesOnly)
+		for j := range 9 {
+			fmt.Fprintf(&hosts, `, "d%d.h%d.example"`, j, i)
+		}
+		hosts.WriteString("]}")
+	}
+	return strings.Replace(rules, rulesOnly, `[], "virtual_hosts": {"edge": {"domains": ["*.example.com"], "rules": `+
+		rulesOnly+"}"+hosts.String()+"}", 1)
+}
+
+// BenchmarkVirtualHosts measures a hit, a 304 and a request that no rule covers, without and with virtual hosts.
+func BenchmarkVirtualHosts(b *testing.B) {
+	for _, c := range []struct{ name, rules, space string }{{"none", rules, ""}, {"100", hundredHosts(), "//edge"}} {
+		b.Run(c.name, func(b *testing.B) {
+			e := emulate(b, c.rules)
+			raiseGuard(e)
+			putObject(e, c.space+"/v1/products/1", 1024)
+			for i, headers := range [][][2]string{device("/none"), device("/v1/products/1"),
+				device("/v1/products/1", [2]string{"if-none-match", `"a"`})} {
+				e.streams[uint32(i)+2] = &exchange{request: headers}
+			}
+			q := &quiet{emulator: e}
+			e.vm.host = q
+			for b.Loop() {
+				for id := range uint32(len(e.streams)) {
+					q.show(id + 2)
+				}
+			}
+		})
 	}
 }
 

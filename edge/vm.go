@@ -264,7 +264,7 @@ func (v *VM) giveUp() {
 
 // source returns the client's address of the current context, without its port; "" if unknown.
 func (v *VM) source() string {
-	switch from := &v.engine.Config().Source; {
+	switch from := v.engine.Source(); {
 	case from.Header != "":
 		return policy.AddressIn(v.host.RequestHeaders(), from.Header)
 	case from.FilterState != "":

@@ -65,11 +65,15 @@ func parse(text []byte) (asJSON []byte, c *policy.Config, err error) {
 }
 
 func unsupported(c *policy.Config) error {
-	switch {
-	case c.PushListener:
+	if c.PushListener {
 		return errors.New("push_listener: nginx's push listener is in its own server block, and needs no rules")
-	case c.Source.FilterState != "":
-		return errors.New("source.filter_state: is Envoy's; use {header: NAME}, or nginx's real_ip_header")
+	}
+	at, own := "", c.Source.FilterState != ""
+	for i := 0; i < len(c.VirtualHosts) && !own; i++ {
+		at, own = "virtual_hosts."+c.VirtualHosts[i].Name+".", c.VirtualHosts[i].Source.FilterState != ""
+	}
+	if own {
+		return errors.New(at + "source.filter_state: is Envoy's; use {header: NAME}, or nginx's real_ip_header")
 	}
 	return nil
 }

@@ -26,7 +26,9 @@ from redis.retry import Retry
 # The one script of every write. A program outside the repository brings a copy of it.
 WRITE_LUA = pathlib.Path(__file__).parents[2] / "sidecar" / "publish" / "write.lua"
 DEVICE = "[!#-+.0->@-~-]{1,128}"
-MEMBER = re.compile(f"o:(/|@{DEVICE}/)[!-~]*|c:{DEVICE}")
+HOST = "[a-z0-9._-]{1,253}|\\[[0-9a-f:.]{1,251}\\]"
+VIRTUAL_HOST = f"//([a-z0-9_-]{{1,64}}|[a-z0-9_-]{{0,64}}:({HOST}))"
+MEMBER = re.compile(f"o:(@{DEVICE})?({VIRTUAL_HOST}/|/(?!/))[!-~]*|c:{DEVICE}")
 CONTENT_TYPE = re.compile("[!-~]([ -~]{0,253}[!-~])?")
 NAMESPACE = re.compile("[a-z0-9][a-z0-9-]{0,31}")
 PERMISSION = re.compile("[A-Za-z0-9._:-]{1,64}")
@@ -63,7 +65,7 @@ class Publisher:
     def write(self, mode, member, fields, version=0):
         """Runs the script: all of the write, or nothing. Gives (version, seq)."""
         if not MEMBER.fullmatch(member) or len(member) > len("o:") + MAX_KEY:
-            raise ValueError(f"{member!r}: want o:/path, o:@device/path or c:device, at most {MAX_KEY} bytes")
+            raise ValueError(f"{member!r}: want o:/path, o:@device/path, o://virtual-host/path or c:device, at most {MAX_KEY} bytes")
         expiry_ms = TOMBSTONE_LIFE_MS if "deleted" in fields else 0
         shard = zlib.crc32(member[2:].encode()) % self.shards
         prefix = self.prefix % shard
@@ -76,7 +78,7 @@ class Publisher:
 
     def put(self, key, body, content_type, version=0, ttl_ms=0):
         """Publishes an object in the encodings that make it smaller; here that is gzip."""
-        key = upper_escapes(key)
+        key = one_spelling(key)
         if key != canonical_key(key):
             raise ValueError(f"key {key!r}: the edge looks up {canonical_key(key)!r}")
         if key.partition("?")[2].count("&") >= MAX_PAIRS:
@@ -97,7 +99,7 @@ class Publisher:
 
     def delete(self, key, version=0):
         """Makes the edges forget an object, or keeps a late put of one that isn't there from bringing it back."""
-        return self.write("replace", "o:" + upper_escapes(key), {"deleted": 1}, version)
+        return self.write("replace", "o:" + one_spelling(key), {"deleted": 1}, version)
 
     def register(self, device, secret, permissions=()):
         """Registers a device, or replaces its credential."""
@@ -118,16 +120,25 @@ class Publisher:
         return self.write("merge", "c:" + device, {"disabled": 1})
 
 
-def upper_escapes(key):
-    """A key whose path and query have the hex digits of their escapes in upper case."""
-    device, slash, target = key.partition("/")
-    return device + slash + re.sub("%[0-9A-Fa-f]{2}", lambda escape: escape[0].upper(), target)
+def split(key):
+    """What precedes the path of a key: device, virtual host and host; and the path with its query."""
+    space = re.match("(@[^/]*)?(//[^/]*(?=/))?", key)[0]
+    return space, key[len(space) :]
+
+
+def one_spelling(key):
+    """A key whose host is in lower case, and path and query have the hex digits of their escapes in upper case."""
+    space, target = split(key)
+    device, slashes, host = space.partition("//")
+    name, colon, host = host.partition(":")
+    target = re.sub("%[0-9A-Fa-f]{2}", lambda escape: escape[0].upper(), target)
+    return device + slashes + name + colon + host.lower() + target
 
 
 def canonical_key(key):
     """A key as the edge looks it up: what Envoy makes of a path, and the query sorted by name, without empty pairs."""
-    device, slash, target = key.partition("/")
-    path, _, query = (slash + target).partition("#")[0].partition("?")
+    space, target = split(key)
+    path, _, query = target.partition("#")[0].partition("?")
     path = re.sub("%[0-9A-F]{2}", lambda escape: decode(escape[0]), path).replace("\\", "/")
     parts = []
     segments = path.split("/")
@@ -139,7 +150,7 @@ def canonical_key(key):
     if parts and segments[-1] in ("", ".", ".."):
         parts.append("")
     pairs = sorted(filter(None, query.split("&")), key=lambda pair: pair.partition("=")[0])
-    return device + "/" + "/".join(parts) + ("?" + "&".join(pairs) if pairs else "")
+    return space + "/" + "/".join(parts) + ("?" + "&".join(pairs) if pairs else "")
 
 
 def decode(escape):

@@ -20,7 +20,7 @@ type question struct {
 	hash           uint64
 	rule           int
 	target         string // the part that matters
-	device         string // "" unless the rule's objects are per device
+	device         string // "" unless the rule's objects are per device or host; then see [Engine.ofHost]
 	ifNoneMatch    string
 	acceptEncoding string
 	// ifModifiedSince is used if there is no If-None-Match. Its answer isn't cached.

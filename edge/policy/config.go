@@ -36,9 +36,13 @@ type Config struct {
 	// ServeStale also serves cached answers beyond MaxStaleness, with a detail in Cache-Status; otherwise requests go
 	// upstream.
 	ServeStale bool
-	Rules      []Rule
-	// DenyByDefault refuses a request that no rule matches; otherwise it passes.
+	// Rules has the rules of all hosts: first those of the top level, then those of each virtual host.
+	Rules []Rule
+	// DenyByDefault refuses a request that no rule matches; otherwise it passes. Like Credentials and Source it is for
+	// hosts without a virtual host.
 	DenyByDefault bool
+	// VirtualHosts are in the order of their names.
+	VirtualHosts []VirtualHost
 	// KeepOverrides keeps the headers with which clients can override method or target at some upstreams.
 	KeepOverrides bool
 	// LogHits gives access logs the rule and device of answers from the cache, too, which costs them time.
@@ -63,7 +67,8 @@ type Source struct {
 
 // Rule is the policy for the requests that it matches. Without Auth, Cache and IssueSession they pass.
 type Rule struct {
-	// Name labels the rule's counters and lines of access logs; by default it is the rule's index.
+	// Name labels the rule's counters and lines of access logs; by default it is the rule's index. Names of a virtual
+	// host's rules begin with the host's name and a slash.
 	Name  string
 	Match Match
 	Auth  *Auth
@@ -91,6 +96,8 @@ type Cache struct {
 	Fetch bool
 	// PerDevice makes the authenticated device id part of the key.
 	PerDevice bool
+	// PerHost makes the request's host part of the key.
+	PerHost bool
 }
 
 // Bounds and defaults of the configuration, as in the README.
@@ -122,7 +129,8 @@ func Parse(tree any) (*Config, error) {
 func (d *decoder) config(tree any) *Config {
 	c := &Config{}
 	m := d.fields("", tree, "push_listener", "sidecar", "credentials", "source", "session", "verdict_grace",
-		"max_staleness", "max_auth_staleness", "stale", "rules", "default", "strip_override_headers", "log_hits")
+		"max_staleness", "max_auth_staleness", "stale", "rules", "default", "virtual_hosts", "strip_override_headers",
+		"log_hits")
 	if m == nil {
 		return c
 	}
@@ -146,27 +154,38 @@ func (d *decoder) config(tree any) *Config {
 	c.DenyByDefault = d.oneOf("default", m["default"], "pass", "deny") == "deny"
 	c.KeepOverrides = !d.boolean("strip_override_headers", m["strip_override_headers"], true)
 	c.LogHits = d.boolean("log_hits", m["log_hits"], false)
-	c.Credentials = d.credentials(m["credentials"])
+	c.Credentials = d.credentials("credentials", m["credentials"])
 	if session, ok := m["session"]; ok {
 		if m := d.fields("session", session, "metadata"); m != nil {
 			c.SessionMetadata = d.text("session.metadata", m["metadata"])
 		}
 	}
-	c.Source = d.source(m["source"])
-	rules := d.list("rules", m["rules"])
-	if len(rules) > maxRules {
-		d.problem("rules", "%d rules, at most %d", len(rules), maxRules)
-		return c
+	c.Source = d.source("source", m["source"])
+	d.rules(c, "", m["rules"])
+	d.virtualHosts(c, m["virtual_hosts"])
+	d.crossCheck(c)
+	return c
+}
+
+// rules appends the rules of the virtual host of this name, "" for the top level.
+func (d *decoder) rules(c *Config, host string, v any) {
+	at, label := "rules", ""
+	if host != "" {
+		at, label = virtualHostField(host)+".rules", host+"/"
+	}
+	rules := d.list(at, v)
+	if n := len(c.Rules) + len(rules); n > maxRules {
+		d.problem(at, "makes %d rules, at most %d in all", n, maxRules)
+		return
 	}
 	for i, rule := range rules {
-		r := d.rule(fmt.Sprintf("rules[%d]", i), rule)
+		r := d.rule(fmt.Sprintf("%s[%d]", at, i), rule)
 		if r.Name == "" {
 			r.Name = strconv.Itoa(i)
 		}
+		r.Name = label + r.Name
 		c.Rules = append(c.Rules, r)
 	}
-	d.crossCheck(c)
-	return c
 }
 
 func (d *decoder) sidecar(c *Config, v any) {
@@ -181,46 +200,51 @@ func (d *decoder) sidecar(c *Config, v any) {
 	c.SidecarTimeout = d.duration("sidecar.timeout", m["timeout"], defaultTimeout, minTimeout, maxTimeout)
 }
 
-func (d *decoder) credentials(v any) Credentials {
+func (d *decoder) credentials(at string, v any) Credentials {
 	if v == nil {
 		return Credentials{}
 	}
-	m := d.fields("credentials", v, "id_header", "secret_header", "basic", "forward")
-	c := Credentials{Basic: d.boolean("credentials.basic", m["basic"], false),
-		Forward: d.boolean("credentials.forward", m["forward"], false)}
+	before := len(d.problems)
+	m := d.fields(at, v, "id_header", "secret_header", "basic", "forward")
+	if m == nil {
+		return Credentials{Basic: true} // so that rules don't lack it, too
+	}
+	c := Credentials{Basic: d.boolean(at+".basic", m["basic"], false),
+		Forward: d.boolean(at+".forward", m["forward"], false)}
 	if c.Basic {
 		if m["id_header"] != nil || m["secret_header"] != nil {
-			d.problem("credentials.basic", "is given with headers: use one of the two")
+			d.problem(at+".basic", "is given with headers: use one of the two")
 		}
 		return c
 	}
-	c.IDHeader = d.header("credentials.id_header", m["id_header"])
-	c.SecretHeader = d.header("credentials.secret_header", m["secret_header"])
+	c.IDHeader = d.header(at+".id_header", m["id_header"])
+	c.SecretHeader = d.header(at+".secret_header", m["secret_header"])
 	if c.IDHeader != "" && c.IDHeader == c.SecretHeader {
-		d.problem("credentials.secret_header", "%q is also the id_header", c.SecretHeader)
+		d.problem(at+".secret_header", "%q is also the id_header", c.SecretHeader)
 	}
+	c.Basic = len(d.problems) > before // as above
 	return c
 }
 
-func (d *decoder) source(v any) (s Source) {
+func (d *decoder) source(at string, v any) (s Source) {
 	if v == nil || v == "envoy" {
 		return s
 	}
 	if _, ok := v.(map[string]any); !ok {
-		d.problem("source", "is %s, want envoy, {header: NAME} or {filter_state: NAME}", kind(v))
+		d.problem(at, "is %s, want envoy, {header: NAME} or {filter_state: NAME}", kind(v))
 		return s
 	}
-	m := d.fields("source", v, "header", "filter_state")
+	m := d.fields(at, v, "header", "filter_state")
 	if (m["header"] == nil) == (m["filter_state"] == nil) {
-		d.problem("source", "needs either header or filter_state")
+		d.problem(at, "needs either header or filter_state")
 		return s
 	}
 	if m["header"] != nil {
-		s.Header = d.header("source.header", m["header"])
+		s.Header = d.header(at+".header", m["header"])
 		return s
 	}
-	if s.FilterState = d.text("source.filter_state", m["filter_state"]); strings.IndexByte(s.FilterState, 0) >= 0 {
-		d.problem("source.filter_state", "%q has a NUL", s.FilterState)
+	if s.FilterState = d.text(at+".filter_state", m["filter_state"]); strings.IndexByte(s.FilterState, 0) >= 0 {
+		d.problem(at+".filter_state", "%q has a NUL", s.FilterState)
 	}
 	return s
 }
@@ -312,24 +336,59 @@ func (d *decoder) cache(at string, v any) *Cache {
 		}
 	}
 	c.Fetch = d.oneOf(at+".on_miss", m["on_miss"], "pass", "fetch") == "fetch"
-	c.PerDevice = d.oneOf(at+".scope", m["scope"], "shared", "device") == "device"
+	d.scope(at+".scope", m["scope"], c)
 	return c
+}
+
+// scope decodes whose requests share an object: a word, or a list of words.
+func (d *decoder) scope(at string, v any, c *Cache) {
+	words, several := v.([]any)
+	if !several {
+		c.set(d.oneOf(at, v, "shared", "device", "host"))
+		return
+	}
+	if len(words) == 0 {
+		d.problem(at, "is empty: name host, device or both, or remove the field")
+	}
+	for i, word := range words {
+		at := fmt.Sprintf("%s[%d]", at, i)
+		if word == nil {
+			d.problem(at, "is missing, want host or device")
+			continue
+		}
+		name := d.oneOf(at, word, "host", "device")
+		if name == "host" && c.PerHost || name == "device" && c.PerDevice {
+			d.problem(at, "%q is listed twice", name)
+		}
+		c.set(name)
+	}
+}
+
+func (c *Cache) set(scope string) {
+	c.PerDevice = c.PerDevice || scope == "device"
+	c.PerHost = c.PerHost || scope == "host"
 }
 
 // crossCheck finds problems between rules.
 func (d *decoder) crossCheck(c *Config) {
-	missing := c.Credentials == Credentials{}
+	for host := NoVirtualHost; host < len(c.VirtualHosts); host++ {
+		d.crossCheckHost(c, c.HostRules(host))
+	}
+}
+
+func (d *decoder) crossCheckHost(c *Config, h HostRules) {
+	missing := h.Credentials == Credentials{}
 	named := map[string]int{}
 	hidden := map[int][]string{}
-	for j := range c.Rules {
-		at := fmt.Sprintf("rules[%d]", j)
+	for j := h.First; j < h.End; j++ {
+		at := c.RuleField(j)
 		if i, ok := named[c.Rules[j].Name]; ok {
-			d.problem(at+".name", "%q is also the name of rules[%d]; a rule without a name has its index as its name",
-				c.Rules[j].Name, i)
+			d.problem(at+".name", "%q is also the name of %s; a rule without a name has its index as its name",
+				ownName(c.Rules[j].Name), c.RuleField(i))
 		} else {
 			named[c.Rules[j].Name] = j
 		}
-		if (c.Rules[j].Auth != nil || c.Rules[j].IssueSession) && missing {
+		if c.Rules[j].protects() && missing {
 			field := ".auth"
 			if c.Rules[j].IssueSession {
 				field = ".session"
@@ -337,23 +396,31 @@ func (d *decoder) crossCheck(c *Config) {
 			d.problem(at+field, "needs credentials: set where a request carries them, e.g. credentials: {id_header: "+
 				"x-device-id, secret_header: x-device-token}")
 		}
-		if i := c.hiddenBy(j); i >= 0 {
+		if i := c.hiddenBy(h.First, j); i >= 0 {
 			hidden[i] = append(hidden[i], at)
 		}
 	}
-	for i := range c.Rules {
+	for i := h.First; i < h.End; i++ {
 		if these := hidden[i]; len(these) == 1 {
 			d.problem(these[0]+".match",
-				"is never reached: rules[%d] matches everything that it matches; move it up or remove it", i)
+				"is never reached: %s matches everything that it matches; move it up or remove it", c.RuleField(i))
 		} else if len(these) > 1 {
-			d.problem(fmt.Sprintf("rules[%d].match", i),
+			d.problem(c.RuleField(i)+".match",
 				"matches everything that these match, which are never reached: %s; move it below them, or remove them",
 				strings.Join(these, ", "))
 		}
 	}
 }
 
-// hiddenBy returns the first rule that matches everything that rule j matches, -1 for none.
-func (c *Config) hiddenBy(j int) int {
-	return slices.IndexFunc(c.Rules[:j], func(r Rule) bool { return r.Match.covers(&c.Rules[j].Match) })
+// protects reports whether a rule asks for a credential.
+func (r *Rule) protects() bool { return r.Auth != nil || r.IssueSession }
+
+// hiddenBy returns the first rule from one on that matches everything that rule j matches, -1 for none.
+func (c *Config) hiddenBy(first, j int) int {
+	for i := first; i < j; i++ {
+		if c.Rules[i].Match.covers(&c.Rules[j].Match) {
+			return i
+		}
+	}
+	return -1
 }

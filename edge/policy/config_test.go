@@ -149,6 +149,8 @@ func TestParseRefuses(t *testing.T) {
 			[]string{`rules[0].auth.permissions[0]: "a,b": want at most 64`}},
 		{"device scope without auth", `{"rules": [{"match": {"path": "/a"}, "cache": {"scope": "device"}}]}`,
 			[]string{`rules[0].cache.scope: device needs auth in the same rule`}},
+		{"objects as a scope", `{"rules": [{"match": {"path": "/a"}, "cache": {"scope": [{}, {}]}}]}`,
+			[]string{`rules[0].cache.scope[0]: is an object`, `rules[0].cache.scope[1]: is an object`}},
 		{"cache for POST only", `{"rules": [{"match": {"path": "/a", "methods": ["POST"]}, "cache": {}}]}`,
 			[]string{`rules[0].cache: needs GET or HEAD`}},
 		{"session as text", `{"session": "gatehouse"}`,
@@ -212,6 +214,7 @@ func TestParseRefuses(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(full))
+	f.Add([]byte(twoHosts))
 	f.Add([]byte(`{"push_listener": true}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		var tree any

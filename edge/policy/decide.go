@@ -2,7 +2,6 @@ package policy
 
 import (
 	"errors"
-	"strings"
 
 	"github.com/gatehouse/gatehouse/edge/wire"
 )
@@ -99,18 +98,17 @@ type Engine struct {
 	distrusted struct{ heartbeatMS, inStepMS int64 }
 	// prefixes has, for each rule, the common prefix of all paths that it covers.
 	prefixes []string
-	readings readings // of the last path that isn't plain
-	known    knownHeaders
-	// removed are the client headers that no upstream gets, and removedBits the bits of their names; secret is the
-	// header with the secret, which no upstream gets from an authenticated request.
-	removed, secret []string
-	removedBits     uint64
+	// by has the rules of the host of the last request, see Locate.
+	by    *governor
+	known knownHeaders // those of by; here, because reading them is part of every request
+	hosts *hosts       // nil if the host of a request doesn't matter
+	// removed are the client headers that no upstream gets, and removedBits the bits of their names.
+	removed     []string
+	removedBits uint64
 	// needs has the permission bits that each rule requires; unknown tells for each rule whether it requires a name
 	// that no device has.
 	needs   []uint64
 	unknown []bool
-	// varyCredential and varyEncodedCredential are the Vary of answers that depend on a credential.
-	varyCredential, varyEncodedCredential string
 	// permissionNames caches the names of sets of permissions, at most maxSets.
 	permissionNames map[uint64]string
 
@@ -127,17 +125,13 @@ const maxSets = 256
 
 // NewEngine returns an Engine without a state.
 func NewEngine(c *Config) *Engine {
-	vary := strings.Join(c.credentialHeaders(), ", ")
 	e := &Engine{config: c, needs: make([]uint64, len(c.Rules)), unknown: make([]bool, len(c.Rules)),
-		varyCredential: vary, varyEncodedCredential: varyEncoding + ", " + vary, permissionNames: map[uint64]string{},
-		known: c.knownHeaders(), readings: newReadings(c.Rules)}
+		permissionNames: map[uint64]string{}}
+	e.enter(newGovernor(c, "", c.HostRules(NoVirtualHost)))
+	e.hosts = newHosts(c, e.by)
 	e.removes(identityHeaders)
 	if !c.KeepOverrides {
 		e.removes(overrideHeaders)
-	}
-	e.secret = []string{c.Credentials.SecretHeader}
-	if c.Credentials.Basic {
-		e.secret[0] = "authorization"
 	}
 	for i := range c.Rules {
 		e.prefixes = append(e.prefixes, bare(c.Rules[i].Match.Prefix+c.Rules[i].Match.Path))
@@ -192,8 +186,8 @@ func (e *Engine) Decide(d *Decision, nowMS int64, r *Request, mem Memory, answer
 		switch {
 		case r.ambiguous:
 			d.forbidden(AmbiguousPath)
-		case e.config.DenyByDefault:
-			d.forbidden(DefaultDeny)
+		case e.by.DenyByDefault:
+			d.forbidden(e.by.refusal)
 		}
 		return
 	}

@@ -29,7 +29,7 @@ type Doubt struct {
 // Doubts returns what is doubtful about the rules, in their order.
 func (c *Config) Doubts() (doubts []Doubt) {
 	for i := range c.Rules {
-		field := fmt.Sprintf("rules[%d].match", i)
+		field := c.RuleField(i) + ".match"
 		if unknown := slices.DeleteFunc(slices.Clone(c.Rules[i].Match.Methods), knownMethod); len(unknown) > 0 {
 			doubts = append(doubts,
 				Doubt{UnknownMethod, field + ".methods",
@@ -38,8 +38,8 @@ func (c *Config) Doubts() (doubts []Doubt) {
 		if j := c.opensMethods(i); j > 0 {
 			doubts = append(doubts,
 				Doubt{OpenMethods, field,
-					fmt.Sprintf("has no methods, so what is no GET goes upstream without a credential, and never reaches rules[%d], "+
-						"which asks for one", j)})
+					fmt.Sprintf("has no methods, so what is no GET goes upstream without a credential, and never reaches %s, "+
+						"which asks for one", c.RuleField(j))})
 		}
 		if text := c.opensPart(i); text != "" {
 			doubts = append(doubts, Doubt{OpenPart, field, text})
@@ -53,7 +53,7 @@ func (c *Config) opensMethods(i int) int {
 	if c.Rules[i].Cache == nil || c.Rules[i].Auth != nil || c.Rules[i].Match.Methods != nil {
 		return 0
 	}
-	for j := i + 1; j < len(c.Rules); j++ {
+	for j := i + 1; j < c.HostRules(c.VirtualHostOf(i)).End; j++ {
 		if c.Rules[j].Auth != nil && c.Rules[j].Match.anyMethod().covers(&c.Rules[i].Match) {
 			return j
 		}
@@ -64,10 +64,10 @@ func (c *Config) opensMethods(i int) int {
 // opensPart tells which narrower rules after a rule ask for more than it, and lose some of their methods to it.
 func (c *Config) opensPart(i int) string {
 	var lost, methods []string
-	for j := i + 1; j < len(c.Rules); j++ {
+	for j := i + 1; j < c.HostRules(c.VirtualHostOf(i)).End; j++ {
 		taken := c.takes(i, j)
 		if len(taken) > 0 {
-			lost, methods = append(lost, fmt.Sprintf("rules[%d]", j)), append(methods, taken...)
+			lost, methods = append(lost, c.RuleField(j)), append(methods, taken...)
 		}
 	}
 	if lost == nil {
@@ -98,7 +98,7 @@ func (c *Config) takes(i, j int) (methods []string) {
 			continue
 		}
 		for _, path := range narrow.Match.Samples() {
-			if narrow.Match.matches(method, path) && c.Need(method, path).Rule == i {
+			if narrow.Match.matches(method, path) && c.NeedOf(c.HostRules(c.VirtualHostOf(i)), method, path).Rule == i {
 				methods = append(methods, method)
 				break
 			}

@@ -21,12 +21,15 @@ type Location struct {
 // Locate finds a request's path among the rules' paths. Most passing requests need nothing else, so its code is short:
 // see docs/decisions/module.md.
 func (e *Engine) Locate(fields headermap.Fields) (l Location) {
+	if e.hosts != nil {
+		e.enter(e.hosts.governor(fields))
+	}
 	all := fields
 	for fields.More() {
 		if name, value := fields.Next(); name == ":path" {
 			l.path, l.plain = plainPath(value)
-			l.candidate = e.candidate(l.path, 0)
-			l.Passes = l.plain && l.candidate < 0 && !e.config.DenyByDefault &&
+			l.candidate = e.candidate(l.path, e.by.First)
+			l.Passes = l.plain && l.candidate < 0 && !e.by.DenyByDefault &&
 				(all.NameBits&e.removedBits == 0 || e.removedOf(all) == nil)
 			break
 		}
@@ -42,7 +45,7 @@ func (e *Engine) Govern(r *Request, at *Location) bool {
 	} else {
 		r.rule, r.ambiguous = e.ruleOf(r.method(), at)
 	}
-	return r.rule >= 0 || r.ambiguous || e.config.DenyByDefault
+	return r.rule >= 0 || r.ambiguous || e.by.DenyByDefault
 }
 
 // inUpperCase reports whether all upstreams read method alike, see ruleOf.
@@ -70,7 +73,7 @@ func (e *Engine) ruleOf(method string, at *Location) (rule int, ambiguous bool) 
 	upper := strings.ToUpper(strings.TrimSpace(method))
 	first := true
 	add := func(path string) bool {
-		candidate := e.candidate(path, 0)
+		candidate := e.candidate(path, e.by.First)
 		found := e.firstRule(method, path, candidate)
 		if upper != method && candidate >= 0 {
 			if found, ambiguous = e.both(found, e.firstRule(upper, path, candidate)); ambiguous {
@@ -86,8 +89,8 @@ func (e *Engine) ruleOf(method string, at *Location) (rule int, ambiguous bool) 
 	}
 	if at.plain || at.path == "" || at.path == "*" { // no router treats these as a path
 		add(at.path)
-	} else if ambiguous = !e.readings.read(at.path); !ambiguous {
-		e.readings.each(add)
+	} else if ambiguous = !e.by.readings.read(at.path); !ambiguous {
+		e.by.readings.each(add)
 	}
 	if ambiguous {
 		return -1, true
@@ -99,9 +102,9 @@ func (e *Engine) ruleOf(method string, at *Location) (rule int, ambiguous bool) 
 // or by one if the other reading has none. Otherwise it is ambiguous.
 func (e *Engine) both(a, b int) (rule int, ambiguous bool) {
 	switch {
-	case a == b || a < 0 && !e.config.DenyByDefault:
+	case a == b || a < 0 && !e.by.DenyByDefault:
 		return b, false
-	case b < 0 && !e.config.DenyByDefault:
+	case b < 0 && !e.by.DenyByDefault:
 		return a, false
 	}
 	return -1, true
@@ -120,7 +123,7 @@ func (e *Engine) firstRule(method, path string, candidate int) int {
 //
 //go:noinline
 func (e *Engine) candidate(path string, from int) int {
-	for rule := from; rule < len(e.prefixes); rule++ {
+	for rule, end := from, e.by.End; rule < end; rule++ {
 		begin, at := e.prefixes[rule], 0
 		for at < len(begin) && at < len(path) && begin[at] == path[at] {
 			at++

@@ -15,18 +15,24 @@ type Need struct {
 	Permissions []string
 }
 
-// Need returns what the rules ask of a request whose method and path have one reading.
+// Need returns what the rules ask of a request whose method and path have one reading, and whose host has no virtual
+// host.
 func (c *Config) Need(method, path string) Need {
-	for i := range c.Rules {
+	return c.NeedOf(c.HostRules(NoVirtualHost), method, path)
+}
+
+// NeedOf is Need for a host with these rules.
+func (c *Config) NeedOf(h HostRules, method, path string) Need {
+	for i := h.First; i < h.End; i++ {
 		if c.Rules[i].Match.matches(method, path) {
 			return c.Rules[i].need(i)
 		}
 	}
-	return Need{Rule: -1, Refused: c.DenyByDefault}
+	return Need{Rule: -1, Refused: h.DenyByDefault}
 }
 
 func (r *Rule) need(index int) Need {
-	n := Need{Rule: index, Credential: r.Auth != nil || r.IssueSession}
+	n := Need{Rule: index, Credential: r.protects()}
 	if r.Auth != nil {
 		n.Permissions = r.Auth.Permissions
 	}

@@ -40,5 +40,5 @@ func (e *Engine) Vary(r *Request) string {
 	if cache := e.config.Rules[r.rule].Cache; cache != nil && cache.PerDevice {
 		return VaryAll
 	}
-	return e.varyCredential
+	return e.by.varyCredential
 }

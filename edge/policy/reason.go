@@ -22,6 +22,8 @@ const (
 	MissingPermission
 	// AmbiguousPath: routers read the path in different ways, and a rule protects one of them.
 	AmbiguousPath
+	// AmbiguousHost: the request has several hosts, or one that proxies read in different ways, and a rule protects some.
+	AmbiguousHost
 	// DefaultDeny: no rule matches, and the default is deny.
 	DefaultDeny
 	// NoState: the edge's memory is empty or of another release, or was replaced while the sidecar answered.
@@ -50,6 +52,7 @@ var reasonNames = [reasons]string{
 	BadToken:          "gatehouse_denied_token",
 	MissingPermission: "gatehouse_forbidden_permission",
 	AmbiguousPath:     "gatehouse_forbidden_ambiguous_path",
+	AmbiguousHost:     "gatehouse_forbidden_ambiguous_host",
 	DefaultDeny:       "gatehouse_forbidden_default",
 	NoState:           "gatehouse_unavailable_no_state",
 	NotInStep:         "gatehouse_unavailable_not_in_step",

@@ -22,7 +22,7 @@ func (d *Decision) forbidden(why Reason) { d.problem(403, AuthForbidden, why) }
 // unauthorized sets d to a 401, which doesn't tell the reason.
 func (e *Engine) unauthorized(d *Decision, why Reason) {
 	challenge := `Device realm="gatehouse"`
-	if e.config.Credentials.Basic {
+	if e.by.Credentials.Basic {
 		challenge = `Basic realm="gatehouse", charset="UTF-8"`
 	}
 	d.problem(401, AuthDeny, why, [2]string{"www-authenticate", challenge})

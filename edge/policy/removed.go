@@ -53,12 +53,12 @@ func (r *Request) Dated() bool { return r.has(headerIfModifiedSince) }
 // SecretHeaders returns the headers with the secret of an authenticated request, which no upstream gets: the
 // credential's, and other spellings of it. The proxy's JWT filter removes tokens.
 func (e *Engine) SecretHeaders(r *Request) (names []string) {
-	c := &e.config.Credentials
+	c := &e.by.Credentials
 	if c.Forward {
 		return nil
 	}
 	if c.Basic && r.has(headerAuthorization) || !c.Basic && r.has(headerSecret) {
-		names = e.secret
+		names = e.by.secret
 	}
 	if r.more != nil {
 		names = r.spelled(names)

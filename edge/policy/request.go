@@ -150,8 +150,8 @@ func (k *knownHeaders) add(name string, h header) {
 	*at = append(*at, knownHeader{name, h})
 }
 
-// knownHeaders returns the headers of a configuration. A credential may come in any header, also in one of the others.
-func (c *Config) knownHeaders() (k knownHeaders) {
+// newKnownHeaders returns the headers, with those of a credential. It may come in any header, also one of the others.
+func newKnownHeaders(c *Credentials) (k knownHeaders) {
 	k.add(":method", headerMethod)
 	k.add(":path", headerTarget)
 	k.add("if-none-match", headerIfNoneMatch)
@@ -160,23 +160,23 @@ func (c *Config) knownHeaders() (k knownHeaders) {
 	k.add("if-match", headerIfMatch)
 	k.add("if-unmodified-since", headerIfUnmodifiedSince)
 	k.add("content-type", headerContentType)
-	if c.Credentials.Basic {
+	if c.Basic {
 		k.add("authorization", headerAuthorization)
-	} else if c.Credentials != (Credentials{}) {
-		k.add(c.Credentials.IDHeader, headerID)
-		k.add(c.Credentials.SecretHeader, headerSecret)
+	} else if *c != (Credentials{}) {
+		k.add(c.IDHeader, headerID)
+		k.add(c.SecretHeader, headerSecret)
 	}
 	return k
 }
 
 // credentialHeaders returns the headers with a credential or a token; the proxy's JWT filter can be configured to use
 // another one for tokens.
-func (c *Config) credentialHeaders() []string {
+func credentialHeaders(c *Credentials, tokens bool) []string {
 	var names []string
-	if !c.Credentials.Basic {
-		names = []string{c.Credentials.IDHeader, c.Credentials.SecretHeader}
+	if !c.Basic {
+		names = []string{c.IDHeader, c.SecretHeader}
 	}
-	if c.Credentials.Basic || c.SessionMetadata != "" {
+	if c.Basic || tokens {
 		names = append(names, "authorization")
 	}
 	return names
@@ -194,19 +194,25 @@ func spells(name, header string) bool {
 	return true
 }
 
-// appendKey appends the cache key of a request for target under a rule; it returns false if the key would be too long,
-// or the target is too long to be parsed.
-func appendKey(dst []byte, target string, c *Cache, device string) ([]byte, bool) {
+// appendKey appends the cache key of the request for target under a rule; it returns false if the key would be too long
+// or another request's, or the target is too long to be parsed.
+func (e *Engine) appendKey(dst []byte, target string, c *Cache, device string) ([]byte, bool) {
 	path, query, ok := split(target)
-	if !ok {
+	if !ok || path == "" || path[0] != '/' {
 		return dst, false
 	}
 	start := len(dst)
 	if c.PerDevice {
-		dst = objectkey.AppendOfDevice(dst, device, path)
-	} else {
-		dst = append(dst, path...)
+		dst = objectkey.AppendOfDevice(dst, device, "")
 	}
+	if e.by.name == "" && !c.PerHost {
+		if ok = len(path) < 2 || path[1] != '/'; !ok { // it may be a virtual host's key
+			return dst, false
+		}
+	} else if dst, ok = e.appendSpace(dst, c); !ok {
+		return dst, false
+	}
+	dst = append(dst, path...)
 	if query != "" {
 		end := len(dst)
 		dst = objectkey.AppendCanonicalQuery(append(dst, '?'), query, c.Query)

@@ -48,6 +48,9 @@ func (e *Engine) answer(d *Decision, nowMS int64, rule *Rule, r *Request, mem Me
 	if rule.Cache.PerDevice {
 		q.device = d.Device
 	}
+	if rule.Cache.PerHost {
+		q.device = e.ofHost(q.device)
+	}
 	if rule.Cache.Query != nil {
 		q.target = rule.Cache.counts(q.target)
 	}
@@ -231,8 +234,16 @@ func (e *Engine) key(r *Request, c *Cache, device string) (string, bool) {
 	if strings.IndexByte(target, '%') >= 0 {
 		target = e.upperEscapes(target)
 	}
-	all, ok := appendKey(e.text, target, c, device)
+	all, ok := e.appendKey(e.text, target, c, device)
 	return e.compose(all), ok
+}
+
+// ofHost returns the host of the request and a device, "" if the key doesn't depend on one; it is valid until the next
+// decision.
+//
+//go:noinline
+func (e *Engine) ofHost(device string) string {
+	return e.compose(append(append(append(e.text, e.hosts.host...), ' '), device...))
 }
 
 //go:noinline
@@ -279,9 +290,9 @@ func (e *Engine) vary(rule *Rule, o *wire.Object) string {
 	encoded := len(o.Variants()) > 1
 	switch {
 	case rule.Auth != nil && encoded:
-		return e.varyEncodedCredential
+		return e.by.varyEncodedCredential
 	case rule.Auth != nil:
-		return e.varyCredential
+		return e.by.varyCredential
 	case encoded:
 		return varyEncoding
 	}

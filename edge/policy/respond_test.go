@@ -108,7 +108,7 @@ func FuzzChoose(f *testing.F) {
 
 // TestKeyHasUpperEscapes: clients spell escapes in either case; stored keys have them in upper case.
 func TestKeyHasUpperEscapes(t *testing.T) {
-	var e Engine
+	e := NewEngine(&Config{})
 	for target, want := range map[string]string{
 		"/%c3%a9": "/%C3%A9", "/%C3%A9": "/%C3%A9", "/abc%": "/abc%", "/a?%fb=1&%Fa=%ff": "/a?%FA=%FF&%FB=1",
 	} {

@@ -23,7 +23,7 @@ const (
 // if neither can be valid.
 func (e *Engine) shown(c *Credential, r *Request) bool {
 	if e.config.SessionMetadata == "" || r.has(headerID) || r.has(headerSecret) || r.has(headerAuthorization) {
-		return r.credential(c, &e.config.Credentials)
+		return r.credential(c, &e.by.Credentials)
 	}
 	c.ID = r.Token.Claim(e.config.SessionMetadata, SubjectClaim)
 	c.Session = r.Token.Claim(e.config.SessionMetadata, RecordClaim)
@@ -42,7 +42,7 @@ func (c *Credential) digest(k *wire.Keys) wire.Digest {
 // tokens.
 func (e *Engine) issue(d *Decision, nowMS int64, r *Request, mem Memory, answers *Answers) {
 	cred := &d.Credential
-	if !r.credential(cred, &e.config.Credentials) {
+	if !r.credential(cred, &e.by.Credentials) {
 		*cred = Credential{}
 		e.unauthorized(d, NoCredential)
 		return

@@ -27,7 +27,7 @@ func ParseBytes(raw []byte) (*Config, error) {
 	return Parse(fields)
 }
 
-// maxDepth bounds the nesting of a Struct; rules need seven levels.
+// maxDepth bounds the nesting of a Struct; rules of virtual hosts need nine levels.
 const maxDepth = 32
 
 var errStruct = errors.New("malformed")

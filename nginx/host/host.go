@@ -8,6 +8,7 @@ import "C"
 import (
 	"bytes"
 	"slices"
+	"strings"
 	"time"
 	"unsafe"
 
@@ -23,6 +24,7 @@ type host struct {
 	worker  *worker
 	rules   []byte
 	vm      *edge.VM
+	hosted  bool                    // the rules depend on the request's host
 	held    map[uint32]*heldRequest // by id
 	request unsafe.Pointer          // whose function runs; nil in others
 	raw     []byte                  // its headers
@@ -56,6 +58,7 @@ func (h *host) begin() error {
 	if err := h.vm.Start(h.rules, "rules"); err != nil {
 		return err
 	}
+	h.hosted = h.vm.Config().DependsOnHost()
 	h.vm.Tick() // the first request finds what the memory has
 	return nil
 }
@@ -204,14 +207,17 @@ func (h *host) setVariable(name, value string) {
 	C.shim_set_variable(h.request, p, n, v, m)
 }
 
-func (h *host) variable(name string) string {
+func (h *host) variable(name string) string { return strings.Clone(h.viewVariable(name)) }
+
+// viewVariable returns nginx's own memory.
+func (h *host) viewVariable(name string) string {
 	var value *C.char
 	var size C.size_t
 	p, n := lend(name)
 	if h.request == nil || C.shim_variable(h.request, p, n, &value, &size) != 0 {
 		return ""
 	}
-	return C.GoStringN(value, C.int(size))
+	return viewText(value, size)
 }
 
 // Reply implements edge.Host.

@@ -47,7 +47,7 @@ func (w *worker) judge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) C
 		if w.tokens != nil {
 			taken, valid = w.takeToken(headers)
 		}
-		h.raw, hasBody = appendHeaders(h.raw[:0], method, target, headers, taken)
+		h.raw, hasBody = appendHeaders(h.raw[:0], method, target, h.authority(headers), headers, taken)
 		if valid {
 			action = h.vm.RequestHeaders(id, true)
 		} else {
@@ -62,7 +62,7 @@ func (w *worker) judge(q *C.gh_request, out *C.gh_out, head *C.gh_answer_head) C
 			return -1
 		}
 		h.claims, taken = held.claims, held.taken
-		h.raw, hasBody = appendHeaders(h.raw[:0], method, target, headers, taken)
+		h.raw, hasBody = appendHeaders(h.raw[:0], method, target, h.authority(headers), headers, taken)
 		action = held.goOn()
 	}
 	out.more = flag(w.more())
@@ -117,14 +117,57 @@ func (w *worker) takeToken(headers []C.gh_element) (taken, valid bool) {
 
 func textOf(s C.gh_str) string { return unsafe.String((*byte)(unsafe.Pointer(s.data)), int(s.len)) }
 
-// appendHeaders appends method, target and headers in the form of package headermap, except Authorization if its token
-// was taken. It reports whether a body follows. Values lose the white space around them, of which nginx removes only
-// spaces (RFC 9110, section 5.5).
-func appendHeaders(dst []byte, method, target string, headers []C.gh_element, taken bool) (raw []byte, hasBody bool) {
+// authority returns the authority of an absolute target, which nginx prefers to the Host header, "" if the Host header
+// is the same. In headers it makes the host what nginx takes for it. It does nothing if no rule depends on the host.
+func (h *host) authority(headers []C.gh_element) string {
+	if !h.hosted {
+		return ""
+	}
+	_, target, _ := strings.Cut(h.viewVariable("request"), " ")
+	target = strings.TrimLeft(target, " ")
+	authority := ""
+	if target != "" && target[0] != '/' {
+		_, authority, _ = strings.Cut(target, "://")
+		if end := strings.IndexAny(authority, "/? "); end >= 0 {
+			authority = authority[:end]
+		}
+		authority = dotless(authority)
+	}
+	same := false
+	for i := range headers {
+		if textOf(headers[i].key) == "host" {
+			host := dotless(textOf(headers[i].value))
+			headers[i].value.len = C.int(len(host))
+			same = same || strings.EqualFold(host, authority)
+		}
+	}
+	if same {
+		return ""
+	}
+	return authority
+}
+
+// dotless returns the text of a host without a dot at its end, which nginx removes, and then without its port.
+func dotless(host string) string {
+	name, _, _ := strings.Cut(host, ":")
+	if strings.HasSuffix(name, ".") {
+		return name[:len(name)-1]
+	}
+	return host
+}
+
+// appendHeaders appends method, target, authority if it isn't empty, and headers in the form of package headermap,
+// except Authorization if its token was taken. It reports whether a body follows. Values lose the white space around
+// them, of which nginx removes only spaces (RFC 9110, section 5.5).
+func appendHeaders(dst []byte, method, target, authority string, headers []C.gh_element, taken bool) (raw []byte,
+	hasBody bool) {
 	const pseudo = 2
 	fields := len(headers) + pseudo
 	if taken {
 		fields--
+	}
+	if authority != "" {
+		fields++
 	}
 	size := 4 + 8*fields
 	if cap(dst) < size {
@@ -141,6 +184,9 @@ func appendHeaders(dst []byte, method, target string, headers []C.gh_element, ta
 	}
 	put(":method", method)
 	put(":path", target)
+	if authority != "" {
+		put(":authority", authority)
+	}
 	for i := range headers {
 		name, value := textOf(headers[i].key), textOf(headers[i].value)
 		for len(value) > 0 && (value[0] == '\t' || value[0] == ' ') {

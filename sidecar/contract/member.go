@@ -48,7 +48,9 @@ func ParseMember(s string) (Member, error) {
 			return Member{}, refuse(ReasonLimit, "member %s: key of more than %d parameters", quote(s), limits.MaxPairs)
 		}
 		if !limits.ValidKey(m.ID) {
-			return Member{}, refuse(ReasonMalformed, `member %s: a key is "/path" or "@device/path" in visible ASCII`, quote(s))
+			return Member{}, refuse(ReasonMalformed,
+				"member %s: a key is [@device][//[virtual-host][:host]]/path in visible ASCII, "+
+					"the host in lower case and without a port", quote(s))
 		}
 		if want := objectkey.Canonical(m.ID); m.ID != want {
 			return Member{}, refuse(ReasonMalformed, "member %s: not canonical, want key %s", quote(s), quote(want))

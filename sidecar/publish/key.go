@@ -7,22 +7,25 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/contract"
 )
 
-// canonical returns the stored form of key: the hex digits of its escapes are in upper case. It returns an error for a
-// key that no edge looks up; the error names the right one.
+// KeyOfVirtualHost returns the key of the object at path, which begins with a slash, for requests of a virtual host or,
+// under a rule with scope host, for those with this host. The name is "" for rules outside virtual hosts, the host for
+// rules without that scope.
+func KeyOfVirtualHost(name, host, path string) string {
+	return objectkey.OfVirtualHost(name, strings.ToLower(host), path)
+}
+
+// canonical returns the stored form of key: its host is in lower case, and the hex digits of escapes in upper case. It
+// returns an error for a key that no edge looks up; the error names the right one.
 func canonical(key string) (string, error) {
 	if err := checkMember(contract.ObjectMember(objectkey.Canonical(key))); err != nil {
 		return "", err
 	}
-	device, target := "", key
-	if key[0] == '@' {
-		at := strings.IndexByte(key, '/')
-		device, target = key[:at], key[at:]
-	}
+	space, target := objectkey.Split(key)
 	target = string(objectkey.AppendUpperEscapes(nil, target))
 	if want := lookedUp(target); target != want {
-		return "", refuse("key %q: no edge looks it up, want %q", key, device+want)
+		return "", refuse("key %q: no edge looks it up, want %q", key, objectkey.Canonical(space+want))
 	}
-	return device + target, nil
+	return objectkey.Canonical(space + target), nil
 }
 
 // lookedUp returns the target that the edge looks up for a request with this target. In the path, Envoy removes a

@@ -19,8 +19,8 @@ import (
 
 // Object is the response that the edges serve for a key.
 type Object struct {
-	// Key is the path, and after '?' the canonical query (objectkey.CanonicalQuery), or "@device/path" for an object of
-	// one device (objectkey.OfDevice).
+	// Key is the path, and after '?' the canonical query (objectkey.CanonicalQuery); before it "//name" of a virtual host
+	// ([KeyOfVirtualHost]), and before that "@device" for an object of one device (objectkey.OfDevice).
 	Key string
 	// Body is the identity encoding, at most limits.MaxBody bytes. Put does not retain it.
 	Body []byte

@@ -179,6 +179,22 @@ local function canonical(target)
   return true
 end
 
+-- scoped reports whether a key, without its device, names a virtual host, a host or both as it must, if it begins with
+-- two slashes.
+local function scoped(target)
+  if string.sub(target, 1, 2) ~= '//' then
+    return true
+  end
+  local space = string.match(target, '^//([^/]*)/') or ''
+  local name, host = string.match(space, '^([^:]*):(.*)')
+  name = name or space
+  if #name > 64 or not string.find(name, '^[a-z0-9_-]*$') then
+    return false
+  end
+  return not host and name ~= ''
+    or host and #host <= 253 and (string.find(host, '^[a-z0-9._-]+$') or string.find(host, '^%[[0-9a-f:.]+%]$'))
+end
+
 local function id_refusal()
   local device, visible = id, '^[!#-+.0->@-~%-]+$'
   if kind == 'o' then
@@ -189,6 +205,9 @@ local function id_refusal()
       return limit('query of ' .. short, pairs_less_one + 1 .. ' parameters', 64)
     elseif not string.find(id, '^[!-~]+$') or not string.find(id, '^[/@]') then
       return 'INVALID key ' .. short .. ': want visible ASCII that begins with / or @'
+    elseif not scoped(string.match(id, '/.*') or '') then
+      return 'INVALID key ' .. short .. ': want [@device][//[virtual-host][:host]]/path, the host in lower case and '
+        .. 'without a port'
     elseif not canonical(string.match(id, '/.*') or '') then
       return 'INVALID key ' .. short .. ' is not canonical: want hex digits of escapes in upper case, and the '
         .. 'pairs of a query sorted by name in byte order, none empty'

@@ -17,6 +17,10 @@ rules:
 {{ toYaml . }}
 {{- end }}
 default: {{ .Values.default }}
+{{- with .Values.virtualHosts }}
+virtual_hosts:
+{{ toYaml . | indent 2 }}
+{{- end }}
 strip_override_headers: {{ .Values.stripOverrideHeaders }}
 {{- if and (eq .Values.mode "gateway") (eq (ternary .Values.nginx.accessLog .Values.envoy.accessLog (eq .Values.edge "nginx")) "all") }}
 log_hits: true
@@ -47,7 +51,9 @@ typed_config:
 {{- $filters := list }}
 {{- if .Values.sessions.enabled }}{{ $filters = append $filters "gatehouse.sessionFilter" }}{{ end }}
 {{- if and .Values.sessions.enabled (include "gatehouse.native" .) }}{{ $filters = append $filters "gatehouse.claimsFilter" }}{{ end }}
-{{- if eq (include "gatehouse.source" .) (toJson (dict "filter_state" "gatehouse.source")) }}{{ $filters = append $filters "gatehouse.sourceFilter" }}{{ end }}
+{{- $sources := list (include "gatehouse.source" .) }}
+{{- range .Values.virtualHosts }}{{ $sources = append $sources (toJson .source) }}{{ end }}
+{{- if has (toJson (dict "filter_state" "gatehouse.source")) $sources }}{{ $filters = append $filters "gatehouse.sourceFilter" }}{{ end }}
 {{- toJson (append $filters "gatehouse.edgeFilter") }}
 {{- end }}
 

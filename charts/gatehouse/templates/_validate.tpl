@@ -108,33 +108,57 @@
 
 {{- define "gatehouse.validateRules" -}}
 {{- $v := . }}
+{{- include "gatehouse.validateRulesOf" (list "rules" .rules .credentials .sessions) }}
+{{- $hosts := dict }}
+{{- range $name, $host := .virtualHosts }}
+{{- include "gatehouse.validateRulesOf" (list (printf "virtualHosts.%s.rules" $name) $host.rules ($host.credentials | default $v.credentials) $v.sessions) }}
+{{- if and (kindIs "map" $host.source) (hasKey ($host.source | default dict) "filter_state") (or (eq $v.mode "envoy-gateway") (eq $v.edge "nginx")) }}
+{{- fail (printf "virtualHosts.%s.source.filter_state: needs an Envoy in mode gateway or istio: remove source" $name) }}
+{{- end }}
+{{- range $host.domains }}
+{{- if hasKey $hosts . }}
+{{- fail (printf "virtualHosts.%s.domains: %s is also a domain of virtualHosts.%s" $name . (get $hosts .)) }}
+{{- end }}
+{{- $_ := set $hosts . $name }}
+{{- end }}
+{{- end }}
+{{- if and .rules (hasKey $hosts "*") }}
+{{- fail (printf "rules: are never reached: virtualHosts.%s has the domain *, which is for all other hosts" (get $hosts "*")) }}
+{{- end }}
+{{- end }}
+
+{{/* Of (list path rules credentials sessions). */}}
+{{- define "gatehouse.validateRulesOf" -}}
+{{- $at := index . 0 }}
+{{- $credentials := index . 2 }}
+{{- $sessions := index . 3 }}
 {{- $names := dict }}
-{{- range $i, $rule := .rules }}
+{{- range $i, $rule := index . 1 }}
 {{- $name := $rule.name | default (toString $i) }}
 {{- with get $names $name }}
-{{- fail (printf "rules[%d].name: %s is also the name of rules[%s]; a rule without a name has its index as its name" $i $name .) }}
+{{- fail (printf "%s[%d].name: %s is also the name of %[1]s[%[4]s]; a rule without a name has its index as its name" $at $i $name .) }}
 {{- end }}
 {{- $_ := set $names $name (toString $i) }}
 {{- if not (or (hasKey $rule.match "path") (hasKey $rule.match "prefix")) }}
-{{- fail (printf "rules[%d].match: has neither path nor prefix: give one of them" $i) }}
+{{- fail (printf "%s[%d].match: has neither path nor prefix: give one of them" $at $i) }}
 {{- end }}
 {{- if and (hasKey $rule.match "path") (hasKey $rule.match "prefix") }}
-{{- fail (printf "rules[%d].match: has path and prefix: give one of them" $i) }}
+{{- fail (printf "%s[%d].match: has path and prefix: give one of them" $at $i) }}
 {{- end }}
 {{- range $field := list "auth" "session" }}
-{{- if and (hasKey $rule $field) (not $v.credentials) }}
-{{- fail (printf "rules[%d].%s: credentials is empty: say where a request carries its credential" $i $field) }}
+{{- if and (hasKey $rule $field) (not $credentials) }}
+{{- fail (printf "%s[%d].%s: credentials is empty: say where a request carries its credential" $at $i $field) }}
 {{- end }}
 {{- end }}
 {{- if hasKey $rule "session" }}
-{{- if not $v.sessions.enabled }}
-{{- fail (printf "rules[%d].session: sessions.enabled is false, so nothing would validate its tokens: set it" $i) }}
+{{- if not $sessions.enabled }}
+{{- fail (printf "%s[%d].session: sessions.enabled is false, so nothing would validate its tokens: set it" $at $i) }}
 {{- end }}
 {{- if or (hasKey $rule "auth") (hasKey $rule "cache") }}
-{{- fail (printf "rules[%d].session: stands alone: remove auth and cache" $i) }}
+{{- fail (printf "%s[%d].session: stands alone: remove auth and cache" $at $i) }}
 {{- end }}
 {{- if ne (toJson $rule.match.methods) "[\"POST\"]" }}
-{{- fail (printf "rules[%d].session: needs methods: [POST] in its match" $i) }}
+{{- fail (printf "%s[%d].session: needs methods: [POST] in its match" $at $i) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -144,6 +168,10 @@
 {{- define "gatehouse.validateAuth" -}}
 {{- $asked := eq .default "deny" }}
 {{- range .rules }}{{ if hasKey . "auth" }}{{ $asked = true }}{{ end }}{{ end }}
+{{- range .virtualHosts }}
+{{- if eq .default "deny" }}{{ $asked = true }}{{ end }}
+{{- range .rules }}{{ if hasKey . "auth" }}{{ $asked = true }}{{ end }}{{ end }}
+{{- end }}
 {{- if and (or .credentials .sessions.enabled) (not $asked) }}
 {{- fail (printf "rules: no rule has auth, but %s is set, so every request would be let through: a later file of values, or --set, replaces the whole list; give all rules in one, or remove %[1]s" (ternary "credentials" "sessions.enabled" (not (empty .credentials)))) }}
 {{- end }}

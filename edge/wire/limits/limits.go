@@ -10,6 +10,9 @@ const (
 	MaxKey = 2048
 	// MaxDeviceID bounds a device id in bytes.
 	MaxDeviceID = 128
+	// MaxVirtualHost bounds the name of a virtual host in bytes, and MaxHost a host without its port.
+	MaxVirtualHost = 64
+	MaxHost        = 253
 	// MaxSecret bounds a secret in bytes; bcrypt reads no more than 72.
 	MaxSecret = 72
 	// MaxSession bounds a token's session in bytes: two numbers of at most 20 digits, and a dash.
@@ -66,8 +69,9 @@ func ValidSecret(secret string) bool {
 // ValidQuery reports whether query, without its '?', has at most [MaxPairs] pairs, empty ones included.
 func ValidQuery(query string) bool { return strings.Count(query, "&") < MaxPairs }
 
-// ValidKey reports whether key can name an object: 1 to [MaxKey] bytes of visible ASCII, "/path", "/path?query" with at
-// most [MaxPairs] pairs, or "@device/path" for an object of one device.
+// ValidKey reports whether key can name an object: 1 to [MaxKey] bytes of visible ASCII, "/path" or "/path?query" with
+// at most [MaxPairs] pairs; before it may be "@device", for an object of one device, then "//name" of a virtual host,
+// "//name:host" or "//:host".
 func ValidKey(key string) bool {
 	if len(key) == 0 || len(key) > MaxKey {
 		return false
@@ -81,11 +85,49 @@ func ValidKey(key string) bool {
 		}
 	}
 	if key[0] == '@' {
-		id, _, found := strings.Cut(key[1:], "/")
-		return found && ValidDeviceID(id)
+		slash := strings.IndexByte(key, '/')
+		if slash < 0 || !ValidDeviceID(key[1:slash]) {
+			return false
+		}
+		key = key[slash:]
+	}
+	if space, found := strings.CutPrefix(key, "//"); found {
+		space, _, found = strings.Cut(space, "/")
+		name, host, hosted := strings.Cut(space, ":")
+		return found && (ValidVirtualHost(name) || name == "" && hosted) && (!hosted || ValidHost(host))
 	}
 	return key[0] == '/'
 }
+
+// ValidVirtualHost reports whether name can be the name of a virtual host: 1 to [MaxVirtualHost] of a-z, 0-9, "_" and
+// "-".
+func ValidVirtualHost(name string) bool {
+	for i := range len(name) {
+		if c := name[i]; !lowerOrDigit(c) && c != '_' && c != '-' {
+			return false
+		}
+	}
+	return 0 < len(name) && len(name) <= MaxVirtualHost
+}
+
+// ValidHost reports whether host can be the host of a request, in lower case and without its port: 1 to [MaxHost] of
+// a-z, 0-9, ".", "-" and "_", or hex digits, ":" and "." in brackets.
+func ValidHost(host string) bool {
+	if len(host) == 0 || len(host) > MaxHost {
+		return false
+	}
+	if host[0] == '[' {
+		return len(host) > 2 && host[len(host)-1] == ']' && strings.Trim(host[1:len(host)-1], "0123456789abcdef:.") == ""
+	}
+	for i := range len(host) {
+		if c := host[i]; !lowerOrDigit(c) && c != '.' && c != '-' && c != '_' {
+			return false
+		}
+	}
+	return true
+}
+
+func lowerOrDigit(c byte) bool { return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' }
 
 // ValidETag reports whether etag is a strong entity-tag (RFC 9110, section 8.8.3):
 // a quoted string of at most [MaxETag] bytes of visible ASCII without quotes inside.

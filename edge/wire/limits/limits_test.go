@@ -54,10 +54,16 @@ func TestBytesAllowed(t *testing.T) {
 		{"device id, first", ValidDeviceID, "", "b", visible(`/?,"`)},
 		{"device id, last", ValidDeviceID, "a", "", visible(`/?,"`)},
 		{"key", ValidKey, "/a", "b", visible("")},
-		{"key, first", ValidKey, "", "/b", "/"},
+		{"key, first", ValidKey, "", "", "/"},
 		{"key, last", ValidKey, "/a", "", visible("")},
 		{"key, in a device", ValidKey, "@a", "b/c", visible(`?,"`)},
-		{"key, after a device", ValidKey, "@a/", "c", visible("")},
+		{"key, after a device", ValidKey, "@a/", "c", visible("/")},
+		{"key, in a virtual host", ValidKey, "//a", "b/c", "-/0123456789:_abcdefghijklmnopqrstuvwxyz"},
+		{"key, in a host", ValidKey, "//a:b", "c/d", "-./0123456789_abcdefghijklmnopqrstuvwxyz"},
+		{"key, after a host", ValidKey, "//a:b/", "c", visible("")},
+		{"virtual host", ValidVirtualHost, "a", "b", "-0123456789_abcdefghijklmnopqrstuvwxyz"},
+		{"host", ValidHost, "a", "b", "-.0123456789_abcdefghijklmnopqrstuvwxyz"},
+		{"host, address", ValidHost, "[:", ":]", ".0123456789:abcdef"},
 		{"entity-tag", ValidETag, `"a`, `b"`, visible(`"`)},
 		{"entity-tag, first", ValidETag, "", `a"`, `"`},
 		{"entity-tag, last", ValidETag, `"a`, "", `"`},
@@ -98,7 +104,11 @@ func TestValidSecret(t *testing.T) {
 func TestValidKey(t *testing.T) {
 	id := strings.Repeat("d", MaxDeviceID)
 	check(t, ValidKey, map[string]string{
-		"root": "/", "path": "/v1/products/42", "query": "/v1/products/42?lang=de", "percent": "/a%20b", "double slash": "//",
+		"root": "/", "path": "/v1/products/42", "query": "/v1/products/42?lang=de", "percent": "/a%20b", "double slash": "/a//b",
+		"virtual host": "//shop/v1", "virtual host, root": "//shop/", "virtual host, double slash": "//shop//v1",
+		"host of a virtual host": "//shop:a.shop.example/v1", "host": "//:a_b.example./v1", "address": "//:[::1]/v1",
+		"device of a virtual host": "@d//shop:a/v1", "long name": "//" + strings.Repeat("s", MaxVirtualHost) + "/",
+		"long host": "//s:" + strings.Repeat("h", MaxHost) + "/", "colon in a path": "/:a/b",
 		"longest": "/" + strings.Repeat("k", MaxKey-1), "device": "@demo-device/v1/me", "device, root": "@d/",
 		"longest device": "@" + id + "/", "longest device and key": "@" + id + "/" +
 			strings.Repeat("k", MaxKey-MaxDeviceID-2),
@@ -109,6 +119,12 @@ func TestValidKey(t *testing.T) {
 		"at": "@", "no device": "@/x", "device without a path": "@demo-device", "device over its limit": "@" + id + "d" + "/",
 		"device and key over the limit": "@" + id + "/" + strings.Repeat("k", MaxKey-MaxDeviceID-1),
 		"device with a comma":           `@a,b/x`, "device with a quote": `@a"b/x`, "device with a query only": "@d?x",
+		"slashes": "//", "three": "///x", "virtual host without a path": "//shop", "with a query": "//shop?x/y",
+		"upper case": "//Shop/x", "no host": "//shop:/x", "only a colon": "//:/x", "host in upper case": "//shop:A/x",
+		"port": "//shop:a:80/x", "open address": "//:[::1/x", "empty address": "//:[]/x", "zone": "//:[fe80::1%25a]/x",
+		"comma": "//:a,b/x", "device, no path": "@d//shop", "device, slashes": "@d//", "device after it": "//shop@d/x",
+		"name over its limit": "//" + strings.Repeat("s", MaxVirtualHost+1) + "/",
+		"host over its limit": "//:" + strings.Repeat("h", MaxHost+1) + "/", "escape": "//sh%6Fp/x",
 		"space": "/a b", "new line": "/a\n", "NUL": "/a\x00", "UTF-8": "/gerät", "space in front": " /a",
 	})
 }

@@ -11,21 +11,54 @@ import (
 // OfDevice returns the key of the object for key that only device id gets.
 func OfDevice(id, key string) string { return "@" + id + key }
 
+// OfVirtualHost returns the key of the object for key that only requests of a virtual host get or, with a host, only
+// those for this one. It needs one of the two: without a name it is for a host that has no virtual host.
+func OfVirtualHost(name, host, key string) string {
+	return string(AppendOfVirtualHost(nil, name, host, key))
+}
+
+// AppendOfVirtualHost appends OfVirtualHost(name, host, key) to dst.
+func AppendOfVirtualHost(dst []byte, name, host, key string) []byte {
+	dst = append(append(dst, "//"...), name...)
+	if host != "" {
+		dst = append(append(dst, ':'), host...)
+	}
+	return append(dst, key...)
+}
+
 // AppendOfDevice appends OfDevice(id, key) to dst.
 func AppendOfDevice(dst []byte, id, key string) []byte {
 	return append(append(append(dst, '@'), id...), key...)
 }
 
-// Canonical returns the canonical form of key, the only one that is stored and looked up: with the hex digits of
-// escapes in upper case (RFC 3986, section 6.2.2.1), and the query's [CanonicalQuery].
-func Canonical(key string) string {
-	device := 0
+// Split returns path and query of a key, and what precedes them: "@device", "//name:host", both or nothing. A key that
+// lacks the path has no target.
+func Split(key string) (space, target string) {
+	at := 0
 	if strings.HasPrefix(key, "@") {
-		if device = strings.IndexByte(key, '/'); device < 0 {
-			return key
+		if at = strings.IndexByte(key, '/'); at < 0 {
+			return key, ""
 		}
 	}
-	target := key[device:]
+	if strings.HasPrefix(key[at:], "//") {
+		path := strings.IndexByte(key[at+2:], '/')
+		if path < 0 {
+			return key, ""
+		}
+		at += 2 + path
+	}
+	return key[:at], key[at:]
+}
+
+// Canonical returns the canonical form of key, the only one that is stored and looked up: with the host in lower case,
+// the hex digits of escapes in upper case (RFC 3986, section 6.2.2.1), and the query's [CanonicalQuery].
+func Canonical(key string) string {
+	space, target := Split(key)
+	if at := strings.Index(space, "//"); at >= 0 {
+		if colon := strings.IndexByte(space[at:], ':'); colon >= 0 {
+			space = space[:at+colon] + strings.ToLower(space[at+colon:])
+		}
+	}
 	if strings.IndexByte(target, '%') >= 0 {
 		target = string(AppendUpperEscapes(nil, target))
 	}
@@ -35,7 +68,7 @@ func Canonical(key string) string {
 			path += "?" + query
 		}
 	}
-	return key[:device] + path
+	return space + path
 }
 
 // AppendUpperEscapes appends s to dst, with the hex digits of escapes in upper case.

@@ -1,8 +1,12 @@
 package objectkey
 
 import (
+	"math/rand/v2"
+	"regexp"
 	"slices"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/edge/wire/limits"
 )
 
 func TestCanonicalQuery(t *testing.T) {
@@ -51,9 +55,52 @@ func TestCanonicalKey(t *testing.T) {
 		"/%ag%ab": "/%ag%AB", "/%%ab": "/%%AB",
 		"/a?b=%ab&%aa=1": "/a?%AA=1&b=%AB", "/a?b&a": "/a?a&b", "/a?": "/a",
 		"@d%aa/%ab": "@d%aa/%AB", "@%aa": "@%aa", "/abcdef%": "/abcdef%",
+		"//shop:A.Example/%ab?b&a": "//shop:a.example/%AB?a&b", "@D:A//:A/A": "@D:A//:a/A", "//Shop/x": "//Shop/x",
+		"//shop": "//shop", "@d//shop//X": "@d//shop//X", "/A:B/C": "/A:B/C", "//": "//",
 	} {
 		if got := Canonical(key); got != want || Canonical(got) != want {
 			t.Errorf("%s: got %s, want %s", key, got, want)
+		}
+	}
+}
+
+// TestKeysAreApart: a key tells device, virtual host, host and path, so no two of these have one key.
+func TestKeysAreApart(t *testing.T) {
+	form := regexp.MustCompile(`^(?:@([^/]+))?(?://([a-z0-9_-]*)(?::([^/]+))?(/.*)|(/(?:[^/].*)?))$`)
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 0))
+	text := func(from string, least int) string {
+		b := make([]byte, least+r.IntN(4))
+		for i := range b {
+			b[i] = from[r.IntN(len(from))]
+		}
+		return string(b)
+	}
+	for range 100_000 {
+		want := [4]string{text("@:a-[]", 0), text("a-_9", 0), "", "/" + text("//:@a.?", 0)}
+		if host := text("a:.", 0); r.IntN(2) == 0 && limits.ValidHost(host) {
+			want[2] = host
+		} else if host = "[" + host + "]"; limits.ValidHost(host) && r.IntN(2) == 0 {
+			want[2] = host
+		}
+		key := want[3]
+		switch {
+		case want[1]+want[2] != "":
+			key = OfVirtualHost(want[1], want[2], key)
+		case len(key) > 1 && key[1] == '/':
+			continue // it has none
+		}
+		if want[0] != "" {
+			key = OfDevice(want[0], key)
+		}
+		parts := form.FindStringSubmatch(key)
+		if parts == nil || [4]string{parts[1], parts[2], parts[3], parts[4] + parts[5]} != want {
+			t.Fatalf("seed %d: %q has the key %s, which is read as %q", seed, want, key, parts)
+		}
+		space, target := Split(key)
+		if target != want[3] || space+target != key || !limits.ValidKey(key) {
+			t.Fatalf("seed %d: %q has the key %s, which is split into %s and %s, valid %v", seed, want, key, space, target,
+				limits.ValidKey(key))
 		}
 	}
 }

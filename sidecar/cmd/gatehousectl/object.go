@@ -19,16 +19,43 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/publish"
 )
 
+// keyFlags complete a key that is a path.
+type keyFlags struct {
+	VirtualHost string `placeholder:"NAME" help:"Virtual host whose object it is; the key is a path, or @DEVICE/path."`
+	Host        string `placeholder:"HOST" help:"Host whose object it is, under a rule with scope host."`
+}
+
+// complete sets the key to the one with virtual host and host.
+func (f *keyFlags) complete(key *string) error {
+	if f.VirtualHost == "" && f.Host == "" {
+		return nil
+	}
+	device, path := "", *key
+	if at := strings.IndexByte(path, '/'); at > 0 && path[0] == '@' {
+		device, path = path[:at], path[at:]
+	}
+	if !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") {
+		return usagef("key %q: with --virtual-host or --host, want /path or @device/path", *key)
+	}
+	*key = device + publish.KeyOfVirtualHost(f.VirtualHost, f.Host, path)
+	return nil
+}
+
 type putCmd struct {
 	Key         string        `arg:"" help:"Path, with the sorted query if any; @DEVICE/path for one device only."`
 	File        string        `required:"" placeholder:"F" help:"The body, at most 1 MiB; - is standard input."`
 	ContentType string        `placeholder:"T" help:"Content type. Default: by the extension of file or key, or by the body."`
 	Version     uint64        `placeholder:"N" help:"Version, greater than the stored one. Default: the next one."`
 	TTL         time.Duration `name:"ttl" placeholder:"D" help:"How long the object is fresh, such as 90s. Default: until it changes."`
+
+	keyFlags `embed:""`
 }
 
 // Run publishes the object.
 func (cmd *putCmd) Run(c *console) error {
+	if err := cmd.complete(&cmd.Key); err != nil {
+		return err
+	}
 	body, err := c.read(cmd.File, limits.MaxBody, "an object")
 	if err != nil {
 		return err
@@ -66,10 +93,15 @@ type getCmd struct {
 	Key      string `arg:"" help:"The object's key."`
 	Encoding string `default:"identity" enum:"identity,gzip,br,zstd" help:"Which encoding: identity, gzip, br or zstd."`
 	Head     bool   `help:"Print the object's metadata instead of its body."`
+
+	keyFlags `embed:""`
 }
 
 // Run prints the body's bytes and nothing else, or with --head all but them.
 func (cmd *getCmd) Run(c *console) error {
+	if err := cmd.complete(&cmd.Key); err != nil {
+		return err
+	}
 	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
 		o, err := p.Get(ctx, cmd.Key)
 		if err != nil {
@@ -113,10 +145,15 @@ type deleteCmd struct {
 	Key     string `arg:"" help:"The object's key."`
 	Force   bool   `help:"Also delete a key that doesn't exist, so that a put in flight with an older version doesn't bring it back."`
 	Version uint64 `placeholder:"N" help:"Version, greater than the stored one. Default: the next one."`
+
+	keyFlags `embed:""`
 }
 
 // Run deletes the object.
 func (cmd *deleteCmd) Run(c *console) error {
+	if err := cmd.complete(&cmd.Key); err != nil {
+		return err
+	}
 	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
 		if !cmd.Force {
 			found, err := p.MayExist(ctx, cmd.Key)
@@ -139,10 +176,18 @@ func (cmd *deleteCmd) Run(c *console) error {
 type listCmd struct {
 	Prefix string `arg:"" optional:"" help:"Only the keys that start with this."`
 	JSON   bool   `name:"json" help:"One JSON object a line."`
+
+	keyFlags `embed:""`
 }
 
 // Run lists the objects.
 func (cmd *listCmd) Run(c *console) error {
+	if cmd.Prefix == "" && cmd.VirtualHost+cmd.Host != "" {
+		cmd.Prefix = "/"
+	}
+	if err := cmd.complete(&cmd.Prefix); err != nil {
+		return err
+	}
 	return c.connect(func(ctx context.Context, p *publish.Publisher) error {
 		entries := map[string]publish.Entry{} // by key: one may come twice
 		for entry, err := range p.List(ctx, cmd.Prefix) {

@@ -243,6 +243,9 @@ func printExplanation(w io.Writer, e *inspect.Explanation) {
 	if e.IfRight != nil {
 		answer("if the secret is right", e.IfRight)
 	}
+	if e.VirtualHost != "" {
+		fmt.Fprintf(w, "virtual host\t%s, by the domain %s\n", e.VirtualHost, e.Domain)
+	}
 	if r := e.Rule; r != nil {
 		fmt.Fprintf(w, "rule\t%s: %s\n", r.Name, r.Match)
 		if r.Auth {

@@ -123,7 +123,31 @@ func TestObjects(t *testing.T) {
 	if got := s.ok("", "delete", "/unknown", "--force"); got != "/unknown: deleted, version 1\n" {
 		t.Errorf("delete --force: %q", got)
 	}
-	s.fails(2, `want "/a"`, "", "put", "//x/../a", "--file", "-")
+	s.fails(2, `want "/a"`, "", "put", "/x/../a", "--file", "-")
+	for key, flags := range map[string][]string{
+		"//shop/a": {"--virtual-host", "shop"}, "//:a.example/a": {"--host", "A.Example"},
+		"//shop:a.example/a": {"--host", "a.example", "--virtual-host", "shop"},
+	} {
+		s.ok("of "+key, append([]string{"put", "/a", "--file", "-"}, flags...)...)
+		for _, args := range [][]string{{"get", key}, append([]string{"get", "/a"}, flags...)} {
+			if got := s.ok("", args...); got != "of "+key {
+				t.Errorf("%v: got %q", args, got)
+			}
+		}
+	}
+	s.ok("d", "put", "@d/a", "--file", "-", "--virtual-host", "shop")
+	s.ok("d", "get", "@d//shop/a")
+	if got := strings.Split(s.ok("", "list", "--virtual-host", "shop"), "\n"); len(got) != 3 ||
+		!strings.HasPrefix(got[1], "//shop/a ") {
+		t.Errorf("list --virtual-host: %q", got)
+	}
+	s.ok("", "delete", "/a", "--virtual-host", "shop")
+	s.fails(3, "", "", "get", "//shop/a")
+	for _, key := range []string{"a", "//shop/a", "@d", "@d//shop/a"} {
+		s.fails(2, "want /path or @device/path", "", "get", key, "--virtual-host", "shop")
+	}
+	s.fails(2, "a key is [@device][//[virtual-host][:host]]/path", "", "put", "/a", "--file", "-", "--virtual-host",
+		"Shop")
 	if got := s.ok("", "list", "/b", "--json"); got != "" {
 		t.Errorf("list after delete: %q", got)
 	}

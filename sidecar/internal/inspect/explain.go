@@ -36,8 +36,12 @@ type Question struct {
 // Explanation tells what happens with a request, and why.
 type Explanation struct {
 	Warning string `json:"warning,omitempty"` // why the rest may not hold
-	Rule    *Rule  `json:"rule,omitempty"`    // nil: no rule governs the request
-	Answer  Answer `json:"answer,omitzero"`
+	// VirtualHost is the name of the virtual host whose rules judge the request, and Domain the domain that its host
+	// matches; "": none.
+	VirtualHost string `json:"virtual_host,omitempty"`
+	Domain      string `json:"domain,omitempty"`
+	Rule        *Rule  `json:"rule,omitempty"` // nil: no rule governs the request
+	Answer      Answer `json:"answer,omitzero"`
 	// IfRight is the answer once the sidecar has verified the credential, if it is right.
 	IfRight *Answer `json:"if_right,omitempty"`
 	// Key is the cache key; "": the request has none.
@@ -112,13 +116,13 @@ func (i *Inspector) Explain(ctx context.Context, q Question) (*Explanation, erro
 			strings.Join(reasons, "; ")
 	}
 	if q.URL != "" || q.Device == "" || len(q.Rules) > 0 {
-		target, err := targetOf(q.URL)
+		host, target, err := targetOf(q.URL)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrQuestion, err)
 		}
 		e.Key = objectkey.Canonical(target)
 		if len(q.Rules) > 0 {
-			if err := i.decide(e, &q, target); err != nil {
+			if err := i.decide(e, &q, host, target); err != nil {
 				return nil, fmt.Errorf("%w: %w", ErrQuestion, err)
 			}
 		}
@@ -135,16 +139,16 @@ func (i *Inspector) Explain(ctx context.Context, q Question) (*Explanation, erro
 	return e, nil
 }
 
-// targetOf returns path and query of a URL.
-func targetOf(text string) (string, error) {
+// targetOf returns host, path and query of a URL.
+func targetOf(text string) (host, target string, err error) {
 	if strings.HasPrefix(text, "/") {
-		return text, nil // as it is: its spelling counts
+		return "", text, nil // as it is: its spelling counts
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" {
-		return "", fmt.Errorf("url %q: want http://host/path, or /path", text)
+		return "", "", fmt.Errorf("url %q: want http://host/path, or /path", text)
 	}
-	return u.RequestURI(), nil
+	return u.Host, u.RequestURI(), nil
 }
 
 // view is a [policy.Memory].
@@ -179,8 +183,8 @@ func (i *Inspector) token(q *Question, c *policy.Config) (claims, error) {
 	return nil, nil
 }
 
-// decide sets rule, answers, key and the device of the credential.
-func (i *Inspector) decide(e *Explanation, q *Question, target string) error {
+// decide sets virtual host, rule, answers, key and the device of the credential.
+func (i *Inspector) decide(e *Explanation, q *Question, host, target string) error {
 	config, err := policy.ParseBytes(q.Rules)
 	if err != nil {
 		return err
@@ -189,10 +193,17 @@ func (i *Inspector) decide(e *Explanation, q *Question, target string) error {
 	engine := policy.NewEngine(config)
 	engine.SetState(time.Now().UnixMilli(), memory.State())
 	token, refused := i.token(q, config)
-	fields, ok := headermap.ParseFields(headermap.Append(nil, q.headers(config, target)))
+	fields, ok := headermap.ParseFields(headermap.Append(nil, q.headers(&policy.Credentials{}, host, target)))
 	if !ok {
 		return errors.New("headers: too many")
 	}
+	engine.Locate(fields)
+	virtual, domain := engine.VirtualHost()
+	if e.Domain = domain; virtual != policy.NoVirtualHost {
+		e.VirtualHost = config.VirtualHosts[virtual].Name
+	}
+	credentials := config.HostRules(virtual).Credentials
+	fields, _ = headermap.ParseFields(headermap.Append(nil, q.headers(&credentials, host, target)))
 	e.Key = ""
 	at := engine.Locate(fields)
 	request := engine.Read(fields, token)
@@ -239,14 +250,17 @@ func (i *Inspector) decide(e *Explanation, q *Question, target string) error {
 	return nil
 }
 
-// headers returns the request's header map.
-func (q *Question) headers(c *policy.Config, target string) [][2]string {
+// headers returns the request's header map, with the device's credential. A Host header replaces the URL's host.
+func (q *Question) headers(c *policy.Credentials, host, target string) [][2]string {
 	method := q.Method
 	if method == "" {
 		method = "GET"
 	}
 	all := [][2]string{{":method", method}, {":path", target}}
-	credentials := map[string]bool{c.Credentials.IDHeader: true, c.Credentials.SecretHeader: true, "authorization": true}
+	if host != "" && !slices.ContainsFunc(q.Headers, func(h [2]string) bool { return strings.EqualFold(h[0], "host") }) {
+		all = append(all, [2]string{":authority", host})
+	}
+	credentials := map[string]bool{c.IDHeader: true, c.SecretHeader: true, "authorization": true}
 	for _, h := range q.Headers {
 		name := strings.ToLower(h[0])
 		if q.Device == "" || !credentials[name] {
@@ -255,10 +269,10 @@ func (q *Question) headers(c *policy.Config, target string) [][2]string {
 	}
 	switch {
 	case q.Device == "":
-	case c.Credentials.Basic:
+	case c.Basic:
 		all = append(all, [2]string{"authorization", "Basic " + basic(q.Device)})
-	case c.Credentials.IDHeader != "":
-		all = append(all, [2]string{c.Credentials.IDHeader, q.Device}, [2]string{c.Credentials.SecretHeader, placeholder})
+	case c.IDHeader != "":
+		all = append(all, [2]string{c.IDHeader, q.Device}, [2]string{c.SecretHeader, placeholder})
 	}
 	return all
 }

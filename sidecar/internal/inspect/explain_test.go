@@ -44,7 +44,7 @@ func TestSecretIsNotTold(t *testing.T) {
 				"rules": [{"match": {"prefix": "/"}, "auth": {}}]}`),
 			Headers: [][2]string{{"i", device}, {"s", secret}},
 		}
-		if err := i.decide(&e, &q, "/a"); err != nil {
+		if err := i.decide(&e, &q, "", "/a"); err != nil {
 			t.Fatal(err)
 		}
 		return e
@@ -79,6 +79,48 @@ func TestLogLevel(t *testing.T) {
 		if w.Code != tt.status || level.Level() != tt.after ||
 			strings.Contains(log.String(), "from=ERROR") != (tt.status == 200) {
 			t.Errorf("%q: got %d, level %v, log %q", tt.level, w.Code, level.Level(), log)
+		}
+	}
+}
+
+// TestVirtualHostIsExplained: the URL's host decides, or a Host header, and the credential is the virtual host's.
+func TestVirtualHostIsExplained(t *testing.T) {
+	memory := edgemem.New(edgemem.Config{Objects: 1, Verdicts: 1})
+	v := credential.New(credential.Config{
+		Workers: 1, Queue: 1, Wait: time.Minute, MaxCost: 4, AllowTTL: time.Minute, PinTTL: time.Minute, Shards: 1,
+	}, memory, metrics.New(), slog.New(slog.DiscardHandler))
+	i := New(Parts{Memory: memory, Verifier: v})
+	const rules = `{"rules": [{"name": "top", "match": {"prefix": "/"}, "cache": {"scope": "host"}}],
+		"virtual_hosts": {"shop": {"domains": ["shop.example", "*.shop.example"], "credentials": {"basic": true},
+			"rules": [{"name": "all", "match": {"prefix": "/"}, "auth": {}, "cache": {"scope": ["host", "device"]}}]}}}`
+	tests := []struct {
+		host   string
+		header [][2]string
+		want   Explanation
+	}{
+		{"other", nil, Explanation{Key: "//:other/a", Rule: &Rule{Name: "top"}}},
+		{"", nil, Explanation{Rule: &Rule{Name: "top"}}},
+		{"A.shop.example:80", nil, Explanation{VirtualHost: "shop", Domain: "*.shop.example", Rule: &Rule{Name: "shop/all"},
+			Key: "@d//shop:a.shop.example/a"}},
+		{"other", [][2]string{{"Host", "shop.example"}}, Explanation{VirtualHost: "shop", Domain: "shop.example",
+			Rule: &Rule{Name: "shop/all"}, Key: "@d//shop:shop.example/a"}},
+		{"a,b", nil, Explanation{Answer: Answer{Reason: "gatehouse_forbidden_ambiguous_host"}}},
+	}
+	for _, tt := range tests {
+		var e Explanation
+		if err := i.decide(&e, &Question{Rules: []byte(rules), Headers: tt.header, Device: "d"}, tt.host, "/a"); err != nil {
+			t.Fatal(err)
+		}
+		name := func(r *Rule) string {
+			if r == nil {
+				return ""
+			}
+			return r.Name
+		}
+		if e.VirtualHost != tt.want.VirtualHost || e.Domain != tt.want.Domain || name(e.Rule) != name(tt.want.Rule) ||
+			e.Key != tt.want.Key || e.Answer.Reason == "gatehouse_denied_no_credential" ||
+			tt.want.Answer.Reason != "" && e.Answer.Reason != tt.want.Answer.Reason {
+			t.Errorf("%q, %q: got %+v, want %+v", tt.host, tt.header, e, tt.want)
 		}
 	}
 }

@@ -53,13 +53,13 @@ func TestUnknownDevice(t *testing.T) {
 }
 
 func TestTargetOf(t *testing.T) {
-	for _, tt := range []struct{ url, want string }{
-		{"/a%2fb?x=1", "/a%2fb?x=1"}, {"http://host:8080/a?x=1", "/a?x=1"}, {"https://host", "/"},
-		{"host/a", ""}, {"", ""}, {"http://[", ""},
+	for _, tt := range []struct{ url, host, want string }{
+		{"/a%2fb?x=1", "", "/a%2fb?x=1"}, {"http://Host:8080/a?x=1", "Host:8080", "/a?x=1"}, {"https://host", "host", "/"},
+		{"host/a", "", ""}, {"", "", ""}, {"http://[", "", ""},
 	} {
-		got, err := targetOf(tt.url)
-		if got != tt.want || (err != nil) != (tt.want == "") {
-			t.Errorf("%q: got %q, %v, want %q", tt.url, got, err, tt.want)
+		host, got, err := targetOf(tt.url)
+		if host != tt.host || got != tt.want || (err != nil) != (tt.want == "") {
+			t.Errorf("%q: got %q, %q, %v, want %q, %q", tt.url, host, got, err, tt.host, tt.want)
 		}
 	}
 }

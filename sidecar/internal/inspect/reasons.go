@@ -26,6 +26,7 @@ var replies = map[string]string{
 		"with a reason of its own.",
 	"gatehouse_forbidden_permission":     "The device lacks a permission that the rule requires.",
 	"gatehouse_forbidden_ambiguous_path": "Two readings of the path match different rules.",
+	"gatehouse_forbidden_ambiguous_host": "The request has several hosts, or one that proxies read in different ways.",
 	"gatehouse_forbidden_default":        "No rule governs the request, and the default is deny.",
 	"gatehouse_unavailable_no_state":     "The edge's memory is empty, of another release, or just being replaced.",
 	"gatehouse_unavailable_not_in_step": "The edge was not in step with Redis lately: the credential looks wrong, but " +

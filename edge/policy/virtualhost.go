@@ -1,0 +1,366 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gatehouse/gatehouse/edge/headermap"
+	"github.com/gatehouse/gatehouse/edge/wire/limits"
+	"github.com/gatehouse/gatehouse/edge/wire/objectkey"
+)
+
+// VirtualHost has the rules for the hosts of its domains.
+type VirtualHost struct {
+	Name string
+	// Domains are hosts, "*.example.com" for each host that ends with ".example.com", or "*" for all. As in Envoy, a
+	// host itself comes first, then the longest end, then "*".
+	Domains []string // lower case
+	HostRules
+}
+
+// HostRules decide about the requests of one virtual host, or of all hosts without one.
+type HostRules struct {
+	First, End    int // the rules are Config.Rules[First:End]
+	Credentials   Credentials
+	Source        Source
+	DenyByDefault bool
+}
+
+// NoVirtualHost is the index of a virtual host for requests that none governs.
+const NoVirtualHost = -1
+
+// Bounds of virtual hosts.
+const (
+	maxVirtualHosts = 256
+	maxDomains      = 64
+)
+
+// HostRules returns the rules of a virtual host by its index, or those of [NoVirtualHost].
+func (c *Config) HostRules(host int) HostRules {
+	if host != NoVirtualHost {
+		return c.VirtualHosts[host].HostRules
+	}
+	top := HostRules{End: len(c.Rules), Credentials: c.Credentials, Source: c.Source, DenyByDefault: c.DenyByDefault}
+	if len(c.VirtualHosts) > 0 {
+		top.End = c.VirtualHosts[0].First
+	}
+	return top
+}
+
+// DependsOnHost reports whether a decision can depend on the request's host.
+func (c *Config) DependsOnHost() bool {
+	return len(c.VirtualHosts) > 0 ||
+		slices.ContainsFunc(c.Rules, func(r Rule) bool { return r.Cache != nil && r.Cache.PerHost })
+}
+
+// VirtualHostOf returns the index of the virtual host that has a rule, by the rule's index.
+func (c *Config) VirtualHostOf(rule int) int {
+	return slices.IndexFunc(c.VirtualHosts, func(h VirtualHost) bool { return h.First <= rule && rule < h.End })
+}
+
+// RuleField returns the path of a rule's field by the rule's index, e.g. "virtual_hosts.shop.rules[0]".
+func (c *Config) RuleField(rule int) string {
+	if host := c.VirtualHostOf(rule); host != NoVirtualHost {
+		h := &c.VirtualHosts[host]
+		return fmt.Sprintf("%s.rules[%d]", virtualHostField(h.Name), rule-h.First)
+	}
+	return fmt.Sprintf("rules[%d]", rule)
+}
+
+func virtualHostField(name string) string { return "virtual_hosts." + name }
+
+// ownName returns a rule's name without that of its virtual host.
+func ownName(rule string) string { return rule[strings.IndexByte(rule, '/')+1:] }
+
+// virtualHosts appends the virtual hosts and their rules.
+func (d *decoder) virtualHosts(c *Config, v any) {
+	if v == nil {
+		return
+	}
+	const at = "virtual_hosts"
+	all, ok := v.(map[string]any)
+	if !ok {
+		d.problem(at, "is %s, want an object with a field for each virtual host", kind(v))
+		return
+	}
+	if len(all) > maxVirtualHosts {
+		d.problem(at, "%d virtual hosts, at most %d", len(all), maxVirtualHosts)
+		return
+	}
+	owners := map[string]string{} // of domains
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		at := virtualHostField(name)
+		if !limits.ValidVirtualHost(name) {
+			d.problem(at, "the name is not 1 to %d of a-z, 0-9, _ and -", limits.MaxVirtualHost)
+			continue
+		}
+		m := d.fields(at, all[name], "domains", "rules", "default", "credentials", "source")
+		if m == nil {
+			continue
+		}
+		h := VirtualHost{Name: name, HostRules: c.HostRules(NoVirtualHost)}
+		h.Domains = d.domains(at, name, m["domains"], owners)
+		if m["credentials"] != nil {
+			h.Credentials = d.credentials(at+".credentials", m["credentials"])
+		}
+		if m["source"] != nil {
+			h.Source = d.source(at+".source", m["source"])
+		}
+		h.DenyByDefault = d.oneOf(at+".default", m["default"], "pass", "deny") == "deny"
+		h.First = len(c.Rules)
+		d.rules(c, name, m["rules"])
+		h.End = len(c.Rules)
+		c.VirtualHosts = append(c.VirtualHosts, h)
+	}
+	if owner, found := owners["*"]; found && c.HostRules(NoVirtualHost).End > 0 {
+		d.problem("rules", "are never reached: %s has the domain *, which is for all other hosts", owner)
+	}
+}
+
+// domains returns the domains of a virtual host, and adds them to owners.
+func (d *decoder) domains(at, name string, v any, owners map[string]string) (domains []string) {
+	at += ".domains"
+	list := d.list(at, v)
+	if _, ok := v.([]any); v != nil && !ok {
+		return nil
+	}
+	if len(list) == 0 {
+		d.problem(at, "is %s: name a host, e.g. shop.example.com", map[bool]string{true: "missing", false: "empty"}[v == nil])
+	} else if len(list) > maxDomains {
+		d.problem(at, "%d domains, at most %d", len(list), maxDomains)
+		return nil
+	}
+	for i, v := range list {
+		at := fmt.Sprintf("%s[%d]", at, i)
+		domain := d.text(at, v)
+		if domain == "" {
+			continue
+		}
+		if why := notDomain(domain); why != "" {
+			d.problem(at, "%q: %s", domain, why)
+			continue
+		}
+		switch owner := owners[domain]; owner {
+		case "":
+			owners[domain] = virtualHostField(name)
+			domains = append(domains, domain)
+		case virtualHostField(name):
+			d.problem(at, "%q is listed twice", domain)
+		default:
+			d.problem(at, "%q is also a domain of %s", domain, owner)
+		}
+	}
+	return domains
+}
+
+// notDomain returns what is wrong with a domain, "" if nothing is.
+func notDomain(domain string) string {
+	host, wild := strings.CutPrefix(domain, "*.")
+	switch {
+	case domain == "*":
+		return ""
+	case strings.Contains(host, "*"):
+		return "want * alone, or before a dot at the beginning, e.g. *.example.com"
+	case len(domain) > limits.MaxHost:
+		return fmt.Sprintf("has %d bytes, at most %d", len(domain), limits.MaxHost)
+	case host != strings.ToLower(host):
+		return "want lower case; the case of a request's host doesn't matter"
+	case strings.HasSuffix(host, "."):
+		return "want no dot at the end"
+	case limits.ValidHost(host) && !(wild && host[0] == '['):
+		return ""
+	}
+	if before, port, found := strings.Cut(host, ":"); found && limits.ValidHost(before) && digits(port) {
+		return "want no port: the port of a request's host doesn't matter"
+	}
+	return "is no host: want letters, digits and . - _, or an IPv6 address in brackets"
+}
+
+// digits reports whether s has only digits; it may have none (RFC 3986, section 3.2.3).
+func digits(s string) bool { return strings.Trim(s, "0123456789") == "" }
+
+// virtualHostTable finds the virtual host of a host.
+type virtualHostTable struct {
+	exact map[string]place
+	ends  map[string]place // by the domain without its "*"
+	any   place            // of the domain "*"
+}
+
+// place is the index of a virtual host and of one of its domains.
+type place struct{ host, domain int }
+
+func newVirtualHostTable(hosts []VirtualHost) *virtualHostTable {
+	t := &virtualHostTable{exact: map[string]place{}, ends: map[string]place{}, any: place{host: NoVirtualHost}}
+	for i := range hosts {
+		for j, domain := range hosts[i].Domains {
+			if end, wild := strings.CutPrefix(domain, "*"); !wild {
+				t.exact[domain] = place{i, j}
+			} else if end != "" {
+				t.ends[end] = place{i, j}
+			} else {
+				t.any = place{i, j}
+			}
+		}
+	}
+	return t
+}
+
+// find returns the place of a host, in lower case and without its port, or of a request without one.
+func (t *virtualHostTable) find(host string) place {
+	if p, found := t.exact[host]; found {
+		return p
+	}
+	if len(t.ends) > 0 {
+		for i := 1; i < len(host); i++ { // a "*" is for at least one byte
+			if host[i] != '.' {
+				continue
+			}
+			if p, found := t.ends[host[i:]]; found {
+				return p
+			}
+		}
+	}
+	return t.any
+}
+
+// governor is what an engine needs for the requests of one virtual host, or of all hosts without one.
+type governor struct {
+	HostRules
+	name     string   // of the virtual host, "" for none
+	refusal  Reason   // of requests that no rule matches, under DenyByDefault
+	readings readings // of the last path that isn't plain
+	known    knownHeaders
+	// secret is the header with the secret, which no upstream gets from an authenticated request.
+	secret []string
+	// varyCredential and varyEncodedCredential are the Vary of answers that depend on a credential.
+	varyCredential, varyEncodedCredential string
+}
+
+func newGovernor(c *Config, name string, rules HostRules) *governor {
+	g := &governor{HostRules: rules, name: name, refusal: DefaultDeny}
+	g.readings = newReadings(c.Rules[g.First:g.End])
+	g.known = newKnownHeaders(&g.Credentials)
+	g.varyCredential = strings.Join(credentialHeaders(&g.Credentials, c.SessionMetadata != ""), ", ")
+	g.varyEncodedCredential = varyEncoding + ", " + g.varyCredential
+	g.secret = []string{g.Credentials.SecretHeader}
+	if g.Credentials.Basic {
+		g.secret[0] = "authorization"
+	}
+	return g
+}
+
+// hosts finds the governor of each request.
+type hosts struct {
+	table     *virtualHostTable
+	all       []*governor // by virtual host
+	none      *governor   // for hosts without one
+	ambiguous *governor   // for requests whose host is ambiguous
+	host      string      // of the last request, "" if it has none or is ambiguous; in buffer
+	buffer    []byte
+	place     place // of the last request
+}
+
+// newHosts returns nil if nothing depends on the host.
+func newHosts(c *Config, none *governor) *hosts {
+	if !c.DependsOnHost() {
+		return nil
+	}
+	h := &hosts{table: newVirtualHostTable(c.VirtualHosts), none: none, ambiguous: none}
+	strict := none.DenyByDefault || slices.ContainsFunc(c.Rules, func(r Rule) bool { return r.protects() })
+	for i := range c.VirtualHosts {
+		h.all = append(h.all, newGovernor(c, c.VirtualHosts[i].Name, c.VirtualHosts[i].HostRules))
+		strict = strict || c.VirtualHosts[i].DenyByDefault
+	}
+	if len(c.VirtualHosts) > 0 {
+		h.ambiguous = newGovernor(c, "", HostRules{DenyByDefault: strict})
+		h.ambiguous.refusal = AmbiguousHost
+	}
+	return h
+}
+
+// governor returns what decides about a request with these headers.
+//
+//go:noinline
+func (h *hosts) governor(fields headermap.Fields) *governor {
+	h.host, h.place = "", place{host: NoVirtualHost}
+	authority, lines := "", 0
+	for fields.More() {
+		if name, value := fields.Next(); name == ":authority" || name == "host" {
+			authority = value
+			lines++
+		}
+	}
+	if authority != "" || lines > 1 {
+		var ok bool
+		if h.buffer, ok = appendHost(h.buffer[:0], authority); !ok || lines > 1 {
+			return h.ambiguous
+		}
+		h.host = view(h.buffer)
+	}
+	if h.place = h.table.find(h.host); h.place.host != NoVirtualHost {
+		return h.all[h.place.host]
+	}
+	return h.none
+}
+
+// enter makes g the governor of the request.
+//
+//go:noinline
+func (e *Engine) enter(g *governor) {
+	if g != e.by {
+		e.by, e.known = g, g.known
+	}
+}
+
+// appendSpace appends what precedes the path in the cache key of the request under a rule of a virtual host, or for the
+// objects of a host; false if the request has no host.
+//
+//go:noinline
+func (e *Engine) appendSpace(dst []byte, c *Cache) ([]byte, bool) {
+	host := ""
+	if c.PerHost {
+		if host = e.hosts.host; host == "" {
+			return dst, false
+		}
+	}
+	return objectkey.AppendOfVirtualHost(dst, e.by.name, host, ""), true
+}
+
+// VirtualHost returns the index of the virtual host of the last request that was located, or [NoVirtualHost], and the
+// domain that its host matched.
+func (e *Engine) VirtualHost() (host int, domain string) {
+	if e.hosts == nil || e.hosts.place.host == NoVirtualHost {
+		return NoVirtualHost, ""
+	}
+	p := e.hosts.place
+	return p.host, e.config.VirtualHosts[p.host].Domains[p.domain]
+}
+
+// Source tells where to find the client's address of the last request that was located.
+func (e *Engine) Source() *Source { return &e.by.Source }
+
+// maxPort bounds a port, in digits.
+const maxPort = 5
+
+// appendHost appends the host of an authority to dst, in lower case and without its port. It returns false for what
+// proxies and upstreams may read as different hosts.
+func appendHost(dst []byte, authority string) ([]byte, bool) {
+	end := len(authority)
+	if colon := strings.LastIndexByte(authority, ':'); colon > strings.LastIndexByte(authority, ']') {
+		if port := authority[colon+1:]; len(port) > maxPort || !digits(port) {
+			return dst, false
+		}
+		end = colon
+	}
+	start := len(dst)
+	for i := range min(end, limits.MaxHost+1) {
+		c := authority[i]
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		dst = append(dst, c)
+	}
+	return dst, limits.ValidHost(view(dst[start:]))
+}
