@@ -146,7 +146,7 @@ func TestObjects(t *testing.T) {
 	for _, key := range []string{"a", "//shop/a", "@d", "@d//shop/a"} {
 		s.fails(2, "want /path or @device/path", "", "get", key, "--virtual-host", "shop")
 	}
-	s.fails(2, "a key is [@device][//[virtual-host][:host]]/path", "", "put", "/a", "--file", "-", "--virtual-host",
+	s.fails(2, "then \"//virtual-host:host\"", "", "put", "/a", "--file", "-", "--virtual-host",
 		"Shop")
 	if got := s.ok("", "list", "/b", "--json"); got != "" {
 		t.Errorf("list after delete: %q", got)
