@@ -67,15 +67,28 @@ func (j *judge) rule(g judgement) *policy.Rule {
 	return &j.config.Rules[g.rule]
 }
 
-// name returns the rule's name or, without one, the reason of the refusal, or "none".
+// name returns the rule's name or, without one, the reason of the refusal, or "none": like a rule's name with the
+// virtual host before it.
 func (j *judge) name(g judgement) string {
-	switch {
-	case g.rule >= 0:
+	if g.rule >= 0 {
 		return j.config.Rules[g.rule].Name
-	case g.reason != policy.Unreadable:
-		return (&policy.Decision{Reason: g.reason}).Details()
 	}
-	return "none"
+	name := "none"
+	if g.reason != policy.Unreadable {
+		name = (&policy.Decision{Reason: g.reason}).Details()
+	}
+	if space := j.space(g); space != "" {
+		name = space + "/" + name
+	}
+	return name
+}
+
+// space returns the name of the virtual host, "" for none.
+func (j *judge) space(g judgement) string {
+	if g.host == policy.NoVirtualHost {
+		return ""
+	}
+	return j.config.VirtualHosts[g.host].Name
 }
 
 func (j *judge) need(g judgement) policy.Need {
@@ -105,9 +118,5 @@ func (j *judge) cached(g judgement) string {
 	if r.Cache.Query != nil {
 		query = fmt.Sprintf("%q", slices.Sorted(slices.Values(r.Cache.Query)))
 	}
-	space := ""
-	if g.host != policy.NoVirtualHost {
-		space = j.config.VirtualHosts[g.host].Name
-	}
-	return fmt.Sprintf("%q %s %t %t", space, query, r.Cache.PerDevice, r.Cache.PerHost)
+	return fmt.Sprintf("%q %s %t %t", j.space(g), query, r.Cache.PerDevice, r.Cache.PerHost)
 }

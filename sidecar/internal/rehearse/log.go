@@ -2,6 +2,7 @@ package rehearse
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"io"
 )
@@ -29,7 +30,7 @@ func (c *Comparison) AddLog(log io.Reader, host string, progress func(*Read)) (r
 		if err != nil && !errors.Is(err, io.EOF) {
 			return read, err
 		}
-		if len(line) > 0 || long {
+		if long || len(bytes.TrimSpace(line)) > 0 {
 			read.Lines++
 			if r, ok := ParseLine(line); ok && !long {
 				if r.Host == "" {

@@ -20,13 +20,15 @@ const (
 	Opens
 	// NeedsLess: the request needs a credential, but not all permissions that it needed.
 	NeedsLess
+	// NeedsOther: the request needs a credential with other permissions, so other devices get in.
+	NeedsOther
 	// NotRefused: the request was refused, and needs a credential.
 	NotRefused
 	// Refused: no request like it passes any more.
 	Refused
 	// Protected: the request passed, and needs a credential.
 	Protected
-	// NeedsMore: the request needs further permissions.
+	// NeedsMore: the request needs all permissions that it needed, and others.
 	NeedsMore
 	// OtherCredentials: the request shows its credential elsewhere.
 	OtherCredentials
@@ -41,8 +43,9 @@ const (
 )
 
 var classNames = [...]string{
-	Opens: "becomes open", NeedsLess: "needs fewer permissions", NotRefused: "no longer refused",
-	Refused: "becomes refused", Protected: "becomes protected", NeedsMore: "needs other permissions",
+	Opens: "becomes open", NeedsLess: "needs fewer permissions", NeedsOther: "needs other permissions",
+	NotRefused: "no longer refused", Refused: "becomes refused", Protected: "becomes protected",
+	NeedsMore:        "needs more permissions",
 	OtherCredentials: "needs other credentials", Cached: "becomes cached", OtherKey: "cached by another key",
 	NotCached: "no longer cached", OtherRule: "judged by another rule",
 }
@@ -53,7 +56,7 @@ func (c Class) String() string { return classNames[c] }
 func (c Class) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
 // Weakens reports whether who was kept out may get in.
-func (c Class) Weakens() bool { return c == Opens || c == NeedsLess }
+func (c Class) Weakens() bool { return c == Opens || c == NeedsLess || c == NeedsOther }
 
 // Change is one kind of changes below one prefix.
 type Change struct {
@@ -61,17 +64,17 @@ type Change struct {
 	// From and To are names of rules, "none" for requests that pass without one, or why they are refused without one.
 	From string `json:"from"`
 	To   string `json:"to"`
-	// Prefix has the path's first two segments; [Others] for paths beyond [maxPrefixes]. Of samples: their rule's path.
+	// Prefix has the path's first two segments, or is [Others]; for samples it is the path of their rule.
 	Prefix string `json:"prefix"`
 	// Count is the number of requests, or of samples.
 	Count   int     `json:"count"`
 	Example Request `json:"example"` // the first
 }
 
-// Others is the prefix of all paths beyond the first ones.
+// Others is the prefix of paths beyond maxPrefixes.
 const Others = "(others)"
 
-// maxPrefixes bounds the prefixes of one pair of rules and class.
+// maxPrefixes bounds the prefixes of one pair of rules and one class in a log.
 const maxPrefixes = 50
 
 // Comparison compares how two configurations judge requests. It is not safe for concurrent use.
@@ -103,8 +106,8 @@ func NewComparison(from, to *policy.Config) *Comparison {
 // Add judges a request, which it doesn't keep.
 func (c *Comparison) Add(r *Request) { c.add(r, "") }
 
-// add is Add with a prefix, "" for the path's.
-func (c *Comparison) add(r *Request, prefix string) {
+// add is Add for a sample of the path of a rule, "" for a request of a log.
+func (c *Comparison) add(r *Request, of string) {
 	p := pair{c.from.judge(r), c.to.judge(r)}
 	class, known := c.classes[p]
 	if !known {
@@ -114,12 +117,13 @@ func (c *Comparison) add(r *Request, prefix string) {
 	if class == same {
 		return
 	}
-	if prefix == "" {
+	prefix := of
+	if of == "" {
 		prefix = prefixOf(r.Path)
 	}
 	at := place{kind{class, c.from.name(p.from), c.to.name(p.to)}, prefix}
 	change := c.changes[at]
-	if change == nil && c.prefixes[at.kind] >= maxPrefixes {
+	if change == nil && of == "" && c.prefixes[at.kind] >= maxPrefixes {
 		at.prefix = Others
 		change = c.changes[at]
 	}
@@ -148,6 +152,8 @@ func (c *Comparison) class(p pair) Class {
 		return NotRefused
 	case !was.Credential && is.Credential:
 		return Protected
+	case is.Weaker(was) && was.Weaker(is):
+		return NeedsOther
 	case is.Weaker(was):
 		return NeedsLess
 	case was.Weaker(is):

@@ -66,21 +66,22 @@ func sampleHosts(configs ...*policy.Config) []string {
 	var hosts []string
 	for _, domain := range domains {
 		if end, wild := strings.CutPrefix(domain, "*."); wild {
-			// A label that no other domain ends with.
-			label := "www"
-			for slices.ContainsFunc(domains, func(d string) bool { return strings.HasSuffix(d, label+"."+end) }) {
-				label += "x"
+			domain = "www." + end
+			for slices.Contains(domains, domain) {
+				domain = "w" + domain
 			}
-			hosts = append(hosts, label+"."+end)
-		} else if domain != "*" {
+		}
+		if domain != "*" {
 			hosts = append(hosts, domain)
 		}
 	}
-	other := "other"
-	for slices.ContainsFunc(domains, func(d string) bool { return strings.HasSuffix(d, other+".example") }) {
+	other := "other.example"
+	for slices.ContainsFunc(domains, func(d string) bool {
+		return d == other || len(d) > 1 && d[0] == '*' && strings.HasSuffix(other, d[1:])
+	}) {
 		other += "x"
 	}
-	return append(hosts, other+".example")
+	return append(hosts, other)
 }
 
 // sample is a path, and the path of the rule that it is a sample of.
