@@ -139,15 +139,9 @@ func printChanges(c *console, changes []rehearse.Change, counts bool) error {
 }
 
 // errWeakened marks rules that let in who was kept out.
-var errWeakened = errors.New("weakened")
+var errWeakened = errors.New("lets in who is kept out by")
 
-func weakened(to, from string) error {
-	return weakenedError{fmt.Errorf("%s lets in who %s keeps out", to, from)}
-}
-
-type weakenedError struct{ error }
-
-func (weakenedError) Is(target error) bool { return target == errWeakened }
+func weakened(to, from string) error { return fmt.Errorf("%s %w %s", to, errWeakened, from) }
 
 // rules returns the rules in a file, see parseRules.
 func (c *console) rules(source, listener string) (*policy.Config, error) {
