@@ -9,7 +9,9 @@ import (
 
 // Compare compares two configurations by samples of what both distinguish. For each request whose path has one reading
 // (see package policy) there is a sample that both judge in the same way: so nothing becomes open unseen.
-func Compare(from, to *policy.Config) []Change {
+func Compare(from, to *policy.Config) []Change { return compare(from, to).Changes() }
+
+func compare(from, to *policy.Config) *Comparison {
 	c := NewComparison(from, to)
 	type hosts struct{ from, to int }
 	done := map[hosts]bool{}
@@ -26,7 +28,7 @@ func Compare(from, to *policy.Config) []Change {
 			}
 		}
 	}
-	return c.Changes()
+	return c
 }
 
 func rulesOf(c *policy.Config, host int) []policy.Rule {
@@ -103,14 +105,23 @@ func samplePaths(rules ...[]policy.Rule) (samples []sample) {
 		}
 	}
 	for _, t := range texts {
-		more := "x"
-		for slices.ContainsFunc(texts, func(other sample) bool { return strings.HasPrefix(other.path, t.path+more) }) {
-			more += "x"
-		}
-		samples = append(samples, t, sample{t.path + more, t.of})
+		samples = append(samples, t, sample{t.path + next(t.path, texts), t.of})
 	}
 	return samples
 }
+
+// next returns a character that follows a text in none of the texts.
+func next(text string, texts []sample) string {
+	for c := range strings.SplitSeq(following, "") {
+		if !slices.ContainsFunc(texts, func(other sample) bool { return strings.HasPrefix(other.path, text+c) }) {
+			return c
+		}
+	}
+	return "" // only rules made for it get here
+}
+
+// following are the characters of paths with one reading, the plainest first.
+const following = "xyzabcdefghijklmnopqrstuvw0123456789-_ABCDEFGHIJKLMNOPQRSTUVWXYZ~!$&'()*+,=:@"
 
 // unlike returns text, with more appended until it is none of the list.
 func unlike(list []string, text, more string) string {
