@@ -68,7 +68,8 @@ becomes open  telemetry  none      /v1/telemetry  3         POST a.example/v1/te
 		t.Errorf("got %q", got)
 	}
 	hosts := s.file("rules.yaml", "virtual_hosts: {a: {domains: [a.example], default: deny}}")
-	if got := s.ok(stdin, "rehearse", "--host", "a.example:80", "--from", shippedEnvoy, "--to", hosts, "-"); !strings.Contains(
+	if got := s.ok(stdin, "rehearse", "--host", "a.example:80", "--from", shippedEnvoy, "--to", hosts,
+		"-"); !strings.Contains(
 		got, "becomes refused  telemetry  a/gatehouse_forbidden_default  /v1/telemetry  1         POST a.example:80/v1/") {
 		t.Errorf("got %q", got)
 	}
@@ -130,13 +131,16 @@ becomes protected  none           device-config  /v1/me/confg   GET /v1/me/confg
 		Findings []any
 		Changes  []struct{ Example rehearse.Request }
 	}
-	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil || r.code != exitWeakened || len(report.Changes) != 2 || report.Findings == nil ||
+	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil || r.code != exitWeakened || len(report.Changes) != 2 ||
+		report.Findings == nil ||
 		report.Changes[0].Example != (rehearse.Request{Method: "GET", Path: "/v1/me/config"}) {
 		t.Errorf("got %+v, %v", r, err)
 	}
 	// Findings come first: exit code 2.
-	misspelt := s.edited(shippedEnvoy, "{prefix: /v1/telemetry, methods: [POST]}", "{prefix: /v1/telemetry, methods: [PSOT]}")
-	if r := s.run("", "check", "--against", shippedRules, misspelt); r.code != 2 || !strings.Contains(r.stderr, "GH0109") ||
+	misspelt := s.edited(shippedEnvoy,
+		"{prefix: /v1/telemetry, methods: [POST]}", "{prefix: /v1/telemetry, methods: [PSOT]}")
+	if r := s.run("", "check", "--against", shippedRules, misspelt); r.code != 2 ||
+		!strings.Contains(r.stderr, "GH0109") ||
 		!strings.Contains(r.stdout, "POST /v1/telemetry\n") {
 		t.Errorf("got %+v", r)
 	}

@@ -55,8 +55,8 @@ func (t *text) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*string)(t))
 }
 
-// parseEnvoy reads Envoy's default format, [TIME] "METHOD PATH PROTOCOL" … "AUTHORITY" "UPSTREAM". Envoy escapes nothing
-// in it. A path and an authority have no spaces, but other values may have quotes: so the authority is found from the
+// parseEnvoy reads Envoy's default format, [TIME] "METHOD PATH PROTOCOL" … "AUTHORITY" "UPSTREAM". Envoy escapes
+// nothing in it. A path and an authority have no spaces, but other values may have quotes: so the authority is found from the
 // end.
 func parseEnvoy(line string) (r Request, ok bool) {
 	_, rest, found := strings.Cut(line, `] "`)
@@ -74,8 +74,8 @@ func parseEnvoy(line string) (r Request, ok bool) {
 	return withoutScheme(r), true
 }
 
-// parseCombined reads nginx's combined format, ADDRESS - USER [TIME] "METHOD TARGET PROTOCOL" …, in which nginx writes
-// quotes as \x22.
+// parseCombined reads nginx's combined format, ADDRESS - USER [TIME] "METHOD TARGET PROTOCOL" …, in which nginx
+// writes quotes as \x22.
 func parseCombined(line string) (r Request, ok bool) {
 	_, rest, found := strings.Cut(line, `] "`)
 	request, _, closed := strings.Cut(rest, `"`)

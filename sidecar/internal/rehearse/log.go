@@ -18,7 +18,8 @@ type Read struct {
 // maxLine bounds a line in bytes. Longer ones are unreadable: no proxy accepts such headers.
 const maxLine = 1 << 20
 
-// AddLog adds the requests of an access log. Those without a host have the given one. After each line it calls progress.
+// AddLog adds the requests of an access log. Those without a host have the given one. It calls progress after each
+// line.
 func (c *Comparison) AddLog(log io.Reader, host string, progress func(*Read)) (read Read, err error) {
 	reader := bufio.NewReaderSize(log, maxLine)
 	for long := false; ; {

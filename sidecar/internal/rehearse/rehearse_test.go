@@ -58,13 +58,15 @@ var plants = []struct {
 		Request{"DELETE", "", "/v1/admin/helpers"}, Opens, "admin -> help"},
 	{"a misspelt method", []string{"{path: /v1/orders, methods: [GET, POST]}", "{path: /v1/orders, methods: [GET, PSOT]}",
 		"{prefix: /v1/}", "{prefix: /v1/x/}"}, Request{"POST", "", "/v1/orders"}, Opens, "orders -> none"},
-	{"a narrower list of methods", []string{"methods: [PROPFIND, PUT]", "methods: [PUT]", "{prefix: /v1/}", "{prefix: /v1/x/}"},
+	{"a narrower list of methods", []string{"methods: [PROPFIND, PUT]", "methods: [PUT]",
+		"{prefix: /v1/}", "{prefix: /v1/x/}"},
 		Request{"PROPFIND", "", "/v1/upload/1"}, Opens, "upload -> none"},
 	{"a narrower list of a rule with permissions", []string{"{prefix: /v1/}", "{prefix: /v1/, methods: [GET]}"},
 		Request{"POST", "", "/v1/x"}, Opens, "api -> none"},
 	{"a removed slash", []string{"{prefix: /v1/admin/}", "{prefix: /v1/admin}"},
 		Request{"GET", "", "/v1/administrators"}, NeedsOther, "api -> admin"},
-	{"an added slash", []string{"prefix: /v1/upload, methods: [PROPFIND, PUT]", "prefix: /v1/upload/", "{prefix: /v1/}", "{prefix: /v1/x/}"},
+	{"an added slash", []string{"prefix: /v1/upload, methods: [PROPFIND, PUT]", "prefix: /v1/upload/",
+		"{prefix: /v1/}", "{prefix: /v1/x/}"},
 		Request{"PUT", "", "/v1/uploads"}, Opens, "upload -> none"},
 	{"another order", []string{"- {name: admin, match: {prefix: /v1/admin/}, auth: {permissions: [admin, write]}}\n", "",
 		"- {name: api, match: {prefix: /v1/}, auth: {permissions: [read]}}\n", "",
@@ -85,13 +87,15 @@ var plants = []struct {
 	{"a domain of another virtual host taken", []string{"[strict.example]", `["*.example"]`,
 		"domains: [shop.example", "domains: [new.strict.example, strict.example, shop.example"},
 		Request{"GET", "strict.example", "/"}, Opens, "strict/all -> shop/front"},
-	{"a shorter prefix of an open rule", []string{"{prefix: /assets/}", "{prefix: /}", "- {name: products, match: {prefix: /products/}, cache: {query: [lang]}}\n", "",
+	{"a shorter prefix of an open rule", []string{"{prefix: /assets/}", "{prefix: /}",
+		"- {name: products, match: {prefix: /products/}, cache: {query: [lang]}}\n", "",
 		"- {name: admin, match: {prefix: /v1/admin/}, auth: {permissions: [admin, write]}}\n", "",
 		"- {name: orders, match: {path: /v1/orders, methods: [GET, POST]}, auth: {}}\n", "",
 		"- {name: upload, match: {prefix: /v1/upload, methods: [PROPFIND, PUT]}, auth: {}}\n", "",
 		"- {name: api, match: {prefix: /v1/}, auth: {permissions: [read]}}\n", ""},
 		Request{"GET", "", "/v1/admin"}, Opens, "admin -> assets"},
-	{"a longer prefix", []string{"{prefix: /v1/}", "{prefix: /v1/api/}"}, Request{"GET", "", "/v1/me"}, Opens, "api -> none"},
+	{"a longer prefix", []string{"{prefix: /v1/}", "{prefix: /v1/api/}"}, Request{"GET", "", "/v1/me"},
+		Opens, "api -> none"},
 	{"a path instead of a prefix", []string{"{prefix: /v1/}", "{path: /v1/}"}, Request{"GET", "", "/v1/me"}, Opens,
 		"api -> none"},
 	{"the case of a path", []string{"{prefix: /v1/}", "{prefix: /V1/}"}, Request{"GET", "", "/v1/me"}, Opens,
@@ -106,7 +110,8 @@ var plants = []struct {
 		Request{"GET", "", "/v1/x"}, Opens, "api -> none"},
 	{"deny by default", []string{"default: pass", "default: deny"}, Request{"GET", "other.example", "/"}, Refused,
 		"none -> gatehouse_forbidden_default"},
-	{"a new protected rule under deny", []string{"    - {name: cart", "    - {name: pay, match: {prefix: /pay/}, auth: {}}\n    - {name: cart"},
+	{"a new protected rule under deny", []string{"    - {name: cart",
+		"    - {name: pay, match: {prefix: /pay/}, auth: {}}\n    - {name: cart"},
 		Request{"POST", "store.example", "/pay/1"}, NotRefused, "shop/gatehouse_forbidden_default -> shop/pay"},
 	{"auth added", []string{"cache: {query: [lang]}", "cache: {query: [lang]}, auth: {}"},
 		Request{"GET", "", "/products/1"}, Protected, "products -> products"},
@@ -118,7 +123,8 @@ var plants = []struct {
 		"products -> products"},
 	{"no cache", []string{", cache: {query: [lang]}", ""}, Request{"GET", "", "/products/1"}, NotCached,
 		"products -> products"},
-	{"another rule", []string{"- {name: api", "- {name: new, match: {prefix: /v1/new}, auth: {permissions: [read]}}\n- {name: api"},
+	{"another rule", []string{"- {name: api",
+		"- {name: new, match: {prefix: /v1/new}, auth: {permissions: [read]}}\n- {name: api"},
 		Request{"GET", "", "/v1/new"}, OtherRule, "api -> new"},
 }
 
@@ -190,7 +196,8 @@ func TestHarmless(t *testing.T) {
 		}
 	}
 	without := func(rules string) string {
-		return strings.NewReplacer("{name: a, ", "{", "{name: b, ", "{").Replace("credentials: {basic: true}\nrules:\n" + rules)
+		return strings.NewReplacer("{name: a, ", "{", "{name: b, ", "{").Replace(
+			"credentials: {basic: true}\nrules:\n" + rules)
 	}
 	a, b := "- {name: a, match: {prefix: /a/}, auth: {}}\n", "- {name: b, match: {prefix: /b/}, auth: {}}\n"
 	if got := Compare(rules(t, without(a+b)), rules(t, without(b+a))); len(got) != 0 {
@@ -208,7 +215,8 @@ func TestWitness(t *testing.T) {
 		{"- {match: {prefix: /a/}, auth: {}}", "- {match: {path: /a}, auth: {}}\n- {match: {prefix: /a/x/}, auth: {}}",
 			"GET /a/y"},
 		{"- {match: {prefix: /}, auth: {}}", "- {match: {prefix: /v1}, auth: {}}", "GET /"},
-		{"- {match: {path: /a}}\n- {match: {prefix: /}, auth: {}}", "- {match: {prefix: /a/}}\n- {match: {prefix: /}, auth: {}}",
+		{"- {match: {path: /a}}\n- {match: {prefix: /}, auth: {}}",
+			"- {match: {prefix: /a/}}\n- {match: {prefix: /}, auth: {}}",
 			"GET /a/x"},
 	} {
 		const head = "credentials: {basic: true}\nrules:\n"
