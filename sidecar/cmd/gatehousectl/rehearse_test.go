@@ -131,8 +131,8 @@ becomes protected  none           device-config  /v1/me/confg   GET /v1/me/confg
 		Findings []any
 		Changes  []struct{ Example rehearse.Request }
 	}
-	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil || r.code != exitWeakened || len(report.Changes) != 2 ||
-		report.Findings == nil ||
+	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil || r.code != exitWeakened ||
+		len(report.Changes) != 2 || report.Findings == nil ||
 		report.Changes[0].Example != (rehearse.Request{Method: "GET", Path: "/v1/me/config"}) {
 		t.Errorf("got %+v, %v", r, err)
 	}

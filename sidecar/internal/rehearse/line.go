@@ -56,8 +56,8 @@ func (t *text) UnmarshalJSON(b []byte) error {
 }
 
 // parseEnvoy reads Envoy's default format, [TIME] "METHOD PATH PROTOCOL" … "AUTHORITY" "UPSTREAM". Envoy escapes
-// nothing in it. A path and an authority have no spaces, but other values may have quotes: so the authority is found from the
-// end.
+// nothing in it. A path and an authority have no spaces, but other values may have quotes: so the authority is found
+// from the end.
 func parseEnvoy(line string) (r Request, ok bool) {
 	_, rest, found := strings.Cut(line, `] "`)
 	method, rest, ok1 := strings.Cut(rest, " ")
