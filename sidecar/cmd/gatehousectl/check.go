@@ -6,6 +6,7 @@ import (
 	"github.com/gatehouse/gatehouse/sidecar/internal/envoyconfig"
 	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
 	"github.com/gatehouse/gatehouse/sidecar/internal/nginxconfig"
+	"github.com/gatehouse/gatehouse/sidecar/internal/rehearse"
 )
 
 // maxConfig bounds a configuration file in bytes; generated ones can be large.
@@ -15,6 +16,15 @@ type checkCmd struct {
 	File  string `arg:"" help:"Envoy configuration, YAML or JSON, or the output of Envoy's /config_dump; or nginx.conf, or the output of nginx -T; - is standard input."`
 	Rules string `placeholder:"FILE" help:"Rules of nginx, as nginx render reads or writes them. Default: the file that nginx.conf names."`
 	JSON  bool   `name:"json" help:"Print the report as JSON."`
+
+	Against  string `placeholder:"FILE" help:"Also compare the rules with those of this file, such as the configuration that runs, and print a request for each path that is judged differently. Exit code 4 if one lets in who was kept out. Both files may also have the rules only."`
+	Listener string `placeholder:"NAME" help:"Listener whose rules are compared, if there are several."`
+}
+
+// checked is a report, with changes if rules were compared.
+type checked struct {
+	findings.Report
+	Changes *[]rehearse.Change `json:"changes,omitempty"`
 }
 
 // Run analyses the file; it needs no Redis.
@@ -23,12 +33,26 @@ func (cmd *checkCmd) Run(c *console) error {
 	if err != nil {
 		return err
 	}
-	report, err := cmd.analyze(c, file)
+	var given []byte
+	if cmd.Rules != "" && nginxconfig.Is(file) {
+		if given, err = c.read(cmd.Rules, maxConfig, "rules"); err != nil {
+			return err
+		}
+	}
+	report, err := cmd.analyze(file, given)
 	if err != nil {
 		return err
 	}
+	var changes []rehearse.Change
+	out := checked{Report: report}
+	if cmd.Against != "" {
+		if changes, err = cmd.compare(c, file, given); err != nil && report.Errors() == 0 {
+			return err // otherwise a finding tells it
+		}
+		out.Changes = &changes
+	}
 	if cmd.JSON {
-		if err := cmd.print(c, &report); err != nil {
+		if err := cmd.print(c, &out); err != nil {
 			return err
 		}
 	} else {
@@ -39,9 +63,15 @@ func (cmd *checkCmd) Run(c *console) error {
 			}
 			fmt.Fprintf(c.stderr, "%s [%s] %s: %s\n  fix: %s\n", f.Severity, f.Code, at, f.Message, f.Fix)
 		}
+		if err := printChanges(c, changes, false); err != nil {
+			return err
+		}
 	}
 	if n := report.Errors(); n > 0 {
 		return usagef("%s: errors found: %d", cmd.File, n)
+	}
+	if rehearse.Weakened(changes) {
+		return weakened(cmd.File, cmd.Against)
 	}
 	if !cmd.JSON {
 		fmt.Fprintf(c.stdout, "%s: ok, %d rules\n", cmd.File, report.Rules)
@@ -49,26 +79,49 @@ func (cmd *checkCmd) Run(c *console) error {
 	return nil
 }
 
-func (cmd *checkCmd) analyze(c *console, file []byte) (findings.Report, error) {
-	if !nginxconfig.Is(file) {
-		if cmd.Rules != "" {
-			return findings.Report{}, usagef("--rules: %s is Envoy's, which has the rules in it", cmd.File)
-		}
-		return envoyconfig.Analyze(file), nil
+func (cmd *checkCmd) analyze(file, rules []byte) (findings.Report, error) {
+	if nginxconfig.Is(file) {
+		return nginxconfig.Analyze(cmd.File, file, rules), nil
 	}
-	var rules []byte
 	if cmd.Rules != "" {
-		var err error
-		if rules, err = c.read(cmd.Rules, maxConfig, "rules"); err != nil {
+		return findings.Report{}, usagef("--rules: %s is Envoy's, which has the rules in it", cmd.File)
+	}
+	if cmd.Against != "" && envoyconfig.IsRules(file) {
+		rules, err := parseRules(cmd.File, file, "")
+		if err != nil {
 			return findings.Report{}, err
 		}
+		return findings.Report{Rules: len(rules.Rules)}, nil
 	}
-	return nginxconfig.Analyze(cmd.File, file, rules), nil
+	return envoyconfig.Analyze(file), nil
 }
 
-func (cmd *checkCmd) print(c *console, report *findings.Report) error {
+// compare compares the rules of the file, or those that were given, with those of --against.
+func (cmd *checkCmd) compare(c *console, file, given []byte) ([]rehearse.Change, error) {
+	if cmd.Against == "-" && (cmd.File == "-" || cmd.Rules == "-") {
+		return nil, usagef("--against: standard input is also another file")
+	}
+	old, err := c.rules(cmd.Against, cmd.Listener)
+	if err != nil {
+		return nil, err
+	}
+	name, text := cmd.File, file
+	if given != nil {
+		name, text = cmd.Rules, given
+	}
+	rules, err := parseRules(name, text, cmd.Listener)
+	if err != nil {
+		return nil, err
+	}
+	return rehearse.Compare(old, rules), nil
+}
+
+func (cmd *checkCmd) print(c *console, report *checked) error {
 	if report.Findings == nil {
 		report.Findings = []findings.Finding{} // a list, also an empty one
+	}
+	if report.Changes != nil && *report.Changes == nil {
+		*report.Changes = []rehearse.Change{}
 	}
 	return c.printJSON(report)
 }

@@ -207,22 +207,32 @@ func (cmd *explainCmd) rules(c *console) (json.RawMessage, error) {
 	} else if file, err = c.read(source, maxConfig, "rules"); err != nil {
 		return nil, err
 	}
+	return chosenRules(source, file, cmd.Listener)
+}
+
+// chosenRules returns the rules of a listener, or of all listeners if they have the same.
+func chosenRules(source string, file []byte, listener string) (json.RawMessage, error) {
 	all, err := envoyconfig.RulesOf(file)
 	if err != nil {
 		return nil, usagef("%s: %w", source, err)
 	}
 	var names []string
+	several := false
 	for _, rules := range all {
-		if cmd.Listener == "" && len(all) == 1 || cmd.Listener != "" && rules.Listener == cmd.Listener {
+		if listener != "" && rules.Listener == listener {
 			return rules.JSON, nil
 		}
+		several = several || !bytes.Equal(rules.JSON, all[0].JSON)
 		names = append(names, rules.Listener)
 	}
-	if cmd.Listener == "" {
+	switch {
+	case listener != "":
+		return nil, usagef("%s has no listener %q with rules, but %s", source, listener, strings.Join(names, ", "))
+	case several:
 		return nil, usagef("%s has the rules of several listeners: choose one by --listener: %s", source,
 			strings.Join(names, ", "))
 	}
-	return nil, usagef("%s has no listener %q with rules, but %s", source, cmd.Listener, strings.Join(names, ", "))
+	return all[0].JSON, nil
 }
 
 func printExplanation(w io.Writer, e *inspect.Explanation) {

@@ -17,6 +17,7 @@ const (
 	exitRuntime  = 1
 	exitUsage    = 2
 	exitNotFound = 3
+	exitWeakened = 4
 )
 
 // cli is the grammar.
@@ -37,6 +38,8 @@ type cli struct {
 	Trim trimCmd `cmd:"" help:"Remove the log entries of objects and devices deleted over 24 hours ago, and delete objects that expired over 24 hours ago."`
 
 	Check checkCmd `cmd:"" help:"Check Gatehouse in a configuration of Envoy or nginx, offline."`
+
+	Rehearse rehearseCmd `cmd:"" help:"Tell which requests of access logs other rules would judge differently, offline. Exit code 4 if they let in who was kept out."`
 
 	Nginx struct {
 		Render  nginxRenderCmd  `cmd:"" help:"Write the rules as the NGINX plugin reads them, after checking them as Envoy does."`
@@ -125,6 +128,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, env func(stri
 		code = exitUsage
 	case errors.Is(err, publish.ErrNotFound):
 		code = exitNotFound
+	case errors.Is(err, errWeakened):
+		code = exitWeakened
 	default:
 		code = exitRuntime
 	}

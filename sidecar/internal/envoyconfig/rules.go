@@ -18,7 +18,7 @@ func RulesOf(file []byte) ([]Rules, error) {
 	if err != nil {
 		return nil, err
 	}
-	if m, ok := tree.(map[string]any); ok && (object(m).has("rules") || object(m).has("max_staleness")) {
+	if m, ok := tree.(map[string]any); ok && hasRules(m) {
 		if object(m).has("format") {
 			return nil, errors.New("is what nginx render writes: give the file that it reads")
 		}
@@ -42,4 +42,16 @@ func RulesOf(file []byte) ([]Rules, error) {
 		return nil, errors.New("has no Gatehouse filter and no rules")
 	}
 	return all, nil
+}
+
+// IsRules reports whether a file has rules only, as for nginx.
+func IsRules(file []byte) bool {
+	tree, err := parse(file)
+	m, ok := tree.(map[string]any)
+	return err == nil && ok && hasRules(m)
+}
+
+func hasRules(o object) bool {
+	_, hosts := o["virtual_hosts"].(map[string]any) // in Envoy's routes it is a list
+	return o.has("rules") || o.has("max_staleness") || o.has("default") || hosts
 }

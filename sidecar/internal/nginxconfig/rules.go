@@ -1,6 +1,8 @@
 package nginxconfig
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -56,6 +58,33 @@ func (a *analysis) readRules(given []byte, named string) {
 			policy.UnknownMethod: &unknownMethod}[doubt.Kind]
 		a.add(kind, nil, doubt.Field, "%s", doubt.Text)
 	}
+}
+
+// RulesOf returns the rules that an nginx.conf names, which [Analyze] reads likewise.
+func RulesOf(file string, text []byte) (*policy.Config, error) {
+	tree, reader := load(file, text)
+	if len(reader.wrong) > 0 {
+		return nil, errors.New(reader.wrong[0])
+	}
+	a := &analysis{reader: reader}
+	for _, d := range tree {
+		if d.name == "http" {
+			a.http = newScope(d, nil)
+		}
+	}
+	if a.http == nil {
+		return nil, errors.New("has no http block")
+	}
+	code, _, _ := a.calls(a.http, "init_by_lua", edgeModule, callInit)
+	named := rulesFile.FindStringSubmatch(code)
+	if named == nil {
+		return nil, errors.New("its init_by_lua names no rules")
+	}
+	given, err := reader.readAbsolute(named[1])
+	if err != nil {
+		return nil, fmt.Errorf("rules %q: %w", named[1], err)
+	}
+	return nginx.Parse(given)
 }
 
 // covers reports whether a request that a rule of this kind governs may get to the scope.
