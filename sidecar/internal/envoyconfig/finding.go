@@ -89,9 +89,10 @@ func Kinds() []findings.Kind {
 		unreadable, noFilter, misplaced, badRules, openMethod, wildcard, noLabels, openPart, unknownMethod, openAdmin,
 		otherVM, failOpen, noReload, otherCode, pushWaits, edgeBuffers, filterOff, notCertain, matchedOnly,
 		notNormalized, manySpellings, underscores, forgedSource, behindRouter, noJWT, noIdleTimeout, noSource, noClaims,
-		ownFilters, tunnel, otherCache, injects, translated, otherIssuer, ownAddress,
+		ownFilters, tunnel, otherCache, injects, translated, otherIssuer, otherPort, ownAddress,
 		noPush, openPush, pushMode, smallPush, pushLimited,
 		noCluster, fewCalls, unjudged, weakerEdge,
 		routeOff, rewriteIn, unclear, toInner, clientsChoose, setsIdentity, sharedKeys, sharedAnswers, unseenRoutes,
+		noHost, weakerHost,
 	}
 }

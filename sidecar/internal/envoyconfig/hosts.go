@@ -1,0 +1,246 @@
+package envoyconfig
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/gatehouse/gatehouse/edge/policy"
+	"github.com/gatehouse/gatehouse/sidecar/internal/findings"
+)
+
+var (
+	otherPort  = findings.ErrorKind("GH0316", "set ignore_port_in_host_matching: true in the route configuration")
+	noHost     = findings.WarningKind("GH0610", "correct the domains, or add them to a virtual host of Envoy")
+	weakerHost = findings.ErrorKind("GH0611", "give both hosts rules that ask the same there, or default: deny to the one "+
+		"that asks less; or route each to an upstream of its own, by domains")
+)
+
+// judge is what decides about requests: the rules of a virtual host, or those of the top level.
+type judge struct {
+	*plugin
+	policy.HostRules
+	host int // its index in the rules
+}
+
+func (p *plugin) judge(host int) judge { return judge{p, p.rules.HostRules(host), host} }
+
+// judges are all of an edge.
+func (p *plugin) judges() (all []judge) {
+	for host := policy.NoVirtualHost; host < len(p.rules.VirtualHosts); host++ {
+		all = append(all, p.judge(host))
+	}
+	return all
+}
+
+func (j *judge) own() []policy.Rule { return j.rules.Rules[j.First:j.End] }
+
+// asksCredential reports whether some rule wants a credential.
+func (j *judge) asksCredential() bool {
+	return slices.ContainsFunc(j.own(), func(r policy.Rule) bool { return protects(&r) })
+}
+
+func (j *judge) need(method, path string) policy.Need {
+	return j.rules.NeedOf(j.HostRules, method, path)
+}
+
+// title names the judge.
+func (j *judge) title() string {
+	if j.host == policy.NoVirtualHost {
+		return "the top level of the rules"
+	}
+	return "virtual_hosts." + j.rules.VirtualHosts[j.host].Name
+}
+
+// domain is one of a route configuration, in lower case, and the index of its virtual host.
+type domain struct {
+	text string
+	host int
+}
+
+func domainsOf(config object) (all []domain) {
+	for i, host := range config.list("virtual_hosts") {
+		texts, _ := host.field("domains").([]any)
+		for _, text := range texts {
+			text, _ := text.(string)
+			all = append(all, domain{strings.ToLower(text), i})
+		}
+	}
+	return all
+}
+
+// route returns the virtual host of Envoy that takes a host, -1 if none does: by a host itself, then the longest end,
+// the longest beginning, and "*".
+func route(domains []domain, host string) int {
+	const end = 1 << 16 // comes before beginnings
+	found, best := -1, -1
+	for _, d := range domains {
+		fixed, rank := strings.Trim(d.text, "*"), -1
+		switch {
+		case d.text == host:
+			return d.host
+		case d.text == "*":
+			rank = 0
+		case len(host) <= len(fixed): // a "*" is for at least one byte
+		case strings.HasPrefix(d.text, "*") && strings.HasSuffix(host, fixed):
+			rank = end + len(fixed)
+		case strings.HasSuffix(d.text, "*") && strings.HasPrefix(host, fixed):
+			rank = len(fixed)
+		}
+		if rank > best {
+			found, best = d.host, rank
+		}
+	}
+	return found
+}
+
+// samples returns hosts of which each set of hosts that Envoy's domains and those of the rules distinguish has one.
+func samples(domains []domain, rules *policy.Config) (hosts []string) {
+	const some = "gatehouse-check"
+	texts := []string{"*"}
+	for _, d := range domains {
+		texts = append(texts, d.text)
+	}
+	for _, host := range rules.VirtualHosts {
+		texts = append(texts, host.Domains...)
+	}
+	for _, text := range texts {
+		hosts = append(hosts, strings.Replace(text, "*", some, 1))
+		if beginning, found := strings.CutSuffix(text, "*"); found && beginning != "" {
+			for _, other := range texts {
+				if end, found := strings.CutPrefix(other, "*"); found {
+					hosts = append(hosts, beginning+strings.TrimPrefix(end, "."), beginning+some+end)
+				}
+			}
+		}
+	}
+	slices.Sort(hosts)
+	return slices.Compact(hosts)
+}
+
+// withoutPort is a host as the filter reads it.
+func withoutPort(host string) string {
+	if colon := strings.LastIndexByte(host, ':'); colon > strings.LastIndexByte(host, ']') {
+		return host[:colon]
+	}
+	return host
+}
+
+// judgesOf returns the hosts of the rules that judge requests for each virtual host of a route configuration. How a
+// client writes a port doesn't count.
+func (p *plugin) judgesOf(config object) map[int][]int {
+	domains, find, all := domainsOf(config), p.rules.FindVirtualHost(), map[int][]int{}
+	for _, host := range samples(domains, p.rules) {
+		at, by := route(domains, host), find(withoutPort(host))
+		if !slices.Contains(all[at], by) {
+			all[at] = append(all[at], by)
+		}
+	}
+	if len(p.rules.VirtualHosts) == 0 {
+		for i := range config.list("virtual_hosts") {
+			all[i] = []int{policy.NoVirtualHost}
+		}
+	}
+	return all
+}
+
+// judged returns the routes of an edge, each once for each of those who judge its requests.
+func (a *analysis) judged(p *plugin) (all []way) {
+	var config object
+	var hosts map[int][]int
+	for _, w := range a.ways(p.manager) {
+		if !same(config, w.levels[0].of) {
+			config = w.levels[0].of
+			hosts = p.judgesOf(config)
+		}
+		for _, host := range hosts[w.host] {
+			w.by = p.judge(host)
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// hosts checks that Envoy and the rules read the same host, and that no virtual host of the rules is without requests.
+func (a *analysis) hosts(p *plugin) {
+	configs, unseen := a.routings(p.manager)
+	if len(p.rules.VirtualHosts) == 0 || unseen != "" {
+		return
+	}
+	used := map[int]bool{}
+	discovers := len(configs) == 0
+	for _, config := range configs {
+		discovers = discovers || config.has("vhds")
+		hosts := p.judgesOf(config)
+		for at, by := range hosts {
+			for _, host := range by {
+				used[host] = used[host] || at >= 0
+			}
+		}
+		a.ports(p, config, hosts)
+	}
+	for i, host := range p.rules.VirtualHosts {
+		if !used[i] && !discovers {
+			a.add(&noHost, p.name(), "virtual_hosts."+host.Name+".domains",
+				"no virtual host of Envoy has them: requests for %s get 404", strings.Join(host.Domains, ", "))
+		}
+	}
+}
+
+// portForms are ports in requests with which Envoy reads another host than the filter.
+func portForms(manager, config object) []string {
+	switch {
+	case config.flag("ignore_port_in_host_matching"):
+		return nil
+	case manager.flag("strip_any_host_port"):
+		return []string{":"} // which Envoy keeps
+	}
+	return []string{":1", ":"}
+}
+
+// ports reports that by a port in the request clients get to a virtual host whose rules ask more.
+func (a *analysis) ports(p *plugin, config object, hosts map[int][]int) {
+	domains, find := domainsOf(config), p.rules.FindVirtualHost()
+	ways := slices.DeleteFunc(a.ways(p.manager), func(w way) bool { return !same(w.levels[0].of, config) })
+	for _, host := range samples(domains, p.rules) {
+		for _, port := range portForms(p.manager, config) {
+			host := withoutPort(host) + port
+			at, by := route(domains, host), find(withoutPort(host))
+			if slices.Contains(hosts[at], by) {
+				continue
+			}
+			for _, w := range ways {
+				if w.host != at {
+					continue
+				}
+				for _, other := range hosts[at] {
+					guarded := w
+					w.by, guarded.by = p.judge(by), p.judge(other)
+					if method, path := w.weaker(&guard{way: guarded, paths: guarded.protects()}); path != "" {
+						a.add(&otherPort, p.name(), "route_config.ignore_port_in_host_matching",
+							"is not true: Envoy sends requests for the host %q to %s, where %s asks more for %s %s than %s, which "+
+								"judges them by the host without its port", host, w.levels[1].at, guarded.by.title(), method, path, w.by.title())
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// weakerHosts reports a host by which clients get to an upstream with less than the rules ask for another host.
+func (a *analysis) weakerHosts(c *chain, guards []guard) {
+	for _, w := range a.judged(c.edge) {
+		to, _ := w.targets(&a.resources, false)
+		for _, g := range guards {
+			if g.chain != c || g.way.by.host == w.by.host || !g.to.meet(to) {
+				continue
+			}
+			if method, path := w.weaker(&g); path != "" {
+				a.add(&weakerHost, c.listener.text("name"), w.at,
+					"leads hosts for which %s asks less for %s %s to the same upstream as those of %s", w.by.title(), method, path,
+					g.way.by.title())
+				return
+			}
+		}
+	}
+}
