@@ -197,6 +197,14 @@ type guard struct {
 // within returns the paths that a guard protects, also samples of those that another route takes or makes.
 func (g *guard) within(other *way) []string {
 	paths := append(g.way.by.protectedPaths(other), g.way.by.ownPaths(other)...)
+	if other.by.plugin != nil {
+		for _, r := range other.by.own() { // which may ask less for a part of what this one protects
+			paths = append(paths, slices.DeleteFunc(r.Match.Samples(), func(path string) bool {
+				_, found := g.way.by.asks(path)
+				return !found
+			})...)
+		}
+	}
 	return append(slices.DeleteFunc(paths, func(path string) bool { return !g.way.takes(path) }), g.paths...)
 }
 

@@ -237,8 +237,8 @@ func (a *analysis) weakerHosts(c *chain, guards []guard) {
 			}
 			if method, path := w.weaker(&g); path != "" {
 				a.add(&weakerHost, c.listener.text("name"), w.at,
-					"leads hosts for which %s asks less for %s %s to the same upstream as those of %s", w.by.title(), method, path,
-					g.way.by.title())
+					"leads to an upstream that %s protects for other hosts, but here %s judges, and asks less for %s %s",
+					g.way.by.title(), w.by.title(), method, path)
 				return
 			}
 		}
