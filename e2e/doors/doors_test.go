@@ -214,14 +214,14 @@ var doors = []door{
 	{"several domains with one cache", func(g *gen) {
 		rules := g.rules["rules"].([]any)
 		g.rules["rules"] = append([]any{parse(`{"match": {"path": "/shared"}, "cache": {"on_miss": "fetch"}}`)}, rules...)
-		join(g.hcm["route_config"].(tree), "virtual_hosts",
+		join(g.routes(), "virtual_hosts",
 			parse(`{"name": "b", "domains": ["b.example"], "routes": [{"match": {"prefix": "/"}, "route": {"cluster": %q}}]}`,
 				g.name("other")))
 		g.others = append(g.others, "b.example")
 	}},
 	{"a port in the host", func(g *gen) {
 		g.open()
-		g.hcm["route_config"].(tree)["ignore_port_in_host_matching"] = false
+		g.routes()["ignore_port_in_host_matching"] = false
 		delete(g.hcm, "strip_any_host_port")
 		if g.chance(50) {
 			g.hcm["strip_matching_host_port"] = true
@@ -229,7 +229,7 @@ var doors = []door{
 	}},
 	{"an empty port in the host", func(g *gen) {
 		g.open()
-		g.hcm["route_config"].(tree)["ignore_port_in_host_matching"] = false
+		g.routes()["ignore_port_in_host_matching"] = false
 		g.hcm["strip_any_host_port"] = true
 	}},
 	{"an open host of the same service", func(g *gen) {

@@ -196,12 +196,7 @@ func (g *gen) intend() {
 
 // done closes the configuration: the file that is checked, and its parts for Envoy.
 func (g *gen) done() *config {
-	if app, found := g.rules["virtual_hosts"].(tree)["app"].(tree); found {
-		app["rules"] = g.rules["rules"]
-		if g.rules["default"] != nil {
-			app["default"] = g.rules["default"]
-		}
-	}
+	g.sameRules()
 	g.before(g.edge)
 	g.read.read(g.file)
 	g.text = marshal(tree{
@@ -316,12 +311,32 @@ func filterState(name, key, factory, format string) tree {
 // judges gives hosts a virtual host of the rules that lets all pass.
 func (g *gen) judges(domains ...any) {
 	g.rules["virtual_hosts"].(tree)["pub"] = tree{"domains": domains, "rules": []any{parse(`{"match": {"prefix": "/"}}`)}}
-	g.hcm["route_config"].(tree)["ignore_port_in_host_matching"] = true
+	g.routes()["ignore_port_in_host_matching"] = true
+}
+
+// sameRules gives the virtual host app of the rules those of the top level.
+func (g *gen) sameRules() {
+	if app, found := g.rules["virtual_hosts"].(tree)["app"].(tree); found {
+		delete(app, "default")
+		for _, name := range []string{"rules", "default"} {
+			if g.rules[name] != nil {
+				app[name] = g.rules[name]
+			}
+		}
+	}
+}
+
+// routes is the route configuration.
+func (g *gen) routes() tree {
+	if scopes, found := g.hcm["scoped_routes"].(tree); found {
+		return at(scopes, "scoped_route_configurations_list", "scoped_route_configurations", 0, "route_configuration").(tree)
+	}
+	return g.hcm["route_config"].(tree)
 }
 
 // domains gives hosts a virtual host of Envoy for these routes.
 func (g *gen) domains(route string, domains ...any) {
-	config := g.hcm["route_config"].(tree)
+	config := g.routes()
 	config["virtual_hosts"] = slices.DeleteFunc(config["virtual_hosts"].([]any), func(host any) bool {
 		return at(host, "name") == "pub"
 	})
@@ -329,7 +344,9 @@ func (g *gen) domains(route string, domains ...any) {
 }
 
 // toOther is a route of all paths to the service that isn't protected.
-func (g *gen) toOther() string { return fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to("other")) }
+func (g *gen) toOther() string {
+	return fmt.Sprintf(`{"match": {"prefix": "/"}, "route": %s}`, g.to("other"))
+}
 
 // open is an open host of another service.
 func (g *gen) open() {
@@ -425,6 +442,7 @@ var variations = []func(*gen){
 	(*gen).open,
 	func(g *gen) { // the same rules, also those that others add
 		g.rules["virtual_hosts"].(tree)["app"] = tree{"domains": []any{"edge.example", "static.example"}}
+		g.sameRules()
 	},
 	func(g *gen) {
 		rule := `{"match": {"path": "/shared"}, "cache": {"on_miss": "fetch"%s}}`
@@ -434,9 +452,9 @@ var variations = []func(*gen){
 			before(g.rules, "rules", parse(rule, ""))
 			g.rules["virtual_hosts"].(tree)["b"] = tree{"domains": []any{"b.example"}, "rules": []any{parse(rule, "")}}
 		}
-		join(g.hcm["route_config"].(tree), "virtual_hosts",
+		join(g.routes(), "virtual_hosts",
 			tree{"name": "shared", "domains": []any{"b.example"}, "routes": []any{parse("%s", g.toOther())}})
-		g.hcm["route_config"].(tree)["ignore_port_in_host_matching"] = true
+		g.routes()["ignore_port_in_host_matching"] = true
 		g.others = append(g.others, "b.example")
 	},
 	func(g *gen) {
@@ -508,7 +526,7 @@ func (g *gen) wildHosts() {
 	g.judges(some()...)
 	g.domains(fmt.Sprintf(`{"match": {"prefix": %q}, "route": %s}`, pick(g, "/", "/", "/v1/", "/open/"),
 		g.to(pick(g, "upstream", "other", "other"))), some()...)
-	config := g.hcm["route_config"].(tree)
+	config := g.routes()
 	config["ignore_port_in_host_matching"] = g.chance(60)
 	if g.chance(30) {
 		g.host["domains"] = []any{"edge.example", "*.test"}
