@@ -10,7 +10,7 @@ import (
 
 var (
 	otherPort  = findings.ErrorKind("GH0316", "set ignore_port_in_host_matching: true in the route configuration")
-	noHost     = findings.WarningKind("GH0610", "correct the domains, or add them to a virtual host of Envoy")
+	noHost     = findings.WarningKind("GH0610", "correct the domains, or add them to a virtual host of Envoy; remove rules without requests")
 	weakerHost = findings.ErrorKind("GH0611", "give both hosts rules that ask the same there, or default: deny to the one "+
 		"that asks less; or route each to an upstream of its own, by domains")
 )
@@ -178,11 +178,18 @@ func (a *analysis) hosts(p *plugin) {
 		}
 		a.ports(p, config, hosts)
 	}
+	if discovers {
+		return
+	}
 	for i, host := range p.rules.VirtualHosts {
-		if !used[i] && !discovers {
+		if !used[i] {
 			a.add(&noHost, p.name(), "virtual_hosts."+host.Name+".domains",
 				"no virtual host of Envoy has them: requests for %s get 404", strings.Join(host.Domains, ", "))
 		}
+	}
+	if top := p.judge(policy.NoVirtualHost); !used[policy.NoVirtualHost] && len(top.own()) > 0 {
+		a.add(&noHost, p.name(), "rules",
+			"judge no request: virtual_hosts have all hosts that Envoy's virtual hosts have")
 	}
 }
 

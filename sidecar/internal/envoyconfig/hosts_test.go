@@ -14,6 +14,7 @@ const (
 	shopRules = "shop: {domains: [shop.example, '*.shop.example'], rules: [{match: {prefix: /me/}, auth: {}}, " +
 		"{name: all, match: {prefix: /}, cache: {}}]}"
 	toShop   = "{name: shop, domains: [shop.example, '*.SHOP.example'], routes: [{match: {prefix: /}, route: {cluster: shop}}]}"
+	toRest   = ", {name: rest, domains: [rest.test], routes: [{match: {path: /x}, route: {cluster: rest}}]}"
 	toOthers = "{name: others, domains: ['*'], routes: [{match: {prefix: /}, route: {cluster: upstream}}]}"
 )
 
@@ -39,10 +40,10 @@ func virtualHosts() []analyzeTest {
 		{"virtual hosts, ports count, but nothing asks more", hosted(shopRules,
 			toShop+", {name: others, domains: ['*'], routes: [{match: {path: /v1/x}, route: {cluster: upstream}}]}", portsCount,
 			"x: y"), nil, ""},
-		{"virtual hosts, ports count, but no other host takes them", hosted(shopRules, toShop, portsCount, "x: y"), nil, ""},
+		{"virtual hosts, ports count, but no other host takes them", hosted(shopRules, toShop+toRest, portsCount, "x: y"), nil, ""},
 		{"virtual hosts, a port in a domain", hosted(shopRules,
-			"{name: shop, domains: ['shop.example', 'shop.example:*'], routes: [{match: {prefix: /}, route: {cluster: shop}}]}",
-			portsCount, "x: y"), nil, ""},
+			"{name: shop, domains: ['shop.example', 'shop.example:*'], routes: [{match: {prefix: /}, route: {cluster: shop}}]}"+
+			toRest, portsCount, "x: y"), nil, ""},
 		{"virtual hosts with one upstream", hosted(shopRules, "{name: all, domains: ['*'], routes: [{match: {prefix: /}, "+
 			"route: {cluster: upstream}}]}"), []string{weakerHost.Code}, "listener edge: virtual host all: routes[0]"},
 		{"virtual hosts with one upstream of two domains",
@@ -61,13 +62,14 @@ func virtualHosts() []analyzeTest {
 		{"virtual hosts, the other one opens a part",
 			hosted("all: {domains: [a.example], rules: [{match: {prefix: /}, auth: {}}]}, part: {domains: [b.example], default: "+
 				"deny, rules: [{match: {prefix: /part/}}]}",
-				"{name: all, domains: [a.example, b.example], routes: [{match: {prefix: /}, route: {cluster: a}}]}"),
-			[]string{weakerHost.Code}, "virtual host all: routes[0]"},
+				"{name: all, domains: [a.example, b.example], routes: [{match: {prefix: /}, route: {cluster: a}}]}"+
+					toRest), []string{weakerHost.Code}, "virtual host all: routes[0]"},
 		{"virtual hosts by a route's header", hosted(shopRules, "{name: all, domains: ['*'], routes: [{match: {prefix: /, "+
 			"headers: [{name: ':authority', string_match: {exact: shop.example}}]}, route: {cluster: shop}}, {match: {prefix: "+
 			"/v1/}, route: {cluster: upstream}}]}"), []string{weakerHost.Code, sharedKeys.Code}, "routes[0]"},
-		{"a virtual host without requests", hosted(shopRules+", gone: {domains: [gone.example]}", toShop),
+		{"a virtual host without requests", hosted(shopRules+", gone: {domains: [gone.example]}", toShop+toRest),
 			[]string{noHost.Code}, "listener edge: virtual_hosts.gone.domains"},
+		{"rules without requests", hosted(shopRules, toShop), []string{noHost.Code}, "listener edge: rules"},
 		{"a virtual host for the others", hosted(shopRules+", rest: {domains: ['*.example']}", both),
 			[]string{weakerHost.Code}, "virtual host others: routes[0]"},
 		{"virtual hosts by discovery", hosted(shopRules+", gone: {domains: [gone.example]}", toShop, portsCount, "vhds: {}"),
@@ -86,8 +88,8 @@ func virtualHosts() []analyzeTest {
 			"{name: shop, domains: [shop.example, '*.shop.example'], typed_per_filter_config: {gatehouse: {disabled: true}}, routes: [{match: "+
 				"{prefix: /}, route: {cluster: shop}}]}, "+toOthers), []string{routeOff.Code}, "virtual host shop"},
 		{"virtual hosts, rewritten", hosted(shopRules, "{name: shop, domains: ['*.shop.example'], routes: [{match: {prefix: "+
-			"/you/}, route: {cluster: shop, prefix_rewrite: /me/}}, {match: {prefix: /}, route: {cluster: shop}}]}"),
-			[]string{rewriteIn.Code}, "virtual host shop: routes[0]"},
+			"/you/}, route: {cluster: shop, prefix_rewrite: /me/}}, {match: {prefix: /}, route: {cluster: shop}}]}"+
+			toRest), []string{rewriteIn.Code}, "virtual host shop: routes[0]"},
 		{"virtual hosts, rewritten to what only another one protects", hosted(shopRules, toShop+", {name: others, domains: "+
 			"['*'], routes: [{match: {prefix: /you/}, route: {cluster: upstream, prefix_rewrite: /me/}}, {match: {prefix: /}, "+
 			"route: {cluster: upstream}}]}"), nil, ""},
@@ -97,14 +99,14 @@ func virtualHosts() []analyzeTest {
 			hosted("shop: {default: deny, domains: [shop.example, '*.shop.example'], credentials: {id_header: x-id, secret_header: x-shop}}", both,
 				shippedFilters, shippedFilters+sets("x-shop")), []string{injects.Code}, "http_filters[0]"},
 		{"several upstreams of one cache, by domains", hosted("shop: {domains: ['*.example'], rules: [{match: {prefix: /}, "+
-			"cache: {}}]}", toShop+", {name: b, domains: [b.example], routes: [{match: {prefix: /}, route: {cluster: b}}]}"),
+			"cache: {}}]}", toShop+", {name: b, domains: [b.example], routes: [{match: {prefix: /}, route: {cluster: b}}]}"+toRest),
 			[]string{sharedKeys.Code}, "listener edge: virtual_hosts.shop.rules[0].cache"},
 		{"several upstreams, keys with hosts", hosted("shop: {domains: ['*.example'], rules: [{match: {prefix: /}, cache: "+
-			"{scope: host}}]}", toShop+", {name: b, domains: [b.example], routes: [{match: {prefix: /}, route: {cluster: b}}]}"),
+			"{scope: host}}]}", toShop+", {name: b, domains: [b.example], routes: [{match: {prefix: /}, route: {cluster: b}}]}"+toRest),
 			nil, ""},
 		{"several upstreams by a header, keys with hosts", hosted("shop: {domains: ['*.example'], rules: [{match: {prefix: "+
 			"/}, cache: {scope: host}}]}", "{name: b, domains: [b.example], routes: [{match: {prefix: /, headers: [{name: x}]}, "+
-			"route: {cluster: b}}, {match: {prefix: /}, route: {cluster: c}}]}"), []string{sharedKeys.Code}, "rules[0].cache"},
+			"route: {cluster: b}}, {match: {prefix: /}, route: {cluster: c}}]}"+toRest), []string{sharedKeys.Code}, "rules[0].cache"},
 	}
 }
 
