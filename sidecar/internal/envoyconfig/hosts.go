@@ -9,8 +9,9 @@ import (
 )
 
 var (
-	otherPort  = findings.ErrorKind("GH0316", "set ignore_port_in_host_matching: true in the route configuration")
-	noHost     = findings.WarningKind("GH0610", "correct the domains, or add them to a virtual host of Envoy; remove rules without requests")
+	otherPort = findings.ErrorKind("GH0316", "set ignore_port_in_host_matching: true in the route configuration")
+	noHost    = findings.WarningKind("GH0610", "correct the domains, or add them to a virtual host of Envoy; remove rules "+
+		"without requests")
 	weakerHost = findings.ErrorKind("GH0611", "give both hosts rules that ask the same there, or default: deny to the one "+
 		"that asks less; or route each to an upstream of its own, by domains")
 )
@@ -51,70 +52,15 @@ func (j *judge) title() string {
 	return "virtual_hosts." + j.rules.VirtualHosts[j.host].Name
 }
 
-// domain is one of a route configuration, in lower case, and the index of its virtual host.
-type domain struct {
-	text string
-	host int
-}
-
-func domainsOf(config object) (all []domain) {
+func domainsOf(config object) (all []findings.Domain) {
 	for i, host := range config.list("virtual_hosts") {
 		texts, _ := host.field("domains").([]any)
 		for _, text := range texts {
 			text, _ := text.(string)
-			all = append(all, domain{strings.ToLower(text), i})
+			all = append(all, findings.Domain{Text: strings.ToLower(text), Owner: i})
 		}
 	}
 	return all
-}
-
-// route returns the virtual host of Envoy that takes a host, -1 if none does: by a host itself, then the longest end,
-// the longest beginning, and "*".
-func route(domains []domain, host string) int {
-	const end = 1 << 16 // comes before beginnings
-	found, best := -1, -1
-	for _, d := range domains {
-		fixed, rank := strings.Trim(d.text, "*"), -1
-		switch {
-		case d.text == host:
-			return d.host
-		case d.text == "*":
-			rank = 0
-		case len(host) <= len(fixed): // a "*" is for at least one byte
-		case strings.HasPrefix(d.text, "*") && strings.HasSuffix(host, fixed):
-			rank = end + len(fixed)
-		case strings.HasSuffix(d.text, "*") && strings.HasPrefix(host, fixed):
-			rank = len(fixed)
-		}
-		if rank > best {
-			found, best = d.host, rank
-		}
-	}
-	return found
-}
-
-// samples returns hosts of which each set of hosts that Envoy's domains and those of the rules distinguish has one.
-func samples(domains []domain, rules *policy.Config) (hosts []string) {
-	const some = "gatehouse-check"
-	texts := []string{"*"}
-	for _, d := range domains {
-		texts = append(texts, d.text)
-	}
-	for _, host := range rules.VirtualHosts {
-		texts = append(texts, host.Domains...)
-	}
-	for _, text := range texts {
-		hosts = append(hosts, strings.Replace(text, "*", some, 1))
-		if beginning, found := strings.CutSuffix(text, "*"); found && beginning != "" {
-			for _, other := range texts {
-				if end, found := strings.CutPrefix(other, "*"); found {
-					hosts = append(hosts, beginning+strings.TrimPrefix(end, "."), beginning+some+end)
-				}
-			}
-		}
-	}
-	slices.Sort(hosts)
-	return slices.Compact(hosts)
 }
 
 // withoutPort is a host as the filter reads it.
@@ -129,8 +75,8 @@ func withoutPort(host string) string {
 // client writes a port doesn't count.
 func (p *plugin) judgesOf(config object) map[int][]int {
 	domains, find, all := domainsOf(config), p.rules.FindVirtualHost(), map[int][]int{}
-	for _, host := range samples(domains, p.rules) {
-		at, by := route(domains, host), find(withoutPort(host))
+	for _, host := range findings.SampleHosts(domains, p.rules) {
+		at, by := findings.Route(domains, host), find(withoutPort(host))
 		if !slices.Contains(all[at], by) {
 			all[at] = append(all[at], by)
 		}
@@ -208,10 +154,10 @@ func portForms(manager, config object) []string {
 func (a *analysis) ports(p *plugin, config object, hosts map[int][]int) {
 	domains, find := domainsOf(config), p.rules.FindVirtualHost()
 	ways := slices.DeleteFunc(a.ways(p.manager), func(w way) bool { return !same(w.levels[0].of, config) })
-	for _, host := range samples(domains, p.rules) {
+	for _, host := range findings.SampleHosts(domains, p.rules) {
 		for _, port := range portForms(p.manager, config) {
 			host := withoutPort(host) + port
-			at, by := route(domains, host), find(withoutPort(host))
+			at, by := findings.Route(domains, host), find(withoutPort(host))
 			if slices.Contains(hosts[at], by) {
 				continue
 			}
@@ -235,11 +181,12 @@ func (a *analysis) ports(p *plugin, config object, hosts map[int][]int) {
 }
 
 // weakerHosts reports a host by which clients get to an upstream with less than the rules ask for another host.
+// Hosts without rules, which are refused or pass, protect nothing.
 func (a *analysis) weakerHosts(c *chain, guards []guard) {
 	for _, w := range a.judged(c.edge) {
 		to, _ := w.targets(&a.resources, false)
 		for _, g := range guards {
-			if g.chain != c || g.way.by.host == w.by.host || !g.to.meet(to) {
+			if g.chain != c || g.way.by.First == g.way.by.End || g.way.by.host == w.by.host || !g.to.meet(to) {
 				continue
 			}
 			if method, path := w.weaker(&g); path != "" {

@@ -43,7 +43,7 @@ func virtualHosts() []analyzeTest {
 		{"virtual hosts, ports count, but no other host takes them", hosted(shopRules, toShop+toRest, portsCount, "x: y"), nil, ""},
 		{"virtual hosts, a port in a domain", hosted(shopRules,
 			"{name: shop, domains: ['shop.example', 'shop.example:*'], routes: [{match: {prefix: /}, route: {cluster: shop}}]}"+
-			toRest, portsCount, "x: y"), nil, ""},
+				toRest, portsCount, "x: y"), nil, ""},
 		{"virtual hosts with one upstream", hosted(shopRules, "{name: all, domains: ['*'], routes: [{match: {prefix: /}, "+
 			"route: {cluster: upstream}}]}"), []string{weakerHost.Code}, "listener edge: virtual host all: routes[0]"},
 		{"virtual hosts with one upstream of two domains",
@@ -110,18 +110,8 @@ func virtualHosts() []analyzeTest {
 	}
 }
 
-// TestRoute: Envoy's choice of a virtual host, and the hosts of the rules that judge each.
-func TestRoute(t *testing.T) {
-	domains := []domain{{"*", 0}, {"a.example", 1}, {"*.example", 2}, {"*-b.example", 3}, {"shop.*", 4}, {"c.example:80", 5}}
-	for host, want := range map[string]int{"a.example": 1, "x.example": 2, ".example": 0, "example": 0, "x-b.example": 3,
-		"shop.example": 2, "shop.test": 4, "shop.": 0, "a.example:1": 0, "c.example:80": 5, "c.example": 2, "": 0} {
-		if got := route(domains, host); got != want {
-			t.Errorf("%q: got %d, want %d", host, got, want)
-		}
-	}
-	if got := route(domains[1:2], "b"); got != -1 {
-		t.Errorf("got %d for a host that no domain takes", got)
-	}
+// TestJudgesOf: the hosts of the rules that judge requests for each virtual host of Envoy.
+func TestJudgesOf(t *testing.T) {
 	rules, err := policy.Parse(map[string]any{"virtual_hosts": map[string]any{
 		"a": map[string]any{"domains": []any{"a.example", "*.shop.test"}}, "b": map[string]any{"domains": []any{"*.example"}}}})
 	if err != nil {
