@@ -291,7 +291,7 @@ func (r *reader) paths(path string) (all []string) {
 // hosts are spellings of those that a configuration names.
 func (r *reader) hosts() (all []string) {
 	for _, domain := range r.domains {
-		host := strings.ToLower(strings.Replace(domain, "*", "some", 1))
+		host := strings.ToLower(strings.TrimPrefix(strings.Replace(domain, "*", "some", 1), "."))
 		all = append(all, host, strings.ToUpper(host), host+":1", host+":", host+":99999", host+".", host+".:1", "b."+host)
 	}
 	slices.Sort(all)
