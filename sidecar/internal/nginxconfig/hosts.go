@@ -214,7 +214,7 @@ func (a *analysis) hosts() {
 	}
 	seen := map[*scope]map[bool]bool{}
 	for _, s := range all {
-		if a.apart(s.server()) || s.closed() {
+		if s.closed() || !a.machineOnly && a.apart(s.server()) {
 			continue
 		}
 		to := a.addresses(s, s.pass())

@@ -5,7 +5,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gatehouse/gatehouse/nginx"
 )
+
+const pass = "location / { proxy_pass http://service; }"
 
 const (
 	denied  = "default: deny\nrules: []\n"
@@ -78,6 +82,28 @@ func TestHosted(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDot: in a real nginx a dot at the host's end leads to the host's server, but the rules judge another host.
+func TestDot(t *testing.T) {
+	const rules = `credentials: {id_header: x-device-id, secret_header: x-device-token}
+rules: [{match: {path: /v1/secret}, auth: {}}]
+virtual_hosts: {shop: {domains: [shop.example], rules: [{match: {path: /v1/secret}, auth: {}}, {match: {prefix: /me/}, auth: {}}]}}
+`
+	const servers = include + "server_name shop.example;\n" + pass + "}\nserver { listen unix:DIR/1.sock default_server;\n" +
+		include + "location / { return 404; }"
+	e := newEdge(t, edgeConfig, []string{plain, servers})
+	rendered, _, err := nginx.Render([]byte(rules))
+	check(t, err)
+	e.write("rules.json", string(rendered))
+	e.ready()
+	for host, want := range map[string]string{"shop.example": "401", "SHOP.example:80": "401", "shop.example.": "upstream: GET /me/x",
+		"shop.example.:80": "upstream: GET /me/x", "other.example": "404"} {
+		if got := e.ask(1, "GET", "/me/x", "Host: "+host); !strings.Contains(got, want) {
+			t.Errorf("%s: got %q, want %s", host, got, want)
+		}
+	}
+	wantCodes(t, e.analyze(), []string{weakerHost.Code, dottedHost.Code})
 }
 
 func TestListens(t *testing.T) {
