@@ -9,11 +9,10 @@ import (
 )
 
 var (
-	otherPort = findings.ErrorKind("GH0316", "set ignore_port_in_host_matching: true in the route configuration")
-	noHost    = findings.WarningKind("GH0610", "correct the domains, or add them to a virtual host of Envoy; remove rules "+
-		"without requests")
-	weakerHost = findings.ErrorKind("GH0611", "give both hosts rules that ask the same there, or default: deny to the one "+
-		"that asks less; or route each to an upstream of its own, by domains")
+	otherPort  = findings.ErrorKind("GH0316", "set ignore_port_in_host_matching: true")
+	noHost     = findings.WarningKind("GH0610", "correct the domains, or add them to Envoy")
+	weakerHost = findings.ErrorKind("GH0611", "give both hosts the same rules there, or the other default: deny, or each an "+
+		"upstream")
 )
 
 // judge is what decides about requests: the rules of a virtual host, or those of the top level.

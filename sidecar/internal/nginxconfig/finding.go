@@ -40,10 +40,9 @@ var (
 		"pass on websocket only: map $http_upgrade $websocket { websocket websocket; } and proxy_set_header Upgrade "+
 			"$websocket")
 
-	weakerHost = findings.ErrorKind("GH1210", "give both hosts rules that ask the same there, or default: deny to the one "+
-		"that asks less; or pass each to an upstream of its own, in a server with its server_name")
-	dottedHost = findings.ErrorKind("GH1211", "give the top level of the rules, which has such hosts, rules that ask the "+
-		"same there, or default: deny")
+	weakerHost = findings.ErrorKind("GH1210", "give both hosts the same rules there, or the other default: deny, or each an "+
+		"upstream")
+	dottedHost = findings.ErrorKind("GH1211", "give the top level the same rules there, or default: deny")
 
 	forgedIdentity = findings.ErrorKind("GH1301", "remove the line: the plugin sets this header")
 	splitHeader    = findings.ErrorKind("GH1302", "use $request_uri, which is not decoded, or proxy_pass without a path")
