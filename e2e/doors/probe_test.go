@@ -355,6 +355,8 @@ func (w *world) protectedProbes(c *config, r *resource, read *reader, add func(p
 		}
 		for _, host := range read.hosts() {
 			add(probe{method: method, path: path, host: host})
+			add(probe{method: method, path: path, host: host, version2: true})
+			add(probe{method: method, path: path, host: host, headers: [][2]string{{"host", "edge.example"}}})
 			add(probe{method: method, path: "/public" + path, host: host})
 		}
 		for _, spelled := range spellings(path) {
